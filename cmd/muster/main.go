@@ -1,0 +1,14 @@
+// Command muster runs a distributed PyTorch job's workers on this host and keeps
+// the job alive. Started under the name torchrun it takes torchrun's command line.
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/muster-run/muster/internal/cli"
+)
+
+func main() {
+	os.Exit(cli.Run(context.Background(), os.Args, os.Stdin, os.Stdout, os.Stderr))
+}

@@ -1,0 +1,146 @@
+package launch
+
+import (
+	"log/slog"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/muster-run/muster/logs"
+)
+
+// Defaults of the command line.
+// Source: get_args_parser in torch/distributed/run.py.
+const (
+	DefaultBackend            = "static"
+	DefaultRunID              = "none"
+	DefaultRole               = "default"
+	DefaultMasterAddr         = "127.0.0.1"
+	DefaultMasterPort         = 29500
+	DefaultMonitorInterval    = 100 * time.Millisecond
+	DefaultShutdownTimeout    = 30 * time.Second
+	DefaultExitBarrierTimeout = 300 * time.Second
+	DefaultSignals            = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
+	DefaultEventLogHandler    = "null"
+)
+
+// Config is one host's part of a job. It is checked once, by Resolve, and not
+// changed afterwards. A zero field means the default that its comment names.
+// Source: LaunchConfig in torch/distributed/launcher/api.py; the defaults are
+// those of torchrun's command line.
+type Config struct {
+	// MinNodes and MaxNodes bound the number of hosts. 0 means 1 for MinNodes
+	// and MinNodes for MaxNodes.
+	MinNodes, MaxNodes int
+	// NprocPerNode is the number of workers on this host. 0 means 1.
+	NprocPerNode int
+	// RunID names the job. "" means a new random UUID where the job meets on
+	// this host only, and DefaultRunID otherwise.
+	RunID string
+	// Role of the workers, for messages and role ranks. Default DefaultRole.
+	Role string
+
+	// RdzvBackend is static or c10d. Default DefaultBackend, which without
+	// endpoint and port means a c10d rendezvous of this host alone.
+	RdzvBackend string
+	// RdzvEndpoint is host:port of the rendezvous. "" means what the backend
+	// makes of it: for static MasterAddr:MasterPort.
+	RdzvEndpoint string
+	// RdzvConf holds the settings of --rdzv-conf.
+	RdzvConf map[string]string
+	// NodeRank is this host's rank; only static reads it.
+	NodeRank int
+	// MasterAddr and MasterPort are the endpoint of static when RdzvEndpoint is
+	// empty. Default DefaultMasterAddr, and DefaultMasterPort. A job of one
+	// host without MasterPort takes a free port.
+	MasterAddr string
+	MasterPort int
+	// LocalAddr is this host's address as given to its peers. "" means its
+	// fully qualified name.
+	LocalAddr string
+	// Standalone makes this host a job of its own: c10d at a free port.
+	Standalone bool
+
+	// MaxRestarts is how often the worker group is started again after a
+	// failure. Zero means never.
+	MaxRestarts int
+	// MonitorInterval bounds what still has to be polled. 0 means
+	// DefaultMonitorInterval.
+	MonitorInterval time.Duration
+	// ShutdownTimeout is how long workers have between the signal that stops
+	// them and SIGKILL. Zero kills at once; Default sets DefaultShutdownTimeout.
+	ShutdownTimeout time.Duration
+	// ExitBarrierTimeout is how long a host whose workers have succeeded waits
+	// for the others. 0 means DefaultExitBarrierTimeout.
+	ExitBarrierTimeout time.Duration
+
+	// Entrypoint is the executable of every worker, looked up in the worker's
+	// PATH if it has no slash.
+	Entrypoint string
+	// Args follow the executable. ${local_rank} in them is the worker's local
+	// rank, see Substitute.
+	Args []string
+	// Title heads the failure report. Default Entrypoint.
+	Title string
+
+	// VirtualLocalRank gives every worker LOCAL_RANK=0 and one device of its own.
+	VirtualLocalRank bool
+	// NUMABinding is "", node, socket, exclusive or core-complex.
+	NUMABinding string
+	// CPUs are the CPUs that each local rank may use. nil means: those that
+	// NUMABinding says, or all.
+	CPUs map[int][]int
+
+	// SignalsToHandle are forwarded to the workers. SignalsText is the text
+	// that workers see in TORCHELASTIC_SIGNALS_TO_HANDLE. Both unset means
+	// DefaultSignals; ParseSignals makes the one of the other.
+	SignalsToHandle []syscall.Signal
+	SignalsText     string
+
+	// Logs says where the workers' output goes. Its RunID, Stdout, Stderr and
+	// Logger are filled from this Config where they are unset.
+	Logs logs.Config
+	// EventLogHandler is null, console or dynamic_rendezvous. Default
+	// DefaultEventLogHandler.
+	EventLogHandler string
+	// ExitCode is "torchrun" (a failed job exits 1) or "worker" (it exits as the
+	// worker that failed first). Default "torchrun".
+	ExitCode string
+
+	// Env is the agent's environment, which workers inherit. nil means
+	// os.Environ().
+	Env []string
+	// OMPNumThreads is the workers' OMP_NUM_THREADS; "" leaves it as it is.
+	OMPNumThreads string
+
+	// Stdin, Stdout and Stderr are those of the agent; nil means os.Stdin,
+	// os.Stdout, os.Stderr.
+	Stdin, Stdout, Stderr *os.File
+	// Logger gets what the agent has to say; nil means slog.Default().
+	Logger *slog.Logger
+}
+
+// Default returns the Config of a torchrun command line without options: one
+// worker on one host. Entrypoint and Args are the caller's to set.
+func Default() Config {
+	return Config{
+		MinNodes:           1,
+		MaxNodes:           1,
+		NprocPerNode:       1,
+		RdzvBackend:        DefaultBackend,
+		Role:               DefaultRole,
+		MasterAddr:         DefaultMasterAddr,
+		MonitorInterval:    DefaultMonitorInterval,
+		ShutdownTimeout:    DefaultShutdownTimeout,
+		ExitBarrierTimeout: DefaultExitBarrierTimeout,
+		SignalsText:        DefaultSignals,
+		EventLogHandler:    DefaultEventLogHandler,
+		ExitCode:           ExitTorchrun,
+	}
+}
+
+// What Config.ExitCode may be.
+const (
+	ExitTorchrun = "torchrun" // a failed job exits 1
+	ExitWorker   = "worker"   // a failed job exits as the worker that failed first
+)
