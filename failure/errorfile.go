@@ -1,0 +1,237 @@
+package failure
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"github.com/muster-run/muster/internal/pyjson"
+)
+
+// MaxErrorFile is how many bytes of an error file are read. torch's own are a
+// few KiB.
+const MaxErrorFile = 4 << 20
+
+// An ErrorFile is what a worker wrote to the path in TORCHELASTIC_ERROR_FILE.
+// Source: ProcessFailure._get_error_data.
+type ErrorFile struct {
+	Path    string
+	Size    int64
+	ModTime time.Time
+	// Message is the error in the worker's words: "ValueError: boom".
+	Message string
+	// Callstack is extraInfo.py_callstack; empty in the string form.
+	Callstack string
+	// Timestamp is the time in the file, whole seconds; zero where it is missing.
+	Timestamp time.Time
+	// Object says that the file has the object form, which @record writes,
+	// rather than the form whose message is a string.
+	Object bool
+	// Note says what is wrong with the file, in one line; empty for a sound one.
+	Note string
+
+	data pyjson.Value
+	ok   bool // data is the whole document and has a message
+}
+
+func (f *ErrorFile) sound() bool { return f.ok }
+
+// An ErrorFileError says why a file gives no full account of an error.
+type ErrorFileError struct {
+	Path, Why string
+}
+
+func (e *ErrorFileError) Error() string { return fmt.Sprintf("error file %s: %s", e.Path, e.Why) }
+
+// ReadErrorFile reads an error file. Where there is none (no path, nothing
+// there) the file is nil and the error matches fs.ErrNotExist. Where something
+// is there that is not a sound error file both results are set: the file has
+// what could be salvaged and a Note, the error is an *ErrorFileError that says the same.
+// At most MaxErrorFile bytes are read; only regular files are opened, links are not followed, and
+// no open or read waits for another process.
+func ReadErrorFile(path string) (*ErrorFile, error) {
+	if path == "" {
+		return nil, fmt.Errorf("no error file: %w", fs.ErrNotExist)
+	}
+	f := &ErrorFile{Path: path}
+	data, err := f.read()
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return nil, fmt.Errorf("no error file at %s: %w", path, fs.ErrNotExist)
+	}
+	if err == nil {
+		err = f.parse(data)
+	}
+	if err != nil {
+		f.Note = oneLine(err.Error(), maxCause)
+		return f, &ErrorFileError{Path: path, Why: f.Note}
+	}
+	f.ok = true
+	return f, nil
+}
+
+// read returns the file's first MaxErrorFile bytes.
+func (f *ErrorFile) read() ([]byte, error) {
+	info, err := os.Lstat(f.Path) // first, since opening a device may do something
+	if err != nil {
+		return nil, bare(err)
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("is %s, not a regular file; left alone", modeName(info.Mode()))
+	}
+	file, err := os.OpenFile(f.Path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("cannot be read: %w", bare(err))
+	}
+	defer file.Close()
+	if info, err = file.Stat(); err != nil {
+		return nil, fmt.Errorf("cannot be read: %w", bare(err))
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("is %s, not a regular file; left alone", modeName(info.Mode()))
+	}
+	f.Size, f.ModTime = info.Size(), info.ModTime()
+	data := make([]byte, 0, min(max(f.Size, 0), MaxErrorFile)+1)
+	for len(data) < MaxErrorFile {
+		if len(data) == cap(data) {
+			data = append(data, 0)[:len(data)]
+		}
+		n, err := file.Read(data[len(data):min(cap(data), MaxErrorFile)])
+		data = data[:len(data)+n]
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("cannot be read: %w", bare(err))
+		}
+	}
+	f.Size = max(f.Size, int64(len(data)))
+	return data, nil
+}
+
+// bare drops the operation and path that os puts before an error.
+func bare(err error) error {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return e.Err
+	}
+	return err
+}
+
+func modeName(m fs.FileMode) string {
+	switch {
+	case m.IsDir():
+		return "a directory"
+	case m&fs.ModeSymlink != 0:
+		return "a symbolic link"
+	case m&fs.ModeNamedPipe != 0:
+		return "a named pipe"
+	case m&fs.ModeSocket != 0:
+		return "a socket"
+	}
+	return "a device"
+}
+
+// parse fills the fields from the document, as far as there is one.
+func (f *ErrorFile) parse(data []byte) error {
+	if len(strings.TrimSpace(string(data[:min(len(data), 64)]))) == 0 && len(data) <= 64 {
+		return errors.New("is empty")
+	}
+	v, err := pyjson.Parse(data)
+	f.data = v
+	shape := f.take()
+	if syntax, ok := errors.AsType[*pyjson.SyntaxError](err); ok {
+		switch {
+		case syntax.Cut && f.Size > MaxErrorFile:
+			return fmt.Errorf("has %d bytes, of which the first %d were read", f.Size, MaxErrorFile)
+		case syntax.Cut:
+			return fmt.Errorf("is cut off after %d bytes", len(data))
+		}
+		return fmt.Errorf("is not JSON: %w", err)
+	}
+	if shape == nil && !utf8.Valid(data) {
+		return errors.New("is not UTF-8; the bytes that are not show as \ufffd")
+	}
+	return shape
+}
+
+// take looks for the parts of both forms.
+func (f *ErrorFile) take() error {
+	v := &f.data
+	if v.Kind != pyjson.Object {
+		return fmt.Errorf("holds a %v instead of an object", v.Kind)
+	}
+	message, ok := v.Get("message")
+	if !ok {
+		return errors.New(`has no "message"; it was not written by torch's @record`)
+	}
+	switch message.Kind {
+	case pyjson.String:
+		f.Message = message.Text
+		if stamp, ok := v.Get("timestamp"); ok {
+			f.Timestamp = unixTime(stamp)
+		}
+		return nil
+	case pyjson.Object:
+	default:
+		f.Message = clip(message.String(), maxCause)
+		return fmt.Errorf(`has a %v as "message" instead of an object or a string`, message.Kind)
+	}
+	f.Object = true
+	f.Message = textOf(message, "message")
+	info, _ := message.Get("extraInfo")
+	f.Callstack = textOf(info, "py_callstack")
+	stamp, ok := info.Get("timestamp")
+	f.Timestamp = unixTime(stamp)
+	switch {
+	case f.Message == "" && f.Callstack == "":
+		return errors.New("has neither a message nor a traceback")
+	case !ok:
+		return errors.New("has no timestamp")
+	case f.Timestamp.IsZero():
+		return fmt.Errorf("has an unusable timestamp %s", clip(stamp.String(), 40))
+	}
+	return nil
+}
+
+// textOf is a member's text; of a member that is no string, its JSON.
+func textOf(v *pyjson.Value, key string) string {
+	m, ok := v.Get(key)
+	switch {
+	case !ok || m.Kind == pyjson.Null:
+		return ""
+	case m.Kind == pyjson.String:
+		return m.Text
+	}
+	return clip(m.String(), maxTraceback)
+}
+
+// unixTime reads seconds as int() does from a number or a string; zero where that is no
+// sensible time.
+func unixTime(v *pyjson.Value) time.Time {
+	text := strings.ReplaceAll(strings.TrimSpace(v.Text), "_", "")
+	if v.Kind != pyjson.String && v.Kind != pyjson.Number || len(text) > 40 {
+		return time.Time{}
+	}
+	sec, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(sec >= 1 && sec < 1<<36) {
+		return time.Time{}
+	}
+	return time.Unix(int64(sec), 0)
+}
+
+// errorData builds a document of the object form.
+func errorData(message, callstack string, at time.Time) pyjson.Value {
+	return pyjson.Dict(pyjson.Member{Key: "message", Value: pyjson.Dict(
+		pyjson.Member{Key: "message", Value: pyjson.Str(message)},
+		pyjson.Member{Key: "extraInfo", Value: pyjson.Dict(
+			pyjson.Member{Key: "py_callstack", Value: pyjson.Str(callstack)},
+			pyjson.Member{Key: "timestamp", Value: pyjson.Str(strconv.FormatInt(at.Unix(), 10))},
+		)},
+	)})
+}

@@ -1,0 +1,128 @@
+package failure
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/muster-run/muster/internal/pyjson"
+)
+
+// Propagate writes the root cause to dst, the agent's own
+// TORCHELASTIC_ERROR_FILE, for whoever started the agent. A sound error file of the object form is
+// copied with message.errorCode set to the worker's exit code; one of the
+// string form is copied as it is, with a warning, as torchrun does. Where the
+// worker left no sound file, one is made from what is known (torchrun writes
+// nothing). An empty dst or os.DevNull writes nothing. A file that is there already is replaced, with
+// a warning; something other than a file is left alone and an error. dst is complete or
+// not touched.
+// Source: ErrorHandler.dump_error_file.
+func Propagate(root *ProcessFailure, dst string) error {
+	if root == nil || unwanted(dst) {
+		return nil
+	}
+	return writeDocument(dst, propagated(root))
+}
+
+func propagated(root *ProcessFailure) pyjson.Value {
+	if root.File == nil || !root.File.sound() {
+		v := errorData(root.Cause, boundTraceback(root.Traceback, maxTraceback), root.FailedAt)
+		setErrorCode(&v, root.ExitCode)
+		return v
+	}
+	v := root.File.data
+	if !root.File.Object {
+		if root.ExitCode != 0 {
+			slog.Warn("error file has a string as message; its errorCode stays as it is",
+				"path", root.File.Path, "rank", root.Rank, "local_rank", root.LocalRank, "pid", root.PID)
+		}
+		return v
+	}
+	message, _ := v.Get("message")
+	copied := *message // the members' array is shared; Set must not write to it
+	copied.Members = append([]pyjson.Member(nil), message.Members...)
+	document := pyjson.Dict(append([]pyjson.Member(nil), v.Members...)...)
+	document.Set("message", copied)
+	setErrorCode(&document, root.ExitCode)
+	return document
+}
+
+func setErrorCode(v *pyjson.Value, code int) {
+	if code == 0 {
+		return
+	}
+	message, _ := v.Get("message")
+	message.Set("errorCode", pyjson.Int(int64(code)))
+}
+
+// WriteAgentError writes an error of the agent itself to dst in the form that @record uses, so that
+// whoever started the agent finds it where torchrun puts it. For dst see Propagate.
+// Source: ErrorHandler.record_exception.
+func WriteAgentError(dst string, err error) error {
+	if err == nil || unwanted(dst) {
+		return nil
+	}
+	return writeDocument(dst, errorData(err.Error(), err.Error(), time.Now()))
+}
+
+// WriteErrorFile writes an error file as @record does, for workers that are
+// Go functions. For dst see Propagate.
+func WriteErrorFile(dst, message, callstack string, at time.Time) error {
+	if unwanted(dst) {
+		return nil
+	}
+	return writeDocument(dst, errorData(message, callstack, at))
+}
+
+func unwanted(dst string) bool { return dst == "" || filepath.Clean(dst) == os.DevNull }
+
+// writeDocument puts v at dst in one step.
+func writeDocument(dst string, v pyjson.Value) error {
+	if err := clearWay(dst); err != nil {
+		return fmt.Errorf("write error file %s: %w", dst, err)
+	}
+	// Not os.CreateTemp: its 0600 would hide the file from whom it is for.
+	temp := filepath.Join(filepath.Dir(dst), fmt.Sprintf(".%s.%08x", filepath.Base(dst), rand.Uint32()))
+	err := writeNew(temp, v.Append(nil))
+	if err == nil {
+		err = os.Rename(temp, dst)
+	}
+	if err != nil {
+		os.Remove(temp)
+		return fmt.Errorf("write error file %s: %w", dst, bare(err))
+	}
+	return nil
+}
+
+// clearWay looks at what is at dst already.
+func clearWay(dst string) error {
+	info, err := os.Lstat(dst)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return bare(err)
+	case !info.Mode().IsRegular() && info.Mode()&fs.ModeSymlink == 0:
+		return fmt.Errorf("there is %s already", modeName(info.Mode()))
+	}
+	attrs := []any{"path", dst, "bytes", info.Size()}
+	if old, _ := ReadErrorFile(dst); old != nil {
+		attrs = append(attrs, "message", oneLine(old.Message, maxCause), "note", old.Note)
+	}
+	slog.Warn("error file exists already and is replaced", attrs...)
+	return nil
+}
+
+func writeNew(path string, data []byte) error {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(data)
+	return errors.Join(err, file.Close())
+}

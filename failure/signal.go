@@ -1,0 +1,70 @@
+package failure
+
+import (
+	"fmt"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// The real-time signals that a program can use; the C library keeps the two
+// before them.
+const (
+	sigRTMin = 34
+	sigRTMax = 64
+)
+
+// SignalName returns a signal's name as Python's signal.Signals spells it
+// ("SIGKILL"). Real-time signals, most of which have no name in Python, are
+// counted from SIGRTMIN ("SIGRTMIN+6"). Numbers that are no signal give "".
+func SignalName(sig syscall.Signal) string {
+	if name := unix.SignalName(sig); name != "" {
+		return name
+	}
+	switch {
+	case sig == sigRTMin:
+		return "SIGRTMIN"
+	case sig == sigRTMax:
+		return "SIGRTMAX"
+	case sig > sigRTMin && sig < sigRTMax:
+		return fmt.Sprintf("SIGRTMIN+%d", sig-sigRTMin)
+	}
+	return ""
+}
+
+// signalText is the name, or "signal 33" for one without.
+func signalText(sig syscall.Signal) string {
+	if name := SignalName(sig); name != "" {
+		return name
+	}
+	return fmt.Sprintf("signal %d", sig)
+}
+
+// signalMeaning says what a deadly signal means for the program that got it.
+func signalMeaning(sig syscall.Signal) string {
+	switch sig {
+	case syscall.SIGSEGV:
+		return "segmentation fault"
+	case syscall.SIGBUS:
+		return "bus error"
+	case syscall.SIGABRT:
+		return "the program aborted itself"
+	case syscall.SIGFPE:
+		return "arithmetic error"
+	case syscall.SIGILL:
+		return "illegal instruction"
+	case syscall.SIGTRAP:
+		return "trap"
+	case syscall.SIGSYS:
+		return "forbidden system call"
+	case syscall.SIGPIPE:
+		return "wrote to a pipe that nobody reads"
+	case syscall.SIGXCPU:
+		return "CPU time limit"
+	case syscall.SIGXFSZ:
+		return "file size limit"
+	case syscall.SIGHUP:
+		return "the terminal went away"
+	}
+	return ""
+}

@@ -1,0 +1,178 @@
+package failure
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/muster-run/muster/internal/pyjson"
+)
+
+// Bounds of what the report shows.
+const (
+	maxTraceback = 64 << 10 // bytes of one traceback
+	maxCause     = 400      // runes of a cause
+	maxName      = 255      // runes of a host, a title, a path's part
+	maxTailLines = 20       // lines of stderr
+	maxTailLine  = 500      // runes of each
+	maxListed    = 32       // failures shown in full; the rest get one line each
+	maxCompact   = 1024     // lines of that kind; the rest are counted
+)
+
+const notAvailable = "<N/A>"
+
+// oneLine makes s a single printable line of at most limit runes. Line breaks
+// and runs of blanks become one blank.
+func oneLine(s string, limit int) string {
+	if len(s) > 8*limit {
+		s = s[:8*limit]
+	}
+	s = strings.Join(strings.Fields(printable(s)), " ")
+	n := 0
+	for i := range s {
+		if n++; n > limit {
+			return strings.TrimRight(s[:i], " ") + "…"
+		}
+	}
+	return s
+}
+
+// printable returns s as valid UTF-8 without terminal control sequences. Line
+// feeds and tabs stay; other control characters become U+FFFD.
+func printable(s string) string {
+	plain := true
+	for i := range len(s) {
+		if c := s[i]; c < ' ' && c != '\n' && c != '\t' || c >= 0x7f {
+			plain = false
+			break
+		}
+	}
+	if plain {
+		return s
+	}
+	return strings.Map(func(r rune) rune {
+		if r != '\n' && r != '\t' && (unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || isBidiControl(r)) {
+			return utf8.RuneError
+		}
+		return r
+	}, pyjson.Clean(stripANSI(s)))
+}
+
+// isBidiControl matches the characters that reorder a line on the screen.
+func isBidiControl(r rune) bool {
+	return r >= '\u202a' && r <= '\u202e' || r >= '\u2066' && r <= '\u2069'
+}
+
+// stripANSI removes terminal control sequences (colours, titles, cursor
+// movement). Python 3.13 writes tracebacks in colour to terminals.
+func stripANSI(s string) string {
+	i := strings.IndexByte(s, 0x1b)
+	if i < 0 {
+		return s
+	}
+	var b strings.Builder
+	b.Grow(len(s))
+	for i >= 0 {
+		b.WriteString(s[:i])
+		s = s[i+escapeLen(s[i:]):]
+		i = strings.IndexByte(s, 0x1b)
+	}
+	b.WriteString(s)
+	return b.String()
+}
+
+// escapeLen is the length of the escape sequence that s begins with. A
+// sequence never goes on past the end of a line.
+func escapeLen(s string) int {
+	if len(s) < 2 {
+		return 1
+	}
+	switch c := s[1]; {
+	case c == '[':
+		for i := 2; i < len(s); i++ {
+			if s[i] >= 0x40 && s[i] <= 0x7e {
+				return i + 1
+			}
+			if s[i] < 0x20 || s[i] > 0x7e {
+				return i
+			}
+		}
+		return len(s)
+	case c == ']' || c == 'P' || c == '_' || c == '^' || c == 'X':
+		for i := 2; i < len(s); i++ {
+			switch {
+			case s[i] == 7:
+				return i + 1
+			case s[i] == 0x1b && i+1 < len(s) && s[i+1] == '\\':
+				return i + 2
+			case s[i] == '\n' || s[i] == 0x1b:
+				return i
+			}
+		}
+		return len(s)
+	case c >= 0x20 && c < 0x30 && len(s) > 2 && s[2] >= 0x20 && s[2] < 0x7f:
+		return 3
+	case c >= 0x30 && c < 0x7f:
+		return 2
+	}
+	return 1
+}
+
+// boundTraceback leaves out the middle of a traceback longer than limit bytes:
+// its heading stays, and the end, which says what went wrong.
+func boundTraceback(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	head, _, _ := strings.Cut(s[:min(len(s), 200)], "\n")
+	for len(head) > 0 && !utf8.ValidString(head) {
+		head = head[:len(head)-1]
+	}
+	cut := len(s) - limit + len(head) + 60
+	if i := strings.IndexByte(s[cut:min(len(s), cut+2048)], '\n'); i >= 0 {
+		cut += i + 1
+	} else {
+		for cut < len(s) && !utf8.RuneStart(s[cut]) {
+			cut++
+		}
+	}
+	return fmt.Sprintf("%s\n[... %d bytes left out ...]\n%s", head, cut-len(head), s[cut:])
+}
+
+// lastLines returns the last non-blank lines of text, as a person would have
+// seen them: of a line that was overwritten by carriage returns its last state.
+func lastLines(text []byte, n int) []string {
+	const window = 64 << 10
+	if len(text) > window {
+		text = text[len(text)-window:]
+	}
+	lines := strings.Split(strings.TrimRight(string(text), " \t\r\n"), "\n")
+	lines = lines[max(0, len(lines)-n):]
+	out := make([]string, 0, len(lines))
+	for _, line := range lines {
+		line = strings.TrimRight(line, " \t\r")
+		if i := strings.LastIndexByte(line, '\r'); i >= 0 {
+			line = line[i+1:]
+		}
+		out = append(out, clip(strings.TrimRight(printable(line), " \t"), maxTailLine))
+	}
+	for len(out) > 0 && out[0] == "" {
+		out = out[1:]
+	}
+	return out
+}
+
+// clip shortens s to limit runes.
+func clip(s string, limit int) string {
+	if len(s) <= limit {
+		return s
+	}
+	n := 0
+	for i := range s {
+		if n++; n > limit {
+			return s[:i] + "…"
+		}
+	}
+	return s
+}
