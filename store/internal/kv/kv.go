@@ -1,0 +1,249 @@
+// Package kv is the data of a store and the waiters on it: a map from keys to
+// values, queues beside it, and for each key those who wait for it. The memory
+// store, the file store and the TCPStore server all keep their data here.
+//
+// A Map has one lock, which the caller takes: Lock, any number of methods,
+// Unlock. A waiter is told under the lock, so that the order in which waiters
+// learn of things is the order in which they happened; what a notification
+// needs to do outside the lock happens in Unlock.
+package kv
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"sync"
+)
+
+// ErrNotNumber is returned where a stored value should be a decimal number of
+// 64 bits and is not.
+var ErrNotNumber = errors.New("stored value is not a number of 64 bits")
+
+// A Value is a value to be stored. Unless Keep is set its bytes are copied;
+// otherwise the map keeps the slice itself, which the caller then leaves alone.
+type Value struct {
+	Bytes []byte
+	Keep  bool
+}
+
+func (v Value) own() []byte {
+	if v.Keep {
+		return v.Bytes
+	}
+	return bytes.Clone(v.Bytes)
+}
+
+// A Map holds keys, queues and waiters. Make one with New.
+type Map struct {
+	mu     sync.Mutex // guards everything below
+	m      map[string]*entry
+	queues map[string]*queue
+	parked map[string]*parked
+	told   []Notifier // to be delivered by Unlock
+}
+
+// An entry is a pointer so that changing a value needs no new key. The bytes of
+// a value may be overwritten in place unless a reader holds on to them.
+type entry struct {
+	value  []byte
+	shared bool
+}
+
+// New returns an empty map.
+func New() *Map {
+	return &Map{m: map[string]*entry{}, queues: map[string]*queue{}, parked: map[string]*parked{}}
+}
+
+// Lock locks the map. Every other method but Unlock wants it locked.
+func (m *Map) Lock() { m.mu.Lock() }
+
+// Unlock unlocks the map and delivers what waiters were told meanwhile.
+func (m *Map) Unlock() {
+	if m.told == nil {
+		m.mu.Unlock()
+		return
+	}
+	told := m.told
+	m.told = nil
+	m.mu.Unlock()
+	for _, n := range told {
+		n.Deliver()
+	}
+}
+
+// Get returns a key's value, valid until Unlock.
+func (m *Map) Get(key string) (value []byte, ok bool) {
+	e := m.m[key]
+	if e == nil {
+		return nil, false
+	}
+	return e.value, true
+}
+
+// Share returns a key's value, valid for ever: nobody will change its bytes.
+func (m *Map) Share(key string) (value []byte, ok bool) {
+	e := m.m[key]
+	if e == nil {
+		return nil, false
+	}
+	e.shared = true
+	return e.value, true
+}
+
+// Has reports whether the key exists or is that of a queue that is not empty.
+func (m *Map) Has(key string) bool {
+	if m.m[key] != nil {
+		return true
+	}
+	return len(m.queues) > 0 && m.queues[key] != nil
+}
+
+// Len returns the number of keys.
+func (m *Map) Len() int { return len(m.m) }
+
+// Keys returns all keys, in no particular order.
+func (m *Map) Keys() []string {
+	keys := make([]string, 0, len(m.m))
+	for key := range m.m {
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// Set sets a value and wakes the key's waiters.
+func (m *Map) Set(key string, v Value) {
+	m.put(key, m.m[key], v)
+	m.wakeKey(key)
+}
+
+func (m *Map) put(key string, e *entry, v Value) *entry {
+	switch {
+	case e == nil:
+		e = &entry{value: v.own()}
+		m.m[strings.Clone(key)] = e
+	case v.Keep:
+		*e = entry{value: v.Bytes}
+	case !e.shared && len(v.Bytes) <= cap(e.value) && cap(e.value) <= 2*len(v.Bytes)+64:
+		e.value = append(e.value[:0], v.Bytes...)
+	default:
+		*e = entry{value: bytes.Clone(v.Bytes)}
+	}
+	return e
+}
+
+// Append appends to a value, or creates it, and wakes the key's waiters.
+func (m *Map) Append(key string, v Value) {
+	if e := m.m[key]; e == nil {
+		m.put(key, nil, v)
+	} else {
+		// Readers of a shared value see its old length only, so growing it
+		// in place is safe.
+		e.value = append(e.value, v.Bytes...)
+	}
+	m.wakeKey(key)
+}
+
+// Add adds to the number stored at the key and wakes the key's waiters.
+func (m *Map) Add(key string, delta int64) (int64, error) {
+	sum, err := m.add(key, delta)
+	if err == nil {
+		m.wakeKey(key)
+	}
+	return sum, err
+}
+
+func (m *Map) add(key string, delta int64) (int64, error) {
+	e := m.m[key]
+	sum := delta
+	if e != nil {
+		old, ok := ParseInt(e.value)
+		if !ok {
+			return 0, ErrNotNumber
+		}
+		sum += old
+	}
+	var buf [20]byte
+	m.put(key, e, Value{Bytes: AppendInt(buf[:0], sum)})
+	return sum, nil
+}
+
+// CompareAndSet sets the key to desired if its value is expected, or if there is
+// none and expected is empty. It returns the value that decides, valid for
+// ever: desired if it was set, else the key's value, else expected. It wakes the key's
+// waiters if the value was created or changed.
+func (m *Map) CompareAndSet(key string, expected []byte, desired Value) []byte {
+	e := m.m[key]
+	switch {
+	case e == nil && len(expected) > 0:
+		return expected
+	case e != nil && !bytes.Equal(e.value, expected):
+		e.shared = true
+		return e.value
+	case e != nil && bytes.Equal(e.value, desired.Bytes):
+		return desired.Bytes
+	}
+	m.put(key, e, desired).shared = desired.Keep
+	m.wakeKey(key)
+	return desired.Bytes
+}
+
+// Delete removes a key and reports whether it was there. It wakes nobody.
+func (m *Map) Delete(key string) bool {
+	if m.m[key] == nil {
+		return false
+	}
+	delete(m.m, key)
+	return true
+}
+
+// A queue is first in, first out. An empty one is not kept.
+type queue struct {
+	items [][]byte
+	head  int // items[:head] are gone
+}
+
+// Push appends to a queue and wakes one waiter of the key.
+func (m *Map) Push(key string, v Value) {
+	q := m.queues[key]
+	if q == nil {
+		q = &queue{}
+		m.queues[strings.Clone(key)] = q
+	}
+	q.items = append(q.items, v.own())
+	m.wakeOne(key)
+}
+
+// Pop removes and returns the first value of a queue and says how many there
+// were before; 0 means there was none.
+func (m *Map) Pop(key string) (value []byte, before int) {
+	q := m.queues[key]
+	if q == nil {
+		return nil, 0
+	}
+	before = len(q.items) - q.head
+	value, q.items[q.head] = q.items[q.head], nil
+	q.head++
+	switch {
+	case before == 1:
+		delete(m.queues, key)
+	case q.head >= 64 && q.head > len(q.items)/2:
+		n := copy(q.items, q.items[q.head:])
+		clear(q.items[n:])
+		q.items, q.head = q.items[:n], 0
+	}
+	return value, before
+}
+
+// QueueLen returns the number of values in a queue.
+func (m *Map) QueueLen(key string) int {
+	q := m.queues[key]
+	if q == nil {
+		return 0
+	}
+	return len(q.items) - q.head
+}
+
+// Clear removes all keys and queues. Who waits goes on waiting.
+func (m *Map) Clear() {
+	m.m, m.queues = map[string]*entry{}, map[string]*queue{}
+}

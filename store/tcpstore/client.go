@@ -1,0 +1,554 @@
+package tcpstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/muster-run/muster/store"
+)
+
+// DefaultTimeout is the time limit of a Client that is given none.
+// Source: Store::kDefaultTimeout.
+const DefaultTimeout = 300 * time.Second
+
+// A ClientConfig says whom to connect to.
+type ClientConfig struct {
+	// Addr is host:port.
+	Addr string
+	// Timeout bounds Dial, and each call whose context has no deadline of its
+	// own. Default DefaultTimeout.
+	Timeout time.Duration
+	// WorldSize, if above 0, counts this client among the workers that have
+	// joined, for which the process that hosts the server may be waiting
+	// (Server.WaitForWorkers).
+	WorldSize int
+	// Logger is told once when the server does not answer at first and the
+	// client goes on trying. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// A Client is a Store at a TCPStore server: ours, or PyTorch's. It puts "/"
+// before every key, as torch's client does. It has one connection for what is answered at once,
+// and further ones, made when needed, for calls that block, so that none of
+// them holds up another call.
+//
+// A connection that the server ends is not made again: what was stored there
+// may be gone. All calls then return the same error.
+type Client struct {
+	cfg     ClientConfig
+	timeout time.Duration
+	log     *slog.Logger
+
+	main chan *line // of one; holds the line for what is answered at once, nil if there is none
+
+	mu     sync.Mutex // guards the rest
+	lines  map[*line]struct{}
+	idle   []*line // of blocking calls
+	failed error   // why no call can succeed any more
+}
+
+var _ store.Store = (*Client)(nil)
+
+// keepIdle is how many connections of blocking calls are kept for the next.
+const keepIdle = 4
+
+// Dial connects to a server. It goes on trying while the server cannot be found
+// or does not answer, as torch's does, until the timeout has passed or the
+// context is done. Whoever calls it closes the client.
+//
+// If it gives up the error is a *ConnectError.
+func Dial(ctx context.Context, cfg ClientConfig) (*Client, error) {
+	c := &Client{cfg: cfg, timeout: cfg.Timeout, log: cfg.Logger, main: make(chan *line, 1), lines: map[*line]struct{}{}}
+	if c.timeout == 0 {
+		c.timeout = DefaultTimeout
+	}
+	if c.log == nil {
+		c.log = slog.Default()
+	}
+	l, err := c.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if c.main <- l; cfg.WorldSize > 0 {
+		if _, err := c.add(ctx, initKey, 1); err != nil {
+			c.Close()
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// Addr returns the address that the client was given.
+func (c *Client) Addr() string { return c.cfg.Addr }
+
+// Close ends all connections. Calls that are blocked, and all later ones, return
+// store.ErrClosed. It may be called again.
+func (c *Client) Close() error {
+	c.fail(store.ErrClosed)
+	return nil
+}
+
+// fail makes every call fail from now on.
+func (c *Client) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.failed == nil {
+		c.failed = err
+	}
+	for l := range c.lines {
+		l.nc.Close()
+	}
+	c.idle = nil
+}
+
+// failure returns why no call can succeed any more, or nil.
+func (c *Client) failure() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failed
+}
+
+// adopt counts a new line among the client's.
+func (c *Client) adopt(l *line) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.failed != nil {
+		l.nc.Close()
+		return c.failed
+	}
+	c.lines[l] = struct{}{}
+	return nil
+}
+
+func (c *Client) drop(l *line) {
+	l.nc.Close()
+	c.mu.Lock()
+	delete(c.lines, l)
+	c.mu.Unlock()
+}
+
+// waitLine returns a line that nobody else uses.
+func (c *Client) waitLine(ctx context.Context) (*line, error) {
+	c.mu.Lock()
+	if c.failed != nil {
+		defer c.mu.Unlock()
+		return nil, c.failed
+	}
+	if n := len(c.idle); n > 0 {
+		l := c.idle[n-1]
+		c.idle = c.idle[:n-1]
+		c.mu.Unlock()
+		return l, nil
+	}
+	c.mu.Unlock()
+	return c.dial(ctx)
+}
+
+func (c *Client) giveBack(l *line) {
+	c.mu.Lock()
+	if c.failed == nil && len(c.idle) < keepIdle {
+		c.idle = append(c.idle, l)
+		c.mu.Unlock()
+		return
+	}
+	c.mu.Unlock()
+	c.drop(l)
+}
+
+// A LimitError is returned for keys and values that are more than a server takes;
+// it would close the connection.
+type LimitError struct {
+	What     string // What is "key", "value" or "number of keys"
+	Size     int    // Size is in bytes, or the number of keys
+	AtMost   int
+	KeyStart string // KeyStart is the start of the key concerned
+}
+
+func (e *LimitError) Error() string {
+	return fmt.Sprintf("tcpstore: %s of %d at %q, a TCPStore takes at most %d", e.What, e.Size, e.KeyStart, e.AtMost)
+}
+
+func checkKey(key string) error {
+	if n := len(key) + 1; n > MaxKey {
+		return &LimitError{"key", n, MaxKey, key[:64]}
+	}
+	return nil
+}
+
+func check(keys []string, values ...[]byte) error {
+	if len(keys) > MaxKeys {
+		return &LimitError{"number of keys", len(keys), MaxKeys, ""}
+	}
+	for _, key := range keys {
+		if err := checkKey(key); err != nil {
+			return err
+		}
+	}
+	for i, value := range values {
+		if len(value) > MaxValue {
+			key := keys[min(i, len(keys)-1)]
+			return &LimitError{"value", len(value), MaxValue, key[:min(len(key), 64)]}
+		}
+	}
+	return nil
+}
+
+// call sends a request that is answered at once and reads the reply, if there
+// is one.
+func (c *Client) call(ctx context.Context, op string, request func(l *line), reply func(l *line) error) (err error) {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	var l *line
+	select {
+	case l = <-c.main:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { c.main <- l }()
+	if err := c.failure(); err != nil {
+		return err
+	}
+	if l == nil { // an earlier call was cut off
+		if l, err = c.dial(ctx); err != nil {
+			return err
+		}
+	}
+	l.begin()
+	request(l)
+	err = l.exchange(ctx, c.timeout, reply)
+	if err == nil {
+		return nil
+	}
+	old := l
+	l = nil
+	c.drop(old)
+	return c.explain(ctx, old, op, nil, err)
+}
+
+// explain turns an error of a line, which is lost, into the caller's.
+func (c *Client) explain(ctx context.Context, l *line, op string, keys []string, err error) error {
+	if failed := c.failure(); failed != nil {
+		return failed
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if errors.Is(err, errLate) {
+		return &store.TimeoutError{Op: op, Keys: keys, After: c.timeout}
+	}
+	lost := &LostError{Addr: c.cfg.Addr, Remote: l.nc.RemoteAddr().String(), Op: op, Err: err}
+	c.fail(lost)
+	return lost
+}
+
+// wait sends a WAIT or BARRIER and blocks until it is answered.
+func (c *Client) wait(ctx context.Context, op string, keys []string, request func(l *line)) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	l, err := c.waitLine(ctx)
+	if err != nil {
+		return err
+	}
+	l.begin()
+	request(l)
+	usable, err := l.await(ctx, c.timeout)
+	if usable {
+		c.giveBack(l)
+	} else {
+		c.drop(l)
+	}
+	if err != nil {
+		return c.explain(ctx, l, op, keys, err)
+	}
+	return nil
+}
+
+// Set implements store.Store.
+func (c *Client) Set(ctx context.Context, key string, value []byte) error {
+	if err := check([]string{key}, value); err != nil {
+		return err
+	}
+	return c.call(ctx, "set", func(l *line) {
+		l.query(qSet)
+		l.key(key)
+		l.value(value)
+	}, nil)
+}
+
+// Get implements store.Store. If the key is deleted while Get is under way it
+// returns an empty value, as torch's does.
+func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) {
+	if err := c.exist(ctx, "get", key); err != nil {
+		return nil, err
+	}
+	err = c.call(ctx, "get", func(l *line) {
+		l.query(qGet)
+		l.key(key)
+	}, func(l *line) error {
+		value, err = l.bytes()
+		return err
+	})
+	return value, err
+}
+
+// exist blocks until all keys exist.
+func (c *Client) exist(ctx context.Context, op string, keys ...string) error {
+	all, err := c.Check(ctx, keys...)
+	if err != nil || all {
+		return err
+	}
+	return c.wait(ctx, op, keys, func(l *line) {
+		l.query(qWait)
+		l.keys(keys)
+	})
+}
+
+// Add implements store.Store.
+func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
+	if err := checkKey(key); err != nil {
+		return 0, err
+	}
+	return c.add(ctx, "/"+key, delta)
+}
+
+func (c *Client) add(ctx context.Context, rawKey string, delta int64) (sum int64, err error) {
+	err = c.call(ctx, "add", func(l *line) {
+		l.query(qAdd)
+		l.rawKey(rawKey)
+		l.int(delta)
+	}, func(l *line) error {
+		sum, err = l.readInt()
+		return err
+	})
+	return sum, err
+}
+
+// CompareAndSet implements store.Store.
+func (c *Client) CompareAndSet(ctx context.Context, key string, expected, desired []byte) (value []byte, err error) {
+	if err := check([]string{key}, expected, desired); err != nil {
+		return nil, err
+	}
+	err = c.call(ctx, "compare and set", func(l *line) {
+		l.query(qCompareSet)
+		l.key(key)
+		l.value(expected)
+		l.value(desired)
+	}, func(l *line) error {
+		value, err = l.bytes()
+		return err
+	})
+	return value, err
+}
+
+// Wait implements store.Store.
+func (c *Client) Wait(ctx context.Context, keys ...string) error {
+	if err := check(keys); err != nil {
+		return err
+	}
+	return c.exist(ctx, "wait", keys...)
+}
+
+// Check implements store.Store.
+func (c *Client) Check(ctx context.Context, keys ...string) (all bool, err error) {
+	if err := check(keys); err != nil {
+		return false, err
+	}
+	err = c.call(ctx, "check", func(l *line) {
+		l.query(qCheck)
+		l.keys(keys)
+	}, func(l *line) error {
+		answer, err := l.readByte()
+		if err == nil && answer > notReady {
+			err = fmt.Errorf("CHECK was answered by %d", answer)
+		}
+		all = answer == ready
+		return err
+	})
+	return all && err == nil, err
+}
+
+// Append implements store.Store.
+func (c *Client) Append(ctx context.Context, key string, value []byte) error {
+	if err := check([]string{key}, value); err != nil {
+		return err
+	}
+	return c.call(ctx, "append", func(l *line) {
+		l.query(qAppend)
+		l.key(key)
+		l.value(value)
+	}, nil)
+}
+
+// MultiGet implements store.Store.
+func (c *Client) MultiGet(ctx context.Context, keys []string) (values [][]byte, err error) {
+	if err := check(keys); err != nil {
+		return nil, err
+	}
+	if err := c.exist(ctx, "multi-get", keys...); err != nil {
+		return nil, err
+	}
+	err = c.call(ctx, "multi-get", func(l *line) {
+		l.query(qMultiGet)
+		l.keys(keys)
+	}, func(l *line) error {
+		values = make([][]byte, len(keys))
+		for i := range values {
+			if values[i], err = l.bytes(); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return values, err
+}
+
+// MultiSet implements store.Store. PyTorch's server sets the keys one after the
+// other; ours all at once.
+func (c *Client) MultiSet(ctx context.Context, keys []string, values [][]byte) error {
+	if len(keys) != len(values) {
+		return fmt.Errorf("%w: %d keys, %d values", store.ErrLengths, len(keys), len(values))
+	}
+	if err := check(keys, values...); err != nil {
+		return err
+	}
+	return c.call(ctx, "multi-set", func(l *line) {
+		l.query(qMultiSet)
+		l.int(int64(len(keys)))
+		for i, key := range keys {
+			l.key(key)
+			l.value(values[i])
+		}
+	}, nil)
+}
+
+// Delete implements store.Store.
+func (c *Client) Delete(ctx context.Context, key string) (bool, error) {
+	n, err := c.number(ctx, "delete", qDelete, key)
+	return n > 0, err
+}
+
+// number is a query about one key that is answered by a number.
+func (c *Client) number(ctx context.Context, op string, q query, key string) (n int64, err error) {
+	if err := checkKey(key); err != nil {
+		return 0, err
+	}
+	err = c.call(ctx, op, func(l *line) {
+		l.query(q)
+		l.key(key)
+	}, func(l *line) error {
+		n, err = l.readInt()
+		return err
+	})
+	return n, err
+}
+
+// NumKeys implements store.Store.
+func (c *Client) NumKeys(ctx context.Context) (n int64, err error) {
+	err = c.call(ctx, "number of keys", func(l *line) { l.query(qNumKeys) }, func(l *line) error {
+		n, err = l.readInt()
+		return err
+	})
+	return n, err
+}
+
+// ListKeys implements store.Store.
+func (c *Client) ListKeys(ctx context.Context) (keys []string, err error) {
+	err = c.call(ctx, "list keys", func(l *line) { l.query(qListKeys) }, func(l *line) error {
+		keys, err = l.list()
+		return err
+	})
+	mine := keys[:0]
+	for _, key := range keys {
+		if rest, ok := strings.CutPrefix(key, "/"); ok {
+			mine = append(mine, rest)
+		}
+	}
+	return mine, err
+}
+
+// QueuePush implements store.Store. PyTorch's server has queues only with
+// use_libuv=True, which is its default.
+func (c *Client) QueuePush(ctx context.Context, key string, value []byte) error {
+	if err := check([]string{key}, value); err != nil {
+		return err
+	}
+	return c.call(ctx, "queue push", func(l *line) {
+		l.query(qQueuePush)
+		l.key(key)
+		l.value(value)
+	}, nil)
+}
+
+// QueuePop implements store.Store.
+func (c *Client) QueuePop(ctx context.Context, key string, block bool) (value []byte, err error) {
+	if err := checkKey(key); err != nil {
+		return nil, err
+	}
+	for {
+		before := int64(0)
+		err = c.call(ctx, "queue pop", func(l *line) {
+			l.query(qQueuePop)
+			l.key(key)
+		}, func(l *line) error {
+			if before, err = l.readInt(); err != nil || before <= 0 {
+				return err
+			}
+			value, err = l.bytes()
+			return err
+		})
+		switch {
+		case err != nil || before > 0:
+			return value, err
+		case !block:
+			return nil, store.ErrQueueEmpty
+		}
+		err = c.wait(ctx, "queue pop", []string{key}, func(l *line) {
+			l.query(qWait)
+			l.keys([]string{key})
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// QueueLen implements store.Store.
+func (c *Client) QueueLen(ctx context.Context, key string) (int64, error) {
+	return c.number(ctx, "queue length", qQueueLen, key)
+}
+
+// Barrier implements store.Store, by one request that torch's TCPStore.barrier
+// uses too.
+func (c *Client) Barrier(ctx context.Context, key string, n int) error {
+	if err := checkKey(key); err != nil {
+		return err
+	}
+	return c.wait(ctx, "barrier", []string{key}, func(l *line) {
+		l.query(qBarrier)
+		l.key(key)
+		l.int(int64(n))
+	})
+}
+
+// A LostError says that the server ended a connection in the middle of things.
+type LostError struct {
+	Addr   string // Addr is the address that the client was given
+	Remote string // Remote is the IP address and port that it was connected to
+	Op     string // Op is the call that found out, in lower case
+	Err    error
+}
+
+func (e *LostError) Error() string {
+	return fmt.Sprintf("tcpstore: %s: connection to %s (%s) lost: %v; "+
+		"the process that hosts the store has ended, or refused the request (its log says why), or the network between is down",
+		e.Op, e.Addr, e.Remote, e.Err)
+}
+
+func (e *LostError) Unwrap() error { return e.Err }

@@ -1,0 +1,503 @@
+package tcpstore
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"github.com/muster-run/muster/store/internal/kv"
+)
+
+const (
+	firstBuffer = 2 << 10  // a quiet connection's read buffer
+	fullBuffer  = 64 << 10 // a busy connection's
+	fullReply   = 32 << 10 // replies are written once they amount to this
+	firstTaken  = 1 << 20  // allocated for a value before any of it has arrived
+	mostCopied  = 256 << 10
+)
+
+// A requestError is what a client did wrong.
+type requestError struct{ err error }
+
+func (e *requestError) Error() string { return e.err.Error() }
+func (e *requestError) Unwrap() error { return e.err }
+
+// A conn is one client's connection. Its goroutine reads requests, performs
+// them in order and writes the replies when no complete request is left.
+//
+// The answer to a parked WAIT or BARRIER comes from whoever fulfils it. While
+// the connection's goroutine is blocked reading, that one writes the byte
+// itself; while it is at work, it finds the byte owed and writes it in its place
+// between the replies. turn decides which: from the moment a wait is parked
+// the goroutine holds it whenever it is not reading.
+type conn struct {
+	s     *Server
+	nc    net.Conn
+	ended chan struct{} // closed when the goroutine has left the data alone
+
+	buf       []byte
+	r, w      int // buf[r:w] is what has been read and not yet parsed
+	frame     frame
+	validated bool
+	keys      []string // scratch
+
+	out    []byte      // replies to write
+	from   int         // out[from:] is not yet in chain
+	chain  net.Buffers // replies that come before, with big values among them
+	queued int         // bytes in chain
+
+	waiter  kv.Waiter
+	waiting bool // a wait was parked and may still be
+	turn    sync.Mutex
+	held    bool // this goroutine holds turn
+	owed    bool // guarded by the map's lock: a stop-waiting to be written
+}
+
+func newConn(s *Server, nc net.Conn) *conn {
+	c := &conn{s: s, nc: nc, ended: make(chan struct{}), buf: make([]byte, firstBuffer)}
+	c.waiter.Notifier = c
+	return c
+}
+
+// serve performs requests until the connection ends.
+func (c *conn) serve() error {
+	for {
+		if !c.validated {
+			if err := checkOpening(c.buf[c.r:c.w]); err != nil {
+				return &requestError{err}
+			}
+		}
+		need, err := c.frame.parse(c.buf[c.r:c.w])
+		switch {
+		case err != nil:
+			// What came before the bad request was good.
+			c.flush()
+			return &requestError{err}
+		case need == 0:
+			err = c.perform()
+			c.r += c.frame.pos
+			c.frame = frame{}
+		case c.frame.wants >= bigValue:
+			err = c.takeValue()
+		default:
+			err = c.fill(need)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// leave drops what the connection has waited for.
+func (c *conn) leave() {
+	c.s.m.Lock()
+	c.s.m.Cancel(&c.waiter)
+	c.s.m.Unlock()
+	if !c.held {
+		c.turn.Lock() // a Deliver may be under way
+	}
+	c.turn.Unlock()
+}
+
+// fill reads more, into a buffer that has room for need more bytes or at least
+// twice the room there was.
+func (c *conn) fill(need int) error {
+	if err := c.rest(); err != nil {
+		return err
+	}
+	full := c.w == len(c.buf)
+	if kept := c.w - c.r; c.r > 0 && (kept == 0 || c.w+need > len(c.buf)) {
+		copy(c.buf, c.buf[c.r:c.w])
+		c.r, c.w = 0, kept
+	}
+	switch size := c.w + need; {
+	case size > len(c.buf):
+		c.resize(min(size, max(2*len(c.buf), firstTaken)))
+	case full && len(c.buf) < fullBuffer:
+		c.resize(min(2*len(c.buf), fullBuffer))
+	case len(c.buf) > fullBuffer && size <= firstBuffer:
+		c.resize(fullBuffer)
+	}
+	n, err := c.nc.Read(c.buf[c.w:])
+	c.w += n
+	if n > 0 {
+		err = nil
+	}
+	c.wake()
+	return err
+}
+
+func (c *conn) resize(size int) {
+	buf := make([]byte, size)
+	c.w = copy(buf, c.buf[c.r:c.w])
+	c.r = 0
+	c.buf = buf
+}
+
+// takeValue reads the value that the request in the buffer stopped at straight
+// into the slice that will be stored.
+func (c *conn) takeValue() error {
+	length := c.frame.wants
+	value := make([]byte, min(length, firstTaken))
+	start := c.r + c.frame.pos + 8
+	n := copy(value, c.buf[start:c.w])
+	c.w = start
+	for n < length {
+		if n == len(value) {
+			value = append(make([]byte, 0, length), value...)[:length]
+		}
+		if err := c.rest(); err != nil {
+			return err
+		}
+		m, err := io.ReadFull(c.nc, value[n:])
+		c.wake()
+		n += m
+		if err != nil {
+			return err
+		}
+	}
+	i := 0
+	if c.frame.field == 2 {
+		i = 1
+	}
+	c.frame.taken[i] = value
+	return nil
+}
+
+// rest writes all replies and gives the turn away, before a read.
+func (c *conn) rest() error {
+	for {
+		if err := c.flush(); err != nil {
+			return err
+		}
+		if !c.held {
+			return nil
+		}
+		c.s.m.Lock()
+		if !c.settle() {
+			c.waiting = c.waiter.Parked()
+			c.held = false
+			c.turn.Unlock()
+			c.s.m.Unlock()
+			return nil
+		}
+		c.s.m.Unlock()
+	}
+}
+
+// wake takes the turn back after a read.
+func (c *conn) wake() {
+	if c.waiting && !c.held {
+		c.turn.Lock()
+		c.held = true
+	}
+}
+
+// settle puts an owed stop-waiting among the replies. The map is locked.
+func (c *conn) settle() bool {
+	if !c.owed {
+		return false
+	}
+	c.owed = false
+	c.out = append(c.out, stopWaiting)
+	return true
+}
+
+// Fire implements kv.Notifier.
+func (c *conn) Fire() bool {
+	if c.turn.TryLock() {
+		return true
+	}
+	c.owed = true
+	return false
+}
+
+// Deliver implements kv.Notifier: it writes the answer to a wait. A client that
+// has filled its socket by not reading gets it from a goroutine of its own.
+func (c *conn) Deliver() {
+	if c.writeNow(stopWaiting) {
+		c.turn.Unlock()
+		return
+	}
+	go func() {
+		c.nc.Write([]byte{stopWaiting})
+		c.turn.Unlock()
+	}()
+}
+
+// writeNow writes a byte if that does not block.
+func (c *conn) writeNow(b byte) bool {
+	sc, ok := c.nc.(syscall.Conn)
+	if !ok {
+		return false
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return false
+	}
+	again := false
+	raw.Write(func(fd uintptr) bool {
+		_, err := syscall.Write(int(fd), []byte{b})
+		again = err == syscall.EAGAIN || err == syscall.EINTR
+		return true
+	})
+	return !again
+}
+
+// flush writes all replies.
+func (c *conn) flush() (err error) {
+	switch {
+	case len(c.chain) > 0:
+		c.link()
+		chain := c.chain
+		_, err = chain.WriteTo(c.nc)
+		if clear(c.chain); cap(c.chain) > 1024 {
+			c.chain = nil
+		}
+		c.chain, c.queued = c.chain[:0], 0
+	case len(c.out) > 0:
+		_, err = c.nc.Write(c.out)
+	}
+	if cap(c.out) > 2*fullReply {
+		c.out = nil
+	}
+	c.out, c.from = c.out[:0], 0
+	return err
+}
+
+// link moves what is in out to the chain.
+func (c *conn) link() {
+	if len(c.out) > c.from {
+		c.chain = append(c.chain, c.out[c.from:len(c.out):len(c.out)])
+		c.queued += len(c.out) - c.from
+		c.from = len(c.out)
+	}
+}
+
+// replyBig replies with a value without copying it. Nobody may change it.
+func (c *conn) replyBig(value []byte) {
+	c.out = appendInt(c.out, int64(len(value)))
+	c.link()
+	c.chain = append(c.chain, value)
+	c.queued += len(value)
+}
+
+func (c *conn) replyBytes(value []byte) {
+	c.out = appendInt(c.out, int64(len(value)))
+	c.out = append(c.out, value...)
+}
+
+func appendInt(b []byte, n int64) []byte { return binary.LittleEndian.AppendUint64(b, uint64(n)) }
+
+// replyKey replies with the value of a key, nothing if there is none.
+func (c *conn) replyKey(key string) {
+	value, _ := c.s.m.Get(key)
+	if len(value) < bigValue && c.queued+len(c.out) < mostCopied {
+		c.replyBytes(value)
+		return
+	}
+	if value, _ = c.s.m.Share(key); len(value) == 0 {
+		c.replyBytes(nil)
+		return
+	}
+	c.replyBig(value)
+}
+
+// text is a string over the bytes of the read buffer, good until the request
+// has been performed. The map makes a copy of keys that it keeps.
+func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+func (c *conn) value(i int) kv.Value {
+	if taken := c.frame.taken[i]; taken != nil {
+		return kv.Value{Bytes: taken, Keep: true}
+	}
+	return kv.Value{Bytes: c.frame.value[i].of(c.buf[c.r:])}
+}
+
+// list returns the keys of a list, good until the request has been performed.
+func (c *conn) list() []string {
+	keys := c.keys[:0]
+	rest := c.frame.list.of(c.buf[c.r:])
+	for range c.frame.num {
+		var key []byte
+		key, rest = next(rest)
+		keys = append(keys, text(key))
+	}
+	if cap(keys) <= 1024 {
+		c.keys = keys
+	}
+	return keys
+}
+
+var (
+	errSecondWait     = errors.New("a WAIT or BARRIER while another is parked on the connection")
+	errSecondValidate = errors.New("a second VALIDATE")
+)
+
+// perform does what the complete request in frame asks for.
+func (c *conn) perform() error {
+	f, m := &c.frame, c.s.m
+	switch f.query {
+	case qValidate:
+		if c.validated {
+			c.flush()
+			return &requestError{errSecondValidate}
+		}
+		c.validated = true
+		return nil
+	case qPing:
+		c.out = binary.LittleEndian.AppendUint32(c.out, uint32(f.num))
+		return nil
+	case qListKeys:
+		m.Lock()
+		c.settle()
+		keys := m.Keys()
+		m.Unlock()
+		return c.replyKeys(keys)
+	case qWait, qBarrier:
+		// Earlier replies go first, and the turn is taken before the map,
+		// since who holds it may be busy writing.
+		if !c.held {
+			c.turn.Lock()
+			c.held = true
+		}
+	}
+	m.Lock()
+	if c.held {
+		c.settle()
+	}
+	err := c.locked(f, m)
+	m.Unlock()
+	if err != nil {
+		c.flush()
+		return &requestError{err}
+	}
+	if len(c.out)+c.queued >= fullReply {
+		return c.flush()
+	}
+	return nil
+}
+
+// locked is the part of perform that needs the map.
+func (c *conn) locked(f *frame, m *kv.Map) error {
+	key := text(f.key.of(c.buf[c.r:]))
+	switch f.query {
+	case qSet:
+		m.Set(key, c.value(0))
+	case qCompareSet:
+		reply := m.CompareAndSet(key, c.value(0).Bytes, c.value(1))
+		if len(reply) < bigValue {
+			c.replyBytes(reply)
+		} else {
+			c.replyBig(reply)
+		}
+	case qGet:
+		c.replyKey(key)
+	case qAdd:
+		sum, err := m.Add(key, f.num)
+		if err != nil {
+			return fmt.Errorf("ADD to %.200q: %w", key, err)
+		}
+		c.out = appendInt(c.out, sum)
+	case qCheck:
+		answer := byte(ready)
+		rest := f.list.of(c.buf[c.r:])
+		for range f.num {
+			var key []byte
+			key, rest = next(rest)
+			if !m.Has(text(key)) {
+				answer = notReady
+				break
+			}
+		}
+		c.out = append(c.out, answer)
+	case qWait:
+		if c.waiter.Parked() {
+			return errSecondWait
+		}
+		c.parked(m.Wait(&c.waiter, c.list()...))
+	case qBarrier:
+		if c.waiter.Parked() {
+			return errSecondWait
+		}
+		done, err := m.Barrier(&c.waiter, key, f.num)
+		if err != nil {
+			return fmt.Errorf("BARRIER at %.200q: %w", key, err)
+		}
+		c.parked(done)
+	case qCancelWait:
+		m.Cancel(&c.waiter)
+		c.out = append(c.out, waitCanceled)
+	case qNumKeys:
+		c.out = appendInt(c.out, int64(m.Len()))
+	case qDelete:
+		n := int64(0)
+		if m.Delete(key) {
+			n = 1
+		}
+		c.out = appendInt(c.out, n)
+	case qAppend:
+		m.Append(key, c.value(0))
+	case qMultiGet:
+		rest := f.list.of(c.buf[c.r:])
+		for range f.num {
+			var key []byte
+			key, rest = next(rest)
+			c.replyKey(text(key))
+		}
+	case qMultiSet:
+		rest := f.list.of(c.buf[c.r:])
+		for range f.num {
+			var key, value []byte
+			key, rest = next(rest)
+			value, rest = next(rest)
+			m.Set(text(key), kv.Value{Bytes: value})
+		}
+	case qQueuePush:
+		m.Push(key, c.value(0))
+	case qQueuePop:
+		value, before := m.Pop(key)
+		c.waiter.Popped(key)
+		c.out = appendInt(c.out, int64(before))
+		switch {
+		case before == 0:
+		case len(value) < bigValue:
+			c.replyBytes(value)
+		default:
+			c.replyBig(value)
+		}
+	case qQueueLen:
+		c.out = appendInt(c.out, int64(m.QueueLen(key)))
+	}
+	return nil
+}
+
+// parked replies to a WAIT or BARRIER that need not wait.
+func (c *conn) parked(done bool) {
+	if done {
+		c.out = append(c.out, stopWaiting)
+	} else {
+		c.waiting = true
+	}
+}
+
+// replyKeys replies to LIST_KEYS. The strings are the map's own, which nobody
+// changes.
+func (c *conn) replyKeys(keys []string) error {
+	c.out = appendInt(c.out, int64(len(keys)))
+	for _, key := range keys {
+		c.out = appendInt(c.out, int64(len(key)))
+		c.out = append(c.out, key...)
+		if len(c.out) >= fullReply {
+			if err := c.flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,244 @@
+package tcpstore
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"time"
+)
+
+// A line is one connection of a client. One goroutine at a time uses it.
+type line struct {
+	nc      net.Conn
+	in      *bufio.Reader
+	limit   time.Time   // the deadline set on nc
+	request []byte      // what is to be sent
+	from    int         // request[from:] is not yet in chain
+	chain   net.Buffers // what comes before, with big values among it
+}
+
+const (
+	replyBuffer  = 4 << 10
+	cancelGrace  = 5 * time.Second // for the answer to CANCEL_WAIT
+	mostReserved = 64 << 10        // for a reply before any of it has arrived
+	maxReply     = 1 << 30         // bytes of one value in a reply
+)
+
+// errLate says that the client's own time limit has passed.
+var errLate = errors.New("no answer in time")
+
+func newLine(nc net.Conn) *line {
+	return &line{nc: nc, in: bufio.NewReaderSize(nc, replyBuffer)}
+}
+
+// begin starts a new request.
+func (l *line) begin() {
+	if cap(l.request) > mostReserved {
+		l.request = nil
+	}
+	l.request, l.from, l.chain = l.request[:0], 0, nil
+}
+
+func (l *line) query(q query) { l.request = append(l.request, byte(q)) }
+
+func (l *line) int(n int64) { l.request = appendInt(l.request, n) }
+
+func (l *line) rawKey(key string) {
+	l.int(int64(len(key)))
+	l.request = append(l.request, key...)
+}
+
+func (l *line) key(key string) {
+	l.int(int64(len(key)) + 1)
+	l.request = append(l.request, '/')
+	l.request = append(l.request, key...)
+}
+
+func (l *line) keys(keys []string) {
+	l.int(int64(len(keys)))
+	for _, key := range keys {
+		l.key(key)
+	}
+}
+
+func (l *line) value(value []byte) {
+	l.int(int64(len(value)))
+	if len(value) < bigValue {
+		l.request = append(l.request, value...)
+		return
+	}
+	l.chain = append(l.chain, l.request[l.from:len(l.request):len(l.request)], value)
+	l.from = len(l.request)
+}
+
+func (l *line) send() (err error) {
+	if l.chain == nil {
+		_, err = l.nc.Write(l.request)
+		return err
+	}
+	chain := append(l.chain, l.request[l.from:])
+	_, err = chain.WriteTo(l.nc)
+	return err
+}
+
+// exchange sends the request and reads the reply, which is due within the
+// limit, or half as long again, if there is one and the context has no deadline.
+// After an error the line cannot be used again.
+func (l *line) exchange(ctx context.Context, limit time.Duration, reply func(*line) error) (err error) {
+	if _, ok := ctx.Deadline(); limit > 0 && !ok {
+		// Setting a deadline costs more than looking at the clock.
+		if now := time.Now(); l.limit.Sub(now) < limit {
+			l.limit = now.Add(limit + limit/2)
+			l.nc.SetDeadline(l.limit)
+		}
+	} else if !l.limit.IsZero() {
+		l.limit = time.Time{}
+		l.nc.SetDeadline(l.limit)
+	}
+	if ctx.Done() != nil {
+		stop := context.AfterFunc(ctx, func() { l.nc.SetDeadline(time.Unix(1, 0)) })
+		defer func() {
+			if !stop() && err == nil {
+				err = context.Cause(ctx) // the deadline may be set any moment
+			}
+		}()
+	}
+	if err = l.send(); err == nil && reply != nil {
+		err = reply(l)
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = errLate
+	}
+	return err
+}
+
+// await sends the request and blocks until it is answered. If the context ends
+// first, or its absence of a deadline and the limit do, it takes the wait back
+// from the server. It reports whether the line is in order.
+func (l *line) await(ctx context.Context, limit time.Duration) (usable bool, err error) {
+	wait, cancel := ctx, context.CancelFunc(func() {})
+	if _, ok := ctx.Deadline(); !ok {
+		wait, cancel = context.WithTimeout(ctx, limit)
+	}
+	defer cancel()
+	l.limit = time.Time{}
+	l.nc.SetDeadline(l.limit)
+	cut := make(chan struct{})
+	stop := context.AfterFunc(wait, func() {
+		l.nc.SetDeadline(time.Unix(1, 0))
+		close(cut)
+	})
+	sent := false
+	if err = l.send(); err == nil {
+		sent = true
+		err = l.expect(stopWaiting)
+	}
+	if stop() {
+		return err == nil, err
+	}
+	<-cut
+	switch {
+	case err == nil:
+		return true, nil // it came in the last moment
+	case !errors.Is(err, os.ErrDeadlineExceeded):
+		return false, err
+	case !sent:
+		return false, errLate
+	}
+	l.nc.SetDeadline(time.Now().Add(cancelGrace))
+	if _, err := l.nc.Write([]byte{byte(qCancelWait)}); err != nil {
+		return false, errLate
+	}
+	// A stop-waiting may have crossed the request.
+	answer, err := l.readByte()
+	if err == nil && answer == stopWaiting {
+		answer, err = l.readByte()
+	}
+	return err == nil && answer == waitCanceled, errLate
+}
+
+func (l *line) expect(want byte) error {
+	got, err := l.readByte()
+	if err == nil && got != want {
+		err = fmt.Errorf("answer %d, want %d", got, want)
+	}
+	return err
+}
+
+func (l *line) readByte() (byte, error) {
+	b, err := l.in.ReadByte()
+	return b, noEOF(err)
+}
+
+func (l *line) readUint32() (uint32, error) {
+	var b [4]byte
+	_, err := io.ReadFull(l.in, b[:])
+	return binary.LittleEndian.Uint32(b[:]), noEOF(err)
+}
+
+func (l *line) readInt() (int64, error) {
+	b, err := l.in.Peek(8)
+	if err != nil {
+		return 0, noEOF(err)
+	}
+	n := int64(binary.LittleEndian.Uint64(b))
+	l.in.Discard(8)
+	return n, nil
+}
+
+// bytes reads a length and that many bytes.
+func (l *line) bytes() ([]byte, error) {
+	n, err := l.readInt()
+	if err != nil {
+		return nil, err
+	}
+	if n < 0 || n > maxReply {
+		return nil, fmt.Errorf("reply announces %d bytes, at most %d are accepted", n, maxReply)
+	}
+	b := make([]byte, min(n, mostReserved))
+	for have := 0; ; {
+		m, err := io.ReadFull(l.in, b[have:])
+		if err != nil {
+			return nil, noEOF(err)
+		}
+		if have += m; int64(have) == n {
+			return b, nil
+		}
+		b = append(b, make([]byte, min(int64(have), n-int64(have)))...)
+	}
+}
+
+// list reads a count and that many strings.
+func (l *line) list() (keys []string, err error) {
+	n, err := l.readInt()
+	if err != nil {
+		return nil, err
+	}
+	if n < 0 {
+		return nil, fmt.Errorf("reply announces %d keys", n)
+	}
+	keys = make([]string, 0, min(n, mostReserved))
+	for range n {
+		key, err := l.bytes()
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, string(key))
+	}
+	return keys, nil
+}
+
+// noEOF makes an end of the stream an error, since a reply was due.
+func noEOF(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errEnded
+	}
+	return err
+}
+
+var errEnded = errors.New("the server closed it")

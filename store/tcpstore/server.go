@@ -1,0 +1,200 @@
+package tcpstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/muster-run/muster/store"
+	"github.com/muster-run/muster/store/internal/kv"
+)
+
+// A ServerConfig says where a server listens.
+type ServerConfig struct {
+	// Addr is host:port. Without a host the server listens on all addresses
+	// of both families, as PyTorch's does. Port 0 picks a free one.
+	Addr string
+	// Listener, if not nil, is used instead of Addr; the server closes it.
+	Listener net.Listener
+	// Logger gets a warning for every connection that is closed for what it
+	// sent. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// A Server is a TCPStore server. It holds at most about 64 KiB for each
+// connection beside the request that is being received and the reply that is
+// being sent. A client that does not read its replies is not served until it does,
+// and nobody else notices.
+type Server struct {
+	log    *slog.Logger
+	ln     net.Listener
+	memory *store.Memory
+	m      *kv.Map // memory's
+	all    sync.WaitGroup
+	done   chan struct{} // closed by Close
+
+	mu     sync.Mutex // guards the rest
+	conns  map[*conn]struct{}
+	closed bool
+}
+
+// Listen starts a server, which is listening and serving when it returns.
+// Whoever calls it closes the server.
+func Listen(cfg ServerConfig) (*Server, error) {
+	s := &Server{log: cfg.Logger, ln: cfg.Listener, memory: store.NewMemory(), done: make(chan struct{}), conns: map[*conn]struct{}{}}
+	if s.log == nil {
+		s.log = slog.Default()
+	}
+	s.m = s.memory.Map()
+	if s.ln == nil {
+		lc := net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{
+			Enable: true, Idle: time.Minute, Interval: 15 * time.Second, Count: 4,
+		}}
+		ln, err := lc.Listen(context.Background(), "tcp", cfg.Addr)
+		if err != nil {
+			return nil, fmt.Errorf("tcpstore: %w", err)
+		}
+		s.ln = ln
+	}
+	s.all.Go(s.accept)
+	return s, nil
+}
+
+// Addr returns the address at which the server listens.
+func (s *Server) Addr() net.Addr { return s.ln.Addr() }
+
+// Port returns the port at which the server listens.
+func (s *Server) Port() int {
+	if addr, ok := s.ln.Addr().(*net.TCPAddr); ok {
+		return addr.Port
+	}
+	return 0
+}
+
+// Store returns a view of the server's data that sees what clients see,
+// without a connection. It works until Close, and none of its calls has a time
+// limit but its context.
+func (s *Server) Store() store.Store {
+	return view{store.Prefix("", s.memory), s.memory}
+}
+
+// view adds the "/" that clients put before every key.
+type view struct {
+	store.Store
+	memory *store.Memory
+}
+
+func (v view) Barrier(ctx context.Context, key string, n int) error {
+	return v.memory.Barrier(ctx, "/"+key, n)
+}
+
+// WaitForWorkers blocks until n clients that were given a world size have
+// connected since the server started or was last reset.
+// Source: TCPStore::waitForWorkers.
+func (s *Server) WaitForWorkers(ctx context.Context, n int) error {
+	joined := int64(0)
+	err := s.memory.WaitNumber(ctx, initKey, func(count int64) bool {
+		joined = count
+		return count >= int64(n)
+	})
+	if err != nil {
+		return fmt.Errorf("tcpstore: wait for workers, %d/%d joined: %w", joined, n, err)
+	}
+	return nil
+}
+
+// Close stops listening and ends all connections and all blocked calls. When it
+// returns all of them have ended. It may be called again.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		s.all.Wait()
+		return nil
+	}
+	s.closed = true
+	close(s.done)
+	err := s.ln.Close()
+	for c := range s.conns {
+		c.nc.Close()
+	}
+	s.mu.Unlock()
+	s.all.Wait()
+	return errors.Join(err, s.memory.Close())
+}
+
+// Reset ends all connections, then removes all keys and queues. Clients that
+// connect from then on find the server empty. Blocked calls of Store return
+// store.ErrReset.
+func (s *Server) Reset() {
+	s.mu.Lock() // keeps new connections out
+	defer s.mu.Unlock()
+	old := make([]*conn, 0, len(s.conns))
+	for c := range s.conns {
+		c.nc.Close()
+		old = append(old, c)
+	}
+	for _, c := range old {
+		<-c.ended
+	}
+	clear(s.conns)
+	s.memory.Reset()
+}
+
+func (s *Server) accept() {
+	pause := time.Duration(0)
+	for {
+		nc, err := s.ln.Accept()
+		if err == nil {
+			pause = 0
+			s.start(nc)
+			continue
+		}
+		select {
+		case <-s.done:
+			return
+		default:
+		}
+		// Most likely no file descriptor is left; there may be one soon.
+		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+		s.log.Error("tcpstore: cannot accept a connection; the limit of open files (ulimit -n) may be too low",
+			"err", err, "retry_in", pause)
+		select {
+		case <-s.done:
+		case <-time.After(pause):
+		}
+	}
+}
+
+func (s *Server) start(nc net.Conn) {
+	c := newConn(s, nc)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		nc.Close()
+		return
+	}
+	s.conns[c] = struct{}{}
+	s.all.Go(func() {
+		err := c.serve()
+		nc.Close()
+		c.leave()
+		close(c.ended)
+		s.mu.Lock()
+		delete(s.conns, c)
+		s.mu.Unlock()
+		s.report(nc, err)
+	})
+}
+
+// report logs why a connection ended, unless the client or we just closed it.
+func (s *Server) report(nc net.Conn, err error) {
+	var bad *requestError
+	if errors.As(err, &bad) {
+		s.log.Warn("tcpstore: connection closed: "+bad.Error(), "remote", nc.RemoteAddr().String())
+	}
+}

@@ -1,0 +1,208 @@
+package tcpstore
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// query is the first byte of a request.
+// Source: QueryType in TCPStoreBackend.hpp.
+type query byte
+
+const (
+	qValidate query = iota
+	qSet
+	qCompareSet
+	qGet
+	qAdd
+	qCheck
+	qWait
+	qNumKeys
+	qDelete
+	qAppend
+	qMultiGet
+	qMultiSet
+	qCancelWait
+	qPing
+	qQueuePush
+	qQueuePop
+	qQueueLen
+	qListKeys
+	qBarrier
+	numQueries
+)
+
+const (
+	magic = 0x3C85F7CE // argument of VALIDATE
+
+	ready, notReady           = 0, 1 // replies to CHECK
+	stopWaiting, waitCanceled = 0, 1 // replies to WAIT and BARRIER, and to CANCEL_WAIT
+)
+
+// Limits of a request. The first three are those of PyTorch's libuv server; one
+// more closes the connection. The last bounds what a connection can make the
+// server hold before its request is complete.
+const (
+	MaxKey     = 8192    // bytes of a key
+	MaxValue   = 8 << 20 // bytes of a value
+	MaxKeys    = 131072  // keys in one CHECK, WAIT, MULTI_GET or MULTI_SET
+	maxRequest = 1 << 30 // bytes of a request
+	bigValue   = 4096    // from here on values travel without a copy
+	maxQuoted  = 16      // bytes of a bad request shown in the log
+)
+
+// initKey counts the workers that have joined. It is the one key that torch's
+// clients do not put a "/" before.
+const initKey = "init/"
+
+// layouts gives the arguments of each query: k a key, v a value, n a number
+// of 64 bits, u one of 32 bits, K a list of keys, P a list of pairs.
+var layouts = [numQueries]string{
+	qValidate: "u", qSet: "kv", qCompareSet: "kvv", qGet: "k", qAdd: "kn",
+	qCheck: "K", qWait: "K", qDelete: "k", qAppend: "kv", qMultiGet: "K",
+	qMultiSet: "P", qPing: "u", qQueuePush: "kv", qQueuePop: "k",
+	qQueueLen: "k", qBarrier: "kn",
+}
+
+// A frame is one request as it lies at the start of a buffer that may not yet
+// hold all of it. Everything in it is an offset, so that the buffer may move
+// between two calls of parse.
+type frame struct {
+	query query
+	pos   int // everything before is parsed
+	field int // fields parsed
+	key   span
+	num   int64 // the n or u argument, or the length of a list
+	items int   // entries of the list parsed so far, keys and values
+	list  span  // the list's entries
+	value [2]span
+	// taken[i] is value i where it was read past the buffer, which then
+	// goes on with what follows the value.
+	taken [2][]byte
+	// wants is the length of the value that parse stopped at, if it is a
+	// big one that may be taken past the buffer.
+	wants int
+}
+
+type span struct{ from, to int }
+
+func (s span) of(b []byte) []byte { return b[s.from:s.to] }
+
+// parse goes on parsing the request at the start of b. It returns 0 once the
+// request is complete, pos being its length, and otherwise how many more bytes
+// it needs at least.
+func (f *frame) parse(b []byte) (need int, err error) {
+	if f.pos == 0 {
+		if len(b) == 0 {
+			return 1, nil
+		}
+		f.query = query(b[0])
+		if f.query >= numQueries {
+			return 0, fmt.Errorf("unknown query %d", b[0])
+		}
+		f.pos = 1
+	}
+	layout := layouts[f.query]
+	f.wants = 0
+	for values := 0; f.field < len(layout); f.field++ {
+		kind := layout[f.field]
+		switch kind {
+		case 'u':
+			if need = f.pos + 4 - len(b); need > 0 {
+				return need, nil
+			}
+			f.num = int64(binary.LittleEndian.Uint32(b[f.pos:]))
+			f.pos += 4
+		case 'n':
+			if need = f.pos + 8 - len(b); need > 0 {
+				return need, nil
+			}
+			f.num = int64(binary.LittleEndian.Uint64(b[f.pos:]))
+			f.pos += 8
+		case 'k':
+			if f.key, need, err = f.bytes(b, MaxKey, "key"); need > 0 || err != nil {
+				return need, err
+			}
+		case 'v':
+			if f.field == 2 {
+				values = 1
+			}
+			if f.taken[values] != nil {
+				f.pos += 8
+				break
+			}
+			if f.value[values], need, err = f.bytes(b, MaxValue, "value"); need > 0 || err != nil {
+				if f.pos+8 <= len(b) && err == nil {
+					f.wants = int(binary.LittleEndian.Uint64(b[f.pos:]))
+				}
+				return need, err
+			}
+		case 'K', 'P':
+			if need, err = f.parseList(b, kind == 'P'); need > 0 || err != nil {
+				return need, err
+			}
+		}
+	}
+	return 0, nil
+}
+
+func (f *frame) parseList(b []byte, pairs bool) (need int, err error) {
+	if f.list.from == 0 {
+		if need = f.pos + 8 - len(b); need > 0 {
+			return need, nil
+		}
+		n := binary.LittleEndian.Uint64(b[f.pos:])
+		if n > MaxKeys {
+			return 0, fmt.Errorf("list of %d keys, at most %d are allowed", n, MaxKeys)
+		}
+		f.num = int64(n)
+		f.pos += 8
+		f.list.from = f.pos
+	}
+	all := int(f.num)
+	if pairs {
+		all *= 2
+	}
+	for ; f.items < all; f.items++ {
+		limit, what := MaxKey, "key"
+		if pairs && f.items%2 == 1 {
+			limit, what = MaxValue, "value"
+		}
+		if _, need, err = f.bytes(b, limit, what); err != nil {
+			return 0, err
+		}
+		if need > 0 {
+			// Each entry to come has a length at least.
+			need += 8 * (all - f.items - 1)
+			if f.pos+need > maxRequest {
+				return 0, fmt.Errorf("request of more than %d bytes", maxRequest)
+			}
+			return need, nil
+		}
+	}
+	f.list.to = f.pos
+	return 0, nil
+}
+
+// bytes parses a length and that many bytes.
+func (f *frame) bytes(b []byte, limit int, what string) (s span, need int, err error) {
+	if need = f.pos + 8 - len(b); need > 0 {
+		return s, need, nil
+	}
+	n := binary.LittleEndian.Uint64(b[f.pos:])
+	if n > uint64(limit) {
+		return s, 0, fmt.Errorf("%s of %d bytes, at most %d are allowed", what, n, limit)
+	}
+	from := f.pos + 8
+	if need = from + int(n) - len(b); need > 0 {
+		return s, need, nil
+	}
+	f.pos = from + int(n)
+	return span{from, f.pos}, 0, nil
+}
+
+// next cuts the first string off an encoded list that parse has accepted.
+func next(list []byte) (item, rest []byte) {
+	n := binary.LittleEndian.Uint64(list)
+	return list[8 : 8+n], list[8+n:]
+}
