@@ -1,20 +1,27 @@
 // Package cli is muster's command line: it turns arguments and environment into
 // a launch.Config and runs it. How the arguments are read is dictated by
 // Python's argparse, because any torchrun command line must work unchanged.
+//
+// One table (options) is the source of parsing, environment variables, help and
+// completion. A line is taken apart (parseLine), every option is weighed between
+// command line, variable and default (weigh), the values are read into a Config
+// (reader), and launch.Resolve decides the rest. Each step returns all that is
+// wrong; what was found is reported together.
 package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"os"
-)
+	"path/filepath"
+	"slices"
+	"strings"
 
-// Run runs the program named args[0] and returns its exit status. It is what
-// main calls; nothing in it ends the process.
-func Run(ctx context.Context, args []string, stdin, stdout, stderr *os.File) int {
-	fmt.Fprintln(stderr, "muster: nothing to run")
-	return exitUsage
-}
+	"github.com/muster-run/muster/launch"
+)
 
 // Exit statuses of the command line itself.
 const (
@@ -22,3 +29,153 @@ const (
 	exitError = 1
 	exitUsage = 2
 )
+
+// torchrunName is the name under which the program behaves as torchrun does.
+const torchrunName = "torchrun"
+
+// Run runs the program started as args[0] and returns its exit status. It is
+// what main calls; nothing in it ends the process.
+func Run(ctx context.Context, args []string, stdin, stdout, stderr *os.File) int {
+	p := program{stdin: stdin, stdout: stdout, stderr: stderr, launch: start}
+	if len(args) > 0 {
+		p.self, args = args[0], args[1:]
+	}
+	if filepath.Base(p.self) == torchrunName {
+		p.name = torchrunName
+		return p.run(ctx, args)
+	}
+	return p.command(ctx, args)
+}
+
+// A program is one start of the binary.
+type program struct {
+	self                  string // args[0]
+	name                  string // what messages begin with
+	env                   []string
+	stdin, stdout, stderr *os.File
+	launch                func(context.Context, launch.Config) (int, error) // runs a job
+}
+
+// commands are what may follow the name muster.
+var commands = []string{"run", "store", "version", "help", "completion"}
+
+// command runs the subcommand that args begin with.
+func (p program) command(ctx context.Context, args []string) int {
+	p.name = "muster"
+	if len(args) == 0 {
+		io.WriteString(p.stderr, overview)
+		return exitUsage
+	}
+	name, args := args[0], args[1:]
+	switch name {
+	case "run":
+		p.name = "muster run"
+		return p.run(ctx, args)
+	case "store":
+		return StoreCommand(ctx, args, p.stdout, p.stderr)
+	case "version", "--version":
+		return p.version()
+	case "help", "--help", "-h":
+		return p.help(ctx, args)
+	case "completion":
+		return p.completion(args)
+	}
+	hint := "`muster help` lists the commands"
+	if strings.HasPrefix(name, "-") || strings.ContainsAny(name, "./") {
+		hint = "to run a script: muster run " + strings.Join(append([]string{name}, args[:min(len(args), 8)]...), " ")
+	} else {
+		for _, c := range commands {
+			if distance(c, name) <= 2 {
+				hint = "did you mean muster " + c + "?"
+			}
+		}
+	}
+	p.errorf("unknown command %s; %s", quote(name), hint)
+	return exitUsage
+}
+
+// run is `muster run`, and the whole of torchrun.
+func (p program) run(ctx context.Context, args []string) int {
+	l, errs := parseLine(args)
+	cfg := launch.Config{Env: p.env, Stdin: p.stdin, Stdout: p.stdout, Stderr: p.stderr}
+	if errs == nil {
+		switch {
+		case l.asked("help"):
+			return p.printHelp()
+		case l.asked("version"):
+			return p.version()
+		}
+		if shell, ok := l.given[byName("print-completion")]; ok && slices.Contains(shells, shell) {
+			return p.printCompletion(shell)
+		}
+	}
+	if !l.hasScript {
+		errs = append(errs, errors.New("the following arguments are required: training_script, training_script_args"))
+	}
+	v, bad := weigh(l, cfg.LookupEnv)
+	errs = append(errs, bad...)
+
+	logger, err := newLogger(p.stderr, cfg.LookupEnv)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	cfg.Logger = logger
+	r := reader{values: v, line: l, lookup: cfg.LookupEnv, root: os.DirFS("/"), self: p.self}
+	cfg = r.config(cfg)
+	errs = append(errs, r.errs...)
+	if l.hasScript && cfg.Entrypoint != "" {
+		cfg, err = launch.Resolve(cfg)
+		errs = append(errs, split(err)...)
+	}
+	if errs != nil {
+		return p.usage(cfg, errs)
+	}
+	slog.SetDefault(logger)
+	for _, text := range r.warnings {
+		logger.Warn(text)
+	}
+	status, err := p.launch(ctx, cfg)
+	if invalid, ok := errors.AsType[*launch.ConfigError](err); ok {
+		return p.usage(cfg, split(invalid))
+	}
+	if err != nil {
+		p.errorf("%v", err)
+	}
+	return status
+}
+
+// asked says whether an option without argument was given.
+func (l line) asked(name string) bool { return l.given[byName(name)] != "" }
+
+// usage reports everything that is wrong with the command line.
+func (p program) usage(cfg launch.Config, errs []error) int {
+	fmt.Fprintf(p.stderr, "usage: %s [options] training_script [training_script_args...]\n", p.name)
+	fmt.Fprintf(p.stderr, "       %s --help lists the options\n", p.name)
+	for _, err := range errs {
+		p.errorf("%v", err)
+	}
+	return exitUsage
+}
+
+// errorf writes one line for people, named after the program.
+func (p program) errorf(format string, a ...any) {
+	fmt.Fprintf(p.stderr, "%s: error: %s\n", p.name, fmt.Sprintf(format, a...))
+}
+
+// split takes errors that were joined apart again, so that each gets its line.
+func split(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if invalid, ok := err.(*launch.ConfigError); ok {
+		return split(invalid.Err)
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var all []error
+		for _, err := range joined.Unwrap() {
+			all = append(all, split(err)...)
+		}
+		return all
+	}
+	return []error{err}
+}

@@ -1,0 +1,175 @@
+package cli
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// A line is a command line taken apart, before any value has been looked at.
+type line struct {
+	given     map[*option]string // the last text of every option seen; "1" for flags
+	script    string
+	hasScript bool
+	args      []string // the script's
+	unknown   bool     // an option was not recognised: what follows it is a guess
+}
+
+// parseLine takes arguments apart as Python's argparse does for torchrun's
+// parser, and returns all that is wrong with them instead of the first problem.
+//
+// It is more lenient in three ways: a prefix may be ambiguous between the two
+// spellings of one option, dashes and underscores may be mixed, and the script's
+// own arguments are never looked at.
+//
+// Source: ArgumentParser._parse_known_args, _parse_optional and
+// _get_option_tuples of CPython 3.11.
+func parseLine(args []string) (line, []error) {
+	l := line{given: map[*option]string{}}
+	var errs []error
+	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
+
+	for i := 0; i < len(args); {
+		arg := args[i]
+		i++
+		if arg == "--" {
+			if i < len(args) {
+				l.script, l.hasScript, l.args = args[i], true, args[i+1:]
+			}
+			return l, errs
+		}
+		if !strings.HasPrefix(arg, "-") || isValue(arg) {
+			l.script, l.hasScript, l.args = arg, true, args[i:]
+			if len(l.args) > 0 && l.args[0] == "--" {
+				l.args = l.args[1:] // argparse drops one that follows at once
+			}
+			return l, errs
+		}
+		if strings.HasPrefix(arg, "--") {
+			name, value, hasValue := strings.Cut(arg[2:], "=")
+			o, err := lookup(name)
+			switch {
+			case err != nil:
+				l.unknown = true
+				errs = append(errs, err)
+			case !o.takesArg() && hasValue:
+				fail("argument %s: ignored explicit argument %s", o, quote(value))
+			case !o.takesArg():
+				l.given[o] = "1"
+			case hasValue:
+				l.given[o] = value
+			case i < len(args) && isValue(args[i]):
+				l.given[o] = args[i]
+				i++
+			default:
+				fail("argument %s: expected one argument", o)
+			}
+			continue
+		}
+		// One dash: a cluster of short options, the last of which may have an
+		// argument, joined or not, with or without '='.
+		for rest := arg[1:]; rest != ""; {
+			o := byShort(rest[0])
+			if o == nil {
+				l.unknown = true
+				errs = append(errs, unrecognised(arg))
+				break
+			}
+			rest = rest[1:]
+			switch {
+			case !o.takesArg() && rest != "" && byShort(rest[0]) == nil:
+				fail("argument %s: ignored explicit argument %s", o, quote(strings.TrimPrefix(rest, "=")))
+				rest = ""
+			case !o.takesArg():
+				l.given[o] = "1"
+			case rest != "":
+				l.given[o] = strings.TrimPrefix(rest, "=")
+				rest = ""
+			case i < len(args) && isValue(args[i]):
+				l.given[o] = args[i]
+				i++
+			default:
+				fail("argument %s: expected one argument", o)
+			}
+		}
+	}
+	return l, errs
+}
+
+// lookup finds the option that --name means: its name, or an abbreviation that
+// fits no other option.
+func lookup(name string) (*option, error) {
+	if o := byName(name); o != nil {
+		return o, nil
+	}
+	switch found := byPrefix(name); len(found) {
+	case 0:
+		return nil, unrecognised("--" + name)
+	case 1:
+		return found[0], nil
+	default:
+		names := make([]string, len(found))
+		for i, o := range found {
+			names[i] = "--" + o.name
+		}
+		return nil, fmt.Errorf("ambiguous option: --%s could match %s", name, strings.Join(names, ", "))
+	}
+}
+
+// unrecognised names an unknown option and the known one most like it.
+func unrecognised(arg string) error {
+	if o := nearest(strings.TrimLeft(arg, "-")); o != nil {
+		return fmt.Errorf("unrecognized arguments: %s (did you mean --%s?)", arg, o.name)
+	}
+	return fmt.Errorf("unrecognized arguments: %s", arg)
+}
+
+// isValue says whether argparse would take arg for a value or the script rather
+// than for an option: no leading dash, a dash alone, a negative number, or a
+// text with a blank that is no known option.
+func isValue(arg string) bool {
+	if len(arg) < 2 || arg[0] != '-' {
+		return true
+	}
+	if arg == "--" {
+		return false
+	}
+	if isNegativeNumber(arg) {
+		return true
+	}
+	if !strings.Contains(arg, " ") {
+		return false
+	}
+	if name, ok := strings.CutPrefix(arg, "--"); ok {
+		name, _, _ = strings.Cut(name, "=")
+		return byName(name) == nil && len(byPrefix(name)) == 0
+	}
+	return byShort(arg[1]) == nil
+}
+
+// isNegativeNumber matches -\d+ and -\d*\.\d+.
+func isNegativeNumber(arg string) bool {
+	whole, fraction, dot := strings.Cut(arg[1:], ".")
+	return allDigits(whole) && (!dot || fraction != "" && allDigits(fraction)) && (dot || whole != "")
+}
+
+func allDigits(s string) bool {
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return true
+}
+
+// quote shows a text from outside between the quotes that argparse uses, with
+// what a terminal might act upon escaped and no more than a line's worth.
+func quote(s string) string {
+	const most = 200
+	if len(s) > most {
+		s = s[:most] + "…"
+	}
+	q := strconv.Quote(s)
+	q = strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
+	return "'" + strings.ReplaceAll(q, "'", `\'`) + "'"
+}

@@ -1,0 +1,324 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/muster-run/muster/internal/devices"
+	"github.com/muster-run/muster/launch"
+	"github.com/muster-run/muster/logs"
+)
+
+// A reader turns the values of one command line into a launch.Config and
+// gathers what is wrong with them.
+type reader struct {
+	values
+	line
+	lookup   func(string) (string, bool) // environment
+	root     fs.FS                       // where devices are looked for
+	self     string                      // args[0]: how the program was started
+	errs     []error
+	warnings []string
+}
+
+func (r *reader) fail(format string, a ...any) { r.errs = append(r.errs, fmt.Errorf(format, a...)) }
+
+func (r *reader) warn(format string, a ...any) {
+	r.warnings = append(r.warnings, fmt.Sprintf(format, a...))
+}
+
+// argument reports a bad value in argparse's words.
+func (r *reader) argument(name, format string, a ...any) {
+	r.fail("argument %s: %w", byName(name), fmt.Errorf(format, a...))
+}
+
+// config reads everything that has been given. It returns what could be read
+// even if there are errors, so that launch.Resolve can look for more.
+// Source: config_from_args in torch/distributed/run.py.
+func (r *reader) config(cfg launch.Config) launch.Config {
+	cfg.MinNodes, cfg.MaxNodes = r.nodes()
+	cfg.NprocPerNode = r.nproc()
+
+	cfg.RdzvBackend = r.text("rdzv-backend")
+	cfg.RdzvEndpoint = strings.TrimSpace(r.text("rdzv-endpoint"))
+	if r.isGiven("rdzv-id") {
+		cfg.RunID = r.text("rdzv-id")
+	}
+	conf, err := parseConf(r.text("rdzv-conf"))
+	if err != nil {
+		r.argument("rdzv-conf", "%w", err)
+	}
+	cfg.RdzvConf = conf
+	cfg.Standalone = r.flag("standalone")
+	cfg.NodeRank = r.int("node-rank")
+	cfg.MasterAddr = r.text("master-addr")
+	cfg.MasterPort = r.int("master-port")
+	cfg.LocalAddr = r.text("local-addr")
+	if cfg.RdzvBackend != "static" && !cfg.Standalone {
+		for _, name := range []string{"node-rank", "master-addr", "master-port"} {
+			if r.isGiven(name) {
+				r.warn("--%s is only used by --rdzv-backend=static; ignored for %s", name, cfg.RdzvBackend)
+			}
+		}
+	}
+
+	cfg.MaxRestarts = r.int("max-restarts")
+	cfg.MonitorInterval = r.seconds("monitor-interval", r.float("monitor-interval"))
+	cfg.ExitBarrierTimeout = r.seconds("exit-barrier-timeout", r.float("exit-barrier-timeout"))
+	cfg.ShutdownTimeout = r.shutdownTimeout()
+	cfg.SignalsText = r.text("signals-to-handle")
+	signals, unknown, err := launch.ParseSignals(cfg.SignalsText)
+	if err != nil {
+		r.argument("signals-to-handle", "%w", err)
+	}
+	// Not nil, which would mean the default: with "" no signal is handled.
+	cfg.SignalsToHandle = append([]syscall.Signal{}, signals...)
+	for _, name := range unknown {
+		r.warn("--signals-to-handle: %s is no signal; not handled", quote(name))
+	}
+
+	cfg.Role = r.text("role")
+	cfg.VirtualLocalRank = r.flag("virtual-local-rank")
+	cfg.NUMABinding = r.text("numa-binding")
+	cfg.EventLogHandler = r.text("event-log-handler")
+	cfg.ExitCode = r.text("exit-code")
+	cfg.Logs = r.logs()
+	r.command(&cfg)
+	r.threads(&cfg)
+	return cfg
+}
+
+// isGiven says whether the option is on the command line or in the environment.
+func (r *reader) isGiven(name string) bool {
+	o := byName(name)
+	if _, ok := r.given[o]; ok {
+		return true
+	}
+	_, ok := r.lookup(o.env)
+	return ok && o.env != ""
+}
+
+// nodes reads --nnodes, N or MIN:MAX. It returns zeros if they are no numbers.
+// Source: parse_min_max_nnodes in torch/distributed/run.py.
+func (r *reader) nodes() (least, most int) {
+	least, most, err := parseNodes(r.text("nnodes"))
+	if err != nil {
+		r.argument("nnodes", "%w", err)
+	}
+	return least, most
+}
+
+func parseNodes(text string) (least, most int, err error) {
+	first, second, ranged := strings.Cut(text, ":")
+	least, err = parseInt(first)
+	most = least
+	if err == nil && ranged {
+		most, err = parseInt(second)
+	}
+	if err != nil {
+		return 0, 0, fmt.Errorf("%s is not in N or MIN:MAX format", quote(text))
+	}
+	if least < 1 || least > most {
+		return 0, 0, fmt.Errorf("min_nodes must be > 0 and <= max_nodes, got min_nodes=%d, max_nodes=%d", least, most)
+	}
+	return least, most, nil
+}
+
+// nproc reads --nproc-per-node, a number or a word. It returns 1 after an error.
+// Source: determine_local_world_size in torch/distributed/run.py.
+func (r *reader) nproc() int {
+	const name = "nproc-per-node"
+	text := r.text(name)
+	if n, err := parseInt(text); err == nil {
+		if n < 1 {
+			r.argument(name, "at least one worker is needed, got %d", n)
+			return 1
+		}
+		return n
+	}
+	n := 0
+	switch text {
+	case "gpu", "xpu", "auto":
+		var err error
+		if n, err = r.devices(text); err != nil {
+			r.argument(name, "%s: %w", text, err)
+			return 1
+		}
+	case "cpu":
+	default:
+		r.argument(name, "unsupported value %s: want a number, auto, cpu, gpu or xpu", quote(text))
+		return 1
+	}
+	switch {
+	case n > 0:
+	case text == "gpu":
+		r.argument(name, "Cuda is not available: no NVIDIA or AMD GPU found%s; --devices N says how many there are", r.hiddenBy("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"))
+		return 1
+	case text == "xpu":
+		r.argument(name, "Xpu is not available: no Intel GPU found%s; --devices N says how many there are", r.hiddenBy("ZE_AFFINITY_MASK"))
+		return 1
+	default:
+		cpus, err := devices.AllowedCPUs()
+		if err != nil {
+			r.argument(name, "%s: %w", text, err)
+			return 1
+		}
+		n = len(cpus)
+	}
+	return n
+}
+
+// devices counts them, or takes --devices' word for it.
+func (r *reader) devices(word string) (int, error) {
+	if r.isSet("devices") {
+		n := r.int("devices")
+		if n < 0 {
+			return 0, fmt.Errorf("--devices must be >= 0, got %d", n)
+		}
+		return n, nil
+	}
+	return devices.System{Root: r.root, Lookup: r.lookup}.Count(word)
+}
+
+// hiddenBy names the variables that may be the reason why no device was found.
+func (r *reader) hiddenBy(names ...string) string {
+	var set []string
+	for _, name := range names {
+		if value, ok := r.lookup(name); ok {
+			set = append(set, name+"="+quote(value))
+		}
+	}
+	if set == nil {
+		return ""
+	}
+	return " (with " + strings.Join(set, ", ") + ")"
+}
+
+// parseConf reads --rdzv-conf, k=v,k=v. A value may contain '='.
+// Source: _parse_rendezvous_config in rendezvous/utils.py.
+func parseConf(text string) (map[string]string, error) {
+	conf := map[string]string{}
+	if text = strings.TrimSpace(text); text == "" {
+		return conf, nil
+	}
+	var errs []error
+	for pair := range strings.SplitSeq(text, ",") {
+		key, value, _ := strings.Cut(pair, "=")
+		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
+		switch {
+		case key == "":
+			errs = append(errs, fmt.Errorf("%s is not in <key1>=<value1>,...,<keyN>=<valueN> format: a key is missing", quote(text)))
+		case value == "":
+			errs = append(errs, fmt.Errorf("the option %s must have a value specified", quote(key)))
+		default:
+			conf[key] = value
+		}
+	}
+	return conf, errors.Join(errs...)
+}
+
+// seconds turns a positive number of seconds into a duration.
+func (r *reader) seconds(name string, s float64) time.Duration {
+	if _, ok := r.values[name]; !ok {
+		return 0 // its text was no number, which has been reported
+	}
+	if !(s > 0 && s <= maxSeconds) {
+		r.argument(name, "must be a number of seconds > 0 and at most %d, got %v", int64(maxSeconds), s)
+		return 0
+	}
+	return max(time.Duration(s*float64(time.Second)), 1)
+}
+
+// maxSeconds is a century: further than any job runs, within time.Duration.
+const maxSeconds = 100 * 365 * 24 * 3600
+
+// shutdownTimeout reads --shutdown-timeout or what stands in for it.
+func (r *reader) shutdownTimeout() time.Duration {
+	const env = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+	n, name := r.int("shutdown-timeout"), "shutdown timeout"
+	if !r.isSet("shutdown-timeout") {
+		text, ok := r.lookup(env)
+		if !ok {
+			return launch.DefaultShutdownTimeout
+		}
+		var err error
+		if n, err = parseInt(text); err != nil {
+			r.fail("%s: %w", env, err)
+			return 0
+		}
+		name = env
+	}
+	if n < 0 || n > maxSeconds {
+		r.fail("%s must be non-negative and at most %d, got %d", name, int64(maxSeconds), n)
+		return 0
+	}
+	return time.Duration(n) * time.Second
+}
+
+// logs reads where output goes.
+func (r *reader) logs() logs.Config {
+	std := func(name string) logs.StdSpec {
+		spec, err := logs.ParseStd(r.text(name))
+		if err != nil {
+			r.argument(name, "%w", err)
+		}
+		return spec
+	}
+	cfg := logs.Config{
+		Dir:                    r.text("log-dir"),
+		Redirects:              std("redirects"),
+		Tee:                    std("tee"),
+		DuplicateStdoutFilters: r.list("duplicate-stdout-filters"),
+		DuplicateStderrFilters: r.list("duplicate-stderr-filters"),
+		LinePrefixTemplate:     r.text("log-line-prefix-template"),
+	}
+	if cfg.LinePrefixTemplate == "" {
+		cfg.LinePrefixTemplate, _ = r.lookup("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
+	}
+	ranks, err := parseRanks(r.text("local-ranks-filter"))
+	if err != nil {
+		r.argument("local-ranks-filter", "%w", err)
+	}
+	cfg.LocalRanksFilter = ranks
+	if name := cmp.Or(r.text("logs-specs"), "default"); name != "default" {
+		r.argument("logs-specs", "Could not find entrypoint under 'torchrun.logs_specs[%s]' key: Python plug-ins cannot be loaded; say with --log-dir, --redirects and --tee where logs go", name)
+	}
+	return cfg
+}
+
+// parseRanks reads a comma-separated list of local ranks; nil for "".
+func parseRanks(text string) ([]int, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var ranks []int
+	for part := range strings.SplitSeq(text, ",") {
+		n, err := parseInt(part)
+		if err != nil {
+			return nil, fmt.Errorf("must be a comma-separated list of integers e.g. --local_ranks_filter=0,1,2, got %s", quote(text))
+		}
+		ranks = append(ranks, n)
+	}
+	return ranks, nil
+}
+
+// threads gives every worker its share of the cores for its own threads, where
+// nobody has said how many it shall have. torchrun gives them one.
+func (r *reader) threads(cfg *launch.Config) {
+	if _, ok := r.lookup("OMP_NUM_THREADS"); ok || cfg.NprocPerNode < 2 {
+		return
+	}
+	cpus, err := devices.AllowedCPUs()
+	if err != nil {
+		return
+	}
+	share := max(1, len(cpus)/cfg.NprocPerNode)
+	cfg.OMPNumThreads = strconv.Itoa(share)
+	r.warn("OMP_NUM_THREADS is not set: each of the %d workers gets %d, its share of %d CPUs", cfg.NprocPerNode, share, len(cpus))
+}

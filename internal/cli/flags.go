@@ -1,0 +1,257 @@
+package cli
+
+import "strings"
+
+// kind says how the text of an option is read.
+type kind uint8
+
+const (
+	kindText    kind = iota
+	kindInt          // Python's int()
+	kindFloat        // Python's float()
+	kindList         // comma separated, ",," is a literal comma
+	kindFlag         // no argument; its variable is an integer
+	kindShell        // print a completion script and stop
+	kindHelp         // print the help and stop
+	kindVersion      // print the version and stop
+)
+
+// An option is one row of the table from which command line, environment, help
+// and completion are made.
+type option struct {
+	name    string // with dashes; underscores are accepted as well
+	short   byte   // 0 if there is none
+	kind    kind
+	env     string // "" if no variable stands for it
+	def     string // default; see unset
+	unset   bool   // the default is "not given" rather than def
+	choices []string
+	own     bool // muster's, not torchrun's: never abbreviated
+	group   group
+	arg     string // what stands for the argument in the help
+	help    string
+}
+
+// group orders the help.
+type group uint8
+
+const (
+	groupWorkers group = iota
+	groupProgram
+	groupFailure
+	groupOutput
+	groupDevices
+	groupRendezvous
+	groupOwn
+	groupOther
+	groups
+)
+
+func (g group) String() string {
+	return [groups]string{
+		"Workers", "What they run", "Failures and stopping", "Output and logs",
+		"Devices and CPUs", "Rendezvous", "Not in torchrun", "Other",
+	}[g]
+}
+
+// options is every option of `muster run`.
+// Source: get_args_parser in torch/distributed/run.py; the order is its order,
+// then our own.
+var options = [...]option{
+	{name: "nnodes", env: "PET_NNODES", def: "1:1", arg: "N|MIN:MAX",
+		help: "hosts that take part, or their smallest and largest number"},
+	{name: "nproc-per-node", env: "PET_NPROC_PER_NODE", def: "1", arg: "N|WORD",
+		help: "workers on this host: a number, gpu or xpu (one per device), cpu (one per core) or auto (devices if there are any, else cores)"},
+
+	{name: "rdzv-backend", env: "PET_RDZV_BACKEND", def: "static", group: groupRendezvous, arg: "NAME",
+		help: "how hosts meet: static or c10d. A job of one host needs none of these options"},
+	{name: "rdzv-endpoint", env: "PET_RDZV_ENDPOINT", group: groupRendezvous, arg: "HOST[:PORT]",
+		help: "where they meet"},
+	{name: "rdzv-id", env: "PET_RDZV_ID", def: "none", group: groupRendezvous, arg: "ID",
+		help: "the job's name, the same on every host (default: a new one for a job of one host)"},
+	{name: "rdzv-conf", env: "PET_RDZV_CONF", group: groupRendezvous, arg: "K=V,…",
+		help: "settings of the backend, such as join_timeout=600"},
+	{name: "standalone", kind: kindFlag, env: "PET_STANDALONE",
+		help: "this host is the whole job; other rendezvous options are ignored"},
+
+	{name: "max-restarts", kind: kindInt, env: "PET_MAX_RESTARTS", def: "0", group: groupFailure, arg: "N",
+		help: "how often the workers are started again after a failure"},
+	{name: "monitor-interval", kind: kindFloat, env: "PET_MONITOR_INTERVAL", def: "0.1", group: groupFailure, arg: "SECONDS",
+		help: "bounds the little that has to be polled; a worker's end is noticed at once"},
+	{name: "start-method", env: "PET_START_METHOD", def: "spawn", choices: startMethods, group: groupProgram, arg: "METHOD",
+		help: "spawn, fork or forkserver; accepted for torchrun's sake, --run-path always starts a fresh interpreter"},
+	{name: "event-log-handler", env: "PET_EVENT_LOG_HANDLER", def: "null", group: groupOutput, arg: "NAME",
+		help: "where events go: null, console (JSON lines on stderr) or dynamic_rendezvous"},
+	{name: "role", env: "PET_ROLE", def: "default",
+		arg: "NAME", help: "role of the workers, in messages and role ranks"},
+	{name: "module", short: 'm', kind: kindFlag, env: "PET_MODULE", group: groupProgram,
+		help: "the script is a module, run as `python -m` does"},
+	{name: "no-python", kind: kindFlag, env: "PET_NO_PYTHON", group: groupProgram,
+		help: "the script is a program of its own, not run by Python"},
+	{name: "run-path", kind: kindFlag, env: "PET_RUN_PATH", group: groupProgram,
+		help: "run the script with runpy.run_path and record its exceptions; takes precedence over -m and --no-python"},
+	{name: "log-dir", env: "PET_LOG_DIR", unset: true, group: groupOutput, arg: "DIR",
+		help: "where log files go (default: a new directory under $TMPDIR); /dev/null for none"},
+	{name: "redirects", short: 'r', env: "PET_REDIRECTS", def: "0", group: groupOutput, arg: "STD",
+		help: "streams that go into log files: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank, 0:3,1:2"},
+	{name: "tee", short: 't', env: "PET_TEE", def: "0", group: groupOutput, arg: "STD",
+		help: "streams that go into log files and, each line with a prefix, to the console"},
+	{name: "log-line-prefix-template", env: "PET_LOG_LINE_PREFIX_TEMPLATE", group: groupOutput, arg: "TEXT",
+		help: "prefix of the lines of --tee; ${role_name}, ${local_rank}, ${rank} and ${hostname} are replaced (default \"[${role_name}${local_rank}]:\")"},
+	{name: "local-ranks-filter", env: "PET_LOCAL_RANKS_FILTER", group: groupOutput, arg: "N,…",
+		help: "only these local ranks write to the console; log files are complete"},
+	{name: "duplicate-stdout-filters", kind: kindList, env: "PET_DUPLICATE_STDOUT_FILTERS", unset: true, group: groupOutput, arg: "TEXT,…",
+		help: "copy lines of stdout that contain one of these to filtered_stdout.log; write a comma as ,,"},
+	{name: "duplicate-stderr-filters", kind: kindList, env: "PET_DUPLICATE_STDERR_FILTERS", unset: true, group: groupOutput, arg: "TEXT,…",
+		help: "the same for stderr"},
+	{name: "node-rank", kind: kindInt, env: "PET_NODE_RANK", def: "0", group: groupRendezvous, arg: "N",
+		help: "this host's rank; static only"},
+	{name: "master-addr", env: "PET_MASTER_ADDR", def: "127.0.0.1", group: groupRendezvous, arg: "HOST",
+		help: "the host of rank 0; static only"},
+	{name: "master-port", kind: kindInt, env: "PET_MASTER_PORT", unset: true, group: groupRendezvous, arg: "PORT",
+		help: "the port on it; static only (default: a free one for a job of one host, else 29500)"},
+	{name: "local-addr", env: "PET_LOCAL_ADDR", unset: true, group: groupRendezvous, arg: "HOST",
+		help: "this host's address as the others shall use it (default: its full name)"},
+	{name: "logs-specs", unset: true, group: groupOutput, arg: "NAME",
+		help: "only default: a Python plug-in cannot be loaded"},
+	{name: "numa-binding", unset: true, choices: numaModes, group: groupDevices, arg: "MODE",
+		help: "bind each worker to CPUs near its device: node, socket, exclusive or core-complex"},
+	{name: "signals-to-handle", env: "PET_SIGNALS_TO_HANDLE", def: "SIGTERM,SIGINT,SIGHUP,SIGQUIT", group: groupFailure, arg: "SIG,…",
+		help: "signals that stop the job; workers get the one received"},
+	{name: "shutdown-timeout", kind: kindInt, env: "PET_SHUTDOWN_TIMEOUT", unset: true, group: groupFailure, arg: "SECONDS",
+		help: "time between that signal and SIGKILL (default: $TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)"},
+	{name: "virtual-local-rank", kind: kindFlag, env: "PET_VIRTUAL_LOCAL_RANK", group: groupDevices,
+		help: "every worker has LOCAL_RANK=0 and sees one device, its own"},
+	{name: "print-completion", kind: kindShell, unset: true, choices: shells, group: groupOther, arg: "SHELL",
+		help: "print a completion script for bash, zsh, tcsh or fish"},
+
+	{name: "exit-code", env: "MUSTER_EXIT_CODE", def: "torchrun", choices: exitCodes, own: true, group: groupOwn, arg: "WHICH",
+		help: "exit status of a failed job: torchrun (1) or worker (that of the worker that failed first)"},
+	{name: "exit-barrier-timeout", kind: kindFloat, env: "MUSTER_EXIT_BARRIER_TIMEOUT", def: "300", own: true, group: groupOwn, arg: "SECONDS",
+		help: "how long a host that is done waits for the others"},
+	{name: "devices", kind: kindInt, env: "MUSTER_DEVICES", unset: true, own: true, group: groupOwn, arg: "N",
+		help: "how many devices this host has, for gpu, xpu and auto; 0 for none"},
+	{name: "version", kind: kindVersion, own: true, group: groupOther,
+		help: "print the version"},
+	{name: "help", short: 'h', kind: kindHelp, group: groupOther,
+		help: "print this help"},
+}
+
+var (
+	startMethods = []string{"spawn", "fork", "forkserver"}
+	numaModes    = []string{"node", "socket", "exclusive", "core-complex"}
+	shells       = []string{"bash", "zsh", "tcsh", "fish"}
+	exitCodes    = []string{"torchrun", "worker"}
+)
+
+// takesArg says whether the option is followed by an argument.
+func (o *option) takesArg() bool {
+	switch o.kind {
+	case kindFlag, kindHelp, kindVersion:
+		return false
+	}
+	return true
+}
+
+// String is how argparse names the option in its messages.
+func (o *option) String() string {
+	s := "--" + o.name
+	if strings.Contains(o.name, "-") {
+		s += "/--" + strings.ReplaceAll(o.name, "-", "_")
+	}
+	if o.short != 0 {
+		s = "-" + string(o.short) + "/" + s
+	}
+	return s
+}
+
+// byShort finds the option of -c, nil if there is none.
+func byShort(c byte) *option {
+	for i := range options {
+		if options[i].short == c && c != 0 {
+			return &options[i]
+		}
+	}
+	return nil
+}
+
+// byName finds the option of --name, where dashes and underscores are the same.
+func byName(name string) *option {
+	for i := range options {
+		if sameName(options[i].name, name) {
+			return &options[i]
+		}
+	}
+	return nil
+}
+
+// byPrefix lists the options of torchrun that --prefix abbreviates.
+func byPrefix(prefix string) []*option {
+	var found []*option
+	for i := range options {
+		o := &options[i]
+		if !o.own && len(prefix) < len(o.name) && sameName(o.name[:len(prefix)], prefix) {
+			found = append(found, o)
+		}
+	}
+	return found
+}
+
+// sameName compares an option's name with what was typed. argparse knows each
+// option with dashes only and with underscores only; a mixture is no worse.
+func sameName(name, typed string) bool {
+	if len(name) != len(typed) {
+		return false
+	}
+	for i := range len(name) {
+		if c := typed[i]; c != name[i] && !(c == '_' && name[i] == '-') {
+			return false
+		}
+	}
+	return true
+}
+
+// nearest returns the option whose name is most like the typed one, or nil if
+// none is alike. Both count as alike if at most a third has to be changed.
+func nearest(typed string) *option {
+	typed = strings.ReplaceAll(strings.ToLower(typed), "_", "-")
+	if len(typed) < 2 || len(typed) > 64 {
+		return nil
+	}
+	var best *option
+	least := 0
+	for i := range options {
+		name := options[i].name
+		limit := max(len(name), len(typed)) / 3
+		if d := distance(name, typed); d <= limit && (best == nil || d < least) {
+			best, least = &options[i], d
+		}
+	}
+	return best
+}
+
+// distance counts the insertions, deletions, replacements and exchanges of
+// neighbours that turn a into b.
+func distance(a, b string) int {
+	before := make([]int, len(b)+1) // the row before the last
+	last := make([]int, len(b)+1)
+	row := make([]int, len(b)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		row[0] = i
+		for j := 1; j <= len(b); j++ {
+			change := 1
+			if a[i-1] == b[j-1] {
+				change = 0
+			}
+			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+change)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				row[j] = min(row[j], before[j-2]+1)
+			}
+		}
+		before, last, row = last, row, before
+	}
+	return last[len(b)]
+}

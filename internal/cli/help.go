@@ -1,0 +1,160 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"runtime/debug"
+	"strings"
+)
+
+const overview = `muster runs a distributed PyTorch job's workers and keeps the job alive.
+
+usage: muster run [options] training_script [training_script_args...]
+       muster store [--host HOST] [--port PORT]
+       muster completion bash|zsh|fish|tcsh
+       muster version
+       muster help [run|store]
+
+muster run takes torchrun's command line. Through a link named torchrun the
+program is torchrun:
+
+    muster run --nproc-per-node 2 train.py
+    ln -s "$(command -v muster)" ~/bin/torchrun
+`
+
+// help is `muster help [command]`.
+func (p program) help(ctx context.Context, args []string) int {
+	if len(args) == 0 {
+		io.WriteString(p.stdout, overview)
+		return exitOK
+	}
+	switch args[0] {
+	case "run":
+		p.name = "muster run"
+		return p.printHelp()
+	case "store":
+		return StoreCommand(ctx, []string{"--help"}, p.stdout, p.stderr)
+	case "version", "completion", "help":
+		io.WriteString(p.stdout, overview)
+		return exitOK
+	}
+	p.errorf("no help on %s; `muster help` lists the commands", quote(args[0]))
+	return exitUsage
+}
+
+// helpWidth is how wide the help is: it fits a terminal of 100 columns.
+const (
+	helpWidth  = 92
+	helpIndent = 28
+)
+
+// printHelp writes the options of run.
+func (p program) printHelp() int {
+	io.WriteString(p.stdout, runHelp(p.name))
+	return exitOK
+}
+
+// runHelp is the text of --help.
+func runHelp(name string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "usage: %s [options] training_script [training_script_args...]\n\n", name)
+	b.WriteString(`Starts workers on this host, each running the script, and watches them. If one fails, all
+are stopped, and started again as often as --max-restarts allows. Everything from the script
+on is the script's; ${local_rank} in its arguments becomes the worker's local rank.
+
+Every option may be written with _ for -, may be shortened while it stays unambiguous, and
+takes its default from the variable PET_<NAME>, for example PET_NPROC_PER_NODE=gpu.
+`)
+	for g := range groups {
+		fmt.Fprintf(&b, "\n%s:\n", g)
+		for i := range options {
+			if options[i].group == g {
+				b.WriteString(options[i].entry())
+			}
+		}
+	}
+	b.WriteString(`
+Exit status: 0 if all workers succeeded, 1 if the job failed, 2 if the command line is wrong.
+Other variables: PYTHON_EXEC is the interpreter (default: the active virtual or conda
+environment's, else python3 from PATH); LOGLEVEL=INFO tells more of what happens;
+TORCHELASTIC_ERROR_FILE is where the failure is written as JSON.
+`)
+	return b.String()
+}
+
+// entry is an option's lines in the help.
+func (o *option) entry() string {
+	left := "  "
+	if o.short != 0 {
+		left += "-" + string(o.short) + ", "
+	}
+	left += "--" + o.name
+	if o.arg != "" {
+		left += " " + o.arg
+	}
+	text := o.help
+	if o.def != "" && o.def != "0" && !o.unset && !strings.Contains(text, "(default") {
+		text += " (default " + o.def + ")"
+	}
+	if o.own && o.env != "" {
+		text += " [" + o.env + "]"
+	}
+	var b strings.Builder
+	b.WriteString(left)
+	column := len([]rune(left))
+	if column > helpIndent-2 {
+		b.WriteByte('\n')
+		column = 0
+	}
+	b.WriteString(strings.Repeat(" ", helpIndent-column))
+	column = helpIndent
+	for i, word := range strings.Fields(text) {
+		width := len([]rune(word))
+		switch {
+		case i == 0:
+		case column+1+width > helpWidth:
+			b.WriteString("\n" + strings.Repeat(" ", helpIndent))
+			column = helpIndent
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += width
+	}
+	b.WriteByte('\n')
+	return b.String()
+}
+
+// version is `muster version`.
+func (p program) version() int {
+	fmt.Fprintf(p.stdout, "muster %s %s %s/%s, torchrun 2.15 command line\n",
+		buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return exitOK
+}
+
+// buildVersion is the module's version, or the commit it was built from.
+func buildVersion() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "(unknown)"
+	}
+	if v := info.Main.Version; v != "" && v != "(devel)" {
+		return v
+	}
+	revision, modified := "", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value[:min(len(s.Value), 12)]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			modified = "+changes"
+		}
+	}
+	if revision == "" {
+		return "(devel)"
+	}
+	return revision + modified
+}

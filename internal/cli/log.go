@@ -1,0 +1,159 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// newLogger makes the program's logger: TorchElastic's lines on w, from the
+// level on that LOGLEVEL names (default WARNING).
+func newLogger(w io.Writer, lookup func(string) (string, bool)) (*slog.Logger, error) {
+	level := slog.LevelWarn
+	var err error
+	if text, ok := lookup("LOGLEVEL"); ok && text != "" {
+		if level, ok = parseLevel(text); !ok {
+			err = fmt.Errorf("LOGLEVEL=%s: want DEBUG, INFO, WARNING, ERROR or CRITICAL", quote(text))
+		}
+	}
+	return slog.New(&logHandler{out: &lockedWriter{w: w}, level: level}), err
+}
+
+// levelCritical is Python's CRITICAL.
+const levelCritical = slog.LevelError + 4
+
+// parseLevel reads a level's name as Python's logging has them, in any case. An
+// unknown one gives the default.
+func parseLevel(name string) (slog.Level, bool) {
+	switch strings.ToUpper(name) {
+	case "DEBUG", "NOTSET":
+		return slog.LevelDebug, true
+	case "INFO":
+		return slog.LevelInfo, true
+	case "WARNING", "WARN":
+		return slog.LevelWarn, true
+	case "ERROR":
+		return slog.LevelError, true
+	case "CRITICAL", "FATAL":
+		return levelCritical, true
+	}
+	return slog.LevelWarn, false
+}
+
+// A logHandler writes records in the format of TorchElastic's loggers, each line
+// of a message with the prefix:
+//
+//	W1121 06:53:51.123000 4242 muster/agent] text key=value
+type logHandler struct {
+	out   *lockedWriter
+	level slog.Level
+	attrs string // " key=value", of With
+	group string // "group." before the keys that follow
+}
+
+type lockedWriter struct {
+	mu sync.Mutex // one record at a time
+	w  io.Writer
+}
+
+func (h *logHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
+
+func (h *logHandler) Handle(_ context.Context, record slog.Record) error {
+	var text strings.Builder
+	text.WriteString(record.Message)
+	text.WriteString(h.attrs)
+	record.Attrs(func(a slog.Attr) bool {
+		appendAttr(&text, h.group, a)
+		return true
+	})
+	prefix := logPrefix(record)
+	var out strings.Builder
+	for line := range strings.SplitSeq(strings.TrimSuffix(text.String(), "\n"), "\n") {
+		out.WriteString(prefix)
+		out.WriteString(line)
+		out.WriteByte('\n')
+	}
+	h.out.mu.Lock()
+	defer h.out.mu.Unlock()
+	_, err := io.WriteString(h.out.w, out.String())
+	return err
+}
+
+func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	var text strings.Builder
+	text.WriteString(h.attrs)
+	for _, a := range attrs {
+		appendAttr(&text, h.group, a)
+	}
+	return &logHandler{out: h.out, level: h.level, attrs: text.String(), group: h.group}
+}
+
+func (h *logHandler) WithGroup(name string) slog.Handler {
+	if name == "" {
+		return h
+	}
+	return &logHandler{out: h.out, level: h.level, attrs: h.attrs, group: h.group + name + "."}
+}
+
+// appendAttr writes " key=value", quoted where it would not be one word.
+func appendAttr(b *strings.Builder, group string, a slog.Attr) {
+	value := a.Value.Resolve()
+	if value.Kind() == slog.KindGroup {
+		if a.Key != "" {
+			group += a.Key + "."
+		}
+		for _, member := range value.Group() {
+			appendAttr(b, group, member)
+		}
+		return
+	}
+	if a.Key == "" {
+		return
+	}
+	text := value.String()
+	if text == "" || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == '"' || r == 0x7f }) {
+		text = strconv.Quote(text)
+	}
+	b.WriteString(" " + group + a.Key + "=" + text)
+}
+
+// logPrefix is what every line of a record begins with.
+func logPrefix(record slog.Record) string {
+	letter := "D"
+	switch level := record.Level; {
+	case level >= levelCritical:
+		letter = "C"
+	case level >= slog.LevelError:
+		letter = "E"
+	case level >= slog.LevelWarn:
+		letter = "W"
+	case level >= slog.LevelInfo:
+		letter = "I"
+	}
+	at := record.Time
+	if at.IsZero() {
+		at = time.Now()
+	}
+	return letter + at.Format("0102 15:04:05.000000") + " " + strconv.Itoa(os.Getpid()) + " " + source(record.PC) + "] "
+}
+
+// source names the package that logged: muster/agent.
+func source(pc uintptr) string {
+	if pc == 0 {
+		return "muster"
+	}
+	frame, _ := runtime.CallersFrames([]uintptr{pc}).Next()
+	name := strings.TrimPrefix(frame.Function, "github.com/muster-run/")
+	slash := strings.LastIndexByte(name, '/') + 1
+	if dot := strings.IndexByte(name[slash:], '.'); dot >= 0 {
+		name = name[:slash+dot]
+	}
+	return name
+}

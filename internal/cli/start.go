@@ -1,0 +1,31 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/launch"
+)
+
+// start runs a job and returns the exit status. The report of a failed job goes
+// to stderr; the error is what else went wrong.
+func start(ctx context.Context, cfg launch.Config) (int, error) {
+	result, err := launch.Run(ctx, cfg)
+	if result == nil {
+		return exitError, err
+	}
+	var root *failure.ProcessFailure
+	if result.Report != nil {
+		fmt.Fprintln(cfg.Stderr)
+		_ = result.Report.WriteText(cfg.Stderr) // nobody is left to tell
+		root = result.Report.Root()
+	}
+	switch {
+	case result.IsFailed():
+		return failure.ExitStatus(cfg.ExitCode, root), err
+	case err != nil:
+		return exitError, err
+	}
+	return exitOK, nil
+}

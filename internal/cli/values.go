@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// values are the options of one command line after flag, environment and
+// default have been weighed, each in its own type: string, int, float64, bool or
+// []string, nil for an unset one.
+type values map[string]any
+
+func (v values) text(name string) string { s, _ := v[name].(string); return s }
+func (v values) int(name string) int     { n, _ := v[name].(int); return n }
+func (v values) list(name string) []string {
+	l, _ := v[name].([]string)
+	return l
+}
+func (v values) float(name string) float64 { f, _ := v[name].(float64); return f }
+func (v values) flag(name string) bool     { b, _ := v[name].(bool); return b }
+func (v values) isSet(name string) bool    { return v[name] != nil }
+
+// weigh takes each option's value from the command line, else from its
+// environment variable, else from its default, and converts it. An empty
+// variable counts as set. Choices bind the command line only, as in torchrun,
+// except for muster's own options. What is given on the command line hides a bad
+// variable.
+// Source: env and check_env in torch/distributed/argparse_util.py.
+func weigh(l line, getenv func(string) (string, bool)) (values, []error) {
+	v := values{}
+	var errs []error
+	for i := range options {
+		o := &options[i]
+		text, ok := l.given[o]
+		from := ""
+		if !ok && o.env != "" {
+			if text, ok = getenv(o.env); ok {
+				from = " (from " + o.env + ")"
+			}
+		}
+		if !ok {
+			if o.unset {
+				continue
+			}
+			text = o.def
+			if o.kind == kindFlag {
+				text = "0"
+			}
+		}
+		if o.choices != nil && ok && (from == "" || o.own) && !slices.Contains(o.choices, text) {
+			errs = append(errs, fmt.Errorf("argument %s: invalid choice: %s (choose from '%s')%s",
+				o, quote(text), strings.Join(o.choices, "', '"), from))
+			continue
+		}
+		value, err := o.convert(text)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("argument %s: %w%s", o, err, from))
+			continue
+		}
+		v[o.name] = value
+	}
+	return v, errs
+}
+
+// convert reads the text of one option.
+func (o *option) convert(text string) (any, error) {
+	switch o.kind {
+	case kindInt:
+		return parseInt(text)
+	case kindFloat:
+		return parseFloat(text)
+	case kindList:
+		return splitList(text), nil
+	case kindFlag:
+		n, err := parseInt(text)
+		if err != nil {
+			return nil, fmt.Errorf("%w; want 1 or 0", err)
+		}
+		return n != 0, nil
+	case kindHelp, kindVersion:
+		return text != "", nil
+	default:
+		return text, nil
+	}
+}
+
+// parseInt reads what Python's int() reads, within the range of an int.
+func parseInt(text string) (int, error) {
+	digits, ok := plainNumber(text)
+	n, err := strconv.Atoi(digits)
+	switch {
+	case ok && errors.Is(err, strconv.ErrRange):
+		return 0, fmt.Errorf("int value out of range: %s", quote(text))
+	case !ok || err != nil:
+		return 0, fmt.Errorf("invalid int value: %s", quote(text))
+	}
+	return n, nil
+}
+
+// parseFloat reads what Python's float() reads.
+func parseFloat(text string) (float64, error) {
+	number, ok := plainNumber(text)
+	if strings.ContainsAny(number, "xXpP") { // hexadecimal is Go's, not Python's
+		ok = false
+	}
+	f, err := strconv.ParseFloat(number, 64)
+	if !ok || err != nil && !errors.Is(err, strconv.ErrRange) {
+		return 0, fmt.Errorf("invalid float value: %s", quote(text))
+	}
+	return f, nil
+}
+
+// plainNumber removes what Python allows around and in numbers: blanks, and
+// single underscores between digits.
+func plainNumber(text string) (string, bool) {
+	text = strings.TrimSpace(text)
+	if !strings.Contains(text, "_") {
+		return text, true
+	}
+	digit := func(i int) bool { return i >= 0 && i < len(text) && text[i] >= '0' && text[i] <= '9' }
+	for i := range len(text) {
+		if text[i] == '_' && !(digit(i-1) && digit(i+1)) {
+			return text, false
+		}
+	}
+	return strings.ReplaceAll(text, "_", ""), true
+}
+
+// splitList splits at commas; two commas in a row are one that does not split.
+// The empty text is a list of one empty item.
+// Source: comma_separated_list in torch/distributed/run.py.
+func splitList(text string) []string {
+	var items []string
+	var item []byte
+	for i := 0; i < len(text); i++ {
+		switch {
+		case text[i] != ',':
+			item = append(item, text[i])
+		case i+1 < len(text) && text[i+1] == ',':
+			item = append(item, ',')
+			i++
+		default:
+			items = append(items, string(item))
+			item = item[:0]
+		}
+	}
+	return append(items, string(item))
+}

@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/muster-run/muster/launch"
+)
+
+// command fills what a worker runs: Entrypoint, Args and Title.
+// Source: config_from_args in torch/distributed/run.py, and for the title
+// _get_entrypoint_name in torch/distributed/launcher/api.py.
+func (r *reader) command(cfg *launch.Config) {
+	if !r.hasScript {
+		return // reported by the caller
+	}
+	module, noPython, runPath := r.flag("module"), r.flag("no-python"), r.flag("run-path")
+	if noPython && !runPath {
+		if module {
+			r.fail("Don't use both the '--no-python' flag and the '--module' flag at the same time.")
+		}
+		cfg.Entrypoint, cfg.Args, cfg.Title = r.script, r.args, r.script
+		return
+	}
+	python, err := r.python()
+	if err != nil {
+		r.errs = append(r.errs, err)
+	}
+	cfg.Entrypoint = python
+	switch {
+	case runPath:
+		cfg.Args = slices.Concat([]string{"-u", "-c", runPathCode, r.script}, r.args)
+		cfg.Title = "run_script_path"
+	case module:
+		cfg.Args = slices.Concat([]string{"-u", "-m", r.script}, r.args)
+	default:
+		cfg.Args = slices.Concat([]string{"-u", r.script}, r.args)
+	}
+	if cfg.Title == "" {
+		i := slices.IndexFunc(cfg.Args, func(arg string) bool { return !strings.HasPrefix(arg, "-") })
+		cfg.Title = cfg.Entrypoint
+		if i >= 0 {
+			cfg.Title = cfg.Args[i]
+		}
+	}
+	if !module || runPath {
+		r.checkScript(cfg)
+	}
+}
+
+// checkScript reports a script that is not there once, rather than as the
+// failure of every worker. What follows an unknown option may be its argument
+// rather than the script, and a leading dash is an option of Python.
+func (r *reader) checkScript(cfg *launch.Config) {
+	if r.unknown || strings.HasPrefix(r.script, "-") {
+		return
+	}
+	for rank := range max(cfg.NprocPerNode, 1) {
+		path := launch.Substitute([]string{r.script}, rank)[0]
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			hint := ""
+			switch _, err := launch.FindExecutable(r.script, r.lookup); {
+			case err == nil && !strings.Contains(r.script, "/"):
+				hint = "; a program rather than a Python script is run with --no-python"
+			case !strings.ContainsAny(r.script, "/") && !strings.HasSuffix(r.script, ".py"):
+				hint = "; a module is run with -m"
+			}
+			r.fail("training_script %s: no such file%s", quote(path), hint)
+			return
+		} else if err != nil {
+			r.fail("training_script %s: %w", quote(path), err)
+			return
+		}
+		if path == r.script {
+			return // the same for all ranks
+		}
+	}
+}
+
+// python chooses the interpreter: PYTHON_EXEC; the one beside the link through
+// which we were started as torchrun, if that is a virtual environment; the
+// active virtual or conda environment; the one beside the link anywhere; PATH.
+// (torchrun uses PYTHON_EXEC or the interpreter that runs itself.)
+func (r *reader) python() (string, error) {
+	if python, ok := r.lookup("PYTHON_EXEC"); ok {
+		if python == "" {
+			return "", errors.New("PYTHON_EXEC is set but empty: name an interpreter or unset it")
+		}
+		return python, nil
+	}
+	beside := r.linkDir()
+	var dirs []string
+	if beside != "" && isEnvironment(filepath.Dir(beside)) {
+		dirs = append(dirs, beside)
+	}
+	for _, name := range []string{"VIRTUAL_ENV", "CONDA_PREFIX"} {
+		if dir, _ := r.lookup(name); dir != "" {
+			dirs = append(dirs, filepath.Join(dir, "bin"))
+		}
+	}
+	if beside != "" {
+		dirs = append(dirs, beside)
+	}
+	for _, dir := range dirs {
+		for _, name := range pythonNames {
+			path := filepath.Join(dir, name)
+			if _, err := launch.FindExecutable(path, r.lookup); err == nil {
+				return path, nil
+			}
+		}
+	}
+	for _, name := range pythonNames {
+		if path, err := launch.FindExecutable(name, r.lookup); err == nil {
+			return path, nil
+		}
+	}
+	path, _ := r.lookup("PATH")
+	return "", errors.New("no Python interpreter: looked for python3 and python in " +
+		strings.Join(append(dirs, "PATH="+path), ", ") +
+		"; set PYTHON_EXEC to one, or use --no-python for other programs")
+}
+
+var pythonNames = []string{"python3", "python"}
+
+// linkDir is the directory of the link named torchrun that we were started
+// through, "" if we were started otherwise.
+func (r *reader) linkDir() string {
+	if filepath.Base(r.self) != torchrunName {
+		return ""
+	}
+	path, err := launch.FindExecutable(r.self, r.lookup)
+	if err != nil {
+		return ""
+	}
+	dir, err := filepath.Abs(filepath.Dir(path))
+	if err != nil {
+		return ""
+	}
+	return dir
+}
+
+// isEnvironment says whether dir is a virtual environment or one of conda's.
+func isEnvironment(dir string) bool {
+	_, venv := os.Stat(filepath.Join(dir, "pyvenv.cfg"))
+	_, conda := os.Stat(filepath.Join(dir, "conda-meta"))
+	return venv == nil || conda == nil
+}
+
+// runPathCode is what --run-path has Python run: the script under runpy, its
+// uncaught exception written to TORCHELASTIC_ERROR_FILE in the form that
+// PyTorch's @record writes. It needs no PyTorch. As in torchrun, where the
+// script runs in a copy of the launcher, the current directory is not on
+// sys.path.
+const runPathCode = `import faulthandler, os, runpy, sys
+sys.argv = sys.argv[1:]
+if sys.path and sys.path[0] == "":
+    del sys.path[0]
+try:
+    faulthandler.enable(all_threads=True)
+except Exception:
+    pass
+try:
+    runpy.run_path(sys.argv[0], run_name="__main__")
+except Exception as e:
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        import json, time, traceback
+        try:
+            with open(path, "w") as f:
+                json.dump({"message": {"message": "%s: %s" % (type(e).__name__, e), "extraInfo": {
+                    "py_callstack": traceback.format_exc(), "timestamp": str(int(time.time()))}}}, f)
+        except Exception as other:
+            print("error file %s: %s" % (path, other), file=sys.stderr)
+    raise
+`

@@ -1,0 +1,202 @@
+package launch
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/muster-run/muster/rendezvous"
+)
+
+// A ConfigError says everything that is wrong with a Config.
+type ConfigError struct{ Err error }
+
+func (e *ConfigError) Error() string { return e.Err.Error() }
+func (e *ConfigError) Unwrap() error { return e.Err }
+
+// Resolve returns cfg with every default filled in and every choice made: which
+// rendezvous at which endpoint, under which run ID, with which signals and CPUs.
+// The error is a *ConfigError that joins all problems found. What Resolve
+// returns, Resolve leaves as it is.
+//
+// Which rendezvous: Standalone is c10d at a free port of this host. So is static
+// for one host, if neither endpoint nor port is given. Otherwise it is what
+// RdzvBackend says.
+//
+// Source: run and config_from_args in torch/distributed/run.py.
+func Resolve(cfg Config) (Config, error) {
+	var errs []error
+	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
+
+	cfg.fillDefaults()
+	if cfg.MinNodes < 1 || cfg.MinNodes > cfg.MaxNodes {
+		fail("nnodes: the smallest number of hosts must be at least 1 and at most the largest, got %d:%d", cfg.MinNodes, cfg.MaxNodes)
+	} else if cfg.MaxNodes > 1 {
+		fail("nnodes: muster does not run jobs of more than one host yet, got %s", nodes(cfg))
+	}
+	if cfg.NprocPerNode < 1 {
+		fail("nproc per node: at least one worker is needed, got %d", cfg.NprocPerNode)
+	}
+	if cfg.MaxRestarts < 0 {
+		fail("max restarts must be >= 0, got %d", cfg.MaxRestarts)
+	}
+	if cfg.MonitorInterval < 0 {
+		fail("monitor interval must be > 0, got %v", cfg.MonitorInterval)
+	}
+	if cfg.ShutdownTimeout < 0 {
+		fail("shutdown timeout must be non-negative, got %v", cfg.ShutdownTimeout)
+	}
+	if cfg.ExitBarrierTimeout < 0 {
+		fail("exit barrier timeout must be non-negative, got %v", cfg.ExitBarrierTimeout)
+	}
+	switch cfg.ExitCode {
+	case ExitTorchrun, ExitWorker:
+	default:
+		fail("exit code: want %s or %s, got %q", ExitTorchrun, ExitWorker, cfg.ExitCode)
+	}
+	switch cfg.EventLogHandler {
+	case "null", "console", "dynamic_rendezvous":
+	default:
+		fail("event log handler %q is not known: want null, console or dynamic_rendezvous; handlers registered in Python cannot be loaded, so read the JSON lines of console instead", cfg.EventLogHandler)
+	}
+	if cfg.SignalsToHandle == nil {
+		signals, _, err := ParseSignals(cfg.SignalsText)
+		if err != nil {
+			errs = append(errs, err)
+		}
+		cfg.SignalsToHandle = signals
+	}
+	if err := cfg.resolveRendezvous(); err != nil {
+		errs = append(errs, err)
+	}
+	if cfg.NprocPerNode >= 1 {
+		if err := cfg.resolveDevices(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if err := checkEntrypoint(cfg.Entrypoint, cfg.LookupEnv); err != nil {
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return cfg, &ConfigError{err}
+	}
+	return cfg, nil
+}
+
+func (cfg *Config) fillDefaults() {
+	cfg.MinNodes = cmp.Or(cfg.MinNodes, 1)
+	cfg.MaxNodes = cmp.Or(cfg.MaxNodes, cfg.MinNodes)
+	cfg.NprocPerNode = cmp.Or(cfg.NprocPerNode, 1)
+	cfg.Role = cmp.Or(cfg.Role, DefaultRole)
+	cfg.RdzvBackend = cmp.Or(cfg.RdzvBackend, DefaultBackend)
+	cfg.MasterAddr = cmp.Or(cfg.MasterAddr, DefaultMasterAddr)
+	cfg.MonitorInterval = cmp.Or(cfg.MonitorInterval, DefaultMonitorInterval)
+	cfg.ExitBarrierTimeout = cmp.Or(cfg.ExitBarrierTimeout, DefaultExitBarrierTimeout)
+	cfg.EventLogHandler = cmp.Or(cfg.EventLogHandler, DefaultEventLogHandler)
+	cfg.ExitCode = cmp.Or(cfg.ExitCode, ExitTorchrun)
+	cfg.Title = cmp.Or(cfg.Title, cfg.Entrypoint)
+	cfg.Stdin = cmp.Or(cfg.Stdin, os.Stdin)
+	cfg.Stdout = cmp.Or(cfg.Stdout, os.Stdout)
+	cfg.Stderr = cmp.Or(cfg.Stderr, os.Stderr)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	cfg.Logs.Stdout = cmp.Or(cfg.Logs.Stdout, cfg.Stdout)
+	cfg.Logs.Stderr = cmp.Or(cfg.Logs.Stderr, cfg.Stderr)
+	cfg.Logs.Logger = cmp.Or(cfg.Logs.Logger, cfg.Logger)
+	if cfg.SignalsToHandle == nil && cfg.SignalsText == "" {
+		cfg.SignalsText = DefaultSignals
+	}
+}
+
+// resolveRendezvous chooses backend, endpoint and run ID.
+func (cfg *Config) resolveRendezvous() error {
+	var errs []error
+	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
+
+	if cfg.MasterPort < 0 || cfg.MasterPort > 65535 {
+		fail("master port: want 0 to 65535, got %d", cfg.MasterPort)
+	}
+	if _, err := rendezvous.ParseSettings(cfg.RdzvConf); err != nil {
+		errs = append(errs, err)
+	}
+	alone := cfg.RdzvBackend == "static" && cfg.RdzvEndpoint == "" && cfg.MasterPort == 0 && cfg.MaxNodes == 1
+	if cfg.Standalone || alone {
+		cfg.RdzvBackend, cfg.RdzvEndpoint = "c10d", "localhost:0"
+		if cfg.RunID == "" {
+			cfg.RunID = newRunID()
+		}
+	}
+	cfg.RunID = cmp.Or(cfg.RunID, DefaultRunID)
+	cfg.Logs.RunID = cmp.Or(cfg.Logs.RunID, cfg.RunID)
+
+	switch cfg.RdzvBackend {
+	case "static":
+		if cfg.RdzvEndpoint == "" {
+			cfg.RdzvEndpoint = joinHostPort(cfg.MasterAddr, cmp.Or(cfg.MasterPort, DefaultMasterPort))
+		}
+		_, port, err := rendezvous.SplitEndpoint(cfg.RdzvEndpoint, -1)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case port < 0:
+			fail("port is missing in endpoint: %s. Try to specify --master-port", cfg.RdzvEndpoint)
+		}
+		if cfg.NodeRank < 0 || cfg.NodeRank >= cfg.MaxNodes {
+			fail("node rank: want 0 to %d for %s, got %d", cfg.MaxNodes-1, nodes(*cfg), cfg.NodeRank)
+		}
+	case "c10d":
+		if _, _, err := rendezvous.SplitEndpoint(cfg.RdzvEndpoint, -1); err != nil {
+			errs = append(errs, err)
+		}
+	case "etcd", "etcd-v2":
+		fail("rendezvous backend %s: muster does not meet through etcd yet; use c10d", cfg.RdzvBackend)
+	default:
+		fail("rendezvous backend %q is not known: want static or c10d; Python plug-ins cannot be loaded", cfg.RdzvBackend)
+	}
+	return errors.Join(errs...)
+}
+
+// LookupEnv reads a variable of the job's environment, Env. As everywhere the
+// last of several entries of one name counts.
+func (cfg *Config) LookupEnv(name string) (string, bool) {
+	if cfg.Env == nil {
+		return os.LookupEnv(name)
+	}
+	for _, entry := range slices.Backward(cfg.Env) {
+		if value, ok := strings.CutPrefix(entry, name+"="); ok {
+			return value, true
+		}
+	}
+	return "", false
+}
+
+// nodes shows the number of hosts as --nnodes has it.
+func nodes(cfg Config) string {
+	if cfg.MinNodes == cfg.MaxNodes {
+		return fmt.Sprintf("nnodes=%d", cfg.MaxNodes)
+	}
+	return fmt.Sprintf("nnodes=%d:%d", cfg.MinNodes, cfg.MaxNodes)
+}
+
+// joinHostPort accepts an IPv6 address with and without its brackets.
+func joinHostPort(host string, port int) string {
+	if inner, ok := strings.CutPrefix(host, "["); ok {
+		host = strings.TrimSuffix(inner, "]")
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port))
+}
+
+// newRunID returns a random UUID (version 4). It only has to differ from other
+// jobs', nobody has to be unable to guess it.
+func newRunID() string {
+	hi, lo := rand.Uint64(), rand.Uint64()
+	hi = hi&^0xf000 | 0x4000
+	lo = lo&^(3<<62) | 2<<62
+	return fmt.Sprintf("%08x-%04x-%04x-%04x-%012x", hi>>32, hi>>16&0xffff, hi&0xffff, lo>>48, lo&(1<<48-1))
+}
