@@ -1,0 +1,236 @@
+// Package c10d is the rendezvous backend of the same name for a job on one
+// host: the agent hosts the store at the endpoint, is rank 0 of every round, and
+// starts a new store for the workers of each round.
+//
+// The keys that agents exchange are TorchElastic's. Where the endpoint has a
+// port that others can know, the agents' store is a TCPStore there; with port 0
+// nobody else could find it, so it stays in memory and no port is opened.
+package c10d
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/store"
+	"github.com/muster-run/muster/store/tcpstore"
+)
+
+// DefaultPort is the endpoint's port when it names none.
+// Source: DEFAULT_PORT in c10d_rendezvous_backend.py.
+const DefaultPort = 29400
+
+// Config says where one job meets.
+type Config struct {
+	// RunID names the job; it must not be empty.
+	RunID string
+	// Endpoint is host[:port] of the store; empty means localhost. Port 0 keeps
+	// the agents' store in memory.
+	Endpoint string
+	// LocalAddr is MASTER_ADDR, this host's address in the eyes of the
+	// workers. Empty means the loopback address, on which the workers' store
+	// then listens alone; any other address makes it listen on all.
+	LocalAddr string
+	// PrivateStore makes worker rank 0 host the workers' store on a port that
+	// is held free for it (TORCH_DISABLE_SHARE_RDZV_TCP_STORE).
+	PrivateStore bool
+	// Settings are the values of --rdzv-conf.
+	Settings rendezvous.Settings
+	// Logger gets what the stores have to say. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// A Handler is the c10d rendezvous of one job on one host.
+type Handler struct {
+	cfg        Config
+	host       string
+	port       int
+	bind, addr string // where the workers' store listens; MASTER_ADDR
+
+	mu     sync.Mutex // guards the rest
+	agents store.Store
+	server *tcpstore.Server // the agents', where this process hosts it
+	client *tcpstore.Client // the agents', where another process on this host does
+	round  int
+	end    func() error // ends the workers' store of the last round
+	closed bool
+}
+
+var _ rendezvous.Handler = (*Handler)(nil)
+
+// New checks the configuration. It opens nothing; Next does.
+func New(cfg Config) (*Handler, error) {
+	if cfg.RunID == "" {
+		return nil, errors.New("c10d rendezvous: the run ID is empty; give --rdzv-id a value")
+	}
+	host, port, err := rendezvous.SplitEndpoint(cfg.Endpoint, DefaultPort)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Settings.StoreType == "file" {
+		return nil, errors.New("rendezvous configuration store_type=file: muster keeps the agents' store in memory or in a TCPStore; leave store_type out")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	h := &Handler{cfg: cfg, host: host, port: port, bind: "127.0.0.1:0", addr: "127.0.0.1"}
+	if cfg.LocalAddr != "" {
+		h.bind, h.addr = ":0", cfg.LocalAddr
+	}
+	return h, nil
+}
+
+// Backend returns "c10d".
+func (h *Handler) Backend() string { return "c10d" }
+
+// RunID returns the job's run ID.
+func (h *Handler) RunID() string { return h.cfg.RunID }
+
+// UseAgentStore says whether the agent hosts the workers' store.
+func (h *Handler) UseAgentStore() bool { return !h.cfg.PrivateStore }
+
+// Changes returns nil: a job on one host has one node.
+func (h *Handler) Changes() <-chan struct{} { return nil }
+
+// Next opens the agents' store the first time, ends the workers' store of the
+// last round and starts a new one.
+func (h *Handler) Next(ctx context.Context) (*rendezvous.Info, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil, rendezvous.ErrClosed
+	}
+	if h.agents == nil {
+		if err := h.open(ctx); err != nil {
+			return nil, &rendezvous.ConnectionError{Backend: "c10d", Endpoint: net.JoinHostPort(h.host, strconv.Itoa(h.port)), Err: err}
+		}
+	} else {
+		h.round++
+	}
+	if err := h.endWorkersStore(); err != nil {
+		return nil, err
+	}
+	port, err := h.startWorkersStore()
+	if err != nil {
+		return nil, &rendezvous.ConnectionError{Backend: "c10d", Endpoint: h.bind, Err: fmt.Errorf("start the workers' store: %w", err)}
+	}
+	info := &rendezvous.Info{
+		Round:      h.round,
+		WorldSize:  1,
+		Store:      store.Prefix(fmt.Sprintf("torch.rendezvous.%s.%d", h.cfg.RunID, h.round), h.agents),
+		MasterAddr: h.addr,
+		MasterPort: port,
+	}
+	err = errors.Join(
+		info.Store.Set(ctx, "MASTER_ADDR", []byte(info.MasterAddr)),
+		info.Store.Set(ctx, "MASTER_PORT", []byte(strconv.Itoa(port))))
+	if err != nil {
+		return nil, err
+	}
+	return info, nil
+}
+
+// open makes the agents' store: in memory for port 0, otherwise at the
+// endpoint, hosted here or, where the port is taken, by the TCPStore that has it.
+func (h *Handler) open(ctx context.Context) error {
+	if h.port == 0 {
+		h.agents = store.NewMemory()
+		return nil
+	}
+	host := h.cfg.Settings.IsHost
+	if host != nil && !*host {
+		return h.dial(ctx)
+	}
+	if host == nil && !rendezvous.IsThisHost(ctx, h.host) {
+		return h.dial(ctx)
+	}
+	server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: listenAddr(h.host, h.port), Logger: h.cfg.Logger})
+	if err == nil {
+		h.server, h.agents = server, server.Store()
+		return nil
+	}
+	if host == nil && errors.Is(err, syscall.EADDRINUSE) {
+		// Another agent of this machine may host the store for both.
+		if h.dial(ctx) == nil {
+			return nil
+		}
+	}
+	return err
+}
+
+func (h *Handler) dial(ctx context.Context) error {
+	client, err := tcpstore.Dial(ctx, tcpstore.ClientConfig{
+		Addr:    net.JoinHostPort(h.host, strconv.Itoa(h.port)),
+		Timeout: h.cfg.Settings.ReadTimeout,
+		Logger:  h.cfg.Logger,
+	})
+	if err != nil {
+		return err
+	}
+	h.client, h.agents = client, client
+	return nil
+}
+
+// listenAddr is where a store for host:port listens: on that address alone if
+// it is a loopback one, else on all, as PyTorch's does.
+func listenAddr(host string, port int) string {
+	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
+		if host == "localhost" {
+			host = "127.0.0.1"
+		}
+		return net.JoinHostPort(host, strconv.Itoa(port))
+	}
+	return ":" + strconv.Itoa(port)
+}
+
+// startWorkersStore returns the port at which the workers of this round meet
+// and sets end.
+func (h *Handler) startWorkersStore() (port int, err error) {
+	if h.cfg.PrivateStore {
+		reserved, err := rendezvous.ReservePort()
+		if err != nil {
+			return 0, err
+		}
+		h.end = reserved.Close
+		return reserved.Port, nil
+	}
+	server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: h.bind, Logger: h.cfg.Logger})
+	if err != nil {
+		return 0, err
+	}
+	h.end = server.Close
+	return server.Port(), nil
+}
+
+func (h *Handler) endWorkersStore() error {
+	if h.end == nil {
+		return nil
+	}
+	err := h.end()
+	h.end = nil
+	return err
+}
+
+// Shutdown closes the stores.
+func (h *Handler) Shutdown(context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil
+	}
+	h.closed = true
+	err := h.endWorkersStore()
+	if h.server != nil {
+		err = errors.Join(err, h.server.Close())
+	}
+	if h.client != nil {
+		err = errors.Join(err, h.client.Close())
+	}
+	return err
+}

@@ -1,0 +1,200 @@
+package rendezvous
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Settings are the values of --rdzv-conf.
+// Source: RendezvousSettings, RendezvousTimeout and create_handler in
+// dynamic_rendezvous.py and c10d_rendezvous_backend.py.
+type Settings struct {
+	// Join bounds one whole Next. Key join_timeout, default 600 s.
+	Join time.Duration
+	// LastCall is how long a round stays open for late nodes once the minimum
+	// has joined. Key last_call_timeout, default 30 s.
+	LastCall time.Duration
+	// Close bounds closing. Key close_timeout, default 30 s.
+	Close time.Duration
+	// Heartbeat bounds writing one keep-alive. Key heartbeat_timeout, default 5 s.
+	Heartbeat time.Duration
+	// KeepAliveInterval is the time between keep-alives. Key
+	// keep_alive_interval, default 5 s.
+	KeepAliveInterval time.Duration
+	// KeepAliveMaxAttempt is how many keep-alives a node may miss before it
+	// counts as dead. Key keep_alive_max_attempt, default 3.
+	KeepAliveMaxAttempt int
+	// CASBackoffMax is the longest random pause after a lost compare-and-set.
+	// Key cas_backoff_max_seconds, default 0.
+	CASBackoffMax time.Duration
+	// ReadTimeout is the timeout of the store. Key read_timeout, default 60 s.
+	ReadTimeout time.Duration
+	// Timeout is how long the static backend waits for its nodes. Key timeout,
+	// default 900 s as torchrun sets it.
+	Timeout time.Duration
+	// IsHost says whether this node hosts the store; nil means: find out from
+	// the endpoint. Key is_host.
+	IsHost *bool
+	// StoreType is "tcp" or "file". Key store_type, default tcp.
+	StoreType string
+	// Unknown lists keys that no backend reads, sorted.
+	Unknown []string
+}
+
+// DefaultSettings returns what an empty --rdzv-conf means.
+func DefaultSettings() Settings {
+	return Settings{
+		Join:                600 * time.Second,
+		LastCall:            30 * time.Second,
+		Close:               30 * time.Second,
+		Heartbeat:           5 * time.Second,
+		KeepAliveInterval:   5 * time.Second,
+		KeepAliveMaxAttempt: 3,
+		ReadTimeout:         60 * time.Second,
+		Timeout:             900 * time.Second,
+		StoreType:           "tcp",
+	}
+}
+
+// maxSeconds keeps a number of seconds within a time.Duration.
+const maxSeconds = int64(math.MaxInt64 / int64(time.Second))
+
+// ParseSettings reads the keys and values of --rdzv-conf over the defaults. It
+// reports every bad value at once. Keys that no backend knows are not an error,
+// as in torchrun; they are listed in Unknown so that the caller can warn.
+func ParseSettings(conf map[string]string) (Settings, error) {
+	s := DefaultSettings()
+	var errs []error
+	bad := func(key, value, want string) {
+		errs = append(errs, fmt.Errorf("rendezvous configuration %s=%s: %s", key, value, want))
+	}
+	for _, key := range slices.Sorted(maps.Keys(conf)) {
+		value := conf[key]
+		seconds := func(dst *time.Duration, atLeast int64) {
+			n, err := strconv.ParseInt(value, 10, 64)
+			if err != nil || n < atLeast || n > maxSeconds {
+				bad(key, value, fmt.Sprintf("want a whole number of seconds, at least %d", atLeast))
+				return
+			}
+			*dst = time.Duration(n) * time.Second
+		}
+		switch key {
+		case "join_timeout":
+			seconds(&s.Join, 1)
+		case "last_call_timeout":
+			seconds(&s.LastCall, 1)
+		case "close_timeout":
+			seconds(&s.Close, 1)
+		case "heartbeat_timeout":
+			seconds(&s.Heartbeat, 1)
+		case "keep_alive_interval":
+			seconds(&s.KeepAliveInterval, 1)
+		case "read_timeout":
+			seconds(&s.ReadTimeout, 1)
+		case "timeout":
+			seconds(&s.Timeout, 1)
+		case "keep_alive_max_attempt":
+			n, err := strconv.Atoi(value)
+			if err != nil || n < 1 || n > math.MaxInt32 {
+				bad(key, value, "want a whole number, at least 1")
+				continue
+			}
+			s.KeepAliveMaxAttempt = n
+		case "cas_backoff_max_seconds":
+			f, err := strconv.ParseFloat(value, 64)
+			if err != nil || !(f >= 0) || f > float64(maxSeconds) {
+				bad(key, value, "want a number of seconds, finite and at least 0")
+				continue
+			}
+			s.CASBackoffMax = time.Duration(f * float64(time.Second))
+		case "is_host":
+			b, ok := parseBool(value)
+			if !ok {
+				bad(key, value, "want one of 1, true, t, yes, y, 0, false, f, no, n")
+				continue
+			}
+			s.IsHost = &b
+		case "store_type":
+			switch t := strings.ToLower(value); t {
+			case "tcp", "file":
+				s.StoreType = t
+			default:
+				bad(key, value, "want tcp or file")
+			}
+		case "rank": // what the launcher adds for the static backend
+		default:
+			s.Unknown = append(s.Unknown, key)
+		}
+	}
+	return s, errors.Join(errs...)
+}
+
+func parseBool(text string) (value, ok bool) {
+	switch strings.ToLower(text) {
+	case "1", "true", "t", "yes", "y":
+		return true, true
+	case "0", "false", "f", "no", "n":
+		return false, true
+	}
+	return false, false
+}
+
+// SplitEndpoint takes "host[:port]", "[v6]" or "[v6]:port" apart. An empty host
+// is localhost; a missing port is defaultPort (-1 if the caller wants to know).
+// Source: parse_rendezvous_endpoint in rendezvous/utils.py.
+func SplitEndpoint(endpoint string, defaultPort int) (host string, port int, err error) {
+	endpoint = strings.TrimSpace(endpoint)
+	bad := func(why string) error {
+		return fmt.Errorf("rendezvous endpoint %q: %s; want host, host:port or [IPv6]:port", endpoint, why)
+	}
+	host, portText := endpoint, ""
+	switch {
+	case strings.HasPrefix(endpoint, "["):
+		end := strings.IndexByte(endpoint, ']')
+		if end < 0 {
+			return "", 0, bad("the bracket is not closed")
+		}
+		host = endpoint[1:end]
+		if net.ParseIP(host) == nil {
+			return "", 0, bad("no IPv6 address in the brackets")
+		}
+		if rest := endpoint[end+1:]; rest != "" {
+			if rest[0] != ':' {
+				return "", 0, bad("text after the bracket")
+			}
+			if portText = rest[1:]; portText == "" {
+				return "", 0, bad("the port is empty")
+			}
+		}
+	case strings.Count(endpoint, ":") == 1:
+		host, portText, _ = strings.Cut(endpoint, ":")
+		if portText == "" {
+			return "", 0, bad("the port is empty")
+		}
+	case strings.Count(endpoint, ":") > 1:
+		if net.ParseIP(endpoint) == nil {
+			return "", 0, bad("too many colons")
+		}
+	}
+	if host == "" {
+		host = "localhost"
+	}
+	if strings.ContainsAny(host, " \t\r\n/\x00") || len(host) > 253 {
+		return "", 0, bad("not a host name")
+	}
+	if portText == "" {
+		return host, defaultPort, nil
+	}
+	n, err := strconv.ParseUint(portText, 10, 16)
+	if err != nil {
+		return "", 0, bad("the port is not a number from 0 to 65535")
+	}
+	return host, int(n), nil
+}

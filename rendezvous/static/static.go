@@ -1,0 +1,123 @@
+// Package static is the rendezvous backend of the same name for a job on one
+// host: rank and size are given, and the store at the endpoint serves agents
+// and workers alike. Every round finds it empty.
+package static
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/store"
+	"github.com/muster-run/muster/store/tcpstore"
+)
+
+// Config says where one job meets.
+type Config struct {
+	// RunID is the prefix of the agents' keys.
+	RunID string
+	// Endpoint is host:port, verbatim MASTER_ADDR and MASTER_PORT.
+	Endpoint string
+	// NodeRank is this node's rank; the only one there is is 0.
+	NodeRank int
+	// Logger gets what the store has to say. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// A Handler is the static rendezvous of one job on one host.
+// Source: StaticTCPRendezvous in static_tcp_rendezvous.py.
+type Handler struct {
+	cfg  Config
+	host string
+	port int
+
+	mu     sync.Mutex // guards the rest
+	server *tcpstore.Server
+	round  int
+	closed bool
+}
+
+var _ rendezvous.Handler = (*Handler)(nil)
+
+// New checks the configuration. It opens nothing; Next does.
+func New(cfg Config) (*Handler, error) {
+	host, port, err := rendezvous.SplitEndpoint(cfg.Endpoint, -1)
+	if err != nil {
+		return nil, err
+	}
+	if port < 0 {
+		return nil, fmt.Errorf("port is missing in endpoint: %s. Try to specify --master-port", cfg.Endpoint)
+	}
+	if cfg.NodeRank != 0 {
+		return nil, fmt.Errorf("node rank %d: a job of one node has rank 0 only", cfg.NodeRank)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &Handler{cfg: cfg, host: host, port: port}, nil
+}
+
+// Backend returns "static".
+func (h *Handler) Backend() string { return "static" }
+
+// RunID returns the job's run ID.
+func (h *Handler) RunID() string { return h.cfg.RunID }
+
+// UseAgentStore returns true.
+func (h *Handler) UseAgentStore() bool { return true }
+
+// Changes returns nil: the set of nodes is fixed.
+func (h *Handler) Changes() <-chan struct{} { return nil }
+
+// Next starts the store the first time and empties it afterwards, so that the
+// workers of a new round never read what those of an old one left.
+func (h *Handler) Next(ctx context.Context) (*rendezvous.Info, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil, rendezvous.ErrClosed
+	}
+	if h.server == nil {
+		addr := ":" + strconv.Itoa(h.port)
+		if ip := net.ParseIP(h.host); ip != nil && ip.IsLoopback() {
+			addr = net.JoinHostPort(h.host, strconv.Itoa(h.port))
+		}
+		server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: addr, Logger: h.cfg.Logger})
+		if err != nil {
+			return nil, &rendezvous.ConnectionError{Backend: "static", Endpoint: h.cfg.Endpoint, Err: err}
+		}
+		h.server = server
+	} else {
+		h.server.Reset()
+		h.round++
+	}
+	return &rendezvous.Info{
+		Round:      h.round,
+		WorldSize:  1,
+		Store:      store.Prefix(h.cfg.RunID, h.server.Store()),
+		MasterAddr: h.host,
+		MasterPort: h.server.Port(),
+	}, nil
+}
+
+// Shutdown closes the store.
+func (h *Handler) Shutdown(context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil
+	}
+	h.closed = true
+	if h.server == nil {
+		return nil
+	}
+	if err := h.server.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
