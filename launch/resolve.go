@@ -121,6 +121,7 @@ func (cfg *Config) resolveRendezvous() error {
 
 	if cfg.MasterPort < 0 || cfg.MasterPort > 65535 {
 		fail("master port: want 0 to 65535, got %d", cfg.MasterPort)
+		cfg.MasterPort = 0 // or the endpoint would be wrong, too
 	}
 	if _, err := rendezvous.ParseSettings(cfg.RdzvConf); err != nil {
 		errs = append(errs, err)

@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/launch"
 )
 
@@ -139,9 +140,21 @@ func (p program) run(ctx context.Context, args []string) int {
 		return p.usage(cfg, split(invalid))
 	}
 	if err != nil {
-		p.errorf("%v", err)
+		for _, err := range split(err) {
+			p.errorf("%v", err)
+		}
+		p.recordError(cfg, err)
 	}
 	return status
+}
+
+// recordError writes an error of the launcher itself where whoever started us
+// looks for it.
+func (p program) recordError(cfg launch.Config, err error) {
+	path, _ := cfg.LookupEnv(envErrorFile)
+	if err := failure.WriteAgentError(path, err); err != nil {
+		p.errorf("%v", err)
+	}
 }
 
 // asked says whether an option without argument was given.
@@ -154,6 +167,7 @@ func (p program) usage(cfg launch.Config, errs []error) int {
 	for _, err := range errs {
 		p.errorf("%v", err)
 	}
+	p.recordError(cfg, errors.Join(errs...))
 	return exitUsage
 }
 

@@ -8,6 +8,9 @@ import (
 	"github.com/muster-run/muster/launch"
 )
 
+// envErrorFile names where whoever started us looks for what went wrong.
+const envErrorFile = "TORCHELASTIC_ERROR_FILE"
+
 // start runs a job and returns the exit status. The report of a failed job goes
 // to stderr; the error is what else went wrong.
 func start(ctx context.Context, cfg launch.Config) (int, error) {
@@ -15,11 +18,15 @@ func start(ctx context.Context, cfg launch.Config) (int, error) {
 	if result == nil {
 		return exitError, err
 	}
+	errorFile, _ := cfg.LookupEnv(envErrorFile)
 	var root *failure.ProcessFailure
 	if result.Report != nil {
 		fmt.Fprintln(cfg.Stderr)
 		_ = result.Report.WriteText(cfg.Stderr) // nobody is left to tell
 		root = result.Report.Root()
+		if err := failure.Propagate(root, errorFile); err != nil {
+			cfg.Logger.Error("the failure is not in the error file", "error", err)
+		}
 	}
 	switch {
 	case result.IsFailed():

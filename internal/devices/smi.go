@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -28,28 +29,37 @@ func runSMI(args ...string) ([]byte, error) {
 	return nil, fmt.Errorf("not found: %w", fs.ErrNotExist)
 }
 
-// output runs a program and returns the first MiB of what it writes to stdout.
+// maxOutput bounds what is read of its output.
+const maxOutput = 1 << 20
+
+// output runs a program and returns what it writes to stdout.
 func output(path string, args []string, timeout time.Duration) ([]byte, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer r.Close()
-	p, err := os.StartProcess(path, append([]string{path}, args...), &os.ProcAttr{Files: []*os.File{nil, w, nil}})
+	p, err := os.StartProcess(path, append([]string{path}, args...), &os.ProcAttr{
+		Files: []*os.File{nil, w, nil},
+		Sys:   &syscall.SysProcAttr{Setpgid: true}, // to be killed with its children
+	})
 	w.Close()
 	if err != nil {
 		return nil, err
 	}
-	deadline := time.AfterFunc(timeout, func() {
-		p.Kill()
-		r.SetReadDeadline(time.Now()) // a child of it may still hold the pipe
-	})
-	out, readErr := io.ReadAll(io.LimitReader(r, 1<<20))
-	if readErr != nil {
-		p.Kill()
+	// Nobody has waited for it yet, so the number is still its own.
+	kill := func() { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) }
+	deadline := time.AfterFunc(timeout, kill)
+	out, readErr := io.ReadAll(io.LimitReader(r, maxOutput))
+	expired := !deadline.Stop()
+	if expired || readErr != nil || len(out) == maxOutput {
+		kill()
 	}
+	// From here on its number may be another's: let os.Process see to that.
+	last := time.AfterFunc(timeout, func() { _ = p.Kill() })
 	state, err := p.Wait()
-	if !deadline.Stop() {
+	last.Stop()
+	if expired {
 		return nil, fmt.Errorf("no answer within %v", timeout)
 	}
 	if err == nil && !state.Success() {

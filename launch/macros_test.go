@@ -1,0 +1,113 @@
+package launch_test
+
+import (
+	"encoding/json"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/internal/pypeer"
+	"github.com/muster-run/muster/launch"
+)
+
+var macroCases = []struct{ in, want string }{
+	{"", ""},
+	{"plain", "plain"},
+	{"${local_rank}", "7"},
+	{"$local_rank", "7"},
+	{"rank=${local_rank}.log", "rank=7.log"},
+	{"$local_rank.log", "7.log"},
+	{"$local_rank$local_rank", "77"},
+	{"$$", "$"},
+	{"$$local_rank", "$local_rank"},
+	{"$$$local_rank", "$7"},
+	{"$$${local_rank}", "$7"},
+	{"$", "$"},
+	{"a$", "a$"},
+	{"a$b", "a$b"},
+	{"$ local_rank", "$ local_rank"},
+	{"${LOCAL_RANK}", "${LOCAL_RANK}"},
+	{"$Local_rank", "$Local_rank"},
+	{"${local_rank", "${local_rank"},
+	{"${local_rank }", "${local_rank }"},
+	{"${}", "${}"},
+	{"${", "${"},
+	{"$local_rank_", "$local_rank_"},
+	{"$local_rank0", "$local_rank0"},
+	{"$local_ranké", "7é"},
+	{"$é${local_rank}", "$é7"},
+	{"${rank}${local_rank}", "${rank}7"},
+	{"$1$local_rank", "$17"},
+	{"${$local_rank}", "${7}"},
+	{"${local_rank${local_rank}", "${local_rank7"},
+	{"\xff$local_rank\xff", "\xff7\xff"},
+	{"$\n$local_rank", "$\n7"},
+}
+
+func TestSubstitute(t *testing.T) {
+	for _, tt := range macroCases {
+		got := launch.Substitute([]string{tt.in}, 7)
+		if want := []string{tt.want}; !cmp.Equal(got, want) {
+			t.Errorf("Substitute(%q) = %q, want %q", tt.in, got, want)
+		}
+	}
+}
+
+func TestSubstituteKeepsItsInput(t *testing.T) {
+	args := []string{"--rank", "$local_rank"}
+	launch.Substitute(args, 1)
+	if args[1] != "$local_rank" {
+		t.Errorf("the caller's slice was changed: %q", args)
+	}
+}
+
+// Python is asked about the whole table at once.
+func TestSubstituteAsPython(t *testing.T) {
+	python := pypeer.Python(t)
+	var in []string
+	for _, tt := range macroCases {
+		if !strings.Contains(tt.in, "\xff") { // not text in Python
+			in = append(in, tt.in)
+		}
+	}
+	input, err := json.Marshal(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(python, "-c", `
+import json, string, sys
+print(json.dumps([string.Template(a).safe_substitute(local_rank="7") for a in json.load(sys.stdin)]))`)
+	cmd.Stdin = strings.NewReader(string(input))
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	if err := json.Unmarshal(out, &want); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, launch.Substitute(in, 7)); diff != "" {
+		t.Errorf("differs from string.Template (-python +muster):\n%s", diff)
+	}
+}
+
+func FuzzSubstitute(f *testing.F) {
+	for _, tt := range macroCases {
+		f.Add(tt.in)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		got := launch.Substitute([]string{text}, 7)[0]
+		if !strings.Contains(text, "$") && got != text {
+			t.Errorf("%q became %q without a macro", text, got)
+		}
+		// A text whose every $ is doubled is that text.
+		if quoted := strings.ReplaceAll(text, "$", "$$"); launch.Substitute([]string{quoted}, 7)[0] != text {
+			t.Errorf("%q does not survive quoting", text)
+		}
+		if len(got) > len(text) {
+			t.Errorf("%q grew to %q", text, got)
+		}
+	})
+}

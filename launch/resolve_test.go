@@ -1,0 +1,207 @@
+package launch_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/muster-run/muster/launch"
+)
+
+// config is a Config that Resolve has nothing against.
+func config(change func(*launch.Config)) launch.Config {
+	cfg := launch.Default()
+	cfg.Entrypoint = "/bin/true"
+	cfg.Env = []string{"PATH=/usr/bin:/bin"}
+	change(&cfg)
+	return cfg
+}
+
+// Source: run in torch/distributed/run.py.
+func TestResolveRendezvous(t *testing.T) {
+	const uuid = "<uuid>"
+	isUUID := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
+	tests := []struct {
+		name                   string
+		change                 func(*launch.Config)
+		backend, endpoint, run string
+	}{
+		{"nothing given", func(c *launch.Config) {}, "c10d", "localhost:0", uuid},
+		{"id given", func(c *launch.Config) { c.RunID = "job7" }, "c10d", "localhost:0", "job7"},
+		{"address without port", func(c *launch.Config) { c.MasterAddr = "10.0.0.1" }, "c10d", "localhost:0", uuid},
+		{"port", func(c *launch.Config) { c.MasterPort = 1234 }, "static", "127.0.0.1:1234", "none"},
+		{"address and port", func(c *launch.Config) { c.MasterAddr, c.MasterPort = "h", 1 }, "static", "h:1", "none"},
+		{"bare IPv6", func(c *launch.Config) { c.MasterAddr, c.MasterPort = "::1", 1 }, "static", "[::1]:1", "none"},
+		{"IPv6 in brackets", func(c *launch.Config) { c.MasterAddr, c.MasterPort = "[::1]", 1 }, "static", "[::1]:1", "none"},
+		{"static endpoint", func(c *launch.Config) { c.RdzvEndpoint = "localhost:29501" }, "static", "localhost:29501", "none"},
+		{"static endpoint and id", func(c *launch.Config) { c.RdzvEndpoint, c.RunID = "localhost:29501", "x" }, "static", "localhost:29501", "x"},
+		{"c10d", func(c *launch.Config) { c.RdzvBackend = "c10d" }, "c10d", "", "none"},
+		{"c10d endpoint", func(c *launch.Config) { c.RdzvBackend, c.RdzvEndpoint = "c10d", "localhost:0" }, "c10d", "localhost:0", "none"},
+		{"c10d ignores the port", func(c *launch.Config) { c.RdzvBackend, c.MasterPort = "c10d", 5 }, "c10d", "", "none"},
+		{"standalone", func(c *launch.Config) { c.Standalone = true }, "c10d", "localhost:0", uuid},
+		{"standalone overrides", func(c *launch.Config) {
+			c.Standalone, c.RdzvBackend, c.RdzvEndpoint = true, "etcd", "h:1"
+		}, "c10d", "localhost:0", uuid},
+		{"standalone keeps an id", func(c *launch.Config) { c.Standalone, c.RunID = true, "mine" }, "c10d", "localhost:0", "mine"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := launch.Resolve(config(tt.change))
+			if err != nil {
+				t.Fatal(err)
+			}
+			run := got.RunID
+			if isUUID.MatchString(run) {
+				run = uuid
+			}
+			if got.RdzvBackend != tt.backend || got.RdzvEndpoint != tt.endpoint || run != tt.run {
+				t.Errorf("got %s at %q as %s, want %s at %q as %s", got.RdzvBackend, got.RdzvEndpoint, run, tt.backend, tt.endpoint, tt.run)
+			}
+			if got.Logs.RunID != got.RunID {
+				t.Errorf("logs of run %s, want %s", got.Logs.RunID, got.RunID)
+			}
+			again, err := launch.Resolve(got)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if again.RdzvBackend != got.RdzvBackend || again.RdzvEndpoint != got.RdzvEndpoint || again.RunID != got.RunID {
+				t.Errorf("resolved again: %s at %s as %s", again.RdzvBackend, again.RdzvEndpoint, again.RunID)
+			}
+		})
+	}
+}
+
+func TestResolveTwoIDsDiffer(t *testing.T) {
+	a, errA := launch.Resolve(config(func(*launch.Config) {}))
+	b, errB := launch.Resolve(config(func(*launch.Config) {}))
+	if errA != nil || errB != nil || a.RunID == b.RunID {
+		t.Errorf("run IDs %q, %q (%v, %v)", a.RunID, b.RunID, errA, errB)
+	}
+}
+
+func TestResolveDefaults(t *testing.T) {
+	got, err := launch.Resolve(launch.Config{Entrypoint: "/bin/true"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := launch.Default()
+	want.Entrypoint, want.Title = "/bin/true", "/bin/true"
+	want.RdzvBackend, want.RdzvEndpoint = "c10d", "localhost:0"
+	want.ShutdownTimeout = 0 // zero means zero
+	want.Stdin, want.Stdout, want.Stderr = os.Stdin, os.Stdout, os.Stderr
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(launch.Config{}, "RunID", "Logs", "SignalsToHandle", "Logger"),
+		cmp.Comparer(func(a, b *os.File) bool { return a == b })); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if len(got.SignalsToHandle) != 4 || got.Logger == nil || got.Logs.Stderr != os.Stderr {
+		t.Errorf("signals %v, logger %v, logs on %v", got.SignalsToHandle, got.Logger, got.Logs.Stderr)
+	}
+}
+
+func TestResolveErrors(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(*launch.Config)
+		want   string
+	}{
+		{"negative nodes", func(c *launch.Config) { c.MinNodes = -1 }, "got -1:1"},
+		{"min over max", func(c *launch.Config) { c.MinNodes, c.MaxNodes = 2, 1 }, "got 2:1"},
+		{"two hosts", func(c *launch.Config) { c.MinNodes, c.MaxNodes = 2, 2 }, "more than one host yet, got nnodes=2"},
+		{"elastic", func(c *launch.Config) { c.MaxNodes = 4 }, "more than one host yet, got nnodes=1:4"},
+		{"negative nproc", func(c *launch.Config) { c.NprocPerNode = -1 }, "at least one worker is needed, got -1"},
+		{"restarts", func(c *launch.Config) { c.MaxRestarts = -1 }, "max restarts must be >= 0, got -1"},
+		{"interval", func(c *launch.Config) { c.MonitorInterval = -time.Second }, "monitor interval must be > 0, got -1s"},
+		{"shutdown", func(c *launch.Config) { c.ShutdownTimeout = -1 }, "shutdown timeout must be non-negative"},
+		{"barrier", func(c *launch.Config) { c.ExitBarrierTimeout = -1 }, "exit barrier timeout must be non-negative"},
+		{"exit code", func(c *launch.Config) { c.ExitCode = "first" }, `want torchrun or worker, got "first"`},
+		{"events", func(c *launch.Config) { c.EventLogHandler = "scuba" }, `"scuba" is not known`},
+		{"signals", func(c *launch.Config) { c.SignalsText = "SIGKILL" }, "SIGKILL cannot be handled"},
+		{"port", func(c *launch.Config) { c.MasterPort = 65536 }, "want 0 to 65535, got 65536"},
+		{"conf", func(c *launch.Config) { c.RdzvConf = map[string]string{"join_timeout": "soon"} }, "join_timeout=soon"},
+		{"etcd", func(c *launch.Config) { c.RdzvBackend = "etcd" }, "does not meet through etcd yet"},
+		{"etcd-v2", func(c *launch.Config) { c.RdzvBackend = "etcd-v2" }, "does not meet through etcd yet"},
+		{"backend", func(c *launch.Config) { c.RdzvBackend = "zk" }, `"zk" is not known: want static or c10d`},
+		{"static without port", func(c *launch.Config) { c.RdzvEndpoint = "host" }, "port is missing in endpoint: host"},
+		{"static port", func(c *launch.Config) { c.RdzvEndpoint = "host:x" }, "port is not a number"},
+		{"c10d endpoint", func(c *launch.Config) { c.RdzvBackend, c.RdzvEndpoint = "c10d", "a:b:c" }, "too many colons"},
+		{"node rank", func(c *launch.Config) { c.MasterPort, c.NodeRank = 1, 1 }, "node rank: want 0 to 0 for nnodes=1, got 1"},
+		{"virtual rank", func(c *launch.Config) {
+			c.VirtualLocalRank, c.NprocPerNode = true, 2
+			c.Env = append(c.Env, "CUDA_VISIBLE_DEVICES=3")
+		}, "local rank 1 has no device"},
+		{"numa mode", func(c *launch.Config) { c.NUMABinding = "near" }, `got "near"`},
+		{"no program", func(c *launch.Config) { c.Entrypoint = "" }, "no program named"},
+		{"program missing", func(c *launch.Config) { c.Entrypoint = "no-such-program" }, "no-such-program is in no directory of PATH=/usr/bin:/bin"},
+		{"path missing", func(c *launch.Config) { c.Entrypoint = "/no/such/program" }, "no such file"},
+		{"directory", func(c *launch.Config) { c.Entrypoint = "/tmp" }, "/tmp is a directory"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := launch.Resolve(config(tt.change))
+			if _, ok := errors.AsType[*launch.ConfigError](err); !ok || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error %v, want %q", err, tt.want)
+			}
+			if err != nil && strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than one problem: %v", err)
+			}
+		})
+	}
+	t.Run("all at once", func(t *testing.T) {
+		_, err := launch.Resolve(config(func(c *launch.Config) {
+			c.MaxRestarts, c.RdzvBackend, c.Entrypoint, c.NprocPerNode = -1, "zk", "", -2
+		}))
+		if n := strings.Count(err.Error(), "\n") + 1; n != 4 {
+			t.Errorf("%d problems, want 4: %v", n, err)
+		}
+	})
+}
+
+func TestFindExecutable(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name string, mode os.FileMode) {
+		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o777); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), nil, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("a/plain", 0o644)
+	write("a/both", 0o644)
+	write("b/both", 0o755)
+	write("b/run", 0o755)
+	write("b/dir/x", 0o644)
+	path := "PATH=" + dir + "/a::" + dir + "/b"
+	t.Chdir(dir)
+	write("here", 0o755)
+	tests := []struct {
+		name, want string
+		err        error
+	}{
+		{name: "run", want: dir + "/b/run"},
+		{name: "both", want: dir + "/b/both"}, // execvp goes on after a file it may not run
+		{name: "here", want: "./here"},        // the empty entry
+		{name: "b/run", want: "b/run"},
+		{name: "plain", err: fs.ErrPermission},
+		{name: "a/plain", err: fs.ErrPermission},
+		{name: "dir", err: fs.ErrPermission},
+		{name: "none", err: fs.ErrNotExist},
+		{name: "a/none", err: fs.ErrNotExist},
+		{name: "", err: fs.ErrNotExist},
+	}
+	cfg := launch.Config{Env: []string{"PATH=/nowhere", path}}
+	for _, tt := range tests {
+		got, err := launch.FindExecutable(tt.name, cfg.LookupEnv)
+		if !errors.Is(err, tt.err) || tt.err == nil && got != tt.want {
+			t.Errorf("FindExecutable(%q) = %q, %v; want %q, %v", tt.name, got, err, tt.want, tt.err)
+		}
+	}
+}
