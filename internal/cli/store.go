@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"syscall"
+
+	"github.com/muster-run/muster/store/tcpstore"
+)
+
+const storeUsage = `usage: muster store [--host HOST] [--port PORT]
+
+Serves a TCPStore until it is interrupted, and prints "listening on HOST:PORT"
+once clients can connect. PyTorch's own clients work with it:
+
+    torch.distributed.TCPStore(HOST, PORT, is_master=False, wait_for_workers=False)
+
+  --host HOST  address to listen on; without it, all addresses of this host
+  --port PORT  port to listen on (default 29500); 0 picks a free one
+`
+
+// StoreCommand is `muster store`. It serves until ctx is done.
+func StoreCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	fail := func(status int, format string, a ...any) int {
+		fmt.Fprintf(stderr, "muster store: error: "+format+"\n", a...)
+		return status
+	}
+	flags := flag.NewFlagSet("muster store", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the error is reported below
+	host := flags.String("host", "", "")
+	portText := flags.String("port", "29500", "")
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		io.WriteString(stdout, storeUsage)
+		return exitOK
+	}
+	errs := []error{err}
+	port, err := strconv.ParseUint(*portText, 10, 16)
+	if err != nil {
+		errs = append(errs, fmt.Errorf("--port %s: want a number from 0 to 65535", quote(*portText)))
+	}
+	if flags.NArg() > 0 {
+		errs = append(errs, fmt.Errorf("unexpected argument %s", quote(flags.Arg(0))))
+	}
+	if err := errors.Join(errs...); err != nil {
+		io.WriteString(stderr, storeUsage)
+		return fail(exitUsage, "%v", err)
+	}
+	logger, err := newLogger(stderr, os.LookupEnv)
+	if err != nil {
+		return fail(exitUsage, "%v", err)
+	}
+
+	addr := net.JoinHostPort(*host, strconv.FormatUint(port, 10))
+	server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: addr, Logger: logger})
+	if err != nil {
+		return fail(exitError, "%v; %s", err, listenAdvice(err))
+	}
+	shown := server.Addr().String()
+	if *host != "" {
+		shown = net.JoinHostPort(*host, strconv.Itoa(server.Port()))
+	}
+	fmt.Fprintf(stdout, "listening on %s\n", shown)
+	<-ctx.Done()
+	if err := server.Close(); err != nil {
+		return fail(exitError, "%v", err)
+	}
+	return exitOK
+}
+
+// listenAdvice says what to do about an address that cannot be listened on.
+func listenAdvice(err error) string {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return "another process has the port (`ss -ltnp` names it); choose another --port, or 0 for a free one"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return "--host must be an address of this host; leave it out to listen on all"
+	case errors.Is(err, syscall.EACCES):
+		return "ports below 1024 are reserved; choose another --port"
+	}
+	return "check --host and --port"
+}
