@@ -52,6 +52,11 @@ func parseLine(args []string) (line, []error) {
 			case err != nil:
 				l.unknown = true
 				errs = append(errs, err)
+				// Go on as if the likeliest option had been written, for the
+				// sake of the errors that follow.
+				if o != nil && o.takesArg() && !hasValue && i < len(args) && isValue(args[i]) {
+					i++
+				}
 			case !o.takesArg() && hasValue:
 				fail("argument %s: ignored explicit argument %s", o, quote(value))
 			case !o.takesArg():
@@ -97,14 +102,14 @@ func parseLine(args []string) (line, []error) {
 }
 
 // lookup finds the option that --name means: its name, or an abbreviation that
-// fits no other option.
+// fits no other option. With an error comes the likeliest option, if any.
 func lookup(name string) (*option, error) {
 	if o := byName(name); o != nil {
 		return o, nil
 	}
 	switch found := byPrefix(name); len(found) {
 	case 0:
-		return nil, unrecognised("--" + name)
+		return nearest(name), unrecognised("--" + name)
 	case 1:
 		return found[0], nil
 	default:
@@ -112,16 +117,16 @@ func lookup(name string) (*option, error) {
 		for i, o := range found {
 			names[i] = "--" + o.name
 		}
-		return nil, fmt.Errorf("ambiguous option: --%s could match %s", name, strings.Join(names, ", "))
+		return found[0], fmt.Errorf("ambiguous option: --%s could match %s", printable(name), strings.Join(names, ", "))
 	}
 }
 
 // unrecognised names an unknown option and the known one most like it.
 func unrecognised(arg string) error {
 	if o := nearest(strings.TrimLeft(arg, "-")); o != nil {
-		return fmt.Errorf("unrecognized arguments: %s (did you mean --%s?)", arg, o.name)
+		return fmt.Errorf("unrecognized arguments: %s (did you mean --%s?)", printable(arg), o.name)
 	}
-	return fmt.Errorf("unrecognized arguments: %s", arg)
+	return fmt.Errorf("unrecognized arguments: %s", printable(arg))
 }
 
 // isValue says whether argparse would take arg for a value or the script rather
@@ -169,7 +174,11 @@ func quote(s string) string {
 	if len(s) > most {
 		s = s[:most] + "…"
 	}
+	return "'" + strings.ReplaceAll(printable(s), "'", `\'`) + "'"
+}
+
+// printable escapes what a terminal might act upon.
+func printable(s string) string {
 	q := strconv.Quote(s)
-	q = strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
-	return "'" + strings.ReplaceAll(q, "'", `\'`) + "'"
+	return strings.ReplaceAll(q[1:len(q)-1], `\"`, `"`)
 }

@@ -99,18 +99,15 @@ func (p program) command(ctx context.Context, args []string) int {
 func (p program) run(ctx context.Context, args []string) int {
 	l, errs := parseLine(args)
 	cfg := launch.Config{Env: p.env, Stdin: p.stdin, Stdout: p.stdout, Stderr: p.stderr}
-	if errs == nil {
-		switch {
-		case l.asked("help"):
-			return p.printHelp()
-		case l.asked("version"):
-			return p.version()
-		}
-		if shell, ok := l.given[byName("print-completion")]; ok && slices.Contains(shells, shell) {
-			return p.printCompletion(shell)
-		}
+	switch shell := l.given[byName("print-completion")]; {
+	case l.asked("help"): // whatever else is wrong
+		return p.printHelp()
+	case l.asked("version"):
+		return p.version()
+	case slices.Contains(shells, shell):
+		return p.printCompletion(shell)
 	}
-	if !l.hasScript {
+	if !l.hasScript && !l.unknown {
 		errs = append(errs, errors.New("the following arguments are required: training_script, training_script_args"))
 	}
 	v, bad := weigh(l, cfg.LookupEnv)

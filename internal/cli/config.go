@@ -38,6 +38,13 @@ func (r *reader) argument(name, format string, a ...any) {
 	r.fail("argument %s: %w", byName(name), fmt.Errorf(format, a...))
 }
 
+// bad reports what is wrong with a value, each problem by itself.
+func (r *reader) bad(name string, err error) {
+	for _, err := range split(err) {
+		r.argument(name, "%w", err)
+	}
+}
+
 // config reads everything that has been given. It returns what could be read
 // even if there are errors, so that launch.Resolve can look for more.
 // Source: config_from_args in torch/distributed/run.py.
@@ -52,7 +59,7 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	}
 	conf, err := parseConf(r.text("rdzv-conf"))
 	if err != nil {
-		r.argument("rdzv-conf", "%w", err)
+		r.bad("rdzv-conf", err)
 	}
 	cfg.RdzvConf = conf
 	cfg.Standalone = r.flag("standalone")
@@ -75,7 +82,7 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	cfg.SignalsText = r.text("signals-to-handle")
 	signals, unknown, err := launch.ParseSignals(cfg.SignalsText)
 	if err != nil {
-		r.argument("signals-to-handle", "%w", err)
+		r.bad("signals-to-handle", err)
 	}
 	// Not nil, which would mean the default: with "" no signal is handled.
 	cfg.SignalsToHandle = append([]syscall.Signal{}, signals...)
@@ -109,7 +116,7 @@ func (r *reader) isGiven(name string) bool {
 func (r *reader) nodes() (least, most int) {
 	least, most, err := parseNodes(r.text("nnodes"))
 	if err != nil {
-		r.argument("nnodes", "%w", err)
+		r.bad("nnodes", err)
 	}
 	return least, most
 }
@@ -266,7 +273,7 @@ func (r *reader) logs() logs.Config {
 	std := func(name string) logs.StdSpec {
 		spec, err := logs.ParseStd(r.text(name))
 		if err != nil {
-			r.argument(name, "%w", err)
+			r.bad(name, err)
 		}
 		return spec
 	}
@@ -283,7 +290,7 @@ func (r *reader) logs() logs.Config {
 	}
 	ranks, err := parseRanks(r.text("local-ranks-filter"))
 	if err != nil {
-		r.argument("local-ranks-filter", "%w", err)
+		r.bad("local-ranks-filter", err)
 	}
 	cfg.LocalRanksFilter = ranks
 	if name := cmp.Or(r.text("logs-specs"), "default"); name != "default" {

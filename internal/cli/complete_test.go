@@ -1,0 +1,192 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// shell returns the shell's path or skips the test.
+func shell(t *testing.T, name string) string {
+	t.Helper()
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Skipf("needs %s", name)
+	}
+	return path
+}
+
+// completionFile writes the completion script for a program.
+func completionFile(t *testing.T, shell, name string) string {
+	t.Helper()
+	subcommands := commands
+	if name == torchrunName {
+		subcommands = nil
+	}
+	path := filepath.Join(t.TempDir(), "_"+name)
+	if err := os.WriteFile(path, []byte(completionScript(shell, name, subcommands)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// allOptions are the long options as completed.
+func allOptions() []string {
+	var names []string
+	for i := range options {
+		names = append(names, "--"+options[i].name)
+	}
+	return names
+}
+
+func TestBashCompletes(t *testing.T) {
+	bash := shell(t, "bash")
+	tests := []struct {
+		line string // '|' separates words as bash separates them; the last is being typed
+		want string
+	}{
+		{"muster|", "run store version help completion"},
+		{"muster|st", "store"},
+		{"muster|completion|z", "zsh"},
+		{"muster|store|--", ""},
+		{"muster|run|--nn", "--nnodes"},
+		{"muster|run|--", strings.Join(allOptions(), " ")},
+		{"torchrun|--rdzv-b", "--rdzv-backend"},
+		{"torchrun|--rdzv_b", "--rdzv_backend"},
+		{"torchrun|-", "-m -r -t -h " + strings.Join(allOptions(), " ")},
+		{"torchrun|--rdzv-backend|", "static c10d"},
+		{"torchrun|--rdzv_backend|c", "c10d"},
+		{"torchrun|--numa-binding|=|ex", "exclusive"},
+		{"torchrun|--numa-binding|=", "node socket exclusive core-complex"},
+		{"torchrun|--tee|3|--nproc-per-node|", "auto cpu gpu xpu"},
+		{"torchrun|--tee|=|3|--nproc-per-node|g", "gpu"},
+		{"torchrun|-t|", "0 1 2 3"},
+		{"torchrun|-m|--sta", "--standalone --start-method"},
+		{"torchrun|--nnodes|", ""},
+		{"torchrun|train.py|--nn", ""},
+		{"torchrun|--standalone|train.py|--tee|", ""},
+		{"torchrun|--|--nn", ""},
+		{"torchrun|", ""}, // a script: bash completes files
+	}
+	for _, tt := range tests {
+		t.Run(tt.line, func(t *testing.T) {
+			words := strings.Split(tt.line, "|")
+			file := completionFile(t, "bash", words[0])
+			cmd := exec.Command(bash, append([]string{"--norc", "--noprofile", "-c", fmt.Sprintf(`set -u; source "$1"; shift
+COMP_WORDS=("$@")
+COMP_CWORD=$(($# - 1))
+complete -p %[1]s >/dev/null
+_%[1]s
+printf '%%s\n' "${COMPREPLY[@]-}"`, words[0]), "bash", file}, words...)...)
+			cmd.Stderr = os.Stderr
+			out, err := cmd.Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, want := strings.Fields(string(out)), strings.Fields(tt.want)
+			if !slices.Equal(got, want) {
+				t.Errorf("completes to %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+func TestFishCompletes(t *testing.T) {
+	fish := shell(t, "fish")
+	for _, tt := range []struct{ line, want string }{
+		{"muster st", "store"},
+		{"muster run --nn", "--nnodes"},
+		{"muster store --nn", ""},
+		{"muster completion f", "fish"},
+		{"torchrun --rdzv-backend ", "c10d static"},
+		{"torchrun --numa-binding=ex", "--numa-binding=exclusive"},
+		{"torchrun -t ", "0 1 2 3"},
+		{"torchrun --virt", "--virtual-local-rank"},
+	} {
+		t.Run(tt.line, func(t *testing.T) {
+			name, _, _ := strings.Cut(tt.line, " ")
+			cmd := exec.Command(fish, "--no-config", "-c", "source $argv[1]; complete -C $argv[2]", completionFile(t, "fish", name), tt.line)
+			cmd.Stderr = os.Stderr
+			cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "XDG_CONFIG_HOME="+t.TempDir())
+			cmd.Dir = t.TempDir()
+			out, err := cmd.Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for line := range strings.Lines(string(out)) {
+				word, _, _ := strings.Cut(strings.TrimSpace(line), "\t")
+				got = append(got, word)
+			}
+			slices.Sort(got)
+			if got := strings.Join(got, " "); got != tt.want {
+				t.Errorf("completes to %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+// tcsh takes the rules; it cannot be asked to complete without a terminal.
+func TestTcshTakesTheRules(t *testing.T) {
+	tcsh := shell(t, "tcsh")
+	for _, name := range []string{"muster", "torchrun"} {
+		out, err := exec.Command(tcsh, "-f", "-c", "source "+completionFile(t, "tcsh", name)+"; complete "+name).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "n/--rdzv-backend/(static c10d)/") {
+			t.Errorf("%s: %v: %s", name, err, out)
+		}
+	}
+}
+
+// zsh completes in a pseudo-terminal of its own.
+func TestZshCompletes(t *testing.T) {
+	zsh := shell(t, "zsh")
+	for _, tt := range []struct {
+		line string
+		want []string // what is offered, or what the line becomes
+	}{
+		{"muster st", []string{"muster store"}},
+		{"torchrun --nno", []string{"torchrun --nnodes="}},
+		{"muster run --nno", []string{"muster run --nnodes="}},
+		{"torchrun --rdzv-backend c", []string{"torchrun --rdzv-backend c10d"}},
+		{"torchrun --numa_binding=ex", []string{"torchrun --numa_binding=exclusive"}},
+		{"torchrun --nproc-per-node ", []string{"auto", "cpu", "gpu", "xpu"}},
+	} {
+		t.Run(tt.line, func(t *testing.T) {
+			name, _, _ := strings.Cut(tt.line, " ")
+			cmd := exec.Command(zsh, "-f", "-c", `
+zmodload zsh/zpty
+zpty z zsh -f -i
+zpty -w z "PS1=; autoload -Uz compinit && compinit -u -D; source $1; cd $3; print 'rea''dy'"
+zpty -r z ignored '*ready*'
+zpty -n -w z "$2"$'\t'
+zpty -n -w z $'\t\x15print do''ne\n'
+zpty -r z shown '*done*'
+print -r -- $shown`, "zsh", completionFile(t, "zsh", name), tt.line, t.TempDir())
+			cmd.Env = append(os.Environ(), "TERM=dumb", "HOME="+t.TempDir())
+			out, err := cmd.CombinedOutput()
+			if err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(string(out), want) {
+					t.Errorf("no %q in %q", want, out)
+				}
+			}
+		})
+	}
+}
+
+func TestCompletionCommands(t *testing.T) {
+	for _, sh := range shells {
+		for _, name := range []string{"muster", torchrunName} {
+			script := completionScript(sh, name, commands)
+			if !strings.Contains(script, name) || strings.Contains(script, "%!") {
+				t.Errorf("%s for %s:\n%s", sh, name, script)
+			}
+		}
+	}
+}
