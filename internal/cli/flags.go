@@ -97,7 +97,7 @@ var options = [...]option{
 	{name: "tee", short: 't', env: "PET_TEE", def: "0", group: groupOutput, arg: "STD",
 		help: "streams that go into log files and, each line with a prefix, to the console"},
 	{name: "log-line-prefix-template", env: "PET_LOG_LINE_PREFIX_TEMPLATE", group: groupOutput, arg: "TEXT",
-		help: "prefix of the lines of --tee; ${role_name}, ${local_rank}, ${rank} and ${hostname} are replaced (default \"[${role_name}${local_rank}]:\")"},
+		help: "prefix of the lines of --tee; ${role_name}, ${local_rank}, ${rank} and ${hostname} are replaced (default: \"[${role_name}${local_rank}]:\")"},
 	{name: "local-ranks-filter", env: "PET_LOCAL_RANKS_FILTER", group: groupOutput, arg: "N,…",
 		help: "only these local ranks write to the console; log files are complete"},
 	{name: "duplicate-stdout-filters", kind: kindList, env: "PET_DUPLICATE_STDOUT_FILTERS", unset: true, group: groupOutput, arg: "TEXT,…",

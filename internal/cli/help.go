@@ -64,8 +64,8 @@ func runHelp(name string) string {
 are stopped, and started again as often as --max-restarts allows. Everything from the script
 on is the script's; ${local_rank} in its arguments becomes the worker's local rank.
 
-Every option may be written with _ for -, may be shortened while it stays unambiguous, and
-takes its default from the variable PET_<NAME>, for example PET_NPROC_PER_NODE=gpu.
+An option may be written with _ for - and shortened while that is unambiguous. Most take
+their default from the variable PET_<NAME>, for example PET_NPROC_PER_NODE=gpu.
 `)
 	for g := range groups {
 		fmt.Fprintf(&b, "\n%s:\n", g)
@@ -76,9 +76,9 @@ takes its default from the variable PET_<NAME>, for example PET_NPROC_PER_NODE=g
 		}
 	}
 	b.WriteString(`
-Exit status: 0 if all workers succeeded, 1 if the job failed, 2 if the command line is wrong.
-Other variables: PYTHON_EXEC is the interpreter (default: the active virtual or conda
-environment's, else python3 from PATH); LOGLEVEL=INFO tells more of what happens;
+Exit status: 0 if all workers succeeded, 1 if the job failed, 2 if the command line is
+wrong. Other variables: PYTHON_EXEC is the interpreter (default: that of the active virtual
+or conda environment, else python3 from PATH); LOGLEVEL=INFO tells more of what happens;
 TORCHELASTIC_ERROR_FILE is where the failure is written as JSON.
 `)
 	return b.String()
@@ -96,7 +96,7 @@ func (o *option) entry() string {
 	}
 	text := o.help
 	if o.def != "" && o.def != "0" && !o.unset && !strings.Contains(text, "(default") {
-		text += " (default " + o.def + ")"
+		text += " (default: " + o.def + ")"
 	}
 	if o.own && o.env != "" {
 		text += " [" + o.env + "]"

@@ -1,0 +1,123 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func lookupLevel(level string) func(string) (string, bool) {
+	return func(name string) (string, bool) { return level, name == "LOGLEVEL" && level != "unset" }
+}
+
+func TestLogFormat(t *testing.T) {
+	var out strings.Builder
+	log, err := newLogger(&out, lookupLevel("DEBUG"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Debug("found", "n", 1)
+	log.Info("started", "run_id", "a b", "pid", 7)
+	log.With("role", "default").WithGroup("g").With("x", 1).Warn("two\nlines\n", "error", errors.New("bad\nthing"), slog.Group("in", "k", ""))
+	log.Error("done", slog.Group("", "inline", true), "took", 3*time.Second, slog.Attr{})
+	log.Log(t.Context(), levelCritical, "gone")
+
+	prefix := regexp.MustCompile(fmt.Sprintf(`^([DIWEC])\d{4} \d{2}:\d{2}:\d{2}\.\d{6} %d muster/internal/cli\] `, os.Getpid()))
+	var got []string
+	for line := range strings.Lines(out.String()) {
+		if !prefix.MatchString(line) {
+			t.Errorf("no prefix: %q", line)
+		}
+		got = append(got, prefix.ReplaceAllString(strings.TrimSuffix(line, "\n"), "$1|"))
+	}
+	want := []string{
+		"D|found n=1",
+		`I|started run_id="a b" pid=7`,
+		`W|two`,
+		`W|lines`,
+		`W| role=default g.x=1 g.error="bad\nthing" g.in.k=""`,
+		"E|done inline=true took=3s",
+		"C|gone",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestLogTime(t *testing.T) {
+	at := time.Date(2026, 11, 21, 6, 53, 51, 123_000_000, time.Local)
+	record := slog.NewRecord(at, slog.LevelWarn, "x", 0)
+	if got, want := logPrefix(record), fmt.Sprintf("W1121 06:53:51.123000 %d muster] ", os.Getpid()); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestLogLevel(t *testing.T) {
+	for _, tt := range []struct {
+		level string
+		want  string // the letters that get through
+		err   bool
+	}{
+		{"unset", "WEC", false},
+		{"", "WEC", false},
+		{"DEBUG", "DIWEC", false},
+		{"NOTSET", "DIWEC", false},
+		{"INFO", "IWEC", false},
+		{"info", "IWEC", false},
+		{"WARN", "WEC", false},
+		{"WARNING", "WEC", false},
+		{"ERROR", "EC", false},
+		{"CRITICAL", "C", false},
+		{"FATAL", "C", false},
+		{"loud", "WEC", true},
+	} {
+		var out strings.Builder
+		log, err := newLogger(&out, lookupLevel(tt.level))
+		if (err != nil) != tt.err {
+			t.Errorf("%q: error %v", tt.level, err)
+		}
+		for _, level := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError, levelCritical} {
+			log.Log(t.Context(), level, "x")
+		}
+		var got strings.Builder
+		for line := range strings.Lines(out.String()) {
+			got.WriteString(line[:1])
+		}
+		if got.String() != tt.want {
+			t.Errorf("%q lets %s through, want %s", tt.level, got.String(), tt.want)
+		}
+	}
+}
+
+// Records of several goroutines do not mix.
+func TestLogIsAtomic(t *testing.T) {
+	var out strings.Builder
+	log, _ := newLogger(&out, lookupLevel("INFO"))
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			for range 50 {
+				log.With("worker", i).Info("a\nb")
+			}
+		})
+	}
+	wg.Wait()
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	if len(lines) != 800 {
+		t.Fatalf("%d lines, want 800", len(lines))
+	}
+	for i, line := range lines {
+		_, text, _ := strings.Cut(line, "] ")
+		if text != "a" && !strings.HasPrefix(text, "b worker=") || i%2 == 0 != (text == "a") {
+			t.Fatalf("line %d is %q", i, line)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// runPath runs a script as --run-path does and returns its output, exit status
+// and error file.
+func runPath(t *testing.T, script string, args ...string) (out string, status int, errorFile string) {
+	t.Helper()
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("needs python3")
+	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "s.py")
+	if err := os.WriteFile(path, []byte(script), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "error.json")
+	cmd := exec.Command(python, append([]string{"-u", "-c", runPathCode, path}, args...)...)
+	cmd.Env = append(os.Environ(), "TORCHELASTIC_ERROR_FILE="+file)
+	text, err := cmd.Output()
+	if _, ok := err.(*exec.ExitError); err != nil && !ok {
+		t.Fatal(err)
+	}
+	data, _ := os.ReadFile(file)
+	return strings.ReplaceAll(string(text), dir, "DIR"), cmd.ProcessState.ExitCode(), string(data)
+}
+
+func TestRunPath(t *testing.T) {
+	out, status, file := runPath(t, "import sys; print(__name__, __file__, sys.argv, sys.path[0] == '')", "a", "-b", "--", "$x")
+	want := "__main__ DIR/s.py ['DIR/s.py', 'a', '-b', '--', '$x'] False\n"
+	if out != want || status != 0 || file != "" {
+		t.Errorf("got %q, status %d, error file %q; want %q", out, status, file, want)
+	}
+}
+
+func TestRunPathRecordsExceptions(t *testing.T) {
+	_, status, file := runPath(t, "def f():\n  raise ValueError('boom é\\nsecond')\nf()")
+	var got struct {
+		Message struct {
+			Message   string
+			ExtraInfo struct {
+				Callstack string `json:"py_callstack"`
+				Timestamp string
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(file), &got); err != nil {
+		t.Fatalf("%v: %s", err, file)
+	}
+	if diff := cmp.Diff("ValueError: boom é\nsecond", got.Message.Message); diff != "" || status != 1 {
+		t.Errorf("status %d, message (-want +got):\n%s", status, diff)
+	}
+	extra := got.Message.ExtraInfo
+	if !strings.HasPrefix(extra.Callstack, "Traceback (most recent call last):\n") || !strings.Contains(extra.Callstack, "in f\n") || len(extra.Timestamp) < 10 {
+		t.Errorf("extra info %+v", extra)
+	}
+	if strings.Contains(file, "é") {
+		t.Errorf("not ASCII: %s", file)
+	}
+}
+
+func TestRunPathExits(t *testing.T) {
+	for script, want := range map[string]int{"import sys; sys.exit(3)": 3, "raise SystemExit": 0, "pass": 0, "x(": 1} {
+		_, status, file := runPath(t, script)
+		if status != want {
+			t.Errorf("%s: status %d, want %d", script, status, want)
+		}
+		if recorded := file != ""; recorded != (script == "x(") {
+			t.Errorf("%s: error file %q", script, file)
+		}
+	}
+}
