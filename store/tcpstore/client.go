@@ -37,6 +37,11 @@ type ClientConfig struct {
 // and further ones, made when needed, for calls that block, so that none of
 // them holds up another call.
 //
+// The protocol has no reply to what only writes. The client asks the server to
+// check an empty list of keys in the same breath and waits for the answer, so
+// that a call which has returned has taken effect and errors are seen by the call that
+// caused them. (torch's client returns when the bytes are sent.)
+//
 // A connection that the server ends is not made again: what was stored there
 // may be gone. All calls then return the same error.
 type Client struct {
@@ -198,8 +203,7 @@ func check(keys []string, values ...[]byte) error {
 	return nil
 }
 
-// call sends a request that is answered at once and reads the reply, if there
-// is one.
+// call sends a request that is answered at once and reads the reply.
 func (c *Client) call(ctx context.Context, op string, request func(l *line), reply func(l *line) error) (err error) {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -230,6 +234,9 @@ func (c *Client) call(ctx context.Context, op string, request func(l *line), rep
 	c.drop(old)
 	return c.explain(ctx, old, op, nil, err)
 }
+
+// acknowledged reads the answer to ask.
+func acknowledged(l *line) error { return l.expect(ready) }
 
 // explain turns an error of a line, which is lost, into the caller's.
 func (c *Client) explain(ctx context.Context, l *line, op string, keys []string, err error) error {
@@ -279,7 +286,8 @@ func (c *Client) Set(ctx context.Context, key string, value []byte) error {
 		l.query(qSet)
 		l.key(key)
 		l.value(value)
-	}, nil)
+		l.ask()
+	}, acknowledged)
 }
 
 // Get implements store.Store. If the key is deleted while Get is under way it
@@ -383,7 +391,8 @@ func (c *Client) Append(ctx context.Context, key string, value []byte) error {
 		l.query(qAppend)
 		l.key(key)
 		l.value(value)
-	}, nil)
+		l.ask()
+	}, acknowledged)
 }
 
 // MultiGet implements store.Store.
@@ -425,7 +434,8 @@ func (c *Client) MultiSet(ctx context.Context, keys []string, values [][]byte) e
 			l.key(key)
 			l.value(values[i])
 		}
-	}, nil)
+		l.ask()
+	}, acknowledged)
 }
 
 // Delete implements store.Store.
@@ -483,7 +493,8 @@ func (c *Client) QueuePush(ctx context.Context, key string, value []byte) error 
 		l.query(qQueuePush)
 		l.key(key)
 		l.value(value)
-	}, nil)
+		l.ask()
+	}, acknowledged)
 }
 
 // QueuePop implements store.Store.

@@ -76,6 +76,12 @@ func (l *line) value(value []byte) {
 	l.from = len(l.request)
 }
 
+// ask adds a request that every server answers by ready: CHECK of no keys.
+func (l *line) ask() {
+	l.query(qCheck)
+	l.int(0)
+}
+
 func (l *line) send() (err error) {
 	if l.chain == nil {
 		_, err = l.nc.Write(l.request)
@@ -108,7 +114,7 @@ func (l *line) exchange(ctx context.Context, limit time.Duration, reply func(*li
 			}
 		}()
 	}
-	if err = l.send(); err == nil && reply != nil {
+	if err = l.send(); err == nil {
 		err = reply(l)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
