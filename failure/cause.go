@@ -1,7 +1,247 @@
 package failure
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+	"syscall"
+)
 
+// torch's words for a failure of which it knows nothing.
+const enableTraceback = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
+
+// decode fills in what can be said about the failure.
 func (f *ProcessFailure) decode() {
-	f.Cause = fmt.Sprintf("exit code %d", f.ExitCode)
+	what := f.evidence()
+	switch {
+	case f.StartErr != nil:
+		f.Cause, f.Hint = ExplainStart(f.Entrypoint, f.StartErr)
+		f.Message = f.Cause
+	case f.StoppedBy != 0:
+		f.Kind = Stopped
+		f.Cause = f.stopping()
+		if f.File != nil && what.text != "" {
+			f.Cause = what.text + "; " + f.Cause
+		}
+	case f.Abandoned != "":
+		f.Cause = "did not die of SIGKILL: stuck in the kernel, uninterruptible sleep in " + oneLine(f.Abandoned, maxName)
+		f.Hint = "look at what the process waits for: storage, a network file system, a driver"
+	case f.OOM != "" && f.ExitCode == -int(syscall.SIGKILL):
+		f.Cause = "killed by SIGKILL: out of memory (" + oneLine(f.OOM, maxName) + ")"
+	case f.OOM != "":
+		f.Cause = f.account(what) + "; out of memory (" + oneLine(f.OOM, maxName) + ")"
+	case f.TimerExpired != "":
+		f.Cause = "missed a deadline: " + oneLine(f.TimerExpired, maxName) + "; " + f.ending()
+	default:
+		f.Cause = f.account(what)
+		if lostPeer(what.text, f.Traceback) {
+			f.Kind = LostPeer
+		}
+	}
+	if f.Hint == "" && f.Kind != Stopped {
+		f.Hint = f.hint(what.text)
+	}
+	f.Cause = oneLine(f.Cause, maxCause)
+	f.Hint = oneLine(f.Hint, maxCause)
+}
+
+// evidence is what the worker itself said.
+type evidence struct {
+	text string // one line; "" for nothing
+	sure bool   // text is the reason of the end, not just the last thing said
+}
+
+// evidence looks at the error file, then at stderr, and sets Message,
+// Traceback and LastLines.
+func (f *ProcessFailure) evidence() evidence {
+	if f.StartErr != nil {
+		return evidence{}
+	}
+	f.Message = enableTraceback
+	if sig := f.Signal(); sig != 0 {
+		f.Message = fmt.Sprintf("Signal %d (%s) received by PID %d", sig, f.SignalName(), f.PID)
+	}
+	if f.File != nil && (f.File.Message != "" || f.File.Callstack != "") {
+		what := evidence{gist(f.File.Message), true}
+		if what.text == "" {
+			t, _ := Lift([]byte(f.File.Callstack), 1)
+			what.text = oneLine(t.Exception, maxCause)
+		}
+		if f.File.Message != "" {
+			f.Message = f.File.Message
+		}
+		if f.File.Callstack != "" {
+			f.Traceback, f.TracebackFrom = f.File.Callstack, FromErrorFile
+		}
+		return what
+	}
+	t, ok := Lift(f.StderrTail, f.ExitCode)
+	if ok && f.explains(t) {
+		f.Traceback, f.TracebackFrom = t.Text, FromStderr
+		sure := t.Kind == Python && f.ExitCode == 1 || t.Kind == GoPanic && f.ExitCode == 2 ||
+			t.Kind != Python && crashed(f.Signal()) || t.Kind == Faulthandler && f.ExitCode == 1
+		return evidence{gist(t.Exception), sure}
+	}
+	f.LastLines = lastLines(f.StderrTail, maxTailLines)
+	return evidence{}
+}
+
+// explains says whether an account in stderr has to do with the end. That of
+// a process which somebody killed from outside or stopped is about something it survived.
+func (f *ProcessFailure) explains(t Traceback) bool {
+	switch sig := f.Signal(); {
+	case f.StoppedBy != 0:
+		return false
+	case sig == 0 || crashed(sig):
+		return true
+	default:
+		return t.Last
+	}
+}
+
+// gist is an exception's first line, and its second where the first says only the type.
+func gist(message string) string {
+	message = strings.TrimSpace(message)
+	first, rest, _ := strings.Cut(message, "\n")
+	if first = strings.TrimSpace(first); strings.HasSuffix(first, ":") {
+		rest, _, _ = strings.Cut(strings.TrimSpace(rest), "\n")
+		first += " " + rest
+	}
+	return oneLine(first, maxCause)
+}
+
+// account says how the worker ended in its own words and those of the kernel.
+func (f *ProcessFailure) account(what evidence) string {
+	end := f.ending()
+	switch {
+	case what.text == "":
+		if n := len(f.LastLines); n > 0 {
+			return fmt.Sprintf("%s; last line on stderr: %s", end, oneLine(f.LastLines[n-1], 200))
+		}
+		return end
+	case f.File != nil && f.TracebackFrom != FromStderr:
+		if f.ExitCode < 0 {
+			return what.text + "; then " + end
+		}
+		return what.text
+	case what.sure && f.ExitCode > 0:
+		return what.text
+	case what.sure:
+		return end + ": " + what.text
+	}
+	return end + "; last traceback on stderr: " + what.text
+}
+
+// ending says how the process ended.
+func (f *ProcessFailure) ending() string {
+	sig := f.Signal()
+	if sig == 0 {
+		s := fmt.Sprintf("exit code %d", f.ExitCode)
+		if n := f.ExitCode - 128; n > 0 && n <= sigRTMax && SignalName(syscall.Signal(n)) != "" {
+			s += fmt.Sprintf(" (128+%d: how a shell reports %s)", n, SignalName(syscall.Signal(n)))
+		}
+		return s
+	}
+	s := "killed by " + signalText(sig)
+	if meaning := signalMeaning(sig); meaning != "" {
+		s += " (" + meaning + ")"
+	}
+	if f.CoreDumped {
+		s += ", core dumped"
+	}
+	return s
+}
+
+// stopping says how a worker that the agent stopped went.
+func (f *ProcessFailure) stopping() string {
+	s := "stopped with " + signalText(f.StoppedBy)
+	switch {
+	case f.Abandoned != "":
+		s += "; did not die of SIGKILL either: uninterruptible sleep in " + f.Abandoned
+	case f.Signal() == f.StoppedBy:
+	case f.Signal() == syscall.SIGKILL:
+		s += "; had to be killed after the grace"
+	default:
+		s += "; " + f.ending()
+	}
+	return s
+}
+
+// lostPeer says whether an error tells of a connection to another worker that
+// broke, or of waiting for one in vain.
+func lostPeer(what, traceback string) bool {
+	if what == "" {
+		return false
+	}
+	const window = 8 << 10
+	text := strings.ToLower(what + "\n" + traceback[max(0, len(traceback)-window):])
+	if !containsAny(text, "torch/distributed", "torch.distributed", "nccl", "gloo", "c10d", "tcpstore", "processgroup", "mpi_") {
+		return false
+	}
+	return containsAny(text,
+		"connection reset by peer", "connection closed by peer", "connection was likely closed",
+		"broken pipe", "socket timeout", "remote process exited", "ncclremoteerror",
+		"connectfullmesh failed", "failed to recv, got 0 bytes", "failed to recv",
+		"nccl communicator was aborted", "watchdog caught collective operation timeout",
+		"timed out waiting", "wait timeout", "timed out after", "connection refused",
+		"collective operation timeout", "recvbytes", "sendbytes")
+}
+
+func containsAny(s string, parts ...string) bool {
+	for _, part := range parts {
+		if strings.Contains(s, part) {
+			return true
+		}
+	}
+	return false
+}
+
+// hint says what may help, "" where nothing useful is known.
+func (f *ProcessFailure) hint(what string) string {
+	const window = 4 << 10
+	text := what + "\n" + f.Traceback[max(0, len(f.Traceback)-window):]
+	for _, l := range f.LastLines {
+		text += "\n" + l
+	}
+	sig, usage := f.Signal(), f.ExitCode == 2
+	switch {
+	case f.Kind == LostPeer:
+		return "another worker or its host probably failed first; look there"
+	case containsAny(text, "CUDA out of memory", "OutOfMemoryError", "HIP out of memory"):
+		return "the GPU's memory is full: make batch or model smaller, or see with nvidia-smi who else uses it"
+	case containsAny(text, "out of shared memory"), sig == syscall.SIGBUS:
+		return "/dev/shm or a mapped file's disk may be full; containers often have only 64 MiB (--shm-size)"
+	case strings.Contains(what, "ModuleNotFoundError"), strings.Contains(text, ": No module named "):
+		return "install the module for " + f.program() + ", or start muster in the environment that has it"
+	case usage && containsAny(text, "can't open file"):
+		return "check the script's path; a relative one starts at the working directory of muster"
+	case containsAny(text, "Address already in use", "EADDRINUSE"):
+		return "another process listens on that port; choose another, or end it (ss -ltnp)"
+	case containsAny(text, "No space left on device"):
+		return "a file system is full; see df"
+	case containsAny(text, "Too many open files"):
+		return "raise ulimit -n"
+	case usage && containsAny(text, "error: unrecognized arguments", "error: the following arguments are required", "usage: "):
+		return "the script does not take these arguments; muster's own options go before the script"
+	case f.ExitCode == 127:
+		return "a shell or env did not find a command"
+	case f.ExitCode == 126:
+		return "a shell found a command that it could not execute"
+	case f.ExitCode == 120:
+		return "Python could not write the rest of stdout or stderr at its end"
+	case (sig == syscall.SIGKILL || f.ExitCode == 137) && f.OOM == "" && f.TimerExpired == "":
+		return "no out-of-memory kill was counted; somebody else sent SIGKILL: a person, a scheduler, or a memory limit further up"
+	case sig == syscall.SIGTERM, sig == syscall.SIGINT, sig == syscall.SIGHUP:
+		return "muster did not send it; a person, a scheduler or another program did"
+	case sig == syscall.SIGILL:
+		return "a library may be built for another CPU"
+	}
+	return ""
+}
+
+// program is what the worker runs, for a hint.
+func (f *ProcessFailure) program() string {
+	if f.Entrypoint == "" {
+		return "the interpreter that ran"
+	}
+	return f.Entrypoint
 }

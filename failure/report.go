@@ -1,36 +1,79 @@
 package failure
 
-import "io"
+import (
+	"cmp"
+	"slices"
+)
 
 // ReportConfig is what a report says about the job as a whole.
 type ReportConfig struct {
 	Title string // the entry point, as launch.Config.Title
 	Host  string // of failures that do not name theirs
 	RunID string
-	// Attempt is the restart count of the attempt that failed, Restarts how
-	// many were allowed.
+	// Attempt is the restart count of the attempt that failed, from 0;
+	// Restarts is how many restarts were allowed.
 	Attempt, Restarts int
 }
 
-// A Report explains a failed attempt: root cause first.
+// A Report explains a failed attempt. It does not change once made, so it may
+// be read concurrently.
+// Source: ChildFailedError in errors/__init__.py.
 type Report struct {
 	ReportConfig
+	// Failures begin with the root cause. The other failures follow in the order in
+	// which they happened, first those of kind Failed, then LostPeer, then Stopped.
 	Failures []*ProcessFailure
 }
 
-// NewReport orders the failures.
+// NewReport finds the root cause: the earliest failure of kind Failed, to the
+// nanosecond. Failures that another one explains (LostPeer) come after, whatever their time, since a peer can
+// notice a death before the agent does; workers that the agent stopped come last. A worker that
+// had recorded its own error before anything else went wrong, and was stopped while it
+// was still on its way out, counts as failed.
 func NewReport(cfg ReportConfig, failures []*ProcessFailure) *Report {
-	return &Report{cfg, failures}
+	r := &Report{ReportConfig: cfg}
+	var first *ProcessFailure // to go wrong by itself
+	for _, f := range failures {
+		if f != nil && f.Kind != Stopped && (first == nil || f.FailedAt.Before(first.FailedAt)) {
+			first = f
+		}
+	}
+	for _, f := range failures {
+		if f == nil {
+			continue
+		}
+		own := *f
+		if own.Host == "" {
+			own.Host = cfg.Host
+		}
+		if own.Kind == Stopped && own.File != nil && own.File.Message != "" && first != nil && own.FailedAt.Before(first.FailedAt) {
+			own.Kind = Failed
+			if lostPeer(gist(own.File.Message), own.Traceback) {
+				own.Kind = LostPeer
+			}
+		}
+		r.Failures = append(r.Failures, &own)
+	}
+	slices.SortStableFunc(r.Failures, func(a, b *ProcessFailure) int {
+		return cmp.Or(a.Kind.order()-b.Kind.order(), a.FailedAt.Compare(b.FailedAt), a.Rank-b.Rank)
+	})
+	return r
+}
+
+func (k Kind) order() int {
+	switch k {
+	case Failed:
+		return 0
+	case LostPeer:
+		return 1
+	}
+	return 2
 }
 
 // Root is the root cause; nil where there are no failures.
-func (r *Report) Root() *ProcessFailure { return nil }
-
-// WriteText writes the report for people.
-func (r *Report) WriteText(w io.Writer) error { return nil }
-
-// WriteJSON writes the report for machines, in one line.
-func (r *Report) WriteJSON(w io.Writer) error { return nil }
-
-// MarshalJSON implements json.Marshaler.
-func (r *Report) MarshalJSON() ([]byte, error) { return nil, nil }
+func (r *Report) Root() *ProcessFailure {
+	if len(r.Failures) == 0 {
+		return nil
+	}
+	return r.Failures[0]
+}

@@ -1,16 +1,568 @@
 package failure
 
+import (
+	"slices"
+	"strings"
+	"syscall"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Bounds of Lift.
+const (
+	maxScan      = 256 << 10 // bytes of stderr that are looked at, from its end
+	maxMessage   = 200       // lines of an exception's message
+	maxIntruders = 20        // lines of others in the middle of a traceback
+)
+
+// Kinds of Traceback.
+const (
+	Python       = "python"
+	Faulthandler = "faulthandler" // Python's own account of a deadly signal
+	Native       = "native"       // C++'s std::terminate
+	GoPanic      = "go"
+)
+
 // A Traceback is an account of a crash found in a worker's stderr.
 type Traceback struct {
-	// Kind says whose: "python", "faulthandler", "native" (C++, C library) or "go".
+	// Kind is whose account it is.
 	Kind string
-	// Text is all of it, without line prefixes, terminal sequences and final newline.
+	// Text is all of it, without line prefixes, terminal sequences and final
+	// newline.
 	Text string
-	// Exception is its one-line gist: "ValueError: boom".
+	// Exception is its gist in one line: "ValueError: boom".
 	Exception string
 	// Cut says that the beginning was no longer there.
 	Cut bool
+	// Last says that nothing but blank lines came after it.
+	Last bool
 }
 
-// Lift finds the account in stderr that explains an end with the given exit code (-N for signal N).
-func Lift(stderr []byte, exitCode int) (Traceback, bool) { return Traceback{}, false }
+// Lift finds the account in stderr that explains an end with exitCode (-N for
+// signal N): the last one, since the process outlived the earlier ones. It
+// knows Python's tracebacks (a chain of them counts as one; syntax errors;
+// exception groups; with torch's "[rank0]: " before each line; with the
+// beginning cut off), faulthandler's dumps, C++ exceptions that nobody caught,
+// and Go's panics. At most the last 256 KiB are looked at.
+func Lift(stderr []byte, exitCode int) (Traceback, bool) {
+	if len(stderr) > maxScan {
+		stderr = stderr[len(stderr)-maxScan:]
+	}
+	own, ranked := split(string(stderr))
+	all := append(scan(own), scan(ranked)...)
+	slices.SortStableFunc(all, func(a, b account) int { return a.start - b.start })
+	var best *account
+	for i := range all {
+		if a := &all[i]; best == nil || a.weight(exitCode) >= best.weight(exitCode) {
+			best = a
+		}
+	}
+	if best == nil {
+		return Traceback{}, false
+	}
+	// Python's stack goes with the C++ exception that killed it.
+	if next := slices.IndexFunc(all, func(a account) bool { return a.start >= best.end }); best.Kind == Native &&
+		next >= 0 && all[next].Kind == Faulthandler {
+		best.Text += "\n\n" + all[next].Text
+		best.end = all[next].end
+	}
+	best.Last = best.end > lastOf(own) && best.end > lastOf(ranked)
+	best.Text = boundTraceback(best.Text, maxTraceback)
+	return best.Traceback, true
+}
+
+// An account is a Traceback and where it was found.
+type account struct {
+	Traceback
+	start, end int  // lines of stderr; end is the one after the last
+	harmless   bool // of a sort that ends no process, such as a thread's
+}
+
+// weight is how well an account goes with the way the process ended.
+func (a *account) weight(exitCode int) int {
+	switch {
+	case a.harmless:
+		return 0
+	case a.Kind == Python && exitCode < 0 && crashed(syscall.Signal(-exitCode)):
+		return 1
+	case a.Kind == Native:
+		return 3 // rather than the dump that Python adds to it
+	}
+	return 2
+}
+
+// crashed says whether a signal is one that a program brings upon itself.
+func crashed(sig syscall.Signal) bool {
+	switch sig {
+	case syscall.SIGABRT, syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL:
+		return true
+	}
+	return false
+}
+
+// A line of stderr without what surrounds its text. n counts all lines.
+type line struct {
+	text string
+	n    int
+}
+
+// split cuts stderr into lines, those that torch prefixed with the rank apart
+// from the others, both with the blank ones. A line that was overwritten by
+// carriage returns is what was left of it.
+func split(stderr string) (own, ranked []line) {
+	n := 0
+	for text := range strings.SplitSeq(stderr, "\n") {
+		text = strings.TrimRight(stripANSI(text), "\r")
+		if i := strings.LastIndexByte(text, '\r'); i >= 0 {
+			text = text[i+1:]
+		}
+		if rest, ok := cutRank(text); ok {
+			ranked = append(ranked, line{rest, n})
+		} else {
+			own = append(own, line{text, n})
+			if len(ranked) > 0 && strings.TrimSpace(text) == "" {
+				ranked = append(ranked, line{"", n})
+			}
+		}
+		n++
+	}
+	return own, ranked
+}
+
+// cutRank takes torch's "[rank0]: " off a line.
+// Source: _distributed_excepthook in torch/distributed/distributed_c10d.py.
+func cutRank(s string) (string, bool) {
+	rest, ok := strings.CutPrefix(s, "[rank")
+	if !ok {
+		return s, false
+	}
+	digits := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
+	if digits == 0 {
+		return s, false
+	}
+	return strings.CutPrefix(rest[digits:], "]: ")
+}
+
+// lastOf is the number of the last line that is not blank, -1 without one.
+func lastOf(lines []line) int {
+	for i := len(lines) - 1; i >= 0; i-- {
+		if strings.TrimSpace(lines[i].text) != "" {
+			return lines[i].n
+		}
+	}
+	return -1
+}
+
+// scan finds all accounts in order.
+func scan(lines []line) []account {
+	var all []account
+	for i := 0; i < len(lines); {
+		var a account
+		end := i
+		switch s := lines[i].text; {
+		case isHeading(s):
+			a, end = readChain(lines, i)
+			a.harmless = announcedHarmless(lines, i)
+		case isFrame(s):
+			a, end = readHeadless(lines, i)
+		case strings.HasPrefix(s, "Fatal Python error: "):
+			a, end = readFatal(lines, i)
+		case strings.HasPrefix(s, "terminate called "):
+			a, end = readTerminate(lines, i)
+		case strings.HasPrefix(s, "panic: ") || strings.HasPrefix(s, "fatal error: "):
+			a, end = readPanic(lines, i)
+		}
+		if end <= i {
+			i++
+			continue
+		}
+		if a.Exception != "" {
+			a.start, a.end = lines[i].n, lines[end-1].n+1
+			all = append(all, a)
+		}
+		i = end
+	}
+	return all
+}
+
+const heading = "Traceback (most recent call last):"
+
+// isHeading matches also where a progress bar left its line unfinished.
+func isHeading(s string) bool {
+	return strings.HasSuffix(s, heading) || strings.HasSuffix(strings.TrimRight(s, " "), heading)
+}
+
+// isFrame matches the line of a stack frame and the one that a syntax error has.
+func isFrame(s string) bool {
+	return strings.HasPrefix(s, `  File "`) && strings.Contains(s, `", line `)
+}
+
+// isLink matches the sentences between the tracebacks of a chain.
+func isLink(s string) bool {
+	return s == "During handling of the above exception, another exception occurred:" ||
+		s == "The above exception was the direct cause of the following exception:"
+}
+
+// announcedHarmless looks at the line above a heading. Python prints these
+// tracebacks and goes on.
+func announcedHarmless(lines []line, i int) bool {
+	for back := 1; back <= 2 && i-back >= 0; back++ {
+		s := lines[i-back].text
+		for _, start := range [...]string{"Exception ignored ", "Exception in thread ", "Error in atexit", "Error in sitecustomize", "--- Logging error"} {
+			if strings.HasPrefix(s, start) {
+				return true
+			}
+		}
+		if strings.TrimSpace(s) != "" {
+			break
+		}
+	}
+	return false
+}
+
+// readChain reads a traceback and those chained to it. end is the line after.
+func readChain(lines []line, i int) (a account, end int) {
+	a.Kind = Python
+	var text []string
+	for {
+		part, gist, next := readBlock(lines, i)
+		text = append(text, part...)
+		end = next
+		if gist != "" {
+			a.Exception = gist
+		}
+		link := skipBlank(lines, end, 2)
+		if link >= len(lines) || !isLink(lines[link].text) {
+			break
+		}
+		next = skipBlank(lines, link+1, 2)
+		if next >= len(lines) || !isHeading(lines[next].text) {
+			break
+		}
+		text = append(text, "", lines[link].text, "")
+		i = next
+	}
+	a.Text = strings.Join(text, "\n")
+	return a, end
+}
+
+// skipBlank returns the first line from i on that is not blank, passing at
+// most limit.
+func skipBlank(lines []line, i, limit int) int {
+	for ; limit > 0 && i < len(lines) && strings.TrimSpace(lines[i].text) == ""; limit-- {
+		i++
+	}
+	return i
+}
+
+// readBlock reads one traceback whose heading is line i: its text without
+// margin, its gist, and the line after it.
+func readBlock(lines []line, i int) (text []string, gist string, end int) {
+	s := strings.TrimRight(lines[i].text, " ")
+	before := strings.TrimSuffix(s, heading)
+	if margin, ok := strings.CutSuffix(before, "+ Exception Group "); ok {
+		return readGroup(lines, i, len(margin))
+	}
+	margin := ""
+	if i+1 < len(lines) && before != "" && strings.HasPrefix(lines[i+1].text, before+"  ") {
+		margin = before
+	}
+	text = append(text, heading)
+	end, blanks := i+1, 0
+	intruders := 0
+	for j := i + 1; j < len(lines); j++ {
+		s, ok := strings.CutPrefix(lines[j].text, margin)
+		switch {
+		case !ok:
+			if intruders++; intruders > maxIntruders {
+				return text, "", end
+			}
+			continue
+		case isHeading(s):
+			return text, "", end
+		case strings.TrimSpace(s) == "":
+			if blanks++; blanks > 1 {
+				return text, "", end
+			}
+			continue
+		case strings.HasPrefix(s, "  "):
+		case isException(s):
+			text = append(text, s)
+			more, inner, next := readMessage(lines, j+1, margin)
+			return append(text, more...), strings.TrimSpace(s + inner), next
+		default:
+			if !framesFollow(lines, j+1, margin) {
+				return text, "", end
+			}
+			if intruders++; intruders > maxIntruders {
+				return text, "", end
+			}
+		}
+		blanks = 0
+		text = append(text, s)
+		end = j + 1
+	}
+	return text, "", end
+}
+
+// framesFollow says whether a traceback goes on after a line that is not part
+// of it.
+func framesFollow(lines []line, i int, margin string) bool {
+	for j := i; j < len(lines) && j < i+5; j++ {
+		s, ok := strings.CutPrefix(lines[j].text, margin)
+		switch {
+		case ok && isFrame(s):
+			return true
+		case ok && isHeading(s):
+			return false
+		}
+	}
+	return false
+}
+
+// readMessage reads the further lines of an exception's message, whose first
+// line was the one before i. Nothing marks its end, so it ends at what is
+// certainly something else. A traceback within the message, which is how an
+// error of another process is passed on, gives inner, to be added to the gist.
+func readMessage(lines []line, i int, margin string) (text []string, inner string, end int) {
+	end = i
+	blanks := 0
+	for j := i; j < len(lines) && j-i < maxMessage; j++ {
+		s, ok := strings.CutPrefix(lines[j].text, margin)
+		trimmed := strings.TrimSpace(s)
+		switch {
+		case trimmed == "":
+			if blanks++; blanks > 1 {
+				return text, inner, end
+			}
+			continue
+		case !ok || isLink(s) || isElse(s):
+			return text, inner, end
+		case isHeading(s):
+			carried := s == "Original "+heading || len(text) > 0 && strings.HasPrefix(text[len(text)-1], "-- Process ")
+			if !carried || inner != "" {
+				return text, inner, end
+			}
+			part, gist, next := readBlock(lines, j)
+			part[0] = s
+			text = append(text, part...)
+			if gist != "" {
+				inner = " " + gist
+			}
+			j, end, blanks = next-1, next, 0
+			continue
+		}
+		if blanks > 0 {
+			text = append(text, "")
+		}
+		blanks = 0
+		text = append(text, s)
+		end = j + 1
+	}
+	return text, inner, end
+}
+
+// isElse says whether a line after an exception belongs to something else for
+// certain: another crash or a line of a log.
+func isElse(s string) bool {
+	for _, start := range [...]string{
+		"Exception ignored ", "Exception in thread ", "Fatal Python error: ", "terminate called ",
+		"Error in ", "--- Logging error", "Current thread 0x", "Thread 0x", "[rank",
+	} {
+		if strings.HasPrefix(s, start) {
+			return true
+		}
+	}
+	digits := func(s string, n int) bool {
+		return len(s) >= n && strings.Trim(s[:n], "0123456789") == ""
+	}
+	s = strings.TrimPrefix(s, "[")
+	switch {
+	case len(s) < 6:
+		return false
+	case strings.IndexByte("IWEFCD", s[0]) >= 0 && digits(s[1:], 4) && (s[5] == ' ' || digits(s[5:], 1)):
+		return true // glog: W1121 10:11:12
+	case digits(s, 4) && s[4] == '-' && digits(s[5:], 2):
+		return true // a date
+	}
+	return false
+}
+
+// isException matches the line that ends a traceback: a dotted name, alone or
+// before a colon.
+func isException(s string) bool {
+	name, _, colon := strings.Cut(s, ":")
+	if colon && len(s) > len(name)+1 && s[len(name)+1] != ' ' {
+		return false
+	}
+	switch name {
+	case "", "DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL", "FATAL":
+		return false
+	}
+	for i, r := range name {
+		switch {
+		case r == '_' || unicode.IsLetter(r):
+		case i > 0 && (r == '.' || r == '<' || r == '>' || unicode.IsDigit(r)):
+		default:
+			return false
+		}
+	}
+	return name[len(name)-1] != '.'
+}
+
+// readGroup reads the traceback of an exception group whose '+' is at column
+// indent of line i. Its gist names the first few exceptions within.
+func readGroup(lines []line, i, indent int) (text []string, gist string, end int) {
+	var inner []string
+	margin := strings.Repeat(" ", indent) + "| "
+	if prefix := lines[i].text[:min(indent, len(lines[i].text))]; strings.TrimSpace(prefix) != "" {
+		margin = prefix + "| "
+	}
+	text = append(text, lines[i].text)
+	j := i + 1
+	for ; j < len(lines); j++ {
+		s := lines[j].text
+		body := strings.TrimLeft(s, " |")
+		if edge := strings.TrimLeft(s, " "); edge == "" || edge[0] != '|' && edge[0] != '+' {
+			break
+		}
+		text = append(text, s)
+		if body == "" || body[0] == '+' {
+			continue
+		}
+		switch own, ok := strings.CutPrefix(s, margin); {
+		case ok && isException(own):
+			gist = own
+		case !strings.HasSuffix(strings.TrimSuffix(s, body), "| ") || !isException(body):
+		case len(inner) < 3 && !strings.Contains(body, "sub-exception"):
+			inner = append(inner, body)
+		}
+	}
+	if gist != "" && len(inner) > 0 {
+		gist += ": " + strings.Join(inner, "; ")
+	}
+	return text, gist, j
+}
+
+// readHeadless reads a traceback without heading from its first frame: that of
+// a syntax error in the script itself, or the rest of one whose beginning is
+// no longer there.
+func readHeadless(lines []line, i int) (a account, end int) {
+	a.Kind = Python
+	var text []string
+	for end = i; end < len(lines) && strings.HasPrefix(lines[end].text, "  "); end++ {
+		text = append(text, lines[end].text)
+	}
+	if end == len(lines) || !isException(lines[end].text) {
+		return account{}, end
+	}
+	last := lines[end].text
+	name, _, _ := strings.Cut(last, ":")
+	syntax := (name == "SyntaxError" || name == "IndentationError" || name == "TabError") &&
+		!strings.Contains(lines[i].text, ", in ") && len(text) <= 4
+	if !syntax {
+		// Only what stands at the very beginning can have lost its heading.
+		for _, l := range lines[min(1, i):i] {
+			if !strings.HasPrefix(l.text, "  ") {
+				return account{}, end
+			}
+		}
+		text = slices.Insert(text, 0, "[... the beginning is lost ...]")
+		a.Cut = true
+	}
+	more, inner, next := readMessage(lines, end+1, "")
+	a.Exception = strings.TrimSpace(last + inner)
+	a.Text = strings.Join(append(append(text, last), more...), "\n")
+	return a, next
+}
+
+// readFatal reads what the interpreter prints when it dies, in faulthandler's
+// form.
+func readFatal(lines []line, i int) (a account, end int) {
+	a.Kind = Faulthandler
+	a.Exception = strings.TrimPrefix(lines[i].text, "Fatal Python error: ")
+	text := []string{lines[i].text}
+	current, end := false, i+1
+	for j := i + 1; j < len(lines); j++ {
+		s := lines[j].text
+		switch {
+		case strings.TrimSpace(s) == "":
+		case strings.HasPrefix(s, "Current thread"):
+			current = true
+		case strings.HasPrefix(s, "  "):
+			if where := frameOf(s); current && where != "" {
+				a.Exception += " in " + where
+				current = false
+			}
+		case strings.HasPrefix(s, "Thread 0x"), strings.HasPrefix(s, "Extension modules:"),
+			strings.HasPrefix(s, "Stack (most recent call first)"), strings.HasPrefix(s, "Python runtime state:"),
+			strings.HasPrefix(s, "<no Python frame>"):
+		default:
+			a.Text = strings.TrimRight(strings.Join(text, "\n"), "\n ")
+			return a, end
+		}
+		text = append(text, s)
+		if strings.TrimSpace(s) != "" {
+			end = j + 1
+		}
+	}
+	a.Text = strings.TrimRight(strings.Join(text, "\n"), "\n ")
+	return a, end
+}
+
+// frameOf reads faulthandler's `  File "a.py", line 3 in f` as "f (a.py:3)".
+func frameOf(s string) string {
+	file, rest, ok := strings.Cut(strings.TrimPrefix(s, `  File "`), `", line `)
+	number, name, in := strings.Cut(rest, " in ")
+	if !ok || !in {
+		return ""
+	}
+	return name + " (" + file + ":" + number + ")"
+}
+
+// readTerminate reads what the C++ runtime prints of an exception that nobody
+// caught.
+func readTerminate(lines []line, i int) (a account, end int) {
+	a.Kind = Native
+	a.Exception = lines[i].text
+	_, name, ok := strings.Cut(lines[i].text, "throwing an instance of '")
+	if ok {
+		a.Exception = "C++ exception " + strings.TrimSuffix(name, "'")
+	}
+	text := []string{lines[i].text}
+	end = i + 1
+	if end < len(lines) {
+		if what, ok := strings.CutPrefix(strings.TrimLeft(lines[end].text, " "), "what():"); ok {
+			a.Exception += ": " + strings.TrimSpace(what)
+			more, _, next := readMessage(lines, end+1, "")
+			text = append(append(text, lines[end].text), more...)
+			end = next
+		}
+	}
+	a.Text = strings.Join(text, "\n")
+	return a, end
+}
+
+// readPanic reads a Go program's last words.
+func readPanic(lines []line, i int) (a account, end int) {
+	dump := false
+	for j := i + 1; j < len(lines) && j < i+12 && !dump; j++ {
+		dump = strings.HasPrefix(lines[j].text, "goroutine ")
+	}
+	if !dump {
+		return account{}, i
+	}
+	a.Kind = GoPanic
+	a.Exception = lines[i].text
+	var text []string
+	size := 0
+	for end = i; end < len(lines) && size < maxTraceback; end++ {
+		text = append(text, lines[end].text)
+		size += len(lines[end].text) + 1
+	}
+	a.Text = strings.TrimRight(strings.Join(text, "\n"), "\n ")
+	for !utf8.ValidString(a.Exception) {
+		a.Exception = strings.ToValidUTF8(a.Exception, "\ufffd")
+	}
+	return a, end
+}

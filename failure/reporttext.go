@@ -1,0 +1,157 @@
+package failure
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+// WriteText writes the report for people, with one Write: a first line that
+// says what happened, then torchrun's block with its fields, to which cause,
+// hint, note and log are added where there is something to say. Workers that the agent stopped are
+// listed apart, one line each. Size and line lengths are bounded; terminal control sequences of
+// workers do not get through.
+func (r *Report) WriteText(w io.Writer) error {
+	_, err := io.WriteString(w, r.text())
+	return err
+}
+
+// childFailed is the line under which torchrun prints the block.
+const childFailed = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "
+
+func (r *Report) text() string {
+	title := oneLine(r.Title, maxName) + " FAILED"
+	root := r.Root()
+	if root == nil {
+		return "muster: " + title + ": no worker's failure was recorded\n"
+	}
+	t := textReport{width: utf8.RuneCountInString(title)}
+	var others, peers []*ProcessFailure
+	for _, f := range r.Failures[1:] {
+		if f.Kind == Stopped {
+			peers = append(peers, f)
+		} else {
+			others = append(others, f)
+		}
+	}
+	t.entry(0, root, maxTraceback)
+	cause := t.take()
+	for i, f := range others[:min(len(others), maxListed)] {
+		t.entry(i+1, f, maxTraceback/4)
+	}
+	if len(others) > maxListed {
+		t.compact(others[maxListed:], func(f *ProcessFailure) string { return f.Cause })
+	}
+	if len(others) == 0 {
+		t.b.WriteString("  <NO_OTHER_FAILURES>\n")
+	}
+	failures := t.take()
+	t.compact(peers, (*ProcessFailure).stopping)
+	stopped := t.take()
+
+	width := min(t.width, 60)
+	border, rule := strings.Repeat("=", width)+"\n", strings.Repeat("-", width)+"\n"
+	var b strings.Builder
+	b.WriteString("muster: " + root.Where())
+	if r.Restarts > 0 {
+		fmt.Fprintf(&b, " in attempt %d of %d", r.Attempt+1, r.Restarts+1)
+	}
+	b.WriteString(": " + root.Cause + "\n" + childFailed + "\n")
+	b.WriteString(border + title + "\n" + rule + "Failures:\n" + failures)
+	b.WriteString(rule + "Root Cause (first observed failure):\n" + cause)
+	if stopped != "" {
+		b.WriteString(rule + "Stopped by muster after the failure:\n" + stopped)
+	}
+	b.WriteString(border)
+	return b.String()
+}
+
+// A textReport collects lines.
+type textReport struct {
+	b     strings.Builder
+	width int // of the longest line that torchrun's report has too
+}
+
+func (t *textReport) take() string {
+	s := t.b.String()
+	t.b.Reset()
+	return s
+}
+
+// entry writes one failure in full.
+// Source: _FAILURE_FORMAT_TEMPLATE.
+func (t *textReport) entry(index int, f *ProcessFailure, limit int) {
+	signal := ""
+	if name := f.SignalName(); name != notAvailable {
+		signal = " (" + name + ")"
+	}
+	file := notAvailable
+	if f.File != nil {
+		file = clip(printable(f.File.Path), 4096)
+	}
+	t.lines(fmt.Sprintf("[%d]:", index),
+		"  time      : "+f.FailedAt.Local().Format("2006-01-02_15:04:05"),
+		"  host      : "+oneLine(f.Host, maxName),
+		fmt.Sprintf("  rank      : %d (local_rank: %d)", f.Rank, f.LocalRank),
+		fmt.Sprintf("  exitcode  : %d (pid: %d) %s", f.ExitCode, f.PID, signal),
+		"  error_file: "+file)
+	for _, l := range [...]struct{ name, text string }{
+		{"cause", f.Cause}, {"hint", f.Hint}, {"note", f.note()}, {"log", clip(printable(f.StderrPath), 4096)},
+	} {
+		if l.text != "" {
+			fmt.Fprintf(&t.b, "  %-10s: %s\n", l.name, l.text)
+		}
+	}
+	shown := f.Message
+	switch {
+	case f.Traceback != "":
+		shown = indent(f.Traceback, limit)
+	case f.File != nil && f.File.Object && f.File.Message != "":
+		shown = indent(f.Message, limit)
+	default:
+		shown = boundTraceback(printable(shown), limit)
+	}
+	t.lines("  traceback : " + shown)
+	if len(f.LastLines) > 0 {
+		fmt.Fprintf(&t.b, "  stderr    : last %d lines\n", len(f.LastLines))
+		for _, l := range f.LastLines {
+			t.b.WriteString("    " + l + "\n")
+		}
+	}
+}
+
+// indent puts a traceback two columns in, as torchrun does, which leaves a
+// line of two blanks where it ends in a newline.
+func indent(s string, limit int) string {
+	return strings.ReplaceAll(boundTraceback(printable(s), limit), "\n", "\n  ")
+}
+
+// lines writes lines and takes note of their width.
+func (t *textReport) lines(lines ...string) {
+	for _, l := range lines {
+		for part := range strings.SplitSeq(l, "\n") {
+			t.width = max(t.width, utf8.RuneCountInString(part))
+		}
+		t.b.WriteString(l + "\n")
+	}
+}
+
+// compact writes one line for each failure.
+func (t *textReport) compact(failures []*ProcessFailure, say func(*ProcessFailure) string) {
+	for i, f := range failures {
+		if i == maxCompact {
+			fmt.Fprintf(&t.b, "  and %d more\n", len(failures)-i)
+			return
+		}
+		fmt.Fprintf(&t.b, "  %s: %s\n", f.Where(), oneLine(say(f), maxCause))
+	}
+}
+
+// note says what is wrong with the error file.
+func (f *ProcessFailure) note() string {
+	if f.File == nil || f.File.Note == "" {
+		return ""
+	}
+	return "the error file " + f.File.Note
+}

@@ -1,0 +1,141 @@
+package failure
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"runtime"
+	"strings"
+	"syscall"
+)
+
+// ExplainStart says in one line why program could not be started, given the
+// error of the attempt, and what to do about it. It looks at the file to tell apart what the kernel reports with the same
+// number: a missing file and a missing interpreter, for one. The hint may be empty.
+func ExplainStart(program string, err error) (cause, hint string) {
+	name := oneLine(program, maxName)
+	if name == "" {
+		name = "the worker"
+	}
+	errno, ok := errors.AsType[syscall.Errno](err)
+	if !ok {
+		return fmt.Sprintf("cannot start %s: %s", name, oneLine(err.Error(), maxCause)), ""
+	}
+	reason := errno.Error()
+	info, statErr := os.Stat(program)
+	switch {
+	case statErr == nil && info.IsDir():
+		reason, hint = "it is a directory", "name the file to run"
+	case errno == syscall.ENOENT && statErr == nil:
+		reason, hint = missingInterpreter(program)
+	case errno == syscall.ENOENT && !strings.Contains(program, "/"):
+		reason, hint = "no such program in PATH", "name it with its path, or check PATH"
+	case errno == syscall.ENOENT:
+		reason, hint = "no such file", "check the path; a relative one starts at the working directory of muster"
+	case errno == syscall.EACCES && statErr == nil && info.Mode()&0o111 == 0:
+		reason = "it is not executable"
+		hint = "chmod +x it, or without --no-python it runs under the Python interpreter"
+	case errno == syscall.EACCES:
+		reason, hint = "permission denied", "check the rights of the directories above it, and that the file system is not mounted noexec"
+	case errno == syscall.ENOEXEC:
+		reason, hint = notExecutable(program)
+	case errno == syscall.E2BIG:
+		reason, hint = "its arguments and environment are too long", "one string may have 128 KiB, all together a quarter of the stack limit (ulimit -s)"
+	case errno == syscall.EAGAIN:
+		reason, hint = "no more processes or threads", "raise ulimit -u, or the cgroup's pids.max"
+	case errno == syscall.ENOMEM:
+		reason, hint = "out of memory", ""
+	case errno == syscall.EMFILE || errno == syscall.ENFILE:
+		reason, hint = "too many open files", "raise ulimit -n"
+	case errno == syscall.ETXTBSY:
+		reason, hint = "the file is being written to", "wait for the copy or build to end"
+	}
+	return fmt.Sprintf("cannot start %s: %s", name, reason), hint
+}
+
+// missingInterpreter explains ENOENT for a file that is there.
+func missingInterpreter(path string) (reason, hint string) {
+	head := headOf(path)
+	switch line, script := strings.CutPrefix(head, "#!"); {
+	case script:
+		line, _, _ = strings.Cut(line, "\n")
+		fields := strings.Fields(strings.TrimSuffix(line, "\r"))
+		if len(fields) == 0 {
+			return "its #! line names no interpreter", "write one such as #!/usr/bin/env python3"
+		}
+		reason = fmt.Sprintf("its interpreter %s does not exist", oneLine(fields[0], maxName))
+		if strings.HasSuffix(line, "\r") {
+			return reason, "the file has Windows line ends, which become part of the interpreter's name; convert it, for example with dos2unix"
+		}
+		return reason, "change the file's first line, or install the interpreter"
+	case strings.HasPrefix(head, "\x7fELF"):
+		return "its dynamic loader does not exist", "it was built for another C library (glibc, musl) or another system"
+	}
+	return "something that it needs does not exist", ""
+}
+
+// notExecutable explains ENOEXEC.
+func notExecutable(path string) (reason, hint string) {
+	head := headOf(path)
+	machine := elfMachine(head)
+	switch {
+	case head == "":
+		return "exec format error: the file is empty or unreadable", ""
+	case machine != "" && machine != runtime.GOARCH:
+		return fmt.Sprintf("exec format error: it is built for %s, this machine is %s", machine, runtime.GOARCH), ""
+	case strings.HasPrefix(head, "\x7fELF"), strings.HasPrefix(head, "#!"):
+		return "exec format error", ""
+	case !strings.ContainsRune(head, 0):
+		return "exec format error: it has no #! line", "begin the file with a line such as #!/bin/sh, or name the interpreter as the program to run"
+	}
+	return "exec format error: it is no program for this system", ""
+}
+
+// headOf returns the first bytes of a regular file, "" where it cannot.
+func headOf(path string) string {
+	info, err := os.Stat(path)
+	if err != nil || info.Mode()&fs.ModeType != 0 {
+		return ""
+	}
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return ""
+	}
+	defer file.Close()
+	head := make([]byte, 256)
+	n, _ := io.ReadFull(file, head)
+	return string(head[:n])
+}
+
+// elfMachine returns the architecture of an ELF file's head under Go's name;
+// "" for other files and machines.
+func elfMachine(head string) string {
+	if len(head) < 20 || head[:4] != "\x7fELF" {
+		return ""
+	}
+	number := uint(head[18]) | uint(head[19])<<8
+	if head[5] == 2 { // big endian
+		number = uint(head[19]) | uint(head[18])<<8
+	}
+	switch number {
+	case 3:
+		return "386"
+	case 21:
+		return "ppc64"
+	case 22:
+		return "s390x"
+	case 40:
+		return "arm"
+	case 62:
+		return "amd64"
+	case 183:
+		return "arm64"
+	case 243:
+		return "riscv64"
+	case 258:
+		return "loong64"
+	}
+	return ""
+}
