@@ -1,0 +1,33 @@
+# Targets only name commands; what each does is said in its script.
+
+.PHONY: help build demo test lint bench judge compat fuzz venv
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile
+
+build: ## bin/muster, and bin/torchrun as a link to it
+	internal/tools/build.sh
+
+demo: build ## two workers train a model with DistributedDataParallel
+	internal/tools/demo.sh
+
+test: lint build ## lint, then every test, with PyTorch as the judge
+	internal/tools/test.sh
+
+lint: ## gofmt, go vet (also for other systems), staticcheck
+	internal/tools/lint.sh
+
+bench: build ## muster beside the real torchrun, into docs/benchmarks.md
+	MUSTER_PYTHON=$$(internal/tools/venv.sh) go run ./bench
+
+judge: build ## show that torchrun has the defects that muster does not
+	MUSTER_JUDGE=1 internal/tools/test.sh -v -run Judge ./internal/e2e
+
+compat: build ## the peer tests with other releases of PyTorch, one after the other
+	internal/tools/compat.sh
+
+fuzz: ## every fuzz target, FUZZTIME (60s) each
+	internal/tools/fuzz.sh
+
+venv: ## prepare PyTorch for demo and tests; PYTHON=… uses one that is there
+	internal/tools/venv.sh

@@ -1,0 +1,73 @@
+"""A training script that goes on where it was when a worker dies.
+
+    muster run --standalone --nproc-per-node 2 --max-restarts 3 \\
+        examples/train_checkpoint.py --dir /tmp/ckpt --die-at 3
+
+Rank 0 saves a checkpoint after every epoch. With --die-at N the last rank kills
+itself in epoch N of the first attempt; muster stops the others, starts all
+workers again, and they load the checkpoint.
+"""
+
+import argparse
+import os
+import signal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn.parallel import DistributedDataParallel
+
+
+@record
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--dir", required=True, help="where the checkpoint lives")
+    parser.add_argument("--die-at", type=int, default=-1, metavar="EPOCH")
+    options = parser.parse_args()
+    os.makedirs(options.dir, exist_ok=True)
+    checkpoint = os.path.join(options.dir, "checkpoint.pt")
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+
+    torch.manual_seed(17)
+    x = torch.rand(256, 8)
+    y = x.sum(1, keepdim=True)
+    model = DistributedDataParallel(nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    first = 0
+    if os.path.exists(checkpoint):
+        state = torch.load(checkpoint)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        first = state["epoch"] + 1
+    if rank == 0:
+        print(f"attempt {attempt}: starting at epoch {first}", flush=True)
+
+    for epoch in range(first, options.epochs):
+        if attempt == 0 and epoch == options.die_at and rank == world - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        for begin in range(rank * 16, len(x), world * 16):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(x[begin : begin + 16]), y[begin : begin + 16])
+            loss.backward()
+            optimizer.step()
+        dist.all_reduce(loss.detach())
+        if rank == 0:
+            # Written aside and renamed: whoever reads it sees a whole one.
+            torch.save(
+                {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()},
+                checkpoint + ".new",
+            )
+            os.replace(checkpoint + ".new", checkpoint)
+            print(f"epoch {epoch}: loss {loss.item():.6f}", flush=True)
+        dist.barrier()
+
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# lint.sh: what a change must pass before its tests count. Formatting, vet,
+# staticcheck, and that it builds for the systems we say it builds for.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+export GOFLAGS=-mod=readonly
+
+echo "lint: gofmt"
+unformatted=$(gofmt -l .)
+if [ -n "$unformatted" ]; then
+	printf 'lint: not formatted (run gofmt -w):\n%s\n' "$unformatted" >&2
+	exit 1
+fi
+echo "lint: go vet"
+go vet ./...
+for target in linux/arm64 darwin/arm64; do
+	echo "lint: go vet for $target"
+	CGO_ENABLED=0 GOOS=${target%/*} GOARCH=${target#*/} go vet ./...
+done
+echo "lint: staticcheck"
+go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...

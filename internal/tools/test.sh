@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# test.sh [go test flags and packages]: all tests, with the race detector where
+# there is a C compiler (Go needs one for it) and with PyTorch as the judge.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+[ $# -gt 0 ] || set -- ./...
+MUSTER_PYTHON=$(internal/tools/venv.sh)
+export MUSTER_PYTHON
+race=-race
+if ! command -v "$(go env CC)" >/dev/null; then
+	echo "test: no C compiler, so without the race detector" >&2
+	race=
+fi
+exec go test $race -timeout 20m "$@"

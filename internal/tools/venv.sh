@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# venv.sh [DIR REQUIREMENT...]
+#
+# Prints the path of a Python interpreter that can import torch, on stdout, and
+# makes it first where there is none: a virtual environment in DIR with the
+# requirements (default: muster/venv in the user's cache, with torch and numpy).
+# It is made once and then re-used; a marker file says that it is complete, and
+# callers that arrive together wait for the one that makes it.
+#
+#   PYTHON=…       use this interpreter, which has torch already; nothing is made
+#   BASE_PYTHON=…  make the environment with this interpreter (default: python3)
+set -euo pipefail
+
+say() { printf 'venv: %s\n' "$*" >&2; }
+has_torch() { "$1" -c 'import torch, numpy' 2>/dev/null; }
+
+if [ $# -eq 0 ] && [ -n "${PYTHON:-}" ]; then
+	python=$(command -v "$PYTHON") || { say "PYTHON=$PYTHON is not a program"; exit 1; }
+	has_torch "$python" || { say "PYTHON=$PYTHON cannot import torch and numpy; unset it, or install them there"; exit 1; }
+	echo "$python"
+	exit
+fi
+
+dir=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/muster/venv}
+[ $# -eq 0 ] || shift
+[ $# -gt 0 ] || set -- torch numpy
+python=$dir/bin/python3
+marker=$dir/.complete
+
+mkdir -p "$(dirname "$dir")"
+if command -v flock >/dev/null; then
+	exec 9>"$dir.lock"
+	flock -n 9 || { say "waiting for another make that is preparing $dir"; flock 9; }
+fi
+
+if [ ! -e "$marker" ]; then
+	if [ -x "$python" ] && has_torch "$python"; then
+		say "$dir has no marker but imports torch: taken as complete"
+	else
+		base=$(command -v "${BASE_PYTHON:-python3}") || { say "no ${BASE_PYTHON:-python3}; install Python 3, or name an interpreter that has torch: make … PYTHON=/path/to/python"; exit 1; }
+		say "installing $* into $dir, once; about 1.5 minutes and 5.5 GB on Linux"
+		started=$SECONDS
+		rm -rf "$dir"
+		if ! "$base" -m venv "$dir" >&2; then
+			rm -rf "$dir"
+			say "$base cannot make virtual environments; on Debian: apt-get install python3-venv"
+			exit 1
+		fi
+		"$python" -m pip install --quiet --disable-pip-version-check --no-input "$@" >&2
+		"$python" -c 'import torch, numpy' >&2
+		say "done in $((SECONDS - started)) s"
+	fi
+	printf '%s\n' "$*" >"$marker"
+fi
+echo "$python"
