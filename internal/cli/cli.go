@@ -16,9 +16,11 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/launch"
@@ -73,6 +75,8 @@ func (p program) command(ctx context.Context, args []string) int {
 		p.name = "muster run"
 		return p.run(ctx, args)
 	case "store":
+		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+		defer stop()
 		return StoreCommand(ctx, args, p.stdout, p.stderr)
 	case "version", "--version":
 		return p.version()

@@ -160,11 +160,12 @@ func TestZshCompletes(t *testing.T) {
 			cmd := exec.Command(zsh, "-f", "-c", `
 zmodload zsh/zpty
 zpty z zsh -f -i
-zpty -w z "PS1=; autoload -Uz compinit && compinit -u -D; source $1; cd $3; print 'rea''dy'"
+# Keys sent before the line editor runs would go to the terminal's own.
+zpty -w z "PS1=; autoload -Uz compinit && compinit -u -D; zstyle ':completion:*' insert-tab false; source $1; cd $3"
+zpty -w z 'zle-line-init() { print "rea""dy" }; shown() { print -r -- "sho""wn<$BUFFER>" }; zle -N zle-line-init; zle -N shown; bindkey "^X" shown'
 zpty -r z ignored '*ready*'
-zpty -n -w z "$2"$'\t'
-zpty -n -w z $'\t\x15print do''ne\n'
-zpty -r z shown '*done*'
+zpty -n -w z "$2"$'\t\t\x18'
+zpty -r z shown '*shown<*>*'
 print -r -- $shown`, "zsh", completionFile(t, "zsh", name), tt.line, t.TempDir())
 			cmd.Env = append(os.Environ(), "TERM=dumb", "HOME="+t.TempDir())
 			out, err := cmd.CombinedOutput()

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/launch"
 )
 
 // runPath runs a script as --run-path does and returns its output, exit status
@@ -40,6 +42,13 @@ func TestRunPath(t *testing.T) {
 	want := "__main__ DIR/s.py ['DIR/s.py', 'a', '-b', '--', '$x'] False\n"
 	if out != want || status != 0 || file != "" {
 		t.Errorf("got %q, status %d, error file %q; want %q", out, status, file, want)
+	}
+}
+
+// The code is an argument like any other, so nothing in it may look like a macro.
+func TestRunPathHasNoMacro(t *testing.T) {
+	if got := launch.Substitute([]string{runPathCode}, 7)[0]; got != runPathCode {
+		t.Errorf("became\n%s", got)
 	}
 }
 

@@ -59,26 +59,35 @@ func (r *reader) checkScript(cfg *launch.Config) {
 	if r.unknown || strings.HasPrefix(r.script, "-") {
 		return
 	}
-	for rank := range max(cfg.NprocPerNode, 1) {
+	last := ""
+	for rank := range cfg.NprocPerNode {
 		path := launch.Substitute([]string{r.script}, rank)[0]
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			hint := ""
-			switch _, err := launch.FindExecutable(r.script, r.lookup); {
-			case err == nil && !strings.Contains(r.script, "/"):
-				hint = "; a program rather than a Python script is run with --no-python"
-			case !strings.ContainsAny(r.script, "/") && !strings.HasSuffix(r.script, ".py"):
-				hint = "; a module is run with -m"
-			}
-			r.fail("training_script %s: no such file%s", quote(path), hint)
-			return
-		} else if err != nil {
-			r.fail("training_script %s: %w", quote(path), err)
-			return
-		}
-		if path == r.script {
+		if path == last {
 			return // the same for all ranks
 		}
+		last = path
+		_, err := os.Stat(path)
+		switch {
+		case err == nil:
+			continue
+		case errors.Is(err, fs.ErrNotExist):
+			r.fail("training_script %s: no such file%s", quote(path), r.scriptHint())
+		default:
+			r.fail("training_script %s: %w", quote(path), err)
+		}
+		return
 	}
+}
+
+// scriptHint guesses what a script that is not there was meant to be.
+func (r *reader) scriptHint() string {
+	if strings.Contains(r.script, "/") || strings.HasSuffix(r.script, ".py") {
+		return ""
+	}
+	if _, err := launch.FindExecutable(r.script, r.lookup); err == nil {
+		return "; a program rather than a Python script is run with --no-python"
+	}
+	return "; a module is run with -m"
 }
 
 // python chooses the interpreter: PYTHON_EXEC; the one beside the link through

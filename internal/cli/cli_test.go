@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/launch"
+)
+
+// A store serves until it is told to stop, which is no failure.
+func TestStoreStopsOnSignal(t *testing.T) {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		cmd := exec.Command(os.Args[0], "store", "--host", "127.0.0.1", "--port", "0")
+		cmd.Args[0] = "muster" // see TestMain
+		cmd.Stderr = os.Stderr
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		line, err := bufio.NewReader(out).ReadString('\n')
+		if err != nil || !strings.HasPrefix(line, "listening on 127.0.0.1:") {
+			t.Errorf("it said %q (%v)", line, err)
+		}
+		if err := cmd.Process.Signal(sig); err != nil {
+			t.Error(err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("after %v: %v", sig, err)
+		}
+	}
+}
+
+func TestSplit(t *testing.T) {
+	a, b, c := errors.New("a"), errors.New("b"), errors.New("c")
+	got := split(&launch.ConfigError{Err: errors.Join(a, errors.Join(b, nil, c))})
+	if diff := cmp.Diff([]string{"a", "b", "c"}, texts(got)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if got := split(nil); got != nil {
+		t.Errorf("split(nil) = %v", got)
+	}
+}
+
+func texts(errs []error) []string {
+	var list []string
+	for _, err := range errs {
+		list = append(list, err.Error())
+	}
+	return list
+}

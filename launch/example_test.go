@@ -1,0 +1,36 @@
+package launch_test
+
+import (
+	"fmt"
+
+	"github.com/muster-run/muster/launch"
+)
+
+// A job of two workers on this host, as `muster run --nproc-per-node 2
+// --no-python /bin/echo 'I am ${local_rank}'` has it.
+func ExampleResolve() {
+	cfg := launch.Default()
+	cfg.NprocPerNode = 2
+	cfg.Entrypoint = "/bin/echo"
+	cfg.Args = []string{"I am ${local_rank}"}
+	cfg, err := launch.Resolve(cfg)
+	fmt.Println(cfg.RdzvBackend, cfg.RdzvEndpoint, err)
+	// Output: c10d localhost:0 <nil>
+}
+
+func ExampleResolve_problems() {
+	cfg := launch.Default()
+	cfg.Entrypoint = "/bin/echo"
+	cfg.NprocPerNode = -1
+	cfg.RdzvBackend = "zookeeper"
+	_, err := launch.Resolve(cfg)
+	fmt.Println(err)
+	// Output:
+	// nproc per node: at least one worker is needed, got -1
+	// rendezvous backend "zookeeper" is not known: want static or c10d; Python plug-ins cannot be loaded
+}
+
+func ExampleSubstitute() {
+	fmt.Println(launch.Substitute([]string{"--out", "log.${local_rank}", "cost: $$5"}, 3))
+	// Output: [--out log.3 cost: $5]
+}
