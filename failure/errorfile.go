@@ -38,7 +38,7 @@ type ErrorFile struct {
 	Note string
 
 	data pyjson.Value
-	ok   bool // data is the whole document and has a message
+	ok   bool // data is the whole document and has a message; a Note may still complain
 }
 
 func (f *ErrorFile) sound() bool { return f.ok }
@@ -72,7 +72,6 @@ func ReadErrorFile(path string) (*ErrorFile, error) {
 		f.Note = oneLine(err.Error(), maxCause)
 		return f, &ErrorFileError{Path: path, Why: f.Note}
 	}
-	f.ok = true
 	return f, nil
 }
 
@@ -154,6 +153,8 @@ func (f *ErrorFile) parse(data []byte) error {
 		}
 		return fmt.Errorf("is not JSON: %w", err)
 	}
+	message, _ := v.Get("message")
+	f.ok = message.Kind == pyjson.String || message.Kind == pyjson.Object && f.Message+f.Callstack != ""
 	if shape == nil && !utf8.Valid(data) {
 		return errors.New("is not UTF-8; the bytes that are not show as \ufffd")
 	}

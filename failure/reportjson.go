@@ -119,12 +119,13 @@ func m(key string, v pyjson.Value) pyjson.Member { return pyjson.Member{Key: key
 
 func num(n int) pyjson.Value { return pyjson.Int(int64(n)) }
 
-// str is null for "".
+// str is null for "". Strict readers refuse the lone surrogates that Python's
+// strings may hold, so those go.
 func str(s string) pyjson.Value {
 	if s == "" {
 		return pyjson.Value{}
 	}
-	return pyjson.Str(s)
+	return pyjson.Str(pyjson.Clean(s))
 }
 
 func stamp(t time.Time) pyjson.Value {

@@ -1,0 +1,142 @@
+package failure_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/failure"
+)
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func write(t *testing.T, content string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "error.json")
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// The agent's copy is torchrun's, byte for byte.
+// Source: golden/fail-record.
+func TestPropagateGolden(t *testing.T) {
+	dst := filepath.Join(t.TempDir(), "agent.json")
+	root := failure.New(failure.Observation{ExitCode: 1, Time: noon, ErrorFile: "testdata/torchrun-2.15/worker_error.json"})
+	for range 2 { // the second time over the first
+		if err := failure.Propagate(root, dst); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(read(t, "testdata/torchrun-2.15/agent_error.json"), read(t, dst)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	}
+	entries, err := os.ReadDir(filepath.Dir(dst))
+	if err != nil || len(entries) != 1 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+func TestPropagate(t *testing.T) {
+	tests := []struct {
+		name, content string
+		exitCode      int
+		stderr        string
+		want          string
+	}{
+		{"string form", `{"timestamp": 1, "message": "boom \u00e9"}`, 3, "", `{"timestamp": 1, "message": "boom \u00e9"}`},
+		{"signal", `{"message": {"message": "m", "extraInfo": {"timestamp": "5"}}, "x": [1.50, NaN]}`, -11, "",
+			`{"message": {"message": "m", "extraInfo": {"timestamp": "5"}, "errorCode": -11}, "x": [1.50, NaN]}`},
+		{"errorCode there already", `{"message": {"errorCode": 0, "message": "m", "extraInfo": {"timestamp": "5"}}}`, 2, "",
+			`{"message": {"errorCode": 2, "message": "m", "extraInfo": {"timestamp": "5"}}}`},
+		{"no file", "", 1, "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\n    f()\nValueError: boom\n",
+			`{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\n    f()\nValueError: boom", "timestamp": "1795262400"}, "errorCode": 1}}`},
+		{"no file, no traceback", "", -9, "", `{"message": {"message": "killed by SIGKILL", "extraInfo": {"py_callstack": "", "timestamp": "1795262400"}, "errorCode": -9}}`},
+		{"broken file", `{"mess`, 1, "", `{"message": {"message": "exit code 1", "extraInfo": {"py_callstack": "", "timestamp": "1795262400"}, "errorCode": 1}}`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			o := failure.Observation{ExitCode: tt.exitCode, Time: noon, StderrTail: []byte(tt.stderr)}
+			if tt.content != "" {
+				o.ErrorFile = write(t, tt.content)
+			}
+			dst := filepath.Join(t.TempDir(), "agent.json")
+			root := failure.New(o)
+			data := string(root.ErrorFileData())
+			if err := failure.Propagate(root, dst); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tt.want, read(t, dst)); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+			if again := string(root.ErrorFileData()); again != data {
+				t.Errorf("Propagate changed the failure: %s, was %s", again, data)
+			}
+		})
+	}
+}
+
+// What is no file stays what it is.
+func TestPropagateSpecial(t *testing.T) {
+	root := failure.New(failure.Observation{ExitCode: 1, Time: noon})
+	dir := t.TempDir()
+	fifo := filepath.Join(dir, "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for dst, want := range map[string]string{
+		"":                            "",
+		"/dev/null":                   "",
+		"/dev//null":                  "",
+		dir:                           "a directory already",
+		fifo:                          "a named pipe already",
+		filepath.Join(dir, "no/such"): "no such file or directory",
+	} {
+		err := failure.Propagate(root, dst)
+		if got := errString(err); (want == "") != (err == nil) || !strings.Contains(got, want) {
+			t.Errorf("Propagate to %q: %v, want %q", dst, err, want)
+		}
+	}
+	if info, err := os.Lstat("/dev/null"); err != nil || info.Mode()&os.ModeDevice == 0 {
+		t.Fatalf("/dev/null is %v, %v", info, err)
+	}
+	// A link is replaced, what it points to is not.
+	target, link := write(t, "precious"), filepath.Join(dir, "link")
+	if err := os.Symlink(target, link); err != nil {
+		t.Fatal(err)
+	}
+	if err := failure.WriteAgentError(link, errors.New("join run \"x\": timed out")); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, target); got != "precious" {
+		t.Errorf("the link's target has become %s", got)
+	}
+	file, err := failure.ReadErrorFile(link)
+	if err != nil || file.Message != `join run "x": timed out` || !file.Object {
+		t.Errorf("got %+v, %v", file, err)
+	}
+	// Whoever started the agent may be another user.
+	if info, err := os.Stat(link); err != nil || info.Mode().Perm()&0o444 == 0o400 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+}
+
+func errString(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}

@@ -1,0 +1,154 @@
+package pyjson_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os/exec"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/internal/pyjson"
+)
+
+// documents are spelt as json.dumps spells them.
+var documents = []string{
+	`null`, `true`, `false`, `0`, `-1`, `1.5`, `NaN`, `Infinity`, `-Infinity`,
+	`""`, `"a\"b\\c/\b\f\n\r\t\u0000\u001f\u007f"`,
+	`"\u00e9\u20ac\ud83d\ude00"`,
+	`"\ud800"`, `"\udc80x\ud800\ud800"`, `"\ude00\ud83d"`, // lone, and the wrong way round
+	`[]`, `[1, [2, [3]], {}]`, `{}`,
+	`{"b": 1, "a": {"z": [true, null]}, "": "x"}`,
+	`{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "T\n", "timestamp": "1795233104"}}}`,
+}
+
+func TestRoundTrip(t *testing.T) {
+	for _, doc := range documents {
+		v, err := pyjson.Parse([]byte(doc))
+		if err != nil {
+			t.Errorf("Parse(%s): %v", doc, err)
+		} else if got := v.String(); got != doc {
+			t.Errorf("Parse(%s) prints %s", doc, got)
+		}
+	}
+}
+
+// Python itself is the judge, where there is one.
+func TestAgainstPython(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("needs python3 in PATH")
+	}
+	tests := append([]string{
+		" {\n\t\"a\" :1 ,\r\n\"b\":[ ] } ", `{"a": 1, "b": 2, "a": 3}`, `"\/\u00E9\uD83d\uDe00é😀"`, "\"\x7f\"",
+		`[1e5x]`, `[01]`, `[1.]`, `[-]`, `[+1]`, `[.5]`, `[1,]`, `{"a":1,}`, `{a:1}`, `{"a" 1}`, `[1 2]`, `{} {}`, `"\x41"`, `"\u12g4"`, "\"\n\"", "\"\t\"",
+		``, ` `, `[`, `{"a"`, `{"a":`, `"abc`, `"\u12`, `tru`, `nulL`, `'a'`, `-Infinit`, `[NaN, -Infinity]`,
+	}, documents...)
+	cmd := exec.Command(python, "-c", `
+import json, sys
+for doc in json.load(sys.stdin):
+    try: print(json.dumps(json.loads(doc)))
+    except ValueError: print("ERROR")
+`)
+	in, err := json.Marshal(tests)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd.Stdin = bytes.NewReader(in)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+	for i, doc := range tests {
+		got := "ERROR"
+		if v, err := pyjson.Parse([]byte(doc)); err == nil {
+			got = v.String()
+		}
+		if got != want[i] {
+			t.Errorf("%q: got %s, Python has %s", doc, got, want[i])
+		}
+	}
+}
+
+func TestSalvage(t *testing.T) {
+	tests := []struct {
+		doc, want string
+		cut       bool
+	}{
+		{``, `null`, true},
+		{`{"mess`, `{}`, true},
+		{`{"message": `, `{}`, true},
+		{`{"message": "Value`, `{"message": "Value"}`, true},
+		{`{"message": {"message": "boom", "extraInfo": {"py_callstack": "Trace\`, `{"message": {"message": "boom", "extraInfo": {"py_callstack": "Trace"}}}`, true},
+		{`{"a": 1, "b": tr`, `{"a": 1}`, true},
+		{`[1, 2, -`, `[1, 2]`, true},
+		{`["\ud83d\u`, `["\ud83d"]`, true},
+		{`{"a": 1, b}`, `{"a": 1}`, false},
+		{"[\"x\n\"]", `["x"]`, false},
+		{`{"a": 1} trailing`, `{"a": 1}`, false},
+		{strings.Repeat("[", 600), strings.Repeat("[", 513) + strings.Repeat("]", 513), false},
+	}
+	for _, tt := range tests {
+		v, err := pyjson.Parse([]byte(tt.doc))
+		syntax, ok := errors.AsType[*pyjson.SyntaxError](err)
+		if !ok {
+			t.Errorf("Parse(%.40q) = %v, want a SyntaxError", tt.doc, err)
+			continue
+		}
+		if got := v.String(); got != tt.want || syntax.Cut != tt.cut {
+			t.Errorf("Parse(%.40q) = %.80s, cut %v (%v), want %.80s, cut %v", tt.doc, got, syntax.Cut, err, tt.want, tt.cut)
+		}
+	}
+}
+
+func TestBuild(t *testing.T) {
+	v := pyjson.Dict(pyjson.Member{Key: "a", Value: pyjson.Int(1)})
+	v.Set("b", pyjson.List(pyjson.Float(1), pyjson.Float(1e16), pyjson.Float(0.1), pyjson.Float(1.5e-5), pyjson.True(true), pyjson.Value{}))
+	v.Set("a", pyjson.Str("bad \xff\xed\xa0\x80"))
+	if got, want := v.String(), `{"a": "bad \ufffd\ud800", "b": [1.0, 1e+16, 0.1, 1.5e-05, true, null]}`; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got, want := pyjson.Clean("x\xff\xed\xa0\x80y"), "x\ufffd\ufffdy"; got != want {
+		t.Errorf("Clean: got %q, want %q", got, want)
+	}
+	list := pyjson.List()
+	list.Set("a", pyjson.Int(1))
+	if diff := cmp.Diff(pyjson.List(), list); diff != "" {
+		t.Errorf("Set changed a list:\n%s", diff)
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, doc := range documents {
+		f.Add([]byte(doc))
+	}
+	f.Add([]byte(strings.Repeat(`{"a":[`, 300)))
+	f.Add([]byte("\xef\xbb\xbf{\"k\": \"\xff\"}"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		v, err := pyjson.Parse(data)
+		printed := v.String()
+		again, err2 := pyjson.Parse([]byte(printed))
+		if err2 != nil {
+			if err != nil && strings.Contains(err.Error(), "nested deeper") {
+				return
+			}
+			t.Fatalf("%q prints as %q, which does not parse: %v", data, printed, err2)
+		}
+		if got := again.String(); got != printed {
+			t.Fatalf("%q prints as %q, then as %q", data, printed, got)
+		}
+		for _, c := range []byte(printed) {
+			if c < ' ' || c > '~' {
+				t.Fatalf("%q prints as %q, which is not ASCII", data, printed)
+			}
+		}
+		// What Go takes, we take. (We take more: NaN, lone surrogates, depth apart.)
+		if err != nil && utf8.Valid(data) && json.Valid(data) && !strings.Contains(err.Error(), "nested deeper") {
+			t.Fatalf("%q is JSON, but: %v", data, err)
+		}
+	})
+}
