@@ -7,8 +7,10 @@ import (
 	"os"
 
 	"github.com/muster-run/muster/internal/cli"
+	"github.com/muster-run/muster/process"
 )
 
 func main() {
+	process.GuardMain()
 	os.Exit(cli.Run(context.Background(), os.Args, os.Stdin, os.Stdout, os.Stderr))
 }

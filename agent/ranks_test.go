@@ -1,0 +1,78 @@
+package agent
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/store"
+)
+
+// Source: SimpleElasticAgent._assign_worker_ranks.
+func TestAssign(t *testing.T) {
+	tests := []struct {
+		name  string
+		infos []roleInfo
+		want  []ranks
+	}{
+		{"one node", []roleInfo{{"a", 0, 4}}, []ranks{{0, 4, 0, 4}}},
+		{"two nodes of different size", []roleInfo{{"a", 0, 2}, {"a", 1, 1}}, []ranks{{0, 3, 0, 3}, {2, 3, 2, 3}}},
+		{"two roles", []roleInfo{{"a", 0, 2}, {"b", 1, 3}, {"a", 2, 1}},
+			[]ranks{{0, 6, 0, 3}, {2, 6, 0, 3}, {5, 6, 2, 3}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, assign(tt.infos), cmp.AllowUnexported(ranks{})); diff != "" {
+				t.Errorf("assign (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestExchangeRanks(t *testing.T) {
+	s := store.NewMemory()
+	got := make([]ranks, 3)
+	errs := make([]error, 3)
+	var wg sync.WaitGroup
+	for i, size := range []int{2, 1, 3} {
+		wg.Go(func() { got[i], errs[i] = exchangeRanks(t.Context(), s, i, 3, "trainer", size) })
+	}
+	wg.Wait()
+	for i, err := range errs {
+		if err != nil {
+			t.Errorf("agent %d: %v", i, err)
+		}
+	}
+	want := []ranks{{0, 6, 0, 6}, {2, 6, 2, 6}, {3, 6, 3, 6}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(ranks{})); diff != "" {
+		t.Errorf("exchangeRanks (-want +got):\n%s", diff)
+	}
+	// What a Python agent reads, spelt as Python spells it.
+	// Source: spec/rendezvous.md A.6.
+	text, err := s.Get(t.Context(), "torchelastic/assigned_ranks/1")
+	if err != nil || string(text) != "[2, 6, 2, 6]" {
+		t.Errorf("assigned_ranks/1 = %q, %v, want [2, 6, 2, 6]", text, err)
+	}
+}
+
+func TestExchangeRanksRefusesNonsense(t *testing.T) {
+	for _, text := range []string{"", "{", `{"role": "a", "rank": 1, "local_world_size": 0}`, "[1]"} {
+		s := store.NewMemory()
+		if err := s.Set(context.Background(), "torchelastic/role_info/1", []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		_, err := exchangeRanks(t.Context(), s, 0, 2, "a", 1)
+		if err == nil || !strings.Contains(err.Error(), "role_info/1") {
+			t.Errorf("role info %q: error %v, want one that names the key", text, err)
+		}
+	}
+}
+
+func TestIdenticalRanks(t *testing.T) {
+	if got, want := identicalRanks(2, 3, 4), (ranks{8, 12, 8, 12}); got != want {
+		t.Errorf("identicalRanks(2, 3, 4) = %+v, want %+v", got, want)
+	}
+}

@@ -1,0 +1,82 @@
+package agent
+
+import (
+	"path/filepath"
+	"time"
+
+	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/process"
+)
+
+// event returns what all events of this agent have in common. at may be nil,
+// or not have its round yet.
+func (a *Agent) event(at *attempt, source events.Source, state events.State) events.Event {
+	e := events.Event{
+		Source:      source,
+		State:       state,
+		RunID:       a.cfg.Rendezvous.RunID(),
+		Role:        a.cfg.Spec.Role,
+		Hostname:    a.cfg.Host,
+		RdzvBackend: a.cfg.Rendezvous.Backend(),
+		Restarts:    a.restarts,
+		EntryPoint:  filepath.Base(a.cfg.Spec.Entrypoint),
+	}
+	if at != nil && at.round != nil {
+		e.GroupRank, e.GroupWorldSize = &at.round.Rank, &at.round.WorldSize
+	}
+	return e
+}
+
+// recordStep records one step of starting an attempt.
+func (a *Agent) recordStep(at *attempt, state events.State, took time.Duration, err error) {
+	e := a.event(at, events.Agent, state)
+	e.Duration = took
+	if err != nil {
+		e.RawError = err.Error()
+	}
+	a.cfg.Events.Record(e)
+}
+
+func (a *Agent) workerEvent(at *attempt, state events.State, localRank, pid int) events.Event {
+	e := a.event(at, events.Worker, state)
+	rank := at.ranks.base + localRank
+	e.GlobalRank, e.PID = &rank, pid
+	e.LocalRank = localRank
+	e.RoleRank, e.RoleWorldSize = at.ranks.roleBase+localRank, at.ranks.roleWorld
+	return e
+}
+
+// recordEnd records how every worker of the last attempt ended, and the agent.
+func (a *Agent) recordEnd(at *attempt, exits map[int]process.Exit, r *Result, took time.Duration, err error) {
+	for i := range a.cfg.Spec.LocalWorldSize {
+		exit, ended := exits[i]
+		if !ended {
+			continue
+		}
+		state := events.Succeeded
+		var f *failure.ProcessFailure
+		if r.State != Succeeded {
+			state = events.Terminated
+			if f = r.Failures[at.ranks.base+i]; f != nil {
+				state = events.Failed
+			}
+		}
+		e := a.workerEvent(at, state, i, exit.PID)
+		e.RunTime = took
+		if f != nil {
+			e.ExitCode, e.RawError = &f.ExitCode, string(f.ErrorFileData())
+		}
+		a.cfg.Events.Record(e)
+	}
+	state := events.Succeeded
+	if err != nil || r.State != Succeeded {
+		state = events.Failed
+	}
+	e := a.event(at, events.Agent, state)
+	e.RunTime = took
+	if err != nil {
+		e.RawError = err.Error()
+	}
+	a.cfg.Events.Record(e)
+}

@@ -1,0 +1,163 @@
+package launch
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/logs"
+	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/c10d"
+	"github.com/muster-run/muster/rendezvous/static"
+)
+
+// Run runs one host's part of a job and returns when all that it started has
+// ended. A job whose workers failed is a Result with a Report, not an error;
+// errors are those of the configuration, the rendezvous and the log directory.
+// A job that a signal stopped returns its result along with a
+// *process.SignalError.
+//
+// Run handles the signals of the configuration while it runs, and makes the
+// program a child subreaper. It may run once at a time in a program.
+// Source: launch_agent in torch/distributed/launcher/api.py.
+func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
+	cfg, err = Resolve(cfg)
+	if err != nil {
+		return nil, err
+	}
+	log := cfg.Logger
+	ctx, hurry, stop := handleSignals(ctx, cfg.SignalsToHandle, log)
+	defer stop()
+
+	if err := process.CheckLimits(cfg.NprocPerNode); err != nil {
+		return nil, err
+	}
+	sink, err := events.New(cfg.EventLogHandler, cfg.Stderr)
+	if err != nil {
+		return nil, err
+	}
+	handler, err := newHandler(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	run, err := logs.New(cfg.Logs)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		keep := err != nil || result.IsFailed()
+		err = errors.Join(err, run.Close(keep))
+	}()
+	supervisor, err := process.NewSupervisor(process.SupervisorConfig{Logger: log, Guard: true, ReapOrphans: true})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, supervisor.Close()) }()
+
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	identical, _ := cfg.LookupEnv("TORCH_ELASTIC_WORKER_IDENTICAL")
+	a, err := agent.New(agent.Config{
+		Spec: agent.Spec{
+			Role:           cfg.Role,
+			LocalWorldSize: cfg.NprocPerNode,
+			Entrypoint:     cfg.Entrypoint,
+			Args:           func(localRank int) []string { return Substitute(cfg.Args, localRank) },
+			Env:            workerEnv(cfg),
+			CPUs:           cfg.CPUs,
+			Title:          cfg.Title,
+		},
+		Rendezvous:             handler,
+		Supervisor:             supervisor,
+		Logs:                   run,
+		Env:                    cfg.Env,
+		Host:                   host,
+		MaxRestarts:            cfg.MaxRestarts,
+		ShutdownTimeout:        cfg.ShutdownTimeout,
+		ExitBarrierTimeout:     cfg.ExitBarrierTimeout,
+		UninterruptibleTimeout: uninterruptibleTimeout(&cfg),
+		IdenticalWorkers:       identical == "1",
+		Hurry:                  hurry,
+		Events:                 sink,
+		Logger:                 log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	result, err = a.Run(ctx)
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	if cerr := handler.Shutdown(closing); cerr != nil {
+		log.Warn("shut the rendezvous down", "error", cerr)
+	}
+	return result, err
+}
+
+// closeTimeout bounds closing the rendezvous at the end of a job.
+const closeTimeout = 5 * time.Second
+
+// newHandler makes the rendezvous that Resolve chose.
+func newHandler(cfg Config, log *slog.Logger) (rendezvous.Handler, error) {
+	settings, err := rendezvous.ParseSettings(cfg.RdzvConf)
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range settings.Unknown {
+		log.Warn("rendezvous configuration key is not known and has no effect", "key", key)
+	}
+	if cfg.RdzvBackend == "static" {
+		return static.New(static.Config{RunID: cfg.RunID, Endpoint: cfg.RdzvEndpoint, NodeRank: cfg.NodeRank, Logger: log})
+	}
+	noShare, _ := cfg.LookupEnv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+	return c10d.New(c10d.Config{
+		RunID:        cfg.RunID,
+		Endpoint:     cfg.RdzvEndpoint,
+		LocalAddr:    cfg.LocalAddr,
+		PrivateStore: noShare == "1",
+		Settings:     settings,
+		Logger:       log,
+	})
+}
+
+// workerEnv returns the variables of each worker that the launcher, not the
+// agent, knows.
+// Source: LocalElasticAgent._start_workers, run in torch/distributed/run.py.
+func workerEnv(cfg Config) func(localRank int) map[string]string {
+	common := map[string]string{"TORCHELASTIC_SIGNALS_TO_HANDLE": cfg.SignalsText}
+	if _, ok := cfg.LookupEnv("TORCH_NCCL_ASYNC_ERROR_HANDLING"); !ok {
+		common["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
+	}
+	if cfg.OMPNumThreads != "" {
+		common["OMP_NUM_THREADS"] = cfg.OMPNumThreads
+	}
+	return func(localRank int) map[string]string {
+		env := maps.Clone(common)
+		if cfg.VirtualLocalRank {
+			// Resolve has checked every local rank.
+			virtual, _ := VirtualLocalRankEnv(cfg.LookupEnv, localRank)
+			maps.Copy(env, virtual)
+		}
+		return env
+	}
+}
+
+// uninterruptibleTimeout reads TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT,
+// seconds. Anything else than a positive number turns the check off, as in
+// torchrun.
+func uninterruptibleTimeout(cfg *Config) time.Duration {
+	text, _ := cfg.LookupEnv("TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT")
+	seconds, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(seconds > 0) || seconds > 1e9 {
+		return 0
+	}
+	return time.Duration(seconds * float64(time.Second))
+}
