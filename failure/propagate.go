@@ -8,6 +8,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/muster-run/muster/internal/pyjson"
@@ -16,8 +19,8 @@ import (
 // Propagate writes the root cause to dst, the agent's own
 // TORCHELASTIC_ERROR_FILE, for whoever started the agent. A sound error file of the object form is
 // copied with message.errorCode set to the worker's exit code; one of the
-// string form is copied as it is, with a warning, as torchrun does. Where the
-// worker left no sound file, one is made from what is known (torchrun writes
+// string form is copied as it is, with a warning, as torchrun does. A missing
+// timestamp is filled in. Where the worker left no sound file, one is made from what is known (torchrun writes
 // nothing). An empty dst or os.DevNull writes nothing. A file that is there already is replaced, with
 // a warning; something other than a file is left alone and an error. dst is complete or
 // not touched.
@@ -43,13 +46,31 @@ func propagated(root *ProcessFailure) pyjson.Value {
 		}
 		return v
 	}
+	// Members are copied before they change: the failure keeps its own.
 	message, _ := v.Get("message")
-	copied := *message // the members' array is shared; Set must not write to it
-	copied.Members = append([]pyjson.Member(nil), message.Members...)
-	document := pyjson.Dict(append([]pyjson.Member(nil), v.Members...)...)
+	copied := pyjson.Dict(slices.Clone(message.Members)...)
+	mendTimestamp(&copied, root)
+	document := pyjson.Dict(slices.Clone(v.Members)...)
 	document.Set("message", copied)
 	setErrorCode(&document, root.ExitCode)
 	return document
+}
+
+// mendTimestamp sees to it that extraInfo has a timestamp for int(): without
+// one a torchrun above would crash.
+func mendTimestamp(message *pyjson.Value, root *ProcessFailure) {
+	at := root.File.Timestamp
+	info, _ := message.Get("extraInfo")
+	stamp, _ := info.Get("timestamp")
+	switch {
+	case at.IsZero():
+		at = root.FailedAt
+	case stamp.Kind == pyjson.Number || strings.TrimSpace(stamp.Text) == strconv.FormatInt(at.Unix(), 10):
+		return
+	}
+	mended := pyjson.Dict(slices.Clone(info.Members)...)
+	mended.Set("timestamp", pyjson.Str(strconv.FormatInt(at.Unix(), 10)))
+	message.Set("extraInfo", mended)
 }
 
 func setErrorCode(v *pyjson.Value, code int) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -35,12 +36,15 @@ func write(t *testing.T, content string) string {
 // Source: golden/fail-record.
 func TestPropagateGolden(t *testing.T) {
 	dst := filepath.Join(t.TempDir(), "agent.json")
-	root := failure.New(failure.Observation{ExitCode: 1, Time: noon, ErrorFile: "testdata/torchrun-2.15/worker_error.json"})
+	sample := func(name string) string {
+		return strings.ReplaceAll(read(t, "testdata/torchrun-2.15/"+name), "<UNIX_SECS>", "1795233104")
+	}
+	root := failure.New(failure.Observation{ExitCode: 1, Time: noon, ErrorFile: write(t, sample("worker_error.json"))})
 	for range 2 { // the second time over the first
 		if err := failure.Propagate(root, dst); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(read(t, "testdata/torchrun-2.15/agent_error.json"), read(t, dst)); diff != "" {
+		if diff := cmp.Diff(sample("agent_error.json"), read(t, dst)); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 		}
 	}
@@ -62,6 +66,10 @@ func TestPropagate(t *testing.T) {
 			`{"message": {"message": "m", "extraInfo": {"timestamp": "5"}, "errorCode": -11}, "x": [1.50, NaN]}`},
 		{"errorCode there already", `{"message": {"errorCode": 0, "message": "m", "extraInfo": {"timestamp": "5"}}}`, 2, "",
 			`{"message": {"errorCode": 2, "message": "m", "extraInfo": {"timestamp": "5"}}}`},
+		{"no timestamp", `{"message": {"message": "m", "extraInfo": 5}}`, 2, "",
+			`{"message": {"message": "m", "extraInfo": {"timestamp": "1795262400"}, "errorCode": 2}}`},
+		{"timestamp that int() refuses", `{"message": {"extraInfo": {"a": 1, "timestamp": "1795233104.5"}, "message": "m"}}`, 0, "",
+			`{"message": {"extraInfo": {"a": 1, "timestamp": "1795233104"}, "message": "m"}}`},
 		{"no file", "", 1, "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\n    f()\nValueError: boom\n",
 			`{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback (most recent call last):\n  File \"a.py\", line 1, in <module>\n    f()\nValueError: boom", "timestamp": "1795262400"}, "errorCode": 1}}`},
 		{"no file, no traceback", "", -9, "", `{"message": {"message": "killed by SIGKILL", "extraInfo": {"py_callstack": "", "timestamp": "1795262400"}, "errorCode": -9}}`},
@@ -69,7 +77,7 @@ func TestPropagate(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			o := failure.Observation{ExitCode: tt.exitCode, Time: noon, StderrTail: []byte(tt.stderr)}
+			o := failure.Observation{ExitCode: tt.exitCode, Started: noon.Add(-time.Minute), Time: noon, StderrTail: []byte(tt.stderr)}
 			if tt.content != "" {
 				o.ErrorFile = write(t, tt.content)
 			}

@@ -462,8 +462,8 @@ func readHeadless(lines []line, i int) (a account, end int) {
 		!strings.Contains(lines[i].text, ", in ") && len(text) <= 4
 	if !syntax {
 		// Only what stands at the very beginning can have lost its heading.
-		for _, l := range lines[min(1, i):i] {
-			if !strings.HasPrefix(l.text, "  ") {
+		for n, l := range lines[:i] {
+			if n > 0 && !strings.HasPrefix(l.text, "  ") || strings.Contains(l.text, "(most recent call") {
 				return account{}, end
 			}
 		}
