@@ -25,6 +25,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // TailSize is how much of a worker's stderr is kept for the report.
@@ -141,23 +143,32 @@ func mkdirRandom(parent, prefix string) (string, error) {
 func (r *Run) Dir() string { return r.dir }
 
 // Close tidies up. Unless keep is set, a temporary directory that New made is
-// removed if no output was kept in it.
+// removed if nothing was kept in it.
 func (r *Run) Close(keep bool) error {
 	if r.temp == "" || keep {
 		return nil
 	}
-	holdsFiles := false
-	err := filepath.WalkDir(r.temp, func(_ string, entry fs.DirEntry, err error) error {
-		if err == nil && !entry.IsDir() {
-			holdsFiles = true
-			return filepath.SkipAll
-		}
-		return err
-	})
-	if err != nil || holdsFiles {
+	return removeEmpty(r.temp)
+}
+
+// removeEmpty removes a directory and what is below it, unless there is a file.
+func removeEmpty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
 		return err
 	}
-	return os.RemoveAll(r.temp)
+	for _, entry := range entries {
+		if !entry.IsDir() {
+			return nil
+		}
+		if err := removeEmpty(filepath.Join(dir, entry.Name())); err != nil {
+			return err
+		}
+	}
+	if err := unix.Rmdir(dir); err != nil && err != unix.ENOTEMPTY && err != unix.EEXIST {
+		return &fs.PathError{Op: "remove", Path: dir, Err: err}
+	}
+	return nil
 }
 
 // A Worker is what an Attempt must know of one worker.
