@@ -81,6 +81,9 @@ func Resolve(cfg Config) (Config, error) {
 			errs = append(errs, err)
 		}
 	}
+	if err := checkLogDir(cfg.Logs); err != nil {
+		errs = append(errs, err)
+	}
 	if err := checkEntrypoint(cfg.Entrypoint, cfg.LookupEnv); err != nil {
 		errs = append(errs, err)
 	}

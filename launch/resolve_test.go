@@ -141,6 +141,9 @@ func TestResolveErrors(t *testing.T) {
 		{"no program", func(c *launch.Config) { c.Entrypoint = "" }, "no program named"},
 		{"program missing", func(c *launch.Config) { c.Entrypoint = "no-such-program" }, "no-such-program is in no directory of PATH=/usr/bin:/bin"},
 		{"path missing", func(c *launch.Config) { c.Entrypoint = "/no/such/program" }, "no such file"},
+		{"log directory is a file", func(c *launch.Config) { c.Logs.Dir = "/etc/passwd" }, "log directory /etc/passwd: /etc/passwd is a file; name another"},
+		{"log directory in a file", func(c *launch.Config) { c.Logs.Dir = "/etc/passwd/logs" }, "log directory: stat /etc/passwd/logs: not a directory"},
+		{"filters without files", func(c *launch.Config) { c.Logs.Dir, c.Logs.DuplicateStderrFilters = "/dev/null", []string{"x"} }, "no place for duplicate filters"},
 		{"directory", func(c *launch.Config) { c.Entrypoint = "/tmp" }, "/tmp is a directory"},
 	}
 	for _, tt := range tests {
@@ -162,6 +165,35 @@ func TestResolveErrors(t *testing.T) {
 			t.Errorf("%d problems, want 4: %v", n, err)
 		}
 	})
+}
+
+func TestResolveLogDirWritable(t *testing.T) {
+	dir := t.TempDir()
+	closed := filepath.Join(dir, "closed")
+	if err := os.Mkdir(closed, 0o555); err != nil {
+		t.Fatal(err)
+	}
+	resolve := func(logDir string) error {
+		_, err := launch.Resolve(config(func(c *launch.Config) { c.Logs.Dir = logDir }))
+		return err
+	}
+	if err := resolve(filepath.Join(dir, "to", "be", "made")); err != nil {
+		t.Error(err)
+	}
+	if err := resolve(os.DevNull); err != nil {
+		t.Error(err)
+	}
+	if os.Geteuid() == 0 {
+		t.Skip("root may write anywhere")
+	}
+	want := "log directory " + closed + "/logs: " + closed + " is not writable; name another directory with --log-dir"
+	if err := resolve(filepath.Join(closed, "logs")); err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+	t.Setenv("TMPDIR", closed)
+	if err := resolve(""); err == nil || !strings.Contains(err.Error(), "set TMPDIR or name one with --log-dir") {
+		t.Errorf("error %v", err)
+	}
 }
 
 func TestFindExecutable(t *testing.T) {

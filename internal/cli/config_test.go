@@ -312,6 +312,7 @@ func TestBadInput(t *testing.T) {
 		{args: "--signals-to-handle SIGKILL,SIGTERM s.py", want: "argument --signals-to-handle/--signals_to_handle: signals to handle: SIGKILL cannot be handled"},
 		{args: "--master-port 70000 s.py", want: "master port: want 0 to 65535, got 70000"},
 		{args: "s.py", env: "LOGLEVEL=loud", want: "LOGLEVEL='loud': want DEBUG, INFO"},
+		{args: "--log-dir s.py s.py", want: "log directory s.py: s.py is a file"},
 		{args: "--foo bar s.py", want: "unrecognized arguments: --foo"}, // nothing about bar
 		{args: "--bad --nnodes x --nproc-per-node 0 -r 9 --max-restarts -1 --rdzv-backend zk s.py",
 			want: "unrecognized arguments: --bad|'x' is not in N|at least one worker|-r/--redirects|max restarts|\"zk\""},

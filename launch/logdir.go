@@ -1,0 +1,44 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/logs"
+)
+
+// checkLogDir says why log files could not be made, as far as that can be seen
+// without making one, so that it is reported with whatever else is wrong.
+func checkLogDir(cfg logs.Config) error {
+	dir, advice := cfg.Dir, "name another directory with --log-dir"
+	switch dir {
+	case os.DevNull:
+		if cfg.DuplicateStdoutFilters != nil || cfg.DuplicateStderrFilters != nil {
+			return fmt.Errorf("log directory %s keeps no files, so there is no place for duplicate filters; name another with --log-dir or leave the filters out", dir)
+		}
+		return nil
+	case "":
+		dir, advice = os.TempDir(), "set TMPDIR or name one with --log-dir"
+	}
+	// What is missing will be made, in the nearest directory that is there.
+	for parent := dir; ; parent = filepath.Dir(parent) {
+		info, err := os.Stat(parent)
+		if errors.Is(err, fs.ErrNotExist) && filepath.Dir(parent) != parent {
+			continue
+		}
+		switch {
+		case err != nil:
+			return fmt.Errorf("log directory: %w; %s", err, advice)
+		case !info.IsDir():
+			return fmt.Errorf("log directory %s: %s is a file; %s", dir, parent, advice)
+		case unix.Access(parent, unix.W_OK|unix.X_OK) != nil:
+			return fmt.Errorf("log directory %s: %s is not writable; %s", dir, parent, advice)
+		}
+		return nil
+	}
+}
