@@ -7,12 +7,15 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/muster-run/muster/process"
 )
 
 var update = flag.Bool("update", false, "rewrite golden files and scripts with what the program says")
 
 // The test binary is muster and torchrun, too, for the scripts.
 func TestMain(m *testing.M) {
+	process.GuardMain() // or a guard that a job starts would run the tests
 	program := func() { os.Exit(Run(context.Background(), os.Args, os.Stdin, os.Stdout, os.Stderr)) }
 	testscript.Main(m, map[string]func(){"muster": program, "torchrun": program})
 }
@@ -23,7 +26,7 @@ func TestScripts(t *testing.T) {
 		UpdateScripts:       *update,
 		RequireExplicitExec: true,
 		Setup: func(env *testscript.Env) error {
-			// Nothing of the caller's settings, but its Python and shells.
+			// Nothing of the caller's settings but where its programs are.
 			env.Setenv("MUSTER_DEVICES", "0")
 			return nil
 		},
