@@ -1,0 +1,182 @@
+package failure_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/muster-run/muster/failure"
+)
+
+func TestSignalName(t *testing.T) {
+	for sig, want := range map[syscall.Signal]string{
+		-1: "", 0: "", 1: "SIGHUP", 6: "SIGABRT", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM", 31: "SIGSYS",
+		33: "", 34: "SIGRTMIN", 35: "SIGRTMIN+1", 40: "SIGRTMIN+6", 63: "SIGRTMIN+29", 64: "SIGRTMAX", 65: "",
+	} {
+		if runtime.GOOS != "linux" && sig > 15 {
+			continue
+		}
+		if got := failure.SignalName(sig); got != want {
+			t.Errorf("signal %d: got %q, want %q", sig, got, want)
+		}
+	}
+}
+
+func TestCause(t *testing.T) {
+	type o = failure.Observation
+	trace := func(last string) []byte {
+		return []byte("Traceback (most recent call last):\n  File \"/env/torch/distributed/x.py\", line 3, in f\n    f(1)\n" + last + "\n")
+	}
+	record := func(message string) string {
+		return write(t, `{"message": {"message": "`+message+`", "extraInfo": {"py_callstack": "T", "timestamp": "5"}}}`)
+	}
+	tests := []struct {
+		name        string
+		o           o
+		cause, hint string // hint: a part of it, or "" for none at all
+		kind        failure.Kind
+	}{
+		{"code", o{ExitCode: 3}, "exit code 3", "", failure.Failed},
+		{"code and stderr", o{ExitCode: 3, StderrTail: []byte("a\n50%\r100% \x1b[31mfailed\x1b[0m\a\n\n")}, "exit code 3; last line on stderr: 100% failed\ufffd", "", failure.Failed},
+		{"sys.exit(text)", o{ExitCode: 1, StderrTail: []byte("no data in /x\n")}, "exit code 1; last line on stderr: no data in /x", "", failure.Failed},
+		{"exception", o{ExitCode: 1, StderrTail: trace("ValueError: boom\nmore")}, "ValueError: boom", "", failure.Failed},
+		{"exception whose first line is only its type", o{ExitCode: 1, ErrorFile: record(`ProcessRaisedException: \n\n-- Process 1 terminated`)}, "ProcessRaisedException: -- Process 1 terminated", "", failure.Failed},
+		{"survived exception", o{ExitCode: 3, StderrTail: trace("ValueError: boom")}, "exit code 3; last traceback on stderr: ValueError: boom", "", failure.Failed},
+		{"recorded", o{ExitCode: 1, ErrorFile: record(`ValueError: boom\nmore`)}, "ValueError: boom", "", failure.Failed},
+		{"recorded, with control characters", o{ExitCode: 1, ErrorFile: record(`ValueError:\t\u001b[31mboom\u202e\u0000`)}, "ValueError: boom\ufffd\ufffd", "", failure.Failed},
+		{"recorded, then crashed", o{ExitCode: -11, ErrorFile: record("ValueError: boom")}, "ValueError: boom; then killed by SIGSEGV (segmentation fault)", "", failure.Failed},
+		{"long", o{ExitCode: 1, ErrorFile: record("ValueError: " + strings.Repeat("é", 5000))}, "ValueError: " + strings.Repeat("é", 388) + "…", "", failure.Failed},
+		{"signal", o{ExitCode: -11, CoreDumped: true}, "killed by SIGSEGV (segmentation fault), core dumped", "", failure.Failed},
+		{"real-time signal", o{ExitCode: -40}, "killed by SIGRTMIN+6", "", failure.Failed},
+		{"signal without a name", o{ExitCode: -33}, "killed by signal 33", "", failure.Failed},
+		{"SIGKILL", o{ExitCode: -9}, "killed by SIGKILL", "somebody else sent SIGKILL", failure.Failed},
+		{"SIGKILL after a traceback that it survived", o{ExitCode: -9, StderrTail: append(trace("ValueError: boom"), "retrying\n\n\ngoing on\n"...)},
+			"killed by SIGKILL; last line on stderr: going on", "somebody else sent SIGKILL", failure.Failed},
+		{"SIGTERM from outside", o{ExitCode: -15}, "killed by SIGTERM", "muster did not send it", failure.Failed},
+		{"SIGINT", o{ExitCode: -2, StderrTail: trace("KeyboardInterrupt")}, "killed by SIGINT; last traceback on stderr: KeyboardInterrupt", "muster did not send it", failure.Failed},
+		{"SIGBUS", o{ExitCode: -7}, "killed by SIGBUS (bus error)", "/dev/shm", failure.Failed},
+		{"crash with Python's stack", o{ExitCode: -11, StderrTail: []byte("Fatal Python error: Segmentation fault\n\nCurrent thread 0x1 (most recent call first):\n  File \"a.py\", line 3 in f\n")},
+			"killed by SIGSEGV (segmentation fault): Segmentation fault in f (a.py:3)", "", failure.Failed},
+		{"abort", o{ExitCode: -6, StderrTail: []byte("x: free(): invalid pointer\n")}, "killed by SIGABRT (the program aborted itself); last line on stderr: x: free(): invalid pointer", "", failure.Failed},
+		{"C++", o{ExitCode: -6, StderrTail: []byte("terminate called after throwing an instance of 'c10::Error'\n  what():  boom\n")},
+			"killed by SIGABRT (the program aborted itself): C++ exception c10::Error: boom", "", failure.Failed},
+		{"OOM", o{ExitCode: -9, OOM: "cgroup memory.events: oom_kill 0→1", StderrTail: trace("ValueError: survived")}, "killed by SIGKILL: out of memory (cgroup memory.events: oom_kill 0→1)", "", failure.Failed},
+		{"OOM of a child", o{ExitCode: 1, OOM: "oom_kill 0→1", StderrTail: trace("RuntimeError: DataLoader worker (pid 5) is killed by signal: Killed.")},
+			"RuntimeError: DataLoader worker (pid 5) is killed by signal: Killed.; out of memory (oom_kill 0→1)", "", failure.Failed},
+		{"timer", o{ExitCode: -9, TimerExpired: "scope step, 30 s"}, "missed a deadline: scope step, 30 s; killed by SIGKILL", "", failure.Failed},
+		{"D state", o{ExitCode: -9, Abandoned: "nfs_wait_bit_killable"}, "did not die of SIGKILL: stuck in the kernel, uninterruptible sleep in nfs_wait_bit_killable", "storage", failure.Failed},
+		{"a shell's SIGKILL", o{ExitCode: 137}, "exit code 137 (128+9: how a shell reports SIGKILL)", "somebody else sent SIGKILL", failure.Failed},
+		{"a shell's OOM", o{ExitCode: 137, OOM: "oom_kill 0→1"}, "exit code 137 (128+9: how a shell reports SIGKILL); out of memory (oom_kill 0→1)", "", failure.Failed},
+		{"129", o{ExitCode: 129}, "exit code 129 (128+1: how a shell reports SIGHUP)", "", failure.Failed},
+		{"128", o{ExitCode: 128}, "exit code 128", "", failure.Failed},
+		{"255", o{ExitCode: 255}, "exit code 255", "", failure.Failed},
+		{"127", o{ExitCode: 127, StderrTail: []byte("a.sh: line 2: nope: command not found\n")}, "exit code 127; last line on stderr: a.sh: line 2: nope: command not found", "did not find a command", failure.Failed},
+		{"126", o{ExitCode: 126}, "exit code 126", "could not execute", failure.Failed},
+		{"missing script", o{ExitCode: 2, StderrTail: []byte("/bin/python3: can't open file '/x/a.py': [Errno 2] No such file or directory\n")},
+			"exit code 2; last line on stderr: /bin/python3: can't open file '/x/a.py': [Errno 2] No such file or directory", "check the script's path", failure.Failed},
+		{"arguments", o{ExitCode: 2, StderrTail: []byte("usage: a.py [-h]\na.py: error: unrecognized arguments: --x\n")},
+			"exit code 2; last line on stderr: a.py: error: unrecognized arguments: --x", "does not take these arguments", failure.Failed},
+		{"missing module", o{ExitCode: 1, Entrypoint: "/bin/python3", StderrTail: trace("ModuleNotFoundError: No module named 'x'")}, "ModuleNotFoundError: No module named 'x'", "install the module for /bin/python3", failure.Failed},
+		{"python -m", o{ExitCode: 1, StderrTail: []byte("/bin/python3: No module named x\n")}, "exit code 1; last line on stderr: /bin/python3: No module named x", "install the module", failure.Failed},
+		{"CUDA out of memory", o{ExitCode: 1, StderrTail: trace("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.")}, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.", "GPU's memory is full", failure.Failed},
+		{"gloo", o{ExitCode: 1, StderrTail: trace("RuntimeError: [/p/gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]:5")}, "RuntimeError: [/p/gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]:5", "another worker", failure.LostPeer},
+		{"NCCL", o{ExitCode: -6, StderrTail: []byte("terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  [PG 0 Rank 1] NCCL watchdog thread terminated with exception: remote process exited or there was a network error\n")},
+			"killed by SIGABRT (the program aborted itself): C++ exception c10::DistBackendError: [PG 0 Rank 1] NCCL watchdog thread terminated with exception: remote process exited or there was a network error", "another worker", failure.LostPeer},
+		{"store", o{ExitCode: 1, StderrTail: trace("torch.distributed.DistNetworkError: failed to recv, got 0 bytes")}, "torch.distributed.DistNetworkError: failed to recv, got 0 bytes", "another worker", failure.LostPeer},
+		{"some other connection", o{ExitCode: 1, StderrTail: []byte("Traceback (most recent call last):\n  File \"/env/http/client.py\", line 3, in f\nConnectionResetError: [Errno 104] Connection reset by peer\n")},
+			"ConnectionResetError: [Errno 104] Connection reset by peer", "", failure.Failed},
+		{"port", o{ExitCode: 1, StderrTail: trace("RuntimeError: The server socket has failed to listen: EADDRINUSE")}, "RuntimeError: The server socket has failed to listen: EADDRINUSE", "another process listens", failure.Failed},
+		{"disk", o{ExitCode: 1, StderrTail: trace("OSError: [Errno 28] No space left on device")}, "OSError: [Errno 28] No space left on device", "file system is full", failure.Failed},
+		{"stopped", o{ExitCode: -15, StoppedBy: syscall.SIGTERM, StderrTail: trace("ValueError: of the past")}, "stopped with SIGTERM", "", failure.Stopped},
+		{"stopped with SIGKILL in the end", o{ExitCode: -9, StoppedBy: syscall.SIGTERM}, "stopped with SIGTERM; had to be killed after the grace", "", failure.Stopped},
+		{"stopped, its own exit code", o{ExitCode: 1, StoppedBy: syscall.SIGTERM}, "stopped with SIGTERM; exit code 1", "", failure.Stopped},
+		{"stopped, recorded", o{ExitCode: 1, StoppedBy: syscall.SIGTERM, ErrorFile: record("ValueError: boom")}, "ValueError: boom; stopped with SIGTERM; exit code 1", "", failure.Stopped},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.o.Time = noon
+			f := failure.New(tt.o)
+			if f.Cause != tt.cause {
+				t.Errorf("cause:\n%s, want\n%s", f.Cause, tt.cause)
+			}
+			if (f.Hint == "") != (tt.hint == "") || !strings.Contains(f.Hint, tt.hint) {
+				t.Errorf("hint %q, want %q", f.Hint, tt.hint)
+			}
+			if f.Kind != tt.kind {
+				t.Errorf("kind %s, want %s", f.Kind, tt.kind)
+			}
+			checkFailure(t, f)
+		})
+	}
+}
+
+// What the kernel says to real files.
+func TestExplainStart(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, content string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	foreign := "\x7fELF\x02\x01\x01" + strings.Repeat("\x00", 9) + "\x02\x00\x16\x00" // s390x, byte order apart
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		program     string
+		cause, hint string
+	}{
+		{filepath.Join(dir, "missing"), "no such file", "check the path"},
+		{dir, "it is a directory", "name the file"},
+		{file("plain", "#!/bin/sh\n", 0o644), "it is not executable", "chmod +x"},
+		{file("noline", "echo hello\n", 0o755), "exec format error: it has no #! line", "begin the file"},
+		{file("empty", "", 0o755), "exec format error: the file is empty or unreadable", ""},
+		{file("foreign", foreign, 0o755), "exec format error: it is built for s390x, this machine is " + runtime.GOARCH, ""},
+		{file("data", "\x00\x01\x02", 0o755), "exec format error: it is no program for this system", ""},
+		{file("nointerp", "#!/no/such/python3 -u\nx\n", 0o755), "its interpreter /no/such/python3 does not exist", "first line"},
+		{file("crlf", "#!/bin/sh\r\nx\r\n", 0o755), "its interpreter /bin/sh does not exist", "Windows line ends"},
+		{filepath.Join(file("f", "", 0o644), "x"), "not a directory", ""},
+	}
+	for _, tt := range tests {
+		err := syscall.Exec(tt.program, []string{tt.program}, nil) // which does not come back if it works
+		if err == nil {
+			t.Fatal("exec of", tt.program)
+		}
+		cause, hint := failure.ExplainStart(tt.program, &os.PathError{Op: "fork/exec", Path: tt.program, Err: err})
+		want := "cannot start " + tt.program + ": " + tt.cause
+		if cause != want || (hint == "") != (tt.hint == "") || !strings.Contains(hint, tt.hint) {
+			t.Errorf("%s (%v): got %q, %q, want %q, %q", tt.program, err, cause, hint, want, tt.hint)
+		}
+	}
+	for err, want := range map[error]string{
+		syscall.EAGAIN:  "cannot start " + self + ": no more processes or threads",
+		syscall.ENOMEM:  "cannot start " + self + ": out of memory",
+		syscall.EMFILE:  "cannot start " + self + ": too many open files",
+		syscall.E2BIG:   "cannot start " + self + ": its arguments and environment are too long",
+		syscall.ETXTBSY: "cannot start " + self + ": the file is being written to",
+		syscall.EACCES:  "cannot start " + self + ": permission denied",
+		syscall.EPERM:   "cannot start " + self + ": operation not permitted",
+	} {
+		if got, _ := failure.ExplainStart(self, err); got != want {
+			t.Errorf("%v: got %q, want %q", err, got, want)
+		}
+	}
+	if got, _ := failure.ExplainStart("nope", syscall.ENOENT); got != "cannot start nope: no such program in PATH" {
+		t.Errorf("in PATH: got %q", got)
+	}
+	if got, _ := failure.ExplainStart("", errors.New("no\nslots")); got != "cannot start the worker: no slots" {
+		t.Errorf("other error: got %q", got)
+	}
+	f := failure.New(failure.Observation{ExitCode: 1, Entrypoint: "nope", StartErr: syscall.ENOENT, StderrTail: []byte(simple)})
+	if f.Cause != "cannot start nope: no such program in PATH" || f.Traceback != "" || f.Hint == "" {
+		t.Errorf("got %q, %q, %q", f.Cause, f.Hint, f.Traceback)
+	}
+	checkFailure(t, f)
+}

@@ -1,0 +1,286 @@
+package failure_test
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/failure"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata/report")
+
+func text(t *testing.T, r *failure.Report) string {
+	t.Helper()
+	var b strings.Builder
+	if err := r.WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	return b.String()
+}
+
+func after(d time.Duration) time.Time { return noon.Add(d) }
+
+// peer is rank n, ended by SIGTERM 100 ms after noon.
+func peer(n int, stoppedBy syscall.Signal) *failure.ProcessFailure {
+	return failure.New(failure.Observation{LocalRank: n, Rank: n, PID: 10091 + n, ExitCode: -15,
+		Time: after(100*time.Millisecond + time.Duration(n)), StoppedBy: stoppedBy, Host: "h.example"})
+}
+
+// Without what muster adds, the block is torchrun's, byte for byte.
+// Source: golden/fail-plain, fail-signal, fail-record.
+func TestReportGolden(t *testing.T) {
+	record := strings.ReplaceAll(read(t, "testdata/torchrun-2.15/worker_error.json"), "<UNIX_SECS>", fmt.Sprint(noon.Unix()))
+	tests := []struct {
+		golden, title string
+		exitCode      int
+		errorFile     string
+	}{
+		{"fail-plain-exit3.txt", "fail.py", 3, ""},
+		{"fail-plain-raise.txt", "fail.py", 1, ""},
+		{"fail-signal-segv.txt", "fail.py", -11, ""},
+		{"fail-record-raise.txt", "rec.py", 1, record},
+	}
+	for _, tt := range tests {
+		t.Run(tt.golden, func(t *testing.T) {
+			o := failure.Observation{LocalRank: 1, Rank: 1, PID: 10092, ExitCode: tt.exitCode, Time: noon, Host: "h.example", StderrPath: "/logs/stderr.log"}
+			if tt.errorFile != "" {
+				o.ErrorFile = write(t, tt.errorFile)
+			}
+			got := text(t, failure.NewReport(failure.ReportConfig{Title: tt.title}, []*failure.ProcessFailure{peer(0, 0), failure.New(o), peer(2, 0)}))
+			_, got, ok := strings.Cut(got, "\n")
+			if !ok {
+				t.Fatal("no first line")
+			}
+			var kept []string
+			for l := range strings.Lines(got) {
+				if !strings.HasPrefix(l, "  cause     : ") && !strings.HasPrefix(l, "  hint      : ") && !strings.HasPrefix(l, "  log       : ") {
+					kept = append(kept, l)
+				}
+			}
+			got = strings.Join(kept, "")
+			want := strings.NewReplacer("<FQDN>", "h.example", "<YYYY-MM-DD_HH:MM:SS>", noon.Local().Format("2006-01-02_15:04:05"),
+				"LOGDIR/<UUID>_<RAND8>/attempt_0/1/error.json", o.ErrorFile).Replace(read(t, filepath.Join("testdata/torchrun-2.15", tt.golden)))
+			got = strings.NewReplacer("pid: 10091", "pid: <PID>", "pid: 10092", "pid: <PID>", "pid: 10093", "pid: <PID>",
+				"PID 10091", "PID <PID>", "PID 10092", "PID <PID>", "PID 10093", "PID <PID>").Replace(got)
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// Whole reports, as people see them.
+func TestReportText(t *testing.T) {
+	local := time.Local
+	time.Local = time.UTC
+	t.Cleanup(func() { time.Local = local })
+	worker := func(n int, o failure.Observation) *failure.ProcessFailure {
+		o.Rank, o.LocalRank, o.PID, o.Host = n, n, 10091+n, "h.example"
+		if o.Time.IsZero() {
+			o.Time = noon
+		}
+		return failure.New(o)
+	}
+	chatter := strings.Repeat("epoch 1: loss nan\n", 30) + "assertion failed: loss is nan\n"
+	tests := []struct {
+		name     string
+		cfg      failure.ReportConfig
+		failures []*failure.ProcessFailure
+	}{
+		{"lifted", failure.ReportConfig{Title: "train.py", Attempt: 2, Restarts: 2}, []*failure.ProcessFailure{
+			peer(0, syscall.SIGTERM), worker(1, failure.Observation{ExitCode: 1, StderrTail: []byte(simple), StderrPath: "/logs/attempt_2/1/stderr.log"}), peer(2, syscall.SIGTERM)}},
+		{"tail", failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{
+			worker(0, failure.Observation{ExitCode: 3, StderrTail: []byte(chatter), StderrPath: "/logs/0/stderr.log"})}},
+		{"oom", failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{
+			worker(0, failure.Observation{ExitCode: 1, Time: after(-time.Millisecond), StderrTail: []byte(strings.Replace(simple,
+				"boom\nsecond line", "[/x/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711", 2))}),
+			worker(1, failure.Observation{ExitCode: -9, OOM: "cgroup memory.events: oom_kill 0→1"}), peer(2, syscall.SIGTERM)}},
+		{"start", failure.ReportConfig{Title: "/no/such/prog"}, []*failure.ProcessFailure{
+			worker(0, failure.Observation{ExitCode: 127, Entrypoint: "/no/such/prog", StartErr: fmt.Errorf("start worker 0: %w", syscall.ENOENT)})}},
+		{"broken error file", failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{
+			func() *failure.ProcessFailure {
+				f := worker(0, failure.Observation{ExitCode: 1, ErrorFile: write(t, `{"mess`)})
+				f.File.Path = "/logs/0/error.json"
+				return f
+			}()}},
+		{"none", failure.ReportConfig{Title: "train.py"}, nil},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := text(t, failure.NewReport(tt.cfg, tt.failures))
+			path := filepath.Join("testdata/report", strings.ReplaceAll(tt.name, " ", "-")+".txt")
+			if *update {
+				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if diff := cmp.Diff(read(t, path), got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// D6: by nanoseconds, not by seconds and rank. D17: what the agent stopped is no
+// failure. And neither is what another's death brought about.
+func TestRoot(t *testing.T) {
+	type o = failure.Observation
+	reset := []byte(strings.Replace(simple, "ValueError: boom", "RuntimeError: [/x/gloo/pair.cc:547] Connection reset by peer", 1))
+	file := func(said int64, written time.Time) string {
+		path := write(t, fmt.Sprintf(`{"message": {"message": "E: m", "extraInfo": {"py_callstack": "T", "timestamp": "%d"}}}`, said))
+		if err := os.Chtimes(path, written, written); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	ms := time.Millisecond
+	tests := []struct {
+		name string
+		all  []o // rank i is all[i]
+		want string
+	}{
+		{"the earlier within a second (D6)", []o{{ExitCode: 10, Time: after(30 * ms)}, {ExitCode: 11, Time: noon}}, "1 0"},
+		{"a nanosecond", []o{{ExitCode: 10, Time: after(1)}, {ExitCode: 11, Time: noon}}, "1 0"},
+		{"a tie", []o{{ExitCode: 10, Time: noon}, {ExitCode: 11, Time: noon}}, "0 1"},
+		{"stopped comes last (D17)", []o{{ExitCode: -15, StoppedBy: 15, Time: after(-ms)}, {ExitCode: 11, Time: noon}}, "1 0"},
+		{"only stopped", []o{{ExitCode: -15, StoppedBy: 15, Time: after(ms)}, {ExitCode: -15, StoppedBy: 15, Time: noon}}, "1 0"},
+		{"raised first, died later", []o{{ExitCode: 1, Time: noon}, {ExitCode: 1, Time: after(800 * ms), ErrorFile: file(noon.Unix(), after(-10*ms))}}, "1 0"},
+		{"raised first, stopped on its way out", []o{{ExitCode: 1, Time: noon}, {ExitCode: -15, StoppedBy: 15, Time: after(800 * ms), ErrorFile: file(noon.Unix(), after(-10*ms))}}, "1 0"},
+		{"raised since it was stopped", []o{{ExitCode: 1, Time: noon}, {ExitCode: 1, StoppedBy: 15, Time: after(800 * ms), ErrorFile: file(noon.Unix(), after(10*ms))}}, "0 1"},
+		{"file from the future", []o{{ExitCode: 1, Time: noon}, {ExitCode: 1, Time: after(ms), ErrorFile: file(noon.Unix()+3600, after(time.Hour))}}, "0 1"},
+		{"file from long ago", []o{{ExitCode: 1, Time: noon}, {ExitCode: 1, Time: after(ms), ErrorFile: file(1, after(-99*time.Hour))}}, "0 1"},
+		{"file from before the start", []o{{ExitCode: 1, Time: noon}, {ExitCode: 1, Started: after(-time.Second), Time: after(ms), ErrorFile: file(noon.Unix()-60, after(-time.Minute))}}, "0 1"},
+		{"file server ahead by an hour", []o{{ExitCode: 1, Time: after(time.Second)}, {ExitCode: 1, Time: after(2 * time.Second), ErrorFile: file(noon.Unix(), after(time.Hour))}}, "1 0"},
+		{"lost its peer before the peer was seen dead", []o{{ExitCode: 1, StderrTail: reset, Time: after(-5 * ms)}, {ExitCode: -9, Time: noon}}, "1 0"},
+		{"all lost a peer", []o{{ExitCode: 1, StderrTail: reset, Time: after(ms)}, {ExitCode: 1, StderrTail: reset, Time: noon}}, "1 0"},
+		{"all three kinds", []o{{ExitCode: -15, StoppedBy: 15, Time: after(-ms)}, {ExitCode: 1, StderrTail: reset, Time: after(-ms)}, {ExitCode: 3, Time: after(ms)}, {ExitCode: 3, Time: noon}}, "3 2 1 0"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			var all []*failure.ProcessFailure
+			for i, o := range tt.all {
+				o.Rank = i
+				all = append(all, failure.New(o))
+			}
+			r := failure.NewReport(failure.ReportConfig{}, append(all, nil))
+			var order []string
+			for _, f := range r.Failures {
+				order = append(order, fmt.Sprint(f.Rank))
+			}
+			if got := strings.Join(order, " "); got != tt.want {
+				t.Errorf("order %s, want %s:\n%s", got, tt.want, text(t, r))
+			}
+			if root := r.Root(); root != r.Failures[0] {
+				t.Errorf("root is %v", root)
+			}
+		})
+	}
+	if root := failure.NewReport(failure.ReportConfig{}, nil).Root(); root != nil {
+		t.Errorf("no failures have the root %v", root)
+	}
+}
+
+func TestReportJSON(t *testing.T) {
+	root := failure.New(failure.Observation{LocalRank: 1, Rank: 5, PID: 10092, ExitCode: -11, CoreDumped: true, Started: after(-time.Second), Time: after(7),
+		StderrTail: []byte("caf\xe9\nbye\n"), StderrPath: "/logs/1/stderr.log"})
+	r := failure.NewReport(failure.ReportConfig{Title: "train.py", Host: "h", RunID: "job7", Attempt: 1, Restarts: 3}, []*failure.ProcessFailure{peer(0, syscall.SIGTERM), root})
+	b, err := json.MarshalIndent(r, "", "\t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := "testdata/report/report.json"
+	if *update {
+		if err := os.WriteFile(path, append(b, '\n'), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(read(t, path), string(b)+"\n"); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// However many workers fail and however much they say, the report stays of a
+// size that a person can scroll through.
+func TestReportBounded(t *testing.T) {
+	long := "Traceback (most recent call last):\n" + strings.Repeat("  File \"a.py\", line 3, in f\n    f(1)\n", 10_000) + "ValueError: boom"
+	file := write(t, fmt.Sprintf(`{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": %q, "timestamp": "5"}}}`, long))
+	var all []*failure.ProcessFailure
+	for i := range 3000 {
+		o := failure.Observation{Rank: i, ExitCode: 1, Time: noon, PID: i + 1}
+		if i < 100 {
+			o.ErrorFile = file
+		}
+		all = append(all, failure.New(o))
+	}
+	got := text(t, failure.NewReport(failure.ReportConfig{Title: strings.Repeat("x", 1<<20)}, all))
+	if len(got) > 1<<20 {
+		t.Errorf("report has %d bytes", len(got))
+	}
+	for _, want := range []string{"  traceback : Traceback (most recent call last):\n  [... ", " bytes left out ...]\n    ", "\n  ValueError: boom\n",
+		"\n[32]:\n", "\n  rank 33 (local_rank 0, pid 34): ValueError: boom\n", "\n  rank 500 (local_rank 0, pid 501): exit code 1\n", "\n  and 1943 more\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("report lacks %q", want)
+		}
+	}
+	if data := all[0].ErrorFileData(); len(data) > 80<<10 || !json.Valid(data) || !strings.Contains(string(data), "ValueError: boom") {
+		t.Errorf("event data has %d bytes: %.200s", len(data), data)
+	}
+}
+
+func TestErrorFileData(t *testing.T) {
+	tests := []struct {
+		o    failure.Observation
+		want string
+	}{
+		{failure.Observation{ExitCode: -15}, `{"message": "<NONE>"}`},
+		// D15: what one failure adds is not seen in another's.
+		{failure.Observation{ExitCode: 3}, `{"message": "<NONE>", "errorTraits": {"category": "system_terminated_error", "retryability": "False"}}`},
+		{failure.Observation{ExitCode: -9}, `{"message": "<NONE>"}`},
+		{failure.Observation{ExitCode: 1, ErrorFile: write(t, `{"message":"a","x":[1,2]}`)}, `{"message": "a", "x": [1, 2]}`},
+		{failure.Observation{ExitCode: -6, ErrorFile: write(t, `[`)}, `{"message": "<NONE>"}`},
+	}
+	for _, tt := range tests {
+		if got := string(failure.New(tt.o).ErrorFileData()); got != tt.want {
+			t.Errorf("exit code %d: got %s, want %s", tt.o.ExitCode, got, tt.want)
+		}
+	}
+}
+
+func TestExitStatus(t *testing.T) {
+	tests := []struct {
+		o    failure.Observation
+		want int
+	}{
+		{failure.Observation{ExitCode: 3}, 3},
+		{failure.Observation{ExitCode: 255}, 255},
+		{failure.Observation{ExitCode: -9}, 137},
+		{failure.Observation{ExitCode: -64}, 192},
+		{failure.Observation{ExitCode: 0}, 1},
+		{failure.Observation{ExitCode: -9, Abandoned: "nfs_wait"}, 1},
+		{failure.Observation{StartErr: fmt.Errorf("x: %w", syscall.ENOENT)}, 127},
+		{failure.Observation{StartErr: syscall.EACCES}, 126},
+		{failure.Observation{StartErr: errors.New("x")}, 126},
+	}
+	for _, tt := range tests {
+		f := failure.New(tt.o)
+		if got := failure.ExitStatus(failure.ModeWorker, f); got != tt.want {
+			t.Errorf("%+v: got %d, want %d", tt.o, got, tt.want)
+		}
+		if got := failure.ExitStatus(failure.ModeTorchrun, f); got != 1 {
+			t.Errorf("%+v: torchrun's status is %d", tt.o, got)
+		}
+	}
+	if got := failure.ExitStatus(failure.ModeWorker, nil); got != 1 {
+		t.Errorf("no root: got %d", got)
+	}
+}
