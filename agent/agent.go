@@ -106,9 +106,10 @@ type Result struct {
 	Restarts int
 	// ReturnValues of function workers, by global rank.
 	ReturnValues map[int][]byte
-	// Failures of the last attempt, by global rank; empty on success.
+	// Failures of the last attempt, by global rank; empty on success, and when
+	// the workers ended because the agent was told to stop.
 	Failures map[int]*failure.ProcessFailure
-	// Report explains the failures; nil on success.
+	// Report explains the failures; nil if there are none.
 	Report *failure.Report
 	// ReportFile is where Report was written as JSON; empty if nowhere.
 	ReportFile string
@@ -154,8 +155,7 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	log := cfg.Logger.With("run_id", cfg.Rendezvous.RunID(), "role", cfg.Spec.Role)
-	return &Agent{cfg: cfg, log: log}, nil
+	return &Agent{cfg: cfg, log: cfg.Logger}, nil
 }
 
 // Run runs the group until it has succeeded, failed for good, or ctx is done.
@@ -211,7 +211,7 @@ func (a *Agent) start(ctx context.Context) (*attempt, error) {
 	if err != nil {
 		return at, fmt.Errorf("assign ranks: %w", err)
 	}
-	a.log.Info("rendezvous complete", "round", round.Round, "node", round.Rank, "nodes", round.WorldSize,
+	a.log.Info("rendezvous complete", "run_id", a.cfg.Rendezvous.RunID(), "role", a.cfg.Spec.Role, "round", round.Round, "node", round.Rank, "nodes", round.WorldSize,
 		"world_size", at.ranks.world, "master_addr", round.MasterAddr, "master_port", round.MasterPort, "restart", a.restarts)
 	return at, a.startWorkers(at)
 }
@@ -308,7 +308,7 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, map[int]proces
 			"restart", fmt.Sprintf("%d/%d", a.restarts, a.cfg.MaxRestarts), "report", failed.ReportFile)
 		return nil, nil, nil
 	case actStop:
-		return a.failed(at, state, res.Failures, nil), res.Exits, context.Cause(ctx)
+		return a.stopped(at, state, res), res.Exits, context.Cause(ctx)
 	default:
 		return a.failed(at, state, res.Failures, nil), res.Exits, nil
 	}
@@ -405,6 +405,17 @@ func (a *Agent) succeeded(at *attempt, res *process.Result) *Result {
 		r.ReturnValues[at.ranks.base+i] = exit.Value
 	}
 	return r
+}
+
+// stopped is the result of an attempt that was told to stop. Workers that did as
+// they were told are no failures; there is a report if one failed by itself.
+func (a *Agent) stopped(at *attempt, state State, res *process.Result) *Result {
+	for _, exit := range res.Failures {
+		if exit.StoppedBy == 0 || exit.Abandoned != "" {
+			return a.failed(at, state, res.Failures, nil)
+		}
+	}
+	return &Result{State: state, Restarts: a.restarts}
 }
 
 // failedToStart reports a worker that could not be started.

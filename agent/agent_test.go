@@ -1,0 +1,433 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/logs"
+	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/c10d"
+	"github.com/muster-run/muster/store/tcpstore"
+)
+
+// The workers of these tests are functions of the test binary itself.
+func TestMain(m *testing.M) {
+	process.GuardMain()
+	process.Register("rank", func(context.Context, []byte) ([]byte, error) {
+		return []byte("rank " + os.Getenv("RANK")), nil
+	})
+	process.Register("env", func(context.Context, []byte) ([]byte, error) {
+		env := map[string]string{}
+		for _, entry := range os.Environ() {
+			name, value, _ := strings.Cut(entry, "=")
+			env[name] = value
+		}
+		return json.Marshal(env)
+	})
+	// Fails until the attempt that the argument names.
+	process.Register("fail until", func(_ context.Context, arg []byte) ([]byte, error) {
+		if attempt := os.Getenv("TORCHELASTIC_RESTART_COUNT"); attempt < string(arg) && os.Getenv("RANK") == "1" {
+			return nil, errors.New("attempt " + attempt + " fails")
+		} else if attempt < string(arg) {
+			waitForSignal()
+		}
+		return []byte(os.Getenv("MASTER_PORT")), nil
+	})
+	// Meets in the store and says how many keys a newcomer finds there.
+	process.Register("store", func(ctx context.Context, _ []byte) ([]byte, error) {
+		client, err := tcpstore.Dial(ctx, tcpstore.ClientConfig{
+			Addr: net.JoinHostPort(os.Getenv("MASTER_ADDR"), os.Getenv("MASTER_PORT")), Timeout: 10 * time.Second})
+		if err != nil {
+			return nil, err
+		}
+		defer client.Close()
+		n, err := client.NumKeys(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err := client.Set(ctx, "left by attempt "+os.Getenv("TORCHELASTIC_RESTART_COUNT"), nil); err != nil {
+			return nil, err
+		}
+		if os.Getenv("TORCHELASTIC_RESTART_COUNT") == "0" {
+			return nil, errors.New("once more")
+		}
+		return fmt.Append(nil, n), nil
+	})
+	process.Register("wait", func(_ context.Context, arg []byte) ([]byte, error) {
+		got := make(chan os.Signal, 1)
+		signal.Notify(got, syscall.SIGTERM, syscall.SIGINT)
+		if err := sayStarted(string(arg)); err != nil {
+			return nil, err
+		}
+		return nil, fmt.Errorf("got %v", <-got)
+	})
+	process.Register("ignore", func(_ context.Context, arg []byte) ([]byte, error) {
+		signal.Ignore(syscall.SIGTERM)
+		if err := sayStarted(string(arg)); err != nil {
+			return nil, err
+		}
+		select {}
+	})
+	process.FuncMain()
+	os.Exit(m.Run())
+}
+
+func waitForSignal() {
+	got := make(chan os.Signal, 1)
+	signal.Notify(got, syscall.SIGTERM)
+	<-got
+	os.Exit(143)
+}
+
+// A sink remembers events.
+type sink struct {
+	mu     sync.Mutex
+	events []events.Event
+}
+
+func (s *sink) Record(e events.Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, e)
+}
+
+func (s *sink) names() []string {
+	var names []string
+	for _, e := range s.events {
+		names = append(names, string(e.Source)+" "+string(e.State))
+	}
+	return names
+}
+
+// A job is what an Agent needs, all of it real.
+type job struct {
+	agent.Config
+	sink   *sink
+	logDir string
+}
+
+func newJob(t *testing.T, function, arg string, workers int) *job {
+	t.Helper()
+	quiet := slog.New(slog.DiscardHandler)
+	handler, err := c10d.New(c10d.Config{RunID: "job1", Endpoint: "localhost:0", Settings: rendezvous.DefaultSettings(), Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	supervisor, err := process.NewSupervisor(process.SupervisorConfig{Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := logs.New(logs.Config{Dir: t.TempDir(), RunID: "job1", Stdout: null, Stderr: null, Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(handler.Shutdown(context.Background()), supervisor.Close(), run.Close(false), null.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	j := &job{sink: &sink{}, logDir: run.Dir()}
+	j.Config = agent.Config{
+		Spec: agent.Spec{
+			Role: "default", LocalWorldSize: workers, Func: function, Title: function,
+			Args: func(int) []string { return []string{arg} },
+		},
+		Rendezvous: handler, Supervisor: supervisor, Logs: run,
+		Host: "host1", ShutdownTimeout: 20 * time.Second,
+		Events: j.sink, Logger: quiet,
+	}
+	return j
+}
+
+func (j *job) run(t *testing.T, ctx context.Context) (*agent.Result, error) {
+	t.Helper()
+	a, err := agent.New(j.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.Run(ctx)
+}
+
+func (j *job) mustRun(t *testing.T) *agent.Result {
+	t.Helper()
+	r, err := j.run(t, t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestSuccess(t *testing.T) {
+	j := newJob(t, "rank", "", 2)
+	r := j.mustRun(t)
+	if r.IsFailed() || r.State != agent.Succeeded || r.Report != nil {
+		t.Errorf("result is %+v", r)
+	}
+	want := map[int][]byte{0: []byte("rank 0"), 1: []byte("rank 1")}
+	if diff := cmp.Diff(want, r.ReturnValues); diff != "" {
+		t.Errorf("return values (-want +got):\n%s", diff)
+	}
+	wantEvents := []string{"AGENT RENDEZVOUS", "AGENT ASSIGN_WORKER_RANKS", "WORKER START", "WORKER START",
+		"WORKER SUCCEEDED", "WORKER SUCCEEDED", "AGENT SUCCEEDED"}
+	if diff := cmp.Diff(wantEvents, j.sink.names()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+}
+
+// Source: spec/launcher.md §5.
+func TestWorkerEnvironment(t *testing.T) {
+	j := newJob(t, "env", "", 2)
+	j.Env = []string{"INHERITED=yes", "LOCAL_RANK=of another job"}
+	j.Spec.Role = "trainer"
+	j.MaxRestarts = 3
+	j.Spec.Env = func(localRank int) map[string]string { return map[string]string{"EXTRA": fmt.Sprint(localRank)} }
+	r := j.mustRun(t)
+	if r.IsFailed() {
+		t.Fatalf("failed: %v", r.Report.Root())
+	}
+	var got map[string]string
+	if err := json.Unmarshal(r.ReturnValues[1], &got); err != nil {
+		t.Fatal(err)
+	}
+	if port := got["MASTER_PORT"]; port == "" || port == "0" {
+		t.Errorf("MASTER_PORT=%s", port)
+	}
+	delete(got, "MASTER_PORT")
+	want := map[string]string{
+		"INHERITED": "yes", "EXTRA": "1",
+		"LOCAL_RANK": "1", "RANK": "1", "GROUP_RANK": "0", "ROLE_RANK": "1", "ROLE_NAME": "trainer",
+		"LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "1", "ROLE_WORLD_SIZE": "2",
+		"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RESTART_COUNT": "0", "TORCHELASTIC_MAX_RESTARTS": "3",
+		"TORCHELASTIC_RUN_ID": "job1", "TORCHELASTIC_USE_AGENT_STORE": "True",
+		"TORCHELASTIC_ERROR_FILE": filepath.Join(j.logDir, "attempt_0", "1", "error.json"),
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("environment (-want +got):\n%s", diff)
+	}
+}
+
+func TestRestart(t *testing.T) {
+	j := newJob(t, "fail until", "2", 2)
+	j.MaxRestarts = 3
+	r := j.mustRun(t)
+	if r.IsFailed() || r.Restarts != 2 {
+		t.Errorf("result is %+v, want success after 2 restarts", r)
+	}
+	for n := range 2 {
+		if _, err := os.Stat(filepath.Join(j.logDir, fmt.Sprint("attempt_", n), "report.json")); err != nil {
+			t.Errorf("attempt %d: %v", n, err)
+		}
+	}
+}
+
+func TestRestartsUsedUp(t *testing.T) {
+	j := newJob(t, "fail until", "9", 2)
+	j.MaxRestarts = 1
+	r := j.mustRun(t)
+	if r.State != agent.Failed || r.Restarts != 1 {
+		t.Errorf("result is %+v, want failure after 1 restart", r)
+	}
+	root := r.Report.Root()
+	if root.Rank != 1 || !strings.Contains(root.Cause, "attempt 1 fails") {
+		t.Errorf("root cause is rank %d: %s", root.Rank, root.Cause)
+	}
+	if f := r.Failures[0]; f == nil || f.StoppedBy != syscall.SIGTERM {
+		t.Errorf("rank 0 is %+v, want stopped by SIGTERM", f)
+	}
+	var report map[string]any
+	text, err := os.ReadFile(r.ReportFile)
+	if err == nil {
+		err = json.Unmarshal(text, &report)
+	}
+	if err != nil || r.ReportFile != filepath.Join(j.logDir, "attempt_1", "report.json") {
+		t.Errorf("report file %s: %v", r.ReportFile, err)
+	}
+	names := j.sink.names()
+	if want := []string{"WORKER FAILED", "WORKER FAILED", "AGENT FAILED"}; !slices.Equal(names[len(names)-3:], want) {
+		t.Errorf("last events are %v, want %v", names[len(names)-3:], want)
+	}
+}
+
+// Workers of a new attempt find nothing of the one before. (D1)
+func TestEveryAttemptHasAFreshStore(t *testing.T) {
+	j := newJob(t, "store", "", 1)
+	j.MaxRestarts = 1
+	r := j.mustRun(t)
+	if r.IsFailed() {
+		t.Fatalf("failed: %v", r.Report.Root())
+	}
+	if got := string(r.ReturnValues[0]); got != "0" {
+		t.Errorf("the second attempt found %s keys, want 0", got)
+	}
+}
+
+func TestCannotStart(t *testing.T) {
+	j := newJob(t, "", "", 2)
+	j.Spec.Entrypoint = "/no/such/program"
+	j.MaxRestarts = 5
+	r := j.mustRun(t)
+	if r.State != agent.Failed || r.Restarts != 0 {
+		t.Errorf("result is %+v, want failure without a restart", r)
+	}
+	if cause := r.Report.Root().Cause; !strings.Contains(cause, "/no/such/program") {
+		t.Errorf("cause is %q", cause)
+	}
+}
+
+// fifos makes a FIFO for each worker, over which it says that it runs, and
+// returns the prefix of their names.
+func fifos(t *testing.T, workers int) string {
+	t.Helper()
+	prefix := filepath.Join(t.TempDir(), "up")
+	for rank := range workers {
+		if err := syscall.Mkfifo(fmt.Sprint(prefix, rank), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return prefix
+}
+
+func sayStarted(prefix string) error {
+	fifo, err := os.OpenFile(prefix+os.Getenv("RANK"), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	return fifo.Close()
+}
+
+// started waits until every worker has said that it runs.
+func started(t *testing.T, prefix string, workers int) {
+	for rank := range workers {
+		fifo, err := os.Open(fmt.Sprint(prefix, rank))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		fifo.Close()
+	}
+}
+
+func TestSignal(t *testing.T) {
+	prefix := fifos(t, 2)
+	j := newJob(t, "wait", prefix, 2)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() {
+		started(t, prefix, 2)
+		cancel(&process.SignalError{Signal: syscall.SIGINT})
+	}()
+	r, err := j.run(t, ctx)
+	var sig *process.SignalError
+	if !errors.As(err, &sig) || sig.Signal != syscall.SIGINT {
+		t.Errorf("Run: %v, want the signal", err)
+	}
+	if r == nil || !r.IsFailed() || r.Report != nil {
+		t.Errorf("result is %+v, want a failure without a report", r)
+	}
+}
+
+// A second signal cuts the grace of workers that do not want to go.
+func TestHurry(t *testing.T) {
+	prefix := fifos(t, 2)
+	j := newJob(t, "ignore", prefix, 2)
+	j.ShutdownTimeout = time.Hour
+	hurry := make(chan struct{})
+	j.Hurry = hurry
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() {
+		started(t, prefix, 2)
+		cancel(&process.SignalError{Signal: syscall.SIGTERM})
+		close(hurry)
+	}()
+	if _, err := j.run(t, ctx); err == nil {
+		t.Error("Run returned no error")
+	}
+}
+
+func TestSignalBeforeTheRendezvous(t *testing.T) {
+	j := newJob(t, "rank", "", 1)
+	j.Rendezvous = stuck{j.Rendezvous}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(&process.SignalError{Signal: syscall.SIGTERM})
+	_, err := j.run(t, ctx)
+	var sig *process.SignalError
+	if !errors.As(err, &sig) {
+		t.Errorf("Run: %v, want the signal", err)
+	}
+	if names := j.sink.names(); !slices.Equal(names, []string{"AGENT RENDEZVOUS", "AGENT FAILED"}) {
+		t.Errorf("events are %v", names)
+	}
+}
+
+// A stuck rendezvous waits for nodes that never come.
+type stuck struct{ rendezvous.Handler }
+
+func (stuck) Next(ctx context.Context) (*rendezvous.Info, error) {
+	<-ctx.Done()
+	return nil, context.Cause(ctx)
+}
+
+// Nodes that wait to be admitted make the group start again, and no restart is
+// counted.
+func TestNodesWaiting(t *testing.T) {
+	prefix := fifos(t, 1)
+	j := newJob(t, "wait", prefix, 1)
+	changes := make(chan struct{})
+	j.Rendezvous = &growing{Handler: j.Rendezvous, changes: changes}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() {
+		started(t, prefix, 1)
+		changes <- struct{}{}
+		started(t, prefix, 1)
+		cancel(&process.SignalError{Signal: syscall.SIGTERM})
+	}()
+	r, err := j.run(t, ctx)
+	if err == nil || r.Restarts != 0 {
+		t.Errorf("Run: %+v, %v, want the signal and no restart", r, err)
+	}
+	for _, dir := range []string{"attempt_0", "attempt_0.1"} {
+		if _, err := os.Stat(filepath.Join(j.logDir, dir)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+type growing struct {
+	rendezvous.Handler
+	changes chan struct{}
+}
+
+func (g *growing) Changes() <-chan struct{} { return g.changes }
+
+func TestNewReportsEveryProblem(t *testing.T) {
+	_, err := agent.New(agent.Config{MaxRestarts: -1, Spec: agent.Spec{Entrypoint: "a", Func: "b"}})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, want := range []string{"local world size is 0", "max restarts is -1", "not both", "must be set"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("error lacks %q:\n%v", want, err)
+		}
+	}
+}
