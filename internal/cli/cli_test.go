@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"strings"
@@ -37,6 +38,25 @@ func TestStoreStopsOnSignal(t *testing.T) {
 		if err := cmd.Wait(); err != nil {
 			t.Errorf("after %v: %v", sig, err)
 		}
+	}
+}
+
+// A port that is in use is reported with what to do about it.
+func TestPortInUse(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	_, port, _ := net.SplitHostPort(listener.Addr().String())
+	cmd := exec.Command(os.Args[0], "run", "--master-port", port, "--no-python", "true")
+	cmd.Args[0] = "muster"
+	out, err := cmd.CombinedOutput()
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != exitError {
+		t.Errorf("it ended with %v, want status 1", err)
+	}
+	if text := string(out); !strings.Contains(text, "127.0.0.1:"+port) || !strings.Contains(text, "address already in use; name another --master-port") {
+		t.Errorf("it said %s", text)
 	}
 }
 

@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"syscall"
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/launch"
@@ -16,7 +18,7 @@ const envErrorFile = "TORCHELASTIC_ERROR_FILE"
 func start(ctx context.Context, cfg launch.Config) (int, error) {
 	result, err := launch.Run(ctx, cfg)
 	if result == nil {
-		return exitError, err
+		return exitError, advise(err)
 	}
 	errorFile, _ := cfg.LookupEnv(envErrorFile)
 	var root *failure.ProcessFailure
@@ -35,4 +37,13 @@ func start(ctx context.Context, cfg launch.Config) (int, error) {
 		return exitError, err
 	}
 	return exitOK, nil
+}
+
+// advise adds what to do about an error that the command line can do something
+// about.
+func advise(err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%w; name another --master-port or --rdzv-endpoint, or neither for a free port", err)
+	}
+	return err
 }
