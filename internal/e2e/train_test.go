@@ -1,0 +1,112 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/internal/pypeer"
+)
+
+// withPython is a setup whose `python3` is the one that has PyTorch.
+func withPython(t testing.TB, env ...string) setup {
+	t.Helper()
+	dir := filepath.Dir(pypeer.Python(t))
+	return setup{env: append([]string{"PATH=" + dir + string(os.PathListSeparator) + os.Getenv("PATH")}, env...)}
+}
+
+func example(name string) string { return filepath.Join("..", "..", "examples", name) }
+
+// grep returns the lines of text that match.
+func grep(text, pattern string) []string {
+	re := regexp.MustCompile(pattern)
+	var found []string
+	for line := range strings.Lines(text) {
+		if re.MatchString(line) {
+			found = append(found, strings.TrimSuffix(line, "\n"))
+		}
+	}
+	return found
+}
+
+// The same script, seed and data give the same losses, to the last digit shown.
+func TestLossesEqualTorchrun(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 2, 4} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			flags := fmt.Sprintf("--standalone --nproc-per-node %d", n)
+			var losses [2][]string
+			for i, l := range []launcher{muster(t), torchrun(t)} {
+				j := run(t, l, withPython(t), flags, example("train_ddp.py"), "--epochs", "2").want(0).noneLeft(0)
+				losses[i] = grep(j.out(), `^epoch \d+: loss`)
+			}
+			if len(losses[0]) != 2 {
+				t.Errorf("muster's run shows %d losses, want 2: %q", len(losses[0]), losses[0])
+			}
+			if diff := cmp.Diff(losses[1], losses[0]); diff != "" {
+				t.Errorf("losses (-torchrun +muster)\n%s", diff)
+			}
+		})
+	}
+}
+
+// A worker is killed in the middle; the job ends as if nothing had happened.
+func TestCheckpointResume(t *testing.T) {
+	t.Parallel()
+	flags := "--standalone --nproc-per-node 2 --max-restarts 2"
+	calm := run(t, muster(t), withPython(t), flags, example("train_checkpoint.py"), "--dir", t.TempDir()).want(0)
+	j := run(t, muster(t), withPython(t), flags, example("train_checkpoint.py"), "--dir", t.TempDir(), "--die-at", "3").want(0).noneLeft(0)
+	if diff := cmp.Diff([]string{"attempt 0: starting at epoch 0", "attempt 1: starting at epoch 3"}, grep(j.out(), `^attempt`)); diff != "" {
+		t.Errorf("attempts (-want +got)\n%s\n%s", diff, j.console())
+	}
+	if diff := cmp.Diff(grep(calm.out(), `^epoch`), grep(j.out(), `^epoch`)); diff != "" {
+		t.Errorf("losses (-undisturbed +killed)\n%s", diff)
+	}
+}
+
+// The workers of a new attempt find an empty store, however late one of them is.
+func TestRestartMeetsAgain(t *testing.T) {
+	t.Parallel()
+	run(t, muster(t), withPython(t), "--standalone --nproc-per-node 2 --max-restarts 1", "testdata/again.py").want(0)
+}
+
+func TestJudgeRestartMeetsAgain(t *testing.T) {
+	j := start(t, judge(t), withPython(t), "--standalone --nproc-per-node 2 --max-restarts 1", "testdata/again.py")
+	if status := j.statusOrHang(); status == 0 {
+		t.Error("torchrun's second attempt met; D1 is gone")
+	} else {
+		t.Logf("status %d\n%s", status, strings.Join(slices.Compact(grep(j.errs(), `connectFullMesh failed`)), "\n"))
+	}
+}
+
+// A worker may be a launcher: its workers are a world of their own.
+func TestNested(t *testing.T) {
+	t.Parallel()
+	outer := muster(t)
+	for _, inner := range []launcher{torchrun(t), muster(t)} {
+		t.Run(inner.name, func(t *testing.T) {
+			t.Parallel()
+			j := run(t, outer, withPython(t), "--standalone --nproc-per-node 1", append([]string{"testdata/nested.py"}, inner.argv...)...)
+			j.want(0).noneLeft(0)
+			got := grep(j.out(), "^inner")
+			slices.Sort(got)
+			if diff := cmp.Diff([]string{"inner 0 2 2 True", "inner 1 2 2 True"}, got); diff != "" {
+				t.Errorf("(-want +got)\n%s\n%s", diff, j.console())
+			}
+		})
+	}
+	t.Run("muster in torchrun", func(t *testing.T) {
+		t.Parallel()
+		j := run(t, torchrun(t), withPython(t), "--standalone --nproc-per-node 1", append([]string{"testdata/nested.py"}, outer.argv...)...)
+		j.want(0).noneLeft(0)
+		if got := grep(j.out(), "^inner"); len(got) != 2 {
+			t.Errorf("inner workers said %q", got)
+		}
+	})
+}
