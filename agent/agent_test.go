@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -325,6 +326,8 @@ func started(t *testing.T, prefix string, workers int) {
 			t.Error(err)
 			return
 		}
+		// To its end, so that the next call cannot meet the same worker again.
+		_, _ = io.ReadAll(fifo)
 		fifo.Close()
 	}
 }
