@@ -44,6 +44,10 @@ func propagated(root *ProcessFailure) pyjson.Value {
 			slog.Warn("error file has a string as message; its errorCode stays as it is",
 				"path", root.File.Path, "rank", root.Rank, "local_rank", root.LocalRank, "pid", root.PID)
 		}
+		if stamp, ok := v.Get("timestamp"); ok && stamp.Text != "0" && root.File.Timestamp.IsZero() {
+			v = pyjson.Dict(slices.Clone(v.Members)...)
+			v.Set("timestamp", pyjson.Int(root.FailedAt.Unix()))
+		}
 		return v
 	}
 	// Members are copied before they change: the failure keeps its own.

@@ -1,0 +1,198 @@
+package events_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/events"
+)
+
+// lines returns golden events with their volatile parts filled in, in our
+// spelling: real timestamps and plain values (D16).
+func lines(t *testing.T, name string) []string {
+	t.Helper()
+	b, err := os.ReadFile("testdata/torchrun-2.15/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := strings.NewReplacer(
+		`"timestamp": 0`, `"timestamp": 1795233104250`,
+		`[0]`, `0`, `[1]`, `1`, `[2]`, `2`, `[null]`, `null`, `[-15]`, `-15`, `[<PID>]`, `41`,
+		`<UUID>`, `job7`, `<FQDN>`, `h.example`, `<SECS>`, `0`, `<FLOAT>`, `1.5`, `<PID>`, `41`, `<UNIX_SECS>`, `1795233104`, `<UNIX_FLOAT>`, `1795233104.5`,
+	).Replace(string(b))
+	return strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+}
+
+// at is what all events of these runs have.
+func at(e events.Event) events.Event {
+	e.Time = time.UnixMilli(1795233104250)
+	e.RunID, e.Role, e.Hostname, e.RdzvBackend, e.EntryPoint = "job7", "default", "h.example", "c10d", "python3"
+	return e
+}
+
+func agent(s events.State) events.Event {
+	e := at(events.Event{Source: events.Agent, State: s})
+	if s == events.Rendezvous || s == events.AssignWorkerRanks {
+		e.Duration = 1500 * time.Microsecond
+	}
+	return e
+}
+
+func worker(rank int, s events.State) events.Event {
+	return at(events.Event{Source: events.Worker, State: s, GlobalRank: new(rank), GroupRank: new(0), PID: 41,
+		GroupWorldSize: new(1), LocalRank: rank, RoleRank: rank, RoleWorldSize: 2})
+}
+
+// in sets what an agent knows after its first rendezvous.
+func in(e events.Event) events.Event {
+	e.GroupRank, e.GroupWorldSize = new(0), new(1)
+	return e
+}
+
+func check(t *testing.T, want []string, all []events.Event) {
+	t.Helper()
+	var b bytes.Buffer
+	sink, err := events.New("console", &b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range all {
+		sink.Record(e)
+	}
+	if diff := cmp.Diff(want, strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// Source: golden/events.
+func TestConsoleSuccess(t *testing.T) {
+	check(t, lines(t, "success_2workers.jsonl"), []events.Event{
+		agent(events.Rendezvous), agent(events.AssignWorkerRanks),
+		worker(0, events.Start), worker(1, events.Start),
+		worker(0, events.Succeeded), worker(1, events.Succeeded),
+		in(agent(events.Succeeded)),
+	})
+}
+
+func TestConsoleFailure(t *testing.T) {
+	want := lines(t, "restart_then_fail_record.jsonl")
+	// The agent of a failed job has failed (D16).
+	want[len(want)-1] = strings.ReplaceAll(want[len(want)-1], "SUCCEEDED", "FAILED")
+	again := func(e events.Event) events.Event { e.Restarts = 1; return e }
+	failed := func(e events.Event, code int, raw string) events.Event {
+		e.ExitCode, e.RawError, e.Restarts = new(code), raw, 1
+		return e
+	}
+	var golden struct{ Metadata map[string]any }
+	if err := json.Unmarshal([]byte(want[9]), &golden); err != nil {
+		t.Fatal(err)
+	}
+	check(t, want, []events.Event{
+		agent(events.Rendezvous), agent(events.AssignWorkerRanks),
+		worker(0, events.Start), worker(1, events.Start),
+		again(in(agent(events.Rendezvous))), again(in(agent(events.AssignWorkerRanks))),
+		again(worker(0, events.Start)), again(worker(1, events.Start)),
+		failed(worker(0, events.Failed), -15, `{"message": "<NONE>"}`),
+		failed(worker(1, events.Failed), 1, golden.Metadata["raw_error"].(string)),
+		again(in(agent(events.Failed))),
+	})
+}
+
+// Events with metadata of their own, such as the watchdog's.
+func TestConsoleInner(t *testing.T) {
+	want := lines(t, "watchdog_expired.jsonl")
+	watchdog := func(name string, more ...events.Field) events.Event {
+		e := at(events.Event{Name: name, Source: events.Agent, State: events.Running, GroupRank: new(0)})
+		e.Inner = append([]events.Field{{Key: "watchdog_event", Value: name}}, more...)
+		return e
+	}
+	timer := []events.Field{{Key: "worker_pid", Value: "41"}, {Key: "scope_id", Value: "sc"}, {Key: "expiration_time", Value: "1795233104.5"}, {Key: "signal", Value: "9"}}
+	check(t, []string{want[2], want[4], want[5]}, []events.Event{
+		watchdog("watchdog started"), watchdog("timer expired", timer...), watchdog("kill worker process", timer...),
+	})
+	got := string(at(events.Event{Inner: []events.Field{{"a", 1}, {"b", int64(2)}, {"c", 1.0}, {"d", nil}, {"e", true}, {"f", time.Second}}}).Append(nil))
+	if want := `"metadata": "{\"a\": 1, \"b\": 2, \"c\": 1.0, \"d\": null, \"e\": true, \"f\": \"1s\"}"`; !strings.Contains(got, want) {
+		t.Errorf("got %s, want in it %s", got, want)
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	before := time.Now().UnixMilli()
+	var got struct {
+		Name      string
+		Timestamp int64
+		Metadata  map[string]any
+	}
+	if err := json.Unmarshal(events.Event{State: events.Succeeded, RunTime: 2900 * time.Millisecond}.Append(nil), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Name != "torchelastic.worker.status.SUCCEEDED" || got.Timestamp < before || got.Timestamp > time.Now().UnixMilli() {
+		t.Errorf("got %+v", got)
+	}
+	for key, want := range map[string]any{"total_run_time": 2.0, "raw_error": nil, "worker_id": nil, "duration_ms": nil, "global_rank": nil} {
+		if v, ok := got.Metadata[key]; !ok || v != want {
+			t.Errorf("%s is %v, want %v", key, v, want)
+		}
+	}
+}
+
+func TestNew(t *testing.T) {
+	for _, name := range []string{"null", "dynamic_rendezvous", ""} {
+		var b bytes.Buffer
+		sink, err := events.New(name, &b)
+		if err != nil {
+			t.Fatalf("%q: %v", name, err)
+		}
+		if sink.Record(agent(events.Succeeded)); b.Len() > 0 {
+			t.Errorf("%q printed %s", name, b.Bytes())
+		}
+	}
+	_, err := events.New("my_handler", nil)
+	unknown, ok := errors.AsType[*events.UnknownError](err)
+	if !ok || unknown.Name != "my_handler" {
+		t.Fatalf("my_handler: %v", err)
+	}
+	for _, part := range []string{`"my_handler"`, "console", "null", "dynamic_rendezvous", "Python"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("the error lacks %s: %v", part, err)
+		}
+	}
+}
+
+// Each event is one Write, so that lines of several goroutines stay whole.
+func TestConsoleConcurrent(t *testing.T) {
+	w := &writes{}
+	sink := events.Console(w)
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 50 {
+				sink.Record(agent(events.Rendezvous))
+			}
+		})
+	}
+	wg.Wait()
+	if len(w.all) != 400 {
+		t.Errorf("%d writes of 400 events", len(w.all))
+	}
+	for _, line := range w.all {
+		if !json.Valid([]byte(line)) || strings.Count(line, "\n") != 1 {
+			t.Fatalf("not a line of JSON: %q", line)
+		}
+	}
+}
+
+type writes struct{ all []string } // the sink's lock is what guards it
+
+func (w *writes) Write(p []byte) (int, error) {
+	w.all = append(w.all, string(p))
+	return len(p), nil
+}
