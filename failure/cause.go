@@ -74,6 +74,13 @@ func (f *ProcessFailure) evidence() evidence {
 		}
 		return what
 	}
+	if f.Err != nil && f.ExitCode > 0 {
+		f.Message = f.Err.Error()
+		if f.Stack != "" {
+			f.Traceback, f.TracebackFrom = f.Message+"\n\n"+f.Stack, FromFunction
+		}
+		return evidence{gist(f.Message), true}
+	}
 	t, ok := Lift(f.StderrTail, f.ExitCode)
 	if ok && f.explains(t) {
 		f.Traceback, f.TracebackFrom = t.Text, FromStderr
@@ -118,11 +125,8 @@ func (f *ProcessFailure) account(what evidence) string {
 			return fmt.Sprintf("%s; last line on stderr: %s", end, oneLine(f.LastLines[n-1], 200))
 		}
 		return end
-	case f.File != nil && f.TracebackFrom != FromStderr:
-		if f.ExitCode < 0 {
-			return what.text + "; then " + end
-		}
-		return what.text
+	case f.TracebackFrom != FromStderr && f.ExitCode < 0:
+		return what.text + "; then " + end
 	case what.sure && f.ExitCode > 0:
 		return what.text
 	case what.sure:

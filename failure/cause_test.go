@@ -91,6 +91,9 @@ func TestCause(t *testing.T) {
 			"ConnectionResetError: [Errno 104] Connection reset by peer", "", failure.Failed},
 		{"port", o{ExitCode: 1, StderrTail: trace("RuntimeError: The server socket has failed to listen: EADDRINUSE")}, "RuntimeError: The server socket has failed to listen: EADDRINUSE", "another process listens", failure.Failed},
 		{"disk", o{ExitCode: 1, StderrTail: trace("OSError: [Errno 28] No space left on device")}, "OSError: [Errno 28] No space left on device", "file system is full", failure.Failed},
+		{"a function's error", o{ExitCode: 1, Err: errors.New("no data:\nnone"), StderrTail: []byte("f: no data\n")}, "no data: none", "", failure.Failed},
+		{"a function's panic", o{ExitCode: 1, Err: errors.New("panic: boom"), Stack: "goroutine 1 [running]:"}, "panic: boom", "", failure.Failed},
+		{"a function that a signal ended", o{ExitCode: -9, OOM: "oom_kill 0→1", Err: errors.New("the worker ended without returning")}, "killed by SIGKILL: out of memory (oom_kill 0→1)", "", failure.Failed},
 		{"stopped", o{ExitCode: -15, StoppedBy: syscall.SIGTERM, StderrTail: trace("ValueError: of the past")}, "stopped with SIGTERM", "", failure.Stopped},
 		{"stopped with SIGKILL in the end", o{ExitCode: -9, StoppedBy: syscall.SIGTERM}, "stopped with SIGTERM; had to be killed after the grace", "", failure.Stopped},
 		{"stopped, its own exit code", o{ExitCode: 1, StoppedBy: syscall.SIGTERM}, "stopped with SIGTERM; exit code 1", "", failure.Stopped},
@@ -169,6 +172,9 @@ func TestExplainStart(t *testing.T) {
 		}
 	}
 	if got, _ := failure.ExplainStart("nope", syscall.ENOENT); got != "cannot start nope: no such program in PATH" {
+		t.Errorf("in PATH: got %q", got)
+	}
+	if got, _ := failure.ExplainStart("nope", syscall.EACCES); got != "cannot start nope: found in PATH, but not executable" {
 		t.Errorf("in PATH: got %q", got)
 	}
 	if got, _ := failure.ExplainStart("", errors.New("no\nslots")); got != "cannot start the worker: no slots" {

@@ -34,6 +34,10 @@ type Observation struct {
 	TimerExpired string
 	// ErrorFile is the path that the worker had in TORCHELASTIC_ERROR_FILE.
 	ErrorFile string
+	// Err and Stack are the error, or the panic and its stack, of a worker that is a
+	// Go function.
+	Err   error
+	Stack string
 	// StderrTail is the last of the worker's stderr, StderrPath the file that
 	// has all of it.
 	StderrTail []byte
@@ -59,6 +63,7 @@ const (
 const (
 	FromErrorFile = "error file"
 	FromStderr    = "stderr"
+	FromFunction  = "function" // Observation.Stack
 )
 
 // A ProcessFailure is one worker's failure, explained. It does not change once

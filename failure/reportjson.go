@@ -36,7 +36,7 @@ const ReportVersion = 1
 //	  error_file      path of the error file, if there was one
 //	  error_file_note what is wrong with it
 //	  message         the error in the worker's words, or torchrun's for there being none
-//	  traceback       and traceback_from, "error file" or "stderr"
+//	  traceback       and traceback_from, "error file", "stderr" or "function"
 //	  stderr_tail     list of the last lines where there is no traceback
 //	  log             path of the stderr file
 func (r *Report) MarshalJSON() ([]byte, error) {

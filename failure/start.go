@@ -24,19 +24,25 @@ func ExplainStart(program string, err error) (cause, hint string) {
 		return fmt.Sprintf("cannot start %s: %s", name, oneLine(err.Error(), maxCause)), ""
 	}
 	reason := errno.Error()
-	info, statErr := os.Stat(program)
+	inPath := !strings.Contains(program, "/") // so where it is, is not known here
+	info, statErr := os.FileInfo(nil), error(errno)
+	if !inPath {
+		info, statErr = os.Stat(program)
+	}
 	switch {
 	case statErr == nil && info.IsDir():
 		reason, hint = "it is a directory", "name the file to run"
 	case errno == syscall.ENOENT && statErr == nil:
 		reason, hint = missingInterpreter(program)
-	case errno == syscall.ENOENT && !strings.Contains(program, "/"):
+	case errno == syscall.ENOENT && inPath:
 		reason, hint = "no such program in PATH", "name it with its path, or check PATH"
 	case errno == syscall.ENOENT:
 		reason, hint = "no such file", "check the path; a relative one starts at the working directory of muster"
 	case errno == syscall.EACCES && statErr == nil && info.Mode()&0o111 == 0:
 		reason = "it is not executable"
 		hint = "chmod +x it, or without --no-python it runs under the Python interpreter"
+	case errno == syscall.EACCES && inPath:
+		reason, hint = "found in PATH, but not executable", "chmod +x it"
 	case errno == syscall.EACCES:
 		reason, hint = "permission denied", "check the rights of the directories above it, and that the file system is not mounted noexec"
 	case errno == syscall.ENOEXEC:
