@@ -121,7 +121,8 @@ func (f *ProcessFailure) account(what evidence) string {
 	end := f.ending()
 	switch {
 	case what.text == "":
-		if n := len(f.LastLines); n > 0 {
+		// Of a kill from outside the last line knows nothing.
+		if n := len(f.LastLines); n > 0 && (f.ExitCode > 0 || crashed(f.Signal())) {
 			return fmt.Sprintf("%s; last line on stderr: %s", end, oneLine(f.LastLines[n-1], 200))
 		}
 		return end

@@ -114,7 +114,11 @@ func (t *textReport) entry(index int, f *ProcessFailure, limit int) {
 	}
 	t.lines("  traceback : " + shown)
 	if len(f.LastLines) > 0 {
-		fmt.Fprintf(&t.b, "  stderr    : last %d lines\n", len(f.LastLines))
+		count := "the last line"
+		if len(f.LastLines) > 1 {
+			count = fmt.Sprintf("the last %d lines", len(f.LastLines))
+		}
+		t.b.WriteString("  stderr    : " + count + "\n")
 		for _, l := range f.LastLines {
 			t.b.WriteString("    " + l + "\n")
 		}

@@ -13,6 +13,7 @@ const (
 	maxScan      = 256 << 10 // bytes of stderr that are looked at, from its end
 	maxMessage   = 200       // lines of an exception's message
 	maxIntruders = 20        // lines of others in the middle of a traceback
+	maxCarried   = 8         // tracebacks within messages within tracebacks
 )
 
 // Kinds of Traceback.
@@ -225,7 +226,7 @@ func readChain(lines []line, i int) (a account, end int) {
 	a.Kind = Python
 	var text []string
 	for {
-		part, gist, next := readBlock(lines, i)
+		part, gist, next := readBlock(lines, i, 0)
 		text = append(text, part...)
 		end = next
 		if gist != "" {
@@ -256,8 +257,9 @@ func skipBlank(lines []line, i, limit int) int {
 }
 
 // readBlock reads one traceback whose heading is line i: its text without
-// margin, its gist, and the line after it.
-func readBlock(lines []line, i int) (text []string, gist string, end int) {
+// margin, its gist, and the line after it. depth counts the messages that it
+// is in.
+func readBlock(lines []line, i, depth int) (text []string, gist string, end int) {
 	s := strings.TrimRight(lines[i].text, " ")
 	before := strings.TrimSuffix(s, heading)
 	if margin, ok := strings.CutSuffix(before, "+ Exception Group "); ok {
@@ -288,7 +290,7 @@ func readBlock(lines []line, i int) (text []string, gist string, end int) {
 		case strings.HasPrefix(s, "  "):
 		case isException(s):
 			text = append(text, s)
-			more, inner, next := readMessage(lines, j+1, margin)
+			more, inner, next := readMessage(lines, j+1, margin, depth)
 			return append(text, more...), strings.TrimSpace(s + inner), next
 		default:
 			if !framesFollow(lines, j+1, margin) {
@@ -324,7 +326,7 @@ func framesFollow(lines []line, i int, margin string) bool {
 // line was the one before i. Nothing marks its end, so it ends at what is
 // certainly something else. A traceback within the message, which is how an
 // error of another process is passed on, gives inner, to be added to the gist.
-func readMessage(lines []line, i int, margin string) (text []string, inner string, end int) {
+func readMessage(lines []line, i int, margin string, depth int) (text []string, inner string, end int) {
 	end = i
 	blanks := 0
 	for j := i; j < len(lines) && j-i < maxMessage; j++ {
@@ -340,10 +342,10 @@ func readMessage(lines []line, i int, margin string) (text []string, inner strin
 			return text, inner, end
 		case isHeading(s):
 			carried := s == "Original "+heading || len(text) > 0 && strings.HasPrefix(text[len(text)-1], "-- Process ")
-			if !carried || inner != "" {
+			if !carried || inner != "" || depth == maxCarried {
 				return text, inner, end
 			}
-			part, gist, next := readBlock(lines, j)
+			part, gist, next := readBlock(lines, j, depth+1)
 			part[0] = s
 			text = append(text, part...)
 			if gist != "" {
@@ -470,7 +472,7 @@ func readHeadless(lines []line, i int) (a account, end int) {
 		text = slices.Insert(text, 0, "[... the beginning is lost ...]")
 		a.Cut = true
 	}
-	more, inner, next := readMessage(lines, end+1, "")
+	more, inner, next := readMessage(lines, end+1, "", 0)
 	a.Exception = strings.TrimSpace(last + inner)
 	a.Text = strings.Join(append(append(text, last), more...), "\n")
 	return a, next
@@ -534,7 +536,7 @@ func readTerminate(lines []line, i int) (a account, end int) {
 	if end < len(lines) {
 		if what, ok := strings.CutPrefix(strings.TrimLeft(lines[end].text, " "), "what():"); ok {
 			a.Exception += ": " + strings.TrimSpace(what)
-			more, _, next := readMessage(lines, end+1, "")
+			more, _, next := readMessage(lines, end+1, "", 0)
 			text = append(append(text, lines[end].text), more...)
 			end = next
 		}

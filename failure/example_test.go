@@ -1,0 +1,36 @@
+package failure_test
+
+import (
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/muster-run/muster/failure"
+)
+
+func Example() {
+	now := time.Now()
+	report := failure.NewReport(failure.ReportConfig{Title: "train.py", Host: "gpu7"}, []*failure.ProcessFailure{
+		failure.New(failure.Observation{Rank: 0, PID: 4711, ExitCode: -15, StoppedBy: syscall.SIGTERM, Time: now.Add(time.Millisecond)}),
+		failure.New(failure.Observation{Rank: 1, LocalRank: 1, PID: 4712, ExitCode: -9, Time: now, OOM: "cgroup memory.events: oom_kill 0→1"}),
+	})
+	for _, f := range report.Failures {
+		fmt.Println(f)
+	}
+	fmt.Println(failure.ExitStatus(failure.ModeWorker, report.Root()))
+	// Output:
+	// rank 1 (local_rank 1, pid 4712) on host gpu7: killed by SIGKILL: out of memory (cgroup memory.events: oom_kill 0→1)
+	// rank 0 (local_rank 0, pid 4711) on host gpu7: stopped with SIGTERM
+	// 137
+}
+
+func ExampleLift() {
+	stderr := `[rank1]: Traceback (most recent call last):
+[rank1]:   File "train.py", line 7, in <module>
+[rank1]:     raise ValueError("boom")
+[rank1]: ValueError: boom
+`
+	t, _ := failure.Lift([]byte(stderr), 1)
+	fmt.Println(t.Exception)
+	// Output: ValueError: boom
+}
