@@ -1,6 +1,7 @@
 // Package events tells machines what happened to a job: one Event for each
-// rendezvous, each start and each end of a worker, and the end of the agent, handed to a Sink.
-// The console sink prints them as torchrun does, one line of JSON each.
+// rendezvous, each start and each end of a worker, and the end of the agent,
+// handed to a Sink. The console sink prints them as torchrun does, one line of
+// JSON each.
 //
 // Source: torch/distributed/elastic/events.
 package events
@@ -94,7 +95,8 @@ func (null) Record(Event) {}
 // Null is a sink that drops everything.
 var Null Sink = null{}
 
-// Console is a sink that prints each event as one line of JSON to w, with one Write.
+// Console is a sink that prints each event as one line of JSON to w, with one
+// Write.
 func Console(w io.Writer) Sink { return &console{w: w} }
 
 type console struct {
@@ -223,8 +225,9 @@ const (
 	NameDynamicRendezvous = "dynamic_rendezvous" // torch's own name for one more null
 )
 
-// New returns the sink that --event-log-handler names: NameNull (also ""), NameConsole, which
-// prints to w, or NameDynamicRendezvous. The error for others is an *UnknownError.
+// New returns the sink that --event-log-handler names: NameNull (also ""),
+// NameConsole, which prints to w, or NameDynamicRendezvous. The error for
+// others is an *UnknownError.
 func New(name string, w io.Writer) (Sink, error) {
 	switch name {
 	case "", NameNull, NameDynamicRendezvous:

@@ -92,8 +92,9 @@ func (f *ProcessFailure) evidence() evidence {
 	return evidence{}
 }
 
-// explains says whether an account in stderr has to do with the end. That of
-// a process which somebody killed from outside or stopped is about something it survived.
+// explains says whether an account in stderr has to do with the end. That of a
+// process which somebody killed from outside or stopped is about something it
+// survived.
 func (f *ProcessFailure) explains(t Traceback) bool {
 	switch sig := f.Signal(); {
 	case f.StoppedBy != 0:
@@ -105,7 +106,8 @@ func (f *ProcessFailure) explains(t Traceback) bool {
 	}
 }
 
-// gist is an exception's first line, and its second where the first says only the type.
+// gist is an exception's first line, and its second where the first says only
+// the type.
 func gist(message string) string {
 	message = strings.TrimSpace(message)
 	first, rest, _ := strings.Cut(message, "\n")

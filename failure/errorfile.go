@@ -53,9 +53,9 @@ func (e *ErrorFileError) Error() string { return fmt.Sprintf("error file %s: %s"
 // ReadErrorFile reads an error file. Where there is none (no path, nothing
 // there) the file is nil and the error matches fs.ErrNotExist. Where something
 // is there that is not a sound error file both results are set: the file has
-// what could be salvaged and a Note, the error is an *ErrorFileError that says the same.
-// At most MaxErrorFile bytes are read; only regular files are opened, links are not followed, and
-// no open or read waits for another process.
+// what could be salvaged and a Note, the error is an *ErrorFileError that says
+// the same. At most MaxErrorFile bytes are read; only regular files are opened,
+// links are not followed, and no open or read waits for another process.
 func ReadErrorFile(path string) (*ErrorFile, error) {
 	if path == "" {
 		return nil, fmt.Errorf("no error file: %w", fs.ErrNotExist)
@@ -212,8 +212,8 @@ func textOf(v *pyjson.Value, key string) string {
 	return clip(m.String(), maxTraceback)
 }
 
-// unixTime reads seconds as int() does from a number or a string; zero where that is no
-// sensible time.
+// unixTime reads seconds as int() does from a number or a string; zero where
+// that is no sensible time.
 func unixTime(v *pyjson.Value) time.Time {
 	text := strings.ReplaceAll(strings.TrimSpace(v.Text), "_", "")
 	if v.Kind != pyjson.String && v.Kind != pyjson.Number || len(text) > 40 {

@@ -34,8 +34,8 @@ type Observation struct {
 	TimerExpired string
 	// ErrorFile is the path that the worker had in TORCHELASTIC_ERROR_FILE.
 	ErrorFile string
-	// Err and Stack are the error, or the panic and its stack, of a worker that is a
-	// Go function.
+	// Err and Stack are the error, or the panic and its stack, of a worker that
+	// is a Go function.
 	Err   error
 	Stack string
 	// StderrTail is the last of the worker's stderr, StderrPath the file that
@@ -51,9 +51,9 @@ type Kind string
 const (
 	// Failed is a failure of the worker's own.
 	Failed Kind = "failed"
-	// LostPeer is a failure that another worker's death explains: a
-	// connection to it broke, or it did not turn up. It is the root cause only where nothing
-	// else failed.
+	// LostPeer is a failure that another worker's death explains: a connection
+	// to it broke, or it did not turn up. It is the root cause only where
+	// nothing else failed.
 	LostPeer Kind = "lost peer"
 	// Stopped is a worker that the agent stopped.
 	Stopped Kind = "stopped"
@@ -73,10 +73,11 @@ type ProcessFailure struct {
 	Observation
 	Kind Kind
 	// FailedAt is when it went wrong: when the worker wrote its error file, if
-	// that is believable, since it may have needed a while to die; otherwise when it ended.
+	// that is believable, since it may have needed a while to die; otherwise
+	// when it ended.
 	FailedAt time.Time
-	// File is what the worker recorded; nil where there is no error file. A file that is
-	// there but broken has a Note.
+	// File is what the worker recorded; nil where there is no error file. A
+	// file that is there but broken has a Note.
 	File *ErrorFile
 	// Cause says in one line what happened, without rank and host.
 	Cause string

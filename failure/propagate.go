@@ -17,13 +17,14 @@ import (
 )
 
 // Propagate writes the root cause to dst, the agent's own
-// TORCHELASTIC_ERROR_FILE, for whoever started the agent. A sound error file of the object form is
-// copied with message.errorCode set to the worker's exit code; one of the
-// string form is copied as it is, with a warning, as torchrun does. A missing
-// timestamp is filled in. Where the worker left no sound file, one is made from what is known (torchrun writes
-// nothing). An empty dst or os.DevNull writes nothing. A file that is there already is replaced, with
-// a warning; something other than a file is left alone and an error. dst is complete or
-// not touched.
+// TORCHELASTIC_ERROR_FILE, for whoever started the agent. A sound error file of
+// the object form is copied with message.errorCode set to the worker's exit
+// code; one of the string form is copied as it is, with a warning, as torchrun
+// does. A missing timestamp is filled in. Where the worker left no sound file,
+// one is made from what is known (torchrun writes nothing). An empty dst or
+// os.DevNull writes nothing. A file that is there already is replaced, with a
+// warning; something other than a file is left alone and an error. dst is
+// complete or not touched.
 // Source: ErrorHandler.dump_error_file.
 func Propagate(root *ProcessFailure, dst string) error {
 	if root == nil || unwanted(dst) {
@@ -85,8 +86,9 @@ func setErrorCode(v *pyjson.Value, code int) {
 	message.Set("errorCode", pyjson.Int(int64(code)))
 }
 
-// WriteAgentError writes an error of the agent itself to dst in the form that @record uses, so that
-// whoever started the agent finds it where torchrun puts it. For dst see Propagate.
+// WriteAgentError writes an error of the agent itself to dst in the form that
+// @record uses, so that whoever started the agent finds it where torchrun puts
+// it. For dst see Propagate.
 // Source: ErrorHandler.record_exception.
 func WriteAgentError(dst string, err error) error {
 	if err == nil || unwanted(dst) {

@@ -18,8 +18,8 @@ import (
 )
 
 // What the real @record writes is read whole and printed as the real
-// ChildFailedError prints it, and what Propagate makes of it is what the real dump_error_file
-// makes of it.
+// ChildFailedError prints it, and what Propagate makes of it is what the real
+// dump_error_file makes of it.
 func TestAgainstRecord(t *testing.T) {
 	python := pypeer.Python(t)
 	dir := t.TempDir()
@@ -32,7 +32,8 @@ func TestAgainstRecord(t *testing.T) {
 		{"group", `raise ExceptionGroup("eg", [ValueError(1)])`, "ExceptionGroup: eg (1 sub-exception)"},
 		{"no message", `assert False`, "AssertionError:"},
 	}
-	// One interpreter, since importing torch takes a second: each script raises in its own child.
+	// One interpreter, since importing torch takes a second: each script raises
+	// in its own child.
 	var prog strings.Builder
 	prog.WriteString(`
 import json, os, sys, time
@@ -117,7 +118,8 @@ def run(name, f):
 	}
 }
 
-// What we write, torch reads: as an agent above us would, and for the workers that are Go functions.
+// What we write, torch reads: as an agent above us would, and for the workers
+// that are Go functions.
 func TestTorchReadsOurs(t *testing.T) {
 	python := pypeer.Python(t)
 	dir := t.TempDir()

@@ -26,10 +26,11 @@ type Report struct {
 }
 
 // NewReport finds the root cause: the earliest failure of kind Failed, to the
-// nanosecond. Failures that another one explains (LostPeer) come after, whatever their time, since a peer can
-// notice a death before the agent does; workers that the agent stopped come last. A worker that
-// had recorded its own error before anything else went wrong, and was stopped while it
-// was still on its way out, counts as failed.
+// nanosecond. Failures that another one explains (LostPeer) come after,
+// whatever their time, since a peer can notice a death before the agent does;
+// workers that the agent stopped come last. A worker that had recorded its own
+// error before anything else went wrong, and was stopped while it was still on
+// its way out, counts as failed.
 func NewReport(cfg ReportConfig, failures []*ProcessFailure) *Report {
 	r := &Report{ReportConfig: cfg}
 	var first *ProcessFailure // to go wrong by itself

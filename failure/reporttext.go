@@ -9,9 +9,9 @@ import (
 
 // WriteText writes the report for people, with one Write: a first line that
 // says what happened, then torchrun's block with its fields, to which cause,
-// hint, note and log are added where there is something to say. Workers that the agent stopped are
-// listed apart, one line each. Size and line lengths are bounded; terminal control sequences of
-// workers do not get through.
+// hint, note and log are added where there is something to say. Workers that
+// the agent stopped are listed apart, one line each. Size and line lengths are
+// bounded; terminal control sequences of workers do not get through.
 func (r *Report) WriteText(w io.Writer) error {
 	_, err := io.WriteString(w, r.text())
 	return err

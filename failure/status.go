@@ -11,11 +11,12 @@ const (
 	ModeWorker   = "worker"
 )
 
-// ExitStatus returns the agent's exit status for a job that failed. ModeTorchrun
-// gives 1, whatever happened; ModeWorker gives the root cause's own exit code, 128+N
-// where it died of signal N, and 127 or 126, as a shell has it, where it could
-// not be started. Where there is no worker to blame (root is nil), or it did
-// not end at all, the status is 1. It is never 0. docs/exit-codes.md has the table.
+// ExitStatus returns the agent's exit status for a job that failed.
+// ModeTorchrun gives 1, whatever happened; ModeWorker gives the root cause's
+// own exit code, 128+N where it died of signal N, and 127 or 126, as a shell
+// has it, where it could not be started. Where there is no worker to blame
+// (root is nil), or it did not end at all, the status is 1. It is never 0.
+// docs/exit-codes.md has the table.
 func ExitStatus(mode string, root *ProcessFailure) int {
 	if mode != ModeWorker || root == nil {
 		return 1

@@ -251,7 +251,8 @@ func TestLiftFromPython(t *testing.T) {
 				if got.Cut != (len(tail) < stderr.Len()) {
 					t.Errorf("cut %v; stderr has %d bytes", got.Cut, stderr.Len())
 				}
-				// All that Python printed belongs to it, bar what the destructor did.
+				// All that Python printed belongs to it, bar what the
+				// destructor did.
 				if text := strings.TrimRight(stderr.String(), "\n"); !got.Cut && got.Text != text && !slices.Contains([]string{"destructor", "process pool"}, s.name) {
 					t.Errorf("-want +got:\n%s", cmp.Diff(text, got.Text))
 				}

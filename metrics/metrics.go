@@ -49,8 +49,8 @@ func (null) Emit(Metric) {}
 // Null is a handler that drops everything.
 var Null Handler = null{}
 
-// Console is a handler that prints "[<unix time>][<group>]: <name>=<value>" lines to
-// w, each with one Write.
+// Console is a handler that prints "[<unix time>][<group>]: <name>=<value>"
+// lines to w, each with one Write.
 func Console(w io.Writer) Handler { return &console{w: w} }
 
 type console struct {
@@ -106,14 +106,15 @@ func (s Stream) Step(name string, began time.Time, err error) {
 	s.Put(name+".duration.ms", time.Since(began).Milliseconds())
 }
 
-// Tick publishes what the agent finds when it looks at its workers: how many restarts are left
-// and the group's state, such as "HEALTHY".
+// Tick publishes what the agent finds when it looks at its workers: how many
+// restarts are left and the group's state, such as "HEALTHY".
 func (s Stream) Tick(role string, remaining int, state string) {
 	s.Put("workers."+role+".remaining_restarts", int64(remaining))
 	s.Put("workers."+role+"."+lower(state), 1)
 }
 
-// Summary publishes how a run went once it has ended: its flakiness and one run_ counter.
+// Summary publishes how a run went once it has ended: its flakiness and one
+// run_ counter.
 // Source: SimpleElasticAgent._record_metrics and _record_flakiness_metric.
 func (s Stream) Summary(role string, failed bool, maxRestarts, remaining int) {
 	s.Put("workers."+role+".flakiness", Flakiness(failed, maxRestarts, remaining))
@@ -136,8 +137,8 @@ func (s Stream) Summary(role string, failed bool, maxRestarts, remaining int) {
 	}
 }
 
-// Flakiness is the share of restarts used, in percent: 0 for a run that needed none, 100
-// for one that failed.
+// Flakiness is the share of restarts used, in percent: 0 for a run that needed
+// none, 100 for one that failed.
 func Flakiness(failed bool, maxRestarts, remaining int) int64 {
 	if failed {
 		return 100

@@ -146,7 +146,8 @@ func FuzzParse(f *testing.F) {
 				t.Fatalf("%q prints as %q, which is not ASCII", data, printed)
 			}
 		}
-		// What Go takes, we take. (We take more: NaN, lone surrogates, depth apart.)
+		// What Go takes, we take. (We take more: NaN, lone surrogates, depth
+		// apart.)
 		if err != nil && utf8.Valid(data) && json.Valid(data) && !strings.Contains(err.Error(), "nested deeper") {
 			t.Fatalf("%q is JSON, but: %v", data, err)
 		}
