@@ -29,6 +29,7 @@ import (
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/logs"
+	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
@@ -94,6 +95,8 @@ type Config struct {
 
 	// Events gets what happened, for machines. Default: nowhere.
 	Events events.Sink
+	// Metrics gets counts and durations. Default: nowhere.
+	Metrics metrics.Handler
 	// Logger gets what happened, for people. Default slog.Default().
 	Logger *slog.Logger
 }
@@ -122,6 +125,7 @@ func (r *Result) IsFailed() bool { return r.State != Succeeded }
 type Agent struct {
 	cfg      Config
 	log      *slog.Logger
+	metrics  metrics.Stream
 	restarts int // used so far
 }
 
@@ -155,7 +159,7 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	return &Agent{cfg: cfg, log: cfg.Logger}, nil
+	return &Agent{cfg: cfg, log: cfg.Logger, metrics: metrics.Stream{Handler: cfg.Metrics}}, nil
 }
 
 // Run runs the group until it has succeeded, failed for good, or ctx is done.
@@ -177,7 +181,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 			r, exits, err = a.watch(ctx, at)
 		}
 		if r != nil || err != nil {
-			a.recordEnd(at, exits, r, time.Since(began), err)
+			a.recordEnd(at, exits, r, began, err)
 			return r, err
 		}
 	}
@@ -189,13 +193,14 @@ type attempt struct {
 	ranks ranks
 	logs  *logs.Attempt
 	group *process.Group
+	began time.Time // when the workers were about to start
 }
 
 func (a *Agent) start(ctx context.Context) (*attempt, error) {
 	at := &attempt{}
 	began := time.Now()
 	round, err := a.cfg.Rendezvous.Next(ctx)
-	a.recordStep(at, events.Rendezvous, time.Since(began), err)
+	a.recordStep(at, events.Rendezvous, began, err)
 	if err != nil {
 		return at, err
 	}
@@ -207,7 +212,7 @@ func (a *Agent) start(ctx context.Context) (*attempt, error) {
 	} else {
 		at.ranks, err = exchangeRanks(ctx, round.Store, round.Rank, round.WorldSize, a.cfg.Spec.Role, a.cfg.Spec.LocalWorldSize)
 	}
-	a.recordStep(at, events.AssignWorkerRanks, time.Since(began), err)
+	a.recordStep(at, events.AssignWorkerRanks, began, err)
 	if err != nil {
 		return at, fmt.Errorf("assign ranks: %w", err)
 	}
@@ -217,6 +222,7 @@ func (a *Agent) start(ctx context.Context) (*attempt, error) {
 }
 
 func (a *Agent) startWorkers(at *attempt) error {
+	at.began = time.Now()
 	spec := &a.cfg.Spec
 	workers := make([]logs.Worker, spec.LocalWorldSize)
 	for i := range workers {
@@ -243,9 +249,12 @@ func (a *Agent) startWorkers(at *attempt) error {
 		cfg.Args[i] = spec.Args(i)
 		cfg.Envs[i] = a.workerEnv(at, i)
 	}
-	if at.group, err = a.cfg.Supervisor.Start(cfg); err != nil {
+	at.group, err = a.cfg.Supervisor.Start(cfg)
+	a.metrics.Step(metrics.StartWorkers, at.began, err)
+	if err != nil {
 		return err
 	}
+	a.metrics.Tick(spec.Role, a.cfg.MaxRestarts-a.restarts, string(Healthy))
 	pids := at.group.PIDs()
 	for i := range workers {
 		pid := pids[i]
@@ -293,7 +302,9 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, map[int]proces
 	if err != nil {
 		return nil, nil, err
 	}
-	state, act := next(ev, a.cfg.MaxRestarts-a.restarts)
+	left := a.cfg.MaxRestarts - a.restarts
+	state, act := next(ev, left)
+	a.metrics.Tick(a.cfg.Spec.Role, left, string(state))
 	switch act {
 	case actFinish:
 		a.exitBarrier(ctx, at)
@@ -434,14 +445,17 @@ func (a *Agent) failed(at *attempt, state State, exits map[int]process.Exit, sta
 	r := &Result{State: state, Restarts: a.restarts, Failures: make(map[int]*failure.ProcessFailure, len(exits))}
 	var list []*failure.ProcessFailure
 	for _, localRank := range slices.Sorted(maps.Keys(exits)) {
-		exit := exits[localRank]
+		exit, stack := exits[localRank], ""
+		if e, ok := errors.AsType[*process.FuncError](exit.Err); ok {
+			stack = e.Stack
+		}
 		f := failure.New(failure.Observation{
 			LocalRank: localRank, Rank: at.ranks.base + localRank, PID: exit.PID, ExitCode: exit.Code,
-			CoreDumped: exit.CoreDumped, Time: exit.Time, StoppedBy: exit.StoppedBy,
+			CoreDumped: exit.CoreDumped, Started: at.began, Time: exit.Time, StoppedBy: exit.StoppedBy,
 			StartErr: startErr, Entrypoint: a.cfg.Spec.Entrypoint,
 			OOM: exit.OOMKilled, Abandoned: exit.Abandoned, ErrorFile: exit.ErrorFile,
 			StderrTail: at.logs.StderrTail(localRank), StderrPath: at.logs.Sink(localRank).StderrPath,
-			Host: a.cfg.Host,
+			Host: a.cfg.Host, Err: exit.Err, Stack: stack,
 		})
 		r.Failures[f.Rank] = f
 		list = append(list, f)

@@ -23,6 +23,7 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/logs"
+	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
@@ -182,6 +183,8 @@ func (j *job) mustRun(t *testing.T) *agent.Result {
 
 func TestSuccess(t *testing.T) {
 	j := newJob(t, "rank", "", 2)
+	counts := counter{}
+	j.Metrics = counts
 	r := j.mustRun(t)
 	if r.IsFailed() || r.State != agent.Succeeded || r.Report != nil {
 		t.Errorf("result is %+v", r)
@@ -195,7 +198,22 @@ func TestSuccess(t *testing.T) {
 	if diff := cmp.Diff(wantEvents, j.sink.names()); diff != "" {
 		t.Errorf("events (-want +got):\n%s", diff)
 	}
+	// Source: golden/metrics/success.txt.
+	for name, want := range map[string]int64{
+		"SimpleElasticAgent.run.success": 1, "LocalElasticAgent._start_workers.success": 1,
+		"workers.default.remaining_restarts": 0, "workers.default.succeeded": 1,
+		"workers.default.flakiness": 0, "workers.default.run_success_no_retries": 1,
+	} {
+		if got, ok := counts[name]; !ok || got != want {
+			t.Errorf("metric %s is %d (%v), want %d", name, got, ok, want)
+		}
+	}
 }
+
+// A counter remembers the last value of every metric.
+type counter map[string]int64
+
+func (c counter) Emit(m metrics.Metric) { c[m.Name] = m.Value }
 
 // Source: spec/launcher.md §5.
 func TestWorkerEnvironment(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process"
 )
 
@@ -29,9 +30,14 @@ func (a *Agent) event(at *attempt, source events.Source, state events.State) eve
 }
 
 // recordStep records one step of starting an attempt.
-func (a *Agent) recordStep(at *attempt, state events.State, took time.Duration, err error) {
+func (a *Agent) recordStep(at *attempt, state events.State, began time.Time, err error) {
+	step := metrics.StepRendezvous
+	if state == events.AssignWorkerRanks {
+		step = metrics.AssignWorkerRanks
+	}
+	a.metrics.Step(step, began, err)
 	e := a.event(at, events.Agent, state)
-	e.Duration = took
+	e.Duration = time.Since(began)
 	if err != nil {
 		e.RawError = err.Error()
 	}
@@ -48,7 +54,8 @@ func (a *Agent) workerEvent(at *attempt, state events.State, localRank, pid int)
 }
 
 // recordEnd records how every worker of the last attempt ended, and the agent.
-func (a *Agent) recordEnd(at *attempt, exits map[int]process.Exit, r *Result, took time.Duration, err error) {
+func (a *Agent) recordEnd(at *attempt, exits map[int]process.Exit, r *Result, began time.Time, err error) {
+	took := time.Since(began)
 	for i := range a.cfg.Spec.LocalWorldSize {
 		exit, ended := exits[i]
 		if !ended {
@@ -69,8 +76,11 @@ func (a *Agent) recordEnd(at *attempt, exits map[int]process.Exit, r *Result, to
 		}
 		a.cfg.Events.Record(e)
 	}
+	failed := err != nil || r.State != Succeeded
+	a.metrics.Step(metrics.Run, began, err)
+	a.metrics.Summary(a.cfg.Spec.Role, failed, a.cfg.MaxRestarts, a.cfg.MaxRestarts-a.restarts)
 	state := events.Succeeded
-	if err != nil || r.State != Succeeded {
+	if failed {
 		state = events.Failed
 	}
 	e := a.event(at, events.Agent, state)
