@@ -52,7 +52,8 @@ type Supervisor struct {
 	known  map[int]bool // pids of live workers and the guard
 }
 
-// NewSupervisor makes the program a child subreaper and gets ready to fork. The
+// NewSupervisor makes the program a child subreaper and gets ready to fork.
+// Descriptors above 2 that the program has inherited become close-on-exec. The
 // caller must Close it. Where no cgroup can be made, what workers leave behind
 // is found by other means.
 func NewSupervisor(cfg SupervisorConfig) (*Supervisor, error) {
@@ -62,6 +63,7 @@ func NewSupervisor(cfg SupervisorConfig) (*Supervisor, error) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return nil, fmt.Errorf("become a child subreaper: %w", err)
 	}
+	sealDescriptors()
 	s := &Supervisor{
 		cfg:    cfg,
 		log:    cfg.Logger,
