@@ -56,7 +56,7 @@ type program struct {
 	name                  string // what messages begin with
 	env                   []string
 	stdin, stdout, stderr *os.File
-	launch                func(context.Context, launch.Config) (int, error) // runs a job
+	launch                func(context.Context, launch.Config) (status int, recorded bool, err error) // runs a job
 }
 
 // commands are what may follow the name muster.
@@ -136,7 +136,7 @@ func (p program) run(ctx context.Context, args []string) int {
 	for _, text := range r.warnings {
 		logger.Warn(text)
 	}
-	status, err := p.launch(ctx, cfg)
+	status, recorded, err := p.launch(ctx, cfg)
 	if invalid, ok := errors.AsType[*launch.ConfigError](err); ok {
 		return p.usage(cfg, split(invalid))
 	}
@@ -144,7 +144,9 @@ func (p program) run(ctx context.Context, args []string) int {
 		for _, err := range split(err) {
 			p.errorf("%v", err)
 		}
-		p.recordError(cfg, err)
+		if !recorded {
+			p.recordError(cfg, err)
+		}
 	}
 	return status
 }

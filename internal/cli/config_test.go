@@ -50,9 +50,9 @@ func try(t *testing.T, env []string, self string, args ...string) outcome {
 	}
 	defer r.Close()
 	p := program{self: self, name: "muster run", stderr: w, stdout: w, env: append([]string{"PATH=" + bin(t)}, env...)}
-	p.launch = func(_ context.Context, cfg launch.Config) (int, error) {
+	p.launch = func(_ context.Context, cfg launch.Config) (int, bool, error) {
 		out.cfg, out.ran = cfg, true
-		return exitOK, nil
+		return exitOK, false, nil
 	}
 	done := make(chan string)
 	go func() {

@@ -4,46 +4,46 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"syscall"
+	"os"
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/launch"
+	"github.com/muster-run/muster/process"
 )
 
 // envErrorFile names where whoever started us looks for what went wrong.
 const envErrorFile = "TORCHELASTIC_ERROR_FILE"
 
 // start runs a job and returns the exit status. The report of a failed job goes
-// to stderr; the error is what else went wrong.
-func start(ctx context.Context, cfg launch.Config) (int, error) {
+// to stderr, and what made it fail to the error file; recorded says so. The error
+// is what else went wrong.
+func start(ctx context.Context, cfg launch.Config) (status int, recorded bool, err error) {
 	result, err := launch.Run(ctx, cfg)
-	if result == nil {
-		return exitError, advise(err)
+	if sig, ok := errors.AsType[*process.SignalError](err); ok {
+		// torchrun's words, for those who look for them.
+		fmt.Fprintf(cfg.Stderr, "torch.distributed.elastic.multiprocessing.api.SignalException: Process %d got signal: %d\n", os.Getpid(), int(sig.Signal))
 	}
-	errorFile, _ := cfg.LookupEnv(envErrorFile)
+	if result == nil {
+		return exitError, false, err
+	}
 	var root *failure.ProcessFailure
 	if result.Report != nil {
+		root = result.Report.Root()
 		fmt.Fprintln(cfg.Stderr)
 		_ = result.Report.WriteText(cfg.Stderr) // nobody is left to tell
-		root = result.Report.Root()
+		if result.ReportFile != "" {
+			fmt.Fprintf(cfg.Stderr, "The report as JSON: %s\n", result.ReportFile)
+		}
+		errorFile, _ := cfg.LookupEnv(envErrorFile)
 		if err := failure.Propagate(root, errorFile); err != nil {
 			cfg.Logger.Error("the failure is not in the error file", "error", err)
 		}
 	}
 	switch {
 	case result.IsFailed():
-		return failure.ExitStatus(cfg.ExitCode, root), err
+		return failure.ExitStatus(cfg.ExitCode, root), root != nil, err
 	case err != nil:
-		return exitError, err
+		return exitError, false, err
 	}
-	return exitOK, nil
-}
-
-// advise adds what to do about an error that the command line can do something
-// about.
-func advise(err error) error {
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%w; name another --master-port or --rdzv-endpoint, or neither for a free port", err)
-	}
-	return err
+	return exitOK, false, nil
 }
