@@ -1,63 +1,215 @@
 package logs
 
 import (
+	"bytes"
+	"errors"
+	"io"
 	"os"
 	"sync"
 	"sync/atomic"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 )
 
-// A console is one of the agent's own streams, or a filtered file: something
-// that several workers' output is copied to, whole lines at a time.
+// pipeAtomic is how much a write to a pipe may hold so that no other writer's
+// bytes come in between (PIPE_BUF).
+const pipeAtomic = 4096
+
+// A console is a destination that several streams share: the agent's stdout or
+// stderr, or a file of filtered lines.
+//
+// Lines stay whole. A line may be begun, as a progress bar is, and then open
+// names the stream it belongs to; another stream's output ends it with a
+// newline first.
 type console struct {
-	file     *os.File
+	w        io.Writer
+	file     *os.File // w, when it is ours to close
 	terminal bool
+	pipe     bool
 
-	mu   sync.Mutex // held over the writes of one piece of output
-	gone error      // the first write error; nothing is written afterwards
+	mu   sync.Mutex // guards the rest, and is held over every write
+	open any        // the stream whose unfinished line is at the end; nil: none
+	last byte       // the last byte written; 0: none yet
+	err  error      // the first error of a write
 
-	lost    atomic.Int64 // bytes that could not be written
-	written atomic.Int64
+	closed atomic.Bool // nobody reads it any more
 }
 
-func newConsole(file *os.File) *console {
-	return &console{file: file, terminal: isTerminal(file)}
-}
+// foreign owns an unfinished line that no stream may continue.
+var foreign any = new(int)
 
-// write writes p whole, or counts it as lost. The caller holds mu.
-func (c *console) write(p []byte) {
-	if c.gone != nil {
-		c.lost.Add(int64(len(p)))
-		return
-	}
-	n, err := c.file.Write(p)
-	c.written.Add(int64(n))
+// newConsole makes a console of a descriptor of its own for f: Go kills a
+// program that writes to a closed pipe through descriptor 1 or 2.
+func newConsole(f *os.File) *console {
+	own, err := dup(f)
 	if err != nil {
-		c.gone = err
-		c.lost.Add(int64(len(p) - n))
+		c := &console{w: closedWriter{}, err: err}
+		c.closed.Store(true)
+		return c
+	}
+	c := &console{w: own, file: own, terminal: isTerminal(f)}
+	if fi, err := f.Stat(); err == nil {
+		c.pipe = fi.Mode()&os.ModeNamedPipe != 0
+	}
+	return c
+}
+
+// closedWriter takes the place of a descriptor that is not open.
+type closedWriter struct{}
+
+func (closedWriter) Write([]byte) (int, error) { return 0, os.ErrClosed }
+
+func (c *console) close() {
+	if c.file != nil {
+		c.file.Close()
 	}
 }
 
-func (c *console) writeAll(p []byte) {
-	if len(p) == 0 {
-		return
-	}
+// put writes p[1:], a piece of owner's output, or what is left of it after the
+// first shown bytes if those were the last thing written. p[0] is room for the
+// newline that ends another stream's line. unended says that p ends within a
+// line. It returns how many bytes at the end of p could not be written.
+func (c *console) put(owner any, p []byte, shown int, unended bool) (lost int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.write(p)
+	switch {
+	case c.open == nil:
+		p = p[1:]
+	case c.open == owner:
+		p = p[1+shown:]
+	default:
+		p[0] = '\n'
+	}
+	c.open = nil
+	if unended {
+		c.open = owner
+	}
+	return len(p) - c.write(p)
 }
 
-// failure returns the first write error.
+// end ends the line that owner has begun.
+func (c *console) end(owner any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open == owner {
+		c.open = nil
+		c.write([]byte{'\n'})
+	}
+}
+
+// disown makes owner's begun line one that it will not continue.
+func (c *console) disown(owner any) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open == owner {
+		c.open = foreign
+	}
+}
+
+// relay writes p, which comes from a stream without prefixes: such streams
+// share lines with each other as their writer had it.
+func (c *console) relay(p []byte) (lost int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open != nil && c.open != foreign {
+		c.write([]byte{'\n'})
+	}
+	c.open = nil
+	if p[len(p)-1] != '\n' {
+		c.open = foreign
+	}
+	return len(p) - c.write(p)
+}
+
+// write writes p and returns how much of it was. The caller holds mu. After an
+// error that may pass (no space) the next write is tried again, on a new line.
+func (c *console) write(p []byte) (written int) {
+	for len(p) > 0 && !c.closed.Load() {
+		n, err := c.w.Write(p[:c.chunk(p)])
+		if n > 0 {
+			c.last = p[n-1]
+		}
+		written += n
+		p = p[n:]
+		if err == nil {
+			continue
+		}
+		if errors.Is(err, syscall.EAGAIN) && c.file != nil && waitWritable(c.file) == nil {
+			continue
+		}
+		if c.err == nil {
+			c.err = err
+		}
+		c.open = nil
+		if c.last != 0 && c.last != '\n' {
+			c.open = foreign
+		}
+		c.closed.Store(isGone(err, c.terminal))
+		break
+	}
+	return written
+}
+
+// chunk returns how much of p to write at once: to a pipe, whole lines that
+// nothing can come between.
+func (c *console) chunk(p []byte) int {
+	if !c.pipe || len(p) <= pipeAtomic {
+		return len(p)
+	}
+	if i := bytes.LastIndexByte(p[:pipeAtomic], '\n'); i >= 0 {
+		return i + 1
+	}
+	if i := bytes.IndexByte(p[pipeAtomic:], '\n'); i >= 0 {
+		return pipeAtomic + i + 1
+	}
+	return len(p)
+}
+
+// isGone reports whether an error of a write means that all later ones fail.
+func isGone(err error, terminal bool) bool {
+	for _, gone := range []error{syscall.EPIPE, syscall.ECONNRESET, syscall.EBADF, os.ErrClosed, io.ErrClosedPipe} {
+		if errors.Is(err, gone) {
+			return true
+		}
+	}
+	return terminal && errors.Is(err, syscall.EIO)
+}
+
+// failure returns the first error of a write, or nil; it does not wait for a
+// write that is stuck.
 func (c *console) failure() error {
 	if !c.mu.TryLock() {
-		return nil // a write is stuck
+		return nil
 	}
 	defer c.mu.Unlock()
-	return c.gone
+	return c.err
 }
 
-func isTerminal(file *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(file.Fd()), ioctlGetTermios)
-	return err == nil
+// consoleWriter is the agent's own way to a console.
+type consoleWriter struct{ c *console }
+
+func (w consoleWriter) Write(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	w.c.mu.Lock()
+	defer w.c.mu.Unlock()
+	if w.c.open != nil {
+		w.c.open = nil
+		w.c.write([]byte{'\n'})
+	}
+	n := w.c.write(p)
+	if n < len(p) {
+		return n, w.c.err
+	}
+	if p[len(p)-1] != '\n' {
+		w.c.open = foreign
+	}
+	return n, nil
+}
+
+// sameFile reports whether both are the same file, pipe or terminal.
+func sameFile(a, b *os.File) bool {
+	fa, errA := a.Stat()
+	fb, errB := b.Stat()
+	return errA == nil && errB == nil && os.SameFile(fa, fb)
 }

@@ -51,6 +51,7 @@ func newJob(t *testing.T, cfg logs.Config) *job {
 	if j.Run, err = logs.New(cfg); err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() { j.Close(true) })
 	return j
 }
 
@@ -149,7 +150,7 @@ func TestDestinations(t *testing.T) {
 		{"3", "0", []int{1}, true, ""},
 		{"0", "3", []int{1}, true, ""},
 		{"0", "3", []int{0}, true, "[default0]:out\n"},
-		{"0", "3", []int{}, true, ""},
+		{"0", "3", []int{}, true, "[default0]:out\n"},
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprintf("r%s t%s %v", tt.redirect, tt.tee, tt.filter), func(t *testing.T) {
@@ -307,7 +308,7 @@ func TestNewRefuses(t *testing.T) {
 		cfg  logs.Config
 		want string
 	}{
-		{logs.Config{Dir: os.DevNull, DuplicateStdoutFilters: []string{"x"}}, "duplicate filters"},
+		{logs.Config{Dir: os.DevNull, DuplicateStdoutFilters: []string{"x"}}, "--duplicate-stdout-filters"},
 		{logs.Config{Dir: file}, "is a file"},
 		{logs.Config{Dir: filepath.Join(file, "below")}, "not a directory"},
 		{logs.Config{Dir: "/proc/no/such"}, "/proc/no"},
@@ -328,7 +329,7 @@ func TestTeeLines(t *testing.T) {
 	}
 	w[0].close()
 	finish(t, a)
-	want := "[default0]:first\n[default0]:partial\n[default0]:bad\xff\xfeutf8\rcr\x0bvt\x0cff\u2028ls\n[default0]:crlf\r\n[default0]:\r\n[default0]:end no newline\n"
+	want := "[default0]:first\n[default0]:partial\n[default0]:bad\xff\xfeutf8\r[default0]:cr\x0bvt\x0cff\u2028ls\n[default0]:crlf\r\n[default0]:\r\n[default0]:end no newline\n"
 	if got := content(t, j.stdout); got != want {
 		t.Errorf("console\n%q, want\n%q", got, want)
 	}
@@ -509,6 +510,9 @@ func TestSlowConsole(t *testing.T) {
 	}()
 	finish(t, a)
 	wEnd.Close()
+	if err := j.Close(true); err != nil {
+		t.Error(err)
+	}
 	if got := <-read; got != lines {
 		t.Errorf("%d lines arrived, want %d", got, lines)
 	}
@@ -533,7 +537,7 @@ func TestClosedConsole(t *testing.T) {
 	fmt.Fprint(w[0].out, "keep this\nnot this\n")
 	w[0].close()
 	stats, err := a.Finish(t.Context())
-	if !errors.Is(err, syscall.EPIPE) || stats.LostBytes != int64(len("[default0]:keep this\n[default0]:not this\n")) {
+	if !errors.Is(err, syscall.EPIPE) || stats.LostBytes != int64(len("keep this\nnot this\n")) {
 		t.Errorf("Finish: %+v, %v, want the bytes lost to EPIPE", stats, err)
 	}
 	if got := readFile(t, filepath.Join(a.Dir(), "filtered_stdout.log")); got != "[default0]:keep this\n" {

@@ -2,54 +2,50 @@ package logs
 
 import "strings"
 
-// DefaultLinePrefixTemplate is torchrun's.
-const DefaultLinePrefixTemplate = "[${role_name}${local_rank}]:"
+// DefaultLinePrefix is the template of a tee'd line's prefix.
+const DefaultLinePrefix = "[${role_name}${local_rank}]:"
 
-// Expand replaces ${name} and $name in a template by the values given, and $$ by
-// $. Names without a value, and every other $, stay as they are.
-// Source: Python's string.Template.safe_substitute.
-func Expand(template string, values map[string]string) string {
-	var out strings.Builder
+// expand replaces ${name} and $name by vars[name], and $$ by one dollar sign.
+// What else follows a dollar sign, unknown names too, stays as it is. Names
+// are ASCII letters, digits and underscores, no digit first.
+// Source: string.Template.safe_substitute in Python.
+func expand(template string, vars map[string]string) string {
+	var b strings.Builder
 	for {
 		before, rest, found := strings.Cut(template, "$")
-		out.WriteString(before)
+		b.WriteString(before)
 		if !found {
-			return out.String()
+			return b.String()
 		}
 		if strings.HasPrefix(rest, "$") {
-			out.WriteByte('$')
+			b.WriteByte('$')
 			template = rest[1:]
 			continue
 		}
-		name, after := identifier(rest), ""
-		if inner, ok := strings.CutPrefix(rest, "{"); ok {
-			name = identifier(inner)
-			if !strings.HasPrefix(inner[len(name):], "}") {
-				name = ""
-			} else {
-				after = inner[len(name)+1:]
-			}
-		} else {
-			after = rest[len(name):]
+		braced := strings.HasPrefix(rest, "{")
+		from := 0
+		if braced {
+			from = 1
 		}
-		if value, ok := values[name]; ok && name != "" {
-			out.WriteString(value)
-			template = after
+		end := from
+		for end < len(rest) && isNameByte(rest[end], end == from) {
+			end++
+		}
+		value, known := vars[rest[from:end]]
+		closed := !braced || end < len(rest) && rest[end] == '}'
+		if !known || !closed {
+			b.WriteByte('$')
+			template = rest
 			continue
 		}
-		out.WriteByte('$')
-		template = rest
+		if braced {
+			end++
+		}
+		b.WriteString(value)
+		template = rest[end:]
 	}
 }
 
-// identifier returns the name that text begins with.
-func identifier(text string) string {
-	for i := range len(text) {
-		c := text[i]
-		letter := c == '_' || 'a' <= c|0x20 && c|0x20 <= 'z'
-		if !letter && (i == 0 || c < '0' || c > '9') {
-			return text[:i]
-		}
-	}
-	return text
+func isNameByte(c byte, first bool) bool {
+	return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || !first && c >= '0' && c <= '9'
 }

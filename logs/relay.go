@@ -1,104 +1,174 @@
 package logs
 
 import (
-	"context"
+	"bytes"
 	"os"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 )
 
-// A relay carries a worker's stderr to the console as it is, at once, and
-// remembers the end of it. The worker's end is a terminal if the console is one.
-// A console that takes nothing holds the worker up, as it would without a relay.
+// relayBuffer is how much a relay reads at once.
+const relayBuffer = 64 << 10
+
+var relayBuffers = sync.Pool{New: func() any { return new([relayBuffer]byte) }}
+
+// A relay carries a worker's stderr to the console and keeps the end of it. It
+// waits in Go's poller, without a thread and without a buffer.
+//
+// Whole lines are written at once, what follows them as soon as the worker has
+// nothing more to read: then lines of several workers stay whole as far as their
+// writers wrote them whole. A console that nobody reads holds the worker up.
 type relay struct {
-	parent  *os.File
-	console *console // nil: remembered only
-	done    chan struct{}
-	ending  func() // undoes what the terminal needs
+	f    *os.File // the agent's end, non-blocking
+	to   *console // nil: the worker's output is kept, not shown
+	done chan struct{}
 
-	mu   sync.Mutex // guards the rest
-	ring []byte     // the last bytes, at most TailSize; next is where it begins once full
-	next int
+	finishing atomic.Bool
+	abandoned atomic.Bool
+	bytes     atomic.Int64
+	lost      atomic.Int64
+
+	mu   sync.Mutex // guards kept
+	kept ring
 }
 
-func newRelay(c *console) (_ *relay, child *os.File, err error) {
-	r := &relay{console: c, done: make(chan struct{}), ending: func() {}}
-	if c != nil && c.terminal {
-		if r.parent, child, err = openPTY(c.file); err == nil {
-			r.ending = followWindowSize(c.file, r.parent)
-			return r, child, nil
-		}
-	}
-	if r.parent, child, err = os.Pipe(); err != nil {
-		return nil, nil, err
-	}
-	return r, child, nil
+func newRelay(f *os.File, to *console) *relay {
+	return &relay{f: f, to: to, done: make(chan struct{})}
 }
 
-func (r *relay) start() {
-	go func() {
-		defer close(r.done)
-		buf := make([]byte, 32<<10)
-		for {
-			n, err := r.parent.Read(buf)
-			if n > 0 {
-				r.remember(buf[:n])
-				if r.console != nil {
-					r.console.writeAll(buf[:n])
-				}
-			}
-			if err != nil {
-				return // the end, a terminal whose other side is closed (EIO), or finish
-			}
-		}
-	}()
+func (r *relay) start() { go r.run() }
+
+// finish lets the relay end once it has carried everything written so far, even
+// if a process still holds the other end.
+func (r *relay) finish() {
+	r.finishing.Store(true)
+	_ = r.f.SetReadDeadline(time.Unix(1, 0)) // wakes it
 }
 
-// finish returns when everything that was written has been carried. Processes
-// that still hold the other end do not keep it waiting.
-func (r *relay) finish(ctx context.Context) {
-	// What is there is read before the deadline takes effect: a read that can
-	// be satisfied at once is not subject to it only while it is in the future.
-	timer := time.NewTimer(drainTime)
-	defer timer.Stop()
-	select {
-	case <-r.done:
-	case <-ctx.Done():
-	case <-timer.C:
-		_ = r.parent.SetReadDeadline(time.Now())
-		select {
-		case <-r.done:
-		case <-ctx.Done():
-		}
-	}
-	r.ending()
-	r.parent.Close()
-}
-
-// drainTime is how long a relay whose other end is still held goes on.
-const drainTime = 100 * time.Millisecond
-
-func (r *relay) remember(p []byte) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if len(p) >= TailSize {
-		r.ring, r.next = append(r.ring[:0], p[len(p)-TailSize:]...), 0
+// run carries until the other end is closed or finish was called.
+func (r *relay) run() {
+	defer close(r.done)
+	defer r.f.Close()
+	conn, err := r.f.SyscallConn()
+	if err != nil {
 		return
 	}
-	if room := TailSize - len(r.ring); room > 0 {
-		n := min(room, len(p))
-		r.ring = append(r.ring, p[:n]...)
-		p = p[n:]
+	for {
+		more := false
+		err := conn.Read(func(fd uintptr) bool {
+			var idle bool
+			idle, more = r.carry(int(fd), 0)
+			return !idle
+		})
+		if r.finishing.Load() {
+			// The poller no longer waits, and what is in a pipe fits in it.
+			_ = conn.Control(func(fd uintptr) { r.carry(int(fd), pipeCapacity(int(fd))) })
+			return
+		}
+		if err != nil || !more {
+			return
+		}
 	}
-	for len(p) > 0 {
-		n := copy(r.ring[r.next:], p)
-		p = p[n:]
+}
+
+// carry reads and writes until there is nothing to read for the moment (idle),
+// or nothing any more, or, if budget is not 0, that many bytes have been read.
+func (r *relay) carry(fd, budget int) (idle, more bool) {
+	buf := relayBuffers.Get().(*[relayBuffer]byte)
+	defer relayBuffers.Put(buf)
+	held, total := 0, 0 // held is the length of a begun line at buf's beginning
+	defer func() { r.write(buf[:held]) }()
+	for !r.abandoned.Load() {
+		if budget == 0 && r.finishing.Load() {
+			return true, true
+		}
+		n, err := syscall.Read(fd, buf[held:])
+		switch {
+		case err == syscall.EINTR:
+			continue
+		case err == syscall.EAGAIN:
+			return true, true
+		case n <= 0 || err != nil: // a pty's end is EIO
+			return false, false
+		}
+		r.keep(buf[held : held+n])
+		total += n
+		all := buf[:held+n]
+		end := bytes.LastIndexByte(all, '\n') + 1
+		if end == 0 && len(all) == len(buf) || budget > 0 && total >= budget {
+			end = len(all)
+		}
+		r.write(all[:end])
+		held = copy(buf[:], all[end:])
+		if budget > 0 && total >= budget {
+			return false, true
+		}
+	}
+	return false, false
+}
+
+func (r *relay) write(p []byte) {
+	if len(p) == 0 || r.to == nil || r.abandoned.Load() {
+		return
+	}
+	lost := r.to.relay(p)
+	r.bytes.Add(int64(len(p) - lost))
+	r.lost.Add(int64(lost))
+}
+
+func (r *relay) keep(p []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kept.write(p)
+}
+
+// tail returns the end of what was carried.
+func (r *relay) tail() []byte {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.kept.bytes()
+}
+
+// A ring keeps the last TailSize bytes written to it.
+type ring struct {
+	b    []byte // grows to TailSize
+	next int    // once full: where the oldest byte is
+}
+
+func (r *ring) write(p []byte) {
+	if len(p) >= TailSize {
+		r.b, r.next = append(r.b[:0], p[len(p)-TailSize:]...), 0
+		return
+	}
+	n := min(TailSize-len(r.b), len(p))
+	r.b = append(r.b, p[:n]...)
+	for p = p[n:]; len(p) > 0; p = p[n:] {
+		n = copy(r.b[r.next:], p)
 		r.next = (r.next + n) % TailSize
 	}
 }
 
-func (r *relay) tail() []byte {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return append(append([]byte(nil), r.ring[r.next:]...), r.ring[:r.next]...)
+func (r *ring) bytes() []byte {
+	return append(append([]byte(nil), r.b[r.next:]...), r.b[:r.next]...)
+}
+
+// readTail returns the last TailSize bytes of a file.
+func readTail(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	fi, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, min(fi.Size(), TailSize))
+	n, err := f.ReadAt(b, fi.Size()-int64(len(b)))
+	if n > 0 {
+		err = nil // it may have become shorter meanwhile
+	}
+	return b[:n], err
 }

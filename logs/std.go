@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -8,11 +9,10 @@ import (
 	"strings"
 )
 
-// Std is a set of a worker's output streams.
-// Source: Std in multiprocessing/api.py.
+// Std is a set of standard streams, a bit mask.
+// Source: Std in torch/distributed/elastic/multiprocessing/api.py.
 type Std uint8
 
-// The values of Std.
 const (
 	StdNone Std = 0
 	StdOut  Std = 1
@@ -20,43 +20,120 @@ const (
 	StdAll  Std = StdOut | StdErr
 )
 
-// A StdSpec says which streams of which local rank something applies to. The
-// zero value: none of any.
+// String returns the name that TorchElastic gives to s: NONE, OUT, ERR or ALL.
+func (s Std) String() string {
+	switch s {
+	case StdNone:
+		return "NONE"
+	case StdOut:
+		return "OUT"
+	case StdErr:
+		return "ERR"
+	case StdAll:
+		return "ALL"
+	}
+	return "Std(" + strconv.Itoa(int(s)) + ")"
+}
+
+// A StdSpec says which streams are meant for each local rank. The zero value
+// means none for every rank. A StdSpec does not change once made.
 type StdSpec struct {
 	all    Std
-	byRank map[int]Std // nil unless given by rank
+	byRank map[int]Std // not nil: only these, all is StdNone
 }
 
-// maxSpecRank bounds local ranks in a specification.
-const maxSpecRank = 1<<16 - 1
+// StdForAll returns the spec that gives s to every local rank.
+func StdForAll(s Std) StdSpec { return StdSpec{all: s} }
 
-// ParseStd reads the value of --redirects and --tee: 0 (none), 1 (stdout), 2
-// (stderr) or 3 (both) for all workers, or a list such as 0:3,1:0,10:1 by local
-// rank. Of several values for one rank the last counts; ranks that are not
-// listed have none.
-// Source: Std.from_str, which takes ranks of one digit only.
+// StdByRank returns the spec that gives m[r] to local rank r, and nothing to
+// the ranks that m lacks.
+func StdByRank(m map[int]Std) StdSpec {
+	if m == nil {
+		return StdSpec{}
+	}
+	return StdSpec{byRank: maps.Clone(m)}
+}
+
+// A StdError is a text that ParseStd cannot read.
+type StdError struct {
+	Text   string // the whole text
+	Reason string // what is wrong with it
+}
+
+func (e *StdError) Error() string {
+	return fmt.Sprintf("%.100q: %s; want one of 0 (none), 1 (stdout), 2 (stderr), 3 (both), or such a value for each local rank, like 0:3,1:2", e.Text, e.Reason)
+}
+
+// maxStdText bounds what ParseStd reads; maxLocalRank the ranks in it.
+const (
+	maxStdText   = 1 << 20
+	maxLocalRank = 1 << 20
+)
+
+// ParseStd reads "0" to "3", one value for all local ranks, or a list like
+// "0:3,10:1", where ranks not listed get nothing and the last of several
+// entries for a rank counts. As in Python, one newline at the end does not
+// matter. Unlike Python's, a rank may have any number of digits.
+// An error is a *[StdError].
+// Source: Std.from_str in torch/distributed/elastic/multiprocessing/api.py.
 func ParseStd(text string) (StdSpec, error) {
-	if s, ok := parseStdDigit(text); ok {
+	fail := func(format string, args ...any) (StdSpec, error) {
+		return StdSpec{}, &StdError{Text: text, Reason: fmt.Sprintf(format, args...)}
+	}
+	if len(text) > maxStdText {
+		return fail("%d bytes are too long", len(text))
+	}
+	body := strings.TrimSuffix(text, "\n")
+	if body == "" {
+		return fail("empty")
+	}
+	if !strings.ContainsAny(body, ":,") {
+		s, err := parseMask(body)
+		if err != nil {
+			return fail("%v", err)
+		}
 		return StdSpec{all: s}, nil
 	}
-	spec := StdSpec{byRank: map[int]Std{}}
-	for item := range strings.SplitSeq(text, ",") {
-		rank, value, ok := strings.Cut(item, ":")
-		s, isStd := parseStdDigit(value)
-		n, err := strconv.ParseUint(rank, 10, 16)
-		if !ok || !isStd || err != nil || n > maxSpecRank {
-			return StdSpec{}, fmt.Errorf("%.80q does not say which output to take: want 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or a list by local rank such as 0:3,1:2", text)
+	byRank := make(map[int]Std)
+	for entry := range strings.SplitSeq(body, ",") {
+		rank, mask, ok := strings.Cut(entry, ":")
+		if !ok {
+			return fail("entry %.40q is not of the form rank:value", entry)
 		}
-		spec.byRank[int(n)] = s
+		r, err := parseRank(rank)
+		if err != nil {
+			return fail("%v", err)
+		}
+		s, err := parseMask(mask)
+		if err != nil {
+			return fail("%v", err)
+		}
+		byRank[r] = s
 	}
-	return spec, nil
+	return StdSpec{byRank: byRank}, nil
 }
 
-func parseStdDigit(text string) (Std, bool) {
-	if len(text) != 1 || text[0] < '0' || text[0] > '3' {
-		return 0, false
+func parseMask(text string) (Std, error) {
+	if len(text) == 1 && text[0] >= '0' && text[0] <= '3' {
+		return Std(text[0] - '0'), nil
 	}
-	return Std(text[0] - '0'), true
+	return 0, fmt.Errorf("value %.40q is not 0, 1, 2 or 3", text)
+}
+
+func parseRank(text string) (int, error) {
+	if text == "" {
+		return 0, errors.New("a local rank is missing before the colon")
+	}
+	n := 0
+	for _, c := range []byte(text) {
+		if c < '0' || c > '9' {
+			return 0, fmt.Errorf("local rank %.40q is not a number", text)
+		}
+		if n = n*10 + int(c-'0'); n > maxLocalRank {
+			return 0, fmt.Errorf("local rank %.40q is too large", text)
+		}
+	}
+	return n, nil
 }
 
 // For returns the streams of one local rank.
@@ -67,24 +144,59 @@ func (s StdSpec) For(localRank int) Std {
 	return s.all
 }
 
-// ToMap returns the streams of local ranks 0 … n-1.
-// Source: to_map in multiprocessing/api.py.
+// ToMap returns the streams of the local ranks 0 to n-1.
+// Source: to_map in torch/distributed/elastic/multiprocessing/api.py.
 func (s StdSpec) ToMap(n int) map[int]Std {
-	m := make(map[int]Std, n)
-	for i := range n {
-		m[i] = s.For(i)
+	m := make(map[int]Std, max(n, 0))
+	for r := range max(n, 0) {
+		m[r] = s.For(r)
 	}
 	return m
 }
 
-// String returns the text that ParseStd reads.
+// String returns the spec as ParseStd reads it, ranks ascending.
 func (s StdSpec) String() string {
-	if s.byRank == nil {
+	if len(s.byRank) == 0 {
 		return strconv.Itoa(int(s.all))
 	}
-	var items []string
-	for _, rank := range slices.Sorted(maps.Keys(s.byRank)) {
-		items = append(items, fmt.Sprintf("%d:%d", rank, s.byRank[rank]))
+	var b strings.Builder
+	for i, r := range slices.Sorted(maps.Keys(s.byRank)) {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, "%d:%d", r, s.byRank[r])
 	}
-	return strings.Join(items, ",")
+	return b.String()
+}
+
+// Equal reports whether both specs give the same streams to every local rank.
+func (s StdSpec) Equal(o StdSpec) bool {
+	if s.byRank == nil && o.byRank == nil {
+		return s.all == o.all
+	}
+	return s.all == o.all && s.covers(o) && o.covers(s)
+}
+
+// covers reports whether o gives to each rank that s lists what s gives.
+func (s StdSpec) covers(o StdSpec) bool {
+	for r, std := range s.byRank {
+		if o.For(r) != std {
+			return false
+		}
+	}
+	return true
+}
+
+// check returns an error when s holds a stream that does not exist.
+func (s StdSpec) check(name string) error {
+	var errs []error
+	if s.all > StdAll {
+		errs = append(errs, fmt.Errorf("%s: %d is no set of streams; want 0 to 3", name, s.all))
+	}
+	for _, r := range slices.Sorted(maps.Keys(s.byRank)) {
+		if s.byRank[r] > StdAll {
+			errs = append(errs, fmt.Errorf("%s: local rank %d: %d is no set of streams; want 0 to 3", name, r, s.byRank[r]))
+		}
+	}
+	return errors.Join(errs...)
 }

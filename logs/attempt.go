@@ -1,0 +1,402 @@
+package logs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+)
+
+// TailSize is how much of a worker's stderr is kept for a report, in bytes.
+const TailSize = 64 << 10
+
+// A Worker is one process of the group, as the prefix of its lines names it.
+type Worker struct {
+	LocalRank, Rank int
+	Role            string
+}
+
+// A Sink is where one worker's output goes.
+type Sink struct {
+	// Stdout and Stderr are what the worker gets as descriptors 1 and 2. They
+	// belong to the Attempt and are valid until Started.
+	Stdout, Stderr *os.File
+	// StdoutPath and StderrPath name the files, "" for a stream without one.
+	StdoutPath, StderrPath string
+	// ErrorFile is the path for TORCHELASTIC_ERROR_FILE, "" without files.
+	ErrorFile string
+}
+
+// Stats counts what passed through an Attempt.
+type Stats struct {
+	// Bytes and Lines were copied from files to the console, prefixes and
+	// added newlines not counted.
+	Bytes, Lines int64
+	// RelayedBytes of unredirected stderr passed through to the console.
+	RelayedBytes int64
+	// FilteredLines went to the filtered files.
+	FilteredLines int64
+	// LostBytes of workers' output did not reach the console or a filtered
+	// file: it was closed, its disk was full, or it was stuck until the
+	// context of Finish ended. Their log files are not affected.
+	LostBytes int64
+	// DiskFull: the log directory's file system had no room left at the end,
+	// so that workers' own writes to their files may have failed.
+	DiskFull bool
+}
+
+// An Attempt is one start of the worker group. StderrTail may be called at any
+// time, the rest from one goroutine.
+type Attempt struct {
+	run     *Run
+	dir     string
+	workers map[int]Worker
+	sinks   map[int]*Sink
+	owned   []*os.File // the workers' ends, closed by Started
+
+	relays    map[int]*relay
+	terminals []*os.File // the agent's ends of ptys
+	winch     chan os.Signal
+	watcher   *watcher
+	tails     []*Tail
+	filters   []*Tail
+	started   bool
+	finished  bool
+}
+
+// Attempt makes the directory of one start of the group, attempt_<restart>, or
+// attempt_<restart>.1 and so on when there is one already (after a change of
+// membership the group starts anew with the same restart count), and opens what
+// the workers write to. On success the caller owes Started and Finish.
+func (r *Run) Attempt(restart int, workers []Worker) (*Attempt, error) {
+	a := &Attempt{
+		run: r, workers: make(map[int]Worker), sinks: make(map[int]*Sink), relays: make(map[int]*relay),
+	}
+	if err := a.open(restart, workers); err != nil {
+		a.discard()
+		if errors.Is(err, syscall.EMFILE) {
+			err = fmt.Errorf("%w; raise the limit (ulimit -n)", err)
+		}
+		return nil, fmt.Errorf("logs of attempt %d: %w", restart, err)
+	}
+	return a, nil
+}
+
+func (a *Attempt) open(restart int, workers []Worker) error {
+	if err := a.makeDir(restart); err != nil {
+		return err
+	}
+	for _, w := range workers {
+		if _, twice := a.workers[w.LocalRank]; twice || w.LocalRank < 0 {
+			return fmt.Errorf("local rank %d is negative or there twice", w.LocalRank)
+		}
+		a.workers[w.LocalRank] = w
+		if err := a.openSink(w.LocalRank); err != nil {
+			return err
+		}
+	}
+	return a.openTails()
+}
+
+func (a *Attempt) makeDir(restart int) error {
+	if a.run.dir == "" {
+		return nil
+	}
+	base := filepath.Join(a.run.dir, "attempt_"+strconv.Itoa(restart))
+	for i, dir := 1, base; ; i++ {
+		err := os.Mkdir(dir, 0o777)
+		if err == nil {
+			a.dir = dir
+			return nil
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		dir = base + "." + strconv.Itoa(i)
+	}
+}
+
+// openSink opens what one worker writes to.
+func (a *Attempt) openSink(localRank int) (err error) {
+	r := a.run
+	s := new(Sink)
+	a.sinks[localRank] = s
+	var toFile Std
+	if a.dir != "" {
+		dir := filepath.Join(a.dir, strconv.Itoa(localRank))
+		if err := os.Mkdir(dir, 0o777); err != nil {
+			return err
+		}
+		s.ErrorFile = filepath.Join(dir, "error.json")
+		toFile = r.cfg.Redirects.For(localRank) | r.cfg.Tee.For(localRank)
+		if toFile&StdOut != 0 {
+			s.StdoutPath = filepath.Join(dir, "stdout.log")
+		}
+		if toFile&StdErr != 0 {
+			s.StderrPath = filepath.Join(dir, "stderr.log")
+		}
+	}
+	switch {
+	case s.StdoutPath != "":
+		s.Stdout, err = a.create(s.StdoutPath)
+	case r.shows(localRank):
+		s.Stdout = r.cfg.Stdout
+	default:
+		s.Stdout, err = a.own(os.OpenFile(os.DevNull, os.O_WRONLY, 0))
+	}
+	if err != nil {
+		return err
+	}
+	if s.StderrPath != "" {
+		s.Stderr, err = a.create(s.StderrPath)
+	} else {
+		s.Stderr, err = a.relay(localRank)
+	}
+	return err
+}
+
+// create makes a worker's log file. Appending keeps it in order when several
+// processes open it, and without a hole after one of them has truncated it.
+func (a *Attempt) create(path string) (*os.File, error) {
+	return a.own(os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o666))
+}
+
+// own makes Started close f.
+func (a *Attempt) own(f *os.File, err error) (*os.File, error) {
+	if err != nil {
+		return nil, err
+	}
+	a.owned = append(a.owned, f)
+	return f, nil
+}
+
+// relay makes a way for stderr that keeps its end. A worker that is filtered out
+// has one too, which leads nowhere else.
+func (a *Attempt) relay(localRank int) (*os.File, error) {
+	var to *console
+	if a.run.shows(localRank) {
+		to = a.run.stderr
+		if to.terminal {
+			agent, worker, err := relayTerminal(a.run.cfg.Stderr)
+			if err == nil {
+				a.terminals = append(a.terminals, agent)
+				a.relays[localRank] = newRelay(agent, to)
+				return a.own(worker, nil)
+			}
+			// That the worker sees a terminal matters more than its last lines.
+			a.run.log.Debug("stderr is not kept for the report", "local_rank", localRank, "error", err)
+			return a.run.cfg.Stderr, nil
+		}
+	}
+	agent, worker, err := relayPipe()
+	if err != nil {
+		return nil, err
+	}
+	a.relays[localRank] = newRelay(agent, to)
+	return a.own(worker, nil)
+}
+
+// openTails prepares what follows the workers' files.
+func (a *Attempt) openTails() error {
+	if a.dir == "" {
+		return nil
+	}
+	cfg := &a.run.cfg
+	for _, s := range []struct {
+		std     Std
+		name    string
+		console *console
+		filters []string
+		path    func(*Sink) string
+	}{
+		{StdOut, "filtered_stdout.log", a.run.stdout, cfg.DuplicateStdoutFilters, func(s *Sink) string { return s.StdoutPath }},
+		{StdErr, "filtered_stderr.log", a.run.stderr, cfg.DuplicateStderrFilters, func(s *Sink) string { return s.StderrPath }},
+	} {
+		tee := TailConfig{Files: make(map[int]string), Prefixes: make(map[int]string), Logger: a.run.log}
+		filter := TailConfig{Files: make(map[int]string), Prefixes: tee.Prefixes, Containing: s.filters, Logger: a.run.log}
+		for rank, sink := range a.sinks {
+			path := s.path(sink)
+			if path == "" || !a.run.shows(rank) {
+				continue
+			}
+			tee.Prefixes[rank] = a.prefix(rank)
+			filter.Files[rank] = path
+			if cfg.Tee.For(rank)&s.std != 0 {
+				tee.Files[rank] = path
+			}
+		}
+		if len(tee.Files) > 0 {
+			a.tails = append(a.tails, newTail(tee, s.console, nil))
+		}
+		if len(s.filters) > 0 {
+			f, err := os.OpenFile(filepath.Join(a.dir, s.name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o666)
+			if err != nil {
+				return err
+			}
+			a.filters = append(a.filters, newTail(filter, &console{w: f, file: f}, nil))
+		}
+	}
+	return nil
+}
+
+func (a *Attempt) prefix(localRank int) string {
+	w := a.workers[localRank]
+	return expand(a.run.cfg.LinePrefixTemplate, map[string]string{
+		"role_name":  w.Role,
+		"local_rank": strconv.Itoa(w.LocalRank),
+		"rank":       strconv.Itoa(w.Rank),
+		"hostname":   a.run.hostname,
+	})
+}
+
+// discard closes what an Attempt that will not start has opened.
+func (a *Attempt) discard() {
+	_ = a.closeOwned()
+	for _, r := range a.relays {
+		r.f.Close()
+	}
+	for _, t := range a.filters {
+		t.to.close()
+	}
+}
+
+func (a *Attempt) closeOwned() error {
+	var errs []error
+	for _, f := range a.owned {
+		errs = append(errs, f.Close())
+	}
+	a.owned = nil
+	return errors.Join(errs...)
+}
+
+// Dir returns the attempt's directory, an absolute path, or "" when there are
+// no files.
+func (a *Attempt) Dir() string { return a.dir }
+
+// Sink returns where a worker's output goes; it is zero for a local rank that
+// the Attempt does not have.
+func (a *Attempt) Sink(localRank int) Sink {
+	if s := a.sinks[localRank]; s != nil {
+		return *s
+	}
+	return Sink{}
+}
+
+// Started says that all workers have been started, or that none will be: it
+// closes the Attempt's own copies of their descriptors and begins to follow
+// their output. It is called once.
+func (a *Attempt) Started() error {
+	a.started = true
+	err := a.closeOwned()
+	for _, r := range a.relays {
+		r.start()
+	}
+	if len(a.terminals) > 0 {
+		a.winch = make(chan os.Signal, 1)
+		signal.Notify(a.winch, syscall.SIGWINCH)
+		go func() {
+			for range a.winch {
+				copyWindowSize(a.run.cfg.Stderr, a.terminals)
+			}
+		}()
+	}
+	if len(a.tails)+len(a.filters) > 0 {
+		a.watcher = newWatcher(a.run.log)
+		for _, t := range slices.Concat(a.tails, a.filters) {
+			t.watcher = a.watcher
+			t.Start()
+		}
+	}
+	return err
+}
+
+// StderrTail returns the last bytes, at most TailSize, of what a worker has
+// written to its stderr, wherever it went; nil where that cannot be read.
+func (a *Attempt) StderrTail(localRank int) []byte {
+	if r := a.relays[localRank]; r != nil {
+		return r.tail()
+	}
+	s := a.sinks[localRank]
+	if s == nil || s.StderrPath == "" {
+		return nil
+	}
+	b, err := readTail(s.StderrPath)
+	if err != nil {
+		a.run.log.Debug("cannot read the end of stderr", "local_rank", localRank, "error", err)
+	}
+	return b
+}
+
+// Finish is called once, when the workers have ended. It brings everything
+// that was written so far to the console and the filtered files, and closes what
+// the Attempt holds. When ctx ends first, because the console is stuck, what is
+// left is counted as lost. Errors say why output was lost; the workers' log files
+// are not affected, unless they speak of a full disk.
+func (a *Attempt) Finish(ctx context.Context) (Stats, error) {
+	if !a.started {
+		a.discard()
+		return Stats{}, nil
+	}
+	for _, t := range slices.Concat(a.tails, a.filters) {
+		close(t.stop)
+	}
+	for _, r := range a.relays {
+		r.finish()
+	}
+	var stats Stats
+	var errs []error
+	for _, r := range a.relays {
+		select {
+		case <-r.done:
+		case <-ctx.Done():
+			r.abandoned.Store(true)
+			errs = append(errs, fmt.Errorf("stderr not relayed in time: %w", context.Cause(ctx)))
+		}
+		stats.RelayedBytes += r.bytes.Load()
+		stats.LostBytes += r.lost.Load()
+	}
+	for _, t := range a.tails {
+		errs = append(errs, t.wait(ctx))
+		s := t.stats()
+		stats.Bytes += s.Bytes
+		stats.Lines += s.Lines
+		stats.LostBytes += s.LostBytes
+	}
+	for _, t := range a.filters {
+		errs = append(errs, t.wait(ctx))
+		s := t.stats()
+		stats.FilteredLines += s.Lines
+		stats.LostBytes += s.LostBytes
+		if err := t.to.failure(); err != nil {
+			errs = append(errs, fmt.Errorf("filtered lines: %w", err))
+		}
+		t.to.close()
+	}
+	errs = append(errs, a.consoleFailure(stats))
+	if a.winch != nil {
+		signal.Stop(a.winch)
+		close(a.winch)
+	}
+	if a.watcher != nil {
+		a.watcher.close()
+	}
+	if a.dir != "" && diskFull(a.dir) {
+		stats.DiskFull = true
+		errs = append(errs, fmt.Errorf("no room is left in %s: the workers' own files may lack output", a.dir))
+	}
+	return stats, errors.Join(errs...)
+}
+
+// consoleFailure returns why output did not reach the console.
+func (a *Attempt) consoleFailure(stats Stats) error {
+	if stats.LostBytes == 0 {
+		return nil
+	}
+	return errors.Join(a.run.stdout.failure(), a.run.stderr.failure())
+}

@@ -1,0 +1,29 @@
+// Package logs decides where the output of workers goes and brings it there:
+// into files, to the console, or both.
+//
+// A [Run] is one agent's log directory and its console. Each start of the
+// worker group is an [Attempt] in it: Attempt makes the directories and opens
+// what each worker gets as its stdout and stderr ([Sink]), Started begins to
+// follow, Finish brings what is left and ends.
+//
+//	<dir>/<run id>_<8 random>/attempt_<n>/<local rank>/stdout.log
+//	                                                   stderr.log
+//	                                                   error.json
+//	                         /attempt_<n>/filtered_stdout.log
+//	                                      filtered_stderr.log
+//
+// A redirected worker writes its file itself, so neither a slow console nor a
+// dead agent blocks it or loses what it wrote. Tee follows such files (see
+// [Tail]) and copies whole lines, each with a prefix that names its worker.
+// What is not redirected goes to the console as it is. Only stderr takes a
+// detour through the agent, which keeps its last 64 KiB for the report of a
+// failure; a worker whose agent has a terminal gets a terminal (a pty) for it.
+// On that detour a console that nobody reads blocks the worker, as it would
+// without the detour.
+//
+// Bytes are never decoded or changed. What is added is the prefix, a newline
+// after a last line that has none, and a newline where a worker's unfinished
+// line (a progress bar) would otherwise share a line with another's output.
+//
+// The package neither starts processes nor rotates files.
+package logs

@@ -1,0 +1,255 @@
+package logs
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// NoFiles is the Config.Dir that means no files at all.
+const NoFiles = "/dev/null"
+
+// Config says where output goes.
+// Source: LogsSpecs in torch/distributed/elastic/multiprocessing/api.py.
+type Config struct {
+	// Dir is where the run's directory is made, with its parents. A relative
+	// path is made absolute at once. Empty means a new directory
+	// torchelastic_<8 random> below os.TempDir. NoFiles means that there are
+	// no files: all output goes to the console as it is, and Redirects and
+	// Tee count for nothing.
+	Dir string
+	// RunID begins the name of the run's directory. A slash in it becomes an
+	// underscore there, and a very long one is cut.
+	RunID string
+	// Redirects are the streams that go to files, Tee those that go to files
+	// and, line by line, to the console.
+	Redirects, Tee StdSpec
+	// LocalRanksFilter lists the local ranks that may reach the console and
+	// the filtered files; empty means all. Files are written for the others
+	// too.
+	LocalRanksFilter []int
+	// DuplicateStdoutFilters and DuplicateStderrFilters copy each line that
+	// holds one of their strings to filtered_stdout.log and
+	// filtered_stderr.log, from every worker that has a file for the stream.
+	// An empty string is in every line. Without strings there is no such file.
+	DuplicateStdoutFilters, DuplicateStderrFilters []string
+	// LinePrefixTemplate is put before each line that tee copies, with
+	// ${role_name}, ${local_rank}, ${rank} and ${hostname} replaced. Empty
+	// means DefaultLinePrefix.
+	LinePrefixTemplate string
+	// Stdout and Stderr are the agent's console. Nil means os.Stdout and
+	// os.Stderr. They stay the caller's, who keeps them open until Close.
+	Stdout, Stderr *os.File
+	Logger         *slog.Logger // nil means slog.Default()
+}
+
+// A Run is the log directory of one agent and its way to the console. Its
+// methods may be called concurrently.
+type Run struct {
+	cfg      Config
+	log      *slog.Logger
+	dir      string // absolute; "" without files
+	tempRoot string // made by New and ours to remove; else ""
+	hostname string
+	filter   map[int]bool // nil: every local rank
+	stdout   *console
+	stderr   *console
+
+	closeOnce sync.Once
+	closeErr  error
+}
+
+// New checks cfg, reporting every problem at once, and makes the run's
+// directory. The caller must Close the Run.
+func New(cfg Config) (*Run, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	r := &Run{cfg: cfg, log: cfg.Logger}
+	if r.log == nil {
+		r.log = slog.Default()
+	}
+	if r.cfg.LinePrefixTemplate == "" {
+		r.cfg.LinePrefixTemplate = DefaultLinePrefix
+	}
+	if r.cfg.Stdout == nil {
+		r.cfg.Stdout = os.Stdout
+	}
+	if r.cfg.Stderr == nil {
+		r.cfg.Stderr = os.Stderr
+	}
+	if len(cfg.LocalRanksFilter) > 0 {
+		r.filter = make(map[int]bool)
+		for _, rank := range cfg.LocalRanksFilter {
+			r.filter[rank] = true
+		}
+	}
+	r.hostname, _ = os.Hostname()
+	if err := r.makeDir(); err != nil {
+		return nil, err
+	}
+	r.stdout = newConsole(r.cfg.Stdout)
+	r.stderr = r.stdout
+	if !sameFile(r.cfg.Stdout, r.cfg.Stderr) {
+		r.stderr = newConsole(r.cfg.Stderr)
+	}
+	return r, nil
+}
+
+func (cfg *Config) check() error {
+	var errs []error
+	errs = append(errs, cfg.Redirects.check("redirects"), cfg.Tee.check("tee"))
+	if cfg.Dir == NoFiles {
+		for _, f := range []struct {
+			name    string
+			filters []string
+		}{
+			{"--duplicate-stdout-filters", cfg.DuplicateStdoutFilters},
+			{"--duplicate-stderr-filters", cfg.DuplicateStderrFilters},
+		} {
+			if len(f.filters) > 0 {
+				errs = append(errs, fmt.Errorf("%s writes a file, and --log-dir %s means no files; give a log directory", f.name, NoFiles))
+			}
+		}
+	}
+	if strings.ContainsRune(cfg.RunID, 0) || strings.ContainsRune(cfg.Dir, 0) {
+		errs = append(errs, errors.New("run id or log directory holds a zero byte"))
+	}
+	if cfg.Dir != "" && cfg.Dir != NoFiles {
+		if fi, err := os.Stat(cfg.Dir); err == nil && !fi.IsDir() {
+			errs = append(errs, fmt.Errorf("log_dir: %s is a file; give a directory, or %s for no files", cfg.Dir, NoFiles))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// makeDir makes the run's directory.
+func (r *Run) makeDir() error {
+	if r.cfg.Dir == NoFiles {
+		return nil
+	}
+	root := r.cfg.Dir
+	if root == "" {
+		temp, err := filepath.Abs(os.TempDir())
+		if err != nil {
+			return fmt.Errorf("log_dir: %w", err)
+		}
+		if root, err = makeRandomDir(temp, "torchelastic_"); err != nil {
+			return fmt.Errorf("log_dir: %w; name a writable directory with --log-dir, or set TMPDIR", err)
+		}
+		r.tempRoot = root
+	} else {
+		var err error
+		if root, err = filepath.Abs(root); err != nil {
+			return fmt.Errorf("log_dir: %w", err)
+		}
+		if err := os.MkdirAll(root, 0o777); err != nil {
+			return fmt.Errorf("log_dir: %w; name a writable directory with --log-dir", err)
+		}
+	}
+	dir, err := makeRandomDir(root, dirName(r.cfg.RunID)+"_")
+	if err != nil {
+		if r.tempRoot != "" {
+			os.Remove(r.tempRoot)
+		}
+		return fmt.Errorf("log_dir: %w; name a writable directory with --log-dir", err)
+	}
+	r.dir = dir
+	return nil
+}
+
+// maxDirName leaves room in a file name (255 bytes) for what is appended.
+const maxDirName = 200
+
+// dirName makes one directory name's beginning of a run id.
+func dirName(runID string) string {
+	name := strings.ReplaceAll(runID, "/", "_")
+	if len(name) > maxDirName {
+		name = strings.ToValidUTF8(name[:maxDirName], "")
+	}
+	return name
+}
+
+// makeRandomDir makes a directory in parent that only its owner may enter,
+// with a name of prefix and 8 random characters.
+func makeRandomDir(parent, prefix string) (string, error) {
+	const chars = "abcdefghijklmnopqrstuvwxyz0123456789_"
+	var err error
+	for range 100 {
+		var suffix [8]byte
+		for i := range suffix {
+			suffix[i] = chars[rand.IntN(len(chars))]
+		}
+		dir := filepath.Join(parent, prefix+string(suffix[:]))
+		if err = os.Mkdir(dir, 0o700); err == nil {
+			return dir, nil
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			return "", err
+		}
+	}
+	return "", err
+}
+
+// Dir returns the run's directory, an absolute path, or "" when there are no
+// files.
+func (r *Run) Dir() string { return r.dir }
+
+// Console returns the agent's stdout and stderr as the workers' output reaches
+// them. What the agent itself writes there while workers run belongs through
+// these: a write neither splits a worker's line nor is split by one. They may
+// be used concurrently, and until Close.
+func (r *Run) Console() (stdout, stderr io.Writer) {
+	return consoleWriter{r.stdout}, consoleWriter{r.stderr}
+}
+
+// Close ends the use of the console. With keep false, which is meant for jobs
+// that succeeded, a temporary directory that New made is removed if it holds
+// no file any more. Every Attempt must have been finished. Later calls do
+// nothing.
+func (r *Run) Close(keep bool) error {
+	r.closeOnce.Do(func() {
+		if r.tempRoot != "" && !keep {
+			if err := removeEmpty(r.tempRoot); err != nil {
+				r.closeErr = fmt.Errorf("remove empty log directory: %w", err)
+			}
+		}
+		r.stdout.close()
+		if r.stderr != r.stdout {
+			r.stderr.close()
+		}
+	})
+	return r.closeErr
+}
+
+// removeEmpty removes dir and the directories in it, as far as they hold
+// nothing else.
+func removeEmpty(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			if err := removeEmpty(filepath.Join(dir, e.Name())); err != nil {
+				return err
+			}
+		}
+	}
+	err = os.Remove(dir)
+	if errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+// shows reports whether a local rank may reach the console.
+func (r *Run) shows(localRank int) bool { return r.filter == nil || r.filter[localRank] }
