@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"syscall"
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/launch"
@@ -24,7 +25,7 @@ func start(ctx context.Context, cfg launch.Config) (status int, recorded bool, e
 		fmt.Fprintf(cfg.Stderr, "torch.distributed.elastic.multiprocessing.api.SignalException: Process %d got signal: %d\n", os.Getpid(), int(sig.Signal))
 	}
 	if result == nil {
-		return exitError, false, err
+		return exitError, false, advise(err)
 	}
 	var root *failure.ProcessFailure
 	if result.Report != nil {
@@ -46,4 +47,13 @@ func start(ctx context.Context, cfg launch.Config) (status int, recorded bool, e
 		return exitError, false, err
 	}
 	return exitOK, false, nil
+}
+
+// advise adds what to do about an error that the command line can do something
+// about.
+func advise(err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%w; name another --master-port or --rdzv-endpoint, or neither for a free port", err)
+	}
+	return err
 }
