@@ -162,8 +162,14 @@ func (m *Map) add(key string, delta int64) (int64, error) {
 		}
 		sum += old
 	}
-	var buf [20]byte
-	m.put(key, e, Value{Bytes: AppendInt(buf[:0], sum)})
+	switch {
+	case e == nil:
+		m.m[strings.Clone(key)] = &entry{value: AppendInt(nil, sum)}
+	case e.shared || cap(e.value) > 64:
+		*e = entry{value: AppendInt(nil, sum)}
+	default:
+		e.value = AppendInt(e.value[:0], sum)
+	}
 	return sum, nil
 }
 
@@ -241,6 +247,25 @@ func (m *Map) QueueLen(key string) int {
 		return 0
 	}
 	return len(q.items) - q.head
+}
+
+// Queue returns a queue's values, valid until Unlock.
+func (m *Map) Queue(key string) [][]byte {
+	q := m.queues[key]
+	if q == nil {
+		return nil
+	}
+	return q.items[q.head:]
+}
+
+// QueueKeys returns the keys of all queues that are not empty, in no
+// particular order.
+func (m *Map) QueueKeys() []string {
+	keys := make([]string, 0, len(m.queues))
+	for key := range m.queues {
+		keys = append(keys, key)
+	}
+	return keys
 }
 
 // Clear removes all keys and queues. Who waits goes on waiting.
