@@ -25,8 +25,8 @@ const (
 	// longUnit is the length from which a begun line is not read again when
 	// more of it arrives; at its end it is copied from the file piece by piece.
 	longUnit = 64 << 10
-	// gap is how long a Tail that has just copied something lets more come
-	// together. The first line after a pause does not wait.
+	// gap is how long a Tail that copies without rest lets output come together.
+	// A line after a longer pause does not wait.
 	gap = time.Millisecond
 	// previewDelay is how long a begun line may stay silent before a terminal
 	// shows what there is of it, a prompt for example.
@@ -186,6 +186,7 @@ func (t *Tail) run() {
 	defer close(t.done)
 	defer t.closeFiles()
 	t.timer = time.NewTimer(time.Hour)
+	var last time.Time // when something was copied
 	for !t.stopping {
 		select {
 		case <-t.stop:
@@ -198,11 +199,19 @@ func (t *Tail) run() {
 			continue
 		}
 		copied, more := t.round()
-		switch {
-		case more:
-		case copied:
-			t.pause(gap)
-		case !t.arm():
+		if more {
+			continue
+		}
+		if copied {
+			now := time.Now()
+			soon := now.Sub(last) < gap
+			last = now
+			if soon {
+				t.pause(gap)
+				continue
+			}
+		}
+		if !t.arm() {
 			t.pause(t.preview())
 		}
 	}
