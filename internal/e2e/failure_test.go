@@ -12,9 +12,11 @@ import (
 )
 
 var (
-	anyPID  = regexp.MustCompile(`\bpid: \d+|PID \d+`)
-	anyTime = regexp.MustCompile(`\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d`)
-	anyRun  = regexp.MustCompile(`/[^ ]*/attempt_`)
+	anyPID   = regexp.MustCompile(`\bpid: \d+|PID \d+`)
+	anyTime  = regexp.MustCompile(`\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d`)
+	anyHost  = regexp.MustCompile(`(?m)^  host      : .+$`)
+	anyIndex = regexp.MustCompile(`(?m)^\[\d+\]:$`)
+	anyRun   = regexp.MustCompile(`/[^ ]*/attempt_`)
 )
 
 // rootCause returns the lines of the report's root cause, without what differs
@@ -30,6 +32,8 @@ func (j *job) rootCause() []string {
 	}
 	block = anyPID.ReplaceAllString(block, "pid: N")
 	block = anyTime.ReplaceAllString(block, "TIME")
+	block = anyHost.ReplaceAllString(block, "host      : HOST") // torchrun's may be "localhost"
+	block = anyIndex.ReplaceAllString(block, "[N]:")
 	block = anyRun.ReplaceAllString(block, "RUN/attempt_")
 	return strings.Split(strings.TrimSuffix(block, "\n"), "\n")
 }
@@ -89,7 +93,7 @@ func TestUndecoratedFailure(t *testing.T) {
 			}
 			// The same for machines.
 			var report map[string]any
-			if err := json.Unmarshal([]byte(contents(t, one(t, dir, "*/report*.json"))), &report); err != nil {
+			if err := json.Unmarshal([]byte(contents(t, one(t, dir, "*/attempt_0/report.json"))), &report); err != nil {
 				t.Error(err)
 			}
 		})

@@ -71,7 +71,7 @@ func workerMain(steps []string) int {
 			}
 			must(err)
 		case "hold":
-			select {}
+			hold()
 		case "ignore":
 			signal.Ignore(signals(arg)...)
 		case "catch":
@@ -87,7 +87,7 @@ func workerMain(steps []string) int {
 			return n
 		case "kill":
 			must(unix.Kill(os.Getpid(), unix.SignalNum("SIG"+arg)))
-			select {}
+			hold()
 		case "print":
 			_, err := os.Stdout.WriteString(unescape(arg))
 			must(err)
@@ -131,6 +131,14 @@ func must(err error) {
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "worker:", err)
 		os.Exit(98)
+	}
+}
+
+// hold waits for a signal that ends the process. An empty select would be taken
+// for a deadlock.
+func hold() {
+	for {
+		unix.Pause()
 	}
 }
 

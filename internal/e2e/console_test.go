@@ -1,0 +1,167 @@
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// pipe is one that the test reads.
+func pipe(t *testing.T) (r, w *os.File) {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close(); w.Close() })
+	return r, w
+}
+
+// In a pipeline such as `muster run … | cat`, each line comes out when it is
+// written.
+func TestPipeline(t *testing.T) {
+	t.Parallel()
+	for _, flags := range []string{"", "-t 1", "-t 3"} {
+		r, w := pipe(t)
+		j := workers(t, muster(t), setup{stdout: w}, "--standalone "+flags, `print one\n`, "gate", `print two\n`, "exit 0")
+		w.Close()
+		lines := bufio.NewReader(r)
+		first, err := lines.ReadString('\n')
+		if err != nil || !strings.HasSuffix(first, "one\n") {
+			t.Errorf("%s: read %q, %v", flags, first, err)
+		}
+		j.gate.open()
+		if second, err := lines.ReadString('\n'); err != nil || !strings.HasSuffix(second, "two\n") {
+			t.Errorf("%s: read %q, %v", flags, second, err)
+		}
+		j.want(0)
+	}
+}
+
+// `muster run … | head -1`: the console goes away, the job does not.
+func TestConsoleGoesAway(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r, w := pipe(t)
+	steps := []string{`print one\n`, "gate"}
+	for range 100 {
+		steps = append(steps, `print more\n`)
+	}
+	j := workers(t, muster(t), setup{stdout: w}, "--standalone -t 3 --log-dir "+dir, append(steps, "exit 0")...)
+	w.Close()
+	if line, err := bufio.NewReader(r).ReadString('\n'); err != nil || line != "[default0]:one\n" {
+		t.Errorf("read %q, %v", line, err)
+	}
+	r.Close()
+	j.gate.open()
+	j.want(0).noneLeft(0)
+	if got := contents(t, one(t, dir, "*/attempt_0/0/stdout.log")); got != "one\n"+strings.Repeat("more\n", 100) {
+		t.Errorf("the log file lacks lines: %q", got)
+	}
+}
+
+// A console that nobody reads blocks no worker.
+func TestConsoleIsStuck(t *testing.T) {
+	t.Parallel()
+	r, w := pipe(t)
+	steps := []string{}
+	for range 64 {
+		steps = append(steps, "print "+strings.Repeat("x", 4095)+`\n`)
+	}
+	j := workers(t, muster(t), setup{stdout: w}, "--standalone -t 1", append(steps, "report done", "exit 0")...)
+	w.Close()
+	j.await("done") // four times what the pipe holds
+	all := collect(r)
+	j.want(0)
+	if got := len(all()); got != 64*(4096+len("[default0]:")) {
+		t.Errorf("the console got %d bytes", got)
+	}
+}
+
+// Without stdin, stdout or stderr, a job runs as well, and no worker's file ends
+// up as one of them.
+func TestClosedDescriptors(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		closed []int
+		flags  string
+	}{
+		{[]int{0}, ""}, {[]int{1}, "-t 3"}, {[]int{2}, "-t 3"}, {[]int{0, 1, 2}, ""}, {[]int{0, 1, 2}, "-t 3"}, {[]int{1, 2}, "-r 3"},
+	} {
+		dir := t.TempDir()
+		j := workers(t, muster(t), setup{closed: tt.closed}, "--standalone --nproc-per-node 2 --log-dir "+dir+" "+tt.flags, "dump "+dir, "exit 0")
+		j.want(0)
+		for rank := range 2 {
+			var d description
+			if err := json.Unmarshal([]byte(contents(t, filepath.Join(dir, itoa(rank)+".json"))), &d); err != nil {
+				t.Fatal(err)
+			}
+			for _, fd := range tt.closed {
+				to, open := d.Files[fd]
+				if open && strings.HasPrefix(to, "anon_inode:") || strings.HasPrefix(to, "socket:") {
+					t.Errorf("closed %v %s: rank %d has %s as descriptor %d", tt.closed, tt.flags, rank, to, fd)
+				}
+			}
+		}
+	}
+}
+
+// terminal opens a pseudo terminal; master is the person's end.
+func terminal(t *testing.T) (master, slave *os.File) {
+	t.Helper()
+	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skipf("needs a pseudo terminal: %v", err)
+	}
+	t.Cleanup(func() { master.Close() })
+	n, err := unix.IoctlGetInt(int(master.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(master.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err == nil {
+		slave, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { slave.Close() })
+	return master, slave
+}
+
+// On a terminal, workers see a terminal, and Ctrl-C reaches them through muster
+// only.
+func TestTerminal(t *testing.T) {
+	t.Parallel()
+	master, slave := terminal(t)
+	dir := t.TempDir()
+	j := workers(t, muster(t), setup{
+		stdin: slave, stdout: slave, stderr: slave,
+		attr: &syscall.SysProcAttr{Setsid: true, Setctty: true},
+	}, "--standalone --nproc-per-node 2", "dump "+dir, "error hello from the worker\\n", "catch INT", "exit 0")
+	slave.Close()
+	seen := collect(master) // ends with an error when the last user is gone
+	j.await("ready 0", "ready 1")
+	if _, err := master.Write([]byte{3}); err != nil {
+		t.Fatal(err)
+	}
+	j.await("SIGINT at 0", "SIGINT at 1").want(1).noneLeft(0)
+	for rank := range 2 {
+		var d description
+		if err := json.Unmarshal([]byte(contents(t, filepath.Join(dir, itoa(rank)+".json"))), &d); err != nil {
+			t.Fatal(err)
+		}
+		if d.TTY != [3]bool{true, true, true} {
+			t.Errorf("rank %d sees terminals at %v", rank, d.TTY)
+		}
+	}
+	if got := seen(); strings.Count(got, "hello from the worker") != 2 {
+		t.Errorf("the terminal shows %q", got)
+	}
+}

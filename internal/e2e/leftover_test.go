@@ -1,0 +1,66 @@
+package e2e
+
+import (
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// However a job ends, nothing of it is left: not the workers, and none of the
+// children they had, even if those ignore signals, lead sessions of their own or
+// have lost their parents.
+func TestNothingIsLeft(t *testing.T) {
+	t.Parallel()
+	// Each rank leaves three grandchildren, see brood.
+	grandchildren := slices.Repeat([]string{"grandchild"}, 6)
+	for _, tt := range []struct {
+		name   string
+		flags  string
+		steps  []string // after the brood
+		stop   func(*job)
+		status int
+		within time.Duration // from the launcher's end
+	}{
+		{name: "success", steps: []string{"gate", "exit 0"}, stop: func(j *job) { j.gate.open() }, status: 0},
+		{name: "failure", steps: []string{"gate", "r1:exit 5", "hold"}, stop: func(j *job) { j.gate.open() }, status: 1},
+		{name: "failure with deaf peers", flags: "--shutdown-timeout 1", steps: []string{"ignore TERM,INT", "gate", "r1:exit 5", "hold"}, stop: func(j *job) { j.gate.open() }, status: 1},
+		{name: "restarts", flags: "--max-restarts 1", steps: []string{"gate", "r1:exit 5", "hold"}, stop: func(j *job) { j.gate.open() }, status: 1},
+		{name: "SIGTERM", steps: []string{"ready", "hold"}, stop: func(j *job) {
+			j.signal(syscall.SIGTERM)
+		}, status: 1},
+		{name: "SIGTERM with deaf workers", flags: "--shutdown-timeout 1", steps: []string{"ignore TERM,INT", "ready", "hold"}, stop: func(j *job) {
+			j.signal(syscall.SIGTERM)
+		}, status: 1},
+		{name: "SIGINT twice", flags: "--shutdown-timeout 3600", steps: []string{"catch INT", "ignore TERM,INT", "report deaf", "hold"}, stop: func(j *job) {
+			j.signal(syscall.SIGINT)
+			j.await("deaf", "deaf")
+			j.signal(syscall.SIGINT)
+		}, status: 1},
+		{name: "SIGKILL", steps: []string{"ready", "hold"}, stop: func(j *job) {
+			j.signal(syscall.SIGKILL)
+		}, status: -9, within: time.Second},
+		{name: "SIGKILL with deaf workers", steps: []string{"ignore TERM,INT,HUP", "ready", "hold"}, stop: func(j *job) {
+			j.signal(syscall.SIGKILL)
+		}, status: -9, within: time.Second},
+		{name: "a signal that is not handled", flags: "--signals-to-handle SIGINT", steps: []string{"ready", "hold"}, stop: func(j *job) {
+			j.signal(syscall.SIGTERM)
+		}, status: -15, within: time.Second},
+		{name: "a signal that means nothing", steps: []string{"ready", "gate", "exit 0"}, stop: func(j *job) {
+			j.signal(syscall.SIGUSR1)
+			j.gate.open()
+		}, status: 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			steps := append([]string{"brood"}, tt.steps...)
+			j := workers(t, muster(t), setup{}, "--standalone --nproc-per-node 2 "+tt.flags, steps...)
+			j.await(grandchildren...)
+			if slices.Contains(tt.steps, "ready") || slices.Contains(tt.steps, "catch INT") {
+				j.await("ready 0", "ready 1")
+			}
+			tt.stop(j)
+			j.want(tt.status).noneLeft(tt.within)
+		})
+	}
+}
