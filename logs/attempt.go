@@ -66,19 +66,28 @@ type Attempt struct {
 	watcher   *watcher
 	tails     []*Tail
 	filters   []*Tail
+	noRoom    bool // the disk was full: no files
 	started   bool
-	finished  bool
 }
 
 // Attempt makes the directory of one start of the group, attempt_<restart>, or
 // attempt_<restart>.1 and so on when there is one already (after a change of
 // membership the group starts anew with the same restart count), and opens what
 // the workers write to. On success the caller owes Started and Finish.
+//
+// Where the disk is full the job goes on without files: what tee was to copy
+// goes to the console as it is, and what was to be redirected nowhere.
 func (r *Run) Attempt(restart int, workers []Worker) (*Attempt, error) {
-	a := &Attempt{
-		run: r, workers: make(map[int]Worker), sinks: make(map[int]*Sink), relays: make(map[int]*relay),
+	a := newAttempt(r)
+	err := a.open(restart, workers)
+	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
+		r.log.Error("no room for log files: output of this attempt is not kept, what would be redirected is lost", "error", err)
+		a.discard()
+		a = newAttempt(r)
+		a.noRoom = true
+		err = a.open(restart, workers)
 	}
-	if err := a.open(restart, workers); err != nil {
+	if err != nil {
 		a.discard()
 		if errors.Is(err, syscall.EMFILE) {
 			err = fmt.Errorf("%w; raise the limit (ulimit -n)", err)
@@ -86,6 +95,10 @@ func (r *Run) Attempt(restart int, workers []Worker) (*Attempt, error) {
 		return nil, fmt.Errorf("logs of attempt %d: %w", restart, err)
 	}
 	return a, nil
+}
+
+func newAttempt(r *Run) *Attempt {
+	return &Attempt{run: r, workers: make(map[int]Worker), sinks: make(map[int]*Sink), relays: make(map[int]*relay)}
 }
 
 func (a *Attempt) open(restart int, workers []Worker) error {
@@ -105,7 +118,7 @@ func (a *Attempt) open(restart int, workers []Worker) error {
 }
 
 func (a *Attempt) makeDir(restart int) error {
-	if a.run.dir == "" {
+	if a.run.dir == "" || a.noRoom {
 		return nil
 	}
 	base := filepath.Join(a.run.dir, "attempt_"+strconv.Itoa(restart))
@@ -145,7 +158,7 @@ func (a *Attempt) openSink(localRank int) (err error) {
 	switch {
 	case s.StdoutPath != "":
 		s.Stdout, err = a.create(s.StdoutPath)
-	case r.shows(localRank):
+	case a.shows(localRank, StdOut):
 		s.Stdout = r.cfg.Stdout
 	default:
 		s.Stdout, err = a.own(os.OpenFile(os.DevNull, os.O_WRONLY, 0))
@@ -159,6 +172,14 @@ func (a *Attempt) openSink(localRank int) (err error) {
 		s.Stderr, err = a.relay(localRank)
 	}
 	return err
+}
+
+// shows reports whether a stream without a file goes to the console.
+func (a *Attempt) shows(localRank int, s Std) bool {
+	if a.noRoom && a.run.cfg.Redirects.For(localRank)&s != 0 && a.run.cfg.Tee.For(localRank)&s == 0 {
+		return false
+	}
+	return a.run.shows(localRank)
 }
 
 // create makes a worker's log file. Appending keeps it in order when several
@@ -180,7 +201,7 @@ func (a *Attempt) own(f *os.File, err error) (*os.File, error) {
 // has one too, which leads nowhere else.
 func (a *Attempt) relay(localRank int) (*os.File, error) {
 	var to *console
-	if a.run.shows(localRank) {
+	if a.shows(localRank, StdErr) {
 		to = a.run.stderr
 		if to.terminal {
 			agent, worker, err := relayTerminal(a.run.cfg.Stderr)
@@ -386,9 +407,9 @@ func (a *Attempt) Finish(ctx context.Context) (Stats, error) {
 	if a.watcher != nil {
 		a.watcher.close()
 	}
-	if a.dir != "" && diskFull(a.dir) {
+	if a.noRoom || a.dir != "" && diskFull(a.dir) {
 		stats.DiskFull = true
-		errs = append(errs, fmt.Errorf("no room is left in %s: the workers' own files may lack output", a.dir))
+		errs = append(errs, fmt.Errorf("no room is left in %s: the workers' own files may lack output", a.run.dir))
 	}
 	return stats, errors.Join(errs...)
 }

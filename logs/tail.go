@@ -476,7 +476,7 @@ func (t *Tail) copyUnits(f *follower, b []byte) {
 	if len(t.needles) > 0 && !t.matches(b) {
 		return
 	}
-	plain := len(t.needles) == 0 && bytes.IndexByte(b, '\r') < 0
+	plain := len(t.needles) == 0 && b[len(b)-1] == '\n' && bytes.IndexByte(b, '\r') < 0
 	out, from, lines := t.out[:1], 0, int64(0)
 	for at := 0; at < len(b); {
 		if plain {
