@@ -2,12 +2,10 @@ package tcpstore
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -160,22 +158,14 @@ func attempt(ctx context.Context, host, port string) (l *line, ips []string, err
 	return nil, sorted, err
 }
 
-// handshake opens the conversation: VALIDATE, and a PING with our process
-// number, which the server sends back. Servers want VALIDATE in one piece.
+// handshake opens the conversation: VALIDATE, which servers want in one piece and
+// do not answer, and a question. torch's client sends a PING there, which servers
+// before PyTorch 2.4 do not know.
 func handshake(ctx context.Context, nc net.Conn) (*line, error) {
 	l := newLine(nc)
 	l.request = append(l.request, opening...)
-	nonce := uint32(os.Getpid())
-	l.query(qPing)
-	l.request = binary.LittleEndian.AppendUint32(l.request, nonce)
-	err := l.exchange(ctx, 0, func(l *line) error {
-		got, err := l.readUint32()
-		if err == nil && got != nonce {
-			err = fmt.Errorf("PING %#x was answered by %#x", nonce, got)
-		}
-		return err
-	})
-	if err != nil {
+	l.ask()
+	if err := l.exchange(ctx, 0, acknowledged); err != nil {
 		nc.Close()
 		return nil, fmt.Errorf("%w: %w", errHandshake, err)
 	}

@@ -181,12 +181,6 @@ func (l *line) readByte() (byte, error) {
 	return b, noEOF(err)
 }
 
-func (l *line) readUint32() (uint32, error) {
-	var b [4]byte
-	_, err := io.ReadFull(l.in, b[:])
-	return binary.LittleEndian.Uint32(b[:]), noEOF(err)
-}
-
 func (l *line) readInt() (int64, error) {
 	b, err := l.in.Peek(8)
 	if err != nil {

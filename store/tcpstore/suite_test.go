@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -91,4 +93,34 @@ func TestPrefixOfClient(t *testing.T) {
 		}
 		return all
 	}})
+}
+
+// A logBuffer is a log that can be read while it is written.
+type logBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// listenLogged returns a server and what it logs.
+func listenLogged(t testing.TB) (*tcpstore.Server, *logBuffer) {
+	t.Helper()
+	log := &logBuffer{}
+	s, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: "127.0.0.1:0", Logger: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s, log
 }

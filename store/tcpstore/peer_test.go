@@ -1,0 +1,263 @@
+package tcpstore_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/internal/pypeer"
+	"github.com/muster-run/muster/store"
+	"github.com/muster-run/muster/store/storetest"
+	"github.com/muster-run/muster/store/tcpstore"
+)
+
+// These tests have real PyTorch as the judge. They run with any release of
+// PyTorch 2 that MUSTER_PYTHON names and leave out what it does not have.
+
+// peer starts testdata/peer.py.
+func peer(t *testing.T, ctx context.Context, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(ctx, pypeer.Python(t), append([]string{"testdata/peer.py"}, args...)...)
+	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "GLOO_SOCKET_IFNAME=lo")
+	cmd.Stderr = &bytes.Buffer{}
+	return cmd
+}
+
+// ask runs peer.py and decodes what it prints.
+func ask(t *testing.T, result any, args ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := peer(t, ctx, args...)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("peer.py %s: %v\n%s", args[0], err, cmd.Stderr)
+	}
+	if err := json.Unmarshal(out, result); err != nil {
+		t.Fatalf("peer.py %s: %v in %s", args[0], err, out)
+	}
+}
+
+func port(s *tcpstore.Server) string { return strconv.Itoa(s.Port()) }
+
+// TestPeerVectors has a real client make the calls of the vectors at our
+// server, and compares what they return.
+func TestPeerVectors(t *testing.T) {
+	var got map[string]struct {
+		Result any
+		Error  string
+	}
+	ask(t, &got, "ops", "127.0.0.1", port(listen(t)), port(listen(t)))
+
+	data, err := os.ReadFile("testdata/vectors-2.15.0-libuv.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var recorded struct {
+		Vectors []struct {
+			Name   string
+			Result any    `json:"python_result"`
+			Error  string `json:"python_error"`
+		}
+	}
+	if err := json.Unmarshal(data, &recorded); err != nil {
+		t.Fatal(err)
+	}
+	compared := 0
+	for _, v := range recorded.Vectors {
+		g, ok := got[v.Name]
+		if !ok {
+			if !strings.HasPrefix(v.Name, "connect") {
+				t.Logf("this PyTorch has no %s", v.Name)
+			}
+			continue
+		}
+		compared++
+		// Exceptions have other texts in other releases.
+		if (g.Error == "") != (v.Error == "") {
+			t.Errorf("%s: error %q, recorded %q", v.Name, g.Error, v.Error)
+		}
+		if diff := cmp.Diff(v.Result, g.Result); diff != "" {
+			t.Errorf("%s (-recorded +got):\n%s", v.Name, diff)
+		}
+		if _, all := got["barrier_world_1"]; all && g.Error != v.Error {
+			t.Errorf("%s: error %q, recorded %q", v.Name, g.Error, v.Error)
+		}
+	}
+	if compared < 30 {
+		t.Errorf("only %d calls were compared", compared)
+	}
+}
+
+func TestPeerMore(t *testing.T) {
+	var got string
+	ask(t, &got, "more", "127.0.0.1", port(listen(t)))
+	if got != "ok" {
+		t.Error(got)
+	}
+}
+
+// TestPeerGroup has three processes reduce a tensor over gloo, meeting at our
+// server.
+func TestPeerGroup(t *testing.T) {
+	pypeer.Python(t)
+	p := port(listen(t))
+	const size = 3
+	var all sync.WaitGroup
+	for rank := range size {
+		all.Go(func() {
+			var got struct {
+				Sum      []float64
+				Gathered []struct{ Rank int }
+			}
+			ask(t, &got, "group", "127.0.0.1", p, strconv.Itoa(rank), strconv.Itoa(size))
+			if !slices.Equal(got.Sum, []float64{6, 6, 6}) || len(got.Gathered) != size || got.Gathered[2].Rank != 2 {
+				t.Errorf("rank %d: %+v", rank, got)
+			}
+		})
+	}
+	all.Wait()
+}
+
+// TestPeerWorkers counts real clients, and one of ours.
+func TestPeerWorkers(t *testing.T) {
+	pypeer.Python(t)
+	s := listen(t)
+	wait := make(chan error, 1)
+	go func() { wait <- s.WaitForWorkers(t.Context(), 3) }()
+	var all sync.WaitGroup
+	for range 2 {
+		all.Go(func() {
+			var got string
+			ask(t, &got, "join", "127.0.0.1", port(s), "3")
+		})
+	}
+	all.Wait()
+	select {
+	case err := <-wait:
+		t.Fatalf("2 of 3 workers were enough: %v", err)
+	default:
+	}
+	c, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: s.Addr().String(), WorldSize: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := <-wait; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A pyServers makes real servers, all in one process.
+type pyServers struct {
+	in  io.Writer
+	out *bufio.Reader
+	has map[string]bool
+}
+
+func startServers(t *testing.T, libuv bool) *pyServers {
+	t.Helper()
+	flag := "0"
+	if libuv {
+		flag = "1"
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cmd := peer(t, ctx, "serve", flag)
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cancel(); cmd.Wait() })
+	p := &pyServers{in: in, out: bufio.NewReader(out)}
+	line, err := p.out.ReadString('\n')
+	if err == nil {
+		err = json.Unmarshal([]byte(line), &p.has)
+	}
+	if err != nil {
+		cancel()
+		cmd.Wait()
+		t.Fatalf("no servers: %v: %s", err, cmd.Stderr)
+	}
+	return p
+}
+
+func (p *pyServers) open(t testing.TB) string {
+	t.Helper()
+	fmt.Fprintln(p.in, "open")
+	line, err := p.out.ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return net.JoinHostPort("127.0.0.1", strings.TrimSpace(line))
+}
+
+// TestPeerServers runs the suite through our client on real servers.
+func TestPeerServers(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		libuv bool
+	}{{"libuv", true}, {"legacy", false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := startServers(t, tt.libuv)
+			storetest.Run(t, storetest.Subject{
+				Open: func(t testing.TB, n int) []store.Store {
+					addr := p.open(t)
+					all := make([]store.Store, n)
+					for i := range all {
+						all[i] = dial(t, addr)
+					}
+					return all
+				},
+				NoQueues:    !tt.libuv || !p.has["queue_push"],
+				NoSwapWakes: !tt.libuv,
+				NoAppend:    !p.has["append"] || !p.has["multi_get"],
+				NoBarrier:   !p.has["barrier"],
+				NoListKeys:  !p.has["list_keys"],
+				Histories:   5,
+			})
+		})
+	}
+}
+
+// TestPeerOld has a client of PyTorch 1.13 refused, with a log line that says
+// what it is. MUSTER_PYTHON_113 names an interpreter that has that release.
+func TestPeerOld(t *testing.T) {
+	python := os.Getenv("MUSTER_PYTHON_113")
+	if python == "" {
+		t.Skip("MUSTER_PYTHON_113 names no interpreter with PyTorch 1.13")
+	}
+	for _, size := range []string{"0", "2"} {
+		s, log := listenLogged(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		out, err := exec.CommandContext(ctx, python, "testdata/old.py", "127.0.0.1", port(s), size).CombinedOutput()
+		cancel()
+		if err != nil || !bytes.Contains(out, []byte("refused:")) {
+			t.Errorf("world size %s: %v: %s", size, err, out)
+		}
+		s.Close()
+		if text := log.String(); !strings.Contains(text, "PyTorch 1.x") {
+			t.Errorf("world size %s: the log does not say why: %s", size, text)
+		}
+	}
+}

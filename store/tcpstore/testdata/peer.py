@@ -1,0 +1,250 @@
+"""Real torch TCPStore clients and servers, told what to do by the Go tests.
+
+peer.py ops HOST PORT PORT2    the calls of the recorded vectors; results as JSON
+peer.py more HOST PORT         what the vectors do not have; fails by itself
+peer.py worker HOST PORT ...   one of the processes that `more` starts
+peer.py group HOST PORT RANK SIZE   a gloo process group over our store
+peer.py join HOST PORT SIZE    a client that counts among the workers
+peer.py serve LIBUV            servers for our client, one for each line of stdin
+"""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore
+
+
+def has(name):
+    return hasattr(TCPStore, name)
+
+
+def connect(host, port, timeout=30, **kwargs):
+    return TCPStore(host, int(port), is_master=False, wait_for_workers=False,
+                    timeout=timedelta(seconds=timeout), **kwargs)
+
+
+def ms(n):
+    return timedelta(milliseconds=n)
+
+
+def ops(host, port, port2):
+    results = {}
+
+    def call(name, f):
+        try:
+            value = f()
+            results[name] = {"result": value.decode() if isinstance(value, bytes) else value}
+        except RuntimeError as e:
+            results[name] = {"error": "%s: %s" % (type(e).__name__, str(e).split("\n")[0])}
+
+    def later(f):
+        """Has another client do something once the call that follows waits."""
+        other = connect(host, port)
+        t = threading.Thread(target=lambda: (time.sleep(0.15), f(other)))
+        t.start()
+        return t
+
+    s = connect(host, port)
+    joined = TCPStore(host, int(port), 1, is_master=False, wait_for_workers=True)
+    call("num_keys", s.num_keys)
+    call("set", lambda: s.set("key", "value"))
+    call("set_empty_value", lambda: s.set("empty", ""))
+    call("set_utf8_key", lambda: s.set("cl\u00e9", "v"))
+    call("set_bytes_value", lambda: s.set("bin", b"\x00\xff\x01"))
+    call("get", lambda: s.get("key"))
+    call("get_empty_value", lambda: s.get("empty"))
+    s.set_timeout(ms(300))
+    call("get_missing_timeout", lambda: s.get("missing"))
+    s.set_timeout(timedelta(seconds=30))
+    call("add_new", lambda: s.add("ctr", 5))
+    call("add_existing", lambda: s.add("ctr", 2))
+    call("add_negative", lambda: s.add("ctr", -10))
+    call("get_counter", lambda: s.get("ctr"))
+    call("check_hit", lambda: s.check(["key"]))
+    call("check_miss", lambda: s.check(["key", "missing"]))
+    call("check_empty_list", lambda: s.check([]))
+    call("wait_present", lambda: s.wait(["key"]))
+    call("wait_two_present", lambda: s.wait(["key", "empty"]))
+    call("wait_timeout", lambda: s.wait(["nope"], ms(200)))
+    t = later(lambda o: o.set("late", "x"))
+    call("wait_then_set_by_other", lambda: s.wait(["key", "late"]))
+    t.join()
+    call("compare_set_new", lambda: s.compare_set("cas", "", "one"))
+    call("compare_set_match", lambda: s.compare_set("cas", "one", "two"))
+    call("compare_set_mismatch", lambda: s.compare_set("cas", "zzz", "three"))
+    call("compare_set_missing_key_nonempty_expected", lambda: s.compare_set("cas2", "exp", "new"))
+    call("compare_set_existing_empty_expected", lambda: s.compare_set("cas", "", "three"))
+    call("delete_existing", lambda: s.delete_key("bin"))
+    call("delete_missing", lambda: s.delete_key("bin"))
+    if has("append"):
+        call("append_existing", lambda: s.append("key", "++"))
+        call("append_new", lambda: s.append("appended", "first"))
+    if has("multi_set"):
+        call("multi_set", lambda: s.multi_set(["m1", "m2"], ["v1", "v22"]))
+        call("multi_get", lambda: [v.decode() for v in s.multi_get(["m1", "m2"])])
+        call("multi_get_empty_list", lambda: s.multi_get([]))
+    if has("queue_push"):
+        call("queue_push", lambda: s.queue_push("q", "e1"))
+        call("queue_push_second", lambda: s.queue_push("q", "e2"))
+        call("queue_len", lambda: s.queue_len("q"))
+        call("queue_pop_blocking_available", lambda: s.queue_pop("q"))
+        call("queue_pop_nonblocking", lambda: s.queue_pop("q", False))
+        call("queue_pop_nonblocking_empty", lambda: s.queue_pop("q", False))
+        call("queue_len_empty", lambda: s.queue_len("q"))
+        t = later(lambda o: o.queue_push("q", "late"))
+        call("queue_pop_blocking_then_push_by_other", lambda: s.queue_pop("q"))
+        t.join()
+        call("queue_len_never_used", lambda: s.queue_len("never"))
+    if has("barrier"):
+        call("barrier_world_1", lambda: s.barrier("bar1", 1))
+        t = later(lambda o: o.barrier("bar2", 2))
+        call("barrier_world_2", lambda: s.barrier("bar2", 2))
+        t.join()
+        call("barrier_timeout", lambda: s.barrier("bar3", 2, ms(200)))
+        call("get_barrier_key", lambda: s.get("bar2"))
+    call("set_3000_bytes", lambda: s.set("big", "x" * 3000))
+    if has("append") and has("multi_set") and has("barrier"):
+        call("num_keys_end", s.num_keys)
+
+    s2 = connect(host, port2)
+    if has("list_keys"):
+        call("list_keys_empty", lambda: s2.list_keys())
+    s2.set("solo", "")
+    if has("list_keys"):
+        call("list_keys", lambda: s2.list_keys())
+    p = PrefixStore("pfx", s2)
+    call("prefix_set", lambda: p.set("k", "v"))
+    if has("list_keys"):
+        call("prefix_list_keys", lambda: p.list_keys())
+    call("prefix_num_keys", p.num_keys)
+    if has("barrier"):
+        call("prefix_barrier", lambda: p.barrier("pb", 1))
+    if has("clone"):
+        s2.clone().set("by_clone", "x")
+        assert s2.get("by_clone") == b"x"
+        call("clone", lambda: None)
+    s2.set("notnum", "abc")
+    call("add_non_numeric", lambda: s2.add("notnum", 1))
+    del joined
+    print(json.dumps(results))
+
+
+def more(host, port):
+    s = connect(host, port)
+
+    # Values up to the limit, of any bytes.
+    for size in (0, 1, 1439, 1440, 1441, 4095, 4096, 65536, 1 << 20, 8 << 20):
+        value = bytes(i * 7 & 255 for i in range(min(size, 1000)))
+        value = (value * (size // 1000 + 1))[:size]
+        s.set("big", value)
+        assert s.get("big") == value, size
+        if has("multi_set") and size < 1 << 20:
+            s.multi_set(["m%d" % i for i in range(20)], [value] * 20)
+            assert s.multi_get(["m%d" % i for i in range(20)]) == [value] * 20, size
+    for key in ("", "/", "a/b", "cl\u00e9", "k" * 8191):
+        s.set(key, "v")
+        assert s.get(key) == b"v", key
+    # Prefixes nest outside-in.
+    PrefixStore("a", PrefixStore("b", s)).set("k", "nested")
+    assert s.get("b/a/k") == b"nested"
+    PrefixStore("", s).set("k", "none")
+    assert s.get("/k") == b"none"
+    # A number is read as C++ reads it.
+    s.set("n", " 12abc")
+    assert s.add("n", 1) == 13 and s.get("n") == b"13"
+    # A timed-out wait leaves the connection in order.
+    for i in range(20):
+        try:
+            s.wait(["nothing"], ms(1 + i % 3))
+            raise AssertionError("wait for nothing returned")
+        except RuntimeError as e:
+            assert "imeout" in str(e) or "timed out" in str(e), e
+        assert s.add("after_timeout", 1) == i + 1
+    # A crowd of keys.
+    keys = ["crowd%d" % i for i in range(5000)]
+    for k in keys:
+        s.set(k, k)
+    s.wait(keys)
+    assert s.check(keys)
+    if has("multi_get"):
+        assert s.multi_get(keys) == [k.encode() for k in keys]
+
+    # Processes that meet.
+    size = 4
+    workers = [subprocess.Popen([sys.executable, __file__, "worker", host, port, str(i), str(size)]) for i in range(size)]
+    s.wait(["ready%d" % i for i in range(size)])
+    s.set("go", "now")
+    assert [w.wait() for w in workers] == [0] * size
+    assert s.add("sum", 0) == size * 200
+    if has("queue_push"):
+        assert s.queue_len("work") == 0
+    print(json.dumps("ok"))
+
+
+def worker(host, port, rank, size):
+    rank, size = int(rank), int(size)
+    s = connect(host, port)
+    s.set("ready%d" % rank, "")
+    assert s.get("go") == b"now"
+    seen = 0
+    for _ in range(200):
+        n = s.add("sum", 1)
+        assert n > seen
+        seen = n
+    # Each passes a token to the next.
+    if rank == 0:
+        s.set("token0", "1")
+    assert s.get("token%d" % rank) == b"1"
+    s.set("token%d" % (rank + 1), "1")
+    s.wait(["token%d" % size])
+    if has("queue_push"):
+        for i in range(20):
+            s.queue_push("work", "%d.%d" % (rank, i))
+        for _ in range(20):
+            try:
+                s.queue_pop("work")
+            except RuntimeError as e:  # somebody else was faster
+                assert "empty" in str(e), e
+                while not s.queue_len("work"):
+                    pass
+                s.queue_pop("work")
+    if has("barrier"):
+        s.barrier("end", size)
+    PrefixStore("p", s).add("x", 1)
+
+
+def group(host, port, rank, size):
+    import torch
+
+    s = connect(host, port)
+    dist.init_process_group("gloo", store=s, rank=int(rank), world_size=int(size))
+    t = torch.ones(3) * (int(rank) + 1)
+    dist.all_reduce(t)
+    dist.barrier()
+    gathered = [None] * int(size)
+    dist.all_gather_object(gathered, {"rank": int(rank)})
+    dist.destroy_process_group()
+    print(json.dumps({"sum": t.tolist(), "gathered": gathered}))
+
+
+def join(host, port, size):
+    TCPStore(host, int(port), int(size), is_master=False, wait_for_workers=True)
+    print(json.dumps("joined"))
+
+
+def serve(libuv):
+    kwargs = {"use_libuv": libuv == "1"}
+    print(json.dumps({n: has(n) for n in ("append", "multi_get", "queue_push", "list_keys", "barrier")}), flush=True)
+    stores = []
+    for _ in sys.stdin:
+        stores.append(TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, **kwargs))
+        print(stores[-1].port, flush=True)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])
