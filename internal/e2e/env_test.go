@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"testing"
@@ -61,10 +62,15 @@ func (d description) environment() map[string]string {
 }
 
 // differences are the variables that a worker may find changed from what
-// torchrun gives it, with the reason. docs/differences.md has the same list.
-var differences = map[string]string{
-	"OMP_NUM_THREADS": "a share of the cores instead of 1, where the user has not set it",
-	"LC_CTYPE":        "comes from CPython's own start-up in the launcher, which muster does not have",
+// torchrun gives it, what they must be then, and why. docs/differences.md has
+// the same list.
+var differences = map[string]struct {
+	re  *regexp.Regexp
+	why string
+}{
+	"OMP_NUM_THREADS": {regexp.MustCompile(`^[1-9][0-9]*$`), "a share of the cores instead of 1, where it is not set"},
+	"MASTER_ADDR":     {regexp.MustCompile(`^127\.0\.0\.1$`), "workers of one host need no look-up of its name, and the port is open to nobody else"},
+	"LC_CTYPE":        {regexp.MustCompile(`^$`), "set by CPython's start-up in torchrun itself; a Python worker does the same for itself"},
 }
 
 func TestEnvironmentEqualsTorchrun(t *testing.T) {
@@ -79,7 +85,7 @@ func TestEnvironmentEqualsTorchrun(t *testing.T) {
 	}{
 		{name: "plain", n: 2},
 		{name: "one worker", n: 1},
-		{name: "standalone", n: 2, flags: "--standalone --rdzv-id lost --role trainer --max-restarts 3"},
+		{name: "standalone", n: 2, flags: "--standalone --role trainer --max-restarts 3"},
 		{name: "c10d", n: 2, flags: "--rdzv-backend c10d --rdzv-endpoint localhost:0 --rdzv-id job1 --local-addr 127.0.0.1 --signals-to-handle SIGTERM,SIGINT"},
 		{name: "variables kept", n: 2, flags: "--standalone", env: []string{
 			"OMP_NUM_THREADS=3", "TORCH_NCCL_ASYNC_ERROR_HANDLING=0", "CUDA_VISIBLE_DEVICES=4,5,6", "TORCHELASTIC_TIMER_FILE=/tmp/fifo", "PET_ROLE=fromenv"}},
@@ -96,12 +102,12 @@ func TestEnvironmentEqualsTorchrun(t *testing.T) {
 			theirs := describe(t, torchrun(t), s, tt.n, tt.flags, args...)
 			for rank := range ours {
 				got, want := ours[rank].environment(), theirs[rank].environment()
-				for name, why := range differences {
-					if got[name] != want[name] {
-						t.Logf("rank %d: %s is %q, torchrun's %q: %s", rank, name, got[name], want[name], why)
+				for name, d := range differences {
+					if got[name] != want[name] && d.re.MatchString(got[name]) {
+						t.Logf("rank %d: %s is %q, torchrun's %q: %s", rank, name, got[name], want[name], d.why)
+						delete(got, name)
+						delete(want, name)
 					}
-					delete(got, name)
-					delete(want, name)
 				}
 				if diff := cmp.Diff(want, got); diff != "" {
 					t.Errorf("rank %d: environment (-torchrun +muster)\n%s", rank, diff)
@@ -144,6 +150,44 @@ func TestEnvironmentNames(t *testing.T) {
 		}
 		if diff := cmp.Diff(want[rank], got); diff != "" {
 			t.Errorf("rank %d (-want +got)\n%s", rank, diff)
+		}
+	}
+}
+
+// A name that the user gave is kept; torchrun replaces it by a random one where
+// the job needs no other host.
+func TestRunIDIsKept(t *testing.T) {
+	t.Parallel()
+	for _, flags := range []string{"--rdzv-id mine", "--standalone --rdzv-id mine"} {
+		for _, d := range describe(t, muster(t), setup{}, 2, flags) {
+			if got := d.Env["TORCHELASTIC_RUN_ID"]; got != "mine" {
+				t.Errorf("%s: TORCHELASTIC_RUN_ID=%q", flags, got)
+			}
+		}
+	}
+}
+
+// Threads: a share of the cores where the user has not said, and what the user
+// has said otherwise, were it nothing.
+func TestThreads(t *testing.T) {
+	t.Parallel()
+	bare := []string{"PATH=" + os.Getenv("PATH"), "TMPDIR=" + t.TempDir()}
+	for _, tt := range []struct {
+		n    int
+		env  []string
+		want string
+	}{
+		{n: 1, want: ""},
+		{n: 1, env: []string{"OMP_NUM_THREADS=5"}, want: "5"},
+		{n: 2, env: []string{"OMP_NUM_THREADS=5"}, want: "5"},
+		{n: 2, env: []string{"OMP_NUM_THREADS="}, want: ""},
+		{n: 2, want: strconv.Itoa(max(1, runtime.NumCPU()/2))},
+		{n: 3, want: strconv.Itoa(max(1, runtime.NumCPU()/3))},
+	} {
+		for _, d := range describe(t, muster(t), setup{bare: slices.Concat(bare, tt.env)}, tt.n, "--standalone") {
+			if got := d.Env["OMP_NUM_THREADS"]; got != tt.want {
+				t.Errorf("%d workers, %q: OMP_NUM_THREADS=%q, want %q", tt.n, tt.env, got, tt.want)
+			}
 		}
 	}
 }

@@ -30,6 +30,7 @@ import (
 //	kill NAME          send itself the signal
 //	print TEXT         write TEXT to stdout, with \n, \r, \xNN as Go has them
 //	error TEXT         write TEXT to stderr, likewise
+//	flood N            write N lines to stdout, whatever happens to them
 //	errorfile TEXT     write TEXT into $TORCHELASTIC_ERROR_FILE
 //	cd DIR             change directory
 //	dump DIR           describe itself in DIR/RANK.json
@@ -94,6 +95,12 @@ func workerMain(steps []string) int {
 		case "error":
 			_, err := os.Stderr.WriteString(unescape(arg))
 			must(err)
+		case "flood":
+			n, err := strconv.Atoi(arg)
+			must(err)
+			for i := range n {
+				fmt.Fprintf(os.Stdout, "line %d of rank %s\n", i, rank)
+			}
 		case "errorfile":
 			must(os.WriteFile(os.Getenv("TORCHELASTIC_ERROR_FILE"), []byte(unescape(arg)), 0o666))
 		case "cd":
