@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"sync"
 	"syscall"
@@ -154,10 +153,9 @@ func (c *conn) takeValue() error {
 		if err := c.rest(); err != nil {
 			return err
 		}
-		m, err := io.ReadFull(c.nc, value[n:])
+		m, err := c.nc.Read(value[n:])
 		c.wake()
-		n += m
-		if err != nil {
+		if n += m; m == 0 && err != nil {
 			return err
 		}
 	}
