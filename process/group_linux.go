@@ -110,6 +110,13 @@ func (g *Group) run() {
 			if exit.Code != 0 && !stopping {
 				stop(stopRequest{syscall.SIGTERM, g.cfg.Grace})
 			}
+			// The rest can wait until the others know.
+			if exit.Code == -int(syscall.SIGKILL) && exit.StoppedBy != syscall.SIGKILL {
+				exit.OOMKilled = oomEvidence(w)
+			}
+			if w.call != nil {
+				exit.Value, exit.Err = w.call.result()
+			}
 			g.record(exit)
 			grace := g.leftoverGrace()
 			if killed {
@@ -223,17 +230,8 @@ func (g *Group) reapExit(w *worker) Exit {
 	case status.Signaled():
 		exit.Code = -int(status.Signal())
 		exit.CoreDumped = status.CoreDump()
-		if status.Signal() == syscall.SIGKILL && w.sent != syscall.SIGKILL {
-			exit.OOMKilled = oomEvidence(w)
-		}
 	default:
 		exit.Code = status.ExitStatus()
-	}
-	if w.call != nil {
-		exit.Value, exit.Err = w.call.result()
-		if exit.Err != nil && exit.Code == 0 {
-			exit.Code = 1
-		}
 	}
 	return exit
 }

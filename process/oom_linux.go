@@ -2,14 +2,15 @@ package process
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/cgroup"
+	"github.com/muster-run/muster/internal/procfs"
 )
 
 // oomCounts are the kernel's counters of processes that it killed for lack of
@@ -23,15 +24,14 @@ func readOOM(dir *cgroup.Dir) oomCounts {
 	if dir != nil {
 		counts.read(dir.Path + "/memory.events")
 	}
-	for _, path := range memoryCgroups() {
-		counts.read(path + "/memory.events")
-		counts.read(path + "/memory.oom_control")
+	for _, file := range oomFiles() {
+		counts.read(file)
 	}
 	return counts
 }
 
 func (c oomCounts) read(file string) {
-	text, err := os.ReadFile(file)
+	text, err := procfs.ReadFile(file)
 	if err != nil {
 		return
 	}
@@ -102,15 +102,15 @@ func sinceBoot() int64 {
 	return ts.Nano() / 1000
 }
 
-// memoryCgroups returns the directories of this process' memory cgroups, of
-// either version.
-func memoryCgroups() []string {
-	var dirs []string
+// oomFiles are the files in which this process' own memory cgroup, of either
+// version, counts.
+var oomFiles = sync.OnceValue(func() []string {
+	var files []string
 	if own, err := cgroup.Own(); err == nil {
-		dirs = append(dirs, own)
+		files = append(files, own+"/memory.events")
 	}
 	if v1, err := cgroup.OwnV1("memory"); err == nil {
-		dirs = append(dirs, v1)
+		files = append(files, v1+"/memory.oom_control")
 	}
-	return dirs
-}
+	return files
+})

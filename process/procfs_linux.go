@@ -6,6 +6,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/muster-run/muster/internal/procfs"
 )
 
 // A proc is what /proc/<pid>/stat says of a process.
@@ -18,7 +20,7 @@ type proc struct {
 var errStat = errors.New("malformed /proc/<pid>/stat")
 
 func readStat(pid int) (proc, error) {
-	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	text, err := procfs.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return proc{}, err
 	}
@@ -55,7 +57,7 @@ func children(pid int) []int {
 	}
 	var pids []int
 	for _, task := range tasks {
-		text, err := os.ReadFile(dir + "/" + task.Name() + "/children")
+		text, err := procfs.ReadFile(dir + "/" + task.Name() + "/children")
 		if err != nil {
 			if errors.Is(err, os.ErrNotExist) && taskExists(dir+"/"+task.Name()) {
 				return childrenByParent(pid)
@@ -133,13 +135,13 @@ func descendants(root int, skip func(pid int) bool) []proc {
 func waitChannel(pid int) string {
 	dir := "/proc/" + strconv.Itoa(pid)
 	where := "unknown"
-	if text, err := os.ReadFile(dir + "/wchan"); err == nil && len(text) > 0 && string(text) != "0" {
+	if text, err := procfs.ReadFile(dir + "/wchan"); err == nil && len(text) > 0 && string(text) != "0" {
 		where = string(text)
 	}
 	if p, err := readStat(pid); err == nil {
 		where = "state " + string(p.state) + ", " + where
 	}
-	if stack, err := os.ReadFile(dir + "/stack"); err == nil {
+	if stack, err := procfs.ReadFile(dir + "/stack"); err == nil {
 		lines := strings.Split(strings.TrimSpace(string(stack)), "\n")
 		where += ": " + strings.Join(lines[:min(len(lines), 8)], " ")
 	}

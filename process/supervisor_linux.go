@@ -36,7 +36,6 @@ type Supervisor struct {
 	log        *slog.Logger
 	forks      chan func() // run by the thread that forks
 	idle       chan struct{}
-	guard      *guard
 	childEnded chan os.Signal // nil unless ReapOrphans
 	reaper     chan struct{}
 	cgroup     *cgroup.Dir // holds the workers' groups; nil without
@@ -50,6 +49,7 @@ type Supervisor struct {
 	groups map[*Group]struct{}
 	starts int
 	known  map[int]bool // pids of live workers and the guard
+	guard  *guard       // nil until the first start
 }
 
 // NewSupervisor makes the program a child subreaper and gets ready to fork.
@@ -90,22 +90,6 @@ func NewSupervisor(cfg SupervisorConfig) (*Supervisor, error) {
 			s.log.Debug("no cgroup for the workers", "error", err)
 		}
 		s.cgroup = dir
-	}
-	if cfg.Guard {
-		var err error
-		s.forking.Lock()
-		s.onForkThread(func() { s.guard, err = startGuard() })
-		if err == nil {
-			s.known[s.guard.pid] = true
-		}
-		s.forking.Unlock()
-		if err != nil {
-			s.log.Warn("no guard: if this process is killed, processes that its workers started may stay", "error", err)
-		} else {
-			if s.cgroup != nil {
-				s.guard.tell('c', s.cgroup.Path)
-			}
-		}
 	}
 	return s, nil
 }
@@ -152,8 +136,8 @@ func (s *Supervisor) Close() error {
 	if s.cgroup != nil {
 		errs = append(errs, s.cgroup.Remove())
 	}
-	if s.guard != nil {
-		s.guard.stop()
+	if guard := s.currentGuard(); guard != nil {
+		guard.stop()
 	}
 	close(s.forks)
 	<-s.idle
@@ -212,6 +196,9 @@ func (s *Supervisor) start(cfg Config) (*Group, error) {
 
 	var startErr error
 	s.onForkThread(func() {
+		// After the workers, which should not have to wait for it. Until it
+		// runs their parent-death signals are there.
+		defer s.ensureGuard(g)
 		for i := range n {
 			w, err := g.fork(i, number)
 			if err != nil {
@@ -274,7 +261,7 @@ func (g *Group) fork(rank, number int) (*worker, error) {
 			g.log.Debug("no cgroup for a worker", "local_rank", rank, "error", err)
 		} else {
 			w.cgroup = dir
-			attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(dir.FD.Fd())
+			attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, dir.FD
 		}
 	}
 	w.oomBefore, w.started = readOOM(w.cgroup), sinceBoot()
@@ -317,9 +304,43 @@ func (s *Supervisor) remember(w *worker) {
 	s.mu.Lock()
 	s.known[w.pid] = true
 	s.mu.Unlock()
-	if s.guard != nil {
-		s.guard.tell('w', fmt.Sprintf("%d %d %s", w.pid, w.start, w.tag))
+}
+
+// ensureGuard starts the guard the first time, if there is to be one, and tells
+// it of the workers of g. It runs on the fork thread.
+func (s *Supervisor) ensureGuard(g *Group) {
+	if !s.cfg.Guard {
+		return
 	}
+	guard := s.currentGuard()
+	if guard == nil {
+		s.forking.Lock()
+		var err error
+		if guard, err = startGuard(); err == nil {
+			s.mu.Lock()
+			s.known[guard.pid] = true
+			s.guard = guard
+			s.mu.Unlock()
+		}
+		s.forking.Unlock()
+		if err != nil {
+			s.cfg.Guard = false
+			s.log.Warn("no guard: if this process is killed, processes that its workers started may stay", "error", err)
+			return
+		}
+		if s.cgroup != nil {
+			guard.tell('c', s.cgroup.Path)
+		}
+	}
+	for _, w := range g.workers {
+		guard.tell('w', fmt.Sprintf("%d %d %s", w.pid, w.start, w.tag))
+	}
+}
+
+func (s *Supervisor) currentGuard() *guard {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.guard
 }
 
 // forget is called when nothing is left of a worker.
@@ -327,8 +348,8 @@ func (s *Supervisor) forget(w *worker) {
 	s.mu.Lock()
 	delete(s.known, w.pid)
 	s.mu.Unlock()
-	if s.guard != nil {
-		s.guard.tell('x', fmt.Sprint(w.pid))
+	if guard := s.currentGuard(); guard != nil {
+		guard.tell('x', fmt.Sprint(w.pid))
 	}
 	if w.cgroup != nil {
 		if err := w.cgroup.Remove(); err != nil {

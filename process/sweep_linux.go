@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/procfs"
 )
 
 // sweep ends what a worker left behind and then tells the group. Processes get
@@ -191,7 +193,7 @@ func hasTag(pid int, tag string) bool {
 	if tag == "" {
 		return false
 	}
-	env, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	env, err := procfs.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 	if err != nil {
 		return false
 	}

@@ -1,24 +1,25 @@
-// Package cgroup makes cgroups (version 2) in which workers run, so that all
-// their descendants can be listed and killed, whatever they did to get away.
 package cgroup
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
-	"os"
+	"io/fs"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/procfs"
 )
 
 // A Dir is a cgroup that this program made.
 type Dir struct {
 	Path string
 	// FD is the open directory, to start processes in.
-	FD *os.File
+	FD int
 }
 
 // own finds the directory of this process' cgroup in the version 2 hierarchy,
@@ -28,7 +29,7 @@ var own = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text, err := os.ReadFile("/proc/self/cgroup")
+	text, err := procfs.ReadFile("/proc/self/cgroup")
 	if err != nil {
 		return "", err
 	}
@@ -41,7 +42,7 @@ var own = sync.OnceValues(func() (string, error) {
 })
 
 func mountPoint() (string, error) {
-	text, err := os.ReadFile("/proc/self/mountinfo")
+	text, err := procfs.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return "", err
 	}
@@ -87,20 +88,20 @@ func Make(name string) (*Dir, error) {
 func (d *Dir) Make(name string) (*Dir, error) { return makeDir(filepath.Join(d.Path, name)) }
 
 func makeDir(path string) (*Dir, error) {
-	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
-		return nil, err
+	if err := unix.Mkdir(path, 0o755); err != nil && err != unix.EEXIST {
+		return nil, &fs.PathError{Op: "mkdir", Path: path, Err: err}
 	}
-	fd, err := os.Open(path)
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		_ = syscall.Rmdir(path)
-		return nil, err
+		_ = unix.Rmdir(path)
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	return &Dir{Path: path, FD: fd}, nil
 }
 
 // PIDs lists the processes in the cgroup and below it.
 func (d *Dir) PIDs() ([]int, error) {
-	text, err := os.ReadFile(d.Path + "/cgroup.procs")
+	text, err := procfs.ReadFile(d.Path + "/cgroup.procs")
 	if err != nil {
 		return nil, err
 	}
@@ -122,23 +123,26 @@ func (d *Dir) Kill() error { return Kill(d.Path) }
 
 // Kill sends SIGKILL to every process in the cgroup at path.
 func Kill(path string) error {
-	return os.WriteFile(path+"/cgroup.kill", []byte("1"), 0)
+	return procfs.WriteFile(path+"/cgroup.kill", "1")
 }
 
 // Remove removes the cgroup, which must hold no process any more.
 func (d *Dir) Remove() error {
-	_ = d.FD.Close()
-	return syscall.Rmdir(d.Path)
+	_ = unix.Close(d.FD)
+	if err := unix.Rmdir(d.Path); err != nil {
+		return &fs.PathError{Op: "rmdir", Path: d.Path, Err: err}
+	}
+	return nil
 }
 
 // OwnV1 returns the directory of this process' cgroup in the version 1 hierarchy
 // of a controller.
 func OwnV1(controller string) (string, error) {
-	cgroups, err := os.ReadFile("/proc/self/cgroup")
+	cgroups, err := procfs.ReadFile("/proc/self/cgroup")
 	if err != nil {
 		return "", err
 	}
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounts, err := procfs.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return "", err
 	}

@@ -1,0 +1,73 @@
+// Package procfs reads the small files of /proc and of cgroups with bare system
+// calls: os.ReadFile first tries to register every file with the network poller,
+// which takes longer than the reading.
+package procfs
+
+import (
+	"io/fs"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxFile bounds what is read of one file.
+const maxFile = 4 << 20
+
+// ReadFile returns the content of a file that the kernel makes up. Of a file
+// longer than 4 MiB it returns the beginning.
+func ReadFile(path string) ([]byte, error) {
+	fd, err := open(path, unix.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	buf := make([]byte, 0, 1024)
+	for len(buf) < maxFile {
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+		n, err := unix.Read(fd, buf[len(buf):cap(buf)])
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, &fs.PathError{Op: "read", Path: path, Err: err}
+		}
+		if n == 0 {
+			break
+		}
+		buf = buf[:len(buf)+n]
+	}
+	return buf, nil
+}
+
+// WriteFile writes text to a file that exists, with one call.
+func WriteFile(path, text string) error {
+	fd, err := open(path, unix.O_WRONLY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	for {
+		_, err := unix.Write(fd, []byte(text))
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return &fs.PathError{Op: "write", Path: path, Err: err}
+		}
+		return nil
+	}
+}
+
+func open(path string, flags int) (int, error) {
+	for {
+		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return -1, &fs.PathError{Op: "open", Path: path, Err: err}
+		}
+		return fd, nil
+	}
+}
