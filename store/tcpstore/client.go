@@ -527,6 +527,16 @@ func (c *Client) QueuePop(ctx context.Context, key string, block bool) (value []
 		if err != nil {
 			return nil, err
 		}
+		if ctx.Err() != nil {
+			// The push woke this call and nobody else.
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), cutGrace)
+			defer cancel()
+			value, err = c.QueuePop(last, key, false)
+			if errors.Is(err, store.ErrQueueEmpty) {
+				err = context.Cause(ctx)
+			}
+			return value, err
+		}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"time"
 )
 
@@ -16,17 +17,19 @@ import (
 type line struct {
 	nc      net.Conn
 	in      *bufio.Reader
-	limit   time.Time   // the deadline set on nc
-	request []byte      // what is to be sent
-	from    int         // request[from:] is not yet in chain
-	chain   net.Buffers // what comes before, with big values among it
+	limit   time.Time      // the deadline set on nc
+	cutting sync.WaitGroup // a context that is about to set another one
+	request []byte         // what is to be sent
+	from    int            // request[from:] is not yet in chain
+	chain   net.Buffers    // what comes before, with big values among it
 }
 
 const (
 	replyBuffer  = 4 << 10
-	cancelGrace  = 5 * time.Second // for the answer to CANCEL_WAIT
-	mostReserved = 64 << 10        // for a reply before any of it has arrived
-	maxReply     = 1 << 30         // bytes of one value in a reply
+	cancelGrace  = 5 * time.Second        // for the answer to CANCEL_WAIT
+	cutGrace     = 250 * time.Millisecond // for a reply when the context is done
+	mostReserved = 64 << 10               // for a reply before any of it has arrived
+	maxReply     = 1 << 30                // bytes of one value in a reply
 )
 
 // errLate says that the client's own time limit has passed.
@@ -94,6 +97,8 @@ func (l *line) send() (err error) {
 
 // exchange sends the request and reads the reply, which is due within the
 // limit, or half as long again, if there is one and the context has no deadline.
+// When the context is done there is still a moment for the reply: it most likely is
+// on its way, and what the server has done would be lost.
 // After an error the line cannot be used again.
 func (l *line) exchange(ctx context.Context, limit time.Duration, reply func(*line) error) (err error) {
 	if _, ok := ctx.Deadline(); limit > 0 && !ok {
@@ -107,10 +112,17 @@ func (l *line) exchange(ctx context.Context, limit time.Duration, reply func(*li
 		l.nc.SetDeadline(l.limit)
 	}
 	if ctx.Done() != nil {
-		stop := context.AfterFunc(ctx, func() { l.nc.SetDeadline(time.Unix(1, 0)) })
+		l.cutting.Add(1)
+		stop := context.AfterFunc(ctx, func() {
+			defer l.cutting.Done()
+			l.limit = time.Now().Add(cutGrace)
+			l.nc.SetDeadline(l.limit)
+		})
 		defer func() {
-			if !stop() && err == nil {
-				err = context.Cause(ctx) // the deadline may be set any moment
+			if stop() {
+				l.cutting.Done()
+			} else {
+				l.cutting.Wait()
 			}
 		}()
 	}
