@@ -1,6 +1,7 @@
 package process
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -8,23 +9,31 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"runtime/debug"
+	"strconv"
 	"sync"
+	"syscall"
 	"time"
 )
 
-// A Func is a worker that is a function of this program: it gets its argument
-// and returns its value as bytes. The group runs it in a new process, which is
-// the program itself started again.
-type Func func(ctx context.Context, arg []byte) ([]byte, error)
+// A Func is a worker that is a function of this program: it gets its input and
+// returns its value as bytes, of any kind and up to 2 GiB. The group runs it in a
+// new process, which is the program itself started again.
+//
+// SIGTERM, SIGINT and SIGHUP cancel its context, with a *SignalError as cause; it
+// should then return, or it is killed after the grace.
+type Func func(ctx context.Context, input []byte) ([]byte, error)
 
+// registry holds the functions that can be workers. A parent names one and its
+// child, the same program, has to find it.
 var registry struct {
 	sync.Mutex
 	funcs map[string]Func
 }
 
 // Register names a function so that Config.Func can refer to it. Call it before
-// FuncMain; a name can be taken once.
+// FuncMain, in the parent as in the child; a name can be taken once.
 func Register(name string, f Func) {
 	registry.Lock()
 	defer registry.Unlock()
@@ -37,179 +46,289 @@ func Register(name string, f Func) {
 	registry.funcs[name] = f
 }
 
-// JSON makes a Func of a function over values that encoding/json carries.
-func JSON[A, R any](f func(context.Context, A) (R, error)) Func {
-	return func(ctx context.Context, arg []byte) ([]byte, error) {
-		var a A
-		if len(arg) > 0 {
-			if err := json.Unmarshal(arg, &a); err != nil {
-				return nil, fmt.Errorf("argument: %w", err)
+func lookupFunc(name string) Func {
+	registry.Lock()
+	defer registry.Unlock()
+	return registry.funcs[name]
+}
+
+// JSON makes a Func of a function over values that encoding/json carries. No
+// input is the zero value. Marshal the input with json.Marshal, and the value with
+// Value.
+func JSON[In, Out any](f func(context.Context, In) (Out, error)) Func {
+	return func(ctx context.Context, input []byte) ([]byte, error) {
+		var in In
+		if len(input) > 0 {
+			if err := json.Unmarshal(input, &in); err != nil {
+				return nil, fmt.Errorf("input: %w", err)
 			}
 		}
-		r, err := f(ctx, a)
+		out, err := f(ctx, in)
 		if err != nil {
 			return nil, err
 		}
-		return json.Marshal(r)
+		return json.Marshal(out)
 	}
 }
 
-const (
-	funcVar       = "MUSTER_FUNC"
-	argsFD        = 3
-	resultFD      = 4
-	maxFuncValue  = 1 << 40 // larger lengths are not lengths
-	statusValue   = 0
-	statusError   = 1
-	statusPanic   = 2
-	exitFuncError = 1
-)
-
-// A FuncError is what a function worker failed with: its error's text, or its
-// panic and stack.
-type FuncError struct {
-	Message string
-	Stack   string // of a panic
+// Value returns what a worker made with JSON returned.
+func Value[Out any](e Exit) (Out, error) {
+	var out Out
+	if e.Err != nil {
+		return out, e.Err
+	}
+	if e.Code != 0 {
+		return out, fmt.Errorf("worker %d ended with %d", e.LocalRank, e.Code)
+	}
+	if err := json.Unmarshal(e.Value, &out); err != nil {
+		return out, fmt.Errorf("value of worker %d: %w", e.LocalRank, err)
+	}
+	return out, nil
 }
 
-func (e *FuncError) Error() string { return e.Message }
+// A FuncError is what a function worker failed with.
+type FuncError struct {
+	// Message is the error's text, or what the function panicked with.
+	Message string
+	// Stack is the trace of a panic; empty for an error.
+	Stack string `json:",omitempty"`
+}
+
+func (e *FuncError) Error() string {
+	if e.Stack != "" {
+		return "panic: " + e.Message
+	}
+	return e.Message
+}
+
+// The child knows its function by a variable and has its input and the way back
+// for its value as descriptors. What comes back is a kind, a length, and as many
+// bytes: the value, or a FuncError as JSON.
+const (
+	funcVar  = "MUSTER_FUNC"
+	inputFD  = 3
+	resultFD = 4
+
+	returned byte = 0
+	failed   byte = 1
+
+	maxValue = 1<<31 - 1
+
+	exitError = 1
+	exitPanic = 2 // as Go has it
+)
 
 // FuncMain runs the registered function that this process was started for, and
-// does not return then. A program whose groups have Func calls it in main after
-// the functions are registered.
+// does not return then. A program whose groups have Func calls it in main, or in a
+// test's TestMain, after the functions are registered.
 func FuncMain() {
 	name := os.Getenv(funcVar)
 	if name == "" {
 		return
 	}
 	os.Unsetenv(funcVar)
-	args, result := os.NewFile(argsFD, "arguments"), os.NewFile(resultFD, "result")
-	status, value := callFunc(name, args)
-	args.Close()
+	syscall.CloseOnExec(inputFD)
+	syscall.CloseOnExec(resultFD)
+	os.Exit(funcMain(name, os.NewFile(inputFD, "input"), os.NewFile(resultFD, "result")))
+}
+
+func funcMain(name string, input, result *os.File) int {
+	value, err := callFunc(name, input)
+	input.Close()
+	kind, status := returned, 0
+	if ferr, ok := errors.AsType[*FuncError](err); ok {
+		kind, status = failed, exitError
+		fmt.Fprintf(os.Stderr, "%s: %v\n", name, ferr)
+		if ferr.Stack != "" {
+			status = exitPanic
+			fmt.Fprintf(os.Stderr, "\n%s", ferr.Stack)
+		}
+		if err := writeErrorFile(os.Getenv(errorFileVar), ferr); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: error file: %v\n", name, err)
+		}
+		value, _ = json.Marshal(ferr)
+	}
 	var head [9]byte
-	head[0] = byte(status)
+	head[0] = kind
 	binary.LittleEndian.PutUint64(head[1:], uint64(len(value)))
-	_, err := result.Write(head[:])
+	_, err = result.Write(head[:])
 	if err == nil {
 		_, err = result.Write(value)
 	}
 	if err = errors.Join(err, result.Close()); err != nil {
-		fmt.Fprintln(os.Stderr, "muster: return the value of", name+":", err)
-		os.Exit(exitFuncError)
+		fmt.Fprintf(os.Stderr, "%s: return the value: %v\n", name, err)
+		return exitError
 	}
-	if status != statusValue {
-		fmt.Fprintf(os.Stderr, "%s: %s\n", name, value)
-		os.Exit(exitFuncError)
-	}
-	os.Exit(0)
+	return status
 }
 
-func callFunc(name string, args io.Reader) (status int, value []byte) {
+// callFunc calls the function; its error is a *FuncError.
+func callFunc(name string, input io.Reader) (value []byte, err error) {
+	ctx, stop := signalled()
+	defer stop()
 	defer func() {
 		if p := recover(); p != nil {
-			status, value = statusPanic, fmt.Appendf(nil, "panic: %v\x00%s", p, debug.Stack())
+			err = &FuncError{Message: fmt.Sprint(p), Stack: string(debug.Stack())}
 		}
 	}()
-	registry.Lock()
-	f := registry.funcs[name]
-	registry.Unlock()
+	f := lookupFunc(name)
 	if f == nil {
-		return statusError, fmt.Appendf(nil, "no function %q is registered in the worker; call Register before FuncMain", name)
+		return nil, &FuncError{Message: fmt.Sprintf("no function %q is registered in the worker; call Register before FuncMain", name)}
 	}
-	arg, err := io.ReadAll(args)
+	in, err := io.ReadAll(input)
 	if err != nil {
-		return statusError, fmt.Appendf(nil, "read the argument: %v", err)
+		return nil, &FuncError{Message: fmt.Sprintf("read the input: %v", err)}
 	}
-	value, err = f(context.Background(), arg)
+	value, err = f(ctx, in)
+	switch {
+	case err != nil:
+		return nil, &FuncError{Message: err.Error()}
+	case len(value) > maxValue:
+		return nil, &FuncError{Message: fmt.Sprintf("the value has %d bytes, %d are possible; write it to a file and return its name", len(value), maxValue)}
+	}
+	return value, nil
+}
+
+// signalled returns a context that a signal to stop cancels.
+func signalled() (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	got := make(chan os.Signal, 1)
+	signal.Notify(got, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	go func() {
+		select {
+		case s := <-got:
+			cancel(&SignalError{Signal: s.(syscall.Signal)})
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(context.Canceled) }
+}
+
+// writeErrorFile leaves the error where the failure report looks for it.
+// Source: ErrorHandler.record_exception in multiprocessing/errors.
+func writeErrorFile(path string, e *FuncError) error {
+	if path == "" {
+		return nil
+	}
+	type extra struct {
+		Callstack string `json:"py_callstack"`
+		Timestamp string `json:"timestamp"`
+	}
+	type message struct {
+		Message string `json:"message"`
+		Extra   extra  `json:"extraInfo"`
+	}
+	stack := e.Stack
+	if stack == "" {
+		stack = e.Message
+	}
+	text, err := json.Marshal(map[string]message{
+		"message": {e.Error(), extra{stack, strconv.FormatInt(time.Now().Unix(), 10)}},
+	})
 	if err != nil {
-		return statusError, []byte(err.Error())
+		return err
 	}
-	return statusValue, value
+	return os.WriteFile(path, text, 0o666)
 }
 
 // A call is the parent's side of one function worker.
 type call struct {
-	childArgs, childResult *os.File // the worker's ends
-	args, resultEnd        *os.File
-	arg                    []byte
-	done                   chan struct{}
-	value                  []byte
-	err                    error
+	input               []byte
+	childIn, childOut   *os.File // the worker's ends
+	parentIn, parentOut *os.File
+	started             bool
+	wg                  sync.WaitGroup // feeds and reads the worker
+	value               []byte
+	err                 error
 }
 
-func newCall(name string, args []string) (*call, error) {
-	if len(args) > 1 {
-		return nil, fmt.Errorf("function %s takes one argument, got %d", name, len(args))
-	}
-	c := &call{done: make(chan struct{})}
+func newCall(input []byte) (*call, error) {
+	c := &call{input: input}
 	var err error
-	if c.childArgs, c.args, err = os.Pipe(); err != nil {
+	if c.childIn, c.parentIn, err = os.Pipe(); err != nil {
 		return nil, err
 	}
-	if c.resultEnd, c.childResult, err = os.Pipe(); err != nil {
-		c.childArgs.Close()
-		c.args.Close()
+	if c.parentOut, c.childOut, err = os.Pipe(); err != nil {
+		c.childIn.Close()
+		c.parentIn.Close()
 		return nil, err
-	}
-	if len(args) == 1 {
-		c.arg = []byte(args[0])
 	}
 	return c, nil
 }
 
-// started closes the worker's ends and begins to feed it and to read its result,
-// so that neither side waits for the other however large the values are.
-func (c *call) started(ok bool) {
-	c.childArgs.Close()
-	c.childResult.Close()
-	if !ok {
-		c.args.Close()
-		c.resultEnd.Close()
-		close(c.done)
+func (c *call) env(name string) string { return funcVar + "=" + name }
+
+func (c *call) childEnds() []uintptr { return []uintptr{c.childIn.Fd(), c.childOut.Fd()} }
+
+// start begins to feed the worker and to read its result, so that neither side
+// waits for the other however large the values are.
+func (c *call) start() {
+	if c == nil {
 		return
 	}
-	go func() {
-		_, _ = c.args.Write(c.arg) // a worker that ended early says so itself
-		c.args.Close()
-	}()
-	go func() {
-		defer close(c.done)
-		defer c.resultEnd.Close()
-		c.value, c.err = readResult(c.resultEnd)
-	}()
+	c.started = true
+	c.wg.Go(func() {
+		_, _ = c.parentIn.Write(c.input) // a worker that ended early says so itself
+		c.parentIn.Close()
+	})
+	c.wg.Go(func() {
+		c.value, c.err = readResult(c.parentOut)
+		c.parentOut.Close()
+	})
 }
+
+// forked closes what the parent does not need once the worker is forked, or could
+// not be.
+func (c *call) forked() {
+	c.childIn.Close()
+	c.childOut.Close()
+	if !c.started {
+		c.parentIn.Close()
+		c.parentOut.Close()
+	}
+}
+
+// errNoResult: the worker ended before it said anything.
+var errNoResult = errors.New("no result")
 
 func readResult(r io.Reader) ([]byte, error) {
 	var head [9]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
-		return nil, &FuncError{Message: "the worker ended without returning"}
+		return nil, errNoResult
 	}
 	size := binary.LittleEndian.Uint64(head[1:])
-	if size > maxFuncValue {
-		return nil, &FuncError{Message: "the worker returned nonsense"}
+	if size > maxValue || head[0] > failed {
+		return nil, &FuncError{Message: "the worker returned something that is no value"}
 	}
-	value, err := io.ReadAll(io.LimitReader(r, int64(size)))
-	if err != nil || uint64(len(value)) != size {
-		return nil, &FuncError{Message: "the worker ended while it was returning its value"}
+	var value bytes.Buffer
+	value.Grow(int(min(size, 1<<20)))
+	if n, err := io.Copy(&value, io.LimitReader(r, int64(size))); err != nil || uint64(n) != size {
+		return nil, &FuncError{Message: fmt.Sprintf("the worker ended after %d of %d bytes of its value", n, size)}
 	}
-	switch head[0] {
-	case statusValue:
-		return value, nil
-	case statusPanic:
-		for i, b := range value {
-			if b == 0 {
-				return nil, &FuncError{Message: string(value[:i]), Stack: string(value[i+1:])}
-			}
-		}
+	if head[0] == returned {
+		return value.Bytes(), nil
 	}
-	return nil, &FuncError{Message: string(value)}
+	e := new(FuncError)
+	if err := json.Unmarshal(value.Bytes(), e); err != nil {
+		e.Message = "the worker's error cannot be read: " + err.Error()
+	}
+	return nil, e
 }
 
-// result returns what the function returned. The worker has ended.
-func (c *call) result() ([]byte, error) {
-	// What it wrote is in the pipe; a process that it left behind may keep the
-	// pipe open.
-	_ = c.resultEnd.SetReadDeadline(time.Now().Add(5 * time.Second))
-	<-c.done
-	return c.value, c.err
+// finish adds what the function returned to the worker's end. What it wrote is in
+// the pipe; only something that got away from the group can still hold the other
+// end.
+func (c *call) finish(x *Exit) {
+	_ = c.parentOut.SetReadDeadline(time.Now().Add(time.Second))
+	_ = c.parentIn.SetWriteDeadline(time.Now())
+	c.wg.Wait()
+	x.Value, x.Err = c.value, c.err
+	switch {
+	case x.Err == errNoResult && x.Code == 0:
+		x.Err = nil // it called os.Exit(0)
+	case x.Err == errNoResult:
+		x.Err = &FuncError{Message: fmt.Sprintf("the function did not return: the process ended with %d", x.Code)}
+	case x.Err != nil && x.Code == 0:
+		x.Code = exitError
+	}
 }

@@ -3,10 +3,10 @@ package process
 import (
 	"bufio"
 	"fmt"
-	"io/fs"
+	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,65 +17,96 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/cgroup"
+	"github.com/muster-run/muster/internal/procfs"
 )
 
-const (
-	guardName = "muster-guard"
-	selfPath  = "/proc/self/exe"
-)
+// guardName is what ps shows, and what makes GuardMain recognise the guard.
+const guardName = "muster-guard"
 
-// A guard is the process that ends what is left if this one is killed. It reads
-// records from a pipe; the end of the pipe without a farewell is the sign.
+// A guard is the process that ends what is left if this one is killed: the end of
+// its pipe is the sign. It is told what to look for in lines of text,
+//
+//	c<path>           the cgroup that holds all workers
+//	t<entry>          an entry in the environment of a worker and its descendants
+//	w<pid> <start>    a worker that is in no cgroup, by number and start time
+//	x<pid>            nothing is left of that worker
+//
+// and ended by SIGKILL, with its pipe still open, when nobody needs it any more.
 type guard struct {
-	pid  int
-	mu   sync.Mutex // one record at a time
+	pid  int      // 0: it did not start
+	in   *os.File // its end of the pipe; nil once it is started
+	mu   sync.Mutex
 	pipe *os.File
 }
 
-// startGuard starts the guard. It runs on the fork thread. It does not wait for
-// it: the pipe keeps the records until the guard reads them.
-func startGuard() (*guard, error) {
-	var fds [2]int
-	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
-		return nil, err
-	}
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+func newGuard() (*guard, error) {
+	in, out, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	defer null.Close()
-	pid, _, err := syscall.StartProcess(selfPath, []string{guardName}, &syscall.ProcAttr{
-		Env:   []string{guardName + "=1", "GOMAXPROCS=1", "GOGC=off"},
-		Files: []uintptr{uintptr(fds[0]), null.Fd(), null.Fd()},
-		Sys:   &syscall.SysProcAttr{Setsid: true},
-	})
-	unix.Close(fds[0])
-	if err != nil {
-		unix.Close(fds[1])
-		return nil, fmt.Errorf("start the guard: %w", err)
-	}
-	// Non-blocking, so that a guard that hangs never holds up the group.
-	_ = unix.SetNonblock(fds[1], true)
-	return &guard{pid: pid, pipe: os.NewFile(uintptr(fds[1]), "pipe to the guard")}, nil
+	return &guard{in: in, pipe: out}, nil
 }
 
-// tell sends one record: its kind and a text without line breaks.
-func (g *guard) tell(kind byte, text string) {
+// start starts the process. It needs neither its output nor this program's
+// directory, and one thread will do.
+func (g *guard) start() error {
+	in := g.in
+	g.in = nil
+	defer in.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	g.pid, err = syscall.ForkExec(selfPath(), []string{guardName}, &syscall.ProcAttr{
+		Dir:   "/",
+		Env:   []string{guardName + "=1", "GOMAXPROCS=1", "GOGC=off"},
+		Files: []uintptr{in.Fd(), null.Fd(), null.Fd()},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		g.pid = 0
+		return fmt.Errorf("start the guard: %w", err)
+	}
+	return nil
+}
+
+// tell sends records. A guard that is gone or hangs does not hold up anything.
+func (g *guard) tell(records string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	_ = g.pipe.SetWriteDeadline(time.Now().Add(time.Second))
-	_, _ = fmt.Fprintf(g.pipe, "%c%s\n", kind, strings.ReplaceAll(text, "\n", " "))
+	_, _ = io.WriteString(g.pipe, records)
 }
 
-// stop ends the guard and reaps it. The pipe stays open until it is gone, so
-// that it never takes this for the agent's death.
-func (g *guard) stop() {
-	_ = syscall.Kill(g.pid, syscall.SIGKILL)
-	var status syscall.WaitStatus
-	for {
-		if _, err := syscall.Wait4(g.pid, &status, 0, nil); err != syscall.EINTR {
-			break
+func (g *guard) tellCgroup(path string) { g.tell("c" + oneLine(path) + "\n") }
+
+func (g *guard) tellTags(plans []plan) {
+	var b strings.Builder
+	for i := range plans {
+		if tag := plans[i].tag; tag != "" {
+			b.WriteString("t" + oneLine(tag) + "\n")
 		}
+	}
+	if b.Len() > 0 {
+		g.tell(b.String())
+	}
+}
+
+func (g *guard) tellWorker(pid int, start uint64) { g.tell(fmt.Sprintf("w%d %d\n", pid, start)) }
+
+func (g *guard) tellGone(pid int) { g.tell(fmt.Sprintf("x%d\n", pid)) }
+
+func oneLine(s string) string { return strings.ReplaceAll(s, "\n", " ") }
+
+// stop ends the guard and reaps it.
+func (g *guard) stop() {
+	if g.in != nil {
+		g.in.Close()
+	}
+	if g.pid != 0 {
+		_ = syscall.Kill(g.pid, syscall.SIGKILL)
+		_, _ = waitid(unix.P_PID, g.pid, unix.WEXITED, nil)
 	}
 	g.pipe.Close()
 }
@@ -88,134 +119,152 @@ func GuardMain() {
 		return
 	}
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
-	runGuard(os.Stdin)
+	setThreadName(guardName)
+	w := readWards(os.Stdin)
+	w.end(time.Now().Add(guardTime))
 	os.Exit(0)
 }
 
-type guarded struct {
-	pid   int
-	start uint64
-	tag   string
+// guardTime bounds the guard's work. What has SIGKILL and is still there then is
+// stuck in the kernel.
+const guardTime = 5 * time.Second
+
+// wards are what a guard looks for.
+type wards struct {
+	cgroup  string
+	tags    []string
+	workers map[int]uint64 // pid → start time
 }
 
-func runGuard(records *os.File) {
-	cgroupPath := ""
-	workers := map[int]guarded{}
-	lines := bufio.NewScanner(records)
-	lines.Buffer(nil, 64<<10)
+// maxRecord bounds a record; environment entries of more than 128 KiB do not
+// exist.
+const maxRecord = 256 << 10
+
+// readWards reads records to their end.
+func readWards(r io.Reader) *wards {
+	w := &wards{workers: map[int]uint64{}}
+	lines := bufio.NewScanner(r)
+	lines.Buffer(make([]byte, 0, 4096), maxRecord)
 	for lines.Scan() {
-		line := lines.Text()
-		if line == "" {
-			continue
-		}
-		switch text := line[1:]; line[0] {
-		case 'c':
-			cgroupPath = text
-		case 'w':
-			fields := strings.SplitN(text, " ", 3)
-			if len(fields) != 3 {
-				continue
-			}
-			pid, err := strconv.Atoi(fields[0])
-			start, err2 := strconv.ParseUint(fields[1], 10, 64)
-			if err == nil && err2 == nil && pid > 1 {
-				workers[pid] = guarded{pid, start, fields[2]}
-			}
-		case 'x':
-			if pid, err := strconv.Atoi(text); err == nil {
-				delete(workers, pid)
-			}
-		}
+		w.record(lines.Text())
 	}
-	endAll(workers, cgroupPath)
+	return w
 }
 
-// endAll kills what is left of the workers: everything in their cgroup, their
-// sessions, their descendants, and whatever carries their tag. It looks again
-// until it has found nothing twice, for at most two seconds.
-func endAll(workers map[int]guarded, cgroupPath string) {
-	clean := 0
-	for range 200 {
-		found := false
-		if cgroupPath != "" {
-			_ = filepath.WalkDir(cgroupPath, func(path string, d fs.DirEntry, err error) error {
-				if err == nil && d.IsDir() {
-					dir := cgroup.Dir{Path: path}
-					if pids, err := dir.PIDs(); err == nil && len(pids) > 0 {
-						found = true
-					}
+// record takes one record. One that makes no sense is dropped: the sender may have
+// been killed in the middle of it.
+func (w *wards) record(line string) {
+	if line == "" {
+		return
+	}
+	switch kind, text := line[0], line[1:]; kind {
+	case 'c':
+		if path.IsAbs(text) {
+			w.cgroup = text
+			cgroup.RemoveStale(path.Dir(text), cgroupPrefix)
+		}
+	case 't':
+		// Only the last ones can still have processes, but a restarted job has few
+		// attempts and old tags do no harm.
+		if strings.Contains(text, "=") && !slices.Contains(w.tags, text) {
+			w.tags = append(w.tags, text)
+		}
+	case 'w':
+		number, ticks, _ := strings.Cut(text, " ")
+		pid, err := strconv.Atoi(number)
+		start, err2 := strconv.ParseUint(ticks, 10, 64)
+		if err == nil && err2 == nil && pid > 1 {
+			w.workers[pid] = start
+		}
+	case 'x':
+		if pid, err := strconv.Atoi(text); err == nil {
+			delete(w.workers, pid)
+		}
+	}
+}
+
+// end kills what is left, until it has found nothing twice: a process may have
+// forked just behind the one look.
+func (w *wards) end(deadline time.Time) {
+	var dir *cgroup.Dir
+	if w.cgroup != "" {
+		dir, _ = cgroup.Open(w.cgroup)
+	}
+	for clean := 0; clean < 2 && time.Now().Before(deadline); {
+		clean++
+		if dir != nil {
+			if populated, err := dir.Populated(); err == nil && populated {
+				_ = dir.Kill()
+				clean = 0
+			}
+		}
+		var dying []unix.PollFd
+		for _, p := range w.find(dir) {
+			if l := openLeftover(p); l != nil {
+				_ = l.signal(syscall.SIGKILL)
+				if l.pidfd >= 0 {
+					dying = append(dying, unix.PollFd{Fd: int32(l.pidfd), Events: unix.POLLIN})
 				}
-				return nil
-			})
-			_ = cgroup.Kill(cgroupPath)
-		}
-		for _, p := range relatives(workers) {
-			found = true
-			if fd := openProcess(p); fd != nil {
-				_ = signalPidfd(fd, syscall.SIGKILL)
-				fd.Close()
+				clean = 0
 			}
 		}
-		if !found {
-			if clean++; clean == 2 {
-				break
-			}
-		}
-		time.Sleep(10 * time.Millisecond)
+		waitFor(dying)
 	}
-	if cgroupPath != "" {
-		removeTree(cgroupPath)
+	if dir != nil {
+		_ = removeCgroup(dir)
 	}
 }
 
-// relatives lists the live processes that belong to the workers.
-func relatives(workers map[int]guarded) []proc {
-	if len(workers) == 0 {
-		return nil
-	}
-	tags := map[string]bool{}
-	for _, w := range workers {
-		if w.tag != "" {
-			tags[w.tag] = true
-		}
-	}
-	all := allProcesses()
-	mine := map[int]bool{}
-	for {
-		grown := false
-		for _, p := range all {
-			if mine[p.pid] || p.state == 'Z' || p.state == 'X' || p.pid == os.Getpid() {
-				continue
-			}
-			w, leader := workers[p.pid]
-			_, session := workers[p.session]
-			_, group := workers[p.group]
-			if leader && w.start == p.start || !leader && (session || group) || mine[p.parent] || hasAnyTag(p.pid, tags) {
-				mine[p.pid], grown = true, true
-			}
-		}
-		if !grown {
+// waitFor waits, for a few milliseconds at most, until the processes have ended.
+func waitFor(dying []unix.PollFd) {
+	const pause = 5 // milliseconds
+	until := time.Now().Add(4 * pause * time.Millisecond)
+	for len(dying) > 0 && time.Now().Before(until) {
+		if n, err := unix.Poll(dying, pause); n == 0 && err == nil {
 			break
 		}
+		dying = slices.DeleteFunc(dying, func(p unix.PollFd) bool {
+			if p.Revents != 0 {
+				unix.Close(int(p.Fd))
+			}
+			return p.Revents != 0
+		})
 	}
-	return slices.DeleteFunc(all, func(p proc) bool { return !mine[p.pid] })
+	if len(dying) == 0 {
+		_, _ = unix.Poll(nil, 1)
+	}
+	for _, p := range dying {
+		unix.Close(int(p.Fd))
+	}
 }
 
-func hasAnyTag(pid int, tags map[string]bool) bool {
-	for tag := range tags {
-		if hasTag(pid, tag) {
-			return true
+// find lists the live processes that belong to the workers.
+func (w *wards) find(dir *cgroup.Dir) []procfs.Stat {
+	all, err := procfs.All()
+	if err != nil {
+		return nil
+	}
+	in := map[int]bool{}
+	if dir != nil {
+		pids, _ := dir.PIDs()
+		for _, pid := range pids {
+			in[pid] = true
 		}
 	}
-	return false
-}
-
-func removeTree(dir string) {
-	entries, _ := os.ReadDir(dir)
-	for _, entry := range entries {
-		if entry.IsDir() {
-			removeTree(filepath.Join(dir, entry.Name()))
+	// A session keeps its leader's number from being used again. Where another
+	// process has that number, nothing is left of the worker and its session.
+	sessions := map[int]bool{}
+	for pid := range w.workers {
+		sessions[pid] = true
+	}
+	for _, p := range all {
+		if start, ok := w.workers[p.PID]; ok && start != p.Start {
+			delete(sessions, p.PID)
 		}
 	}
-	_ = syscall.Rmdir(dir)
+	self := os.Getpid()
+	seed := func(p procfs.Stat) bool {
+		return p.Alive() && p.PID != self && (in[p.PID] || sessions[p.Session] || hasTag(p, w.tags...))
+	}
+	return slices.DeleteFunc(closure(all, seed), func(p procfs.Stat) bool { return !p.Alive() || p.PID == self })
 }

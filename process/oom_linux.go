@@ -2,73 +2,71 @@ package process
 
 import (
 	"fmt"
-	"path/filepath"
+	"os"
 	"strconv"
 	"strings"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/cgroup"
-	"github.com/muster-run/muster/internal/procfs"
 )
 
 // oomCounts are the kernel's counters of processes that it killed for lack of
 // memory, by file.
 type oomCounts map[string]int64
 
-// readOOM reads the counters of every cgroup whose limit can have hit a worker:
-// its own (version 2), and the memory cgroup that it shares with this process.
-func readOOM(dir *cgroup.Dir) oomCounts {
-	counts := oomCounts{}
-	if dir != nil {
-		counts.read(dir.Path + "/memory.events")
-	}
-	for _, file := range oomFiles() {
-		counts.read(file)
+// evidenceBase is what a group remembers of the time before its first worker.
+type evidenceBase struct {
+	oomBefore oomCounts
+	began     int64 // microseconds since boot
+}
+
+// oomCounts reads the counters of every cgroup whose limit can hit a worker.
+func (y *system) oomCounts() oomCounts {
+	counts := make(oomCounts, len(y.oomFiles))
+	for _, file := range y.oomFiles {
+		if n, err := cgroup.OOMKills(file); err == nil {
+			counts[file] = n
+		}
 	}
 	return counts
 }
 
-func (c oomCounts) read(file string) {
-	text, err := procfs.ReadFile(file)
-	if err != nil {
-		return
-	}
-	for line := range strings.Lines(string(text)) {
-		if count, ok := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); ok {
-			if n, err := strconv.ParseInt(count, 10, 64); err == nil {
-				c[file] = n
-			}
-		}
-	}
-}
-
 // oomEvidence returns what proves that the kernel killed w for lack of memory,
-// or "".
-func oomEvidence(w *worker) string {
-	if text := kernelLogKill(w.pid, w.started); text != "" {
+// or "". The counters tell that it killed something in the same cgroup; the kernel
+// log, where it can be read, tells which process.
+func (g *Group) oomEvidence(w *worker) string {
+	text, others := kernelLogKill(w.pid, g.began)
+	if text != "" {
 		return "kernel log: " + text
 	}
-	for file, n := range readOOM(w.cgroup) {
-		if before, ok := w.oomBefore[file]; ok && n > before {
-			return fmt.Sprintf("cgroup %s: oom_kill %d→%d", filepath.Base(file), before, n)
+	if others && inFirstPIDNamespace() && w.exit.Code == -int(unix.SIGKILL) {
+		return "" // the log names who was killed, and it was not this process
+	}
+	for file, now := range g.sup.system.oomCounts() {
+		if before, ok := g.oomBefore[file]; ok && now > before {
+			return fmt.Sprintf("cgroup %s: oom_kill %d→%d", file, before, now)
 		}
 	}
 	return ""
 }
 
+// inFirstPIDNamespace says whether this process sees the numbers that the kernel
+// log has. The number is that of the kernel's PROC_PID_INIT_INO.
+func inFirstPIDNamespace() bool {
+	name, err := os.Readlink("/proc/self/ns/pid")
+	return err == nil && name == "pid:[4026531836]"
+}
+
 // kernelLogKill looks for the kernel's message that it killed pid, written after
-// since (time since boot).
-func kernelLogKill(pid int, since int64) string {
+// since (microseconds since boot), and whether it killed others.
+func kernelLogKill(pid int, since int64) (text string, others bool) {
 	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return ""
+		return "", false
 	}
 	defer unix.Close(fd)
-	needle := fmt.Sprintf("illed process %d (", pid)
 	buf := make([]byte, 8192)
-	found := ""
 	for range 100_000 {
 		n, err := unix.Read(fd, buf)
 		if err == unix.EPIPE || err == unix.EINTR {
@@ -77,20 +75,43 @@ func kernelLogKill(pid int, since int64) string {
 		if err != nil || n <= 0 {
 			break
 		}
-		head, text, ok := strings.Cut(string(buf[:n]), ";")
-		if !ok || !strings.Contains(text, needle) {
-			continue
+		killed, line := parseKill(string(buf[:n]), since)
+		if killed == pid {
+			text = line
+		} else if killed > 0 {
+			others = true
 		}
-		fields := strings.SplitN(head, ",", 4)
-		if len(fields) < 3 {
-			continue
-		}
-		if at, err := strconv.ParseInt(fields[2], 10, 64); err != nil || at < since {
-			continue // another process that had this pid before
-		}
-		found, _, _ = strings.Cut(text, "\n")
 	}
-	return found
+	return text, others
+}
+
+// parseKill reads a record of /dev/kmsg, "priority,number,microseconds,…;text".
+// If it says that a process was killed for lack of memory after since, it returns
+// the process's number and the text. Constraints of the texts: mm/oom_kill.c.
+func parseKill(record string, since int64) (pid int, text string) {
+	head, text, ok := strings.Cut(record, ";")
+	if !ok {
+		return 0, ""
+	}
+	text, _, _ = strings.Cut(text, "\n")
+	_, rest, ok := strings.Cut(text, "illed process ")
+	if !ok {
+		return 0, ""
+	}
+	number, _, ok := strings.Cut(rest, " (")
+	pid, err := strconv.Atoi(number)
+	if !ok || err != nil || pid <= 0 {
+		return 0, ""
+	}
+	fields := strings.SplitN(head, ",", 4)
+	if len(fields) < 3 {
+		return 0, ""
+	}
+	// Another process may have had this pid before.
+	if at, err := strconv.ParseInt(fields[2], 10, 64); err != nil || at < since {
+		return 0, ""
+	}
+	return pid, text
 }
 
 // sinceBoot returns the microseconds since boot, as the kernel log counts them.
@@ -101,16 +122,3 @@ func sinceBoot() int64 {
 	}
 	return ts.Nano() / 1000
 }
-
-// oomFiles are the files in which this process' own memory cgroup, of either
-// version, counts.
-var oomFiles = sync.OnceValue(func() []string {
-	var files []string
-	if own, err := cgroup.Own(); err == nil {
-		files = append(files, own+"/memory.events")
-	}
-	if v1, err := cgroup.OwnV1("memory"); err == nil {
-		files = append(files, v1+"/memory.oom_control")
-	}
-	return files
-})

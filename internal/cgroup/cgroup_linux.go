@@ -4,172 +4,265 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
-	"path/filepath"
+	"os"
+	"path"
 	"strconv"
 	"strings"
-	"sync"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/muster-run/muster/internal/procfs"
 )
 
-// A Dir is a cgroup that this program made.
+// Own returns the cgroups that this process is in.
+func Own() (Paths, error) {
+	mountinfo, err := procfs.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return Paths{}, err
+	}
+	cgroups, err := procfs.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		return Paths{}, err
+	}
+	return ParsePaths(mountinfo, cgroups), nil
+}
+
+// A Dir is a cgroup of version 2, held open. Its methods may not be called
+// concurrently with Remove.
 type Dir struct {
-	Path string
-	// FD is the open directory, to start processes in.
-	FD int
+	path string
+	fd   int
 }
 
-// own finds the directory of this process' cgroup in the version 2 hierarchy,
-// wherever it is mounted.
-var own = sync.OnceValues(func() (string, error) {
-	mount, err := mountPoint()
-	if err != nil {
-		return "", err
-	}
-	text, err := procfs.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return "", err
-	}
-	for line := range strings.Lines(string(text)) {
-		if path, ok := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::"); ok {
-			return filepath.Join(mount, path), nil
-		}
-	}
-	return "", errors.New("this process is in no cgroup of version 2")
-})
-
-func mountPoint() (string, error) {
-	text, err := procfs.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return "", err
-	}
-	for line := range strings.Lines(string(text)) {
-		before, after, ok := strings.Cut(line, " - ")
-		fields := strings.Fields(before)
-		if ok && strings.HasPrefix(after, "cgroup2 ") && len(fields) >= 5 {
-			return unescape(fields[4]), nil
-		}
-	}
-	return "", errors.New("no cgroup file system of version 2 is mounted")
-}
-
-// unescape undoes the octal escapes of mountinfo.
-func unescape(path string) string {
-	var b strings.Builder
-	for i := 0; i < len(path); i++ {
-		if path[i] == '\\' && i+3 < len(path) {
-			if n, err := strconv.ParseUint(path[i+1:i+4], 8, 8); err == nil {
-				b.WriteByte(byte(n))
-				i += 3
-				continue
-			}
-		}
-		b.WriteByte(path[i])
-	}
-	return b.String()
-}
-
-// Own returns the directory of this process' cgroup.
-func Own() (string, error) { return own() }
-
-// Make makes a cgroup below this process' own.
-func Make(name string) (*Dir, error) {
-	parent, err := own()
-	if err != nil {
+// Make makes the cgroup parent/name, which must not exist.
+func Make(parent, name string) (*Dir, error) {
+	p := path.Join(parent, name)
+	if err := os.Mkdir(p, 0o755); err != nil {
 		return nil, err
 	}
-	return makeDir(filepath.Join(parent, name))
-}
-
-// Make makes a cgroup below d.
-func (d *Dir) Make(name string) (*Dir, error) { return makeDir(filepath.Join(d.Path, name)) }
-
-func makeDir(path string) (*Dir, error) {
-	if err := unix.Mkdir(path, 0o755); err != nil && err != unix.EEXIST {
-		return nil, &fs.PathError{Op: "mkdir", Path: path, Err: err}
-	}
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	d, err := Open(p)
 	if err != nil {
-		_ = unix.Rmdir(path)
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+		_ = syscall.Rmdir(p)
+		return nil, err
 	}
-	return &Dir{Path: path, FD: fd}, nil
+	return d, nil
 }
 
-// PIDs lists the processes in the cgroup and below it.
+// Open opens a cgroup that exists.
+func Open(p string) (*Dir, error) {
+	fd, err := open(-1, p, syscall.O_RDONLY|syscall.O_DIRECTORY)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: p, Err: err}
+	}
+	return &Dir{path: p, fd: fd}, nil
+}
+
+// Path returns the cgroup's directory.
+func (d *Dir) Path() string { return d.path }
+
+// FD returns the open directory, which stays d's. A process can be cloned into
+// it.
+func (d *Dir) FD() int { return d.fd }
+
+// Lock marks the cgroup as in use for as long as it is open, also to processes
+// that see this one under another number or not at all.
+func (d *Dir) Lock() error {
+	if err := syscall.Flock(d.fd, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return fmt.Errorf("lock %s: %w", d.path, err)
+	}
+	return nil
+}
+
+// Populated says whether any process lives in the cgroup or below it.
+func (d *Dir) Populated() (bool, error) {
+	text, err := d.read("cgroup.events")
+	if err != nil {
+		return false, err
+	}
+	return !bytes.Contains(text, []byte("populated 0")), nil
+}
+
+// PIDs lists the processes in the cgroup and below it. Zombies may be among them.
 func (d *Dir) PIDs() ([]int, error) {
-	text, err := procfs.ReadFile(d.Path + "/cgroup.procs")
+	text, err := d.read("cgroup.procs")
 	if err != nil {
 		return nil, err
 	}
 	var pids []int
-	for _, field := range bytes.Fields(text) {
-		pid, err := strconv.Atoi(string(field))
-		if err != nil {
-			return nil, fmt.Errorf("%s/cgroup.procs: %w", d.Path, err)
-		}
-		if pid > 0 {
+	for field := range bytes.FieldsSeq(text) {
+		// 0 is a process that this one's pid namespace does not show.
+		if pid, err := strconv.Atoi(string(field)); err == nil && pid > 0 {
 			pids = append(pids, pid)
+		}
+	}
+	for _, sub := range subdirs(d.path) {
+		if below, err := Open(sub); err == nil {
+			more, _ := below.PIDs()
+			below.Close()
+			pids = append(pids, more...)
 		}
 	}
 	return pids, nil
 }
 
-// Kill sends SIGKILL to every process in the cgroup at once.
-func (d *Dir) Kill() error { return Kill(d.Path) }
-
-// Kill sends SIGKILL to every process in the cgroup at path.
-func Kill(path string) error {
-	return procfs.WriteFile(path+"/cgroup.kill", "1")
-}
-
-// Remove removes the cgroup, which must hold no process any more.
-func (d *Dir) Remove() error {
-	_ = unix.Close(d.FD)
-	if err := unix.Rmdir(d.Path); err != nil {
-		return &fs.PathError{Op: "rmdir", Path: d.Path, Err: err}
+// Kill sends SIGKILL to every process in the cgroup and below it, all at once.
+// Linux 5.14 and later can do that.
+func (d *Dir) Kill() error {
+	fd, err := open(d.fd, "cgroup.kill", syscall.O_WRONLY)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: d.path + "/cgroup.kill", Err: err}
+	}
+	defer syscall.Close(fd)
+	if _, err := syscall.Write(fd, []byte("1")); err != nil {
+		return &os.PathError{Op: "write", Path: d.path + "/cgroup.kill", Err: err}
 	}
 	return nil
 }
 
-// OwnV1 returns the directory of this process' cgroup in the version 1 hierarchy
-// of a controller.
-func OwnV1(controller string) (string, error) {
-	cgroups, err := procfs.ReadFile("/proc/self/cgroup")
-	if err != nil {
-		return "", err
+// Close closes the directory and leaves the cgroup.
+func (d *Dir) Close() {
+	if d.fd >= 0 {
+		syscall.Close(d.fd)
+		d.fd = -1
 	}
-	mounts, err := procfs.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return "", err
-	}
-	for line := range strings.Lines(string(cgroups)) {
-		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(fields) != 3 || !contains(fields[1], controller) {
-			continue
-		}
-		for mount := range strings.Lines(string(mounts)) {
-			before, after, ok := strings.Cut(strings.TrimSuffix(mount, "\n"), " - ")
-			head, tail := strings.Fields(before), strings.Fields(after)
-			if !ok || len(head) < 5 || len(tail) < 3 || tail[0] != "cgroup" || !contains(tail[2], controller) {
-				continue
-			}
-			// A container may see only its part of the hierarchy: head[3].
-			path := strings.TrimPrefix(fields[2], strings.TrimSuffix(unescape(head[3]), "/"))
-			return filepath.Join(unescape(head[4]), path), nil
-		}
-	}
-	return "", fmt.Errorf("no cgroup of version 1 with the %s controller", controller)
 }
 
-func contains(list, word string) bool {
-	for item := range strings.SplitSeq(list, ",") {
-		if item == word {
-			return true
+// Remove closes and removes the cgroup and those that processes made below it.
+// No process may live there any more.
+func (d *Dir) Remove() error {
+	d.Close()
+	return remove(d.path)
+}
+
+func remove(p string) error {
+	err := syscall.Rmdir(p)
+	if err == nil || errors.Is(err, syscall.ENOENT) {
+		return nil
+	}
+	for _, sub := range subdirs(p) {
+		_ = remove(sub)
+	}
+	if err := syscall.Rmdir(p); err != nil && !errors.Is(err, syscall.ENOENT) {
+		return &os.PathError{Op: "rmdir", Path: p, Err: err}
+	}
+	return nil
+}
+
+// RemoveStale removes the cgroups prefix* below parent that nobody holds locked
+// and no process lives in: those of programs that were killed.
+func RemoveStale(parent, prefix string) {
+	for _, sub := range subdirs(parent) {
+		if !strings.HasPrefix(path.Base(sub), prefix) {
+			continue
+		}
+		d, err := Open(sub)
+		if err != nil {
+			continue
+		}
+		if d.Lock() == nil {
+			if populated, err := d.Populated(); err == nil && !populated {
+				_ = remove(sub)
+			}
+		}
+		d.Close()
+	}
+}
+
+func subdirs(p string) []string {
+	entries, err := os.ReadDir(p)
+	if err != nil {
+		return nil
+	}
+	var dirs []string
+	for _, e := range entries {
+		if e.IsDir() {
+			dirs = append(dirs, path.Join(p, e.Name()))
 		}
 	}
-	return false
+	return dirs
+}
+
+// OOMFiles returns the files that count the processes which the kernel killed for
+// lack of memory in the cgroup dir, or the nearest above it that counts, and in
+// the version 1 memory cgroup.
+func (p Paths) OOMFiles(dir string) []string {
+	var files []string
+	for dir != "" && strings.HasPrefix(dir, p.UnifiedRoot) {
+		if file := dir + "/memory.events"; readable(file) {
+			files = append(files, file)
+			break
+		}
+		if dir == p.UnifiedRoot || dir == "/" {
+			break
+		}
+		dir = path.Dir(dir)
+	}
+	if file := p.MemoryV1 + "/memory.oom_control"; p.MemoryV1 != "" && readable(file) {
+		files = append(files, file)
+	}
+	return files
+}
+
+func readable(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
+}
+
+// OOMKills reads a file of OOMFiles. Version 1 counts only what happened in the
+// cgroup itself, version 2 also what happened below it.
+func OOMKills(file string) (int64, error) {
+	text, err := procfs.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	for line := range bytes.Lines(text) {
+		if count, ok := bytes.CutPrefix(bytes.TrimSpace(line), []byte("oom_kill ")); ok {
+			return strconv.ParseInt(string(count), 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("%s has no oom_kill", file)
+}
+
+func (d *Dir) read(name string) ([]byte, error) {
+	fd, err := open(d.fd, name, syscall.O_RDONLY)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: d.path + "/" + name, Err: err}
+	}
+	defer syscall.Close(fd)
+	text, err := slurp(fd)
+	if err != nil {
+		return nil, &os.PathError{Op: "read", Path: d.path + "/" + name, Err: err}
+	}
+	return text, nil
+}
+
+// open opens a file of the cgroup file system, relative to a directory if dir is
+// not negative. These are read in one go, so they need no poller.
+func open(dir int, name string, flags int) (int, error) {
+	const atFDCWD = -0x64
+	if dir < 0 {
+		dir = atFDCWD
+	}
+	for {
+		fd, err := syscall.Openat(dir, name, flags|syscall.O_CLOEXEC, 0)
+		if err != syscall.EINTR {
+			return fd, err
+		}
+	}
+}
+
+func slurp(fd int) ([]byte, error) {
+	var text []byte
+	buf := make([]byte, 4096)
+	for {
+		n, err := syscall.Read(fd, buf)
+		switch {
+		case err == syscall.EINTR:
+		case err != nil:
+			return nil, err
+		case n == 0:
+			return text, nil
+		default:
+			text = append(text, buf[:n]...)
+		}
+	}
 }

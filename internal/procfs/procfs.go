@@ -1,6 +1,9 @@
-// Package procfs reads the small files of /proc and of cgroups with bare system
-// calls: os.ReadFile first tries to register every file with the network poller,
-// which takes longer than the reading.
+// Package procfs reads what package process needs to know from Linux's /proc:
+// parents, sessions, start times, states, environments. Nothing in it is cached; a
+// process may end between two reads, and callers must expect that.
+//
+// Files are read with bare system calls: os.ReadFile first tries to register every
+// file with the network poller, which takes longer than the reading.
 package procfs
 
 import (

@@ -1,0 +1,153 @@
+package procfs
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Read returns what /proc/<pid>/stat says.
+func Read(pid int) (Stat, error) {
+	text, err := ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return Stat{}, err
+	}
+	s, err := ParseStat(text)
+	if err != nil {
+		return Stat{}, fmt.Errorf("/proc/%d/stat: %w", pid, err)
+	}
+	return s, nil
+}
+
+// All returns every process that this one can see.
+func All() ([]Stat, error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]Stat, 0, len(names)/2)
+	for _, name := range names {
+		if name[0] < '1' || name[0] > '9' {
+			continue
+		}
+		if pid, err := strconv.Atoi(name); err == nil {
+			if s, err := Read(pid); err == nil {
+				list = append(list, s)
+			}
+		}
+	}
+	return list, nil
+}
+
+// Orphans returns the children of this process' main thread. The kernel gives
+// orphaned descendants of a child subreaper to that thread, so they are among
+// them, with those that the thread started itself.
+func Orphans() ([]int, error) {
+	pid := os.Getpid()
+	text, err := ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err == nil {
+		return ParseChildren(text), nil
+	}
+	// A kernel without CONFIG_PROC_CHILDREN.
+	all, err := All()
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, s := range all {
+		if s.Parent == pid {
+			pids = append(pids, s.PID)
+		}
+	}
+	return pids, nil
+}
+
+// Environ returns the environment that a process was started with, entries
+// separated by NUL bytes. Only its user and root may read it. It is empty for a
+// moment while a process executes a program.
+func Environ(pid int) ([]byte, error) {
+	return ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+}
+
+// WaitChannel says where in the kernel a process waits: its state, the function,
+// and the innermost part of the stack where that may be read.
+func WaitChannel(pid int) string {
+	dir := "/proc/" + strconv.Itoa(pid)
+	where := "state unknown"
+	if s, err := Read(pid); err == nil {
+		where = "state " + string(s.State)
+	}
+	if text, err := ReadFile(dir + "/wchan"); err == nil && len(text) > 0 && string(text) != "0" {
+		where += ", wait channel " + string(text)
+	}
+	if text, err := ReadFile(dir + "/stack"); err == nil {
+		var frames []string
+		for line := range strings.Lines(string(text)) {
+			// [<0>] name+0x12/0x34
+			name := strings.TrimSpace(line[strings.LastIndexByte(line, ' ')+1:])
+			if name, _, _ = strings.Cut(name, "+"); name != "" && len(frames) < 6 {
+				frames = append(frames, name)
+			}
+		}
+		if len(frames) > 0 {
+			where += ", stack " + strings.Join(frames, " < ")
+		}
+	}
+	return where
+}
+
+// Threads returns how many threads exist on the whole machine; a number that
+// costs one small read.
+func Threads() (int, error) {
+	text, err := ReadFile("/proc/loadavg")
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(text))
+	if len(fields) < 4 {
+		return 0, errStat
+	}
+	_, total, _ := strings.Cut(fields[3], "/")
+	return strconv.Atoi(total)
+}
+
+// ThreadsOf counts the threads of all processes of a user.
+func ThreadsOf(uid int) (int, error) {
+	dir, err := os.Open("/proc")
+	if err != nil {
+		return 0, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return 0, err
+	}
+	total := 0
+	for _, name := range names {
+		if name[0] < '1' || name[0] > '9' {
+			continue
+		}
+		text, err := ReadFile("/proc/" + name + "/status")
+		if err != nil {
+			continue
+		}
+		mine := false
+		for line := range strings.Lines(string(text)) {
+			fields := strings.Fields(line)
+			switch {
+			case len(fields) > 1 && fields[0] == "Uid:":
+				mine = fields[1] == strconv.Itoa(uid)
+			case len(fields) > 1 && fields[0] == "Threads:" && mine:
+				n, _ := strconv.Atoi(fields[1])
+				total += n
+			}
+		}
+	}
+	return total, nil
+}

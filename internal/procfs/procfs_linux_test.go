@@ -1,0 +1,78 @@
+package procfs_test
+
+import (
+	"os"
+	"os/exec"
+	"slices"
+	"testing"
+
+	"github.com/muster-run/muster/internal/procfs"
+)
+
+func TestReadSelf(t *testing.T) {
+	got, err := procfs.Read(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.PID != os.Getpid() || got.Parent != os.Getppid() || got.Start == 0 || !got.Alive() {
+		t.Errorf("got %+v", got)
+	}
+	all, err := procfs.All()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.ContainsFunc(all, func(s procfs.Stat) bool { return s.PID == got.PID && s.Start == got.Start }) {
+		t.Error("this process is not in the list of all")
+	}
+}
+
+func TestReadNobody(t *testing.T) {
+	if _, err := procfs.Read(1 << 30); !os.IsNotExist(err) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestEnvironOfAnother(t *testing.T) {
+	cmd := exec.Command("cat")
+	cmd.Env = []string{"TAG=x y"}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// An environment is empty for a moment within exec.
+	if _, err := in.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	env, err := procfs.Environ(cmd.Process.Pid)
+	if err != nil || !procfs.HasEnv(env, "TAG=x y") {
+		t.Errorf("environment %q, %v", env, err)
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestThreads(t *testing.T) {
+	all, err := procfs.Threads()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine, err := procfs.ThreadsOf(os.Getuid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mine < 1 || all < 1 {
+		t.Errorf("%d threads on the machine, %d of this user", all, mine)
+	}
+}

@@ -1,0 +1,92 @@
+package procfs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strconv"
+)
+
+// A Stat is what /proc/<pid>/stat says about a process.
+type Stat struct {
+	PID, Parent, Group, Session int
+	// State is a letter: R running, S sleeping, D uninterruptible sleep, Z zombie,
+	// X dead, and others.
+	State byte
+	// Start is when the process started, in clock ticks since boot. With PID it
+	// names a process for good: a recycled number has another start.
+	Start uint64
+}
+
+// Alive says whether the process can still do something.
+func (s Stat) Alive() bool { return s.State != 'Z' && s.State != 'X' }
+
+var errStat = errors.New("malformed")
+
+// ParseStat reads the text of /proc/<pid>/stat. The command name in it is in
+// parentheses and may hold anything, parentheses and blanks too.
+func ParseStat(text []byte) (Stat, error) {
+	open, end := bytes.IndexByte(text, '('), bytes.LastIndexByte(text, ')')
+	if open < 1 || end < open {
+		return Stat{}, errStat
+	}
+	var s Stat
+	var err error
+	if s.PID, err = strconv.Atoi(string(bytes.TrimSpace(text[:open]))); err != nil {
+		return Stat{}, errStat
+	}
+	// Fields after the name: state, ppid, pgrp, session, …; the start time is the
+	// 22nd of all.
+	const startField = 22 - 3
+	n := 0
+	for field := range bytes.FieldsSeq(text[end+1:]) {
+		switch n {
+		case 0:
+			if len(field) != 1 {
+				return Stat{}, errStat
+			}
+			s.State = field[0]
+		case 1:
+			s.Parent, err = strconv.Atoi(string(field))
+		case 2:
+			s.Group, err = strconv.Atoi(string(field))
+		case 3:
+			s.Session, err = strconv.Atoi(string(field))
+		case startField:
+			s.Start, err = strconv.ParseUint(string(field), 10, 64)
+			if err != nil {
+				return Stat{}, errStat
+			}
+			return s, nil
+		}
+		if err != nil {
+			return Stat{}, errStat
+		}
+		n++
+	}
+	return Stat{}, fmt.Errorf("%w: %d fields", errStat, n)
+}
+
+// ParseChildren reads the text of /proc/<pid>/task/<tid>/children.
+func ParseChildren(text []byte) []int {
+	var pids []int
+	for field := range bytes.FieldsSeq(text) {
+		if pid, err := strconv.Atoi(string(field)); err == nil && pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// HasEnv says whether an environment, as /proc/<pid>/environ shows it, holds the
+// entry NAME=value.
+func HasEnv(environ []byte, entry string) bool {
+	for len(environ) > 0 {
+		e, rest, _ := bytes.Cut(environ, []byte{0})
+		if string(e) == entry {
+			return true
+		}
+		environ = rest
+	}
+	return false
+}

@@ -1,0 +1,188 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/muster-run/muster/logs"
+)
+
+const (
+	// DefaultGrace is torchrun's time between a stop signal and SIGKILL.
+	DefaultGrace = 30 * time.Second
+	// DefaultLeftoverGrace is how long processes that a worker left behind have
+	// between SIGTERM and SIGKILL.
+	DefaultLeftoverGrace = 2 * time.Second
+)
+
+// Config describes one group of workers. The keys of Args (or Inputs) and Envs
+// are the local ranks 0 … n-1, every one of them; n may be 0.
+type Config struct {
+	// Name is the workers' role, for messages.
+	Name string
+	// Entrypoint is the program; without a slash it is looked up in the
+	// worker's PATH.
+	Entrypoint string
+	// Func is the name of a registered function to run instead of a program.
+	Func string
+	// Args are the arguments after the program's name. A function gets the first,
+	// if there is one, as its input.
+	Args map[int][]string
+	// Inputs are what a function gets instead of Args, any bytes.
+	Inputs map[int][]byte
+	// Envs are variables on top of Env.
+	Envs map[int]map[string]string
+	// Env is the environment that workers inherit; nil means the program's own.
+	Env []string
+	// Stdin is the standard input of all workers; nil means the program's own. A
+	// function has /dev/null.
+	Stdin *os.File
+	// Logs says where output goes. Nil: to the program's own stdout and stderr.
+	// Start calls its Started, also when it fails.
+	Logs *logs.Attempt
+	// CPUs are the CPUs that a worker may use, by local rank. Absent means those
+	// of the program.
+	CPUs map[int][]int
+	// Grace is the time between SIGTERM and SIGKILL when the group stops the
+	// peers of a failed worker. Zero kills at once.
+	Grace time.Duration
+	// LeftoverGrace is the same for processes that a worker left behind; at most
+	// Grace. Zero means DefaultLeftoverGrace.
+	LeftoverGrace time.Duration
+	// UninterruptibleTimeout is how long a worker may be in uninterruptible sleep
+	// (state D) before the group is stopped as wedged. Zero turns this off; only
+	// otherwise does anything look at the workers' states.
+	UninterruptibleTimeout time.Duration
+	// Logger defaults to the Supervisor's.
+	Logger *slog.Logger
+}
+
+// size returns the number of workers.
+func (cfg *Config) size() int {
+	if cfg.Inputs != nil {
+		return len(cfg.Inputs)
+	}
+	return len(cfg.Args)
+}
+
+// input returns what a function worker gets.
+func (cfg *Config) input(rank int) []byte {
+	if cfg.Inputs != nil {
+		return cfg.Inputs[rank]
+	}
+	if args := cfg.Args[rank]; len(args) > 0 {
+		return []byte(args[0])
+	}
+	return nil
+}
+
+// leftoverGrace is how long what a worker left behind has to end by itself.
+func (cfg *Config) leftoverGrace() time.Duration {
+	grace := cfg.LeftoverGrace
+	if grace == 0 {
+		grace = DefaultLeftoverGrace
+	}
+	return min(grace, cfg.Grace)
+}
+
+// validate reports everything that is wrong with cfg.
+// Source: _validate_full_rank in multiprocessing/__init__.py.
+func (cfg *Config) validate() error {
+	var errs []error
+	n := cfg.size()
+	want := make([]int, n)
+	for i := range want {
+		want[i] = i
+	}
+	check := func(name string, got []int) {
+		if !slices.Equal(got, want) {
+			errs = append(errs, fmt.Errorf("%s, local rank mapping mismatch, expected: %s, actual: %s", name, set(want), set(got)))
+		}
+	}
+	if cfg.Inputs == nil {
+		check("args", slices.Sorted(maps.Keys(cfg.Args)))
+	} else {
+		check("inputs", slices.Sorted(maps.Keys(cfg.Inputs)))
+		if cfg.Func == "" || cfg.Args != nil {
+			errs = append(errs, errors.New("inputs are for functions, which take no args then"))
+		}
+	}
+	check("envs", slices.Sorted(maps.Keys(cfg.Envs)))
+	for _, i := range slices.Sorted(maps.Keys(cfg.CPUs)) {
+		if i < 0 || i >= n {
+			errs = append(errs, fmt.Errorf("CPUs, local rank %d is not one of %s", i, set(want)))
+		}
+	}
+	if (cfg.Entrypoint == "") == (cfg.Func == "") {
+		errs = append(errs, errors.New("a worker needs an entrypoint or a function, and not both"))
+	}
+	if cfg.Func != "" && lookupFunc(cfg.Func) == nil {
+		errs = append(errs, fmt.Errorf("no function %q is registered; call Register before Start and before FuncMain", cfg.Func))
+	}
+	for _, rank := range slices.Sorted(maps.Keys(cfg.Envs)) {
+		for _, name := range slices.Sorted(maps.Keys(cfg.Envs[rank])) {
+			if value := cfg.Envs[rank][name]; name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
+				errs = append(errs, fmt.Errorf("envs, local rank %d: %.80q=%.80q cannot be an environment variable", rank, name, value))
+			}
+		}
+	}
+	for _, rank := range slices.Sorted(maps.Keys(cfg.Args)) {
+		if cfg.Func != "" {
+			if n := len(cfg.Args[rank]); n > 1 {
+				errs = append(errs, fmt.Errorf("args, local rank %d: a function takes one, got %d", rank, n))
+			}
+			continue
+		}
+		for i, arg := range cfg.Args[rank] {
+			if strings.Contains(arg, "\x00") {
+				errs = append(errs, fmt.Errorf("args, local rank %d: argument %d, %.80q, holds a NUL byte", rank, i+1, arg))
+			}
+		}
+	}
+	for _, d := range []struct {
+		name  string
+		value time.Duration
+	}{{"grace", cfg.Grace}, {"leftover grace", cfg.LeftoverGrace}, {"uninterruptible timeout", cfg.UninterruptibleTimeout}} {
+		if d.value < 0 {
+			errs = append(errs, fmt.Errorf("%s is %v, must not be negative", d.name, d.value))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// set prints ranks as Python prints a set.
+func set(ranks []int) string {
+	if len(ranks) == 0 {
+		return "set()"
+	}
+	var b strings.Builder
+	for i, r := range ranks {
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		fmt.Fprint(&b, r)
+	}
+	return "{" + b.String() + "}"
+}
+
+// environ overlays a worker's variables on the inherited environment. None of
+// the overlay's names occurs twice in the result.
+func environ(base []string, overlay map[string]string) []string {
+	env := make([]string, 0, len(base)+len(overlay)+2)
+	for _, entry := range base {
+		name, _, _ := strings.Cut(entry, "=")
+		if _, ok := overlay[name]; !ok {
+			env = append(env, entry)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(overlay)) {
+		env = append(env, name+"="+overlay[name])
+	}
+	return env
+}

@@ -1,0 +1,563 @@
+package process
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"syscall"
+	"time"
+)
+
+// leastKillWait is the least time that a process has to disappear after SIGKILL
+// before it may count as stuck in the kernel; mostKillWait is when it does,
+// whatever it seems to be doing: freeing a large memory takes seconds.
+const (
+	leastKillWait = 2 * time.Second
+	mostKillWait  = 30 * time.Second
+)
+
+// A Group is a set of workers started together. All methods may be called
+// concurrently.
+type Group struct {
+	cfg    Config
+	sup    *Supervisor
+	log    *slog.Logger
+	number int // of the Supervisor's groups
+	pids   map[int]int
+	result *Result
+	done   chan struct{} // closed once result is complete
+
+	workers []*worker
+	watch   *watcher
+	events  chan event
+	stops   chan stopRequest
+	evidenceBase
+
+	// The rest belongs to run.
+
+	state stateOfGroup
+	live  int // workers that are not gone
+	// Deadlines; zero where there is none.
+	killAt    time.Time     // the end of the grace
+	abandonAt time.Time     // when to look whether a killed worker is stuck
+	giveUpAt  time.Time     // when a killed worker counts as stuck for certain
+	lookAt    time.Time     // the next look for uninterruptible sleep
+	killWait  time.Duration // between SIGKILL and abandonAt
+}
+
+type stateOfGroup int
+
+const (
+	running  stateOfGroup = iota
+	stopping              // the workers have a signal and some grace
+	killing               // they have SIGKILL
+)
+
+type stopRequest struct {
+	sig   syscall.Signal
+	grace time.Duration
+}
+
+// An event is the end of a worker's leader, or of something that it left behind.
+type event struct {
+	w   *worker
+	l   *leftover // nil for the leader
+	at  time.Time
+	end ending // of the leader
+}
+
+// An ending is what the kernel says about a process that has ended.
+type ending struct {
+	code         int // -N for signal N
+	core         bool
+	user, system time.Duration
+	maxRSS       int64
+}
+
+// A worker is one process that the group started. Only the group's goroutine
+// touches it once it runs.
+type worker struct {
+	rank, pid int
+	stage     stage
+	exit      Exit
+	tag       string // an environment entry that its descendants inherit
+	call      *call  // of a function worker
+	dSince    time.Time
+
+	// What it left behind, while that is being ended.
+	left       map[processID]*leftover
+	leftKillAt time.Time // when SIGTERM has been enough
+	leftLostAt time.Time // when SIGKILL has been
+	leftLookAt time.Time // when to look again, where nothing tells of an end
+
+	system workerSystem
+}
+
+// A stage is where a worker stands.
+type stage int
+
+const (
+	alive stage = iota
+	ended       // the leader is a zombie: its number, and its group's, is still reserved
+	gone        // it is reaped, and nothing is left of it
+)
+
+// A processID names a process for good.
+type processID struct {
+	pid   int
+	start uint64
+}
+
+// newGroup prepares a group of workers that are not forked yet.
+func newGroup(s *Supervisor, cfg Config) (*Group, error) {
+	n := cfg.size()
+	g := &Group{
+		cfg: cfg, sup: s, log: cfg.Logger,
+		pids: make(map[int]int, n),
+		result: &Result{
+			Exits: make(map[int]Exit, n), Failures: map[int]Exit{},
+			Stdouts: make(map[int]string, n), Stderrs: make(map[int]string, n),
+		},
+		done:   make(chan struct{}),
+		events: make(chan event),
+		stops:  make(chan stopRequest),
+	}
+	var err error
+	g.watch, err = newWatcher(s, g.events)
+	return g, err
+}
+
+// Wait returns the result once all workers have ended and everything they left
+// behind is gone, or ctx's cause; it stops nothing by itself. It may be called any
+// number of times.
+// Source: PContext.wait.
+func (g *Group) Wait(ctx context.Context) (*Result, error) {
+	select {
+	case <-g.done:
+		return g.result, nil
+	default:
+	}
+	select {
+	case <-g.done:
+		return g.result, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// PIDs returns the workers' process IDs by local rank, also after they ended.
+// Source: PContext.pids.
+func (g *Group) PIDs() map[int]int { return maps.Clone(g.pids) }
+
+// Close sends sig to every worker's process group (0: SIGTERM), gives them grace,
+// then kills what is left, and returns when everything has ended. Without grace it
+// kills at once. A group that is being stopped already is not signalled again and
+// keeps the earlier of the two deadlines; one that has ended is left alone.
+//
+// What could not be ended is in the Result, so the error is always nil.
+// Source: PContext.close.
+func (g *Group) Close(sig syscall.Signal, grace time.Duration) error {
+	if sig == 0 {
+		sig = syscall.SIGTERM
+	}
+	if sig == syscall.SIGKILL {
+		grace = 0
+	}
+	select {
+	case g.stops <- stopRequest{sig, grace}:
+		<-g.done
+	case <-g.done:
+	}
+	return nil
+}
+
+// Kill cuts the grace of a stop under way, or kills a group that runs. It does
+// not wait.
+func (g *Group) Kill() {
+	select {
+	case g.stops <- stopRequest{syscall.SIGKILL, 0}:
+	case <-g.done:
+	}
+}
+
+// A plan is what it takes to start one worker.
+type plan struct {
+	path   string
+	argv   []string
+	env    []string
+	tag    string
+	stdio  [3]*os.File
+	errors string // the error file
+}
+
+// fork starts the workers in rank order. It runs on the fork thread. Whatever can
+// be found out beforehand is, so that most mistakes start nothing.
+func (g *Group) fork() error {
+	cfg := &g.cfg
+	plans := make([]plan, cfg.size())
+	var programs lookup
+	for i := range plans {
+		p := &plans[i]
+		overlay := cfg.Envs[i]
+		p.stdio = [3]*os.File{cfg.Stdin, os.Stdout, os.Stderr}
+		if cfg.Logs != nil {
+			sink := cfg.Logs.Sink(i)
+			p.stdio[1], p.stdio[2] = sink.Stdout, sink.Stderr
+			g.result.Stdouts[i], g.result.Stderrs[i] = sink.StdoutPath, sink.StderrPath
+			if _, ok := overlay[errorFileVar]; !ok {
+				overlay = maps.Clone(overlay)
+				if overlay == nil {
+					overlay = map[string]string{}
+				}
+				overlay[errorFileVar] = sink.ErrorFile
+			}
+		}
+		p.errors = overlay[errorFileVar]
+		p.env = environ(cfg.Env, overlay)
+		if p.errors != "" {
+			p.tag = errorFileVar + "=" + p.errors
+		}
+		if cfg.Func != "" {
+			p.path, p.argv = selfPath(), os.Args[:1]
+			continue
+		}
+		var err error
+		if p.path, err = programs.in(p.env, cfg.Entrypoint); err != nil {
+			return &StartError{i, cfg.Entrypoint, err}
+		}
+		p.argv = append([]string{cfg.Entrypoint}, cfg.Args[i]...)
+	}
+	g.prepare(plans)
+	defer g.sup.ensureGuard() // the workers should not have to wait for it
+	for i := range plans {
+		w := &worker{rank: i, tag: plans[i].tag, exit: Exit{LocalRank: i, ErrorFile: plans[i].errors}}
+		if err := g.forkWorker(w, &plans[i]); err != nil {
+			return &StartError{i, plans[i].path, err}
+		}
+		g.workers = append(g.workers, w)
+		g.pids[i] = w.pid
+	}
+	return nil
+}
+
+const errorFileVar = "TORCHELASTIC_ERROR_FILE"
+
+// forkWorker starts one worker and lets the watcher watch it.
+func (g *Group) forkWorker(w *worker, p *plan) error {
+	if g.cfg.Func != "" {
+		var err error
+		if w.call, err = newCall(g.cfg.input(w.rank)); err != nil {
+			return err
+		}
+		defer w.call.forked()
+		p.env = append(p.env, w.call.env(g.cfg.Func))
+	}
+	s := g.sup
+	s.forking.Lock()
+	defer s.forking.Unlock()
+	if err := g.spawn(w, p); err != nil {
+		return explainExec(p.path, err)
+	}
+	s.remember(w.pid)
+	w.exit.PID = w.pid
+	w.call.start()
+	if err := g.watch.worker(w); err != nil {
+		w.destroy(s)
+		return fmt.Errorf("watch the process: %w", err)
+	}
+	return nil
+}
+
+// run owns the group until every worker has ended and nothing is left of it.
+func (g *Group) run() {
+	defer close(g.done)
+	g.live = len(g.workers)
+	if g.cfg.UninterruptibleTimeout > 0 && g.live > 0 {
+		g.lookAt = time.Now().Add(g.lookInterval())
+	}
+	var alarm alarm
+	defer alarm.stop()
+	for g.live > 0 {
+		alarm.set(g.nextDeadline())
+		select {
+		case e := <-g.events:
+			if e.l == nil {
+				g.onEnd(e)
+			} else {
+				g.onLeftoverEnd(e)
+			}
+		case r := <-g.stops:
+			g.stop(r.sig, r.grace)
+		case <-alarm.c():
+			alarm.at = time.Time{}
+		}
+		g.onTime(time.Now())
+	}
+	g.watch.close()
+	for _, w := range g.workers {
+		if w.call != nil {
+			w.call.finish(&w.exit)
+		}
+		g.result.Exits[w.rank] = w.exit
+		if w.exit.failed() {
+			g.result.Failures[w.rank] = w.exit
+		}
+	}
+}
+
+// onEnd handles the end of a worker's leader. Those of the others that must go get
+// their signal before anything else happens.
+func (g *Group) onEnd(e event) {
+	w := e.w
+	if w.stage != alive {
+		return
+	}
+	w.stage = ended
+	x := &w.exit
+	x.Time, x.Code, x.CoreDumped = e.at, e.end.code, e.end.core
+	x.UserTime, x.SystemTime, x.MaxRSS = e.end.user, e.end.system, e.end.maxRSS
+	if x.Code != 0 && g.state == running {
+		g.stop(syscall.SIGTERM, g.cfg.Grace)
+	}
+	if killedBySomebody(x) {
+		x.OOMKilled = g.oomEvidence(w)
+	}
+	g.log.Debug("worker ended", "local_rank", w.rank, "pid", w.pid, "code", x.Code)
+	g.clear(w)
+}
+
+// killedBySomebody says whether a worker died of a SIGKILL that the group did not
+// send; a shell reports such an end of its child as 137.
+func killedBySomebody(x *Exit) bool {
+	return x.StoppedBy == 0 && (x.Code == -int(syscall.SIGKILL) || x.Code == 128+int(syscall.SIGKILL))
+}
+
+// stop signals the workers that still run and gives them some grace.
+func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
+	if grace <= 0 {
+		g.killWait = leastKillWait
+		g.kill()
+		return
+	}
+	if g.state == running {
+		g.state = stopping
+		g.killWait = max(grace, leastKillWait)
+		var told []*worker
+		for _, w := range g.workers {
+			if g.signal(w, sig) {
+				told = append(told, w)
+			}
+		}
+		for _, w := range told {
+			g.log.Info("sending process closing signal", "local_rank", w.rank, "pid", w.pid, "signal", SignalName(sig))
+		}
+	}
+	if at := time.Now().Add(grace); g.state == stopping && (g.killAt.IsZero() || at.Before(g.killAt)) {
+		g.killAt = at
+	}
+}
+
+// signal signals the process group of a worker that runs. The leader has not been
+// reaped, so neither its number nor its group's can be another's. A worker that
+// has ended meanwhile did so by itself.
+func (g *Group) signal(w *worker, sig syscall.Signal) bool {
+	if w.stage != alive || w.hasEnded() {
+		return false
+	}
+	if err := syscall.Kill(-w.pid, sig); err != nil && err != syscall.ESRCH {
+		g.log.Warn("signal worker", "local_rank", w.rank, "pid", w.pid, "signal", SignalName(sig), "error", err)
+	}
+	if w.exit.StoppedBy == 0 && w.exit.Uninterruptible == "" {
+		w.exit.StoppedBy = sig
+	}
+	return true
+}
+
+// kill sends SIGKILL to everything that is left.
+func (g *Group) kill() {
+	if g.state == killing {
+		return
+	}
+	graceful := g.state == stopping
+	g.state = killing
+	g.killAt = time.Time{}
+	now := time.Now()
+	g.abandonAt, g.giveUpAt = now.Add(g.killWait), now.Add(max(g.killWait, mostKillWait))
+	for _, w := range g.workers {
+		if g.signal(w, syscall.SIGKILL) {
+			w.killAll()
+			if graceful {
+				g.log.Warn("worker did not end in time; killing it", "local_rank", w.rank, "pid", w.pid)
+			}
+		}
+	}
+	for _, w := range g.workers {
+		if w.stage == ended && w.leftLostAt.IsZero() {
+			w.leftKillAt = now
+			g.clear(w)
+		}
+	}
+}
+
+// onTime does what is due.
+func (g *Group) onTime(now time.Time) {
+	due := func(at time.Time) bool { return !at.IsZero() && !now.Before(at) }
+	if due(g.killAt) {
+		g.kill()
+	}
+	for _, w := range g.workers {
+		if w.stage != ended {
+			continue
+		}
+		if due(w.leftKillAt) && w.leftLostAt.IsZero() || due(w.leftLookAt) {
+			g.clear(w)
+		}
+		if w.stage == ended && due(w.leftLostAt) {
+			g.log.Error("processes that a worker left behind did not end after SIGKILL", "local_rank", w.rank, "pids", w.leftPIDs())
+			g.finish(w)
+		}
+	}
+	if due(g.abandonAt) {
+		g.abandon(now)
+	}
+	if due(g.lookAt) {
+		g.look(now)
+	}
+}
+
+// nextDeadline returns the earliest deadline; zero if there is none.
+func (g *Group) nextDeadline() time.Time {
+	next := time.Time{}
+	earlier := func(at time.Time) {
+		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
+			next = at
+		}
+	}
+	earlier(g.killAt)
+	earlier(g.abandonAt)
+	earlier(g.lookAt)
+	for _, w := range g.workers {
+		if w.stage != ended {
+			continue
+		}
+		earlier(w.leftLookAt)
+		if w.leftLostAt.IsZero() {
+			earlier(w.leftKillAt)
+		}
+		earlier(w.leftLostAt)
+	}
+	return next
+}
+
+// abandon gives up workers that SIGKILL does not end because they are stuck in
+// the kernel. One that is not in uninterruptible sleep is busy with its end and
+// gets more time.
+func (g *Group) abandon(now time.Time) {
+	g.abandonAt = time.Time{}
+	for _, w := range g.workers {
+		if w.stage != alive {
+			continue
+		}
+		state, where := kernelState(w.pid)
+		if state != 'D' && now.Before(g.giveUpAt) {
+			g.abandonAt = now.Add(min(time.Second, g.giveUpAt.Sub(now)))
+			continue
+		}
+		if w.hasEnded() {
+			g.abandonAt = now.Add(time.Second) // the event is on its way
+			continue
+		}
+		g.log.Error("worker did not end after SIGKILL and is left behind; it may sit in the kernel on a device or a file system, and the host may have to be restarted",
+			"local_rank", w.rank, "pid", w.pid, "wait_channel", where)
+		g.result.Uninterruptible = true
+		w.exit.Code, w.exit.Time, w.exit.Abandoned = -int(syscall.SIGKILL), now, where
+		g.finish(w)
+	}
+}
+
+// lookInterval is how often the workers' states are looked at.
+func (g *Group) lookInterval() time.Duration {
+	return max(min(g.cfg.UninterruptibleTimeout/4, time.Second), time.Millisecond)
+}
+
+// look looks for workers in uninterruptible sleep and stops the group if one has
+// been there for too long.
+// Source: the D-state check of _monitor_workers in agent/server/local_elastic_agent.py.
+func (g *Group) look(now time.Time) {
+	g.lookAt = time.Time{}
+	if g.state != running {
+		return
+	}
+	g.lookAt = now.Add(g.lookInterval())
+	stuck := false
+	for _, w := range g.workers {
+		if w.stage != alive {
+			continue
+		}
+		state, where := kernelState(w.pid)
+		if state != 'D' {
+			w.dSince = time.Time{}
+			continue
+		}
+		if w.dSince.IsZero() {
+			w.dSince = now
+			g.log.Warn("worker entered uninterruptible sleep (D-state)", "local_rank", w.rank, "pid", w.pid,
+				"allowed", g.cfg.UninterruptibleTimeout, "wait_channel", where)
+		}
+		if since := now.Sub(w.dSince); since >= g.cfg.UninterruptibleTimeout {
+			g.log.Error("worker is stuck in uninterruptible sleep (D-state); stopping the group and disabling restarts",
+				"local_rank", w.rank, "pid", w.pid, "since", since, "wait_channel", where)
+			w.exit.Uninterruptible = fmt.Sprintf("for %.1fs, %s", since.Seconds(), where)
+			stuck = true
+		}
+	}
+	if stuck {
+		g.result.Uninterruptible = true
+		g.stop(syscall.SIGTERM, g.cfg.Grace)
+	}
+}
+
+// finish lets go of a worker.
+func (g *Group) finish(w *worker) {
+	w.stage = gone
+	for id, l := range w.left {
+		l.close()
+		delete(w.left, id)
+	}
+	w.release(g)
+	g.live--
+}
+
+// An alarm is a timer that may not be set.
+type alarm struct {
+	timer *time.Timer
+	at    time.Time
+}
+
+func (a *alarm) set(at time.Time) {
+	switch {
+	case at.Equal(a.at):
+	case at.IsZero():
+		a.timer.Stop()
+	case a.timer == nil:
+		a.timer = time.NewTimer(time.Until(at))
+	default:
+		a.timer.Reset(time.Until(at))
+	}
+	a.at = at
+}
+
+func (a *alarm) c() <-chan time.Time {
+	if a.at.IsZero() {
+		return nil
+	}
+	return a.timer.C
+}
+
+func (a *alarm) stop() {
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+}

@@ -1,0 +1,55 @@
+package process_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/process"
+)
+
+func registerFuncs() {}
+func programMain()   {}
+
+func TestSuccess(t *testing.T) {
+	for _, n := range []int{0, 1, 5} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			lab := testproc.New(t)
+			s := supervisor(t, process.SupervisorConfig{})
+			var scripts [][]string
+			want := map[int]int{}
+			for i := range n {
+				scripts = append(scripts, do("exit:0"))
+				want[i] = 0
+			}
+			g := start(t, s, workers(lab, scripts...))
+			r := wait(t, g)
+			if r.IsFailed() || r.Uninterruptible {
+				t.Errorf("failed: %+v", r.Failures)
+			}
+			if d := cmp.Diff(want, codes(r)); d != "" {
+				t.Error(d)
+			}
+			if len(g.PIDs()) != n {
+				t.Errorf("PIDs %v", g.PIDs())
+			}
+		})
+	}
+}
+
+func TestFirstFailureStopsTheRest(t *testing.T) {
+	lab := testproc.New(t)
+	s := supervisor(t, process.SupervisorConfig{})
+	g := start(t, s, workers(lab, do("say:up", "hang"), do("say:up", "gate", "exit:3"), do("trap:15:7", "say:up", "hang")))
+	lab.PIDs("up", 3)
+	lab.OpenGate()
+	r := wait(t, g)
+	if d := cmp.Diff(map[int]int{0: -15, 1: 3, 2: 7}, codes(r)); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff(map[int]int{0: 15, 2: 15}, stopped(r)); d != "" {
+		t.Error(d)
+	}
+}

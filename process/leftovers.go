@@ -1,0 +1,129 @@
+package process
+
+import (
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/muster-run/muster/internal/procfs"
+)
+
+// leftoverLook is how often leftovers are looked at on systems that do not tell
+// when one of them ends.
+const leftoverLook = 10 * time.Millisecond
+
+// clear ends what a worker left behind: SIGTERM, some grace, SIGKILL. It is called
+// when the worker has ended and again whenever all that it found has ended or a
+// deadline has passed, until it finds nothing; then the worker is gone. With
+// nothing left behind this is two reads of small files.
+func (g *Group) clear(w *worker) {
+	now := time.Now()
+	w.leftLookAt = time.Time{}
+	for range 100 {
+		found := g.leftovers(w)
+		if len(found) == 0 {
+			g.finish(w)
+			return
+		}
+		if w.leftKillAt.IsZero() {
+			w.leftKillAt = now.Add(g.cfg.leftoverGrace())
+			w.left = map[processID]*leftover{}
+			g.log.Debug("worker left processes behind", "local_rank", w.rank, "pid", w.pid, "pids", pidsOf(found))
+		}
+		sig := syscall.SIGTERM
+		if g.state == killing || !now.Before(w.leftKillAt) {
+			sig = syscall.SIGKILL
+			if w.leftLostAt.IsZero() {
+				w.leftLostAt = now.Add(leastKillWait)
+				if g.state != killing {
+					g.log.Warn("killing processes that a worker left behind", "local_rank", w.rank, "pid", w.pid, "pids", pidsOf(found))
+				}
+			}
+			w.killAll()
+		}
+		waiting := false
+		for _, p := range found {
+			waiting = g.end(w, p, sig) || waiting
+		}
+		if waiting {
+			return
+		}
+		// All of them have ended meanwhile; there may be new ones.
+	}
+	w.leftLookAt = now.Add(leftoverLook)
+}
+
+// end signals something that a worker left behind, once with each signal, and says
+// whether it is still there.
+func (g *Group) end(w *worker, p procfs.Stat, sig syscall.Signal) bool {
+	id := processID{p.PID, p.Start}
+	l := w.left[id]
+	if l == nil {
+		if l = openLeftover(p); l == nil {
+			return false
+		}
+		w.left[id] = l
+		if !g.watch.leftover(w, l) {
+			w.leftLookAt = time.Now().Add(leftoverLook)
+		}
+	} else if w.leftLookAt.IsZero() && !l.watched {
+		w.leftLookAt = time.Now().Add(leftoverLook)
+	}
+	if l.told != sig && l.told != syscall.SIGKILL {
+		l.told = sig
+		if err := l.signal(sig); err != nil && err != syscall.ESRCH {
+			g.log.Warn("signal a process that a worker left behind", "local_rank", w.rank, "pid", p.PID, "signal", SignalName(sig), "error", err)
+		}
+	}
+	return true
+}
+
+// onLeftoverEnd handles the end of something that a worker left behind.
+func (g *Group) onLeftoverEnd(e event) {
+	w, id := e.w, processID{e.l.stat.PID, e.l.stat.Start}
+	if w.stage != ended || w.left[id] != e.l {
+		return
+	}
+	delete(w.left, id)
+	e.l.close()
+	e.l.reap()
+	if len(w.left) == 0 {
+		g.clear(w)
+	}
+}
+
+func (w *worker) leftPIDs() []int {
+	var pids []int
+	for id := range w.left {
+		pids = append(pids, id.pid)
+	}
+	slices.Sort(pids)
+	return pids
+}
+
+func pidsOf(list []procfs.Stat) []int {
+	pids := make([]int, len(list))
+	for i, p := range list {
+		pids[i] = p.PID
+	}
+	return pids
+}
+
+// closure returns those of all that seed names and all their descendants.
+func closure(all []procfs.Stat, seed func(procfs.Stat) bool) []procfs.Stat {
+	in := map[int]bool{}
+	for _, p := range all {
+		if seed(p) {
+			in[p.PID] = true
+		}
+	}
+	for grown := len(in) > 0; grown; {
+		grown = false
+		for _, p := range all {
+			if !in[p.PID] && in[p.Parent] {
+				in[p.PID], grown = true, true
+			}
+		}
+	}
+	return slices.DeleteFunc(all, func(p procfs.Stat) bool { return !in[p.PID] })
+}

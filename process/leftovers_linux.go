@@ -1,0 +1,164 @@
+package process
+
+import (
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/procfs"
+)
+
+// leftovers lists the live descendants of a worker whose leader has ended and is
+// not reaped yet. They are in the worker's cgroup; or, since the leader's orphans
+// are this program's children now, they descend from an orphan that session,
+// environment, or there being no other worker shows to be this worker's.
+func (g *Group) leftovers(w *worker) []procfs.Stat {
+	var found []procfs.Stat
+	if dir := w.system.cgroup; dir != nil {
+		if populated, err := dir.Populated(); err != nil || populated {
+			pids, _ := dir.PIDs()
+			for _, pid := range pids {
+				if p, err := procfs.Read(pid); err == nil && p.Alive() && pid != w.pid {
+					found = append(found, p)
+				}
+			}
+		}
+	}
+	s := g.sup
+	orphans, err := procfs.Orphans()
+	if err != nil {
+		return found
+	}
+	mine := map[int]bool{}
+	last := s.system.reapOrphans && s.lastOne(w)
+	for _, pid := range orphans {
+		if s.isKnown(pid) {
+			continue
+		}
+		p, err := procfs.Read(pid)
+		if err != nil || !p.Alive() {
+			continue
+		}
+		if !last && p.Session != w.pid && p.State != 'D' {
+			awaitExec(pid)
+		}
+		if last || p.Session == w.pid || hasTag(p, w.tag) {
+			mine[pid] = true
+		}
+	}
+	if len(mine) == 0 {
+		return found
+	}
+	all, err := procfs.All()
+	if err != nil {
+		return found
+	}
+	for _, p := range closure(all, func(p procfs.Stat) bool { return mine[p.PID] && p.Parent == os.Getpid() }) {
+		if p.Alive() && !slices.ContainsFunc(found, func(q procfs.Stat) bool { return q.PID == p.PID }) {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// lastOne says whether no other worker is left.
+func (s *Supervisor) lastOne(w *worker) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.known)
+	if s.system.guard != nil && s.known[s.system.guard.pid] {
+		n--
+	}
+	return n == 1 && s.known[w.pid]
+}
+
+// hasTag says whether a process has one of some entries in the environment that it
+// was started with. One that is stuck in the kernel is not asked: the answer could
+// take as long.
+func hasTag(p procfs.Stat, tags ...string) bool {
+	if p.State == 'D' || !slices.ContainsFunc(tags, func(tag string) bool { return tag != "" }) {
+		return false
+	}
+	env, err := procfs.Environ(p.PID)
+	return err == nil && slices.ContainsFunc(tags, func(tag string) bool { return tag != "" && procfs.HasEnv(env, tag) })
+}
+
+// awaitExec waits, for a millisecond at most, for a process that is about to
+// execute a program: it has no environment in between.
+func awaitExec(pid int) {
+	for range 10 {
+		if env, err := procfs.Environ(pid); err != nil || len(env) > 0 {
+			return
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
+}
+
+// A leftover is a process that a worker left behind.
+type leftover struct {
+	stat    procfs.Stat
+	pidfd   int            // -1 where there are none
+	watched bool           // an event tells of its end
+	told    syscall.Signal // the last signal
+}
+
+// openLeftover gets hold of a process; nil if it has ended or its number is
+// another's by now.
+func openLeftover(p procfs.Stat) *leftover {
+	l := &leftover{stat: p}
+	var err error
+	if l.pidfd, err = unix.PidfdOpen(p.PID, 0); err == unix.ESRCH {
+		return nil
+	} else if err != nil {
+		l.pidfd = -1
+	}
+	if now, err := procfs.Read(p.PID); err != nil || now.Start != p.Start {
+		l.close()
+		return nil
+	}
+	return l
+}
+
+func (l *leftover) close() {
+	if l.pidfd >= 0 {
+		unix.Close(l.pidfd)
+		l.pidfd = -1
+	}
+}
+
+func (l *leftover) signal(sig syscall.Signal) error {
+	if l.pidfd >= 0 {
+		return unix.PidfdSendSignal(l.pidfd, sig, nil, 0)
+	}
+	if now, err := procfs.Read(l.stat.PID); err != nil || now.Start != l.stat.Start {
+		return syscall.ESRCH
+	}
+	return syscall.Kill(l.stat.PID, sig)
+}
+
+// reap collects it if it has become this program's child.
+func (l *leftover) reap() { reap(l.stat.PID) }
+
+func reap(pid int) { _, _ = waitid(unix.P_PID, pid, unix.WEXITED|unix.WNOHANG, nil) }
+
+// reapAdopted collects children that this program did not start and that have
+// ended. Every child that is not known counts as one.
+func (s *Supervisor) reapAdopted() {
+	s.forking.Lock()
+	defer s.forking.Unlock()
+	orphans, err := procfs.Orphans()
+	if err != nil {
+		return
+	}
+	for _, pid := range orphans {
+		if s.isKnown(pid) {
+			continue
+		}
+		if p, err := procfs.Read(pid); err == nil && !p.Alive() {
+			reap(pid)
+		}
+	}
+}

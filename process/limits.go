@@ -1,0 +1,69 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// What n workers need of this process: at its peak a worker costs two log files, a
+// follower and a relay each, a pidfd, a cgroup, and connections to the stores; and
+// the agent itself some.
+const (
+	filesPerWorker = 16
+	filesOfAgent   = 64
+	// A worker is one process at least; the agent, the guard and Go's threads are
+	// some.
+	processesOfAgent = 24
+)
+
+// CheckLimits says whether this process may have n workers: descriptors for
+// their files, and processes of the user. It raises the soft limits if that is
+// enough. The error lists every limit that is too low.
+func CheckLimits(n int) error {
+	return errors.Join(checkFiles(n), checkProcesses(n))
+}
+
+func checkFiles(n int) error {
+	return checkLimit("open files (ulimit -n)", unix.RLIMIT_NOFILE, uint64(n)*filesPerWorker+filesOfAgent, n, "")
+}
+
+// checkProcesses counts what the user runs already, but only where the limit is
+// near: it holds for threads, and root is exempt.
+func checkProcesses(n int) error {
+	need := uint64(n) + processesOfAgent
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(rlimitNPROC, &limit); err != nil || os.Geteuid() == 0 {
+		return nil
+	}
+	running := 0
+	if all, err := threads(); err != nil || uint64(all)+need > limit.Cur {
+		running, _ = threadsOf(os.Getuid())
+	}
+	note := ""
+	if running > 0 {
+		note = fmt.Sprintf(", on top of the %d threads and processes that the user has already", running)
+	}
+	return checkLimit("processes (ulimit -u)", rlimitNPROC, need+uint64(running), n, note)
+}
+
+func checkLimit(what string, resource int, need uint64, workers int, note string) error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(resource, &limit); err != nil {
+		return fmt.Errorf("limit of %s: %w", what, err)
+	}
+	if limit.Cur >= need {
+		return nil
+	}
+	if limit.Max < need {
+		return fmt.Errorf("the limit of %s is %d, but %d workers need %d%s; raise the hard limit, or start fewer workers",
+			what, limit.Max, workers, need, note)
+	}
+	limit.Cur = need
+	if err := unix.Setrlimit(resource, &limit); err != nil {
+		return fmt.Errorf("raise the limit of %s to %d: %w", what, need, err)
+	}
+	return nil
+}

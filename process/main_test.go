@@ -1,0 +1,108 @@
+package process_test
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/process"
+)
+
+func TestMain(m *testing.M) {
+	process.GuardMain()
+	registerFuncs()
+	process.FuncMain()
+	testproc.Main()
+	programMain()
+	os.Exit(m.Run())
+}
+
+// supervisor makes a Supervisor for one test.
+func supervisor(t testing.TB, cfg process.SupervisorConfig) *process.Supervisor {
+	t.Helper()
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	s, err := process.NewSupervisor(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error("close the supervisor:", err)
+		}
+	})
+	return s
+}
+
+// workers returns a Config for workers that run scripts.
+func workers(lab *testproc.Lab, scripts ...[]string) process.Config {
+	cfg := process.Config{
+		Name:       "default",
+		Entrypoint: testproc.Program(),
+		Args:       map[int][]string{},
+		Envs:       map[int]map[string]string{},
+		Env:        lab.Env(),
+		Grace:      process.DefaultGrace,
+	}
+	for i, script := range scripts {
+		cfg.Args[i] = testproc.Args(script...)
+		cfg.Envs[i] = map[string]string{}
+	}
+	return cfg
+}
+
+func do(steps ...string) []string { return steps }
+
+func start(t testing.TB, s *process.Supervisor, cfg process.Config) *process.Group {
+	t.Helper()
+	g, err := s.Start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = g.Close(9, 0) })
+	return g
+}
+
+func wait(t testing.TB, g *process.Group) *process.Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testproc.Patience)
+	defer cancel()
+	r, err := g.Wait(ctx)
+	if err != nil {
+		t.Fatalf("wait: %v", err)
+	}
+	return r
+}
+
+// codes are the exit codes by rank.
+func codes(r *process.Result) map[int]int {
+	m := map[int]int{}
+	for i, e := range r.Exits {
+		m[i] = e.Code
+	}
+	return m
+}
+
+// stopped are the signals that workers were stopped by.
+func stopped(r *process.Result) map[int]int {
+	m := map[int]int{}
+	for i, e := range r.Exits {
+		if e.StoppedBy != 0 {
+			m[i] = int(e.StoppedBy)
+		}
+	}
+	return m
+}
+
+const long = time.Hour // a grace that no test waits for
+
+// ended says whether a process is a zombie or gone.
+func ended(pid int) bool {
+	s, err := procfs.Read(pid)
+	return err != nil || !s.Alive()
+}

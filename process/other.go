@@ -1,0 +1,168 @@
+//go:build !linux
+
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/procfs"
+)
+
+// On systems other than Linux a goroutine, and a thread with it, waits for each
+// worker, and what a worker leaves behind is ended if it stayed in the worker's
+// process group. There is no guard and there are no parent-death signals: workers
+// outlive a launcher that is killed.
+
+type system struct{}
+
+func (s *Supervisor) open(cfg SupervisorConfig) error {
+	if cfg.Guard {
+		s.log.Info("no guard on this system: if this process is killed, its workers stay", "system", runtime.GOOS)
+	}
+	return nil
+}
+
+func (s *Supervisor) shut() error { return nil }
+
+func (s *Supervisor) ensureGuard() {}
+
+// GuardMain does nothing on this system, which has no guard.
+func GuardMain() {}
+
+func selfPath() string {
+	path, err := os.Executable()
+	if err != nil {
+		return os.Args[0]
+	}
+	return path
+}
+
+type evidenceBase struct{}
+
+func (g *Group) oomEvidence(*worker) string { return "" }
+
+func (g *Group) prepare([]plan) {}
+
+type workerSystem struct {
+	mu  sync.Mutex
+	end *ending // once it has been reaped
+}
+
+func (g *Group) spawn(w *worker, p *plan) error {
+	if len(g.cfg.CPUs[w.rank]) > 0 {
+		return fmt.Errorf("binding to CPUs is not possible on %s", runtime.GOOS)
+	}
+	stdin := p.stdio[0]
+	if w.call != nil {
+		null, err := os.Open(os.DevNull)
+		if err != nil {
+			return err
+		}
+		defer null.Close()
+		stdin = null
+	}
+	attr := &syscall.ProcAttr{
+		Env:   p.env,
+		Files: []uintptr{stdin.Fd(), p.stdio[1].Fd(), p.stdio[2].Fd()},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	}
+	if w.call != nil {
+		attr.Files = append(attr.Files, w.call.childEnds()...)
+	}
+	var err error
+	w.pid, err = syscall.ForkExec(p.path, p.argv, attr)
+	return err
+}
+
+// A watcher tells a group of the ends of its workers.
+type watcher struct {
+	events chan<- event
+	quit   chan struct{}
+}
+
+func newWatcher(_ *Supervisor, events chan<- event) (*watcher, error) {
+	return &watcher{events, make(chan struct{})}, nil
+}
+
+func (wt *watcher) worker(w *worker) error {
+	go func() {
+		var status syscall.WaitStatus
+		var usage syscall.Rusage
+		var err error
+		for {
+			if _, err = syscall.Wait4(w.pid, &status, 0, &usage); err != syscall.EINTR {
+				break
+			}
+		}
+		e := ending{code: 1}
+		if err == nil {
+			e = ending{code: status.ExitStatus(), core: status.CoreDump(), maxRSS: int64(usage.Maxrss),
+				user: time.Duration(usage.Utime.Nano()), system: time.Duration(usage.Stime.Nano())}
+			if status.Signaled() {
+				e.code = -int(status.Signal())
+			}
+		}
+		w.system.mu.Lock()
+		w.system.end = &e
+		w.system.mu.Unlock()
+		select {
+		case wt.events <- event{w: w, at: time.Now(), end: e}:
+		case <-wt.quit:
+		}
+	}()
+	return nil
+}
+
+func (wt *watcher) leftover(*worker, *leftover) bool { return false }
+
+func (wt *watcher) close() { close(wt.quit) }
+
+func (w *worker) hasEnded() bool {
+	w.system.mu.Lock()
+	defer w.system.mu.Unlock()
+	return w.system.end != nil
+}
+
+func (w *worker) killAll()         {}
+func (w *worker) release(g *Group) { g.sup.forget(w.pid) }
+
+func (w *worker) destroy(s *Supervisor) {
+	_ = syscall.Kill(-w.pid, syscall.SIGKILL)
+	s.forget(w.pid)
+}
+
+// leftovers stands for the whole process group with one entry. The group's number
+// is reserved as long as a process is in it.
+func (g *Group) leftovers(w *worker) []procfs.Stat {
+	if err := syscall.Kill(-w.pid, 0); err != nil && !errors.Is(err, syscall.EPERM) {
+		return nil
+	}
+	return []procfs.Stat{{PID: w.pid, Group: w.pid, Session: w.pid}}
+}
+
+type leftover struct {
+	stat    procfs.Stat
+	watched bool
+	told    syscall.Signal
+}
+
+func openLeftover(p procfs.Stat) *leftover          { return &leftover{stat: p} }
+func (l *leftover) close()                          {}
+func (l *leftover) reap()                           {}
+func (l *leftover) signal(sig syscall.Signal) error { return syscall.Kill(-l.stat.Group, sig) }
+
+// kernelState knows nothing here.
+func kernelState(int) (state byte, where string) { return 0, "not known on " + runtime.GOOS }
+
+const rlimitNPROC = unix.RLIMIT_NPROC
+
+func threads() (int, error)      { return 0, nil }
+func threadsOf(int) (int, error) { return 0, nil }

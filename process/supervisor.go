@@ -1,0 +1,191 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime"
+	"sync"
+	"syscall"
+)
+
+// SupervisorConfig configures a Supervisor.
+type SupervisorConfig struct {
+	// Guard starts the guard process. The program's main function must then
+	// call GuardMain before anything else.
+	Guard bool
+	// ReapOrphans makes processes that the kernel gives to this one, because
+	// their parents ended, the Supervisor's business altogether: they are reaped
+	// when they end, and ended with the last worker even if nothing shows whose
+	// they were. The program must then start no children of its own while the
+	// Supervisor is open. Without it only those are ended and reaped that are
+	// known to come from a worker.
+	ReapOrphans bool
+	// NoCgroup keeps workers in the program's own cgroup. What they leave behind
+	// is then found by parents, sessions and environments, as it is where no
+	// cgroup can be made.
+	NoCgroup bool
+	// Logger defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+// A Supervisor starts groups. Its methods may be called concurrently.
+type Supervisor struct {
+	log    *slog.Logger
+	forks  chan func() // run by the thread that forks
+	idle   chan struct{}
+	system system
+
+	// forking is held from a fork until the child is known, so that nobody takes
+	// it for an adopted one.
+	forking sync.Mutex
+
+	mu     sync.Mutex // guards the rest
+	closed bool
+	groups map[*Group]struct{}
+	starts int
+	known  map[int]bool // pids of workers that are not reaped, and of the guard
+}
+
+// NewSupervisor makes the program a child subreaper and gets ready to fork. The
+// caller must Close it. A program should have one.
+//
+// Where no cgroup can be made and where the guard does not start, the log says
+// so and other means must do.
+func NewSupervisor(cfg SupervisorConfig) (*Supervisor, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	s := &Supervisor{
+		log:    cfg.Logger,
+		forks:  make(chan func(), 1),
+		idle:   make(chan struct{}),
+		groups: map[*Group]struct{}{},
+		known:  map[int]bool{},
+	}
+	go s.forkThread()
+	if err := s.open(cfg); err != nil {
+		s.endForkThread()
+		return nil, err
+	}
+	return s, nil
+}
+
+// forkThread runs forks on one thread, which lives as long as the Supervisor: a
+// worker's parent-death signal fires when the thread that forked it ends.
+func (s *Supervisor) forkThread() {
+	defer close(s.idle)
+	runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+	for f := range s.forks {
+		f()
+	}
+}
+
+func (s *Supervisor) endForkThread() {
+	close(s.forks)
+	<-s.idle
+}
+
+// Close kills the groups that still run, ends the guard and removes the cgroup.
+func (s *Supervisor) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	var open []*Group
+	for g := range s.groups {
+		open = append(open, g)
+	}
+	s.mu.Unlock()
+	for _, g := range open {
+		_ = g.Close(syscall.SIGKILL, 0)
+	}
+	err := s.shut()
+	s.endForkThread()
+	return err
+}
+
+// Start starts one worker per local rank, in their order. If one cannot be
+// started, those before it are killed and the error is a *StartError; a Config
+// that makes no sense is an error that lists everything wrong with it, and
+// nothing is started then.
+// Source: start_processes in multiprocessing/__init__.py.
+func (s *Supervisor) Start(cfg Config) (*Group, error) {
+	g, err := s.start(cfg)
+	if cfg.Logs != nil {
+		if lerr := cfg.Logs.Started(); lerr != nil {
+			err = errors.Join(err, fmt.Errorf("logs: %w", lerr))
+		}
+	}
+	if err != nil {
+		if g != nil {
+			_ = g.Close(syscall.SIGKILL, 0)
+		}
+		return nil, err
+	}
+	return g, nil
+}
+
+func (s *Supervisor) start(cfg Config) (*Group, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = s.log
+	}
+	if cfg.Name != "" {
+		cfg.Logger = cfg.Logger.With("role", cfg.Name)
+	}
+	if cfg.Env == nil {
+		cfg.Env = os.Environ()
+	}
+	if cfg.Stdin == nil {
+		cfg.Stdin = os.Stdin
+	}
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	g, err := newGroup(s, cfg)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		g.watch.close()
+		return nil, ErrClosed
+	}
+	s.starts++
+	g.number = s.starts
+	s.groups[g] = struct{}{}
+	s.mu.Unlock()
+	// Close waits for every group that it finds, so the fork thread is there.
+	forked := make(chan error, 1)
+	s.forks <- func() { forked <- g.fork() }
+	err = <-forked
+	go func() {
+		g.run()
+		s.mu.Lock()
+		delete(s.groups, g)
+		s.mu.Unlock()
+	}()
+	return g, err
+}
+
+func (s *Supervisor) remember(pid int) {
+	s.mu.Lock()
+	s.known[pid] = true
+	s.mu.Unlock()
+}
+
+func (s *Supervisor) forget(pid int) {
+	s.mu.Lock()
+	delete(s.known, pid)
+	s.mu.Unlock()
+}
+
+func (s *Supervisor) isKnown(pid int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.known[pid]
+}

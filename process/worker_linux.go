@@ -1,0 +1,261 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/cgroup"
+	"github.com/muster-run/muster/internal/procfs"
+)
+
+// workerSystem is what Linux has for a worker.
+type workerSystem struct {
+	pidfd  int         // -1 where there are none
+	cgroup *cgroup.Dir // nil without
+}
+
+// tagVar marks the descendants of a worker that has neither an error file of its
+// own nor a cgroup.
+const tagVar = "MUSTER_WORKER"
+
+func selfPath() string { return "/proc/self/exe" }
+
+// prepare does what concerns all workers of a group before the first is forked.
+func (g *Group) prepare(plans []plan) {
+	s := g.sup
+	g.oomBefore, g.began = s.system.oomCounts(), sinceBoot()
+	closeOnExec()
+	for i := range plans {
+		p := &plans[i]
+		if p.tag == "" && s.system.cgroup == nil {
+			s.tagByEnv(g, i, p)
+		}
+	}
+	if s.system.guard != nil {
+		s.system.guard.tellTags(plans)
+	}
+}
+
+func (s *Supervisor) tagByEnv(g *Group, rank int, p *plan) {
+	p.tag = fmt.Sprintf("%s=%d.%s.%d.%d", tagVar, os.Getpid(), s.system.random, g.number, rank)
+	p.env = append(p.env, p.tag)
+}
+
+// closeOnExec keeps descriptors that this program was started with from its
+// children. Those that Go code opened have the flag already.
+func closeOnExec() {
+	const first, last = 3, ^uint(0) >> 32 // of close_range, unsigned int
+	if unix.CloseRange(first, last, unix.CLOSE_RANGE_CLOEXEC) == nil {
+		return
+	}
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return
+	}
+	for _, entry := range entries {
+		if fd, err := strconv.Atoi(entry.Name()); err == nil && fd >= first {
+			unix.CloseOnExec(fd)
+		}
+	}
+}
+
+// spawn forks and executes one worker: in a session of its own, to be killed when
+// this program ends, in its own cgroup if there is one.
+func (g *Group) spawn(w *worker, p *plan) error {
+	s := g.sup
+	stdin := p.stdio[0]
+	if w.call != nil {
+		null, err := os.Open(os.DevNull)
+		if err != nil {
+			return err
+		}
+		defer null.Close()
+		stdin = null
+	}
+	pidfd := -1
+	attr := &syscall.ProcAttr{
+		Env:   p.env,
+		Files: []uintptr{stdin.Fd(), p.stdio[1].Fd(), p.stdio[2].Fd()},
+		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
+	}
+	if !s.system.noPidfd {
+		attr.Sys.PidFD = &pidfd
+	}
+	if w.call != nil {
+		attr.Files = append(attr.Files, w.call.childEnds()...)
+	}
+	if s.system.cgroup != nil {
+		dir, err := cgroup.Make(s.system.cgroup.Path(), fmt.Sprintf("%d.%d", g.number, w.rank))
+		if err != nil {
+			g.log.Debug("no cgroup for a worker", "local_rank", w.rank, "error", err)
+		} else {
+			w.system.cgroup = dir
+			attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, dir.FD()
+		}
+	}
+	restore, err := setAffinity(g.cfg.CPUs[w.rank])
+	if err == nil {
+		w.pid, err = syscall.ForkExec(p.path, p.argv, attr)
+		if err != nil && w.system.cgroup != nil && perhapsCgroup(err) {
+			err = g.spawnWithoutCgroup(w, p, attr, err)
+		}
+		restore()
+	}
+	if err != nil {
+		if w.system.cgroup != nil {
+			_ = w.system.cgroup.Remove()
+		}
+		return err
+	}
+	w.system.pidfd = pidfd
+	if s.system.guard != nil && w.system.cgroup == nil {
+		if st, err := procfs.Read(w.pid); err == nil {
+			s.system.guard.tellWorker(w.pid, st.Start)
+		}
+	}
+	return nil
+}
+
+// perhapsCgroup says whether an error of clone and exec can come from placing the
+// child in a cgroup: old kernels, sandboxes, delegation.
+func perhapsCgroup(err error) bool {
+	errno, ok := errors.AsType[syscall.Errno](err)
+	if !ok {
+		return false
+	}
+	switch errno {
+	case syscall.ENOSYS, syscall.EPERM, syscall.EACCES, syscall.EOPNOTSUPP, syscall.EBUSY,
+		syscall.EINVAL, syscall.E2BIG, syscall.ENODEV:
+		return true
+	}
+	return false
+}
+
+// spawnWithoutCgroup tries again in this program's own cgroup. If that works, the
+// cgroup was the trouble, and the Supervisor does without from then on.
+func (g *Group) spawnWithoutCgroup(w *worker, p *plan, attr *syscall.ProcAttr, first error) error {
+	if p.tag == "" {
+		g.sup.tagByEnv(g, w.rank, p)
+		attr.Env = p.env
+	}
+	attr.Sys.UseCgroupFD = false
+	pid, err := syscall.ForkExec(p.path, p.argv, attr)
+	if err != nil {
+		return err
+	}
+	g.log.Debug("no cgroups for workers", "error", first)
+	_ = w.system.cgroup.Remove()
+	w.system.cgroup = nil
+	w.pid, w.tag = pid, p.tag
+	g.sup.system.dropCgroup()
+	return nil
+}
+
+// setAffinity limits the calling thread, and with it what it forks, to cpus, and
+// returns how to undo that. No cpus: no limit.
+func setAffinity(cpus []int) (restore func(), err error) {
+	if len(cpus) == 0 {
+		return func() {}, nil
+	}
+	var before, wanted unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		return nil, fmt.Errorf("read CPU affinity: %w", err)
+	}
+	for _, cpu := range cpus {
+		wanted.Set(cpu)
+	}
+	if wanted.Count() == 0 {
+		return nil, fmt.Errorf("bind to CPUs %v: no such CPU", cpus)
+	}
+	if err := unix.SchedSetaffinity(0, &wanted); err != nil {
+		return nil, fmt.Errorf("bind to CPUs %v: %w", cpus, err)
+	}
+	return func() { _ = unix.SchedSetaffinity(0, &before) }, nil
+}
+
+// peek says how the leader ended, without reaping it; false if it has not.
+func (w *worker) peek() (ending, bool) {
+	kind, id := unix.P_PID, w.pid
+	if w.system.pidfd >= 0 {
+		kind, id = unix.P_PIDFD, w.system.pidfd
+	}
+	var usage unix.Rusage
+	info, err := waitid(kind, id, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, &usage)
+	if err != nil || info.pid == 0 {
+		return ending{}, false
+	}
+	const exited, dumped = 1, 3 // CLD_EXITED, CLD_DUMPED
+	e := ending{
+		code:   int(info.status),
+		core:   info.code == dumped,
+		user:   time.Duration(usage.Utime.Nano()),
+		system: time.Duration(usage.Stime.Nano()),
+		maxRSS: int64(usage.Maxrss) << 10,
+	}
+	if info.code != exited {
+		e.code = -e.code
+	}
+	return e, true
+}
+
+// hasEnded says whether the leader is a zombie.
+func (w *worker) hasEnded() bool {
+	_, ok := w.peek()
+	return ok
+}
+
+// killAll sends SIGKILL to everything in the worker's cgroup at once.
+func (w *worker) killAll() {
+	if w.system.cgroup != nil {
+		_ = w.system.cgroup.Kill() // an old kernel cannot; the processes are killed one by one too
+	}
+}
+
+// release reaps a worker of which nothing is left, or lets go of one that is stuck.
+func (w *worker) release(g *Group) {
+	_, _ = waitid(unix.P_PID, w.pid, unix.WEXITED|unix.WNOHANG, nil)
+	if w.system.pidfd >= 0 {
+		unix.Close(w.system.pidfd)
+		w.system.pidfd = -1
+	}
+	g.sup.forget(w.pid)
+	if dir := w.system.cgroup; dir != nil {
+		if err := dir.Remove(); err != nil {
+			g.log.Debug("cgroup of a worker stays until the end", "error", err)
+		}
+	} else if g.sup.system.guard != nil {
+		g.sup.system.guard.tellGone(w.pid)
+	}
+}
+
+// destroy ends a worker that was forked and cannot be kept.
+func (w *worker) destroy(s *Supervisor) {
+	_ = syscall.Kill(-w.pid, syscall.SIGKILL)
+	_, _ = waitid(unix.P_PID, w.pid, unix.WEXITED, nil)
+	if w.system.pidfd >= 0 {
+		unix.Close(w.system.pidfd)
+	}
+	s.forget(w.pid)
+	if w.system.cgroup != nil {
+		_ = w.system.cgroup.Remove()
+	}
+}
+
+// kernelState returns the letter of a process's state, and where in the kernel it
+// waits if that is D.
+func kernelState(pid int) (state byte, where string) {
+	st, err := procfs.Read(pid)
+	if err != nil {
+		return 0, "no longer there"
+	}
+	if st.State != 'D' {
+		return st.State, "state " + string(st.State)
+	}
+	return st.State, procfs.WaitChannel(pid)
+}
