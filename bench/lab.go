@@ -125,7 +125,8 @@ func (l *lab) start(argv []string, c console) (*job, error) {
 	defer out.Close()
 	defer null.Close()
 	files := []uintptr{cmp.Or(c.stdin, null).Fd(), cmp.Or(c.stdout, out).Fd(), cmp.Or(c.stderr, out).Fd()}
-	env := append(os.Environ(), "BENCH_EVENTS="+events.Name(), "TMPDIR="+l.dir, l.mark)
+	// Without OMP_NUM_THREADS both launchers would print a line about it.
+	env := append(os.Environ(), "BENCH_EVENTS="+events.Name(), "TMPDIR="+l.dir, "OMP_NUM_THREADS=1", l.mark)
 	j := &job{l: l, dir: dir}
 	var err error
 	// Held over the fork, so that stop finds what is being started.

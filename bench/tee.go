@@ -20,18 +20,29 @@ const lineSize = 128 // bytes of a flood's line, newline included
 // with one file as the console of both streams, and then reads every line of
 // it. Time runs from the workers' go to the last write to the console.
 func measureTee(l *lab) ([]*row, error) {
+	one, err := measureTeeOf(l, 1)
+	if err != nil {
+		return nil, err
+	}
+	two, err := measureTeeOf(l, 2)
+	return append(one, two...), err
+}
+
+// measureTeeOf lets the workers write to stdout, or to stdout and stderr.
+func measureTeeOf(l *lab, streams int) ([]*row, error) {
 	const workers = 4
 	lines := 200_000
 	if l.quick {
 		lines = 50_000
 	}
-	rate := &row{What: "`--tee 3` of 4 busy workers, console to a file", Chart: "tee throughput", Unit: bytesPerSecond, Goal: 500e6}
-	cpu := &row{What: "the agent's CPU for it", Chart: "tee: agent's CPU per GB", Unit: secondsPerGB, Goal: 1.5}
+	where := map[int]string{1: "writing to stdout", 2: "writing to stdout and stderr"}[streams]
+	rate := &row{What: "`--tee 3` of 4 busy workers " + where + ", console to a file", Chart: "tee, " + where, Unit: bytesPerSecond, Goal: 500e6}
+	cpu := &row{What: "the agent's CPU for it", Chart: "its CPU per GB", Unit: secondsPerGB, Goal: 1.5}
 	lost := &row{What: fmt.Sprintf("lines lost of %d", workers*lines), Unit: count, GoalText: "0"}
 	torn := &row{What: "lines torn, glued or unprefixed", Unit: count, GoalText: "0"}
-	for range l.n(5, 2) {
+	for range l.n(4, 2) {
 		for _, c := range l.contenders() {
-			got, err := l.teeOnce(c, workers, lines)
+			got, err := l.teeOnce(c, workers, lines, streams)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", c, err)
 			}
@@ -43,7 +54,9 @@ func measureTee(l *lab) ([]*row, error) {
 			}
 		}
 	}
-	rate.Note = fmt.Sprintf("%d lines of %d bytes, written in blocks of 8 KiB to stdout and stderr in turn; the floor is the workers writing to files of their own", workers*lines, lineSize)
+	if streams == 1 {
+		rate.Note = fmt.Sprintf("%d lines of %d bytes, written in blocks of 8 KiB; the floor is the workers writing to files of their own", workers*lines, lineSize)
+	}
 	return []*row{rate, cpu, lost, torn}, nil
 }
 
@@ -52,7 +65,7 @@ type teeResult struct {
 	lost, torn   int
 }
 
-func (l *lab) teeOnce(c string, workers, lines int) (teeResult, error) {
+func (l *lab) teeOnce(c string, workers, lines, streams int) (teeResult, error) {
 	var got teeResult
 	dir, err := os.MkdirTemp(l.dir, "tee")
 	if err != nil {
@@ -71,7 +84,7 @@ func (l *lab) teeOnce(c string, workers, lines int) (teeResult, error) {
 		return got, err
 	}
 	j, err := l.start(l.argv(c, workers, []string{"--log-dir", logs, "--tee=3"},
-		l.worker, "flood", strconv.Itoa(lines), strconv.Itoa(lineSize), goFile),
+		l.worker, "flood", strconv.Itoa(lines), strconv.Itoa(lineSize), strconv.Itoa(streams), goFile),
 		console{stdout: out, stderr: out})
 	if err != nil {
 		return got, err

@@ -9,6 +9,7 @@ workers again, and they load the checkpoint.
 """
 
 import argparse
+import gc
 import os
 import signal
 
@@ -55,7 +56,8 @@ def main():
             loss = nn.functional.mse_loss(model(x[begin : begin + 16]), y[begin : begin + 16])
             loss.backward()
             optimizer.step()
-        dist.all_reduce(loss.detach())
+        mean = loss.detach() / world
+        dist.all_reduce(mean)
         if rank == 0:
             # Written aside and renamed: whoever reads it sees a whole one.
             torch.save(
@@ -63,9 +65,12 @@ def main():
                 checkpoint + ".new",
             )
             os.replace(checkpoint + ".new", checkpoint)
-            print(f"epoch {epoch}: loss {loss.item():.6f}", flush=True)
+            print(f"epoch {epoch}: loss {mean.item():.6f}", flush=True)
         dist.barrier()
 
+    # See train_ddp.py for why.
+    del model, optimizer
+    gc.collect()
     dist.destroy_process_group()
 
 

@@ -8,6 +8,7 @@ every run prints the same losses.
 """
 
 import argparse
+import gc
 import os
 
 import torch
@@ -31,7 +32,7 @@ def main():
     x = torch.rand(1024, 8) * 2 - 1
     y = (x[:, :4] * x[:, 4:]).sum(1, keepdim=True)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 1)))
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
 
     data = TensorDataset(x, y)
     sampler = DistributedSampler(data, seed=17)
@@ -49,6 +50,10 @@ def main():
         if rank == 0:
             print(f"epoch {epoch}: loss {total.item() / (world * len(loader)):.6f}", flush=True)
 
+    # The model holds the process group, and itself. Collected only while Python
+    # exits, the group's threads may abort the process, under any launcher.
+    del model, optimizer, loss
+    gc.collect()
     dist.destroy_process_group()
 
 

@@ -1,3 +1,5 @@
+//go:build linux
+
 package e2e
 
 import (
@@ -252,7 +254,7 @@ func stuck() {
 	pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, unix.CLONE_VFORK|uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
 	if pid == 0 && errno == 0 {
 		for {
-			unix.RawSyscall(unix.SYS_PAUSE, 0, 0, 0)
+			unix.RawSyscall6(unix.SYS_PPOLL, 0, 0, 0, 0, 0, 0)
 		}
 	}
 	time.Sleep(time.Hour)

@@ -14,6 +14,7 @@
 package main
 
 import (
+	"cmp"
 	"os"
 	"strconv"
 	"time"
@@ -39,6 +40,7 @@ func main() {
 	switch mode {
 	case "idle":
 		select {}
+	case "once":
 	case "react":
 		w.react(args)
 	case "flood":
@@ -57,10 +59,7 @@ type worker struct {
 }
 
 func newWorker() *worker {
-	w := &worker{rank: os.Getenv("LOCAL_RANK"), restart: os.Getenv("TORCHELASTIC_RESTART_COUNT")}
-	if w.restart == "" {
-		w.restart = "0"
-	}
+	w := &worker{rank: cmp.Or(os.Getenv("LOCAL_RANK"), "0"), restart: cmp.Or(os.Getenv("TORCHELASTIC_RESTART_COUNT"), "0")}
 	f, err := os.OpenFile(os.Getenv("BENCH_EVENTS"), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		os.Stderr.WriteString(err.Error() + "\n")

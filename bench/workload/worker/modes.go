@@ -69,11 +69,11 @@ func pause() {
 	time.Sleep(30*time.Millisecond + time.Duration(rand.Int64N(int64(120*time.Millisecond))))
 }
 
-// flood writes lines to stdout and stderr in turn, in blocks of 8 KiB that end
-// where they end, as Python and C buffer output that is not a terminal. It
-// begins when the file named by the third argument exists.
+// flood writes lines to as many streams in turn, stdout and then stderr, in
+// blocks of 8 KiB that end where they end, as Python and C buffer output that
+// is not a terminal. It begins when the file named by the last argument exists.
 func (w *worker) flood(args []string) {
-	lines, size, start := atoi(args[0]), atoi(args[1]), args[2]
+	lines, size, streams, start := atoi(args[0]), atoi(args[1]), atoi(args[2]), args[3]
 	for {
 		if _, err := os.Stat(start); err == nil {
 			break
@@ -85,7 +85,7 @@ func (w *worker) flood(args []string) {
 	bufs := [2][]byte{}
 	begin := now()
 	for seq := range lines {
-		k := seq % 2
+		k := seq % streams
 		bufs[k] = appendLine(bufs[k], w.rank, seq, size)
 		for len(bufs[k]) >= block {
 			if _, err := files[k].Write(bufs[k][:block]); err != nil {
