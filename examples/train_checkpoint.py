@@ -39,7 +39,7 @@ def main():
     y = x.sum(1, keepdim=True)
     model = DistributedDataParallel(nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    first = 0
+    first, loss = 0, None
     if os.path.exists(checkpoint):
         state = torch.load(checkpoint)
         model.load_state_dict(state["model"])
@@ -69,7 +69,7 @@ def main():
         dist.barrier()
 
     # See train_ddp.py for why.
-    del model, optimizer
+    del model, optimizer, loss
     gc.collect()
     dist.destroy_process_group()
 

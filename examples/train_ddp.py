@@ -21,7 +21,7 @@ from torch.utils.data.distributed import DistributedSampler
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--epochs", type=int, default=8)
     options = parser.parse_args()
 
     dist.init_process_group("gloo")
