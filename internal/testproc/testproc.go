@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -111,14 +112,12 @@ func run(script []string) {
 			for i := 0; i < len(block); i += 4096 {
 				block[i] = byte(i)
 			}
-			hold = block
+			defer runtime.KeepAlive(block)
 		default:
 			check(fmt.Errorf("testproc: no step %q", step))
 		}
 	}
 }
-
-var hold []byte
 
 func hang() {
 	// Not select {}: with no other goroutine that is a deadlock to Go.

@@ -33,8 +33,6 @@ const (
 )
 
 const (
-	magic = 0x3C85F7CE // argument of VALIDATE
-
 	ready, notReady           = 0, 1 // replies to CHECK
 	stopWaiting, waitCanceled = 0, 1 // replies to WAIT and BARRIER, and to CANCEL_WAIT
 )
