@@ -36,6 +36,11 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	ctx, hurry, stop := handleSignals(ctx, cfg.SignalsToHandle, log)
 	defer stop()
 
+	for _, name := range []string{"TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_HEALTH_CHECK_PORT"} {
+		if value, _ := cfg.LookupEnv(name); value != "" && value != "0" {
+			log.Warn("this version of muster has no worker timers and no health check; the variable has no effect", "variable", name)
+		}
+	}
 	if err := process.CheckLimits(cfg.NprocPerNode); err != nil {
 		return nil, err
 	}
