@@ -1,0 +1,314 @@
+package logs_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/muster-run/muster/logs"
+)
+
+// A tailed is a Tail whose output a test reads as it comes.
+type tailed struct {
+	*logs.Tail
+	t   *testing.T
+	out *io.PipeReader
+}
+
+func startTail(t *testing.T, cfg logs.TailConfig) *tailed {
+	t.Helper()
+	r, w := io.Pipe()
+	cfg.Writer = w
+	tail, err := logs.NewTail(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tail.Start()
+	return &tailed{tail, t, r}
+}
+
+// expect reads what the Tail writes next.
+func (d *tailed) expect(want string) {
+	d.t.Helper()
+	got := make([]byte, len(want))
+	if n, err := io.ReadFull(d.out, got); err != nil || string(got) != want {
+		d.t.Fatalf("got %q, %v, want %q", got[:n], err, want)
+	}
+}
+
+// stop ends the Tail and returns what it still writes.
+func (d *tailed) stop() (string, logs.Stats) {
+	d.t.Helper()
+	rest := make(chan string)
+	go func() {
+		b, _ := io.ReadAll(d.out)
+		rest <- string(b)
+	}()
+	stats, err := d.Stop(d.t.Context())
+	if err != nil {
+		d.t.Error(err)
+	}
+	d.out.CloseWithError(io.EOF)
+	return <-rest, stats
+}
+
+func appendTo(t *testing.T, path, text string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func ExampleTail() {
+	dir, err := os.MkdirTemp("", "tail")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "stdout.log")
+	tail, err := logs.NewTail(logs.TailConfig{
+		Files:    map[int]string{0: path},
+		Prefixes: map[int]string{0: "[trainer0]:"},
+		Writer:   os.Stdout,
+	})
+	if err != nil {
+		panic(err)
+	}
+	tail.Start()
+	if err := os.WriteFile(path, []byte("epoch 1\nepoch 2"), 0o600); err != nil {
+		panic(err)
+	}
+	if _, err := tail.Stop(context.Background()); err != nil {
+		panic(err)
+	}
+	// Output:
+	// [trainer0]:epoch 1
+	// [trainer0]:epoch 2
+}
+
+// The files come into being, one in a directory that does not exist either,
+// while the Tail waits for them.
+func TestTailWaitsForFiles(t *testing.T) {
+	dir := t.TempDir()
+	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "sub", "two")
+	d := startTail(t, logs.TailConfig{
+		Files: map[int]string{1: one, 2: two, 3: filepath.Join(dir, "never")}, Prefixes: map[int]string{1: "1:", 2: "2:"},
+	})
+	appendTo(t, filepath.Join(dir, "other"), "not followed\n")
+	appendTo(t, one, "a\n")
+	d.expect("1:a\n")
+	if err := os.Mkdir(filepath.Dir(two), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	appendTo(t, two, "b\n")
+	d.expect("2:b\n")
+	appendTo(t, one, "c\n")
+	d.expect("1:c\n")
+	if rest, stats := d.stop(); rest != "" || stats.Lines != 3 || stats.Bytes != 6 || stats.LostBytes != 0 {
+		t.Errorf("rest %q, %+v", rest, stats)
+	}
+}
+
+// A file that its worker renames is followed still; what takes its name is not.
+func TestTailFollowsTheFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	d := startTail(t, logs.TailConfig{Files: map[int]string{0: path}})
+	appendTo(t, path, "a\n")
+	d.expect("a\n")
+	if err := os.Rename(path, path+".old"); err != nil {
+		t.Fatal(err)
+	}
+	appendTo(t, path, "another file\n")
+	appendTo(t, path+".old", "b\n")
+	d.expect("b\n")
+	if rest, _ := d.stop(); rest != "" {
+		t.Errorf("rest %q", rest)
+	}
+}
+
+// A line is held until it ends; updates of a progress bar are not.
+func TestTailHoldsPartialLines(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	d := startTail(t, logs.TailConfig{Files: map[int]string{0: path}, Prefixes: map[int]string{0: "P:"}})
+	for _, step := range []struct{ write, want string }{
+		{"par", ""},
+		{"tial\nnext ", "P:partial\n"},
+		{"line\r\n\r 10%", "P:next line\r\n"},
+		{"\r 20%", "\rP: 10%"},
+		{"\r 30%\n", "\rP: 20%\rP: 30%\n"},
+		{"50%\r", ""},
+		{"60%\r\n", "P:50%\rP:60%\r\n"},
+		{"\xff\xfe\x00\n", "P:\xff\xfe\x00\n"},
+	} {
+		appendTo(t, path, step.write)
+		d.expect(step.want)
+	}
+	appendTo(t, path, "no end")
+	if rest, stats := d.stop(); rest != "P:no end\n" || stats.Lines != 9 {
+		t.Errorf("rest %q, %+v", rest, stats)
+	}
+}
+
+// Where the bars of two workers alternate, each update has a line of its own.
+func TestTailSelectsLines(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	d := startTail(t, logs.TailConfig{
+		Files: map[int]string{0: path}, Prefixes: map[int]string{0: "ERROR "}, Containing: []string{"bad", "worse"},
+	})
+	long := strings.Repeat("x", 300<<10)
+	appendTo(t, path, "good\nba")
+	appendTo(t, path, "d\nERROR is in the prefix only\n\r1%\rworse%\r3%\n"+long+"worse"+long+"\n"+long+"\n"+long+"ba")
+	appendTo(t, path, "d")
+	want := "ERROR bad\n\rERROR worse%\nERROR " + long + "worse" + long + "\n"
+	d.expect(want)
+	if rest, stats := d.stop(); rest != "ERROR "+long+"bad\n" || stats.Lines != 4 {
+		t.Errorf("rest has %d bytes, %+v", len(rest), stats)
+	}
+}
+
+// A worker may empty its log or replace it by something shorter.
+func TestTailBeginsAgainWhenTruncated(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	d := startTail(t, logs.TailConfig{Files: map[int]string{0: path}, Prefixes: map[int]string{0: "P:"}})
+	appendTo(t, path, "first\nbegun")
+	d.expect("P:first\n")
+	if err := os.WriteFile(path, []byte("new\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d.expect("P:new\n")
+	if err := os.Truncate(path, 0); err != nil {
+		t.Fatal(err)
+	}
+	if rest, _ := d.stop(); rest != "" {
+		t.Errorf("rest %q", rest)
+	}
+}
+
+// failing fails each write until it is mended.
+type failing struct {
+	bytes.Buffer
+	err error
+}
+
+func (f *failing) Write(p []byte) (int, error) {
+	if f.err != nil {
+		n, _ := f.Buffer.Write(p[:min(len(p), 3)])
+		return n, f.err
+	}
+	return f.Buffer.Write(p)
+}
+
+// After an error the Tail goes on, on a new line, and says what was lost.
+func TestTailGoesOnAfterErrors(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	w := &failing{err: errors.New("no space")}
+	tail, err := logs.NewTail(logs.TailConfig{Files: map[int]string{0: path}, Writer: w})
+	if err != nil {
+		t.Fatal(err)
+	}
+	appendTo(t, path, strings.Repeat("0123456789", 30<<10)+"\n") // longer than a block
+	tail.Start()
+	if _, err := tail.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	tail, err = logs.NewTail(logs.TailConfig{Files: map[int]string{0: path}, Writer: w})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tail.Start()
+	stats, err := tail.Stop(t.Context())
+	if err != nil || stats.LostBytes < 300<<10-100 || stats.LostBytes > 300<<10+1 {
+		t.Errorf("%+v, %v", stats, err)
+	}
+}
+
+func TestNewTailNeedsAWriter(t *testing.T) {
+	if _, err := logs.NewTail(logs.TailConfig{}); err == nil {
+		t.Error("no error")
+	}
+}
+
+// A writer that is stuck does not hold up Stop longer than its context.
+func TestTailStopIsBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	appendTo(t, path, strings.Repeat("line\n", 1000))
+	d := startTail(t, logs.TailConfig{Files: map[int]string{0: path}})
+	d.expect("li") // the rest of the write is stuck
+	cause := errors.New("hurry")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	stats, err := d.Stop(ctx)
+	if !errors.Is(err, cause) || stats.LostBytes != 5000 {
+		t.Errorf("%+v, %v", stats, err)
+	}
+	d.out.Close()
+}
+
+// Lines of 40 MiB, whole and filtered, take no more memory than short ones.
+func TestTailMemoryIsBounded(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	const size = 40 << 20
+	chunk := bytes.Repeat([]byte("0123456789abcde\xff"), 1<<16)
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	var all, some counter
+	var tails []*logs.Tail
+	for _, cfg := range []logs.TailConfig{{Writer: &all}, {Writer: &some, Containing: []string{"needle"}}} {
+		cfg.Files = map[int]string{0: path}
+		tail, err := logs.NewTail(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tail.Start()
+		tails = append(tails, tail)
+	}
+	for line := range 3 {
+		for range size / len(chunk) {
+			if _, err := f.Write(chunk); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := fmt.Fprintf(f, "%s\n", []string{"", "needle", ""}[line]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tail := range tails {
+		if _, err := tail.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if all.bytes != 3*size+9 || all.lines != 3 || some.bytes != size+7 || some.lines != 1 {
+		t.Errorf("got %+v and %+v", all, some)
+	}
+	if used := after.TotalAlloc - before.TotalAlloc; used > 8<<20 {
+		t.Errorf("%d bytes were allocated for lines of %d bytes", used, size)
+	}
+}
+
+type counter struct{ bytes, lines int }
+
+func (c *counter) Write(p []byte) (int, error) {
+	c.bytes += len(p)
+	c.lines += bytes.Count(p, []byte{'\n'})
+	return len(p), nil
+}
