@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -121,6 +122,25 @@ var defects = []defect{
 		j.await("ready 0", "ready 1").signal(syscall.SIGTERM)
 		j.want(-15)
 		return left(j, time.Second)
+	}},
+	{"D12", "a signal in the first rendezvous kills the agent", func(t *testing.T, l launcher) error {
+		// Its store is somebody who takes the connection and says nothing.
+		mute, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mute.Close()
+		j := workers(t, l, setup{}, "--rdzv-backend c10d --rdzv-conf is_host=0 --rdzv-endpoint "+mute.Addr().String(), "ready", "exit 0")
+		conn, err := mute.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		j.signal(syscall.SIGTERM)
+		if status := j.status(); status != 1 || !strings.Contains(j.errs(), "SIGTERM") {
+			return fmt.Errorf("status %d, and it says %q", status, j.errs())
+		}
+		return nil
 	}},
 	{"D15", "what one failure records appears in others", func(t *testing.T, l launcher) error {
 		j := workers(t, l, setup{}, "--standalone --nproc-per-node 2 --event-log-handler console", "r1:exit 3", "hold").want(1)
