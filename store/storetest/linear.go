@@ -188,18 +188,17 @@ func testLinearizable(t *testing.T, f *fixture) {
 		if t.Failed() {
 			return
 		}
-		verdict, info := porcupine.CheckOperationsVerbose(model, history, 30*time.Second)
-		switch verdict {
+		switch porcupine.CheckOperationsTimeout(model, history, 30*time.Second) {
 		case porcupine.Unknown:
 			t.Errorf("seed %d: no verdict in time", seed)
 		case porcupine.Illegal:
-			t.Errorf("seed %d: no order of the calls explains what they returned:\n%s", seed, explain(info, history))
+			t.Errorf("seed %d: no order of the calls explains what they returned:\n%s", seed, explain(history))
 			return
 		}
 	}
 }
 
-func explain(_ porcupine.LinearizationInfo, history []porcupine.Operation) string {
+func explain(history []porcupine.Operation) string {
 	text := ""
 	for _, op := range history {
 		text += fmt.Sprintf("%8dns-%8dns client %d: %s\n", op.Call, op.Return, op.ClientId, model.DescribeOperation(op.Input, op.Output))

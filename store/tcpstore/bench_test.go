@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"runtime"
 	"strconv"
 	"strings"
@@ -227,17 +228,34 @@ func BenchmarkCrowd(b *testing.B) {
 	}
 }
 
-// BenchmarkMemory stores 100,000 keys of 1 KiB and reports what the process
-// then has of memory. Run it by itself: go test -bench Memory -run '^$'.
+// BenchmarkMemory stores 100,000 keys of 1 KiB in a server in a process of its
+// own and reports what that process then has of memory.
 func BenchmarkMemory(b *testing.B) {
+	if runtime.GOOS != "linux" {
+		b.Skip("reads /proc")
+	}
+	value := str(strings.Repeat("v", 1024))
 	for b.Loop() {
-		s, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: "127.0.0.1:0"})
+		server := exec.Command(os.Args[0])
+		server.Env = append(os.Environ(), serveEnv+"=1")
+		stdin, err := server.StdinPipe()
 		if err != nil {
 			b.Fatal(err)
 		}
-		nc := raw(b, s.Addr().String())
+		stdout, err := server.StdoutPipe()
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := server.Start(); err != nil {
+			b.Fatal(err)
+		}
+		addr, err := bufio.NewReader(stdout).ReadString('\n')
+		if err != nil {
+			b.Fatal(err)
+		}
+		before := residentKiB(b, server.Process.Pid)
+		nc := raw(b, strings.TrimSpace(addr))
 		out := bufio.NewWriterSize(nc, 32<<10)
-		value := str(strings.Repeat("v", 1024))
 		for i := range 100_000 {
 			out.Write(unhex("01" + str(fmt.Sprintf("/key%06d", i)) + value))
 		}
@@ -247,17 +265,18 @@ func BenchmarkMemory(b *testing.B) {
 		if _, err := io.ReadFull(nc, reply); err != nil || binary.LittleEndian.Uint64(reply) != 100_000 {
 			b.Fatal(reply, err)
 		}
-		b.ReportMetric(float64(residentKiB(b))/1024, "MiB-resident")
-		s.Close()
+		b.ReportMetric(float64(before)/1024, "MiB-empty")
+		b.ReportMetric(float64(residentKiB(b, server.Process.Pid))/1024, "MiB-full")
+		stdin.Close()
+		if err := server.Wait(); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 
-func residentKiB(b *testing.B) int {
+func residentKiB(b *testing.B, pid int) int {
 	b.Helper()
-	if runtime.GOOS != "linux" {
-		b.Skip("reads /proc")
-	}
-	status, err := os.ReadFile("/proc/self/status")
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -268,4 +287,23 @@ func residentKiB(b *testing.B) int {
 		}
 	}
 	return 0
+}
+
+// serveEnv makes the test binary a server that prints its address and ends when
+// its stdin does.
+const serveEnv = "TCPSTORE_TEST_SERVE"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(serveEnv) != "" {
+		s, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: "127.0.0.1:0"})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Println(s.Addr())
+		io.Copy(io.Discard, os.Stdin)
+		s.Close()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
 }
