@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"os/exec"
 	"slices"
 	"syscall"
 	"testing"
@@ -14,6 +15,22 @@ import (
 // have lost their parents.
 func TestNothingIsLeft(t *testing.T) {
 	t.Parallel()
+	nothingIsLeft(t, setup{})
+}
+
+// The same where no control group can be made, as for most people who are not
+// root.
+func TestNothingIsLeftWithoutCgroup(t *testing.T) {
+	t.Parallel()
+	hide := []string{"unshare", "--mount", "/bin/sh", "-c",
+		`for d in $(awk '$3 ~ /^cgroup/ {print $2}' /proc/mounts); do umount -l "$d" || exit 77; done; exec "$@"`, "sh"}
+	if err := exec.Command(hide[0], append(hide[1:], "/bin/true")...).Run(); err != nil {
+		t.Skipf("needs to unmount control groups in a namespace of its own: %v", err)
+	}
+	nothingIsLeft(t, setup{wrap: hide})
+}
+
+func nothingIsLeft(t *testing.T, s setup) {
 	// Each rank leaves three grandchildren, see brood.
 	grandchildren := slices.Repeat([]string{"grandchild"}, 6)
 	for _, tt := range []struct {
@@ -56,7 +73,7 @@ func TestNothingIsLeft(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			steps := append([]string{"brood"}, tt.steps...)
-			j := workers(t, muster(t), setup{}, "--standalone --nproc-per-node 2 "+tt.flags, steps...)
+			j := workers(t, muster(t), s, "--standalone --nproc-per-node 2 "+tt.flags, steps...)
 			j.await(grandchildren...)
 			if slices.Contains(tt.steps, "ready") || slices.Contains(tt.steps, "catch INT") {
 				j.await("ready 0", "ready 1")

@@ -58,6 +58,20 @@ func TestLossesEqualTorchrun(t *testing.T) {
 	}
 }
 
+// Started under torchrun's name, the program is torchrun.
+func TestLink(t *testing.T) {
+	t.Parallel()
+	l := launcher{"torchrun link", []string{filepath.Join(bin, "torchrun")}}
+	j := workers(t, l, setup{}, "--standalone --nproc_per_node=2", "report rank $RANK of $WORLD_SIZE", "exit 0").want(0)
+	got := j.rest()
+	slices.Sort(got)
+	if diff := cmp.Diff([]string{"rank 0 of 2", "rank 1 of 2"}, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	run(t, l, setup{}, "run").want(2).says("torchrun: error: ", "'run'")
+	run(t, l, setup{}, "--nnode").want(2).says("usage: torchrun ")
+}
+
 // A worker is killed in the middle; the job ends as if nothing had happened.
 func TestCheckpointResume(t *testing.T) {
 	t.Parallel()
