@@ -414,12 +414,12 @@ func (stuck) Next(ctx context.Context) (*rendezvous.Info, error) {
 func TestNodesWaiting(t *testing.T) {
 	prefix := fifos(t, 1)
 	j := newJob(t, "wait", prefix, 1)
-	changes := make(chan struct{})
+	changes := make(chan rendezvous.Change)
 	j.Rendezvous = &growing{Handler: j.Rendezvous, changes: changes}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	go func() {
 		started(t, prefix, 1)
-		changes <- struct{}{}
+		changes <- rendezvous.Change{Kind: rendezvous.NodesWaiting, Rank: -1}
 		started(t, prefix, 1)
 		cancel(&process.SignalError{Signal: syscall.SIGTERM})
 	}()
@@ -436,10 +436,10 @@ func TestNodesWaiting(t *testing.T) {
 
 type growing struct {
 	rendezvous.Handler
-	changes chan struct{}
+	changes chan rendezvous.Change
 }
 
-func (g *growing) Changes() <-chan struct{} { return g.changes }
+func (g *growing) Changes() <-chan rendezvous.Change { return g.changes }
 
 func TestNewReportsEveryProblem(t *testing.T) {
 	_, err := agent.New(agent.Config{MaxRestarts: -1, Spec: agent.Spec{Entrypoint: "a", Func: "b"}})

@@ -24,6 +24,11 @@ import (
 // Source: RendezvousClosedError in rendezvous/api.py.
 var ErrClosed = errors.New("rendezvous closed")
 
+// ErrRedundant is returned by Next on a spare node, which waited for room in the
+// job until that had ended. For the node it is success.
+// Source: RendezvousGracefulExitError in rendezvous/api.py.
+var ErrRedundant = errors.New("the job ended without needing this node")
+
 // A TimeoutError says which phase ran out of time and how long it had.
 // Source: RendezvousTimeoutError in rendezvous/api.py.
 type TimeoutError struct {
@@ -59,11 +64,75 @@ type Info struct {
 
 	// Store is shared by the agents of this round and of no other round.
 	Store store.Store
+	// JobStore is shared by the agents of all rounds.
+	JobStore store.Store
 
 	// MasterAddr and MasterPort are where the workers meet: MASTER_ADDR and
 	// MASTER_PORT. The store there is empty when Next returns.
 	MasterAddr string
 	MasterPort int
+
+	// Ranks are this node's worker ranks where the rendezvous has assigned them;
+	// nil means that the agents exchange them through Store.
+	Ranks *Ranks
+	// ClockOffset is what this node's clock is behind the clock that the job's
+	// nodes share: time.Now() plus ClockOffset means the same on all nodes. It is
+	// 0 where nothing is known of other clocks.
+	ClockOffset time.Duration
+}
+
+// Ranks are the numbers of a node's first worker and the sizes of the job.
+// Worker i has each base plus i.
+type Ranks struct {
+	Base, WorldSize         int
+	RoleBase, RoleWorldSize int
+}
+
+// A Change is news of the round that Next returned last.
+type Change struct {
+	Kind ChangeKind
+	// Node names the node concerned, and its group rank if it was one of the
+	// round's; Rank is -1 otherwise.
+	Node string
+	Rank int
+	// Err says why, for Disconnected.
+	Err error
+}
+
+// A ChangeKind says what has happened.
+type ChangeKind uint8
+
+const (
+	// NodesWaiting: other nodes wait to be admitted.
+	NodesWaiting ChangeKind = iota + 1
+	// NodeLost: a node of the round has died, or cannot be reached any more.
+	NodeLost
+	// NodeLeft: a node of the round has left because it was told to.
+	NodeLeft
+	// Evicted: the others count this node as lost.
+	Evicted
+	// Closed: a node has closed the rendezvous; no round will follow.
+	Closed
+	// Disconnected: the rendezvous cannot be reached any more.
+	Disconnected
+)
+
+func (k ChangeKind) String() string {
+	switch k {
+	case NodesWaiting:
+		return "nodes waiting"
+	case NodeLost:
+		return "node lost"
+	case NodeLeft:
+		return "node left"
+	case Evicted:
+		return "evicted"
+	case Closed:
+		return "closed"
+	case Disconnected:
+		return "disconnected"
+	}
+	return "unknown"
 }
 
 // Handler carries the rendezvous of one job on one node. Next may not be called
@@ -77,14 +146,19 @@ type Handler interface {
 	// UseAgentStore says whether an agent hosts the store at Info.MasterAddr;
 	// otherwise worker rank 0 does (TORCHELASTIC_USE_AGENT_STORE).
 	UseAgentStore() bool
-	// Next joins the next round and returns when it has closed. Every round
-	// gets a new, empty store for its workers. It returns ErrClosed, a
-	// *TimeoutError, a *ConnectionError, or ctx's cause.
+	// Next leaves the round that this node is in, joins the next one and returns
+	// when that has closed. Every round gets a new, empty store for its workers.
+	// It returns ErrClosed, ErrRedundant, a *TimeoutError, a *ConnectionError,
+	// or ctx's cause.
 	Next(ctx context.Context) (*Info, error)
-	// Changes is ready when other nodes wait to be admitted, which makes the
-	// agent stop its workers and join a new round. It is nil where the set of
-	// nodes cannot change.
-	Changes() <-chan struct{}
+	// Changes delivers what happens to the round that Next returned last, in
+	// order; Next discards what has not been received. It is nil where the set
+	// of nodes cannot change.
+	Changes() <-chan Change
+	// Leave makes this node leave the job, which goes on without it if enough
+	// nodes stay, and releases what the handler holds. The handler cannot be
+	// used afterwards.
+	Leave(ctx context.Context) error
 	// Shutdown closes the rendezvous for all nodes and releases what the
 	// handler holds. The handler cannot be used afterwards.
 	Shutdown(ctx context.Context) error

@@ -96,7 +96,10 @@ func (h *Handler) RunID() string { return h.cfg.RunID }
 func (h *Handler) UseAgentStore() bool { return !h.cfg.PrivateStore }
 
 // Changes returns nil: a job on one host has one node.
-func (h *Handler) Changes() <-chan struct{} { return nil }
+func (h *Handler) Changes() <-chan rendezvous.Change { return nil }
+
+// Leave releases what the handler holds: the job has no other node.
+func (h *Handler) Leave(ctx context.Context) error { return h.Shutdown(ctx) }
 
 // Next opens the agents' store the first time, ends the workers' store of the
 // last round and starts a new one.
@@ -124,6 +127,7 @@ func (h *Handler) Next(ctx context.Context) (*rendezvous.Info, error) {
 		Round:      h.round,
 		WorldSize:  1,
 		Store:      store.Prefix(fmt.Sprintf("torch.rendezvous.%s.%d", h.cfg.RunID, h.round), h.agents),
+		JobStore:   store.Prefix("muster."+h.cfg.RunID, h.agents),
 		MasterAddr: h.addr,
 		MasterPort: port,
 	}

@@ -72,7 +72,10 @@ func (h *Handler) RunID() string { return h.cfg.RunID }
 func (h *Handler) UseAgentStore() bool { return true }
 
 // Changes returns nil: the set of nodes is fixed.
-func (h *Handler) Changes() <-chan struct{} { return nil }
+func (h *Handler) Changes() <-chan rendezvous.Change { return nil }
+
+// Leave releases what the handler holds: the job has no other node.
+func (h *Handler) Leave(ctx context.Context) error { return h.Shutdown(ctx) }
 
 // Next starts the store the first time and empties it afterwards, so that the
 // workers of a new round never read what those of an old one left.
@@ -100,6 +103,7 @@ func (h *Handler) Next(ctx context.Context) (*rendezvous.Info, error) {
 		Round:      h.round,
 		WorldSize:  1,
 		Store:      store.Prefix(h.cfg.RunID, h.server.Store()),
+		JobStore:   store.NewMemory(),
 		MasterAddr: h.host,
 		MasterPort: h.server.Port(),
 	}, nil
