@@ -163,7 +163,43 @@ func TestTailHoldsPartialLines(t *testing.T) {
 	}
 }
 
-// Where the bars of two workers alternate, each update has a line of its own.
+// Where the bars of two workers alternate, each update has a line of its own. An
+// update is copied once the byte behind the carriage returns that follow it is
+// known: a newline would belong to it.
+func TestTailProgressBars(t *testing.T) {
+	dir := t.TempDir()
+	paths := map[int]string{0: filepath.Join(dir, "0"), 1: filepath.Join(dir, "1")}
+	d := startTail(t, logs.TailConfig{Files: paths, Prefixes: map[int]string{0: "A:", 1: "B:"}})
+	for _, step := range []struct {
+		rank        int
+		write, want string
+	}{
+		{0, "\r1%\r", ""},
+		{1, "10%\r\r", ""},
+		{0, "2%\r", "\rA:1%"},
+		{0, "3%", "\rA:2%"},          // its own line goes on
+		{1, "20%", "\nB:10%"},        // it ends the other's
+		{1, "\r30%", "\r\rB:20%"},    // its own again
+		{0, "\r4%", "\n\rA:3%"},      // and back
+		{1, "\r\n", "\n\rB:30%\r\n"}, // whose end needs no newline of the Tail's
+		{0, "\r5%", "\rA:4%"},
+		{1, "a line\n", "\nB:a line\n"},
+		{0, "\r\r", ""},
+		{0, "\n", "\rA:5%\r\r\n"},
+		{1, "6%\r7%", "B:6%"},
+	} {
+		appendTo(t, paths[step.rank], step.write)
+		d.expect(step.want)
+	}
+	appendTo(t, paths[0], "8%\r9%\r")
+	d.expect("\nA:8%")
+	rest, stats := d.stop()
+	// Both have an end to write; it is the other's line, or its own, that goes on.
+	if rest != "\rA:9%\r\n\rB:7%\n" || stats.Lines != 13 {
+		t.Errorf("rest %q, %+v", rest, stats)
+	}
+}
+
 func TestTailSelectsLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	d := startTail(t, logs.TailConfig{
