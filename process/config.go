@@ -118,6 +118,11 @@ func (cfg *Config) validate() error {
 		if i < 0 || i >= n {
 			errs = append(errs, fmt.Errorf("CPUs, local rank %d is not one of %s", i, set(want)))
 		}
+		for _, cpu := range cfg.CPUs[i] {
+			if cpu < 0 {
+				errs = append(errs, fmt.Errorf("CPUs, local rank %d: %d is no CPU", i, cpu))
+			}
+		}
 	}
 	if (cfg.Entrypoint == "") == (cfg.Func == "") {
 		errs = append(errs, errors.New("a worker needs an entrypoint or a function, and not both"))

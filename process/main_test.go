@@ -19,7 +19,6 @@ func TestMain(m *testing.M) {
 	registerFuncs()
 	process.FuncMain()
 	testproc.Main()
-	programMain()
 	os.Exit(m.Run())
 }
 

@@ -43,11 +43,13 @@ const (
 //	cpus              write "cpus=0" to the board, the usable CPUs
 //	stat              write "stat=pid parent group session" to the board
 //	args              write the arguments after this one to the board, joined by "|", and go on after them
+//	in                write "in=TEXT" to the board, a line of stdin
 //	out:TEXT err:TEXT write a line to stdout, stderr
 //	gate              wait until the gate is opened
 //	hang              wait for ever
 //	ignore:N          ignore signal N
 //	trap:N:CODE       exit with CODE at signal N
+//	tell:N            write "got N" to the board at each signal N
 //	exit:CODE         exit
 //	kill:N            send signal N to this process, and wait
 //	spawn:FLAGS:SCRIPT  start a child that runs SCRIPT, its steps separated by "|".
@@ -81,6 +83,12 @@ func run(script []string) {
 			return
 		case "fds", "cpus", "stat":
 			say(verb + "=" + look(verb))
+		case "in":
+			line, err := bufio.NewReader(os.Stdin).ReadString('\n')
+			if err != nil {
+				line = err.Error()
+			}
+			say("in=" + strings.TrimSuffix(line, "\n"))
 		case "out":
 			fmt.Println(arg)
 		case "err":
@@ -99,6 +107,14 @@ func run(script []string) {
 			got := make(chan os.Signal, 1)
 			signal.Notify(got, sig(n))
 			go func() { <-got; os.Exit(number(code)) }()
+		case "tell":
+			got := make(chan os.Signal, 10)
+			signal.Notify(got, sig(arg))
+			go func() {
+				for range got {
+					say("got " + arg)
+				}
+			}()
 		case "exit":
 			os.Exit(number(arg))
 		case "kill":
@@ -141,6 +157,9 @@ func check(err error) {
 		os.Exit(99)
 	}
 }
+
+// Say writes a short line to the board that this process's environment names.
+func Say(line string) { say(line) }
 
 func say(line string) {
 	board, err := os.OpenFile(os.Getenv(boardVar), os.O_WRONLY, 0)
@@ -258,6 +277,19 @@ func (l *Lab) Lines(n int) []string {
 	}
 	slices.Sort(lines)
 	return lines
+}
+
+// NoMore fails the test if something is on the board that was not read. Who could
+// write to it must have ended.
+func (l *Lab) NoMore() {
+	l.t.Helper()
+	const end = "no more"
+	if _, err := l.board.WriteString(end + "\n"); err != nil {
+		l.t.Fatal(err)
+	}
+	for line := l.Line(); line != end; line = l.Line() {
+		l.t.Errorf("also on the board: %q", line)
+	}
 }
 
 // PID waits for "word pid" on the board and returns the pid.

@@ -1,5 +1,3 @@
-//go:build linux
-
 package process_test
 
 import (
@@ -11,9 +9,6 @@ import (
 	"github.com/muster-run/muster/internal/testproc"
 	"github.com/muster-run/muster/process"
 )
-
-func registerFuncs() {}
-func programMain()   {}
 
 func TestSuccess(t *testing.T) {
 	for _, n := range []int{0, 1, 5} {
