@@ -6,10 +6,12 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
-	"github.com/muster-run/muster/internal/procfs"
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-run/muster/internal/testproc"
 	"github.com/muster-run/muster/process"
 )
@@ -102,8 +104,42 @@ func stopped(r *process.Result) map[int]int {
 
 const long = time.Hour // a grace that no test waits for
 
-// ended says whether a process is a zombie or gone.
-func ended(pid int) bool {
-	s, err := procfs.Read(pid)
-	return err != nil || !s.Alive()
+// awaitEnd waits until processes are zombies or gone.
+func awaitEnd(t testing.TB, pids ...int) {
+	t.Helper()
+	for _, pid := range pids {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err == unix.ESRCH {
+			continue
+		}
+		if err != nil {
+			t.Skipf("needs pidfds: %v", err)
+		}
+		n := 0
+		for {
+			n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(testproc.Patience/time.Millisecond))
+			if err != unix.EINTR {
+				break
+			}
+		}
+		unix.Close(fd)
+		if n == 0 || err != nil {
+			t.Fatalf("process %d does not end: %v", pid, err)
+		}
+	}
+}
+
+// awaitReaped waits until a process is no longer there; nothing tells of that.
+func awaitReaped(t testing.TB, pids ...int) {
+	t.Helper()
+	awaitEnd(t, pids...)
+	late := time.Now().Add(testproc.Patience)
+	for _, pid := range pids {
+		for syscall.Kill(pid, 0) == nil {
+			if time.Now().After(late) {
+				t.Fatalf("process %d is not reaped", pid)
+			}
+			_, _ = unix.Poll(nil, 1)
+		}
+	}
 }

@@ -1,7 +1,12 @@
 package process_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -83,10 +88,7 @@ func TestLeftoversOfOneWorkerOnly(t *testing.T) {
 		g := start(t, s, cfg)
 		lab.Lines(3)
 		lab.OpenGate()
-		first := g.PIDs()[0]
-		for syscall.Kill(first, 0) == nil {
-			time.Sleep(time.Millisecond) // until it is reaped, which is when nothing is left of it
-		}
+		awaitReaped(t, g.PIDs()[0]) // which it is when nothing is left of it
 		if n := len(lab.Left()); n != 2 {
 			t.Errorf("%d processes left, want the other worker and its child", n)
 		}
@@ -134,10 +136,7 @@ func TestKill(t *testing.T) {
 		lab.Lines(3)
 		closed := make(chan error)
 		go func() { closed <- g.Close(syscall.SIGINT, long) }()
-		second := g.PIDs()[1]
-		for !ended(second) {
-			time.Sleep(time.Millisecond)
-		}
+		awaitEnd(t, g.PIDs()[1])
 		g.Kill()
 		if err := <-closed; err != nil {
 			t.Error(err)
@@ -145,6 +144,217 @@ func TestKill(t *testing.T) {
 		lab.CheckNothingLeft()
 		if d := cmp.Diff(map[int]int{0: -9, 1: 0}, codes(wait(t, g))); d != "" {
 			t.Error(d)
+		}
+	})
+}
+
+// stopAll makes each of some calls in a goroutine and returns what ends with the
+// last of them.
+func stopAll(calls ...func() error) <-chan error {
+	done := make(chan error, len(calls))
+	var wg sync.WaitGroup
+	for _, call := range calls {
+		wg.Go(func() { done <- call() })
+	}
+	go func() { wg.Wait(); close(done) }()
+	return done
+}
+
+// The earlier deadline counts, whichever stop it is of, and workers get the first
+// signal only.
+func TestSecondStop(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		first time.Duration
+		then  func(*process.Group) error
+	}{
+		{"earlier", long, func(g *process.Group) error { return g.Close(syscall.SIGINT, time.Millisecond) }},
+		{"later", 50 * time.Millisecond, func(g *process.Group) error { return g.Close(syscall.SIGINT, long) }},
+		{"at once", long, func(g *process.Group) error { return g.Close(syscall.SIGINT, 0) }},
+		{"SIGKILL", long, func(g *process.Group) error { return g.Close(syscall.SIGKILL, long) }},
+		{"Kill", long, func(g *process.Group) error { g.Kill(); return nil }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			lab := testproc.New(t)
+			s := supervisor(t, process.SupervisorConfig{})
+			g := start(t, s, workers(lab, do("tell:2", "tell:15", "say:up", "hang")))
+			lab.PID("up")
+			done := stopAll(func() error { return g.Close(syscall.SIGTERM, tt.first) })
+			if got := lab.Line(); got != "got 15" {
+				t.Errorf("got %q", got)
+			}
+			if err := tt.then(g); err != nil {
+				t.Error(err)
+			}
+			for err := range done {
+				if err != nil {
+					t.Error(err)
+				}
+			}
+			r := wait(t, g)
+			if d := cmp.Diff(map[int]int{0: -9}, codes(r)); d != "" {
+				t.Error(d)
+			}
+			if d := cmp.Diff(map[int]int{0: 15}, stopped(r)); d != "" {
+				t.Error(d)
+			}
+			lab.NoMore()
+		})
+	}
+}
+
+// A stop by SIGKILL, or without grace, has no first signal.
+func TestStopAtOnce(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		sig   syscall.Signal
+		grace time.Duration
+	}{
+		{"without grace", syscall.SIGTERM, 0},
+		{"negative grace", 0, -time.Second},
+		{"SIGKILL", syscall.SIGKILL, long},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			lab := testproc.New(t)
+			s := supervisor(t, process.SupervisorConfig{})
+			g := start(t, s, workers(lab, do("tell:15", "say:up", "hang")))
+			lab.PID("up")
+			if err := g.Close(tt.sig, tt.grace); err != nil {
+				t.Error(err)
+			}
+			if x := wait(t, g).Exits[0]; x.Code != -9 || x.StoppedBy != syscall.SIGKILL {
+				t.Errorf("code %d, stopped by %v", x.Code, x.StoppedBy)
+			}
+			lab.NoMore()
+		})
+	}
+}
+
+// Whichever signal the caller chose goes to the whole process group; zero means
+// SIGTERM.
+func TestStopSignal(t *testing.T) {
+	lab := testproc.New(t)
+	s := supervisor(t, process.SupervisorConfig{})
+	for _, tt := range []struct{ send, want syscall.Signal }{{0, syscall.SIGTERM}, {syscall.SIGUSR1, syscall.SIGUSR1}} {
+		trap := fmt.Sprintf("trap:%d:9", tt.want)
+		g := start(t, s, workers(lab, do("spawn::"+trap+"|say:up|hang", trap, "say:up", "hang")))
+		lab.PIDs("up", 2)
+		if err := g.Close(tt.send, long); err != nil {
+			t.Error(err)
+		}
+		if x := wait(t, g).Exits[0]; x.Code != 9 || x.StoppedBy != tt.want {
+			t.Errorf("code %d, stopped by %v, want 9 and %v", x.Code, x.StoppedBy, tt.want)
+		}
+	}
+}
+
+// Many callers at once, during a failure's own stop too.
+func TestStopConcurrently(t *testing.T) {
+	lab := testproc.New(t)
+	s := supervisor(t, process.SupervisorConfig{})
+	g := start(t, s, workers(lab, do("say:up", "hang"), do("say:up", "hang"), do("say:up", "gate", "exit:1")))
+	lab.PIDs("up", 3)
+	var calls []func() error
+	for i := range 20 {
+		calls = append(calls,
+			func() error { return g.Close(syscall.SIGTERM, time.Duration(i)*time.Millisecond) },
+			func() error { _, err := g.Wait(t.Context()); return err },
+			func() error { g.Kill(); return nil })
+	}
+	lab.OpenGate()
+	for err := range stopAll(calls...) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if r := wait(t, g); len(r.Exits) != 3 || len(r.Failures) < 2 {
+		t.Errorf("got %+v", r)
+	}
+}
+
+// A group that has ended is left alone.
+func TestStopAfterTheEnd(t *testing.T) {
+	lab := testproc.New(t)
+	s := supervisor(t, process.SupervisorConfig{})
+	g := start(t, s, workers(lab, do("exit:0"), do("exit:0")))
+	before := wait(t, g)
+	if err := g.Close(syscall.SIGTERM, long); err != nil {
+		t.Error(err)
+	}
+	g.Kill()
+	if after := wait(t, g); after != before || len(stopped(after)) > 0 {
+		t.Errorf("got %+v, then %+v", before, after)
+	}
+}
+
+// A worker that ended by itself while others are being stopped was not stopped.
+func TestStoppedByNobody(t *testing.T) {
+	lab := testproc.New(t)
+	s := supervisor(t, process.SupervisorConfig{})
+	g := start(t, s, workers(lab, do("exit:0"), do("say:up", "hang")))
+	lab.PID("up")
+	awaitEnd(t, g.PIDs()[0])
+	if err := g.Close(syscall.SIGTERM, long); err != nil {
+		t.Error(err)
+	}
+	if d := cmp.Diff(map[int]int{1: 15}, stopped(wait(t, g))); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestWait(t *testing.T) {
+	lab := testproc.New(t)
+	s := supervisor(t, process.SupervisorConfig{})
+	g := start(t, s, workers(lab, do("tell:15", "say:up", "gate")))
+	lab.PID("up")
+	cause := errors.New("had enough")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(cause)
+	if r, err := g.Wait(ctx); r != nil || err != cause {
+		t.Errorf("got %v, %v, want %v", r, err, cause)
+	}
+	late, stop := context.WithTimeout(t.Context(), time.Millisecond)
+	defer stop()
+	if r, err := g.Wait(late); r != nil || !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v, %v, want a deadline exceeded", r, err)
+	}
+	lab.OpenGate() // the worker lives on, and nobody signalled it
+	r := wait(t, g)
+	if again, err := g.Wait(ctx); again != r || err != nil {
+		t.Errorf("after the end: got %v, %v", again, err)
+	}
+	if r.IsFailed() {
+		t.Errorf("failed: %+v", r.Failures)
+	}
+	lab.NoMore()
+}
+
+func TestSupervisorClose(t *testing.T) {
+	inModes(t, func(t *testing.T, s *process.Supervisor) {
+		lab := testproc.New(t)
+		cfg := workers(lab, do(strays[0], strays[3], "ignore:15", "say:up", "hang"), do("say:up", "hang"))
+		cfg.LeftoverGrace = long
+		one, two := start(t, s, cfg), start(t, s, cfg)
+		lab.Lines(8)
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		lab.CheckNothingLeft()
+		for _, g := range []*process.Group{one, two} {
+			if d := cmp.Diff(map[int]int{0: -9, 1: -9}, codes(wait(t, g))); d != "" {
+				t.Error(d)
+			}
+		}
+		if _, err := s.Start(cfg); !errors.Is(err, process.ErrClosed) {
+			t.Errorf("start: got %v, want %v", err, process.ErrClosed)
+		}
+		if err := s.Close(); err != nil {
+			t.Error("again:", err)
+		}
+		if s.HasCgroup() {
+			if _, err := os.Stat(s.CgroupPath()); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the cgroup is still there: %v", err)
+			}
 		}
 	})
 }
