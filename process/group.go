@@ -415,7 +415,7 @@ func (g *Group) onTime(now time.Time) {
 			g.clear(w)
 		}
 		if w.stage == ended && due(w.leftLostAt) {
-			g.log.Error("processes that a worker left behind did not end after SIGKILL", "local_rank", w.rank, "pids", w.leftPIDs())
+			g.log.Error("processes that a worker left behind did not end after SIGKILL", "local_rank", w.rank, "pid", w.pid, "pids", w.leftPIDs())
 			g.finish(w)
 		}
 	}

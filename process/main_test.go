@@ -6,6 +6,8 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -103,6 +105,56 @@ func stopped(r *process.Result) map[int]int {
 }
 
 const long = time.Hour // a grace that no test waits for
+
+// A journal is a log that a test reads.
+type journal struct {
+	mu    sync.Mutex
+	text  strings.Builder
+	grown chan struct{} // closed at the next write
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.grown != nil {
+		close(j.grown)
+		j.grown = nil
+	}
+	return j.text.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.String()
+}
+
+func (j *journal) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(j, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// await waits until something was logged.
+func (j *journal) await(t testing.TB, text string) {
+	t.Helper()
+	late := time.After(testproc.Patience)
+	for {
+		j.mu.Lock()
+		if strings.Contains(j.text.String(), text) {
+			j.mu.Unlock()
+			return
+		}
+		if j.grown == nil {
+			j.grown = make(chan struct{})
+		}
+		grown := j.grown
+		j.mu.Unlock()
+		select {
+		case <-grown:
+		case <-late:
+			t.Fatalf("the log never says %q:\n%s", text, j)
+		}
+	}
+}
 
 // awaitEnd waits until processes are zombies or gone.
 func awaitEnd(t testing.TB, pids ...int) {
