@@ -35,10 +35,17 @@ type TimeoutError struct {
 	RunID string
 	Phase string // "join", "last call", "close"
 	After time.Duration
+	// Waiting says how far the round was; its MaxNodes is 0 if that is not known.
+	Waiting Waiting
 }
 
 func (e *TimeoutError) Error() string {
-	return fmt.Sprintf("rendezvous of run %q: %s timed out after %v", e.RunID, e.Phase, e.After)
+	text := fmt.Sprintf("rendezvous of run %q: %s timed out after %v", e.RunID, e.Phase, e.After)
+	if e.Waiting.MaxNodes > 0 {
+		e.Waiting.Left, e.Waiting.LastCall = 0, 0
+		text += ": " + e.Waiting.String()
+	}
+	return text
 }
 
 // A ConnectionError says that the store of a rendezvous could not be reached or

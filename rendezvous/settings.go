@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"net"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,6 +45,12 @@ type Settings struct {
 	IsHost *bool
 	// StoreType is "tcp" or "file". Key store_type, default tcp.
 	StoreType string
+	// Bind is the address at which the store that this node hosts listens; empty
+	// means all, or the endpoint's if that is a loopback address. Key bind.
+	Bind string
+	// Allow lists the networks whose hosts may connect to a store that this node
+	// hosts; empty means all. Key allow, a + between networks, since a comma ends the value.
+	Allow []netip.Prefix
 	// Unknown lists keys that no backend reads, sorted.
 	Unknown []string
 }
@@ -61,6 +68,11 @@ func DefaultSettings() Settings {
 		Timeout:             900 * time.Second,
 		StoreType:           "tcp",
 	}
+}
+
+// KeepAliveLimit is how long a node may be silent before it counts as dead.
+func (s *Settings) KeepAliveLimit() time.Duration {
+	return s.KeepAliveInterval * time.Duration(s.KeepAliveMaxAttempt)
 }
 
 // maxSeconds keeps a number of seconds within a time.Duration.
@@ -128,12 +140,36 @@ func ParseSettings(conf map[string]string) (Settings, error) {
 			default:
 				bad(key, value, "want tcp or file")
 			}
+		case "bind":
+			if _, err := netip.ParseAddr(value); err != nil {
+				bad(key, value, "want an IP address of this host")
+				continue
+			}
+			s.Bind = value
+		case "allow":
+			for _, text := range strings.FieldsFunc(value, func(r rune) bool { return r == ' ' || r == ';' || r == '+' }) {
+				prefix, err := parsePrefix(text)
+				if err != nil {
+					bad(key, value, "want networks as 10.0.0.0/8, with + between them")
+					break
+				}
+				s.Allow = append(s.Allow, prefix)
+			}
 		case "rank": // what the launcher adds for the static backend
 		default:
 			s.Unknown = append(s.Unknown, key)
 		}
 	}
 	return s, errors.Join(errs...)
+}
+
+// parsePrefix reads a network, or a single address.
+func parsePrefix(text string) (netip.Prefix, error) {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return netip.PrefixFrom(addr, addr.BitLen()), nil
+	}
+	prefix, err := netip.ParsePrefix(text)
+	return prefix.Masked(), err
 }
 
 func parseBool(text string) (value, ok bool) {

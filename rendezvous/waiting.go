@@ -1,0 +1,104 @@
+package rendezvous
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Waiting says how far the round is that a node waits for. Host names are those
+// of the first few nodes, sorted.
+type Waiting struct {
+	Joined     int           `json:"joined"`                // nodes that have joined it, or wait to
+	MinNodes   int           `json:"min_nodes"`             // that it needs
+	MaxNodes   int           `json:"max_nodes"`             // that it may have
+	LastCall   time.Duration `json:"last_call,omitempty"`   // left of it; 0 if it has not begun
+	Running    int           `json:"running,omitempty"`     // nodes still in the round before
+	Spare      int           `json:"spare,omitempty"`       // nodes on the redundancy list
+	Known      []string      `json:"known,omitempty"`       // that have joined
+	Missing    []string      `json:"missing,omitempty"`     // that were in the last round and are not back
+	NumMissing int           `json:"num_missing,omitempty"` // all of those
+	Left       time.Duration `json:"-"`                     // until this node gives up; 0: it does not
+}
+
+// few is how many names a Waiting holds.
+const few = 8
+
+// Waiting says how far the next round is. name gives a node's host name; last are
+// the participants of the last round, if known.
+func (s *State) Waiting(now time.Time, r Rules, last map[Node]int, name func(Node) string) Waiting {
+	w := Waiting{Joined: len(s.Participants), MinNodes: r.MinNodes, MaxNodes: r.MaxNodes, Spare: len(s.RedundancyList)}
+	if s.Complete {
+		w.Joined, w.Running = len(s.WaitList), len(s.Participants)
+		for n := range s.WaitList {
+			w.Known = note(w.Known, name(n))
+		}
+	} else {
+		if !s.Deadline.IsZero() {
+			w.LastCall = max(s.Deadline.Sub(now), 1)
+		}
+		for n := range s.Participants {
+			w.Known = note(w.Known, name(n))
+		}
+	}
+	for n := range last {
+		_, joined := s.Participants[n]
+		if !joined && !s.WaitList.Has(n) {
+			w.NumMissing++
+			w.Missing = note(w.Missing, name(n))
+		}
+	}
+	slices.Sort(w.Known)
+	slices.Sort(w.Missing)
+	return w
+}
+
+func note(list []string, name string) []string {
+	if len(list) == few {
+		return list
+	}
+	return append(list, name)
+}
+
+// String says it in one line.
+func (w Waiting) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d of %s nodes have joined", w.Joined, w.nodes())
+	if len(w.Known) > 0 {
+		fmt.Fprintf(&b, " (%s)", names(w.Known, w.Joined))
+	}
+	if w.NumMissing > 0 {
+		fmt.Fprintf(&b, ", missing %s", names(w.Missing, w.NumMissing))
+	}
+	if w.Running > 0 {
+		fmt.Fprintf(&b, ", %d still in the round before", w.Running)
+	}
+	if w.Spare > 0 {
+		fmt.Fprintf(&b, ", %d spare", w.Spare)
+	}
+	if w.LastCall > 0 {
+		fmt.Fprintf(&b, "; last call ends in %v", ceil(w.LastCall))
+	}
+	if w.Left > 0 {
+		fmt.Fprintf(&b, "; giving up in %v", ceil(w.Left))
+	}
+	return b.String()
+}
+
+func (w Waiting) nodes() string {
+	if w.MinNodes == w.MaxNodes {
+		return fmt.Sprint(w.MaxNodes)
+	}
+	return fmt.Sprintf("%d to %d", w.MinNodes, w.MaxNodes)
+}
+
+func names(some []string, all int) string {
+	text := strings.Join(some, ", ")
+	if more := all - len(some); more > 0 {
+		text = fmt.Sprintf("%s and %d more", text, more)
+	}
+	return text
+}
+
+func ceil(d time.Duration) time.Duration { return (d + time.Second - 1).Truncate(time.Second) }
