@@ -18,6 +18,7 @@ func (s *Supervisor) GuardPID() int { return s.system.guard.pid }
 var (
 	ParseKill = parseKill
 	LookPath  = lookPath
+	ReadWards = readWards
 )
 
 // A Wards is what a guard looks for.
@@ -28,4 +29,3 @@ func (w *wards) Cgroup() string          { return w.cgroup }
 func (w *wards) Tags() []string          { return w.tags }
 func (w *wards) Workers() map[int]uint64 { return w.workers }
 func (w *wards) End(deadline time.Time)  { w.end(deadline) }
-func NewWards() *Wards                   { return &wards{workers: map[int]uint64{}} }

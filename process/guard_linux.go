@@ -140,19 +140,28 @@ type wards struct {
 // exist.
 const maxRecord = 256 << 10
 
-// readWards reads records to their end.
+// readWards reads records to their end, which is the sender's: whatever is in them
+// must not make it seem to come earlier.
 func readWards(r io.Reader) *wards {
 	w := &wards{workers: map[int]uint64{}}
-	lines := bufio.NewScanner(r)
-	lines.Buffer(make([]byte, 0, 4096), maxRecord)
-	for lines.Scan() {
-		w.record(lines.Text())
+	lines := bufio.NewReaderSize(r, maxRecord)
+	for {
+		line, err := lines.ReadSlice('\n')
+		if err == nil {
+			w.record(string(line[:len(line)-1]))
+			continue
+		}
+		for err == bufio.ErrBufferFull {
+			_, err = lines.ReadSlice('\n')
+		}
+		if err != nil {
+			return w
+		}
 	}
-	return w
 }
 
-// record takes one record. One that makes no sense is dropped: the sender may have
-// been killed in the middle of it.
+// record takes one record. One that makes no sense is dropped, as is one without
+// its end: the sender may have been killed in the middle of it.
 func (w *wards) record(line string) {
 	if line == "" {
 		return

@@ -23,6 +23,7 @@ func TestMain(m *testing.M) {
 	registerFuncs()
 	process.FuncMain()
 	testproc.Main()
+	programMain()
 	os.Exit(m.Run())
 }
 
@@ -156,9 +157,11 @@ func (j *journal) await(t testing.TB, text string) {
 	}
 }
 
-// awaitEnd waits until processes are zombies or gone.
-func awaitEnd(t testing.TB, pids ...int) {
+// ends gets hold of processes and returns a function that waits until all of them
+// are zombies or gone.
+func ends(t testing.TB, pids ...int) (await func()) {
 	t.Helper()
+	fds := map[int]int{}
 	for _, pid := range pids {
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err == unix.ESRCH {
@@ -167,18 +170,26 @@ func awaitEnd(t testing.TB, pids ...int) {
 		if err != nil {
 			t.Skipf("needs pidfds: %v", err)
 		}
-		n := 0
-		for {
-			n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(testproc.Patience/time.Millisecond))
-			if err != unix.EINTR {
-				break
+		fds[pid] = fd
+		t.Cleanup(func() { unix.Close(fd) })
+	}
+	return func() {
+		t.Helper()
+		for pid, fd := range fds {
+			n, err := 0, error(unix.EINTR)
+			for err == unix.EINTR {
+				n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(testproc.Patience/time.Millisecond))
+			}
+			if n == 0 || err != nil {
+				t.Fatalf("process %d does not end: %v", pid, err)
 			}
 		}
-		unix.Close(fd)
-		if n == 0 || err != nil {
-			t.Fatalf("process %d does not end: %v", pid, err)
-		}
 	}
+}
+
+func awaitEnd(t testing.TB, pids ...int) {
+	t.Helper()
+	ends(t, pids...)()
 }
 
 // awaitReaped waits until a process is no longer there; nothing tells of that.

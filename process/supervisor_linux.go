@@ -161,14 +161,15 @@ func (s *Supervisor) shut() error {
 		y.reaper.Wait()
 		s.reapAdopted()
 	}
-	if y.guard != nil {
-		y.guard.stop()
-	}
 	var err error
 	for _, dir := range []*cgroup.Dir{y.cgroup, y.dropped} {
 		if dir != nil {
 			err = removeCgroup(dir)
 		}
+	}
+	// Not before: if this program is killed now, the guard does the rest.
+	if y.guard != nil {
+		y.guard.stop()
 	}
 	ceaseSubreaper()
 	return err

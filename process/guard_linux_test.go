@@ -1,0 +1,211 @@
+package process_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/process"
+)
+
+// A program with a guard is killed, and nothing is left of its workers.
+func TestGuard(t *testing.T) {
+	for _, tt := range []struct {
+		name, mode string
+		workers    []string
+		says       int // lines of the workers
+	}{
+		{"cgroups", "cgroups", []string{
+			"ignore:1/ignore:15/say:up/hang",
+			"spawn:setsid:ignore:15|say:stray|hang/say:up/hang",
+			"spawn:setsid,double,bare:ignore:15|say:stray|hang/say:up/hang",
+		}, 5},
+		{"no cgroups", "no cgroups", []string{
+			"ignore:1/ignore:15/say:up/hang",
+			"spawn::ignore:15|say:stray|hang/say:up/hang",
+			"spawn:double:ignore:15|say:stray|hang/say:up/hang",
+			"spawn:setsid:ignore:15|say:stray|hang/say:up/hang",
+			"spawn:setsid,double:ignore:15|say:stray|hang/say:up/hang",
+		}, 9},
+		{"a worker has ended", "no cgroups", []string{"spawn:setsid,double:ignore:15|say:stray|hang/say:first/gate", "say:up/hang"}, 3},
+		{"no workers", "cgroups", nil, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			lab := testproc.New(t)
+			cmd := program(t, lab, append([]string{"guarded", tt.mode}, tt.workers...)...)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			cgroup := ""
+			pids := map[string][]int{}
+			for range tt.says + 2 { // and the program's own
+				word, rest, _ := strings.Cut(lab.Line(), " ")
+				if word == "cgroup" {
+					cgroup = rest
+				} else if pid, err := strconv.Atoi(rest); err != nil {
+					t.Fatalf("board: %s %q", word, rest)
+				} else {
+					pids[word] = append(pids[word], pid)
+				}
+			}
+			if tt.mode == "cgroups" && cgroup == "(none)" {
+				t.Skip("needs the right to make a cgroup")
+			}
+			await := ends(t, slices.Concat(pids["guard"], pids["up"], pids["stray"])...)
+			if first := pids["first"]; len(first) > 0 {
+				await := ends(t, first...)
+				lab.OpenGate()
+				await()
+			}
+			if err := cmd.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait()
+			await()
+			lab.CheckNothingLeft()
+			if _, err := os.Stat(cgroup); cgroup != "(none)" && !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the cgroup is still there: %v", err)
+			}
+		})
+	}
+}
+
+// A program that ends takes its guard with it.
+func TestGuardEndsWithTheSupervisor(t *testing.T) {
+	lab := testproc.New(t)
+	s := supervisor(t, process.SupervisorConfig{Guard: true})
+	if pid := s.GuardPID(); pid != 0 {
+		t.Errorf("the guard %d runs before there is a worker", pid)
+	}
+	for range 2 {
+		wait(t, start(t, s, workers(lab, do("exit:0"))))
+	}
+	guard := s.GuardPID()
+	st, err := procfs.Read(guard)
+	if err != nil || !st.Alive() || st.Session != guard || st.Parent != os.Getpid() {
+		t.Errorf("guard %+v, %v", st, err)
+	}
+	// It does not heed what ends other programs.
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT} {
+		if err := syscall.Kill(guard, sig); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := syscall.Kill(guard, 0); err != syscall.ESRCH {
+		t.Errorf("the guard is still there: %v", err)
+	}
+}
+
+// Without its guard a Supervisor goes on.
+func TestGuardIsKilled(t *testing.T) {
+	for _, noCgroup := range []bool{false, true} {
+		lab := testproc.New(t)
+		s := supervisor(t, process.SupervisorConfig{Guard: true, NoCgroup: noCgroup})
+		g := start(t, s, workers(lab, do("say:up", "gate")))
+		lab.PID("up")
+		if err := syscall.Kill(s.GuardPID(), syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		awaitEnd(t, s.GuardPID())
+		lab.OpenGate()
+		if r := wait(t, g); r.IsFailed() {
+			t.Errorf("failed: %+v", r.Failures)
+		}
+		if r := wait(t, start(t, s, workers(lab, do("exit:0"), do("exit:0")))); r.IsFailed() {
+			t.Errorf("failed: %+v", r.Failures)
+		}
+	}
+}
+
+func TestReadWards(t *testing.T) {
+	type wards struct {
+		Cgroup  string
+		Tags    []string
+		Workers map[int]uint64
+	}
+	long := strings.Repeat("x", 300<<10)
+	for _, tt := range []struct {
+		name, text string
+		want       wards
+	}{
+		{"nothing", "", wards{}},
+		{"everything", "c/nowhere/muster-1\ntA=b c\ntMUSTER_WORKER=1.2.3\nw12 3400\nw13 99\n",
+			wards{"/nowhere/muster-1", []string{"A=b c", "MUSTER_WORKER=1.2.3"}, map[int]uint64{12: 3400, 13: 99}}},
+		{"gone again", "w12 1\nw13 2\nx12\nx14\n", wards{Workers: map[int]uint64{13: 2}}},
+		{"the number is another's", "w12 1\nx12\nw12 5\n", wards{Workers: map[int]uint64{12: 5}}},
+		{"twice", "tA=b\ntA=b\nc/a/b\nc/a/c\n", wards{Cgroup: "/a/c", Tags: []string{"A=b"}}},
+		{"nonsense", "\nz\nw\nw 1\nw12\nw12 x\nwx 1\nw12 -1\nx\nxx\nt\ntA\nc\ncrelative\n", wards{}},
+		{"not every process, and not init", "w0 1\nw1 1\nw-1 1\nw-12 1\n", wards{}},
+		{"cut short", "w12 34\nw13 3", wards{Workers: map[int]uint64{12: 34}}},
+		{"too long", "w12 1\ntA=" + long + "\nw13 2\n", wards{Workers: map[int]uint64{12: 1, 13: 2}}},
+		{"too long at the end", "w12 1\ntA=" + long, wards{Workers: map[int]uint64{12: 1}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := process.ReadWards(strings.NewReader(tt.text))
+			got := wards{w.Cgroup(), w.Tags(), w.Workers()}
+			if d := cmp.Diff(tt.want, got, cmpopts.EquateEmpty()); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+func FuzzReadWards(f *testing.F) {
+	f.Add("c/nowhere/muster-1\ntA=b c\nw12 3400\nx12\nw13 99\n")
+	f.Add("w-1 1\nw0 18446744073709551616\nxx\n\n\x00")
+	f.Fuzz(func(t *testing.T, text string) {
+		w := process.ReadWards(strings.NewReader(text))
+		for pid := range w.Workers() {
+			if pid <= 1 {
+				t.Errorf("would end the session of process %d", pid)
+			}
+		}
+		for _, tag := range w.Tags() {
+			if !strings.Contains(tag, "=") {
+				t.Errorf("tag %q", tag)
+			}
+		}
+		if w.Cgroup() != "" && w.Cgroup()[0] != '/' {
+			t.Errorf("cgroup %q", w.Cgroup())
+		}
+	})
+}
+
+// A guard ends the session of a worker, but not of a process that has its number by
+// now.
+func TestWardsOfRecycledNumbers(t *testing.T) {
+	lab := testproc.New(t)
+	s := supervisor(t, process.SupervisorConfig{NoCgroup: true})
+	g := start(t, s, workers(lab, do("spawn::say:up|hang", "say:up", "hang")))
+	pids := lab.PIDs("up", 2)
+	st, err := procfs.Read(g.PIDs()[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := process.ReadWards(strings.NewReader(fmt.Sprintf("w%d %d\n", st.PID, st.Start+1)))
+	other.End(time.Now().Add(testproc.Patience))
+	if n := len(lab.Left()); n != 2 {
+		t.Fatalf("%d processes are left, want both", n)
+	}
+	mine := process.ReadWards(strings.NewReader(fmt.Sprintf("w%d %d\n", st.PID, st.Start)))
+	mine.End(time.Now().Add(testproc.Patience))
+	awaitEnd(t, pids...)
+	if d := cmp.Diff(map[int]int{0: -9}, codes(wait(t, g))); d != "" {
+		t.Error(d)
+	}
+}

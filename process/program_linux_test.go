@@ -1,0 +1,144 @@
+package process_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/process"
+)
+
+// programs are what the test binary can be instead of a test: programs that use
+// the package, which a test can kill, or put somewhere. What they have to tell goes
+// to the board, or to stdout.
+var programs = map[string]func(args []string) error{
+	"guarded": guarded,
+	"oom":     oom,
+	"limits":  limits,
+}
+
+const programWord = "program" // the first argument
+
+func programMain() {
+	if len(os.Args) < 3 || os.Args[1] != programWord {
+		return
+	}
+	if err := programs[os.Args[2]](os.Args[3:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		testproc.Say("error: " + os.Args[2] + ": " + err.Error())
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// program returns a program that is not started yet. When the test ends it is
+// killed if it still runs.
+func program(t *testing.T, lab *testproc.Lab, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command(testproc.Program(), append([]string{programWord}, args...)...)
+	cmd.Env = lab.Env()
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	t.Cleanup(func() {
+		if cmd.Process != nil && cmd.ProcessState == nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+	return cmd
+}
+
+// scripted is a Config of workers that run scripts, their steps separated by "/".
+func scripted(scripts []string) process.Config {
+	cfg := process.Config{Entrypoint: testproc.Program(), Args: map[int][]string{}, Envs: noEnvs(len(scripts)), Grace: long, LeftoverGrace: long}
+	for i, script := range scripts {
+		cfg.Args[i] = testproc.Args(strings.Split(script, "/")...)
+	}
+	return cfg
+}
+
+// guarded is a program with a guard, with cgroups if args[0] says so, and with
+// workers that run the other args.
+func guarded(args []string) error {
+	s, err := process.NewSupervisor(process.SupervisorConfig{Guard: true, NoCgroup: args[0] != "cgroups"})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	g, err := s.Start(scripted(args[1:]))
+	if err != nil {
+		return err
+	}
+	testproc.Say(fmt.Sprintf("guard %d", s.GuardPID()))
+	if s.HasCgroup() {
+		testproc.Say("cgroup " + s.CgroupPath())
+	} else {
+		testproc.Say("cgroup (none)")
+	}
+	_, err = g.Wait(context.Background())
+	return err
+}
+
+// oom is a program in the cgroup args[0], without the kernel's log if args[1] says
+// so, and with workers that run the other args.
+func oom(args []string) error {
+	if err := os.WriteFile(args[0]+"/cgroup.procs", []byte(strconv.Itoa(os.Getpid())), 0); err != nil {
+		return err
+	}
+	if args[1] == "no log" {
+		if err := unix.Mount("/dev/null", "/dev/kmsg", "", unix.MS_BIND, ""); err != nil {
+			return err
+		}
+	}
+	s, err := process.NewSupervisor(process.SupervisorConfig{NoCgroup: true})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	g, err := s.Start(scripted(args[2:]))
+	if err != nil {
+		return err
+	}
+	r, err := g.Wait(context.Background())
+	if err != nil {
+		return err
+	}
+	for i := range len(r.Exits) {
+		x := r.Exits[i]
+		testproc.Say(fmt.Sprintf("%d %d %d %s", x.LocalRank, x.PID, x.Code, x.OOMKilled))
+	}
+	return nil
+}
+
+// limits is a program that prints what CheckLimits says of args[0] workers with at
+// most args[1] open files and args[2] processes.
+func limits(args []string) error {
+	var n [3]uint64
+	for i, arg := range args {
+		var err error
+		if n[i], err = strconv.ParseUint(arg, 10, 32); err != nil {
+			return err
+		}
+	}
+	for resource, limit := range map[int]uint64{unix.RLIMIT_NOFILE: n[1], unix.RLIMIT_NPROC: n[2]} {
+		if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: limit / 2, Max: limit}); err != nil {
+			return err
+		}
+	}
+	fmt.Println(process.CheckLimits(int(n[0])))
+	var files, processes unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return err
+	}
+	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &processes); err != nil {
+		return err
+	}
+	fmt.Printf("%d of %d, %d of %d\n", files.Cur, files.Max, processes.Cur, processes.Max)
+	return nil
+}
