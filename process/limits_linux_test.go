@@ -1,0 +1,82 @@
+package process_test
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/process"
+)
+
+func TestCheckLimits(t *testing.T) {
+	const nobody = 65534
+	for _, tt := range []struct {
+		name                      string
+		workers, files, processes int
+		root                      bool
+		want                      []string // lines; # is any number
+	}{
+		{"enough files", 4, 1000, 2000, true, []string{"<nil>", "500 of 1000, 1000 of 2000"}},
+		{"raised as far as necessary", 40, 1000, 2000, true, []string{"<nil>", "704 of 1000, 1000 of 2000"}},
+		{"too few files", 100, 1000, 2000, true, []string{
+			"the limit of open files (ulimit -n) is 1000, but 100 workers need 1664; raise the hard limit, or start fewer workers",
+			"500 of 1000, 1000 of 2000"}},
+		{"root may have more processes", 10, 1000, 20, true, []string{"<nil>", "500 of 1000, 10 of 20"}},
+		{"both too low", 100, 1000, 90, false, []string{
+			"the limit of open files (ulimit -n) is 1000, but 100 workers need 1664; raise the hard limit, or start fewer workers",
+			"the limit of processes (ulimit -u) is 90, but 100 workers need #, on top of the # threads and processes that the user has already; raise the hard limit, or start fewer workers",
+			"500 of 1000, 45 of 90"}},
+		{"enough", 100, 10_000, 19_000, false, []string{"<nil>", "5000 of 10000, 9500 of 19000"}},
+		{"both raised", 500, 10_000, 1000, false, []string{"<nil>", "8064 of 10000, # of 1000"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			cmd := exec.Command("/proc/self/exe", programWord, "limits", fmt.Sprint(tt.workers), fmt.Sprint(tt.files), fmt.Sprint(tt.processes))
+			cmd.Stderr = os.Stderr
+			switch root := os.Geteuid() == 0; {
+			case tt.root && !root:
+				t.Skip("needs root")
+			case root && !tt.root:
+				cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+			}
+			out, err := cmd.Output()
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
+			if strings.Contains(string(out), ", 500 of 1000") {
+				t.Errorf("got %q, want the limit of processes raised", out)
+			}
+			for i, want := range tt.want {
+				if strings.Contains(want, "#") && i < len(got) {
+					got[i] = numbers(got[i], want)
+				}
+			}
+			if d := cmp.Diff(tt.want, got); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+// numbers replaces those numbers in text by # that are # in pattern.
+func numbers(text, pattern string) string {
+	words, wanted := strings.Fields(text), strings.Fields(pattern)
+	for i, word := range words {
+		if i < len(wanted) && strings.HasPrefix(wanted[i], "#") {
+			words[i] = "#" + strings.TrimLeft(word, "0123456789")
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// What this program may have is enough for a worker.
+func TestCheckOwnLimits(t *testing.T) {
+	if err := process.CheckLimits(1); err != nil {
+		t.Error(err)
+	}
+}
