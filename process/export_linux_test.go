@@ -16,9 +16,11 @@ func (s *Supervisor) CgroupPath() string { return s.system.cgroup.Path() }
 func (s *Supervisor) GuardPID() int { return s.system.guard.pid }
 
 var (
-	ParseKill = parseKill
-	LookPath  = lookPath
-	ReadWards = readWards
+	ParseKill   = parseKill
+	LookPath    = lookPath
+	ReadWards   = readWards
+	ReadResult  = readResult
+	ErrNoResult = errNoResult
 )
 
 // A Wards is what a guard looks for.

@@ -228,7 +228,7 @@ func TestStartErrorEndsLowerRanks(t *testing.T) {
 		for i, dir := range []string{good, good, bad, good} {
 			cfg.Envs[i]["PATH"] = dir
 		}
-		cfg.Logs = attempt(t, 4, logs.Config{Redirects: logs.StdForAll(logs.StdAll)})
+		cfg.Logs = attempt(t, 4, quiet)
 		g, err := s.Start(cfg)
 		failure, ok := errors.AsType[*process.StartError](err)
 		if g != nil || !ok || failure.LocalRank != 2 || failure.Path != bad+"/prog" || failure.Err != syscall.ENOEXEC {
@@ -405,6 +405,9 @@ func TestDescriptors(t *testing.T) {
 		t.Error(d)
 	}
 }
+
+// quiet keeps output from the console.
+var quiet = logs.Config{Redirects: logs.StdForAll(logs.StdAll)}
 
 // attempt is where the output of n workers goes.
 func attempt(t *testing.T, n int, cfg logs.Config) *logs.Attempt {
