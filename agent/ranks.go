@@ -3,17 +3,14 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"strings"
+	"time"
 
+	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
 )
-
-// ranks are the numbers of this host's first worker and the sizes of the job.
-// Worker i has each base plus i.
-type ranks struct {
-	base, world         int
-	roleBase, roleWorld int
-}
 
 // Keys of the agents' store. Source: SimpleElasticAgent in
 // elastic/agent/server/api.py.
@@ -30,47 +27,76 @@ type roleInfo struct {
 	LocalWorldSize int    `json:"local_world_size"`
 }
 
+// assignRanks finds this node's ranks and tells the attempt. Only where nodes
+// have to exchange them that takes time, and a goroutine.
+func (a *Agent) assignRanks(at *attempt) {
+	spec, round := &a.cfg.Spec, at.round
+	done := func(ranks rendezvous.Ranks, err error) {
+		n := news{ev: evAssigned, ranks: ranks}
+		if err != nil {
+			n = news{ev: evAssignFailed, err: fmt.Errorf("assign ranks: %w", err)}
+		}
+		at.tell(n)
+	}
+	switch {
+	case round.Ranks != nil:
+		done(*round.Ranks, nil)
+	case a.cfg.IdenticalWorkers:
+		done(identicalRanks(round.Rank, round.WorldSize, spec.LocalWorldSize), nil)
+	case at.alone():
+		done(assign([]roleInfo{{spec.Role, 0, spec.LocalWorldSize}})[0], nil)
+	default:
+		at.wg.Go(func() {
+			ranks, err := exchangeRanks(at.life, round.Store, round.Rank, round.WorldSize, spec.Role, spec.LocalWorldSize)
+			if at.life.Err() == nil {
+				done(ranks, err)
+			}
+		})
+	}
+}
+
 // assign gives every agent its ranks: base ranks are running sums of the local
 // world sizes in order of group rank, role ranks the same over equal roles.
-func assign(infos []roleInfo) []ranks {
-	out := make([]ranks, len(infos))
+func assign(infos []roleInfo) []rendezvous.Ranks {
+	out := make([]rendezvous.Ranks, len(infos))
 	world, roleWorld := 0, map[string]int{}
 	for i, info := range infos {
-		out[i].base, out[i].roleBase = world, roleWorld[info.Role]
+		out[i].Base, out[i].RoleBase = world, roleWorld[info.Role]
 		world += info.LocalWorldSize
 		roleWorld[info.Role] += info.LocalWorldSize
 	}
 	for i, info := range infos {
-		out[i].world, out[i].roleWorld = world, roleWorld[info.Role]
+		out[i].WorldSize, out[i].RoleWorldSize = world, roleWorld[info.Role]
 	}
 	return out
 }
 
 // exchangeRanks assigns ranks through the store of a round. Group rank 0
-// gathers what every agent says of itself and writes each one's answer.
-func exchangeRanks(ctx context.Context, s store.Store, groupRank, groupSize int, role string, localSize int) (ranks, error) {
+// gathers what every agent says of itself and writes each one's answer. It waits
+// as long as the store lets it; the error says for which node.
+func exchangeRanks(ctx context.Context, s store.Store, groupRank, groupSize int, role string, localSize int) (ranks rendezvous.Ranks, err error) {
 	mine, err := json.Marshal(roleInfo{Role: role, Rank: groupRank, LocalWorldSize: localSize})
 	if err != nil {
-		return ranks{}, err
+		return ranks, err
 	}
 	if err := s.Set(ctx, fmt.Sprint(roleInfoPrefix, groupRank), mine); err != nil {
-		return ranks{}, err
+		return ranks, err
 	}
 	if groupRank == 0 {
 		if err := answerRanks(ctx, s, groupSize); err != nil {
-			return ranks{}, err
+			return ranks, err
 		}
 	}
 	key := fmt.Sprint(assignedRanksPrefix, groupRank)
 	text, err := s.Get(ctx, key)
 	if err != nil {
-		return ranks{}, err
+		return ranks, silentNodes(ctx, s, groupSize, err)
 	}
 	var list []int
 	if err := json.Unmarshal(text, &list); err != nil || len(list) != 4 {
-		return ranks{}, fmt.Errorf("%s holds %.100q, want a list of four numbers", key, text)
+		return ranks, fmt.Errorf("%s holds %.100q, want a list of four numbers", key, text)
 	}
-	return ranks{base: list[0], world: list[1], roleBase: list[2], roleWorld: list[3]}, nil
+	return rendezvous.Ranks{Base: list[0], WorldSize: list[1], RoleBase: list[2], RoleWorldSize: list[3]}, nil
 }
 
 func answerRanks(ctx context.Context, s store.Store, groupSize int) error {
@@ -80,7 +106,7 @@ func answerRanks(ctx context.Context, s store.Store, groupSize int) error {
 	}
 	texts, err := s.MultiGet(ctx, keys)
 	if err != nil {
-		return err
+		return silentNodes(ctx, s, groupSize, err)
 	}
 	infos := make([]roleInfo, groupSize)
 	for i, text := range texts {
@@ -91,15 +117,43 @@ func answerRanks(ctx context.Context, s store.Store, groupSize int) error {
 	values := make([][]byte, groupSize)
 	for i, r := range assign(infos) {
 		keys[i] = fmt.Sprint(assignedRanksPrefix, i)
-		values[i] = fmt.Appendf(nil, "[%d, %d, %d, %d]", r.base, r.world, r.roleBase, r.roleWorld)
+		values[i] = fmt.Appendf(nil, "[%d, %d, %d, %d]", r.Base, r.WorldSize, r.RoleBase, r.RoleWorldSize)
 	}
 	return s.MultiSet(ctx, keys, values)
 }
 
+// silentNodes adds to the error of a wait in vain which nodes were waited for.
+func silentNodes(ctx context.Context, s store.Store, groupSize int, err error) error {
+	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+		return err // not in vain: somebody has other plans
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	const most = 8
+	var silent []string
+	for i := 0; i < groupSize && len(silent) <= most; i++ {
+		if said, err := s.Check(ctx, fmt.Sprint(roleInfoPrefix, i)); err == nil && !said {
+			silent = append(silent, fmt.Sprint(i))
+		}
+	}
+	switch {
+	case len(silent) > most:
+		return fmt.Errorf("nothing was heard of nodes %s and more (%s<group rank>); did their agents die, or can they not reach the store? %w",
+			strings.Join(silent[:most], ", "), roleInfoPrefix, err)
+	case len(silent) > 0:
+		return fmt.Errorf("nothing was heard of node %s (%s<group rank>); did its agent die, or can it not reach the store? %w",
+			strings.Join(silent, ", "), roleInfoPrefix, err)
+	}
+	if ok, cerr := s.Check(ctx, fmt.Sprint(roleInfoPrefix, 0)); cerr == nil && ok {
+		return fmt.Errorf("node 0 has answered nobody (%s<group rank>), though all nodes have said what they run; did its agent die? %w", assignedRanksPrefix, err)
+	}
+	return err
+}
+
 // identicalRanks assigns ranks without the store, for agents that all have the
 // same local world size and role (TORCH_ELASTIC_WORKER_IDENTICAL).
-func identicalRanks(groupRank, groupSize, localSize int) ranks {
-	r := ranks{base: groupRank * localSize, world: groupSize * localSize}
-	r.roleBase, r.roleWorld = r.base, r.world
+func identicalRanks(groupRank, groupSize, localSize int) rendezvous.Ranks {
+	r := rendezvous.Ranks{Base: groupRank * localSize, WorldSize: groupSize * localSize}
+	r.RoleBase, r.RoleWorldSize = r.Base, r.WorldSize
 	return r
 }

@@ -8,24 +8,29 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
 )
+
+func nums(base, world, roleBase, roleWorld int) rendezvous.Ranks {
+	return rendezvous.Ranks{Base: base, WorldSize: world, RoleBase: roleBase, RoleWorldSize: roleWorld}
+}
 
 // Source: SimpleElasticAgent._assign_worker_ranks.
 func TestAssign(t *testing.T) {
 	tests := []struct {
 		name  string
 		infos []roleInfo
-		want  []ranks
+		want  []rendezvous.Ranks
 	}{
-		{"one node", []roleInfo{{"a", 0, 4}}, []ranks{{0, 4, 0, 4}}},
-		{"two nodes of different size", []roleInfo{{"a", 0, 2}, {"a", 1, 1}}, []ranks{{0, 3, 0, 3}, {2, 3, 2, 3}}},
+		{"one node", []roleInfo{{"a", 0, 4}}, []rendezvous.Ranks{nums(0, 4, 0, 4)}},
+		{"two nodes of different size", []roleInfo{{"a", 0, 2}, {"a", 1, 1}}, []rendezvous.Ranks{nums(0, 3, 0, 3), nums(2, 3, 2, 3)}},
 		{"two roles", []roleInfo{{"a", 0, 2}, {"b", 1, 3}, {"a", 2, 1}},
-			[]ranks{{0, 6, 0, 3}, {2, 6, 0, 3}, {5, 6, 2, 3}}},
+			[]rendezvous.Ranks{nums(0, 6, 0, 3), nums(2, 6, 0, 3), nums(5, 6, 2, 3)}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if diff := cmp.Diff(tt.want, assign(tt.infos), cmp.AllowUnexported(ranks{})); diff != "" {
+			if diff := cmp.Diff(tt.want, assign(tt.infos)); diff != "" {
 				t.Errorf("assign (-want +got):\n%s", diff)
 			}
 		})
@@ -34,7 +39,7 @@ func TestAssign(t *testing.T) {
 
 func TestExchangeRanks(t *testing.T) {
 	s := store.NewMemory()
-	got := make([]ranks, 3)
+	got := make([]rendezvous.Ranks, 3)
 	errs := make([]error, 3)
 	var wg sync.WaitGroup
 	for i, size := range []int{2, 1, 3} {
@@ -46,8 +51,8 @@ func TestExchangeRanks(t *testing.T) {
 			t.Errorf("agent %d: %v", i, err)
 		}
 	}
-	want := []ranks{{0, 6, 0, 6}, {2, 6, 2, 6}, {3, 6, 3, 6}}
-	if diff := cmp.Diff(want, got, cmp.AllowUnexported(ranks{})); diff != "" {
+	want := []rendezvous.Ranks{nums(0, 6, 0, 6), nums(2, 6, 2, 6), nums(3, 6, 3, 6)}
+	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("exchangeRanks (-want +got):\n%s", diff)
 	}
 	// What a Python agent reads, spelt as Python spells it.
@@ -72,7 +77,7 @@ func TestExchangeRanksRefusesNonsense(t *testing.T) {
 }
 
 func TestIdenticalRanks(t *testing.T) {
-	if got, want := identicalRanks(2, 3, 4), (ranks{8, 12, 8, 12}); got != want {
+	if got, want := identicalRanks(2, 3, 4), nums(8, 12, 8, 12); got != want {
 		t.Errorf("identicalRanks(2, 3, 4) = %+v, want %+v", got, want)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/metrics"
-	"github.com/muster-run/muster/process"
 )
 
 // event returns what all events of this agent have in common. at may be nil,
@@ -46,26 +45,27 @@ func (a *Agent) recordStep(at *attempt, state events.State, began time.Time, err
 
 func (a *Agent) workerEvent(at *attempt, state events.State, localRank, pid int) events.Event {
 	e := a.event(at, events.Worker, state)
-	rank := at.ranks.base + localRank
+	rank := at.ranks.Base + localRank
 	e.GlobalRank, e.PID = &rank, pid
 	e.LocalRank = localRank
-	e.RoleRank, e.RoleWorldSize = at.ranks.roleBase+localRank, at.ranks.roleWorld
+	e.RoleRank, e.RoleWorldSize = at.ranks.RoleBase+localRank, at.ranks.RoleWorldSize
 	return e
 }
 
 // recordEnd records how every worker of the last attempt ended, and the agent.
-func (a *Agent) recordEnd(at *attempt, exits map[int]process.Exit, r *Result, began time.Time, err error) {
+func (a *Agent) recordEnd(at *attempt, r *Result, began time.Time, err error) {
 	took := time.Since(began)
 	for i := range a.cfg.Spec.LocalWorldSize {
-		exit, ended := exits[i]
+		exit, ended := at.exits[i]
 		if !ended {
 			continue
 		}
 		state := events.Succeeded
 		var f *failure.ProcessFailure
-		if r.State != Succeeded {
+		if r == nil || r.State != Succeeded {
 			state = events.Terminated
-			if f = r.Failures[at.ranks.base+i]; f != nil {
+			if r != nil && r.Failures[at.ranks.Base+i] != nil {
+				f = r.Failures[at.ranks.Base+i]
 				state = events.Failed
 			}
 		}
@@ -76,7 +76,7 @@ func (a *Agent) recordEnd(at *attempt, exits map[int]process.Exit, r *Result, be
 		}
 		a.cfg.Events.Record(e)
 	}
-	failed := err != nil || r.State != Succeeded
+	failed := err != nil || r == nil || r.State != Succeeded
 	a.metrics.Step(metrics.Run, began, err)
 	a.metrics.Summary(a.cfg.Spec.Role, failed, a.cfg.MaxRestarts, a.cfg.MaxRestarts-a.restarts)
 	state := events.Succeeded

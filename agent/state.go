@@ -14,17 +14,43 @@ const (
 	Failed    State = "FAILED"    // a worker failed, or the job was stopped
 )
 
-// event is something that happened to the worker group.
+// phase is how far an attempt has come on this host.
+type phase uint8
+
+const (
+	assigning phase = iota // the nodes of the round exchange their ranks
+	running                // workers run
+	finished               // this host's workers have succeeded; it waits at the exit barrier
+	bereft                 // workers lost their peers; the agent waits to hear why
+)
+
+// event is something that happened to the worker group, or to the job.
 type event uint8
 
 const (
-	evStarted      event = iota // all workers run
-	evStartFailed               // a worker could not be started
-	evSucceeded                 // all workers exited 0
-	evFailed                    // a worker ended otherwise
-	evUnhealthy                 // a worker is stuck in uninterruptible sleep
-	evNodesWaiting              // other nodes wait to be admitted
-	evSignal                    // the agent was told to stop
+	evAssigned     event = iota + 1 // this host has its ranks
+	evAssignFailed                  // it did not get them
+	evStarted                       // all workers run
+	evStartFailed                   // a worker could not be started
+	evSucceeded                     // all workers exited 0
+	evFailed                        // a worker ended otherwise
+	evLostPeers                     // workers failed since they lost connections to others
+	evNoNews                        // and nobody said why
+	evUnhealthy                     // a worker is stuck in uninterruptible sleep
+	evSignal                        // the agent was told to stop
+
+	evNodesWaiting    // other nodes wait to be admitted
+	evNodeGone        // a node of the round is lost or has left
+	evDoneNodeGone    // the same, after its workers had succeeded
+	evEvicted         // the others count this node as lost
+	evClosed          // the job was ended elsewhere
+	evClosedWhenDone  // the same, by a node whose workers had succeeded
+	evDisconnected    // the rendezvous cannot be reached any more
+	evPeerRestarts    // another node's workers failed; all start again
+	evPeerGaveUp      // the same, and no restarts are left
+	evBarrierPassed   // all nodes have reached the exit barrier
+	evBarrierTimedOut // they have not, in time
+	evBarrierBroken   // the exit barrier does not work
 )
 
 // action is what the agent does about it.
@@ -32,39 +58,83 @@ type action uint8
 
 const (
 	actWatch   action = iota // wait for the next event
-	actFinish                // exit barrier, then success
+	actStart                 // start the workers
+	actBarrier               // wait for the other nodes' workers
+	actListen                // wait for word from the other nodes
+	actFinish                // success
 	actRestart               // count a restart, then a new round
+	actFollow                // a new round, with the count of the node that failed
 	actRejoin                // a new round, nothing counted
 	actFail                  // report and give up
-	actStop                  // stop the workers with the signal received
+	actStop                  // stop the workers with the signal received, leave the job
+	actEnded                 // stop the workers: the job is over
+	actAbort                 // stop the workers and return an error
 )
 
-// next decides what to do about ev: the state the group is then in, and the
-// action. restartsLeft is how many more restarts the job may use.
+// next decides what to do about ev in a phase: the state that the group is then
+// in, and the action. restartsLeft is how many more restarts the job may use.
 //
 // A worker that cannot be started is not tried again: whatever is missing will
 // be missing the next time. Neither is a group with a worker that cannot be
 // killed, which may still hold its GPU.
-func next(ev event, restartsLeft int) (State, action) {
+//
+// A host whose workers have succeeded goes where the others go: into a new
+// round if they start one, since they cannot train without it. It succeeds if
+// the job ends without saying that it failed.
+func next(ev event, ph phase, restartsLeft int) (State, action) {
 	switch ev {
+	case evAssigned:
+		return Init, actStart
 	case evStarted:
 		return Healthy, actWatch
 	case evSucceeded:
-		return Succeeded, actFinish
-	case evFailed:
+		return Succeeded, actBarrier
+	case evLostPeers:
+		return Failed, actListen
+	case evFailed, evNoNews:
 		if restartsLeft > 0 {
 			return Stopped, actRestart
 		}
 		return Failed, actFail
-	case evNodesWaiting:
+	case evNodesWaiting, evNodeGone, evEvicted:
 		return Stopped, actRejoin
+	case evPeerRestarts:
+		return Stopped, actFollow
+	case evDoneNodeGone:
+		return ph.state(), actWatch
+	case evBarrierPassed, evBarrierTimedOut, evBarrierBroken:
+		return Succeeded, actFinish
 	case evUnhealthy:
 		return Unhealthy, actFail
 	case evSignal:
 		return Failed, actStop
-	case evStartFailed:
+	case evStartFailed, evPeerGaveUp:
 		return Failed, actFail
-	default:
-		return Unknown, actFail
+	case evAssignFailed:
+		return Failed, actAbort
 	}
+	switch { // the end of the rendezvous
+	case ev == evClosedWhenDone && ph != finished:
+		return ph.state(), actWatch
+	case ev < evClosed || ev > evDisconnected:
+		return Unknown, actFail
+	case ph == finished:
+		return Succeeded, actFinish
+	case ev == evDisconnected:
+		return Failed, actAbort
+	}
+	return Failed, actEnded
+}
+
+// state is the state of a group while nothing new has happened.
+func (ph phase) state() State {
+	switch ph {
+	case running:
+		return Healthy
+	case finished:
+		return Succeeded
+	case bereft:
+		return Failed
+	}
+	return Init
 }

@@ -1,0 +1,132 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/muster-run/muster/store"
+)
+
+// Keys of the exit barrier, as store.Barrier has them.
+// Source: store_util.barrier in elastic/utils/store.py.
+const (
+	barrierCount = exitBarrierKey + "/num_members"
+	barrierLast  = exitBarrierKey + "/last_member"
+)
+
+// enterBarrier begins to wait for the other nodes' workers to succeed too.
+func (a *Agent) enterBarrier(at *attempt) {
+	at.since = time.Now()
+	at.setAlarm(a.cfg.ExitBarrierTimeout)
+	at.wg.Go(func() {
+		n := news{ev: evBarrierPassed}
+		if err := passBarrier(at.life, at.round.Store, at.round.Rank, at.round.WorldSize); err != nil {
+			n = news{ev: evBarrierBroken, err: err}
+		}
+		at.tell(n)
+	})
+}
+
+// passBarrier meets the agents of all n nodes, whatever they are, and waits for
+// them. Those that count as done have been counted, so that one that is lost
+// afterwards is not missed.
+func passBarrier(ctx context.Context, s store.Store, groupRank, n int) error {
+	arrived, err := s.Add(ctx, barrierCount, 1)
+	if err != nil {
+		return err
+	}
+	if arrived >= int64(n) {
+		return s.Set(ctx, barrierLast, []byte("1"))
+	}
+	if err := s.Set(ctx, fmt.Sprint(donePrefix, groupRank), []byte("1")); err != nil {
+		return err
+	}
+	for {
+		err := s.Wait(ctx, barrierLast)
+		if err == nil || ctx.Err() != nil || !errors.Is(err, store.ErrTimeout) {
+			return err
+		}
+	}
+}
+
+// isDone says whether the workers of a node had succeeded. An agent of
+// TorchElastic does not say so itself: it may be one that waits at the barrier,
+// where it sends no keep-alives, if more agents are there than have said so.
+func (a *Agent) isDone(at *attempt, groupRank int) bool {
+	ctx, cancel := context.WithTimeout(at.life, a.cfg.PeerTimeout)
+	defer cancel()
+	s := at.round.Store
+	if done, err := s.Check(ctx, fmt.Sprint(donePrefix, groupRank)); err != nil || done {
+		return done
+	}
+	if ours, err := s.Check(ctx, fmt.Sprint(agentPrefix, groupRank)); err != nil || ours {
+		return false
+	}
+	arrived, err := s.Add(ctx, barrierCount, 0)
+	for i := 0; i < at.round.WorldSize && arrived > 0 && err == nil; i++ {
+		var done bool
+		if done, err = s.Check(ctx, fmt.Sprint(donePrefix, i)); done {
+			arrived--
+		}
+	}
+	return err == nil && arrived > 0
+}
+
+// finish is the success of this host's workers. That the others cannot be waited
+// for is no failure of the job.
+func (a *Agent) finish(ctx context.Context, at *attempt, n news) *Result {
+	elapsed := time.Since(at.since)
+	r := a.succeeded(at)
+	r.Left = n.ev != evBarrierPassed
+	switch n.ev {
+	case evBarrierTimedOut:
+		a.log.Error("exit barrier: some nodes did not finish in time; this host leaves the job to them",
+			"missing", strings.Join(a.missing(ctx, at), ", "), "elapsed", elapsed)
+	case evBarrierBroken:
+		a.log.Error("exit barrier", "error", n.err, "elapsed", elapsed)
+	case evDisconnected:
+		a.log.Error("exit barrier: lost the connection to the rendezvous", "error", n.change.Err, "elapsed", elapsed)
+	case evClosed, evClosedWhenDone:
+		a.log.Info("the job has ended; the workers of this host had succeeded", "elapsed", elapsed)
+	}
+	return r
+}
+
+// missing names the nodes that have not reached the exit barrier, as far as they
+// say.
+func (a *Agent) missing(ctx context.Context, at *attempt) []string {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)
+	defer cancel()
+	const most = 8
+	var names []string
+	for i := range at.round.WorldSize {
+		if i == at.round.Rank {
+			continue
+		}
+		done, err := at.round.Store.Check(ctx, fmt.Sprint(donePrefix, i))
+		if err != nil {
+			break
+		}
+		if done {
+			continue
+		}
+		if len(names) == most {
+			names = append(names, "and others")
+			break
+		}
+		names = append(names, nodeName(ctx, at, i))
+	}
+	return names
+}
+
+// nodeName is what is known of a node: "host2 (node 1)".
+func nodeName(ctx context.Context, at *attempt, groupRank int) string {
+	host, err := lookUp(ctx, at.round.Store, fmt.Sprint(agentPrefix, groupRank))
+	if err != nil || len(host) == 0 {
+		return fmt.Sprintf("node %d", groupRank)
+	}
+	return fmt.Sprintf("%.255s (node %d)", host, groupRank)
+}

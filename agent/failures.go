@@ -1,0 +1,316 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"syscall"
+
+	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/store"
+)
+
+// Keys of our own in the store of a round. Nothing waits for an agent of
+// TorchElastic to set them.
+const (
+	// agentPrefix + group rank: the host's name. Who sets it knows the other keys.
+	agentPrefix = "muster/agents/"
+	// failedKey: the record of the node whose workers failed first.
+	failedKey = "muster/failed"
+	// donePrefix + group rank: set once the node's workers have succeeded and it
+	// is counted at the exit barrier.
+	donePrefix = "muster/done/"
+	// failuresPrefix + group rank: how the node's workers failed.
+	failuresPrefix = "muster/failures/"
+	// reportKey: the failures of all nodes, gathered by the one of the record.
+	reportKey = "muster/report"
+	// readKey is a barrier of those that have read it.
+	readKey = "muster/read"
+)
+
+// restartsKey is in the store of the job: how many restarts it has used.
+const restartsKey = "restarts"
+
+// record says whose failure ended a round, and what follows.
+type record struct {
+	Node     int    `json:"node"` // group rank
+	Rank     int    `json:"rank"` // of the worker; -1 where there is none
+	Host     string `json:"host"`
+	Restarts int    `json:"restarts"` // the job's, after this
+	Final    bool   `json:"final"`    // there will be no further round
+	Cause    string `json:"cause"`
+}
+
+func (r *record) news() news {
+	if r.Final {
+		return news{ev: evPeerGaveUp, record: r}
+	}
+	return news{ev: evPeerRestarts, record: r}
+}
+
+// parseRecord reads what another agent wrote.
+func parseRecord(text []byte) (*record, error) {
+	r := record{Node: -1, Rank: -1}
+	if err := json.Unmarshal(text, &r); err != nil || r.Node < 0 || r.Restarts < 0 {
+		return nil, fmt.Errorf("%s holds %.100q, want an agent's record of a failure", failedKey, text)
+	}
+	return &r, nil
+}
+
+// announce tells the other nodes that this one's workers failed. The first to do
+// so decides what follows, by its own --max-restarts: announce returns the news
+// that another was first, or puts this node's record into n.
+func (a *Agent) announce(ctx context.Context, at *attempt, n *news, final bool) *news {
+	if n.record != nil || at.alone() && a.cfg.Rendezvous.Changes() == nil {
+		return nil
+	}
+	rec := a.newRecord(at, n.err, final)
+	n.record = rec
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)
+	defer cancel()
+	if !final {
+		if err := raise(ctx, at.round.JobStore, restartsKey, rec.Restarts); err != nil {
+			a.log.Warn("count the restart for the whole job", "error", err)
+		}
+	}
+	if at.alone() {
+		return nil
+	}
+	text, err := json.Marshal(rec)
+	if err != nil {
+		a.log.Warn("tell the other nodes of the failure", "error", err)
+		return nil
+	}
+	found, err := at.round.Store.CompareAndSet(ctx, failedKey, nil, text)
+	if err != nil {
+		a.log.Warn("tell the other nodes of the failure", "error", err)
+		return nil
+	}
+	if string(found) == string(text) {
+		return nil
+	}
+	first, err := parseRecord(found)
+	if err != nil {
+		a.log.Warn("another node's failure", "error", err)
+		return nil
+	}
+	other := first.news()
+	return &other
+}
+
+// newRecord makes this node's record.
+func (a *Agent) newRecord(at *attempt, err error, final bool) *record {
+	rec := &record{Node: at.round.Rank, Rank: -1, Host: a.cfg.Host, Restarts: a.restarts, Final: final}
+	if !final {
+		rec.Restarts++
+	}
+	a.explain(at, err)
+	if root := failure.NewReport(failure.ReportConfig{}, at.failures).Root(); root != nil {
+		rec.Rank, rec.Cause = root.Rank, root.Cause
+	} else if err != nil {
+		rec.Cause = err.Error()
+	}
+	return rec
+}
+
+// hear waits for another node's failure. It also tells the others that this agent
+// knows the keys of muster.
+func (a *Agent) hear(at *attempt) {
+	s := at.round.Store
+	err := s.Set(at.life, fmt.Sprint(agentPrefix, at.round.Rank), []byte(a.cfg.Host))
+	var text []byte
+	if err == nil {
+		text, err = patientGet(at.life, s, failedKey)
+	}
+	if at.life.Err() != nil {
+		return
+	}
+	var rec *record
+	if err == nil {
+		rec, err = parseRecord(text)
+	}
+	if err != nil {
+		a.log.Warn("cannot hear of failures on other hosts in this round", "round", at.round.Round, "error", err)
+		return
+	}
+	at.tell(rec.news())
+}
+
+// patientGet waits for a key beyond the store's own time limit.
+func patientGet(ctx context.Context, s store.Store, key string) ([]byte, error) {
+	for {
+		text, err := s.Get(ctx, key)
+		if err == nil || ctx.Err() != nil || !errors.Is(err, store.ErrTimeout) {
+			return text, err
+		}
+	}
+}
+
+// lookUp reads a key if it is there.
+func lookUp(ctx context.Context, s store.Store, key string) ([]byte, error) {
+	there, err := s.Check(ctx, key)
+	if err != nil || !there {
+		return nil, err
+	}
+	return s.Get(ctx, key)
+}
+
+// raise sets the number at key to n unless it is that much already.
+func raise(ctx context.Context, s store.Store, key string, n int) error {
+	old := []byte{}
+	for range 1000 {
+		found, err := s.CompareAndSet(ctx, key, old, strconv.AppendInt(nil, int64(n), 10))
+		if err != nil {
+			return err
+		}
+		have, err := strconv.Atoi(string(found))
+		if err != nil {
+			return fmt.Errorf("%s holds %.100q, want a number", key, found)
+		}
+		if have >= n {
+			return nil
+		}
+		old = found
+	}
+	return fmt.Errorf("%s is changed all the time", key)
+}
+
+// learnRestarts finds out how many restarts the job has used before a round. Where
+// nobody else can have counted one, nobody is asked.
+func (a *Agent) learnRestarts(ctx context.Context, at *attempt) {
+	if at.round.Round == 0 || at.alone() && a.cfg.Rendezvous.Changes() == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)
+	defer cancel()
+	n, err := at.round.JobStore.Add(ctx, restartsKey, 0)
+	if err != nil {
+		a.log.Warn("cannot learn how many restarts the job has used", "error", err, "restart", a.restarts)
+		return
+	}
+	if n > int64(a.restarts) && n < 1<<31 {
+		a.restarts = int(n)
+	}
+}
+
+// restart counts a restart for this host's own failure, and keeps a report of it.
+func (a *Agent) restart(at *attempt, rec *record) {
+	failed := a.failed(at, Stopped, a.ownReport(at))
+	a.restarts++
+	if rec != nil {
+		a.restarts = max(a.restarts, rec.Restarts)
+	}
+	a.log.Warn("restarting the worker group", "cause", failed.Report.Root().Error(),
+		"restart", fmt.Sprintf("%d/%d", a.restarts, a.cfg.MaxRestarts), "report", failed.ReportFile)
+}
+
+// follow stops the workers since another node's have failed, and goes on with the
+// count of that node.
+func (a *Agent) follow(ctx context.Context, at *attempt, rec *record) {
+	a.log.Warn("workers failed on another host; restarting the worker group with it", "host", rec.Host, "rank", rec.Rank,
+		"cause", rec.Cause, "restart", fmt.Sprintf("%d/%d", rec.Restarts, a.cfg.MaxRestarts))
+	a.stopWorkers(ctx, at, syscall.SIGTERM)
+	a.restarts = max(a.restarts, rec.Restarts)
+}
+
+// changed says what a change of the set of nodes means. Where the store has to be
+// asked, a goroutine does so and tells.
+func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
+	n := news{change: c}
+	switch c.Kind {
+	case rendezvous.NodesWaiting:
+		n.ev = evNodesWaiting
+	case rendezvous.Evicted:
+		n.ev = evEvicted
+	case rendezvous.Disconnected:
+		n.ev = evDisconnected
+	case rendezvous.NodeLost, rendezvous.NodeLeft:
+		if c.Rank < 0 || c.Rank >= at.round.WorldSize || c.Rank == at.round.Rank || at.gone[c.Rank] {
+			return news{} // it has no part in the round, or no longer
+		}
+		if at.gone == nil {
+			at.gone = map[int]bool{}
+		}
+		at.gone[c.Rank] = true
+		if at.phase == assigning {
+			n.ev = evNodeGone
+			break
+		}
+		at.wg.Go(func() {
+			n.ev = evNodeGone
+			if a.isDone(at, c.Rank) {
+				n.ev = evDoneNodeGone
+			}
+			at.tell(n)
+		})
+		return news{}
+	case rendezvous.Closed:
+		if at.phase == assigning || at.alone() {
+			n.ev = evClosed
+			break
+		}
+		at.wg.Go(func() { at.tell(a.whyClosed(at, n)) })
+		return news{}
+	}
+	return n
+}
+
+// whyClosed looks in the store for the reason why a node closed the rendezvous.
+func (a *Agent) whyClosed(at *attempt, n news) news {
+	ctx, cancel := context.WithTimeout(at.life, a.cfg.PeerTimeout)
+	defer cancel()
+	if rec := findRecord(ctx, at); rec != nil {
+		return rec.news()
+	}
+	n.ev = evClosed
+	if arrived, err := at.round.Store.Add(ctx, barrierCount, 0); err == nil && arrived > 0 {
+		n.ev = evClosedWhenDone
+	}
+	return n
+}
+
+// findRecord returns the record that ended the round, if there is one.
+func findRecord(ctx context.Context, at *attempt) *record {
+	text, err := lookUp(ctx, at.round.Store, failedKey)
+	if err != nil || text == nil {
+		return nil
+	}
+	rec, err := parseRecord(text)
+	if err != nil {
+		return nil
+	}
+	return rec
+}
+
+// endedElsewhere stops the workers since the job is over and nobody said why.
+func (a *Agent) endedElsewhere(ctx context.Context, at *attempt, n news) (*Result, error) {
+	a.stopWorkers(ctx, at, syscall.SIGTERM)
+	who := "another node"
+	if n.change.Node != "" {
+		who = "node " + n.change.Node
+	}
+	return a.stopped(at, Failed), fmt.Errorf("%s has ended the job while this host's workers ran; its output should say why: %w", who, rendezvous.ErrClosed)
+}
+
+// endedMeanwhile is the end of a job that was closed while this host wanted to go
+// from its last attempt to another round.
+func (a *Agent) endedMeanwhile(ctx context.Context, last *attempt) (*Result, error) {
+	if !last.alone() {
+		look, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)
+		rec := findRecord(look, last)
+		cancel()
+		if rec != nil && rec.Final {
+			return a.fail(ctx, last, Failed, rec.news())
+		}
+	}
+	if last.phase == finished {
+		a.log.Info("the job has ended; the workers of this host had succeeded")
+		r := a.succeeded(last)
+		r.Left = true
+		return r, nil
+	}
+	return a.stopped(last, Failed), fmt.Errorf("another node has ended the job while this host waited for a new round; its output should say why: %w", rendezvous.ErrClosed)
+}

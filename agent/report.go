@@ -1,0 +1,155 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/logs"
+	"github.com/muster-run/muster/process"
+)
+
+// explain finds out why this host's workers failed; startErr is why they could
+// not be started.
+func (a *Agent) explain(at *attempt, startErr error) {
+	if at.failures != nil {
+		return
+	}
+	var exits map[int]process.Exit
+	if at.res != nil {
+		exits = at.res.Failures
+	}
+	if e, ok := errors.AsType[*process.StartError](startErr); ok {
+		at.exits = map[int]process.Exit{e.LocalRank: {LocalRank: e.LocalRank, Code: 1, Time: time.Now()}}
+		exits = at.exits
+	} else {
+		startErr = nil
+	}
+	for _, localRank := range slices.Sorted(maps.Keys(exits)) {
+		exit, stack := exits[localRank], ""
+		if e, ok := errors.AsType[*process.FuncError](exit.Err); ok {
+			stack = e.Stack
+		}
+		at.failures = append(at.failures, failure.New(failure.Observation{
+			LocalRank: localRank, Rank: at.ranks.Base + localRank, PID: exit.PID, ExitCode: exit.Code,
+			CoreDumped: exit.CoreDumped, Started: at.began, Time: exit.Time, StoppedBy: exit.StoppedBy,
+			StartErr: startErr, Entrypoint: a.cfg.Spec.Entrypoint,
+			OOM: exit.OOMKilled, Abandoned: exit.Abandoned, ErrorFile: exit.ErrorFile,
+			StderrTail: at.logs.StderrTail(localRank), StderrPath: at.logs.Sink(localRank).StderrPath,
+			Host: a.cfg.Host, Err: exit.Err, Stack: stack,
+		}))
+	}
+}
+
+// onlyLostPeers says whether the failures are all the consequence of another
+// worker's.
+func onlyLostPeers(failures []*failure.ProcessFailure) bool {
+	lost := false
+	for _, f := range failures {
+		if f.Kind == failure.Failed {
+			return false
+		}
+		lost = lost || f.Kind == failure.LostPeer
+	}
+	return lost
+}
+
+// succeeded is the result of workers that all exited 0.
+func (a *Agent) succeeded(at *attempt) *Result {
+	r := &Result{State: Succeeded, Restarts: a.restarts, ReturnValues: make(map[int][]byte, len(at.exits))}
+	for i, exit := range at.exits {
+		r.ReturnValues[at.ranks.Base+i] = exit.Value
+	}
+	return r
+}
+
+// stopped is the result of an attempt that was told to stop. Workers that did as
+// they were told are no failures; there is a report if one failed by itself.
+func (a *Agent) stopped(at *attempt, state State) *Result {
+	if at.res != nil {
+		for _, exit := range at.res.Failures {
+			if exit.StoppedBy == 0 || exit.Abandoned != "" {
+				a.explain(at, nil)
+				return a.failed(at, state, a.ownReport(at))
+			}
+		}
+	}
+	return &Result{State: state, Restarts: a.restarts}
+}
+
+// fail is the end of a job whose workers failed, here or elsewhere, and which has
+// no restarts left. n has the record of the failure unless this node is alone.
+func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Result, error) {
+	a.stopWorkers(ctx, at, syscall.SIGTERM)
+	a.explain(at, n.err)
+	r := a.failed(at, state, a.ownReport(at))
+	if _, ok := errors.AsType[*process.StartError](n.err); n.err != nil && !ok {
+		return nil, n.err
+	}
+	return r, nil
+}
+
+// ownReport explains this host's failures.
+func (a *Agent) ownReport(at *attempt) *failure.Report {
+	return failure.NewReport(failure.ReportConfig{
+		Title: a.cfg.Spec.Title, Host: a.cfg.Host, RunID: a.cfg.Rendezvous.RunID(),
+		Attempt: a.restarts, Restarts: a.cfg.MaxRestarts,
+	}, at.failures)
+}
+
+// failed is the result of an attempt that failed. It writes the report beside the
+// attempt's logs.
+func (a *Agent) failed(at *attempt, state State, report *failure.Report) *Result {
+	r := &Result{State: state, Restarts: a.restarts, Failures: make(map[int]*failure.ProcessFailure, len(at.failures)), Report: report}
+	for _, f := range at.failures {
+		r.Failures[f.Rank] = f
+	}
+	r.ReportFile = a.writeReport(at, r.Report)
+	return r
+}
+
+// writeReport writes the report as JSON into the attempt's log directory and
+// returns the file's path; "" where there is no such directory.
+func (a *Agent) writeReport(at *attempt, report *failure.Report) string {
+	if at.logs == nil || at.logs.Dir() == "" {
+		return ""
+	}
+	path := filepath.Join(at.logs.Dir(), "report.json")
+	file, err := os.Create(path)
+	if err == nil {
+		err = errors.Join(report.WriteJSON(file), file.Close())
+	}
+	if err != nil {
+		a.log.Warn("write the failure report", "error", err)
+		return ""
+	}
+	return path
+}
+
+// finishLogs brings everything that the workers wrote to the console. A console
+// that takes nothing any more may hold it up only until the job is stopped.
+func (a *Agent) finishLogs(ctx context.Context, at *logs.Attempt) {
+	drain, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(closeTimeout)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-a.cfg.Hurry:
+		case <-drain.Done():
+		}
+		cancel()
+	})
+	defer stop()
+	stats, err := at.Finish(drain)
+	if err != nil || stats.LostBytes > 0 {
+		a.log.Warn("worker output was lost", "bytes", stats.LostBytes, "error", err)
+	}
+}

@@ -1,0 +1,309 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/logs"
+	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/rendezvous"
+)
+
+// attempt is this host's part of one round. It belongs to the goroutine of Run;
+// others send it news.
+type attempt struct {
+	round *rendezvous.Info
+	ranks rendezvous.Ranks
+	logs  *logs.Attempt
+	group *process.Group
+	began time.Time // when the workers were about to start
+	phase phase
+	since time.Time // when assigning or the wait at the exit barrier began
+
+	// What became of the workers, once they have ended.
+	res      *process.Result
+	exits    map[int]process.Exit // of res, or of a worker that could not be started
+	failures []*failure.ProcessFailure
+	// gone are the group ranks of nodes that are no longer in the round.
+	gone map[int]bool
+
+	life  context.Context // of the goroutines below
+	end   context.CancelFunc
+	wg    sync.WaitGroup
+	news  chan news
+	ended chan struct{} // closed when the workers have ended
+	alarm *time.Timer   // nil where no deadline is set
+}
+
+// news is an event and what is known of it.
+type news struct {
+	ev     event
+	ranks  rendezvous.Ranks  // evAssigned
+	change rendezvous.Change // changes of the set of nodes
+	record *record           // evPeerRestarts, evPeerGaveUp
+	err    error             // evAssignFailed, evStartFailed, evDisconnected, evBarrierBroken
+}
+
+func newAttempt(ctx context.Context) *attempt {
+	at := &attempt{news: make(chan news, 1), ended: make(chan struct{})}
+	at.life, at.end = context.WithCancel(ctx)
+	return at
+}
+
+// close ends the goroutines of the attempt.
+func (at *attempt) close() {
+	at.end()
+	at.wg.Wait()
+	at.setAlarm(0)
+}
+
+// alone says whether there is no other node in the round.
+func (at *attempt) alone() bool { return at.round.WorldSize == 1 }
+
+// tell hands news to the goroutine of Run.
+func (at *attempt) tell(n news) {
+	select {
+	case at.news <- n:
+	case <-at.life.Done():
+	}
+}
+
+// setAlarm sets the one deadline of the attempt; 0 means none.
+func (at *attempt) setAlarm(after time.Duration) {
+	if at.alarm != nil {
+		at.alarm.Stop()
+		at.alarm = nil
+	}
+	if after > 0 {
+		at.alarm = time.NewTimer(after)
+	}
+}
+
+// watch does what next says about everything that happens in the attempt. It
+// returns neither result nor error when another round is due.
+func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
+	var n news
+	for again := false; ; {
+		if !again {
+			n = a.wait(ctx, at)
+		}
+		again = false
+		left := a.cfg.MaxRestarts - a.restarts
+		if n.ev == evAssigned || n.ev == evAssignFailed {
+			a.recordStep(at, events.AssignWorkerRanks, at.since, n.err)
+		}
+		state, act := next(n.ev, at.phase, left)
+		if act != actStart {
+			a.metrics.Tick(a.cfg.Spec.Role, left, string(state))
+		}
+		switch act {
+		case actWatch:
+			a.sayStays(at, n)
+		case actStart:
+			at.ranks = n.ranks
+			n, again = a.startGroup(at), true
+		case actBarrier:
+			at.phase = finished
+			if at.alone() {
+				return a.succeeded(at), nil
+			}
+			a.enterBarrier(at)
+		case actListen:
+			at.phase = bereft
+			at.setAlarm(a.cfg.PeerTimeout)
+		case actRejoin:
+			a.sayRejoins(at, n)
+			a.stopWorkers(ctx, at, syscall.SIGTERM)
+			return nil, nil
+		case actFollow:
+			a.follow(ctx, at, n.record)
+			return nil, nil
+		case actRestart, actFail:
+			other := a.announce(ctx, at, &n, act == actFail)
+			if other != nil {
+				n, again = *other, true
+				continue
+			}
+			if act == actFail {
+				return a.fail(ctx, at, state, n)
+			}
+			a.restart(at, n.record)
+			return nil, nil
+		case actFinish:
+			return a.finish(ctx, at, n), nil
+		case actStop:
+			return a.leave(ctx, at, state)
+		case actEnded:
+			return a.endedElsewhere(ctx, at, n)
+		case actAbort:
+			return a.abort(ctx, at, n)
+		}
+	}
+}
+
+// wait returns what happens next.
+func (a *Agent) wait(ctx context.Context, at *attempt) news {
+	var ended <-chan struct{}
+	if at.phase == running {
+		ended = at.ended
+	}
+	var alarm <-chan time.Time
+	if at.alarm != nil {
+		alarm = at.alarm.C
+	}
+	changes := a.cfg.Rendezvous.Changes()
+	for {
+		select {
+		case <-ended:
+			return a.groupEnded(ctx, at)
+		case n := <-at.news:
+			return n
+		case c, ok := <-changes:
+			if !ok {
+				changes = nil // nothing more will be heard
+			} else if n := a.changed(at, c); n.ev != 0 {
+				return n
+			}
+		case <-alarm:
+			if at.phase == bereft {
+				return news{ev: evNoNews}
+			}
+			return news{ev: evBarrierTimedOut}
+		case <-ctx.Done():
+			return news{ev: evSignal}
+		}
+	}
+}
+
+// startGroup starts the workers.
+func (a *Agent) startGroup(at *attempt) news {
+	at.phase = running
+	a.log.Info("rendezvous complete", "run_id", a.cfg.Rendezvous.RunID(), "role", a.cfg.Spec.Role, "round", at.round.Round,
+		"node", at.round.Rank, "nodes", at.round.WorldSize, "world_size", at.ranks.WorldSize,
+		"master_addr", at.round.MasterAddr, "master_port", at.round.MasterPort, "restart", a.restarts)
+	if err := a.startWorkers(at); err != nil {
+		return news{ev: evStartFailed, err: err}
+	}
+	at.wg.Go(func() {
+		// It has no deadline: the group ends by itself, or since it is stopped.
+		res, err := at.group.Wait(context.WithoutCancel(at.life))
+		if err == nil {
+			at.res, at.exits = res, res.Exits
+		}
+		close(at.ended)
+	})
+	at.wg.Go(func() {
+		select {
+		case <-a.cfg.Hurry:
+			at.group.Kill()
+		case <-at.ended:
+		}
+	})
+	if !at.alone() {
+		at.wg.Go(func() { a.hear(at) })
+	}
+	return news{ev: evStarted}
+}
+
+// groupEnded says how the workers ended by themselves.
+func (a *Agent) groupEnded(ctx context.Context, at *attempt) news {
+	a.finishLogs(ctx, at.logs)
+	switch {
+	case at.res.Uninterruptible:
+		return news{ev: evUnhealthy}
+	case !at.res.IsFailed():
+		return news{ev: evSucceeded}
+	}
+	if a.explain(at, nil); !at.alone() && onlyLostPeers(at.failures) {
+		return news{ev: evLostPeers}
+	}
+	return news{ev: evFailed}
+}
+
+// stopWorkers stops the workers, if they run, and returns when they have ended and
+// all that they wrote has gone where it should.
+func (a *Agent) stopWorkers(ctx context.Context, at *attempt, sig syscall.Signal) {
+	if at.group == nil || at.phase != running {
+		return
+	}
+	_ = at.group.Close(sig, a.cfg.ShutdownTimeout) // what it could not end is in the exits
+	<-at.ended
+	a.finishLogs(ctx, at.logs)
+}
+
+// leave stops the workers since the agent was told to.
+func (a *Agent) leave(ctx context.Context, at *attempt, state State) (*Result, error) {
+	cause := context.Cause(ctx)
+	a.log.Warn("shutting down workers", "cause", cause)
+	a.stopWorkers(ctx, at, stopSignal(cause))
+	r := a.stopped(at, state)
+	r.Left = true
+	return r, cause
+}
+
+// abort stops the workers since the agent cannot go on.
+func (a *Agent) abort(ctx context.Context, at *attempt, n news) (*Result, error) {
+	err := n.err
+	if n.ev == evDisconnected {
+		err = errors.New("lost the connection to the rendezvous; the workers of this host were stopped")
+		if n.change.Err != nil {
+			err = fmt.Errorf("%w: %w", err, n.change.Err)
+		}
+	}
+	a.stopWorkers(ctx, at, syscall.SIGTERM)
+	return a.stopped(at, Failed), err
+}
+
+// stopSignal is what workers get when the agent stops for cause.
+func stopSignal(cause error) syscall.Signal {
+	if s, ok := errors.AsType[*process.SignalError](cause); ok {
+		return s.Signal
+	}
+	return syscall.SIGTERM
+}
+
+// sayRejoins logs why a new round begins.
+func (a *Agent) sayRejoins(at *attempt, n news) {
+	level, why := slog.LevelWarn, n.change.Kind.String()
+	switch n.change.Kind {
+	case rendezvous.NodesWaiting:
+		level, why = slog.LevelInfo, "other nodes wait to be admitted"
+	case rendezvous.NodeLost:
+		why = "a node of the round is lost: it died or cannot be reached"
+	case rendezvous.NodeLeft:
+		why = "a node of the round has left"
+	case rendezvous.Evicted:
+		why = "the other nodes count this host as lost"
+	}
+	a.log.Log(context.Background(), level, why+"; stopping the workers for a new round, no restart is counted",
+		a.changeAttrs(at, n.change)...)
+}
+
+// sayStays logs why the workers go on although something has happened.
+func (a *Agent) sayStays(at *attempt, n news) {
+	switch n.ev {
+	case evDoneNodeGone:
+		a.log.Info("a node of the round is gone, after its workers had succeeded; going on", a.changeAttrs(at, n.change)...)
+	case evClosedWhenDone:
+		a.log.Warn("a node whose workers had succeeded has closed the rendezvous; the workers here go on, but no round can follow",
+			a.changeAttrs(at, n.change)...)
+	}
+}
+
+func (a *Agent) changeAttrs(at *attempt, c rendezvous.Change) []any {
+	attrs := []any{"run_id", a.cfg.Rendezvous.RunID(), "round", at.round.Round}
+	if c.Node != "" {
+		attrs = append(attrs, "node", c.Node)
+	}
+	if c.Rank >= 0 {
+		attrs = append(attrs, "group_rank", c.Rank)
+	}
+	return attrs
+}
