@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"strings"
 	"sync"
 	"time"
@@ -27,6 +28,12 @@ type ClientConfig struct {
 	// joined, for which the process that hosts the server may be waiting
 	// (Server.WaitForWorkers).
 	WorldSize int
+	// KeepAlive is how long a connection outlives the host at its other end: one
+	// that has vanished, or been cut off, ends the calls that are blocked and
+	// the session. Below 0 nobody asks. Default DefaultKeepAlive. The system counts in
+	// seconds. On Linux a connection also ends if the server takes
+	// nothing of what was sent for that long.
+	KeepAlive time.Duration
 	// Logger is told once when the server does not answer at first and the
 	// client goes on trying. Default slog.Default().
 	Logger *slog.Logger
@@ -47,7 +54,8 @@ type ClientConfig struct {
 type Client struct {
 	cfg     ClientConfig
 	timeout time.Duration
-	log     *slog.Logger
+	dialer  *dialer
+	remote  net.Addr // of the first connection
 
 	main chan *line // of one; holds the line for what is answered at once, nil if there is none
 
@@ -68,17 +76,13 @@ const keepIdle = 4
 //
 // If it gives up the error is a *ConnectError.
 func Dial(ctx context.Context, cfg ClientConfig) (*Client, error) {
-	c := &Client{cfg: cfg, timeout: cfg.Timeout, log: cfg.Logger, main: make(chan *line, 1), lines: map[*line]struct{}{}}
-	if c.timeout == 0 {
-		c.timeout = DefaultTimeout
-	}
-	if c.log == nil {
-		c.log = slog.Default()
-	}
+	c := &Client{cfg: cfg, dialer: newDialer(cfg), main: make(chan *line, 1), lines: map[*line]struct{}{}}
+	c.timeout = c.dialer.timeout
 	l, err := c.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
+	c.remote = l.nc.RemoteAddr()
 	if c.main <- l; cfg.WorldSize > 0 {
 		if _, err := c.add(ctx, initKey, 1); err != nil {
 			c.Close()
@@ -90,6 +94,9 @@ func Dial(ctx context.Context, cfg ClientConfig) (*Client, error) {
 
 // Addr returns the address that the client was given.
 func (c *Client) Addr() string { return c.cfg.Addr }
+
+// Remote returns the IP address and port that Dial found the server at.
+func (c *Client) Remote() net.Addr { return c.remote }
 
 // Close ends all connections. Calls that are blocked, and all later ones, return
 // store.ErrClosed. It may be called again.
@@ -116,6 +123,16 @@ func (c *Client) failure() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.failed
+}
+
+// dial makes a connection that is ready for requests.
+func (c *Client) dial(ctx context.Context) (*line, error) {
+	nc, err := c.dialer.dial(ctx, handshake)
+	if err != nil {
+		return nil, err
+	}
+	l := newLine(nc)
+	return l, c.adopt(l)
 }
 
 // adopt counts a new line among the client's.

@@ -19,8 +19,8 @@ import (
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
-// handshake is what our client opens with: VALIDATE and CHECK of no keys.
-const handshake = "00cef7853c" + "050000000000000000"
+// handshake is what our client opens with: VALIDATE and CHECK of the key CR LF CR LF.
+const handshake = "00cef7853c" + "050100000000000000" + "04000000000000000d0a0d0a"
 
 // fake is a server that does what a test wants with each connection.
 func fake(t *testing.T, serve func(n int, nc net.Conn)) string {
@@ -54,7 +54,7 @@ func shake(t *testing.T, nc net.Conn) bool {
 		t.Errorf("the client opened with %x", got)
 		return false
 	}
-	nc.Write([]byte{0})
+	nc.Write([]byte{1})
 	return true
 }
 
@@ -83,7 +83,7 @@ func TestDialErrors(t *testing.T) {
 		{"refused", refused, 100 * time.Millisecond, []string{refused, "connection refused", "is running there"}, syscall.ECONNREFUSED},
 		{"silent", silent, 100 * time.Millisecond, []string{silent, "no TCPStore handshake", "PyTorch 2"}, nil},
 		{"closing", closing, 100 * time.Millisecond, []string{"no TCPStore handshake", "another service"}, nil},
-		{"another protocol", chatty, 100 * time.Millisecond, []string{"answer 83, want 0", "another service"}, nil},
+		{"another protocol", chatty, 100 * time.Millisecond, []string{"answered like an SSH server", "SSH-2.0", "another service"}, nil},
 		{"no such host", "no-such-host.invalid:1", 100 * time.Millisecond, []string{"no-such-host.invalid", "resolver"}, nil},
 		{"no port", "127.0.0.1", time.Second, []string{"missing port"}, nil},
 		{"no route", "[fe80::1%nope]:1", time.Second, []string{"fe80::1"}, nil},
@@ -126,10 +126,17 @@ func TestDialRetries(t *testing.T) {
 	var times []time.Time
 	s := listen(t)
 	addr := fake(t, func(n int, nc net.Conn) {
+		now := time.Now()
+		first := make([]byte, 1)
+		if io.ReadFull(nc, first); first[0] == 0x16 { // is it a TLS server?
+			nc.Close()
+			return
+		}
 		mu.Lock()
-		times = append(times, time.Now())
+		times = append(times, now)
+		third := len(times) == 3
 		mu.Unlock()
-		if n < 2 {
+		if !third {
 			nc.Close()
 			return
 		}
@@ -139,6 +146,7 @@ func TestDialRetries(t *testing.T) {
 			t.Error(err)
 			return
 		}
+		to.Write(first)
 		go io.Copy(to, nc)
 		io.Copy(nc, to)
 	})

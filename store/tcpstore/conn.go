@@ -39,6 +39,8 @@ type conn struct {
 	nc    net.Conn
 	ended chan struct{} // closed when the goroutine has left the data alone
 
+	session func(net.Conn) // who takes the connection over
+
 	buf       []byte
 	r, w      int // buf[r:w] is what has been read and not yet parsed
 	frame     frame
@@ -357,6 +359,8 @@ func (c *conn) perform() error {
 		keys := m.Keys()
 		m.Unlock()
 		return c.replyKeys(keys)
+	case qSession:
+		return c.enterSession(text(f.key.of(c.buf[c.r:])))
 	case qWait, qBarrier:
 		// Earlier replies go first, and the turn is taken before the map,
 		// since who holds it may be busy writing.
@@ -408,7 +412,7 @@ func (c *conn) locked(f *frame, m *kv.Map) error {
 		for range f.num {
 			var key []byte
 			key, rest = next(rest)
-			if !m.Has(text(key)) {
+			if !m.Has(text(key)) && !c.s.offers(text(key)) {
 				answer = notReady
 				break
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -45,11 +46,12 @@ func (e *ConnectError) Unwrap() error { return e.Err }
 func (e *ConnectError) advice() string {
 	var dns *net.DNSError
 	var timeout net.Error
+	var stranger *NotStoreError
 	switch {
+	case errors.As(e.Err, &stranger):
+		return stranger.advice()
 	case errors.As(e.Err, &dns):
 		return "check the host name, and that this machine's resolver or /etc/hosts knows it"
-	case errors.Is(e.Err, errHandshake):
-		return "check that a TCPStore of PyTorch 2 or muster listens at that port and not another service"
 	case errors.Is(e.Err, syscall.ECONNREFUSED):
 		return "check that the process that hosts the store is running there and that the port is the same"
 	case errors.As(e.Err, &timeout) && timeout.Timeout():
@@ -60,33 +62,57 @@ func (e *ConnectError) advice() string {
 	return "check the address"
 }
 
-// errHandshake is wrapped by the errors of a server that took the connection
-// but did not answer as a TCPStore.
-var errHandshake = errors.New("no TCPStore handshake")
+// A dialer makes connections to a server.
+type dialer struct {
+	addr    string
+	timeout time.Duration
+	sockets net.Dialer
+	log     *slog.Logger
+}
 
-// dial makes a connection that is ready for requests.
-func (c *Client) dial(ctx context.Context) (*line, error) {
+func newDialer(cfg ClientConfig) *dialer {
+	d := &dialer{addr: cfg.Addr, timeout: cfg.Timeout, log: cfg.Logger, sockets: keepAlive(cfg.KeepAlive).dialer()}
+	if d.timeout == 0 {
+		d.timeout = DefaultTimeout
+	}
+	if d.log == nil {
+		d.log = slog.Default()
+	}
+	return d
+}
+
+// An opener makes a new connection ready for use.
+type opener func(ctx context.Context, nc net.Conn) error
+
+// dial makes a connection and opens it. It tries again as Dial says.
+func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 	start := time.Now()
-	giveUp, cancel := context.WithDeadline(ctx, start.Add(c.timeout))
+	giveUp, cancel := context.WithDeadline(ctx, start.Add(d.timeout))
 	defer cancel()
-	failure := &ConnectError{Addr: c.cfg.Addr}
-	host, port, err := net.SplitHostPort(c.cfg.Addr)
+	failure := &ConnectError{Addr: d.addr}
+	host, port, err := net.SplitHostPort(d.addr)
 	if err != nil {
 		failure.Err = err
 		return nil, failure
 	}
 	delay := firstDelay
-	for {
+	for closed := 0; ; {
 		failure.Attempts++
-		var l *line
-		l, failure.IPs, err = attempt(giveUp, host, port)
+		var nc net.Conn
+		nc, failure.IPs, err = d.attempt(giveUp, host, port, open)
 		if err == nil {
-			if err := c.adopt(l); err != nil {
-				return nil, err
-			}
-			return l, nil
+			return nc, nil
 		}
-		if giveUp.Err() == nil || failure.Err == nil {
+		if errors.Is(err, ErrNoSession) {
+			return nil, fmt.Errorf("tcpstore: %s: %w", d.addr, err)
+		}
+		// A second time, since a server that is being reset closes once.
+		if stranger, ok := errors.AsType[*NotStoreError](err); ok && stranger.closed {
+			if closed++; closed == 2 && d.speaksTLS(giveUp, stranger.Remote) {
+				err = &NotStoreError{Remote: stranger.Remote, Saw: sawTLS, final: true}
+			}
+		}
+		if giveUp.Err() == nil || failure.Err == nil || weight(err) > weight(failure.Err) {
 			failure.Err = err // not merely that the time was up
 		}
 		failure.After = time.Since(start)
@@ -94,7 +120,7 @@ func (c *Client) dial(ctx context.Context) (*line, error) {
 			return nil, failure
 		}
 		if failure.Attempts == 1 && giveUp.Err() == nil {
-			c.log.Info("tcpstore: no answer yet, trying on", "addr", c.cfg.Addr, "ips", failure.IPs, "err", err, "timeout", c.timeout)
+			d.log.Info("tcpstore: no answer yet, trying on", "addr", d.addr, "ips", failure.IPs, "err", err, "timeout", d.timeout)
 		}
 		pause := time.NewTimer(time.Duration((0.5 + rand.Float64()) * float64(delay)))
 		select {
@@ -113,15 +139,31 @@ func (c *Client) dial(ctx context.Context) (*line, error) {
 
 // retry reports whether the error may be gone in a while.
 func retry(err error) bool {
+	if stranger, ok := errors.AsType[*NotStoreError](err); ok {
+		return !stranger.final
+	}
 	var dns *net.DNSError
 	var timeout net.Error
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
-		errors.Is(err, errHandshake) || errors.As(err, &dns) ||
-		errors.As(err, &timeout) && timeout.Timeout()
+		errors.As(err, &dns) || errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// weight says how much an error explains: more where something answered.
+func weight(err error) int {
+	stranger, ok := errors.AsType[*NotStoreError](err)
+	switch {
+	case ok && stranger.final:
+		return 3
+	case ok:
+		return 2
+	case retry(err):
+		return 1
+	}
+	return 0
 }
 
 // attempt resolves the host and tries its addresses in turn, IPv6 first.
-func attempt(ctx context.Context, host, port string) (l *line, ips []string, err error) {
+func (d *dialer) attempt(ctx context.Context, host, port string, open opener) (nc net.Conn, ips []string, err error) {
 	addrs, err := net.DefaultResolver.LookupIPAddr(ctx, host)
 	if err != nil {
 		return nil, nil, err
@@ -141,33 +183,19 @@ func attempt(ctx context.Context, host, port string) (l *line, ips []string, err
 		return nil, nil, &net.DNSError{Err: "no address", Name: host}
 	}
 	for _, ip := range sorted {
-		var nc net.Conn
-		var dialer net.Dialer
-		nc, one := dialer.DialContext(ctx, "tcp", net.JoinHostPort(ip, port))
+		nc, one := d.sockets.DialContext(ctx, "tcp", net.JoinHostPort(ip, port))
 		if one == nil {
-			l, one = handshake(ctx, nc)
+			if one = open(ctx, nc); one == nil {
+				return nc, sorted, nil
+			}
+			nc.Close()
 		}
-		if one == nil {
-			return l, sorted, nil
+		if errors.Is(one, ErrNoSession) {
+			return nil, sorted, one
 		}
-		// The first address that may yet work says more than the last one.
-		if err == nil || retry(one) && !retry(err) {
+		if err == nil || weight(one) > weight(err) {
 			err = one
 		}
 	}
 	return nil, sorted, err
-}
-
-// handshake opens the conversation: VALIDATE, which servers want in one piece and
-// do not answer, and a question. torch's client sends a PING there, which servers
-// before PyTorch 2.4 do not know.
-func handshake(ctx context.Context, nc net.Conn) (*line, error) {
-	l := newLine(nc)
-	l.request = append(l.request, opening...)
-	l.ask()
-	if err := l.exchange(ctx, 0, acknowledged); err != nil {
-		nc.Close()
-		return nil, fmt.Errorf("%w: %w", errHandshake, err)
-	}
-	return l, nil
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/muster-run/muster/store"
@@ -20,6 +21,10 @@ type ServerConfig struct {
 	Addr string
 	// Listener, if not nil, is used instead of Addr; the server closes it.
 	Listener net.Listener
+	// Prepare, if not nil, is called before the first connection is served. It is
+	// the place for HandleSession and Mirror, which otherwise come too late for
+	// a client that connects at once.
+	Prepare func(*Server)
 	// Logger gets a warning for every connection that is closed for what it
 	// sent. Default slog.Default().
 	Logger *slog.Logger
@@ -37,15 +42,21 @@ type Server struct {
 	all    sync.WaitGroup
 	done   chan struct{} // closed by Close
 
-	mu     sync.Mutex // guards the rest
-	conns  map[*conn]struct{}
-	closed bool
+	handlers atomic.Pointer[map[string]func(net.Conn)] // replaced with mu held
+
+	mu       sync.Mutex // guards the rest
+	conns    map[*conn]struct{}
+	sessions map[net.Conn]struct{}
+	closed   bool
 }
 
 // Listen starts a server, which is listening and serving when it returns.
 // Whoever calls it closes the server.
 func Listen(cfg ServerConfig) (*Server, error) {
-	s := &Server{log: cfg.Logger, ln: cfg.Listener, memory: store.NewMemory(), done: make(chan struct{}), conns: map[*conn]struct{}{}}
+	s := &Server{
+		log: cfg.Logger, ln: cfg.Listener, memory: store.NewMemory(), done: make(chan struct{}),
+		conns: map[*conn]struct{}{}, sessions: map[net.Conn]struct{}{},
+	}
 	if s.log == nil {
 		s.log = slog.Default()
 	}
@@ -59,6 +70,9 @@ func Listen(cfg ServerConfig) (*Server, error) {
 			return nil, fmt.Errorf("tcpstore: %w", err)
 		}
 		s.ln = ln
+	}
+	if cfg.Prepare != nil {
+		cfg.Prepare(s)
 	}
 	s.all.Go(s.accept)
 	return s, nil
@@ -92,6 +106,17 @@ func (v view) Barrier(ctx context.Context, key string, n int) error {
 	return v.memory.Barrier(ctx, "/"+key, n)
 }
 
+// Mirror makes m the place where the value of a key is, as clients name the key,
+// and returns the value that the key had, or nil if there was none. See
+// store.Mirror. Reset does not touch the key.
+func (s *Server) Mirror(key string, m store.Mirror) (existing []byte) {
+	return s.memory.Mirror("/"+key, m)
+}
+
+// Unmirror ends what Mirror began and removes the key. Where there is no mirror it
+// does nothing.
+func (s *Server) Unmirror(key string) { s.memory.Unmirror("/" + key) }
+
 // WaitForWorkers blocks until n clients that were given a world size have
 // connected since the server started or was last reset.
 // Source: TCPStore::waitForWorkers.
@@ -107,8 +132,8 @@ func (s *Server) WaitForWorkers(ctx context.Context, n int) error {
 	return nil
 }
 
-// Close stops listening and ends all connections and all blocked calls. When it
-// returns all of them have ended. It may be called again.
+// Close stops listening and ends all connections, sessions among them, and all
+// blocked calls. When it returns all of them have ended. It may be called again.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -122,6 +147,9 @@ func (s *Server) Close() error {
 	for c := range s.conns {
 		c.nc.Close()
 	}
+	for nc := range s.sessions {
+		nc.Close()
+	}
 	s.mu.Unlock()
 	s.all.Wait()
 	return errors.Join(err, s.memory.Close())
@@ -129,7 +157,7 @@ func (s *Server) Close() error {
 
 // Reset ends all connections, then removes all keys and queues. Clients that
 // connect from then on find the server empty. Blocked calls of Store return
-// store.ErrReset.
+// store.ErrReset. Sessions and mirrored keys stay.
 func (s *Server) Reset() {
 	s.mu.Lock() // keeps new connections out
 	defer s.mu.Unlock()
@@ -179,16 +207,40 @@ func (s *Server) start(nc net.Conn) {
 		return
 	}
 	s.conns[c] = struct{}{}
-	s.all.Go(func() {
-		err := c.serve()
-		nc.Close()
-		c.leave()
-		close(c.ended)
-		s.mu.Lock()
-		delete(s.conns, c)
-		s.mu.Unlock()
-		s.report(nc, err)
-	})
+	s.all.Go(func() { s.serve(c) })
+}
+
+// serve serves a connection, and the session that it may become.
+func (s *Server) serve(c *conn) {
+	err := c.serve()
+	if err != errSession {
+		c.nc.Close()
+	}
+	c.leave()
+	close(c.ended)
+	switch ours := s.remove(c, err == errSession); {
+	case err != errSession:
+		s.report(c.nc, err)
+	case !ours:
+		c.nc.Close()
+	default:
+		c.nc.Write([]byte{accepted})
+		s.hold(c.nc, c.afterwards(), c.session)
+	}
+}
+
+// remove forgets a connection, or makes it a session if Close or Reset has not
+// ended it.
+func (s *Server) remove(c *conn, session bool) (ours bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ours = s.conns[c]
+	delete(s.conns, c)
+	if session && ours && !s.closed {
+		s.sessions[c.nc] = struct{}{}
+		return true
+	}
+	return false
 }
 
 // report logs why a connection ended, unless the client or we just closed it.

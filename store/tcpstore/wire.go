@@ -32,9 +32,14 @@ const (
 	numQueries
 )
 
+// qSession turns a connection into a session. It is ours, and far from the numbers
+// that PyTorch has given so far.
+const qSession query = 0xA7
+
 const (
 	ready, notReady           = 0, 1 // replies to CHECK
 	stopWaiting, waitCanceled = 0, 1 // replies to WAIT and BARRIER, and to CANCEL_WAIT
+	accepted, refused         = 0, 1 // replies to SESSION
 )
 
 // Limits of a request. The first three are those of PyTorch's libuv server; one
@@ -53,13 +58,17 @@ const (
 // clients do not put a "/" before.
 const initKey = "init/"
 
+// sessionKey exists, as far as CHECK is concerned, at a server that offers
+// sessions. It is in no list and no count.
+const sessionKey = "/muster/session/1"
+
 // layouts gives the arguments of each query: k a key, v a value, n a number
 // of 64 bits, u one of 32 bits, K a list of keys, P a list of pairs.
-var layouts = [numQueries]string{
+var layouts = [256]string{
 	qValidate: "u", qSet: "kv", qCompareSet: "kvv", qGet: "k", qAdd: "kn",
 	qCheck: "K", qWait: "K", qDelete: "k", qAppend: "kv", qMultiGet: "K",
 	qMultiSet: "P", qPing: "u", qQueuePush: "kv", qQueuePop: "k",
-	qQueueLen: "k", qBarrier: "kn",
+	qQueueLen: "k", qBarrier: "kn", qSession: "k",
 }
 
 // A frame is one request as it lies at the start of a buffer that may not yet
@@ -95,7 +104,7 @@ func (f *frame) parse(b []byte) (need int, err error) {
 			return 1, nil
 		}
 		f.query = query(b[0])
-		if f.query >= numQueries {
+		if f.query >= numQueries && f.query != qSession {
 			return 0, fmt.Errorf("unknown query %d", b[0])
 		}
 		f.pos = 1

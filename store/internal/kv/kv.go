@@ -40,13 +40,16 @@ type Map struct {
 	queues map[string]*queue
 	parked map[string]*parked
 	told   []Notifier // to be delivered by Unlock
+
+	mirrors map[string]Mirror // of entries that are marked as mirrored
 }
 
 // An entry is a pointer so that changing a value needs no new key. The bytes of
 // a value may be overwritten in place unless a reader holds on to them.
 type entry struct {
-	value  []byte
-	shared bool
+	value    []byte
+	shared   bool
+	mirrored bool // the value is in m.mirrors and only the last known one here
 }
 
 // New returns an empty map.
@@ -77,6 +80,9 @@ func (m *Map) Get(key string) (value []byte, ok bool) {
 	if e == nil {
 		return nil, false
 	}
+	if e.mirrored {
+		m.render(key, e)
+	}
 	return e.value, true
 }
 
@@ -85,6 +91,9 @@ func (m *Map) Share(key string) (value []byte, ok bool) {
 	e := m.m[key]
 	if e == nil {
 		return nil, false
+	}
+	if e.mirrored {
+		m.render(key, e)
 	}
 	e.shared = true
 	return e.value, true
@@ -112,7 +121,9 @@ func (m *Map) Keys() []string {
 
 // Set sets a value and wakes the key's waiters.
 func (m *Map) Set(key string, v Value) {
-	m.put(key, m.m[key], v)
+	if e := m.put(key, m.m[key], v); e.mirrored {
+		m.adopt(key, e)
+	}
 	m.wakeKey(key)
 }
 
@@ -122,20 +133,25 @@ func (m *Map) put(key string, e *entry, v Value) *entry {
 		e = &entry{value: v.own()}
 		m.m[strings.Clone(key)] = e
 	case v.Keep:
-		*e = entry{value: v.Bytes}
+		e.value, e.shared = v.Bytes, false
 	case !e.shared && len(v.Bytes) <= cap(e.value) && cap(e.value) <= 2*len(v.Bytes)+64:
 		e.value = append(e.value[:0], v.Bytes...)
 	default:
-		*e = entry{value: bytes.Clone(v.Bytes)}
+		e.value, e.shared = bytes.Clone(v.Bytes), false
 	}
 	return e
 }
 
 // Append appends to a value, or creates it, and wakes the key's waiters.
 func (m *Map) Append(key string, v Value) {
-	if e := m.m[key]; e == nil {
+	switch e := m.m[key]; {
+	case e == nil:
 		m.put(key, nil, v)
-	} else {
+	case e.mirrored:
+		m.render(key, e)
+		e.value = append(e.value, v.Bytes...)
+		m.adopt(key, e)
+	default:
 		// Readers of a shared value see its old length only, so growing it
 		// in place is safe.
 		e.value = append(e.value, v.Bytes...)
@@ -156,6 +172,9 @@ func (m *Map) add(key string, delta int64) (int64, error) {
 	e := m.m[key]
 	sum := delta
 	if e != nil {
+		if e.mirrored {
+			m.render(key, e)
+		}
 		old, ok := ParseInt(e.value)
 		if !ok {
 			return 0, ErrNotNumber
@@ -166,9 +185,12 @@ func (m *Map) add(key string, delta int64) (int64, error) {
 	case e == nil:
 		m.m[strings.Clone(key)] = &entry{value: AppendInt(nil, sum)}
 	case e.shared || cap(e.value) > 64:
-		*e = entry{value: AppendInt(nil, sum)}
+		e.value, e.shared = AppendInt(nil, sum), false
 	default:
 		e.value = AppendInt(e.value[:0], sum)
+	}
+	if e != nil && e.mirrored {
+		m.adopt(key, e)
 	}
 	return sum, nil
 }
@@ -182,6 +204,8 @@ func (m *Map) CompareAndSet(key string, expected []byte, desired Value) []byte {
 	switch {
 	case e == nil && len(expected) > 0:
 		return expected
+	case e != nil && e.mirrored:
+		return m.compareAndSet(key, e, expected, desired)
 	case e != nil && !bytes.Equal(e.value, expected):
 		e.shared = true
 		return e.value
@@ -193,10 +217,17 @@ func (m *Map) CompareAndSet(key string, expected []byte, desired Value) []byte {
 	return desired.Bytes
 }
 
-// Delete removes a key and reports whether it was there. It wakes nobody.
+// Delete removes a key and reports whether it was there. It wakes nobody. A
+// mirrored key stays, and its mirror learns of it.
 func (m *Map) Delete(key string) bool {
-	if m.m[key] == nil {
+	e := m.m[key]
+	if e == nil {
 		return false
+	}
+	if e.mirrored {
+		e.set(nil)
+		m.mirrors[key].Adopt(nil)
+		return true
 	}
 	delete(m.m, key)
 	return true
@@ -268,7 +299,8 @@ func (m *Map) QueueKeys() []string {
 	return keys
 }
 
-// Clear removes all keys and queues. Who waits goes on waiting.
+// Clear removes all queues and all keys that are not mirrored. Who waits goes on
+// waiting.
 func (m *Map) Clear() {
-	m.m, m.queues = map[string]*entry{}, map[string]*queue{}
+	m.m, m.queues = m.mirrored(), map[string]*queue{}
 }

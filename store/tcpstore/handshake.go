@@ -1,0 +1,175 @@
+package tcpstore
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// lineEnd is a key that nobody has set: clients put "/" before their keys. Our
+// client asks for it first, so that a server of lines of text, which HTTP's is,
+// sees the end of a request and says what it is.
+const lineEnd = "\r\n\r\n"
+
+// greeting is what our client sends first: VALIDATE, which servers want in one
+// piece and do not answer, and a question. torch's client sends a PING there, which
+// servers before PyTorch 2.4 do not know.
+var greeting = slices.Concat(opening, checkOf(lineEnd))
+
+// checkOf is a CHECK of one key.
+func checkOf(key string) []byte {
+	b := appendInt([]byte{byte(qCheck)}, 1)
+	b = appendInt(b, int64(len(key)))
+	return append(b, key...)
+}
+
+// handshake is the opener of a connection for requests.
+func handshake(ctx context.Context, nc net.Conn) error {
+	var answer [1]byte
+	return ask(ctx, nc, greeting, answer[:])
+}
+
+// A NotStoreError says what was seen of a server that took a connection and did
+// not answer as a TCPStore does.
+type NotStoreError struct {
+	Remote string // Remote is the IP address and port
+	Saw    string // Saw completes "the server …"
+	Answer []byte // Answer is the start of what it said, if anything
+
+	final  bool // it is another protocol's server
+	closed bool // it closed the connection without a word
+}
+
+func (e *NotStoreError) Error() string {
+	text := "no TCPStore handshake: the server " + e.Saw
+	if len(e.Answer) > 0 {
+		text += fmt.Sprintf(" (%.40q)", e.Answer)
+	}
+	return text
+}
+
+func (e *NotStoreError) advice() string {
+	if e.closed {
+		return "check that a TCPStore of PyTorch 2 or muster listens at that port and not another service or PyTorch 1.x, " +
+			"that it admits this host (--allow), and that it stays up"
+	}
+	return "check that a TCPStore of PyTorch 2 or muster listens at that port and not another service"
+}
+
+const (
+	sawHTTP   = "answered like an HTTP server"
+	sawTLS    = "answered like a TLS server; TCPStore is not encrypted"
+	sawSSH    = "answered like an SSH server"
+	sawOther  = "answered in another protocol"
+	sawClosed = "closed the connection without an answer"
+)
+
+// mostAnswered is how much is read of an answer that makes no sense, and
+// answerGrace for how long.
+const (
+	mostAnswered = 64
+	answerGrace  = 100 * time.Millisecond
+)
+
+// ask sends requests that are answered by one byte each, 0 or 1, until the context
+// is done.
+func ask(ctx context.Context, nc net.Conn, requests, answers []byte) error {
+	start := time.Now()
+	stop := context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	_, err := nc.Write(requests)
+	have := 0
+	for err == nil && have < len(answers) {
+		var n int
+		n, err = nc.Read(answers[have:])
+		for _, b := range answers[have : have+n] {
+			if b > 1 && stop() {
+				return stranger(nc, answers[:have+n])
+			}
+		}
+		have += n
+		if n > 0 {
+			err = nil
+		}
+	}
+	if err == nil && stop() {
+		return nil
+	}
+	failure := &NotStoreError{Remote: nc.RemoteAddr().String()}
+	var timeout net.Error
+	switch {
+	case err == nil || errors.As(err, &timeout) && timeout.Timeout():
+		failure.Saw = fmt.Sprintf("took the connection and stayed silent for %v", time.Since(start).Round(time.Millisecond))
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		failure.Saw, failure.closed = sawClosed, true
+	default:
+		return fmt.Errorf("no TCPStore handshake: %w", err)
+	}
+	return failure
+}
+
+// stranger says what an answer looks like that is not a TCPStore's.
+func stranger(nc net.Conn, answer []byte) error {
+	b := append(make([]byte, 0, mostAnswered), answer...)
+	nc.SetReadDeadline(time.Now().Add(answerGrace))
+	for len(b) < mostAnswered {
+		n, err := nc.Read(b[len(b):mostAnswered])
+		if b = b[:len(b)+n]; err != nil {
+			break
+		}
+	}
+	return &NotStoreError{Remote: nc.RemoteAddr().String(), Saw: looksLike(b), Answer: b, final: true}
+}
+
+// looksLike says whose answer it is.
+func looksLike(b []byte) string {
+	lower := bytes.ToLower(b)
+	switch {
+	case bytes.HasPrefix(b, []byte("HTTP/")), bytes.HasPrefix(lower, []byte("<!doctype")), bytes.HasPrefix(lower, []byte("<html")):
+		return sawHTTP
+	case isTLS(b):
+		return sawTLS
+	case bytes.HasPrefix(b, []byte("SSH-")):
+		return sawSSH
+	}
+	return sawOther
+}
+
+// isTLS reports whether the bytes start an alert or a handshake of TLS.
+func isTLS(b []byte) bool { return len(b) >= 2 && (b[0] == 0x15 || b[0] == 0x16) && b[1] == 3 }
+
+// hello is a greeting of TLS 1.2 that every server of TLS answers, if only to refuse it.
+var hello = slices.Concat(
+	[]byte{0x16, 3, 1, 0, 45, 1, 0, 0, 41, 3, 3}, // a record, a ClientHello, its version
+	make([]byte, 32),               // random
+	[]byte{0, 0, 2, 0, 0x2f, 1, 0}, // no session, one cipher suite, no compression
+)
+
+// helloTimeout is how long a server may take to answer hello.
+const helloTimeout = time.Second
+
+// speaksTLS asks a server that closes connections without a word whether it is
+// one of TLS, which has to close those that do not begin as TLS does.
+func (d *dialer) speaksTLS(ctx context.Context, remote string) bool {
+	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
+	defer cancel()
+	nc, err := d.sockets.DialContext(ctx, "tcp", remote)
+	if err != nil {
+		return false
+	}
+	defer nc.Close()
+	stop := context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var b [2]byte
+	if _, err := nc.Write(hello); err != nil {
+		return false
+	}
+	_, err = io.ReadFull(nc, b[:])
+	return err == nil && isTLS(b[:])
+}

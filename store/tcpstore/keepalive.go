@@ -1,0 +1,45 @@
+package tcpstore
+
+import (
+	"net"
+	"syscall"
+	"time"
+)
+
+// DefaultKeepAlive is how long a connection outlives the host at its other end
+// where nothing else is asked for.
+const DefaultKeepAlive = 15 * time.Second
+
+// keepAlive is a KeepAlive of a ClientConfig or a ServerConfig.
+type keepAlive time.Duration
+
+// limit returns how long the other host may be silent; 0 is for ever.
+func (k keepAlive) limit() time.Duration {
+	switch {
+	case k == 0:
+		return DefaultKeepAlive
+	case k < 0:
+		return 0
+	}
+	return time.Duration(k)
+}
+
+// config has the system ask the other host twice, after a third of the limit and
+// after two.
+func (k keepAlive) config() net.KeepAliveConfig {
+	limit := k.limit()
+	return net.KeepAliveConfig{Enable: limit > 0, Idle: limit / 3, Interval: limit / 3, Count: 2}
+}
+
+// dialer makes connections that end when the other host has been silent for too
+// long.
+func (k keepAlive) dialer() net.Dialer {
+	limit := k.limit()
+	if limit == 0 {
+		return net.Dialer{KeepAlive: -1}
+	}
+	return net.Dialer{KeepAliveConfig: k.config(), Control: func(_, _ string, c syscall.RawConn) error {
+		limitUnacknowledged(c, limit)
+		return nil
+	}}
+}
