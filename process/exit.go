@@ -35,7 +35,7 @@ type Exit struct {
 	ErrorFile string
 	// UserTime and SystemTime are the CPU time of the worker and the processes
 	// that it waited for; MaxRSS is the most memory that one of them had resident,
-	// in bytes.
+	// in bytes. Linux counts what this program had when it forked the worker.
 	UserTime, SystemTime time.Duration
 	MaxRSS               int64
 	// Value is what a function worker returned, Err a *FuncError if it failed.

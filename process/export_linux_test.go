@@ -17,6 +17,7 @@ func (s *Supervisor) GuardPID() int { return s.system.guard.pid }
 
 var (
 	ParseKill   = parseKill
+	IsSubreaper = isSubreaper
 	LookPath    = lookPath
 	ReadWards   = readWards
 	ReadResult  = readResult

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -145,8 +146,13 @@ func TestFuncSurroundings(t *testing.T) {
 	}
 }
 
-func TestFuncFails(t *testing.T) {
+// registerOnlyHere registers a function that workers do not have.
+var registerOnlyHere = sync.OnceFunc(func() {
 	process.Register("only here", func(context.Context, []byte) ([]byte, error) { return nil, nil })
+})
+
+func TestFuncFails(t *testing.T) {
+	registerOnlyHere()
 	for _, tt := range []struct {
 		name, input string
 		code        int
@@ -277,13 +283,12 @@ func TestFuncExitsWell(t *testing.T) {
 
 // Neither side waits for the other, however much there is to pass.
 func TestFuncLargeValues(t *testing.T) {
+	t.Parallel() // it takes a while
 	lab := testproc.New(t)
 	s := supervisor(t, process.SupervisorConfig{})
-	const size = 64 << 20
-	cfg := calls(lab, "echo", "", "", "")
-	for i := range 2 {
-		cfg.Inputs[i] = bytes.Repeat([]byte{'a' + byte(i)}, size)
-	}
+	cfg := calls(lab, "echo", "", "x", "")
+	cfg.Inputs[0] = bytes.Repeat([]byte("0123456789abcdef"), 64<<20/16)
+	cfg.Inputs[2] = cfg.Inputs[0][:1<<20]
 	r := wait(t, start(t, s, cfg))
 	if r.IsFailed() {
 		t.Errorf("failed: %d workers", len(r.Failures))
@@ -320,7 +325,9 @@ func TestFuncJSON(t *testing.T) {
 	if got, err := process.Value[reply](r.Exits[0]); err != nil || got.Text != "Hello, world" {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	r = wait(t, start(t, s, calls(lab, "greet", ""))) // the zero value
+	cfg := calls(lab, "greet", "") // the zero value
+	cfg.Logs = attempt(t, 1, quiet)
+	r = wait(t, start(t, s, cfg))
 	if _, err := process.Value[reply](r.Exits[0]); err == nil || err.Error() != "nobody to greet" {
 		t.Errorf("got %v", err)
 	}

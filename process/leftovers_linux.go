@@ -39,7 +39,13 @@ func (g *Group) leftovers(w *worker) []procfs.Stat {
 			continue
 		}
 		p, err := procfs.Read(pid)
-		if err != nil || !p.Alive() {
+		if err != nil {
+			continue
+		}
+		if !p.Alive() {
+			if p.Session == w.pid && !s.system.reapOrphans {
+				reap(pid) // nobody else will
+			}
 			continue
 		}
 		if !last && p.Session != w.pid && p.State != 'D' {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -106,6 +107,13 @@ func stopped(r *process.Result) map[int]int {
 }
 
 const long = time.Hour // a grace that no test waits for
+
+// pidAfter reads a line from the board that begins with a word.
+func pidAfter(word, line string) (pid int, ok bool) {
+	number, ok := strings.CutPrefix(line, word)
+	pid, err := strconv.Atoi(number)
+	return pid, ok && err == nil
+}
 
 // A journal is a log that a test reads.
 type journal struct {

@@ -3,6 +3,7 @@ package process_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"strconv"
@@ -66,7 +67,7 @@ func scripted(scripts []string) process.Config {
 // guarded is a program with a guard, with cgroups if args[0] says so, and with
 // workers that run the other args.
 func guarded(args []string) error {
-	s, err := process.NewSupervisor(process.SupervisorConfig{Guard: true, NoCgroup: args[0] != "cgroups"})
+	s, err := process.NewSupervisor(process.SupervisorConfig{Guard: true, NoCgroup: args[0] != "cgroups", Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
@@ -96,7 +97,7 @@ func oom(args []string) error {
 			return err
 		}
 	}
-	s, err := process.NewSupervisor(process.SupervisorConfig{NoCgroup: true})
+	s, err := process.NewSupervisor(process.SupervisorConfig{NoCgroup: true, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}

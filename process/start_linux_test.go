@@ -309,6 +309,7 @@ func TestEarlySuccess(t *testing.T) {
 	if first != g.PIDs()[0] {
 		t.Errorf("pid %d, want one of %v", first, g.PIDs())
 	}
+	awaitEnd(t, first)
 	lab.OpenGate()
 	lab.PID("up")
 	if r := wait(t, g); r.IsFailed() || !r.Exits[0].Time.Before(r.Exits[1].Time) {

@@ -1,0 +1,44 @@
+package process_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+
+	"github.com/muster-run/muster/process"
+)
+
+// A worker runs a function of this program, which main, or TestMain as here, has
+// registered before it called FuncMain:
+//
+//	process.Register("greet", process.JSON(func(ctx context.Context, r request) (reply, error) {
+//		return reply{r.Greeting + ", " + r.Name}, nil
+//	}))
+//	process.FuncMain()
+func ExampleRegister() {
+	s, err := process.NewSupervisor(process.SupervisorConfig{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		panic(err)
+	}
+	defer s.Close()
+	input, err := json.Marshal(request{Greeting: "Hello", Name: "worker"})
+	if err != nil {
+		panic(err)
+	}
+	g, err := s.Start(process.Config{
+		Func:   "greet",
+		Inputs: map[int][]byte{0: input},
+		Envs:   map[int]map[string]string{0: nil},
+	})
+	if err != nil {
+		panic(err)
+	}
+	result, err := g.Wait(context.Background())
+	if err != nil {
+		panic(err)
+	}
+	value, err := process.Value[reply](result.Exits[0])
+	fmt.Println(value.Text, err)
+	// Output: Hello, worker <nil>
+}

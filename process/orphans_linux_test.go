@@ -1,0 +1,134 @@
+package process_test
+
+import (
+	"errors"
+	"os/exec"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/process"
+)
+
+// Orphans that end are reaped: at once if the Supervisor may take every orphan for
+// its own, otherwise with their worker.
+func TestOrphansAreReaped(t *testing.T) {
+	for _, tt := range []struct {
+		name, orphan string
+		reap         bool
+	}{
+		{"all", "spawn:setsid,double:say:orphan", true},
+		{"all, in the worker's session", "spawn:double:say:orphan", true},
+		{"only the worker's", "spawn:double:say:orphan", false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			lab := testproc.New(t)
+			s := supervisor(t, process.SupervisorConfig{ReapOrphans: tt.reap})
+			g := start(t, s, workers(lab, do(tt.orphan, tt.orphan, tt.orphan, "say:up", "gate")))
+			var orphans []int
+			for range 4 {
+				line := lab.Line()
+				if pid, ok := pidAfter("orphan ", line); ok {
+					orphans = append(orphans, pid)
+				}
+			}
+			awaitEnd(t, orphans...)
+			if tt.reap {
+				awaitReaped(t, orphans...)
+			}
+			lab.OpenGate()
+			if r := wait(t, g); r.IsFailed() {
+				t.Errorf("failed: %+v", r.Failures)
+			}
+			for _, pid := range orphans {
+				if err := syscall.Kill(pid, 0); err != syscall.ESRCH {
+					t.Errorf("orphan %d is a zombie: %v", pid, err)
+				}
+			}
+			if len(orphans) != 3 {
+				t.Errorf("orphans %v", orphans)
+			}
+		})
+	}
+}
+
+// A stray that nothing shows to be a worker's ends with the last worker.
+func TestUnknownOrphansEndWithTheLastWorker(t *testing.T) {
+	lab := testproc.New(t)
+	s := supervisor(t, process.SupervisorConfig{ReapOrphans: true, NoCgroup: true, Guard: true})
+	cfg := workers(lab, do("spawn:setsid,double,bare:trap:15:0|say:stray|hang", "gate"), do("say:up", "trap:15:0", "hang"))
+	g := start(t, s, cfg)
+	stray := 0
+	for range 2 {
+		if pid, ok := pidAfter("stray ", lab.Line()); ok {
+			stray = pid
+		}
+	}
+	lab.OpenGate()
+	awaitReaped(t, g.PIDs()[0])
+	if err := syscall.Kill(stray, 0); err != nil {
+		t.Errorf("the stray has ended with a worker that may not be its own: %v", err)
+	}
+	await := ends(t, stray)
+	if err := g.Close(syscall.SIGTERM, long); err != nil {
+		t.Error(err)
+	}
+	await()
+	if d := cmp.Diff(map[int]int{0: 0, 1: 0}, codes(wait(t, g))); d != "" {
+		t.Error(d)
+	}
+	lab.CheckNothingLeft()
+}
+
+// Children that the program starts itself are left alone, also when they have
+// ended and nobody waited for them yet.
+func TestOtherChildren(t *testing.T) {
+	lab := testproc.New(t)
+	s := supervisor(t, process.SupervisorConfig{})
+	var others []*exec.Cmd
+	for _, script := range [][]string{do("exit:7"), do("exit:7"), do("exit:7"), do("gate", "exit:7"), do("gate", "exit:7")} {
+		cmd := exec.Command(testproc.Program(), testproc.Args(script...)...)
+		cmd.Env = lab.Env()
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		others = append(others, cmd)
+	}
+	for _, cmd := range others[:3] {
+		awaitEnd(t, cmd.Process.Pid)
+	}
+	for range 3 {
+		wait(t, start(t, s, workers(lab, do("spawn:setsid,double:say:stray|hang", "exit:0"), do("exit:0"))))
+	}
+	lab.OpenGate()
+	for i, cmd := range others {
+		exit, ok := errors.AsType[*exec.ExitError](cmd.Wait())
+		if !ok || exit.ExitCode() != 7 {
+			t.Errorf("child %d: %v", i, exit)
+		}
+	}
+}
+
+// The program is a child subreaper as long as it has a Supervisor.
+func TestSubreaper(t *testing.T) {
+	before := process.IsSubreaper()
+	one := supervisor(t, process.SupervisorConfig{})
+	two := supervisor(t, process.SupervisorConfig{})
+	if !process.IsSubreaper() {
+		t.Error("not a subreaper")
+	}
+	if err := one.Close(); err != nil {
+		t.Error(err)
+	}
+	if !process.IsSubreaper() {
+		t.Error("no subreaper any more with a Supervisor left")
+	}
+	if err := two.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := process.IsSubreaper(); got != before {
+		t.Errorf("afterwards: %v, before: %v", got, before)
+	}
+}
