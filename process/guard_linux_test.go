@@ -43,6 +43,7 @@ func TestGuard(t *testing.T) {
 		{"no workers", "cgroups", nil, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
 			lab := testproc.New(t)
 			cmd := program(t, lab, append([]string{"guarded", tt.mode}, tt.workers...)...)
 			if err := cmd.Start(); err != nil {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -357,4 +359,49 @@ func TestSupervisorClose(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Where a cgroup can be made but no process can be started in it, workers do
+// without, and what they leave behind is found all the same.
+func TestUselessCgroup(t *testing.T) {
+	var seen journal
+	s := supervisor(t, process.SupervisorConfig{Guard: true, Logger: seen.logger()})
+	if !s.HasCgroup() {
+		t.Skip("needs the right to make a cgroup")
+	}
+	// A threaded cgroup beside those of the workers makes theirs invalid.
+	threaded := filepath.Join(s.CgroupPath(), "threaded")
+	if err := os.Mkdir(threaded, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(threaded, "cgroup.type"), []byte("threaded"), 0); err != nil {
+		t.Skipf("needs threaded cgroups: %v", err)
+	}
+	for range 2 {
+		lab := testproc.New(t)
+		cfg := workers(lab,
+			do(strays[1], strays[3], "say:up", "gate"), do(strays[1], strays[3], "say:up", "gate"),
+			do("say:up", "ignore:15", "hang"))
+		cfg.LeftoverGrace = time.Millisecond
+		g := start(t, s, cfg)
+		if s.HasCgroup() {
+			t.Error("the cgroup is still in use")
+		}
+		lab.Lines(7)
+		lab.OpenGate()
+		awaitReaped(t, g.PIDs()[0], g.PIDs()[1])
+		if n := len(lab.Left()); n != 1 {
+			t.Errorf("%d processes are left, want the third worker only", n)
+		}
+		if err := g.Close(syscall.SIGKILL, 0); err != nil {
+			t.Error(err)
+		}
+		if d := cmp.Diff(map[int]int{0: 0, 1: 0, 2: -9}, codes(wait(t, g))); d != "" {
+			t.Error(d)
+		}
+		lab.CheckNothingLeft()
+	}
+	if n := strings.Count(seen.String(), "no cgroups for workers"); n != 1 {
+		t.Errorf("the log says %d times that there are no cgroups:\n%s", n, seen.String())
+	}
 }

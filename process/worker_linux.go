@@ -42,6 +42,19 @@ func (g *Group) prepare(plans []plan) {
 	}
 }
 
+// tag marks a worker that turns out to have no cgroup when others are forked
+// already.
+func (g *Group) tag(w *worker, p *plan) {
+	if p.tag != "" {
+		return
+	}
+	g.sup.tagByEnv(g, w.rank, p)
+	w.tag = p.tag
+	if g.sup.system.guard != nil {
+		g.sup.system.guard.tellTags([]plan{*p})
+	}
+}
+
 func (s *Supervisor) tagByEnv(g *Group, rank int, p *plan) {
 	p.tag = fmt.Sprintf("%s=%d.%s.%d.%d", tagVar, os.Getpid(), s.system.random, g.number, rank)
 	p.env = append(p.env, p.tag)
@@ -69,6 +82,9 @@ func closeOnExec() {
 // this program ends, in its own cgroup if there is one.
 func (g *Group) spawn(w *worker, p *plan) error {
 	s := g.sup
+	if s.system.cgroup == nil {
+		g.tag(w, p)
+	}
 	stdin := p.stdio[0]
 	if w.call != nil {
 		null, err := os.Open(os.DevNull)
@@ -140,11 +156,8 @@ func perhapsCgroup(err error) bool {
 // spawnWithoutCgroup tries again in this program's own cgroup. If that works, the
 // cgroup was the trouble, and the Supervisor does without from then on.
 func (g *Group) spawnWithoutCgroup(w *worker, p *plan, attr *syscall.ProcAttr, first error) error {
-	if p.tag == "" {
-		g.sup.tagByEnv(g, w.rank, p)
-		attr.Env = p.env
-	}
-	attr.Sys.UseCgroupFD = false
+	g.tag(w, p)
+	attr.Env, attr.Sys.UseCgroupFD = p.env, false
 	pid, err := syscall.ForkExec(p.path, p.argv, attr)
 	if err != nil {
 		return err
@@ -152,7 +165,7 @@ func (g *Group) spawnWithoutCgroup(w *worker, p *plan, attr *syscall.ProcAttr, f
 	g.log.Debug("no cgroups for workers", "error", first)
 	_ = w.system.cgroup.Remove()
 	w.system.cgroup = nil
-	w.pid, w.tag = pid, p.tag
+	w.pid = pid
 	g.sup.system.dropCgroup()
 	return nil
 }
