@@ -87,12 +87,24 @@ func served(t testing.TB, stream []byte, chunk int) ([]byte, error) {
 	t.Helper()
 	memory := store.NewMemory()
 	s := &Server{memory: memory, m: memory.Map(), log: slog.New(slog.DiscardHandler)}
+	s.HandleSession("echo", func(conn net.Conn) { io.Copy(conn, conn) })
+	s.Mirror("k", &plainMirror{})
 	nc := &scripted{in: bytes.Clone(stream), chunk: chunk}
 	c := newConn(s, nc)
 	err := c.serve()
 	c.leave()
+	if err == errSession {
+		nc.Write([]byte{accepted})
+		c.session(c.afterwards())
+	}
 	return nc.out.Bytes(), err
 }
+
+// plainMirror is a value.
+type plainMirror struct{ value []byte }
+
+func (m *plainMirror) Render() ([]byte, bool) { return m.value, true }
+func (m *plainMirror) Adopt(value []byte)     { m.value = value }
 
 // FuzzServer sends the server anything. What it answers must not depend on how
 // the stream is cut into pieces.
@@ -110,6 +122,10 @@ func FuzzServer(f *testing.F) {
 		[]byte{byte(qCompareSet)}, appendInt(nil, 2), []byte("/b"), appendInt(nil, 5000), make([]byte, 5000), appendInt(nil, 6000), make([]byte, 6000),
 		[]byte{byte(qGet)}, appendInt(nil, 2), []byte("/b"))
 	f.Add(big, uint16(999))
+	session := slices.Concat(opening, checkOf(sessionKey), []byte{byte(qSession)}, appendInt(nil, 4), []byte("echo"), make([]byte, 100))
+	f.Add(session, uint16(2))
+	f.Add(slices.Concat(opening, []byte{byte(qNumKeys), byte(qSession)}, appendInt(nil, 5), []byte("other"), session[5:]), uint16(0))
+	f.Add(slices.Concat(opening, []byte{byte(qWait)}, appendInt(nil, 1), appendInt(nil, 2), []byte("/x"), session[5:]), uint16(6))
 	f.Fuzz(func(t *testing.T, stream []byte, chunk uint16) {
 		whole, err1 := served(t, stream, len(stream)+1)
 		parts, err2 := served(t, stream, int(chunk)+1)
@@ -157,6 +173,46 @@ func TestPieces(t *testing.T) {
 			t.Fatalf("in pieces of %d: %v, answered %x, want %x", chunk, err, parts, whole)
 		}
 	}
+}
+
+// TestSessionPieces cuts the way into a session everywhere.
+func TestSessionPieces(t *testing.T) {
+	text := "what was sent ahead and what follows"
+	stream := slices.Concat(opening, []byte{byte(qNumKeys)}, checkOf(sessionKey),
+		[]byte{byte(qSession)}, appendInt(nil, 4), []byte("echo"), []byte(text))
+	want := slices.Concat(appendInt(nil, 1), []byte{ready, accepted}, []byte(text)) // the one key is the mirrored one
+	for chunk := 1; chunk <= len(stream); chunk++ {
+		got, err := served(t, stream, chunk)
+		if err != errSession || !bytes.Equal(got, want) {
+			t.Errorf("in pieces of %d: %q, %v", chunk, got, err)
+		}
+	}
+}
+
+// FuzzSession has whatever listens there answer a client that wants a session.
+func FuzzSession(f *testing.F) {
+	for _, answer := range []string{"\x01\x00\x00after", "\x01\x01", "\x01\x00\x01", "HTTP/1.1 400 Bad Request\r\n",
+		"\x15\x03\x01\x00\x02\x02\x46", "SSH-2.0-x", "", "\x00", "\x01\x02", "\x01\x00\xff"} {
+		f.Add([]byte(answer), uint16(0))
+		f.Add([]byte(answer), uint16(50))
+	}
+	f.Fuzz(func(t *testing.T, answer []byte, chunk uint16) {
+		nc := &scripted{in: bytes.Clone(answer), chunk: int(chunk) + 1}
+		err := openSession(t.Context(), nc, "echo")
+		var seen *NotStoreError
+		switch {
+		case err == nil:
+			if want := answer[3:]; !bytes.Equal(nc.in, want) || answer[0] > 1 || answer[1] != 0 || answer[2] != 0 {
+				t.Errorf("answered %x, it is a session that goes on with %x", answer, nc.in)
+			}
+		case errors.Is(err, ErrNoSession):
+			if len(answer) < 2 || answer[1] == 0 && (len(answer) < 3 || answer[2] != 1) {
+				t.Errorf("answered %x: %v", answer, err)
+			}
+		case !errors.As(err, &seen) || len(seen.Answer) > mostAnswered:
+			t.Errorf("answered %x: %v", answer, err)
+		}
+	})
 }
 
 // FuzzClient has a server answer anything.

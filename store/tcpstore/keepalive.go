@@ -43,3 +43,24 @@ func (k keepAlive) dialer() net.Dialer {
 		return nil
 	}}
 }
+
+// apply has the system ask whether the host of an accepted connection is there.
+func (k keepAlive) apply(nc net.Conn) {
+	if tcp, ok := nc.(*net.TCPConn); ok {
+		// Without it the loss is found later.
+		_ = tcp.SetKeepAliveConfig(k.config())
+	}
+}
+
+// insist also ends an accepted connection whose other end takes nothing of what is
+// sent. It is for sessions: a client of the store may well stop reading for
+// a while, in a debugger for instance.
+func (k keepAlive) insist(nc net.Conn) {
+	tcp, ok := nc.(*net.TCPConn)
+	if !ok || k.limit() == 0 {
+		return
+	}
+	if raw, err := tcp.SyscallConn(); err == nil {
+		limitUnacknowledged(raw, k.limit())
+	}
+}

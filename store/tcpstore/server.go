@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,15 @@ type ServerConfig struct {
 	Addr string
 	// Listener, if not nil, is used instead of Addr; the server closes it.
 	Listener net.Listener
+	// Allow, if not empty, are the networks that connections may come from. All
+	// others are closed at once, counted (Server.Refused) and logged, the latter once in
+	// ten seconds at most. This host is not an exception: workers on it
+	// may connect from 127.0.0.1, ::1 or its own address.
+	Allow []netip.Prefix
+	// KeepAlive is how long a connection outlives the host at its other end. What
+	// that host waits for is then forgotten, and its sessions end. Below
+	// 0 nobody asks. Default DefaultKeepAlive. The system counts in seconds.
+	KeepAlive time.Duration
 	// Prepare, if not nil, is called before the first connection is served. It is
 	// the place for HandleSession and Mirror, which otherwise come too late for
 	// a client that connects at once.
@@ -37,6 +47,8 @@ type ServerConfig struct {
 type Server struct {
 	log    *slog.Logger
 	ln     net.Listener
+	alive  keepAlive
+	allow  *allowList
 	memory *store.Memory
 	m      *kv.Map // memory's
 	all    sync.WaitGroup
@@ -53,8 +65,15 @@ type Server struct {
 // Listen starts a server, which is listening and serving when it returns.
 // Whoever calls it closes the server.
 func Listen(cfg ServerConfig) (*Server, error) {
+	allow, err := newAllowList(cfg.Allow)
+	if err != nil {
+		if cfg.Listener != nil {
+			cfg.Listener.Close()
+		}
+		return nil, err
+	}
 	s := &Server{
-		log: cfg.Logger, ln: cfg.Listener, memory: store.NewMemory(), done: make(chan struct{}),
+		log: cfg.Logger, ln: cfg.Listener, allow: allow, alive: keepAlive(cfg.KeepAlive), memory: store.NewMemory(), done: make(chan struct{}),
 		conns: map[*conn]struct{}{}, sessions: map[net.Conn]struct{}{},
 	}
 	if s.log == nil {
@@ -62,9 +81,7 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	}
 	s.m = s.memory.Map()
 	if s.ln == nil {
-		lc := net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{
-			Enable: true, Idle: time.Minute, Interval: 15 * time.Second, Count: 4,
-		}}
+		lc := net.ListenConfig{KeepAlive: -1} // start sets it
 		ln, err := lc.Listen(context.Background(), "tcp", cfg.Addr)
 		if err != nil {
 			return nil, fmt.Errorf("tcpstore: %w", err)
@@ -88,6 +105,9 @@ func (s *Server) Port() int {
 	}
 	return 0
 }
+
+// Refused returns how many connections were closed because of ServerConfig.Allow.
+func (s *Server) Refused() int64 { return s.allow.count() }
 
 // Store returns a view of the server's data that sees what clients see,
 // without a connection. It works until Close, and none of its calls has a time
@@ -152,6 +172,7 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 	s.all.Wait()
+	s.allow.finish(s.log)
 	return errors.Join(err, s.memory.Close())
 }
 
@@ -179,6 +200,12 @@ func (s *Server) accept() {
 		nc, err := s.ln.Accept()
 		if err == nil {
 			pause = 0
+			if !s.allow.admits(nc.RemoteAddr()) {
+				nc.Close()
+				s.allow.refuse(nc.RemoteAddr(), s.log, time.Now())
+				continue
+			}
+			s.alive.apply(nc)
 			s.start(nc)
 			continue
 		}
@@ -224,6 +251,7 @@ func (s *Server) serve(c *conn) {
 	case !ours:
 		c.nc.Close()
 	default:
+		s.alive.insist(c.nc)
 		c.nc.Write([]byte{accepted})
 		s.hold(c.nc, c.afterwards(), c.session)
 	}

@@ -41,7 +41,7 @@ type Map struct {
 	parked map[string]*parked
 	told   []Notifier // to be delivered by Unlock
 
-	mirrors map[string]Mirror // of entries that are marked as mirrored
+	mirrors map[*entry]mirrored // those of the entries that are marked
 }
 
 // An entry is a pointer so that changing a value needs no new key. The bytes of
@@ -78,10 +78,10 @@ func (m *Map) Unlock() {
 func (m *Map) Get(key string) (value []byte, ok bool) {
 	e := m.m[key]
 	if e == nil {
-		return nil, false
+		return
 	}
 	if e.mirrored {
-		m.render(key, e)
+		m.render(e)
 	}
 	return e.value, true
 }
@@ -90,10 +90,10 @@ func (m *Map) Get(key string) (value []byte, ok bool) {
 func (m *Map) Share(key string) (value []byte, ok bool) {
 	e := m.m[key]
 	if e == nil {
-		return nil, false
+		return
 	}
 	if e.mirrored {
-		m.render(key, e)
+		m.render(e)
 	}
 	e.shared = true
 	return e.value, true
@@ -122,7 +122,7 @@ func (m *Map) Keys() []string {
 // Set sets a value and wakes the key's waiters.
 func (m *Map) Set(key string, v Value) {
 	if e := m.put(key, m.m[key], v); e.mirrored {
-		m.adopt(key, e)
+		m.adopt(e)
 	}
 	m.wakeKey(key)
 }
@@ -148,9 +148,9 @@ func (m *Map) Append(key string, v Value) {
 	case e == nil:
 		m.put(key, nil, v)
 	case e.mirrored:
-		m.render(key, e)
+		m.render(e)
 		e.value = append(e.value, v.Bytes...)
-		m.adopt(key, e)
+		m.adopt(e)
 	default:
 		// Readers of a shared value see its old length only, so growing it
 		// in place is safe.
@@ -173,7 +173,7 @@ func (m *Map) add(key string, delta int64) (int64, error) {
 	sum := delta
 	if e != nil {
 		if e.mirrored {
-			m.render(key, e)
+			m.render(e)
 		}
 		old, ok := ParseInt(e.value)
 		if !ok {
@@ -190,7 +190,7 @@ func (m *Map) add(key string, delta int64) (int64, error) {
 		e.value = AppendInt(e.value[:0], sum)
 	}
 	if e != nil && e.mirrored {
-		m.adopt(key, e)
+		m.adopt(e)
 	}
 	return sum, nil
 }
@@ -205,7 +205,7 @@ func (m *Map) CompareAndSet(key string, expected []byte, desired Value) []byte {
 	case e == nil && len(expected) > 0:
 		return expected
 	case e != nil && e.mirrored:
-		return m.compareAndSet(key, e, expected, desired)
+		return m.compareAndSet(e, expected, desired)
 	case e != nil && !bytes.Equal(e.value, expected):
 		e.shared = true
 		return e.value
@@ -226,7 +226,7 @@ func (m *Map) Delete(key string) bool {
 	}
 	if e.mirrored {
 		e.set(nil)
-		m.mirrors[key].Adopt(nil)
+		m.mirrors[e].Adopt(nil)
 		return true
 	}
 	delete(m.m, key)
@@ -302,5 +302,5 @@ func (m *Map) QueueKeys() []string {
 // Clear removes all queues and all keys that are not mirrored. Who waits goes on
 // waiting.
 func (m *Map) Clear() {
-	m.m, m.queues = m.mirrored(), map[string]*queue{}
+	m.m, m.queues = m.mirroredOnly(), map[string]*queue{}
 }

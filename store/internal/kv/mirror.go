@@ -18,21 +18,28 @@ type Mirror interface {
 	Adopt(value []byte)
 }
 
+// mirrored is a mirror and the key of its entry.
+type mirrored struct {
+	Mirror
+	key string
+}
+
 // Mirror makes m the place where the value of a key is, until Unmirror. It
-// returns the value that the key had, valid for ever; nil if there was no key. From
+// returns the value that the key had, the caller's; nil if there was no key. From
 // then on the key exists. Who waits for it is woken.
 func (m *Map) Mirror(key string, mirror Mirror) (existing []byte) {
 	e := m.m[key]
 	if e == nil {
 		e = &entry{}
 		m.m[strings.Clone(key)] = e
-	} else if existing, _ = m.Share(key); existing == nil {
-		existing = []byte{}
+	} else {
+		value, _ := m.Get(key)
+		existing = append([]byte{}, value...)
 	}
 	if m.mirrors == nil {
-		m.mirrors = map[string]Mirror{}
+		m.mirrors = map[*entry]mirrored{}
 	}
-	m.mirrors[strings.Clone(key)] = mirror
+	m.mirrors[e] = mirrored{mirror, strings.Clone(key)}
 	e.mirrored, e.shared = true, true
 	m.wakeKey(key)
 	return existing
@@ -41,53 +48,58 @@ func (m *Map) Mirror(key string, mirror Mirror) (existing []byte) {
 // Unmirror ends what Mirror began and removes the key, whose value was elsewhere.
 // It reports whether the key was a mirror's.
 func (m *Map) Unmirror(key string) bool {
-	if m.mirrors[key] == nil {
+	e := m.m[key]
+	if e == nil || !e.mirrored {
 		return false
 	}
-	delete(m.mirrors, key)
+	delete(m.mirrors, e)
 	delete(m.m, key)
 	return true
 }
 
-// render brings a mirrored entry up to date.
-func (m *Map) render(key string, e *entry) {
-	if value, changed := m.mirrors[key].Render(); changed {
+// render brings a mirrored entry up to date. Inlined it would keep Get from being so.
+//
+//go:noinline
+func (m *Map) render(e *entry) {
+	if value, changed := m.mirrors[e].Render(); changed {
 		e.set(value)
 	}
 }
 
 // adopt tells the mirror what has been written to its entry.
-func (m *Map) adopt(key string, e *entry) {
+//
+//go:noinline
+func (m *Map) adopt(e *entry) {
 	if e.value == nil {
 		e.value = []byte{} // nil says that the key was deleted
 	}
 	e.set(e.value)
-	m.mirrors[key].Adopt(e.value)
+	m.mirrors[e].Adopt(e.value)
 }
 
 // set makes the entry's value one that others may hold, and append to.
 func (e *entry) set(value []byte) { e.value, e.shared = value[:len(value):len(value)], true }
 
 // compareAndSet is CompareAndSet at a mirrored key.
-func (m *Map) compareAndSet(key string, e *entry, expected []byte, desired Value) []byte {
-	m.render(key, e)
+func (m *Map) compareAndSet(e *entry, expected []byte, desired Value) []byte {
+	m.render(e)
 	if !bytes.Equal(e.value, expected) {
 		return e.value
 	}
 	changed := !bytes.Equal(e.value, desired.Bytes)
 	e.set(desired.own())
-	m.adopt(key, e)
+	m.adopt(e)
 	if changed {
-		m.wakeKey(key)
+		m.wakeKey(m.mirrors[e].key)
 	}
 	return desired.Bytes
 }
 
-// mirrored returns the mirrored entries.
-func (m *Map) mirrored() map[string]*entry {
+// mirroredOnly returns the mirrored entries.
+func (m *Map) mirroredOnly() map[string]*entry {
 	left := map[string]*entry{}
-	for key := range m.mirrors {
-		left[key] = m.m[key]
+	for e, mirror := range m.mirrors {
+		left[mirror.key] = e
 	}
 	return left
 }

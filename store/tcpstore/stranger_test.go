@@ -1,0 +1,131 @@
+package tcpstore_test
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-run/muster/internal/pypeer"
+	"github.com/muster-run/muster/store/tcpstore"
+)
+
+// TestStrangers dials what is not a TCPStore. Those that say what they are are
+// given up at once, the others within the timeout.
+func TestStrangers(t *testing.T) {
+	const short, long = 300 * time.Millisecond, 20 * time.Second
+	says := func(text string) func(t *testing.T) string {
+		return func(t *testing.T) string {
+			return fake(t, func(_ int, nc net.Conn) { io.WriteString(nc, text); io.Copy(io.Discard, nc) })
+		}
+	}
+	for _, tt := range []struct {
+		name    string
+		serve   func(t *testing.T) string
+		timeout time.Duration
+		at      time.Duration // at least, before it is given up
+		want    []string
+	}{
+		{"HTTP in Go", webServer, long, 0, []string{"answered like an HTTP server", "400 Bad Request", "another service"}},
+		{"HTTP in Python", pythonWebServer, long, 0, []string{"answered like an HTTP server"}},
+		{"TLS in Go", tlsServer, long, 0, []string{"answered like a TLS server", "not encrypted"}},
+		{"TLS that sends an alert", says("\x15\x03\x01\x00\x02\x02\x46"), long, 0, []string{"answered like a TLS server"}},
+		{"SSH", says("SSH-2.0-OpenSSH_9.2\r\n"), long, 0, []string{"answered like an SSH server", "OpenSSH_9.2"}},
+		{"HTML", says("<!DOCTYPE html>"), long, 0, []string{"answered like an HTTP server"}},
+		{"another one", says("-ERR unknown command\r\n"), long, 0, []string{"another protocol", "-ERR unknown"}},
+		{"binary", says("\x02\xff\x00"), long, 0, []string{"another protocol", `\x02\xff`}},
+		{"silent", says(""), short, short, []string{"stayed silent for 3", "ms", "another service"}},
+		{"closes at once", closing, short, short, []string{"closed the connection without an answer", "--allow", "PyTorch 1.x"}},
+		{"closes again and again", closing, 3 * time.Second, 3 * time.Second, []string{"closed the connection without an answer", "tried"}},
+		{"nobody accepts", backlog, short, short, []string{"stayed silent"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			addr := tt.serve(t)
+			start := time.Now()
+			_, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: addr, Timeout: tt.timeout, Logger: quiet})
+			took := time.Since(start)
+			var connect *tcpstore.ConnectError
+			var seen *tcpstore.NotStoreError
+			if !errors.As(err, &connect) || !errors.As(err, &seen) || seen.Remote != addr {
+				t.Fatalf("%T: %v", err, err)
+			}
+			for _, part := range tt.want {
+				if !strings.Contains(err.Error(), part) {
+					t.Errorf("%q is not in: %v", part, err)
+				}
+			}
+			if took < tt.at || took > tt.at+10*time.Second {
+				t.Errorf("it took %v: %v", took, err)
+			}
+		})
+	}
+}
+
+func webServer(t *testing.T) string {
+	s := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+func tlsServer(t *testing.T) string {
+	s := httptest.NewUnstartedServer(http.NotFoundHandler())
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.TLS = &tls.Config{}
+	s.StartTLS()
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+func pythonWebServer(t *testing.T) string {
+	cmd := exec.CommandContext(t.Context(), pypeer.Python(t), "-u", "-m", "http.server", "--bind", "127.0.0.1", "0")
+	cmd.Stderr = &bytes.Buffer{}
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	// Serving HTTP on 127.0.0.1 port 46641 (http://127.0.0.1:46641/) ...
+	line, _ := bufio.NewReader(out).ReadString('\n')
+	_, rest, _ := strings.Cut(line, "http://")
+	addr, _, ok := strings.Cut(rest, "/")
+	if !ok {
+		t.Fatalf("the server says %q", line)
+	}
+	return addr
+}
+
+func closing(t *testing.T) string { return fake(t, func(_ int, nc net.Conn) { nc.Close() }) }
+
+// backlog is a server that does not accept, whose kernel does.
+func backlog(t *testing.T) string {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	return ln.Addr().String()
+}
+
+// TestStrangerElsewhere has one address of a host refuse and another one answer
+// in another protocol: the latter says more.
+func TestStrangerElsewhere(t *testing.T) {
+	addr := webServer(t)
+	_, port, _ := net.SplitHostPort(addr)
+	_, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: "localhost:" + port, Timeout: 20 * time.Second, Logger: quiet})
+	if err == nil || !strings.Contains(err.Error(), "answered like an HTTP server") {
+		t.Errorf("%v", err)
+	}
+}
