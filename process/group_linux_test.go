@@ -2,6 +2,7 @@ package process_test
 
 import (
 	"fmt"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -48,5 +49,31 @@ func TestFirstFailureStopsTheRest(t *testing.T) {
 	}
 	if d := cmp.Diff(map[int]int{0: 15, 2: 15}, stopped(r)); d != "" {
 		t.Error(d)
+	}
+}
+
+func TestSignalName(t *testing.T) {
+	for sig, want := range map[syscall.Signal]string{syscall.SIGTERM: "SIGTERM", syscall.SIGUSR1: "SIGUSR1", 63: "signal 63"} {
+		if got := process.SignalName(sig); got != want {
+			t.Errorf("%d: got %q, want %q", int(sig), got, want)
+		}
+		if got, want := (&process.SignalError{Signal: sig}).Error(), fmt.Sprintf("received signal %s (%d)", want, int(sig)); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+// Source: Std.from_str and to_map in multiprocessing/api.py.
+func TestStd(t *testing.T) {
+	spec, err := process.ParseStd("0:3,2:1,9:2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[int]process.Std{0: process.StdAll, 1: process.StdNone, 2: process.StdOut}
+	if d := cmp.Diff(want, process.ToMap(spec, 3)); d != "" {
+		t.Error(d)
+	}
+	if _, err := process.ParseStd("4"); err == nil {
+		t.Error("4: no error")
 	}
 }

@@ -209,7 +209,7 @@ func (w *wards) end(deadline time.Time) {
 		}
 		var dying []unix.PollFd
 		for _, p := range w.find(dir) {
-			if l := openLeftover(p); l != nil {
+			if l := openLeftover(p, true); l != nil {
 				_ = l.signal(syscall.SIGKILL)
 				if l.pidfd >= 0 {
 					dying = append(dying, unix.PollFd{Fd: int32(l.pidfd), Events: unix.POLLIN})

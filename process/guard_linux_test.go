@@ -85,6 +85,9 @@ func TestGuard(t *testing.T) {
 
 // A program that ends takes its guard with it.
 func TestGuardEndsWithTheSupervisor(t *testing.T) {
+	if err := supervisor(t, process.SupervisorConfig{Guard: true}).Close(); err != nil {
+		t.Error("without having started anything:", err)
+	}
 	lab := testproc.New(t)
 	s := supervisor(t, process.SupervisorConfig{Guard: true})
 	if pid := s.GuardPID(); pid != 0 {

@@ -21,6 +21,7 @@ func (g *Group) clear(w *worker) {
 	w.leftLookAt = time.Time{}
 	for range 100 {
 		found := g.leftovers(w)
+		w.drop(found)
 		if len(found) == 0 {
 			g.finish(w)
 			return
@@ -53,20 +54,30 @@ func (g *Group) clear(w *worker) {
 	w.leftLookAt = now.Add(leftoverLook)
 }
 
+// drop lets go of leftovers that nothing watches and that were not found again.
+func (w *worker) drop(found []procfs.Stat) {
+	for id, l := range w.left {
+		if !l.watched && !slices.ContainsFunc(found, func(p procfs.Stat) bool { return id == processID{p.PID, p.Start} }) {
+			delete(w.left, id)
+			l.close()
+			l.reap()
+		}
+	}
+}
+
 // end signals something that a worker left behind, once with each signal, and says
 // whether it is still there.
 func (g *Group) end(w *worker, p procfs.Stat, sig syscall.Signal) bool {
 	id := processID{p.PID, p.Start}
 	l := w.left[id]
 	if l == nil {
-		if l = openLeftover(p); l == nil {
+		if l = g.sup.openLeftover(p); l == nil {
 			return false
 		}
 		w.left[id] = l
-		if !g.watch.leftover(w, l) {
-			w.leftLookAt = time.Now().Add(leftoverLook)
-		}
-	} else if w.leftLookAt.IsZero() && !l.watched {
+		g.watch.leftover(w, l)
+	}
+	if !l.watched {
 		w.leftLookAt = time.Now().Add(leftoverLook)
 	}
 	if l.told != sig && l.told != syscall.SIGKILL {

@@ -111,15 +111,21 @@ type leftover struct {
 	told    syscall.Signal // the last signal
 }
 
+func (s *Supervisor) openLeftover(p procfs.Stat) *leftover {
+	return openLeftover(p, !s.system.noPidfd)
+}
+
 // openLeftover gets hold of a process; nil if it has ended or its number is
 // another's by now.
-func openLeftover(p procfs.Stat) *leftover {
-	l := &leftover{stat: p}
-	var err error
-	if l.pidfd, err = unix.PidfdOpen(p.PID, 0); err == unix.ESRCH {
-		return nil
-	} else if err != nil {
-		l.pidfd = -1
+func openLeftover(p procfs.Stat, withPidfd bool) *leftover {
+	l := &leftover{stat: p, pidfd: -1}
+	if withPidfd {
+		var err error
+		if l.pidfd, err = unix.PidfdOpen(p.PID, 0); err == unix.ESRCH {
+			return nil
+		} else if err != nil {
+			l.pidfd = -1
+		}
 	}
 	if now, err := procfs.Read(p.PID); err != nil || now.Start != p.Start {
 		l.close()
@@ -145,8 +151,12 @@ func (l *leftover) signal(sig syscall.Signal) error {
 	return syscall.Kill(l.stat.PID, sig)
 }
 
-// reap collects it if it has become this program's child.
-func (l *leftover) reap() { reap(l.stat.PID) }
+// reap collects it if it has ended as this program's child.
+func (l *leftover) reap() {
+	if now, err := procfs.Read(l.stat.PID); err == nil && now.Start == l.stat.Start && !now.Alive() {
+		reap(l.stat.PID)
+	}
+}
 
 func reap(pid int) { _, _ = waitid(unix.P_PID, pid, unix.WEXITED|unix.WNOHANG, nil) }
 

@@ -101,3 +101,32 @@ func FuzzParseKill(f *testing.F) {
 		}
 	})
 }
+
+// Where the kernel's log says who was killed, another process' end is no evidence.
+func TestOOMOfAnother(t *testing.T) {
+	if ns, err := os.Readlink("/proc/self/ns/pid"); err != nil || ns != "pid:[4026531836]" {
+		t.Skipf("needs the pid namespace that the kernel's log has: %q, %v", ns, err)
+	}
+	log, err := os.Open("/dev/kmsg")
+	if err != nil {
+		t.Skipf("needs the right to read the kernel's log: %v", err)
+	}
+	log.Close()
+	dir := makeV1(t, "memory")
+	if err := os.WriteFile(filepath.Join(dir, "memory.limit_in_bytes"), []byte("256M"), 0); err != nil {
+		t.Skipf("needs a limit of memory: %v", err)
+	}
+	lab := testproc.New(t)
+	cmd := program(t, lab, "oom", dir, "log", "spawn::say:victim|alloc:1024|say:alive/gate/kill:9")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	awaitEnd(t, lab.PID("victim"))
+	lab.OpenGate()
+	if got, want := lab.Line(), regexp.MustCompile(`^0 \d+ -9 $`); !want.MatchString(got) {
+		t.Errorf("%q does not match %s", got, want)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+}

@@ -154,7 +154,8 @@ type leftover struct {
 	told    syscall.Signal
 }
 
-func openLeftover(p procfs.Stat) *leftover          { return &leftover{stat: p} }
+func (s *Supervisor) openLeftover(p procfs.Stat) *leftover { return &leftover{stat: p} }
+
 func (l *leftover) close()                          {}
 func (l *leftover) reap()                           {}
 func (l *leftover) signal(sig syscall.Signal) error { return syscall.Kill(-l.stat.Group, sig) }

@@ -3,8 +3,13 @@ package procfs_test
 import (
 	"os"
 	"os/exec"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/procfs"
 )
@@ -74,5 +79,58 @@ func TestThreads(t *testing.T) {
 	}
 	if mine < 1 || all < 1 {
 		t.Errorf("%d threads on the machine, %d of this user", all, mine)
+	}
+}
+
+// A child that was orphaned comes to the main thread of a child subreaper.
+func TestOrphans(t *testing.T) {
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		t.Skipf("needs to be a child subreaper: %v", err)
+	}
+	defer unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	cmd := exec.Command("sh", "-c", "cat <&3 >/dev/null 2>&1 & echo $!")
+	cmd.ExtraFiles = []*os.File{r}
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	orphan, err := strconv.Atoi(strings.TrimSpace(string(out)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	orphans, err := procfs.Orphans()
+	if err != nil || !slices.Contains(orphans, orphan) {
+		t.Errorf("got %d, %v, want %d among them", orphans, err, orphan)
+	}
+	w.Close() // which ends it
+	if _, err := unix.Wait4(orphan, nil, 0, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWaitChannel(t *testing.T) {
+	cmd := exec.Command("cat")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	where := procfs.WaitChannel(cmd.Process.Pid)
+	if want := regexp.MustCompile(`^state [RSD](, wait channel \w+)?(, stack \w+( < \w+)*)?$`); !want.MatchString(where) {
+		t.Errorf("%q does not match %s", where, want)
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	if got, want := procfs.WaitChannel(1<<30), "state unknown"; got != want {
+		t.Errorf("of nobody: got %q, want %q", got, want)
 	}
 }
