@@ -38,8 +38,6 @@ func Resolve(cfg Config) (Config, error) {
 	cfg.fillDefaults()
 	if cfg.MinNodes < 1 || cfg.MinNodes > cfg.MaxNodes {
 		fail("nnodes: the smallest number of hosts must be at least 1 and at most the largest, got %d:%d", cfg.MinNodes, cfg.MaxNodes)
-	} else if cfg.MaxNodes > 1 {
-		fail("nnodes: muster does not run jobs of more than one host yet, got %s", nodes(cfg))
 	}
 	if cfg.NprocPerNode < 1 {
 		fail("nproc per node: at least one worker is needed, got %d", cfg.NprocPerNode)

@@ -48,7 +48,11 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	handler, err := newHandler(cfg, log)
+	host, err := os.Hostname()
+	if err != nil {
+		host = "localhost"
+	}
+	handler, err := newHandler(cfg, host, log)
 	if err != nil {
 		return nil, err
 	}
@@ -66,10 +70,6 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	}
 	defer func() { err = errors.Join(err, supervisor.Close()) }()
 
-	host, err := os.Hostname()
-	if err != nil {
-		host = "localhost"
-	}
 	identical, _ := cfg.LookupEnv("TORCH_ELASTIC_WORKER_IDENTICAL")
 	a, err := agent.New(agent.Config{
 		Spec: agent.Spec{
@@ -111,7 +111,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 const closeTimeout = 5 * time.Second
 
 // newHandler makes the rendezvous that Resolve chose.
-func newHandler(cfg Config, log *slog.Logger) (rendezvous.Handler, error) {
+func newHandler(cfg Config, host string, log *slog.Logger) (rendezvous.Handler, error) {
 	settings, err := rendezvous.ParseSettings(cfg.RdzvConf)
 	if err != nil {
 		return nil, err
@@ -120,16 +120,33 @@ func newHandler(cfg Config, log *slog.Logger) (rendezvous.Handler, error) {
 		log.Warn("rendezvous configuration key is not known and has no effect", "key", key)
 	}
 	if cfg.RdzvBackend == "static" {
-		return static.New(static.Config{RunID: cfg.RunID, Endpoint: cfg.RdzvEndpoint, NodeRank: cfg.NodeRank, Logger: log})
+		return static.New(static.Config{
+			RunID:          cfg.RunID,
+			Endpoint:       cfg.RdzvEndpoint,
+			NodeRank:       cfg.NodeRank,
+			MaxNodes:       cfg.MaxNodes,
+			Role:           cfg.Role,
+			LocalWorldSize: cfg.NprocPerNode,
+			Host:           host,
+			OnWaiting:      newWaitingLine(cfg.Stderr).show,
+			Settings:       settings,
+			Logger:         log,
+		})
 	}
 	noShare, _ := cfg.LookupEnv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
 	return c10d.New(c10d.Config{
-		RunID:        cfg.RunID,
-		Endpoint:     cfg.RdzvEndpoint,
-		LocalAddr:    cfg.LocalAddr,
-		PrivateStore: noShare == "1",
-		Settings:     settings,
-		Logger:       log,
+		RunID:          cfg.RunID,
+		Endpoint:       cfg.RdzvEndpoint,
+		LocalAddr:      cfg.LocalAddr,
+		PrivateStore:   noShare == "1",
+		MinNodes:       cfg.MinNodes,
+		MaxNodes:       cfg.MaxNodes,
+		Role:           cfg.Role,
+		LocalWorldSize: cfg.NprocPerNode,
+		Host:           host,
+		OnWaiting:      newWaitingLine(cfg.Stderr).show,
+		Settings:       settings,
+		Logger:         log,
 	})
 }
 

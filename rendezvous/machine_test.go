@@ -161,7 +161,12 @@ func TestDo(t *testing.T) {
 
 // Source: _sanitize.
 func TestDrop(t *testing.T) {
-	s := state(func(s *rendezvous.State) { s.Complete = true; with(s, me, n1); s.WaitList.Add(n2); s.RedundancyList.Add(n3) })
+	s := state(func(s *rendezvous.State) {
+		s.Complete = true
+		with(s, me, n1)
+		s.WaitList.Add(n2)
+		s.RedundancyList.Add(n3)
+	})
 	s.Drop(rules, n1, n2, n3)
 	if d := cmp.Diff(state(func(s *rendezvous.State) { s.Complete = true; with(s, me) }), s); d != "" {
 		t.Errorf("(-want +got)\n%s", d)

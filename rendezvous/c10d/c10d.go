@@ -1,10 +1,19 @@
-// Package c10d is the rendezvous backend of the same name for a job on one
-// host: the agent hosts the store at the endpoint, is rank 0 of every round, and
-// starts a new store for the workers of each round.
+// Package c10d is the rendezvous backend of the same name: agents meet at a
+// TCPStore at the endpoint.
 //
-// The keys that agents exchange are TorchElastic's. Where the endpoint has a
-// port that others can know, the agents' store is a TCPStore there; with port 0
-// nobody else could find it, so it stays in memory and no port is opened.
+// A job on one host needs nobody to meet. Where the endpoint has a port that
+// others can know its agent opens it all the same; port 0 keeps the agents' store
+// in memory.
+//
+// For a job on many hosts there are two carriers. A server of ours, in the agent
+// of the endpoint's host or a `muster store`, holds the rendezvous itself (package
+// room): agents have a session with it and are told what happens. A server of
+// PyTorch's only stores the state, as one value that all agents change by
+// compare-and-set and look at again and again. PyTorch's agents can take part
+// either way, since a room shows and takes that value too.
+//
+// Keys are TorchElastic's; what our agents tell each other beside them begins
+// with "muster".
 package c10d
 
 import (
@@ -40,14 +49,34 @@ type Config struct {
 	// PrivateStore makes worker rank 0 host the workers' store on a port that
 	// is held free for it (TORCH_DISABLE_SHARE_RDZV_TCP_STORE).
 	PrivateStore bool
+	// MinNodes and MaxNodes are how many nodes the job may have. Default 1.
+	MinNodes, MaxNodes int
+	// NodeRank, if set, makes this the static backend of a job on MaxNodes nodes:
+	// the node has this rank, rank 0 holds the store at the endpoint, and workers
+	// meet there too. See package static.
+	NodeRank *int
+	// Role and LocalWorldSize are those of this node's workers, and Host is its
+	// name, for messages.
+	Role           string
+	LocalWorldSize int
+	Host           string
+	// OnWaiting is called every few seconds while Next waits for other nodes, and
+	// with a zero Waiting when that is over. It may be nil.
+	OnWaiting func(rendezvous.Waiting)
 	// Settings are the values of --rdzv-conf.
 	Settings rendezvous.Settings
 	// Logger gets what the stores have to say. Default slog.Default().
 	Logger *slog.Logger
 }
 
-// A Handler is the c10d rendezvous of one job on one host.
-type Handler struct {
+func (cfg *Config) tellWaiting(w rendezvous.Waiting) {
+	if cfg.OnWaiting != nil {
+		cfg.OnWaiting(w)
+	}
+}
+
+// alone is the rendezvous of a job on one host.
+type alone struct {
 	cfg        Config
 	host       string
 	port       int
@@ -62,10 +91,8 @@ type Handler struct {
 	closed bool
 }
 
-var _ rendezvous.Handler = (*Handler)(nil)
-
 // New checks the configuration. It opens nothing; Next does.
-func New(cfg Config) (*Handler, error) {
+func New(cfg Config) (rendezvous.Handler, error) {
 	if cfg.RunID == "" {
 		return nil, errors.New("c10d rendezvous: the run ID is empty; give --rdzv-id a value")
 	}
@@ -79,7 +106,10 @@ func New(cfg Config) (*Handler, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	h := &Handler{cfg: cfg, host: host, port: port, bind: "127.0.0.1:0", addr: "127.0.0.1"}
+	if cfg.MaxNodes > 1 {
+		return newMany(cfg, host, port)
+	}
+	h := &alone{cfg: cfg, host: host, port: port, bind: "127.0.0.1:0", addr: "127.0.0.1"}
 	if cfg.LocalAddr != "" {
 		h.bind, h.addr = ":0", cfg.LocalAddr
 	}
@@ -87,23 +117,23 @@ func New(cfg Config) (*Handler, error) {
 }
 
 // Backend returns "c10d".
-func (h *Handler) Backend() string { return "c10d" }
+func (h *alone) Backend() string { return "c10d" }
 
 // RunID returns the job's run ID.
-func (h *Handler) RunID() string { return h.cfg.RunID }
+func (h *alone) RunID() string { return h.cfg.RunID }
 
 // UseAgentStore says whether the agent hosts the workers' store.
-func (h *Handler) UseAgentStore() bool { return !h.cfg.PrivateStore }
+func (h *alone) UseAgentStore() bool { return !h.cfg.PrivateStore }
 
 // Changes returns nil: a job on one host has one node.
-func (h *Handler) Changes() <-chan rendezvous.Change { return nil }
+func (h *alone) Changes() <-chan rendezvous.Change { return nil }
 
 // Leave releases what the handler holds: the job has no other node.
-func (h *Handler) Leave(ctx context.Context) error { return h.Shutdown(ctx) }
+func (h *alone) Leave(ctx context.Context) error { return h.Shutdown(ctx) }
 
 // Next opens the agents' store the first time, ends the workers' store of the
 // last round and starts a new one.
-func (h *Handler) Next(ctx context.Context) (*rendezvous.Info, error) {
+func (h *alone) Next(ctx context.Context) (*rendezvous.Info, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -142,7 +172,7 @@ func (h *Handler) Next(ctx context.Context) (*rendezvous.Info, error) {
 
 // open makes the agents' store: in memory for port 0, otherwise at the
 // endpoint, hosted here or, where the port is taken, by the TCPStore that has it.
-func (h *Handler) open(ctx context.Context) error {
+func (h *alone) open(ctx context.Context) error {
 	if h.port == 0 {
 		h.agents = store.NewMemory()
 		return nil
@@ -168,7 +198,7 @@ func (h *Handler) open(ctx context.Context) error {
 	return err
 }
 
-func (h *Handler) dial(ctx context.Context) error {
+func (h *alone) dial(ctx context.Context) error {
 	client, err := tcpstore.Dial(ctx, tcpstore.ClientConfig{
 		Addr:    net.JoinHostPort(h.host, strconv.Itoa(h.port)),
 		Timeout: h.cfg.Settings.ReadTimeout,
@@ -195,7 +225,7 @@ func listenAddr(host string, port int) string {
 
 // startWorkersStore returns the port at which the workers of this round meet
 // and sets end.
-func (h *Handler) startWorkersStore() (port int, err error) {
+func (h *alone) startWorkersStore() (port int, err error) {
 	if h.cfg.PrivateStore {
 		reserved, err := rendezvous.ReservePort()
 		if err != nil {
@@ -212,7 +242,7 @@ func (h *Handler) startWorkersStore() (port int, err error) {
 	return server.Port(), nil
 }
 
-func (h *Handler) endWorkersStore() error {
+func (h *alone) endWorkersStore() error {
 	if h.end == nil {
 		return nil
 	}
@@ -222,7 +252,7 @@ func (h *Handler) endWorkersStore() error {
 }
 
 // Shutdown closes the stores.
-func (h *Handler) Shutdown(context.Context) error {
+func (h *alone) Shutdown(context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {

@@ -13,7 +13,7 @@ import (
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
-func newHandler(t *testing.T, cfg c10d.Config) *c10d.Handler {
+func newHandler(t *testing.T, cfg c10d.Config) rendezvous.Handler {
 	t.Helper()
 	if cfg.RunID == "" {
 		cfg.RunID = "job1"

@@ -1,6 +1,8 @@
-// Package static is the rendezvous backend of the same name for a job on one
-// host: rank and size are given, and the store at the endpoint serves agents
-// and workers alike. Every round finds it empty.
+// Package static is the rendezvous backend of the same name: rank and size are
+// given, and the store at the endpoint, which rank 0 has, serves agents and workers
+// alike. Every round finds it empty of workers' keys.
+//
+// On many hosts it is a c10d rendezvous with fixed ranks, if all agents are ours.
 package static
 
 import (
@@ -13,6 +15,7 @@ import (
 	"sync"
 
 	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/c10d"
 	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/store/tcpstore"
 )
@@ -23,15 +26,23 @@ type Config struct {
 	RunID string
 	// Endpoint is host:port, verbatim MASTER_ADDR and MASTER_PORT.
 	Endpoint string
-	// NodeRank is this node's rank; the only one there is is 0.
+	// NodeRank is this node's rank, 0 … MaxNodes-1.
 	NodeRank int
+	// MaxNodes is the number of nodes. Default 1. The fields below count only
+	// where there are more; see c10d.Config.
+	MaxNodes       int
+	Role           string
+	LocalWorldSize int
+	Host           string
+	OnWaiting      func(rendezvous.Waiting)
+	Settings       rendezvous.Settings
 	// Logger gets what the store has to say. Default slog.Default().
 	Logger *slog.Logger
 }
 
-// A Handler is the static rendezvous of one job on one host.
+// A handler is the static rendezvous of one job on one host.
 // Source: StaticTCPRendezvous in static_tcp_rendezvous.py.
-type Handler struct {
+type handler struct {
 	cfg  Config
 	host string
 	port int
@@ -42,10 +53,8 @@ type Handler struct {
 	closed bool
 }
 
-var _ rendezvous.Handler = (*Handler)(nil)
-
 // New checks the configuration. It opens nothing; Next does.
-func New(cfg Config) (*Handler, error) {
+func New(cfg Config) (rendezvous.Handler, error) {
 	host, port, err := rendezvous.SplitEndpoint(cfg.Endpoint, -1)
 	if err != nil {
 		return nil, err
@@ -53,33 +62,39 @@ func New(cfg Config) (*Handler, error) {
 	if port < 0 {
 		return nil, fmt.Errorf("port is missing in endpoint: %s. Try to specify --master-port", cfg.Endpoint)
 	}
-	if cfg.NodeRank != 0 {
-		return nil, fmt.Errorf("node rank %d: a job of one node has rank 0 only", cfg.NodeRank)
+	if cfg.NodeRank < 0 || cfg.NodeRank >= max(cfg.MaxNodes, 1) {
+		return nil, fmt.Errorf("node rank %d: want 0 to %d", cfg.NodeRank, max(cfg.MaxNodes, 1)-1)
+	}
+	if cfg.MaxNodes > 1 {
+		return c10d.New(c10d.Config{
+			RunID: cfg.RunID, Endpoint: cfg.Endpoint, NodeRank: &cfg.NodeRank, MinNodes: cfg.MaxNodes, MaxNodes: cfg.MaxNodes,
+			Role: cfg.Role, LocalWorldSize: cfg.LocalWorldSize, Host: cfg.Host, OnWaiting: cfg.OnWaiting, Settings: cfg.Settings, Logger: cfg.Logger,
+		})
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	return &Handler{cfg: cfg, host: host, port: port}, nil
+	return &handler{cfg: cfg, host: host, port: port}, nil
 }
 
 // Backend returns "static".
-func (h *Handler) Backend() string { return "static" }
+func (h *handler) Backend() string { return "static" }
 
 // RunID returns the job's run ID.
-func (h *Handler) RunID() string { return h.cfg.RunID }
+func (h *handler) RunID() string { return h.cfg.RunID }
 
 // UseAgentStore returns true.
-func (h *Handler) UseAgentStore() bool { return true }
+func (h *handler) UseAgentStore() bool { return true }
 
 // Changes returns nil: the set of nodes is fixed.
-func (h *Handler) Changes() <-chan rendezvous.Change { return nil }
+func (h *handler) Changes() <-chan rendezvous.Change { return nil }
 
 // Leave releases what the handler holds: the job has no other node.
-func (h *Handler) Leave(ctx context.Context) error { return h.Shutdown(ctx) }
+func (h *handler) Leave(ctx context.Context) error { return h.Shutdown(ctx) }
 
 // Next starts the store the first time and empties it afterwards, so that the
 // workers of a new round never read what those of an old one left.
-func (h *Handler) Next(ctx context.Context) (*rendezvous.Info, error) {
+func (h *handler) Next(ctx context.Context) (*rendezvous.Info, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {
@@ -110,7 +125,7 @@ func (h *Handler) Next(ctx context.Context) (*rendezvous.Info, error) {
 }
 
 // Shutdown closes the store.
-func (h *Handler) Shutdown(context.Context) error {
+func (h *handler) Shutdown(context.Context) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.closed {

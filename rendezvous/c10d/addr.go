@@ -1,0 +1,70 @@
+package c10d
+
+import (
+	"context"
+	"net"
+	"os"
+	"time"
+)
+
+// hostAddr is the address of this machine that others know as host: host itself
+// if that is an address, otherwise what it resolves to. A name that means the
+// loopback address here means nothing elsewhere; then it is the address from
+// which this machine reaches others.
+func hostAddr(ctx context.Context, host string) string {
+	if host == "localhost" {
+		return "127.0.0.1"
+	}
+	if ip := net.ParseIP(host); ip != nil {
+		return host
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	addrs, _ := net.DefaultResolver.LookupIPAddr(ctx, host)
+	for _, a := range addrs {
+		if !a.IP.IsLoopback() {
+			return a.IP.String()
+		}
+	}
+	if ip := firstAddr(); ip != "" {
+		return ip
+	}
+	if name, err := os.Hostname(); err == nil {
+		return name
+	}
+	return "127.0.0.1"
+}
+
+// firstAddr is the first address of this machine that is not a loopback one,
+// IPv4 before IPv6.
+func firstAddr() string {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		return ""
+	}
+	v6 := ""
+	for _, a := range addrs {
+		ipnet, ok := a.(*net.IPNet)
+		if !ok || !ipnet.IP.IsGlobalUnicast() {
+			continue
+		}
+		if ipnet.IP.To4() != nil {
+			return ipnet.IP.String()
+		}
+		if v6 == "" {
+			v6 = ipnet.IP.String()
+		}
+	}
+	return v6
+}
+
+// localAddr is the address of the interface that reaches an endpoint. Nothing is
+// sent.
+func localAddr(endpoint string) string {
+	conn, err := net.Dial("udp", endpoint)
+	if err != nil {
+		return firstAddr()
+	}
+	defer conn.Close()
+	return conn.LocalAddr().(*net.UDPAddr).IP.String()
+}

@@ -1,0 +1,313 @@
+package c10d
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/room"
+	"github.com/muster-run/muster/store"
+	"github.com/muster-run/muster/store/tcpstore"
+)
+
+// sessionName is what a server of ours calls its rendezvous.
+const sessionName = "rendezvous"
+
+// handlers counts the handlers of this process: a node's local ID.
+var handlers atomic.Int64
+
+// many is the rendezvous of a job on several hosts.
+type many struct {
+	cfg    Config
+	log    *slog.Logger
+	host   string
+	port   int
+	node   rendezvous.Node
+	master master
+	agents store.Store
+	server *tcpstore.Server // where this process hosts it
+	rooms  *room.Server
+	client *tcpstore.Client // where another one does
+
+	changes chan rendezvous.Change // of the last round
+	stop    func()                 // stops the watcher of the last round
+
+	mu      sync.Mutex // guards the rest
+	carrier carrier
+	closed  bool
+}
+
+// A carrier is a way to take part. Its methods are called by one goroutine at a
+// time.
+type carrier interface {
+	// meet leaves the round that the node is in, joins the next one and returns
+	// when the node has its place and knows where the workers meet.
+	meet(ctx context.Context, deadline time.Time) (p place, addr string, port int, err error)
+	// watch delivers what happens to the round until ctx ends or deliver
+	// returns false.
+	watch(ctx context.Context, round int, deliver func(rendezvous.Change) bool)
+	// end makes this node leave, or closes the rendezvous for all.
+	end(ctx context.Context, all bool) error
+	close()
+	offset() time.Duration
+}
+
+// place is where this node stands in a complete round.
+type place struct {
+	round, rank, size int
+	ranks             *rendezvous.Ranks
+	foreign           bool // nodes that are not ours may take part
+}
+
+func newMany(cfg Config, host string, port int) (*many, error) {
+	if cfg.MinNodes < 1 || cfg.MaxNodes < cfg.MinNodes || cfg.LocalWorldSize < 1 {
+		return nil, fmt.Errorf("rendezvous: %d to %d nodes with %d workers here", cfg.MinNodes, cfg.MaxNodes, cfg.LocalWorldSize)
+	}
+	if port == 0 {
+		return nil, fmt.Errorf("c10d rendezvous: the endpoint %q has port 0, which the other nodes cannot know; name one, for example %s", cfg.Endpoint, net.JoinHostPort(host, strconv.Itoa(DefaultPort)))
+	}
+	return &many{cfg: cfg, log: cfg.Logger, host: host, port: port}, nil
+}
+
+func (h *many) Backend() string {
+	if h.cfg.NodeRank != nil {
+		return "static"
+	}
+	return "c10d"
+}
+
+// masterAddr is where workers find a store that this host has.
+func (h *many) masterAddr() string {
+	if h.cfg.NodeRank != nil {
+		return h.host
+	}
+	return h.node.Addr
+}
+
+func (h *many) RunID() string                     { return h.cfg.RunID }
+func (h *many) UseAgentStore() bool               { return !h.cfg.PrivateStore || h.cfg.NodeRank != nil }
+func (h *many) Changes() <-chan rendezvous.Change { return h.changes }
+
+func (h *many) endpoint() string { return net.JoinHostPort(h.host, strconv.Itoa(h.port)) }
+
+func (h *many) connectionError(err error) error {
+	return &rendezvous.ConnectionError{Backend: h.Backend(), Endpoint: h.endpoint(), Err: err}
+}
+
+// Next implements rendezvous.Handler.
+func (h *many) Next(ctx context.Context) (*rendezvous.Info, error) {
+	h.stopWatching()
+	deadline := time.Now().Add(h.cfg.Settings.Join)
+	c, err := h.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p, addr, port, err := c.meet(ctx, deadline)
+	h.cfg.tellWaiting(rendezvous.Waiting{})
+	if err != nil {
+		return nil, err
+	}
+	h.startWatching(c, p.round)
+	return &rendezvous.Info{
+		Round: p.round, Rank: p.rank, WorldSize: p.size,
+		Store:      h.roundStore(p.round),
+		JobStore:   h.jobStore(),
+		MasterAddr: addr, MasterPort: port,
+		Ranks: p.ranks, ClockOffset: c.offset(),
+	}, nil
+}
+
+// roundStore is the store of one round's agents.
+func (h *many) roundStore(round int) store.Store {
+	if _, ok := h.carrier.(*plain); ok {
+		return store.Prefix(h.cfg.RunID, h.agents)
+	}
+	return store.Prefix(fmt.Sprintf("torch.rendezvous.%s.%d", h.cfg.RunID, round), h.agents)
+}
+
+// open connects to the rendezvous the first time, or makes it.
+func (h *many) open(ctx context.Context) (carrier, error) {
+	h.mu.Lock()
+	c, closed := h.carrier, h.closed
+	h.mu.Unlock()
+	switch {
+	case closed:
+		return nil, rendezvous.ErrClosed
+	case c != nil:
+		return c, nil
+	}
+	connect := h.connect
+	if h.cfg.NodeRank != nil {
+		connect = h.static
+	}
+	c, err := connect(ctx)
+	if err != nil {
+		return nil, h.connectionError(err)
+	}
+	h.mu.Lock()
+	h.carrier = c
+	h.mu.Unlock()
+	return c, nil
+}
+
+// connect finds or makes the rendezvous and sets agents and node.
+func (h *many) connect(ctx context.Context) (carrier, error) {
+	hosts := h.cfg.Settings.IsHost
+	if hosts != nil && *hosts || hosts == nil && rendezvous.IsThisHost(ctx, h.host) {
+		err := h.listen()
+		if err == nil {
+			h.setNode(hostAddr(ctx, h.host))
+			conn, err := h.server.ServeSession(sessionName)
+			if err != nil {
+				return nil, err
+			}
+			return h.greet(ctx, conn)
+		}
+		if hosts != nil || !errors.Is(err, syscall.EADDRINUSE) {
+			return nil, err
+		}
+		// Another process of this host has the port: an agent of the same job.
+	}
+	cfg := tcpstore.ClientConfig{Addr: h.endpoint(), Timeout: h.cfg.Settings.ReadTimeout, Logger: h.log}
+	conn, err := tcpstore.DialSession(ctx, cfg, sessionName)
+	if err != nil && !errors.Is(err, tcpstore.ErrNoSession) {
+		return nil, err
+	}
+	client, dialErr := tcpstore.Dial(ctx, cfg)
+	if dialErr != nil {
+		if conn != nil {
+			conn.Close()
+		}
+		return nil, dialErr
+	}
+	h.client, h.agents = client, client
+	h.setNode(localAddr(h.endpoint()))
+	if err != nil {
+		h.log.Info("the rendezvous is held by PyTorch; looking at it twice a second", "run_id", h.cfg.RunID, "endpoint", h.endpoint())
+		return newShared(ctx, h)
+	}
+	return h.greet(ctx, conn)
+}
+
+// greet begins a session, which ends conn.
+func (h *many) greet(ctx context.Context, conn net.Conn) (carrier, error) {
+	settings := &h.cfg.Settings
+	session, err := room.Greet(ctx, conn, &room.Message{
+		RunID: h.cfg.RunID, Node: &h.node, Host: h.cfg.Host,
+		MinNodes: h.cfg.MinNodes, MaxNodes: h.cfg.MaxNodes, LastCall: settings.LastCall,
+		KeepAlive: settings.KeepAliveInterval, KeepAliveLimit: settings.KeepAliveLimit(),
+		Role: h.cfg.Role, LocalWorldSize: h.cfg.LocalWorldSize,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &held{h: h, session: session}, nil
+}
+
+// listen hosts the rendezvous at the endpoint.
+func (h *many) listen() error {
+	addr := listenAddr(h.host, h.port)
+	if bind := h.cfg.Settings.Bind; bind != "" {
+		addr = net.JoinHostPort(bind, strconv.Itoa(h.port))
+	}
+	server, err := tcpstore.Listen(tcpstore.ServerConfig{
+		Addr: addr, Allow: h.cfg.Settings.Allow, Logger: h.log,
+		Prepare: func(s *tcpstore.Server) { h.rooms = Serve(s, h.log) },
+	})
+	if err != nil {
+		return err
+	}
+	h.server, h.agents = server, server.Store()
+	h.port = server.Port()
+	return nil
+}
+
+// Serve makes a server hold rendezvous, for all run IDs that it is asked for. It
+// is called in the server's Prepare.
+func Serve(server *tcpstore.Server, log *slog.Logger) *room.Server {
+	rooms := room.NewServer(room.ServerConfig{Mirrors: server, Logger: log})
+	server.HandleSession(sessionName, rooms.Serve)
+	return rooms
+}
+
+// setNode says who this node is; addr is its address unless --local-addr names one.
+func (h *many) setNode(addr string) {
+	if h.cfg.LocalAddr != "" {
+		addr = h.cfg.LocalAddr
+	}
+	h.node = rendezvous.Node{Addr: addr, PID: os.Getpid(), LocalID: int(handlers.Add(1) - 1)}
+}
+
+// lost is the error of a rendezvous that was there and is not any more.
+func (h *many) lost(err error) error {
+	return h.connectionError(fmt.Errorf("lost: %w; the agent or the host that holds the rendezvous has ended or cannot be reached, and a %s job cannot outlive it", err, h.Backend()))
+}
+
+func (h *many) startWatching(c carrier, round int) {
+	ctx, cancel := context.WithCancel(context.Background())
+	changes := make(chan rendezvous.Change, 64)
+	var watching sync.WaitGroup
+	h.changes = changes
+	h.stop = func() { cancel(); watching.Wait() }
+	watching.Go(func() {
+		c.watch(ctx, round, func(change rendezvous.Change) bool {
+			select {
+			case changes <- change:
+				return true
+			case <-ctx.Done():
+				return false
+			}
+		})
+	})
+}
+
+func (h *many) stopWatching() {
+	if h.stop != nil {
+		h.stop()
+		h.stop = nil
+	}
+}
+
+// Leave implements rendezvous.Handler. On the node that holds the rendezvous it
+// ends it for all.
+func (h *many) Leave(ctx context.Context) error { return h.end(ctx, false) }
+
+// Shutdown implements rendezvous.Handler. A node that holds the rendezvous waits
+// until the others have been told.
+func (h *many) Shutdown(ctx context.Context) error { return h.end(ctx, true) }
+
+func (h *many) end(ctx context.Context, all bool) error {
+	h.stopWatching()
+	h.mu.Lock()
+	c, closed := h.carrier, h.closed
+	h.closed = true
+	h.mu.Unlock()
+	if closed {
+		return nil
+	}
+	var err error
+	if c != nil {
+		err = c.end(ctx, all)
+		c.close()
+	}
+	h.master.close()
+	if h.client != nil {
+		h.client.Close()
+	}
+	if h.server != nil {
+		if all {
+			h.rooms.Drain(ctx.Done(), h.cfg.RunID)
+		}
+		err = errors.Join(err, h.server.Close())
+	}
+	return err
+}

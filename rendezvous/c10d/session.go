@@ -1,0 +1,176 @@
+package c10d
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/room"
+)
+
+// statusInterval is how often a node that waits asks for whom.
+const statusInterval = 3 * time.Second
+
+// held is a rendezvous that a server of ours holds: this agent's, another's, or
+// that of a `muster store`. It says what happens, so that nobody has to look.
+type held struct {
+	h       *many
+	session *room.Client
+}
+
+func (c *held) offset() time.Duration { return c.session.Offset() }
+
+// meet joins and waits until this node has its place and knows where the workers
+// meet.
+func (c *held) meet(ctx context.Context, deadline time.Time) (p place, addr string, port int, err error) {
+	h, session := c.h, c.session
+	if err := session.Send(&room.Message{Type: room.Join}); err != nil {
+		return p, "", 0, h.lost(err)
+	}
+	expired := &rendezvous.TimeoutError{RunID: h.cfg.RunID, Phase: "join", After: h.cfg.Settings.Join}
+	var last rendezvous.Waiting
+	placed := false
+	ask := time.Now().Add(statusInterval)
+	for {
+		m, err := recv(ctx, session, earlier(deadline, ask))
+		switch now := time.Now(); {
+		case err == nil:
+		case ctx.Err() != nil:
+			return p, "", 0, context.Cause(ctx)
+		case !errors.Is(err, context.DeadlineExceeded):
+			return p, "", 0, h.lost(err)
+		case !deadline.IsZero() && !now.Before(deadline):
+			expired.Waiting = last
+			return p, "", 0, errors.Join(expired, c.end(ctx, false))
+		default:
+			ask = now.Add(statusInterval)
+			if err := session.Send(&room.Message{Type: room.Status}); err != nil {
+				return p, "", 0, h.lost(err)
+			}
+			continue
+		}
+		switch m.Type {
+		case room.Status:
+			if w := m.Waiting; w != nil && !placed {
+				if last = *w; !deadline.IsZero() {
+					last.Left = time.Until(deadline)
+				}
+				h.cfg.tellWaiting(last)
+			}
+		case room.Spare:
+			deadline = time.Time{}
+			if m.Redundant {
+				h.log.Info("the job has all the hosts that it may have; this one waits as a spare", "run_id", h.cfg.RunID)
+			} else {
+				deadline = time.Now().Add(h.cfg.Settings.Join)
+			}
+		case room.Closed:
+			if m.Redundant {
+				return p, "", 0, rendezvous.ErrRedundant
+			}
+			return p, "", 0, rendezvous.ErrClosed
+		case room.Round:
+			p = place{m.Round, m.Rank, m.WorldSize, m.Ranks, m.Foreign}
+			if placed = true; p.rank != 0 && !m.Published {
+				continue // Master follows
+			}
+			addr, port, err := c.meetingPoint(ctx, p, deadline)
+			return p, addr, port, err
+		case room.Master:
+			if placed && m.Round == p.round {
+				h.master.close()
+				return p, m.Addr, m.Port, nil
+			}
+		case room.Change:
+			// The round has broken up before it began.
+			if placed && (m.Round == p.round || m.Kind == rendezvous.Evicted) {
+				placed = false
+				if err := session.Send(&room.Message{Type: room.Join}); err != nil {
+					return p, "", 0, h.lost(err)
+				}
+			}
+		}
+	}
+}
+
+// meetingPoint makes the place where the workers meet, as rank 0, or finds the
+// one that a foreign rank 0 has published.
+func (c *held) meetingPoint(ctx context.Context, p place, deadline time.Time) (addr string, port int, err error) {
+	h, session := c.h, c.session
+	if p.rank != 0 {
+		return h.findMaster(ctx, p, deadline)
+	}
+	if port, err = h.openMaster(ctx, p); err != nil {
+		return "", 0, err
+	}
+	err = session.Send(&room.Message{Type: room.Master, Round: p.round, Addr: h.masterAddr(), Port: port})
+	if err != nil {
+		return "", 0, h.lost(err)
+	}
+	return h.masterAddr(), port, nil
+}
+
+// earlier returns the earlier of two times, of which the first may be unset.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// recv is Recv until a time.
+func recv(ctx context.Context, session *room.Client, until time.Time) (*room.Message, error) {
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	return session.Recv(ctx)
+}
+
+// watch delivers what the room says of a round until ctx ends.
+func (c *held) watch(ctx context.Context, round int, deliver func(rendezvous.Change) bool) {
+	for {
+		m, err := c.session.Recv(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		change := rendezvous.Change{Rank: -1}
+		switch {
+		case err != nil:
+			change.Kind, change.Err = rendezvous.Disconnected, c.h.lost(err)
+		case m.Type == room.Closed:
+			change.Kind = rendezvous.Closed
+		case m.Type == room.Change && m.Kind == rendezvous.NodeLost && m.Foreign && c.h.finished(ctx, round, 1):
+			continue
+		case m.Type == room.Change && (m.Round == round || m.Kind == rendezvous.Evicted):
+			change.Kind, change.Node, change.Rank = m.Kind, m.Host, m.Rank
+		default:
+			continue
+		}
+		if !deliver(change) || err != nil {
+			return
+		}
+	}
+}
+
+// end makes this node leave, or closes the rendezvous for all.
+func (c *held) end(ctx context.Context, all bool) error {
+	say, answer := room.Leave, room.Left
+	if all {
+		say, answer = room.Close, room.Closed
+	}
+	if err := c.session.Send(&room.Message{Type: say}); err != nil {
+		return nil // the session has ended, which is as good
+	}
+	for {
+		m, err := c.session.Recv(ctx)
+		switch {
+		case err == nil && m.Type != answer:
+			continue
+		case err != nil && ctx.Err() != nil:
+			return err
+		}
+		return nil
+	}
+}
+
+func (c *held) close() { c.session.Close() }

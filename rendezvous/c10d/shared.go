@@ -1,0 +1,290 @@
+package c10d
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/muster-run/muster/internal/pickle"
+	"github.com/muster-run/muster/rendezvous"
+)
+
+// How often the state is looked at while this node waits for others, and while
+// its workers run.
+const (
+	lookJoining = 200 * time.Millisecond
+	lookRunning = 500 * time.Millisecond
+)
+
+// shared is a rendezvous whose state is one value in a store that only stores,
+// PyTorch's. All agents change it by compare-and-set and have to look.
+// Source: C10dRendezvousBackend, _BackendRendezvousStateHolder.
+type shared struct {
+	h        *many
+	key      string
+	rules    rendezvous.Rules
+	limit    time.Duration
+	observer rendezvous.Observer
+
+	token []byte            // the value as read last
+	state *rendezvous.State // what it says, without the dead; nil: not read yet
+	dead  []rendezvous.Node // dropped by the last read
+}
+
+func newShared(ctx context.Context, h *many) (*shared, error) {
+	settings := &h.cfg.Settings
+	c := &shared{
+		h: h, key: "torch.rendezvous." + h.cfg.RunID,
+		rules: rendezvous.Rules{MinNodes: h.cfg.MinNodes, MaxNodes: h.cfg.MaxNodes, LastCall: settings.LastCall, KeepAliveInterval: settings.KeepAliveInterval},
+		limit: settings.KeepAliveLimit(),
+	}
+	_, err := h.agents.CompareAndSet(ctx, c.key, nil, []byte(pickle.Sentinel))
+	return c, err
+}
+
+func (c *shared) offset() time.Duration { return 0 }
+func (c *shared) close()                {}
+
+// read reads the state.
+func (c *shared) read(ctx context.Context) error {
+	text, err := c.h.agents.Get(ctx, c.key)
+	if err != nil {
+		return c.h.lost(err)
+	}
+	return c.accept(text)
+}
+
+// accept takes over a value of the key.
+func (c *shared) accept(text []byte) error {
+	state, err := pickle.DecodeText(text)
+	if err != nil {
+		if _, old := errors.AsType[*pickle.OldStateError](err); old {
+			err = fmt.Errorf("an agent of PyTorch 1.13 or older takes part, which no newer agent can: %w", err)
+		}
+		return c.h.connectionError(fmt.Errorf("the rendezvous state at key %q cannot be read: %w", c.key, err))
+	}
+	if state == nil {
+		state = rendezvous.NewState()
+	}
+	before := time.Time{}
+	if c.state != nil {
+		before = c.state.Deadline
+	}
+	now := time.Now()
+	me := c.h.node
+	c.observer.See(now, state, func(n rendezvous.Node) bool { return n == me })
+	c.observer.Fix(now, state, before, c.rules.LastCall)
+	c.dead = c.observer.Silent(now, c.limit)
+	state.Drop(c.rules, c.dead...)
+	c.token, c.state = text, state
+	return nil
+}
+
+// act performs an action by compare-and-set and goes on from what then is stored.
+func (c *shared) act(ctx context.Context, a rendezvous.Action) error {
+	next := c.state.Clone()
+	next.Do(a, c.h.node, c.rules, c.observer.Clock(time.Now()))
+	want := pickle.EncodeText(next)
+	got, err := c.h.agents.CompareAndSet(ctx, c.key, c.token, want)
+	if err != nil {
+		return c.h.lost(err)
+	}
+	if err := c.accept(got); err != nil {
+		return err
+	}
+	if backoff := c.h.cfg.Settings.CASBackoffMax; backoff > 0 && string(got) != string(want) {
+		return sleep(ctx, rand.N(backoff))
+	}
+	return nil
+}
+
+// sleep returns ctx's cause if that ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// perform decides and acts until the operation is over.
+func (c *shared) perform(ctx context.Context, decide func(now time.Time) rendezvous.Action, waiting func()) (rendezvous.Action, error) {
+	if err := c.read(ctx); err != nil {
+		return 0, err
+	}
+	for {
+		switch a := decide(c.observer.Clock(time.Now())); a {
+		case rendezvous.Finish, rendezvous.FailClosed, rendezvous.FailRedundant, rendezvous.FailTimeout:
+			return a, nil
+		case rendezvous.Sync:
+			waiting()
+			if err := sleep(ctx, lookJoining); err != nil {
+				return 0, err
+			}
+			if err := c.read(ctx); err != nil {
+				return 0, err
+			}
+		default:
+			if err := c.act(ctx, a); err != nil {
+				return 0, err
+			}
+		}
+	}
+}
+
+// once is perform for what does not wait.
+func (c *shared) once(ctx context.Context, decide func(now time.Time) rendezvous.Action) error {
+	_, err := c.perform(ctx, decide, func() {})
+	return err
+}
+
+func (c *shared) meet(ctx context.Context, deadline time.Time) (p place, addr string, port int, err error) {
+	me := c.h.node
+	if err := c.once(ctx, func(time.Time) rendezvous.Action { return c.state.Exit(me) }); err != nil {
+		return p, "", 0, err
+	}
+	var last rendezvous.Waiting
+	told := time.Now()
+	end, err := c.perform(ctx, func(now time.Time) rendezvous.Action {
+		a := c.state.Join(me, c.rules, now, c.observer.Clock(deadline))
+		if a == rendezvous.RemoveFromRedundancyList {
+			deadline = time.Now().Add(c.h.cfg.Settings.Join)
+		}
+		return a
+	}, func() {
+		last = c.waiting(deadline)
+		if time.Since(told) >= statusInterval {
+			told = time.Now()
+			c.h.cfg.tellWaiting(last)
+		}
+	})
+	switch {
+	case err != nil:
+		return p, "", 0, err
+	case end == rendezvous.FailClosed:
+		return p, "", 0, rendezvous.ErrClosed
+	case end == rendezvous.FailRedundant:
+		return p, "", 0, rendezvous.ErrRedundant
+	case end == rendezvous.FailTimeout:
+		return p, "", 0, &rendezvous.TimeoutError{RunID: c.h.cfg.RunID, Phase: "join", After: c.h.cfg.Settings.Join, Waiting: last}
+	}
+	p = place{round: c.state.Round, rank: c.state.Participants[me], size: len(c.state.Participants), foreign: true}
+	if p.rank == 0 {
+		port, err = c.h.openMaster(ctx, p)
+		return p, me.Addr, port, err
+	}
+	stop := c.beat(ctx)
+	defer stop()
+	addr, port, err = c.h.findMaster(ctx, p, deadline)
+	return p, addr, port, err
+}
+
+// beat keeps the node alive while it waits for something else than the state.
+func (c *shared) beat(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for sleep(ctx, c.rules.KeepAliveInterval) == nil {
+			c.keepAlive(ctx)
+		}
+	}()
+	return func() { cancel(); <-done }
+}
+
+func (c *shared) keepAlive(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, c.h.cfg.Settings.Heartbeat)
+	defer cancel()
+	err := c.once(ctx, func(now time.Time) rendezvous.Action { return c.state.Stay(c.h.node, c.rules, now) })
+	if err != nil {
+		c.h.log.Warn("rendezvous: keep-alive", "run_id", c.h.cfg.RunID, "error", err)
+	}
+}
+
+// waiting says how far the next round is.
+func (c *shared) waiting(deadline time.Time) rendezvous.Waiting {
+	w := c.state.Waiting(c.observer.Clock(time.Now()), c.rules, nil, func(n rendezvous.Node) string { return n.Addr })
+	w.Left = time.Until(deadline)
+	return w
+}
+
+// watch looks at the state again and again, which also keeps the node alive.
+func (c *shared) watch(ctx context.Context, round int, deliver func(rendezvous.Change) bool) {
+	before := c.state
+	for sleep(ctx, lookRunning) == nil {
+		err := c.once(ctx, func(now time.Time) rendezvous.Action { return c.state.Stay(c.h.node, c.rules, now) })
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			deliver(rendezvous.Change{Kind: rendezvous.Disconnected, Rank: -1, Err: err})
+			return
+		}
+		for _, change := range c.compare(ctx, before, round) {
+			if !deliver(change) {
+				return
+			}
+		}
+		before = c.state
+	}
+}
+
+// compare says what has become of a round.
+func (c *shared) compare(ctx context.Context, before *rendezvous.State, round int) []rendezvous.Change {
+	now := c.state
+	if now.Closed {
+		if before.Closed {
+			return nil
+		}
+		return []rendezvous.Change{{Kind: rendezvous.Closed, Rank: -1}}
+	}
+	var changes []rendezvous.Change
+	me := c.h.node
+	_, was := before.Participants[me]
+	if _, is := now.Participants[me]; was && !is || now.Round != round && before.Round == round {
+		return []rendezvous.Change{{Kind: rendezvous.Evicted, Rank: -1}}
+	}
+	for n := range now.WaitList {
+		if !before.WaitList.Has(n) {
+			changes = append(changes, rendezvous.Change{Kind: rendezvous.NodesWaiting, Node: n.Addr, Rank: -1})
+			break
+		}
+	}
+	silent := rendezvous.Set{}
+	for _, n := range c.dead {
+		silent.Add(n)
+	}
+	for n, rank := range before.Participants {
+		if _, stays := now.Participants[n]; stays || now.WaitList.Has(n) {
+			continue
+		}
+		kind := rendezvous.NodeLeft
+		if silent.Has(n) {
+			kind = rendezvous.NodeLost
+		}
+		if c.h.finished(ctx, round, 1) {
+			continue // it is not sending heartbeats from the exit barrier, or has gone home
+		}
+		changes = append(changes, rendezvous.Change{Kind: kind, Node: n.Addr, Rank: rank})
+	}
+	return changes
+}
+
+func (c *shared) end(ctx context.Context, all bool) error {
+	ctx, cancel := context.WithTimeout(ctx, c.h.cfg.Settings.Close)
+	defer cancel()
+	if all {
+		return c.once(ctx, func(time.Time) rendezvous.Action { return c.state.End() })
+	}
+	return c.once(ctx, func(time.Time) rendezvous.Action {
+		if c.state.WaitList.Has(c.h.node) {
+			return rendezvous.RemoveFromWaitList
+		}
+		return c.state.Exit(c.h.node)
+	})
+}

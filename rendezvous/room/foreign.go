@@ -1,0 +1,127 @@
+package room
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/muster-run/muster/internal/pickle"
+	"github.com/muster-run/muster/rendezvous"
+)
+
+// Text returns the state as foreign nodes read it, pickled and in base64, and
+// whether that is not what Text or Adopt had last.
+//
+// Nodes with a session have sent no heartbeat; the text shows them as alive, by
+// the clock of the foreign node that is furthest ahead.
+func (r *Room) Text(now time.Time) (text []byte, changed bool) {
+	st := r.state
+	clock := r.foreign.Clock(now)
+	for n := range r.nodes {
+		if last, known := st.LastHeartbeats[n]; known && clock.Sub(last) >= r.rules.KeepAliveInterval {
+			st.LastHeartbeats[n] = clock
+			r.dirty = true
+		}
+	}
+	if !r.dirty {
+		return r.text, false
+	}
+	r.text, r.dirty = pickle.EncodeText(st), false
+	return r.text, true
+}
+
+// Adopt takes over what a foreign node has written in place of Text's last result.
+// What no node can have meant is refused: the old state stays.
+func (r *Room) Adopt(now time.Time, text []byte) {
+	r.dirty = true
+	st, err := pickle.DecodeText(text)
+	if err == nil && st == nil {
+		return // "no state yet", while there is one
+	}
+	if err == nil {
+		err = check(st)
+	}
+	if err != nil {
+		r.log.Error("rendezvous: a node wrote a state that is none; it is ignored", "run_id", r.runID, "error", err)
+		return
+	}
+	r.adopt(now, st)
+	r.settle(now)
+}
+
+// check refuses states that the nodes' rules never lead to.
+func check(st *rendezvous.State) error {
+	if st.Round < 0 {
+		return fmt.Errorf("round %d", st.Round)
+	}
+	if !st.Complete {
+		return nil
+	}
+	seen := make([]bool, len(st.Participants))
+	for n, rank := range st.Participants {
+		if rank < 0 || rank >= len(seen) || seen[rank] {
+			return fmt.Errorf("rank %d of node %s among %d participants", rank, n, len(seen))
+		}
+		seen[rank] = true
+	}
+	if len(seen) == 0 {
+		return errors.New("complete without a participant")
+	}
+	return nil
+}
+
+func (r *Room) adopt(now time.Time, st *rendezvous.State) {
+	old := r.state
+	r.foreign.Fix(now, st, old.Deadline, r.rules.LastCall)
+	r.state = st
+	r.foreign.See(now, st, r.hasSession)
+	r.unsettled = true
+	if st.Complete && (!old.Complete || st.Round != old.Round) {
+		r.completed()
+	}
+	if st.Closed && !old.Closed {
+		for _, s := range r.participants() {
+			if !s.joining {
+				r.send(s, &Message{Type: Closed})
+			}
+		}
+		return
+	}
+	if st.Round == old.Round && old.Complete {
+		r.tellRemoved(old)
+	}
+	if st.Complete && len(st.WaitList) > len(old.WaitList) {
+		for n := range st.WaitList {
+			if !old.WaitList.Has(n) {
+				r.call(n)
+				break
+			}
+		}
+	}
+}
+
+// tellRemoved tells of participants that a foreign node has removed: itself, or
+// one that it counts as dead.
+func (r *Room) tellRemoved(old *rendezvous.State) {
+	for n, rank := range old.Participants {
+		if _, stays := r.state.Participants[n]; stays {
+			continue
+		}
+		if s := r.nodes[n]; s != nil {
+			delete(r.expected, n)
+			r.send(s, &Message{Type: Change, Kind: rendezvous.Evicted, Rank: -1})
+		} else if !r.state.WaitList.Has(n) {
+			r.tell(rendezvous.NodeLeft, n, rank)
+		}
+	}
+}
+
+// dropForeign drops foreign nodes that are dead.
+func (r *Room) dropForeign(now time.Time) {
+	for _, n := range r.foreign.Silent(now, r.limit) {
+		r.log.Warn("rendezvous: node has not been heard of", "run_id", r.runID, "node", n.Addr, "for", r.limit)
+		r.remove(now, n, rendezvous.NodeLost)
+	}
+}
+
+func (r *Room) hasSession(n rendezvous.Node) bool { return r.nodes[n] != nil }

@@ -1,0 +1,125 @@
+package room
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/muster-run/muster/rendezvous"
+)
+
+// Version is the version of the protocol.
+const Version = 1
+
+// MaxMessage is the longest message, in bytes.
+const MaxMessage = 64 << 10
+
+// A Type says what a message is about.
+type Type string
+
+// Messages from a node to the room.
+const (
+	Hello  Type = "hello"  // who it is; always the first
+	Join   Type = "join"   // leave the round it is in and take part in the next
+	Leave  Type = "leave"  // be in no round; answered by Left
+	Close  Type = "close"  // no round shall follow; answered by Closed
+	Ping   Type = "ping"   // it is alive; answered by Pong
+	Status Type = "status" // whom does it wait for? answered by Status
+	Master Type = "master" // from rank 0: where the round's workers meet
+)
+
+// Messages from the room to a node.
+const (
+	Welcome Type = "welcome" // answers Hello
+	Refused Type = "refused" // answers Hello; the connection ends
+	Pong    Type = "pong"
+	Left    Type = "left"
+	Spare   Type = "spare"  // the node is one that there is no room for, or (Redundant unset) not any more
+	Round   Type = "round"  // the round is complete; Master follows, unless this node is rank 0
+	Change  Type = "change" // something happened to the round
+	Closed  Type = "closed" // no round will follow
+)
+
+// A Message is one message of a session. Which fields count depends on its type.
+type Message struct {
+	Type Type `json:"type"`
+
+	// Hello
+	Version        int              `json:"version,omitempty"`
+	RunID          string           `json:"run_id,omitempty"`
+	Node           *rendezvous.Node `json:"node,omitempty"`
+	Host           string           `json:"host,omitempty"`
+	MinNodes       int              `json:"min_nodes,omitempty"`
+	MaxNodes       int              `json:"max_nodes,omitempty"`
+	LastCall       time.Duration    `json:"last_call,omitempty"`
+	KeepAlive      time.Duration    `json:"keep_alive,omitempty"`       // between pings
+	KeepAliveLimit time.Duration    `json:"keep_alive_limit,omitempty"` // without a message it is dead
+	Role           string           `json:"role,omitempty"`
+	LocalWorldSize int              `json:"local_world_size,omitempty"`
+
+	// Ping, Pong: Sent is the node's clock and comes back as it was; Time is
+	// the room's. Nanoseconds since 1970. Welcome has them too.
+	Sent int64 `json:"sent,omitempty"`
+	Time int64 `json:"time,omitempty"`
+
+	// Round, Master, Change: which round.
+	Round int `json:"round,omitempty"`
+	// Round
+	Rank      int               `json:"rank,omitempty"`
+	WorldSize int               `json:"world_size,omitempty"`
+	Ranks     *rendezvous.Ranks `json:"ranks,omitempty"`   // nil: exchange them
+	Foreign   bool              `json:"foreign,omitempty"` // nodes without a session take part; of a Change: it is about one
+
+	// Published says that rank 0 has no session: where the workers meet is in
+	// the store.
+	Published bool `json:"published,omitempty"`
+
+	// Master
+	Addr string `json:"addr,omitempty"`
+	Port int    `json:"port,omitempty"`
+
+	// Change: Rank is the other node's, -1 if it has none.
+	Kind rendezvous.ChangeKind `json:"kind,omitempty"`
+
+	// Closed, Spare
+	Redundant bool `json:"redundant,omitempty"` // the node was a spare
+	// Refused
+	Error string `json:"error,omitempty"`
+
+	// Status
+	Waiting *rendezvous.Waiting `json:"waiting,omitempty"`
+}
+
+// Append appends the message as it goes over a connection: its length in four
+// bytes, big endian, and JSON.
+func (m *Message) Append(b []byte) []byte {
+	text, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // there is nothing in it that JSON cannot say
+	}
+	b = binary.BigEndian.AppendUint32(b, uint32(len(text)))
+	return append(b, text...)
+}
+
+// Read reads one message.
+func Read(r io.Reader) (*Message, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n > MaxMessage {
+		return nil, fmt.Errorf("a message of %d bytes, more than %d", n, MaxMessage)
+	}
+	text := make([]byte, n)
+	if _, err := io.ReadFull(r, text); err != nil {
+		return nil, fmt.Errorf("within a message of %d bytes: %w", n, err)
+	}
+	m := &Message{}
+	if err := json.Unmarshal(text, m); err != nil {
+		return nil, fmt.Errorf("message %.80q: %w", text, err)
+	}
+	return m, nil
+}

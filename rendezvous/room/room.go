@@ -1,0 +1,495 @@
+package room
+
+import (
+	"container/heap"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/muster-run/muster/rendezvous"
+)
+
+// never is a join deadline that does not come: nodes watch their own.
+var never = time.Unix(1<<40, 0)
+
+// An ID names one session of a room.
+type ID int64
+
+// An Envelope is a message to one session. After one with End the session is over.
+type Envelope struct {
+	To  ID
+	Msg *Message
+	End bool
+}
+
+// A Room is the rendezvous of one run ID. It is a pure state machine: it has no
+// goroutine, no clock and no connection, and one caller at a time. What it wants
+// to say is in Out after every call.
+//
+// Some nodes have a session; foreign ones (PyTorch's agents) see and change the
+// same state through its pickled value.
+type Room struct {
+	runID    string
+	log      *slog.Logger
+	state    *rendezvous.State
+	rules    rendezvous.Rules
+	limit    time.Duration // a foreign node without a new heartbeat is dead
+	sessions map[ID]*session
+	nodes    map[rendezvous.Node]*session
+	silent   expiries
+	out      []Envelope
+
+	// Of the last complete round.
+	expected rendezvous.Set // nodes with a session that took part and have not gone
+	sticky   map[rendezvous.Node]int
+	master   *Message // where its workers meet, once known
+	called   bool     // its participants were told that nodes wait
+	untold   bool     // nobody was told that it is complete, and all have a session
+
+	foreign   rendezvous.Observer
+	looked    time.Time // when a last call was last found to be over
+	unsettled bool      // joining sessions have to look again
+	dirty     bool      // the state has changed since Text was made
+	text      []byte
+}
+
+// A session is a node that talks to the room.
+type session struct {
+	id      ID
+	hello   *Message
+	node    rendezvous.Node
+	joining bool
+	heard   time.Time
+	expires time.Time
+	index   int // in the heap
+}
+
+// New returns an empty room.
+func New(runID string, log *slog.Logger) *Room {
+	return &Room{
+		runID: runID, log: log, state: rendezvous.NewState(),
+		sessions: map[ID]*session{}, nodes: map[rendezvous.Node]*session{},
+		expected: rendezvous.Set{}, dirty: true,
+	}
+}
+
+// Out returns what is to be sent since it was called last.
+func (r *Room) Out() []Envelope {
+	out := r.out
+	r.out = nil
+	return out
+}
+
+// Empty says whether the room can be forgotten: nobody is in it, and it need not
+// remember that it was closed.
+func (r *Room) Empty() bool {
+	return len(r.sessions) == 0 && len(r.state.LastHeartbeats) == 0 && len(r.state.Participants) == 0 && !r.state.Closed
+}
+
+func (r *Room) send(s *session, m *Message) { r.out = append(r.out, Envelope{To: s.id, Msg: m}) }
+
+func (r *Room) refuse(id ID, format string, args ...any) {
+	m := &Message{Type: Refused, Error: fmt.Sprintf(format, args...)}
+	r.log.Warn("rendezvous: node refused", "run_id", r.runID, "error", m.Error)
+	r.out = append(r.out, Envelope{To: id, Msg: m, End: true})
+}
+
+// Receive handles a message from a session.
+func (r *Room) Receive(now time.Time, id ID, m *Message) {
+	s := r.sessions[id]
+	if s == nil {
+		r.hello(now, id, m)
+		return
+	}
+	s.heard = now
+	switch m.Type {
+	case Join:
+		r.join(now, s)
+	case Leave:
+		r.remove(now, s.node, rendezvous.NodeLeft)
+		s.joining = false
+		r.send(s, &Message{Type: Left})
+	case Close:
+		r.close(s)
+	case Ping:
+		r.send(s, &Message{Type: Pong, Sent: m.Sent, Time: now.UnixNano()})
+	case Status:
+		w := r.state.Waiting(r.foreign.Clock(now), r.rules, r.sticky, r.name)
+		r.send(s, &Message{Type: Status, Waiting: &w})
+	case Master:
+		r.setMaster(s, m)
+	default:
+		r.gone(now, s)
+		r.refuse(id, "message of type %.40q: no such type", m.Type)
+	}
+	r.settle(now)
+}
+
+func (r *Room) hello(now time.Time, id ID, m *Message) {
+	switch {
+	case m.Type != Hello:
+		r.refuse(id, "the first message is %.40q, want %q", m.Type, Hello)
+		return
+	case m.Version != Version:
+		r.refuse(id, "protocol version %d; this server speaks version %d: use the same release of muster on every host", m.Version, Version)
+		return
+	case m.Node == nil || m.MinNodes < 1 || m.MaxNodes < m.MinNodes || m.LocalWorldSize < 1 || m.KeepAlive <= 0 || m.KeepAliveLimit < m.KeepAlive || m.LastCall < 0:
+		r.refuse(id, "incomplete or senseless %s", Hello)
+		return
+	case r.nodes[*m.Node] != nil:
+		r.refuse(id, "node %s is here already", m.Node)
+		return
+	}
+	if len(r.sessions) == 0 {
+		r.rules = rendezvous.Rules{MinNodes: m.MinNodes, MaxNodes: m.MaxNodes, LastCall: m.LastCall, KeepAliveInterval: m.KeepAlive}
+		r.limit = m.KeepAliveLimit
+	} else if m.MinNodes != r.rules.MinNodes || m.MaxNodes != r.rules.MaxNodes {
+		r.refuse(id, "--nnodes is %d:%d on %s and %d:%d on the hosts that came before; give all hosts of run %q the same",
+			m.MinNodes, m.MaxNodes, m.Host, r.rules.MinNodes, r.rules.MaxNodes, r.runID)
+		return
+	}
+	s := &session{id: id, hello: m, node: *m.Node, heard: now, expires: now.Add(m.KeepAliveLimit)}
+	r.sessions[id], r.nodes[s.node] = s, s
+	heap.Push(&r.silent, s)
+	r.send(s, &Message{Type: Welcome, Sent: m.Sent, Time: now.UnixNano()})
+}
+
+// join takes the node out of its round and lets it take part in the next.
+func (r *Room) join(now time.Time, s *session) {
+	if r.state.Exit(s.node) != rendezvous.Finish {
+		r.do(now, s.node, rendezvous.RemoveFromParticipants)
+	}
+	s.joining = true
+	r.step(now, s)
+}
+
+// step lets a joining node do what it can.
+func (r *Room) step(now time.Time, s *session) {
+	for s.joining {
+		switch a := r.decide(now, s.node); a {
+		case rendezvous.Sync, rendezvous.KeepAlive:
+			return
+		case rendezvous.Finish:
+			if r.untold {
+				return // settle tells all nodes of the round at once
+			}
+			s.joining = false
+			r.tellRound(s)
+		case rendezvous.FailClosed, rendezvous.FailRedundant:
+			s.joining = false
+			r.send(s, &Message{Type: Closed, Redundant: a == rendezvous.FailRedundant})
+		default:
+			r.do(now, s.node, a)
+		}
+	}
+}
+
+// decide is State.Join, and what a room can do better because it knows who will
+// come back. With foreign nodes it keeps to their rules.
+func (r *Room) decide(now time.Time, me rendezvous.Node) rendezvous.Action {
+	st := r.state
+	a := st.Join(me, r.rules, r.foreign.Clock(now), never)
+	if st.Closed || r.hasForeign() {
+		return a
+	}
+	_, participant := st.Participants[me]
+	switch {
+	case a == rendezvous.RemoveFromRedundancyList && st.Complete && len(r.expected) >= r.rules.MaxNodes:
+		return rendezvous.Sync // those who left the round come back
+	case st.Complete && !participant && st.WaitList.Has(me) && len(st.Participants) >= r.rules.MaxNodes:
+		return rendezvous.AddToRedundancyList // it was full before its turn
+	case !st.Complete && participant && r.allBack():
+		return rendezvous.MarkComplete
+	}
+	return a
+}
+
+// allBack says whether everybody who took part in the last round takes part in
+// this one, and nobody else is there, so that there is nobody to wait for.
+func (r *Room) allBack() bool {
+	st := r.state
+	if st.Round == 0 || len(st.WaitList) > 0 || len(st.Participants) < r.rules.MinNodes || len(st.Participants) != len(r.expected) {
+		return false
+	}
+	for n := range r.expected {
+		if _, ok := st.Participants[n]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *Room) hasForeign() bool { return r.foreign.Len() > 0 }
+
+// do performs an action for a node and notes what follows from it.
+func (r *Room) do(now time.Time, me rendezvous.Node, a rendezvous.Action) {
+	st := r.state
+	complete, round := st.Complete, st.Round
+	if a == rendezvous.AddToRedundancyList {
+		delete(st.WaitList, me)
+	}
+	st.Do(a, me, r.rules, r.foreign.Clock(now))
+	r.dirty = true
+	if s := r.nodes[me]; s != nil && (a == rendezvous.AddToRedundancyList || a == rendezvous.RemoveFromRedundancyList) {
+		r.send(s, &Message{Type: Spare, Redundant: a == rendezvous.AddToRedundancyList})
+	}
+	switch {
+	case st.Complete && !complete:
+		r.completed()
+	case st.Round != round:
+		r.unsettled = true
+	case a == rendezvous.AddToWaitList && st.Complete:
+		r.call(me)
+	case a == rendezvous.RemoveFromParticipants:
+		r.unsettled = r.unsettled || len(st.RedundancyList) > 0
+	}
+}
+
+// completed gives out the ranks of a round.
+func (r *Room) completed() {
+	st := r.state
+	r.expected = rendezvous.Set{}
+	for n := range st.Participants {
+		if r.nodes[n] != nil {
+			r.expected.Add(n)
+		}
+	}
+	r.untold = len(r.expected) == len(st.Participants)
+	if r.untold {
+		st.AssignRanks(r.sticky)
+	}
+	r.sticky = maps.Clone(st.Participants)
+	r.master, r.called, r.unsettled = nil, false, true
+	r.log.Info("rendezvous: round complete", "run_id", r.runID, "round", st.Round, "nodes", len(st.Participants))
+}
+
+// tellAll tells all nodes of a new round, none of them foreign, with the ranks of
+// their workers.
+func (r *Room) tellAll() {
+	r.untold = false
+	st := r.state
+	byRank := make([]*session, len(st.Participants))
+	for node, rank := range st.Participants {
+		byRank[rank] = r.nodes[node]
+	}
+	world, roles := 0, map[string]int{}
+	all := make([]rendezvous.Ranks, len(byRank))
+	for i, s := range byRank {
+		all[i].Base, all[i].RoleBase = world, roles[s.hello.Role]
+		world += s.hello.LocalWorldSize
+		roles[s.hello.Role] += s.hello.LocalWorldSize
+	}
+	for i, s := range byRank {
+		all[i].WorldSize, all[i].RoleWorldSize = world, roles[s.hello.Role]
+		s.joining = false
+		r.send(s, &Message{Type: Round, Round: st.Round, Rank: i, WorldSize: len(byRank), Ranks: &all[i]})
+	}
+}
+
+// tellRound tells a node its place in a round that foreign nodes take part in.
+func (r *Room) tellRound(s *session) {
+	st := r.state
+	m := &Message{Type: Round, Round: st.Round, Rank: st.Participants[s.node], WorldSize: len(st.Participants), Foreign: true}
+	for n, rank := range st.Participants {
+		if rank == 0 && r.nodes[n] == nil {
+			m.Published = true
+		}
+	}
+	r.send(s, m)
+	if r.master != nil && m.Rank != 0 {
+		r.send(s, r.master)
+	}
+}
+
+// setMaster takes from rank 0 where the workers meet and passes it on.
+func (r *Room) setMaster(s *session, m *Message) {
+	rank, participant := r.state.Participants[s.node]
+	if !participant || rank != 0 || !r.state.Complete || m.Round != r.state.Round {
+		return // of a round that is over
+	}
+	r.master = &Message{Type: Master, Round: m.Round, Addr: m.Addr, Port: m.Port}
+	for _, other := range r.participants() {
+		if other != s && !other.joining {
+			r.send(other, r.master)
+		}
+	}
+}
+
+// participants returns the sessions of the round's nodes, in order of session.
+func (r *Room) participants() []*session {
+	list := make([]*session, 0, len(r.state.Participants))
+	for n := range r.state.Participants {
+		if s := r.nodes[n]; s != nil {
+			list = append(list, s)
+		}
+	}
+	slices.SortFunc(list, func(a, b *session) int { return int(a.id - b.id) })
+	return list
+}
+
+// tell tells the nodes that are in the complete round of a change.
+func (r *Room) tell(kind rendezvous.ChangeKind, node rendezvous.Node, rank int) {
+	m := &Message{Type: Change, Kind: kind, Round: r.state.Round, Host: r.name(node), Rank: rank, Foreign: r.nodes[node] == nil}
+	for _, s := range r.participants() {
+		if s.node != node {
+			r.send(s, m)
+		}
+	}
+}
+
+// name is a node's host name, or its address.
+func (r *Room) name(n rendezvous.Node) string {
+	if s := r.nodes[n]; s != nil && s.hello.Host != "" {
+		return s.hello.Host
+	}
+	return n.Addr
+}
+
+// call tells the round's nodes, once, that others wait.
+func (r *Room) call(waiter rendezvous.Node) {
+	if !r.called {
+		r.called = true
+		r.tell(rendezvous.NodesWaiting, waiter, -1)
+	}
+}
+
+// remove takes a node out of everything, and tells the others of its round why.
+func (r *Room) remove(now time.Time, n rendezvous.Node, kind rendezvous.ChangeKind) {
+	st := r.state
+	rank, participant := st.Participants[n]
+	complete := st.Complete
+	r.dirty = true
+	st.Drop(r.rules, n)
+	delete(r.expected, n)
+	r.foreign.Forget(n)
+	if participant && complete && !st.Closed {
+		r.tell(kind, n, rank)
+	}
+	r.unsettled = true
+}
+
+// close makes this the last round.
+func (r *Room) close(by *session) {
+	if !r.state.Closed {
+		r.state.Closed = true
+		r.dirty, r.unsettled = true, true
+		for _, s := range r.participants() {
+			if s != by && !s.joining {
+				r.send(s, &Message{Type: Closed})
+			}
+		}
+	}
+	by.joining = false
+	r.send(by, &Message{Type: Closed})
+}
+
+// Gone handles the end of a session's connection.
+func (r *Room) Gone(now time.Time, id ID) {
+	if s := r.sessions[id]; s != nil {
+		r.gone(now, s)
+		r.settle(now)
+	}
+}
+
+func (r *Room) gone(now time.Time, s *session) {
+	r.remove(now, s.node, rendezvous.NodeLost)
+	heap.Remove(&r.silent, s.index)
+	delete(r.sessions, s.id)
+	delete(r.nodes, s.node)
+}
+
+// Next returns when Advance is due; zero for never.
+func (r *Room) Next() time.Time {
+	next := time.Time{}
+	earlier := func(at time.Time) {
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	if len(r.silent) > 0 {
+		earlier(r.silent[0].expires)
+	}
+	if lastCall := r.state.Deadline; !r.state.Complete && !lastCall.IsZero() && lastCall.After(r.looked) {
+		earlier(r.foreign.When(lastCall).Add(1))
+	}
+	if at := r.foreign.Next(r.limit); !at.IsZero() {
+		earlier(at)
+	}
+	return next
+}
+
+// Advance does what time alone makes necessary.
+func (r *Room) Advance(now time.Time) {
+	for len(r.silent) > 0 && !now.Before(r.silent[0].expires) {
+		s := r.silent[0]
+		if expires := s.heard.Add(s.hello.KeepAliveLimit); now.Before(expires) {
+			s.expires = expires
+			heap.Fix(&r.silent, 0)
+			continue
+		}
+		r.log.Warn("rendezvous: node has not been heard of", "run_id", r.runID, "node", r.name(s.node), "for", now.Sub(s.heard))
+		r.gone(now, s)
+		r.out = append(r.out, Envelope{To: s.id, Msg: &Message{Type: Change, Kind: rendezvous.Evicted, Rank: -1}, End: true})
+	}
+	r.dropForeign(now)
+	if !r.state.Complete && !r.state.Deadline.IsZero() && r.foreign.Clock(now).After(r.state.Deadline) {
+		r.looked, r.unsettled = r.foreign.Clock(now), true
+	}
+	r.settle(now)
+}
+
+// settle lets joining nodes look again after a change that concerns them all:
+// first those who were in the last round, in order of rank, then the others.
+func (r *Room) settle(now time.Time) {
+	for r.unsettled {
+		r.unsettled = false
+		if r.untold {
+			r.tellAll()
+		}
+		list := make([]*session, 0, len(r.sessions))
+		for _, s := range r.sessions {
+			if s.joining {
+				list = append(list, s)
+			}
+		}
+		slices.SortFunc(list, func(a, b *session) int {
+			if x, y := r.turn(a), r.turn(b); x != y {
+				return x - y
+			}
+			return int(a.id - b.id)
+		})
+		for _, s := range list {
+			r.step(now, s)
+		}
+	}
+}
+
+func (r *Room) turn(s *session) int {
+	if rank, ok := r.sticky[s.node]; ok && r.expected.Has(s.node) {
+		return rank
+	}
+	return len(r.sticky)
+}
+
+// expiries is a heap of sessions by when they count as dead if they stay silent.
+type expiries []*session
+
+func (e expiries) Len() int           { return len(e) }
+func (e expiries) Less(i, j int) bool { return e[i].expires.Before(e[j].expires) }
+func (e expiries) Swap(i, j int) {
+	e[i], e[j] = e[j], e[i]
+	e[i].index, e[j].index = i, j
+}
+func (e *expiries) Push(x any) {
+	s := x.(*session)
+	s.index = len(*e)
+	*e = append(*e, s)
+}
+func (e *expiries) Pop() any {
+	old := *e
+	s := old[len(old)-1]
+	*e = old[:len(old)-1]
+	return s
+}

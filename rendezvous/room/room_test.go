@@ -1,0 +1,322 @@
+package room_test
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/room"
+)
+
+// A lab is a room with nodes named by letters, and a clock.
+type lab struct {
+	t   *testing.T
+	r   *room.Room
+	now time.Time
+	ids map[string]room.ID
+}
+
+func newLab(t *testing.T) *lab {
+	return &lab{t: t, r: room.New("job", slog.New(slog.DiscardHandler)), now: time.Unix(1e9, 0), ids: map[string]room.ID{}}
+}
+
+const (
+	lastCall = 30 * time.Second
+	limit    = 15 * time.Second
+)
+
+func (l *lab) hello(name string, min, max int) {
+	id := room.ID(len(l.ids) + 1)
+	l.ids[name] = id
+	l.r.Receive(l.now, id, &room.Message{
+		Type: room.Hello, Version: room.Version, RunID: "job",
+		Node: &rendezvous.Node{Addr: "addr-" + name, PID: 1}, Host: name,
+		MinNodes: min, MaxNodes: max, LastCall: lastCall, KeepAlive: 5 * time.Second, KeepAliveLimit: limit,
+		Role: "trainer", LocalWorldSize: 2,
+	})
+}
+
+func (l *lab) send(name string, m room.Message) { l.r.Receive(l.now, l.ids[name], &m) }
+func (l *lab) join(names ...string) {
+	for _, n := range names {
+		l.send(n, room.Message{Type: room.Join})
+	}
+}
+
+// run performs a script, one command a line, and returns what the room said to
+// whom, one message a line. Lines of one command are sorted by the room.
+func (l *lab) run(script string) string {
+	var out strings.Builder
+	for line := range strings.Lines(script) {
+		f := strings.Fields(line)
+		if len(f) == 0 {
+			continue
+		}
+		switch f[0] {
+		case "hello": // min max names
+			var min, max int
+			fmt.Sscan(f[1], &min)
+			fmt.Sscan(f[2], &max)
+			for _, n := range f[3:] {
+				l.hello(n, min, max)
+			}
+		case "join":
+			l.join(f[1:]...)
+		case "leave", "close", "ping":
+			for _, n := range f[1:] {
+				l.send(n, room.Message{Type: room.Type(f[0])})
+			}
+		case "gone":
+			for _, n := range f[1:] {
+				l.r.Gone(l.now, l.ids[n])
+			}
+		case "wait":
+			d, err := time.ParseDuration(f[1])
+			if err != nil {
+				l.t.Fatal(err)
+			}
+			l.wait(d)
+		default:
+			l.t.Fatalf("command %q", f[0])
+		}
+		l.said(&out)
+	}
+	return out.String()
+}
+
+// wait lets time pass; the room wakes when it wants to.
+func (l *lab) wait(d time.Duration) {
+	end := l.now.Add(d)
+	for {
+		next := l.r.Next()
+		if next.IsZero() || next.After(end) {
+			break
+		}
+		if next.Before(l.now) {
+			l.t.Fatalf("the room wants to wake in the past, at %v", next)
+		}
+		l.now = next
+		l.r.Advance(l.now)
+	}
+	l.now = end
+}
+
+func (l *lab) said(out *strings.Builder) {
+	for _, e := range l.r.Out() {
+		name := ""
+		for n, id := range l.ids {
+			if id == e.To {
+				name = n
+			}
+		}
+		m := e.Msg
+		switch m.Type {
+		case room.Welcome, room.Pong:
+			continue
+		case room.Round:
+			fmt.Fprintf(out, "%s: round %d rank %d/%d", name, m.Round, m.Rank, m.WorldSize)
+			if m.Ranks != nil {
+				fmt.Fprintf(out, " workers %d/%d", m.Ranks.Base, m.Ranks.WorldSize)
+			}
+		case room.Change:
+			fmt.Fprintf(out, "%s: %s %s %d", name, m.Kind, m.Host, m.Rank)
+		case room.Refused:
+			fmt.Fprintf(out, "%s: refused: %s", name, m.Error)
+		case room.Closed, room.Spare:
+			fmt.Fprintf(out, "%s: %s", name, m.Type)
+			if m.Redundant {
+				out.WriteString(" redundant")
+			}
+		default:
+			fmt.Fprintf(out, "%s: %s", name, m.Type)
+		}
+		if e.End {
+			out.WriteString(", end")
+		}
+		out.WriteString("\n")
+	}
+}
+
+func TestScenarios(t *testing.T) {
+	tests := []struct{ name, script, want string }{
+		{"all at once", `
+			hello 3 3 c a b
+			join c a
+			join b`, `
+			a: round 0 rank 0/3 workers 0/6
+			b: round 0 rank 1/3 workers 2/6
+			c: round 0 rank 2/3 workers 4/6`},
+		{"last call", `
+			hello 2 4 a b c
+			join a
+			join b
+			wait 14s
+			ping a b c
+			wait 14s
+			ping a b c
+			join c
+			wait 3s`, `
+			a: round 0 rank 0/3 workers 0/6
+			b: round 0 rank 1/3 workers 2/6
+			c: round 0 rank 2/3 workers 4/6`},
+		{"a failure: everybody comes back at once, with the same ranks", `
+			hello 2 4 b c
+			join b c
+			wait 14s
+			ping b c
+			wait 14s
+			ping b c
+			wait 3s
+			hello 2 4 a
+			join b
+			join c`, `
+			b: round 0 rank 0/2 workers 0/4
+			c: round 0 rank 1/2 workers 2/4
+			c: nodes waiting b -1
+			b: round 1 rank 0/2 workers 0/4
+			c: round 1 rank 1/2 workers 2/4`},
+		{"a new host up to max; ranks are sticky", `
+			hello 2 3 b c
+			join b c
+			wait 14s
+			ping b c
+			wait 14s
+			ping b c
+			wait 3s
+			hello 2 3 a
+			join a
+			join c
+			join b`, `
+			b: round 0 rank 0/2 workers 0/4
+			c: round 0 rank 1/2 workers 2/4
+			b: nodes waiting a -1
+			c: nodes waiting a -1
+			b: round 1 rank 0/3 workers 0/6
+			c: round 1 rank 1/3 workers 2/6
+			a: round 1 rank 2/3 workers 4/6`},
+		{"a host is lost: the others go on without a last call", `
+			hello 2 3 a b c
+			join a b c
+			gone b
+			join c
+			join a`, `
+			a: round 0 rank 0/3 workers 0/6
+			b: round 0 rank 1/3 workers 2/6
+			c: round 0 rank 2/3 workers 4/6
+			a: node lost b 1
+			c: node lost b 1
+			a: nodes waiting c -1
+			a: round 1 rank 0/2 workers 0/4
+			c: round 1 rank 1/2 workers 2/4`},
+		{"too few are left, and one comes", `
+			hello 2 2 a b
+			join a b
+			gone a
+			join b
+			wait 1s
+			hello 2 2 d
+			join d`, `
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			b: node lost a 0
+			d: round 1 rank 0/2 workers 0/4
+			b: round 1 rank 1/2 workers 2/4`},
+		{"a spare waits until there is room", `
+			hello 2 2 a b s
+			join a b
+			join s
+			join a
+			join b
+			gone b
+			join a`, `
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			s: spare redundant
+			b: nodes waiting a -1
+			a: round 1 rank 0/2 workers 0/4
+			b: round 1 rank 1/2 workers 2/4
+			a: node lost b 1
+			s: spare
+			a: nodes waiting s -1
+			a: round 2 rank 0/2 workers 0/4
+			s: round 2 rank 1/2 workers 2/4`},
+		{"the end", `
+			hello 1 1 a s
+			join a
+			join s
+			close a
+			join a`, `
+			a: round 0 rank 0/1 workers 0/2
+			s: spare redundant
+			a: closed
+			s: closed redundant
+			a: closed`},
+		{"a host falls silent", `
+			hello 2 3 a b c
+			join a b c
+			wait 10s
+			ping a b
+			wait 6s`, `
+			a: round 0 rank 0/3 workers 0/6
+			b: round 0 rank 1/3 workers 2/6
+			c: round 0 rank 2/3 workers 4/6
+			a: node lost c 2
+			b: node lost c 2
+			c: evicted  -1, end`},
+		{"a host leaves", `
+			hello 1 3 a b c
+			join a b c
+			leave c`, `
+			a: round 0 rank 0/3 workers 0/6
+			b: round 0 rank 1/3 workers 2/6
+			c: round 0 rank 2/3 workers 4/6
+			a: node left c 2
+			b: node left c 2
+			c: left`},
+		{"one leaves while the round forms, and the last call ends", `
+			hello 2 3 a b
+			join a b
+			wait 10s
+			ping a b
+			leave b
+			wait 14s
+			ping a b
+			wait 14s
+			ping a b
+			join b
+			wait 10s
+			ping a b
+			wait 10s
+			ping a b
+			wait 11s`, `
+			b: left
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4`},
+		{"another --nnodes", `
+			hello 2 2 a
+			hello 2 3 b`, `
+			b: refused: --nnodes is 2:3 on b and 2:2 on the hosts that came before; give all hosts of run "job" the same, end`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if d := cmp.Diff(trim(tt.want), newLab(t).run(tt.script)); d != "" {
+				t.Errorf("(-want +got)\n%s", d)
+			}
+		})
+	}
+}
+
+func trim(s string) string {
+	var out strings.Builder
+	for line := range strings.Lines(s) {
+		if line = strings.TrimSpace(line); line != "" {
+			out.WriteString(line + "\n")
+		}
+	}
+	return out.String()
+}
