@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# build.sh: bin/muster, static and stripped, and the same program under
-# torchrun's name.
+# build.sh: bin/muster, static and stripped, the same program under torchrun's
+# name, and bin/muster-quorum, which muster starts for --rdzv-backend etcd and
+# quorum.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/muster ./cmd/muster
+CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o bin/ ./cmd/muster ./cmd/muster-quorum
 ln -sf muster bin/torchrun

@@ -1,0 +1,194 @@
+package quorum
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/muster-run/muster/internal/quorum/pipe"
+)
+
+// clientConfig turns the settings into those of etcd's client.
+func clientConfig(cfg *pipe.Elect) (clientv3.Config, error) {
+	secure, err := tlsConfig(cfg)
+	c := clientv3.Config{
+		DialTimeout:          cfg.Call.Or(time.Duration(cfg.TTL) / 4),
+		DialKeepAliveTime:    10 * time.Second,
+		DialKeepAliveTimeout: 3 * time.Second,
+		BackoffWaitBetween:   10 * time.Millisecond,
+		TLS:                  secure,
+		Username:             cfg.User,
+		Password:             cfg.Password,
+		Logger:               zap.NewNop(), // each error of a request comes back to us
+	}
+	errs := []error{err}
+	for _, e := range cfg.Endpoints {
+		u, err := endpointURL(e, secure != nil)
+		c.Endpoints = append(c.Endpoints, u)
+		errs = append(errs, err)
+	}
+	return c, errors.Join(errs...)
+}
+
+// endpointURL completes an endpoint: etcd's own port is 2379.
+func endpointURL(endpoint string, secure bool) (string, error) {
+	scheme := "http"
+	if secure {
+		scheme = "https"
+	}
+	rest := endpoint
+	if before, after, ok := strings.Cut(endpoint, "://"); ok {
+		rest = strings.TrimSuffix(after, "/")
+		switch {
+		case before != "http" && before != "https":
+			return "", fmt.Errorf("endpoint %q: want http:// or https://", endpoint)
+		case before == "http" && secure:
+			return "", fmt.Errorf("endpoint %q is http, and certificates are given: want https", endpoint)
+		}
+		scheme = before
+	}
+	host, port, err := net.SplitHostPort(rest)
+	if err != nil {
+		host, port = strings.Trim(rest, "[]"), "2379"
+	}
+	if host == "" || strings.ContainsAny(host, "/ @") || port == "" {
+		return "", fmt.Errorf("endpoint %q: want host:port or a URL", endpoint)
+	}
+	return scheme + "://" + net.JoinHostPort(host, port), nil
+}
+
+// tlsConfig returns nil unless certificates or an https endpoint are given.
+func tlsConfig(cfg *pipe.Elect) (*tls.Config, error) {
+	wanted := cfg.CACert != "" || cfg.Cert != ""
+	for _, e := range cfg.Endpoints {
+		wanted = wanted || strings.HasPrefix(e, "https://")
+	}
+	if !wanted {
+		return nil, nil
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2"}}
+	var errs []error
+	if cfg.CACert != "" {
+		pem, err := os.ReadFile(cfg.CACert)
+		c.RootCAs = x509.NewCertPool()
+		if err == nil && !c.RootCAs.AppendCertsFromPEM(pem) {
+			err = fmt.Errorf("%s has no certificate in PEM", cfg.CACert)
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("cacert: %w", err))
+		}
+	}
+	if cfg.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(cfg.Cert, cfg.Key)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("cert and key: %w", err))
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, errors.Join(errs...)
+}
+
+// probe finds out why requests fail: it asks each endpoint by itself, and says
+// what is wrong; "" if a member answers that has a leader.
+func probe(ctx context.Context, cfg *pipe.Elect, client clientv3.Config) string {
+	ctx, cancel := context.WithTimeout(ctx, max(client.DialTimeout, time.Second))
+	defer cancel()
+	client.Username, client.Password = "", "" // a member's state needs none
+	faults := make([]string, len(client.Endpoints))
+	var asking sync.WaitGroup
+	for i, e := range client.Endpoints {
+		asking.Go(func() { faults[i] = ask(ctx, client, e) })
+	}
+	asking.Wait()
+	var down, leaderless []string
+	for i, fault := range faults {
+		switch fault {
+		case "":
+			return ""
+		case noLeader:
+			leaderless = append(leaderless, cfg.Endpoints[i])
+		default:
+			down = append(down, cfg.Endpoints[i]+": "+fault)
+		}
+	}
+	return outage(down, leaderless)
+}
+
+// noLeader is the fault of a member that answers, without a majority.
+const noLeader = "no leader"
+
+// outage says what is wrong with a cluster that does not serve.
+func outage(down, leaderless []string) string {
+	if len(leaderless) == 0 {
+		return "no member of etcd answers: " + strings.Join(down, "; ")
+	}
+	text := fmt.Sprintf("etcd has no leader, as %d of %d members answer and a majority is needed; up: %s",
+		len(leaderless), len(leaderless)+len(down), strings.Join(leaderless, ", "))
+	if len(down) == 0 {
+		return text
+	}
+	return text + "; down: " + strings.Join(down, "; ")
+}
+
+// ask returns what is wrong with a member.
+func ask(ctx context.Context, client clientv3.Config, endpoint string) string {
+	u, err := url.Parse(endpoint)
+	if err != nil {
+		return err.Error()
+	}
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", u.Host)
+	if err != nil {
+		return dialFault(err)
+	}
+	defer conn.Close()
+	if client.TLS != nil {
+		secure := client.TLS.Clone()
+		secure.ServerName = u.Hostname()
+		if err := tls.Client(conn, secure).HandshakeContext(ctx); err != nil {
+			return plain(err)
+		}
+	}
+	return askStatus(ctx, client, endpoint)
+}
+
+// askStatus asks a member that can be connected to.
+func askStatus(ctx context.Context, client clientv3.Config, endpoint string) string {
+	client.Endpoints = []string{endpoint}
+	cli, err := clientv3.New(client)
+	if err != nil {
+		return plain(err)
+	}
+	defer cli.Close()
+	status, err := cli.Status(ctx, endpoint)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return "connected, but no answer"
+	case err != nil:
+		return plain(err)
+	case status.Leader == 0:
+		return noLeader
+	}
+	return ""
+}
+
+// dialFault is the error of a dial without the address, which the reader has.
+func dialFault(err error) string {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Err != nil {
+		if op.Timeout() {
+			return "no answer (timeout)"
+		}
+		return op.Err.Error()
+	}
+	return err.Error()
+}
