@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -166,9 +167,10 @@ func TestPeerWorkers(t *testing.T) {
 
 // A pyServers makes real servers, all in one process.
 type pyServers struct {
-	in  io.Writer
+	in  io.WriteCloser
 	out *bufio.Reader
 	has map[string]bool
+	cmd *exec.Cmd
 }
 
 func startServers(t *testing.T, libuv bool) *pyServers {
@@ -191,7 +193,7 @@ func startServers(t *testing.T, libuv bool) *pyServers {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cancel(); cmd.Wait() })
-	p := &pyServers{in: in, out: bufio.NewReader(out)}
+	p := &pyServers{in: in, out: bufio.NewReader(out), cmd: cmd}
 	line, err := p.out.ReadString('\n')
 	if err == nil {
 		err = json.Unmarshal([]byte(line), &p.has)
@@ -212,6 +214,69 @@ func (p *pyServers) open(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return net.JoinHostPort("127.0.0.1", strings.TrimSpace(line))
+}
+
+// TestPeerSession asks real servers for a session: they have none, say nothing,
+// and go on as if nothing had been.
+func TestPeerSession(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		libuv bool
+	}{{"libuv", true}, {"legacy", false}} {
+		t.Run(tt.name, func(t *testing.T) {
+			p := startServers(t, tt.libuv)
+			addr := p.open(t)
+			c := dial(t, addr)
+			if err := c.Set(t.Context(), "k", []byte("v")); err != nil {
+				t.Fatal(err)
+			}
+			for range 20 {
+				start := time.Now()
+				_, err := tcpstore.DialSession(t.Context(), tcpstore.ClientConfig{Addr: addr, Logger: quiet}, "echo")
+				if took := time.Since(start); !errors.Is(err, tcpstore.ErrNoSession) || took > 10*time.Second {
+					t.Errorf("after %v: %v", took, err)
+				}
+			}
+			keys, err := c.ListKeys(t.Context())
+			if p.has["list_keys"] && (err != nil || !slices.Equal(keys, []string{"k"})) {
+				t.Errorf("keys %q, %v", keys, err)
+			}
+			if got, err := c.Get(t.Context(), "k"); string(got) != "v" || err != nil {
+				t.Errorf("%q, %v", got, err)
+			}
+			p.in.Close()
+			if err := p.cmd.Wait(); err != nil {
+				t.Error(err)
+			}
+			if text := p.cmd.Stderr.(*bytes.Buffer).String(); text != "" {
+				t.Errorf("the server says: %s", text)
+			}
+		})
+	}
+}
+
+// TestPeerMirror has a real client read and write a mirrored key, with sessions
+// on the same server.
+func TestPeerMirror(t *testing.T) {
+	s, log := listenLogged(t)
+	s.HandleSession("echo", echo)
+	m := &mirror{value: "from the mirror"}
+	s.Mirror("k", m)
+	conn := session(t, s.Addr().String(), "echo")
+	exchange(t, conn, "before\n")
+	var got []string
+	ask(t, &got, "mirror", "127.0.0.1", port(s), "k")
+	want := []string{"from the mirror", "from the mirror", "swapped", "swapped", "12", "12", "", "True", "last"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("a real client sees (-want +got):\n%s", diff)
+	}
+	if m.value != "last" || m.adopts != 5 {
+		t.Errorf("the mirror has %q and was told %d times", m.value, m.adopts)
+	}
+	exchange(t, conn, "after\n")
+	if text := log.String(); text != "" {
+		t.Errorf("the server says: %s", text)
+	}
 }
 
 // TestPeerServers runs the suite through our client on real servers.

@@ -237,6 +237,24 @@ def join(host, port, size):
     print(json.dumps("joined"))
 
 
+def mirror(host, port, key):
+    s = connect(host, port)
+    seen = [s.get(key)]
+    seen.append(s.compare_set(key, "not that", "x"))
+    seen.append(s.compare_set(key, seen[0].decode(), "swapped"))
+    seen.append(s.get(key))
+    s.set(key, "7")
+    seen.append(str(s.add(key, 5)).encode())
+    seen.append(s.get(key))
+    assert s.delete_key(key)
+    seen.append(s.get(key))
+    seen.append(str(s.check([key])).encode())
+    assert s.num_keys() == 1, s.num_keys()
+    s.set(key, "last")
+    seen.append(s.get(key))
+    print(json.dumps([v.decode() for v in seen]))
+
+
 def serve(libuv):
     kwargs = {"use_libuv": libuv == "1"}
     print(json.dumps({n: has(n) for n in ("append", "multi_get", "queue_push", "list_keys", "barrier")}), flush=True)
