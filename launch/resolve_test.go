@@ -114,8 +114,6 @@ func TestResolveErrors(t *testing.T) {
 	}{
 		{"negative nodes", func(c *launch.Config) { c.MinNodes = -1 }, "got -1:1"},
 		{"min over max", func(c *launch.Config) { c.MinNodes, c.MaxNodes = 2, 1 }, "got 2:1"},
-		{"two hosts", func(c *launch.Config) { c.MinNodes, c.MaxNodes = 2, 2 }, "more than one host yet, got nnodes=2"},
-		{"elastic", func(c *launch.Config) { c.MaxNodes = 4 }, "more than one host yet, got nnodes=1:4"},
 		{"negative nproc", func(c *launch.Config) { c.NprocPerNode = -1 }, "at least one worker is needed, got -1"},
 		{"restarts", func(c *launch.Config) { c.MaxRestarts = -1 }, "max restarts must be >= 0, got -1"},
 		{"interval", func(c *launch.Config) { c.MonitorInterval = -time.Second }, "monitor interval must be > 0, got -1s"},

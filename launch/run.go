@@ -101,7 +101,11 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	result, err = a.Run(ctx)
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	if cerr := handler.Shutdown(closing); cerr != nil {
+	end := handler.Shutdown
+	if result != nil && result.Left {
+		end = handler.Leave
+	}
+	if cerr := end(closing); cerr != nil {
 		log.Warn("shut the rendezvous down", "error", cerr)
 	}
 	return result, err
