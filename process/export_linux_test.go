@@ -27,7 +27,6 @@ var (
 // A Wards is what a guard looks for.
 type Wards = wards
 
-func (w *wards) Record(line string)      { w.record(line) }
 func (w *wards) Cgroup() string          { return w.cgroup }
 func (w *wards) Tags() []string          { return w.tags }
 func (w *wards) Workers() map[int]uint64 { return w.workers }

@@ -343,7 +343,6 @@ func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
 	}
 	if g.state == running {
 		g.state = stopping
-		g.killWait = max(grace, leastKillWait)
 		var told []*worker
 		for _, w := range g.workers {
 			if g.signal(w, sig) {
@@ -355,7 +354,7 @@ func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
 		}
 	}
 	if at := time.Now().Add(grace); g.state == stopping && (g.killAt.IsZero() || at.Before(g.killAt)) {
-		g.killAt = at
+		g.killAt, g.killWait = at, max(grace, leastKillWait)
 	}
 }
 

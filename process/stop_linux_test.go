@@ -111,7 +111,9 @@ func TestClose(t *testing.T) {
 		cfg := workers(lab, stubborn, do("trap:15:4", "say:up", "hang"), do("say:up", "hang"))
 		g := start(t, s, cfg)
 		lab.Lines(3 + 4)
-		if err := g.Close(syscall.SIGTERM, 20*time.Millisecond); err != nil {
+		done := stopAll(func() error { return g.Close(syscall.SIGTERM, long) })
+		awaitEnd(t, g.PIDs()[1], g.PIDs()[2])
+		if err := errors.Join(g.Close(syscall.SIGTERM, 20*time.Millisecond), <-done); err != nil {
 			t.Error(err)
 		}
 		lab.CheckNothingLeft()
