@@ -7,22 +7,30 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
-const storeUsage = `usage: muster store [--host HOST] [--port PORT]
+const storeUsage = `usage: muster store [--host HOST] [--port PORT] [--allow CIDR[,CIDR...]]
 
 Serves a TCPStore until it is interrupted, and prints "listening on HOST:PORT"
 once clients can connect. PyTorch's own clients work with it:
 
     torch.distributed.TCPStore(HOST, PORT, is_master=False, wait_for_workers=False)
 
-  --host HOST  address to listen on; without it, all addresses of this host
-  --port PORT  port to listen on (default 29500); 0 picks a free one
+  --host HOST   address to listen on; without it, all addresses of this host
+  --port PORT   port to listen on (default 29500); 0 picks a free one
+  --allow CIDR  networks or addresses that may connect, such as 10.0.0.0/8 or
+                fd00::1; may be repeated. Workers on this host may come from
+                127.0.0.1 or ::1. Without it, everybody may
+
+TCPStore has no passwords and no encryption: whoever can connect can read and
+change everything. Use --host and --allow, or a firewall.
 `
 
 // StoreCommand is `muster store`. It serves until ctx is done.
@@ -35,6 +43,11 @@ func StoreCommand(ctx context.Context, args []string, stdout, stderr io.Writer) 
 	flags.SetOutput(io.Discard) // the error is reported below
 	host := flags.String("host", "", "")
 	portText := flags.String("port", "29500", "")
+	var allowTexts []string
+	flags.Func("allow", "", func(text string) error {
+		allowTexts = append(allowTexts, strings.Split(text, ",")...)
+		return nil
+	})
 	err := flags.Parse(args)
 	if errors.Is(err, flag.ErrHelp) {
 		io.WriteString(stdout, storeUsage)
@@ -44,6 +57,10 @@ func StoreCommand(ctx context.Context, args []string, stdout, stderr io.Writer) 
 	port, err := strconv.ParseUint(*portText, 10, 16)
 	if err != nil {
 		errs = append(errs, fmt.Errorf("--port %s: want a number from 0 to 65535", quote(*portText)))
+	}
+	allow, err := parseNetworks(allowTexts)
+	if err != nil {
+		errs = append(errs, err)
 	}
 	if flags.NArg() > 0 {
 		errs = append(errs, fmt.Errorf("unexpected argument %s", quote(flags.Arg(0))))
@@ -58,7 +75,7 @@ func StoreCommand(ctx context.Context, args []string, stdout, stderr io.Writer) 
 	}
 
 	addr := net.JoinHostPort(*host, strconv.FormatUint(port, 10))
-	server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: addr, Logger: logger})
+	server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: addr, Allow: allow, Logger: logger})
 	if err != nil {
 		return fail(exitError, "%v; %s", err, listenAdvice(err))
 	}
@@ -72,6 +89,25 @@ func StoreCommand(ctx context.Context, args []string, stdout, stderr io.Writer) 
 		return fail(exitError, "%v", err)
 	}
 	return exitOK
+}
+
+// parseNetworks reads the values of --allow: networks, or single addresses.
+func parseNetworks(texts []string) (networks []netip.Prefix, err error) {
+	var errs []error
+	for _, text := range texts {
+		text = strings.TrimSpace(text)
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			addr, addrErr := netip.ParseAddr(text)
+			if addrErr != nil || addr.Zone() != "" {
+				errs = append(errs, fmt.Errorf("--allow %s: want a network such as 10.0.0.0/8 or an address such as 10.0.0.5", quote(text)))
+				continue
+			}
+			network = netip.PrefixFrom(addr, addr.BitLen())
+		}
+		networks = append(networks, network)
+	}
+	return networks, errors.Join(errs...)
 }
 
 // listenAdvice says what to do about an address that cannot be listened on.

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/muster-run/muster/internal/cli"
 	"github.com/muster-run/muster/store/tcpstore"
@@ -65,6 +66,8 @@ func TestStoreErrors(t *testing.T) {
 		{[]string{"--port", "0", "--host", "192.0.2.1"}, 1, []string{"192.0.2.1", "address of this host"}},
 		{[]string{"--port", "x"}, 2, []string{"usage:", `'x'`, "0 to 65535"}},
 		{[]string{"--port", "65536", "more"}, 2, []string{"65536", "more"}},
+		{[]string{"--allow", "10.0.0.0/33"}, 2, []string{"usage:", `'10.0.0.0/33'`, "10.0.0.0/8"}},
+		{[]string{"--allow", "10.0.0.0/8,", "--allow=host", "--port=x"}, 2, []string{`--allow ''`, `'host'`, "0 to 65535"}},
 		{[]string{"--ports", "1"}, 2, []string{"usage:", "ports"}},
 		{[]string{"29500"}, 2, []string{"usage:", "29500"}},
 	} {
@@ -86,5 +89,45 @@ func TestStoreHelp(t *testing.T) {
 	if status := cli.StoreCommand(t.Context(), []string{"--help"}, &stdout, &stderr); status != 0 || stderr.Len() > 0 ||
 		!strings.HasPrefix(stdout.String(), "usage: muster store") {
 		t.Errorf("status %d: %s%s", status, &stdout, &stderr)
+	}
+}
+
+// TestStoreAllow has this host admitted and not.
+func TestStoreAllow(t *testing.T) {
+	for _, tt := range []struct {
+		args   []string
+		served bool
+	}{
+		{[]string{"--allow", "127.0.0.1"}, true},
+		{[]string{"--allow", "10.0.0.0/8, 127.0.0.0/8"}, true},
+		{[]string{"--allow=10.0.0.0/8", "--allow", "127.0.0.1/32"}, true},
+		{[]string{"--allow=10.0.0.0/8", "--allow", "::1,fd00::/8"}, false},
+	} {
+		ctx, stop := context.WithCancel(t.Context())
+		r, w := io.Pipe()
+		var stderr bytes.Buffer
+		status := make(chan int, 1)
+		go func() {
+			status <- cli.StoreCommand(ctx, append(tt.args, "--port=0", "--host=127.0.0.1"), w, &stderr)
+		}()
+		line, err := bufio.NewReader(r).ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		addr := strings.TrimPrefix(strings.TrimSpace(line), "listening on ")
+		timeout := 20 * time.Second
+		if !tt.served {
+			timeout = 200 * time.Millisecond
+		}
+		client, err := tcpstore.Dial(ctx, tcpstore.ClientConfig{Addr: addr, Timeout: timeout})
+		if err == nil {
+			client.Close()
+		} else if tt.served || !strings.Contains(err.Error(), "--allow") {
+			t.Error(err)
+		}
+		stop()
+		if got := <-status; got != 0 || strings.Contains(stderr.String(), "not in an allowed network") == tt.served || (err == nil) != tt.served {
+			t.Errorf("%q: status %d, served %v: %s", tt.args, got, err == nil, &stderr)
+		}
 	}
 }
