@@ -9,6 +9,8 @@ import (
 	"os/exec"
 	"strings"
 	"sync/atomic"
+
+	"github.com/muster-run/muster/internal/cgroup"
 )
 
 // ErrDown is returned for what needs a host that is up, after Kill or PowerOff.
@@ -22,7 +24,8 @@ type Host struct {
 
 	lab     *Lab
 	index   int
-	net     *os.File       // network namespace
+	net     *os.File       // network namespace; nil after PowerOff
+	group   *cgroup.Dir    // nil after PowerOff, and where there are no cgroups
 	inits   []*initProcess // of every boot, to be closed with the lab
 	up      atomic.Pointer[initProcess]
 	cut     map[*Host]bool
@@ -42,7 +45,7 @@ func (h *Host) number() uint32 { return uint32(11 + h.index) }
 // one packet as on a real wire.
 func (h *Host) interfaces() string {
 	var b strings.Builder
-	b.WriteString("link set lo up\nlink set eth0 gso_max_segs 1\nlink set eth0 up\n")
+	b.WriteString("link set lo up\nlink set eth0 up\n")
 	fmt.Fprintf(&b, "addr add %s/24 brd + dev eth0\n", h.Addr)
 	if h.Addr6 != "" {
 		fmt.Fprintf(&b, "addr add %s/64 dev eth0 nodad\n", h.Addr6)
@@ -60,7 +63,10 @@ func (h *Host) interfaces() string {
 }
 
 func (h *Host) boot() error {
-	in, err := startInit(h.net, h.Name, h.lab.etc)
+	if h.group == nil && h.lab.group != nil {
+		h.group, _ = cgroup.Make(h.lab.group.Path(), h.Name)
+	}
+	in, err := h.startInit()
 	if err != nil {
 		return err
 	}
@@ -101,6 +107,12 @@ func (h *Host) PowerOff() {
 	}
 	h.net.Close()
 	h.net = nil
+	if h.group != nil {
+		if err := h.group.Remove(); err != nil {
+			h.lab.t.Fatalf("netlab: power off %s: %v", h.Name, err)
+		}
+		h.group = nil
+	}
 }
 
 // Boot starts a host after Kill or PowerOff, with the same name and addresses. After
@@ -154,6 +166,7 @@ func (h *Host) Start(cmd *exec.Cmd) error {
 		}
 		cmd.Dir = dir
 	}
+	in.join(cmd)
 	err := onThread(func() error {
 		if err := in.enterAll(); err != nil {
 			return fmt.Errorf("enter %s: %w", h.Name, err)

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/cgroup"
 )
 
 // An initProcess is the first process of a host that is up, and holds its PID, mount
@@ -22,6 +24,7 @@ import (
 // orphans, and reads from a pipe that nothing is ever written to.
 type initProcess struct {
 	cmd   *exec.Cmd
+	group *cgroup.Dir // of the host, or nil
 	pidfd int
 	pidns string   // "pid:[4026532000]"
 	life  *os.File // the pipe's other end; closing it ends the host
@@ -32,10 +35,9 @@ type initProcess struct {
 // do, says by the end of its output that it is there, and becomes the pipe's reader.
 const initScript = `mount -t proc proc /proc && trap '' CHLD && exec cat >/dev/null 2>&1`
 
-// startInit starts a host's init in a network namespace. The files of the directory
-// etc are laid over those of /etc that the machine has.
-func startInit(network *os.File, name, etc string) (*initProcess, error) {
-	in := &initProcess{ended: make(chan struct{})}
+// startInit starts a host's init.
+func (h *Host) startInit() (*initProcess, error) {
+	in := &initProcess{group: h.group, ended: make(chan struct{})}
 	stdin, life, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -52,8 +54,9 @@ func startInit(network *os.File, name, etc string) (*initProcess, error) {
 	in.cmd.Dir = "/"
 	in.cmd.Stdin, in.cmd.Stdout, in.cmd.Stderr = stdin, out, out
 	in.cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, PidFD: &in.pidfd}
+	in.join(in.cmd)
 	err = onThread(func() error {
-		if err := errors.Join(enter(network), newSystem(name, etc)); err != nil {
+		if err := errors.Join(enter(h.net), newSystem(h.Name, h.lab.etc)); err != nil {
 			return err
 		}
 		return in.cmd.Start()
@@ -81,7 +84,8 @@ func startInit(network *os.File, name, etc string) (*initProcess, error) {
 }
 
 // newSystem gives the calling thread mount and UTS namespaces, and its future child
-// a PID namespace.
+// a PID namespace. The files of the directory etc are laid over those of /etc that
+// the machine has.
 func newSystem(name, etc string) error {
 	flags := unix.CLONE_FS | unix.CLONE_NEWNS | unix.CLONE_NEWUTS | unix.CLONE_NEWPID
 	if err := unix.Unshare(flags); err != nil {
@@ -109,6 +113,19 @@ func (in *initProcess) enterAll() error {
 		return err
 	}
 	return unix.Setns(in.pidfd, unix.CLONE_NEWNET|unix.CLONE_NEWNS|unix.CLONE_NEWUTS|unix.CLONE_NEWPID)
+}
+
+// join makes a command start in the host's cgroup, unless it says in which.
+func (in *initProcess) join(cmd *exec.Cmd) {
+	var attr unix.SysProcAttr
+	if cmd.SysProcAttr != nil {
+		attr = *cmd.SysProcAttr
+	}
+	if in.group == nil || attr.UseCgroupFD {
+		return
+	}
+	attr.UseCgroupFD, attr.CgroupFD = true, in.group.FD()
+	cmd.SysProcAttr = &attr
 }
 
 // kill ends everything in the namespace. The kernel does so; await waits for it.

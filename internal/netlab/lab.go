@@ -3,7 +3,9 @@
 package netlab
 
 import (
+	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/cgroup"
 )
 
 // maxHosts is how many hosts the addresses 10.77.0.11 and up have room for.
@@ -29,7 +33,8 @@ type Lab struct {
 	t      testing.TB
 	net    *os.File // the switch's network namespace
 	hosts  []*Host
-	etc    string // directory of hosts and resolv.conf
+	etc    string      // directory of hosts and resolv.conf
+	group  *cgroup.Dir // nil where there are no cgroups of version 2
 	ip, tc string
 	ipv6   bool
 }
@@ -45,6 +50,7 @@ func New(t testing.TB, n int) *Lab {
 	l.need()
 	l.etc = t.TempDir()
 	t.Cleanup(l.close)
+	l.group = newGroup()
 	if err := l.build(n); err != nil {
 		t.Fatalf("netlab: %v", err)
 	}
@@ -159,8 +165,22 @@ func (l *Lab) connect(hosts ...*Host) error {
 		if err := l.run(h.net, nil, l.ip, h.interfaces()); err != nil {
 			return fmt.Errorf("%s: %w", h.Name, err)
 		}
+		if err := splitSegments(h.net, "eth0"); err != nil {
+			return fmt.Errorf("%s: %w", h.Name, err)
+		}
 	}
-	return nil
+	return l.settle(hosts...)
+}
+
+// settle waits until both ends of the hosts' cables carry packets, or do not.
+func (l *Lab) settle(hosts ...*Host) error {
+	var ports []string
+	var errs []error
+	for _, h := range hosts {
+		ports = append(ports, h.Name)
+		errs = append(errs, settle(h.net, "eth0"))
+	}
+	return errors.Join(append(errs, settle(l.net, ports...))...)
 }
 
 // run runs ip or tc in a network namespace, with a batch of commands. The batch
@@ -186,6 +206,30 @@ func (l *Lab) run(net *os.File, files []*os.File, program, batch string) error {
 	return nil
 }
 
+// groupPrefix begins the name of every lab's cgroup.
+const groupPrefix = "netlab-"
+
+// newGroup makes a cgroup for the cgroups of hosts, if it can: what programs in a
+// host make there goes with the host. Those of tests that were killed, which only a
+// later one can remove, are removed.
+func newGroup() *cgroup.Dir {
+	own, err := cgroup.Own()
+	if err != nil || own.Unified == "" {
+		return nil
+	}
+	cgroup.RemoveStale(own.Unified, groupPrefix)
+	name := fmt.Sprintf("%s%d-%06x", groupPrefix, os.Getpid(), rand.Uint32N(1<<24))
+	group, err := cgroup.Make(own.Unified, name)
+	if err != nil {
+		return nil
+	}
+	if group.Lock() != nil {
+		_ = group.Remove() // another test took it for stale, just now
+		return nil
+	}
+	return group
+}
+
 // close ends all hosts and gives everything back.
 func (l *Lab) close() {
 	for _, h := range l.hosts {
@@ -202,8 +246,16 @@ func (l *Lab) close() {
 		if h.net != nil {
 			h.net.Close()
 		}
+		if h.group != nil {
+			h.group.Close()
+		}
 	}
 	l.net.Close()
+	if l.group != nil {
+		if err := l.group.Remove(); err != nil {
+			l.t.Errorf("netlab: %v", err)
+		}
+	}
 }
 
 // enter makes a network namespace that of the calling thread.

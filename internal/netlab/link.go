@@ -26,7 +26,14 @@ func (h *Host) Plug() {
 
 func (h *Host) port(state string) {
 	h.lab.t.Helper()
-	if err := h.lab.run(h.lab.net, nil, h.lab.ip, fmt.Sprintf("link set %s %s\n", h.Name, state)); err != nil {
+	if h.net == nil {
+		h.lab.t.Fatalf("netlab: set the link of %s %s: %v", h.Name, state, ErrDown)
+	}
+	err := h.lab.run(h.lab.net, nil, h.lab.ip, fmt.Sprintf("link set %s %s\n", h.Name, state))
+	if err == nil {
+		err = h.lab.settle(h)
+	}
+	if err != nil {
 		h.lab.t.Fatalf("netlab: set the link of %s %s: %v", h.Name, state, err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -81,7 +82,7 @@ func TestUnplugIsSilent(t *testing.T) {
 	quiet(t, c)
 	// A new connection is not refused either.
 	err := a.Do(func() error {
-		_, err := net.DialTimeout("tcp", l.Addr().String(), 300*time.Millisecond)
+		_, err := net.DialTimeout("tcp", l.Addr().String(), 100*time.Millisecond)
 		return err
 	})
 	if e, ok := errors.AsType[net.Error](err); !ok || !e.Timeout() {
@@ -91,12 +92,53 @@ func TestUnplugIsSilent(t *testing.T) {
 	if got := alive.line(); !strings.HasSuffix(got, "others go on") {
 		t.Errorf("got %q between the other hosts", got)
 	}
+	// Inside, the host goes on: it reaches itself, and others do not answer.
+	connected(t, b, b)
+	for _, addr := range []string{a.Addr, a.Addr6} {
+		err := b.Do(func() error {
+			_, err := net.DialTimeout("tcp", net.JoinHostPort(addr, "9"), 100*time.Millisecond)
+			return err
+		})
+		if e, ok := errors.AsType[net.Error](err); addr != "" && (!ok || !e.Timeout()) {
+			t.Errorf("dial %s from an unplugged host: %v, want a timeout", addr, err)
+		}
+	}
 	b.Plug()
 	// TCP sends the line again.
 	line := make([]byte, 5)
 	c.SetReadDeadline(time.Now().Add(patience))
 	if _, err := c.Read(line); err != nil || string(line) != "lost\n" {
 		t.Errorf("after Plug: got %q, %v; want the line sent meanwhile", line, err)
+	}
+}
+
+// A lost packet must be one as on a wire, not one of the 64 KiB in which the kernel
+// passes TCP from one interface to another.
+func TestPacketsAreSmall(t *testing.T) {
+	lab := netlab.New(t, 2)
+	_, c := pair(t, lab.Host(0), lab.Host(1))
+	const size = 1 << 20
+	sent := make(chan error, 1)
+	go func() {
+		_, err := c.Write(make([]byte, size))
+		sent <- err
+	}()
+	if _, err := io.CopyN(io.Discard, c, size); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-sent; err != nil {
+		t.Fatal(err)
+	}
+	out, err := lab.Host(1).Command(context.Background(), "sed", "-n", "s/.*eth0://p", "/proc/net/dev").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bytes, packets int
+	if _, err := fmt.Sscan(string(out), &bytes, &packets); err != nil {
+		t.Fatalf("%q: %v", out, err)
+	}
+	if bytes < size || packets < size/1500 {
+		t.Errorf("%d bytes arrived in %d packets, want packets of at most 1500", bytes, packets)
 	}
 }
 
@@ -240,7 +282,7 @@ func pair(t *testing.T, from, to *netlab.Host) (net.Listener, net.Conn) {
 // quiet checks that a connection has neither data nor an end nor an error.
 func quiet(t *testing.T, c net.Conn) {
 	t.Helper()
-	c.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
+	c.SetReadDeadline(time.Now().Add(150 * time.Millisecond))
 	if n, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("connection: read %d, %v; want silence", n, err)
 	}
