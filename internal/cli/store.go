@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/muster-run/muster/rendezvous/c10d"
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
@@ -22,6 +23,9 @@ Serves a TCPStore until it is interrupted, and prints "listening on HOST:PORT"
 once clients can connect. PyTorch's own clients work with it:
 
     torch.distributed.TCPStore(HOST, PORT, is_master=False, wait_for_workers=False)
+
+It also holds the rendezvous of jobs that name it as their --rdzv-endpoint, so
+that no worker host's loss ends them.
 
   --host HOST   address to listen on; without it, all addresses of this host
   --port PORT   port to listen on (default 29500); 0 picks a free one
@@ -75,7 +79,10 @@ func StoreCommand(ctx context.Context, args []string, stdout, stderr io.Writer) 
 	}
 
 	addr := net.JoinHostPort(*host, strconv.FormatUint(port, 10))
-	server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: addr, Allow: allow, Logger: logger})
+	server, err := tcpstore.Listen(tcpstore.ServerConfig{
+		Addr: addr, Allow: allow, Logger: logger,
+		Prepare: func(s *tcpstore.Server) { c10d.Serve(s, logger) },
+	})
 	if err != nil {
 		return fail(exitError, "%v; %s", err, listenAdvice(err))
 	}
