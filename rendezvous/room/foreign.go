@@ -57,10 +57,11 @@ func check(st *rendezvous.State) error {
 	if !st.Complete {
 		return nil
 	}
-	seen := make([]bool, len(st.Participants))
+	// Ranks need not be contiguous: those who have left a complete round leave gaps.
+	seen := make(map[int]bool, len(st.Participants))
 	for n, rank := range st.Participants {
-		if rank < 0 || rank >= len(seen) || seen[rank] {
-			return fmt.Errorf("rank %d of node %s among %d participants", rank, n, len(seen))
+		if rank < 0 || seen[rank] {
+			return fmt.Errorf("rank %d of node %s among %d participants", rank, n, len(st.Participants))
 		}
 		seen[rank] = true
 	}
