@@ -20,6 +20,9 @@ const (
 	mostDelay   = 60 * time.Second
 )
 
+// slowAttempt is how long a server may stay silent before the client says so.
+const slowAttempt = 5 * time.Second
+
 // A ConnectError says why no connection could be made.
 type ConnectError struct {
 	Addr     string        // Addr is host:port as given
@@ -66,12 +69,13 @@ func (e *ConnectError) advice() string {
 type dialer struct {
 	addr    string
 	timeout time.Duration
+	slow    time.Duration // what a first attempt may take before that is logged
 	sockets net.Dialer
 	log     *slog.Logger
 }
 
 func newDialer(cfg ClientConfig) *dialer {
-	d := &dialer{addr: cfg.Addr, timeout: cfg.Timeout, log: cfg.Logger, sockets: keepAlive(cfg.KeepAlive).dialer()}
+	d := &dialer{addr: cfg.Addr, timeout: cfg.Timeout, slow: slowAttempt, log: cfg.Logger, sockets: keepAlive(cfg.KeepAlive).dialer()}
 	if d.timeout == 0 {
 		d.timeout = DefaultTimeout
 	}
@@ -95,6 +99,10 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 		failure.Err = err
 		return nil, failure
 	}
+	slow := time.AfterFunc(d.slow, func() {
+		d.log.Info("tcpstore: no answer yet, waiting on", "addr", d.addr, "timeout", d.timeout)
+	})
+	defer slow.Stop()
 	delay := firstDelay
 	for closed := 0; ; {
 		failure.Attempts++
@@ -119,7 +127,7 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 		if !retry(err) && giveUp.Err() == nil {
 			return nil, failure
 		}
-		if failure.Attempts == 1 && giveUp.Err() == nil {
+		if failure.Attempts == 1 && giveUp.Err() == nil && slow.Stop() {
 			d.log.Info("tcpstore: no answer yet, trying on", "addr", d.addr, "ips", failure.IPs, "err", err, "timeout", d.timeout)
 		}
 		pause := time.NewTimer(time.Duration((0.5 + rand.Float64()) * float64(delay)))

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -259,3 +260,30 @@ func FuzzClient(f *testing.F) {
 		}
 	})
 }
+
+// TestSlowServer has the client say that it waits for a server that is silent.
+func TestSlowServer(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	said := make(chan string, 10)
+	d := newDialer(ClientConfig{Addr: ln.Addr().String(), Logger: slog.New(slog.NewTextHandler(lines(said), nil))})
+	d.slow = time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	dialled := make(chan error)
+	go func() { _, err := d.dial(ctx, handshake); dialled <- err }()
+	if text := <-said; !strings.Contains(text, "no answer yet") || !strings.Contains(text, ln.Addr().String()) {
+		t.Errorf("it says %q", text)
+	}
+	cancel()
+	if err := <-dialled; !errors.Is(err, context.Canceled) || len(said) > 0 {
+		t.Errorf("%v; said once more: %d", err, len(said))
+	}
+}
+
+// lines sends what is written.
+type lines chan string
+
+func (l lines) Write(b []byte) (int, error) { l <- string(b); return len(b), nil }

@@ -81,7 +81,7 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	}
 	s.m = s.memory.Map()
 	if s.ln == nil {
-		lc := net.ListenConfig{KeepAlive: -1} // start sets it
+		lc := net.ListenConfig{KeepAlive: -1} // accept sets it
 		ln, err := lc.Listen(context.Background(), "tcp", cfg.Addr)
 		if err != nil {
 			return nil, fmt.Errorf("tcpstore: %w", err)
