@@ -9,8 +9,6 @@ import (
 	"os/exec"
 	"strings"
 	"sync/atomic"
-
-	"github.com/muster-run/muster/internal/cgroup"
 )
 
 // ErrDown is returned for what needs a host that is up, after Kill or PowerOff.
@@ -25,7 +23,6 @@ type Host struct {
 	lab     *Lab
 	index   int
 	net     *os.File       // network namespace; nil after PowerOff
-	group   *cgroup.Dir    // nil after PowerOff, and where there are no cgroups
 	inits   []*initProcess // of every boot, to be closed with the lab
 	up      atomic.Pointer[initProcess]
 	cut     map[*Host]bool
@@ -63,9 +60,6 @@ func (h *Host) interfaces() string {
 }
 
 func (h *Host) boot() error {
-	if h.group == nil && h.lab.group != nil {
-		h.group, _ = cgroup.Make(h.lab.group.Path(), h.Name)
-	}
 	in, err := h.startInit()
 	if err != nil {
 		return err
@@ -107,12 +101,6 @@ func (h *Host) PowerOff() {
 	}
 	h.net.Close()
 	h.net = nil
-	if h.group != nil {
-		if err := h.group.Remove(); err != nil {
-			h.lab.t.Fatalf("netlab: power off %s: %v", h.Name, err)
-		}
-		h.group = nil
-	}
 }
 
 // Boot starts a host after Kill or PowerOff, with the same name and addresses. After

@@ -24,7 +24,7 @@ import (
 // orphans, and reads from a pipe that nothing is ever written to.
 type initProcess struct {
 	cmd   *exec.Cmd
-	group *cgroup.Dir // of the host, or nil
+	group *cgroup.Dir // of what runs in the host, but the init; nil where there are none
 	pidfd int
 	pidns string   // "pid:[4026532000]"
 	life  *os.File // the pipe's other end; closing it ends the host
@@ -37,7 +37,7 @@ const initScript = `mount -t proc proc /proc && trap '' CHLD && exec cat >/dev/n
 
 // startInit starts a host's init.
 func (h *Host) startInit() (*initProcess, error) {
-	in := &initProcess{group: h.group, ended: make(chan struct{})}
+	in := &initProcess{ended: make(chan struct{})}
 	stdin, life, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -54,7 +54,6 @@ func (h *Host) startInit() (*initProcess, error) {
 	in.cmd.Dir = "/"
 	in.cmd.Stdin, in.cmd.Stdout, in.cmd.Stderr = stdin, out, out
 	in.cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true, PidFD: &in.pidfd}
-	in.join(in.cmd)
 	err = onThread(func() error {
 		if err := errors.Join(enter(h.net), newSystem(h.Name, h.lab.etc)); err != nil {
 			return err
@@ -79,6 +78,9 @@ func (h *Host) startInit() (*initProcess, error) {
 	if err != nil {
 		in.kill()
 		return nil, errors.Join(err, in.close(patience))
+	}
+	if l := h.lab; l.group != nil {
+		in.group, _ = cgroup.Make(l.group.Path(), fmt.Sprintf("%s.%d", h.Name, len(h.inits)))
 	}
 	return in, nil
 }
@@ -185,6 +187,9 @@ func (in *initProcess) await(limit time.Duration) error {
 // close waits for the end of a killed init and frees what held it.
 func (in *initProcess) close(limit time.Duration) error {
 	in.life.Close()
+	if in.group != nil {
+		in.group.Close()
+	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {

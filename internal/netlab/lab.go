@@ -5,7 +5,6 @@ package netlab
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -206,30 +205,6 @@ func (l *Lab) run(net *os.File, files []*os.File, program, batch string) error {
 	return nil
 }
 
-// groupPrefix begins the name of every lab's cgroup.
-const groupPrefix = "netlab-"
-
-// newGroup makes a cgroup for the cgroups of hosts, if it can: what programs in a
-// host make there goes with the host. Those of tests that were killed, which only a
-// later one can remove, are removed.
-func newGroup() *cgroup.Dir {
-	own, err := cgroup.Own()
-	if err != nil || own.Unified == "" {
-		return nil
-	}
-	cgroup.RemoveStale(own.Unified, groupPrefix)
-	name := fmt.Sprintf("%s%d-%06x", groupPrefix, os.Getpid(), rand.Uint32N(1<<24))
-	group, err := cgroup.Make(own.Unified, name)
-	if err != nil {
-		return nil
-	}
-	if group.Lock() != nil {
-		_ = group.Remove() // another test took it for stale, just now
-		return nil
-	}
-	return group
-}
-
 // close ends all hosts and gives everything back.
 func (l *Lab) close() {
 	for _, h := range l.hosts {
@@ -246,13 +221,10 @@ func (l *Lab) close() {
 		if h.net != nil {
 			h.net.Close()
 		}
-		if h.group != nil {
-			h.group.Close()
-		}
 	}
 	l.net.Close()
 	if l.group != nil {
-		if err := l.group.Remove(); err != nil {
+		if err := removeGroup(l.group); err != nil {
 			l.t.Errorf("netlab: %v", err)
 		}
 	}

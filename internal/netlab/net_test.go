@@ -287,3 +287,25 @@ func quiet(t *testing.T, c net.Conn) {
 		t.Errorf("connection: read %d, %v; want silence", n, err)
 	}
 }
+
+func TestFirstPacketArrives(t *testing.T) {
+	for range 5 {
+		t.Run("lab", func(t *testing.T) {
+			lab := netlab.New(t, 2)
+			a, b := lab.Host(0), lab.Host(1)
+			for _, what := range []string{"new", "plugged in", "booted"} {
+				switch what {
+				case "plugged in":
+					b.Unplug()
+					b.Plug()
+				case "booted":
+					b.PowerOff()
+					b.Boot()
+				}
+				if exchange(t, a, b, 1) != 1 || exchange(t, b, a, 1) != 1 {
+					t.Errorf("%s: the first packet was lost", what)
+				}
+			}
+		})
+	}
+}
