@@ -30,18 +30,16 @@ func TestUninterruptible(t *testing.T) {
 		grace  time.Duration
 		code   int
 	}{
-		{"wakes up at SIGTERM", do("say:up", "vfork"), long, -15},
-		{"needs SIGKILL", do("ignore:15", "say:up", "vfork"), time.Millisecond, -9},
+		{"wakes up at SIGTERM", do("vfork"), long, -15},
+		{"needs SIGKILL", do("ignore:15", "vfork"), time.Millisecond, -9},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			lab := testproc.New(t)
 			s := supervisor(t, process.SupervisorConfig{})
-			cfg := workers(lab, do("say:up", "hang"), tt.script)
+			cfg := workers(lab, do("hang"), tt.script)
 			cfg.UninterruptibleTimeout, cfg.Grace = 100*time.Millisecond, tt.grace
 			begin := time.Now()
-			g := start(t, s, cfg)
-			lab.PIDs("up", 2)
-			r := wait(t, g)
+			r := wait(t, start(t, s, cfg))
 			if !r.Uninterruptible {
 				t.Error("the result does not say so")
 			}
