@@ -39,7 +39,7 @@ func (r *Room) Adopt(now time.Time, text []byte) {
 		return // "no state yet", while there is one
 	}
 	if err == nil {
-		err = check(st)
+		err = r.check(st)
 	}
 	if err != nil {
 		r.log.Error("rendezvous: a node wrote a state that is none; it is ignored", "run_id", r.runID, "error", err)
@@ -49,18 +49,19 @@ func (r *Room) Adopt(now time.Time, text []byte) {
 	r.settle(now)
 }
 
-// check refuses states that the nodes' rules never lead to.
-func check(st *rendezvous.State) error {
+// check refuses states that the nodes' rules never lead to. Ranks are contiguous
+// when a round becomes complete; those who leave it afterwards leave gaps.
+func (r *Room) check(st *rendezvous.State) error {
 	if st.Round < 0 {
 		return fmt.Errorf("round %d", st.Round)
 	}
 	if !st.Complete {
 		return nil
 	}
-	// Ranks need not be contiguous: those who have left a complete round leave gaps.
+	fresh := !r.state.Complete || r.state.Round != st.Round
 	seen := make(map[int]bool, len(st.Participants))
 	for n, rank := range st.Participants {
-		if rank < 0 || seen[rank] {
+		if rank < 0 || seen[rank] || fresh && r.hasSession(n) && rank >= len(st.Participants) {
 			return fmt.Errorf("rank %d of node %s among %d participants", rank, n, len(st.Participants))
 		}
 		seen[rank] = true
