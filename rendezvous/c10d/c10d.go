@@ -55,6 +55,13 @@ type Config struct {
 	// the node has this rank, rank 0 holds the store at the endpoint, and workers
 	// meet there too. See package static.
 	NodeRank *int
+	// Elect, if set, makes this a backend of another name, Name: an election says
+	// which agent holds the rendezvous, and Endpoint is not used. It is called
+	// once, with the address of this agent's server. Electorate are addresses by
+	// which the node finds out its own.
+	Elect      func(ctx context.Context, addr string) (Election, error)
+	Name       string
+	Electorate []string
 	// Role and LocalWorldSize are those of this node's workers, and Host is its
 	// name, for messages.
 	Role           string
@@ -96,15 +103,18 @@ func New(cfg Config) (rendezvous.Handler, error) {
 	if cfg.RunID == "" {
 		return nil, errors.New("c10d rendezvous: the run ID is empty; give --rdzv-id a value")
 	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.Elect != nil {
+		return newMany(cfg, "", 0)
+	}
 	host, port, err := rendezvous.SplitEndpoint(cfg.Endpoint, DefaultPort)
 	if err != nil {
 		return nil, err
 	}
 	if cfg.Settings.StoreType == "file" {
 		return nil, errors.New("rendezvous configuration store_type=file: muster keeps the agents' store in memory or in a TCPStore; leave store_type out")
-	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
 	}
 	if cfg.MaxNodes > 1 {
 		return newMany(cfg, host, port)

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -35,8 +36,12 @@ type many struct {
 	master master
 	agents store.Store
 	server *tcpstore.Server // where this process hosts it
-	rooms  *room.Server
 	client *tcpstore.Client // where another one does
+
+	election Election // where there is one
+	reigning sync.WaitGroup
+	abdicate func()
+	last     *room.Place
 
 	changes chan rendezvous.Change // of the last round
 	stop    func()                 // stops the watcher of the last round
@@ -44,6 +49,8 @@ type many struct {
 	mu      sync.Mutex // guards the rest
 	carrier carrier
 	closed  bool
+	rooms   *room.Server // what this process holds
+	term    int64        // since when, if it was elected
 }
 
 // A carrier is a way to take part. Its methods are called by one goroutine at a
@@ -72,15 +79,18 @@ func newMany(cfg Config, host string, port int) (*many, error) {
 	if cfg.MinNodes < 1 || cfg.MaxNodes < cfg.MinNodes || cfg.LocalWorldSize < 1 {
 		return nil, fmt.Errorf("rendezvous: %d to %d nodes with %d workers here", cfg.MinNodes, cfg.MaxNodes, cfg.LocalWorldSize)
 	}
-	if port == 0 {
+	if port == 0 && cfg.Elect == nil {
 		return nil, fmt.Errorf("c10d rendezvous: the endpoint %q has port 0, which the other nodes cannot know; name one, for example %s", cfg.Endpoint, net.JoinHostPort(host, strconv.Itoa(DefaultPort)))
 	}
 	return &many{cfg: cfg, log: cfg.Logger, host: host, port: port}, nil
 }
 
 func (h *many) Backend() string {
-	if h.cfg.NodeRank != nil {
+	switch {
+	case h.cfg.NodeRank != nil:
 		return "static"
+	case h.cfg.Elect != nil:
+		return h.cfg.Name
 	}
 	return "c10d"
 }
@@ -97,7 +107,12 @@ func (h *many) RunID() string                     { return h.cfg.RunID }
 func (h *many) UseAgentStore() bool               { return !h.cfg.PrivateStore || h.cfg.NodeRank != nil }
 func (h *many) Changes() <-chan rendezvous.Change { return h.changes }
 
-func (h *many) endpoint() string { return net.JoinHostPort(h.host, strconv.Itoa(h.port)) }
+func (h *many) endpoint() string {
+	if h.cfg.Elect != nil {
+		return strings.Join(h.cfg.Electorate, ",")
+	}
+	return net.JoinHostPort(h.host, strconv.Itoa(h.port))
+}
 
 func (h *many) connectionError(err error) error {
 	return &rendezvous.ConnectionError{Backend: h.Backend(), Endpoint: h.endpoint(), Err: err}
@@ -112,10 +127,16 @@ func (h *many) Next(ctx context.Context) (*rendezvous.Info, error) {
 		return nil, err
 	}
 	p, addr, port, err := c.meet(ctx, deadline)
+	for h.replaceable(ctx, c, err) {
+		if c, err = h.open(ctx); err == nil {
+			p, addr, port, err = c.meet(ctx, deadline)
+		}
+	}
 	h.cfg.tellWaiting(rendezvous.Waiting{})
 	if err != nil {
 		return nil, err
 	}
+	h.last = &room.Place{Round: p.round, Rank: p.rank, WorldSize: p.size}
 	h.startWatching(c, p.round)
 	return &rendezvous.Info{
 		Round: p.round, Rank: p.rank, WorldSize: p.size,
@@ -124,6 +145,23 @@ func (h *many) Next(ctx context.Context) (*rendezvous.Info, error) {
 		MasterAddr: addr, MasterPort: port,
 		Ranks: p.ranks, ClockOffset: c.offset(),
 	}, nil
+}
+
+// replaceable says whether a carrier has been lost to an error and another can be
+// found, and if so lets go of it.
+func (h *many) replaceable(ctx context.Context, c carrier, err error) bool {
+	l, ok := c.(*led)
+	if !ok || err == nil || ctx.Err() != nil {
+		return false
+	}
+	if _, lost := errors.AsType[*rendezvous.ConnectionError](err); !lost {
+		return false
+	}
+	h.unfollow(l)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.carrier = nil
+	return !h.closed
 }
 
 // roundStore is the store of one round's agents.
@@ -146,11 +184,18 @@ func (h *many) open(ctx context.Context) (carrier, error) {
 		return c, nil
 	}
 	connect := h.connect
-	if h.cfg.NodeRank != nil {
+	switch {
+	case h.cfg.NodeRank != nil:
 		connect = h.static
+	case h.cfg.Elect != nil:
+		connect = h.elected
 	}
 	c, err := connect(ctx)
-	if err != nil {
+	switch {
+	case err == nil:
+	case errors.Is(err, rendezvous.ErrClosed):
+		return nil, err
+	default:
 		return nil, h.connectionError(err)
 	}
 	h.mu.Lock()
@@ -199,13 +244,13 @@ func (h *many) connect(ctx context.Context) (carrier, error) {
 }
 
 // greet begins a session, which ends conn.
-func (h *many) greet(ctx context.Context, conn net.Conn) (carrier, error) {
+func (h *many) greet(ctx context.Context, conn net.Conn) (*held, error) {
 	settings := &h.cfg.Settings
 	session, err := room.Greet(ctx, conn, &room.Message{
 		RunID: h.cfg.RunID, Node: &h.node, Host: h.cfg.Host,
 		MinNodes: h.cfg.MinNodes, MaxNodes: h.cfg.MaxNodes, LastCall: settings.LastCall,
 		KeepAlive: settings.KeepAliveInterval, KeepAliveLimit: settings.KeepAliveLimit(),
-		Role: h.cfg.Role, LocalWorldSize: h.cfg.LocalWorldSize,
+		Role: h.cfg.Role, LocalWorldSize: h.cfg.LocalWorldSize, Last: h.last,
 	})
 	if err != nil {
 		return nil, err
@@ -249,6 +294,9 @@ func (h *many) setNode(addr string) {
 
 // lost is the error of a rendezvous that was there and is not any more.
 func (h *many) lost(err error) error {
+	if h.cfg.Elect != nil {
+		return h.connectionError(fmt.Errorf("lost the agent that held the rendezvous: %w", err))
+	}
 	return h.connectionError(fmt.Errorf("lost: %w; the agent or the host that holds the rendezvous has ended or cannot be reached, and a %s job cannot outlive it", err, h.Backend()))
 }
 
@@ -304,10 +352,17 @@ func (h *many) end(ctx context.Context, all bool) error {
 		h.client.Close()
 	}
 	if h.server != nil {
-		if all {
-			h.rooms.Drain(ctx.Done(), h.cfg.RunID)
+		h.mu.Lock()
+		rooms := h.rooms
+		h.mu.Unlock()
+		if all && rooms != nil {
+			rooms.Drain(ctx.Done(), h.cfg.RunID)
 		}
 		err = errors.Join(err, h.server.Close())
+	}
+	if h.election != nil {
+		err = errors.Join(err, h.election.Close(ctx, all))
+		h.abdicate()
 	}
 	return err
 }

@@ -59,6 +59,10 @@ type Message struct {
 	Role           string           `json:"role,omitempty"`
 	LocalWorldSize int              `json:"local_world_size,omitempty"`
 
+	// Last is where the node stood in the last round, if it was in one of another
+	// room of the same run, which is gone.
+	Last *Place `json:"last,omitempty"`
+
 	// Ping, Pong: Sent is the node's clock and comes back as it was; Time is
 	// the room's. Nanoseconds since 1970. Welcome has them too.
 	Sent int64 `json:"sent,omitempty"`
@@ -90,6 +94,13 @@ type Message struct {
 
 	// Status
 	Waiting *rendezvous.Waiting `json:"waiting,omitempty"`
+}
+
+// A Place is a node's in a round.
+type Place struct {
+	Round     int `json:"round"`
+	Rank      int `json:"rank"`
+	WorldSize int `json:"world_size"`
 }
 
 // Append appends the message as it goes over a connection: its length in four

@@ -46,6 +46,7 @@ type Room struct {
 	sticky   map[rendezvous.Node]int
 	master   *Message // where its workers meet, once known
 	called   bool     // its participants were told that nodes wait
+	before   *Place   // a round of a room that is gone, until this one has had its own
 	untold   bool     // nobody was told that it is complete, and all have a session
 
 	foreign   rendezvous.Observer
@@ -153,7 +154,28 @@ func (r *Room) hello(now time.Time, id ID, m *Message) {
 	s := &session{id: id, hello: m, node: *m.Node, heard: now, expires: now.Add(m.KeepAliveLimit)}
 	r.sessions[id], r.nodes[s.node] = s, s
 	heap.Push(&r.silent, s)
+	r.resume(s)
 	r.send(s, &Message{Type: Welcome, Sent: m.Sent, Time: now.UnixNano()})
+}
+
+// resume goes on, in a room that has had no round yet, where the one before it
+// ended: the next round has the next number, nodes keep their ranks, and those who
+// took part are expected.
+func (r *Room) resume(s *session) {
+	last := s.hello.Last
+	switch st := r.state; {
+	case last == nil || last.Round < 0 || last.Rank < 0 || last.Rank >= last.WorldSize || st.Complete || r.before == nil && st.Round > 0:
+		return
+	case r.before == nil || last.Round > r.before.Round:
+		r.before = last
+		st.Round = last.Round + 1
+		r.sticky, r.expected = map[rendezvous.Node]int{}, rendezvous.Set{}
+		r.dirty = true
+	case last.Round < r.before.Round:
+		return
+	}
+	r.sticky[s.node] = last.Rank
+	r.expected.Add(s.node)
 }
 
 // join takes the node out of its round and lets it take part in the next.
@@ -210,6 +232,9 @@ func (r *Room) decide(now time.Time, me rendezvous.Node) rendezvous.Action {
 // this one, and nobody else is there, so that there is nobody to wait for.
 func (r *Room) allBack() bool {
 	st := r.state
+	if r.before != nil && len(r.expected) < r.before.WorldSize-1 {
+		return false // of the last round only the node whose room is gone is known to be lost
+	}
 	if st.Round == 0 || len(st.WaitList) > 0 || len(st.Participants) < r.rules.MinNodes || len(st.Participants) != len(r.expected) {
 		return false
 	}
@@ -261,7 +286,7 @@ func (r *Room) completed() {
 		st.AssignRanks(r.sticky)
 	}
 	r.sticky = maps.Clone(st.Participants)
-	r.master, r.called, r.unsettled = nil, false, true
+	r.master, r.called, r.before, r.unsettled = nil, false, nil, true
 	r.log.Info("rendezvous: round complete", "run_id", r.runID, "round", st.Round, "nodes", len(st.Participants))
 }
 

@@ -30,14 +30,17 @@ const (
 	limit    = 15 * time.Second
 )
 
-func (l *lab) hello(name string, min, max int) {
+func (l *lab) hello(name string, min, max int) { l.back(name, min, max, nil) }
+
+// back is hello of a node that was in a round of another room.
+func (l *lab) back(name string, min, max int, last *room.Place) {
 	id := room.ID(len(l.ids) + 1)
 	l.ids[name] = id
 	l.r.Receive(l.now, id, &room.Message{
 		Type: room.Hello, Version: room.Version, RunID: "job",
 		Node: &rendezvous.Node{Addr: "addr-" + name, PID: 1}, Host: name,
 		MinNodes: min, MaxNodes: max, LastCall: lastCall, KeepAlive: 5 * time.Second, KeepAliveLimit: limit,
-		Role: "trainer", LocalWorldSize: 2,
+		Role: "trainer", LocalWorldSize: 2, Last: last,
 	})
 }
 
@@ -64,6 +67,15 @@ func (l *lab) run(script string) string {
 			fmt.Sscan(f[2], &max)
 			for _, n := range f[3:] {
 				l.hello(n, min, max)
+			}
+		case "back": // min max round size name=rank…
+			var min, max, round, size int
+			fmt.Sscan(strings.Join(f[1:], " "), &min, &max, &round, &size)
+			for _, n := range f[5:] {
+				name, rank, _ := strings.Cut(n, "=")
+				last := &room.Place{Round: round, WorldSize: size}
+				fmt.Sscan(rank, &last.Rank)
+				l.back(name, min, max, last)
 			}
 		case "join":
 			l.join(f[1:]...)
@@ -297,6 +309,22 @@ func TestScenarios(t *testing.T) {
 			b: left
 			a: round 0 rank 0/2 workers 0/4
 			b: round 0 rank 1/2 workers 2/4`},
+		{"a new room after the old one's host was lost", `
+			back 2 4 7 3 a=2 b=0
+			join b
+			join a`, `
+			b: round 8 rank 0/2 workers 0/4
+			a: round 8 rank 1/2 workers 2/4`},
+		{"a new room waits for those who may come back", `
+			back 2 4 7 4 a=2 b=0
+			join b a
+			wait 10s
+			ping a b
+			back 2 4 7 4 c=1
+			join c`, `
+			b: round 8 rank 0/3 workers 0/6
+			c: round 8 rank 1/3 workers 2/6
+			a: round 8 rank 2/3 workers 4/6`},
 		{"another --nnodes", `
 			hello 2 2 a
 			hello 2 3 b`, `

@@ -274,3 +274,24 @@ func (s *Server) Drain(done <-chan struct{}, runID string) {
 	case <-done:
 	}
 }
+
+// Close ends all sessions and forgets all rooms.
+func (s *Server) Close() {
+	s.mu.Lock()
+	rooms := s.rooms
+	s.rooms = map[string]*live{}
+	s.mu.Unlock()
+	for _, l := range rooms {
+		l.mu.Lock()
+		for _, ln := range l.lines {
+			ln.push(nil, true)
+		}
+		if l.timer != nil {
+			l.timer.Stop()
+		}
+		l.mu.Unlock()
+		if s.cfg.Mirrors != nil {
+			s.cfg.Mirrors.Unmirror(l.key)
+		}
+	}
+}

@@ -1,0 +1,245 @@
+package c10d
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/room"
+	"github.com/muster-run/muster/store/tcpstore"
+)
+
+// An Election says which agent holds the rendezvous, so that it can be another one
+// when that is lost.
+type Election interface {
+	// Leader returns the agent that holds the rendezvous, as soon as there is
+	// one. It returns rendezvous.ErrClosed once the job has ended.
+	Leader(ctx context.Context) (Leader, error)
+	// Lost returns a channel that is closed when the leader of a term is none any
+	// more.
+	Lost(term int64) <-chan struct{}
+	// Close makes this agent leave, or with done says that the job has ended.
+	Close(ctx context.Context, done bool) error
+}
+
+// A Leader is the agent that holds the rendezvous for a while.
+type Leader struct {
+	Addr string // host:port of its server
+	Mine bool   // it is this agent
+	Term int64  // differs from every other leader's
+}
+
+// A leader that could not be reached is tried again after retryLeader, and then
+// after twice as long each time up to retryLeaderMost.
+const (
+	retryLeader     = 10 * time.Millisecond
+	retryLeaderMost = time.Second
+)
+
+// led is a rendezvous that an elected agent holds.
+type led struct {
+	held
+	leader Leader
+	lost   <-chan struct{}
+}
+
+// listenForElection starts this agent's server, which holds nothing until the agent
+// is elected, and enters the election.
+func (h *many) listenForElection(ctx context.Context) error {
+	if h.election != nil {
+		return nil
+	}
+	server, err := tcpstore.Listen(tcpstore.ServerConfig{
+		Addr: net.JoinHostPort(h.cfg.Settings.Bind, "0"), Allow: h.cfg.Settings.Allow, Logger: h.log,
+	})
+	if err != nil {
+		return err
+	}
+	h.setNode(electionAddr(h.cfg.Electorate))
+	election, err := h.cfg.Elect(ctx, net.JoinHostPort(h.node.Addr, strconv.Itoa(server.Port())))
+	if err != nil {
+		server.Close()
+		return err
+	}
+	h.server, h.election = server, election
+	reigning, cancel := context.WithCancel(context.Background())
+	h.abdicate = func() { cancel(); h.reigning.Wait() }
+	h.reigning.Go(func() { h.reign(reigning) })
+	return nil
+}
+
+// reign holds the rendezvous whenever this agent is elected, at once, whatever
+// else the agent is doing.
+func (h *many) reign(ctx context.Context) {
+	for {
+		leader, err := h.election.Leader(ctx)
+		if err != nil {
+			return // Next finds out
+		}
+		lost := h.election.Lost(leader.Term)
+		if leader.Mine {
+			h.hold(leader.Term)
+		}
+		select {
+		case <-lost:
+		case <-ctx.Done():
+			return
+		}
+		if leader.Mine {
+			h.letGo()
+		}
+	}
+}
+
+// hold begins to hold the rendezvous for a term, if that has not begun.
+func (h *many) hold(term int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.rooms != nil && h.term == term {
+		return
+	}
+	h.term = term
+	h.rooms = room.NewServer(room.ServerConfig{Mirrors: h.server, Logger: h.log})
+	h.server.HandleSession(sessionName, h.rooms.Serve)
+}
+
+// letGo ends it: another agent holds the rendezvous from now on.
+func (h *many) letGo() {
+	h.mu.Lock()
+	rooms := h.rooms
+	h.rooms = nil
+	h.mu.Unlock()
+	if rooms != nil {
+		h.server.HandleSession(sessionName, nil)
+		rooms.Close()
+		h.server.Reset()
+	}
+}
+
+// electionAddr is the address of the interface that reaches the first of some
+// endpoints that is elsewhere.
+func electionAddr(endpoints []string) string {
+	for _, endpoint := range endpoints {
+		if addr := localAddr(endpoint); addr != "" && !net.ParseIP(addr).IsLoopback() {
+			return addr
+		}
+	}
+	if len(endpoints) > 0 {
+		return localAddr(endpoints[0])
+	}
+	return firstAddr()
+}
+
+// elected finds the agent that holds the rendezvous, which may turn out to be this
+// one, and begins a session with it.
+func (h *many) elected(ctx context.Context) (carrier, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, h.cfg.Settings.Join,
+		&rendezvous.TimeoutError{RunID: h.cfg.RunID, Phase: "find the agent that holds the rendezvous", After: h.cfg.Settings.Join})
+	defer cancel()
+	if err := h.listenForElection(ctx); err != nil {
+		return nil, err
+	}
+	for pause := retryLeader; ; pause = min(2*pause, retryLeaderMost) {
+		leader, err := h.election.Leader(ctx)
+		if err != nil {
+			return nil, err
+		}
+		lost := h.election.Lost(leader.Term)
+		c, err := h.follow(ctx, leader, lost)
+		if err == nil {
+			h.log.Info("rendezvous held by", "run_id", h.cfg.RunID, "leader", leader.Addr, "mine", leader.Mine)
+			return &led{held: *c, leader: leader, lost: lost}, nil
+		}
+		if _, refused := errors.AsType[*room.RefusedError](err); refused || ctx.Err() != nil {
+			return nil, err
+		}
+		h.log.Info("the agent that holds the rendezvous cannot be reached; trying again", "run_id", h.cfg.RunID, "leader", leader.Addr, "error", err)
+		timer := time.NewTimer(pause)
+		select {
+		case <-lost:
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+// follow begins a session with a leader. It is given up when the leader is lost.
+func (h *many) follow(ctx context.Context, leader Leader, lost <-chan struct{}) (*held, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan struct{})
+	defer close(done)
+	go func() {
+		select {
+		case <-lost:
+			cancel(fmt.Errorf("%s does not hold the rendezvous any more", leader.Addr))
+		case <-done:
+		}
+	}()
+	var conn net.Conn
+	var err error
+	if leader.Mine {
+		h.hold(leader.Term)
+		h.agents = h.server.Store()
+		conn, err = h.server.ServeSession(sessionName)
+	} else {
+		cfg := tcpstore.ClientConfig{Addr: leader.Addr, Timeout: h.cfg.Settings.KeepAliveLimit(), Logger: h.log}
+		if conn, err = tcpstore.DialSession(ctx, cfg, sessionName); err == nil {
+			if h.client, err = tcpstore.Dial(ctx, cfg); err != nil {
+				conn.Close()
+			}
+			h.agents = h.client
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return h.greet(ctx, conn)
+}
+
+// unfollow ends the connections to a leader that is lost.
+func (h *many) unfollow(c *led) {
+	c.close()
+	if h.client != nil {
+		h.client.Close()
+		h.client = nil
+	}
+}
+
+// watch is held.watch, except that the loss of the leader is that of a node.
+func (c *led) watch(ctx context.Context, round int, deliver func(rendezvous.Change) bool) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := make(chan struct{})
+	defer close(stop)
+	gone := make(chan struct{})
+	go func() {
+		select {
+		case <-c.lost:
+			close(gone)
+			cancel()
+		case <-stop:
+		}
+	}()
+	lost := false
+	c.held.watch(ctx, round, func(change rendezvous.Change) bool {
+		if change.Kind == rendezvous.Disconnected {
+			lost = true
+			return false
+		}
+		return deliver(change)
+	})
+	select {
+	case <-gone:
+		lost = true
+	default:
+	}
+	if lost {
+		deliver(rendezvous.Change{Kind: rendezvous.NodeLost, Node: c.leader.Addr, Rank: -1})
+	}
+}
