@@ -159,7 +159,12 @@ func (b *bridge) run(ctx context.Context, in *pipe.Reader) error {
 	cancel()
 	b.drain(&work)
 	if cli == nil {
-		return err
+		if err != nil || op != "close" {
+			return err
+		}
+		if cli, err = clientv3.New(b.client); err != nil {
+			return fmt.Errorf("close the run: %s", plain(err))
+		}
 	}
 	defer cli.Close()
 	return errors.Join(err, b.end(cli, op))

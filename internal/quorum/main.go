@@ -2,7 +2,6 @@ package quorum
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"log/slog"
 	"os/signal"
@@ -33,8 +32,7 @@ func Main(ctx context.Context, args []string, in io.Reader, out, errOut io.Write
 	if args[0] == "serve" {
 		part = Serve
 	}
-	if err := part(ctx, in, out, logger); err != nil {
-		fmt.Fprintf(errOut, "{\"level\":\"ERROR\",\"msg\":%q}\n", err.Error())
+	if part(ctx, in, out, logger) != nil { // already told on out
 		return 1
 	}
 	return 0

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -34,8 +35,10 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, logger *slog.Logger
 		defer cancel()
 		go func() { // not waited for: a read of stdin has no end but its own
 			defer cancel()
-			for reader.Read(&struct{}{}) == nil {
+			var c pipe.Command
+			for reader.Read(&c) == nil && c.Op != "close" {
 			}
+			m.ended.Store(c.Op == "close")
 		}()
 		err = m.run(ctx)
 	}
@@ -52,6 +55,7 @@ type member struct {
 	others []*host
 	out    *pipe.Writer
 	logger *slog.Logger
+	ended  atomic.Bool // the job has; its data is of no use any more
 
 	mu      sync.Mutex // guards waiting
 	waiting string     // as last told
@@ -69,6 +73,8 @@ func (m *member) run(ctx context.Context) error {
 	for {
 		err := m.live(ctx, dir)
 		switch {
+		case ctx.Err() != nil && m.ended.Load():
+			return os.RemoveAll(dir)
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, errStartOver):
@@ -290,6 +296,11 @@ func (m *member) whoIsMissing(ctx context.Context) string {
 // stop ends etcd's server, in 3 s at worst. What Close would still wait for, the
 // connections of others, ends with the process.
 func (m *member) stop(e *embed.Etcd) {
+	if m.ended.Load() && len(m.others) > 0 {
+		// The others are about to stop too: each shall see first that the run was
+		// closed, which the next heartbeat tells its member.
+		pause(context.Background(), 3*m.cfg.Heartbeat.Or(defaultHeartbeat))
+	}
 	bounded(time.Second, func() { _ = e.Server.TryTransferLeadershipOnShutdown() })
 	bounded(2*time.Second, e.Server.HardStop)
 	bounded(50*time.Millisecond, e.Close)

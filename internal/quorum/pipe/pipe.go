@@ -56,9 +56,11 @@ type Serve struct {
 	Election  Millis `json:"election_ms,omitzero"`  // default 500ms
 }
 
-// Command is a line to "muster-quorum elect" after the settings.
+// Command is a line after the settings. To "elect": close says that the job has
+// ended, leave that this agent goes. To "serve": close says that the job has ended
+// and its data may go too.
 type Command struct {
-	Op string `json:"op"` // "close": the job has ended; "leave": this agent goes
+	Op string `json:"op"`
 }
 
 // Report is a line from muster-quorum; one of its fields is set.

@@ -1,0 +1,262 @@
+package election
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/muster-run/muster/internal/quorum/pipe"
+)
+
+// fork starts children, all from one thread that lives as long as they do, since
+// their parent-death signal is tied to it.
+func (e *Election) fork() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for start := range e.forks {
+		start()
+	}
+}
+
+// A child is one process of muster-quorum.
+type child struct {
+	cmd    *exec.Cmd
+	in     *pipe.Writer
+	stdin  io.Closer
+	out    *pipe.Reader
+	stderr sync.WaitGroup
+}
+
+// A minder keeps one kind of child running.
+type minder struct {
+	e        *Election
+	mode     string // "elect" or "serve"
+	settings any
+	limit    restarts
+	done     chan struct{} // closed when no child is left and none will be started
+
+	mu    sync.Mutex // guards what follows
+	child *child     // nil while there is none
+	op    string     // from end; no child is started after that
+	kick  chan struct{}
+	fault error // what the child that end told to end had to say
+}
+
+func newMinder(e *Election, mode string, settings any) *minder {
+	return &minder{e: e, mode: mode, settings: settings, done: make(chan struct{}), kick: make(chan struct{})}
+}
+
+// start starts a child and gives it its settings.
+func (m *minder) start() (*child, error) {
+	c := &child{cmd: exec.Command(m.e.program, m.mode)}
+	c.cmd.Env = environment()
+	c.cmd.SysProcAttr = childAttributes()
+	stdin, err := c.cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	stdout, err := c.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	stderr, err := c.cmd.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
+	started := make(chan error)
+	m.e.forks <- func() { started <- c.cmd.Start() }
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s %s: %w", m.e.program, m.mode, err)
+	}
+	c.in, c.stdin, c.out = pipe.NewWriter(stdin), stdin, pipe.NewReader(stdout)
+	c.stderr.Go(func() { m.e.relay(stderr, c.cmd.Process.Pid) })
+	_ = c.in.Write(m.settings) // a child that cannot read it ends, which is seen
+	m.mu.Lock()
+	m.child = c
+	op := m.op
+	m.mu.Unlock()
+	if op != "" {
+		c.finish(op)
+	}
+	m.e.logger.Debug("started muster-quorum "+m.mode, "pid", c.cmd.Process.Pid, "run_id", m.e.cfg.RunID)
+	return c, nil
+}
+
+// finish tells a child to end.
+func (c *child) finish(op string) {
+	_ = c.in.Write(pipe.Command{Op: op})
+	_ = c.stdin.Close()
+}
+
+// mind lives with a child and its successors until end, or until one more would
+// not help.
+func (m *minder) mind(c *child) {
+	defer close(m.done)
+	for c != nil {
+		fault := m.listen(c)
+		c.stderr.Wait()
+		err := c.cmd.Wait()
+		m.mu.Lock()
+		m.child = nil
+		ending := m.op != ""
+		if ending {
+			m.fault = lastWord(m.mode, fault, err)
+		}
+		m.mu.Unlock()
+		m.e.reports <- report{from: m, ended: true}
+		switch {
+		case ending:
+			return
+		case fault != nil:
+			m.e.reports <- report{from: m, final: fault}
+			return
+		}
+		if c, err = m.again(err); err != nil {
+			m.e.reports <- report{from: m, final: err}
+		}
+	}
+}
+
+// lastWord is the error of a child that was told to end.
+func lastWord(mode string, fault, exit error) error {
+	if fault == nil && exit != nil {
+		return fmt.Errorf("muster-quorum %s: %w", mode, exit)
+	}
+	return fault
+}
+
+// listen passes a child's reports on until it closes its stdout, and returns the
+// error that it ended with, if it said one.
+func (m *minder) listen(c *child) (fault error) {
+	for {
+		var r pipe.Report
+		err := c.out.Read(&r)
+		switch {
+		case errors.Is(err, io.EOF):
+			return fault
+		case err != nil:
+			m.e.logger.Error("muster-quorum "+m.mode, "error", err, "pid", c.cmd.Process.Pid)
+			_ = c.cmd.Process.Kill()
+			return fault
+		case r.Error != "":
+			fault = errors.New(r.Error)
+		default:
+			m.e.reports <- report{from: m, said: &r}
+		}
+	}
+}
+
+// again starts a child after one that died, unless that happens too often or end
+// was called; it returns neither then.
+func (m *minder) again(cause error) (*child, error) {
+	wait, ok := m.limit.next(time.Now())
+	if !ok {
+		return nil, fmt.Errorf("muster-quorum %s died %d times within a minute, the last time with: %v", m.mode, maxRestarts, cause)
+	}
+	m.e.logger.Warn("muster-quorum "+m.mode+" died and is started again", "error", cause, "run_id", m.e.cfg.RunID)
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-m.kick:
+	}
+	m.mu.Lock()
+	op := m.op
+	m.mu.Unlock()
+	if op == "leave" || op != "" && m.mode == "serve" {
+		return nil, nil
+	}
+	return m.start() // with op close, to close the run
+}
+
+// end tells the child to end and waits for it; it kills it when ctx ends.
+func (m *minder) end(ctx context.Context, op string) error {
+	m.mu.Lock()
+	m.op = op
+	c := m.child
+	m.mu.Unlock()
+	close(m.kick)
+	if c != nil {
+		c.finish(op)
+	}
+	select {
+	case <-m.done:
+	case <-ctx.Done():
+		if c != nil {
+			_ = c.cmd.Process.Kill()
+		}
+		<-m.done
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.fault
+}
+
+const maxRestarts = 5
+
+// restarts bounds how often a child is started within a minute.
+type restarts struct{ at []time.Time }
+
+// next returns how long to wait before the next start, and false if it is one too many.
+func (r *restarts) next(now time.Time) (time.Duration, bool) {
+	for len(r.at) > 0 && now.Sub(r.at[0]) > time.Minute {
+		r.at = r.at[1:]
+	}
+	if len(r.at) >= maxRestarts {
+		return 0, false
+	}
+	wait := time.Duration(0)
+	if len(r.at) > 0 {
+		wait = 50 * time.Millisecond << len(r.at) // up to 800 ms
+	}
+	r.at = append(r.at, now)
+	return wait, true
+}
+
+// relay passes on what a child logs: JSON of slog. What etcd itself has to say
+// about peers that come and go is for us, not for an operator.
+func (e *Election) relay(stderr io.Reader, pid int) {
+	lines := bufio.NewReaderSize(stderr, pipe.MaxLine)
+	for {
+		line, err := lines.ReadSlice('\n')
+		if len(line) > 0 {
+			e.relayLine(line, pid)
+		}
+		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+			return
+		}
+	}
+}
+
+func (e *Election) relayLine(line []byte, pid int) {
+	var fields map[string]any
+	if json.Unmarshal(line, &fields) != nil {
+		e.logger.Warn("muster-quorum: "+strings.TrimSpace(string(line)), "pid", pid)
+		return
+	}
+	msg, _ := fields["msg"].(string)
+	var level slog.Level
+	text, _ := fields["level"].(string)
+	_ = level.UnmarshalText([]byte(text))
+	if strings.HasPrefix(msg, "etcd: ") {
+		level = slog.LevelDebug
+	}
+	attrs := []slog.Attr{slog.Int("pid", pid)}
+	for _, k := range slices.Sorted(maps.Keys(fields)) {
+		if k != "msg" && k != "level" && k != "time" {
+			attrs = append(attrs, slog.Any(k, fields[k]))
+		}
+	}
+	e.logger.LogAttrs(context.Background(), level, msg, attrs...)
+}

@@ -1,0 +1,271 @@
+// Package election makes one of a run's agents the holder of its rendezvous, so
+// that any host may be lost: each agent asks who leads, serves the rendezvous if
+// it does, connects to the leader if not, and asks again when that one is lost.
+//
+// What elects is etcd: a cluster that is there already, or members that the agents
+// of some hosts run themselves ([Member]). All of etcd is in a program of its own,
+// muster-quorum, that this package starts as a child and speaks to over pipes; it
+// costs this one nothing to start. A child that dies is started again; if this
+// process dies, however it does, its children notice, give the leadership back
+// at once, and end.
+//
+// The package does not carry the rendezvous: that is package room's business.
+package election
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/muster-run/muster/internal/quorum/pipe"
+)
+
+// ErrClosed is returned by Leader once an agent has said that the job ended. A
+// cluster remembers that for 10 minutes.
+var ErrClosed = errors.New("the run was closed")
+
+// ErrStopped is returned by Leader after Close.
+var ErrStopped = errors.New("this agent left the election")
+
+// Config says how to elect. Start checks it.
+type Config struct {
+	RunID string
+	Addr  string // host:port where this agent serves if it leads
+
+	// Endpoints are etcd's members, host:port or URLs. Default: Member's.
+	Endpoints []string
+	// TTL is how long a host that vanished stays the leader, in whole seconds; one whose
+	// agent died is replaced within milliseconds. Default 5s. etcd raises
+	// it to one and a half of its election timeouts.
+	TTL time.Duration
+
+	// CACert, Cert and Key are files in PEM; CACert or Cert asks for TLS.
+	CACert, Cert, Key string
+	User, Password    string
+
+	Member *Member // the member that this host runs; nil if it runs none
+
+	// Program is muster-quorum's path. Default: beside this program, then in PATH.
+	Program string
+	// OnWaiting is told for what the election waits, in words, whenever that changes,
+	// and "" when it waits no more. One call at a time; it must not block.
+	OnWaiting func(text string)
+	// Logger gets what the children say too. Default slog.Default().
+	Logger *slog.Logger
+}
+
+// A Member is a member of etcd for this run, on this host.
+type Member struct {
+	Name    string   // this host, as Members has it
+	Members []string // all hosts with a member, host or host:port; 1, 3 or 5
+	Port    int      // of those that name none; default 29400. The members talk on the next one.
+	Bind    string   // IP to listen on; default all
+	DataDir string   // default a temporary directory, removed at the end
+
+	Heartbeat time.Duration // between the members; default 50ms
+	Election  time.Duration // a member silent for so long is replaced as etcd's own leader; default 500ms
+}
+
+// A Leader is the agent that holds the rendezvous.
+type Leader struct {
+	Addr string // where it serves
+	Mine bool   // it is this one
+	Term int64  // which time of leading this is
+}
+
+// An Election is this agent's part in it. Its methods may be called concurrently.
+// Whoever started it closes it.
+type Election struct {
+	cfg     Config
+	program string
+	id      string // of this agent, for each of its bridges
+	logger  *slog.Logger
+	forks   chan func() // to the thread that the children are tied to
+	bridge  *minder
+	member  *minder // nil if this host runs none
+	reports chan report
+	minders sync.WaitGroup
+	told    sync.WaitGroup
+	threads sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows
+	leader  *Leader
+	gone    chan struct{} // closed once leader is gone
+	changed chan struct{} // closed at the next change of leader and err
+	err     error         // why there will be no leader any more
+	closed  chan struct{} // made by the first Close, closed when it is over
+	closing error         // what Close returned
+}
+
+// Start begins to stand for election. It returns when the children run, without
+// waiting for a leader; ctx is for that time only. It returns an error if the
+// configuration is wrong, with all that is, or the program cannot be run.
+func Start(ctx context.Context, cfg Config) (*Election, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	if err := complete(&cfg); err != nil {
+		return nil, fmt.Errorf("election: %w", err)
+	}
+	program, err := findProgram(cfg.Program)
+	if err != nil {
+		return nil, err
+	}
+	e := &Election{
+		cfg: cfg, program: program, id: strconv.FormatUint(rand.Uint64(), 36), logger: cfg.Logger,
+		forks: make(chan func()), reports: make(chan report), changed: make(chan struct{}),
+	}
+	e.threads.Go(e.fork)
+	e.bridge = newMinder(e, "elect", e.electSettings())
+	minders := []*minder{e.bridge}
+	if cfg.Member != nil {
+		e.member = newMinder(e, "serve", e.serveSettings())
+		minders = []*minder{e.member, e.bridge}
+	}
+	if err := e.begin(minders); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// begin starts the children, all or none.
+func (e *Election) begin(minders []*minder) error {
+	e.told.Go(e.listen)
+	var failed error
+	for _, m := range minders {
+		var c *child
+		if failed == nil {
+			c, failed = m.start()
+		}
+		e.minders.Go(func() { m.mind(c) })
+	}
+	if failed != nil {
+		_ = e.Close(context.Background(), false)
+	}
+	return failed
+}
+
+// complete checks a configuration and sets its defaults.
+func complete(cfg *Config) error {
+	var errs []error
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.OnWaiting == nil {
+		cfg.OnWaiting = func(string) {}
+	}
+	if cfg.TTL == 0 {
+		cfg.TTL = 5 * time.Second
+	}
+	if cfg.TTL < time.Second || cfg.TTL%time.Second != 0 {
+		errs = append(errs, fmt.Errorf("TTL %v: want whole seconds", cfg.TTL))
+	}
+	if cfg.RunID == "" {
+		errs = append(errs, errors.New("the run ID is empty"))
+	}
+	if cfg.Addr == "" {
+		errs = append(errs, errors.New("the address of this agent is empty"))
+	}
+	if len(cfg.Endpoints) == 0 && cfg.Member != nil {
+		cfg.Endpoints = memberEndpoints(cfg.Member)
+	}
+	if len(cfg.Endpoints) == 0 {
+		errs = append(errs, errors.New("no endpoint of etcd is given"))
+	}
+	if (cfg.Cert == "") != (cfg.Key == "") {
+		errs = append(errs, errors.New("a certificate and its key go together"))
+	}
+	if (cfg.User == "") != (cfg.Password == "") {
+		errs = append(errs, errors.New("a user and a password go together"))
+	}
+	return errors.Join(errs...)
+}
+
+func (e *Election) electSettings() *pipe.Elect {
+	return &pipe.Elect{
+		RunID: e.cfg.RunID, ID: e.id, Addr: e.cfg.Addr, Endpoints: e.cfg.Endpoints, TTL: pipe.Millis(e.cfg.TTL),
+		CACert: e.cfg.CACert, Cert: e.cfg.Cert, Key: e.cfg.Key, User: e.cfg.User, Password: e.cfg.Password,
+	}
+}
+
+func (e *Election) serveSettings() *pipe.Serve {
+	m := e.cfg.Member
+	return &pipe.Serve{
+		RunID: e.cfg.RunID, Name: m.Name, Members: m.Members, Port: m.Port, Bind: m.Bind, DataDir: m.DataDir,
+		Heartbeat: pipe.Millis(m.Heartbeat), Election: pipe.Millis(m.Election),
+	}
+}
+
+// Leader returns who leads, once somebody does. It returns ErrClosed if the run
+// was closed, an error that says what to do if there is no point in waiting on,
+// ErrStopped after Close if there was neither, and the cause of ctx when that ends.
+func (e *Election) Leader(ctx context.Context) (Leader, error) {
+	for {
+		e.mu.Lock()
+		leader, err, changed := e.leader, e.err, e.changed
+		e.mu.Unlock()
+		switch {
+		case err != nil:
+			return Leader{}, err
+		case leader != nil:
+			return *leader, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return Leader{}, context.Cause(ctx)
+		}
+	}
+}
+
+// Lost returns a channel that is closed once the leader of a term is known to be
+// gone. If that was this agent it has to stop to serve at once: another may lead.
+func (e *Election) Lost(term int64) <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.leader != nil && e.leader.Term == term {
+		return e.gone
+	}
+	over := make(chan struct{})
+	close(over)
+	return over
+}
+
+// Close leaves the election, or, with done, tells all agents that the job has
+// ended; then it ends the children. It takes milliseconds while etcd answers, and a
+// few seconds at most; when ctx ends first it kills them. It returns an error if
+// etcd could not be told, which then knows after the TTL. A second call waits for
+// the first and returns its error.
+func (e *Election) Close(ctx context.Context, done bool) error {
+	e.mu.Lock()
+	if e.closed != nil {
+		closed := e.closed
+		e.mu.Unlock()
+		<-closed
+		return e.closing
+	}
+	e.closed = make(chan struct{})
+	e.mu.Unlock()
+	op := "leave"
+	if done {
+		op = "close"
+	}
+	errs := []error{e.bridge.end(ctx, op)}
+	if e.member != nil {
+		errs = append(errs, e.member.end(ctx, op))
+	}
+	e.minders.Wait()
+	close(e.reports)
+	e.told.Wait()
+	close(e.forks)
+	e.threads.Wait()
+	e.fail(ErrStopped)
+	e.closing = errors.Join(errs...)
+	close(e.closed)
+	return e.closing
+}

@@ -1,0 +1,210 @@
+package election_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-run/muster/rendezvous/election"
+)
+
+func TestOneLeads(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 3, "")
+	leader, others := agree(t, l.agent(0), l.agent(1), l.agent(2))
+	before := leader.leader()
+	start := time.Now()
+	leader.closeNow(false)
+	wait(t, others[0].Lost(before.Term), "the loss of the leader")
+	after, _ := agree(t, others...)
+	t.Logf("the leader left, and another led after %v", time.Since(start).Round(time.Millisecond))
+	if now := after.leader(); now.Term <= before.Term || now.Addr == before.Addr {
+		t.Errorf("leader %+v after %+v: want another, with a later term", now, before)
+	}
+	if _, err := leader.Leader(t.Context()); !errors.Is(err, election.ErrStopped) {
+		t.Errorf("Leader after Close: got %v, want ErrStopped", err)
+	}
+	wait(t, leader.Lost(before.Term), "the loss, as the one that left sees it")
+}
+
+func TestAgentKilled(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 3, "")
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "ELECTION_TEST_AGENT=1")
+	cfg := l.config(0)
+	cfg.Logger = nil
+	first := spawn(t, cmd, jsonConfig(&cfg))
+	first.expect("leader host0:29400 true")
+	children := childrenOf(t, cmd.Process.Pid)
+	agents := []*agent{l.agent(1), l.agent(2)}
+	term := agents[0].leader().Term
+	if got := agents[1].leader(); got.Term != term || got.Mine {
+		t.Fatalf("got leader %+v, want host0 in term %d", got, term)
+	}
+	start := time.Now()
+	_ = cmd.Process.Kill()
+	wait(t, agents[0].Lost(term), "the loss of the leader")
+	lost := time.Since(start)
+	agree(t, agents...)
+	t.Logf("the leader's agent was killed: known after %v, another led after %v",
+		lost.Round(time.Millisecond), time.Since(start).Round(time.Millisecond))
+	if lost > l.config(0).TTL/2 {
+		t.Errorf("took %v: the lease ran out, instead of being given back", lost)
+	}
+	<-first.over
+	for _, pid := range children {
+		awaitEnd(t, pid)
+	}
+}
+
+// jsonConfig is a configuration without what JSON cannot have.
+func jsonConfig(cfg *election.Config) map[string]any {
+	return map[string]any{"RunID": cfg.RunID, "Addr": cfg.Addr, "Endpoints": cfg.Endpoints, "Program": cfg.Program, "TTL": cfg.TTL}
+}
+
+func TestBridgeKilled(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1, "")
+	leader, others := agree(t, l.agent(0), l.agent(1))
+	for _, a := range []*agent{leader, others[0]} {
+		before := leader.leader()
+		kill(t, a.BridgePID())
+		if a == leader {
+			wait(t, leader.Lost(before.Term), "the loss of a leadership that no bridge watches")
+			wait(t, others[0].Lost(before.Term), "the loss as others see it: its next bridge gives it back")
+			leader, others = agree(t, leader, others[0])
+		} else if now := a.leader(); now != before {
+			t.Errorf("leader %+v after another's bridge died, want still %+v", now, before)
+		}
+	}
+}
+
+func TestClose(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 3, "")
+	for name, leads := range map[string]bool{"leader": true, "other": false} {
+		t.Run(name, func(t *testing.T) {
+			run := func(i int) *agent {
+				cfg := l.config(i)
+				cfg.RunID = "job/" + name
+				return startAgent(t, cfg)
+			}
+			leader, others := agree(t, run(0), run(1), run(2))
+			closer, rest := leader, others
+			if !leads {
+				closer, rest = others[0], []*agent{leader, others[1]}
+			}
+			closer.closeNow(true)
+			for _, a := range append(rest, run(3)) { // also one that comes late
+				if leader, err := a.closedLeader(); !errors.Is(err, election.ErrClosed) {
+					t.Errorf("Leader of a closed run: got %+v, %v; want ErrClosed", leader, err)
+				}
+				a.closeNow(true)
+			}
+			keys := l.client().ask("keys")
+			want := "/muster/job%2F" + name + "/closed"
+			if !strings.Contains(keys, want) || strings.Contains(keys, want+"*") || strings.Contains(keys, name+"/leader") {
+				t.Errorf("left in etcd: %s; want of this run only %s, with a lease", keys, want)
+			}
+		})
+	}
+}
+
+// closedLeader waits for Leader's error.
+func (a *agent) closedLeader() (election.Leader, error) {
+	for {
+		l, err := a.tryLeader()
+		if err != nil {
+			return l, err
+		}
+		select {
+		case <-a.Lost(l.Term):
+		case <-time.After(patience):
+			return l, nil
+		}
+	}
+}
+
+// A job whose hosts all vanish leaves nothing.
+func TestDeadJob(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1, "")
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "ELECTION_TEST_AGENT=1")
+	cfg := l.config(0)
+	p := spawn(t, cmd, jsonConfig(&cfg))
+	p.expect("leader host0:29400 true")
+	client := l.client()
+	if keys := client.ask("keys"); keys != "keys /muster/job/leader" {
+		t.Errorf("%s; want the leader's, with a lease", keys)
+	}
+	bridge := childrenOf(t, cmd.Process.Pid)
+	freeze(t, cmd.Process.Pid) // or it starts another bridge
+	for _, pid := range bridge {
+		kill(t, pid) // or it gives the lease back
+	}
+	start := time.Now()
+	p.kill()
+	client.ask("gone /muster/job/leader")
+	t.Logf("TTL %v: the key was gone %v after the job", cfg.TTL, time.Since(start).Round(100*time.Millisecond))
+	if keys := client.ask("keys"); keys != "keys" {
+		t.Errorf("left in etcd: %s", keys)
+	}
+}
+
+func TestConfigErrors(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		cfg  election.Config
+		want []string
+	}{
+		{"all at once", election.Config{TTL: 1500 * time.Millisecond, Cert: "c", User: "u"},
+			[]string{"TTL 1.5s", "run ID is empty", "address of this agent", "no endpoint", "certificate and its key", "user and a password"}},
+		{"no program", election.Config{RunID: "r", Addr: "a:1", Endpoints: []string{"e"}},
+			[]string{"need the program muster-quorum", "neither beside", "nor in PATH", "copy it there"}},
+		{"program that is not there", election.Config{RunID: "r", Addr: "a:1", Endpoints: []string{"e"}, Program: "/nowhere/muster-quorum"},
+			[]string{"/nowhere/muster-quorum"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := election.Start(t.Context(), tt.cfg)
+			for _, want := range tt.want {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("got %v, want %q in it", err, want)
+				}
+			}
+		})
+	}
+}
+
+// Settings that muster-quorum refuses end the election with its words.
+func TestRefusedSettings(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct{ name, endpoint, ca, want string }{
+		{"endpoint", "ftp://h:1", "", `endpoint "ftp://h:1": want http:// or https://`},
+		{"no file", "h:1", "/nowhere/ca.pem", "cacert: open /nowhere/ca.pem"},
+		{"not PEM", "h:1", os.Args[0], "has no certificate in PEM"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			a := startAgent(t, election.Config{RunID: "r", Addr: "a:1", Endpoints: []string{tt.endpoint}, CACert: tt.ca, Program: muster})
+			if _, err := a.tryLeader(); err == nil || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q in it", err, tt.want)
+			}
+		})
+	}
+}
+
+// A bridge that dies over and over is not started for ever.
+func TestBridgeDiesAgainAndAgain(t *testing.T) {
+	t.Parallel()
+	a := startAgent(t, election.Config{RunID: "r", Addr: "a:1", Endpoints: []string{"h:1"}, Program: "false"})
+	_, err := a.tryLeader()
+	if err == nil || !strings.Contains(err.Error(), "muster-quorum elect died 5 times within a minute, the last time with: exit status 1") {
+		t.Errorf("got %v", err)
+	}
+}
+

@@ -1,0 +1,264 @@
+package election_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-run/muster/internal/quorum/pipe"
+	"github.com/muster-run/muster/rendezvous/election"
+)
+
+// patience bounds each wait of a test.
+const patience = 30 * time.Second
+
+// proc is a process with lines in and out.
+type proc struct {
+	t     *testing.T
+	cmd   *exec.Cmd
+	in    io.WriteCloser
+	lines chan string
+	over  chan struct{} // closed once it has ended
+}
+
+// spawn starts a program with a first line, and ends it with the test.
+func spawn(t *testing.T, cmd *exec.Cmd, first any) *proc {
+	t.Helper()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := &proc{t: t, cmd: cmd, in: in, lines: make(chan string, 1000), over: make(chan struct{})}
+	go func() {
+		defer close(p.over)
+		defer close(p.lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			p.lines <- s.Text()
+		}
+		_ = cmd.Wait()
+	}()
+	t.Cleanup(p.kill)
+	if err := json.NewEncoder(in).Encode(first); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (p *proc) kill() {
+	_ = p.cmd.Process.Kill()
+	<-p.over
+}
+
+// stop ends the process's stdin and waits for its end.
+func (p *proc) stop() {
+	p.t.Helper()
+	p.in.Close()
+	wait(p.t, p.over, "the end of "+p.cmd.Path)
+}
+
+// expect reads lines up to one that has text in it, and returns that.
+func (p *proc) expect(text string) string {
+	p.t.Helper()
+	deadline := time.After(patience)
+	for {
+		select {
+		case line, ok := <-p.lines:
+			if !ok {
+				p.t.Fatalf("%s ended, want %q from it", p.cmd.Path, text)
+			}
+			if strings.Contains(line, text) {
+				return line
+			}
+		case <-deadline:
+			p.t.Fatalf("no %q from %s", text, p.cmd.Path)
+		}
+	}
+}
+
+// ask gives the process a line and returns its answer.
+func (p *proc) ask(line string) string {
+	p.t.Helper()
+	if _, err := fmt.Fprintln(p.in, line); err != nil {
+		p.t.Fatal(err)
+	}
+	word, _, _ := strings.Cut(line, " ")
+	return p.expect(word)
+}
+
+func wait[T any](t *testing.T, c <-chan T, what string) (got T) {
+	t.Helper()
+	select {
+	case got = <-c:
+	case <-time.After(patience):
+		t.Fatalf("waited %v for %s", patience, what)
+	}
+	return got
+}
+
+// A lab is a quorum of three members and agents that elect through it.
+type lab struct {
+	t       *testing.T
+	names   []string // of the members
+	members []*proc
+	data    string // the members' directory; empty for temporary ones
+}
+
+// newNames makes hosts out of loopback addresses that no other test has.
+func newNames(n int) []string {
+	a, b := 1+rand.IntN(250), 1+rand.IntN(250)
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("127.%d.%d.%d:29400", a, b, i+1)
+	}
+	return names
+}
+
+// newLab starts a quorum of n members and waits until it serves.
+func newLab(t *testing.T, n int, data string) *lab {
+	t.Helper()
+	l := &lab{t: t, names: newNames(n), members: make([]*proc, n), data: data}
+	for i := range l.members {
+		l.start(i)
+	}
+	for _, m := range l.members {
+		m.expect(`"ready":true`)
+	}
+	return l
+}
+
+// start starts a member, again or for the first time.
+func (l *lab) start(i int) *proc {
+	l.t.Helper()
+	bind, _, _ := net.SplitHostPort(l.names[i])
+	l.members[i] = spawn(l.t, exec.Command(muster, "serve"),
+		&pipe.Serve{RunID: "job", Name: l.names[i], Members: l.names, Bind: bind, DataDir: l.data})
+	return l.members[i]
+}
+
+// client looks into the cluster.
+func (l *lab) client() *proc {
+	l.t.Helper()
+	p := spawn(l.t, exec.Command(etcd), map[string]any{"endpoints": l.names})
+	p.expect("ready")
+	return p
+}
+
+// agent is an Election with what it says it waits for.
+type agent struct {
+	*election.Election
+	t       *testing.T
+	waiting chan string
+}
+
+// config is that of the agent with a number.
+func (l *lab) config(i int) election.Config {
+	return election.Config{
+		RunID: "job", Addr: fmt.Sprintf("host%d:29400", i), Endpoints: l.names, Program: muster,
+		TTL: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+// agent starts one.
+func (l *lab) agent(i int) *agent {
+	l.t.Helper()
+	return startAgent(l.t, l.config(i))
+}
+
+func startAgent(t *testing.T, cfg election.Config) *agent {
+	t.Helper()
+	a := &agent{t: t, waiting: make(chan string, 1000)}
+	cfg.OnWaiting = func(text string) { a.waiting <- text }
+	e, err := election.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Election = e
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		_ = e.Close(ctx, false)
+	})
+	return a
+}
+
+// leader waits for one.
+func (a *agent) leader() election.Leader {
+	a.t.Helper()
+	l, err := a.tryLeader()
+	if err != nil {
+		a.t.Fatalf("Leader: %v", err)
+	}
+	return l
+}
+
+func (a *agent) tryLeader() (election.Leader, error) {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errors.New("the test lost patience"))
+	defer cancel()
+	return a.Leader(ctx)
+}
+
+// waits reads what the agent waits for up to a text with words in it.
+func (a *agent) waits(words ...string) string {
+	a.t.Helper()
+	for {
+		text := wait(a.t, a.waiting, fmt.Sprintf("a text with %q", words))
+		missing := false
+		for _, w := range words {
+			missing = missing || !strings.Contains(text, w)
+		}
+		if !missing {
+			return text
+		}
+	}
+}
+
+// agree checks that all agents know one leader, and that one of them is it.
+func agree(t *testing.T, agents ...*agent) (leader *agent, others []*agent) {
+	t.Helper()
+	want := agents[0].leader()
+	for _, a := range agents {
+		got := a.leader()
+		if got.Addr != want.Addr || got.Term != want.Term {
+			t.Errorf("one agent has the leader %+v, another %+v", got, want)
+		}
+		switch {
+		case !got.Mine:
+			others = append(others, a)
+		case leader != nil:
+			t.Errorf("two agents lead term %d", got.Term)
+		default:
+			leader = a
+		}
+	}
+	if leader == nil {
+		t.Fatalf("nobody leads, all have %+v", want)
+	}
+	return leader, others
+}
+
+// closeNow closes an agent's election and wants no error.
+func (a *agent) closeNow(done bool) {
+	a.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := a.Close(ctx, done); err != nil {
+		a.t.Errorf("Close(done=%v): %v", done, err)
+	}
+}

@@ -1,0 +1,67 @@
+package election
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+const programName = "muster-quorum"
+
+// findProgram returns the path of muster-quorum.
+func findProgram(given string) (string, error) {
+	if given != "" {
+		path, err := exec.LookPath(given)
+		if err != nil {
+			return "", fmt.Errorf("election: %w", err)
+		}
+		return path, nil
+	}
+	here := "this program"
+	if self, err := os.Executable(); err == nil {
+		here = self
+		beside := filepath.Join(filepath.Dir(self), programName)
+		if path, err := exec.LookPath(beside); err == nil {
+			return path, nil
+		}
+	}
+	path, err := exec.LookPath(programName)
+	if err != nil {
+		return "", fmt.Errorf("the rendezvous backends etcd and quorum need the program %s, which is neither beside %s nor in PATH: copy it there from where muster was built or unpacked", programName, here)
+	}
+	return path, nil
+}
+
+// memberEndpoints is where the members of a quorum serve.
+func memberEndpoints(m *Member) []string {
+	port := m.Port
+	if port == 0 {
+		port = 29400
+	}
+	out := make([]string, 0, len(m.Members))
+	for _, name := range m.Members {
+		if _, _, err := net.SplitHostPort(name); err != nil {
+			name = net.JoinHostPort(strings.Trim(name, "[]"), strconv.Itoa(port))
+		}
+		out = append(out, name)
+	}
+	return out
+}
+
+// environment is this process's, without the proxies that etcd would take from it
+// for connections within the cluster.
+func environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		switch strings.ToUpper(name) {
+		case "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY":
+			return true
+		}
+		return false
+	})
+}
