@@ -42,9 +42,11 @@ type mixedJob struct {
 	flags string
 	conf  string   // added to --rdzv-conf
 	steps []string // of the workers
-	board *board
-	gate  *gate
-	env   []string
+	// program is run by the workers instead.
+	program []string
+	board   *board
+	gate    *gate
+	env     []string
 }
 
 // newMixed returns a job whose agents meet at a free port. Its workers share one
@@ -68,12 +70,16 @@ func (m *mixedJob) start(p peer) *job {
 	}
 	flags := fmt.Sprintf("--nnodes %s --nproc-per-node %d --rdzv-backend c10d --rdzv-endpoint %s --rdzv-id mixed --rdzv-conf %s --local-addr 127.0.0.%s %s %s",
 		m.nnodes, nproc, endpoint, conf, p.addr, m.flags, p.flags)
-	steps := m.steps
-	if p.steps != nil {
-		steps = p.steps
+	program := m.program
+	if program == nil {
+		flags += " --no-python"
+		program = worker(m.steps...)
+		if p.steps != nil {
+			program = worker(p.steps...)
+		}
 	}
 	s := setup{env: slices.Concat([]string{envBoard + "=" + m.board.path, envGate + "=" + m.gate.path}, m.env, p.env)}
-	j := start(m.t, p.l, s, flags+" --no-python", worker(steps...)...)
+	j := start(m.t, p.l, s, flags, program...)
 	j.l.name = fmt.Sprintf("%s at %s", p.l.name, p.addr)
 	j.board, j.gate = m.board, m.gate
 	return j

@@ -1,0 +1,144 @@
+//go:build linux
+
+package e2e
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// A worker that fails on one side makes both sides start again, and the second
+// attempt succeeds. Only the agent whose worker failed counts a restart.
+func TestMixedRestarts(t *testing.T) {
+	t.Parallel()
+	ours, theirs := muster(t), torchrun(t)
+	tests := map[string]struct {
+		peers []peer
+		fails int // index of the peer whose worker fails
+	}{
+		"muster hosts, torchrun's worker fails": {[]peer{{l: ours, addr: "1", hosts: true}, {l: theirs, addr: "2"}}, 1},
+		"muster hosts, muster's worker fails":   {[]peer{{l: ours, addr: "2", hosts: true}, {l: theirs, addr: "1"}}, 0},
+		"torchrun hosts, its worker fails":      {[]peer{{l: theirs, addr: "1", hosts: true}, {l: ours, addr: "2"}}, 0},
+		"torchrun hosts, muster's worker fails": {[]peer{{l: theirs, addr: "2", hosts: true}, {l: ours, addr: "1"}}, 1},
+	}
+	for _, name := range slices.Sorted(maps.Keys(tests)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tt := tests[name]
+			dir := t.TempDir()
+			m := newMixed(t, "2", "--max-restarts 1", "report here", "gate", "dump "+dir, "exit 0")
+			tt.peers[tt.fails].steps = []string{"report failing $TORCHELASTIC_RESTART_COUNT", "a0:exit 3", "gate", "dump " + dir, "exit 0"}
+			agents := m.startAll(tt.peers...)
+			agents[0].await("failing 0", "failing 1", "here")
+			m.gate.open()
+			wantAll(agents, 0)
+			workers := dumps(t, dir, 2)
+			agree(t, workers, sizes(tt.peers))
+			for _, w := range workers {
+				want := "0"
+				if slices.ContainsFunc(w.Argv, func(s string) bool { return strings.HasPrefix(s, "report failing") }) {
+					want = "1"
+				}
+				if got := w.Env["TORCHELASTIC_RESTART_COUNT"]; got != want {
+					t.Errorf("rank %s: TORCHELASTIC_RESTART_COUNT is %s, want %s", w.Env["RANK"], got, want)
+				}
+			}
+		})
+	}
+}
+
+// One agent of two is told to stop. What happens to the other depends on who
+// holds the rendezvous and on what the other is.
+func TestMixedLeaves(t *testing.T) {
+	t.Parallel()
+	ours, theirs := muster(t), torchrun(t)
+	const steps = "report $GROUP_WORLD_SIZE"
+
+	// Muster learns of torchrun's end from the keep-alives that stop, and goes on
+	// alone.
+	t.Run("torchrun leaves muster", func(t *testing.T) {
+		t.Parallel()
+		m := newMixed(t, "1:2", "", steps, "gate", "exit 0")
+		m.conf = "last_call_timeout=20,keep_alive_max_attempt=4"
+		stays := m.start(peer{l: ours, addr: "1", hosts: true})
+		leaves := m.start(peer{l: theirs, addr: "2"})
+		stays.await("2", "2")
+		leaves.signal(syscall.SIGTERM)
+		stays.await("1")
+		m.gate.open()
+		wantAll([]*job{stays}, 0)
+		stays.says("a node of the round is lost")
+		leaves.status()
+	})
+	// Nobody can go on without the store.
+	t.Run("muster leaves torchrun without a store", func(t *testing.T) {
+		t.Parallel()
+		m := newMixed(t, "1:2", "", steps, "gate", "exit 0")
+		m.conf = "last_call_timeout=20"
+		leaves := m.start(peer{l: ours, addr: "1", hosts: true})
+		stays := m.start(peer{l: theirs, addr: "2"})
+		stays.await("2", "2")
+		leaves.signal(syscall.SIGTERM)
+		wantAll([]*job{leaves, stays}, 1)
+	})
+	t.Run("torchrun leaves muster without a store", func(t *testing.T) {
+		t.Parallel()
+		m := newMixed(t, "1:2", "", steps, "gate", "exit 0")
+		m.conf = "last_call_timeout=20"
+		leaves := m.start(peer{l: theirs, addr: "1", hosts: true})
+		stays := m.start(peer{l: ours, addr: "2"})
+		stays.await("2", "2")
+		leaves.signal(syscall.SIGTERM)
+		wantAll([]*job{stays}, 1)
+		stays.says("lost the connection to the rendezvous", "127.0.0.1", "cannot outlive it")
+		leaves.status()
+	})
+	// torchrun does not act on an agent that leaves: its workers go on.
+	t.Run("muster leaves torchrun", func(t *testing.T) {
+		t.Parallel()
+		m := newMixed(t, "1:2", "", steps, "gate", "report done", "hold")
+		m.conf = "last_call_timeout=20"
+		stays := m.start(peer{l: theirs, addr: "1", hosts: true})
+		leaves := m.start(peer{l: ours, addr: "2"})
+		stays.await("2", "2")
+		leaves.signal(syscall.SIGTERM)
+		leaves.want(1)
+		m.gate.open()
+		stays.await("done")
+		stays.signal(syscall.SIGTERM)
+		stays.status()
+	})
+}
+
+// A third agent joins a job of two.
+func TestMixedJoins(t *testing.T) {
+	t.Parallel()
+	ours, theirs := muster(t), torchrun(t)
+	tests := map[string]struct {
+		peers []peer
+		third peer
+	}{
+		"torchrun joins, muster leads":      {[]peer{{l: ours, addr: "1", hosts: true}, {l: theirs, addr: "2"}}, peer{l: theirs, addr: "3"}},
+		"muster joins, torchrun leads":      {[]peer{{l: theirs, addr: "1", hosts: true}, {l: ours, addr: "2"}}, peer{l: ours, addr: "3"}},
+		"muster joins muster's and leads":   {[]peer{{l: ours, addr: "2", hosts: true}, {l: theirs, addr: "3"}}, peer{l: ours, addr: "1"}},
+		"muster joins torchrun's and leads": {[]peer{{l: theirs, addr: "2", hosts: true}, {l: theirs, addr: "3"}}, peer{l: ours, addr: "1"}},
+	}
+	for _, name := range slices.Sorted(maps.Keys(tests)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tt := tests[name]
+			dir := t.TempDir()
+			m := newMixed(t, "2:3", "", "report $RANK of $WORLD_SIZE", "gate", "dump "+dir, "exit 0")
+			agents := m.startAll(tt.peers...)
+			agents[0].await("0 of 2", "1 of 2")
+			agents = append(agents, m.start(tt.third))
+			agents[0].await("0 of 3", "1 of 3", "2 of 3")
+			m.gate.open()
+			wantAll(agents, 0)
+			agree(t, dumps(t, dir, 3), []int{1, 1, 1})
+		})
+	}
+}
