@@ -27,7 +27,7 @@ func ExampleResolve_problems() {
 	fmt.Println(err)
 	// Output:
 	// nproc per node: at least one worker is needed, got -1
-	// rendezvous backend "zookeeper" is not known: want static or c10d; Python plug-ins cannot be loaded
+	// rendezvous backend "zookeeper" is not known: want static, c10d, etcd or quorum; Python plug-ins cannot be loaded
 }
 
 func ExampleSubstitute() {

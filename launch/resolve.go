@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/etcd"
+	"github.com/muster-run/muster/rendezvous/quorum"
 )
 
 // A ConfigError says everything that is wrong with a Config.
@@ -157,9 +159,15 @@ func (cfg *Config) resolveRendezvous() error {
 			errs = append(errs, err)
 		}
 	case "etcd", "etcd-v2":
-		fail("rendezvous backend %s: muster does not meet through etcd yet; use c10d", cfg.RdzvBackend)
+		if _, err := etcd.SplitEndpoints(cfg.RdzvEndpoint, etcd.DefaultPort); err != nil {
+			errs = append(errs, err)
+		}
+	case "quorum":
+		if _, err := quorum.Members(cfg.RdzvEndpoint); err != nil {
+			errs = append(errs, err)
+		}
 	default:
-		fail("rendezvous backend %q is not known: want static or c10d; Python plug-ins cannot be loaded", cfg.RdzvBackend)
+		fail("rendezvous backend %q is not known: want static, c10d, etcd or quorum; Python plug-ins cannot be loaded", cfg.RdzvBackend)
 	}
 	return errors.Join(errs...)
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
+	"github.com/muster-run/muster/rendezvous/etcd"
+	"github.com/muster-run/muster/rendezvous/quorum"
 	"github.com/muster-run/muster/rendezvous/static"
 )
 
@@ -138,7 +140,7 @@ func newHandler(cfg Config, host string, log *slog.Logger) (rendezvous.Handler, 
 		})
 	}
 	noShare, _ := cfg.LookupEnv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
-	return c10d.New(c10d.Config{
+	meet := c10d.Config{
 		RunID:          cfg.RunID,
 		Endpoint:       cfg.RdzvEndpoint,
 		LocalAddr:      cfg.LocalAddr,
@@ -151,7 +153,17 @@ func newHandler(cfg Config, host string, log *slog.Logger) (rendezvous.Handler, 
 		OnWaiting:      newWaitingLine(cfg.Stderr).show,
 		Settings:       settings,
 		Logger:         log,
-	})
+	}
+	switch cfg.RdzvBackend {
+	case "etcd-v2":
+		log.Warn("the rendezvous backend etcd-v2 speaks etcd's v3 API here; agents of PyTorch cannot take part")
+		return etcd.New(meet)
+	case "etcd":
+		return etcd.New(meet)
+	case "quorum":
+		return quorum.New(meet)
+	}
+	return c10d.New(meet)
 }
 
 // workerEnv returns the variables of each worker that the launcher, not the

@@ -26,12 +26,12 @@ func newWaitingLine(out *os.File) *waitingLine {
 	return &waitingLine{out: out, terminal: err == nil}
 }
 
-// show shows w; one without nodes clears the line, because the wait is over.
+// show shows w; an empty one clears the line, because the wait is over.
 func (l *waitingLine) show(w rendezvous.Waiting) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	text := ""
-	if w.MaxNodes > 0 {
+	if w.MaxNodes > 0 || w.Note != "" {
 		text = "muster: waiting for hosts: " + w.String()
 	}
 	switch {

@@ -51,6 +51,15 @@ type Settings struct {
 	// Allow lists the networks whose hosts may connect to a store that this node
 	// hosts; empty means all. Key allow, a + between networks, since a comma ends the value.
 	Allow []netip.Prefix
+	// CACert, Cert and Key are files in PEM for connections to etcd by TLS: whom to
+	// trust, and this host's certificate and key. Keys cacert (or ca_cert), cert
+	// (ssl_cert), key (ssl_cert_key).
+	CACert, Cert, Key string
+	// User and Password are etcd's. Keys user, password.
+	User, Password string
+	// DataDir is where a quorum's member keeps its data; empty means a temporary
+	// directory. Key data_dir.
+	DataDir string
 	// Unknown lists keys that no backend reads, sorted.
 	Unknown []string
 }
@@ -155,6 +164,19 @@ func ParseSettings(conf map[string]string) (Settings, error) {
 				}
 				s.Allow = append(s.Allow, prefix)
 			}
+		case "cacert", "ca_cert":
+			s.CACert = value
+		case "cert", "ssl_cert":
+			s.Cert = value
+		case "key", "ssl_cert_key":
+			s.Key = value
+		case "user":
+			s.User = value
+		case "password":
+			s.Password = value
+		case "data_dir":
+			s.DataDir = value
+		case "protocol": // http or https, for etcd: the other keys say so too
 		case "rank": // what the launcher adds for the static backend
 		default:
 			s.Unknown = append(s.Unknown, key)

@@ -20,6 +20,7 @@ type Waiting struct {
 	Missing    []string      `json:"missing,omitempty"`     // that were in the last round and are not back
 	NumMissing int           `json:"num_missing,omitempty"` // all of those
 	Left       time.Duration `json:"-"`                     // until this node gives up; 0: it does not
+	Note       string        `json:"-"`                     // what it waits for, instead of all that
 }
 
 // few is how many names a Waiting holds.
@@ -63,6 +64,9 @@ func note(list []string, name string) []string {
 
 // String says it in one line.
 func (w Waiting) String() string {
+	if w.Note != "" {
+		return w.Note
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d of %s nodes have joined", w.Joined, w.nodes())
 	if len(w.Known) > 0 {

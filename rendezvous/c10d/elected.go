@@ -9,28 +9,22 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/election"
 	"github.com/muster-run/muster/rendezvous/room"
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
-// An Election says which agent holds the rendezvous, so that it can be another one
+// An Election says which agent holds the rendezvous (see package election), so that it can be another one
 // when that is lost.
 type Election interface {
 	// Leader returns the agent that holds the rendezvous, as soon as there is
-	// one. It returns rendezvous.ErrClosed once the job has ended.
-	Leader(ctx context.Context) (Leader, error)
+	// one. It returns election.ErrClosed once the job has ended.
+	Leader(ctx context.Context) (election.Leader, error)
 	// Lost returns a channel that is closed when the leader of a term is none any
 	// more.
 	Lost(term int64) <-chan struct{}
 	// Close makes this agent leave, or with done says that the job has ended.
 	Close(ctx context.Context, done bool) error
-}
-
-// A Leader is the agent that holds the rendezvous for a while.
-type Leader struct {
-	Addr string // host:port of its server
-	Mine bool   // it is this agent
-	Term int64  // differs from every other leader's
 }
 
 // A leader that could not be reached is tried again after retryLeader, and then
@@ -43,7 +37,7 @@ const (
 // led is a rendezvous that an elected agent holds.
 type led struct {
 	held
-	leader Leader
+	leader election.Leader
 	lost   <-chan struct{}
 }
 
@@ -60,12 +54,12 @@ func (h *many) listenForElection(ctx context.Context) error {
 		return err
 	}
 	h.setNode(electionAddr(h.cfg.Electorate))
-	election, err := h.cfg.Elect(ctx, net.JoinHostPort(h.node.Addr, strconv.Itoa(server.Port())))
+	elections, err := h.cfg.Elect(ctx, net.JoinHostPort(h.node.Addr, strconv.Itoa(server.Port())))
 	if err != nil {
 		server.Close()
 		return err
 	}
-	h.server, h.election = server, election
+	h.server, h.election = server, elections
 	reigning, cancel := context.WithCancel(context.Background())
 	h.abdicate = func() { cancel(); h.reigning.Wait() }
 	h.reigning.Go(func() { h.reign(reigning) })
@@ -145,6 +139,9 @@ func (h *many) elected(ctx context.Context) (carrier, error) {
 	}
 	for pause := retryLeader; ; pause = min(2*pause, retryLeaderMost) {
 		leader, err := h.election.Leader(ctx)
+		if errors.Is(err, election.ErrClosed) {
+			return nil, rendezvous.ErrClosed
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -169,7 +166,7 @@ func (h *many) elected(ctx context.Context) (carrier, error) {
 }
 
 // follow begins a session with a leader. It is given up when the leader is lost.
-func (h *many) follow(ctx context.Context, leader Leader, lost <-chan struct{}) (*held, error) {
+func (h *many) follow(ctx context.Context, leader election.Leader, lost <-chan struct{}) (*held, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	done := make(chan struct{})

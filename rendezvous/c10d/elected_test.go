@@ -11,6 +11,7 @@ import (
 
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
+	"github.com/muster-run/muster/rendezvous/election"
 )
 
 // A ballot elects the agent that entered first among those that are left.
@@ -61,21 +62,21 @@ type voter struct {
 	addr string
 }
 
-func (v *voter) Leader(ctx context.Context) (c10d.Leader, error) {
+func (v *voter) Leader(ctx context.Context) (election.Leader, error) {
 	for {
 		v.b.mu.Lock()
 		leader, term, news, closed := v.b.leader, v.b.term, v.b.news, v.b.closed
 		v.b.mu.Unlock()
 		if closed {
-			return c10d.Leader{}, rendezvous.ErrClosed
+			return election.Leader{}, election.ErrClosed
 		}
 		if leader != "" {
-			return c10d.Leader{Addr: leader, Mine: leader == v.addr, Term: term}, nil
+			return election.Leader{Addr: leader, Mine: leader == v.addr, Term: term}, nil
 		}
 		select {
 		case <-news:
 		case <-ctx.Done():
-			return c10d.Leader{}, context.Cause(ctx)
+			return election.Leader{}, context.Cause(ctx)
 		}
 	}
 }
