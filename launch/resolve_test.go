@@ -127,7 +127,7 @@ func TestResolveErrors(t *testing.T) {
 		{"etcd without an endpoint", func(c *launch.Config) { c.RdzvBackend = "etcd" }, "the rendezvous endpoint is empty"},
 		{"etcd-v2 without an endpoint", func(c *launch.Config) { c.RdzvBackend = "etcd-v2" }, "the rendezvous endpoint is empty"},
 		{"quorum of two", func(c *launch.Config) { c.RdzvBackend, c.RdzvEndpoint = "quorum", "a,b" }, "names 2 hosts"},
-		{"backend", func(c *launch.Config) { c.RdzvBackend = "zk" }, `"zk" is not known: want static or c10d`},
+		{"backend", func(c *launch.Config) { c.RdzvBackend = "zk" }, `"zk" is not known: want static, c10d, etcd or quorum`},
 		{"static without port", func(c *launch.Config) { c.RdzvEndpoint = "host" }, "port is missing in endpoint: host"},
 		{"static port", func(c *launch.Config) { c.RdzvEndpoint = "host:x" }, "port is not a number"},
 		{"c10d endpoint", func(c *launch.Config) { c.RdzvBackend, c.RdzvEndpoint = "c10d", "a:b:c" }, "too many colons"},
