@@ -3,13 +3,9 @@ package tcpstore_test
 import (
 	"bufio"
 	"bytes"
-	"crypto/tls"
 	"errors"
 	"io"
-	"log"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"os/exec"
 	"strings"
 	"testing"
@@ -35,9 +31,10 @@ func TestStrangers(t *testing.T) {
 		at      time.Duration // at least, before it is given up
 		want    []string
 	}{
-		{"HTTP in Go", webServer, long, 0, []string{"answered like an HTTP server", "400 Bad Request", "another service"}},
-		{"HTTP in Python", pythonWebServer, long, 0, []string{"answered like an HTTP server"}},
-		{"TLS in Go", tlsServer, long, 0, []string{"answered like a TLS server", "not encrypted"}},
+		{"HTTP", webServer, long, 0, []string{"answered like an HTTP server", "400 Bad Request", "another service"}},
+		{"HTTP in Python", pythonServer("web"), long, 0, []string{"answered like an HTTP server"}},
+		{"TLS", tlsServer, long, 0, []string{"answered like a TLS server", "not encrypted"}},
+		{"TLS in OpenSSL", pythonServer("tls"), long, 0, []string{"answered like a TLS server", "not encrypted"}},
 		{"TLS that sends an alert", says("\x15\x03\x01\x00\x02\x02\x46"), long, 0, []string{"answered like a TLS server"}},
 		{"SSH", says("SSH-2.0-OpenSSH_9.2\r\n"), long, 0, []string{"answered like an SSH server", "OpenSSH_9.2"}},
 		{"HTML", says("<!DOCTYPE html>"), long, 0, []string{"answered like an HTTP server"}},
@@ -71,40 +68,53 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
+// webServer answers when it has seen the end of a request, as Go's does.
 func webServer(t *testing.T) string {
-	s := httptest.NewServer(http.NotFoundHandler())
-	t.Cleanup(s.Close)
-	return s.Listener.Addr().String()
+	return fake(t, func(_ int, nc net.Conn) {
+		in := bufio.NewReader(nc)
+		for {
+			if line, err := in.ReadString('\n'); err != nil || line == "\r\n" {
+				io.WriteString(nc, "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n400 Bad Request")
+				io.Copy(io.Discard, nc)
+				return
+			}
+		}
+	})
 }
 
+// tlsServer closes what does not begin as TLS does, as Go's and OpenSSL's do.
 func tlsServer(t *testing.T) string {
-	s := httptest.NewUnstartedServer(http.NotFoundHandler())
-	s.Config.ErrorLog = log.New(io.Discard, "", 0)
-	s.TLS = &tls.Config{}
-	s.StartTLS()
-	t.Cleanup(s.Close)
-	return s.Listener.Addr().String()
+	return fake(t, func(_ int, nc net.Conn) {
+		defer nc.Close()
+		head := make([]byte, 5)
+		if _, err := io.ReadFull(nc, head); err != nil || head[0] != 0x16 || head[1] != 3 {
+			return
+		}
+		if _, err := io.ReadFull(nc, make([]byte, int(head[3])<<8|int(head[4]))); err == nil {
+			nc.Write(unhex("15030100020228")) // handshake failure
+		}
+	})
 }
 
-func pythonWebServer(t *testing.T) string {
-	cmd := exec.CommandContext(t.Context(), pypeer.Python(t), "-u", "-m", "http.server", "--bind", "127.0.0.1", "0")
-	cmd.Stderr = &bytes.Buffer{}
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
+// pythonServer starts a real server of Python's.
+func pythonServer(kind string) func(t *testing.T) string {
+	return func(t *testing.T) string {
+		cmd := exec.CommandContext(t.Context(), pypeer.Python(t), "-u", "testdata/strangers.py", kind)
+		cmd.Stderr = &bytes.Buffer{}
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+		port, err := bufio.NewReader(out).ReadString('\n')
+		if err != nil {
+			t.Fatalf("%s: %v", kind, err)
+		}
+		return "127.0.0.1:" + strings.TrimSpace(port)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	// Serving HTTP on 127.0.0.1 port 46641 (http://127.0.0.1:46641/) ...
-	line, _ := bufio.NewReader(out).ReadString('\n')
-	_, rest, _ := strings.Cut(line, "http://")
-	addr, _, ok := strings.Cut(rest, "/")
-	if !ok {
-		t.Fatalf("the server says %q", line)
-	}
-	return addr
 }
 
 func closing(t *testing.T) string { return fake(t, func(_ int, nc net.Conn) { nc.Close() }) }
