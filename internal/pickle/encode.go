@@ -4,8 +4,11 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"maps"
+	"math"
 	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -16,127 +19,156 @@ const Sentinel = "Y2FuaW1hZGFt"
 
 const module = "torch.distributed.elastic.rendezvous.dynamic_rendezvous"
 
-// Encode pickles a state with protocol 4, the nodes of every collection sorted.
-// Times are kept to the microsecond and must be of the years 1 to 9999.
+// What is the same in every pickle. The byte after 0x8c is the length of the str
+// that follows.
+const (
+	strDatetime = "\x8c\x08datetime"
+
+	stateHead = "\x80\x04\x8c\x37" + module + "\x8c\x10_RendezvousState\x93)\x81}("
+	nodeHead  = "\x8c\x37" + module + "\x8c\x09_NodeDesc\x93)\x81}(\x8c\x04addr"
+	timeHead  = strDatetime + strDatetime + "\x93C\x0a"
+	timeTail  = strDatetime + "\x8c\x08timezone\x93" + strDatetime + "\x8c\x09timedelta\x93K\x00K\x00K\x00\x87R\x85R\x86R"
+)
+
+// Encode pickles a state with protocol 4, the nodes of each collection sorted, so
+// that equal states give equal bytes. Time is kept to the microsecond and within
+// Python's years 1 to 9999; bytes of an address that are not UTF-8 become U+FFFD.
+//
+// Decode reads the result back as an equal state as long as its limits are kept,
+// and all ints fit 32 bits. Encode does not check that.
 func Encode(s *rendezvous.State) []byte {
-	e := encoder{b: make([]byte, 0, 512+300*len(s.LastHeartbeats))}
-	e.op(opProto, 4)
-	e.global(module, "_RendezvousState")
-	e.op(opEmptyTuple, opNewObj, opEmptyDict, opMark)
+	e := encoder{make([]byte, 0, sizeOf(s))}
+	e.raw(stateHead)
 	e.str("round")
 	e.int(s.Round)
 	e.str("complete")
 	e.bool(s.Complete)
 	e.str("deadline")
 	if s.Deadline.IsZero() {
-		e.op(opNone)
+		e.raw("N")
 	} else {
 		e.time(s.Deadline)
 	}
 	e.str("closed")
 	e.bool(s.Closed)
 	e.str("participants")
-	e.dict(slices.SortedFunc(maps.Keys(s.Participants), rendezvous.Node.Compare), func(n rendezvous.Node) { e.int(s.Participants[n]) })
+	writeDict(&e, s.Participants, e.int)
 	e.str("wait_list")
 	e.set(s.WaitList)
 	e.str("redundancy_list")
 	e.set(s.RedundancyList)
 	e.str("last_heartbeats")
-	e.dict(slices.SortedFunc(maps.Keys(s.LastHeartbeats), rendezvous.Node.Compare), func(n rendezvous.Node) { e.time(s.LastHeartbeats[n]) })
-	e.op(opSetItems, opBuild, opStop)
+	writeDict(&e, s.LastHeartbeats, e.time)
+	e.raw("ub.")
 	return e.b
 }
 
-// EncodeText pickles a state as the key holds it, in base64.
+// EncodeText pickles a state as a store's key holds it, in standard base64.
 func EncodeText(s *rendezvous.State) []byte {
 	return base64.StdEncoding.AppendEncode(nil, Encode(s))
 }
 
+// sizeOf returns about how many bytes a pickle has.
+func sizeOf(s *rendezvous.State) int {
+	const perNode, perTime = 150, 96
+	nodes := len(s.Participants) + len(s.WaitList) + len(s.RedundancyList) + len(s.LastHeartbeats)
+	return 400 + perNode*nodes + perTime*len(s.LastHeartbeats)
+}
+
 type encoder struct{ b []byte }
 
-func (e *encoder) op(ops ...byte) { e.b = append(e.b, ops...) }
+func (e *encoder) raw(s string) { e.b = append(e.b, s...) }
 
 func (e *encoder) str(s string) {
-	if len(s) < 256 {
-		e.op(opShortBinUnicode, byte(len(s)))
-	} else {
-		e.op(opBinUnicode)
-		e.b = binary.LittleEndian.AppendUint32(e.b, uint32(len(s)))
+	if !utf8.ValidString(s) {
+		s = strings.ToValidUTF8(s, "\ufffd")
 	}
-	e.b = append(e.b, s...)
+	if len(s) <= math.MaxUint8 {
+		e.b = append(e.b, opShortBinUnicode, byte(len(s)))
+	} else {
+		e.b = binary.LittleEndian.AppendUint32(append(e.b, opBinUnicode), uint32(len(s)))
+	}
+	e.raw(s)
 }
 
 func (e *encoder) int(n int) {
 	switch {
-	case n >= 0 && n < 1<<8:
-		e.op(opBinInt1, byte(n))
-	case n >= 0 && n < 1<<16:
-		e.op(opBinInt2)
-		e.b = binary.LittleEndian.AppendUint16(e.b, uint16(n))
+	case n == int(uint8(n)):
+		e.b = append(e.b, opBinInt1, byte(n))
+	case n == int(uint16(n)):
+		e.b = binary.LittleEndian.AppendUint16(append(e.b, opBinInt2), uint16(n))
+	case n == int(int32(n)):
+		e.b = binary.LittleEndian.AppendUint32(append(e.b, opBinInt), uint32(n))
 	default:
-		e.op(opBinInt)
-		e.b = binary.LittleEndian.AppendUint32(e.b, uint32(int32(n)))
+		e.b = binary.LittleEndian.AppendUint64(append(e.b, opLong1, 8), uint64(n))
 	}
 }
 
 func (e *encoder) bool(v bool) {
 	if v {
-		e.op(opNewTrue)
+		e.b = append(e.b, opNewTrue)
 	} else {
-		e.op(opNewFalse)
+		e.b = append(e.b, opNewFalse)
 	}
-}
-
-func (e *encoder) global(module, name string) {
-	e.str(module)
-	e.str(name)
-	e.op(opStackGlobal)
 }
 
 func (e *encoder) node(n rendezvous.Node) {
-	e.global(module, "_NodeDesc")
-	e.op(opEmptyTuple, opNewObj, opEmptyDict, opMark)
-	e.str("addr")
+	e.raw(nodeHead)
 	e.str(n.Addr)
-	e.str("pid")
+	e.raw("\x8c\x03pid")
 	e.int(n.PID)
-	e.str("local_id")
+	e.raw("\x8c\x08local_id")
 	e.int(n.LocalID)
-	e.op(opSetItems, opBuild)
+	e.raw("ub")
 }
+
+// Source: datetime.min and datetime.max in Python's datetime.
+var (
+	minTime = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
+	maxTime = time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC)
+)
 
 func (e *encoder) time(t time.Time) {
 	t = t.UTC()
-	e.global("datetime", "datetime")
-	us := t.Nanosecond() / 1000
-	e.op(opShortBinBytes, 10, byte(t.Year()>>8), byte(t.Year()), byte(t.Month()), byte(t.Day()),
-		byte(t.Hour()), byte(t.Minute()), byte(t.Second()), byte(us>>16), byte(us>>8), byte(us))
-	e.global("datetime", "timezone")
-	e.global("datetime", "timedelta")
-	e.op(opBinInt1, 0, opBinInt1, 0, opBinInt1, 0, opTuple3, opReduce, opTuple1, opReduce, opTuple2, opReduce)
+	if t.Before(minTime) {
+		t = minTime
+	} else if t.After(maxTime) {
+		t = maxTime
+	}
+	year, month, day := t.Date()
+	hour, minute, second := t.Clock()
+	micros := t.Nanosecond() / 1000
+	e.raw(timeHead)
+	e.b = append(e.b, byte(year>>8), byte(year), byte(month), byte(day), byte(hour), byte(minute), byte(second),
+		byte(micros>>16), byte(micros>>8), byte(micros))
+	e.raw(timeTail)
 }
 
-func (e *encoder) dict(nodes []rendezvous.Node, value func(rendezvous.Node)) {
-	e.op(opEmptyDict)
-	if len(nodes) == 0 {
+func writeDict[V any](e *encoder, m map[rendezvous.Node]V, value func(V)) {
+	e.raw("}")
+	if len(m) == 0 {
 		return
 	}
-	e.op(opMark)
-	for _, n := range nodes {
+	e.raw("(")
+	for _, n := range sorted(m) {
 		e.node(n)
-		value(n)
+		value(m[n])
 	}
-	e.op(opSetItems)
+	e.raw("u")
 }
 
-func (e *encoder) set(nodes rendezvous.Set) {
-	e.op(opEmptySet)
-	if len(nodes) == 0 {
+func (e *encoder) set(s rendezvous.Set) {
+	e.raw("\x8f")
+	if len(s) == 0 {
 		return
 	}
-	e.op(opMark)
-	for _, n := range slices.SortedFunc(maps.Keys(nodes), rendezvous.Node.Compare) {
+	e.raw("(")
+	for _, n := range sorted(s) {
 		e.node(n)
 	}
-	e.op(opAddItems)
+	e.raw("\x90")
+}
+
+func sorted[V any](m map[rendezvous.Node]V) []rendezvous.Node {
+	return slices.SortedFunc(maps.Keys(m), rendezvous.Node.Compare)
 }
