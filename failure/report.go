@@ -13,9 +13,14 @@ type ReportConfig struct {
 	// Attempt is the restart count of the attempt that failed, from 0;
 	// Restarts is how many restarts were allowed.
 	Attempt, Restarts int
+	// Silent are the hosts of the job that did not say how their workers ended.
+	Silent []string
+	// LeftOut is how many failures of other hosts are not in the report, for
+	// there were too many.
+	LeftOut int
 }
 
-// A Report explains a failed attempt. It does not change once made, so it may
+// A Report explains a failed attempt of a job, on all of its hosts. It does not change once made, so it may
 // be read concurrently.
 // Source: ChildFailedError in errors/__init__.py.
 type Report struct {

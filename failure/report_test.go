@@ -114,6 +114,9 @@ func TestReportText(t *testing.T) {
 				return f
 			}()}},
 		{"none", failure.ReportConfig{Title: "train.py"}, nil},
+		{"job", failure.ReportConfig{Title: "train.py", Host: "h1.example", Silent: []string{"h3.example (node 2), lost", "h4.example (node 3)"}, LeftOut: 7},
+			decoded(t, []*failure.ProcessFailure{peer(0, syscall.SIGTERM), worker(1, failure.Observation{ExitCode: 1, StderrTail: []byte(simple), StderrPath: "/logs/1/stderr.log"})})},
+		{"silent job", failure.ReportConfig{Title: "train.py", Silent: []string{"h3.example (node 2), lost"}}, nil},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

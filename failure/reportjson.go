@@ -21,6 +21,8 @@ const ReportVersion = 1
 //	attempt       restart count of the attempt that failed, from 0
 //	max_restarts
 //	cause         the root cause in one line, with rank and host
+//	silent        list of the hosts that did not say how their workers ended
+//	left_out      number of other hosts' failures that are not in the list
 //	failures      root cause first, then in the order of Report.Failures; of each:
 //	  rank, local_rank, host, pid
 //	  kind            "failed", "lost peer", "stopped"
@@ -48,6 +50,13 @@ func (r *Report) MarshalJSON() ([]byte, error) {
 	for i, f := range r.Failures {
 		failures.Items = append(failures.Items, f.json(i == 0))
 	}
+	silent := pyjson.Value{}
+	if len(r.Silent) > 0 {
+		silent = pyjson.List()
+		for _, host := range r.Silent {
+			silent.Items = append(silent.Items, str(host))
+		}
+	}
 	return pyjson.Dict(
 		m("version", pyjson.Int(ReportVersion)),
 		m("title", str(r.Title)),
@@ -56,6 +65,8 @@ func (r *Report) MarshalJSON() ([]byte, error) {
 		m("attempt", num(r.Attempt)),
 		m("max_restarts", num(r.Restarts)),
 		m("cause", str(cause)),
+		m("silent", silent),
+		m("left_out", num(r.LeftOut)),
 		m("failures", failures),
 	).Append(nil), nil
 }

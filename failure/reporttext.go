@@ -24,7 +24,7 @@ func (r *Report) text() string {
 	title := oneLine(r.Title, maxName) + " FAILED"
 	root := r.Root()
 	if root == nil {
-		return "muster: " + title + ": no worker's failure was recorded\n"
+		return "muster: " + title + ": no worker's failure was recorded\n" + r.gaps()
 	}
 	t := textReport{width: utf8.RuneCountInString(title)}
 	var others, peers []*ProcessFailure
@@ -63,8 +63,30 @@ func (r *Report) text() string {
 	if stopped != "" {
 		b.WriteString(rule + "Stopped by muster after the failure:\n" + stopped)
 	}
+	if gaps := r.gaps(); gaps != "" {
+		b.WriteString(rule + gaps)
+	}
 	b.WriteString(border)
 	return b.String()
+}
+
+// gaps says what the report does not know.
+func (r *Report) gaps() string {
+	text := ""
+	if len(r.Silent) > 0 {
+		text = "Hosts that did not answer:\n"
+		for i, host := range r.Silent {
+			if i == maxListed {
+				text += fmt.Sprintf("  and %d more\n", len(r.Silent)-i)
+				break
+			}
+			text += "  " + oneLine(host, maxName) + "\n"
+		}
+	}
+	if r.LeftOut > 0 {
+		text += fmt.Sprintf("Left out for want of room: %d workers of other hosts\n", r.LeftOut)
+	}
+	return text
 }
 
 // A textReport collects lines.

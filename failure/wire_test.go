@@ -1,0 +1,158 @@
+package failure_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/failure"
+)
+
+// decoded sends failures to another host.
+func decoded(t *testing.T, all []*failure.ProcessFailure) []*failure.ProcessFailure {
+	t.Helper()
+	text, left := failure.Encode(all, 0, 1<<20)
+	got, err := failure.Decode(text, 0)
+	if err != nil || left != 0 {
+		t.Fatalf("%s: %v, %d left out", text, err, left)
+	}
+	return got
+}
+
+// A report of failures that came from other hosts reads as it does there.
+func TestWireKeepsTheReport(t *testing.T) {
+	recorded := write(t, `{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback:\n  é\nValueError: boom", "timestamp": "5"}}}`)
+	all := []*failure.ProcessFailure{
+		peer(0, syscall.SIGTERM), peer(1, 0), peer(2, 40),
+		failure.New(failure.Observation{Rank: 3, ExitCode: 1, Time: noon, ErrorFile: recorded, Host: "h"}),
+		failure.New(failure.Observation{Rank: 4, ExitCode: 1, Time: noon, ErrorFile: write(t, "{"), Host: "h"}),
+		failure.New(failure.Observation{Rank: 5, ExitCode: -11, CoreDumped: true, Started: after(-time.Hour), Time: noon, StderrTail: []byte(simple), StderrPath: "/x", Host: "h"}),
+		failure.New(failure.Observation{Rank: 6, ExitCode: 3, Time: noon, StderrTail: []byte("a\nb\n"), Host: "h"}),
+		failure.New(failure.Observation{Rank: 7, StartErr: fmt.Errorf("start worker 7: %w", syscall.ENOENT), Entrypoint: "/no", Time: noon, Host: "h"}),
+		failure.New(failure.Observation{Rank: 8, ExitCode: -9, OOM: "oom_kill 0→1", Abandoned: "nfs_wait", TimerExpired: "step", Time: noon, Host: "h"}),
+		failure.New(failure.Observation{Rank: 9, ExitCode: -15, StoppedBy: 15, Time: after(time.Second), ErrorFile: recorded, Host: "h"}),
+	}
+	cfg := failure.ReportConfig{Title: "train.py", RunID: "job7"}
+	sent, got := failure.NewReport(cfg, all), failure.NewReport(cfg, decoded(t, all))
+	if diff := cmp.Diff(text(t, sent), text(t, got)); diff != "" {
+		t.Errorf("text (-sent +got):\n%s", diff)
+	}
+	var sentJSON, gotJSON any
+	for v, r := range map[*any]*failure.Report{&sentJSON: sent, &gotJSON: got} {
+		b, err := json.Marshal(r)
+		if err == nil {
+			err = json.Unmarshal(b, v)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(sentJSON, gotJSON); diff != "" {
+		t.Errorf("JSON (-sent +got):\n%s", diff)
+	}
+	for i, f := range sent.Failures {
+		if want, got := failure.ExitStatus(failure.ModeWorker, f), failure.ExitStatus(failure.ModeWorker, got.Failures[i]); got != want {
+			t.Errorf("rank %d: exit status %d, want %d", f.Rank, got, want)
+		}
+	}
+}
+
+// The first of a job's failures is the first by the clock that its hosts share.
+func TestWireClocks(t *testing.T) {
+	// The first host's clock is an hour ahead of the job's, the second's a minute
+	// behind, ours two minutes behind.
+	var all []*failure.ProcessFailure
+	for rank, o := range []struct {
+		failed time.Time // by the host's clock
+		offset time.Duration
+	}{{after(time.Hour + time.Second), -time.Hour}, {after(-time.Minute), time.Minute}} {
+		text, _ := failure.Encode([]*failure.ProcessFailure{failure.New(failure.Observation{Rank: rank, ExitCode: 1, Started: o.failed, Time: o.failed})}, o.offset, 1<<20)
+		got, err := failure.Decode(text, 2*time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, got...)
+	}
+	r := failure.NewReport(failure.ReportConfig{}, all)
+	if root := r.Root(); root.Rank != 1 || !root.FailedAt.Equal(after(-2*time.Minute)) || !root.Time.Equal(root.FailedAt) || !root.Started.Equal(root.FailedAt) {
+		t.Errorf("root is rank %d at %v, want 1 at %v", root.Rank, root.FailedAt, after(-2*time.Minute))
+	}
+}
+
+// However much the workers said, a list has its limit, and the end of the first
+// failure's traceback is in it.
+func TestWireLimit(t *testing.T) {
+	long := "Traceback (most recent call last):\n" + strings.Repeat("  File \"é.py\", line 3, in f\n    f(1)\n", 4000) + "ValueError: boom\n"
+	var all []*failure.ProcessFailure
+	for i := range 300 {
+		all = append(all, failure.New(failure.Observation{Rank: i, ExitCode: 1, Time: noon, StderrTail: []byte(long), Host: "h.example"}))
+	}
+	for _, limit := range []int{0, 2, 100, 2000, 16 << 10, 64 << 10, 1 << 20} {
+		text, left := failure.Encode(all, 0, limit)
+		got, err := failure.Decode(text, 0)
+		if err != nil || len(got)+left != len(all) || len(text) > max(limit, 2) {
+			t.Errorf("limit %d: %d bytes, %d failures and %d left out, %v", limit, len(text), len(got), left, err)
+			continue
+		}
+		if limit >= 16<<10 && !strings.HasSuffix(strings.TrimSpace(got[0].Traceback), "ValueError: boom") {
+			t.Errorf("limit %d: the first traceback is %.100q", limit, got[0].Traceback)
+		}
+		if limit >= 1<<20 && left > 0 {
+			t.Errorf("limit %d: %d left out", limit, left)
+		}
+	}
+	text, left := failure.Encode(nil, 0, 100)
+	if string(text) != "[]" || left != 0 {
+		t.Errorf("no failures are %s, %d left out", text, left)
+	}
+}
+
+func TestDecodeRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		"":        "list of failures",
+		"{}":      "is a object",
+		"[1]":     "no failed_at",
+		`[{}]`:    "no failed_at",
+		"[{},{},": "list of failures",
+		`[{"cause": "x", "failed_at": "yesterday"}]`: "no failed_at",
+		"[" + strings.Repeat("0,", 1<<17) + "0]":     "members",
+	} {
+		if got, err := failure.Decode([]byte(text), 0); err == nil || !strings.Contains(err.Error(), want) || got != nil {
+			t.Errorf("%.50q: %v, %v, want an error with %q", text, got, err, want)
+		}
+	}
+	// What makes no sense counts as missing.
+	got, err := failure.Decode([]byte(`[{"cause": "x\u001b[31m\ny", "failed_at": "2026-11-21T12:00:00Z", "kind": "odd", "rank": 1e99, "pid": "7",
+		"stopped_by": "SIGNOT", "started_at": 5, "stderr_tail": {"a": 1}, "start_error": "z", "errno": -5, "message": 7}]`), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := got[0]; f.Cause != "x y" || f.Kind != failure.Failed || f.Rank != 0 || f.StoppedBy != 0 || !f.Started.IsZero() || f.Message == "" || errors.Unwrap(f.StartErr) != nil {
+		t.Errorf("decoded %+v", f)
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`[{"rank": 1, "host": "h", "kind": "failed", "cause": "exit code 3", "exit_code": 3, "failed_at": "2026-11-21T12:00:00.000000001Z", "message": "m"}]`))
+	f.Add([]byte(`[{"kind": "stopped", "cause": "x", "stopped_by": "SIGTERM", "failed_at": "2026-11-21T12:00:00Z", "recorded": true, "error_file": "/e", "traceback": "T\n\u001b[31m", "stderr_tail": ["a\nb", null]}]`))
+	f.Add([]byte(`[{"kind": "lost peer", "cause": "\ud800\u202e", "start_error": "e", "errno": 2, "failed_at": "9999-01-01T00:00:00Z"}]`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		got, err := failure.Decode(text, time.Hour)
+		if err != nil {
+			return
+		}
+		for _, f := range got[:min(len(got), 20)] {
+			checkFailure(t, f)
+		}
+		again, left := failure.Encode(got, time.Hour, 1<<20)
+		if back, err := failure.Decode(again, time.Hour); err != nil || len(back)+left != len(got) {
+			t.Errorf("%s: %v", again, err)
+		}
+	})
+}
