@@ -73,6 +73,7 @@ func TestMain(m *testing.M) {
 		}
 		return fmt.Append(nil, n), nil
 	})
+	process.Register("obey", obey)
 	process.Register("wait", func(_ context.Context, arg []byte) ([]byte, error) {
 		got := make(chan os.Signal, 1)
 		signal.Notify(got, syscall.SIGTERM, syscall.SIGINT)

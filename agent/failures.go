@@ -42,6 +42,8 @@ type record struct {
 	Restarts int    `json:"restarts"` // the job's, after this
 	Final    bool   `json:"final"`    // there will be no further round
 	Cause    string `json:"cause"`
+	// Failures is a list of one, the host's first, as failure.Encode has it.
+	Failures json.RawMessage `json:"failures,omitempty"`
 }
 
 func (r *record) news() news {
@@ -110,6 +112,7 @@ func (a *Agent) newRecord(at *attempt, err error, final bool) *record {
 	a.explain(at, err)
 	if root := failure.NewReport(failure.ReportConfig{}, at.failures).Root(); root != nil {
 		rec.Rank, rec.Cause = root.Rank, root.Cause
+		rec.Failures, _ = failure.Encode([]*failure.ProcessFailure{root}, at.round.ClockOffset, rootLimit)
 	} else if err != nil {
 		rec.Cause = err.Error()
 	}
@@ -231,10 +234,7 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 		if c.Rank < 0 || c.Rank >= at.round.WorldSize || c.Rank == at.round.Rank || at.gone[c.Rank] {
 			return news{} // it has no part in the round, or no longer
 		}
-		if at.gone == nil {
-			at.gone = map[int]bool{}
-		}
-		at.gone[c.Rank] = true
+		at.setGone(c.Rank)
 		if at.phase == assigning {
 			n.ev = evNodeGone
 			break
@@ -308,9 +308,7 @@ func (a *Agent) endedMeanwhile(ctx context.Context, last *attempt) (*Result, err
 	}
 	if last.phase == finished {
 		a.log.Info("the job has ended; the workers of this host had succeeded")
-		r := a.succeeded(last)
-		r.Left = true
-		return r, nil
+		return a.succeeded(last), nil
 	}
 	return a.stopped(last, Failed), fmt.Errorf("another node has ended the job while this host waited for a new round; its output should say why: %w", rendezvous.ErrClosed)
 }

@@ -2,9 +2,13 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -79,5 +83,52 @@ func TestExchangeRanksRefusesNonsense(t *testing.T) {
 func TestIdenticalRanks(t *testing.T) {
 	if got, want := identicalRanks(2, 3, 4), nums(8, 12, 8, 12); got != want {
 		t.Errorf("identicalRanks(2, 3, 4) = %+v, want %+v", got, want)
+	}
+}
+
+// An exchange that does not come about names the node that is missing.
+func TestExchangeRanksNamesTheSilent(t *testing.T) {
+	info := func(s store.Store, rank int) {
+		text := fmt.Sprintf(`{"role": "a", "rank": %d, "local_world_size": 1}`, rank)
+		if err := s.Set(context.Background(), fmt.Sprint("torchelastic/role_info/", rank), []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tests := []struct {
+		name             string
+		rank, size, said int // nodes 0 … said-1 have said who they are
+		want             string
+	}{
+		{"seen by node 0", 0, 3, 2, "nothing was heard of node 2"},
+		{"seen by another", 1, 4, 1, "nothing was heard of node 2, 3"},
+		{"node 0", 1, 2, 0, "nothing was heard of node 0"},
+		{"node 0 does not answer", 1, 2, 2, "node 0 has answered nobody"},
+		{"many", 0, 100, 50, "nothing was heard of nodes 50, 51, 52, 53, 54, 55, 56, 57 and more"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := store.NewMemory()
+				for i := range tt.said {
+					info(s, i)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				_, err := exchangeRanks(ctx, s, tt.rank, tt.size, "a", 1)
+				if err == nil || !strings.Contains(err.Error(), tt.want) || !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("error %v, want %q", err, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// Who is told to stop while ranks are exchanged need not ask who is missing.
+func TestExchangeRanksStopped(t *testing.T) {
+	stop := errors.New("stop")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(stop)
+	if _, err := exchangeRanks(ctx, store.NewMemory(), 0, 2, "a", 1); err != stop {
+		t.Errorf("error %v, want %v alone", err, stop)
 	}
 }

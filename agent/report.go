@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"os"
 	"path/filepath"
@@ -11,7 +12,6 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
 )
 
@@ -86,11 +86,32 @@ func (a *Agent) stopped(at *attempt, state State) *Result {
 // fail is the end of a job whose workers failed, here or elsewhere, and which has
 // no restarts left. n has the record of the failure unless this node is alone.
 func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Result, error) {
-	a.stopWorkers(ctx, at, syscall.SIGTERM)
-	a.explain(at, n.err)
-	r := a.failed(at, state, a.ownReport(at))
+	var report *failure.Report
+	switch {
+	case at.alone() || n.record == nil:
+		a.explain(at, n.err)
+		report = a.ownReport(at)
+	case n.record.Node == at.round.Rank:
+		a.explain(at, n.err)
+		report = a.gather(ctx, at)
+	default:
+		a.log.Warn("workers failed on another host, and no restarts are left; stopping the workers of this one",
+			"host", n.record.Host, "rank", n.record.Rank, "cause", n.record.Cause)
+		fetching, cancel := context.WithCancel(ctx)
+		fetched := a.fetch(fetching, at)
+		a.stopWorkers(ctx, at, syscall.SIGTERM)
+		a.explain(at, nil)
+		report = a.jobReport(ctx, at, n.record, fetched)
+		cancel()
+		for range fetched { // until it is closed
+		}
+	}
+	r := a.failed(at, state, report)
 	if _, ok := errors.AsType[*process.StartError](n.err); n.err != nil && !ok {
-		return nil, n.err
+		return r, n.err
+	}
+	if report.Root() == nil && n.record != nil {
+		return r, fmt.Errorf("the agent of host %s has given up: %s", n.record.Host, n.record.Cause)
 	}
 	return r, nil
 }
@@ -134,7 +155,11 @@ func (a *Agent) writeReport(at *attempt, report *failure.Report) string {
 
 // finishLogs brings everything that the workers wrote to the console. A console
 // that takes nothing any more may hold it up only until the job is stopped.
-func (a *Agent) finishLogs(ctx context.Context, at *logs.Attempt) {
+func (a *Agent) finishLogs(ctx context.Context, at *attempt) {
+	if at.drained {
+		return
+	}
+	at.drained = true
 	drain, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() {
@@ -148,7 +173,7 @@ func (a *Agent) finishLogs(ctx context.Context, at *logs.Attempt) {
 		cancel()
 	})
 	defer stop()
-	stats, err := at.Finish(drain)
+	stats, err := at.logs.Finish(drain)
 	if err != nil || stats.LostBytes > 0 {
 		a.log.Warn("worker output was lost", "bytes", stats.LostBytes, "error", err)
 	}

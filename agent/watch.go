@@ -32,7 +32,8 @@ type attempt struct {
 	exits    map[int]process.Exit // of res, or of a worker that could not be started
 	failures []*failure.ProcessFailure
 	// gone are the group ranks of nodes that are no longer in the round.
-	gone map[int]bool
+	gone    map[int]bool
+	drained bool // all that the workers wrote has gone where it should
 
 	life  context.Context // of the goroutines below
 	end   context.CancelFunc
@@ -214,7 +215,7 @@ func (a *Agent) startGroup(at *attempt) news {
 
 // groupEnded says how the workers ended by themselves.
 func (a *Agent) groupEnded(ctx context.Context, at *attempt) news {
-	a.finishLogs(ctx, at.logs)
+	a.finishLogs(ctx, at)
 	switch {
 	case at.res.Uninterruptible:
 		return news{ev: evUnhealthy}
@@ -235,7 +236,7 @@ func (a *Agent) stopWorkers(ctx context.Context, at *attempt, sig syscall.Signal
 	}
 	_ = at.group.Close(sig, a.cfg.ShutdownTimeout) // what it could not end is in the exits
 	<-at.ended
-	a.finishLogs(ctx, at.logs)
+	a.finishLogs(ctx, at)
 }
 
 // leave stops the workers since the agent was told to.

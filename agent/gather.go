@@ -1,0 +1,240 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/rendezvous"
+)
+
+// Bounds of what goes through the store, in bytes.
+const (
+	rootLimit   = 16 << 10 // the root cause in a record
+	hostLimit   = 64 << 10 // one host's failures
+	reportLimit = 1 << 20  // those of all hosts
+)
+
+// jobFailures is what the node of the record has gathered. The others read it
+// instead of gathering for themselves, so that the traffic grows with the number
+// of nodes and not with its square.
+type jobFailures struct {
+	Failures json.RawMessage `json:"failures"` // as failure.Encode has them
+	Silent   []string        `json:"silent"`
+	LeftOut  int             `json:"left_out"`
+	Readers  int             `json:"readers"` // nodes that are known to wait for it
+}
+
+// publish tells the node of the record how this host's workers failed.
+func (a *Agent) publish(ctx context.Context, at *attempt) error {
+	text, _ := failure.Encode(a.ownReport(at).Failures, at.round.ClockOffset, hostLimit)
+	return at.round.Store.Set(ctx, fmt.Sprint(failuresPrefix, at.round.Rank), text)
+}
+
+// gather makes the report of the job from what all its hosts say, and hands it to
+// them. It waits for hosts that are not known to be gone.
+func (a *Agent) gather(ctx context.Context, at *attempt) *failure.Report {
+	own := a.ownReport(at)
+	waiting, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)
+	defer cancel()
+	// Our agents have said who they are when they started their workers.
+	ours := make([]bool, at.round.WorldSize)
+	for i := range ours {
+		var err error
+		if ours[i], err = at.round.Store.Check(waiting, fmt.Sprint(agentPrefix, i)); err != nil {
+			a.log.Warn("gather the failures of the other hosts", "error", err)
+			own.Silent = []string{"all other hosts"}
+			return own
+		}
+	}
+	a.awaitFailures(waiting, at, ours)
+	// Those that have come are read even if no time is left to wait for others.
+	ctx, cancel = context.WithTimeout(ctx, a.cfg.PeerTimeout)
+	defer cancel()
+	cfg, all, readers := own.ReportConfig, slices.Clone(at.failures), 0
+	for i := range ours {
+		if i == at.round.Rank {
+			continue
+		}
+		list, err := a.failuresOf(ctx, at, i)
+		if err != nil {
+			why := ""
+			switch {
+			case at.gone[i]:
+				why = ", lost"
+			case !ours[i]:
+				why = ", not known to run muster"
+			}
+			cfg.Silent = append(cfg.Silent, nodeName(ctx, at, i)+why)
+			continue
+		}
+		readers++
+		all = append(all, list...)
+	}
+	report := failure.NewReport(cfg, all)
+	a.handOut(ctx, at, report, readers)
+	return report
+}
+
+// awaitFailures waits until all of our agents that are still there have published.
+func (a *Agent) awaitFailures(ctx context.Context, at *attempt, ours []bool) {
+	changes := a.cfg.Rendezvous.Changes()
+	for {
+		var keys []string
+		for i := range ours {
+			if ours[i] && i != at.round.Rank && !at.gone[i] {
+				keys = append(keys, fmt.Sprint(failuresPrefix, i))
+			}
+		}
+		if len(keys) == 0 {
+			return
+		}
+		wait, cancel := context.WithCancel(ctx)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			_ = at.round.Store.Wait(wait, keys...) // what is missing will be seen
+		}()
+		again := false
+		for over := false; !over; {
+			select {
+			case <-done:
+				over = true
+			case c, ok := <-changes:
+				switch {
+				case !ok:
+					changes = nil
+				case c.Kind == rendezvous.Disconnected:
+					over = true
+				case c.Kind == rendezvous.NodeLost || c.Kind == rendezvous.NodeLeft:
+					at.setGone(c.Rank)
+					over, again = true, true
+				}
+			}
+		}
+		cancel()
+		<-done
+		if !again {
+			return
+		}
+	}
+}
+
+// failuresOf returns what a node has published.
+func (a *Agent) failuresOf(ctx context.Context, at *attempt, groupRank int) ([]*failure.ProcessFailure, error) {
+	text, err := lookUp(ctx, at.round.Store, fmt.Sprint(failuresPrefix, groupRank))
+	if err != nil {
+		return nil, err
+	}
+	if text == nil {
+		return nil, fmt.Errorf("node %d has said nothing", groupRank)
+	}
+	if len(text) > hostLimit {
+		err = fmt.Errorf("%d bytes, more than %d", len(text), hostLimit)
+	}
+	var list []*failure.ProcessFailure
+	if err == nil {
+		list, err = failure.Decode(text, at.round.ClockOffset)
+	}
+	if err != nil {
+		a.log.Warn("failures of another host", "group_rank", groupRank, "error", err)
+	}
+	return list, err
+}
+
+// handOut gives the report to the other hosts and waits until they have it, since
+// the store may end with this agent.
+func (a *Agent) handOut(ctx context.Context, at *attempt, report *failure.Report, readers int) {
+	job := jobFailures{Silent: report.Silent, Readers: readers}
+	job.Failures, job.LeftOut = failure.Encode(report.Failures, at.round.ClockOffset, reportLimit)
+	text, err := json.Marshal(job)
+	if err == nil {
+		err = at.round.Store.Set(ctx, reportKey, text)
+	}
+	if err == nil && readers > 0 {
+		err = at.round.Store.Wait(ctx, readKey)
+	}
+	if err != nil && ctx.Err() == nil {
+		a.log.Warn("hand out the report", "error", err)
+	}
+}
+
+// fetch begins to wait for the report that the node of the record makes. It
+// comes over the channel, which is closed when nothing is done any more.
+func (a *Agent) fetch(ctx context.Context, at *attempt) <-chan *jobFailures {
+	got := make(chan *jobFailures, 1)
+	go func() {
+		defer close(got)
+		s := at.round.Store
+		text, err := patientGet(ctx, s, reportKey)
+		if err != nil {
+			return
+		}
+		var job jobFailures
+		if err := json.Unmarshal(text, &job); err != nil || len(text) > 2*reportLimit {
+			a.log.Warn("the report of the job", "bytes", len(text), "error", err)
+			return
+		}
+		got <- &job
+		if have, err := s.Add(ctx, readKey+"/count", 1); err == nil && have >= int64(job.Readers) {
+			_ = s.Set(ctx, readKey, []byte("1"))
+		}
+	}()
+	return got
+}
+
+// jobReport is the report of a job that failed on another host: what that host
+// has gathered, or, if that does not come, its record.
+func (a *Agent) jobReport(ctx context.Context, at *attempt, rec *record, fetched <-chan *jobFailures) *failure.Report {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)
+	defer cancel()
+	own := a.ownReport(at)
+	cfg := own.ReportConfig
+	if err := a.publish(ctx, at); err != nil {
+		a.log.Warn("tell the other hosts how this host's workers ended", "error", err)
+	}
+	var others []*failure.ProcessFailure
+	var job *jobFailures
+	select {
+	case job = <-fetched:
+	case <-ctx.Done():
+	}
+	var err error
+	if job != nil {
+		cfg.LeftOut = job.LeftOut
+		me := nodeName(ctx, at, at.round.Rank)
+		cfg.Silent = slices.DeleteFunc(job.Silent, func(name string) bool { return name == me })
+		others, err = failure.Decode(job.Failures, at.round.ClockOffset)
+	} else {
+		cfg.Silent = []string{"all hosts, for the job's report: " + rec.Host + " did not send it in time"}
+	}
+	if err != nil {
+		a.log.Warn("the report of the job", "error", err)
+	}
+	if job == nil || err != nil {
+		if others, err = failure.Decode(rec.Failures, at.round.ClockOffset); err != nil {
+			a.log.Warn("the record of the failure", "error", err)
+		}
+	}
+	// Of its own workers this host knows more than went through the store.
+	all := slices.Clone(at.failures)
+	for _, f := range others {
+		if !slices.ContainsFunc(at.failures, func(own *failure.ProcessFailure) bool { return own.Rank == f.Rank }) {
+			all = append(all, f)
+		}
+	}
+	if job != nil {
+		_ = at.round.Store.Wait(ctx, readKey) // others may still be reading from a store that ends with this agent
+	}
+	return failure.NewReport(cfg, all)
+}
+
+// setGone notes that a node is no longer in the round.
+func (at *attempt) setGone(groupRank int) {
+	if at.gone == nil {
+		at.gone = map[int]bool{}
+	}
+	at.gone[groupRank] = true
+}
