@@ -1,0 +1,283 @@
+//go:build linux
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/netlab"
+)
+
+// A site is a lab with one job on it: an agent on each of some hosts, and workers
+// that report to one board.
+type site struct {
+	t      testing.TB
+	lab    *netlab.Lab
+	runID  string
+	board  *board
+	dir    string // of the pipes through which workers are told what to do
+	pipes  map[string]*os.File
+	script string // the workers' program
+	agents []*job // all that were started, in order
+
+	// flags are those of an agent of this host, beside --nnodes.
+	flags func(host int) string
+	// program is run by the workers instead of the script.
+	program []string
+	// env is added to the agents'.
+	env []string
+	all []hostReport
+}
+
+// hostWorker is a worker of few milliseconds. It says when it is up and when it is
+// told to stop, and otherwise does what it is told through its host's pipe.
+const hostWorker = `#!/bin/sh
+say() { echo "$1 $HOST $RANK $WORLD_SIZE $TORCHELASTIC_RESTART_COUNT $MASTER_ADDR:$MASTER_PORT $(date +%s%N)" >"$MUSTER_E2E_BOARD"; }
+trap 'say term; exit 143' TERM
+say up
+read -r order <"$MUSTER_E2E_DIR/$HOST"
+exit "$order"
+`
+
+// A hostReport is what one worker has said.
+type hostReport struct {
+	verb, host  string // "up" or "term"
+	rank, world int
+	restart     int
+	master      string
+	at          time.Time
+}
+
+var sites atomic.Int64
+
+// newSite makes hosts for a job.
+func newSite(t testing.TB, hosts int) *site {
+	t.Helper()
+	lab := netlab.New(t, hosts)
+	s := &site{
+		t: t, lab: lab, runID: fmt.Sprintf("run%d", sites.Add(1)), board: newBoard(t),
+		dir: t.TempDir(), script: script(t, "worker", hostWorker), pipes: map[string]*os.File{},
+	}
+	for _, h := range lab.Hosts() {
+		path := filepath.Join(s.dir, h.Name)
+		err := unix.Mkfifo(path, 0o666)
+		var f *os.File
+		if err == nil {
+			f, err = os.OpenFile(path, os.O_RDWR, 0)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		s.pipes[h.Name] = f
+	}
+	return s
+}
+
+// limit3 makes hosts that say nothing count as lost after three seconds, and a round
+// begin one second after enough hosts are there.
+const limit3 = "keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=1,join_timeout=60"
+
+// start starts an agent on a host.
+func (s *site) start(host int, flags string) *job {
+	s.t.Helper()
+	all := fmt.Sprintf("run --rdzv-id %s %s %s", s.runID, s.flags(host), flags)
+	program := s.program
+	if program == nil {
+		all += " --no-python"
+		program = []string{s.script}
+	}
+	h := s.lab.Host(host)
+	j := onHost(s.t, h, s.env, slices.Concat([]string{filepath.Join(bin, "muster")}, strings.Fields(all), program)...)
+	j.l.name = fmt.Sprintf("agent on %s", h.Name)
+	s.agents = append(s.agents, j)
+	return j
+}
+
+// startAll starts agents on hosts 0 to n-1.
+func (s *site) startAll(n int, flags string) []*job {
+	s.t.Helper()
+	var agents []*job
+	for i := range n {
+		agents = append(agents, s.start(i, flags))
+	}
+	return agents
+}
+
+// onHost starts a command on a host as a job.
+func onHost(t testing.TB, h *netlab.Host, env []string, argv ...string) *job {
+	t.Helper()
+	j := &job{
+		t: t, l: launcher{name: fmt.Sprintf("%s on %s", filepath.Base(argv[0]), h.Name)}, ended: make(chan struct{}),
+		tag: fmt.Sprintf("%d-%d", os.Getpid(), jobs.Add(1)), tmp: t.TempDir(), gate: newGate(t),
+	}
+	j.cmd = exec.Command(argv[0], argv[1:]...)
+	j.cmd.Env = append(usualEnv(), "TMPDIR="+j.tmp, envTag+"="+j.tag, "HOST="+h.Name)
+	j.cmd.Env = append(j.cmd.Env, env...)
+	for i := range j.outErr {
+		f, err := os.Create(filepath.Join(j.tmp, "console"+itoa(i)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { f.Close() })
+		j.outErr[i] = f
+	}
+	j.cmd.Stdout, j.cmd.Stderr = j.outErr[0], j.outErr[1]
+	if err := h.Start(j.cmd); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(j.destroy)
+	go func() {
+		defer close(j.ended)
+		j.cmd.Wait()
+	}()
+	return j
+}
+
+// fatalf ends the test and shows what the agents have said.
+func (s *site) fatalf(format string, args ...any) {
+	s.t.Helper()
+	for _, j := range s.agents {
+		state := "runs"
+		select {
+		case <-j.ended:
+			state = j.cmd.ProcessState.String()
+		default:
+		}
+		s.t.Logf("%s: %s\n%s", j.l.name, state, j.console())
+	}
+	for _, r := range s.all {
+		s.t.Logf("%s %+v", r.at.Format("05.000"), r)
+	}
+	s.t.Fatalf(format, args...)
+}
+
+// await reads the board until n workers have said verb since a time, in a world of
+// this size, and returns what they said.
+func (s *site) await(since time.Time, n int, verb string, world int) []hostReport {
+	s.t.Helper()
+	var found []hostReport
+	match := func(r hostReport) {
+		if r.verb == verb && r.world == world && r.at.After(since) {
+			found = append(found, r)
+		}
+	}
+	for _, r := range s.all {
+		match(r)
+	}
+	timeout := time.After(patience)
+	for len(found) < n {
+		select {
+		case line := <-s.board.lines:
+			r := s.parse(line)
+			s.all = append(s.all, r)
+			match(r)
+		case <-timeout:
+			s.fatalf("%d of %d workers said %q in a world of %d", len(found), n, verb, world)
+		case <-s.allEnded():
+			if len(s.board.lines) == 0 {
+				s.fatalf("all agents have ended; %d of %d workers said %q in a world of %d", len(found), n, verb, world)
+			}
+		}
+	}
+	return found
+}
+
+// allEnded returns a channel that is closed if all agents have ended, and otherwise
+// one that never is.
+func (s *site) allEnded() <-chan struct{} {
+	for _, j := range s.agents {
+		select {
+		case <-j.ended:
+		default:
+			return nil
+		}
+	}
+	return s.agents[0].ended
+}
+
+func (s *site) parse(line string) hostReport {
+	s.t.Helper()
+	f := strings.Fields(line)
+	if len(f) != 7 {
+		s.fatalf("a worker said %q", line)
+	}
+	number := func(text string) int {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			s.fatalf("a worker said %q: %v", line, err)
+		}
+		return n
+	}
+	return hostReport{f[0], f[1], number(f[2]), number(f[3]), number(f[4]), f[5], time.Unix(0, int64(number(f[6])))}
+}
+
+// last is when the last of some workers reported.
+func last(reports []hostReport) time.Time {
+	var at time.Time
+	for _, r := range reports {
+		if r.at.After(at) {
+			at = r.at
+		}
+	}
+	return at
+}
+
+// order makes the worker of a host exit.
+func (s *site) order(host int, status int) {
+	s.t.Helper()
+	if _, err := fmt.Fprintln(s.pipes[s.lab.Host(host).Name], status); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// finish ends the job: the workers of these hosts exit 0, and so do their agents.
+func (s *site) finish(agents ...*job) {
+	s.t.Helper()
+	for _, j := range agents {
+		s.order(s.hostOf(j), 0)
+	}
+	s.want(0, agents...)
+}
+
+func (s *site) hostOf(j *job) int {
+	for i, h := range s.lab.Hosts() {
+		if strings.HasSuffix(j.l.name, " "+h.Name) {
+			return i
+		}
+	}
+	s.t.Fatalf("no host of %s", j.l.name)
+	return -1
+}
+
+// want checks the exit status of agents, and that nothing of theirs is left. It
+// returns when the last of them ended.
+func (s *site) want(status int, agents ...*job) time.Time {
+	s.t.Helper()
+	for _, j := range agents {
+		select {
+		case <-j.ended:
+		case <-time.After(patience):
+			s.fatalf("%s still runs after %v", j.l.name, patience)
+		}
+	}
+	at := time.Now()
+	for _, j := range agents {
+		if got := j.status(); got != status {
+			s.fatalf("%s ended with status %d, want %d", j.l.name, got, status)
+		}
+		j.noneLeft(10 * time.Second)
+	}
+	return at
+}

@@ -1,0 +1,37 @@
+//go:build linux
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+)
+
+// A hostsTable is what happened in each cell of the matrix.
+type hostsTable struct {
+	mu    sync.Mutex // guards cells
+	cells map[[2]string]string
+}
+
+func newHostsTable() *hostsTable { return &hostsTable{cells: map[[2]string]string{}} }
+
+func (h *hostsTable) set(carrier, row, text string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.cells[[2]string{carrier, row}] = text
+}
+
+// String is the table as Markdown.
+func (h *hostsTable) String() string {
+	var b strings.Builder
+	for _, row := range hostsRows {
+		fmt.Fprintf(&b, "\n### %s\n\n| carrier | what happened |\n|---|---|\n", row.name)
+		for _, c := range hostsCarriers {
+			if text := h.cells[[2]string{c.name, row.name}]; text != "" {
+				fmt.Fprintf(&b, "| %s | %s |\n", c.name, text)
+			}
+		}
+	}
+	return b.String()
+}
