@@ -49,7 +49,7 @@ type Settings struct {
 	// means all, or the endpoint's if that is a loopback address. Key bind.
 	Bind string
 	// Allow lists the networks whose hosts may connect to a store that this node
-	// hosts; empty means all. Key allow, a + between networks, since a comma ends the value.
+	// hosts; empty means all. Key allow, with commas between them.
 	Allow []netip.Prefix
 	// CACert, Cert and Key are files in PEM for connections to etcd by TLS: whom to
 	// trust, and this host's certificate and key. Keys cacert (or ca_cert), cert
@@ -156,10 +156,10 @@ func ParseSettings(conf map[string]string) (Settings, error) {
 			}
 			s.Bind = value
 		case "allow":
-			for _, text := range strings.FieldsFunc(value, func(r rune) bool { return r == ' ' || r == ';' || r == '+' }) {
+			for _, text := range strings.FieldsFunc(value, func(r rune) bool { return r == ' ' || r == ',' }) {
 				prefix, err := parsePrefix(text)
 				if err != nil {
-					bad(key, value, "want networks as 10.0.0.0/8, with + between them")
+					bad(key, value, "want networks such as 10.0.0.0/8, with commas between them")
 					break
 				}
 				s.Allow = append(s.Allow, prefix)

@@ -2,12 +2,14 @@ package rendezvous_test
 
 import (
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -20,15 +22,20 @@ func TestParseSettings(t *testing.T) {
 	want.KeepAliveMaxAttempt = 7
 	want.CASBackoffMax = 1500 * time.Millisecond
 	want.IsHost = &yes
+	want.Bind = "10.0.0.1"
+	want.Allow = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("192.0.2.7/32"), netip.MustParsePrefix("fd00::/64")}
+	want.CACert, want.Cert, want.Key, want.User, want.Password, want.DataDir = "ca.pem", "c.pem", "k.pem", "u", "p", "/d"
 	want.Unknown = []string{"colour"}
 	got, err := rendezvous.ParseSettings(map[string]string{
 		"join_timeout": "20", "last_call_timeout": "1", "keep_alive_max_attempt": "7",
 		"cas_backoff_max_seconds": "1.5", "is_host": "Yes", "colour": "blue", "store_type": "TCP", "rank": "0",
+		"bind": "10.0.0.1", "allow": "10.0.0.0/8, 192.0.2.7,fd00::1/64", "cacert": "ca.pem", "cert": "c.pem", "key": "k.pem",
+		"user": "u", "password": "p", "data_dir": "/d",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Prefix{})); diff != "" {
 		t.Errorf("ParseSettings (-want +got):\n%s", diff)
 	}
 }
@@ -36,13 +43,13 @@ func TestParseSettings(t *testing.T) {
 func TestParseSettingsReportsEveryProblem(t *testing.T) {
 	_, err := rendezvous.ParseSettings(map[string]string{
 		"join_timeout": "0", "last_call_timeout": "soon", "close_timeout": "-1", "read_timeout": "9223372036854775807",
-		"keep_alive_max_attempt": "0", "cas_backoff_max_seconds": "nan", "is_host": "maybe", "store_type": "etcd",
+		"keep_alive_max_attempt": "0", "cas_backoff_max_seconds": "nan", "is_host": "maybe", "store_type": "etcd", "bind": "host1", "allow": "10.0.0.0/40",
 	})
 	if err == nil {
 		t.Fatal("no error")
 	}
 	for _, want := range []string{"join_timeout=0", "last_call_timeout=soon", "close_timeout=-1", "read_timeout=9223372036854775807",
-		"keep_alive_max_attempt=0", "cas_backoff_max_seconds=nan", "is_host=maybe", "store_type=etcd"} {
+		"keep_alive_max_attempt=0", "cas_backoff_max_seconds=nan", "is_host=maybe", "store_type=etcd", "bind=host1", "allow=10.0.0.0/40"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not name %s:\n%v", want, err)
 		}

@@ -215,9 +215,15 @@ func parseConf(text string) (map[string]string, error) {
 		return conf, nil
 	}
 	var errs []error
+	last := ""
 	for pair := range strings.SplitSeq(text, ",") {
-		key, value, _ := strings.Cut(pair, "=")
+		key, value, hasValue := strings.Cut(pair, "=")
 		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
+		if last == "allow" && !hasValue && key != "" {
+			conf[last] += "," + key // the one key whose value is a list
+			continue
+		}
+		last = key
 		switch {
 		case key == "":
 			errs = append(errs, fmt.Errorf("%s is not in <key1>=<value1>,...,<keyN>=<valueN> format: a key is missing", quote(text)))
