@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/rendezvous"
@@ -230,6 +231,20 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 		n.ev = evEvicted
 	case rendezvous.Disconnected:
 		n.ev = evDisconnected
+		if at.phase == finished {
+			// Perhaps only since the agent that hosts the store has passed the
+			// barrier first; word of that may still be on its way.
+			at.wg.Go(func() {
+				timer := time.NewTimer(a.cfg.PeerTimeout)
+				defer timer.Stop()
+				select {
+				case <-timer.C:
+					at.tell(n)
+				case <-at.life.Done():
+				}
+			})
+			return news{}
+		}
 	case rendezvous.NodeLost, rendezvous.NodeLeft:
 		if c.Rank < 0 || c.Rank >= at.round.WorldSize || c.Rank == at.round.Rank || at.gone[c.Rank] {
 			return news{} // it has no part in the round, or no longer

@@ -402,13 +402,29 @@ func TestExitBarrierCutShort(t *testing.T) {
 		l.succeeds("a")
 	})
 	t.Run("by a lost connection", func(t *testing.T) {
-		l := newLab(t, []string{"a", "b"}, nil)
+		l := newLab(t, []string{"a", "b"}, func(h *host) { h.PeerTimeout = time.Millisecond })
 		l.start("a", "b")
 		w := l.all("a", "b")
 		w["a"].tell(t, "succeed")
 		l.awaitKey("round.0/muster/done/0")
 		l.hosts["a"].node.changes <- rendezvous.Change{Kind: rendezvous.Disconnected, Rank: -1, Err: errors.New("gone")}
 		l.succeeds("a")
+		if r, _ := l.ended("a"); !r.Left {
+			t.Errorf("%+v, want that the host left", r)
+		}
+	})
+	t.Run("but not by the loss of a connection that comes with its end", func(t *testing.T) {
+		l := newLab(t, []string{"a", "b"}, nil)
+		l.start("a", "b")
+		w := l.all("a", "b")
+		w["a"].tell(t, "succeed")
+		l.awaitKey("round.0/muster/done/0")
+		l.hosts["a"].node.changes <- rendezvous.Change{Kind: rendezvous.Disconnected, Rank: -1, Err: errors.New("gone")}
+		w["b"].tell(t, "succeed")
+		l.succeeds("a", "b")
+		if r, _ := l.ended("a"); r.Left {
+			t.Errorf("%+v, want that the job ended", r)
+		}
 	})
 }
 
