@@ -72,7 +72,6 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	}
 	defer func() { err = errors.Join(err, supervisor.Close()) }()
 
-	identical, _ := cfg.LookupEnv("TORCH_ELASTIC_WORKER_IDENTICAL")
 	a, err := agent.New(agent.Config{
 		Spec: agent.Spec{
 			Role:           cfg.Role,
@@ -92,7 +91,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		ShutdownTimeout:        cfg.ShutdownTimeout,
 		ExitBarrierTimeout:     cfg.ExitBarrierTimeout,
 		UninterruptibleTimeout: uninterruptibleTimeout(&cfg),
-		IdenticalWorkers:       identical == "1",
+		IdenticalWorkers:       identicalWorkers(&cfg),
 		Hurry:                  hurry,
 		Events:                 sink,
 		Logger:                 log,
@@ -141,18 +140,19 @@ func newHandler(cfg Config, host string, log *slog.Logger) (rendezvous.Handler, 
 	}
 	noShare, _ := cfg.LookupEnv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
 	meet := c10d.Config{
-		RunID:          cfg.RunID,
-		Endpoint:       cfg.RdzvEndpoint,
-		LocalAddr:      cfg.LocalAddr,
-		PrivateStore:   noShare == "1",
-		MinNodes:       cfg.MinNodes,
-		MaxNodes:       cfg.MaxNodes,
-		Role:           cfg.Role,
-		LocalWorldSize: cfg.NprocPerNode,
-		Host:           host,
-		OnWaiting:      newWaitingLine(cfg.Stderr).show,
-		Settings:       settings,
-		Logger:         log,
+		IdenticalWorkers: identicalWorkers(&cfg),
+		RunID:            cfg.RunID,
+		Endpoint:         cfg.RdzvEndpoint,
+		LocalAddr:        cfg.LocalAddr,
+		PrivateStore:     noShare == "1",
+		MinNodes:         cfg.MinNodes,
+		MaxNodes:         cfg.MaxNodes,
+		Role:             cfg.Role,
+		LocalWorldSize:   cfg.NprocPerNode,
+		Host:             host,
+		OnWaiting:        newWaitingLine(cfg.Stderr).show,
+		Settings:         settings,
+		Logger:           log,
 	}
 	switch cfg.RdzvBackend {
 	case "etcd-v2":
@@ -164,6 +164,12 @@ func newHandler(cfg Config, host string, log *slog.Logger) (rendezvous.Handler, 
 		return quorum.New(meet)
 	}
 	return c10d.New(meet)
+}
+
+// identicalWorkers says whether agents assign ranks without asking each other.
+func identicalWorkers(cfg *Config) bool {
+	value, _ := cfg.LookupEnv("TORCH_ELASTIC_WORKER_IDENTICAL")
+	return value == "1"
 }
 
 // workerEnv returns the variables of each worker that the launcher, not the

@@ -49,6 +49,9 @@ type Config struct {
 	// PrivateStore makes worker rank 0 host the workers' store on a port that
 	// is held free for it (TORCH_DISABLE_SHARE_RDZV_TCP_STORE).
 	PrivateStore bool
+	// IdenticalWorkers says that agents do not exchange their ranks before they
+	// start workers (TORCH_ELASTIC_WORKER_IDENTICAL).
+	IdenticalWorkers bool
 	// MinNodes and MaxNodes are how many nodes the job may have. Default 1.
 	MinNodes, MaxNodes int
 	// NodeRank, if set, makes this the static backend of a job on MaxNodes nodes:

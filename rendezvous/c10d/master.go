@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"strconv"
 	"time"
 
+	"github.com/muster-run/muster/internal/pickle"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/store/tcpstore"
@@ -24,6 +26,14 @@ const publishedWait = 2 * time.Second
 type master struct {
 	server   *tcpstore.Server
 	reserved *rendezvous.ReservedPort
+	met      meeting // of the last round that another node led
+}
+
+// A meeting is where the workers met when a node had rank 0.
+type meeting struct {
+	lead rendezvous.Node
+	addr string
+	port int
 }
 
 // open makes an empty store, or with private only finds a port at which worker
@@ -59,37 +69,131 @@ func (m *master) close() {
 
 // openMaster makes the place where the workers of a round meet, on rank 0, and
 // publishes it for nodes that look for it in the store.
-func (h *many) openMaster(ctx context.Context, p place) (port int, err error) {
+func (h *many) openMaster(ctx context.Context, p place) (addr string, port int, err error) {
 	if h.cfg.NodeRank != nil {
-		if p.round == 0 {
-			return h.port, nil
+		if p.round > 0 {
+			err = h.emptyWorkersStore(ctx, h.server.Store())
 		}
-		return h.port, h.emptyWorkersStore(ctx, h.server.Store())
+		return h.masterAddr(), h.port, err
 	}
-	port, err = h.master.open("", h.cfg.PrivateStore, h.log)
-	if err != nil {
-		return 0, h.connectionError(fmt.Errorf("start the workers' store: %w", err))
+	addr, port, ok := h.inherit(ctx, p)
+	if !ok {
+		addr = h.masterAddr()
+		if port, err = h.master.open("", h.cfg.PrivateStore, h.log); err != nil {
+			return "", 0, h.connectionError(fmt.Errorf("start the workers' store: %w", err))
+		}
 	}
 	if p.foreign {
 		s := h.roundStore(p.round)
-		err = errors.Join(s.Set(ctx, "MASTER_ADDR", []byte(h.node.Addr)), s.Set(ctx, "MASTER_PORT", []byte(strconv.Itoa(port))))
+		err = errors.Join(s.Set(ctx, "MASTER_ADDR", []byte(addr)), s.Set(ctx, "MASTER_PORT", []byte(strconv.Itoa(port))))
 	}
 	if err != nil {
-		return 0, h.connectionError(err)
+		return "", 0, h.connectionError(err)
 	}
-	return port, nil
+	return addr, port, nil
+}
+
+// inherit finds the workers' store of an earlier round for a rank 0 that had none.
+// PyTorch's agents go on with the one that they saw first, whoever has rank 0; so
+// the others have to meet there too, as long as a node of the round has it.
+func (h *many) inherit(ctx context.Context, p place) (addr string, port int, ok bool) {
+	if !p.foreign || p.round == 0 || h.cfg.PrivateStore || h.master.server != nil {
+		return "", 0, false
+	}
+	st := h.foreignState(ctx, p)
+	if st == nil {
+		return "", 0, false
+	}
+	addr, port, ok = h.published(ctx, p.round, func(addr string) bool {
+		for n := range st.Participants {
+			if n.Addr == addr {
+				return true
+			}
+		}
+		return false
+	})
+	return addr, port, ok && h.emptyMaster(ctx, addr, port)
+}
+
+// foreignState is the state of a complete round in which PyTorch's agents take
+// part; nil if it cannot be had any more.
+func (h *many) foreignState(ctx context.Context, p place) *rendezvous.State {
+	text, err := h.agents.Get(ctx, stateKey(h.cfg.RunID))
+	if err != nil {
+		return nil
+	}
+	st, err := pickle.DecodeText(text)
+	if err != nil || st == nil || st.Round != p.round || !st.Complete {
+		return nil
+	}
+	return st
+}
+
+// leader is the node that has rank 0.
+func leader(st *rendezvous.State) (lead rendezvous.Node) {
+	for n, rank := range st.Participants {
+		if rank == 0 {
+			lead = n
+		}
+	}
+	return lead
+}
+
+// published returns the newest address of a round before this one that suits.
+func (h *many) published(ctx context.Context, round int, suits func(addr string) bool) (addr string, port int, ok bool) {
+	for round--; round >= 0; round-- {
+		s := h.roundStore(round)
+		if there, err := s.Check(ctx, "MASTER_ADDR", "MASTER_PORT"); err != nil || !there {
+			continue
+		}
+		if addr, port, err := readMaster(ctx, s); err == nil && suits(addr) {
+			return addr, port, true
+		}
+	}
+	return "", 0, false
+}
+
+// emptyMaster removes what the workers of earlier rounds have left in a store that
+// is used again, and says whether it answers. No worker runs at that time: those
+// of the last round have ended before their agents joined this one, and agents
+// start none before all of them have exchanged their ranks.
+func (h *many) emptyMaster(ctx context.Context, addr string, port int) bool {
+	ctx, cancel := context.WithTimeout(ctx, publishedWait)
+	defer cancel()
+	client, err := tcpstore.Dial(ctx, tcpstore.ClientConfig{Addr: net.JoinHostPort(addr, strconv.Itoa(port)), Logger: h.log})
+	if err != nil {
+		return false
+	}
+	defer client.Close()
+	if h.cfg.IdenticalWorkers {
+		return true // nothing keeps agents from starting their workers
+	}
+	return h.emptyWorkersStore(ctx, client) == nil
 }
 
 // findMaster returns what rank 0 has published: in this round or, where it
-// publishes only once, in the last one before.
+// publishes only once, in an earlier one.
 func (h *many) findMaster(ctx context.Context, p place, deadline time.Time) (addr string, port int, err error) {
-	h.master.close()
+	h.yieldMaster(p)
 	if !deadline.IsZero() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadlineCause(ctx, deadline,
 			&rendezvous.TimeoutError{RunID: h.cfg.RunID, Phase: "wait for MASTER_ADDR and MASTER_PORT of rank 0", After: h.cfg.Settings.Join})
 		defer cancel()
 	}
+	var lead rendezvous.Node
+	if st := h.foreignState(ctx, p); st != nil {
+		lead = leader(st)
+	}
+	met := &h.master.met
+	if lead.Addr != "" && met.lead == lead && !h.cfg.PrivateStore && h.emptyMaster(ctx, met.addr, met.port) {
+		return met.addr, met.port, nil
+	}
+	defer func() {
+		if err == nil {
+			*met = meeting{lead, addr, port}
+		}
+	}()
 	this := h.roundStore(p.round)
 	soon, cancel := context.WithTimeout(ctx, publishedWait)
 	err = this.Wait(soon, "MASTER_ADDR", "MASTER_PORT")
@@ -97,16 +201,23 @@ func (h *many) findMaster(ctx context.Context, p place, deadline time.Time) (add
 	if err == nil {
 		return readMaster(ctx, this)
 	}
-	for round := p.round - 1; round >= 0; round-- {
-		s := h.roundStore(round)
-		if there, err := s.Check(ctx, "MASTER_ADDR", "MASTER_PORT"); err == nil && there {
-			return readMaster(ctx, s)
-		}
+	suits := func(addr string) bool { return lead.Addr == "" || lead.Addr == addr }
+	if addr, port, ok := h.published(ctx, p.round, suits); ok {
+		h.emptyMaster(ctx, addr, port)
+		return addr, port, nil
 	}
 	if err := this.Wait(ctx, "MASTER_ADDR", "MASTER_PORT"); err != nil {
 		return "", 0, err
 	}
 	return readMaster(ctx, this)
+}
+
+// yieldMaster is what becomes of this node's workers' store when another node has
+// rank 0: PyTorch's agents may go on using it.
+func (h *many) yieldMaster(p place) {
+	if !p.foreign {
+		h.master.close()
+	}
 }
 
 func readMaster(ctx context.Context, s store.Store) (addr string, port int, err error) {

@@ -79,7 +79,7 @@ func (c *held) meet(ctx context.Context, deadline time.Time) (p place, addr stri
 			return p, addr, port, err
 		case room.Master:
 			if placed && m.Round == p.round {
-				h.master.close()
+				h.yieldMaster(p)
 				return p, m.Addr, m.Port, nil
 			}
 		case room.Change:
@@ -101,14 +101,14 @@ func (c *held) meetingPoint(ctx context.Context, p place, deadline time.Time) (a
 	if p.rank != 0 {
 		return h.findMaster(ctx, p, deadline)
 	}
-	if port, err = h.openMaster(ctx, p); err != nil {
+	if addr, port, err = h.openMaster(ctx, p); err != nil {
 		return "", 0, err
 	}
-	err = session.Send(&room.Message{Type: room.Master, Round: p.round, Addr: h.masterAddr(), Port: port})
+	err = session.Send(&room.Message{Type: room.Master, Round: p.round, Addr: addr, Port: port})
 	if err != nil {
 		return "", 0, h.lost(err)
 	}
-	return h.masterAddr(), port, nil
+	return addr, port, nil
 }
 
 // earlier returns the earlier of two times, of which the first may be unset.

@@ -36,13 +36,16 @@ type shared struct {
 func newShared(ctx context.Context, h *many) (*shared, error) {
 	settings := &h.cfg.Settings
 	c := &shared{
-		h: h, key: "torch.rendezvous." + h.cfg.RunID,
+		h: h, key: stateKey(h.cfg.RunID),
 		rules: rendezvous.Rules{MinNodes: h.cfg.MinNodes, MaxNodes: h.cfg.MaxNodes, LastCall: settings.LastCall, KeepAliveInterval: settings.KeepAliveInterval},
 		limit: settings.KeepAliveLimit(),
 	}
 	_, err := h.agents.CompareAndSet(ctx, c.key, nil, []byte(pickle.Sentinel))
 	return c, err
 }
+
+// stateKey is where the state of a run is.
+func stateKey(runID string) string { return "torch.rendezvous." + runID }
 
 func (c *shared) offset() time.Duration { return 0 }
 func (c *shared) close()                {}
@@ -174,12 +177,12 @@ func (c *shared) meet(ctx context.Context, deadline time.Time) (p place, addr st
 		return p, "", 0, &rendezvous.TimeoutError{RunID: c.h.cfg.RunID, Phase: "join", After: c.h.cfg.Settings.Join, Waiting: last}
 	}
 	p = place{round: c.state.Round, rank: c.state.Participants[me], size: len(c.state.Participants), foreign: true}
-	if p.rank == 0 {
-		port, err = c.h.openMaster(ctx, p)
-		return p, me.Addr, port, err
-	}
 	stop := c.beat(ctx)
 	defer stop()
+	if p.rank == 0 {
+		addr, port, err = c.h.openMaster(ctx, p)
+		return p, addr, port, err
+	}
 	addr, port, err = c.h.findMaster(ctx, p, deadline)
 	return p, addr, port, err
 }
