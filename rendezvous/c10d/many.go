@@ -133,6 +133,9 @@ func (h *many) Next(ctx context.Context) (*rendezvous.Info, error) {
 		}
 	}
 	h.cfg.tellWaiting(rendezvous.Waiting{})
+	if err == nil {
+		err = h.checkSize(p)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -145,6 +148,20 @@ func (h *many) Next(ctx context.Context) (*rendezvous.Info, error) {
 		MasterAddr: addr, MasterPort: port,
 		Ranks: p.ranks, ClockOffset: c.offset(),
 	}, nil
+}
+
+// checkSize finds out that another agent, for which other rules hold, has completed
+// the round. Where the rendezvous is ours it has compared --nnodes before.
+func (h *many) checkSize(p place) error {
+	if p.size >= h.cfg.MinNodes && p.size <= h.cfg.MaxNodes {
+		return nil
+	}
+	nnodes := strconv.Itoa(h.cfg.MinNodes)
+	if h.cfg.MaxNodes != h.cfg.MinNodes {
+		nnodes += ":" + strconv.Itoa(h.cfg.MaxNodes)
+	}
+	return fmt.Errorf("rendezvous of run %q: round %d has %d nodes, but --nnodes is %s here: an agent with another --nnodes takes part; give all hosts the same",
+		h.cfg.RunID, p.round, p.size, nnodes)
 }
 
 // replaceable says whether a carrier has been lost to an error and another can be

@@ -147,36 +147,16 @@ func (c *shared) once(ctx context.Context, decide func(now time.Time) rendezvous
 }
 
 func (c *shared) meet(ctx context.Context, deadline time.Time) (p place, addr string, port int, err error) {
-	me := c.h.node
-	if err := c.once(ctx, func(time.Time) rendezvous.Action { return c.state.Exit(me) }); err != nil {
-		return p, "", 0, err
-	}
-	var last rendezvous.Waiting
-	told := time.Now()
-	end, err := c.perform(ctx, func(now time.Time) rendezvous.Action {
-		a := c.state.Join(me, c.rules, now, c.observer.Clock(deadline))
-		if a == rendezvous.RemoveFromRedundancyList {
-			deadline = time.Now().Add(c.h.cfg.Settings.Join)
+	for {
+		if p, err = c.join(ctx, &deadline); err != nil {
+			return p, "", 0, err
 		}
-		return a
-	}, func() {
-		last = c.waiting(deadline)
-		if time.Since(told) >= statusInterval {
-			told = time.Now()
-			c.h.cfg.tellWaiting(last)
+		if c.contiguous() {
+			break
 		}
-	})
-	switch {
-	case err != nil:
-		return p, "", 0, err
-	case end == rendezvous.FailClosed:
-		return p, "", 0, rendezvous.ErrClosed
-	case end == rendezvous.FailRedundant:
-		return p, "", 0, rendezvous.ErrRedundant
-	case end == rendezvous.FailTimeout:
-		return p, "", 0, &rendezvous.TimeoutError{RunID: c.h.cfg.RunID, Phase: "join", After: c.h.cfg.Settings.Join, Waiting: last}
+		// A node of the round has been lost before this one saw that it was
+		// complete: the ranks do not fit any more.
 	}
-	p = place{round: c.state.Round, rank: c.state.Participants[me], size: len(c.state.Participants), foreign: true}
 	stop := c.beat(ctx)
 	defer stop()
 	if p.rank == 0 {
@@ -185,6 +165,50 @@ func (c *shared) meet(ctx context.Context, deadline time.Time) (p place, addr st
 	}
 	addr, port, err = c.h.findMaster(ctx, p, deadline)
 	return p, addr, port, err
+}
+
+// join leaves the round that the node is in and waits for a place in the next.
+func (c *shared) join(ctx context.Context, deadline *time.Time) (p place, err error) {
+	me := c.h.node
+	if err := c.once(ctx, func(time.Time) rendezvous.Action { return c.state.Exit(me) }); err != nil {
+		return p, err
+	}
+	var last rendezvous.Waiting
+	told := time.Now()
+	end, err := c.perform(ctx, func(now time.Time) rendezvous.Action {
+		a := c.state.Join(me, c.rules, now, c.observer.Clock(*deadline))
+		if a == rendezvous.RemoveFromRedundancyList {
+			*deadline = time.Now().Add(c.h.cfg.Settings.Join)
+		}
+		return a
+	}, func() {
+		last = c.waiting(*deadline)
+		if time.Since(told) >= statusInterval {
+			told = time.Now()
+			c.h.cfg.tellWaiting(last)
+		}
+	})
+	switch {
+	case err != nil:
+		return p, err
+	case end == rendezvous.FailClosed:
+		return p, rendezvous.ErrClosed
+	case end == rendezvous.FailRedundant:
+		return p, rendezvous.ErrRedundant
+	case end == rendezvous.FailTimeout:
+		return p, &rendezvous.TimeoutError{RunID: c.h.cfg.RunID, Phase: "join", After: c.h.cfg.Settings.Join, Waiting: last}
+	}
+	return place{round: c.state.Round, rank: c.state.Participants[me], size: len(c.state.Participants), foreign: true}, nil
+}
+
+// contiguous says whether the round has the ranks from 0 to its size.
+func (c *shared) contiguous() bool {
+	for _, rank := range c.state.Participants {
+		if rank >= len(c.state.Participants) {
+			return false
+		}
+	}
+	return true
 }
 
 // beat keeps the node alive while it waits for something else than the state.
