@@ -12,7 +12,7 @@ import (
 const overview = `muster runs a distributed PyTorch job's workers and keeps the job alive.
 
 usage: muster run [options] training_script [training_script_args...]
-       muster store [--host HOST] [--port PORT]
+       muster store [--host HOST] [--port PORT] [--allow CIDR,…]
        muster completion bash|zsh|fish|tcsh
        muster version
        muster help [run|store]
