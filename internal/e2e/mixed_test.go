@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -26,7 +27,7 @@ import (
 // A peer is one agent of a mixed job.
 type peer struct {
 	l     launcher
-	addr  string // last part of its loopback address; the smallest is rank 0
+	addr  string // last part of its loopback address, the smallest is rank 0; or its --node-rank
 	hosts bool   // it holds the rendezvous
 	nproc int    // default 1
 	flags string // added to the job's
@@ -40,8 +41,9 @@ type mixedJob struct {
 	port int
 	nnodes,
 	flags string
-	conf  string   // added to --rdzv-conf
-	steps []string // of the workers
+	conf   string   // added to --rdzv-conf
+	steps  []string // of the workers
+	static bool     // the nodes have fixed ranks
 	// program is run by the workers instead.
 	program []string
 	board   *board
@@ -62,14 +64,16 @@ const quick = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=
 // start starts one agent.
 func (m *mixedJob) start(p peer) *job {
 	m.t.Helper()
-	endpoint := fmt.Sprintf("127.0.0.1:%d", m.port)
-	nproc := max(p.nproc, 1)
-	conf := fmt.Sprintf("%s,is_host=%v", quick, p.hosts)
-	if m.conf != "" {
-		conf += "," + m.conf
+	flags := fmt.Sprintf("--nnodes %s --nproc-per-node %d --rdzv-id mixed ", m.nnodes, max(p.nproc, 1))
+	if m.static {
+		flags += fmt.Sprintf("--master-addr 127.0.0.1 --master-port %d --node-rank %s ", m.port, p.addr)
+	} else {
+		flags += fmt.Sprintf("--rdzv-backend c10d --rdzv-endpoint 127.0.0.1:%d --local-addr 127.0.0.%s --rdzv-conf %s,is_host=%v", m.port, p.addr, quick, p.hosts)
+		if m.conf != "" {
+			flags += "," + m.conf
+		}
 	}
-	flags := fmt.Sprintf("--nnodes %s --nproc-per-node %d --rdzv-backend c10d --rdzv-endpoint %s --rdzv-id mixed --rdzv-conf %s --local-addr 127.0.0.%s %s %s",
-		m.nnodes, nproc, endpoint, conf, p.addr, m.flags, p.flags)
+	flags += " " + m.flags + " " + p.flags
 	program := m.program
 	if program == nil {
 		flags += " --no-python"
@@ -78,7 +82,7 @@ func (m *mixedJob) start(p peer) *job {
 			program = worker(p.steps...)
 		}
 	}
-	s := setup{env: slices.Concat([]string{envBoard + "=" + m.board.path, envGate + "=" + m.gate.path}, m.env, p.env)}
+	s := setup{env: slices.Concat(m.env, []string{envBoard + "=" + m.board.path, envGate + "=" + m.gate.path}, p.env)}
 	j := start(m.t, p.l, s, flags, program...)
 	j.l.name = fmt.Sprintf("%s at %s", p.l.name, p.addr)
 	j.board, j.gate = m.board, m.gate
@@ -187,24 +191,35 @@ func agree(t testing.TB, workers []description, nprocs []int) {
 func TestMixedMeets(t *testing.T) {
 	t.Parallel()
 	ours, theirs := muster(t), torchrun(t)
-	tests := map[string][]peer{
-		"muster hosts and leads": {{l: ours, addr: "1", hosts: true}, {l: theirs, addr: "2", nproc: 2}},
-		"muster hosts, torchrun leads": {
-			{l: ours, addr: "2", hosts: true}, {l: theirs, addr: "1", nproc: 2}, {l: ours, addr: "3"}},
-		"torchrun hosts and leads": {
-			{l: theirs, addr: "1", hosts: true}, {l: ours, addr: "2", nproc: 2}, {l: ours, addr: "3"}},
-		"torchrun hosts, muster leads": {{l: theirs, addr: "2", hosts: true}, {l: ours, addr: "1", nproc: 3}},
-		"muster hosts two of torchrun": {
-			{l: ours, addr: "2", hosts: true, nproc: 2}, {l: theirs, addr: "1"}, {l: theirs, addr: "3"}},
+	tests := map[string]struct {
+		peers  []peer
+		static bool
+		store  bool // a `muster store` holds the rendezvous
+	}{
+		"muster hosts and leads": {peers: []peer{{l: ours, addr: "1", hosts: true}, {l: theirs, addr: "2", nproc: 2}}},
+		"muster hosts, torchrun leads": {peers: []peer{
+			{l: ours, addr: "2", hosts: true}, {l: theirs, addr: "1", nproc: 2}, {l: ours, addr: "3"}}},
+		"torchrun hosts and leads": {peers: []peer{
+			{l: theirs, addr: "1", hosts: true}, {l: ours, addr: "2", nproc: 2}, {l: ours, addr: "3"}}},
+		"torchrun hosts, muster leads": {peers: []peer{{l: theirs, addr: "2", hosts: true}, {l: ours, addr: "1", nproc: 3}}},
+		"muster hosts two of torchrun": {peers: []peer{
+			{l: ours, addr: "2", hosts: true, nproc: 2}, {l: theirs, addr: "1"}, {l: theirs, addr: "3"}}},
+		"muster store hosts":     {store: true, peers: []peer{{l: theirs, addr: "2"}, {l: ours, addr: "1", nproc: 2}}},
+		"static, muster leads":   {static: true, peers: []peer{{l: ours, addr: "0", nproc: 2}, {l: theirs, addr: "1"}}},
+		"static, torchrun leads": {static: true, peers: []peer{{l: theirs, addr: "0", nproc: 2}, {l: ours, addr: "1"}}},
 	}
 	for _, name := range slices.Sorted(maps.Keys(tests)) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			peers := tests[name]
+			tt := tests[name]
 			dir := t.TempDir()
-			m := newMixed(t, itoa(len(peers)), "", "dump "+dir, "exit 0")
-			wantAll(m.startAll(peers...), 0)
-			nprocs := sizes(peers)
+			m := newMixed(t, itoa(len(tt.peers)), "", "dump "+dir, "exit 0")
+			m.static = tt.static
+			if tt.store {
+				m.startStore()
+			}
+			wantAll(m.startAll(tt.peers...), 0)
+			nprocs := sizes(tt.peers)
 			n := 0
 			for _, nproc := range nprocs {
 				n += nproc
@@ -213,6 +228,104 @@ func TestMixedMeets(t *testing.T) {
 			agree(t, workers, nprocs)
 			if got := workers[0].Env["MASTER_ADDR"]; got != "127.0.0.1" {
 				t.Errorf("MASTER_ADDR is %q, want the address of rank 0", got)
+			}
+		})
+	}
+}
+
+// startStore starts a `muster store` at the job's endpoint.
+func (m *mixedJob) startStore() {
+	m.t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	store := start(m.t, launcher{"muster store", []string{filepath.Join(bin, "muster"), "store"}},
+		setup{stdout: w}, "--host 127.0.0.1 --port "+itoa(m.port))
+	w.Close()
+	defer r.Close()
+	if line, err := bufio.NewReader(r).ReadString('\n'); err != nil {
+		m.t.Fatalf("muster store: %q, %v\n%s", line, err, store.console())
+	}
+}
+
+// Agents of both kinds train one model, with the same losses whoever leads.
+func TestMixedTrains(t *testing.T) {
+	t.Parallel()
+	ours, theirs := muster(t), torchrun(t)
+	tests := map[string][]peer{
+		"muster hosts and leads":   {{l: ours, addr: "1", hosts: true}, {l: theirs, addr: "2"}},
+		"torchrun hosts and leads": {{l: theirs, addr: "1", hosts: true}, {l: ours, addr: "2"}},
+	}
+	losses := make(chan []string, len(tests))
+	t.Cleanup(func() {
+		if t.Failed() || t.Skipped() {
+			return
+		}
+		if diff := cmp.Diff(<-losses, <-losses); diff != "" {
+			t.Errorf("losses depend on who leads:\n%s", diff)
+		}
+	})
+	for _, name := range slices.Sorted(maps.Keys(tests)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMixed(t, "2", "")
+			m.env = withPython(t).env
+			m.program = []string{example("train_ddp.py"), "--epochs", "2"}
+			agents := m.startAll(tests[name]...)
+			wantAll(agents, 0)
+			out := agents[0].out() + agents[1].out()
+			for _, line := range []string{"rank 0 of 2", "rank 1 of 2"} {
+				if !strings.Contains(out, line) {
+					t.Errorf("no %q in\n%s", line, out)
+				}
+			}
+			epochs := grep(agents[0].out(), "^epoch")
+			if len(epochs) != 2 {
+				t.Errorf("rank 0 printed %q", agents[0].out())
+			}
+			losses <- epochs
+		})
+	}
+}
+
+// onceFails is a worker whose rank 1 fails the first time, while rank 0 is in a
+// collective operation with it.
+const onceFails = `
+import os, sys
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+t = torch.ones(1)
+dist.all_reduce(t)
+if rank == 1 and not os.path.exists(sys.argv[1]):
+    open(sys.argv[1], "w").close()
+    os._exit(3)
+dist.all_reduce(t)
+print(f"rank {rank}: {int(t.item())}", flush=True)
+dist.destroy_process_group()
+`
+
+// After a failure the workers meet again at the second attempt, which with
+// torchrun as rank 0 needs a store that it would not empty.
+func TestMixedTrainsAgain(t *testing.T) {
+	t.Parallel()
+	ours, theirs := muster(t), torchrun(t)
+	tests := map[string][]peer{
+		"muster hosts and leads":       {{l: ours, addr: "1", hosts: true}, {l: theirs, addr: "2"}},
+		"muster hosts, torchrun leads": {{l: ours, addr: "2", hosts: true}, {l: theirs, addr: "1"}},
+		"torchrun hosts and leads":     {{l: theirs, addr: "1", hosts: true}, {l: ours, addr: "2"}},
+	}
+	for _, name := range slices.Sorted(maps.Keys(tests)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMixed(t, "2", "--max-restarts 1")
+			m.env = withPython(t).env
+			m.program = []string{script(t, "once_fails.py", onceFails), filepath.Join(t.TempDir(), "failed")}
+			agents := m.startAll(tests[name]...)
+			wantAll(agents, 0)
+			if out := agents[0].out() + agents[1].out(); !strings.Contains(out, "rank 0: 4") || !strings.Contains(out, "rank 1: 4") {
+				t.Errorf("workers printed %q", out)
 			}
 		})
 	}
