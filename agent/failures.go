@@ -129,8 +129,8 @@ func (a *Agent) hear(at *attempt) {
 	if err == nil {
 		text, err = patientGet(at.life, s, failedKey)
 	}
-	if at.life.Err() != nil {
-		return
+	if at.life.Err() != nil || errors.Is(err, store.ErrClosed) {
+		return // the loss of the rendezvous is news of its own
 	}
 	var rec *record
 	if err == nil {

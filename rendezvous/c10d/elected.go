@@ -48,7 +48,7 @@ func (h *many) listenForElection(ctx context.Context) error {
 		return nil
 	}
 	server, err := tcpstore.Listen(tcpstore.ServerConfig{
-		Addr: net.JoinHostPort(h.cfg.Settings.Bind, "0"), Allow: h.cfg.Settings.Allow, Logger: h.log,
+		Addr: net.JoinHostPort(h.cfg.Settings.Bind, "0"), Allow: h.cfg.Settings.Allow, KeepAlive: h.cfg.Settings.KeepAliveLimit(), Logger: h.log,
 	})
 	if err != nil {
 		return err
@@ -185,7 +185,8 @@ func (h *many) follow(ctx context.Context, leader election.Leader, lost <-chan s
 		h.agents = h.server.Store()
 		conn, err = h.server.ServeSession(sessionName)
 	} else {
-		cfg := tcpstore.ClientConfig{Addr: leader.Addr, Timeout: h.cfg.Settings.KeepAliveLimit(), Logger: h.log}
+		limit := h.cfg.Settings.KeepAliveLimit()
+		cfg := tcpstore.ClientConfig{Addr: leader.Addr, Timeout: limit, KeepAlive: limit, Logger: h.log}
 		if conn, err = tcpstore.DialSession(ctx, cfg, sessionName); err == nil {
 			if h.client, err = tcpstore.Dial(ctx, cfg); err != nil {
 				conn.Close()

@@ -239,7 +239,8 @@ func (h *many) connect(ctx context.Context) (carrier, error) {
 		}
 		// Another process of this host has the port: an agent of the same job.
 	}
-	cfg := tcpstore.ClientConfig{Addr: h.endpoint(), Timeout: h.cfg.Settings.ReadTimeout, Logger: h.log}
+	cfg := tcpstore.ClientConfig{Addr: h.endpoint(), Timeout: h.cfg.Settings.ReadTimeout, KeepAlive: h.cfg.Settings.KeepAliveLimit(), OnRetry: h.tellRetry(), Logger: h.log}
+	defer h.cfg.tellWaiting(rendezvous.Waiting{})
 	conn, err := tcpstore.DialSession(ctx, cfg, sessionName)
 	if err != nil && !errors.Is(err, tcpstore.ErrNoSession) {
 		return nil, err
@@ -258,6 +259,18 @@ func (h *many) connect(ctx context.Context) (carrier, error) {
 		return newShared(ctx, h)
 	}
 	return h.greet(ctx, conn)
+}
+
+// tellRetry returns what tells the user now and then that the endpoint cannot be
+// reached yet.
+func (h *many) tellRetry() func(*tcpstore.ConnectError, time.Duration) {
+	next := time.Now().Add(statusInterval)
+	return func(err *tcpstore.ConnectError, left time.Duration) {
+		if now := time.Now(); !now.Before(next) {
+			next = now.Add(statusInterval)
+			h.cfg.tellWaiting(rendezvous.Waiting{Note: fmt.Sprintf("the rendezvous cannot be reached yet: %v; giving up in %v", err, left.Round(time.Second))})
+		}
+	}
 }
 
 // greet begins a session, which ends conn.
@@ -282,7 +295,7 @@ func (h *many) listen() error {
 		addr = net.JoinHostPort(bind, strconv.Itoa(h.port))
 	}
 	server, err := tcpstore.Listen(tcpstore.ServerConfig{
-		Addr: addr, Allow: h.cfg.Settings.Allow, Logger: h.log,
+		Addr: addr, Allow: h.cfg.Settings.Allow, KeepAlive: h.cfg.Settings.KeepAliveLimit(), Logger: h.log,
 		Prepare: func(s *tcpstore.Server) { h.rooms = Serve(s, h.log) },
 	})
 	if err != nil {
@@ -327,6 +340,10 @@ func (h *many) startWatching(c carrier, round int) {
 		c.watch(ctx, round, func(change rendezvous.Change) bool {
 			select {
 			case changes <- change:
+				if change.Kind == rendezvous.Disconnected && h.client != nil {
+					// Calls that are blocked would wait for a host that does not answer.
+					h.client.Close()
+				}
 				return true
 			case <-ctx.Done():
 				return false

@@ -50,7 +50,7 @@ func (h *many) static(ctx context.Context) (carrier, error) {
 		return h.greet(ctx, conn)
 	}
 
-	cfg := tcpstore.ClientConfig{Addr: h.endpoint(), Timeout: h.cfg.Settings.Timeout, Logger: h.log}
+	cfg := tcpstore.ClientConfig{Addr: h.endpoint(), Timeout: h.cfg.Settings.Timeout, KeepAlive: h.cfg.Settings.KeepAliveLimit(), Logger: h.log}
 	conn, err := tcpstore.DialSession(ctx, cfg, sessionName)
 	if err != nil && !errors.Is(err, tcpstore.ErrNoSession) {
 		return nil, err
