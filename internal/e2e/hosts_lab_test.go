@@ -4,12 +4,14 @@ package e2e
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -38,6 +40,8 @@ type site struct {
 	// env is added to the agents'.
 	env []string
 	all []hostReport
+	// wrote says that a console has something new.
+	wrote chan struct{}
 }
 
 // hostWorker is a worker of few milliseconds. It says when it is up and when it is
@@ -68,6 +72,7 @@ func newSite(t testing.TB, hosts int) *site {
 	s := &site{
 		t: t, lab: lab, runID: fmt.Sprintf("run%d", sites.Add(1)), board: newBoard(t),
 		dir: t.TempDir(), script: script(t, "worker", hostWorker), pipes: map[string]*os.File{},
+		wrote: make(chan struct{}, 1),
 	}
 	for _, h := range lab.Hosts() {
 		path := filepath.Join(s.dir, h.Name)
@@ -99,7 +104,10 @@ func (s *site) start(host int, flags string) *job {
 		program = []string{s.script}
 	}
 	h := s.lab.Host(host)
-	j := onHost(s.t, h, s.env, slices.Concat([]string{filepath.Join(bin, "muster")}, strings.Fields(all), program)...)
+	j := onHost(s.t, h, s.wrote, errand{
+		argv: slices.Concat([]string{filepath.Join(bin, "muster")}, strings.Fields(all), program),
+		env:  append([]string{envBoard + "=" + s.board.path, "MUSTER_E2E_DIR=" + s.dir, "LOGLEVEL=INFO"}, s.env...),
+	})
 	j.l.name = fmt.Sprintf("agent on %s", h.Name)
 	s.agents = append(s.agents, j)
 	return j
@@ -115,33 +123,109 @@ func (s *site) startAll(n int, flags string) []*job {
 	return agents
 }
 
-// onHost starts a command on a host as a job.
-func onHost(t testing.TB, h *netlab.Host, env []string, argv ...string) *job {
+// An errand is what to start on a host.
+type errand struct {
+	argv  []string
+	env   []string // added to the usual environment
+	stdin *os.File // default /dev/null
+}
+
+// onHost starts something on a host as a job. It says on wrote when there is output.
+func onHost(t testing.TB, h *netlab.Host, wrote chan<- struct{}, e errand) *job {
 	t.Helper()
 	j := &job{
-		t: t, l: launcher{name: fmt.Sprintf("%s on %s", filepath.Base(argv[0]), h.Name)}, ended: make(chan struct{}),
+		t: t, l: launcher{name: fmt.Sprintf("%s on %s", filepath.Base(e.argv[0]), h.Name)}, ended: make(chan struct{}),
 		tag: fmt.Sprintf("%d-%d", os.Getpid(), jobs.Add(1)), tmp: t.TempDir(), gate: newGate(t),
 	}
-	j.cmd = exec.Command(argv[0], argv[1:]...)
+	j.cmd = exec.Command(e.argv[0], e.argv[1:]...)
+	if e.stdin != nil {
+		j.cmd.Stdin = e.stdin
+	}
 	j.cmd.Env = append(usualEnv(), "TMPDIR="+j.tmp, envTag+"="+j.tag, "HOST="+h.Name)
-	j.cmd.Env = append(j.cmd.Env, env...)
+	j.cmd.Env = append(j.cmd.Env, e.env...)
+	var copying sync.WaitGroup
+	var ends []*os.File
 	for i := range j.outErr {
 		f, err := os.Create(filepath.Join(j.tmp, "console"+itoa(i)))
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { f.Close() })
-		j.outErr[i] = f
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		j.outErr[i], ends = f, append(ends, w)
+		copying.Go(func() {
+			defer f.Close()
+			defer r.Close()
+			io.Copy(&teller{f, wrote}, r)
+		})
 	}
-	j.cmd.Stdout, j.cmd.Stderr = j.outErr[0], j.outErr[1]
-	if err := h.Start(j.cmd); err != nil {
+	j.cmd.Stdout, j.cmd.Stderr = ends[0], ends[1]
+	err := h.Start(j.cmd)
+	for _, w := range ends {
+		w.Close()
+	}
+	t.Cleanup(copying.Wait)
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(j.destroy)
+	copied := make(chan struct{})
+	go func() { copying.Wait(); close(copied) }()
 	go func() {
 		defer close(j.ended)
 		j.cmd.Wait()
+		select { // processes that it has left behind may have the pipes
+		case <-copied:
+		case <-time.After(5 * time.Second):
+		}
 	}()
+	return j
+}
+
+// A teller is a file that says on a channel when it was written to.
+type teller struct {
+	*os.File
+	wrote chan<- struct{}
+}
+
+func (w *teller) Write(b []byte) (int, error) {
+	n, err := w.File.Write(b)
+	select {
+	case w.wrote <- struct{}{}:
+	default:
+	}
+	return n, err
+}
+
+// ReadFrom hides that of the file, which would not tell.
+func (w *teller) ReadFrom(r io.Reader) (int64, error) {
+	return io.Copy(struct{ io.Writer }{w}, r)
+}
+
+// untilSays waits until something that runs on a host has written a text.
+func (s *site) untilSays(j *job, text string) {
+	s.t.Helper()
+	timeout := time.After(patience)
+	for !strings.Contains(j.out()+j.errs(), text) {
+		select {
+		case <-s.wrote:
+		case <-j.ended:
+			if !strings.Contains(j.out()+j.errs(), text) {
+				s.fatalf("%s ended without saying %q\n%s", j.l.name, text, j.console())
+			}
+		case <-timeout:
+			s.fatalf("%s does not say %q\n%s", j.l.name, text, j.console())
+		}
+	}
+}
+
+// serve starts a program on a host that others need, and waits until it says text.
+func (s *site) serve(host int, text string, argv ...string) *job {
+	s.t.Helper()
+	j := onHost(s.t, s.lab.Host(host), s.wrote, errand{argv: argv})
+	s.untilSays(j, text)
 	return j
 }
 

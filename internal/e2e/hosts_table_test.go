@@ -4,8 +4,10 @@ package e2e
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"sync"
+	"testing"
 )
 
 // A hostsTable is what happened in each cell of the matrix.
@@ -34,4 +36,19 @@ func (h *hostsTable) String() string {
 		}
 	}
 	return b.String()
+}
+
+// write writes the table into docs/reliability.md, in place of the one that is there.
+func (h *hostsTable) write(t testing.TB) {
+	t.Helper()
+	const path, begin, end = "../../docs/reliability.md", "<!-- matrix -->\n", "<!-- end of matrix -->\n"
+	text := contents(t, path)
+	head, rest, ok := strings.Cut(text, begin)
+	_, tail, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no %s… %s", path, begin, end)
+	}
+	if err := os.WriteFile(path, []byte(head+begin+h.String()+"\n"+end+tail), 0o644); err != nil {
+		t.Fatal(err)
+	}
 }

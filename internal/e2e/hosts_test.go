@@ -5,29 +5,13 @@ package e2e
 import (
 	"flag"
 	"fmt"
+	"slices"
+	"syscall"
 	"testing"
 	"time"
 )
 
 var updateReliability = flag.Bool("update-reliability", false, "measure again and write docs/reliability.md")
-
-// A hostsCarrier is a way in which the agents of a job on many hosts meet.
-type hostsCarrier struct {
-	name  string
-	hosts int // beside the three of the workers
-	// prepare starts what the carrier needs, and sets the agents' flags.
-	prepare func(s *site)
-	// endsWith0: the job cannot outlive host 0.
-	endsWith0 bool
-	// fixed: the number of hosts cannot change.
-	fixed bool
-}
-
-var hostsCarriers = []hostsCarrier{
-	{name: "c10d", endsWith0: true, prepare: func(s *site) {
-		s.flags = func(int) string { return "--rdzv-backend c10d --rdzv-endpoint host0:29400 --rdzv-conf " + limit3 }
-	}},
-}
 
 // A hostsRow is something that happens to a job, and what is to follow.
 type hostsRow struct {
@@ -39,11 +23,18 @@ var hostsRows = []hostsRow{
 	{"start", rowStart},
 	{"worker failure, restarts left", rowRestart},
 	{"worker failure, no restarts left", rowFail},
+	{"agent killed", rowKilled},
+	{"host cut off", rowCut},
+	{"host joins", rowJoins},
+	{"host leaves cleanly", rowLeaves},
+	{"spare host", rowSpare},
+	{"agent of rank 0 killed", rowKilled0},
+	{"host of rank 0 lost", rowLost0},
+	{"holder of the rendezvous lost", rowLostHolder},
 }
 
 // TestHosts is the matrix of carriers and events.
 func TestHosts(t *testing.T) {
-	t.Parallel()
 	table := newHostsTable()
 	t.Run("matrix", func(t *testing.T) {
 		for _, c := range hostsCarriers {
@@ -52,8 +43,11 @@ func TestHosts(t *testing.T) {
 					if !*updateReliability {
 						t.Parallel()
 					}
+					if why := c.not[row.name]; why != "" {
+						table.set(c.name, row.name, why)
+						return
+					}
 					s := newSite(t, 3+c.hosts)
-					s.env = []string{envBoard + "=" + s.board.path, "MUSTER_E2E_DIR=" + s.dir}
 					c.prepare(s)
 					text := row.run(s, &c)
 					table.set(c.name, row.name, text)
@@ -63,35 +57,35 @@ func TestHosts(t *testing.T) {
 		}
 	})
 	t.Log("\n" + table.String())
+	if *updateReliability && !t.Failed() {
+		table.write(t)
+	}
 }
 
 // ms is a duration as the table has it.
 func ms(d time.Duration) string {
-	if d >= 10*time.Second {
-		return fmt.Sprintf("%.0f s", d.Seconds())
-	}
 	if d >= time.Second {
 		return fmt.Sprintf("%.1f s", d.Seconds())
 	}
 	return fmt.Sprintf("%d ms", d.Milliseconds())
 }
 
-func rowStart(s *site, _ *hostsCarrier) string {
-	began := time.Now()
-	agents := s.startAll(3, "--nnodes 3")
-	up := s.await(began, 3, "up", 3)
+// up waits until n workers run together that were started after a time, and
+// returns when the last of them did.
+func (s *site) up(since time.Time, n int) time.Time {
+	s.t.Helper()
+	up := s.await(since, n, "up", n)
 	s.agree(up)
-	s.finish(agents...)
-	return "all workers run " + ms(last(up).Sub(began)) + " after the first agent was started"
+	return last(up)
 }
 
-// agree checks that workers have different ranks and one meeting point.
+// agree checks that workers have different ranks and hosts and one meeting point.
 func (s *site) agree(up []hostReport) {
 	s.t.Helper()
 	ranks, hosts := map[int]bool{}, map[string]bool{}
 	for _, r := range up {
 		ranks[r.rank], hosts[r.host] = true, true
-		if r.master != up[0].master || r.world != len(up) || r.rank >= r.world {
+		if r.master != up[0].master || r.restart != up[0].restart || r.rank >= len(up) {
 			s.fatalf("workers do not agree: %+v", up)
 		}
 	}
@@ -100,38 +94,204 @@ func (s *site) agree(up []hostReport) {
 	}
 }
 
-func rowRestart(s *site, _ *hostsCarrier) string {
-	agents := s.startAll(3, "--nnodes 3 --max-restarts 1")
-	s.await(time.Time{}, 3, "up", 3)
-	failed := time.Now()
-	s.order(1, 3)
-	term := s.await(failed, 2, "term", 3)
-	up := s.await(failed, 3, "up", 3)
-	s.agree(up)
-	for _, r := range up {
-		if r.restart != 1 {
-			s.fatalf("the second attempt has restart count %d, want 1: %+v", r.restart, r)
+// rankOn is the rank of a host's worker that has reported last.
+func (s *site) rankOn(host int) int {
+	s.t.Helper()
+	for _, r := range slices.Backward(s.all) {
+		if r.host == s.lab.Host(host).Name {
+			return r.rank
 		}
 	}
+	s.fatalf("no worker on host%d", host)
+	return -1
+}
+
+func rowStart(s *site, _ *hostsCarrier) string {
+	began := time.Now()
+	agents := s.startAll(3, "--nnodes 3")
+	started := time.Now()
+	up := s.up(began, 3)
 	s.finish(agents...)
-	return "the other hosts' workers are stopped after " + ms(last(term).Sub(failed)) + ", all run again after " + ms(last(up).Sub(failed))
+	return "all workers run " + ms(up.Sub(started)) + " after the last agent was started"
+}
+
+func rowRestart(s *site, _ *hostsCarrier) string {
+	agents := s.startAll(3, "--nnodes 3 --max-restarts 1")
+	s.up(time.Time{}, 3)
+	failed := time.Now()
+	s.order(1, 3)
+	term := last(s.await(failed, 2, "term", 3))
+	up := s.up(failed, 3)
+	if n := s.all[len(s.all)-1].restart; n != 1 {
+		s.fatalf("the second attempt has restart count %d, want 1", n)
+	}
+	s.finish(agents...)
+	return "the other hosts' workers are told to stop after " + ms(term.Sub(failed)) + ", all run again after " + ms(up.Sub(failed))
 }
 
 func rowFail(s *site, _ *hostsCarrier) string {
 	agents := s.startAll(3, "--nnodes 3")
-	up := s.await(time.Time{}, 3, "up", 3)
-	rank := 0
-	for _, r := range up {
-		if r.host == "host1" {
-			rank = r.rank
-		}
-	}
+	s.up(time.Time{}, 3)
 	failed := time.Now()
 	s.order(1, 3)
-	term := s.await(failed, 2, "term", 3)
+	term := last(s.await(failed, 2, "term", 3))
 	ended := s.want(1, agents...)
 	for _, j := range agents {
-		j.says(fmt.Sprintf("rank %d", rank), "host1", "exit code 3")
+		j.says(fmt.Sprintf("rank %d", s.rankOn(1)), "host1", "exit code 3")
 	}
-	return "the other hosts' workers are stopped after " + ms(last(term).Sub(failed)) + ", all agents end with the cause after " + ms(ended.Sub(failed))
+	return "the other hosts' workers are told to stop after " + ms(term.Sub(failed)) + ", all agents end after " + ms(ended.Sub(failed)) +
+		"; each report names host, rank and cause"
+}
+
+// nodes is --nnodes for three hosts of which one may be lost.
+func (c *hostsCarrier) nodes() string {
+	if c.fixed {
+		return "--nnodes 3"
+	}
+	return "--nnodes 2:3"
+}
+
+// goOn waits until the hosts that are left run again after one is gone, and
+// finishes the job. Where the number of hosts is fixed another agent takes the place
+// of that on host 2.
+func (s *site) goOn(c *hostsCarrier, since time.Time, agents ...*job) string {
+	s.t.Helper()
+	n, after := len(agents), "the others run without it after "
+	if c.fixed {
+		term := last(s.await(since, n, "term", n+1))
+		after = "the others' workers are told to stop after " + ms(term.Sub(since)) + "; with another agent in its place all run again after "
+		since = time.Now()
+		agents = append(agents, s.start(2, c.nodes()))
+		n++
+	}
+	up := s.up(since, n)
+	if n := s.all[len(s.all)-1].restart; n != 0 {
+		s.fatalf("%d restarts were counted, want none", n)
+	}
+	s.finish(agents...)
+	return after + ms(up.Sub(since))
+}
+
+func rowKilled(s *site, c *hostsCarrier) string {
+	agents := s.startAll(3, c.nodes())
+	s.up(time.Time{}, 3)
+	killed := time.Now()
+	agents[2].signal(syscall.SIGKILL)
+	agents[2].noneLeft(10 * time.Second)
+	return s.goOn(c, killed, agents[:2]...) + "; its own worker is dead too"
+}
+
+func rowCut(s *site, c *hostsCarrier) string {
+	agents := s.startAll(3, c.nodes())
+	s.up(time.Time{}, 3)
+	cut := time.Now()
+	s.lab.Host(2).Unplug()
+	text := ""
+	if !c.fixed {
+		text = s.goOn(c, cut, agents[:2]...)
+	}
+	ended := s.want(1, agents[2])
+	if c.fixed {
+		s.lab.Host(2).Plug()
+		text = s.goOn(c, cut, agents[:2]...)
+	}
+	return text + "; the agent that is cut off ends its worker and itself after " + ms(ended.Sub(cut))
+}
+
+func rowJoins(s *site, c *hostsCarrier) string {
+	agents := s.startAll(2, c.nodes())
+	s.up(time.Time{}, 2)
+	joins := time.Now()
+	agents = append(agents, s.start(2, c.nodes()))
+	up := s.up(joins, 3)
+	s.finish(agents...)
+	return "all run with it " + ms(up.Sub(joins)) + " after its agent was started"
+}
+
+func rowLeaves(s *site, c *hostsCarrier) string {
+	agents := s.startAll(3, c.nodes())
+	s.up(time.Time{}, 3)
+	leaves := time.Now()
+	agents[2].signal(syscall.SIGTERM)
+	s.want(1, agents[2])
+	return s.goOn(c, leaves, agents[:2]...)
+}
+
+func rowSpare(s *site, _ *hostsCarrier) string {
+	agents := s.startAll(2, "--nnodes 2")
+	s.up(time.Time{}, 2)
+	spare := s.start(2, "--nnodes 2")
+	s.untilSays(spare, "spare")
+	done := time.Now()
+	s.order(0, 0)
+	s.order(1, 0)
+	ended := s.want(0, append(agents, spare)...)
+	return "it waits, and ends with status 0 with the job, " + ms(ended.Sub(done)) + " after the last worker was told to exit"
+}
+
+// agentOf0 returns the agent of rank 0, and the others.
+func (s *site) agentOf0(agents []*job) (zero *job, others []*job) {
+	s.t.Helper()
+	for _, j := range agents {
+		if s.rankOn(s.hostOf(j)) == 0 {
+			zero = j
+		} else {
+			others = append(others, j)
+		}
+	}
+	return zero, others
+}
+
+// allEnd waits until agents have ended because nobody holds the rendezvous.
+func (s *site) allEnd(c *hostsCarrier, since time.Time, agents ...*job) string {
+	s.t.Helper()
+	ended := s.want(1, agents...)
+	for _, j := range agents {
+		j.says("lost the connection to the rendezvous", "a "+c.backend+" job cannot outlive it")
+	}
+	return "the job ends: every other agent stops its worker and ends with an error that says why after " + ms(ended.Sub(since))
+}
+
+func rowKilled0(s *site, c *hostsCarrier) string {
+	agents := s.startAll(3, c.nodes())
+	s.up(time.Time{}, 3)
+	zero, others := s.agentOf0(agents)
+	if c.endsWith0 {
+		zero, others = agents[0], agents[1:]
+	}
+	killed := time.Now()
+	zero.signal(syscall.SIGKILL)
+	zero.noneLeft(10 * time.Second)
+	if c.endsWith0 {
+		return s.allEnd(c, killed, others...)
+	}
+	return s.goOn(c, killed, others...)
+}
+
+func rowLost0(s *site, c *hostsCarrier) string {
+	agents := s.startAll(3, c.nodes())
+	s.up(time.Time{}, 3)
+	zero, others := s.agentOf0(agents)
+	if c.endsWith0 {
+		zero, others = agents[0], agents[1:]
+	}
+	lost := time.Now()
+	s.lab.Host(s.hostOf(zero)).PowerOff()
+	if c.endsWith0 {
+		return s.allEnd(c, lost, others...)
+	}
+	return s.goOn(c, lost, others...)
+}
+
+func rowLostHolder(s *site, c *hostsCarrier) string {
+	agents := s.startAll(3, c.nodes())
+	s.up(time.Time{}, 3)
+	lost := time.Now()
+	if c.holder == nil {
+		s.lab.Host(3).PowerOff()
+		return s.allEnd(c, lost, agents...)
+	}
+	holder := c.holder(s)
+	s.lab.Host(holder).PowerOff()
+	return s.goOn(c, lost, slices.DeleteFunc(agents, func(j *job) bool { return s.hostOf(j) == holder })...)
 }

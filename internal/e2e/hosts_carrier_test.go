@@ -1,0 +1,82 @@
+//go:build linux
+
+package e2e
+
+import (
+	"fmt"
+	"path/filepath"
+
+	"github.com/muster-run/muster/internal/pypeer"
+)
+
+// A hostsCarrier is a way in which the agents of a job on many hosts meet.
+type hostsCarrier struct {
+	name, backend string
+	hosts         int // beside the three of the workers
+	// prepare starts what the carrier needs, and sets the agents' flags.
+	prepare func(s *site)
+	// endsWith0: host 0 holds the rendezvous, and the job cannot outlive it.
+	endsWith0 bool
+	// fixed: the number of hosts cannot change.
+	fixed bool
+	// holder returns the host that holds the rendezvous for now. Nil where that is
+	// always host 3, which the job cannot outlive.
+	holder func(s *site) int
+	// not says why there is nothing to test in a row.
+	not map[string]string
+}
+
+const (
+	sameAs0    = "see above: the agent of rank 0 holds it"
+	fixedHosts = "the number of hosts is fixed"
+)
+
+var hostsCarriers = []hostsCarrier{
+	{
+		name: "c10d", backend: "c10d", endsWith0: true, prepare: meetAt(0),
+		not: map[string]string{"holder of the rendezvous lost": sameAs0},
+	},
+	{
+		name: "c10d, muster store", backend: "c10d", hosts: 1,
+		prepare: func(s *site) {
+			s.serve(3, "listening on", filepath.Join(bin, "muster"), "store", "--port", "29400")
+			meetAt(3)(s)
+		},
+	},
+	{
+		name: "c10d, PyTorch's store", backend: "c10d", hosts: 1,
+		prepare: func(s *site) {
+			s.serve(3, "ready", pypeer.Python(s.t), "-c", pythonStore)
+			meetAt(3)(s)
+		},
+	},
+	{
+		name: "static", backend: "static", endsWith0: true, fixed: true,
+		prepare: func(s *site) {
+			s.flags = func(host int) string {
+				return fmt.Sprintf("--node-rank %d --master-addr host0 --master-port 29400 --rdzv-conf %s", host, limit3)
+			}
+		},
+		not: map[string]string{
+			"holder of the rendezvous lost": sameAs0,
+			"host joins":                    fixedHosts,
+			"spare host":                    fixedHosts,
+		},
+	},
+}
+
+// meetAt makes the agents meet at a host, by the backend c10d.
+func meetAt(host int) func(s *site) {
+	return func(s *site) {
+		s.flags = func(int) string {
+			return fmt.Sprintf("--rdzv-backend c10d --rdzv-endpoint host%d:29400 --rdzv-conf %s", host, limit3)
+		}
+	}
+}
+
+const pythonStore = `
+import torch.distributed as dist, signal
+store = dist.TCPStore("host3", 29400, is_master=True, wait_for_workers=False)
+print("ready", flush=True)
+signal.pause()
+`
