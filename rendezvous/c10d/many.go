@@ -239,7 +239,8 @@ func (h *many) connect(ctx context.Context) (carrier, error) {
 		}
 		// Another process of this host has the port: an agent of the same job.
 	}
-	cfg := tcpstore.ClientConfig{Addr: h.endpoint(), Timeout: h.cfg.Settings.ReadTimeout, KeepAlive: h.cfg.Settings.KeepAliveLimit(), Logger: h.log}
+	cfg := tcpstore.ClientConfig{Addr: h.endpoint(), Timeout: h.cfg.Settings.ReadTimeout, KeepAlive: h.cfg.Settings.KeepAliveLimit(), OnRetry: h.tellRetry(), Logger: h.log}
+	defer h.cfg.tellWaiting(rendezvous.Waiting{})
 	conn, err := tcpstore.DialSession(ctx, cfg, sessionName)
 	if err != nil && !errors.Is(err, tcpstore.ErrNoSession) {
 		return nil, err
@@ -258,6 +259,18 @@ func (h *many) connect(ctx context.Context) (carrier, error) {
 		return newShared(ctx, h)
 	}
 	return h.greet(ctx, conn)
+}
+
+// tellRetry returns what tells the user now and then that the endpoint cannot be
+// reached yet.
+func (h *many) tellRetry() func(*tcpstore.ConnectError, time.Duration) {
+	next := time.Now().Add(statusInterval)
+	return func(err *tcpstore.ConnectError, left time.Duration) {
+		if now := time.Now(); !now.Before(next) {
+			next = now.Add(statusInterval)
+			h.cfg.tellWaiting(rendezvous.Waiting{Note: fmt.Sprintf("the rendezvous cannot be reached yet: %v; giving up in %v", err, left.Round(time.Second))})
+		}
+	}
 }
 
 // greet begins a session, which ends conn.

@@ -34,6 +34,9 @@ type ClientConfig struct {
 	// seconds. On Linux a connection also ends if the server takes
 	// nothing of what was sent for that long.
 	KeepAlive time.Duration
+	// OnRetry, if not nil, is called when an attempt to connect has failed and
+	// another one follows, with how long that may go on.
+	OnRetry func(err *ConnectError, left time.Duration)
 	// Logger is told once when the server does not answer at first and the
 	// client goes on trying. Default slog.Default().
 	Logger *slog.Logger

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -151,7 +152,16 @@ func TestDialRetries(t *testing.T) {
 		io.Copy(nc, to)
 	})
 	log := &logBuffer{}
-	c, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: addr, Logger: slog.New(slog.NewTextHandler(log, nil))})
+	var retries []int
+	c, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{
+		Addr: addr, Logger: slog.New(slog.NewTextHandler(log, nil)),
+		OnRetry: func(err *tcpstore.ConnectError, left time.Duration) {
+			if left <= 0 || left > tcpstore.DefaultTimeout || err.Err == nil {
+				t.Errorf("OnRetry: %v, %v left", err, left)
+			}
+			retries = append(retries, err.Attempts)
+		},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,11 +171,14 @@ func TestDialRetries(t *testing.T) {
 	}
 	mu.Lock()
 	defer mu.Unlock()
-	// 500 ms, then 750 ms, each ± 50 %. Source: the vectors' attempts.
-	for i, want := range []time.Duration{500 * time.Millisecond, 750 * time.Millisecond} {
+	// 10 ms, then 15 ms, each ± 50 %.
+	for i, want := range []time.Duration{10 * time.Millisecond, 15 * time.Millisecond} {
 		if gap := times[i+1].Sub(times[i]); gap < want/2 || gap > want*3/2+time.Second {
 			t.Errorf("attempt %d came after %v, want about %v", i+2, gap, want)
 		}
+	}
+	if !slices.Equal(retries, []int{1, 2}) {
+		t.Errorf("OnRetry after attempts %v", retries)
 	}
 	if n := strings.Count(log.String(), "no answer yet"); n != 1 {
 		t.Errorf("it was logged %d times: %s", n, log)

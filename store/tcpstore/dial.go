@@ -12,12 +12,14 @@ import (
 	"time"
 )
 
-// Delays between two attempts to connect: each ±50 %.
+// Delays between two attempts to connect: each ±50 %. PyTorch's client begins with
+// 500 ms and goes up to a minute, so that a host that comes first may notice the
+// next one a minute late.
 // Source: ExponentialBackoffWithJitter in TCPStore.cpp.
 const (
-	firstDelay  = 500 * time.Millisecond
+	firstDelay  = 10 * time.Millisecond
 	delayFactor = 1.5
-	mostDelay   = 60 * time.Second
+	mostDelay   = 2 * time.Second
 )
 
 // slowAttempt is how long a server may stay silent before the client says so.
@@ -71,11 +73,12 @@ type dialer struct {
 	timeout time.Duration
 	slow    time.Duration // what a first attempt may take before that is logged
 	sockets net.Dialer
+	onRetry func(*ConnectError, time.Duration)
 	log     *slog.Logger
 }
 
 func newDialer(cfg ClientConfig) *dialer {
-	d := &dialer{addr: cfg.Addr, timeout: cfg.Timeout, slow: slowAttempt, log: cfg.Logger, sockets: keepAlive(cfg.KeepAlive).dialer()}
+	d := &dialer{addr: cfg.Addr, timeout: cfg.Timeout, slow: slowAttempt, onRetry: cfg.OnRetry, log: cfg.Logger, sockets: keepAlive(cfg.KeepAlive).dialer()}
 	if d.timeout == 0 {
 		d.timeout = DefaultTimeout
 	}
@@ -129,6 +132,9 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 		}
 		if failure.Attempts == 1 && giveUp.Err() == nil && slow.Stop() {
 			d.log.Info("tcpstore: no answer yet, trying on", "addr", d.addr, "ips", failure.IPs, "err", err, "timeout", d.timeout)
+		}
+		if d.onRetry != nil && giveUp.Err() == nil {
+			d.onRetry(failure, d.timeout-failure.After)
 		}
 		pause := time.NewTimer(time.Duration((0.5 + rand.Float64()) * float64(delay)))
 		select {
