@@ -37,7 +37,9 @@ func (a *Agent) publish(ctx context.Context, at *attempt) error {
 // them. It waits for hosts that are not known to be gone.
 func (a *Agent) gather(ctx context.Context, at *attempt) *failure.Report {
 	own := a.ownReport(at)
-	waiting, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)
+	// The others wait for the report as long as PeerTimeout, so it has to be there
+	// before that.
+	waiting, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout*3/4)
 	defer cancel()
 	// Our agents have said who they are when they started their workers.
 	ours := make([]bool, at.round.WorldSize)
