@@ -1,0 +1,345 @@
+package simnet
+
+import (
+	"time"
+
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/room"
+)
+
+// statusInterval is how often a node that waits asks for whom.
+const statusInterval = 3 * time.Second
+
+// closeTimeout bounds what an agent does about the rendezvous when it ends.
+const closeTimeout = 5 * time.Second
+
+// A phase says what an agent does.
+type phase uint8
+
+const (
+	dialing  phase = iota
+	greeting       // it has said who it is
+	joining        // it waits for its place in a round
+	placed         // it has one and waits to hear where the workers meet
+	opening        // it has rank 0 and makes that place
+	running        // its workers run
+	stopping       // its workers stop, for a new round
+	leaving        // it has said so and waits for the answer
+	closing
+	ended
+)
+
+var phaseNames = [...]string{"dialing", "greeting", "joining", "placed", "opening", "running", "stopping", "leaving", "closing", "ended"}
+
+func (p phase) String() string { return phaseNames[p] }
+
+// An agent is the model of one of muster's: held.meet and held.watch of package
+// c10d on a room.Client, with the part of package agent that starts new rounds.
+type agent struct {
+	s     *sim
+	host  *host
+	node  rendezvous.Node
+	role  string
+	local int // workers
+	conn  *conn
+	phase phase
+	heard time.Duration // when it last got a message
+	spare bool
+	place *room.Message   // of the last round
+	last  int             // the round that it ran last; -1: none
+	inbox []*room.Message // what has come while it was opening
+
+	deadline *timer // of the join
+	status   *timer
+	pings    *timer
+	limit    *timer
+	step     *timer // the end of what it is doing by itself
+}
+
+func (s *sim) startAgent(h *host) *agent {
+	h.started++
+	s.pids++
+	a := &agent{
+		s: s, host: h, last: -1,
+		node: rendezvous.Node{Addr: h.name, PID: s.pids},
+		role: roles[h.id%7%len(roles)], local: 1 + h.id%3,
+	}
+	if s.cfg.Workers > 0 {
+		a.role, a.local = roles[0], s.cfg.Workers
+	}
+	h.agent = a
+	s.agents = append(s.agents, a)
+	s.trace("%s: agent %d starts", h.name, a.node.PID)
+	a.step = s.after(s.cfg.Greet, func() { a.disconnected() })
+	s.dial(h, a, a.greet)
+	return a
+}
+
+var roles = []string{"trainer", "trainer", "reader"}
+
+// time is what the host's clock shows.
+func (h *host) time(s *sim) time.Time { return s.clock().Add(h.skew) }
+
+func (a *agent) greet(c *conn) {
+	if a.phase != dialing {
+		return
+	}
+	cfg := &a.s.cfg
+	a.conn, a.phase = c, greeting
+	a.send(&room.Message{
+		Type: room.Hello, Version: room.Version, RunID: runID, Node: &a.node, Host: a.host.name,
+		MinNodes: cfg.Min, MaxNodes: cfg.Max, LastCall: cfg.LastCall, KeepAlive: cfg.KeepAlive, KeepAliveLimit: cfg.Limit,
+		Role: a.role, LocalWorldSize: a.local, Sent: a.host.time(a.s).UnixNano(),
+	})
+}
+
+func (a *agent) send(m *room.Message) {
+	if a.conn != nil && a.conn.open {
+		a.s.send(a.conn, m)
+	}
+}
+
+// watchLimit ends the session when nothing has been heard for the limit.
+func (a *agent) watchLimit() {
+	a.limit = a.s.after(a.heard+a.s.cfg.Limit-a.s.now, func() {
+		if a.s.now < a.heard+a.s.cfg.Limit {
+			a.watchLimit()
+			return
+		}
+		a.disconnected()
+	})
+}
+
+func (a *agent) ping() {
+	a.pings = a.s.after(a.s.cfg.KeepAlive, func() {
+		a.send(&room.Message{Type: room.Ping, Sent: a.host.time(a.s).UnixNano()})
+		a.ping()
+	})
+}
+
+// join takes part in the next round.
+func (a *agent) join() {
+	a.setPhase(joining)
+	a.setDeadline(a.s.cfg.Join)
+	a.send(&room.Message{Type: room.Join})
+	a.askStatus()
+}
+
+func (a *agent) setPhase(p phase) {
+	if a.phase != p {
+		a.s.trace("%s: %v", a.host.name, p)
+	}
+	a.phase = p
+}
+
+func (a *agent) setDeadline(d time.Duration) {
+	a.deadline.stop()
+	a.deadline = nil
+	if d > 0 {
+		a.deadline = a.s.after(d, func() {
+			a.s.timeouts++
+			a.leave("join timed out", true)
+		})
+	}
+}
+
+func (a *agent) askStatus() {
+	a.status.stop()
+	a.status = a.s.after(statusInterval, func() {
+		a.send(&room.Message{Type: room.Status})
+		a.askStatus()
+	})
+}
+
+func (a *agent) receive(c *conn, m *room.Message) {
+	if a.phase == ended || c != a.conn {
+		return
+	}
+	a.heard = a.s.now
+	switch {
+	case a.phase == greeting:
+		a.greeted(m)
+	case m.Type == room.Pong:
+		a.s.check.offset(a, m)
+	case a.phase == joining || a.phase == placed:
+		a.meet(m)
+	case a.phase == opening:
+		a.inbox = append(a.inbox, m)
+	case a.phase == running:
+		a.watch(m)
+	case a.phase == leaving && m.Type == room.Left, a.phase == closing && m.Type == room.Closed:
+		a.step.stop()
+		a.step.do()
+	}
+	// In other phases nobody looks at what has come.
+}
+
+func (a *agent) greeted(m *room.Message) {
+	a.step.stop()
+	if m.Type != room.Welcome {
+		a.s.check.refused(a, m)
+		a.end("refused: " + m.Error)
+		return
+	}
+	a.s.check.offset(a, m)
+	a.watchLimit()
+	a.ping()
+	a.join()
+}
+
+// meet is held.meet.
+func (a *agent) meet(m *room.Message) {
+	switch m.Type {
+	case room.Spare:
+		if a.spare = m.Redundant; a.spare {
+			a.setDeadline(0)
+		} else {
+			a.setDeadline(a.s.cfg.Join)
+		}
+	case room.Closed:
+		why := "closed"
+		if m.Redundant {
+			why = "closed, as a spare"
+		}
+		a.close(why)
+	case room.Round:
+		a.place, a.spare = m, false
+		a.s.check.placed(a)
+		switch {
+		case m.Published:
+			a.setPhase(opening)
+			a.s.findMaster(a, m.Round, func() { a.run() })
+		case m.Rank == 0:
+			a.setPhase(opening)
+			a.step = a.s.after(a.s.pause(5*time.Millisecond), func() {
+				addr, port := a.s.openMaster(a.host, m.Round)
+				a.send(&room.Message{Type: room.Master, Round: m.Round, Addr: addr, Port: port})
+				a.run()
+			})
+		default:
+			a.setPhase(placed)
+		}
+	case room.Master:
+		if a.phase == placed && m.Round == a.place.Round {
+			a.s.check.master(a, m)
+			a.run()
+		}
+	case room.Change:
+		if a.phase == placed && (m.Round == a.place.Round || m.Kind == rendezvous.Evicted) {
+			a.setPhase(joining)
+			a.send(&room.Message{Type: room.Join})
+		}
+	}
+}
+
+// run is what the agent does between the calls of Next.
+func (a *agent) run() {
+	a.deadline.stop()
+	a.status.stop()
+	a.last = a.place.Round
+	a.setPhase(running)
+	a.s.met(a.host)
+	inbox := a.inbox
+	a.inbox = nil
+	for _, m := range inbox {
+		if a.phase == running {
+			a.watch(m)
+		}
+	}
+}
+
+// watch is held.watch.
+func (a *agent) watch(m *room.Message) {
+	switch {
+	case m.Type == room.Closed:
+		a.close("another node has closed the rendezvous")
+	case m.Type == room.Change && (m.Round == a.place.Round || m.Kind == rendezvous.Evicted):
+		a.restart()
+	}
+}
+
+// restart stops the workers and goes on to the next round.
+func (a *agent) restart() {
+	a.setPhase(stopping)
+	a.step = a.s.after(a.s.pause(a.s.cfg.Stop), a.join)
+}
+
+// fail has a worker fail.
+func (a *agent) fail() {
+	if a.phase == running {
+		a.s.trace("%s: a worker fails", a.host.name)
+		a.restart()
+	}
+}
+
+// leave makes the agent leave the job, or the round that it could not join.
+func (a *agent) leave(why string, timedOut bool) {
+	a.quiet()
+	if a.conn == nil || a.phase < joining {
+		a.end(why)
+		return
+	}
+	a.s.trace("%s: leaves: %s", a.host.name, why)
+	a.setPhase(leaving)
+	a.send(&room.Message{Type: room.Leave})
+	a.step = a.s.after(closeTimeout, func() {
+		if timedOut {
+			a.close(why)
+		} else {
+			a.end(why)
+		}
+	})
+}
+
+// close makes this the job's last round.
+func (a *agent) close(why string) {
+	a.quiet()
+	a.s.trace("%s: closes: %s", a.host.name, why)
+	a.setPhase(closing)
+	a.send(&room.Message{Type: room.Close})
+	a.step = a.s.after(closeTimeout, func() { a.end(why) })
+}
+
+// quiet calls off what the agent would do by itself, but keep its session.
+func (a *agent) quiet() {
+	for _, t := range []*timer{a.deadline, a.status, a.step} {
+		t.stop()
+	}
+}
+
+func (a *agent) eof(c *conn) {
+	if c == a.conn && a.phase != ended {
+		a.disconnected()
+	}
+}
+
+// lostServer is why an agent ends that somebody may start again.
+const lostServer = "lost the rendezvous"
+
+// disconnected is the end of an agent whose rendezvous cannot be reached.
+func (a *agent) disconnected() {
+	a.s.lost++
+	a.end(lostServer)
+}
+
+// kill ends the process, whose kernel says so.
+func (a *agent) kill() { a.end("killed") }
+
+// end ends the process.
+func (a *agent) end(why string) {
+	if a.phase == ended {
+		return
+	}
+	a.quiet()
+	a.pings.stop()
+	a.limit.stop()
+	a.phase = ended
+	a.s.trace("%s: agent %d ends: %s", a.host.name, a.node.PID, why)
+	if a.host.agent == process(a) {
+		a.host.agent = nil
+		if a.conn != nil && a.host.up {
+			a.s.closeUp(a.conn)
+		}
+		a.s.agentEnded(a.host, why)
+	}
+}

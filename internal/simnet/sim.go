@@ -1,0 +1,447 @@
+package simnet
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/muster-run/muster/internal/pickle"
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/room"
+)
+
+const runID = "sim"
+
+// A Config says what is simulated. Times are virtual.
+type Config struct {
+	Seed uint64
+	// Nodes is how many hosts have an agent at the beginning; Foreign of them have
+	// one of PyTorch's.
+	Nodes, Foreign int
+	// Min and Max are --nnodes.
+	Min, Max int
+	// Workers is how many each node has; 0 means 1 to 3, with roles.
+	Workers int
+
+	// The settings of --rdzv-conf; zero means torchrun's defaults. Limit is how long
+	// a node may be silent, KeepAlive times keep_alive_max_attempt.
+	Join, LastCall, KeepAlive, Limit time.Duration
+
+	// Arrive is the time within which agents start.
+	Arrive time.Duration
+	// Delay is the mean latency of the links, one way; each has its own, between
+	// half of it and one and a half. Jitter is the most that a message takes longer.
+	Delay, Jitter time.Duration
+	// Loss is the part of the messages that are lost and sent again, at most 0.5.
+	Loss float64
+	// Skew is the most by which a host's clock is wrong.
+	Skew time.Duration
+	// Work is what the server does for each message that it gets or sends.
+	Work time.Duration
+	// Stop is the longest that a node's workers take to stop.
+	Stop time.Duration
+	// Greet bounds an agent's connecting. Zero means a minute.
+	Greet time.Duration
+
+	// Faults is how many things go wrong within During.
+	Faults int
+	During time.Duration
+	// Restart is the part of the agents that are started again, as new nodes, after
+	// they have died.
+	Restart float64
+
+	// Measure counts bytes.
+	Measure bool
+	// Trace, if set, gets a line for everything that happens.
+	Trace io.Writer
+}
+
+func (c *Config) fill() error {
+	def := rendezvous.DefaultSettings()
+	for _, d := range []struct {
+		v   *time.Duration
+		def time.Duration
+	}{{&c.Join, def.Join}, {&c.LastCall, def.LastCall}, {&c.KeepAlive, def.KeepAliveInterval}, {&c.Limit, def.KeepAliveLimit()}, {&c.Greet, time.Minute}} {
+		if *d.v == 0 {
+			*d.v = d.def
+		}
+	}
+	var errs []error
+	if c.Nodes < 1 || c.Foreign < 0 || c.Foreign > c.Nodes {
+		errs = append(errs, fmt.Errorf("%d nodes, %d of them foreign", c.Nodes, c.Foreign))
+	}
+	if c.Min < 1 || c.Max < c.Min {
+		errs = append(errs, fmt.Errorf("%d to %d nodes", c.Min, c.Max))
+	}
+	if !(c.Loss >= 0 && c.Loss <= 0.5) {
+		errs = append(errs, fmt.Errorf("loss %v, want 0 to 0.5", c.Loss))
+	}
+	if c.Faults < 0 || c.Faults > 0 && c.During <= 0 {
+		errs = append(errs, fmt.Errorf("%d faults within %v", c.Faults, c.During))
+	}
+	return errors.Join(errs...)
+}
+
+// A Result is what a run was like.
+type Result struct {
+	Met       time.Duration // from the first agent's start to the last's place in the first round
+	FirstSize int           // of the first round
+	Took      time.Duration // virtual time of the run
+	Rounds    int
+	Spares    int
+	Nodes     int // agents in all, with those that were started again
+	Faults    int
+	Events    int // of the simulation
+	Lost      int // agents that lost the server
+	TimedOut  int // agents whose join took too long
+	// Up is what agents sent in the whole run, Down what they got.
+	Up, Down Traffic
+	// ToMeet is what had been sent when the first round began to run.
+	ToMeet Traffic
+}
+
+// Traffic is messages and bytes; Most is the most bytes of one connection.
+type Traffic struct{ Messages, Bytes, Most int }
+
+// sim is one run.
+type sim struct {
+	queue
+	cfg    Config
+	rng    *rand.Rand
+	server *server
+	hosts  []*host
+	byName map[string]*host
+	check  checks
+	out    *bufio.Writer // nil: no trace
+
+	agents   []*agent
+	foreigns []*foreign
+	all      []*conn
+	conns    int
+	pids     int
+	masters  map[int]string   // where the workers of each round meet
+	seekers  map[int][]func() // who waits to hear that
+
+	disturbed time.Duration // when something last went wrong or was mended
+	pending   int           // things that are yet to happen
+	ending    bool
+	faults    int
+	lost      int
+	timeouts  int
+	result    Result
+	errs      []error
+
+	measured    *room.Message
+	buffer      []byte
+	decoded     *rendezvous.State
+	decodedText []byte
+}
+
+// Run performs one run. The error names every promise that was broken.
+func Run(cfg Config) (*Result, error) {
+	if err := cfg.fill(); err != nil {
+		return nil, err
+	}
+	s := &sim{
+		cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0)),
+		byName: map[string]*host{}, masters: map[int]string{}, seekers: map[int][]func(){},
+	}
+	if cfg.Trace != nil {
+		s.out = bufio.NewWriter(cfg.Trace)
+	}
+	s.server = &server{s: s, room: room.New(runID, slog.New(slog.DiscardHandler)), conns: map[room.ID]*conn{}, text: []byte(pickle.Sentinel)}
+	s.check.s = s
+	s.check.reset()
+	for range cfg.Nodes {
+		s.addHost()
+	}
+	for i, h := range s.hosts {
+		i := i
+		s.soon(s.pause(cfg.Arrive), func() { s.start(h, i < cfg.Foreign) })
+	}
+	for range cfg.Faults {
+		s.soon(s.pause(cfg.During), s.fault)
+	}
+	s.live()
+	s.finish()
+	s.total()
+	if s.out != nil {
+		s.errs = append(s.errs, s.out.Flush())
+	}
+	return &s.result, errors.Join(s.errs...)
+}
+
+func (s *sim) addHost() *host {
+	h := &host{id: len(s.hosts), name: fmt.Sprintf("n%05d", len(s.hosts)), up: true}
+	h.latency = s.cfg.Delay/2 + s.pause(s.cfg.Delay)
+	if s.cfg.Skew > 0 {
+		h.skew = time.Duration(s.rng.Int64N(int64(2*s.cfg.Skew))) - s.cfg.Skew
+	}
+	s.hosts = append(s.hosts, h)
+	s.byName[h.name] = h
+	return h
+}
+
+// start starts a host's agent.
+func (s *sim) start(h *host, foreign bool) {
+	if h.agent != nil || !h.up || s.ending {
+		return
+	}
+	s.disturbed = s.now
+	if h.foreign = foreign; foreign {
+		s.startForeign(h)
+		return
+	}
+	s.startAgent(h)
+}
+
+// pause is a random time up to d.
+func (s *sim) pause(d time.Duration) time.Duration {
+	if d <= 0 {
+		return 0
+	}
+	return time.Duration(s.rng.Int64N(int64(d)))
+}
+
+// soon makes something happen that the run waits for.
+func (s *sim) soon(d time.Duration, do func()) {
+	s.pending++
+	s.after(d, func() {
+		s.pending--
+		s.disturbed = s.now
+		do()
+	})
+}
+
+func (s *sim) fail(format string, a ...any) {
+	if len(s.errs) < 20 {
+		text := fmt.Sprintf(format, a...)
+		s.trace("FAULT: %s", text)
+		s.errs = append(s.errs, fmt.Errorf("at %v: %s", s.now, text))
+	}
+}
+
+// openMaster is what rank 0 does: it makes the place where the workers meet.
+func (s *sim) openMaster(h *host, round int) (addr string, port int) {
+	port = 30000 + round
+	s.masters[round] = fmt.Sprintf("%s:%d", h.name, port)
+	seekers := s.seekers[round]
+	delete(s.seekers, round)
+	for _, found := range seekers {
+		found()
+	}
+	return h.name, port
+}
+
+// findMaster waits at the store until somebody has published the place.
+func (s *sim) findMaster(p process, round int, found func()) {
+	h := s.hostOf(p)
+	answer := func() {
+		s.after(s.transit(h), func() {
+			if h.agent == p {
+				found()
+			}
+		})
+	}
+	s.after(s.transit(h), func() {
+		if s.masters[round] != "" {
+			answer()
+			return
+		}
+		s.seekers[round] = append(s.seekers[round], answer)
+	})
+}
+
+func (s *sim) hostOf(p process) *host {
+	switch p := p.(type) {
+	case *agent:
+		return p.host
+	case *foreign:
+		return p.host
+	}
+	panic("a process of no kind")
+}
+
+// met notes that an agent's workers run.
+func (s *sim) met(h *host) {
+	if s.result.Met == 0 && s.settled() {
+		s.result.Met, s.result.FirstSize = s.now, s.check.size
+		s.result.ToMeet = s.traffic()
+	}
+}
+
+func (s *sim) traffic() Traffic {
+	var t Traffic
+	for _, c := range s.all {
+		n := c.up.bytes + c.down.bytes
+		t.Messages += c.up.messages + c.down.messages
+		t.Bytes += n
+		t.Most = max(t.Most, n)
+	}
+	return t
+}
+
+func (s *sim) total() {
+	r := &s.result
+	r.Took, r.Events = s.now, s.steps
+	r.Nodes = len(s.agents) + len(s.foreigns)
+	r.Rounds, r.Faults, r.Lost, r.TimedOut = s.check.rounds, s.faults, s.lost, s.timeouts
+	for _, c := range s.all {
+		for _, d := range []struct {
+			sum *Traffic
+			p   *pipe
+		}{{&r.Up, &c.up}, {&r.Down, &c.down}} {
+			d.sum.Messages += d.p.messages
+			d.sum.Bytes += d.p.bytes
+			d.sum.Most = max(d.sum.Most, d.p.bytes)
+		}
+	}
+}
+
+// probeInterval is how often a run looks whether it has settled.
+const probeInterval = 100 * time.Millisecond
+
+// live lets things happen until nothing more is to go wrong and all agents are
+// where they should be.
+func (s *sim) live() {
+	cfg := &s.cfg
+	settle := cfg.Limit + 2*cfg.LastCall + 4*cfg.Stop + 10*time.Second
+	end := cfg.Arrive + cfg.During + 20*(settle+cfg.Join)
+	var probe func()
+	settled := false
+	probe = func() {
+		if settled = s.pending == 0 && s.now > s.trouble() && s.settled(); !settled {
+			s.after(probeInterval, probe)
+		}
+	}
+	s.after(0, probe)
+	for !settled {
+		s.step()
+		bound := settle
+		if s.starving() {
+			bound += cfg.Join + 2*closeTimeout
+		}
+		if s.pending == 0 && s.now > max(s.disturbed, s.trouble())+bound {
+			s.fail("no progress within %v of the last fault: %s", bound, s.where())
+			return
+		}
+		if s.now > end {
+			s.fail("no end of it: %s", s.where())
+			return
+		}
+	}
+	s.trace("settled: %s", s.where())
+}
+
+// trouble is when TCP will last have sent again what a fault held up.
+func (s *sim) trouble() time.Duration {
+	last := time.Duration(0)
+	for _, h := range s.hosts {
+		if h.up && h.troubled < forever/2 {
+			last = max(last, h.troubled)
+		}
+	}
+	return last
+}
+
+// finish has one agent close the rendezvous and checks that all hear of it.
+func (s *sim) finish() {
+	s.ending = true
+	var first *agent
+	for _, h := range s.hosts {
+		if a, ok := h.agent.(*agent); ok && a.phase == running && (first == nil || s.rng.IntN(4) == 0) {
+			first = a
+		}
+	}
+	if first != nil && len(s.errs) == 0 {
+		s.trace("%s: its workers have succeeded", first.host.name)
+		first.close("the job has succeeded")
+	}
+	for _, h := range s.hosts {
+		if f, ok := h.agent.(*foreign); ok && f.phase == running {
+			f.end("the job has succeeded")
+		}
+	}
+	// The last messages, and what TCP sends again.
+	end := s.now + closeTimeout + 4*s.cfg.Delay + s.cfg.Jitter + 2*foreignPoll + time.Duration(s.cfg.Loss*float64(time.Minute)) + time.Duration(s.conns)*4*s.cfg.Work
+	for len(s.heap) > 0 && s.alive() > 0 && s.now < end && len(s.errs) == 0 {
+		s.queue.step()
+	}
+	if n := s.alive(); n > 0 && len(s.errs) == 0 {
+		s.fail("%d agents have not heard that the rendezvous is closed: %s", n, s.where())
+	}
+}
+
+// alive counts the agents whose process runs.
+func (s *sim) alive() int {
+	n := 0
+	for _, h := range s.hosts {
+		if h.agent != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// starving says whether there are too few agents for a round.
+func (s *sim) starving() bool { return s.alive() < s.cfg.Min }
+
+// settled says whether every agent is where it should be.
+func (s *sim) settled() bool {
+	n, run, spares := 0, 0, 0
+	for _, h := range s.hosts {
+		switch a := h.agent.(type) {
+		case nil:
+			continue
+		case *agent:
+			switch {
+			case a.phase == running && a.place.Round == s.check.round:
+				run++
+			case a.phase == joining && a.spare:
+				spares++
+			}
+		case *foreign:
+			switch {
+			case a.phase == running && a.round == s.check.round:
+				run++
+			case a.phase == joining && a.spare:
+				spares++
+			}
+		}
+		n++
+	}
+	if n < s.cfg.Min {
+		return n == 0
+	}
+	return run == min(n, s.cfg.Max) && run+spares == n && (run == s.check.size || s.cfg.Foreign > 0)
+}
+
+// where says what every agent does.
+func (s *sim) where() string {
+	counts := map[string]int{}
+	for _, h := range s.hosts {
+		switch a := h.agent.(type) {
+		case *agent:
+			text := a.phase.String()
+			if a.spare {
+				text = "spare"
+			} else if a.phase == running {
+				text = fmt.Sprintf("in round %d", a.place.Round)
+			}
+			counts[text]++
+		case *foreign:
+			text := a.phase.String()
+			if a.spare {
+				text = "spare"
+			} else if a.phase == running {
+				text = fmt.Sprintf("in round %d", a.round)
+			}
+			counts["foreign "+text]++
+		}
+	}
+	return fmt.Sprint(counts)
+}
