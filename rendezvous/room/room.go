@@ -14,6 +14,9 @@ import (
 // never is a join deadline that does not come: nodes watch their own.
 var never = time.Unix(1<<40, 0)
 
+// secondChance is how much longer than its limit a node may be silent.
+const secondChance = 50 * time.Millisecond
+
 // An ID names one session of a room.
 type ID int64
 
@@ -64,7 +67,8 @@ type session struct {
 	joining bool
 	heard   time.Time
 	expires time.Time
-	index   int // in the heap
+	doubted bool // it has a second chance
+	index   int  // in the heap
 }
 
 // New returns an empty room.
@@ -232,6 +236,9 @@ func (r *Room) decide(now time.Time, me rendezvous.Node) rendezvous.Action {
 // this one, and nobody else is there, so that there is nobody to wait for.
 func (r *Room) allBack() bool {
 	st := r.state
+	if len(st.RedundancyList) > 0 && len(st.Participants) < r.rules.MaxNodes {
+		return false // spares come first, or they would break the round up
+	}
 	if r.before != nil && len(r.expected) < r.before.WorldSize-1 {
 		return false // of the last round only the node whose room is gone is known to be lost
 	}
@@ -374,6 +381,9 @@ func (r *Room) name(n rendezvous.Node) string {
 
 // call tells the round's nodes, once, that others wait.
 func (r *Room) call(waiter rendezvous.Node) {
+	if r.untold {
+		r.tellAll() // or they would not know which round it is about
+	}
 	if !r.called {
 		r.called = true
 		r.tell(rendezvous.NodesWaiting, waiter, -1)
@@ -449,7 +459,7 @@ func (r *Room) Next() time.Time {
 func (r *Room) Advance(now time.Time) {
 	for len(r.silent) > 0 && !now.Before(r.silent[0].expires) {
 		s := r.silent[0]
-		if expires := s.heard.Add(s.hello.KeepAliveLimit); now.Before(expires) {
+		if expires, again := r.patience(now, s); again {
 			s.expires = expires
 			heap.Fix(&r.silent, 0)
 			continue
@@ -463,6 +473,21 @@ func (r *Room) Advance(now time.Time) {
 		r.looked, r.unsettled = r.foreign.Clock(now), true
 	}
 	r.settle(now)
+}
+
+// patience says until when a session that was due at its expiry may stay. One that
+// has been silent for its limit has a second chance: where this process or its
+// host was stopped for a while, what the nodes have said is yet to be read.
+func (r *Room) patience(now time.Time, s *session) (until time.Time, again bool) {
+	if until = s.heard.Add(s.hello.KeepAliveLimit); now.Before(until) {
+		s.doubted = false
+		return until, true
+	}
+	if late := now.Sub(s.expires) > secondChance/2; s.doubted && !late {
+		return until, false
+	}
+	s.doubted = true
+	return now.Add(secondChance), true
 }
 
 // settle lets joining nodes look again after a change that concerns them all:

@@ -93,6 +93,13 @@ func (l *lab) run(script string) string {
 				l.t.Fatal(err)
 			}
 			l.wait(d)
+		case "sleep": // and wake late
+			d, err := time.ParseDuration(f[1])
+			if err != nil {
+				l.t.Fatal(err)
+			}
+			l.now = l.now.Add(d)
+			l.r.Advance(l.now)
 		default:
 			l.t.Fatalf("command %q", f[0])
 		}
@@ -325,6 +332,45 @@ func TestScenarios(t *testing.T) {
 			b: round 8 rank 0/3 workers 0/6
 			c: round 8 rank 1/3 workers 2/6
 			a: round 8 rank 2/3 workers 4/6`},
+		{"a node is lost while the others come back: a spare takes its place at once", `
+			hello 2 3 a b c s
+			join a b c
+			join s
+			join b
+			join a
+			gone c
+			hello 2 3 d
+			join d
+			gone a`, `
+			a: round 0 rank 0/3 workers 0/6
+			b: round 0 rank 1/3 workers 2/6
+			c: round 0 rank 2/3 workers 4/6
+			s: spare redundant
+			a: nodes waiting b -1
+			c: nodes waiting b -1
+			s: spare
+			a: round 1 rank 0/3 workers 0/6
+			b: round 1 rank 1/3 workers 2/6
+			s: round 1 rank 2/3 workers 4/6
+			d: spare redundant
+			b: node lost a 0
+			s: node lost a 0
+			d: spare
+			b: nodes waiting d -1
+			s: nodes waiting d -1`},
+		{"the room's host was stopped for a while: what nodes said meanwhile counts", `
+			hello 2 2 a b
+			join a b
+			wait 14s
+			sleep 2s
+			ping a b
+			wait 14s
+			ping b
+			wait 2s`, `
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			b: node lost a 0
+			a: evicted  -1, end`},
 		{"another --nnodes", `
 			hello 2 2 a
 			hello 2 3 b`, `
