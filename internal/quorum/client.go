@@ -15,6 +15,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/muster-run/muster/internal/quorum/pipe"
 )
@@ -31,6 +33,7 @@ func clientConfig(cfg *pipe.Elect) (clientv3.Config, error) {
 		Username:             cfg.User,
 		Password:             cfg.Password,
 		Logger:               zap.NewNop(), // each error of a request comes back to us
+		DialOptions:          []grpc.DialOption{reconnect()},
 	}
 	errs := []error{err}
 	for _, e := range cfg.Endpoints {
@@ -39,6 +42,15 @@ func clientConfig(cfg *pipe.Elect) (clientv3.Config, error) {
 		errs = append(errs, err)
 	}
 	return c, errors.Join(errs...)
+}
+
+// reconnect makes the client try a member that was lost every second; by itself it
+// would wait up to two minutes.
+func reconnect() grpc.DialOption {
+	return grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+		MinConnectTimeout: 2 * time.Second,
+	})
 }
 
 // endpointURL completes an endpoint: etcd's own port is 2379.
@@ -173,6 +185,9 @@ func askStatus(ctx context.Context, client clientv3.Config, endpoint string) str
 	status, err := cli.Status(ctx, endpoint)
 	switch {
 	case err != nil && ctx.Err() != nil:
+		if client.TLS == nil && speaksTLS(ctx, strings.TrimPrefix(endpoint, "http://")) {
+			return "it speaks TLS: name the certificate of its authority (cacert), and cert and key if it wants the client's"
+		}
 		return "connected, but no answer"
 	case err != nil:
 		return plain(err)
@@ -180,6 +195,19 @@ func askStatus(ctx context.Context, client clientv3.Config, endpoint string) str
 		return noLeader
 	}
 	return ""
+}
+
+// speaksTLS tries. It gets a little more time than ctx had.
+func speaksTLS(ctx context.Context, address string) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 500*time.Millisecond)
+	defer cancel()
+	d := tls.Dialer{Config: &tls.Config{InsecureSkipVerify: true}} // nothing is sent
+	conn, err := d.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return false
+	}
+	conn.Close()
+	return true
 }
 
 // dialFault is the error of a dial without the address, which the reader has.

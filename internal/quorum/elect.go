@@ -277,14 +277,14 @@ func (b *bridge) read(ctx context.Context, in *pipe.Reader) {
 
 // fatal explains an error of etcd that no other try mends, or returns "".
 func fatal(err error, cfg *pipe.Elect) string {
+	prefix := newKeys(cfg.RunID).prefix
 	switch {
 	case is(err, rpctypes.ErrAuthFailed):
 		return fmt.Sprintf("etcd refuses user %q: user or password is wrong", cfg.User)
-	case is(err, rpctypes.ErrUserEmpty):
-		return "etcd wants a user and a password: its authentication is enabled"
+	case is(err, rpctypes.ErrUserEmpty), is(err, rpctypes.ErrPermissionDenied) && cfg.User == "":
+		return fmt.Sprintf("etcd wants a user and a password: its authentication is enabled, and without them this agent may not read and write %s", prefix)
 	case is(err, rpctypes.ErrPermissionDenied):
-		k := newKeys(cfg.RunID)
-		return fmt.Sprintf("etcd's user %q may not read and write %s: give its role readwrite on the prefix /muster/", cfg.User, k.prefix)
+		return fmt.Sprintf("etcd's user %q may not read and write %s: give its role readwrite on the prefix /muster/", cfg.User, prefix)
 	}
 	return ""
 }

@@ -2,84 +2,160 @@ package quorum
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	"go.etcd.io/etcd/client/pkg/v3/types"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.uber.org/zap"
 )
 
 // A way is how a member without data comes into its cluster.
 type way struct{ state, cluster, token string }
 
-// A roster is what a member says about its cluster.
-type roster struct {
-	cluster string // its ID
-	members []rosterMember
-}
-
-// rosterMember is etcd's own JSON of a member.
-type rosterMember struct {
-	ID         uint64   `json:"id"`
-	Name       string   `json:"name"`       // empty until one that was added has started
-	PeerURLs   []string `json:"peerURLs"`   // where it is
-	ClientURLs []string `json:"clientURLs"` // empty until it has started and met the others
-}
-
-// bootstrap is the way of all members of a new cluster, at whatever time each starts.
-func (m *member) bootstrap() *way {
-	parts := []string{m.me.name + "=" + m.me.peerURL()}
-	for _, h := range m.others {
-		parts = append(parts, h.name+"="+h.peerURL())
-	}
-	slices.Sort(parts)
-	return &way{embed.ClusterStateFlagNew, strings.Join(parts, ","), "muster/" + m.cfg.RunID}
-}
-
-// findWay asks the others: a cluster that had a member of this name, whose data is
-// lost, takes it in under a new ID.
+// findWay decides how this member, which has no data, gets into its cluster.
+//
+// A cluster's ID follows from the members' names and a token, which is the run's.
+// So those that start a run each begin the same cluster, at whatever time. One that
+// finds its name in a cluster with a history has lost its data, and takes its place
+// there under a new ID, which takes a majority. If a majority of all members have
+// lost their data, that cluster is dead: they begin another, with a token that
+// follows from the dead one's ID, and the others come over when they see it.
 func (m *member) findWay(ctx context.Context) (*way, error) {
+	var up *notice
+	defer func() { up.close() }()
+	var since time.Time // when a majority was first seen to have no data
 	for {
-		r := m.askRosters(ctx)
-		if r == nil {
-			return m.bootstrap(), ctx.Err()
-		}
-		old := r.find(m.me.peerURL())
-		if old != nil && old.Name != "" && len(old.ClientURLs) == 0 {
-			return m.bootstrap(), ctx.Err() // one of the first members, not yet started
-		}
-		w, err := m.rejoin(ctx, r, old)
-		if err == nil {
-			return w, nil
-		}
+		all := m.ask(ctx)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		m.wait(fmt.Sprintf("a cluster runs without this host's data; to take its place there: %s", plain(err)))
+		m.learn(all)
+		if w := m.begin(all); w != nil {
+			return w, nil
+		}
+		lost := lostCluster(all)
+		w, err := m.rejoin(ctx, mostStarted(all))
+		if err == nil {
+			return w, nil
+		}
+		up = m.post(up, lost)
+		switch {
+		case m.countFresh(all, lost) <= (len(m.others)+1)/2:
+			since = time.Time{}
+		case since.IsZero():
+			since = time.Now()
+		case time.Since(since) > m.cfg.TTL.Or(5*time.Second): // nobody leads by the dead cluster's word any more
+			return m.bootstrap(successor(m.cfg.RunID, lost)), nil
+		}
+		m.wait(m.lostData(ctx, err))
 		pause(ctx, 250*time.Millisecond)
 	}
 }
 
-// find returns the member at a peer URL, or nil.
-func (r *roster) find(peerURL string) *rosterMember {
-	for i := range r.members {
-		if slices.Contains(r.members[i].PeerURLs, peerURL) {
-			return &r.members[i]
+// lostData says why a member without data waits.
+func (m *member) lostData(ctx context.Context, err error) string {
+	text, majority := m.whoIsMissing(ctx)
+	text = "this host's member of the quorum has lost its data, and takes its place again once a majority is up; " + text
+	if majority && !is(err, rpctypes.ErrNoLeader) {
+		text += "; " + plain(err)
+	}
+	return text
+}
+
+// begin returns the way into a cluster that this member is among the first of, if
+// there is such a one: none has begun, or one has, in which it never was.
+func (m *member) begin(all []news) *way {
+	if lostCluster(all) == "" {
+		return m.bootstrap(m.tokens[0])
+	}
+	for _, n := range all {
+		if n.roster == nil {
+			continue
+		}
+		me := n.roster.find(m.me.peerURL())
+		i := slices.IndexFunc(m.tokens, func(token string) bool { return m.clusterID(token) == n.roster.cluster })
+		if i >= 0 && me != nil && me.Name != "" && len(me.ClientURLs) == 0 {
+			return m.bootstrap(m.tokens[i])
 		}
 	}
 	return nil
 }
 
+// learn remembers the tokens of the clusters that may follow those of which the
+// others tell.
+func (m *member) learn(all []news) {
+	for _, n := range all {
+		for _, cluster := range n.clusters() {
+			if token := successor(m.cfg.RunID, cluster); !slices.Contains(m.tokens, token) {
+				m.tokens = append(m.tokens, token)
+			}
+		}
+	}
+}
+
+// succeeded returns true if the others have begun the cluster that follows this
+// member's.
+func (m *member) succeeded(ctx context.Context, mine types.ID) bool {
+	next := successor(m.cfg.RunID, mine.String())
+	if !slices.Contains(m.tokens, next) {
+		m.tokens = append(m.tokens, next)
+	}
+	for _, n := range m.ask(ctx) {
+		if n.roster != nil && n.roster.cluster == m.clusterID(next) {
+			return true
+		}
+	}
+	return false
+}
+
+// successor is the token of the cluster that follows a dead one.
+func successor(runID, cluster string) string { return "muster/" + runID + "/" + cluster }
+
+// initialCluster is etcd's list of the first members.
+func (m *member) initialCluster() string {
+	parts := []string{m.me.name + "=" + m.me.peerURL()}
+	for _, h := range m.others {
+		parts = append(parts, h.name+"="+h.peerURL())
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ",")
+}
+
+// bootstrap is the way of all first members of a cluster.
+func (m *member) bootstrap(token string) *way {
+	return &way{embed.ClusterStateFlagNew, m.initialCluster(), token}
+}
+
+// clusterID is the ID of the cluster that begins with a token.
+func (m *member) clusterID(token string) string {
+	urls, err := types.NewURLsMap(m.initialCluster())
+	if err != nil {
+		return ""
+	}
+	c, err := membership.NewClusterFromURLsMap(zap.NewNop(), token, urls)
+	if err != nil {
+		return ""
+	}
+	return c.ID().String()
+}
+
 // rejoin removes this name's member of before, if it is still there, and adds a
 // new one.
-func (m *member) rejoin(ctx context.Context, r *roster, old *rosterMember) (*way, error) {
+func (m *member) rejoin(ctx context.Context, r *roster) (*way, error) {
+	if r == nil {
+		return nil, errors.New("no member with data answers")
+	}
+	old := r.find(m.me.peerURL())
+	if old != nil && old.Name == "" { // added, and not started: by a process that ended too early
+		return m.existing(r.members), nil
+	}
 	var endpoints []string
 	for _, h := range m.others {
 		if there := r.find(h.peerURL()); there != nil && len(there.ClientURLs) > 0 {
@@ -91,19 +167,17 @@ func (m *member) rejoin(ctx context.Context, r *roster, old *rosterMember) (*way
 		return nil, err
 	}
 	defer cli.Close()
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	// A request that meets a change of etcd's leader is lost without a word.
+	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), 700*time.Millisecond)
 	defer cancel()
-	if old != nil && old.Name == "" { // added, and not started: by a process that ended too early
-		return m.existing(r.members), nil
-	}
 	if old != nil {
 		if _, err := cli.MemberRemove(ctx, old.ID); err != nil {
-			return nil, fmt.Errorf("remove the member that was lost: %s", plain(err))
+			return nil, fmt.Errorf("remove the member that was lost: %w", err)
 		}
 	}
 	added, err := cli.MemberAdd(ctx, []string{m.me.peerURL()})
 	if err != nil {
-		return nil, fmt.Errorf("add this one: %s", plain(err))
+		return nil, fmt.Errorf("add this one: %w", err)
 	}
 	var members []rosterMember
 	for _, a := range added.Members {
@@ -127,57 +201,5 @@ func (m *member) existing(members []rosterMember) *way {
 			parts = append(parts, name+"="+u)
 		}
 	}
-	return &way{embed.ClusterStateFlagExisting, strings.Join(parts, ","), "muster/" + m.cfg.RunID}
-}
-
-// askRosters asks all others at once, and returns the answer that has most members
-// started; nil if none answers.
-func (m *member) askRosters(ctx context.Context) *roster {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	rosters := make([]*roster, len(m.others))
-	var asking sync.WaitGroup
-	for i, h := range m.others {
-		asking.Go(func() { rosters[i] = askRoster(ctx, h) })
-	}
-	asking.Wait()
-	var best *roster
-	for _, r := range rosters {
-		if r != nil && (best == nil || r.started() > best.started()) {
-			best = r
-		}
-	}
-	return best
-}
-
-func (r *roster) started() int {
-	n := 0
-	for _, m := range r.members {
-		if len(m.ClientURLs) > 0 {
-			n++
-		}
-	}
-	return n
-}
-
-// askRoster asks one member for its list; nil if there is no answer.
-func askRoster(ctx context.Context, h *host) *roster {
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.peerURL()+"/members", nil)
-	if err != nil {
-		return nil
-	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return nil
-	}
-	defer resp.Body.Close()
-	r := &roster{cluster: resp.Header.Get("X-Etcd-Cluster-ID")}
-	if resp.StatusCode != http.StatusOK || r.cluster == "" {
-		return nil
-	}
-	if json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&r.members) != nil {
-		return nil
-	}
-	return r
+	return &way{embed.ClusterStateFlagExisting, strings.Join(parts, ","), m.tokens[0]}
 }

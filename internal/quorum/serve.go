@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -28,6 +29,7 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, logger *slog.Logger
 	reader, writer := pipe.NewReader(in), pipe.NewWriter(out)
 	m := &member{out: writer, logger: logger}
 	err := reader.Read(&m.cfg)
+	m.tokens = []string{"muster/" + m.cfg.RunID}
 	if err != nil {
 		err = fmt.Errorf("settings: %w", err)
 	} else if m.me, m.others, err = parseHosts(&m.cfg); err == nil {
@@ -56,6 +58,7 @@ type member struct {
 	out    *pipe.Writer
 	logger *slog.Logger
 	ended  atomic.Bool // the job has; its data is of no use any more
+	tokens []string    // of the clusters that this run has had, as far as known
 
 	mu      sync.Mutex // guards waiting
 	waiting string     // as last told
@@ -142,6 +145,10 @@ func (m *member) embedConfig(dir string) (*embed.Config, error) {
 	c.ElectionMs = uint(m.cfg.Election.Or(defaultElection).Milliseconds())
 	c.UnsafeNoFsync = m.cfg.DataDir == "" // a temporary directory is not used after a crash
 	c.EnableGRPCGateway = false
+	// A lost member is removed and its replacement, which starts at once, added. That
+	// never costs a majority; the check would make it wait until the others have been
+	// connected for 5 s.
+	c.StrictReconfigCheck = false
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(m.logger))
 	var errs []error
 	set := func(to *[]url.URL, address string) {
@@ -203,14 +210,13 @@ func (m *member) tryPorts() error {
 	return nil
 }
 
-// watch says how the member does until it or ctx ends.
+// watch says how the member does until it or ctx ends. It looks every second
+// whether there is a leader: etcd announces a new one, not that the old one is lost.
 func (m *member) watch(ctx context.Context, e *embed.Etcd) error {
 	ready := e.Server.ReadyNotify()
-	look := time.NewTicker(time.Second) // only while there is no majority
+	look := time.NewTicker(time.Second)
 	defer look.Stop()
 	for {
-		changed := e.Server.LeaderChangedNotify()
-		led := e.Server.Leader() != 0
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -220,20 +226,22 @@ func (m *member) watch(ctx context.Context, e *embed.Etcd) error {
 			return m.afterStop(ctx)
 		case <-ready:
 			ready = nil
-			look.Stop()
 			m.wait("")
 			_ = m.out.Write(pipe.Report{Ready: true})
-		case <-changed:
+		case <-e.Server.LeaderChangedNotify():
 			if ready == nil {
-				look.Stop()
 				m.wait("")
 			}
-			if e.Server.Leader() == 0 {
-				look.Reset(time.Second)
-			}
 		case <-look.C:
-			if !led || ready != nil {
-				m.wait(m.whoIsMissing(ctx))
+			if e.Server.Leader() != 0 {
+				continue
+			}
+			if m.succeeded(ctx, e.Server.Cluster().ID()) {
+				return errStartOver
+			}
+			text, _ := m.whoIsMissing(ctx)
+			if e.Server.Leader() == 0 {
+				m.wait(text)
 			}
 		}
 	}
@@ -260,7 +268,7 @@ func (m *member) wait(text string) {
 }
 
 // whoIsMissing says how many members are up and which are not.
-func (m *member) whoIsMissing(ctx context.Context) string {
+func (m *member) whoIsMissing(ctx context.Context) (text string, majority bool) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	faults := make([]string, len(m.others))
@@ -276,21 +284,17 @@ func (m *member) whoIsMissing(ctx context.Context) string {
 		})
 	}
 	dialing.Wait()
-	var missing []string
-	for _, f := range faults {
-		if f != "" {
-			missing = append(missing, f)
-		}
-	}
+	missing := slices.DeleteFunc(faults, func(f string) bool { return f == "" })
 	n := len(m.others) + 1
-	text := fmt.Sprintf("%d of %d members of the quorum are up", n-len(missing), n)
+	majority = n-len(missing) > n/2
+	text = fmt.Sprintf("%d of %d members of the quorum are up", n-len(missing), n)
 	switch len(missing) {
 	case 0:
-		return text + ", and elect a leader"
+		return text, majority
 	case 1:
-		return text + ": " + missing[0] + " does not answer"
+		return text + ": " + missing[0] + " does not answer", majority
 	}
-	return text + ": " + strings.Join(missing, ", ") + " do not answer"
+	return text + ": " + strings.Join(missing, ", ") + " do not answer", majority
 }
 
 // stop ends etcd's server, in 3 s at worst. What Close would still wait for, the
@@ -301,7 +305,9 @@ func (m *member) stop(e *embed.Etcd) {
 		// closed, which the next heartbeat tells its member.
 		pause(context.Background(), 3*m.cfg.Heartbeat.Or(defaultHeartbeat))
 	}
-	bounded(time.Second, func() { _ = e.Server.TryTransferLeadershipOnShutdown() })
+	if !m.ended.Load() {
+		bounded(time.Second, func() { _ = e.Server.TryTransferLeadershipOnShutdown() })
+	}
 	bounded(2*time.Second, e.Server.HardStop)
 	bounded(50*time.Millisecond, e.Close)
 }

@@ -19,8 +19,10 @@ func (b *bridge) retry() time.Duration {
 	return min(time.Duration(b.cfg.TTL)/20, 250*time.Millisecond)
 }
 
+// callContext bounds one request. A member without a leader shall refuse it at
+// once, so that the next try goes to another.
 func (b *bridge) callContext(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(ctx, b.cfg.Call.Or(time.Duration(b.cfg.TTL)/4))
+	return context.WithTimeout(clientv3.WithRequireLeader(ctx), b.cfg.Call.Or(time.Duration(b.cfg.TTL)/4))
 }
 
 // connect makes the client. With a user that takes a member that answers.
@@ -75,7 +77,12 @@ func (b *bridge) grant(ctx context.Context, cli *clientv3.Client, old clientv3.L
 func (b *bridge) live(ctx context.Context, cli *clientv3.Client, s *session, sent time.Time) {
 	ctx, cancel := context.WithCancel(ctx)
 	var follower sync.WaitGroup
-	follower.Go(func() { b.follow(ctx, cli, s) })
+	follower.Go(func() {
+		if b.follow(ctx, cli, s) {
+			b.send(ctx, dropped{s})
+			cancel()
+		}
+	})
 	b.keep(ctx, cli, s, sent)
 	cancel()
 	follower.Wait()
@@ -90,7 +97,7 @@ func (b *bridge) keep(ctx context.Context, cli *clientv3.Client, s *session, sen
 	wait := s.ttl / 4
 	for pause(ctx, wait) {
 		sent := time.Now()
-		call, done := context.WithTimeout(ctx, b.cfg.Call.Or(s.ttl/8))
+		call, done := context.WithTimeout(clientv3.WithRequireLeader(ctx), b.cfg.Call.Or(s.ttl/8))
 		_, err := cli.KeepAliveOnce(call, s.id)
 		done()
 		switch {
@@ -108,22 +115,27 @@ func (b *bridge) keep(ctx context.Context, cli *clientv3.Client, s *session, sen
 	}
 }
 
-// follow stands for election, and watches who won, for as long as ctx.
-func (b *bridge) follow(ctx context.Context, cli *clientv3.Client, s *session) {
+// follow stands for election, and watches who won, for as long as ctx. It returns
+// true if it finds that the servers do not have the lease.
+func (b *bridge) follow(ctx context.Context, cli *clientv3.Client, s *session) (dropped bool) {
 	for ctx.Err() == nil {
 		v, err := b.campaign(ctx, cli, s)
 		if err == nil {
 			b.send(ctx, saw{s, v})
 			if v.closed {
-				return
+				return false
 			}
 			err = b.watch(ctx, cli, s, v.rev+1)
 		}
-		if err != nil && ctx.Err() == nil {
+		switch {
+		case is(err, rpctypes.ErrLeaseNotFound):
+			return true
+		case err != nil && ctx.Err() == nil:
 			b.send(ctx, troubled{err})
 			pause(ctx, b.retry())
 		}
 	}
+	return false
 }
 
 // campaign creates the leader's key if there is none, and returns what there is.
@@ -251,6 +263,8 @@ func (b *bridge) end(cli *clientv3.Client, op string) error {
 		}
 	}
 	if b.session != nil {
+		ctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
 		_ = b.insist(ctx, func(ctx context.Context) error {
 			_, err := cli.Revoke(ctx, b.session.id)
 			if is(err, rpctypes.ErrLeaseNotFound) {

@@ -197,7 +197,7 @@ func (e *Election) serveSettings() *pipe.Serve {
 	m := e.cfg.Member
 	return &pipe.Serve{
 		RunID: e.cfg.RunID, Name: m.Name, Members: m.Members, Port: m.Port, Bind: m.Bind, DataDir: m.DataDir,
-		Heartbeat: pipe.Millis(m.Heartbeat), Election: pipe.Millis(m.Election),
+		Heartbeat: pipe.Millis(m.Heartbeat), Election: pipe.Millis(m.Election), TTL: pipe.Millis(e.cfg.TTL),
 	}
 }
 

@@ -62,6 +62,7 @@ func (e *Election) onMember(w *waits, r *report) {
 		w.ready, w.member = false, ""
 	case r.said.Ready:
 		w.ready = true
+		e.logger.Info("this host's member of the quorum serves", "node", e.cfg.Member.Name, "run_id", e.cfg.RunID)
 	case r.said.Waiting != nil:
 		w.member = *r.said.Waiting
 	}

@@ -54,6 +54,8 @@ type Serve struct {
 
 	Heartbeat Millis `json:"heartbeat_ms,omitzero"` // default 50ms
 	Election  Millis `json:"election_ms,omitzero"`  // default 500ms
+	// TTL is the agents', after which one that is cut off has stopped to lead. Default 5s.
+	TTL Millis `json:"ttl_ms,omitzero"`
 }
 
 // Command is a line after the settings. To "elect": close says that the job has

@@ -148,7 +148,7 @@ func (l *lab) start(i int) *proc {
 	l.t.Helper()
 	bind, _, _ := net.SplitHostPort(l.names[i])
 	l.members[i] = spawn(l.t, exec.Command(muster, "serve"),
-		&pipe.Serve{RunID: "job", Name: l.names[i], Members: l.names, Bind: bind, DataDir: l.data})
+		&pipe.Serve{RunID: "job", Name: l.names[i], Members: l.names, Bind: bind, DataDir: l.data, TTL: pipe.Millis(l.config(0).TTL)})
 	return l.members[i]
 }
 
@@ -165,13 +165,27 @@ type agent struct {
 	*election.Election
 	t       *testing.T
 	waiting chan string
+	logged  chan string
+}
+
+// Write takes a line of the log.
+func (a *agent) Write(line []byte) (int, error) {
+	a.logged <- string(line)
+	return len(line), nil
+}
+
+// waitMember waits until the agent's member serves, again.
+func (a *agent) waitMember() {
+	a.t.Helper()
+	for !strings.Contains(wait(a.t, a.logged, "a member that serves"), "member of the quorum serves") {
+	}
 }
 
 // config is that of the agent with a number.
 func (l *lab) config(i int) election.Config {
 	return election.Config{
 		RunID: "job", Addr: fmt.Sprintf("host%d:29400", i), Endpoints: l.names, Program: muster,
-		TTL: 2 * time.Second, Logger: slog.New(slog.DiscardHandler),
+		TTL: 2 * time.Second,
 	}
 }
 
@@ -183,7 +197,8 @@ func (l *lab) agent(i int) *agent {
 
 func startAgent(t *testing.T, cfg election.Config) *agent {
 	t.Helper()
-	a := &agent{t: t, waiting: make(chan string, 1000)}
+	a := &agent{t: t, waiting: make(chan string, 1000), logged: make(chan string, 10000)}
+	cfg.Logger = slog.New(slog.NewTextHandler(a, nil))
 	cfg.OnWaiting = func(text string) { a.waiting <- text }
 	e, err := election.Start(t.Context(), cfg)
 	if err != nil {
@@ -229,12 +244,21 @@ func (a *agent) waits(words ...string) string {
 	}
 }
 
-// agree checks that all agents know one leader, and that one of them is it.
+// agree checks that all agents come to know one leader, and that one of them is it.
 func agree(t *testing.T, agents ...*agent) (leader *agent, others []*agent) {
 	t.Helper()
-	want := agents[0].leader()
+	var want election.Leader
+	for _, a := range agents {
+		if got := a.leader(); got.Term > want.Term {
+			want = got
+		}
+	}
 	for _, a := range agents {
 		got := a.leader()
+		for got.Term < want.Term { // it has not heard yet
+			wait(t, a.Lost(got.Term), "the loss of a leader")
+			got = a.leader()
+		}
 		if got.Addr != want.Addr || got.Term != want.Term {
 			t.Errorf("one agent has the leader %+v, another %+v", got, want)
 		}

@@ -1,0 +1,152 @@
+package election_test
+
+import (
+	"net"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A cut is a network between an agent and the members that can be cut: proxies
+// that keep their connections and pass nothing on.
+type cut struct {
+	t         *testing.T
+	endpoints []string
+
+	mu   sync.Mutex    // guards heal
+	heal chan struct{} // closed while the network is whole
+}
+
+// newCut puts a proxy in front of each address.
+func newCut(t *testing.T, addresses []string) *cut {
+	t.Helper()
+	c := &cut{t: t, heal: make(chan struct{})}
+	close(c.heal)
+	for _, to := range addresses {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		c.endpoints = append(c.endpoints, l.Addr().String())
+		go c.accept(l, to)
+	}
+	return c
+}
+
+func (c *cut) accept(l net.Listener, to string) {
+	for {
+		from, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer from.Close()
+			c.whole()
+			there, err := net.Dial("tcp", to)
+			if err != nil {
+				return
+			}
+			defer there.Close()
+			c.t.Cleanup(func() { from.Close(); there.Close() })
+			go c.copy(there, from)
+			c.copy(from, there)
+		}()
+	}
+}
+
+// copy passes bytes on while the network is whole.
+func (c *cut) copy(to, from net.Conn) {
+	defer to.Close()
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		c.whole()
+		if _, werr := to.Write(buf[:n]); err != nil || werr != nil {
+			return
+		}
+	}
+}
+
+// whole waits until the network is.
+func (c *cut) whole() {
+	c.mu.Lock()
+	heal := c.heal
+	c.mu.Unlock()
+	<-heal
+}
+
+func (c *cut) off() {
+	c.mu.Lock()
+	c.heal = make(chan struct{})
+	c.mu.Unlock()
+}
+
+func (c *cut) on() {
+	c.mu.Lock()
+	close(c.heal)
+	c.mu.Unlock()
+}
+
+// A leader that is cut off stops before another can lead, and comes back by itself.
+func TestPartition(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 3, "")
+	network := newCut(t, l.names)
+	cfg := l.config(0)
+	cfg.Endpoints = network.endpoints
+	leader := startAgent(t, cfg)
+	term := leader.leader().Term
+	other := l.agent(1)
+	if got := other.leader(); got.Term != term || got.Mine {
+		t.Fatalf("got leader %+v", got)
+	}
+
+	network.off()
+	mine, theirs := lostAfter(leader, term), lostAfter(other, term)
+	text := leader.waits("no member of etcd answers", network.endpoints[0]+": connected, but no answer")
+	t.Logf("told: %s", text)
+	stopped, seen := wait(t, mine, "the leader's own end"), wait(t, theirs, "the end as the cluster sees it")
+	t.Logf("TTL %v: the leader stopped after %v, the cluster replaced it after %v", cfg.TTL, stopped.Round(time.Millisecond), seen.Round(time.Millisecond))
+	if stopped > cfg.TTL || stopped >= seen {
+		t.Errorf("the leader stopped after %v, want before the TTL of %v and before %v", stopped, cfg.TTL, seen)
+	}
+	if now := other.leader(); !now.Mine {
+		t.Errorf("got leader %+v, want the other", now)
+	}
+
+	network.on()
+	leader.waits("")
+	agree(t, leader, other)
+	term = other.leader().Term
+	other.closeNow(false)
+	wait(t, leader.Lost(term), "the other's end")
+	if now := leader.leader(); !now.Mine {
+		t.Errorf("got leader %+v, want the one that was cut off, as it has a new lease", now)
+	}
+}
+
+// An agent that follows and is cut off learns afterwards what it missed.
+func TestPartitionOfFollower(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 3, "")
+	leader := l.agent(0)
+	term := leader.leader().Term
+	network := newCut(t, l.names)
+	cfg := l.config(1)
+	cfg.Endpoints = network.endpoints
+	follower := startAgent(t, cfg)
+	if got := follower.leader(); got.Term != term {
+		t.Fatalf("got leader %+v", got)
+	}
+	network.off()
+	leader.closeNow(false)
+	next := l.agent(2)
+	after := next.leader()
+	if !after.Mine {
+		t.Fatalf("got leader %+v", after)
+	}
+	network.on()
+	wait(t, follower.Lost(term), "the loss of the leader, learnt late")
+	agree(t, follower, next)
+}
