@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
 )
@@ -67,14 +68,22 @@ func parseRecord(text []byte) (*record, error) {
 // so decides what follows, by its own --max-restarts: announce returns the news
 // that another was first, or puts this node's record into n.
 func (a *Agent) announce(ctx context.Context, at *attempt, n *news, final bool) *news {
+	if n.record == nil {
+		n.record = at.record // the others have been told already
+	}
 	if n.record != nil || at.alone() && a.cfg.Rendezvous.Changes() == nil {
 		return nil
 	}
-	rec := a.newRecord(at, n.err, final)
-	n.record = rec
+	a.explain(at, n.err)
+	n.record = a.newRecord(at, at.failures, n.err, final)
+	return a.put(ctx, at, n.record)
+}
+
+// put writes a record, unless another node's is there; that is then news.
+func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)
 	defer cancel()
-	if !final {
+	if !rec.Final {
 		if err := raise(ctx, at.round.JobStore, restartsKey, rec.Restarts); err != nil {
 			a.log.Warn("count the restart for the whole job", "error", err)
 		}
@@ -104,14 +113,29 @@ func (a *Agent) announce(ctx context.Context, at *attempt, n *news, final bool) 
 	return &other
 }
 
+// tellEarly tells the other nodes of a worker's failure while its peers are being
+// stopped, which may take all of their grace. A failure that another worker's may
+// explain, or for which the evidence may still be on its way, is left for later.
+func (a *Agent) tellEarly(ctx context.Context, at *attempt, exit process.Exit) *news {
+	f := a.explainExit(at, exit, nil)
+	if f.Kind != failure.Failed || f.ExitCode > 0 && f.Traceback == "" && f.File == nil && len(f.LastLines) == 0 {
+		return nil
+	}
+	rec := a.newRecord(at, []*failure.ProcessFailure{f}, nil, a.restarts >= a.cfg.MaxRestarts)
+	if other := a.put(ctx, at, rec); other != nil {
+		return other
+	}
+	at.record, at.phase = rec, failing
+	return nil
+}
+
 // newRecord makes this node's record.
-func (a *Agent) newRecord(at *attempt, err error, final bool) *record {
+func (a *Agent) newRecord(at *attempt, failures []*failure.ProcessFailure, err error, final bool) *record {
 	rec := &record{Node: at.round.Rank, Rank: -1, Host: a.cfg.Host, Restarts: a.restarts, Final: final}
 	if !final {
 		rec.Restarts++
 	}
-	a.explain(at, err)
-	if root := failure.NewReport(failure.ReportConfig{}, at.failures).Root(); root != nil {
+	if root := failure.NewReport(failure.ReportConfig{}, failures).Root(); root != nil {
 		rec.Rank, rec.Cause = root.Rank, root.Cause
 		rec.Failures, _ = failure.Encode([]*failure.ProcessFailure{root}, at.round.ClockOffset, rootLimit)
 	} else if err != nil {
@@ -140,7 +164,9 @@ func (a *Agent) hear(at *attempt) {
 		a.log.Warn("cannot hear of failures on other hosts in this round", "round", at.round.Round, "error", err)
 		return
 	}
-	at.tell(rec.news())
+	if rec.Node != at.round.Rank {
+		at.tell(rec.news())
+	}
 }
 
 // patientGet waits for a key beyond the store's own time limit.
@@ -246,7 +272,11 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 			return news{}
 		}
 	case rendezvous.NodeLost, rendezvous.NodeLeft:
-		if c.Rank < 0 || c.Rank >= at.round.WorldSize || c.Rank == at.round.Rank || at.gone[c.Rank] {
+		if c.Rank < 0 {
+			n.ev = evNodeGone // the one that held the rendezvous, and the store of the round with it
+			break
+		}
+		if c.Rank >= at.round.WorldSize || c.Rank == at.round.Rank || at.gone[c.Rank] {
 			return news{} // it has no part in the round, or no longer
 		}
 		at.setGone(c.Rank)

@@ -111,6 +111,36 @@ func TestFailuresAtOnceCountOnce(t *testing.T) {
 	l.succeeds(abc...)
 }
 
+// The others hear of a failure while the failed worker's peers still have their
+// grace.
+func TestFailureIsToldAtOnce(t *testing.T) {
+	l := newLab(t, []string{"a", "b"}, func(h *host) {
+		h.MaxRestarts = 1
+		if h.name == "b" {
+			h.Spec.LocalWorldSize = 2
+		}
+	})
+	l.start("a", "b")
+	a := l.worker("a")
+	b := [2]*worker{}
+	for range 2 {
+		w := l.worker("b")
+		b[w.LocalRank] = w
+	}
+	b[0].linger(t)
+	b[1].tell(t, "boom")
+	a.stopped()
+	b[0].tell(t, "end") // only now
+	for _, name := range []string{"a", "b", "b"} {
+		w := l.worker(name)
+		if w.Restarts != 1 {
+			t.Errorf("%+v, want restart 1", w.hello)
+		}
+		w.tell(t, "succeed")
+	}
+	l.succeeds("a", "b")
+}
+
 // A host that joins after a restart starts with the job's count.
 func TestLateHostLearnsTheCount(t *testing.T) {
 	l := newLab(t, []string{"a", "b"}, restarts(2))

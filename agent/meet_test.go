@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -197,20 +196,28 @@ func obey(ctx context.Context, socket []byte) ([]byte, error) {
 	if err := json.NewEncoder(conn).Encode(hello); err != nil {
 		return nil, err
 	}
-	told := make(chan string, 1)
+	told := make(chan string)
 	go func() {
-		line, _ := bufio.NewReader(conn).ReadString('\n')
-		told <- strings.TrimSpace(line)
-	}()
-	select {
-	case order := <-told:
-		if order == "succeed" {
-			return []byte(hello.Host), nil
+		for lines := bufio.NewScanner(conn); lines.Scan(); {
+			told <- lines.Text()
 		}
-		return nil, errors.New(order)
-	case <-ctx.Done():
-		os.Exit(143)
-		return nil, nil
+	}()
+	stop := ctx.Done()
+	for {
+		select {
+		case order := <-told:
+			switch order {
+			case "succeed":
+				return []byte(hello.Host), nil
+			case "linger": // whatever the agent says
+				stop = nil
+				fmt.Fprintln(conn, "lingering")
+			default:
+				return nil, errors.New(order)
+			}
+		case <-stop:
+			os.Exit(143)
+		}
 	}
 }
 
@@ -233,6 +240,15 @@ func (w *worker) tell(t *testing.T, order string) {
 	t.Helper()
 	if _, err := fmt.Fprintln(w.conn, order); err != nil {
 		t.Errorf("worker %+v: %v", w.hello, err)
+	}
+}
+
+// linger makes the worker ignore that it should stop.
+func (w *worker) linger(t *testing.T) {
+	t.Helper()
+	w.tell(t, "linger")
+	if line, err := bufio.NewReader(w.conn).ReadString('\n'); line != "lingering\n" {
+		t.Errorf("worker %+v: %q, %v", w.hello, line, err)
 	}
 }
 

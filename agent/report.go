@@ -32,19 +32,24 @@ func (a *Agent) explain(at *attempt, startErr error) {
 		startErr = nil
 	}
 	for _, localRank := range slices.Sorted(maps.Keys(exits)) {
-		exit, stack := exits[localRank], ""
-		if e, ok := errors.AsType[*process.FuncError](exit.Err); ok {
-			stack = e.Stack
-		}
-		at.failures = append(at.failures, failure.New(failure.Observation{
-			LocalRank: localRank, Rank: at.ranks.Base + localRank, PID: exit.PID, ExitCode: exit.Code,
-			CoreDumped: exit.CoreDumped, Started: at.began, Time: exit.Time, StoppedBy: exit.StoppedBy,
-			StartErr: startErr, Entrypoint: a.cfg.Spec.Entrypoint,
-			OOM: exit.OOMKilled, Abandoned: exit.Abandoned, ErrorFile: exit.ErrorFile,
-			StderrTail: at.logs.StderrTail(localRank), StderrPath: at.logs.Sink(localRank).StderrPath,
-			Host: a.cfg.Host, Err: exit.Err, Stack: stack,
-		}))
+		at.failures = append(at.failures, a.explainExit(at, exits[localRank], startErr))
 	}
+}
+
+// explainExit finds out why a worker failed.
+func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error) *failure.ProcessFailure {
+	localRank, stack := exit.LocalRank, ""
+	if e, ok := errors.AsType[*process.FuncError](exit.Err); ok {
+		stack = e.Stack
+	}
+	return failure.New(failure.Observation{
+		LocalRank: localRank, Rank: at.ranks.Base + localRank, PID: exit.PID, ExitCode: exit.Code,
+		CoreDumped: exit.CoreDumped, Started: at.began, Time: exit.Time, StoppedBy: exit.StoppedBy,
+		StartErr: startErr, Entrypoint: a.cfg.Spec.Entrypoint,
+		OOM: exit.OOMKilled, Abandoned: exit.Abandoned, ErrorFile: exit.ErrorFile,
+		StderrTail: at.logs.StderrTail(localRank), StderrPath: at.logs.Sink(localRank).StderrPath,
+		Host: a.cfg.Host, Err: exit.Err, Stack: stack,
+	})
 }
 
 // onlyLostPeers says whether the failures are all the consequence of another
@@ -87,7 +92,12 @@ func (a *Agent) stopped(at *attempt, state State) *Result {
 // no restarts left. n has the record of the failure unless this node is alone.
 func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Result, error) {
 	var report *failure.Report
+	left := false
 	switch {
+	case n.record != nil && n.record.Node == at.round.Rank && !n.record.Final:
+		// The others were told that all restart, and then a worker got stuck.
+		left = true
+		fallthrough
 	case at.alone() || n.record == nil:
 		a.explain(at, n.err)
 		report = a.ownReport(at)
@@ -107,6 +117,7 @@ func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Re
 		}
 	}
 	r := a.failed(at, state, report)
+	r.Left = left
 	if _, ok := errors.AsType[*process.StartError](n.err); n.err != nil && !ok {
 		return r, n.err
 	}

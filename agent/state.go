@@ -20,6 +20,7 @@ type phase uint8
 const (
 	assigning phase = iota // the nodes of the round exchange their ranks
 	running                // workers run
+	failing                // a worker has failed, the others know, its peers are being stopped
 	finished               // this host's workers have succeeded; it waits at the exit barrier
 	bereft                 // workers lost their peers; the agent waits to hear why
 )
@@ -33,7 +34,8 @@ const (
 	evStarted                       // all workers run
 	evStartFailed                   // a worker could not be started
 	evSucceeded                     // all workers exited 0
-	evFailed                        // a worker ended otherwise
+	evFailing                       // a worker ended otherwise, its peers are being stopped
+	evFailed                        // all have ended, one of them otherwise
 	evLostPeers                     // workers failed since they lost connections to others
 	evNoNews                        // and nobody said why
 	evUnhealthy                     // a worker is stuck in uninterruptible sleep
@@ -60,6 +62,7 @@ const (
 	actWatch   action = iota // wait for the next event
 	actStart                 // start the workers
 	actBarrier               // wait for the other nodes' workers
+	actTell                  // tell the other nodes of the failure
 	actListen                // wait for word from the other nodes
 	actFinish                // success
 	actRestart               // count a restart, then a new round
@@ -80,8 +83,12 @@ const (
 //
 // A host whose workers have succeeded goes where the others go: into a new
 // round if they start one, since they cannot train without it. It succeeds if
-// the job ends without saying that it failed.
+// the job ends without saying that it failed. One that has told the others of
+// its failure has said what follows; nothing that they do changes it.
 func next(ev event, ph phase, restartsLeft int) (State, action) {
+	if ph == failing && ev >= evNodesWaiting && ev <= evPeerGaveUp && ev != evDisconnected {
+		return ph.state(), actWatch
+	}
 	switch ev {
 	case evAssigned:
 		return Init, actStart
@@ -89,6 +96,8 @@ func next(ev event, ph phase, restartsLeft int) (State, action) {
 		return Healthy, actWatch
 	case evSucceeded:
 		return Succeeded, actBarrier
+	case evFailing:
+		return Failed, actTell
 	case evLostPeers:
 		return Failed, actListen
 	case evFailed, evNoNews:
@@ -133,7 +142,7 @@ func (ph phase) state() State {
 		return Healthy
 	case finished:
 		return Succeeded
-	case bereft:
+	case bereft, failing:
 		return Failed
 	}
 	return Init

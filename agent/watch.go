@@ -27,6 +27,8 @@ type attempt struct {
 	phase phase
 	since time.Time // when assigning or the wait at the exit barrier began
 
+	record *record // this node's, once it has told the others of a failure
+
 	// What became of the workers, once they have ended.
 	res      *process.Result
 	exits    map[int]process.Exit // of res, or of a worker that could not be started
@@ -47,6 +49,7 @@ type attempt struct {
 type news struct {
 	ev     event
 	ranks  rendezvous.Ranks  // evAssigned
+	exit   process.Exit      // evFailing
 	change rendezvous.Change // changes of the set of nodes
 	record *record           // evPeerRestarts, evPeerGaveUp
 	err    error             // evAssignFailed, evStartFailed, evDisconnected, evBarrierBroken
@@ -116,6 +119,11 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 				return a.succeeded(at), nil
 			}
 			a.enterBarrier(at)
+		case actTell:
+			other := a.tellEarly(ctx, at, n.exit)
+			if other != nil {
+				n, again = *other, true
+			}
 		case actListen:
 			at.phase = bereft
 			at.setAlarm(a.cfg.PeerTimeout)
@@ -152,8 +160,12 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 // wait returns what happens next.
 func (a *Agent) wait(ctx context.Context, at *attempt) news {
 	var ended <-chan struct{}
-	if at.phase == running {
+	var firstEnd <-chan process.Exit
+	if at.phase == running || at.phase == failing {
 		ended = at.ended
+		if at.phase == running && !at.alone() {
+			firstEnd = at.group.Failed()
+		}
 	}
 	var alarm <-chan time.Time
 	if at.alarm != nil {
@@ -164,6 +176,8 @@ func (a *Agent) wait(ctx context.Context, at *attempt) news {
 		select {
 		case <-ended:
 			return a.groupEnded(ctx, at)
+		case exit := <-firstEnd:
+			return news{ev: evFailing, exit: exit}
 		case n := <-at.news:
 			return n
 		case c, ok := <-changes:
@@ -222,7 +236,7 @@ func (a *Agent) groupEnded(ctx context.Context, at *attempt) news {
 	case !at.res.IsFailed():
 		return news{ev: evSucceeded}
 	}
-	if a.explain(at, nil); !at.alone() && onlyLostPeers(at.failures) {
+	if a.explain(at, nil); at.phase == running && !at.alone() && onlyLostPeers(at.failures) {
 		return news{ev: evLostPeers}
 	}
 	return news{ev: evFailed}
@@ -231,7 +245,7 @@ func (a *Agent) groupEnded(ctx context.Context, at *attempt) news {
 // stopWorkers stops the workers, if they run, and returns when they have ended and
 // all that they wrote has gone where it should.
 func (a *Agent) stopWorkers(ctx context.Context, at *attempt, sig syscall.Signal) {
-	if at.group == nil || at.phase != running {
+	if at.group == nil || at.phase != running && at.phase != failing {
 		return
 	}
 	_ = at.group.Close(sig, a.cfg.ShutdownTimeout) // what it could not end is in the exits

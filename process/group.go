@@ -28,6 +28,7 @@ type Group struct {
 	pids   map[int]int
 	result *Result
 	done   chan struct{} // closed once result is complete
+	failed chan Exit     // gets the first failure
 
 	workers []*worker
 	watch   *watcher
@@ -121,6 +122,7 @@ func newGroup(s *Supervisor, cfg Config) (*Group, error) {
 			Stdouts: make(map[int]string, n), Stderrs: make(map[int]string, n),
 		},
 		done:   make(chan struct{}),
+		failed: make(chan Exit, 1),
 		events: make(chan event),
 		stops:  make(chan stopRequest),
 	}
@@ -146,6 +148,11 @@ func (g *Group) Wait(ctx context.Context) (*Result, error) {
 		return nil, context.Cause(ctx)
 	}
 }
+
+// Failed delivers the end of the first worker that failed by itself as soon as it
+// has ended, while its peers are still being stopped. Value and Err of a function
+// are not known then. Nothing comes where no worker fails.
+func (g *Group) Failed() <-chan Exit { return g.failed }
 
 // PIDs returns the workers' process IDs by local rank, also after they ended.
 // Source: PContext.pids.
@@ -318,11 +325,15 @@ func (g *Group) onEnd(e event) {
 	x := &w.exit
 	x.Time, x.Code, x.CoreDumped = e.at, e.end.code, e.end.core
 	x.UserTime, x.SystemTime, x.MaxRSS = e.end.user, e.end.system, e.end.maxRSS
-	if x.Code != 0 && g.state == running {
+	first := x.Code != 0 && g.state == running
+	if first {
 		g.stop(syscall.SIGTERM, g.cfg.Grace)
 	}
 	if killedBySomebody(x) {
 		x.OOMKilled = g.oomEvidence(w)
+	}
+	if first {
+		g.failed <- *x // there is room for one
 	}
 	g.log.Debug("worker ended", "local_rank", w.rank, "pid", w.pid, "code", x.Code)
 	g.clear(w)
