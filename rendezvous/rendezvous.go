@@ -112,7 +112,8 @@ type ChangeKind uint8
 const (
 	// NodesWaiting: other nodes wait to be admitted.
 	NodesWaiting ChangeKind = iota + 1
-	// NodeLost: a node of the round has died, or cannot be reached any more.
+	// NodeLost: a node of the round has died, or cannot be reached any more; with
+	// Rank -1 it is the one that held the rendezvous, and the round's stores.
 	NodeLost
 	// NodeLeft: a node of the round has left because it was told to.
 	NodeLeft

@@ -340,8 +340,8 @@ func (h *many) startWatching(c carrier, round int) {
 		c.watch(ctx, round, func(change rendezvous.Change) bool {
 			select {
 			case changes <- change:
-				if change.Kind == rendezvous.Disconnected && h.client != nil {
-					// Calls that are blocked would wait for a host that does not answer.
+				if errors.Is(change.Err, room.ErrSilent) && h.client != nil {
+					// Calls would wait for a host that does not answer.
 					h.client.Close()
 				}
 				return true
