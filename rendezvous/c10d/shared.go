@@ -306,7 +306,15 @@ func (c *shared) end(ctx context.Context, all bool) error {
 	ctx, cancel := context.WithTimeout(ctx, c.h.cfg.Settings.Close)
 	defer cancel()
 	if all {
-		return c.once(ctx, func(time.Time) rendezvous.Action { return c.state.End() })
+		return c.once(ctx, func(time.Time) rendezvous.Action {
+			end := c.state.End()
+			if end != rendezvous.Finish && len(c.state.WaitList) == 0 {
+				// While workers run PyTorch's agents only look for nodes that wait.
+				// They then stop their workers and find that there is no next round.
+				c.state.WaitList.Add(c.h.node)
+			}
+			return end
+		})
 	}
 	return c.once(ctx, func(time.Time) rendezvous.Action {
 		if c.state.WaitList.Has(c.h.node) {

@@ -26,6 +26,12 @@ func (r *Room) Text(now time.Time) (text []byte, changed bool) {
 	if !r.dirty {
 		return r.text, false
 	}
+	if st.Closed && len(st.WaitList) == 0 && r.hasForeign() {
+		// While workers run PyTorch's agents only look for nodes that wait. They then
+		// stop their workers and find that there is no next round.
+		st = st.Clone()
+		st.WaitList.Add(rendezvous.Node{Addr: "closed"})
+	}
 	r.text, r.dirty = pickle.EncodeText(st), false
 	return r.text, true
 }
