@@ -31,6 +31,7 @@ type shared struct {
 	token []byte            // the value as read last
 	state *rendezvous.State // what it says, without the dead; nil: not read yet
 	dead  []rendezvous.Node // dropped by the last read
+	gone  bool              // the store could not be read
 }
 
 func newShared(ctx context.Context, h *many) (*shared, error) {
@@ -54,6 +55,7 @@ func (c *shared) close()                {}
 func (c *shared) read(ctx context.Context) error {
 	text, err := c.h.agents.Get(ctx, c.key)
 	if err != nil {
+		c.gone = ctx.Err() == nil
 		return c.h.lost(err)
 	}
 	return c.accept(text)
@@ -303,6 +305,9 @@ func (c *shared) compare(ctx context.Context, before *rendezvous.State, round in
 }
 
 func (c *shared) end(ctx context.Context, all bool) error {
+	if c.gone {
+		return nil // there is nothing left to leave, which has been said
+	}
 	ctx, cancel := context.WithTimeout(ctx, c.h.cfg.Settings.Close)
 	defer cancel()
 	if all {
