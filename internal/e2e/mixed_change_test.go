@@ -142,3 +142,46 @@ func TestMixedJoins(t *testing.T) {
 		})
 	}
 }
+
+// A worker fails for good on one side. The other side's workers, which would go on
+// for ever, are stopped.
+func TestMixedFails(t *testing.T) {
+	t.Parallel()
+	ours, theirs := muster(t), torchrun(t)
+	fails, goesOn := []string{"ready", "gate", "exit 3"}, []string{"ready", "hold"}
+	tests := map[string]struct {
+		peers []peer
+		store bool
+		says  string // muster, of the other's failure: a pattern
+	}{
+		"muster hosts, muster's worker fails": {peers: []peer{
+			{l: ours, addr: "1", hosts: true, steps: fails}, {l: theirs, addr: "2", steps: goesOn}}},
+		"torchrun hosts, muster's worker fails": {peers: []peer{
+			{l: theirs, addr: "1", hosts: true, steps: goesOn}, {l: ours, addr: "2", steps: fails}}},
+		"muster store hosts, muster's worker fails": {store: true, peers: []peer{
+			{l: theirs, addr: "1", steps: goesOn}, {l: ours, addr: "2", steps: fails}}},
+		"muster hosts, torchrun's worker fails": {says: "has ended the job", peers: []peer{
+			{l: ours, addr: "1", hosts: true, steps: goesOn}, {l: theirs, addr: "2", steps: fails}}},
+		"torchrun hosts, torchrun's worker fails": {says: "has ended the job|lost the connection to the rendezvous", peers: []peer{
+			{l: theirs, addr: "1", hosts: true, steps: fails}, {l: ours, addr: "2", steps: goesOn}}},
+	}
+	for _, name := range slices.Sorted(maps.Keys(tests)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			tt := tests[name]
+			m := newMixed(t, "2", "")
+			if tt.store {
+				m.startStore()
+			}
+			agents := m.startAll(tt.peers...)
+			agents[0].await("ready 0", "ready 1")
+			m.gate.open()
+			wantAll(agents, 1)
+			for i, p := range tt.peers {
+				if p.l.name == ours.name && tt.says != "" && grep(agents[i].errs(), tt.says) == nil {
+					t.Errorf("muster does not say %q\n%s", tt.says, agents[i].console())
+				}
+			}
+		})
+	}
+}
