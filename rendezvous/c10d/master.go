@@ -231,16 +231,3 @@ func readMaster(ctx context.Context, s store.Store) (addr string, port int, err 
 	}
 	return string(values[0]), port, nil
 }
-
-// finished says whether at least n agents of a round wait at the exit barrier.
-// PyTorch's agents send no heartbeats there, which is not to be taken for death.
-// Source: _exit_barrier in elastic/agent/server/api.py.
-func (h *many) finished(ctx context.Context, round, n int) bool {
-	const key = "torchelastic/agent/terminal_state/num_members"
-	s := h.roundStore(round)
-	if there, err := s.Check(ctx, key); err != nil || !there {
-		return false
-	}
-	arrived, err := s.Add(ctx, key, 0)
-	return err == nil && arrived >= int64(n)
-}

@@ -139,8 +139,6 @@ func (c *held) watch(ctx context.Context, round int, deliver func(rendezvous.Cha
 			change.Kind, change.Err = rendezvous.Disconnected, c.h.lost(err)
 		case m.Type == room.Closed:
 			change.Kind = rendezvous.Closed
-		case m.Type == room.Change && m.Kind == rendezvous.NodeLost && m.Foreign && c.h.finished(ctx, round, 1):
-			continue
 		case m.Type == room.Change && (m.Round == round || m.Kind == rendezvous.Evicted):
 			change.Kind, change.Node, change.Rank = m.Kind, m.Host, m.Rank
 		default:

@@ -254,7 +254,7 @@ func (c *shared) watch(ctx context.Context, round int, deliver func(rendezvous.C
 			deliver(rendezvous.Change{Kind: rendezvous.Disconnected, Rank: -1, Err: err})
 			return
 		}
-		for _, change := range c.compare(ctx, before, round) {
+		for _, change := range c.compare(before, round) {
 			if !deliver(change) {
 				return
 			}
@@ -264,7 +264,7 @@ func (c *shared) watch(ctx context.Context, round int, deliver func(rendezvous.C
 }
 
 // compare says what has become of a round.
-func (c *shared) compare(ctx context.Context, before *rendezvous.State, round int) []rendezvous.Change {
+func (c *shared) compare(before *rendezvous.State, round int) []rendezvous.Change {
 	now := c.state
 	if now.Closed {
 		if before.Closed {
@@ -295,9 +295,6 @@ func (c *shared) compare(ctx context.Context, before *rendezvous.State, round in
 		kind := rendezvous.NodeLeft
 		if silent.Has(n) {
 			kind = rendezvous.NodeLost
-		}
-		if c.h.finished(ctx, round, 1) {
-			continue // it is not sending heartbeats from the exit barrier, or has gone home
 		}
 		changes = append(changes, rendezvous.Change{Kind: kind, Node: n.Addr, Rank: rank})
 	}
