@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/internal/children"
 	"github.com/muster-run/muster/internal/testproc"
 	"github.com/muster-run/muster/process"
 )
@@ -52,6 +53,29 @@ func TestOrphansAreReaped(t *testing.T) {
 			}
 		})
 	}
+}
+
+// What this program has started for itself is nobody's orphan, though it be a child
+// like one.
+func TestOwnChildrenStay(t *testing.T) {
+	lab := testproc.New(t)
+	s := supervisor(t, process.SupervisorConfig{ReapOrphans: true, NoCgroup: true})
+	g := start(t, s, workers(lab, do("spawn:setsid,double,bare:say:stray|hang", "gate")))
+	stray, _ := pidAfter("stray ", lab.Line())
+	children.Add(stray)
+	lab.OpenGate()
+	if r := wait(t, g); r.IsFailed() {
+		t.Errorf("failed: %+v", r.Failures)
+	}
+	if err := syscall.Kill(stray, 0); err != nil {
+		t.Errorf("a child of this program's own has ended with the last worker: %v", err)
+	}
+	children.Forget(stray)
+	gone := ends(t, stray)
+	if err := syscall.Kill(stray, syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	gone()
 }
 
 // A stray that nothing shows to be a worker's ends with the last worker.

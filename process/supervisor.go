@@ -8,6 +8,8 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+
+	"github.com/muster-run/muster/internal/children"
 )
 
 // SupervisorConfig configures a Supervisor.
@@ -19,8 +21,9 @@ type SupervisorConfig struct {
 	// their parents ended, the Supervisor's business altogether: they are reaped
 	// when they end, and ended with the last worker even if nothing shows whose
 	// they were. The program must then start no children of its own while the
-	// Supervisor is open. Without it only those are ended and reaped that are
-	// known to come from a worker.
+	// Supervisor is open, except for those that muster's packages start (they are
+	// told apart). Without it only those are ended and reaped that are known to
+	// come from a worker.
 	ReapOrphans bool
 	// NoCgroup keeps workers in the program's own cgroup. What they leave behind
 	// is then found by parents, sessions and environments, as it is where no
@@ -184,8 +187,11 @@ func (s *Supervisor) forget(pid int) {
 	s.mu.Unlock()
 }
 
+// isKnown says whether this program has started a process, and it is nobody's
+// orphan.
 func (s *Supervisor) isKnown(pid int) bool {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.known[pid]
+	known := s.known[pid]
+	s.mu.Unlock()
+	return known || children.Has(pid)
 }

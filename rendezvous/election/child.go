@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/muster-run/muster/internal/children"
 	"github.com/muster-run/muster/internal/quorum/pipe"
 )
 
@@ -75,7 +76,7 @@ func (m *minder) start() (*child, error) {
 		return nil, err
 	}
 	started := make(chan error)
-	m.e.forks <- func() { started <- c.cmd.Start() }
+	m.e.forks <- func() { started <- children.Start(c.cmd) }
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s %s: %w", m.e.program, m.mode, err)
 	}
@@ -106,7 +107,7 @@ func (m *minder) mind(c *child) {
 	for c != nil {
 		fault := m.listen(c)
 		c.stderr.Wait()
-		err := c.cmd.Wait()
+		err := children.Wait(c.cmd)
 		m.mu.Lock()
 		m.child = nil
 		ending := m.op != ""

@@ -1,0 +1,58 @@
+// Package children knows the processes that this program has started for its own
+// use, beside the workers. Whoever looks after orphans and takes every child that
+// package process did not start for one (a Supervisor with ReapOrphans) leaves them
+// alone: it neither collects them nor ends them with the last worker.
+//
+// That is a fact about the whole program, so there is one list. All functions may
+// be called concurrently.
+package children
+
+import (
+	"os/exec"
+	"sync"
+)
+
+var own = struct {
+	sync.RWMutex
+	pids map[int]bool
+}{pids: map[int]bool{}}
+
+// Start is cmd.Start, and Has is true of the process from its beginning. The caller
+// calls Wait.
+func Start(cmd *exec.Cmd) error {
+	own.Lock()
+	defer own.Unlock()
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	own.pids[cmd.Process.Pid] = true
+	return nil
+}
+
+// Wait is cmd.Wait, for what Start has started.
+func Wait(cmd *exec.Cmd) error {
+	err := cmd.Wait()
+	Forget(cmd.Process.Pid)
+	return err
+}
+
+// Add makes Has true of a process that was started otherwise, until Forget.
+func Add(pid int) {
+	own.Lock()
+	defer own.Unlock()
+	own.pids[pid] = true
+}
+
+// Forget undoes Add.
+func Forget(pid int) {
+	own.Lock()
+	defer own.Unlock()
+	delete(own.pids, pid)
+}
+
+// Has says whether a process is one of those. It waits for a Start under way.
+func Has(pid int) bool {
+	own.RLock()
+	defer own.RUnlock()
+	return own.pids[pid]
+}

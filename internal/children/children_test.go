@@ -1,0 +1,31 @@
+package children_test
+
+import (
+	"os/exec"
+	"testing"
+
+	"github.com/muster-run/muster/internal/children"
+)
+
+func TestChildren(t *testing.T) {
+	t.Parallel()
+	cmd := exec.Command("cat")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := children.Start(cmd); err != nil {
+		t.Skip(err)
+	}
+	pid := cmd.Process.Pid
+	if !children.Has(pid) {
+		t.Errorf("a process that was started is not known")
+	}
+	in.Close()
+	if err := children.Wait(cmd); err != nil || children.Has(pid) {
+		t.Errorf("after Wait: %v, still known: %v", err, children.Has(pid))
+	}
+	if err := children.Start(exec.Command("/nowhere")); err == nil {
+		t.Error("what is not there was started")
+	}
+}
