@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -74,7 +75,7 @@ func endpointURL(endpoint string, secure bool) (string, error) {
 	if err != nil {
 		host, port = strings.Trim(rest, "[]"), "2379"
 	}
-	if host == "" || strings.ContainsAny(host, "/ @") || port == "" {
+	if n, err := strconv.Atoi(port); host == "" || strings.ContainsAny(host, "/ @") || err != nil || n < 1 || n > 65535 {
 		return "", fmt.Errorf("endpoint %q: want host:port or a URL", endpoint)
 	}
 	return scheme + "://" + net.JoinHostPort(host, port), nil

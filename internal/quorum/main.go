@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"os"
 	"os/signal"
 	"syscall"
 )
@@ -42,6 +43,11 @@ func Main(ctx context.Context, args []string, in io.Reader, out, errOut io.Write
 // death. The signals of a terminal and of a scheduler are the agent's to handle: it
 // ends its children when it has stopped its workers.
 func orphaned(ctx context.Context) (context.Context, context.CancelFunc) {
-	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
-	return signal.NotifyContext(ctx, syscall.SIGUSR1)
+	ignored := []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE}
+	signal.Ignore(ignored...)
+	ctx, stop := signal.NotifyContext(ctx, syscall.SIGUSR1)
+	return ctx, func() {
+		stop()
+		signal.Reset(ignored...)
+	}
 }

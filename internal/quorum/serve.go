@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/storage/wal"
 
 	"github.com/muster-run/muster/internal/quorum/pipe"
 )
@@ -68,6 +69,7 @@ type member struct {
 var errStartOver = errors.New("start over")
 
 func (m *member) run(ctx context.Context) error {
+	wal.SegmentSizeBytes = 4 << 20 // etcd takes two of 64 MB from the disk at once
 	dir, cleanUp, err := m.dir()
 	if err != nil {
 		return err
@@ -88,22 +90,6 @@ func (m *member) run(ctx context.Context) error {
 			return err
 		}
 	}
-}
-
-// dir is where the data lies: given, one per run, or temporary.
-func (m *member) dir() (dir string, cleanUp func(), err error) {
-	if m.cfg.DataDir != "" {
-		dir = filepath.Join(m.cfg.DataDir, url.PathEscape(m.cfg.RunID)+"."+url.PathEscape(m.me.client))
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return "", nil, fmt.Errorf("data directory: %w", err)
-		}
-		return dir, func() {}, nil
-	}
-	top, err := os.MkdirTemp("", "muster-quorum-")
-	if err != nil {
-		return "", nil, fmt.Errorf("temporary data directory: %w", err)
-	}
-	return filepath.Join(top, "data"), func() { _ = os.RemoveAll(top) }, nil
 }
 
 // live starts etcd's server and stays until it or ctx ends.

@@ -263,8 +263,6 @@ func (b *bridge) end(cli *clientv3.Client, op string) error {
 		}
 	}
 	if b.session != nil {
-		ctx, cancel := context.WithTimeout(ctx, time.Second)
-		defer cancel()
 		_ = b.insist(ctx, func(ctx context.Context) error {
 			_, err := cli.Revoke(ctx, b.session.id)
 			if is(err, rpctypes.ErrLeaseNotFound) {

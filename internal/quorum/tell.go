@@ -31,9 +31,10 @@ type view struct {
 
 // A teller decides what the agent is told. It has no clock and does no I/O.
 type teller struct {
-	leader  *pipe.Leader // as last told; nil if gone
-	session *session     // the lease in hand
-	until   time.Time    // when it must be given up
+	leader  *pipe.Leader     // as last told; nil if gone
+	lease   clientv3.LeaseID // its
+	session *session         // the lease in hand
+	until   time.Time        // when it must be given up
 	closed  bool
 	waiting string
 }
@@ -80,7 +81,8 @@ func (t *teller) saw(s *session, v *view) []pipe.Report {
 		return nil
 	}
 	mine := v.lease == s.id
-	if t.leader != nil && t.leader.Term == v.leader.Term && t.leader.ID == v.leader.ID && t.leader.Mine == mine {
+	// A cluster that began again, with no data, may give a term a second time.
+	if t.leader != nil && t.leader.Term == v.leader.Term && t.lease == v.lease {
 		return nil
 	}
 	var out []pipe.Report
@@ -89,7 +91,7 @@ func (t *teller) saw(s *session, v *view) []pipe.Report {
 	}
 	leader := *v.leader
 	leader.Mine = mine
-	t.leader = &leader
+	t.leader, t.lease = &leader, v.lease
 	return append(out, pipe.Report{Leader: &leader})
 }
 

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -66,26 +67,21 @@ func (p *proc) kill() {
 	<-p.over
 }
 
-// stop ends the process's stdin and waits for its end.
-func (p *proc) stop() {
-	p.t.Helper()
-	p.in.Close()
-	wait(p.t, p.over, "the end of "+p.cmd.Path)
-}
-
 // expect reads lines up to one that has text in it, and returns that.
 func (p *proc) expect(text string) string {
 	p.t.Helper()
 	deadline := time.After(patience)
+	last := ""
 	for {
 		select {
 		case line, ok := <-p.lines:
 			if !ok {
-				p.t.Fatalf("%s ended, want %q from it", p.cmd.Path, text)
+				p.t.Fatalf("%s ended, want %q from it; it said last: %s", p.cmd.Path, text, last)
 			}
 			if strings.Contains(line, text) {
 				return line
 			}
+			last = line
 		case <-deadline:
 			p.t.Fatalf("no %q from %s", text, p.cmd.Path)
 		}
@@ -118,6 +114,7 @@ type lab struct {
 	names   []string // of the members
 	members []*proc
 	data    string // the members' directory; empty for temporary ones
+	tmp     string // where those are
 }
 
 // newNames makes hosts out of loopback addresses that no other test has.
@@ -133,7 +130,7 @@ func newNames(n int) []string {
 // newLab starts a quorum of n members and waits until it serves.
 func newLab(t *testing.T, n int, data string) *lab {
 	t.Helper()
-	l := &lab{t: t, names: newNames(n), members: make([]*proc, n), data: data}
+	l := &lab{t: t, names: newNames(n), members: make([]*proc, n), data: data, tmp: t.TempDir()}
 	for i := range l.members {
 		l.start(i)
 	}
@@ -147,7 +144,9 @@ func newLab(t *testing.T, n int, data string) *lab {
 func (l *lab) start(i int) *proc {
 	l.t.Helper()
 	bind, _, _ := net.SplitHostPort(l.names[i])
-	l.members[i] = spawn(l.t, exec.Command(muster, "serve"),
+	cmd := exec.Command(muster, "serve")
+	cmd.Env = append(os.Environ(), "TMPDIR="+l.tmp)
+	l.members[i] = spawn(l.t, cmd,
 		&pipe.Serve{RunID: "job", Name: l.names[i], Members: l.names, Bind: bind, DataDir: l.data, TTL: pipe.Millis(l.config(0).TTL)})
 	return l.members[i]
 }

@@ -35,8 +35,11 @@ func build(m *testing.M) (int, error) {
 	}
 	defer os.RemoveAll(dir)
 	noteSources()
+	if err := os.Setenv("TMPDIR", dir); err != nil { // where members that are killed leave their data
+		return 1, err
+	}
 	cmd := exec.Command("go", "build", "-o", dir+"/", "../../cmd/muster-quorum", "../../internal/quorum/testetcd")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return 1, fmt.Errorf("build muster-quorum: %w\n%s", err, out)
 	}

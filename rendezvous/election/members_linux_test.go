@@ -136,10 +136,15 @@ func TestReplacement(t *testing.T) {
 	if got := others[0].leader(); got.Term != leader.leader().Term {
 		t.Errorf("leader %+v, want still %+v", got, leader.leader())
 	}
+	term := leader.leader().Term
+	start := time.Now()
 	leader.closeNow(false)
+	wait(t, others[0].Lost(term), "the loss of the leader")
 	if !others[0].leader().Mine {
 		t.Errorf("got leader %+v", others[0].leader())
 	}
+	t.Logf("another leads %v after the leader left", time.Since(start).Round(time.Millisecond))
+	others[0].closeNow(false)
 }
 
 // Three agents run a member each, as with --rdzv-backend quorum.

@@ -1,0 +1,84 @@
+package quorum
+
+import (
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// dir is where the data lies: given, one per run, or temporary.
+func (m *member) dir() (dir string, cleanUp func(), err error) {
+	if m.cfg.DataDir != "" {
+		dir = filepath.Join(m.cfg.DataDir, url.PathEscape(m.cfg.RunID)+"."+url.PathEscape(m.me.client))
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return "", nil, fmt.Errorf("data directory: %w", err)
+		}
+		return dir, func() {}, nil
+	}
+	sweep(os.TempDir(), m.logger)
+	top, unlock, err := lockedTemp(os.TempDir())
+	if err != nil {
+		return "", nil, fmt.Errorf("temporary data directory: %w", err)
+	}
+	return filepath.Join(top, "data"), func() {
+		_ = os.RemoveAll(top)
+		unlock()
+	}, nil
+}
+
+const (
+	tempPattern = "muster-quorum-*"
+	lockName    = "lock" // held by the process that the directory belongs to
+)
+
+// lockedTemp makes a directory that belongs to this process until unlock.
+func lockedTemp(parent string) (dir string, unlock func(), err error) {
+	if dir, err = os.MkdirTemp(parent, tempPattern); err != nil {
+		return "", nil, err
+	}
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return "", nil, err
+	}
+	// Where a file system has no locks nobody sweeps either.
+	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	return dir, func() { f.Close() }, nil
+}
+
+// sweep removes the directories of members that were killed and could not: those
+// whose lock nobody holds.
+func sweep(parent string, logger *slog.Logger) {
+	dirs, err := filepath.Glob(filepath.Join(parent, tempPattern))
+	if err != nil {
+		return
+	}
+	for _, dir := range dirs {
+		if abandoned(dir) {
+			if err := os.RemoveAll(dir); err != nil {
+				logger.Warn("remove what a member that was killed has left", "error", err)
+			}
+		}
+	}
+}
+
+// abandoned returns true if a directory is this user's and its process is gone. One
+// without a lock may just be in the making.
+func abandoned(dir string) bool {
+	info, err := os.Lstat(dir)
+	if err != nil || !info.IsDir() {
+		return false
+	}
+	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || int(owner.Uid) != os.Getuid() {
+		return false
+	}
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR, 0)
+	if err != nil {
+		return os.IsNotExist(err) && time.Since(info.ModTime()) > time.Minute
+	}
+	defer f.Close()
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
+}
