@@ -57,7 +57,7 @@ type agent struct {
 }
 
 func (s *sim) startAgent(h *host) *agent {
-	h.started++
+	s.living++
 	s.pids++
 	a := &agent{
 		s: s, host: h, last: -1,
@@ -238,7 +238,7 @@ func (a *agent) run() {
 	a.status.stop()
 	a.last = a.place.Round
 	a.setPhase(running)
-	a.s.met(a.host)
+	a.s.met()
 	inbox := a.inbox
 	a.inbox = nil
 	for _, m := range inbox {

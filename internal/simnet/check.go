@@ -14,6 +14,7 @@ type checks struct {
 	s             *sim
 	round         int // the last complete one; -1: none
 	size          int // nodes that it has now
+	run           int // how many of them have come to run their workers
 	rounds        int
 	places        map[room.ID]int // ranks of its nodes
 	before        map[room.ID]int // of the round before
@@ -60,9 +61,6 @@ func (k *checks) remove(c *conn) {
 		k.size--
 	}
 }
-
-// ended notes that an agent has ended.
-func (k *checks) ended(*host) {}
 
 // said checks what the room says at once.
 func (k *checks) said(out []room.Envelope, v *server) {
@@ -168,7 +166,7 @@ func (k *checks) complete(out []room.Envelope, v *server) {
 		}
 		s.trace("round %d has no reason", first.Round)
 	}
-	k.round, k.size = first.Round, n
+	k.round, k.size, k.run = first.Round, n, 0
 	k.rounds++
 	k.places, k.before, k.told, k.causes = places, mapsClone(places), map[room.ID]bool{}, 0
 	k.foreignBefore = first.Foreign
@@ -263,7 +261,7 @@ func (k *checks) foreignPlaced(f *foreign) {
 		s.fail("%s: rank %d of %d in round %d, want %d to %d nodes", f.host.name, f.rank, f.size, f.round, s.cfg.Min, s.cfg.Max)
 	}
 	if f.round > k.round {
-		k.round, k.size = f.round, f.size // a round without one of ours
+		k.round, k.size, k.run = f.round, f.size, 0 // a round without one of ours
 		k.rounds++
 	}
 }

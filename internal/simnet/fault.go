@@ -83,6 +83,7 @@ func (s *sim) cutHost(h *host) {
 	s.trace("fault: %s: cut off for %v", h.name, d)
 	h.cutUntil = s.now + d
 	h.troubled = h.cutUntil
+	s.troubled = max(s.troubled, h.cutUntil)
 	s.soon(d, func() { s.trace("%s: its link is back", h.name) })
 }
 
@@ -142,7 +143,7 @@ func (s *sim) stallServer(*host) {
 // agentEnded has somebody start an agent again that has lost the rendezvous.
 func (s *sim) agentEnded(h *host, why string) {
 	s.disturbed = s.now
-	s.check.ended(h)
+	s.living--
 	if why == lostServer && !s.ending && s.rng.Float64() < s.cfg.Restart {
 		s.soon(time.Second+s.pause(5*time.Second), func() { s.start(h, h.foreign) })
 	}

@@ -46,7 +46,7 @@ type foreign struct {
 }
 
 func (s *sim) startForeign(h *host) {
-	h.started++
+	s.living++
 	s.pids++
 	f := &foreign{s: s, host: h, node: rendezvous.Node{Addr: h.name, PID: s.pids}, synced: -forever}
 	h.agent = f
@@ -196,7 +196,7 @@ func (f *foreign) joined(a rendezvous.Action) {
 // watch polls num_nodes_waiting.
 func (f *foreign) watch() {
 	f.setPhase(running)
-	f.s.met(f.host)
+	f.s.met()
 	f.poll()
 }
 

@@ -27,7 +27,6 @@ type host struct {
 	troubled time.Duration // when something on its link was last wrong
 	agent    process       // nil: none
 	foreign  bool          // its agent is one of PyTorch's
-	started  int           // how many agents it has had
 }
 
 // A process is an agent as the network sees it.
@@ -50,6 +49,7 @@ func (s *sim) transit(h *host) time.Duration {
 		sent += retry
 		retry = min(2*retry, lastRetry)
 		h.troubled = max(h.troubled, sent)
+		s.troubled = max(s.troubled, sent)
 	}
 	d := h.latency + h.slow
 	if s.cfg.Jitter > 0 {

@@ -126,6 +126,8 @@ type sim struct {
 	masters  map[int]string   // where the workers of each round meet
 	seekers  map[int][]func() // who waits to hear that
 
+	living    int           // processes that run
+	troubled  time.Duration // when TCP will last have sent again what was lost
 	disturbed time.Duration // when something last went wrong or was mended
 	pending   int           // things that are yet to happen
 	ending    bool
@@ -267,8 +269,8 @@ func (s *sim) hostOf(p process) *host {
 }
 
 // met notes that an agent's workers run.
-func (s *sim) met(h *host) {
-	if s.result.Met == 0 && s.settled() {
+func (s *sim) met() {
+	if s.check.run++; s.result.Met == 0 && s.check.run == s.check.size {
 		s.result.Met, s.result.FirstSize = s.now, s.check.size
 		s.result.ToMeet = s.traffic()
 	}
@@ -314,7 +316,7 @@ func (s *sim) live() {
 	var probe func()
 	settled := false
 	probe = func() {
-		if settled = s.pending == 0 && s.now > s.trouble() && s.settled(); !settled {
+		if settled = s.pending == 0 && s.now > s.troubled && s.settled(); !settled {
 			s.after(probeInterval, probe)
 		}
 	}
@@ -325,7 +327,7 @@ func (s *sim) live() {
 		if s.starving() {
 			bound += cfg.Join + 2*closeTimeout
 		}
-		if s.pending == 0 && s.now > max(s.disturbed, s.trouble())+bound {
+		if s.pending == 0 && s.now > max(s.disturbed, s.troubled)+bound {
 			s.fail("no progress within %v of the last fault: %s", bound, s.where())
 			return
 		}
@@ -335,17 +337,6 @@ func (s *sim) live() {
 		}
 	}
 	s.trace("settled: %s", s.where())
-}
-
-// trouble is when TCP will last have sent again what a fault held up.
-func (s *sim) trouble() time.Duration {
-	last := time.Duration(0)
-	for _, h := range s.hosts {
-		if h.up && h.troubled < forever/2 {
-			last = max(last, h.troubled)
-		}
-	}
-	return last
 }
 
 // finish has one agent close the rendezvous and checks that all hear of it.
@@ -368,27 +359,16 @@ func (s *sim) finish() {
 	}
 	// The last messages, and what TCP sends again.
 	end := s.now + closeTimeout + 4*s.cfg.Delay + s.cfg.Jitter + 2*foreignPoll + time.Duration(s.cfg.Loss*float64(time.Minute)) + time.Duration(s.conns)*4*s.cfg.Work
-	for len(s.heap) > 0 && s.alive() > 0 && s.now < end && len(s.errs) == 0 {
+	for len(s.heap) > 0 && s.living > 0 && s.now < end && len(s.errs) == 0 {
 		s.queue.step()
 	}
-	if n := s.alive(); n > 0 && len(s.errs) == 0 {
+	if n := s.living; n > 0 && len(s.errs) == 0 {
 		s.fail("%d agents have not heard that the rendezvous is closed: %s", n, s.where())
 	}
 }
 
-// alive counts the agents whose process runs.
-func (s *sim) alive() int {
-	n := 0
-	for _, h := range s.hosts {
-		if h.agent != nil {
-			n++
-		}
-	}
-	return n
-}
-
 // starving says whether there are too few agents for a round.
-func (s *sim) starving() bool { return s.alive() < s.cfg.Min }
+func (s *sim) starving() bool { return s.living < s.cfg.Min }
 
 // settled says whether every agent is where it should be.
 func (s *sim) settled() bool {
