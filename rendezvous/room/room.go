@@ -41,6 +41,7 @@ type Room struct {
 	limit    time.Duration // a foreign node without a new heartbeat is dead
 	sessions map[ID]*session
 	nodes    map[rendezvous.Node]*session
+	joining  map[*session]struct{}
 	silent   expiries
 	out      []Envelope
 
@@ -52,9 +53,13 @@ type Room struct {
 	before   *Place   // a round of a room that is gone, until this one has had its own
 	untold   bool     // nobody was told that it is complete, and all have a session
 
+	counted   *Message // the last status
+	countedAt time.Time
+
 	foreign   rendezvous.Observer
 	looked    time.Time // when a last call was last found to be over
 	unsettled bool      // joining sessions have to look again
+	stirred   bool      // somebody is gone
 	dirty     bool      // the state has changed since Text was made
 	text      []byte
 }
@@ -75,7 +80,7 @@ type session struct {
 func New(runID string, log *slog.Logger) *Room {
 	return &Room{
 		runID: runID, log: log, state: rendezvous.NewState(),
-		sessions: map[ID]*session{}, nodes: map[rendezvous.Node]*session{},
+		sessions: map[ID]*session{}, nodes: map[rendezvous.Node]*session{}, joining: map[*session]struct{}{},
 		expected: rendezvous.Set{}, dirty: true,
 	}
 }
@@ -114,15 +119,14 @@ func (r *Room) Receive(now time.Time, id ID, m *Message) {
 		r.join(now, s)
 	case Leave:
 		r.remove(now, s.node, rendezvous.NodeLeft)
-		s.joining = false
+		r.setJoining(s, false)
 		r.send(s, &Message{Type: Left})
 	case Close:
 		r.close(s)
 	case Ping:
 		r.send(s, &Message{Type: Pong, Sent: m.Sent, Time: now.UnixNano()})
 	case Status:
-		w := r.state.Waiting(r.foreign.Clock(now), r.rules, r.sticky, r.name)
-		r.send(s, &Message{Type: Status, Waiting: &w})
+		r.send(s, r.status(now))
 	case Master:
 		r.setMaster(s, m)
 	default:
@@ -162,6 +166,17 @@ func (r *Room) hello(now time.Time, id ID, m *Message) {
 	r.send(s, &Message{Type: Welcome, Sent: m.Sent, Time: now.UnixNano()})
 }
 
+// status says how far the next round is. To count takes a while in a big room, where
+// many ask: what they hear may be a second old.
+func (r *Room) status(now time.Time) *Message {
+	const big = 256
+	if r.counted == nil || len(r.sessions) <= big || now.Sub(r.countedAt) >= time.Second {
+		w := r.state.Waiting(r.foreign.Clock(now), r.rules, r.sticky, r.name)
+		r.counted, r.countedAt = &Message{Type: Status, Waiting: &w}, now
+	}
+	return r.counted
+}
+
 // resume goes on, in a room that has had no round yet, where the one before it
 // ended: the next round has the next number, nodes keep their ranks, and those who
 // took part are expected.
@@ -187,8 +202,16 @@ func (r *Room) join(now time.Time, s *session) {
 	if r.state.Exit(s.node) != rendezvous.Finish {
 		r.do(now, s.node, rendezvous.RemoveFromParticipants)
 	}
-	s.joining = true
+	r.setJoining(s, true)
 	r.step(now, s)
+}
+
+func (r *Room) setJoining(s *session, joining bool) {
+	if s.joining = joining; joining {
+		r.joining[s] = struct{}{}
+	} else {
+		delete(r.joining, s)
+	}
 }
 
 // step lets a joining node do what it can.
@@ -201,10 +224,10 @@ func (r *Room) step(now time.Time, s *session) {
 			if r.untold {
 				return // settle tells all nodes of the round at once
 			}
-			s.joining = false
+			r.setJoining(s, false)
 			r.tellRound(s)
 		case rendezvous.FailClosed, rendezvous.FailRedundant:
-			s.joining = false
+			r.setJoining(s, false)
 			r.send(s, &Message{Type: Closed, Redundant: a == rendezvous.FailRedundant})
 		default:
 			r.do(now, s.node, a)
@@ -275,7 +298,7 @@ func (r *Room) do(now time.Time, me rendezvous.Node, a rendezvous.Action) {
 	case a == rendezvous.AddToWaitList && st.Complete:
 		r.call(me)
 	case a == rendezvous.RemoveFromParticipants:
-		r.unsettled = r.unsettled || len(st.RedundancyList) > 0
+		r.stirred = true
 	}
 }
 
@@ -315,7 +338,7 @@ func (r *Room) tellAll() {
 	}
 	for i, s := range byRank {
 		all[i].WorldSize, all[i].RoleWorldSize = world, roles[s.hello.Role]
-		s.joining = false
+		r.setJoining(s, false)
 		r.send(s, &Message{Type: Round, Round: st.Round, Rank: i, WorldSize: len(byRank), Ranks: &all[i]})
 	}
 }
@@ -394,7 +417,7 @@ func (r *Room) call(waiter rendezvous.Node) {
 func (r *Room) remove(now time.Time, n rendezvous.Node, kind rendezvous.ChangeKind) {
 	st := r.state
 	rank, participant := st.Participants[n]
-	complete := st.Complete
+	complete, round := st.Complete, st.Round
 	r.dirty = true
 	st.Drop(r.rules, n)
 	delete(r.expected, n)
@@ -402,7 +425,7 @@ func (r *Room) remove(now time.Time, n rendezvous.Node, kind rendezvous.ChangeKi
 	if participant && complete && !st.Closed {
 		r.tell(kind, n, rank)
 	}
-	r.unsettled = true
+	r.stirred, r.unsettled = true, r.unsettled || st.Round != round
 }
 
 // close makes this the last round.
@@ -416,7 +439,7 @@ func (r *Room) close(by *session) {
 			}
 		}
 	}
-	by.joining = false
+	r.setJoining(by, false)
 	r.send(by, &Message{Type: Closed})
 }
 
@@ -431,6 +454,7 @@ func (r *Room) Gone(now time.Time, id ID) {
 func (r *Room) gone(now time.Time, s *session) {
 	r.remove(now, s.node, rendezvous.NodeLost)
 	heap.Remove(&r.silent, s.index)
+	r.setJoining(s, false)
 	delete(r.sessions, s.id)
 	delete(r.nodes, s.node)
 }
@@ -490,30 +514,55 @@ func (r *Room) patience(now time.Time, s *session) (until time.Time, again bool)
 	return now.Add(secondChance), true
 }
 
-// settle lets joining nodes look again after a change that concerns them all:
-// first those who were in the last round, in order of rank, then the others.
+// settle lets joining nodes look again after a change that concerns them.
 func (r *Room) settle(now time.Time) {
-	for r.unsettled {
-		r.unsettled = false
+	for r.unsettled || r.stirred {
+		list := r.concerned()
+		r.unsettled, r.stirred = false, false
 		if r.untold {
 			r.tellAll()
 		}
-		list := make([]*session, 0, len(r.sessions))
-		for _, s := range r.sessions {
-			if s.joining {
-				list = append(list, s)
-			}
-		}
-		slices.SortFunc(list, func(a, b *session) int {
-			if x, y := r.turn(a), r.turn(b); x != y {
-				return x - y
-			}
-			return int(a.id - b.id)
-		})
 		for _, s := range list {
 			r.step(now, s)
 		}
 	}
+}
+
+// concerned returns the joining nodes that have to look again: first those who were
+// in the last round, in order of rank, then the others. If only somebody is
+// gone, these are spares, should there be room, and one participant that can close
+// the round; in a big room it would take too long if all did.
+func (r *Room) concerned() []*session {
+	st := r.state
+	var list []*session
+	switch room := len(st.Participants) < r.rules.MaxNodes; {
+	case r.unsettled:
+		list = make([]*session, 0, len(r.joining))
+		for s := range r.joining {
+			list = append(list, s)
+		}
+	case room && (!st.Complete || len(r.expected) < r.rules.MaxNodes || r.hasForeign()):
+		for n := range st.RedundancyList {
+			if s := r.nodes[n]; s != nil && s.joining {
+				list = append(list, s)
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b *session) int {
+		if x, y := r.turn(a), r.turn(b); x != y {
+			return x - y
+		}
+		return int(a.id - b.id)
+	})
+	if r.unsettled || st.Complete {
+		return list
+	}
+	for n := range st.Participants {
+		if s := r.nodes[n]; s != nil {
+			return append(list, s)
+		}
+	}
+	return list
 }
 
 func (r *Room) turn(s *session) int {
