@@ -59,6 +59,7 @@ type member struct {
 	out    *pipe.Writer
 	logger *slog.Logger
 	ended  atomic.Bool // the job has; its data is of no use any more
+	overs  int         // how often it started over
 	tokens []string    // of the clusters that this run has had, as far as known
 
 	mu      sync.Mutex // guards waiting
@@ -207,9 +208,9 @@ func (m *member) watch(ctx context.Context, e *embed.Etcd) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case err := <-e.Err():
-			return fmt.Errorf("etcd: %w", err)
+			return m.afterStop(ctx, e, err)
 		case <-e.Server.StopNotify():
-			return m.afterStop(ctx)
+			return m.afterStop(ctx, e, errors.New("the server stopped"))
 		case <-ready:
 			ready = nil
 			m.wait("")
@@ -233,13 +234,23 @@ func (m *member) watch(ctx context.Context, e *embed.Etcd) error {
 	}
 }
 
-// afterStop tells a member that was replaced from one that broke.
-func (m *member) afterStop(ctx context.Context) error {
+// afterStop tells a member that was replaced, which the others tell it and which
+// stops it, from one that broke.
+func (m *member) afterStop(ctx context.Context, e *embed.Etcd, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	m.logger.Warn("this host's member of etcd was replaced by another of its name, and starts over", "node", m.me.name)
-	return errStartOver
+	const limit = 5 // one is what a replacement takes
+	m.overs++
+	select {
+	case <-e.Server.StoppingNotify():
+		if m.overs <= limit {
+			m.logger.Warn("this host's member of etcd was replaced by another of its name, and starts over", "node", m.me.name)
+			return errStartOver
+		}
+	default:
+	}
+	return fmt.Errorf("etcd: %w", err)
 }
 
 // wait tells the agent for what the member waits, if that is news.

@@ -260,3 +260,40 @@ func TestMemberConfigErrors(t *testing.T) {
 		})
 	}
 }
+
+// A host whose place was taken in the meantime, by one of its name with other data,
+// comes back with its old data and is taken in again.
+func TestOldData(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 3, t.TempDir())
+	data := l.data
+	l.members[1].kill()
+	l.data = ""
+	l.start(1).expect(`"ready":true`)
+	l.members[1].kill()
+	l.data = data
+	start := time.Now()
+	l.start(1).expect(`"ready":true`)
+	t.Logf("taken in again after %v", time.Since(start).Round(time.Millisecond))
+	l.members[0].kill() // so that it counts
+	agree(t, l.agent(0), l.agent(1))
+}
+
+// A given data directory keeps a run's data until the job ends.
+func TestDataDir(t *testing.T) {
+	t.Parallel()
+	data := t.TempDir()
+	l := &lab{t: t, names: newNames(1)}
+	for _, done := range []bool{false, true} {
+		cfg := l.quorumConfig(0)
+		cfg.RunID = "a/b"
+		cfg.Member.DataDir = data
+		a := startAgent(t, cfg)
+		a.leader()
+		a.closeNow(done)
+		left, err := os.ReadDir(data)
+		if err != nil || (len(left) == 0) != done {
+			t.Errorf("Close(done=%v): left in the data directory %v, %v", done, left, err)
+		}
+	}
+}
