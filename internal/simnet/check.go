@@ -19,8 +19,10 @@ type checks struct {
 	places        map[room.ID]int // ranks of its nodes
 	before        map[room.ID]int // of the round before
 	told          map[room.ID]bool
-	causes        int // reasons for the next round
-	idle          int // rounds without a reason
+	ranks         map[int]string // who has which rank, with those of PyTorch's agents that have read theirs
+	causes        int            // reasons for the next round
+	idle          int            // rounds without a reason
+	excused       time.Duration  // when one of PyTorch's agents was last gone
 	gones         []*host
 	from          *conn // whose message the room has
 	what          room.Type
@@ -29,7 +31,7 @@ type checks struct {
 }
 
 func (k *checks) reset() {
-	k.round, k.places, k.told = -1, map[room.ID]int{}, map[room.ID]bool{}
+	k.round, k.places, k.told, k.ranks = -1, map[room.ID]int{}, map[room.ID]bool{}, map[int]string{}
 }
 
 // received notes what the room is about to get.
@@ -170,6 +172,10 @@ func (k *checks) complete(out []room.Envelope, v *server) {
 	k.rounds++
 	k.places, k.before, k.told, k.causes = places, mapsClone(places), map[room.ID]bool{}, 0
 	k.foreignBefore = first.Foreign
+	k.ranks = map[int]string{}
+	for _, e := range out {
+		k.ranks[e.Msg.Rank] = v.conns[e.To].host.name
+	}
 }
 
 // workers checks the ranks of a round's workers.
@@ -237,13 +243,14 @@ func mapsClone(m map[room.ID]int) map[room.ID]int {
 func (k *checks) dropped(f *foreign, dead []rendezvous.Node) {
 	s := k.s
 	for _, n := range dead {
+		k.excused = s.now
 		h := s.byName[n.Addr]
 		alive := false
 		switch a := h.agent.(type) {
 		case *agent:
 			alive = a.node == n && a.phase != leaving
 		case *foreign:
-			alive = a.node == n
+			alive = a.node == n && a.phase != opening && s.now > h.slowUntil+s.cfg.Limit
 		}
 		if alive && h.up && s.cfg.Loss == 0 && h.troubled < s.now-2*s.cfg.Limit && f.host.troubled < s.now-2*s.cfg.Limit && s.server.stall < s.now-2*s.cfg.Limit {
 			s.fail("%s takes %s for dead, which is well", f.host.name, h.name)
@@ -254,14 +261,20 @@ func (k *checks) dropped(f *foreign, dead []rendezvous.Node) {
 // foreignJoins notes that one of PyTorch's agents has left its round.
 func (k *checks) foreignJoins(*foreign) { k.causes++ }
 
-// foreignPlaced checks the place that one of PyTorch's agents has read.
+// foreignPlaced checks the place that one of PyTorch's agents has read. It counts the
+// participants when it looks, up to a second late; somebody may have left by then.
 func (k *checks) foreignPlaced(f *foreign) {
 	s := k.s
-	if f.size < s.cfg.Min || f.size > s.cfg.Max || f.rank < 0 || f.rank >= s.cfg.Max {
-		s.fail("%s: rank %d of %d in round %d, want %d to %d nodes", f.host.name, f.rank, f.size, f.round, s.cfg.Min, s.cfg.Max)
-	}
 	if f.round > k.round {
 		k.round, k.size, k.run = f.round, f.size, 0 // a round without one of ours
 		k.rounds++
+		k.ranks = map[int]string{}
 	}
+	if f.size > s.cfg.Max || f.rank < 0 || f.rank >= s.cfg.Max || k.causes == 0 && s.now > k.excused+s.cfg.Limit+2*foreignPoll && (f.size < s.cfg.Min || f.rank >= f.size) {
+		s.fail("%s: rank %d of %d in round %d, want %d to %d nodes", f.host.name, f.rank, f.size, f.round, s.cfg.Min, s.cfg.Max)
+	}
+	if f.round == k.round && k.ranks[f.rank] != "" {
+		s.fail("%s and %s both have rank %d in round %d", f.host.name, k.ranks[f.rank], f.rank, f.round)
+	}
+	k.ranks[f.rank] = f.host.name
 }

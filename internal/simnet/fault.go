@@ -129,7 +129,9 @@ func (s *sim) addAgent(*host) {
 func (s *sim) slowLink(h *host) {
 	h.slow = s.pause(s.cfg.KeepAlive / 2)
 	s.trace("fault: %s: its link takes %v longer", h.name, h.slow)
-	s.soon(s.pause(s.cfg.Limit), func() { h.slow = 0 })
+	d := s.pause(s.cfg.Limit)
+	h.slowUntil = max(h.slowUntil, s.now+d)
+	s.soon(d, func() { h.slow = 0 })
 }
 
 // stallServer stops the server's process for a while.
@@ -144,6 +146,9 @@ func (s *sim) stallServer(*host) {
 func (s *sim) agentEnded(h *host, why string) {
 	s.disturbed = s.now
 	s.living--
+	if h.foreign {
+		s.check.excused = s.now
+	}
 	if why == lostServer && !s.ending && s.rng.Float64() < s.cfg.Restart {
 		s.soon(time.Second+s.pause(5*time.Second), func() { s.start(h, h.foreign) })
 	}

@@ -63,7 +63,7 @@ func (f *foreign) kill()                        { f.end("killed") }
 func (f *foreign) request(at func(), done func()) {
 	f.call++
 	call := f.call
-	f.reply = f.s.after(readTimeout, func() { f.s.lost++; f.end(lostServer) })
+	f.reply = f.s.after(readTimeout, f.cut)
 	f.s.at(f.s.now+f.s.transit(f.host), func() {
 		f.s.server.work(func() {
 			at()
@@ -188,8 +188,16 @@ func (f *foreign) joined(a rendezvous.Action) {
 	case f.publish:
 		f.watch() // it asks once in its life
 	default:
+		// Nothing else goes over its connection meanwhile, keep-alives neither.
 		f.publish = true
-		f.s.findMaster(f, f.round, f.watch)
+		f.lock(func() {
+			f.reply = f.s.after(readTimeout, f.cut)
+			f.s.findMaster(f, f.round, func() {
+				f.reply.stop()
+				f.unlock()
+				f.watch()
+			})
+		})
 	}
 }
 
@@ -207,11 +215,10 @@ func (f *foreign) poll() {
 				f.unlock()
 				switch {
 				case f.phase != running:
-				case f.state.Closed && len(f.state.WaitList) == 0:
-					f.poll() // PyTorch's agents do not look at that while workers run
 				case len(f.state.WaitList) > 0:
-					f.setPhase(stopping)
-					f.wait = f.s.after(f.s.pause(f.s.cfg.Stop), func() { f.lock(f.next) })
+					f.restart()
+				case f.state.Round != f.round || len(f.state.Participants) < f.size:
+					f.fail() // so do workers whose peers are gone
 				default:
 					f.poll()
 				}
@@ -251,12 +258,23 @@ func (f *foreign) unlock() {
 
 // fail has a worker fail.
 func (f *foreign) fail() {
-	if f.phase == running && !f.locked {
+	if f.phase == running {
 		f.s.trace("%s: a worker fails", f.host.name)
-		f.wait.stop()
-		f.setPhase(stopping)
-		f.wait = f.s.after(f.s.pause(f.s.cfg.Stop), func() { f.lock(f.next) })
+		f.restart()
 	}
+}
+
+// restart stops the workers and goes on to the next round.
+func (f *foreign) restart() {
+	f.wait.stop()
+	f.setPhase(stopping)
+	f.wait = f.s.after(f.s.pause(f.s.cfg.Stop), func() { f.lock(f.next) })
+}
+
+// cut ends the agent since the store does not answer.
+func (f *foreign) cut() {
+	f.s.lost++
+	f.end(lostServer)
 }
 
 // closeAll closes the rendezvous and ends.

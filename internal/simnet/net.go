@@ -17,16 +17,17 @@ const forever = 1 << 60
 
 // A host has one agent at a time, and a link to the server.
 type host struct {
-	id       int
-	name     string
-	latency  time.Duration // one way
-	skew     time.Duration // of its clock
-	up       bool
-	cutUntil time.Duration // the end of its partition
-	slow     time.Duration // added to the latency while the link is bad
-	troubled time.Duration // when something on its link was last wrong
-	agent    process       // nil: none
-	foreign  bool          // its agent is one of PyTorch's
+	id        int
+	name      string
+	latency   time.Duration // one way
+	skew      time.Duration // of its clock
+	up        bool
+	cutUntil  time.Duration // the end of its partition
+	slow      time.Duration // added to the latency while the link is bad
+	slowUntil time.Duration // when that ended
+	troubled  time.Duration // when something on its link was last wrong
+	agent     process       // nil: none
+	foreign   bool          // its agent is one of PyTorch's
 }
 
 // A process is an agent as the network sees it.
@@ -49,7 +50,9 @@ func (s *sim) transit(h *host) time.Duration {
 		sent += retry
 		retry = min(2*retry, lastRetry)
 		h.troubled = max(h.troubled, sent)
-		s.troubled = max(s.troubled, sent)
+		if sent-s.now > calm {
+			s.troubled = max(s.troubled, sent)
+		}
 	}
 	d := h.latency + h.slow
 	if s.cfg.Jitter > 0 {

@@ -54,7 +54,7 @@ func Random(seed uint64, most int) Config {
 		c.During = between(1*time.Second, 40*time.Second)
 		c.Restart = []float64{0, 0.5, 0.9, 1}[rng.IntN(4)]
 	}
-	if chance(0) {
+	if chance(0.15) {
 		mix(&c, rng)
 	}
 	return c
@@ -63,9 +63,8 @@ func Random(seed uint64, most int) Config {
 // mix has some of PyTorch's agents take part. Their clocks must not be further
 // apart than their own rules bear.
 func mix(c *Config, rng *rand.Rand) {
-	c.Nodes = min(c.Nodes, 16)
-	c.Foreign = 1 + rng.IntN(c.Nodes)
-	c.Foreign = min(c.Foreign, 5)
+	c.Nodes = min(max(c.Nodes, 2), 16)
+	c.Foreign = min(1+rng.IntN(c.Nodes-1), 5)
 	c.Max = max(min(c.Max, c.Nodes+2), c.Min)
 	c.Min = min(c.Min, c.Nodes)
 	c.KeepAlive, c.Limit = 5*time.Second, 15*time.Second

@@ -89,10 +89,10 @@ func (c *Config) fill() error {
 // A Result is what a run was like.
 type Result struct {
 	Met       time.Duration // from the first agent's start to the last's place in the first round
+	Started   time.Duration // when the last of the first agents started
 	FirstSize int           // of the first round
 	Took      time.Duration // virtual time of the run
 	Rounds    int
-	Spares    int
 	Nodes     int // agents in all, with those that were started again
 	Faults    int
 	Events    int // of the simulation
@@ -194,6 +194,9 @@ func (s *sim) start(h *host, foreign bool) {
 		return
 	}
 	s.disturbed = s.now
+	if s.result.Met == 0 {
+		s.result.Started = s.now
+	}
 	if h.foreign = foreign; foreign {
 		s.startForeign(h)
 		return
@@ -304,8 +307,14 @@ func (s *sim) total() {
 	}
 }
 
+// calm is how long what TCP has sent again may take to arrive.
+const calm = 2 * time.Second
+
 // probeInterval is how often a run looks whether it has settled.
 const probeInterval = 100 * time.Millisecond
+
+// mostEvents bounds a run, which takes about a second for each million.
+const mostEvents = 100_000_000
 
 // live lets things happen until nothing more is to go wrong and all agents are
 // where they should be.
@@ -316,7 +325,7 @@ func (s *sim) live() {
 	var probe func()
 	settled := false
 	probe = func() {
-		if settled = s.pending == 0 && s.now > s.troubled && s.settled(); !settled {
+		if settled = s.pending == 0 && (s.troubled == 0 || s.now > s.troubled+calm) && s.settled(); !settled {
 			s.after(probeInterval, probe)
 		}
 	}
@@ -327,11 +336,14 @@ func (s *sim) live() {
 		if s.starving() {
 			bound += cfg.Join + 2*closeTimeout
 		}
+		if s.cfg.Foreign > 0 {
+			bound += readTimeout // for a rank 0 that has gone before it said where to meet
+		}
 		if s.pending == 0 && s.now > max(s.disturbed, s.troubled)+bound {
 			s.fail("no progress within %v of the last fault: %s", bound, s.where())
 			return
 		}
-		if s.now > end {
+		if s.now > end || s.steps > mostEvents {
 			s.fail("no end of it: %s", s.where())
 			return
 		}
@@ -342,19 +354,24 @@ func (s *sim) live() {
 // finish has one agent close the rendezvous and checks that all hear of it.
 func (s *sim) finish() {
 	s.ending = true
-	var first *agent
+	var first *host
 	for _, h := range s.hosts {
-		if a, ok := h.agent.(*agent); ok && a.phase == running && (first == nil || s.rng.IntN(4) == 0) {
-			first = a
+		if s.runs(h) && (first == nil || s.rng.IntN(4) == 0) {
+			first = h
 		}
 	}
-	if first != nil && len(s.errs) == 0 {
-		s.trace("%s: its workers have succeeded", first.host.name)
-		first.close("the job has succeeded")
-	}
 	for _, h := range s.hosts {
-		if f, ok := h.agent.(*foreign); ok && f.phase == running {
-			f.end("the job has succeeded")
+		switch a := h.agent.(type) {
+		case *agent:
+			if h == first {
+				s.trace("%s: its workers have succeeded", h.name)
+				a.close("the job has succeeded")
+			}
+		case *foreign:
+			if s.runs(h) {
+				a.wait.stop()
+				a.lock(func() { a.closeAll("the job has succeeded") })
+			}
 		}
 	}
 	// The last messages, and what TCP sends again.
@@ -365,6 +382,17 @@ func (s *sim) finish() {
 	if n := s.living; n > 0 && len(s.errs) == 0 {
 		s.fail("%d agents have not heard that the rendezvous is closed: %s", n, s.where())
 	}
+}
+
+// runs says whether a host's workers run.
+func (s *sim) runs(h *host) bool {
+	switch a := h.agent.(type) {
+	case *agent:
+		return a.phase == running
+	case *foreign:
+		return a.phase == running
+	}
+	return false
 }
 
 // starving says whether there are too few agents for a round.
