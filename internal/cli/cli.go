@@ -21,6 +21,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/launch"
@@ -60,7 +61,7 @@ type program struct {
 }
 
 // commands are what may follow the name muster.
-var commands = []string{"run", "store", "version", "help", "completion"}
+var commands = []string{"run", "store", "sim", "version", "help", "completion"}
 
 // command runs the subcommand that args begin with.
 func (p program) command(ctx context.Context, args []string) int {
@@ -78,6 +79,9 @@ func (p program) command(ctx context.Context, args []string) int {
 		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 		defer stop()
 		return StoreCommand(ctx, args, p.stdout, p.stderr)
+	case "sim":
+		began := time.Now()
+		return SimCommand(args, p.stdout, p.stderr, func() time.Duration { return time.Since(began) })
 	case "version", "--version":
 		return p.version()
 	case "help", "--help", "-h":
@@ -89,9 +93,10 @@ func (p program) command(ctx context.Context, args []string) int {
 	if strings.HasPrefix(name, "-") || strings.ContainsAny(name, "./") {
 		hint = "to run a script: muster run " + strings.Join(append([]string{name}, args[:min(len(args), 8)]...), " ")
 	} else {
+		nearest := 3
 		for _, c := range commands {
-			if distance(c, name) <= 2 {
-				hint = "did you mean muster " + c + "?"
+			if d := distance(c, name); d < nearest {
+				nearest, hint = d, "did you mean muster "+c+"?"
 			}
 		}
 	}

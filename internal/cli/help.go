@@ -13,9 +13,10 @@ const overview = `muster runs a distributed PyTorch job's workers and keeps the 
 
 usage: muster run [options] training_script [training_script_args...]
        muster store [--host HOST] [--port PORT] [--allow CIDR,…]
+       muster sim [--nodes N] [--seed N] [--faults N] …
        muster completion bash|zsh|fish|tcsh
        muster version
-       muster help [run|store]
+       muster help [run|store|sim]
 
 muster run takes torchrun's command line. Through a link named torchrun the
 program is torchrun:
@@ -36,6 +37,8 @@ func (p program) help(ctx context.Context, args []string) int {
 		return p.printHelp()
 	case "store":
 		return StoreCommand(ctx, []string{"--help"}, p.stdout, p.stderr)
+	case "sim":
+		return SimCommand([]string{"--help"}, p.stdout, p.stderr, nil)
 	case "version", "completion", "help":
 		io.WriteString(p.stdout, overview)
 		return exitOK

@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A seed stands for one run, whose numbers do not change.
+func TestSim(t *testing.T) {
+	var out strings.Builder
+	for _, line := range []string{
+		"",
+		"--nodes 8 --seed 2 --delay 1ms --loss 5",
+		"--nodes 12 --min 4 --max 10 --faults 8 --skew 1m --seed 3",
+		"--nodes 3 --max 2 --work 0s",
+	} {
+		out.WriteString("muster sim " + line + "\n")
+		status := SimCommand(strings.Fields(line), &out, &out, func() time.Duration { return 1234567 })
+		if status != exitOK {
+			t.Errorf("%s: status %d", line, status)
+		}
+		out.WriteString("\n")
+	}
+	golden(t, "testdata/sim.txt", out.String())
+}
+
+func TestSimTrace(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "trace")
+	var traces []string
+	for range 2 {
+		var out strings.Builder
+		if status := SimCommand([]string{"--nodes=4", "--faults=2", "--trace", path}, &out, &out, func() time.Duration { return 0 }); status != exitOK {
+			t.Fatal(&out)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		traces = append(traces, string(text))
+	}
+	if traces[0] != traces[1] || !strings.Contains(traces[0], "room -> n00003: round 0 rank 3/4 workers 24/32") {
+		t.Errorf("the trace is %s", traces[0])
+	}
+}
+
+func TestSimErrors(t *testing.T) {
+	for _, tt := range []struct {
+		line string
+		want []string
+	}{
+		{"--nodes 0 --min x --max -1 --faults 1001", []string{"--nodes '0': want a number from 1 to 65536", "--min 'x'", "--max '-1'", "--faults '1001'"}},
+		{"--loss 51 --delay 11s --work 1h --skew -1s", []string{"--loss '51': want a number of percent", "--delay '11s': want a time such as", "at most 10s", "--work '1h'", "--skew '-1s'"}},
+		{"--loss NaN --seed -1 more", []string{"--loss 'NaN'", "--seed '-1'", "unexpected argument 'more'"}},
+		{"--nodes 4 --min 5", []string{"--min 5 is more than --nodes 4"}},
+		{"--min 3 --max 2", []string{"--max 2 is less than --min 3"}},
+		{"--node 3", []string{"-node"}},
+	} {
+		var stdout, stderr strings.Builder
+		if status := SimCommand(strings.Fields(tt.line), &stdout, &stderr, nil); status != exitUsage || stdout.Len() > 0 {
+			t.Errorf("%s: status %d, %s", tt.line, status, &stdout)
+		}
+		for _, want := range append(tt.want, "usage: muster sim") {
+			if !strings.Contains(stderr.String(), want) {
+				t.Errorf("%s: %q is not in %s", tt.line, want, &stderr)
+			}
+		}
+	}
+}
+
+func TestSimHelp(t *testing.T) {
+	var stdout, stderr strings.Builder
+	if status := SimCommand([]string{"--help"}, &stdout, &stderr, nil); status != exitOK || stderr.Len() > 0 || stdout.String() != simUsage {
+		t.Errorf("status %d: %s%s", status, &stdout, &stderr)
+	}
+	for line := range strings.Lines(simUsage) {
+		if len(line) > helpWidth+1 {
+			t.Errorf("%d columns: %s", len(line)-1, line)
+		}
+	}
+}
