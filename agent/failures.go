@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"strconv"
 	"syscall"
-	"time"
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/process"
@@ -153,15 +152,17 @@ func (a *Agent) hear(at *attempt) {
 	if err == nil {
 		text, err = patientGet(at.life, s, failedKey)
 	}
-	if at.life.Err() != nil || errors.Is(err, store.ErrClosed) {
-		return // the loss of the rendezvous is news of its own
+	if at.life.Err() != nil {
+		return
 	}
 	var rec *record
 	if err == nil {
 		rec, err = parseRecord(text)
 	}
 	if err != nil {
-		a.log.Warn("cannot hear of failures on other hosts in this round", "round", at.round.Round, "error", err)
+		if at.outlives(a.cfg.PeerTimeout) { // else the loss of the rendezvous was news of its own
+			a.log.Warn("cannot hear of failures on other hosts in this round", "round", at.round.Round, "error", err)
+		}
 		return
 	}
 	if rec.Node != at.round.Rank {
@@ -253,6 +254,14 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 	switch c.Kind {
 	case rendezvous.NodesWaiting:
 		n.ev = evNodesWaiting
+		if at.phase == assigning || at.alone() {
+			break
+		}
+		if at.lost != nil {
+			n.change = *at.lost // which is why
+		}
+		at.wg.Go(func() { at.tell(a.whyWaiting(at, n)) })
+		return news{}
 	case rendezvous.Evicted:
 		n.ev = evEvicted
 	case rendezvous.Disconnected:
@@ -261,12 +270,8 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 			// Perhaps only since the agent that hosts the store has passed the
 			// barrier first; word of that may still be on its way.
 			at.wg.Go(func() {
-				timer := time.NewTimer(a.cfg.PeerTimeout)
-				defer timer.Stop()
-				select {
-				case <-timer.C:
+				if at.outlives(a.cfg.PeerTimeout) {
 					at.tell(n)
-				case <-at.life.Done():
 				}
 			})
 			return news{}
@@ -280,6 +285,7 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 			return news{} // it has no part in the round, or no longer
 		}
 		at.setGone(c.Rank)
+		at.lost = &c
 		if at.phase == assigning {
 			n.ev = evNodeGone
 			break
@@ -299,6 +305,17 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 		}
 		at.wg.Go(func() { at.tell(a.whyClosed(at, n)) })
 		return news{}
+	}
+	return n
+}
+
+// whyWaiting looks in the store for the reason why nodes wait: they may be of this
+// round, which a failure has broken up, and be quicker than word of that.
+func (a *Agent) whyWaiting(at *attempt, n news) news {
+	ctx, cancel := context.WithTimeout(at.life, a.cfg.PeerTimeout)
+	defer cancel()
+	if rec := findRecord(ctx, at); rec != nil {
+		return rec.news()
 	}
 	return n
 }

@@ -35,7 +35,8 @@ type attempt struct {
 	failures []*failure.ProcessFailure
 	// gone are the group ranks of nodes that are no longer in the round.
 	gone    map[int]bool
-	drained bool // all that the workers wrote has gone where it should
+	lost    *rendezvous.Change // the last of those
+	drained bool               // all that the workers wrote has gone where it should
 
 	life  context.Context // of the goroutines below
 	end   context.CancelFunc
@@ -76,6 +77,18 @@ func (at *attempt) tell(n news) {
 	select {
 	case at.news <- n:
 	case <-at.life.Done():
+	}
+}
+
+// outlives says whether the attempt still goes on after a while.
+func (at *attempt) outlives(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-at.life.Done():
+		return false
 	}
 }
 
@@ -292,6 +305,9 @@ func (a *Agent) sayRejoins(at *attempt, n news) {
 		level, why = slog.LevelInfo, "other nodes wait to be admitted"
 	case rendezvous.NodeLost:
 		why = "a node of the round is lost: it died or cannot be reached"
+		if n.change.Rank < 0 {
+			why = "the agent that held the rendezvous is gone"
+		}
 	case rendezvous.NodeLeft:
 		why = "a node of the round has left"
 	case rendezvous.Evicted:

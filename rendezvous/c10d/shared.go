@@ -30,14 +30,14 @@ type shared struct {
 
 	token []byte            // the value as read last
 	state *rendezvous.State // what it says, without the dead; nil: not read yet
-	dead  []rendezvous.Node // dropped by the last read
+	late  rendezvous.Set    // whose heartbeats have been missing for long, since compare
 	gone  bool              // the store could not be read
 }
 
 func newShared(ctx context.Context, h *many) (*shared, error) {
 	settings := &h.cfg.Settings
 	c := &shared{
-		h: h, key: stateKey(h.cfg.RunID),
+		h: h, late: rendezvous.Set{}, key: stateKey(h.cfg.RunID),
 		rules: rendezvous.Rules{MinNodes: h.cfg.MinNodes, MaxNodes: h.cfg.MaxNodes, LastCall: settings.LastCall, KeepAliveInterval: settings.KeepAliveInterval},
 		limit: settings.KeepAliveLimit(),
 	}
@@ -79,10 +79,13 @@ func (c *shared) accept(text []byte) error {
 	}
 	now := time.Now()
 	me := c.h.node
+	// By now another agent may have found out, and dropped them.
+	for _, n := range c.observer.Silent(now, c.limit*2/3) {
+		c.late.Add(n)
+	}
 	c.observer.See(now, state, func(n rendezvous.Node) bool { return n == me })
 	c.observer.Fix(now, state, before, c.rules.LastCall)
-	c.dead = c.observer.Silent(now, c.limit)
-	state.Drop(c.rules, c.dead...)
+	state.Drop(c.rules, c.observer.Silent(now, c.limit)...)
 	c.token, c.state = text, state
 	return nil
 }
@@ -278,25 +281,23 @@ func (c *shared) compare(before *rendezvous.State, round int) []rendezvous.Chang
 	if _, is := now.Participants[me]; was && !is || now.Round != round && before.Round == round {
 		return []rendezvous.Change{{Kind: rendezvous.Evicted, Rank: -1}}
 	}
-	for n := range now.WaitList {
-		if !before.WaitList.Has(n) {
-			changes = append(changes, rendezvous.Change{Kind: rendezvous.NodesWaiting, Node: n.Addr, Rank: -1})
-			break
-		}
-	}
-	silent := rendezvous.Set{}
-	for _, n := range c.dead {
-		silent.Add(n)
-	}
+	late := c.late
+	c.late = rendezvous.Set{}
 	for n, rank := range before.Participants {
 		if _, stays := now.Participants[n]; stays || now.WaitList.Has(n) {
 			continue
 		}
 		kind := rendezvous.NodeLeft
-		if silent.Has(n) {
+		if late.Has(n) {
 			kind = rendezvous.NodeLost
 		}
 		changes = append(changes, rendezvous.Change{Kind: kind, Node: n.Addr, Rank: rank})
+	}
+	for n := range now.WaitList {
+		if !before.WaitList.Has(n) {
+			changes = append(changes, rendezvous.Change{Kind: rendezvous.NodesWaiting, Node: n.Addr, Rank: -1})
+			break
+		}
 	}
 	return changes
 }
