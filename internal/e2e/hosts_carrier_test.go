@@ -4,7 +4,12 @@ package e2e
 
 import (
 	"fmt"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
 
 	"github.com/muster-run/muster/internal/pypeer"
 )
@@ -63,6 +68,76 @@ var hostsCarriers = []hostsCarrier{
 			"spare host":                    fixedHosts,
 		},
 	},
+	{
+		name: "etcd", backend: "etcd", hosts: 3, holder: holder,
+		prepare: func(s *site) {
+			quorumProgram(s.t)
+			var members []*job
+			for i := 3; i < 6; i++ {
+				members = append(members, s.etcdMember(i))
+			}
+			for _, m := range members {
+				s.untilSays(m, `"ready":true`)
+			}
+			s.flags = func(int) string {
+				return "--rdzv-backend etcd --rdzv-endpoint host3:29400,host4:29400,host5:29400 --rdzv-conf " + limit3
+			}
+		},
+	},
+	{
+		name: "quorum", backend: "quorum", holder: holder,
+		prepare: func(s *site) {
+			quorumProgram(s.t)
+			s.flags = func(int) string {
+				return "--rdzv-backend quorum --rdzv-endpoint host0,host1,host2 --rdzv-conf " + limit3
+			}
+		},
+	},
+}
+
+// holder finds out which agent was elected to hold the rendezvous.
+func holder(s *site) int {
+	s.t.Helper()
+	for _, j := range s.agents {
+		for line := range strings.Lines(j.errs()) {
+			if strings.Contains(line, "rendezvous held by") && strings.Contains(line, "mine=true") {
+				return s.hostOf(j)
+			}
+		}
+	}
+	s.fatalf("no agent says that it holds the rendezvous")
+	return -1
+}
+
+var buildQuorum = sync.OnceValue(func() error {
+	build := exec.Command("go", "build", "-o", filepath.Join(bin, "muster-quorum"), "../../cmd/muster-quorum")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := build.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("build muster-quorum: %w\n%s", err, out)
+	}
+	return nil
+})
+
+// quorumProgram puts muster-quorum beside muster.
+func quorumProgram(t testing.TB) {
+	t.Helper()
+	if err := buildQuorum(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// etcdMember starts one of three members of etcd.
+func (s *site) etcdMember(host int) *job {
+	s.t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer r.Close()
+	s.t.Cleanup(func() { w.Close() })
+	fmt.Fprintf(w, `{"run_id":"cluster","name":"host%d:29400","members":["host3:29400","host4:29400","host5:29400"]}`+"\n", host)
+	return onHost(s.t, s.lab.Host(host), s.wrote, errand{argv: []string{filepath.Join(bin, "muster-quorum"), "serve"}, stdin: r})
 }
 
 // meetAt makes the agents meet at a host, by the backend c10d.

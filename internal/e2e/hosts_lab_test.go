@@ -50,8 +50,8 @@ const hostWorker = `#!/bin/sh
 say() { echo "$1 $HOST $RANK $WORLD_SIZE $TORCHELASTIC_RESTART_COUNT $MASTER_ADDR:$MASTER_PORT $(date +%s%N)" >"$MUSTER_E2E_BOARD"; }
 trap 'say term; exit 143' TERM
 say up
-read -r order <"$MUSTER_E2E_DIR/$HOST"
-exit "$order"
+( read -r order <"$MUSTER_E2E_DIR/$HOST"; exit "$order" ) & # a signal that comes just before read would not interrupt it
+wait $!
 `
 
 // A hostReport is what one worker has said.

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -125,6 +126,9 @@ func rowRestart(s *site, _ *hostsCarrier) string {
 	if n := s.all[len(s.all)-1].restart; n != 1 {
 		s.fatalf("the second attempt has restart count %d, want 1", n)
 	}
+	for _, j := range []*job{agents[0], agents[2]} {
+		j.says("workers failed on another host", "host=host1", "exit code 3", "restart=1/1").saysNot("no restart is counted")
+	}
 	s.finish(agents...)
 	return "the other hosts' workers are told to stop after " + ms(term.Sub(failed)) + ", all run again after " + ms(up.Sub(failed))
 }
@@ -151,10 +155,12 @@ func (c *hostsCarrier) nodes() string {
 	return "--nnodes 2:3"
 }
 
+const lostNode = "a node of the round is lost: it died or cannot be reached"
+
 // goOn waits until the hosts that are left run again after one is gone, and
-// finishes the job. Where the number of hosts is fixed another agent takes the place
+// finishes the job. Each says why. Where the number of hosts is fixed another agent takes the place
 // of that on host 2.
-func (s *site) goOn(c *hostsCarrier, since time.Time, agents ...*job) string {
+func (s *site) goOn(c *hostsCarrier, since time.Time, why string, agents ...*job) string {
 	s.t.Helper()
 	n, after := len(agents), "the others run without it after "
 	if c.fixed {
@@ -168,6 +174,12 @@ func (s *site) goOn(c *hostsCarrier, since time.Time, agents ...*job) string {
 	if n := s.all[len(s.all)-1].restart; n != 0 {
 		s.fatalf("%d restarts were counted, want none", n)
 	}
+	for _, j := range agents[:2] {
+		if strings.Contains(j.errs(), "the agent that held the rendezvous is gone") && c.holder != nil {
+			continue
+		}
+		j.says(why, "no restart is counted")
+	}
 	s.finish(agents...)
 	return after + ms(up.Sub(since))
 }
@@ -178,7 +190,7 @@ func rowKilled(s *site, c *hostsCarrier) string {
 	killed := time.Now()
 	agents[2].signal(syscall.SIGKILL)
 	agents[2].noneLeft(10 * time.Second)
-	return s.goOn(c, killed, agents[:2]...) + "; its own worker is dead too"
+	return s.goOn(c, killed, lostNode, agents[:2]...) + "; its own worker is dead too"
 }
 
 func rowCut(s *site, c *hostsCarrier) string {
@@ -186,16 +198,33 @@ func rowCut(s *site, c *hostsCarrier) string {
 	s.up(time.Time{}, 3)
 	cut := time.Now()
 	s.lab.Host(2).Unplug()
+	if c.holder != nil {
+		return s.cutAndBack(c, cut, agents)
+	}
 	text := ""
 	if !c.fixed {
-		text = s.goOn(c, cut, agents[:2]...)
+		text = s.goOn(c, cut, lostNode, agents[:2]...)
 	}
 	ended := s.want(1, agents[2])
 	if c.fixed {
 		s.lab.Host(2).Plug()
-		text = s.goOn(c, cut, agents[:2]...)
+		text = s.goOn(c, cut, lostNode, agents[:2]...)
 	}
 	return text + "; the agent that is cut off ends its worker and itself after " + ms(ended.Sub(cut))
+}
+
+// cutAndBack is rowCut for carriers that no host is needed for: the agent that is
+// cut off waits for the others.
+func (s *site) cutAndBack(c *hostsCarrier, cut time.Time, agents []*job) string {
+	s.t.Helper()
+	without := s.up(cut, 2)
+	stopped := s.await(cut, 3, "term", 3)
+	s.lab.Host(2).Plug()
+	back := time.Now()
+	with := s.up(back, 3)
+	s.finish(agents...)
+	return "the others run without it after " + ms(without.Sub(cut)) + ", its own worker is told to stop after " + ms(last(stopped).Sub(cut)) +
+		"; plugged in again, all run with it after " + ms(with.Sub(back))
 }
 
 func rowJoins(s *site, c *hostsCarrier) string {
@@ -214,7 +243,7 @@ func rowLeaves(s *site, c *hostsCarrier) string {
 	leaves := time.Now()
 	agents[2].signal(syscall.SIGTERM)
 	s.want(1, agents[2])
-	return s.goOn(c, leaves, agents[:2]...)
+	return s.goOn(c, leaves, "a node of the round has left", agents[:2]...)
 }
 
 func rowSpare(s *site, _ *hostsCarrier) string {
@@ -265,7 +294,7 @@ func rowKilled0(s *site, c *hostsCarrier) string {
 	if c.endsWith0 {
 		return s.allEnd(c, killed, others...)
 	}
-	return s.goOn(c, killed, others...)
+	return s.goOn(c, killed, lostNode, others...)
 }
 
 func rowLost0(s *site, c *hostsCarrier) string {
@@ -280,7 +309,7 @@ func rowLost0(s *site, c *hostsCarrier) string {
 	if c.endsWith0 {
 		return s.allEnd(c, lost, others...)
 	}
-	return s.goOn(c, lost, others...)
+	return s.goOn(c, lost, lostNode, others...)
 }
 
 func rowLostHolder(s *site, c *hostsCarrier) string {
@@ -293,5 +322,5 @@ func rowLostHolder(s *site, c *hostsCarrier) string {
 	}
 	holder := c.holder(s)
 	s.lab.Host(holder).PowerOff()
-	return s.goOn(c, lost, slices.DeleteFunc(agents, func(j *job) bool { return s.hostOf(j) == holder })...)
+	return s.goOn(c, lost, lostNode, slices.DeleteFunc(agents, func(j *job) bool { return s.hostOf(j) == holder })...)
 }
