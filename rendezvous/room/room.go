@@ -240,15 +240,14 @@ func (r *Room) step(now time.Time, s *session) {
 func (r *Room) decide(now time.Time, me rendezvous.Node) rendezvous.Action {
 	st := r.state
 	a := st.Join(me, r.rules, r.foreign.Clock(now), never)
-	if st.Closed || r.hasForeign() {
-		return a
-	}
 	_, participant := st.Participants[me]
 	switch {
-	case a == rendezvous.RemoveFromRedundancyList && st.Complete && len(r.expected) >= r.rules.MaxNodes:
-		return rendezvous.Sync // those who left the round come back
+	case st.Closed:
 	case st.Complete && !participant && st.WaitList.Has(me) && len(st.Participants) >= r.rules.MaxNodes:
 		return rendezvous.AddToRedundancyList // it was full before its turn
+	case r.hasForeign():
+	case a == rendezvous.RemoveFromRedundancyList && st.Complete && len(r.expected) >= r.rules.MaxNodes:
+		return rendezvous.Sync // those who left the round come back
 	case !st.Complete && participant && r.allBack():
 		return rendezvous.MarkComplete
 	}
@@ -316,8 +315,26 @@ func (r *Room) completed() {
 		st.AssignRanks(r.sticky)
 	}
 	r.sticky = maps.Clone(st.Participants)
+	r.makeSpares()
 	r.master, r.called, r.before, r.unsettled = nil, false, nil, true
 	r.log.Info("rendezvous: round complete", "run_id", r.runID, "round", st.Round, "nodes", len(st.Participants))
+}
+
+// makeSpares has foreign nodes that wait be spares when a round is full. By their
+// own rules they would go on waiting, for which all others restart, and again
+// after the next round.
+func (r *Room) makeSpares() {
+	st := r.state
+	if max := r.rules.MaxNodes; max == 0 || len(st.Participants) < max {
+		return
+	}
+	for n := range st.WaitList {
+		if r.nodes[n] == nil {
+			delete(st.WaitList, n)
+			st.RedundancyList.Add(n)
+			r.dirty = true
+		}
+	}
 }
 
 // tellAll tells all nodes of a new round, none of them foreign, with the ranks of

@@ -3,12 +3,15 @@ package room_test
 import (
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/internal/pickle"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/room"
 )
@@ -19,6 +22,8 @@ type lab struct {
 	r   *room.Room
 	now time.Time
 	ids map[string]room.ID
+
+	min, max int // of the last hello
 }
 
 func newLab(t *testing.T) *lab {
@@ -62,11 +67,10 @@ func (l *lab) run(script string) string {
 		}
 		switch f[0] {
 		case "hello": // min max names
-			var min, max int
-			fmt.Sscan(f[1], &min)
-			fmt.Sscan(f[2], &max)
+			fmt.Sscan(f[1], &l.min)
+			fmt.Sscan(f[2], &l.max)
 			for _, n := range f[3:] {
-				l.hello(n, min, max)
+				l.hello(n, l.min, l.max)
 			}
 		case "back": // min max round size name=rank…
 			var min, max, round, size int
@@ -93,6 +97,12 @@ func (l *lab) run(script string) string {
 				l.t.Fatal(err)
 			}
 			l.wait(d)
+		case "foreign": // nodes of PyTorch's look at the state once
+			for _, n := range f[1:] {
+				l.foreign(n)
+			}
+		case "state":
+			l.state(&out)
 		case "sleep": // and wake late
 			d, err := time.ParseDuration(f[1])
 			if err != nil {
@@ -123,6 +133,52 @@ func (l *lab) wait(d time.Duration) {
 		l.r.Advance(l.now)
 	}
 	l.now = end
+}
+
+// foreign has one of PyTorch's nodes do what it can to join.
+func (l *lab) foreign(name string) {
+	me := rendezvous.Node{Addr: "addr-" + name, PID: 1}
+	rules := rendezvous.Rules{MinNodes: l.min, MaxNodes: l.max, LastCall: lastCall, KeepAliveInterval: 5 * time.Second}
+	for {
+		st := l.text()
+		a := st.Join(me, rules, l.now, l.now.Add(time.Minute))
+		if a == rendezvous.Sync || a == rendezvous.Finish {
+			return
+		}
+		st.Do(a, me, rules, l.now)
+		l.r.Adopt(l.now, pickle.EncodeText(st))
+	}
+}
+
+// text is the state as foreign nodes read it.
+func (l *lab) text() *rendezvous.State {
+	text, _ := l.r.Text(l.now)
+	st, err := pickle.DecodeText(text)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return st
+}
+
+// state writes who is where.
+func (l *lab) state(out *strings.Builder) {
+	st := l.text()
+	fmt.Fprintf(out, "round %d complete %v:", st.Round, st.Complete)
+	for _, n := range st.Nodes() {
+		fmt.Fprintf(out, " %s", n.Addr)
+	}
+	for _, set := range []struct {
+		name  string
+		nodes rendezvous.Set
+	}{{"waiting", st.WaitList}, {"spare", st.RedundancyList}} {
+		if len(set.nodes) > 0 {
+			fmt.Fprintf(out, ", %s", set.name)
+		}
+		for _, n := range slices.SortedFunc(maps.Keys(set.nodes), rendezvous.Node.Compare) {
+			fmt.Fprintf(out, " %s", n.Addr)
+		}
+	}
+	out.WriteString("\n")
 }
 
 func (l *lab) said(out *strings.Builder) {
@@ -371,6 +427,22 @@ func TestScenarios(t *testing.T) {
 			b: round 0 rank 1/2 workers 2/4
 			b: node lost a 0
 			a: evicted  -1, end`},
+		{"a full round makes spares of foreign nodes that wait", `
+			hello 2 2 a b
+			join a b
+			join b
+			foreign f
+			state
+			join a
+			foreign f
+			state`, `
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			a: nodes waiting b -1
+			round 0 complete true: addr-a, waiting addr-b addr-f
+			a: round 1 rank 0/2 workers 0/4
+			b: round 1 rank 1/2 workers 2/4
+			round 1 complete true: addr-a addr-b, spare addr-f`},
 		{"another --nnodes", `
 			hello 2 2 a
 			hello 2 3 b`, `
