@@ -3,6 +3,7 @@ package c10d
 import (
 	"context"
 	"net"
+	"net/netip"
 	"os"
 	"time"
 )
@@ -67,4 +68,19 @@ func localAddr(endpoint string) string {
 	}
 	defer conn.Close()
 	return conn.LocalAddr().(*net.UDPAddr).IP.String()
+}
+
+// thisHost are this machine's own addresses, from which its workers connect.
+func thisHost() []netip.Prefix {
+	own := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+	addrs, _ := net.InterfaceAddrs()
+	for _, a := range addrs {
+		if ipnet, ok := a.(*net.IPNet); ok {
+			if addr, ok := netip.AddrFromSlice(ipnet.IP); ok {
+				addr = addr.Unmap()
+				own = append(own, netip.PrefixFrom(addr, addr.BitLen()))
+			}
+		}
+	}
+	return own
 }

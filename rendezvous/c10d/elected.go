@@ -47,9 +47,9 @@ func (h *many) listenForElection(ctx context.Context) error {
 	if h.election != nil {
 		return nil
 	}
-	server, err := tcpstore.Listen(tcpstore.ServerConfig{
-		Addr: net.JoinHostPort(h.cfg.Settings.Bind, "0"), Allow: h.cfg.Settings.Allow, KeepAlive: h.cfg.Settings.KeepAliveLimit(), Logger: h.log,
-	})
+	cfg := h.serverConfig(0)
+	cfg.KeepAlive = h.cfg.Settings.KeepAliveLimit()
+	server, err := tcpstore.Listen(cfg)
 	if err != nil {
 		return err
 	}

@@ -290,20 +290,30 @@ func (h *many) greet(ctx context.Context, conn net.Conn) (*held, error) {
 
 // listen hosts the rendezvous at the endpoint.
 func (h *many) listen() error {
-	addr := listenAddr(h.host, h.port)
-	if bind := h.cfg.Settings.Bind; bind != "" {
-		addr = net.JoinHostPort(bind, strconv.Itoa(h.port))
+	cfg := h.serverConfig(h.port)
+	if h.cfg.Settings.Bind == "" {
+		cfg.Addr = listenAddr(h.host, h.port)
 	}
-	server, err := tcpstore.Listen(tcpstore.ServerConfig{
-		Addr: addr, Allow: h.cfg.Settings.Allow, KeepAlive: h.cfg.Settings.KeepAliveLimit(), Logger: h.log,
-		Prepare: func(s *tcpstore.Server) { h.rooms = Serve(s, h.log) },
-	})
+	cfg.KeepAlive = h.cfg.Settings.KeepAliveLimit()
+	cfg.Prepare = func(s *tcpstore.Server) { h.rooms = Serve(s, h.log) }
+	server, err := tcpstore.Listen(cfg)
 	if err != nil {
 		return err
 	}
 	h.server, h.agents = server, server.Store()
 	h.port = server.Port()
 	return nil
+}
+
+// serverConfig is that of a server of this host, for agents or workers, with what
+// guards its port.
+func (h *many) serverConfig(port int) tcpstore.ServerConfig {
+	settings := &h.cfg.Settings
+	cfg := tcpstore.ServerConfig{Addr: net.JoinHostPort(settings.Bind, strconv.Itoa(port)), Allow: settings.Allow, Logger: h.log}
+	if len(cfg.Allow) > 0 {
+		cfg.Allow = append(thisHost(), cfg.Allow...)
+	}
+	return cfg
 }
 
 // Serve makes a server hold rendezvous, for all run IDs that it is asked for. It

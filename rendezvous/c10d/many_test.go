@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -336,5 +337,40 @@ func TestStaticNodes(t *testing.T) {
 	end(nodes[2].Leave)
 	if c := change(t, nodes[0], rendezvous.NodeLeft); c.Node != "host2" || c.Rank != 2 {
 		t.Errorf("change %+v", c)
+	}
+}
+
+// Those who are not listed are not let in, neither to the agents' store nor to the
+// workers'; this host always is.
+func TestAllow(t *testing.T) {
+	endpoint := freeEndpoint(t)
+	guard := func(c *c10d.Config) {
+		c.Settings.Allow = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	}
+	infos := meet(t, node(t, endpoint, 2, 2, "a", guard), node(t, endpoint, 2, 2, "b", guard))
+	if infos[0].WorldSize != 2 {
+		t.Errorf("%+v", infos[0])
+	}
+}
+
+func TestBind(t *testing.T) {
+	endpoint := freeEndpoint(t)
+	_, port, _ := net.SplitHostPort(endpoint)
+	bind := func(c *c10d.Config) {
+		c.Settings.Bind = "127.0.0.1"
+		c.Endpoint = "127.0.0.2:" + port // names this host; it is at the other address alone
+	}
+	h := node(t, endpoint, 1, 2, "a", bind)
+	if _, err := h.Next(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if conn, err := net.Dial("tcp", "127.0.0.2:"+port); err == nil {
+		conn.Close()
+		t.Error("it listens on 127.0.0.2")
+	}
+	if conn, err := net.Dial("tcp", "127.0.0.1:"+port); err != nil {
+		t.Error(err)
+	} else {
+		conn.Close()
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"strconv"
 	"time"
@@ -38,7 +37,7 @@ type meeting struct {
 
 // open makes an empty store, or with private only finds a port at which worker
 // rank 0 can make one.
-func (m *master) open(bind string, private bool, log *slog.Logger) (port int, err error) {
+func (m *master) open(cfg tcpstore.ServerConfig, private bool) (port int, err error) {
 	switch {
 	case private:
 		m.close()
@@ -49,7 +48,7 @@ func (m *master) open(bind string, private bool, log *slog.Logger) (port int, er
 	case m.server != nil:
 		m.server.Reset()
 	default:
-		m.server, err = tcpstore.Listen(tcpstore.ServerConfig{Addr: bind + ":0", Logger: log})
+		m.server, err = tcpstore.Listen(cfg)
 		if err != nil {
 			return 0, err
 		}
@@ -79,7 +78,7 @@ func (h *many) openMaster(ctx context.Context, p place) (addr string, port int, 
 	addr, port, ok := h.inherit(ctx, p)
 	if !ok {
 		addr = h.masterAddr()
-		if port, err = h.master.open("", h.cfg.PrivateStore, h.log); err != nil {
+		if port, err = h.master.open(h.serverConfig(0), h.cfg.PrivateStore); err != nil {
 			return "", 0, h.connectionError(fmt.Errorf("start the workers' store: %w", err))
 		}
 	}
