@@ -85,7 +85,7 @@ func (r *Room) adopt(now time.Time, st *rendezvous.State) {
 	r.foreign.See(now, st, r.hasSession)
 	r.unsettled = true
 	if st.Complete && (!old.Complete || st.Round != old.Round) {
-		r.completed()
+		r.completed(now)
 	}
 	if st.Closed && !old.Closed {
 		for _, s := range r.participants() {
@@ -101,7 +101,7 @@ func (r *Room) adopt(now time.Time, st *rendezvous.State) {
 	if st.Complete && len(st.WaitList) > len(old.WaitList) {
 		for n := range st.WaitList {
 			if !old.WaitList.Has(n) {
-				r.call(n)
+				r.call(now, n)
 				break
 			}
 		}

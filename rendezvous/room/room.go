@@ -17,6 +17,10 @@ var never = time.Unix(1<<40, 0)
 // secondChance is how much longer than its limit a node may be silent.
 const secondChance = 50 * time.Millisecond
 
+// foreignLook is within what time PyTorch's agents look at the state again: after a
+// second, and what it takes.
+const foreignLook = 1500 * time.Millisecond
+
 // An ID names one session of a room.
 type ID int64
 
@@ -48,10 +52,12 @@ type Room struct {
 	// Of the last complete round.
 	expected rendezvous.Set // nodes with a session that took part and have not gone
 	sticky   map[rendezvous.Node]int
-	master   *Message // where its workers meet, once known
-	called   bool     // its participants were told that nodes wait
-	before   *Place   // a round of a room that is gone, until this one has had its own
-	untold   bool     // nobody was told that it is complete, and all have a session
+	master   *Message        // where its workers meet, once known
+	quiet    time.Time       // until when its foreign nodes may not have seen it; zero: they have
+	waiter   rendezvous.Node // one that waits
+	called   bool            // its participants were told that nodes wait
+	before   *Place          // a round of a room that is gone, until this one has had its own
+	untold   bool            // nobody was told that it is complete, and all have a session
 
 	counted   *Message // the last status
 	countedAt time.Time
@@ -291,18 +297,18 @@ func (r *Room) do(now time.Time, me rendezvous.Node, a rendezvous.Action) {
 	}
 	switch {
 	case st.Complete && !complete:
-		r.completed()
+		r.completed(now)
 	case st.Round != round:
 		r.unsettled = true
 	case a == rendezvous.AddToWaitList && st.Complete:
-		r.call(me)
+		r.call(now, me)
 	case a == rendezvous.RemoveFromParticipants:
 		r.stirred = true
 	}
 }
 
 // completed gives out the ranks of a round.
-func (r *Room) completed() {
+func (r *Room) completed(now time.Time) {
 	st := r.state
 	r.expected = rendezvous.Set{}
 	for n := range st.Participants {
@@ -317,6 +323,10 @@ func (r *Room) completed() {
 	r.sticky = maps.Clone(st.Participants)
 	r.makeSpares()
 	r.master, r.called, r.before, r.unsettled = nil, false, nil, true
+	r.quiet = time.Time{}
+	if !r.untold {
+		r.quiet = now.Add(foreignLook)
+	}
 	r.log.Info("rendezvous: round complete", "run_id", r.runID, "round", st.Round, "nodes", len(st.Participants))
 }
 
@@ -419,15 +429,37 @@ func (r *Room) name(n rendezvous.Node) string {
 	return n.Addr
 }
 
-// call tells the round's nodes, once, that others wait.
-func (r *Room) call(waiter rendezvous.Node) {
+// call tells the round's nodes, once, that others wait. If foreign nodes take part,
+// it lets them first see the round as it is: they count the participants when they
+// look, and would start workers of a smaller world than the others.
+func (r *Room) call(now time.Time, waiter rendezvous.Node) {
 	if r.untold {
 		r.tellAll() // or they would not know which round it is about
 	}
-	if !r.called {
-		r.called = true
+	switch {
+	case r.called:
+	case now.Before(r.quiet):
+		r.waiter = waiter
+	default:
+		r.called, r.quiet = true, time.Time{}
 		r.tell(rendezvous.NodesWaiting, waiter, -1)
 	}
+}
+
+// callLate tells of nodes that have waited since the round began.
+func (r *Room) callLate(now time.Time) {
+	if r.quiet.IsZero() || now.Before(r.quiet) {
+		return
+	}
+	r.quiet = time.Time{}
+	st := r.state
+	if !st.Complete || st.Closed || len(st.WaitList) == 0 {
+		return
+	}
+	if !st.WaitList.Has(r.waiter) {
+		r.waiter = slices.MinFunc(slices.Collect(maps.Keys(st.WaitList)), rendezvous.Node.Compare)
+	}
+	r.call(now, r.waiter)
 }
 
 // remove takes a node out of everything, and tells the others of its round why.
@@ -493,6 +525,9 @@ func (r *Room) Next() time.Time {
 	if at := r.foreign.Next(r.limit); !at.IsZero() {
 		earlier(at)
 	}
+	if !r.quiet.IsZero() {
+		earlier(r.quiet)
+	}
 	return next
 }
 
@@ -510,6 +545,7 @@ func (r *Room) Advance(now time.Time) {
 		r.out = append(r.out, Envelope{To: s.id, Msg: &Message{Type: Change, Kind: rendezvous.Evicted, Rank: -1}, End: true})
 	}
 	r.dropForeign(now)
+	r.callLate(now)
 	if !r.state.Complete && !r.state.Deadline.IsZero() && r.foreign.Clock(now).After(r.state.Deadline) {
 		r.looked, r.unsettled = r.foreign.Clock(now), true
 	}

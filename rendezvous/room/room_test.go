@@ -443,6 +443,19 @@ func TestScenarios(t *testing.T) {
 			a: round 1 rank 0/2 workers 0/4
 			b: round 1 rank 1/2 workers 2/4
 			round 1 complete true: addr-a addr-b, spare addr-f`},
+		{"foreign nodes see a round before it breaks up for others", `
+			hello 2 3 a b
+			join a b
+			foreign f
+			wait 1s
+			join a
+			wait 400ms
+			state
+			wait 200ms`, `
+			a: round 0 rank 0/3
+			b: round 0 rank 1/3
+			round 0 complete true: addr-b addr-f, waiting addr-a
+			b: nodes waiting a -1`},
 		{"another --nnodes", `
 			hello 2 2 a
 			hello 2 3 b`, `
