@@ -75,7 +75,7 @@ func (k *checks) said(out []room.Envelope, v *server) {
 			k.evicted(c)
 		}
 	}
-	if most := (4+len(k.gones))*len(v.conns) + 8; len(out) > most {
+	if most := (4+len(k.gones)+k.s.cfg.Foreign)*len(v.conns) + 8; len(out) > most {
 		k.s.fail("%d messages at once for %d sessions", len(out), len(v.conns))
 	}
 	for _, e := range out {

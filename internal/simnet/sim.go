@@ -337,7 +337,7 @@ func (s *sim) live() {
 			bound += cfg.Join + 2*closeTimeout
 		}
 		if s.cfg.Foreign > 0 {
-			bound += readTimeout // for a rank 0 that has gone before it said where to meet
+			bound += readTimeout + cfg.Join // for a rank 0 that has gone before it said where to meet
 		}
 		if s.pending == 0 && s.now > max(s.disturbed, s.troubled)+bound {
 			s.fail("no progress within %v of the last fault: %s", bound, s.where())
@@ -375,7 +375,7 @@ func (s *sim) finish() {
 		}
 	}
 	// The last messages, and what TCP sends again.
-	end := s.now + closeTimeout + 4*s.cfg.Delay + s.cfg.Jitter + 2*foreignPoll + time.Duration(s.cfg.Loss*float64(time.Minute)) + time.Duration(s.conns)*4*s.cfg.Work
+	end := s.now + closeTimeout + s.cfg.Stop + 4*s.cfg.Delay + s.cfg.Jitter + 2*foreignPoll + time.Duration(s.cfg.Loss*float64(time.Minute)) + time.Duration(s.conns)*4*s.cfg.Work
 	for len(s.heap) > 0 && s.living > 0 && s.now < end && len(s.errs) == 0 {
 		s.queue.step()
 	}
