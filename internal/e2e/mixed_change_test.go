@@ -3,11 +3,14 @@
 package e2e
 
 import (
+	"bufio"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // A worker that fails on one side makes both sides start again, and the second
@@ -182,6 +185,47 @@ func TestMixedFails(t *testing.T) {
 					t.Errorf("muster does not say %q\n%s", tt.says, agents[i].console())
 				}
 			}
+		})
+	}
+}
+
+// A torchrun agent whose workers have succeeded sends no keep-alives from the exit
+// barrier. Muster's workers go on while it counts as lost.
+func TestMixedSilentInExitBarrier(t *testing.T) {
+	t.Parallel()
+	ours, theirs := muster(t), torchrun(t)
+	for name, musterHosts := range map[string]bool{"muster hosts": true, "torchrun hosts": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			r.SetReadDeadline(time.Now().Add(patience))
+			m := newMixed(t, "2", "", "ready", "gate", "exit 0")
+			m.conf = "keep_alive_max_attempt=4"
+			m.env = []string{"LOGLEVEL=INFO"}
+			agents := m.startAll(
+				peer{l: ours, addr: "1", hosts: musterHosts, errs: w},
+				peer{l: theirs, addr: "2", hosts: !musterHosts, steps: []string{"ready", "exit 0"}})
+			w.Close()
+			agents[0].await("ready 0", "ready 1")
+			var said []string
+			for lines := bufio.NewScanner(r); lines.Scan(); {
+				said = append(said, lines.Text())
+				if strings.Contains(lines.Text(), "after its workers had succeeded; going on") {
+					m.gate.open()
+					rest := collect(r)
+					wantAll(agents, 0)
+					said = append(said, rest())
+					if again := agents[0].rest(); len(again) > 0 {
+						t.Errorf("workers started again: %q\n%s", again, strings.Join(said, "\n"))
+					}
+					return
+				}
+			}
+			t.Errorf("muster did not go on:\n%s", strings.Join(said, "\n"))
 		})
 	}
 }

@@ -33,6 +33,7 @@ type peer struct {
 	flags string // added to the job's
 	env   []string
 	steps []string // of its workers, in place of the job's
+	errs  *os.File // its stderr, if the test reads it
 }
 
 // A mixedJob is what its agents have in common.
@@ -82,7 +83,7 @@ func (m *mixedJob) start(p peer) *job {
 			program = worker(p.steps...)
 		}
 	}
-	s := setup{env: slices.Concat(m.env, []string{envBoard + "=" + m.board.path, envGate + "=" + m.gate.path}, p.env)}
+	s := setup{stderr: p.errs, env: slices.Concat(m.env, []string{envBoard + "=" + m.board.path, envGate + "=" + m.gate.path}, p.env)}
 	j := start(m.t, p.l, s, flags, program...)
 	j.l.name = fmt.Sprintf("%s at %s", p.l.name, p.addr)
 	j.board, j.gate = m.board, m.gate
