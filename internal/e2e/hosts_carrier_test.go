@@ -5,10 +5,8 @@ package e2e
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/muster-run/muster/internal/pypeer"
@@ -109,15 +107,7 @@ func holder(s *site) int {
 	return -1
 }
 
-var buildQuorum = sync.OnceValue(func() error {
-	build := exec.Command("go", "build", "-o", filepath.Join(bin, "muster-quorum"), "../../cmd/muster-quorum")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	out, err := build.CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("build muster-quorum: %w\n%s", err, out)
-	}
-	return nil
-})
+var buildQuorum = goBuild("muster-quorum", "../../cmd/muster-quorum")
 
 // quorumProgram puts muster-quorum beside muster.
 func quorumProgram(t testing.TB) {

@@ -30,12 +30,11 @@ type site struct {
 	board  *board
 	dir    string // of the pipes through which workers are told what to do
 	pipes  map[string]*os.File
-	script string // the workers' program
 	agents []*job // all that were started, in order
 
 	// flags are those of an agent of this host, beside --nnodes.
 	flags func(host int) string
-	// program is run by the workers instead of the script.
+	// program is run by the workers instead of hostworker.
 	program []string
 	// env is added to the agents'.
 	env []string
@@ -44,15 +43,19 @@ type site struct {
 	wrote chan struct{}
 }
 
-// hostWorker is a worker of few milliseconds. It says when it is up and when it is
-// told to stop, and otherwise does what it is told through its host's pipe.
-const hostWorker = `#!/bin/sh
-say() { echo "$1 $HOST $RANK $WORLD_SIZE $TORCHELASTIC_RESTART_COUNT $MASTER_ADDR:$MASTER_PORT $(date +%s%N)" >"$MUSTER_E2E_BOARD"; }
-trap 'say term; exit 143' TERM
-say up
-( read -r order <"$MUSTER_E2E_DIR/$HOST"; exit "$order" ) & # a signal that comes just before read would not interrupt it
-wait $!
-`
+// goBuild builds a program into bin once. Tests of many hosts alone need it.
+func goBuild(name, path string) func() error {
+	return sync.OnceValue(func() error {
+		build := exec.Command("go", "build", "-o", filepath.Join(bin, name), path)
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := build.CombinedOutput(); err != nil {
+			return fmt.Errorf("build %s: %w\n%s", name, err, out)
+		}
+		return nil
+	})
+}
+
+var buildHostWorker = goBuild("hostworker", "./hostworker")
 
 // A hostReport is what one worker has said.
 type hostReport struct {
@@ -69,9 +72,12 @@ var sites atomic.Int64
 func newSite(t testing.TB, hosts int) *site {
 	t.Helper()
 	lab := netlab.New(t, hosts)
+	if err := buildHostWorker(); err != nil {
+		t.Fatal(err)
+	}
 	s := &site{
 		t: t, lab: lab, runID: fmt.Sprintf("run%d", sites.Add(1)), board: newBoard(t),
-		dir: t.TempDir(), script: script(t, "worker", hostWorker), pipes: map[string]*os.File{},
+		dir: t.TempDir(), pipes: map[string]*os.File{},
 		wrote: make(chan struct{}, 1),
 	}
 	for _, h := range lab.Hosts() {
@@ -101,7 +107,7 @@ func (s *site) start(host int, flags string) *job {
 	program := s.program
 	if program == nil {
 		all += " --no-python"
-		program = []string{s.script}
+		program = []string{filepath.Join(bin, "hostworker")}
 	}
 	h := s.lab.Host(host)
 	j := onHost(s.t, h, s.wrote, errand{
