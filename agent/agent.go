@@ -216,7 +216,7 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 	runID := a.cfg.Rendezvous.RunID()
 	switch {
 	case errors.Is(err, rendezvous.ErrRedundant):
-		a.log.Info("the job has ended without needing this host", "run_id", runID)
+		a.log.Warn("the job has ended without needing this host, which was a spare", "run_id", runID)
 		return &Result{State: Succeeded, Restarts: a.restarts, Left: true}, nil
 	case ctx.Err() != nil:
 		return &Result{State: Failed, Restarts: a.restarts, Left: true}, err
