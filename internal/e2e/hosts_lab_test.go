@@ -266,7 +266,7 @@ func (s *site) await(since time.Time, n int, verb string, world int) []hostRepor
 	for _, r := range s.all {
 		match(r)
 	}
-	timeout := time.After(patience)
+	timeout, ended := time.After(patience), s.allEnded()
 	for len(found) < n {
 		select {
 		case line := <-s.board.lines:
@@ -275,7 +275,7 @@ func (s *site) await(since time.Time, n int, verb string, world int) []hostRepor
 			match(r)
 		case <-timeout:
 			s.fatalf("%d of %d workers said %q in a world of %d", len(found), n, verb, world)
-		case <-s.allEnded():
+		case <-ended:
 			if len(s.board.lines) == 0 {
 				s.fatalf("all agents have ended; %d of %d workers said %q in a world of %d", len(found), n, verb, world)
 			}
@@ -284,17 +284,16 @@ func (s *site) await(since time.Time, n int, verb string, world int) []hostRepor
 	return found
 }
 
-// allEnded returns a channel that is closed if all agents have ended, and otherwise
-// one that never is.
+// allEnded returns a channel that is closed when all agents have ended.
 func (s *site) allEnded() <-chan struct{} {
-	for _, j := range s.agents {
-		select {
-		case <-j.ended:
-		default:
-			return nil
+	all, agents := make(chan struct{}), slices.Clone(s.agents)
+	go func() {
+		for _, j := range agents {
+			<-j.ended
 		}
-	}
-	return s.agents[0].ended
+		close(all)
+	}()
+	return all
 }
 
 func (s *site) parse(line string) hostReport {
