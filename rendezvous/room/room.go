@@ -324,7 +324,7 @@ func (r *Room) completed(now time.Time) {
 	r.makeSpares()
 	r.master, r.called, r.before, r.unsettled = nil, false, nil, true
 	r.quiet = time.Time{}
-	if !r.untold {
+	if !r.untold || len(st.WaitList) > 0 { // foreign nodes that were too slow for the last call
 		r.quiet = now.Add(foreignLook)
 	}
 	r.log.Info("rendezvous: round complete", "run_id", r.runID, "round", st.Round, "nodes", len(st.Participants))

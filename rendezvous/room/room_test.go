@@ -101,6 +101,12 @@ func (l *lab) run(script string) string {
 			for _, n := range f[1:] {
 				l.foreign(n)
 			}
+		case "beat": // nodes of PyTorch's send heartbeats
+			for _, n := range f[1:] {
+				st := l.text()
+				st.Do(rendezvous.KeepAlive, rendezvous.Node{Addr: "addr-" + n, PID: 1}, rendezvous.Rules{}, l.now)
+				l.r.Adopt(l.now, pickle.EncodeText(st))
+			}
 		case "state":
 			l.state(&out)
 		case "sleep": // and wake late
@@ -456,6 +462,34 @@ func TestScenarios(t *testing.T) {
 			b: round 0 rank 1/3
 			round 0 complete true: addr-b addr-f, waiting addr-a
 			b: nodes waiting a -1`},
+		{"a foreign node is too slow for the last call", `
+			hello 2 3 a b c
+			join a b c
+			gone c
+			foreign f
+			join a
+			join b
+			wait 10s
+			ping a b
+			beat f
+			wait 10s
+			ping a b
+			beat f
+			wait 11s
+			state
+			wait 1s`, `
+			a: round 0 rank 0/3 workers 0/6
+			b: round 0 rank 1/3 workers 2/6
+			c: round 0 rank 2/3 workers 4/6
+			a: node lost c 2
+			b: node lost c 2
+			a: nodes waiting addr-f -1
+			b: nodes waiting addr-f -1
+			a: round 1 rank 0/2 workers 0/4
+			b: round 1 rank 1/2 workers 2/4
+			round 1 complete true: addr-a addr-b, waiting addr-f
+			a: nodes waiting addr-f -1
+			b: nodes waiting addr-f -1`},
 		{"another --nnodes", `
 			hello 2 2 a
 			hello 2 3 b`, `
