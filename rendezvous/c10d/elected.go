@@ -239,5 +239,8 @@ func (c *led) watch(ctx context.Context, round int, deliver func(rendezvous.Chan
 	}
 	if lost {
 		deliver(rendezvous.Change{Kind: rendezvous.NodeLost, Node: c.leader.Addr, Rank: -1})
+		if c.h.client != nil {
+			c.h.client.Close() // calls would wait for a host that may not answer
+		}
 	}
 }
