@@ -51,7 +51,9 @@ def main():
     for epoch in range(first, options.epochs):
         if attempt == 0 and epoch == options.die_at and rank == world - 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        for begin in range(rank * 16, len(x), world * 16):
+        # As many steps on every rank, whatever the number of them.
+        for step in range(len(x) // (world * 16)):
+            begin = (step * world + rank) * 16
             optimizer.zero_grad()
             loss = nn.functional.mse_loss(model(x[begin : begin + 16]), y[begin : begin + 16])
             loss.backward()
