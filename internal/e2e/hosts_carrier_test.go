@@ -130,6 +130,18 @@ func (s *site) etcdMember(host int) *job {
 	return onHost(s.t, s.lab.Host(host), s.wrote, errand{argv: []string{filepath.Join(bin, "muster-quorum"), "serve"}, stdin: r})
 }
 
+// carrier returns the one of a name.
+func carrier(t testing.TB, name string) *hostsCarrier {
+	t.Helper()
+	for i := range hostsCarriers {
+		if hostsCarriers[i].name == name {
+			return &hostsCarriers[i]
+		}
+	}
+	t.Fatalf("no carrier %q", name)
+	return nil
+}
+
 // meetAt makes the agents meet at a host, by the backend c10d.
 func meetAt(host int) func(s *site) {
 	return func(s *site) {

@@ -39,9 +39,10 @@ var hostsRows = []hostsRow{
 // of them run at once than there are CPUs; those that are measured for the document
 // run one after the other.
 func TestHosts(t *testing.T) {
-	atOnce := 6
-	if *updateReliability {
-		atOnce = 1
+	atOnce := 1
+	if !*updateReliability {
+		t.Parallel()
+		atOnce = 6
 	}
 	table := newHostsTable()
 	room := make(chan struct{}, atOnce)
