@@ -58,7 +58,7 @@ func (r *Room) Adopt(now time.Time, text []byte) {
 // check refuses states that the nodes' rules never lead to. Ranks are contiguous
 // when a round becomes complete; those who leave it afterwards leave gaps.
 func (r *Room) check(st *rendezvous.State) error {
-	if st.Round < 0 {
+	if st.Round < 0 || st.Round > mostRounds {
 		return fmt.Errorf("round %d", st.Round)
 	}
 	if !st.Complete {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math"
 	"time"
 
 	"github.com/muster-run/muster/rendezvous"
@@ -15,6 +16,10 @@ const Version = 1
 
 // MaxMessage is the longest message, in bytes.
 const MaxMessage = 64 << 10
+
+// mostRounds is a round's number that no job comes to, and that the state can hold
+// with some more after it.
+const mostRounds = 1 << 30
 
 // A Type says what a message is about.
 type Type string
@@ -94,6 +99,17 @@ type Message struct {
 
 	// Status
 	Waiting *rendezvous.Waiting `json:"waiting,omitempty"`
+}
+
+// sensible says whether a Hello is complete, with numbers that a node can have and
+// that the state can hold for PyTorch's agents.
+func (m *Message) sensible() bool {
+	const most = math.MaxInt32
+	n := m.Node
+	return n != nil && 0 <= n.PID && n.PID <= most && 0 <= n.LocalID && n.LocalID <= most &&
+		1 <= m.MinNodes && m.MinNodes <= m.MaxNodes && m.MaxNodes <= most && 1 <= m.LocalWorldSize && m.LocalWorldSize <= most &&
+		0 < m.KeepAlive && m.KeepAlive <= m.KeepAliveLimit && 0 <= m.LastCall &&
+		(m.Last == nil || m.Last.Round <= mostRounds && m.Last.WorldSize <= most)
 }
 
 // A Place is a node's in a round.

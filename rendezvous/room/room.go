@@ -21,6 +21,9 @@ const secondChance = 50 * time.Millisecond
 // second, and what it takes.
 const foreignLook = 1500 * time.Millisecond
 
+// longest is what may be added to a time without a thought.
+const longest = 100 * 365 * 24 * time.Hour
+
 // An ID names one session of a room.
 type ID int64
 
@@ -150,13 +153,14 @@ func (r *Room) hello(now time.Time, id ID, m *Message) {
 	case m.Version != Version:
 		r.refuse(id, "protocol version %d; this server speaks version %d: use the same release of muster on every host", m.Version, Version)
 		return
-	case m.Node == nil || m.MinNodes < 1 || m.MaxNodes < m.MinNodes || m.LocalWorldSize < 1 || m.KeepAlive <= 0 || m.KeepAliveLimit < m.KeepAlive || m.LastCall < 0:
+	case !m.sensible():
 		r.refuse(id, "incomplete or senseless %s", Hello)
 		return
 	case r.nodes[*m.Node] != nil:
 		r.refuse(id, "node %s is here already", m.Node)
 		return
 	}
+	m.LastCall, m.KeepAliveLimit = min(m.LastCall, longest), min(m.KeepAliveLimit, longest)
 	if len(r.sessions) == 0 {
 		r.rules = rendezvous.Rules{MinNodes: m.MinNodes, MaxNodes: m.MaxNodes, LastCall: m.LastCall, KeepAliveInterval: m.KeepAlive}
 		r.limit = m.KeepAliveLimit

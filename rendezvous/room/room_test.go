@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -512,4 +513,31 @@ func trim(s string) string {
 		}
 	}
 	return out.String()
+}
+
+// TestSenseless has nodes greet with numbers that no node has.
+func TestSenseless(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*room.Message)
+	}{
+		{"no node", func(m *room.Message) { m.Node = nil }},
+		{"PID", func(m *room.Message) { m.Node.PID = 1 << 40 }},
+		{"negative PID", func(m *room.Message) { m.Node.PID = -1 }},
+		{"nodes", func(m *room.Message) { m.MaxNodes = 1 << 40 }},
+		{"workers", func(m *room.Message) { m.LocalWorldSize = math.MaxInt }},
+		{"round", func(m *room.Message) { m.Last = &room.Place{Round: math.MaxInt32, WorldSize: 1} }},
+		{"limit", func(m *room.Message) { m.KeepAliveLimit = m.KeepAlive - 1 }},
+	} {
+		r := room.New("job", slog.New(slog.DiscardHandler))
+		m := &room.Message{
+			Type: room.Hello, Version: room.Version, Node: &rendezvous.Node{Addr: "a", PID: 1}, MinNodes: 1, MaxNodes: 1,
+			KeepAlive: time.Second, KeepAliveLimit: limit, LocalWorldSize: 1,
+		}
+		tt.change(m)
+		r.Receive(time.Unix(1e9, 0), 1, m)
+		if out := r.Out(); len(out) != 1 || out[0].Msg.Type != room.Refused || !out[0].End || !r.Empty() {
+			t.Errorf("%s: %+v", tt.name, out)
+		}
+	}
 }
