@@ -21,7 +21,7 @@ type checks struct {
 	told          map[room.ID]bool
 	ranks         map[int]string // who has which rank, with those of PyTorch's agents that have read theirs
 	causes        int            // reasons for the next round
-	idle          int            // rounds without a reason
+	stirred       time.Duration  // when somebody last joined or was gone
 	excused       time.Duration  // when one of PyTorch's agents was last gone
 	gones         []*host
 	from          *conn // whose message the room has
@@ -40,11 +40,14 @@ func (k *checks) received(c *conn, m *room.Message) {
 	_, member := k.places[c.id]
 	switch m.Type {
 	case room.Join:
+		k.stirred = k.s.now
 		if member && !k.told[c.id] {
 			k.causes++
 		}
+		c.joined, c.left = true, false
 	case room.Leave:
 		k.remove(c)
+		c.left = true
 	case room.Close:
 		k.closed = true
 	}
@@ -52,11 +55,19 @@ func (k *checks) received(c *conn, m *room.Message) {
 
 // gone notes that the room is about to hear of a connection's end.
 func (k *checks) gone(c *conn) {
-	k.gones = append(k.gones, c.host)
+	if !c.left {
+		k.gones = append(k.gones, c.host)
+	}
 	k.remove(c)
 }
 
+// remove notes that a node is no longer there.
 func (k *checks) remove(c *conn) {
+	k.stirred = k.s.now
+	if c.joined {
+		c.joined = false
+		k.causes++ // it may have made the others leave the round
+	}
 	if _, member := k.places[c.id]; member {
 		k.causes++
 		delete(k.places, c.id)
@@ -89,6 +100,7 @@ func (k *checks) said(out []room.Envelope, v *server) {
 	}
 	if len(round) > 0 {
 		k.complete(round, v)
+		k.spares(v)
 	}
 	k.gones, k.from = k.gones[:0], nil
 }
@@ -162,19 +174,56 @@ func (k *checks) complete(out []room.Envelope, v *server) {
 	if !first.Foreign {
 		k.workers(out, byRank, v)
 	}
-	if k.rounds > 0 && k.causes == 0 && newcomers == 0 && s.cfg.Foreign == 0 {
-		if k.idle++; k.idle > 1 {
-			s.fail("round %d has no reason, and %d rounds before had none", first.Round, k.idle-1)
-		}
-		s.trace("round %d has no reason", first.Round)
+	if s.cfg.Foreign == 0 && k.rounds > 0 {
+		k.prompt(first, places, newcomers)
 	}
 	k.round, k.size, k.run = first.Round, n, 0
 	k.rounds++
 	k.places, k.before, k.told, k.causes = places, mapsClone(places), map[room.ID]bool{}, 0
 	k.foreignBefore = first.Foreign
+	for _, e := range out {
+		v.conns[e.To].joined = false
+	}
 	k.ranks = map[int]string{}
 	for _, e := range out {
 		k.ranks[e.Msg.Rank] = v.conns[e.To].host.name
+	}
+}
+
+// prompt checks that a round has a reason, that it keeps those who were in the last
+// one, and that nobody waits for a last call if nobody else can come.
+func (k *checks) prompt(m *room.Message, places map[room.ID]int, newcomers int) {
+	s := k.s
+	if k.causes == 0 && newcomers == 0 {
+		s.fail("round %d has no reason", m.Round)
+	}
+	for id := range k.places {
+		if _, stays := places[id]; !stays {
+			s.fail("round %d has no place for %s, which was in the round before", m.Round, s.server.conns[id].host.name)
+		}
+	}
+	if late := s.now - k.stirred; newcomers == 0 && late > 0 {
+		s.fail("round %d of those who were there before is complete %v after the last came", m.Round, late)
+	}
+}
+
+// spares checks that no node that wants to is left out of a round that has room, and
+// none that does not is in it.
+func (k *checks) spares(v *server) {
+	for id := range k.places {
+		if c := v.conns[id]; c.left {
+			k.s.fail("round %d has %s, which has left", k.round, c.host.name)
+		}
+	}
+	if k.size == k.s.cfg.Max || k.s.cfg.Foreign > 0 {
+		return
+	}
+	for _, h := range k.s.hosts {
+		if a, ok := h.agent.(*agent); !ok || a.conn == nil || !a.conn.served {
+			continue
+		} else if _, member := k.places[a.conn.id]; !member && a.conn.joined {
+			k.s.fail("round %d has room for %s, which has joined", k.round, h.name)
+		}
 	}
 }
 

@@ -69,6 +69,8 @@ type conn struct {
 	open   bool    // the agent's side has not closed it
 	served bool    // the server's side has it
 	known  bool    // the server has had its greeting
+	joined bool    // it has, and waits for a round
+	left   bool    // its node has left
 	up     pipe
 	down   pipe
 	heard  time.Duration // when the server last got a message
@@ -123,7 +125,9 @@ func (s *sim) closeUp(c *conn) {
 func (s *sim) sendDown(c *conn, m *room.Message, size int) {
 	c.down.messages++
 	c.down.bytes += size
-	c.queued++
+	if c.queued++; c.queued > 4*len(s.hosts)+64 {
+		s.fail("%d messages wait for %s", c.queued, c.host.name)
+	}
 	s.at(s.arrival(c, &c.down), func() {
 		c.queued--
 		switch {
