@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/muster-run/muster/internal/pickle"
@@ -17,6 +19,10 @@ const (
 	lookJoining = 200 * time.Millisecond
 	lookRunning = 500 * time.Millisecond
 )
+
+// foreignLook is within what time PyTorch's agents look at the state again: after a
+// second, and what it takes.
+const foreignLook = 1500 * time.Millisecond
 
 // shared is a rendezvous whose state is one value in a store that only stores,
 // PyTorch's. All agents change it by compare-and-set and have to look.
@@ -245,9 +251,11 @@ func (c *shared) waiting(deadline time.Time) rendezvous.Waiting {
 	return w
 }
 
-// watch looks at the state again and again, which also keeps the node alive.
+// watch looks at the state again and again, which also keeps the node alive. Nodes
+// may wait since before the round was complete. That they do is told once, and not
+// before all others have seen the round as it is, or they would count fewer nodes.
 func (c *shared) watch(ctx context.Context, round int, deliver func(rendezvous.Change) bool) {
-	before := c.state
+	before, quiet, called := c.state, time.Now().Add(foreignLook), false
 	for sleep(ctx, lookRunning) == nil {
 		err := c.once(ctx, func(now time.Time) rendezvous.Action { return c.state.Stay(c.h.node, c.rules, now) })
 		if ctx.Err() != nil {
@@ -263,10 +271,18 @@ func (c *shared) watch(ctx context.Context, round int, deliver func(rendezvous.C
 			}
 		}
 		before = c.state
+		if called || before.Closed || len(before.WaitList) == 0 || time.Now().Before(quiet) {
+			continue
+		}
+		called = true
+		waits := slices.MinFunc(slices.Collect(maps.Keys(before.WaitList)), rendezvous.Node.Compare)
+		if !deliver(rendezvous.Change{Kind: rendezvous.NodesWaiting, Node: waits.Addr, Rank: -1}) {
+			return
+		}
 	}
 }
 
-// compare says what has become of a round.
+// compare says what has become of a round's participants.
 func (c *shared) compare(before *rendezvous.State, round int) []rendezvous.Change {
 	now := c.state
 	if now.Closed {
@@ -292,12 +308,6 @@ func (c *shared) compare(before *rendezvous.State, round int) []rendezvous.Chang
 			kind = rendezvous.NodeLost
 		}
 		changes = append(changes, rendezvous.Change{Kind: kind, Node: n.Addr, Rank: rank})
-	}
-	for n := range now.WaitList {
-		if !before.WaitList.Has(n) {
-			changes = append(changes, rendezvous.Change{Kind: rendezvous.NodesWaiting, Node: n.Addr, Rank: -1})
-			break
-		}
 	}
 	return changes
 }
