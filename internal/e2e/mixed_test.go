@@ -87,6 +87,11 @@ func (m *mixedJob) start(p peer) *job {
 	j := start(m.t, p.l, s, flags, program...)
 	j.l.name = fmt.Sprintf("%s at %s", p.l.name, p.addr)
 	j.board, j.gate = m.board, m.gate
+	m.t.Cleanup(func() {
+		if m.t.Failed() {
+			m.t.Logf("%s:\n%s", j.l.name, j.console())
+		}
+	})
 	return j
 }
 
@@ -105,9 +110,6 @@ func wantAll(agents []*job, status int) {
 	for _, j := range agents {
 		j.t.Helper()
 		if got := j.status(); got != status {
-			for _, other := range agents {
-				other.t.Logf("%s:\n%s", other.l.name, other.console())
-			}
 			j.t.Fatalf("%s ended with status %d, want %d", j.l.name, got, status)
 		}
 	}
