@@ -57,7 +57,7 @@ var hostsCarriers = []hostsCarrier{
 		name: "static", backend: "static", endsWith0: true, fixed: true,
 		prepare: func(s *site) {
 			s.flags = func(host int) string {
-				return fmt.Sprintf("--node-rank %d --master-addr host0 --master-port 29400 --rdzv-conf %s", host, limit3)
+				return fmt.Sprintf("--node-rank %d --master-addr host0 --master-port 29400 --rdzv-conf %s", host, s.conf)
 			}
 		},
 		not: map[string]string{
@@ -78,7 +78,7 @@ var hostsCarriers = []hostsCarrier{
 				s.untilSays(m, `"ready":true`)
 			}
 			s.flags = func(int) string {
-				return "--rdzv-backend etcd --rdzv-endpoint host3:29400,host4:29400,host5:29400 --rdzv-conf " + limit3
+				return "--rdzv-backend etcd --rdzv-endpoint host3:29400,host4:29400,host5:29400 --rdzv-conf " + s.conf
 			}
 		},
 	},
@@ -87,7 +87,7 @@ var hostsCarriers = []hostsCarrier{
 		prepare: func(s *site) {
 			quorumProgram(s.t)
 			s.flags = func(int) string {
-				return "--rdzv-backend quorum --rdzv-endpoint host0,host1,host2 --rdzv-conf " + limit3
+				return "--rdzv-backend quorum --rdzv-endpoint host0,host1,host2 --rdzv-conf " + s.conf
 			}
 		},
 	},
@@ -146,7 +146,7 @@ func carrier(t testing.TB, name string) *hostsCarrier {
 func meetAt(host int) func(s *site) {
 	return func(s *site) {
 		s.flags = func(int) string {
-			return fmt.Sprintf("--rdzv-backend c10d --rdzv-endpoint host%d:29400 --rdzv-conf %s", host, limit3)
+			return fmt.Sprintf("--rdzv-backend c10d --rdzv-endpoint host%d:29400 --rdzv-conf %s", host, s.conf)
 		}
 	}
 }

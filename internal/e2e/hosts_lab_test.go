@@ -32,7 +32,8 @@ type site struct {
 	pipes  map[string]*os.File
 	agents []*job // all that were started, in order
 
-	// flags are those of an agent of this host, beside --nnodes.
+	// conf is --rdzv-conf, flags are those of an agent of this host, beside --nnodes.
+	conf  string
 	flags func(host int) string
 	// program is run by the workers instead of hostworker.
 	program []string
@@ -77,7 +78,7 @@ func newSite(t testing.TB, hosts int) *site {
 	}
 	s := &site{
 		t: t, lab: lab, runID: fmt.Sprintf("run%d", sites.Add(1)), board: newBoard(t),
-		dir: t.TempDir(), pipes: map[string]*os.File{},
+		dir: t.TempDir(), conf: limit3, pipes: map[string]*os.File{},
 		wrote: make(chan struct{}, 1),
 	}
 	for _, h := range lab.Hosts() {
@@ -96,9 +97,13 @@ func newSite(t testing.TB, hosts int) *site {
 	return s
 }
 
-// limit3 makes hosts that say nothing count as lost after three seconds, and a round
-// begin one second after enough hosts are there.
-const limit3 = "keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=1,join_timeout=60"
+// Hosts that say nothing count as lost after three seconds with limit3, and a round
+// begins one second after enough hosts are there. Where no test depends on silence
+// limit9 leaves a busy machine more time.
+const (
+	limit3 = "keep_alive_interval=1,keep_alive_max_attempt=3,last_call_timeout=1,join_timeout=60"
+	limit9 = "keep_alive_interval=3,keep_alive_max_attempt=3,last_call_timeout=1,join_timeout=60"
+)
 
 // start starts an agent on a host.
 func (s *site) start(host int, flags string) *job {
@@ -257,31 +262,62 @@ func (s *site) fatalf(format string, args ...any) {
 // this size, and returns what they said.
 func (s *site) await(since time.Time, n int, verb string, world int) []hostReport {
 	s.t.Helper()
-	var found []hostReport
-	match := func(r hostReport) {
-		if r.verb == verb && r.world == world && r.at.After(since) {
-			found = append(found, r)
+	return s.collect(fmt.Sprintf("%q in a world of %d", verb, world), n, func() (found []hostReport) {
+		for _, r := range s.all {
+			if r.verb == verb && r.world == world && r.at.After(since) {
+				found = append(found, r)
+			}
 		}
-	}
-	for _, r := range s.all {
-		match(r)
-	}
+		return found
+	})
+}
+
+// running reads the board until n workers run on as many hosts, in a world of that
+// size, that were started after a time, and returns what they said.
+func (s *site) running(since time.Time, n int) []hostReport {
+	s.t.Helper()
+	return s.collect(fmt.Sprintf("%q, and run together", "up"), n, func() (found []hostReport) {
+		latest := map[string]hostReport{}
+		for _, r := range s.all {
+			if r.at.After(since) {
+				latest[r.host] = r
+			}
+		}
+		for _, r := range latest {
+			if r.verb == "up" && r.world == n {
+				found = append(found, r)
+			}
+		}
+		return found
+	})
+}
+
+// collect reads the board until n of the reports are wanted ones.
+func (s *site) collect(what string, n int, wanted func() []hostReport) []hostReport {
+	s.t.Helper()
 	timeout, ended := time.After(patience), s.allEnded()
-	for len(found) < n {
+	for {
+		found := wanted()
+		if len(found) >= n {
+			return found
+		}
 		select {
 		case line := <-s.board.lines:
-			r := s.parse(line)
-			s.all = append(s.all, r)
-			match(r)
+			s.all = append(s.all, s.parse(line))
+			continue
+		default:
+		}
+		select {
+		case line := <-s.board.lines:
+			s.all = append(s.all, s.parse(line))
 		case <-timeout:
-			s.fatalf("%d of %d workers said %q in a world of %d", len(found), n, verb, world)
+			s.fatalf("%d of %d workers said %s", len(found), n, what)
 		case <-ended:
 			if len(s.board.lines) == 0 {
-				s.fatalf("all agents have ended; %d of %d workers said %q in a world of %d", len(found), n, verb, world)
+				s.fatalf("all agents have ended; %d of %d workers said %s", len(found), n, what)
 			}
 		}
 	}
-	return found
 }
 
 // allEnded returns a channel that is closed when all agents have ended.
