@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -35,10 +36,14 @@ type Client struct {
 	err error      // why the session ended; set before done is closed
 }
 
+// instance tells this process from others, should they have the same address and PID
+// in the eyes of the room.
+var instance = sync.OnceValue(rand.Uint64)
+
 // Greet begins a session on conn, which the Client closes. hello is completed. It
 // returns a *RefusedError if the room does not want the node.
 func Greet(ctx context.Context, conn net.Conn, hello *Message) (*Client, error) {
-	hello.Type, hello.Version = Hello, Version
+	hello.Type, hello.Version, hello.Instance = Hello, Version, instance()
 	hello.Sent = time.Now().UnixNano()
 	c := &Client{conn: conn, limit: hello.KeepAliveLimit, inbox: make(chan *Message, 64), closing: make(chan struct{}), done: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })

@@ -55,6 +55,7 @@ type Message struct {
 	Version        int              `json:"version,omitempty"`
 	RunID          string           `json:"run_id,omitempty"`
 	Node           *rendezvous.Node `json:"node,omitempty"`
+	Instance       uint64           `json:"instance,omitempty"` // random, of its process; 0: not known
 	Host           string           `json:"host,omitempty"`
 	MinNodes       int              `json:"min_nodes,omitempty"`
 	MaxNodes       int              `json:"max_nodes,omitempty"`

@@ -156,8 +156,8 @@ func (r *Room) hello(now time.Time, id ID, m *Message) {
 	case !m.sensible():
 		r.refuse(id, "incomplete or senseless %s", Hello)
 		return
-	case r.nodes[*m.Node] != nil:
-		r.refuse(id, "node %s is here already", m.Node)
+	case r.nodes[*m.Node] != nil && !r.replace(now, r.nodes[*m.Node], m):
+		r.refuse(id, "node %s is here already; if two hosts have the same address, give each another --local-addr", m.Node)
 		return
 	}
 	m.LastCall, m.KeepAliveLimit = min(m.LastCall, longest), min(m.KeepAliveLimit, longest)
@@ -174,6 +174,24 @@ func (r *Room) hello(now time.Time, id ID, m *Message) {
 	heap.Push(&r.silent, s)
 	r.resume(s)
 	r.send(s, &Message{Type: Welcome, Sent: m.Sent, Time: now.UnixNano()})
+}
+
+// replace ends the session of a node that has come back with another connection
+// before it was missed, and says whether it is the same node.
+func (r *Room) replace(now time.Time, s *session, m *Message) bool {
+	if m.Instance == 0 || m.Instance != s.hello.Instance {
+		return false
+	}
+	r.evict(now, s)
+	r.settle(now)
+	return true
+}
+
+// evict drops a node that is not heard of.
+func (r *Room) evict(now time.Time, s *session) {
+	r.log.Warn("rendezvous: node has not been heard of", "run_id", r.runID, "node", r.name(s.node), "for", now.Sub(s.heard))
+	r.gone(now, s)
+	r.out = append(r.out, Envelope{To: s.id, Msg: &Message{Type: Change, Kind: rendezvous.Evicted, Rank: -1}, End: true})
 }
 
 // status says how far the next round is. To count takes a while in a big room, where
@@ -544,9 +562,7 @@ func (r *Room) Advance(now time.Time) {
 			heap.Fix(&r.silent, 0)
 			continue
 		}
-		r.log.Warn("rendezvous: node has not been heard of", "run_id", r.runID, "node", r.name(s.node), "for", now.Sub(s.heard))
-		r.gone(now, s)
-		r.out = append(r.out, Envelope{To: s.id, Msg: &Message{Type: Change, Kind: rendezvous.Evicted, Rank: -1}, End: true})
+		r.evict(now, s)
 	}
 	r.dropForeign(now)
 	r.callLate(now)

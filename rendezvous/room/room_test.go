@@ -40,11 +40,16 @@ func (l *lab) hello(name string, min, max int) { l.back(name, min, max, nil) }
 
 // back is hello of a node that was in a round of another room.
 func (l *lab) back(name string, min, max int, last *room.Place) {
+	l.greet(name, name, name, min, max, last)
+}
+
+// greet is hello of a process, named by a letter, on a session called name.
+func (l *lab) greet(name, addr, process string, min, max int, last *room.Place) {
 	id := room.ID(len(l.ids) + 1)
 	l.ids[name] = id
 	l.r.Receive(l.now, id, &room.Message{
 		Type: room.Hello, Version: room.Version, RunID: "job",
-		Node: &rendezvous.Node{Addr: "addr-" + name, PID: 1}, Host: name,
+		Node: &rendezvous.Node{Addr: "addr-" + addr, PID: 1}, Instance: uint64(process[0]), Host: name,
 		MinNodes: min, MaxNodes: max, LastCall: lastCall, KeepAlive: 5 * time.Second, KeepAliveLimit: limit,
 		Role: "trainer", LocalWorldSize: 2, Last: last,
 	})
@@ -82,6 +87,8 @@ func (l *lab) run(script string) string {
 				fmt.Sscan(rank, &last.Rank)
 				l.back(name, min, max, last)
 			}
+		case "again": // address, process, and what to call it
+			l.greet(f[3], f[1], f[2], l.min, l.max, nil)
 		case "join":
 			l.join(f[1:]...)
 		case "leave", "close", "ping":
@@ -491,6 +498,26 @@ func TestScenarios(t *testing.T) {
 			round 1 complete true: addr-a addr-b, waiting addr-f
 			a: nodes waiting addr-f -1
 			b: nodes waiting addr-f -1`},
+		{"a node comes back on another connection before it is missed", `
+			hello 2 2 a b
+			join a b
+			again b b b2
+			join b2
+			join a
+			again b b b3`, `
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			a: node lost b 1
+			b: evicted  -1, end
+			a: nodes waiting b2 -1
+			a: round 1 rank 0/2 workers 0/4
+			b2: round 1 rank 1/2 workers 2/4
+			a: node lost b2 1
+			b2: evicted  -1, end`},
+		{"two nodes of one name", `
+			hello 2 2 a b
+			again a c a2`, `
+			a2: refused: node addr-a_1_0 is here already; if two hosts have the same address, give each another --local-addr, end`},
 		{"another --nnodes", `
 			hello 2 2 a
 			hello 2 3 b`, `
