@@ -46,7 +46,7 @@ type agent struct {
 	heard time.Duration // when it last got a message
 	spare bool
 	place *room.Message   // of the last round
-	last  int             // the round that it ran last; -1: none
+	last  *room.Place     // of the round that it ran last
 	inbox []*room.Message // what has come while it was opening
 
 	deadline *timer // of the join
@@ -56,11 +56,11 @@ type agent struct {
 	step     *timer // the end of what it is doing by itself
 }
 
-func (s *sim) startAgent(h *host) *agent {
+func (s *sim) startAgent(h *host) {
 	s.living++
 	s.pids++
 	a := &agent{
-		s: s, host: h, last: -1,
+		s: s, host: h,
 		node: rendezvous.Node{Addr: h.name, PID: s.pids},
 		role: roles[h.id%7%len(roles)], local: 1 + h.id%3,
 	}
@@ -70,9 +70,7 @@ func (s *sim) startAgent(h *host) *agent {
 	h.agent = a
 	s.agents = append(s.agents, a)
 	s.trace("%s: agent %d starts", h.name, a.node.PID)
-	a.step = s.after(s.cfg.Greet, func() { a.disconnected() })
-	s.dial(h, a, a.greet)
-	return a
+	a.connect()
 }
 
 var roles = []string{"trainer", "trainer", "reader"}
@@ -81,16 +79,37 @@ var roles = []string{"trainer", "trainer", "reader"}
 func (h *host) time(s *sim) time.Time { return s.clock().Add(h.skew) }
 
 func (a *agent) greet(c *conn) {
-	if a.phase != dialing {
+	if a.phase != dialing || a.conn != nil {
 		return
 	}
 	cfg := &a.s.cfg
 	a.conn, a.phase = c, greeting
+	a.step.stop()
+	a.step = a.s.after(cfg.Limit, a.disconnected)
 	a.send(&room.Message{
 		Type: room.Hello, Version: room.Version, RunID: runID, Node: &a.node, Host: a.host.name,
 		MinNodes: cfg.Min, MaxNodes: cfg.Max, LastCall: cfg.LastCall, KeepAlive: cfg.KeepAlive, KeepAliveLimit: cfg.Limit,
 		Role: a.role, LocalWorldSize: a.local, Sent: a.host.time(a.s).UnixNano(),
+		Last: a.last, Instance: uint64(a.node.PID),
 	})
+}
+
+// connect begins a session with the server that there is, or will be.
+func (a *agent) connect() {
+	a.setPhase(dialing)
+	a.conn, a.inbox = nil, nil
+	a.step = a.s.after(a.s.cfg.Greet, a.disconnected)
+	a.dial(10 * time.Millisecond)
+}
+
+func (a *agent) dial(pause time.Duration) {
+	switch {
+	case a.phase != dialing:
+	case a.s.server.dead:
+		a.s.after(pause, func() { a.dial(min(2*pause, time.Second)) })
+	default:
+		a.s.dial(a.host, a, a.greet)
+	}
 }
 
 func (a *agent) send(m *room.Message) {
@@ -236,7 +255,7 @@ func (a *agent) meet(m *room.Message) {
 func (a *agent) run() {
 	a.deadline.stop()
 	a.status.stop()
-	a.last = a.place.Round
+	a.last = &room.Place{Round: a.place.Round, Rank: a.place.Rank, WorldSize: a.place.WorldSize}
 	a.setPhase(running)
 	a.s.met()
 	inbox := a.inbox
@@ -261,7 +280,13 @@ func (a *agent) watch(m *room.Message) {
 // restart stops the workers and goes on to the next round.
 func (a *agent) restart() {
 	a.setPhase(stopping)
-	a.step = a.s.after(a.s.pause(a.s.cfg.Stop), a.join)
+	a.step = a.s.after(a.s.pause(a.s.cfg.Stop), func() {
+		if !a.conn.open {
+			a.connect()
+		} else {
+			a.join()
+		}
+	})
 }
 
 // fail has a worker fail.
@@ -316,10 +341,33 @@ func (a *agent) eof(c *conn) {
 // lostServer is why an agent ends that somebody may start again.
 const lostServer = "lost the rendezvous"
 
-// disconnected is the end of an agent whose rendezvous cannot be reached.
+// disconnected is the end of an agent whose rendezvous cannot be reached, or of its
+// session with a server that another one takes the place of.
 func (a *agent) disconnected() {
+	if a.s.cfg.Elected && a.phase < leaving && a.phase != dialing {
+		a.follow()
+		return
+	}
 	a.s.lost++
 	a.end(lostServer)
+}
+
+// follow goes on with the next server. Its loss is that of a node, to workers.
+func (a *agent) follow() {
+	for _, t := range []*timer{a.pings, a.limit, a.deadline, a.status} {
+		t.stop()
+	}
+	if a.conn != nil {
+		a.s.closeUp(a.conn)
+	}
+	switch a.phase {
+	case running:
+		a.restart()
+	case stopping:
+	default:
+		a.step.stop()
+		a.connect()
+	}
 }
 
 // kill ends the process, whose kernel says so.

@@ -12,9 +12,10 @@ import (
 // checks is what a run has to hold to.
 type checks struct {
 	s             *sim
-	round         int // the last complete one; -1: none
-	size          int // nodes that it has now
-	run           int // how many of them have come to run their workers
+	resumed       bool // the room is a new one
+	round         int  // the last complete one; -1: none
+	size          int  // nodes that it has now
+	run           int  // how many of them have come to run their workers
 	rounds        int
 	places        map[room.ID]int // ranks of its nodes
 	before        map[room.ID]int // of the round before
@@ -126,6 +127,9 @@ func (k *checks) change(m *room.Message) {
 func (k *checks) evicted(c *conn) {
 	s := k.s
 	silent := s.now - c.heard
+	if k.from != nil && k.what == room.Hello && k.from.owner == c.owner {
+		return // it has come back
+	}
 	if silent < s.cfg.Limit-time.Millisecond {
 		s.fail("%s is evicted after %v", c.host.name, silent)
 	}
@@ -140,7 +144,9 @@ func (k *checks) complete(out []room.Envelope, v *server) {
 	s := k.s
 	first := out[0].Msg
 	n := first.WorldSize
-	if first.Round <= k.round || k.rounds > 0 && !first.Foreign && s.cfg.Foreign == 0 && first.Round != k.round+1 {
+	if k.resumed {
+		k.resume(out, v)
+	} else if first.Round <= k.round || k.rounds > 0 && !first.Foreign && s.cfg.Foreign == 0 && first.Round != k.round+1 {
 		s.fail("round %d after round %d", first.Round, k.round)
 	}
 	if n < s.cfg.Min || n > s.cfg.Max {
@@ -187,6 +193,34 @@ func (k *checks) complete(out []room.Envelope, v *server) {
 	k.ranks = map[int]string{}
 	for _, e := range out {
 		k.ranks[e.Msg.Rank] = v.conns[e.To].host.name
+	}
+}
+
+// roomLost notes that the room is gone, and all that it knew.
+func (k *checks) roomLost() {
+	k.places, k.told, k.before = map[room.ID]int{}, map[room.ID]bool{}, nil
+	k.size, k.run, k.resumed = 0, 0, true
+}
+
+// resume checks the first round of a room that another one was before: it goes on
+// from the last round that its nodes know, with its ranks.
+func (k *checks) resume(out []room.Envelope, v *server) {
+	k.resumed = false
+	last := -1
+	for _, e := range out {
+		if p := v.conns[e.To].owner.(*agent).last; p != nil {
+			last = max(last, p.Round)
+		}
+	}
+	for _, e := range out {
+		a, m := v.conns[e.To].owner.(*agent), e.Msg
+		if m.Round <= last {
+			k.s.fail("round %d of a new room after round %d", m.Round, last)
+			return
+		}
+		if p := a.last; p != nil && p.Round == last && p.Rank < m.WorldSize && p.Rank != m.Rank {
+			k.s.fail("round %d of a new room: %s had rank %d and gets %d", m.Round, a.host.name, p.Rank, m.Rank)
+		}
 	}
 }
 
@@ -252,8 +286,8 @@ func (k *checks) workers(out []room.Envelope, byRank []*room.Message, v *server)
 
 // placed checks what an agent is told of its round.
 func (k *checks) placed(a *agent) {
-	if a.place.Round <= a.last {
-		k.s.fail("%s is told of round %d after round %d", a.host.name, a.place.Round, a.last)
+	if a.last != nil && a.place.Round <= a.last.Round {
+		k.s.fail("%s is told of round %d after round %d", a.host.name, a.place.Round, a.last.Round)
 	}
 }
 
@@ -319,7 +353,7 @@ func (k *checks) foreignPlaced(f *foreign) {
 		k.rounds++
 		k.ranks = map[int]string{}
 	}
-	if f.size > s.cfg.Max || f.rank < 0 || f.rank >= s.cfg.Max || k.causes == 0 && s.now > k.excused+s.cfg.Limit+2*foreignPoll && (f.size < s.cfg.Min || f.rank >= f.size) {
+	if f.size > s.cfg.Max || f.rank < 0 || f.rank >= s.cfg.Max || k.causes == 0 && s.now > k.excused+2*s.cfg.Limit && (f.size < s.cfg.Min || f.rank >= f.size) {
 		s.fail("%s: rank %d of %d in round %d, want %d to %d nodes", f.host.name, f.rank, f.size, f.round, s.cfg.Min, s.cfg.Max)
 	}
 	if f.round == k.round && k.ranks[f.rank] != "" {

@@ -18,6 +18,7 @@ var troubles = []trouble{
 	{3, (*sim).addAgent},
 	{2, (*sim).slowLink},
 	{1, (*sim).stallServer},
+	{2, (*sim).loseServer},
 }
 
 // fault makes one thing go wrong, on a host that has an agent.
@@ -140,6 +141,34 @@ func (s *sim) stallServer(*host) {
 	s.trace("fault: the server stops for %v", d)
 	s.server.stall = s.now + d
 	s.soon(d, func() {})
+}
+
+// loseServer ends the server, and the agent of the host that it is on. Some time
+// later there is another one, and the agents hear of it.
+func (s *sim) loseServer(h *host) {
+	v := s.server
+	if !s.cfg.Elected || v.dead {
+		return
+	}
+	lost := s.rng.IntN(2) == 0
+	s.trace("fault: the server is lost, with its host: %v", lost)
+	v.die(lost)
+	if lost {
+		s.loseHost(h)
+	} else {
+		s.killAgent(h)
+	}
+	s.soon(s.pause(s.cfg.KeepAlive), func() {
+		s.trace("another server takes over")
+		s.newServer()
+		for _, h := range s.hosts {
+			s.after(s.pause(100*time.Millisecond), func() {
+				if a, ok := h.agent.(*agent); ok && a.conn != nil && a.conn.server == v && a.conn.open {
+					a.disconnected()
+				}
+			})
+		}
+	})
 }
 
 // agentEnded has somebody start an agent again that has lost the rendezvous.

@@ -65,6 +65,7 @@ func (s *sim) transit(h *host) time.Duration {
 type conn struct {
 	id     room.ID
 	host   *host
+	server *server
 	owner  process // the agent's side; the host's process may be another one by now
 	open   bool    // the agent's side has not closed it
 	served bool    // the server's side has it
@@ -92,7 +93,7 @@ func (s *sim) arrival(c *conn, p *pipe) time.Duration {
 // dial connects an agent: done is called when the server has agreed.
 func (s *sim) dial(h *host, owner process, done func(c *conn)) {
 	s.conns++
-	c := &conn{id: room.ID(s.conns), host: h, owner: owner, open: true}
+	c := &conn{id: room.ID(s.conns), host: h, server: s.server, owner: owner, open: true}
 	s.all = append(s.all, c)
 	s.at(s.now+s.transit(h), func() {
 		s.at(s.now+s.transit(h), func() {
@@ -108,7 +109,7 @@ func (s *sim) send(c *conn, m *room.Message) {
 	n := s.measure(m)
 	c.up.messages++
 	c.up.bytes += n
-	s.at(s.arrival(c, &c.up), func() { s.server.arrive(c, m) })
+	s.at(s.arrival(c, &c.up), func() { c.server.arrive(c, m) })
 }
 
 // closeUp ends the connection on the agent's side, as the kernel does it for a
@@ -116,7 +117,7 @@ func (s *sim) send(c *conn, m *room.Message) {
 func (s *sim) closeUp(c *conn) {
 	if c.open {
 		c.open = false
-		s.at(s.arrival(c, &c.up), func() { s.server.eof(c) })
+		s.at(s.arrival(c, &c.up), func() { c.server.eof(c) })
 	}
 }
 
@@ -153,7 +154,7 @@ func (s *sim) closeDown(c *conn) {
 func (s *sim) reset(c *conn) {
 	if c.open {
 		c.open = false
-		s.at(s.now+s.transit(c.host), func() { s.server.eof(c) })
+		s.at(s.now+s.transit(c.host), func() { c.server.eof(c) })
 	}
 }
 

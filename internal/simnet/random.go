@@ -54,6 +54,7 @@ func Random(seed uint64, most int) Config {
 		c.During = between(1*time.Second, 40*time.Second)
 		c.Restart = []float64{0, 0.5, 0.9, 1}[rng.IntN(4)]
 	}
+	c.Elected = chance(0.2)
 	if chance(0.15) {
 		mix(&c, rng)
 	}
@@ -63,11 +64,13 @@ func Random(seed uint64, most int) Config {
 // mix has some of PyTorch's agents take part. Their clocks must not be further
 // apart than their own rules bear.
 func mix(c *Config, rng *rand.Rand) {
+	c.Elected = false
 	c.Nodes = min(max(c.Nodes, 2), 16)
 	c.Foreign = min(1+rng.IntN(c.Nodes-1), 5)
 	c.Max = max(min(c.Max, c.Nodes+2), c.Min)
 	c.Min = min(c.Min, c.Nodes)
 	c.KeepAlive, c.Limit = 5*time.Second, 15*time.Second
+	c.LastCall = max(c.LastCall, 4*time.Second) // they look once a second, over lossy links
 	c.Skew = time.Duration(rng.Int64N(int64(2 * time.Second)))
 	c.Delay = min(c.Delay, 20*time.Millisecond)
 }

@@ -1,6 +1,7 @@
 package simnet
 
 import (
+	"log/slog"
 	"time"
 
 	"github.com/muster-run/muster/internal/pickle"
@@ -14,6 +15,8 @@ type server struct {
 	conns map[room.ID]*conn
 	timer *timer
 	due   time.Time
+	dead  bool          // its process has ended
+	lost  bool          // so has its host
 	busy  time.Duration // until when it works on messages
 	stall time.Duration // until when it is stopped
 	in    line          // what it has got and not looked at
@@ -31,6 +34,12 @@ func (s *sim) clock() time.Time { return began.Add(s.now) }
 
 // arrive takes a message from the network; the server gets to it in turn.
 func (v *server) arrive(c *conn, m *room.Message) {
+	if v.dead {
+		if !v.lost {
+			v.s.closeDown(c)
+		}
+		return
+	}
 	v.work(func() { v.receive(c, m) })
 }
 
@@ -47,11 +56,37 @@ func (v *server) eof(c *conn) {
 	})
 }
 
+// newServer makes the server that agents connect to from now on.
+func (s *sim) newServer() {
+	s.server = &server{s: s, room: room.New(runID, slog.New(slog.DiscardHandler)), conns: map[room.ID]*conn{}, text: []byte(pickle.Sentinel)}
+}
+
+// die ends the server. Its kernel says so on all connections, unless the host is
+// lost, too.
+func (v *server) die(host bool) {
+	v.dead, v.lost = true, host
+	v.timer.stop()
+	for _, c := range v.s.all {
+		if c.server == v && c.served {
+			c.served = false
+			if !host {
+				v.s.closeDown(c)
+			}
+		}
+	}
+	v.conns = nil
+	v.s.check.roomLost()
+}
+
 // work makes do happen when the server has done what it got before.
 func (v *server) work(do func()) {
 	s := v.s
 	v.busy = max(v.busy, s.now, v.stall) + s.cfg.Work
-	v.in.run(s, v.busy, do)
+	v.in.run(s, v.busy, func() {
+		if !v.dead {
+			do()
+		}
+	})
 }
 
 // A line is what waits for the server to get to it, in order.
@@ -135,6 +170,9 @@ func (v *server) setTimer() {
 	v.timer = v.s.after(due.Sub(v.s.clock()), func() {
 		v.due = time.Time{}
 		v.wake(func() {
+			if v.dead {
+				return
+			}
 			v.s.trace("room: wakes")
 			v.do(func(now time.Time) { v.room.Advance(now) })
 			if next := v.room.Next(); !next.IsZero() && !next.After(v.s.clock()) {

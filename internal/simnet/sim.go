@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"time"
 
-	"github.com/muster-run/muster/internal/pickle"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/room"
 )
@@ -46,6 +44,10 @@ type Config struct {
 	Stop time.Duration
 	// Greet bounds an agent's connecting. Zero means a minute.
 	Greet time.Duration
+
+	// Elected has another server take over when one is lost, as the etcd and quorum
+	// backends do; otherwise no server is lost.
+	Elected bool
 
 	// Faults is how many things go wrong within During.
 	Faults int
@@ -155,7 +157,7 @@ func Run(cfg Config) (*Result, error) {
 	if cfg.Trace != nil {
 		s.out = bufio.NewWriter(cfg.Trace)
 	}
-	s.server = &server{s: s, room: room.New(runID, slog.New(slog.DiscardHandler)), conns: map[room.ID]*conn{}, text: []byte(pickle.Sentinel)}
+	s.newServer()
 	s.check.s = s
 	s.check.reset()
 	for range cfg.Nodes {
