@@ -1,6 +1,7 @@
 package c10d
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -309,6 +310,10 @@ func (c *shared) compare(before *rendezvous.State, round int) []rendezvous.Chang
 		}
 		changes = append(changes, rendezvous.Change{Kind: kind, Node: n.Addr, Rank: rank})
 	}
+	// A loss makes others leave, for the next round, and is the reason to be told.
+	slices.SortFunc(changes, func(a, b rendezvous.Change) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Rank, b.Rank))
+	})
 	return changes
 }
 
