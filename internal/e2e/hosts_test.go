@@ -139,10 +139,10 @@ func rowRestart(s *site, _ *hostsCarrier) string {
 	if n := s.all[len(s.all)-1].restart; n != 1 {
 		s.fatalf("the second attempt has restart count %d, want 1", n)
 	}
+	s.finish(agents...)
 	for _, j := range []*job{agents[0], agents[2]} {
 		j.says("workers failed on another host", "host=host1", "exit code 3", "restart=1/1").saysNot("no restart is counted")
 	}
-	s.finish(agents...)
 	return "the other hosts' workers are told to stop after " + ms(term.Sub(failed)) + ", all run again after " + ms(up.Sub(failed))
 }
 
@@ -187,13 +187,13 @@ func (s *site) goOn(c *hostsCarrier, since time.Time, why string, agents ...*job
 	if n := s.all[len(s.all)-1].restart; n != 0 {
 		s.fatalf("%d restarts were counted, want none", n)
 	}
+	s.finish(agents...)
 	for _, j := range agents[:2] {
 		if strings.Contains(j.errs(), "the agent that held the rendezvous is gone") && c.holder != nil {
 			continue
 		}
 		j.says(why, "no restart is counted")
 	}
-	s.finish(agents...)
 	return after + ms(up.Sub(since))
 }
 
