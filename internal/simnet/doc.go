@@ -12,6 +12,7 @@
 //   - A message that is lost is sent again, as TCP does it: after 200 ms, 400 ms
 //     and so on, up to 120 s. Loss is delay, therefore, and those behind it wait,
 //     too. A partition loses everything for a while.
+//   - A server may be lost, too, where another one can take over: its room is gone.
 //   - A process that dies takes its connection along; a host that dies does not say
 //     so, and answers on its old connections with a reset once it is up again.
 //
