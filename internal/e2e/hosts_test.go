@@ -291,7 +291,7 @@ func (s *site) allEnd(c *hostsCarrier, since time.Time, agents ...*job) string {
 	for _, j := range agents {
 		j.says("lost the connection to the rendezvous", "a "+c.backend+" job cannot outlive it")
 	}
-	return "the job ends: every other agent stops its worker and ends with an error that says why after " + ms(ended.Sub(since))
+	return "the job ends: every agent that is left stops its worker and ends with an error that says why after " + ms(ended.Sub(since))
 }
 
 func rowKilled0(s *site, c *hostsCarrier) string {
