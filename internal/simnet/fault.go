@@ -88,9 +88,12 @@ func (s *sim) cutHost(h *host) {
 	s.soon(d, func() { s.trace("%s: its link is back", h.name) })
 }
 
+// mostCut is how many hosts lose their links at once: those of one switch.
+const mostCut = 64
+
 // cutMany separates some of the hosts.
 func (s *sim) cutMany(*host) {
-	n := 1 + s.rng.IntN(1+len(s.hosts)/2)
+	n := 1 + s.rng.IntN(1+min(len(s.hosts)/2, mostCut))
 	for range n {
 		s.cutHost(s.hosts[s.rng.IntN(len(s.hosts))])
 	}

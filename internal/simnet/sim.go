@@ -220,7 +220,7 @@ const calm = 2 * time.Second
 const probeInterval = 100 * time.Millisecond
 
 // mostEvents bounds a run, which takes about a second for each million.
-const mostEvents = 100_000_000
+const mostEvents = 50_000_000
 
 // live lets things happen until nothing more is to go wrong and all agents are
 // where they should be.
