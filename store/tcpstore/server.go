@@ -201,8 +201,8 @@ func (s *Server) accept() {
 		if err == nil {
 			pause = 0
 			if !s.allow.admits(nc.RemoteAddr()) {
-				nc.Close()
 				s.allow.refuse(nc.RemoteAddr(), s.log, time.Now())
+				nc.Close() // last, so that whoever sees it closed sees it counted
 				continue
 			}
 			s.alive.apply(nc)
