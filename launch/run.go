@@ -102,9 +102,10 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	result, err = a.Run(ctx)
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	end := handler.Shutdown
-	if result != nil && result.Left {
-		end = handler.Leave
+	// A host that could not take part closes the job for nobody else.
+	end := handler.Leave
+	if result != nil && !result.Left {
+		end = handler.Shutdown
 	}
 	if cerr := end(closing); cerr != nil {
 		log.Warn("shut the rendezvous down", "error", cerr)

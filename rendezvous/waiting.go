@@ -50,16 +50,19 @@ func (s *State) Waiting(now time.Time, r Rules, last map[Node]int, name func(Nod
 			w.Missing = note(w.Missing, name(n))
 		}
 	}
-	slices.Sort(w.Known)
-	slices.Sort(w.Missing)
 	return w
 }
 
+// note puts a name into a sorted list of the first few.
 func note(list []string, name string) []string {
-	if len(list) == few {
+	at, _ := slices.BinarySearch(list, name)
+	if at == few {
 		return list
 	}
-	return append(list, name)
+	if len(list) == few {
+		list = list[:few-1]
+	}
+	return slices.Insert(list, at, name)
 }
 
 // String says it in one line.
