@@ -29,6 +29,7 @@ type machine struct {
 	stored int // how many of memo are set
 	work   int
 
+	cells  []value // free ones, for bags
 	tuples []vector
 	bags   []bag
 	times  []time.Time
@@ -59,8 +60,11 @@ func (m *machine) run() (start int, err error) {
 }
 
 func (m *machine) begin() error {
+	if len(m.data) == 0 {
+		return errors.New("it is empty")
+	}
 	if len(m.data) < 2 || m.data[0] != opProto {
-		return errors.New("no pickle of protocol 2 to 5 begins so")
+		return fmt.Errorf("%.20q begins no pickle of protocol 2 to 5", m.data)
 	}
 	if m.proto = m.data[1]; m.proto < 2 || m.proto > 5 {
 		return fmt.Errorf("protocol %d; known are 2 to 5", m.proto)
@@ -352,8 +356,26 @@ func (m *machine) add(into kind, items []value) error {
 		}
 	}
 	b := &m.bags[top.n]
+	if b.items == nil {
+		b.items = m.room(len(items))
+	}
 	b.items = append(b.items, items...)
 	return m.spend(len(items))
+}
+
+// room returns an empty slice for n values. Most bags are the attributes of a
+// node, and those of many nodes share an array.
+func (m *machine) room(n int) []value {
+	const share = 1024
+	if n > share/16 {
+		return make([]value, 0, n)
+	}
+	if len(m.cells) < n {
+		m.cells = make([]value, min(share, 64+len(m.data)/32))
+	}
+	cells := m.cells[:0:n]
+	m.cells = m.cells[n:]
+	return cells
 }
 
 // put stores the value on top in the memo.

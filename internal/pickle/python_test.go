@@ -106,7 +106,9 @@ func (p *pickler) bool(v bool) {
 func (p *pickler) global(module, name string) {
 	p.memoized(classKey(module+"."+name), func() {
 		p.str(module)
-		p.str(name)
+		p.b = append(p.b, 0x8c, byte(len(name))) // never the same object as a module's name
+		p.raw(name)
+		p.anonymous()
 		p.raw("\x93")
 	})
 }
