@@ -39,6 +39,8 @@ type lab struct {
 	echo        string
 	client      string // workload/store_client.py
 	server      string // workload/store_server.py
+	meet        string
+	meetPy      string // workload/meet.py
 
 	mu    sync.Mutex
 	alive map[int]bool
@@ -275,7 +277,7 @@ func (l *lab) build() error {
 	for _, w := range []struct {
 		name string
 		path *string
-	}{{"worker", &l.worker}, {"echo", &l.echo}} {
+	}{{"worker", &l.worker}, {"echo", &l.echo}, {"meet", &l.meet}} {
 		*w.path = filepath.Join(l.dir, w.name)
 		cmd := exec.Command("go", "build", "-ldflags=-s -w", "-o", *w.path, "./bench/workload/"+w.name)
 		if out, err := cmd.CombinedOutput(); err != nil {
@@ -284,6 +286,7 @@ func (l *lab) build() error {
 	}
 	l.client, _ = filepath.Abs("bench/workload/store_client.py")
 	l.server, _ = filepath.Abs("bench/workload/store_server.py")
+	l.meetPy, _ = filepath.Abs("bench/workload/meet.py")
 	return nil
 }
 
