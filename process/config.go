@@ -1,6 +1,7 @@
 package process
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -55,6 +56,13 @@ type Config struct {
 	// LeftoverGrace is the same for processes that a worker left behind; at most
 	// Grace. Zero means DefaultLeftoverGrace.
 	LeftoverGrace time.Duration
+	// Unheeded is called once, on a goroutine of its own, when workers that were
+	// told to stop are still there at half of their grace, or 5 s before its end if
+	// that is later: the last moment to look at what they do. pids holds those
+	// workers by local rank. ctx ends when they have ended or are killed, which
+	// waits for nobody; the group's end waits for the return of Unheeded. It is not
+	// called for a stop without grace. May be nil.
+	Unheeded func(ctx context.Context, pids map[int]int)
 	// UninterruptibleTimeout is how long a worker may be in uninterruptible sleep
 	// (state D) before the group is stopped as wedged. Zero turns this off; only
 	// otherwise does anything look at the workers' states.

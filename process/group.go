@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -17,6 +18,10 @@ const (
 	leastKillWait = 2 * time.Second
 	mostKillWait  = 30 * time.Second
 )
+
+// mostWitness is how long before the end of the grace Config.Unheeded is called at
+// the earliest.
+const mostWitness = 5 * time.Second
 
 // A Group is a set of workers started together. All methods may be called
 // concurrently.
@@ -42,10 +47,14 @@ type Group struct {
 	live  int // workers that are not gone
 	// Deadlines; zero where there is none.
 	killAt    time.Time     // the end of the grace
+	lastLook  time.Time     // when Config.Unheeded is due
 	abandonAt time.Time     // when to look whether a killed worker is stuck
 	giveUpAt  time.Time     // when a killed worker counts as stuck for certain
 	lookAt    time.Time     // the next look for uninterruptible sleep
 	killWait  time.Duration // between SIGKILL and abandonAt
+
+	witness    sync.WaitGroup // Config.Unheeded
+	witnessEnd context.CancelFunc
 }
 
 type stateOfGroup int
@@ -302,6 +311,8 @@ func (g *Group) run() {
 		}
 		g.onTime(time.Now())
 	}
+	g.dismiss()
+	g.witness.Wait()
 	g.watch.close()
 	for _, w := range g.workers {
 		if w.call != nil {
@@ -366,6 +377,33 @@ func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
 	}
 	if at := time.Now().Add(grace); g.state == stopping && (g.killAt.IsZero() || at.Before(g.killAt)) {
 		g.killAt, g.killWait = at, max(grace, leastKillWait)
+		if g.cfg.Unheeded != nil && g.witnessEnd == nil {
+			g.lastLook = at.Add(-min(mostWitness, grace/2))
+		}
+	}
+}
+
+// callWitness lets Config.Unheeded look at the workers that do not heed their signal.
+func (g *Group) callWitness() {
+	g.lastLook = time.Time{}
+	pids := map[int]int{}
+	for _, w := range g.workers {
+		if w.stage == alive && !w.hasEnded() {
+			pids[w.rank] = w.pid
+		}
+	}
+	if len(pids) == 0 {
+		return
+	}
+	var ctx context.Context
+	ctx, g.witnessEnd = context.WithCancel(context.Background())
+	g.witness.Go(func() { g.cfg.Unheeded(ctx, pids) })
+}
+
+// dismiss tells Config.Unheeded that there is nothing more to see.
+func (g *Group) dismiss() {
+	if g.lastLook = (time.Time{}); g.witnessEnd != nil {
+		g.witnessEnd()
 	}
 }
 
@@ -392,6 +430,7 @@ func (g *Group) kill() {
 	}
 	graceful := g.state == stopping
 	g.state = killing
+	g.dismiss()
 	g.killAt = time.Time{}
 	now := time.Now()
 	g.abandonAt, g.giveUpAt = now.Add(g.killWait), now.Add(max(g.killWait, mostKillWait))
@@ -416,6 +455,9 @@ func (g *Group) onTime(now time.Time) {
 	due := func(at time.Time) bool { return !at.IsZero() && !now.Before(at) }
 	if due(g.killAt) {
 		g.kill()
+	}
+	if due(g.lastLook) {
+		g.callWitness()
 	}
 	for _, w := range g.workers {
 		if w.stage != ended {
@@ -446,6 +488,7 @@ func (g *Group) nextDeadline() time.Time {
 		}
 	}
 	earlier(g.killAt)
+	earlier(g.lastLook)
 	earlier(g.abandonAt)
 	earlier(g.lookAt)
 	for _, w := range g.workers {

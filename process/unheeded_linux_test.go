@@ -1,0 +1,84 @@
+package process_test
+
+import (
+	"context"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/process"
+)
+
+// Workers that do not heed their signal are shown before they are killed, and only
+// they.
+func TestUnheeded(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		stop func(*process.Group) error
+		fail bool
+	}{
+		{name: "Close", stop: func(g *process.Group) error { return g.Close(syscall.SIGTERM, 800*time.Millisecond) }},
+		{name: "a peer fails", fail: true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			lab := testproc.New(t)
+			s := supervisor(t, process.SupervisorConfig{})
+			cfg := workers(lab, do("say:up", "hang"), do("ignore:15", "say:up", "hang"), do("say:up", "gate", "exit:3"))
+			cfg.Grace = 800 * time.Millisecond
+			seen := make(chan map[int]int, 2)
+			var g *process.Group
+			alive := false
+			cfg.Unheeded = func(ctx context.Context, pids map[int]int) {
+				seen <- pids
+				alive = syscall.Kill(pids[1], 0) == nil
+				<-ctx.Done() // nobody waits for this before the kill
+			}
+			g = start(t, s, cfg)
+			pids := g.PIDs()
+			lab.PIDs("up", 3)
+			if tt.fail {
+				lab.OpenGate()
+			} else if err := tt.stop(g); err != nil {
+				t.Error(err)
+			}
+			r := wait(t, g)
+			if d := cmp.Diff(map[int]int{1: pids[1]}, <-seen); d != "" {
+				t.Errorf("those that do not heed the signal, want -, got +:\n%s", d)
+			}
+			if len(seen) != 0 || !alive {
+				t.Errorf("called again %d times; the worker was alive: %v", len(seen), alive)
+			}
+			if got := codes(r)[1]; got != -9 {
+				t.Errorf("the worker's code is %d, want -9", got)
+			}
+		})
+	}
+}
+
+// There is nothing to see where all heed the signal, or have no time to.
+func TestNothingUnheeded(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		worker []string
+		grace  time.Duration
+	}{
+		{"all heed it", do("say:up", "hang"), long},
+		{"no grace", do("ignore:15", "say:up", "hang"), 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			lab := testproc.New(t)
+			s := supervisor(t, process.SupervisorConfig{})
+			cfg := workers(lab, tt.worker)
+			cfg.Unheeded = func(_ context.Context, pids map[int]int) { t.Errorf("called with %v", pids) }
+			g := start(t, s, cfg)
+			lab.PIDs("up", 1)
+			if err := g.Close(syscall.SIGTERM, tt.grace); err != nil {
+				t.Error(err)
+			}
+			wait(t, g)
+		})
+	}
+}
