@@ -1,7 +1,9 @@
 package procfs_test
 
 import (
+	"os"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -10,14 +12,15 @@ import (
 
 func TestParseStat(t *testing.T) {
 	const tail = " 1 2 3 34816 7 4194560 1 2 3 4 5 6 7 8 20 0 1 0 123456789 1000 200"
+	resident := 200 * int64(os.Getpagesize())
 	for _, tt := range []struct {
 		name, text string
 		want       procfs.Stat
 		ok         bool
 	}{
-		{"plain", "42 (sh) S" + tail + "\n", procfs.Stat{PID: 42, State: 'S', Parent: 1, Group: 2, Session: 3, Start: 123456789}, true},
-		{"name with parentheses and blanks", "42 (a) R 9 (b) Z" + tail, procfs.Stat{PID: 42, State: 'Z', Parent: 1, Group: 2, Session: 3, Start: 123456789}, true},
-		{"name with a line break", "42 (a\n) D" + tail, procfs.Stat{PID: 42, State: 'D', Parent: 1, Group: 2, Session: 3, Start: 123456789}, true},
+		{"plain", "42 (sh) S" + tail + "\n", procfs.Stat{PID: 42, State: 'S', Parent: 1, Group: 2, Session: 3, Start: 123456789, CPU: 260 * time.Millisecond, Resident: resident}, true},
+		{"name with parentheses and blanks", "42 (a) R 9 (b) Z" + tail, procfs.Stat{PID: 42, State: 'Z', Parent: 1, Group: 2, Session: 3, Start: 123456789, CPU: 260 * time.Millisecond, Resident: resident}, true},
+		{"name with a line break", "42 (a\n) D" + tail, procfs.Stat{PID: 42, State: 'D', Parent: 1, Group: 2, Session: 3, Start: 123456789, CPU: 260 * time.Millisecond, Resident: resident}, true},
 		{"empty", "", procfs.Stat{}, false},
 		{"no name", "42 sh S" + tail, procfs.Stat{}, false},
 		{"no pid", "(sh) S" + tail, procfs.Stat{}, false},

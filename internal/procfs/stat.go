@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
+	"time"
 )
 
 // A Stat is what /proc/<pid>/stat says about a process.
@@ -16,7 +18,16 @@ type Stat struct {
 	// Start is when the process started, in clock ticks since boot. With PID it
 	// names a process for good: a recycled number has another start.
 	Start uint64
+	// CPU is the time used in user and in kernel mode, by the process and by its
+	// children that it has waited for; in steps of 10 ms.
+	CPU time.Duration
+	// Resident is how much of its memory is in RAM, in bytes.
+	Resident int64
 }
+
+// tick is the unit of CPU times in /proc: USER_HZ is 100 on every system that Go
+// runs on.
+const tick = 10 * time.Millisecond
 
 // Alive says whether the process can still do something.
 func (s Stat) Alive() bool { return s.State != 'Z' && s.State != 'X' }
@@ -35,9 +46,13 @@ func ParseStat(text []byte) (Stat, error) {
 	if s.PID, err = strconv.Atoi(string(bytes.TrimSpace(text[:open]))); err != nil {
 		return Stat{}, errStat
 	}
-	// Fields after the name: state, ppid, pgrp, session, …; the start time is the
-	// 22nd of all.
-	const startField = 22 - 3
+	// Fields after the name, which is the second: state, ppid, pgrp, session, …
+	const (
+		firstTime = 14 - 3 // utime, stime, cutime, cstime
+		lastTime  = 17 - 3
+		start     = 22 - 3
+		resident  = 24 - 3
+	)
 	n := 0
 	for field := range bytes.FieldsSeq(text[end+1:]) {
 		switch n {
@@ -52,17 +67,28 @@ func ParseStat(text []byte) (Stat, error) {
 			s.Group, err = strconv.Atoi(string(field))
 		case 3:
 			s.Session, err = strconv.Atoi(string(field))
-		case startField:
+		case firstTime, firstTime + 1, firstTime + 2, lastTime:
+			var ticks int64
+			ticks, err = strconv.ParseInt(string(field), 10, 64)
+			s.CPU += time.Duration(ticks) * tick
+		case start:
 			s.Start, err = strconv.ParseUint(string(field), 10, 64)
+		case resident:
+			var pages int64
+			pages, err = strconv.ParseInt(string(field), 10, 64)
 			if err != nil {
 				return Stat{}, errStat
 			}
+			s.Resident = pages * int64(os.Getpagesize())
 			return s, nil
 		}
 		if err != nil {
 			return Stat{}, errStat
 		}
 		n++
+	}
+	if n > start {
+		return s, nil
 	}
 	return Stat{}, fmt.Errorf("%w: %d fields", errStat, n)
 }

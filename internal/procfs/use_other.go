@@ -1,0 +1,8 @@
+//go:build !linux
+
+package procfs
+
+import "errors"
+
+// Uses is only known on Linux.
+func Uses([]int) (map[int]Use, error) { return nil, errors.ErrUnsupported }
