@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"syscall"
+	"time"
 )
 
 // TailSize is how much of a worker's stderr is kept for a report, in bytes.
@@ -51,8 +52,15 @@ type Stats struct {
 	DiskFull bool
 }
 
-// An Attempt is one start of the worker group. StderrTail may be called at any
-// time, the rest from one goroutine.
+// An Output is what a worker has written so far, as far as it goes to a file or
+// through the agent: an unredirected stdout does neither.
+type Output struct {
+	Bytes int64
+	Last  time.Time // when it wrote last; zero if it has not
+}
+
+// An Attempt is one start of the worker group. Output and StderrTail may be called
+// at any time, the rest from one goroutine.
 type Attempt struct {
 	run     *Run
 	dir     string
@@ -352,6 +360,28 @@ func (a *Attempt) StderrTail(localRank int) []byte {
 		a.run.log.Debug("cannot read the end of stderr", "local_rank", localRank, "error", err)
 	}
 	return b
+}
+
+// Output returns what a worker has written.
+func (a *Attempt) Output(localRank int) Output {
+	var out Output
+	add := func(o Output) {
+		out.Bytes += o.Bytes
+		if o.Last.After(out.Last) {
+			out.Last = o.Last
+		}
+	}
+	if r := a.relays[localRank]; r != nil {
+		add(r.output())
+	}
+	if s := a.sinks[localRank]; s != nil {
+		for _, path := range []string{s.StdoutPath, s.StderrPath} {
+			if fi, err := os.Stat(path); err == nil && fi.Size() > 0 {
+				add(Output{fi.Size(), fi.ModTime()})
+			}
+		}
+	}
+	return out
 }
 
 // Finish is called once, when the workers have ended. It brings everything

@@ -158,10 +158,21 @@ func TestDestinations(t *testing.T) {
 		t.Run(fmt.Sprintf("r%s t%s %v", tt.redirect, tt.tee, tt.filter), func(t *testing.T) {
 			j := newJob(t, logs.Config{Redirects: parse(t, tt.redirect), Tee: parse(t, tt.tee), LocalRanksFilter: tt.filter})
 			a, w := j.begin(1)
+			if got := a.Output(0); got != (logs.Output{}) {
+				t.Errorf("Output = %+v before the first", got)
+			}
+			began := time.Now()
 			fmt.Fprint(w[0].out, "out\n")
 			fmt.Fprint(w[0].err, "out\n")
 			w[0].close()
 			finish(t, a)
+			written := int64(len("out\n")) // an unredirected stdout is not seen
+			if tt.file {
+				written *= 2
+			}
+			if got := a.Output(0); got.Bytes != written || got.Last.Before(began.Add(-time.Second)) {
+				t.Errorf("Output = %+v, want %d bytes after %v", got, written, began)
+			}
 			for _, console := range []*os.File{j.stdout, j.stderr} {
 				if got := content(t, console); got != tt.console {
 					t.Errorf("%s holds %q, want %q", filepath.Base(console.Name()), got, tt.console)

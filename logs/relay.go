@@ -30,8 +30,9 @@ type relay struct {
 	bytes     atomic.Int64
 	lost      atomic.Int64
 
-	mu   sync.Mutex // guards kept
+	mu   sync.Mutex // guards kept and read
 	kept ring
+	read Output
 }
 
 func newRelay(f *os.File, to *console) *relay {
@@ -122,6 +123,15 @@ func (r *relay) keep(p []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.kept.write(p)
+	r.read.Bytes += int64(len(p))
+	r.read.Last = time.Now()
+}
+
+// output says how much was carried.
+func (r *relay) output() Output {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.read
 }
 
 // tail returns the end of what was carried.
