@@ -1,12 +1,15 @@
 # Targets only name commands; what each does is said in its script.
 
-.PHONY: help build demo test lint bench judge compat fuzz venv
+.PHONY: help build wheel demo test lint bench judge compat fuzz venv
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile
 
 build: ## bin/muster, and bin/torchrun as a link to it
 	internal/tools/build.sh
+
+wheel: ## Python wheels for Linux and macOS, into dist
+	internal/tools/wheel.sh
 
 demo: build ## two workers train a model with DistributedDataParallel
 	internal/tools/demo.sh

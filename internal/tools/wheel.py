@@ -1,0 +1,194 @@
+"""Makes one wheel of muster: the binaries of a directory and python/muster.
+
+Standard library only. The same input gives the same bytes: entries are sorted,
+their times and modes are fixed. Which platform the wheel is for is read from the
+binaries themselves, and what its tags promise is checked there:
+
+- A manylinux_2_17 wheel promises to run wherever glibc is 2.17 or newer, a
+  musllinux_1_1 wheel wherever musl is 1.1 or newer. Both hold for a program that
+  names no interpreter and no libraries: it asks the kernel only, and Go needs
+  Linux 3.2 where the oldest system of manylinux_2_17 has 3.10. (2_12's has 2.6.32,
+  so older tags would be wrong.)
+- A macosx wheel's version is the one for which the binary says it was built.
+"""
+
+import argparse
+import base64
+import hashlib
+import os
+import re
+import struct
+import sys
+import zipfile
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+PACKAGE = os.path.join(ROOT, "python", "muster")
+BINARIES = ("muster", "muster-quorum")
+REQUIRES_PYTHON = ">=3.8"
+
+
+class Unfit(Exception):
+    """A binary that cannot be in a wheel."""
+
+
+def pep440(mod):
+    """The version of Go's stamp: v1.2.3, v0.0.0-<time>-<commit>[+dirty] or (devel)."""
+    if mod in ("", "(devel)"):
+        return "0.0.0.dev0"
+    m = re.fullmatch(r"v(\d+)\.(\d+)\.(\d+)(?:-([0-9A-Za-z.-]+))?(?:\+([0-9A-Za-z.-]+))?", mod)
+    if not m:
+        raise Unfit("version %r is not one that Go stamps" % mod)
+    major, minor, patch, pre, build = m.groups()
+    base = "%s.%s.%s" % (major, minor, patch)
+    local = [build] if build else []
+    pseudo = re.fullmatch(r"(?:(?P<pre>.+)\.)?(?:0\.)?(?P<time>\d{14})-(?P<commit>[0-9a-f]{12})", pre or "")
+    if pseudo:
+        base += ".dev" + pseudo["time"]
+        local.insert(0, "g" + pseudo["commit"])
+    elif pre:
+        label = re.fullmatch(r"(alpha|beta|rc)\.?(\d+)", pre)
+        if not label:
+            raise Unfit("version %r: want -alpha.N, -beta.N or -rc.N" % mod)
+        base += {"alpha": "a", "beta": "b", "rc": "rc"}[label[1]] + label[2]
+    return base + ("+" + ".".join(local) if local else "")
+
+
+def elf_tags(data):
+    """The tags of a static ELF program."""
+    if data[4:6] != b"\x02\x01":
+        raise Unfit("not a little-endian 64-bit ELF file")
+    machine = struct.unpack_from("<H", data, 18)[0]
+    arch = {62: "x86_64", 183: "aarch64"}.get(machine)
+    if arch is None:
+        raise Unfit("ELF machine %d has no wheel" % machine)
+    offset, = struct.unpack_from("<Q", data, 32)
+    size, count = struct.unpack_from("<HH", data, 54)
+    for i in range(count):
+        kind, = struct.unpack_from("<I", data, offset + i * size)
+        if kind in (2, 3):  # PT_DYNAMIC, PT_INTERP
+            raise Unfit("it is linked dynamically; build with CGO_ENABLED=0, or the manylinux tag would not be true")
+    return ["manylinux_2_17_" + arch, "manylinux2014_" + arch, "musllinux_1_1_" + arch]
+
+
+def macho_tags(data):
+    """The tag of a Mach-O program."""
+    if struct.unpack_from("<I", data, 4)[0] != 0x0100000C:
+        raise Unfit("Mach-O for another processor than arm64")
+    commands, = struct.unpack_from("<I", data, 16)
+    at = 32
+    for _ in range(commands):
+        command, size = struct.unpack_from("<II", data, at)
+        if command == 0x32:  # LC_BUILD_VERSION
+            least, = struct.unpack_from("<I", data, at + 12)
+            return ["macosx_%d_%d_arm64" % (least >> 16, least >> 8 & 255)]
+        at += size
+    raise Unfit("it does not say which macOS it needs")
+
+
+def tags_of(path):
+    with open(path, "rb") as f:
+        data = f.read(1 << 16)
+    try:
+        if data[:4] == b"\x7fELF":
+            return elf_tags(data)
+        if data[:4] == b"\xcf\xfa\xed\xfe":
+            return macho_tags(data)
+        raise Unfit("neither ELF nor Mach-O")
+    except (Unfit, struct.error) as e:
+        raise Unfit("%s: %s" % (path, e)) from None
+
+
+def metadata(version):
+    with open(os.path.join(ROOT, "docs", "python.md"), encoding="utf-8") as f:
+        description = f.read()
+    return (
+        "Metadata-Version: 2.1\n"
+        "Name: muster\n"
+        "Version: %s\n"
+        "Summary: torchrun as one static binary: starts a distributed PyTorch job and keeps it alive\n"
+        "License: BSD-3-Clause\n"
+        "Keywords: pytorch,torchrun,elastic,distributed\n"
+        "Classifier: Operating System :: POSIX :: Linux\n"
+        "Classifier: Operating System :: MacOS\n"
+        "Classifier: Programming Language :: Python :: 3\n"
+        "Classifier: Typing :: Typed\n"
+        "Requires-Python: %s\n"
+        "Provides-Extra: functions\n"
+        "Requires-Dist: cloudpickle; extra == \"functions\"\n"
+        "Description-Content-Type: text/markdown\n"
+        "\n%s" % (version, REQUIRES_PYTHON, description)
+    )
+
+
+def sources():
+    """The package's files, as (name, content)."""
+    for dir, _, names in sorted(os.walk(PACKAGE)):
+        for name in sorted(names):
+            if name.endswith(".py") or name == "py.typed":
+                path = os.path.join(dir, name)
+                with open(path, "rb") as f:
+                    yield "muster/" + os.path.relpath(path, PACKAGE).replace(os.sep, "/"), f.read()
+
+
+def entry(name, mode):
+    info = zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0))
+    info.compress_type = zipfile.ZIP_DEFLATED
+    info.create_system = 3  # Unix, wherever this runs
+    info.external_attr = (0o100000 | mode) << 16
+    return info
+
+
+def make(mod, binaries, out):
+    """Writes the wheel and returns its path."""
+    found = {tuple(tags_of(os.path.join(binaries, name))) for name in BINARIES}
+    if len(found) != 1:
+        raise Unfit("the binaries are for different platforms: %s" % sorted(found))
+    tags = found.pop()
+    version = pep440(mod)
+    info = "muster-%s.dist-info" % version
+    scripts = "muster-%s.data/scripts/" % version
+
+    files = [(name, data, 0o644) for name, data in sources()]
+    files.append(("muster/_version.py", (
+        '"""Written by internal/tools/wheel.py: the version of the wheel, and as the binary says it."""\n\n'
+        "VERSION = %r\nBINARY = %r\n" % (version, mod)).encode(), 0o644))
+    for name in BINARIES:
+        with open(os.path.join(binaries, name), "rb") as f:
+            files.append((scripts + name, f.read(), 0o755))
+    files.append((info + "/METADATA", metadata(version).encode(), 0o644))
+    with open(os.path.join(ROOT, "LICENSE"), "rb") as f:
+        files.append((info + "/LICENSE", f.read(), 0o644))
+    files.append((info + "/WHEEL", (
+        "Wheel-Version: 1.0\nGenerator: muster wheel.py\nRoot-Is-Purelib: false\n"
+        + "".join("Tag: py3-none-%s\n" % tag for tag in tags)).encode(), 0o644))
+    files.sort(key=lambda f: (f[0].startswith(info), f[0]))  # metadata last, as PEP 427 recommends
+
+    record = ""
+    for name, data, _ in files:
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        record += "%s,sha256=%s,%d\n" % (name, digest, len(data))
+    files.append((info + "/RECORD", (record + info + "/RECORD,,\n").encode(), 0o644))
+
+    os.makedirs(out, exist_ok=True)
+    path = os.path.join(out, "muster-%s-py3-none-%s.whl" % (version, ".".join(tags)))
+    with zipfile.ZipFile(path + ".part", "w") as wheel:
+        for name, data, mode in files:
+            wheel.writestr(entry(name, mode), data, compresslevel=9)
+    os.replace(path + ".part", path)
+    return path
+
+
+def main():
+    parser = argparse.ArgumentParser(description="make a wheel of muster")
+    parser.add_argument("--version", required=True, help="the version that Go stamped into the binaries")
+    parser.add_argument("--binaries", required=True, help="directory with " + " and ".join(BINARIES))
+    parser.add_argument("--out", required=True, help="directory for the wheel")
+    args = parser.parse_args()
+    try:
+        print(make(args.version, args.binaries, args.out))
+    except (Unfit, OSError) as e:
+        sys.exit("wheel: %s" % e)
+
+
+if __name__ == "__main__":
+    main()

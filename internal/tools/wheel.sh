@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# wheel.sh [DIR [GOOS/GOARCH...]]: Python wheels with the binaries and the package
+# in python/muster, into DIR (default dist), for linux/amd64, linux/arm64 and
+# darwin/arm64 unless platforms are named. Their version is the one that Go
+# stamps into the binaries: the tag, or the commit's time and hash.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+out=${1:-dist}
+[ $# -eq 0 ] || shift
+[ $# -gt 0 ] || set -- linux/amd64 linux/arm64 darwin/arm64
+python=$(command -v "${BASE_PYTHON:-python3}") || { echo "wheel: no ${BASE_PYTHON:-python3}; install Python 3.8 or newer" >&2; exit 1; }
+vcs=-buildvcs=auto
+git rev-parse --is-inside-work-tree >/dev/null 2>&1 && vcs=-buildvcs=true
+built=$(mktemp -d)
+trap 'rm -rf "$built"' EXIT
+
+for target; do
+	dir=$built/${target//\//-}
+	CGO_ENABLED=0 GOOS=${target%/*} GOARCH=${target#*/} go build $vcs -trimpath -ldflags '-s -w' -o "$dir/" ./cmd/muster ./cmd/muster-quorum
+	mod=$(go version -m "$dir/muster" | awk '$1 == "mod" { print $3 }')
+	"$python" internal/tools/wheel.py --version "$mod" --binaries "$dir" --out "$out"
+done

@@ -1,0 +1,81 @@
+"""muster from Python: launch a job from a program, and what its workers can say.
+
+Everything is imported when it is first used, so that ``import muster`` costs
+next to nothing in a worker that only wants ``muster.heartbeat()``::
+
+    import muster
+
+    config = muster.LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=4)
+    values = muster.elastic_launch(config, train)(arguments)   # {rank: value}
+
+The names are those of ``torch.distributed.launcher.api``; PyTorch is not needed.
+"""
+
+from typing import TYPE_CHECKING, Any, List
+
+if TYPE_CHECKING:
+    from . import timer as timer
+    from .api import elastic_launch as elastic_launch, launch_agent as launch_agent
+    from .config import (
+        DefaultLogsSpecs as DefaultLogsSpecs,
+        LaunchConfig as LaunchConfig,
+        LogsSpecs as LogsSpecs,
+        Std as Std,
+    )
+    from .errors import (
+        ChildFailedError as ChildFailedError,
+        ConfigError as ConfigError,
+        LaunchError as LaunchError,
+        ProcessFailure as ProcessFailure,
+        SignalException as SignalException,
+    )
+    from .timer import heartbeat as heartbeat
+
+    __version__: str
+
+# Where each name comes from.
+_HOME = {
+    "elastic_launch": "api",
+    "launch_agent": "api",
+    "LaunchConfig": "config",
+    "LogsSpecs": "config",
+    "DefaultLogsSpecs": "config",
+    "Std": "config",
+    "ChildFailedError": "errors",
+    "ConfigError": "errors",
+    "LaunchError": "errors",
+    "ProcessFailure": "errors",
+    "SignalException": "errors",
+    "heartbeat": "timer",
+}
+
+__all__ = [*_HOME, "timer", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    from importlib import import_module
+
+    if name in _HOME:
+        value = getattr(import_module("." + _HOME[name], __name__), name)
+    elif name == "timer":
+        value = import_module(".timer", __name__)
+    elif name == "__version__":
+        value = _version()
+    else:
+        raise AttributeError("module %r has no attribute %r" % (__name__, name))
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> List[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    """The wheel's version; in a source tree there is none."""
+    from importlib import import_module
+
+    try:
+        return str(import_module("._version", __name__).VERSION)
+    except ImportError:
+        return "0.0.0.dev0"

@@ -1,0 +1,23 @@
+"""``python -m muster`` becomes the binary; its workers run in this interpreter."""
+
+import os
+import sys
+
+from ._binary import find
+
+
+def main() -> None:
+    try:
+        path = find()
+    except FileNotFoundError as e:
+        sys.exit("muster: error: %s" % e)
+    if sys.executable:
+        os.environ.setdefault("PYTHON_EXEC", sys.executable)
+    try:
+        os.execv(path, [path, *sys.argv[1:]])
+    except OSError as e:
+        sys.exit("muster: error: %s: %s; is the wheel one for this platform?" % (path, e.strerror))
+
+
+if __name__ == "__main__":
+    main()
