@@ -1,6 +1,10 @@
-// Package metrics counts what the agent does, for machines: a Stream publishes
-// named integers of one group to a Handler. The null handler, the default,
-// drops them; the console handler prints torch's lines.
+// Package metrics counts what the agent does, for machines.
+//
+// A Stream publishes named integers, as TorchElastic does, to a Handler. The
+// null handler, the default, drops them; the console handler prints torch's
+// lines; a Job keeps them in a Registry under names and units that Prometheus
+// expects, along with what torch has no metric for. The Registry writes the text
+// format itself; serving it over HTTP is package health.
 //
 // Source: torch/distributed/elastic/metrics/api.py.
 package metrics
@@ -12,8 +16,13 @@ import (
 	"time"
 )
 
-// Group is the group of the agent's own metrics.
-const Group = "torchelastic"
+// Groups of the agent's metrics.
+const (
+	// Group is TorchElastic's.
+	Group = "torchelastic"
+	// OwnGroup is for what torch does not publish.
+	OwnGroup = "muster"
+)
 
 // Names of the steps that the agent times; see Stream.Step.
 const (
@@ -34,6 +43,8 @@ type Metric struct {
 	Group string
 	Name  string
 	Value int64
+	// Elapsed is what a ".duration.ms" has as whole milliseconds; 0 for others.
+	Elapsed time.Duration
 }
 
 // A Handler takes metrics. Emit does not keep the agent waiting and may be
@@ -48,6 +59,46 @@ func (null) Emit(Metric) {}
 
 // Null is a handler that drops everything.
 var Null Handler = null{}
+
+// Multi is a handler that hands every metric to each of the handlers. Those that
+// are nil or Null are left out; without any it is Null.
+func Multi(handlers ...Handler) Handler {
+	var all multi
+	for _, h := range handlers {
+		if h != nil && h != Null {
+			all = append(all, h)
+		}
+	}
+	switch len(all) {
+	case 0:
+		return Null
+	case 1:
+		return all[0]
+	}
+	return all
+}
+
+type multi []Handler
+
+func (all multi) Emit(m Metric) {
+	for _, h := range all {
+		h.Emit(m)
+	}
+}
+
+// Only is a handler that hands the metrics of one group to h.
+func Only(group string, h Handler) Handler { return only{group, h} }
+
+type only struct {
+	group string
+	h     Handler
+}
+
+func (o only) Emit(m Metric) {
+	if m.Group == o.group {
+		o.h.Emit(m)
+	}
+}
 
 // Console is a handler that prints "[<unix time>][<group>]: <name>=<value>"
 // lines to w, each with one Write.
@@ -84,7 +135,7 @@ type Stream struct {
 // Put publishes one value.
 // Source: put_metric.
 func (s Stream) Put(name string, value int64) {
-	if s.Handler == nil {
+	if s.silent() {
 		return
 	}
 	group := s.Group
@@ -94,21 +145,39 @@ func (s Stream) Put(name string, value int64) {
 	s.Handler.Emit(Metric{Time: time.Now(), Group: group, Name: name, Value: value})
 }
 
+// silent says that nobody listens, so that nothing need be said.
+func (s Stream) silent() bool { return s.Handler == nil || s.Handler == Null }
+
 // Step publishes the outcome of a step that began at began: <name>.success or
 // <name>.failure, and <name>.duration.ms.
 // Source: the prof decorator.
 func (s Stream) Step(name string, began time.Time, err error) {
+	s.Took(name, time.Since(began), err)
+}
+
+// Took is Step for a step whose duration is known.
+func (s Stream) Took(name string, d time.Duration, err error) {
+	if s.silent() {
+		return
+	}
 	outcome := ".success"
 	if err != nil {
 		outcome = ".failure"
 	}
 	s.Put(name+outcome, 1)
-	s.Put(name+".duration.ms", time.Since(began).Milliseconds())
+	group := s.Group
+	if group == "" {
+		group = Group
+	}
+	s.Handler.Emit(Metric{Time: time.Now(), Group: group, Name: name + ".duration.ms", Value: d.Milliseconds(), Elapsed: d})
 }
 
 // Tick publishes what the agent finds when it looks at its workers: how many
 // restarts are left and the group's state, such as "HEALTHY".
 func (s Stream) Tick(role string, remaining int, state string) {
+	if s.silent() {
+		return
+	}
 	s.Put("workers."+role+".remaining_restarts", int64(remaining))
 	s.Put("workers."+role+"."+lower(state), 1)
 }
@@ -117,6 +186,9 @@ func (s Stream) Tick(role string, remaining int, state string) {
 // run_ counter.
 // Source: SimpleElasticAgent._record_metrics and _record_flakiness_metric.
 func (s Stream) Summary(role string, failed bool, maxRestarts, remaining int) {
+	if s.silent() {
+		return
+	}
 	s.Put("workers."+role+".flakiness", Flakiness(failed, maxRestarts, remaining))
 	retried := remaining < maxRestarts
 	for _, m := range [...]struct {

@@ -1,0 +1,177 @@
+package metrics_test
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/metrics"
+)
+
+// newJob returns a job's metrics with a callback as the agent has one.
+func newJob() (*metrics.Registry, metrics.Stream) {
+	r := metrics.NewRegistry()
+	j := metrics.NewJob(r, metrics.Info{RunID: `of "job"`, Role: "trainer", Host: "h.example", LocalWorldSize: 2, MaxRestarts: 3})
+	r.OnCollect(func(c *metrics.Collect) {
+		c.Worker(metrics.Worker{Rank: 4, LocalRank: 0, CPU: 1500 * time.Millisecond, Resident: 1 << 20, Restarts: 1})
+		c.Worker(metrics.Worker{Rank: 5, LocalRank: 1, CPU: time.Second, Resident: 2 << 20, Restarts: 1})
+		c.Timers(metrics.Timers{Live: 3, Expired: 2, Killed: 1, Malformed: 4})
+	})
+	return r, metrics.Stream{Handler: j}
+}
+
+// ours leaves out what is different from run to run.
+func ours(all map[string]float64) map[string]float64 {
+	for key := range all {
+		if strings.HasPrefix(key, "process_") || strings.HasPrefix(key, "go_") || strings.HasPrefix(key, "muster_build_info") {
+			delete(all, key)
+		}
+	}
+	return all
+}
+
+// What the agent publishes in a run with one restart and one rejoin becomes these
+// figures, and neither Prometheus' parser nor its linter has anything to say.
+func TestJob(t *testing.T) {
+	r, s := newJob()
+	check := func(want map[string]float64) {
+		t.Helper()
+		scrape := text(t, r)
+		lint(t, scrape)
+		got := ours(values(t, scrape))
+		for key, v := range want {
+			if g, ok := got[key]; !ok || g != v {
+				t.Errorf("%s is %v (%v), want %v", key, g, ok, v)
+			}
+		}
+		states := 0.0
+		for key, v := range got {
+			if strings.HasPrefix(key, "muster_group_state{") {
+				states += v
+			}
+		}
+		if states != 1 {
+			t.Errorf("the group is in %v states", states)
+		}
+	}
+	check(map[string]float64{
+		"muster_group_state{state=INIT}": 1, "muster_round": -1, "muster_restarts_remaining": 3, "muster_restarts_total": 0,
+		"muster_local_world_size": 2, "muster_worker_exits_total{cause=oom}": 0, "muster_rendezvous_duration_seconds": 0,
+		`muster_job_info{run_id=of "job",role=trainer,host=h.example}`: 1,
+	})
+	s.Took(metrics.AssignWorkerRanks, time.Millisecond, nil)
+	s.Took(metrics.StepRendezvous, 1500*time.Microsecond, nil)
+	s.Round(0, 2, 4)
+	s.Step(metrics.StartWorkers, time.Now(), nil)
+	s.Step(metrics.InitializeWorkers, time.Now(), nil)
+	s.State("HEALTHY")
+	s.Tick("trainer", 3, "HEALTHY")
+	check(map[string]float64{
+		"muster_group_state{state=HEALTHY}": 1, "muster_group_state{state=INIT}": 0, "muster_round": 0, "muster_nodes": 2, "muster_world_size": 4,
+	})
+	s.Tick("trainer", 3, "FAILED")
+	s.Took(metrics.StopWorkers, 2*time.Second, nil)
+	s.Exited(metrics.CauseOOM)
+	s.Exited(metrics.CauseStopped)
+	s.Restarts(1)
+	s.Rejoined()
+	s.Took(metrics.StepRendezvous, time.Second, errors.New("x"))
+	s.Took(metrics.StepRendezvous, 700*time.Second, nil)
+	s.Restarts(1)
+	s.Tick("trainer", 2, "HEALTHY")
+	s.State("no such")
+	s.Put("no.such.duration.ms", 1)
+	s.Put("no.such.failure", 1)
+	s.Exited("no such")
+	metrics.Stream{Group: "mine", Handler: s.Handler}.Put(metrics.StepRendezvous+".failure", 1)
+	check(map[string]float64{
+		"muster_group_state{state=UNKNOWN}":                        1,
+		"muster_restarts_remaining":                                2,
+		"muster_restarts_total":                                    1,
+		"muster_rejoins_total":                                     1,
+		"muster_worker_exits_total{cause=oom}":                     1,
+		"muster_worker_exits_total{cause=stopped}":                 1,
+		"muster_worker_exits_total{cause=timer}":                   0,
+		"muster_step_failures_total{step=rendezvous}":              1,
+		"muster_step_failures_total{step=worker_start}":            0,
+		"muster_rendezvous_duration_seconds":                       3,
+		"muster_rank_assignment_duration_seconds":                  1,
+		"muster_worker_start_duration_seconds":                     1,
+		"muster_worker_stop_duration_seconds":                      1,
+		"muster_initialization_duration_seconds":                   1,
+		"muster_restart_duration_seconds":                          0,
+		"muster_worker_cpu_seconds_total{rank=4,local_rank=0}":     1.5,
+		"muster_worker_resident_memory_bytes{rank=5,local_rank=1}": 2 << 20,
+		"muster_worker_restarts{rank=4,local_rank=0}":              1,
+		"muster_timers_live":                                       3,
+		"muster_timers_expired_total":                              2,
+		"muster_timer_kills_total":                                 1,
+		"muster_timer_malformed_lines_total":                       4,
+	})
+	h := parse(t, text(t, r))["muster_rendezvous_duration_seconds"].Metric[0].Histogram
+	if got, want := h.GetSampleSum(), 701.0015; got != want {
+		t.Errorf("the rendezvous took %v s, want %v: exact, not in whole milliseconds", got, want)
+	}
+}
+
+// The names of all metrics, which dashboards rely on.
+func TestJobNames(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("other systems have fewer process_ metrics")
+	}
+	r, _ := newJob()
+	var got strings.Builder
+	for line := range strings.Lines(text(t, r)) {
+		if rest, ok := strings.CutPrefix(line, "# TYPE "); ok {
+			got.WriteString(rest)
+		}
+	}
+	const path = "testdata/names.txt"
+	if os.Getenv("MUSTER_UPDATE") != "" {
+		if err := os.WriteFile(path, []byte(got.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got.String()); diff != "" {
+		t.Errorf("-want +got (MUSTER_UPDATE=1 writes %s):\n%s", path, diff)
+	}
+}
+
+// What the agent's process uses is plausible.
+func TestProcess(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("reads /proc")
+	}
+	r, _ := newJob()
+	first, now := values(t, text(t, r)), float64(time.Now().Unix())
+	for _, tt := range []struct {
+		name        string
+		least, most float64
+	}{
+		{"process_cpu_seconds_total", 1e-4, 1e4},
+		{"process_resident_memory_bytes", 1 << 20, 1 << 40},
+		{"process_virtual_memory_bytes", 1 << 20, 1 << 50},
+		{"process_open_fds", 3, 1e6},
+		{"process_max_fds", 3, 1e20},
+		{"process_start_time_seconds", now - 3600, now + 1},
+		{"go_goroutines", 1, 1e6},
+	} {
+		if v, ok := first[tt.name]; !ok || v < tt.least || v > tt.most {
+			t.Errorf("%s is %v (%v), want %v to %v", tt.name, v, ok, tt.least, tt.most)
+		}
+	}
+	for key := range first {
+		if strings.HasPrefix(key, "muster_build_info{") && !strings.Contains(key, "goversion="+runtime.Version()) {
+			t.Errorf("build info is %s", key)
+		}
+	}
+}
