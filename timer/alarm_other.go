@@ -1,0 +1,5 @@
+//go:build !linux
+
+package timer
+
+func newAlarm(cfg Config) alarm { return newClockAlarm(cfg.now, cfg.MaxInterval) }

@@ -1,0 +1,98 @@
+package timer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"syscall"
+	"time"
+)
+
+// A Config says how a server behaves. It is not changed after it was passed on.
+type Config struct {
+	// RunID appears in the log.
+	RunID string
+	// MaxInterval is how late a step of the wall clock may be noticed while timers
+	// run; it costs a wake-up each. Where the kernel reports such steps (Linux),
+	// there are none. Default 10s.
+	// Source: max_interval of FileTimerServer.
+	MaxInterval time.Duration
+	// Owns says whether a process may have timers here. It is asked when a process
+	// registers its first timer, and again some time after a no; never with a lock
+	// held, but from several goroutines. Nil: every process that exists.
+	Owns func(pid int) bool
+	// Reap is called when timers of a process have expired and one of them wants
+	// it killed. It may take its time (to keep evidence) and should end with
+	// Expiry.Kill; each process has a goroutine of its own, so others are not
+	// delayed. Meanwhile requests of that process are dropped. ctx ends with the
+	// server, which waits for Reap. An error is logged, and then there is no
+	// EventKill. Nil: the signal is sent at once.
+	Reap func(ctx context.Context, e *Expiry) error
+	// OnEvent gets the events: their names are the Event constants; r is nil when
+	// the event is not about a request. One call is made at a time, in order, by a
+	// goroutine that delays nothing else. Nil: no events.
+	OnEvent func(name string, r *Request)
+	// MaxTimers bounds how many timers may run; further ones are refused. Default
+	// 1,048,576 (some 200 MiB when all run).
+	MaxTimers int
+	// Logger gets what operators want to know. Nil: slog.Default().
+	Logger *slog.Logger
+
+	plain bool             // for tests: no timerfd
+	bare  bool             // for tests: no pidfds
+	now   func() time.Time // for tests: a wall clock that steps
+}
+
+const (
+	defaultInterval  = 10 * time.Second
+	defaultMaxTimers = 1 << 20
+	// maxScope bounds a scope's length in bytes; PyTorch's client cannot send more
+	// than 4096 with everything around it.
+	maxScope = 4096
+	// scopeShare is how many bytes of scopes are allowed per timer, on average.
+	scopeShare = 128
+)
+
+func (c Config) complete() (Config, error) {
+	var errs []error
+	if c.MaxInterval < 0 {
+		errs = append(errs, fmt.Errorf("MaxInterval %v: want more than zero, or zero for %v", c.MaxInterval, defaultInterval))
+	}
+	if c.MaxTimers < 0 {
+		errs = append(errs, fmt.Errorf("MaxTimers %d: want more than zero, or zero for %d", c.MaxTimers, defaultMaxTimers))
+	}
+	if c.MaxInterval == 0 {
+		c.MaxInterval = defaultInterval
+	}
+	if c.MaxTimers == 0 {
+		c.MaxTimers = defaultMaxTimers
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.now == nil {
+		c.now = time.Now
+	}
+	return c, errors.Join(errs...)
+}
+
+// An Expiry is what Config.Reap gets.
+type Expiry struct {
+	PID int
+	// Timers are the expired ones in order of time, up to the first that wants a
+	// signal sent: the last of them.
+	Timers []Request
+	// Signal is that timer's.
+	Signal syscall.Signal
+
+	handle *handle
+}
+
+// Kill sends the signal to the process that registered the timers, and to no other
+// that has its number now. A process that is gone is no error. It may only be
+// called while Config.Reap runs.
+func (e *Expiry) Kill() error { return e.Send(e.Signal) }
+
+// Send is Kill with another signal.
+func (e *Expiry) Send(sig syscall.Signal) error { return e.handle.send(sig) }

@@ -1,0 +1,21 @@
+// Package timer is a watchdog for hangs: a worker says "kill me if this is not
+// done by then", and a server beside it does so at that time unless the worker
+// takes it back.
+//
+// A timer is named by a process id and a scope, any text. Acquiring it again
+// replaces it, releasing an unknown one is harmless, and when one of them expires
+// the process gets that timer's signal and all its timers are dropped.
+//
+//   - [Server] is the core. It keeps the timers and acts at the earliest deadline;
+//     it does nothing in between. [Server.Register] feeds it.
+//   - [FileServer] feeds it from a FIFO that PyTorch's FileTimerClient writes to,
+//     and [FileClient] writes to the FIFO of PyTorch's FileTimerServer.
+//   - [Expires] guards a piece of code through any [Client].
+//
+// A deadline is a time of the wall clock, because a worker and its server agree on
+// nothing else. Only the process that registered is ever signalled, never another
+// that got its number later: see [Config].
+//
+// The package does not restart anything and keeps no evidence; [Config.Reap] is
+// where whoever runs the workers does that.
+package timer

@@ -1,0 +1,86 @@
+package timer
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/procfs"
+)
+
+// maxPidfds bounds the descriptors that a server uses. Processes beyond it are told
+// apart by their start time.
+const maxPidfds = 4096
+
+// A handle names a process for good, so that another with the same number is not
+// mistaken for it.
+type handle struct {
+	id    int32 // distinguishes handles of one number
+	pid   int
+	fd    int    // a pidfd, or -1
+	start uint64 // without a pidfd
+}
+
+// openHandle returns ErrNoProcess for a process that has ended.
+func openHandle(pid int, bare bool) (*handle, error) {
+	h := &handle{pid: pid, fd: -1}
+	if !bare {
+		fd, err := unix.PidfdOpen(pid, 0)
+		switch err {
+		case nil:
+			h.fd = fd
+			return h, nil
+		case unix.ESRCH:
+			return nil, ErrNoProcess
+		case unix.EINVAL, unix.ENOENT:
+			// Before Linux 6.9 a thread's number gives EINVAL, later ENOENT.
+			return nil, fmt.Errorf("%w: the number is a thread's", ErrNoProcess)
+		}
+		// No pidfds here, or no descriptors left.
+	}
+	stat, err := procfs.Read(pid)
+	if err != nil || !stat.Alive() {
+		return nil, ErrNoProcess
+	}
+	h.start = stat.Start
+	return h, nil
+}
+
+// alive says whether the process has not ended.
+func (h *handle) alive() bool {
+	if h.fd >= 0 {
+		p := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
+		for {
+			n, err := unix.Poll(p, 0)
+			if err != unix.EINTR {
+				return n == 0 && err == nil
+			}
+		}
+	}
+	stat, err := procfs.Read(h.pid)
+	return err == nil && stat.Start == h.start && stat.Alive()
+}
+
+// send signals the process. One that has ended is no error.
+func (h *handle) send(sig syscall.Signal) error {
+	var err error
+	if h.fd >= 0 {
+		err = unix.PidfdSendSignal(h.fd, sig, nil, 0)
+	} else if h.alive() {
+		err = unix.Kill(h.pid, sig)
+	}
+	if err == nil || errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	return fmt.Errorf("send signal %d to process %d: %w", int(sig), h.pid, err)
+}
+
+// close may be called on nil.
+func (h *handle) close() {
+	if h != nil && h.fd >= 0 {
+		unix.Close(h.fd)
+		h.fd = -1
+	}
+}

@@ -1,0 +1,149 @@
+package timer
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/muster-run/muster/internal/pyjson"
+)
+
+// A Request acquires or releases a timer.
+// Source: FileTimerRequest in file_based_local_timer.py.
+type Request struct {
+	// PID is the worker that the timer is for, as the server's pid namespace
+	// numbers it.
+	PID int
+	// ScopeID names one of its timers.
+	ScopeID string
+	// ExpirationTime is in seconds since 1970 UTC. A negative one releases the
+	// timer; +Inf and NaN never come.
+	ExpirationTime float64
+	// Signal is what the worker gets at that time. Zero or less: the expiry is
+	// reported and the worker lives on.
+	Signal syscall.Signal
+}
+
+// release is the expiration time that clients release with.
+const release = -1
+
+// IsRelease says whether r releases its timer.
+func (r Request) IsRelease() bool { return r.ExpirationTime < 0 }
+
+// Deadline returns the time at which r expires. It is the zero time if that never
+// happens, for releases too.
+func (r Request) Deadline() time.Time {
+	if r.IsRelease() || !(r.ExpirationTime < maxSeconds) {
+		return time.Time{}
+	}
+	whole, part := math.Modf(r.ExpirationTime)
+	return time.Unix(int64(whole), int64(part*1e9))
+}
+
+// maxSeconds is the end of the year 9999; what expires later never does.
+const maxSeconds = 253402300800
+
+// String returns the request as Python's to_json writes it.
+func (r Request) String() string { return string(r.AppendJSON(nil)) }
+
+// AppendJSON appends the request as Python's to_json writes it.
+func (r Request) AppendJSON(to []byte) []byte {
+	to = append(to, `{"version": 1, "pid": `...)
+	to = strconv.AppendInt(to, int64(r.PID), 10)
+	to = append(to, `, "scope_id": `...)
+	to = pyjson.AppendString(to, r.ScopeID)
+	to = append(to, `, "expiration_time": `...)
+	if r.ExpirationTime == release {
+		to = append(to, "-1"...) // Python releases with an integer
+	} else {
+		to = pyjson.Float(r.ExpirationTime).Append(to)
+	}
+	to = append(to, `, "signal": `...)
+	to = strconv.AppendInt(to, int64(r.Signal), 10)
+	return append(to, '}')
+}
+
+// A Client acquires and releases timers of the process that holds it. Its methods
+// may be called concurrently.
+// Source: TimerClient in api.py.
+type Client interface {
+	// Acquire starts the timer scopeID, or moves it if it runs.
+	Acquire(scopeID string, expiration time.Time) error
+	// Release ends the timer. An unknown one is no error.
+	Release(scopeID string) error
+}
+
+// A Queue holds requests until a server takes them.
+// Source: RequestQueue in api.py.
+type Queue interface {
+	// Size is how many requests wait now. It falls only by Get.
+	Size() int
+	// Get takes up to n requests. It returns when it has n, or has waited for
+	// timeout, with those that came.
+	Get(n int, timeout time.Duration) []Request
+}
+
+// Expires acquires a timer that ends after that time and returns the function that
+// releases it:
+//
+//	release, err := timer.Expires(client, time.Minute, "")
+//	if err != nil {
+//		return err
+//	}
+//	defer release()
+//
+// Without a scopeID the scope is the caller's file#line, so that timers may nest.
+// Source: expires in api.py, where that is always contextlib's own line.
+func Expires(c Client, after time.Duration, scopeID string) (release func() error, err error) {
+	if scopeID == "" {
+		_, file, line, _ := runtime.Caller(1)
+		scopeID = fmt.Sprintf("%s#%d", file, line)
+	}
+	if err := c.Acquire(scopeID, time.Now().Add(after)); err != nil {
+		return nil, err
+	}
+	return func() error { return c.Release(scopeID) }, nil
+}
+
+// seconds converts a time to what the wire carries.
+func seconds(t time.Time) float64 {
+	return float64(t.Unix()) + float64(t.Nanosecond())/1e9
+}
+
+// The names of events.
+// Source: log_event in file_based_local_timer.py.
+const (
+	EventStarted = "watchdog started"
+	EventExpired = "timer expired"       // of each timer that was looked at
+	EventKill    = "kill worker process" // of the timer whose signal was sent
+	EventStopped = "watchdog stopped"
+)
+
+// Reasons for which a request is refused.
+var (
+	// ErrNoProcess is the reason when the process does not exist (any more).
+	ErrNoProcess = errors.New("no such process")
+	// ErrNotOwned is the reason when Config.Owns does not know the process.
+	ErrNotOwned = errors.New("not a process of this server")
+	// ErrTooMany is the reason when Config.MaxTimers run.
+	ErrTooMany = errors.New("too many timers")
+	// ErrInvalid is the reason when a field makes no sense.
+	ErrInvalid = errors.New("invalid request")
+)
+
+// A RefusedError says which request was refused and why. It wraps one of the
+// reasons above.
+type RefusedError struct {
+	Request Request
+	Err     error
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("timer %.64q of process %d: %v", e.Request.ScopeID, e.Request.PID, e.Err)
+}
+
+func (e *RefusedError) Unwrap() error { return e.Err }
