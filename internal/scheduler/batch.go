@@ -1,0 +1,196 @@
+package scheduler
+
+import (
+	"fmt"
+	"strings"
+)
+
+// readHosts reads a file with one host a line, the same one as often as it has
+// slots.
+func readHosts(v vars, name string) ([]string, error) {
+	path := v.text(name)
+	text, err := v.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	var hosts []string
+	last := ""
+	for line := range strings.Lines(string(text)) {
+		host, _, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if host == "" || host == last {
+			continue
+		}
+		if err := checkHost(host); err != nil {
+			return nil, fmt.Errorf("%s=%s: %w", name, show(path), err)
+		}
+		hosts = append(hosts, host)
+		last = host
+	}
+	hosts = unique(hosts)
+	if len(hosts) == 0 || len(hosts) > maxHosts {
+		return nil, fmt.Errorf("%s=%s: want 1 to %d hosts, got %d", name, show(path), maxHosts, len(hosts))
+	}
+	return hosts, nil
+}
+
+func checkHost(host string) error {
+	if len(host) > maxHostName || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+		return fmt.Errorf("%s is no host name", show(host))
+	}
+	return nil
+}
+
+// byName fills in the number of hosts, which one this is, and where they meet, from
+// a list of the hosts.
+func (job *Job) byName(v vars, hosts []string, from string) error {
+	name, err := v.Hostname()
+	if err != nil {
+		return err
+	}
+	i := index(hosts, name)
+	if i < 0 {
+		return fmt.Errorf("this host, %s, is not among the %s of %s", show(name), quantity(len(hosts), "host"), from)
+	}
+	job.Nodes = Fact[int]{len(hosts), from}
+	job.NodeRank = Fact[int]{i, from + " and the host's name"}
+	job.meet(Fact[string]{hosts[0], from})
+	return nil
+}
+
+// pbs reads what PBS Pro, OpenPBS and Torque tell a job. Which host this is follows
+// from its name, since the batch script and pbsdsh share one environment.
+// Source: qsub(1B), "Environment".
+func pbs(v vars) (*Job, error) {
+	if !v.has("PBS_JOBID") || v.text("PBS_ENVIRONMENT") == "PBS_INTERACTIVE" && !v.has("PBS_NODEFILE") {
+		return nil, nil
+	}
+	job := &Job{Scheduler: "PBS", RunID: v.first("PBS_JOBID")}
+	if !v.has("PBS_NODEFILE") {
+		return nil, broken("PBS", fmt.Errorf("PBS_JOBID is set, but PBS_NODEFILE is not"))
+	}
+	hosts, err := pbsHosts(v)
+	if err == nil {
+		err = job.byName(v, hosts, "PBS_NODEFILE")
+	}
+	if err != nil {
+		return nil, broken("PBS", err)
+	}
+	job.GPUs = v.visibleGPUs()
+	if job.GPUs.From == "" && v.has("PBS_GPUFILE") {
+		job.GPUs = pbsGPUs(v, hosts[job.NodeRank.Value])
+	}
+	return job, nil
+}
+
+func pbsHosts(v vars) ([]string, error) { return readHosts(v, "PBS_NODEFILE") }
+
+// pbsGPUs counts the lines of Torque's GPU file that are this host's, "host-gpu0".
+func pbsGPUs(v vars, host string) Fact[int] {
+	text, err := v.ReadFile(v.text("PBS_GPUFILE"))
+	if err != nil {
+		return Fact[int]{}
+	}
+	n := 0
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if i := strings.LastIndex(line, "-gpu"); i > 0 && short(line[:i]) == short(host) {
+			n++
+		}
+	}
+	if n == 0 {
+		return Fact[int]{}
+	}
+	return Fact[int]{n, "PBS_GPUFILE"}
+}
+
+// lsf reads what LSF tells a job. Which host this is follows from its name, since
+// the batch script and blaunch share one environment.
+// Source: "Environment variables set for job execution" in LSF's reference.
+func lsf(v vars) (*Job, error) {
+	if !v.has("LSB_JOBID") {
+		return nil, nil
+	}
+	job := &Job{Scheduler: "LSF", RunID: v.first("LSB_JOBID"), GPUs: v.visibleGPUs()}
+	if i := v.first("LSB_JOBINDEX"); i.From != "" && i.Value != "0" {
+		job.RunID = Fact[string]{job.RunID.Value + "." + i.Value, job.RunID.From + ", " + i.From}
+	}
+	hosts, from, err := lsfHosts(v)
+	if err == nil && from == "" {
+		err = fmt.Errorf("LSB_JOBID is set, but none of LSB_DJOB_HOSTFILE, LSB_MCPU_HOSTS and LSB_HOSTS is")
+	}
+	if err == nil {
+		err = job.byName(v, hosts, from)
+	}
+	if err != nil {
+		return nil, broken("LSF", err)
+	}
+	return job, nil
+}
+
+// lsfHosts lists the hosts of an LSF job. LSB_HOSTS is missing in large jobs.
+func lsfHosts(v vars) (hosts []string, from string, err error) {
+	switch list := v.first("LSB_MCPU_HOSTS", "LSB_HOSTS", "LSB_DJOB_HOSTFILE"); list.From {
+	case "":
+		return nil, "", nil
+	case "LSB_MCPU_HOSTS":
+		hosts, err = parseMCPUHosts(list.Value)
+		return hosts, list.From, err
+	case "LSB_HOSTS":
+		hosts, err = parseHosts(list.Value)
+		return hosts, list.From, err
+	default:
+		hosts, err = readHosts(v, list.From)
+		return hosts, list.From, err
+	}
+}
+
+// parseMCPUHosts reads LSB_MCPU_HOSTS, pairs of a host and its number of slots:
+// "hostA 4 hostB 2".
+func parseMCPUHosts(text string) ([]string, error) {
+	var hosts []string
+	host := ""
+	for field := range strings.FieldsSeq(text) {
+		if host == "" {
+			if host = field; len(hosts) == maxHosts {
+				return nil, tooMany()
+			}
+			if err := checkHost(host); err != nil {
+				return nil, fmt.Errorf("LSB_MCPU_HOSTS=%s: %w", show(text), err)
+			}
+			continue
+		}
+		if _, err := parseDigits(field); err != nil {
+			return nil, fmt.Errorf("LSB_MCPU_HOSTS=%s: want a number of slots after %s, got %s", show(text), show(host), show(field))
+		}
+		hosts, host = append(hosts, host), ""
+	}
+	if host != "" {
+		return nil, fmt.Errorf("LSB_MCPU_HOSTS=%s: the number of slots of %s is missing", show(text), show(host))
+	}
+	if len(hosts) == 0 {
+		return nil, fmt.Errorf("LSB_MCPU_HOSTS=%s: no host", show(text))
+	}
+	return unique(hosts), nil
+}
+
+// parseHosts reads LSB_HOSTS, a host once for each of its slots: "hostA hostA hostB".
+func parseHosts(text string) ([]string, error) {
+	var hosts []string
+	last := ""
+	for host := range strings.FieldsSeq(text) {
+		if host == last {
+			continue
+		}
+		if len(hosts) == maxHosts {
+			return nil, tooMany()
+		}
+		if err := checkHost(host); err != nil {
+			return nil, fmt.Errorf("LSB_HOSTS=%s: %w", show(text), err)
+		}
+		hosts, last = append(hosts, host), host
+	}
+	if len(hosts) == 0 {
+		return nil, fmt.Errorf("LSB_HOSTS=%s: no host", show(text))
+	}
+	return unique(hosts), nil
+}
