@@ -1,16 +1,15 @@
 // Package events tells machines what happened to a job: one Event for each
-// rendezvous, each start and each end of a worker, and the end of the agent,
-// handed to a Sink. The console sink prints them as torchrun does, one line of
-// JSON each.
+// rendezvous, each start and each end of a worker, what the watchdog did, and the
+// end of the agent, handed to a Sink. The console sink prints them as torchrun
+// does, one line of JSON each; the file sink appends such lines to a file, along
+// with a RdzvEvent for each step of the rendezvous.
 //
 // Source: torch/distributed/elastic/events.
 package events
 
 import (
 	"fmt"
-	"io"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/muster-run/muster/internal/pyjson"
@@ -80,35 +79,6 @@ type Event struct {
 type Field struct {
 	Key   string
 	Value any // string, bool, int, int64, float64 or nil
-}
-
-// A Sink takes events. Record does not keep the agent waiting and may be called
-// concurrently.
-type Sink interface {
-	Record(Event)
-}
-
-type null struct{}
-
-func (null) Record(Event) {}
-
-// Null is a sink that drops everything.
-var Null Sink = null{}
-
-// Console is a sink that prints each event as one line of JSON to w, with one
-// Write.
-func Console(w io.Writer) Sink { return &console{w: w} }
-
-type console struct {
-	mu sync.Mutex // one line at a time
-	w  io.Writer
-}
-
-func (c *console) Record(e Event) {
-	line := append(e.Append(nil), '\n')
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.w.Write(line) // a console that is gone is no reason to stop a job
 }
 
 // Append appends the event as one JSON object in Python's spelling, without a
@@ -215,33 +185,4 @@ func anyValue(v any) pyjson.Value {
 		return pyjson.Float(v)
 	}
 	return pyjson.Str(fmt.Sprint(v))
-}
-
-// Names of New.
-// Source: get_logging_handler in elastic/events/handlers.py.
-const (
-	NameNull              = "null"
-	NameConsole           = "console"
-	NameDynamicRendezvous = "dynamic_rendezvous" // torch's own name for one more null
-)
-
-// New returns the sink that --event-log-handler names: NameNull (also ""),
-// NameConsole, which prints to w, or NameDynamicRendezvous. The error for
-// others is an *UnknownError.
-func New(name string, w io.Writer) (Sink, error) {
-	switch name {
-	case "", NameNull, NameDynamicRendezvous:
-		return Null, nil
-	case NameConsole:
-		return Console(w), nil
-	}
-	return nil, &UnknownError{Name: name}
-}
-
-// An UnknownError is New's error for a name that is not built in.
-type UnknownError struct{ Name string }
-
-func (e *UnknownError) Error() string {
-	return fmt.Sprintf("event log handler %q is not known: use console (JSON lines on stderr), null or dynamic_rendezvous (both print nothing); "+
-		"handlers written in Python cannot be loaded, let them read the console's lines", e.Name)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"math"
 	"os"
 	"strings"
 	"sync"
@@ -106,18 +107,26 @@ func TestConsoleFailure(t *testing.T) {
 	})
 }
 
-// Events with metadata of their own, such as the watchdog's.
-func TestConsoleInner(t *testing.T) {
+// Source: golden/events/watchdog_expired.jsonl.
+func TestWatchdog(t *testing.T) {
 	want := lines(t, "watchdog_expired.jsonl")
-	watchdog := func(name string, more ...events.Field) events.Event {
-		e := at(events.Event{Name: name, Source: events.Agent, State: events.Running, GroupRank: new(0)})
-		e.Inner = append([]events.Field{{Key: "watchdog_event", Value: name}}, more...)
-		return e
-	}
-	timer := []events.Field{{Key: "worker_pid", Value: "41"}, {Key: "scope_id", Value: "sc"}, {Key: "expiration_time", Value: "1795233104.5"}, {Key: "signal", Value: "9"}}
+	base := at(events.Event{Source: events.Agent, State: events.Running, GroupRank: new(0), GroupWorldSize: new(1)})
+	timer := &events.Timer{PID: 41, ScopeID: "sc", Expiration: 1795233104.5, Signal: 9}
 	check(t, []string{want[2], want[4], want[5]}, []events.Event{
-		watchdog("watchdog started"), watchdog("timer expired", timer...), watchdog("kill worker process", timer...),
+		events.Watchdog(base, events.WatchdogStarted, nil),
+		events.Watchdog(base, events.TimerExpired, timer),
+		events.Watchdog(base, events.KillWorkerProcess, timer),
 	})
+	for f, want := range map[float64]string{math.NaN(): "nan", math.Inf(1): "inf", math.Inf(-1): "-inf", 253402300800: "253402300800.0", 1e300: "1e+300", -1: "-1.0"} {
+		got := events.Watchdog(base, events.TimerExpired, &events.Timer{Expiration: f, Signal: -1}).Inner
+		if diff := cmp.Diff([]events.Field{{Key: "expiration_time", Value: want}, {Key: "signal", Value: "-1"}}, got[3:]); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", f, diff)
+		}
+	}
+}
+
+// Events with metadata of their own.
+func TestConsoleInner(t *testing.T) {
 	got := string(at(events.Event{Inner: []events.Field{{"a", 1}, {"b", int64(2)}, {"c", 1.0}, {"d", nil}, {"e", true}, {"f", time.Second}}}).Append(nil))
 	if want := `"metadata": "{\"a\": 1, \"b\": 2, \"c\": 1.0, \"d\": null, \"e\": true, \"f\": \"1s\"}"`; !strings.Contains(got, want) {
 		t.Errorf("got %s, want in it %s", got, want)
@@ -160,7 +169,15 @@ func TestNew(t *testing.T) {
 	if !ok || unknown.Name != "my_handler" {
 		t.Fatalf("my_handler: %v", err)
 	}
-	for _, part := range []string{`"my_handler"`, "console", "null", "dynamic_rendezvous", "Python"} {
+	if err := events.CheckName("my_handler"); !errors.As(err, &unknown) {
+		t.Errorf("CheckName: %v", err)
+	}
+	for _, name := range []string{"", "null", "console", "dynamic_rendezvous", "file"} {
+		if err := events.CheckName(name); err != nil {
+			t.Errorf("CheckName(%q): %v", name, err)
+		}
+	}
+	for _, part := range []string{`"my_handler"`, "console", "null", "dynamic_rendezvous", "file", "Python"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("the error lacks %s: %v", part, err)
 		}
