@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"syscall"
 	"time"
 )
 
@@ -75,7 +76,7 @@ type SocketClientConfig struct {
 	// PID is whose timers they are: a descendant of this process, or 0 for itself.
 	PID int
 	// Signal is sent at the deadline. Zero: SIGKILL. Negative: report only.
-	Signal int
+	Signal syscall.Signal
 	// Timeout is how long a request waits for a server that does not answer.
 	// Default 5s, at least 1ms.
 	Timeout time.Duration

@@ -117,8 +117,9 @@ func (s *SocketServer) remove() {
 	})
 }
 
-// Heartbeat returns the last heartbeat of a process, which may have ended since.
-// Those of the last 4096 processes are kept.
+// Heartbeat returns the last heartbeat of a process, which may have ended since,
+// and a later process may have got its number: Time tells. Those of the 4096
+// processes that were heard last are kept.
 func (s *SocketServer) Heartbeat(pid int) (Heartbeat, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,13 +141,6 @@ func (s *SocketServer) beat(pid int, step int64) {
 	if s.cfg.OnHeartbeat != nil {
 		s.cfg.OnHeartbeat(h)
 	}
-}
-
-// forget drops what a process with the same number said before pid was started.
-func (s *SocketServer) forget(pid int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.beats, pid)
 }
 
 func (s *SocketServer) dropOldest() {

@@ -1,0 +1,226 @@
+"""How a launch can fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple, Type
+
+NOT_AVAILABLE = "<N/A>"
+
+
+class LaunchError(RuntimeError):
+    """The agent ended without running the job to its end.
+
+    status: its exit status, negative for a signal.
+    """
+
+    def __init__(self, message: str, status: Optional[int] = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ConfigError(LaunchError, ValueError):
+    """The configuration, the function or its arguments cannot be used; the message
+    names everything that was found. No worker was started."""
+
+
+class SignalException(Exception):
+    """A signal stopped the job. Where PyTorch is loaded, also its SignalException.
+
+    sigval: which signal.
+    """
+
+    def __init__(self, msg: str, sigval: signal.Signals) -> None:
+        super().__init__(msg)
+        self.sigval = sigval
+
+
+@dataclass
+class ProcessFailure:
+    """One worker's failure; the first seven fields are torch's.
+
+    exitcode: 0..255, or -N for signal N.
+    error_file: where the worker recorded its exception, or "<N/A>".
+    message: the error file's "message", or one line where there is no such file.
+    timestamp: when it went wrong, seconds since 1970.
+    kind: "failed", "lost peer" for a failure that another one explains, "stopped"
+        for a worker that muster stopped.
+    cause, hint: one line each.
+    traceback: the remote traceback, "" if none is known.
+    """
+
+    local_rank: int
+    pid: int
+    exitcode: int
+    error_file: str = NOT_AVAILABLE
+    error_file_data: Dict[str, Any] = field(default_factory=dict, repr=False)
+    message: Any = ""
+    timestamp: int = 0
+    rank: int = 0
+    host: str = ""
+    kind: str = "failed"
+    cause: str = ""
+    hint: str = ""
+    traceback: str = field(default="", repr=False)
+    stderr_tail: List[str] = field(default_factory=list, repr=False)
+    log: str = ""
+
+    def signal_name(self) -> str:
+        """SIGKILL and so on; "<N/A>" where no signal ended it."""
+        try:
+            return signal.Signals(-self.exitcode).name if self.exitcode < 0 else NOT_AVAILABLE
+        except ValueError:
+            return NOT_AVAILABLE
+
+    def timestamp_isoformat(self) -> str:
+        """Local time, YYYY-MM-DD_HH:MM:SS."""
+        return time.strftime("%Y-%m-%d_%H:%M:%S", time.localtime(self.timestamp))
+
+    def where(self) -> str:
+        text = "rank %d (local_rank %d, pid %d)" % (self.rank, self.local_rank, self.pid)
+        return text + (" on host " + self.host if self.host else "")
+
+    def _text(self) -> str:
+        """What the report shows as traceback."""
+        shown = self.traceback
+        if not shown and isinstance(self.message, dict):
+            shown = str(self.message.get("message", NOT_AVAILABLE))
+        return (shown or str(self.message)).replace("\n", "\n  ")
+
+    def _block(self, index: int) -> List[str]:
+        name = self.signal_name()
+        lines = [
+            "[%d]:" % index,
+            "  time      : " + self.timestamp_isoformat(),
+            "  host      : " + (self.host or NOT_AVAILABLE),
+            "  rank      : %d (local_rank: %d)" % (self.rank, self.local_rank),
+            "  exitcode  : %d (pid: %d) %s" % (self.exitcode, self.pid, "" if name == NOT_AVAILABLE else " (%s)" % name),
+            "  error_file: " + self.error_file,
+        ]
+        if self.cause:
+            lines.append("  cause     : " + self.cause)
+        lines.append("  traceback : " + self._text())
+        return lines
+
+
+class ChildFailedError(Exception):
+    """Workers failed, and no restart was left. Where PyTorch is loaded, the instance
+    is also one of its ChildFailedError, so that its ``@record`` passes it on.
+
+    name: the function's name, or the program.
+    failures: by global rank, the root cause first. They are those of the whole job
+        as far as its hosts have told, without the workers that muster stopped.
+    stopped: those, by global rank.
+    report: path of the report as JSON, "" if there is none.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        failures: Dict[int, ProcessFailure],
+        stopped: Optional[Dict[int, ProcessFailure]] = None,
+        report: str = "",
+    ) -> None:
+        if not failures:
+            raise AssertionError("a ChildFailedError needs a failure")
+        self.name = name
+        self.failures = failures
+        self.stopped = stopped or {}
+        self.report = report
+        Exception.__init__(self, self.format_msg())
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return ChildFailedError, (self.name, self.failures, self.stopped, self.report)
+
+    def get_first_failure(self) -> Tuple[int, ProcessFailure]:
+        """The root cause, with its global rank."""
+        return next(iter(self.failures.items()))
+
+    def format_msg(self, boarder_delim: str = "=", section_delim: str = "-") -> str:
+        """The failures as torch's block shows them."""
+        title = self.name + " FAILED"
+        blocks = [f._block(i) for i, f in enumerate(self.failures.values())]
+        width = min(60, max(len(line) for lines in [[title], *blocks] for text in lines for line in text.split("\n")))
+        border, section = boarder_delim * width, section_delim * width
+        others = [line for block in blocks[1:] for line in block] or ["  <NO_OTHER_FAILURES>"]
+        return "\n".join(
+            ["", border, title, section, "Failures:", *others, section, "Root Cause (first observed failure):", *blocks[0], border])
+
+
+def like_torch(own: Type[Exception], module: str) -> Type[Exception]:
+    """own, or where the module of PyTorch is loaded a class that is both own and
+    PyTorch's class of that name, so that either catches it."""
+    theirs = getattr(sys.modules.get(module), own.__name__, None)
+    if not isinstance(theirs, type) or not issubclass(theirs, Exception):
+        return own
+    return type(own.__name__, (own, theirs), {"__module__": own.__module__, "__doc__": own.__doc__})
+
+
+TORCH_ERRORS = "torch.distributed.elastic.multiprocessing.errors"
+TORCH_API = "torch.distributed.elastic.multiprocessing.api"
+
+
+def read_report(path: str) -> Tuple[Dict[int, ProcessFailure], Dict[int, ProcessFailure]]:
+    """The failures of a report, and the workers that were stopped, by global rank."""
+    with open(path, encoding="utf-8") as f:
+        document = json.load(f)
+    failures: Dict[int, ProcessFailure] = {}
+    stopped: Dict[int, ProcessFailure] = {}
+    for item in document["failures"]:
+        failure = _failure(item)
+        # The root cause counts as a failure even where it is a stopped worker.
+        into = stopped if failure.kind == "stopped" and not item.get("root") else failures
+        into.setdefault(failure.rank, failure)
+    return failures, stopped
+
+
+def _failure(item: Dict[str, Any]) -> ProcessFailure:
+    def text(key: str) -> str:
+        return str(item.get(key) or "")
+
+    def number(key: str) -> int:
+        value = item.get(key)
+        return value if isinstance(value, int) else 0
+
+    failure = ProcessFailure(
+        local_rank=number("local_rank"), pid=number("pid"), exitcode=number("exit_code"),
+        error_file=text("error_file") or NOT_AVAILABLE, message=text("message"), timestamp=_seconds(text("failed_at")),
+        rank=number("rank"), host=text("host"), kind=text("kind") or "failed", cause=text("cause"), hint=text("hint"),
+        traceback=text("traceback"), stderr_tail=list(item.get("stderr_tail") or []), log=text("log"),
+    )
+    failure.error_file_data = _error_data(failure)
+    message = failure.error_file_data.get("message")
+    if isinstance(message, dict):
+        failure.message = message
+    return failure
+
+
+def _error_data(failure: ProcessFailure) -> Dict[str, Any]:
+    """What the worker recorded: from its file, or, of another host, from the report."""
+    if failure.error_file == NOT_AVAILABLE:
+        return {"message": "<NONE>"}
+    try:
+        if os.path.getsize(failure.error_file) <= 4 << 20:
+            with open(failure.error_file, encoding="utf-8") as f:
+                data = json.load(f)
+            if isinstance(data, dict) and "message" in data:
+                return data
+    except (OSError, ValueError):
+        pass
+    return {"message": {"message": failure.message, "extraInfo": {
+        "py_callstack": failure.traceback or failure.message, "timestamp": str(failure.timestamp)}}}
+
+
+def _seconds(stamp: str) -> int:
+    """RFC 3339 in UTC, as muster writes it."""
+    import calendar
+
+    try:
+        return calendar.timegm(time.strptime(stamp[:19], "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return 0

@@ -1,0 +1,58 @@
+//go:build !linux
+
+package timer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// errNoSocket: who connects is told by SO_PEERCRED, in packets of SOCK_SEQPACKET.
+var errNoSocket = fmt.Errorf("timer socket: needs Linux; use the FIFO: %w", errors.ErrUnsupported)
+
+// A SocketServer needs Linux.
+type SocketServer struct{}
+
+// ListenSocket returns an error that wraps errors.ErrUnsupported.
+func ListenSocket(server *Server, cfg SocketConfig) (*SocketServer, error) {
+	_, err := cfg.complete(server)
+	return nil, errors.Join(err, errNoSocket)
+}
+
+// Path is empty.
+func (*SocketServer) Path() string { return "" }
+
+// Serve returns an error that wraps errors.ErrUnsupported.
+func (*SocketServer) Serve(context.Context) error { return errNoSocket }
+
+// Close does nothing.
+func (*SocketServer) Close() {}
+
+// Heartbeat finds none.
+func (*SocketServer) Heartbeat(int) (Heartbeat, bool) { return Heartbeat{}, false }
+
+// Stats are zero.
+func (*SocketServer) Stats() SocketStats { return SocketStats{} }
+
+// A SocketClient needs Linux.
+type SocketClient struct{}
+
+// NewSocketClient returns an error that wraps errors.ErrUnsupported.
+func NewSocketClient(cfg SocketClientConfig) (*SocketClient, error) {
+	_, err := cfg.complete()
+	return nil, errors.Join(err, errNoSocket)
+}
+
+// Acquire returns an error that wraps errors.ErrUnsupported.
+func (*SocketClient) Acquire(string, time.Time) error { return errNoSocket }
+
+// Release returns an error that wraps errors.ErrUnsupported.
+func (*SocketClient) Release(string) error { return errNoSocket }
+
+// Heartbeat returns an error that wraps errors.ErrUnsupported.
+func (*SocketClient) Heartbeat(int64) error { return errNoSocket }
+
+// Close does nothing.
+func (*SocketClient) Close() error { return nil }
