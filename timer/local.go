@@ -25,11 +25,11 @@ type LocalQueue struct {
 
 const defaultLimit = 1 << 16
 
-// ErrFull is returned for a request when a LocalQueue has as many as it may hold:
+// ErrQueueFull is returned for a request when a LocalQueue has as many as it may hold:
 // no server takes them.
-var ErrFull = errors.New("timer queue full")
+var ErrQueueFull = errors.New("timer queue full")
 
-// Put adds requests: all of them, or none with an ErrFull when there is no room.
+// Put adds requests: all of them, or none with an ErrQueueFull when there is no room.
 func (q *LocalQueue) Put(requests ...Request) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -38,7 +38,7 @@ func (q *LocalQueue) Put(requests ...Request) error {
 		limit = defaultLimit
 	}
 	if len(q.requests)+len(requests) > limit {
-		return fmt.Errorf("%w: %d of %d wait; does a server run?", ErrFull, len(q.requests), limit)
+		return fmt.Errorf("%w: %d of %d wait; does a server run?", ErrQueueFull, len(q.requests), limit)
 	}
 	q.requests = append(q.requests, requests...)
 	if q.arrived != nil {
@@ -132,12 +132,12 @@ type LocalClient struct {
 	Signal syscall.Signal
 }
 
-// Acquire implements Client. It returns an ErrFull when nobody takes requests.
+// Acquire implements Client. It returns an ErrQueueFull when nobody takes requests.
 func (c *LocalClient) Acquire(scopeID string, expiration time.Time) error {
 	return c.Queue.Put(Request{c.pid(), scopeID, deadline(expiration), killUnless(c.Signal)})
 }
 
-// Release implements Client. It returns an ErrFull when nobody takes requests.
+// Release implements Client. It returns an ErrQueueFull when nobody takes requests.
 func (c *LocalClient) Release(scopeID string) error {
 	return c.Queue.Put(Request{c.pid(), scopeID, release, 0})
 }

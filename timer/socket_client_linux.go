@@ -141,7 +141,7 @@ func (c *SocketClient) connect() (int, error) {
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit))
 	if err == nil {
 		err = withAddress(c.cfg.Path, func(addr *unix.SockaddrUnix) error {
-			return retry(func() error { return unix.Connect(fd, addr) })
+			return eintr(func() error { return unix.Connect(fd, addr) })
 		})
 	}
 	if err != nil {
@@ -164,7 +164,7 @@ func talk(fd int, kind frameKind, packet []byte) error {
 	}
 	var answer [maxAnswer + 1]byte
 	var n int
-	err := retry(func() error { return unix.Sendto(fd, packet, flags, nil) })
+	err := eintr(func() error { return unix.Sendto(fd, packet, flags, nil) })
 	if err == nil && kind == frameHeartbeat {
 		return nil
 	}
@@ -192,16 +192,16 @@ func talk(fd int, kind frameKind, packet []byte) error {
 }
 
 func read(fd int, to []byte) (n int, err error) {
-	err = retry(func() error {
+	err = eintr(func() error {
 		n, err = unix.Read(fd, to)
 		return err
 	})
 	return n, err
 }
 
-// retry is for calls with a time limit, which the kernel does not restart after a
+// eintr is for calls with a time limit, which the kernel does not restart after a
 // signal.
-func retry(call func() error) error {
+func eintr(call func() error) error {
 	for {
 		if err := call(); err != unix.EINTR {
 			return err
