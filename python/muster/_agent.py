@@ -1,0 +1,89 @@
+"""Runs the binary as a child that gets this process's signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from types import FrameType
+from typing import Any, Dict, List, Optional, Tuple
+
+
+def run(line: List[str], environ: Dict[str, str], signals: str, quiet_stdin: bool) -> Tuple[int, Optional[int]]:
+    """Runs the command line and waits for its end. Returns its status, as subprocess
+    has it, and the first of the signals that came meanwhile, which were passed on.
+    Any other exception, KeyboardInterrupt among them, stops the child first."""
+    with _Signals(signals) as passing:
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()  # before what the workers say
+            except (AttributeError, OSError, ValueError):
+                pass
+        child = subprocess.Popen(
+            _own_group(line), env=environ, stdin=subprocess.DEVNULL if quiet_stdin else None)
+        try:
+            passing.to(child)
+            status = child.wait()
+        except BaseException:
+            child.terminate()
+            try:
+                child.wait()
+            except BaseException:
+                child.kill()  # it takes its workers along
+                child.wait()
+                raise
+            raise
+        return status, passing.first
+
+
+def _own_group(line: List[str]) -> List[str]:
+    if not sys.executable:
+        return line
+    helper = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_exec.py")
+    return [sys.executable, "-I", "-S", helper, str(os.getpid()), *line]
+
+
+class _Signals:
+    """Passes signals on to a child, in the main thread, where Python can handle them."""
+
+    def __init__(self, names: str) -> None:
+        self.first: Optional[int] = None
+        self._early: List[int] = []
+        self._child: Optional["subprocess.Popen[bytes]"] = None
+        self._before: Dict[int, Any] = {}
+        self._numbers = [
+            int(getattr(signal, name.strip())) for name in names.split(",")
+            if name.strip().startswith("SIG") and isinstance(getattr(signal, name.strip(), None), signal.Signals)
+        ]
+
+    def __enter__(self) -> "_Signals":
+        if threading.current_thread() is not threading.main_thread():
+            return self
+        for number in self._numbers:
+            if number in (signal.SIGKILL, signal.SIGSTOP):
+                continue  # the binary says what is wrong with it
+            before = signal.getsignal(number)
+            if number == signal.SIGHUP and before == signal.SIG_IGN:
+                continue  # nohup
+            self._before[number] = before
+            signal.signal(number, self._pass)
+        return self
+
+    def to(self, child: "subprocess.Popen[bytes]") -> None:
+        self._child = child
+        while self._early:
+            child.send_signal(self._early.pop(0))
+
+    def _pass(self, number: int, frame: Optional[FrameType]) -> None:
+        if self.first is None:
+            self.first = number
+        if self._child is None:
+            self._early.append(number)
+        else:
+            self._child.send_signal(number)
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before if before is not None else signal.SIG_DFL)

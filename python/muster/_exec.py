@@ -1,0 +1,30 @@
+"""python -I -S _exec.py PARENT PROGRAM ARGS...
+
+Becomes PROGRAM, in a process group of its own, so that a terminal's Ctrl-C reaches
+it through its parent only, and once. On Linux it gets SIGTERM when the thread of
+process PARENT that started it ends. subprocess could do this between fork and exec
+only by running Python there, which is not safe in a program with threads.
+"""
+
+import os
+import signal
+import sys
+
+
+def main() -> None:
+    parent, program = int(sys.argv[1]), sys.argv[2]
+    os.setpgid(0, 0)
+    if sys.platform == "linux":
+        import ctypes
+
+        PR_SET_PDEATHSIG = 1
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+        if os.getppid() != parent:
+            sys.exit(1)  # it has ended already
+    # Python ignores these; a program expects them as they were.
+    for name in ("SIGPIPE", "SIGXFSZ"):
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
+    os.execv(program, sys.argv[2:])
+
+
+main()

@@ -1,0 +1,87 @@
+"""What the binary starts for a worker that is a fork: see _forkserver."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from types import FrameType
+from typing import Dict, List, Optional, Union
+
+PASSED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM")
+
+
+def main(job: str, local_rank: int) -> None:
+    """Has the fork made and ends as it ends."""
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+
+    def pass_on(number: int, frame: Optional[FrameType]) -> None:
+        try:
+            server.send(bytes([number]))
+        except OSError:
+            pass
+
+    request: Dict[str, Union[int, List[int], List[str], Dict[str, str]]] = {
+        "local_rank": local_rank, "environ": dict(os.environ), "cgroups": _cgroups()}
+    if hasattr(os, "sched_getaffinity"):
+        request["cpus"] = sorted(os.sched_getaffinity(0))
+    body = json.dumps(request).encode()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in PASSED])
+    try:
+        server.connect(os.path.join(job, "fork"))
+        data = struct.pack("<I", len(body)) + body
+        sent = server.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [1, 2]))])
+        server.sendall(data[sent:])
+    except OSError as e:
+        sys.stderr.write("muster: the process that forks the workers has ended: %s\n" % e)
+        os._exit(1)
+    for name in PASSED:
+        signal.signal(getattr(signal, name), pass_on)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [getattr(signal, name) for name in PASSED])
+    status = _status(server)
+    if status < 0:
+        _die(-status)
+    os._exit(status)
+
+
+def _status(server: socket.socket) -> int:
+    """Waits for the fork's end."""
+    data = b""
+    while len(data) < 4:
+        try:
+            part = server.recv(4 - len(data))
+        except ConnectionError:
+            part = b""
+        if not part:
+            sys.stderr.write("muster: the process that forks the workers has ended\n")
+            return 1
+        data += part
+    return int(struct.unpack("<i", data)[0])
+
+
+def _die(number: int) -> None:
+    """Ends by the same signal, without a core of its own."""
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if number not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    os._exit(128 + number)
+
+
+def _cgroups() -> List[str]:
+    """The cgroup.procs files of this process's cgroup v2."""
+    try:
+        with open("/proc/self/cgroup") as f:
+            lines = f.read().split("\n")
+    except OSError:
+        return []
+    for line in lines:
+        if line.startswith("0::/") and len(line) > 4:
+            return ["/sys/fs/cgroup/" + line[4:] + "/cgroup.procs", "/sys/fs/cgroup/unified/" + line[4:] + "/cgroup.procs"]
+    return []
