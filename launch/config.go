@@ -22,6 +22,7 @@ const (
 	DefaultExitBarrierTimeout = 300 * time.Second
 	DefaultSignals            = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 	DefaultEventLogHandler    = "null"
+	DefaultMetricsHandler     = "null"
 )
 
 // Config is one host's part of a job. It is checked once, by Resolve, and not
@@ -100,9 +101,16 @@ type Config struct {
 	// Logs says where the workers' output goes. Its RunID, Stdout, Stderr and
 	// Logger are filled from this Config where they are unset.
 	Logs logs.Config
-	// EventLogHandler is null, console or dynamic_rendezvous. Default
-	// DefaultEventLogHandler.
+	// EventLogHandler says where events go: null, console (JSON lines on Stderr),
+	// dynamic_rendezvous (as null) or file. Default DefaultEventLogHandler.
 	EventLogHandler string
+	// EventLogFile is a file that gets events, too, whatever the handler is. ""
+	// means none; with the handler file it means events.FileName in the log
+	// directory.
+	EventLogFile string
+	// MetricsHandler is null or console, which prints TorchElastic's metrics to
+	// Stdout. Default DefaultMetricsHandler.
+	MetricsHandler string
 	// ExitCode is "torchrun" (a failed job exits 1) or "worker" (it exits as the
 	// worker that failed first). Default "torchrun".
 	ExitCode string
@@ -135,6 +143,7 @@ func Default() Config {
 		ExitBarrierTimeout: DefaultExitBarrierTimeout,
 		SignalsText:        DefaultSignals,
 		EventLogHandler:    DefaultEventLogHandler,
+		MetricsHandler:     DefaultMetricsHandler,
 		ExitCode:           ExitTorchrun,
 	}
 }

@@ -61,10 +61,8 @@ func Resolve(cfg Config) (Config, error) {
 	default:
 		fail("exit code: want %s or %s, got %q", ExitTorchrun, ExitWorker, cfg.ExitCode)
 	}
-	switch cfg.EventLogHandler {
-	case "null", "console", "dynamic_rendezvous":
-	default:
-		fail("event log handler %q is not known: want null, console or dynamic_rendezvous; handlers registered in Python cannot be loaded, so read the JSON lines of console instead", cfg.EventLogHandler)
+	if err := cfg.checkRecords(); err != nil {
+		errs = append(errs, err)
 	}
 	if cfg.SignalsToHandle == nil {
 		signals, _, err := ParseSignals(cfg.SignalsText)
@@ -103,6 +101,7 @@ func (cfg *Config) fillDefaults() {
 	cfg.MonitorInterval = cmp.Or(cfg.MonitorInterval, DefaultMonitorInterval)
 	cfg.ExitBarrierTimeout = cmp.Or(cfg.ExitBarrierTimeout, DefaultExitBarrierTimeout)
 	cfg.EventLogHandler = cmp.Or(cfg.EventLogHandler, DefaultEventLogHandler)
+	cfg.MetricsHandler = cmp.Or(cfg.MetricsHandler, DefaultMetricsHandler)
 	cfg.ExitCode = cmp.Or(cfg.ExitCode, ExitTorchrun)
 	cfg.Title = cmp.Or(cfg.Title, cfg.Entrypoint)
 	cfg.Stdin = cmp.Or(cfg.Stdin, os.Stdin)

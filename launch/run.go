@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -46,10 +45,6 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	if err := process.CheckLimits(cfg.NprocPerNode); err != nil {
 		return nil, err
 	}
-	sink, err := events.New(cfg.EventLogHandler, cfg.Stderr)
-	if err != nil {
-		return nil, err
-	}
 	host, err := os.Hostname()
 	if err != nil {
 		host = "localhost"
@@ -66,6 +61,12 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		keep := err != nil || result.IsFailed()
 		err = errors.Join(err, run.Close(keep))
 	}()
+	stdout, stderr := run.Console()
+	sink, closeSink, err := openEvents(&cfg, run.Dir(), stderr)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, closeSink()) }()
 	supervisor, err := process.NewSupervisor(process.SupervisorConfig{Logger: log, Guard: true, ReapOrphans: true})
 	if err != nil {
 		return nil, err
@@ -94,6 +95,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		IdenticalWorkers:       identicalWorkers(&cfg),
 		Hurry:                  hurry,
 		Events:                 sink,
+		Metrics:                metricsHandler(&cfg, stdout),
 		Logger:                 log,
 	})
 	if err != nil {

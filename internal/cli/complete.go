@@ -53,7 +53,7 @@ func (o *option) words() []string {
 	case "rdzv-backend":
 		return []string{"static", "c10d"}
 	case "event-log-handler":
-		return []string{"null", "console", "dynamic_rendezvous"}
+		return []string{"null", "console", "file", "dynamic_rendezvous"}
 	case "redirects", "tee":
 		return []string{"0", "1", "2", "3"}
 	}

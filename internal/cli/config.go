@@ -94,6 +94,8 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	cfg.VirtualLocalRank = r.flag("virtual-local-rank")
 	cfg.NUMABinding = r.text("numa-binding")
 	cfg.EventLogHandler = r.text("event-log-handler")
+	cfg.EventLogFile = r.text("event-log-file")
+	cfg.MetricsHandler = r.text("metrics-handler")
 	cfg.ExitCode = r.text("exit-code")
 	cfg.Logs = r.logs()
 	r.command(&cfg)

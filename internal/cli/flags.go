@@ -81,7 +81,7 @@ var options = [...]option{
 	{name: "start-method", env: "PET_START_METHOD", def: "spawn", choices: startMethods, group: groupProgram, arg: "METHOD",
 		help: "spawn, fork or forkserver; accepted for torchrun's sake, --run-path always starts a fresh interpreter"},
 	{name: "event-log-handler", env: "PET_EVENT_LOG_HANDLER", def: "null", group: groupOutput, arg: "NAME",
-		help: "where events go: null, console (JSON lines on stderr) or dynamic_rendezvous"},
+		help: "where events go: null, console (JSON lines on stderr), file (see --event-log-file) or dynamic_rendezvous"},
 	{name: "role", env: "PET_ROLE", def: "default",
 		arg: "NAME", help: "role of the workers, in messages and role ranks"},
 	{name: "module", short: 'm', kind: kindFlag, env: "PET_MODULE", group: groupProgram,
@@ -127,6 +127,10 @@ var options = [...]option{
 
 	{name: "exit-code", env: "MUSTER_EXIT_CODE", def: "torchrun", choices: exitCodes, own: true, group: groupOwn, arg: "WHICH",
 		help: "exit status of a failed job: torchrun (1) or worker (that of the worker that failed first)"},
+	{name: "event-log-file", env: "MUSTER_EVENT_LOG_FILE", own: true, group: groupOwn, arg: "PATH",
+		help: "append events to this file as JSON lines, whatever the handler is; several agents may share it (default: none, and events.jsonl in the log directory with --event-log-handler file)"},
+	{name: "metrics-handler", env: "MUSTER_METRICS_HANDLER", def: "null", choices: metricsHandlers, own: true, group: groupOwn, arg: "NAME",
+		help: "where TorchElastic's metrics go: null or console (stdout)"},
 	{name: "exit-barrier-timeout", kind: kindFloat, env: "MUSTER_EXIT_BARRIER_TIMEOUT", def: "300", own: true, group: groupOwn, arg: "SECONDS",
 		help: "how long a host that is done waits for the others"},
 	{name: "devices", kind: kindInt, env: "MUSTER_DEVICES", unset: true, own: true, group: groupOwn, arg: "N",
@@ -142,6 +146,8 @@ var (
 	numaModes    = []string{"node", "socket", "exclusive", "core-complex"}
 	shells       = []string{"bash", "zsh", "tcsh", "fish"}
 	exitCodes    = []string{"torchrun", "worker"}
+
+	metricsHandlers = []string{"null", "console"}
 )
 
 // takesArg says whether the option is followed by an argument.

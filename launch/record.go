@@ -1,0 +1,73 @@
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/metrics"
+)
+
+// metricsConsole is the MetricsHandler that prints.
+const metricsConsole = "console"
+
+// checkRecords says what is wrong with where events and metrics shall go.
+func (cfg *Config) checkRecords() error {
+	var errs []error
+	if err := events.CheckName(cfg.EventLogHandler); err != nil {
+		errs = append(errs, err)
+	}
+	switch {
+	case cfg.EventLogFile != "":
+		if err := events.CheckFile(cfg.EventLogFile); err != nil {
+			errs = append(errs, err)
+		}
+	case cfg.EventLogHandler == events.NameFile && cfg.Logs.Dir == os.DevNull:
+		errs = append(errs, fmt.Errorf("there is no log directory for %s: name a file with --event-log-file, or a directory with --log-dir", events.FileName))
+	}
+	switch cfg.MetricsHandler {
+	case DefaultMetricsHandler, metricsConsole:
+	default:
+		errs = append(errs, fmt.Errorf("metrics handler %q is not known: want %s or %s", cfg.MetricsHandler, DefaultMetricsHandler, metricsConsole))
+	}
+	return errors.Join(errs...)
+}
+
+// openEvents returns the sink that the configuration asks for, and what closes it
+// when nothing more will happen. logDir is this run's.
+func openEvents(cfg *Config, logDir string, stderr io.Writer) (events.Sink, func() error, error) {
+	nothing := func() error { return nil }
+	var sink events.Sink
+	path := cfg.EventLogFile
+	if cfg.EventLogHandler == events.NameFile {
+		if path == "" {
+			path = filepath.Join(logDir, events.FileName)
+		}
+	} else {
+		var err error
+		if sink, err = events.New(cfg.EventLogHandler, stderr); err != nil {
+			return nil, nothing, err
+		}
+	}
+	if path == "" {
+		return sink, nothing, nil
+	}
+	file, err := events.OpenFile(path, cfg.Logger)
+	if err != nil {
+		return nil, nothing, err
+	}
+	return events.Multi(sink, file), file.Close, nil
+}
+
+// metricsHandler returns the handler that the configuration asks for, together
+// with others that are not nil. Where nobody listens it is metrics.Null.
+// Source: ConsoleMetricHandler prints to stdout.
+func metricsHandler(cfg *Config, stdout io.Writer, others ...metrics.Handler) metrics.Handler {
+	if cfg.MetricsHandler == metricsConsole {
+		others = append(others, metrics.Only(metrics.Group, metrics.Console(stdout)))
+	}
+	return metrics.Multi(others...)
+}
