@@ -1,0 +1,181 @@
+package health
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// An AddrError says what is wrong with an address, before anything was opened.
+type AddrError struct {
+	Addr, Reason string
+}
+
+func (e *AddrError) Error() string {
+	return fmt.Sprintf("health address %q: %s; give a port such as 9000, host:port such as 0.0.0.0:9000, or unix:/path", e.Addr, e.Reason)
+}
+
+// A ListenError says why an address could not be listened at, and what to do. Its
+// cause is wrapped.
+type ListenError struct {
+	Addr string
+	Err  error
+	Hint string // empty where there is none
+}
+
+func (e *ListenError) Error() string {
+	text := fmt.Sprintf("health address %s: %v", e.Addr, e.Err)
+	if e.Hint != "" {
+		text += "; " + e.Hint
+	}
+	return text
+}
+
+func (e *ListenError) Unwrap() error { return e.Err }
+
+// maxSocketPath is what sun_path holds on every system that we build for.
+const maxSocketPath = 103
+
+// ParseAddr says where an address is: network "tcp" or "unix", and the address on
+// it. A bare port, or one without a host, means 127.0.0.1. The error is an
+// *AddrError.
+func ParseAddr(addr string) (network, address string, err error) {
+	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
+		if path == "" || strings.ContainsRune(path, 0) {
+			return "", "", &AddrError{addr, "no path after unix:"}
+		}
+		if len(path) > maxSocketPath {
+			return "", "", &AddrError{addr, fmt.Sprintf("a path of %d bytes is longer than sockets may have (%d)", len(path), maxSocketPath)}
+		}
+		return "unix", path, nil
+	}
+	host, port := "", addr
+	if strings.Contains(addr, ":") {
+		if host, port, err = net.SplitHostPort(addr); err != nil {
+			reason := err.Error()
+			if e, ok := errors.AsType[*net.AddrError](err); ok {
+				reason = e.Err
+			}
+			return "", "", &AddrError{addr, reason}
+		}
+	}
+	if port == "" {
+		return "", "", &AddrError{addr, "there is no port"}
+	}
+	n, err := strconv.ParseUint(port, 10, 64)
+	switch {
+	case errors.Is(err, strconv.ErrRange) || err == nil && n > 65535:
+		return "", "", &AddrError{addr, "port " + port + " is more than 65535"}
+	case err != nil:
+		return "", "", &AddrError{addr, fmt.Sprintf("port %q is not a number", port)}
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	return "tcp", net.JoinHostPort(host, strconv.FormatUint(n, 10)), nil
+}
+
+// listen opens an address. The error is an *AddrError or a *ListenError.
+func listen(addr string) (net.Listener, error) {
+	network, address, err := ParseAddr(addr)
+	if err != nil {
+		return nil, err
+	}
+	if network == "unix" {
+		return listenUnix(address)
+	}
+	l, err := net.Listen(network, address)
+	if err != nil {
+		return nil, &ListenError{address, cause(err), hint(err)}
+	}
+	return l, nil
+}
+
+// cause is what a person wants to know of an error of net.Listen.
+func cause(err error) error {
+	if e, ok := errors.AsType[*net.OpError](err); ok {
+		return e.Err
+	}
+	return err
+}
+
+func hint(err error) string {
+	if _, ok := errors.AsType[*net.DNSError](err); ok {
+		return "give an IP address of this host"
+	}
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return "another process listens there, perhaps the agent of another job; give another port, or 0 for any"
+	case errors.Is(err, syscall.EACCES):
+		return "ports below 1024 are root's; give a higher one"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		return "no interface of this host has that address; 0.0.0.0 means all of them"
+	}
+	return ""
+}
+
+// listenUnix opens a socket that only its user may connect to. One that a dead
+// process has left is replaced; nothing else is.
+func listenUnix(path string) (net.Listener, error) {
+	name := "unix:" + path
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, &ListenError{name, err, ""}
+	case info.Mode().Type() != fs.ModeSocket:
+		return nil, &ListenError{name, errors.New("there is a file that is no socket"), "give another path, or remove it"}
+	default:
+		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
+			c.Close()
+			return nil, &ListenError{name, syscall.EADDRINUSE, "another process listens there; give another path"}
+		} else if !errors.Is(err, syscall.ECONNREFUSED) {
+			return nil, &ListenError{name, cause(err), "another process may listen there; give another path"}
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, &ListenError{name, err, "a dead process has left it; remove it"}
+		}
+	}
+	l, err := net.Listen("unix", path)
+	if err == nil {
+		if err = os.Chmod(path, 0o600); err != nil {
+			l.Close()
+		}
+	}
+	if err != nil {
+		return nil, &ListenError{name, cause(err), ""}
+	}
+	return l, nil
+}
+
+// loopback says whether only this host can reach an address.
+func loopback(addr net.Addr) bool {
+	tcp, ok := addr.(*net.TCPAddr)
+	return ok && tcp.IP.IsLoopback()
+}
+
+// localName says whether a Host header names this host as seen from itself. A
+// name that an attacker's DNS points to the loopback interface does not, so that
+// pages of other sites cannot read what is served there.
+func localName(host string) bool {
+	if host == "" { // HTTP/1.0, which no browser speaks
+		return true
+	}
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	name = strings.TrimSuffix(strings.TrimPrefix(name, "["), "]")
+	if strings.EqualFold(name, "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(name)
+	return err == nil && ip.Unmap().IsLoopback()
+}

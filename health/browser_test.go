@@ -1,0 +1,284 @@
+package health_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/muster-run/muster/internal/testproc"
+)
+
+// A browser is a headless Chromium that a test drives over a pipe.
+// Source: https://chromedevtools.github.io/devtools-protocol/.
+type browser struct {
+	t   *testing.T
+	out *os.File
+
+	mu      sync.Mutex // guards the rest
+	last    int
+	waiting map[int]chan answer
+	events  map[string]chan struct{} // closed at the next event of that name
+	wrong   []string                 // what the console has complained of
+	gone    error
+}
+
+type answer struct {
+	result json.RawMessage
+	err    error
+}
+
+// message is what Chromium writes.
+type message struct {
+	ID     int             `json:"id"`
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params"`
+	Result json.RawMessage `json:"result"`
+	Error  *struct {
+		Message string `json:"message"`
+	} `json:"error"`
+}
+
+// startBrowser starts Chromium, which ends with the test. Where there is none it
+// skips the test.
+func startBrowser(t *testing.T) *browser {
+	t.Helper()
+	find := exec.Command("../internal/tools/chromium.sh")
+	var why bytes.Buffer
+	find.Stderr = &why
+	path, err := find.Output()
+	if err != nil {
+		t.Skipf("no browser: %v: %s", err, strings.TrimSpace(why.String()))
+	}
+	toIt, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, fromIt, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(strings.TrimSpace(string(path)), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
+		"--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+		"--hide-scrollbars", "--user-data-dir="+t.TempDir(), "--remote-debugging-pipe", "about:blank")
+	cmd.ExtraFiles = []*os.File{toIt, fromIt} // 3 and 4
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	toIt.Close()
+	fromIt.Close()
+	b := &browser{t: t, out: out, waiting: make(map[int]chan answer), events: make(map[string]chan struct{})}
+	var reader sync.WaitGroup
+	reader.Go(func() { b.read(in) })
+	t.Cleanup(func() {
+		out.Close()
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Wait()
+		in.Close()
+		reader.Wait()
+	})
+	return b
+}
+
+// read takes what Chromium says, until it ends.
+func (b *browser) read(in *os.File) {
+	r := bufio.NewReader(in)
+	for {
+		text, err := r.ReadBytes(0)
+		var m message
+		if err == nil {
+			err = json.Unmarshal(text[:len(text)-1], &m)
+		}
+		b.mu.Lock()
+		if err != nil {
+			b.gone = fmt.Errorf("the browser has gone: %w", err)
+			for _, c := range b.waiting {
+				c <- answer{err: b.gone}
+			}
+			clear(b.waiting)
+			b.mu.Unlock()
+			return
+		}
+		b.take(&m)
+		b.mu.Unlock()
+	}
+}
+
+// take deals with one message.
+func (b *browser) take(m *message) {
+	switch m.Method {
+	case "":
+		a := answer{result: m.Result}
+		if m.Error != nil {
+			a.err = fmt.Errorf("the browser says: %s", m.Error.Message)
+		}
+		if c := b.waiting[m.ID]; c != nil {
+			c <- a
+			delete(b.waiting, m.ID)
+		}
+		return
+	case "Runtime.exceptionThrown", "Log.entryAdded":
+		b.wrong = append(b.wrong, string(m.Params))
+	case "Runtime.consoleAPICalled":
+		b.wrong = append(b.wrong, string(m.Params))
+	}
+	if c := b.events[m.Method]; c != nil {
+		close(c)
+		delete(b.events, m.Method)
+	}
+}
+
+// tab opens a page and returns its session.
+func (b *browser) tab() *tab {
+	b.t.Helper()
+	var made struct{ TargetID string }
+	b.call("", "Target.createTarget", map[string]any{"url": "about:blank"}, &made)
+	var got struct{ SessionID string }
+	b.call("", "Target.attachToTarget", map[string]any{"targetId": made.TargetID, "flatten": true}, &got)
+	tab := &tab{b, got.SessionID, made.TargetID}
+	for _, domain := range []string{"Runtime", "Log", "Page"} {
+		tab.call(domain+".enable", nil, nil)
+	}
+	return tab
+}
+
+// call asks for something and waits for the answer; result may be nil.
+func (b *browser) call(session, method string, params map[string]any, result any) {
+	b.t.Helper()
+	b.mu.Lock()
+	b.last++
+	id, done := b.last, make(chan answer, 1)
+	b.waiting[id] = done
+	if b.gone != nil {
+		done <- answer{err: b.gone}
+	}
+	b.mu.Unlock()
+	request := map[string]any{"id": id, "method": method}
+	if params != nil {
+		request["params"] = params
+	}
+	if session != "" {
+		request["sessionId"] = session
+	}
+	text, err := json.Marshal(request)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if _, err := b.out.Write(append(text, 0)); err != nil {
+		b.t.Fatalf("%s: %v", method, err)
+	}
+	select {
+	case a := <-done:
+		if a.err != nil {
+			b.t.Fatalf("%s: %v", method, a.err)
+		}
+		if result != nil {
+			if err := json.Unmarshal(a.result, result); err != nil {
+				b.t.Fatalf("%s: %v", method, err)
+			}
+		}
+	case <-time.After(testproc.Patience):
+		b.t.Fatalf("%s: no answer", method)
+	}
+}
+
+// complaints returns what was on the console, and forgets it.
+func (b *browser) complaints() []string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	wrong := b.wrong
+	b.wrong = nil
+	return wrong
+}
+
+// A tab is one page of the browser.
+type tab struct {
+	b           *browser
+	session, id string
+}
+
+func (p *tab) call(method string, params map[string]any, result any) {
+	p.b.t.Helper()
+	p.b.call(p.session, method, params, result)
+}
+
+// open goes to a URL and waits until it is there.
+func (p *tab) open(url string) {
+	p.b.t.Helper()
+	loaded := make(chan struct{})
+	p.b.mu.Lock()
+	p.b.events["Page.loadEventFired"] = loaded
+	p.b.mu.Unlock()
+	var got struct{ ErrorText string }
+	p.call("Page.navigate", map[string]any{"url": url}, &got)
+	if got.ErrorText != "" {
+		p.b.t.Fatalf("open %s: %s", url, got.ErrorText)
+	}
+	select {
+	case <-loaded:
+	case <-time.After(testproc.Patience):
+		p.b.t.Fatalf("open %s: it does not load", url)
+	}
+}
+
+// close closes the page.
+func (p *tab) close() {
+	p.b.t.Helper()
+	p.b.call("", "Target.closeTarget", map[string]any{"targetId": p.id}, nil)
+}
+
+// eval runs a script, awaits its promise and stores its value.
+func (p *tab) eval(script string, value any) {
+	p.b.t.Helper()
+	var got struct {
+		Result           struct{ Value json.RawMessage }
+		ExceptionDetails json.RawMessage
+	}
+	p.call("Runtime.evaluate", map[string]any{"expression": script, "awaitPromise": true, "returnByValue": true}, &got)
+	if got.ExceptionDetails != nil {
+		p.b.t.Fatalf("%s: %s", script, got.ExceptionDetails)
+	}
+	if value != nil {
+		if err := json.Unmarshal(got.Result.Value, value); err != nil {
+			p.b.t.Fatalf("%s: %v in %s", script, err, got.Result.Value)
+		}
+	}
+}
+
+// until waits until a condition holds in the page.
+func (p *tab) until(condition string) {
+	p.b.t.Helper()
+	p.eval(`new Promise((resolve) => { const look = () => (`+condition+`) ? resolve() : setTimeout(look, 20); look(); })`, nil)
+}
+
+// width makes the window so many pixels wide, and light or dark.
+func (p *tab) width(pixels int, scheme string) {
+	p.b.t.Helper()
+	p.call("Emulation.setDeviceMetricsOverride", map[string]any{
+		"width": pixels, "height": 900, "deviceScaleFactor": 1, "mobile": pixels < 600}, nil)
+	p.call("Emulation.setEmulatedMedia", map[string]any{
+		"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
+}
+
+// screenshot writes the whole page to a file.
+func (p *tab) screenshot(path string) {
+	p.b.t.Helper()
+	var got struct{ Data string }
+	p.call("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": true}, &got)
+	image, err := base64.StdEncoding.DecodeString(got.Data)
+	if err == nil {
+		err = os.WriteFile(path, image, 0o644)
+	}
+	if err != nil {
+		p.b.t.Fatal(err)
+	}
+}

@@ -1,0 +1,107 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+)
+
+// conns are a listener's open connections, limited in number. When there are too
+// many, the oldest that is not being answered is closed for the new one: neither
+// idle connections nor clients that send a byte now and then can keep a probe out.
+type conns struct {
+	net.Listener
+	max int
+
+	mu   sync.Mutex
+	open []*conn // oldest first
+}
+
+type conn struct {
+	net.Conn
+	of        *conns
+	answering int // guarded by of.mu
+}
+
+type connKey struct{}
+
+// refusal is all that a client gets for which there is no room.
+const refusal = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+
+const refusalTime = 100 * time.Millisecond
+
+// Accept returns the next connection that there is room for.
+func (l *conns) Accept() (net.Conn, error) {
+	for {
+		nc, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		c := &conn{Conn: nc, of: l}
+		victim, ok := l.admit(c)
+		if victim != nil {
+			victim.Close()
+		}
+		if ok {
+			return c, nil
+		}
+		_ = nc.SetDeadline(time.Now().Add(refusalTime)) // it fits into an empty buffer
+		_, _ = nc.Write([]byte(refusal))
+		nc.Close()
+	}
+}
+
+// admit makes room for c, and says which connection is to be closed for that.
+func (l *conns) admit(c *conn) (victim *conn, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.open) >= l.max {
+		for i, o := range l.open {
+			if o.answering == 0 {
+				victim = o
+				l.open = append(l.open[:i], l.open[i+1:]...)
+				break
+			}
+		}
+		if victim == nil {
+			return nil, false
+		}
+	}
+	l.open = append(l.open, c)
+	return victim, true
+}
+
+// Close closes the connection; a second time does nothing.
+func (c *conn) Close() error {
+	l := c.of
+	l.mu.Lock()
+	for i, o := range l.open {
+		if o == c {
+			l.open = append(l.open[:i], l.open[i+1:]...)
+			break
+		}
+	}
+	l.mu.Unlock()
+	if err := c.Conn.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// keep says that a connection is being answered, until the returned function is
+// called.
+func keep(ctx context.Context) (done func()) {
+	c, ok := ctx.Value(connKey{}).(*conn)
+	if !ok { // not one of ours: a handler that somebody else serves
+		return func() {}
+	}
+	add := func(n int) {
+		c.of.mu.Lock()
+		c.answering += n
+		c.of.mu.Unlock()
+	}
+	add(1)
+	return func() { add(-1) }
+}

@@ -1,0 +1,134 @@
+package health_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/testproc"
+)
+
+func TestMain(m *testing.M) {
+	testproc.Main()
+	os.Exit(m.Run())
+}
+
+// A fake is a Source that says what a test wants, and counts how often it is asked.
+type fake struct {
+	mu      sync.Mutex // guards the rest
+	alive   time.Time
+	state   health.State
+	metrics string
+	err     error                 // of WriteMetrics
+	hold    func(context.Context) // called by State, without the lock; may be nil
+	states  int
+	scrapes int
+}
+
+func (f *fake) Alive() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.alive
+}
+
+func (f *fake) State(ctx context.Context) *health.State {
+	f.mu.Lock()
+	f.states++
+	s, hold := f.state, f.hold
+	f.mu.Unlock()
+	if hold != nil {
+		hold(ctx)
+	}
+	if s.Time.IsZero() {
+		s.Time = time.Now()
+	}
+	return &s
+}
+
+func (f *fake) WriteMetrics(w io.Writer) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.scrapes++
+	if f.err != nil {
+		return f.err
+	}
+	_, err := io.WriteString(w, f.metrics)
+	return err
+}
+
+// set changes what the fake says.
+func (f *fake) set(change func(*fake)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	change(f)
+}
+
+func (f *fake) asked() (states, scrapes int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.states, f.scrapes
+}
+
+// running is a fake whose workers run.
+func running() *fake {
+	return &fake{
+		alive: time.Now(),
+		state: health.State{
+			Job:     health.Job{RunID: "job7", State: "HEALTHY", Phase: health.Running, Round: 2, Restarts: 1, MaxRestarts: 3, WorldSize: 2},
+			Host:    health.Host{Name: "n0"},
+			Workers: []health.Worker{{Rank: 0, LocalRank: 0, PID: 100, State: "HEALTHY"}, {Rank: 1, LocalRank: 1, PID: 101, State: "HEALTHY"}},
+		},
+		metrics: "# TYPE muster_restarts gauge\nmuster_restarts 1\n",
+	}
+}
+
+// listen makes a server that the test closes, and does not serve.
+func listen(t *testing.T, f *fake, change func(*health.Config)) *health.Server {
+	t.Helper()
+	cfg := health.Config{Addr: "0", Source: f, Logger: slog.New(slog.DiscardHandler)}
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := health.Listen(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return s
+}
+
+// serve makes a server that serves until the test ends, and returns its URL.
+func serve(t *testing.T, f *fake, change func(*health.Config)) (*health.Server, string) {
+	t.Helper()
+	s := listen(t, f, change)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+	return s, "http://" + s.Addr().String()
+}
+
+// write makes a file in the test's directory and returns its path.
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

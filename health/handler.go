@@ -1,0 +1,251 @@
+package health
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// policy lets the page load nothing from elsewhere, run no script but its own, and
+// be shown in no other page.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; " +
+	"base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+
+// Handler returns what Serve serves, for a server of the caller's own. It answers
+// 503 once the Server has been closed.
+func (s *Server) Handler() http.Handler { return http.HandlerFunc(s.serve) }
+
+// A reply is an answer as a whole.
+type reply struct {
+	status      int
+	contentType string
+	body        []byte
+}
+
+const plain = "text/plain; charset=utf-8"
+
+func text(status int, format string, args ...any) reply {
+	return reply{status, plain, fmt.Appendf(nil, format+"\n", args...)}
+}
+
+// busy is the answer where there is nothing to show yet, or too many ask for it.
+func busy(why string) reply {
+	return text(http.StatusServiceUnavailable, "%s; try again in a second", why)
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	if !s.begin() {
+		write(w, busy("the agent is about to end"))
+		return
+	}
+	defer s.finish()
+	write(w, s.answer(w, r))
+}
+
+// write sends a reply.
+func write(w http.ResponseWriter, rep reply) {
+	h := w.Header()
+	h.Set("Content-Type", rep.contentType)
+	h.Set("Content-Length", strconv.Itoa(len(rep.body)))
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	if h.Get("Cache-Control") == "" {
+		h.Set("Cache-Control", "no-store")
+	}
+	if rep.status == http.StatusServiceUnavailable {
+		h.Set("Retry-After", "1")
+	}
+	w.WriteHeader(rep.status)
+	_, _ = w.Write(rep.body) // a client that is gone needs no answer
+}
+
+// answer makes the reply to a request.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request) reply {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		w.Header().Set("Allow", "GET, HEAD")
+		return text(http.StatusMethodNotAllowed, "%s is not allowed: what is here can be read, not changed", r.Method)
+	}
+	if s.local && !localName(r.Host) {
+		return text(http.StatusForbidden, "this server answers as localhost only, not as %q: it listens at the loopback interface", r.Host)
+	}
+	pace, do := s.reading, s.handlers(r.URL.Path)
+	if do == nil {
+		return text(http.StatusNotFound, "there is no %q here; there are /, /healthz, /readyz, /metrics, /v1/state and /v1/logs?rank=N", r.URL.Path)
+	}
+	if r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {
+		pace = s.probes
+	}
+	if !pace.wait(r.Context()) {
+		return busy("too many requests")
+	}
+	defer keep(r.Context())()
+	return do(w, r)
+}
+
+// handlers returns what answers at a path, nil if nothing does.
+func (s *Server) handlers(path string) func(http.ResponseWriter, *http.Request) reply {
+	switch path {
+	case "/":
+		return s.page
+	case "/status.css", "/status.js":
+		return asset
+	case "/healthz":
+		return s.healthz
+	case "/readyz":
+		return s.readyz
+	case "/metrics":
+		return s.scrape
+	case "/v1/state":
+		return s.stateJSON
+	case "/v1/logs":
+		return s.logs
+	}
+	return nil
+}
+
+// healthz says whether the agent makes progress. It needs nothing of the Source
+// but the time of that.
+func (s *Server) healthz(_ http.ResponseWriter, r *http.Request) reply {
+	last := s.cfg.Source.Alive()
+	phase := Phase("not known")
+	if snap, _ := s.state.get(r.Context(), patience); snap != nil {
+		phase = snap.source.Job.Phase
+	}
+	age := max(0, time.Since(last))
+	switch {
+	case last.IsZero():
+		return text(http.StatusServiceUnavailable, "dead: the agent has made no progress yet; phase: %s", phase)
+	case age > s.cfg.Timeout:
+		return text(http.StatusServiceUnavailable, "dead: the agent's last progress was %s ago, the limit is %s; phase: %s",
+			span(age), span(s.cfg.Timeout), phase)
+	}
+	return text(http.StatusOK, "alive: the agent's last progress was %s ago, the limit is %s; phase: %s",
+		span(age), span(s.cfg.Timeout), phase)
+}
+
+// staleAfter is how old a State may be that says that workers run.
+const staleAfter = 5 * time.Second
+
+// readyz says whether the workers run.
+func (s *Server) readyz(_ http.ResponseWriter, r *http.Request) reply {
+	snap, at := s.state.get(r.Context(), patience)
+	if snap == nil {
+		return busy("not ready: the state of the job is not known yet")
+	}
+	job := &snap.source.Job
+	switch {
+	case time.Since(at) > s.cfg.Refresh+staleAfter:
+		return text(http.StatusServiceUnavailable, "not ready: the agent has not said how the job is for %s", span(time.Since(at)))
+	case job.Phase != Running || job.State != "HEALTHY":
+		return text(http.StatusServiceUnavailable, "not ready: phase: %s, state: %s", job.Phase, job.State)
+	}
+	return text(http.StatusOK, "ready: %s run, round %d, %s used", count(len(snap.source.Workers), "worker"), job.Round, count(job.Restarts, "restart"))
+}
+
+func (s *Server) scrape(_ http.ResponseWriter, r *http.Request) reply {
+	body, at := s.metrics.get(r.Context(), patience)
+	if at.IsZero() {
+		return busy("there are no metrics yet")
+	}
+	return reply{http.StatusOK, "text/plain; version=0.0.4; charset=utf-8", body}
+}
+
+func (s *Server) stateJSON(_ http.ResponseWriter, r *http.Request) reply {
+	snap, _ := s.state.get(r.Context(), patience)
+	if snap == nil {
+		return busy("the state of the job is not known yet")
+	}
+	snap.once.Do(snap.tidy)
+	snap.onceJSON.Do(snap.encode)
+	if snap.json == nil {
+		return text(http.StatusInternalServerError, "internal error: the state of the job has no JSON form; the agent's log says more")
+	}
+	return reply{http.StatusOK, "application/json", snap.json}
+}
+
+// logs returns the end of a worker's log. Which file that is, the Source says.
+func (s *Server) logs(_ http.ResponseWriter, r *http.Request) reply {
+	q := r.URL.Query()
+	rank, err := strconv.Atoi(q.Get("rank"))
+	if err != nil {
+		return text(http.StatusBadRequest, "rank %q is not a number; ask for /v1/logs?rank=0&stream=stdout", q.Get("rank"))
+	}
+	n := 200
+	if v := q.Get("lines"); v != "" {
+		if n, err = strconv.Atoi(v); err != nil || n < 1 || n > maxLogLines {
+			return text(http.StatusBadRequest, "lines=%q is not a number from 1 to %d", v, maxLogLines)
+		}
+	}
+	stream := q.Get("stream")
+	if stream != "" && stream != "stdout" && stream != "stderr" {
+		return text(http.StatusBadRequest, "stream %q is neither stdout nor stderr", stream)
+	}
+	snap, _ := s.state.get(r.Context(), patience)
+	if snap == nil {
+		return busy("the state of the job is not known yet")
+	}
+	for i := range snap.source.Workers {
+		if w := &snap.source.Workers[i]; w.Rank == rank {
+			return s.logOf(w, stream, n)
+		}
+	}
+	return text(http.StatusNotFound, "rank %d does not run on this host", rank)
+}
+
+func (s *Server) logOf(w *Worker, stream string, n int) reply {
+	path := w.Stdout
+	if stream == "stderr" {
+		path = w.Stderr
+	}
+	if path == "" {
+		return text(http.StatusNotFound, "this stream of rank %d is not kept in a file; start the job with --redirects or --tee to keep it", w.Rank)
+	}
+	body, err := tail(path, n, maxLogBytes)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return text(http.StatusNotFound, "the log of rank %d is gone, or not there yet", w.Rank)
+	case err != nil:
+		s.log.Debug("a log cannot be shown", "rank", w.Rank, "error", err)
+		return text(http.StatusInternalServerError, "the log of rank %d cannot be read", w.Rank)
+	}
+	return reply{http.StatusOK, plain, body}
+}
+
+func (s *Server) page(_ http.ResponseWriter, r *http.Request) reply {
+	snap, _ := s.state.get(r.Context(), patience)
+	if snap == nil {
+		return busy("the state of the job is not known yet")
+	}
+	snap.once.Do(snap.tidy)
+	snap.oncePage.Do(func() { snap.html = renderPage(snap.state) })
+	return reply{http.StatusOK, "text/html; charset=utf-8", snap.html}
+}
+
+// A snapshot is what the Source said at one moment, and what was made of it for
+// those who asked. It is made once, and only what somebody asks for.
+type snapshot struct {
+	server *Server
+	source *State // as it was given
+
+	once, onceJSON, oncePage sync.Once
+	state                    *State
+	json, html               []byte
+}
+
+func (snap *snapshot) tidy() { snap.state = tidy(snap.source) }
+
+func (snap *snapshot) encode() {
+	body, err := json.Marshal(snap.state)
+	if err != nil {
+		snap.server.log.Warn("the state of the job has no JSON form", "error", err)
+		return
+	}
+	snap.json = append(body, '\n')
+}

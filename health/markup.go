@@ -1,0 +1,136 @@
+package health
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// A page is HTML that is being written.
+type page struct {
+	bytes.Buffer
+	s *State
+}
+
+// markup is text that is HTML already. Nothing that a Source gave is ever made one.
+type markup string
+
+// put writes HTML. Every argument is escaped unless it is markup or a number.
+func (p *page) put(format string, args ...any) {
+	for i, arg := range args {
+		switch v := arg.(type) {
+		case markup, int, int64, float64:
+		case string:
+			args[i] = escapeHTML(v)
+		default:
+			args[i] = escapeHTML(fmt.Sprint(v))
+		}
+	}
+	fmt.Fprintf(p, format, args...)
+}
+
+var entities = map[rune]string{'&': "&amp;", '<': "&lt;", '>': "&gt;", '"': "&#34;", '\'': "&#39;"}
+
+// escapeHTML makes any text safe inside an element and inside a quoted attribute.
+// Control characters, and those that turn the direction of writing, are left out.
+func escapeHTML(s string) string {
+	var b strings.Builder
+	b.Grow(len(s))
+	for _, r := range s {
+		if e, ok := entities[r]; ok {
+			b.WriteString(e)
+		} else if r == '\n' || unicode.IsGraphic(r) && !unicode.Is(unicode.Bidi_Control, r) {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// span writes a duration for people: "0.3 s", "12 s", "3 min 5 s", "2 h 7 min".
+func span(d time.Duration) string {
+	d = max(d, 0)
+	day := 24 * time.Hour
+	switch {
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%d min %d s", d/time.Minute, d%time.Minute/time.Second)
+	case d < day:
+		return fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute)
+	}
+	return fmt.Sprintf("%d d %d h", d/day, d%day/time.Hour)
+}
+
+// size writes bytes for people.
+func size(n int64) string {
+	f, units := float64(n), "KMGTPE"
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	i := -1
+	for ; f >= 1023.5; i++ {
+		f /= 1024
+	}
+	if f < 10 {
+		return fmt.Sprintf("%.1f %ciB", f, units[i])
+	}
+	return fmt.Sprintf("%.0f %ciB", f, units[i])
+}
+
+// count writes a number of things.
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// A tone is the colour class of a state. The state is always written too.
+type tone = markup
+
+const (
+	calm tone = "calm" // nothing to say
+	good tone = "good"
+	wait tone = "wait"
+	warn tone = "warn"
+	bad  tone = "bad"
+	done tone = "done"
+)
+
+// toneOf is the tone of a state of workers.
+func toneOf(state string) tone {
+	switch state {
+	case "HEALTHY":
+		return good
+	case "SUCCEEDED":
+		return done
+	case "INIT":
+		return wait
+	case "STOPPED":
+		return warn
+	case "FAILED", "UNHEALTHY":
+		return bad
+	}
+	return calm
+}
+
+// tone is that of a phase; state is the group's.
+func (ph Phase) tone(state string) tone {
+	switch ph {
+	case Running:
+		return good
+	case Rendezvous, Assigning:
+		return wait
+	case Restarting:
+		return warn
+	case ExitBarrier:
+		return done
+	case Ended:
+		return toneOf(state)
+	}
+	return calm
+}

@@ -1,0 +1,378 @@
+package health
+
+import (
+	_ "embed"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+//go:embed status.css
+var css []byte
+
+//go:embed status.js
+var js []byte
+
+// asset is what the page loads.
+func asset(w http.ResponseWriter, r *http.Request) reply {
+	w.Header().Set("Cache-Control", "no-cache") // another program may listen here tomorrow
+	if r.URL.Path == "/status.css" {
+		return reply{http.StatusOK, "text/css; charset=utf-8", css}
+	}
+	return reply{http.StatusOK, "text/javascript; charset=utf-8", js}
+}
+
+// How much of a long list the page shows.
+const (
+	shownHosts  = 128
+	shownTimers = 12
+	shownEvents = 8
+	openLogs    = 16 // of more workers than that, logs are folded
+)
+
+// icon is a disc in the colour of the job.
+const icon = "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'%3E%3Ccircle cx='8' cy='8' r='7' fill='%23"
+
+var iconColour = map[tone]string{calm: "7a8594", good: "2f9e63", wait: "3f7fbf", warn: "c98a1b", bad: "cf4436", done: "1f9aa0"}
+
+// renderPage makes the status page. It is whole without its script, which only
+// fetches it again and puts what has changed in its place.
+func renderPage(s *State) []byte {
+	p := &page{s: s}
+	job := &s.Job
+	t := job.Phase.tone(job.State)
+	p.put(`<!doctype html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width,initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>%s · %s</title>
+<link id="icon" rel="icon" href="%s">
+<link rel="stylesheet" href="status.css"><script src="status.js" defer></script>
+<noscript><meta http-equiv="refresh" content="2"></noscript>
+</head><body>
+<main id="main" data-time="%d">
+`, p.headline(), job.RunID, icon+iconColour[t]+"'/%3E%3C/svg%3E", int(s.Time.UnixMilli()))
+	p.header(t)
+	p.failures()
+	p.figures()
+	p.timeline()
+	p.put("<div class=\"cols\">\n<div class=\"wide\">\n")
+	p.workers()
+	p.put("</div>\n<div class=\"side\">\n")
+	p.timers()
+	p.hosts()
+	p.events()
+	p.put("</div>\n</div>\n")
+	p.logs()
+	zone, _ := s.Time.Zone()
+	p.put(`</main>
+<footer>muster · times are %s of %s · <a href="v1/state">state</a> <a href="metrics">metrics</a> <a href="healthz">health</a></footer>
+</body></html>
+`, zone, s.Host.Name)
+	return p.Bytes()
+}
+
+// headline says in a word or two how the job is.
+func (p *page) headline() string {
+	job := &p.s.Job
+	if job.Phase == Ended {
+		return strings.ToLower(job.State)
+	}
+	if job.Phase == Running && job.State != "HEALTHY" {
+		return string(job.Phase) + ", " + strings.ToLower(job.State)
+	}
+	return string(job.Phase)
+}
+
+func (p *page) header(t tone) {
+	job := &p.s.Job
+	p.put(`<header><h1>%s</h1><span id="phase" class="pill %s">%s</span>`, job.RunID, t, p.headline())
+	if job.WaitingFor != "" {
+		p.put(`<span class="waiting">waiting for %s</span>`, strings.TrimPrefix(job.WaitingFor, "waiting for "))
+	}
+	p.put("<span id=\"live\"></span>\n<p>")
+	var facts []string
+	for _, f := range []string{job.Entrypoint, job.Role} {
+		if f != "" {
+			facts = append(facts, f)
+		}
+	}
+	if job.Backend != "" {
+		facts = append(facts, strings.TrimSpace(job.Backend+" rendezvous "+job.Endpoint))
+	}
+	facts = append(facts, fmt.Sprintf("host %d, %s", p.s.Host.GroupRank, p.s.Host.Name))
+	for i, f := range facts {
+		if i > 0 {
+			p.put(` <i>·</i> `)
+		}
+		p.put(`<span>%s</span>`, f)
+	}
+	p.put("</p></header>\n")
+}
+
+// failures are red while nothing else has come of them.
+func (p *page) failures() {
+	if len(p.s.Failures) == 0 {
+		return
+	}
+	class := bad
+	title := "Failed"
+	switch p.s.Job.Phase {
+	case Running, ExitBarrier:
+		class, title = warn, "The attempt before failed"
+	case Rendezvous, Assigning, Restarting:
+		class, title = warn, "Failed; the workers start again"
+	}
+	p.put("<section id=\"failures\" class=\"%s\"><h2>%s</h2>\n", class, title)
+	const shown = 5
+	for i, f := range first(p.s.Failures, shown) {
+		p.put(`<div class="failure" id="f%d"><p><b>rank %d</b> %s`, i, f.Rank, f.Cause)
+		if f.Root {
+			p.put(` <span class="tag">root cause</span>`)
+		}
+		p.put(`<small>`)
+		if f.Host != "" {
+			p.put(`%s, `, f.Host)
+		}
+		p.put(`local rank %d`, f.LocalRank)
+		if f.PID > 0 {
+			p.put(`, pid %d`, f.PID)
+		}
+		if !f.Time.IsZero() {
+			p.put(`, %s ago`, span(p.s.Time.Sub(f.Time)))
+		}
+		p.put("</small></p>")
+		if f.Message != "" {
+			p.put("<pre>%s</pre>", strings.TrimSpace(f.Message))
+		}
+		if f.Report != "" {
+			p.put(`<p><small>report: %s</small></p>`, f.Report)
+		}
+		p.put("</div>\n")
+	}
+	if n := len(p.s.Failures) - shown; n > 0 {
+		p.put("<p><small>and %s</small></p>\n", count(n, "more failure"))
+	}
+	p.put("</section>\n")
+}
+
+// figures are the numbers of the job.
+func (p *page) figures() {
+	s, job := p.s, &p.s.Job
+	p.put(`<dl class="figures">`)
+	figure := func(name, value, note string) {
+		p.put("<div><dt>%s</dt><dd>%s</dd>", name, value)
+		if note != "" {
+			p.put("<dd class=\"note\">%s</dd>", note)
+		}
+		p.put("</div>\n")
+	}
+	figure("round", strconv.Itoa(job.Round), "")
+	note := ""
+	if job.MaxHosts > 0 {
+		note = fmt.Sprintf("%d to %d", job.MinHosts, job.MaxHosts)
+		if job.MinHosts == job.MaxHosts {
+			note = fmt.Sprintf("of %d", job.MaxHosts)
+		}
+	}
+	figure("hosts", strconv.Itoa(len(s.Hosts)), note)
+	figure("world size", strconv.Itoa(job.WorldSize), count(len(s.Workers), "worker")+" here")
+	figure("restarts", strconv.Itoa(job.Restarts), fmt.Sprintf("of %d", job.MaxRestarts))
+	if !job.Started.IsZero() {
+		figure("since start", span(s.Time.Sub(job.Started)), job.Started.In(s.Time.Location()).Format("2 Jan 15:04"))
+	}
+	var cpu float64
+	var rss int64
+	for i := range s.Workers {
+		cpu += s.Workers[i].Usage.CPUPercent
+		rss += s.Workers[i].Usage.RSSBytes
+	}
+	if rss > 0 {
+		figure("CPU", fmt.Sprintf("%.1f", cpu/100), "CPUs busy here")
+		figure("memory", size(rss), "of workers here")
+	}
+	p.put("</dl>\n")
+}
+
+// cell writes one cell of a worker's row; label names it where there is no room
+// for columns.
+func (p *page) cell(label, class, value string) {
+	p.put(`<td data-l="%s" class="%s">%s</td>`, label, class, value)
+}
+
+func (p *page) workers() {
+	if len(p.s.Workers) == 0 {
+		p.put("<section><h2>Workers of this host</h2><p class=\"none\">None run.</p></section>\n")
+		return
+	}
+	p.put(`<section><h2>Workers of this host</h2>
+<table class="workers"><thead><tr><th>rank<th>local<th>pid<th>state<th class="n">CPU<th class="n">memory<th class="n">step<th class="n">last output<th class="n">runs</tr></thead><tbody>
+`)
+	for i := range p.s.Workers {
+		p.worker(&p.s.Workers[i])
+	}
+	p.put("</tbody></table></section>\n")
+}
+
+func (p *page) worker(w *Worker) {
+	p.put(`<tr id="w%d">`, w.LocalRank)
+	p.cell("rank", "rank", strconv.Itoa(w.Rank))
+	p.cell("local rank", "dim", strconv.Itoa(w.LocalRank))
+	p.cell("pid", "dim", orDash(w.PID > 0, strconv.Itoa(w.PID)))
+	p.put(`<td data-l="state" class="state"><b class="dot %s"></b>%s`, toneOf(w.State), w.State)
+	if w.Exit != nil {
+		p.put(` <small>%s</small>`, w.Exit.String())
+	}
+	p.put("</td>")
+	used := w.Usage.Processes > 0
+	p.cell("CPU", "n", orDash(used, fmt.Sprintf("%.0f %%", w.Usage.CPUPercent)))
+	p.cell("memory", "n", orDash(used, size(w.Usage.RSSBytes)))
+	step := "–"
+	if w.Heartbeat != nil {
+		step = strconv.FormatInt(w.Heartbeat.Step, 10)
+	}
+	p.cell("step", "n", step)
+	p.cell("last output", "n", orDash(!w.LastOutput.IsZero(), span(p.s.Time.Sub(w.LastOutput))+" ago"))
+	end := p.s.Time
+	if w.Exit != nil && !w.Exit.Time.IsZero() {
+		end = w.Exit.Time
+	}
+	p.cell("runs", "n", orDash(!w.Started.IsZero(), span(end.Sub(w.Started))))
+	p.put("</tr>\n")
+}
+
+func orDash(known bool, value string) string {
+	if known {
+		return value
+	}
+	return "–"
+}
+
+// String says how the worker ended.
+func (e *Exit) String() string {
+	how := "exit status " + strconv.Itoa(e.Code)
+	if e.Signal != "" {
+		how = e.Signal
+	}
+	if e.Cause != "" {
+		how += ", " + e.Cause
+	}
+	return how
+}
+
+func (p *page) timers() {
+	if p.s.LiveTimers == 0 {
+		return
+	}
+	p.put("<section><h2>Timers <small>%s</small></h2>\n<ul class=\"timers\">\n", count(p.s.LiveTimers, "live one"))
+	for i, t := range first(p.s.Timers, shownTimers) {
+		p.timer(i, &t)
+	}
+	p.put("</ul>\n")
+	if n := p.s.LiveTimers - min(len(p.s.Timers), shownTimers); n > 0 {
+		p.put("<p><small>and %d with later deadlines</small></p>\n", n)
+	}
+	p.put("</section>\n")
+}
+
+// timer shows how much of its time a timer has left.
+func (p *page) timer(i int, t *Timer) {
+	total := time.Minute.Seconds()
+	if !t.Acquired.IsZero() {
+		total = max(t.Deadline.Sub(t.Acquired).Seconds(), 0.001)
+	}
+	part := min(max(t.Remaining/total, 0), 1)
+	who := fmt.Sprintf("pid %d", t.PID)
+	if t.Rank >= 0 {
+		who = fmt.Sprintf("rank %d", t.Rank)
+	}
+	p.put(`<li id="t%d" data-left="%.3f" data-total="%.3f"><span><b>%s</b> %s</span><span class="left">%s</span>`+
+		`<svg viewBox="0 0 100 1" preserveAspectRatio="none" aria-hidden="true"><rect class="%s" width="%.2f" height="1"/></svg></li>`+"\n",
+		i, t.Remaining, total, who, t.Scope, left(t.Remaining), timerTone(part), part*100)
+}
+
+func left(seconds float64) string {
+	if seconds <= 0 {
+		return "over"
+	}
+	const longest = 365 * 24 * 3600
+	if seconds > longest {
+		return "more than a year left"
+	}
+	return span(time.Duration(seconds*float64(time.Second))) + " left"
+}
+
+func timerTone(part float64) tone {
+	switch {
+	case part < 0.1:
+		return bad
+	case part < 0.3:
+		return warn
+	}
+	return good
+}
+
+func (p *page) hosts() {
+	if len(p.s.Hosts) == 0 {
+		return
+	}
+	p.put("<section><h2>Hosts <small>%d in round %d</small></h2>\n<ul class=\"hosts\">\n", len(p.s.Hosts), p.s.Job.Round)
+	for _, h := range first(p.s.Hosts, shownHosts) {
+		here := markup("")
+		if h.GroupRank == p.s.Host.GroupRank {
+			here = ` class="here"`
+		}
+		p.put(`<li id="h%d"%s><b class="dot %s"></b><span class="rank">%d</span> <span>%s</span>`, h.GroupRank, here, toneOf(h.State), h.GroupRank, h.Name)
+		if h.Addr != "" && h.Addr != h.Name {
+			p.put(` <small>%s</small>`, h.Addr)
+		}
+		p.put(`<small class="state">%s`, h.State)
+		if h.Workers > 0 {
+			p.put(`, %s`, count(h.Workers, "worker"))
+		}
+		p.put("</small></li>\n")
+	}
+	p.put("</ul>\n")
+	if n := len(p.s.Hosts) - shownHosts; n > 0 {
+		p.put("<p><small>and %s</small></p>\n", count(n, "more host"))
+	}
+	p.put("</section>\n")
+}
+
+// logs are the last lines of each worker.
+func (p *page) logs() {
+	kept := false
+	for i := range p.s.Workers {
+		w := &p.s.Workers[i]
+		kept = kept || w.Stdout != "" || w.Stderr != "" || len(w.StdoutLines)+len(w.StderrLines) > 0
+	}
+	if !kept {
+		return
+	}
+	open := markup(" open")
+	if len(p.s.Workers) > openLogs {
+		open = ""
+	}
+	p.put("<section class=\"logs\"><h2>Last lines</h2>\n<div class=\"grid\">\n")
+	for i := range p.s.Workers {
+		p.log(&p.s.Workers[i], open)
+	}
+	p.put("</div></section>\n")
+}
+
+func (p *page) log(w *Worker, open markup) {
+	p.put(`<details id="l%d"%s><summary><b class="dot %s"></b><b>rank %d</b>`, w.LocalRank, open, toneOf(w.State), w.Rank)
+	for _, stream := range []struct{ name, path string }{{"stdout", w.Stdout}, {"stderr", w.Stderr}} {
+		if stream.path != "" {
+			p.put(` <a href="v1/logs?rank=%d&amp;stream=%s" title="%s">%s</a>`, w.Rank, stream.name, stream.path, stream.name)
+		}
+	}
+	p.put("</summary>")
+	p.put("<pre class=\"out\">%s</pre>", strings.Join(w.StdoutLines, "\n"))
+	if len(w.StderrLines) > 0 {
+		p.put("<pre class=\"err\">%s</pre>", strings.Join(w.StderrLines, "\n"))
+	}
+	p.put("</details>\n")
+}

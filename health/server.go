@@ -1,0 +1,227 @@
+package health
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Defaults of Config.
+const (
+	DefaultTimeout  = 60 * time.Second
+	DefaultRefresh  = 100 * time.Millisecond
+	DefaultMaxConns = 256
+)
+
+// What clients have to keep to.
+const (
+	headerTimeout = 5 * time.Second  // from the first byte of a request to the end of its header
+	readTimeout   = 10 * time.Second // of a whole request
+	writeTimeout  = 10 * time.Second // of an answer, which slow readers may not take longer for
+	idleTimeout   = 60 * time.Second // between two requests of a connection
+	maxHeader     = 8 << 10
+	closeTimeout  = time.Second // for what is being answered when the server ends
+	maxMetrics    = 16 << 20
+)
+
+// patience is how long a request waits for the Source before it gets what that
+// said last.
+const patience = 250 * time.Millisecond
+
+// Requests that are answered in a second, of probes and of everything else; more
+// of them wait, up to paceLimit.
+const (
+	rate      = 1000
+	burst     = 100
+	paceLimit = time.Second
+)
+
+// Config is what a Server needs.
+type Config struct {
+	// Addr is where to listen: a port, "host:port" or "unix:/path". A bare port
+	// means 127.0.0.1; 0 means any free one.
+	Addr string
+	// Source knows the job.
+	Source Source
+	// Timeout is how long the agent may make no progress and still count as
+	// alive. Default DefaultTimeout.
+	Timeout time.Duration
+	// Refresh is how old an answer may be; the Source is asked no more often.
+	// Default DefaultRefresh.
+	Refresh time.Duration
+	// MaxConns is how many connections may be open at once; for more, the oldest
+	// ones that wait are closed. Default DefaultMaxConns.
+	MaxConns int
+	// Logger gets what clients do wrong (Debug) and what the Source does wrong
+	// (Warn). Default slog.Default().
+	Logger *slog.Logger
+}
+
+// A Server answers at one address. Make it with Listen, then call either Serve or
+// Close, once.
+type Server struct {
+	cfg   Config
+	log   *slog.Logger
+	conns *conns
+	local bool // only this host can connect, by names of its own
+
+	life context.Context
+	end  context.CancelFunc
+
+	state           *cache[*snapshot]
+	metrics         *cache[[]byte]
+	probes, reading *pacer
+
+	mu      sync.Mutex    // guards the rest
+	running int           // requests under way
+	ended   bool          // no more are to begin
+	idle    chan struct{} // closed when ended and none is under way
+}
+
+// Listen opens the address. Connections wait until Serve is called. The error is
+// an *AddrError, a *ListenError or says that there is no Source.
+func Listen(cfg Config) (*Server, error) {
+	if cfg.Source == nil {
+		return nil, errors.New("health: Config.Source is nil")
+	}
+	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
+	cfg.Refresh = cmp.Or(cfg.Refresh, DefaultRefresh)
+	cfg.MaxConns = cmp.Or(cfg.MaxConns, DefaultMaxConns)
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	l, err := listen(cfg.Addr)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{
+		cfg: cfg, log: cfg.Logger, local: loopback(l.Addr()),
+		conns:   &conns{Listener: l, max: cfg.MaxConns},
+		probes:  &pacer{every: time.Second / rate, burst: burst, limit: paceLimit},
+		reading: &pacer{every: time.Second / rate, burst: burst, limit: paceLimit},
+		idle:    make(chan struct{}),
+	}
+	s.life, s.end = context.WithCancel(context.Background())
+	s.state = &cache[*snapshot]{fetch: s.fetchState, fresh: cfg.Refresh, log: s.log, life: s.life}
+	s.metrics = &cache[[]byte]{fetch: s.fetchMetrics, fresh: cfg.Refresh, log: s.log, life: s.life}
+	return s, nil
+}
+
+// Addr returns where the server listens, with the port that it got.
+func (s *Server) Addr() net.Addr { return s.conns.Addr() }
+
+// Serve answers until ctx ends, and returns nil then. Whatever it has started has
+// ended when it returns.
+func (s *Server) Serve(ctx context.Context) error {
+	srv := &http.Server{
+		Handler:           s.Handler(),
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		Protocols:         new(http.Protocols),
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, c)
+		},
+	}
+	srv.Protocols.SetHTTP1(true)
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		if srv.Shutdown(closing) != nil {
+			srv.Close()
+		}
+	})
+	err := srv.Serve(s.conns)
+	if stop() { // it failed by itself
+		srv.Close()
+		s.Close()
+		return err
+	}
+	<-stopped
+	s.Close()
+	return nil
+}
+
+// Close ends a server that Serve was not called for. It returns when no request is
+// being answered any more.
+func (s *Server) Close() error {
+	s.end()
+	err := s.conns.Close()
+	s.mu.Lock()
+	if !s.ended {
+		s.ended = true
+		if s.running == 0 {
+			close(s.idle)
+		}
+	}
+	s.mu.Unlock()
+	<-s.idle
+	s.state.flight.Wait()
+	s.metrics.flight.Wait()
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+// begin says that a request is under way; false when the server has ended.
+func (s *Server) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return false
+	}
+	s.running++
+	return true
+}
+
+func (s *Server) finish() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.running--
+	if s.ended && s.running == 0 {
+		close(s.idle)
+	}
+}
+
+// fetchState asks the Source.
+func (s *Server) fetchState(ctx context.Context) (*snapshot, bool) {
+	state := s.cfg.Source.State(ctx)
+	if state == nil {
+		return nil, false
+	}
+	return &snapshot{server: s, source: state}, true
+}
+
+// fetchMetrics asks the Source.
+func (s *Server) fetchMetrics(context.Context) ([]byte, bool) {
+	w := &limited{left: maxMetrics}
+	if err := s.cfg.Source.WriteMetrics(w); err != nil {
+		s.log.Warn("metrics cannot be shown", "error", err)
+		return nil, false
+	}
+	return w.Bytes(), true
+}
+
+// limited is a buffer that does not grow without end.
+type limited struct {
+	bytes.Buffer
+	left int
+}
+
+func (l *limited) Write(p []byte) (int, error) {
+	if l.left -= len(p); l.left < 0 {
+		return 0, io.ErrShortWrite
+	}
+	return l.Buffer.Write(p)
+}

@@ -1,0 +1,189 @@
+package health
+
+import (
+	"context"
+	"io"
+	"time"
+)
+
+// StateVersion is the version of State's JSON. Fields may be added to a version;
+// a field that is taken away or changes its meaning makes a new one.
+const StateVersion = 1
+
+// A Source knows the job. Its methods are called from any goroutine.
+type Source interface {
+	// Alive returns when the agent last made progress: now, if it is waiting for
+	// something that it would notice. It returns at once.
+	Alive() time.Time
+	// State returns what is known at this moment. The caller may read the State at
+	// any later time and does not change it; Version may be left 0. Calls come one
+	// at a time, at most one in Config.Refresh. ctx ends when the server does; State
+	// then returns soon.
+	State(ctx context.Context) *State
+	// WriteMetrics writes Prometheus' text format. Calls come as those of State.
+	WriteMetrics(w io.Writer) error
+}
+
+// A Phase is what one host's agent is doing.
+type Phase string
+
+const (
+	Rendezvous  Phase = "rendezvous"   // waits for the other hosts
+	Assigning   Phase = "assigning"    // the hosts of the round exchange their ranks
+	Running     Phase = "running"      // workers run
+	Restarting  Phase = "restarting"   // workers are being stopped, a new round follows
+	ExitBarrier Phase = "exit barrier" // this host's workers have succeeded, others' have not
+	Ended       Phase = "ended"        // the job is over
+)
+
+// A State is one host's view of a job. Durations are in seconds and sizes in
+// bytes; times are RFC 3339. What is not known is absent.
+type State struct {
+	Version int       `json:"version"`
+	Time    time.Time `json:"time"` // when this was so
+	Job     Job       `json:"job"`
+	// Host is the one that the answering agent runs on, and Hosts all of the round,
+	// in order of group rank.
+	Host  Host   `json:"host"`
+	Hosts []Host `json:"hosts,omitempty"`
+	// Workers are those of this host, in order of local rank.
+	Workers []Worker `json:"workers,omitempty"`
+	// Timers are live ones of this host, the next deadline first, at most MaxTimers
+	// of them; LiveTimers is how many there are.
+	Timers     []Timer `json:"timers,omitempty"`
+	LiveTimers int     `json:"live_timers"`
+	// Timeline is what has happened, oldest first; a source keeps the last
+	// MaxTimeline moments.
+	Timeline []Moment `json:"timeline,omitempty"`
+	// Failures are those of the last attempt that failed, the root cause first.
+	Failures []Failure `json:"failures,omitempty"`
+}
+
+// What a State has at most; a server leaves out what a Source gives beyond that:
+// of the timeline the oldest, of the rest the last.
+const (
+	MaxTimeline = 200
+	MaxTimers   = 500
+	MaxHosts    = 10_000
+	MaxWorkers  = 1_000
+	MaxFailures = 100
+)
+
+// A Job is what all hosts share, as this one knows it.
+type Job struct {
+	RunID    string `json:"run_id"`
+	Role     string `json:"role,omitempty"`
+	Backend  string `json:"backend,omitempty"`  // c10d, etcd, quorum, static
+	Endpoint string `json:"endpoint,omitempty"` // of the rendezvous
+	// Entrypoint is what runs, as a person would name it.
+	Entrypoint string    `json:"entrypoint,omitempty"`
+	Started    time.Time `json:"started,omitzero"`
+	// State is the worker group's, as TorchElastic spells it: HEALTHY.
+	State string `json:"state"`
+	Phase Phase  `json:"phase"`
+	// WaitingFor says what the phase waits for: "2 of 4 hosts, 12 s left".
+	WaitingFor  string `json:"waiting_for,omitempty"`
+	Round       int    `json:"round"`
+	Restarts    int    `json:"restarts"` // used
+	MaxRestarts int    `json:"max_restarts"`
+	MinHosts    int    `json:"min_hosts,omitempty"`
+	MaxHosts    int    `json:"max_hosts,omitempty"`
+	WorldSize   int    `json:"world_size,omitempty"` // workers of the round, on all hosts
+	LogDir      string `json:"log_dir,omitempty"`
+}
+
+// A Host is one node of the round.
+type Host struct {
+	Name string `json:"name,omitempty"`
+	Addr string `json:"addr,omitempty"`
+	// GroupRank is the host's number in the round, and Workers how many run there.
+	GroupRank int    `json:"group_rank"`
+	Workers   int    `json:"workers,omitempty"`
+	State     string `json:"state,omitempty"`
+}
+
+// A Worker is one local rank of this host.
+type Worker struct {
+	Rank      int       `json:"rank"`
+	LocalRank int       `json:"local_rank"`
+	PID       int       `json:"pid,omitempty"`
+	State     string    `json:"state"`
+	Started   time.Time `json:"started,omitzero"`
+	Exit      *Exit     `json:"exit,omitempty"` // nil while it runs
+	Usage     Usage     `json:"usage,omitzero"`
+	// LastOutput is when the worker last wrote to its stdout or stderr.
+	LastOutput time.Time  `json:"last_output,omitzero"`
+	Heartbeat  *Heartbeat `json:"heartbeat,omitempty"` // nil where there was none
+	// Stdout and Stderr are the paths of its log files.
+	Stdout string `json:"stdout,omitempty"`
+	Stderr string `json:"stderr,omitempty"`
+	// StdoutLines and StderrLines are the last of what it wrote, without control
+	// characters. Where the Source gives none, the server reads the files' ends.
+	StdoutLines []string `json:"stdout_lines,omitempty"`
+	StderrLines []string `json:"stderr_lines,omitempty"`
+}
+
+// An Exit is how a worker ended. One that a signal killed has the signal's
+// negative number as its Code.
+type Exit struct {
+	Time   time.Time `json:"time,omitzero"`
+	Code   int       `json:"code"`
+	Signal string    `json:"signal,omitempty"` // SIGKILL
+	// Cause is why, where more is known: "out of memory", "timer expired".
+	Cause string `json:"cause,omitempty"`
+}
+
+// A Heartbeat is what a worker last told of its progress.
+type Heartbeat struct {
+	Step int64     `json:"step"`
+	Time time.Time `json:"time"`
+}
+
+// A Timer is one deadline that a worker has set itself.
+type Timer struct {
+	PID      int       `json:"pid"`
+	Rank     int       `json:"rank"` // -1: not known
+	Scope    string    `json:"scope,omitempty"`
+	Acquired time.Time `json:"acquired,omitzero"`
+	Deadline time.Time `json:"deadline"`
+	// Remaining seconds at State.Time; negative once the deadline has passed.
+	Remaining float64 `json:"remaining"`
+}
+
+// A Kind is what sort of thing has happened.
+type Kind string
+
+const (
+	KindPhase   Kind = "phase"   // the agent has come to another phase
+	KindRound   Kind = "round"   // a rendezvous is complete
+	KindRestart Kind = "restart" // a restart was counted
+	KindFailure Kind = "failure" // workers have failed, here or elsewhere
+	KindHosts   Kind = "hosts"   // hosts have come or gone
+	KindEnd     Kind = "end"     // the job is over
+)
+
+// A Moment is something that has happened to the job.
+type Moment struct {
+	Time time.Time `json:"time"`
+	Kind Kind      `json:"kind"`
+	// Phase is the one that begins with it; empty if it goes on.
+	Phase    Phase  `json:"phase,omitempty"`
+	Round    int    `json:"round"`
+	Restarts int    `json:"restarts"`
+	What     string `json:"what"`          // "restart 2 of 3"
+	Why      string `json:"why,omitempty"` // "rank 3 was killed by SIGKILL (out of memory)"
+}
+
+// A Failure is one worker's, in short. The whole report is in Report.
+type Failure struct {
+	Rank      int       `json:"rank"`
+	LocalRank int       `json:"local_rank"`
+	PID       int       `json:"pid,omitempty"`
+	Host      string    `json:"host,omitempty"`
+	Time      time.Time `json:"time,omitzero"`
+	// Root says that the others followed from it.
+	Root    bool   `json:"root,omitempty"`
+	Cause   string `json:"cause"`             // "exit status 1", "killed by SIGKILL"
+	Message string `json:"message,omitempty"` // the last of what it said, one or a few lines
+	Report  string `json:"report,omitempty"`  // a file
+}

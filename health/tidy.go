@@ -1,0 +1,74 @@
+package health
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// shownLines is how many of a log's last lines a State has.
+const shownLines = 8
+
+// lastTime is the last one that JSON has a form for.
+var lastTime = time.Date(9999, time.December, 31, 23, 59, 59, 0, time.UTC)
+
+// tidy returns a copy of s that can be shown: bounded, in order, without numbers
+// and times that JSON has no form for, and with the ends of the workers' logs.
+func tidy(s *State) *State {
+	t := *s
+	t.Version = StateVersion
+	t.LiveTimers = max(t.LiveTimers, len(t.Timers))
+	t.Hosts = first(t.Hosts, MaxHosts)
+	t.Failures = first(t.Failures, MaxFailures)
+	t.Timeline = slices.Clone(t.Timeline[max(0, len(t.Timeline)-MaxTimeline):])
+	for i := range t.Timeline {
+		fit(&t.Timeline[i].Time)
+	}
+	t.Timers = slices.Clone(t.Timers)
+	slices.SortStableFunc(t.Timers, func(a, b Timer) int { return a.Deadline.Compare(b.Deadline) })
+	t.Timers = first(t.Timers, MaxTimers)
+	for i := range t.Timers {
+		fit(&t.Timers[i].Acquired)
+		fit(&t.Timers[i].Deadline)
+		t.Timers[i].Remaining = finite(t.Timers[i].Remaining)
+	}
+	t.Workers = slices.Clone(first(t.Workers, MaxWorkers))
+	slices.SortStableFunc(t.Workers, func(a, b Worker) int { return cmp.Compare(a.LocalRank, b.LocalRank) })
+	for i := range t.Workers {
+		w := &t.Workers[i]
+		w.Usage.CPUPercent, w.Usage.CPUSeconds = finite(w.Usage.CPUPercent), finite(w.Usage.CPUSeconds)
+		w.StdoutLines = orEnd(w.StdoutLines, w.Stdout)
+		if w.Stderr != w.Stdout {
+			w.StderrLines = orEnd(w.StderrLines, w.Stderr)
+		}
+	}
+	return &t
+}
+
+// orEnd returns lines, or the last ones of a file where there are none.
+func orEnd(lines []string, path string) []string {
+	if lines == nil && path != "" {
+		lines, _ = LastLines(path, shownLines) // a worker may not have written any
+	}
+	return lines
+}
+
+func first[T any](list []T, n int) []T { return list[:min(n, len(list))] }
+
+func finite(f float64) float64 {
+	if math.IsNaN(f) {
+		return 0
+	}
+	return min(max(f, -math.MaxFloat64), math.MaxFloat64)
+}
+
+// fit moves a time into the years that JSON has a form for.
+func fit(t *time.Time) {
+	switch {
+	case t.Year() > 9999:
+		*t = lastTime
+	case t.Year() < 0:
+		*t = time.Time{}
+	}
+}

@@ -1,0 +1,225 @@
+package health
+
+import (
+	"fmt"
+	"time"
+)
+
+// A band is a phase on the time line.
+type band struct {
+	from, to time.Time
+	phase    Phase
+	state    string // of the group, for the end
+	round    int
+}
+
+// bands returns the phases that a State's moments tell of, without gaps.
+func bands(s *State, begin, end time.Time) []band {
+	current := band{from: begin, phase: Rendezvous}
+	var list []band
+	for _, m := range s.Timeline {
+		if m.Phase == "" || m.Phase == current.phase && m.Round == current.round {
+			continue
+		}
+		current.to = m.Time
+		if current.to.After(current.from) {
+			list = append(list, current)
+		}
+		current = band{from: m.Time, phase: m.Phase, round: m.Round}
+	}
+	current.to = end
+	if end.After(current.from) && current.phase != Ended {
+		list = append(list, current)
+	}
+	return list
+}
+
+// extent returns the times that the time line covers.
+func extent(s *State) (begin, end time.Time) {
+	begin, end = s.Job.Started, s.Time
+	if n := len(s.Timeline); n > 0 {
+		if s.Job.Phase == Ended {
+			end = s.Timeline[n-1].Time
+		}
+		if begin.IsZero() || n >= MaxTimeline { // the beginning is not known any more
+			begin = s.Timeline[0].Time
+		}
+	}
+	if begin.IsZero() {
+		begin = end
+	}
+	return begin, maxTime(end, begin.Add(time.Second))
+}
+
+func maxTime(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+// A ruler says where on the time line a time is, in percent.
+type ruler struct{ begin, end time.Time }
+
+func (r ruler) at(t time.Time) float64 {
+	return min(max(float64(t.Sub(r.begin))/float64(r.end.Sub(r.begin))*100, 0), 100)
+}
+
+// steps are the distances that marks on the time line may have.
+var steps = []time.Duration{
+	time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, 30 * time.Second,
+	time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute,
+	time.Hour, 2 * time.Hour, 6 * time.Hour, 12 * time.Hour, 24 * time.Hour, 2 * 24 * time.Hour, 7 * 24 * time.Hour,
+}
+
+// ticksOf returns up to six round times of day between begin and end, and the form
+// to write them in.
+func (r ruler) ticks(zone *time.Location) (list []time.Time, form string) {
+	const most = 6
+	step := r.end.Sub(r.begin) / most
+	for _, s := range steps {
+		if s >= step {
+			step = s
+			break
+		}
+	}
+	form = "15:04"
+	switch {
+	case step < time.Minute:
+		form = "15:04:05"
+	case step >= 24*time.Hour:
+		form = "2 Jan"
+	}
+	_, offset := r.begin.In(zone).Zone()
+	shift := time.Duration(offset) * time.Second
+	t := r.begin.Add(shift).Truncate(step).Add(-shift)
+	for ; !t.After(r.end) && len(list) <= most; t = t.Add(step) {
+		if !t.Before(r.begin) {
+			list = append(list, t)
+		}
+	}
+	return list, form
+}
+
+// timeline draws the phases as bands, with marks for restarts, failures and changes
+// of the set of hosts.
+func (p *page) timeline() {
+	begin, end := extent(p.s)
+	r := ruler{begin, end}
+	p.put("<section><h2>Rounds and restarts</h2>\n<svg class=\"timeline\" height=\"72\" role=\"img\" aria-label=\"%s of rounds and restarts\">\n",
+		span(end.Sub(begin)))
+	for _, b := range bands(p.s, begin, end) {
+		x, width := r.at(b.from), max(r.at(b.to)-r.at(b.from), 0.25)
+		label := string(b.phase)
+		if b.phase == Running {
+			label = fmt.Sprintf("round %d", b.round)
+		}
+		p.put(`<svg x="%.3f%%" y="20" width="%.3f%%" height="26"><rect class="%s" width="100%%" height="26"/><title>%s, round %d: %s from %s</title>`,
+			x, width, b.phase.tone(""), b.phase, b.round, span(b.to.Sub(b.from)), b.from.In(p.s.Time.Location()).Format(time.TimeOnly))
+		if width > 7 {
+			p.put(`<text x="7" y="17">%s</text>`, label)
+		}
+		p.put("</svg>\n")
+	}
+	p.marks(r)
+	list, form := r.ticks(p.s.Time.Location())
+	for i, t := range list {
+		x := r.at(t)
+		if x > 96 {
+			continue
+		}
+		odd := markup("")
+		if i%2 == 1 {
+			odd = ` class="odd"`
+		}
+		p.put(`<g%s><line x1="%.3f%%" x2="%.3f%%" y1="50" y2="55"/><text class="tick" x="%.3f%%" y="68">%s</text></g>`+"\n",
+			odd, x, x, x, t.In(p.s.Time.Location()).Format(form))
+	}
+	p.put("</svg>\n")
+	p.legend()
+	p.put("</section>\n")
+}
+
+// marks are the moments that are not phases.
+func (p *page) marks(r ruler) {
+	for _, m := range p.s.Timeline {
+		var class tone
+		shape := markup("")
+		switch m.Kind {
+		case KindFailure:
+			class, shape = bad, `<path d="M-5,-5L5,5M5,-5L-5,5"/>`
+		case KindRestart:
+			class, shape = warn, `<path d="M-5,-4H5L0,5Z"/>`
+		case KindHosts:
+			class, shape = wait, `<circle r="4"/>`
+		case KindEnd:
+			class, shape = p.s.Job.Phase.tone(p.s.Job.State), `<rect x="-4" y="-4" width="8" height="8"/>`
+		default:
+			continue
+		}
+		p.put(`<svg class="mark %s" x="%.3f%%" y="9">%s<title>%s %s</title></svg>`+"\n",
+			class, r.at(m.Time), shape, m.Time.In(p.s.Time.Location()).Format(time.TimeOnly), m.sentence())
+	}
+}
+
+func (m *Moment) sentence() string {
+	if m.Why == "" {
+		return m.What
+	}
+	return m.What + ": " + m.Why
+}
+
+func (p *page) legend() {
+	p.put("<p class=\"legend\">")
+	for _, l := range []struct {
+		tone tone
+		name string
+	}{{wait, "rendezvous"}, {good, "running"}, {warn, "restarting"}, {done, "exit barrier"}} {
+		p.put(`<span><b class="dot %s"></b>%s</span> `, l.tone, l.name)
+	}
+	p.put(`<span class="key bad">✕ failure</span> <span class="key warn">▼ restart</span> <span class="key wait">● hosts changed</span></p>` + "\n")
+}
+
+// events are the moments in words, the newest first.
+func (p *page) events() {
+	n := len(p.s.Timeline)
+	if n == 0 {
+		return
+	}
+	p.put("<section><h2>Events</h2>\n<ol class=\"events\">\n")
+	for i := n - 1; i >= max(0, n-shownEvents); i-- {
+		p.event(i)
+	}
+	p.put("</ol>\n")
+	if n > shownEvents {
+		p.put("<details id=\"older\"><summary>%d older</summary><ol class=\"events\">\n", n-shownEvents)
+		for i := n - shownEvents - 1; i >= 0; i-- {
+			p.event(i)
+		}
+		p.put("</ol></details>\n")
+	}
+	p.put("</section>\n")
+}
+
+func (p *page) event(i int) {
+	m := &p.s.Timeline[i]
+	t := calm
+	switch m.Kind {
+	case KindFailure:
+		t = bad
+	case KindRestart:
+		t = warn
+	case KindHosts:
+		t = wait
+	case KindRound:
+		t = good
+	case KindEnd:
+		t = p.s.Job.Phase.tone(p.s.Job.State)
+	}
+	p.put(`<li><time datetime="%s">%s</time><b class="dot %s"></b><span>%s`, m.Time.Format(time.RFC3339),
+		m.Time.In(p.s.Time.Location()).Format(time.TimeOnly), t, m.What)
+	if m.Why != "" {
+		p.put(` <small>%s</small>`, m.Why)
+	}
+	p.put("</span></li>\n")
+}
