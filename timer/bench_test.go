@@ -1,0 +1,68 @@
+package timer_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/muster-run/muster/timer"
+)
+
+func BenchmarkParse(b *testing.B) {
+	line := []byte(`{"version": 1, "pid": 27237, "scope_id": "/opt/train/loop.py#137", "expiration_time": 1795234300.6803458, "signal": 9}`)
+	b.SetBytes(int64(len(line)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := timer.ParseRequest(line); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkFIFO counts the requests that a server takes, with one writer.
+func BenchmarkFIFO(b *testing.B) {
+	for _, perWrite := range []int{1, 40} {
+		b.Run(fmt.Sprintf("lines=%d", perWrite), func(b *testing.B) {
+			f, err := timer.ListenFIFO(filepath.Join(b.TempDir(), "fifo"), timer.Config{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(b.Context())
+			done := make(chan error, 1)
+			go func() { done <- f.Serve(ctx) }()
+			file, err := os.OpenFile(f.Path(), os.O_WRONLY, 0)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer file.Close()
+			var text []byte
+			at := float64(time.Now().Unix()) + 3600.6803458
+			for i := range perWrite {
+				r := timer.Request{PID: os.Getpid(), ScopeID: fmt.Sprint("train.py#", i/2), ExpirationTime: at + float64(i), Signal: 9}
+				if i%2 == 1 {
+					r.ExpirationTime, r.Signal = -1, 0
+				}
+				text = append(r.AppendJSON(text), '\n')
+			}
+			sent := uint64(0)
+			for b.Loop() {
+				if _, err := file.Write(text); err != nil {
+					b.Fatal(err)
+				}
+				sent += uint64(perWrite)
+			}
+			for f.Stats().Lines < sent {
+				runtime.Gosched()
+			}
+			b.ReportMetric(float64(sent)/b.Elapsed().Seconds(), "requests/s")
+			cancel()
+			if err := <-done; err != nil {
+				b.Error(err)
+			}
+		})
+	}
+}

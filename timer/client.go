@@ -1,0 +1,141 @@
+package timer
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// PipeBuf is the most bytes that a client may send at once, newline included: the
+// kernel does not mix so many with others'. PyTorch's client allows one more.
+const PipeBuf = 4096
+
+// The number of times that a client tries to open the FIFO, and the time between.
+// Source: _open_non_blocking in file_based_local_timer.py.
+const (
+	openTries = 10
+	openPause = 100 * time.Millisecond
+)
+
+// fullTime is how long a client waits for room in a FIFO.
+const fullTime = time.Second
+
+var (
+	// ErrUnavailable is returned by a client when nobody reads the FIFO, or there is
+	// none, for about a second. It matches syscall.EPIPE, as what PyTorch raises.
+	ErrUnavailable error = unavailable{}
+	// ErrTooLong is returned by a client when a request does not fit into PipeBuf.
+	ErrTooLong = errors.New("timer request too long")
+	// ErrFull is returned by a client when the FIFO has been full for a second: its
+	// reader is stuck.
+	ErrFull = errors.New("timer FIFO is full")
+)
+
+type unavailable struct{}
+
+func (unavailable) Error() string { return "timer server is not available" }
+
+func (unavailable) Is(target error) bool { return target == syscall.EPIPE }
+
+// A FileClient sends requests of this process to a FileServer, ours or PyTorch's.
+// It keeps nothing open.
+// Source: FileTimerClient in file_based_local_timer.py.
+type FileClient struct {
+	// Path of the FIFO: what TORCHELASTIC_TIMER_FILE says.
+	Path string
+	// Signal is what this process gets at the deadline. Default SIGKILL; a negative
+	// one leaves the process alive, and the expiry is reported.
+	Signal syscall.Signal
+}
+
+var _ Client = (*FileClient)(nil)
+
+// Acquire starts or moves a timer. It takes up to a second when no server reads the
+// FIFO, or when that is full; the errors are ErrUnavailable, ErrTooLong, ErrFull.
+// An expiration before 1970 is taken as 1970: it has passed.
+func (c *FileClient) Acquire(scopeID string, expiration time.Time) error {
+	if expiration.IsZero() {
+		return fmt.Errorf("acquire timer %.64q: %w: no expiration", scopeID, ErrInvalid)
+	}
+	sig := c.Signal
+	if sig == 0 {
+		sig = syscall.SIGKILL
+	}
+	r := Request{PID: os.Getpid(), ScopeID: scopeID, ExpirationTime: max(seconds(expiration), 0), Signal: sig}
+	if err := c.Send(r); err != nil {
+		return fmt.Errorf("acquire timer %.64q: %w", scopeID, err)
+	}
+	return nil
+}
+
+// Release ends a timer, with the same errors.
+func (c *FileClient) Release(scopeID string) error {
+	if err := c.Send(Request{PID: os.Getpid(), ScopeID: scopeID, ExpirationTime: release}); err != nil {
+		return fmt.Errorf("release timer %.64q: %w", scopeID, err)
+	}
+	return nil
+}
+
+// Send sends any request, for other processes too.
+// Source: _send_request in file_based_local_timer.py.
+func (c *FileClient) Send(r Request) error {
+	line := append(r.AppendJSON(make([]byte, 0, 256)), '\n')
+	if len(line) > PipeBuf {
+		return fmt.Errorf("%w: %d bytes of JSON: want at most %d; choose a shorter scope", ErrTooLong, len(line)-1, PipeBuf-1)
+	}
+	var err error
+	for try := range openTries {
+		if try > 0 {
+			time.Sleep(openPause)
+		}
+		if err = c.try(line); err == nil || !errors.Is(err, unix.ENXIO) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EPIPE) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %v", ErrUnavailable, err)
+}
+
+func (c *FileClient) try(line []byte) error {
+	fd, err := retry(func() (int, error) {
+		return unix.Open(c.Path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	})
+	if err != nil {
+		return &fs.PathError{Op: "open", Path: c.Path, Err: err}
+	}
+	defer unix.Close(fd)
+	var stat unix.Stat_t
+	if err := unix.Fstat(fd, &stat); err != nil || stat.Mode&unix.S_IFMT != unix.S_IFIFO {
+		return fmt.Errorf("%w: %s is no FIFO", ErrUnavailable, c.Path)
+	}
+	// One write: the kernel takes all of it or nothing.
+	_, err = retry(func() (int, error) { return unix.Write(fd, line) })
+	for end := time.Now().Add(fullTime); err == unix.EAGAIN; {
+		left := time.Until(end)
+		if left <= 0 {
+			return fmt.Errorf("%w: %s: %w", ErrFull, c.Path, err)
+		}
+		// Room for one byte is reported, and may not be enough: hence a pause.
+		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(left.Milliseconds())+1)
+		if _, err = retry(func() (int, error) { return unix.Write(fd, line) }); err == unix.EAGAIN {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	if err != nil {
+		return &fs.PathError{Op: "write", Path: c.Path, Err: err}
+	}
+	return nil
+}
+
+// retry repeats a call that a signal interrupted.
+func retry(call func() (int, error)) (int, error) {
+	for {
+		if n, err := call(); err != unix.EINTR {
+			return n, err
+		}
+	}
+}

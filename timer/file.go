@@ -1,0 +1,371 @@
+package timer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A FileServer is a Server that gets its requests from a FIFO, one JSON object a
+// line. It is wire-compatible with PyTorch's.
+//
+// A line that is no request is logged with its text (some of it, and not more than
+// a few a second), counted and skipped. Where a writer died within a line, the
+// line that follows is found again.
+// Source: FileTimerServer in file_based_local_timer.py.
+type FileServer struct {
+	path   string
+	server *Server
+
+	lines, malformed, tooLong atomic.Uint64
+	reading                   atomic.Int64 // since when the reader is busy, in ns since 1970; 0: it waits
+
+	mu     sync.Mutex // guards the rest
+	fifo   *fifo
+	next   *fifo // what the reader goes on with
+	cancel context.CancelFunc
+	done   chan struct{} // closed when Serve has returned; nil before it was called
+	closed bool
+}
+
+// The sizes of the reader's memory. A chunk is what one read may bring.
+const (
+	maxLine   = 64 << 10
+	chunkSize = 64 << 10
+	batchSize = 256
+	pipeSize  = 1 << 20
+)
+
+// ListenFIFO makes a FIFO at path, for Serve to read. A FIFO there that nobody
+// reads, and an empty file, are replaced. Anything else there is an error: a server
+// that reads it, a file with content, a directory, a symbolic link. (PyTorch's server
+// removes whatever there is.) The permissions are 0666 without the umask.
+//
+// Clients can write as soon as it returns.
+func ListenFIFO(path string, cfg Config) (*FileServer, error) {
+	server, err := NewServer(cfg)
+	if err != nil {
+		return nil, err
+	}
+	f, err := makeFIFO(path)
+	if err != nil {
+		server.alarm.close()
+		return nil, fmt.Errorf("timer FIFO %s: %w", path, err)
+	}
+	return &FileServer{path: path, server: server, fifo: f}, nil
+}
+
+// Path is where the FIFO is.
+func (f *FileServer) Path() string { return f.path }
+
+// Server is the server of its timers.
+func (f *FileServer) Server() *Server { return f.server }
+
+// Reset makes it fit for the next attempt of a worker group, see Server.Reset. The
+// FIFO stays as it is: workers of the new attempt may write at any time.
+func (f *FileServer) Reset(owns func(pid int) bool) { f.server.Reset(owns) }
+
+// Live is Server.Live.
+func (f *FileServer) Live(limit int) []Request { return f.server.Live(limit) }
+
+// Stats counts what the server and the reader did.
+func (f *FileServer) Stats() Stats {
+	s := f.server.Stats()
+	s.Lines, s.Malformed, s.TooLong = f.lines.Load(), f.malformed.Load(), f.tooLong.Load()
+	return s
+}
+
+// Progress is Server.Progress, for the reader of the FIFO too.
+func (f *FileServer) Progress() time.Time {
+	last := f.server.Progress()
+	if since := f.reading.Load(); since != 0 && since < last.UnixNano() {
+		last = time.Unix(0, since)
+	}
+	return last
+}
+
+// Serve reads requests and reaps until ctx is done or Close is called; it returns
+// after everything that it started has ended and the FIFO is removed. The error is
+// nil then. It may be called once.
+//
+// When somebody removes the FIFO it makes another one. When somebody else's is in
+// its place it leaves that alone, logs it, and goes on with the timers it has.
+func (f *FileServer) Serve(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	f.mu.Lock()
+	if f.closed || f.done != nil {
+		f.mu.Unlock()
+		return errors.New("timer FIFO: Serve was called before, or Close")
+	}
+	f.cancel, f.done = cancel, make(chan struct{})
+	file := f.fifo
+	f.mu.Unlock()
+	defer close(f.done)
+
+	served := make(chan error, 1)
+	go func() { served <- f.server.Run(ctx) }()
+	var wg sync.WaitGroup
+	var err error
+	wg.Go(func() {
+		defer cancel() // without the reader there is no point
+		err = f.read(ctx, file)
+	})
+	wg.Go(func() { f.guard(ctx) })
+	wg.Wait()
+	return errors.Join(err, <-served, f.remove())
+}
+
+// Close ends Serve and waits for it. Without Serve it removes the FIFO.
+func (f *FileServer) Close() error {
+	f.mu.Lock()
+	cancel, done, closed := f.cancel, f.done, f.closed
+	f.closed = true
+	f.mu.Unlock()
+	if done != nil {
+		cancel()
+		<-done
+		return nil
+	}
+	if closed {
+		return nil
+	}
+	f.server.alarm.close()
+	return f.remove()
+}
+
+// remove removes the FIFO, unless another one is in its place.
+func (f *FileServer) remove() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	defer f.fifo.file.Close()
+	if !f.fifo.at(f.path) {
+		return nil
+	}
+	if err := os.Remove(f.path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("timer FIFO: %w", err)
+	}
+	return nil
+}
+
+// read takes requests from file, and from its successors, until ctx is done.
+func (f *FileServer) read(ctx context.Context, file *fifo) error {
+	r := newReader(f, ctx)
+	defer r.quiet.end()
+	for ctx.Err() == nil {
+		stop := context.AfterFunc(ctx, file.wake)
+		err := r.all(file)
+		stop()
+		f.mu.Lock()
+		next := f.next
+		f.next = nil
+		f.mu.Unlock()
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			file.file.Close()
+			return fmt.Errorf("timer FIFO: %w", err)
+		}
+		if next != nil {
+			r.drain(file)
+			file.file.Close()
+			file = next
+		}
+	}
+	file.file.Close()
+	return nil
+}
+
+// A reader makes requests of bytes.
+type reader struct {
+	f     *FileServer
+	ctx   context.Context
+	log   func(msg string, args ...any)
+	quiet limiter
+
+	buf   []byte
+	have  int  // how much of buf is the beginning of a line
+	skip  bool // the line was too long: all up to its end is dropped
+	eaten bool // the line was taken before its newline came
+	batch []Request
+	lines uint64
+}
+
+func newReader(f *FileServer, ctx context.Context) *reader {
+	r := &reader{f: f, ctx: ctx, buf: make([]byte, maxLine+chunkSize), batch: make([]Request, 0, batchSize)}
+	r.quiet.log = f.server.logger().Warn
+	return r
+}
+
+// all takes what comes until there is an error, of the deadline for one.
+func (r *reader) all(file *fifo) error {
+	for {
+		n, err := file.file.Read(r.space())
+		if n > 0 {
+			r.f.reading.Store(time.Now().UnixNano())
+			r.took(n)
+			r.f.reading.Store(0)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// space is where the next bytes go.
+func (r *reader) space() []byte { return r.buf[r.have : r.have+chunkSize] }
+
+// took deals with the n bytes that space was filled with.
+func (r *reader) took(n int) {
+	text := r.buf[:r.have+n]
+	from := r.have // no newline before
+	for {
+		i := bytes.IndexByte(text[from:], '\n')
+		if i < 0 {
+			break
+		}
+		r.line(text[:from+i])
+		text, from = text[from+i+1:], 0
+	}
+	if r.eaten && len(bytes.TrimSpace(text)) > 0 {
+		r.eaten = false
+	}
+	if len(text) > 0 && text[len(text)-1] == '}' && !r.skip {
+		// A whole request needs no newline; its writer may never send one.
+		if _, err := ParseRequest(text); err == nil {
+			r.line(text)
+			r.eaten, text = true, nil
+		}
+	}
+	r.flush()
+	if len(text) > maxLine && !r.skip {
+		r.bad(text, fmt.Errorf("longer than %d bytes", maxLine))
+		r.f.tooLong.Add(1)
+		r.lines++
+		r.skip = true
+	}
+	if r.skip {
+		text = nil
+	}
+	r.have = copy(r.buf, text)
+}
+
+// line takes one line, without its newline.
+func (r *reader) line(text []byte) {
+	if r.skip {
+		r.skip = false
+		return
+	}
+	if r.eaten {
+		if r.eaten = false; len(bytes.TrimSpace(text)) == 0 {
+			return
+		}
+	}
+	r.lines++
+	q, ok := parseFast(text)
+	if !ok {
+		var err error
+		if q, err = parseSlow(text); err != nil {
+			r.bad(text, err)
+			salvage(text, r.add)
+			return
+		}
+	}
+	r.add(q)
+}
+
+func (r *reader) add(q Request) {
+	r.batch = append(r.batch, q)
+	if len(r.batch) == cap(r.batch) {
+		r.flush()
+	}
+}
+
+// flush registers what was read, and then what has become due: nobody's flood of
+// requests delays another's deadline.
+func (r *reader) flush() {
+	s := r.f.server
+	if r.lines > 0 {
+		r.f.lines.Add(r.lines)
+		r.lines = 0
+	}
+	if len(r.batch) == 0 {
+		return
+	}
+	for _, bad := range s.register(r.batch, 4) {
+		r.quiet.warn("timer request refused", "pid", bad.request.PID, "scope_id", clip(bad.request.ScopeID, 256), "error", bad.err)
+	}
+	clear(r.batch)
+	r.batch = r.batch[:0]
+	if s.due() {
+		s.fire(r.ctx)
+	}
+}
+
+// bad tells of a line that is no request.
+func (r *reader) bad(text []byte, err error) {
+	r.f.malformed.Add(1)
+	r.quiet.warn("malformed timer request skipped", "path", r.f.path, "text", clip(string(text[:min(len(text), 512)]), 512), "length", len(text), "error", err)
+}
+
+// drain takes what is still in a FIFO that was removed.
+func (r *reader) drain(file *fifo) {
+	for {
+		n := 0
+		err := file.control(func(fd int) (err error) {
+			n, err = unix.Read(fd, r.space())
+			return err
+		})
+		if err != nil || n <= 0 {
+			break
+		}
+		r.took(n)
+	}
+	if r.have > 0 {
+		r.bad(r.buf[:r.have], errors.New("cut off"))
+	}
+	r.have, r.skip, r.eaten = 0, false, false
+}
+
+// A limiter lets ten messages through at once and then ten a second, and says how
+// many it held back.
+type limiter struct {
+	log     func(msg string, args ...any)
+	tokens  float64
+	last    time.Time
+	dropped int
+}
+
+func (l *limiter) warn(msg string, args ...any) {
+	const rate, most = 10, 10
+	at := time.Now()
+	if l.last.IsZero() {
+		l.tokens = most
+	} else {
+		l.tokens = min(l.tokens+at.Sub(l.last).Seconds()*rate, most)
+	}
+	l.last = at
+	if l.tokens < 1 {
+		l.dropped++
+		return
+	}
+	l.tokens--
+	if l.dropped > 0 {
+		args = append(args, "not_logged", l.dropped)
+		l.dropped = 0
+	}
+	l.log(msg, args...)
+}
+
+// end tells of messages that were held back.
+func (l *limiter) end() {
+	if l.dropped > 0 {
+		l.log("more timer requests were malformed or refused", "not_logged", l.dropped)
+		l.dropped = 0
+	}
+}

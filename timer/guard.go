@@ -1,0 +1,48 @@
+package timer
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"time"
+)
+
+// present says whether the FIFO is where it was made.
+func (f *FileServer) present() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.fifo.at(f.path)
+}
+
+// restore makes another FIFO in place of one that was removed. Without a way to do
+// so it waits an interval. It says false when there is nothing more to guard.
+func (f *FileServer) restore(ctx context.Context) bool {
+	log := f.server.logger().With("path", f.path)
+	if _, err := os.Lstat(f.path); err == nil {
+		log.Error("somebody replaced the timer FIFO; timers that run are kept, new ones will not come")
+		return false
+	}
+	made, err := makeFIFO(f.path)
+	if errors.Is(err, fs.ErrExist) {
+		return true // somebody was faster: look again
+	}
+	if err != nil {
+		log.Error("the timer FIFO was removed and cannot be made again", "error", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(f.server.cfg.MaxInterval):
+		}
+		return true
+	}
+	log.Warn("the timer FIFO was removed; made another")
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.next != nil { // the reader did not come to it
+		f.next.file.Close()
+	} else {
+		f.fifo.wake()
+	}
+	f.fifo, f.next = made, made
+	return true
+}

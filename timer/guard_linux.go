@@ -1,0 +1,41 @@
+package timer
+
+import (
+	"context"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// growPipe makes room for a burst of requests. It is no matter if it fails.
+func growPipe(fd int) { _, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize) }
+
+// guard puts the FIFO back when it is removed, until ctx is done. The kernel tells
+// it; without inotify it does nothing.
+func (f *FileServer) guard(ctx context.Context) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		f.server.logger().Info("a FIFO that is removed will not be put back", "path", f.path, "error", err)
+		return
+	}
+	file := os.NewFile(uintptr(fd), "inotify of "+f.path)
+	defer file.Close()
+	stop := context.AfterFunc(ctx, func() { _ = file.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	events := make([]byte, 4096)
+	for ctx.Err() == nil {
+		// The FIFO is watched, not its directory, where there may be much coming
+		// and going. Removing it changes its number of links.
+		_, err := unix.InotifyAddWatch(fd, f.path, unix.IN_ATTRIB|unix.IN_MOVE_SELF|unix.IN_DELETE_SELF|unix.IN_DONT_FOLLOW)
+		if err == nil && f.present() {
+			if _, err = file.Read(events); err != nil {
+				return
+			}
+			continue
+		}
+		if !f.restore(ctx) {
+			return
+		}
+	}
+}
