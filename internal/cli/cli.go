@@ -61,7 +61,7 @@ type program struct {
 }
 
 // commands are what may follow the name muster.
-var commands = []string{"run", "store", "sim", "version", "help", "completion"}
+var commands = []string{"run", "explain", "store", "sim", "version", "help", "completion"}
 
 // command runs the subcommand that args begin with.
 func (p program) command(ctx context.Context, args []string) int {
@@ -75,6 +75,9 @@ func (p program) command(ctx context.Context, args []string) int {
 	case "run":
 		p.name = "muster run"
 		return p.run(ctx, args)
+	case "explain":
+		p.name = "muster explain"
+		return p.explain(args)
 	case "store":
 		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 		defer stop()
@@ -116,30 +119,17 @@ func (p program) run(ctx context.Context, args []string) int {
 	case slices.Contains(shells, shell):
 		return p.printCompletion(shell)
 	}
-	if !l.hasScript && !l.unknown {
-		errs = append(errs, errors.New("the following arguments are required: training_script, training_script_args"))
-	}
-	v, bad := weigh(l, cfg.LookupEnv)
+	r, cfg, bad := p.read(l, cfg)
 	errs = append(errs, bad...)
-
-	logger, err := newLogger(p.stderr, cfg.LookupEnv)
-	if err != nil {
-		errs = append(errs, err)
-	}
-	cfg.Logger = logger
-	r := reader{values: v, line: l, lookup: cfg.LookupEnv, root: os.DirFS("/"), self: p.self}
-	cfg = r.config(cfg)
-	errs = append(errs, r.errs...)
-	if l.hasScript && cfg.Entrypoint != "" {
-		cfg, err = launch.Resolve(cfg)
-		errs = append(errs, split(err)...)
-	}
 	if errs != nil {
 		return p.usage(cfg, errs)
 	}
-	slog.SetDefault(logger)
+	slog.SetDefault(cfg.Logger)
 	for _, text := range r.warnings {
-		logger.Warn(text)
+		cfg.Logger.Warn(text)
+	}
+	if r.schedule != nil {
+		fmt.Fprintf(p.stderr, "%s: %s\n", p.name, r.schedule)
 	}
 	status, recorded, err := p.launch(ctx, cfg)
 	if invalid, ok := errors.AsType[*launch.ConfigError](err); ok {
@@ -154,6 +144,31 @@ func (p program) run(ctx context.Context, args []string) int {
 		}
 	}
 	return status
+}
+
+// read makes a configuration of a command line. What could be read is returned even
+// if there are errors.
+func (p program) read(l line, cfg launch.Config) (reader, launch.Config, []error) {
+	var errs []error
+	if !l.hasScript && !l.unknown {
+		errs = append(errs, errors.New("the following arguments are required: training_script, training_script_args"))
+	}
+	v, bad := weigh(l, cfg.LookupEnv)
+	errs = append(errs, bad...)
+
+	logger, err := newLogger(p.stderr, cfg.LookupEnv)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	cfg.Logger = logger
+	r := reader{values: v, line: l, lookup: cfg.LookupEnv, root: os.DirFS("/"), self: p.self, ask: p.name != torchrunName}
+	cfg = r.config(cfg)
+	errs = append(errs, r.errs...)
+	if l.hasScript && cfg.Entrypoint != "" {
+		cfg, err = launch.Resolve(cfg)
+		errs = append(errs, split(err)...)
+	}
+	return r, cfg, errs
 }
 
 // recordError writes an error of the launcher itself where whoever started us

@@ -23,6 +23,8 @@ type reader struct {
 	lookup   func(string) (string, bool) // environment
 	root     fs.FS                       // where devices are looked for
 	self     string                      // args[0]: how the program was started
+	ask      bool                        // the scheduler, for what nobody has said
+	schedule *launch.Schedule            // what it said
 	errs     []error
 	warnings []string
 }
@@ -67,6 +69,9 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	cfg.MasterAddr = r.text("master-addr")
 	cfg.MasterPort = r.int("master-port")
 	cfg.LocalAddr = r.text("local-addr")
+	if r.ask {
+		cfg = r.fromScheduler(cfg)
+	}
 	if cfg.RdzvBackend != "static" && !cfg.Standalone {
 		for _, name := range []string{"node-rank", "master-addr", "master-port"} {
 			if r.isGiven(name) {
@@ -253,9 +258,12 @@ func (r *reader) seconds(name string, s float64) time.Duration {
 // maxSeconds is a century: further than any job runs, within time.Duration.
 const maxSeconds = 100 * 365 * 24 * 3600
 
+// envShutdownTimeout stands in for --shutdown-timeout.
+const envShutdownTimeout = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+
 // shutdownTimeout reads --shutdown-timeout or what stands in for it.
 func (r *reader) shutdownTimeout() time.Duration {
-	const env = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
+	const env = envShutdownTimeout
 	n, name := r.int("shutdown-timeout"), "shutdown timeout"
 	if !r.isSet("shutdown-timeout") {
 		text, ok := r.lookup(env)

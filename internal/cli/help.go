@@ -12,16 +12,18 @@ import (
 const overview = `muster runs a distributed PyTorch job's workers and keeps the job alive.
 
 usage: muster run [options] training_script [training_script_args...]
+       muster explain [options] training_script [training_script_args...]
        muster store [--host HOST] [--port PORT] [--allow CIDR,…]
        muster sim [--nodes N] [--seed N] [--faults N] …
        muster completion bash|zsh|fish|tcsh
        muster version
-       muster help [run|store|sim]
+       muster help [run|explain|store|sim]
 
 muster run takes torchrun's command line. Through a link named torchrun the
 program is torchrun:
 
     muster run --nproc-per-node 2 train.py
+    muster explain --nproc-per-node 2 train.py   # shows every setting, runs nothing
     ln -s "$(command -v muster)" ~/bin/torchrun
 `
 
@@ -35,6 +37,9 @@ func (p program) help(ctx context.Context, args []string) int {
 	case "run":
 		p.name = "muster run"
 		return p.printHelp()
+	case "explain":
+		io.WriteString(p.stdout, explainHelp)
+		return exitOK
 	case "store":
 		return StoreCommand(ctx, []string{"--help"}, p.stdout, p.stderr)
 	case "sim":

@@ -1,0 +1,219 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/muster-run/muster/launch"
+)
+
+const explainHelp = `usage: muster explain [options] training_script [training_script_args...]
+
+Takes the command line of muster run, and prints every setting with its value and where
+that comes from: the command line, a variable, the scheduler that started this process
+(Slurm, MPI, LSF, PBS, Kubernetes), or the default. It runs nothing.
+
+Exit status: 0, or 2 if muster run would refuse the command line.
+`
+
+// explain is `muster explain`.
+func (p program) explain(args []string) int {
+	l, errs := parseLine(args)
+	if l.asked("help") {
+		io.WriteString(p.stdout, explainHelp)
+		return exitOK
+	}
+	cfg := launch.Config{Env: p.env, Stdin: p.stdin, Stdout: p.stdout, Stderr: p.stderr}
+	r, cfg, bad := p.read(l, cfg)
+	writeTable(p.stdout, r.settings(&cfg))
+	for _, text := range r.warnings {
+		fmt.Fprintf(p.stdout, "note: %s\n", text)
+	}
+	if errs = append(errs, bad...); errs != nil {
+		for _, err := range errs {
+			p.errorf("%v", err)
+		}
+		return exitUsage
+	}
+	return exitOK
+}
+
+// A setting is one line of explain.
+type setting struct{ name, value, from string }
+
+// settings lists every option as it is in effect, and what follows from them.
+func (r *reader) settings(cfg *launch.Config) []setting {
+	var all []setting
+	for i := range options {
+		o := &options[i]
+		switch o.kind {
+		case kindShell, kindHelp, kindVersion:
+			continue
+		}
+		s := setting{o.name, r.shown(o), r.from(o)}
+		r.effect(&s, cfg)
+		all = append(all, s)
+	}
+	if cfg.Entrypoint != "" {
+		all = append(all, setting{"command", shellWords(append([]string{cfg.Entrypoint}, cfg.Args...)), r.pythonFrom()})
+	}
+	if cfg.OMPNumThreads != "" {
+		all = append(all, setting{"OMP_NUM_THREADS", cfg.OMPNumThreads, "a worker's share of the CPUs"})
+	}
+	return all
+}
+
+// shown is the text of an option's value before anything is made of it.
+func (r *reader) shown(o *option) string {
+	text, ok := r.given[o]
+	if !ok && o.env != "" {
+		text, ok = r.lookup(o.env)
+	}
+	switch {
+	case !ok && o.kind == kindFlag:
+		return "no"
+	case o.kind == kindFlag:
+		return map[bool]string{true: "yes", false: "no"}[r.flag(o.name)]
+	case !ok:
+		return o.def
+	}
+	return text
+}
+
+// from says where an option's value comes from.
+func (r *reader) from(o *option) string {
+	if _, ok := r.given[o]; ok {
+		return "command line"
+	}
+	if o.env != "" {
+		if _, ok := r.lookup(o.env); ok {
+			return o.env
+		}
+	}
+	if t := r.taken(o.name); t != nil {
+		return t.From + " (" + r.schedule.Scheduler + ")"
+	}
+	return "default"
+}
+
+// taken is what the scheduler has said of an option, nil if nothing.
+func (r *reader) taken(name string) *launch.Taken {
+	if r.schedule == nil {
+		return nil
+	}
+	i := slices.IndexFunc(r.schedule.Taken, func(t launch.Taken) bool { return t.Option == name })
+	if i < 0 {
+		return nil
+	}
+	return &r.schedule.Taken[i]
+}
+
+// effect replaces the value by what has become of it.
+func (r *reader) effect(s *setting, cfg *launch.Config) {
+	set := func(value, why string) {
+		if value != "" && value != s.value {
+			if s.value != "" && s.from != "default" {
+				why = s.value + " by " + s.from
+			}
+			s.value, s.from = value, cmp.Or(why, s.from)
+		}
+	}
+	if t := r.taken(s.name); t != nil {
+		s.value = t.Value
+		return
+	}
+	switch s.name {
+	case "nproc-per-node":
+		set(strconv.Itoa(cfg.NprocPerNode), "")
+	case "rdzv-backend":
+		set(cfg.RdzvBackend, r.why(cfg))
+	case "rdzv-endpoint":
+		set(cfg.RdzvEndpoint, r.why(cfg))
+	case "rdzv-id":
+		if !r.isGiven("rdzv-id") && cfg.RunID != launch.DefaultRunID {
+			set("(a new one)", r.why(cfg))
+		}
+	case "rdzv-conf":
+		if is, ok := cfg.RdzvConf["is_host"]; ok && r.schedule != nil && !strings.Contains(s.value, "is_host") {
+			set(strings.TrimPrefix(s.value+",is_host="+is, ","), r.why(cfg))
+		}
+	case "shutdown-timeout":
+		from := "default"
+		if _, ok := r.lookup(envShutdownTimeout); ok {
+			from = envShutdownTimeout
+		}
+		set(strconv.FormatFloat(cfg.ShutdownTimeout.Seconds(), 'f', -1, 64), from)
+	case "log-line-prefix-template":
+		if s.value == "" && cfg.Logs.LinePrefixTemplate != "" {
+			set(cfg.Logs.LinePrefixTemplate, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
+		}
+	case "log-dir":
+		set(cmp.Or(cfg.Logs.Dir, "(a new directory)"), "")
+	}
+}
+
+// why says why the rendezvous is not that of the options.
+func (r *reader) why(cfg *launch.Config) string {
+	switch {
+	case cfg.Standalone:
+		return "--standalone"
+	case r.schedule != nil && cfg.MaxNodes > 1:
+		return r.schedule.Scheduler
+	case cfg.MaxNodes == 1:
+		return "a job of one host"
+	}
+	return "default"
+}
+
+// pythonFrom says where the interpreter was found.
+func (r *reader) pythonFrom() string {
+	if r.flag("no-python") && !r.flag("run-path") {
+		return "--no-python"
+	}
+	for _, name := range []string{"PYTHON_EXEC", "VIRTUAL_ENV", "CONDA_PREFIX"} {
+		if text, _ := r.lookup(name); text != "" {
+			return name
+		}
+	}
+	return "PATH"
+}
+
+// writeTable writes settings in columns.
+func writeTable(w io.Writer, rows []setting) {
+	rows = slices.Insert(rows, 0, setting{"SETTING", "VALUE", "FROM"})
+	var names, values int
+	for i := range rows {
+		rows[i].value = cmp.Or(printable(rows[i].value), "-")
+		names = max(names, utf8.RuneCountInString(rows[i].name))
+		if n := utf8.RuneCountInString(rows[i].value); n <= maxColumn {
+			values = max(values, n)
+		}
+	}
+	var b strings.Builder
+	for _, row := range rows {
+		fmt.Fprintf(&b, "%-*s  %-*s  %s\n", names, row.name, values, row.value, printable(row.from))
+	}
+	io.WriteString(w, b.String())
+}
+
+// maxColumn is how long a value may be to make the others' column as wide.
+const maxColumn = 40
+
+// shellWords joins words so that a shell would take them apart again.
+func shellWords(words []string) string {
+	quoted := make([]string, len(words))
+	for i, word := range words {
+		plain := word != "" && !strings.ContainsFunc(word, func(r rune) bool {
+			return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./=:,+@%", r))
+		})
+		if quoted[i] = word; !plain {
+			quoted[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		}
+	}
+	return strings.Join(quoted, " ")
+}

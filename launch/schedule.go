@@ -1,0 +1,110 @@
+package launch
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/scheduler"
+)
+
+// A Schedule is what FromScheduler has taken from a scheduler's variables.
+type Schedule struct {
+	Scheduler string // "Slurm"
+	Taken     []Taken
+}
+
+// A Taken is one setting that a scheduler has made.
+type Taken struct {
+	Option string // the command line's option for it, "nnodes"
+	Value  string
+	From   string // variables, or a few words
+}
+
+// String says in one line what was taken from where.
+func (s *Schedule) String() string {
+	var parts []string
+	for _, t := range s.Taken {
+		parts = append(parts, fmt.Sprintf("%s=%s (%s)", t.Option, t.Value, t.From))
+	}
+	return s.Scheduler + " says " + strings.Join(parts, ", ")
+}
+
+// take notes a setting.
+func (s *Schedule) take(option, value, from string) {
+	s.Taken = append(s.Taken, Taken{option, value, from})
+}
+
+// FromScheduler fills in what the scheduler that started this process says of the
+// job, where cfg says nothing of it: number of hosts, rendezvous, run ID, workers.
+// It reads the environment of cfg. The Schedule is nil, and cfg as it was, outside
+// of schedulers, in a worker of a job, and if cfg has any of MinNodes, MaxNodes,
+// RdzvBackend, RdzvEndpoint, NodeRank, MasterAddr, MasterPort and Standalone. RunID,
+// NprocPerNode and what RdzvConf says of is_host are kept where they are set.
+//
+// The error says what is missing, or contradicts itself, or that the scheduler has
+// started several processes on one host.
+func FromScheduler(cfg Config) (Config, *Schedule, error) {
+	if cfg.MinNodes != 0 || cfg.MaxNodes != 0 || cfg.RdzvBackend != "" || cfg.RdzvEndpoint != "" ||
+		cfg.NodeRank != 0 || cfg.MasterAddr != "" || cfg.MasterPort != 0 || cfg.Standalone {
+		return cfg, nil, nil
+	}
+	job, err := scheduler.Detect(scheduler.Input{Lookup: cfg.LookupEnv, ReadFile: readHostFile, Hostname: os.Hostname})
+	if job == nil || err != nil {
+		return cfg, nil, err
+	}
+	return cfg.schedule(job)
+}
+
+// maxHostFile bounds a file that a scheduler's variable names, bytes.
+const maxHostFile = 4 << 20
+
+// readHostFile reads a file that a scheduler's variable names.
+func readHostFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no regular file", path)
+	case info.Size() > maxHostFile:
+		return nil, fmt.Errorf("%s has %d bytes; a list of hosts has at most %d", path, info.Size(), maxHostFile)
+	}
+	return procfs.ReadFile(path)
+}
+
+// schedule takes from the job what cfg does not say.
+func (cfg Config) schedule(job *scheduler.Job) (Config, *Schedule, error) {
+	s := &Schedule{Scheduler: job.Scheduler}
+	nodes := job.Nodes.Value
+	cfg.MinNodes, cfg.MaxNodes = nodes, nodes
+	s.take("nnodes", strconv.Itoa(nodes), job.Nodes.From)
+	if cfg.RunID == "" {
+		cfg.RunID = job.RunID.Value
+		s.take("rdzv-id", cfg.RunID, job.RunID.From)
+	}
+	if nodes > 1 {
+		cfg.NodeRank = job.NodeRank.Value
+		s.take("node-rank", strconv.Itoa(cfg.NodeRank), job.NodeRank.From)
+		cfg.RdzvBackend = "c10d"
+		cfg.RdzvEndpoint = joinHostPort(job.Host.Value, job.Port.Value)
+		s.take("rdzv-endpoint", cfg.RdzvEndpoint, job.Host.From+", port from "+job.Port.From)
+		if _, said := cfg.RdzvConf["is_host"]; !said {
+			// Rather than to find out by resolving names.
+			cfg.RdzvConf = maps.Clone(cfg.RdzvConf)
+			if cfg.RdzvConf == nil {
+				cfg.RdzvConf = map[string]string{}
+			}
+			cfg.RdzvConf["is_host"] = strconv.FormatBool(cfg.NodeRank == 0)
+		}
+	}
+	if cfg.NprocPerNode == 0 && job.GPUs.Value > 0 {
+		cfg.NprocPerNode = job.GPUs.Value
+		s.take("nproc-per-node", strconv.Itoa(cfg.NprocPerNode), job.GPUs.From)
+	}
+	return cfg, s, nil
+}
