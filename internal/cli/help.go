@@ -14,10 +14,11 @@ const overview = `muster runs a distributed PyTorch job's workers and keeps the 
 usage: muster run [options] training_script [training_script_args...]
        muster explain [options] training_script [training_script_args...]
        muster store [--host HOST] [--port PORT] [--allow CIDR,…]
+       muster watchdog --file PATH [--run-id ID] [--kill-self] [--events] …
        muster sim [--nodes N] [--seed N] [--faults N] …
        muster completion bash|zsh|fish|tcsh
        muster version
-       muster help [run|explain|store|sim]
+       muster help [run|explain|store|watchdog|sim]
 
 muster run takes torchrun's command line. Through a link named torchrun the
 program is torchrun:
@@ -42,6 +43,8 @@ func (p program) help(ctx context.Context, args []string) int {
 		return exitOK
 	case "store":
 		return StoreCommand(ctx, []string{"--help"}, p.stdout, p.stderr)
+	case "watchdog":
+		return WatchdogCommand(ctx, []string{"--help"}, p.stdout, p.stderr)
 	case "sim":
 		return SimCommand([]string{"--help"}, p.stdout, p.stderr, nil)
 	case "version", "completion", "help":

@@ -1,0 +1,173 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/muster-run/muster/internal/pyjson"
+	"github.com/muster-run/muster/timer"
+)
+
+const watchdogUsage = `usage: muster watchdog --file PATH [--run-id ID] [--max-interval SECONDS]
+                       [--kill-self] [--events]
+
+Serves worker timers over a FIFO until it is interrupted, and removes the FIFO
+then. It prints "listening on PATH" once clients can write. PyTorch's own client
+works with it:
+
+    from torch.distributed.elastic import timer
+    timer.configure(timer.FileTimerClient(PATH))
+    with timer.expires(after=60):
+        ...
+
+A process whose timer expires gets the timer's signal, at that time. Anybody who
+may write to the FIFO can have any process of this user killed.
+
+  --file PATH             where to make the FIFO; default: what
+                          TORCHELASTIC_TIMER_FILE says. A FIFO that nobody reads,
+                          or an empty file, is replaced
+  --run-id ID             appears in log lines and events
+  --max-interval SECONDS  how late a step of the wall clock may be noticed where
+                          the kernel does not report it (default 10). Deadlines do
+                          not depend on it
+  --kill-self             end with the signal that a process was killed with, once
+                          it was, as PyTorch's server does
+  --events                print events to stderr, one JSON object a line
+`
+
+// envTimerFile is where PyTorch's workers look for the FIFO's path.
+const envTimerFile = "TORCHELASTIC_TIMER_FILE"
+
+// WatchdogCommand is `muster watchdog`. It serves until ctx is done.
+func WatchdogCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	fail := func(status int, format string, a ...any) int {
+		fmt.Fprintf(stderr, "muster watchdog: error: "+format+"\n", a...)
+		return status
+	}
+	flags := flag.NewFlagSet("muster watchdog", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the error is reported below
+	path := flags.String("file", os.Getenv(envTimerFile), "")
+	runID := flags.String("run-id", "", "")
+	interval := flags.String("max-interval", "10", "")
+	killSelf := flags.Bool("kill-self", false, "")
+	events := flags.Bool("events", false, "")
+	err := flags.Parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		io.WriteString(stdout, watchdogUsage)
+		return exitOK
+	}
+	errs := []error{err}
+	seconds, err := strconv.ParseFloat(*interval, 64)
+	if err != nil || !(seconds > 0) || seconds > math.MaxInt64/1e9 {
+		errs = append(errs, fmt.Errorf("--max-interval %s: want seconds, more than 0", quote(*interval)))
+	}
+	if *path == "" {
+		errs = append(errs, errors.New("--file is required: the path of the FIFO"))
+	}
+	if flags.NArg() > 0 {
+		errs = append(errs, fmt.Errorf("unexpected argument %s", quote(flags.Arg(0))))
+	}
+	if err := errors.Join(errs...); err != nil {
+		io.WriteString(stderr, watchdogUsage)
+		return fail(exitUsage, "%v", err)
+	}
+	out := &sharedWriter{w: stderr}
+	logger, err := newLogger(out, os.LookupEnv)
+	if err != nil {
+		return fail(exitUsage, "%v", err)
+	}
+
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	w := watchdog{runID: *runID}
+	if *events {
+		w.out = out
+	}
+	if *killSelf {
+		w.stop = stop
+	}
+	self := os.Getpid()
+	server, err := timer.ListenFIFO(*path, timer.Config{
+		RunID:       *runID,
+		MaxInterval: time.Duration(seconds * float64(time.Second)),
+		Owns:        func(pid int) bool { return pid != self },
+		OnEvent:     w.event,
+		Logger:      logger,
+	})
+	if err != nil {
+		return fail(exitError, "%v", err)
+	}
+	fmt.Fprintf(stdout, "listening on %s\n", *path)
+	if err := server.Serve(ctx); err != nil {
+		return fail(exitError, "%v", err)
+	}
+	if w.signal != 0 {
+		return endBy(w.signal)
+	}
+	return exitOK
+}
+
+// A watchdog deals with the events of a server, which come one at a time.
+type watchdog struct {
+	runID  string
+	out    io.Writer          // nil: nobody wants them
+	stop   context.CancelFunc // called once a process was killed; may be nil
+	signal syscall.Signal     // what it was killed with, when stop was called
+}
+
+// event writes a line with the keys of TorchElastic's metadata.
+// Source: _log_watchdog_event in local_elastic_agent.py.
+func (w *watchdog) event(name string, r *timer.Request) {
+	if w.out != nil {
+		at := float64(time.Now().UnixMicro()) / 1e6
+		line := pyjson.Dict(
+			pyjson.Member{Key: "timestamp", Value: pyjson.Float(at)},
+			pyjson.Member{Key: "run_id", Value: pyjson.Str(w.runID)},
+			pyjson.Member{Key: "watchdog_event", Value: pyjson.Str(name)},
+		)
+		if r != nil {
+			line.Set("worker_pid", pyjson.Str(strconv.Itoa(r.PID)))
+			line.Set("scope_id", pyjson.Str(r.ScopeID))
+			line.Set("expiration_time", pyjson.Str(pyjson.Float(r.ExpirationTime).String()))
+			line.Set("signal", pyjson.Str(strconv.Itoa(int(r.Signal))))
+		}
+		_, _ = w.out.Write(append(line.Append(nil), '\n'))
+	}
+	if name == timer.EventKill && w.stop != nil && w.signal == 0 {
+		w.signal = r.Signal
+		w.stop()
+	}
+}
+
+// endBy ends this process by a signal. If the signal does not do that, the status
+// is what a shell makes of one.
+func endBy(sig syscall.Signal) int {
+	signal.Reset(sig)
+	_ = syscall.Kill(os.Getpid(), sig)
+	if sig != syscall.SIGCHLD && sig != syscall.SIGURG && sig != syscall.SIGWINCH && sig != syscall.SIGCONT {
+		time.Sleep(time.Second) // it is on its way
+	}
+	return 128 + int(sig)
+}
+
+// A sharedWriter takes one write at a time.
+type sharedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (s *sharedWriter) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.w.Write(p)
+}
