@@ -1,0 +1,295 @@
+package autopsy
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// DefaultTimeout bounds Take where Config names no timeout.
+const DefaultTimeout = 5 * time.Second
+
+// Environment variables of a worker that say how to ask it. They must have been
+// set when the worker was started.
+const (
+	// EnvDumpSignal names a signal for which the worker has registered
+	// faulthandler, for example SIGUSR1. It is sent only if the worker catches it.
+	EnvDumpSignal = "MUSTER_DUMP_SIGNAL"
+	// EnvWorkerServer is the Unix socket of torch's worker server.
+	// Source: torch/distributed/elastic/control_plane.py.
+	EnvWorkerServer = "TORCH_WORKER_SERVER_SOCKET"
+	// EnvFlightPipe is the beginning of the path of the pipe that makes NCCL's
+	// flight recorder write its file; the rank and ".pipe" follow.
+	// Source: DumpPipe in ProcessGroupNCCL.hpp.
+	EnvFlightPipe = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+)
+
+// envFlightFile is the beginning of the path of the flight recorder's file; the
+// rank follows. The first variable that is set counts.
+// Source: FlightRecorder's DebugInfoWriter.
+var envFlightFile = [...]string{"TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"}
+
+// A Target is a worker to look at.
+type Target struct {
+	Rank, LocalRank, PID int
+	// Stderr is the file that holds the worker's stderr, "" if there is none.
+	Stderr string
+	// Tail returns the last bytes of stderr. It is used instead of Stderr where
+	// both are given, and called from goroutines of Take's. May be nil.
+	Tail func() []byte
+	// Env is the environment that the worker was started with, NAME=value each.
+	// Nil means to read it from /proc.
+	Env []string
+}
+
+// Config says how to take the evidence. The zero Config is usable.
+type Config struct {
+	// Timeout bounds Take for all workers together. Default DefaultTimeout.
+	Timeout time.Duration
+	// PySpy is the py-spy program to use. "" means to look for it beside the
+	// worker's interpreter, in its virtual environment and its PATH, then in our
+	// own PATH. What belongs to another user is not run, unless root owns it.
+	PySpy string
+	// Logger gets what was noticed. Nil means slog.Default().
+	Logger *slog.Logger
+}
+
+// States of a worker that are telling by themselves.
+const (
+	stateGone    = "gone"
+	stateZombie  = "zombie"
+	stateStopped = "stopped"
+	stateTraced  = "traced"
+	stateDisk    = "uninterruptible sleep"
+)
+
+// A Frame is one call of a Python stack.
+type Frame struct {
+	Function string `json:"function"`
+	File     string `json:"file"`
+	Line     int    `json:"line"`
+}
+
+// A Thread is a thread that runs Python.
+type Thread struct {
+	// Name is what Python calls the thread, ID its number as the source shows it,
+	// TID the kernel's number for it, 0 if the source does not say.
+	Name string `json:"name,omitempty"`
+	ID   string `json:"id,omitempty"`
+	TID  int    `json:"tid,omitempty"`
+	// Main says whether it is the interpreter's main thread.
+	Main bool `json:"main,omitempty"`
+	// Active says whether it was on a CPU, GIL whether it held the interpreter's
+	// lock. Only py-spy tells.
+	Active bool `json:"active,omitempty"`
+	GIL    bool `json:"gil,omitempty"`
+	// Frames begin with the innermost call.
+	Frames []Frame `json:"frames"`
+}
+
+// Python is what was learnt about a process' Python stacks.
+type Python struct {
+	// Source is where Threads come from: "py-spy", "py-spy --nonblocking",
+	// "worker server" or "faulthandler"; "" if no source had them.
+	Source  string   `json:"source,omitempty"`
+	Threads []Thread `json:"threads,omitempty"`
+	// Problems say why a source did not answer, and what to do.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// A Process is a process that a worker started.
+type Process struct {
+	PID     int    `json:"pid"`
+	Command string `json:"command"`
+	State   string `json:"state"`
+	Python  Python `json:"python"`
+}
+
+// A Worker is the evidence of one worker.
+type Worker struct {
+	Rank      int `json:"rank"`
+	LocalRank int `json:"local_rank"`
+	PID       int `json:"pid"`
+	// State is the process' state in words: running, sleeping, stopped, traced,
+	// uninterruptible sleep, zombie, gone.
+	State   string `json:"state"`
+	Command string `json:"command,omitempty"`
+	Python  Python `json:"python"`
+	// Children are its descendants, those that run Python with their stacks.
+	Children []Process `json:"children,omitempty"`
+	Native   Native    `json:"native"`
+	Sockets  Sockets   `json:"sockets"`
+	// Stderr is the end of what it wrote to stderr.
+	Stderr string   `json:"stderr,omitempty"`
+	Flight []Flight `json:"flight_recorder,omitempty"`
+	// Problems say what else could not be had.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// A Report is what Take found. It may be read concurrently, not changed.
+type Report struct {
+	Reason string    `json:"reason"`
+	Host   string    `json:"host"`
+	Time   time.Time `json:"time"`
+	// Seconds is how long taking it took.
+	Seconds float64  `json:"seconds"`
+	Workers []Worker `json:"workers"`
+}
+
+// Take looks at the targets, all at the same time, and returns when it has all it
+// can have, at the latest when cfg.Timeout has passed or ctx is done. The reason
+// becomes the report's title. Workers are in the order of the targets.
+func Take(ctx context.Context, reason string, targets []Target, cfg Config) *Report {
+	if cfg.Timeout <= 0 {
+		cfg.Timeout = DefaultTimeout
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	defer cancel()
+	r := &Report{Reason: reason, Time: began, Workers: make([]Worker, len(targets))}
+	r.Host, _ = os.Hostname()
+	t := &taking{cfg: cfg, began: began, slots: make(chan struct{}, helpers), networks: newNetworks()}
+	var all sync.WaitGroup
+	for i, target := range targets {
+		all.Go(func() { t.worker(ctx, target, &r.Workers[i]) })
+	}
+	all.Wait()
+	r.Seconds = time.Since(began).Seconds()
+	cfg.Logger.Debug("took evidence of workers", "reason", reason, "workers", len(targets), "seconds", r.Seconds)
+	return r
+}
+
+// helpers is how many helper programs run at a time.
+const helpers = 16
+
+// A taking is one call of Take.
+type taking struct {
+	cfg      Config
+	began    time.Time
+	slots    chan struct{} // holds a value for each helper program that runs
+	networks *networks
+}
+
+// within runs f, which the kernel may hold up for as long as it likes, and waits
+// for it until ctx is done. f must not touch what its caller has.
+func within[T any](ctx context.Context, f func() T) (result T, ok bool) {
+	done := make(chan T, 1)
+	go func() { done <- f() }()
+	select {
+	case result = <-done:
+		return result, true
+	case <-ctx.Done():
+		return result, false
+	}
+}
+
+// worker collects one worker's evidence. Its parts run at the same time, and
+// each of them ends with ctx.
+func (t *taking) worker(ctx context.Context, target Target, w *Worker) {
+	*w = Worker{Rank: target.Rank, LocalRank: target.LocalRank, PID: target.PID}
+	s := t.subject(ctx, target)
+	w.State, w.Command = s.state, s.command
+	w.Problems = s.problems
+	var parts sync.WaitGroup
+	defer parts.Wait()
+	stderr := s.lastWords(ctx)
+	parts.Go(func() { w.Stderr = stderr() })
+	if s.state == stateGone || s.state == stateZombie {
+		return
+	}
+	stacks := make(chan struct{})
+	parts.Go(func() {
+		defer close(stacks)
+		var both sync.WaitGroup
+		both.Go(func() { w.Python = t.python(ctx, s) })
+		both.Go(func() { w.Children = t.children(ctx, s) })
+		both.Wait()
+	})
+	parts.Go(func() { w.Native = native(ctx, target.PID, stacks) })
+	parts.Go(func() { w.Sockets = t.sockets(ctx, target.PID) })
+	parts.Go(func() { w.Flight = t.flight(ctx, s) })
+}
+
+// A subject is a process under examination.
+type subject struct {
+	Target
+	state, command string
+	exe            string // its program's file
+	program        string // and what it was called as
+	cwd            string
+	python         bool   // its program is a Python interpreter
+	uid            int    // whose it is, -1 if unknown
+	start          uint64 // with the pid, names the process for good
+	env            []string
+	problems       []string
+}
+
+// getenv returns a variable of the process' environment.
+func (s *subject) getenv(name string) string {
+	for _, entry := range s.env {
+		if value, ok := strings.CutPrefix(entry, name+"="); ok {
+			return value
+		}
+	}
+	return ""
+}
+
+// An identity is what subject reads of a process.
+type identity struct {
+	state, exe, cwd string
+	uid             int
+	start           uint64
+}
+
+func (t *taking) subject(ctx context.Context, target Target) *subject {
+	s := &subject{Target: target, state: "unknown", uid: -1, env: target.Env}
+	id, ok := within(ctx, func() identity { return identify(target.PID) })
+	if !ok {
+		s.problems = append(s.problems, "/proc did not answer in time")
+		return s
+	}
+	s.state, s.exe, s.cwd, s.uid, s.start = id.state, id.exe, id.cwd, id.uid, id.start
+	if s.state == stateGone || s.state == stateZombie {
+		return s
+	}
+	// These are in the process' memory, which may be locked.
+	short, cancel := context.WithTimeout(ctx, t.cfg.Timeout/5)
+	defer cancel()
+	type memory struct {
+		argv   []string
+		env    []string
+		python bool
+		err    error
+	}
+	wantEnv := target.Env == nil
+	m, ok := within(short, func() (m memory) {
+		m.argv = commandLine(target.PID)
+		if wantEnv {
+			m.env, m.err = environment(target.PID)
+		}
+		m.python = isInterpreter(id.exe) || hasLibpython(target.PID)
+		return m
+	})
+	switch {
+	case !ok:
+		s.problems = append(s.problems, "command line and environment did not come in time: the process' memory is locked in the kernel")
+		s.python = isInterpreter(id.exe)
+		return s
+	case m.err != nil:
+		s.problems = append(s.problems, "environment: "+m.err.Error())
+	}
+	s.command, s.python = cut(strings.Join(m.argv, " "), maxText), m.python
+	if len(m.argv) > 0 {
+		s.program = m.argv[0]
+	}
+	if wantEnv {
+		s.env = m.env
+	}
+	return s
+}

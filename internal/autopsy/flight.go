@@ -1,0 +1,165 @@
+package autopsy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// maxFlight bounds what is kept of one flight recorder's file.
+const maxFlight = 16 << 20
+
+// A Flight is what torch's flight recorder said about its collectives.
+type Flight struct {
+	// Source is "worker server" or "pipe".
+	Source string `json:"source"`
+	// File is the file's name beside the report, "" before WriteDir or if there is
+	// none. Worker is the file that the worker wrote itself.
+	File   string `json:"file,omitempty"`
+	Worker string `json:"worker_file,omitempty"`
+	Bytes  int    `json:"bytes"`
+	// Problem says why there is nothing.
+	Problem string `json:"problem,omitempty"`
+
+	data []byte
+}
+
+// flight asks the worker's flight recorders: over the worker server, and by the
+// pipe that NCCL's listens to.
+func (t *taking) flight(ctx context.Context, s *subject) []Flight {
+	var server, pipe *Flight
+	var both sync.WaitGroup
+	if socket := s.socket(); socket != "" {
+		both.Go(func() {
+			server = &Flight{Source: "worker server"}
+			ctx, cancel := context.WithTimeout(ctx, t.cfg.Timeout*6/10)
+			defer cancel()
+			text, err := post(ctx, socket, "fr_trace_json")
+			server.keep(text, err)
+		})
+	}
+	if stem := s.getenv(EnvFlightPipe); stem != "" {
+		both.Go(func() {
+			pipe = &Flight{Source: "pipe"}
+			ctx, cancel := context.WithTimeout(ctx, t.cfg.Timeout*6/10)
+			defer cancel()
+			pipe.Worker = s.flightFile()
+			type result struct {
+				data []byte
+				err  error
+			}
+			r, ok := within(ctx, func() (r result) {
+				r.data, r.err = trigger(ctx, resolve(s, s.flightPipe(stem)), resolve(s, pipe.Worker))
+				return r
+			})
+			if !ok {
+				r.err = errors.New("no answer in time")
+			}
+			pipe.keep(r.data, r.err)
+		})
+	}
+	both.Wait()
+	var all []Flight
+	for _, f := range []*Flight{server, pipe} {
+		if f != nil {
+			all = append(all, *f)
+		}
+	}
+	return all
+}
+
+func (f *Flight) keep(data []byte, err error) {
+	f.data, f.Bytes = data, len(data)
+	if err != nil {
+		f.Problem = err.Error()
+	}
+}
+
+// flightPipe is the path of the pipe that NCCL's flight recorder listens to.
+func (s *subject) flightPipe(stem string) string {
+	return stem + strconv.Itoa(s.Rank) + ".pipe"
+}
+
+// flightFile is where it then writes to.
+func (s *subject) flightFile() string {
+	for _, name := range envFlightFile {
+		if stem := s.getenv(name); stem != "" {
+			return stem + strconv.Itoa(s.Rank)
+		}
+	}
+	cache := s.getenv("XDG_CACHE_HOME")
+	if cache == "" {
+		cache = filepath.Join(s.getenv("HOME"), ".cache")
+	}
+	return filepath.Join(cache, "torch", "comm_lib_trace_rank_"+strconv.Itoa(s.Rank))
+}
+
+// trigger writes to the pipe and waits for the file to be written.
+func trigger(ctx context.Context, pipe, file string) ([]byte, error) {
+	before, _ := os.Stat(file)
+	fd, err := syscall.Open(pipe, syscall.O_WRONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0)
+	switch {
+	case errors.Is(err, syscall.ENXIO):
+		return nil, fmt.Errorf("%s: the worker does not listen to it", pipe)
+	case errors.Is(err, syscall.ENOENT):
+		return nil, fmt.Errorf("%s does not exist; it is made by the NCCL backend, with TORCH_FR_BUFFER_SIZE above 0", pipe)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", pipe, err)
+	}
+	defer syscall.Close(fd)
+	var stat syscall.Stat_t
+	if err := syscall.Fstat(fd, &stat); err != nil || stat.Mode&syscall.S_IFMT != syscall.S_IFIFO {
+		return nil, fmt.Errorf("%s is not a named pipe", pipe)
+	}
+	if _, err := syscall.Write(fd, []byte("1\n")); err != nil && !errors.Is(err, syscall.EAGAIN) {
+		return nil, fmt.Errorf("%s: %w", pipe, err)
+	}
+	return awaitFile(ctx, file, before)
+}
+
+// awaitFile waits until a file differs from what it was, and then stays as it is.
+func awaitFile(ctx context.Context, path string, before os.FileInfo) ([]byte, error) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	last, since := before, time.Now()
+	for {
+		info, err := os.Stat(path)
+		if err == nil && info.Mode().IsRegular() {
+			if !same(info, last) {
+				last, since = info, time.Now()
+			}
+			if !same(info, before) && info.Size() > 0 && time.Since(since) >= settled {
+				return readBounded(path)
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("%s did not change after the pipe was written to", path)
+		}
+	}
+}
+
+func same(a, b os.FileInfo) bool {
+	return a != nil && b != nil && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && os.SameFile(a, b)
+}
+
+func readBounded(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, maxFlight))
+	if info, statErr := f.Stat(); err == nil && statErr == nil && info.Size() > maxFlight {
+		err = fmt.Errorf("its first %d bytes of %d; the rest is in %s", maxFlight, info.Size(), path)
+	}
+	return data, err
+}

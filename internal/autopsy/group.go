@@ -1,0 +1,447 @@
+package autopsy
+
+import (
+	"cmp"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A Group is the ranks that are in the same place.
+type Group struct {
+	// Name says where, for people: "all_reduce (distributed_c10d.py:4181)".
+	Name  string `json:"name"`
+	Ranks []int  `json:"ranks"`
+	// Odd says that these ranks differ from most.
+	Odd bool `json:"odd,omitempty"`
+	// State is the process' state where that is telling: stopped, zombie, gone, …
+	State string `json:"state,omitempty"`
+	// Collective says that they wait in a function of torch.distributed.
+	Collective bool `json:"collective,omitempty"`
+	// At is the most telling frame, From the innermost call in code that belongs
+	// neither to Python nor to an installed package, if there is one. Their line
+	// numbers are the first rank's; Lines has all that occur At.
+	At    Frame `json:"at"`
+	From  Frame `json:"from"`
+	Lines []int `json:"lines,omitempty"`
+	// Thread is the telling thread's name where it is not the main thread, and
+	// Frames its stack, of the first rank.
+	Thread string  `json:"thread,omitempty"`
+	Frames []Frame `json:"frames,omitempty"`
+}
+
+// Groups puts the workers together that are in the same place, going by the
+// functions of the most telling thread. Groups that differ from most come first.
+func (r *Report) Groups() []Group {
+	index := map[string]int{}
+	var groups []Group
+	for i := range r.Workers {
+		w := &r.Workers[i]
+		v := view(w)
+		at, ok := index[v.key]
+		if !ok {
+			at = len(groups)
+			index[v.key] = at
+			groups = append(groups, v.group)
+		}
+		g := &groups[at]
+		g.Ranks = append(g.Ranks, w.Rank)
+		if line := v.group.At.Line; line > 0 && !slices.Contains(g.Lines, line) {
+			g.Lines = append(g.Lines, line)
+		}
+	}
+	markOdd(groups)
+	for i := range groups {
+		slices.Sort(groups[i].Ranks)
+		slices.Sort(groups[i].Lines)
+		for j := range groups {
+			if i != j && groups[i].Name == groups[j].Name {
+				groups[i].Name += from(groups[i].From)
+				break
+			}
+		}
+	}
+	slices.SortStableFunc(groups, func(a, b Group) int {
+		if a.Odd != b.Odd {
+			if a.Odd {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(cmp.Compare(len(a.Ranks), len(b.Ranks)), slices.Compare(a.Ranks, b.Ranks))
+	})
+	return groups
+}
+
+// markOdd marks the groups that differ: the smaller ones and, among groups of
+// equal size, those for which others wait in a collective. A process that cannot
+// go on is always odd among others that could.
+func markOdd(groups []Group) {
+	largest, waiting, able := 0, false, false
+	for _, g := range groups {
+		able = able || g.State == ""
+	}
+	for _, g := range groups {
+		if g.State == "" || !able {
+			largest = max(largest, len(g.Ranks))
+		}
+	}
+	for _, g := range groups {
+		waiting = waiting || len(g.Ranks) == largest && g.Collective
+	}
+	for i := range groups {
+		g := &groups[i]
+		switch {
+		case len(groups) == 1:
+		case g.State != "" && able:
+			g.Odd = true
+		case len(g.Ranks) < largest:
+			g.Odd = true
+		case waiting && !g.Collective:
+			g.Odd = true
+		}
+	}
+}
+
+// Summary is the groups in one line, the largest first: "7 ranks in all_reduce
+// (distributed_c10d.py:4181), rank 3 in DataLoader.__next__ (dataloader.py:725)".
+func (r *Report) Summary() string {
+	groups := r.Groups()
+	slices.SortStableFunc(groups, func(a, b Group) int {
+		if a.Odd != b.Odd {
+			if b.Odd {
+				return -1
+			}
+			return 1
+		}
+		return len(b.Ranks) - len(a.Ranks)
+	})
+	const most = 8
+	var parts []string
+	for i, g := range groups {
+		if i == most {
+			parts = append(parts, fmt.Sprintf("%d more groups", len(groups)-most))
+			break
+		}
+		parts = append(parts, who(g)+" "+g.Name)
+	}
+	if len(parts) == 0 {
+		return "no workers"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// who names a group's ranks: one or two by number, odd ones too.
+func who(g Group) string {
+	switch n := len(g.Ranks); {
+	case n == 1:
+		return "rank " + strconv.Itoa(g.Ranks[0])
+	case g.Odd && n <= 8:
+		return "ranks " + ranges(g.Ranks)
+	default:
+		return strconv.Itoa(n) + " ranks"
+	}
+}
+
+// ranges writes sorted numbers as "0-2, 5".
+func ranges(list []int) string {
+	var b strings.Builder
+	for i := 0; i < len(list); {
+		j := i
+		for j+1 < len(list) && list[j+1] == list[j]+1 {
+			j++
+		}
+		if i > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(strconv.Itoa(list[i]))
+		if j > i {
+			b.WriteString("-" + strconv.Itoa(list[j]))
+		}
+		i = j + 1
+	}
+	return b.String()
+}
+
+// A viewed worker is its group, before others join it, and what others must have
+// the same to do so.
+type viewed struct {
+	key   string
+	group Group
+}
+
+// view finds the most telling place of a worker.
+func view(w *Worker) viewed {
+	g := Group{}
+	switch w.State {
+	case stateGone, stateZombie, stateStopped, stateTraced, stateDisk:
+		g.State = w.State
+	}
+	python, inside := pythonOf(w)
+	main, telling := tellingThread(python.Threads)
+	if telling == nil {
+		g.Name = nativePlace(w)
+		return viewed{"native " + g.Name, finish(g)}
+	}
+	place := tellingFrame(telling.Frames)
+	g.At, g.Collective, g.Frames = place.frame, place.collective, telling.Frames
+	g.From = userFrame(telling.Frames)
+	g.Name = "in " + place.name + where(place.frame)
+	if !telling.Main {
+		g.Thread = or(telling.Name, telling.ID)
+		g.Name += " in thread " + g.Thread
+	}
+	if inside != "" {
+		g.Name += " " + inside
+	}
+	var key strings.Builder
+	key.WriteString(g.State + "|" + place.name + "|" + inside)
+	stack(&key, telling.Frames)
+	if main != nil && main != telling {
+		stack(&key, main.Frames)
+	}
+	if g.Collective {
+		// The same collective called in another line is another collective.
+		fmt.Fprintf(&key, "|%d", g.From.Line)
+	}
+	return viewed{key.String(), finish(g)}
+}
+
+// finish puts the state into the name.
+func finish(g Group) Group {
+	switch {
+	case g.State == "":
+	case g.Name == "":
+		g.Name = g.State
+	default:
+		g.Name = g.State + " " + g.Name
+	}
+	return g
+}
+
+// stack adds a stack's functions to a key. Sources differ in how much they say of
+// a function's name; its last part they agree on.
+func stack(key *strings.Builder, frames []Frame) {
+	for _, f := range frames {
+		key.WriteString("|" + base(f.Function) + " " + f.File)
+	}
+}
+
+// base is a function's own name, without its class or the function it is in.
+func base(function string) string {
+	return function[strings.LastIndexByte(function, '.')+1:]
+}
+
+// pythonOf returns a worker's stacks or, where the worker is a script that runs
+// Python, those of its first Python child.
+func pythonOf(w *Worker) (p Python, inside string) {
+	if len(w.Python.Threads) > 0 {
+		return w.Python, ""
+	}
+	for _, c := range w.Children {
+		if len(c.Python.Threads) > 0 {
+			return c.Python, "in a child process"
+		}
+	}
+	return Python{}, ""
+}
+
+// nativePlace says where a process without Python stacks is.
+func nativePlace(w *Worker) string {
+	for _, t := range w.Native.Threads {
+		if t.TID == w.PID {
+			if t.Syscall != "" {
+				call, _, _ := strings.Cut(t.Syscall, " fd ")
+				return "in the system call " + call + ", no Python stacks"
+			}
+			if t.WaitChannel != "" {
+				return "in the kernel's " + t.WaitChannel + ", no Python stacks"
+			}
+			if t.State != "" && t.State != w.State {
+				return t.State + ", no Python stacks"
+			}
+		}
+	}
+	switch w.State {
+	case stateGone, stateZombie:
+		return ""
+	case stateStopped, stateTraced, stateDisk:
+		return "with no Python stacks"
+	}
+	return or(w.State, "unknown") + ", no Python stacks"
+}
+
+// tellingThread picks the thread that says why a process does not go on: the main
+// thread, unless that waits for another one that is in a collective.
+func tellingThread(threads []Thread) (main, telling *Thread) {
+	for i := range threads {
+		if t := &threads[i]; len(t.Frames) > 0 && (t.Main || main == nil) {
+			if main == nil || t.Main {
+				main = t
+			}
+		}
+	}
+	if main == nil || !waitsForThread(main.Frames) {
+		return main, main
+	}
+	for i := range threads {
+		if t := &threads[i]; t != main && tellingFrame(t.Frames).collective {
+			return main, t
+		}
+	}
+	return main, main
+}
+
+// waitsForThread says whether a stack waits for what another thread does.
+func waitsForThread(frames []Frame) bool {
+	if len(frames) == 0 {
+		return false
+	}
+	file, function := module(frames[0].File), base(frames[0].Function)
+	switch file {
+	case "threading.py", "queue.py", "selectors.py", "concurrent/futures/_base.py", "asyncio/base_events.py":
+		return true
+	case "torch/autograd/graph.py":
+		return function == "_engine_run_backward"
+	}
+	return false
+}
+
+// A place is what a stack is doing, in a word.
+type place struct {
+	name       string
+	frame      Frame
+	collective bool
+}
+
+// tellingFrame finds the frame that says most: the innermost known one, or the
+// innermost that is not of Python's own library.
+func tellingFrame(frames []Frame) place {
+	if len(frames) == 0 {
+		return place{}
+	}
+	own := -1
+	for i, f := range frames {
+		if own < 0 && !isStandard(f.File) {
+			own = i
+		}
+		name, collective := known(f)
+		if name == "" {
+			continue
+		}
+		// Code of the user's that a library calls says more than the library.
+		for _, inner := range frames[:i] {
+			if isUser(inner.File) {
+				return place{shown(inner) + " under " + name, inner, collective}
+			}
+		}
+		return place{name, f, collective}
+	}
+	own = max(own, 0)
+	return place{shown(frames[own]), frames[own], false}
+}
+
+// known names the frames in which training is found waiting.
+func known(f Frame) (name string, collective bool) {
+	file, function := module(f.File), base(f.Function)
+	switch file {
+	case "torch/distributed/distributed_c10d.py":
+		if !strings.HasPrefix(function, "_") || function == "_store_based_barrier" {
+			return function, true
+		}
+	case "torch/distributed/_functional_collectives.py", "torch/distributed/nn/functional.py":
+		if !strings.HasPrefix(function, "_") {
+			return function, true
+		}
+	case "torch/distributed/rendezvous.py":
+		return "rendezvous", true
+	case "torch/distributed/elastic/utils/store.py":
+		if function == "barrier" || function == "synchronize" {
+			return "store " + function, true
+		}
+	case "torch/utils/data/dataloader.py":
+		if function == "__next__" {
+			return "DataLoader.__next__", false
+		}
+	case "torch/cuda/__init__.py", "torch/cuda/streams.py":
+		if function == "synchronize" {
+			return "torch.cuda synchronize", false
+		}
+	case "torch/autograd/graph.py":
+		if function == "_engine_run_backward" {
+			return "backward", false
+		}
+	case "torch/serialization.py":
+		if function == "save" || function == "load" {
+			return "torch." + function, false
+		}
+	}
+	return "", false
+}
+
+// module is a file's path from the directory on that Python imports it:
+// torch/distributed/distributed_c10d.py.
+func module(file string) string {
+	for _, packages := range []string{"/site-packages/", "/dist-packages/"} {
+		if i := strings.LastIndex(file, packages); i >= 0 {
+			return file[i+len(packages):]
+		}
+	}
+	if i := strings.LastIndex(file, "/lib/python"); i >= 0 {
+		if _, rest, ok := strings.Cut(file[i+len("/lib/python"):], "/"); ok {
+			return rest
+		}
+	}
+	return file
+}
+
+// isStandard says whether a file is of Python's own library.
+func isStandard(file string) bool {
+	if strings.HasPrefix(file, "<frozen ") {
+		return true
+	}
+	m := module(file)
+	return m != file && !strings.Contains(file, "-packages/")
+}
+
+// isUser says whether a file belongs neither to Python nor to an installed
+// package.
+func isUser(file string) bool {
+	return file != "" && module(file) == file && !strings.HasPrefix(file, "<")
+}
+
+// userFrame is the innermost frame of the user's own code.
+func userFrame(frames []Frame) Frame {
+	for _, f := range frames {
+		if isUser(f.File) {
+			return f
+		}
+	}
+	return Frame{}
+}
+
+// shown is a function's name as a person says it.
+func shown(f Frame) string {
+	if f.Function == "<module>" {
+		return filepath.Base(f.File)
+	}
+	return strings.ReplaceAll(f.Function, ".<locals>", "")
+}
+
+// where is a frame's place in brackets.
+func where(f Frame) string {
+	if f.File == "" {
+		return ""
+	}
+	return " (" + filepath.Base(f.File) + ":" + strconv.Itoa(f.Line) + ")"
+}
+
+// from says who called.
+func from(f Frame) string {
+	if f.File == "" {
+		return ""
+	}
+	return " from " + shown(f) + where(f)
+}

@@ -1,0 +1,89 @@
+package autopsy
+
+// Native is what the kernel knows about a process.
+type Native struct {
+	// Resident, Peak and Shared are its memory in RAM, the most it ever was, and
+	// how much of it is shared, in bytes.
+	Resident int64 `json:"resident_bytes,omitempty"`
+	Peak     int64 `json:"peak_bytes,omitempty"`
+	Shared   int64 `json:"shared_bytes,omitempty"`
+	// Window is how long CPU time was measured, CPU how much of it the process
+	// used, in seconds. More than one thread may use more than the window.
+	Window float64 `json:"window_seconds,omitempty"`
+	CPU    float64 `json:"cpu_seconds"`
+	// ThreadCount is how many threads there are; Threads has at most 512.
+	ThreadCount int            `json:"thread_count,omitempty"`
+	Threads     []NativeThread `json:"threads,omitempty"`
+	Problems    []string       `json:"problems,omitempty"`
+}
+
+// A NativeThread is what the kernel knows about a thread.
+type NativeThread struct {
+	TID   int    `json:"tid"`
+	Name  string `json:"name"`
+	State string `json:"state"`
+	// WaitChannel is the kernel function in which it sleeps, Syscall the system
+	// call that it is in.
+	WaitChannel string `json:"wait_channel,omitempty"`
+	Syscall     string `json:"syscall,omitempty"`
+	// Stack is its kernel stack, innermost first, where we may read it.
+	Stack []string `json:"kernel_stack,omitempty"`
+	// CPU is what it used within the window, in seconds.
+	CPU float64 `json:"cpu_seconds"`
+}
+
+// Uninterruptible returns the threads that not even SIGKILL ends at once.
+func (n *Native) Uninterruptible() (tids []int) {
+	for _, t := range n.Threads {
+		if t.State == stateDisk {
+			tids = append(tids, t.TID)
+		}
+	}
+	return tids
+}
+
+// Sockets are a process' open sockets and files.
+type Sockets struct {
+	// Files is how many file descriptors are open, sockets among them.
+	Files int `json:"open_files,omitempty"`
+	// Total is how many sockets there are; Open has at most 256.
+	Total    int      `json:"total,omitempty"`
+	Open     []Socket `json:"open,omitempty"`
+	Problems []string `json:"problems,omitempty"`
+}
+
+// A Socket is an open socket.
+type Socket struct {
+	FD       int    `json:"fd"`
+	Protocol string `json:"protocol"` // tcp, tcp6, unix, or "other"
+	Local    string `json:"local,omitempty"`
+	Peer     string `json:"peer,omitempty"`
+	State    string `json:"state,omitempty"`
+	// SendQueue and ReceiveQueue are the bytes that the peer has not confirmed
+	// and that the worker has not read.
+	SendQueue    int64 `json:"send_queue"`
+	ReceiveQueue int64 `json:"receive_queue"`
+}
+
+// stateWord spells a state letter of /proc out.
+func stateWord(letter byte) string {
+	switch letter {
+	case 'R':
+		return "running"
+	case 'S':
+		return "sleeping"
+	case 'D':
+		return stateDisk
+	case 'T':
+		return stateStopped
+	case 't':
+		return stateTraced
+	case 'Z':
+		return stateZombie
+	case 'X', 'x':
+		return stateGone
+	case 'I':
+		return "idle"
+	}
+	return "state " + string(rune(letter))
+}

@@ -1,0 +1,257 @@
+package autopsy
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/muster-run/muster/internal/procfs"
+)
+
+// The CPU window is as long as the stacks take, within these bounds.
+const (
+	minWindow = 100 * time.Millisecond
+	maxWindow = time.Second
+)
+
+// maxKernelStack bounds the frames kept of a kernel stack.
+const maxKernelStack = 32
+
+func procPath(pid int, parts ...string) string {
+	return "/proc/" + strconv.Itoa(pid) + "/" + strings.Join(parts, "/")
+}
+
+// identify reads what may be read of any process without waiting for its memory.
+func identify(pid int) identity {
+	id := identity{state: stateGone, uid: -1}
+	stat, err := procfs.Read(pid)
+	if err != nil {
+		return id
+	}
+	id.state, id.start = stateWord(stat.State), stat.Start
+	if text, err := procfs.ReadFile(procPath(pid, "status")); err == nil {
+		if fields := strings.Fields(statusField(text, "Uid")); len(fields) > 1 {
+			id.uid, _ = strconv.Atoi(fields[1])
+		}
+	}
+	id.exe, _ = os.Readlink(procPath(pid, "exe"))
+	id.exe = strings.TrimSuffix(id.exe, " (deleted)")
+	id.cwd, _ = os.Readlink(procPath(pid, "cwd"))
+	return id
+}
+
+// statusField returns a line of /proc/<pid>/status, without its name.
+func statusField(status []byte, name string) string {
+	for line := range bytes.Lines(status) {
+		if value, ok := bytes.CutPrefix(line, []byte(name+":")); ok {
+			return string(bytes.TrimSpace(value))
+		}
+	}
+	return ""
+}
+
+func commandLine(pid int) []string {
+	text, err := procfs.ReadFile(procPath(pid, "cmdline"))
+	if err != nil || len(text) == 0 {
+		return nil
+	}
+	return strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
+}
+
+func environment(pid int) ([]string, error) {
+	text, err := procfs.Environ(pid)
+	if err != nil {
+		return nil, err
+	}
+	return strings.Split(strings.TrimRight(string(text), "\x00"), "\x00"), nil
+}
+
+// hasLibpython says whether a program that is not named python runs Python.
+func hasLibpython(pid int) bool {
+	text, err := procfs.ReadFile(procPath(pid, "maps"))
+	return err == nil && bytes.Contains(text, []byte("/libpython"))
+}
+
+// descendants returns the processes that a process has started, and theirs, the
+// nearest first, at most limit.
+func descendants(pid, limit int) []int {
+	var found []int
+	for next := []int{pid}; len(next) > 0 && len(found) < limit; next = next[1:] {
+		for _, tid := range tasks(next[0]) {
+			text, err := procfs.ReadFile(procPath(next[0], "task", strconv.Itoa(tid), "children"))
+			if err != nil {
+				continue
+			}
+			for _, child := range procfs.ParseChildren(text) {
+				if !slices.Contains(found, child) {
+					found = append(found, child)
+					next = append(next, child)
+				}
+			}
+		}
+	}
+	return found[:min(len(found), limit)]
+}
+
+// tasks returns the numbers of a process' threads, in order.
+func tasks(pid int) []int {
+	dir, err := os.Open(procPath(pid, "task"))
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(1 << 16)
+	var tids []int
+	for _, name := range names {
+		if tid, err := strconv.Atoi(name); err == nil {
+			tids = append(tids, tid)
+		}
+	}
+	slices.Sort(tids)
+	return tids
+}
+
+// native looks at a process' threads twice, at the beginning and when the stacks
+// are there, and says what they used in between.
+func native(ctx context.Context, pid int, stacks <-chan struct{}) Native {
+	began := time.Now()
+	first, ok := within(ctx, func() sample { return takeSample(pid, true) })
+	if !ok {
+		return Native{Problems: []string{"/proc did not answer in time"}}
+	}
+	await(ctx, began, stacks)
+	window := time.Since(began)
+	last, ok := within(ctx, func() sample { return takeSample(pid, false) })
+	n := first.native
+	if !ok || last.native.ThreadCount == 0 {
+		n.Problems = append(n.Problems, "no CPU times: the process was gone, or /proc did not answer in time")
+		return n
+	}
+	n.Window = window.Seconds()
+	n.CPU = (last.cpu - first.cpu).Seconds()
+	for i := range n.Threads {
+		t := &n.Threads[i]
+		if used, ok := last.threads[t.TID]; ok {
+			t.CPU = (used - first.threads[t.TID]).Seconds()
+		}
+	}
+	return n
+}
+
+// await waits for the end of the CPU window.
+func await(ctx context.Context, began time.Time, stacks <-chan struct{}) {
+	longest := time.NewTimer(maxWindow - time.Since(began))
+	defer longest.Stop()
+	select {
+	case <-stacks:
+	case <-longest.C:
+	case <-ctx.Done():
+	}
+	shortest := time.NewTimer(minWindow - time.Since(began))
+	defer shortest.Stop()
+	select {
+	case <-shortest.C:
+	case <-ctx.Done():
+	}
+}
+
+// A sample is a look at a process' threads.
+type sample struct {
+	native  Native
+	cpu     time.Duration
+	threads map[int]time.Duration
+}
+
+func takeSample(pid int, all bool) sample {
+	s := sample{threads: map[int]time.Duration{}}
+	tids := tasks(pid)
+	s.native.ThreadCount = len(tids)
+	if stat, err := procfs.Read(pid); err == nil {
+		s.cpu = stat.CPU
+	}
+	var sum time.Duration
+	for _, tid := range tids[:min(len(tids), maxThreads)] {
+		dir := procPath(pid, "task", strconv.Itoa(tid))
+		if used, ok := cpuTime(dir); ok {
+			s.threads[tid] = used
+			sum += used
+		}
+		if all {
+			s.native.Threads = append(s.native.Threads, readThread(dir, tid))
+		}
+	}
+	if len(tids) <= maxThreads {
+		s.cpu = sum // finer than the ticks of the whole process
+	}
+	if all {
+		readMemory(pid, &s.native)
+	}
+	return s
+}
+
+func readMemory(pid int, n *Native) {
+	text, err := procfs.ReadFile(procPath(pid, "status"))
+	if err != nil {
+		n.Problems = append(n.Problems, "memory: "+err.Error())
+		return
+	}
+	for name, to := range map[string]*int64{"VmRSS": &n.Resident, "VmHWM": &n.Peak, "RssShmem": &n.Shared} {
+		if kib, err := strconv.ParseInt(strings.TrimSuffix(statusField(text, name), " kB"), 10, 64); err == nil {
+			*to = kib << 10
+		}
+	}
+}
+
+// cpuTime is how long a thread has run: schedstat counts nanoseconds, stat ticks.
+func cpuTime(dir string) (time.Duration, bool) {
+	if text, err := procfs.ReadFile(dir + "/schedstat"); err == nil {
+		first, _, _ := strings.Cut(string(text), " ")
+		if ns, err := strconv.ParseInt(first, 10, 64); err == nil {
+			return time.Duration(ns), true
+		}
+	}
+	text, err := procfs.ReadFile(dir + "/stat")
+	if err != nil {
+		return 0, false
+	}
+	stat, err := procfs.ParseStat(text)
+	return stat.CPU, err == nil
+}
+
+func readThread(dir string, tid int) NativeThread {
+	t := NativeThread{TID: tid, State: stateGone}
+	if text, err := procfs.ReadFile(dir + "/stat"); err == nil {
+		if stat, err := procfs.ParseStat(text); err == nil {
+			t.State = stateWord(stat.State)
+		}
+	}
+	if text, err := procfs.ReadFile(dir + "/comm"); err == nil {
+		t.Name = strings.TrimSpace(string(text))
+	}
+	if text, err := procfs.ReadFile(dir + "/wchan"); err == nil && string(text) != "0" {
+		t.WaitChannel = strings.TrimSpace(string(text))
+	}
+	if text, err := procfs.ReadFile(dir + "/syscall"); err == nil {
+		t.Syscall = parseSyscall(string(text))
+	}
+	if text, err := procfs.ReadFile(dir + "/stack"); err == nil {
+		t.Stack = parseKernelStack(text)
+	}
+	return t
+}
+
+// parseKernelStack reads lines such as "[<0>] do_nanosleep+0x5b/0x160".
+func parseKernelStack(text []byte) []string {
+	var frames []string
+	for line := range strings.Lines(string(text)) {
+		_, name, ok := strings.Cut(strings.TrimSpace(line), "] ")
+		if name, _, _ = strings.Cut(name, "+"); ok && name != "" && len(frames) < maxKernelStack {
+			frames = append(frames, name)
+		}
+	}
+	return frames
+}

@@ -1,0 +1,36 @@
+//go:build !linux
+
+package autopsy
+
+import (
+	"context"
+	"syscall"
+)
+
+type networks struct{}
+
+func newNetworks() *networks { return nil }
+
+func identify(pid int) identity {
+	if err := syscall.Kill(pid, 0); err == syscall.ESRCH {
+		return identity{state: stateGone, uid: -1}
+	}
+	return identity{state: "unknown", exe: "python", uid: -1}
+}
+
+func commandLine(int) []string            { return nil }
+func environment(int) ([]string, error)   { return nil, nil }
+func hasLibpython(int) bool               { return true }
+func descendants(pid, limit int) []int    { return nil }
+func catches(int, syscall.Signal) bool    { return false }
+func resolve(_ *subject, p string) string { return p }
+
+func native(context.Context, int, <-chan struct{}) Native {
+	return Native{Problems: []string{"native state is known on Linux only"}}
+}
+
+func (t *taking) sockets(context.Context, int) Sockets {
+	return Sockets{Problems: []string{"sockets are known on Linux only"}}
+}
+
+func sendSignal(pid int, _ uint64, sig syscall.Signal) error { return syscall.Kill(pid, sig) }

@@ -1,0 +1,278 @@
+package autopsy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/muster-run/muster/internal/children"
+)
+
+// maxHelperOutput bounds what a helper program may say.
+const maxHelperOutput = 16 << 20
+
+// pySpy asks py-spy for a process' stacks. py-spy stops the process while it
+// reads; where that cannot work it is told to read without stopping it.
+func (t *taking) pySpy(ctx context.Context, s *subject) Python {
+	type finding struct {
+		program string
+		err     error
+	}
+	found, ok := within(ctx, func() (f finding) {
+		f.program, f.err = t.findPySpy(s)
+		if f.err == nil {
+			f.err = readable(f.program)
+		}
+		return f
+	})
+	if !ok {
+		return Python{Problems: []string{"py-spy: looking for it took too long: a file system does not answer"}}
+	}
+	if found.err != nil {
+		return Python{Problems: []string{"py-spy: " + found.err.Error()}}
+	}
+	program := found.program
+	var problems []string
+	if s.state != stateStopped && s.state != stateTraced && s.state != stateDisk {
+		threads, err := t.runPySpy(ctx, s, program, t.cfg.Timeout*2/5)
+		if err == nil {
+			return Python{Source: "py-spy", Threads: threads}
+		}
+		problems = append(problems, "py-spy: "+err.Error())
+		t.resume(s, program)
+		if errors.Is(err, errNotAllowed) {
+			return Python{Problems: problems}
+		}
+	}
+	threads, err := t.runPySpy(ctx, s, program, t.cfg.Timeout*3/10, "--nonblocking")
+	if err != nil {
+		return Python{Problems: append(problems, "py-spy --nonblocking: "+err.Error())}
+	}
+	return Python{Source: "py-spy --nonblocking", Threads: threads, Problems: problems}
+}
+
+// resume lets the process go on where a py-spy that was killed has left it
+// stopped.
+func (t *taking) resume(s *subject, program string) {
+	if id := identify(s.PID); id.state == stateStopped && id.start == s.start {
+		t.cfg.Logger.Warn("py-spy left the worker stopped; it is continued", "pid", s.PID, "program", program)
+		_ = syscall.Kill(s.PID, syscall.SIGCONT)
+	}
+}
+
+var errNotAllowed = errors.New("not allowed to trace the process")
+
+// runPySpy runs py-spy once, and kills it when limit or ctx ends.
+func (t *taking) runPySpy(ctx context.Context, s *subject, program string, limit time.Duration, flags ...string) ([]Thread, error) {
+	select {
+	case t.slots <- struct{}{}:
+		defer func() { <-t.slots }()
+	case <-ctx.Done():
+		return nil, errors.New("no time was left to run it")
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	args := append([]string{"dump", "--json", "--pid", strconv.Itoa(s.PID)}, flags...)
+	out, said, err := runHelper(ctx, program, args...)
+	switch {
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("%s did not answer in time and was killed", program)
+	case err != nil:
+		return nil, explainPySpy(err, said)
+	}
+	threads, err := ParsePySpy(out, s.PID)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", program, err)
+	}
+	return threads, nil
+}
+
+// explainPySpy makes an error of what py-spy said when it failed.
+func explainPySpy(err error, said string) error {
+	line, _, _ := strings.Cut(strings.TrimSpace(said), "\n")
+	line = cut(strings.TrimPrefix(line, "Error: "), 300)
+	if strings.Contains(said, "ermission") || strings.Contains(said, "os error 1)") {
+		hint := "the agent needs the capability SYS_PTRACE, or the worker's user"
+		if text, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope"); err == nil && strings.TrimSpace(string(text)) != "0" {
+			hint = "kernel.yama.ptrace_scope is " + strings.TrimSpace(string(text)) + ", which forbids it; set it to 0, or give the agent the capability SYS_PTRACE"
+		}
+		return fmt.Errorf("%w (%s); %s", errNotAllowed, line, hint)
+	}
+	if line == "" {
+		return err
+	}
+	return errors.New(line)
+}
+
+// findPySpy looks for py-spy where the worker would find it, then where we would.
+func (t *taking) findPySpy(s *subject) (string, error) {
+	if t.cfg.PySpy != "" {
+		return exec.LookPath(t.cfg.PySpy)
+	}
+	var refused string
+	for _, dir := range programDirs(s) {
+		path := filepath.Join(dir, "py-spy")
+		info, err := os.Stat(path)
+		if err != nil || info.IsDir() || info.Mode()&0o111 == 0 {
+			continue
+		}
+		if !trusted(info) {
+			refused = path
+			continue
+		}
+		return path, nil
+	}
+	if path, err := exec.LookPath("py-spy"); err == nil {
+		return path, nil
+	}
+	if refused != "" {
+		return "", fmt.Errorf("%s belongs to another user or may be changed by one, and is not run", refused)
+	}
+	return "", errors.New("not installed: neither beside the worker's interpreter nor in PATH")
+}
+
+// programDirs lists where the worker's own programs are: beside the interpreter
+// as it was called, in its virtual environment, beside its binary, in its PATH.
+func programDirs(s *subject) []string {
+	var dirs []string
+	add := func(dir string) {
+		if filepath.IsAbs(dir) && len(dirs) < 64 {
+			dirs = append(dirs, dir)
+		}
+	}
+	if called := s.program; strings.Contains(called, "/") {
+		if !filepath.IsAbs(called) {
+			called = filepath.Join(s.cwd, called)
+		}
+		add(filepath.Dir(called))
+	}
+	if venv := s.getenv("VIRTUAL_ENV"); venv != "" {
+		add(filepath.Join(venv, "bin"))
+	}
+	if s.exe != "" {
+		add(filepath.Dir(s.exe))
+	}
+	for _, dir := range filepath.SplitList(s.getenv("PATH")) {
+		add(dir)
+	}
+	return dirs
+}
+
+// readable reads the beginning of a program. Starting a program whose file system
+// does not answer would hold up all others that this process wants to start.
+func readable(program string) error {
+	f, err := os.Open(program)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.Read(make([]byte, 4096))
+	return err
+}
+
+// trusted says whether only we and root can have put a program there.
+func trusted(info os.FileInfo) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok || info.Mode()&0o002 != 0 {
+		return false
+	}
+	return stat.Uid == 0 || int(stat.Uid) == os.Geteuid()
+}
+
+// runHelper runs a program and returns what it wrote. It is killed, with all it
+// started, when ctx is done.
+func runHelper(ctx context.Context, program string, args ...string) (stdout []byte, stderr string, err error) {
+	var out, said limited
+	out.limit, said.limit = maxHelperOutput, 64<<10
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr = &out, &said
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.WaitDelay = 100 * time.Millisecond
+	if err := children.Start(cmd); err != nil {
+		return nil, "", err
+	}
+	ended := make(chan struct{})
+	killed := make(chan struct{})
+	go func() {
+		defer close(killed)
+		select {
+		case <-ctx.Done():
+			if cmd.Process.Kill() == nil { // not waited for yet: the group's number is still its own
+				_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+			}
+		case <-ended:
+		}
+	}()
+	err = children.Wait(cmd)
+	close(ended)
+	<-killed
+	if err == nil && out.over {
+		err = fmt.Errorf("it wrote more than %d bytes", maxHelperOutput)
+	}
+	return out.buf.Bytes(), said.buf.String(), err
+}
+
+// limited keeps the beginning of what is written to it.
+type limited struct {
+	buf   bytes.Buffer
+	limit int
+	over  bool
+}
+
+func (l *limited) Write(b []byte) (int, error) {
+	room := l.limit - l.buf.Len()
+	if len(b) > room {
+		l.over = true
+	}
+	l.buf.Write(b[:min(len(b), room)])
+	return len(b), nil
+}
+
+// ParsePySpy reads the output of `py-spy dump --json` for one process. Threads
+// are sorted: the main thread first, then by number.
+func ParsePySpy(text []byte, pid int) ([]Thread, error) {
+	var list []struct {
+		PID      int    `json:"pid"`
+		ThreadID uint64 `json:"thread_id"`
+		Name     string `json:"thread_name"`
+		TID      int    `json:"os_thread_id"`
+		Active   bool   `json:"active"`
+		GIL      bool   `json:"owns_gil"`
+		Frames   []struct {
+			Name string `json:"name"`
+			File string `json:"filename"`
+			Line int    `json:"line"`
+		} `json:"frames"`
+	}
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, fmt.Errorf("py-spy's JSON: %w", err)
+	}
+	var threads []Thread
+	for _, e := range list {
+		if e.PID != 0 && e.PID != pid || len(threads) == maxThreads {
+			continue
+		}
+		t := Thread{Name: e.Name, TID: e.TID, Active: e.Active, GIL: e.GIL, Main: e.TID == pid}
+		if e.ThreadID != 0 {
+			t.ID = fmt.Sprintf("%#x", e.ThreadID)
+		}
+		for _, f := range e.Frames[:min(len(e.Frames), maxFrames)] {
+			t.Frames = append(t.Frames, Frame{f.Name, f.File, f.Line})
+		}
+		threads = append(threads, t)
+	}
+	if len(threads) == 0 {
+		return nil, errors.New("it names no thread of the process")
+	}
+	sortThreads(threads)
+	return bound(threads), nil
+}

@@ -1,0 +1,132 @@
+package autopsy
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// maxAnswer bounds an answer of a worker server.
+const maxAnswer = 16 << 20
+
+// workerServer asks torch's worker server in the worker for its stacks.
+// Source: the handler dump_traceback in torch/csrc/distributed/c10d/control_plane.
+func (t *taking) workerServer(ctx context.Context, s *subject) Python {
+	socket := s.socket()
+	if socket == "" {
+		return Python{Problems: []string{"worker server: the worker's environment names none (" + EnvWorkerServer + ")"}}
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.cfg.Timeout*3/10)
+	defer cancel()
+	text, err := post(ctx, socket, "dump_traceback")
+	if err != nil {
+		return Python{Problems: []string{"worker server: " + err.Error()}}
+	}
+	threads, err := ParseFaulthandler(text)
+	if err != nil {
+		return Python{Problems: []string{"worker server: dump_traceback: " + err.Error()}}
+	}
+	return Python{Source: "worker server", Threads: threads}
+}
+
+// socket is the path of the worker's server, "" if it has none.
+func (s *subject) socket() string {
+	path := s.getenv(EnvWorkerServer)
+	if path != "" && !filepath.IsAbs(path) && s.cwd != "" {
+		path = filepath.Join(s.cwd, path)
+	}
+	return path
+}
+
+// post runs a handler of a worker server and returns its answer. HTTP/1.0 makes
+// the server close the connection after it, and send it in one piece.
+func post(ctx context.Context, socket, handler string) ([]byte, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", socket)
+	if err != nil {
+		return nil, fmt.Errorf("%w; does the worker run under control_plane.worker_main?", err)
+	}
+	defer conn.Close()
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	fail := func(err error) error {
+		if ctx.Err() != nil {
+			return fmt.Errorf("%s did not answer in time", handler)
+		}
+		return fmt.Errorf("%s: %w", handler, err)
+	}
+	if _, err := io.WriteString(conn, "POST /handler/"+handler+" HTTP/1.0\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"); err != nil {
+		return nil, fail(err)
+	}
+	body, err := readAnswer(conn)
+	if err != nil {
+		return nil, fail(err)
+	}
+	return body, nil
+}
+
+// readAnswer reads an HTTP answer.
+func readAnswer(r io.Reader) ([]byte, error) {
+	in := bufio.NewReader(io.LimitReader(r, maxAnswer+64<<10))
+	header := func() (string, error) {
+		line, err := in.ReadSlice('\n')
+		return strings.TrimRight(string(line), "\r\n"), err
+	}
+	status, err := header()
+	if err != nil {
+		return nil, unexpected(err)
+	}
+	fields := strings.Fields(status)
+	if len(fields) < 2 || !strings.HasPrefix(fields[0], "HTTP/1.") {
+		return nil, fmt.Errorf("%q is not the beginning of an HTTP answer", cut(status, 80))
+	}
+	length := -1
+	for {
+		line, err := header()
+		if err != nil {
+			return nil, unexpected(err)
+		}
+		if line == "" {
+			break
+		}
+		name, value, _ := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		switch strings.ToLower(name) {
+		case "content-length":
+			if length, err = strconv.Atoi(value); err != nil || length < 0 || length > maxAnswer {
+				return nil, fmt.Errorf("an answer of %s bytes; the limit is %d", cut(value, 40), maxAnswer)
+			}
+		case "transfer-encoding":
+			return nil, fmt.Errorf("transfer encoding %q in an answer to HTTP/1.0", cut(value, 40))
+		}
+	}
+	var body bytes.Buffer
+	if length >= 0 {
+		if _, err := io.CopyN(&body, in, int64(length)); err != nil {
+			return nil, unexpected(err)
+		}
+	} else if _, err := body.ReadFrom(in); err != nil {
+		return nil, err
+	} else if body.Len() > maxAnswer {
+		return nil, fmt.Errorf("an answer of more than %d bytes", maxAnswer)
+	}
+	if fields[1] != "200" {
+		return nil, fmt.Errorf("%s: %s", strings.Join(fields[1:], " "), cut(strings.TrimSpace(body.String()), 300))
+	}
+	return body.Bytes(), nil
+}
+
+func unexpected(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}

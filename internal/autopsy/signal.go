@@ -1,0 +1,155 @@
+package autopsy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// lookEvery is how often a file that is awaited is looked at, settled how long
+	// it must then stay as it is.
+	lookEvery = 10 * time.Millisecond
+	settled   = 50 * time.Millisecond
+	// maxDump bounds what is read of faulthandler's output.
+	maxDump = 4 << 20
+)
+
+// faulthandler makes the worker write its stacks to stderr by a signal that it
+// has registered for that, and reads what appears there.
+func (t *taking) faulthandler(ctx context.Context, s *subject) Python {
+	fail := func(format string, a ...any) Python {
+		return Python{Problems: []string{"faulthandler: " + fmt.Sprintf(format, a...)}}
+	}
+	name := s.getenv(EnvDumpSignal)
+	if name == "" {
+		return fail("the worker's environment does not say that it has registered it (%s=SIGUSR1, and faulthandler.register(signal.SIGUSR1) in the worker)", EnvDumpSignal)
+	}
+	sig, err := parseSignal(name)
+	if err != nil {
+		return fail("%s=%s: %v", EnvDumpSignal, cut(name, 40), err)
+	}
+	if s.state == stateStopped || s.state == stateTraced {
+		return fail("the process is %s and does not answer signals", s.state)
+	}
+	if !catches(s.PID, sig) {
+		return fail("%s is not sent, for the worker does not catch it (faulthandler.register was not called yet)", name)
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.cfg.Timeout*3/10)
+	defer cancel()
+	where, ok := within(ctx, func() *output { return findOutput(s) })
+	if !ok || where == nil {
+		return fail("the worker's stderr is kept in no file where its output could be read")
+	}
+	defer where.close()
+	if err := sendSignal(s.PID, s.start, sig); err != nil {
+		return fail("%s: %v", name, err)
+	}
+	threads, ok := within(ctx, func() []Thread { return where.await(ctx) })
+	if !ok || threads == nil {
+		return fail("no traceback appeared in %s after %s", where.name, name)
+	}
+	return Python{Source: "faulthandler", Threads: threads}
+}
+
+// parseSignal reads a signal's name, with or without SIG, or number.
+func parseSignal(text string) (syscall.Signal, error) {
+	text = strings.ToUpper(strings.TrimSpace(text))
+	if n, err := strconv.Atoi(text); err == nil && n > 0 && n < 65 {
+		return syscall.Signal(n), nil
+	}
+	if sig := unix.SignalNum("SIG" + strings.TrimPrefix(text, "SIG")); sig != 0 {
+		return sig, nil
+	}
+	return 0, errors.New("not a signal; want a name such as SIGUSR1")
+}
+
+// An output is where a worker's stderr can be read, from now on.
+type output struct {
+	name   string
+	file   *os.File // or nil
+	from   int64
+	tail   func() []byte
+	before []byte // what tail returned
+}
+
+func findOutput(s *subject) *output {
+	if s.Tail != nil {
+		return &output{name: "its stderr", tail: s.Tail, before: s.Tail()}
+	}
+	path := s.Stderr
+	if path == "" {
+		path = "/proc/" + strconv.Itoa(s.PID) + "/fd/2"
+	}
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil
+	}
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		f.Close()
+		return nil
+	}
+	return &output{name: path, file: f, from: info.Size()}
+}
+
+func (o *output) close() {
+	if o.file != nil {
+		o.file.Close()
+	}
+}
+
+// news returns what was written since findOutput.
+func (o *output) news() []byte {
+	if o.file != nil {
+		text, err := io.ReadAll(io.NewSectionReader(o.file, o.from, maxDump))
+		if err != nil {
+			return nil
+		}
+		return text
+	}
+	after := o.tail()
+	// The old end is somewhere in the new text, unless much was written.
+	end := string(o.before[max(0, len(o.before)-256):])
+	if end == "" {
+		return after
+	}
+	if i := strings.LastIndex(string(after), end); i >= 0 {
+		return after[i+len(end):]
+	}
+	return after
+}
+
+// await waits until a traceback is there and stays as it is.
+func (o *output) await(ctx context.Context) (threads []Thread) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	size, since := 0, time.Now()
+	for {
+		if found, err := ParseFaulthandler(o.news()); err == nil {
+			n := 0
+			for _, t := range found {
+				n += 1 + len(t.Frames)
+			}
+			if n != size {
+				threads, size, since = found, n, time.Now()
+			}
+			if time.Since(since) >= settled {
+				return threads
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return threads
+		}
+	}
+}

@@ -1,0 +1,53 @@
+package autopsy
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/procfs"
+)
+
+// catches says whether a process has a handler for a signal.
+func catches(pid int, sig syscall.Signal) bool {
+	text, err := procfs.ReadFile(procPath(pid, "status"))
+	if err != nil || sig < 1 || sig > 64 {
+		return false
+	}
+	mask, err := strconv.ParseUint(statusField(text, "SigCgt"), 16, 64)
+	return err == nil && mask&(1<<(sig-1)) != 0
+}
+
+// sendSignal signals the process that had the pid when it started at start, and
+// never another one that got its number since.
+func sendSignal(pid int, start uint64, sig syscall.Signal) error {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err == unix.ENOSYS || err == unix.EPERM {
+		return syscall.Kill(pid, sig) // a kernel without pidfds, or a sandbox
+	}
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if stat, err := procfs.Read(pid); err != nil || stat.Start != start {
+		return unix.ESRCH
+	}
+	return unix.PidfdSendSignal(fd, sig, nil, 0)
+}
+
+// resolve makes a path of the worker's one of ours: it may be relative to the
+// worker's directory, or belong to a container's file system.
+func resolve(s *subject, path string) string {
+	if !filepath.IsAbs(path) {
+		return procPath(s.PID, "cwd", path)
+	}
+	ours, err1 := os.Readlink("/proc/self/ns/mnt")
+	theirs, err2 := os.Readlink(procPath(s.PID, "ns", "mnt"))
+	if err1 == nil && err2 == nil && ours != theirs {
+		return procPath(s.PID, "root") + path
+	}
+	return path
+}

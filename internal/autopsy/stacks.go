@@ -1,0 +1,104 @@
+package autopsy
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+)
+
+// Bounds of what is kept, whatever the sources say.
+const (
+	maxThreads  = 512  // of a process
+	maxFrames   = 128  // of a thread
+	maxText     = 4096 // bytes of a name
+	maxChildren = 64   // of a worker
+)
+
+// installHint is the advice where no source has Python stacks.
+const installHint = "for Python stacks, install py-spy where the worker finds it (pip install py-spy in its environment), or run the worker's main function under torch.distributed.elastic.control_plane.worker_main"
+
+// python asks the sources of Python stacks one after the other.
+func (t *taking) python(ctx context.Context, s *subject) Python {
+	if !s.python {
+		return Python{Problems: []string{fmt.Sprintf("%s is not a Python interpreter", or(s.exe, "the program"))}}
+	}
+	p := t.pySpy(ctx, s)
+	for _, ask := range []func(context.Context, *subject) Python{t.workerServer, t.faulthandler} {
+		if p.Source != "" || ctx.Err() != nil {
+			break
+		}
+		next := ask(ctx, s)
+		next.Problems = append(p.Problems, next.Problems...)
+		p = next
+	}
+	if p.Source == "" {
+		p.Problems = append(p.Problems, installHint)
+	}
+	return p
+}
+
+// children finds what the worker has started and asks the Python processes among
+// them for their stacks.
+func (t *taking) children(ctx context.Context, s *subject) []Process {
+	found, ok := within(ctx, func() []int { return descendants(s.PID, maxChildren) })
+	if !ok {
+		return nil
+	}
+	list := make([]Process, len(found))
+	var all sync.WaitGroup
+	for i, pid := range found {
+		all.Go(func() {
+			child := t.subject(ctx, Target{PID: pid})
+			p := Process{PID: pid, Command: child.command, State: child.state}
+			// Python's own helper processes have nothing to tell.
+			helper := strings.Contains(child.command, "multiprocessing.resource_tracker")
+			if child.python && !helper && child.state != stateZombie && child.state != stateGone {
+				p.Python = t.pySpy(ctx, child)
+			}
+			list[i] = p
+		})
+	}
+	all.Wait()
+	return list
+}
+
+// isInterpreter says whether a program is a Python interpreter, by its name.
+func isInterpreter(exe string) bool {
+	return strings.HasPrefix(filepath.Base(exe), "python")
+}
+
+// bound cuts what a source said down to what is kept.
+func bound(threads []Thread) []Thread {
+	if len(threads) > maxThreads {
+		threads = threads[:maxThreads]
+	}
+	for i := range threads {
+		t := &threads[i]
+		t.Name = cut(t.Name, maxText)
+		if len(t.Frames) > maxFrames {
+			t.Frames = t.Frames[:maxFrames]
+		}
+		for j := range t.Frames {
+			f := &t.Frames[j]
+			f.Function, f.File = cut(f.Function, maxText), cut(f.File, maxText)
+		}
+	}
+	return threads
+}
+
+// cut shortens a text to at most n bytes.
+func cut(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n], "") + "…"
+}
+
+func or(a, b string) string {
+	if a != "" {
+		return a
+	}
+	return b
+}

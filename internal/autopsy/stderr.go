@@ -1,0 +1,85 @@
+package autopsy
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// How much of stderr is kept.
+const (
+	maxStderr      = 16 << 10
+	maxStderrLines = 50
+)
+
+// lastWords reads the end of stderr as it is now, before a signal makes the worker
+// write more. The function that it returns waits for that.
+func (s *subject) lastWords(ctx context.Context) func() string {
+	if s.Tail == nil && s.Stderr == "" {
+		return func() string { return "" }
+	}
+	// Whatever else is done waits for it, but not for long.
+	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	tail, path := s.Tail, s.Stderr
+	done := make(chan []byte, 1)
+	go func() {
+		if tail != nil {
+			done <- tail()
+			return
+		}
+		done <- readEnd(path)
+	}()
+	select {
+	case text := <-done:
+		return func() string { return lastLines(text) }
+	case <-short.Done():
+	}
+	return func() string {
+		select {
+		case text := <-done:
+			return lastLines(text)
+		case <-ctx.Done():
+			return "(it could not be read in time)"
+		}
+	}
+}
+
+// readEnd reads the end of a file.
+func readEnd(path string) []byte {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return []byte("(" + err.Error() + ")")
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return []byte("(" + path + " is not a regular file)")
+	}
+	text, _ := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-maxStderr), maxStderr))
+	return text
+}
+
+// lastLines cuts a text down to its last lines.
+func lastLines(text []byte) string {
+	text = bytes.TrimRight(text, "\n")
+	whole := len(text) <= maxStderr
+	text = text[max(0, len(text)-maxStderr):]
+	for i, lines := len(text)-1, 0; i >= 0; i-- {
+		if text[i] == '\n' {
+			if lines++; lines == maxStderrLines {
+				return strings.ToValidUTF8(string(text[i+1:]), "�")
+			}
+		}
+	}
+	if !whole {
+		if _, rest, ok := bytes.Cut(text, []byte("\n")); ok {
+			text = rest
+		}
+	}
+	return strings.ToValidUTF8(string(text), "�")
+}

@@ -1,0 +1,274 @@
+package autopsy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// MarshalJSON adds the groups and the summary to what was found.
+func (r *Report) MarshalJSON() ([]byte, error) {
+	type plain Report
+	return json.Marshal(struct {
+		*plain
+		Summary string  `json:"summary"`
+		Groups  []Group `json:"groups"`
+	}{(*plain)(r), r.Summary(), r.Groups()})
+}
+
+// WriteDir writes the report as text and JSON, and the files of flight recorders
+// beside it, and returns the paths. The files are named autopsy.txt, autopsy.json
+// and autopsy-rank3-flight.json; where there are such files already, autopsy-2.txt
+// and so on. It is called once.
+func (r *Report) WriteDir(dir string) (text, jsonPath string, err error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", "", err
+	}
+	stem := ""
+	var file *os.File
+	for n := 1; file == nil; n++ {
+		stem = filepath.Join(dir, "autopsy")
+		if n > 1 {
+			stem += "-" + strconv.Itoa(n)
+		}
+		file, err = os.OpenFile(stem+".txt", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		if err != nil && (!errors.Is(err, fs.ErrExist) || n == 1000) {
+			return "", "", err
+		}
+	}
+	text, jsonPath = stem+".txt", stem+".json"
+	errs := []error{r.writeFlights(stem)}
+	_, err = file.WriteString(r.Text())
+	errs = append(errs, err, file.Close())
+	body, err := json.MarshalIndent(r, "", "  ")
+	if err == nil {
+		err = os.WriteFile(jsonPath, append(body, '\n'), 0o644)
+	}
+	return text, jsonPath, errors.Join(append(errs, err)...)
+}
+
+// writeFlights writes what flight recorders said, each to a file of its own.
+func (r *Report) writeFlights(stem string) error {
+	var errs []error
+	for i := range r.Workers {
+		w := &r.Workers[i]
+		for j := range w.Flight {
+			f := &w.Flight[j]
+			if len(f.data) == 0 {
+				continue
+			}
+			ending := "-flight.json"
+			if f.Source == "pipe" {
+				ending = "-nccl.pickle"
+			}
+			path := stem + "-rank" + strconv.Itoa(w.Rank) + ending
+			if err := os.WriteFile(path, f.data, 0o644); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			f.File = filepath.Base(path)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Text is the report for people: where the groups are, those that differ first,
+// then each worker.
+func (r *Report) Text() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Autopsy: %s\n", or(r.Reason, "on demand"))
+	fmt.Fprintf(&b, "%d workers on %s at %s, taken in %.2f s\n\n", len(r.Workers), r.Host, r.Time.Format(time.RFC3339), r.Seconds)
+	b.WriteString(r.Summary() + "\n")
+	b.WriteString(r.Stacks())
+	for i := range r.Workers {
+		r.Workers[i].text(&b)
+	}
+	return b.String()
+}
+
+// Stacks is the groups with their stacks, those that differ first.
+func (r *Report) Stacks() string {
+	var b strings.Builder
+	for _, g := range r.Groups() {
+		note := ""
+		if g.Odd {
+			note = "  << differs"
+		}
+		word := "ranks "
+		if len(g.Ranks) == 1 {
+			word = "rank "
+		}
+		fmt.Fprintf(&b, "\n%s%s %s%s\n", word, ranges(g.Ranks), g.Name, note)
+		if len(g.Lines) > 1 {
+			fmt.Fprintf(&b, "    in lines %s\n", strings.Trim(fmt.Sprint(g.Lines), "[]"))
+		}
+		writeFrames(&b, "    ", g.Frames)
+	}
+	return b.String()
+}
+
+func writeFrames(b *strings.Builder, indent string, frames []Frame) {
+	for _, f := range frames {
+		fmt.Fprintf(b, "%s%s (%s:%d)\n", indent, f.Function, module(f.File), f.Line)
+	}
+}
+
+// text writes one worker.
+func (w *Worker) text(b *strings.Builder) {
+	fmt.Fprintf(b, "\n%s\nrank %d (local_rank %d, pid %d): %s\n", strings.Repeat("-", 60), w.Rank, w.LocalRank, w.PID, w.State)
+	if w.Command != "" {
+		fmt.Fprintf(b, "  command: %s\n", w.Command)
+	}
+	for _, p := range w.Problems {
+		fmt.Fprintf(b, "  missing: %s\n", p)
+	}
+	w.Native.text(b)
+	w.Python.text(b, "  ")
+	writeChildren(b, w.Children)
+	w.Sockets.text(b)
+	for _, f := range w.Flight {
+		switch {
+		case f.Bytes > 0:
+			fmt.Fprintf(b, "\n  flight recorder (%s): %d bytes in %s\n", f.Source, f.Bytes, f.File)
+		default:
+			fmt.Fprintf(b, "\n  flight recorder (%s): nothing: %s\n", f.Source, f.Problem)
+		}
+	}
+	if w.Stderr != "" {
+		b.WriteString("\n  last lines of stderr:\n")
+		for line := range strings.Lines(w.Stderr) {
+			b.WriteString("    | " + strings.TrimRight(line, "\r\n") + "\n")
+		}
+	}
+}
+
+func (p *Python) text(b *strings.Builder, indent string) {
+	if p.Source != "" {
+		fmt.Fprintf(b, "\n%sPython stacks, innermost call first (%s):\n", indent, p.Source)
+	} else if len(p.Problems) > 0 {
+		fmt.Fprintf(b, "\n%sno Python stacks:\n", indent)
+	}
+	for _, problem := range p.Problems {
+		fmt.Fprintf(b, "%s  %s\n", indent, problem)
+	}
+	for _, t := range p.Threads {
+		fmt.Fprintf(b, "%s  thread %s\n", indent, t.title())
+		writeFrames(b, indent+"    ", t.Frames)
+	}
+}
+
+func (t *Thread) title() string {
+	parts := []string{or(t.Name, t.ID)}
+	if t.TID != 0 {
+		parts = append(parts, "tid "+strconv.Itoa(t.TID))
+	}
+	if t.Main && t.Name != "MainThread" {
+		parts = append(parts, "main")
+	}
+	if t.Active {
+		parts = append(parts, "on CPU")
+	}
+	if t.GIL {
+		parts = append(parts, "holds the GIL")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// writeChildren writes a worker's child processes, those with equal stacks once.
+func writeChildren(b *strings.Builder, children []Process) {
+	byStack := map[string]int{}
+	type same struct {
+		pids  []int
+		first *Process
+	}
+	var list []same
+	for i := range children {
+		c := &children[i]
+		var key strings.Builder
+		key.WriteString(c.State + c.Command)
+		for _, t := range c.Python.Threads {
+			key.WriteString("\n")
+			stack(&key, t.Frames)
+		}
+		at, ok := byStack[key.String()]
+		if !ok {
+			at = len(list)
+			byStack[key.String()] = at
+			list = append(list, same{first: c})
+		}
+		list[at].pids = append(list[at].pids, c.PID)
+	}
+	for _, s := range list {
+		slices.Sort(s.pids)
+		word := "child process"
+		if len(s.pids) > 1 {
+			word = fmt.Sprintf("%d child processes", len(s.pids))
+		}
+		fmt.Fprintf(b, "\n  %s %s: %s: %s\n", word, strings.Trim(fmt.Sprint(s.pids), "[]"), s.first.State, s.first.Command)
+		s.first.Python.text(b, "    ")
+	}
+}
+
+func (n *Native) text(b *strings.Builder) {
+	for _, p := range n.Problems {
+		fmt.Fprintf(b, "  missing: %s\n", p)
+	}
+	if n.Resident > 0 {
+		fmt.Fprintf(b, "  memory: %d MiB in RAM, at most %d MiB, %d MiB of it shared\n", n.Resident>>20, n.Peak>>20, n.Shared>>20)
+	}
+	if n.Window > 0 {
+		fmt.Fprintf(b, "  CPU: %.3f s used within %.2f s\n", n.CPU, n.Window)
+	}
+	if tids := n.Uninterruptible(); len(tids) > 0 {
+		fmt.Fprintf(b, "  in uninterruptible sleep (state D), a kill may not end them: threads %s\n", strings.Trim(fmt.Sprint(tids), "[]"))
+	}
+	if len(n.Threads) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "  threads in the kernel, %d:\n", n.ThreadCount)
+	for _, t := range n.Threads {
+		fmt.Fprintf(b, "    %d %s: %s", t.TID, t.Name, t.State)
+		for _, part := range []string{t.Syscall, t.WaitChannel} {
+			if part != "" {
+				b.WriteString(", " + part)
+			}
+		}
+		if t.CPU > 0 {
+			fmt.Fprintf(b, ", CPU %.3f s", t.CPU)
+		}
+		if len(t.Stack) > 0 {
+			b.WriteString(", kernel stack " + strings.Join(t.Stack[:min(len(t.Stack), 8)], " < "))
+		}
+		b.WriteByte('\n')
+	}
+}
+
+func (s *Sockets) text(b *strings.Builder) {
+	for _, p := range s.Problems {
+		fmt.Fprintf(b, "  missing: sockets: %s\n", p)
+	}
+	if s.Total == 0 {
+		return
+	}
+	fmt.Fprintf(b, "\n  sockets, %d among %d open files:\n", s.Total, s.Files)
+	for _, k := range s.Open {
+		fmt.Fprintf(b, "    fd %d %s", k.FD, k.Protocol)
+		if k.Local != "" || k.Peer != "" {
+			fmt.Fprintf(b, " %s -> %s", or(k.Local, "-"), or(k.Peer, "-"))
+		}
+		if k.State != "" {
+			b.WriteString(" " + k.State)
+		}
+		if k.SendQueue+k.ReceiveQueue > 0 {
+			fmt.Fprintf(b, ", %d bytes to send, %d to read", k.SendQueue, k.ReceiveQueue)
+		}
+		b.WriteByte('\n')
+	}
+}
