@@ -137,6 +137,7 @@ type Agent struct {
 	metrics  metrics.Stream
 	restarts int      // the job's, used so far
 	last     *attempt // the one before; nil in the first
+	measures measures
 }
 
 // New checks the configuration.
@@ -187,6 +188,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		at := newAttempt(ctx)
 		r, err := a.attempt(ctx, at)
 		at.close()
+		a.measureEnds(at)
 		if r != nil || err != nil {
 			a.recordEnd(at, r, began, err)
 			return r, err
@@ -199,12 +201,13 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 // nor error when another round is due.
 func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 	began := time.Now()
+	a.recordJoining(began)
 	round, err := a.cfg.Rendezvous.Next(ctx)
+	at.round = round
 	a.recordStep(at, events.Rendezvous, began, err)
 	if err != nil {
 		return a.notAdmitted(ctx, err)
 	}
-	at.round = round
 	a.learnRestarts(ctx, at)
 	at.since = time.Now()
 	a.assignRanks(at)
@@ -258,7 +261,7 @@ func (a *Agent) startWorkers(at *attempt) error {
 		cfg.Envs[i] = a.workerEnv(at, i)
 	}
 	at.group, err = a.cfg.Supervisor.Start(cfg)
-	a.metrics.Step(metrics.StartWorkers, at.began, err)
+	a.measureStarted(at, err)
 	if err != nil {
 		return err
 	}

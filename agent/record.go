@@ -28,14 +28,21 @@ func (a *Agent) event(at *attempt, source events.Source, state events.State) eve
 	return e
 }
 
-// recordStep records one step of starting an attempt.
+// recordStep records one step of starting an attempt. To torch's metrics the
+// rendezvous includes the ranks.
 func (a *Agent) recordStep(at *attempt, state events.State, began time.Time, err error) {
-	step := metrics.StepRendezvous
 	if state == events.AssignWorkerRanks {
-		step = metrics.AssignWorkerRanks
+		a.metrics.Step(metrics.AssignWorkerRanks, began, err)
+	} else {
+		a.recordJoined(at, err)
 	}
-	a.metrics.Step(step, began, err)
-	e := a.event(at, events.Agent, state)
+	if state == events.AssignWorkerRanks || err != nil {
+		a.metrics.Step(metrics.StepRendezvous, a.measures.joining, err)
+	}
+	if err != nil {
+		a.measureInitialized(err)
+	}
+	e := a.event(a.last, events.Agent, state) // torch tells the rank of the round before
 	e.Duration = time.Since(began)
 	if err != nil {
 		e.RawError = err.Error()
@@ -77,12 +84,15 @@ func (a *Agent) recordEnd(at *attempt, r *Result, began time.Time, err error) {
 		a.cfg.Events.Record(e)
 	}
 	failed := err != nil || r == nil || r.State != Succeeded
+	if r != nil && err == nil {
+		a.metrics.Summary(a.cfg.Spec.Role, failed, a.cfg.MaxRestarts, a.cfg.MaxRestarts-a.restarts)
+	}
 	a.metrics.Step(metrics.Run, began, err)
-	a.metrics.Summary(a.cfg.Spec.Role, failed, a.cfg.MaxRestarts, a.cfg.MaxRestarts-a.restarts)
 	state := events.Succeeded
 	if failed {
 		state = events.Failed
 	}
+	a.metrics.State(string(state))
 	e := a.event(at, events.Agent, state)
 	e.RunTime = took
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/logs"
+	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -117,9 +118,7 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			a.recordStep(at, events.AssignWorkerRanks, at.since, n.err)
 		}
 		state, act := next(n.ev, at.phase, left)
-		if act != actStart {
-			a.metrics.Tick(a.cfg.Spec.Role, left, string(state))
-		}
+		a.measureTurn(at, n, state, act, left)
 		switch act {
 		case actWatch:
 			a.sayStays(at, n)
@@ -261,8 +260,10 @@ func (a *Agent) stopWorkers(ctx context.Context, at *attempt, sig syscall.Signal
 	if at.group == nil || at.phase != running && at.phase != failing {
 		return
 	}
+	began := time.Now()
 	_ = at.group.Close(sig, a.cfg.ShutdownTimeout) // what it could not end is in the exits
 	<-at.ended
+	a.metrics.Step(metrics.StopWorkers, began, nil)
 	a.finishLogs(ctx, at)
 }
 

@@ -71,3 +71,18 @@ func metricsHandler(cfg *Config, stdout io.Writer, others ...metrics.Handler) me
 	}
 	return metrics.Multi(others...)
 }
+
+// recordEnd records that this host has closed the rendezvous or left it.
+func recordEnd(sink events.Sink, cfg *Config, host, what string, err error) {
+	e := events.RdzvEvent{
+		Name: what, RunID: cfg.RunID, Hostname: host, PID: os.Getpid(),
+		NodeState: events.NodeSucceeded, Message: "has closed the rendezvous",
+	}
+	if what == "rendezvous.Leave" {
+		e.Message = "has left the rendezvous"
+	}
+	if err != nil {
+		e.NodeState, e.Message, e.ErrorTrace = events.NodeFailed, "could not say that it leaves the rendezvous", err.Error()
+	}
+	events.RecordRdzv(sink, e)
+}

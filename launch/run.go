@@ -105,13 +105,15 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	// A host that could not take part closes the job for nobody else.
-	end := handler.Leave
+	end, what := handler.Leave, "rendezvous.Leave"
 	if result != nil && !result.Left {
-		end = handler.Shutdown
+		end, what = handler.Shutdown, "rendezvous.Shutdown"
 	}
-	if cerr := end(closing); cerr != nil {
+	cerr := end(closing)
+	if cerr != nil {
 		log.Warn("shut the rendezvous down", "error", cerr)
 	}
+	recordEnd(sink, &cfg, host, what, cerr)
 	return result, err
 }
 
