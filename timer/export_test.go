@@ -20,3 +20,9 @@ func WithClock(cfg Config, now func() time.Time) Config {
 	cfg.now = now
 	return cfg
 }
+
+// ParseFast and ParseSlow are the two halves of ParseRequest.
+var (
+	ParseFast = parseFast
+	ParseSlow = parseSlow
+)
