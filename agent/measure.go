@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/muster-run/muster/events"
@@ -110,6 +111,9 @@ func (a *Agent) measureEnds(at *attempt) {
 	a.metrics.Restarts(a.restarts)
 }
 
+// hangPrefix begins what a worker was killed for if it hung.
+const hangPrefix = "--hang-timeout: "
+
 // exitCause says why a worker ended; missed is the deadline that it was killed for.
 func exitCause(x process.Exit, missed string) metrics.Cause {
 	switch {
@@ -117,6 +121,8 @@ func exitCause(x process.Exit, missed string) metrics.Cause {
 		return metrics.CauseNotStarted
 	case x.OOMKilled != "":
 		return metrics.CauseOOM
+	case strings.HasPrefix(missed, hangPrefix):
+		return metrics.CauseHang
 	case missed != "":
 		return metrics.CauseTimer
 	case x.Abandoned != "" || x.Uninterruptible != "":
