@@ -16,7 +16,7 @@ import (
 // a job acts on what happens to one of its hosts.
 func measureHosts(l *lab) ([]*row, error) {
 	var rows []*row
-	for _, measure := range []func(*lab) ([]*row, error){measureMeet} {
+	for _, measure := range []func(*lab) ([]*row, error){measureMeet, measureCrowd} {
 		some, err := measure(l)
 		if err != nil {
 			return nil, err
@@ -92,11 +92,11 @@ func (l *lab) meetTorch(sizes []int, rows []*row, rounds int) error {
 
 // meetOnce is the time in which n of muster's clients meet in a new process.
 func (l *lab) meetOnce(n int) (float64, error) {
-	endpoint, err := freeEndpoint()
+	port, err := freePort()
 	if err != nil {
 		return 0, err
 	}
-	c, err := l.gather(endpoint, n, n, true)
+	c, err := l.gather(port, n, true)
 	if err != nil {
 		return 0, err
 	}
@@ -127,12 +127,13 @@ func (s *server) connect(n int) (float64, error) {
 	return took, err
 }
 
-// freeEndpoint returns an address on this machine that nobody listens at.
-func freeEndpoint() (string, error) {
+// freePort returns a port of this machine that nobody listens at.
+func freePort() (string, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", err
 	}
 	defer l.Close()
-	return l.Addr().String(), nil
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	return port, err
 }

@@ -3,55 +3,118 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"math"
+	"net"
 	"os"
 	"strconv"
-	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// A piped process is spoken to over its standard streams.
-type piped struct {
-	job *job
-	in  *os.File
-	out *os.File
+// measureCrowd lets many clients meet at one `muster store`. The floor is as many
+// connections to an echo server, with one message there and back.
+func measureCrowd(l *lab) ([]*row, error) {
+	many := l.most()
+	track := &row{What: "hosts: bytes on the wire for each of 250 rendezvous clients at one `muster store`", Unit: count,
+		GoalText: "linear in all", Note: "TCP payload in both directions, over all connections of a client"}
+	thousand := &row{What: "hosts: 1,000 rendezvous clients meet at one `muster store`", Goal: 1,
+		Note: "from the first client's call of Next to the last one's return, two connections each; the floor's clients have one each, and one message there and back"}
+	crowds := []struct {
+		n, rounds   int
+		bytes, took *row
+	}{
+		{250, l.n(5, 2), track, nil},
+		{500, l.n(5, 2), &row{What: "hosts: the same of 500", Unit: count}, nil},
+		{1000, l.n(5, 2), &row{What: "hosts: the same of 1,000", Unit: count}, thousand},
+		{many, l.n(3, 1), &row{What: "hosts: the same of " + thousands(many), Unit: count},
+			&row{What: "hosts: " + thousands(many) + " rendezvous clients meet", Goal: 15}},
+	}
+	peak := &row{What: "hosts: peak memory of the server of " + thousands(many), Unit: size, Goal: 500 << 20}
+	if many < 10_000 {
+		peak.Note = fmt.Sprintf("of the 10,000 that were to be, as many as fit into the %s descriptors that a process may have here", thousands(l.descriptors()))
+	}
+	var rows []*row
+	for _, c := range crowds {
+		for range c.rounds {
+			took, bytes, most, err := l.crowdOnce(c.n)
+			if err != nil {
+				return nil, fmt.Errorf("%d clients: %w", c.n, err)
+			}
+			c.bytes.add(muster, math.Round(float64(bytes)/float64(c.n)))
+			if c.took == nil {
+				continue
+			}
+			c.took.add(muster, took)
+			if c.n == many {
+				peak.add(muster, most)
+			}
+			if took, err = l.connectOnce(c.n); err != nil {
+				return nil, fmt.Errorf("%s: %w", floor, err)
+			}
+			c.took.add(floor, took)
+		}
+		rows = append(rows, c.bytes)
+	}
+	return append(rows, thousand, crowds[3].took, peak), nil
 }
 
-// pipe starts a process.
-func (l *lab) pipe(argv []string) (*piped, error) {
-	stdin, in, err := os.Pipe()
-	if err != nil {
-		return nil, err
+// most is how many clients a server can have, up to 10,000.
+func (l *lab) most() int { return min(10_000, (l.descriptors()-100)/2) }
+
+// descriptors is how many files a process may have open.
+func (*lab) descriptors() int {
+	var files unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &files) != nil {
+		return 1024
 	}
-	defer stdin.Close()
-	out, stdout, err := os.Pipe()
-	if err != nil {
-		in.Close()
-		return nil, err
-	}
-	defer stdout.Close()
-	j, err := l.start(argv, console{stdin: stdin, stdout: stdout})
-	if err != nil {
-		in.Close()
-		out.Close()
-		return nil, err
-	}
-	return &piped{job: j, in: in, out: out}, out.SetReadDeadline(time.Now().Add(patience))
+	return int(min(files.Max, math.MaxInt32))
 }
 
-// scan reads words that the process prints.
-func (p *piped) scan(words ...any) error {
-	if _, err := fmt.Fscanln(p.out, words...); err != nil {
-		return fmt.Errorf("process %d says nothing more: %w: %s", p.job.pid, err, p.job.console())
+func thousands(n int) string {
+	if n < 1000 {
+		return strconv.Itoa(n)
 	}
-	return nil
+	return fmt.Sprintf("%d,%03d", n/1000, n%1000)
 }
 
-// finish closes the process's standard input and waits for its end.
-func (p *piped) finish() error {
-	defer p.job.discard()
-	defer p.out.Close()
-	p.in.Close()
-	return p.job.expect(0)
+// crowdOnce lets n clients meet at a server of their own: how long it took, the
+// bytes between them, and the server's peak memory.
+func (l *lab) crowdOnce(n int) (took float64, bytes int64, peak float64, err error) {
+	s, err := l.serveOn("0.0.0.0", muster)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	_, port, err := net.SplitHostPort(s.addr)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	c, err := l.gather(port, n, false)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	if err := c.meet(); err != nil {
+		return 0, 0, 0, fmt.Errorf("%w: %s", err, s.job.console())
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", s.job.pid))
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	if err := c.finish(); err != nil {
+		return 0, 0, 0, err
+	}
+	return float64(c.last-c.first) / 1e9, c.bytes, kilobytes(status, "VmHWM:"), s.stop()
+}
+
+// connectOnce opens n connections to an echo server of their own.
+func (l *lab) connectOnce(n int) (float64, error) {
+	s, err := l.serve(floor)
+	if err != nil {
+		return 0, err
+	}
+	took, err := s.connect(n)
+	return took, errors.Join(err, s.stop())
 }
 
 // A crowd is rendezvous clients of muster, in one process or several.
@@ -61,11 +124,15 @@ type crowd struct {
 	bytes       int64 // over all the clients' connections
 }
 
-// gather starts processes with at most each clients, n in all, that are ready to
-// join; with hosts one of them holds the rendezvous at the endpoint.
-func (l *lab) gather(endpoint string, n, each int, hosts bool) (*crowd, error) {
+// gather starts processes with at most a thousand clients each, n in all, that are
+// ready to join; with hosts one of them holds the rendezvous at the port. Each
+// process has an address of this machine of its own for it: with all connections
+// to one address the kernel's search for free ports would be most of what is measured.
+func (l *lab) gather(port string, n int, hosts bool) (*crowd, error) {
+	const each = 1000
 	c := &crowd{}
 	for left := n; left > 0; left -= each {
+		endpoint := fmt.Sprintf("127.0.0.%d:%s", len(c.processes)+1, port)
 		p, err := l.pipe([]string{l.meet, "job1", endpoint, strconv.Itoa(min(each, left)), strconv.Itoa(n), strconv.FormatBool(hosts)})
 		if err != nil {
 			return nil, err

@@ -20,11 +20,14 @@ type server struct {
 }
 
 // serve starts a contender's server and waits until it has said where it listens.
-func (l *lab) serve(contender string) (*server, error) {
+func (l *lab) serve(contender string) (*server, error) { return l.serveOn("127.0.0.1", contender) }
+
+// serveOn lets muster's server listen on an address of this machine.
+func (l *lab) serveOn(host, contender string) (*server, error) {
 	var argv []string
 	switch contender {
 	case muster:
-		argv = []string{l.musterBin, "store", "--host", "127.0.0.1", "--port", "0"}
+		argv = []string{l.musterBin, "store", "--host", host, "--port", "0"}
 	case torchrun:
 		argv = []string{l.python, l.server}
 	default:
