@@ -134,7 +134,11 @@ type LocalClient struct {
 
 // Acquire implements Client. It returns an ErrQueueFull when nobody takes requests.
 func (c *LocalClient) Acquire(scopeID string, expiration time.Time) error {
-	return c.Queue.Put(Request{c.pid(), scopeID, deadline(expiration), killUnless(c.Signal)})
+	at, err := deadline(expiration)
+	if err != nil {
+		return err
+	}
+	return c.Queue.Put(Request{c.pid(), scopeID, at, killUnless(c.Signal)})
 }
 
 // Release implements Client. It returns an ErrQueueFull when nobody takes requests.
@@ -151,7 +155,12 @@ func (c *LocalClient) pid() int {
 
 // deadline is what an acquire carries. A time before 1970 is long past, and its
 // negative number would release.
-func deadline(t time.Time) float64 { return max(seconds(t), 0) }
+func deadline(t time.Time) (float64, error) {
+	if t.IsZero() {
+		return 0, fmt.Errorf("%w: no expiration", ErrInvalid)
+	}
+	return max(seconds(t), 0), nil
+}
 
 // killUnless is a client's choice of signal.
 func killUnless(s syscall.Signal) syscall.Signal {

@@ -39,7 +39,11 @@ func NewSocketClient(cfg SocketClientConfig) (*SocketClient, error) {
 // error wraps syscall.ENOENT or ECONNREFUSED, and os.ErrDeadlineExceeded when it
 // does not answer.
 func (c *SocketClient) Acquire(scopeID string, expiration time.Time) error {
-	return c.exchange(&frame{kind: frameAcquire, signal: c.signal, time: deadline(expiration)}, scopeID)
+	at, err := deadline(expiration)
+	if err != nil {
+		return err
+	}
+	return c.exchange(&frame{kind: frameAcquire, signal: c.signal, time: at}, scopeID)
 }
 
 // Release implements Client. A server that is gone is no error: its timers are
@@ -85,7 +89,8 @@ func (c *SocketClient) exchange(f *frame, scopeID string) error {
 		}
 		err = talk(fd, f.kind, packet)
 		_, answered := errors.AsType[*answerError](err)
-		if err == nil || answered && !errors.Is(err, ErrInvalid) {
+		full := f.kind == frameHeartbeat && errors.Is(err, os.ErrDeadlineExceeded)
+		if err == nil || full || answered && !errors.Is(err, ErrInvalid) {
 			c.put(fd)
 			return err
 		}
@@ -141,7 +146,8 @@ func (c *SocketClient) connect() (int, error) {
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit))
 	if err == nil {
 		err = withAddress(c.cfg.Path, func(addr *unix.SockaddrUnix) error {
-			return eintr(func() error { return unix.Connect(fd, addr) })
+			_, err := retry(func() (int, error) { return 0, unix.Connect(fd, addr) })
+			return err
 		})
 	}
 	if err != nil {
@@ -164,7 +170,7 @@ func talk(fd int, kind frameKind, packet []byte) error {
 	}
 	var answer [maxAnswer + 1]byte
 	var n int
-	err := eintr(func() error { return unix.Sendto(fd, packet, flags, nil) })
+	_, err := retry(func() (int, error) { return 0, unix.Sendto(fd, packet, flags, nil) })
 	if err == nil && kind == frameHeartbeat {
 		return nil
 	}
@@ -191,22 +197,9 @@ func talk(fd int, kind frameKind, packet []byte) error {
 	return parseAnswer(answer[:n])
 }
 
-func read(fd int, to []byte) (n int, err error) {
-	err = eintr(func() error {
-		n, err = unix.Read(fd, to)
-		return err
-	})
-	return n, err
-}
-
-// eintr is for calls with a time limit, which the kernel does not restart after a
-// signal.
-func eintr(call func() error) error {
-	for {
-		if err := call(); err != unix.EINTR {
-			return err
-		}
-	}
+func read(fd int, to []byte) (int, error) {
+	// With a time limit the kernel does not go on after a signal by itself.
+	return retry(func() (int, error) { return unix.Read(fd, to) })
 }
 
 func late(err error) error {

@@ -200,9 +200,13 @@ func (l *socketLoop) turn(c *socketConn) bool {
 	case f.kind == frameHeartbeat:
 		return true // nobody waits for an answer
 	case err != nil:
-		return l.say(c.fd, statusOf(err), err.Error()) == nil
+		err = l.say(c.fd, statusOf(err), err.Error())
+	default:
+		err = l.send(c.fd, answerDone[:])
 	}
-	return l.send(c.fd, answerDone[:]) == nil
+	// One that has hung up may have sent more before, such as a release. One that
+	// does not read its answers is not waited for.
+	return err == nil || err == unix.EPIPE || err == unix.ECONNRESET
 }
 
 var answerDone = [answerHead]byte{frameVersion, byte(statusDone)}
@@ -212,7 +216,7 @@ func (l *socketLoop) say(fd int, s status, text string) error {
 	return l.send(fd, l.answer)
 }
 
-// send fails for a client that has not read its answers.
+// send fails with EAGAIN for a client that has not read its answers.
 func (l *socketLoop) send(fd int, packet []byte) error {
 	for {
 		err := unix.Sendto(fd, packet, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL, nil)
