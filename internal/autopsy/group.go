@@ -14,6 +14,7 @@ type Group struct {
 	// Name says where, for people: "all_reduce (distributed_c10d.py:4181)".
 	Name  string `json:"name"`
 	Ranks []int  `json:"ranks"`
+	PIDs  []int  `json:"pids"`
 	// Odd says that these ranks differ from most.
 	Odd bool `json:"odd,omitempty"`
 	// State is the process' state where that is telling: stopped, zombie, gone, …
@@ -48,6 +49,7 @@ func (r *Report) Groups() []Group {
 		}
 		g := &groups[at]
 		g.Ranks = append(g.Ranks, w.Rank)
+		g.PIDs = append(g.PIDs, w.PID)
 		if line := v.group.At.Line; line > 0 && !slices.Contains(g.Lines, line) {
 			g.Lines = append(g.Lines, line)
 		}
@@ -55,6 +57,7 @@ func (r *Report) Groups() []Group {
 	markOdd(groups)
 	for i := range groups {
 		slices.Sort(groups[i].Ranks)
+		slices.Sort(groups[i].PIDs)
 		slices.Sort(groups[i].Lines)
 		for j := range groups {
 			if i != j && groups[i].Name == groups[j].Name {
@@ -133,16 +136,27 @@ func (r *Report) Summary() string {
 	return strings.Join(parts, ", ")
 }
 
-// who names a group's ranks: one or two by number, odd ones too.
+// who names a group's ranks: a single one by number, odd ones too.
 func who(g Group) string {
-	switch n := len(g.Ranks); {
-	case n == 1:
-		return "rank " + strconv.Itoa(g.Ranks[0])
-	case g.Odd && n <= 8:
-		return "ranks " + ranges(g.Ranks)
-	default:
+	if n := len(g.Ranks); n > 1 && !(g.Odd && n <= 8) {
+		if g.Ranks[0] < 0 {
+			return strconv.Itoa(n) + " processes"
+		}
 		return strconv.Itoa(n) + " ranks"
 	}
+	return members(g)
+}
+
+// members lists a group's ranks or, where a process has none, its processes.
+func members(g Group) string {
+	word, list := "rank", g.Ranks
+	if list[0] < 0 {
+		word, list = "process", g.PIDs
+	}
+	if len(list) > 1 {
+		word = map[string]string{"rank": "ranks", "process": "processes"}[word]
+	}
+	return word + " " + ranges(list)
 }
 
 // ranges writes sorted numbers as "0-2, 5".
@@ -444,4 +458,31 @@ func from(f Frame) string {
 		return ""
 	}
 	return " from " + shown(f) + where(f)
+}
+
+// Problems says which workers have no Python stacks and why, those with the same
+// reasons together.
+func (r *Report) Problems() []string {
+	var texts []string
+	ranks := map[string]*Group{}
+	for i := range r.Workers {
+		w := &r.Workers[i]
+		if p, _ := pythonOf(w); len(p.Threads) > 0 || w.State == stateGone || w.State == stateZombie {
+			continue
+		}
+		text := "  " + strings.Join(append(slices.Clone(w.Problems), w.Python.Problems...), "\n  ")
+		if ranks[text] == nil {
+			ranks[text] = &Group{}
+			texts = append(texts, text)
+		}
+		g := ranks[text]
+		g.Ranks, g.PIDs = append(g.Ranks, w.Rank), append(g.PIDs, w.PID)
+	}
+	for i, text := range texts {
+		g := ranks[text]
+		slices.Sort(g.Ranks)
+		slices.Sort(g.PIDs)
+		texts[i] = "no Python stacks of " + members(*g) + ":\n" + text
+	}
+	return texts
 }

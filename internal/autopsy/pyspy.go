@@ -181,11 +181,16 @@ func readable(program string) error {
 
 // trusted says whether only we and root can have put a program there.
 func trusted(info os.FileInfo) bool {
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	if !ok || info.Mode()&0o002 != 0 {
-		return false
+	owner := ownerOf(info)
+	return info.Mode()&0o002 == 0 && (owner == 0 || owner == os.Geteuid())
+}
+
+// ownerOf returns the user that a file belongs to, -1 if that is unknown.
+func ownerOf(info os.FileInfo) int {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(stat.Uid)
 	}
-	return stat.Uid == 0 || int(stat.Uid) == os.Geteuid()
+	return -1
 }
 
 // runHelper runs a program and returns what it wrote. It is killed, with all it

@@ -89,6 +89,9 @@ func findOutput(s *subject) *output {
 	if path == "" {
 		path = "/proc/" + strconv.Itoa(s.PID) + "/fd/2"
 	}
+	if !isRegular(path) {
+		return nil
+	}
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -19,18 +20,22 @@ const (
 // lastWords reads the end of stderr as it is now, before a signal makes the worker
 // write more. The function that it returns waits for that.
 func (s *subject) lastWords(ctx context.Context) func() string {
-	if s.Tail == nil && s.Stderr == "" {
-		return func() string { return "" }
-	}
 	// Whatever else is done waits for it, but not for long.
 	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 	defer cancel()
 	tail, path := s.Tail, s.Stderr
+	fallback := "/proc/" + strconv.Itoa(s.PID) + "/fd/2"
 	done := make(chan []byte, 1)
 	go func() {
 		if tail != nil {
 			done <- tail()
 			return
+		}
+		if path == "" {
+			if path = fallback; !isRegular(path) {
+				done <- nil
+				return
+			}
 		}
 		done <- readEnd(path)
 	}()
@@ -62,6 +67,13 @@ func readEnd(path string) []byte {
 	}
 	text, _ := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-maxStderr), maxStderr))
 	return text
+}
+
+// isRegular says whether a path, links followed, is a regular file. What is not is
+// not even opened: that may do something to a terminal or a pipe.
+func isRegular(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
 }
 
 // lastLines cuts a text down to its last lines.

@@ -101,11 +101,7 @@ func (r *Report) Stacks() string {
 		if g.Odd {
 			note = "  << differs"
 		}
-		word := "ranks "
-		if len(g.Ranks) == 1 {
-			word = "rank "
-		}
-		fmt.Fprintf(&b, "\n%s%s %s%s\n", word, ranges(g.Ranks), g.Name, note)
+		fmt.Fprintf(&b, "\n%s %s%s\n", members(g), g.Name, note)
 		if len(g.Lines) > 1 {
 			fmt.Fprintf(&b, "    in lines %s\n", strings.Trim(fmt.Sprint(g.Lines), "[]"))
 		}
@@ -122,7 +118,11 @@ func writeFrames(b *strings.Builder, indent string, frames []Frame) {
 
 // text writes one worker.
 func (w *Worker) text(b *strings.Builder) {
-	fmt.Fprintf(b, "\n%s\nrank %d (local_rank %d, pid %d): %s\n", strings.Repeat("-", 60), w.Rank, w.LocalRank, w.PID, w.State)
+	title := fmt.Sprintf("rank %d (local_rank %d, pid %d)", w.Rank, w.LocalRank, w.PID)
+	if w.Rank < 0 {
+		title = "process " + strconv.Itoa(w.PID)
+	}
+	fmt.Fprintf(b, "\n%s\n%s: %s\n", strings.Repeat("-", 60), title, w.State)
 	if w.Command != "" {
 		fmt.Fprintf(b, "  command: %s\n", w.Command)
 	}
@@ -136,7 +136,14 @@ func (w *Worker) text(b *strings.Builder) {
 	for _, f := range w.Flight {
 		switch {
 		case f.Bytes > 0:
-			fmt.Fprintf(b, "\n  flight recorder (%s): %d bytes in %s\n", f.Source, f.Bytes, f.File)
+			fmt.Fprintf(b, "\n  flight recorder (%s): %d bytes", f.Source, f.Bytes)
+			if file := or(f.File, f.Worker); file != "" {
+				b.WriteString(" in " + file)
+			}
+			if f.Problem != "" {
+				b.WriteString("; " + f.Problem)
+			}
+			b.WriteByte('\n')
 		default:
 			fmt.Fprintf(b, "\n  flight recorder (%s): nothing: %s\n", f.Source, f.Problem)
 		}

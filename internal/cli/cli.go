@@ -61,7 +61,7 @@ type program struct {
 }
 
 // commands are what may follow the name muster.
-var commands = []string{"run", "explain", "store", "watchdog", "sim", "version", "help", "completion"}
+var commands = []string{"run", "explain", "store", "watchdog", "dump", "sim", "version", "help", "completion"}
 
 // command runs the subcommand that args begin with.
 func (p program) command(ctx context.Context, args []string) int {
@@ -86,6 +86,10 @@ func (p program) command(ctx context.Context, args []string) int {
 		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 		defer stop()
 		return WatchdogCommand(ctx, args, p.stdout, p.stderr)
+	case "dump":
+		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+		defer stop()
+		return DumpCommand(ctx, args, p.stdout, p.stderr)
 	case "sim":
 		began := time.Now()
 		return SimCommand(args, p.stdout, p.stderr, func() time.Duration { return time.Since(began) })

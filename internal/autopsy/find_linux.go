@@ -1,0 +1,124 @@
+package autopsy
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/muster-run/muster/internal/procfs"
+)
+
+// lookLimit is how long one process' environment may take to be read.
+const lookLimit = 500 * time.Millisecond
+
+// Find returns the jobs whose workers run on this host, by run ID: those of this
+// user, or all for root. A worker is a process with TORCHELASTIC_RUN_ID, RANK and
+// LOCAL_RANK in its environment whose parent is not of the same rank.
+func Find(ctx context.Context) ([]Job, error) {
+	all, err := procfs.All()
+	if err != nil {
+		return nil, err
+	}
+	envs := map[int]environ{}
+	for _, stat := range all {
+		pid := stat.PID
+		short, cancel := context.WithTimeout(ctx, lookLimit)
+		e, ok := within(short, func() environ { return readEnviron(pid) })
+		cancel()
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if ok && e.runID != "" {
+			e.parent = stat.Parent
+			envs[pid] = e
+		}
+	}
+	jobs := map[string]*Job{}
+	for pid, e := range envs {
+		if p, ok := envs[e.parent]; ok && p.runID == e.runID && p.rank == e.rank {
+			continue // a child of the worker's
+		}
+		j := jobs[e.runID]
+		if j == nil {
+			j = &Job{RunID: e.runID}
+			jobs[e.runID] = j
+		}
+		j.Workers = append(j.Workers, Target{PID: pid, Rank: e.rank, LocalRank: e.localRank})
+	}
+	list := make([]Job, 0, len(jobs))
+	for _, j := range jobs {
+		slices.SortFunc(j.Workers, func(a, b Target) int {
+			return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.PID, b.PID))
+		})
+		list = append(list, *j)
+	}
+	slices.SortFunc(list, func(a, b Job) int { return strings.Compare(a.RunID, b.RunID) })
+	return list, nil
+}
+
+// TargetOf returns the target that is a process, with the ranks in its environment
+// and -1 where it has none. It fails if there is no such process.
+func TargetOf(ctx context.Context, pid int) (Target, error) {
+	t := Target{PID: pid, Rank: -1, LocalRank: -1}
+	if _, err := procfs.Read(pid); err != nil {
+		return t, fmt.Errorf("process %d: %w", pid, err)
+	}
+	short, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	if e, ok := within(short, func() environ { return readEnviron(pid) }); ok {
+		t.Rank, t.LocalRank = e.rank, e.localRank
+	}
+	return t, nil
+}
+
+// An environ is what a process' environment says about its job.
+type environ struct {
+	runID           string
+	rank, localRank int
+	parent          int
+}
+
+// readEnviron returns no run ID for what is not a worker, or not ours to look at.
+func readEnviron(pid int) environ {
+	e := environ{rank: -1, localRank: -1}
+	info, err := os.Stat(procPath(pid))
+	if err != nil {
+		return e
+	}
+	if uid := os.Geteuid(); uid != 0 && ownerOf(info) != uid {
+		return e
+	}
+	text, err := procfs.Environ(pid)
+	if err != nil {
+		return e
+	}
+	for entry := range bytes.SplitSeq(text, []byte{0}) {
+		name, value, _ := strings.Cut(string(entry), "=")
+		switch name {
+		case "TORCHELASTIC_RUN_ID":
+			e.runID = value
+		case "RANK":
+			e.rank = rankOf(value)
+		case "LOCAL_RANK":
+			e.localRank = rankOf(value)
+		}
+	}
+	if e.rank < 0 || e.localRank < 0 {
+		e.runID = ""
+	}
+	return e
+}
+
+func rankOf(text string) int {
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 0 {
+		return -1
+	}
+	return n
+}

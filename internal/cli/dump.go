@@ -1,0 +1,200 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/muster-run/muster/internal/autopsy"
+)
+
+const dumpUsage = `usage: muster dump [--pid PID[,PID...] | --job RUN_ID] [--out DIR] [--json] [--timeout SECONDS]
+
+Shows where workers on this host are, without stopping them: the Python stacks of all
+threads, equal ones together and those that differ first, so that the rank for which
+the others wait is seen. Without --pid and --job it looks at all workers of this user,
+whether muster or torchrun has started them, job by job.
+
+  --pid PID          a process to look at; may be repeated
+  --job RUN_ID       the workers of this job (its --rdzv-id)
+  --out DIR          write the whole evidence there, as autopsy.txt and autopsy.json: also
+                     threads, system calls, sockets, memory and CPU time, the end of
+                     stderr, the records of torch's flight recorder
+  --json             print the whole evidence as JSON instead, one object for each job
+  --timeout SECONDS  give up on what has not answered by then (default 5)
+
+Stacks come from py-spy if it is installed in the workers' environment (pip install
+py-spy); otherwise from torch's worker server, if TORCH_WORKER_SERVER_SOCKET names one
+and the worker runs under torch.distributed.elastic.control_plane.worker_main; otherwise
+from faulthandler, if the worker was started with MUSTER_DUMP_SIGNAL=SIGUSR1 and has
+called faulthandler.register(signal.SIGUSR1).
+`
+
+// A dumpRequest is what `muster dump` was asked for.
+type dumpRequest struct {
+	pids    []int
+	job     string
+	out     string
+	json    bool
+	timeout time.Duration
+}
+
+// DumpCommand is `muster dump`.
+func DumpCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	fail := func(status int, err error) int {
+		for _, err := range split(err) {
+			fmt.Fprintf(stderr, "muster dump: error: %v\n", err)
+		}
+		return status
+	}
+	req, err := parseDump(args)
+	if errors.Is(err, flag.ErrHelp) {
+		io.WriteString(stdout, dumpUsage)
+		return exitOK
+	}
+	if err != nil {
+		io.WriteString(stderr, dumpUsage)
+		return fail(exitUsage, err)
+	}
+	logger, err := newLogger(stderr, os.LookupEnv)
+	if err != nil {
+		return fail(exitUsage, err)
+	}
+	jobs, err := req.find(ctx)
+	errs := []error{err}
+	cfg := autopsy.Config{Timeout: req.timeout, Logger: logger}
+	for i, job := range jobs {
+		report := autopsy.Take(ctx, req.reason(job), job.Workers, cfg)
+		if req.out != "" {
+			text, jsonPath, err := report.WriteDir(req.out)
+			errs = append(errs, err)
+			if err == nil {
+				fmt.Fprintf(stderr, "muster dump: wrote %s and %s\n", text, jsonPath)
+			}
+		}
+		if i > 0 && !req.json {
+			io.WriteString(stdout, "\n")
+		}
+		errs = append(errs, req.show(stdout, job, report, len(jobs)))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fail(exitError, err)
+	}
+	return exitOK
+}
+
+func parseDump(args []string) (req dumpRequest, err error) {
+	flags := flag.NewFlagSet("muster dump", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the error is reported by the caller
+	var errs []error
+	flags.Func("pid", "", func(text string) error {
+		for pid := range strings.SplitSeq(text, ",") {
+			n, err := strconv.Atoi(strings.TrimSpace(pid))
+			if err != nil || n < 1 {
+				errs = append(errs, fmt.Errorf("--pid %s: want the number of a process", quote(pid)))
+				continue
+			}
+			req.pids = append(req.pids, n)
+		}
+		return nil
+	})
+	flags.StringVar(&req.job, "job", "", "")
+	flags.StringVar(&req.out, "out", "", "")
+	flags.BoolVar(&req.json, "json", false, "")
+	seconds := flags.String("timeout", "5", "")
+	if err := flags.Parse(args); err != nil {
+		return req, err
+	}
+	n, err := strconv.ParseFloat(*seconds, 64)
+	if err != nil || !(n > 0) || n > 3600 || math.IsNaN(n) {
+		errs = append(errs, fmt.Errorf("--timeout %s: want seconds, more than 0 and at most 3600", quote(*seconds)))
+	}
+	req.timeout = time.Duration(n * float64(time.Second))
+	if len(req.pids) > 0 && req.job != "" {
+		errs = append(errs, errors.New("--pid and --job exclude each other"))
+	}
+	if flags.NArg() > 0 {
+		errs = append(errs, fmt.Errorf("unexpected argument %s", quote(flags.Arg(0))))
+	}
+	return req, errors.Join(errs...)
+}
+
+// find returns the workers that were asked for, and an error for each that is not
+// there.
+func (req dumpRequest) find(ctx context.Context) ([]autopsy.Job, error) {
+	if len(req.pids) > 0 {
+		var job autopsy.Job
+		var errs []error
+		for _, pid := range req.pids {
+			target, err := autopsy.TargetOf(ctx, pid)
+			if err != nil {
+				errs = append(errs, err)
+				continue
+			}
+			job.Workers = append(job.Workers, target)
+		}
+		if job.Workers == nil {
+			return nil, errors.Join(errs...)
+		}
+		return []autopsy.Job{job}, errors.Join(errs...)
+	}
+	jobs, err := autopsy.Find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if req.job == "" {
+		if len(jobs) == 0 {
+			return nil, errors.New("no workers of this user run on this host; name a process with --pid")
+		}
+		return jobs, nil
+	}
+	var ids []string
+	for _, job := range jobs {
+		if job.RunID == req.job {
+			return []autopsy.Job{job}, nil
+		}
+		ids = append(ids, quote(job.RunID))
+	}
+	if ids == nil {
+		return nil, fmt.Errorf("job %s has no workers of this user on this host, and neither has another", quote(req.job))
+	}
+	return nil, fmt.Errorf("job %s has no workers of this user on this host; those that have are %s", quote(req.job), strings.Join(ids, ", "))
+}
+
+// reason is the report's title.
+func (req dumpRequest) reason(job autopsy.Job) string {
+	if job.RunID == "" {
+		return "on demand"
+	}
+	return "on demand, job " + job.RunID
+}
+
+// show prints a job's report.
+func (req dumpRequest) show(w io.Writer, job autopsy.Job, report *autopsy.Report, jobs int) error {
+	if req.json {
+		body, err := json.MarshalIndent(report, "", "  ")
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(append(body, '\n'))
+		return err
+	}
+	var b strings.Builder
+	if jobs > 1 {
+		fmt.Fprintf(&b, "job %s:\n", job.RunID)
+	}
+	fmt.Fprintf(&b, "%s\n%s", report.Summary(), report.Stacks())
+	for _, problem := range report.Problems() {
+		fmt.Fprintf(&b, "\n%s\n", problem)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
