@@ -211,13 +211,29 @@ func (p *tab) call(method string, params map[string]any, result any) {
 	p.b.call(p.session, method, params, result)
 }
 
+// next returns a channel that is closed at the next event of that name.
+func (p *tab) next(event string) <-chan struct{} {
+	came := make(chan struct{})
+	p.b.mu.Lock()
+	defer p.b.mu.Unlock()
+	p.b.events[event] = came
+	return came
+}
+
+// event waits for the next event of that name.
+func (p *tab) event(name string) {
+	p.b.t.Helper()
+	select {
+	case <-p.next(name):
+	case <-time.After(testproc.Patience):
+		p.b.t.Fatalf("no %s", name)
+	}
+}
+
 // open goes to a URL and waits until it is there.
 func (p *tab) open(url string) {
 	p.b.t.Helper()
-	loaded := make(chan struct{})
-	p.b.mu.Lock()
-	p.b.events["Page.loadEventFired"] = loaded
-	p.b.mu.Unlock()
+	loaded := p.next("Page.loadEventFired")
 	var got struct{ ErrorText string }
 	p.call("Page.navigate", map[string]any{"url": url}, &got)
 	if got.ErrorText != "" {

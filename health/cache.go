@@ -2,6 +2,7 @@ package health
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"runtime/debug"
 	"sync"
@@ -12,17 +13,19 @@ import (
 // by one of them at a time, and only when the value is older than fresh. It runs in
 // a goroutine of its own: whoever has waited long enough takes the value before.
 type cache[T any] struct {
-	fetch  func(context.Context) (T, bool)
+	what   string // is in it
+	fetch  func(context.Context) (T, error)
 	fresh  time.Duration
 	log    *slog.Logger
 	life   context.Context // of the server
 	flight sync.WaitGroup
 
-	mu    sync.Mutex // guards the rest
-	tried time.Time  // when fetch last returned
-	at    time.Time  // when it last returned something
-	value T
-	done  chan struct{} // of the fetch under way; nil if none is
+	mu     sync.Mutex // guards the rest
+	tried  time.Time  // when fetch last returned
+	at     time.Time  // when it last returned something
+	failed bool       // the last time
+	value  T
+	done   chan struct{} // of the fetch under way; nil if none is
 }
 
 // get returns the value and when it was fetched, waiting at most wait for a fresh
@@ -54,24 +57,26 @@ func (c *cache[T]) get(ctx context.Context, wait time.Duration) (T, time.Time) {
 
 // refresh fetches a value.
 func (c *cache[T]) refresh() {
-	value, ok := c.try()
+	value, err := c.try()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.tried = time.Now()
-	if ok {
+	if err == nil {
 		c.value, c.at = value, c.tried
+	} else if !c.failed && c.life.Err() == nil {
+		c.log.Warn(c.what+" cannot be shown; said once", "error", err)
 	}
+	c.failed = err != nil
 	close(c.done)
 	c.done = nil
 }
 
 // try calls fetch. A Source that panics would end a job since somebody looked at
 // it; it counts as one that has nothing to say.
-func (c *cache[T]) try() (value T, ok bool) {
+func (c *cache[T]) try() (value T, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			c.log.Error("internal error: the state of the job cannot be shown", "panic", p, "stack", string(debug.Stack()))
-			ok = false
+			err = fmt.Errorf("internal error: %v\n%s", p, debug.Stack())
 		}
 	}()
 	return c.fetch(c.life)

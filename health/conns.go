@@ -90,6 +90,21 @@ func (c *conn) Close() error {
 	return nil
 }
 
+// closeIdle closes the connections that are not being answered.
+func (l *conns) closeIdle() {
+	l.mu.Lock()
+	var idle []*conn
+	for _, c := range l.open {
+		if c.answering == 0 {
+			idle = append(idle, c)
+		}
+	}
+	l.mu.Unlock()
+	for _, c := range idle {
+		c.Close()
+	}
+}
+
 // keep says that a connection is being answered, until the returned function is
 // called.
 func keep(ctx context.Context) (done func()) {

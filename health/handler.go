@@ -44,6 +44,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer s.finish()
+	if r.ContentLength != 0 {
+		w.Header().Set("Connection", "close") // nobody waits for a body that is not read
+	}
 	write(w, s.answer(w, r))
 }
 

@@ -48,7 +48,7 @@ func escapeHTML(s string) string {
 	return b.String()
 }
 
-// span writes a duration for people: "0.3 s", "12 s", "3 min 5 s", "2 h 7 min".
+// span writes a duration for people: "0.3 s", "12 s", "3 min 5 s", "42 min", "2 h 7 min".
 func span(d time.Duration) string {
 	d = max(d, 0)
 	day := 24 * time.Hour
@@ -57,6 +57,8 @@ func span(d time.Duration) string {
 		return fmt.Sprintf("%.1f s", d.Seconds())
 	case d < time.Minute:
 		return fmt.Sprintf("%d s", d/time.Second)
+	case d >= 10*time.Minute && d < time.Hour:
+		return fmt.Sprintf("%d min", d/time.Minute)
 	case d < time.Hour:
 		return fmt.Sprintf("%d min %d s", d/time.Minute, d%time.Minute/time.Second)
 	case d < day:

@@ -60,12 +60,12 @@ func renderPage(s *State) []byte {
 	p.timeline()
 	p.put("<div class=\"cols\">\n<div class=\"wide\">\n")
 	p.workers()
+	p.logs()
 	p.put("</div>\n<div class=\"side\">\n")
 	p.timers()
 	p.hosts()
 	p.events()
 	p.put("</div>\n</div>\n")
-	p.logs()
 	zone, _ := s.Time.Zone()
 	p.put(`</main>
 <footer>muster · times are %s of %s · <a href="v1/state">state</a> <a href="metrics">metrics</a> <a href="healthz">health</a></footer>
@@ -204,10 +204,10 @@ func (p *page) cell(label, class, value string) {
 
 func (p *page) workers() {
 	if len(p.s.Workers) == 0 {
-		p.put("<section><h2>Workers of this host</h2><p class=\"none\">None run.</p></section>\n")
+		p.put("<section id=\"workers\"><h2>Workers of this host</h2><p class=\"none\">None run.</p></section>\n")
 		return
 	}
-	p.put(`<section><h2>Workers of this host</h2>
+	p.put(`<section id="workers"><h2>Workers of this host</h2>
 <table class="workers"><thead><tr><th>rank<th>local<th>pid<th>state<th class="n">CPU<th class="n">memory<th class="n">step<th class="n">last output<th class="n">runs</tr></thead><tbody>
 `)
 	for i := range p.s.Workers {
@@ -266,7 +266,7 @@ func (p *page) timers() {
 	if p.s.LiveTimers == 0 {
 		return
 	}
-	p.put("<section><h2>Timers <small>%s</small></h2>\n<ul class=\"timers\">\n", count(p.s.LiveTimers, "live one"))
+	p.put("<section id=\"timers\"><h2>Timers <small>%d live</small></h2>\n<ul class=\"timers\">\n", p.s.LiveTimers)
 	for i, t := range first(p.s.Timers, shownTimers) {
 		p.timer(i, &t)
 	}
@@ -318,7 +318,7 @@ func (p *page) hosts() {
 	if len(p.s.Hosts) == 0 {
 		return
 	}
-	p.put("<section><h2>Hosts <small>%d in round %d</small></h2>\n<ul class=\"hosts\">\n", len(p.s.Hosts), p.s.Job.Round)
+	p.put("<section id=\"hosts\"><h2>Hosts <small>%d in round %d</small></h2>\n<ul class=\"hosts\">\n", len(p.s.Hosts), p.s.Job.Round)
 	for _, h := range first(p.s.Hosts, shownHosts) {
 		here := markup("")
 		if h.GroupRank == p.s.Host.GroupRank {
@@ -355,7 +355,7 @@ func (p *page) logs() {
 	if len(p.s.Workers) > openLogs {
 		open = ""
 	}
-	p.put("<section class=\"logs\"><h2>Last lines</h2>\n<div class=\"grid\">\n")
+	p.put("<section id=\"logs\" class=\"logs\"><h2>Last lines</h2>\n<div class=\"grid\">\n")
 	for i := range p.s.Workers {
 		p.log(&p.s.Workers[i], open)
 	}

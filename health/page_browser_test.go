@@ -3,8 +3,11 @@ package health_test
 import (
 	"flag"
 	"fmt"
+	"net"
+	"net/http"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -130,6 +133,58 @@ func TestPageInBrowser(t *testing.T) {
 			checkPage(t, p, tt.width)
 			p.close()
 		})
+	}
+}
+
+// TestPageWithoutScript: the page is whole without its script, and updates itself
+// less gracefully.
+func TestPageWithoutScript(t *testing.T) {
+	b := startBrowser(t)
+	now := time.Now()
+	f := busyJob(t, now)
+	_, url := serve(t, f, nil)
+	p := b.tab()
+	p.call("Emulation.setScriptExecutionDisabled", map[string]any{"value": true}, nil)
+	p.width(390, "light")
+	p.open(url)
+	checkPage(t, p, 390)
+	f.set(func(f *fake) { f.state.Workers[1].Heartbeat = &health.Heartbeat{Step: 987_654, Time: now} })
+	for i := 0; ; i++ {
+		var there bool
+		p.event("Page.loadEventFired")
+		if p.eval(`document.body.innerText.includes("987654")`, &there); there {
+			break
+		}
+		if i == 3 {
+			t.Fatal("it does not refresh itself")
+		}
+	}
+}
+
+// TestPageLost: the page says so when nobody answers any more, and when the agent
+// answers but has nothing new; it comes back by itself.
+func TestPageLost(t *testing.T) {
+	b := startBrowser(t)
+	f := busyJob(t, time.Now())
+	server := &http.Server{}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server.Handler = listen(t, f, nil).Handler()
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = server.Serve(l) })
+	t.Cleanup(func() { server.Close(); wg.Wait() })
+
+	p := b.tab()
+	p.open("http://" + l.Addr().String())
+	p.until(`document.getElementById("live").textContent === "live"`)
+	p.until(`document.getElementById("live").textContent.startsWith("no news for 4 s")`) // its time stands still
+	server.Close()
+	p.until(`document.getElementById("live").textContent.startsWith("no answer for ")`)
+	var text string
+	if p.eval(`document.getElementById("phase").textContent`, &text); text != "running" {
+		t.Errorf("what was known has become %q", text)
 	}
 }
 

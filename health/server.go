@@ -5,7 +5,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -107,8 +107,8 @@ func Listen(cfg Config) (*Server, error) {
 		idle:    make(chan struct{}),
 	}
 	s.life, s.end = context.WithCancel(context.Background())
-	s.state = &cache[*snapshot]{fetch: s.fetchState, fresh: cfg.Refresh, log: s.log, life: s.life}
-	s.metrics = &cache[[]byte]{fetch: s.fetchMetrics, fresh: cfg.Refresh, log: s.log, life: s.life}
+	s.state = &cache[*snapshot]{what: "the state of the job", fetch: s.fetchState, fresh: cfg.Refresh, log: s.log, life: s.life}
+	s.metrics = &cache[[]byte]{what: "the metrics", fetch: s.fetchMetrics, fresh: cfg.Refresh, log: s.log, life: s.life}
 	return s, nil
 }
 
@@ -137,19 +137,18 @@ func (s *Server) Serve(ctx context.Context) error {
 		defer close(stopped)
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
+		s.conns.Listener.Close()
+		s.conns.closeIdle() // Shutdown would wait for browsers that connect in advance
 		if srv.Shutdown(closing) != nil {
 			srv.Close()
 		}
 	})
 	err := srv.Serve(s.conns)
 	if stop() { // it failed by itself
-		srv.Close()
-		s.Close()
-		return err
+		return errors.Join(err, srv.Close(), s.Close())
 	}
 	<-stopped
-	s.Close()
-	return nil
+	return s.Close()
 }
 
 // Close ends a server that Serve was not called for. It returns when no request is
@@ -195,33 +194,32 @@ func (s *Server) finish() {
 }
 
 // fetchState asks the Source.
-func (s *Server) fetchState(ctx context.Context) (*snapshot, bool) {
+func (s *Server) fetchState(ctx context.Context) (*snapshot, error) {
 	state := s.cfg.Source.State(ctx)
 	if state == nil {
-		return nil, false
+		return nil, errors.New("the source has none")
 	}
-	return &snapshot{server: s, source: state}, true
+	return &snapshot{server: s, source: state}, nil
 }
 
 // fetchMetrics asks the Source.
-func (s *Server) fetchMetrics(context.Context) ([]byte, bool) {
+func (s *Server) fetchMetrics(context.Context) ([]byte, error) {
 	w := &limited{left: maxMetrics}
 	if err := s.cfg.Source.WriteMetrics(w); err != nil {
-		s.log.Warn("metrics cannot be shown", "error", err)
-		return nil, false
+		return nil, err
 	}
-	return w.Bytes(), true
+	return w.buf.Bytes(), nil
 }
 
 // limited is a buffer that does not grow without end.
 type limited struct {
-	bytes.Buffer
+	buf  bytes.Buffer
 	left int
 }
 
 func (l *limited) Write(p []byte) (int, error) {
 	if l.left -= len(p); l.left < 0 {
-		return 0, io.ErrShortWrite
+		return 0, fmt.Errorf("more than %s", size(maxMetrics))
 	}
-	return l.Buffer.Write(p)
+	return l.buf.Write(p)
 }

@@ -20,7 +20,12 @@ function morph(live, fresh) {
   if (live.id === "live") return;
 
   const byID = new Map();
-  for (const child of live.children) if (child.id) byID.set(child.id, child);
+  const stays = new Set([...fresh.children].map((child) => child.id));
+  for (const child of [...live.children]) {
+    if (!child.id) continue;
+    if (stays.has(child.id)) byID.set(child.id, child);
+    else child.remove();
+  }
   let at = live.firstChild;
   for (const want of [...fresh.childNodes]) {
     let have = want.id ? byID.get(want.id) : at;

@@ -72,7 +72,7 @@ var steps = []time.Duration{
 	time.Hour, 2 * time.Hour, 6 * time.Hour, 12 * time.Hour, 24 * time.Hour, 2 * 24 * time.Hour, 7 * 24 * time.Hour,
 }
 
-// ticksOf returns up to six round times of day between begin and end, and the form
+// ticks returns up to six round times of day between begin and end, and the form
 // to write them in.
 func (r ruler) ticks(zone *time.Location) (list []time.Time, form string) {
 	const most = 6
@@ -106,7 +106,7 @@ func (r ruler) ticks(zone *time.Location) (list []time.Time, form string) {
 func (p *page) timeline() {
 	begin, end := extent(p.s)
 	r := ruler{begin, end}
-	p.put("<section><h2>Rounds and restarts</h2>\n<svg class=\"timeline\" height=\"72\" role=\"img\" aria-label=\"%s of rounds and restarts\">\n",
+	p.put("<section id=\"rounds\"><h2>Rounds and restarts</h2>\n<svg class=\"timeline\" height=\"82\" role=\"img\" aria-label=\"%s of rounds and restarts\">\n",
 		span(end.Sub(begin)))
 	for _, b := range bands(p.s, begin, end) {
 		x, width := r.at(b.from), max(r.at(b.to)-r.at(b.from), 0.25)
@@ -114,10 +114,16 @@ func (p *page) timeline() {
 		if b.phase == Running {
 			label = fmt.Sprintf("round %d", b.round)
 		}
-		p.put(`<svg x="%.3f%%" y="20" width="%.3f%%" height="26"><rect class="%s" width="100%%" height="26"/><title>%s, round %d: %s from %s</title>`,
+		p.put(`<svg x="%.3f%%" y="30" width="%.3f%%" height="26"><rect class="%s" width="100%%" height="26"/><title>%s, round %d: %s from %s</title>`,
 			x, width, b.phase.tone(""), b.phase, b.round, span(b.to.Sub(b.from)), b.from.In(p.s.Time.Location()).Format(time.TimeOnly))
-		if width > 7 {
+		switch {
+		case width > 18:
 			p.put(`<text x="7" y="17">%s</text>`, label)
+		case width > 7:
+			p.put(`<text class="roomy" x="7" y="17">%s</text>`, label)
+			if b.phase == Running {
+				p.put(`<text class="tight" x="7" y="17">%d</text>`, b.round)
+			}
 		}
 		p.put("</svg>\n")
 	}
@@ -132,7 +138,7 @@ func (p *page) timeline() {
 		if i%2 == 1 {
 			odd = ` class="odd"`
 		}
-		p.put(`<g%s><line x1="%.3f%%" x2="%.3f%%" y1="50" y2="55"/><text class="tick" x="%.3f%%" y="68">%s</text></g>`+"\n",
+		p.put(`<g%s><line x1="%.3f%%" x2="%.3f%%" y1="60" y2="65"/><text class="tick" x="%.3f%%" y="78">%s</text></g>`+"\n",
 			odd, x, x, x, t.In(p.s.Time.Location()).Format(form))
 	}
 	p.put("</svg>\n")
@@ -144,12 +150,12 @@ func (p *page) timeline() {
 func (p *page) marks(r ruler) {
 	for _, m := range p.s.Timeline {
 		var class tone
-		shape := markup("")
+		shape, y := markup(""), 8
 		switch m.Kind {
 		case KindFailure:
 			class, shape = bad, `<path d="M-5,-5L5,5M5,-5L-5,5"/>`
 		case KindRestart:
-			class, shape = warn, `<path d="M-5,-4H5L0,5Z"/>`
+			class, shape, y = warn, `<path d="M-5,-4H5L0,4Z"/>`, 22
 		case KindHosts:
 			class, shape = wait, `<circle r="4"/>`
 		case KindEnd:
@@ -157,8 +163,8 @@ func (p *page) marks(r ruler) {
 		default:
 			continue
 		}
-		p.put(`<svg class="mark %s" x="%.3f%%" y="9">%s<title>%s %s</title></svg>`+"\n",
-			class, r.at(m.Time), shape, m.Time.In(p.s.Time.Location()).Format(time.TimeOnly), m.sentence())
+		p.put(`<svg class="mark %s" x="%.3f%%" y="%d">%s<title>%s %s</title></svg>`+"\n",
+			class, r.at(m.Time), y, shape, m.Time.In(p.s.Time.Location()).Format(time.TimeOnly), m.sentence())
 	}
 }
 
@@ -186,7 +192,7 @@ func (p *page) events() {
 	if n == 0 {
 		return
 	}
-	p.put("<section><h2>Events</h2>\n<ol class=\"events\">\n")
+	p.put("<section id=\"events\"><h2>Events</h2>\n<ol class=\"events\">\n")
 	for i := n - 1; i >= max(0, n-shownEvents); i-- {
 		p.event(i)
 	}

@@ -1,0 +1,144 @@
+package health_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/muster-run/muster/health"
+)
+
+func TestParseAddr(t *testing.T) {
+	for _, tt := range []struct {
+		addr, network, address, reason string
+	}{
+		{addr: "9000", network: "tcp", address: "127.0.0.1:9000"},
+		{addr: ":9000", network: "tcp", address: "127.0.0.1:9000"},
+		{addr: "0", network: "tcp", address: "127.0.0.1:0"},
+		{addr: "0.0.0.0:9000", network: "tcp", address: "0.0.0.0:9000"},
+		{addr: "[::]:9000", network: "tcp", address: "[::]:9000"},
+		{addr: "node7:09000", network: "tcp", address: "node7:9000"},
+		{addr: "unix:/run/muster.sock", network: "unix", address: "/run/muster.sock"},
+		{addr: "", reason: "there is no port"},
+		{addr: "node7:", reason: "there is no port"},
+		{addr: "abc", reason: `port "abc" is not a number`},
+		{addr: "-1", reason: `port "-1" is not a number`},
+		{addr: "9000.5", reason: `port "9000.5" is not a number`},
+		{addr: " 9000", reason: `port " 9000" is not a number`},
+		{addr: "65536", reason: "port 65536 is more than 65535"},
+		{addr: "99999999999999999999", reason: "port 99999999999999999999 is more than 65535"},
+		{addr: "::1:9000", reason: "too many colons in address"},
+		{addr: "[::1", reason: "missing ']' in address"},
+		{addr: "unix:", reason: "no path after unix:"},
+		{addr: "unix:/" + strings.Repeat("x", 200), reason: "a path of 201 bytes is longer than sockets may have (103)"},
+	} {
+		t.Run(tt.addr, func(t *testing.T) {
+			network, address, err := health.ParseAddr(tt.addr)
+			reason := ""
+			if e, ok := errors.AsType[*health.AddrError](err); ok {
+				reason = e.Reason
+				if e.Addr != tt.addr || !strings.Contains(err.Error(), "give a port such as 9000") {
+					t.Errorf("error %q does not name the address and what to do", err)
+				}
+			}
+			if network != tt.network || address != tt.address || reason != tt.reason {
+				t.Errorf("got %q %q %q, want %q %q %q", network, address, reason, tt.network, tt.address, tt.reason)
+			}
+		})
+	}
+}
+
+func FuzzParseAddr(f *testing.F) {
+	for _, addr := range []string{"9000", ":9000", "0.0.0.0:1", "[::]:0", "unix:/x", "a:b:c", ":", "unix:"} {
+		f.Add(addr)
+	}
+	f.Fuzz(func(t *testing.T, addr string) {
+		network, address, err := health.ParseAddr(addr)
+		if (err == nil) != (network != "") || (err == nil) != (address != "") {
+			t.Fatalf("got %q %q %v", network, address, err)
+		}
+		if network == "tcp" {
+			if _, _, err := net.SplitHostPort(address); err != nil {
+				t.Fatalf("%q became %q: %v", addr, address, err)
+			}
+		}
+	})
+}
+
+func TestListenErrors(t *testing.T) {
+	taken := listen(t, running(), nil).Addr().String()
+	dir := t.TempDir()
+	plain := filepath.Join(dir, "plain")
+	if err := os.WriteFile(plain, []byte("keep me"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	live := filepath.Join(dir, "live")
+	listen(t, running(), func(c *health.Config) { c.Addr = "unix:" + live })
+	for _, tt := range []struct {
+		name, addr string
+		cause      error
+		says       string
+	}{
+		{"port in use", taken, syscall.EADDRINUSE, "another process listens there, perhaps the agent of another job; give another port, or 0 for any"},
+		{"another host's address", "192.0.2.1:9000", syscall.EADDRNOTAVAIL, "0.0.0.0 means all of them"},
+		{"a plain file", "unix:" + plain, nil, "there is a file that is no socket; give another path, or remove it"},
+		{"a live socket", "unix:" + live, syscall.EADDRINUSE, "another process listens there; give another path"},
+		{"no directory", "unix:" + filepath.Join(dir, "no", "socket"), syscall.ENOENT, "no such file or directory"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s, err := health.Listen(health.Config{Addr: tt.addr, Source: running()})
+			if err == nil {
+				s.Close()
+				t.Fatal("no error")
+			}
+			e, ok := errors.AsType[*health.ListenError](err)
+			if !ok || tt.cause != nil && !errors.Is(err, tt.cause) {
+				t.Errorf("got %T %v, want a *ListenError of %v", err, err, tt.cause)
+			} else if !strings.Contains(err.Error(), tt.says) || !strings.Contains(err.Error(), e.Addr) {
+				t.Errorf("error %q does not say %q and name the address", err, tt.says)
+			}
+		})
+	}
+	if text, _ := os.ReadFile(plain); string(text) != "keep me" {
+		t.Errorf("the plain file is now %q", text)
+	}
+	if _, err := health.Listen(health.Config{Addr: "0"}); err == nil {
+		t.Error("no error without a Source")
+	}
+}
+
+func TestUnixSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "muster.sock")
+	stale, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stale.(*net.UnixListener).SetUnlinkOnClose(false)
+	stale.Close()
+
+	_, _ = serve(t, running(), func(c *health.Config) { c.Addr = "unix:" + path })
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the socket: %v %v, want mode 0600", info, err)
+	}
+	client := &http.Client{Transport: &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "unix", path)
+		},
+	}}
+	defer client.CloseIdleConnections()
+	answer, err := client.Get("http://any.name/readyz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		t.Errorf("status %s", answer.Status)
+	}
+}

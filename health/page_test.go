@@ -1,0 +1,107 @@
+package health_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-run/muster/health"
+)
+
+// tainted is a state that has s wherever a worker, a user or another host may say
+// something.
+func tainted(s string) health.State {
+	now := time.Date(2026, 4, 12, 16, 20, 30, 0, time.UTC)
+	return health.State{
+		Time: now,
+		Job: health.Job{RunID: s, Role: s, Backend: s, Endpoint: s, Entrypoint: s, Started: now.Add(-time.Hour), State: s, Phase: health.Phase(s),
+			WaitingFor: "x" + s, LogDir: s},
+		Host:  health.Host{Name: s},
+		Hosts: []health.Host{{Name: s, Addr: "x" + s, GroupRank: 1, State: s}},
+		Workers: []health.Worker{{State: s, Stdout: "/" + s, Stderr: "/nowhere" + s, StdoutLines: []string{s, s}, StderrLines: []string{s},
+			Exit: &health.Exit{Signal: s, Cause: s}}},
+		Timers: []health.Timer{{Rank: -1, Scope: s, Deadline: now}},
+		Timeline: []health.Moment{
+			{Time: now.Add(-30 * time.Minute), Kind: health.Kind(s), Phase: health.Phase(s), What: s, Why: "x" + s},
+			{Time: now.Add(-20 * time.Minute), Kind: health.KindFailure, What: s, Why: "x" + s}},
+		Failures: []health.Failure{{Host: "x" + s, Cause: s, Message: "x" + s, Report: "x" + s}},
+	}
+}
+
+// marks counts what gives HTML its structure.
+func marks(page string) [3]int {
+	return [3]int{strings.Count(page, "<"), strings.Count(page, ">"), strings.Count(page, `"`)}
+}
+
+// FuzzPage: whatever is said in a state stays text: the page has as many tags and
+// quotes as with harmless words.
+func FuzzPage(f *testing.F) {
+	for _, s := range []string{"x", attack, `" onload="x`, `'><svg/onload=x>`, "</pre></main>", "&lt;", "\x00\x1b[1m\u202e", "\xff<", "<!--", "%s%d%!", "]]>"} {
+		f.Add(s)
+	}
+	fake := &fake{alive: time.Now()}
+	page := func(t testing.TB, s string) string {
+		fake.state = tainted(s)
+		server, err := health.Listen(health.Config{Addr: "0", Source: fake})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer server.Close()
+		w := get(server, "GET", "/")
+		if w.Code != 200 {
+			t.Fatalf("%d %s", w.Code, w.Body)
+		}
+		return w.Body.String()
+	}
+	want := marks(page(f, "word"))
+	f.Fuzz(func(t *testing.T, s string) {
+		switch health.Phase(s) { // these make another page
+		case "", health.Rendezvous, health.Assigning, health.Running, health.Restarting, health.ExitBarrier, health.Ended:
+			return
+		}
+		switch health.Kind(s) {
+		case health.KindFailure, health.KindHosts, health.KindRestart, health.KindEnd:
+			return
+		}
+		if got := page(t, s); marks(got) != want {
+			t.Errorf("with %q the page has %v of < > \", want %v:\n%s", s, marks(got), want, got)
+		}
+	})
+}
+
+// TestEmptyPage: a job of which hardly anything is known yet.
+func TestEmptyPage(t *testing.T) {
+	f := &fake{alive: time.Now(), state: health.State{Job: health.Job{RunID: "job7", Phase: health.Rendezvous, State: "INIT", WaitingFor: "3 of 4 hosts, 12 s left"}}}
+	page := get(listen(t, f, nil), "GET", "/").Body.String()
+	for _, want := range []string{"waiting for 3 of 4 hosts, 12 s left", "None run.", `<noscript><meta http-equiv="refresh" content="2"></noscript>`} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page does not say %q:\n%s", want, page)
+		}
+	}
+	for _, not := range []string{`id="timers"`, `id="hosts"`, `id="logs"`, `id="failures"`, "0001", "NaN", "%!"} {
+		if strings.Contains(page, not) {
+			t.Errorf("the page has %q:\n%s", not, page)
+		}
+	}
+}
+
+func TestHeadline(t *testing.T) {
+	for _, tt := range []struct {
+		phase       health.Phase
+		state, want string
+	}{
+		{health.Running, "HEALTHY", `class="pill good">running<`},
+		{health.Running, "FAILED", `class="pill good">running, failed<`},
+		{health.Rendezvous, "INIT", `class="pill wait">rendezvous<`},
+		{health.Restarting, "STOPPED", `class="pill warn">restarting<`},
+		{health.ExitBarrier, "SUCCEEDED", `class="pill done">exit barrier<`},
+		{health.Ended, "SUCCEEDED", `class="pill done">succeeded<`},
+		{health.Ended, "FAILED", `class="pill bad">failed<`},
+	} {
+		f := running()
+		f.state.Job.Phase, f.state.Job.State = tt.phase, tt.state
+		if page := get(listen(t, f, nil), "GET", "/").Body.String(); !strings.Contains(page, tt.want) {
+			t.Errorf("%s, %s: the page has no %s", tt.phase, tt.state, tt.want)
+		}
+	}
+}
