@@ -17,13 +17,14 @@ import signal
 import socket
 import struct
 import sys
-import time
 from typing import Any, Dict, List, Optional, Sequence
 
 from . import _payload, _worker
 from .errors import ConfigError, LaunchError
 
 SOCKET = "fork"
+#: What a stub passes on to its fork.
+PASSED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 MAX_REQUEST = 8 << 20
 _LENGTH = struct.Struct("<I")
 _STATUS = struct.Struct("<i")
@@ -115,7 +116,7 @@ def _detach() -> None:
         os.setpgid(0, 0)
     except OSError:
         pass  # it leads a session
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
 
 
@@ -138,6 +139,8 @@ class _Server:
         self.listener, self.life, self.job = listener, life, job
         self.function, self.args, self.failed = function, args, failed
         self.workers: Dict[socket.socket, Any] = {}
+        self.orphans: List[Any] = []  # their stubs are gone, so they are killed
+        self.inherited: List[int] = []
         self.selector = selectors.DefaultSelector()
         self.prctl = _prctl()
 
@@ -175,7 +178,12 @@ class _Server:
                 stub.close()
                 return
             process = self.context.Process(target=self.work, args=(stub, request, fds), name="worker-%d" % request["local_rank"])
-            process.start()
+            # Held until the fork can act on them: here they are ignored.
+            signal.pthread_sigmask(signal.SIG_BLOCK, PASSED)
+            try:
+                process.start()
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED)
         except (OSError, ValueError) as e:
             sys.stderr.write("muster: fork a worker: %s\n" % e)
             stub.close()  # which ends it
@@ -203,16 +211,16 @@ class _Server:
     def forget(self, stub: socket.socket) -> None:
         self.selector.unregister(stub)
         stub.close()
-        self.workers[stub].__dict__["muster_gone"] = True
-        self.orphans = getattr(self, "orphans", []) + [self.workers.pop(stub)]
+        self.orphans.append(self.workers.pop(stub))
 
     def reap(self) -> None:
         """Tells each stub how its fork has ended."""
+        self.orphans = [process for process in self.orphans if process.exitcode is None]
         for stub, process in list(self.workers.items()):
             status = process.exitcode
             if status is None:
                 continue
-            _kill(process.pid, signal.SIGKILL)  # what it left in its session
+            _kill_group(process.pid)  # what it left behind
             try:
                 stub.sendall(_STATUS.pack(status))
             except OSError:
@@ -222,7 +230,7 @@ class _Server:
             del self.workers[stub]
 
     def end(self) -> None:
-        processes = list(self.workers.values()) + list(getattr(self, "orphans", []))
+        processes = [*self.workers.values(), *self.orphans]
         for process in processes:
             if process.exitcode is None:
                 _kill(process.pid, signal.SIGKILL)
@@ -232,9 +240,10 @@ class _Server:
     def work(self, stub: socket.socket, request: Dict[str, Any], fds: List[int]) -> None:
         """The fork: takes over what the stub was given, and calls the function."""
         signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        for number in (signal.SIGCHLD, *PASSED):
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, PASSED)
         os.setsid()
         if self.prctl is not None:
             self.prctl(1, int(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
@@ -259,15 +268,23 @@ class _Server:
 
 
 def _kill(pid: int, number: int) -> None:
-    """Signals a fork and what it has started, as muster does with a worker."""
+    """Signals a fork that has not been waited for, and what it has started, as muster
+    does with a worker."""
     for kill in (os.killpg, os.kill):
         try:
             kill(pid, number)
             return
         except ProcessLookupError:
-            continue  # not yet a session of its own, or gone
+            continue  # it leads no session yet
         except PermissionError:
             return
+
+
+def _kill_group(pid: int) -> None:
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except OSError:
+        pass  # nothing is left
 
 
 def _join(request: Dict[str, Any]) -> None:

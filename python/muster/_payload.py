@@ -121,6 +121,6 @@ def unpack(path: str) -> Tuple[Function, Tuple[Any, ...]]:
         for ours, theirs in (("main_name", "init_main_from_name"), ("main_path", "init_main_from_path")):
             if ours in setup:
                 data[theirs] = setup[ours]
-        spawn.prepare(data)  # type: ignore[arg-type]
+        spawn.prepare(data)
         function, args = pickle.load(f)
     return function, args

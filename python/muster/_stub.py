@@ -35,7 +35,8 @@ def main(job: str, local_rank: int) -> None:
         server.connect(os.path.join(job, "fork"))
         data = struct.pack("<I", len(body)) + body
         sent = server.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [1, 2]))])
-        server.sendall(data[sent:])
+        if sent < len(data):  # or a fork that has ended already would look like an error
+            server.sendall(data[sent:])
     except OSError as e:
         sys.stderr.write("muster: the process that forks the workers has ended: %s\n" % e)
         os._exit(1)

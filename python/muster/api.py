@@ -106,10 +106,7 @@ class _Launch:
         if self.server is not None:
             self.server.close()
         if self.own_log_dir:
-            try:
-                os.rmdir(self.own_log_dir)  # only if nothing is in it
-            except OSError:
-                pass
+            _remove_empty(self.own_log_dir)
         shutil.rmtree(self.job, ignore_errors=True)
 
     def run(self) -> Dict[int, Any]:
@@ -122,7 +119,7 @@ class _Launch:
             line, environ, self.config.signals_to_handle, quiet_stdin=callable(self.entrypoint))
         if received is not None:
             error = like_torch(SignalException, TORCH_API)
-            raise error("Process %d got signal: %d" % (os.getpid(), received), signal.Signals(received))  # type: ignore[call-arg]
+            raise error("Process %d got signal: %d" % (os.getpid(), received), signal.Signals(received))
         if status != 0:
             raise self._failure(status)
         return self._values()
@@ -167,6 +164,7 @@ class _Launch:
         home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         _payload.write_private(boot, (
             "import sys\n"
+            "del __file__  # a script that workers could not import again\n"
             "sys.path[:] = [%r] + [p for p in sys.path if p != %r]\n"
             "from muster.%s import main\n"
             "main(%r, int(sys.argv[1]))\n" % (home, self.job, module, self.job)).encode())
@@ -267,6 +265,15 @@ def _entries(dir: str) -> List[str]:
         return os.listdir(dir)
     except OSError:
         return []
+
+
+def _remove_empty(dir: str) -> None:
+    """Removes directories that hold no file."""
+    for path, _, _ in os.walk(dir, topdown=False):
+        try:
+            os.rmdir(path)
+        except OSError:
+            pass
 
 
 def _read(path: str) -> str:

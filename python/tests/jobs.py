@@ -1,0 +1,114 @@
+"""Functions that the tests launch; workers import them from here."""
+
+import os
+import signal
+import sys
+import time
+
+import muster
+
+
+def config(nproc=2, **fields):
+    """A job of this host that does not restart."""
+    fields.setdefault("max_restarts", 0)
+    fields.setdefault("run_id", "test")
+    return muster.LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=nproc, **fields)
+
+
+def rank_plus(number):
+    return int(os.environ["RANK"]) + number
+
+
+def environment(*names):
+    return {name: os.environ.get(name) for name in names}
+
+
+def see(*args):
+    return args
+
+
+def fail_on(rank, message):
+    if int(os.environ["RANK"]) == rank:
+        raise ValueError(message)
+    time.sleep(60)
+
+
+def fail_first(directory):
+    """Fails in the first attempt, and says in which it is."""
+    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    with open(os.path.join(directory, "%s.%d" % (os.environ["RANK"], attempt)), "w"):
+        pass
+    if attempt == 0:
+        raise RuntimeError("the first time")
+    return attempt
+
+
+def leave(status):
+    sys.exit(status)
+
+
+def die(number):
+    os.kill(os.getpid(), number)
+    time.sleep(60)
+
+
+def unsendable():
+    return lambda: None
+
+
+def big(size):
+    return b"x" * size
+
+
+def say(out, err):
+    print(out)
+    print(err, file=sys.stderr)
+
+
+def wait_for_signal(fifo):
+    """Says that it is ready, and what signal came; never ends by itself."""
+
+    def note(number, frame):
+        with open(fifo + "." + os.environ["RANK"], "w") as f:
+            f.write(signal.Signals(number).name)
+        sys.exit(1)
+
+    signal.signal(signal.SIGTERM, note)
+    signal.signal(signal.SIGINT, note)
+    with open(fifo, "w") as f:
+        f.write("%d\n" % os.getpid())
+    while True:
+        time.sleep(60)
+
+
+class Point:
+    """A value that is more than numbers."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __eq__(self, other):
+        return isinstance(other, Point) and self.x == other.x
+
+
+def point():
+    return Point(int(os.environ["RANK"]))
+
+
+class Callable:
+    """A function that is an object, and has no name."""
+
+    def __call__(self):
+        return "called"
+
+
+class Picky:
+    """An argument that cannot be sent."""
+
+    def __reduce__(self):
+        raise TypeError("picky does not travel")
+
+
+def launch_within():
+    """A job within a job."""
+    return muster.elastic_launch(config(nproc=1, run_id="inner"), rank_plus)(40)
