@@ -16,7 +16,7 @@ import (
 // a job acts on what happens to one of its hosts.
 func measureHosts(l *lab) ([]*row, error) {
 	var rows []*row
-	for _, measure := range []func(*lab) ([]*row, error){measureMeet, measureCrowd} {
+	for _, measure := range []func(*lab) ([]*row, error){measureAgents} {
 		some, err := measure(l)
 		if err != nil {
 			return nil, err
