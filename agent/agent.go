@@ -24,10 +24,12 @@ import (
 	"log/slog"
 	"maps"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process"
@@ -89,6 +91,21 @@ type Config struct {
 	// UninterruptibleTimeout is how long a worker may be in uninterruptible
 	// sleep before the group counts as unhealthy. Zero turns the check off.
 	UninterruptibleTimeout time.Duration
+	// FileTimer serves timers to the workers of this host, as PyTorch's
+	// FileTimerClient uses them, at the FIFO TimerFile. Without a name it gets one in
+	// the temporary directory. The workers find the path in TORCHELASTIC_TIMER_FILE.
+	FileTimer bool
+	TimerFile string
+	// HangTimeout is how long the workers of this host may together show no sign of
+	// life (no output, no CPU time to speak of, no use of a timer) until they count
+	// as hanging. Zero turns this off; only otherwise does anything look at them.
+	HangTimeout time.Duration
+	// HangNotify keeps such workers alive: evidence is kept and the log says so.
+	// Otherwise they are killed, which is a failure of the group.
+	HangNotify bool
+	// AutopsyTimeout bounds how long evidence of workers that hang is collected
+	// before they are killed. Zero turns it off.
+	AutopsyTimeout time.Duration
 	// IdenticalWorkers assigns ranks without the store; all agents must then
 	// have the same role and local world size.
 	IdenticalWorkers bool
@@ -138,6 +155,9 @@ type Agent struct {
 	restarts int      // the job's, used so far
 	last     *attempt // the one before; nil in the first
 	measures measures
+	status   status
+	meter    health.Meter
+	watchdog atomic.Pointer[watchdog] // nil before the run
 }
 
 // New checks the configuration.
@@ -184,12 +204,18 @@ func New(cfg Config) (*Agent, error) {
 // those of the rendezvous and of the log directory; they may come with a result.
 func (a *Agent) Run(ctx context.Context) (*Result, error) {
 	began := time.Now()
+	a.start(began)
+	if err := a.startWatchdog(); err != nil {
+		return nil, err
+	}
+	defer a.stopWatchdog()
 	for {
 		at := newAttempt(ctx)
 		r, err := a.attempt(ctx, at)
 		at.close()
 		a.measureEnds(at)
 		if r != nil || err != nil {
+			a.ended(r, err)
 			a.recordEnd(at, r, began, err)
 			return r, err
 		}
@@ -201,6 +227,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 // nor error when another round is due.
 func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 	began := time.Now()
+	a.happened(health.KindPhase, health.Rendezvous, "waiting for the hosts of the next round", "")
 	a.recordJoining(began)
 	round, err := a.cfg.Rendezvous.Next(ctx)
 	at.round = round
@@ -209,6 +236,7 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 		return a.notAdmitted(ctx, err)
 	}
 	a.learnRestarts(ctx, at)
+	a.joined(at)
 	at.since = time.Now()
 	a.assignRanks(at)
 	return a.watch(ctx, at)
@@ -256,6 +284,9 @@ func (a *Agent) startWorkers(at *attempt) error {
 		UninterruptibleTimeout: a.cfg.UninterruptibleTimeout,
 		Logger:                 a.log,
 	}
+	if a.cfg.AutopsyTimeout > 0 {
+		cfg.Unheeded = func(ctx context.Context, pids map[int]int) { a.unheeded(ctx, at, pids) }
+	}
 	for i := range workers {
 		cfg.Args[i] = spec.Args(i)
 		cfg.Envs[i] = a.workerEnv(at, i)
@@ -298,6 +329,10 @@ func (a *Agent) workerEnv(at *attempt, localRank int) map[string]string {
 		"TORCHELASTIC_USE_AGENT_STORE": useAgentStore,
 		"TORCHELASTIC_ERROR_FILE":      at.logs.Sink(localRank).ErrorFile,
 	}
+	if a.cfg.TimerFile != "" {
+		env[timerFileVar] = a.cfg.TimerFile
+	}
+	a.watchdog.Load().env(env)
 	if a.cfg.Spec.Env != nil {
 		maps.Copy(env, a.cfg.Spec.Env(localRank))
 	}

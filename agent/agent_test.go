@@ -234,7 +234,11 @@ func TestWorkerEnvironment(t *testing.T) {
 	if port := got["MASTER_PORT"]; port == "" || port == "0" {
 		t.Errorf("MASTER_PORT=%s", port)
 	}
+	if path := got["MUSTER_TIMER_SOCKET"]; path == "" {
+		t.Error("no MUSTER_TIMER_SOCKET")
+	}
 	delete(got, "MASTER_PORT")
+	delete(got, "MUSTER_TIMER_SOCKET")
 	want := map[string]string{
 		"INHERITED": "yes", "EXTRA": "1",
 		"LOCAL_RANK": "1", "RANK": "1", "GROUP_RANK": "0", "ROLE_RANK": "1", "ROLE_NAME": "trainer",

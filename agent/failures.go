@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
@@ -234,6 +235,7 @@ func (a *Agent) restart(at *attempt, rec *record) {
 	if rec != nil {
 		a.restarts = max(a.restarts, rec.Restarts)
 	}
+	a.counted(failed.Report.Root().Error())
 	a.log.Warn("restarting the worker group", "cause", failed.Report.Root().Error(),
 		"restart", fmt.Sprintf("%d/%d", a.restarts, a.cfg.MaxRestarts), "report", failed.ReportFile)
 }
@@ -243,8 +245,10 @@ func (a *Agent) restart(at *attempt, rec *record) {
 func (a *Agent) follow(ctx context.Context, at *attempt, rec *record) {
 	a.log.Warn("workers failed on another host; restarting the worker group with it", "host", rec.Host, "rank", rec.Rank,
 		"cause", rec.Cause, "restart", fmt.Sprintf("%d/%d", rec.Restarts, a.cfg.MaxRestarts))
+	a.enter(health.Restarting, Stopped, "stopping the workers", fmt.Sprintf("rank %d on %s: %s", rec.Rank, rec.Host, rec.Cause))
 	a.stopWorkers(ctx, at, syscall.SIGTERM)
 	a.restarts = max(a.restarts, rec.Restarts)
+	a.counted("")
 }
 
 // changed says what a change of the set of nodes means. Where the store has to be

@@ -105,8 +105,8 @@ func (a *Agent) measureInitialized(err error) {
 
 // measureEnds publishes how the workers of an attempt ended. Its goroutines have.
 func (a *Agent) measureEnds(at *attempt) {
-	for _, x := range at.exits {
-		a.metrics.Exited(exitCause(x, ""))
+	for i, x := range at.exits {
+		a.metrics.Exited(exitCause(x, at.missedBy(i)))
 	}
 	a.metrics.Restarts(a.restarts)
 }

@@ -11,7 +11,7 @@ import (
 
 // event returns what all events of this agent have in common. at may be nil,
 // or not have its round yet.
-func (a *Agent) event(at *attempt, source events.Source, state events.State) events.Event {
+func (a *Agent) event(at *attempt, restarts int, source events.Source, state events.State) events.Event {
 	e := events.Event{
 		Source:      source,
 		State:       state,
@@ -19,7 +19,7 @@ func (a *Agent) event(at *attempt, source events.Source, state events.State) eve
 		Role:        a.cfg.Spec.Role,
 		Hostname:    a.cfg.Host,
 		RdzvBackend: a.cfg.Rendezvous.Backend(),
-		Restarts:    a.restarts,
+		Restarts:    restarts,
 		EntryPoint:  filepath.Base(a.cfg.Spec.Entrypoint),
 	}
 	if at != nil && at.round != nil {
@@ -42,7 +42,8 @@ func (a *Agent) recordStep(at *attempt, state events.State, began time.Time, err
 	if err != nil {
 		a.measureInitialized(err)
 	}
-	e := a.event(a.last, events.Agent, state) // torch tells the rank of the round before
+	// torch tells the rank of the round before
+	e := a.event(a.last, a.restarts, events.Agent, state)
 	e.Duration = time.Since(began)
 	if err != nil {
 		e.RawError = err.Error()
@@ -51,7 +52,7 @@ func (a *Agent) recordStep(at *attempt, state events.State, began time.Time, err
 }
 
 func (a *Agent) workerEvent(at *attempt, state events.State, localRank, pid int) events.Event {
-	e := a.event(at, events.Worker, state)
+	e := a.event(at, a.restarts, events.Worker, state)
 	rank := at.ranks.Base + localRank
 	e.GlobalRank, e.PID = &rank, pid
 	e.LocalRank = localRank
@@ -93,7 +94,7 @@ func (a *Agent) recordEnd(at *attempt, r *Result, began time.Time, err error) {
 		state = events.Failed
 	}
 	a.metrics.State(string(state))
-	e := a.event(at, events.Agent, state)
+	e := a.event(at, a.restarts, events.Agent, state)
 	e.RunTime = took
 	if err != nil {
 		e.RawError = err.Error()

@@ -42,9 +42,16 @@ func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error) *fai
 	if e, ok := errors.AsType[*process.FuncError](exit.Err); ok {
 		stack = e.Stack
 	}
+	missed, stoppedBy := at.missedBy(localRank), exit.StoppedBy
+	switch {
+	case missed != "" && at.innocent(localRank):
+		missed, stoppedBy = "", syscall.SIGKILL
+	case missed != "" && stoppedBy == syscall.SIGKILL:
+		stoppedBy = 0 // it was the one to blame
+	}
 	return failure.New(failure.Observation{
 		LocalRank: localRank, Rank: at.ranks.Base + localRank, PID: exit.PID, ExitCode: exit.Code,
-		CoreDumped: exit.CoreDumped, Started: at.began, Time: exit.Time, StoppedBy: exit.StoppedBy,
+		CoreDumped: exit.CoreDumped, Started: at.began, Time: exit.Time, StoppedBy: stoppedBy, TimerExpired: missed,
 		StartErr: startErr, Entrypoint: a.cfg.Spec.Entrypoint,
 		OOM: exit.OOMKilled, Abandoned: exit.Abandoned, ErrorFile: exit.ErrorFile,
 		StderrTail: at.logs.StderrTail(localRank), StderrPath: at.logs.Sink(localRank).StderrPath,
@@ -129,15 +136,25 @@ func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Re
 
 // ownReport explains this host's failures.
 func (a *Agent) ownReport(at *attempt) *failure.Report {
-	return failure.NewReport(failure.ReportConfig{
+	return failure.NewReport(a.reportConfig(at), at.failures)
+}
+
+// reportConfig is what this host knows of the attempt as a whole.
+func (a *Agent) reportConfig(at *attempt) failure.ReportConfig {
+	cfg := failure.ReportConfig{
 		Title: a.cfg.Spec.Title, Host: a.cfg.Host, RunID: a.cfg.Rendezvous.RunID(),
 		Attempt: a.restarts, Restarts: a.cfg.MaxRestarts,
-	}, at.failures)
+	}
+	if e := at.lastEvidence(); e != nil {
+		cfg.Autopsy, cfg.AutopsyFile = e.report.Summary(), e.file
+	}
+	return cfg
 }
 
 // failed is the result of an attempt that failed. It writes the report beside the
 // attempt's logs.
 func (a *Agent) failed(at *attempt, state State, report *failure.Report) *Result {
+	a.failedWith(report)
 	r := &Result{State: state, Restarts: a.restarts, Failures: make(map[int]*failure.ProcessFailure, len(at.failures)), Report: report}
 	for _, f := range at.failures {
 		r.Failures[f.Rank] = f
@@ -171,6 +188,7 @@ func (a *Agent) finishLogs(ctx context.Context, at *attempt) {
 		return
 	}
 	at.drained = true
+	a.disarmWatchdog()
 	drain, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process"
@@ -38,6 +39,12 @@ type attempt struct {
 	gone    map[int]bool
 	lost    *rendezvous.Change // the last of those
 	drained bool               // all that the workers wrote has gone where it should
+
+	mu     sync.Mutex     // guards missed
+	missed map[int]string // by local rank: the deadline for which muster killed the worker
+
+	autopsies sync.Mutex // guards evidence
+	evidence  *evidence  // what the last one found
 
 	life  context.Context // of the goroutines below
 	end   context.CancelFunc
@@ -93,6 +100,23 @@ func (at *attempt) outlives(d time.Duration) bool {
 	}
 }
 
+// blame notes that a worker is killed since it missed a deadline.
+func (at *attempt) blame(localRank int, what string) {
+	at.mu.Lock()
+	defer at.mu.Unlock()
+	if at.missed == nil {
+		at.missed = map[int]string{}
+	}
+	at.missed[localRank] = what
+}
+
+// missedBy returns the deadline that a worker was killed for.
+func (at *attempt) missedBy(localRank int) string {
+	at.mu.Lock()
+	defer at.mu.Unlock()
+	return at.missed[localRank]
+}
+
 // setAlarm sets the one deadline of the attempt; 0 means none.
 func (at *attempt) setAlarm(after time.Duration) {
 	if at.alarm != nil {
@@ -130,6 +154,7 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			if at.alone() {
 				return a.succeeded(at), nil
 			}
+			a.enter(health.ExitBarrier, state, "the workers here have succeeded; waiting for the other hosts'", "")
 			a.enterBarrier(at)
 		case actTell:
 			other := a.tellEarly(ctx, at, n.exit)
@@ -215,14 +240,20 @@ func (a *Agent) startGroup(at *attempt) news {
 	a.log.Info("rendezvous complete", "run_id", a.cfg.Rendezvous.RunID(), "role", a.cfg.Spec.Role, "round", at.round.Round,
 		"node", at.round.Rank, "nodes", at.round.WorldSize, "world_size", at.ranks.WorldSize,
 		"master_addr", at.round.MasterAddr, "master_port", at.round.MasterPort, "restart", a.restarts)
+	a.armWatchdog()
 	if err := a.startWorkers(at); err != nil {
 		return news{ev: evStartFailed, err: err}
+	}
+	a.ran(at)
+	if a.cfg.HangTimeout > 0 {
+		at.wg.Go(func() { a.watchProgress(at) })
 	}
 	at.wg.Go(func() {
 		// It has no deadline: the group ends by itself, or since it is stopped.
 		res, err := at.group.Wait(context.WithoutCancel(at.life))
 		if err == nil {
 			at.res, at.exits = res, res.Exits
+			a.workersEnded(res.Exits)
 		}
 		close(at.ended)
 	})
@@ -316,6 +347,7 @@ func (a *Agent) sayRejoins(at *attempt, n news) {
 	}
 	a.log.Log(context.Background(), level, why+"; stopping the workers for a new round, no restart is counted",
 		a.changeAttrs(at, n.change)...)
+	a.enter(health.Restarting, Stopped, "stopping the workers for a new round", why)
 }
 
 // sayStays logs why the workers go on although something has happened.

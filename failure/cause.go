@@ -88,7 +88,7 @@ func (f *ProcessFailure) evidence() evidence {
 			t.Kind != Python && crashed(f.Signal()) || t.Kind == Faulthandler && f.ExitCode == 1
 		return evidence{gist(t.Exception), sure}
 	}
-	f.LastLines = lastLines(f.StderrTail, maxTailLines)
+	f.LastLines = LastLines(f.StderrTail, maxTailLines)
 	return evidence{}
 }
 

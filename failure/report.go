@@ -18,6 +18,9 @@ type ReportConfig struct {
 	// LeftOut is how many failures of other hosts are not in the report, for
 	// there were too many.
 	LeftOut int
+	// Autopsy says what the workers of this host did when they hung, AutopsyFile
+	// where the evidence is; empty where none was kept.
+	Autopsy, AutopsyFile string
 }
 
 // A Report explains a failed attempt of a job, on all of its hosts. It does not change once made, so it may

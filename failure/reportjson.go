@@ -21,6 +21,7 @@ const ReportVersion = 1
 //	attempt       restart count of the attempt that failed, from 0
 //	max_restarts
 //	cause         the root cause in one line, with rank and host
+//	autopsy       what this host's workers did when they hung; autopsy_file has the evidence
 //	silent        list of the hosts that did not say how their workers ended
 //	left_out      number of other hosts' failures that are not in the list
 //	failures      root cause first, then in the order of Report.Failures; of each:
@@ -66,6 +67,8 @@ func (r *Report) MarshalJSON() ([]byte, error) {
 		m("max_restarts", num(r.Restarts)),
 		m("cause", str(cause)),
 		m("silent", silent),
+		m("autopsy", str(r.Autopsy)),
+		m("autopsy_file", str(r.AutopsyFile)),
 		m("left_out", num(r.LeftOut)),
 		m("failures", failures),
 	).Append(nil), nil

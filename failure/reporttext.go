@@ -63,6 +63,12 @@ func (r *Report) text() string {
 	if stopped != "" {
 		b.WriteString(rule + "Stopped by muster after the failure:\n" + stopped)
 	}
+	if r.Autopsy != "" {
+		b.WriteString(rule + "What the workers of this host did before that:\n  " + oneLine(r.Autopsy, maxCause) + "\n")
+		if r.AutopsyFile != "" {
+			b.WriteString("  evidence  : " + clip(printable(r.AutopsyFile), 4096) + "\n")
+		}
+	}
 	if gaps := r.gaps(); gaps != "" {
 		b.WriteString(rule + gaps)
 	}

@@ -140,9 +140,9 @@ func boundTraceback(s string, limit int) string {
 	return fmt.Sprintf("%s\n[... %d bytes left out ...]\n%s", head, cut-len(head), s[cut:])
 }
 
-// lastLines returns the last non-blank lines of text, as a person would have
+// LastLines returns the last lines of text, at most n and not blank, as a person would have
 // seen them: of a line that was overwritten by carriage returns its last state.
-func lastLines(text []byte, n int) []string {
+func LastLines(text []byte, n int) []string {
 	const window = 64 << 10
 	if len(text) > window {
 		text = text[len(text)-window:]

@@ -20,6 +20,7 @@ const (
 	DefaultMonitorInterval    = 100 * time.Millisecond
 	DefaultShutdownTimeout    = 30 * time.Second
 	DefaultExitBarrierTimeout = 300 * time.Second
+	DefaultAutopsyTimeout     = 5 * time.Second
 	DefaultSignals            = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 	DefaultEventLogHandler    = "null"
 	DefaultMetricsHandler     = "null"
@@ -74,6 +75,20 @@ type Config struct {
 	// ExitBarrierTimeout is how long a host whose workers have succeeded waits
 	// for the others. 0 means DefaultExitBarrierTimeout.
 	ExitBarrierTimeout time.Duration
+
+	// HangTimeout is how long the workers of this host may together do nothing until
+	// they count as hanging and are killed. Zero means for ever. With HangNotify
+	// they are not killed; the log says that they hang.
+	HangTimeout time.Duration
+	HangNotify  bool
+	// AutopsyTimeout bounds how long evidence of workers that hang is collected
+	// before they are killed. Zero turns it off; Default sets
+	// DefaultAutopsyTimeout.
+	AutopsyTimeout time.Duration
+	// HealthAddr is where package health serves: a port of the loopback interface,
+	// host:port or unix:/path. "" means what TORCHELASTIC_HEALTH_CHECK_PORT says,
+	// and nowhere without it.
+	HealthAddr string
 
 	// Entrypoint is the executable of every worker, looked up in the worker's
 	// PATH if it has no slash.
@@ -141,6 +156,7 @@ func Default() Config {
 		MonitorInterval:    DefaultMonitorInterval,
 		ShutdownTimeout:    DefaultShutdownTimeout,
 		ExitBarrierTimeout: DefaultExitBarrierTimeout,
+		AutopsyTimeout:     DefaultAutopsyTimeout,
 		SignalsText:        DefaultSignals,
 		EventLogHandler:    DefaultEventLogHandler,
 		MetricsHandler:     DefaultMetricsHandler,

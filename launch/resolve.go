@@ -56,6 +56,12 @@ func Resolve(cfg Config) (Config, error) {
 	if cfg.ExitBarrierTimeout < 0 {
 		fail("exit barrier timeout must be non-negative, got %v", cfg.ExitBarrierTimeout)
 	}
+	if cfg.HangTimeout < 0 {
+		fail("hang timeout must be non-negative, got %v", cfg.HangTimeout)
+	}
+	if cfg.AutopsyTimeout < 0 {
+		fail("autopsy timeout must be non-negative, got %v", cfg.AutopsyTimeout)
+	}
 	switch cfg.ExitCode {
 	case ExitTorchrun, ExitWorker:
 	default:

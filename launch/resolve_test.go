@@ -95,7 +95,7 @@ func TestResolveDefaults(t *testing.T) {
 	want := launch.Default()
 	want.Entrypoint, want.Title = "/bin/true", "/bin/true"
 	want.RdzvBackend, want.RdzvEndpoint = "c10d", "localhost:0"
-	want.ShutdownTimeout = 0 // zero means zero
+	want.ShutdownTimeout, want.AutopsyTimeout = 0, 0 // zero means zero
 	want.Stdin, want.Stdout, want.Stderr = os.Stdin, os.Stdout, os.Stderr
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(launch.Config{}, "RunID", "Logs", "SignalsToHandle", "Logger"),
 		cmp.Comparer(func(a, b *os.File) bool { return a == b })); diff != "" {

@@ -37,11 +37,6 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	ctx, hurry, stop := handleSignals(ctx, cfg.SignalsToHandle, log)
 	defer stop()
 
-	for _, name := range []string{"TORCHELASTIC_ENABLE_FILE_TIMER", "TORCHELASTIC_HEALTH_CHECK_PORT"} {
-		if value, _ := cfg.LookupEnv(name); value != "" && value != "0" {
-			log.Warn("this version of muster has no worker timers and no health check; the variable has no effect", "variable", name)
-		}
-	}
 	if err := process.CheckLimits(cfg.NprocPerNode); err != nil {
 		return nil, err
 	}
@@ -49,7 +44,8 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	if err != nil {
 		host = "localhost"
 	}
-	handler, err := newHandler(cfg, host, log)
+	watched := &observed{cfg: &cfg, line: newWaitingLine(cfg.Stderr)}
+	handler, err := newHandler(cfg, host, watched.waiting, log)
 	if err != nil {
 		return nil, err
 	}
@@ -73,6 +69,9 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	}
 	defer func() { err = errors.Join(err, supervisor.Close()) }()
 
+	enable, _ := cfg.LookupEnv("TORCHELASTIC_ENABLE_FILE_TIMER")
+	timerFile, _ := cfg.LookupEnv("TORCHELASTIC_TIMER_FILE")
+	fileTimer := enable == "1"
 	a, err := agent.New(agent.Config{
 		Spec: agent.Spec{
 			Role:           cfg.Role,
@@ -92,15 +91,22 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		ShutdownTimeout:        cfg.ShutdownTimeout,
 		ExitBarrierTimeout:     cfg.ExitBarrierTimeout,
 		UninterruptibleTimeout: uninterruptibleTimeout(&cfg),
+		FileTimer:              fileTimer,
+		TimerFile:              timerFile,
+		HangTimeout:            cfg.HangTimeout,
+		HangNotify:             cfg.HangNotify,
+		AutopsyTimeout:         cfg.AutopsyTimeout,
 		IdenticalWorkers:       identicalWorkers(&cfg),
 		Hurry:                  hurry,
 		Events:                 sink,
-		Metrics:                metricsHandler(&cfg, stdout),
+		Metrics:                metricsHandler(&cfg, stdout, watched.metrics(host)),
 		Logger:                 log,
 	})
 	if err != nil {
 		return nil, err
 	}
+	watched.agent.Store(a)
+	defer watched.serve()()
 	result, err = a.Run(ctx)
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
@@ -121,7 +127,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 const closeTimeout = 5 * time.Second
 
 // newHandler makes the rendezvous that Resolve chose.
-func newHandler(cfg Config, host string, log *slog.Logger) (rendezvous.Handler, error) {
+func newHandler(cfg Config, host string, waiting func(rendezvous.Waiting), log *slog.Logger) (rendezvous.Handler, error) {
 	settings, err := rendezvous.ParseSettings(cfg.RdzvConf)
 	if err != nil {
 		return nil, err
@@ -138,7 +144,7 @@ func newHandler(cfg Config, host string, log *slog.Logger) (rendezvous.Handler, 
 			Role:           cfg.Role,
 			LocalWorldSize: cfg.NprocPerNode,
 			Host:           host,
-			OnWaiting:      newWaitingLine(cfg.Stderr).show,
+			OnWaiting:      waiting,
 			Settings:       settings,
 			Logger:         log,
 		})
@@ -155,7 +161,7 @@ func newHandler(cfg Config, host string, log *slog.Logger) (rendezvous.Handler, 
 		Role:             cfg.Role,
 		LocalWorldSize:   cfg.NprocPerNode,
 		Host:             host,
-		OnWaiting:        newWaitingLine(cfg.Stderr).show,
+		OnWaiting:        waiting,
 		Settings:         settings,
 		Logger:           log,
 	}

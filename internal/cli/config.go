@@ -84,6 +84,10 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	cfg.MonitorInterval = r.seconds("monitor-interval", r.float("monitor-interval"))
 	cfg.ExitBarrierTimeout = r.seconds("exit-barrier-timeout", r.float("exit-barrier-timeout"))
 	cfg.ShutdownTimeout = r.shutdownTimeout()
+	cfg.HangTimeout = r.secondsOrNone("hang-timeout")
+	cfg.HangNotify = r.text("hang-action") == "notify"
+	cfg.AutopsyTimeout = r.secondsOrNone("autopsy-timeout")
+	cfg.HealthAddr = r.text("health-addr")
 	cfg.SignalsText = r.text("signals-to-handle")
 	signals, unknown, err := launch.ParseSignals(cfg.SignalsText)
 	if err != nil {
@@ -253,6 +257,14 @@ func (r *reader) seconds(name string, s float64) time.Duration {
 		return 0
 	}
 	return max(time.Duration(s*float64(time.Second)), 1)
+}
+
+// secondsOrNone is seconds for an option whose 0 means that there is no such time.
+func (r *reader) secondsOrNone(name string) time.Duration {
+	if s, ok := r.values[name]; ok && s == 0.0 {
+		return 0
+	}
+	return r.seconds(name, r.float(name))
 }
 
 // maxSeconds is a century: further than any job runs, within time.Duration.

@@ -133,6 +133,14 @@ var options = [...]option{
 		help: "where TorchElastic's metrics go: null or console (stdout)"},
 	{name: "exit-barrier-timeout", kind: kindFloat, env: "MUSTER_EXIT_BARRIER_TIMEOUT", def: "300", own: true, group: groupOwn, arg: "SECONDS",
 		help: "how long a host that is done waits for the others"},
+	{name: "hang-timeout", kind: kindFloat, env: "MUSTER_HANG_TIMEOUT", def: "0", own: true, group: groupOwn, arg: "SECONDS",
+		help: "the workers hang if none of this host's has written, used the CPU or a timer for that long; 0 for never"},
+	{name: "hang-action", env: "MUSTER_HANG_ACTION", def: "kill", choices: hangActions, own: true, group: groupOwn, arg: "WHAT",
+		help: "what to do then, after evidence is kept: kill (a failure, so restarts apply) or notify (say so)"},
+	{name: "autopsy-timeout", kind: kindFloat, env: "MUSTER_AUTOPSY_TIMEOUT", def: "5", own: true, group: groupOwn, arg: "SECONDS",
+		help: "how long evidence (stacks, sockets, threads) of workers that hang or miss a deadline is collected at most before they are killed; 0 for not at all"},
+	{name: "health-addr", env: "MUSTER_HEALTH_ADDR", own: true, group: groupOwn, arg: "[HOST:]PORT",
+		help: "serve /healthz, /readyz, /metrics, /v1/state and a status page; a port alone is at 127.0.0.1 (default: $TORCHELASTIC_HEALTH_CHECK_PORT, else nowhere)"},
 	{name: "devices", kind: kindInt, env: "MUSTER_DEVICES", unset: true, own: true, group: groupOwn, arg: "N",
 		help: "how many devices this host has, for gpu, xpu and auto; 0 for none"},
 	{name: "version", kind: kindVersion, own: true, group: groupOther,
@@ -148,6 +156,7 @@ var (
 	exitCodes    = []string{"torchrun", "worker"}
 
 	metricsHandlers = []string{"null", "console"}
+	hangActions     = []string{"kill", "notify"}
 )
 
 // takesArg says whether the option is followed by an argument.

@@ -70,9 +70,10 @@ var differences = map[string]struct {
 	re  *regexp.Regexp
 	why string
 }{
-	"OMP_NUM_THREADS": {regexp.MustCompile(`^[1-9][0-9]*$`), "a share of the cores instead of 1, where it is not set"},
-	"MASTER_ADDR":     {regexp.MustCompile(`^127\.0\.0\.1$`), "workers of one host need no look-up of its name, and the port is open to nobody else"},
-	"LC_CTYPE":        {regexp.MustCompile(`^$`), "set by CPython's start-up in torchrun itself; a Python worker does the same for itself"},
+	"OMP_NUM_THREADS":     {regexp.MustCompile(`^[1-9][0-9]*$`), "a share of the cores instead of 1, where it is not set"},
+	"MASTER_ADDR":         {regexp.MustCompile(`^127\.0\.0\.1$`), "workers of one host need no look-up of its name, and the port is open to nobody else"},
+	"MUSTER_TIMER_SOCKET": {regexp.MustCompile(`^/.*/socket$`), "where muster.heartbeat and muster.timer find the agent"},
+	"LC_CTYPE":            {regexp.MustCompile(`^$`), "set by CPython's start-up in torchrun itself; a Python worker does the same for itself"},
 }
 
 func TestEnvironmentEqualsTorchrun(t *testing.T) {
@@ -147,7 +148,7 @@ func TestEnvironmentNames(t *testing.T) {
 		if got["MASTER_ADDR"] == "" {
 			t.Error("no MASTER_ADDR")
 		}
-		for _, name := range []string{"MASTER_ADDR", "TMPDIR"} {
+		for _, name := range []string{"MASTER_ADDR", "TMPDIR", "MUSTER_TIMER_SOCKET"} {
 			delete(got, name)
 		}
 		if diff := cmp.Diff(want[rank], got); diff != "" {

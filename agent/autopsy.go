@@ -1,0 +1,93 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/muster-run/muster/internal/autopsy"
+)
+
+// evidence is what is known of workers that hang.
+type evidence struct {
+	report *autopsy.Report
+	file   string // of the text; empty if it was not written
+}
+
+// autopsy keeps evidence of the workers of this host before some of them are killed
+// for reason, and returns it; nil where that is turned off. It takes no longer than
+// Config.AutopsyTimeout and ends with ctx. Workers that miss their deadlines
+// together share one.
+func (a *Agent) autopsy(ctx context.Context, at *attempt, reason string, pids map[int]int) *evidence {
+	if a.cfg.AutopsyTimeout <= 0 {
+		return nil
+	}
+	at.autopsies.Lock()
+	defer at.autopsies.Unlock()
+	if last := at.evidence; last != nil && time.Since(last.report.Time) < a.cfg.AutopsyTimeout {
+		return last
+	}
+	targets := make([]autopsy.Target, 0, len(pids))
+	for _, i := range slices.Sorted(maps.Keys(pids)) {
+		targets = append(targets, autopsy.Target{
+			Rank: at.ranks.Base + i, LocalRank: i, PID: pids[i],
+			Stderr: at.logs.Sink(i).StderrPath, Tail: func() []byte { return at.logs.StderrTail(i) },
+		})
+	}
+	e := &evidence{report: autopsy.Take(ctx, reason, targets, autopsy.Config{Timeout: a.cfg.AutopsyTimeout, Logger: a.log})}
+	if dir := at.logs.Dir(); dir != "" {
+		var err error
+		if e.file, _, err = e.report.WriteDir(dir); err != nil {
+			a.log.Warn("write the evidence of workers that hang", "error", err)
+		}
+	}
+	a.log.Warn("what the workers did: "+e.report.Summary(), "reason", reason, "evidence", e.file, "seconds", fmt.Sprintf("%.2f", e.report.Seconds))
+	at.evidence = e
+	return e
+}
+
+// unheeded keeps evidence of workers that do not heed their stop signal.
+func (a *Agent) unheeded(ctx context.Context, at *attempt, pids map[int]int) {
+	a.autopsy(ctx, at, "workers do not end after the signal to stop", pids)
+}
+
+// suspects says whether a rank is one to blame for a hang: one that does something
+// else than most. Where nothing tells them apart all are.
+func (e *evidence) suspects(rank int) bool {
+	if e == nil {
+		return true
+	}
+	odd := false
+	for _, g := range e.report.Groups() {
+		if odd = odd || g.Odd; g.Odd && slices.Contains(g.Ranks, rank) {
+			return true
+		}
+	}
+	return !odd
+}
+
+// innocent says that a worker has missed a deadline only because of another one of
+// this host, which has missed one too.
+func (at *attempt) innocent(localRank int) bool {
+	e := at.lastEvidence()
+	if e == nil || e.suspects(at.ranks.Base+localRank) {
+		return false
+	}
+	at.mu.Lock()
+	defer at.mu.Unlock()
+	for i := range at.missed {
+		if e.suspects(at.ranks.Base + i) {
+			return true
+		}
+	}
+	return false
+}
+
+// lastEvidence is what the last autopsy of the attempt found; nil if there was none.
+func (at *attempt) lastEvidence() *evidence {
+	at.autopsies.Lock()
+	defer at.autopsies.Unlock()
+	return at.evidence
+}

@@ -1,0 +1,93 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/procfs"
+)
+
+// A worker that uses less than this share of one CPU does nothing that counts as
+// progress: background threads (PyTorch's heartbeats, Python's own) wake up a few
+// times a second, also in a worker that hangs.
+const idleShare = 0.02
+
+// A vital is what shows that a worker is alive, summed up since its start.
+type vital struct {
+	cpu     time.Duration
+	written int64
+	timers  int64 // requests that its timers have had
+}
+
+// watchProgress finds out when no worker of this host does anything any more. It
+// tells the goroutine of Run once they have done nothing for Config.HangTimeout.
+func (a *Agent) watchProgress(at *attempt) {
+	timeout := a.cfg.HangTimeout
+	ticker := time.NewTicker(max(min(timeout/10, 10*time.Second), 50*time.Millisecond))
+	defer ticker.Stop()
+	last, seen := a.vitals(at), time.Now()
+	active, told := seen, false
+	for {
+		select {
+		case <-ticker.C:
+		case <-at.ended:
+			return
+		case <-at.life.Done():
+			return
+		}
+		now := time.Now()
+		v := a.vitals(at)
+		if v == nil || progressed(last, v, now.Sub(seen)) {
+			active, told = now, false
+		}
+		last, seen = v, now
+		if idle := now.Sub(active); idle >= timeout && !told {
+			told = true
+			a.hung(at, idle)
+		}
+	}
+}
+
+// vitals looks at the workers, by local rank; nil if that is not possible.
+func (a *Agent) vitals(at *attempt) map[int]vital {
+	pids := at.group.PIDs()
+	uses, err := procfs.Uses(slices.Collect(maps.Values(pids)))
+	if err != nil {
+		return nil
+	}
+	v := make(map[int]vital, len(pids))
+	for i, pid := range pids {
+		v[i] = vital{cpu: uses[pid].CPU, written: at.logs.Output(i).Bytes, timers: a.timerRequests()}
+	}
+	return v
+}
+
+// progressed says whether any worker has done something in a while.
+func progressed(before, now map[int]vital, in time.Duration) bool {
+	for i, v := range now {
+		b := before[i]
+		if v.written != b.written || v.timers != b.timers || (v.cpu-b.cpu).Seconds() > idleShare*in.Seconds() {
+			return true
+		}
+	}
+	return len(now) != len(before)
+}
+
+// hung acts on workers that do nothing.
+func (a *Agent) hung(at *attempt, idle time.Duration) {
+	what := fmt.Sprintf("no output, no CPU time and no timer activity of this host's workers for %v", idle.Round(100*time.Millisecond))
+	a.log.Error("the workers hang: "+what, "run_id", a.cfg.Rendezvous.RunID(), "kill", !a.cfg.HangNotify)
+	a.happened(health.KindFailure, "", "the workers hang", what)
+	a.autopsy(context.WithoutCancel(at.life), at, "hang: "+what, at.group.PIDs())
+	if a.cfg.HangNotify {
+		return
+	}
+	for i := range at.group.PIDs() {
+		at.blame(i, "--hang-timeout: "+what)
+	}
+	at.group.Kill()
+}

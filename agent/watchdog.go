@@ -1,0 +1,228 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/timer"
+)
+
+// timerFileVar is where workers find the path of the FIFO.
+const timerFileVar = "TORCHELASTIC_TIMER_FILE"
+
+// A watchdog serves the timers of this host's workers, for all attempts of a run:
+// those of torch's FileTimerClient over a FIFO, if that is asked for, and those of
+// our own clients over a socket.
+type watchdog struct {
+	server *timer.Server
+	file   *timer.FileServer   // nil where there is no FIFO
+	socket *timer.SocketServer // nil where there is no socket
+	path   string              // of the FIFO
+	wg     sync.WaitGroup
+	end    context.CancelFunc
+}
+
+// startWatchdog begins to serve timers.
+// Source: LocalElasticAgent._setup_local_watchdog.
+func (a *Agent) startWatchdog() error {
+	cfg := timer.Config{RunID: a.cfg.Rendezvous.RunID(), Owns: isDescendant, Reap: a.reap, OnEvent: a.timerEvent, Logger: a.log}
+	w := &watchdog{}
+	var life context.Context
+	life, w.end = context.WithCancel(context.Background())
+	serve := func(what string, f func(context.Context) error) {
+		w.wg.Go(func() {
+			if err := f(life); err != nil {
+				a.log.Error("the workers' timers are no longer served", "over", what, "error", err)
+			}
+		})
+	}
+	var err error
+	if a.cfg.FileTimer {
+		if w.path = a.cfg.TimerFile; w.path == "" {
+			w.path = filepath.Join(os.TempDir(), fmt.Sprintf("watchdog_timer_%016x", rand.Uint64()))
+		}
+		if w.file, err = timer.ListenFIFO(w.path, cfg); err != nil {
+			return fmt.Errorf("serve the workers' timers: %w", err)
+		}
+		w.server = w.file.Server()
+		serve("FIFO", w.file.Serve)
+	} else {
+		if w.server, err = timer.NewServer(cfg); err != nil {
+			return err
+		}
+		serve("timers", w.server.Run)
+	}
+	if w.socket, err = timer.ListenSocket(w.server, timer.SocketConfig{Logger: a.log}); err == nil {
+		serve("socket", w.socket.Serve)
+	} else if !errors.Is(err, errors.ErrUnsupported) {
+		a.log.Warn("no socket for the workers' timers and heartbeats", "error", err)
+	}
+	a.watchdog.Store(w)
+	return nil
+}
+
+// stopWatchdog ends it.
+func (a *Agent) stopWatchdog() {
+	if w := a.watchdog.Load(); w != nil {
+		w.end()
+		w.wg.Wait()
+	}
+}
+
+// armWatchdog prepares for the workers of a new attempt: timers of older ones are
+// dropped. The FIFO stays, so that no request is lost.
+func (a *Agent) armWatchdog() {
+	w := a.watchdog.Load()
+	if a.last != nil {
+		w.server.Reset(isDescendant)
+	}
+	if w.file != nil {
+		a.recordWatchdog(timer.EventStarted, nil)
+	}
+}
+
+// disarmWatchdog notes that the workers of an attempt have ended.
+func (a *Agent) disarmWatchdog() {
+	if a.watchdog.Load().file != nil {
+		a.recordWatchdog(timer.EventStopped, nil)
+	}
+}
+
+// progress is when the watchdog last did all that it had to.
+func (w *watchdog) progress() time.Time {
+	if w.file != nil {
+		return w.file.Progress()
+	}
+	return w.server.Progress()
+}
+
+// stats counts what it did.
+func (w *watchdog) stats() timer.Stats {
+	if w.file != nil {
+		return w.file.Stats()
+	}
+	return w.server.Stats()
+}
+
+// env is what the workers need to know.
+func (w *watchdog) env(env map[string]string) {
+	if w.file != nil {
+		env[timerFileVar] = w.path
+	}
+	if w.socket != nil {
+		env[timer.EnvSocket] = w.socket.Path()
+	}
+}
+
+// isDescendant says whether a process is one of this program's workers, or of
+// theirs.
+func isDescendant(pid int) bool {
+	self := os.Getpid()
+	for range 64 {
+		s, err := procfs.Read(pid)
+		if err != nil || s.Parent <= 1 {
+			return false
+		}
+		if s.Parent == self {
+			return true
+		}
+		pid = s.Parent
+	}
+	return false
+}
+
+// reap keeps evidence of a process that has missed its deadline, and kills it.
+// What follows is what follows from any other failure of a worker.
+func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
+	last := e.Timers[len(e.Timers)-1]
+	what := fmt.Sprintf("timer %q ran out at %s", last.ScopeID, last.Deadline().Format("15:04:05.000"))
+	s := &a.status
+	s.mu.Lock()
+	at, group := s.at, s.group
+	s.mu.Unlock()
+	localRank := -1
+	if group != nil {
+		pids := group.PIDs()
+		for i, pid := range pids {
+			if pid == e.PID {
+				localRank = i
+			}
+		}
+		a.happened(health.KindFailure, "", fmt.Sprintf("process %d has missed a deadline", e.PID), what)
+		a.autopsy(ctx, at, fmt.Sprintf("process %d has missed a deadline: %s", e.PID, what), pids)
+	}
+	if localRank >= 0 {
+		at.blame(localRank, what)
+	}
+	return e.Kill()
+}
+
+// timerEvent records what became of a timer. That the watchdog starts and stops is
+// recorded with the workers that it serves.
+func (a *Agent) timerEvent(name string, r *timer.Request) {
+	if r != nil {
+		a.recordWatchdog(name, r)
+	}
+}
+
+// timerRequests is how many requests there were.
+func (a *Agent) timerRequests() int64 {
+	w := a.watchdog.Load()
+	if w == nil {
+		return 0
+	}
+	s := w.server.Stats()
+	n := s.Acquired + s.Released
+	if w.socket != nil {
+		n += w.socket.Stats().Heartbeats
+	}
+	return int64(n)
+}
+
+// shownTimers is how many live timers a State has.
+const shownTimers = 100
+
+// liveTimers are the next timers to run out.
+func (a *Agent) liveTimers(now time.Time, ranks map[int]int) []health.Timer {
+	w := a.watchdog.Load()
+	if w == nil {
+		return nil
+	}
+	var timers []health.Timer
+	for _, r := range w.server.Live(shownTimers) {
+		at := r.Deadline()
+		if at.IsZero() {
+			continue
+		}
+		rank, known := ranks[r.PID]
+		if !known {
+			rank = -1
+		}
+		timers = append(timers, health.Timer{PID: r.PID, Rank: rank, Scope: r.ScopeID, Deadline: at, Remaining: at.Sub(now).Seconds()})
+	}
+	return timers
+}
+
+// recordWatchdog records something that the watchdog did. It may be called by any
+// goroutine.
+// Source: the watchdog's log_event in LocalElasticAgent.
+func (a *Agent) recordWatchdog(name string, r *timer.Request) {
+	s := &a.status
+	s.mu.Lock()
+	e := a.event(s.at, s.restarts, events.Agent, events.Running)
+	s.mu.Unlock()
+	var t *events.Timer
+	if r != nil {
+		t = &events.Timer{PID: r.PID, ScopeID: r.ScopeID, Expiration: r.ExpirationTime, Signal: int(r.Signal)}
+	}
+	a.cfg.Events.Record(events.Watchdog(e, name, t))
+}
