@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"syscall"
+
+	"github.com/muster-run/muster/internal/pyjson"
 )
 
 // maxReported bounds how many expired timers of a process are looked at.
@@ -81,7 +83,7 @@ func (s *Server) report(e *Expiry) {
 	}
 	last := e.Timers[len(e.Timers)-1]
 	s.logger().Warn("timers expired", "pid", e.PID, "count", len(e.Timers), "scope_id", clip(last.ScopeID, 256),
-		"expiration_time", last.ExpirationTime, "signal", int(e.Signal))
+		"expiration_time", pyjson.Float(last.ExpirationTime), "signal", int(e.Signal))
 }
 
 // finish ends the reaping of a process.

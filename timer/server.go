@@ -347,6 +347,9 @@ func (s *Server) acquire(p *process, r *Request) error {
 	if p.reaping {
 		return nil
 	}
+	if r.Signal > maxSignal {
+		return fmt.Errorf("%w: signal %d: want at most %d", ErrInvalid, int(r.Signal), maxSignal)
+	}
 	e := p.timers[r.ScopeID]
 	if e == nil {
 		switch {
@@ -460,14 +463,16 @@ func (s *Server) dropAll() (free func()) {
 	clear(s.refused)
 	s.stats.Timers, s.scopes = 0, 0
 	s.arm()
+	var idle []*handle
 	for _, p := range procs {
 		p.gone, p.at, p.timers, p.heap, p.scopes = true, -1, nil, nil, 0
+		if !p.reaping { // else whoever reaps it closes the handle
+			idle = append(idle, p.handle)
+		}
 	}
 	return func() {
-		for _, p := range procs {
-			if !p.reaping {
-				p.handle.close()
-			}
+		for _, h := range idle {
+			h.close()
 		}
 	}
 }
