@@ -165,6 +165,16 @@ func Take(ctx context.Context, reason string, targets []Target, cfg Config) *Rep
 	return r
 }
 
+// Gone says whether there is nothing left of any worker.
+func (r *Report) Gone() bool {
+	for i := range r.Workers {
+		if r.Workers[i].State != stateGone {
+			return false
+		}
+	}
+	return true
+}
+
 // helpers is how many helper programs run at a time.
 const helpers = 16
 

@@ -31,6 +31,8 @@ type Group struct {
 	// Frames its stack, of the first rank.
 	Thread string  `json:"thread,omitempty"`
 	Frames []Frame `json:"frames,omitempty"`
+	// Children says where the first rank's child processes are.
+	Children []string `json:"children,omitempty"`
 }
 
 // Groups puts the workers together that are in the same place, going by the
@@ -59,13 +61,8 @@ func (r *Report) Groups() []Group {
 		slices.Sort(groups[i].Ranks)
 		slices.Sort(groups[i].PIDs)
 		slices.Sort(groups[i].Lines)
-		for j := range groups {
-			if i != j && groups[i].Name == groups[j].Name {
-				groups[i].Name += from(groups[i].From)
-				break
-			}
-		}
 	}
+	tellApart(groups)
 	slices.SortStableFunc(groups, func(a, b Group) int {
 		if a.Odd != b.Odd {
 			if a.Odd {
@@ -76,6 +73,19 @@ func (r *Report) Groups() []Group {
 		return cmp.Or(cmp.Compare(len(a.Ranks), len(b.Ranks)), slices.Compare(a.Ranks, b.Ranks))
 	})
 	return groups
+}
+
+// tellApart adds the caller to names that more than one group has.
+func tellApart(groups []Group) {
+	count := map[string]int{}
+	for _, g := range groups {
+		count[g.Name]++
+	}
+	for i := range groups {
+		if g := &groups[i]; count[g.Name] > 1 {
+			g.Name += from(g.From)
+		}
+	}
 }
 
 // markOdd marks the groups that differ: the smaller ones and, among groups of
@@ -197,11 +207,14 @@ func view(w *Worker) viewed {
 	main, telling := tellingThread(python.Threads)
 	if telling == nil {
 		g.Name = nativePlace(w)
-		return viewed{"native " + g.Name, finish(g)}
+		return viewed{"native " + g.State + g.Name, finish(g)}
 	}
 	place := tellingFrame(telling.Frames)
 	g.At, g.Collective, g.Frames = place.frame, place.collective, telling.Frames
 	g.From = userFrame(telling.Frames)
+	if inside == "" {
+		g.Children = childPlaces(w.Children)
+	}
 	g.Name = "in " + place.name + where(place.frame)
 	if !telling.Main {
 		g.Thread = or(telling.Name, telling.ID)
@@ -260,6 +273,20 @@ func pythonOf(w *Worker) (p Python, inside string) {
 		}
 	}
 	return Python{}, ""
+}
+
+// childPlaces says where a worker's Python children are.
+func childPlaces(children []Process) (texts []string) {
+	const most = 8
+	for _, l := range alikeProcesses(children) {
+		_, telling := tellingThread(l.first.Python.Threads)
+		if telling == nil {
+			continue
+		}
+		p := tellingFrame(telling.Frames)
+		texts = append(texts, fmt.Sprintf("%s: in %s%s", l.who(), p.name, where(p.frame)))
+	}
+	return texts[:min(len(texts), most)]
 }
 
 // nativePlace says where a process without Python stacks is.

@@ -97,7 +97,7 @@ func descendants(pid, limit int) []int {
 	return found[:min(len(found), limit)]
 }
 
-// tasks returns the numbers of a process' threads, in order.
+// tasks returns the numbers of a process' threads, in order, the main thread's first.
 func tasks(pid int) []int {
 	dir, err := os.Open(procPath(pid, "task"))
 	if err != nil {
@@ -111,7 +111,15 @@ func tasks(pid int) []int {
 			tids = append(tids, tid)
 		}
 	}
-	slices.Sort(tids)
+	slices.SortFunc(tids, func(a, b int) int {
+		if (a == pid) != (b == pid) {
+			if a == pid {
+				return -1
+			}
+			return 1
+		}
+		return a - b
+	})
 	return tids
 }
 

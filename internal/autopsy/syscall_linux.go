@@ -101,6 +101,8 @@ func syscallName(number int) string {
 		return "rt_sigtimedwait"
 	case unix.SYS_RT_SIGSUSPEND:
 		return "rt_sigsuspend"
+	case unix.SYS_RESTART_SYSCALL:
+		return "restart_syscall"
 	case unix.SYS_SCHED_YIELD:
 		return "sched_yield"
 	}

@@ -106,6 +106,9 @@ func (r *Report) Stacks() string {
 			fmt.Fprintf(&b, "    in lines %s\n", strings.Trim(fmt.Sprint(g.Lines), "[]"))
 		}
 		writeFrames(&b, "    ", g.Frames)
+		for _, c := range g.Children {
+			fmt.Fprintf(&b, "    %s\n", c)
+		}
 	}
 	return b.String()
 }
@@ -190,37 +193,49 @@ func (t *Thread) title() string {
 
 // writeChildren writes a worker's child processes, those with equal stacks once.
 func writeChildren(b *strings.Builder, children []Process) {
-	byStack := map[string]int{}
-	type same struct {
-		pids  []int
-		first *Process
+	for _, g := range alikeProcesses(children) {
+		fmt.Fprintf(b, "\n  %s: %s: %s\n", g.who(), g.first.State, g.first.Command)
+		g.first.Python.text(b, "    ")
 	}
-	var list []same
-	for i := range children {
-		c := &children[i]
+}
+
+// A litter is child processes that do the same.
+type litter struct {
+	pids  []int
+	first *Process
+}
+
+func (l litter) who() string {
+	if len(l.pids) == 1 {
+		return "child process " + strconv.Itoa(l.pids[0])
+	}
+	return fmt.Sprintf("%d child processes, %s", len(l.pids), ranges(l.pids))
+}
+
+// alikeProcesses puts processes with equal stacks together.
+func alikeProcesses(processes []Process) []litter {
+	index := map[string]int{}
+	var list []litter
+	for i := range processes {
+		p := &processes[i]
 		var key strings.Builder
-		key.WriteString(c.State + c.Command)
-		for _, t := range c.Python.Threads {
+		key.WriteString(p.State + "|" + p.Command)
+		for _, t := range p.Python.Threads {
 			key.WriteString("\n")
 			stack(&key, t.Frames)
 		}
-		at, ok := byStack[key.String()]
+		at, ok := index[key.String()]
 		if !ok {
 			at = len(list)
-			byStack[key.String()] = at
-			list = append(list, same{first: c})
+			index[key.String()] = at
+			list = append(list, litter{first: p})
 		}
-		list[at].pids = append(list[at].pids, c.PID)
+		list[at].pids = append(list[at].pids, p.PID)
 	}
-	for _, s := range list {
-		slices.Sort(s.pids)
-		word := "child process"
-		if len(s.pids) > 1 {
-			word = fmt.Sprintf("%d child processes", len(s.pids))
-		}
-		fmt.Fprintf(b, "\n  %s %s: %s: %s\n", word, strings.Trim(fmt.Sprint(s.pids), "[]"), s.first.State, s.first.Command)
-		s.first.Python.text(b, "    ")
+	for _, l := range list {
+		slices.Sort(l.pids)
 	}
+	return list
 }
 
 func (n *Native) text(b *strings.Builder) {
@@ -240,21 +255,65 @@ func (n *Native) text(b *strings.Builder) {
 		return
 	}
 	fmt.Fprintf(b, "  threads in the kernel, %d:\n", n.ThreadCount)
-	for _, t := range n.Threads {
-		fmt.Fprintf(b, "    %d %s: %s", t.TID, t.Name, t.State)
+	for _, g := range alikeThreads(n.Threads) {
+		fmt.Fprintf(b, "    %s\n", g)
+	}
+}
+
+// alikeThreads describes threads, those that do the same together.
+func alikeThreads(threads []NativeThread) []string {
+	index := map[string]int{}
+	type alike struct {
+		tids []int
+		name string
+		does string
+		cpu  float64
+	}
+	var list []alike
+	for _, t := range threads {
+		does := t.State
 		for _, part := range []string{t.Syscall, t.WaitChannel} {
 			if part != "" {
-				b.WriteString(", " + part)
+				does += ", " + part
 			}
 		}
-		if t.CPU > 0 {
-			fmt.Fprintf(b, ", CPU %.3f s", t.CPU)
+		if stack := usefulStack(t.Stack); stack != "" {
+			does += ", kernel stack " + stack
 		}
-		if len(t.Stack) > 0 {
-			b.WriteString(", kernel stack " + strings.Join(t.Stack[:min(len(t.Stack), 8)], " < "))
+		key := t.Name + "\x00" + does
+		at, ok := index[key]
+		if !ok {
+			at = len(list)
+			index[key] = at
+			list = append(list, alike{name: t.Name, does: does})
 		}
-		b.WriteByte('\n')
+		list[at].tids = append(list[at].tids, t.TID)
+		list[at].cpu += t.CPU
 	}
+	texts := make([]string, len(list))
+	for i, g := range list {
+		text := ranges(g.tids) + " " + g.name
+		if len(g.tids) > 1 {
+			text = fmt.Sprintf("%s %s, %d threads", ranges(g.tids), g.name, len(g.tids))
+		}
+		text += ": " + g.does
+		if g.cpu >= 0.001 {
+			text += fmt.Sprintf(", CPU %.3f s", g.cpu)
+		}
+		texts[i] = text
+	}
+	return texts
+}
+
+// usefulStack is the inner part of a kernel stack, without how each begins.
+func usefulStack(frames []string) string {
+	for i, name := range frames {
+		if name == "do_syscall_64" || name == "el0_svc" || strings.HasPrefix(name, "invoke_syscall") {
+			frames = frames[:i]
+			break
+		}
+	}
+	return strings.Join(frames[:min(len(frames), 8)], " < ")
 }
 
 func (s *Sockets) text(b *strings.Builder) {

@@ -73,6 +73,9 @@ func DumpCommand(ctx context.Context, args []string, stdout, stderr io.Writer) i
 	cfg := autopsy.Config{Timeout: req.timeout, Logger: logger}
 	for i, job := range jobs {
 		report := autopsy.Take(ctx, req.reason(job), job.Workers, cfg)
+		if len(jobs) > 1 && report.Gone() {
+			continue // it ended meanwhile
+		}
 		if req.out != "" {
 			text, jsonPath, err := report.WriteDir(req.out)
 			errs = append(errs, err)
