@@ -178,8 +178,8 @@ func (l *socketLoop) drop(c *socketConn) {
 // of use.
 func (l *socketLoop) turn(c *socketConn) bool {
 	n, err := unix.Read(c.fd, l.packet[:])
-	if err == unix.EAGAIN || err == unix.EINTR {
-		return true
+	if err == unix.EAGAIN || err == unix.EINTR || err == unix.ECONNRESET {
+		return true // a reset is told once, and what was sent before lies behind it
 	}
 	if err != nil || n <= 0 {
 		return false

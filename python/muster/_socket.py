@@ -14,7 +14,7 @@ VERSION = 1
 ACQUIRE, RELEASE, HEARTBEAT = 1, 2, 3
 DONE, MALFORMED, REFUSED, BUSY = 0, 1, 2, 3
 
-MAX_SCOPE = 2048
+MAX_SCOPE = 4096
 MAX_ANSWER = 4 + 512
 
 # version, kind, signal, 0, pid (0: the sender), value, length of the scope

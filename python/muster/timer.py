@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from _thread import _local
 from types import TracebackType
 from typing import Any
 
@@ -67,20 +68,32 @@ class TimerClient:
         has the timer. Raises TimerError when the agent cannot be reached or
         refuses, TimeoutError when it does not answer.
         """
-        if self.path:
-            scope = _scope(scope_id)
-            self._request(
-                _socket.REQUEST_TIME.pack(
-                    _socket.VERSION, _socket.ACQUIRE, self._signal, 0, expiration_time, len(scope)
-                )
-                + scope
-            )
+        if not self.path:
+            return
+        if _is_contextlib(scope_id):
+            scope_id = _enter_torch()
+            try:
+                self._acquire(scope_id, expiration_time)
+            except BaseException:
+                _leave_torch()
+                raise
+        else:
+            self._acquire(scope_id, expiration_time)
+
+    def _acquire(self, scope_id: str, expiration_time: float) -> None:
+        scope = _scope(scope_id)
+        head = _socket.REQUEST_TIME.pack(
+            _socket.VERSION, _socket.ACQUIRE, self._signal, 0, expiration_time, len(scope)
+        )
+        self._request(head + scope)
 
     def release(self, scope_id: str) -> None:
         """Takes the timer back. Releasing what is not held is harmless, and so
         is an agent that is gone: its timers are gone with it."""
         if not self.path:
             return
+        if _is_contextlib(scope_id):
+            scope_id = _leave_torch() or scope_id
         scope = _scope(scope_id)
         frame = _socket.REQUEST_TIME.pack(_socket.VERSION, _socket.RELEASE, 0, 0, 0.0, len(scope)) + scope
         try:
@@ -97,8 +110,9 @@ class TimerClient:
         """
         if not self.path:
             return False
-        step = -1 if step is None else int(step)
-        if not -1 <= step < _INT64:
+        if step is None:
+            step = -1
+        elif not 0 <= (step := int(step)) < _INT64:
             raise ValueError(f"step {step} is not a number from 0 to 2**63-1")
         frame = _socket.REQUEST_STEP.pack(_socket.VERSION, _socket.HEARTBEAT, 0, 0, step, 0)
         try:
@@ -250,8 +264,44 @@ def _claim(stem: str) -> str:
 
 
 def _stem(file: str, line: int) -> str:
-    # The end of a path tells more than its beginning.
-    return f"{file[-_socket.MAX_SCOPE // 8:]}#{line}"
+    # 1,000 characters have 4,000 bytes at most. The end of a path tells more than its
+    # beginning.
+    return f"{file[-1000:]}#{line}"
+
+
+# PyTorch's expires names a timer after the line that calls it, and means the line
+# of the with statement; but what calls it is always the same line of contextlib.
+# So an inner block would end the outer one's timer. Blocks of a thread are left in
+# the opposite order in which they were entered, so a stack tells whose turn it is.
+_entered = _local()
+
+
+def _is_contextlib(scope_id: str) -> bool:
+    return "contextlib.py#" in scope_id
+
+
+def _enter_torch() -> str:
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__") in _BETWEEN:
+        frame = frame.f_back
+    scope = _claim(_stem(frame.f_code.co_filename, frame.f_lineno))
+    try:
+        _entered.scopes.append(scope)
+    except AttributeError:
+        _entered.scopes = [scope]
+    return scope
+
+
+def _leave_torch() -> str:
+    scopes = getattr(_entered, "scopes", None)
+    if not scopes:
+        return ""
+    scope: str = scopes.pop()
+    _live.pop(scope, None)
+    return scope
+
+
+_BETWEEN = ("contextlib", "torch.distributed.elastic.timer.api", __name__)
 
 
 def _scope(scope_id: str) -> bytes:
