@@ -108,7 +108,6 @@ func (a *Agent) measureEnds(at *attempt) {
 	for i, x := range at.exits {
 		a.metrics.Exited(exitCause(x, at.missedBy(i)))
 	}
-	a.metrics.Restarts(a.restarts)
 }
 
 // hangPrefix begins what a worker was killed for if it hung.

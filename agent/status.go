@@ -76,7 +76,6 @@ func (a *Agent) enter(phase health.Phase, state State, what, why string) {
 }
 
 func (a *Agent) setState(state State) {
-	a.metrics.State(string(state))
 	a.status.mu.Lock()
 	defer a.status.mu.Unlock()
 	a.status.state = state
@@ -99,7 +98,6 @@ func (a *Agent) ran(at *attempt) {
 	s.group, s.starts = at.group, s.starts+1
 	s.mu.Unlock()
 	a.setState(Healthy)
-	a.metrics.Round(at.round.Round, at.round.WorldSize, at.ranks.WorldSize)
 	a.happened(health.KindPhase, health.Running, fmt.Sprintf("%s of %d run here", count(a.cfg.Spec.LocalWorldSize, "worker"), at.ranks.WorldSize), "")
 }
 

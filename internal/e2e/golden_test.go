@@ -28,12 +28,14 @@ var replacements = []struct {
 	{regexp.MustCompile(`"total_run_time": \d+`), `"total_run_time": <SECS>`},
 	{regexp.MustCompile(`"duration_ms": \d+\.\d+(e-\d+)?`), `"duration_ms": <FLOAT>`},
 	{regexp.MustCompile(`\\"worker_pid\\": (\[?)\d+`), `\"worker_pid\": ${1}<PID>`},
+	{regexp.MustCompile(`\\"worker_pid\\": \\"\d+`), `\"worker_pid\": \"<PID>`},
+	{regexp.MustCompile(`\\"expiration_time\\": \\"\d+\.\d+`), `\"expiration_time\": \"<UNIX_FLOAT>`},
 	{regexp.MustCompile(`\\"timestamp\\": \\"\d{10}\\"`), `\"timestamp\": \"<UNIX_SECS>\"`},
 	{regexp.MustCompile(`File \\\\\\"[^ ]*/torch/distributed`), `File \\\"<SITE>/torch/distributed`},
 	{regexp.MustCompile(`File \\\\\\"[^ ]*rec\.py`), `File \\\"<CWD>/rec.py`},
 	// Differences on purpose (D16): real times, plain numbers for lists of one.
 	{regexp.MustCompile(`"timestamp": \d+`), `"timestamp": 0`},
-	{regexp.MustCompile(`(\\"(?:local_rank|role_rank|role_world_size|exit_code|worker_pid)\\": )([^,}\[]+)`), `$1[$2]`},
+	{regexp.MustCompile(`(\\"(?:local_rank|role_rank|role_world_size|exit_code|worker_pid)\\": )([^,}\[\\]+)`), `$1[$2]`},
 }
 
 // goldenEvents are the lines that torchrun printed.
@@ -106,6 +108,33 @@ func TestEventsMatchGolden(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A worker that misses its deadline: torchrun kills itself, too, and its events end
+// there (D13).
+func TestWatchdogEventsMatchGolden(t *testing.T) {
+	t.Parallel()
+	hang := script(t, "hang.py", `
+import os, signal
+from torch.distributed.elastic import timer
+timer.configure(timer.FileTimerClient(os.environ["TORCHELASTIC_TIMER_FILE"]))
+with timer.expires(after=0.2, scope="sc"):
+    signal.pause()
+`)
+	s := setup{env: []string{"TORCHELASTIC_ENABLE_FILE_TIMER=1"}}
+	j := run(t, muster(t), s, "--standalone --event-log-handler console --no-python", pypeer.Python(t), hang).want(1)
+	lines := grep(j.errs(), `^\{"name"`)
+	const golden = "watchdog_expired.jsonl"
+	n := len(goldenEvents(t, golden))
+	if len(lines) != n+3 {
+		t.Fatalf("%d events, want torchrun's %d and the watchdog's, the worker's and the agent's end\n%s", len(lines), n, j.errs())
+	}
+	for i, want := range []string{`{"name": "watchdog stopped", "source": "AGENT"`, `{"name": "torchelastic.worker.status.FAILED", "source": "WORKER"`, `{"name": "torchelastic.worker.status.FAILED", "source": "AGENT"`} {
+		if got := lines[n+i]; !strings.HasPrefix(got, want) {
+			t.Errorf("event %d is %s, want %s", n+i, got, want)
+		}
+	}
+	sameEvents(t, golden, lines[:n])
 }
 
 var (
