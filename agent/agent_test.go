@@ -89,6 +89,7 @@ func TestMain(m *testing.M) {
 		}
 		select {}
 	})
+	registerTimed()
 	process.FuncMain()
 	os.Exit(m.Run())
 }

@@ -1,0 +1,259 @@
+package agent_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/timer"
+)
+
+// registerTimed registers workers that hang.
+func registerTimed() {
+	// In attempt 0 rank 1 sets itself a deadline, over what the argument names, and
+	// lets it pass; its peers wait for it. Other attempts end at once.
+	process.Register("miss", func(_ context.Context, over []byte) ([]byte, error) {
+		if os.Getenv("TORCHELASTIC_RESTART_COUNT") != "0" {
+			return []byte("done"), nil
+		}
+		var client timer.Client = &timer.FileClient{Path: os.Getenv("TORCHELASTIC_TIMER_FILE")}
+		if string(over) == "socket" {
+			var err error
+			if client, err = timer.NewSocketClient(timer.SocketClientConfig{Path: os.Getenv(timer.EnvSocket)}); err != nil {
+				return nil, err
+			}
+		}
+		if os.Getenv("RANK") == "1" {
+			if _, err := timer.Expires(client, 10*time.Millisecond, "step 7"); err != nil {
+				return nil, err
+			}
+		}
+		waitForSignal()
+		return nil, nil
+	})
+	process.Register("hang", func(ctx context.Context, _ []byte) ([]byte, error) {
+		if os.Getenv("TORCHELASTIC_RESTART_COUNT") != "0" {
+			return []byte("done"), nil
+		}
+		waitForSignal()
+		return nil, nil
+	})
+}
+
+// A worker that misses its deadline is killed, with evidence beside its logs, and
+// the group starts again.
+func TestMissedDeadline(t *testing.T) {
+	for _, over := range []string{"FIFO", "socket"} {
+		t.Run(over, func(t *testing.T) {
+			j := newJob(t, "miss", over, 2)
+			j.MaxRestarts = 1
+			j.FileTimer = over == "FIFO"
+			j.AutopsyTimeout = 5 * time.Second
+			t.Setenv("TMPDIR", t.TempDir())
+			r := j.mustRun(t)
+			if r.IsFailed() || r.Restarts != 1 {
+				t.Fatalf("result is %+v, want success after a restart", r)
+			}
+			report := readReport(t, filepath.Join(j.logDir, "attempt_0", "report.json"))
+			if !strings.HasPrefix(report.Cause, "rank 1 ") || !strings.Contains(report.Cause, `missed a deadline: timer "step 7" ran out at `) {
+				t.Errorf("cause: %s", report.Cause)
+			}
+			if _, err := os.Stat(report.AutopsyFile); err != nil || filepath.Dir(report.AutopsyFile) != filepath.Join(j.logDir, "attempt_0") {
+				t.Errorf("evidence in %s: %v", report.AutopsyFile, err)
+			}
+			var want []string
+			if over == "FIFO" {
+				want = []string{"watchdog started", "timer expired", "kill worker process", "watchdog stopped", "watchdog started", "watchdog stopped"}
+			} else {
+				want = []string{"timer expired", "kill worker process"}
+			}
+			if d := cmp.Diff(want, j.sink.watchdog()); d != "" {
+				t.Errorf("events (-want +got):\n%s", d)
+			}
+			if left, _ := filepath.Glob(filepath.Join(os.TempDir(), "*timer*")); len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
+
+// watchdog returns the names of the watchdog's events.
+func (s *sink) watchdog() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	for _, e := range s.events {
+		if len(e.Inner) > 0 {
+			names = append(names, e.Name)
+		}
+	}
+	return names
+}
+
+type report struct {
+	Cause       string `json:"cause"`
+	Autopsy     string `json:"autopsy"`
+	AutopsyFile string `json:"autopsy_file"`
+	Failures    []struct {
+		Rank int          `json:"rank"`
+		Kind failure.Kind `json:"kind"`
+	} `json:"failures"`
+}
+
+func readReport(t *testing.T, path string) report {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r report
+	if err := json.Unmarshal(text, &r); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// Where a path is given workers find it, with and without a server.
+func TestTimerFile(t *testing.T) {
+	for _, serve := range []bool{true, false} {
+		j := newJob(t, "env", "", 1)
+		j.FileTimer, j.TimerFile = serve, filepath.Join(t.TempDir(), "fifo")
+		r := j.mustRun(t)
+		var env map[string]string
+		if err := json.Unmarshal(r.ReturnValues[0], &env); err != nil {
+			t.Fatal(err)
+		}
+		if got := env["TORCHELASTIC_TIMER_FILE"]; got != j.TimerFile {
+			t.Errorf("served: %v: TORCHELASTIC_TIMER_FILE=%s, want %s", serve, got, j.TimerFile)
+		}
+		if _, err := os.Lstat(j.TimerFile); err == nil {
+			t.Errorf("served: %v: the FIFO is left behind", serve)
+		}
+	}
+}
+
+// A path that cannot be served is said before anything starts.
+func TestTimerFileRefused(t *testing.T) {
+	j := newJob(t, "env", "", 1)
+	j.FileTimer, j.TimerFile = true, filepath.Join(t.TempDir(), "no", "such", "directory")
+	if _, err := j.run(t, t.Context()); err == nil || !strings.Contains(err.Error(), j.TimerFile) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestHang(t *testing.T) {
+	j := newJob(t, "hang", "", 2)
+	j.MaxRestarts = 1
+	j.HangTimeout, j.AutopsyTimeout = 300*time.Millisecond, 5*time.Second
+	r := j.mustRun(t)
+	if r.IsFailed() || r.Restarts != 1 {
+		t.Fatalf("result is %+v, want success after a restart", r)
+	}
+	report := readReport(t, filepath.Join(j.logDir, "attempt_0", "report.json"))
+	if !strings.Contains(report.Cause, "missed a deadline: --hang-timeout: no output, no CPU time and no timer activity") {
+		t.Errorf("cause: %s", report.Cause)
+	}
+	if report.AutopsyFile == "" {
+		t.Error("no evidence")
+	}
+}
+
+// onLog calls a function when a message with a prefix is logged.
+type onLog struct {
+	slog.Handler
+	prefix string
+	call   func()
+}
+
+func (h onLog) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h onLog) Handle(_ context.Context, r slog.Record) error {
+	if strings.HasPrefix(r.Message, h.prefix) {
+		h.call()
+	}
+	return nil
+}
+
+// Workers that hang may be left alone.
+func TestHangNotify(t *testing.T) {
+	j := newJob(t, "hang", "", 1)
+	j.HangTimeout, j.HangNotify, j.AutopsyTimeout = 100*time.Millisecond, true, 5*time.Second
+	ctx, cancel := context.WithCancelCause(t.Context())
+	j.Logger = slog.New(onLog{slog.DiscardHandler, "what the workers did", func() { cancel(&process.SignalError{Signal: syscall.SIGTERM}) }})
+	if r, err := j.run(t, ctx); r == nil || err == nil || r.Report != nil {
+		t.Errorf("result is %+v, %v, want a job that was stopped", r, err)
+	}
+	if found, _ := filepath.Glob(filepath.Join(j.logDir, "attempt_0", "autopsy*.txt")); len(found) == 0 {
+		t.Error("no evidence")
+	}
+}
+
+// Evidence of workers that do not heed their signal is taken before they are killed.
+func TestUnheeded(t *testing.T) {
+	prefix := fifos(t, 1)
+	j := newJob(t, "ignore", prefix, 1)
+	j.ShutdownTimeout, j.AutopsyTimeout = 2*time.Second, 5*time.Second
+	ctx, cancel := context.WithCancelCause(t.Context())
+	go func() {
+		started(t, prefix, 1)
+		cancel(&process.SignalError{Signal: syscall.SIGTERM})
+	}()
+	if _, err := j.run(t, ctx); err == nil {
+		t.Error("no error")
+	}
+	text, err := os.ReadFile(filepath.Join(j.logDir, "attempt_0", "autopsy.txt"))
+	if err != nil || !strings.Contains(string(text), "workers do not end after the signal to stop") {
+		t.Errorf("%v: %.200s", err, text)
+	}
+}
+
+// What the agent shows of itself, at each step of a job with a restart.
+func TestState(t *testing.T) {
+	j := newJob(t, "fail until", "1", 2)
+	j.MaxRestarts = 2
+	a, err := agent.New(j.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := a.State(t.Context()); len(s.Workers) != 0 || s.Job.RunID != "job1" || s.Job.MaxRestarts != 2 {
+		t.Errorf("before the run: %+v", s)
+	}
+	if _, err := a.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s := a.State(t.Context())
+	if s.Job.State != "SUCCEEDED" || s.Job.Phase != "ended" || s.Job.Restarts != 1 || s.Job.WorldSize != 2 {
+		t.Errorf("after the run: %+v", s.Job)
+	}
+	var what []string
+	for _, m := range s.Timeline {
+		what = append(what, fmt.Sprintf("%s %s: %s", m.Kind, m.Phase, m.What))
+	}
+	want := []string{
+		"phase rendezvous: waiting for the hosts of the next round", "round assigning: round 0: 1 host", "phase running: 2 workers of 2 run here",
+		"failure : rank 1 failed", "restart : restart 1 of 2",
+		"phase rendezvous: waiting for the hosts of the next round", "round assigning: round 1: 1 host", "phase running: 2 workers of 2 run here",
+		"end ended: the job has succeeded",
+	}
+	if d := cmp.Diff(want, what); d != "" {
+		t.Errorf("time line (-want +got):\n%s", d)
+	}
+	if len(s.Workers) != 2 || s.Workers[1].Exit == nil || s.Workers[1].State != "EXITED" || len(s.Failures) != 2 || !s.Failures[0].Root {
+		t.Errorf("workers %+v\nfailures %+v", s.Workers, s.Failures)
+	}
+	if age := time.Since(a.Alive()); age > time.Minute {
+		t.Errorf("alive %v ago", age)
+	}
+}
