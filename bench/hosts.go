@@ -16,7 +16,7 @@ import (
 // a job acts on what happens to one of its hosts.
 func measureHosts(l *lab) ([]*row, error) {
 	var rows []*row
-	for _, measure := range []func(*lab) ([]*row, error){measureAgents} {
+	for _, measure := range []func(*lab) ([]*row, error){measureMeet, measureAgents, measureCrowd, measureDeaths, measureChange} {
 		some, err := measure(l)
 		if err != nil {
 			return nil, err

@@ -18,7 +18,7 @@ import (
 func measureCrowd(l *lab) ([]*row, error) {
 	many := l.most()
 	track := &row{What: "hosts: bytes on the wire for each of 250 rendezvous clients at one `muster store`", Unit: count,
-		GoalText: "linear in all", Note: "TCP payload in both directions, over all connections of a client"}
+		GoalText: "linear in N", Note: "TCP payload in both directions, over all connections of a client"}
 	thousand := &row{What: "hosts: 1,000 rendezvous clients meet at one `muster store`", Goal: 1,
 		Note: "from the first client's call of Next to the last one's return, two connections each; the floor's clients have one each, and one message there and back"}
 	crowds := []struct {

@@ -41,6 +41,9 @@ func main() {
 	case "idle":
 		select {}
 	case "once":
+	case "host":
+		w.onTerm()
+		select {}
 	case "react":
 		w.react(args)
 	case "flood":

@@ -18,13 +18,7 @@ import (
 // "succeed" all exit 0, each at its own moment.
 func (w *worker) react(args []string) {
 	n, second := atoi(args[0]), args[1]
-	term := make(chan os.Signal, 1)
-	signal.Notify(term, unix.SIGTERM)
-	go func() {
-		<-term
-		w.note("term", now(), 0)
-		os.Exit(1)
-	}()
+	w.onTerm()
 	last := w.rank == strconv.Itoa(n-1)
 	again := w.restart != "0"
 	switch {
@@ -40,6 +34,17 @@ func (w *worker) react(args []string) {
 		os.Exit(3)
 	}
 	select {}
+}
+
+// onTerm makes SIGTERM be noted, and end the process.
+func (w *worker) onTerm() {
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, unix.SIGTERM)
+	go func() {
+		<-term
+		w.note("term", now(), 0)
+		os.Exit(1)
+	}()
 }
 
 // await returns once n workers of this attempt are there.
