@@ -55,7 +55,7 @@ type Sockets struct {
 // A Socket is an open socket.
 type Socket struct {
 	FD       int    `json:"fd"`
-	Protocol string `json:"protocol"` // tcp, tcp6, unix, or "other"
+	Protocol string `json:"protocol"` // tcp, tcp6, udp, udp6, unix, or "other"
 	Local    string `json:"local,omitempty"`
 	Peer     string `json:"peer,omitempty"`
 	State    string `json:"state,omitempty"`

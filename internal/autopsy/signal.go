@@ -1,6 +1,7 @@
 package autopsy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -81,27 +82,25 @@ type output struct {
 	before []byte // what tail returned
 }
 
+// findOutput prefers a file: it says where what is new begins.
 func findOutput(s *subject) *output {
+	for _, path := range []string{s.Stderr, "/proc/" + strconv.Itoa(s.PID) + "/fd/2"} {
+		if path == "" || !isRegular(path) {
+			continue
+		}
+		f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+		if err != nil {
+			continue
+		}
+		if info, err := f.Stat(); err == nil {
+			return &output{name: path, file: f, from: info.Size()}
+		}
+		f.Close()
+	}
 	if s.Tail != nil {
 		return &output{name: "its stderr", tail: s.Tail, before: s.Tail()}
 	}
-	path := s.Stderr
-	if path == "" {
-		path = "/proc/" + strconv.Itoa(s.PID) + "/fd/2"
-	}
-	if !isRegular(path) {
-		return nil
-	}
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil
-	}
-	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() {
-		f.Close()
-		return nil
-	}
-	return &output{name: path, file: f, from: info.Size()}
+	return nil
 }
 
 func (o *output) close() {
@@ -119,16 +118,16 @@ func (o *output) news() []byte {
 		}
 		return text
 	}
-	after := o.tail()
-	// The old end is somewhere in the new text, unless much was written.
-	end := string(o.before[max(0, len(o.before)-256):])
-	if end == "" {
-		return after
+	return appended(o.before, o.tail())
+}
+
+// appended returns what the end of a text has got since it was before: after is
+// before, less what fell off its beginning, and what is new.
+func appended(before, after []byte) []byte {
+	for len(before) > 0 && !bytes.HasPrefix(after, before) {
+		before = before[1:]
 	}
-	if i := strings.LastIndex(string(after), end); i >= 0 {
-		return after[i+len(end):]
-	}
-	return after
+	return after[len(before):]
 }
 
 // await waits until a traceback is there and stays as it is.

@@ -28,15 +28,22 @@ type networks struct {
 	of map[string]*network
 }
 
+// A network is the sockets of one network, by inode.
 type network struct {
-	once    sync.Once
-	sockets map[uint64]Socket // by inode
+	mu      sync.Mutex // guards the rest, and lets one worker read for all
+	reads   int
+	sockets map[uint64]Socket
 }
+
+// maxReads is how often a network's tables are read. The kernel gives a table in
+// pieces, and skips sockets where it changes in between.
+const maxReads = 3
 
 func newNetworks() *networks { return &networks{of: map[string]*network{}} }
 
-// table returns the sockets of the network that a process is in.
-func (n *networks) table(pid int) map[uint64]Socket {
+// find returns the sockets with these inodes, as far as they are known, of the
+// network that a process is in.
+func (n *networks) find(pid int, inodes []uint64) map[uint64]Socket {
 	name, err := os.Readlink(procPath(pid, "ns", "net"))
 	if err != nil {
 		name = strconv.Itoa(pid)
@@ -48,17 +55,35 @@ func (n *networks) table(pid int) map[uint64]Socket {
 		n.of[name] = net
 	}
 	n.mu.Unlock()
-	net.once.Do(func() {
-		for _, protocol := range []string{"tcp", "tcp6"} {
-			if text, err := procfs.ReadFile(procPath(pid, "net", protocol)); err == nil {
-				parseTCP(text, protocol, net.sockets)
+
+	net.mu.Lock()
+	defer net.mu.Unlock()
+	for {
+		found, missing := map[uint64]Socket{}, false
+		for _, inode := range inodes {
+			if s, ok := net.sockets[inode]; ok {
+				found[inode] = s
+			} else {
+				missing = true
 			}
 		}
-		if text, err := procfs.ReadFile(procPath(pid, "net", "unix")); err == nil {
-			parseUnix(text, net.sockets)
+		if !missing || net.reads == maxReads {
+			return found
 		}
-	})
-	return net.sockets
+		net.reads++
+		net.read(pid)
+	}
+}
+
+func (n *network) read(pid int) {
+	for _, protocol := range []string{"tcp", "tcp6", "udp", "udp6"} {
+		if text, err := procfs.ReadFile(procPath(pid, "net", protocol)); err == nil {
+			parseInet(text, protocol, n.sockets)
+		}
+	}
+	if text, err := procfs.ReadFile(procPath(pid, "net", "unix")); err == nil {
+		parseUnix(text, n.sockets)
+	}
 }
 
 // sockets lists a process' open sockets, those with data in a queue first.
@@ -79,23 +104,29 @@ func readSockets(pid int, all *networks) (s Sockets) {
 	defer dir.Close()
 	names, _ := dir.Readdirnames(maxFiles)
 	s.Files = len(names)
-	var table map[uint64]Socket
+	var fds []int
+	var inodes []uint64
 	for _, name := range names {
 		link, err := os.Readlink(procPath(pid, "fd", name))
-		inode, isSocket := strings.CutPrefix(link, "socket:[")
+		text, isSocket := strings.CutPrefix(link, "socket:[")
 		if err != nil || !isSocket {
 			continue
 		}
-		if table == nil {
-			table = all.table(pid)
-		}
-		number, _ := strconv.ParseUint(strings.TrimSuffix(inode, "]"), 10, 64)
-		socket, ok := table[number]
+		inode, _ := strconv.ParseUint(strings.TrimSuffix(text, "]"), 10, 64)
+		fd, _ := strconv.Atoi(name)
+		fds, inodes = append(fds, fd), append(inodes, inode)
+	}
+	s.Total = len(fds)
+	if s.Total == 0 {
+		return s
+	}
+	found := all.find(pid, inodes)
+	for i, inode := range inodes {
+		socket, ok := found[inode]
 		if !ok {
 			socket.Protocol = "other"
 		}
-		socket.FD, _ = strconv.Atoi(name)
-		s.Total++
+		socket.FD = fds[i]
 		s.Open = append(s.Open, socket)
 	}
 	slices.SortFunc(s.Open, func(a, b Socket) int {
@@ -115,10 +146,10 @@ func readSockets(pid int, all *networks) (s Sockets) {
 var tcpStates = [...]string{1: "ESTABLISHED", 2: "SYN_SENT", 3: "SYN_RECV", 4: "FIN_WAIT1", 5: "FIN_WAIT2",
 	6: "TIME_WAIT", 7: "CLOSE", 8: "CLOSE_WAIT", 9: "LAST_ACK", 10: "LISTEN", 11: "CLOSING", 12: "NEW_SYN_RECV"}
 
-// parseTCP reads /proc/net/tcp or tcp6:
+// parseInet reads /proc/net/tcp, tcp6, udp or udp6:
 //
 //	sl  local_address rem_address   st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode
-func parseTCP(text []byte, protocol string, into map[uint64]Socket) {
+func parseInet(text []byte, protocol string, into map[uint64]Socket) {
 	for line := range bytes.Lines(text) {
 		f := strings.Fields(string(line))
 		if len(f) < 10 || f[0] == "sl" {
@@ -142,7 +173,7 @@ func parseTCP(text []byte, protocol string, into map[uint64]Socket) {
 		if peer.Port() != 0 {
 			s.Peer = peer.String()
 		}
-		if int(state) < len(tcpStates) {
+		if int(state) < len(tcpStates) && strings.HasPrefix(protocol, "tcp") {
 			s.State = tcpStates[state]
 		}
 		into[inode] = s
