@@ -89,7 +89,7 @@ func running() *fake {
 }
 
 // listen makes a server that the test closes, and does not serve.
-func listen(t *testing.T, f *fake, change func(*health.Config)) *health.Server {
+func listen(t testing.TB, f *fake, change func(*health.Config)) *health.Server {
 	t.Helper()
 	cfg := health.Config{Addr: "0", Source: f, Logger: slog.New(slog.DiscardHandler)}
 	if change != nil {
@@ -108,7 +108,7 @@ func listen(t *testing.T, f *fake, change func(*health.Config)) *health.Server {
 }
 
 // serve makes a server that serves until the test ends, and returns its URL.
-func serve(t *testing.T, f *fake, change func(*health.Config)) (*health.Server, string) {
+func serve(t testing.TB, f *fake, change func(*health.Config)) (*health.Server, string) {
 	t.Helper()
 	s := listen(t, f, change)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -124,7 +124,7 @@ func serve(t *testing.T, f *fake, change func(*health.Config)) (*health.Server, 
 }
 
 // write makes a file in the test's directory and returns its path.
-func write(t *testing.T, name, text string) string {
+func write(t testing.TB, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {

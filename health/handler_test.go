@@ -263,12 +263,12 @@ func eventually(t *testing.T, ok func() bool) {
 }
 
 // TestFlood: however many requests there are, the source is asked once in Refresh,
-// and a thousand are answered in a second.
+// and 250 are answered in a second.
 func TestFlood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := running()
 		s := listen(t, f, nil)
-		const clients, each = 200, 50
+		const clients, each = 200, 15
 		var wg sync.WaitGroup
 		var mu sync.Mutex
 		codes := make(map[int]int)
@@ -289,8 +289,8 @@ func TestFlood(t *testing.T) {
 		if diff := cmp.Diff(map[int]int{200: clients * each}, codes); diff != "" {
 			t.Errorf("answers (-want +got):\n%s", diff)
 		}
-		if took < 9*time.Second || took > 11*time.Second {
-			t.Errorf("%d requests took %v, want 10 s", clients*each, took)
+		if took < 11*time.Second || took > 13*time.Second {
+			t.Errorf("%d requests took %v, want 12 s", clients*each, took)
 		}
 		states, scrapes := f.asked()
 		if most := int(took/health.DefaultRefresh) + 2; states > most || scrapes > most || states < 50 {
@@ -309,7 +309,7 @@ func TestFlood(t *testing.T) {
 	})
 }
 
-// TestTooMany: nobody waits for more than a second.
+// TestTooMany: nobody waits for more than two seconds.
 func TestTooMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := listen(t, running(), nil)
@@ -323,7 +323,7 @@ func TestTooMany(t *testing.T) {
 				mu.Lock()
 				defer mu.Unlock()
 				codes[w.Code]++
-				if took := time.Since(began); took > 1300*time.Millisecond {
+				if took := time.Since(began); took > 2300*time.Millisecond {
 					t.Errorf("a request took %v", took)
 				}
 				if w.Code == 503 && w.Header().Get("Retry-After") == "" {
@@ -332,8 +332,8 @@ func TestTooMany(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if codes[200] != 1100 || codes[503] != 1900 {
-			t.Errorf("got %v, want 1100 answers and 1900 refusals", codes)
+		if codes[200] != 600 || codes[503] != 2400 {
+			t.Errorf("got %v, want 600 answers and 2400 refusals", codes)
 		}
 	})
 }

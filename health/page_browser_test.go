@@ -20,7 +20,7 @@ var screenshots = flag.String("screenshots", "", "write screenshots of the statu
 const attack = `<script>window.pwned = 1</script><img src=x onerror="window.pwned = 2">`
 
 // busyJob is a job that has been through a lot, at a fixed time.
-func busyJob(t *testing.T, now time.Time) *fake {
+func busyJob(t testing.TB, now time.Time) *fake {
 	at := func(before time.Duration) time.Time { return now.Add(-before) }
 	f := &fake{alive: time.Now()}
 	f.state = health.State{

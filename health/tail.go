@@ -66,6 +66,9 @@ func tail(path string, n, limit int) ([]byte, error) {
 
 // lastLines returns the last n lines of text; the last of them may lack its end.
 func lastLines(text []byte, n int) []byte {
+	if n <= 0 {
+		return nil
+	}
 	i := len(bytes.TrimSuffix(text, []byte("\n")))
 	for ; n > 0 && i >= 0; n-- {
 		i = bytes.LastIndexByte(text[:i], '\n')

@@ -59,6 +59,7 @@ func FuzzLastLines(f *testing.F) {
 	for _, text := range []string{"a\nb\n", "\x1b[1mx", "\x1b]0;", "\r\r\n", "\xff\xfe", "\x1b(\x1b)\x1b", "a\u202eb"} {
 		f.Add([]byte(text), uint8(3))
 	}
+	f.Add([]byte("a\n"), uint8(0))
 	path := filepath.Join(f.TempDir(), "log")
 	f.Fuzz(func(t *testing.T, text []byte, n uint8) {
 		if err := os.WriteFile(path, text, 0o600); err != nil {

@@ -9,7 +9,6 @@ import (
 type band struct {
 	from, to time.Time
 	phase    Phase
-	state    string // of the group, for the end
 	round    int
 }
 
