@@ -3,9 +3,9 @@
 #
 # Prints the path of a Python interpreter that can import torch, on stdout, and
 # makes it first where there is none: a virtual environment in DIR with the
-# requirements (default: muster/venv in the user's cache, with torch and numpy).
-# It is made once and then re-used; a marker file says that it is complete, and
-# callers that arrive together wait for the one that makes it.
+# requirements (default: muster/venv in the user's cache, with torch, numpy and
+# py-spy). It is made once and then re-used; a marker file says what is in it, what
+# it lacks is added, and callers that arrive together wait for the one that does it.
 #
 #   PYTHON=…       use this interpreter, which has torch already; nothing is made
 #   BASE_PYTHON=…  make the environment with this interpreter (default: python3)
@@ -23,7 +23,7 @@ fi
 
 dir=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/muster/venv}
 [ $# -eq 0 ] || shift
-[ $# -gt 0 ] || set -- torch numpy
+[ $# -gt 0 ] || set -- torch numpy py-spy
 python=$dir/bin/python3
 marker=$dir/.complete
 
@@ -35,7 +35,8 @@ fi
 
 if [ ! -e "$marker" ]; then
 	if [ -x "$python" ] && has_torch "$python"; then
-		say "$dir has no marker but imports torch: taken as complete"
+		say "$dir has no marker but imports torch: taken as it is"
+		echo "torch numpy" >"$marker"
 	else
 		base=$(command -v "${BASE_PYTHON:-python3}") || { say "no ${BASE_PYTHON:-python3}; install Python 3, or name an interpreter that has torch: make … PYTHON=/path/to/python"; exit 1; }
 		say "installing $* into $dir, once; about 1.5 minutes and 5.5 GB on Linux"
@@ -49,7 +50,17 @@ if [ ! -e "$marker" ]; then
 		"$python" -m pip install --quiet --disable-pip-version-check --no-input "$@" >&2
 		"$python" -c 'import torch, numpy' >&2
 		say "done in $((SECONDS - started)) s"
+		printf '%s\n' "$*" >"$marker"
 	fi
-	printf '%s\n' "$*" >"$marker"
+fi
+
+missing=()
+for requirement in "$@"; do
+	grep -qxF -- "$requirement" <(tr ' ' '\n' <"$marker") || missing+=("$requirement")
+done
+if [ ${#missing[@]} -gt 0 ]; then
+	say "adding ${missing[*]} to $dir"
+	"$python" -m pip install --quiet --disable-pip-version-check --no-input "${missing[@]}" >&2
+	printf '%s\n' "$(cat "$marker") ${missing[*]}" >"$marker"
 fi
 echo "$python"
