@@ -23,7 +23,8 @@ fi
 
 dir=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/muster/venv}
 [ $# -eq 0 ] || shift
-[ $# -gt 0 ] || set -- torch numpy py-spy
+optional=
+[ $# -gt 0 ] || { set -- torch numpy py-spy; optional=1; }
 python=$dir/bin/python3
 marker=$dir/.complete
 
@@ -60,7 +61,12 @@ for requirement in "$@"; do
 done
 if [ ${#missing[@]} -gt 0 ]; then
 	say "adding ${missing[*]} to $dir"
-	"$python" -m pip install --quiet --disable-pip-version-check --no-input "${missing[@]}" >&2
-	printf '%s\n' "$(cat "$marker") ${missing[*]}" >"$marker"
+	if "$python" -m pip install --quiet --disable-pip-version-check --no-input "${missing[@]}" >&2; then
+		printf '%s\n' "$(cat "$marker") ${missing[*]}" >"$marker"
+	elif [ -n "$optional" ]; then
+		say "could not add ${missing[*]}; tests that need it skip"
+	else
+		exit 1
+	fi
 fi
 echo "$python"
