@@ -18,7 +18,8 @@ type socketLoop struct {
 	listener int
 	paused   bool // out of descriptors: the listener is not in the set
 	conns    map[int32]*socketConn
-	packet   [maxFrame + 1]byte // one more, to see a packet that is too long
+	peers    map[int32]*socketConn // by their pidfd, which tells when they end
+	packet   [maxFrame + 1]byte    // one more, to see a packet that is too long
 	answer   []byte
 
 	mu    sync.Mutex // guards the rest
@@ -26,7 +27,7 @@ type socketLoop struct {
 }
 
 func newSocketLoop(s *SocketServer, listener int) (*socketLoop, error) {
-	l := &socketLoop{s: s, listener: listener, epoll: -1, event: -1, conns: map[int32]*socketConn{}}
+	l := &socketLoop{s: s, listener: listener, epoll: -1, event: -1, conns: map[int32]*socketConn{}, peers: map[int32]*socketConn{}}
 	var err error
 	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err == nil {
 		l.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
@@ -84,7 +85,9 @@ func (l *socketLoop) run() error {
 				l.accept()
 			default:
 				// One that was closed in this round is in it no more.
-				if c := l.conns[fd]; c != nil && !l.turn(c) {
+				if c := l.peers[fd]; c != nil {
+					l.orphan(c)
+				} else if c := l.conns[fd]; c != nil && !l.turn(c) {
 					l.drop(c)
 				}
 			}
@@ -162,12 +165,24 @@ func (l *socketLoop) welcome(fd int) {
 		return
 	}
 	l.conns[int32(fd)] = c
+	if c.peer.fd >= 0 && l.add(c.peer.fd) == nil {
+		l.peers[int32(c.peer.fd)], c.watched = c, true
+	}
 	l.s.stats.connected.Add(1)
 	l.s.stats.conns.Add(1)
 }
 
+// orphan notes that the process of a connection has ended. Who inherited it may
+// still use it, and is told to connect anew.
+func (l *socketLoop) orphan(c *socketConn) {
+	c.ended = true
+	delete(l.peers, int32(c.peer.fd))
+	_ = unix.EpollCtl(l.epoll, unix.EPOLL_CTL_DEL, c.peer.fd, nil)
+}
+
 func (l *socketLoop) drop(c *socketConn) {
 	delete(l.conns, int32(c.fd))
+	delete(l.peers, int32(c.peer.fd))
 	unix.Close(c.fd) // takes it out of the set, too
 	c.peer.close()
 	l.s.stats.conns.Add(-1)
@@ -230,9 +245,19 @@ func (l *socketLoop) send(fd int, packet []byte) error {
 type socketConn struct {
 	fd      int
 	peer    *handle
+	watched bool      // the loop is told when the peer ends
+	ended   bool      // it has
 	known   bool      // Config.Owns knew the peer
 	attempt int       // in this attempt
 	again   time.Time // when Config.Owns may be asked again after a no
+}
+
+// alive says whether the process that connected has not ended.
+func (c *socketConn) alive() bool {
+	if c.watched {
+		return !c.ended // a system call less for each request
+	}
+	return c.peer.alive()
 }
 
 // meet finds out who is at the other end.

@@ -36,7 +36,7 @@ func (s *SocketServer) handle(c *socketConn, f *frame) error {
 // one that descends from it.
 func (s *SocketServer) subject(c *socketConn, pid int) (int, error) {
 	peer := c.peer.pid
-	if !c.peer.alive() {
+	if !c.alive() {
 		// Its connection was inherited, and its number may be another's by now.
 		return 0, fmt.Errorf("%w: process %d, which connected, has ended; connect anew", ErrNoProcess, peer)
 	}

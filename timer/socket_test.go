@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -705,4 +706,52 @@ func TestSocketConfigErrors(t *testing.T) {
 			t.Errorf("error %v, want %q in it", err, want)
 		}
 	}
+}
+
+// Whatever one client sends, the others are served.
+func FuzzSocketServer(f *testing.F) {
+	core, err := timer.NewServer(timer.Config{Reap: func(context.Context, *timer.Expiry) error { return nil }})
+	if err != nil {
+		f.Fatal(err)
+	}
+	s, err := timer.ListenSocket(core, timer.SocketConfig{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(context.Background()) }()
+	f.Cleanup(func() {
+		s.Close()
+		if err := <-done; err != nil {
+			f.Error(err)
+		}
+	})
+	good, err := hex.DecodeString(packet(1, 9, 0, math.Float64bits(1e11), "abc"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add([]byte{}, 1)
+	f.Add(good, 1)
+	f.Add(good, 7)
+	f.Add([]byte(strings.Repeat(string(good), 40)), len(good))
+	f.Add(make([]byte, 5000), 5000)
+	f.Fuzz(func(t *testing.T, data []byte, size int) {
+		size = max(1, min(size, len(data), 8000))
+		c := startRaw(t, s.Path())
+		defer unix.Close(c.fd)
+		for packet := range slices.Chunk(data, size) {
+			if unix.Sendto(c.fd, packet, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, nil) != nil {
+				break // closed, or it answers slower than this sends
+			}
+		}
+		other, err := timer.NewSocketClient(timer.SocketClientConfig{Path: s.Path()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Close()
+		if err := errors.Join(other.Acquire("other", hour()), other.Release("other")); err != nil {
+			t.Error(err)
+		}
+		core.Clear(os.Getpid())
+	})
 }
