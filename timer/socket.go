@@ -87,13 +87,13 @@ const defaultTimeout = 5 * time.Second
 func (c SocketClientConfig) complete() (SocketClientConfig, error) {
 	var errs []error
 	if c.Path == "" {
-		errs = append(errs, fmt.Errorf("Path is empty: want that of a timer socket, as in %s", EnvSocket))
+		errs = append(errs, fmt.Errorf("no Path: want that of a timer socket, as in %s", EnvSocket))
 	}
 	if c.PID < 0 {
 		errs = append(errs, fmt.Errorf("PID %d: want a process number, or 0 for this process", c.PID))
 	}
 	if c.Signal > maxSignal {
-		errs = append(errs, fmt.Errorf("Signal %d: want at most %d", c.Signal, maxSignal))
+		errs = append(errs, fmt.Errorf("no Signal %d: want at most %d", c.Signal, maxSignal))
 	}
 	switch {
 	case c.Timeout == 0:

@@ -102,10 +102,9 @@ func TestSocketChild(t *testing.T) {
 }
 
 type childState struct {
-	path   string
-	client *timer.SocketClient
-	raw    int
-	grand  *exec.Cmd
+	path  string
+	raw   int
+	grand *exec.Cmd
 }
 
 func number(words []string, i int) int {

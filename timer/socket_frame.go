@@ -2,7 +2,6 @@ package timer
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"math"
 	"strings"
@@ -154,15 +153,3 @@ type answerError struct {
 
 func (e *answerError) Error() string { return "timer socket: " + e.text }
 func (e *answerError) Unwrap() error { return e.reason }
-
-// statusOf says how a reason travels.
-func statusOf(err error) status {
-	switch {
-	case errors.Is(err, ErrTooMany):
-		return statusBusy
-	case errors.Is(err, ErrInvalid):
-		return statusMalformed
-	default:
-		return statusRefused
-	}
-}

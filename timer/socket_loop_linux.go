@@ -289,3 +289,15 @@ func (s *SocketServer) peer(fd, pid int) (*handle, error) {
 	}
 	return openHandle(pid, s.server.cfg.bare)
 }
+
+// statusOf says how a reason travels.
+func statusOf(err error) status {
+	switch {
+	case errors.Is(err, ErrTooMany):
+		return statusBusy
+	case errors.Is(err, ErrInvalid):
+		return statusMalformed
+	default:
+		return statusRefused
+	}
+}
