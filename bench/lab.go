@@ -22,7 +22,7 @@ import (
 )
 
 // patience is how long one run of a launcher may take.
-const patience = 90 * time.Second
+const patience = 3 * time.Minute
 
 // lab is what all measurements share: the contenders, a scratch directory,
 // and the list of processes that must not outlive the program.

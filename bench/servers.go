@@ -33,6 +33,11 @@ func (l *lab) serveOn(host, contender string) (*server, error) {
 	default:
 		argv = []string{l.echo}
 	}
+	return l.announced(contender, argv)
+}
+
+// announced starts a server and waits until it has said where it listens.
+func (l *lab) announced(contender string, argv []string) (*server, error) {
 	// The server's standard input ends with this process.
 	stdin, ours, err := os.Pipe()
 	if err != nil {
