@@ -90,7 +90,7 @@ func (c SocketClientConfig) complete() (SocketClientConfig, error) {
 		errs = append(errs, fmt.Errorf("no Path: want that of a timer socket, as in %s", EnvSocket))
 	}
 	if c.PID < 0 {
-		errs = append(errs, fmt.Errorf("PID %d: want a process number, or 0 for this process", c.PID))
+		errs = append(errs, fmt.Errorf("negative PID %d: want a process number, or 0 for this process", c.PID))
 	}
 	if c.Signal > maxSignal {
 		errs = append(errs, fmt.Errorf("no Signal %d: want at most %d", c.Signal, maxSignal))
