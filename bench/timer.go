@@ -1,0 +1,345 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/timer"
+)
+
+// measureTimer lets `muster watchdog` and PyTorch's FileTimerServer kill processes
+// at their deadlines, and floods their FIFOs. The floor kills with a bare system
+// call, and drains the FIFO with cat.
+func measureTimer(l *lab) ([]*row, error) {
+	half := &row{What: "timer: deadline → process dead", Chart: "timer: deadline → process dead", Goal: 0.001}
+	most := &row{What: "timer: the same, p99", Quantile: 0.99, Goal: 0.002}
+	slow := &row{What: "timer: deadline → process dead, default interval (10 s)", Chart: "timer: the same, default interval", Goal: 0.001}
+	slow99 := &row{What: "timer: the same, p99", Quantile: 0.99, Goal: 0.002}
+	full := &row{What: "timer: the same with 100,000 live timers, worst", Quantile: 1, Chart: "timer: the same, 100,000 timers, worst", Goal: 0.005}
+	cpu := &row{What: "timer: CPU of a server with 100,000 live timers in an idle minute", Chart: "timer: CPU with 100,000 timers", Unit: seconds, Goal: 0.1}
+	wakes := &row{What: "timer: its wake-ups in that minute", Unit: count, GoalText: "0"}
+	weight := &row{What: "timer: its memory", Unit: size}
+	single := &row{What: "timer: requests/s through the FIFO, one a write", Chart: "timer: requests/s, one a write", Unit: perSecond, Goal: 300e3}
+	many := &row{What: "timer: requests/s through the FIFO, 40 a write", Chart: "timer: requests/s, 40 a write", Unit: perSecond, Goal: 1.5e6}
+	errs := &row{What: "timer: BlockingIOErrors of PyTorch's client that fills the FIFO for 2 s", Unit: count, GoalText: "0"}
+	sent := &row{What: "timer: acquires/s of that client", Unit: perSecond}
+
+	for _, part := range []func(contender string) error{
+		func(c string) error { return l.timerDeath(c, "0.1", l.n(200, 20), half, most) },
+		func(c string) error {
+			if c == floor {
+				return nil
+			}
+			return l.timerDeath(c, "10", l.n(40, 4), slow, slow99)
+		},
+		func(c string) error { return l.timerCrowd(c, full, cpu, wakes, weight) },
+		func(c string) error { return l.timerFlood(c, 1, single) },
+		func(c string) error { return l.timerFlood(c, 40, many) },
+		func(c string) error { return l.timerClient(c, errs, sent) },
+	} {
+		for _, c := range l.contenders() {
+			if err := part(c); err != nil {
+				return nil, fmt.Errorf("%s: %w", c, err)
+			}
+		}
+	}
+	half.Note = "servers: `muster watchdog`, PyTorch's FileTimerServer with the agent's interval of 0.1 s; floor: kill(2) by the one that waits for the death. PyTorch's server kills itself afterwards; here it does not"
+	cpu.Note = "measured over a shorter stretch"
+	single.Note = "one writer, until all is read; floor: cat"
+	return []*row{half, most, slow, slow99, full, cpu, wakes, weight, single, many, errs, sent}, nil
+}
+
+// timerServer starts a contender's server on a fresh FIFO.
+func (l *lab) timerServer(contender, interval string) (*server, error) {
+	path := filepath.Join(l.dir, "timer"+strconv.FormatUint(rand.Uint64(), 36))
+	switch contender {
+	case muster:
+		return l.announced(contender, []string{l.musterBin, "watchdog", "--file", path, "--max-interval", interval})
+	case torchrun:
+		script, err := filepath.Abs("bench/workload/timer_server.py")
+		if err != nil {
+			return nil, err
+		}
+		return l.announced(contender, []string{l.python, script, path, interval})
+	}
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		return nil, err
+	}
+	cat, err := exec.LookPath("cat")
+	if err != nil {
+		return nil, err
+	}
+	j, err := l.start([]string{cat, path}, console{})
+	return &server{job: j, addr: path, name: contender}, err
+}
+
+// timerFIFO opens a server's FIFO, which it reads from then on.
+func timerFIFO(s *server) (*os.File, error) {
+	// Not through the poller: a write waits for room.
+	fd, err := unix.Open(s.addr, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", s.addr, err)
+	}
+	return os.NewFile(uintptr(fd), s.addr), nil
+}
+
+// timerSend writes what send writes and closes the FIFO, as clients do: PyTorch's
+// server sleeps while somebody has it open and writes nothing.
+func timerSend(s *server, send func(f *os.File) error) error {
+	f, err := timerFIFO(s)
+	if err != nil {
+		return err
+	}
+	return errors.Join(send(f), timerDrained(f), f.Close())
+}
+
+// timerDrained waits until all that was written is read.
+func timerDrained(f *os.File) error {
+	for end := now() + int64(patience); now() < end; time.Sleep(100 * time.Microsecond) {
+		n, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCINQ)
+		if err != nil || n == 0 {
+			return err
+		}
+	}
+	return errors.New("the FIFO is not read")
+}
+
+// timerDeath has processes killed at their deadlines, one by one, and adds how late
+// each was dead.
+func (l *lab) timerDeath(contender, interval string, victims int, rows ...*row) error {
+	if contender == floor {
+		return l.timerKill(victims, rows...)
+	}
+	s, err := l.timerServer(contender, interval)
+	if err != nil {
+		return err
+	}
+	if err := l.timerVictims(s, victims, interval, rows...); err != nil {
+		return err
+	}
+	return s.stop()
+}
+
+func (l *lab) timerVictims(s *server, victims int, interval string, rows ...*row) error {
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		return err
+	}
+	// Spread, so that every part of the server's interval is met.
+	apart := 17 * time.Millisecond
+	if s.name == torchrun && interval == "10" {
+		apart = 1100 * time.Millisecond
+	}
+	begin := time.Now().Add(500*time.Millisecond + time.Duration(victims)*5*time.Millisecond)
+	mono := now() + int64(time.Until(begin))
+	var g errgroup.Group
+	var text []byte
+	late := make([]float64, victims)
+	for i := range victims {
+		j, err := l.start([]string{sleep, "1000"}, console{})
+		if err != nil {
+			return err
+		}
+		after := time.Duration(i) * apart
+		at := float64(begin.Add(after).UnixNano()) / 1e9
+		text = append(timer.Request{PID: j.pid, ScopeID: "bench", ExpirationTime: at, Signal: 9}.AppendJSON(text), '\n')
+		g.Go(func() error {
+			defer j.discard()
+			err := j.wait()
+			late[i] = float64(j.end-mono-int64(after)) / 1e9
+			if err == nil && (late[i] < 0 || j.status.Signal() != syscall.SIGKILL) {
+				err = fmt.Errorf("process %d ended %v s after its deadline, by %v", j.pid, late[i], j.status.Signal())
+			}
+			return err
+		})
+	}
+	err = timerSend(s, func(f *os.File) error {
+		_, err := f.Write(text)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	for _, r := range rows {
+		r.add(s.name, late...)
+	}
+	return nil
+}
+
+// timerKill is the floor: how long it takes to see that a process is dead that one
+// kills.
+func (l *lab) timerKill(victims int, rows ...*row) error {
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		return err
+	}
+	for range victims {
+		j, err := l.start([]string{sleep, "1000"}, console{})
+		if err != nil {
+			return err
+		}
+		time.Sleep(5 * time.Millisecond)
+		var g errgroup.Group
+		g.Go(j.wait)
+		time.Sleep(time.Millisecond)
+		begin := now()
+		j.signal(syscall.SIGKILL)
+		if err := g.Wait(); err != nil {
+			return err
+		}
+		for _, r := range rows {
+			r.add(floor, float64(j.end-begin)/1e9)
+		}
+		j.discard()
+	}
+	return nil
+}
+
+// timerLoad registers timers of this process that are far away.
+func timerLoad(f *os.File, timers int) error {
+	far := float64(time.Now().Unix() + 3600)
+	var text []byte
+	for i := range timers {
+		r := timer.Request{PID: os.Getpid(), ScopeID: fmt.Sprint("load.py#", i), ExpirationTime: far + float64(i)/1000, Signal: 9}
+		text = append(r.AppendJSON(text), '\n')
+		if len(text) > 3<<10 || i == timers-1 {
+			if _, err := f.Write(text); err != nil {
+				return err
+			}
+			text = text[:0]
+		}
+	}
+	return nil
+}
+
+// timerCrowd measures a server that has 100,000 timers.
+func (l *lab) timerCrowd(contender string, late, cpu, wakes, weight *row) error {
+	if contender == floor {
+		return nil
+	}
+	s, err := l.timerServer(contender, "0.1")
+	if err != nil {
+		return err
+	}
+	if err := timerSend(s, func(f *os.File) error { return timerLoad(f, 100_000) }); err != nil {
+		return err
+	}
+	time.Sleep(2 * time.Second)
+	stretch := 20 * time.Second
+	if l.quick {
+		stretch = 4 * time.Second
+	}
+	before, err := activityOf(s.job.pid)
+	if err != nil {
+		return err
+	}
+	time.Sleep(stretch)
+	after, err := activityOf(s.job.pid)
+	if err != nil {
+		return err
+	}
+	m, err := memoryOf(s.job.pid)
+	if err != nil {
+		return err
+	}
+	did := after.minus(before)
+	share := float64(time.Minute) / float64(stretch)
+	cpu.add(contender, did.CPU*share)
+	wakes.add(contender, float64(did.Switches)*share)
+	weight.add(contender, m.RSS)
+	if err := l.timerVictims(s, l.n(100, 10), "0.1", late); err != nil {
+		return err
+	}
+	return s.stop()
+}
+
+// timerFlood writes requests for a while.
+func (l *lab) timerFlood(contender string, perWrite int, r *row) error {
+	s, err := l.timerServer(contender, "0.1")
+	if err != nil {
+		return err
+	}
+	f, err := timerFIFO(s)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	far := float64(time.Now().Unix()) + 3600.6803458
+	var lines []byte
+	for i := range max(perWrite, 2) {
+		q := timer.Request{PID: os.Getpid(), ScopeID: fmt.Sprint("/home/user/train.py#", i/2), ExpirationTime: far, Signal: 9}
+		if i%2 == 1 {
+			q.ExpirationTime, q.Signal = -1, 0
+		}
+		lines = append(q.AppendJSON(lines), '\n')
+	}
+	writes := [][]byte{lines}
+	if perWrite == 1 {
+		i := bytes.IndexByte(lines, '\n') + 1
+		writes = [][]byte{lines[:i], lines[i:]}
+	}
+	stretch := time.Second
+	if l.quick {
+		stretch = 300 * time.Millisecond
+	}
+	for range l.n(5, 2) {
+		n := 0
+		begin := now()
+		for end := begin + int64(stretch); now() < end; {
+			for _, w := range writes {
+				if _, err := f.Write(w); err != nil {
+					return err
+				}
+				n += perWrite
+			}
+		}
+		if err := timerDrained(f); err != nil {
+			return err
+		}
+		r.add(contender, float64(n)/(float64(now()-begin)/1e9))
+	}
+	return s.stop()
+}
+
+// timerClient lets PyTorch's client write as fast as it can.
+func (l *lab) timerClient(contender string, full, sent *row) error {
+	if l.python == "" || contender == floor {
+		return nil
+	}
+	s, err := l.timerServer(contender, "0.1")
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command(l.python, "bench/workload/timer_client.py", s.addr, "2")
+	cmd.Env = append(os.Environ(), l.mark)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return cmp.Or(s.stop(), err)
+	}
+	var got struct{ Sent, Full float64 }
+	if err := json.Unmarshal(out, &got); err != nil {
+		return err
+	}
+	full.add(contender, got.Full)
+	sent.add(contender, got.Sent/2)
+	return s.stop()
+}
