@@ -25,6 +25,7 @@ def run(line: List[str], environ: Dict[str, str], signals: str, quiet_stdin: boo
             _own_group(line), env=environ, stdin=subprocess.DEVNULL if quiet_stdin else None)
         try:
             passing.to(child)
+            passing.until_end_of(child)
             status = child.wait()
         except BaseException:
             child.terminate()
@@ -45,6 +46,21 @@ def _own_group(line: List[str]) -> List[str]:
     return [sys.executable, "-I", "-S", helper, str(os.getpid()), *line]
 
 
+_END = b"\0"  # no signal has this number
+
+
+def _wait_and_tell(child: "subprocess.Popen[bytes]", waker: int) -> None:
+    if hasattr(os, "waitid"):
+        # The process stays a zombie, so that no signal can hit another one of its number.
+        try:
+            os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            pass  # after an exception the main thread was first
+    else:
+        child.wait()
+    os.write(waker, _END)
+
+
 class _Signals:
     """Passes signals on to a child, in the main thread, where Python can handle them."""
 
@@ -53,6 +69,8 @@ class _Signals:
         self._early: List[int] = []
         self._child: Optional["subprocess.Popen[bytes]"] = None
         self._before: Dict[int, Any] = {}
+        self._waiter: Optional[threading.Thread] = None
+        self._pipe: Tuple[int, ...] = ()
         self._numbers = [
             int(getattr(signal, name.strip())) for name in names.split(",")
             if name.strip().startswith("SIG") and isinstance(getattr(signal, name.strip(), None), signal.Signals)
@@ -76,6 +94,26 @@ class _Signals:
         while self._early:
             child.send_signal(self._early.pop(0))
 
+    def until_end_of(self, child: "subprocess.Popen[bytes]") -> None:
+        """Waits for the child. A signal that comes just before a blocking call does
+        not interrupt it, and its handler would not run before the child's end; so this
+        waits for what the interpreter writes for each signal."""
+        if not self._before:
+            return
+        wake, waker = self._pipe = os.pipe()
+        os.set_blocking(waker, False)
+        others = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        self._waiter = threading.Thread(target=_wait_and_tell, args=(child, waker), name="muster-wait", daemon=True)
+        try:
+            self._waiter.start()
+            numbers = b""
+            while _END not in numbers:
+                numbers = os.read(wake, 512)  # the handlers run when it returns
+                if others >= 0:
+                    os.write(others, numbers.replace(_END, b""))
+        finally:
+            signal.set_wakeup_fd(others)
+
     def _pass(self, number: int, frame: Optional[FrameType]) -> None:
         if self.first is None:
             self.first = number
@@ -85,5 +123,9 @@ class _Signals:
             self._child.send_signal(number)
 
     def __exit__(self, *_: object) -> None:
+        if self._waiter is not None and self._waiter.ident is not None:
+            self._waiter.join()  # the child has ended
+        for fd in self._pipe:
+            os.close(fd)
         for number, before in self._before.items():
             signal.signal(number, before if before is not None else signal.SIG_DFL)

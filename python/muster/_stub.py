@@ -5,12 +5,12 @@ from __future__ import annotations
 import array
 import json
 import os
+import select
 import signal
 import socket
 import struct
 import sys
-from types import FrameType
-from typing import Dict, List, Optional, Union
+from typing import Dict, List, Union
 
 PASSED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGALRM")
 
@@ -18,19 +18,12 @@ PASSED = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGAL
 def main(job: str, local_rank: int) -> None:
     """Has the fork made and ends as it ends."""
     server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-
-    def pass_on(number: int, frame: Optional[FrameType]) -> None:
-        try:
-            server.send(bytes([number]))
-        except OSError:
-            pass
-
     request: Dict[str, Union[int, List[int], List[str], Dict[str, str]]] = {
         "local_rank": local_rank, "environ": dict(os.environ), "cgroups": _cgroups()}
     if hasattr(os, "sched_getaffinity"):
         request["cpus"] = sorted(os.sched_getaffinity(0))
     body = json.dumps(request).encode()
-    signal.pthread_sigmask(signal.SIG_BLOCK, [getattr(signal, name) for name in PASSED])
+    signals = _signals()
     try:
         server.connect(os.path.join(job, "fork"))
         data = struct.pack("<I", len(body)) + body
@@ -40,27 +33,37 @@ def main(job: str, local_rank: int) -> None:
     except OSError as e:
         sys.stderr.write("muster: the process that forks the workers has ended: %s\n" % e)
         os._exit(1)
-    for name in PASSED:
-        signal.signal(getattr(signal, name), pass_on)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [getattr(signal, name) for name in PASSED])
-    status = _status(server)
+    status = _status(server, signals)
     if status < 0:
         _die(-status)
     os._exit(status)
 
 
-def _status(server: socket.socket) -> int:
-    """Waits for the fork's end."""
+def _signals() -> int:
+    """A descriptor from which the numbers of the signals that come can be read."""
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    signal.set_wakeup_fd(theirs)
+    for name in PASSED:
+        signal.signal(getattr(signal, name), lambda number, frame: None)
+    return ours
+
+
+def _status(server: socket.socket, signals: int) -> int:
+    """Waits for the fork's end, and passes signals on meanwhile."""
     data = b""
     while len(data) < 4:
+        ready = select.select([server.fileno(), signals], [], [])[0]
         try:
-            part = server.recv(4 - len(data))
+            if signals in ready:
+                server.sendall(os.read(signals, 64))
+            part = server.recv(4 - len(data)) if server.fileno() in ready else None
         except ConnectionError:
             part = b""
-        if not part:
+        if part == b"":
             sys.stderr.write("muster: the process that forks the workers has ended\n")
             return 1
-        data += part
+        data += part or b""
     return int(struct.unpack("<i", data)[0])
 
 

@@ -203,13 +203,16 @@ def _failure(item: Dict[str, Any]) -> ProcessFailure:
 def _error_data(failure: ProcessFailure) -> Dict[str, Any]:
     """What the worker recorded: from its file, or, of another host, from the report."""
     if failure.error_file == NOT_AVAILABLE:
-        return {"message": "<NONE>"}
+        data: Dict[str, Any] = {"message": "<NONE>"}
+        if failure.exitcode >= 0 and failure.kind != "stopped":
+            data["errorTraits"] = {"category": "system_terminated_error", "retryability": "False"}
+        return data
     try:
         if os.path.getsize(failure.error_file) <= 4 << 20:
             with open(failure.error_file, encoding="utf-8") as f:
-                data = json.load(f)
-            if isinstance(data, dict) and "message" in data:
-                return data
+                recorded = json.load(f)
+            if isinstance(recorded, dict) and "message" in recorded:
+                return recorded
     except (OSError, ValueError):
         pass
     return {"message": {"message": failure.message, "extraInfo": {

@@ -1,0 +1,68 @@
+"""What importing the package costs, and what it offers."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+import unittest
+
+import muster
+
+#: The modules of a bare interpreter differ; these are what would be heavy.
+HEAVY = ["asyncio", "cloudpickle", "ctypes", "dataclasses", "enum", "inspect", "json", "logging", "multiprocessing",
+         "pickle", "re", "socket", "subprocess", "tempfile", "threading", "torch", "typing_extensions", "uuid"]
+
+
+def python(code, *options):
+    done = subprocess.run([sys.executable, *options, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode().strip()
+
+
+class Import(unittest.TestCase):
+    def test_loads_nothing_heavy(self):
+        home = os.path.dirname(os.path.dirname(os.path.abspath(muster.__file__)))
+        # -S leaves out what a .pth file of this environment imports.
+        got = python("import sys; sys.path.insert(0, %r); import typing; before = set(sys.modules); import muster; "
+                     "print(sorted(set(sys.modules) - before))" % home, "-I", "-S")
+        self.assertEqual(got, "['muster']")
+
+    def test_takes_under_30_ms(self):
+        times = [float(python("import time; t = time.perf_counter(); import muster; print(time.perf_counter() - t)"))
+                 for _ in range(5)]
+        self.assertLess(min(times), 0.030)
+
+    def test_a_launch_needs_no_torch(self):
+        got = python("import sys, muster\nmuster.elastic_launch, muster.LaunchConfig, muster.heartbeat, muster.timer\n"
+                     "print([m for m in sys.modules if m.split('.')[0] in ('torch', 'numpy', 'cloudpickle')])")
+        self.assertEqual(got, "[]")
+
+
+class Names(unittest.TestCase):
+    def test_all(self):
+        for name in muster.__all__:
+            with self.subTest(name):
+                self.assertIsNotNone(getattr(muster, name))
+                self.assertIn(name, dir(muster))
+
+    def test_unknown(self):
+        with self.assertRaisesRegex(AttributeError, "module 'muster' has no attribute 'nothing'"):
+            muster.nothing
+
+    def test_star(self):
+        self.assertEqual(python("from muster import *; print(elastic_launch.__module__)"), "muster.api")
+
+
+class Types(unittest.TestCase):
+    def test_marked_as_typed(self):
+        self.assertTrue(os.path.isfile(os.path.join(os.path.dirname(muster.__file__), "py.typed")))
+
+    @unittest.skipUnless(importlib.util.find_spec("mypy"), "needs mypy")
+    def test_strict(self):
+        done = subprocess.run([sys.executable, "-m", "mypy", "--strict", "--cache-dir", os.devnull, os.path.dirname(muster.__file__)],
+                              stdout=subprocess.PIPE)
+        self.assertEqual(done.returncode, 0, done.stdout.decode())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,93 @@
+"""python -m muster, and the binary that it becomes."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import muster
+from muster import _binary
+
+
+def run(*args, **environ):
+    return subprocess.run([sys.executable, "-m", "muster", *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          env=dict(os.environ, **environ))
+
+
+class Main(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.TemporaryDirectory()
+        self.addCleanup(self.dir.cleanup)
+
+    def write(self, name, text, mode=0o600):
+        path = os.path.join(self.dir.name, name)
+        with open(path, "w") as f:
+            f.write(text)
+        os.chmod(path, mode)
+        return path
+
+    def test_is_the_binary(self):
+        bare = subprocess.run([_binary.find(), "version"], stdout=subprocess.PIPE)
+        self.assertEqual(run("version").stdout, bare.stdout)
+        self.assertTrue(bare.stdout.startswith(b"muster "), bare.stdout)
+
+    def test_exit_status_and_streams(self):
+        done = run("bogus")
+        self.assertEqual((done.returncode, done.stdout), (2, b""))
+        self.assertIn(b"unknown command", done.stderr)
+
+    def test_workers_run_in_this_interpreter(self):
+        script = self.write("s.py", "import sys; print(sys.prefix, sys.argv[1:])")
+        done = run("run", script, "--nnodes", "x")
+        self.assertEqual(done.stdout.decode(), "%s ['--nnodes', 'x']\n" % sys.prefix, done.stderr)
+
+    def test_run_path_and_start_method(self):
+        script = self.write("s.py", "import os; print(__name__, os.environ['RANK']); raise ValueError('boom')")
+        for method in ("spawn", "fork", "forkserver"):
+            done = run("run", "--run-path", "--start-method", method, "--log-dir", self.dir.name, script)
+            self.assertEqual((done.returncode, done.stdout), (1, b"__main__ 0\n"))
+            self.assertIn(b"run_script_path FAILED", done.stderr)
+            self.assertIn(b"cause     : ValueError: boom", done.stderr)
+
+    def test_without_binary(self):
+        done = run("version", MUSTER_BINARY="/nowhere/muster")
+        self.assertEqual((done.returncode, done.stderr), (1, b"muster: error: MUSTER_BINARY=/nowhere/muster is not a program\n"))
+
+    def test_binary_of_another_system(self):
+        path = self.write("muster", "\x7fELF, but not really", 0o700)
+        done = run("version", MUSTER_BINARY=path)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn(b"Exec format error; is the wheel one for this platform?", done.stderr)
+
+
+class Wheel(unittest.TestCase):
+    """Needs the package as the wheel installs it."""
+
+    def setUp(self):
+        if "site-packages" not in muster.__file__:
+            self.skipTest("runs from the source tree")
+
+    def test_binary_is_beside_the_interpreter_and_on_the_path(self):
+        if os.environ.get("MUSTER_BINARY"):
+            self.skipTest("MUSTER_BINARY names another")
+        site = os.path.dirname(os.path.dirname(muster.__file__))
+        scripts = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(site))), "bin")
+        self.assertEqual(_binary.find(), os.path.join(scripts, "muster"))
+        self.assertTrue(os.access(os.path.join(scripts, "muster-quorum"), os.X_OK))
+        self.assertFalse(os.path.exists(os.path.join(scripts, "torchrun")), "that name is PyTorch's")
+
+    def test_one_version(self):
+        from muster import _version
+
+        said = subprocess.run([_binary.find(), "version"], stdout=subprocess.PIPE).stdout.decode().split()[1]
+        self.assertEqual(_version.BINARY, said)
+        self.assertEqual(muster.__version__, _version.VERSION)
+        if sys.version_info >= (3, 8):
+            from importlib import metadata
+
+            self.assertEqual(metadata.version("muster"), muster.__version__)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,87 @@
+"""Beside PyTorch: the same program under its launcher and under ours."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+MODULES = (
+    "torch.distributed.launcher.api",
+    "torch.distributed.elastic.multiprocessing.api",
+    "torch.distributed.elastic.multiprocessing.errors",
+)
+
+
+@unittest.skipUnless(importlib.util.find_spec("torch"), "needs PyTorch")
+class Torch(unittest.TestCase):
+    maxDiff = None
+
+    def setUp(self):
+        self.dir = tempfile.TemporaryDirectory()
+        self.addCleanup(self.dir.cleanup)
+
+    def script(self, name, text):
+        path = os.path.join(self.dir.name, name)
+        with open(path, "w") as f:
+            f.write(text)
+        return path
+
+    def start(self, path, **environ):
+        return subprocess.Popen([sys.executable, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                env=dict(os.environ, OMP_NUM_THREADS="1", **environ))
+
+    def test_drop_in(self):
+        with open(os.path.join(HERE, "dropin.py")) as f:
+            text = f.read()
+        changed = text
+        for module in MODULES:
+            self.assertIn("\nfrom %s import " % module, text)
+            changed = changed.replace("\nfrom %s import " % module, "\nfrom muster import ")
+        # Both at once: most of the time goes into importing torch.
+        running = [self.start(self.script("theirs.py", text)), self.start(self.script("ours.py", changed))]
+        theirs, ours = [self.lines(child) for child in running]
+        self.assertEqual(list(ours), list(theirs))
+        for what in theirs:
+            with self.subTest(what):
+                self.assertEqual(ours[what], theirs[what])
+
+    def lines(self, child):
+        out, err = child.communicate(timeout=120)
+        self.assertEqual(child.returncode, 0, err.decode())
+        got = {}
+        for line in out.decode().splitlines():
+            got.update(json.loads(line))
+        return got
+
+    def test_record_passes_the_failure_on(self):
+        """A launch within a program under PyTorch's @record, whose error file gets the worker's exception."""
+        path = self.script("recorded.py", """
+import sys
+sys.path.insert(0, %r)
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, record
+import jobs, muster
+
+@record
+def main():
+    muster.elastic_launch(jobs.config(1, start_method="fork"), jobs.fail_on)(0, "from the worker")
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ChildFailedError as e:  # PyTorch's
+        print(isinstance(e, muster.ChildFailedError), e.get_first_failure()[0])
+""" % HERE)
+        error = os.path.join(self.dir.name, "error.json")
+        child = self.start(path, TORCHELASTIC_ERROR_FILE=error)
+        out, err = child.communicate(timeout=60)
+        self.assertEqual(out.decode(), "True 0\n", err.decode())
+        with open(error) as f:
+            self.assertEqual(json.load(f)["message"]["message"], "ValueError: from the worker")
+
+
+if __name__ == "__main__":
+    unittest.main()
