@@ -90,7 +90,7 @@ func (c SocketClientConfig) complete() (SocketClientConfig, error) {
 		errs = append(errs, fmt.Errorf("no Path: want that of a timer socket, as in %s", EnvSocket))
 	}
 	if c.PID < 0 {
-		errs = append(errs, fmt.Errorf("negative PID %d: want a process number, or 0 for this process", c.PID))
+		errs = append(errs, fmt.Errorf("no PID %d: want a process number, or 0 for this process", c.PID))
 	}
 	if c.Signal > maxSignal {
 		errs = append(errs, fmt.Errorf("no Signal %d: want at most %d", c.Signal, maxSignal))
@@ -99,7 +99,7 @@ func (c SocketClientConfig) complete() (SocketClientConfig, error) {
 	case c.Timeout == 0:
 		c.Timeout = defaultTimeout
 	case c.Timeout < time.Millisecond:
-		errs = append(errs, fmt.Errorf("Timeout %v: want 1ms or more, or zero for %v", c.Timeout, defaultTimeout))
+		errs = append(errs, fmt.Errorf("short Timeout %v: want 1ms or more, or zero for %v", c.Timeout, defaultTimeout))
 	}
 	return c, errors.Join(errs...)
 }

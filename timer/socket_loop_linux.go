@@ -56,9 +56,9 @@ func (l *socketLoop) wake() {
 	}
 }
 
-// pause is how long the listener rests when no descriptors are left, unless a
+// acceptPause is how long the listener rests when no descriptors are left, unless a
 // connection of its own is closed before.
-const pause = 1000 // ms
+const acceptPause = 1000 // ms
 
 // run serves until wake.
 func (l *socketLoop) run() error {
@@ -66,7 +66,7 @@ func (l *socketLoop) run() error {
 	for {
 		timeout := -1
 		if l.paused {
-			timeout = pause
+			timeout = acceptPause
 		}
 		n, err := unix.EpollWait(l.epoll, events, timeout)
 		switch {

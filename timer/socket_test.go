@@ -701,7 +701,7 @@ func TestSocketConfigErrors(t *testing.T) {
 		t.Errorf("MaxConns -1: %v", err)
 	}
 	_, err = timer.NewSocketClient(timer.SocketClientConfig{PID: -1, Signal: 65, Timeout: 1})
-	for _, want := range []string{"no Path", "PID -1", "no Signal 65", "Timeout 1ns"} {
+	for _, want := range []string{"no Path", "no PID -1", "no Signal 65", "Timeout 1ns"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q in it", err, want)
 		}
