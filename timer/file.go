@@ -194,6 +194,9 @@ type reader struct {
 	eaten bool // the line was taken before its newline came
 	batch []Request
 	lines uint64
+
+	at    int64 // when the last bytes came, in ns since 1970
+	quick int   // how many reads in a row followed the one before at once
 }
 
 func newReader(f *FileServer, ctx context.Context) *reader {
@@ -207,14 +210,45 @@ func (r *reader) all(file *fifo) error {
 	for {
 		n, err := file.file.Read(r.space())
 		if n > 0 {
-			r.f.reading.Store(time.Now().UnixNano())
+			at := time.Now().UnixNano()
+			r.f.reading.Store(at)
 			r.took(n)
 			r.f.reading.Store(0)
+			if r.crowded(at, n) {
+				nap(crowdPause)
+			}
 		}
 		if err != nil {
 			return err
 		}
 	}
+}
+
+// When lines come one by one and faster than crowdGap, to be woken up by each costs
+// the server and the writers more than the rest. Then the reader lets them pile up
+// for crowdPause, as long as crowdBytes and more do.
+const (
+	crowdGap   = 50 * time.Microsecond
+	crowdReads = 16
+	crowdPause = 100 * time.Microsecond
+	crowdBytes = 512
+)
+
+// crowded says whether to wait before the next read, after one of n bytes.
+func (r *reader) crowded(at int64, n int) bool {
+	gap := at - r.at
+	r.at = at
+	switch {
+	case n >= chunkSize/2: // there is much already
+		r.quick = 0
+	case r.quick >= crowdReads && n >= crowdBytes:
+		return true
+	case gap > int64(crowdGap):
+		r.quick = 0
+	default:
+		r.quick++
+	}
+	return r.quick >= crowdReads
 }
 
 // space is where the next bytes go.

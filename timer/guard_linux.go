@@ -11,6 +11,12 @@ import (
 // growPipe makes room for a burst of requests. It is no matter if it fails.
 func growPipe(fd int) { _, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize) }
 
+// nap sleeps for less than a runtime timer can.
+func nap(d time.Duration) {
+	at := unix.NsecToTimespec(int64(d))
+	_ = unix.Nanosleep(&at, nil)
+}
+
 // guard puts the FIFO back when it is removed, until ctx is done. The kernel tells
 // it; without inotify it does nothing.
 func (f *FileServer) guard(ctx context.Context) {

@@ -9,6 +9,8 @@ import (
 
 func growPipe(int) {}
 
+func nap(d time.Duration) { time.Sleep(d) }
+
 // guard puts the FIFO back when it is removed, until ctx is done. It looks at every
 // interval.
 func (f *FileServer) guard(ctx context.Context) {
