@@ -755,3 +755,37 @@ func FuzzSocketServer(f *testing.F) {
 		core.Clear(os.Getpid())
 	})
 }
+
+// Without descriptors the server waits for some, and does not spin.
+func TestSocketWithoutDescriptors(t *testing.T) {
+	log := newJournal()
+	_, s := serveSocket(t, timer.Config{Logger: log.logger()}, timer.SocketConfig{})
+	c := startChild(t, s.Path())
+	c.want("ok", "spawn") // it has looked up what it needs
+	c.want("ok", "leave")
+
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	lowest, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unix.Close(lowest)
+	none := limit
+	none.Cur = uint64(lowest)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &none); err != nil {
+		t.Fatal(err)
+	}
+	c.want("ok", "dial")
+	c.want("ok", "send %s", packet(2, 0, 0, 0, "a"))
+	log.await(t, "timer socket accepts nobody for now")
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	c.want("0 ", "recv")
+	if n := strings.Count(log.String(), "accepts nobody"); n != 1 {
+		t.Errorf("it was logged %d times, want once", n)
+	}
+}
