@@ -46,8 +46,8 @@ func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error) *fai
 	switch {
 	case missed != "" && at.innocent(localRank):
 		missed, stoppedBy = "", syscall.SIGKILL
-	case missed != "" && stoppedBy == syscall.SIGKILL:
-		stoppedBy = 0 // it was the one to blame
+	case missed != "":
+		stoppedBy = 0 // it is the one to blame, also if its peers' end was quicker
 	}
 	return failure.New(failure.Observation{
 		LocalRank: localRank, Rank: at.ranks.Base + localRank, PID: exit.PID, ExitCode: exit.Code,

@@ -45,7 +45,6 @@ func (a *Agent) start(now time.Time) {
 
 // counted notes that a restart was counted.
 func (a *Agent) counted(why string) {
-	a.metrics.Restarts(a.restarts)
 	a.setState(Stopped)
 	a.happened(health.KindRestart, "", fmt.Sprintf("restart %d of %d", a.restarts, a.cfg.MaxRestarts), why)
 }

@@ -152,19 +152,15 @@ func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 	s.mu.Lock()
 	at, group := s.at, s.group
 	s.mu.Unlock()
-	localRank := -1
 	if group != nil {
 		pids := group.PIDs()
 		for i, pid := range pids {
 			if pid == e.PID {
-				localRank = i
+				at.blame(i, what)
 			}
 		}
 		a.happened(health.KindFailure, "", fmt.Sprintf("process %d has missed a deadline", e.PID), what)
 		a.autopsy(ctx, at, fmt.Sprintf("process %d has missed a deadline: %s", e.PID, what), pids)
-	}
-	if localRank >= 0 {
-		at.blame(localRank, what)
 	}
 	return e.Kill()
 }

@@ -1,0 +1,90 @@
+//go:build linux
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// An autopsy is what autopsy.json says.
+type autopsy struct {
+	Summary string `json:"summary"`
+	Seconds float64
+	Workers []struct {
+		Rank   int
+		Python struct {
+			Source   string
+			Problems []string
+		}
+	}
+}
+
+// readJSON reads the one file that matches a pattern.
+func readJSON(t testing.TB, pattern string, v any) {
+	t.Helper()
+	found, err := filepath.Glob(pattern)
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%s: %v, %v, want one file", pattern, found, err)
+	}
+	text, err := os.ReadFile(found[0])
+	if err == nil {
+		err = json.Unmarshal(text, v)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A rank that does not come to an all_reduce makes all four miss their deadlines, or,
+// without any, makes the group hang. All are killed, the evidence names the rank,
+// and the next attempt succeeds.
+func TestHangIsExplained(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, flags, cause string
+		env                []string
+	}{
+		{"torch's timers", "", `missed a deadline: timer "a step" ran out at `, []string{"TIMER=1", "TORCHELASTIC_ENABLE_FILE_TIMER=1"}},
+		{"hang timeout", "--hang-timeout 3", "missed a deadline: --hang-timeout: no output, no CPU time and no timer activity", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			j := run(t, muster(t), withPython(t, tt.env...), fmt.Sprintf("--standalone --nproc-per-node 4 --max-restarts 1 --log-dir %s %s", dir, tt.flags), "testdata/hang.py").want(0).noneLeft(0)
+			if !slices.Contains(strings.Split(j.out(), "\n"), "sum 16") {
+				t.Errorf("the second attempt does not get to its end\n%s", j.console())
+			}
+			var report struct {
+				Cause, Autopsy string
+				Failures       []struct {
+					Rank int
+					Kind string
+				}
+			}
+			readJSON(t, filepath.Join(dir, "*", "attempt_0", "report.json"), &report)
+			if !strings.HasPrefix(report.Cause, "rank 2 ") || !strings.Contains(report.Cause, tt.cause) {
+				t.Errorf("cause: %s", report.Cause)
+			}
+			var a autopsy
+			readJSON(t, filepath.Join(dir, "*", "attempt_0", "autopsy.json"), &a)
+			if !strings.Contains(a.Summary, "3 ranks in all_reduce (distributed_c10d.py") || !strings.Contains(a.Summary, "rank 2 in load_batch (hang.py") || report.Autopsy != a.Summary {
+				t.Errorf("summary %q, in the report %q", a.Summary, report.Autopsy)
+			}
+			for _, w := range a.Workers {
+				if w.Python.Source == "" {
+					t.Errorf("no Python stack of rank %d: %q", w.Rank, w.Python.Problems)
+				}
+			}
+			if left, _ := filepath.Glob(filepath.Join(j.tmp, "*timer*")); len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+			t.Logf("%s; evidence taken in %.2f s", a.Summary, a.Seconds)
+		})
+	}
+}
