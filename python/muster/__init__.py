@@ -11,9 +11,12 @@ next to nothing in a worker that only wants ``muster.heartbeat()``::
 The names are those of ``torch.distributed.launcher.api``; PyTorch is not needed.
 """
 
-from typing import TYPE_CHECKING, Any, List
+from __future__ import annotations
 
+TYPE_CHECKING = False  # importing typing would take longer than all the rest
 if TYPE_CHECKING:
+    from typing import Any, List
+
     from . import timer as timer
     from .api import elastic_launch as elastic_launch, launch_agent as launch_agent
     from .config import (

@@ -1,8 +1,13 @@
 """Finds the binary that the wheel brought along."""
 
+from __future__ import annotations
+
 import os
 import sys
-from typing import Iterator, List
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Iterator, List
 
 ENV = "MUSTER_BINARY"
 NAME = "muster"
