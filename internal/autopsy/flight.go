@@ -55,8 +55,11 @@ func (t *taking) flight(ctx context.Context, s *subject) []Flight {
 				data []byte
 				err  error
 			}
+			// A little less, for it to say what it waited for.
+			short, cancelShort := context.WithTimeout(ctx, t.cfg.Timeout/2)
+			defer cancelShort()
 			r, ok := within(ctx, func() (r result) {
-				r.data, r.err = trigger(ctx, resolve(s, s.flightPipe(stem)), resolve(s, pipe.Worker))
+				r.data, r.err = trigger(short, resolve(s, s.flightPipe(stem)), resolve(s, pipe.Worker))
 				return r
 			})
 			if !ok {

@@ -1,0 +1,16 @@
+package autopsy
+
+import (
+	"context"
+	"time"
+)
+
+// For tests of what is not exported.
+var ReadAnswer = readAnswer
+
+// Post is post, for a limited time.
+func Post(ctx context.Context, limit time.Duration, socket, handler string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return post(ctx, socket, handler)
+}
