@@ -10,6 +10,9 @@
 //     it does nothing in between. [Server.Register] feeds it.
 //   - [FileServer] feeds it from a FIFO that PyTorch's FileTimerClient writes to,
 //     and [FileClient] writes to the FIFO of PyTorch's FileTimerServer.
+//   - [SocketServer] feeds it from a Unix socket that answers and says who asks, for
+//     [SocketClient] and for the Python package muster; heartbeats come that way too.
+//   - [LocalQueue] feeds it within one program.
 //   - [Expires] guards a piece of code through any [Client].
 //
 // A deadline is a time of the wall clock, because a worker and its server agree on

@@ -59,7 +59,7 @@ func (c *child) pid() int { return c.cmd.Process.Pid }
 // ask sends a command and returns its answer; "" when the child has ended.
 func (c *child) ask(command string, args ...any) string {
 	c.t.Helper()
-	if _, err := fmt.Fprintf(c.in, command+"\n", args...); err != nil {
+	if _, err := fmt.Fprintf(c.in, command+"\n", args...); err != nil && !errors.Is(err, syscall.EPIPE) {
 		c.t.Fatal(err)
 	}
 	line, err := c.out.ReadString('\n')

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"math"
+	"os"
 	"strings"
 	"testing"
 
@@ -93,5 +94,39 @@ func TestSocketAnswers(t *testing.T) {
 				t.Errorf("status %d: %q, want the text", status, err)
 			}
 		}
+	}
+}
+
+// The page's examples are what it says.
+func TestSocketDocs(t *testing.T) {
+	page, err := os.ReadFile("../docs/timers.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []timer.Frame
+	for line := range strings.Lines(string(page)) {
+		if !strings.HasPrefix(line, "01 0") {
+			continue
+		}
+		packet, err := hex.DecodeString(strings.Join(strings.Fields(line), ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := timer.ParseFrame(packet)
+		if err != nil {
+			t.Errorf("%s: %v", line, err)
+		}
+		if text := f.Append(nil); string(text) != string(packet) {
+			t.Errorf("% x is written % x", packet, text)
+		}
+		got = append(got, f)
+	}
+	want := []timer.Frame{
+		{Kind: 1, Signal: 15, Time: 1700000000.5, Scope: "scöpe"},
+		{Kind: 2, Scope: "scöpe"},
+		{Kind: 3, Step: 258},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("docs/timers.md (-want +got):\n%s", diff)
 	}
 }
