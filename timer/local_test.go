@@ -215,3 +215,28 @@ func TestLocalServeHandsOverWhatWaits(t *testing.T) {
 		t.Errorf("live (-want +got):\n%s", diff)
 	}
 }
+
+// A queue brings no answer, so what is refused is logged.
+func TestLocalServeRefuses(t *testing.T) {
+	log := newJournal()
+	s, err := timer.NewServer(timer.Config{Owns: func(int) bool { return false }, Logger: log.logger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var q timer.LocalQueue
+	client := &timer.LocalClient{Queue: &q, PID: os.Getppid(), Signal: -1}
+	if err := client.Acquire("the parent's", time.Now().Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	want := timer.Request{PID: os.Getppid(), ScopeID: "the parent's"}
+	if got := q.Get(1, 0); len(got) != 1 || got[0].PID != want.PID || got[0].Signal != 0 {
+		t.Errorf("%v waits, want %v", got, want)
+	} else if err := q.Put(got...); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	q.Serve(ctx, s)
+	log.await(t, "timer requests refused")
+	log.await(t, timer.ErrNotOwned.Error())
+}

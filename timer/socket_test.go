@@ -473,6 +473,72 @@ func TestSocketHeartbeats(t *testing.T) {
 	}
 }
 
+// Owns is asked about a connection's own process once in an attempt, and always
+// about others.
+func TestSocketHeartbeatsAreVouchedFor(t *testing.T) {
+	var mu sync.Mutex
+	asked := map[int]int{}
+	owns := func(yes bool) func(int) bool {
+		return func(pid int) bool {
+			mu.Lock()
+			defer mu.Unlock()
+			asked[pid]++
+			return yes
+		}
+	}
+	core, s := serveSocket(t, timer.Config{Owns: owns(true)}, timer.SocketConfig{})
+	c := startChild(t, s.Path())
+	var grandchild int
+	if _, err := fmt.Sscanf(c.ask("spawn"), "ok %d", &grandchild); err != nil {
+		t.Fatal(err)
+	}
+	defer c.want("ok", "leave")
+	c.want("ok", "dial")
+	beat := func(pid int) {
+		t.Helper()
+		for step := range 2 {
+			c.want("ok", "send %s", packet(3, 0, pid, uint64(step), ""))
+		}
+		c.want("ok", "send %s", packet(2, 0, 0, 0, "answered after them"))
+		c.want("0 ", "recv")
+	}
+	for _, pid := range []int{0, c.pid(), grandchild, os.Getpid()} {
+		beat(pid)
+	}
+	mu.Lock()
+	if diff := cmp.Diff(map[int]int{c.pid(): 1, grandchild: 2}, asked); diff != "" {
+		t.Errorf("asked (-want +got):\n%s", diff)
+	}
+	mu.Unlock()
+	for pid, want := range map[int]bool{c.pid(): true, grandchild: true, os.Getpid(): false} {
+		if _, ok := s.Heartbeat(pid); ok != want {
+			t.Errorf("heartbeat of %d: %v, want %v", pid, ok, want)
+		}
+	}
+
+	before := s.Stats()
+	core.Reset(owns(false))
+	beat(0)
+	if got := s.Stats(); got.Heartbeats != before.Heartbeats || got.Refused != before.Refused+2 {
+		t.Errorf("in the next attempt: %+v after %+v, want two more refused", got, before)
+	}
+}
+
+// The last heartbeats are kept, of a bounded number of processes.
+func TestSocketKeepsTheLastHeartbeats(t *testing.T) {
+	_, s := serveSocket(t, timer.Config{}, timer.SocketConfig{})
+	for pid := 1; pid <= 4096; pid++ {
+		timer.Beat(s, pid, 0)
+	}
+	timer.Beat(s, 1, 1) // now 2 is the oldest
+	timer.Beat(s, 5000, 1)
+	for pid, want := range map[int]bool{1: true, 2: false, 3: true, 4096: true, 5000: true} {
+		if _, ok := s.Heartbeat(pid); ok != want {
+			t.Errorf("heartbeat of %d: %v, want %v", pid, ok, want)
+		}
+	}
+}
+
 // A server that is stopped (SIGSTOP) does not hold its clients up for ever, and
 // starts no timer later whose owner has given up.
 func TestSocketSilentServer(t *testing.T) {
