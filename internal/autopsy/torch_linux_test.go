@@ -108,11 +108,6 @@ func takeUntil(t *testing.T, targets []autopsy.Target, cfg autopsy.Config, done 
 	}
 }
 
-// summary waits for a summary without line numbers.
-func summary(want string) func(*autopsy.Report) bool {
-	return func(r *autopsy.Report) bool { return numbers(r.Summary()) == want }
-}
-
 // The report names the rank for which the others wait, and where the processes are
 // for which that one waits. Without py-spy, workers that run torch's worker server
 // answer for themselves.

@@ -1,0 +1,121 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// dump runs `muster dump`.
+func dump(t *testing.T, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	status = DumpCommand(t.Context(), args, &out, &errs)
+	return status, out.String(), errs.String()
+}
+
+// startRank starts a process that says that it is a worker, and waits until it runs.
+func startRank(t *testing.T, runID string, rank int) (pid int) {
+	t.Helper()
+	cmd := exec.Command("sh", "-c", "echo ready; exec cat")
+	cmd.Env = append(os.Environ(), "TORCHELASTIC_RUN_ID="+runID, fmt.Sprint("RANK=", rank), fmt.Sprint("LOCAL_RANK=", rank))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		in.Close() // which ends it
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := out.Read(make([]byte, 6)); err != nil {
+		t.Fatal(err)
+	}
+	return cmd.Process.Pid
+}
+
+func TestDumpJob(t *testing.T) {
+	runID := fmt.Sprint("dump-", os.Getpid())
+	pid := startRank(t, runID, 0)
+	startRank(t, runID, 1)
+
+	status, stdout, stderr := dump(t, "--job", runID)
+	if status != exitOK || stderr != "" {
+		t.Errorf("status %d, stderr %q", status, stderr)
+	}
+	for _, want := range []string{"no Python stacks of ranks 0-1:\n", "is not a Python interpreter"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("stdout has no %q:\n%s", want, stdout)
+		}
+	}
+
+	dir := filepath.Join(t.TempDir(), "evidence")
+	status, stdout, stderr = dump(t, "--job="+runID, "--json", "--out", dir, "--timeout", "2.5")
+	if status != exitOK || !strings.Contains(stderr, "wrote "+dir+"/autopsy.txt and "+dir+"/autopsy.json") {
+		t.Errorf("status %d, stderr %q", status, stderr)
+	}
+	var got struct {
+		Reason  string
+		Workers []struct{ Rank, PID int }
+	}
+	if err := json.Unmarshal([]byte(stdout), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Reason != "on demand, job "+runID || len(got.Workers) != 2 || got.Workers[0].PID != pid || got.Workers[1].Rank != 1 {
+		t.Errorf("JSON: %+v", got)
+	}
+	if file, err := os.ReadFile(filepath.Join(dir, "autopsy.json")); string(file) != stdout {
+		t.Errorf("the file differs from what was printed, %v", err)
+	}
+
+	status, stdout, _ = dump(t, "--pid", fmt.Sprint(pid), fmt.Sprint("--pid=", os.Getpid()))
+	if want := fmt.Sprint("process ", os.Getpid()); status != exitOK || !strings.Contains(stdout, want) {
+		t.Errorf("of processes: status %d, %q, want %q", status, stdout, want)
+	}
+
+	status, _, stderr = dump(t, "--job", "nobody's")
+	if status != exitError || !strings.Contains(stderr, "those that have are") || !strings.Contains(stderr, runID) {
+		t.Errorf("of another job: status %d, stderr %q", status, stderr)
+	}
+}
+
+func TestDumpUsage(t *testing.T) {
+	for _, tt := range []struct {
+		args   string
+		status int
+		want   string
+	}{
+		{"--pid x", exitUsage, `--pid 'x': want the number of a process`},
+		{"--pid 1,0", exitUsage, `--pid '0': want the number of a process`},
+		{"--pid 1 --job a", exitUsage, "exclude each other"},
+		{"--timeout 0", exitUsage, "--timeout '0': want seconds"},
+		{"--timeout NaN", exitUsage, "--timeout 'NaN': want seconds"},
+		{"--timeout 1e9", exitUsage, "at most 3600"},
+		{"--jobs a", exitUsage, "jobs"},
+		{"train.py", exitUsage, "unexpected argument 'train.py'"},
+		{"--pid 1073741824", exitError, "process 1073741824"},
+	} {
+		status, stdout, stderr := dump(t, strings.Fields(tt.args)...)
+		if status != tt.status || stdout != "" || !strings.Contains(stderr, tt.want) {
+			t.Errorf("muster dump %s: status %d, stdout %q, stderr %q; want status %d, %q", tt.args, status, stdout, stderr, tt.status, tt.want)
+		}
+	}
+	if status, stdout, stderr := dump(t, "--help"); status != exitOK || stdout != dumpUsage || stderr != "" {
+		t.Errorf("help: status %d, %q, %q", status, stdout, stderr)
+	}
+}
