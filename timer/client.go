@@ -93,7 +93,9 @@ func (c *FileClient) Send(r Request) error {
 		if try > 0 {
 			time.Sleep(openPause)
 		}
-		if err = c.try(line); err == nil || !errors.Is(err, unix.ENXIO) && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.EPIPE) {
+		err = c.try(line)
+		cause, ok := errors.AsType[*fs.PathError](err)
+		if !ok || cause.Err != unix.ENXIO && cause.Err != unix.ENOENT && cause.Err != unix.EPIPE {
 			return err
 		}
 	}

@@ -1,0 +1,247 @@
+package timer_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/timer"
+)
+
+// recycle ends w and starts another process that gets its number.
+func recycle(t *testing.T, w *exec.Cmd) *exec.Cmd {
+	t.Helper()
+	pid := w.Process.Pid
+	if err := w.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = w.Wait()
+	for range 1000 {
+		if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(pid-1)), 0); err != nil {
+			t.Skip("needs the right to choose process numbers:", err)
+		}
+		if next := worker(t); next.Process.Pid == pid {
+			return next
+		}
+	}
+	t.Skip("somebody else got the number")
+	return nil
+}
+
+// A process that got a number later is never signalled, nor one's timers its own.
+func TestRecycledPID(t *testing.T) {
+	for name, config := range map[string]func(timer.Config) timer.Config{
+		"pidfd":      func(c timer.Config) timer.Config { return c },
+		"start time": timer.Bare,
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := newJournal()
+			// Run does not run, so nobody notices the death.
+			s, err := timer.NewServer(config(timer.Config{Logger: j.logger()}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer func() { cancel(); _ = s.Run(ctx) }()
+			w := worker(t)
+			pid := w.Process.Pid
+			if err := s.Register([]timer.Request{req(pid, "old", now()+0.01, 9)}); err != nil {
+				t.Fatal(err)
+			}
+			awaitTime(now() + 0.03) // start times count in hundredths of a second
+			next := recycle(t, w)
+			awaitTime(now() + 0.02)
+			if n, err := s.RunOnce(ctx); n != 1 || err != nil {
+				t.Errorf("RunOnce = %d, %v, want 1", n, err)
+			}
+			if err := s.Reap(pid, syscall.SIGKILL); err != nil && !errors.Is(err, timer.ErrNoProcess) {
+				t.Error(err)
+			}
+			if err := next.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if got := endedBy(t, next); got != syscall.SIGTERM {
+				t.Errorf("the next process ended by %v, want the SIGTERM of this test", got)
+			}
+			if got := s.Stats(); got.Killed != 0 {
+				t.Errorf("%d killed; the log:\n%s", got.Killed, j)
+			}
+		})
+	}
+}
+
+// awaitTime waits for a time of the wall clock.
+func awaitTime(at float64) {
+	for now() < at {
+		_, _ = unix.Poll(nil, 1)
+	}
+}
+
+func TestForgetsTheDead(t *testing.T) {
+	s := serve(t, timer.Config{})
+	other := worker(t)
+	s.write(line(other.Process.Pid, "x", never, 9))
+	for range 3 {
+		w := worker(t)
+		s.write(line(w.Process.Pid, "a", never, 9) + line(w.Process.Pid, "b", never, 0))
+		s.sync()
+		if got := s.Stats(); got.Timers != 3 {
+			t.Errorf("%d timers, want 3", got.Timers)
+		}
+		if err := w.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = w.Wait()
+		for end := time.Now().Add(testproc.Patience); s.Stats().Timers != 1; {
+			if time.Now().After(end) {
+				t.Fatalf("timers %v are kept", s.Live(0))
+			}
+			_, _ = unix.Poll(nil, 1)
+		}
+	}
+	// With the mark's, two processes are watched.
+	if got := s.Stats(); got.Processes > 2 {
+		t.Errorf("%d processes, want 2", got.Processes)
+	}
+}
+
+// The kernel's timer is as good as Go's: every deadline on time, none early.
+func TestOnTime(t *testing.T) {
+	s := serve(t, timer.Config{})
+	const n = 20
+	type death struct{ late float64 }
+	deaths := make(chan death, n)
+	base := now() + 0.3
+	for i := range n {
+		w := worker(t)
+		at := base + float64(n-i)*0.01
+		s.write(line(w.Process.Pid, "s", at, 9))
+		go func() {
+			_, _ = w.Process.Wait()
+			deaths <- death{now() - at}
+		}()
+	}
+	for range n {
+		if d := <-deaths; d.late < 0 || d.late > 1 {
+			t.Errorf("killed %.1f ms after its deadline", 1000*d.late)
+		}
+	}
+}
+
+// Slow evidence about one process delays no other.
+func TestSlowReap(t *testing.T) {
+	slow, fast := worker(t), worker(t)
+	entered, leave := make(chan int, 2), make(chan bool)
+	s := serve(t, timer.Config{Reap: func(_ context.Context, e *timer.Expiry) error {
+		if e.PID == slow.Process.Pid {
+			entered <- e.PID
+			<-leave
+		}
+		return e.Kill()
+	}})
+	s.write(line(slow.Process.Pid, "slow", 1, 15))
+	<-entered
+	s.event("timer expired slow")
+	// Requests of one that is being reaped are dropped.
+	s.write(line(slow.Process.Pid, "more", 1, 9))
+	s.write(line(fast.Process.Pid, "fast", 1, 9))
+	s.event("timer expired fast")
+	s.event("kill worker process fast")
+	if got := endedBy(t, fast); got != syscall.SIGKILL {
+		t.Errorf("the fast one ended by %v", got)
+	}
+	leave <- true
+	s.event("kill worker process slow")
+	if got := endedBy(t, slow); got != syscall.SIGTERM {
+		t.Errorf("the slow one ended by %v, want SIGTERM", got)
+	}
+}
+
+// An error of Reap is logged, and the process may have timers again.
+func TestReapError(t *testing.T) {
+	w := worker(t)
+	fail := errors.New("it is stuck")
+	s := serve(t, timer.Config{Reap: func(_ context.Context, e *timer.Expiry) error {
+		if len(e.Timers) == 1 && e.Timers[0].ScopeID == "first" {
+			return fail
+		}
+		return e.Send(syscall.SIGTERM)
+	}})
+	s.write(line(w.Process.Pid, "first", 1, 9))
+	s.event("timer expired first")
+	s.log.await(t, "it is stuck")
+	for got := s.Stats(); got.Expired == 0; got = s.Stats() {
+		_, _ = unix.Poll(nil, 1)
+	}
+	s.write(line(w.Process.Pid, "second", 1, 9))
+	s.event("timer expired second")
+	s.event("kill worker process second")
+	if got := endedBy(t, w); got != syscall.SIGTERM {
+		t.Errorf("ended by %v, want what Reap sent", got)
+	}
+}
+
+// Serve waits for a Reap that is under way; its context tells that.
+func TestStopDuringReap(t *testing.T) {
+	w := worker(t)
+	entered := make(chan bool, 1)
+	s := serve(t, timer.Config{Reap: func(ctx context.Context, e *timer.Expiry) error {
+		entered <- true
+		<-ctx.Done()
+		return e.Kill()
+	}})
+	s.write(line(w.Process.Pid, "s", 1, 9))
+	<-entered
+	s.stop()
+	if got := endedBy(t, w); got != syscall.SIGKILL {
+		t.Errorf("ended by %v", got)
+	}
+	s.event("timer expired s")
+	s.event("kill worker process s")
+	s.event("watchdog stopped")
+}
+
+func TestReapNow(t *testing.T) {
+	s := serve(t, timer.Config{})
+	w := worker(t)
+	s.write(line(w.Process.Pid, "a", never, 9))
+	s.sync()
+	if err := s.Server().Reap(w.Process.Pid, syscall.SIGTERM); err != nil {
+		t.Error(err)
+	}
+	if got := endedBy(t, w); got != syscall.SIGTERM {
+		t.Errorf("ended by %v", got)
+	}
+	if err := s.Server().Reap(os.Getpid(), syscall.SIGTERM); !errors.Is(err, timer.ErrNoProcess) {
+		t.Errorf("a process without timers: %v, want ErrNoProcess", err)
+	}
+	if got := s.scopes(w.Process.Pid); got != nil {
+		t.Errorf("timers %q are left", got)
+	}
+}
+
+// More processes than the server wants descriptors for.
+func TestManyProcesses(t *testing.T) {
+	s := serve(t, timer.Bare(timer.Config{}))
+	var workers []*exec.Cmd
+	text := ""
+	for range 20 {
+		w := worker(t)
+		workers = append(workers, w)
+		text += line(w.Process.Pid, "s", now()+0.05, 9)
+	}
+	s.write(text)
+	for _, w := range workers {
+		if got := endedBy(t, w); got != syscall.SIGKILL {
+			t.Errorf("ended by %v", got)
+		}
+	}
+}
