@@ -349,6 +349,9 @@ func TestStateJSON(t *testing.T) {
 	}
 	want := f.state
 	want.Version = health.StateVersion
+	for i, remaining := range []float64{25, 56, 44, 57} {
+		want.Timers[i].Remaining = remaining
+	}
 	want.Timers = []health.Timer{want.Timers[0], want.Timers[2], want.Timers[1], want.Timers[3]} // by deadline
 	for i := range got.Workers {
 		if n := len(got.Workers[i].StdoutLines); n != 8 {
@@ -367,12 +370,13 @@ func TestStateIsBounded(t *testing.T) {
 	now := time.Now()
 	f := running()
 	for i := range 100_000 {
-		f.state.Timers = append(f.state.Timers, health.Timer{PID: i, Scope: "s", Deadline: now.Add(time.Duration(100_000-i) * time.Second), Remaining: float64(100_000 - i)})
+		f.state.Timers = append(f.state.Timers, health.Timer{PID: i, Scope: "s", Deadline: now.Add(time.Duration(100_000-i) * time.Second)})
 	}
 	f.state.Timers = append(f.state.Timers,
-		health.Timer{PID: -1, Deadline: time.Date(292_277_026, 1, 1, 0, 0, 0, 0, time.UTC), Remaining: math.Inf(1)},
-		health.Timer{PID: -2, Deadline: time.Date(-5, 1, 1, 0, 0, 0, 0, time.UTC), Remaining: math.NaN()})
-	f.state.Workers[0].Usage.CPUPercent = math.NaN()
+		health.Timer{PID: -1, Deadline: time.Date(292_277_026, 1, 1, 0, 0, 0, 0, time.UTC)},
+		health.Timer{PID: -2, Deadline: time.Date(-5, 1, 1, 0, 0, 0, 0, time.UTC)})
+	f.state.Workers[0].Usage.CPUPercent, f.state.Workers[1].Usage.CPUSeconds = math.NaN(), math.Inf(1)
+	f.state.Time = now
 	for range 20_000 {
 		f.state.Hosts = append(f.state.Hosts, health.Host{Name: "n"})
 		f.state.Timeline = append(f.state.Timeline, health.Moment{Time: now, Kind: health.KindHosts, What: "more"})
@@ -389,7 +393,7 @@ func TestStateIsBounded(t *testing.T) {
 	if diff := cmp.Diff(want, counts); diff != "" {
 		t.Errorf("lengths (-want +got):\n%s", diff)
 	}
-	if got.Timers[0].PID != -2 || got.Timers[0].Remaining != 0 || got.Timers[1].PID != 99_999 {
+	if got.Timers[0].PID != -2 || got.Timers[0].Remaining > -1e9 || got.Timers[1].PID != 99_999 || got.Timers[1].Remaining != 1 {
 		t.Errorf("first timers: %+v", got.Timers[:2])
 	}
 	if f.state.Timers[0] != before {
@@ -475,5 +479,31 @@ func TestClosedServer(t *testing.T) {
 	}
 	if w := get(s, "GET", "/healthz"); w.Code != http.StatusServiceUnavailable {
 		t.Errorf("got %d %s", w.Code, w.Body)
+	}
+}
+
+// TestLastOutput: where the source does not say when a worker last wrote, its log
+// files do.
+func TestLastOutput(t *testing.T) {
+	f := running()
+	now := time.Now().Truncate(time.Second)
+	empty, out, err := write(t, "empty", ""), write(t, "out", "x"), write(t, "err", "x")
+	for path, at := range map[string]time.Time{empty: now, out: now.Add(-time.Hour), err: now.Add(-time.Minute)} {
+		if err := os.Chtimes(path, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	said := now.Add(-time.Second)
+	f.state.Workers = []health.Worker{
+		{Stdout: out, Stderr: err}, {Stdout: out, Stderr: empty}, {Stdout: empty}, {Stdout: out, LastOutput: said}, {},
+	}
+	var got health.State
+	if err := json.Unmarshal(get(listen(t, f, nil), "GET", "/v1/state").Body.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []time.Time{now.Add(-time.Minute), now.Add(-time.Hour), {}, said, {}} {
+		if at := got.Workers[i].LastOutput; !at.Equal(want) {
+			t.Errorf("worker %d: got %v, want %v", i, at, want)
+		}
 	}
 }

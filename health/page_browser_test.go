@@ -1,10 +1,12 @@
 package health_test
 
 import (
+	"errors"
 	"flag"
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,6 +17,8 @@ import (
 )
 
 var screenshots = flag.String("screenshots", "", "write screenshots of the status page to this directory")
+
+var crowded = flag.Bool("crowded", false, "with -screenshots, also of a large job that has failed")
 
 // attack is a line of a log that must stay text.
 const attack = `<script>window.pwned = 1</script><img src=x onerror="window.pwned = 2">`
@@ -39,10 +43,10 @@ func busyJob(t testing.TB, now time.Time) *fake {
 		},
 		LiveTimers: 4,
 		Timers: []health.Timer{
-			{PID: 41872, Rank: 6, Scope: "save_checkpoint", Acquired: at(275 * time.Second), Deadline: now.Add(25 * time.Second), Remaining: 25},
-			{PID: 41870, Rank: 4, Scope: "train_step", Acquired: at(4 * time.Second), Deadline: now.Add(56 * time.Second), Remaining: 56},
-			{PID: 41871, Rank: 5, Scope: "train_step", Acquired: at(16 * time.Second), Deadline: now.Add(44 * time.Second), Remaining: 44},
-			{PID: 41873, Rank: 7, Scope: "train_step", Acquired: at(3 * time.Second), Deadline: now.Add(57 * time.Second), Remaining: 57},
+			{PID: 41872, Rank: 6, Scope: "save_checkpoint", Acquired: at(275 * time.Second), Deadline: now.Add(25 * time.Second)},
+			{PID: 41870, Rank: 4, Scope: "train_step", Acquired: at(4 * time.Second), Deadline: now.Add(56 * time.Second)},
+			{PID: 41871, Rank: 5, Scope: "train_step", Acquired: at(16 * time.Second), Deadline: now.Add(44 * time.Second)},
+			{PID: 41873, Rank: 7, Scope: "train_step", Acquired: at(3 * time.Second), Deadline: now.Add(57 * time.Second)},
 		},
 		Timeline: []health.Moment{
 			{Time: at(42 * time.Minute), Kind: health.KindPhase, Phase: health.Rendezvous, What: "joined the rendezvous"},
@@ -67,9 +71,6 @@ func busyJob(t testing.TB, now time.Time) *fake {
 		var out strings.Builder
 		for step := range 12 {
 			fmt.Fprintf(&out, "step %d loss %.4f lr 2.0e-05 tokens/s %d\n", 1836+step, 1.9-float64(step)*0.0123, 51_200+step*17+i)
-		}
-		if i == 1 {
-			out.WriteString(attack + "\n")
 		}
 		if i == 2 {
 			out.WriteString("saving: 10%\rsaving: 55%\r\x1b[32msaving: 91%\x1b[0m")
@@ -107,10 +108,13 @@ func TestPageInBrowser(t *testing.T) {
 			p.width(tt.width, tt.scheme)
 			p.open(url)
 			p.until(`document.getElementById("live").textContent === "live"`)
-			checkPage(t, p, tt.width)
 			if *screenshots != "" {
 				p.screenshot(filepath.Join(*screenshots, tt.name+".png"))
 			}
+
+			say(t, f.state.Workers[1].Stdout, attack)
+			p.until(`document.body.innerText.includes("pwned")`)
+			checkPage(t, p, tt.width)
 
 			// What a person does in the page outlives an update.
 			p.eval(`document.getElementById("older").open = true; document.getElementById("l0").open = false; window.kept = document.getElementById("w0")`, nil)
@@ -142,6 +146,7 @@ func TestPageWithoutScript(t *testing.T) {
 	b := startBrowser(t)
 	now := time.Now()
 	f := busyJob(t, now)
+	say(t, f.state.Workers[1].Stdout, attack)
 	_, url := serve(t, f, nil)
 	p := b.tab()
 	p.call("Emulation.setScriptExecutionDisabled", map[string]any{"value": true}, nil)
@@ -188,13 +193,76 @@ func TestPageLost(t *testing.T) {
 	}
 }
 
+// say adds a line to a log.
+func say(t *testing.T, path, line string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		_, err = f.WriteString(line + "\n")
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestPageCrowded: a large job that has failed, with long words everywhere, fits.
+func TestPageCrowded(t *testing.T) {
+	b := startBrowser(t)
+	now := time.Date(2026, 4, 12, 16, 20, 30, 0, time.UTC)
+	f := crowdedJob(t, now)
+	_, url := serve(t, f, nil)
+	for _, width := range []int{390, 800, 1400, 2560} {
+		p := b.tab()
+		p.width(width, "dark")
+		p.open(url)
+		p.until(`document.getElementById("live").textContent === "live"`)
+		checkPage(t, p, width)
+		if *screenshots != "" && *crowded {
+			p.screenshot(filepath.Join(*screenshots, fmt.Sprintf("crowded-%d.png", width)))
+		}
+		p.close()
+	}
+}
+
+// crowdedJob is the last state of a large job.
+func crowdedJob(t *testing.T, now time.Time) *fake {
+	f := busyJob(t, now)
+	long := strings.Repeat("long_word", 20)
+	s := &f.state
+	s.Job.RunID, s.Job.Entrypoint, s.Job.Endpoint = long, long, long
+	s.Job.Phase, s.Job.State = health.Ended, "FAILED"
+	s.Host.Name, s.Hosts[0].Name, s.Hosts[1].Addr = long, long, long
+	for i := range 300 {
+		s.Hosts = append(s.Hosts, health.Host{Name: fmt.Sprintf("gpu-%03d", i), GroupRank: 4 + i, Workers: 8, State: "FAILED"})
+	}
+	s.Timers[0].Scope, s.Timers[1].Deadline, s.Timers[2].Deadline = long, now.Add(-time.Second), now.AddDate(5000, 0, 0)
+	exits := []*health.Exit{{Time: now, Code: 1}, {Time: now, Code: -9, Signal: "SIGKILL", Cause: "out of memory"}, {Time: now, Code: -15, Signal: "SIGTERM", Cause: long}}
+	for i := range 28 {
+		w := s.Workers[i%4]
+		w.LocalRank, w.Rank, w.State, w.Exit = 4+i, 8+i, "FAILED", exits[i%3]
+		w.Usage, w.Heartbeat = health.Usage{}, nil
+		s.Workers = append(s.Workers, w)
+	}
+	for i := range 150 {
+		s.Timeline = append(s.Timeline, health.Moment{Time: now.Add(time.Duration(i-200) * time.Second), Kind: health.KindFailure,
+			Phase: []health.Phase{health.Restarting, health.Running}[i%2], Round: i, What: "rank 3 failed", Why: long})
+	}
+	s.Timeline = append(s.Timeline, health.Moment{Time: now, Kind: health.KindEnd, Phase: health.Ended, Round: 150, What: "the job has failed"})
+	for i := range 8 {
+		s.Failures = append(s.Failures, health.Failure{Rank: 20 + i, Cause: "exit status 1", Message: long + "\nRuntimeError: " + long, Host: long, Report: long})
+	}
+	say(t, s.Workers[1].Stdout, attack)
+	return f
+}
+
 // checkPage looks at what must hold of the page at any time.
 func checkPage(t *testing.T, p *tab, width int) {
 	t.Helper()
 	var wide []string
-	p.eval(`[...document.querySelectorAll("body *")].filter((e) => !e.closest("pre, svg") || e.matches("pre, .timeline"))
-		.filter((e) => e.getBoundingClientRect().right > innerWidth + 1).map((e) => e.outerHTML.slice(0, 120))
-		.concat(document.documentElement.scrollWidth > innerWidth ? ["the document is " + document.documentElement.scrollWidth] : [])`, &wide)
+	// Not innerWidth: phones make that larger for pages that are too wide.
+	p.eval(fmt.Sprintf(`[...document.querySelectorAll("body *")].filter((e) => !e.closest("pre, svg") || e.matches("pre, .timeline"))
+		.filter((e) => e.getBoundingClientRect().right > %d + 1).map((e) => e.outerHTML.slice(0, 120))
+		.concat(document.documentElement.scrollWidth > %[1]d ? ["the document is " + document.documentElement.scrollWidth] : [])`, width), &wide)
 	if len(wide) > 0 {
 		t.Errorf("wider than %d pixels: %q", width, wide)
 	}

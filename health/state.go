@@ -16,7 +16,7 @@ type Source interface {
 	// something that it would notice. It returns at once.
 	Alive() time.Time
 	// State returns what is known at this moment. The caller may read the State at
-	// any later time and does not change it; Version may be left 0. Calls come one
+	// any later time and does not change it. What the server sets may be left out. Calls come one
 	// at a time, at most one in Config.Refresh. ctx ends when the server does; State
 	// then returns soon.
 	State(ctx context.Context) *State
@@ -111,7 +111,8 @@ type Worker struct {
 	Started   time.Time `json:"started,omitzero"`
 	Exit      *Exit     `json:"exit,omitempty"` // nil while it runs
 	Usage     Usage     `json:"usage,omitzero"`
-	// LastOutput is when the worker last wrote to its stdout or stderr.
+	// LastOutput is when the worker last wrote to its stdout or stderr. Where the
+	// Source does not say, the server looks at its log files.
 	LastOutput time.Time  `json:"last_output,omitzero"`
 	Heartbeat  *Heartbeat `json:"heartbeat,omitempty"` // nil where there was none
 	// Stdout and Stderr are the paths of its log files.
@@ -146,7 +147,8 @@ type Timer struct {
 	Scope    string    `json:"scope,omitempty"`
 	Acquired time.Time `json:"acquired,omitzero"`
 	Deadline time.Time `json:"deadline"`
-	// Remaining seconds at State.Time; negative once the deadline has passed.
+	// Remaining seconds at State.Time; negative once the deadline has passed. The
+	// server sets it.
 	Remaining float64 `json:"remaining"`
 }
 

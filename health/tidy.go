@@ -3,6 +3,7 @@ package health
 import (
 	"cmp"
 	"math"
+	"os"
 	"slices"
 	"time"
 )
@@ -18,6 +19,9 @@ var lastTime = time.Date(9999, time.December, 31, 23, 59, 59, 0, time.UTC)
 func tidy(s *State) *State {
 	t := *s
 	t.Version = StateVersion
+	if t.Time.IsZero() {
+		t.Time = time.Now()
+	}
 	t.LiveTimers = max(t.LiveTimers, len(t.Timers))
 	t.Hosts = first(t.Hosts, MaxHosts)
 	t.Failures = first(t.Failures, MaxFailures)
@@ -31,13 +35,16 @@ func tidy(s *State) *State {
 	for i := range t.Timers {
 		fit(&t.Timers[i].Acquired)
 		fit(&t.Timers[i].Deadline)
-		t.Timers[i].Remaining = finite(t.Timers[i].Remaining)
+		t.Timers[i].Remaining = t.Timers[i].Deadline.Sub(t.Time).Seconds()
 	}
 	t.Workers = slices.Clone(first(t.Workers, MaxWorkers))
 	slices.SortStableFunc(t.Workers, func(a, b Worker) int { return cmp.Compare(a.LocalRank, b.LocalRank) })
 	for i := range t.Workers {
 		w := &t.Workers[i]
 		w.Usage.CPUPercent, w.Usage.CPUSeconds = finite(w.Usage.CPUPercent), finite(w.Usage.CPUSeconds)
+		if w.LastOutput.IsZero() {
+			w.LastOutput = lastWrite(w.Stdout, w.Stderr)
+		}
 		w.StdoutLines = orEnd(w.StdoutLines, w.Stdout)
 		if w.Stderr != w.Stdout {
 			w.StderrLines = orEnd(w.StderrLines, w.Stderr)
@@ -52,6 +59,17 @@ func orEnd(lines []string, path string) []string {
 		lines, _ = LastLines(path, shownLines) // a worker may not have written any
 	}
 	return lines
+}
+
+// lastWrite returns when something was last written to one of the files; zero if
+// they are empty or not there.
+func lastWrite(paths ...string) (last time.Time) {
+	for _, path := range paths {
+		if info, err := os.Lstat(path); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
+			last = maxTime(last, info.ModTime())
+		}
+	}
+	return last
 }
 
 func first[T any](list []T, n int) []T { return list[:min(n, len(list))] }
