@@ -2,8 +2,14 @@ package timer_test
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"math"
+	"math/rand/v2"
 	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -104,4 +110,302 @@ func TestReapsAtTheDeadline(t *testing.T) {
 			})
 		})
 	}
+}
+
+// start runs a server in a synctest bubble until the function it returns is called.
+func start(t *testing.T, cfg timer.Config) (s *timer.Server, stop func()) {
+	t.Helper()
+	s, err := timer.NewServer(timer.Plain(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	return s, func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func register(t *testing.T, s *timer.Server, requests ...timer.Request) {
+	t.Helper()
+	if err := s.Register(requests); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A step of the wall clock is noticed within MaxInterval, and until then the server
+// counts as late.
+func TestClockStep(t *testing.T) {
+	tests := []struct {
+		name    string
+		step    time.Duration // after a minute
+		want    time.Duration // when the timer of ten minutes goes off
+		stale   bool          // is the server late just after the step
+		expires time.Duration
+	}{
+		{"none", 0, 10 * time.Minute, false, 10 * time.Minute},
+		{"forward", 5 * time.Minute, 5 * time.Minute, false, 10 * time.Minute},
+		{"over the deadline", time.Hour, time.Minute + 10*time.Second, true, 10 * time.Minute},
+		{"back", -time.Minute, 11 * time.Minute, false, 10 * time.Minute},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				begin := time.Now()
+				var step atomic.Int64
+				clock := func() time.Time { return time.Now().Add(time.Duration(step.Load())) }
+				got := make(chan reaped, 1)
+				s, stop := start(t, timer.WithClock(timer.Config{Reap: record(begin, got)}, clock))
+				defer stop()
+				register(t, s, req(os.Getpid(), "s", now()+tt.expires.Seconds(), 9))
+				time.Sleep(time.Minute + time.Millisecond)
+				if p := s.Progress(); !p.Equal(clock()) {
+					t.Errorf("progress %v, want now", p)
+				}
+				step.Store(int64(tt.step))
+				if stale := s.Progress().Before(clock()); stale != tt.stale {
+					t.Errorf("late after the step: %v, want %v", stale, tt.stale)
+				}
+				r := <-got
+				if late := r.At - tt.want; late < 0 || late > 10*time.Second {
+					t.Errorf("reaped after %v, want %v", r.At, tt.want)
+				}
+				synctest.Wait()
+				if p := s.Progress(); !p.Equal(clock()) {
+					t.Errorf("progress %v afterwards, want now", p)
+				}
+			})
+		})
+	}
+}
+
+// A server without timers does nothing at all, however long, and is alive.
+func TestIdle(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var looks atomic.Int64
+		clock := func() time.Time { looks.Add(1); return time.Now() }
+		s, stop := start(t, timer.WithClock(timer.Config{MaxInterval: time.Millisecond}, clock))
+		time.Sleep(24 * time.Hour)
+		register(t, s, req(os.Getpid(), "never", math.Inf(1), 9), req(os.Getpid(), "s", now()+1, 9), req(os.Getpid(), "s", -1, 0))
+		synctest.Wait()
+		before := looks.Load()
+		time.Sleep(24 * time.Hour)
+		if n := looks.Load() - before; n > 0 {
+			t.Errorf("it looked at the clock %d times", n)
+		}
+		if p := s.Progress(); !p.Equal(time.Now()) {
+			t.Errorf("progress %v, want now", p)
+		}
+		stop()
+		ended := time.Now()
+		time.Sleep(time.Hour)
+		if p := s.Progress(); !p.Equal(ended) {
+			t.Errorf("progress %v after the end, want %v", p, ended)
+		}
+		if err := s.Register([]timer.Request{req(os.Getpid(), "s", 1, 9)}); !errors.Is(err, timer.ErrNotOwned) {
+			t.Errorf("register after the end: %v", err)
+		}
+		if err := s.Run(t.Context()); err == nil {
+			t.Error("it runs again")
+		}
+	})
+}
+
+func TestRefused(t *testing.T) {
+	me := os.Getpid()
+	s, err := timer.NewServer(timer.Config{MaxTimers: 3, Owns: func(pid int) bool { return pid == me }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct {
+		name    string
+		request timer.Request
+		want    error
+	}{
+		{"first", req(me, "a", 1e10, 9), nil},
+		{"longest scope", req(me, strings.Repeat("s", 4096), 1e10, 9), nil},
+		{"scope too long", req(me, strings.Repeat("s", 4097), 1e10, 9), timer.ErrInvalid},
+		{"bytes of all scopes", req(me, "x"+strings.Repeat("s", 4000), 1e10, 9), timer.ErrTooMany},
+		{"third", req(me, "b", math.NaN(), 9), nil},
+		{"fourth", req(me, "c", 1e10, 9), timer.ErrTooMany},
+		{"replaces", req(me, "a", 2e10, 9), nil},
+		{"pid 0", req(0, "a", 1e10, 9), timer.ErrInvalid},
+		{"pid -1", req(-1, "a", 1e10, 9), timer.ErrInvalid},
+		{"no process", req(math.MaxInt32, "a", 1e10, 9), timer.ErrNoProcess},
+		{"no number of a process", req(math.MaxInt32+1, "a", 1e10, 9), timer.ErrInvalid},
+		{"somebody else's", req(1, "a", 1e10, 9), timer.ErrNotOwned},
+		{"signal", req(me, "a", 1e10, 65), timer.ErrInvalid},
+		{"release of a stranger", req(1, "a", -1, 0), nil},
+		{"release", req(me, "b", -1, 0), nil},
+		{"again third", req(me, "c", 1e10, 9), nil},
+	}
+	refused := uint64(0)
+	for _, tt := range tests {
+		err := s.Register([]timer.Request{tt.request})
+		if !errors.Is(err, tt.want) {
+			t.Errorf("%s: %v, want %v", tt.name, err, tt.want)
+		}
+		if tt.want != nil {
+			refused++
+			if r, ok := errors.AsType[*timer.RefusedError](err); !ok || r.Request != tt.request {
+				t.Errorf("%s: %v, want a RefusedError of it", tt.name, err)
+			}
+		}
+	}
+	if got := s.Stats(); got.Refused != refused || got.Timers != 3 || got.Released != 2 || got.Acquired != 5 {
+		t.Errorf("got %+v", got)
+	}
+	// One bad request does not keep the others out; 16 are named.
+	var batch []timer.Request
+	for range 20 {
+		batch = append(batch, req(0, "a", 1, 9))
+	}
+	err = s.Register(append(batch, req(me, "c", -1, 0)))
+	if n := strings.Count(err.Error(), "\n") + 1; n != 16 {
+		t.Errorf("%d errors, want 16", n)
+	}
+	if got := s.Stats().Timers; got != 2 {
+		t.Errorf("%d timers, want 2", got)
+	}
+}
+
+// What is registered, asked in all ways.
+func TestLists(t *testing.T) {
+	me, parent := os.Getpid(), os.Getppid()
+	s, err := timer.NewServer(timer.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	far := float64(1e10)
+	register(t, s, req(me, "never", math.NaN(), 9), req(me, "b", far+2, 9), req(me, "a", far+1, 0),
+		req(parent, "p", far+1.5, 15), req(me, "c", far+3, 9), req(me, "gone", far, 9), req(me, "gone", -1, 0))
+	names := func(list []timer.Request) (names []string) {
+		for _, r := range list {
+			names = append(names, r.ScopeID)
+		}
+		return names
+	}
+	for limit, want := range map[int][]string{
+		0: {"a", "p", "b", "c", "never"}, 5: {"a", "p", "b", "c", "never"}, 99: {"a", "p", "b", "c", "never"},
+		1: {"a"}, 3: {"a", "p", "b"}, 4: {"a", "p", "b", "c"},
+	} {
+		if diff := cmp.Diff(want, names(s.Live(limit))); diff != "" {
+			t.Errorf("Live(%d) (-want +got)\n%s", limit, diff)
+		}
+	}
+	for _, tt := range []struct {
+		deadline float64
+		want     map[int][]timer.Request
+	}{
+		{far, map[int][]timer.Request{}},
+		{far + 1, map[int][]timer.Request{me: {req(me, "a", far+1, 0)}}},
+		{far + 2, map[int][]timer.Request{me: {req(me, "a", far+1, 0), req(me, "b", far+2, 9)}, parent: {req(parent, "p", far+1.5, 15)}}},
+	} {
+		got := s.Expired(time.Unix(int64(tt.deadline), 0))
+		if diff := cmp.Diff(tt.want, got); diff != "" {
+			t.Errorf("Expired(%v) (-want +got)\n%s", tt.deadline, diff)
+		}
+	}
+	s.Clear(me, 1)
+	if diff := cmp.Diff([]string{"p"}, names(s.Live(0))); diff != "" {
+		t.Errorf("after Clear (-want +got)\n%s", diff)
+	}
+	if got := s.Stats(); got.Timers != 1 || got.Processes != 1 {
+		t.Errorf("got %+v", got)
+	}
+	s.Reset(nil)
+	if got := s.Stats(); got.Timers != 0 || got.Processes != 0 {
+		t.Errorf("after Reset: %+v", got)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Run(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDeadline(t *testing.T) {
+	for _, tt := range []struct {
+		at   float64
+		want time.Time
+	}{
+		{1.5, time.Unix(1, 5e8)}, {0, time.Unix(0, 0)}, {253402300799, time.Date(9999, 12, 31, 23, 59, 59, 0, time.UTC)},
+		{-1, time.Time{}}, {math.NaN(), time.Time{}}, {math.Inf(1), time.Time{}}, {math.Inf(-1), time.Time{}}, {1e22, time.Time{}},
+	} {
+		if got := (timer.Request{ExpirationTime: tt.at}).Deadline(); !got.Equal(tt.want) {
+			t.Errorf("%v: %v, want %v", tt.at, got, tt.want)
+		}
+	}
+}
+
+// A random run against the simplest thing that could be right: a map, and a search.
+func TestAgainstModel(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	synctest.Test(t, func(t *testing.T) {
+		type expired struct {
+			at    float64
+			scope string
+		}
+		me := os.Getpid()
+		var got []expired
+		s, stop := start(t, timer.Config{
+			Logger: slog.New(slog.DiscardHandler),
+			OnEvent: func(name string, r *timer.Request) {
+				if r != nil {
+					got = append(got, expired{math.Round(now() * 1000), r.ScopeID})
+				}
+			}})
+		model := map[string]float64{}
+		var want []expired
+		// until lets time pass: when one expires, all are dropped.
+		until := func(at float64) {
+			first, scope := math.Inf(1), ""
+			for name, end := range model {
+				if end < first {
+					first, scope = end, name
+				}
+			}
+			if first <= at {
+				want = append(want, expired{math.Round(first * 1000), scope})
+				clear(model)
+			}
+		}
+		base := math.Ceil(now())
+		for step := range 5000 {
+			at := base + float64(step)
+			time.Sleep(time.Duration((at - now()) * 1e9))
+			until(at)
+			synctest.Wait()
+			var batch []timer.Request
+			for range 1 + rnd.IntN(20) {
+				scope := strconv.Itoa(rnd.IntN(300))
+				if rnd.IntN(3) == 0 {
+					batch = append(batch, req(me, scope, -1, 0))
+					delete(model, scope)
+					continue
+				}
+				// Never at one instant with another, nor with a step.
+				end := at + 0.25 + float64(rnd.IntN(200)) + float64(len(want)%50)/100 + rnd.Float64()/10
+				batch = append(batch, req(me, scope, end, 0))
+				model[scope] = end
+			}
+			register(t, s, batch...)
+			if live := s.Stats().Timers; live != len(model) {
+				t.Fatalf("step %d: %d timers, want %d", step, live, len(model))
+			}
+		}
+		stop()
+		if len(want) < 10 {
+			t.Errorf("only %d expired", len(want))
+		}
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(expired{})); diff != "" {
+			t.Error("(-want +got)\n" + diff)
+		}
+	})
 }
