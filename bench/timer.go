@@ -61,7 +61,8 @@ func measureTimer(l *lab) ([]*row, error) {
 	half.Note = "servers: `muster watchdog`, PyTorch's FileTimerServer with the agent's interval of 0.1 s; floor: kill(2) by the one that waits for the death. PyTorch's server kills itself afterwards; here it does not"
 	cpu.Note = "measured over a shorter stretch"
 	single.Note = "one writer, until all is read; floor: cat"
-	return []*row{half, most, slow, slow99, full, cpu, wakes, weight, single, many, errs, sent}, nil
+	socket, err := measureTimerSocket(l)
+	return append([]*row{half, most, slow, slow99, full, cpu, wakes, weight, single, many, errs, sent}, socket...), err
 }
 
 // timerServer starts a contender's server on a fresh FIFO.

@@ -22,10 +22,10 @@ import (
 // it serves, as an agent does. There is no peer: PyTorch's local timer goes through
 // a multiprocessing queue that answers nothing.
 func measureTimerSocket(l *lab) ([]*row, error) {
-	trip := &row{What: "timers: acquire + release over the Unix socket, Go client", Chart: "timers: acquire + release", Goal: 20e-6}
-	python := &row{What: "timers: the same with the Python client", Chart: "timers: acquire + release, Python", Goal: 20e-6}
-	worst := &row{What: "timers: the same, p99", Quantile: 0.99}
-	beat := &row{What: "timers: a heartbeat of the Python client"}
+	trip := &row{What: "timer: acquire + release over the Unix socket, Go client", Chart: "timer: acquire + release", Goal: 20e-6}
+	python := &row{What: "timer: the same with the Python client", Chart: "timer: acquire + release, Python", Goal: 20e-6}
+	worst := &row{What: "timer: the same, p99", Quantile: 0.99}
+	beat := &row{What: "timer: a heartbeat of the Python client"}
 
 	client := filepath.Join(l.dir, "timers")
 	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", client, "./bench/workload/timers").CombinedOutput(); err != nil {
@@ -58,7 +58,7 @@ func measureTimerSocket(l *lab) ([]*row, error) {
 			if m.argv[0] == "" {
 				continue
 			}
-			samples, e := timerClient(path, m.n, m.argv)
+			samples, e := socketClient(path, m.n, m.argv)
 			if e != nil {
 				return nil, errors.Join(e, stop())
 			}
@@ -94,8 +94,8 @@ func serveTimers() (path string, stop func() error, err error) {
 	return socket.Path(), func() error { cancel(); wg.Wait(); return errors.Join(errs[:]...) }, nil
 }
 
-// timerClient returns what a client printed, in seconds.
-func timerClient(path string, n int, argv []string) ([]float64, error) {
+// socketClient returns what a client printed, in seconds.
+func socketClient(path string, n int, argv []string) ([]float64, error) {
 	cmd := exec.Command(argv[0], append(argv[1:], strconv.Itoa(n))...)
 	cmd.Env = append(os.Environ(), timer.EnvSocket+"="+path, "PYTHONPATH=python", "PYTHONDONTWRITEBYTECODE=1")
 	var console strings.Builder
