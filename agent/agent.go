@@ -25,6 +25,7 @@ import (
 	"maps"
 	"strconv"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/events"
@@ -106,6 +107,10 @@ type Config struct {
 	// AutopsyTimeout bounds how long evidence of workers that hang is collected
 	// before they are killed. Zero turns it off.
 	AutopsyTimeout time.Duration
+	// PreemptionSignals are those among the signals that stop the agent which mean
+	// that the whole job shall stop: all nodes stop their workers with the signal
+	// at the same moment. Other signals make only this node leave.
+	PreemptionSignals []syscall.Signal
 	// IdenticalWorkers assigns ranks without the store; all agents must then
 	// have the same role and local world size.
 	IdenticalWorkers bool
@@ -133,6 +138,8 @@ type Result struct {
 	// Left says that the job goes on, or may, without this host: the caller
 	// should use the rendezvous' Leave instead of Shutdown.
 	Left bool
+	// Preempted says who asked the whole job to stop; nil if nobody did.
+	Preempted *Preemption
 	// ReturnValues of function workers, by global rank.
 	ReturnValues map[int][]byte
 	// Failures of this host's workers in the last attempt, by global rank; empty
@@ -250,7 +257,8 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 		a.log.Warn("the job has ended without needing this host, which was a spare", "run_id", runID)
 		return &Result{State: Succeeded, Restarts: a.restarts, Left: true}, nil
 	case ctx.Err() != nil:
-		return &Result{State: Failed, Restarts: a.restarts, Left: true}, err
+		preempted := a.preemption(context.Cause(ctx))
+		return &Result{State: Failed, Restarts: a.restarts, Left: preempted == nil, Preempted: preempted}, err
 	case errors.Is(err, rendezvous.ErrClosed) && a.last != nil:
 		return a.endedMeanwhile(ctx, a.last)
 	case errors.Is(err, rendezvous.ErrClosed):

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
@@ -44,12 +45,19 @@ type record struct {
 	Restarts int    `json:"restarts"` // the job's, after this
 	Final    bool   `json:"final"`    // there will be no further round
 	Cause    string `json:"cause"`
+	// Signal is set if the node did not fail: it received this signal, with which
+	// the whole job shall stop. Time is when, by the clock of the job.
+	Signal int       `json:"signal,omitempty"`
+	Time   time.Time `json:"time,omitzero"`
 	// Failures is a list of one, the host's first, as failure.Encode has it.
 	Failures json.RawMessage `json:"failures,omitempty"`
 }
 
 func (r *record) news() news {
-	if r.Final {
+	switch {
+	case r.Signal != 0:
+		return news{ev: evPeerPreempted, record: r}
+	case r.Final:
 		return news{ev: evPeerGaveUp, record: r}
 	}
 	return news{ev: evPeerRestarts, record: r}
@@ -58,7 +66,7 @@ func (r *record) news() news {
 // parseRecord reads what another agent wrote.
 func parseRecord(text []byte) (*record, error) {
 	r := record{Node: -1, Rank: -1}
-	if err := json.Unmarshal(text, &r); err != nil || r.Node < 0 || r.Restarts < 0 {
+	if err := json.Unmarshal(text, &r); err != nil || r.Node < 0 || r.Restarts < 0 || r.Signal < 0 || r.Signal > 64 {
 		return nil, fmt.Errorf("%s holds %.100q, want an agent's record of a failure", failedKey, text)
 	}
 	return &r, nil

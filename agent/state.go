@@ -50,6 +50,7 @@ const (
 	evDisconnected    // the rendezvous cannot be reached any more
 	evPeerRestarts    // another node's workers failed; all start again
 	evPeerGaveUp      // the same, and no restarts are left
+	evPeerPreempted   // another node was told that the job shall stop
 	evBarrierPassed   // all nodes have reached the exit barrier
 	evBarrierTimedOut // they have not, in time
 	evBarrierBroken   // the exit barrier does not work
@@ -72,6 +73,7 @@ const (
 	actStop                  // stop the workers with the signal received, leave the job
 	actEnded                 // stop the workers: the job is over
 	actAbort                 // stop the workers and return an error
+	actDrain                 // stop the workers with the signal that another node received
 )
 
 // next decides what to do about ev in a phase: the state that the group is then
@@ -117,6 +119,8 @@ func next(ev event, ph phase, restartsLeft int) (State, action) {
 		return Unhealthy, actFail
 	case evSignal:
 		return Failed, actStop
+	case evPeerPreempted:
+		return Failed, actDrain
 	case evStartFailed, evPeerGaveUp:
 		return Failed, actFail
 	case evAssignFailed:

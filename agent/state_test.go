@@ -43,6 +43,10 @@ func TestNext(t *testing.T) {
 		{"signal at the exit barrier", evSignal, finished, 5, Failed, actStop},
 		{"signal after workers lost peers", evSignal, bereft, 5, Failed, actStop},
 
+		{"preempted elsewhere", evPeerPreempted, running, 5, Failed, actDrain},
+		{"preempted elsewhere, at the exit barrier", evPeerPreempted, finished, 5, Failed, actDrain},
+		{"preempted elsewhere, after the others were told", evPeerPreempted, failing, 5, Failed, actDrain},
+
 		{"nodes wait, none left", evNodesWaiting, running, 0, Stopped, actRejoin},
 		{"nodes wait, one left", evNodesWaiting, running, 1, Stopped, actRejoin},
 		{"nodes wait while ranks are exchanged", evNodesWaiting, assigning, 0, Stopped, actRejoin},

@@ -190,6 +190,8 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			return a.endedElsewhere(ctx, at, n)
 		case actAbort:
 			return a.abort(ctx, at, n)
+		case actDrain:
+			return a.drain(ctx, at, n.record), nil
 		}
 	}
 }
@@ -301,10 +303,15 @@ func (a *Agent) stopWorkers(ctx context.Context, at *attempt, sig syscall.Signal
 // leave stops the workers since the agent was told to.
 func (a *Agent) leave(ctx context.Context, at *attempt, state State) (*Result, error) {
 	cause := context.Cause(ctx)
+	preempted := a.preemption(cause)
+	if preempted != nil {
+		at.wg.Go(func() { a.tellPreempted(at, preempted) })
+	}
 	a.log.Warn("shutting down workers", "cause", cause)
+	a.enter(health.Restarting, state, "stopping the workers", cause.Error())
 	a.stopWorkers(ctx, at, stopSignal(cause))
 	r := a.stopped(at, state)
-	r.Left = true
+	r.Left, r.Preempted = preempted == nil, preempted
 	return r, cause
 }
 

@@ -113,6 +113,11 @@ type Config struct {
 	SignalsToHandle []syscall.Signal
 	SignalsText     string
 
+	// PreemptionSignals are those on which the whole job stops: every host's workers
+	// get the signal at the same moment. They are handled even if SignalsToHandle
+	// lacks them. On other signals only this host leaves.
+	PreemptionSignals []syscall.Signal
+
 	// Logs says where the workers' output goes. Its RunID, Stdout, Stderr and
 	// Logger are filled from this Config where they are unset.
 	Logs logs.Config

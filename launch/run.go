@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -34,7 +35,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		return nil, err
 	}
 	log := cfg.Logger
-	ctx, hurry, stop := handleSignals(ctx, cfg.SignalsToHandle, log)
+	ctx, hurry, stop := handleSignals(ctx, slices.Concat(cfg.SignalsToHandle, cfg.PreemptionSignals), log)
 	defer stop()
 
 	if err := process.CheckLimits(cfg.NprocPerNode); err != nil {
@@ -96,6 +97,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		HangTimeout:            cfg.HangTimeout,
 		HangNotify:             cfg.HangNotify,
 		AutopsyTimeout:         cfg.AutopsyTimeout,
+		PreemptionSignals:      cfg.PreemptionSignals,
 		IdenticalWorkers:       identicalWorkers(&cfg),
 		Hurry:                  hurry,
 		Events:                 sink,

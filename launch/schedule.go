@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/muster-run/muster/internal/procfs"
 	"github.com/muster-run/muster/internal/scheduler"
@@ -101,6 +102,10 @@ func (cfg Config) schedule(job *scheduler.Job) (Config, *Schedule, error) {
 			}
 			cfg.RdzvConf["is_host"] = strconv.FormatBool(cfg.NodeRank == 0)
 		}
+	}
+	if cfg.PreemptionSignals == nil {
+		cfg.PreemptionSignals = []syscall.Signal{syscall.SIGTERM, syscall.SIGUSR1}
+		s.take("preemption-signals", "SIGTERM,SIGUSR1", s.Scheduler+" stops jobs, not hosts")
 	}
 	if cfg.NprocPerNode == 0 && job.GPUs.Value > 0 {
 		cfg.NprocPerNode = job.GPUs.Value

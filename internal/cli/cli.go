@@ -31,7 +31,10 @@ import (
 const (
 	exitOK    = 0
 	exitError = 1
-	exitUsage = 2
+	// exitPreempted says that the job was told to stop and may be started again; it is
+	// EX_TEMPFAIL of sysexits.h.
+	exitPreempted = 75
+	exitUsage     = 2
 )
 
 // torchrunName is the name under which the program behaves as torchrun does.

@@ -99,6 +99,18 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 		r.warn("--signals-to-handle: %s is no signal; not handled", quote(name))
 	}
 
+	if r.isSet("preemption-signals") {
+		signals, unknown, err := launch.ParseSignals(r.text("preemption-signals"))
+		if err != nil {
+			r.bad("preemption-signals", err)
+		}
+		for _, name := range unknown {
+			if name != "" {
+				r.argument("preemption-signals", "%s is no signal", quote(name))
+			}
+		}
+		cfg.PreemptionSignals = append([]syscall.Signal{}, signals...)
+	}
 	cfg.Role = r.text("role")
 	cfg.VirtualLocalRank = r.flag("virtual-local-rank")
 	cfg.NUMABinding = r.text("numa-binding")

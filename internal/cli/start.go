@@ -20,6 +20,9 @@ const envErrorFile = "TORCHELASTIC_ERROR_FILE"
 // is what else went wrong.
 func start(ctx context.Context, cfg launch.Config) (status int, recorded bool, err error) {
 	result, err := launch.Run(ctx, cfg)
+	if result != nil && result.Preempted != nil {
+		fmt.Fprintf(cfg.Stderr, "muster: the job is preempted: %v; it may be started again\n", result.Preempted)
+	}
 	if sig, ok := errors.AsType[*process.SignalError](err); ok {
 		// torchrun's words, for those who look for them.
 		fmt.Fprintf(cfg.Stderr, "torch.distributed.elastic.multiprocessing.api.SignalException: Process %d got signal: %d\n", os.Getpid(), int(sig.Signal))
@@ -41,6 +44,8 @@ func start(ctx context.Context, cfg launch.Config) (status int, recorded bool, e
 		}
 	}
 	switch {
+	case result.Preempted != nil:
+		return exitPreempted, root != nil, nil
 	case result.IsFailed():
 		return failure.ExitStatus(cfg.ExitCode, root), root != nil, err
 	case err != nil:

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -115,13 +116,7 @@ func (p *prober) phase(want health.Phase, ready bool) *health.State {
 // An agent is alive in every phase of its job, ready only while its workers run.
 func TestProbes(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	endpoint := l.Addr().String()
-	l.Close()
-	flags := "--nnodes 2 --nproc-per-node 1 --max-restarts 1 --rdzv-backend c10d --rdzv-id probes --rdzv-endpoint " + endpoint
+	flags := "--nnodes 2 --nproc-per-node 1 --max-restarts 1 --rdzv-backend c10d --rdzv-id probes --rdzv-endpoint 127.0.0.1:" + strconv.Itoa(freePort(t))
 	steps := []string{"report ready $RANK in $TORCHELASTIC_RESTART_COUNT", "a0:gate", "a0:exit 3"}
 	socket := filepath.Join(t.TempDir(), "health")
 	first := workers(t, muster(t), setup{}, flags+" --health-addr unix:"+socket, append(steps, "exit 0")...)
