@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -91,7 +92,7 @@ func TestSlowloris(t *testing.T) {
 			}
 			// The oldest were closed for it.
 			for i, c := range slow[:2*most] {
-				if _, err := io.Copy(io.Discard, c); errors.Is(err, context.DeadlineExceeded) {
+				if _, err := io.Copy(io.Discard, c); errors.Is(err, os.ErrDeadlineExceeded) {
 					t.Errorf("connection %d is still open", i)
 				}
 			}
