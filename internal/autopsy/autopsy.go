@@ -96,6 +96,8 @@ type Python struct {
 	// "worker server" or "faulthandler"; "" if no source had them.
 	Source  string   `json:"source,omitempty"`
 	Threads []Thread `json:"threads,omitempty"`
+	// Seconds is how long that took.
+	Seconds float64 `json:"seconds,omitempty"`
 	// Problems say why a source did not answer, and what to do.
 	Problems []string `json:"problems,omitempty"`
 }
@@ -217,7 +219,11 @@ func (t *taking) worker(ctx context.Context, target Target, w *Worker) {
 	parts.Go(func() {
 		defer close(stacks)
 		var both sync.WaitGroup
-		both.Go(func() { w.Python = t.python(ctx, s) })
+		both.Go(func() {
+			began := time.Now()
+			w.Python = t.python(ctx, s)
+			w.Python.Seconds = time.Since(began).Seconds()
+		})
 		both.Go(func() { w.Children = t.children(ctx, s) })
 		both.Wait()
 	})

@@ -59,7 +59,7 @@ func (t *taking) flight(ctx context.Context, s *subject) []Flight {
 			short, cancelShort := context.WithTimeout(ctx, t.cfg.Timeout/2)
 			defer cancelShort()
 			r, ok := within(ctx, func() (r result) {
-				r.data, r.err = trigger(short, resolve(s, s.flightPipe(stem)), resolve(s, pipe.Worker))
+				r.data, r.err = trigger(short, s.uid, resolve(s, s.flightPipe(stem)), resolve(s, pipe.Worker))
 				return r
 			})
 			if !ok {
@@ -104,8 +104,8 @@ func (s *subject) flightFile() string {
 	return filepath.Join(cache, "torch", "comm_lib_trace_rank_"+strconv.Itoa(s.Rank))
 }
 
-// trigger writes to the pipe and waits for the file to be written.
-func trigger(ctx context.Context, pipe, file string) ([]byte, error) {
+// trigger writes to the pipe and waits for the file to be written, by the user uid.
+func trigger(ctx context.Context, uid int, pipe, file string) ([]byte, error) {
 	before, _ := os.Stat(file)
 	fd, err := syscall.Open(pipe, syscall.O_WRONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0)
 	switch {
@@ -124,11 +124,11 @@ func trigger(ctx context.Context, pipe, file string) ([]byte, error) {
 	if _, err := syscall.Write(fd, []byte("1\n")); err != nil && !errors.Is(err, syscall.EAGAIN) {
 		return nil, fmt.Errorf("%s: %w", pipe, err)
 	}
-	return awaitFile(ctx, file, before)
+	return awaitFile(ctx, uid, file, before)
 }
 
 // awaitFile waits until a file differs from what it was, and then stays as it is.
-func awaitFile(ctx context.Context, path string, before os.FileInfo) ([]byte, error) {
+func awaitFile(ctx context.Context, uid int, path string, before os.FileInfo) ([]byte, error) {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	last, since := before, time.Now()
@@ -139,7 +139,7 @@ func awaitFile(ctx context.Context, path string, before os.FileInfo) ([]byte, er
 				last, since = info, time.Now()
 			}
 			if !same(info, before) && info.Size() > 0 && time.Since(since) >= settled {
-				return readBounded(path)
+				return readBounded(path, uid)
 			}
 		}
 		select {
@@ -154,14 +154,23 @@ func same(a, b os.FileInfo) bool {
 	return a != nil && b != nil && a.Size() == b.Size() && a.ModTime().Equal(b.ModTime()) && os.SameFile(a, b)
 }
 
-func readBounded(path string) ([]byte, error) {
-	f, err := os.Open(path)
+// readBounded reads the beginning of a file that belongs to the worker's user: the
+// worker says which file, and must not have us copy one that it may not read.
+func readBounded(path string, uid int) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular() || ownerOf(info) != uid:
+		return nil, fmt.Errorf("%s is not a file of the worker's user, and is not read", path)
+	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFlight))
-	if info, statErr := f.Stat(); err == nil && statErr == nil && info.Size() > maxFlight {
+	if err == nil && info.Size() > maxFlight {
 		err = fmt.Errorf("its first %d bytes of %d; the rest is in %s", maxFlight, info.Size(), path)
 	}
 	return data, err

@@ -48,7 +48,7 @@ func (t *taking) pySpy(ctx context.Context, s *subject) Python {
 			return Python{Source: "py-spy", Threads: threads}
 		}
 		problems = append(problems, "py-spy: "+err.Error())
-		t.resume(s, program)
+		t.resume(s, program, errors.Is(err, errSilent))
 		if errors.Is(err, errNotAllowed) {
 			return Python{Problems: problems}
 		}
@@ -60,16 +60,25 @@ func (t *taking) pySpy(ctx context.Context, s *subject) Python {
 	return Python{Source: "py-spy --nonblocking", Threads: threads, Problems: problems}
 }
 
-// resume lets the process go on where a py-spy that was killed has left it
-// stopped.
-func (t *taking) resume(s *subject, program string) {
-	if id := identify(s.PID); id.state == stateStopped && id.start == s.start {
-		t.cfg.Logger.Warn("py-spy left the worker stopped; it is continued", "pid", s.PID, "program", program)
-		_ = syscall.Kill(s.PID, syscall.SIGCONT)
+// resume lets the process go on where a py-spy that failed has left it stopped. One
+// that was killed may also have left a request to stop, for a thread that was busy
+// in the kernel; SIGCONT takes that back.
+func (t *taking) resume(s *subject, program string, killed bool) {
+	id := identify(s.PID)
+	stopped := id.state == stateStopped
+	if id.start != s.start || !stopped && (!killed || catches(s.PID, syscall.SIGCONT)) {
+		return
 	}
+	if stopped {
+		t.cfg.Logger.Warn("py-spy left the worker stopped; it is continued", "pid", s.PID, "program", program)
+	}
+	_ = sendSignal(s.PID, s.start, syscall.SIGCONT)
 }
 
-var errNotAllowed = errors.New("not allowed to trace the process")
+var (
+	errNotAllowed = errors.New("not allowed to trace the process")
+	errSilent     = errors.New("did not answer in time and was killed")
+)
 
 // runPySpy runs py-spy once, and kills it when limit or ctx ends.
 func (t *taking) runPySpy(ctx context.Context, s *subject, program string, limit time.Duration, flags ...string) ([]Thread, error) {
@@ -85,7 +94,7 @@ func (t *taking) runPySpy(ctx context.Context, s *subject, program string, limit
 	out, said, err := runHelper(ctx, program, args...)
 	switch {
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("%s did not answer in time and was killed", program)
+		return nil, fmt.Errorf("%s %w", program, errSilent)
 	case err != nil:
 		return nil, explainPySpy(err, said)
 	}

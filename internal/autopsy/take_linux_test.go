@@ -39,7 +39,7 @@ func take(t *testing.T, cfg autopsy.Config, targets ...autopsy.Target) *autopsy.
 
 // start runs a program until the test ends and waits until it has said "ready" on
 // stdout. Its stderr goes to the file that start returns.
-func start(t *testing.T, env []string, program string, args ...string) (pid int, stderr string) {
+func start(t testing.TB, env []string, program string, args ...string) (pid int, stderr string) {
 	t.Helper()
 	cmd := exec.Command(program, args...)
 	cmd.Env = append(os.Environ(), env...)
@@ -594,5 +594,66 @@ func TestStderr(t *testing.T) {
 	stuck := take(t, autopsy.Config{Timeout: 500 * time.Millisecond}, autopsy.Target{PID: pid, Tail: func() []byte { <-release; return nil }}).Workers[0]
 	if took := time.Since(began); took > slack || stuck.Native.ThreadCount == 0 || !strings.Contains(stuck.Stderr, "in time") {
 		t.Errorf("took %v; native %+v, stderr %q", took, stuck.Native, stuck.Stderr)
+	}
+}
+
+// A worker in uninterruptible sleep is told apart, and does not hold up anything.
+func TestUninterruptible(t *testing.T) {
+	lab := testproc.New(t)
+	cmd := exec.Command(testproc.Program(), testproc.Args("say:ready", "vfork")...)
+	cmd.Env = lab.Env()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Wait() // killed
+	}()
+	pid := lab.PID("ready")
+	for late := time.Now().Add(testproc.Patience); ; {
+		r := take(t, autopsy.Config{Timeout: time.Second}, autopsy.Target{PID: pid})
+		w := r.Workers[0]
+		if len(w.Native.Uninterruptible()) > 0 {
+			if !strings.Contains(r.Text(), "in uninterruptible sleep (state D)") {
+				t.Errorf("text:\n%s", r.Text())
+			}
+			return
+		}
+		if time.Now().After(late) {
+			t.Fatalf("no thread is in uninterruptible sleep: %+v", w.Native)
+		}
+	}
+}
+
+// BenchmarkTake says how long the evidence of some workers takes, by source of
+// their Python stacks; 0.1 s of it is the least for which CPU time is measured.
+func BenchmarkTake(b *testing.B) {
+	python := pypeer.Python(b)
+	path := filepath.Join(b.TempDir(), "w.py")
+	if err := os.WriteFile(path, []byte(faulthandlerWorker), 0o644); err != nil {
+		b.Fatal(err)
+	}
+	var targets []autopsy.Target
+	for rank := range 8 {
+		pid, stderr := start(b, []string{"MUSTER_DUMP_SIGNAL=SIGUSR1"}, python, path)
+		targets = append(targets, autopsy.Target{Rank: rank, PID: pid, Stderr: stderr})
+	}
+	for source, program := range map[string]string{"py-spy": "", "faulthandler": "/bin/false"} {
+		for _, n := range []int{1, 4, 8} {
+			b.Run(fmt.Sprintf("%s/%d", source, n), func(b *testing.B) {
+				var slowest float64
+				for b.Loop() {
+					r := autopsy.Take(b.Context(), "", targets[:n], autopsy.Config{PySpy: program})
+					for _, w := range r.Workers {
+						if w.Python.Source != source {
+							b.Fatalf("source %q, problems %q", w.Python.Source, w.Python.Problems)
+						}
+						slowest = max(slowest, w.Python.Seconds)
+					}
+				}
+				b.ReportMetric(slowest*1e3, "ms-for-stacks-at-most")
+			})
+		}
 	}
 }
