@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -41,6 +42,7 @@ type Lab struct {
 	dir     string
 	path    func(string) string
 	ends    chan End
+	early   []End // that nobody has awaited yet
 	daemons []*daemon
 }
 
@@ -132,7 +134,7 @@ SlurmctldHost=host0
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket=%[1]s/munge.sock
+AuthInfo=socket=%[1]s/munge.sock,cred_expire=5
 CredType=cred/munge
 StateSaveLocation=%[1]s/state
 SlurmdSpoolDir=%[1]s/spool-%%n
@@ -147,6 +149,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 SchedulerType=sched/builtin
+SchedulerParameters=sched_interval=1
 KillWait=%[2]d
 ReturnToService=2
 JobRequeue=1
@@ -313,9 +316,16 @@ func (l *Lab) Submit(env []string, args ...string) int {
 	return job
 }
 
-// AwaitEnd waits for the next end of a job.
+// AwaitEnd waits for the next end of a job. A job that is cancelled has ended when
+// that is decided, even if its processes still save their work.
 func (l *Lab) AwaitEnd(job int) End {
 	l.t.Helper()
+	for i, end := range l.early {
+		if end.Job == job {
+			l.early = slices.Delete(l.early, i, i+1)
+			return end
+		}
+	}
 	timer := time.After(2 * patience)
 	for {
 		select {
@@ -323,6 +333,7 @@ func (l *Lab) AwaitEnd(job int) End {
 			if end.Job == job {
 				return end
 			}
+			l.early = append(l.early, end)
 		case <-timer:
 			out, _ := l.Run(nil, "scontrol", "show", "job")
 			l.t.Fatalf("slurmlab: job %d has not ended after %v:\n%s", job, 2*patience, out)
