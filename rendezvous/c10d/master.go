@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/muster-run/muster/internal/pickle"
@@ -209,6 +210,35 @@ func (h *many) findMaster(ctx context.Context, p place, deadline time.Time) (add
 		return "", 0, err
 	}
 	return readMaster(ctx, this)
+}
+
+// errStartOver says that the workers of a round cannot meet any more.
+var errStartOver = errors.New("rank 0 is lost before it has said where the workers meet")
+
+// findMasterUnless is findMaster, given up for the error that watch returns. watch
+// runs meanwhile, and returns nil when its context ends.
+func (h *many) findMasterUnless(ctx context.Context, p place, deadline time.Time, watch func(context.Context) error) (addr string, port int, err error) {
+	finding, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	watching, found := context.WithCancel(ctx)
+	defer found()
+	var watcher sync.WaitGroup
+	var why error
+	watcher.Go(func() {
+		if why = watch(watching); why != nil {
+			giveUp()
+		}
+	})
+	addr, port, err = h.findMaster(finding, p, deadline)
+	found()
+	watcher.Wait()
+	if why != nil {
+		if errors.Is(why, errStartOver) {
+			h.log.Warn("rendezvous: rank 0 is lost before it has said where the workers meet; joining again", "run_id", h.cfg.RunID, "round", p.round)
+		}
+		return "", 0, why
+	}
+	return addr, port, err
 }
 
 // yieldMaster is what becomes of this node's workers' store when another node has

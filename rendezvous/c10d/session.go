@@ -17,7 +17,11 @@ const statusInterval = 3 * time.Second
 type held struct {
 	h       *many
 	session *room.Client
+	kept    []*room.Message // said before watch was there to hear it
 }
+
+// mostKept bounds held.kept. One change is enough for the agent to act.
+const mostKept = 64
 
 func (c *held) offset() time.Duration { return c.session.Offset() }
 
@@ -25,6 +29,7 @@ func (c *held) offset() time.Duration { return c.session.Offset() }
 // meet.
 func (c *held) meet(ctx context.Context, deadline time.Time) (p place, addr string, port int, err error) {
 	h, session := c.h, c.session
+	c.kept = nil
 	if err := session.Send(&room.Message{Type: room.Join}); err != nil {
 		return p, "", 0, h.lost(err)
 	}
@@ -76,7 +81,13 @@ func (c *held) meet(ctx context.Context, deadline time.Time) (p place, addr stri
 				continue // Master follows
 			}
 			addr, port, err := c.meetingPoint(ctx, p, deadline)
-			return p, addr, port, err
+			if !errors.Is(err, errStartOver) {
+				return p, addr, port, err
+			}
+			placed, c.kept = false, nil
+			if err := session.Send(&room.Message{Type: room.Join}); err != nil {
+				return p, "", 0, h.lost(err)
+			}
 		case room.Master:
 			if placed && m.Round == p.round {
 				h.yieldMaster(p)
@@ -99,7 +110,7 @@ func (c *held) meet(ctx context.Context, deadline time.Time) (p place, addr stri
 func (c *held) meetingPoint(ctx context.Context, p place, deadline time.Time) (addr string, port int, err error) {
 	h, session := c.h, c.session
 	if p.rank != 0 {
-		return h.findMaster(ctx, p, deadline)
+		return h.findMasterUnless(ctx, p, deadline, func(ctx context.Context) error { return c.listen(ctx, p.round) })
 	}
 	if addr, port, err = h.openMaster(ctx, p); err != nil {
 		return "", 0, err
@@ -109,6 +120,37 @@ func (c *held) meetingPoint(ctx context.Context, p place, deadline time.Time) (a
 		return "", 0, h.lost(err)
 	}
 	return addr, port, nil
+}
+
+// listen returns when a round that is to begin cannot: its rank 0 is gone, or this
+// node is no part of it any more. What else happens to the round is kept for watch.
+func (c *held) listen(ctx context.Context, round int) error {
+	for {
+		m, err := c.session.Recv(ctx)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return c.h.lost(err)
+		case m.Type == room.Closed:
+			return rendezvous.ErrClosed
+		case m.Type != room.Change:
+		case m.Kind == rendezvous.Evicted || m.Round == round && m.Rank == 0:
+			return errStartOver
+		case len(c.kept) < mostKept:
+			c.kept = append(c.kept, m)
+		}
+	}
+}
+
+// next is the session's Recv, after what was kept.
+func (c *held) next(ctx context.Context) (*room.Message, error) {
+	if len(c.kept) == 0 {
+		return c.session.Recv(ctx)
+	}
+	m := c.kept[0]
+	c.kept = c.kept[1:]
+	return m, nil
 }
 
 // earlier returns the earlier of two times, of which the first may be unset.
@@ -129,7 +171,7 @@ func recv(ctx context.Context, session *room.Client, until time.Time) (*room.Mes
 // watch delivers what the room says of a round until ctx ends.
 func (c *held) watch(ctx context.Context, round int, deliver func(rendezvous.Change) bool) {
 	for {
-		m, err := c.session.Recv(ctx)
+		m, err := c.next(ctx)
 		if ctx.Err() != nil {
 			return
 		}

@@ -163,20 +163,20 @@ func (c *shared) meet(ctx context.Context, deadline time.Time) (p place, addr st
 		if p, err = c.join(ctx, &deadline); err != nil {
 			return p, "", 0, err
 		}
-		if c.contiguous() {
-			break
+		if !c.contiguous() {
+			// A node of the round has been lost before this one saw that it was
+			// complete: the ranks do not fit any more.
+			continue
 		}
-		// A node of the round has been lost before this one saw that it was
-		// complete: the ranks do not fit any more.
+		if p.rank == 0 {
+			addr, port, err = c.h.openMaster(ctx, p)
+			return p, addr, port, err
+		}
+		addr, port, err = c.h.findMasterUnless(ctx, p, deadline, func(ctx context.Context) error { return c.look(ctx, p.round) })
+		if !errors.Is(err, errStartOver) {
+			return p, addr, port, err
+		}
 	}
-	stop := c.beat(ctx)
-	defer stop()
-	if p.rank == 0 {
-		addr, port, err = c.h.openMaster(ctx, p)
-		return p, addr, port, err
-	}
-	addr, port, err = c.h.findMaster(ctx, p, deadline)
-	return p, addr, port, err
 }
 
 // join leaves the round that the node is in and waits for a place in the next.
@@ -223,24 +223,23 @@ func (c *shared) contiguous() bool {
 	return true
 }
 
-// beat keeps the node alive while it waits for something else than the state.
-func (c *shared) beat(ctx context.Context) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for sleep(ctx, c.rules.KeepAliveInterval) == nil {
-			c.keepAlive(ctx)
+// look keeps the node alive while it waits for something else than the state, and
+// returns when a round that is to begin cannot: its rank 0 is gone.
+func (c *shared) look(ctx context.Context, round int) error {
+	for sleep(ctx, lookRunning) == nil {
+		c.keepAlive(ctx)
+		if c.state.Closed || !c.state.Complete || c.state.Round != round || leader(c.state) == (rendezvous.Node{}) {
+			return errStartOver
 		}
-	}()
-	return func() { cancel(); <-done }
+	}
+	return nil
 }
 
 func (c *shared) keepAlive(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, c.h.cfg.Settings.Heartbeat)
+	timed, cancel := context.WithTimeout(ctx, c.h.cfg.Settings.Heartbeat)
 	defer cancel()
-	err := c.once(ctx, func(now time.Time) rendezvous.Action { return c.state.Stay(c.h.node, c.rules, now) })
-	if err != nil {
+	err := c.once(timed, func(now time.Time) rendezvous.Action { return c.state.Stay(c.h.node, c.rules, now) })
+	if err != nil && ctx.Err() == nil {
 		c.h.log.Warn("rendezvous: keep-alive", "run_id", c.h.cfg.RunID, "error", err)
 	}
 }
