@@ -85,6 +85,10 @@ type Config struct {
 	// before they are killed. Zero turns it off; Default sets
 	// DefaultAutopsyTimeout.
 	AutopsyTimeout time.Duration
+	// HealthCheck is a site's own check of this host, a command for sh, that runs
+	// before the host joins the job. A host that fails it does not join, and Run
+	// returns a *HealthCheckError. "" means none.
+	HealthCheck string
 	// HealthAddr is where package health serves: a port of the loopback interface,
 	// host:port or unix:/path. "" means what TORCHELASTIC_HEALTH_CHECK_PORT says,
 	// and nowhere without it.

@@ -41,6 +41,9 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	if err := process.CheckLimits(cfg.NprocPerNode); err != nil {
 		return nil, err
 	}
+	if err := cfg.checkHealth(ctx); err != nil {
+		return nil, err
+	}
 	host, err := os.Hostname()
 	if err != nil {
 		host = "localhost"

@@ -34,7 +34,10 @@ const (
 	// exitPreempted says that the job was told to stop and may be started again; it is
 	// EX_TEMPFAIL of sysexits.h.
 	exitPreempted = 75
-	exitUsage     = 2
+	// exitUnfit says that this host has failed its --health-check and has not joined;
+	// it is EX_UNAVAILABLE.
+	exitUnfit = 69
+	exitUsage = 2
 )
 
 // torchrunName is the name under which the program behaves as torchrun does.

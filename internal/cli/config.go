@@ -88,6 +88,7 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	cfg.HangNotify = r.text("hang-action") == "notify"
 	cfg.AutopsyTimeout = r.secondsOrNone("autopsy-timeout")
 	cfg.HealthAddr = r.text("health-addr")
+	cfg.HealthCheck = r.text("health-check")
 	cfg.SignalsText = r.text("signals-to-handle")
 	signals, unknown, err := launch.ParseSignals(cfg.SignalsText)
 	if err != nil {

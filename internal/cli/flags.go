@@ -143,6 +143,8 @@ var options = [...]option{
 		help: "how long evidence (stacks, sockets, threads) of workers that hang or miss a deadline is collected at most before they are killed; 0 for not at all"},
 	{name: "health-addr", env: "MUSTER_HEALTH_ADDR", own: true, group: groupOwn, arg: "[HOST:]PORT",
 		help: "serve /healthz, /readyz, /metrics, /v1/state and a status page; a port alone is at 127.0.0.1 (default: $TORCHELASTIC_HEALTH_CHECK_PORT, else nowhere)"},
+	{name: "health-check", env: "MUSTER_HEALTH_CHECK", own: true, group: groupOwn, arg: "CMD",
+		help: "a command that must succeed before this host joins the job, run by sh; a host that fails it does not join and exits with status 69"},
 	{name: "devices", kind: kindInt, env: "MUSTER_DEVICES", unset: true, own: true, group: groupOwn, arg: "N",
 		help: "how many devices this host has, for gpu, xpu and auto; 0 for none"},
 	{name: "version", kind: kindVersion, own: true, group: groupOther,

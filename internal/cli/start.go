@@ -27,6 +27,9 @@ func start(ctx context.Context, cfg launch.Config) (status int, recorded bool, e
 		// torchrun's words, for those who look for them.
 		fmt.Fprintf(cfg.Stderr, "torch.distributed.elastic.multiprocessing.api.SignalException: Process %d got signal: %d\n", os.Getpid(), int(sig.Signal))
 	}
+	if unfit, ok := errors.AsType[*launch.HealthCheckError](err); ok && result == nil {
+		return exitUnfit, false, unfit
+	}
 	if result == nil {
 		return exitError, false, advise(err)
 	}
