@@ -23,6 +23,8 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
+	"path/filepath"
 	"strconv"
 	"sync/atomic"
 	"syscall"
@@ -47,6 +49,10 @@ const DefaultPeerTimeout = 2 * time.Second
 // closeTimeout bounds the clean-up of the rendezvous and of a stuck console
 // once the job is being stopped.
 const closeTimeout = 5 * time.Second
+
+// workerServerVar is where a worker finds the path for its server.
+// Source: torch/distributed/elastic/control_plane.py.
+const workerServerVar = "TORCH_WORKER_SERVER_SOCKET"
 
 // Spec says what a worker is.
 // Source: WorkerSpec in elastic/agent/server/api.py.
@@ -97,6 +103,10 @@ type Config struct {
 	// the temporary directory. The workers find the path in TORCHELASTIC_TIMER_FILE.
 	FileTimer bool
 	TimerFile string
+	// WorkerServer gives every worker a path of its own for torch's worker server, in
+	// TORCH_WORKER_SERVER_SOCKET; a worker that runs one (control_plane.worker_main)
+	// is then asked for its own view when evidence is taken.
+	WorkerServer bool
 	// HangTimeout is how long the workers of this host may together show no sign of
 	// life (no output, no CPU time to speak of, no use of a timer) until they count
 	// as hanging. Zero turns this off; only otherwise does anything look at them.
@@ -156,15 +166,16 @@ func (r *Result) IsFailed() bool { return r.State != Succeeded }
 
 // An Agent runs one worker group. Make it with New; Run may be called once.
 type Agent struct {
-	cfg      Config
-	log      *slog.Logger
-	metrics  metrics.Stream
-	restarts int      // the job's, used so far
-	last     *attempt // the one before; nil in the first
-	measures measures
-	status   status
-	meter    health.Meter
-	watchdog atomic.Pointer[watchdog] // nil before the run
+	cfg       Config
+	log       *slog.Logger
+	metrics   metrics.Stream
+	restarts  int      // the job's, used so far
+	last      *attempt // the one before; nil in the first
+	measures  measures
+	status    status
+	meter     health.Meter
+	serverDir string                   // of the workers' sockets; empty where they have none
+	watchdog  atomic.Pointer[watchdog] // nil before the run
 }
 
 // New checks the configuration.
@@ -216,6 +227,13 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	defer a.stopWatchdog()
+	if a.cfg.WorkerServer {
+		var err error
+		if a.serverDir, err = os.MkdirTemp("", "muster-workers-"); err != nil {
+			return nil, fmt.Errorf("a directory for the workers' sockets: %w", err)
+		}
+		defer os.RemoveAll(a.serverDir)
+	}
 	for {
 		at := newAttempt(ctx)
 		r, err := a.attempt(ctx, at)
@@ -341,6 +359,9 @@ func (a *Agent) workerEnv(at *attempt, localRank int) map[string]string {
 		env[timerFileVar] = a.cfg.TimerFile
 	}
 	a.watchdog.Load().env(env)
+	if a.serverDir != "" {
+		env[workerServerVar] = filepath.Join(a.serverDir, strconv.Itoa(at.ranks.Base+localRank))
+	}
 	if a.cfg.Spec.Env != nil {
 		maps.Copy(env, a.cfg.Spec.Env(localRank))
 	}

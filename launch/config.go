@@ -85,6 +85,8 @@ type Config struct {
 	// before they are killed. Zero turns it off; Default sets
 	// DefaultAutopsyTimeout.
 	AutopsyTimeout time.Duration
+	// WorkerServer gives every worker a path for torch's worker server.
+	WorkerServer bool
 	// HealthCheck is a site's own check of this host, a command for sh, that runs
 	// before the host joins the job. A host that fails it does not join, and Run
 	// returns a *HealthCheckError. "" means none.

@@ -6,13 +6,14 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/muster-run/muster/process"
 )
 
 // handleSignals makes the first of sigs cancel the returned context, with a
 // *process.SignalError as its cause, and the second one close hurry, which cuts
-// the grace that workers have. A SIGHUP that was ignored when muster started
+// the grace that workers have; an echo of the first one does not count. A SIGHUP that was ignored when muster started
 // (nohup) stays ignored. stop undoes it all.
 //
 // SIGPIPE is caught and dropped: a console that went away is a write error for
@@ -35,12 +36,19 @@ func handleSignals(ctx context.Context, sigs []syscall.Signal, log *slog.Logger)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		var first syscall.Signal
+		var since time.Time
 		for n := 0; ; n++ {
 			select {
 			case s := <-got:
 				sig := s.(syscall.Signal)
+				if n == 1 && isEcho(first, sig, time.Since(since)) {
+					n--
+					continue
+				}
 				switch n {
 				case 0:
+					first, since = sig, time.Now()
 					cancel(&process.SignalError{Signal: sig})
 				case 1:
 					log.Warn("second signal; killing the workers", "signal", sig.String())
@@ -58,4 +66,15 @@ func handleSignals(ctx context.Context, sigs []syscall.Signal, log *slog.Logger)
 		<-done
 		cancel(context.Canceled)
 	}
+}
+
+// echoTime is how long after a signal the same one again is no order of its own.
+const echoTime = time.Second
+
+// isEcho says whether a second signal is the first one once more, rather than
+// somebody's impatience: Slurm sends SIGTERM two or three times within milliseconds
+// to the tasks of a job that is cancelled or out of time. Ctrl-C is a person's, and
+// counts each time.
+func isEcho(first, second syscall.Signal, after time.Duration) bool {
+	return second == first && first != syscall.SIGINT && after < echoTime
 }

@@ -100,6 +100,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		HangTimeout:            cfg.HangTimeout,
 		HangNotify:             cfg.HangNotify,
 		AutopsyTimeout:         cfg.AutopsyTimeout,
+		WorkerServer:           cfg.WorkerServer,
 		PreemptionSignals:      cfg.PreemptionSignals,
 		IdenticalWorkers:       identicalWorkers(&cfg),
 		Hurry:                  hurry,

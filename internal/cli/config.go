@@ -87,6 +87,7 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	cfg.HangTimeout = r.secondsOrNone("hang-timeout")
 	cfg.HangNotify = r.text("hang-action") == "notify"
 	cfg.AutopsyTimeout = r.secondsOrNone("autopsy-timeout")
+	cfg.WorkerServer = r.flag("worker-server")
 	cfg.HealthAddr = r.text("health-addr")
 	cfg.HealthCheck = r.text("health-check")
 	cfg.SignalsText = r.text("signals-to-handle")

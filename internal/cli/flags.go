@@ -141,6 +141,8 @@ var options = [...]option{
 		help: "what to do then, after evidence is kept: kill (a failure, so restarts apply) or notify (say so)"},
 	{name: "autopsy-timeout", kind: kindFloat, env: "MUSTER_AUTOPSY_TIMEOUT", def: "5", own: true, group: groupOwn, arg: "SECONDS",
 		help: "how long evidence (stacks, sockets, threads) of workers that hang or miss a deadline is collected at most before they are killed; 0 for not at all"},
+	{name: "worker-server", kind: kindFlag, env: "MUSTER_WORKER_SERVER", own: true, group: groupOwn,
+		help: "give each worker a path in TORCH_WORKER_SERVER_SOCKET, so that one that runs torch's control_plane.worker_main can be asked for its stacks and its flight recorder"},
 	{name: "health-addr", env: "MUSTER_HEALTH_ADDR", own: true, group: groupOwn, arg: "[HOST:]PORT",
 		help: "serve /healthz, /readyz, /metrics, /v1/state and a status page; a port alone is at 127.0.0.1 (default: $TORCHELASTIC_HEALTH_CHECK_PORT, else nowhere)"},
 	{name: "health-check", env: "MUSTER_HEALTH_CHECK", own: true, group: groupOwn, arg: "CMD",
