@@ -244,13 +244,36 @@ print(name, build, sorted({t.interpreter + "-" + t.abi for t in tags}), bool(tag
 	}
 }
 
-// Strict types, where mypy can be had.
-func TestTypes(t *testing.T) {
-	mypy, err := exec.LookPath("mypy")
-	if err != nil {
-		t.Skip("needs mypy in PATH")
+// With cloudpickle a function need not have a name. It is taken from whichever
+// interpreter has it.
+func TestCloudpickle(t *testing.T) {
+	for _, p := range pythons() {
+		out, err := exec.Command(p.path, "-c", "import cloudpickle; print(cloudpickle.__path__[0])").Output()
+		if err != nil {
+			continue
+		}
+		dir := t.TempDir()
+		if err := os.CopyFS(filepath.Join(dir, "cloudpickle"), os.DirFS(strings.TrimSpace(string(out)))); err != nil {
+			t.Fatal(err)
+		}
+		newest := ends(t)
+		venv := environment(t, newest[len(newest)-1])
+		unittest(t, filepath.Join(venv, "bin/python"), []string{"PYTHONPATH=" + dir}, "test_launch.Values", "test_launch.Refused")
+		return
 	}
-	output(t, filepath.Join(root, "python"), nil, mypy, "--strict", "--cache-dir", os.DevNull, "muster")
+	t.Skip("needs an interpreter with cloudpickle")
+}
+
+// The types are complete. mypy is installed once, where it can be.
+func TestTypes(t *testing.T) {
+	var said strings.Builder
+	find := exec.CommandContext(t.Context(), filepath.Join(root, "internal/tools/mypy.sh"))
+	find.Stderr = &said
+	mypy, err := find.Output()
+	if err != nil {
+		t.Skipf("needs mypy: %v: %s", err, said.String())
+	}
+	output(t, filepath.Join(root, "python"), nil, strings.TrimSpace(string(mypy)), "--strict", "--cache-dir", os.DevNull, "muster")
 }
 
 // The commands of docs/python.md, verbatim, and what they say they print.

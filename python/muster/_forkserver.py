@@ -10,6 +10,7 @@ gets, and ends as the fork ends. Where the stub is killed the fork is killed.
 from __future__ import annotations
 
 import array
+import io
 import json
 import os
 import selectors
@@ -19,10 +20,9 @@ import struct
 import sys
 from typing import Any, Dict, List, Optional, Sequence
 
-from . import _payload, _worker
+from . import _payload, _stub, _worker
 from .errors import ConfigError, LaunchError
 
-SOCKET = "fork"
 #: What a stub passes on to its fork.
 PASSED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM)
 MAX_REQUEST = 8 << 20
@@ -65,10 +65,13 @@ def start(method: str, job: str, function: _payload.Function, args: Sequence[Any
 
 
 def _bind(listener: socket.socket, job: str) -> None:
+    dir = os.open(job, os.O_RDONLY)
     try:
-        listener.bind(os.path.join(job, SOCKET))
+        listener.bind(_stub.address(job, dir))
     except OSError as e:
         raise LaunchError("a socket in %s: %s; set TMPDIR to a shorter path" % (job, e)) from e
+    finally:
+        os.close(dir)
     listener.listen(128)
 
 
@@ -257,8 +260,7 @@ class _Server:
         os.environ.clear()
         os.environ.update(request["environ"])
         _join(request)
-        sys.stdout = open(1, "w", buffering=1, closefd=False)
-        sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")
+        sys.stdout, sys.stderr = _stream(1, "strict"), _stream(2, "backslashreplace")
         local_rank = int(request["local_rank"])
         _worker.begin(self.job, local_rank)
         if self.failed is not None:
@@ -300,6 +302,12 @@ def _join(request: Dict[str, Any]) -> None:
             os.sched_setaffinity(0, request["cpus"])
         except OSError:
             pass
+
+
+def _stream(fd: int, errors: str) -> io.TextIOWrapper:
+    """What python -u has for a stream: nothing is held back."""
+    raw = io.FileIO(fd, "w", closefd=False)
+    return io.TextIOWrapper(raw, encoding=getattr(sys.__stdout__, "encoding", None), errors=errors, write_through=True)
 
 
 def _prctl() -> Any:

@@ -25,7 +25,7 @@ def main(job: str, local_rank: int) -> None:
     body = json.dumps(request).encode()
     signals = _signals()
     try:
-        server.connect(os.path.join(job, "fork"))
+        server.connect(address(job, os.open(job, os.O_RDONLY)))
         data = struct.pack("<I", len(body)) + body
         sent = server.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [1, 2]))])
         if sent < len(data):  # or a fork that has ended already would look like an error
@@ -37,6 +37,15 @@ def main(job: str, local_rank: int) -> None:
     if status < 0:
         _die(-status)
     os._exit(status)
+
+
+def address(job: str, dir: int) -> str:
+    """Where the server of a job listens, whose directory is open as dir. The name of a
+    socket has room for about a hundred bytes, which a directory can exceed."""
+    path = os.path.join(job, "fork")
+    if len(os.fsencode(path)) > 100 and os.path.isdir("/proc/self/fd"):
+        return "/proc/self/fd/%d/fork" % dir
+    return path
 
 
 def _signals() -> int:

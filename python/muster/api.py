@@ -212,7 +212,7 @@ class _Launch:
         for run in set(_entries(self.log_dir)) - self.logs_before:
             for attempt in _entries(os.path.join(self.log_dir, run)):
                 path = os.path.join(self.log_dir, run, attempt, "report.json")
-                if run.startswith(self.config.run_id + "_") and os.path.isfile(path):
+                if os.path.isfile(path) and json.loads(_read(path)).get("run_id") == self.config.run_id:
                     found.append((os.stat(path).st_mtime, path))
         return max(found)[1] if found else ""
 

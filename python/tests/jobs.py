@@ -109,6 +109,15 @@ class Picky:
         raise TypeError("picky does not travel")
 
 
+def flags():
+    return sys.flags.optimize, sys.flags.utf8_mode, sys.warnoptions
+
+
+def kill_the_agent(path):
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+
+
 def launch_within():
     """A job within a job."""
     return muster.elastic_launch(config(nproc=1, run_id="inner"), rank_plus)(40)

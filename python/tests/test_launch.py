@@ -284,6 +284,65 @@ class Logs(Quiet):
             self.assertEqual(os.listdir(dir), [])
 
 
+class Places(Quiet):
+    def test_temporary_directory_with_an_odd_or_long_name(self):
+        for name in ("a ${local_rank} $x 'q' \u00e9", "long" * 40):
+            dir = os.path.join(self.dir.name, name)
+            os.mkdir(dir)
+            before, tempfile.tempdir = tempfile.tempdir, dir
+            try:
+                for method in METHODS:
+                    with self.subTest(name, method=method):
+                        self.assertEqual(launch(jobs.rank_plus, 1, start_method=method), {0: 1, 1: 2})
+            finally:
+                tempfile.tempdir = before
+
+    def test_run_id_that_is_no_file_name(self):
+        e = self.failure(jobs.leave, 3, nproc=1, run_id="team/job 7")
+        self.assertEqual(e.get_first_failure()[1].exitcode, 3)
+
+    def test_main_is_a_module(self):
+        package = os.path.join(self.dir.name, "package")
+        os.mkdir(package)
+        with open(os.path.join(package, "train.py"), "w") as f:
+            f.write("import jobs, muster\ndef f(): return __name__\n"
+                    "if __name__ == '__main__': print(muster.elastic_launch(jobs.config(1), f)())\n")
+        path = os.pathsep.join([os.path.dirname(jobs.__file__), os.environ.get("PYTHONPATH", "")])
+        done = subprocess.run([sys.executable, "-m", "package.train"], stdout=subprocess.PIPE, cwd=self.dir.name,
+                              env=dict(os.environ, PYTHONPATH=path))
+        self.assertEqual(done.stdout, b"{0: '__mp_main__'}\n", self.said())
+
+    def test_interpreter_options_reach_the_workers(self):
+        code = ("import sys; sys.path.insert(0, %r); import jobs, muster; "
+                "print(muster.elastic_launch(jobs.config(1, start_method=sys.argv[1]), jobs.flags)())" % os.path.dirname(jobs.__file__))
+        for method in METHODS:
+            done = subprocess.run([sys.executable, "-O", "-X", "utf8", "-W", "ignore", "-c", code, method], stdout=subprocess.PIPE)
+            self.assertEqual(done.stdout, b"{0: (1, 1, ['ignore'])}\n", self.said())
+
+
+class Agents(Quiet):
+    """The agent ends for a reason of its own."""
+
+    def test_rendezvous_times_out(self):
+        import socket
+
+        with socket.socket() as s:  # nobody listens there
+            s.bind(("127.0.0.1", 0))
+            endpoint = "127.0.0.1:%d" % s.getsockname()[1]
+            with self.assertRaises(muster.LaunchError) as caught:
+                launch("/bin/true", rdzv_backend="c10d", rdzv_endpoint=endpoint,
+                       rdzv_configs={"read_timeout": 1, "is_host": "false"})
+        self.assertEqual(caught.exception.status, 1)
+        self.assertIn(endpoint, str(caught.exception))
+
+    def test_killed(self):
+        import jobs
+
+        pid = os.path.join(self.dir.name, "pid")
+        with self.assertRaisesRegex(muster.LaunchError, "muster ended with status -9"):
+            launch(jobs.kill_the_agent, pid, nproc=1)
+
+
 class Privacy(Quiet):
     def test_modes(self):
         from muster import _payload
