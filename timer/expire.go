@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"syscall"
 
@@ -79,20 +80,20 @@ func (s *Server) expire(ctx context.Context, p *process, timers heap[entry, *ent
 // report tells of expired timers.
 func (s *Server) report(e *Expiry) {
 	for i := range e.Timers {
-		s.event.emit(EventExpired, &e.Timers[i])
+		s.emit(EventExpired, &e.Timers[i])
 	}
 	last := e.Timers[len(e.Timers)-1]
-	s.logger().Warn("timers expired", "pid", e.PID, "count", len(e.Timers), "scope_id", clip(last.ScopeID, 256),
+	s.tell(slog.LevelWarn, "timers expired", "pid", e.PID, "count", len(e.Timers), "scope_id", clip(last.ScopeID, 256),
 		"expiration_time", pyjson.Float(last.ExpirationTime), "signal", int(e.Signal))
 }
 
 // finish ends the reaping of a process.
 func (s *Server) finish(p *process, e *Expiry, err error, killed bool) {
 	if err != nil {
-		s.logger().Error("process with expired timers was not killed", "pid", e.PID, "signal", int(e.Signal), "error", err)
+		s.tell(slog.LevelError, "process with expired timers was not killed", "pid", e.PID, "signal", int(e.Signal), "error", err)
 	}
 	if killed {
-		s.event.emit(EventKill, &e.Timers[len(e.Timers)-1])
+		s.emit(EventKill, &e.Timers[len(e.Timers)-1])
 	}
 	s.mu.Lock()
 	s.stats.Expired += uint64(len(e.Timers))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -120,7 +121,9 @@ func (f *FileServer) Serve(ctx context.Context) error {
 	})
 	wg.Go(func() { f.guard(ctx) })
 	wg.Wait()
-	return errors.Join(err, <-served, f.remove())
+	err = errors.Join(err, <-served, f.remove())
+	f.server.wg.Wait() // what the reader had to tell
+	return err
 }
 
 // Close ends Serve and waits for it. Without Serve it removes the FIFO.
@@ -137,7 +140,7 @@ func (f *FileServer) Close() error {
 	if closed {
 		return nil
 	}
-	f.server.alarm.close()
+	f.server.shut()
 	return f.remove()
 }
 
@@ -185,7 +188,6 @@ func (f *FileServer) read(ctx context.Context, file *fifo) error {
 type reader struct {
 	f     *FileServer
 	ctx   context.Context
-	log   func(msg string, args ...any)
 	quiet limiter
 
 	buf   []byte
@@ -201,7 +203,7 @@ type reader struct {
 
 func newReader(f *FileServer, ctx context.Context) *reader {
 	r := &reader{f: f, ctx: ctx, buf: make([]byte, maxLine+chunkSize), batch: make([]Request, 0, batchSize)}
-	r.quiet.log = f.server.logger().Warn
+	r.quiet.log = func(msg string, args ...any) { f.server.tell(slog.LevelWarn, msg, args...) }
 	return r
 }
 

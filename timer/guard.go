@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"log/slog"
 	"os"
 	"time"
 )
@@ -18,9 +19,11 @@ func (f *FileServer) present() bool {
 // restore makes another FIFO in place of one that was removed. Without a way to do
 // so it waits an interval. It says false when there is nothing more to guard.
 func (f *FileServer) restore(ctx context.Context) bool {
-	log := f.server.logger().With("path", f.path)
+	log := func(level slog.Level, msg string, args ...any) {
+		f.server.tell(level, msg, append(args, "path", f.path)...)
+	}
 	if _, err := os.Lstat(f.path); err == nil {
-		log.Error("somebody replaced the timer FIFO; timers that run are kept, new ones will not come")
+		log(slog.LevelError, "somebody replaced the timer FIFO; timers that run are kept, new ones will not come")
 		return false
 	}
 	made, err := makeFIFO(f.path)
@@ -28,14 +31,14 @@ func (f *FileServer) restore(ctx context.Context) bool {
 		return true // somebody was faster: look again
 	}
 	if err != nil {
-		log.Error("the timer FIFO was removed and cannot be made again", "error", err)
+		log(slog.LevelError, "the timer FIFO was removed and cannot be made again", "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(f.server.cfg.MaxInterval):
 		}
 		return true
 	}
-	log.Warn("the timer FIFO was removed; made another")
+	log(slog.LevelWarn, "the timer FIFO was removed; made another")
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.next != nil { // the reader did not come to it

@@ -2,6 +2,7 @@ package timer
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"time"
 
@@ -22,7 +23,7 @@ func nap(d time.Duration) {
 func (f *FileServer) guard(ctx context.Context) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
-		f.server.logger().Info("a FIFO that is removed will not be put back", "path", f.path, "error", err)
+		f.server.tell(slog.LevelInfo, "a FIFO that is removed will not be put back", "path", f.path, "error", err)
 		return
 	}
 	file := os.NewFile(uintptr(fd), "inotify of "+f.path)

@@ -24,9 +24,11 @@ import (
 // timers, and one alarm at the first deadline of all is enough.
 // Source: TimerServer in api.py.
 type Server struct {
-	cfg   Config
-	event emitter
-	wg    *tally // reaping and events
+	cfg    Config
+	log    *slog.Logger
+	wg     *tally // reaping, events and log lines
+	events courier
+	lines  courier // of the log
 
 	first   atomic.Uint64 // what the alarm is set to, as bits of a float64
 	ringing atomic.Int64  // since when the alarm is being dealt with, in ns since 1970; 0: it is not
@@ -65,6 +67,7 @@ type process struct {
 	heap    heap[entry, *entry] // those that can expire
 	at      int                 // index in Server.queue
 	scopes  int                 // bytes of its scopes
+	most    int                 // how many timers it had since timers was made
 	reaping bool                // its expiry is being dealt with
 	gone    bool                // no longer in Server.procs
 }
@@ -123,10 +126,11 @@ func NewServer(cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, owns: cfg.Owns, wg: newTally(),
+		log:     cfg.Logger.With("run_id", cfg.RunID),
 		procs:   map[int]*process{},
 		refused: map[int]refusal{},
 	}
-	s.event = emitter{call: cfg.OnEvent, wg: s.wg}
+	s.events.tally, s.lines.tally = s.wg, s.wg
 	s.alarm = newAlarm(cfg)
 	s.first.Store(math.Float64bits(math.Inf(1)))
 	return s, nil
@@ -146,29 +150,34 @@ func (s *Server) Run(ctx context.Context) error {
 	s.state = running
 	s.running.Store(true)
 	s.mu.Unlock()
-	s.event.emit(EventStarted, nil)
+	s.emit(EventStarted, nil)
 
 	var wg sync.WaitGroup
 	wg.Go(func() { s.alarm.run(ctx, func() { s.fire(ctx) }) })
 	if err := s.startWatch(); err != nil {
-		s.cfg.Logger.Info("timers of processes that ended stay until they expire", "run_id", s.cfg.RunID, "error", err)
+		s.tell(slog.LevelInfo, "timers of processes that ended stay until they expire", "error", err)
 	}
 	wg.Go(s.watch.run)
 	<-ctx.Done()
 	s.watch.close()
 	wg.Wait()
 
-	s.mu.Lock()
-	s.state = stopped
 	s.ended.Store(s.cfg.now().UnixNano())
-	gone := s.dropAll()
-	s.alarm.close()
-	s.mu.Unlock()
-	gone()
+	s.shut()
 	s.wg.Wait()
-	s.event.emit(EventStopped, nil)
+	s.emit(EventStopped, nil)
 	s.wg.Wait()
 	return nil
+}
+
+// shut drops what there is; nothing is registered any more.
+func (s *Server) shut() {
+	s.mu.Lock()
+	s.state = stopped
+	free := s.dropAll()
+	s.alarm.close()
+	s.mu.Unlock()
+	free()
 }
 
 // startWatch lets the watcher know the processes that came before it.
@@ -363,6 +372,7 @@ func (s *Server) acquire(p *process, r *Request) error {
 		s.seq++
 		e = &entry{scope: strings.Clone(r.ScopeID), seq: s.seq, at: -1}
 		p.timers[e.scope] = e
+		p.most = max(p.most, len(p.timers))
 		p.scopes += len(e.scope)
 		s.scopes += len(e.scope)
 		s.stats.Timers++
@@ -396,8 +406,13 @@ func (s *Server) release(p *process, scope string) {
 		p.heap.remove(int(e.at))
 		s.requeue(p)
 	}
-	if len(p.timers) == 0 && p.handle.fd < 0 && !p.reaping {
+	if len(p.timers) > 0 || p.reaping {
+		return
+	}
+	if p.handle.fd < 0 {
 		s.drop(p)() // without a pidfd nobody tells when it ends
+	} else if p.most > 1024 {
+		p.timers, p.most = map[string]*entry{}, 0 // a map never gives memory back
 	}
 }
 
@@ -447,7 +462,7 @@ func (s *Server) drop(p *process) (free func()) {
 	return p.handle.close
 }
 
-// unload takes a process' timers away.
+// unload takes a process' timers away. It has no map for new ones then.
 func (s *Server) unload(p *process) heap[entry, *entry] {
 	if p.at >= 0 {
 		s.queue.remove(p.at)
@@ -497,14 +512,14 @@ func (s *Server) died(pid int, id int32) {
 // EventStarted, as PyTorch's agent does, which makes a new server. Requests of
 // workers that owns already knows are never lost; expiries under way are finished.
 func (s *Server) Reset(owns func(pid int) bool) {
-	s.event.emit(EventStopped, nil)
+	s.emit(EventStopped, nil)
 	s.mu.Lock()
 	s.owns = owns
 	s.attempt++
 	free := s.dropAll()
 	s.mu.Unlock()
 	free()
-	s.event.emit(EventStarted, nil)
+	s.emit(EventStarted, nil)
 }
 
 // Clear drops all timers of processes, and of those that have ended.
@@ -630,7 +645,7 @@ func (s *Server) Stats() Stats {
 	defer s.mu.Unlock()
 	st := s.stats
 	st.Processes = len(s.procs)
-	st.Lost = uint64(s.event.lost())
+	st.Lost = uint64(s.events.lost())
 	return st
 }
 
@@ -654,5 +669,14 @@ func (s *Server) Progress() time.Time {
 	return last
 }
 
-// logger returns the logger with what every line has.
-func (s *Server) logger() *slog.Logger { return s.cfg.Logger.With("run_id", s.cfg.RunID) }
+// emit has Config.OnEvent called.
+func (s *Server) emit(name string, r *Request) {
+	if s.cfg.OnEvent != nil {
+		s.events.add(func() { s.cfg.OnEvent(name, r) })
+	}
+}
+
+// tell logs without waiting for whoever reads the log.
+func (s *Server) tell(level slog.Level, msg string, args ...any) {
+	s.lines.add(func() { s.log.Log(context.Background(), level, msg, args...) })
+}
