@@ -156,11 +156,14 @@ func Take(ctx context.Context, reason string, targets []Target, cfg Config) *Rep
 	defer cancel()
 	r := &Report{Reason: reason, Time: began, Workers: make([]Worker, len(targets))}
 	r.Host, _ = os.Hostname()
-	t := &taking{cfg: cfg, began: began, slots: make(chan struct{}, helpers), networks: newNetworks()}
-	var all sync.WaitGroup
+	t := &taking{cfg: cfg, slots: make(chan struct{}, helpers), networks: newNetworks(), first: make(chan struct{})}
+	var all, first sync.WaitGroup
+	first.Add(len(targets))
 	for i, target := range targets {
-		all.Go(func() { t.worker(ctx, target, &r.Workers[i]) })
+		all.Go(func() { t.worker(ctx, target, &r.Workers[i], sync.OnceFunc(first.Done)) })
 	}
+	first.Wait()
+	close(t.first)
 	all.Wait()
 	r.Seconds = time.Since(began).Seconds()
 	cfg.Logger.Debug("took evidence of workers", "reason", reason, "workers", len(targets), "seconds", r.Seconds)
@@ -183,8 +186,8 @@ const helpers = 16
 // A taking is one call of Take.
 type taking struct {
 	cfg      Config
-	began    time.Time
 	slots    chan struct{} // holds a value for each helper program that runs
+	first    chan struct{} // closed when all workers' own stacks are there, or never will be
 	networks *networks
 }
 
@@ -202,8 +205,9 @@ func within[T any](ctx context.Context, f func() T) (result T, ok bool) {
 }
 
 // worker collects one worker's evidence. Its parts run at the same time, and
-// each of them ends with ctx.
-func (t *taking) worker(ctx context.Context, target Target, w *Worker) {
+// each of them ends with ctx. It calls own when the worker's own stacks are there.
+func (t *taking) worker(ctx context.Context, target Target, w *Worker, own func()) {
+	defer own()
 	*w = Worker{Rank: target.Rank, LocalRank: target.LocalRank, PID: target.PID}
 	s := t.subject(ctx, target)
 	w.State, w.Command = s.state, s.command
@@ -223,6 +227,7 @@ func (t *taking) worker(ctx context.Context, target Target, w *Worker) {
 			began := time.Now()
 			w.Python = t.python(ctx, s)
 			w.Python.Seconds = time.Since(began).Seconds()
+			own()
 		})
 		both.Go(func() { w.Children = t.children(ctx, s) })
 		both.Wait()

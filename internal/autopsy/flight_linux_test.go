@@ -101,6 +101,44 @@ func TestFlightPipe(t *testing.T) {
 	}
 }
 
+// The worker says which file its flight recorder writes; a link to somebody else's
+// file is not followed.
+func TestFlightLink(t *testing.T) {
+	lab := testproc.New(t)
+	pid, stop := hang(t, lab)
+	defer stop()
+	dir := t.TempDir()
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pipe := filepath.Join(dir, "0.pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, err := os.OpenFile(pipe, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	linked := make(chan error, 1)
+	go func() {
+		if _, err := r.Read(make([]byte, 16)); err != nil {
+			linked <- err
+			return
+		}
+		linked <- os.Symlink(secret, filepath.Join(dir, "0"))
+	}()
+	env := []string{"TORCH_NCCL_DEBUG_INFO_PIPE_FILE=" + dir + "/", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE=" + dir + "/"}
+	f := take(t, autopsy.Config{}, autopsy.Target{PID: pid, Env: env}).Workers[0].Flight[0]
+	if err := <-linked; err != nil {
+		t.Fatal(err)
+	}
+	if f.Bytes != 0 || !strings.Contains(f.Problem, "symbolic links") {
+		t.Errorf("flight recorder: %+v", f)
+	}
+}
+
 // Reports of one directory do not replace each other.
 func TestWriteDir(t *testing.T) {
 	r := autopsy.Report{Reason: "timer epoch expired", Workers: []autopsy.Worker{reduce(50), reduce(50), python(mainThread("/srv/a.py:1 think"))}}

@@ -82,8 +82,9 @@ func tellApart(groups []Group) {
 		count[g.Name]++
 	}
 	for i := range groups {
-		if g := &groups[i]; count[g.Name] > 1 {
-			g.Name += from(g.From)
+		caller := from(groups[i].From)
+		if g := &groups[i]; count[g.Name] > 1 && !strings.Contains(g.Name, caller) {
+			g.Name += caller
 		}
 	}
 }
@@ -220,6 +221,9 @@ func view(w *Worker) viewed {
 		g.Thread = or(telling.Name, telling.ID)
 		g.Name += " in thread " + g.Thread
 	}
+	if place.library {
+		g.Name += from(g.From)
+	}
 	if inside != "" {
 		g.Name += " " + inside
 	}
@@ -355,6 +359,7 @@ type place struct {
 	name       string
 	frame      Frame
 	collective bool
+	library    bool // some function of a package's, which says little by itself
 }
 
 // tellingFrame finds the frame that says most: the innermost known one, or the
@@ -375,13 +380,13 @@ func tellingFrame(frames []Frame) place {
 		// Code of the user's that a library calls says more than the library.
 		for _, inner := range frames[:i] {
 			if isUser(inner.File) {
-				return place{shown(inner) + " under " + name, inner, collective}
+				return place{name: shown(inner) + " under " + name, frame: inner, collective: collective}
 			}
 		}
-		return place{name, f, collective}
+		return place{name: name, frame: f, collective: collective}
 	}
 	own = max(own, 0)
-	return place{shown(frames[own]), frames[own], false}
+	return place{name: shown(frames[own]), frame: frames[own], library: !isUser(frames[own].File)}
 }
 
 // known names the frames in which training is found waiting.

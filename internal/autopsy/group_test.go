@@ -160,6 +160,13 @@ func TestGroups(t *testing.T) {
 			summary: "2 ranks in all_gather_into_tensor (distributed_c10d.py:99) in thread Dummy-1",
 		},
 		{
+			name: "computing in a library",
+			workers: repeat(2, python(mainThread(site+"torch/nn/modules/linear.py:125 Linear.forward",
+				site+"torch/nn/modules/module.py:1 _call_impl", "/srv/train.py:33 Net.forward"))),
+			want:    []string{"0-1 in Linear.forward (linear.py:125) from Net.forward (train.py:33)"},
+			summary: "2 ranks in Linear.forward (linear.py:125) from Net.forward (train.py:33)",
+		},
+		{
 			name:    "backward alone",
 			workers: repeat(2, python(backward)),
 			want:    []string{"0-1 in backward (graph.py:8)"},

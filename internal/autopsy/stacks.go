@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 )
 
 // Bounds of what is kept, whatever the sources say.
@@ -40,8 +41,16 @@ func (t *taking) python(ctx context.Context, s *subject) Python {
 }
 
 // children finds what the worker has started and asks the Python processes among
-// them for their stacks.
+// them for their stacks. There may be many, so the workers go first.
 func (t *taking) children(ctx context.Context, s *subject) []Process {
+	turn := time.NewTimer(t.cfg.Timeout / 4)
+	defer turn.Stop()
+	select {
+	case <-t.first:
+	case <-turn.C:
+	case <-ctx.Done():
+		return nil
+	}
 	found, ok := within(ctx, func() []int { return descendants(s.PID, maxChildren) })
 	if !ok {
 		return nil
