@@ -233,6 +233,10 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 			return nil, fmt.Errorf("a directory for the workers' sockets: %w", err)
 		}
 		defer os.RemoveAll(a.serverDir)
+		for i := range a.cfg.Spec.LocalWorldSize {
+			a.cfg.Supervisor.RemoveIfKilled(a.workerSocket(i))
+		}
+		a.cfg.Supervisor.RemoveIfKilled(a.serverDir)
 	}
 	for {
 		at := newAttempt(ctx)
@@ -330,6 +334,11 @@ func (a *Agent) startWorkers(at *attempt) error {
 	return nil
 }
 
+// workerSocket is where a worker may make the socket of torch's worker server.
+func (a *Agent) workerSocket(localRank int) string {
+	return filepath.Join(a.serverDir, strconv.Itoa(localRank))
+}
+
 // workerEnv is what a worker's environment has on top of the inherited one.
 // Source: LocalElasticAgent._start_workers.
 func (a *Agent) workerEnv(at *attempt, localRank int) map[string]string {
@@ -360,7 +369,7 @@ func (a *Agent) workerEnv(at *attempt, localRank int) map[string]string {
 	}
 	a.watchdog.Load().env(env)
 	if a.serverDir != "" {
-		env[workerServerVar] = filepath.Join(a.serverDir, strconv.Itoa(at.ranks.Base+localRank))
+		env[workerServerVar] = a.workerSocket(localRank)
 	}
 	if a.cfg.Spec.Env != nil {
 		maps.Copy(env, a.cfg.Spec.Env(localRank))

@@ -66,6 +66,12 @@ func (a *Agent) startWatchdog() error {
 	} else if !errors.Is(err, errors.ErrUnsupported) {
 		a.log.Warn("no socket for the workers' timers and heartbeats", "error", err)
 	}
+	if w.file != nil {
+		a.cfg.Supervisor.RemoveIfKilled(w.path)
+	}
+	if w.socket != nil {
+		a.cfg.Supervisor.RemoveIfKilled(w.socket.Path(), filepath.Dir(w.socket.Path()))
+	}
 	a.watchdog.Store(w)
 	return nil
 }

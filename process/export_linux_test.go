@@ -29,5 +29,6 @@ type Wards = wards
 
 func (w *wards) Cgroup() string          { return w.cgroup }
 func (w *wards) Tags() []string          { return w.tags }
+func (w *wards) Files() []string         { return w.files }
 func (w *wards) Workers() map[int]uint64 { return w.workers }
 func (w *wards) End(deadline time.Time)  { w.end(deadline) }

@@ -30,6 +30,7 @@ const guardName = "muster-guard"
 //	t<entry>          an entry in the environment of a worker and its descendants
 //	w<pid> <start>    a worker that is in no cgroup, by number and start time
 //	x<pid>            nothing is left of that worker
+//	f<path>           a file or empty directory that this program would have removed
 //
 // and ended by SIGKILL, with its pipe still open, when nobody needs it any more.
 type guard struct {
@@ -97,6 +98,12 @@ func (g *guard) tellWorker(pid int, start uint64) { g.tell(fmt.Sprintf("w%d %d\n
 
 func (g *guard) tellGone(pid int) { g.tell(fmt.Sprintf("x%d\n", pid)) }
 
+func (g *guard) tellFile(path string) {
+	if !strings.Contains(path, "\n") {
+		g.tell("f" + path + "\n")
+	}
+}
+
 func oneLine(s string) string { return strings.ReplaceAll(s, "\n", " ") }
 
 // stop ends the guard and reaps it.
@@ -134,7 +141,11 @@ type wards struct {
 	cgroup  string
 	tags    []string
 	workers map[int]uint64 // pid → start time
+	files   []string
 }
+
+// maxFiles bounds wards.files.
+const maxFiles = 10_000
 
 // maxRecord bounds a record; environment entries of more than 128 KiB do not
 // exist.
@@ -185,6 +196,10 @@ func (w *wards) record(line string) {
 		if err == nil && err2 == nil && pid > 1 {
 			w.workers[pid] = start
 		}
+	case 'f':
+		if path.IsAbs(text) && len(w.files) < maxFiles {
+			w.files = append(w.files, path.Clean(text))
+		}
 	case 'x':
 		if pid, err := strconv.Atoi(text); err == nil {
 			delete(w.workers, pid)
@@ -221,6 +236,9 @@ func (w *wards) end(deadline time.Time) {
 	}
 	if dir != nil {
 		_ = removeCgroup(dir)
+	}
+	for _, name := range w.files {
+		_ = os.Remove(name)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,6 +47,11 @@ func TestGuard(t *testing.T) {
 			t.Parallel()
 			lab := testproc.New(t)
 			cmd := program(t, lab, append([]string{"guarded", tt.mode}, tt.workers...)...)
+			dir := filepath.Join(t.TempDir(), "dir")
+			if err := errors.Join(os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "file"), nil, 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			cmd.Env = append(cmd.Env, leftFiles+"="+dir)
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
@@ -78,6 +84,9 @@ func TestGuard(t *testing.T) {
 			lab.CheckNothingLeft()
 			if _, err := os.Stat(cgroup); cgroup != "(none)" && !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("the cgroup is still there: %v", err)
+			}
+			if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("the directory is still there: %v", err)
 			}
 		})
 	}
@@ -141,6 +150,7 @@ func TestReadWards(t *testing.T) {
 		Cgroup  string
 		Tags    []string
 		Workers map[int]uint64
+		Files   []string
 	}
 	long := strings.Repeat("x", 300<<10)
 	for _, tt := range []struct {
@@ -148,12 +158,12 @@ func TestReadWards(t *testing.T) {
 		want       wards
 	}{
 		{"nothing", "", wards{}},
-		{"everything", "c/nowhere/muster-1\ntA=b c\ntMUSTER_WORKER=1.2.3\nw12 3400\nw13 99\n",
-			wards{"/nowhere/muster-1", []string{"A=b c", "MUSTER_WORKER=1.2.3"}, map[int]uint64{12: 3400, 13: 99}}},
+		{"everything", "c/nowhere/muster-1\ntA=b c\ntMUSTER_WORKER=1.2.3\nw12 3400\nw13 99\nf/nowhere/a b\nf/nowhere/\n",
+			wards{"/nowhere/muster-1", []string{"A=b c", "MUSTER_WORKER=1.2.3"}, map[int]uint64{12: 3400, 13: 99}, []string{"/nowhere/a b", "/nowhere"}}},
 		{"gone again", "w12 1\nw13 2\nx12\nx14\n", wards{Workers: map[int]uint64{13: 2}}},
 		{"the number is another's", "w12 1\nx12\nw12 5\n", wards{Workers: map[int]uint64{12: 5}}},
 		{"twice", "tA=b\ntA=b\nc/a/b\nc/a/c\n", wards{Cgroup: "/a/c", Tags: []string{"A=b"}}},
-		{"nonsense", "\nz\nw\nw 1\nw12\nw12 x\nwx 1\nw12 -1\nx\nxx\nt\ntA\nc\ncrelative\n", wards{}},
+		{"nonsense", "\nz\nw\nw 1\nw12\nw12 x\nwx 1\nw12 -1\nx\nxx\nt\ntA\nc\ncrelative\nf\nfrelative\n", wards{}},
 		{"not every process, and not init", "w0 1\nw1 1\nw-1 1\nw-12 1\n", wards{}},
 		{"cut short", "w12 34\nw13 3", wards{Workers: map[int]uint64{12: 34}}},
 		{"too long", "w12 1\ntA=" + long + "\nw13 2\n", wards{Workers: map[int]uint64{12: 1, 13: 2}}},
@@ -161,7 +171,7 @@ func TestReadWards(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w := process.ReadWards(strings.NewReader(tt.text))
-			got := wards{w.Cgroup(), w.Tags(), w.Workers()}
+			got := wards{w.Cgroup(), w.Tags(), w.Workers(), w.Files()}
 			if d := cmp.Diff(tt.want, got, cmpopts.EquateEmpty()); d != "" {
 				t.Error(d)
 			}

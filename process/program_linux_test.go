@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -66,12 +67,18 @@ func scripted(scripts []string) process.Config {
 
 // guarded is a program with a guard, with cgroups if args[0] says so, and with
 // workers that run the other args.
+// leftFiles names a directory with a file that the program would have removed.
+const leftFiles = "PROCESS_TEST_LEFT"
+
 func guarded(args []string) error {
 	s, err := process.NewSupervisor(process.SupervisorConfig{Guard: true, NoCgroup: args[0] != "cgroups", Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
 	defer s.Close()
+	if dir := os.Getenv(leftFiles); dir != "" {
+		s.RemoveIfKilled(filepath.Join(dir, "file"), dir)
+	}
 	g, err := s.Start(scripted(args[1:]))
 	if err != nil {
 		return err

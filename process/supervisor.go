@@ -90,6 +90,14 @@ func (s *Supervisor) endForkThread() {
 	<-s.idle
 }
 
+// RemoveIfKilled makes the guard remove files and empty directories, given by absolute
+// paths and in that order, if this program is killed before it can do so itself.
+func (s *Supervisor) RemoveIfKilled(paths ...string) {
+	for _, path := range paths {
+		s.tellFile(path)
+	}
+}
+
 // Close kills the groups that still run, ends the guard and removes the cgroup.
 func (s *Supervisor) Close() error {
 	s.mu.Lock()

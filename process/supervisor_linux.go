@@ -137,6 +137,12 @@ func (s *Supervisor) ensureGuard() {
 	s.remember(g.pid)
 }
 
+func (s *Supervisor) tellFile(path string) {
+	if g := s.system.guard; g != nil {
+		g.tellFile(path)
+	}
+}
+
 const noGuard = "no guard: if this process is killed, processes that its workers started may stay"
 
 // prepareGuard opens the pipe to the guard, which starts after the first workers.
