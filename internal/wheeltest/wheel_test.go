@@ -153,7 +153,11 @@ func unittest(t *testing.T, interpreter string, env []string, modules ...string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	env = append(env, "MUSTER_SOURCE="+source, "PYTHONDONTWRITEBYTECODE=1")
+	temp, err := os.MkdirTemp(shared.dir, "t") // for the logs that failed jobs keep
+	if err != nil {
+		t.Fatal(err)
+	}
+	env = append(env, "MUSTER_SOURCE="+source, "PYTHONDONTWRITEBYTECODE=1", "TMPDIR="+temp)
 	out := output(t, filepath.Join(source, "python/tests"), env, append([]string{interpreter, "-m", "unittest"}, modules...)...)
 	ran := regexp.MustCompile(`Ran (\d+) tests? in (\S+)`).FindStringSubmatch(out)
 	if ran == nil {
@@ -182,8 +186,10 @@ func modules(t *testing.T) []string {
 }
 
 func TestPackage(t *testing.T) {
+	t.Parallel()
 	for _, p := range ends(t) {
 		t.Run(p.String(), func(t *testing.T) {
+			t.Parallel()
 			dir := environment(t, p)
 			unittest(t, filepath.Join(dir, "bin/python"), nil, modules(t)...)
 		})
@@ -192,6 +198,7 @@ func TestPackage(t *testing.T) {
 
 // PyTorch's interpreter runs the installed package.
 func TestBesideTorch(t *testing.T) {
+	t.Parallel()
 	interpreter := pypeer.Python(t)
 	dir := environment(t, ends(t)[0])
 	site, err := filepath.Glob(filepath.Join(dir, "lib/python*/site-packages/muster"))
@@ -204,6 +211,7 @@ func TestBesideTorch(t *testing.T) {
 // pip's own copy of packaging has to agree that the tags fit this system, and that
 // nothing is missing.
 func TestInstalled(t *testing.T) {
+	t.Parallel()
 	p := ends(t)[0]
 	dir := environment(t, p)
 	bin := func(name string) string { return filepath.Join(dir, "bin", name) }
@@ -247,6 +255,7 @@ print(name, build, sorted({t.interpreter + "-" + t.abi for t in tags}), bool(tag
 // With cloudpickle a function need not have a name. It is taken from whichever
 // interpreter has it.
 func TestCloudpickle(t *testing.T) {
+	t.Parallel()
 	for _, p := range pythons() {
 		out, err := exec.Command(p.path, "-c", "import cloudpickle; print(cloudpickle.__path__[0])").Output()
 		if err != nil {
@@ -266,6 +275,7 @@ func TestCloudpickle(t *testing.T) {
 
 // The types are complete. mypy is installed once, where it can be.
 func TestTypes(t *testing.T) {
+	t.Parallel()
 	var said strings.Builder
 	find := exec.CommandContext(t.Context(), filepath.Join(root, "internal/tools/mypy.sh"))
 	find.Stderr = &said
@@ -278,6 +288,7 @@ func TestTypes(t *testing.T) {
 
 // The commands of docs/python.md, verbatim, and what they say they print.
 func TestDocumentation(t *testing.T) {
+	t.Parallel()
 	if _, err := shared.python(); err != nil || len(pythons()) == 0 {
 		t.Skip("needs python3 with venv")
 	}

@@ -24,7 +24,16 @@ def main() -> None:
     # Python ignores these; a program expects them as they were.
     for name in ("SIGPIPE", "SIGXFSZ"):
         signal.signal(getattr(signal, name), signal.SIG_DFL)
-    os.execv(program, sys.argv[2:])
+    try:
+        os.execv(program, sys.argv[2:])
+    except OSError as e:
+        # Told as the program tells what is wrong with its command line.
+        import json
+
+        text = "%s: %s; is the wheel one for this platform?" % (program, e.strerror)
+        with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as f:
+            json.dump({"message": text}, f)
+        sys.exit(2)
 
 
 main()

@@ -232,6 +232,12 @@ class Refused(Quiet):
         os.environ["MUSTER_BINARY"] = "/nowhere/muster"
         self.addCleanup(os.environ.pop, "MUSTER_BINARY")
         self.refused("MUSTER_BINARY=/nowhere/muster is not a program")
+        other = os.path.join(self.dir.name, "muster")
+        with open(other, "w") as f:
+            f.write("\x7fELF of another machine")
+        os.chmod(other, 0o700)
+        os.environ["MUSTER_BINARY"] = other
+        self.refused("muster: Exec format error; is the wheel one for this platform?")
 
     def test_defined_in_no_file(self):
         code = "import jobs, muster\ndef f(): return 1\nprint(muster.elastic_launch(jobs.config(1), f)())"
@@ -378,7 +384,7 @@ def _modes_of_job():
 class Ends(Quiet):
     """How a launch ends from outside, in processes of their own."""
 
-    def launching(self, body):
+    def launching(self, body, **options):
         """Starts a script that launches wait_for_signal on two ranks; returns it and its workers' pids."""
         fifo = os.path.join(self.dir.name, "fifo")
         if not os.path.exists(fifo):
@@ -389,7 +395,7 @@ class Ends(Quiet):
         path = os.pathsep.join([os.path.dirname(jobs.__file__), os.environ.get("PYTHONPATH", "")])
         reader = os.open(fifo, os.O_RDWR)  # so that it never ends
         self.addCleanup(os.close, reader)
-        child = subprocess.Popen([sys.executable, script, fifo], stdout=subprocess.PIPE, env=dict(os.environ, PYTHONPATH=path))
+        child = subprocess.Popen([sys.executable, script, fifo], stdout=subprocess.PIPE, env=dict(os.environ, PYTHONPATH=path), **options)
         self.addCleanup(child.stdout.close)
         self.addCleanup(child.wait)
         self.addCleanup(child.kill)
@@ -419,6 +425,30 @@ class Ends(Quiet):
                     with open(fifo + "." + rank) as f:
                         self.assertEqual(f.read(), signal.Signals(number).name)
                     os.unlink(fifo + "." + rank)
+
+    def test_ctrl_c_reaches_the_workers_once(self):
+        import fcntl
+        import pty
+        import termios
+
+        terminal, side = pty.openpty()
+        self.addCleanup(os.close, terminal)
+
+        def control():
+            os.setsid()
+            fcntl.ioctl(side, termios.TIOCSCTTY, 0)
+
+        for method in METHODS:
+            with self.subTest(method):
+                child, fifo, _ = self.launching(self.SCRIPT % method, stdin=side, preexec_fn=control)
+                os.write(terminal, b"\x03")
+                self.assertEqual(child.communicate(timeout=30)[0], b"SIGINT\n")
+                for rank in "01":
+                    with open(fifo + "." + rank) as f:
+                        self.assertEqual(f.read(), "SIGINT")
+                    os.unlink(fifo + "." + rank)
+        os.close(side)
+        self.assertNotIn("second signal", self.said())
 
     @unittest.skipUnless(sys.platform == "linux", "needs parent-death signals")
     def test_no_worker_outlives_the_launching_process(self):
