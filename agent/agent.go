@@ -227,6 +227,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	defer a.stopWatchdog()
+	defer a.status.looks.Wait()
 	if a.cfg.WorkerServer {
 		var err error
 		if a.serverDir, err = os.MkdirTemp("", "muster-workers-"); err != nil {

@@ -34,6 +34,10 @@ type status struct {
 	failures []health.Failure
 	restarts int
 	starts   int // of the group
+
+	hosts  map[int]string // names of the nodes of at, by group rank, as far as they are known
+	looked time.Time      // when somebody last looked for them
+	looks  sync.WaitGroup
 }
 
 // start notes the begin of the run.
@@ -85,6 +89,7 @@ func (a *Agent) joined(at *attempt) {
 	s := &a.status
 	s.mu.Lock()
 	s.at, s.group, s.exits = at, nil, nil
+	s.hosts, s.looked = map[int]string{at.round.Rank: a.cfg.Host}, time.Time{}
 	s.mu.Unlock()
 	a.setState(Init)
 	a.happened(health.KindRound, health.Assigning, fmt.Sprintf("round %d: %s", at.round.Round, count(at.round.WorldSize, "host")), "")
@@ -168,14 +173,15 @@ func (a *Agent) State(context.Context) *health.State {
 		Timeline: slices.Clone(s.moments),
 		Failures: s.failures,
 	}
-	at, group, exits := s.at, s.group, s.exits
+	at, group, exits, hosts := s.at, s.group, s.exits, maps.Clone(s.hosts)
 	s.mu.Unlock()
 	if at == nil {
 		return st
 	}
+	a.lookForHosts(now, at)
 	st.Job.Round, st.Host.GroupRank = at.round.Round, at.round.Rank
 	for i := range at.round.WorldSize {
-		h := health.Host{GroupRank: i}
+		h := health.Host{GroupRank: i, Name: hosts[i]}
 		if i == at.round.Rank {
 			h = st.Host
 		}
@@ -221,6 +227,47 @@ func (a *Agent) Collect(c *metrics.Collect) {
 	}
 }
 
+// mostHosts bounds how many hosts' names are looked up, and lookInterval is how often
+// those that are missing are.
+const (
+	mostHosts    = 256
+	lookInterval = 2 * time.Second
+)
+
+// lookForHosts begins to look up the names of the other nodes, which they tell in the
+// store of the round when their workers run.
+func (a *Agent) lookForHosts(now time.Time, at *attempt) {
+	s := &a.status
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.at != at || s.phase != health.Running && s.phase != health.ExitBarrier || now.Sub(s.looked) < lookInterval || len(s.hosts) >= min(at.round.WorldSize, mostHosts) {
+		return
+	}
+	s.looked = now
+	known := maps.Clone(s.hosts)
+	s.looks.Go(func() {
+		ctx, cancel := context.WithTimeout(at.life, a.cfg.PeerTimeout)
+		defer cancel()
+		for i := 0; i < at.round.WorldSize && len(known) < mostHosts; i++ {
+			if _, ok := known[i]; ok {
+				continue
+			}
+			name, err := lookUp(ctx, at.round.Store, fmt.Sprint(agentPrefix, i))
+			if err != nil {
+				return
+			}
+			if len(name) > 0 {
+				known[i] = string(name[:min(len(name), 255)])
+			}
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.at == at {
+			s.hosts = known
+		}
+	})
+}
+
 // workerStates describes the workers of this host.
 func (a *Agent) workerStates(now time.Time, at *attempt, pids map[int]int, exits map[int]process.Exit) []health.Worker {
 	var uses map[int]health.Usage
@@ -231,7 +278,7 @@ func (a *Agent) workerStates(now time.Time, at *attempt, pids map[int]int, exits
 	for _, i := range slices.Sorted(maps.Keys(pids)) {
 		pid, sink, output := pids[i], at.logs.Sink(i), at.logs.Output(i)
 		w := health.Worker{
-			Rank: at.ranks.Base + i, LocalRank: i, PID: pid, State: "RUNNING", Started: at.began,
+			Rank: at.ranks.Base + i, LocalRank: i, PID: pid, State: string(Healthy), Started: at.began,
 			Usage: uses[pid], Heartbeat: a.heartbeat(pid), LastOutput: output.Last, Stdout: sink.StdoutPath, Stderr: sink.StderrPath,
 		}
 		if sink.StderrPath == "" {
@@ -239,10 +286,13 @@ func (a *Agent) workerStates(now time.Time, at *attempt, pids map[int]int, exits
 		}
 		_, runs := uses[pid]
 		if exit, ended := exits[i]; ended {
-			w.State, w.Exit = "EXITED", shownExit(exit)
+			w.State, w.Exit = string(Failed), shownExit(exit)
+			if exit.Code == 0 {
+				w.State = string(Succeeded)
+			}
 			w.Usage.CPUSeconds = (exit.UserTime + exit.SystemTime).Seconds()
 		} else if uses != nil && !runs {
-			w.State = "EXITED"
+			w.State = string(Stopped)
 		}
 		workers = append(workers, w)
 	}

@@ -272,7 +272,7 @@ func TestState(t *testing.T) {
 	if d := cmp.Diff(want, what); d != "" {
 		t.Errorf("time line (-want +got):\n%s", d)
 	}
-	if len(s.Workers) != 2 || s.Workers[1].Exit == nil || s.Workers[1].State != "EXITED" || len(s.Failures) != 2 || !s.Failures[0].Root {
+	if len(s.Workers) != 2 || s.Workers[1].Exit == nil || s.Workers[1].State != "SUCCEEDED" || len(s.Failures) != 2 || !s.Failures[0].Root {
 		t.Errorf("workers %+v\nfailures %+v", s.Workers, s.Failures)
 	}
 	if age := time.Since(a.Alive()); age > time.Minute {
