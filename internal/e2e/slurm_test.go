@@ -32,6 +32,12 @@ func newSlurmJob(t testing.TB, lab *slurmlab.Lab) *slurmJob {
 		t: t, l: launcher{name: "sbatch"}, ended: make(chan struct{}),
 		tag: fmt.Sprintf("%d-%d", os.Getpid(), jobs.Add(1)), board: newBoard(t), gate: newGate(t),
 	}}
+	log, err := os.Create(j.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { log.Close() })
+	j.outErr = [2]*os.File{log, log}
 	j.env = []string{"OMP_NUM_THREADS=1", envTag + "=" + j.tag, envBoard + "=" + j.board.path, envGate + "=" + j.gate.path,
 		"PATH=" + bin + ":" + os.Getenv("PATH")}
 	t.Cleanup(func() {
@@ -42,16 +48,16 @@ func newSlurmJob(t testing.TB, lab *slurmlab.Lab) *slurmJob {
 	return j
 }
 
-// out is the job's log.
-func (j *slurmJob) out() string {
-	b, _ := os.ReadFile(j.log)
-	return string(b)
-}
-
 // submit submits one of the scripts of examples/slurm.
 func (j *slurmJob) submit(script string, options []string, args ...string) {
 	j.t.Helper()
-	j.id = j.lab.Submit(j.env, slices.Concat([]string{"--output=" + j.log}, options, []string{filepath.Join("..", "..", "examples", "slurm", script)}, args)...)
+	j.id = j.lab.Submit(j.env, slices.Concat([]string{"--output=" + j.log, "--open-mode=append"}, options, []string{filepath.Join("..", "..", "examples", "slurm", script)}, args)...)
+}
+
+// wantRequeued waits until the job has been put back into the queue.
+func (j *slurmJob) wantRequeued() {
+	j.t.Helper()
+	j.wantEnd(slurmlab.End{State: "PENDING"})
 }
 
 // wantEnd waits for the end of the job.
@@ -84,9 +90,12 @@ func ranks(format string) []string {
 	return all
 }
 
+// again is what workers of a job that has been requeued do: they say so, and end.
+const again = `[ -z "$SLURM_RESTART_COUNT" ] || { echo "rank $RANK, restart $SLURM_RESTART_COUNT"; exit 0; }; `
+
 // saving are workers that save their work when a signal comes, and end.
 func saving(signal string) []string {
-	return append([]string{"--no-python"}, worker("catch "+signal, "report saved $RANK", "exit 0")...)
+	return slices.Concat([]string{"--no-python", "sh", "-c", again + `exec "$@"`, "sh"}, worker("catch "+signal, "report saved $RANK", "exit 0"))
 }
 
 // Batch jobs of examples/slurm in a real Slurm of two nodes, each with room for all
@@ -96,7 +105,7 @@ func TestSlurm(t *testing.T) {
 	lab := slurmlab.New(t, slurmlab.Config{CPUs: 16, GPUs: 16})
 
 	early := newSlurmJob(t, lab)
-	early.submit("drain.sbatch", []string{"--time=1", "--signal=USR1@5"}, saving("USR1")...)
+	early.submit("requeue.sbatch", []string{"--time=1", "--signal=USR1@5"}, saving("USR1")...)
 	late := newSlurmJob(t, lab)
 	late.submit("train.sbatch", nil, saving("TERM")...)
 	late.await(ranks("ready %d")...)
@@ -118,14 +127,16 @@ func TestSlurm(t *testing.T) {
 	t.Run("early signal", func(t *testing.T) {
 		early.t = t
 		early.await(ranks("ready %d")...).await(ranks("SIGUSR1 at %d")...).await(ranks("saved %d")...)
-		early.wantEnd(slurmlab.End{State: "FAILED", Code: 1})
-		early.says("0: ", "1: ", "received signal SIGUSR1")
+		early.wantRequeued()
+		early.wantEnd(slurmlab.End{State: "COMPLETED"})
+		early.says("0: muster: the job is preempted: host host", "1: muster: the job is preempted: host host", "received SIGUSR1", "status 75: back to the queue, restart 1 of 3")
+		early.says(ranks("rank %d, restart 1")...)
 	})
 	t.Run("time limit", func(t *testing.T) {
 		late.t = t
 		late.await(ranks("SIGTERM at %d")...).await(ranks("saved %d")...)
 		late.wantEnd(slurmlab.End{State: "TIMEOUT"})
-		late.says("received signal SIGTERM", "DUE TO TIME LIMIT")
+		late.says("DUE TO TIME LIMIT", "0: muster: the job is preempted: host host", "1: muster: the job is preempted: host host", "received SIGTERM")
 	})
 }
 
@@ -158,29 +169,28 @@ func slurmTrain(t *testing.T, lab *slurmlab.Lab) {
 // A job that ends with 75 is queued again, and then comes to its end.
 func slurmRequeue(t *testing.T, lab *slurmlab.Lab) {
 	j := newSlurmJob(t, lab)
-	j.submit("requeue.sbatch", nil, "--no-python", "sh", "-c",
-		`[ -z "$SLURM_RESTART_COUNT" ] || { echo "rank $RANK, restart $SLURM_RESTART_COUNT"; exit 0; }; [ $RANK != 3 ] || exit 75; exec sleep 1000`)
-	if end := lab.AwaitEnd(j.id); end.State == "FAILED" {
-		t.Fatalf("the job ended as %+v\n%s", end, j.out())
-	}
+	j.submit("requeue.sbatch", nil, "--no-python", "sh", "-c", again+`[ $RANK != 3 ] || exit 75; exec sleep 1000`)
+	j.wantRequeued()
 	j.wantEnd(slurmlab.End{State: "COMPLETED"})
 	j.says("exitcode  : 75 ", "status 75: back to the queue, restart 1 of 3")
 	j.says(ranks("rank %d, restart 1")...)
 }
 
 // scancel: the workers get SIGTERM and save their work, muster waits for them and
-// ends; Slurm has nothing to kill.
+// ends; Slurm has nothing to kill, and nothing comes back.
 func slurmCancel(t *testing.T, lab *slurmlab.Lab) {
 	j := newSlurmJob(t, lab)
-	j.submit("drain.sbatch", nil, saving("TERM")...)
+	j.submit("requeue.sbatch", nil, saving("TERM")...)
 	j.await(ranks("ready %d")...)
 	if out, err := lab.Run(nil, "scancel", itoa(j.id)); err != nil {
 		t.Fatalf("scancel: %v\n%s", err, out)
 	}
-	j.await(ranks("SIGTERM at %d")...)
-	j.await(ranks("saved %d")...)
+	j.await(ranks("SIGTERM at %d")...).await(ranks("saved %d")...)
 	j.wantEnd(slurmlab.End{State: "CANCELLED"})
-	j.says("received signal SIGTERM", "0: torch.distributed.elastic.multiprocessing.api.SignalException", "1: torch.distributed.elastic.multiprocessing.api.SignalException")
+	j.says("0: muster: the job is preempted: host host", "1: muster: the job is preempted: host host", "received SIGTERM")
+	if out, err := lab.Run(nil, "scontrol", "show", "job", itoa(j.id)); err != nil || strings.Contains(out, "JobState=PENDING") || strings.Contains(j.out(), "back to the queue") {
+		t.Errorf("after scancel the job is (%v)\n%s", err, out)
+	}
 }
 
 // Two agents on one node are refused, with the srun to use.

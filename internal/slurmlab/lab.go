@@ -50,7 +50,7 @@ type Lab struct {
 // is requeued ends each time.
 type End struct {
 	Job          int
-	State        string // COMPLETED, FAILED, CANCELLED, TIMEOUT, REQUEUED
+	State        string // COMPLETED, FAILED, CANCELLED, TIMEOUT; PENDING if it was requeued
 	Code, Signal int    // of the batch script
 }
 
