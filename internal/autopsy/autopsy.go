@@ -37,8 +37,10 @@ type Target struct {
 	Rank, LocalRank, PID int
 	// Stderr is the file that holds the worker's stderr, "" if there is none.
 	Stderr string
-	// Tail returns the last bytes of stderr. It is used instead of Stderr where
-	// both are given, and called from goroutines of Take's. May be nil.
+	// Tail returns the last bytes of stderr. Where both are given it is used for
+	// the last lines, and Stderr to see what a signal makes the worker write. It is
+	// called from goroutines of Take's. May be nil. Without both, what the worker
+	// has open as stderr is read if it is a file.
 	Tail func() []byte
 	// Env is the environment that the worker was started with, NAME=value each.
 	// Nil means to read it from /proc.
