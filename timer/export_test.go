@@ -1,6 +1,9 @@
 package timer
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // Plain makes servers of cfg use a Go timer in place of the kernel's: it works in a
 // synctest bubble.
@@ -26,3 +29,21 @@ var (
 	ParseFast = parseFast
 	ParseSlow = parseSlow
 )
+
+// Read has the reader of a FIFO take pieces, one after the other, and returns how
+// many bytes it keeps.
+func Read(s *Server, pieces [][]byte) (stats Stats, left int) {
+	f := &FileServer{path: "test", server: s}
+	r := newReader(f, context.Background())
+	for _, piece := range pieces {
+		for len(piece) > 0 {
+			n := copy(r.space(), piece)
+			r.took(n)
+			piece = piece[n:]
+		}
+	}
+	return f.Stats(), r.have
+}
+
+// Shut ends a server that never ran.
+func (s *Server) Shut() { s.shut() }
