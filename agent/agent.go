@@ -319,6 +319,9 @@ func (a *Agent) startWorkers(at *attempt) error {
 		cfg.Unheeded = func(ctx context.Context, pids map[int]int) { a.unheeded(ctx, at, pids) }
 	}
 	for i := range workers {
+		if a.serverDir != "" {
+			_ = os.Remove(a.workerSocket(i)) // the last attempt's; torch does not replace it
+		}
 		cfg.Args[i] = spec.Args(i)
 		cfg.Envs[i] = a.workerEnv(at, i)
 	}
