@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command timers measures what a worker waits for its timers: it acquires and
 // releases one through the socket that MUSTER_TIMER_SOCKET names, and prints how
 // many nanoseconds each pair took, one a line. With the argument echo it does as
