@@ -67,7 +67,7 @@ type program struct {
 }
 
 // commands are what may follow the name muster.
-var commands = []string{"run", "explain", "store", "watchdog", "dump", "sim", "version", "help", "completion"}
+var commands = []string{"run", "explain", "store", "watchdog", "dump", "doctor", "sim", "version", "help", "completion"}
 
 // command runs the subcommand that args begin with.
 func (p program) command(ctx context.Context, args []string) int {
@@ -96,6 +96,9 @@ func (p program) command(ctx context.Context, args []string) int {
 		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
 		defer stop()
 		return DumpCommand(ctx, args, p.stdout, p.stderr)
+	case "doctor":
+		p.name = "muster doctor"
+		return p.doctor(ctx, args)
 	case "sim":
 		began := time.Now()
 		return SimCommand(args, p.stdout, p.stderr, func() time.Duration { return time.Since(began) })

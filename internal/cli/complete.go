@@ -104,7 +104,7 @@ func bashCompletion(name string, subcommands []string) string {
         return
     fi
     case ${COMP_WORDS[1]} in
-    run|explain) ;;
+    run|explain|doctor) ;;
     completion) COMPREPLY=($(compgen -W "%s" -- "$cur")); return ;;
     *) return ;;
     esac
@@ -191,7 +191,7 @@ _%[1]s() {
     fi
     case ${words[2]} in
     completion) compadd %[3]s; return ;;
-    run|explain) ;;
+    run|explain|doctor) ;;
     *) return ;;
     esac
     shift words
@@ -210,7 +210,7 @@ func fishCompletion(name string, subcommands []string) string {
 	fmt.Fprintf(&b, "# fish completion for %s\n", name)
 	condition := ""
 	if subcommands != nil {
-		condition = " -n '__fish_seen_subcommand_from run explain'"
+		condition = " -n '__fish_seen_subcommand_from run explain doctor'"
 		fmt.Fprintf(&b, "complete -c %s -n __fish_use_subcommand -x -a '%s'\n", name, strings.Join(subcommands, " "))
 		fmt.Fprintf(&b, "complete -c %s -n '__fish_seen_subcommand_from completion' -x -a '%s'\n", name, strings.Join(shells, " "))
 	}

@@ -16,10 +16,11 @@ usage: muster run [options] training_script [training_script_args...]
        muster store [--host HOST] [--port PORT] [--allow CIDR,…]
        muster watchdog --file PATH [--run-id ID] [--kill-self] [--events] …
        muster dump [--pid PID | --job RUN_ID] [--out DIR] [--json] …
+       muster doctor [--listen | --peer HOST:PORT] [--json] [options of run]
        muster sim [--nodes N] [--seed N] [--faults N] …
        muster completion bash|zsh|fish|tcsh
        muster version
-       muster help [run|explain|store|watchdog|dump|sim]
+       muster help [run|explain|store|watchdog|dump|doctor|sim]
 
 muster run takes torchrun's command line. Through a link named torchrun the
 program is torchrun:
@@ -48,6 +49,8 @@ func (p program) help(ctx context.Context, args []string) int {
 		return WatchdogCommand(ctx, []string{"--help"}, p.stdout, p.stderr)
 	case "dump":
 		return DumpCommand(ctx, []string{"--help"}, p.stdout, p.stderr)
+	case "doctor":
+		return p.doctor(ctx, []string{"--help"})
 	case "sim":
 		return SimCommand([]string{"--help"}, p.stdout, p.stderr, nil)
 	case "version", "completion", "help":

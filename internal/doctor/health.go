@@ -1,0 +1,20 @@
+package doctor
+
+import (
+	"context"
+	"time"
+
+	"github.com/muster-run/muster/launch"
+)
+
+// checkHealth runs the site's own check.
+func (d *doctor) checkHealth(ctx context.Context) []Line {
+	if d.HealthCheck == "" {
+		return nil
+	}
+	start := time.Now()
+	if err := launch.RunHealthCheck(ctx, d.HealthCheck, d.System.Environ()); err != nil {
+		return []Line{failure(err.Error(), "see to what the check says; until then `muster run --health-check` keeps this host out of the job")}
+	}
+	return []Line{ok("%s: passed in %s", clip(d.HealthCheck, 80), round(time.Since(start)))}
+}

@@ -1,0 +1,119 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// smallMTU is less than any network for training has; IPv6 does not work below it.
+const smallMTU = 1280
+
+// chosen are the variables that name the interface of a library's connections.
+var chosen = [...]struct{ env, library string }{
+	{"GLOO_SOCKET_IFNAME", "Gloo"},
+	{"NCCL_SOCKET_IFNAME", "NCCL"},
+}
+
+// checkInterfaces looks at the interfaces that the job would use.
+func (d *doctor) checkInterfaces(context.Context) []Line {
+	if _, err := d.System.Interfaces(); err != nil {
+		return []Line{warning("cannot list network interfaces: "+err.Error(), "")}
+	}
+	var lines []Line
+	for _, c := range chosen {
+		if text, set := d.System.Lookup(c.env); set && text != "" {
+			lines = append(lines, d.checkChosen(c.env, c.library, text)...)
+		}
+	}
+	for _, i := range d.ifaces {
+		if i.Up && !i.Loopback && len(i.Addrs) > 0 && i.MTU > 0 && i.MTU < smallMTU {
+			lines = append(lines, warning(fmt.Sprintf("%s has the MTU %d, which is tiny: connections through it are slow, and IPv6 does not work", i.Name, i.MTU),
+				fmt.Sprintf("ip link set dev %s mtu 1500, unless the network needs that", i.Name)))
+		}
+	}
+	if d.LocalAddr != "" {
+		if addr, err := netip.ParseAddr(d.LocalAddr); err == nil && d.interfaceOf(addr) == "" {
+			lines = append(lines, d.worse(fmt.Sprintf("--local-addr=%s is no address of this host (%s)", d.LocalAddr, d.addresses()), "give one that is, or leave it out"))
+		}
+	}
+	if len(lines) == 0 {
+		own := d.ownRoutable()
+		if len(own) == 0 {
+			return []Line{d.worse("this host has no address but loopback ones", "bring an interface up: ip link set dev NAME up")}
+		}
+		lines = append(lines, ok("%s", d.addresses()))
+	}
+	return lines
+}
+
+// checkChosen looks at what a variable names.
+func (d *doctor) checkChosen(env, library, text string) []Line {
+	found := matching(d.ifaces, env, text)
+	set := env + "=" + text
+	fix := "set " + env + "=" + d.firstInterface() + ", or unset it"
+	switch {
+	case len(found) == 0:
+		return []Line{failure(fmt.Sprintf("%s: there is no such interface; this host has %s", set, d.addresses()), fix)}
+	case !found[0].Up:
+		return []Line{failure(fmt.Sprintf("%s: the interface is down", set), "ip link set dev "+found[0].Name+" up, or "+fix)}
+	case len(found[0].Addrs) == 0:
+		return []Line{failure(fmt.Sprintf("%s: the interface has no address", set), fix)}
+	case found[0].Loopback && d.many():
+		return []Line{failure(fmt.Sprintf("%s: %s is the loopback interface, by which no other host can be reached", set, found[0].Name), fix)}
+	}
+	return []Line{ok("%s: %s uses %s", set, library, join(found[0].Addrs[:1]))}
+}
+
+// matching lists the interfaces that a variable names. Gloo takes a name, or several
+// with commas between; NCCL prefixes, =NAME for a whole name and ^ for all others.
+// Source: NCCL's and torch's documentation of the variables.
+func matching(all []Interface, env, text string) (found []Interface) {
+	exact, not := env == "GLOO_SOCKET_IFNAME", false
+	if !exact {
+		text, not = strings.CutPrefix(text, "^")
+		text, exact = strings.CutPrefix(text, "=")
+	}
+	hit := func(i Interface) bool {
+		for name := range strings.SplitSeq(text, ",") {
+			// NCCL writes a port behind a colon, which does not matter here.
+			name, _, _ = strings.Cut(strings.TrimSpace(name), ":")
+			if name != "" && (i.Name == name || !exact && strings.HasPrefix(i.Name, name)) {
+				return true
+			}
+		}
+		return false
+	}
+	for _, i := range all {
+		if hit(i) != not {
+			found = append(found, i)
+		}
+	}
+	if not { // with ^, NCCL prefers what reaches other hosts
+		for k, i := range found {
+			if i.Up && !i.Loopback && len(i.Addrs) > 0 {
+				return found[k:]
+			}
+		}
+	}
+	return found
+}
+
+// addresses lists the interfaces that are up, with their addresses.
+func (d *doctor) addresses() string {
+	var texts []string
+	for _, i := range d.ifaces {
+		if i.Up && !i.Loopback && len(i.Addrs) > 0 {
+			texts = append(texts, fmt.Sprintf("%s %s", i.Name, join(i.Addrs)))
+		}
+	}
+	if texts == nil {
+		return "no interface but loopback"
+	}
+	const most = 6
+	if len(texts) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(texts[:most], "; "), len(texts)-most)
+	}
+	return strings.Join(texts, "; ")
+}

@@ -1,0 +1,353 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// clockWarning is how far clocks may be apart until logs of several hosts can no
+	// longer be read side by side; clockFailure until keep-alives of torch's agents,
+	// which compare times of different hosts, look old (15 s) when they are new.
+	clockWarning = 500 * time.Millisecond
+	clockFailure = 10 * time.Second
+	// slowTrip is more than any two hosts of one place are apart.
+	slowTrip = 5 * time.Millisecond
+	// slowRate is less than any network for training gives, Gbit/s.
+	slowRate = 0.8
+	// maxNamed is how many lines one kind of problem gets.
+	maxNamed = 8
+)
+
+// judge puts together what the hosts have found. It is the same on every host. A nil
+// card or result is one that did not come.
+func judge(endpoint string, cards []*card, results []*result) []Line {
+	j := &verdict{endpoint: endpoint, cards: cards, results: results, names: uniqueNames(cards)}
+	return slices.Concat(j.meeting(), j.connections(), j.packets(), j.clocks(), j.speed())
+}
+
+// A verdict is being reached.
+type verdict struct {
+	endpoint string
+	cards    []*card
+	results  []*result
+	names    []string
+}
+
+// uniqueNames are the hosts', told apart where two have the same.
+func uniqueNames(cards []*card) []string {
+	list := make([]string, len(cards))
+	count := map[string]int{}
+	for i, c := range cards {
+		if c != nil {
+			list[i] = clip(printable(c.Name), 64)
+		}
+		count[list[i]]++
+	}
+	for i := range list {
+		if count[list[i]] > 1 || list[i] == "" {
+			list[i] = fmt.Sprintf("%s (no. %d)", list[i], i)
+		}
+	}
+	return list
+}
+
+// meeting says who has met.
+func (j *verdict) meeting() []Line {
+	var met, silent []string
+	for i, c := range j.cards {
+		switch {
+		case c == nil:
+			silent = append(silent, j.names[i])
+		case len(met) < maxNamed:
+			met = append(met, fmt.Sprintf("%s (%s)", j.names[i], c.Addrs[0].Addr))
+		}
+		if c != nil && j.results[i] == nil {
+			silent = append(silent, j.names[i])
+		}
+	}
+	text := strings.Join(met, ", ")
+	if more := len(j.cards) - len(met); more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	lines := []Line{ok("%d hosts met at %s: %s", len(j.cards), j.endpoint, text)}
+	if silent != nil {
+		lines = append(lines, failure("nothing was heard any more of "+names(silent), "look at what doctor says there"))
+	}
+	return named("meeting", lines)
+}
+
+// find returns what one host has found of another at its first address, nil if it has
+// not tried.
+func (j *verdict) find(from, to int) *finding {
+	if j.results[from] == nil {
+		return nil
+	}
+	for i := range j.results[from].Findings {
+		if f := &j.results[from].Findings[i]; f.To == to && f.Place == 0 {
+			return f
+		}
+	}
+	return nil
+}
+
+// place is the address of a finding.
+func (j *verdict) place(f *finding) place {
+	if c := j.card(f.To); c != nil && f.Place >= 0 && f.Place < len(c.Addrs) {
+		return c.Addrs[f.Place]
+	}
+	return place{Addr: "?"}
+}
+
+// card is a host's, nil if there is none: a host may say any number.
+func (j *verdict) card(rank int) *card {
+	if rank < 0 || rank >= len(j.cards) {
+		return nil
+	}
+	return j.cards[rank]
+}
+
+// each calls f for what every host has found of another that exists.
+func (j *verdict) each(f func(from int, found *finding)) {
+	for from, r := range j.results {
+		if r == nil {
+			continue
+		}
+		for i := range r.Findings {
+			if found := &r.Findings[i]; j.card(found.To) != nil && found.To != from {
+				f(from, found)
+			}
+		}
+	}
+}
+
+// connections says who cannot reach whom, in which direction, and at which address.
+func (j *verdict) connections() []Line {
+	var lines []Line
+	var slowest time.Duration
+	var pair string
+	tried := 0
+	j.each(func(from int, f *finding) {
+		tried++
+		if f.Problem == "" {
+			if f.Place == 0 && f.Trip > slowest {
+				slowest, pair = f.Trip, j.names[from]+" to "+j.names[f.To]
+			}
+			return
+		}
+		if l := j.unreached(from, f); l.Text != "" {
+			lines = append(lines, l)
+		}
+	})
+	switch {
+	case tried == 0:
+	case len(lines) == 0 && slowest > slowTrip:
+		lines = []Line{warning(fmt.Sprintf("all hosts reach each other, but a round trip from %s takes %s", pair, round(slowest)), "hosts of one job should be near each other: in one rack, placement group or zone")}
+	case len(lines) == 0:
+		lines = []Line{ok("all hosts reach each other in both directions; the longest round trip is %s", round(slowest))}
+	}
+	return named("connections", limited(lines, "more connections that fail"))
+}
+
+// unreached is about one direction at one address. The two directions of a pair that
+// both fail make one line.
+func (j *verdict) unreached(from int, f *finding) Line {
+	a, b, at := j.names[from], j.names[f.To], j.place(f)
+	problem := clip(printable(f.Problem), 200)
+	if f.Place > 0 {
+		fix := fmt.Sprintf("on %s, unset that, or set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface with the address %s", b, j.cards[f.To].Addrs[0].Addr)
+		if first := j.find(from, f.To); first != nil && first.Problem == "" {
+			fix += ", which works"
+		}
+		if iface := j.cards[f.To].Iface; iface != "" {
+			fix += " (" + iface + ")"
+		}
+		return failure(fmt.Sprintf("%s cannot reach %s at %s (%s): %s: the wrong interface, or one that is not connected", a, b, at.Addr, clip(printable(at.What), 80), problem), fix).as("interfaces")
+	}
+	back := j.find(f.To, from)
+	switch {
+	case back == nil:
+		return failure(fmt.Sprintf("%s cannot reach %s at %s: %s", a, b, at.Addr, problem), allow(a, b))
+	case back.Problem == "":
+		return failure(fmt.Sprintf("%s reaches %s, but %s cannot reach %s at %s: %s: a firewall that lets one direction through", b, a, a, b, at.Addr, problem), allow(a, b))
+	case from < f.To:
+		return failure(fmt.Sprintf("%s and %s cannot reach each other at %s and %s: %s", a, b, at.Addr, j.place(back).Addr, problem), allow(a, b)+", and the other way round")
+	}
+	return Line{}
+}
+
+func allow(from, to string) string {
+	return fmt.Sprintf("let TCP from %s to %s through on all ports: workers listen on free ones (nft list ruleset, firewalld, the cloud's security group)", from, to)
+}
+
+// packets says between whom large packets vanish, and whose MTU differs.
+func (j *verdict) packets() []Line {
+	var lines []Line
+	tried := 0
+	j.each(func(from int, f *finding) {
+		if f.Problem != "" {
+			return
+		}
+		tried++
+		if f.Stuck == "" {
+			return
+		}
+		a, b, at := j.names[from], j.names[f.To], j.place(f).Addr
+		if f.Passes > 0 {
+			mtu := j.mtuOf(from)
+			lines = append(lines, failure(fmt.Sprintf("packets from %s to %s (%s) of more than %d bytes vanish on the way%s: a connection is made, and then hangs", a, b, at, f.Passes, mtu),
+				fmt.Sprintf("set the MTU on all hosts to what the network carries (ip link set dev NAME mtu %d), let ICMP \"fragmentation needed\" through, or sysctl net.ipv4.tcp_mtu_probing=1", f.Passes)))
+			return
+		}
+		lines = append(lines, failure(fmt.Sprintf("1 MiB from %s to %s (%s) does not arrive within %v (%s), whatever the size of packets", a, b, at, bulkLimit, clip(printable(f.Stuck), 120)), "look for lost packets: ip -s link, ethtool -S; the cable, the switch port"))
+	})
+	if len(lines) == 0 && tried > 0 {
+		lines = append(lines, ok("1 MiB passes between all hosts"))
+	}
+	lines = limited(lines, "more pairs of hosts like that")
+	if l := j.differing(); l.Text != "" {
+		lines = append(lines, l)
+	}
+	return named("MTU", lines)
+}
+
+func (j *verdict) mtuOf(rank int) string {
+	if c := j.cards[rank]; c != nil && c.MTU > 0 {
+		return fmt.Sprintf(", but %s there has the MTU %d", clip(printable(c.Iface), 20), c.MTU)
+	}
+	return ""
+}
+
+// differing says that hosts have different MTUs.
+func (j *verdict) differing() Line {
+	hosts := map[int][]string{}
+	for i, c := range j.cards {
+		if c != nil && c.MTU > 0 {
+			hosts[c.MTU] = append(hosts[c.MTU], j.names[i])
+		}
+	}
+	if len(hosts) < 2 {
+		return Line{}
+	}
+	var sorted []int
+	for mtu := range hosts {
+		sorted = append(sorted, mtu)
+	}
+	slices.Sort(sorted)
+	var parts []string
+	for _, mtu := range sorted[:min(len(sorted), maxNamed)] {
+		parts = append(parts, fmt.Sprintf("%d on %s", mtu, names(hosts[mtu])))
+	}
+	return warning("the hosts have different MTUs: "+strings.Join(parts, "; "), "give all the same: UDP and RDMA between them break where TCP only gets slow")
+}
+
+// clocks compares the hosts' clocks with that of the first of a pair.
+func (j *verdict) clocks() []Line {
+	var lines []Line
+	var most time.Duration
+	tried := false
+	done := map[[2]int]bool{}
+	j.each(func(from int, f *finding) {
+		if f.Problem != "" {
+			return
+		}
+		tried = true
+		pair := [2]int{min(from, f.To), max(from, f.To)}
+		if done[pair] {
+			return
+		}
+		done[pair] = true
+		apart := f.Offset
+		a, b := from, f.To // b is ahead
+		if apart < 0 {
+			apart, a, b = -apart, f.To, from
+		}
+		// The answer may have come as late as the round trip took.
+		apart = max(0, apart-f.Trip/2)
+		most = max(most, apart)
+		text := fmt.Sprintf("the clock of %s is %s ahead of that of %s", j.names[b], round(apart), j.names[a])
+		const fix = "synchronise all hosts' clocks (chronyc tracking, timedatectl set-ntp true)"
+		switch {
+		case apart > clockFailure:
+			lines = append(lines, failure(text+": keep-alives of torch's agents look dead, and certificates may not be valid", fix))
+		case apart > clockWarning:
+			lines = append(lines, warning(text, fix))
+		}
+	})
+	if len(lines) == 0 && tried {
+		lines = append(lines, ok("the hosts' clocks are at most %s apart", round(most)))
+	}
+	return named("clocks", limited(lines, "more pairs of clocks"))
+}
+
+// speed compares what went through, from each host to the next, all at the same time.
+func (j *verdict) speed() []Line {
+	type link struct {
+		text string
+		rate float64
+	}
+	var links []link
+	for from, r := range j.results {
+		if r == nil || r.Flow == nil || j.card(r.Flow.To) == nil {
+			continue
+		}
+		links = append(links, link{j.names[from] + " to " + j.names[r.Flow.To], r.Flow.rate()})
+	}
+	if links == nil {
+		return nil
+	}
+	slices.SortFunc(links, func(a, b link) int {
+		switch {
+		case a.rate < b.rate:
+			return -1
+		case a.rate > b.rate:
+			return 1
+		}
+		return strings.Compare(a.text, b.text)
+	})
+	median := links[len(links)/2].rate
+	var lines []Line
+	for _, l := range links {
+		switch {
+		case l.rate < slowRate:
+			lines = append(lines, warning(fmt.Sprintf("%s: %.2f Gbit/s", l.text, l.rate), "slow for training: check the link's speed (ethtool NAME), and which interface is used (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, --local-addr)"))
+		case l.rate < median/2:
+			lines = append(lines, warning(fmt.Sprintf("%s: %.1f Gbit/s, where half of the hosts have %.1f or more", l.text, l.rate, median), "the slowest link sets the pace: look at its cable, port and interface"))
+		}
+	}
+	if len(lines) == 0 {
+		lines = append(lines, ok("%.1f Gbit/s at least, by TCP from each host to the next (%s)", links[0].rate, links[0].text))
+	}
+	return named("throughput", limited(lines, "more slow links"))
+}
+
+// named names lines after a check where they have no name.
+func named(check string, lines []Line) []Line {
+	for i := range lines {
+		if lines[i].Check == "" {
+			lines[i].Check = check
+		}
+	}
+	return lines
+}
+
+// limited keeps maxNamed lines, failures first, and says how many more there are.
+func limited(lines []Line, what string) []Line {
+	if len(lines) <= maxNamed {
+		return lines
+	}
+	slices.SortStableFunc(lines, func(a, b Line) int { return b.Status.rank() - a.Status.rank() })
+	more := len(lines) - maxNamed
+	worst := lines[maxNamed].Status
+	return append(lines[:maxNamed:maxNamed], Line{Status: worst, Text: fmt.Sprintf("and %d %s", more, what), Advice: "--json on a smaller --nnodes shows them one by one"})
+}
+
+// names lists some names.
+func names(list []string) string {
+	if len(list) > maxNamed {
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:maxNamed], ", "), len(list)-maxNamed)
+	}
+	return strings.Join(list, ", ")
+}

@@ -1,0 +1,160 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Limits of this process below which something is known to break.
+const (
+	// fewFiles is too few for a worker whose data loaders share tensors by open files.
+	fewFiles = 4096
+	// fewProcesses per worker: main thread, data loaders, their pin and feeder
+	// threads, and one thread of OpenMP for each core.
+	fewProcesses = 256
+)
+
+// checkLimits looks at the limits of this process, which the workers inherit.
+func (d *doctor) checkLimits(context.Context) []Line {
+	var lines []Line
+	workers := max(d.Workers, 1)
+	if err := d.System.Limits(workers); err != nil {
+		for _, err := range split(err) {
+			lines = append(lines, failure(err.Error(), "ulimit -n 65536 (or LimitNOFILE= of the service, --ulimit of the container, limits.conf), and ulimit -u for processes"))
+		}
+	} else {
+		_, hard, err := d.System.RLimit(unix.RLIMIT_NOFILE)
+		switch {
+		case err != nil:
+			lines = append(lines, warning("open files: "+err.Error(), ""))
+		case hard < fewFiles:
+			lines = append(lines, warning(fmt.Sprintf("at most %d files may be open (ulimit -Hn): data loaders that share tensors run out of that", hard),
+				"raise the limit to 65536 (limits.conf, LimitNOFILE=, --ulimit nofile=65536), or torch.multiprocessing.set_sharing_strategy('file_system')"))
+		default:
+			lines = append(lines, ok("%s files may be open", amount(hard)))
+		}
+	}
+	if _, hard, err := d.System.RLimit(rlimitNPROC); err == nil && d.System.Geteuid() != 0 && hard < uint64(workers)*fewProcesses {
+		lines = append(lines, warning(fmt.Sprintf("the user may have %d processes and threads (ulimit -Hu), which is little for %s with data loaders", hard, plural(workers, "worker")),
+			"raise the limit (limits.conf, TasksMax= of the service, --pids-limit of the container)"))
+	}
+	return append(lines, d.checkMemlock()...)
+}
+
+// checkMemlock looks at the memory that may be locked, where a device needs it.
+func (d *doctor) checkMemlock() []Line {
+	cards, _ := fs.ReadDir(d.System.Root, "sys/class/infiniband")
+	if len(cards) == 0 {
+		return nil
+	}
+	_, hard, err := d.System.RLimit(rlimitMEMLOCK)
+	if err != nil || hard == math.MaxUint64 {
+		return []Line{ok("%s; memory may be locked without limit", plural(len(cards), "RDMA device"))}
+	}
+	return []Line{warning(fmt.Sprintf("%s, but only %s may be locked (ulimit -Hl): NCCL cannot register its memory (ibv_reg_mr fails)", plural(len(cards), "RDMA device"), size(hard)),
+		"ulimit -l unlimited (limits.conf: memlock unlimited; LimitMEMLOCK=infinity; --ulimit memlock=-1; under Slurm PropagateResourceLimitsExcept=MEMLOCK)")}
+}
+
+// amount shows a limit.
+func amount(n uint64) string {
+	if n >= math.MaxInt64 {
+		return "any number of"
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+// checkMemory looks at what is left for the job.
+func (d *doctor) checkMemory(context.Context) []Line {
+	text, err := fs.ReadFile(d.System.Root, "proc/meminfo")
+	if err != nil {
+		return nil // not Linux
+	}
+	total, available := meminfo(text, "MemTotal"), meminfo(text, "MemAvailable")
+	if total == 0 {
+		return []Line{warning("/proc/meminfo does not say how much memory there is", "")}
+	}
+	if available < total/10 {
+		return []Line{warning(fmt.Sprintf("%s of %s of memory are free: something else runs here", size(available), size(total)),
+			"look for processes of an earlier job (muster dump, top)")}
+	}
+	return []Line{ok("%s of %s are free", size(available), size(total))}
+}
+
+// meminfo returns a value of /proc/meminfo, bytes.
+func meminfo(text []byte, name string) uint64 {
+	for line := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(line, ":")
+		if key == name {
+			n, _ := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 53)
+			return n << 10
+		}
+	}
+	return 0
+}
+
+// checkCgroup tries to make a control group, as workers get one.
+func (d *doctor) checkCgroup(context.Context) []Line {
+	err := d.System.TryCgroup()
+	if err == nil {
+		return []Line{ok("one can be made for the workers")}
+	}
+	return []Line{warning(fmt.Sprintf("none can be made for the workers: %v", err),
+		"muster then finds what workers leave behind by their environment instead of killing all at once, and cannot tell one worker's out-of-memory kill from another's; delegate a control group to it (systemd-run --user --scope -p Delegate=yes; a writable /sys/fs/cgroup in the container)")}
+}
+
+// capSysPtrace is a bit of the effective capabilities. Source: linux/capability.h.
+const capSysPtrace = 19
+
+// checkTracing says whether py-spy may look into workers that hang.
+func (d *doctor) checkTracing(context.Context) []Line {
+	text, err := fs.ReadFile(d.System.Root, "proc/sys/kernel/yama/ptrace_scope")
+	if errors.Is(err, fs.ErrNotExist) {
+		return []Line{ok("stacks of workers that hang can be read")}
+	}
+	scope := strings.TrimSpace(string(text))
+	if err == nil && (scope == "0" || scope != "3" && d.hasCapability(capSysPtrace)) {
+		return []Line{ok("stacks of workers that hang can be read (kernel.yama.ptrace_scope=%s)", scope)}
+	}
+	return []Line{warning("kernel.yama.ptrace_scope="+scope+": py-spy may not read the stacks of workers that hang",
+		"sysctl kernel.yama.ptrace_scope=0, or give muster the capability SYS_PTRACE (--cap-add=SYS_PTRACE); without, faulthandler with MUSTER_DUMP_SIGNAL works")}
+}
+
+func (d *doctor) hasCapability(bit uint) bool {
+	text, _ := fs.ReadFile(d.System.Root, "proc/self/status")
+	for line := range strings.Lines(string(text)) {
+		if value, found := strings.CutPrefix(line, "CapEff:"); found {
+			n, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+			return err == nil && n>>bit&1 == 1
+		}
+	}
+	return false
+}
+
+// split takes joined errors apart.
+func split(err error) []error {
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		return joined.Unwrap()
+	}
+	return []error{err}
+}
+
+// size shows a number of bytes.
+func size(n uint64) string {
+	units := [...]string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	f, i := float64(n), 0
+	for f >= 1024 && i < len(units)-1 {
+		f /= 1024
+		i++
+	}
+	if f < 10 && i > 0 {
+		return fmt.Sprintf("%.1f %s", f, units[i])
+	}
+	return fmt.Sprintf("%.0f %s", f, units[i])
+}

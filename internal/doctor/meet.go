@@ -1,0 +1,340 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/c10d"
+	"github.com/muster-run/muster/store"
+)
+
+const (
+	// exchange bounds what hosts that have met wait for each other.
+	exchange = 20 * time.Second
+	// quietLimit bounds waiting for the others' local checks.
+	quietLimit = 100 * time.Second
+	// doneLimit is how long the host with the store waits for the others to have
+	// read the results.
+	doneLimit = 5 * time.Second
+	// maxMesh is the number of hosts up to which all connect to all.
+	maxMesh = 32
+	// neighbours is how many the hosts of a larger job connect to.
+	neighbours = 8
+	// width is how many hosts are tried at once.
+	width = 8
+	// maxSaid bounds what one host tells the others at once.
+	maxSaid = 1 << 20
+)
+
+// A card is what a host tells the others of itself.
+type card struct {
+	Name  string  `json:"name"`
+	Port  int     `json:"port"` // of its listener
+	Token string  `json:"token"`
+	Iface string  `json:"iface"` // of the first address
+	MTU   int     `json:"mtu"`
+	Addrs []place `json:"addrs"` // the first is the rendezvous'
+}
+
+// A place is an address of a host at which workers may be.
+type place struct {
+	Addr string `json:"addr"`
+	What string `json:"what,omitempty"` // why it may be used
+}
+
+// A finding is what one host has seen of another at one address.
+type finding struct {
+	To      int           `json:"to"`
+	Place   int           `json:"place"`             // index of the other's Addrs
+	Problem string        `json:"problem,omitempty"` // "" if it can be reached
+	Trip    time.Duration `json:"trip,omitempty"`
+	Offset  time.Duration `json:"offset,omitempty"` // how far the other's clock is ahead
+	Stuck   string        `json:"stuck,omitempty"`  // why bulk bytes did not arrive
+	Passes  int           `json:"passes,omitempty"` // then: the largest packet that does
+}
+
+// A result is all that one host has found.
+type result struct {
+	Findings []finding `json:"findings"`
+	Flow     *flow     `json:"flow,omitempty"`
+}
+
+// meet meets the other hosts and tries the network between them.
+func (d *doctor) meet(ctx context.Context) []Line {
+	settings := d.Settings
+	settings.Join, settings.LastCall = d.Wait, min(settings.LastCall, 5*time.Second)
+	handler, err := c10d.New(c10d.Config{
+		RunID: "muster-doctor." + d.RunID, Endpoint: d.endpoint(), LocalAddr: d.LocalAddr,
+		MinNodes: d.MinNodes, MaxNodes: d.MaxNodes, LocalWorldSize: 1, Host: d.hostname,
+		OnWaiting: d.tell, Settings: settings, Logger: d.log,
+	})
+	if err != nil {
+		return []Line{failure(err.Error(), "")}
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), doneLimit)
+		defer cancel()
+		_ = handler.Leave(closing) // its end is all that the others see
+	}()
+	info, err := handler.Next(ctx)
+	if err != nil {
+		return []Line{d.unmet(err).as("meeting")}
+	}
+	s := &session{d: d, store: info.Store, rank: info.Rank, size: info.WorldSize}
+	lines, err := s.examine(ctx)
+	if err != nil {
+		lines = append(lines, failure(fmt.Sprintf("the hosts have met, but then: %v", err), "look at what doctor says on the other hosts").as("meeting"))
+	}
+	return lines
+}
+
+// tell says for whom this host waits.
+func (d *doctor) tell(w rendezvous.Waiting) {
+	if d.Progress != nil && (w.MaxNodes > 0 || w.Note != "") {
+		fmt.Fprintf(d.Progress, "muster doctor: %v\n", w)
+	}
+}
+
+// unmet says why the hosts did not meet.
+func (d *doctor) unmet(err error) Line {
+	if late, found := errors.AsType[*rendezvous.TimeoutError](err); found && late.Waiting.MaxNodes > 0 {
+		w := late.Waiting
+		return failure(fmt.Sprintf("%d of %d hosts came to %s within %v: %s", w.Joined, w.MinNodes, d.endpoint(), late.After, names(w.Known)),
+			"run `muster doctor` with the same options on every host at about the same time (--wait SECONDS gives more); where it runs and is not in this list, it says what is in the way")
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		return failure(fmt.Sprintf("the hosts did not meet at %s within %v", d.endpoint(), d.Wait), "run `muster doctor` with the same options on every host at about the same time")
+	}
+	return failure(err.Error(), "give all hosts the same options")
+}
+
+// A session is a meeting that is complete.
+type session struct {
+	d          *doctor
+	store      store.Store
+	rank, size int
+	cards      []*card   // nil for a host that said nothing
+	results    []*result // the same
+}
+
+// examine tells the others where this host is, tries them, and puts together what all
+// have found.
+func (s *session) examine(ctx context.Context) ([]Line, error) {
+	own, l, err := s.d.card(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer l.close()
+	if err := s.put(ctx, "card", own); err != nil {
+		return nil, err
+	}
+	s.cards = get[card](ctx, s, "card", exchange)
+	for _, c := range s.cards {
+		if c != nil && len(c.Addrs) == 0 {
+			return nil, fmt.Errorf("%q says no address of itself: another version of muster?", c.Name)
+		}
+	}
+	mine := result{Findings: s.tryAll(ctx)}
+
+	// Nothing else shall disturb what is measured next, on any host.
+	select {
+	case <-s.d.quiet:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if err := s.put(ctx, "quiet", 1); err != nil {
+		return nil, err
+	}
+	get[int](ctx, s, "quiet", quietLimit)
+	next := (s.rank + 1) % s.size
+	if c := s.cards[next]; c != nil && mine.reaches(next) {
+		f := s.caller(next, 0).measure(ctx)
+		f.To = next
+		mine.Flow = &f
+	}
+	if err := s.put(ctx, "result", mine); err != nil {
+		return nil, err
+	}
+	s.results = get[result](ctx, s, "result", exchange)
+	lines := judge(s.d.endpoint(), s.cards, s.results)
+	// Whoever has the store must not take it away before all have read.
+	if err := s.put(ctx, "done", 1); err == nil {
+		get[int](ctx, s, "done", doneLimit)
+	}
+	return lines, nil
+}
+
+// card makes this host's, and what listens at its port.
+func (d *doctor) card(ctx context.Context) (card, *listener, error) {
+	token := strconv.FormatUint(rand.Uint64(), 36)
+	l, err := listen(":0", token, d.System)
+	if err != nil {
+		return card{}, nil, err
+	}
+	c := card{Name: d.hostname, Port: l.port(), Token: token, Addrs: d.places(ctx)}
+	if addr, err := netip.ParseAddr(c.Addrs[0].Addr); err == nil {
+		c.Iface = d.interfaceOf(addr)
+		if i := slices.IndexFunc(d.ifaces, func(i Interface) bool { return i.Name == c.Iface }); i >= 0 {
+			c.MTU = d.ifaces[i].MTU
+		}
+	}
+	return c, l, nil
+}
+
+// places lists the addresses at which this host's agent and workers may be looked
+// for: the rendezvous' first.
+func (d *doctor) places(ctx context.Context) []place {
+	list := []place{{Addr: d.rendezvousAddr(ctx)}}
+	add := func(addr, what string) {
+		if i := slices.IndexFunc(list, func(p place) bool { return p.Addr == addr }); i < 0 {
+			list = append(list, place{addr, what})
+		}
+	}
+	gloo := false
+	for _, c := range chosen {
+		text, set := d.System.Lookup(c.env)
+		if !set || text == "" {
+			continue
+		}
+		gloo = gloo || c.library == "Gloo"
+		if found := matching(d.ifaces, c.env, text); len(found) > 0 && len(found[0].Addrs) > 0 {
+			add(found[0].Addrs[0].String(), c.env+"="+text)
+		}
+	}
+	if !gloo {
+		// A loopback address is checkNames' business.
+		if addrs, _, err := d.resolve(ctx, d.hostname); err == nil && len(addrs) > 0 && !addrs[0].IsLoopback() {
+			add(addrs[0].String(), "where Gloo looks, the address of its name")
+		}
+	}
+	return list
+}
+
+// rendezvousAddr is the address that the agent gives the others.
+func (d *doctor) rendezvousAddr(ctx context.Context) string {
+	if d.LocalAddr != "" {
+		return d.LocalAddr
+	}
+	if !d.hosting(ctx) {
+		var dialer net.Dialer
+		if conn, err := dialer.DialContext(ctx, "udp", d.endpoint()); err == nil { // sends nothing
+			defer conn.Close()
+			return conn.LocalAddr().(*net.UDPAddr).IP.String()
+		}
+	}
+	if addrs, _, err := d.resolve(ctx, d.Host); err == nil {
+		for _, a := range addrs {
+			if !a.IsLoopback() && d.interfaceOf(a) != "" {
+				return a.String()
+			}
+		}
+	}
+	return first(d.ownRoutable(), d.hostname)
+}
+
+func (s *session) key(what string, rank int) string {
+	return "muster.doctor." + what + "." + strconv.Itoa(rank)
+}
+
+// put tells the others.
+func (s *session) put(ctx context.Context, what string, value any) error {
+	text, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	return s.store.Set(ctx, s.key(what, s.rank), text)
+}
+
+// get returns what each host has told, nil for those that did not within limit.
+func get[T any](ctx context.Context, s *session, what string, limit time.Duration) []*T {
+	keys := make([]string, s.size)
+	for rank := range keys {
+		keys[rank] = s.key(what, rank)
+	}
+	waiting, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	all := s.store.Wait(waiting, keys...) == nil
+	reading, cancel := context.WithTimeout(ctx, doneLimit)
+	defer cancel()
+	list := make([]*T, s.size)
+	for rank, key := range keys {
+		if !all {
+			if there, err := s.store.Check(reading, key); err != nil || !there {
+				continue
+			}
+		}
+		text, err := s.store.Get(reading, key)
+		value := new(T)
+		if err == nil && len(text) <= maxSaid && json.Unmarshal(text, value) == nil {
+			list[rank] = value
+		}
+	}
+	return list
+}
+
+// targets lists the hosts that one tries: all of them in a job of up to maxMesh, in a
+// larger one those that follow, and the first, which tries all.
+func targets(rank, size int) (list []int) {
+	for i := 1; i < size; i++ {
+		to := (rank + i) % size
+		if size <= maxMesh || rank == 0 || to == 0 || i <= neighbours {
+			list = append(list, to)
+		}
+	}
+	return list
+}
+
+// tryAll tries each target at each of its addresses.
+func (s *session) tryAll(ctx context.Context) (found []finding) {
+	to := targets(s.rank, s.size)
+	for _, some := range parallel(len(to), width, func(i int) []finding { return s.try(ctx, to[i]) }) {
+		found = append(found, some...)
+	}
+	return found
+}
+
+func (s *session) caller(rank, place int) caller {
+	c := s.cards[rank]
+	return caller{s.d, net.JoinHostPort(c.Addrs[place].Addr, strconv.Itoa(c.Port)), c.Token}
+}
+
+// maxPlaces is how many addresses of a host are tried.
+const maxPlaces = 4
+
+func (s *session) try(ctx context.Context, rank int) []finding {
+	c := s.cards[rank]
+	if c == nil {
+		return nil
+	}
+	n := min(len(c.Addrs), maxPlaces)
+	return parallel(n, n, func(place int) finding {
+		f := finding{To: rank, Place: place}
+		call := s.caller(rank, place)
+		var err error
+		if f.Trip, f.Offset, err = call.ping(ctx); err != nil {
+			f.Problem = why(err)
+			return f
+		}
+		if err := call.sink(ctx, 0, bulk, bulkLimit); err != nil {
+			f.Stuck = why(err)
+			f.Passes = call.passing(ctx)
+		}
+		return f
+	})
+}
+
+// reaches says whether a host could be reached, and sent to, at its first address.
+func (r *result) reaches(rank int) bool {
+	return slices.ContainsFunc(r.Findings, func(f finding) bool {
+		return f.To == rank && f.Place == 0 && f.Problem == "" && f.Stuck == ""
+	})
+}

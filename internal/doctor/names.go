@@ -1,0 +1,232 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+)
+
+const (
+	// resolveLimit is how long one name or address may take.
+	resolveLimit = 8 * time.Second
+	// slowResolve is worth a warning: every connection begins with a name.
+	slowResolve = time.Second
+)
+
+// checkNames looks up this host's name, its address, and the endpoint's name.
+func (d *doctor) checkNames(ctx context.Context) []Line {
+	name, err := d.System.Hostname()
+	if err != nil {
+		return []Line{failure("this host has no name: "+err.Error(), "set one with hostnamectl set-hostname NAME")}
+	}
+	lines := []Line{d.checkOwnName(ctx, name)}
+	if d.Host != "" && d.Host != name {
+		if line, ok := d.checkEndpointName(ctx); ok {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// resolve looks a name up, and says how long that took.
+func (d *doctor) resolve(ctx context.Context, name string) ([]netip.Addr, time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, resolveLimit)
+	defer cancel()
+	start := time.Now()
+	addrs, err := d.System.LookupHost(ctx, name)
+	return addrs, time.Since(start), err
+}
+
+func (d *doctor) checkOwnName(ctx context.Context, name string) Line {
+	addrs, took, err := d.resolve(ctx, name)
+	good := d.ownRoutable()
+	if err != nil {
+		fix := fmt.Sprintf("add it to DNS or to /etc/hosts (%s %s); Gloo looks its own host's name up unless GLOO_SOCKET_IFNAME names an interface", first(good, "ADDRESS"), name)
+		return d.worse(fmt.Sprintf("this host's own name %s cannot be resolved: %s", name, d.whyUnresolved(ctx, name, took, err)), fix)
+	}
+	loopback := slices.IndexFunc(addrs, netip.Addr.IsLoopback)
+	foreign := slices.IndexFunc(addrs, func(a netip.Addr) bool { return !a.IsLoopback() && d.interfaceOf(a) == "" })
+	switch {
+	case loopback >= 0 && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !a.IsLoopback() }) && d.many():
+		return failure(fmt.Sprintf("this host's own name %s is %s, a loopback address: Gloo would tell the other hosts to connect to themselves", name, addrs[loopback]),
+			fmt.Sprintf("in /etc/hosts, give %s the address %s instead, or set GLOO_SOCKET_IFNAME=%s", name, first(good, "of its interface"), d.firstInterface()))
+	case foreign >= 0:
+		return d.worse(fmt.Sprintf("this host's own name %s is %s, which no interface of it has", name, addrs[foreign]),
+			"correct the entry in DNS or /etc/hosts; behind NAT or in a container, set GLOO_SOCKET_IFNAME and --local-addr")
+	case took > slowResolve:
+		return warning(fmt.Sprintf("it took %s to resolve this host's own name %s", round(took), name), slowAdvice)
+	}
+	text := fmt.Sprintf("%s is %s", name, join(addrs))
+	at := addrs[0]
+	if len(good) > 0 && slices.Contains(addrs, good[0]) {
+		at = good[0]
+	}
+	back, slow, err := d.reverse(ctx, at)
+	switch {
+	case slow > slowResolve:
+		return warning(fmt.Sprintf("%s; it took %s to look up the name of %s", text, round(slow), at), slowAdvice+"; torch's agents ask for it with getfqdn()")
+	case err != nil:
+		return ok("%s; %s has no name", text, at)
+	}
+	return ok("%s, and %s is %s (%s)", text, at, back, round(took))
+}
+
+const slowAdvice = "look at the name servers in /etc/resolv.conf: probably the first does not answer"
+
+// reverse looks up the name of an address.
+func (d *doctor) reverse(ctx context.Context, addr netip.Addr) (string, time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, resolveLimit)
+	defer cancel()
+	start := time.Now()
+	names, err := d.System.LookupAddr(ctx, addr)
+	if err == nil && len(names) == 0 {
+		err = errors.New("no name")
+	}
+	if err != nil {
+		return "", time.Since(start), err
+	}
+	return strings.TrimSuffix(names[0], "."), time.Since(start), nil
+}
+
+// checkEndpointName looks up the endpoint's name; an address has only to be of use.
+func (d *doctor) checkEndpointName(ctx context.Context) (Line, bool) {
+	if addr, err := netip.ParseAddr(strings.Trim(d.Host, "[]")); err == nil {
+		if addr.IsLoopback() && d.many() {
+			return d.loopbackEndpoint(addr.String()), true
+		}
+		return Line{}, false
+	}
+	if d.Host == "localhost" {
+		if d.many() {
+			return d.loopbackEndpoint("this host"), true
+		}
+		return Line{}, false
+	}
+	addrs, took, err := d.resolve(ctx, d.Host)
+	if err != nil {
+		return failure(fmt.Sprintf("the endpoint's name %s cannot be resolved: %s", d.Host, d.whyUnresolved(ctx, d.Host, took, err)),
+			"check its spelling and the name servers in /etc/resolv.conf, add it to /etc/hosts, or give the endpoint's address"), true
+	}
+	loop := slices.ContainsFunc(addrs, netip.Addr.IsLoopback)
+	switch {
+	case loop && d.many():
+		return warning(fmt.Sprintf("the endpoint %s is %s here, a loopback address", d.Host, join(addrs)),
+			"harmless to muster if this is that host, but not to torch's agents: remove the name from the 127.* lines of /etc/hosts"), true
+	case !d.sharesFamily(addrs):
+		return failure(fmt.Sprintf("the endpoint %s has the address %s, but this host has none of that kind (%s)", d.Host, join(addrs), families(d.ownRoutable())),
+			"give the endpoint a name or an address of the kind that all hosts have, IPv4 or IPv6"), true
+	case took > slowResolve:
+		return warning(fmt.Sprintf("it took %s to resolve the endpoint's name %s", round(took), d.Host), slowAdvice), true
+	}
+	return ok("the endpoint %s is %s (%s)", d.Host, join(addrs), round(took)), true
+}
+
+func (d *doctor) loopbackEndpoint(what string) Line {
+	return failure(fmt.Sprintf("the endpoint %s means %s on every host, so that each would wait for the others by itself", d.Host, what),
+		"name one host, for example --rdzv-endpoint="+d.hostname)
+}
+
+// whyUnresolved says why a name could not be looked up, and whether the C library,
+// which torch asks, knows it all the same.
+func (d *doctor) whyUnresolved(ctx context.Context, name string, took time.Duration, err error) string {
+	why := err.Error()
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
+		switch {
+		case dns.IsTimeout:
+			why = "no name server answers (waited " + round(took) + ")"
+		case dns.IsNotFound:
+			why = "no such host"
+		default:
+			why = dns.Err
+			if dns.Server != "" {
+				why += " (name server " + dns.Server + ")"
+			}
+		}
+	} else if errors.Is(err, context.DeadlineExceeded) {
+		why = "no name server answers (waited " + round(took) + ")"
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	out, _, err := d.System.Run(ctx, "getent", "ahosts", name)
+	if addr, _, found := strings.Cut(string(out), " "); err == nil && found {
+		why += "; the C library knows it as " + addr + " by another service of /etc/nsswitch.conf, which muster does not ask"
+	}
+	return why
+}
+
+// ownRoutable lists this host's addresses that others can reach, IPv4 first.
+func (d *doctor) ownRoutable() []netip.Addr {
+	var list []netip.Addr
+	for _, i := range d.ifaces {
+		for _, a := range i.Addrs {
+			if i.Up && !i.Loopback && a.IsGlobalUnicast() {
+				list = append(list, a)
+			}
+		}
+	}
+	slices.SortStableFunc(list, func(a, b netip.Addr) int { return a.BitLen() - b.BitLen() })
+	return list
+}
+
+// firstInterface names one that reaches other hosts.
+func (d *doctor) firstInterface() string {
+	if own := d.ownRoutable(); len(own) > 0 {
+		return d.interfaceOf(own[0])
+	}
+	return "INTERFACE"
+}
+
+// sharesFamily says whether this host has an address of the kind of one of addrs.
+func (d *doctor) sharesFamily(addrs []netip.Addr) bool {
+	own := d.ownRoutable()
+	return slices.ContainsFunc(addrs, func(a netip.Addr) bool {
+		return a.IsLoopback() || slices.ContainsFunc(own, func(o netip.Addr) bool { return o.Is4() == a.Is4() })
+	})
+}
+
+func families(addrs []netip.Addr) string {
+	four := slices.ContainsFunc(addrs, netip.Addr.Is4)
+	six := slices.ContainsFunc(addrs, netip.Addr.Is6)
+	switch {
+	case four && six:
+		return "it has IPv4 and IPv6"
+	case four:
+		return "it has IPv4 only"
+	case six:
+		return "it has IPv6 only"
+	}
+	return "it has no address but loopback ones"
+}
+
+func first(addrs []netip.Addr, without string) string {
+	if len(addrs) == 0 {
+		return without
+	}
+	return addrs[0].String()
+}
+
+func join(addrs []netip.Addr) string {
+	var texts []string
+	for _, a := range addrs {
+		if text := a.String(); !slices.Contains(texts, text) {
+			texts = append(texts, text)
+		}
+	}
+	return strings.Join(texts, ", ")
+}
+
+// round shortens a duration for people.
+func round(t time.Duration) string {
+	switch {
+	case t < time.Millisecond:
+		return t.Round(time.Microsecond).String()
+	case t < time.Second:
+		return t.Round(100 * time.Microsecond).String()
+	}
+	return t.Round(100 * time.Millisecond).String()
+}

@@ -1,0 +1,202 @@
+package doctor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/muster-run/muster/launch"
+)
+
+// importLimit bounds `import torch`, which takes seconds from a cold disk and minutes
+// from a network file system that is overloaded.
+const importLimit = 60 * time.Second
+
+// slowImport is worth a warning: every worker of every host does it at once.
+const slowImport = 20 * time.Second
+
+// probe is what the interpreter is asked. It prints one line of JSON, and after it
+// another one with what torch says, if that can be imported.
+const probe = `import json, sys, time
+r = {"version": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable}
+try:
+    import resource
+    r["files"] = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+except Exception:
+    pass
+print("MUSTER " + json.dumps(r), flush=True)
+t = time.monotonic()
+import torch
+r = {"torch": torch.__version__, "seconds": time.monotonic() - t, "cuda": torch.version.cuda or "", "hip": getattr(torch.version, "hip", None) or ""}
+import torch.distributed as d
+r["distributed"] = d.is_available()
+if d.is_available():
+    for name in ("gloo", "nccl", "mpi"):
+        r[name] = bool(getattr(d, "is_%s_available" % name)())
+r["devices"] = torch.cuda.device_count()
+print("MUSTER " + json.dumps(r), flush=True)
+`
+
+// mark begins the lines of the probe among what torch may print.
+const mark = "MUSTER "
+
+// A pythonAnswer is what the probe prints.
+type pythonAnswer struct {
+	Version    string `json:"version"`
+	Executable string `json:"executable"`
+	Files      int64  `json:"files"` // soft limit that workers have; -1 for none
+
+	Torch       string  `json:"torch"`
+	Seconds     float64 `json:"seconds"`
+	CUDA        string  `json:"cuda"`
+	HIP         string  `json:"hip"`
+	Distributed bool    `json:"distributed"`
+	Gloo        bool    `json:"gloo"`
+	NCCL        bool    `json:"nccl"`
+	MPI         bool    `json:"mpi"`
+	Devices     int     `json:"devices"`
+}
+
+// parseProbe reads what the probe has printed, as far as it came.
+func parseProbe(out []byte) (a pythonAnswer) {
+	for line := range strings.Lines(string(out)) {
+		if text, found := strings.CutPrefix(line, mark); found {
+			_ = json.Unmarshal([]byte(text), &a) // what it does not say stays unsaid
+		}
+	}
+	return a
+}
+
+// checkPython starts the workers' interpreter and imports torch.
+func (d *doctor) checkPython(ctx context.Context) []Line {
+	switch {
+	case d.PythonErr != nil:
+		return []Line{failure(d.PythonErr.Error(), "activate the environment that has torch, or set PYTHON_EXEC")}
+	case d.Python == "":
+		return []Line{ok("not needed")}
+	}
+	ctx, cancel := context.WithTimeout(ctx, importLimit)
+	defer cancel()
+	start := time.Now()
+	out, complaint, err := d.System.Run(ctx, d.Python, "-c", probe)
+	a := parseProbe(out)
+	if a.Version == "" {
+		why := "it does not run Python"
+		if text := lastLines(complaint, 2); text != "" {
+			why = text
+		}
+		switch {
+		case errors.Is(err, context.DeadlineExceeded):
+			why = "it did not start within " + round(time.Since(start))
+		case err != nil:
+			why = err.Error() + ": " + why
+		}
+		return []Line{failure(fmt.Sprintf("%s: %s", d.Python, why), "set PYTHON_EXEC to another interpreter, or repair this one")}
+	}
+	lines := []Line{d.judgeVersion(a)}
+	if a.Files >= 0 && a.Files < fewFiles/4 {
+		lines = append(lines, warning(fmt.Sprintf("a worker may have %d files open (ulimit -n)", a.Files), "ulimit -n 65536 before muster").as("limits"))
+	}
+	lines = append(lines, d.judgeTorch(ctx, a, complaint, time.Since(start))...)
+	return append(lines, d.findPySpy())
+}
+
+func (d *doctor) judgeVersion(a pythonAnswer) Line {
+	where := d.Python
+	if a.Executable != "" && a.Executable != d.Python {
+		where += " (" + a.Executable + ")"
+	}
+	return ok("%s at %s", a.Version, where)
+}
+
+func (d *doctor) judgeTorch(ctx context.Context, a pythonAnswer, complaint []byte, took time.Duration) []Line {
+	if a.Torch == "" {
+		why, fix := lastLines(complaint, 1), "pip install torch into this environment, or activate the one that has it"
+		switch {
+		case ctx.Err() != nil:
+			why = fmt.Sprintf("importing it took more than %s", round(took))
+			fix = "look at the file system that it is on; on many hosts copy the environment to a local disk first"
+		case strings.Contains(why, "ModuleNotFoundError") && strings.Contains(why, "'torch'"):
+			why = "it is not installed for " + d.Python
+		case why == "":
+			why = "the interpreter died while it imported it"
+			fix = "run " + d.Python + " -X faulthandler -c 'import torch'"
+		}
+		return []Line{failure("torch cannot be imported: "+why, fix).as("torch")}
+	}
+	var lines []Line
+	seconds := time.Duration(a.Seconds * float64(time.Second))
+	var backends []string
+	for _, b := range []struct {
+		name string
+		has  bool
+	}{{"gloo", a.Gloo}, {"nccl", a.NCCL}, {"mpi", a.MPI}} {
+		if b.has {
+			backends = append(backends, b.name)
+		}
+	}
+	switch {
+	case !a.Distributed:
+		lines = append(lines, failure("torch "+a.Torch+" was built without torch.distributed", "install a build that has it").as("torch"))
+	case seconds > slowImport:
+		lines = append(lines, warning(fmt.Sprintf("torch %s took %s to import", a.Torch, round(seconds)), "on many hosts copy the environment to a local disk first").as("torch"))
+	default:
+		built := "for CPUs only"
+		switch {
+		case a.CUDA != "":
+			built = "for CUDA " + a.CUDA
+		case a.HIP != "":
+			built = "for ROCm " + a.HIP
+		}
+		lines = append(lines, ok("%s %s, imported in %s; backends %s", a.Torch, built, round(seconds), strings.Join(backends, ", ")).as("torch"))
+	}
+	return append(lines, d.judgeDevices(a)...)
+}
+
+// judgeDevices compares the devices that torch sees with those that the machine has.
+func (d *doctor) judgeDevices(a pythonAnswer) []Line {
+	gpus, err := d.countGPUs()
+	if err != nil {
+		return nil // checkGPUs says so
+	}
+	hidden := ""
+	for _, name := range []string{"CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"} {
+		if value, set := d.System.Lookup(name); set {
+			hidden += fmt.Sprintf(" (with %s=%.80s)", name, value)
+		}
+	}
+	var l Line
+	switch {
+	case gpus > 0 && a.CUDA == "" && a.HIP == "":
+		l = warning(fmt.Sprintf("this host has %s, but torch %s was built for CPUs only", plural(gpus, "GPU"), a.Torch), "install the build for the driver's CUDA or ROCm: https://pytorch.org/get-started/locally")
+	case gpus > 0 && a.Devices == 0:
+		l = failure(fmt.Sprintf("this host has %s, but torch sees none%s", plural(gpus, "GPU"), hidden), "run "+d.Python+" -c 'import torch; torch.zeros(1).cuda()' for the reason; often the driver is older than torch's CUDA needs")
+	case gpus > 0 && a.Devices != gpus:
+		l = warning(fmt.Sprintf("torch sees %s of %d%s", plural(a.Devices, "GPU"), gpus, hidden), "")
+	case a.Devices > 0 && a.CUDA != "" && !a.NCCL:
+		l = warning("torch sees GPUs but has no NCCL", "install a build with NCCL, or use gloo")
+	case a.Devices > 0:
+		l = ok("torch sees %s%s", plural(a.Devices, "GPU"), hidden)
+	default:
+		return nil
+	}
+	return []Line{l.as("devices")}
+}
+
+// findPySpy says whether stacks of workers that hang can be had.
+func (d *doctor) findPySpy() Line {
+	beside := filepath.Join(filepath.Dir(d.Python), "py-spy")
+	for _, name := range []string{beside, "py-spy"} {
+		if strings.Contains(name, "/") && !strings.Contains(d.Python, "/") {
+			continue
+		}
+		if path, err := launch.FindExecutable(name, d.System.Lookup); err == nil {
+			return ok("%s shows the stacks of workers that hang", path).as("py-spy")
+		}
+	}
+	return warning("not found beside the interpreter or in PATH: the stacks of workers that hang will be missing", "pip install py-spy").as("py-spy")
+}

@@ -1,0 +1,246 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/store/tcpstore"
+)
+
+const (
+	// dialLimit is how long a connection may take to be made: two lost packets.
+	dialLimit = 4 * time.Second
+	// dialAgain is the pause before a port that nobody listens at is tried again.
+	dialAgain = 300 * time.Millisecond
+	// identifyLimit is how long a server may take to say what it is.
+	identifyLimit = 2 * time.Second
+)
+
+// A server says what answers at an address.
+type server struct {
+	store bool // a TCPStore, by which hosts can meet
+	text  string
+}
+
+// identify finds out what has accepted a connection.
+func identify(ctx context.Context, _ System, addr string) server {
+	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	conn, err := tcpstore.DialSession(ctx, tcpstore.ClientConfig{Addr: addr, Timeout: identifyLimit, Logger: quiet}, "rendezvous")
+	if err == nil {
+		conn.Close()
+		return server{true, "a muster store or agent answers"}
+	}
+	if errors.Is(err, tcpstore.ErrNoSession) {
+		return server{true, "a TCPStore answers, PyTorch's or one without a rendezvous"}
+	}
+	if stranger, found := errors.AsType[*tcpstore.NotStoreError](err); found {
+		text := "the server " + stranger.Saw
+		if strings.HasPrefix(string(stranger.Answer), "HTTP/") {
+			text = "a web server answers (HTTP)"
+		}
+		return server{false, text + ", which is no TCPStore"}
+	}
+	return server{false, err.Error()}
+}
+
+// why says in a few words why a connection could not be made. Two errors of one kind
+// have the same text.
+func why(err error) string {
+	var timeout net.Error
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return "refused (nothing listens there, or a firewall rejects it)"
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH), errors.Is(err, syscall.EADDRNOTAVAIL):
+		return fmt.Sprintf("unreachable (%v)", cause(err))
+	case errors.Is(err, syscall.EPERM), errors.Is(err, syscall.EACCES):
+		return "forbidden by a firewall of this host"
+	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
+		return "no answer (packets vanish: a firewall drops them, or the host is down)"
+	}
+	return err.Error()
+}
+
+// endpoint is host:port.
+func (d *doctor) endpoint() string { return net.JoinHostPort(d.Host, strconv.Itoa(d.Port)) }
+
+// hosting says whether the endpoint is on this host.
+func (d *doctor) hosting(ctx context.Context) bool {
+	if d.Settings.IsHost != nil {
+		return *d.Settings.IsHost
+	}
+	return rendezvous.IsThisHost(ctx, d.Host)
+}
+
+// checkMeeting looks at the endpoint, and meets the other hosts there.
+func (d *doctor) checkMeeting(ctx context.Context) []Line {
+	switch {
+	case d.Peer != "":
+		return d.checkPeer(ctx)
+	case len(d.Members) > 0:
+		return d.checkMembers(ctx)
+	case d.Host == "" || d.Port == 0:
+		return []Line{ok("none: a job of one host")}
+	}
+	var line Line
+	good := false
+	if d.hosting(ctx) {
+		line, good = d.checkPort(ctx)
+		good = good || line.Status != Failure
+		line = line.as("port")
+	} else {
+		line, good = d.checkReach(ctx)
+	}
+	lines := []Line{line}
+	if !good || !d.many() {
+		return lines
+	}
+	if more, split := d.checkFamilies(ctx); split {
+		lines = append(lines, more)
+	}
+	return append(lines, d.meet(ctx)...)
+}
+
+// checkReach connects to the endpoint, which another host has, and waits until the
+// doctor there listens.
+func (d *doctor) checkReach(ctx context.Context) (line Line, good bool) {
+	until := time.Now().Add(d.Wait)
+	start := time.Now()
+	told := start
+	for {
+		began := time.Now()
+		conn, err := d.connect(ctx, d.endpoint(), 0)
+		if err == nil {
+			took := time.Since(began)
+			remote := conn.RemoteAddr().String()
+			conn.Close()
+			kind := identify(ctx, d.System, d.endpoint())
+			if !kind.store {
+				return failure(fmt.Sprintf("%s (%s): %s", d.endpoint(), remote, kind.text), "another program has the port: end it there, or choose another port for --rdzv-endpoint on all hosts"), false
+			}
+			return ok("%s can be reached (%s, %s): %s", d.endpoint(), remote, round(took), kind.text), true
+		}
+		refused := errors.Is(err, syscall.ECONNREFUSED)
+		_, unresolved := errors.AsType[*net.DNSError](err)
+		if !d.many() || unresolved || !time.Now().Before(until) || ctx.Err() != nil {
+			return d.unreached(err, refused, unresolved, time.Since(start)), false
+		}
+		if d.Progress != nil && time.Since(told) > 3*time.Second {
+			told = time.Now()
+			fmt.Fprintf(d.Progress, "muster doctor: %s: %s; trying for %v more\n", d.endpoint(), why(err), time.Until(until).Round(time.Second))
+		}
+		pause := time.NewTimer(dialAgain)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+		}
+	}
+}
+
+// unreached says what to do about an endpoint that cannot be reached.
+func (d *doctor) unreached(err error, refused, unresolved bool, after time.Duration) Line {
+	text := fmt.Sprintf("%s: %s, for %s", d.endpoint(), why(err), round(after))
+	switch {
+	case unresolved:
+		return failure(fmt.Sprintf("%s cannot be reached: its name cannot be resolved", d.endpoint()), "see the line about names")
+	case refused && !d.many():
+		return warning(fmt.Sprintf("%s: %s", d.endpoint(), why(err)), "right if the job's store is still to be started there")
+	case refused:
+		return failure(text, "run `muster doctor` with the same options on "+d.Host+", and look at what it says of the port; --wait SECONDS waits longer")
+	}
+	return failure(text, fmt.Sprintf("let TCP from this host to port %d of %s through the firewalls in between (nft list ruleset, the cloud's security group), and check that the host is up", d.Port, d.Host))
+}
+
+// connect dials within dialLimit.
+func (d *doctor) connect(ctx context.Context, addr string, mss int) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialLimit)
+	defer cancel()
+	return d.System.Dial(ctx, addr, mss)
+}
+
+// checkFamilies tries each address of an endpoint that has several. Clients try them
+// one after the other, so that one which does not answer costs each of them minutes.
+func (d *doctor) checkFamilies(ctx context.Context) (Line, bool) {
+	if d.hosting(ctx) {
+		return Line{}, false
+	}
+	addrs, _, err := d.resolve(ctx, d.Host)
+	if err != nil || len(addrs) < 2 {
+		return Line{}, false
+	}
+	errs := parallel(len(addrs), 8, func(i int) error {
+		conn, err := d.connect(ctx, netip.AddrPortFrom(addrs[i], uint16(d.Port)).String(), 0)
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	})
+	var dead []string
+	reason := ""
+	for i, err := range errs {
+		if err != nil {
+			dead = append(dead, addrs[i].String())
+			reason = why(err)
+		}
+	}
+	if dead == nil || len(dead) == len(addrs) {
+		return Line{}, false
+	}
+	return warning(fmt.Sprintf("%s is %s, but %s: %s", d.Host, join(addrs), strings.Join(dead, ", "), reason),
+		"clients that try that address first wait in vain: remove it from DNS or /etc/hosts, or give the address that works as the endpoint").as("addresses"), true
+}
+
+// checkMembers tries the members of an etcd cluster or a quorum.
+func (d *doctor) checkMembers(ctx context.Context) []Line {
+	errs := parallel(len(d.Members), 8, func(i int) error {
+		conn, err := d.connect(ctx, d.Members[i], 0)
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	})
+	var lines []Line
+	answer := 0
+	for i, err := range errs {
+		host, _, _ := net.SplitHostPort(d.Members[i])
+		switch {
+		case err == nil:
+			answer++
+		case d.Backend == "quorum" && errors.Is(err, syscall.ECONNREFUSED):
+			lines = append(lines, warning(fmt.Sprintf("%s: %s", d.Members[i], why(err)), "right if the job has not been started on "+host+" yet"))
+		default:
+			lines = append(lines, failure(fmt.Sprintf("%s: %s", d.Members[i], why(err)), "start it, or let TCP to it through the firewalls in between"))
+		}
+	}
+	head := ok("%d of %d members of the %s rendezvous can be reached; hosts are not tried against each other (that needs --rdzv-backend=c10d)", answer, len(d.Members), d.Backend)
+	return append([]Line{head}, lines...)
+}
+
+// parallel calls f(0) to f(n-1), at most width at a time, and returns what they did.
+func parallel[T any](n, width int, f func(i int) T) []T {
+	out := make([]T, n)
+	slots := make(chan struct{}, width)
+	done := make(chan struct{})
+	for i := range n {
+		go func() {
+			slots <- struct{}{}
+			out[i] = f(i)
+			<-slots
+			done <- struct{}{}
+		}()
+	}
+	for range n {
+		<-done
+	}
+	return out
+}

@@ -1,0 +1,224 @@
+package doctor
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/children"
+	"github.com/muster-run/muster/process"
+)
+
+// A System is the machine as the checks see it. A nil field means the real one.
+// Its functions may be called concurrently.
+type System struct {
+	Hostname   func() (string, error)
+	Lookup     func(name string) (string, bool) // environment
+	Environ    func() []string                  // of the workers
+	LookupHost func(ctx context.Context, name string) ([]netip.Addr, error)
+	LookupAddr func(ctx context.Context, addr netip.Addr) ([]string, error)
+	Interfaces func() ([]Interface, error)
+	// Dial connects by TCP. mss, if not 0, is the largest segment to use, bytes.
+	Dial func(ctx context.Context, addr string, mss int) (net.Conn, error)
+	// Root is the file system: /proc and /sys.
+	Root fs.FS
+	// Disk says how full the file system of a path is.
+	Disk func(path string) (Disk, error)
+	// TryWrite writes size bytes to a new file in a directory and removes it.
+	TryWrite func(dir string, size int) error
+	// RLimit returns a limit of this process, soft and hard.
+	RLimit func(resource int) (soft, hard uint64, err error)
+	// Limits says whether so many workers may be started.
+	Limits func(workers int) error
+	// TryCgroup makes a cgroup where workers' would be, and removes it.
+	TryCgroup func() error
+	// Geteuid returns the user.
+	Geteuid func() int
+	// Run runs a program until ctx is done, with what is added to the environment.
+	Run func(ctx context.Context, program string, args ...string) (stdout, stderr []byte, err error)
+	// KernelLog returns the kernel's messages.
+	KernelLog func() ([]byte, error)
+	// Now is the clock that is compared with other hosts'.
+	Now func() time.Time
+}
+
+// An Interface is one of the network.
+type Interface struct {
+	Name     string
+	MTU      int // bytes
+	Up       bool
+	Loopback bool
+	Addrs    []netip.Addr
+}
+
+// A Disk says how full a file system is.
+type Disk struct {
+	Type        int64  // the kernel's number for its type
+	Size, Free  uint64 // bytes, Free for this user
+	Files, Left uint64 // inodes; 0 for both where they are not limited
+}
+
+// orReal fills in what is nil.
+func (s System) orReal() System {
+	if s.Hostname == nil {
+		s.Hostname = os.Hostname
+	}
+	if s.Lookup == nil {
+		s.Lookup = os.LookupEnv
+	}
+	if s.Environ == nil {
+		s.Environ = os.Environ
+	}
+	if s.LookupHost == nil {
+		s.LookupHost = lookupHost
+	}
+	if s.LookupAddr == nil {
+		s.LookupAddr = func(ctx context.Context, addr netip.Addr) ([]string, error) {
+			return net.DefaultResolver.LookupAddr(ctx, addr.String())
+		}
+	}
+	if s.Interfaces == nil {
+		s.Interfaces = interfaces
+	}
+	if s.Dial == nil {
+		s.Dial = dial
+	}
+	if s.Root == nil {
+		s.Root = os.DirFS("/")
+	}
+	if s.Disk == nil {
+		s.Disk = disk
+	}
+	if s.TryWrite == nil {
+		s.TryWrite = tryWrite
+	}
+	if s.RLimit == nil {
+		s.RLimit = func(resource int) (uint64, uint64, error) {
+			var l unix.Rlimit
+			err := unix.Getrlimit(resource, &l)
+			return l.Cur, l.Max, err
+		}
+	}
+	if s.Limits == nil {
+		s.Limits = process.CheckLimits
+	}
+	if s.TryCgroup == nil {
+		s.TryCgroup = tryCgroup
+	}
+	if s.Geteuid == nil {
+		s.Geteuid = os.Geteuid
+	}
+	if s.Run == nil {
+		s.Run = runProgram(s.Environ)
+	}
+	if s.KernelLog == nil {
+		s.KernelLog = kernelLog
+	}
+	if s.Now == nil {
+		s.Now = time.Now
+	}
+	return s
+}
+
+func lookupHost(ctx context.Context, name string) ([]netip.Addr, error) {
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+	for i := range addrs {
+		addrs[i] = addrs[i].Unmap()
+	}
+	return addrs, err
+}
+
+func interfaces() ([]Interface, error) {
+	all, err := net.Interfaces()
+	if err != nil {
+		return nil, err
+	}
+	var list []Interface
+	for _, i := range all {
+		one := Interface{Name: i.Name, MTU: i.MTU, Up: i.Flags&net.FlagUp != 0, Loopback: i.Flags&net.FlagLoopback != 0}
+		addrs, _ := i.Addrs() // gone meanwhile
+		for _, a := range addrs {
+			if ipnet, ok := a.(*net.IPNet); ok {
+				if addr, ok := netip.AddrFromSlice(ipnet.IP); ok && !addr.IsLinkLocalUnicast() {
+					one.Addrs = append(one.Addrs, addr.Unmap())
+				}
+			}
+		}
+		list = append(list, one)
+	}
+	return list, nil
+}
+
+func dial(ctx context.Context, addr string, mss int) (net.Conn, error) {
+	var d net.Dialer
+	if mss > 0 {
+		d.Control = func(_, _ string, c syscall.RawConn) error {
+			var set error
+			err := c.Control(func(fd uintptr) {
+				set = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG, mss)
+			})
+			return errors.Join(err, set)
+		}
+	}
+	return d.DialContext(ctx, "tcp", addr)
+}
+
+func tryWrite(dir string, size int) error {
+	f, err := os.CreateTemp(dir, ".muster-doctor-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(make([]byte, size))
+	if err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close(), os.Remove(f.Name()))
+}
+
+// maxOutput bounds what is kept of a program's output.
+const maxOutput = 1 << 20
+
+// runProgram makes a System's Run. The program is killed with all that it has started.
+func runProgram(environ func() []string) func(context.Context, string, ...string) ([]byte, []byte, error) {
+	return func(ctx context.Context, program string, args ...string) ([]byte, []byte, error) {
+		var stdout, stderr tail
+		cmd := exec.CommandContext(ctx, program, args...)
+		cmd.Env = environ()
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+		cmd.WaitDelay = 200 * time.Millisecond
+		if err := children.Start(cmd); err != nil {
+			return nil, nil, err
+		}
+		err := children.Wait(cmd)
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return stdout.Bytes(), stderr.Bytes(), err
+	}
+}
+
+// A tail keeps the end of what is written to it.
+type tail struct{ bytes.Buffer }
+
+func (t *tail) Write(b []byte) (int, error) {
+	n := len(b)
+	if n > maxOutput {
+		b = b[n-maxOutput:]
+	}
+	if over := t.Len() + len(b) - maxOutput; over > 0 {
+		t.Next(over)
+	}
+	t.Buffer.Write(b)
+	return n, nil
+}

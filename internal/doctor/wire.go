@@ -1,0 +1,408 @@
+package doctor
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// How two doctors talk. A client connects and sends one line,
+//
+//	muster-doctor 1 TOKEN COMMAND [ARGUMENT]
+//
+// The token is the one that the listening doctor has told the hosts it met; "-" for
+// one that listens for anybody. Then
+//
+//	ping         each further byte is answered by a line with the time, in
+//	             nanoseconds since 1970
+//	sink         the client sends bytes and half-closes; the answer is their number
+//	source N     N bytes come, at most maxSource
+//	back PORT    the listener connects to that port of the address that the client
+//	             comes from; the answer is "ok", or why not
+const (
+	greeting  = "muster-doctor 1 "
+	maxLine   = 256
+	maxSource = 4 << 20
+	// connLimit bounds a connection from its beginning to its end.
+	connLimit = 30 * time.Second
+	// maxConns is how many are served at once; others wait in the kernel.
+	maxConns = 256
+	anybody  = "-"
+)
+
+// A listener answers other doctors.
+type listener struct {
+	l     net.Listener
+	token string
+	now   func() time.Time
+	dial  func(ctx context.Context, addr string, mss int) (net.Conn, error)
+
+	mu     sync.Mutex // guards the rest
+	conns  map[net.Conn]bool
+	closed bool
+	all    sync.WaitGroup
+}
+
+// listen starts a listener at an address; close ends it.
+func listen(addr, token string, s System) (*listener, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	s = s.orReal()
+	w := &listener{l: l, token: token, now: s.Now, dial: s.Dial, conns: map[net.Conn]bool{}}
+	w.all.Go(w.accept)
+	return w, nil
+}
+
+func (w *listener) port() int { return w.l.Addr().(*net.TCPAddr).Port }
+
+// close ends all connections and waits for who serves them.
+func (w *listener) close() {
+	w.mu.Lock()
+	w.closed = true
+	w.l.Close()
+	for c := range w.conns {
+		c.Close()
+	}
+	w.mu.Unlock()
+	w.all.Wait()
+}
+
+func (w *listener) accept() {
+	slots := make(chan struct{}, maxConns)
+	for {
+		slots <- struct{}{}
+		conn, err := w.l.Accept()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			<-slots // for lack of descriptors; the next may do
+			continue
+		}
+		if !w.keep(conn) {
+			conn.Close()
+			return
+		}
+		w.all.Go(func() {
+			defer func() { <-slots }()
+			defer w.drop(conn)
+			_ = w.serve(conn) // the client sees what went wrong
+		})
+	}
+}
+
+func (w *listener) keep(conn net.Conn) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.closed {
+		w.conns[conn] = true
+	}
+	return !w.closed
+}
+
+func (w *listener) drop(conn net.Conn) {
+	conn.Close()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.conns, conn)
+}
+
+var errProtocol = errors.New("not a doctor's request")
+
+// readLine reads a line of at most maxLine bytes, without its end.
+func readLine(r *bufio.Reader) (string, error) {
+	line, err := r.ReadSlice('\n')
+	if err != nil {
+		return "", err
+	}
+	if len(line) > maxLine {
+		return "", errProtocol
+	}
+	return strings.TrimSuffix(string(line), "\n"), nil
+}
+
+// parseRequest takes a request apart.
+func parseRequest(line string) (token, command, argument string, err error) {
+	rest, found := strings.CutPrefix(line, greeting)
+	token, rest, found2 := strings.Cut(rest, " ")
+	if !found || !found2 {
+		return "", "", "", errProtocol
+	}
+	command, argument, _ = strings.Cut(rest, " ")
+	return token, command, argument, nil
+}
+
+func (w *listener) serve(conn net.Conn) error {
+	if err := conn.SetDeadline(time.Now().Add(connLimit)); err != nil {
+		return err
+	}
+	r := bufio.NewReaderSize(conn, 4096)
+	line, err := readLine(r)
+	if err != nil {
+		return err
+	}
+	token, command, argument, err := parseRequest(line)
+	if err != nil || token != w.token {
+		return errProtocol
+	}
+	switch command {
+	case "ping":
+		return w.pong(conn, r)
+	case "sink":
+		n, err := io.Copy(io.Discard, r)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(conn, n)
+		return err
+	case "source":
+		n, err := strconv.ParseUint(argument, 10, 31)
+		if err != nil || n > maxSource {
+			return errProtocol
+		}
+		_, err = io.CopyN(conn, zeros{}, int64(n))
+		return err
+	case "back":
+		return w.back(conn, argument)
+	}
+	return errProtocol
+}
+
+func (w *listener) pong(conn net.Conn, r *bufio.Reader) error {
+	for {
+		if _, err := r.ReadByte(); err != nil {
+			return err
+		}
+		if _, err := fmt.Fprintln(conn, w.now().UnixNano()); err != nil {
+			return err
+		}
+	}
+}
+
+// back connects to whoever asks, and nobody else.
+func (w *listener) back(conn net.Conn, port string) error {
+	n, err := strconv.ParseUint(port, 10, 16)
+	from, ok := conn.RemoteAddr().(*net.TCPAddr)
+	if err != nil || n < 1024 || !ok {
+		return errProtocol
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), dialLimit)
+	defer cancel()
+	answer := "ok"
+	other, err := w.dial(ctx, net.JoinHostPort(from.IP.String(), port), 0)
+	if err != nil {
+		answer = why(err)
+	} else {
+		other.Close()
+	}
+	_, err = fmt.Fprintln(conn, answer)
+	return err
+}
+
+// zeros is an endless source.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
+}
+
+// A caller asks a listener.
+type caller struct {
+	d     *doctor
+	addr  string // host:port
+	token string
+}
+
+// request connects and sends a request. The connection ends when limit has passed.
+func (c caller) request(ctx context.Context, mss int, limit time.Duration, command string) (net.Conn, error) {
+	conn, err := c.d.connect(ctx, c.addr, mss)
+	if err != nil {
+		return nil, err
+	}
+	_ = conn.SetDeadline(time.Now().Add(limit))
+	if _, err := fmt.Fprintf(conn, "%s%s %s\n", greeting, c.token, command); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// pings is how often the time is asked for; the fastest answer counts.
+const pings = 6
+
+// ping returns the round trip, and how far the listener's clock is ahead of ours.
+func (c caller) ping(ctx context.Context) (trip, offset time.Duration, err error) {
+	conn, err := c.request(ctx, 0, dialLimit, "ping")
+	if err != nil {
+		return 0, 0, err
+	}
+	defer conn.Close()
+	r := bufio.NewReaderSize(conn, maxLine)
+	for i := range pings {
+		began := time.Now()
+		before := c.d.System.Now()
+		if _, err := conn.Write([]byte{'p'}); err != nil {
+			return 0, 0, err
+		}
+		line, err := readLine(r)
+		took := time.Since(began)
+		if err != nil {
+			return 0, 0, err
+		}
+		theirs, err := strconv.ParseInt(line, 10, 64)
+		if err != nil {
+			return 0, 0, errors.New("what answers there is no doctor")
+		}
+		if i == 0 || took < trip {
+			trip = took
+			offset = time.Unix(0, theirs).Sub(before) - took/2
+		}
+	}
+	return trip, offset, nil
+}
+
+const (
+	// bulk is more than the connection's first packets may hold, bytes.
+	bulk = 1 << 20
+	// bulkLimit is how long it may take: 3 Mbit/s.
+	bulkLimit = 3 * time.Second
+	// probeBulk and probeLimit are those of the search for the size that passes.
+	probeBulk  = 32 << 10
+	probeLimit = 2500 * time.Millisecond
+)
+
+// sink sends n bytes in segments of at most mss bytes (0: as the kernel likes) and
+// waits until they have arrived.
+func (c caller) sink(ctx context.Context, mss, n int, limit time.Duration) error {
+	conn, err := c.request(ctx, mss, limit, "sink")
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if _, err := io.CopyN(conn, zeros{}, int64(n)); err != nil {
+		return err
+	}
+	return arrived(conn, n)
+}
+
+// arrived half-closes and compares what the listener has got.
+func arrived(conn net.Conn, n int) error {
+	if half, ok := conn.(interface{ CloseWrite() error }); ok {
+		if err := half.CloseWrite(); err != nil {
+			return err
+		}
+	}
+	line, err := readAnswer(conn)
+	if err != nil {
+		return err
+	}
+	if got, err := strconv.Atoi(line); err != nil || got != n {
+		return fmt.Errorf("%d bytes were sent, the other side has got %.20q", n, line)
+	}
+	return nil
+}
+
+// source has n bytes sent.
+func (c caller) source(ctx context.Context, n int, limit time.Duration) error {
+	conn, err := c.request(ctx, 0, limit, "source "+strconv.Itoa(n))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	got, err := io.Copy(io.Discard, conn)
+	if err == nil && got != int64(n) {
+		err = fmt.Errorf("%d of %d bytes came", got, n)
+	}
+	return err
+}
+
+// sizes are packets that networks are known to limit to, bytes: jumbo frames,
+// Ethernet, PPPoE, VXLAN, WireGuard, IPv6's least, and less.
+var sizes = [...]int{8900, 1500, 1492, 1450, 1420, 1280, 1000, 576, 296}
+
+// passing returns the largest packet that gets through, bytes; 0 if none does.
+func (c caller) passing(ctx context.Context) int {
+	headers := 40
+	if host, _, err := net.SplitHostPort(c.addr); err == nil && strings.Contains(host, ":") {
+		headers = 60
+	}
+	got := parallel(len(sizes), len(sizes), func(i int) bool {
+		return c.sink(ctx, sizes[i]-headers, probeBulk, probeLimit) == nil
+	})
+	for i, passes := range got {
+		if passes {
+			return sizes[i]
+		}
+	}
+	return 0
+}
+
+const (
+	flowTime    = time.Second
+	flowStreams = 4
+)
+
+// A flow is how much went from one host to another.
+type flow struct {
+	To    int   `json:"to"`
+	Bytes int64 `json:"bytes"`
+	Nanos int64 `json:"nanos"`
+}
+
+// rate is in Gbit/s.
+func (f flow) rate() float64 {
+	if f.Nanos <= 0 {
+		return 0
+	}
+	return float64(f.Bytes) * 8 / float64(f.Nanos)
+}
+
+// measure sends for a second, over several connections as NCCL's and Gloo's are.
+func (c caller) measure(ctx context.Context) flow {
+	type part struct {
+		n    int64
+		took time.Duration
+	}
+	start := time.Now()
+	parts := parallel(flowStreams, flowStreams, func(int) part {
+		conn, err := c.request(ctx, 0, flowTime+bulkLimit, "sink")
+		if err != nil {
+			return part{}
+		}
+		defer conn.Close()
+		block := make([]byte, 256<<10)
+		n := 0
+		for time.Since(start) < flowTime {
+			wrote, err := conn.Write(block)
+			n += wrote
+			if err != nil {
+				return part{}
+			}
+		}
+		if arrived(conn, n) != nil {
+			return part{}
+		}
+		return part{int64(n), time.Since(start)}
+	})
+	var f flow
+	for _, p := range parts {
+		f.Bytes += p.n
+		f.Nanos = max(f.Nanos, p.took.Nanoseconds())
+	}
+	return f
+}
+
+// readAnswer reads one line.
+func readAnswer(conn net.Conn) (string, error) {
+	return readLine(bufio.NewReaderSize(conn, maxLine))
+}
