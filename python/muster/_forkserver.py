@@ -67,7 +67,7 @@ def start(method: str, job: str, function: _payload.Function, args: Sequence[Any
 def _bind(listener: socket.socket, job: str) -> None:
     dir = os.open(job, os.O_RDONLY)
     try:
-        listener.bind(_stub.address(job, dir))
+        listener.bind(_stub.address(os.path.join(job, "fork"), dir))
     except OSError as e:
         raise LaunchError("a socket in %s: %s; set TMPDIR to a shorter path" % (job, e)) from e
     finally:

@@ -113,6 +113,23 @@ def flags():
     return sys.flags.optimize, sys.flags.utf8_mode, sys.warnoptions
 
 
+def beat(step):
+    return muster.heartbeat(step)
+
+
+def overrun():
+    with muster.timer.expires(after=60):
+        pass
+    with muster.timer.expires(after=0.2):
+        time.sleep(60)
+
+
+def cgroup():
+    """The path in the unified hierarchy."""
+    with open("/proc/self/cgroup") as f:
+        return next((line for line in f.read().split("\n") if line.startswith("0::")), "")
+
+
 def kill_the_agent(path):
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(60)
