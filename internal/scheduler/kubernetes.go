@@ -48,7 +48,7 @@ func kubernetes(v vars) (*Job, error) {
 		return nil, broken(name, err)
 	}
 	job.Host = Fact[string]{base + "-0." + domain, "/etc/hosts"}
-	job.Port = Fact[int]{kubernetesPort, "default"}
+	job.Port = Fact[int]{kubernetesPort, "c10d's default"}
 	return job, nil
 }
 
