@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -124,6 +125,10 @@ func TestSlurm(t *testing.T) {
 	t.Run("cancel", func(t *testing.T) { slurmCancel(t, lab) })
 	t.Run("two tasks", func(t *testing.T) { slurmTwoTasks(t, lab) })
 	t.Run("groups", func(t *testing.T) { slurmGroups(t, lab) })
+	t.Run("mpirun", func(t *testing.T) {
+		slurmMPI(t, lab, "Open MPI", "mpirun.openmpi", "--allow-run-as-root", "--map-by", "ppr:1:node", "--bind-to", "none")
+	})
+	t.Run("mpiexec", func(t *testing.T) { slurmMPI(t, lab, "mpiexec", "mpiexec.hydra", "-ppn", "1") })
 	t.Run("early signal", func(t *testing.T) {
 		early.t = t
 		early.await(ranks("ready %d")...).await(ranks("SIGUSR1 at %d")...).await(ranks("saved %d")...)
@@ -204,6 +209,21 @@ func slurmTwoTasks(t *testing.T, lab *slurmlab.Lab) {
 	if n := strings.Count(out, want); n != 4 {
 		t.Errorf("%d of 4 tasks said %q:\n%s", n, want, out)
 	}
+}
+
+// Agents that an MPI launcher has started in a job of Slurm meet at the job's first
+// node.
+func slurmMPI(t *testing.T, lab *slurmlab.Lab, name string, launcher ...string) {
+	if _, err := exec.LookPath(launcher[0]); err != nil {
+		t.Skipf("needs %s (%v)", launcher[0], err)
+	}
+	j := newSlurmJob(t, lab)
+	path := script(t, "mpi.sbatch", "#!/bin/sh\nexec \"$@\"\n")
+	j.id = lab.Submit(j.env, slices.Concat([]string{"--output=" + j.log, "-N2", path}, launcher,
+		[]string{"muster", "run", "--nproc-per-node=2", "--no-python", "sh", "-c", `echo "rank $RANK of $WORLD_SIZE"`})...)
+	j.wantEnd(slurmlab.End{State: "COMPLETED"})
+	j.says("muster run: "+name+" says nnodes=2 (", "node-rank=1 (", "rdzv-endpoint=host0:", " (SLURM_JOB_NODELIST, port from the run ID)")
+	j.says(ranks("rank %d of 4")...)
 }
 
 // Workers stay in the control groups that Slurm's daemon has put the task in.
