@@ -15,9 +15,11 @@ git rev-parse --is-inside-work-tree >/dev/null 2>&1 && vcs=-buildvcs=true
 built=$(mktemp -d)
 trap 'rm -rf "$built"' EXIT
 
+# All are built before the first wheel is there, which could count as a change.
 for target; do
-	dir=$built/${target//\//-}
-	CGO_ENABLED=0 GOOS=${target%/*} GOARCH=${target#*/} go build $vcs -trimpath -ldflags '-s -w' -o "$dir/" ./cmd/muster ./cmd/muster-quorum
-	mod=$(go version -m "$dir/muster" | awk '$1 == "mod" { print $3 }')
-	"$python" internal/tools/wheel.py --version "$mod" --binaries "$dir" --out "$out"
+	CGO_ENABLED=0 GOOS=${target%/*} GOARCH=${target#*/} go build $vcs -trimpath -ldflags '-s -w' -o "$built/$target/" ./cmd/muster ./cmd/muster-quorum
+done
+for target; do
+	mod=$(go version -m "$built/$target/muster" | awk '$1 == "mod" { print $3 }')
+	"$python" internal/tools/wheel.py --version "$mod" --binaries "$built/$target" --out "$out"
 done

@@ -49,6 +49,17 @@ def see(*args):
     return list(args)
 
 
+def reduce(by):
+    import torch
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    tensor = torch.tensor([float(dist.get_rank() + by)])
+    dist.all_reduce(tensor)
+    dist.destroy_process_group()
+    return tensor.tolist(), type(tensor).__name__
+
+
 def boom(rank):
     if int(os.environ["RANK"]) == rank:
         raise KeyError("lost é")
@@ -100,6 +111,7 @@ def failure(what, config, entrypoint, *args):
 def main(dir):
     show("spawn", elastic_launch(config(start_method="spawn"), multiply)(3, 100))
     show("fork", elastic_launch(config(nproc=3), multiply)(3, 100))
+    show("reduce", elastic_launch(config(), reduce)(1))
     show("environment", elastic_launch(config(), environment)())
     show("arguments", elastic_launch(config(nproc=1), see)("a ${local_rank} $$", None, [1, {"k": 2.5}]))
     show("program", elastic_launch(config(), "/bin/sh")("-c", "exit 0"))
