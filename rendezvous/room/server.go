@@ -61,7 +61,9 @@ type live struct {
 	due   time.Time
 	// adopted says that a foreign node has written the state.
 	adopted bool
-	idle    chan struct{} // closed when the last session has ended; nil if nobody asks
+	// over is when the last session of a closed room ended.
+	over time.Time
+	idle chan struct{} // closed when the last session has ended; nil if nobody asks
 }
 
 // A line is one session's way out.
@@ -108,7 +110,9 @@ func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 	id := s.last
 	l := s.rooms[hello.RunID]
 	created := l == nil
+	var forgotten []string
 	if created {
+		forgotten = s.forget(time.Now())
 		l = &live{key: "torch.rendezvous." + hello.RunID, room: New(hello.RunID, s.cfg.Logger), lines: map[ID]*line{}}
 		s.rooms[hello.RunID] = l
 	}
@@ -118,6 +122,7 @@ func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 		r.Receive(now, id, hello)
 	})
 	s.mu.Unlock()
+	s.unmirror(forgotten...)
 	if created && s.cfg.Mirrors != nil {
 		existing := s.cfg.Mirrors.Mirror(l.key, l)
 		l.do(func(r *Room, now time.Time) {
@@ -129,6 +134,33 @@ func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 	return l, id
 }
 
+// memory is how long it is remembered that a job has ended, for hosts that come late.
+const memory = time.Hour
+
+// forget drops the rooms of jobs that ended long ago and returns their keys. The
+// caller holds s.mu.
+func (s *Server) forget(now time.Time) (keys []string) {
+	for runID, l := range s.rooms {
+		l.mu.Lock()
+		old := len(l.lines) == 0 && !l.over.IsZero() && now.Sub(l.over) > memory
+		l.mu.Unlock()
+		if old {
+			delete(s.rooms, runID)
+			keys = append(keys, l.key)
+		}
+	}
+	return keys
+}
+
+func (s *Server) unmirror(keys ...string) {
+	if s.cfg.Mirrors == nil {
+		return
+	}
+	for _, key := range keys {
+		s.cfg.Mirrors.Unmirror(key)
+	}
+}
+
 // leave ends a session, and forgets its room if that is empty.
 func (s *Server) leave(l *live, id ID) {
 	s.mu.Lock()
@@ -136,6 +168,9 @@ func (s *Server) leave(l *live, id ID) {
 	l.do(func(r *Room, now time.Time) {
 		r.Gone(now, id)
 		delete(l.lines, id)
+		if len(l.lines) == 0 && r.state.Closed {
+			l.over = now
+		}
 		if len(l.lines) == 0 && l.idle != nil {
 			close(l.idle)
 			l.idle = nil
@@ -145,8 +180,8 @@ func (s *Server) leave(l *live, id ID) {
 		}
 	})
 	s.mu.Unlock()
-	if empty && s.cfg.Mirrors != nil {
-		s.cfg.Mirrors.Unmirror(l.key)
+	if empty {
+		s.unmirror(l.key)
 	}
 }
 
@@ -290,8 +325,6 @@ func (s *Server) Close() {
 			l.timer.Stop()
 		}
 		l.mu.Unlock()
-		if s.cfg.Mirrors != nil {
-			s.cfg.Mirrors.Unmirror(l.key)
-		}
+		s.unmirror(l.key)
 	}
 }
