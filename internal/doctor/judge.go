@@ -157,14 +157,15 @@ func (j *verdict) unreached(from int, f *finding) Line {
 	a, b, at := j.names[from], j.names[f.To], j.place(f)
 	problem := clip(printable(f.Problem), 200)
 	if f.Place > 0 {
-		fix := fmt.Sprintf("on %s, unset that, or set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface with the address %s", b, j.cards[f.To].Addrs[0].Addr)
-		if first := j.find(from, f.To); first != nil && first.Problem == "" {
-			fix += ", which works"
+		if first := j.find(from, f.To); first == nil || first.Problem != "" {
+			return Line{} // nothing reaches it, whatever the interface
 		}
+		works := j.cards[f.To].Addrs[0].Addr
 		if iface := j.cards[f.To].Iface; iface != "" {
-			fix += " (" + iface + ")"
+			works = clip(printable(iface), 20) + ", which has " + works
 		}
-		return failure(fmt.Sprintf("%s cannot reach %s at %s (%s): %s: the wrong interface, or one that is not connected", a, b, at.Addr, clip(printable(at.What), 80), problem), fix).as("interfaces")
+		return failure(fmt.Sprintf("%s cannot reach %s at %s (%s): %s: the wrong interface, or one that is not connected", a, b, at.Addr, clip(printable(at.What), 80), problem),
+			fmt.Sprintf("on %s, set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface by which it is reached (%s)", b, works)).as("interfaces")
 	}
 	back := j.find(f.To, from)
 	switch {

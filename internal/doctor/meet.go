@@ -106,15 +106,19 @@ func (d *doctor) tell(w rendezvous.Waiting) {
 
 // unmet says why the hosts did not meet.
 func (d *doctor) unmet(err error) Line {
-	if late, found := errors.AsType[*rendezvous.TimeoutError](err); found && late.Waiting.MaxNodes > 0 {
-		w := late.Waiting
-		return failure(fmt.Sprintf("%d of %d hosts came to %s within %v: %s", w.Joined, w.MinNodes, d.endpoint(), late.After, names(w.Known)),
-			"run `muster doctor` with the same options on every host at about the same time (--wait SECONDS gives more); where it runs and is not in this list, it says what is in the way")
+	late, found := errors.AsType[*rendezvous.TimeoutError](err)
+	if !found && !errors.Is(err, context.DeadlineExceeded) {
+		return failure(err.Error(), "give all hosts the same options")
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
-		return failure(fmt.Sprintf("the hosts did not meet at %s within %v", d.endpoint(), d.Wait), "run `muster doctor` with the same options on every host at about the same time")
+	came := "the hosts did not meet at " + d.endpoint()
+	if found && late.Waiting.MaxNodes > 0 {
+		came = fmt.Sprintf("%d of %d hosts came to %s", late.Waiting.Joined, late.Waiting.MinNodes, d.endpoint())
+		if late.Waiting.Known != nil {
+			came += " (" + names(late.Waiting.Known) + ")"
+		}
 	}
-	return failure(err.Error(), "give all hosts the same options")
+	return failure(fmt.Sprintf("%s within %v", came, d.Wait),
+		"run `muster doctor` with the same options on every host at about the same time (--wait SECONDS gives more); on a host that is missing here it says what is in the way")
 }
 
 // A session is a meeting that is complete.

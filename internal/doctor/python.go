@@ -126,7 +126,7 @@ func (d *doctor) judgeTorch(ctx context.Context, a pythonAnswer, complaint []byt
 			why = "the interpreter died while it imported it"
 			fix = "run " + d.Python + " -X faulthandler -c 'import torch'"
 		}
-		return []Line{failure("torch cannot be imported: "+why, fix).as("torch")}
+		return []Line{failure("cannot be imported: "+why, fix).as("torch")}
 	}
 	var lines []Line
 	seconds := time.Duration(a.Seconds * float64(time.Second))
