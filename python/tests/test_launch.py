@@ -105,10 +105,14 @@ class Values(Quiet):
 
     def test_in_a_thread(self):
         got = []
-        thread = threading.Thread(target=lambda: got.append(launch(jobs.rank_plus, 1)))
+
+        def run():
+            got.extend(launch(jobs.rank_plus, 1, start_method=method) for method in METHODS)
+
+        thread = threading.Thread(target=run)
         thread.start()
         thread.join()
-        self.assertEqual(got, [{0: 1, 1: 2}])
+        self.assertEqual(got, [{0: 1, 1: 2}] * 3)
 
     @unittest.skipUnless(sys.platform == "linux", "needs cgroups")
     def test_forks_are_where_muster_put_their_stubs(self):
@@ -423,7 +427,7 @@ class Ends(Quiet):
         self.addCleanup(child.kill)
         pids, text = [], b""
         while len(pids) < 2:
-            self.assertTrue(select.select([reader], [], [], 30)[0], "no worker is ready; stderr: " + self.said())
+            self.assertTrue(select.select([reader], [], [], 60)[0], "no worker is ready; stderr: " + self.said())
             text += os.read(reader, 4096)
             pids = text.split(b"\n")[:-1]
         return child, fifo, [int(pid) for pid in pids]
@@ -442,7 +446,7 @@ class Ends(Quiet):
             with self.subTest(method):
                 child, fifo, _ = self.launching(self.SCRIPT % method)
                 child.send_signal(number)
-                self.assertEqual(child.communicate(timeout=30)[0].decode().strip(), signal.Signals(number).name)
+                self.assertEqual(child.communicate(timeout=60)[0].decode().strip(), signal.Signals(number).name)
                 for rank in "01":
                     with open(fifo + "." + rank) as f:
                         self.assertEqual(f.read(), signal.Signals(number).name)
@@ -464,7 +468,7 @@ class Ends(Quiet):
             with self.subTest(method):
                 child, fifo, _ = self.launching(self.SCRIPT % method, stdin=side, preexec_fn=control)
                 os.write(terminal, b"\x03")
-                self.assertEqual(child.communicate(timeout=30)[0], b"SIGINT\n")
+                self.assertEqual(child.communicate(timeout=60)[0], b"SIGINT\n")
                 for rank in "01":
                     with open(fifo + "." + rank) as f:
                         self.assertEqual(f.read(), "SIGINT")
@@ -481,7 +485,7 @@ class Ends(Quiet):
                 child.kill()
                 child.wait()
                 for fd in watched:
-                    ended = select.select([fd], [], [], 30)[0]
+                    ended = select.select([fd], [], [], 60)[0]
                     os.close(fd)
                     self.assertTrue(ended, "a worker lives on")
 
@@ -498,7 +502,7 @@ class Ends(Quiet):
                     print(e)
             """)
         child.send_signal(signal.SIGUSR1)
-        self.assertEqual(child.communicate(timeout=30)[0], b"too long\n")
+        self.assertEqual(child.communicate(timeout=60)[0], b"too long\n")
         for pid in pids:
             with self.assertRaises(ProcessLookupError):
                 os.kill(pid, 0)
@@ -522,7 +526,7 @@ class Hosts(Quiet):
 
         def host(nproc):
             config = muster.LaunchConfig(2, 2, nproc, run_id="two", rdzv_backend="c10d", max_restarts=0,
-                                         rdzv_endpoint="127.0.0.1:%d" % port, rdzv_configs={"join_timeout": 30})
+                                         rdzv_endpoint="127.0.0.1:%d" % port, rdzv_configs={"join_timeout": 60})
             try:
                 got.append(muster.elastic_launch(config, entrypoint)(*args))
             except Exception as e:

@@ -49,6 +49,32 @@ class Torch(unittest.TestCase):
             with self.subTest(what):
                 self.assertEqual(ours[what], theirs[what])
 
+    def test_fields(self):
+        """In torch's order, with torch's defaults."""
+        import dataclasses
+
+        from torch.distributed.launcher.api import LaunchConfig
+
+        import muster
+
+        def fields(config):
+            return [(f.name, f.default, f.default_factory is not dataclasses.MISSING) for f in dataclasses.fields(config)]
+
+        self.assertEqual(fields(muster.LaunchConfig), fields(LaunchConfig))
+
+    def test_their_logs_and_numa_options(self):
+        from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, Std
+        from torch.numa.binding import AffinityMode, NumaOptions
+
+        import muster
+        from muster import _flags
+
+        specs = DefaultLogsSpecs(log_dir=self.dir.name, redirects=Std.ALL, tee={1: Std.OUT}, local_ranks_filter={1, 0})
+        config = muster.LaunchConfig(1, 1, 2, logs_specs=specs, numa_options=NumaOptions(affinity_mode=AffinityMode.CORE_COMPLEX))
+        line = _flags.flags(config, _flags.log_dir(specs))
+        for word in ("--log-dir=" + self.dir.name, "--redirects=3", "--tee=1:1", "--local-ranks-filter=0,1", "--numa-binding=core-complex"):
+            self.assertIn(word, line)
+
     def lines(self, child):
         out, err = child.communicate(timeout=120)
         self.assertEqual(child.returncode, 0, err.decode())
