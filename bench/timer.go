@@ -4,7 +4,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -39,26 +39,44 @@ func measureTimer(l *lab) ([]*row, error) {
 	errs := &row{What: "timer: BlockingIOErrors of PyTorch's client that fills the FIFO for 2 s", Unit: count, GoalText: "0"}
 	sent := &row{What: "timer: acquires/s of that client", Unit: perSecond}
 
-	for _, part := range []func(contender string) error{
-		func(c string) error { return l.timerDeath(c, "0.1", l.n(200, 20), half, most) },
-		func(c string) error {
-			if c == floor {
-				return nil
-			}
-			return l.timerDeath(c, "10", l.n(40, 4), slow, slow99)
-		},
-		func(c string) error { return l.timerCrowd(c, full, cpu, wakes, weight) },
-		func(c string) error { return l.timerFlood(c, 1, single) },
-		func(c string) error { return l.timerFlood(c, 40, many) },
-		func(c string) error { return l.timerClient(c, errs, sent) },
+	for _, part := range []struct {
+		interval string
+		rounds   int
+		floor    bool // has one
+		run      func(s *server) error
+	}{
+		{"0.1", l.n(10, 2), true, func(s *server) error { return l.timerVictims(s, 20, 17*time.Millisecond, half, most) }},
+		{"10", 1, false, func(s *server) error { return l.timerVictims(s, l.n(25, 4), 790*time.Millisecond, slow, slow99) }},
+		{"0.1", 1, false, func(s *server) error { return l.timerCrowd(s, full, cpu, wakes, weight) }},
+		{"0.1", l.n(5, 2), true, func(s *server) error { return l.timerFlood(s, 1, single) }},
+		{"0.1", l.n(5, 2), true, func(s *server) error { return l.timerFlood(s, 40, many) }},
+		{"0.1", l.n(3, 1), false, func(s *server) error { return l.timerClient(s, errs, sent) }},
 	} {
+		var servers []*server
 		for _, c := range l.contenders() {
-			if err := part(c); err != nil {
+			if c == floor && !part.floor {
+				continue
+			}
+			s, err := l.timerServer(c, part.interval)
+			if err != nil {
 				return nil, fmt.Errorf("%s: %w", c, err)
+			}
+			servers = append(servers, s)
+		}
+		for range part.rounds {
+			for _, s := range servers {
+				if err := part.run(s); err != nil {
+					return nil, fmt.Errorf("%s: %w: %s", s.name, err, s.job.console())
+				}
+			}
+		}
+		for _, s := range servers {
+			if err := s.stop(); err != nil {
+				return nil, err
 			}
 		}
 	}
-	half.Note = "servers: `muster watchdog`, PyTorch's FileTimerServer with the agent's interval of 0.1 s; floor: kill(2) by the one that waits for the death. PyTorch's server kills itself afterwards; here it does not"
+	half.Note = "servers: `muster watchdog`, PyTorch's FileTimerServer with the agent's interval of 0.1 s; floor: a thread that sleeps until the deadline and calls kill(2). PyTorch's server kills itself afterwards; here it does not"
 	cpu.Note = "measured over a shorter stretch"
 	single.Note = "one writer, until all is read; floor: cat"
 	socket, err := measureTimerSocket(l)
@@ -81,11 +99,22 @@ func (l *lab) timerServer(contender, interval string) (*server, error) {
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		return nil, err
 	}
+	// It opens the FIFO for writing too, so it sees no end of file.
+	fifo, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer fifo.Close()
 	cat, err := exec.LookPath("cat")
 	if err != nil {
 		return nil, err
 	}
-	j, err := l.start([]string{cat, path}, console{})
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
+	j, err := l.start([]string{cat}, console{stdin: fifo, stdout: null})
 	return &server{job: j, addr: path, name: contender}, err
 }
 
@@ -120,42 +149,26 @@ func timerDrained(f *os.File) error {
 	return errors.New("the FIFO is not read")
 }
 
-// timerDeath has processes killed at their deadlines, one by one, and adds how late
+// timerVictims has processes killed at their deadlines, one by one and apart from
+// each other so that every part of a server's interval is met, and adds how late
 // each was dead.
-func (l *lab) timerDeath(contender, interval string, victims int, rows ...*row) error {
-	if contender == floor {
-		return l.timerKill(victims, rows...)
-	}
-	s, err := l.timerServer(contender, interval)
-	if err != nil {
-		return err
-	}
-	if err := l.timerVictims(s, victims, interval, rows...); err != nil {
-		return err
-	}
-	return s.stop()
-}
-
-func (l *lab) timerVictims(s *server, victims int, interval string, rows ...*row) error {
+func (l *lab) timerVictims(s *server, victims int, apart time.Duration, rows ...*row) error {
 	sleep, err := exec.LookPath("sleep")
 	if err != nil {
 		return err
-	}
-	// Spread, so that every part of the server's interval is met.
-	apart := 17 * time.Millisecond
-	if s.name == torchrun && interval == "10" {
-		apart = 1100 * time.Millisecond
 	}
 	begin := time.Now().Add(500*time.Millisecond + time.Duration(victims)*5*time.Millisecond)
 	mono := now() + int64(time.Until(begin))
 	var g errgroup.Group
 	var text []byte
 	late := make([]float64, victims)
+	jobs := make([]*job, victims)
 	for i := range victims {
 		j, err := l.start([]string{sleep, "1000"}, console{})
 		if err != nil {
 			return err
 		}
+		jobs[i] = j
 		after := time.Duration(i) * apart
 		at := float64(begin.Add(after).UnixNano()) / 1e9
 		text = append(timer.Request{PID: j.pid, ScopeID: "bench", ExpirationTime: at, Signal: 9}.AppendJSON(text), '\n')
@@ -169,11 +182,9 @@ func (l *lab) timerVictims(s *server, victims int, interval string, rows ...*row
 			return err
 		})
 	}
-	err = timerSend(s, func(f *os.File) error {
-		_, err := f.Write(text)
-		return err
-	})
-	if err != nil {
+	if s.name == floor {
+		timerKill(jobs, mono, apart)
+	} else if err := timerSend(s, func(f *os.File) error { _, err := f.Write(text); return err }); err != nil {
 		return err
 	}
 	if err := g.Wait(); err != nil {
@@ -185,33 +196,16 @@ func (l *lab) timerVictims(s *server, victims int, interval string, rows ...*row
 	return nil
 }
 
-// timerKill is the floor: how long it takes to see that a process is dead that one
-// kills.
-func (l *lab) timerKill(victims int, rows ...*row) error {
-	sleep, err := exec.LookPath("sleep")
-	if err != nil {
-		return err
-	}
-	for range victims {
-		j, err := l.start([]string{sleep, "1000"}, console{})
-		if err != nil {
-			return err
+// timerKill is the floor: it kills jobs from begin on, apart from each other.
+func timerKill(jobs []*job, begin int64, apart time.Duration) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for i, j := range jobs {
+		at := unix.NsecToTimespec(begin + int64(i)*int64(apart))
+		for unix.ClockNanosleep(unix.CLOCK_MONOTONIC, unix.TIMER_ABSTIME, &at, nil) == unix.EINTR {
 		}
-		time.Sleep(5 * time.Millisecond)
-		var g errgroup.Group
-		g.Go(j.wait)
-		time.Sleep(time.Millisecond)
-		begin := now()
 		j.signal(syscall.SIGKILL)
-		if err := g.Wait(); err != nil {
-			return err
-		}
-		for _, r := range rows {
-			r.add(floor, float64(j.end-begin)/1e9)
-		}
-		j.discard()
 	}
-	return nil
 }
 
 // timerLoad registers timers of this process that are far away.
@@ -232,19 +226,12 @@ func timerLoad(f *os.File, timers int) error {
 }
 
 // timerCrowd measures a server that has 100,000 timers.
-func (l *lab) timerCrowd(contender string, late, cpu, wakes, weight *row) error {
-	if contender == floor {
-		return nil
-	}
-	s, err := l.timerServer(contender, "0.1")
-	if err != nil {
-		return err
-	}
+func (l *lab) timerCrowd(s *server, late, cpu, wakes, weight *row) error {
 	if err := timerSend(s, func(f *os.File) error { return timerLoad(f, 100_000) }); err != nil {
 		return err
 	}
 	time.Sleep(2 * time.Second)
-	stretch := 20 * time.Second
+	stretch := 10 * time.Second
 	if l.quick {
 		stretch = 4 * time.Second
 	}
@@ -263,21 +250,14 @@ func (l *lab) timerCrowd(contender string, late, cpu, wakes, weight *row) error 
 	}
 	did := after.minus(before)
 	share := float64(time.Minute) / float64(stretch)
-	cpu.add(contender, did.CPU*share)
-	wakes.add(contender, float64(did.Switches)*share)
-	weight.add(contender, m.RSS)
-	if err := l.timerVictims(s, l.n(100, 10), "0.1", late); err != nil {
-		return err
-	}
-	return s.stop()
+	cpu.add(s.name, did.CPU*share)
+	wakes.add(s.name, float64(did.Switches)*share)
+	weight.add(s.name, m.RSS)
+	return l.timerVictims(s, l.n(100, 10), 17*time.Millisecond, late)
 }
 
 // timerFlood writes requests for a while.
-func (l *lab) timerFlood(contender string, perWrite int, r *row) error {
-	s, err := l.timerServer(contender, "0.1")
-	if err != nil {
-		return err
-	}
+func (l *lab) timerFlood(s *server, perWrite int, r *row) error {
 	f, err := timerFIFO(s)
 	if err != nil {
 		return err
@@ -301,46 +281,40 @@ func (l *lab) timerFlood(contender string, perWrite int, r *row) error {
 	if l.quick {
 		stretch = 300 * time.Millisecond
 	}
-	for range l.n(5, 2) {
-		n := 0
-		begin := now()
-		for end := begin + int64(stretch); now() < end; {
-			for _, w := range writes {
-				if _, err := f.Write(w); err != nil {
-					return err
-				}
-				n += perWrite
+	n := 0
+	begin := now()
+	for end := begin + int64(stretch); now() < end; {
+		for _, w := range writes {
+			if _, err := f.Write(w); err != nil {
+				return err
 			}
+			n += perWrite
 		}
-		if err := timerDrained(f); err != nil {
-			return err
-		}
-		r.add(contender, float64(n)/(float64(now()-begin)/1e9))
 	}
-	return s.stop()
+	if err := timerDrained(f); err != nil {
+		return err
+	}
+	r.add(s.name, float64(n)/(float64(now()-begin)/1e9))
+	return nil
 }
 
 // timerClient lets PyTorch's client write as fast as it can.
-func (l *lab) timerClient(contender string, full, sent *row) error {
-	if l.python == "" || contender == floor {
+func (l *lab) timerClient(s *server, full, sent *row) error {
+	if l.python == "" {
 		return nil
-	}
-	s, err := l.timerServer(contender, "0.1")
-	if err != nil {
-		return err
 	}
 	cmd := exec.Command(l.python, "bench/workload/timer_client.py", s.addr, "2")
 	cmd.Env = append(os.Environ(), l.mark)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return cmp.Or(s.stop(), err)
+		return err
 	}
 	var got struct{ Sent, Full float64 }
 	if err := json.Unmarshal(out, &got); err != nil {
 		return err
 	}
-	full.add(contender, got.Full)
-	sent.add(contender, got.Sent/2)
-	return s.stop()
+	full.add(s.name, got.Full)
+	sent.add(s.name, got.Sent/2)
+	return nil
 }
