@@ -67,7 +67,7 @@ type program struct {
 }
 
 // commands are what may follow the name muster.
-var commands = []string{"run", "explain", "store", "watchdog", "dump", "doctor", "sim", "version", "help", "completion"}
+var commands = []string{"run", "explain", "store", "watchdog", "dump", "doctor", "report", "sim", "version", "help", "completion"}
 
 // command runs the subcommand that args begin with.
 func (p program) command(ctx context.Context, args []string) int {
@@ -99,6 +99,8 @@ func (p program) command(ctx context.Context, args []string) int {
 	case "doctor":
 		p.name = "muster doctor"
 		return p.doctor(ctx, args)
+	case "report":
+		return ReportCommand(args, p.stdout, p.stderr)
 	case "sim":
 		began := time.Now()
 		return SimCommand(args, p.stdout, p.stderr, func() time.Duration { return time.Since(began) })

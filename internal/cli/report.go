@@ -1,0 +1,181 @@
+package cli
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/muster-run/muster/internal/postmortem"
+	"github.com/muster-run/muster/internal/tui"
+)
+
+const reportUsage = `usage: muster report DIR [--attempt N] [--list] [--json]
+
+Says from its log directory how a job went: how often it was restarted, how long each
+attempt ran, the root cause with its traceback or last lines, what the workers did when
+they hung, and where the files are. It reads the directories of muster and of torchrun.
+
+  DIR          the job's --log-dir, or a run's directory in it; of several runs the
+               newest is shown
+  --attempt N  only this attempt: 2, or 2.1 for the second start with that restart count
+  --list       list the runs in DIR instead, the newest first
+  --json       print everything as one JSON object
+`
+
+// A reportRequest is what `muster report` was asked for.
+type reportRequest struct {
+	dir, attempt string
+	list, json   bool
+}
+
+// ReportCommand is `muster report`.
+func ReportCommand(args []string, stdout, stderr io.Writer) int {
+	fail := func(status int, err error) int {
+		for _, err := range split(err) {
+			fmt.Fprintf(stderr, "muster report: error: %v\n", err)
+		}
+		return status
+	}
+	req, err := parseReport(args)
+	if errors.Is(err, flag.ErrHelp) {
+		io.WriteString(stdout, reportUsage)
+		return exitOK
+	}
+	if err != nil {
+		io.WriteString(stderr, reportUsage)
+		return fail(exitUsage, err)
+	}
+	runs, attempt, err := postmortem.Find(req.dir)
+	if err != nil {
+		return fail(exitError, err)
+	}
+	if req.list {
+		err = req.showList(stdout, runs)
+	} else {
+		if req.attempt != "" {
+			attempt = "attempt_" + req.attempt
+		}
+		err = req.show(stdout, stderr, runs, attempt)
+	}
+	if err != nil {
+		return fail(exitError, err)
+	}
+	return exitOK
+}
+
+func parseReport(args []string) (req reportRequest, err error) {
+	flags := flag.NewFlagSet("muster report", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the error is reported by the caller
+	flags.StringVar(&req.attempt, "attempt", "", "")
+	flags.BoolVar(&req.list, "list", false, "")
+	flags.BoolVar(&req.json, "json", false, "")
+	var errs []error
+	if req.dir, err = oneArgument(flags, args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return req, err
+		}
+		errs = append(errs, err)
+	}
+	if err := checkAttempt(req.attempt); err != nil {
+		errs = append(errs, err)
+	}
+	if req.list && req.attempt != "" {
+		errs = append(errs, errors.New("--list and --attempt exclude each other"))
+	}
+	return req, errors.Join(errs...)
+}
+
+// oneArgument parses flags that may come before and after one argument, a
+// directory.
+func oneArgument(flags *flag.FlagSet, args []string) (string, error) {
+	rest, err := arguments(flags, args)
+	switch {
+	case err != nil:
+		return "", err
+	case len(rest) == 0:
+		return "", errors.New("no directory is given; it is the job's --log-dir, or a run's directory in it")
+	case len(rest) > 1:
+		return "", fmt.Errorf("unexpected argument %s; want one directory", quote(rest[1]))
+	}
+	return rest[0], nil
+}
+
+// arguments parses flags that may come before, between and after arguments.
+func arguments(flags *flag.FlagSet, args []string) (rest []string, err error) {
+	for {
+		if err := flags.Parse(args); err != nil {
+			return nil, err
+		}
+		if flags.NArg() == 0 {
+			return rest, nil
+		}
+		done := len(args) - flags.NArg()
+		if done > 0 && args[done-1] == "--" {
+			return append(rest, flags.Args()...), nil
+		}
+		rest, args = append(rest, flags.Arg(0)), flags.Args()[1:]
+	}
+}
+
+// checkAttempt says what is wrong with the value of --attempt.
+func checkAttempt(text string) error {
+	if text == "" {
+		return nil
+	}
+	if !postmortem.IsAttempt("attempt_" + text) {
+		return fmt.Errorf("--attempt %s: want a number such as 1, or 1.2 for a later start with the same restart count", quote(text))
+	}
+	return nil
+}
+
+// showList prints the runs in a directory.
+func (req *reportRequest) showList(w io.Writer, runs []postmortem.Dir) error {
+	if req.json {
+		return writeJSON(w, runs)
+	}
+	var b strings.Builder
+	for _, run := range runs {
+		fmt.Fprintf(&b, "%s  %s  %s\n", run.Time.Local().Format("2006-01-02 15:04:05"), countOf(run.Attempts, "attempt"), tui.Clean(run.Path, 4096))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func countOf(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+func writeJSON(w io.Writer, v any) error {
+	body, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(body, '\n'))
+	return err
+}
+
+// show prints the newest run. The others are named on stderr.
+func (req *reportRequest) show(stdout, stderr io.Writer, runs []postmortem.Dir, attempt string) error {
+	run, err := postmortem.Read(runs[0].Path)
+	if err != nil {
+		return err
+	}
+	if attempt != "" {
+		if err := run.Only(attempt); err != nil {
+			return err
+		}
+	}
+	if len(runs) > 1 {
+		fmt.Fprintf(stderr, "muster report: this is the newest of %d runs; `muster report --list` shows them all\n", len(runs))
+	}
+	if req.json {
+		return writeJSON(stdout, run)
+	}
+	return run.WriteText(stdout)
+}

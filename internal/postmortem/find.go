@@ -1,0 +1,175 @@
+package postmortem
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// What is looked at, at most.
+const (
+	maxEntries  = 20_000 // of one directory
+	maxAttempts = 2_000
+	maxWorkers  = 4_096 // of one attempt
+)
+
+// A Dir is the log directory of one agent's run.
+type Dir struct {
+	Path  string `json:"dir"`
+	RunID string `json:"run_id"` // as the directory's name has it
+	// Attempts is how many there are, Time when the last of them began.
+	Attempts int       `json:"attempts"`
+	Time     time.Time `json:"time"`
+}
+
+// A NotFoundError says that there is no run in a directory.
+type NotFoundError struct{ Path string }
+
+func (e *NotFoundError) Error() string {
+	return fmt.Sprintf("%s holds no run: there is neither an attempt_0 in it nor a directory that has one; give the --log-dir of a job, or the run's directory in it", e.Path)
+}
+
+// Find returns the runs that a directory holds, the newest first: those in a
+// --log-dir, or the one whose directory it is. A directory attempt_N stands for its
+// run; attempt is then its name, else "". The error is a *NotFoundError if there
+// is no run.
+func Find(path string) (runs []Dir, attempt string, err error) {
+	path, err = filepath.Abs(path)
+	if err != nil {
+		return nil, "", err
+	}
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, "", err
+	}
+	if !info.IsDir() {
+		return nil, "", fmt.Errorf("%s is a file; give the log directory of a job", path)
+	}
+	if _, ok := parseAttempt(filepath.Base(path)); ok {
+		path, attempt = filepath.Dir(path), filepath.Base(path)
+	}
+	entries, err := list(path)
+	if err != nil {
+		return nil, "", err
+	}
+	if run, ok := runOf(path, entries); ok {
+		return []Dir{run}, attempt, nil
+	}
+	for _, e := range entries {
+		if !e.IsDir() {
+			continue
+		}
+		sub := filepath.Join(path, e.Name())
+		inner, err := list(sub)
+		if err != nil {
+			continue // another user's
+		}
+		if run, ok := runOf(sub, inner); ok {
+			runs = append(runs, run)
+		}
+	}
+	if runs == nil {
+		return nil, "", &NotFoundError{path}
+	}
+	slices.SortFunc(runs, func(a, b Dir) int {
+		return cmp.Or(b.Time.Compare(a.Time), cmp.Compare(a.Path, b.Path))
+	})
+	return runs, attempt, nil
+}
+
+// runOf says whether the entries are those of a run's directory.
+func runOf(path string, entries []fs.DirEntry) (Dir, bool) {
+	d := Dir{Path: path, RunID: runID(filepath.Base(path))}
+	for _, e := range entries {
+		if _, ok := parseAttempt(e.Name()); !ok || !e.IsDir() {
+			continue
+		}
+		d.Attempts++
+		if info, err := e.Info(); err == nil && info.ModTime().After(d.Time) {
+			d.Time = info.ModTime()
+		}
+	}
+	return d, d.Attempts > 0
+}
+
+// runID takes the eight random characters from a directory's name.
+func runID(name string) string {
+	if i := len(name) - 9; i > 0 && name[i] == '_' {
+		return name[:i]
+	}
+	return name
+}
+
+// list returns a directory's entries, at most maxEntries, by name.
+func list(path string) ([]fs.DirEntry, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	entries, err := f.ReadDir(maxEntries)
+	if err != nil && !errors.Is(err, io.EOF) && len(entries) == 0 {
+		return nil, err
+	}
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return cmp.Compare(a.Name(), b.Name()) })
+	return entries, nil
+}
+
+// A number is what attempt_2.1 says: restart 2, and once more with that count.
+type number struct{ restart, again int }
+
+func (n number) compare(m number) int {
+	return cmp.Or(cmp.Compare(n.restart, m.restart), cmp.Compare(n.again, m.again))
+}
+
+// parseAttempt reads the name of an attempt's directory.
+func parseAttempt(name string) (n number, ok bool) {
+	text, ok := strings.CutPrefix(name, "attempt_")
+	if !ok {
+		return n, false
+	}
+	first, second, dotted := strings.Cut(text, ".")
+	if n.restart, ok = decimal(first); !ok || !dotted {
+		return n, ok
+	}
+	n.again, ok = decimal(second)
+	return n, ok && n.again > 0
+}
+
+// decimal reads a number without sign or leading zeros.
+func decimal(text string) (int, bool) {
+	n, err := strconv.Atoi(text)
+	return n, err == nil && n >= 0 && strconv.Itoa(n) == text
+}
+
+// IsAttempt says whether a directory's name is that of an attempt: attempt_1,
+// attempt_1.2.
+func IsAttempt(name string) bool {
+	_, ok := parseAttempt(name)
+	return ok
+}
+
+// Only leaves one attempt of a run, that of a name. The error says which there
+// are.
+func (run *Run) Only(name string) error {
+	var names []string
+	for _, a := range run.Attempts {
+		if a.Name == name {
+			run.Attempts = []Attempt{a}
+			return nil
+		}
+		names = append(names, a.Name)
+	}
+	if n := len(names); n > 10 {
+		names = append(names[:4:4], append([]string{"…"}, names[n-5:]...)...)
+	}
+	return fmt.Errorf("%s has no %s; there are %s", run.Dir, name, strings.Join(names, ", "))
+}

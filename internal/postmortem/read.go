@@ -1,0 +1,367 @@
+package postmortem
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/muster-run/muster/events"
+)
+
+// How much is read, at most.
+const (
+	maxTotal   = 256 << 20 // for one run
+	maxReport  = 8 << 20   // of a report.json
+	maxAutopsy = 16 << 20  // of an autopsy.json
+	maxEvents  = 64 << 20  // of an events.jsonl
+	tailBytes  = 64 << 10  // of a stderr.log
+)
+
+// An Outcome is how a run ended, as far as its directory says.
+type Outcome string
+
+const (
+	Succeeded Outcome = "succeeded"
+	Failed    Outcome = "failed"
+	// Unknown: nobody wrote down an end. The job still runs, its agent was killed, or
+	// torchrun ran it and all went well.
+	Unknown Outcome = "unknown"
+)
+
+// A Run is what one agent has left.
+type Run struct {
+	Dir     string    `json:"dir"`
+	RunID   string    `json:"run_id"`
+	Title   string    `json:"title,omitempty"` // what ran
+	Host    string    `json:"host,omitempty"`
+	Outcome Outcome   `json:"outcome"`
+	Started time.Time `json:"started,omitzero"`
+	Ended   time.Time `json:"ended,omitzero"`
+	// Restarts is how many were counted, MaxRestarts how many were allowed; -1 if
+	// that is not known.
+	Restarts    int       `json:"restarts"`
+	MaxRestarts int       `json:"max_restarts"`
+	Attempts    []Attempt `json:"attempts"`
+	// Events is the path of events.jsonl, "" where there is none.
+	Events   string   `json:"events,omitempty"`
+	Problems []string `json:"problems,omitempty"`
+}
+
+// An Attempt is one start of the workers.
+type Attempt struct {
+	Name string `json:"name"` // attempt_1.2
+	Dir  string `json:"dir"`
+	// Restart is the restart count, Again counts the starts with it from 0: after a
+	// change of the hosts the workers start anew without a restart being counted.
+	Restart int       `json:"restart"`
+	Again   int       `json:"again,omitempty"`
+	Started time.Time `json:"started,omitzero"`
+	Ended   time.Time `json:"ended,omitzero"`
+	// TimesFrom says where Started and Ended come from: "report", "events", or
+	// "files", which is less exact.
+	TimesFrom string  `json:"times_from,omitempty"`
+	Outcome   Outcome `json:"outcome"`
+	// Cause is the root cause in one line, with rank and host.
+	Cause string `json:"cause,omitempty"`
+	// Report is the path of report.json, "" where there is none. Then Failures are
+	// what the workers' error.json and stderr.log say.
+	Report   string    `json:"report,omitempty"`
+	Failures []Failure `json:"failures,omitempty"` // the root cause first
+	// Silent are hosts that did not say how their workers ended; LeftOut is how many
+	// failures are not in the report.
+	Silent    []string  `json:"silent,omitempty"`
+	LeftOut   int       `json:"left_out,omitempty"`
+	Autopsies []Autopsy `json:"autopsies,omitempty"`
+	Workers   []Worker  `json:"workers"` // those of this host, by local rank
+	Problems  []string  `json:"problems,omitempty"`
+}
+
+// Duration is how long the attempt ran; 0 if that is not known.
+func (a *Attempt) Duration() time.Duration {
+	if a.Started.IsZero() || !a.Ended.After(a.Started) {
+		return 0
+	}
+	return a.Ended.Sub(a.Started)
+}
+
+// A Worker is one local rank of an attempt.
+type Worker struct {
+	Rank      int    `json:"rank"` // -1: not known
+	LocalRank int    `json:"local_rank"`
+	PID       int    `json:"pid,omitempty"`
+	Dir       string `json:"dir"`
+	// Paths of the files that are there, else "".
+	Stdout    string `json:"stdout,omitempty"`
+	Stderr    string `json:"stderr,omitempty"`
+	ErrorFile string `json:"error_file,omitempty"`
+}
+
+// A reader reads one run within its budget.
+type reader struct{ budget int64 }
+
+// Read reads a run's directory. What could not be read is said in the Problems of
+// the Run and its Attempts; the error says that the directory itself could not be.
+func Read(dir string) (*Run, error) {
+	entries, err := list(dir)
+	if err != nil {
+		return nil, err
+	}
+	rd := &reader{budget: maxTotal}
+	run := &Run{Dir: dir, RunID: clean(runID(filepath.Base(dir))), Outcome: Unknown, MaxRestarts: -1}
+	for _, e := range entries {
+		n, ok := parseAttempt(e.Name())
+		if !ok || !e.IsDir() {
+			continue
+		}
+		run.Attempts = append(run.Attempts, Attempt{
+			Name: e.Name(), Dir: filepath.Join(dir, e.Name()), Restart: n.restart, Again: n.again, Outcome: Unknown})
+	}
+	if len(run.Attempts) == 0 {
+		return nil, &NotFoundError{dir}
+	}
+	slices.SortFunc(run.Attempts, func(a, b Attempt) int {
+		return number{a.Restart, a.Again}.compare(number{b.Restart, b.Again})
+	})
+	if n := len(run.Attempts) - maxAttempts; n > 0 {
+		run.Problems = append(run.Problems, fmt.Sprintf("there are %d attempts; the first %d are not shown", len(run.Attempts), n))
+		run.Attempts = run.Attempts[n:]
+	}
+	told := rd.events(run, filepath.Join(dir, events.FileName))
+	for i := range run.Attempts {
+		rd.attempt(run, &run.Attempts[i], told[number{run.Attempts[i].Restart, run.Attempts[i].Again}])
+	}
+	run.sum(told)
+	return run, nil
+}
+
+// attempt fills in one attempt: last, when the workers are known, what failed.
+func (rd *reader) attempt(run *Run, a *Attempt, told *told) {
+	entries, err := list(a.Dir)
+	if err != nil {
+		a.problem("%v", err)
+		return
+	}
+	rd.workers(a, entries)
+	if told != nil {
+		for i := range a.Workers {
+			if w, ok := told.workers[a.Workers[i].LocalRank]; ok {
+				a.Workers[i].Rank, a.Workers[i].PID = w.rank, w.pid
+			}
+		}
+	}
+	rd.report(run, a)
+	if a.Report == "" {
+		rd.guess(run, a)
+	}
+	rd.autopsies(a, entries)
+	a.ranks(run.Host)
+	a.times(told)
+}
+
+// workers finds the directories of the local ranks.
+func (rd *reader) workers(a *Attempt, entries []fs.DirEntry) {
+	for _, e := range entries {
+		local, ok := decimal(e.Name())
+		if !ok || !e.IsDir() {
+			continue
+		}
+		if len(a.Workers) == maxWorkers {
+			a.problem("there are more than %d workers; the rest is not shown", maxWorkers)
+			break
+		}
+		w := Worker{Rank: -1, LocalRank: local, Dir: filepath.Join(a.Dir, e.Name())}
+		w.Stdout = regular(w.Dir, "stdout.log")
+		w.Stderr = regular(w.Dir, "stderr.log")
+		w.ErrorFile = present(w.Dir, "error.json")
+		a.Workers = append(a.Workers, w)
+	}
+	slices.SortFunc(a.Workers, func(x, y Worker) int { return x.LocalRank - y.LocalRank })
+}
+
+// ranks finds the global ranks of workers from one of them: those of a host follow
+// each other.
+func (a *Attempt) ranks(host string) {
+	base := -1
+	for _, w := range a.Workers {
+		if w.Rank >= w.LocalRank {
+			base = w.Rank - w.LocalRank
+		}
+	}
+	for i := 0; base < 0 && i < len(a.Failures); i++ {
+		if f := &a.Failures[i]; a.Report != "" && f.Host == host && f.Rank >= f.LocalRank {
+			base = f.Rank - f.LocalRank
+		}
+	}
+	if base < 0 {
+		return
+	}
+	for i := range a.Workers {
+		a.Workers[i].Rank = base + a.Workers[i].LocalRank
+	}
+}
+
+// times says when the attempt ran, from the most exact source there is.
+func (a *Attempt) times(told *told) {
+	for _, f := range a.Failures {
+		if a.Report != "" {
+			a.span("report", f.Started, f.Ended)
+		}
+	}
+	if a.Duration() > 0 {
+		return
+	}
+	if told != nil {
+		a.span("events", told.started, told.ended)
+	}
+	if a.Duration() > 0 {
+		return
+	}
+	// The directory was last changed when those of the workers were made in it,
+	// unless a report came later.
+	info, err := os.Lstat(a.Dir)
+	if err != nil {
+		return
+	}
+	began := info.ModTime()
+	for _, w := range a.Workers {
+		if info, err := os.Lstat(w.Dir); err == nil && info.ModTime().Before(began) {
+			began = info.ModTime()
+		}
+	}
+	if !a.Started.IsZero() {
+		began = a.Started
+	}
+	a.span("files", began, time.Time{})
+	for _, w := range a.Workers {
+		for _, path := range [...]string{w.Stdout, w.Stderr, w.ErrorFile} {
+			if info, err := os.Lstat(path); err == nil {
+				a.span("files", began, info.ModTime())
+			}
+		}
+	}
+}
+
+// span widens the time of the attempt.
+func (a *Attempt) span(from string, started, ended time.Time) {
+	if !started.IsZero() && (a.Started.IsZero() || started.Before(a.Started)) {
+		a.Started, a.TimesFrom = started, from
+	}
+	if ended.After(a.Ended) {
+		a.Ended, a.TimesFrom = ended, from
+	}
+}
+
+// sum says what follows from the attempts together.
+func (run *Run) sum(told map[number]*told) {
+	last := &run.Attempts[len(run.Attempts)-1]
+	run.Restarts = last.Restart
+	for i := range run.Attempts {
+		a := &run.Attempts[i]
+		if run.Started.IsZero() || !a.Started.IsZero() && a.Started.Before(run.Started) {
+			run.Started = a.Started
+		}
+		if a.Ended.After(run.Ended) {
+			run.Ended = a.Ended
+		}
+	}
+	if t := told[number{last.Restart, last.Again}]; t != nil && t.outcome != "" {
+		last.Outcome = t.outcome
+	}
+	run.Outcome = last.Outcome
+}
+
+func (a *Attempt) problem(format string, args ...any) {
+	if len(a.Problems) < 20 {
+		a.Problems = append(a.Problems, clean(fmt.Sprintf(format, args...)))
+	}
+}
+
+// present returns the path of a file if there is anything of that name.
+func present(dir, name string) string {
+	path := filepath.Join(dir, name)
+	if _, err := os.Lstat(path); err != nil {
+		return ""
+	}
+	return path
+}
+
+// regular returns the path of a file if it is a regular one.
+func regular(dir, name string) string {
+	path := filepath.Join(dir, name)
+	if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
+		return ""
+	}
+	return path
+}
+
+// errBudget says that a run is too large to be read as a whole.
+var errBudget = errors.New("not read: the files of the run are larger than " + strconv.Itoa(maxTotal>>20) + " MiB together")
+
+// open opens a regular file. Errors do not name it.
+func open(path string) (*os.File, int64, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		if errors.Is(err, syscall.ELOOP) {
+			err = errors.New("is a symbolic link; left alone")
+		}
+		if e, ok := errors.AsType[*fs.PathError](err); ok {
+			err = e.Err
+		}
+		return nil, 0, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errors.New("is no regular file; left alone")
+	}
+	if err != nil {
+		f.Close()
+		return nil, 0, err
+	}
+	return f, info.Size(), nil
+}
+
+// file reads a file whole. One that is larger than limit is an error.
+func (rd *reader) file(path string, limit int64) ([]byte, error) {
+	f, size, err := open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if size > limit {
+		return nil, fmt.Errorf("has %d bytes, more than the %d that are read", size, limit)
+	}
+	if rd.budget -= size; rd.budget < 0 {
+		return nil, errBudget
+	}
+	return io.ReadAll(io.LimitReader(f, limit))
+}
+
+// end reads the last of a file.
+func (rd *reader) end(path string) ([]byte, time.Time, error) {
+	f, size, err := open(path)
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, time.Time{}, err
+	}
+	from := max(0, size-tailBytes)
+	if rd.budget -= size - from; rd.budget < 0 {
+		return nil, time.Time{}, errBudget
+	}
+	buf := make([]byte, size-from)
+	n, err := f.ReadAt(buf, from)
+	if err != nil && err != io.EOF { // EOF: it has become shorter
+		return nil, time.Time{}, err
+	}
+	return buf[:n], info.ModTime(), nil
+}

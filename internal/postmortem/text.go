@@ -1,0 +1,266 @@
+package postmortem
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// shownAttempts is how many attempts WriteText shows in full.
+const shownAttempts = 10
+
+// WriteText writes the run for people: what became of it, a line for each attempt,
+// then each attempt in full, with the root cause's traceback or last lines and
+// where its files are. Of many attempts the last ten are in full.
+func (run *Run) WriteText(w io.Writer) error {
+	var b strings.Builder
+	run.heading(&b)
+	table := rows{}
+	for i := range run.Attempts {
+		a := &run.Attempts[i]
+		table.add(a.Name, stamp(a.Started), span(a.Duration()), a.verdict())
+	}
+	b.WriteByte('\n')
+	table.write(&b, "  ")
+	seen := map[string]string{}
+	full := run.Attempts[max(0, len(run.Attempts)-shownAttempts):]
+	for i := range full {
+		full[i].write(&b, seen)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// heading says what became of the run.
+func (run *Run) heading(b *strings.Builder) {
+	what := run.Title
+	if what == "" {
+		what = "run " + run.RunID
+	}
+	fmt.Fprintf(b, "%s: %s", what, run.verdict())
+	if n := len(run.Attempts); n > 1 {
+		fmt.Fprintf(b, " after %d attempts", n)
+	}
+	switch {
+	case run.MaxRestarts >= 0:
+		fmt.Fprintf(b, ", %d of %d restarts used", run.Restarts, run.MaxRestarts)
+	case run.Restarts == 1:
+		b.WriteString(", 1 restart")
+	case run.Restarts > 1:
+		fmt.Fprintf(b, ", %d restarts", run.Restarts)
+	}
+	b.WriteByte('\n')
+	table := rows{}
+	table.add("run id", run.RunID)
+	if run.Host != "" {
+		table.add("host", run.Host)
+	}
+	if !run.Started.IsZero() {
+		when := stamp(run.Started)
+		if run.Ended.After(run.Started) {
+			when += " to " + stamp(run.Ended) + ", " + span(run.Ended.Sub(run.Started))
+		}
+		table.add("time", when)
+	}
+	table.add("directory", run.Dir)
+	if run.Events != "" {
+		table.add("events", run.Events)
+	}
+	for _, p := range run.Problems {
+		table.add("note", p)
+	}
+	table.write(b, "  ")
+}
+
+func (run *Run) verdict() string {
+	if run.Outcome == Unknown {
+		return "no end is recorded (it still runs, was killed, or went well under torchrun)"
+	}
+	return string(run.Outcome)
+}
+
+// verdict is what became of an attempt, in one line.
+func (a *Attempt) verdict() string {
+	switch {
+	case a.Cause != "":
+		return a.Cause
+	case a.Outcome != Unknown:
+		return string(a.Outcome)
+	}
+	return "no failure is recorded"
+}
+
+// write writes an attempt in full. seen has the tracebacks that were shown, with
+// the attempt where.
+func (a *Attempt) write(b *strings.Builder, seen map[string]string) {
+	fmt.Fprintf(b, "\n%s %s\n", a.Name, strings.Repeat("-", max(3, 72-len(a.Name))))
+	table := rows{}
+	if len(a.Failures) > 0 {
+		root := &a.Failures[0]
+		table.add("root cause", a.verdict())
+		if root.Hint != "" {
+			table.add("hint", root.Hint)
+		}
+		if !root.FailedAt.IsZero() {
+			table.add("failed at", stamp(root.FailedAt))
+		}
+		if root.Note != "" {
+			table.add("note", "the error file "+root.Note)
+		}
+	} else {
+		table.add("result", a.verdict())
+	}
+	if d := a.Duration(); d > 0 {
+		text := span(d)
+		if a.TimesFrom == "files" {
+			text += ", going by the times of its files"
+		}
+		table.add("ran", text)
+	}
+	for _, p := range a.Problems {
+		table.add("note", p)
+	}
+	table.write(b, "  ")
+	a.writeText(b, seen)
+	a.writeOthers(b)
+	a.writeAutopsies(b)
+	a.writeFiles(b)
+}
+
+// writeText writes what the root cause said.
+func (a *Attempt) writeText(b *strings.Builder, seen map[string]string) {
+	if len(a.Failures) == 0 {
+		return
+	}
+	root := &a.Failures[0]
+	text, title := root.Traceback, "traceback"
+	switch {
+	case text != "":
+		if root.TracebackFrom != "" {
+			title += " (" + root.TracebackFrom + ")"
+		}
+	case len(root.LastLines) > 0:
+		text, title = strings.Join(root.LastLines, "\n"), "last lines of stderr"
+	default:
+		return
+	}
+	if where := seen[text]; where != "" {
+		fmt.Fprintf(b, "  %s: the same as of %s\n", title, where)
+		return
+	}
+	seen[text] = a.Name
+	fmt.Fprintf(b, "  %s:\n    %s\n", title, strings.ReplaceAll(text, "\n", "\n    "))
+}
+
+// shownOthers is how many failures besides the root cause get a line.
+const shownOthers = 32
+
+// writeOthers writes a line for each other failure.
+func (a *Attempt) writeOthers(b *strings.Builder) {
+	if len(a.Failures) > 1 {
+		b.WriteString("  other workers:\n")
+		for i := range a.Failures[1:] {
+			if i == shownOthers {
+				fmt.Fprintf(b, "    and %d more\n", len(a.Failures)-1-i)
+				break
+			}
+			f := &a.Failures[1+i]
+			fmt.Fprintf(b, "    %s: %s\n", f.Where(), f.Cause)
+		}
+	}
+	if len(a.Silent) > 0 {
+		fmt.Fprintf(b, "  hosts that did not answer: %s\n", strings.Join(a.Silent[:min(len(a.Silent), shownOthers)], ", "))
+	}
+	if a.LeftOut > 0 {
+		fmt.Fprintf(b, "  left out of the report: %d workers\n", a.LeftOut)
+	}
+}
+
+func (a *Attempt) writeAutopsies(b *strings.Builder) {
+	for _, x := range a.Autopsies {
+		fmt.Fprintf(b, "  what the workers did (%s):\n    %s\n", x.Reason, strings.ReplaceAll(x.Summary, "\n", "\n    "))
+		if x.File != "" {
+			fmt.Fprintf(b, "    evidence: %s\n", x.File)
+		}
+	}
+}
+
+// writeFiles writes where the files are.
+func (a *Attempt) writeFiles(b *strings.Builder) {
+	fmt.Fprintf(b, "  files in %s:\n", a.Dir)
+	table := rows{}
+	if a.Report != "" {
+		table.add("report.json", "the failure for programs")
+	}
+	for i, w := range a.Workers {
+		if i == shownOthers {
+			table.add("…", fmt.Sprintf("and of %d more workers", len(a.Workers)-i))
+			break
+		}
+		var names []string
+		for _, f := range [...]struct{ path, name string }{{w.Stdout, "stdout.log"}, {w.Stderr, "stderr.log"}, {w.ErrorFile, "error.json"}} {
+			if f.path != "" {
+				names = append(names, f.name)
+			}
+		}
+		if names == nil {
+			names = []string{"no files: the output went to the console; --redirects 3 or --tee 3 keeps it"}
+		}
+		who := fmt.Sprintf("%d/", w.LocalRank)
+		if w.Rank >= 0 {
+			who += fmt.Sprintf("  rank %d", w.Rank)
+		}
+		table.add(who, strings.Join(names, "  "))
+	}
+	table.write(b, "    ")
+}
+
+// stamp is a time as people write it; "" for none.
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.Local().Format("2006-01-02 15:04:05")
+}
+
+// span is a duration in the precision that people want.
+func span(d time.Duration) string {
+	switch {
+	case d <= 0:
+		return "-"
+	case d < time.Second:
+		return fmt.Sprintf("%d ms", max(1, d.Milliseconds()))
+	case d < 10*time.Second:
+		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%d min %d s", int(d.Minutes()), int(d.Seconds())%60)
+	}
+	return fmt.Sprintf("%d h %d min", int(d.Hours()), int(d.Minutes())%60)
+}
+
+// rows are lines of cells whose columns are aligned.
+type rows struct{ lines [][]string }
+
+func (r *rows) add(cells ...string) { r.lines = append(r.lines, cells) }
+
+func (r *rows) write(b *strings.Builder, indent string) {
+	var widths [8]int
+	for _, line := range r.lines {
+		for i, cell := range line[:len(line)-1] {
+			widths[i] = max(widths[i], len([]rune(cell)))
+		}
+	}
+	for _, line := range r.lines {
+		b.WriteString(indent)
+		for i, cell := range line {
+			b.WriteString(cell)
+			if i < len(line)-1 {
+				b.WriteString(strings.Repeat(" ", widths[i]-len([]rune(cell))+2))
+			}
+		}
+		b.WriteByte('\n')
+	}
+}
