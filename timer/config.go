@@ -41,6 +41,7 @@ type Config struct {
 
 	plain bool             // for tests: no timerfd
 	bare  bool             // for tests: no pidfds
+	fds   int              // how many pidfds at most
 	now   func() time.Time // for tests: a wall clock that steps
 }
 
@@ -70,6 +71,9 @@ func (c Config) complete() (Config, error) {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
+	}
+	if c.fds == 0 {
+		c.fds = maxPidfds
 	}
 	if c.now == nil {
 		c.now = time.Now

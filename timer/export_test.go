@@ -18,6 +18,12 @@ func Bare(cfg Config) Config {
 	return cfg
 }
 
+// Descriptors makes servers of cfg use so many pidfds at most.
+func Descriptors(cfg Config, n int) Config {
+	cfg.fds = n
+	return cfg
+}
+
 // WithClock gives servers of cfg another wall clock.
 func WithClock(cfg Config, now func() time.Time) Config {
 	cfg.now = now

@@ -102,11 +102,6 @@ func (s *served) sync() {
 	s.event("timer expired " + scope)
 }
 
-// line is a request as a client writes it.
-func line(pid int, scope string, at float64, sig syscall.Signal) string {
-	return req(pid, scope, at, sig).String() + "\n"
-}
-
 // scopes are those of a process' live timers.
 func (s *served) scopes(pid int) []string {
 	var list []string

@@ -3,9 +3,11 @@ package timer_test
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"os/exec"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -230,18 +232,84 @@ func TestReapNow(t *testing.T) {
 
 // More processes than the server wants descriptors for.
 func TestManyProcesses(t *testing.T) {
-	s := serve(t, timer.Bare(timer.Config{}))
+	const fds, n = 5, 20
+	s := serve(t, timer.Descriptors(timer.Config{}, fds))
 	var workers []*exec.Cmd
-	text := ""
-	for range 20 {
+	for range n {
 		w := worker(t)
 		workers = append(workers, w)
-		text += line(w.Process.Pid, "s", now()+0.05, 9)
+		// Who has no timers is forgotten first.
+		s.write(line(w.Process.Pid, "s", never, 9) + line(w.Process.Pid, "s", -1, 0))
 	}
-	s.write(text)
+	s.sync()
+	if got := s.Stats(); got.Processes > 2*fds || got.Acquired != n+1 {
+		t.Errorf("got %+v, want at most %d processes", got, 2*fds)
+	}
+	all := func(at float64) {
+		for _, w := range workers {
+			s.write(line(w.Process.Pid, "s", at, 9))
+		}
+	}
+	all(never)
+	s.sync()
+	if got := s.Stats(); got.Processes < n || got.Timers != n {
+		t.Errorf("got %+v, want %d processes", got, n)
+	}
+	all(now() + 0.05)
 	for _, w := range workers {
 		if got := endedBy(t, w); got != syscall.SIGKILL {
 			t.Errorf("ended by %v", got)
 		}
 	}
+}
+
+// Who does not read the log, or events, delays no deadline.
+func TestStuckReaders(t *testing.T) {
+	free := make(chan bool)
+	var events atomic.Int64
+	s, err := timer.NewServer(timer.Config{
+		Logger: slog.New(slog.NewTextHandler(stuck{free}, nil)),
+		OnEvent: func(string, *timer.Request) {
+			<-free
+			events.Add(1)
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	// More events than are kept.
+	const n, each = 9, 9000
+	for range n {
+		w := worker(t)
+		var batch []timer.Request
+		for i := range each {
+			batch = append(batch, req(w.Process.Pid, strconv.Itoa(i), 1, 0))
+		}
+		register(t, s, append(batch, req(w.Process.Pid, "kill", 2, 9))...)
+		if got := endedBy(t, w); got != syscall.SIGKILL {
+			t.Errorf("ended by %v", got)
+		}
+	}
+	cancel()
+	close(free)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if got := s.Stats(); got.Killed != n || got.Lost == 0 {
+		t.Errorf("got %+v", got)
+	}
+	if got, want := uint64(events.Load())+s.Stats().Lost, uint64(n*(each+2)+2); got != want {
+		t.Errorf("%d events and lost ones, want %d", got, want)
+	}
+}
+
+// stuck does not write until it is freed.
+type stuck struct{ free chan bool }
+
+func (s stuck) Write(p []byte) (int, error) {
+	<-s.free
+	return len(p), nil
 }

@@ -39,6 +39,11 @@ func endedBy(t testing.TB, cmd *exec.Cmd) syscall.Signal {
 	return cmd.ProcessState.Sys().(syscall.WaitStatus).Signal()
 }
 
+// line is a request as a client writes it.
+func line(pid int, scope string, at float64, sig syscall.Signal) string {
+	return req(pid, scope, at, sig).String() + "\n"
+}
+
 // A journal is a log that a test reads.
 type journal struct {
 	mu   sync.Mutex // guards text

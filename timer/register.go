@@ -99,7 +99,7 @@ func (s *Server) admit(pid int) (*process, error) {
 		if old, ok := s.refused[pid]; ok && now.Before(old.until) && old.until.Sub(now) <= refusalTime {
 			return nil, old.err
 		}
-		owns, attempt, bare := s.owns, s.attempt, s.cfg.bare || len(s.procs) >= maxPidfds
+		owns, attempt, bare := s.owns, s.attempt, s.cfg.bare || len(s.procs) >= s.cfg.fds
 		s.mu.Unlock()
 		h, err := open(pid, bare, owns)
 		s.mu.Lock()
@@ -148,7 +148,7 @@ func (s *Server) enter(h *handle) (*process, error) {
 		h.close()
 		return p, nil
 	}
-	if len(s.procs) >= max(s.tidyAt, maxPidfds, 1) {
+	if len(s.procs) >= max(s.tidyAt, s.cfg.fds, 1) {
 		s.tidy()
 	}
 	if len(s.procs) >= maxProcesses {
