@@ -421,19 +421,6 @@ func TestBadVariables(t *testing.T) {
 	}
 }
 
-func TestDistance(t *testing.T) {
-	for _, tt := range []struct {
-		a, b string
-		want int
-	}{
-		{"", "", 0}, {"a", "", 1}, {"", "abc", 3}, {"tee", "tee", 0}, {"module", "mdoule", 1}, {"role", "roles", 1}, {"kitten", "sitting", 3}, {"ab", "ba", 1},
-	} {
-		if got := distance(tt.a, tt.b); got != tt.want {
-			t.Errorf("distance(%q, %q) = %d, want %d", tt.a, tt.b, got, tt.want)
-		}
-	}
-}
-
 func FuzzParse(f *testing.F) {
 	for _, s := range samples {
 		f.Add(strings.Join(s.Args, "\x00"))

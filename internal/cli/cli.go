@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/spell"
 	"github.com/muster-run/muster/launch"
 )
 
@@ -117,7 +118,7 @@ func (p program) command(ctx context.Context, args []string) int {
 	} else {
 		nearest := 3
 		for _, c := range commands {
-			if d := distance(c, name); d < nearest {
+			if d := spell.Distance(c, name); d < nearest {
 				nearest, hint = d, "did you mean muster "+c+"?"
 			}
 		}

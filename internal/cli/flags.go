@@ -1,6 +1,10 @@
 package cli
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/muster-run/muster/internal/spell"
+)
 
 // kind says how the text of an option is read.
 type kind uint8
@@ -244,35 +248,9 @@ func nearest(typed string) *option {
 	for i := range options {
 		name := options[i].name
 		limit := max(len(name), len(typed)) / 3
-		if d := distance(name, typed); d <= limit && (best == nil || d < least) {
+		if d := spell.Distance(name, typed); d <= limit && (best == nil || d < least) {
 			best, least = &options[i], d
 		}
 	}
 	return best
-}
-
-// distance counts the insertions, deletions, replacements and exchanges of
-// neighbours that turn a into b.
-func distance(a, b string) int {
-	before := make([]int, len(b)+1) // the row before the last
-	last := make([]int, len(b)+1)
-	row := make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		row[0] = i
-		for j := 1; j <= len(b); j++ {
-			change := 1
-			if a[i-1] == b[j-1] {
-				change = 0
-			}
-			row[j] = min(last[j]+1, row[j-1]+1, last[j-1]+change)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				row[j] = min(row[j], before[j-2]+1)
-			}
-		}
-		before, last, row = last, row, before
-	}
-	return last[len(b)]
 }

@@ -1,0 +1,229 @@
+package policy
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+)
+
+// MaxDelay is the longest that a back-off may last.
+const MaxDelay = 24 * time.Hour
+
+// Config is what an Engine needs.
+type Config struct {
+	Policy *Policy
+	// MaxRestarts bounds the restarts of the job; of the policy's it is independent.
+	MaxRestarts int
+	// Rand is for the jitter. Default: one with a seed of its own.
+	Rand *rand.Rand
+}
+
+// An Engine applies a policy to the failures of one job. Its methods are called by
+// one goroutine.
+type Engine struct {
+	cfg     Config
+	history []history // of the rules, then of the default
+	stalled int       // restarts in a row without progress
+	seen    Progress
+	any     bool // there was a failure before
+}
+
+// history is what a rule has done.
+type history struct {
+	retries []time.Time // within the window, the oldest first
+	streak  int         // since the back-off began anew
+}
+
+// NewEngine returns an engine for a job that begins.
+func NewEngine(cfg Config) *Engine {
+	if cfg.Rand == nil {
+		cfg.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	}
+	return &Engine{cfg: cfg, history: make([]history, len(cfg.Policy.Rules)+1)}
+}
+
+// A Decision is what follows from a failure, and what other hosts need to know to
+// decide about the next.
+type Decision struct {
+	// Action is what to do. It is empty where no rule applies: a host that is lost
+	// is then replaced, and a worker that cannot be started or killed ends the job.
+	Action Action `json:"action"`
+	// Rule is the name of the rule that matched, and Source where it is written.
+	Rule   string `json:"rule"`
+	Source string `json:"source"`
+	// Why says what made a rule that would retry stop; empty otherwise.
+	Why string `json:"why,omitempty"`
+	// Delay is how long to wait before a Retry.
+	Delay time.Duration `json:"delay,omitempty"`
+	// Budget is how many more restarts the rule may cause; -1 if it has no budget.
+	Budget int `json:"budget"`
+
+	Time     time.Time `json:"time"`
+	Streak   int       `json:"streak,omitempty"`
+	Stalled  int       `json:"stalled,omitempty"`
+	Progress Progress  `json:"progress,omitzero"`
+}
+
+// String says who decided what: "stopped by rule oom of p.yaml:7: its budget …".
+func (d Decision) String() string {
+	done := map[Action]string{Retry: "retried", Stop: "stopped", Drain: "drained"}[d.Action]
+	if done == "" {
+		return "no rule applies"
+	}
+	s := done + " by rule " + d.Rule + " of " + d.Source
+	if d.Rule == defaultName {
+		s = done + " by the default of " + d.Source
+	}
+	if d.Why != "" {
+		s += ": " + d.Why
+	}
+	return s
+}
+
+// Decide says what follows from a failure at a time. Nothing has changed until
+// Record is told that it has followed.
+func (e *Engine) Decide(f Failure, now time.Time) Decision {
+	p := e.cfg.Policy
+	i := p.rule(&f)
+	if i < 0 {
+		return Decision{Budget: -1, Time: now}
+	}
+	r := p.at(i)
+	d := Decision{Action: r.Action, Rule: r.Name, Source: p.File, Budget: -1, Time: now, Progress: e.furthest(f.Progress)}
+	if r.Line > 0 {
+		d.Source = fmt.Sprintf("%s:%d", p.File, r.Line)
+	}
+	if r.Action != Retry {
+		return d
+	}
+	h := &e.history[i]
+	got := e.any && e.progressed(f.Progress)
+	stalled := e.stalled
+	if got {
+		stalled = 0
+	}
+	if r.Budget != nil {
+		d.Budget = r.Budget.Restarts - r.Budget.used(h.retries, now)
+	}
+	switch {
+	case f.Cause != HostLost && f.Restarts >= e.cfg.MaxRestarts:
+		d.Action, d.Why = Stop, fmt.Sprintf("%s of the job are used up", count(e.cfg.MaxRestarts, "restart"))
+		if e.cfg.MaxRestarts == 0 {
+			d.Why = "the job has no restarts"
+		}
+	case d.Budget == 0:
+		d.Action, d.Why = Stop, "its budget of "+r.Budget.String()+" is used up"
+	case p.NoProgress != nil && stalled >= p.NoProgress.Restarts:
+		d.Action, d.Why = Stop, e.noProgress(stalled)
+	default:
+		if d.Budget > 0 {
+			d.Budget--
+		}
+		d.Stalled, d.Streak = stalled+1, h.streak+1
+		if r.Backoff != nil {
+			if got || f.Ran >= r.Backoff.Reset {
+				d.Streak = 1
+			}
+			d.Delay = r.Backoff.delay(d.Streak, e.cfg.Rand)
+		}
+	}
+	return d
+}
+
+// Record notes that a decision has been carried out, one of this engine or of that of
+// another host, whose policy should be the same.
+func (e *Engine) Record(d Decision) {
+	if d.Action != Retry {
+		return
+	}
+	e.any, e.stalled, e.seen = true, d.Stalled, e.furthest(d.Progress)
+	for i := range e.history {
+		r := e.cfg.Policy.at(i)
+		if r.Name != d.Rule {
+			continue
+		}
+		h := &e.history[i]
+		h.streak = d.Streak
+		if r.Budget != nil {
+			h.retries = append(h.retries[len(h.retries)-r.Budget.used(h.retries, d.Time):], d.Time)
+		}
+	}
+}
+
+// used is how many of the restarts still count.
+func (b *Budget) used(retries []time.Time, now time.Time) int {
+	if b.Window == 0 {
+		return len(retries)
+	}
+	n := 0
+	for _, t := range retries {
+		if now.Sub(t) < b.Window {
+			n++
+		}
+	}
+	return n
+}
+
+func (b *Budget) String() string {
+	s := count(b.Restarts, "restart")
+	if b.Window > 0 {
+		s += " in " + short(b.Window)
+	}
+	return s
+}
+
+// delay is how long to wait the n-th time.
+func (b *Backoff) delay(n int, r *rand.Rand) time.Duration {
+	d := float64(b.Initial)
+	for ; n > 1 && d < float64(b.Max); n-- {
+		d *= b.Factor
+	}
+	d = min(d, float64(b.Max))
+	if b.Jitter > 0 {
+		d *= 1 - b.Jitter*r.Float64()
+	}
+	return time.Duration(d).Round(time.Millisecond)
+}
+
+// progressed says whether the job has come further since the last failure.
+func (e *Engine) progressed(p Progress) bool {
+	n := e.cfg.Policy.NoProgress
+	return n != nil && (n.Heartbeat && p.Step > e.seen.Step || n.Files != nil && p.Files != e.seen.Files)
+}
+
+// furthest is how far the job has come in all.
+func (e *Engine) furthest(p Progress) Progress {
+	p.Step = max(p.Step, e.seen.Step)
+	return p
+}
+
+func (e *Engine) noProgress(restarts int) string {
+	n := e.cfg.Policy.NoProgress
+	var missing []string
+	if n.Heartbeat {
+		missing = append(missing, fmt.Sprintf("no heartbeat of a step after %d", e.seen.Step))
+	}
+	if n.Files != nil {
+		missing = append(missing, "no change of "+strings.Join(n.Files, " or "))
+	}
+	return fmt.Sprintf("no progress in %s: %s", count(restarts, "restart"), strings.Join(missing, ", "))
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// short is a duration without its zeros: 1h, 1m30s.
+func short(d time.Duration) string {
+	s := d.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(s, zero) {
+			s = s[:len(s)-2]
+		}
+	}
+	return s
+}
