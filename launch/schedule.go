@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"os"
@@ -94,13 +95,11 @@ func (cfg Config) schedule(job *scheduler.Job) (Config, *Schedule, error) {
 		cfg.RdzvBackend = "c10d"
 		cfg.RdzvEndpoint = joinHostPort(job.Host.Value, job.Port.Value)
 		s.take("rdzv-endpoint", cfg.RdzvEndpoint, job.Host.From+", port from "+job.Port.From)
-		if _, said := cfg.RdzvConf["is_host"]; !said {
-			// Rather than to find out by resolving names.
-			cfg.RdzvConf = maps.Clone(cfg.RdzvConf)
-			if cfg.RdzvConf == nil {
-				cfg.RdzvConf = map[string]string{}
-			}
-			cfg.RdzvConf["is_host"] = strconv.FormatBool(cfg.NodeRank == 0)
+		// Rather than to find out by resolving names.
+		cfg.setDefault("is_host", strconv.FormatBool(cfg.NodeRank == 0))
+		if job.Apart {
+			// How long the host where they meet may take to come up.
+			cfg.setDefault("read_timeout", cmp.Or(cfg.RdzvConf["join_timeout"], "600"))
 		}
 	}
 	if cfg.PreemptionSignals == nil {
@@ -112,4 +111,17 @@ func (cfg Config) schedule(job *scheduler.Job) (Config, *Schedule, error) {
 		s.take("nproc-per-node", strconv.Itoa(cfg.NprocPerNode), job.GPUs.From)
 	}
 	return cfg, s, nil
+}
+
+// setDefault sets what RdzvConf does not say.
+func (cfg *Config) setDefault(key, value string) {
+	if _, said := cfg.RdzvConf[key]; said {
+		return
+	}
+	conf := maps.Clone(cfg.RdzvConf)
+	if conf == nil {
+		conf = map[string]string{}
+	}
+	conf[key] = value
+	cfg.RdzvConf = conf
 }

@@ -47,6 +47,7 @@ func kubernetes(v vars) (*Job, error) {
 	if err != nil {
 		return nil, broken(name, err)
 	}
+	job.Apart = true
 	job.Host = Fact[string]{base + "-0." + domain, "/etc/hosts"}
 	job.Port = Fact[int]{kubernetesPort, "c10d's default"}
 	return job, nil

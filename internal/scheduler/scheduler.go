@@ -30,6 +30,9 @@ type Job struct {
 	// Unset in a job of one host.
 	Host Fact[string]
 	Port Fact[int]
+	// Apart says that hosts may start minutes apart, as pods whose image is not on
+	// every node do.
+	Apart bool
 	// GPUs is how many this host was given; 0 if nobody said so.
 	GPUs Fact[int]
 }

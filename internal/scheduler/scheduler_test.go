@@ -254,7 +254,7 @@ func TestDetect(t *testing.T) {
 		"indexed Job": {setting{env: indexedPod, files: podFiles, host: "train-workers-0-3"}, &scheduler.Job{
 			Scheduler: "Kubernetes", RunID: text{"train-workers-0", "the pod's name"},
 			Nodes: number{4, "MUSTER_NNODES"}, NodeRank: number{3, "JOB_COMPLETION_INDEX"},
-			Host: text{"train-workers-0-0.train.default.svc.cluster.local", "/etc/hosts"}, Port: number{29400, "c10d's default"},
+			Host: text{"train-workers-0-0.train.default.svc.cluster.local", "/etc/hosts"}, Port: number{29400, "c10d's default"}, Apart: true,
 			GPUs: number{2, "NVIDIA_VISIBLE_DEVICES"},
 		}},
 		"indexed Job of independent pods": {setting{env: without(indexedPod, "MUSTER_NNODES"), host: "train-3"}, nil},
