@@ -37,8 +37,10 @@ func measureAgents(l *lab) ([]*row, error) {
 	return rows, nil
 }
 
-// hostArgv is the command line of one agent of a job on several hosts.
-func (l *lab) hostArgv(contender, port, nodes string, flags []string, command ...string) []string {
+// hostArgv is the command line of one agent of a job on several hosts, each of which
+// has an address. torchrun gives out ranks in the order of these, so that the first
+// agent has rank 0; with one address for all that would depend on PIDs.
+func (l *lab) hostArgv(contender string, host int, port, nodes string, flags []string, command ...string) []string {
 	if contender == floor {
 		return l.argv(floor, 1, nil, command...)
 	}
@@ -46,7 +48,8 @@ func (l *lab) hostArgv(contender, port, nodes string, flags []string, command ..
 	if contender == muster {
 		argv = []string{l.musterBin, "run"}
 	}
-	argv = append(argv, "--nnodes="+nodes, "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:"+port, "--rdzv-id=job"+port, "--local-addr=127.0.0.1")
+	argv = append(argv, "--nnodes="+nodes, "--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:"+port, "--rdzv-id=job"+port,
+		fmt.Sprintf("--local-addr=127.0.0.%d", 100+host))
 	argv = append(argv, flags...)
 	return append(append(argv, "--no-python"), command...)
 }
@@ -60,7 +63,7 @@ func (l *lab) agentsOnce(contender string, n int) (float64, error) {
 	}
 	jobs := make([]*job, n)
 	for i := range jobs {
-		if jobs[i], err = l.start(l.hostArgv(contender, port, fmt.Sprint(n), nil, "/bin/true"), console{}); err != nil {
+		if jobs[i], err = l.start(l.hostArgv(contender, i, port, fmt.Sprint(n), nil, "/bin/true"), console{}); err != nil {
 			return 0, err
 		}
 	}

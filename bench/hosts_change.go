@@ -172,7 +172,7 @@ func (l *lab) torchChange(killed, joined *row) error {
 		return err
 	}
 	err = t.with(joined, watchJoined)
-	joined.Note, err = never(err, watchJoined, "its agents end after 60 s with an error, watched by hand")
+	joined.Note, err = never(err, watchJoined, "rank 0 is one of the first two, and all end after 60 s with an error, watched by hand")
 	return errors.Join(err, t.dismiss())
 }
 

@@ -41,7 +41,7 @@ func (l *lab) assemble(contender string, n int, nodes, conf string) (*team, erro
 // join starts one more agent.
 func (t *team) join() error {
 	flags := []string{"--max-restarts=1000", fmt.Sprintf("--rdzv-conf=is_host=%t%s", len(t.agents) == 0, t.conf)}
-	j, err := t.l.start(t.l.hostArgv(t.contender, t.port, t.nodes, flags, t.l.worker, "host"), console{})
+	j, err := t.l.start(t.l.hostArgv(t.contender, len(t.agents), t.port, t.nodes, flags, t.l.worker, "host"), console{})
 	if err == nil {
 		t.agents = append(t.agents, j)
 	}
@@ -104,10 +104,15 @@ func (t *team) lose() error {
 	return j.wait()
 }
 
-// dismiss ends the agents, and what workers they have left behind.
+// dismiss ends the agents, and what workers they have left behind. torchrun's may
+// wait for each other, for a minute, before they act on a SIGTERM.
 func (t *team) dismiss() error {
+	sig := syscall.SIGTERM
+	if t.contender == torchrun {
+		sig = syscall.SIGKILL
+	}
 	for _, j := range t.agents {
-		j.signal(syscall.SIGTERM)
+		j.signal(sig)
 	}
 	var err error
 	for _, j := range t.agents {

@@ -110,6 +110,7 @@ brackets; ratios say how many times better muster is. What is measured how: [ben
 Start-up and reaction rows run `+"`torchrun --standalone …`"+` and `+"`muster run --standalone …`"+` with the same flags; both keep their
 defaults (torchrun polls its workers ten times a second). Workers are a small static Go program, the same for all three. The floor of those rows
 is a program that forks, waits and kills and does nothing else; the floor of the first two rows is fork and exec alone.
+Rows of hosts run `+"`--nnodes … --rdzv-backend c10d`"+` with all agents on this machine, of which the first one holds the rendezvous.
 `)
 	return b.Bytes()
 }
