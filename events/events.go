@@ -2,7 +2,8 @@
 // rendezvous, each start and each end of a worker, what the watchdog did, and the
 // end of the agent, handed to a Sink. The console sink prints them as torchrun
 // does, one line of JSON each; the file sink appends such lines to a file, along
-// with a RdzvEvent for each step of the rendezvous.
+// with a RdzvEvent for each step of the rendezvous and an AttemptEvent for each
+// attempt that failed.
 //
 // Source: torch/distributed/elastic/events.
 package events

@@ -144,6 +144,11 @@ func (f *File) Record(e Event) { f.append(func(dst []byte) []byte { return e.App
 // RecordRdzv appends the event.
 func (f *File) RecordRdzv(e RdzvEvent) { f.append(func(dst []byte) []byte { return e.Append(dst) }) }
 
+// RecordAttempt appends the event.
+func (f *File) RecordAttempt(e AttemptEvent) {
+	f.append(func(dst []byte) []byte { return e.Append(dst) })
+}
+
 func (f *File) append(event func([]byte) []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -77,6 +77,34 @@ func TestFile(t *testing.T) {
 	}
 }
 
+// A file has failed attempts, the console has not.
+func TestAttempt(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "events.jsonl")
+	f, _ := open(t, path)
+	var console bytes.Buffer
+	both := events.Multi(events.Console(&console), f)
+	events.RecordAttempt(both, events.AttemptEvent{Time: time.UnixMilli(1795233104250), RunID: "job7", Hostname: "h", Host: "h", Role: "trainer",
+		GroupRank: 1, Rank: 3, LocalRank: 1, PID: 42, Restarts: 2, MaxRestarts: 5, ExitCode: -7, Signal: "SIGBUS", Cause: "signal", Message: "killed",
+		Ran: 90 * time.Second, Stderr: "a\nb", Step: 120, Files: "x", Action: "drain", Decision: "drained by rule r of p.yaml:3"})
+	events.RecordAttempt(both, events.AttemptEvent{Time: time.UnixMilli(1), Host: "g", Rank: -1, Cause: "host lost"})
+	want := []string{
+		`{"name": "muster.attempt.failed", "source": "AGENT", "timestamp": 1795233104250, "metadata": {"run_id": "job7", "global_rank": 3, "local_rank": 1, ` +
+			`"group_rank": 1, "worker_pid": 42, "role": "trainer", "hostname": "h", "failed_host": "h", "agent_restarts": 2, "max_restarts": 5, ` +
+			`"cause": "signal", "exit_code": -7, "signal": "SIGBUS", "message": "killed", "ran_ms": 90000, "stderr": "a\nb", "step": 120, "files": "x", ` +
+			`"action": "drain", "decision": "drained by rule r of p.yaml:3"}}`,
+		`{"name": "muster.attempt.failed", "source": "AGENT", "timestamp": 1, "metadata": {"run_id": "", "global_rank": null, "local_rank": 0, ` +
+			`"group_rank": 0, "worker_pid": 0, "role": "", "hostname": "", "failed_host": "g", "agent_restarts": 0, "max_restarts": 0, ` +
+			`"cause": "host lost", "exit_code": 0, "signal": null, "message": null, "ran_ms": 0, "stderr": null, "step": 0, "files": null, ` +
+			`"action": null, "decision": null}}`,
+	}
+	if diff := cmp.Diff(want, contents(t, path)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if console.Len() > 0 {
+		t.Errorf("the console has %s", &console)
+	}
+}
+
 // Several sinks, as those of several agents, share a file.
 func TestFileShared(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "events.jsonl")

@@ -82,6 +82,12 @@ func (all multi) RecordRdzv(e RdzvEvent) {
 	}
 }
 
+func (all multi) RecordAttempt(e AttemptEvent) {
+	for _, s := range all {
+		RecordAttempt(s, e)
+	}
+}
+
 // Names of event log handlers.
 // Source: get_logging_handler in elastic/events/handlers.py.
 const (
