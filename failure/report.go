@@ -13,6 +13,9 @@ type ReportConfig struct {
 	// Attempt is the restart count of the attempt that failed, from 0;
 	// Restarts is how many restarts were allowed.
 	Attempt, Restarts int
+	// Decision says which rule of a restart policy has decided what follows; empty
+	// where there is no policy.
+	Decision string
 	// Silent are the hosts of the job that did not say how their workers ended.
 	Silent []string
 	// LeftOut is how many failures of other hosts are not in the report, for

@@ -287,3 +287,16 @@ func TestExitStatus(t *testing.T) {
 		t.Errorf("no root: got %d", got)
 	}
 }
+
+// A restart policy's decision is in the second line, and in the JSON.
+func TestReportDecision(t *testing.T) {
+	const decision = "stopped by rule bad-gpu of policy.yaml:3"
+	r := failure.NewReport(failure.ReportConfig{Title: "t", Decision: decision}, []*failure.ProcessFailure{failure.New(failure.Observation{ExitCode: 66})})
+	if lines := strings.Split(text(t, r), "\n"); lines[1] != "muster: "+decision {
+		t.Errorf("the second line is %q", lines[1])
+	}
+	var got struct{ Decision string }
+	if b, err := r.MarshalJSON(); err != nil || json.Unmarshal(b, &got) != nil || got.Decision != decision {
+		t.Errorf("%s, %v", b, err)
+	}
+}

@@ -42,6 +42,7 @@ const ReportVersion = 1
 //	  traceback       and traceback_from, "error file", "stderr" or "function"
 //	  stderr_tail     list of the last lines where there is no traceback
 //	  log             path of the stderr file
+//	decision      by which rule of a restart policy the job was stopped, or went on; absent without a policy
 func (r *Report) MarshalJSON() ([]byte, error) {
 	cause := ""
 	if root := r.Root(); root != nil {
@@ -58,7 +59,7 @@ func (r *Report) MarshalJSON() ([]byte, error) {
 			silent.Items = append(silent.Items, str(host))
 		}
 	}
-	return pyjson.Dict(
+	report := pyjson.Dict(
 		m("version", pyjson.Int(ReportVersion)),
 		m("title", str(r.Title)),
 		m("run_id", str(r.RunID)),
@@ -71,7 +72,11 @@ func (r *Report) MarshalJSON() ([]byte, error) {
 		m("autopsy_file", str(r.AutopsyFile)),
 		m("left_out", num(r.LeftOut)),
 		m("failures", failures),
-	).Append(nil), nil
+	)
+	if r.Decision != "" {
+		report.Set("decision", str(r.Decision))
+	}
+	return report.Append(nil), nil
 }
 
 // WriteJSON writes MarshalJSON's document and a newline, with one Write.

@@ -24,7 +24,7 @@ func (r *Report) text() string {
 	title := oneLine(r.Title, maxName) + " FAILED"
 	root := r.Root()
 	if root == nil {
-		return "muster: " + title + ": no worker's failure was recorded\n" + r.gaps()
+		return "muster: " + title + ": no worker's failure was recorded\n" + r.decision() + r.gaps()
 	}
 	t := textReport{width: utf8.RuneCountInString(title)}
 	var others, peers []*ProcessFailure
@@ -57,7 +57,7 @@ func (r *Report) text() string {
 	if r.Restarts > 0 {
 		fmt.Fprintf(&b, " in attempt %d of %d", r.Attempt+1, r.Restarts+1)
 	}
-	b.WriteString(": " + root.Cause + "\n" + childFailed + "\n")
+	b.WriteString(": " + root.Cause + "\n" + r.decision() + childFailed + "\n")
 	b.WriteString(border + title + "\n" + rule + "Failures:\n" + failures)
 	b.WriteString(rule + "Root Cause (first observed failure):\n" + cause)
 	if stopped != "" {
@@ -74,6 +74,14 @@ func (r *Report) text() string {
 	}
 	b.WriteString(border)
 	return b.String()
+}
+
+// decision says which rule has decided, in a line; "" where there is no policy.
+func (r *Report) decision() string {
+	if r.Decision == "" {
+		return ""
+	}
+	return "muster: " + oneLine(r.Decision, maxCause) + "\n"
 }
 
 // gaps says what the report does not know.
