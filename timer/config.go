@@ -41,6 +41,7 @@ type Config struct {
 
 	plain bool             // for tests: no timerfd
 	bare  bool             // for tests: no pidfds
+	blind bool             // for tests: no inotify
 	fds   int              // how many pidfds at most
 	now   func() time.Time // for tests: a wall clock that steps
 }

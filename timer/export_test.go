@@ -24,6 +24,12 @@ func Descriptors(cfg Config, n int) Config {
 	return cfg
 }
 
+// Blind makes servers of cfg work without inotify.
+func Blind(cfg Config) Config {
+	cfg.blind = true
+	return cfg
+}
+
 // WithClock gives servers of cfg another wall clock.
 func WithClock(cfg Config, now func() time.Time) Config {
 	cfg.now = now

@@ -407,6 +407,39 @@ func TestRemovedFIFO(t *testing.T) {
 	}
 }
 
+// Without inotify the server looks from time to time.
+func TestRemovedFIFOBlind(t *testing.T) {
+	s := serve(t, timer.Blind(timer.Config{MaxInterval: 20 * time.Millisecond}))
+	if err := os.Remove(s.Path()); err != nil {
+		t.Fatal(err)
+	}
+	s.log.await(t, "made another")
+	if err := (&timer.FileClient{Path: s.Path()}).Acquire("s", time.Now().Add(time.Hour)); err != nil {
+		t.Error(err)
+	}
+}
+
+// A FIFO cannot be made where there is no directory; it is as soon as there is.
+func TestRemovedDirectory(t *testing.T) {
+	s := serve(t, timer.Config{MaxInterval: 20 * time.Millisecond})
+	dir := filepath.Dir(s.Path())
+	if err := os.Rename(dir, dir+".old"); err != nil {
+		t.Fatal(err)
+	}
+	// That does not change the FIFO; its own removal does.
+	if err := os.RemoveAll(dir + ".old"); err != nil {
+		t.Fatal(err)
+	}
+	s.log.await(t, "cannot be made again")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	s.log.await(t, "made another")
+	if err := (&timer.FileClient{Path: s.Path()}).Acquire("s", time.Now().Add(time.Hour)); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestRenamedFIFO(t *testing.T) {
 	s := serve(t, timer.Config{})
 	if err := os.Rename(s.Path(), s.Path()+".old"); err != nil {

@@ -49,3 +49,20 @@ func (f *FileServer) restore(ctx context.Context) bool {
 	f.fifo, f.next = made, made
 	return true
 }
+
+// patrol is guard where the system does not tell when a file is removed: it looks at
+// every interval.
+func (f *FileServer) patrol(ctx context.Context) {
+	ticker := time.NewTicker(f.server.cfg.MaxInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			if !f.present() && !f.restore(ctx) {
+				return
+			}
+		}
+	}
+}

@@ -2,7 +2,6 @@ package timer
 
 import (
 	"context"
-	"log/slog"
 	"os"
 	"time"
 
@@ -19,11 +18,12 @@ func nap(d time.Duration) {
 }
 
 // guard puts the FIFO back when it is removed, until ctx is done. The kernel tells
-// it; without inotify it does nothing.
+// it, unless this user has no inotify instance left.
 func (f *FileServer) guard(ctx context.Context) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
-		f.server.tell(slog.LevelInfo, "a FIFO that is removed will not be put back", "path", f.path, "error", err)
+	if err != nil || f.server.cfg.blind {
+		unix.Close(fd)
+		f.patrol(ctx)
 		return
 	}
 	file := os.NewFile(uintptr(fd), "inotify of "+f.path)
