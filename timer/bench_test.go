@@ -66,3 +66,35 @@ func BenchmarkFIFO(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkRegister moves and releases timers among many.
+func BenchmarkRegister(b *testing.B) {
+	for _, live := range []int{1, 100_000} {
+		b.Run(fmt.Sprintf("live=%d", live), func(b *testing.B) {
+			s, err := timer.NewServer(timer.Config{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer s.Shut()
+			far := float64(time.Now().Unix() + 3600)
+			requests := make([]timer.Request, live)
+			for i := range requests {
+				requests[i] = timer.Request{PID: os.Getpid(), ScopeID: fmt.Sprint("train.py#", i), ExpirationTime: far + float64(i), Signal: 9}
+			}
+			if err := s.Register(requests); err != nil {
+				b.Fatal(err)
+			}
+			one := make([]timer.Request, 1)
+			i := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				i = (i + 7919) % live
+				one[0] = requests[i]
+				one[0].ExpirationTime += float64(live)
+				if err := s.Register(one); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
