@@ -7,23 +7,21 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
+	"net/netip"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // checkPort sees whether the endpoint's port is free on this host. free says whether
 // it is.
 func (d *doctor) checkPort(ctx context.Context) (line Line, free bool) {
-	at := ":" + strconv.Itoa(d.Port)
-	if d.Settings.Bind != "" {
-		at = net.JoinHostPort(d.Settings.Bind, strconv.Itoa(d.Port))
-	}
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", at)
+	err := d.System.TryBind(d.Settings.Bind, d.Port)
 	if err == nil {
-		l.Close()
 		return ok("%d is free on this host, where the hosts will meet", d.Port), true
 	}
 	other := fmt.Sprintf("choose another port for --rdzv-endpoint (on all hosts), for example %s:%d", d.Host, d.Port+1)
@@ -32,14 +30,14 @@ func (d *doctor) checkPort(ctx context.Context) (line Line, free bool) {
 		holder := d.holder(d.Port)
 		kind := identify(ctx, d.System, net.JoinHostPort("localhost", strconv.Itoa(d.Port)))
 		text := fmt.Sprintf("%d is in use on this host, the endpoint, by %s: %s", d.Port, holder, kind.text)
-		if kind.store {
+		if kind.store && d.Settings.IsHost == nil {
 			return warning(text, "right if it is the store of this job (muster store, or an agent of it); otherwise "+other), false
 		}
 		return failure(text, "end it, or "+other), false
 	case errors.Is(err, syscall.EACCES):
 		return failure(fmt.Sprintf("%d: this user may not listen there: %v", d.Port, cause(err)), "ports below 1024 are root's; "+other), false
 	}
-	return failure(fmt.Sprintf("cannot listen at %s: %v", at, err), other+"; check bind= of --rdzv-conf"), false
+	return failure(fmt.Sprintf("cannot listen at %s: %v", net.JoinHostPort(d.Settings.Bind, strconv.Itoa(d.Port)), err), other+"; check bind= of --rdzv-conf"), false
 }
 
 // holder names the processes that listen on a port, as far as this user may know.
@@ -90,4 +88,38 @@ func listening(text []byte, port int) (inodes []string) {
 		}
 	}
 	return inodes
+}
+
+// tryBind sees whether a program could listen at a port of an address, "" for all. It
+// does not listen itself, since other hosts would take it for the rendezvous, nor does
+// a child that inherits the socket for a moment keep the port.
+func tryBind(host string, port int) error {
+	family, addr := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: port})
+	if ip, err := netip.ParseAddr(host); err == nil && ip.Is4() {
+		family, addr = unix.AF_INET, &unix.SockaddrInet4{Port: port, Addr: ip.As4()}
+	} else if err == nil {
+		addr = &unix.SockaddrInet6{Port: port, Addr: ip.As16()}
+	}
+	syscall.ForkLock.RLock()
+	fd, err := unix.Socket(family, unix.SOCK_STREAM, 0)
+	if errors.Is(err, unix.EAFNOSUPPORT) && host == "" {
+		addr = &unix.SockaddrInet4{Port: port}
+		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+	}
+	if err == nil {
+		unix.CloseOnExec(fd)
+	}
+	syscall.ForkLock.RUnlock()
+	if err != nil {
+		return os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+		return os.NewSyscallError("setsockopt", err)
+	}
+	if family == unix.AF_INET6 && host == "" {
+		// Fails for the IPv4 socket of a kernel without IPv6, which needs it not.
+		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0)
+	}
+	return os.NewSyscallError("bind", unix.Bind(fd, addr))
 }

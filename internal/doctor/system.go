@@ -29,6 +29,8 @@ type System struct {
 	Interfaces func() ([]Interface, error)
 	// Dial connects by TCP. mss, if not 0, is the largest segment to use, bytes.
 	Dial func(ctx context.Context, addr string, mss int) (net.Conn, error)
+	// TryBind says whether a port of an address of this host ("" for all) is free.
+	TryBind func(host string, port int) error
 	// Root is the file system: /proc and /sys.
 	Root fs.FS
 	// Disk says how full the file system of a path is.
@@ -91,6 +93,9 @@ func (s System) orReal() System {
 	}
 	if s.Dial == nil {
 		s.Dial = dial
+	}
+	if s.TryBind == nil {
+		s.TryBind = tryBind
 	}
 	if s.Root == nil {
 		s.Root = os.DirFS("/")
