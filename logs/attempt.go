@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -74,6 +75,7 @@ type Attempt struct {
 	watcher   *watcher
 	tails     []*Tail
 	filters   []*Tail
+	rotated   []*rotated
 	noRoom    bool // the disk was full: no files
 	started   bool
 }
@@ -122,7 +124,11 @@ func (a *Attempt) open(restart int, workers []Worker) error {
 			return err
 		}
 	}
-	return a.openTails()
+	if err := a.openTails(); err != nil {
+		return err
+	}
+	a.openRotated()
+	return nil
 }
 
 func (a *Attempt) makeDir(restart int) error {
@@ -248,6 +254,9 @@ func (a *Attempt) openTails() error {
 		{StdErr, "filtered_stderr.log", a.run.stderr, cfg.DuplicateStderrFilters, func(s *Sink) string { return s.StderrPath }},
 	} {
 		tee := TailConfig{Files: make(map[int]string), Prefixes: make(map[int]string), Logger: a.run.log}
+		if cfg.Collapse {
+			tee.Collapse, tee.CollapsedPrefix = CollapseDelay, a.collapsedPrefix
+		}
 		filter := TailConfig{Files: make(map[int]string), Prefixes: tee.Prefixes, Containing: s.filters, Logger: a.run.log}
 		for rank, sink := range a.sinks {
 			path := s.path(sink)
@@ -274,12 +283,58 @@ func (a *Attempt) openTails() error {
 	return nil
 }
 
+// openRotated prepares the rotation of the workers' files.
+func (a *Attempt) openRotated() {
+	if a.run.rotator == nil || a.dir == "" {
+		return
+	}
+	for _, s := range a.sinks {
+		for _, path := range []string{s.StdoutPath, s.StderrPath} {
+			if path == "" {
+				continue
+			}
+			f := a.run.rotator.open(path)
+			if f == nil {
+				continue
+			}
+			for _, t := range slices.Concat(a.tails, a.filters) {
+				for _, x := range t.files {
+					if x.path == path {
+						f.tails = append(f.tails, x)
+					}
+				}
+			}
+			a.rotated = append(a.rotated, f)
+		}
+	}
+}
+
 func (a *Attempt) prefix(localRank int) string {
 	w := a.workers[localRank]
 	return expand(a.run.cfg.LinePrefixTemplate, map[string]string{
 		"role_name":  w.Role,
 		"local_rank": strconv.Itoa(w.LocalRank),
 		"rank":       strconv.Itoa(w.Rank),
+		"hostname":   a.run.hostname,
+	})
+}
+
+// collapsedPrefix is the prefix of a line that several workers have written.
+func (a *Attempt) collapsedPrefix(localRanks []int) string {
+	var ranks []int
+	var roles []string
+	for _, r := range localRanks {
+		w := a.workers[r]
+		ranks = append(ranks, w.Rank)
+		if !slices.Contains(roles, w.Role) {
+			roles = append(roles, w.Role)
+		}
+	}
+	slices.Sort(ranks)
+	return expand(a.run.cfg.LinePrefixTemplate, map[string]string{
+		"role_name":  strings.Join(roles, ","),
+		"local_rank": ranges(localRanks),
+		"rank":       ranges(ranks),
 		"hostname":   a.run.hostname,
 	})
 }
@@ -292,6 +347,9 @@ func (a *Attempt) discard() {
 	}
 	for _, t := range a.filters {
 		t.to.close()
+	}
+	for _, f := range a.rotated {
+		f.file.Close()
 	}
 }
 
@@ -334,6 +392,9 @@ func (a *Attempt) Started() error {
 				copyWindowSize(a.run.cfg.Stderr, a.terminals)
 			}
 		}()
+	}
+	if len(a.rotated) > 0 {
+		a.run.rotator.add(a.rotated)
 	}
 	if len(a.tails)+len(a.filters) > 0 {
 		a.watcher = newWatcher(a.run.log)
@@ -428,6 +489,9 @@ func (a *Attempt) Finish(ctx context.Context) (Stats, error) {
 			errs = append(errs, fmt.Errorf("filtered lines: %w", err))
 		}
 		t.to.close()
+	}
+	if len(a.rotated) > 0 {
+		a.run.rotator.end(a.rotated)
 	}
 	errs = append(errs, a.consoleFailure(stats))
 	if a.winch != nil {

@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -45,6 +46,21 @@ type Config struct {
 	// ${role_name}, ${local_rank}, ${rank} and ${hostname} replaced. Empty
 	// means DefaultLinePrefix.
 	LinePrefixTemplate string
+	// Collapse copies a line that several ranks write within CollapseDelay, equal
+	// to the last byte, once to the console: local and global ranks in the prefix
+	// are ranges then, "0-2,5". A line that not all of them have written waits for
+	// CollapseDelay at most. Only lines that tee copies are meant.
+	Collapse bool
+	// MaxSize is how much of a worker's output, in bytes, its log file holds; what
+	// is older is moved into compressed segments beside it, whole lines each:
+	// stdout.log.000001.gz and so on. The file is not replaced, it gets a hole at
+	// its beginning (see OpenRotated). 0 means no limit, else at least MinMaxSize.
+	// While a slow console lacks output, that stays, as does what is not yet
+	// compressed. Lines of filtered files are not moved.
+	MaxSize int64
+	// Keep is how many segments of a file are kept, the newest ones. Default
+	// DefaultKeep.
+	Keep int
 	// Stdout and Stderr are the agent's console. Nil means os.Stdout and
 	// os.Stderr. They stay the caller's, who keeps them open until Close.
 	Stdout, Stderr *os.File
@@ -62,6 +78,7 @@ type Run struct {
 	filter   map[int]bool // nil: every local rank
 	stdout   *console
 	stderr   *console
+	rotator  *rotator // nil without Config.MaxSize
 
 	closeOnce sync.Once
 	closeErr  error
@@ -101,12 +118,21 @@ func New(cfg Config) (*Run, error) {
 	if !sameFile(r.cfg.Stdout, r.cfg.Stderr) {
 		r.stderr = newConsole(r.cfg.Stderr)
 	}
+	if cfg.MaxSize > 0 && r.dir != "" {
+		r.rotator = newRotator(cfg.MaxSize, cmp.Or(cfg.Keep, DefaultKeep), r.log)
+	}
 	return r, nil
 }
 
 func (cfg *Config) check() error {
 	var errs []error
 	errs = append(errs, cfg.Redirects.check("redirects"), cfg.Tee.check("tee"))
+	if cfg.MaxSize != 0 && cfg.MaxSize < MinMaxSize {
+		errs = append(errs, fmt.Errorf("the limit of a log file is %d bytes, and must be %d at least", cfg.MaxSize, MinMaxSize))
+	}
+	if cfg.Keep < 0 {
+		errs = append(errs, fmt.Errorf("%d segments of a log file to keep", cfg.Keep))
+	}
 	if cfg.Dir == NoFiles {
 		for _, f := range []struct {
 			name    string
@@ -217,6 +243,9 @@ func (r *Run) Console() (stdout, stderr io.Writer) {
 // nothing.
 func (r *Run) Close(keep bool) error {
 	r.closeOnce.Do(func() {
+		if r.rotator != nil {
+			r.rotator.close()
+		}
 		if r.tempRoot != "" && !keep {
 			if err := removeEmpty(r.tempRoot); err != nil {
 				r.closeErr = fmt.Errorf("remove empty log directory: %w", err)

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,6 +46,14 @@ type TailConfig struct {
 	// Containing selects the lines that hold one of these strings. Empty
 	// selects all.
 	Containing []string
+	// Collapse is how long a line waits at most for the same line of other
+	// files, to be copied once, with the prefix that CollapsedPrefix returns for
+	// their local ranks (in ascending order, two at least; nil means their
+	// prefixes one after another). 0 means that nothing waits. Lines are the same
+	// when all their bytes are. Updates of progress bars and lines of more than
+	// 4 KiB do not wait. Not with Containing.
+	Collapse        time.Duration
+	CollapsedPrefix func(localRanks []int) string
 	// Writer gets the lines, always whole ones and as many as there are with
 	// one Write, except that a line of more than 64 KiB may come in pieces. Write
 	// is not called concurrently. After an error the lines of that Write are
@@ -80,7 +89,9 @@ type Tail struct {
 
 	abandoned          atomic.Bool // nothing may be written any more
 	bytes, lines, lost atomic.Int64
-	stopping           bool // the rest is run's own
+	held               atomic.Int64 // bytes that collapse holds
+	stopping           bool         // the rest is run's own
+	collapse           *collapser   // nil: lines are copied at once
 	in, out            []byte
 	timer              *time.Timer
 	polling            bool
@@ -93,6 +104,7 @@ type Tail struct {
 type follower struct {
 	t         *Tail
 	localRank int
+	index     int // in the Tail's files
 	path      string
 	prefix    []byte
 	watch     watch
@@ -130,8 +142,20 @@ func newTail(cfg TailConfig, to *console, w *watcher) *Tail {
 	for _, s := range cfg.Containing {
 		t.needles = append(t.needles, []byte(s))
 	}
-	for _, r := range slices.Sorted(maps.Keys(cfg.Files)) {
-		t.files = append(t.files, &follower{t: t, localRank: r, path: cfg.Files[r], prefix: []byte(cfg.Prefixes[r]), limit: -1, watch: watch{wake: t.wake}})
+	for i, r := range slices.Sorted(maps.Keys(cfg.Files)) {
+		t.files = append(t.files, &follower{t: t, localRank: r, index: i, path: cfg.Files[r], prefix: []byte(cfg.Prefixes[r]), limit: -1, watch: watch{wake: t.wake}})
+	}
+	if cfg.Collapse > 0 && len(t.files) > 1 && len(t.needles) == 0 {
+		t.collapse = newCollapser(t, cfg.Collapse, cfg.CollapsedPrefix)
+		if cfg.CollapsedPrefix == nil {
+			t.collapse.prefix = func(localRanks []int) string {
+				var all string
+				for _, r := range localRanks {
+					all += cfg.Prefixes[r]
+				}
+				return all
+			}
+		}
 	}
 	return t
 }
@@ -168,7 +192,7 @@ func (t *Tail) wait(ctx context.Context) error {
 	default:
 	}
 	t.abandoned.Store(true)
-	var left int64
+	left := t.held.Load()
 	for _, f := range t.files {
 		if fi, err := os.Stat(f.path); err == nil {
 			left += max(fi.Size()-f.start.Load(), 0)
@@ -199,6 +223,9 @@ func (t *Tail) run() {
 			continue
 		}
 		copied, more := t.round()
+		if t.collapse != nil {
+			t.collapse.expire(time.Now())
+		}
 		if more {
 			continue
 		}
@@ -274,6 +301,11 @@ func (t *Tail) preview() time.Duration {
 	if t.polling {
 		next = pollInterval
 	}
+	if t.collapse != nil {
+		if wait := t.collapse.wait(time.Now()); wait > 0 && (next == 0 || wait < next) {
+			next = wait
+		}
+	}
 	if !t.to.terminal || len(t.needles) > 0 {
 		return next
 	}
@@ -308,6 +340,12 @@ func (t *Tail) finish() {
 	}
 	for more := true; more && !t.over(); {
 		_, more = t.round()
+	}
+	if t.collapse != nil && !t.over() {
+		t.collapse.flushTo(math.MaxInt64)
+	}
+	if !t.abandoned.Load() {
+		t.lost.Add(t.held.Load())
 	}
 	for _, f := range t.files {
 		if !t.over() {
@@ -473,6 +511,15 @@ func (f *follower) read(b []byte, from int64) int {
 
 // copyUnits copies whole units.
 func (t *Tail) copyUnits(f *follower, b []byte) {
+	if t.collapse != nil {
+		t.collapse.copyUnits(f, b)
+		return
+	}
+	t.writeUnits(f, b)
+}
+
+// writeUnits writes whole units that pass the filter.
+func (t *Tail) writeUnits(f *follower, b []byte) {
 	if len(t.needles) > 0 && !t.matches(b) {
 		return
 	}
@@ -533,6 +580,9 @@ func (t *Tail) matches(b []byte) bool {
 
 // copyLong copies one unit that need not fit into memory.
 func (t *Tail) copyLong(f *follower, from, to int64, last bool) {
+	if t.collapse != nil {
+		t.collapse.flushTo(t.collapse.last[f.index])
+	}
 	if len(t.needles) > 0 && !t.matchesLong(f, from, to) {
 		return
 	}
@@ -602,6 +652,9 @@ func (f *follower) preview() {
 	b = bytes.TrimRight(b[:f.read(b, f.start.Load())], "\r")
 	if len(b) == 0 {
 		return
+	}
+	if t.collapse != nil {
+		t.collapse.flushTo(t.collapse.last[f.index])
 	}
 	out := appendUnit(t.out[:1], f.prefix, b)
 	t.out = out[:1]

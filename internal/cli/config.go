@@ -326,9 +326,22 @@ func (r *reader) logs() logs.Config {
 		DuplicateStdoutFilters: r.list("duplicate-stdout-filters"),
 		DuplicateStderrFilters: r.list("duplicate-stderr-filters"),
 		LinePrefixTemplate:     r.text("log-line-prefix-template"),
+		Collapse:               r.flag("collapse"),
+		Keep:                   r.int("log-keep"),
 	}
 	if cfg.LinePrefixTemplate == "" {
 		cfg.LinePrefixTemplate, _ = r.lookup("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
+	}
+	if text := r.text("log-max-size"); text != "" {
+		var err error
+		if cfg.MaxSize, err = parseSize(text); err != nil {
+			r.bad("log-max-size", err)
+		} else if cfg.MaxSize != 0 && cfg.MaxSize < logs.MinMaxSize {
+			r.fail("--log-max-size %s is less than %dM, and not 0 for no limit", text, logs.MinMaxSize>>20)
+		}
+	}
+	if cfg.Keep < 1 {
+		r.fail("--log-keep must be positive, got %d", cfg.Keep)
 	}
 	ranks, err := parseRanks(r.text("local-ranks-filter"))
 	if err != nil {

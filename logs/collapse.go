@@ -1,0 +1,282 @@
+package logs
+
+import (
+	"bytes"
+	"hash/maphash"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	// CollapseDelay is how long a line waits at most, with Config.Collapse, for
+	// the same line of other ranks.
+	CollapseDelay = 100 * time.Millisecond
+
+	// What waits is bounded: beyond one of these the oldest line waits no longer.
+	maxHeldBytes = 2 << 20
+	maxHeldLines = 16 << 10
+	// maxCollapsed is the length, in bytes, of the longest line that waits for
+	// others; longer ones are copied at once.
+	maxCollapsed = 4 << 10
+	// maxSteps bounds the search for a line among those with its hash.
+	maxSteps = 256
+)
+
+// A collapser holds a Tail's lines for a moment, so that equal lines of several
+// files become one. What it holds is a queue of lines, each with the files that
+// have written it. A file joins the first equal line behind the one that it wrote
+// or joined last, else appends its own; so the order of each file's lines stays.
+//
+// The head of the queue leaves it when no file can join it any more, because
+// each has done so or has gone past it, and after the delay at the latest. Only
+// the Tail's goroutine uses it.
+type collapser struct {
+	t      *Tail
+	delay  time.Duration
+	prefix func(localRanks []int) string
+	seed   maphash.Seed
+
+	queue []held   // from head on
+	head  int      // index in queue
+	first int64    // position of queue[head]; positions count all lines ever held
+	text  []byte   // the texts of queue
+	sets  []uint64 // the files of queue, words of them a line
+	words int
+	last  []int64 // by file: position of the line that it wrote or joined last
+	index map[uint64]chain
+
+	named      []uint64 // the set that name is for
+	name       []byte
+	out        []byte
+	lines, raw int64 // what is in out: lines and bytes of the workers
+}
+
+// A held is one line that waits.
+type held struct {
+	from, to int // of text
+	hash     uint64
+	next     int64 // position of the next with the same hash; 0: none
+	due      time.Time
+}
+
+// A chain is the first and last position of the lines with one hash.
+type chain struct{ first, last int64 }
+
+func newCollapser(t *Tail, delay time.Duration, prefix func([]int) string) *collapser {
+	c := &collapser{
+		t: t, delay: delay, prefix: prefix, seed: maphash.MakeSeed(), first: 1,
+		words: (len(t.files) + 63) / 64, last: make([]int64, len(t.files)), index: make(map[uint64]chain),
+	}
+	return c
+}
+
+// copyUnits takes whole units of a file.
+func (c *collapser) copyUnits(f *follower, b []byte) {
+	due := time.Now().Add(c.delay)
+	for len(b) > 0 {
+		unit := b[:unitLen(b)]
+		b = b[len(unit):]
+		if f.shown > 0 || len(unit) > maxCollapsed || unit[len(unit)-1] != '\n' || bytes.IndexByte(unit, '\r') >= 0 {
+			c.flushTo(c.last[f.index])
+			c.t.writeUnits(f, unit)
+			continue
+		}
+		c.add(f.index, unit, due)
+	}
+	c.expire(due.Add(-c.delay))
+}
+
+// add takes a line of a file.
+func (c *collapser) add(file int, line []byte, due time.Time) {
+	c.t.held.Add(int64(len(line)))
+	hash := maphash.Bytes(c.seed, line)
+	at := c.find(c.last[file], hash, line)
+	if at == 0 {
+		for c.len() > 0 && (c.len() >= maxHeldLines || len(c.text)-c.queue[c.head].from+len(line) > maxHeldBytes) {
+			c.emit()
+		}
+		at = c.push(hash, line, due)
+	}
+	c.set(at)[file/64] |= 1 << (file % 64)
+	c.last[file] = at
+}
+
+func (c *collapser) len() int                { return len(c.queue) - c.head }
+func (c *collapser) at(position int64) *held { return &c.queue[c.head+int(position-c.first)] }
+func (c *collapser) set(position int64) []uint64 {
+	i := (c.head + int(position-c.first)) * c.words
+	return c.sets[i : i+c.words]
+}
+
+// find returns the position of the first such line behind one, or 0.
+func (c *collapser) find(behind int64, hash uint64, line []byte) int64 {
+	same := func(h *held) bool { return h.hash == hash && bytes.Equal(c.text[h.from:h.to], line) }
+	// Most often the files write the same lines in the same order.
+	if next := max(behind+1, c.first); next < c.first+int64(c.len()) && same(c.at(next)) {
+		return next
+	}
+	at := c.index[hash].first
+	for range maxSteps {
+		if at == 0 {
+			break
+		}
+		h := c.at(at)
+		if at > behind && same(h) {
+			return at
+		}
+		at = h.next
+	}
+	return 0
+}
+
+// push appends a line and returns its position.
+func (c *collapser) push(hash uint64, line []byte, due time.Time) int64 {
+	from := len(c.text)
+	c.text = append(c.text, line...)
+	at := c.first + int64(c.len())
+	c.queue = append(c.queue, held{from: from, to: len(c.text), hash: hash, due: due})
+	for range c.words {
+		c.sets = append(c.sets, 0)
+	}
+	same := c.index[hash]
+	if same.first == 0 {
+		same.first = at
+	} else {
+		c.at(same.last).next = at
+	}
+	same.last = at
+	c.index[hash] = same
+	return at
+}
+
+// expire writes the lines that nothing can join any more, and those whose time
+// is over.
+func (c *collapser) expire(now time.Time) {
+	passed := slices.Min(c.last)
+	for c.len() > 0 && (c.first <= passed || !now.Before(c.queue[c.head].due)) {
+		c.emit()
+	}
+	c.flush()
+}
+
+// flushTo writes the lines up to a position.
+func (c *collapser) flushTo(position int64) {
+	for c.len() > 0 && c.first <= position {
+		c.emit()
+	}
+	c.flush()
+}
+
+// wait returns how long the head of the queue waits yet, 0 if there is none.
+func (c *collapser) wait(now time.Time) time.Duration {
+	if c.len() == 0 {
+		if cap(c.text) > longUnit { // a flood is over
+			c.text, c.sets, c.queue, c.out = nil, nil, nil, nil
+		}
+		return 0
+	}
+	return max(c.queue[c.head].due.Sub(now), time.Microsecond)
+}
+
+// emit moves the head of the queue to out.
+func (c *collapser) emit() {
+	h, set := c.queue[c.head], c.set(c.first)
+	if len(c.out) == 0 {
+		c.out = append(c.out, 0) // room for a newline
+	}
+	if !slices.Equal(set, c.named) {
+		c.rename(set)
+	}
+	c.out = append(c.out, c.name...)
+	c.out = append(c.out, c.text[h.from:h.to]...)
+	for _, w := range set {
+		for ; w != 0; w &= w - 1 {
+			c.lines++
+			c.raw += int64(h.to - h.from)
+		}
+	}
+	if h.next == 0 {
+		delete(c.index, h.hash)
+	} else {
+		c.index[h.hash] = chain{h.next, c.index[h.hash].last}
+	}
+	c.head++
+	c.first++
+	c.compact()
+	if len(c.out) >= flushSize {
+		c.flush()
+	}
+}
+
+// compact gives back the room of what has left the queue.
+func (c *collapser) compact() {
+	if c.len() > 0 && c.head < len(c.queue)/2 {
+		return
+	}
+	cut := len(c.text)
+	if c.len() > 0 {
+		cut = c.queue[c.head].from
+	}
+	c.text = slices.Delete(c.text, 0, cut)
+	c.sets = slices.Delete(c.sets, 0, c.head*c.words)
+	c.queue = slices.Delete(c.queue, 0, c.head)
+	for i := range c.queue {
+		c.queue[i].from -= cut
+		c.queue[i].to -= cut
+	}
+	c.head = 0
+}
+
+// rename makes the prefix for a set of files.
+func (c *collapser) rename(set []uint64) {
+	var one *follower
+	var ranks []int
+	for i, f := range c.t.files {
+		if set[i/64]&(1<<(i%64)) != 0 {
+			one = f
+			ranks = append(ranks, f.localRank)
+		}
+	}
+	if c.named = append(c.named[:0], set...); len(ranks) == 1 {
+		c.name = append(c.name[:0], one.prefix...)
+	} else {
+		c.name = append(c.name[:0], c.prefix(ranks)...)
+	}
+}
+
+// flush writes what has left the queue.
+func (c *collapser) flush() {
+	if len(c.out) == 0 {
+		return
+	}
+	c.t.held.Add(-c.raw)
+	if !c.t.abandoned.Load() {
+		lost := c.t.to.put(c, c.out, 0, false)
+		// A lost byte of the console is one of each worker that wrote it.
+		c.t.count(c.raw, c.lines, (int64(lost)*c.raw+int64(len(c.out))-1)/int64(len(c.out)))
+	}
+	c.out, c.lines, c.raw = c.out[:0], 0, 0
+}
+
+// ranges writes sorted numbers in short: "0-2,5".
+func ranges(numbers []int) string {
+	var b strings.Builder
+	for i := 0; i < len(numbers); {
+		end := i + 1
+		for end < len(numbers) && numbers[end] == numbers[end-1]+1 {
+			end++
+		}
+		if b.Len() > 0 {
+			b.WriteByte(',')
+		}
+		b.WriteString(strconv.Itoa(numbers[i]))
+		if end > i+1 {
+			b.WriteByte('-')
+			b.WriteString(strconv.Itoa(numbers[end-1]))
+		}
+		i = end
+	}
+	return b.String()
+}

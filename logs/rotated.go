@@ -1,0 +1,227 @@
+package logs
+
+import (
+	"bufio"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// OpenRotated opens a log file of a worker with the segments that Config.MaxSize
+// has made of it: the reader returns their bytes and then those of the file, in
+// the order in which they were written and each once, also while the worker
+// writes and segments are made or removed. Only what is in a removed segment is
+// left out.
+//
+// A Read at the end returns io.EOF; a later one returns what was written since.
+// A file without segments is read as it is. Errors are fs.ErrNotExist where there
+// is neither file nor segment, and from Read those of a damaged segment. Reader
+// and Close are not for concurrent use; the caller closes it.
+func OpenRotated(path string) (io.ReadCloser, error) {
+	r := &rotatedReader{path: path}
+	var err error
+	if r.live, err = os.Open(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if r.live == nil {
+		numbers, listErr := r.later()
+		if listErr != nil {
+			return nil, listErr
+		}
+		if len(numbers) == 0 {
+			return nil, err
+		}
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{bufio.NewReaderSize(r, 64<<10), r}, nil
+}
+
+// A rotatedReader reads a file's segments and then the file.
+//
+// A segment has its name before its bytes are punched out of the file. So what
+// was read from the file is good if no new segment is there afterwards.
+type rotatedReader struct {
+	path       string
+	live       *os.File // nil if there is none
+	off        int64    // in the file, of the next byte
+	number     int64    // of the last segment that was looked at
+	generation int64
+
+	part *os.File // the segment that is read, or nil
+	z    *gzip.Reader
+	is   segment
+}
+
+func (r *rotatedReader) Read(p []byte) (int, error) {
+	if len(p) == 0 {
+		return 0, nil
+	}
+	for {
+		if r.part != nil {
+			n, err := r.z.Read(p)
+			r.off += int64(n)
+			if err == io.EOF {
+				err = r.endPart()
+			}
+			if n > 0 || err != nil {
+				return n, err
+			}
+			continue
+		}
+		n, from, err := r.readLive(p)
+		numbers, listErr := r.later()
+		if listErr != nil {
+			return 0, listErr
+		}
+		if len(numbers) > 0 {
+			if err := r.begin(numbers[0]); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		if err != nil {
+			return 0, err
+		}
+		r.off = from + int64(n)
+		if n == 0 {
+			return 0, io.EOF
+		}
+		return n, nil
+	}
+}
+
+// Close closes the reader.
+func (r *rotatedReader) Close() error {
+	if r.part != nil {
+		r.part.Close()
+	}
+	if r.live != nil {
+		return r.live.Close()
+	}
+	return nil
+}
+
+// readLive reads from the file, and returns from where.
+func (r *rotatedReader) readLive(p []byte) (n int, from int64, err error) {
+	if r.live == nil {
+		if r.live, err = os.Open(r.path); err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				err = nil
+			}
+			return 0, r.off, err
+		}
+	}
+	from = r.off
+	fi, err := r.live.Stat()
+	if err != nil {
+		return 0, from, err
+	}
+	if fi.Size() < from { // truncated
+		from = 0
+	}
+	// A hole is there where segments were removed by hand.
+	at, err := nextData(r.live, from)
+	if err != nil {
+		at = from
+	}
+	n, err = r.live.ReadAt(p, at)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	if at > from {
+		// The hole's last bytes are in a block with others.
+		zeros := 0
+		for zeros < n && p[zeros] == 0 {
+			zeros++
+		}
+		n = copy(p, p[zeros:n])
+		at += int64(zeros)
+	}
+	return n, at, err
+}
+
+// later returns the numbers of segments that were not looked at yet, in order.
+func (r *rotatedReader) later() ([]int64, error) {
+	dir, name := filepath.Split(r.path)
+	d, err := os.Open(filepath.Clean(dir + "."))
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var numbers []int64
+	for _, s := range names {
+		s, ok := strings.CutPrefix(s, name+".")
+		if !ok {
+			continue
+		}
+		if s, ok = strings.CutSuffix(s, ".gz"); !ok {
+			continue
+		}
+		n, err := strconv.ParseUint(s, 10, 62)
+		if err == nil && int64(n) > r.number {
+			numbers = append(numbers, int64(n))
+		}
+	}
+	slices.Sort(numbers)
+	return numbers, nil
+}
+
+// begin opens a segment, unless it is gone or was read from the file before.
+func (r *rotatedReader) begin(number int64) error {
+	r.number = number
+	path := segmentPath(r.path, number)
+	part, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	z, err := gzip.NewReader(part)
+	var s segment
+	if err == nil {
+		err = s.parse(z.Extra)
+	}
+	if err != nil {
+		part.Close()
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if s.generation != r.generation {
+		r.generation, r.off = s.generation, s.from
+	}
+	if s.to <= r.off {
+		return part.Close()
+	}
+	r.part, r.z, r.is = part, z, s
+	if s.from < r.off {
+		if _, err = io.CopyN(io.Discard, z, r.off-s.from); err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+	}
+	r.off = max(r.off, s.from)
+	return nil
+}
+
+// endPart closes the segment, which was read to its end.
+func (r *rotatedReader) endPart() error {
+	part := r.part
+	r.part = nil
+	if r.off != r.is.to {
+		part.Close()
+		return fmt.Errorf("%s: it holds %d bytes, not %d", part.Name(), r.off-r.is.from, r.is.to-r.is.from)
+	}
+	return part.Close()
+}
