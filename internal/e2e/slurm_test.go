@@ -244,6 +244,9 @@ func slurmGroups(t *testing.T, lab *slurmlab.Lab) {
 		t.Errorf("no groups:\n%s", out)
 	}
 	for group, step := range paths["step"] {
+		if strings.Contains(group, "freezer") && strings.Contains(step, "slurm") {
+			t.Logf("Slurm's group is %s", step)
+		}
 		if got := paths["worker"][group]; got != step && !strings.HasPrefix(got, strings.TrimSuffix(step, "/")+"/") {
 			t.Errorf("the worker's group %s is %s, not below %s", group, got, step)
 		}

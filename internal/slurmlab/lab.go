@@ -40,6 +40,7 @@ type Lab struct {
 	Net     *netlab.Lab
 	t       testing.TB
 	dir     string
+	group   string // of its daemons; "" where there are none of version 1
 	path    func(string) string
 	ends    chan End
 	early   []End // that nobody has awaited yet
@@ -84,9 +85,22 @@ func New(t testing.TB, cfg Config) *Lab {
 		"--pid-file="+l.file("munged.pid"), "--log-file="+l.file("munged.log"), "--seed-file="+l.file("munged.seed"), "--num-threads=1"), host, "Created 1 work thread")
 	l.start("slurmctld", exec.Command(l.path("slurmctld"), "-D", "-i"), host, "Running as primary controller")
 	for _, h := range l.Net.Hosts() {
-		l.start("slurmd", exec.Command(l.path("slurmd"), "-D", "-N", h.Name), h, "slurmd started")
+		l.start("slurmd", l.slurmd(h), h, "slurmd started")
 	}
 	return l
+}
+
+// slurmd is the command of a node's daemon.
+func (l *Lab) slurmd(h *netlab.Host) *exec.Cmd {
+	argv := []string{l.path("slurmd"), "-D", "-N", h.Name}
+	if l.group == "" {
+		return exec.Command(argv[0], argv[1:]...)
+	}
+	dir := filepath.Join(l.group, h.Name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		l.t.Fatal(err)
+	}
+	return exec.Command("sh", append([]string{"-c", enterGroup(dir), "sh"}, argv...)...)
 }
 
 func (l *Lab) file(name string) string { return filepath.Join(l.dir, name) }
@@ -116,6 +130,10 @@ func (l *Lab) configure(cfg Config) error {
 	for i, h := range l.Net.Hosts() {
 		names[i] = h.Name
 	}
+	proctrack := "linuxproc"
+	if l.group = newGroup(); l.group != "" {
+		proctrack = "cgroup"
+	}
 	gpus := ""
 	var gres strings.Builder // a file for every GPU, since Slurm wants to see one
 	for i := range cfg.GPUs {
@@ -142,7 +160,7 @@ SlurmctldPidFile=%[1]s/slurmctld.pid
 SlurmdPidFile=%[1]s/%%n.pid
 SlurmctldPort=6817
 SlurmdPort=6818
-ProctrackType=proctrack/linuxproc
+ProctrackType=proctrack/%[7]s
 TaskPlugin=task/none
 MpiDefault=none
 SelectType=select/cons_tres
@@ -161,7 +179,7 @@ GresTypes=gpu
 NodeName=%[3]s CPUs=%[4]d State=UNKNOWN%[5]s
 PartitionName=lab Nodes=%[3]s Default=YES MaxTime=INFINITE State=UP OverTimeLimit=0
 %[6]s
-`, l.dir, int(cfg.KillWait/time.Second), nodes, cfg.CPUs, gpus, cfg.Extra)
+`, l.dir, int(cfg.KillWait/time.Second), nodes, cfg.CPUs, gpus, cfg.Extra, proctrack)
 	ended := fmt.Sprintf("#!/bin/sh\necho \"$JOBID $JOBSTATE $EXITCODE\" >>%s/ends\n", l.dir)
 	for _, f := range []struct {
 		name, text string
@@ -285,6 +303,11 @@ func (l *Lab) stop() {
 		<-d.ended
 		if l.t.Failed() {
 			l.t.Logf("%s said:\n%s", d.name, d.output())
+		}
+	}
+	if l.group != "" {
+		if err := removeGroup(l.group); err != nil {
+			l.t.Errorf("slurmlab: remove %s: %v", l.group, err)
 		}
 	}
 }
