@@ -23,6 +23,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -35,6 +36,7 @@ import (
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/metrics"
+	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -90,6 +92,12 @@ type Config struct {
 	// MaxRestarts is how many times the group may be started again after a
 	// failure.
 	MaxRestarts int
+	// Policy decides what follows from a failure of this host's workers, within
+	// MaxRestarts; its own MaxRestarts is not looked at. Without one each failure is a
+	// restart. Rand is for the jitter of its back-offs, by default one with a seed of
+	// its own.
+	Policy *policy.Policy
+	Rand   *rand.Rand
 	// ShutdownTimeout is the time between a stop signal to the workers and
 	// SIGKILL. Zero kills at once.
 	ShutdownTimeout time.Duration
@@ -148,6 +156,9 @@ type Result struct {
 	// Left says that the job goes on, or may, without this host: the caller
 	// should use the rendezvous' Leave instead of Shutdown.
 	Left bool
+	// Drained says that it left since a rule of the policy says so of its workers'
+	// failure.
+	Drained bool
 	// Preempted says who asked the whole job to stop; nil if nobody did.
 	Preempted *Preemption
 	// ReturnValues of function workers, by global rank.
@@ -173,6 +184,9 @@ type Agent struct {
 	last      *attempt // the one before; nil in the first
 	measures  measures
 	status    status
+	policy    *policy.Engine   // nil without a policy
+	backOff   *policy.Decision // what to wait for before the next round; nil for nothing
+	files     prober
 	meter     health.Meter
 	serverDir string                   // of the workers' sockets; empty where they have none
 	watchdog  atomic.Pointer[watchdog] // nil before the run
@@ -211,7 +225,7 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	return &Agent{cfg: cfg, log: cfg.Logger, metrics: metrics.Stream{Handler: cfg.Metrics}}, nil
+	return &Agent{cfg: cfg, log: cfg.Logger, metrics: metrics.Stream{Handler: cfg.Metrics}, policy: newPolicy(&cfg)}, nil
 }
 
 // Run runs the group until it has succeeded, failed for good, or ctx is done.
@@ -256,6 +270,9 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 // attempt joins a round and runs the workers in it. It returns neither result
 // nor error when another round is due.
 func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
+	if err := a.waitBackOff(ctx); err != nil {
+		return a.notAdmitted(ctx, err)
+	}
 	began := time.Now()
 	a.happened(health.KindPhase, health.Rendezvous, "waiting for the hosts of the next round", "")
 	a.recordJoining(began)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
 )
@@ -49,6 +49,9 @@ type record struct {
 	// the whole job shall stop. Time is when, by the clock of the job.
 	Signal int       `json:"signal,omitempty"`
 	Time   time.Time `json:"time,omitzero"`
+	// Decision is what the node's policy says; nil where it has none. A node that is
+	// drained leaves, and the others go on without counting a restart.
+	Decision *policy.Decision `json:"decision,omitempty"`
 	// Failures is a list of one, the host's first, as failure.Encode has it.
 	Failures json.RawMessage `json:"failures,omitempty"`
 }
@@ -66,7 +69,7 @@ func (r *record) news() news {
 // parseRecord reads what another agent wrote.
 func parseRecord(text []byte) (*record, error) {
 	r := record{Node: -1, Rank: -1}
-	if err := json.Unmarshal(text, &r); err != nil || r.Node < 0 || r.Restarts < 0 || r.Signal < 0 || r.Signal > 64 {
+	if err := json.Unmarshal(text, &r); err != nil || r.Node < 0 || r.Restarts < 0 || r.Signal < 0 || r.Signal > 64 || !sound(r.Decision) {
 		return nil, fmt.Errorf("%s holds %.100q, want an agent's record of a failure", failedKey, text)
 	}
 	return &r, nil
@@ -124,12 +127,22 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 // tellEarly tells the other nodes of a worker's failure while its peers are being
 // stopped, which may take all of their grace. A failure that another worker's may
 // explain, or for which the evidence may still be on its way, is left for later.
-func (a *Agent) tellEarly(ctx context.Context, at *attempt, exit process.Exit) *news {
-	f := a.explainExit(at, exit, nil)
+func (a *Agent) tellEarly(ctx context.Context, at *attempt, n news) *news {
+	if at.phase != running {
+		return nil
+	}
+	f := a.explainExit(at, n.exit, nil)
 	if f.Kind != failure.Failed || f.ExitCode > 0 && f.Traceback == "" && f.File == nil && len(f.LastLines) == 0 {
 		return nil
 	}
-	rec := a.newRecord(at, []*failure.ProcessFailure{f}, nil, a.restarts >= a.cfg.MaxRestarts)
+	if a.policy != nil {
+		if !n.settled && a.cfg.Policy.Unsettled(a.failureOf(at, f)) {
+			a.later(at, n.exit)
+			return nil
+		}
+		a.reach(at, f)
+	}
+	rec := a.newRecord(at, []*failure.ProcessFailure{f}, nil, a.final(at))
 	if other := a.put(ctx, at, rec); other != nil {
 		return other
 	}
@@ -137,10 +150,18 @@ func (a *Agent) tellEarly(ctx context.Context, at *attempt, exit process.Exit) *
 	return nil
 }
 
+// final says whether no round follows this host's failure.
+func (a *Agent) final(at *attempt) bool {
+	if at.verdict != nil {
+		return at.verdict.Action == policy.Stop
+	}
+	return a.restarts >= a.cfg.MaxRestarts
+}
+
 // newRecord makes this node's record.
 func (a *Agent) newRecord(at *attempt, failures []*failure.ProcessFailure, err error, final bool) *record {
-	rec := &record{Node: at.round.Rank, Rank: -1, Host: a.cfg.Host, Restarts: a.restarts, Final: final}
-	if !final {
+	rec := &record{Node: at.round.Rank, Rank: -1, Host: a.cfg.Host, Restarts: a.restarts, Final: final, Decision: at.verdict}
+	if !final && !rec.leaves() {
 		rec.Restarts++
 	}
 	if root := failure.NewReport(failure.ReportConfig{}, failures).Root(); root != nil {
@@ -238,19 +259,27 @@ func (a *Agent) learnRestarts(ctx context.Context, at *attempt) {
 
 // restart counts a restart for this host's own failure, and keeps a report of it.
 func (a *Agent) restart(at *attempt, rec *record) {
+	a.recordOwn(at)
+	a.carriedOut(at.verdict)
 	failed := a.failed(at, Stopped, a.ownReport(at))
 	a.restarts++
 	if rec != nil {
 		a.restarts = max(a.restarts, rec.Restarts)
 	}
 	a.counted(failed.Report.Root().Error())
-	a.log.Warn("restarting the worker group", "cause", failed.Report.Root().Error(),
-		"restart", fmt.Sprintf("%d/%d", a.restarts, a.cfg.MaxRestarts), "report", failed.ReportFile)
+	attrs := []any{"cause", failed.Report.Root().Error(),
+		"restart", fmt.Sprintf("%d/%d", a.restarts, a.cfg.MaxRestarts), "report", failed.ReportFile}
+	a.log.Warn("restarting the worker group", append(attrs, decisionAttr(at.verdict)...)...)
 }
 
 // follow stops the workers since another node's have failed, and goes on with the
 // count of that node.
 func (a *Agent) follow(ctx context.Context, at *attempt, rec *record) {
+	a.carriedOut(rec.Decision)
+	if rec.leaves() {
+		a.goOnWithout(ctx, at, rec)
+		return
+	}
 	a.log.Warn("workers failed on another host; restarting the worker group with it", "host", rec.Host, "rank", rec.Rank,
 		"cause", rec.Cause, "restart", fmt.Sprintf("%d/%d", rec.Restarts, a.cfg.MaxRestarts))
 	a.enter(health.Restarting, Stopped, "stopping the workers", fmt.Sprintf("rank %d on %s: %s", rec.Rank, rec.Host, rec.Cause))
@@ -260,6 +289,17 @@ func (a *Agent) follow(ctx context.Context, at *attempt, rec *record) {
 	a.stopWorkers(ctx, at, syscall.SIGTERM)
 	a.restarts = max(a.restarts, rec.Restarts)
 	a.counted("")
+}
+
+// goOnWithout stops the workers since another node leaves the job because of its
+// workers' failure. No restart is counted.
+func (a *Agent) goOnWithout(ctx context.Context, at *attempt, rec *record) {
+	why := fmt.Sprintf("rank %d on %s: %s", rec.Rank, rec.Host, rec.Cause)
+	a.log.Warn("a host leaves the job since its workers failed; stopping the workers for a new round, no restart is counted",
+		"host", rec.Host, "rank", rec.Rank, "cause", rec.Cause, "decision", rec.Decision.String())
+	a.enter(health.Restarting, Stopped, "stopping the workers for a round without "+rec.Host, why)
+	a.stopWorkers(ctx, at, syscall.SIGTERM)
+	a.restarts = max(a.restarts, rec.Restarts)
 }
 
 // changed says what a change of the set of nodes means. Where the store has to be
@@ -379,6 +419,9 @@ func (a *Agent) endedMeanwhile(ctx context.Context, last *attempt) (*Result, err
 		look, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)
 		rec := findRecord(look, last)
 		cancel()
+		if rec.lostHost() {
+			return a.giveUp(ctx, last, rec.news())
+		}
 		if rec != nil && rec.Final {
 			return a.fail(ctx, last, Failed, rec.news())
 		}

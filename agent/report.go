@@ -107,13 +107,18 @@ func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Re
 		fallthrough
 	case at.alone() || n.record == nil:
 		a.explain(at, n.err)
+		a.recordOwn(at)
 		report = a.ownReport(at)
 	case n.record.Node == at.round.Rank:
 		a.explain(at, n.err)
+		a.recordOwn(at)
 		report = a.gather(ctx, at)
 	default:
-		a.log.Warn("workers failed on another host, and no restarts are left; stopping the workers of this one",
-			"host", n.record.Host, "rank", n.record.Rank, "cause", n.record.Cause)
+		what := "workers failed on another host, and no restarts are left; stopping the workers of this one"
+		if at.verdict = n.record.Decision; at.verdict != nil {
+			what = "workers failed on another host, whose policy stops the job; stopping the workers of this one"
+		}
+		a.log.Warn(what, "host", n.record.Host, "rank", n.record.Rank, "cause", n.record.Cause)
 		fetching, cancel := context.WithCancel(ctx)
 		fetched := a.fetch(fetching, at)
 		a.stopWorkers(ctx, at, syscall.SIGTERM)
@@ -144,6 +149,9 @@ func (a *Agent) reportConfig(at *attempt) failure.ReportConfig {
 	cfg := failure.ReportConfig{
 		Title: a.cfg.Spec.Title, Host: a.cfg.Host, RunID: a.cfg.Rendezvous.RunID(),
 		Attempt: a.restarts, Restarts: a.cfg.MaxRestarts,
+	}
+	if at.verdict != nil && at.verdict.Action != "" {
+		cfg.Decision = at.verdict.String()
 	}
 	if e := at.lastEvidence(); e != nil {
 		cfg.Autopsy, cfg.AutopsyFile = e.report.Summary(), e.file

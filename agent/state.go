@@ -74,6 +74,8 @@ const (
 	actEnded                 // stop the workers: the job is over
 	actAbort                 // stop the workers and return an error
 	actDrain                 // stop the workers with the signal that another node received
+	actDepart                // leave the job, which goes on without this host
+	actGiveUp                // stop the workers: a host was lost once too often
 )
 
 // next decides what to do about ev in a phase: the state that the group is then

@@ -341,6 +341,8 @@ func (a *Agent) ended(r *Result, err error) {
 		state, what = Succeeded, "this host has left the job"
 	case r != nil && r.State == Succeeded:
 		state, what = Succeeded, "the job has succeeded"
+	case r != nil && r.Drained:
+		what, why = "this host has left the job", r.Report.Decision
 	case err != nil:
 		why = err.Error()
 	case r != nil && r.Report != nil && r.Report.Root() != nil:

@@ -14,6 +14,7 @@ import (
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/metrics"
+	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -30,6 +31,10 @@ type attempt struct {
 	since time.Time // when assigning or the wait at the exit barrier began
 
 	record *record // this node's, once it has told the others of a failure
+
+	verdict  *policy.Decision // what the policy says of the failure; nil before, and without one
+	recorded bool             // the failure is in the events
+	lostHost string           // its name, if the policy was asked about it
 
 	// What became of the workers, once they have ended.
 	res      *process.Result
@@ -56,12 +61,13 @@ type attempt struct {
 
 // news is an event and what is known of it.
 type news struct {
-	ev     event
-	ranks  rendezvous.Ranks  // evAssigned
-	exit   process.Exit      // evFailing
-	change rendezvous.Change // changes of the set of nodes
-	record *record           // evPeerRestarts, evPeerGaveUp
-	err    error             // evAssignFailed, evStartFailed, evDisconnected, evBarrierBroken
+	ev      event
+	ranks   rendezvous.Ranks  // evAssigned
+	exit    process.Exit      // evFailing
+	settled bool              // evFailing: no more of the worker's stderr will be waited for
+	change  rendezvous.Change // changes of the set of nodes
+	record  *record           // evPeerRestarts, evPeerGaveUp
+	err     error             // evAssignFailed, evStartFailed, evDisconnected, evBarrierBroken
 }
 
 func newAttempt(ctx context.Context) *attempt {
@@ -142,6 +148,9 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			a.recordStep(at, events.AssignWorkerRanks, at.since, n.err)
 		}
 		state, act := next(n.ev, at.phase, left)
+		if a.policy != nil {
+			state, act = a.judge(ctx, at, n, state, act)
+		}
 		a.measureTurn(at, n, state, act, left)
 		switch act {
 		case actWatch:
@@ -157,7 +166,7 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			a.enter(health.ExitBarrier, state, "the workers here have succeeded; waiting for the other hosts'", "")
 			a.enterBarrier(at)
 		case actTell:
-			other := a.tellEarly(ctx, at, n.exit)
+			other := a.tellEarly(ctx, at, n)
 			if other != nil {
 				n, again = *other, true
 			}
@@ -165,13 +174,15 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			at.phase = bereft
 			at.setAlarm(a.cfg.PeerTimeout)
 		case actRejoin:
+			a.recordLost(at, n)
+			a.carriedOut(at.verdict)
 			a.sayRejoins(at, n)
 			a.stopWorkers(ctx, at, syscall.SIGTERM)
 			return nil, nil
 		case actFollow:
 			a.follow(ctx, at, n.record)
 			return nil, nil
-		case actRestart, actFail:
+		case actRestart, actFail, actDepart:
 			other := a.announce(ctx, at, &n, act == actFail)
 			if other != nil {
 				n, again = *other, true
@@ -179,6 +190,10 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			}
 			if act == actFail {
 				return a.fail(ctx, at, state, n)
+			}
+			a.finishLogs(ctx, at)
+			if act == actDepart {
+				return a.depart(at, state), nil
 			}
 			a.restart(at, n.record)
 			return nil, nil
@@ -192,6 +207,8 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			return a.abort(ctx, at, n)
 		case actDrain:
 			return a.drain(ctx, at, n.record), nil
+		case actGiveUp:
+			return a.giveUp(ctx, at, n)
 		}
 	}
 }
@@ -376,5 +393,5 @@ func (a *Agent) changeAttrs(at *attempt, c rendezvous.Change) []any {
 	if c.Rank >= 0 {
 		attrs = append(attrs, "group_rank", c.Rank)
 	}
-	return attrs
+	return append(attrs, decisionAttr(at.verdict)...)
 }

@@ -1,0 +1,344 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/policy"
+	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/rendezvous"
+)
+
+// settleTime is how long an agent waits for the rest of what a failed worker has
+// written to stderr where a rule of its policy reads that.
+const settleTime = 200 * time.Millisecond
+
+// fileTimeout bounds a look at the files that show progress.
+const fileTimeout = 2 * time.Second
+
+// newPolicy makes what decides about failures; nil where there is no policy, and the
+// number of restarts alone decides.
+func newPolicy(cfg *Config) *policy.Engine {
+	if cfg.Policy == nil {
+		return nil
+	}
+	return policy.NewEngine(policy.Config{Policy: cfg.Policy, MaxRestarts: cfg.MaxRestarts, Rand: cfg.Rand})
+}
+
+// judge asks the policy what follows from news, if it may have something to say, and
+// turns that into a state and an action. What next has found stands otherwise.
+func (a *Agent) judge(ctx context.Context, at *attempt, n news, state State, act action) (State, action) {
+	switch {
+	case n.ev == evPeerGaveUp && n.record.lostHost():
+		return Failed, actGiveUp
+	case act == actRejoin && n.change.Kind == rendezvous.NodeLost && a.cfg.Policy.Names(policy.HostLost):
+		at.lostHost = a.hostOf(ctx, at, n.change)
+		d := a.decide(at, policy.Failure{Cause: policy.HostLost, Host: at.lostHost, Role: a.cfg.Spec.Role})
+		at.verdict = &d
+		if d.Action == policy.Stop {
+			return Failed, actGiveUp
+		}
+		return state, act
+	case n.ev == evStartFailed, n.ev == evFailed, n.ev == evNoNews, n.ev == evUnhealthy:
+	default:
+		return state, act
+	}
+	if at.verdict == nil {
+		a.explain(at, n.err)
+		if root := a.ownReport(at).Root(); root != nil {
+			a.reach(at, root)
+		}
+	}
+	if at.verdict == nil {
+		return state, act
+	}
+	return judged(at.verdict.Action, n.ev, state, act)
+}
+
+// judged is what a rule's action means for a group whose workers have ended.
+func judged(verdict policy.Action, ev event, state State, act action) (State, action) {
+	switch {
+	case verdict == policy.Drain:
+		return Failed, actDepart
+	case ev == evUnhealthy:
+		return state, act // its workers cannot be started again, whatever was said before
+	case verdict == policy.Retry:
+		return Stopped, actRestart
+	case verdict == policy.Stop:
+		return Failed, actFail
+	}
+	return state, act
+}
+
+// reach decides about a worker's failure, unless that has been decided.
+func (a *Agent) reach(at *attempt, f *failure.ProcessFailure) {
+	if a.policy == nil || at.verdict != nil {
+		return
+	}
+	d := a.decide(at, a.failureOf(at, f))
+	at.verdict = &d
+}
+
+// decide asks the policy. A host without which there is no round cannot be drained.
+func (a *Agent) decide(at *attempt, f policy.Failure) policy.Decision {
+	f.Restarts, f.Progress = a.restarts, a.progressOf(at)
+	if !at.began.IsZero() {
+		f.Ran = time.Since(at.began)
+	}
+	d := a.policy.Decide(f, time.Now())
+	if d.Action == policy.Drain && a.cfg.Rendezvous.Changes() == nil {
+		d.Action, d.Why = policy.Stop, "the job cannot go on without a host with --rdzv-backend "+a.cfg.Rendezvous.Backend()
+	}
+	return d
+}
+
+// failureOf is a worker's failure as a policy sees it.
+func (a *Agent) failureOf(at *attempt, f *failure.ProcessFailure) policy.Failure {
+	p := policy.Failure{Cause: causeOf(f), ExitCode: f.ExitCode, Host: a.cfg.Host, Role: a.cfg.Spec.Role, Stderr: policy.Tail(f.StderrTail)}
+	if !at.began.IsZero() {
+		p.Ran = f.Time.Sub(at.began)
+	}
+	return p
+}
+
+// causeOf is the kind of a failure.
+func causeOf(f *failure.ProcessFailure) policy.Cause {
+	switch {
+	case f.StartErr != nil:
+		return policy.NotStarted
+	case f.OOM != "":
+		return policy.OOM
+	case f.Abandoned != "":
+		return policy.Uninterruptible
+	case strings.HasPrefix(f.TimerExpired, hangPrefix):
+		return policy.Hang
+	case f.TimerExpired != "":
+		return policy.Timer
+	case f.Kind == failure.LostPeer:
+		return policy.LostPeer
+	case f.ExitCode < 0:
+		return policy.Signal
+	}
+	return policy.ExitCode
+}
+
+// progressOf is how far the workers of this host have come.
+func (a *Agent) progressOf(at *attempt) policy.Progress {
+	var p policy.Progress
+	if at.group != nil {
+		for _, pid := range at.group.PIDs() {
+			if h := a.heartbeat(pid); h != nil && !h.Time.Before(at.began) {
+				p.Step = max(p.Step, h.Step)
+			}
+		}
+	}
+	if a.cfg.Policy != nil && a.cfg.Policy.NoProgress != nil {
+		p.Files = a.files.look(a.cfg.Policy.NoProgress.Files)
+	}
+	return p
+}
+
+// A prober looks at files that may be on a file system which does not answer.
+type prober struct{ busy chan string }
+
+// look returns a text that changes when one of the files does; "" where there are
+// none, or they cannot be looked at in time.
+func (p *prober) look(files []string) string {
+	if len(files) == 0 {
+		return ""
+	}
+	if p.busy == nil {
+		p.busy = make(chan string, 1)
+		// It outlives the job only where the kernel holds it.
+		go func(done chan<- string) { done <- stamps(files) }(p.busy)
+	}
+	timer := time.NewTimer(fileTimeout)
+	defer timer.Stop()
+	select {
+	case text := <-p.busy:
+		p.busy = nil
+		return text
+	case <-timer.C:
+		return ""
+	}
+}
+
+// stamps says of each file what it is and from when.
+func stamps(files []string) string {
+	var b strings.Builder
+	for _, file := range files {
+		target, _ := os.Readlink(file)
+		if info, err := os.Stat(file); err == nil {
+			fmt.Fprintf(&b, "%s %d %s;", target, info.Size(), info.ModTime().UTC().Format(time.RFC3339Nano))
+		} else {
+			fmt.Fprintf(&b, "%s -;", target)
+		}
+	}
+	return b.String()
+}
+
+// recordFailed records that an attempt has failed: by root, or, if that is nil, by
+// the loss of a host. d is nil without a policy.
+func (a *Agent) recordFailed(at *attempt, root *failure.ProcessFailure, f policy.Failure, d *policy.Decision) {
+	p := a.progressOf(at)
+	e := events.AttemptEvent{
+		RunID: a.cfg.Rendezvous.RunID(), Hostname: a.cfg.Host, Host: f.Host, Role: f.Role, GroupRank: at.round.Rank, Rank: -1,
+		Restarts: a.restarts, MaxRestarts: a.cfg.MaxRestarts, Cause: string(f.Cause), Ran: f.Ran, Step: p.Step, Files: p.Files,
+	}
+	if root != nil {
+		e.Rank, e.LocalRank, e.PID, e.ExitCode = root.Rank, root.LocalRank, root.PID, root.ExitCode
+		e.Signal, e.Message, e.Stderr = failure.SignalName(root.Signal()), root.Cause, f.Stderr
+	}
+	if d != nil && d.Action != "" {
+		e.Action, e.Decision = string(d.Action), d.String()
+	}
+	events.RecordAttempt(a.cfg.Events, e)
+}
+
+// recordOwn records the failure of this host's workers, once.
+func (a *Agent) recordOwn(at *attempt) {
+	root := a.ownReport(at).Root()
+	if root == nil || root.Kind == failure.Stopped || at.recorded {
+		return
+	}
+	at.recorded = true
+	a.recordFailed(at, root, a.failureOf(at, root), at.verdict)
+}
+
+// recordLost records that an attempt ends since a host of it was lost.
+func (a *Agent) recordLost(at *attempt, n news) {
+	if n.change.Kind != rendezvous.NodeLost {
+		return
+	}
+	f := policy.Failure{Cause: policy.HostLost, Host: cmp.Or(at.lostHost, n.change.Node), Role: a.cfg.Spec.Role}
+	if !at.began.IsZero() {
+		f.Ran = time.Since(at.began)
+	}
+	a.recordFailed(at, nil, f, at.verdict)
+}
+
+// hostOf is the name of a host that was lost, as far as it is known.
+func (a *Agent) hostOf(ctx context.Context, at *attempt, c rendezvous.Change) string {
+	if c.Rank < 0 {
+		return c.Node // the store is gone with it
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)
+	defer cancel()
+	host, err := lookUp(ctx, at.round.Store, fmt.Sprint(agentPrefix, c.Rank))
+	if err != nil || len(host) == 0 || len(host) > 255 {
+		return c.Node
+	}
+	return string(host)
+}
+
+// carriedOut tells the policy what follows, and notes how long to wait before it does.
+func (a *Agent) carriedOut(d *policy.Decision) {
+	if d == nil {
+		return
+	}
+	if a.policy != nil {
+		a.policy.Record(*d)
+	}
+	if d.Action == policy.Retry && d.Delay > 0 {
+		a.backOff = d
+	}
+}
+
+// waitBackOff waits as long as a rule wants. The error is ctx's cause. The end of the
+// job elsewhere ends the wait, too.
+func (a *Agent) waitBackOff(ctx context.Context) error {
+	d := a.backOff
+	a.backOff = nil
+	if d == nil {
+		return nil
+	}
+	until := time.Now().Add(d.Delay)
+	a.log.Info("waiting before the next round", "run_id", a.cfg.Rendezvous.RunID(), "seconds", d.Delay.Seconds(), "rule", d.Rule, "source", d.Source)
+	a.happened(health.KindPhase, health.Restarting, "waiting "+d.Delay.String()+" before the next round", "back-off of rule "+d.Rule+" of "+d.Source)
+	a.Waiting(rendezvous.Waiting{Note: fmt.Sprintf("the back-off of rule %s, until %s", d.Rule, until.Format("15:04:05"))})
+	defer a.Waiting(rendezvous.Waiting{})
+	timer := time.NewTimer(d.Delay)
+	defer timer.Stop()
+	changes := a.cfg.Rendezvous.Changes()
+	for {
+		select {
+		case <-timer.C:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case c, ok := <-changes:
+			switch {
+			case !ok:
+				changes = nil
+			case c.Kind == rendezvous.Closed, c.Kind == rendezvous.Disconnected, c.Kind == rendezvous.Evicted:
+				return nil // Next says what that means
+			}
+		}
+	}
+}
+
+// depart is the end of this host's part in a job that goes on without it.
+func (a *Agent) depart(at *attempt, state State) *Result {
+	a.recordOwn(at)
+	r := a.failed(at, state, a.ownReport(at))
+	r.Left, r.Drained = true, true
+	a.log.Error("this host leaves the job, which may go on without it", "cause", r.Report.Root().Error(), "decision", at.verdict.String())
+	return r
+}
+
+// giveUp ends the job since a host was lost, and a rule says that this was enough.
+func (a *Agent) giveUp(ctx context.Context, at *attempt, n news) (*Result, error) {
+	rec := n.record
+	if rec == nil {
+		a.recordLost(at, n)
+		rec = a.newRecord(at, nil, nil, true)
+		rec.Cause = fmt.Sprintf("a host is lost (%s); %s", changeText(n.change), rec.Decision)
+		if !at.alone() && n.change.Rank >= 0 {
+			a.put(context.WithoutCancel(ctx), at, rec)
+		}
+	}
+	a.log.Error("stopping the job: " + rec.Cause)
+	a.enter(health.Restarting, Failed, "stopping the workers for good", rec.Cause)
+	a.stopWorkers(ctx, at, syscall.SIGTERM)
+	return a.stopped(at, Failed), errors.New(rec.Cause)
+}
+
+// decisionAttr is a decision for the log.
+func decisionAttr(d *policy.Decision) []any {
+	if d == nil || d.Action == "" {
+		return nil
+	}
+	return []any{"decision", d.String()}
+}
+
+// lostHost says that the job is stopped since a host was lost.
+func (r *record) lostHost() bool {
+	return r != nil && r.Final && r.Rank < 0 && r.Decision != nil && r.Failures == nil
+}
+
+// leaves says that the node of the record leaves the job, and the others go on.
+func (r *record) leaves() bool { return r.Decision != nil && r.Decision.Action == policy.Drain }
+
+// sound says whether what another agent has decided can be.
+func sound(d *policy.Decision) bool {
+	return d == nil || d.Delay >= 0 && d.Delay <= policy.MaxDelay && d.Streak >= 0 && d.Stalled >= 0
+}
+
+// later asks again for a decision about a worker's failure once the rest of its
+// stderr should be there.
+func (a *Agent) later(at *attempt, exit process.Exit) {
+	at.wg.Go(func() {
+		if at.outlives(settleTime) {
+			at.tell(news{ev: evFailing, exit: exit, settled: true})
+		}
+	})
+}
