@@ -68,7 +68,7 @@ type program struct {
 }
 
 // commands are what may follow the name muster.
-var commands = []string{"run", "explain", "store", "watchdog", "dump", "doctor", "report", "sim", "version", "help", "completion"}
+var commands = []string{"run", "explain", "store", "watchdog", "dump", "doctor", "report", "logs", "sim", "version", "help", "completion"}
 
 // command runs the subcommand that args begin with.
 func (p program) command(ctx context.Context, args []string) int {
@@ -102,6 +102,10 @@ func (p program) command(ctx context.Context, args []string) int {
 		return p.doctor(ctx, args)
 	case "report":
 		return ReportCommand(args, p.stdout, p.stderr)
+	case "logs":
+		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+		defer stop()
+		return LogsCommand(ctx, args, p.stdout, p.stderr)
 	case "sim":
 		began := time.Now()
 		return SimCommand(args, p.stdout, p.stderr, func() time.Duration { return time.Since(began) })

@@ -65,6 +65,6 @@ func (x *Autopsy) parse(body []byte) error {
 		Summary string    `json:"summary"`
 	}
 	err := json.Unmarshal(body, &doc)
-	x.Reason, x.Time, x.Summary = clean(doc.Reason), doc.Time, block(doc.Summary)
+	x.Reason, x.Time, x.Summary = clean(doc.Reason), doc.Time, paragraph(doc.Summary)
 	return err
 }

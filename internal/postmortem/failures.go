@@ -51,15 +51,15 @@ func (f *Failure) tidy() {
 		*s = clean(*s)
 	}
 	f.Rank, f.LocalRank, f.PID = max(-1, f.Rank), max(-1, f.LocalRank), max(0, f.PID)
-	f.Traceback = block(f.Traceback)
+	f.Traceback = paragraph(f.Traceback)
 	f.LastLines = slices.Clone(f.LastLines[max(0, len(f.LastLines)-maxLastLines):])
 	for i := range f.LastLines {
 		f.LastLines[i] = clean(f.LastLines[i])
 	}
 }
 
-// block makes a text of several lines harmless; of a long one the end is left.
-func block(s string) string {
+// paragraph makes a text of several lines harmless; of a long one the end is left.
+func paragraph(s string) string {
 	if len(s) > maxTraceback {
 		s = s[len(s)-maxTraceback:]
 		_, s, _ = strings.Cut(s, "\n")

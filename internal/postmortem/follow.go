@@ -1,0 +1,248 @@
+package postmortem
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/muster-run/muster/events"
+)
+
+const (
+	// gap is how long a Follow lets output come together.
+	gap = 2 * time.Millisecond
+	// pollInterval is how often is looked where the system does not tell of changes.
+	pollInterval = 200 * time.Millisecond
+)
+
+// FollowConfig says what Follow follows.
+type FollowConfig struct {
+	Dir            string // of the run
+	Attempt        string // the first to follow; "" is the newest
+	Only           bool   // none after it
+	Stdout, Stderr bool
+	// Want selects workers. With GlobalRanks it is not asked of a worker before its
+	// rank is known, where events.jsonl will tell it.
+	Want        func(Worker) bool
+	GlobalRanks bool
+	Lines       int                 // of each stream of the first attempt; negative: all
+	Prefix      func(Stream) string // of a stream's lines
+	// Begin is called before the first line of an attempt after the first.
+	Begin  func(attempt string)
+	Writer io.Writer
+	Logger *slog.Logger // nil means slog.Default()
+}
+
+// A follower follows a run.
+type follower struct {
+	cfg   FollowConfig
+	watch *dirWatcher
+	print printer
+
+	number  number
+	attempt *Attempt // nil before the first
+	first   bool     // it is the first
+	seen    map[string]bool
+	feeds   []*feed
+	failed  map[string]bool
+}
+
+// Follow writes what the workers of a run have written and write, whole lines, on
+// and on: when a new attempt begins it goes over to that. It returns when ctx ends,
+// having written what there is, or when its Writer fails. It starts one goroutine,
+// which has ended then.
+func Follow(ctx context.Context, cfg FollowConfig) error {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	f := &follower{cfg: cfg, watch: newDirWatcher(cfg.Logger), print: printer{w: cfg.Writer}, failed: map[string]bool{}}
+	defer f.watch.close()
+	f.watch.add(cfg.Dir)
+	for {
+		last := ctx.Err() != nil
+		err := f.round()
+		if err != nil || last {
+			return errors.Join(err, f.leave())
+		}
+		f.watch.wait(ctx)
+	}
+}
+
+// round writes what has come, of all attempts that have begun.
+func (f *follower) round() error {
+	dirty := f.watch.take()
+	for {
+		if f.attempt != nil {
+			if dirty {
+				f.find()
+			}
+			if err := f.copy(); err != nil {
+				return err
+			}
+		}
+		if f.attempt != nil && (f.cfg.Only || !dirty) {
+			return nil
+		}
+		next, ok := f.next()
+		if !ok {
+			return nil
+		}
+		if err := errors.Join(f.leave(), f.enter(next)); err != nil {
+			return err
+		}
+		dirty = true
+	}
+}
+
+// next returns the attempt that follows.
+func (f *follower) next() (name string, ok bool) {
+	entries, err := list(f.cfg.Dir)
+	if err != nil {
+		return "", false
+	}
+	var best number
+	for _, e := range entries {
+		n, isAttempt := parseAttempt(e.Name())
+		if !isAttempt || !e.IsDir() {
+			continue
+		}
+		if f.attempt == nil {
+			if f.cfg.Attempt == e.Name() || f.cfg.Attempt == "" && (!ok || n.compare(best) > 0) {
+				name, best, ok = e.Name(), n, true
+			}
+		} else if n.compare(f.number) > 0 && (!ok || n.compare(best) < 0) {
+			name, best, ok = e.Name(), n, true
+		}
+	}
+	return name, ok
+}
+
+// enter goes over to an attempt.
+func (f *follower) enter(name string) error {
+	f.first = f.attempt == nil
+	if !f.first && f.cfg.Begin != nil {
+		f.cfg.Begin(name)
+	}
+	f.number, _ = parseAttempt(name)
+	f.attempt = &Attempt{Name: name, Dir: filepath.Join(f.cfg.Dir, name), Restart: f.number.restart, Again: f.number.again}
+	f.seen = map[string]bool{}
+	f.watch.add(f.attempt.Dir)
+	return nil
+}
+
+// leave ends an attempt: what is left of it is written.
+func (f *follower) leave() error {
+	if f.attempt == nil {
+		return nil
+	}
+	f.find()
+	errs := []error{f.copy()}
+	for _, feed := range f.feeds {
+		errs = append(errs, f.print.close(feed))
+	}
+	f.feeds = nil
+	f.watch.removeBelow(f.attempt.Dir)
+	return errors.Join(errs...)
+}
+
+// copy writes what the streams have.
+func (f *follower) copy() error {
+	for _, feed := range f.feeds {
+		err := f.print.drain(feed)
+		if _, ours := errors.AsType[*writeError](err); ours {
+			return err
+		}
+		if err != nil {
+			f.complain(feed.stream.Path, err)
+		}
+	}
+	return nil
+}
+
+// complain says once that a file cannot be read.
+func (f *follower) complain(path string, err error) {
+	if !f.failed[path] {
+		f.failed[path] = true
+		f.cfg.Logger.Warn("a log cannot be followed", "file", path, "error", err)
+	}
+}
+
+// find looks for workers and files that were not there before.
+func (f *follower) find() {
+	rd := &reader{budget: maxTotal}
+	a := &Attempt{Dir: f.attempt.Dir, Restart: f.attempt.Restart, Again: f.attempt.Again}
+	for again := true; again; {
+		entries, err := list(a.Dir)
+		if err != nil {
+			return
+		}
+		a.Workers = nil
+		rd.workers(a, entries)
+		again = false
+		for _, w := range a.Workers {
+			again = f.watch.add(w.Dir) || again // files may have come before
+		}
+	}
+	if !f.ranks(rd, a) {
+		return
+	}
+	for _, s := range a.Streams(f.cfg.Stdout, f.cfg.Stderr, f.cfg.Want) {
+		if !f.seen[s.Path] {
+			f.open(s)
+		}
+	}
+}
+
+// open begins to follow a stream.
+func (f *follower) open(s Stream) {
+	lines := -1
+	if f.first {
+		lines = f.cfg.Lines
+	}
+	from, err := s.Open(lines)
+	if err != nil {
+		f.complain(s.Path, err)
+		return
+	}
+	f.seen[s.Path] = true
+	f.feeds = append(f.feeds, &feed{stream: s, prefix: []byte(f.cfg.Prefix(s)), from: from})
+	slices.SortStableFunc(f.feeds, func(x, y *feed) int { return x.stream.Worker.LocalRank - y.stream.Worker.LocalRank })
+}
+
+// ranks sets the workers' global ranks. It returns false if they are needed and
+// will be known later.
+func (f *follower) ranks(rd *reader, a *Attempt) bool {
+	if base, ok := f.base(rd, a); ok {
+		for i := range a.Workers {
+			a.Workers[i].Rank = base + a.Workers[i].LocalRank
+		}
+		return true
+	}
+	path := filepath.Join(f.cfg.Dir, events.FileName)
+	if _, err := os.Lstat(path); err != nil || !f.cfg.GlobalRanks {
+		return true
+	}
+	return len(a.Workers) == 0
+}
+
+// base is the global rank of local rank 0, where that is known.
+func (f *follower) base(rd *reader, a *Attempt) (int, bool) {
+	run := &Run{Dir: f.cfg.Dir}
+	rd.report(run, a)
+	told := rd.events(run, filepath.Join(f.cfg.Dir, events.FileName))[number{a.Restart, a.Again}]
+	if told != nil {
+		for local, w := range told.workers {
+			if w.rank >= local {
+				return w.rank - local, true
+			}
+		}
+	}
+	probe := Attempt{Report: a.Report, Failures: a.Failures, Workers: []Worker{{Rank: -1}}}
+	probe.ranks(run.Host)
+	return probe.Workers[0].Rank, probe.Workers[0].Rank >= 0
+}

@@ -1,0 +1,171 @@
+package postmortem
+
+import (
+	"bytes"
+	"errors"
+	"io"
+)
+
+// maxPending is how much of a line without end is kept before it is written in
+// pieces.
+const maxPending = 64 << 10
+
+// A printer writes the lines of several streams, each with its prefix, byte for
+// byte and never mixed.
+type printer struct {
+	w   io.Writer
+	buf []byte
+	out []byte
+	// mid is the feed whose line was begun on w; nil at the beginning of a line.
+	mid *feed
+}
+
+// A feed is one stream that a printer writes.
+type feed struct {
+	stream  Stream
+	prefix  []byte
+	from    io.ReadCloser
+	pending []byte // a line whose end has not come
+}
+
+// drain writes what a feed has, whole lines.
+func (p *printer) drain(f *feed) error {
+	if p.buf == nil {
+		p.buf = make([]byte, blockSize)
+	}
+	for {
+		n, err := f.from.Read(p.buf)
+		if n > 0 {
+			if err := p.put(f, p.buf[:n]); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// put takes in what was read of a feed.
+func (p *printer) put(f *feed, text []byte) error {
+	p.out = p.out[:0]
+	end := bytes.LastIndexByte(text, '\n') + 1
+	if end > 0 {
+		p.begin(f)
+		whole := text[:end]
+		if len(f.pending) > 0 {
+			i := bytes.IndexByte(whole, '\n') + 1
+			p.out = append(append(p.out, f.pending...), whole[:i]...)
+			f.pending, whole = f.pending[:0], whole[i:]
+			p.line(f, len(whole) > 0)
+		}
+		p.lines(f, whole)
+	}
+	f.pending = append(f.pending, text[end:]...)
+	if len(f.pending) > maxPending {
+		p.begin(f)
+		p.out = append(p.out, f.pending...)
+		f.pending = f.pending[:0]
+		p.mid = f
+	}
+	return p.flush()
+}
+
+// begin starts a line of a feed, unless it goes on with one.
+func (p *printer) begin(f *feed) {
+	if p.mid == f {
+		return
+	}
+	p.end()
+	p.out = append(p.out, f.prefix...)
+	p.mid = f
+}
+
+// end ends the line that was begun.
+func (p *printer) end() {
+	if p.mid != nil {
+		p.out = append(p.out, '\n')
+		p.mid = nil
+	}
+}
+
+// line says that a line has ended, and begins the next one if there is more.
+func (p *printer) line(f *feed, more bool) {
+	p.mid = nil
+	if more {
+		p.begin(f)
+	}
+}
+
+// lines takes in whole lines, the first of which has its prefix.
+func (p *printer) lines(f *feed, text []byte) {
+	if len(text) == 0 {
+		return
+	}
+	p.mid = nil
+	if len(f.prefix) == 0 {
+		p.out = append(p.out, text...)
+		return
+	}
+	for i := bytes.IndexByte(text, '\n') + 1; i < len(text); i = bytes.IndexByte(text, '\n') + 1 {
+		p.out = append(append(p.out, text[:i]...), f.prefix...)
+		text = text[i:]
+	}
+	p.out = append(p.out, text...)
+}
+
+// close writes what a feed has left and ends its line.
+func (p *printer) close(f *feed) error {
+	p.out = p.out[:0]
+	if len(f.pending) > 0 {
+		p.begin(f)
+		p.out = append(p.out, f.pending...)
+	}
+	if p.mid == f {
+		p.end()
+	}
+	return errors.Join(p.flush(), f.from.Close())
+}
+
+func (p *printer) flush() error {
+	if len(p.out) == 0 {
+		return nil
+	}
+	_, err := p.w.Write(p.out)
+	p.out = p.out[:0]
+	if err != nil {
+		return &writeError{err}
+	}
+	return nil
+}
+
+// A writeError is one of the writer, not of a file that is read.
+type writeError struct{ err error }
+
+func (e *writeError) Error() string { return e.err.Error() }
+func (e *writeError) Unwrap() error { return e.err }
+
+// Print writes streams one after another: the last lines of each, or all if lines
+// is negative. A last line without end gets one. A stream that cannot be read to
+// its end does not keep the others from being written.
+func Print(w io.Writer, streams []Stream, prefix func(Stream) string, lines int) error {
+	p := &printer{w: w}
+	var errs []error
+	for _, s := range streams {
+		from, err := s.Open(lines)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		f := &feed{stream: s, prefix: []byte(prefix(s)), from: from}
+		err = errors.Join(p.drain(f), p.close(f))
+		if _, ours := errors.AsType[*writeError](err); ours {
+			return err
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,123 @@
+package postmortem
+
+import (
+	"context"
+	"encoding/binary"
+	"log/slog"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A dirWatcher tells of changes in directories, through one inotify descriptor.
+// Only its reader is a goroutine of its own.
+type dirWatcher struct {
+	file  *os.File // nil: look at intervals
+	fd    int
+	dirs  map[string]int // watch descriptors
+	dirty bool           // something may be new
+
+	news  atomic.Bool   // there are new names, or events of the job
+	event chan struct{} // has room for one
+	done  chan struct{} // closed when read has returned
+}
+
+func newDirWatcher(log *slog.Logger) *dirWatcher {
+	w := &dirWatcher{dirs: map[string]int{}, event: make(chan struct{}, 1), done: make(chan struct{}), dirty: true}
+	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	if err != nil {
+		log.Warn("no inotify: looking at log files at intervals", "error", err, "interval", pollInterval)
+		close(w.done)
+		return w
+	}
+	w.fd, w.file = fd, os.NewFile(uintptr(fd), "inotify")
+	go w.read()
+	return w
+}
+
+// close ends the watcher.
+func (w *dirWatcher) close() {
+	if w.file != nil {
+		w.file.Close()
+	}
+	<-w.done
+}
+
+// add watches a directory. It returns true if it was not watched before.
+func (w *dirWatcher) add(dir string) bool {
+	if _, ok := w.dirs[dir]; ok || w.file == nil {
+		return false
+	}
+	id, err := unix.InotifyAddWatch(w.fd, dir, unix.IN_MODIFY|unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_ONLYDIR|unix.IN_DONT_FOLLOW)
+	if err != nil {
+		return false
+	}
+	w.dirs[dir] = id
+	w.dirty = true
+	return true
+}
+
+// removeBelow ends the watch of a directory and of those in it.
+func (w *dirWatcher) removeBelow(dir string) {
+	for path, id := range w.dirs {
+		if path == dir || strings.HasPrefix(path, dir+"/") {
+			_, _ = unix.InotifyRmWatch(w.fd, uint32(id)) // it may be gone
+			delete(w.dirs, path)
+		}
+	}
+}
+
+// take says whether something may be new since it was asked last.
+func (w *dirWatcher) take() bool {
+	dirty := w.news.Swap(false) || w.dirty || w.file == nil
+	w.dirty = false
+	return dirty
+}
+
+// wait waits for a change, then lets more come together.
+func (w *dirWatcher) wait(ctx context.Context) {
+	pause := gap
+	if w.file == nil {
+		pause = pollInterval
+	} else {
+		select {
+		case <-w.event:
+		case <-ctx.Done():
+			return
+		}
+	}
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// read hands on events until the descriptor is closed.
+func (w *dirWatcher) read() {
+	defer close(w.done)
+	buf := make([]byte, 16*(unix.SizeofInotifyEvent+unix.NAME_MAX+1))
+	for {
+		n, err := w.file.Read(buf)
+		if err != nil {
+			return
+		}
+		for p := buf[:n]; len(p) >= unix.SizeofInotifyEvent; {
+			mask := binary.NativeEndian.Uint32(p[4:])
+			length := min(len(p), unix.SizeofInotifyEvent+int(binary.NativeEndian.Uint32(p[12:])))
+			name := strings.TrimRight(string(p[unix.SizeofInotifyEvent:length]), "\x00")
+			p = p[length:]
+			if mask&unix.IN_MODIFY == 0 || !strings.HasSuffix(name, ".log") {
+				w.news.Store(true)
+			}
+		}
+		select {
+		case w.event <- struct{}{}:
+		default:
+		}
+	}
+}
