@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -24,6 +25,7 @@ const (
 // judge puts together what the hosts have found. It is the same on every host. A nil
 // card or result is one that did not come.
 func judge(endpoint string, cards []*card, results []*result) []Line {
+	cards = clean(cards)
 	j := &verdict{endpoint: endpoint, cards: cards, results: results, names: uniqueNames(cards)}
 	return slices.Concat(j.meeting(), j.connections(), j.packets(), j.clocks(), j.speed())
 }
@@ -36,13 +38,31 @@ type verdict struct {
 	names    []string
 }
 
+// clean makes what hosts say of themselves fit for a terminal.
+func clean(cards []*card) []*card {
+	list := make([]*card, len(cards))
+	for i, c := range cards {
+		if c == nil {
+			continue
+		}
+		one := *c
+		one.Name, one.Iface = clip(printable(c.Name), 64), c.Iface
+		one.Addrs = nil
+		for _, p := range c.Addrs {
+			one.Addrs = append(one.Addrs, place{clip(printable(p.Addr), 64), clip(printable(p.What), 80)})
+		}
+		list[i] = &one
+	}
+	return list
+}
+
 // uniqueNames are the hosts', told apart where two have the same.
 func uniqueNames(cards []*card) []string {
 	list := make([]string, len(cards))
 	count := map[string]int{}
 	for i, c := range cards {
 		if c != nil {
-			list[i] = clip(printable(c.Name), 64)
+			list[i] = c.Name
 		}
 		count[list[i]]++
 	}
@@ -162,9 +182,9 @@ func (j *verdict) unreached(from int, f *finding) Line {
 		}
 		works := j.cards[f.To].Addrs[0].Addr
 		if iface := j.cards[f.To].Iface; iface != "" {
-			works = clip(printable(iface), 20) + ", which has " + works
+			works = iface + ", which has " + works
 		}
-		return failure(fmt.Sprintf("%s cannot reach %s at %s (%s): %s: the wrong interface, or one that is not connected", a, b, at.Addr, clip(printable(at.What), 80), problem),
+		return failure(fmt.Sprintf("%s cannot reach %s at %s (%s): %s: the wrong interface, or one that is not connected", a, b, at.Addr, at.What, problem),
 			fmt.Sprintf("on %s, set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface by which it is reached (%s)", b, works)).as("interfaces")
 	}
 	back := j.find(f.To, from)
@@ -216,7 +236,7 @@ func (j *verdict) packets() []Line {
 
 func (j *verdict) mtuOf(rank int) string {
 	if c := j.cards[rank]; c != nil && c.MTU > 0 {
-		return fmt.Sprintf(", but %s there has the MTU %d", clip(printable(c.Iface), 20), c.MTU)
+		return fmt.Sprintf(", but %s there has the MTU %d", c.Iface, c.MTU)
 	}
 	return ""
 }
@@ -244,31 +264,35 @@ func (j *verdict) differing() Line {
 	return warning("the hosts have different MTUs: "+strings.Join(parts, "; "), "give all the same: UDP and RDMA between them break where TCP only gets slow")
 }
 
-// clocks compares the hosts' clocks with that of the first of a pair.
+// clocks compares the hosts' clocks: those of two with each other, those of more with
+// the one in the middle, so that a single wrong one is named.
 func (j *verdict) clocks() []Line {
+	ahead := j.ahead()
+	if len(ahead) < 2 {
+		return nil
+	}
+	var hosts []int
+	for i := range ahead {
+		hosts = append(hosts, i)
+	}
+	slices.SortFunc(hosts, func(a, b int) int { return cmp.Or(cmp.Compare(ahead[a].by, ahead[b].by), a-b) })
+	middle := hosts[(len(hosts)-1)/2]
+	others := "that of " + j.names[middle]
+	if len(hosts) > 2 {
+		others = "those of most hosts"
+	}
 	var lines []Line
 	var most time.Duration
-	tried := false
-	done := map[[2]int]bool{}
-	j.each(func(from int, f *finding) {
-		if f.Problem != "" {
-			return
-		}
-		tried = true
-		pair := [2]int{min(from, f.To), max(from, f.To)}
-		if done[pair] {
-			return
-		}
-		done[pair] = true
-		apart := f.Offset
-		a, b := from, f.To // b is ahead
-		if apart < 0 {
-			apart, a, b = -apart, f.To, from
-		}
-		// The answer may have come as late as the round trip took.
-		apart = max(0, apart-f.Trip/2)
+	for _, i := range hosts {
+		// An answer may be as old, or as young, as half the round trip.
+		by := ahead[i].by - ahead[middle].by
+		apart := max(0, max(by, -by)-ahead[i].unsure-ahead[middle].unsure)
 		most = max(most, apart)
-		text := fmt.Sprintf("the clock of %s is %s ahead of that of %s", j.names[b], round(apart), j.names[a])
+		side := "ahead of"
+		if by < 0 {
+			side = "behind"
+		}
+		text := fmt.Sprintf("the clock of %s is %s %s %s", j.names[i], round(apart), side, others)
 		const fix = "synchronise all hosts' clocks (chronyc tracking, timedatectl set-ntp true)"
 		switch {
 		case apart > clockFailure:
@@ -276,11 +300,38 @@ func (j *verdict) clocks() []Line {
 		case apart > clockWarning:
 			lines = append(lines, warning(text, fix))
 		}
-	})
-	if len(lines) == 0 && tried {
+	}
+	if lines == nil {
 		lines = append(lines, ok("the hosts' clocks are at most %s apart", round(most)))
 	}
-	return named("clocks", limited(lines, "more pairs of clocks"))
+	return named("clocks", limited(lines, "more clocks"))
+}
+
+// An offset is how far a clock is ahead of the first host's.
+type offset struct{ by, unsure time.Duration }
+
+// ahead returns those of all hosts of which it is known, by their own words or the
+// first's, whichever took less time.
+func (j *verdict) ahead() map[int]offset {
+	found := map[int]offset{}
+	note := func(host int, by time.Duration, trip time.Duration) {
+		if old, known := found[host]; !known || trip/2 < old.unsure {
+			found[host] = offset{by, max(0, trip/2)}
+		}
+	}
+	j.each(func(from int, f *finding) {
+		switch {
+		case f.Problem != "":
+		case from == 0:
+			note(f.To, f.Offset, f.Trip)
+		case f.To == 0:
+			note(from, -f.Offset, f.Trip)
+		}
+	})
+	if len(found) > 0 {
+		found[0] = offset{}
+	}
+	return found
 }
 
 // speed compares what went through, from each host to the next, all at the same time.

@@ -1,0 +1,39 @@
+package doctor
+
+import "time"
+
+// What tests of the decisions need of the inside.
+type (
+	Card    = card
+	Place   = place
+	Finding = finding
+	Result  = result
+	Flow    = flow
+)
+
+var (
+	Judge        = judge
+	JudgeXids    = judgeXids
+	Listening    = listening
+	ParseRequest = parseRequest
+	Matching     = matching
+	Targets      = targets
+)
+
+// SMI is what is said of the answer of nvidia-smi to all that it is asked.
+func SMI(out []byte) []Line {
+	if list := parseSMI(out, fields); len(list) > 0 {
+		return judgeGPUs(list)
+	}
+	return nil
+}
+
+// ServeListener serves a listener whose clock is ahead, until close is called.
+func ServeListener(token string, ahead time.Duration) (port int, close func(), err error) {
+	s := System{Now: func() time.Time { return time.Now().Add(ahead) }}
+	l, err := listen("127.0.0.1:0", token, s)
+	if err != nil {
+		return 0, nil, err
+	}
+	return l.port(), l.close, nil
+}
