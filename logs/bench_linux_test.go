@@ -19,10 +19,11 @@ import (
 // BenchmarkTee lets 4 workers write 128-byte lines in 8 KiB writes to stdout
 // and stderr under --tee 3, with files as the console. plain copies the same
 // files without looking at lines: the floor for the copying; write is the
-// workers alone: the floor for the whole.
+// workers alone: the floor for the whole. With collapse all of them write the
+// same lines.
 func BenchmarkTee(b *testing.B) {
 	const workers, lines, size = 4, 500_000, 128
-	for _, mode := range []string{"tee", "tee-one-console", "write", "plain"} {
+	for _, mode := range []string{"tee", "tee-one-console", "tee-collapse", "tee-rotate", "write", "plain"} {
 		b.Run(mode, func(b *testing.B) {
 			var wall, cpu float64
 			for range b.N {
@@ -44,9 +45,13 @@ func BenchmarkTee(b *testing.B) {
 				if mode == "tee-one-console" {
 					console[1] = console[0]
 				}
-				run, err := logs.New(logs.Config{
-					Dir: dir, Redirects: logs.StdForAll(logs.StdAll), Tee: tee, Stdout: console[0], Stderr: console[1],
-				})
+				cfg := logs.Config{
+					Dir: dir, Redirects: logs.StdForAll(logs.StdAll), Tee: tee, Stdout: console[0], Stderr: console[1], Collapse: mode == "tee-collapse",
+				}
+				if mode == "tee-rotate" {
+					cfg.MaxSize = 16 << 20
+				}
+				run, err := logs.New(cfg)
 				if err != nil {
 					b.Fatal(err)
 				}

@@ -45,7 +45,7 @@ type collapser struct {
 	sets  []uint64 // the files of queue, words of them a line
 	words int
 	last  []int64 // by file: position of the line that it wrote or joined last
-	index map[uint64]chain
+	index []chain // by hash modulo its length; nil until needed
 
 	named      []uint64 // the set that name is for
 	name       []byte
@@ -57,19 +57,18 @@ type collapser struct {
 type held struct {
 	from, to int // of text
 	hash     uint64
-	next     int64 // position of the next with the same hash; 0: none
+	next     int64 // position of the next in the same chain; 0: none
 	due      time.Time
 }
 
-// A chain is the first and last position of the lines with one hash.
+// A chain is the first and last position of the lines of one place in the index.
 type chain struct{ first, last int64 }
 
 func newCollapser(t *Tail, delay time.Duration, prefix func([]int) string) *collapser {
-	c := &collapser{
+	return &collapser{
 		t: t, delay: delay, prefix: prefix, seed: maphash.MakeSeed(), first: 1,
-		words: (len(t.files) + 63) / 64, last: make([]int64, len(t.files)), index: make(map[uint64]chain),
+		words: (len(t.files) + 63) / 64, last: make([]int64, len(t.files)),
 	}
-	return c
 }
 
 // copyUnits takes whole units of a file.
@@ -110,6 +109,8 @@ func (c *collapser) set(position int64) []uint64 {
 	return c.sets[i : i+c.words]
 }
 
+func (c *collapser) chain(hash uint64) *chain { return &c.index[hash%uint64(len(c.index))] }
+
 // find returns the position of the first such line behind one, or 0.
 func (c *collapser) find(behind int64, hash uint64, line []byte) int64 {
 	same := func(h *held) bool { return h.hash == hash && bytes.Equal(c.text[h.from:h.to], line) }
@@ -117,7 +118,10 @@ func (c *collapser) find(behind int64, hash uint64, line []byte) int64 {
 	if next := max(behind+1, c.first); next < c.first+int64(c.len()) && same(c.at(next)) {
 		return next
 	}
-	at := c.index[hash].first
+	if c.index == nil {
+		c.index = make([]chain, maxHeldLines)
+	}
+	at := c.chain(hash).first
 	for range maxSteps {
 		if at == 0 {
 			break
@@ -140,14 +144,13 @@ func (c *collapser) push(hash uint64, line []byte, due time.Time) int64 {
 	for range c.words {
 		c.sets = append(c.sets, 0)
 	}
-	same := c.index[hash]
-	if same.first == 0 {
-		same.first = at
+	chain := c.chain(hash)
+	if chain.first == 0 {
+		chain.first = at
 	} else {
-		c.at(same.last).next = at
+		c.at(chain.last).next = at
 	}
-	same.last = at
-	c.index[hash] = same
+	chain.last = at
 	return at
 }
 
@@ -173,7 +176,7 @@ func (c *collapser) flushTo(position int64) {
 func (c *collapser) wait(now time.Time) time.Duration {
 	if c.len() == 0 {
 		if cap(c.text) > longUnit { // a flood is over
-			c.text, c.sets, c.queue, c.out = nil, nil, nil, nil
+			c.text, c.sets, c.queue, c.index, c.out = nil, nil, nil, nil, nil
 		}
 		return 0
 	}
@@ -197,11 +200,7 @@ func (c *collapser) emit() {
 			c.raw += int64(h.to - h.from)
 		}
 	}
-	if h.next == 0 {
-		delete(c.index, h.hash)
-	} else {
-		c.index[h.hash] = chain{h.next, c.index[h.hash].last}
-	}
+	c.chain(h.hash).first = h.next // it was the oldest of its chain
 	c.head++
 	c.first++
 	c.compact()

@@ -33,6 +33,8 @@ const (
 	fastest = 1 << 30
 	lookMin = 50 * time.Millisecond
 	lookMax = time.Second
+	// slowAfter is for how long the console may be behind before the log says so.
+	slowAfter = 10 * time.Second
 	// retryAfter is how long to wait where there was no room for a segment.
 	retryAfter = 10 * time.Second
 )
@@ -66,11 +68,12 @@ type rotated struct {
 
 	// The rest is run's own.
 	armed      bool
-	from       int64 // what is before is in segments
-	generation int64 // how often the file was seen truncated
-	number     int64 // of the last segment
-	told       bool  // the log has said that the console is slow
-	retry      time.Time
+	from       int64     // what is before is in segments
+	generation int64     // how often the file was seen truncated
+	number     int64     // of the last segment
+	slow       time.Time // since when the console holds up a segment; zero: it does not
+	told       bool      // the log has said so
+	retry      time.Time // do nothing before
 }
 
 func newRotator(maxSize int64, keep int, log *slog.Logger) *rotator {
@@ -264,12 +267,16 @@ func (r *rotator) rotate(f *rotated, ended bool) (cut bool, err error) {
 		}
 	}
 	if limit-f.from < (r.max-keptBack)/2 {
-		if !f.told {
+		if f.slow.IsZero() {
+			f.slow = time.Now()
+		}
+		if !f.told && time.Since(f.slow) > slowAfter {
 			f.told = true
 			r.log.Warn("a log file stays larger than its limit until the console has its output", "path", f.path, "size", size-f.from)
 		}
 		return false, nil
 	}
+	f.slow = time.Time{}
 	end := f.lineEnd(limit)
 	// The thread ends with its goroutine, and with it the priority.
 	finished := make(chan struct{})
