@@ -96,7 +96,7 @@ func (a *Agent) decide(at *attempt, f policy.Failure) policy.Decision {
 	}
 	d := a.policy.Decide(f, time.Now())
 	if d.Action == policy.Drain && a.cfg.Rendezvous.Changes() == nil {
-		d.Action, d.Why = policy.Stop, "the job cannot go on without a host with --rdzv-backend "+a.cfg.Rendezvous.Backend()
+		d.Action, d.Why = policy.Stop, "this job cannot go on without the host"
 	}
 	return d
 }
@@ -262,7 +262,7 @@ func (a *Agent) waitBackOff(ctx context.Context) error {
 		return nil
 	}
 	until := time.Now().Add(d.Delay)
-	a.log.Info("waiting before the next round", "run_id", a.cfg.Rendezvous.RunID(), "seconds", d.Delay.Seconds(), "rule", d.Rule, "source", d.Source)
+	a.log.Warn("waiting before the next round, as a rule says", "seconds", d.Delay.Seconds(), "rule", d.Rule, "source", d.Source)
 	a.happened(health.KindPhase, health.Restarting, "waiting "+d.Delay.String()+" before the next round", "back-off of rule "+d.Rule+" of "+d.Source)
 	a.Waiting(rendezvous.Waiting{Note: fmt.Sprintf("the back-off of rule %s, until %s", d.Rule, until.Format("15:04:05"))})
 	defer a.Waiting(rendezvous.Waiting{})

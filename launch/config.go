@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/logs"
+	"github.com/muster-run/muster/policy"
 )
 
 // Defaults of the command line.
@@ -66,6 +67,9 @@ type Config struct {
 	// MaxRestarts is how often the worker group is started again after a
 	// failure. Zero means never.
 	MaxRestarts int
+	// RestartPolicy decides what follows from a failure, within MaxRestarts. nil means
+	// that every failure is a restart. Its own MaxRestarts is not looked at.
+	RestartPolicy *policy.Policy
 	// MonitorInterval bounds what still has to be polled. 0 means
 	// DefaultMonitorInterval.
 	MonitorInterval time.Duration

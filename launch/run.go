@@ -92,6 +92,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		Env:                    cfg.Env,
 		Host:                   host,
 		MaxRestarts:            cfg.MaxRestarts,
+		Policy:                 cfg.RestartPolicy,
 		ShutdownTimeout:        cfg.ShutdownTimeout,
 		ExitBarrierTimeout:     cfg.ExitBarrierTimeout,
 		UninterruptibleTimeout: uninterruptibleTimeout(&cfg),

@@ -35,8 +35,9 @@ const (
 	// exitPreempted says that the job was told to stop and may be started again; it is
 	// EX_TEMPFAIL of sysexits.h.
 	exitPreempted = 75
-	// exitUnfit says that this host has failed its --health-check and has not joined;
-	// it is EX_UNAVAILABLE.
+	// exitUnfit says that this host is not fit for the job: it has failed its
+	// --health-check and has not joined, or a rule of its --restart-policy has drained
+	// it. It is EX_UNAVAILABLE.
 	exitUnfit = 69
 	exitUsage = 2
 )
@@ -68,7 +69,7 @@ type program struct {
 }
 
 // commands are what may follow the name muster.
-var commands = []string{"run", "explain", "store", "watchdog", "dump", "doctor", "report", "logs", "sim", "version", "help", "completion"}
+var commands = []string{"run", "explain", "store", "watchdog", "dump", "doctor", "report", "logs", "policy", "sim", "version", "help", "completion"}
 
 // command runs the subcommand that args begin with.
 func (p program) command(ctx context.Context, args []string) int {
@@ -109,6 +110,8 @@ func (p program) command(ctx context.Context, args []string) int {
 	case "sim":
 		began := time.Now()
 		return SimCommand(args, p.stdout, p.stderr, func() time.Duration { return time.Since(began) })
+	case "policy":
+		return PolicyCommand(args, p.stdin, p.stdout, p.stderr)
 	case "version", "--version":
 		return p.version()
 	case "help", "--help", "-h":

@@ -81,6 +81,7 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	}
 
 	cfg.MaxRestarts = r.int("max-restarts")
+	r.restartPolicy(&cfg)
 	cfg.MonitorInterval = r.seconds("monitor-interval", r.float("monitor-interval"))
 	cfg.ExitBarrierTimeout = r.seconds("exit-barrier-timeout", r.float("exit-barrier-timeout"))
 	cfg.ShutdownTimeout = r.shutdownTimeout()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -128,6 +129,8 @@ func (r *reader) effect(s *setting, cfg *launch.Config) {
 		return
 	}
 	switch s.name {
+	case "max-restarts":
+		set(strconv.Itoa(cfg.MaxRestarts), "--restart-policy")
 	case "nproc-per-node":
 		set(strconv.Itoa(cfg.NprocPerNode), "")
 	case "rdzv-backend":
@@ -139,8 +142,10 @@ func (r *reader) effect(s *setting, cfg *launch.Config) {
 			set("(a new one)", r.why(cfg))
 		}
 	case "rdzv-conf":
-		if is, ok := cfg.RdzvConf["is_host"]; ok && r.schedule != nil && !strings.Contains(s.value, "is_host") {
-			set(strings.TrimPrefix(s.value+",is_host="+is, ","), r.why(cfg))
+		r.addedConf(s, cfg)
+	case "health-addr":
+		if text, ok := r.lookup(envHealthPort); ok && s.value == "" {
+			set(text, envHealthPort)
 		}
 	case "shutdown-timeout":
 		from := "default"
@@ -156,6 +161,28 @@ func (r *reader) effect(s *setting, cfg *launch.Config) {
 		set(cmp.Or(cfg.Logs.Dir, "(a new directory)"), "")
 	}
 }
+
+// addedConf adds to --rdzv-conf what the scheduler has added.
+func (r *reader) addedConf(s *setting, cfg *launch.Config) {
+	given, _ := parseConf(s.value)
+	var added []string
+	for _, key := range slices.Sorted(maps.Keys(cfg.RdzvConf)) {
+		if _, ok := given[key]; !ok {
+			added = append(added, key+"="+cfg.RdzvConf[key])
+		}
+	}
+	switch {
+	case added == nil:
+	case s.value == "":
+		s.value, s.from = strings.Join(added, ","), r.why(cfg)
+	default:
+		s.value += "," + strings.Join(added, ",")
+		s.from += ", the rest from " + r.why(cfg)
+	}
+}
+
+// envHealthPort stands in for --health-addr.
+const envHealthPort = "TORCHELASTIC_HEALTH_CHECK_PORT"
 
 // why says why the rendezvous is not that of the options.
 func (r *reader) why(cfg *launch.Config) string {

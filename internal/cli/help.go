@@ -19,10 +19,11 @@ usage: muster run [options] training_script [training_script_args...]
        muster doctor [--listen | --peer HOST:PORT] [--json] [options of run]
        muster report DIR [--attempt N] [--json]
        muster logs DIR [--rank 3,5-7] [--attempt N] [--follow] …
+       muster policy check FILE | test FILE EVENTS
        muster sim [--nodes N] [--seed N] [--faults N] …
        muster completion bash|zsh|fish|tcsh
        muster version
-       muster help [run|explain|store|watchdog|dump|doctor|report|logs|sim]
+       muster help [run|explain|store|watchdog|dump|doctor|report|logs|policy|sim]
 
 muster run takes torchrun's command line. Through a link named torchrun the
 program is torchrun:
@@ -57,6 +58,8 @@ func (p program) help(ctx context.Context, args []string) int {
 		return ReportCommand([]string{"--help"}, p.stdout, p.stderr)
 	case "logs":
 		return LogsCommand(ctx, []string{"--help"}, p.stdout, p.stderr)
+	case "policy":
+		return PolicyCommand([]string{"--help"}, p.stdin, p.stdout, p.stderr)
 	case "sim":
 		return SimCommand([]string{"--help"}, p.stdout, p.stderr, nil)
 	case "version", "completion", "help":

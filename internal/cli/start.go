@@ -47,6 +47,8 @@ func start(ctx context.Context, cfg launch.Config) (status int, recorded bool, e
 		}
 	}
 	switch {
+	case result.Drained:
+		return exitUnfit, root != nil, err
 	case result.Preempted != nil:
 		return exitPreempted, root != nil, nil
 	case result.IsFailed():

@@ -1,0 +1,417 @@
+package cli
+
+import (
+	"bufio"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/launch"
+	"github.com/muster-run/muster/policy"
+	"github.com/muster-run/muster/process"
+)
+
+const policyUsage = `usage: muster policy check FILE
+       muster policy test [--max-restarts N] [--json] FILE EVENTS
+
+check says what is wrong with a restart policy (see muster run --restart-policy), each
+error with its line, and what is in it.
+
+test decides about the failures of jobs that have run what the policy would have
+decided: which rule matches, what follows, after how long, what is left of the rule's
+budget. EVENTS is the file of --event-log-handler file or --event-log-file, - for
+standard input. Where the policy would have ended a job, the failures after that are
+shown in parentheses.
+
+  --max-restarts N  as with muster run; default: the policy's max_restarts, or what the
+                    job had
+  --json            print a line of JSON for each failure
+`
+
+// PolicyCommand is `muster policy`.
+func PolicyCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	fail := func(status int, err error) int {
+		for _, err := range split(err) {
+			fmt.Fprintf(stderr, "muster policy: error: %v\n", err)
+		}
+		return status
+	}
+	req, err := parsePolicy(args)
+	if errors.Is(err, flag.ErrHelp) {
+		io.WriteString(stdout, policyUsage)
+		return exitOK
+	}
+	if err != nil {
+		io.WriteString(stderr, policyUsage)
+		return fail(exitUsage, err)
+	}
+	p, err := loadPolicy(req.file)
+	if err != nil {
+		return fail(exitError, err)
+	}
+	if req.events == "" {
+		checkPolicy(stdout, p)
+		return exitOK
+	}
+	in := stdin
+	if req.events != "-" {
+		f, err := openEventFile(req.events)
+		if err != nil {
+			return fail(exitError, err)
+		}
+		defer f.Close()
+		in = f
+	}
+	if err := req.replay(p, in, stdout, stderr); err != nil {
+		return fail(exitError, err)
+	}
+	return exitOK
+}
+
+// A policyRequest is what `muster policy` was asked for.
+type policyRequest struct {
+	file, events string // events is "" for check
+	maxRestarts  int    // -1 if it is not given
+	json         bool
+}
+
+func parsePolicy(args []string) (req policyRequest, err error) {
+	if len(args) == 0 {
+		return req, errors.New("want check or test")
+	}
+	what, args := args[0], args[1:]
+	flags := flag.NewFlagSet("muster policy", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the error is reported by the caller
+	req.maxRestarts = -1
+	want := 1
+	switch what {
+	case "check":
+	case "test":
+		want = 2
+		flags.IntVar(&req.maxRestarts, "max-restarts", -1, "")
+		flags.BoolVar(&req.json, "json", false, "")
+	case "help", "--help", "-h":
+		return req, flag.ErrHelp
+	default:
+		return req, fmt.Errorf("%s: want check or test", quote(what))
+	}
+	if err := flags.Parse(args); err != nil {
+		return req, err
+	}
+	if flags.NArg() != want {
+		return req, fmt.Errorf("policy %s wants %s, got %d", what, map[int]string{1: "a policy file", 2: "a policy file and a file of events"}[want], flags.NArg())
+	}
+	if flags.Lookup("max-restarts") != nil && req.maxRestarts < 0 && isPassed(flags, "max-restarts") {
+		return req, fmt.Errorf("--max-restarts must be >= 0, got %d", req.maxRestarts)
+	}
+	req.file, req.events = flags.Arg(0), flags.Arg(1)
+	return req, nil
+}
+
+func isPassed(flags *flag.FlagSet, name string) bool {
+	passed := false
+	flags.Visit(func(f *flag.Flag) { passed = passed || f.Name == name })
+	return passed
+}
+
+// loadPolicy is policy.Load with the file in each error.
+func loadPolicy(file string) (*policy.Policy, error) {
+	p, err := policy.Load(file)
+	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
+		return nil, fmt.Errorf("%s: %w", file, pathErr.Err)
+	}
+	return p, err
+}
+
+// restartPolicy reads --restart-policy. Its max_restarts counts where nobody has said
+// another number.
+func (r *reader) restartPolicy(cfg *launch.Config) {
+	const name = "restart-policy"
+	file := r.text(name)
+	if file == "" {
+		return
+	}
+	p, err := loadPolicy(file)
+	if err != nil {
+		r.bad(name, err)
+		return
+	}
+	cfg.RestartPolicy = p
+	if p.MaxRestarts >= 0 && !r.isGiven("max-restarts") {
+		cfg.MaxRestarts = p.MaxRestarts
+	}
+	for _, note := range p.Notes(cfg.MaxRestarts) {
+		r.warn("--%s: %s", name, note)
+	}
+}
+
+// checkPolicy prints what is in a policy, and what may be wrong with it.
+func checkPolicy(w io.Writer, p *policy.Policy) {
+	var b strings.Builder
+	restarts, most := "as many restarts as --max-restarts says", math.MaxInt
+	if p.MaxRestarts >= 0 {
+		restarts, most = countOf(p.MaxRestarts, "restart"), p.MaxRestarts
+	}
+	fmt.Fprintf(&b, "%s: %s, %s\n", p.File, countOf(len(p.Rules), "rule"), restarts)
+	for i := range p.Rules {
+		fmt.Fprintf(&b, "  %s (line %d): %s\n", p.Rules[i].Name, p.Rules[i].Line, ruleText(&p.Rules[i]))
+	}
+	fmt.Fprintf(&b, "  all others: %s\n", ruleText(&p.Default))
+	if n := p.NoProgress; n != nil {
+		fmt.Fprintf(&b, "  no progress: stop after %s\n", countOf(n.Restarts, "restart"))
+	}
+	for _, note := range p.Notes(most) {
+		fmt.Fprintf(&b, "note: %s\n", note)
+	}
+	io.WriteString(w, b.String())
+}
+
+// ruleText says what a rule does.
+func ruleText(r *policy.Rule) string {
+	s := string(r.Action)
+	if r.Budget != nil {
+		s += ", at most " + r.Budget.String()
+	}
+	if b := r.Backoff; b != nil {
+		s += fmt.Sprintf(", after %v up to %v", b.Initial, b.Max)
+	}
+	return s
+}
+
+// openEventFile opens a file without waiting for a FIFO's writer.
+func openEventFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		f.Close()
+		return nil, fmt.Errorf("%s is a directory; the file in it is %s", path, events.FileName)
+	}
+	return f, nil
+}
+
+// attemptLine is an events.AttemptEvent as it is written.
+type attemptLine struct {
+	Name      string `json:"name"`
+	Timestamp int64  `json:"timestamp"`
+	Metadata  struct {
+		RunID    string `json:"run_id"`
+		Rank     *int   `json:"global_rank"`
+		Role     string `json:"role"`
+		Host     string `json:"failed_host"`
+		Hostname string `json:"hostname"`
+		Max      int    `json:"max_restarts"`
+		Cause    string `json:"cause"`
+		ExitCode int    `json:"exit_code"`
+		Message  string `json:"message"`
+		Ran      int64  `json:"ran_ms"`
+		Stderr   string `json:"stderr"`
+		Step     int64  `json:"step"`
+		Files    string `json:"files"`
+	} `json:"metadata"`
+}
+
+// maxEventLine bounds a line of an event file; torch's events hold whole tracebacks.
+const maxEventLine = 4 << 20
+
+// replay decides about the failures of a file of events.
+func (req *policyRequest) replay(p *policy.Policy, in io.Reader, stdout, stderr io.Writer) error {
+	lines := bufio.NewScanner(in)
+	lines.Buffer(make([]byte, 64<<10), maxEventLine)
+	jobs := map[string]*replayedJob{}
+	var order []string
+	broken := 0
+	for n := 1; lines.Scan(); n++ {
+		var l attemptLine
+		if err := json.Unmarshal(lines.Bytes(), &struct {
+			Name *string `json:"name"`
+		}{&l.Name}); err != nil {
+			broken++
+			continue
+		}
+		if l.Name != events.AttemptFailed {
+			continue
+		}
+		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
+			broken++
+			continue
+		}
+		id := l.Metadata.RunID
+		if jobs[id] == nil {
+			jobs[id] = newReplayedJob(p, id, cmp.Or(req.given(), p.MaxRestarts+1, l.Metadata.Max+1)-1)
+			order = append(order, id)
+		}
+		jobs[id].decide(&l)
+	}
+	if err := lines.Err(); err != nil {
+		return fmt.Errorf("%s: %w", req.events, err)
+	}
+	if broken > 0 {
+		fmt.Fprintf(stderr, "muster policy: %s: %s that cannot be read; passed over\n", req.events, countOf(broken, "line"))
+	}
+	if len(order) == 0 {
+		return fmt.Errorf("%s: there is no failed attempt (%s) in it; muster run --event-log-handler file records them", req.events, events.AttemptFailed)
+	}
+	for i, id := range order {
+		if err := jobs[id].print(stdout, req.json, i > 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// given is one more than --max-restarts; 0 if it is not given.
+func (req *policyRequest) given() int { return req.maxRestarts + 1 }
+
+// A replayedJob is a job's failures, decided about once more.
+type replayedJob struct {
+	id       string
+	engine   *policy.Engine
+	policy   *policy.Policy
+	max      int
+	restarts int
+	over     bool // the policy would have ended it
+	rows     []replayedFailure
+}
+
+// A replayedFailure is one of them.
+type replayedFailure struct {
+	Time     time.Time     `json:"time"`
+	RunID    string        `json:"run_id"`
+	Host     string        `json:"host"`
+	Rank     int           `json:"rank"` // -1: a host was lost
+	Failure  string        `json:"failure"`
+	Action   policy.Action `json:"action"` // empty: no rule applies
+	Rule     string        `json:"rule"`
+	Source   string        `json:"source"`
+	Why      string        `json:"why,omitempty"`
+	Delay    float64       `json:"delay_seconds"`
+	Budget   int           `json:"budget_left"` // -1: the rule has none
+	Restarts int           `json:"restarts"`    // of the job, after it
+	After    bool          `json:"after_the_end"`
+}
+
+func newReplayedJob(p *policy.Policy, id string, restarts int) *replayedJob {
+	return &replayedJob{id: id, policy: p, max: restarts, engine: policy.NewEngine(policy.Config{Policy: p, MaxRestarts: restarts, Rand: rand.New(rand.NewPCG(1, 1))})}
+}
+
+func (j *replayedJob) decide(l *attemptLine) {
+	m := &l.Metadata
+	f := policy.Failure{
+		Cause: policy.Cause(m.Cause), ExitCode: m.ExitCode, Host: cmp.Or(m.Host, m.Hostname), Role: m.Role,
+		Stderr: policy.Tail([]byte(m.Stderr)), Restarts: j.restarts, Ran: time.Duration(min(max(m.Ran, 0), 1e12)) * time.Millisecond,
+		Progress: policy.Progress{Step: m.Step, Files: m.Files},
+	}
+	now := time.UnixMilli(l.Timestamp)
+	d := j.engine.Decide(f, now)
+	j.engine.Record(d)
+	row := replayedFailure{
+		Time: now, RunID: j.id, Host: f.Host, Rank: -1, Failure: failureText(&f), Action: d.Action, Rule: d.Rule, Source: d.Source,
+		Why: d.Why, Delay: d.Delay.Seconds(), Budget: d.Budget, After: j.over,
+	}
+	if m.Rank != nil {
+		row.Rank = *m.Rank
+	}
+	if d.Action == policy.Retry && f.Cause != policy.HostLost {
+		j.restarts++
+	}
+	row.Restarts = j.restarts
+	j.over = j.over || d.Action == policy.Stop
+	j.rows = append(j.rows, row)
+}
+
+// failureText is a failure in a few words.
+func failureText(f *policy.Failure) string {
+	switch {
+	case f.Cause == policy.ExitCode:
+		return fmt.Sprintf("exit code %d", f.ExitCode)
+	case f.Cause == policy.Signal:
+		return process.SignalName(syscall.Signal(-f.ExitCode))
+	}
+	return string(f.Cause)
+}
+
+// print writes the table of a job, or its lines of JSON.
+func (j *replayedJob) print(w io.Writer, asJSON, next bool) error {
+	var b strings.Builder
+	if asJSON {
+		for _, row := range j.rows {
+			line, err := json.Marshal(row)
+			if err != nil {
+				return err
+			}
+			b.Write(append(line, '\n'))
+		}
+		_, err := io.WriteString(w, b.String())
+		return err
+	}
+	if next {
+		b.WriteByte('\n')
+	}
+	fmt.Fprintf(&b, "job %s, %s:\n", printable(j.id), countOf(j.max, "restart"))
+	table := [][]string{{"TIME", "HOST", "RANK", "FAILURE", "RULE", "DECISION", "DELAY", "BUDGET", "WHY"}}
+	for _, row := range j.rows {
+		table = append(table, row.cells())
+	}
+	writeColumns(&b, table)
+	fmt.Fprintf(&b, "%s\n", j.summary())
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func (row *replayedFailure) cells() []string {
+	cells := []string{row.Time.Format("2006-01-02 15:04:05"), printable(row.Host), "-", printable(row.Failure), cmp.Or(printable(row.Rule), "-"), string(cmp.Or(row.Action, "as without")), "-", "-", row.Why}
+	if row.Rank >= 0 {
+		cells[2] = fmt.Sprint(row.Rank)
+	}
+	if row.Delay > 0 {
+		cells[6] = (time.Duration(row.Delay * float64(time.Second))).String()
+	}
+	if row.Budget >= 0 {
+		cells[7] = fmt.Sprintf("%d left", row.Budget)
+	}
+	if row.After {
+		cells[5] = "(" + cells[5] + ")"
+	}
+	return cells
+}
+
+// summary says how the job would have gone.
+func (j *replayedJob) summary() string {
+	end := slices.IndexFunc(j.rows, func(r replayedFailure) bool { return r.Action == policy.Stop })
+	if end < 0 {
+		return fmt.Sprintf("%s, %s; the policy would not have stopped the job", countOf(len(j.rows), "failure"), countOf(j.restarts, "restart"))
+	}
+	r := j.rows[end]
+	return fmt.Sprintf("the policy would have stopped the job at failure %d of %d, by rule %s of %s", end+1, len(j.rows), printable(r.Rule), r.Source)
+}
+
+// writeColumns writes rows with their columns below each other.
+func writeColumns(b *strings.Builder, rows [][]string) {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], len([]rune(cell)))
+		}
+	}
+	for _, row := range rows {
+		line := ""
+		for i, cell := range row {
+			line += fmt.Sprintf("  %-*s", widths[i], cell)
+		}
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+}
