@@ -1,6 +1,7 @@
 package room
 
 import (
+	"io"
 	"log/slog"
 	"net"
 	"sync"
@@ -81,6 +82,9 @@ func (s *Server) Serve(conn net.Conn) {
 	defer conn.Close()
 	_ = conn.SetReadDeadline(time.Now().Add(helloTimeout))
 	hello, err := Read(conn)
+	if err == io.EOF {
+		return // somebody has only looked who is here, as muster doctor does
+	}
 	if err != nil {
 		s.cfg.Logger.Warn("rendezvous: bad greeting", "remote", conn.RemoteAddr(), "error", err)
 		return
