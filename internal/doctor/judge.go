@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -145,22 +146,25 @@ func (j *verdict) each(f func(from int, found *finding)) {
 
 // connections says who cannot reach whom, in which direction, and at which address.
 func (j *verdict) connections() []Line {
-	var lines []Line
+	var faults []fault
 	var slowest time.Duration
 	var pair string
 	tried := 0
 	j.each(func(from int, f *finding) {
 		tried++
-		if f.Problem == "" {
-			if f.Place == 0 && f.Trip > slowest {
-				slowest, pair = f.Trip, j.names[from]+" to "+j.names[f.To]
+		switch {
+		case f.Problem != "":
+			if kind := j.kind(from, f); kind != nothingNew {
+				faults = append(faults, fault{kind, from, f.To, j.place(f), clip(printable(f.Problem), 200)})
 			}
-			return
-		}
-		if l := j.unreached(from, f); l.Text != "" {
-			lines = append(lines, l)
+		case f.Place == 0 && f.Trip > slowest:
+			slowest, pair = f.Trip, j.names[from]+" to "+j.names[f.To]
 		}
 	})
+	var lines []Line
+	for _, g := range gather(faults) {
+		lines = append(lines, j.unreached(g))
+	}
 	switch {
 	case tried == 0:
 	case len(lines) == 0 && slowest > slowTrip:
@@ -171,32 +175,61 @@ func (j *verdict) connections() []Line {
 	return named("connections", limited(lines, "more connections that fail"))
 }
 
-// unreached is about one direction at one address. The two directions of a pair that
-// both fail make one line.
-func (j *verdict) unreached(from int, f *finding) Line {
-	a, b, at := j.names[from], j.names[f.To], j.place(f)
-	problem := clip(printable(f.Problem), 200)
+// kind says what a problem at an address means, seeing what else is known of the pair.
+func (j *verdict) kind(from int, f *finding) faultKind {
 	if f.Place > 0 {
 		if first := j.find(from, f.To); first == nil || first.Problem != "" {
-			return Line{} // nothing reaches it, whatever the interface
+			return nothingNew // nothing reaches it, whatever the interface
 		}
-		works := j.cards[f.To].Addrs[0].Addr
-		if iface := j.cards[f.To].Iface; iface != "" {
-			works = iface + ", which has " + works
-		}
-		return failure(fmt.Sprintf("%s cannot reach %s at %s (%s): %s: the wrong interface, or one that is not connected", a, b, at.Addr, at.What, problem),
-			fmt.Sprintf("on %s, set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface by which it is reached (%s)", b, works)).as("interfaces")
+		return wrongInterface
 	}
 	back := j.find(f.To, from)
 	switch {
 	case back == nil:
-		return failure(fmt.Sprintf("%s cannot reach %s at %s: %s", a, b, at.Addr, problem), allow(a, b))
+		return notReached
 	case back.Problem == "":
-		return failure(fmt.Sprintf("%s reaches %s, but %s cannot reach %s at %s: %s: a firewall that lets one direction through", b, a, a, b, at.Addr, problem), allow(a, b))
+		return oneWay
 	case from < f.To:
-		return failure(fmt.Sprintf("%s and %s cannot reach each other at %s and %s: %s", a, b, at.Addr, j.place(back).Addr, problem), allow(a, b)+", and the other way round")
+		return bothWays
 	}
-	return Line{}
+	return nothingNew // said of the other direction
+}
+
+// unreached is the line of some faults of one kind.
+func (j *verdict) unreached(g group) Line {
+	from, to := j.list(g.from), j.list(g.to)
+	at := ""
+	if len(g.to) == 1 {
+		at = " at " + g.place.Addr
+	}
+	switch g.kind {
+	case wrongInterface:
+		card := j.cards[g.to[0]]
+		works := card.Addrs[0].Addr
+		if card.Iface != "" {
+			works = card.Iface + ", which has " + works
+		}
+		return failure(fmt.Sprintf("%s cannot reach %s%s (%s): %s: the wrong interface, or one that is not connected", from, to, at, g.place.What, g.problem),
+			fmt.Sprintf("on %s, set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to the interface by which it is reached (%s)", to, works)).as("interfaces")
+	case oneWay:
+		reach := "reaches"
+		if len(g.to) > 1 {
+			reach = "reach"
+		}
+		return failure(fmt.Sprintf("%s %s %s, but %s cannot reach %s%s: %s: a firewall that lets one direction through", to, reach, from, from, to, at, g.problem), allow(from, to))
+	case bothWays:
+		return failure(fmt.Sprintf("%s and %s cannot reach each other%s: %s", from, to, at, g.problem), allow(from, to)+", and the other way round")
+	}
+	return failure(fmt.Sprintf("%s cannot reach %s%s: %s", from, to, at, g.problem), allow(from, to))
+}
+
+// list are names of hosts.
+func (j *verdict) list(hosts []int) string {
+	var list []string
+	for _, i := range hosts {
+		list = append(list, j.names[i])
+	}
+	return names(list)
 }
 
 func allow(from, to string) string {
@@ -205,26 +238,25 @@ func allow(from, to string) string {
 
 // packets says between whom large packets vanish, and whose MTU differs.
 func (j *verdict) packets() []Line {
-	var lines []Line
+	var faults []fault
 	tried := 0
 	j.each(func(from int, f *finding) {
 		if f.Problem != "" {
 			return
 		}
 		tried++
-		if f.Stuck == "" {
-			return
+		switch at := j.place(f); {
+		case f.Passes > 0:
+			faults = append(faults, fault{packetsVanish, from, f.To, place{Addr: at.Addr}, strconv.Itoa(f.Passes)})
+		case f.Stuck != "":
+			faults = append(faults, fault{bytesVanish, from, f.To, place{Addr: at.Addr}, clip(printable(f.Stuck), 120)})
 		}
-		a, b, at := j.names[from], j.names[f.To], j.place(f).Addr
-		if f.Passes > 0 {
-			mtu := j.mtuOf(from)
-			lines = append(lines, failure(fmt.Sprintf("packets from %s to %s (%s) of more than %d bytes vanish on the way%s: a connection is made, and then hangs", a, b, at, f.Passes, mtu),
-				fmt.Sprintf("set the MTU on all hosts to what the network carries (ip link set dev NAME mtu %d), let ICMP \"fragmentation needed\" through, or sysctl net.ipv4.tcp_mtu_probing=1", f.Passes)))
-			return
-		}
-		lines = append(lines, failure(fmt.Sprintf("1 MiB from %s to %s (%s) does not arrive within %v (%s), whatever the size of packets", a, b, at, bulkLimit, clip(printable(f.Stuck), 120)), "look for lost packets: ip -s link, ethtool -S; the cable, the switch port"))
 	})
-	if len(lines) == 0 && tried > 0 {
+	var lines []Line
+	for _, g := range gather(faults) {
+		lines = append(lines, j.stuck(g))
+	}
+	if lines == nil && tried > 0 {
 		lines = append(lines, ok("1 MiB passes between all hosts"))
 	}
 	lines = limited(lines, "more pairs of hosts like that")
@@ -234,9 +266,22 @@ func (j *verdict) packets() []Line {
 	return named("MTU", lines)
 }
 
+// stuck is the line of connections that carry nothing large.
+func (j *verdict) stuck(g group) Line {
+	from, to := j.list(g.from), j.list(g.to)
+	if len(g.to) == 1 {
+		to += " (" + g.place.Addr + ")"
+	}
+	if g.kind == bytesVanish {
+		return failure(fmt.Sprintf("1 MiB from %s to %s does not arrive within %v (%s), whatever the size of packets", from, to, bulkLimit, g.problem), "look for lost packets: ip -s link, ethtool -S; the cable, the switch port")
+	}
+	return failure(fmt.Sprintf("packets from %s to %s of more than %s bytes vanish on the way%s: a connection is made, and then hangs", from, to, g.problem, j.mtuOf(g.from[0])),
+		fmt.Sprintf("set the MTU on all hosts to what the network carries (ip link set dev NAME mtu %s), let ICMP \"fragmentation needed\" through, or sysctl net.ipv4.tcp_mtu_probing=1", g.problem))
+}
+
 func (j *verdict) mtuOf(rank int) string {
 	if c := j.cards[rank]; c != nil && c.MTU > 0 {
-		return fmt.Sprintf(", but %s there has the MTU %d", c.Iface, c.MTU)
+		return fmt.Sprintf(", but %s has the MTU %d", c.Iface, c.MTU)
 	}
 	return ""
 }

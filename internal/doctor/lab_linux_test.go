@@ -345,7 +345,7 @@ func TestTinyMTU(t *testing.T) {
 		s.drop(1, longer(600))
 		r0, r1 := s.both(nil, nil, "--nnodes=2", "--rdzv-endpoint=10.77.0.11:29400")
 		for _, r := range []doctor.Report{r0, r1} {
-			expect(t, r, doctor.Failure, "MTU", `^packets from host0 to host1 \(10.77.0.12\) of more than 576 bytes vanish on the way, but eth0 there has the MTU 1500: a connection is made, and then hangs$`, "mtu 576")
+			expect(t, r, doctor.Failure, "MTU", `^packets from host0 to host1 \(10.77.0.12\) of more than 576 bytes vanish on the way, but eth0 has the MTU 1500: a connection is made, and then hangs$`, "mtu 576")
 			expectOnly(t, r, "MTU")
 		}
 	})
