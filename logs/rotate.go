@@ -184,6 +184,9 @@ func (r *rotator) lull() time.Duration {
 			room = min(room, f.from+r.max-f.size())
 		}
 	}
+	if room > fastest {
+		return lookMax
+	}
 	return min(max(time.Duration(room)*time.Second/fastest, lookMin), lookMax)
 }
 
@@ -260,7 +263,11 @@ func (r *rotator) rotate(f *rotated, ended bool) (cut bool, err error) {
 	if size-f.from <= r.max {
 		return false, nil
 	}
-	limit := min(f.from+r.max, size) - keptBack
+	limit, gap := min(f.from+r.max, size)-keptBack, false
+	// What Keep would remove as soon as it is in a segment is not compressed.
+	if kept := r.keep * (r.max - keptBack); size-f.from > 2*r.max+kept {
+		limit, gap = size-r.max-kept, true
+	}
 	if !ended {
 		for _, t := range f.tails {
 			limit = min(limit, t.start.Load())
@@ -283,7 +290,7 @@ func (r *rotator) rotate(f *rotated, ended bool) (cut bool, err error) {
 	go func() {
 		defer close(finished)
 		lowerPriority()
-		err = r.cut(f, end)
+		err = r.cut(f, segment{gap: gap, generation: f.generation, from: f.from, to: end})
 	}()
 	<-finished
 	if err != nil && !errors.Is(err, errStopping) {
@@ -327,9 +334,8 @@ func (f *rotated) lineEnd(limit int64) int64 {
 
 var errStopping = errors.New("the job ends")
 
-// cut moves what is between f.from and end into the next segment.
-func (r *rotator) cut(f *rotated, end int64) error {
-	s := segment{generation: f.generation, from: f.from, to: end}
+// cut moves a part of the file, from f.from on, into its next segment.
+func (r *rotator) cut(f *rotated, s segment) error {
 	temp := f.path + ".gz.tmp"
 	if err := r.write(f, s, temp); err != nil {
 		os.Remove(temp)
@@ -341,15 +347,15 @@ func (r *rotator) cut(f *rotated, end int64) error {
 		os.Remove(temp)
 		return err
 	}
-	err := fmt.Errorf("it has become shorter than %d bytes", end)
-	if f.size() >= end {
+	err := fmt.Errorf("it has become shorter than %d bytes", s.to)
+	if f.size() >= s.to {
 		err = punch(f.file, s.from, s.to-s.from)
 	}
 	if err != nil {
 		os.Remove(path)
 		return err
 	}
-	f.from = end
+	f.from = s.to
 	if old := f.number - r.keep; old > 0 {
 		if err := os.Remove(segmentPath(f.path, old)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -372,7 +378,7 @@ func (r *rotator) write(f *rotated, s segment, path string) error {
 	}
 	z.Header = gzip.Header{Name: filepath.Base(f.path), Extra: s.extra()}
 	buf := make([]byte, blockSize)
-	for at := s.from; at < s.to; {
+	for at := s.from; at < s.to && !s.gap; {
 		if r.stopping.Load() {
 			return errStopping
 		}
@@ -393,6 +399,7 @@ func (r *rotator) write(f *rotated, s segment, path string) error {
 
 // A segment is a part of a log file that was moved out of it.
 type segment struct {
+	gap        bool  // it was thrown away: later segments would have replaced it
 	generation int64 // how often the file had been truncated
 	from, to   int64 // offsets in the file
 }
@@ -400,6 +407,9 @@ type segment struct {
 // extra is the field of a gzip header that says what the segment is.
 func (s segment) extra() []byte {
 	b := []byte{'M', 'u', 24, 0}
+	if s.gap {
+		b[1] = 'x'
+	}
 	for _, n := range []int64{s.generation, s.from, s.to} {
 		b = binary.LittleEndian.AppendUint64(b, uint64(n))
 	}
@@ -407,7 +417,8 @@ func (s segment) extra() []byte {
 }
 
 func (s *segment) parse(extra []byte) error {
-	if len(extra) != 28 || string(extra[:4]) != "Mu\x18\x00" {
+	s.gap = len(extra) > 1 && extra[1] == 'x'
+	if len(extra) != 28 || extra[0] != 'M' || !s.gap && extra[1] != 'u' || extra[2] != 24 || extra[3] != 0 {
 		return errors.New("no segment of a log: its header does not say what it holds")
 	}
 	for i, n := range []*int64{&s.generation, &s.from, &s.to} {

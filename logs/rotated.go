@@ -3,8 +3,10 @@ package logs
 import (
 	"bufio"
 	"compress/gzip"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"os"
@@ -56,9 +58,11 @@ type rotatedReader struct {
 	number     int64    // of the last segment that was looked at
 	generation int64
 
-	part *os.File // the segment that is read, or nil
-	z    *gzip.Reader
-	is   segment
+	part  *os.File // the segment that is read, or nil
+	z     *gzip.Reader
+	is    segment
+	sum   uint32 // of the last segment that was read, when doubt is true
+	doubt bool   // what is in the file where the segment was is not known
 }
 
 func (r *rotatedReader) Read(p []byte) (int, error) {
@@ -71,6 +75,8 @@ func (r *rotatedReader) Read(p []byte) (int, error) {
 			r.off += int64(n)
 			if err == io.EOF {
 				err = r.endPart()
+			} else if err != nil {
+				err = fmt.Errorf("%s: %w", r.part.Name(), err)
 			}
 			if n > 0 || err != nil {
 				return n, err
@@ -125,9 +131,11 @@ func (r *rotatedReader) readLive(p []byte) (n int, from int64, err error) {
 	if err != nil {
 		return 0, from, err
 	}
-	if fi.Size() < from { // truncated
+	if fi.Size() < from || r.doubt && r.restarted() {
+		r.generation++
 		from = 0
 	}
+	r.doubt = false
 	// A hole is there where segments were removed by hand.
 	at, err := nextData(r.live, from)
 	if err != nil {
@@ -147,6 +155,19 @@ func (r *rotatedReader) readLive(p []byte) (n int, from int64, err error) {
 		at += int64(zeros)
 	}
 	return n, at, err
+}
+
+// restarted reports whether the file holds something else where its last segment
+// was. Most often that is a hole; an agent that was killed at the wrong moment has
+// left what the segment holds.
+func (r *rotatedReader) restarted() bool {
+	var b [1]byte
+	if n, err := r.live.ReadAt(b[:], r.is.to-1); n == 0 || err != nil || b[0] == 0 {
+		return false
+	}
+	sum := crc32.NewIEEE()
+	n, err := io.Copy(sum, io.NewSectionReader(r.live, r.is.from, r.is.to-r.is.from))
+	return err == nil && n == r.is.to-r.is.from && sum.Sum32() != r.sum
 }
 
 // later returns the numbers of segments that were not looked at yet, in order.
@@ -199,10 +220,11 @@ func (r *rotatedReader) begin(number int64) error {
 		part.Close()
 		return fmt.Errorf("%s: %w", path, err)
 	}
-	if s.generation != r.generation {
+	if s.generation > r.generation {
 		r.generation, r.off = s.generation, s.from
 	}
-	if s.to <= r.off {
+	if s.to <= r.off || s.gap {
+		r.off = max(r.off, s.to)
 		return part.Close()
 	}
 	r.part, r.z, r.is = part, z, s
@@ -219,9 +241,16 @@ func (r *rotatedReader) begin(number int64) error {
 func (r *rotatedReader) endPart() error {
 	part := r.part
 	r.part = nil
+	defer part.Close()
 	if r.off != r.is.to {
-		part.Close()
 		return fmt.Errorf("%s: it holds %d bytes, not %d", part.Name(), r.off-r.is.from, r.is.to-r.is.from)
 	}
-	return part.Close()
+	fi, err := part.Stat()
+	if err != nil {
+		return err
+	}
+	var end [8]byte // sum and length
+	_, err = part.ReadAt(end[:], fi.Size()-int64(len(end)))
+	r.sum, r.doubt = binary.LittleEndian.Uint32(end[:]), err == nil
+	return err
 }

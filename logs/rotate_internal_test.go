@@ -1,0 +1,341 @@
+package logs
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+const testMax = 1 << 20
+
+// A rotation is a rotator that looks when a test wants it to, and one file.
+type rotation struct {
+	*rotator
+	t    *testing.T
+	f    *rotated
+	log  bytes.Buffer
+	next int // number of the next line
+}
+
+func newRotation(t *testing.T, keep int) *rotation {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("files are rotated on Linux only")
+	}
+	x := &rotation{t: t}
+	x.rotator = makeRotator(testMax, keep, slog.New(slog.NewTextHandler(&x.log, nil)))
+	path := filepath.Join(t.TempDir(), "stdout.log")
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if x.f = x.open(path); x.f == nil {
+		t.Skip(x.log.String())
+	}
+	x.files = []*rotated{x.f}
+	t.Cleanup(func() { x.f.file.Close(); x.watcher.close() })
+	return x
+}
+
+// write appends lines of 64 bytes.
+func (x *rotation) write(size int) string {
+	x.t.Helper()
+	var b strings.Builder
+	for range size / 64 {
+		fmt.Fprintf(&b, "%-63d\n", x.next)
+		x.next++
+	}
+	x.append(b.String())
+	return b.String()
+}
+
+func (x *rotation) append(text string) {
+	x.t.Helper()
+	f, err := os.OpenFile(x.f.path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString(text); err != nil {
+		x.t.Fatal(err)
+	}
+}
+
+// expect compares what a reader gets.
+func (x *rotation) expect(want string) {
+	x.t.Helper()
+	r, err := OpenRotated(x.f.path)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	defer r.Close()
+	got, err := io.ReadAll(r)
+	if err != nil || string(got) != want {
+		at := 0
+		for at < min(len(got), len(want)) && got[at] == want[at] {
+			at++
+		}
+		x.t.Fatalf("read %d bytes, %v, want %d; they differ at %d: %.80q, want %.80q", len(got), err, len(want), at, got[at:], want[at:])
+	}
+}
+
+func (x *rotation) segments() []string {
+	names, _ := filepath.Glob(x.f.path + ".*")
+	return names
+}
+
+func TestRotate(t *testing.T) {
+	x := newRotation(t, 100)
+	text := x.write(testMax)
+	x.look()
+	if s := x.segments(); len(s) != 0 || !x.f.armed {
+		t.Errorf("segments %q of a file that is not too large; armed %t", s, x.f.armed)
+	}
+	text += x.write(64)
+	x.f.armed = false
+	x.look()
+	if s := x.segments(); len(s) != 1 || filepath.Base(s[0]) != "stdout.log.000001.gz" {
+		t.Errorf("segments %q", s)
+	}
+	x.expect(text)
+	text += x.write(5 * testMax)
+	x.f.armed = false
+	x.look()
+	if s := x.segments(); len(s) < 6 {
+		t.Errorf("segments %q", s)
+	}
+	x.expect(text)
+	// Each segment holds whole lines, for other programs too.
+	all := ""
+	for _, path := range x.segments() {
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		z, err := gzip.NewReader(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		part, err := io.ReadAll(z)
+		if err != nil || !strings.HasSuffix(string(part), "\n") || z.Name != "stdout.log" {
+			t.Errorf("%s: %q, %v, ends with %q", path, z.Name, err, part[max(len(part)-9, 0):])
+		}
+		all += string(part)
+		f.Close()
+	}
+	if !strings.HasPrefix(text, all) || len(text)-len(all) > testMax || len(text)-len(all) < keptBack {
+		t.Errorf("segments hold %d of %d bytes", len(all), len(text))
+	}
+}
+
+// What Keep would remove at once is not compressed; the rest is as it would be.
+func TestRotateKeep(t *testing.T) {
+	for _, size := range []int{3 * testMax, 20 * testMax} {
+		x := newRotation(t, 2)
+		text := x.write(size)
+		x.look()
+		if s := x.segments(); len(s) != 2 {
+			t.Errorf("segments %q", s)
+		}
+		r, err := OpenRotated(x.f.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(r)
+		if err != nil || !strings.HasSuffix(text, string(got)) || got[63] != '\n' || len(got) < 2*(testMax-keptBack)+keptBack-128 {
+			t.Errorf("of %d bytes, %d are left, %v: %.80q", len(text), len(got), err, got)
+		}
+		r.Close()
+	}
+}
+
+func TestRotateTruncated(t *testing.T) {
+	for _, again := range []bool{false, true} { // whether it was rotated after that
+		for _, size := range []int{1000, 4 * testMax} {
+			x := newRotation(t, 100)
+			before := x.write(3 * testMax)
+			x.look()
+			moved := x.f.from
+			if err := os.Truncate(x.f.path, 0); err != nil {
+				t.Fatal(err)
+			}
+			after := x.write(size)
+			if again {
+				x.f.armed = false
+				x.look()
+			}
+			x.expect(before[:moved] + after)
+		}
+	}
+}
+
+// The agent was killed between a segment's name and the hole.
+func TestRotateKilled(t *testing.T) {
+	x := newRotation(t, 100)
+	text := x.write(3 * testMax)
+	x.look()
+	from := x.f.from - (testMax - keptBack)
+	if _, err := x.f.file.WriteAt([]byte(text[from:x.f.from]), from); err != nil {
+		t.Fatal(err)
+	}
+	x.expect(text)
+}
+
+func TestRotateRemovedByHand(t *testing.T) {
+	x := newRotation(t, 100)
+	text := x.write(4 * testMax)
+	x.look()
+	segments := x.segments()
+	for _, path := range segments[1:] {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first := strings.LastIndexByte(text[:testMax-keptBack], '\n') + 1
+	x.expect(text[:first] + text[x.f.from:])
+	if err := os.Remove(segments[0]); err != nil {
+		t.Fatal(err)
+	}
+	x.expect(text[x.f.from:])
+	text += x.write(testMax)
+	x.expect(text[x.f.from:])
+}
+
+// What the console lacks stays.
+func TestRotateSlowConsole(t *testing.T) {
+	x := newRotation(t, 100)
+	tail := new(follower)
+	x.f.tails = []*follower{tail}
+	text := x.write(4 * testMax)
+	if x.look() == 0 || len(x.segments()) != 0 {
+		t.Errorf("segments %q of what nobody has copied", x.segments())
+	}
+	tail.start.Store(2*testMax + 7)
+	if x.look() == 0 || x.f.from > 2*testMax+7 || x.f.from < testMax {
+		t.Errorf("moved %d bytes", x.f.from)
+	}
+	x.expect(text)
+	x.end(x.files)
+	x.look()
+	if len(x.files) != 0 || x.f.from < 3*testMax {
+		t.Errorf("%d files, moved %d bytes at the end", len(x.files), x.f.from)
+	}
+	x.expect(text)
+}
+
+func TestRotateLongLine(t *testing.T) {
+	x := newRotation(t, 100)
+	text := strings.Repeat("a line without end ", 5*testMax/19)
+	x.append(text)
+	x.look()
+	if len(x.segments()) < 4 {
+		t.Errorf("segments %q", x.segments())
+	}
+	x.expect(text)
+}
+
+// Where a segment cannot be made the file stays as it is.
+func TestRotateCannot(t *testing.T) {
+	for name, breakIt := range map[string]func(x *rotation) error{
+		"temporary file": func(x *rotation) error { return os.Mkdir(x.f.path+".gz.tmp", 0o700) },
+		"name":           func(x *rotation) error { return os.Mkdir(segmentPath(x.f.path, 1), 0o700) },
+		"hole": func(x *rotation) (err error) {
+			x.f.file.Close()
+			x.f.file, err = os.Open(x.f.path)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newRotation(t, 100)
+			if err := breakIt(x); err != nil {
+				t.Fatal(err)
+			}
+			text := x.write(3 * testMax)
+			for range 3 {
+				if next := x.look(); next <= 0 || next > retryAfter {
+					t.Errorf("looks again after %v", next)
+				}
+			}
+			if n := strings.Count(x.log.String(), "cannot rotate"); n != 1 {
+				t.Errorf("%d warnings: %s", n, x.log.String())
+			}
+			if name == "name" {
+				os.Remove(segmentPath(x.f.path, 1))
+			}
+			for _, path := range x.segments() {
+				if fi, err := os.Stat(path); err != nil || !fi.IsDir() {
+					t.Errorf("%s is left", path)
+				}
+			}
+			x.expect(text)
+		})
+	}
+}
+
+func TestRotateUnsupported(t *testing.T) {
+	x := newRotation(t, 1)
+	for range 2 {
+		if f := x.open(os.DevNull); f != nil {
+			t.Error("rotates a device")
+		}
+	}
+	if n := strings.Count(x.log.String(), "cannot be rotated here"); n != 1 {
+		t.Errorf("%d warnings: %s", n, x.log.String())
+	}
+}
+
+func TestDamagedSegment(t *testing.T) {
+	for name, damage := range map[string]func(b []byte) []byte{
+		"empty":     func(b []byte) []byte { return nil },
+		"cut":       func(b []byte) []byte { return b[:len(b)/2] },
+		"no header": func(b []byte) []byte { return b[30:] },
+		"flipped":   func(b []byte) []byte { b[len(b)-8] ^= 1; return b },
+		"foreign": func([]byte) []byte {
+			var b bytes.Buffer
+			z := gzip.NewWriter(&b)
+			z.Close()
+			return b.Bytes()
+		},
+		"shorter than said": func(b []byte) []byte { b[12+4+16]++; return b },
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newRotation(t, 100)
+			x.write(3 * testMax)
+			x.look()
+			path := x.segments()[0]
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, damage(b), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			r, err := OpenRotated(x.f.path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			if _, err := io.Copy(io.Discard, r); err == nil || !strings.Contains(err.Error(), path) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func FuzzSegment(f *testing.F) {
+	f.Add(segment{generation: 1, from: 2, to: 1 << 40}.extra())
+	f.Add(segment{gap: true, to: 9}.extra())
+	f.Add([]byte("Mu\x18\x00"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var s segment
+		if s.parse(b) == nil && !bytes.Equal(s.extra(), b) {
+			t.Errorf("%q became %+v", b, s)
+		}
+	})
+}
