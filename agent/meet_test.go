@@ -12,6 +12,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -213,6 +215,15 @@ func obey(ctx context.Context, socket []byte) ([]byte, error) {
 				stop = nil
 				fmt.Fprintln(conn, "lingering")
 			default:
+				if rest, ok := strings.CutPrefix(order, "exit "); ok { // "exit 3 what goes to stderr"
+					code, text, _ := strings.Cut(rest, " ")
+					n, err := strconv.Atoi(code)
+					if err != nil {
+						return nil, err
+					}
+					fmt.Fprintln(os.Stderr, text)
+					os.Exit(n)
+				}
 				return nil, errors.New(order)
 			}
 		case <-stop:
