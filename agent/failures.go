@@ -275,7 +275,7 @@ func (a *Agent) restart(at *attempt, rec *record) {
 // follow stops the workers since another node's have failed, and goes on with the
 // count of that node.
 func (a *Agent) follow(ctx context.Context, at *attempt, rec *record) {
-	a.carriedOut(rec.Decision)
+	a.carriedOutElsewhere(at, rec.Decision)
 	if rec.leaves() {
 		a.goOnWithout(ctx, at, rec)
 		return

@@ -253,6 +253,19 @@ func (a *Agent) carriedOut(d *policy.Decision) {
 	}
 }
 
+// carriedOutElsewhere is carriedOut for another host's decision. Of the progress this
+// host has its own view, since files may look different from here.
+func (a *Agent) carriedOutElsewhere(at *attempt, decided *policy.Decision) {
+	if decided == nil {
+		return
+	}
+	d := *decided
+	d.Time = time.Now()
+	own := a.progressOf(at)
+	d.Progress = policy.Progress{Step: max(d.Progress.Step, own.Step), Files: own.Files}
+	a.carriedOut(&d)
+}
+
 // waitBackOff waits as long as a rule wants. The error is ctx's cause. The end of the
 // job elsewhere ends the wait, too.
 func (a *Agent) waitBackOff(ctx context.Context) error {

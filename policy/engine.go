@@ -189,12 +189,15 @@ func (b *Backoff) delay(n int, r *rand.Rand) time.Duration {
 // progressed says whether the job has come further since the last failure.
 func (e *Engine) progressed(p Progress) bool {
 	n := e.cfg.Policy.NoProgress
-	return n != nil && (n.Heartbeat && p.Step > e.seen.Step || n.Files != nil && p.Files != e.seen.Files)
+	return n != nil && (n.Heartbeat && p.Step > e.seen.Step || n.Files != nil && p.Files != "" && p.Files != e.seen.Files)
 }
 
 // furthest is how far the job has come in all.
 func (e *Engine) furthest(p Progress) Progress {
 	p.Step = max(p.Step, e.seen.Step)
+	if p.Files == "" {
+		p.Files = e.seen.Files
+	}
 	return p
 }
 

@@ -169,6 +169,9 @@ func TestDecide(t *testing.T) {
 		{"files", "no_progress: {restarts: 1, file: [ckpt, log]}", 99, []step{
 			{0, at(0, "a"), "retry default"}, {0, at(0, "b"), "retry default"}, {0, at(9, "c"), "retry default"},
 			{0, at(10, "c"), "stop default: no progress in 1 restart: no change of ckpt or log"}}},
+		{"files that cannot be looked at", "no_progress: {restarts: 2, file: ckpt}", 99, []step{
+			{0, at(0, "a"), "retry default"}, {0, at(0, ""), "retry default"},
+			{0, at(0, "a"), "stop default: no progress in 2 restarts: no change of ckpt"}}},
 		{"either", "no_progress: {restarts: 1, file: ckpt, heartbeat: true}", 99, []step{
 			{0, at(1, "a"), "retry default"}, {0, at(1, "b"), "retry default"}, {0, at(2, "b"), "retry default"},
 			{0, at(2, "b"), "stop default: no progress in 1 restart: no heartbeat of a step after 2, no change of ckpt"}}},

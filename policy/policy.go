@@ -140,7 +140,7 @@ type Failure struct {
 // Progress is how far a job has come.
 type Progress struct {
 	Step  int64  `json:"step,omitempty"`  // the furthest that a heartbeat told of
-	Files string `json:"files,omitempty"` // differs if files of NoProgress have changed
+	Files string `json:"files,omitempty"` // differs if files of NoProgress have changed; "": not known
 }
 
 // rule returns the rule that decides about f: an index of Rules, their number for
