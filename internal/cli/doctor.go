@@ -194,6 +194,9 @@ func (p program) readDoctor(l line, req doctorRequest) (doctor.Config, []error) 
 	cfg.Logger = logger
 	cfg = r.config(cfg)
 	errs = append(errs, r.errs...)
+	if r.schedule != nil {
+		fmt.Fprintf(p.stderr, "%s: %s\n", p.name, r.schedule)
+	}
 	logDir, python := cfg.Logs.Dir, ""
 	// What doctor says in lines of its own is no error of the command line.
 	cfg.Logs.Dir, cfg.EventLogFile, cfg.EventLogHandler = os.DevNull, "", ""
