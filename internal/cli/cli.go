@@ -69,7 +69,7 @@ type program struct {
 }
 
 // commands are what may follow the name muster.
-var commands = []string{"run", "explain", "store", "watchdog", "dump", "doctor", "report", "logs", "policy", "sim", "version", "help", "completion"}
+var commands = []string{"run", "explain", "store", "watchdog", "dump", "doctor", "top", "report", "logs", "policy", "sim", "version", "help", "completion"}
 
 // command runs the subcommand that args begin with.
 func (p program) command(ctx context.Context, args []string) int {
@@ -101,6 +101,10 @@ func (p program) command(ctx context.Context, args []string) int {
 	case "doctor":
 		p.name = "muster doctor"
 		return p.doctor(ctx, args)
+	case "top":
+		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+		defer stop()
+		return TopCommand(ctx, args, p.stdin, p.stdout, p.stderr)
 	case "report":
 		return ReportCommand(args, p.stdout, p.stderr)
 	case "logs":

@@ -49,7 +49,7 @@ func TestBashCompletes(t *testing.T) {
 		line string // '|' separates words as bash separates them; the last is being typed
 		want string
 	}{
-		{"muster|", "run explain store watchdog dump doctor report logs policy sim version help completion"},
+		{"muster|", "run explain store watchdog dump doctor top report logs policy sim version help completion"},
 		{"muster|st", "store"},
 		{"muster|completion|z", "zsh"},
 		{"muster|store|--", ""},

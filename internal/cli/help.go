@@ -17,13 +17,14 @@ usage: muster run [options] training_script [training_script_args...]
        muster watchdog --file PATH [--run-id ID] [--kill-self] [--events] …
        muster dump [--pid PID | --job RUN_ID] [--out DIR] [--json] …
        muster doctor [--listen | --peer HOST:PORT] [--json] [options of run]
+       muster top [ADDR | unix:/path | PID] [--once] [--json]
        muster report DIR [--attempt N] [--json]
        muster logs DIR [--rank 3,5-7] [--attempt N] [--follow] …
        muster policy check FILE | test FILE EVENTS
        muster sim [--nodes N] [--seed N] [--faults N] …
        muster completion bash|zsh|fish|tcsh
        muster version
-       muster help [run|explain|store|watchdog|dump|doctor|report|logs|policy|sim]
+       muster help [run|explain|store|watchdog|dump|doctor|top|report|logs|policy|sim]
 
 muster run takes torchrun's command line. Through a link named torchrun the
 program is torchrun:
@@ -54,6 +55,8 @@ func (p program) help(ctx context.Context, args []string) int {
 		return DumpCommand(ctx, []string{"--help"}, p.stdout, p.stderr)
 	case "doctor":
 		return p.doctor(ctx, []string{"--help"})
+	case "top":
+		return TopCommand(ctx, []string{"--help"}, p.stdin, p.stdout, p.stderr)
 	case "report":
 		return ReportCommand([]string{"--help"}, p.stdout, p.stderr)
 	case "logs":
