@@ -138,7 +138,9 @@ func TestMixedNodesDiffer(t *testing.T) {
 		t.Parallel()
 		m := newMixed(t, "3", "", "exit 0")
 		m.conf = "read_timeout=10" // torchrun waits that long for the ranks of a node that has gone
-		agents := m.startAll(peer{l: theirs, addr: "1", hosts: true, flags: "--nnodes 1:2"}, peer{l: ours, addr: "2"})
+		agents := []*job{m.start(peer{l: theirs, addr: "1", hosts: true, flags: "--nnodes 1:2"})}
+		m.awaitServer(agents[0]) // ours waits for it no longer than that, too
+		agents = append(agents, m.start(peer{l: ours, addr: "2"}))
 		wantAll(agents, 1)
 		agents[1].says(says)
 	})

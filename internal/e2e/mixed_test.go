@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -61,6 +62,24 @@ func newMixed(t testing.TB, nnodes, flags string, steps ...string) *mixedJob {
 
 // quick are timeouts that make a test quick and still have room on a busy machine.
 const quick = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=8,join_timeout=60"
+
+// awaitServer waits until the job's port is served.
+func (m *mixedJob) awaitServer(host *job) {
+	m.t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", m.port))
+		if err == nil {
+			c.Close()
+			return
+		}
+		select {
+		case <-host.ended:
+			m.t.Fatalf("%s ended\n%s", host.l.name, host.console())
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	m.t.Fatalf("nobody serves port %d", m.port)
+}
 
 // start starts one agent.
 func (m *mixedJob) start(p peer) *job {
