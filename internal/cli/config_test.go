@@ -377,7 +377,7 @@ func TestPython(t *testing.T) {
 		if err := os.Mkdir(filepath.Join(dir, "bin"), 0o777); err != nil {
 			t.Fatal(err)
 		}
-		for _, program := range []string{"python3", "python", "torchrun"} {
+		for _, program := range []string{"python3", "python", "torchrun", "muster"} {
 			if err := os.WriteFile(filepath.Join(dir, "bin", program), nil, 0o755); err != nil {
 				t.Fatal(err)
 			}
@@ -407,7 +407,8 @@ func TestPython(t *testing.T) {
 		{"link, found in PATH", "torchrun", []string{"PATH=" + filepath.Join(dirs["link"], "bin")}, at("link", "python3")},
 		{"environment before a link elsewhere", at("link", "torchrun"), []string{venv}, at("venv", "python3")},
 		{"link in an environment first", at("linkvenv", "torchrun"), []string{venv}, at("linkvenv", "python3")},
-		{"muster beside a python is no link", at("linkvenv", "muster"), nil, at("path", "python3")},
+		{"muster in an environment first", at("linkvenv", "muster"), []string{venv}, at("linkvenv", "python3")},
+		{"muster beside a python is no link", at("link", "muster"), nil, at("path", "python3")},
 		{"PYTHON_EXEC first", at("linkvenv", "torchrun"), []string{venv, "PYTHON_EXEC=" + at("conda", "python")}, at("conda", "python")},
 	}
 	for _, tt := range tests {

@@ -90,8 +90,8 @@ func (r *reader) scriptHint() string {
 	return "; a module is run with -m"
 }
 
-// python chooses the interpreter: PYTHON_EXEC; the one beside the link through
-// which we were started as torchrun, if that is a virtual environment; the
+// python chooses the interpreter: PYTHON_EXEC; the one beside the program, or the
+// link through which we were started as torchrun, if that is a virtual environment; the
 // active virtual or conda environment; the one beside the link anywhere; PATH.
 // (torchrun uses PYTHON_EXEC or the interpreter that runs itself.)
 func (r *reader) python() (string, error) {
@@ -136,17 +136,15 @@ func (r *reader) python() (string, error) {
 var pythonNames = []string{"python3", "python"}
 
 // linkDir is the directory of the link named torchrun that we were started
-// through, "" if we were started otherwise.
+// through, or of the program if that is in an environment, where pip has put it; ""
+// if we were started otherwise.
 func (r *reader) linkDir() string {
-	if filepath.Base(r.self) != torchrunName {
-		return ""
-	}
 	path, err := launch.FindExecutable(r.self, r.lookup)
 	if err != nil {
 		return ""
 	}
 	dir, err := filepath.Abs(filepath.Dir(path))
-	if err != nil {
+	if err != nil || filepath.Base(r.self) != torchrunName && !isEnvironment(filepath.Dir(dir)) {
 		return ""
 	}
 	return dir
