@@ -390,7 +390,11 @@ func (j *verdict) speed() []Line {
 		if r == nil || r.Flow == nil || j.card(r.Flow.To) == nil {
 			continue
 		}
-		links = append(links, link{j.names[from] + " to " + j.names[r.Flow.To], r.Flow.rate()})
+		text := j.names[from] + " to " + j.names[r.Flow.To]
+		if what := j.place(&finding{To: r.Flow.To, Place: r.Flow.Place}).What; what != "" {
+			text += ", " + what
+		}
+		links = append(links, link{text, r.Flow.rate()})
 	}
 	if links == nil {
 		return nil

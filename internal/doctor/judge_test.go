@@ -108,6 +108,10 @@ func TestJudge(t *testing.T) {
 			at(r, 1, 0).Offset, at(r, 1, 0).Trip = -501*time.Millisecond, 4*time.Millisecond
 		}, nil},
 		{"slow", 2, func(_ []*doctor.Card, r []*doctor.Result) { r[0].Flow.Bytes = 12.5e6 }, []string{"warning throughput: a to b: 0.10 Gbit/s"}},
+		{"slow by the chosen interface", 2, func(c []*doctor.Card, r []*doctor.Result) {
+			c[1].Addrs = append(c[1].Addrs, doctor.Place{Addr: "10.1.0.1", What: "NCCL_SOCKET_IFNAME=eth1"})
+			*r[0].Flow = doctor.Flow{To: 1, Place: 1, Bytes: 1e6, Nanos: 1e9}
+		}, []string{"warning throughput: a to b, NCCL_SOCKET_IFNAME=eth1: 0.01 Gbit/s"}},
 		{"slower than others", 3, func(_ []*doctor.Card, r []*doctor.Result) { r[2].Flow.Bytes = 500e6 }, []string{
 			"warning throughput: c to a: 4.0 Gbit/s, where half of the hosts have 10.0 or more"}},
 		{"equal names", 2, func(c []*doctor.Card, r []*doctor.Result) { c[1].Name, at(r, 0, 1).Problem = "a", silence }, []string{

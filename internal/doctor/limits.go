@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"path"
 	"strconv"
 	"strings"
 
@@ -45,7 +46,53 @@ func (d *doctor) checkLimits(context.Context) []Line {
 		lines = append(lines, warning(fmt.Sprintf("the user may have %d processes and threads (ulimit -Hu), which is little for %s with data loaders", hard, plural(workers, "worker")),
 			"raise the limit (limits.conf, TasksMax= of the service, --pids-limit of the container)"))
 	}
+	if limit, used, dir := d.cgroupLimit("pids"); dir != "" && limit-min(limit, used) < uint64(workers)*fewProcesses {
+		lines = append(lines, warning(fmt.Sprintf("the control group may have %d more processes and threads (pids.max is %d), which is little for %s with data loaders", limit-min(limit, used), limit, plural(workers, "worker")),
+			"raise it: TasksMax= of the service, --pids-limit of the container, podPidsLimit of Kubernetes"))
+	}
 	return append(lines, d.checkMemlock()...)
+}
+
+// cgroupLimit returns the narrowest limit of a controller (version 2) on this process:
+// NAME.max and NAME.current of its control group or one above it, and which that is; ""
+// if there is none.
+func (d *doctor) cgroupLimit(controller string) (limit, used uint64, at string) {
+	text, _ := fs.ReadFile(d.System.Root, "proc/self/cgroup")
+	for line := range strings.Lines(string(text)) {
+		dir, found := strings.CutPrefix(strings.TrimSpace(line), "0::/")
+		if !found {
+			continue
+		}
+		for dir = path.Join("sys/fs/cgroup", dir); strings.HasPrefix(dir, "sys/fs/cgroup"); dir = path.Dir(dir) {
+			most, known := d.number(dir + "/" + controller + ".max") // or "max"
+			now, _ := d.number(dir + "/" + controller + ".current")
+			if known && (at == "" || most-min(most, now) < limit-min(limit, used)) {
+				limit, used, at = most, now, dir
+			}
+		}
+	}
+	return limit, used, at
+}
+
+// statOf returns a value of memory.stat.
+func statOf(text []byte, name string) uint64 {
+	for line := range strings.Lines(string(text)) {
+		if value, found := strings.CutPrefix(line, name+" "); found {
+			n, _ := strconv.ParseUint(strings.TrimSpace(value), 10, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+// number reads a file with one number in it.
+func (d *doctor) number(name string) (uint64, bool) {
+	text, err := fs.ReadFile(d.System.Root, name)
+	if err != nil {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
+	return n, err == nil
 }
 
 // checkMemlock looks at the memory that may be locked, where a device needs it.
@@ -79,6 +126,11 @@ func (d *doctor) checkMemory(context.Context) []Line {
 	total, available := meminfo(text, "MemTotal"), meminfo(text, "MemAvailable")
 	if total == 0 {
 		return []Line{warning("/proc/meminfo does not say how much memory there is", "")}
+	}
+	if limit, used, dir := d.cgroupLimit("memory"); dir != "" && limit < total {
+		stat, _ := fs.ReadFile(d.System.Root, dir+"/memory.stat")
+		used -= min(used, statOf(stat, "inactive_file")) // a cache, given up when needed
+		total, available = limit, min(available, limit-min(limit, used))
 	}
 	if available < total/10 {
 		return []Line{warning(fmt.Sprintf("%s of %s of memory are free: something else runs here", size(available), size(total)),

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/muster-run/muster/rendezvous"
@@ -161,8 +162,9 @@ func (s *session) examine(ctx context.Context) ([]Line, error) {
 	get[int](ctx, s, "quiet", quietLimit)
 	next := (s.rank + 1) % s.size
 	if c := s.cards[next]; c != nil && mine.reaches(next) {
-		f := s.caller(next, 0).measure(ctx)
-		f.To = next
+		at := mine.busiest(next, c.Addrs)
+		f := s.caller(next, at).measure(ctx)
+		f.To, f.Place = next, at
 		mine.Flow = &f
 	}
 	if err := s.put(ctx, "result", mine); err != nil {
@@ -341,4 +343,15 @@ func (r *result) reaches(rank int) bool {
 	return slices.ContainsFunc(r.Findings, func(f finding) bool {
 		return f.To == rank && f.Place == 0 && f.Problem == "" && f.Stuck == ""
 	})
+}
+
+// busiest is the place of a host to which workers will send most: that of the interface
+// which a variable names, or the first.
+func (r *result) busiest(rank int, places []place) (at int) {
+	for _, f := range r.Findings {
+		if f.To == rank && f.Place < len(places) && f.Problem == "" && f.Stuck == "" && strings.Contains(places[f.Place].What, "_SOCKET_IFNAME=") {
+			at = f.Place
+		}
+	}
+	return at
 }

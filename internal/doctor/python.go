@@ -63,6 +63,7 @@ type pythonAnswer struct {
 
 // parseProbe reads what the probe has printed, as far as it came.
 func parseProbe(out []byte) (a pythonAnswer) {
+	a.Files = -1
 	for line := range strings.Lines(string(out)) {
 		if text, found := strings.CutPrefix(line, mark); found {
 			_ = json.Unmarshal([]byte(text), &a) // what it does not say stays unsaid

@@ -355,6 +355,7 @@ const (
 // A flow is how much went from one host to another.
 type flow struct {
 	To    int   `json:"to"`
+	Place int   `json:"place"` // index of the other's addresses
 	Bytes int64 `json:"bytes"`
 	Nanos int64 `json:"nanos"`
 }
