@@ -109,6 +109,9 @@ func (req *topRequest) find(ctx context.Context) (addr string, state *health.Sta
 		}
 	}
 	state, err = fetchState(ctx, req.target)
+	if _, number := strconv.Atoi(req.target); err != nil && number == nil {
+		err = fmt.Errorf("%w; %s is taken for a port, since no agent of this user has that pid", err, req.target)
+	}
 	return req.target, state, err
 }
 

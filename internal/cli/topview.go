@@ -271,7 +271,7 @@ func (v *topView) failure() tui.Line {
 		text += " on " + tui.Clean(f.Host, 80)
 	}
 	text += ": " + tui.Clean(f.Cause, 300)
-	if f.Message != "" && !strings.Contains(f.Cause, f.Message) {
+	if f.Message != "" && !strings.Contains(f.Cause, f.Message) && !strings.HasPrefix(f.Message, noTraceback) {
 		text += ": " + tui.Clean(f.Message, 300)
 	}
 	when := ""
@@ -280,6 +280,9 @@ func (v *topView) failure() tui.Line {
 	}
 	return tui.Line{{Text: "last failure" + when + ": ", Style: tui.Red}, {Text: text}}
 }
+
+// noTraceback begins what torchrun says of a failure of which it knows nothing.
+const noTraceback = "To enable traceback see: "
 
 // history draws the time line, the newest last.
 func (v *topView) history(width int) []tui.Line {

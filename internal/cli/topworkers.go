@@ -96,9 +96,9 @@ func (v *topView) table(workers []*health.Worker, rows, width int) []tui.Line {
 	}
 	if last >= minLast {
 		text += "LAST LINE"
-		if rows < len(workers) {
-			text = tui.Fit(text, width-14) + tui.FitRight(fmt.Sprintf("%d of %d", rows, len(workers)), 14)
-		}
+	}
+	if count := fmt.Sprintf(" %d/%d", rows, len(workers)); rows < len(workers) && last >= len(count) {
+		text = tui.Fit(text, width-len(count)) + count
 	}
 	lines := []tui.Line{{{Text: tui.Fit(text, width), Style: tui.Reverse}}}
 	first := 0
