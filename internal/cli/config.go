@@ -123,6 +123,9 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	cfg.ExitCode = r.text("exit-code")
 	cfg.Logs = r.logs()
 	r.command(&cfg)
+	if title := r.text("title"); title != "" {
+		cfg.Title = title
+	}
 	r.threads(&cfg)
 	return cfg
 }

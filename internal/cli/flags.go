@@ -141,6 +141,8 @@ var options = [...]option{
 		help: "segments of a log file to keep, the newest ones"},
 	{name: "metrics-handler", env: "MUSTER_METRICS_HANDLER", def: "null", choices: metricsHandlers, own: true, group: groupOwn, arg: "NAME",
 		help: "where TorchElastic's metrics go: null or console (stdout)"},
+	{name: "title", unset: true, own: true, group: groupOwn, arg: "TEXT",
+		help: "what the failure report and the status page call the job (default: the script)"},
 	{name: "exit-barrier-timeout", kind: kindFloat, env: "MUSTER_EXIT_BARRIER_TIMEOUT", def: "300", own: true, group: groupOwn, arg: "SECONDS",
 		help: "how long a host that is done waits for the others"},
 	{name: "restart-policy", env: "MUSTER_RESTART_POLICY", own: true, group: groupOwn, arg: "FILE",

@@ -378,7 +378,7 @@ func (row *replayedFailure) cells() []string {
 		cells[2] = fmt.Sprint(row.Rank)
 	}
 	if row.Delay > 0 {
-		cells[6] = (time.Duration(row.Delay * float64(time.Second))).String()
+		cells[6] = time.Duration(row.Delay * float64(time.Second)).Round(time.Millisecond).String()
 	}
 	if row.Budget >= 0 {
 		cells[7] = fmt.Sprintf("%d left", row.Budget)

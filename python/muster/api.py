@@ -110,7 +110,8 @@ class _Launch:
         shutil.rmtree(self.job, ignore_errors=True)
 
     def run(self) -> Dict[int, Any]:
-        line = [_find_binary(), "run", *_flags.flags(self.config, self.log_dir), *self._command()]
+        options = ["--title=" + self.name, *_flags.flags(self.config, self.log_dir)]
+        line = [_find_binary(), "run", *options, *self._command()]
         environ = {k: v for k, v in os.environ.items() if not k.startswith("PET_")}  # the config says it all
         environ["TORCHELASTIC_ERROR_FILE"] = os.path.join(self.job, "agent.json")
         if callable(self.entrypoint) or self._is_python():
