@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 [ $# -gt 0 ] || {
 	# The manifests, in a module of its own: Kubernetes' types are many.
 	if (cd internal/k8scheck && go mod download) 2>/dev/null; then
-		(cd internal/k8scheck && go test ./...)
+		(cd internal/k8scheck && go test -count 1 ./...)
 	else
 		echo "test: Kubernetes' types cannot be downloaded, so the manifests are not checked" >&2
 	fi
