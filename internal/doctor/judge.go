@@ -410,6 +410,10 @@ func (j *verdict) speed() []Line {
 	})
 	median := links[len(links)/2].rate
 	var lines []Line
+	if slow := slices.IndexFunc(links, func(l link) bool { return l.rate >= slowRate }); slow < 0 && len(links) > 2 {
+		return named("throughput", []Line{warning(fmt.Sprintf("%.2f to %.2f Gbit/s from each host to the next, the slowest %s", links[0].rate, links[len(links)-1].rate, links[0].text),
+			"slow for training: check the links' speed (ethtool NAME), and which interface is used (GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME, --local-addr)")})
+	}
 	for _, l := range links {
 		switch {
 		case l.rate < slowRate:

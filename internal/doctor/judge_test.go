@@ -108,6 +108,11 @@ func TestJudge(t *testing.T) {
 			at(r, 1, 0).Offset, at(r, 1, 0).Trip = -501*time.Millisecond, 4*time.Millisecond
 		}, nil},
 		{"slow", 2, func(_ []*doctor.Card, r []*doctor.Result) { r[0].Flow.Bytes = 12.5e6 }, []string{"warning throughput: a to b: 0.10 Gbit/s"}},
+		{"all slow", 3, func(_ []*doctor.Card, r []*doctor.Result) {
+			for i := range r {
+				r[i].Flow.Bytes = int64(i+1) * 12.5e6
+			}
+		}, []string{"warning throughput: 0.10 to 0.30 Gbit/s from each host to the next, the slowest a to b"}},
 		{"slow by the chosen interface", 2, func(c []*doctor.Card, r []*doctor.Result) {
 			c[1].Addrs = append(c[1].Addrs, doctor.Place{Addr: "10.1.0.1", What: "NCCL_SOCKET_IFNAME=eth1"})
 			*r[0].Flow = doctor.Flow{To: 1, Place: 1, Bytes: 1e6, Nanos: 1e9}

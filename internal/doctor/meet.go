@@ -150,9 +150,13 @@ func (s *session) examine(ctx context.Context) ([]Line, error) {
 	}
 	mine := result{Findings: s.tryAll(ctx)}
 
-	// Nothing else shall disturb what is measured next, on any host.
+	// Nothing else shall disturb what is measured next, on any host. The others do not
+	// wait for ever.
+	patience := time.NewTimer(quietLimit - exchange)
+	defer patience.Stop()
 	select {
 	case <-s.d.quiet:
+	case <-patience.C:
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
