@@ -108,10 +108,7 @@ func (e *Engine) Decide(f Failure, now time.Time) Decision {
 	}
 	switch {
 	case f.Cause != HostLost && f.Restarts >= e.cfg.MaxRestarts:
-		d.Action, d.Why = Stop, fmt.Sprintf("%s of the job are used up", count(e.cfg.MaxRestarts, "restart"))
-		if e.cfg.MaxRestarts == 0 {
-			d.Why = "the job has no restarts"
-		}
+		d.Action, d.Why = Stop, noRestarts(e.cfg.MaxRestarts)
 	case d.Budget == 0:
 		d.Action, d.Why = Stop, "its budget of "+r.Budget.String()+" is used up"
 	case p.NoProgress != nil && stalled >= p.NoProgress.Restarts:
@@ -211,6 +208,17 @@ func (e *Engine) noProgress(restarts int) string {
 		missing = append(missing, "no change of "+strings.Join(n.Files, " or "))
 	}
 	return fmt.Sprintf("no progress in %s: %s", count(restarts, "restart"), strings.Join(missing, ", "))
+}
+
+// noRestarts says that the job has used up all of its restarts.
+func noRestarts(n int) string {
+	switch n {
+	case 0:
+		return "the job has no restarts"
+	case 1:
+		return "the job's one restart is used up"
+	}
+	return fmt.Sprintf("the job's %d restarts are used up", n)
 }
 
 func count(n int, what string) string {

@@ -138,7 +138,7 @@ func TestDecide(t *testing.T) {
 		steps      []step
 	}{
 		{"as without a policy", "{}", 2, []step{
-			{0, oom, "retry default"}, {0, oom, "retry default"}, {0, oom, "stop default: 2 restarts of the job are used up"}}},
+			{0, oom, "retry default"}, {0, oom, "retry default"}, {0, oom, "stop default: the job's 2 restarts are used up"}}},
 		{"none at all", "{}", 0, []step{{0, oom, "stop default: the job has no restarts"}}},
 		{"stop and drain", "rules: [{match: {exit: 3}, action: drain}]\ndefault: {action: stop}", 2, []step{
 			{0, oom, "stop default"}, {0, policy.Failure{ExitCode: 3}, "drain #1"}}},

@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/policy"
+)
+
+// The commands of docs/restart-policy.md, verbatim, and what they say they print.
+func TestPolicyDocumentation(t *testing.T) {
+	text, err := os.ReadFile("../../docs/restart-policy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("../../examples")); err != nil {
+		t.Fatal(err)
+	}
+	commands, compared, last := 0, 0, ""
+	for _, block := range regexp.MustCompile("(?ms)^```(sh|output|yaml)\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
+		switch kind, body := block[1], block[2]; kind {
+		case "yaml":
+			if _, err := policy.Parse([]byte(body), "the document's"); err != nil {
+				t.Error(err)
+			}
+		case "sh":
+			commands++
+			cmd := exec.CommandContext(t.Context(), "sh", "-eu", "-c", body)
+			cmd.Dir, cmd.Env = dir, append(os.Environ(), "TZ=UTC", "MUSTER_DEVICES=0")
+			out, err := cmd.Output()
+			if err != nil {
+				t.Errorf("%s: %v", body, err)
+			}
+			last = string(out)
+		case "output":
+			compared++
+			if diff := cmp.Diff(body, last); diff != "" {
+				t.Errorf("-documented +got:\n%s", diff)
+			}
+		}
+	}
+	if commands < 4 || compared < 4 {
+		t.Errorf("%d commands and %d outputs", commands, compared)
+	}
+}
+
+// The example has what the documentation explains.
+func TestPolicyExample(t *testing.T) {
+	p, err := policy.Load(filepath.Join("..", "..", "examples", "policy.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if notes := p.Notes(p.MaxRestarts); notes != nil || len(p.Rules) != 5 || p.NoProgress == nil {
+		t.Errorf("%q, %+v", notes, p)
+	}
+}
