@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/muster-run/muster/internal/procfs"
 )
 
 // Usage is what a worker and its descendants use of the machine.
@@ -52,28 +54,26 @@ func (m *Meter) Read(now time.Time, pids []int) map[int]Usage {
 	if m.current != nil && elapsed < meterInterval && slices.Equal(pids, m.pids) {
 		return maps.Clone(m.current)
 	}
-	found, err := usage(pids)
+	uses, err := procfs.Uses(pids)
 	if err != nil || len(pids) == 0 {
 		return nil
 	}
-	last := make(map[int]reading, len(found))
-	m.current = make(map[int]Usage, len(found))
-	for pid, u := range found {
-		if before, ok := m.last[pid]; ok && before.start == u.start {
+	last := make(map[int]reading, len(uses))
+	m.current = make(map[int]Usage, len(uses))
+	for pid, use := range uses {
+		if use.Processes == 0 {
+			continue
+		}
+		u := Usage{CPUSeconds: use.CPU.Seconds(), RSSBytes: use.Resident, Processes: use.Processes, Threads: use.Threads}
+		if before, ok := m.last[pid]; ok && before.start == use.Start {
 			u.CPUSeconds = max(u.CPUSeconds, before.cpu) // a descendant was killed and nobody counted it
 			if elapsed > 0 {
 				u.CPUPercent = (u.CPUSeconds - before.cpu) / elapsed.Seconds() * 100
 			}
 		}
-		last[pid] = reading{u.start, u.CPUSeconds}
-		m.current[pid] = u.Usage
+		last[pid] = reading{use.Start, u.CPUSeconds}
+		m.current[pid] = u
 	}
 	m.at, m.pids, m.last = now, slices.Clone(pids), last
 	return maps.Clone(m.current)
-}
-
-// used is what one worker uses, and which process it is.
-type used struct {
-	Usage
-	start uint64
 }

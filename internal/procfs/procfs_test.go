@@ -18,9 +18,9 @@ func TestParseStat(t *testing.T) {
 		want       procfs.Stat
 		ok         bool
 	}{
-		{"plain", "42 (sh) S" + tail + "\n", procfs.Stat{PID: 42, State: 'S', Parent: 1, Group: 2, Session: 3, Start: 123456789, CPU: 260 * time.Millisecond, Resident: resident}, true},
-		{"name with parentheses and blanks", "42 (a) R 9 (b) Z" + tail, procfs.Stat{PID: 42, State: 'Z', Parent: 1, Group: 2, Session: 3, Start: 123456789, CPU: 260 * time.Millisecond, Resident: resident}, true},
-		{"name with a line break", "42 (a\n) D" + tail, procfs.Stat{PID: 42, State: 'D', Parent: 1, Group: 2, Session: 3, Start: 123456789, CPU: 260 * time.Millisecond, Resident: resident}, true},
+		{"plain", "42 (sh) S" + tail + "\n", procfs.Stat{PID: 42, State: 'S', Parent: 1, Group: 2, Session: 3, Start: 123456789, CPU: 260 * time.Millisecond, Threads: 1, Resident: resident}, true},
+		{"name with parentheses and blanks", "42 (a) R 9 (b) Z" + tail, procfs.Stat{PID: 42, State: 'Z', Parent: 1, Group: 2, Session: 3, Start: 123456789, CPU: 260 * time.Millisecond, Threads: 1, Resident: resident}, true},
+		{"name with a line break", "42 (a\n) D" + tail, procfs.Stat{PID: 42, State: 'D', Parent: 1, Group: 2, Session: 3, Start: 123456789, CPU: 260 * time.Millisecond, Threads: 1, Resident: resident}, true},
 		{"empty", "", procfs.Stat{}, false},
 		{"no name", "42 sh S" + tail, procfs.Stat{}, false},
 		{"no pid", "(sh) S" + tail, procfs.Stat{}, false},

@@ -20,7 +20,8 @@ type Stat struct {
 	Start uint64
 	// CPU is the time used in user and in kernel mode, by the process and by its
 	// children that it has waited for; in steps of 10 ms.
-	CPU time.Duration
+	CPU     time.Duration
+	Threads int
 	// Resident is how much of its memory is in RAM, in bytes.
 	Resident int64
 }
@@ -50,6 +51,7 @@ func ParseStat(text []byte) (Stat, error) {
 	const (
 		firstTime = 14 - 3 // utime, stime, cutime, cstime
 		lastTime  = 17 - 3
+		threads   = 20 - 3
 		start     = 22 - 3
 		resident  = 24 - 3
 	)
@@ -71,6 +73,8 @@ func ParseStat(text []byte) (Stat, error) {
 			var ticks int64
 			ticks, err = strconv.ParseInt(string(field), 10, 64)
 			s.CPU += time.Duration(ticks) * tick
+		case threads:
+			s.Threads, err = strconv.Atoi(string(field))
 		case start:
 			s.Start, err = strconv.ParseUint(string(field), 10, 64)
 		case resident:

@@ -2,13 +2,18 @@ package procfs
 
 import "time"
 
-// A Use is what a process and its descendants use.
+// A Use is what a process uses along with its descendants and the other processes
+// of its process group.
 type Use struct {
+	Start     uint64        // of the process itself; see Stat.Start
 	CPU       time.Duration // see Stat.CPU
 	Resident  int64         // bytes; memory that several of them share counts several times
-	Processes int           // that are alive; 0 if the process is gone
+	Processes int           // that are alive
+	Threads   int           // of those
 }
 
+// uses adds up what belongs to each of some processes. One that is gone is not in
+// the result.
 func uses(all []Stat, pids []int) map[int]Use {
 	byPID := make(map[int]*Stat, len(all))
 	for i := range all {
@@ -16,25 +21,38 @@ func uses(all []Stat, pids []int) map[int]Use {
 	}
 	found := make(map[int]Use, len(pids))
 	for _, pid := range pids {
-		found[pid] = Use{}
+		if s := byPID[pid]; s != nil {
+			found[pid] = Use{Start: s.Start}
+		}
 	}
 	for i := range all {
 		s := &all[i]
-		// Its line of ancestors cannot be longer than the list, also where processes
-		// ended and numbers were recycled while it was read.
-		for at, left := s, len(all); at != nil && left > 0; at, left = byPID[at.Parent], left-1 {
-			u, ok := found[at.PID]
-			if !ok {
-				continue
-			}
-			u.CPU += s.CPU
-			if s.Alive() {
-				u.Resident += s.Resident
-				u.Processes++
-			}
-			found[at.PID] = u
-			break
+		pid, ok := ownerOf(s, byPID, found)
+		if !ok {
+			continue
 		}
+		u := found[pid]
+		u.CPU += s.CPU
+		if s.Alive() {
+			u.Resident += s.Resident
+			u.Processes++
+			u.Threads += s.Threads
+		}
+		found[pid] = u
 	}
 	return found
+}
+
+// ownerOf returns the process that s belongs to: itself or the next ancestor, else
+// the leader of its group.
+func ownerOf(s *Stat, byPID map[int]*Stat, owners map[int]Use) (int, bool) {
+	// Where processes ended and numbers were recycled while the list was read, a line
+	// of ancestors may have no end.
+	for at, left := s, 64; at != nil && left > 0; at, left = byPID[at.Parent], left-1 {
+		if _, ok := owners[at.PID]; ok {
+			return at.PID, true
+		}
+	}
+	_, ok := owners[s.Group]
+	return s.Group, ok
 }

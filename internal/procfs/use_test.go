@@ -9,9 +9,12 @@ import (
 
 func TestUses(t *testing.T) {
 	stat := func(pid, parent int, state byte) Stat {
-		return Stat{PID: pid, Parent: parent, State: state, CPU: time.Duration(pid) * time.Second, Resident: int64(pid) << 10}
+		return Stat{PID: pid, Parent: parent, State: state, CPU: time.Duration(pid) * time.Second, Resident: int64(pid) << 10, Threads: 2, Start: 7, Group: pid}
 	}
+	grouped := stat(45, 99, 'S')
+	grouped.Group = 10 // its parent is gone, its group is the worker's
 	all := []Stat{
+		grouped,
 		stat(1, 0, 'S'),
 		stat(10, 1, 'S'), stat(11, 10, 'R'), stat(12, 11, 'Z'), // a worker, its child, and the child's zombie
 		stat(20, 1, 'Z'),
@@ -20,9 +23,8 @@ func TestUses(t *testing.T) {
 	}
 	got := uses(all, []int{10, 20, 50})
 	want := map[int]Use{
-		10: {CPU: 33 * time.Second, Resident: 21 << 10, Processes: 2},
-		20: {CPU: 20 * time.Second},
-		50: {},
+		10: {Start: 7, CPU: 78 * time.Second, Resident: 66 << 10, Processes: 3, Threads: 6},
+		20: {Start: 7, CPU: 20 * time.Second},
 	}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("want -, got +:\n%s", d)
