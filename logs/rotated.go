@@ -2,6 +2,7 @@ package logs
 
 import (
 	"bufio"
+	"bytes"
 	"compress/gzip"
 	"encoding/binary"
 	"errors"
@@ -136,25 +137,28 @@ func (r *rotatedReader) readLive(p []byte) (n int, from int64, err error) {
 		from = 0
 	}
 	r.doubt = false
-	// A hole is there where segments were removed by hand.
-	at, err := nextData(r.live, from)
-	if err != nil {
-		at = from
+	if n, err = readAt(r.live, p, from); n == 0 || p[0] != 0 {
+		return n, from, err
 	}
-	n, err = r.live.ReadAt(p, at)
+	// A hole is there where segments were removed by hand. (XFS may take for a
+	// hole, for a moment, what is being written.)
+	at, err := nextData(r.live, from)
+	if err != nil || at == from {
+		return n, from, nil
+	}
+	n, err = readAt(r.live, p, at)
+	// The hole's last bytes are in a block with others.
+	zeros := n - len(bytes.TrimLeft(p[:n], "\x00"))
+	return copy(p, p[zeros:n]), at + int64(zeros), err
+}
+
+// readAt is f.ReadAt without io.EOF.
+func readAt(f *os.File, p []byte, off int64) (int, error) {
+	n, err := f.ReadAt(p, off)
 	if errors.Is(err, io.EOF) {
 		err = nil
 	}
-	if at > from {
-		// The hole's last bytes are in a block with others.
-		zeros := 0
-		for zeros < n && p[zeros] == 0 {
-			zeros++
-		}
-		n = copy(p, p[zeros:n])
-		at += int64(zeros)
-	}
-	return n, at, err
+	return n, err
 }
 
 // restarted reports whether the file holds something else where its last segment
