@@ -1,0 +1,307 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/health"
+)
+
+// A fixedJob is always in the same state.
+type fixedJob struct{ state *health.State }
+
+func (j fixedJob) Alive() time.Time                    { return time.Now() }
+func (j fixedJob) State(context.Context) *health.State { return j.state }
+func (j fixedJob) WriteMetrics(io.Writer) error        { return nil }
+
+// serve serves a job's health until the test ends, and returns the address.
+func serve(t *testing.T, addr string, job health.Source) string {
+	t.Helper()
+	s, err := health.Listen(health.Config{Addr: addr, Source: job, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := s.Serve(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	if strings.HasPrefix(addr, "unix:") {
+		return addr
+	}
+	return s.Addr().String()
+}
+
+// A person sits at a terminal in which muster runs.
+type person struct {
+	t       *testing.T
+	tty     *os.File // the person's end
+	program *os.File
+	cmd     *exec.Cmd
+	seen    strings.Builder
+}
+
+// sit starts muster in a terminal of its own.
+func sit(t *testing.T, width, height uint16, args ...string) *person {
+	t.Helper()
+	tty, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	n, err := unix.IoctlGetInt(int(tty.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(tty.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &person{t: t, tty: tty, program: program, cmd: exec.Command("muster", args...)}
+	p.resize(width, height)
+	p.cmd.Env = append(os.Environ(), "TERM=xterm", "NO_COLOR=1")
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = program, program, program
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if p.cmd.ProcessState == nil {
+			p.cmd.Process.Kill()
+			p.cmd.Wait()
+		}
+		program.Close()
+		tty.Close()
+	})
+	return p
+}
+
+func (p *person) resize(width, height uint16) {
+	p.t.Helper()
+	if err := unix.IoctlSetWinsize(int(p.tty.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: height, Col: width}); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func (p *person) settings() *unix.Termios {
+	p.t.Helper()
+	s, err := unix.IoctlGetTermios(int(p.program.Fd()), unix.TCGETS)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return s
+}
+
+// press presses keys and waits for what is then to be seen.
+func (p *person) press(keys, want string) {
+	p.t.Helper()
+	if _, err := io.WriteString(p.tty, keys); err != nil {
+		p.t.Fatal(err)
+	}
+	p.sees(want)
+}
+
+// sees reads until text has come, and forgets what it has read.
+func (p *person) sees(text string) {
+	p.t.Helper()
+	buf := make([]byte, 4096)
+	for !strings.Contains(p.seen.String(), text) {
+		n, err := p.tty.Read(buf)
+		if err != nil {
+			p.t.Fatalf("%v before %q, after %q", err, text, p.seen.String())
+		}
+		p.seen.Write(buf[:n])
+	}
+	p.seen.Reset()
+}
+
+// leftScreen is what gives a terminal back.
+const leftScreen = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
+
+// ends waits for the end and looks at the terminal that is left.
+func (p *person) ends(before *unix.Termios) {
+	p.t.Helper()
+	p.sees(leftScreen)
+	if err := p.cmd.Wait(); err != nil {
+		p.t.Error(err)
+	}
+	if diff := cmp.Diff(before, p.settings()); diff != "" {
+		p.t.Errorf("the terminal's settings (-before +after):\n%s", diff)
+	}
+}
+
+func TestTopInTerminal(t *testing.T) {
+	addr := serve(t, "0", fixedJob{topState()})
+	p := sit(t, 80, 24, "top", addr)
+	before := p.settings()
+	p.sees("q quit")
+	p.press("\x1b[B", "> ")
+	p.press("\x1b[B", "stdout of rank 1")
+	p.press("e", "UserWarning: lr_scheduler")
+	p.press("r", "sort: CPU")
+	p.press("\x1b[A", "stderr of rank 2")
+	p.resize(40, 15)
+	p.sees("\x1b[2J")
+	p.press("\x1b", "sort: CPU")
+	p.press("\x0c", "\x1b[2J") // Ctrl-L
+	p.press("q", "")
+	p.ends(before)
+}
+
+// Signals and Ctrl-C give the terminal back, too.
+func TestTopEnds(t *testing.T) {
+	addr := serve(t, "unix:"+filepath.Join(t.TempDir(), "s"), fixedJob{topState()})
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT} {
+		p := sit(t, 80, 24, "top", addr)
+		before := p.settings()
+		p.sees("q quit")
+		if err := p.cmd.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		p.ends(before)
+	}
+	p := sit(t, 80, 24, "top", addr)
+	before := p.settings()
+	p.sees("q quit")
+	p.press("\x03", "")
+	p.ends(before)
+}
+
+// Ctrl-Z gives the terminal back and stops; fg takes it over again.
+func TestTopSuspends(t *testing.T) {
+	addr := serve(t, "0", fixedJob{topState()})
+	p := sit(t, 80, 24, "top", addr)
+	before := p.settings()
+	p.sees("q quit")
+	p.press("\x1a", leftScreen)
+	var status unix.WaitStatus
+	for !status.Stopped() {
+		if _, err := unix.Wait4(p.cmd.Process.Pid, &status, unix.WUNTRACED, nil); err != nil && err != unix.EINTR {
+			t.Fatal(err)
+		}
+	}
+	if diff := cmp.Diff(before, p.settings()); diff != "" {
+		t.Errorf("the terminal's settings (-before +while stopped):\n%s", diff)
+	}
+	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	p.sees("q quit")
+	p.press("q", "")
+	p.ends(before)
+}
+
+// The agent ends while somebody looks: the last state stays.
+func TestTopLosesAgent(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() { // answers once
+		defer close(done)
+		conn, err := l.Accept()
+		l.Close()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		conn.Read(make([]byte, 4096))
+		body, _ := json.Marshal(topState())
+		fmt.Fprintf(conn, "HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	}()
+	p := sit(t, 80, 24, "top", l.Addr().String())
+	before := p.settings()
+	p.sees("last failure 10m ago")
+	<-done
+	p.sees("connection refused")
+	p.press("q", "")
+	p.ends(before)
+}
+
+// startJob starts a job whose one worker reads a pipe until the test ends, and
+// returns the agent's pid.
+func startJob(t *testing.T, options ...string) int {
+	t.Helper()
+	if _, err := exec.LookPath("sh"); err != nil {
+		t.Skip("needs sh")
+	}
+	in, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	args := append([]string{"run", "--log-dir", t.TempDir()}, options...)
+	cmd := exec.Command("muster", append(args, "--no-python", "sh", "-c", "echo begun; read x")...)
+	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1")
+	cmd.Stdin = in
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		out.Close()
+		cmd.Process.Signal(syscall.SIGTERM)
+		io.Copy(io.Discard, stdout)
+		cmd.Wait()
+	})
+	if _, err := io.ReadFull(stdout, make([]byte, len("begun\n"))); err != nil {
+		t.Fatal(err)
+	}
+	return cmd.Process.Pid
+}
+
+func TestTopFindsAgents(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "health")
+	free := startJob(t, "--health_addr=0", "--rdzv-id", "free-port")
+	unixPID := startJob(t, "--health-addr", "unix:"+socket, "--rdzv-id", "by-socket")
+	silent := startJob(t)
+	top := func(args ...string) (string, error) {
+		out, err := exec.Command("muster", append([]string{"top"}, args...)...).CombinedOutput()
+		return string(out), err
+	}
+	for pid, want := range map[int]string{free: "free-port", unixPID: "by-socket"} {
+		if out, err := top(fmt.Sprint(pid)); err != nil || !regexp.MustCompile(`(?m)^muster `+want+`  running HEALTHY`).MatchString(out) {
+			t.Errorf("top %d: %v: %s", pid, err, out)
+		}
+	}
+	if out, err := top(fmt.Sprint(silent)); err == nil || !strings.Contains(out, "does not serve its job's health; start it with --health-addr") {
+		t.Errorf("an agent that does not serve: %v: %s", err, out)
+	}
+	out, err := top("--json", fmt.Sprint(unixPID))
+	var state health.State
+	if jsonErr := json.Unmarshal([]byte(out), &state); err != nil || jsonErr != nil || len(state.Workers) != 1 || state.Job.RunID != "by-socket" {
+		t.Errorf("--json: %v, %v: %s", err, jsonErr, out)
+	}
+	// Others may run on this machine, too; these are among them.
+	out, err = top()
+	for _, want := range []string{"choose one:", fmt.Sprintf("muster top %-8d # free-port, running", free), fmt.Sprintf("muster top %-8d # by-socket, running, at unix:%s", unixPID, socket)} {
+		if err == nil || !strings.Contains(out, want) {
+			t.Errorf("no %q in: %v: %s", want, err, out)
+		}
+	}
+}
