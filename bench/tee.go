@@ -25,16 +25,48 @@ func measureTee(l *lab) ([]*row, error) {
 		return nil, err
 	}
 	two, err := measureTeeOf(l, 2)
-	return append(one, two...), err
+	if err != nil {
+		return nil, err
+	}
+	collapse, err := measureCollapse(l)
+	return slices.Concat(one, two, collapse), err
+}
+
+// measureCollapse lets the workers write to stdout as before, with --collapse. No
+// two lines are equal, so that all the searching is for nothing.
+func measureCollapse(l *lab) ([]*row, error) {
+	const workers = 4
+	if l.musterBin == "" {
+		return nil, nil
+	}
+	lines := teeLines(l)
+	rate := &row{What: "the same to stdout with `--collapse`, all lines different", Unit: bytesPerSecond, Goal: 250e6}
+	cpu := &row{What: "the agent's CPU for it", Unit: secondsPerGB, Goal: 3}
+	lost := &row{What: fmt.Sprintf("lines lost, torn, glued or unprefixed of %d", workers*lines), Unit: count, GoalText: "0"}
+	for range l.n(4, 2) {
+		got, err := l.teeOnce(muster, workers, lines, 1, "--collapse")
+		if err != nil {
+			return nil, fmt.Errorf("--collapse: %w", err)
+		}
+		rate.add(muster, float64(workers*lines*lineSize)/got.seconds)
+		cpu.add(muster, got.cpu/(float64(workers*lines*lineSize)/1e9))
+		lost.add(muster, float64(got.lost+got.torn))
+	}
+	return []*row{rate, cpu, lost}, nil
+}
+
+// teeLines is how many lines a worker writes.
+func teeLines(l *lab) int {
+	if l.quick {
+		return 50_000
+	}
+	return 200_000
 }
 
 // measureTeeOf lets the workers write to stdout, or to stdout and stderr.
 func measureTeeOf(l *lab, streams int) ([]*row, error) {
 	const workers = 4
-	lines := 200_000
-	if l.quick {
-		lines = 50_000
-	}
+	lines := teeLines(l)
 	where := map[int]string{1: "writing to stdout", 2: "writing to stdout and stderr"}[streams]
 	rate := &row{What: "`--tee 3` of 4 busy workers " + where + ", console to a file", Chart: "tee, " + where, Unit: bytesPerSecond, Goal: 500e6}
 	cpu := &row{What: "the agent's CPU for it", Chart: "its CPU per GB", Unit: secondsPerGB, Goal: 1.5}
@@ -65,7 +97,7 @@ type teeResult struct {
 	lost, torn   int
 }
 
-func (l *lab) teeOnce(c string, workers, lines, streams int) (teeResult, error) {
+func (l *lab) teeOnce(c string, workers, lines, streams int, flags ...string) (teeResult, error) {
 	var got teeResult
 	dir, err := os.MkdirTemp(l.dir, "tee")
 	if err != nil {
@@ -83,7 +115,7 @@ func (l *lab) teeOnce(c string, workers, lines, streams int) (teeResult, error) 
 	if err := os.Mkdir(logs, 0o755); err != nil {
 		return got, err
 	}
-	j, err := l.start(l.argv(c, workers, []string{"--log-dir", logs, "--tee=3"},
+	j, err := l.start(l.argv(c, workers, append([]string{"--log-dir", logs, "--tee=3"}, flags...),
 		l.worker, "flood", strconv.Itoa(lines), strconv.Itoa(lineSize), strconv.Itoa(streams), goFile),
 		console{stdout: out, stderr: out})
 	if err != nil {

@@ -25,5 +25,9 @@
 // after a last line that has none, and a newline where a worker's unfinished
 // line (a progress bar) would otherwise share a line with another's output.
 //
-// The package neither starts processes nor rotates files.
+// With Config.MaxSize what a file holds too much is moved into compressed
+// segments, and a hole is left in the file; [OpenRotated] reads all of it. With
+// Config.Collapse lines that several workers write at a time are copied once.
+//
+// The package starts no processes.
 package logs
