@@ -73,8 +73,12 @@ type result struct {
 func (d *doctor) meet(ctx context.Context) []Line {
 	settings := d.Settings
 	settings.Join, settings.LastCall = d.Wait, min(settings.LastCall, 5*time.Second)
+	// A store that stays may hold what an earlier meeting has left, whose rounds had the
+	// same numbers. The first host's address reaches all others with the round and is
+	// not dialled; with a number in it that is new, it tells this meeting from others.
+	addr := d.rendezvousAddr(ctx) + "#" + strconv.FormatUint(rand.Uint64(), 36)
 	handler, err := c10d.New(c10d.Config{
-		RunID: "muster-doctor." + d.RunID, Endpoint: d.endpoint(), LocalAddr: d.LocalAddr,
+		RunID: "muster-doctor." + d.RunID, Endpoint: d.endpoint(), LocalAddr: addr,
 		MinNodes: d.MinNodes, MaxNodes: d.MaxNodes, LocalWorldSize: 1, Host: d.hostname,
 		OnWaiting: d.tell, Settings: settings, Logger: d.log,
 	})
@@ -90,7 +94,7 @@ func (d *doctor) meet(ctx context.Context) []Line {
 	if err != nil {
 		return []Line{d.unmet(err).as("meeting")}
 	}
-	s := &session{d: d, store: info.Store, rank: info.Rank, size: info.WorldSize}
+	s := &session{d: d, store: store.Prefix("muster.doctor."+info.MasterAddr, info.Store), rank: info.Rank, size: info.WorldSize}
 	lines, err := s.examine(ctx)
 	if err != nil {
 		lines = append(lines, failure(fmt.Sprintf("the hosts have met, but then: %v", err), "look at what doctor says on the other hosts").as("meeting"))
@@ -177,10 +181,21 @@ func (s *session) examine(ctx context.Context) ([]Line, error) {
 	s.results = get[result](ctx, s, "result", exchange)
 	lines := judge(s.d.endpoint(), s.cards, s.results)
 	// Whoever has the store must not take it away before all have read.
-	if err := s.put(ctx, "done", 1); err == nil {
-		get[int](ctx, s, "done", doneLimit)
+	if err := s.put(ctx, "done", 1); err == nil && !slices.Contains(get[int](ctx, s, "done", doneLimit), nil) {
+		s.tidy(ctx)
 	}
 	return lines, nil
+}
+
+// tidy removes what this host has told, of which a store that stays has no use.
+func (s *session) tidy(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	for _, what := range []string{"card", "quiet", "result"} {
+		if _, err := s.store.Delete(ctx, s.key(what, s.rank)); err != nil {
+			return // the store's host has left already
+		}
+	}
 }
 
 // card makes this host's, and what listens at its port.
@@ -252,7 +267,7 @@ func (d *doctor) rendezvousAddr(ctx context.Context) string {
 }
 
 func (s *session) key(what string, rank int) string {
-	return "muster.doctor." + what + "." + strconv.Itoa(rank)
+	return what + "." + strconv.Itoa(rank)
 }
 
 // put tells the others.
