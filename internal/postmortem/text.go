@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"time"
+
+	"github.com/muster-run/muster/internal/tui"
 )
 
 // shownAttempts is how many attempts WriteText shows in full.
@@ -63,9 +65,9 @@ func (run *Run) heading(b *strings.Builder) {
 		}
 		table.add("time", when)
 	}
-	table.add("directory", run.Dir)
+	table.add("directory", tui.Clean(run.Dir, 4096))
 	if run.Events != "" {
-		table.add("events", run.Events)
+		table.add("events", tui.Clean(run.Events, 4096))
 	}
 	for _, p := range run.Problems {
 		table.add("note", p)
@@ -181,14 +183,14 @@ func (a *Attempt) writeAutopsies(b *strings.Builder) {
 	for _, x := range a.Autopsies {
 		fmt.Fprintf(b, "  what the workers did (%s):\n    %s\n", x.Reason, strings.ReplaceAll(x.Summary, "\n", "\n    "))
 		if x.File != "" {
-			fmt.Fprintf(b, "    evidence: %s\n", x.File)
+			fmt.Fprintf(b, "    evidence: %s\n", tui.Clean(x.File, 4096))
 		}
 	}
 }
 
 // writeFiles writes where the files are.
 func (a *Attempt) writeFiles(b *strings.Builder) {
-	fmt.Fprintf(b, "  files in %s:\n", a.Dir)
+	fmt.Fprintf(b, "  files in %s:\n", tui.Clean(a.Dir, 4096))
 	table := rows{}
 	if a.Report != "" {
 		table.add("report.json", "the failure for programs")
