@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/internal/pypeer"
 )
 
@@ -71,7 +72,7 @@ var goldenRuns = []struct {
 }
 
 // Events of real runs are torchrun's, on the console and in a file. The file has
-// those of the rendezvous, too.
+// those of the rendezvous, too, and one of our own for each attempt that failed.
 func TestEventsMatchGolden(t *testing.T) {
 	t.Parallel()
 	for _, tt := range goldenRuns {
@@ -82,12 +83,19 @@ func TestEventsMatchGolden(t *testing.T) {
 			j := run(t, muster(t), setup{}, tt.flags+" --event-log-handler console --event-log-file "+file+" --no-python", program...).want(tt.status)
 			sameEvents(t, tt.golden, grep(j.errs(), `^\{"name"`))
 			var agents, rdzv []string
+			attempts := 0
 			for line := range strings.Lines(contents(t, file)) {
-				if line = strings.TrimSuffix(line, "\n"); strings.Contains(line, `"node_state"`) {
+				switch line = strings.TrimSuffix(line, "\n"); {
+				case strings.Contains(line, `"node_state"`):
 					rdzv = append(rdzv, line)
-				} else {
+				case strings.Contains(line, `"name": "`+events.AttemptFailed):
+					attempts++
+				default:
 					agents = append(agents, line)
 				}
+			}
+			if want := 2 * tt.status; attempts != want {
+				t.Errorf("%d attempts have failed, want %d", attempts, want)
 			}
 			sameEvents(t, tt.golden, agents)
 			var names []string
