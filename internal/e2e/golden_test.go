@@ -13,7 +13,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/internal/pypeer"
 )
 
@@ -88,7 +87,7 @@ func TestEventsMatchGolden(t *testing.T) {
 				switch line = strings.TrimSuffix(line, "\n"); {
 				case strings.Contains(line, `"node_state"`):
 					rdzv = append(rdzv, line)
-				case strings.Contains(line, `"name": "`+events.AttemptFailed):
+				case strings.Contains(line, `"name": "muster.attempt.failed"`):
 					attempts++
 				default:
 					agents = append(agents, line)
