@@ -307,6 +307,7 @@ func TestGPUs(t *testing.T) {
 }
 
 func TestPort(t *testing.T) {
+	t.Parallel()
 	yes := true
 	cfg := doctor.Config{Backend: "c10d", MinNodes: 1, MaxNodes: 1, Host: "a", Port: 1} // nobody listens at port 1
 	cfg.Settings.IsHost = &yes

@@ -276,6 +276,7 @@ func TestWrongInterface(t *testing.T) {
 }
 
 func TestClockApart(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		ahead  string
 		status doctor.Status
@@ -343,6 +344,7 @@ func TestBusyPort(t *testing.T) {
 }
 
 func TestTinyMTU(t *testing.T) {
+	t.Parallel()
 	t.Run("packets vanish", func(t *testing.T) {
 		s := newSite(t, 2)
 		s.drop(1, longer(600))
