@@ -136,7 +136,7 @@ func TestRotate(t *testing.T) {
 
 // What Keep would remove at once is not compressed; the rest is as it would be.
 func TestRotateKeep(t *testing.T) {
-	for _, size := range []int{3 * testMax, 20 * testMax} {
+	for _, size := range []int{3 * testMax, 10 * testMax} {
 		x := newRotation(t, 2)
 		text := x.write(size)
 		x.look()

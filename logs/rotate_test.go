@@ -29,7 +29,7 @@ func TestRotationLosesNothing(t *testing.T) {
 		lines int
 		tee   logs.Std
 		dir   string
-	}{{"redirected", 1_000_000, logs.StdNone, ""}, {"tee", 300_000, logs.StdOut, ""}, {"tmpfs", 300_000, logs.StdNone, "/dev/shm"}} {
+	}{{"redirected", 600_000, logs.StdNone, ""}, {"tee", 200_000, logs.StdOut, ""}, {"tmpfs", 200_000, logs.StdNone, "/dev/shm"}} {
 		t.Run(tt.name, func(t *testing.T) {
 			lines, toStdout := tt.lines, 0
 			for i := range lines {
