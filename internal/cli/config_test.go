@@ -295,7 +295,7 @@ func TestBadInput(t *testing.T) {
 		{args: "s.py", env: "PATH=/nowhere", want: "no Python interpreter: looked for python3 and python in PATH=/nowhere; set PYTHON_EXEC"},
 		{args: "--redirects 4 s.py", want: "argument -r/--redirects: "},
 		{args: "--log-max-size 1000K s.py", want: "--log-max-size 1000K is less than 1M, and not 0 for no limit"},
-		{args: "--log-max-size much --log-keep 0 s.py", want: "argument --log-max-size: invalid size 'much'|--log-keep must be positive, got 0"},
+		{args: "--log-max-size much --log-keep 0 s.py", want: "argument --log-max-size/--log_max_size: invalid size 'much'|--log-keep must be positive, got 0"},
 		{args: "-t x s.py", want: "argument -t/--tee: "},
 		{args: "--rdzv-conf a s.py", want: "argument --rdzv-conf/--rdzv_conf: the option 'a' must have a value"},
 		{args: "--rdzv-conf =b,c= s.py", want: "a key is missing|the option 'c' must have a value"},
