@@ -16,8 +16,9 @@ import (
 const (
 	// gap is how long a Follow lets output come together.
 	gap = 2 * time.Millisecond
-	// pollInterval is how often is looked where the system does not tell of changes.
-	pollInterval = 200 * time.Millisecond
+	// pollInterval is how often is looked where the system does not tell of changes,
+	// as of those that other hosts make on a shared file system.
+	pollInterval = 500 * time.Millisecond
 )
 
 // FollowConfig says what Follow follows.
@@ -60,7 +61,7 @@ func Follow(ctx context.Context, cfg FollowConfig) error {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	f := &follower{cfg: cfg, watch: newDirWatcher(cfg.Logger), print: printer{w: cfg.Writer}, failed: map[string]bool{}}
+	f := &follower{cfg: cfg, watch: newDirWatcher(cfg.Dir, cfg.Logger), print: printer{w: cfg.Writer}, failed: map[string]bool{}}
 	defer f.watch.close()
 	f.watch.add(cfg.Dir)
 	for {

@@ -1,7 +1,6 @@
 package postmortem_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -110,7 +109,6 @@ type followed struct {
 	t    *testing.T
 	dir  string
 	out  *io.PipeReader
-	got  bytes.Buffer
 	stop context.CancelFunc
 	done chan error
 }

@@ -16,6 +16,7 @@ import (
 // Only its reader is a goroutine of its own.
 type dirWatcher struct {
 	file  *os.File // nil: look at intervals
+	far   bool     // others may write unseen: look at intervals, too
 	fd    int
 	dirs  map[string]int // watch descriptors
 	dirty bool           // something may be new
@@ -25,8 +26,8 @@ type dirWatcher struct {
 	done  chan struct{} // closed when read has returned
 }
 
-func newDirWatcher(log *slog.Logger) *dirWatcher {
-	w := &dirWatcher{dirs: map[string]int{}, event: make(chan struct{}, 1), done: make(chan struct{}), dirty: true}
+func newDirWatcher(dir string, log *slog.Logger) *dirWatcher {
+	w := &dirWatcher{dirs: map[string]int{}, event: make(chan struct{}, 1), done: make(chan struct{}), dirty: true, far: shared(dir)}
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	if err != nil {
 		log.Warn("no inotify: looking at log files at intervals", "error", err, "interval", pollInterval)
@@ -36,6 +37,23 @@ func newDirWatcher(log *slog.Logger) *dirWatcher {
 	w.fd, w.file = fd, os.NewFile(uintptr(fd), "inotify")
 	go w.read()
 	return w
+}
+
+// shared says whether a directory's file system is one that other hosts write to:
+// the kernel here is not told of that.
+// Source: magic.h of Linux, and statfs(2).
+func shared(dir string) bool {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return false
+	}
+	const lustre, gpfs, beegfs = 0x0bd00bd0, 0x47504653, 0x19830326
+	switch uint32(fs.Type) {
+	case unix.NFS_SUPER_MAGIC, unix.SMB_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC, unix.AFS_SUPER_MAGIC,
+		unix.CEPH_SUPER_MAGIC, unix.FUSE_SUPER_MAGIC, unix.V9FS_MAGIC, unix.OCFS2_SUPER_MAGIC, lustre, gpfs, beegfs:
+		return true
+	}
+	return false
 }
 
 // close ends the watcher.
@@ -72,24 +90,27 @@ func (w *dirWatcher) removeBelow(dir string) {
 
 // take says whether something may be new since it was asked last.
 func (w *dirWatcher) take() bool {
-	dirty := w.news.Swap(false) || w.dirty || w.file == nil
+	dirty := w.news.Swap(false) || w.dirty || w.file == nil || w.far
 	w.dirty = false
 	return dirty
 }
 
 // wait waits for a change, then lets more come together.
 func (w *dirWatcher) wait(ctx context.Context) {
-	pause := gap
-	if w.file == nil {
-		pause = pollInterval
-	} else {
-		select {
-		case <-w.event:
-		case <-ctx.Done():
-			return
-		}
+	var tick <-chan time.Time
+	if w.file == nil || w.far {
+		timer := time.NewTimer(pollInterval)
+		defer timer.Stop()
+		tick = timer.C
 	}
-	timer := time.NewTimer(pause)
+	select {
+	case <-w.event:
+	case <-tick:
+		return
+	case <-ctx.Done():
+		return
+	}
+	timer := time.NewTimer(gap)
 	defer timer.Stop()
 	select {
 	case <-timer.C:

@@ -12,7 +12,7 @@ import (
 // in intervals.
 type dirWatcher struct{}
 
-func newDirWatcher(*slog.Logger) *dirWatcher { return &dirWatcher{} }
+func newDirWatcher(string, *slog.Logger) *dirWatcher { return &dirWatcher{} }
 
 func (*dirWatcher) close() {}
 
