@@ -42,9 +42,8 @@ func (a *Agent) judge(ctx context.Context, at *attempt, n news, state State, act
 		return Failed, actGiveUp
 	case act == actRejoin && n.change.Kind == rendezvous.NodeLost && a.cfg.Policy.Names(policy.HostLost):
 		at.lostHost = a.hostOf(ctx, at, n.change)
-		d := a.decide(at, policy.Failure{Cause: policy.HostLost, Host: at.lostHost, Role: a.cfg.Spec.Role})
-		at.verdict = &d
-		if d.Action == policy.Stop {
+		at.verdict = a.decide(at, policy.Failure{Cause: policy.HostLost, Host: at.lostHost, Role: a.cfg.Spec.Role})
+		if at.verdict != nil && at.verdict.Action == policy.Stop {
 			return Failed, actGiveUp
 		}
 		return state, act
@@ -59,7 +58,7 @@ func (a *Agent) judge(ctx context.Context, at *attempt, n news, state State, act
 		}
 	}
 	if at.verdict == nil {
-		return state, act
+		return state, act // no rule applies
 	}
 	return judged(at.verdict.Action, n.ev, state, act)
 }
@@ -84,21 +83,23 @@ func (a *Agent) reach(at *attempt, f *failure.ProcessFailure) {
 	if a.policy == nil || at.verdict != nil {
 		return
 	}
-	d := a.decide(at, a.failureOf(at, f))
-	at.verdict = &d
+	at.verdict = a.decide(at, a.failureOf(at, f))
 }
 
-// decide asks the policy. A host without which there is no round cannot be drained.
-func (a *Agent) decide(at *attempt, f policy.Failure) policy.Decision {
+// decide asks the policy; nil if no rule applies. A host without which there is no round cannot be drained.
+func (a *Agent) decide(at *attempt, f policy.Failure) *policy.Decision {
 	f.Restarts, f.Progress = a.restarts, a.progressOf(at)
-	if !at.began.IsZero() {
+	if f.Cause == policy.HostLost && !at.began.IsZero() {
 		f.Ran = time.Since(at.began)
 	}
 	d := a.policy.Decide(f, time.Now())
+	if d.Action == "" {
+		return nil
+	}
 	if d.Action == policy.Drain && a.cfg.Rendezvous.Changes() == nil {
 		d.Action, d.Why = policy.Stop, "this job cannot go on without the host"
 	}
-	return d
+	return &d
 }
 
 // failureOf is a worker's failure as a policy sees it.
@@ -198,7 +199,7 @@ func (a *Agent) recordFailed(at *attempt, root *failure.ProcessFailure, f policy
 		e.Rank, e.LocalRank, e.PID, e.ExitCode = root.Rank, root.LocalRank, root.PID, root.ExitCode
 		e.Signal, e.Message, e.Stderr = failure.SignalName(root.Signal()), root.Cause, f.Stderr
 	}
-	if d != nil && d.Action != "" {
+	if d != nil {
 		e.Action, e.Decision = string(d.Action), d.String()
 	}
 	events.RecordAttempt(a.cfg.Events, e)
@@ -275,10 +276,10 @@ func (a *Agent) waitBackOff(ctx context.Context) error {
 		return nil
 	}
 	until := time.Now().Add(d.Delay)
-	a.log.Warn("waiting before the next round, as a rule says", "seconds", d.Delay.Seconds(), "rule", d.Rule, "source", d.Source)
 	a.happened(health.KindPhase, health.Restarting, "waiting "+d.Delay.String()+" before the next round", "back-off of rule "+d.Rule+" of "+d.Source)
 	a.Waiting(rendezvous.Waiting{Note: fmt.Sprintf("the back-off of rule %s, until %s", d.Rule, until.Format("15:04:05"))})
 	defer a.Waiting(rendezvous.Waiting{})
+	a.log.Warn("waiting before the next round, as a rule says", "seconds", d.Delay.Seconds(), "rule", d.Rule, "source", d.Source)
 	timer := time.NewTimer(d.Delay)
 	defer timer.Stop()
 	changes := a.cfg.Rendezvous.Changes()
@@ -327,7 +328,7 @@ func (a *Agent) giveUp(ctx context.Context, at *attempt, n news) (*Result, error
 
 // decisionAttr is a decision for the log.
 func decisionAttr(d *policy.Decision) []any {
-	if d == nil || d.Action == "" {
+	if d == nil {
 		return nil
 	}
 	return []any{"decision", d.String()}

@@ -2,7 +2,9 @@ package agent_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
 )
@@ -300,8 +303,13 @@ func TestPolicyBackOff(t *testing.T) {
 	})
 	l.start("a", "b")
 	l.all("a", "b")["b"].tell(t, "exit 1")
-	<-seen["a"]
-	<-seen["b"]
+	for _, name := range []string{"a", "b"} {
+		select {
+		case <-seen[name]:
+		case <-time.After(30 * time.Second):
+			t.Fatalf("%s does not wait", name)
+		}
+	}
 	l.hosts["a"].cancel(&process.SignalError{Signal: 15})
 	if r, err := l.ended("a"); err == nil || r == nil || !r.Left {
 		t.Errorf("a: %+v, %v", r, err)
@@ -311,6 +319,41 @@ func TestPolicyBackOff(t *testing.T) {
 	}
 	if r, err := l.ended("b"); err == nil || r == nil || !r.IsFailed() {
 		t.Errorf("b: %+v, %v", r, err)
+	}
+}
+
+// While it lasts the agent says what it waits for.
+func TestPolicyBackOffIsShown(t *testing.T) {
+	j := newJob(t, "fail until", "2", 2)
+	j.MaxRestarts = 5
+	p, err := policy.Parse([]byte("rules: [{name: slow, action: retry, backoff: {initial: 5h}}]"), "p.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.Policy = p
+	seen := make(chan struct{})
+	j.Logger = slog.New(&logged{slog.NewTextHandler(io.Discard, nil), "waiting before the next round", &sync.Once{}, seen})
+	a, err := agent.New(j.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	var r *agent.Result
+	var running sync.WaitGroup
+	running.Go(func() { r, err = a.Run(ctx) })
+	select {
+	case <-seen:
+	case <-time.After(30 * time.Second):
+		t.Fatal("it does not wait")
+	}
+	s := a.State(t.Context())
+	if !strings.HasPrefix(s.Job.WaitingFor, "the back-off of rule slow, until ") || s.Job.Phase != health.Restarting || s.Job.Restarts != 1 {
+		t.Errorf("%+v", s.Job)
+	}
+	cancel(&process.SignalError{Signal: 15})
+	running.Wait()
+	if _, ok := errors.AsType[*process.SignalError](err); !ok || r == nil || !r.Left {
+		t.Errorf("%+v, %v", r, err)
 	}
 }
 

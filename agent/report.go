@@ -150,7 +150,7 @@ func (a *Agent) reportConfig(at *attempt) failure.ReportConfig {
 		Title: a.cfg.Spec.Title, Host: a.cfg.Host, RunID: a.cfg.Rendezvous.RunID(),
 		Attempt: a.restarts, Restarts: a.cfg.MaxRestarts,
 	}
-	if at.verdict != nil && at.verdict.Action != "" {
+	if at.verdict != nil {
 		cfg.Decision = at.verdict.String()
 	}
 	if e := at.lastEvidence(); e != nil {
