@@ -144,6 +144,26 @@ func TestTerminal(t *testing.T) {
 	}
 }
 
+// A panic gives the terminal back on its way.
+func TestTerminalPanic(t *testing.T) {
+	program, person := openPTY(t, 20, 1)
+	before := settings(t, program)
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("no panic")
+			}
+		}()
+		terminal := open(t, program)
+		defer terminal.Close()
+		panic("an internal error")
+	}()
+	until(t, person, "\x1b[?1049l")
+	if diff := cmp.Diff(before, settings(t, program)); diff != "" {
+		t.Errorf("the terminal's settings (-before +after):\n%s", diff)
+	}
+}
+
 func TestNoColour(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
 	program, person := openPTY(t, 20, 1)

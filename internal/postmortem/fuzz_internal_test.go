@@ -1,0 +1,46 @@
+package postmortem
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// Decoders alone, without files, so that a fuzzer gets far.
+func FuzzDecode(f *testing.F) {
+	for _, s := range []string{
+		`{"version": 1, "title": "t", "run_id": "r", "host": "h", "attempt": 1, "max_restarts": 2, "cause": "c", "silent": ["x"], "left_out": 3, "failures": [{"rank": 1, "local_rank": 0, "kind": "failed", "failed_at": "2026-11-21T13:47:56.803353953Z", "stderr_tail": ["a"], "traceback": "x\ny"}]}`,
+		`{"source": "WORKER", "timestamp": 1795268876763, "metadata": {"state": "START", "global_rank": 0, "worker_id": "5", "agent_restarts": 0, "metadata": "{\"local_rank\": 0}"}}` + "\n" + `{"source": "AGENT", "timestamp": 1795268876963, "metadata": {"state": "FAILED"}}`,
+		`{"reason": "r", "time": "2026-11-21T13:47:56Z", "summary": "a\nb"}`,
+		"{}", "[", "null\n\n",
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		run := &Run{Attempts: []Attempt{{Name: "attempt_0", Workers: []Worker{{Rank: -1}}}}}
+		a := &run.Attempts[0]
+		_ = a.parseReport(run, body)
+		h := history{run: run, told: map[number]*told{}}
+		if _, err := h.read(bytes.NewReader(body)); err != nil {
+			t.Fatal(err)
+		}
+		for n, told := range h.told {
+			if n.restart < 0 || told.started.IsZero() || told.ended.Year() > 9999 {
+				t.Errorf("%v: %+v", n, told)
+			}
+			a.times(told)
+		}
+		var x Autopsy
+		if x.parse(body) == nil {
+			a.Autopsies = append(a.Autopsies, x)
+		}
+		a.ranks(run.Host)
+		var b strings.Builder
+		if err := run.WriteText(&b); err != nil {
+			t.Fatal(err)
+		}
+		if strings.ContainsFunc(b.String(), func(r rune) bool { return r < ' ' && r != '\n' || r >= 0x7f && r < 0xa0 }) {
+			t.Errorf("control characters in %q", b.String())
+		}
+	})
+}
