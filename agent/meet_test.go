@@ -23,6 +23,7 @@ import (
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
+	"github.com/muster-run/muster/timer"
 )
 
 // A meeting is a rendezvous of nodes in this process. A round closes once every
@@ -215,6 +216,9 @@ func obey(ctx context.Context, socket []byte) ([]byte, error) {
 				stop = nil
 				fmt.Fprintln(conn, "lingering")
 			default:
+				if step, ok := strings.CutPrefix(order, "beat "); ok { // and fail
+					return nil, errors.Join(beat(step), errors.New("after step "+step))
+				}
 				if rest, ok := strings.CutPrefix(order, "exit "); ok { // "exit 3 what goes to stderr"
 					code, text, _ := strings.Cut(rest, " ")
 					n, err := strconv.Atoi(code)
@@ -230,6 +234,20 @@ func obey(ctx context.Context, socket []byte) ([]byte, error) {
 			os.Exit(143)
 		}
 	}
+}
+
+// beat tells the agent of a step, and returns when it has heard.
+func beat(step string) error {
+	n, err := strconv.ParseInt(step, 10, 64)
+	if err != nil {
+		return err
+	}
+	client, err := timer.NewSocketClient(timer.SocketClientConfig{Path: os.Getenv(timer.EnvSocket)})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	return errors.Join(client.Heartbeat(n), client.Acquire("heard", time.Now().Add(time.Hour)), client.Release("heard"))
 }
 
 type hello struct {

@@ -203,6 +203,31 @@ func TestPolicyNoProgress(t *testing.T) {
 	}
 }
 
+// Steps that heartbeats tell of.
+func TestPolicyNoFurtherStep(t *testing.T) {
+	with := rules(t, "no_progress: {restarts: 1, heartbeat: true}\n")
+	s := &attemptSink{}
+	l := newLab(t, []string{"a"}, func(h *host) {
+		with(h)
+		h.Events = s
+	})
+	l.start("a")
+	for _, step := range []string{"5", "6", "6"} {
+		l.worker("a").tell(t, "beat "+step)
+	}
+	const want = "stopped by the default of p.yaml: no progress in 1 restart: no heartbeat of a step after 6"
+	if r, err := l.ended("a"); err != nil || r.Restarts != 2 || r.Report.Decision != want {
+		t.Errorf("%+v, %v", r, err)
+	}
+	var steps []int64
+	for _, e := range s.attempts {
+		steps = append(steps, e.Step)
+	}
+	if diff := cmp.Diff([]int64{5, 6, 6}, steps); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+}
+
 // Lost hosts are replaced without a restart, until a rule has had enough.
 func TestPolicyHostsLost(t *testing.T) {
 	sinks := map[string]*attemptSink{}
