@@ -30,8 +30,8 @@ type Outcome string
 const (
 	Succeeded Outcome = "succeeded"
 	Failed    Outcome = "failed"
-	// Unknown: nobody wrote down an end. The job still runs, its agent was killed, or
-	// torchrun ran it and all went well.
+	// Unknown: nobody wrote down an end. All went well and there is no events.jsonl, or
+	// the job still runs, or its agent was killed.
 	Unknown Outcome = "unknown"
 )
 

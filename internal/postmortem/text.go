@@ -77,7 +77,7 @@ func (run *Run) heading(b *strings.Builder) {
 
 func (run *Run) verdict() string {
 	if run.Outcome == Unknown {
-		return "no end is recorded (it still runs, was killed, or went well under torchrun)"
+		return "no failure is recorded (it went well, still runs, or was killed; --event-log-handler file would tell)"
 	}
 	return string(run.Outcome)
 }
