@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/internal/tui"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
@@ -361,7 +362,7 @@ func (j *replayedJob) print(w io.Writer, asJSON, next bool) error {
 	if next {
 		b.WriteByte('\n')
 	}
-	fmt.Fprintf(&b, "job %s, %s:\n", printable(j.id), countOf(j.max, "restart"))
+	fmt.Fprintf(&b, "job %s, %s:\n", tui.Clean(j.id, maxCell), countOf(j.max, "restart"))
 	table := [][]string{{"TIME", "HOST", "RANK", "FAILURE", "RULE", "DECISION", "DELAY", "BUDGET", "WHY"}}
 	for _, row := range j.rows {
 		table = append(table, row.cells())
@@ -372,8 +373,11 @@ func (j *replayedJob) print(w io.Writer, asJSON, next bool) error {
 	return err
 }
 
+// maxCell bounds what a file says, in a table, in runes.
+const maxCell = 64
+
 func (row *replayedFailure) cells() []string {
-	cells := []string{row.Time.Format("2006-01-02 15:04:05"), printable(row.Host), "-", printable(row.Failure), cmp.Or(printable(row.Rule), "-"), string(cmp.Or(row.Action, "as without")), "-", "-", row.Why}
+	cells := []string{row.Time.Format("2006-01-02 15:04:05"), tui.Clean(row.Host, maxCell), "-", tui.Clean(row.Failure, maxCell), cmp.Or(tui.Clean(row.Rule, maxCell), "-"), string(cmp.Or(row.Action, "as without")), "-", "-", row.Why}
 	if row.Rank >= 0 {
 		cells[2] = fmt.Sprint(row.Rank)
 	}
@@ -396,7 +400,7 @@ func (j *replayedJob) summary() string {
 		return fmt.Sprintf("%s, %s; the policy would not have stopped the job", countOf(len(j.rows), "failure"), countOf(j.restarts, "restart"))
 	}
 	r := j.rows[end]
-	return fmt.Sprintf("the policy would have stopped the job at failure %d of %d, by rule %s of %s", end+1, len(j.rows), printable(r.Rule), r.Source)
+	return fmt.Sprintf("the policy would have stopped the job at failure %d of %d, by rule %s of %s", end+1, len(j.rows), tui.Clean(r.Rule, maxCell), r.Source)
 }
 
 // writeColumns writes rows with their columns below each other.
