@@ -85,7 +85,8 @@ func TestGuard(t *testing.T) {
 			if _, err := os.Stat(cgroup); cgroup != "(none)" && !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("the cgroup is still there: %v", err)
 			}
-			if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+			// Without workers the program may have come to its own end first.
+			if _, err := os.Stat(dir); tt.workers != nil && !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("the directory is still there: %v", err)
 			}
 		})
