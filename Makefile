@@ -1,6 +1,6 @@
 # Targets only name commands; what each does is said in its script.
 
-.PHONY: help build wheel demo test lint bench judge compat fuzz venv
+.PHONY: help build wheel demo test lint bench judge compat fuzz venv docs
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile
@@ -31,6 +31,9 @@ compat: build ## the peer tests with other releases of PyTorch, one after the ot
 
 fuzz: ## every fuzz target, FUZZTIME (60s) each
 	internal/tools/fuzz.sh
+
+docs: ## one static site of README and docs/ in dist/site
+	go run ./internal/tools/site . dist/site
 
 venv: ## prepare PyTorch for demo and tests; PYTHON=… uses one that is there
 	internal/tools/venv.sh

@@ -1,0 +1,52 @@
+package timer_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/muster-run/muster/timer"
+)
+
+// A server that only reports: the timer's signal is 0. Deadlines are times of the
+// wall clock; this one has passed.
+func ExampleServer() {
+	server, err := timer.NewServer(timer.Config{
+		Reap: func(_ context.Context, e *timer.Expiry) error { return e.Kill() },
+		OnEvent: func(name string, r *timer.Request) {
+			if r != nil {
+				fmt.Println(name+":", r.ScopeID)
+			}
+		},
+		Logger: slog.New(slog.DiscardHandler),
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	err = server.Register([]timer.Request{
+		{PID: os.Getpid(), ScopeID: "step 7", ExpirationTime: 1.5e9},
+		{PID: os.Getpid(), ScopeID: "epoch 2", ExpirationTime: 1e10},
+	})
+	n, err2 := server.RunOnce(context.Background())
+	fmt.Println(n, err, err2)
+	// Output:
+	// timer expired: step 7
+	// 1 <nil> <nil>
+}
+
+// Code that must be done in time. A worker's client is a SocketClient or a
+// FileClient; this one is for timers of the same process.
+func ExampleExpires() {
+	queue := &timer.LocalQueue{}
+	release, err := timer.Expires(&timer.LocalClient{Queue: queue}, time.Minute, "step 7")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	// … the step …
+	fmt.Println(release(), queue.Size())
+	// Output: <nil> 2
+}
