@@ -13,6 +13,8 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func main() {
@@ -45,9 +47,15 @@ func say(verb string) error {
 	return err
 }
 
-// hear reads the exit status that it is told.
+// hear reads the exit status that it is told. Reading takes a byte at a time, so the
+// workers of a host take turns.
 func hear() (status int) {
 	f, err := os.Open(os.ExpandEnv("$MUSTER_E2E_DIR/$HOST"))
+	if err == nil {
+		for err = unix.EINTR; err == unix.EINTR; {
+			err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
+		}
+	}
 	if err == nil {
 		_, err = fmt.Fscanln(f, &status)
 	}
