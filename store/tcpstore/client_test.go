@@ -261,8 +261,13 @@ func TestTimeout(t *testing.T) {
 // TestLost has the server go away under a client.
 func TestLost(t *testing.T) {
 	s := listen(t)
-	c := dial(t, s.Addr().String())
 	ctx := t.Context()
+	// A wait that begins after the server's end tries to connect for that long.
+	c, err := tcpstore.Dial(ctx, tcpstore.ClientConfig{Addr: s.Addr().String(), Timeout: 5 * time.Second, Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
 	waiting := make(chan error, 1)
 	go func() { waiting <- c.Wait(ctx, "never") }()
 	if err := c.Set(ctx, "k", nil); err != nil {
@@ -274,7 +279,7 @@ func TestLost(t *testing.T) {
 	if err := <-waiting; !errors.As(err, &lost) && !errors.As(err, &connect) {
 		t.Errorf("wait: %v", err)
 	}
-	_, err := c.Add(ctx, "k", 1)
+	_, err = c.Add(ctx, "k", 1)
 	if !errors.As(err, &lost) || !strings.Contains(err.Error(), s.Addr().String()) {
 		t.Fatalf("add: %v", err)
 	}
