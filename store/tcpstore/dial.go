@@ -123,7 +123,9 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 				err = &NotStoreError{Remote: stranger.Remote, Saw: sawTLS, final: true}
 			}
 		}
-		if giveUp.Err() == nil || failure.Err == nil || weight(err) > weight(failure.Err) {
+		// The system may see the deadline a moment before the context does.
+		timeUp := giveUp.Err() != nil || time.Since(start) >= d.timeout
+		if !timeUp || failure.Err == nil || weight(err) > weight(failure.Err) {
 			failure.Err = err // not merely that the time was up
 		}
 		failure.After = time.Since(start)
