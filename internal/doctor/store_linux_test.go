@@ -23,6 +23,9 @@ func (s *site) serve(host int, words ...string) {
 	s.t.Helper()
 	cmd := s.lab.Host(host).Command(context.Background(), words[0], words[1:]...)
 	cmd.Env = s.env
+	if _, err := cmd.StdinPipe(); err != nil { // some serve until it ends
+		s.t.Fatal(err)
+	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		s.t.Fatal(err)

@@ -136,10 +136,10 @@ func TestElected(t *testing.T) {
 	rest := slices.Delete(slices.Clone(nodes), first, first+1)
 	ranks := slices.Delete(slices.Clone(infos), first, first+1)
 	for _, h := range rest {
-		for c := range h.Changes() {
-			if c.Kind == rendezvous.NodeLeft || c.Kind == rendezvous.NodeLost {
-				break
-			}
+		c := <-h.Changes()
+		left := c.Kind == rendezvous.NodeLeft && c.Node == fmt.Sprint("host", first)
+		if gone := c.Kind == rendezvous.NodeLost && c.Node == leader; !left && !gone {
+			t.Errorf("got change %+v; want host%d, which holds the rendezvous at %s, to have left or to be lost", c, first, leader)
 		}
 	}
 	again := meet(t, rest...)

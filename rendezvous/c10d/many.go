@@ -402,6 +402,9 @@ func (h *many) end(ctx context.Context, all bool) error {
 		if all && rooms != nil {
 			rooms.Drain(ctx.Done(), h.cfg.RunID)
 		}
+		if rooms != nil {
+			rooms.Close() // the others hear that this node leaves, not that it is lost
+		}
 		err = errors.Join(err, h.server.Close())
 	}
 	if h.election != nil {

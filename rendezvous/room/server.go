@@ -71,6 +71,7 @@ type live struct {
 type line struct {
 	conn net.Conn
 	wake chan struct{} // has room for one
+	done chan struct{} // closed when everything is written
 
 	mu     sync.Mutex // guards the rest
 	queued []byte
@@ -90,7 +91,7 @@ func (s *Server) Serve(conn net.Conn) {
 		return
 	}
 	_ = conn.SetReadDeadline(time.Time{})
-	ln := &line{conn: conn, wake: make(chan struct{}, 1)}
+	ln := &line{conn: conn, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	var writer sync.WaitGroup
 	writer.Go(ln.write)
 	l, id := s.enter(hello, ln)
@@ -271,6 +272,7 @@ func (ln *line) push(text []byte, end bool) {
 
 // write writes what is queued until the end, which it passes on.
 func (ln *line) write() {
+	defer close(ln.done)
 	defer ln.conn.Close()
 	for {
 		ln.mu.Lock()
@@ -314,21 +316,27 @@ func (s *Server) Drain(done <-chan struct{}, runID string) {
 	}
 }
 
-// Close ends all sessions and forgets all rooms.
+// Close ends all sessions, each after what it is still to be told, and forgets all
+// rooms. It waits up to 5 s for sessions that do not read.
 func (s *Server) Close() {
 	s.mu.Lock()
 	rooms := s.rooms
 	s.rooms = map[string]*live{}
 	s.mu.Unlock()
+	var lines []*line
 	for _, l := range rooms {
 		l.mu.Lock()
 		for _, ln := range l.lines {
 			ln.push(nil, true)
+			lines = append(lines, ln)
 		}
 		if l.timer != nil {
 			l.timer.Stop()
 		}
 		l.mu.Unlock()
 		s.unmirror(l.key)
+	}
+	for _, ln := range lines {
+		<-ln.done
 	}
 }
