@@ -42,6 +42,13 @@ func main() {
 	if *out == "" && *only == "" && !*quick && *rounds == 0 {
 		*out = "docs"
 	}
+	if status, ran, err := withNames(); err != nil || ran {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			status = 1
+		}
+		os.Exit(status)
+	}
 	if err := run(*out, *only, *bin, *quick, *rounds); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
@@ -61,6 +68,9 @@ func run(out, only, bin string, quick bool, rounds int) error {
 		mark: "MUSTER_BENCH=" + strconv.Itoa(os.Getpid())}
 	defer os.RemoveAll(dir)
 	defer l.stop()
+	if err := nameLoopback(dir); err != nil {
+		return err
+	}
 	interrupted := make(chan os.Signal, 1)
 	signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM)
 	go func() {

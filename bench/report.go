@@ -46,9 +46,7 @@ func describe(l *lab) []string {
 	if l.quick {
 		lines = append(lines, "with -quick: fewer rounds than by default")
 	}
-	// PyTorch's server asks for the name of whoever connects before it takes the next.
-	hosts, _ := os.ReadFile("/etc/hosts")
-	if strings.Contains(string(hosts), "::ffff:127.0.0.1") {
+	if namesLoopback() {
 		lines = append(lines, "/etc/hosts names ::ffff:127.0.0.1, so that PyTorch's server need not wait for a name server when a client connects")
 	}
 	return lines

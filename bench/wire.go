@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"time"
 )
 
 // A client speaks as much of the TCPStore protocol as the load needs, with no
@@ -24,7 +25,7 @@ func dial(addr string, echo bool) (*client, error) { return dialFrom("", addr, e
 
 // dialFrom dials from a local address of its own; "" leaves it to the kernel.
 func dialFrom(local, addr string, echo bool) (*client, error) {
-	var d net.Dialer
+	d := net.Dialer{Timeout: patience}
 	if local != "" {
 		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(local)}
 	}
@@ -32,6 +33,8 @@ func dialFrom(local, addr string, echo bool) (*client, error) {
 	if err != nil {
 		return nil, err
 	}
+	// A server that does not answer fails the run, with a line that says where.
+	_ = conn.SetDeadline(time.Now().Add(patience))
 	c := &client{Conn: conn, echo: echo, in: make([]byte, 64<<10)}
 	if echo {
 		return c, c.exchange(make([]byte, 10), 10)
