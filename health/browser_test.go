@@ -276,6 +276,13 @@ func (p *tab) until(condition string) {
 	p.eval(`new Promise((resolve) => { const look = () => (`+condition+`) ? resolve() : setTimeout(look, 20); look(); })`, nil)
 }
 
+// untilScripted waits until the page's script has said how old the page is: "live",
+// which it is for a few seconds only where the state's time stands still.
+func (p *tab) untilScripted() {
+	p.b.t.Helper()
+	p.until(`document.getElementById("live").textContent !== ""`)
+}
+
 // width makes the window so many pixels wide, and light or dark.
 func (p *tab) width(pixels int, scheme string) {
 	p.b.t.Helper()

@@ -88,7 +88,8 @@ func running() *fake {
 	}
 }
 
-// listen makes a server that the test closes, and does not serve.
+// listen makes a server that the test closes, and does not serve. Its requests wait
+// for the source as long as a busy machine may need, not DefaultPatience.
 func listen(t testing.TB, f *fake, change func(*health.Config)) *health.Server {
 	t.Helper()
 	cfg := health.Config{Addr: "0", Source: f, Logger: slog.New(slog.DiscardHandler)}
@@ -99,6 +100,7 @@ func listen(t testing.TB, f *fake, change func(*health.Config)) *health.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.SetPatience(testproc.Patience)
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Errorf("Close: %v", err)

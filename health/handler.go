@@ -118,7 +118,7 @@ func (s *Server) handlers(path string) func(http.ResponseWriter, *http.Request) 
 func (s *Server) healthz(_ http.ResponseWriter, r *http.Request) reply {
 	last := s.cfg.Source.Alive()
 	phase := Phase("not known")
-	if snap, _ := s.state.get(r.Context(), patience); snap != nil {
+	if snap, _ := s.state.get(r.Context(), s.patience); snap != nil {
 		phase = snap.source.Job.Phase
 	}
 	age := max(0, time.Since(last))
@@ -138,7 +138,7 @@ const staleAfter = 5 * time.Second
 
 // readyz says whether the workers run.
 func (s *Server) readyz(_ http.ResponseWriter, r *http.Request) reply {
-	snap, at := s.state.get(r.Context(), patience)
+	snap, at := s.state.get(r.Context(), s.patience)
 	if snap == nil {
 		return busy("not ready: the state of the job is not known yet")
 	}
@@ -153,7 +153,7 @@ func (s *Server) readyz(_ http.ResponseWriter, r *http.Request) reply {
 }
 
 func (s *Server) scrape(_ http.ResponseWriter, r *http.Request) reply {
-	body, at := s.metrics.get(r.Context(), patience)
+	body, at := s.metrics.get(r.Context(), s.patience)
 	if at.IsZero() {
 		return busy("there are no metrics yet")
 	}
@@ -161,7 +161,7 @@ func (s *Server) scrape(_ http.ResponseWriter, r *http.Request) reply {
 }
 
 func (s *Server) stateJSON(_ http.ResponseWriter, r *http.Request) reply {
-	snap, _ := s.state.get(r.Context(), patience)
+	snap, _ := s.state.get(r.Context(), s.patience)
 	if snap == nil {
 		return busy("the state of the job is not known yet")
 	}
@@ -190,7 +190,7 @@ func (s *Server) logs(_ http.ResponseWriter, r *http.Request) reply {
 	if stream != "" && stream != "stdout" && stream != "stderr" {
 		return text(http.StatusBadRequest, "stream %q is neither stdout nor stderr", stream)
 	}
-	snap, _ := s.state.get(r.Context(), patience)
+	snap, _ := s.state.get(r.Context(), s.patience)
 	if snap == nil {
 		return busy("the state of the job is not known yet")
 	}
@@ -222,7 +222,7 @@ func (s *Server) logOf(w *Worker, stream string, n int) reply {
 }
 
 func (s *Server) page(_ http.ResponseWriter, r *http.Request) reply {
-	snap, _ := s.state.get(r.Context(), patience)
+	snap, _ := s.state.get(r.Context(), s.patience)
 	if snap == nil {
 		return busy("the state of the job is not known yet")
 	}

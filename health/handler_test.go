@@ -36,7 +36,9 @@ func get(s *health.Server, method, target string) *httptest.ResponseRecorder {
 }
 
 func TestAnswers(t *testing.T) {
-	s := listen(t, running(), nil)
+	f := running()
+	f.alive = time.Now().Add(time.Hour) // 0.0 s ago, however long the test takes
+	s := listen(t, f, nil)
 	for _, tt := range []struct {
 		method, target string
 		status         int
@@ -170,6 +172,7 @@ func TestSourceHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := running()
 		s := listen(t, f, nil)
+		s.SetPatience(health.DefaultPatience)
 		hang := func(ctx context.Context) { <-ctx.Done() }
 
 		f.set(func(f *fake) { f.hold = hang })
@@ -202,6 +205,7 @@ func TestSourceHangsLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := running()
 		s := listen(t, f, nil)
+		s.SetPatience(health.DefaultPatience)
 		if w := get(s, "GET", "/readyz"); w.Code != 200 {
 			t.Fatalf("got %d %s", w.Code, w.Body)
 		}

@@ -107,7 +107,7 @@ func TestPageInBrowser(t *testing.T) {
 			p := b.tab()
 			p.width(tt.width, tt.scheme)
 			p.open(url)
-			p.until(`document.getElementById("live").textContent === "live"`)
+			p.untilScripted()
 			if *screenshots != "" {
 				p.screenshot(filepath.Join(*screenshots, tt.name+".png"))
 			}
@@ -171,6 +171,7 @@ func TestPageWithoutScript(t *testing.T) {
 func TestPageLost(t *testing.T) {
 	b := startBrowser(t)
 	f := busyJob(t, time.Now())
+	f.state.Time = time.Time{} // which time it is when somebody asks
 	server := &http.Server{}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -184,7 +185,8 @@ func TestPageLost(t *testing.T) {
 	p := b.tab()
 	p.open("http://" + l.Addr().String())
 	p.until(`document.getElementById("live").textContent === "live"`)
-	p.until(`document.getElementById("live").textContent.startsWith("no news for ")`) // its time stands still
+	f.set(func(f *fake) { f.state.Time = time.Now() }) // now its time stands still
+	p.until(`document.getElementById("live").textContent.startsWith("no news for ")`)
 	server.Close()
 	p.until(`document.getElementById("live").textContent.startsWith("no answer for ")`)
 	var text string
@@ -215,7 +217,7 @@ func TestPageCrowded(t *testing.T) {
 		p := b.tab()
 		p.width(width, "dark")
 		p.open(url)
-		p.until(`document.getElementById("live").textContent === "live"`)
+		p.untilScripted()
 		checkPage(t, p, width)
 		if *screenshots != "" && *crowded {
 			p.screenshot(filepath.Join(*screenshots, fmt.Sprintf("crowded-%d.png", width)))

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/testproc"
 )
 
 // tainted is a state that has s wherever a worker, a user or another host may say
@@ -47,6 +48,7 @@ func FuzzPage(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer server.Close()
+		server.SetPatience(testproc.Patience)
 		w := get(server, "GET", "/")
 		if w.Code != 200 {
 			t.Fatalf("%d %s", w.Code, w.Body)

@@ -31,9 +31,9 @@ const (
 	maxMetrics    = 16 << 20
 )
 
-// patience is how long a request waits for the Source before it gets what that
-// said last.
-const patience = 250 * time.Millisecond
+// defaultPatience is how long a request waits for the Source before it gets what
+// that said last.
+const defaultPatience = 250 * time.Millisecond
 
 // Requests that are answered in a second, of probes and of everything else; more
 // of them wait, up to paceLimit. The page costs 0.2 ms of CPU time, most of it the
@@ -74,6 +74,8 @@ type Server struct {
 	conns *conns
 	local bool // only this host can connect, by names of its own
 
+	patience time.Duration // defaultPatience but in tests
+
 	life context.Context
 	end  context.CancelFunc
 
@@ -102,7 +104,7 @@ func Listen(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, local: loopback(l.Addr()),
+		cfg: cfg, log: cfg.Logger, local: loopback(l.Addr()), patience: defaultPatience,
 		conns:   &conns{Listener: l, max: cfg.MaxConns},
 		probes:  &pacer{every: time.Second / probeRate, burst: burst, limit: paceLimit},
 		reading: &pacer{every: time.Second / readRate, burst: burst, limit: paceLimit},

@@ -1,0 +1,9 @@
+package health
+
+import "time"
+
+// DefaultPatience is how long a request waits for the Source.
+const DefaultPatience = defaultPatience
+
+// SetPatience changes that before the first request.
+func (s *Server) SetPatience(d time.Duration) { s.patience = d }
