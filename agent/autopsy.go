@@ -40,7 +40,7 @@ func (a *Agent) autopsy(ctx context.Context, at *attempt, reason string, pids ma
 	if dir := at.logs.Dir(); dir != "" {
 		var err error
 		if e.file, _, err = e.report.WriteDir(dir); err != nil {
-			a.log.Warn("write the evidence of workers that hang", "error", err)
+			a.log.Warn("cannot write the evidence of workers that hang", "error", err)
 		}
 	}
 	a.log.Warn("what the workers did: "+e.report.Summary(), "reason", reason, "evidence", e.file, "seconds", fmt.Sprintf("%.2f", e.report.Seconds))

@@ -96,7 +96,7 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 	defer cancel()
 	if !rec.Final {
 		if err := raise(ctx, at.round.JobStore, restartsKey, rec.Restarts); err != nil {
-			a.log.Warn("count the restart for the whole job", "error", err)
+			a.log.Warn("cannot count the restart for the whole job", "error", err)
 		}
 	}
 	if at.alone() {
@@ -104,12 +104,12 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 	}
 	text, err := json.Marshal(rec)
 	if err != nil {
-		a.log.Warn("tell the other nodes of the failure", "error", err)
+		a.log.Warn("cannot tell the other nodes of the failure", "error", err)
 		return nil
 	}
 	found, err := at.round.Store.CompareAndSet(ctx, failedKey, nil, text)
 	if err != nil {
-		a.log.Warn("tell the other nodes of the failure", "error", err)
+		a.log.Warn("cannot tell the other nodes of the failure", "error", err)
 		return nil
 	}
 	if string(found) == string(text) {
@@ -117,7 +117,7 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 	}
 	first, err := parseRecord(found)
 	if err != nil {
-		a.log.Warn("another node's failure", "error", err)
+		a.log.Warn("cannot read another host's record of the failure", "error", err)
 		return nil
 	}
 	other := first.news()

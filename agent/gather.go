@@ -46,7 +46,7 @@ func (a *Agent) gather(ctx context.Context, at *attempt) *failure.Report {
 	for i := range ours {
 		var err error
 		if ours[i], err = at.round.Store.Check(waiting, fmt.Sprint(agentPrefix, i)); err != nil {
-			a.log.Warn("gather the failures of the other hosts", "error", err)
+			a.log.Warn("cannot gather the failures of the other hosts", "error", err)
 			own.Silent = []string{"all other hosts"}
 			return own
 		}
@@ -141,7 +141,7 @@ func (a *Agent) failuresOf(ctx context.Context, at *attempt, groupRank int) ([]*
 		list, err = failure.Decode(text, at.round.ClockOffset)
 	}
 	if err != nil {
-		a.log.Warn("failures of another host", "group_rank", groupRank, "error", err)
+		a.log.Warn("cannot read what another host says of its failures", "group_rank", groupRank, "error", err)
 	}
 	return list, err
 }
@@ -159,7 +159,7 @@ func (a *Agent) handOut(ctx context.Context, at *attempt, report *failure.Report
 		err = at.round.Store.Wait(ctx, readKey)
 	}
 	if err != nil && ctx.Err() == nil {
-		a.log.Warn("hand out the report", "error", err)
+		a.log.Warn("cannot hand the report of the job to the other hosts", "error", err)
 	}
 }
 
@@ -176,7 +176,7 @@ func (a *Agent) fetch(ctx context.Context, at *attempt) <-chan *jobFailures {
 		}
 		var job jobFailures
 		if err := json.Unmarshal(text, &job); err != nil || len(text) > 2*reportLimit {
-			a.log.Warn("the report of the job", "bytes", len(text), "error", err)
+			a.log.Warn("cannot read the report of the job that another host made", "bytes", len(text), "error", err)
 			return
 		}
 		got <- &job
@@ -195,7 +195,7 @@ func (a *Agent) jobReport(ctx context.Context, at *attempt, rec *record, fetched
 	own := a.ownReport(at)
 	cfg := own.ReportConfig
 	if err := a.publish(ctx, at); err != nil {
-		a.log.Warn("tell the other hosts how this host's workers ended", "error", err)
+		a.log.Warn("cannot tell the other hosts how this host's workers ended", "error", err)
 	}
 	var others []*failure.ProcessFailure
 	var job *jobFailures
@@ -213,11 +213,11 @@ func (a *Agent) jobReport(ctx context.Context, at *attempt, rec *record, fetched
 		cfg.Silent = []string{"all hosts, for the job's report: " + rec.Host + " did not send it in time"}
 	}
 	if err != nil {
-		a.log.Warn("the report of the job", "error", err)
+		a.log.Warn("cannot read the report of the job that another host made", "error", err)
 	}
 	if job == nil || err != nil {
 		if others, err = failure.Decode(rec.Failures, at.round.ClockOffset); err != nil {
-			a.log.Warn("the record of the failure", "error", err)
+			a.log.Warn("cannot read another host's record of the failure", "error", err)
 		}
 	}
 	// Of its own workers this host knows more than went through the store.

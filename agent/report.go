@@ -183,7 +183,7 @@ func (a *Agent) writeReport(at *attempt, report *failure.Report) string {
 		err = errors.Join(report.WriteJSON(file), file.Close())
 	}
 	if err != nil {
-		a.log.Warn("write the failure report", "error", err)
+		a.log.Warn("cannot write the failure report", "error", err)
 		return ""
 	}
 	return path

@@ -124,7 +124,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	}
 	cerr := end(closing)
 	if cerr != nil {
-		log.Warn("shut the rendezvous down", "error", cerr)
+		log.Warn("cannot shut the rendezvous down", "error", cerr)
 	}
 	recordEnd(sink, &cfg, host, what, cerr)
 	return result, err

@@ -415,7 +415,7 @@ func (g *Group) signal(w *worker, sig syscall.Signal) bool {
 		return false
 	}
 	if err := syscall.Kill(-w.pid, sig); err != nil && err != syscall.ESRCH {
-		g.log.Warn("signal worker", "local_rank", w.rank, "pid", w.pid, "signal", SignalName(sig), "error", err)
+		g.log.Warn("cannot signal a worker", "local_rank", w.rank, "pid", w.pid, "signal", SignalName(sig), "error", err)
 	}
 	if w.exit.StoppedBy == 0 && w.exit.Uninterruptible == "" {
 		w.exit.StoppedBy = sig

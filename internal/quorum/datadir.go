@@ -59,7 +59,7 @@ func sweep(parent string, logger *slog.Logger) {
 	for _, dir := range dirs {
 		if abandoned(dir) {
 			if err := os.RemoveAll(dir); err != nil {
-				logger.Warn("remove what a member that was killed has left", "error", err)
+				logger.Warn("cannot remove what a member that was killed has left", "error", err)
 			}
 		}
 	}

@@ -265,7 +265,7 @@ func (b *bridge) read(ctx context.Context, in *pipe.Reader) {
 		var c pipe.Command
 		if err := in.Read(&c); err != nil {
 			if !errors.Is(err, io.EOF) {
-				b.logger.Error("command", "error", err)
+				b.logger.Error("cannot read the agent's command; leaving the election", "error", err)
 			}
 			c.Op = "leave"
 		}

@@ -160,7 +160,7 @@ func (m *member) post(up *notice, lost string) *notice {
 	up.close()
 	l, err := net.Listen("tcp", m.listen(m.me.peer))
 	if err != nil {
-		m.logger.Warn("tell the others that this host's member has lost its data", "error", err)
+		m.logger.Warn("cannot tell the others that this host's member has lost its data", "error", err)
 		return nil
 	}
 	n := &notice{lost: lost, done: make(chan struct{})}
@@ -171,7 +171,7 @@ func (m *member) post(up *notice, lost string) *notice {
 	go func() {
 		defer close(n.done)
 		if err := n.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			m.logger.Warn("tell the others that this host's member has lost its data", "error", err)
+			m.logger.Warn("cannot tell the others that this host's member has lost its data", "error", err)
 		}
 	}()
 	return n

@@ -240,7 +240,7 @@ func (c *shared) keepAlive(ctx context.Context) {
 	defer cancel()
 	err := c.once(timed, func(now time.Time) rendezvous.Action { return c.state.Stay(c.h.node, c.rules, now) })
 	if err != nil && ctx.Err() == nil {
-		c.h.log.Warn("rendezvous: keep-alive", "run_id", c.h.cfg.RunID, "error", err)
+		c.h.log.Warn("rendezvous: cannot tell the others that this host is alive", "run_id", c.h.cfg.RunID, "error", err)
 	}
 }
 
