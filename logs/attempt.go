@@ -27,7 +27,7 @@ type Worker struct {
 // A Sink is where one worker's output goes.
 type Sink struct {
 	// Stdout and Stderr are what the worker gets as descriptors 1 and 2. They
-	// belong to the Attempt and are valid until Started.
+	// belong to the Attempt and are valid until Started. They may be the same.
 	Stdout, Stderr *os.File
 	// StdoutPath and StderrPath name the files, "" for a stream without one.
 	StdoutPath, StderrPath string
@@ -54,7 +54,8 @@ type Stats struct {
 }
 
 // An Output is what a worker has written so far, as far as it goes to a file or
-// through the agent: an unredirected stdout does neither.
+// through the agent: an unredirected stdout does neither, unless it goes where
+// stderr goes.
 type Output struct {
 	Bytes int64
 	Last  time.Time // when it wrote last; zero if it has not
@@ -182,10 +183,15 @@ func (a *Attempt) openSink(localRank int) (err error) {
 	}
 	if s.StderrPath != "" {
 		s.Stderr, err = a.create(s.StderrPath)
-	} else {
-		s.Stderr, err = a.relay(localRank)
+		return err
 	}
-	return err
+	if s.Stderr, err = a.relay(localRank); err != nil {
+		return err
+	}
+	if s.Stdout == r.cfg.Stdout && a.relays[localRank] != nil && r.joined() {
+		s.Stdout = s.Stderr
+	}
+	return nil
 }
 
 // shows reports whether a stream without a file goes to the console.
@@ -407,7 +413,8 @@ func (a *Attempt) Started() error {
 }
 
 // StderrTail returns the last bytes, at most TailSize, of what a worker has
-// written to its stderr, wherever it went; nil where that cannot be read.
+// written to its stderr, wherever it went; nil where that cannot be read. Where
+// both go to one place, its stdout is among it.
 func (a *Attempt) StderrTail(localRank int) []byte {
 	if r := a.relays[localRank]; r != nil {
 		return r.tail()

@@ -25,6 +25,7 @@ type console struct {
 	file     *os.File // w, when it is ours to close
 	terminal bool
 	pipe     bool
+	null     bool // /dev/null
 
 	mu   sync.Mutex // guards the rest, and is held over every write
 	open any        // the stream whose unfinished line is at the end; nil: none
@@ -49,6 +50,7 @@ func newConsole(f *os.File) *console {
 	c := &console{w: own, file: own, terminal: isTerminal(f)}
 	if fi, err := f.Stat(); err == nil {
 		c.pipe = fi.Mode()&os.ModeNamedPipe != 0
+		c.null = isNull(fi)
 	}
 	return c
 }
@@ -205,6 +207,12 @@ func (w consoleWriter) Write(p []byte) (int, error) {
 		w.c.open = foreign
 	}
 	return n, nil
+}
+
+// isNull reports whether fi is /dev/null.
+func isNull(fi os.FileInfo) bool {
+	null, err := os.Stat(os.DevNull)
+	return err == nil && os.SameFile(fi, null)
 }
 
 // sameFile reports whether both are the same file, pipe or terminal.

@@ -18,8 +18,10 @@
 // What is not redirected goes to the console as it is. Only stderr takes a
 // detour through the agent, which keeps its last 64 KiB for the report of a
 // failure; a worker whose agent has a terminal gets a terminal (a pty) for it.
-// On that detour a console that nobody reads blocks the worker, as it would
-// without the detour.
+// Stdout takes it too where both go to the same place, as on a terminal and with
+// 2>&1, so that what a worker writes in turn comes out in turn; what is kept is
+// of both then. On that detour a console that nobody reads blocks the worker, as
+// it would without the detour.
 //
 // Bytes are never decoded or changed. What is added is the prefix, a newline
 // after a last line that has none, and a newline where a worker's unfinished

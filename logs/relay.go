@@ -14,8 +14,8 @@ const relayBuffer = 64 << 10
 
 var relayBuffers = sync.Pool{New: func() any { return new([relayBuffer]byte) }}
 
-// A relay carries a worker's stderr to the console and keeps the end of it. It
-// waits in Go's poller, without a thread and without a buffer.
+// A relay carries a worker's stderr, or both its streams in the order in which
+// they were written, to the console and keeps the end of it. It waits in Go's poller, without a thread and without a buffer.
 //
 // Whole lines are written at once, what follows them as soon as the worker has
 // nothing more to read: then lines of several workers stay whole as far as their

@@ -280,5 +280,10 @@ func removeEmpty(dir string) error {
 	return err
 }
 
+// joined reports whether what goes to the console as it is takes one way for
+// both streams: where stdout and stderr are one terminal, pipe or file, as with
+// 2>&1, a print between two updates of a progress bar has to stay there.
+func (r *Run) joined() bool { return r.stdout == r.stderr && !r.stdout.null }
+
 // shows reports whether a local rank may reach the console.
 func (r *Run) shows(localRank int) bool { return r.filter == nil || r.filter[localRank] }
