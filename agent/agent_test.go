@@ -22,6 +22,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/internal/testproc"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process"
@@ -33,6 +34,7 @@ import (
 // The workers of these tests are functions of the test binary itself.
 func TestMain(m *testing.M) {
 	process.GuardMain()
+	testproc.QuickExit()
 	process.Register("rank", func(context.Context, []byte) ([]byte, error) {
 		return []byte("rank " + os.Getenv("RANK")), nil
 	})

@@ -12,12 +12,15 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/muster-run/muster/internal/testproc"
 )
 
 // childEnv makes the test binary a worker that does what the variable says.
 const childEnv = "MUSTER_LOGS_CHILD"
 
 func TestMain(m *testing.M) {
+	testproc.QuickExit()
 	if what := os.Getenv(childEnv); what != "" {
 		if err := childMain(strings.Fields(what)); err != nil {
 			fmt.Fprintln(os.Stdin, err)

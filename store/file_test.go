@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/internal/testproc"
 	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/store/storetest"
 )
@@ -141,6 +142,7 @@ func ended(t *testing.T, cmd *exec.Cmd, out io.Reader) {
 }
 
 func TestMain(m *testing.M) {
+	testproc.QuickExit()
 	if job := os.Getenv("STORE_TEST_JOB"); job != "" {
 		os.Exit(childMain(job, os.Getenv("STORE_TEST_PATH")))
 	}

@@ -22,7 +22,6 @@ func TestMain(m *testing.M) {
 func worker(t testing.TB) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(testproc.Program(), testproc.Args("hang")...)
-	cmd.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ type child struct {
 func startChild(t *testing.T, path string, extra ...*os.File) *child {
 	t.Helper()
 	c := &child{t: t, cmd: exec.Command(os.Args[0], "-test.run=^TestSocketChild$")}
-	c.cmd.Env = append(os.Environ(), childVar+"=1", timer.EnvSocket+"="+path, "GORACE=atexit_sleep_ms=0")
+	c.cmd.Env = append(os.Environ(), childVar+"=1", timer.EnvSocket+"="+path)
 	c.cmd.Stderr = os.Stderr
 	c.cmd.ExtraFiles = extra
 	out, err := c.cmd.StdoutPipe()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/muster-run/muster/internal/testproc"
 	"github.com/muster-run/muster/process"
 )
 
@@ -16,6 +17,7 @@ var update = flag.Bool("update", false, "rewrite golden files and scripts with w
 // The test binary is muster and torchrun, too, for the scripts.
 func TestMain(m *testing.M) {
 	process.GuardMain() // or a guard that a job starts would run the tests
+	testproc.QuickExit()
 	program := func() { os.Exit(Run(context.Background(), os.Args, os.Stdin, os.Stdout, os.Stderr)) }
 	testscript.Main(m, map[string]func(){"muster": program, "torchrun": program})
 }
@@ -28,6 +30,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			// Nothing of the caller's settings but where its programs are.
 			env.Setenv("MUSTER_DEVICES", "0")
+			env.Setenv("GORACE", os.Getenv("GORACE"))
 			return nil
 		},
 	})

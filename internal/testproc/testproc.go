@@ -32,10 +32,12 @@ const (
 	boardVar = "TESTPROC_BOARD"
 	gateVar  = "TESTPROC_GATE"
 	tagVar   = "TESTPROC_TAG"
+	raceVar  = "GORACE"
+	raceExit = "atexit_sleep_ms=0" // the detector's default is a second
 )
 
 // Main runs the script that the program was started with and does not return then.
-// Otherwise it does nothing. The steps of a script, one per argument:
+// Otherwise it only calls QuickExit. The steps of a script, one per argument:
 //
 //	say:WORD          write "WORD pid" to the board
 //	env:NAME          write "NAME=value" to the board
@@ -60,10 +62,19 @@ const (
 // A script that comes to its end exits 0.
 func Main() {
 	if len(os.Args) < 2 || os.Args[1] != word {
+		QuickExit()
 		return
 	}
 	run(os.Args[2:])
 	os.Exit(0)
+}
+
+// QuickExit changes this program's environment so that what it starts does not take
+// a second to exit under the race detector, unless that is set up otherwise.
+func QuickExit() {
+	if _, set := os.LookupEnv(raceVar); !set {
+		check(os.Setenv(raceVar, raceExit))
+	}
 }
 
 func run(script []string) {
@@ -185,7 +196,7 @@ func child(flags, script []string) *exec.Cmd {
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: slices.Contains(flags, "setsid")}
 	if slices.Contains(flags, "bare") {
-		cmd.Env = []string{boardVar + "=" + os.Getenv(boardVar), tagVar + "=" + os.Getenv(tagVar), "GORACE=atexit_sleep_ms=0"}
+		cmd.Env = []string{boardVar + "=" + os.Getenv(boardVar), tagVar + "=" + os.Getenv(tagVar), raceVar + "=" + raceExit}
 	}
 	return cmd
 }
@@ -241,7 +252,7 @@ func New(t testing.TB) *Lab {
 // Env returns the environment of workers.
 func (l *Lab) Env() []string {
 	return append(os.Environ(), boardVar+"="+l.path[0], gateVar+"="+l.path[1], tagVar+"="+l.tag,
-		"GORACE=atexit_sleep_ms=0") // or each would take a second to exit under the race detector
+		raceVar+"="+raceExit)
 }
 
 // Program returns the worker's program, Args the arguments that make it run a
