@@ -2,6 +2,7 @@ package process_test
 
 import (
 	"context"
+	"errors"
 	"syscall"
 	"testing"
 	"time"
@@ -17,31 +18,31 @@ import (
 func TestUnheeded(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		stop func(*process.Group) error
-		fail bool
+		stop func(*testproc.Lab, *process.Group) error
 	}{
-		{name: "Close", stop: func(g *process.Group) error { return g.Close(syscall.SIGTERM, 800*time.Millisecond) }},
-		{name: "a peer fails", fail: true},
+		{"Close", func(_ *testproc.Lab, g *process.Group) error { return g.Close(syscall.SIGTERM, long) }},
+		{"a peer fails", func(lab *testproc.Lab, _ *process.Group) error { lab.OpenGate(); return nil }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			lab := testproc.New(t)
 			s := supervisor(t, process.SupervisorConfig{})
 			cfg := workers(lab, do("say:up", "hang"), do("ignore:15", "say:up", "hang"), do("say:up", "gate", "exit:3"))
-			cfg.Grace = 800 * time.Millisecond
+			cfg.Grace = long
 			seen := make(chan map[int]int, 2)
-			var g *process.Group
 			alive := false
 			cfg.Unheeded = func(ctx context.Context, pids map[int]int) {
-				seen <- pids
 				alive = syscall.Kill(pids[1], 0) == nil
+				seen <- pids
 				<-ctx.Done() // nobody waits for this before the kill
 			}
-			g = start(t, s, cfg)
+			g := start(t, s, cfg)
 			pids := g.PIDs()
 			lab.PIDs("up", 3)
-			if tt.fail {
-				lab.OpenGate()
-			} else if err := tt.stop(g); err != nil {
+			done := stopAll(func() error { return tt.stop(lab, g) })
+			// Only when the others have heeded the signal does the end of the grace
+			// come in sight.
+			awaitEnd(t, pids[0], pids[2])
+			if err := errors.Join(g.Close(syscall.SIGTERM, 2*time.Second), <-done); err != nil {
 				t.Error(err)
 			}
 			r := wait(t, g)
