@@ -155,7 +155,7 @@ func TestCutIsBetweenTwo(t *testing.T) {
 		}
 	}
 	for _, pair := range [][2]*netlab.Host{{a, b}, {b, a}} {
-		if got := exchange(t, pair[0], pair[1], 20); got != 0 {
+		if got := exchange(t, pair[0], pair[1], 20, 0); got != 0 {
 			t.Errorf("%d packets came through from %s to %s", got, pair[0].Name, pair[1].Name)
 		}
 	}
@@ -181,21 +181,21 @@ func TestDrop(t *testing.T) {
 	} {
 		b.Drop(tt.percent)
 		for _, pair := range [][2]*netlab.Host{{a, b}, {b, a}} {
-			if got := exchange(t, pair[0], pair[1], n); got < tt.min || got > tt.max {
+			if got := exchange(t, pair[0], pair[1], n, tt.min); got < tt.min || got > tt.max {
 				t.Errorf("drop %v%% of %s: %d of %d packets came from %s, want %d to %d",
 					tt.percent, b.Name, got, n, pair[0].Name, tt.min, tt.max)
 			}
 		}
-		if got := exchange(t, a, c, n); got != n {
+		if got := exchange(t, a, c, n, n); got != n {
 			t.Errorf("drop %v%% of %s: %d of %d packets came through between others", tt.percent, b.Name, got, n)
 		}
 	}
 }
 
 // exchange sends n packets and returns how many arrived: all, or those after which
-// there is silence. There are fewer than a processor's queue of incoming packets
-// holds (1,000), so that none is lost but by the switch.
-func exchange(t *testing.T, from, to *netlab.Host, n int) int {
+// there is silence; for the first min it is patient. There are fewer than a processor's
+// queue of incoming packets holds (1,000), so that none is lost but by the switch.
+func exchange(t *testing.T, from, to *netlab.Host, n, min int) int {
 	t.Helper()
 	in, out := udp(t, to), udp(t, from)
 	dest := in.LocalAddr().(*net.UDPAddr)
@@ -206,7 +206,11 @@ func exchange(t *testing.T, from, to *netlab.Host, n int) int {
 		}
 	}
 	for got := range n {
-		in.SetReadDeadline(time.Now().Add(200 * time.Millisecond))
+		silence := 200 * time.Millisecond
+		if got < min {
+			silence = patience
+		}
+		in.SetReadDeadline(time.Now().Add(silence))
 		if _, err := in.Read(buf); errors.Is(err, os.ErrDeadlineExceeded) {
 			return got
 		} else if err != nil {
@@ -302,7 +306,7 @@ func TestFirstPacketArrives(t *testing.T) {
 					b.PowerOff()
 					b.Boot()
 				}
-				if exchange(t, a, b, 1) != 1 || exchange(t, b, a, 1) != 1 {
+				if exchange(t, a, b, 1, 1) != 1 || exchange(t, b, a, 1, 1) != 1 {
 					t.Errorf("%s: the first packet was lost", what)
 				}
 			}
