@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -15,7 +16,8 @@ import (
 // What the agents of a static job agree on before the first round, in the job's
 // store.
 const (
-	agentsKey = "agents" // how many of them are ours
+	agentsKey = "agents" // how many of them are ours, those that were started again twice
+	hostKey   = "host/"  // and a node rank: its host's name
 	modeKey   = "mode"   // what rank 0 makes of that
 	modeHeld  = "held"   // all are: the rendezvous is held by rank 0's server
 	modePlain = "plain"  // PyTorch's take part, which know no rounds
@@ -50,32 +52,61 @@ func (h *many) static(ctx context.Context) (carrier, error) {
 		return h.greet(ctx, conn)
 	}
 
-	cfg := tcpstore.ClientConfig{Addr: h.endpoint(), Timeout: h.cfg.Settings.Timeout, KeepAlive: h.cfg.Settings.KeepAliveLimit(), Logger: h.log}
+	cfg := tcpstore.ClientConfig{
+		Addr: h.endpoint(), Timeout: h.cfg.Settings.Timeout, KeepAlive: h.cfg.Settings.KeepAliveLimit(), OnRetry: h.tellRetry(), Logger: h.log,
+	}
+	mode, err := h.report(ctx, cfg)
+	switch {
+	case err != nil:
+		return nil, err
+	case mode != modeHeld:
+		return &plain{h: h}, nil
+	}
+	// Not before the others have come: it would be dropped for saying nothing.
 	conn, err := tcpstore.DialSession(ctx, cfg, sessionName)
-	if err != nil && !errors.Is(err, tcpstore.ErrNoSession) {
+	if err != nil {
 		return nil, err
 	}
-	python := err != nil
-	if h.client, err = tcpstore.Dial(ctx, cfg); err == nil {
-		h.agents = h.client
-		err = h.present(ctx, cfg)
+	return h.greet(ctx, conn)
+}
+
+// report connects to rank 0's store, says that this node is there, and returns what
+// rank 0 makes of all nodes when they are.
+func (h *many) report(ctx context.Context, cfg tcpstore.ClientConfig) (mode string, err error) {
+	defer h.cfg.tellWaiting(rendezvous.Waiting{})
+	conn, err := tcpstore.DialSession(ctx, cfg, sessionName)
+	python := errors.Is(err, tcpstore.ErrNoSession)
+	switch {
+	case err == nil:
+		conn.Close() // it was only to know who is there
+	case !python:
+		return "", err
 	}
-	mode := []byte(modePlain)
-	if err == nil && !python {
-		mode, err = h.jobStore().Get(ctx, modeKey)
+	if h.client, err = tcpstore.Dial(ctx, cfg); err != nil {
+		return "", err
 	}
-	if err == nil && string(mode) == modeHeld {
-		return h.greet(ctx, conn)
+	h.agents = h.client
+	if err := h.present(ctx, cfg); err != nil || python {
+		return modePlain, err
 	}
-	if conn != nil {
-		conn.Close()
-	}
-	return &plain{h: h}, err
+	err = h.telling(ctx, func(ctx context.Context) error {
+		text, err := h.jobStore().Get(ctx, modeKey)
+		mode = string(text)
+		return err
+	}, func(ctx context.Context) (joined int, known, missing []string) {
+		ours, _ := h.jobStore().Add(ctx, agentsKey, 0)
+		return int(ours) + 1, nil, nil
+	})
+	return mode, err
 }
 
 // present counts this node among ours and then among those that have come.
 func (h *many) present(ctx context.Context, cfg tcpstore.ClientConfig) error {
-	if _, err := h.jobStore().Add(ctx, agentsKey, 1); err != nil {
+	s := h.jobStore()
+	if err := s.Set(ctx, hostKey+strconv.Itoa(*h.cfg.NodeRank), []byte(h.cfg.Host)); err != nil {
+		return err
+	}
+	if _, err := s.Add(ctx, agentsKey, 1); err != nil {
 		return err
 	}
 	cfg.WorldSize = h.cfg.MaxNodes
@@ -89,31 +120,66 @@ func (h *many) present(ctx context.Context, cfg tcpstore.ClientConfig) error {
 // countAgents waits, on rank 0, until all nodes have come, and says what they are.
 func (h *many) countAgents(ctx context.Context) (mode string, err error) {
 	defer h.cfg.tellWaiting(rendezvous.Waiting{})
+	if err := h.telling(ctx, func(ctx context.Context) error { return h.server.WaitForWorkers(ctx, h.cfg.MaxNodes-1) }, h.nodesHere); err != nil {
+		return "", err
+	}
+	// One that was started again has been counted twice, here as well as there. The
+	// room waits for the one that is still missing then.
+	ours, err := h.jobStore().Add(ctx, agentsKey, 1)
+	if ours >= int64(h.cfg.MaxNodes) {
+		return modeHeld, err
+	}
+	return modePlain, err
+}
+
+// nodesHere says, on rank 0, who has come and, if all who have are ours, which ranks
+// are missing.
+func (h *many) nodesHere(ctx context.Context) (joined int, known, missing []string) {
+	s := h.jobStore()
+	ours, _ := s.Add(ctx, agentsKey, 0)
+	foreign := max(h.server.Workers()-int(ours), 0)
+	known = []string{h.cfg.Host}
+	for rank := 1; rank < h.cfg.MaxNodes; rank++ {
+		key := hostKey + strconv.Itoa(rank)
+		if there, err := s.Check(ctx, key); err != nil || !there {
+			missing = append(missing, "node rank "+strconv.Itoa(rank))
+			continue
+		}
+		name, _ := s.Get(ctx, key)
+		known = append(known, string(name))
+	}
+	if joined = len(known) + foreign; foreign > 0 {
+		missing = nil
+	}
+	return min(joined, h.cfg.MaxNodes), known, missing
+}
+
+// telling waits for something, and tells the user every few seconds how many nodes are
+// there, some of their names, and some of those that are not.
+func (h *many) telling(ctx context.Context, wait func(context.Context) error, who func(context.Context) (joined int, known, missing []string)) error {
 	came := make(chan error, 1)
-	go func() { came <- h.server.WaitForWorkers(ctx, h.cfg.MaxNodes-1) }()
+	go func() { came <- wait(ctx) }()
 	ticker := time.NewTicker(statusInterval)
 	defer ticker.Stop()
 	for {
 		select {
 		case err := <-came:
-			if err != nil {
-				return "", err
-			}
-			ours, err := h.jobStore().Add(ctx, agentsKey, 1)
-			if ours == int64(h.cfg.MaxNodes) {
-				return modeHeld, err
-			}
-			return modePlain, err
+			return err
 		case <-ticker.C:
-			ours, err := h.jobStore().Add(ctx, agentsKey, 0)
-			if err != nil {
-				continue
+			w := rendezvous.Waiting{MinNodes: h.cfg.MinNodes, MaxNodes: h.cfg.MaxNodes}
+			joined, known, missing := who(ctx)
+			w.Joined, w.Known, w.NumMissing = joined, known[:min(len(known), mostNamed)], len(missing)
+			w.Missing = missing[:min(len(missing), mostNamed)]
+			if deadline, ok := ctx.Deadline(); ok {
+				w.Left = time.Until(deadline)
 			}
-			deadline, _ := ctx.Deadline()
-			h.cfg.tellWaiting(rendezvous.Waiting{Joined: int(ours) + 1, MinNodes: h.cfg.MinNodes, MaxNodes: h.cfg.MaxNodes, Left: time.Until(deadline)})
+			h.cfg.tellWaiting(w)
 		}
 	}
 }
+
+// mostNamed is how many nodes a line about those that have joined names.
+const mostNamed = 8
 
 func (h *many) jobStore() store.Store { return store.Prefix("muster."+h.cfg.RunID, h.agents) }
 

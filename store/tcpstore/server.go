@@ -152,6 +152,13 @@ func (s *Server) WaitForWorkers(ctx context.Context, n int) error {
 	return nil
 }
 
+// Workers returns how many clients that were given a world size have connected since
+// the server started or was last reset.
+func (s *Server) Workers() (n int) {
+	_ = s.memory.WaitNumber(context.Background(), initKey, func(count int64) bool { n = int(count); return true })
+	return n
+}
+
 // Close stops listening and ends all connections, sessions among them, and all
 // blocked calls. When it returns all of them have ended. It may be called again.
 func (s *Server) Close() error {
