@@ -106,9 +106,11 @@ their default from the variable PET_<NAME>, for example PET_NPROC_PER_NODE=gpu.
 	}
 	b.WriteString(`
 Exit status: 0 if all workers succeeded, 1 if the job failed, 2 if the command line is
-wrong. Other variables: PYTHON_EXEC is the interpreter (default: that of the active virtual
-or conda environment, else python3 from PATH); LOGLEVEL=INFO tells more of what happens;
-TORCHELASTIC_ERROR_FILE is where the failure is written as JSON.
+wrong, 69 if this host is unfit (its --health-check, or a rule that drains it), 75 if the
+job was preempted and may be started again. Other variables: PYTHON_EXEC is the interpreter
+(default: that of the active virtual or conda environment, else python3 from PATH);
+LOGLEVEL=INFO tells more of what happens; TORCHELASTIC_ERROR_FILE is where the failure is
+written as JSON.
 `)
 	return b.String()
 }
