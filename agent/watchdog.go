@@ -13,6 +13,7 @@ import (
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/tempdir"
 	"github.com/muster-run/muster/timer"
 )
 
@@ -48,7 +49,7 @@ func (a *Agent) startWatchdog() error {
 	var err error
 	if a.cfg.FileTimer {
 		if w.path = a.cfg.TimerFile; w.path == "" {
-			w.path = filepath.Join(os.TempDir(), fmt.Sprintf("watchdog_timer_%016x", rand.Uint64()))
+			w.path = filepath.Join(tempdir.Find(), fmt.Sprintf("watchdog_timer_%016x", rand.Uint64()))
 		}
 		if w.file, err = timer.ListenFIFO(w.path, cfg); err != nil {
 			return fmt.Errorf("serve the workers' timers: %w", err)

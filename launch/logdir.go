@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-run/muster/internal/tempdir"
 	"github.com/muster-run/muster/logs"
 )
 
@@ -23,7 +24,7 @@ func checkLogDir(cfg logs.Config) error {
 		}
 		return nil
 	case "":
-		dir, advice = os.TempDir(), "set TMPDIR or name one with --log-dir"
+		dir, advice = tempdir.Find(), "set TMPDIR or name one with --log-dir"
 	}
 	// What is missing will be made, in the nearest directory that is there.
 	for parent := dir; ; parent = filepath.Dir(parent) {

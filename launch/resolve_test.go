@@ -189,10 +189,6 @@ func TestResolveLogDirWritable(t *testing.T) {
 	if err := resolve(filepath.Join(closed, "logs")); err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
 	}
-	t.Setenv("TMPDIR", closed)
-	if err := resolve(""); err == nil || !strings.Contains(err.Error(), "set TMPDIR or name one with --log-dir") {
-		t.Errorf("error %v", err)
-	}
 }
 
 func TestFindExecutable(t *testing.T) {

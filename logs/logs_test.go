@@ -293,6 +293,25 @@ func TestTemporaryDir(t *testing.T) {
 	}
 }
 
+// A TMPDIR that this host does not have costs a line, not the job.
+func TestTemporaryDirIsGone(t *testing.T) {
+	named := filepath.Join(t.TempDir(), "gone")
+	t.Setenv("TMPDIR", named)
+	t.Setenv("TMP", t.TempDir())
+	var said bytes.Buffer
+	r, err := logs.New(logs.Config{Logger: slog.New(slog.NewTextHandler(&said, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close(false)
+	if got := filepath.Dir(filepath.Dir(r.Dir())); got != os.Getenv("TMP") {
+		t.Errorf("log files go below %s, want %s", got, os.Getenv("TMP"))
+	}
+	if want := "tmpdir=" + named + " instead=" + os.Getenv("TMP"); !strings.Contains(said.String(), want) {
+		t.Errorf("logged %q, want %q in it", said.String(), want)
+	}
+}
+
 func TestDevNull(t *testing.T) {
 	j := newJob(t, logs.Config{Dir: os.DevNull, Tee: parse(t, "3"), Redirects: parse(t, "3"), LocalRanksFilter: []int{1}})
 	a, w := j.begin(2)

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/muster-run/muster/internal/tempdir"
 )
 
 // NoFiles is the Config.Dir that means no files at all.
@@ -23,8 +25,9 @@ const NoFiles = "/dev/null"
 type Config struct {
 	// Dir is where the run's directory is made, with its parents. A relative
 	// path is made absolute at once. Empty means a new directory
-	// torchelastic_<8 random> below os.TempDir. NoFiles means that there are
-	// no files: all output goes to the console as it is, and Redirects and
+	// torchelastic_<8 random> where Python's tempfile puts things: below
+	// $TMPDIR, or below /tmp if that cannot be used. NoFiles means that there
+	// are no files: all output goes to the console as it is, and Redirects and
 	// Tee count for nothing.
 	Dir string
 	// RunID begins the name of the run's directory. A slash in it becomes an
@@ -164,10 +167,11 @@ func (r *Run) makeDir() error {
 	}
 	root := r.cfg.Dir
 	if root == "" {
-		temp, err := filepath.Abs(os.TempDir())
-		if err != nil {
-			return fmt.Errorf("log_dir: %w", err)
+		temp := tempdir.Find()
+		if named := os.Getenv("TMPDIR"); named != "" && filepath.Clean(named) != temp && filepath.IsAbs(named) {
+			r.log.Warn("TMPDIR cannot be used for log files", "tmpdir", named, "instead", temp)
 		}
+		var err error
 		if root, err = makeRandomDir(temp, "torchelastic_"); err != nil {
 			return fmt.Errorf("log_dir: %w; name a writable directory with --log-dir, or set TMPDIR", err)
 		}

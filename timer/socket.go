@@ -13,7 +13,7 @@ type SocketConfig struct {
 	// Path is where the socket is made, readable for this user only. A socket that
 	// nobody listens at is replaced; anything else there is an error. Its directory
 	// may be of any length, the file's own name has 60 bytes at most. Default: a
-	// new directory in os.TempDir(), which is removed at the end.
+	// new directory below that for temporary files, which is removed at the end.
 	Path string
 	// MaxConns bounds how many connections are open; further ones are told so and
 	// closed. A worker has one, and so has each process it starts that uses

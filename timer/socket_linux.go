@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/tempdir"
 )
 
 // A SocketServer feeds a Server from a Unix socket that child processes write
@@ -49,7 +51,7 @@ func ListenSocket(server *Server, cfg SocketConfig) (_ *SocketServer, err error)
 	}
 	s := &SocketServer{server: server, cfg: cfg, beats: map[int]Heartbeat{}}
 	if cfg.Path == "" {
-		if s.dir, err = os.MkdirTemp("", "muster-timer-"); err != nil {
+		if s.dir, err = os.MkdirTemp(tempdir.Find(), "muster-timer-"); err != nil {
 			return nil, fmt.Errorf("timer socket: %w", err)
 		}
 		s.cfg.Path = filepath.Join(s.dir, "socket")

@@ -1,0 +1,41 @@
+// Package tempdir finds the directory for temporary files where Python's
+// tempfile finds it: TMPDIR may name one that this host does not have, as a
+// scheduler's setting from another host does.
+package tempdir
+
+import (
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Find returns the first directory that is there and may be written to, an
+// absolute path: of those that TMPDIR, TEMP and TMP name, /tmp, /var/tmp,
+// /usr/tmp, and the working directory. Without any it returns os.TempDir(), so
+// that using it says what is wrong. It changes nothing.
+// Source: _get_default_tempdir in Python's tempfile.py.
+func Find() string {
+	for _, name := range []string{"TMPDIR", "TEMP", "TMP"} {
+		if dir := os.Getenv(name); dir != "" && usable(&dir) {
+			return dir
+		}
+	}
+	for _, dir := range []string{"/tmp", "/var/tmp", "/usr/tmp", "."} {
+		if usable(&dir) {
+			return dir
+		}
+	}
+	return os.TempDir()
+}
+
+// usable makes dir absolute, and says whether files can be made in it.
+func usable(dir *string) bool {
+	abs, err := filepath.Abs(*dir)
+	if err != nil {
+		return false
+	}
+	*dir = abs
+	fi, err := os.Stat(abs)
+	return err == nil && fi.IsDir() && unix.Access(abs, unix.W_OK|unix.X_OK) == nil
+}
