@@ -168,7 +168,8 @@ type Result struct {
 	Failures map[int]*failure.ProcessFailure
 	// Report explains the failures of all hosts; nil if there are none.
 	Report *failure.Report
-	// ReportFile is where Report was written as JSON; empty if nowhere.
+	// ReportFile is where Report was written as JSON; empty if nowhere. One of a
+	// preempted job is written also where Report is nil.
 	ReportFile string
 }
 
@@ -298,6 +299,9 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 		return &Result{State: Succeeded, Restarts: a.restarts, Left: true}, nil
 	case ctx.Err() != nil:
 		preempted := a.preemption(context.Cause(ctx))
+		if preempted != nil {
+			a.learnPreempted(nil, preempted)
+		}
 		return &Result{State: Failed, Restarts: a.restarts, Left: preempted == nil, Preempted: preempted}, err
 	case errors.Is(err, rendezvous.ErrClosed) && a.last != nil:
 		return a.endedMeanwhile(ctx, a.last)

@@ -162,7 +162,7 @@ func (a *Agent) recordJoined(at *attempt, err error) {
 // recordRdzv records a step of the rendezvous.
 func (a *Agent) recordRdzv(e events.RdzvEvent) {
 	e.RunID, e.Hostname, e.PID = a.cfg.Rendezvous.RunID(), a.cfg.Host, os.Getpid()
-	events.RecordRdzv(a.cfg.Events, e)
+	events.RecordLine(a.cfg.Events, e)
 }
 
 // changeText is a change in words: "node lost: host2_41_0 (node 1)".

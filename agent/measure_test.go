@@ -176,10 +176,12 @@ type rdzvSink struct {
 	rdzv []events.RdzvEvent
 }
 
-func (s *rdzvSink) RecordRdzv(e events.RdzvEvent) {
+func (s *rdzvSink) RecordLine(e events.Line) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rdzv = append(s.rdzv, e)
+	if e, ok := e.(events.RdzvEvent); ok {
+		s.rdzv = append(s.rdzv, e)
+	}
 }
 
 func (s *rdzvSink) lines() []string {

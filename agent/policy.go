@@ -202,7 +202,7 @@ func (a *Agent) recordFailed(at *attempt, root *failure.ProcessFailure, f policy
 	if d != nil {
 		e.Action, e.Decision = string(d.Action), d.String()
 	}
-	events.RecordAttempt(a.cfg.Events, e)
+	events.RecordLine(a.cfg.Events, e)
 }
 
 // recordOwn records the failure of this host's workers, once.

@@ -38,10 +38,12 @@ type attemptSink struct {
 	attempts []events.AttemptEvent
 }
 
-func (s *attemptSink) RecordAttempt(e events.AttemptEvent) {
+func (s *attemptSink) RecordLine(e events.Line) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.attempts = append(s.attempts, e)
+	if e, ok := e.(events.AttemptEvent); ok {
+		s.attempts = append(s.attempts, e)
+	}
 }
 
 func (s *attemptSink) shown() []string {

@@ -3,25 +3,20 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
+	"maps"
 	"slices"
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/process"
 )
 
-// A Preemption says who asked the whole job to stop.
-type Preemption struct {
-	Host   string
-	Signal syscall.Signal
-	Time   time.Time // by this host's clock
-}
-
-func (p *Preemption) String() string {
-	return fmt.Sprintf("host %s received %s at %s", p.Host, process.SignalName(p.Signal), p.Time.Format("15:04:05.000"))
-}
+// A Preemption says who asked the whole job to stop, and how this host's workers
+// ended then.
+type Preemption = failure.Preemption
 
 // preemption is what the agent's own stop means for the job; nil if that goes on
 // without this node.
@@ -49,9 +44,71 @@ func (a *Agent) tellPreempted(at *attempt, p *Preemption) {
 func (a *Agent) drain(ctx context.Context, at *attempt, rec *record) *Result {
 	p := &Preemption{Host: rec.Host, Signal: syscall.Signal(rec.Signal), Time: rec.Time.Add(-at.round.ClockOffset)}
 	a.log.Warn("the job is preempted; stopping the workers", "by", p.String())
+	return a.stopForGood(ctx, at, p)
+}
+
+// stopForGood stops the workers of a job that is preempted.
+func (a *Agent) stopForGood(ctx context.Context, at *attempt, p *Preemption) *Result {
+	a.learnPreempted(at, p)
 	a.enter(health.Restarting, Failed, "stopping the workers for good", p.String())
+	began := time.Now()
 	a.stopWorkers(ctx, at, p.Signal)
+	return a.preempted(at, p, began)
+}
+
+// learnPreempted takes note that the job is preempted. at may lack its round.
+func (a *Agent) learnPreempted(at *attempt, p *Preemption) {
+	a.status.mu.Lock()
+	a.status.preempted = &health.Preemption{Host: p.Host, Signal: process.SignalName(p.Signal), Time: p.Time}
+	a.status.mu.Unlock()
+	e := events.PreemptedEvent{
+		RunID: a.cfg.Rendezvous.RunID(), Hostname: a.cfg.Host, Role: a.cfg.Spec.Role, Restarts: a.restarts,
+		Host: p.Host, Signal: process.SignalName(p.Signal), SignalTime: p.Time,
+	}
+	if at != nil && at.round != nil {
+		e.GroupRank = &at.round.Rank
+	}
+	events.RecordLine(a.cfg.Events, e)
+}
+
+// preempted is the result of an attempt of a preempted job, whose workers were told
+// to stop at began. A report of it is kept in any case.
+func (a *Agent) preempted(at *attempt, p *Preemption, began time.Time) *Result {
+	a.tellEnds(at, p, began)
+	at.preempted = p
 	r := a.stopped(at, Failed)
-	r.Preempted = p
+	if r.Preempted = p; r.Report == nil {
+		r.ReportFile = a.writeReport(at, a.ownReport(at))
+	}
 	return r
+}
+
+// tellEnds says in p how the workers ended, and what cut their grace short.
+func (a *Agent) tellEnds(at *attempt, p *Preemption, began time.Time) {
+	p.Grace = a.cfg.ShutdownTimeout
+	for _, i := range slices.Sorted(maps.Keys(at.exits)) {
+		exit := at.exits[i]
+		w := failure.PreemptedWorker{
+			Rank: at.ranks.Base + i, LocalRank: i, PID: exit.PID, ExitCode: exit.Code, Ended: exit.Time, StoppedBy: exit.StoppedBy,
+		}
+		over := exit.Time.Sub(began) >= p.Grace
+		w.Killed = exit.StoppedBy != 0 && exit.Code == -int(syscall.SIGKILL) && (over || a.hurried())
+		switch {
+		case w.Killed && over:
+			p.CutShort = failure.CutByGrace
+		case w.Killed && p.CutShort == "":
+			p.CutShort = failure.CutBySignal
+		}
+		p.Workers = append(p.Workers, w)
+	}
+}
+
+// hurried says whether a second signal has come.
+func (a *Agent) hurried() bool {
+	select {
+	case <-a.cfg.Hurry: // never, if it is nil
+		return true
+	default:
+		return false
+	}
 }

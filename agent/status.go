@@ -34,6 +34,9 @@ type status struct {
 	failures []health.Failure
 	restarts int
 	starts   int // of the group
+	// preempted says who asked the whole job to stop; nil if nobody did. It is not changed
+	// any more.
+	preempted *health.Preemption
 
 	hosts  map[int]string // names of the nodes of at, by group rank, as far as they are known
 	looked time.Time      // when somebody last looked for them
@@ -168,6 +171,7 @@ func (a *Agent) State(context.Context) *health.State {
 			Role: a.cfg.Spec.Role, Entrypoint: a.cfg.Spec.Title,
 			Started: s.began, State: string(s.state), Phase: s.phase, WaitingFor: s.waiting,
 			Restarts: s.restarts, MaxRestarts: a.cfg.MaxRestarts, LogDir: a.cfg.Logs.Dir(),
+			Preempted: s.preempted,
 		},
 		Host:     health.Host{Name: a.cfg.Host, Workers: a.cfg.Spec.LocalWorldSize, GroupRank: -1},
 		Timeline: slices.Clone(s.moments),
@@ -341,6 +345,8 @@ func (a *Agent) ended(r *Result, err error) {
 		state, what = Succeeded, "this host has left the job"
 	case r != nil && r.State == Succeeded:
 		state, what = Succeeded, "the job has succeeded"
+	case r != nil && r.Preempted != nil:
+		what, why = "the job is preempted", r.Preempted.String()
 	case r != nil && r.Drained:
 		what, why = "this host has left the job", r.Report.Decision
 	case err != nil:
@@ -348,7 +354,7 @@ func (a *Agent) ended(r *Result, err error) {
 	case r != nil && r.Report != nil && r.Report.Root() != nil:
 		why = r.Report.Root().Error()
 	}
-	if _, ok := errors.AsType[*process.SignalError](err); ok {
+	if _, ok := errors.AsType[*process.SignalError](err); ok && (r == nil || r.Preempted == nil) {
 		what = "the agent was told to stop"
 	}
 	a.setState(state)

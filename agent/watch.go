@@ -32,6 +32,8 @@ type attempt struct {
 
 	record *record // this node's, once it has told the others of a failure
 
+	preempted *Preemption // once all has ended for that
+
 	verdict  *policy.Decision // what the policy says of the failure; nil before, and without one
 	recorded bool             // the failure is in the events
 	lostHost string           // its name, if the policy was asked about it
@@ -320,15 +322,16 @@ func (a *Agent) stopWorkers(ctx context.Context, at *attempt, sig syscall.Signal
 // leave stops the workers since the agent was told to.
 func (a *Agent) leave(ctx context.Context, at *attempt, state State) (*Result, error) {
 	cause := context.Cause(ctx)
-	preempted := a.preemption(cause)
-	if preempted != nil {
-		at.wg.Go(func() { a.tellPreempted(at, preempted) })
-	}
 	a.log.Warn("shutting down workers", "cause", cause)
+	if p := a.preemption(cause); p != nil {
+		told := *p // while p gets its workers
+		at.wg.Go(func() { a.tellPreempted(at, &told) })
+		return a.stopForGood(ctx, at, p), cause
+	}
 	a.enter(health.Restarting, state, "stopping the workers", cause.Error())
 	a.stopWorkers(ctx, at, stopSignal(cause))
 	r := a.stopped(at, state)
-	r.Left, r.Preempted = preempted == nil, preempted
+	r.Left = true
 	return r, cause
 }
 

@@ -40,20 +40,6 @@ type AttemptEvent struct {
 	Action, Decision string
 }
 
-// An AttemptSink is a Sink that takes AttemptEvents, too.
-type AttemptSink interface {
-	Sink
-	RecordAttempt(AttemptEvent)
-}
-
-// RecordAttempt hands e to a sink that wants it. The console does not: it prints what
-// torchrun prints.
-func RecordAttempt(s Sink, e AttemptEvent) {
-	if s, ok := s.(AttemptSink); ok {
-		s.RecordAttempt(e)
-	}
-}
-
 // Append appends the event as one JSON object, without a newline. What is not known
 // is null.
 func (e AttemptEvent) Append(dst []byte) []byte {

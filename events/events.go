@@ -2,8 +2,8 @@
 // rendezvous, each start and each end of a worker, what the watchdog did, and the
 // end of the agent, handed to a Sink. The console sink prints them as torchrun
 // does, one line of JSON each; the file sink appends such lines to a file, along
-// with a RdzvEvent for each step of the rendezvous and an AttemptEvent for each
-// attempt that failed.
+// with a RdzvEvent for each step of the rendezvous, an AttemptEvent for each
+// attempt that failed, and a PreemptedEvent if the whole job was told to stop.
 //
 // Source: torch/distributed/elastic/events.
 package events

@@ -139,17 +139,10 @@ func OpenFile(path string, log *slog.Logger) (*File, error) {
 func (f *File) Path() string { return f.path }
 
 // Record appends the event.
-func (f *File) Record(e Event) { f.append(func(dst []byte) []byte { return e.Append(dst) }) }
+func (f *File) Record(e Event) { f.RecordLine(e) }
 
-// RecordRdzv appends the event.
-func (f *File) RecordRdzv(e RdzvEvent) { f.append(func(dst []byte) []byte { return e.Append(dst) }) }
-
-// RecordAttempt appends the event.
-func (f *File) RecordAttempt(e AttemptEvent) {
-	f.append(func(dst []byte) []byte { return e.Append(dst) })
-}
-
-func (f *File) append(event func([]byte) []byte) {
+// RecordLine appends the event.
+func (f *File) RecordLine(e Line) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.file == nil {
@@ -160,7 +153,7 @@ func (f *File) append(event func([]byte) []byte) {
 		line = append(line, '\n')
 	}
 	end := len(line) // of what came before
-	line = append(event(line), '\n')
+	line = append(e.Append(line), '\n')
 	n, err := f.file.Write(line)
 	if err == nil {
 		f.torn = false

@@ -62,7 +62,7 @@ func TestFile(t *testing.T) {
 		t.Errorf("the path is %s", second.Path())
 	}
 	second.Record(worker(1, events.Start))
-	events.RecordRdzv(second, events.RdzvEvent{Name: "rendezvous.Next", RunID: "job7", Message: "joined \"round\" 0", Hostname: "h", PID: 7,
+	events.RecordLine(second, events.RdzvEvent{Name: "rendezvous.Next", RunID: "job7", Message: "joined \"round\" 0", Hostname: "h", PID: 7,
 		NodeState: events.NodeRunning, MasterEndpoint: "h:1", Rank: new(0), Time: time.UnixMilli(1795233104250)})
 	want := []string{
 		string(agent(events.Succeeded).Append(nil)), string(worker(1, events.Start).Append(nil)),
@@ -83,10 +83,10 @@ func TestAttempt(t *testing.T) {
 	f, _ := open(t, path)
 	var console bytes.Buffer
 	both := events.Multi(events.Console(&console), f)
-	events.RecordAttempt(both, events.AttemptEvent{Time: time.UnixMilli(1795233104250), RunID: "job7", Hostname: "h", Host: "h", Role: "trainer",
+	events.RecordLine(both, events.AttemptEvent{Time: time.UnixMilli(1795233104250), RunID: "job7", Hostname: "h", Host: "h", Role: "trainer",
 		GroupRank: 1, Rank: 3, LocalRank: 1, PID: 42, Restarts: 2, MaxRestarts: 5, ExitCode: -7, Signal: "SIGBUS", Cause: "signal", Message: "killed",
 		Ran: 90 * time.Second, Stderr: "a\nb", Step: 120, Files: "x", Action: "drain", Decision: "drained by rule r of p.yaml:3"})
-	events.RecordAttempt(both, events.AttemptEvent{Time: time.UnixMilli(1), Host: "g", Rank: -1, Cause: "host lost"})
+	events.RecordLine(both, events.AttemptEvent{Time: time.UnixMilli(1), Host: "g", Rank: -1, Cause: "host lost"})
 	want := []string{
 		`{"name": "muster.attempt.failed", "source": "AGENT", "timestamp": 1795233104250, "metadata": {"run_id": "job7", "global_rank": 3, "local_rank": 1, ` +
 			`"group_rank": 1, "worker_pid": 42, "role": "trainer", "hostname": "h", "failed_host": "h", "agent_restarts": 2, "max_restarts": 5, ` +
@@ -223,7 +223,7 @@ func TestMulti(t *testing.T) {
 	var b bytes.Buffer
 	both := events.Multi(nil, events.Console(&b), events.Null, f)
 	both.Record(agent(events.Succeeded))
-	events.RecordRdzv(both, events.RdzvEvent{Name: "x"})
+	events.RecordLine(both, events.RdzvEvent{Name: "x"})
 	if n := strings.Count(b.String(), "\n"); n != 1 {
 		t.Errorf("the console has %d lines, want the event without the rendezvous", n)
 	}
@@ -236,5 +236,5 @@ func TestMulti(t *testing.T) {
 	if got := events.Multi(f, events.Null); got != events.Sink(f) {
 		t.Errorf("Multi of one is %v", got)
 	}
-	events.RecordRdzv(events.Null, events.RdzvEvent{})
+	events.RecordLine(events.Null, events.RdzvEvent{})
 }

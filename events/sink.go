@@ -12,18 +12,24 @@ type Sink interface {
 	Record(Event)
 }
 
-// A RdzvSink is a Sink that takes the steps of the rendezvous, too.
-type RdzvSink interface {
-	Sink
-	RecordRdzv(RdzvEvent)
+// A Line is an event of another kind than Event, with a line of its own: RdzvEvent,
+// AttemptEvent, PreemptedEvent.
+type Line interface {
+	// Append appends the event as one JSON object, without a newline.
+	Append(dst []byte) []byte
 }
 
-// RecordRdzv hands e to a sink that wants it. Others get nothing, as with
-// torchrun, which sends these events to a destination of their own that drops
-// them.
-func RecordRdzv(s Sink, e RdzvEvent) {
-	if s, ok := s.(RdzvSink); ok {
-		s.RecordRdzv(e)
+// A LineSink is a Sink that takes Lines, too.
+type LineSink interface {
+	Sink
+	RecordLine(Line)
+}
+
+// RecordLine hands e to a sink that wants it. Others get nothing, such as the
+// console, which prints what torchrun prints.
+func RecordLine(s Sink, e Line) {
+	if s, ok := s.(LineSink); ok {
+		s.RecordLine(e)
 	}
 }
 
@@ -76,15 +82,9 @@ func (all multi) Record(e Event) {
 	}
 }
 
-func (all multi) RecordRdzv(e RdzvEvent) {
+func (all multi) RecordLine(e Line) {
 	for _, s := range all {
-		RecordRdzv(s, e)
-	}
-}
-
-func (all multi) RecordAttempt(e AttemptEvent) {
-	for _, s := range all {
-		RecordAttempt(s, e)
+		RecordLine(s, e)
 	}
 }
 

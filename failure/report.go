@@ -24,9 +24,12 @@ type ReportConfig struct {
 	// Autopsy says what the workers of this host did when they hung, AutopsyFile
 	// where the evidence is; empty where none was kept.
 	Autopsy, AutopsyFile string
+	// Preempted says who asked the whole job to stop; nil if nobody did. Then the
+	// job has not failed, and Failures are of workers that ended by themselves.
+	Preempted *Preemption
 }
 
-// A Report explains a failed attempt of a job, on all of its hosts. It does not change once made, so it may
+// A Report explains a failed attempt of a job, on all of its hosts, or one that was preempted. It does not change once made, so it may
 // be read concurrently.
 // Source: ChildFailedError in errors/__init__.py.
 type Report struct {

@@ -20,7 +20,7 @@ const ReportVersion = 1
 //	host          of the agent that writes the report
 //	attempt       restart count of the attempt that failed, from 0
 //	max_restarts
-//	cause         the root cause in one line, with rank and host
+//	cause         the root cause in one line, with rank and host; without one, who preempted the job
 //	autopsy       what this host's workers did when they hung; autopsy_file has the evidence
 //	silent        list of the hosts that did not say how their workers ended
 //	left_out      number of other hosts' failures that are not in the list
@@ -42,11 +42,20 @@ const ReportVersion = 1
 //	  traceback       and traceback_from, "error file", "stderr" or "function"
 //	  stderr_tail     list of the last lines where there is no traceback
 //	  log             path of the stderr file
+//	preempted     of a job that was told to stop as a whole; absent otherwise:
+//	  host, signal, time      who received what, and when
+//	  exit_status             of the agents
+//	  grace_seconds           what the workers had
+//	  cut_short               "second signal", "end of the grace"; null if all workers ended in time
+//	  workers                 of this host: rank, local_rank, pid, exit_code, signal, ended_at, stopped_by,
+//	                          and cut_short: whether it was killed
 //	decision      by which rule of a restart policy the job was stopped, or went on; absent without a policy
 func (r *Report) MarshalJSON() ([]byte, error) {
 	cause := ""
 	if root := r.Root(); root != nil {
 		cause = root.Error()
+	} else if r.Preempted != nil {
+		cause = "preempted: " + r.Preempted.String()
 	}
 	failures := pyjson.List()
 	for i, f := range r.Failures {
@@ -73,6 +82,9 @@ func (r *Report) MarshalJSON() ([]byte, error) {
 		m("left_out", num(r.LeftOut)),
 		m("failures", failures),
 	)
+	if r.Preempted != nil {
+		report.Set("preempted", r.Preempted.json())
+	}
 	if r.Decision != "" {
 		report.Set("decision", str(r.Decision))
 	}

@@ -24,6 +24,9 @@ func (r *Report) text() string {
 	title := oneLine(r.Title, maxName) + " FAILED"
 	root := r.Root()
 	if root == nil {
+		if r.Preempted != nil {
+			return r.Preempted.Text() + r.gaps()
+		}
 		return "muster: " + title + ": no worker's failure was recorded\n" + r.decision() + r.gaps()
 	}
 	t := textReport{width: utf8.RuneCountInString(title)}
@@ -53,6 +56,9 @@ func (r *Report) text() string {
 	width := min(t.width, 60)
 	border, rule := strings.Repeat("=", width)+"\n", strings.Repeat("-", width)+"\n"
 	var b strings.Builder
+	if r.Preempted != nil {
+		b.WriteString(r.Preempted.Text())
+	}
 	b.WriteString("muster: " + root.Where())
 	if r.Restarts > 0 {
 		fmt.Fprintf(&b, " in attempt %d of %d", r.Attempt+1, r.Restarts+1)

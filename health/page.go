@@ -43,6 +43,9 @@ func renderPage(s *State) []byte {
 	p := &page{s: s}
 	job := &s.Job
 	t := job.Phase.tone(job.State)
+	if job.Preempted != nil {
+		t = warn
+	}
 	p.put(`<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width,initial-scale=1">
@@ -77,6 +80,12 @@ func renderPage(s *State) []byte {
 // headline says in a word or two how the job is.
 func (p *page) headline() string {
 	job := &p.s.Job
+	switch {
+	case job.Preempted != nil && job.Phase == Ended:
+		return "preempted"
+	case job.Preempted != nil:
+		return "being preempted"
+	}
 	if job.Phase == Ended {
 		return strings.ToLower(job.State)
 	}
@@ -91,6 +100,9 @@ func (p *page) header(t tone) {
 	p.put(`<header><h1>%s</h1><span id="phase" class="pill %s">%s</span>`, job.RunID, t, p.headline())
 	if job.WaitingFor != "" {
 		p.put(`<span class="waiting">waiting for %s</span>`, strings.TrimPrefix(job.WaitingFor, "waiting for "))
+	}
+	if by := job.Preempted; by != nil {
+		p.put(`<span class="waiting">host %s received %s at %s</span>`, by.Host, by.Signal, by.Time.In(p.s.Time.Location()).Format(time.TimeOnly))
 	}
 	p.put("<span id=\"live\"></span>\n<p>")
 	var facts []string
@@ -124,6 +136,9 @@ func (p *page) failures() {
 		class, title = warn, "The attempt before failed"
 	case Rendezvous, Assigning, Restarting:
 		class, title = warn, "Failed; the workers start again"
+	}
+	if p.s.Job.Preempted != nil {
+		class, title = warn, "Failed before the job was preempted, or meanwhile"
 	}
 	p.put("<section id=\"failures\" class=\"%s\"><h2>%s</h2>\n", class, title)
 	const shown = 5

@@ -107,3 +107,20 @@ func TestHeadline(t *testing.T) {
 		}
 	}
 }
+
+// A job that is preempted has not failed.
+func TestPreempted(t *testing.T) {
+	for phase, want := range map[health.Phase]string{health.Ended: `class="pill warn">preempted<`, health.Restarting: `class="pill warn">being preempted<`} {
+		f := running()
+		f.state.Job.Phase, f.state.Job.State = phase, "FAILED"
+		f.state.Job.Preempted = &health.Preemption{Host: "<b>", Signal: "SIGTERM", Time: time.Date(20000, 1, 1, 0, 0, 0, 0, time.UTC)}
+		s := listen(t, f, nil)
+		page := get(s, "GET", "/").Body.String()
+		if !strings.Contains(page, want) || !strings.Contains(page, "host &lt;b&gt; received SIGTERM at 23:59:59") {
+			t.Errorf("%s: the page lacks who asked:\n%s", phase, page)
+		}
+		if state := get(s, "GET", "/v1/state").Body.String(); !strings.Contains(state, `"preempted":{"host":"`) || !strings.Contains(state, `"signal":"SIGTERM"`) {
+			t.Errorf("the state lacks who asked: %s", state)
+		}
+	}
+}

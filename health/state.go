@@ -90,6 +90,16 @@ type Job struct {
 	MaxHosts    int    `json:"max_hosts,omitempty"`
 	WorldSize   int    `json:"world_size,omitempty"` // workers of the round, on all hosts
 	LogDir      string `json:"log_dir,omitempty"`
+	// Preempted says who asked the whole job to stop; nil if nobody did. The State of
+	// such a job ends as FAILED, as under TorchElastic, but it has not failed.
+	Preempted *Preemption `json:"preempted,omitempty"`
+}
+
+// A Preemption says which host got which signal, with which the whole job stops.
+type Preemption struct {
+	Host   string    `json:"host"`
+	Signal string    `json:"signal"` // SIGTERM
+	Time   time.Time `json:"time"`
 }
 
 // A Host is one node of the round.

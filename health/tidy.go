@@ -22,6 +22,11 @@ func tidy(s *State) *State {
 	if t.Time.IsZero() {
 		t.Time = time.Now()
 	}
+	if t.Job.Preempted != nil {
+		p := *t.Job.Preempted
+		fit(&p.Time)
+		t.Job.Preempted = &p
+	}
 	t.LiveTimers = max(t.LiveTimers, len(t.Timers))
 	t.Hosts = first(t.Hosts, MaxHosts)
 	t.Failures = first(t.Failures, MaxFailures)

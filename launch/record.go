@@ -84,5 +84,5 @@ func recordEnd(sink events.Sink, cfg *Config, host, what string, err error) {
 	if err != nil {
 		e.NodeState, e.Message, e.ErrorTrace = events.NodeFailed, "could not say that it leaves the rendezvous", err.Error()
 	}
-	events.RecordRdzv(sink, e)
+	events.RecordLine(sink, e)
 }

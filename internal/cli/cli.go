@@ -32,9 +32,6 @@ import (
 const (
 	exitOK    = 0
 	exitError = 1
-	// exitPreempted says that the job was told to stop and may be started again; it is
-	// EX_TEMPFAIL of sysexits.h.
-	exitPreempted = 75
 	// exitUnfit says that this host is not fit for the job: it has failed its
 	// --health-check and has not joined, or a rule of its --restart-policy has drained
 	// it. It is EX_UNAVAILABLE.

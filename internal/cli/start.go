@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"syscall"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/process"
@@ -20,8 +22,9 @@ const envErrorFile = "TORCHELASTIC_ERROR_FILE"
 // is what else went wrong.
 func start(ctx context.Context, cfg launch.Config) (status int, recorded bool, err error) {
 	result, err := launch.Run(ctx, cfg)
-	if result != nil && result.Preempted != nil {
-		fmt.Fprintf(cfg.Stderr, "muster: the job is preempted: %v; it may be started again\n", result.Preempted)
+	if result != nil && result.Preempted != nil && result.Report == nil {
+		io.WriteString(cfg.Stderr, result.Preempted.Text())
+		sayReport(cfg.Stderr, result)
 	}
 	if sig, ok := errors.AsType[*process.SignalError](err); ok {
 		// torchrun's words, for those who look for them.
@@ -38,9 +41,7 @@ func start(ctx context.Context, cfg launch.Config) (status int, recorded bool, e
 		root = result.Report.Root()
 		fmt.Fprintln(cfg.Stderr)
 		_ = result.Report.WriteText(cfg.Stderr) // nobody is left to tell
-		if result.ReportFile != "" {
-			fmt.Fprintf(cfg.Stderr, "The report as JSON: %s\n", result.ReportFile)
-		}
+		sayReport(cfg.Stderr, result)
 		errorFile, _ := cfg.LookupEnv(envErrorFile)
 		if err := failure.Propagate(root, errorFile); err != nil {
 			cfg.Logger.Error("the failure is not in the error file", "error", err)
@@ -50,13 +51,20 @@ func start(ctx context.Context, cfg launch.Config) (status int, recorded bool, e
 	case result.Drained:
 		return exitUnfit, root != nil, err
 	case result.Preempted != nil:
-		return exitPreempted, root != nil, nil
+		return failure.PreemptedStatus, root != nil, nil
 	case result.IsFailed():
 		return failure.ExitStatus(cfg.ExitCode, root), root != nil, err
 	case err != nil:
 		return exitError, false, err
 	}
 	return exitOK, false, nil
+}
+
+// sayReport says where the report is for programs.
+func sayReport(w io.Writer, result *agent.Result) {
+	if result.ReportFile != "" {
+		fmt.Fprintf(w, "The report as JSON: %s\n", result.ReportFile)
+	}
 }
 
 // advise adds what to do about an error that the command line can do something

@@ -166,7 +166,11 @@ func (v *topView) head(width int) []tui.Line {
 	if job.Phase != health.Running || job.State != "HEALTHY" {
 		style = tui.Yellow
 	}
-	title := tui.Line{{Text: "muster "}, {Text: tui.Clean(job.RunID, 100), Style: tui.Bold}, {Text: "  "}, {Text: tui.Clean(string(job.Phase)+" "+job.State, 60), Style: style}}
+	how := string(job.Phase) + " " + job.State
+	if job.Preempted != nil {
+		how = string(job.Phase) + " PREEMPTED"
+	}
+	title := tui.Line{{Text: "muster "}, {Text: tui.Clean(job.RunID, 100), Style: tui.Bold}, {Text: "  "}, {Text: tui.Clean(how, 60), Style: style}}
 	if job.Entrypoint != "" {
 		title = append(title, tui.Span{Text: "  " + tui.Clean(job.Entrypoint, 200)})
 	}
@@ -178,6 +182,10 @@ func (v *topView) head(width int) []tui.Line {
 	lines := []tui.Line{title, {{Text: strings.Join(v.facts(), "  ")}}}
 	if job.WaitingFor != "" {
 		lines = append(lines, tui.Line{{Text: "waits for " + tui.Clean(job.WaitingFor, 300), Style: tui.Yellow}})
+	}
+	if by := job.Preempted; by != nil {
+		text := fmt.Sprintf("preempted: host %s received %s at %s", by.Host, by.Signal, by.Time.Local().Format("15:04:05"))
+		lines = append(lines, tui.Line{{Text: tui.Clean(text, 300), Style: tui.Yellow}})
 	}
 	if line := v.hosts(); line != nil {
 		lines = append(lines, line)

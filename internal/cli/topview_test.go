@@ -186,3 +186,18 @@ func TestTopHostile(t *testing.T) {
 		}
 	}
 }
+
+// A job that is preempted has not failed.
+func TestTopPreempted(t *testing.T) {
+	state := topState()
+	state.Job.Phase, state.Job.State = health.Ended, "FAILED"
+	state.Job.Preempted = &health.Preemption{Host: "n\x1b[31m1", Signal: "SIGTERM", Time: state.Time}
+	var text strings.Builder
+	for _, line := range (&topView{state: state, selected: -1}).body(100, 100) {
+		text.WriteString(line.String() + "\n")
+	}
+	says := "preempted: host n1 received SIGTERM at " + state.Time.Local().Format("15:04:05") + "\n"
+	if got := text.String(); !strings.Contains(got, "ended PREEMPTED") || strings.Contains(got, "FAILED") || !strings.Contains(got, says) {
+		t.Errorf("it shows\n%s", got)
+	}
+}

@@ -9,6 +9,9 @@ import (
 	"io/fs"
 	"strconv"
 	"time"
+
+	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/failure"
 )
 
 // maxEventLine is the longest line of events that is read, in bytes.
@@ -19,12 +22,14 @@ type told struct {
 	started, ended time.Time
 	workers        map[int]toldWorker // by local rank
 	outcome        Outcome            // "" if the agent did not say
+	preempted      *Preemption        // nil if the agent did not say
 }
 
 type toldWorker struct{ rank, pid int }
 
 // An event is the part of a line of events.jsonl that counts.
 type event struct {
+	Name      string `json:"name"`
 	Source    string `json:"source"`
 	Timestamp int64  `json:"timestamp"` // milliseconds since 1970
 	Metadata  struct {
@@ -35,6 +40,10 @@ type event struct {
 		PID      string `json:"worker_id"`
 		Restarts int    `json:"agent_restarts"`
 		Inner    string `json:"metadata"`
+		// Of a job that is preempted.
+		Host       string `json:"signalled_host"`
+		Signal     string `json:"signal"`
+		SignalTime int64  `json:"signal_time"`
 	} `json:"metadata"`
 }
 
@@ -114,15 +123,19 @@ func (h *history) read(from io.Reader) (bad int, err error) {
 // take takes in one event.
 func (h *history) take(e *event) {
 	m := &e.Metadata
-	if e.Source == "" || m.Restarts < 0 || e.Timestamp <= 0 || e.Timestamp > 253402300799999 {
+	at := milliseconds(e.Timestamp)
+	if e.Source == "" || m.Restarts < 0 || at.IsZero() {
 		return // a step of the rendezvous, or nonsense
 	}
-	at := time.UnixMilli(e.Timestamp)
 	if m.RunID != "" {
 		h.run.RunID, h.run.Host = clean(m.RunID), clean(m.Hostname)
 	}
 	t := h.told[h.current]
 	switch {
+	case e.Name == events.Preempted:
+		if t != nil {
+			t.preempted = &Preemption{Host: m.Host, Signal: m.Signal, Time: milliseconds(m.SignalTime), ExitStatus: failure.PreemptedStatus}
+		}
 	case e.Source == "WORKER" && m.State == "START":
 		h.start(e, at)
 	case t == nil || m.Restarts != h.current.restart && m.State != "RENDEZVOUS":
@@ -136,6 +149,14 @@ func (h *history) take(e *event) {
 	case m.State == "SUCCEEDED":
 		t.ended, t.outcome = at, Succeeded
 	}
+}
+
+// milliseconds is a time of an event; zero if it is none that JSON has a form for.
+func milliseconds(n int64) time.Time {
+	if n <= 0 || n > 253402300799999 {
+		return time.Time{}
+	}
+	return time.UnixMilli(n)
 }
 
 // start takes in the start of a worker. One that has started before belongs to

@@ -90,7 +90,10 @@ func (rd *reader) report(run *Run, a *Attempt) {
 		a.problem("%s: %v", path, err)
 	}
 	if a.Cause != "" || len(a.Failures) > 0 {
-		a.Report, a.Outcome = path, Failed
+		a.Report = path
+		if a.Outcome == Unknown {
+			a.Outcome = Failed
+		}
 	}
 }
 
@@ -98,15 +101,16 @@ func (rd *reader) report(run *Run, a *Attempt) {
 // wrong kind is left out, and is the error.
 func (a *Attempt) parseReport(run *Run, body []byte) error {
 	var doc struct {
-		Version     int       `json:"version"`
-		Title       string    `json:"title"`
-		RunID       string    `json:"run_id"`
-		Host        string    `json:"host"`
-		MaxRestarts *int      `json:"max_restarts"`
-		Cause       string    `json:"cause"`
-		Silent      []string  `json:"silent"`
-		LeftOut     int       `json:"left_out"`
-		Failures    []Failure `json:"failures"`
+		Version     int         `json:"version"`
+		Title       string      `json:"title"`
+		RunID       string      `json:"run_id"`
+		Host        string      `json:"host"`
+		MaxRestarts *int        `json:"max_restarts"`
+		Cause       string      `json:"cause"`
+		Silent      []string    `json:"silent"`
+		LeftOut     int         `json:"left_out"`
+		Failures    []Failure   `json:"failures"`
+		Preempted   *Preemption `json:"preempted"`
 	}
 	err := json.Unmarshal(body, &doc)
 	if doc.Version > failure.ReportVersion {
@@ -132,6 +136,9 @@ func (a *Attempt) parseReport(run *Run, body []byte) error {
 	a.Failures = doc.Failures[:min(len(doc.Failures), maxFailures)]
 	for i := range a.Failures {
 		a.Failures[i].tidy()
+	}
+	if doc.Preempted != nil {
+		a.preempt(doc.Preempted)
 	}
 	return err
 }

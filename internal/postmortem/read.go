@@ -30,6 +30,7 @@ type Outcome string
 const (
 	Succeeded Outcome = "succeeded"
 	Failed    Outcome = "failed"
+	Preempted Outcome = "preempted" // the whole job was told to stop and may be started again
 	// Unknown: nobody wrote down an end. All went well and there is no events.jsonl, or
 	// the job still runs, or its agent was killed.
 	Unknown Outcome = "unknown"
@@ -68,8 +69,11 @@ type Attempt struct {
 	// "files", which is less exact.
 	TimesFrom string  `json:"times_from,omitempty"`
 	Outcome   Outcome `json:"outcome"`
-	// Cause is the root cause in one line, with rank and host.
+	// Cause is the root cause in one line, with rank and host; of an attempt that was
+	// preempted, who asked.
 	Cause string `json:"cause,omitempty"`
+	// Preempted says who asked the whole job to stop; nil if nobody did.
+	Preempted *Preemption `json:"preempted,omitempty"`
 	// Report is the path of report.json, "" where there is none. Then Failures are
 	// what the workers' error.json and stderr.log say.
 	Report   string    `json:"report,omitempty"`
@@ -157,7 +161,10 @@ func (rd *reader) attempt(run *Run, a *Attempt, told *told) {
 		}
 	}
 	rd.report(run, a)
-	if a.Report == "" {
+	if told != nil && told.preempted != nil {
+		a.preempt(told.preempted)
+	}
+	if a.Report == "" && a.Outcome != Preempted {
 		rd.guess(run, a)
 	}
 	rd.autopsies(a, entries)
@@ -194,6 +201,9 @@ func (a *Attempt) ranks(host string) {
 			base = w.Rank - w.LocalRank
 		}
 	}
+	if p := a.Preempted; base < 0 && p != nil && len(p.Workers) > 0 {
+		base = p.Workers[0].Rank - p.Workers[0].LocalRank
+	}
 	for i := 0; base < 0 && i < len(a.Failures); i++ {
 		if f := &a.Failures[i]; a.Report != "" && f.Host == host && f.Rank >= f.LocalRank {
 			base = f.Rank - f.LocalRank
@@ -212,6 +222,11 @@ func (a *Attempt) times(told *told) {
 	for _, f := range a.Failures {
 		if a.Report != "" {
 			a.span("report", f.Started, f.Ended)
+		}
+	}
+	if a.Preempted != nil {
+		for _, w := range a.Preempted.Workers {
+			a.span("report", time.Time{}, w.Ended)
 		}
 	}
 	if a.Duration() > 0 {
@@ -271,7 +286,7 @@ func (run *Run) sum(told map[number]*told) {
 			run.Ended = a.Ended
 		}
 	}
-	if t := told[number{last.Restart, last.Again}]; t != nil && t.outcome != "" {
+	if t := told[number{last.Restart, last.Again}]; t != nil && t.outcome != "" && last.Outcome != Preempted {
 		last.Outcome = t.outcome
 	}
 	run.Outcome = last.Outcome

@@ -44,6 +44,9 @@ func (run *Run) heading(b *strings.Builder) {
 	if n := len(run.Attempts); n > 1 {
 		fmt.Fprintf(b, " after %d attempts", n)
 	}
+	if p := run.Preempted(); p != nil {
+		b.WriteString(": " + p.who())
+	}
 	switch {
 	case run.MaxRestarts >= 0:
 		fmt.Fprintf(b, ", %d of %d restarts used", run.Restarts, run.MaxRestarts)
@@ -65,6 +68,9 @@ func (run *Run) heading(b *strings.Builder) {
 		}
 		table.add("time", when)
 	}
+	if p := run.Preempted(); p != nil && p.ExitStatus > 0 {
+		table.add("exit status", fmt.Sprintf("%d: it may be started again", p.ExitStatus))
+	}
 	table.add("directory", tui.Clean(run.Dir, 4096))
 	if run.Events != "" {
 		table.add("events", tui.Clean(run.Events, 4096))
@@ -73,6 +79,14 @@ func (run *Run) heading(b *strings.Builder) {
 		table.add("note", p)
 	}
 	table.write(b, "  ")
+}
+
+// Preempted says who asked the whole job to stop; nil if nobody did.
+func (run *Run) Preempted() *Preemption {
+	if run.Outcome != Preempted || len(run.Attempts) == 0 {
+		return nil
+	}
+	return run.Attempts[len(run.Attempts)-1].Preempted
 }
 
 func (run *Run) verdict() string {
@@ -85,6 +99,8 @@ func (run *Run) verdict() string {
 // verdict is what became of an attempt, in one line.
 func (a *Attempt) verdict() string {
 	switch {
+	case a.Preempted != nil:
+		return "preempted: " + a.Preempted.who()
 	case a.Cause != "":
 		return a.Cause
 	case a.Outcome != Unknown:
@@ -98,9 +114,12 @@ func (a *Attempt) verdict() string {
 func (a *Attempt) write(b *strings.Builder, seen map[string]string) {
 	fmt.Fprintf(b, "\n%s %s\n", a.Name, strings.Repeat("-", max(3, 72-len(a.Name))))
 	table := rows{}
+	if a.Preempted != nil || len(a.Failures) == 0 {
+		table.add("result", a.verdict())
+	}
 	if len(a.Failures) > 0 {
 		root := &a.Failures[0]
-		table.add("root cause", a.verdict())
+		table.add("root cause", a.Cause)
 		if root.Hint != "" {
 			table.add("hint", root.Hint)
 		}
@@ -110,8 +129,6 @@ func (a *Attempt) write(b *strings.Builder, seen map[string]string) {
 		if root.Note != "" {
 			table.add("note", "the error file "+root.Note)
 		}
-	} else {
-		table.add("result", a.verdict())
 	}
 	if d := a.Duration(); d > 0 {
 		text := span(d)
@@ -125,6 +142,9 @@ func (a *Attempt) write(b *strings.Builder, seen map[string]string) {
 	}
 	table.write(b, "  ")
 	a.writeText(b, seen)
+	if a.Preempted != nil {
+		a.Preempted.write(b)
+	}
 	a.writeOthers(b)
 	a.writeAutopsies(b)
 	a.writeFiles(b)
@@ -193,7 +213,11 @@ func (a *Attempt) writeFiles(b *strings.Builder) {
 	fmt.Fprintf(b, "  files in %s:\n", tui.Clean(a.Dir, 4096))
 	table := rows{}
 	if a.Report != "" {
-		table.add("report.json", "the failure for programs")
+		what := "the failure for programs"
+		if a.Outcome == Preempted {
+			what = "the same for programs"
+		}
+		table.add("report.json", what)
 	}
 	for i, w := range a.Workers {
 		if i == shownOthers {

@@ -1,0 +1,52 @@
+package agent_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/process"
+)
+
+// A preempted job has a report of its own kind, and says how the workers ended.
+func TestPreempted(t *testing.T) {
+	for _, tt := range []struct {
+		function string
+		grace    time.Duration
+		cut      string
+	}{{"wait", time.Hour, ""}, {"ignore", time.Hour, failure.CutBySignal}, {"ignore", time.Millisecond, failure.CutByGrace}} {
+		prefix := fifos(t, 2)
+		j := newJob(t, tt.function, prefix, 2)
+		j.ShutdownTimeout, j.PreemptionSignals, j.Host = tt.grace, []syscall.Signal{syscall.SIGUSR2, syscall.SIGTERM}, "a"
+		hurry := make(chan struct{})
+		j.Hurry = hurry
+		ctx, cancel := context.WithCancelCause(t.Context())
+		go func() {
+			started(t, prefix, 2)
+			cancel(&process.SignalError{Signal: syscall.SIGTERM})
+			if tt.cut == failure.CutBySignal {
+				close(hurry)
+			}
+		}()
+		r, err := j.run(t, ctx)
+		if r == nil || err == nil || r.Preempted == nil || r.Report != nil || r.ReportFile == "" {
+			t.Fatalf("%+v: result %+v, %v", tt, r, err)
+		}
+		p := r.Preempted
+		if p.Host != "a" || p.Signal != syscall.SIGTERM || p.CutShort != tt.cut || p.Grace != tt.grace || len(p.Workers) != 2 {
+			t.Errorf("%+v: %+v", tt, p)
+		}
+		for i, w := range p.Workers {
+			if w.Rank != i || w.PID == 0 || w.StoppedBy == 0 || w.Killed != (tt.cut != "") || w.Ended.Before(p.Time) {
+				t.Errorf("%+v: worker %+v", tt, w)
+			}
+		}
+		if b, err := os.ReadFile(r.ReportFile); err != nil || !strings.Contains(string(b), `"preempted": {"host": "a", "signal": "SIGTERM"`) {
+			t.Errorf("the report has %s, %v", b, err)
+		}
+	}
+}
