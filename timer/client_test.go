@@ -5,6 +5,7 @@ package timer_test
 import (
 	"bufio"
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -112,9 +114,17 @@ func TestFileClientUnavailable(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			begin := time.Now()
-			err := (&timer.FileClient{Path: tt.path}).Release("s")
-			took := time.Since(begin)
+			// The shortest of some times: where it gives up at once, not each of
+			// them is long on a busy machine.
+			var err error
+			took := time.Duration(math.MaxInt64)
+			for range 5 {
+				begin := time.Now()
+				err = (&timer.FileClient{Path: tt.path}).Release("s")
+				if took = min(took, time.Since(begin)); tt.retried {
+					break
+				}
+			}
 			if err == nil || !strings.Contains(err.Error(), tt.cause) {
 				t.Errorf("error %v, want %s", err, tt.cause)
 			}
@@ -200,7 +210,9 @@ func (b *book) Release(scope string) error {
 	return b.fail
 }
 
-func TestExpires(t *testing.T) {
+func TestExpires(t *testing.T) { synctest.Test(t, testExpires) } // where no time passes
+
+func testExpires(t *testing.T) {
 	var b book
 	outer, err := timer.Expires(&b, time.Minute, "")
 	_, file, line, _ := runtime.Caller(0)

@@ -369,7 +369,7 @@ func TestFloodKeepsDeadlines(t *testing.T) {
 	endedBy(t, w)
 	late := now() - at
 	t.Logf("%.1f ms late after %d requests", 1000*late, s.Stats().Lines)
-	if late < 0 || late > 0.25 {
+	if late < 0 || late > busy { // the flood ends only after this
 		t.Errorf("killed %.1f ms late", 1000*late)
 	}
 }
@@ -561,20 +561,23 @@ func TestReset(t *testing.T) {
 	owned.Store(old.Process.Pid, true)
 	owns := func(pid int) bool { _, ok := owned.Load(pid); return ok }
 	s := serve(t, timer.Config{Owns: owns})
-	s.write(line(old.Process.Pid, "old", now()+0.3, 9))
+	s.write(line(old.Process.Pid, "old", never, 9))
 	s.sync()
 	// The new worker is there, and known, before the server is told.
 	s.FileServer.Reset(func(pid int) bool { return pid == next.Process.Pid || pid == s.mark.Process.Pid })
 	s.event("watchdog stopped")
 	s.event("watchdog started")
-	s.write(line(next.Process.Pid, "new", now()+0.4, 15) + line(old.Process.Pid, "late", 1, 9))
+	s.write(line(next.Process.Pid, "new", now()+0.1, 15) + line(old.Process.Pid, "late", 1, 9))
 	s.event("timer expired new")
 	s.event("kill worker process new")
 	if got := endedBy(t, next); got != syscall.SIGTERM {
 		t.Errorf("the new worker ended by %v", got)
 	}
+	if got := s.scopes(old.Process.Pid); len(got) > 0 {
+		t.Errorf("the old worker has timers %q", got)
+	}
 	if err := old.Process.Signal(syscall.SIGCONT); err != nil {
-		t.Errorf("the old worker, whose timer was dropped, does not live: %v", err)
+		t.Errorf("the old worker, whose timers do not count, does not live: %v", err)
 	}
 }
 

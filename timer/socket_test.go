@@ -67,10 +67,13 @@ func dial(t *testing.T, cfg timer.SocketClientConfig) *timer.SocketClient {
 func hour() time.Time { return time.Unix(1<<32, 0) }
 
 func TestSocketKillsAtTheDeadline(t *testing.T) {
-	_, s := serveSocket(t, timer.Config{}, timer.SocketConfig{})
+	core, s := serveSocket(t, timer.Config{}, timer.SocketConfig{})
 	c := startChild(t, s.Path())
-	c.want("ok", "acquire released 50")
+	c.want("ok", "acquire released 100000")
 	c.want("ok", "release released")
+	if got := core.Live(0); len(got) > 0 {
+		t.Errorf("released, but live: %v", got)
+	}
 	c.want("ok", "acquire hangs 100")
 	if got := c.ask("hang"); got != "" {
 		t.Errorf("the child went on: %q", got)
