@@ -34,7 +34,6 @@ import (
 // The workers of these tests are functions of the test binary itself.
 func TestMain(m *testing.M) {
 	process.GuardMain()
-	testproc.QuickExit()
 	process.Register("rank", func(context.Context, []byte) ([]byte, error) {
 		return []byte("rank " + os.Getenv("RANK")), nil
 	})
@@ -93,6 +92,7 @@ func TestMain(m *testing.M) {
 	})
 	registerTimed()
 	process.FuncMain()
+	testproc.QuickExit()
 	os.Exit(m.Run())
 }
 
