@@ -35,11 +35,14 @@ func TestAgentKilled(t *testing.T) {
 	l := newLab(t, 3, "")
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "ELECTION_TEST_AGENT=1")
-	cfg := l.config(0)
-	first := spawn(t, cmd, jsonConfig(&cfg))
+	configs := []election.Config{l.config(0), l.config(1), l.config(2)}
+	for i := range configs {
+		configs[i].TTL = 3 * l.config(i).TTL // much more than it may take to give the lease back
+	}
+	first := spawn(t, cmd, jsonConfig(&configs[0]))
 	first.expect("leader host0:29400 true")
 	children := childrenOf(t, cmd.Process.Pid)
-	agents := []*agent{l.agent(1), l.agent(2)}
+	agents := []*agent{startAgent(t, configs[1]), startAgent(t, configs[2])}
 	term := agents[0].leader().Term
 	if got := agents[1].leader(); got.Term != term || got.Mine {
 		t.Fatalf("got leader %+v, want host0 in term %d", got, term)
@@ -51,7 +54,7 @@ func TestAgentKilled(t *testing.T) {
 	agree(t, agents...)
 	t.Logf("the leader's agent was killed: known after %v, another led after %v",
 		lost.Round(time.Millisecond), time.Since(start).Round(time.Millisecond))
-	if lost > l.config(0).TTL/2 {
+	if lost > configs[0].TTL/2 {
 		t.Errorf("took %v: the lease ran out, instead of being given back", lost)
 	}
 	<-first.over

@@ -21,7 +21,7 @@ import (
 )
 
 // patience bounds each wait of a test.
-const patience = 30 * time.Second
+const patience = 90 * time.Second
 
 // proc is a process with lines in and out.
 type proc struct {
@@ -180,11 +180,12 @@ func (a *agent) waitMember() {
 	}
 }
 
-// config is that of the agent with a number.
+// config is that of the agent with a number. On a busy machine a lease of a few seconds
+// may run out before it can be prolonged.
 func (l *lab) config(i int) election.Config {
 	return election.Config{
 		RunID: "job", Addr: fmt.Sprintf("host%d:29400", i), Endpoints: l.names, Program: muster,
-		TTL: 2 * time.Second,
+		TTL: 10 * time.Second,
 	}
 }
 

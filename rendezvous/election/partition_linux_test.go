@@ -93,11 +93,13 @@ func TestPartition(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, 3, "")
 	network := newCut(t, l.names)
-	cfg := l.config(0)
+	cfg, theirCfg := l.config(0), l.config(1)
 	cfg.Endpoints = network.endpoints
+	cfg.TTL *= 2 // it stops a tenth of that before the others can lead
+	theirCfg.TTL = cfg.TTL
 	leader := startAgent(t, cfg)
 	term := leader.leader().Term
-	other := l.agent(1)
+	other := startAgent(t, theirCfg)
 	if got := other.leader(); got.Term != term || got.Mine {
 		t.Fatalf("got leader %+v", got)
 	}

@@ -66,6 +66,9 @@ func freeze(t *testing.T, pid int) {
 // kill ends a process in a way that leaves it no time.
 func kill(t *testing.T, pid int) {
 	t.Helper()
+	if pid <= 0 { // would be this process's group
+		t.Fatalf("no process %d to kill", pid)
+	}
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

@@ -6,7 +6,9 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"math/big"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -93,7 +95,7 @@ func TestSecureCluster(t *testing.T) {
 	cluster.ask("auth alice wonder /muster/")
 
 	good := election.Config{
-		RunID: "job", Addr: "host0:29400", Endpoints: []string{client}, Program: muster, TTL: 2 * time.Second,
+		RunID: "job", Addr: "host0:29400", Endpoints: []string{client}, Program: muster, TTL: 10 * time.Second,
 		CACert: ca.file, Cert: clientCert, Key: clientKey, User: "alice", Password: "wonder",
 	}
 	agree(t, startAgent(t, good), startAgent(t, good))
@@ -137,13 +139,18 @@ func TestSecureCluster(t *testing.T) {
 	}
 }
 
-// freeAddress is one on which nobody listens.
+// freeAddress is one on which nobody listens, with a port that the kernel gives to
+// nobody who asks for any.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	var err error
+	for range 100 {
+		var l net.Listener
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+mathrand.IntN(20_000))); err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal(err)
+	return ""
 }
