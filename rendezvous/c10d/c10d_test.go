@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
@@ -36,7 +35,7 @@ func newHandler(t *testing.T, cfg c10d.Config) rendezvous.Handler {
 func dial(t *testing.T, info *rendezvous.Info) *tcpstore.Client {
 	t.Helper()
 	c, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{
-		Addr: net.JoinHostPort(info.MasterAddr, strconv.Itoa(info.MasterPort)), Timeout: 10 * time.Second,
+		Addr: net.JoinHostPort(info.MasterAddr, strconv.Itoa(info.MasterPort)), Timeout: patience,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -94,12 +93,7 @@ func TestKeysOfARound(t *testing.T) {
 
 // Two jobs may name one endpoint: the second is a client of the first's store.
 func TestTwoJobsAtOneEndpoint(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	endpoint := l.Addr().String()
-	l.Close()
+	endpoint := freeEndpoint(t)
 	a := newHandler(t, c10d.Config{RunID: "a", Endpoint: endpoint})
 	b := newHandler(t, c10d.Config{RunID: "b", Endpoint: endpoint})
 	infoA, err := a.Next(t.Context())

@@ -57,7 +57,7 @@ func serve(t testing.TB, cfg tcpstore.ServerConfig) *tcpstore.Server {
 
 func connect(t testing.TB, addr string) *tcpstore.Client {
 	t.Helper()
-	client, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: addr, Timeout: 20 * time.Second})
+	client, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: addr, Timeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func address(last int) string { return fmt.Sprintf("127.0.0.%d", last) }
 func (m *mixed) ours(last int) rendezvous.Handler {
 	return node(m, m.endpoint, m.nodes, m.nodes, address(last), func(c *c10d.Config) {
 		no := false
-		c.Settings.IsHost, c.LocalAddr, c.Settings.Join = &no, address(last), 20*time.Second
+		c.Settings.IsHost, c.LocalAddr, c.Settings.Join = &no, address(last), patience
 		if m.change != nil {
 			m.change(c)
 		}

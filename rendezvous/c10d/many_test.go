@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"strconv"
@@ -19,15 +20,23 @@ import (
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
-// freeEndpoint returns an endpoint on this host that nobody listens at.
+// patience bounds every wait for what should happen.
+const patience = time.Minute
+
+// freeEndpoint returns an endpoint on this host that nobody listens at, with a port that
+// the kernel gives to nobody who asks for any.
 func freeEndpoint(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	var err error
+	for range 100 {
+		var l net.Listener
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 10_000+rand.IntN(20_000))); err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal(err)
+	return ""
 }
 
 // node makes a node of a job of several.
@@ -37,7 +46,7 @@ func node(t testing.TB, endpoint string, min, max int, name string, change func(
 		RunID: "job1", Endpoint: endpoint, MinNodes: min, MaxNodes: max,
 		Role: "trainer", LocalWorldSize: 2, Host: name, Settings: rendezvous.DefaultSettings(),
 	}
-	cfg.Settings.LastCall = 200 * time.Millisecond
+	cfg.Settings.LastCall = 2 * time.Second // a node that was told to come again may be slow
 	if change != nil {
 		change(&cfg)
 	}
@@ -58,12 +67,18 @@ func atEnd(t testing.TB, h rendezvous.Handler) {
 	if !old {
 		t.Cleanup(func() { all.(*sync.WaitGroup).Wait() }) // the last one to run
 	}
-	t.Cleanup(func() { all.(*sync.WaitGroup).Go(func() { end(h.Shutdown) }) })
+	t.Cleanup(func() {
+		all.(*sync.WaitGroup).Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second) // some wait for nodes that are gone
+			defer cancel()
+			_ = h.Shutdown(ctx)
+		})
+	})
 }
 
-// end leaves or shuts down, within a moment.
+// end leaves or shuts down.
 func end(f func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	return f(ctx)
 }
@@ -99,7 +114,7 @@ func check(t testing.TB, infos []*rendezvous.Info) {
 			t.Errorf("rank %d has workers %+v", info.Rank, r)
 		}
 	}
-	client, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: net.JoinHostPort(infos[0].MasterAddr, strconv.Itoa(infos[0].MasterPort)), Timeout: 10 * time.Second})
+	client, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: net.JoinHostPort(infos[0].MasterAddr, strconv.Itoa(infos[0].MasterPort)), Timeout: patience})
 	if err != nil {
 		t.Fatalf("the workers' store: %v", err)
 	}
@@ -131,7 +146,7 @@ func change(t testing.TB, h rendezvous.Handler, want rendezvous.ChangeKind) rend
 			if c.Kind == want {
 				return c
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(patience):
 			t.Fatalf("no change %q", want)
 		}
 	}
@@ -263,7 +278,7 @@ func (l lines) wait(t testing.TB, text string) {
 			if strings.Contains(line, text) {
 				return
 			}
-		case <-time.After(30 * time.Second):
+		case <-time.After(patience):
 			t.Fatalf("no log line with %q", text)
 		}
 	}
