@@ -122,6 +122,6 @@ func TestSignalAtStart(t *testing.T) {
 		if status := j.status(); status != 1 && status != -15 {
 			t.Errorf("status %d", status)
 		}
-		j.noneLeft(patience / 60)
+		j.noneLeft(soon)
 	}
 }

@@ -25,8 +25,13 @@ import (
 )
 
 // patience bounds every wait. Nothing is expected to take this long; it turns a
-// hang into a failure that says what was there.
-const patience = 90 * time.Second
+// hang into a failure that says what was there. Many of PyTorch's processes that
+// start at once on a busy machine take a minute.
+const patience = 3 * time.Minute
+
+// soon bounds what the kernel does by itself, as when the processes of a launcher
+// that was killed are. It is less than the grace that workers have.
+const soon = 20 * time.Second
 
 // What jobs are told through their environment. The tag marks every process of
 // a job, however far it has strayed.
@@ -359,11 +364,12 @@ func (j *job) line() string {
 	case l := <-j.board.lines:
 		return l
 	case <-j.ended:
-		// What was written before the end is still in the pipe.
+		// What was written before the end is still in the pipe, and workers of other
+		// agents may write yet.
 		select {
 		case l := <-j.board.lines:
 			return l
-		case <-time.After(5 * time.Second):
+		case <-time.After(soon):
 		}
 		j.t.Fatalf("%s ended while its workers were awaited\n%s", j.l.name, j.console())
 	case <-time.After(patience):
@@ -397,6 +403,14 @@ func (j *job) await(lines ...string) *job {
 		}
 	}
 	return j
+}
+
+// forget lets await wait for what is reported from now on.
+func (b *board) forget() {
+	for len(b.lines) > 0 {
+		<-b.lines
+	}
+	clear(b.seen)
 }
 
 // rest returns the reports not yet read of a job that has ended, in order.

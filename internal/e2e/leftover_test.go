@@ -58,13 +58,13 @@ func nothingIsLeft(t *testing.T, s setup) {
 		}, status: 1},
 		{name: "SIGKILL", steps: []string{"ready", "hold"}, stop: func(j *job) {
 			j.signal(syscall.SIGKILL)
-		}, status: -9, within: time.Second},
+		}, status: -9, within: soon},
 		{name: "SIGKILL with deaf workers", steps: []string{"ignore TERM,INT,HUP", "ready", "hold"}, stop: func(j *job) {
 			j.signal(syscall.SIGKILL)
-		}, status: -9, within: time.Second},
+		}, status: -9, within: soon},
 		{name: "a signal that is not handled", flags: "--signals-to-handle SIGINT", steps: []string{"ready", "hold"}, stop: func(j *job) {
 			j.signal(syscall.SIGTERM)
-		}, status: -15, within: time.Second},
+		}, status: -15, within: soon},
 		{name: "a signal that means nothing", steps: []string{"ready", "gate", "exit 0"}, stop: func(j *job) {
 			j.signal(syscall.SIGUSR1)
 			j.gate.open()

@@ -37,7 +37,7 @@ func TestSignalsToHandle(t *testing.T) {
 	// does to any program; other than there, the workers die with it.
 	j = workers(t, muster(t), setup{}, "--standalone --signals-to-handle SIGUSR1", "ready", "hold")
 	j.await("ready 0").signal(syscall.SIGTERM)
-	j.want(-15).noneLeft(time.Second)
+	j.want(-15).noneLeft(soon)
 }
 
 func TestSecondSignalSkipsTheGrace(t *testing.T) {
