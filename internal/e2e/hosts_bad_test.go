@@ -84,13 +84,17 @@ func TestHostsNoRendezvous(t *testing.T) {
 			if tt.endpoint == "" {
 				tt.endpoint = "host1:29400"
 			}
-			s.endpoint(tt.endpoint, "read_timeout=3,"+limit3)
+			timeout := 5 * time.Second
+			if tt.quick {
+				timeout = patience / 2
+			}
+			s.endpoint(tt.endpoint, fmt.Sprintf("read_timeout=%d,%s", int(timeout.Seconds()), limit9))
 			began := time.Now()
 			j := s.start(0, "--nnodes 2")
 			s.want(1, j)
 			took := time.Since(began)
 			j.says(tt.want...).says("c10d rendezvous at " + tt.endpoint)
-			if tt.quick && took > 2500*time.Millisecond {
+			if tt.quick && took > timeout/2 {
 				t.Errorf("the agent took %v for what no wait can mend", took)
 			}
 			t.Logf("after %s: %s", ms(took), lastLine(j))
@@ -166,7 +170,7 @@ func TestHostsRefused(t *testing.T) {
 	t.Run("network that is not allowed", func(t *testing.T) {
 		t.Parallel()
 		s := newSite(t, 3)
-		s.endpoint("10.77.0.11:29400", limit3+",read_timeout=3,allow=10.77.0.12,10.77.1.0/24")
+		s.endpoint("10.77.0.11:29400", limit9+",read_timeout=5,allow=10.77.0.12,10.77.1.0/24")
 		agents := s.startAll(2, "--nnodes 2:3")
 		s.up(time.Time{}, 2)
 		other := s.start(2, "--nnodes 2:3")
@@ -211,12 +215,12 @@ func TestHostsRefused(t *testing.T) {
 		t.Parallel()
 		s := newSite(t, 3)
 		s.flags = func(host int) string {
-			return fmt.Sprintf("--node-rank %d --master-addr host0 --master-port 29400 --rdzv-conf %s", host%2, limit3)
+			return fmt.Sprintf("--node-rank %d --master-addr host0 --master-port 29400 --rdzv-conf %s", host%2, limit9)
 		}
 		agents := s.startAll(2, "--nnodes 2")
 		s.up(time.Time{}, 2)
 		s.flags = func(int) string {
-			return "--node-rank 1 --master-addr host0 --master-port 29400 --rdzv-conf " + limit3
+			return "--node-rank 1 --master-addr host0 --master-port 29400 --rdzv-conf " + limit9
 		}
 		other := s.start(2, "--nnodes 2")
 		s.want(1, other)
@@ -250,7 +254,7 @@ func TestHostsLegal(t *testing.T) {
 		if s.lab.Host(0).Addr6 == "" {
 			t.Skip("the kernel has no IPv6")
 		}
-		s.endpoint("[fd77::11]:29400", limit3)
+		s.endpoint("[fd77::11]:29400", limit9)
 		agents := s.startAll(2, "--nnodes 2")
 		s.meetAtAddr("fd77::1", s.await(time.Time{}, 2, "up", 2))
 		s.finish(agents...)
@@ -269,7 +273,7 @@ func TestHostsLegal(t *testing.T) {
 	t.Run("bind", func(t *testing.T) {
 		t.Parallel()
 		s := newSite(t, 2)
-		s.endpoint("10.77.0.11:29400", limit3+",bind=10.77.0.11")
+		s.endpoint("10.77.0.11:29400", limit9+",bind=10.77.0.11")
 		agents := s.startAll(2, "--nnodes 2")
 		s.meetAtAddr("10.77.0.1", s.await(time.Time{}, 2, "up", 2))
 		err := s.lab.Host(0).Do(func() error {

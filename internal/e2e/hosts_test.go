@@ -58,8 +58,11 @@ func TestHosts(t *testing.T) {
 				defer func() { <-room }()
 				t.Run(c.name+"/"+row.name, func(t *testing.T) {
 					s := newSite(t, 3+c.hosts)
-					if c.holder != nil && !row.silent {
-						s.conf = limit9
+					switch {
+					case *updateReliability && (c.holder == nil || row.silent):
+						s.conf = limit3
+					case row.silent:
+						s.conf = limit6
 					}
 					c.prepare(s)
 					text := row.run(s, &c)
@@ -202,7 +205,7 @@ func rowKilled(s *site, c *hostsCarrier) string {
 	s.up(time.Time{}, 3)
 	killed := time.Now()
 	agents[2].signal(syscall.SIGKILL)
-	agents[2].noneLeft(10 * time.Second)
+	agents[2].noneLeft(soon)
 	return s.goOn(c, killed, lostNode, agents[:2]...) + "; its own worker is dead too"
 }
 
@@ -303,7 +306,7 @@ func rowKilled0(s *site, c *hostsCarrier) string {
 	}
 	killed := time.Now()
 	zero.signal(syscall.SIGKILL)
-	zero.noneLeft(10 * time.Second)
+	zero.noneLeft(soon)
 	if c.endsWith0 {
 		return s.allEnd(c, killed, others...)
 	}
