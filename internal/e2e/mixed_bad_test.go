@@ -137,7 +137,9 @@ func TestMixedNodesDiffer(t *testing.T) {
 	t.Run("torchrun hosts", func(t *testing.T) {
 		t.Parallel()
 		m := newMixed(t, "3", "", "exit 0")
-		m.conf = "read_timeout=10" // torchrun waits that long for the ranks of a node that has gone
+		// torchrun waits that long for the ranks of a node that has gone, and must not
+		// begin before ours is there.
+		m.conf = "read_timeout=10,last_call_timeout=100"
 		agents := []*job{m.start(peer{l: theirs, addr: "1", hosts: true, flags: "--nnodes 1:2"})}
 		m.awaitServer(agents[0]) // ours waits for it no longer than that, too
 		agents = append(agents, m.start(peer{l: ours, addr: "2"}))
