@@ -51,7 +51,7 @@ func TestHangIsExplained(t *testing.T) {
 		env                []string
 	}{
 		{"torch's timers", "", `missed a deadline: timer "a step" ran out at `, []string{"TIMER=1", "TORCHELASTIC_ENABLE_FILE_TIMER=1"}},
-		{"hang timeout", "--hang-timeout 3", "missed a deadline: --hang-timeout: no output, no CPU time and no timer activity", nil},
+		{"hang timeout", "--hang-timeout 8", "missed a deadline: --hang-timeout: no output, no CPU time and no timer activity", nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

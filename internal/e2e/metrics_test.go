@@ -115,11 +115,10 @@ func TestMetricsOfALiveJob(t *testing.T) {
 	go func() {
 		n := 0
 		before := first
-		for {
+		for last := false; !last; {
 			select {
 			case <-stop:
-				stopped <- n
-				return
+				last = true // once at least
 			default:
 			}
 			now := s.scrape()
@@ -140,6 +139,7 @@ func TestMetricsOfALiveJob(t *testing.T) {
 			}
 			before = now
 		}
+		stopped <- n
 	}()
 	j.gate.open()
 	j.await("last", "last")

@@ -24,7 +24,7 @@ dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=1000))
 batch = torch.ones(4)
 dist.all_reduce(batch)
 if os.environ.get("TIMER"):
-    deadline = timer.expires(after=3 if attempt == 0 else 100, scope="a step")
+    deadline = timer.expires(after=8 if attempt == 0 else 100, scope="a step")
 with deadline:
     load_batch()
     dist.all_reduce(batch)
