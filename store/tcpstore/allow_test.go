@@ -28,7 +28,7 @@ func from(t *testing.T, local, addr string) bool {
 		t.Fatal(err)
 	}
 	defer nc.Close()
-	nc.SetDeadline(time.Now().Add(20 * time.Second))
+	nc.SetDeadline(time.Now().Add(patience))
 	nc.Write(unhex("00cef7853c" + "07"))
 	_, err = io.ReadFull(nc, make([]byte, 8))
 	var timeout net.Error

@@ -151,8 +151,9 @@ var hello = slices.Concat(
 	[]byte{0, 0, 2, 0, 0x2f, 1, 0}, // no session, one cipher suite, no compression
 )
 
-// helloTimeout is how long a server may take to answer hello.
-const helloTimeout = time.Second
+// helloTimeout is how long a server may take to answer hello. It is asked once, so
+// this has to do for one on a busy machine.
+const helloTimeout = 5 * time.Second
 
 // speaksTLS asks a server that closes connections without a word whether it is
 // one of TLS, which has to close those that do not begin as TLS does.

@@ -224,7 +224,7 @@ func unplug(t *testing.T, side string) {
 		if !errors.Is(err, syscall.ETIMEDOUT) && !errors.Is(err, syscall.EHOSTUNREACH) && !errors.Is(err, syscall.ENETUNREACH) {
 			t.Errorf("it ended with: %v", err)
 		}
-		if took > limit+2*time.Second {
+		if took > limit+20*time.Second { // the kernel gives up after minutes, or hours
 			t.Errorf("noticed after %v, the limit is %v", took, limit)
 		}
 	}

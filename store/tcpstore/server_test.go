@@ -280,7 +280,7 @@ func TestSlowReader(t *testing.T) {
 	}()
 	select {
 	case <-closed:
-	case <-time.After(10 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("Close waits for clients that do not read")
 	}
 }
@@ -443,7 +443,7 @@ func TestClose(t *testing.T) {
 		t.Errorf("connect to a closed server: %v", err)
 	}
 	// This test's own goroutines may need a moment to be gone.
-	for deadline := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before; runtime.Gosched() {
+	for deadline := time.Now().Add(patience); runtime.NumGoroutine() > before; runtime.Gosched() {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
 		}

@@ -242,7 +242,7 @@ func TestSessionRaces(t *testing.T) {
 					return
 				default:
 				}
-				conn, err := tcpstore.DialSession(t.Context(), tcpstore.ClientConfig{Addr: addr, Logger: quiet, Timeout: 20 * time.Second}, "echo")
+				conn, err := tcpstore.DialSession(t.Context(), tcpstore.ClientConfig{Addr: addr, Logger: quiet, Timeout: patience}, "echo")
 				if errors.Is(err, tcpstore.ErrNoSession) {
 					continue
 				}
@@ -279,7 +279,7 @@ func TestSessionRaces(t *testing.T) {
 // TestDialSession has no server, one that comes late, and one that goes silent or
 // away in the middle.
 func TestDialSession(t *testing.T) {
-	cfg := tcpstore.ClientConfig{Addr: freePort(t), Logger: quiet, Timeout: 50 * time.Millisecond}
+	cfg := tcpstore.ClientConfig{Addr: refusing(t), Logger: quiet, Timeout: 50 * time.Millisecond}
 	var connect *tcpstore.ConnectError
 	if _, err := tcpstore.DialSession(t.Context(), cfg, "echo"); !errors.As(err, &connect) {
 		t.Errorf("no server: %v", err)
@@ -288,6 +288,16 @@ func TestDialSession(t *testing.T) {
 	if _, err := tcpstore.DialSession(t.Context(), cfg, strings.Repeat("x", 9000)); !errors.As(err, &limit) {
 		t.Errorf("a long name: %v", err)
 	}
+	t.Run("strangers", dialSessionStrangers)
+	cause := errors.New("the cause")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	silent := fake(t, func(int, net.Conn) { cancel(cause) })
+	if _, err := tcpstore.DialSession(ctx, tcpstore.ClientConfig{Addr: silent, Logger: quiet}, "echo"); !errors.Is(err, cause) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+func dialSessionStrangers(t *testing.T) {
 	asked := unhex(handshake + askSession)
 	for name, answers := range map[string]struct{ first, second, want string }{
 		"silent":             {"0100", "", "stayed silent"},
@@ -298,31 +308,29 @@ func TestDialSession(t *testing.T) {
 		"closes":             {"0100", "close", "closed the connection"},
 		"closes before that": {"close", "", "closed the connection"},
 	} {
-		addr := fake(t, func(n int, nc net.Conn) {
-			for i, answer := range []string{answers.first, answers.second} {
-				n := len(asked)
-				if i == 1 {
-					n = len(enterEcho) / 2
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			addr := fake(t, func(n int, nc net.Conn) {
+				for i, answer := range []string{answers.first, answers.second} {
+					n := len(asked)
+					if i == 1 {
+						n = len(enterEcho) / 2
+					}
+					if _, err := io.ReadFull(nc, make([]byte, n)); err != nil || answer == "close" {
+						nc.Close()
+						return
+					}
+					nc.Write(unhex(answer))
 				}
-				if _, err := io.ReadFull(nc, make([]byte, n)); err != nil || answer == "close" {
-					nc.Close()
-					return
-				}
-				nc.Write(unhex(answer))
+			})
+			cfg := tcpstore.ClientConfig{Addr: addr, Logger: quiet, Timeout: enough}
+			_, err := tcpstore.DialSession(t.Context(), cfg, "echo")
+			var connect *tcpstore.ConnectError
+			var seen *tcpstore.NotStoreError
+			if !errors.As(err, &connect) || !errors.As(err, &seen) || !strings.Contains(err.Error(), answers.want) || seen.Remote != addr {
+				t.Error(err)
 			}
 		})
-		cfg := tcpstore.ClientConfig{Addr: addr, Logger: quiet, Timeout: 200 * time.Millisecond}
-		_, err := tcpstore.DialSession(t.Context(), cfg, "echo")
-		var seen *tcpstore.NotStoreError
-		if !errors.As(err, &connect) || !errors.As(err, &seen) || !strings.Contains(err.Error(), answers.want) || seen.Remote != addr {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	cause := errors.New("the cause")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	silent := fake(t, func(int, net.Conn) { cancel(cause) })
-	if _, err := tcpstore.DialSession(ctx, tcpstore.ClientConfig{Addr: silent, Logger: quiet}, "echo"); !errors.Is(err, cause) {
-		t.Errorf("cancelled: %v", err)
 	}
 }
 

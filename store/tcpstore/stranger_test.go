@@ -18,7 +18,7 @@ import (
 // TestStrangers dials what is not a TCPStore. Those that say what they are are
 // given up at once, the others within the timeout.
 func TestStrangers(t *testing.T) {
-	const short, long = 300 * time.Millisecond, 20 * time.Second
+	const short, long = enough, patience
 	says := func(text string) func(t *testing.T) string {
 		return func(t *testing.T) string {
 			return fake(t, func(_ int, nc net.Conn) { io.WriteString(nc, text); io.Copy(io.Discard, nc) })
@@ -28,7 +28,7 @@ func TestStrangers(t *testing.T) {
 		name    string
 		serve   func(t *testing.T) string
 		timeout time.Duration
-		at      time.Duration // at least, before it is given up
+		at      time.Duration // at least, before it is given up; 0: long before the timeout
 		want    []string
 	}{
 		{"HTTP", webServer, long, 0, []string{"answered like an HTTP server", "400 Bad Request", "another service"}},
@@ -40,9 +40,9 @@ func TestStrangers(t *testing.T) {
 		{"HTML", says("<!DOCTYPE html>"), long, 0, []string{"answered like an HTTP server"}},
 		{"another one", says("-ERR unknown command\r\n"), long, 0, []string{"another protocol", "-ERR unknown"}},
 		{"binary", says("\x02\xff\x00"), long, 0, []string{"another protocol", `\x02\xff`}},
-		{"silent", says(""), short, short, []string{"stayed silent for 3", "ms", "another service"}},
+		{"silent", says(""), short, short, []string{"stayed silent for ", "s; check", "another service"}},
 		{"closes at once", closing, short, short, []string{"closed the connection without an answer", "--allow", "PyTorch 1.x"}},
-		{"closes again and again", closing, 3 * time.Second, 3 * time.Second, []string{"closed the connection without an answer", "tried"}},
+		{"closes again and again", closing, 2 * short, 2 * short, []string{"closed the connection without an answer", "tried"}},
 		{"nobody accepts", backlog, short, short, []string{"stayed silent"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -61,7 +61,7 @@ func TestStrangers(t *testing.T) {
 					t.Errorf("%q is not in: %v", part, err)
 				}
 			}
-			if took < tt.at || took > tt.at+10*time.Second {
+			if took < tt.at || tt.at == 0 && took > tt.timeout/2 {
 				t.Errorf("it took %v: %v", took, err)
 			}
 		})
@@ -134,7 +134,7 @@ func backlog(t *testing.T) string {
 func TestStrangerElsewhere(t *testing.T) {
 	addr := webServer(t)
 	_, port, _ := net.SplitHostPort(addr)
-	_, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: "localhost:" + port, Timeout: 20 * time.Second, Logger: quiet})
+	_, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: "localhost:" + port, Timeout: patience, Logger: quiet})
 	if err == nil || !strings.Contains(err.Error(), "answered like an HTTP server") {
 		t.Errorf("%v", err)
 	}

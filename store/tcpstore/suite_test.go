@@ -14,6 +14,9 @@ import (
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
+// patience bounds what happens at once on an idle machine.
+const patience = 2 * time.Minute
+
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 func listen(t testing.TB) *tcpstore.Server {
@@ -32,7 +35,7 @@ func listen(t testing.TB) *tcpstore.Server {
 
 func dial(t testing.TB, addr string) *tcpstore.Client {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	c, err := tcpstore.Dial(ctx, tcpstore.ClientConfig{Addr: addr, Logger: quiet})
 	if err != nil {

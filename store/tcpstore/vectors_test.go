@@ -82,7 +82,7 @@ func (w *wires) conn(i int) net.Conn {
 	if err != nil {
 		w.Fatal(err)
 	}
-	nc.SetDeadline(time.Now().Add(20 * time.Second))
+	nc.SetDeadline(time.Now().Add(patience))
 	w.conns[i] = nc
 	return nc
 }
