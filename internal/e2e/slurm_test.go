@@ -5,7 +5,6 @@ package e2e
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -214,9 +213,7 @@ func slurmTwoTasks(t *testing.T, lab *slurmlab.Lab) {
 // Agents that an MPI launcher has started in a job of Slurm meet at the job's first
 // node.
 func slurmMPI(t *testing.T, lab *slurmlab.Lab, name string, launcher ...string) {
-	if _, err := exec.LookPath(launcher[0]); err != nil {
-		t.Skipf("needs %s (%v)", launcher[0], err)
-	}
+	slurmlab.NeedMPI(t, launcher[0])
 	j := newSlurmJob(t, lab)
 	path := script(t, "mpi.sbatch", "#!/bin/sh\nexec \"$@\"\n")
 	j.id = lab.Submit(j.env, slices.Concat([]string{"--output=" + j.log, "-N2", path}, launcher,

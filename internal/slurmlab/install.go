@@ -13,10 +13,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// programs are what a lab needs, and the packages that have them.
+// A kit is programs that tests need, and the packages that have them.
+type kit struct {
+	programs, packages []string
+	install            func() string // gets the packages if it may; it returns why there are none
+}
+
+func newKit(programs, packages []string) *kit {
+	k := &kit{programs: programs, packages: packages}
+	k.install = sync.OnceValue(k.get)
+	return k
+}
+
 var (
-	programs = []string{"munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "scontrol"}
-	packages = []string{"slurmctld", "slurmd", "slurm-client", "munge"}
+	slurm = newKit(
+		[]string{"munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel", "scontrol"},
+		[]string{"slurmctld", "slurmd", "slurm-client", "munge"})
+	mpi = newKit([]string{"mpirun.openmpi", "mpiexec.hydra"}, []string{"openmpi-bin", "mpich"})
 )
 
 // find looks a program up, also where PATH lacks the directories of root.
@@ -32,7 +45,7 @@ func find(name string) (string, bool) {
 	return "", false
 }
 
-func missing() []string {
+func missing(programs []string) []string {
 	var names []string
 	for _, name := range programs {
 		if _, ok := find(name); !ok {
@@ -42,13 +55,12 @@ func missing() []string {
 	return names
 }
 
-// install gets the packages if it may; it returns why there are none.
-var install = sync.OnceValue(func() string {
-	lacks := missing()
+func (k *kit) get() string {
+	lacks := missing(k.programs)
 	if lacks == nil {
 		return ""
 	}
-	hint := "needs " + strings.Join(lacks, ", ") + "; on Debian: apt-get install " + strings.Join(packages, " ")
+	hint := "needs " + strings.Join(lacks, ", ") + "; on Debian: apt-get install " + strings.Join(k.packages, " ")
 	apt, err := exec.LookPath("apt-get")
 	switch {
 	case os.Geteuid() != 0:
@@ -56,7 +68,7 @@ var install = sync.OnceValue(func() string {
 	case err != nil:
 		return hint + " (no apt-get)"
 	case exists("/run/systemd/system"):
-		return hint + " (not done here: systemd would start the daemons)"
+		return hint + " (not done here: systemd would start daemons of packages)"
 	}
 	// One at a time, also among test programs.
 	lock, err := os.OpenFile(filepath.Join(os.TempDir(), "muster-slurmlab.lock"), os.O_CREATE|os.O_RDWR, 0o600)
@@ -67,30 +79,30 @@ var install = sync.OnceValue(func() string {
 	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
 		return hint + ": " + err.Error()
 	}
-	if missing() == nil {
+	if missing(k.programs) == nil {
 		return ""
 	}
-	get := func(args ...string) ([]byte, error) {
+	run := func(args ...string) ([]byte, error) {
 		cmd := exec.Command(apt, append([]string{"-q", "-y", "-o", "DPkg::Lock::Timeout=120"}, args...)...)
 		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
 		return cmd.CombinedOutput()
 	}
-	args := append([]string{"install", "--no-install-recommends"}, packages...)
-	out, err := get(args...)
+	args := append([]string{"install", "--no-install-recommends"}, k.packages...)
+	out, err := run(args...)
 	if err != nil {
-		if out, err = get("update"); err == nil {
-			out, err = get(args...)
+		if out, err = run("update"); err == nil {
+			out, err = run(args...)
 		}
 	}
 	if err != nil {
 		lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 		return hint + " (it said: " + lines[len(lines)-1] + ")"
 	}
-	if lacks = missing(); lacks != nil {
+	if lacks = missing(k.programs); lacks != nil {
 		return hint + " (the packages lack it)"
 	}
 	return ""
-})
+}
 
 func exists(path string) bool {
 	_, err := os.Stat(path)
@@ -100,8 +112,20 @@ func exists(path string) bool {
 // need skips the test where there is no Slurm, and returns where its programs are.
 func need(t testing.TB) func(name string) string {
 	t.Helper()
-	if why := install(); why != "" {
+	if why := slurm.install(); why != "" {
 		t.Skip("slurmlab: " + why)
 	}
 	return func(name string) string { path, _ := find(name); return path }
+}
+
+// NeedMPI skips the test where there is no such launcher of Open MPI (mpirun.openmpi) or
+// MPICH (mpiexec.hydra) and none can be installed.
+func NeedMPI(t testing.TB, launcher string) {
+	t.Helper()
+	if _, ok := find(launcher); ok {
+		return
+	}
+	if why := mpi.install(); why != "" {
+		t.Skip("slurmlab: " + why)
+	}
 }
