@@ -356,7 +356,8 @@ func killedBySomebody(x *Exit) bool {
 	return x.StoppedBy == 0 && (x.Code == -int(syscall.SIGKILL) || x.Code == 128+int(syscall.SIGKILL))
 }
 
-// stop signals the workers that still run and gives them some grace.
+// stop signals the workers that still run and gives them some grace. Those that
+// somebody has stopped (SIGSTOP, a debugger that left) go on, to end.
 func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
 	if grace <= 0 {
 		g.killWait = leastKillWait
@@ -369,6 +370,7 @@ func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
 		for _, w := range g.workers {
 			if g.signal(w, sig) {
 				told = append(told, w)
+				_ = syscall.Kill(-w.pid, syscall.SIGCONT) // who is stopped would not notice
 			}
 		}
 		for _, w := range told {
