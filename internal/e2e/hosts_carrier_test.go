@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/muster-run/muster/internal/pypeer"
 )
@@ -93,18 +94,24 @@ var hostsCarriers = []hostsCarrier{
 	},
 }
 
-// holder finds out which agent was elected to hold the rendezvous.
+// holder finds out which agent was elected to hold the rendezvous. What an agent has
+// said is copied in the background.
 func holder(s *site) int {
 	s.t.Helper()
-	for _, j := range s.agents {
-		for line := range strings.Lines(j.errs()) {
-			if strings.Contains(line, "rendezvous held by") && strings.Contains(line, "mine=true") {
-				return s.hostOf(j)
+	for timeout := time.After(patience); ; {
+		for _, j := range s.agents {
+			for line := range strings.Lines(j.errs()) {
+				if strings.Contains(line, "rendezvous held by") && strings.Contains(line, "mine=true") {
+					return s.hostOf(j)
+				}
 			}
 		}
+		select {
+		case <-s.wrote:
+		case <-timeout:
+			s.fatalf("no agent says that it holds the rendezvous")
+		}
 	}
-	s.fatalf("no agent says that it holds the rendezvous")
-	return -1
 }
 
 var buildQuorum = goBuild("muster-quorum", "../../cmd/muster-quorum")
