@@ -24,7 +24,7 @@ import (
 )
 
 // patience bounds every wait for Slurm. Nothing is expected to take this long.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // A Config says what a lab has otherwise than by default.
 type Config struct {
@@ -147,12 +147,14 @@ func (l *Lab) configure(cfg Config) error {
 	if cfg.Nodes > 1 {
 		nodes = fmt.Sprintf("host[0-%d]", cfg.Nodes-1)
 	}
+	// A job that is requeued waits until its credentials have expired. Where that is too
+	// soon for a busy machine a job does not start.
 	conf := fmt.Sprintf(`ClusterName=lab
 SlurmctldHost=host0
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket=%[1]s/munge.sock,cred_expire=5
+AuthInfo=socket=%[1]s/munge.sock,cred_expire=15
 CredType=cred/munge
 StateSaveLocation=%[1]s/state
 SlurmdSpoolDir=%[1]s/spool-%%n
@@ -313,7 +315,7 @@ func (l *Lab) stop() {
 }
 
 // Run runs a command of Slurm on the first host, with more in its environment, and
-// returns what it has written, to stdout and stderr. It is killed after a minute.
+// returns what it has written, to stdout and stderr. It is killed after a while.
 func (l *Lab) Run(env []string, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
