@@ -36,28 +36,12 @@ func handleSignals(ctx context.Context, sigs []syscall.Signal, log *slog.Logger)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		var first syscall.Signal
-		var since time.Time
-		for n := 0; ; n++ {
-			select {
-			case s := <-got:
-				sig := s.(syscall.Signal)
-				if n == 1 && isEcho(first, sig, time.Since(since)) {
-					n--
-					continue
-				}
-				switch n {
-				case 0:
-					first, since = sig, time.Now()
-					cancel(&process.SignalError{Signal: sig})
-				case 1:
-					log.Warn("second signal; killing the workers", "signal", sig.String())
-					close(cut)
-				}
-			case <-quit:
-				return
-			}
-		}
+		heed(got, quit, func(sig syscall.Signal) {
+			cancel(&process.SignalError{Signal: sig})
+		}, func(sig syscall.Signal) {
+			log.Warn("second signal; killing the workers", "signal", sig.String())
+			close(cut)
+		})
 	}()
 	return ctx, cut, func() {
 		signal.Stop(got)
@@ -65,6 +49,32 @@ func handleSignals(ctx context.Context, sigs []syscall.Signal, log *slog.Logger)
 		close(quit)
 		<-done
 		cancel(context.Canceled)
+	}
+}
+
+// heed calls stop for the first signal that it gets and cut for the second that is
+// not its echo, until quit is closed.
+func heed(got <-chan os.Signal, quit <-chan struct{}, stop, cut func(syscall.Signal)) {
+	var first syscall.Signal
+	var since time.Time
+	for n := 0; ; n++ {
+		select {
+		case s := <-got:
+			sig := s.(syscall.Signal)
+			if n == 1 && isEcho(first, sig, time.Since(since)) {
+				n--
+				continue
+			}
+			switch n {
+			case 0:
+				first, since = sig, time.Now()
+				stop(sig)
+			case 1:
+				cut(sig)
+			}
+		case <-quit:
+			return
+		}
 	}
 }
 

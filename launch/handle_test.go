@@ -1,10 +1,17 @@
 package launch
 
 import (
+	"context"
+	"errors"
 	"log/slog"
+	"os"
+	"slices"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/muster-run/muster/process"
 )
 
 func TestIsEcho(t *testing.T) {
@@ -26,8 +33,41 @@ func TestIsEcho(t *testing.T) {
 	}
 }
 
-// The echo of a signal does not cut the grace short; another signal does.
+// The echo of a signal does not cut the grace short; the same one later does.
 func TestEchoKeepsTheGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		got, quit := make(chan os.Signal), make(chan struct{})
+		begin := time.Now()
+		type call struct {
+			what string
+			at   time.Duration
+			sig  syscall.Signal
+		}
+		var calls []call
+		note := func(what string) func(syscall.Signal) {
+			return func(sig syscall.Signal) { calls = append(calls, call{what, time.Since(begin), sig}) }
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			heed(got, quit, note("stop"), note("cut"))
+		}()
+		for range 5 { // at 0, 0.3, 0.6, 0.9 and 1.2 s
+			got <- syscall.SIGUSR1
+			time.Sleep(300 * time.Millisecond)
+		}
+		got <- syscall.SIGTERM // the third is nothing new
+		close(quit)
+		<-done
+		want := []call{{"stop", 0, syscall.SIGUSR1}, {"cut", 1200 * time.Millisecond, syscall.SIGUSR1}}
+		if !slices.Equal(calls, want) {
+			t.Errorf("got %v, want %v", calls, want)
+		}
+	})
+}
+
+// Another signal cuts it short at once.
+func TestAnotherSignalCutsTheGrace(t *testing.T) {
 	ctx, hurry, stop := handleSignals(t.Context(), []syscall.Signal{syscall.SIGUSR1, syscall.SIGUSR2}, slog.New(slog.DiscardHandler))
 	defer stop()
 	send := func(sig syscall.Signal) {
@@ -37,16 +77,9 @@ func TestEchoKeepsTheGrace(t *testing.T) {
 	}
 	send(syscall.SIGUSR1)
 	<-ctx.Done()
-	send(syscall.SIGUSR1)
-	select {
-	case <-hurry:
-		t.Error("the echo counts")
-	case <-time.After(50 * time.Millisecond):
+	if sig, ok := errors.AsType[*process.SignalError](context.Cause(ctx)); !ok || sig.Signal != syscall.SIGUSR1 {
+		t.Errorf("cause %v", context.Cause(ctx))
 	}
 	send(syscall.SIGUSR2)
-	select {
-	case <-hurry:
-	case <-time.After(10 * time.Second):
-		t.Error("another signal does not count")
-	}
+	<-hurry
 }
