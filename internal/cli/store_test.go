@@ -115,9 +115,9 @@ func TestStoreAllow(t *testing.T) {
 			t.Fatal(err)
 		}
 		addr := strings.TrimPrefix(strings.TrimSpace(line), "listening on ")
-		timeout := 20 * time.Second
+		timeout := time.Minute
 		if !tt.served {
-			timeout = 200 * time.Millisecond
+			timeout = time.Second // for which the client tries again
 		}
 		client, err := tcpstore.Dial(ctx, tcpstore.ClientConfig{Addr: addr, Timeout: timeout})
 		if err == nil {

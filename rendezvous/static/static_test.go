@@ -39,7 +39,7 @@ func TestEveryRoundFindsTheStoreEmpty(t *testing.T) {
 		if info.Round != round || info.Rank != 0 || info.WorldSize != 1 {
 			t.Errorf("round %d is %+v", round, info)
 		}
-		client, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: endpoint, Timeout: 10 * time.Second})
+		client, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: endpoint, Timeout: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
