@@ -81,8 +81,8 @@ var verbs = regexp.MustCompile(`%[-+# 0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:\[\d+\])
 
 // The handbook has every message that people may meet and that is not exempt, and none
 // that muster does not write. People may meet, in what the programs link: the message
-// of each Warn and Error of a log; the text of each exported error; and each error that
-// says what to do.
+// of each Warn and Error of a log; the text of each exported error; whatever is wrong
+// with a command line; and each error that says what to do.
 func TestHandbook(t *testing.T) {
 	code := readModule(t)
 	page := readPage(t, "handbook.md")
@@ -336,12 +336,12 @@ func erring(call *ast.CallExpr) (text string, sure bool) {
 	case *ast.SelectorExpr:
 		name = f.Sel.Name
 	}
-	if !slices.Contains([]string{"New", "Errorf", "errorf", "fail", "refuse", "warn"}, name) {
+	if !slices.Contains([]string{"New", "Errorf", "errorf", "fail", "refuse", "warn", "argument"}, name) {
 		return "", false
 	}
 	for _, arg := range call.Args {
 		if text = constant(arg); strings.Contains(text, " ") {
-			return text, name == "fail" || name == "warn"
+			return text, name == "fail" || name == "warn" || name == "argument"
 		}
 	}
 	return "", false
