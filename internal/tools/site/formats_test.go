@@ -25,8 +25,9 @@ import (
 	"github.com/muster-run/muster/rendezvous/room"
 )
 
-// A row of a table: the code spans of its first cell, and of the others.
-type row struct{ first, rest []string }
+// A row of a table: its cells as plain text, and the code spans of the first cell and
+// of the others.
+type row struct{ cells, first, rest []string }
 
 // readTables returns the rows of the tables of a page by the heading above them.
 func readTables(p *page) map[string][]row {
@@ -40,6 +41,7 @@ func readTables(p *page) map[string][]row {
 		case n.Kind() == tables.KindTableRow:
 			r := row{}
 			for cell := n.FirstChild(); cell != nil; cell = cell.NextSibling() {
+				r.cells = append(r.cells, string(plain(cell, p.text)))
 				spans := spansOf(p, cell)
 				if cell == n.FirstChild() {
 					r.first = spans

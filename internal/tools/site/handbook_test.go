@@ -116,6 +116,17 @@ func TestHandbook(t *testing.T) {
 	}
 }
 
+// Each message in the handbook has a meaning and something to do.
+func TestHandbookIsComplete(t *testing.T) {
+	for heading, rows := range readTables(readPage(t, "handbook.md")) {
+		for _, r := range rows {
+			if heading != "When a job fails" && (len(r.cells) != 3 || slices.Contains(r.cells, "")) {
+				t.Errorf("docs/handbook.md, %s: a row does not have three full cells: %q", heading, r.cells)
+			}
+		}
+	}
+}
+
 // longest is the longest piece of a message's beginning, before what to do; of all of it
 // where the beginning says nothing.
 func longest(text string) string {
