@@ -49,12 +49,13 @@ func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error) *fai
 	case missed != "":
 		stoppedBy = 0 // it is the one to blame, also if its peers' end was quicker
 	}
+	sink := at.logs.Sink(localRank)
 	return failure.New(failure.Observation{
 		LocalRank: localRank, Rank: at.ranks.Base + localRank, PID: exit.PID, ExitCode: exit.Code,
 		CoreDumped: exit.CoreDumped, Started: at.began, Time: exit.Time, StoppedBy: stoppedBy, TimerExpired: missed,
 		StartErr: startErr, Entrypoint: a.cfg.Spec.Entrypoint,
 		OOM: exit.OOMKilled, Abandoned: exit.Abandoned, ErrorFile: exit.ErrorFile,
-		StderrTail: at.logs.StderrTail(localRank), StderrPath: at.logs.Sink(localRank).StderrPath,
+		StderrTail: at.logs.StderrTail(localRank), StderrPath: sink.StderrPath, Mixed: sink.Joined(),
 		Host: a.cfg.Host, Err: exit.Err, Stack: stack,
 	})
 }

@@ -125,7 +125,11 @@ func (f *ProcessFailure) account(what evidence) string {
 	case what.text == "":
 		// Of a kill from outside the last line knows nothing.
 		if n := len(f.LastLines); n > 0 && (f.ExitCode > 0 || crashed(f.Signal())) {
-			return fmt.Sprintf("%s; last line on stderr: %s", end, oneLine(f.LastLines[n-1], 200))
+			where := "on stderr"
+			if f.Mixed {
+				where = "of output"
+			}
+			return fmt.Sprintf("%s; last line %s: %s", end, where, oneLine(f.LastLines[n-1], 200))
 		}
 		return end
 	case f.TracebackFrom != FromStderr && f.ExitCode < 0:

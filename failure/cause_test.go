@@ -42,6 +42,7 @@ func TestCause(t *testing.T) {
 	}{
 		{"code", o{ExitCode: 3}, "exit code 3", "", failure.Failed},
 		{"code and stderr", o{ExitCode: 3, StderrTail: []byte("a\n50%\r100% \x1b[31mfailed\x1b[0m\a\n\n")}, "exit code 3; last line on stderr: 100% failed\ufffd", "", failure.Failed},
+		{"code, both streams", o{ExitCode: 3, Mixed: true, StderrTail: []byte("epoch 3\n")}, "exit code 3; last line of output: epoch 3", "", failure.Failed},
 		{"sys.exit(text)", o{ExitCode: 1, StderrTail: []byte("no data in /x\n")}, "exit code 1; last line on stderr: no data in /x", "", failure.Failed},
 		{"exception", o{ExitCode: 1, StderrTail: trace("ValueError: boom\nmore")}, "ValueError: boom", "", failure.Failed},
 		{"exception whose first line is only its type", o{ExitCode: 1, ErrorFile: record(`ProcessRaisedException: \n\n-- Process 1 terminated`)}, "ProcessRaisedException: -- Process 1 terminated", "", failure.Failed},

@@ -39,9 +39,11 @@ type Observation struct {
 	Err   error
 	Stack string
 	// StderrTail is the last of the worker's stderr, StderrPath the file that
-	// has all of it.
+	// has all of it. Mixed says that it is the last of its stdout as well, in the
+	// order in which it wrote, as both went to one place.
 	StderrTail []byte
 	StderrPath string
+	Mixed      bool
 	Host       string
 }
 
@@ -89,7 +91,7 @@ type ProcessFailure struct {
 	// Traceback is the stack of the failure, from TracebackFrom; empty if
 	// there is none.
 	Traceback, TracebackFrom string
-	// LastLines are the last lines of stderr where there is no traceback.
+	// LastLines are the last lines of StderrTail where there is no traceback.
 	LastLines []string
 }
 

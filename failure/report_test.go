@@ -101,6 +101,8 @@ func TestReportText(t *testing.T) {
 			peer(0, syscall.SIGTERM), worker(1, failure.Observation{ExitCode: 1, StderrTail: []byte(simple), StderrPath: "/logs/attempt_2/1/stderr.log"}), peer(2, syscall.SIGTERM)}},
 		{"tail", failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{
 			worker(0, failure.Observation{ExitCode: 3, StderrTail: []byte(chatter), StderrPath: "/logs/0/stderr.log"})}},
+		{"tail of both", failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{
+			worker(0, failure.Observation{ExitCode: 3, Mixed: true, StderrTail: []byte("epoch 1\n")})}},
 		{"oom", failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{
 			worker(0, failure.Observation{ExitCode: 1, Time: after(-time.Millisecond), StderrTail: []byte(strings.Replace(simple,
 				"boom\nsecond line", "[/x/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711", 2))}),

@@ -160,7 +160,11 @@ func (t *textReport) entry(index int, f *ProcessFailure, limit int) {
 		if len(f.LastLines) > 1 {
 			count = fmt.Sprintf("the last %d lines", len(f.LastLines))
 		}
-		t.b.WriteString("  stderr    : " + count + "\n")
+		name := "stderr"
+		if f.Mixed {
+			name = "output"
+		}
+		fmt.Fprintf(&t.b, "  %-10s: %s\n", name, count)
 		for _, l := range f.LastLines {
 			t.b.WriteString("    " + l + "\n")
 		}

@@ -35,6 +35,10 @@ type Sink struct {
 	ErrorFile string
 }
 
+// Joined reports whether stdout and stderr take one way, as they do where both go
+// to the same place.
+func (s Sink) Joined() bool { return s.Stderr != nil && s.Stdout == s.Stderr }
+
 // Stats counts what passed through an Attempt.
 type Stats struct {
 	// Bytes and Lines were copied from files to the console, prefixes and

@@ -57,6 +57,9 @@ func TestStreamsStayInTurn(t *testing.T) {
 			if got := read(); got != want.String() {
 				t.Errorf("the console holds %.200q, want %.200q", got, want)
 			}
+			if !a.Sink(0).Joined() {
+				t.Error("the sink is not joined")
+			}
 			if got := string(a.StderrTail(0)); got != want.String() {
 				t.Errorf("StderrTail is %.200q", got)
 			}
@@ -101,6 +104,9 @@ func TestStreamsApart(t *testing.T) {
 			fmt.Fprint(w[0].err, "err\n")
 			w[0].close()
 			finish(t, a)
+			if a.Sink(0).Joined() {
+				t.Error("the sink is joined")
+			}
 			if got := string(a.StderrTail(0)); got != "err\n" {
 				t.Errorf("StderrTail is %q", got)
 			}
