@@ -24,12 +24,23 @@ func (k keepAlive) limit() time.Duration {
 	return time.Duration(k)
 }
 
-// config has the system ask the other host twice, after a third of the limit and
-// after two.
+// config has the system ask the other host when a third of the limit has passed, and
+// then once a second, as often as the system can, but at least twice: a network
+// that loses packets now and then shall not end connections.
 func (k keepAlive) config() net.KeepAliveConfig {
 	limit := k.limit()
-	return net.KeepAliveConfig{Enable: limit > 0, Idle: limit / 3, Interval: limit / 3, Count: 2}
+	idle := limit / 3
+	every := max(min(idle, time.Second), (limit-idle)/mostProbes)
+	count := 2
+	if every > 0 {
+		count = max(count, int((limit-idle)/every))
+	}
+	return net.KeepAliveConfig{Enable: limit > 0, Idle: idle, Interval: every, Count: count}
 }
+
+// mostProbes is about how many probes the system can send.
+// Source: MAX_TCP_KEEPCNT in linux/include/net/tcp.h.
+const mostProbes = 120
 
 // dialer makes connections that end when the other host has been silent for too
 // long.

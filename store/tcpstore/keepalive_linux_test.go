@@ -51,10 +51,11 @@ func TestKeepAliveOptions(t *testing.T) {
 		limit time.Duration
 		want  probing
 	}{
-		{0, probing{1, 5, 5, 2, 15000}},
+		{0, probing{1, 5, 1, 10, 15000}},
 		{3 * time.Second, probing{1, 1, 1, 2, 3000}},
-		{10 * time.Second, probing{1, 4, 4, 2, 10000}},
-		{time.Minute, probing{1, 20, 20, 2, 60000}},
+		{10 * time.Second, probing{1, 4, 1, 6, 10000}},
+		{time.Minute, probing{1, 20, 1, 40, 60000}},
+		{10 * time.Minute, probing{1, 200, 4, 120, 600000}},
 	} {
 		accepted := make(chan probing, 1)
 		s, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: "127.0.0.1:0", Logger: quiet, KeepAlive: tt.limit, Prepare: func(s *tcpstore.Server) {
