@@ -19,7 +19,8 @@ const DefaultTimeout = 300 * time.Second
 
 // A ClientConfig says whom to connect to.
 type ClientConfig struct {
-	// Addr is host:port.
+	// Addr is host:port, or several with commas between them, all of which are the
+	// server's. All IP addresses are tried, the first that answers is taken.
 	Addr string
 	// Timeout bounds Dial, and each call whose context has no deadline of its
 	// own. Default DefaultTimeout.
@@ -59,6 +60,7 @@ type Client struct {
 	timeout time.Duration
 	dialer  *dialer
 	remote  net.Addr // of the first connection
+	local   net.Addr
 
 	main chan *line // of one; holds the line for what is answered at once, nil if there is none
 
@@ -85,7 +87,7 @@ func Dial(ctx context.Context, cfg ClientConfig) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.remote = l.nc.RemoteAddr()
+	c.remote, c.local = l.nc.RemoteAddr(), l.nc.LocalAddr()
 	if c.main <- l; cfg.WorldSize > 0 {
 		if _, err := c.add(ctx, initKey, 1); err != nil {
 			c.Close()
@@ -100,6 +102,10 @@ func (c *Client) Addr() string { return c.cfg.Addr }
 
 // Remote returns the IP address and port that Dial found the server at.
 func (c *Client) Remote() net.Addr { return c.remote }
+
+// Local returns the IP address and port of this host that Dial reached the server
+// from.
+func (c *Client) Local() net.Addr { return c.local }
 
 // Close ends all connections. Calls that are blocked, and all later ones, return
 // store.ErrClosed. It may be called again.

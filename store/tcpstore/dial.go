@@ -1,12 +1,15 @@
 package tcpstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"net"
+	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -97,7 +100,7 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 	giveUp, cancel := context.WithDeadline(ctx, start.Add(d.timeout))
 	defer cancel()
 	failure := &ConnectError{Addr: d.addr}
-	host, port, err := net.SplitHostPort(d.addr)
+	targets, err := split(d.addr)
 	if err != nil {
 		failure.Err = err
 		return nil, failure
@@ -110,7 +113,7 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 	for closed := 0; ; {
 		failure.Attempts++
 		var nc net.Conn
-		nc, failure.IPs, err = d.attempt(giveUp, host, port, open)
+		nc, failure.IPs, err = d.attempt(giveUp, targets, open)
 		if err == nil {
 			return nc, nil
 		}
@@ -178,40 +181,135 @@ func weight(err error) int {
 	return 0
 }
 
-// attempt resolves the host and tries its addresses in turn, IPv6 first.
-func (d *dialer) attempt(ctx context.Context, host, port string, open opener) (nc net.Conn, ips []string, err error) {
-	addrs, err := net.DefaultResolver.LookupIPAddr(ctx, host)
+// headStart is how long an address has before the next one is tried beside it.
+const headStart = 250 * time.Millisecond
+
+// attempt resolves the addresses that the dialer was given and tries all IPs, IPv6
+// first: each a moment after the one before, or when that has failed, so that one
+// from which nothing comes back, as where only the hosts' IPv4 works, costs no more
+// than that moment. The first that is open is taken.
+func (d *dialer) attempt(ctx context.Context, targets []target, open opener) (nc net.Conn, ips []string, err error) {
+	addrs, ips, err := resolve(ctx, targets)
 	if err != nil {
 		return nil, nil, err
 	}
-	var sorted []string
-	for _, a := range addrs {
-		if a.IP.To4() == nil {
-			sorted = append(sorted, a.String())
+	if len(addrs) == 1 {
+		one := d.try(ctx, addrs[0], open)
+		return one.nc, ips, one.err
+	}
+	nc, err = d.race(ctx, addrs, open)
+	return nc, ips, err
+}
+
+// A tried address has a connection or an error.
+type tried struct {
+	at  int
+	nc  net.Conn
+	err error
+}
+
+func (d *dialer) try(ctx context.Context, addr string, open opener) tried {
+	nc, err := d.sockets.DialContext(ctx, "tcp", addr)
+	if err == nil {
+		if err = open(ctx, nc); err == nil {
+			return tried{nc: nc}
 		}
+		nc.Close()
 	}
-	for _, a := range addrs {
-		if a.IP.To4() != nil {
-			sorted = append(sorted, a.String())
-		}
-	}
-	if len(sorted) == 0 {
-		return nil, nil, &net.DNSError{Err: "no address", Name: host}
-	}
-	for _, ip := range sorted {
-		nc, one := d.sockets.DialContext(ctx, "tcp", net.JoinHostPort(ip, port))
-		if one == nil {
-			if one = open(ctx, nc); one == nil {
-				return nc, sorted, nil
+	return tried{err: err}
+}
+
+// race tries addresses one after the other, without waiting long for any of them. If
+// none is open, it returns the error that explains most.
+func (d *dialer) race(ctx context.Context, addrs []string, open opener) (nc net.Conn, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	ends := make(chan tried)
+	started, ended, errs := 0, 0, make([]error, len(addrs))
+	defer func() {
+		cancel()
+		for ; ended < started; ended++ {
+			if late := <-ends; late.nc != nil {
+				late.nc.Close()
 			}
-			nc.Close()
 		}
-		if errors.Is(one, ErrNoSession) {
-			return nil, sorted, one
+	}()
+	next := time.NewTimer(0)
+	defer next.Stop()
+	for ended < len(addrs) {
+		select {
+		case <-next.C:
+			if at := started; at < len(addrs) {
+				started++
+				go func() {
+					end := d.try(ctx, addrs[at], open)
+					end.at = at
+					ends <- end
+				}()
+				next.Reset(headStart)
+			}
+		case end := <-ends:
+			ended++
+			if end.err == nil || errors.Is(end.err, ErrNoSession) {
+				return end.nc, end.err
+			}
+			errs[end.at] = end.err
+			next.Reset(0)
 		}
+	}
+	for _, one := range errs {
 		if err == nil || weight(one) > weight(err) {
 			err = one
 		}
 	}
-	return nil, sorted, err
+	return nil, err
+}
+
+// A target is a host, by name or by address, and its port.
+type target struct{ host, port string }
+
+// split takes a list of host:port apart.
+func split(list string) (targets []target, err error) {
+	for addr := range strings.SplitSeq(list, ",") {
+		host, port, err := net.SplitHostPort(addr)
+		if err != nil {
+			return nil, err
+		}
+		targets = append(targets, target{host, port})
+	}
+	return targets, nil
+}
+
+// resolve returns the IP addresses of targets, with and without ports, IPv6 before
+// IPv4. The error is that of the last one, if none is known.
+func resolve(ctx context.Context, targets []target) (addrs, ips []string, err error) {
+	var v4, v6 []netip.AddrPort
+	for _, t := range targets {
+		port, unknown := net.DefaultResolver.LookupPort(ctx, "tcp", t.port)
+		found, one := net.DefaultResolver.LookupNetIP(ctx, "ip", t.host)
+		if one = cmp.Or(one, unknown); one != nil {
+			err = one
+			continue
+		}
+		for _, ip := range found {
+			addr := netip.AddrPortFrom(ip.Unmap(), uint16(port))
+			if addr.Addr().Is4() {
+				v4 = append(v4, addr)
+			} else {
+				v6 = append(v6, addr)
+			}
+		}
+	}
+	for _, addr := range append(v6, v4...) {
+		addrs = append(addrs, addr.String())
+		if ip := addr.Addr().String(); !slices.Contains(ips, ip) {
+			ips = append(ips, ip)
+		}
+	}
+	if len(addrs) == 0 && err == nil {
+		err = &net.DNSError{Err: "no address", Name: targets[0].host}
+	}
+	if len(addrs) > 0 {
+		err = nil
+	}
+	return addrs, ips, err
 }

@@ -1,0 +1,72 @@
+package tcpstore_test
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-run/muster/store/tcpstore"
+)
+
+// mute listens and takes connections, and says nothing.
+func mute(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l.Addr().String()
+}
+
+// deaf is an address at which nobody listens.
+func deaf(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// Of several addresses of a server one is enough. Those that do not answer, or do
+// not exist, are not waited for.
+func TestDialSeveralAddresses(t *testing.T) {
+	t.Parallel()
+	s := listen(t)
+	nobody := deaf(t)
+	silent, good := mute(t), s.Addr().String()
+	for _, addr := range []string{
+		silent + "," + good,
+		good + "," + silent,
+		silent + "," + silent + "," + good,
+		"no-such-host.invalid:1," + good,
+		nobody + "," + good,
+	} {
+		// The timeout is that of a test that fails.
+		c, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: addr, Timeout: 30 * time.Second, Logger: quiet})
+		if err != nil {
+			t.Errorf("%s: %v", addr, err)
+			continue
+		}
+		if got := c.Remote().String(); got != good {
+			t.Errorf("%s: connected to %s, want %s", addr, got, good)
+		}
+		if got := c.Local().(*net.TCPAddr).IP.String(); got != "127.0.0.1" {
+			t.Errorf("%s: connected from %s", addr, got)
+		}
+		c.Close()
+	}
+}
+
+// What answers and is no store explains more than what does not answer.
+func TestDialSeveralAddressesInVain(t *testing.T) {
+	t.Parallel()
+	_, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: deaf(t) + "," + mute(t), Timeout: time.Second, Logger: quiet})
+	if e, ok := errors.AsType[*tcpstore.ConnectError](err); !ok || !strings.Contains(e.Error(), "stayed silent") {
+		t.Errorf("got %v, want a ConnectError about the silent one", err)
+	}
+}
