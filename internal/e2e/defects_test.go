@@ -104,9 +104,13 @@ var defects = []defect{
 		j.await("ready 0", "ready 1").signal(syscall.SIGTERM)
 		for _, lines := range [][]string{{"ready 0", "ready 1"}, {"deaf", "deaf"}} {
 			if !j.awaitOrEnd(lines...) {
-				break // muster needs no third
+				break
 			}
-			j.cmd.Process.Signal(syscall.SIGTERM)
+			if l.name == "torchrun" {
+				j.cmd.Process.Signal(syscall.SIGTERM)
+			} else {
+				j.insist(syscall.SIGTERM) // the second may be taken for an echo of the first
+			}
 		}
 		j.within(patience)
 		return left(j, 0)
