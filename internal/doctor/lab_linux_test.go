@@ -118,12 +118,18 @@ func (v *visit) report() doctor.Report {
 // regular expression, with advice that matches another.
 func expect(t *testing.T, r doctor.Report, status doctor.Status, check, text, advice string) {
 	t.Helper()
+	if !has(r, status, check, text, advice) {
+		t.Errorf("%s: no %s of %s like %q, %q in\n%s", r.Host, status, check, text, advice, show(r))
+	}
+}
+
+func has(r doctor.Report, status doctor.Status, check, text, advice string) bool {
 	for _, l := range r.Lines {
 		if l.Status == status && l.Check == check && regexp.MustCompile(text).MatchString(l.Text) && regexp.MustCompile(advice).MatchString(l.Advice) {
-			return
+			return true
 		}
 	}
-	t.Errorf("%s: no %s of %s like %q, %q in\n%s", r.Host, status, check, text, advice, show(r))
+	return false
 }
 
 // expectOnly fails the test if the report has failures of other checks.

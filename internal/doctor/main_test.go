@@ -79,4 +79,4 @@ func shifted(args []string) error {
 }
 
 // patience bounds every wait for what should happen.
-const patience = 20 * time.Second
+const patience = time.Minute

@@ -23,7 +23,7 @@ const (
 	// dialAgain is the pause before a port that nobody listens at is tried again.
 	dialAgain = 300 * time.Millisecond
 	// identifyLimit is how long a server may take to say what it is.
-	identifyLimit = 2 * time.Second
+	identifyLimit = 5 * time.Second
 )
 
 // A server says what answers at an address.

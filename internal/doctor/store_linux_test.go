@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -111,5 +112,10 @@ func TestRealTorch(t *testing.T) {
 		t.Fatal(err)
 	}
 	expect(t, *report, doctor.OK, "Python", `^3\.\d+\.\d+ at `+python, "")
-	expect(t, *report, doctor.OK, "torch", "^"+strings.ReplaceAll(strings.TrimSpace(string(out)), "+", `\+`)+" for .*, imported in .*; backends gloo", "")
+	version := regexp.QuoteMeta(strings.TrimSpace(string(out)))
+	if slow := `^torch ` + version + ` took \S+ to import$`; has(*report, doctor.Warning, "torch", slow, "local disk") {
+		t.Log("the machine is busy") // what else is there is not said then
+		return
+	}
+	expect(t, *report, doctor.OK, "torch", "^"+version+" for .*, imported in .*; backends gloo", "")
 }
