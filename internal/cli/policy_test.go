@@ -5,19 +5,19 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 	"unicode"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/internal/doctest"
 	"github.com/muster-run/muster/policy"
 )
 
 // The commands of docs/restart-policy.md, verbatim, and what they say they print.
 func TestPolicyDocumentation(t *testing.T) {
-	text, err := os.ReadFile("../../docs/restart-policy.md")
+	page, err := doctest.Read("../..", "docs/restart-policy.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,31 +25,31 @@ func TestPolicyDocumentation(t *testing.T) {
 	if err := os.CopyFS(dir, os.DirFS("../../examples")); err != nil {
 		t.Fatal(err)
 	}
-	commands, compared, last := 0, 0, ""
-	for _, block := range regexp.MustCompile("(?ms)^```(sh|output|yaml)\n(.*?)^```$").FindAllStringSubmatch(string(text), -1) {
-		switch kind, body := block[1], block[2]; kind {
-		case "yaml":
-			if _, err := policy.Parse([]byte(body), "the document's"); err != nil {
+	for _, b := range page.Blocks {
+		if b.Kind == "yaml" {
+			if _, err := policy.Parse([]byte(b.Text), "the document's"); err != nil {
 				t.Error(err)
-			}
-		case "sh":
-			commands++
-			cmd := exec.CommandContext(t.Context(), "sh", "-eu", "-c", body)
-			cmd.Dir, cmd.Env = dir, append(os.Environ(), "TZ=UTC", "MUSTER_DEVICES=0")
-			out, err := cmd.Output()
-			if err != nil {
-				t.Errorf("%s: %v", body, err)
-			}
-			last = string(out)
-		case "output":
-			compared++
-			if diff := cmp.Diff(body, last); diff != "" {
-				t.Errorf("-documented +got:\n%s", diff)
 			}
 		}
 	}
-	if commands < 4 || compared < 4 {
-		t.Errorf("%d commands and %d outputs", commands, compared)
+	compared := 0
+	for _, script := range page.Scripts() {
+		cmd := exec.CommandContext(t.Context(), "sh", "-eu", "-c", script.Text)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "TZ=UTC", "MUSTER_DEVICES=0")
+		out, err := cmd.Output()
+		if err != nil {
+			t.Errorf("%s: %v", script.Text, err)
+		}
+		if !script.Compared {
+			continue
+		}
+		compared++
+		if diff := cmp.Diff(script.Output, string(out)); diff != "" {
+			t.Errorf("-documented +got:\n%s", diff)
+		}
+	}
+	if n := len(page.Scripts()); n < 4 || compared < 4 {
+		t.Errorf("%d commands and %d outputs", n, compared)
 	}
 }
 

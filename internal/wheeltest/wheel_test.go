@@ -17,6 +17,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/internal/doctest"
 	"github.com/muster-run/muster/internal/pypeer"
 )
 
@@ -295,7 +296,7 @@ func TestDocumentation(t *testing.T) {
 	if _, err := wheel(); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(root, "docs/python.md"))
+	page, err := doctest.Read(root, "docs/python.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,22 +304,19 @@ func TestDocumentation(t *testing.T) {
 	if err := os.Symlink(shared.dist, filepath.Join(dir, "dist")); err != nil {
 		t.Fatal(err)
 	}
-	blocks := regexp.MustCompile("(?ms)^```(sh|output)\n(.*?)^```$").FindAllStringSubmatch(string(text), -1)
-	commands, compared, last := 0, 0, ""
-	for _, block := range blocks {
-		switch kind, body := block[1], block[2]; kind {
-		case "sh":
-			commands++
-			last = stdout(t, dir, body)
-		case "output":
-			compared++
-			if diff := cmp.Diff(body, last); diff != "" {
-				t.Errorf("output (-documented +got):\n%s", diff)
-			}
+	compared := 0
+	for _, script := range page.Scripts() {
+		got := stdout(t, dir, script.Text)
+		if !script.Compared {
+			continue
+		}
+		compared++
+		if diff := cmp.Diff(script.Output, got); diff != "" {
+			t.Errorf("docs/python.md:%d: output (-documented +got):\n%s", script.At, diff)
 		}
 	}
-	if commands < 4 || compared < 2 {
-		t.Errorf("%d blocks of commands and %d of output in docs/python.md", commands, compared)
+	if n := len(page.Scripts()); n < 4 || compared < 2 {
+		t.Errorf("%d blocks of commands and %d of output in docs/python.md", n, compared)
 	}
 }
 

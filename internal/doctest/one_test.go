@@ -1,0 +1,186 @@
+//go:build linux
+
+package doctest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func hangs(p *play) {
+	p.run("muster run --nproc-per-node 8 --hang-timeout 600 --max-restarts 3 train.py").exits(0).says(8, "training $")
+}
+
+func observe(p *play) {
+	job := p.start(0, "muster run --nproc-per-node 8 --tee 3 --health-addr 9000 train.py", "TRAIN=beat stay").says(8, "step 12000 ")
+	client := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(_ context.Context, network, _ string) (c net.Conn, err error) {
+			err = p.lab.Host(0).Do(func() (err error) {
+				c, err = net.DialTimeout(network, "127.0.0.1:9000", patience)
+				return err
+			})
+			return c, err
+		},
+	}}
+	get := func(path string) string {
+		p.Helper()
+		answer, err := client.Get("http://localhost:9000" + path)
+		p.must(err)
+		defer answer.Body.Close()
+		body, err := io.ReadAll(answer.Body)
+		if err != nil || answer.StatusCode != http.StatusOK {
+			p.Errorf("%s: %s, %v: %s", path, answer.Status, err, body)
+		}
+		return string(body)
+	}
+	metrics := ""
+	for _, span := range p.page.Spans {
+		switch {
+		case span == "/metrics":
+			metrics = get(span)
+		case strings.HasPrefix(span, "/"):
+			get(span)
+		}
+	}
+	for _, span := range p.page.Spans {
+		name := regexp.MustCompile(`^muster_[a-z_]+`).FindString(span)
+		if !strings.Contains(metrics, "\n"+name) {
+			p.Errorf("/metrics has no %s", name)
+		}
+	}
+	job.interrupt().exits(1)
+}
+
+func logs(p *play) {
+	// The workers write while the agent does not read, so that it reads all at once.
+	gates := make([]string, 4)
+	for i := range gates {
+		gates[i] = filepath.Join(p.temp, fmt.Sprint("gate", i))
+		p.must(unix.Mkfifo(gates[i], 0o600))
+	}
+	p.must(unix.Mkfifo(filepath.Join(p.temp, "board"), 0o600))
+	board := p.open(filepath.Join(p.temp, "board"))
+	job := p.start(0, "muster run --standalone --nproc-per-node 8 --tee 3 --collapse train.py", "OMP_NUM_THREADS=1")
+	arrive := func() { // of all workers at the next gate
+		p.Helper()
+		p.must(board.SetReadDeadline(time.Now().Add(patience)))
+		_, err := io.ReadFull(board, make([]byte, 8))
+		p.must(err)
+	}
+	pass := func(gate string) {
+		p.Helper()
+		_, err := p.open(gate).Write(make([]byte, 8))
+		p.must(err)
+	}
+	arrive()
+	for i, line := range []string{"loading", `epoch 1, (?s:.*)epoch 1, `, "warning"} {
+		p.must(job.cmd.Process.Signal(unix.SIGSTOP))
+		p.must(unix.Waitid(unix.P_PID, job.cmd.Process.Pid, nil, unix.WSTOPPED, nil))
+		pass(gates[i])
+		arrive()
+		p.must(job.cmd.Process.Signal(unix.SIGCONT))
+		job.says(1, line)
+	}
+	pass(gates[3])
+	job.exits(0).prints(true)
+	p.must(os.Rename(filepath.Join(p.dir, "train.py"), filepath.Join(p.dir, "lines.py")))
+	p.must(os.Rename(filepath.Join(p.dir, "plain.py"), filepath.Join(p.dir, "train.py")))
+
+	p.run("muster run --log-dir logs --redirects 3 --log-max-size 100M --log-keep 10 --nproc-per-node 8 train.py").exits(0)
+	for rank := range 8 {
+		for _, stream := range []string{"stdout", "stderr"} {
+			if found, err := filepath.Glob(fmt.Sprintf("%s/logs/*_????????/attempt_0/%d/%s.log", p.dir, rank, stream)); len(found) != 1 {
+				p.Errorf("rank %d: %s is in %v, %v", rank, stream, found, err)
+			}
+		}
+	}
+}
+
+// open opens a named pipe so that nobody at its other end finds it closed.
+func (p *play) open(path string) *os.File {
+	p.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	p.must(err)
+	p.Cleanup(func() { f.Close() })
+	return f
+}
+
+func afterAFailure(p *play) {
+	p.run("muster run --nproc-per-node 2 --max-restarts 1 --redirects 3 --log-dir logs train.py", "TRAIN=boom:1 stay").exits(1)
+	p.run("muster report logs").exits(0).prints(false)
+
+	job := p.do(0, "muster run --nproc-per-node 8 --tee 3 --log-dir logs train.py", "TRAIN=stay").says(8, "training $")
+	follow := p.start(0, "muster logs logs --follow").says(1, `rank 7 of 8`)
+	p.run("muster logs logs --rank 3,5-7 --stream stderr --lines 20").exits(0)
+	job.interrupt().exits(1)
+	follow.interrupt().exits(0)
+
+	line := "muster run --nnodes 2 --nproc-per-node 8 --max-restarts 3 --tee 3 --health-addr 9000 \\\n" +
+		"    --rdzv-backend c10d --rdzv-endpoint host0:29400 --rdzv-id llama-7b train.py"
+	train := "TRAIN=die:3:0 stay::0 deadline:2 beat stay"
+	hosts := []*run{p.start(0, line, train), p.start(1, line, train)}
+	for _, h := range hosts {
+		h.says(8, "step 12000 ")
+	}
+	// The agent begins to ask what the other host is called when it is asked itself.
+	for limit := time.Now().Add(patience); ; {
+		seen := p.run("muster top 9000").exits(0).says(1, "^muster llama-7b  running HEALTHY  train.py")
+		if strings.Contains(seen.out.String(), "host0* (8) host1") || time.Now().After(limit) {
+			break
+		}
+	}
+	p.run("muster top").exits(0).prints(false)
+	for _, h := range hosts {
+		h.interrupt().exits(1)
+	}
+}
+
+func doctor(p *play) {
+	p.site("py-spy", "exit 0")
+	p.run("muster doctor --nproc-per-node gpu --log-dir /data/logs train.py", "MUSTER_DEVICES=8", p.torch()).
+		exits(0).says(1, "^  ok +log directory: /data/logs ").says(1, "^host0: all is well$")
+
+	// The firewall drops SYN without ACK, of IPv4 and IPv6.
+	firewall := "15,40 0 0 12,21 0 5 2048,48 0 0 23,21 0 9 6,177 0 0 14,80 0 0 27,5 0 0 4,21 0 5 34525,48 0 0 20,21 0 3 6,48 0 0 67,84 0 0 18,21 1 0 2,6 0 0 0,6 0 0 2"
+	p.do(1, `sh -ec 'tc qdisc add dev eth0 clsact; tc filter add dev eth0 ingress protocol all bpf da bytecode "`+firewall+`"'`).exits(0)
+	p.do(2, "sh -ec 'ip link add bad0 type veth peer name bad1; ip addr add 10.88.0.1/24 dev bad0; ip link set bad0 up; ip link set bad1 up'").exits(0)
+	line := "muster doctor --nnodes 3 --rdzv-endpoint host0:29400"
+	first := p.start(0, line, p.torch())
+	others := []*run{p.start(1, line, p.torch()), p.start(2, line, p.torch(), "GLOO_SOCKET_IFNAME=bad0")}
+	// How fast it is depends on the machine, and slow is a warning.
+	fast := regexp.MustCompile(`(?m)^  (ok|warning) +(throughput|clocks): .*\n( +→.*\n)?|(, \d warnings?)$`)
+	first.shown = fast.ReplaceAllString(first.shown, "")
+	first.exits(1).only(fast).prints(false)
+	for _, r := range others {
+		r.exits(1).says(1, "connections: host1 reaches host0, host2, but host0, host2 cannot reach host1")
+	}
+
+	listen := p.start(0, "muster doctor --listen                 # on host0; until interrupted").says(1, "muster doctor --peer host0:29400$")
+	p.start(1, "muster doctor --peer host0:29400       # on host1").exits(1).says(1, "ok +peer: host0:29400 can be reached").says(1, "failure +connect back: this host reaches host0")
+	listen.interrupt().exits(0)
+
+	check := "muster run --health-check 'dcgmi diag -r 1 && mountpoint -q /data' --nproc-per-node gpu train.py"
+	p.site("dcgmi", `[ "$*" = "diag -r 1" ]`)
+	p.site("mountpoint", `[ "$*" = "-q /data" ]`)
+	p.run(check, "MUSTER_DEVICES=8").exits(0).says(8, "training $")
+	p.site("dcgmi", "echo GPU 3 is broken; exit 226")
+	p.run(check, "MUSTER_DEVICES=8").exits(69).says(1, "GPU 3 is broken")
+}
+
+// site puts a program of the site's own into the path, as a shell script.
+func (p *play) site(name, script string) {
+	p.Helper()
+	p.must(os.MkdirAll(filepath.Join(p.dir, "site"), 0o777))
+	p.must(os.WriteFile(filepath.Join(p.dir, "site", name), []byte("#!/bin/sh\n"+script+"\n"), 0o777))
+}
