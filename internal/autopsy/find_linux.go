@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strconv"
@@ -66,7 +68,10 @@ func Find(ctx context.Context) ([]Job, error) {
 // and -1 where it has none. It fails if there is no such process.
 func TargetOf(ctx context.Context, pid int) (Target, error) {
 	t := Target{PID: pid, Rank: -1, LocalRank: -1}
-	if _, err := procfs.Read(pid); err != nil {
+	switch _, err := procfs.Read(pid); {
+	case errors.Is(err, fs.ErrNotExist):
+		return t, fmt.Errorf("there is no process %d on this host; a worker's pid is in its log, or leave --pid out for all workers", pid)
+	case err != nil:
 		return t, fmt.Errorf("process %d: %w", pid, err)
 	}
 	short, cancel := context.WithTimeout(ctx, lookLimit)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -47,6 +48,9 @@ func Find(path string) (runs []Dir, attempt string, err error) {
 		return nil, "", err
 	}
 	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, "", fmt.Errorf("%s: %w; give the --log-dir of a job, or the run's directory in it", path, syscall.ENOENT)
+	}
 	if err != nil {
 		return nil, "", err
 	}
