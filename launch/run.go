@@ -61,6 +61,8 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		keep := err != nil || result.IsFailed()
 		err = errors.Join(err, run.Close(keep))
 	}()
+	job := beginJobFile(&cfg, run.Dir(), host)
+	defer func() { endJobFile(&cfg, job, result, err) }()
 	stdout, stderr := run.Console()
 	sink, closeSink, err := openEvents(&cfg, run.Dir(), stderr)
 	if err != nil {

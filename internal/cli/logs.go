@@ -30,7 +30,8 @@ stderr of rank 3. It reads the directories of muster and of torchrun.
   --attempt N    this attempt, 2 or 2.1 (default: the newest)
   --stream NAME  stdout, stderr or both (default)
   --follow, -f   go on with what is written from now on, also by attempts to come, until
-                 interrupted; with --attempt, only by that one
+                 the job has ended (torchrun's directories do not tell: until interrupted);
+                 with --attempt, only by that one
   --lines, -n N  only the last N lines of each stream
   --prefix       prefixes also where there is one stream only
 `
@@ -170,6 +171,7 @@ func (req *logsRequest) run(ctx context.Context, stdout, stderr io.Writer) error
 		Dir: run.Dir, Attempt: a.Name, Only: attempt != "", Stdout: req.stdout, Stderr: req.stderr,
 		Want: req.want, GlobalRanks: req.ranks != nil && !req.local, Lines: req.lines, Prefix: req.prefix(many),
 		Begin:  func(name string) { fmt.Fprintf(stderr, "muster logs: %s\n", name) },
+		End:    func(how string) { fmt.Fprintf(stderr, "muster logs: %s\n", how) },
 		Writer: stdout, Logger: logger,
 	})
 }

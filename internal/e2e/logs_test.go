@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -87,14 +88,10 @@ func TestLogTreeEqualsTorchrun(t *testing.T) {
 				run(t, l, setup{}, "--nproc-per-node 2 --log-dir "+dir, program...).want(status)
 				names[i], files[i] = tree(t, dir)
 			}
-			// Ours also has the report for machines where a job failed.
-			names[0] = slices.DeleteFunc(names[0], func(s string) bool { return strings.HasSuffix(s, "/report.json") })
-			maps := files[0]
-			for name := range maps {
-				if strings.HasSuffix(name, "/report.json") {
-					delete(maps, name)
-				}
-			}
+			// Ours also has how the job went, and the report for machines where it failed.
+			own := func(s string) bool { return strings.HasSuffix(s, "/report.json") || strings.HasSuffix(s, "/job.jsonl") }
+			names[0] = slices.DeleteFunc(names[0], own)
+			maps.DeleteFunc(files[0], func(name, _ string) bool { return own(name) })
 			if diff := cmp.Diff(names[1], names[0]); diff != "" {
 				t.Errorf("tree (-torchrun +muster)\n%s", diff)
 			}

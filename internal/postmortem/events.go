@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/muster-run/muster/events"
@@ -87,7 +88,8 @@ type history struct {
 	run     *Run
 	told    map[number]*told
 	current number
-	open    bool // workers of current have started
+	open    bool    // workers of current have started
+	last    Outcome // of the agent; "" if it has not said
 }
 
 // read takes in lines and returns how many made no sense.
@@ -129,6 +131,9 @@ func (h *history) take(e *event) {
 	}
 	if m.RunID != "" {
 		h.run.RunID, h.run.Host = clean(m.RunID), clean(m.Hostname)
+	}
+	if e.Source == "AGENT" && (m.State == "FAILED" || m.State == "SUCCEEDED") {
+		h.last = Outcome(strings.ToLower(m.State))
 	}
 	t := h.told[h.current]
 	switch {

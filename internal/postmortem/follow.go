@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,7 +35,9 @@ type FollowConfig struct {
 	Lines       int                 // of each stream of the first attempt; negative: all
 	Prefix      func(Stream) string // of a stream's lines
 	// Begin is called before the first line of an attempt after the first.
-	Begin  func(attempt string)
+	Begin func(attempt string)
+	// End is called when the job has ended and all is written, with how that went.
+	End    func(how string)
 	Writer io.Writer
 	Logger *slog.Logger // nil means slog.Default()
 }
@@ -48,15 +51,19 @@ type follower struct {
 	number  number
 	attempt *Attempt // nil before the first
 	first   bool     // it is the first
+	dirty   bool     // something may be new
 	seen    map[string]bool
 	feeds   []*feed
 	failed  map[string]bool
+
+	alive bool // its agent ran when it was asked last
 }
 
 // Follow writes what the workers of a run have written and write, whole lines, on
-// and on: when a new attempt begins it goes over to that. It returns when ctx ends,
-// having written what there is, or when its Writer fails. It starts one goroutine,
-// which has ended then.
+// and on: when a new attempt begins it goes over to that. It returns when the job has
+// ended, as far as its directory tells that, when the one attempt that it follows is
+// over since another has begun, or when ctx ends, having written what there is; or
+// when its Writer fails. It starts one goroutine, which has ended then.
 func Follow(ctx context.Context, cfg FollowConfig) error {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -65,10 +72,14 @@ func Follow(ctx context.Context, cfg FollowConfig) error {
 	defer f.watch.close()
 	f.watch.add(cfg.Dir)
 	for {
-		last := ctx.Err() != nil
+		over := f.ended(ctx) // before all is written that came until then
+		last := ctx.Err() != nil || over != ""
 		err := f.round()
 		if err != nil || last {
-			return errors.Join(err, f.leave())
+			if err = errors.Join(err, f.leave()); err == nil && over != "" && cfg.End != nil {
+				cfg.End(over)
+			}
+			return err
 		}
 		f.watch.wait(ctx)
 	}
@@ -76,7 +87,8 @@ func Follow(ctx context.Context, cfg FollowConfig) error {
 
 // round writes what has come, of all attempts that have begun.
 func (f *follower) round() error {
-	dirty := f.watch.take()
+	dirty := f.dirty
+	f.dirty = false
 	for {
 		if f.attempt != nil {
 			if dirty {
@@ -100,23 +112,30 @@ func (f *follower) round() error {
 	}
 }
 
-// next returns the attempt that follows.
+// next returns the first attempt to follow, or the one after that which is followed.
 func (f *follower) next() (name string, ok bool) {
+	if f.attempt != nil {
+		return f.choose(func(_ string, n, best number) bool { return n.compare(f.number) > 0 && n.compare(best) < 0 })
+	}
+	if f.cfg.Attempt != "" {
+		return f.choose(func(name string, _, _ number) bool { return name == f.cfg.Attempt })
+	}
+	return f.choose(func(_ string, n, best number) bool { return best == none || n.compare(best) > 0 })
+}
+
+// none is after all numbers.
+var none = number{restart: math.MaxInt, again: math.MaxInt}
+
+// choose returns the last attempt, in the order of the directory, that is better than
+// the best before it.
+func (f *follower) choose(better func(name string, n, best number) bool) (name string, ok bool) {
 	entries, err := list(f.cfg.Dir)
 	if err != nil {
 		return "", false
 	}
-	var best number
+	best := none
 	for _, e := range entries {
-		n, isAttempt := parseAttempt(e.Name())
-		if !isAttempt || !e.IsDir() {
-			continue
-		}
-		if f.attempt == nil {
-			if f.cfg.Attempt == e.Name() || f.cfg.Attempt == "" && (!ok || n.compare(best) > 0) {
-				name, best, ok = e.Name(), n, true
-			}
-		} else if n.compare(f.number) > 0 && (!ok || n.compare(best) < 0) {
+		if n, isAttempt := parseAttempt(e.Name()); isAttempt && e.IsDir() && better(e.Name(), n, best) {
 			name, best, ok = e.Name(), n, true
 		}
 	}
@@ -142,6 +161,7 @@ func (f *follower) leave() error {
 		return nil
 	}
 	f.find()
+	f.refresh()
 	errs := []error{f.copy()}
 	for _, feed := range f.feeds {
 		errs = append(errs, f.print.close(feed))

@@ -121,6 +121,7 @@ func follow(t *testing.T, dir string, cfg postmortem.FollowConfig) *followed {
 	f := &followed{t: t, dir: dir, out: out, stop: stop, done: make(chan error, 1)}
 	cfg.Dir, cfg.Stdout, cfg.Stderr, cfg.Prefix, cfg.Writer, cfg.Logger = dir, true, true, byRank, in, slog.New(slog.DiscardHandler)
 	cfg.Begin = func(name string) { fmt.Fprintf(in, "== %s\n", name) }
+	cfg.End = cfg.Begin
 	if cfg.Want == nil {
 		cfg.Want = everyone
 	}
@@ -160,14 +161,20 @@ func (f *followed) sees(want string) {
 	}
 }
 
-// ends ends it and looks at what comes last.
-func (f *followed) ends(want string) {
+// endsItself waits for its end and looks at what comes last.
+func (f *followed) endsItself(want string) {
 	f.t.Helper()
-	f.stop()
 	rest, err := io.ReadAll(f.out)
 	if err := errors.Join(err, <-f.done); err != nil || string(rest) != want {
 		f.t.Errorf("at the end %q, %v; want %q", rest, err, want)
 	}
+}
+
+// ends ends it and looks at what comes last.
+func (f *followed) ends(want string) {
+	f.t.Helper()
+	f.stop()
+	f.endsItself(want)
 }
 
 func TestFollow(t *testing.T) {
@@ -206,14 +213,19 @@ func TestFollowTruncated(t *testing.T) {
 	f.ends("")
 }
 
+// One attempt is followed until another begins, or has.
 func TestFollowOnly(t *testing.T) {
 	dir := tree(t, map[string]string{"attempt_0/0/stdout.log": "a\n", "attempt_1/0/stdout.log": "b\n"})
-	f := follow(t, dir, postmortem.FollowConfig{Lines: -1, Attempt: "attempt_0", Only: true})
-	f.sees("[0]:a\n")
-	f.write("attempt_2/0/stdout.log", "c\n")
-	f.write("attempt_0/0/stdout.log", "late\n")
+	f := follow(t, dir, postmortem.FollowConfig{Lines: -1, Attempt: "attempt_1", Only: true})
+	f.sees("[0]:b\n")
+	f.write("attempt_0/0/stdout.log", "no matter\n")
+	f.write("attempt_1/0/stdout.log", "late\nno end")
 	f.sees("[0]:late\n")
-	f.ends("")
+	f.write("attempt_1.1/0/stdout.log", "c\n")
+	f.endsItself("[0]:no end\n== attempt_1 is over: attempt_1.1 has begun\n")
+
+	f = follow(t, dir, postmortem.FollowConfig{Lines: -1, Attempt: "attempt_0", Only: true})
+	f.endsItself("[0]:a\n[0]:no matter\n== attempt_0 is over: attempt_1 has begun\n")
 }
 
 // Lines of two workers never mix, however long they are.

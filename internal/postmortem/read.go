@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/internal/jobfile"
 )
 
 // How much is read, at most.
@@ -31,18 +32,24 @@ const (
 	Succeeded Outcome = "succeeded"
 	Failed    Outcome = "failed"
 	Preempted Outcome = "preempted" // the whole job was told to stop and may be started again
-	// Unknown: nobody wrote down an end. All went well and there is no events.jsonl, or
-	// the job still runs, or its agent was killed.
+	Stopped   Outcome = "stopped"   // this host's agent was told to stop
+	Left      Outcome = "left"      // the job goes on without this host
+	Running   Outcome = "running"
+	Killed    Outcome = "killed" // the agent is gone and did not say how the job ended
+	// Unknown: nothing tells. The directory is torchrun's, and no worker has left an
+	// error.
 	Unknown Outcome = "unknown"
 )
 
 // A Run is what one agent has left.
 type Run struct {
-	Dir     string    `json:"dir"`
-	RunID   string    `json:"run_id"`
-	Title   string    `json:"title,omitempty"` // what ran
-	Host    string    `json:"host,omitempty"`
-	Outcome Outcome   `json:"outcome"`
+	Dir     string  `json:"dir"`
+	RunID   string  `json:"run_id"`
+	Title   string  `json:"title,omitempty"` // what ran
+	Host    string  `json:"host,omitempty"`
+	Outcome Outcome `json:"outcome"`
+	// Cause is why, as the agent has it, in one line.
+	Cause   string    `json:"cause,omitempty"`
 	Started time.Time `json:"started,omitzero"`
 	Ended   time.Time `json:"ended,omitzero"`
 	// Restarts is how many were counted, MaxRestarts how many were allowed; -1 if
@@ -53,6 +60,8 @@ type Run struct {
 	// Events is the path of events.jsonl, "" where there is none.
 	Events   string   `json:"events,omitempty"`
 	Problems []string `json:"problems,omitempty"`
+
+	agent *jobfile.File // nil where it has written nothing that can be believed
 }
 
 // An Attempt is one start of the workers.
@@ -137,6 +146,7 @@ func Read(dir string) (*Run, error) {
 		run.Problems = append(run.Problems, fmt.Sprintf("there are %d attempts; the first %d are not shown", len(run.Attempts), n))
 		run.Attempts = run.Attempts[n:]
 	}
+	run.job()
 	told := rd.events(run, filepath.Join(dir, events.FileName))
 	for i := range run.Attempts {
 		rd.attempt(run, &run.Attempts[i], told[number{run.Attempts[i].Restart, run.Attempts[i].Again}])
@@ -289,7 +299,7 @@ func (run *Run) sum(told map[number]*told) {
 	if t := told[number{last.Restart, last.Again}]; t != nil && t.outcome != "" && last.Outcome != Preempted {
 		last.Outcome = t.outcome
 	}
-	run.Outcome = last.Outcome
+	run.Outcome = run.how(last)
 }
 
 func (a *Attempt) problem(format string, args ...any) {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/tui"
 )
 
@@ -44,8 +45,11 @@ func (run *Run) heading(b *strings.Builder) {
 	if n := len(run.Attempts); n > 1 {
 		fmt.Fprintf(b, " after %d attempts", n)
 	}
+	last := &run.Attempts[len(run.Attempts)-1]
 	if p := run.Preempted(); p != nil {
 		b.WriteString(": " + p.who())
+	} else if run.Cause != "" && (last.Cause == "" || run.Outcome != Failed) {
+		b.WriteString(": " + run.Cause)
 	}
 	switch {
 	case run.MaxRestarts >= 0:
@@ -61,6 +65,9 @@ func (run *Run) heading(b *strings.Builder) {
 	if run.Host != "" {
 		table.add("host", run.Host)
 	}
+	if run.Outcome == Running || run.Outcome == Killed {
+		table.add("agent", run.who())
+	}
 	if !run.Started.IsZero() {
 		when := stamp(run.Started)
 		if run.Ended.After(run.Started) {
@@ -68,8 +75,8 @@ func (run *Run) heading(b *strings.Builder) {
 		}
 		table.add("time", when)
 	}
-	if p := run.Preempted(); p != nil && p.ExitStatus > 0 {
-		table.add("exit status", fmt.Sprintf("%d: it may be started again", p.ExitStatus))
+	if run.Outcome == Preempted {
+		table.add("exit status", fmt.Sprintf("%d: it may be started again", failure.PreemptedStatus))
 	}
 	table.add("directory", tui.Clean(run.Dir, 4096))
 	if run.Events != "" {
@@ -90,8 +97,15 @@ func (run *Run) Preempted() *Preemption {
 }
 
 func (run *Run) verdict() string {
-	if run.Outcome == Unknown {
-		return "no failure is recorded (it went well, still runs, or was killed; --event-log-handler file would tell)"
+	switch run.Outcome {
+	case Unknown:
+		return "no failure is recorded (it went well, still runs, or was killed)"
+	case Running:
+		return "still runs"
+	case Killed:
+		return "was killed"
+	case Left:
+		return "went on without this host"
 	}
 	return string(run.Outcome)
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/jobfile"
 )
 
 // A dirWatcher tells of changes in directories, through one inotify descriptor.
@@ -21,13 +23,15 @@ type dirWatcher struct {
 	dirs  map[string]int // watch descriptors
 	dirty bool           // something may be new
 
+	root  string        // the run's directory
 	news  atomic.Bool   // there are new names, or events of the job
+	gone  atomic.Bool   // somebody has closed the job's file
 	event chan struct{} // has room for one
 	done  chan struct{} // closed when read has returned
 }
 
 func newDirWatcher(dir string, log *slog.Logger) *dirWatcher {
-	w := &dirWatcher{dirs: map[string]int{}, event: make(chan struct{}, 1), done: make(chan struct{}), dirty: true, far: shared(dir)}
+	w := &dirWatcher{dirs: map[string]int{}, event: make(chan struct{}, 1), done: make(chan struct{}), dirty: true, far: shared(dir), root: dir}
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	if err != nil {
 		log.Warn("no inotify: looking at log files at intervals", "error", err, "interval", pollInterval)
@@ -69,7 +73,11 @@ func (w *dirWatcher) add(dir string) bool {
 	if _, ok := w.dirs[dir]; ok || w.file == nil {
 		return false
 	}
-	id, err := unix.InotifyAddWatch(w.fd, dir, unix.IN_MODIFY|unix.IN_CREATE|unix.IN_MOVED_TO|unix.IN_ONLYDIR|unix.IN_DONT_FOLLOW)
+	mask := uint32(unix.IN_MODIFY | unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_ONLYDIR | unix.IN_DONT_FOLLOW)
+	if dir == w.root {
+		mask |= unix.IN_CLOSE_WRITE // as the agent's end does with its file
+	}
+	id, err := unix.InotifyAddWatch(w.fd, dir, mask)
 	if err != nil {
 		return false
 	}
@@ -94,6 +102,10 @@ func (w *dirWatcher) take() bool {
 	w.dirty = false
 	return dirty
 }
+
+// closed says whether somebody, who may be the agent, has closed the job's file since
+// it was asked last.
+func (w *dirWatcher) closed() bool { return w.gone.Swap(false) }
 
 // wait waits for a change, then lets more come together.
 func (w *dirWatcher) wait(ctx context.Context) {
@@ -132,6 +144,9 @@ func (w *dirWatcher) read() {
 			length := min(len(p), unix.SizeofInotifyEvent+int(binary.NativeEndian.Uint32(p[12:])))
 			name := strings.TrimRight(string(p[unix.SizeofInotifyEvent:length]), "\x00")
 			p = p[length:]
+			if mask&unix.IN_CLOSE_WRITE != 0 && name == jobfile.Name {
+				w.gone.Store(true)
+			}
 			if mask&unix.IN_MODIFY == 0 || !strings.HasSuffix(name, ".log") {
 				w.news.Store(true)
 			}

@@ -22,6 +22,11 @@ func (*dirWatcher) removeBelow(string) {}
 
 func (*dirWatcher) take() bool { return true }
 
+func (*dirWatcher) closed() bool { return false }
+
+// shared says whether other hosts' locks may be out of sight, which is not known here.
+func shared(string) bool { return true }
+
 func (*dirWatcher) wait(ctx context.Context) {
 	timer := time.NewTimer(pollInterval + gap)
 	defer timer.Stop()

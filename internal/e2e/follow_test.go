@@ -1,0 +1,59 @@
+//go:build linux
+
+package e2e
+
+import (
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// `muster logs --follow` ends with the job that it follows, however that ends, and says
+// how; `muster report` says the same afterwards, and while the job runs that it does.
+func TestFollowEndsWithTheJob(t *testing.T) {
+	t.Parallel()
+	tool := func(name string) launcher {
+		return launcher{"muster " + name, []string{filepath.Join(bin, "muster"), name}}
+	}
+	for _, tt := range []struct {
+		name, last    string // of the worker's steps
+		signal        syscall.Signal
+		status        int
+		follow, tells string
+	}{
+		{"succeeds", "exit 0", 0, 0, "muster logs: the job has succeeded\n", ": succeeded"},
+		{"fails", "exit 3", 0, 1, "muster logs: the job has failed: rank 0 ", ": failed"},
+		{"is preempted", "hold", syscall.SIGTERM, 75, "muster logs: the job was preempted: host ", ": preempted: host "},
+		{"is stopped", "hold", syscall.SIGINT, 1, "muster logs: the agent was told to stop: ", ": stopped: "},
+		{"is killed", "hold", syscall.SIGKILL, -9, "is gone and did not say how the job ended", ": was killed"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			j := workers(t, muster(t), setup{}, "--standalone -r 3 --preemption-signals TERM --log-dir "+dir, `print the line\n`, "ready", "gate", tt.last)
+			j.await("ready 0")
+			run(t, tool("report"), setup{}, dir).want(0).tells(": still runs")
+			f := start(t, tool("logs"), setup{}, "--follow "+dir)
+			if tt.signal != 0 {
+				j.signal(tt.signal)
+			} else {
+				j.gate.open()
+			}
+			j.want(tt.status)
+			if f.want(0).says(tt.follow); !strings.Contains(f.out(), "the line\n") {
+				t.Errorf("follow has printed %q", f.out())
+			}
+			run(t, tool("report"), setup{}, dir).want(0).tells(tt.tells)
+			run(t, tool("logs"), setup{}, "-f "+dir).want(0).says(tt.follow)
+		})
+	}
+}
+
+// tells looks for a text on stdout.
+func (j *job) tells(text string) {
+	j.t.Helper()
+	if !strings.Contains(j.out(), text) {
+		j.t.Errorf("no %q in\n%s", text, j.out())
+	}
+}

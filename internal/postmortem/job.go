@@ -1,0 +1,108 @@
+package postmortem
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/muster-run/muster/internal/jobfile"
+)
+
+// agentOf says what a run's agent has written of itself; nil if there is nothing
+// that can be believed.
+func agentOf(dir string) (*jobfile.File, error) {
+	f, err := jobfile.Read(dir)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = nil
+		}
+		return nil, err
+	}
+	if host, _ := os.Hostname(); f.State == jobfile.Gone && f.Begin.Host != host && shared(dir) {
+		f.State = jobfile.Unknown // locks of other hosts may be out of sight
+	}
+	b, e := &f.Begin, &f.End
+	for _, s := range [...]*string{&b.RunID, &b.Title, &b.Host, &e.Outcome, &e.Cause} {
+		*s = clean(*s)
+	}
+	return f, nil
+}
+
+// outcome is what it says of the run.
+func outcome(f *jobfile.File) Outcome {
+	switch f.State {
+	case jobfile.Runs:
+		return Running
+	case jobfile.Gone:
+		return Killed
+	case jobfile.Ended:
+		switch o := Outcome(f.End.Outcome); o {
+		case Succeeded, Failed, Preempted, Stopped, Left:
+			return o
+		}
+	}
+	return Unknown
+}
+
+// ending says in a line what became of the job; "" if that is not known, or it runs.
+func ending(f *jobfile.File) string {
+	text := map[Outcome]string{
+		Succeeded: "the job has succeeded", Failed: "the job has failed", Preempted: "the job was preempted",
+		Stopped: "the agent was told to stop", Left: "this host has left the job",
+		Killed: fmt.Sprintf("the agent (pid %d on host %s) is gone and did not say how the job ended; it was killed, or its host was", f.Begin.PID, f.Begin.Host),
+	}[outcome(f)]
+	if text != "" && f.End.Cause != "" {
+		text += ": " + f.End.Cause
+	}
+	return text
+}
+
+// job takes in what the agent has written of itself.
+func (run *Run) job() {
+	f, err := agentOf(run.Dir)
+	if err != nil {
+		run.problem("%s: %v", filepath.Join(run.Dir, jobfile.Name), err)
+	}
+	if f == nil {
+		return
+	}
+	run.agent = f
+	set := func(to *string, text string) {
+		if text != "" {
+			*to = text
+		}
+	}
+	set(&run.RunID, f.Begin.RunID)
+	set(&run.Title, f.Begin.Title)
+	set(&run.Host, f.Begin.Host)
+	run.MaxRestarts = max(-1, f.Begin.MaxRestarts)
+	run.Cause = f.End.Cause
+}
+
+// who says which agent runs, or did.
+func (run *Run) who() string {
+	b := &run.agent.Begin
+	who := fmt.Sprintf("pid %d on host %s", b.PID, b.Host)
+	if run.Outcome == Killed {
+		who += ", gone without a word"
+	}
+	return who
+}
+
+// how says what became of the run, from its agent, and in default of that from what
+// is known of the last attempt.
+func (run *Run) how(last *Attempt) Outcome {
+	if run.agent == nil {
+		return last.Outcome
+	}
+	o := outcome(run.agent)
+	if o == Unknown {
+		return last.Outcome
+	}
+	if run.agent.State == jobfile.Ended && last.Outcome == Unknown {
+		last.Outcome = o
+	}
+	return o
+}

@@ -1,0 +1,54 @@
+package launch
+
+import (
+	"errors"
+	"os"
+	"time"
+
+	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/internal/jobfile"
+	"github.com/muster-run/muster/process"
+)
+
+// beginJobFile says in the run's directory that the job runs; nil where there is no
+// directory. A job runs also without.
+func beginJobFile(cfg *Config, dir, host string) *jobfile.Writer {
+	if dir == "" {
+		return nil
+	}
+	w, err := jobfile.Create(dir, jobfile.Begin{
+		RunID: cfg.RunID, Title: cfg.Title, Host: host, PID: os.Getpid(), Started: time.Now(), MaxRestarts: cfg.MaxRestarts,
+	})
+	if err != nil {
+		cfg.Logger.Warn("muster report and muster logs will not know from the log directory whether this job runs", "error", err)
+	}
+	return w
+}
+
+// endJobFile says how it ended. A temporary directory without logs shall not stay for
+// this.
+func endJobFile(cfg *Config, w *jobfile.Writer, result *agent.Result, err error) {
+	e := jobfile.End{Outcome: jobfile.Failed, Ended: time.Now()}
+	if err != nil {
+		e.Cause = err.Error()
+	}
+	_, stopped := errors.AsType[*process.SignalError](err)
+	if result != nil {
+		e.Restarts = result.Restarts
+	}
+	switch {
+	case result != nil && result.Preempted != nil:
+		e.Outcome, e.Cause = jobfile.Preempted, result.Preempted.String()
+	case stopped:
+		e.Outcome = jobfile.Stopped
+	case result != nil && result.Drained:
+		e.Outcome, e.Cause = jobfile.Left, result.Report.Decision
+	case result != nil && !result.IsFailed() && err == nil:
+		e.Outcome = jobfile.Succeeded
+	case result != nil && result.Report != nil && result.Report.Root() != nil:
+		e.Cause = result.Report.Root().Error()
+	}
+	if err := w.End(e, cfg.Logs.Dir == "" && e.Outcome == jobfile.Succeeded); err != nil {
+		cfg.Logger.Warn("how the job ended is not in its log directory", "error", err)
+	}
+}
