@@ -70,6 +70,7 @@ type Output struct {
 type Attempt struct {
 	run     *Run
 	dir     string
+	size    int // how many workers there are
 	workers map[int]Worker
 	sinks   map[int]*Sink
 	owned   []*os.File // the workers' ends, closed by Started
@@ -120,6 +121,7 @@ func (a *Attempt) open(restart int, workers []Worker) error {
 	if err := a.makeDir(restart); err != nil {
 		return err
 	}
+	a.size = len(workers)
 	for _, w := range workers {
 		if _, twice := a.workers[w.LocalRank]; twice || w.LocalRank < 0 {
 			return fmt.Errorf("local rank %d is negative or there twice", w.LocalRank)
@@ -231,7 +233,7 @@ func (a *Attempt) relay(localRank int) (*os.File, error) {
 			agent, worker, err := relayTerminal(a.run.cfg.Stderr)
 			if err == nil {
 				a.terminals = append(a.terminals, agent)
-				a.relays[localRank] = newRelay(agent, to)
+				a.relays[localRank] = newRelay(agent, to, a.hold())
 				return a.own(worker, nil)
 			}
 			// That the worker sees a terminal matters more than its last lines.
@@ -243,8 +245,16 @@ func (a *Attempt) relay(localRank int) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	a.relays[localRank] = newRelay(agent, to)
+	a.relays[localRank] = newRelay(agent, to, a.hold())
 	return a.own(worker, nil)
+}
+
+// hold is how long a begun line waits for its end.
+func (a *Attempt) hold() time.Duration {
+	if a.size > 1 {
+		return relayHold
+	}
+	return 0
 }
 
 // openTails prepares what follows the workers' files.

@@ -2,6 +2,7 @@ package logs
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -17,13 +18,17 @@ var relayBuffers = sync.Pool{New: func() any { return new([relayBuffer]byte) }}
 // A relay carries a worker's stderr, or both its streams in the order in which
 // they were written, to the console and keeps the end of it. It waits in Go's poller, without a thread and without a buffer.
 //
-// Whole lines are written at once, what follows them as soon as the worker has
-// nothing more to read: then lines of several workers stay whole as far as their
-// writers wrote them whole. A console that nobody reads holds the worker up.
+// Whole lines are written at once. A begun one waits for its end as long as hold
+// says, since Python writes the parts of an unbuffered print one by one, and a
+// part of another worker's would come in between. A console that nobody reads
+// holds the worker up.
 type relay struct {
 	f    *os.File // the agent's end, non-blocking
 	to   *console // nil: the worker's output is kept, not shown
+	hold time.Duration
 	done chan struct{}
+
+	begun []byte // a line that waits for its end, until the read deadline
 
 	finishing atomic.Bool
 	abandoned atomic.Bool
@@ -35,8 +40,11 @@ type relay struct {
 	read Output
 }
 
-func newRelay(f *os.File, to *console) *relay {
-	return &relay{f: f, to: to, done: make(chan struct{})}
+// relayHold is how long a begun line of one of several workers waits.
+const relayHold = 50 * time.Millisecond
+
+func newRelay(f *os.File, to *console, hold time.Duration) *relay {
+	return &relay{f: f, to: to, hold: hold, done: make(chan struct{})}
 }
 
 func (r *relay) start() { go r.run() }
@@ -52,6 +60,7 @@ func (r *relay) finish() {
 func (r *relay) run() {
 	defer close(r.done)
 	defer r.f.Close()
+	defer r.release()
 	conn, err := r.f.SyscallConn()
 	if err != nil {
 		return
@@ -68,9 +77,34 @@ func (r *relay) run() {
 			_ = conn.Control(func(fd uintptr) { r.carry(int(fd), pipeCapacity(int(fd))) })
 			return
 		}
-		if err != nil || !more {
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			r.release()
+			_ = r.f.SetReadDeadline(time.Time{})
+			if r.finishing.Load() {
+				r.finish() // its deadline may just have been lost
+			}
+		case err != nil || !more:
 			return
 		}
+	}
+}
+
+// release writes the line that waits for its end.
+func (r *relay) release() {
+	r.write(r.begun)
+	r.begun = r.begun[:0]
+}
+
+// delay lets a begun line wait; waits says that its beginning does already.
+func (r *relay) delay(line []byte, waits bool) {
+	if r.hold == 0 || r.finishing.Load() {
+		r.write(line)
+		return
+	}
+	r.begun = append(r.begun[:0], line...)
+	if len(line) > 0 && !waits {
+		_ = r.f.SetReadDeadline(time.Now().Add(r.hold))
 	}
 }
 
@@ -79,8 +113,10 @@ func (r *relay) run() {
 func (r *relay) carry(fd, budget int) (idle, more bool) {
 	buf := relayBuffers.Get().(*[relayBuffer]byte)
 	defer relayBuffers.Put(buf)
-	held, total := 0, 0 // held is the length of a begun line at buf's beginning
-	defer func() { r.write(buf[:held]) }()
+	held, total := copy(buf[:], r.begun), 0 // held is the length of a begun line at buf's beginning
+	waits := held > 0
+	r.begun = r.begun[:0]
+	defer func() { r.delay(buf[:held], waits) }()
 	for !r.abandoned.Load() {
 		if budget == 0 && r.finishing.Load() {
 			return true, true
@@ -102,6 +138,7 @@ func (r *relay) carry(fd, budget int) (idle, more bool) {
 			end = len(all)
 		}
 		r.write(all[:end])
+		waits = waits && end == 0
 		held = copy(buf[:], all[end:])
 		if budget > 0 && total >= budget {
 			return false, true
