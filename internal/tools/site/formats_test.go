@@ -21,6 +21,7 @@ import (
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/autopsy"
+	"github.com/muster-run/muster/internal/jobfile"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/room"
 )
@@ -138,6 +139,7 @@ func TestFormats(t *testing.T) {
 	addReport(t, want)
 	addEvents(t, want)
 	addErrorFile(t, want)
+	addJobFile(t, want)
 	for heading, names := range want {
 		var have []string
 		for _, r := range found[heading] {
@@ -192,6 +194,25 @@ func addErrorFile(t *testing.T, want map[string][]string) {
 	}
 	want["Error files"] = fields(t, text)
 	want["Its message"] = fields(t, text, "message")
+}
+
+func addJobFile(t *testing.T, want map[string][]string) {
+	t.Helper()
+	dir := t.TempDir()
+	w, err := jobfile.Create(dir, jobfile.Begin{})
+	if err == nil {
+		err = w.End(jobfile.End{}, false)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, jobfile.Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, second, _ := strings.Cut(string(text), "\n")
+	want["job.jsonl"] = fields(t, []byte(first))
+	want["The second line of job.jsonl"] = fields(t, []byte(second))
 }
 
 // What a row says is in a field, is in it.
