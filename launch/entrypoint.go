@@ -63,12 +63,16 @@ func executable(path string) error {
 
 func checkEntrypoint(name string, lookup func(string) (string, bool)) error {
 	_, err := FindExecutable(name, lookup)
+	from := ""
+	if python, _ := lookup("PYTHON_EXEC"); python == name {
+		from = "PYTHON_EXEC: "
+	}
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("cannot run %s: %w", name, err)
+		return fmt.Errorf("%scannot run %s: %w", from, name, err)
 	default:
-		return fmt.Errorf("cannot run %s: %w; chmod +x it, or let an interpreter run it", name, err)
+		return fmt.Errorf("%scannot run %s: %w; chmod +x it, or let an interpreter run it", from, name, err)
 	}
 }

@@ -291,7 +291,7 @@ func TestBadInput(t *testing.T) {
 		{args: "--no-python ./none", want: "cannot run ./none: stat ./none: no such file or directory"},
 		{args: "--no-python -m s.py", want: "Don't use both the '--no-python' flag and the '--module' flag|in no directory of PATH"},
 		{args: "s.py", env: "PYTHON_EXEC=", want: "PYTHON_EXEC is set but empty"},
-		{args: "s.py", env: "PYTHON_EXEC=/no/python", want: "cannot run /no/python: stat /no/python: no such file"},
+		{args: "s.py", env: "PYTHON_EXEC=/no/python", want: "PYTHON_EXEC: cannot run /no/python: stat /no/python: no such file"},
 		{args: "s.py", env: "PATH=/nowhere", want: "no Python interpreter: looked for python3 and python in PATH=/nowhere; set PYTHON_EXEC"},
 		{args: "--redirects 4 s.py", want: "argument -r/--redirects: "},
 		{args: "--log-max-size 1000K s.py", want: "--log-max-size 1000K is less than 1M, and not 0 for no limit"},
