@@ -28,16 +28,20 @@ func newGroup() *cgroup.Dir {
 		return nil
 	}
 	cgroup.RemoveStale(own.Unified, groupPrefix)
-	name := fmt.Sprintf("%s%d-%06x", groupPrefix, os.Getpid(), rand.Uint32N(1<<24))
-	group, err := cgroup.Make(own.Unified, name)
-	if err != nil {
-		return nil
-	}
-	if group.Lock() != nil {
+	for range 10 {
+		name := fmt.Sprintf("%s%d-%06x", groupPrefix, os.Getpid(), rand.Uint32N(1<<24))
+		group, err := cgroup.Make(own.Unified, name)
+		if err != nil {
+			return nil
+		}
+		if group.Lock() == nil {
+			if _, err := os.Stat(group.Path()); err == nil {
+				return group
+			}
+		}
 		_ = group.Remove() // another test took it for stale, just now
-		return nil
 	}
-	return group
+	return nil
 }
 
 // removeGroup removes a cgroup and all below it once their last process has ended,

@@ -3,8 +3,10 @@
 package slurmlab
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -14,7 +16,8 @@ import (
 // Slurm's proctrack/cgroup tells the processes of a step.
 const freezer = "/sys/fs/cgroup/freezer"
 
-// groupPrefix begins the names of the groups that labs make there.
+// groupPrefix begins the names of the groups that labs make there; the number of the
+// process that made it follows.
 const groupPrefix = "muster-slurmlab-"
 
 // newGroup makes a group for the daemons of a lab; "" where that is not possible.
@@ -24,12 +27,15 @@ func newGroup() string {
 	if err := unix.Statfs(freezer, &fs); err != nil || fs.Type != unix.CGROUP_SUPER_MAGIC {
 		return ""
 	}
-	// What test processes have left that were killed. A group in use stays.
-	stale, _ := filepath.Glob(filepath.Join(freezer, groupPrefix+"*"))
-	for _, dir := range stale {
-		removeGroup(dir)
+	// What test processes have left that were killed.
+	found, _ := filepath.Glob(filepath.Join(freezer, groupPrefix+"*"))
+	for _, dir := range found {
+		pid, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), groupPrefix), "-")
+		if n, err := strconv.Atoi(pid); err == nil && unix.Kill(n, 0) == unix.ESRCH {
+			removeGroup(dir)
+		}
 	}
-	dir, err := os.MkdirTemp(freezer, groupPrefix)
+	dir, err := os.MkdirTemp(freezer, fmt.Sprintf("%s%d-", groupPrefix, os.Getpid()))
 	if err != nil {
 		return ""
 	}
