@@ -5,7 +5,6 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/static"
@@ -85,7 +84,7 @@ func TestStaticStartedAgain(t *testing.T) {
 		}()
 	}
 	join(first)
-	ghost, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: endpoint, Timeout: 10 * time.Second})
+	ghost, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: endpoint, Timeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}
