@@ -7,26 +7,15 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/pypeer"
 	"github.com/muster-run/muster/internal/slurmlab"
 )
 
 func readme(p *play) {
-	demo := "+ exec bin/muster run --standalone --nproc-per-node 2 examples/train_ddp.py"
-	r := p.start(outside, demo, "PYTHON_EXEC="+pypeer.Python(p))
-	// The page is of a machine with two CPUs.
-	cpus := runtime.NumCPU()
-	threads := max(1, cpus/2)
-	r.shown = strings.ReplaceAll(r.shown, "gets 1, its share of 2 CPUs", fmt.Sprintf("gets %d, its share of %d CPUs", threads, cpus))
-	r.shown = strings.ReplaceAll(r.shown, ", 1 threads", fmt.Sprintf(", %d threads", threads))
-	r.exits(0).prints(true)
-
 	p.run("bin/muster run --nproc-per-node 8 --max-restarts 3 --tee 3 --log-dir logs train.py --epochs 90").exits(0)
 	p.run("muster run train.py").exits(0).says(1, "^rank 0 of 1: training $")
 	p.start(0, "muster store --host 127.0.0.1 --port 29500").says(1, "29500").interrupt().exits(0)

@@ -19,6 +19,8 @@ import (
 
 func hangs(p *play) {
 	p.run("muster run --nproc-per-node 8 --hang-timeout 600 --max-restarts 3 train.py").exits(0).says(8, "training $")
+	watchdog := p.do(0, p.form("muster watchdog --file PATH", "PATH", "timers")).says(1, "^listening on timers$")
+	watchdog.interrupt().exits(0)
 }
 
 func observe(p *play) {
@@ -166,8 +168,8 @@ func doctor(p *play) {
 		r.exits(1).says(1, "connections: host1 reaches host0, host2, but host0, host2 cannot reach host1")
 	}
 
-	listen := p.start(0, "muster doctor --listen                 # on host0; until interrupted").says(1, "muster doctor --peer host0:29400$")
-	p.start(1, "muster doctor --peer host0:29400       # on host1").exits(1).says(1, "ok +peer: host0:29400 can be reached").says(1, "failure +connect back: this host reaches host0")
+	listen := p.start(0, "muster doctor --listen                 # on host0; until interrupted", p.torch()).says(1, "muster doctor --peer host0:29400$")
+	p.start(1, "muster doctor --peer host0:29400       # on host1", p.torch()).exits(1).says(1, "ok +peer: host0:29400 can be reached").says(1, "failure +connect back: this host reaches host0")
 	listen.interrupt().exits(0)
 
 	check := "muster run --health-check 'dcgmi diag -r 1 && mountpoint -q /data' --nproc-per-node gpu train.py"

@@ -36,8 +36,12 @@ type play struct {
 }
 
 // newPlay makes hosts on which to follow a page.
-func newPlay(t *testing.T, page *Page, hosts int) *play {
+func newPlay(t *testing.T, name string, hosts int) *play {
 	t.Helper()
+	page, err := Read(root, name)
+	if err != nil {
+		t.Fatal(err)
+	}
 	p := &play{T: t, page: page, done: map[string]bool{}}
 	if hosts > 0 {
 		p.lab = netlab.New(t, hosts)
@@ -46,8 +50,8 @@ func newPlay(t *testing.T, page *Page, hosts int) *play {
 	p.temp = filepath.Join(t.TempDir(), "tmp")
 	source, err := filepath.Abs(root)
 	p.must(err)
-	p.must(os.CopyFS(p.dir, os.DirFS("testdata")))
-	if own := strings.TrimSuffix(filepath.Base(page.Name), ".md"); exists(filepath.Join("testdata", own)) {
+	p.must(os.CopyFS(p.dir, os.DirFS("testdata/all")))
+	if own := strings.TrimSuffix(filepath.Base(name), ".md"); exists(filepath.Join("testdata", own)) {
 		p.must(os.Rename(filepath.Join(p.dir, "train.py"), filepath.Join(p.dir, "plain.py")))
 		p.must(os.CopyFS(p.dir, os.DirFS(filepath.Join("testdata", own))))
 	}
@@ -261,4 +265,9 @@ func (c *console) String() string {
 }
 
 // torch is an environment variable that lets Python find a small torch.
-func (p *play) torch() string { return "PYTHONPATH=" + p.dir }
+func (p *play) torch() string {
+	p.Helper()
+	dir, err := filepath.Abs("testdata/python")
+	p.must(err)
+	return "PYTHONPATH=" + dir
+}
