@@ -2,14 +2,13 @@
 
 peer.py ops HOST PORT PORT2    the calls of the recorded vectors; results as JSON
 peer.py more HOST PORT         what the vectors do not have; fails by itself
-peer.py worker HOST PORT ...   one of the processes that `more` starts
-peer.py group HOST PORT RANK SIZE   a gloo process group over our store
-peer.py join HOST PORT SIZE    a client that counts among the workers
+peer.py group HOST PORT SIZE   a gloo process group over our store; a result per rank
+peer.py join HOST PORT SIZE    all but one of the clients that count among SIZE workers
 peer.py serve LIBUV            servers for our client, one for each line of stdin
 """
 
 import json
-import subprocess
+import multiprocessing
 import sys
 import threading
 import time
@@ -23,7 +22,23 @@ def has(name):
     return hasattr(TCPStore, name)
 
 
-def connect(host, port, timeout=30, **kwargs):
+# Processes that are forked have torch already, which takes its time to load.
+fork = multiprocessing.get_context("fork")
+
+
+def start(f, *args):
+    p = fork.Process(target=f, args=args, daemon=True)  # ends with this one
+    p.start()
+    return p
+
+
+def ended(processes):
+    for p in processes:
+        p.join()
+    assert [p.exitcode for p in processes] == [0] * len(processes)
+
+
+def connect(host, port, timeout=300, **kwargs):
     return TCPStore(host, int(port), is_master=False, wait_for_workers=False,
                     timeout=timedelta(seconds=timeout), **kwargs)
 
@@ -60,7 +75,7 @@ def ops(host, port, port2):
     call("get_empty_value", lambda: s.get("empty"))
     s.set_timeout(ms(300))
     call("get_missing_timeout", lambda: s.get("missing"))
-    s.set_timeout(timedelta(seconds=30))
+    s.set_timeout(timedelta(seconds=300))
     call("add_new", lambda: s.add("ctr", 5))
     call("add_existing", lambda: s.add("ctr", 2))
     call("add_negative", lambda: s.add("ctr", -10))
@@ -135,6 +150,8 @@ def ops(host, port, port2):
 
 
 def more(host, port):
+    crowd = 4
+    workers = [start(worker, host, port, i, crowd) for i in range(crowd)]
     s = connect(host, port)
 
     # Values up to the limit, of any bytes.
@@ -175,19 +192,16 @@ def more(host, port):
         assert s.multi_get(keys) == [k.encode() for k in keys]
 
     # Processes that meet.
-    size = 4
-    workers = [subprocess.Popen([sys.executable, __file__, "worker", host, port, str(i), str(size)]) for i in range(size)]
-    s.wait(["ready%d" % i for i in range(size)])
+    s.wait(["ready%d" % i for i in range(crowd)])
     s.set("go", "now")
-    assert [w.wait() for w in workers] == [0] * size
-    assert s.add("sum", 0) == size * 200
+    ended(workers)
+    assert s.add("sum", 0) == crowd * 200
     if has("queue_push"):
         assert s.queue_len("work") == 0
     print(json.dumps("ok"))
 
 
 def worker(host, port, rank, size):
-    rank, size = int(rank), int(size)
     s = connect(host, port)
     s.set("ready%d" % rank, "")
     assert s.get("go") == b"now"
@@ -206,35 +220,45 @@ def worker(host, port, rank, size):
         for i in range(20):
             s.queue_push("work", "%d.%d" % (rank, i))
         for _ in range(20):
-            try:
-                s.queue_pop("work")
-            except RuntimeError as e:  # somebody else was faster
-                assert "empty" in str(e), e
-                while not s.queue_len("work"):
-                    pass
-                s.queue_pop("work")
+            while True:
+                try:
+                    s.queue_pop("work")
+                    break
+                except RuntimeError as e:  # somebody else was faster
+                    assert "empty" in str(e), e
     if has("barrier"):
         s.barrier("end", size)
     PrefixStore("p", s).add("x", 1)
 
 
-def group(host, port, rank, size):
+def group(host, port, size):
+    results = fork.SimpleQueue()
+    ranks = [start(member, host, port, rank, int(size), results) for rank in range(int(size))]
+    ended(ranks)
+    print(json.dumps([results.get() for _ in ranks]))
+
+
+def member(host, port, rank, size, results):
     import torch
 
     s = connect(host, port)
-    dist.init_process_group("gloo", store=s, rank=int(rank), world_size=int(size))
-    t = torch.ones(3) * (int(rank) + 1)
+    dist.init_process_group("gloo", store=s, rank=rank, world_size=size)
+    t = torch.ones(3) * (rank + 1)
     dist.all_reduce(t)
     dist.barrier()
-    gathered = [None] * int(size)
-    dist.all_gather_object(gathered, {"rank": int(rank)})
+    gathered = [None] * size
+    dist.all_gather_object(gathered, {"rank": rank})
     dist.destroy_process_group()
-    print(json.dumps({"sum": t.tolist(), "gathered": gathered}))
+    results.put({"sum": t.tolist(), "gathered": gathered})
 
 
 def join(host, port, size):
-    TCPStore(host, int(port), int(size), is_master=False, wait_for_workers=True)
+    ended([start(join_one, host, port, int(size)) for _ in range(int(size) - 1)])
     print(json.dumps("joined"))
+
+
+def join_one(host, port, size):
+    TCPStore(host, int(port), size, is_master=False, wait_for_workers=True)
 
 
 def mirror(host, port, key):
