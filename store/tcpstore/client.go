@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/muster-run/muster/store"
@@ -53,14 +54,17 @@ type ClientConfig struct {
 // that a call which has returned has taken effect and errors are seen by the call that
 // caused them. (torch's client returns when the bytes are sent.)
 //
-// A connection that the server ends is not made again: what was stored there
-// may be gone. All calls then return the same error.
+// A connection that ends is not made again: what was stored there
+// may be gone. All calls then return the same error. Where somebody else sees to
+// it that the server is the same, Last makes the client go on.
 type Client struct {
 	cfg     ClientConfig
 	timeout time.Duration
 	dialer  *dialer
 	remote  net.Addr // of the first connection
 	local   net.Addr
+	lasting atomic.Bool
+	over    chan struct{} // closed when no call can succeed any more
 
 	main chan *line // of one; holds the line for what is answered at once, nil if there is none
 
@@ -81,7 +85,7 @@ const keepIdle = 4
 //
 // If it gives up the error is a *ConnectError.
 func Dial(ctx context.Context, cfg ClientConfig) (*Client, error) {
-	c := &Client{cfg: cfg, dialer: newDialer(cfg), main: make(chan *line, 1), lines: map[*line]struct{}{}}
+	c := &Client{cfg: cfg, dialer: newDialer(cfg), main: make(chan *line, 1), lines: map[*line]struct{}{}, over: make(chan struct{})}
 	c.timeout = c.dialer.timeout
 	l, err := c.dial(ctx)
 	if err != nil {
@@ -120,6 +124,7 @@ func (c *Client) fail(err error) {
 	defer c.mu.Unlock()
 	if c.failed == nil {
 		c.failed = err
+		close(c.over)
 	}
 	for l := range c.lines {
 		l.nc.Close()
@@ -136,6 +141,9 @@ func (c *Client) failure() error {
 
 // dial makes a connection that is ready for requests.
 func (c *Client) dial(ctx context.Context) (*line, error) {
+	if c.lasting.Load() {
+		return c.redial(ctx)
+	}
 	nc, err := c.dialer.dial(ctx, handshake)
 	if err != nil {
 		return nil, err
@@ -170,14 +178,13 @@ func (c *Client) waitLine(ctx context.Context) (*line, error) {
 		defer c.mu.Unlock()
 		return nil, c.failed
 	}
+	var l *line
 	if n := len(c.idle); n > 0 {
-		l := c.idle[n-1]
+		l = c.idle[n-1]
 		c.idle = c.idle[:n-1]
-		c.mu.Unlock()
-		return l, nil
 	}
 	c.mu.Unlock()
-	return c.dial(ctx)
+	return c.renewed(ctx, l)
 }
 
 func (c *Client) giveBack(l *line) {
@@ -244,21 +251,23 @@ func (c *Client) call(ctx context.Context, op string, request func(l *line), rep
 	if err := c.failure(); err != nil {
 		return err
 	}
-	if l == nil { // an earlier call was cut off
-		if l, err = c.dial(ctx); err != nil {
+	for tries := 1; ; tries++ {
+		if l, err = c.renewed(ctx, l); err != nil {
 			return err
 		}
+		l.begin()
+		request(l)
+		err = l.exchange(ctx, c.timeout, reply)
+		if err == nil {
+			return nil
+		}
+		old := l
+		l = nil
+		c.drop(old)
+		if !repeatable(op) || !c.again(ctx, err, tries) {
+			return c.explain(ctx, old, op, nil, err)
+		}
 	}
-	l.begin()
-	request(l)
-	err = l.exchange(ctx, c.timeout, reply)
-	if err == nil {
-		return nil
-	}
-	old := l
-	l = nil
-	c.drop(old)
-	return c.explain(ctx, old, op, nil, err)
 }
 
 // acknowledged reads the answer to ask.
@@ -276,7 +285,9 @@ func (c *Client) explain(ctx context.Context, l *line, op string, keys []string,
 		return &store.TimeoutError{Op: op, Keys: keys, After: c.timeout}
 	}
 	lost := &LostError{Addr: c.cfg.Addr, Remote: l.nc.RemoteAddr().String(), Op: op, Err: err}
-	c.fail(lost)
+	if !c.lasting.Load() {
+		c.fail(lost)
+	}
 	return lost
 }
 
@@ -285,22 +296,30 @@ func (c *Client) wait(ctx context.Context, op string, keys []string, request fun
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	l, err := c.waitLine(ctx)
-	if err != nil {
-		return err
+	for tries := 1; ; tries++ {
+		l, err := c.waitLine(ctx)
+		if err != nil {
+			return err
+		}
+		l.begin()
+		request(l)
+		began := time.Now()
+		usable, err := l.await(ctx, c.timeout)
+		if usable {
+			c.giveBack(l)
+		} else {
+			c.drop(l)
+		}
+		if err == nil {
+			return nil
+		}
+		if time.Since(began) > c.cfg.keepAlive().limit() {
+			tries = 1
+		}
+		if !repeatable(op) || !c.again(ctx, err, tries) {
+			return c.explain(ctx, l, op, keys, err)
+		}
 	}
-	l.begin()
-	request(l)
-	usable, err := l.await(ctx, c.timeout)
-	if usable {
-		c.giveBack(l)
-	} else {
-		c.drop(l)
-	}
-	if err != nil {
-		return c.explain(ctx, l, op, keys, err)
-	}
-	return nil
 }
 
 // Set implements store.Store.

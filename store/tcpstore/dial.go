@@ -77,6 +77,7 @@ type dialer struct {
 	slow    time.Duration // what a first attempt may take before that is logged
 	sockets net.Dialer
 	onRetry func(*ConnectError, time.Duration)
+	refused bool // a server that refuses connections is not tried again
 	log     *slog.Logger
 }
 
@@ -132,7 +133,8 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 			failure.Err = err // not merely that the time was up
 		}
 		failure.After = time.Since(start)
-		if !retry(err) && giveUp.Err() == nil {
+		final := !retry(err) || d.refused && errors.Is(err, syscall.ECONNREFUSED)
+		if final && giveUp.Err() == nil {
 			return nil, failure
 		}
 		if failure.Attempts == 1 && giveUp.Err() == nil && slow.Stop() {
