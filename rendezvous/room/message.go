@@ -86,7 +86,8 @@ type Message struct {
 	// the store.
 	Published bool `json:"published,omitempty"`
 
-	// Master
+	// Master. In a Round for rank 0 Addr is its host's address in the eyes of others, if
+	// the room is there too and knows.
 	Addr string `json:"addr,omitempty"`
 	Port int    `json:"port,omitempty"`
 
@@ -100,6 +101,11 @@ type Message struct {
 
 	// Status
 	Waiting *rendezvous.Waiting `json:"waiting,omitempty"`
+
+	// Of a Hello, by the room's server: the address of the room's host by which the node
+	// has reached it, and whether the node is on that host too.
+	reached string
+	near    bool
 }
 
 // sensible says whether a Hello is complete, with numbers that a node can have and

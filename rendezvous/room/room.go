@@ -1,6 +1,7 @@
 package room
 
 import (
+	"cmp"
 	"container/heap"
 	"fmt"
 	"log/slog"
@@ -55,12 +56,13 @@ type Room struct {
 	// Of the last complete round.
 	expected rendezvous.Set // nodes with a session that took part and have not gone
 	sticky   map[rendezvous.Node]int
-	master   *Message        // where its workers meet, once known
-	quiet    time.Time       // until when its foreign nodes may not have seen it; zero: they have
-	waiter   rendezvous.Node // one that waits
-	called   bool            // its participants were told that nodes wait
-	before   *Place          // a round of a room that is gone, until this one has had its own
-	untold   bool            // nobody was told that it is complete, and all have a session
+	hosts    map[rendezvous.Node]string // names, where the nodes had sessions
+	master   *Message                   // where its workers meet, once known
+	quiet    time.Time                  // until when its foreign nodes may not have seen it; zero: they have
+	waiter   rendezvous.Node            // one that waits
+	called   bool                       // its participants were told that nodes wait
+	before   *Place                     // a round of a room that is gone, until this one has had its own
+	untold   bool                       // nobody was told that it is complete, and all have a session
 
 	counted   *Message // the last status
 	countedAt time.Time
@@ -332,10 +334,11 @@ func (r *Room) do(now time.Time, me rendezvous.Node, a rendezvous.Action) {
 // completed gives out the ranks of a round.
 func (r *Room) completed(now time.Time) {
 	st := r.state
-	r.expected = rendezvous.Set{}
+	r.expected, r.hosts = rendezvous.Set{}, map[rendezvous.Node]string{}
 	for n := range st.Participants {
-		if r.nodes[n] != nil {
+		if s := r.nodes[n]; s != nil {
 			r.expected.Add(n)
+			r.hosts[n] = s.hello.Host
 		}
 	}
 	r.untold = len(r.expected) == len(st.Participants)
@@ -388,8 +391,29 @@ func (r *Room) tellAll() {
 	for i, s := range byRank {
 		all[i].WorldSize, all[i].RoleWorldSize = world, roles[s.hello.Role]
 		r.setJoining(s, false)
-		r.send(s, &Message{Type: Round, Round: st.Round, Rank: i, WorldSize: len(byRank), Ranks: &all[i]})
+		m := &Message{Type: Round, Round: st.Round, Rank: i, WorldSize: len(byRank), Ranks: &all[i]}
+		if i == 0 {
+			m.Addr = r.reached(s)
+		}
+		r.send(s, m)
 	}
+}
+
+// reached is the address of a node's host by which most of the others have reached
+// it: those on other hosts, if the room is on the node's.
+func (r *Room) reached(s *session) (addr string) {
+	if !s.hello.near {
+		return ""
+	}
+	count := map[string]int{}
+	for _, other := range r.participants() {
+		if by := other.hello.reached; by != "" {
+			if count[by]++; count[by] > count[addr] {
+				addr = by
+			}
+		}
+	}
+	return addr
 }
 
 // tellRound tells a node its place in a round that foreign nodes take part in.
@@ -400,6 +424,9 @@ func (r *Room) tellRound(s *session) {
 		if rank == 0 && r.nodes[n] == nil {
 			m.Published = true
 		}
+	}
+	if m.Rank == 0 {
+		m.Addr = r.reached(s)
 	}
 	r.send(s, m)
 	if r.master != nil && m.Rank != 0 {
@@ -443,12 +470,13 @@ func (r *Room) tell(kind rendezvous.ChangeKind, node rendezvous.Node, rank int) 
 	}
 }
 
-// name is a node's host name, or its address.
+// name is a node's host name, also if it has gone since the last round, or its address.
 func (r *Room) name(n rendezvous.Node) string {
-	if s := r.nodes[n]; s != nil && s.hello.Host != "" {
-		return s.hello.Host
+	name := r.hosts[n]
+	if s := r.nodes[n]; s != nil {
+		name = s.hello.Host
 	}
-	return n.Addr
+	return cmp.Or(name, n.Addr)
 }
 
 // call tells the round's nodes, once, that others wait. If foreign nodes take part,

@@ -91,6 +91,7 @@ func (s *Server) Serve(conn net.Conn) {
 		return
 	}
 	_ = conn.SetReadDeadline(time.Time{})
+	hello.see(conn)
 	ln := &line{conn: conn, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	var writer sync.WaitGroup
 	writer.Go(ln.write)
@@ -106,6 +107,16 @@ func (s *Server) Serve(conn net.Conn) {
 	conn.Close()
 	ln.push(nil, true)
 	writer.Wait()
+}
+
+// see notes how a node has reached this host.
+func (m *Message) see(conn net.Conn) {
+	local, ok := conn.LocalAddr().(*net.TCPAddr)
+	remote, _ := conn.RemoteAddr().(*net.TCPAddr)
+	m.near = !ok || remote == nil || local.IP.IsLoopback() || local.IP.Equal(remote.IP)
+	if !m.near {
+		m.reached = local.IP.String()
+	}
 }
 
 // enter brings a session into its room, which is made if need be.
