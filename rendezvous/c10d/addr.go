@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 )
 
@@ -57,6 +58,25 @@ func firstAddr() string {
 		}
 	}
 	return v6
+}
+
+// ownAddr is this host's address on a connection to the endpoint, unless that is on
+// this host too: then it is the one by which others know the endpoint.
+func (h *many) ownAddr(ctx context.Context, local net.Addr) string {
+	tcp, ok := local.(*net.TCPAddr)
+	switch {
+	case !ok:
+		return localAddr(h.endpoint())
+	case tcp.IP.IsLoopback():
+		return hostAddr(ctx, h.host)
+	}
+	return tcp.IP.String()
+}
+
+// isOwn says whether an address is one of this machine's.
+func isOwn(text string) bool {
+	addr, err := netip.ParseAddr(text)
+	return err == nil && slices.ContainsFunc(thisHost(), func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
 }
 
 // localAddr is the address of the interface that reaches an endpoint. Nothing is

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/muster-run/muster/rendezvous"
@@ -53,8 +56,15 @@ func (h *many) listenForElection(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.setNode(electionAddr(h.cfg.Electorate))
-	elections, err := h.cfg.Elect(ctx, net.JoinHostPort(h.node.Addr, strconv.Itoa(server.Port())))
+	addrs := electionAddrs(ctx, h.cfg.Electorate)
+	h.setNode(addrs[0])
+	if h.cfg.LocalAddr != "" || h.cfg.Settings.Bind != "" {
+		addrs = []string{h.node.Addr}
+	}
+	for i, addr := range addrs {
+		addrs[i] = net.JoinHostPort(addr, strconv.Itoa(server.Port()))
+	}
+	elections, err := h.cfg.Elect(ctx, strings.Join(addrs, ","))
 	if err != nil {
 		server.Close()
 		return err
@@ -114,18 +124,40 @@ func (h *many) letGo() {
 	}
 }
 
-// electionAddr is the address of the interface that reaches the first of some
-// endpoints that is elsewhere.
-func electionAddr(endpoints []string) string {
+// mostAddrs is how many addresses an agent names that may be elected.
+const mostAddrs = 4
+
+// electionAddrs are the addresses, one or more, of the interfaces that reach
+// endpoints elsewhere. There are several where names have IPv4 and IPv6 addresses, of
+// which one kind may not work between the hosts.
+func electionAddrs(ctx context.Context, endpoints []string) (addrs []string) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
 	for _, endpoint := range endpoints {
-		if addr := localAddr(endpoint); addr != "" && !net.ParseIP(addr).IsLoopback() {
-			return addr
+		if u, err := url.Parse(endpoint); err == nil && u.Host != "" {
+			endpoint = u.Host
+		}
+		host, port, err := rendezvous.SplitEndpoint(endpoint, 1)
+		if err != nil {
+			continue
+		}
+		ips, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		for _, ip := range ips {
+			addr := localAddr(net.JoinHostPort(ip.Unmap().String(), strconv.Itoa(port)))
+			if addr != "" && !net.ParseIP(addr).IsLoopback() && !isOwn(ip.Unmap().String()) && !slices.Contains(addrs, addr) && len(addrs) < mostAddrs {
+				addrs = append(addrs, addr)
+			}
 		}
 	}
-	if len(endpoints) > 0 {
-		return localAddr(endpoints[0])
+	if len(addrs) > 0 {
+		return addrs
 	}
-	return firstAddr()
+	if len(endpoints) > 0 {
+		if addr := localAddr(endpoints[0]); addr != "" {
+			return []string{addr}
+		}
+	}
+	return []string{firstAddr()}
 }
 
 // elected finds the agent that holds the rendezvous, which may turn out to be this
@@ -197,6 +229,12 @@ func (h *many) follow(ctx context.Context, leader election.Leader, lost <-chan s
 	if err != nil {
 		return nil, err
 	}
+	if h.reach = ""; !leader.Mine {
+		h.client.Last() // whether the server is still the same is for the session to say
+		if tcp, ok := conn.LocalAddr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() {
+			h.reach = tcp.IP.String()
+		}
+	}
 	return h.greet(ctx, conn)
 }
 
@@ -238,7 +276,8 @@ func (c *led) watch(ctx context.Context, round int, deliver func(rendezvous.Chan
 	default:
 	}
 	if lost {
-		deliver(rendezvous.Change{Kind: rendezvous.NodeLost, Node: c.leader.Addr, Rank: -1})
+		node, _, _ := strings.Cut(c.leader.Addr, ",")
+		deliver(rendezvous.Change{Kind: rendezvous.NodeLost, Node: node, Rank: -1})
 		if c.h.client != nil {
 			c.h.client.Close() // calls would wait for a host that may not answer
 		}

@@ -33,6 +33,7 @@ type many struct {
 	host   string
 	port   int
 	node   rendezvous.Node
+	reach  string // this host's address on the way to an elected agent, if not node's
 	master master
 	agents store.Store
 	server *tcpstore.Server // where this process hosts it
@@ -72,7 +73,8 @@ type carrier interface {
 type place struct {
 	round, rank, size int
 	ranks             *rendezvous.Ranks
-	foreign           bool // nodes that are not ours may take part
+	foreign           bool   // nodes that are not ours may take part
+	reached           string // rank 0: its address in the eyes of other nodes, if known
 }
 
 func newMany(cfg Config, host string, port int) (*many, error) {
@@ -95,10 +97,18 @@ func (h *many) Backend() string {
 	return "c10d"
 }
 
-// masterAddr is where workers find a store that this host has.
-func (h *many) masterAddr() string {
-	if h.cfg.NodeRank != nil {
+// masterAddr is where workers find a store that this host has: at the address by
+// which the others have reached it, if they have and it is known.
+func (h *many) masterAddr(reached string) string {
+	switch {
+	case h.cfg.NodeRank != nil:
 		return h.host
+	case h.cfg.LocalAddr != "" || h.cfg.Settings.Bind != "":
+		return h.node.Addr
+	case reached != "" && isOwn(h.node.Addr): // not one that is translated on its way here
+		return reached
+	case h.reach != "":
+		return h.reach
 	}
 	return h.node.Addr
 }
@@ -253,11 +263,13 @@ func (h *many) connect(ctx context.Context) (carrier, error) {
 		return nil, dialErr
 	}
 	h.client, h.agents = client, client
-	h.setNode(localAddr(h.endpoint()))
+	h.setNode(h.ownAddr(ctx, client.Local()))
 	if err != nil {
 		h.log.Info("the rendezvous is held by PyTorch; looking at it twice a second", "run_id", h.cfg.RunID, "endpoint", h.endpoint())
 		return newShared(ctx, h)
 	}
+	// Whether the server is still the same is for the session to say.
+	client.Last()
 	return h.greet(ctx, conn)
 }
 
@@ -350,8 +362,8 @@ func (h *many) startWatching(c carrier, round int) {
 		c.watch(ctx, round, func(change rendezvous.Change) bool {
 			select {
 			case changes <- change:
-				if errors.Is(change.Err, room.ErrSilent) && h.client != nil {
-					// Calls would wait for a host that does not answer.
+				if change.Err != nil && h.client != nil {
+					// Calls would wait for a host that does not answer, or find another server there.
 					h.client.Close()
 				}
 				return true

@@ -74,11 +74,11 @@ func (h *many) openMaster(ctx context.Context, p place) (addr string, port int, 
 		if p.round > 0 {
 			err = h.emptyWorkersStore(ctx, h.server.Store())
 		}
-		return h.masterAddr(), h.port, err
+		return h.masterAddr(p.reached), h.port, err
 	}
 	addr, port, ok := h.inherit(ctx, p)
 	if !ok {
-		addr = h.masterAddr()
+		addr = h.masterAddr(p.reached)
 		if port, err = h.master.open(h.serverConfig(0), h.cfg.PrivateStore); err != nil {
 			return "", 0, h.connectionError(fmt.Errorf("start the workers' store: %w", err))
 		}

@@ -67,6 +67,7 @@ func (h *many) static(ctx context.Context) (carrier, error) {
 	if err != nil {
 		return nil, err
 	}
+	h.client.Last() // whether the server is still the same is for the session to say
 	return h.greet(ctx, conn)
 }
 

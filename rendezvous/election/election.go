@@ -35,7 +35,7 @@ var ErrStopped = errors.New("this agent left the election")
 // Config says how to elect. Start checks it.
 type Config struct {
 	RunID string
-	Addr  string // host:port where this agent serves if it leads
+	Addr  string // host:port where this agent serves if it leads, or several with commas between
 
 	// Endpoints are etcd's members, host:port or URLs. Default: Member's.
 	Endpoints []string
@@ -73,7 +73,7 @@ type Member struct {
 
 // A Leader is the agent that holds the rendezvous.
 type Leader struct {
-	Addr string // where it serves
+	Addr string // where it serves, as its Config has it
 	Mine bool   // it is this one
 	Term int64  // which time of leading this is
 }
