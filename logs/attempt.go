@@ -522,11 +522,21 @@ func (a *Attempt) Finish(ctx context.Context) (Stats, error) {
 	if a.watcher != nil {
 		a.watcher.close()
 	}
-	if a.noRoom || a.dir != "" && diskFull(a.dir) {
+	if a.noRoom || a.writesFiles() && diskFull(a.dir) {
 		stats.DiskFull = true
 		errs = append(errs, fmt.Errorf("no room is left in %s: the workers' own files may lack output", a.run.dir))
 	}
 	return stats, errors.Join(errs...)
+}
+
+// writesFiles reports whether a worker's output goes to a file.
+func (a *Attempt) writesFiles() bool {
+	for _, s := range a.sinks {
+		if s.StdoutPath != "" || s.StderrPath != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // consoleFailure returns why output did not reach the console.

@@ -681,6 +681,15 @@ func TestDiskFull(t *testing.T) {
 	if got, want := strings.Count(content(t, j.stdout), "[default0]:"), strings.Count(written, "\n"); got < want || got == 0 {
 		t.Errorf("%d lines on the console, %d in the file", got, want)
 	}
+
+	// Nothing is lost of workers that write no files.
+	bare := newJob(t, logs.Config{Dir: dir})
+	a, w = bare.begin(1)
+	fmt.Fprint(w[0].out, "out\n")
+	w[0].close()
+	if stats := finish(t, a); stats.DiskFull {
+		t.Errorf("Finish: %+v", stats)
+	}
 }
 
 func TestAttemptThatIsNeverStarted(t *testing.T) {
