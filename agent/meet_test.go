@@ -444,6 +444,9 @@ func (l *lab) start(names ...string) {
 	}
 }
 
+// patience bounds every wait for what should happen.
+const patience = 2 * time.Minute
+
 // worker returns the next worker that starts on a host.
 func (l *lab) worker(host string) *worker {
 	l.t.Helper()
@@ -452,7 +455,7 @@ func (l *lab) worker(host string) *worker {
 		return w
 	case <-l.hosts[host].done:
 		l.t.Fatalf("the agent of %s has ended: %+v, %v", host, l.hosts[host].result, l.hosts[host].err)
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		l.t.Fatalf("no worker starts on %s", host)
 	}
 	return nil
@@ -474,7 +477,7 @@ func (l *lab) ended(name string) (*agent.Result, error) {
 	h := l.hosts[name]
 	select {
 	case <-h.done:
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		l.t.Fatalf("the agent of %s does not end", name)
 	}
 	return h.result, h.err
@@ -493,7 +496,7 @@ func (l *lab) succeeds(names ...string) {
 // awaitKey waits until a key of the agents is set.
 func (l *lab) awaitKey(key string) {
 	l.t.Helper()
-	ctx, cancel := context.WithTimeout(l.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(l.t.Context(), patience)
 	defer cancel()
 	if err := l.store.Wait(ctx, key); err != nil {
 		l.t.Fatalf("%s: %v", key, err)

@@ -333,7 +333,7 @@ func TestPolicyBackOff(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		select {
 		case <-seen[name]:
-		case <-time.After(30 * time.Second):
+		case <-time.After(patience):
 			t.Fatalf("%s does not wait", name)
 		}
 	}
@@ -370,7 +370,7 @@ func TestPolicyBackOffIsShown(t *testing.T) {
 	running.Go(func() { r, err = a.Run(ctx) })
 	select {
 	case <-seen:
-	case <-time.After(30 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("it does not wait")
 	}
 	s := a.State(t.Context())

@@ -178,7 +178,7 @@ func TestTimerFileRefused(t *testing.T) {
 func TestHang(t *testing.T) {
 	j := newJob(t, "hang", "", 2)
 	j.MaxRestarts = 100                                                    // on a busy machine workers may do nothing for so long before they have begun
-	j.HangTimeout, j.AutopsyTimeout = 2500*time.Millisecond, 5*time.Second // the race detector makes a worker sleep for a second at its end
+	j.HangTimeout, j.AutopsyTimeout = 2500*time.Millisecond, 5*time.Second // the race detector may make a worker sleep for a second at its end
 	r := j.mustRun(t)
 	if r.IsFailed() || r.Restarts == 0 {
 		t.Fatalf("result is %+v, want success after a restart", r)
@@ -226,7 +226,7 @@ func TestHangNotify(t *testing.T) {
 func TestUnheeded(t *testing.T) {
 	prefix := fifos(t, 1)
 	j := newJob(t, "ignore", prefix, 1)
-	j.ShutdownTimeout, j.AutopsyTimeout = 2*time.Second, 5*time.Second
+	j.ShutdownTimeout, j.AutopsyTimeout = 5*time.Second, 5*time.Second // half of the former is left for the evidence
 	ctx, cancel := context.WithCancelCause(t.Context())
 	go func() {
 		started(t, prefix, 1)
