@@ -57,7 +57,7 @@ func TestMain(m *testing.M) {
 	// Meets in the store and says how many keys a newcomer finds there.
 	process.Register("store", func(ctx context.Context, _ []byte) ([]byte, error) {
 		client, err := tcpstore.Dial(ctx, tcpstore.ClientConfig{
-			Addr: net.JoinHostPort(os.Getenv("MASTER_ADDR"), os.Getenv("MASTER_PORT")), Timeout: 10 * time.Second})
+			Addr: net.JoinHostPort(os.Getenv("MASTER_ADDR"), os.Getenv("MASTER_PORT")), Timeout: patience})
 		if err != nil {
 			return nil, err
 		}
@@ -92,7 +92,7 @@ func TestMain(m *testing.M) {
 	})
 	registerTimed()
 	process.FuncMain()
-	testproc.QuickExit()
+	testproc.Prepare()
 	os.Exit(m.Run())
 }
 

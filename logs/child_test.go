@@ -20,7 +20,7 @@ import (
 const childEnv = "MUSTER_LOGS_CHILD"
 
 func TestMain(m *testing.M) {
-	testproc.QuickExit()
+	testproc.Prepare()
 	if what := os.Getenv(childEnv); what != "" {
 		if err := childMain(strings.Fields(what)); err != nil {
 			fmt.Fprintln(os.Stdin, err)

@@ -142,7 +142,7 @@ func ended(t *testing.T, cmd *exec.Cmd, out io.Reader) {
 }
 
 func TestMain(m *testing.M) {
-	testproc.QuickExit()
+	testproc.Prepare()
 	if job := os.Getenv("STORE_TEST_JOB"); job != "" {
 		os.Exit(childMain(job, os.Getenv("STORE_TEST_PATH")))
 	}

@@ -17,7 +17,7 @@ var update = flag.Bool("update", false, "rewrite golden files and scripts with w
 // The test binary is muster and torchrun, too, for the scripts.
 func TestMain(m *testing.M) {
 	process.GuardMain() // or a guard that a job starts would run the tests
-	testproc.QuickExit()
+	testproc.Prepare()
 	program := func() { os.Exit(Run(context.Background(), os.Args, os.Stdin, os.Stdout, os.Stderr)) }
 	testscript.Main(m, map[string]func(){"muster": program, "torchrun": program})
 }

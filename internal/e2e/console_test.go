@@ -134,6 +134,15 @@ func terminal(t *testing.T) (master, slave *os.File) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { slave.Close() })
+	// Ctrl-C must not throw away what the test has not read yet.
+	settings, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
+	if err == nil {
+		settings.Lflag |= unix.NOFLSH
+		err = unix.IoctlSetTermios(int(slave.Fd()), unix.TCSETS, settings)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	return master, slave
 }
 

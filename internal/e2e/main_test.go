@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/muster-run/muster/internal/testproc"
 )
 
 // bin is the directory of the program under test, under both of its names.
@@ -26,6 +28,7 @@ func TestMain(m *testing.M) {
 }
 
 func runTests(m *testing.M) int {
+	testproc.Prepare()
 	var err error
 	if exe, err = os.Executable(); err == nil {
 		bin, err = os.MkdirTemp("", "muster-e2e-")

@@ -37,7 +37,7 @@ const (
 )
 
 // Main runs the script that the program was started with and does not return then.
-// Otherwise it only calls QuickExit. The steps of a script, one per argument:
+// Otherwise it only calls Prepare. The steps of a script, one per argument:
 //
 //	say:WORD          write "WORD pid" to the board
 //	env:NAME          write "NAME=value" to the board
@@ -62,16 +62,20 @@ const (
 // A script that comes to its end exits 0.
 func Main() {
 	if len(os.Args) < 2 || os.Args[1] != word {
-		QuickExit()
+		Prepare()
 		return
 	}
 	run(os.Args[2:])
 	os.Exit(0)
 }
 
-// QuickExit changes this program's environment so that what it starts does not take
-// a second to exit under the race detector, unless that is set up otherwise.
-func QuickExit() {
+// Prepare changes what this program's children inherit, so that they do not take a
+// second to exit under the race detector, unless that is set up otherwise, and that
+// they heed SIGHUP also where the tests were started by nohup.
+func Prepare() {
+	if signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	}
 	if _, set := os.LookupEnv(raceVar); !set {
 		check(os.Setenv(raceVar, raceExit))
 	}
