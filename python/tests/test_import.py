@@ -24,7 +24,7 @@ class Import(unittest.TestCase):
         self.assertEqual(got, "['muster']")
 
     def test_takes_under_30_ms(self):
-        times = [float(python("import time; t = time.perf_counter(); import muster; print(time.perf_counter() - t)"))
+        times = [float(python("import time; t = time.process_time(); import muster; print(time.process_time() - t)"))
                  for _ in range(5)]
         self.assertLess(min(times), 0.030)
 

@@ -3,6 +3,7 @@
 import glob
 import os
 import pickle
+import random
 import select
 import signal
 import stat
@@ -427,7 +428,7 @@ class Ends(Quiet):
         self.addCleanup(child.kill)
         pids, text = [], b""
         while len(pids) < 2:
-            self.assertTrue(select.select([reader], [], [], 60)[0], "no worker is ready; stderr: " + self.said())
+            self.assertTrue(select.select([reader], [], [], 300)[0], "no worker is ready; stderr: " + self.said())
             text += os.read(reader, 4096)
             pids = text.split(b"\n")[:-1]
         return child, fifo, [int(pid) for pid in pids]
@@ -446,7 +447,7 @@ class Ends(Quiet):
             with self.subTest(method):
                 child, fifo, _ = self.launching(self.SCRIPT % method)
                 child.send_signal(number)
-                self.assertEqual(child.communicate(timeout=60)[0].decode().strip(), signal.Signals(number).name)
+                self.assertEqual(child.communicate(timeout=300)[0].decode().strip(), signal.Signals(number).name)
                 for rank in "01":
                     with open(fifo + "." + rank) as f:
                         self.assertEqual(f.read(), signal.Signals(number).name)
@@ -468,7 +469,7 @@ class Ends(Quiet):
             with self.subTest(method):
                 child, fifo, _ = self.launching(self.SCRIPT % method, stdin=side, preexec_fn=control)
                 os.write(terminal, b"\x03")
-                self.assertEqual(child.communicate(timeout=60)[0], b"SIGINT\n")
+                self.assertEqual(child.communicate(timeout=300)[0], b"SIGINT\n")
                 for rank in "01":
                     with open(fifo + "." + rank) as f:
                         self.assertEqual(f.read(), "SIGINT")
@@ -485,7 +486,7 @@ class Ends(Quiet):
                 child.kill()
                 child.wait()
                 for fd in watched:
-                    ended = select.select([fd], [], [], 60)[0]
+                    ended = select.select([fd], [], [], 300)[0]
                     os.close(fd)
                     self.assertTrue(ended, "a worker lives on")
 
@@ -502,7 +503,7 @@ class Ends(Quiet):
                     print(e)
             """)
         child.send_signal(signal.SIGUSR1)
-        self.assertEqual(child.communicate(timeout=60)[0], b"too long\n")
+        self.assertEqual(child.communicate(timeout=300)[0], b"too long\n")
         for pid in pids:
             with self.assertRaises(ProcessLookupError):
                 os.kill(pid, 0)
@@ -519,14 +520,16 @@ class Hosts(Quiet):
     def two(self, entrypoint, *args):
         import socket
 
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            port = s.getsockname()[1]
+        while True:
+            port = random.randrange(10000, 30000)  # which the kernel gives to nobody who asks for any
+            with socket.socket() as s:
+                if s.connect_ex(("127.0.0.1", port)) != 0:
+                    break
         got = []
 
         def host(nproc):
             config = muster.LaunchConfig(2, 2, nproc, run_id="two", rdzv_backend="c10d", max_restarts=0,
-                                         rdzv_endpoint="127.0.0.1:%d" % port, rdzv_configs={"join_timeout": 60})
+                                         rdzv_endpoint="127.0.0.1:%d" % port, rdzv_configs={"join_timeout": 300})
             try:
                 got.append(muster.elastic_launch(config, entrypoint)(*args))
             except Exception as e:

@@ -76,7 +76,7 @@ class Torch(unittest.TestCase):
             self.assertIn(word, line)
 
     def lines(self, child):
-        out, err = child.communicate(timeout=120)
+        out, err = child.communicate(timeout=300)
         self.assertEqual(child.returncode, 0, err.decode())
         got = {}
         for line in out.decode().splitlines():
@@ -103,7 +103,7 @@ if __name__ == "__main__":
 """ % HERE)
         error = os.path.join(self.dir.name, "error.json")
         child = self.start(path, TORCHELASTIC_ERROR_FILE=error)
-        out, err = child.communicate(timeout=60)
+        out, err = child.communicate(timeout=300)
         self.assertEqual(out.decode(), "True 0\n", err.decode())
         with open(error) as f:
             self.assertEqual(json.load(f)["message"]["message"], "ValueError: from the worker")
