@@ -167,6 +167,13 @@ func slurm(p *play) {
 		}
 	}
 
+	// The numbers of jobs and ports are Slurm's.
+	numbers := regexp.MustCompile(`rdzv-id=\d+\.\d+|host0:\d+`)
+	says := numbers.ReplaceAllString(strings.TrimSpace(p.page.Blocks[0].Text), "…")
+	if err := Compare("…\n"+says+"\n…", string(said), false); err != nil {
+		p.Errorf("%v:\n%s", err, said)
+	}
+
 	two := p.command("srun --nodes=2 --ntasks-per-node=2 --cpus-per-task=2 muster run train.py")
 	out, err := lab.Run(p.env, "sh", "-c", two.Line)
 	if err == nil || strings.Count(out, two.Output) != 4 {
