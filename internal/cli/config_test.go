@@ -247,6 +247,8 @@ func TestWarnings(t *testing.T) {
 			"--node-rank is only used by --rdzv-backend=static; ignored for c10d",
 			"--master-port is only used by --rdzv-backend=static; ignored for c10d",
 		}},
+		{"--nproc-per-node 1 --local-ranks-filter 3,1 s.py", []string{"--local-ranks-filter: this host has local ranks 0 to 0 only, so nothing that they write is shown here"}},
+		{"--nproc-per-node 1 --local-ranks-filter 3,0 s.py", nil},
 		{"--signals-to-handle SIGFOO,SIGTERM s.py", []string{"--signals-to-handle: 'SIGFOO' is no signal; not handled"}},
 	} {
 		out := try(t, nil, "muster", strings.Fields(tt.args)...)
