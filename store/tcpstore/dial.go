@@ -114,7 +114,7 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 	for closed := 0; ; {
 		failure.Attempts++
 		var nc net.Conn
-		nc, failure.IPs, err = d.attempt(giveUp, targets, open)
+		nc, failure.IPs, err = d.attempt(giveUp, targets, open, time.Since(start))
 		if err == nil {
 			return nc, nil
 		}
@@ -186,11 +186,18 @@ func weight(err error) int {
 // headStart is how long an address has before the next one is tried beside it.
 const headStart = 250 * time.Millisecond
 
+// leastPatience is how long the others may take at least when one address has failed. It
+// grows with the time that dial has taken, for servers that are slow.
+const leastPatience = time.Second
+
 // attempt resolves the addresses that the dialer was given and tries all IPs, IPv6
 // first: each a moment after the one before, or when that has failed, so that one
 // from which nothing comes back, as where only the hosts' IPv4 works, costs no more
 // than that moment. The first that is open is taken.
-func (d *dialer) attempt(ctx context.Context, targets []target, open opener) (nc net.Conn, ips []string, err error) {
+//
+// When one has failed the others have some patience left before all are tried anew: what
+// listens on one in a moment is not waited for on another.
+func (d *dialer) attempt(ctx context.Context, targets []target, open opener, patience time.Duration) (nc net.Conn, ips []string, err error) {
 	addrs, ips, err := resolve(ctx, targets)
 	if err != nil {
 		return nil, nil, err
@@ -199,7 +206,7 @@ func (d *dialer) attempt(ctx context.Context, targets []target, open opener) (nc
 		one := d.try(ctx, addrs[0], open)
 		return one.nc, ips, one.err
 	}
-	nc, err = d.race(ctx, addrs, open)
+	nc, err = d.race(ctx, addrs, open, max(patience, leastPatience))
 	return nc, ips, err
 }
 
@@ -223,22 +230,29 @@ func (d *dialer) try(ctx context.Context, addr string, open opener) tried {
 
 // race tries addresses one after the other, without waiting long for any of them. If
 // none is open, it returns the error that explains most.
-func (d *dialer) race(ctx context.Context, addrs []string, open opener) (nc net.Conn, err error) {
+func (d *dialer) race(ctx context.Context, addrs []string, open opener, patience time.Duration) (nc net.Conn, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	ends := make(chan tried)
 	started, ended, errs := 0, 0, make([]error, len(addrs))
-	defer func() {
+	stop := func() {
 		cancel()
 		for ; ended < started; ended++ {
-			if late := <-ends; late.nc != nil {
+			late := <-ends
+			if late.nc != nil {
 				late.nc.Close()
 			}
+			errs[late.at] = late.err // how long it was silent
 		}
-	}()
+	}
+	defer stop()
 	next := time.NewTimer(0)
 	defer next.Stop()
+	var enough <-chan time.Time
+wait:
 	for ended < len(addrs) {
 		select {
+		case <-enough:
+			break wait
 		case <-next.C:
 			if at := started; at < len(addrs) {
 				started++
@@ -256,10 +270,14 @@ func (d *dialer) race(ctx context.Context, addrs []string, open opener) (nc net.
 			}
 			errs[end.at] = end.err
 			next.Reset(0)
+			if enough == nil {
+				enough = time.After(patience)
+			}
 		}
 	}
+	stop()
 	for _, one := range errs {
-		if err == nil || weight(one) > weight(err) {
+		if one != nil && (err == nil || weight(one) > weight(err)) {
 			err = one
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -69,4 +70,35 @@ func TestDialSeveralAddressesInVain(t *testing.T) {
 	if e, ok := errors.AsType[*tcpstore.ConnectError](err); !ok || !strings.Contains(e.Error(), "stayed silent") {
 		t.Errorf("got %v, want a ConnectError about the silent one", err)
 	}
+}
+
+// A server that begins to listen is found while another address of it stays silent.
+func TestDialBesideSilence(t *testing.T) {
+	t.Parallel()
+	later, silent := deaf(t), mute(t)
+	retried := make(chan struct{})
+	var once sync.Once
+	type end struct {
+		c   *tcpstore.Client
+		err error
+	}
+	done := make(chan end, 1)
+	go func() {
+		c, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{
+			Addr: later + "," + silent, Timeout: time.Minute, Logger: quiet,
+			OnRetry: func(*tcpstore.ConnectError, time.Duration) { once.Do(func() { close(retried) }) },
+		})
+		done <- end{c, err}
+	}()
+	<-retried
+	s, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: later, Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	e := <-done
+	if e.err != nil {
+		t.Fatal(e.err)
+	}
+	e.c.Close()
 }
