@@ -153,16 +153,9 @@ func slurm(p *play) {
 	srun := "srun --label muster run --max-restarts=3 train.py"
 	p.command(srun)
 	i := slices.IndexFunc(p.page.Blocks, func(b Block) bool { return strings.Contains(b.Text, srun) })
-	script, log := filepath.Join(p.dir, "train.sbatch"), filepath.Join(p.dir, "log")
-	p.must(os.WriteFile(script, []byte("#!/bin/sh\n"+p.page.Blocks[i].Text), 0o777))
-	job := lab.Submit(p.env, "--chdir="+p.dir, "--output="+log, script)
-	if end := lab.AwaitEnd(job); end.State != "COMPLETED" {
-		p.Errorf("the job ended as %+v", end)
-	}
-	said, err := os.ReadFile(log)
-	p.must(err)
+	said := p.sbatch(lab, p.page.Blocks[i].Text)
 	for rank := range 16 {
-		if n := strings.Count(string(said), fmt.Sprintf(": rank %d of 16: training \n", rank)); n != 1 {
+		if n := strings.Count(said, fmt.Sprintf(": rank %d of 16: training \n", rank)); n != 1 {
 			p.Errorf("rank %d has trained %d times:\n%s", rank, n, said)
 		}
 	}
@@ -170,7 +163,7 @@ func slurm(p *play) {
 	// The numbers of jobs and ports are Slurm's.
 	numbers := regexp.MustCompile(`rdzv-id=\d+\.\d+|host0:\d+`)
 	says := numbers.ReplaceAllString(strings.TrimSpace(p.page.Blocks[0].Text), "…")
-	if err := Compare("…\n"+says+"\n…", string(said), false); err != nil {
+	if err := Compare("…\n"+says+"\n…", said, false); err != nil {
 		p.Errorf("%v:\n%s", err, said)
 	}
 
@@ -182,4 +175,25 @@ func slurm(p *play) {
 
 	p.run("muster run train.py").exits(0).says(1, "^rank 0 of 1: training $")
 	p.run("muster explain train.py").exits(0).says(1, "train.py")
+
+	// What doctor.md says of it.
+	said = p.sbatch(lab, "#SBATCH --nodes=2\nsrun muster doctor\n", p.torch())
+	if n := len(regexp.MustCompile(`(?m)^  ok +meeting: 2 hosts met at host0:\d+`).FindAllString(said, -1)); n != 2 {
+		p.Errorf("srun muster doctor: %d of 2 hosts say that they met:\n%s", n, said)
+	}
+}
+
+// sbatch submits a script and returns what the job has written.
+func (p *play) sbatch(lab *slurmlab.Lab, text string, env ...string) string {
+	p.Helper()
+	script, log := filepath.Join(p.dir, "train.sbatch"), filepath.Join(p.dir, "log")
+	p.must(os.WriteFile(script, []byte("#!/bin/sh\n"+text), 0o777))
+	job := lab.Submit(slices.Concat(p.env, env), "--chdir="+p.dir, "--output="+log, "--open-mode=truncate", script)
+	end := lab.AwaitEnd(job)
+	said, err := os.ReadFile(log)
+	p.must(err)
+	if end.State != "COMPLETED" {
+		p.Errorf("the job of %s ended as %+v:\n%s", text, end, said)
+	}
+	return string(said)
 }

@@ -143,9 +143,26 @@ func afterAFailure(p *play) {
 		}
 	}
 	p.run("muster top").exits(0).prints(false)
+	p.do(0, p.form("muster top HOST:PORT", "HOST:PORT", "localhost:9000")).exits(0).says(1, "^muster llama-7b ")
+	p.do(0, p.form("muster top PID", "PID", hosts[0].pid())).exits(0).says(1, "^muster llama-7b ")
 	for _, h := range hosts {
 		h.interrupt().exits(1)
 	}
+	job = p.do(0, "muster run --health-addr unix:socket --rdzv-id small train.py", "TRAIN=stay").says(1, "training $")
+	p.do(0, p.form("muster top unix:PATH", "PATH", "socket")).exits(0).says(1, "^muster small ")
+	job.interrupt().exits(1)
+}
+
+// pid is the process's number as its host has it.
+func (r *run) pid() string {
+	r.p.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid))
+	r.p.must(err)
+	numbers := regexp.MustCompile(`(?m)^NSpid:.*\t(\d+)$`).FindSubmatch(status)
+	if numbers == nil {
+		r.p.Fatalf("no NSpid in %s", status)
+	}
+	return string(numbers[1])
 }
 
 func doctor(p *play) {
