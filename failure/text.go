@@ -6,6 +6,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/internal/pyjson"
 )
 
@@ -75,48 +76,11 @@ func stripANSI(s string) string {
 	b.Grow(len(s))
 	for i >= 0 {
 		b.WriteString(s[:i])
-		s = s[i+escapeLen(s[i:]):]
+		s = s[i+harmless.Escape(s[i:]):]
 		i = strings.IndexByte(s, 0x1b)
 	}
 	b.WriteString(s)
 	return b.String()
-}
-
-// escapeLen is the length of the escape sequence that s begins with. A
-// sequence never goes on past the end of a line.
-func escapeLen(s string) int {
-	if len(s) < 2 {
-		return 1
-	}
-	switch c := s[1]; {
-	case c == '[':
-		for i := 2; i < len(s); i++ {
-			if s[i] >= 0x40 && s[i] <= 0x7e {
-				return i + 1
-			}
-			if s[i] < 0x20 || s[i] > 0x7e {
-				return i
-			}
-		}
-		return len(s)
-	case c == ']' || c == 'P' || c == '_' || c == '^' || c == 'X':
-		for i := 2; i < len(s); i++ {
-			switch {
-			case s[i] == 7:
-				return i + 1
-			case s[i] == 0x1b && i+1 < len(s) && s[i+1] == '\\':
-				return i + 2
-			case s[i] == '\n' || s[i] == 0x1b:
-				return i
-			}
-		}
-		return len(s)
-	case c >= 0x20 && c < 0x30 && len(s) > 2 && s[2] >= 0x20 && s[2] < 0x7f:
-		return 3
-	case c >= 0x30 && c < 0x7f:
-		return 2
-	}
-	return 1
 }
 
 // boundTraceback leaves out the middle of a traceback longer than limit bytes:

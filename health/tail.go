@@ -8,8 +8,8 @@ import (
 	"os"
 	"strings"
 	"syscall"
-	"unicode"
-	"unicode/utf8"
+
+	"github.com/muster-run/muster/internal/harmless"
 )
 
 const (
@@ -29,7 +29,7 @@ func LastLines(path string, n int) ([]string, error) {
 	}
 	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
 	for i, line := range lines {
-		lines[i] = clean(line)
+		lines[i] = harmless.Line(line, maxLine)
 	}
 	return lines, nil
 }
@@ -74,72 +74,4 @@ func lastLines(text []byte, n int) []byte {
 		i = bytes.LastIndexByte(text[:i], '\n')
 	}
 	return text[i+1:]
-}
-
-// clean makes a line of output readable and harmless.
-func clean(line string) string {
-	line = strings.TrimRight(line, "\r")
-	if i := strings.LastIndexByte(line, '\r'); i >= 0 {
-		line = line[i+1:]
-	}
-	var b strings.Builder
-	count := 0
-	for i := 0; i < len(line); {
-		if line[i] == 0x1b {
-			i += escape(line[i:])
-			continue
-		}
-		r, size := utf8.DecodeRuneInString(line[i:])
-		i += size
-		switch {
-		case r == '\t':
-			r = ' '
-		case !unicode.IsGraphic(r), unicode.Is(unicode.Bidi_Control, r):
-			continue
-		}
-		if count++; count > maxLine {
-			b.WriteRune('…')
-			break
-		}
-		b.WriteRune(r)
-	}
-	return b.String()
-}
-
-// escape returns how long the escape sequence at the beginning of s is.
-// Source: ECMA-48, 5.4 and 8.3.
-func escape(s string) int {
-	if len(s) < 2 {
-		return len(s)
-	}
-	switch s[1] {
-	case '[': // parameters, then one byte from @ on
-		for i := 2; i < len(s); i++ {
-			if s[i] >= 0x40 && s[i] <= 0x7e {
-				return i + 1
-			}
-			if s[i] < 0x20 || s[i] > 0x7e { // broken off
-				return i
-			}
-		}
-		return len(s)
-	case ']', 'P', 'X', '^', '_': // a string that BEL or ESC \ ends
-		for i := 2; i < len(s); i++ {
-			if s[i] == 0x07 {
-				return i + 1
-			}
-			if s[i] == 0x1b {
-				return i + min(2, len(s)-i)
-			}
-		}
-		return len(s)
-	}
-	i := 1
-	for i < len(s) && s[i] >= 0x20 && s[i] <= 0x2f { // intermediate bytes
-		i++
-	}
-	if i < len(s) && s[i] >= 0x30 && s[i] <= 0x7e {
-		i++
-	}
-	return i
 }

@@ -49,24 +49,14 @@ type dumpRequest struct {
 
 // DumpCommand is `muster dump`.
 func DumpCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	fail := func(status int, err error) int {
-		for _, err := range split(err) {
-			fmt.Fprintf(stderr, "muster dump: error: %v\n", err)
-		}
-		return status
-	}
+	c := command{"dump", dumpUsage, stdout, stderr}
 	req, err := parseDump(args)
-	if errors.Is(err, flag.ErrHelp) {
-		io.WriteString(stdout, dumpUsage)
-		return exitOK
-	}
 	if err != nil {
-		io.WriteString(stderr, dumpUsage)
-		return fail(exitUsage, err)
+		return c.refuse(err)
 	}
 	logger, err := newLogger(stderr, os.LookupEnv)
 	if err != nil {
-		return fail(exitUsage, err)
+		return c.fail(exitUsage, err)
 	}
 	jobs, err := req.find(ctx)
 	errs := []error{err}
@@ -89,7 +79,7 @@ func DumpCommand(ctx context.Context, args []string, stdout, stderr io.Writer) i
 		errs = append(errs, req.show(stdout, job, report, len(jobs)))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fail(exitError, err)
+		return c.fail(exitError, err)
 	}
 	return exitOK
 }

@@ -11,8 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/internal/postmortem"
-	"github.com/muster-run/muster/internal/tui"
 )
 
 const logsUsage = `usage: muster logs DIR [--rank 3[,5-7]] [--local-rank] [--attempt N]
@@ -72,23 +72,13 @@ func parseRankSet(text string) (set rankSet, err error) {
 
 // LogsCommand is `muster logs`. With --follow it runs until ctx is done.
 func LogsCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	fail := func(status int, err error) int {
-		for _, err := range split(err) {
-			fmt.Fprintf(stderr, "muster logs: error: %v\n", err)
-		}
-		return status
-	}
+	c := command{"logs", logsUsage, stdout, stderr}
 	req, err := parseLogs(args)
-	if errors.Is(err, flag.ErrHelp) {
-		io.WriteString(stdout, logsUsage)
-		return exitOK
-	}
 	if err != nil {
-		io.WriteString(stderr, logsUsage)
-		return fail(exitUsage, err)
+		return c.refuse(err)
 	}
 	if err := req.run(ctx, stdout, stderr); err != nil {
-		return fail(exitError, err)
+		return c.fail(exitError, err)
 	}
 	return exitOK
 }
@@ -139,7 +129,7 @@ func (req *logsRequest) run(ctx context.Context, stdout, stderr io.Writer) error
 		return err
 	}
 	if len(runs) > 1 {
-		fmt.Fprintf(stderr, "muster logs: this is %s, the newest of %d runs\n", tui.Clean(runs[0].Path, 4096), len(runs))
+		fmt.Fprintf(stderr, "muster logs: this is %s, the newest of %d runs\n", harmless.Line(runs[0].Path, 4096), len(runs))
 	}
 	if req.attempt != "" {
 		attempt = "attempt_" + req.attempt

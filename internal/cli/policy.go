@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/events"
-	"github.com/muster-run/muster/internal/tui"
+	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
@@ -43,24 +43,14 @@ shown in parentheses.
 
 // PolicyCommand is `muster policy`.
 func PolicyCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	fail := func(status int, err error) int {
-		for _, err := range split(err) {
-			fmt.Fprintf(stderr, "muster policy: error: %v\n", err)
-		}
-		return status
-	}
+	c := command{"policy", policyUsage, stdout, stderr}
 	req, err := parsePolicy(args)
-	if errors.Is(err, flag.ErrHelp) {
-		io.WriteString(stdout, policyUsage)
-		return exitOK
-	}
 	if err != nil {
-		io.WriteString(stderr, policyUsage)
-		return fail(exitUsage, err)
+		return c.refuse(err)
 	}
 	p, err := loadPolicy(req.file)
 	if err != nil {
-		return fail(exitError, err)
+		return c.fail(exitError, err)
 	}
 	if req.events == "" {
 		checkPolicy(stdout, p)
@@ -70,13 +60,13 @@ func PolicyCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) int
 	if req.events != "-" {
 		f, err := openEventFile(req.events)
 		if err != nil {
-			return fail(exitError, err)
+			return c.fail(exitError, err)
 		}
 		defer f.Close()
 		in = f
 	}
 	if err := req.replay(p, in, stdout, stderr); err != nil {
-		return fail(exitError, err)
+		return c.fail(exitError, err)
 	}
 	return exitOK
 }
@@ -362,7 +352,7 @@ func (j *replayedJob) print(w io.Writer, asJSON, next bool) error {
 	if next {
 		b.WriteByte('\n')
 	}
-	fmt.Fprintf(&b, "job %s, %s:\n", tui.Clean(j.id, maxCell), countOf(j.max, "restart"))
+	fmt.Fprintf(&b, "job %s, %s:\n", harmless.Line(j.id, maxCell), countOf(j.max, "restart"))
 	table := [][]string{{"TIME", "HOST", "RANK", "FAILURE", "RULE", "DECISION", "DELAY", "BUDGET", "WHY"}}
 	for _, row := range j.rows {
 		table = append(table, row.cells())
@@ -377,7 +367,7 @@ func (j *replayedJob) print(w io.Writer, asJSON, next bool) error {
 const maxCell = 64
 
 func (row *replayedFailure) cells() []string {
-	cells := []string{row.Time.Format("2006-01-02 15:04:05"), tui.Clean(row.Host, maxCell), "-", tui.Clean(row.Failure, maxCell), cmp.Or(tui.Clean(row.Rule, maxCell), "-"), string(cmp.Or(row.Action, "as without")), "-", "-", row.Why}
+	cells := []string{row.Time.Format("2006-01-02 15:04:05"), harmless.Line(row.Host, maxCell), "-", harmless.Line(row.Failure, maxCell), cmp.Or(harmless.Line(row.Rule, maxCell), "-"), string(cmp.Or(row.Action, "as without")), "-", "-", row.Why}
 	if row.Rank >= 0 {
 		cells[2] = fmt.Sprint(row.Rank)
 	}
@@ -400,7 +390,7 @@ func (j *replayedJob) summary() string {
 		return fmt.Sprintf("%s, %s; the policy would not have stopped the job", countOf(len(j.rows), "failure"), countOf(j.restarts, "restart"))
 	}
 	r := j.rows[end]
-	return fmt.Sprintf("the policy would have stopped the job at failure %d of %d, by rule %s of %s", end+1, len(j.rows), tui.Clean(r.Rule, maxCell), r.Source)
+	return fmt.Sprintf("the policy would have stopped the job at failure %d of %d, by rule %s of %s", end+1, len(j.rows), harmless.Line(r.Rule, maxCell), r.Source)
 }
 
 // writeColumns writes rows with their columns below each other.

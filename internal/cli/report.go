@@ -8,8 +8,8 @@ import (
 	"io"
 	"strings"
 
+	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/internal/postmortem"
-	"github.com/muster-run/muster/internal/tui"
 )
 
 const reportUsage = `usage: muster report DIR [--attempt N] [--list] [--json]
@@ -33,24 +33,14 @@ type reportRequest struct {
 
 // ReportCommand is `muster report`.
 func ReportCommand(args []string, stdout, stderr io.Writer) int {
-	fail := func(status int, err error) int {
-		for _, err := range split(err) {
-			fmt.Fprintf(stderr, "muster report: error: %v\n", err)
-		}
-		return status
-	}
+	c := command{"report", reportUsage, stdout, stderr}
 	req, err := parseReport(args)
-	if errors.Is(err, flag.ErrHelp) {
-		io.WriteString(stdout, reportUsage)
-		return exitOK
-	}
 	if err != nil {
-		io.WriteString(stderr, reportUsage)
-		return fail(exitUsage, err)
+		return c.refuse(err)
 	}
 	runs, attempt, err := postmortem.Find(req.dir)
 	if err != nil {
-		return fail(exitError, err)
+		return c.fail(exitError, err)
 	}
 	if req.list {
 		err = req.showList(stdout, runs)
@@ -61,7 +51,7 @@ func ReportCommand(args []string, stdout, stderr io.Writer) int {
 		err = req.show(stdout, stderr, runs, attempt)
 	}
 	if err != nil {
-		return fail(exitError, err)
+		return c.fail(exitError, err)
 	}
 	return exitOK
 }
@@ -88,38 +78,6 @@ func parseReport(args []string) (req reportRequest, err error) {
 	return req, errors.Join(errs...)
 }
 
-// oneArgument parses flags that may come before and after one argument, a
-// directory.
-func oneArgument(flags *flag.FlagSet, args []string) (string, error) {
-	rest, err := arguments(flags, args)
-	switch {
-	case err != nil:
-		return "", err
-	case len(rest) == 0:
-		return "", errors.New("no directory is given; it is the job's --log-dir, or a run's directory in it")
-	case len(rest) > 1:
-		return "", fmt.Errorf("unexpected argument %s; want one directory", quote(rest[1]))
-	}
-	return rest[0], nil
-}
-
-// arguments parses flags that may come before, between and after arguments.
-func arguments(flags *flag.FlagSet, args []string) (rest []string, err error) {
-	for {
-		if err := flags.Parse(args); err != nil {
-			return nil, err
-		}
-		if flags.NArg() == 0 {
-			return rest, nil
-		}
-		done := len(args) - flags.NArg()
-		if done > 0 && args[done-1] == "--" {
-			return append(rest, flags.Args()...), nil
-		}
-		rest, args = append(rest, flags.Arg(0)), flags.Args()[1:]
-	}
-}
-
 // checkAttempt says what is wrong with the value of --attempt.
 func checkAttempt(text string) error {
 	if text == "" {
@@ -138,7 +96,7 @@ func (req *reportRequest) showList(w io.Writer, runs []postmortem.Dir) error {
 	}
 	var b strings.Builder
 	for _, run := range runs {
-		fmt.Fprintf(&b, "%s  %s  %s\n", run.Time.Local().Format("2006-01-02 15:04:05"), countOf(run.Attempts, "attempt"), tui.Clean(run.Path, 4096))
+		fmt.Fprintf(&b, "%s  %s  %s\n", run.Time.Local().Format("2006-01-02 15:04:05"), countOf(run.Attempts, "attempt"), harmless.Line(run.Path, 4096))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -43,23 +43,15 @@ const (
 
 // SimCommand is `muster sim`. elapsed measures how long it took.
 func SimCommand(args []string, stdout, stderr io.Writer, elapsed func() time.Duration) int {
-	fail := func(status int, err error) int {
-		fmt.Fprintf(stderr, "muster sim: error: %v\n", err)
-		return status
-	}
+	c := command{"sim", simUsage, stdout, stderr}
 	cfg, trace, err := simConfig(args)
-	if errors.Is(err, flag.ErrHelp) {
-		io.WriteString(stdout, simUsage)
-		return exitOK
-	}
 	if err != nil {
-		io.WriteString(stderr, simUsage)
-		return fail(exitUsage, err)
+		return c.refuse(err)
 	}
 	if trace != "" {
 		f, err := os.Create(trace)
 		if err != nil {
-			return fail(exitError, err)
+			return c.fail(exitError, err)
 		}
 		defer f.Close()
 		cfg.Trace = f
@@ -69,7 +61,7 @@ func SimCommand(args []string, stdout, stderr io.Writer, elapsed func() time.Dur
 		printSim(stdout, &cfg, r, elapsed())
 	}
 	if err != nil {
-		return fail(exitError, fmt.Errorf("%w\nthe run can be repeated: muster sim with the same options and --trace FILE", err))
+		return c.fail(exitError, fmt.Errorf("%w\nthe run can be repeated: muster sim with the same options and --trace FILE", err))
 	}
 	return exitOK
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/internal/tui"
 )
 
@@ -43,24 +44,14 @@ type topRequest struct {
 
 // TopCommand is `muster top`. It runs until a key, or the end of ctx, ends it.
 func TopCommand(ctx context.Context, args []string, stdin, stdout *os.File, stderr io.Writer) int {
-	fail := func(status int, err error) int {
-		for _, err := range split(err) {
-			fmt.Fprintf(stderr, "muster top: error: %v\n", err)
-		}
-		return status
-	}
+	c := command{"top", topUsage, stdout, stderr}
 	req, err := parseTop(args)
-	if errors.Is(err, flag.ErrHelp) {
-		io.WriteString(stdout, topUsage)
-		return exitOK
-	}
 	if err != nil {
-		io.WriteString(stderr, topUsage)
-		return fail(exitUsage, err)
+		return c.refuse(err)
 	}
 	addr, state, err := req.find(ctx)
 	if err != nil {
-		return fail(exitError, err)
+		return c.fail(exitError, err)
 	}
 	view := &topView{addr: addr, state: state, selected: -1}
 	switch {
@@ -72,7 +63,7 @@ func TopCommand(ctx context.Context, args []string, stdin, stdout *os.File, stde
 		err = view.live(ctx, stdin, stdout)
 	}
 	if err != nil {
-		return fail(exitError, err)
+		return c.fail(exitError, err)
 	}
 	return exitOK
 }
@@ -143,7 +134,7 @@ func onlyAgent(ctx context.Context) (addr string, state *health.State, err error
 		if answering++; answering == 1 {
 			addr, state = at, s
 		}
-		fmt.Fprintf(&list, "\n  muster top %-8d # %s, %s, at %s", a.pid, tui.Clean(s.Job.RunID, 100), tui.Clean(string(s.Job.Phase), 40), at)
+		fmt.Fprintf(&list, "\n  muster top %-8d # %s, %s, at %s", a.pid, harmless.Line(s.Job.RunID, 100), harmless.Line(string(s.Job.Phase), 40), at)
 	}
 	switch {
 	case answering == 1:

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/internal/tui"
 )
 
@@ -139,7 +140,7 @@ func (v *topView) body(width, height int) []tui.Line {
 		if v.problem != "" {
 			text = v.problem
 		}
-		return []tui.Line{{{Text: tui.Clean(text, 4*max(width, 1)), Style: tui.Yellow}}}
+		return []tui.Line{{{Text: harmless.Line(text, 4*max(width, 1)), Style: tui.Yellow}}}
 	}
 	lines := v.head(width)
 	workers, detail, history := v.workers(), v.detail(), v.history(width)
@@ -170,9 +171,9 @@ func (v *topView) head(width int) []tui.Line {
 	if job.Preempted != nil {
 		how = string(job.Phase) + " PREEMPTED"
 	}
-	title := tui.Line{{Text: "muster "}, {Text: tui.Clean(job.RunID, 100), Style: tui.Bold}, {Text: "  "}, {Text: tui.Clean(how, 60), Style: style}}
+	title := tui.Line{{Text: "muster "}, {Text: harmless.Line(job.RunID, 100), Style: tui.Bold}, {Text: "  "}, {Text: harmless.Line(how, 60), Style: style}}
 	if job.Entrypoint != "" {
-		title = append(title, tui.Span{Text: "  " + tui.Clean(job.Entrypoint, 200)})
+		title = append(title, tui.Span{Text: "  " + harmless.Line(job.Entrypoint, 200)})
 	}
 	clock := s.Time.Local().Format("15:04:05")
 	if room := width - tui.Width(clock) - 1; room > 0 {
@@ -181,11 +182,11 @@ func (v *topView) head(width int) []tui.Line {
 	}
 	lines := []tui.Line{title, {{Text: strings.Join(v.facts(), "  ")}}}
 	if job.WaitingFor != "" {
-		lines = append(lines, tui.Line{{Text: "waits for " + tui.Clean(job.WaitingFor, 300), Style: tui.Yellow}})
+		lines = append(lines, tui.Line{{Text: "waits for " + harmless.Line(job.WaitingFor, 300), Style: tui.Yellow}})
 	}
 	if by := job.Preempted; by != nil {
 		text := fmt.Sprintf("preempted: host %s received %s at %s", by.Host, by.Signal, by.Time.Local().Format("15:04:05"))
-		lines = append(lines, tui.Line{{Text: tui.Clean(text, 300), Style: tui.Yellow}})
+		lines = append(lines, tui.Line{{Text: harmless.Line(text, 300), Style: tui.Yellow}})
 	}
 	if line := v.hosts(); line != nil {
 		lines = append(lines, line)
@@ -197,7 +198,7 @@ func (v *topView) head(width int) []tui.Line {
 		lines = append(lines, line)
 	}
 	if v.problem != "" {
-		lines = append(lines, tui.Line{{Text: tui.Clean(v.problem, 400), Style: tui.Yellow}})
+		lines = append(lines, tui.Line{{Text: harmless.Line(v.problem, 400), Style: tui.Yellow}})
 	}
 	return lines
 }
@@ -213,7 +214,7 @@ func (v *topView) facts() []string {
 		facts = append(facts, "up "+age(v.state.Time.Sub(job.Started)))
 	}
 	if job.Backend != "" {
-		facts = append(facts, tui.Clean(job.Backend+" "+job.Endpoint, 200))
+		facts = append(facts, harmless.Line(job.Backend+" "+job.Endpoint, 200))
 	}
 	return facts
 }
@@ -231,13 +232,13 @@ func (v *topView) hosts() tui.Line {
 		if name == "" {
 			name = h.Addr
 		}
-		name = tui.Clean(name, 80)
+		name = harmless.Line(name, 80)
 		if h.GroupRank == s.Host.GroupRank {
 			name += "*"
 		}
 		style := tui.Plain
 		if h.State != "" && h.State != "HEALTHY" && h.State != "SUCCEEDED" {
-			style, name = tui.Yellow, name+" "+tui.Clean(h.State, 20)
+			style, name = tui.Yellow, name+" "+harmless.Line(h.State, 20)
 		}
 		if h.Workers > 0 {
 			name += " (" + strconv.Itoa(h.Workers) + ")"
@@ -263,7 +264,7 @@ func (v *topView) timers() tui.Line {
 		who = "rank " + strconv.Itoa(t.Rank)
 	}
 	if t.Scope != "" {
-		who += ", " + tui.Clean(t.Scope, 60)
+		who += ", " + harmless.Line(t.Scope, 60)
 	}
 	return tui.Line{{Text: countOf(max(s.LiveTimers, len(s.Timers)), "timer") + ": "}, {Text: when, Style: style}, {Text: " (" + who + ")"}}
 }
@@ -276,11 +277,11 @@ func (v *topView) failure() tui.Line {
 	f := &v.state.Failures[0]
 	text := "rank " + strconv.Itoa(f.Rank)
 	if f.Host != "" {
-		text += " on " + tui.Clean(f.Host, 80)
+		text += " on " + harmless.Line(f.Host, 80)
 	}
-	text += ": " + tui.Clean(f.Cause, 300)
+	text += ": " + harmless.Line(f.Cause, 300)
 	if f.Message != "" && !strings.Contains(f.Cause, f.Message) && !strings.HasPrefix(f.Message, noTraceback) {
-		text += ": " + tui.Clean(f.Message, 300)
+		text += ": " + harmless.Line(f.Message, 300)
 	}
 	when := ""
 	if !f.Time.IsZero() {
@@ -304,9 +305,9 @@ func (v *topView) history(width int) []tui.Line {
 		case health.KindRestart:
 			style = tui.Yellow
 		}
-		line := tui.Line{{Text: m.Time.Local().Format("15:04:05") + "  ", Style: tui.Dim}, {Text: tui.Clean(m.What, 200), Style: style}}
+		line := tui.Line{{Text: m.Time.Local().Format("15:04:05") + "  ", Style: tui.Dim}, {Text: harmless.Line(m.What, 200), Style: style}}
 		if m.Why != "" {
-			line = append(line, tui.Span{Text: ": " + tui.Clean(m.Why, 300)})
+			line = append(line, tui.Span{Text: ": " + harmless.Line(m.Why, 300)})
 		}
 		lines = append(lines, line)
 	}
@@ -326,11 +327,11 @@ func (v *topView) detail() []tui.Line {
 	}
 	title := fmt.Sprintf("%s of rank %d", name, w.Rank)
 	if path != "" {
-		title += "  " + tui.Clean(path, 4096)
+		title += "  " + harmless.Line(path, 4096)
 	}
 	lines := []tui.Line{{{Text: title, Style: tui.Cyan}}}
 	for _, t := range text {
-		lines = append(lines, tui.Line{{Text: tui.Clean(t, 1000)}})
+		lines = append(lines, tui.Line{{Text: harmless.Line(t, 1000)}})
 	}
 	if len(text) == 0 {
 		why := "(nothing)"

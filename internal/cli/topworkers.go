@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/internal/tui"
 )
 
@@ -58,9 +59,9 @@ func orDash(known bool, text string) string {
 func workerState(w *health.Worker) string {
 	switch {
 	case w.Exit == nil:
-		return tui.Clean(w.State, 40)
+		return harmless.Line(w.State, 40)
 	case w.Exit.Signal != "":
-		return tui.Clean(w.Exit.Signal, 40)
+		return harmless.Line(w.Exit.Signal, 40)
 	}
 	return "exit " + strconv.Itoa(w.Exit.Code)
 }
@@ -137,11 +138,11 @@ func (v *topView) row(w *health.Worker, shown []column, last int) tui.Line {
 // lastLine is what a worker has ended of, or what it last said.
 func lastLine(w *health.Worker) string {
 	if w.Exit != nil && w.Exit.Cause != "" {
-		return tui.Clean(w.Exit.Cause, 300)
+		return harmless.Line(w.Exit.Cause, 300)
 	}
 	for _, lines := range [][]string{w.StdoutLines, w.StderrLines} {
 		for _, line := range slices.Backward(lines) {
-			if line = tui.Clean(line, 300); line != "" {
+			if line = harmless.Line(line, 300); line != "" {
 				return line
 			}
 		}

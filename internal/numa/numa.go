@@ -314,23 +314,3 @@ func ParseRanges(text string) ([]int, error) {
 	slices.Sort(list)
 	return slices.Compact(list), nil
 }
-
-// FormatRanges writes sorted numbers as ParseRanges reads them.
-func FormatRanges(list []int) string {
-	var b strings.Builder
-	for i := 0; i < len(list); {
-		j := i
-		for j+1 < len(list) && list[j+1] == list[j]+1 {
-			j++
-		}
-		if b.Len() > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(strconv.Itoa(list[i]))
-		if j > i {
-			b.WriteString("-" + strconv.Itoa(list[j]))
-		}
-		i = j + 1
-	}
-	return b.String()
-}

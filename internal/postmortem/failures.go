@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/tui"
+	"github.com/muster-run/muster/internal/harmless"
 )
 
 // What is kept of foreign text, at most.
@@ -22,7 +22,7 @@ const (
 )
 
 // clean makes foreign text one harmless line.
-func clean(s string) string { return tui.Clean(s, maxLine) }
+func clean(s string) string { return harmless.Line(s, maxLine) }
 
 // A Failure is one worker's, as report.json has it.
 type Failure struct {

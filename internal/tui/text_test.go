@@ -1,62 +1,13 @@
 package tui_test
 
 import (
-	"strings"
 	"testing"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/internal/tui"
 )
-
-func TestClean(t *testing.T) {
-	tests := []struct{ name, in, want string }{
-		{"plain", "loss 0.1", "loss 0.1"},
-		{"colour", "\x1b[1;31mred\x1b[0m", "red"},
-		{"title", "\x1b]0;owned\aok", "ok"},
-		{"title with ST", "\x1b]0;owned\x1b\\ok", "ok"},
-		{"broken off", "ok\x1b[3", "ok"},
-		{"escape alone", "a\x1b", "a"},
-		{"charset", "\x1b(Bok", "ok"},
-		{"broken by a newline", "\x1b\nok", " ok"},
-		{"progress bar", " 10%\r 20%\r 30%\n", " 30%"},
-		{"tab and newline", "a\tb\nc", "a b c"},
-		{"C1", "a\u009b31mb", "a31mb"},
-		{"bidi", "a\u202eb\u2066c", "abc"},
-		{"line separator", "a\u2028b", "ab"},
-		{"bad UTF-8", "a\xffb", "a\ufffdb"},
-		{"too long", strings.Repeat("x", 30), strings.Repeat("x", 20) + "…"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			if got := tui.Clean(tt.in, 20); got != tt.want {
-				t.Errorf("%q, want %q", got, tt.want)
-			}
-		})
-	}
-}
-
-func FuzzClean(f *testing.F) {
-	for _, s := range []string{"\x1b[31m", "\x1b]", "\x1bP\x1b", "a\rb", "\xff\xfe", "\x1b(", "日本\u0300"} {
-		f.Add(s, 10)
-	}
-	f.Fuzz(func(t *testing.T, s string, limit int) {
-		limit = min(max(limit, 0), 1000)
-		got := tui.Clean(s, limit)
-		if strings.ContainsFunc(got, func(r rune) bool { return r < ' ' || r >= 0x7f && r < 0xa0 }) {
-			t.Errorf("%q has control characters", got)
-		}
-		if n := utf8.RuneCountInString(got); n > limit+1 {
-			t.Errorf("%d characters, the limit is %d", n, limit)
-		}
-		for width := range 12 {
-			if w := tui.Width(tui.Fit(got, width)); w != width {
-				t.Errorf("Fit(%q, %d) has %d columns", got, width, w)
-			}
-		}
-	})
-}
 
 func TestWidth(t *testing.T) {
 	for s, want := range map[string]int{"": 0, "abc": 3, "é": 1, "e\u0301": 1, "日本": 4, "한글": 4, "🚀": 2, "…": 1, "\u200b": 0} {
@@ -64,6 +15,20 @@ func TestWidth(t *testing.T) {
 			t.Errorf("Width(%q) = %d, want %d", s, got, want)
 		}
 	}
+}
+
+func FuzzFit(f *testing.F) {
+	for _, s := range []string{"abc", "\xff\xfe", "日本\u0300", "🚀"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		s = harmless.Line(s, 1000)
+		for width := range 12 {
+			if w := tui.Width(tui.Fit(s, width)); w != width {
+				t.Errorf("Fit(%q, %d) has %d columns", s, width, w)
+			}
+		}
+	})
 }
 
 func TestFit(t *testing.T) {

@@ -1,0 +1,87 @@
+// Package harmless makes text that others have written fit to be shown: a worker's
+// output, what is in a file, what an agent answers.
+package harmless
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Line makes one line of foreign text readable and harmless: escape sequences,
+// control characters and those that turn the direction of writing are gone, line
+// breaks and tabs are blanks, what is not UTF-8 is U+FFFD. Of a line that was
+// written over, as progress bars do, the last version counts. At most limit
+// characters are left; what was longer ends in an ellipsis.
+func Line(s string, limit int) string {
+	s = strings.TrimRight(s, "\r\n")
+	if i := strings.LastIndexByte(s, '\r'); i >= 0 {
+		s = s[i+1:]
+	}
+	if len(s) > 16*limit+4096 {
+		s = s[:16*limit+4096] // lest a line of megabytes costs as much
+	}
+	var b strings.Builder
+	n := 0
+	for i := 0; i < len(s); {
+		if s[i] == 0x1b {
+			i += Escape(s[i:])
+			continue
+		}
+		r, size := utf8.DecodeRuneInString(s[i:])
+		i += size
+		switch {
+		case r == '\t' || r == '\n':
+			r = ' '
+		case !unicode.IsGraphic(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029':
+			continue
+		}
+		if n++; n > limit {
+			b.WriteRune('…')
+			break
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+// Escape returns how long the escape sequence at the beginning of s is. None goes
+// on past a line's end.
+// Source: ECMA-48, 5.4 and 8.3.
+func Escape(s string) int {
+	if len(s) < 2 {
+		return len(s)
+	}
+	switch s[1] {
+	case '[': // parameters, then one byte from @ on
+		i := 2
+		for i < len(s) && s[i] >= 0x20 && s[i] < 0x40 {
+			i++
+		}
+		if i < len(s) && s[i] >= 0x40 && s[i] <= 0x7e {
+			i++
+		}
+		return i
+	case ']', 'P', 'X', '^', '_': // a string that BEL or ESC \ ends
+		end := strings.IndexAny(s[2:], "\a\x1b\n")
+		switch {
+		case end < 0:
+			return len(s)
+		case s[2+end] == '\a':
+			return end + 3
+		case strings.HasPrefix(s[2+end:], "\x1b\\"):
+			return end + 4
+		}
+		return end + 2
+	case '\n', '\r', 0x1b:
+		return 1
+	}
+	i := 1
+	for i < len(s) && s[i] >= 0x20 && s[i] <= 0x2f { // intermediate bytes
+		i++
+	}
+	if i < len(s) && s[i] >= 0x30 && s[i] <= 0x7e {
+		i++
+	}
+	return i
+}
