@@ -17,7 +17,7 @@ import (
 )
 
 // lookLimit is how long one process' environment may take to be read.
-const lookLimit = 500 * time.Millisecond
+const lookLimit = 2 * time.Second
 
 // Find returns the jobs whose workers run on this host, by run ID: those of this
 // user, or all for root. A worker is a process with TORCHELASTIC_RUN_ID, RANK and

@@ -23,7 +23,7 @@ func TestFlightPipe(t *testing.T) {
 	dir := t.TempDir()
 	env := []string{"TORCH_NCCL_DEBUG_INFO_PIPE_FILE=" + dir + "/pipe_", "TORCH_FR_DUMP_TEMP_FILE=" + dir + "/trace_"}
 	pipe, trace := filepath.Join(dir, "pipe_0.pipe"), filepath.Join(dir, "trace_0")
-	cfg := autopsy.Config{Timeout: 2 * time.Second}
+	cfg := autopsy.Config{Timeout: 4 * time.Second}
 	look := func() autopsy.Flight {
 		t.Helper()
 		w := take(t, cfg, autopsy.Target{PID: pid, Env: env}).Workers[0]

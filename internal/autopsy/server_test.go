@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/autopsy"
+	"github.com/muster-run/muster/internal/testproc"
 )
 
 // A worker server may answer anything.
@@ -69,8 +70,8 @@ func TestAnswers(t *testing.T) {
 		}
 	})
 	began := time.Now()
-	_, err = autopsy.Post(t.Context(), time.Second/4, path, "dump_traceback")
-	if took := time.Since(began); took > 3*time.Second {
+	_, err = autopsy.Post(t.Context(), 2*time.Second, path, "dump_traceback")
+	if took := time.Since(began); took > testproc.Patience {
 		t.Errorf("took %v", took)
 	}
 	if err == nil || !strings.Contains(err.Error(), "dump_traceback did not answer in time") {
