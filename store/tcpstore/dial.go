@@ -190,10 +190,10 @@ const headStart = 250 * time.Millisecond
 // grows with the time that dial has taken, for servers that are slow.
 const leastPatience = time.Second
 
-// attempt resolves the addresses that the dialer was given and tries all IPs, IPv6
-// first: each a moment after the one before, or when that has failed, so that one
-// from which nothing comes back, as where only the hosts' IPv4 works, costs no more
-// than that moment. The first that is open is taken.
+// attempt resolves the addresses that the dialer was given and tries all IPs: each a
+// moment after the one before, or when that has failed, so that one from which nothing
+// comes back, as where only the hosts' IPv4 works, costs no more than that
+// moment. The first that is open is taken.
 //
 // When one has failed the others have some patience left before all are tried anew: what
 // listens on one in a moment is not waited for on another.
@@ -299,10 +299,9 @@ func split(list string) (targets []target, err error) {
 	return targets, nil
 }
 
-// resolve returns the IP addresses of targets, with and without ports, IPv6 before
-// IPv4. The error is that of the last one, if none is known.
+// resolve returns the IP addresses of targets, with and without ports, in the order that
+// the resolver prefers (RFC 6724). The error is that of the last one, if none is known.
 func resolve(ctx context.Context, targets []target) (addrs, ips []string, err error) {
-	var v4, v6 []netip.AddrPort
 	for _, t := range targets {
 		port, unknown := net.DefaultResolver.LookupPort(ctx, "tcp", t.port)
 		found, one := net.DefaultResolver.LookupNetIP(ctx, "ip", t.host)
@@ -311,18 +310,10 @@ func resolve(ctx context.Context, targets []target) (addrs, ips []string, err er
 			continue
 		}
 		for _, ip := range found {
-			addr := netip.AddrPortFrom(ip.Unmap(), uint16(port))
-			if addr.Addr().Is4() {
-				v4 = append(v4, addr)
-			} else {
-				v6 = append(v6, addr)
+			addrs = append(addrs, netip.AddrPortFrom(ip.Unmap(), uint16(port)).String())
+			if ip := ip.Unmap().String(); !slices.Contains(ips, ip) {
+				ips = append(ips, ip)
 			}
-		}
-	}
-	for _, addr := range append(v6, v4...) {
-		addrs = append(addrs, addr.String())
-		if ip := addr.Addr().String(); !slices.Contains(ips, ip) {
-			ips = append(ips, ip)
 		}
 	}
 	if len(addrs) == 0 && err == nil {
