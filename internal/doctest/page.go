@@ -142,21 +142,20 @@ var (
 	typed = regexp.MustCompile(`^(\+ exec )?(bin/)?((muster|torchrun|make) [a-z-]+|(srun|sbatch|mpirun) -[^ ]+)( |$)`)
 	// What the reader has to fill in: DIR, HOST:PORT, or whatever fits.
 	form = regexp.MustCompile(`(^|[ /:=])[A-Z]+\b|…`)
+	// The name of a command with something that is neither an option nor a word.
+	argument = regexp.MustCompile(`^help [a-z]+$| --help$| ([a-z][^ ]*[^a-z ]|[^a-z -])[^ ]*( |$)`)
 	// Options to be put into the command before them.
 	options = regexp.MustCompile(`^--rdzv-backend [a-z]+ --`)
 )
 
 // inText tells whether a span of code is a command. The bare name of one is not, nor
-// is that of one of its options.
+// is that of one of its options, nor a message that begins with muster's name.
 func inText(span string) bool {
 	if form.MatchString(span) {
 		return false
 	}
 	rest, ok := strings.CutPrefix(strings.TrimPrefix(strings.TrimPrefix(span, "srun "), "python -m "), "muster ")
-	words := strings.Fields(strings.TrimPrefix(rest, "policy "))
-	return options.MatchString(span) || ok && len(words) > 1 && slices.ContainsFunc(words[1:], func(w string) bool {
-		return w == "--help" || !strings.HasPrefix(w, "-")
-	})
+	return options.MatchString(span) || ok && argument.MatchString(rest)
 }
 
 // Commands are the command lines of a page, in their order, those within text last.

@@ -11,7 +11,7 @@ const sample = "# A page\n\nStart, `muster run`, and then `muster top\n9000` or 
 	"    muster report logs\n\nWhich prints:\n\n    all is well\n\nand\n\n" +
 	"```python\nmuster.heartbeat()\n```\n\n    not its output\n\n    make docs\n\n## Next\n\n    not its output\n\n" +
 	"```sh\ncat >f <<END\nEND\nmuster version\n```\n\n```output\n1.2\n```\n\n" +
-	"| | `--rdzv-backend etcd --rdzv-endpoint e:1` |\n|-|-|\n| `--rdzv-backend static --node-rank N` | `muster run --x …` `muster policy test` `muster store --allow` |\n"
+	"| | `--rdzv-backend etcd --rdzv-endpoint e:1` |\n|-|-|\n| `--rdzv-backend static --node-rank N` | `muster run --x …` `muster policy test` `muster store --allow` `muster logs will not know` `muster help run` |\n"
 
 func TestPage(t *testing.T) {
 	p := parse("page.md", []byte(sample))
@@ -23,6 +23,7 @@ func TestPage(t *testing.T) {
 		{Line: "muster version", Output: "1.2", At: 36},
 		{Line: "muster top 9000"},
 		{Line: "--rdzv-backend etcd --rdzv-endpoint e:1"},
+		{Line: "muster help run"},
 	}
 	if diff := cmp.Diff(want, p.Commands()); diff != "" {
 		t.Errorf("commands (-want +got):\n%s", diff)
