@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-run/muster/health"
 )
 
@@ -143,12 +145,25 @@ func TestProbes(t *testing.T) {
 
 	// Stopped, it answers nobody: whoever asks gives up.
 	first.signal(syscall.SIGSTOP)
+	if err := awaitStop(first.cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
 	if status, body := p.get("/healthz", time.Second); status != 0 {
 		t.Errorf("a stopped agent answers %d: %s", status, body)
 	}
 	first.signal(syscall.SIGCONT)
 	if status, body := p.get("/healthz", patience); status != http.StatusOK {
 		t.Errorf("an agent that goes on answers %d: %s", status, body)
+	}
+}
+
+// awaitStop waits until the last thread of a child has stopped.
+func awaitStop(pid int) error {
+	for {
+		err := unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)
+		if err != unix.EINTR {
+			return err
+		}
 	}
 }
 
