@@ -71,10 +71,13 @@ func Main() {
 
 // Prepare changes what this program's children inherit, so that they do not take a
 // second to exit under the race detector, unless that is set up otherwise, and that
-// they heed SIGHUP also where the tests were started by nohup.
+// they heed SIGHUP and SIGINT also where the tests were started by nohup or in the
+// background of a script.
 func Prepare() {
-	if signal.Ignored(syscall.SIGHUP) {
-		signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP)
+	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT} {
+		if signal.Ignored(sig) {
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
 	}
 	if _, set := os.LookupEnv(raceVar); !set {
 		check(os.Setenv(raceVar, raceExit))
