@@ -55,10 +55,15 @@ func awaitEnd(t *testing.T, pid int) {
 	}
 }
 
-// freeze stops a process, as a host that is stuck would.
+// freeze stops a child, as a host that is stuck would, and returns when its last thread
+// has stopped.
 func freeze(t *testing.T, pid int) {
 	t.Helper()
-	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+	err := unix.Kill(pid, unix.SIGSTOP)
+	for again := err == nil; again; again = err == unix.EINTR {
+		err = unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 }
