@@ -181,11 +181,16 @@ func (s *Supervisor) shut() error {
 	return err
 }
 
+// removeTime is how long processes that have ended may take to leave their cgroup: on
+// a busy machine the threads of one that has exited do so one after the other.
+const removeTime = 3 * time.Second
+
 // removeCgroup removes a cgroup whose last processes may still be on their way out
-// of it, although they have been waited for.
+// of it, although they have been waited for. Nothing tells when they have left.
 func removeCgroup(dir *cgroup.Dir) error {
 	err := dir.Remove()
-	for wait := time.Millisecond; err != nil && wait < 50*time.Millisecond; wait *= 2 {
+	late := time.Now().Add(removeTime)
+	for wait := time.Millisecond; err != nil && time.Now().Before(late); wait = min(2*wait, 50*time.Millisecond) {
 		time.Sleep(wait)
 		err = dir.Remove()
 	}
