@@ -35,13 +35,14 @@ type TimeoutError struct {
 	RunID string
 	Phase string // "join", "last call", "close"
 	After time.Duration
-	// Waiting says how far the round was; its MaxNodes is 0 if that is not known.
+	// Waiting says how far the round was, or in its Note what was waited for; its MaxNodes
+	// is 0 if that is not known.
 	Waiting Waiting
 }
 
 func (e *TimeoutError) Error() string {
 	text := fmt.Sprintf("rendezvous of run %q: %s timed out after %v", e.RunID, e.Phase, e.After)
-	if e.Waiting.MaxNodes > 0 {
+	if e.Waiting.MaxNodes > 0 || e.Waiting.Note != "" {
 		e.Waiting.Left, e.Waiting.LastCall = 0, 0
 		text += ": " + e.Waiting.String()
 	}

@@ -65,6 +65,9 @@ type Config struct {
 	Elect      func(ctx context.Context, addr string) (Election, error)
 	Name       string
 	Electorate []string
+	// Lacking says for what the election waits at the moment, "" if it does not. It
+	// completes errors, and may be nil.
+	Lacking func() string
 	// Role and LocalWorldSize are those of this node's workers, and Host is its
 	// name, for messages.
 	Role           string
@@ -83,6 +86,14 @@ func (cfg *Config) tellWaiting(w rendezvous.Waiting) {
 	if cfg.OnWaiting != nil {
 		cfg.OnWaiting(w)
 	}
+}
+
+// lacking is Lacking, if there is one.
+func (cfg *Config) lacking() string {
+	if cfg.Lacking == nil {
+		return ""
+	}
+	return cfg.Lacking()
 }
 
 // alone is the rendezvous of a job on one host.

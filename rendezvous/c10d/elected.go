@@ -163,29 +163,43 @@ func electionAddrs(ctx context.Context, endpoints []string) (addrs []string) {
 // elected finds the agent that holds the rendezvous, which may turn out to be this
 // one, and begins a session with it.
 func (h *many) elected(ctx context.Context) (carrier, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, h.cfg.Settings.Join,
-		&rendezvous.TimeoutError{RunID: h.cfg.RunID, Phase: "find the agent that holds the rendezvous", After: h.cfg.Settings.Join})
+	expired := &rendezvous.TimeoutError{RunID: h.cfg.RunID, Phase: "find the agent that holds the rendezvous", After: h.cfg.Settings.Join}
+	ctx, cancel := context.WithTimeoutCause(ctx, h.cfg.Settings.Join, expired)
 	defer cancel()
+	c, trouble, err := h.electedUntil(ctx)
+	if err == nil || context.Cause(ctx) != error(expired) {
+		return c, err
+	}
+	if expired.Waiting.Note = h.cfg.lacking(); expired.Waiting.Note == "" && trouble != nil {
+		expired.Waiting.Note = trouble.Error()
+	}
+	return nil, expired
+}
+
+// electedUntil is elected until ctx ends. Trouble is why an agent that was elected could not
+// be reached.
+func (h *many) electedUntil(ctx context.Context) (c carrier, trouble, err error) {
 	if err := h.listenForElection(ctx); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for pause := retryLeader; ; pause = min(2*pause, retryLeaderMost) {
 		leader, err := h.election.Leader(ctx)
 		if errors.Is(err, election.ErrClosed) {
-			return nil, rendezvous.ErrClosed
+			return nil, trouble, rendezvous.ErrClosed
 		}
 		if err != nil {
-			return nil, err
+			return nil, trouble, err
 		}
 		lost := h.election.Lost(leader.Term)
 		c, err := h.follow(ctx, leader, lost)
 		if err == nil {
 			h.log.Info("rendezvous held by", "run_id", h.cfg.RunID, "leader", leader.Addr, "mine", leader.Mine)
-			return &led{held: *c, leader: leader, lost: lost}, nil
+			return &led{held: *c, leader: leader, lost: lost}, nil, nil
 		}
 		if _, refused := errors.AsType[*room.RefusedError](err); refused || ctx.Err() != nil {
-			return nil, err
+			return nil, trouble, err
 		}
+		trouble = err
 		h.log.Info("the agent that holds the rendezvous cannot be reached; trying again", "run_id", h.cfg.RunID, "leader", leader.Addr, "error", err)
 		timer := time.NewTimer(pause)
 		select {

@@ -46,7 +46,9 @@ func (c *held) meet(ctx context.Context, deadline time.Time) (p place, addr stri
 		case !errors.Is(err, context.DeadlineExceeded):
 			return p, "", 0, h.lost(err)
 		case !deadline.IsZero() && !now.Before(deadline):
-			expired.Waiting = last
+			if expired.Waiting = last; last.MaxNodes == 0 {
+				expired.Waiting.Note = h.cfg.lacking()
+			}
 			return p, "", 0, errors.Join(expired, c.end(ctx, false))
 		default:
 			ask = now.Add(statusInterval)

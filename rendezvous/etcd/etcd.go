@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync/atomic"
 
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
@@ -43,8 +44,19 @@ func NewElected(cfg c10d.Config, name string, elect election.Config, endpoints [
 	elect.CACert, elect.Cert, elect.Key = settings.CACert, settings.Cert, settings.Key
 	elect.User, elect.Password = settings.User, settings.Password
 	elect.Logger = cfg.Logger
-	if tell := cfg.OnWaiting; tell != nil {
-		elect.OnWaiting = func(text string) { tell(rendezvous.Waiting{Note: text}) }
+	var lacks atomic.Pointer[string]
+	tell := cfg.OnWaiting
+	elect.OnWaiting = func(text string) {
+		lacks.Store(&text)
+		if tell != nil {
+			tell(rendezvous.Waiting{Note: text})
+		}
+	}
+	cfg.Lacking = func() string {
+		if text := lacks.Load(); text != nil {
+			return *text
+		}
+		return ""
 	}
 	cfg.Name, cfg.Electorate = name, endpoints
 	cfg.Elect = func(ctx context.Context, addr string) (c10d.Election, error) {

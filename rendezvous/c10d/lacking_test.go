@@ -1,0 +1,65 @@
+package c10d_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/c10d"
+	"github.com/muster-run/muster/rendezvous/election"
+)
+
+// A candidate is an election of which one agent is always the leader, or none.
+type candidate struct {
+	leader *election.Leader
+	lost   chan struct{}
+}
+
+func (c *candidate) Leader(ctx context.Context) (election.Leader, error) {
+	if c.leader != nil {
+		return *c.leader, nil
+	}
+	<-ctx.Done()
+	return election.Leader{}, context.Cause(ctx)
+}
+func (c *candidate) Lost(int64) <-chan struct{}        { return c.lost }
+func (c *candidate) Close(context.Context, bool) error { return nil }
+
+// An agent that finds nobody who holds the rendezvous says what the election waited
+// for, or why the one that was elected could not be reached.
+func TestNobodyHoldsTheRendezvous(t *testing.T) {
+	t.Parallel()
+	nobody := freeEndpoint(t)
+	for _, tt := range []struct {
+		name, lacking string
+		leader        *election.Leader
+		want          []string
+	}{
+		{"no leader", "1 of 3 members answer", nil, []string{"find the agent that holds the rendezvous timed out after 2s: 1 of 3 members answer"}},
+		{"unreachable", "", &election.Leader{Addr: nobody, Term: 1}, []string{"timed out after 2s: ", nobody, "connection refused"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			h := node(t, "", 2, 2, "a", func(c *c10d.Config) {
+				c.Name, c.Electorate, c.Lacking = "etcd", []string{"127.0.0.1:1"}, func() string { return tt.lacking }
+				c.Elect = func(context.Context, string) (c10d.Election, error) {
+					return &candidate{tt.leader, make(chan struct{})}, nil
+				}
+				c.Settings.Join = 2 * time.Second
+				c.Settings.KeepAliveInterval, c.Settings.KeepAliveMaxAttempt = 100*time.Millisecond, 3
+			})
+			_, err := h.Next(t.Context())
+			if _, ok := errors.AsType[*rendezvous.TimeoutError](err); !ok {
+				t.Fatalf("got %v, want a TimeoutError", err)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(err.Error(), want) {
+					t.Errorf("got %v, want %q in it", err, want)
+				}
+			}
+		})
+	}
+}
