@@ -126,18 +126,23 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 
 // tellEarly tells the other nodes of a worker's failure while its peers are being
 // stopped, which may take all of their grace. A failure that another worker's may
-// explain, or for which the evidence may still be on its way, is left for later.
+// explain is left for their end, and one for which the evidence may still be on its
+// way is looked at again.
 func (a *Agent) tellEarly(ctx context.Context, at *attempt, n news) *news {
 	if at.phase != running {
 		return nil
 	}
 	f := a.explainExit(at, n.exit, nil)
-	if f.Kind != failure.Failed || f.ExitCode > 0 && f.Traceback == "" && f.File == nil && len(f.LastLines) == 0 {
+	if f.Kind != failure.Failed {
+		return nil
+	}
+	if f.ExitCode > 0 && f.Traceback == "" && f.File == nil && len(f.LastLines) == 0 {
+		a.later(at, n)
 		return nil
 	}
 	if a.policy != nil {
-		if !n.settled && a.cfg.Policy.Unsettled(a.failureOf(at, f)) {
-			a.later(at, n.exit)
+		if n.waited == 0 && a.cfg.Policy.Unsettled(a.failureOf(at, f)) {
+			a.later(at, n)
 			return nil
 		}
 		a.reach(at, f)

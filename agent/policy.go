@@ -14,12 +14,11 @@ import (
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/policy"
-	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 )
 
-// settleTime is how long an agent waits for the rest of what a failed worker has
-// written to stderr where a rule of its policy reads that.
+// settleTime is how long an agent waits at first for the rest of what a failed worker
+// has written to stderr: where nothing is there yet, or a rule of its policy reads it.
 const settleTime = 200 * time.Millisecond
 
 // fileTimeout bounds a look at the files that show progress.
@@ -347,12 +346,13 @@ func sound(d *policy.Decision) bool {
 	return d == nil || d.Delay >= 0 && d.Delay <= policy.MaxDelay && d.Streak >= 0 && d.Stalled >= 0
 }
 
-// later asks again for a decision about a worker's failure once the rest of its
-// stderr should be there.
-func (a *Agent) later(at *attempt, exit process.Exit) {
+// later tells of a worker's failure again once the rest of its stderr should be
+// there, each time after twice as long.
+func (a *Agent) later(at *attempt, n news) {
+	n.waited = max(settleTime, 2*n.waited)
 	at.wg.Go(func() {
-		if at.outlives(settleTime) {
-			at.tell(news{ev: evFailing, exit: exit, settled: true})
+		if at.outlives(n.waited) {
+			at.tell(n)
 		}
 	})
 }

@@ -63,13 +63,13 @@ type attempt struct {
 
 // news is an event and what is known of it.
 type news struct {
-	ev      event
-	ranks   rendezvous.Ranks  // evAssigned
-	exit    process.Exit      // evFailing
-	settled bool              // evFailing: no more of the worker's stderr will be waited for
-	change  rendezvous.Change // changes of the set of nodes
-	record  *record           // evPeerRestarts, evPeerGaveUp
-	err     error             // evAssignFailed, evStartFailed, evDisconnected, evBarrierBroken
+	ev     event
+	ranks  rendezvous.Ranks  // evAssigned
+	exit   process.Exit      // evFailing
+	waited time.Duration     // evFailing: for what the worker has written to stderr
+	change rendezvous.Change // changes of the set of nodes
+	record *record           // evPeerRestarts, evPeerGaveUp
+	err    error             // evAssignFailed, evStartFailed, evDisconnected, evBarrierBroken
 }
 
 func newAttempt(ctx context.Context) *attempt {
