@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,17 +18,20 @@ import (
 	"github.com/muster-run/muster/internal/tui"
 )
 
-const topUsage = `usage: muster top [ADDR | unix:/path | PID] [--once] [--json]
+const topUsage = `usage: muster top [ADDR | unix:/path | PID]... [--all] [--once] [--json]
 
 Shows a live job: its hosts, the workers of one host with what they use and last said,
 timers, failures and what has happened. The job's agent must serve its health: start it
-with muster run --health-addr PORT.
+with muster run --health-addr PORT. Of several agents it shows the workers together.
 
-  ADDR    the agent's --health-addr: a port of this host, host:port, or unix:/path
+  ADDR    the agent's --health-addr: a port of this host, host:port, or unix:/path;
+          several are separated by blanks or commas
   PID     an agent on this host, by its process
           without either, the agent of this user on this host that serves
+  --all   also the other hosts of the round, by their names and at the same port; there
+          the agents must listen for others: --health-addr 0.0.0.0:PORT
   --once  print the state once; so it is done, too, where stdout is no terminal
-  --json  print the state once as JSON
+  --json  print the state once as JSON, those of several agents as a list
 
 Keys: q quits, up and down choose a worker and show its last lines, e shows its stderr,
 r sorts by another column.
@@ -38,8 +42,8 @@ const topInterval = time.Second
 
 // A topRequest is what `muster top` was asked for.
 type topRequest struct {
-	target     string
-	once, json bool
+	targets         []string
+	all, once, json bool
 }
 
 // TopCommand is `muster top`. It runs until a key, or the end of ctx, ends it.
@@ -49,18 +53,21 @@ func TopCommand(ctx context.Context, args []string, stdin, stdout *os.File, stde
 	if err != nil {
 		return c.refuse(err)
 	}
-	addr, state, err := req.find(ctx)
+	source, first, err := req.find(ctx)
 	if err != nil {
 		return c.fail(exitError, err)
 	}
-	view := &topView{addr: addr, state: state, selected: -1}
+	view := &topView{addr: source.addrs[0], selected: -1}
+	view.take(first)
 	switch {
+	case req.json && source.many():
+		err = writeJSON(stdout, first.states)
 	case req.json:
-		err = writeJSON(stdout, state)
+		err = writeJSON(stdout, first.states[0])
 	case req.once || !tui.IsTerminal(stdin) || !tui.IsTerminal(stdout):
 		err = snapshot(stdout, view)
 	default:
-		err = view.live(ctx, stdin, stdout)
+		err = view.live(ctx, source, stdin, stdout)
 	}
 	if err != nil {
 		return c.fail(exitError, err)
@@ -71,27 +78,67 @@ func TopCommand(ctx context.Context, args []string, stdin, stdout *os.File, stde
 func parseTop(args []string) (req topRequest, err error) {
 	flags := flag.NewFlagSet("muster top", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // the error is reported by the caller
+	flags.BoolVar(&req.all, "all", false, "")
 	flags.BoolVar(&req.once, "once", false, "")
 	flags.BoolVar(&req.json, "json", false, "")
 	rest, err := arguments(flags, args)
 	if err != nil {
 		return req, err
 	}
-	if len(rest) > 1 {
-		return req, fmt.Errorf("unexpected argument %s; want one address or pid", quote(rest[1]))
-	}
-	if len(rest) == 1 {
-		req.target = rest[0]
+	for _, arg := range rest {
+		targets := []string{arg}
+		if !strings.HasPrefix(arg, "unix:") { // whose path may have commas
+			targets = strings.Split(arg, ",")
+		}
+		for _, target := range targets {
+			if target == "" {
+				return req, fmt.Errorf("%s: want an address or a pid, or several with commas between them", quote(arg))
+			}
+			if !slices.Contains(req.targets, target) {
+				req.targets = append(req.targets, target)
+			}
+		}
 	}
 	return req, nil
 }
 
-// find returns the agent that is meant, and its first answer.
-func (req *topRequest) find(ctx context.Context) (addr string, state *health.State, err error) {
-	if req.target == "" {
+// find returns the agents that are meant, and their first answers.
+func (req *topRequest) find(ctx context.Context) (*topSource, answers, error) {
+	source := &topSource{all: req.all}
+	if len(req.targets) > 1 {
+		for _, target := range req.targets {
+			if pid, err := strconv.Atoi(target); err == nil {
+				if agent, ok := agentOf(pid); ok && len(agent.addrs) > 0 {
+					target = agent.addrs[0]
+				}
+			}
+			source.addrs = append(source.addrs, target)
+		}
+		first := source.ask(ctx)
+		return source, first, first.err
+	}
+	addr, state, err := req.findOne(ctx)
+	if err != nil {
+		return nil, answers{}, err
+	}
+	if source.addrs = []string{addr}; !req.all {
+		return source, answers{states: []*health.State{state}}, nil
+	}
+	if _, err := source.port(); err != nil {
+		return nil, answers{}, err
+	}
+	first := source.ask(ctx)
+	return source, first, first.err
+}
+
+// findOne returns the agent that is meant where at most one is named, and its first
+// answer.
+func (req *topRequest) findOne(ctx context.Context) (addr string, state *health.State, err error) {
+	if len(req.targets) == 0 {
 		return onlyAgent(ctx)
 	}
-	if pid, err := strconv.Atoi(req.target); err == nil {
+	target := req.targets[0]
+	if pid, err := strconv.Atoi(target); err == nil {
 		if agent, ok := agentOf(pid); ok {
 			if len(agent.addrs) == 0 {
 				return "", nil, fmt.Errorf("the agent with pid %d does not serve its job's health; start it with --health-addr", pid)
@@ -99,11 +146,11 @@ func (req *topRequest) find(ctx context.Context) (addr string, state *health.Sta
 			return agent.ask(ctx)
 		}
 	}
-	state, err = fetchState(ctx, req.target)
-	if _, number := strconv.Atoi(req.target); err != nil && number == nil {
-		err = fmt.Errorf("%w; %s is taken for a port, since no agent of this user has that pid", err, req.target)
+	state, err = fetchState(ctx, target)
+	if _, number := strconv.Atoi(target); err != nil && number == nil {
+		err = fmt.Errorf("%w; %s is taken for a port, since no agent of this user has that pid", err, target)
 	}
-	return req.target, state, err
+	return target, state, err
 }
 
 // ask returns the first of an agent's addresses that answers.
@@ -165,15 +212,9 @@ func snapshot(w *os.File, view *topView) error {
 	return err
 }
 
-// An answer is what an agent said, or why it did not.
-type answer struct {
-	state *health.State
-	err   error
-}
-
 // live shows the view until a key or ctx ends it. The terminal is given back in any
 // case.
-func (v *topView) live(ctx context.Context, in, out *os.File) error {
+func (v *topView) live(ctx context.Context, source *topSource, in, out *os.File) error {
 	terminal, err := tui.Open(in, out)
 	if err != nil {
 		return err
@@ -185,7 +226,7 @@ func (v *topView) live(ctx context.Context, in, out *os.File) error {
 	defer terminal.Close()
 	ticker := time.NewTicker(topInterval)
 	defer ticker.Stop()
-	answers := make(chan answer, 1)
+	got := make(chan answers, 1)
 	busy := false
 	for {
 		if err := terminal.Draw(v.render(terminal.Size())); err != nil {
@@ -197,12 +238,9 @@ func (v *topView) live(ctx context.Context, in, out *os.File) error {
 		case <-ticker.C:
 			if !busy {
 				busy = true
-				fetching.Go(func() {
-					s, err := fetchState(ctx, v.addr)
-					answers <- answer{s, err}
-				})
+				fetching.Go(func() { got <- source.ask(ctx) })
 			}
-		case a := <-answers:
+		case a := <-got:
 			busy = false
 			v.take(a)
 		case <-terminal.Resized():
@@ -219,13 +257,4 @@ func (v *topView) live(ctx context.Context, in, out *os.File) error {
 			}
 		}
 	}
-}
-
-// take takes in an answer. Where there is none, the state before stays.
-func (v *topView) take(a answer) {
-	if a.err != nil {
-		v.problem = a.err.Error()
-		return
-	}
-	v.state, v.problem = a.state, ""
 }

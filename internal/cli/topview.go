@@ -32,11 +32,23 @@ func (k sortKey) String() string {
 // A topView is what `muster top` shows. It does no I/O: State in, lines out.
 type topView struct {
 	addr     string
-	state    *health.State // nil before the first
-	problem  string        // why there is no newer state
+	state    *health.State   // of the agent that speaks for the job; nil before the first
+	others   []*health.State // of other hosts
+	problem  string          // why there is no newer state
+	problems []string        // why others are missing
 	sort     sortKey
 	selected int // rank of a worker; -1: none
 	stderr   bool
+}
+
+// take takes in what the agents have said. Where none has, the state before stays.
+func (v *topView) take(a answers) {
+	if a.err != nil {
+		v.problem = a.err.Error()
+		return
+	}
+	v.state, v.others = a.states[0], a.states[1:]
+	v.problem, v.problems = "", a.problems
 }
 
 // key does what a key asks for. It returns false for the end.
@@ -72,7 +84,7 @@ func (v *topView) move(by int) {
 	if len(workers) == 0 {
 		return
 	}
-	at := slices.IndexFunc(workers, func(w *health.Worker) bool { return w.Rank == v.selected })
+	at := indexOf(workers, v.selected)
 	switch {
 	case at < 0 && by > 0:
 		at = min(by, len(workers)) - 1
@@ -88,15 +100,18 @@ func (v *topView) move(by int) {
 }
 
 // workers returns the workers in the order in which they are shown.
-func (v *topView) workers() []*health.Worker {
+func (v *topView) workers() []topWorker {
 	if v.state == nil {
 		return nil
 	}
-	list := make([]*health.Worker, len(v.state.Workers))
-	for i := range list {
-		list[i] = &v.state.Workers[i]
+	var list []topWorker
+	for _, s := range append([]*health.State{v.state}, v.others...) {
+		host := s.Host.Name
+		for i := range s.Workers {
+			list = append(list, topWorker{&s.Workers[i], host, s.Time})
+		}
 	}
-	slices.SortStableFunc(list, func(a, b *health.Worker) int {
+	slices.SortStableFunc(list, func(a, b topWorker) int {
 		by := 0
 		switch v.sort {
 		case byCPU:
@@ -113,7 +128,12 @@ func (v *topView) workers() []*health.Worker {
 	return list
 }
 
-func stepOf(w *health.Worker) int64 {
+// indexOf is where the worker of a rank is; -1 if it is not there.
+func indexOf(workers []topWorker, rank int) int {
+	return slices.IndexFunc(workers, func(w topWorker) bool { return w.Rank == rank })
+}
+
+func stepOf(w topWorker) int64 {
 	if w.Heartbeat == nil {
 		return -1
 	}
@@ -143,7 +163,8 @@ func (v *topView) body(width, height int) []tui.Line {
 		return []tui.Line{{{Text: harmless.Line(text, 4*max(width, 1)), Style: tui.Yellow}}}
 	}
 	lines := v.head(width)
-	workers, detail, history := v.workers(), v.detail(), v.history(width)
+	workers := v.workers()
+	detail, history := v.detail(workers), v.history(width)
 	room := height - len(lines) - 2 // an empty line and the table's heading
 	rows := min(len(workers), max(3, room-len(detail)-min(len(history), 5)))
 	rows = max(0, min(rows, room))
@@ -197,8 +218,18 @@ func (v *topView) head(width int) []tui.Line {
 	if line := v.failure(); line != nil {
 		lines = append(lines, line)
 	}
+	problems := v.problems
 	if v.problem != "" {
-		lines = append(lines, tui.Line{{Text: harmless.Line(v.problem, 400), Style: tui.Yellow}})
+		problems = []string{v.problem}
+	}
+	const shown = 4
+	for i, p := range problems {
+		if i == shown {
+			p = fmt.Sprintf("and %d more hosts are missing", len(problems)-i)
+		}
+		if i <= shown {
+			lines = append(lines, tui.Line{{Text: harmless.Line(p, 400), Style: tui.Yellow}})
+		}
 	}
 	return lines
 }
@@ -219,7 +250,18 @@ func (v *topView) facts() []string {
 	return facts
 }
 
-// hosts draws the hosts of the round; the answering one has a star.
+// answers returns what the agent of a host has said of it; nil if it was not asked, or
+// does not answer.
+func (v *topView) answers(groupRank int) *health.Host {
+	for _, s := range append([]*health.State{v.state}, v.others...) {
+		if s.Host.GroupRank == groupRank {
+			return &s.Host
+		}
+	}
+	return nil
+}
+
+// hosts draws the hosts of the round; those that answer have a star.
 func (v *topView) hosts() tui.Line {
 	s := v.state
 	if len(s.Hosts) == 0 {
@@ -228,20 +270,21 @@ func (v *topView) hosts() tui.Line {
 	line := tui.Line{{Text: countOf(len(s.Hosts), "host") + ":"}}
 	for i := range s.Hosts[:min(len(s.Hosts), 64)] {
 		h := &s.Hosts[i]
-		name := h.Name
-		if name == "" {
-			name = h.Addr
+		own := v.answers(h.GroupRank)
+		name, workers := cmp.Or(h.Name, h.Addr), h.Workers
+		if own != nil {
+			name, workers = cmp.Or(name, own.Name), own.Workers
 		}
 		name = harmless.Line(name, 80)
-		if h.GroupRank == s.Host.GroupRank {
+		if own != nil {
 			name += "*"
 		}
 		style := tui.Plain
 		if h.State != "" && h.State != "HEALTHY" && h.State != "SUCCEEDED" {
 			style, name = tui.Yellow, name+" "+harmless.Line(h.State, 20)
 		}
-		if h.Workers > 0 {
-			name += " (" + strconv.Itoa(h.Workers) + ")"
+		if workers > 0 {
+			name += " (" + strconv.Itoa(workers) + ")"
 		}
 		line = append(line, tui.Span{Text: " "}, tui.Span{Text: name, Style: style})
 	}
@@ -315,17 +358,20 @@ func (v *topView) history(width int) []tui.Line {
 }
 
 // detail draws the last lines of the chosen worker.
-func (v *topView) detail() []tui.Line {
-	at := slices.IndexFunc(v.state.Workers, func(w health.Worker) bool { return w.Rank == v.selected })
+func (v *topView) detail(workers []topWorker) []tui.Line {
+	at := indexOf(workers, v.selected)
 	if at < 0 {
 		return nil
 	}
-	w := &v.state.Workers[at]
+	w := workers[at]
 	name, path, text := "stdout", w.Stdout, w.StdoutLines
 	if v.stderr {
 		name, path, text = "stderr", w.Stderr, w.StderrLines
 	}
 	title := fmt.Sprintf("%s of rank %d", name, w.Rank)
+	if len(v.others) > 0 {
+		title += " on " + harmless.Line(w.host, 80)
+	}
 	if path != "" {
 		title += "  " + harmless.Line(path, 4096)
 	}

@@ -11,37 +11,45 @@ import (
 	"github.com/muster-run/muster/internal/tui"
 )
 
+// A topWorker is a row of the table.
+type topWorker struct {
+	*health.Worker
+	host string
+	now  time.Time // by the host's clock
+}
+
 // A column of the table of workers. Those with the highest drop are left out first
 // where there is no room.
 type column struct {
 	title string
 	width int
 	drop  int
-	cell  func(now time.Time, w *health.Worker) string
+	cell  func(w topWorker) string
 }
 
 var workerColumns = []column{
-	{"RANK", 5, 0, func(_ time.Time, w *health.Worker) string { return strconv.Itoa(w.Rank) }},
-	{"LOCAL", 5, 6, func(_ time.Time, w *health.Worker) string { return strconv.Itoa(w.LocalRank) }},
-	{"PID", 8, 5, func(_ time.Time, w *health.Worker) string { return orDash(w.PID > 0, strconv.Itoa(w.PID)) }},
-	{"STATE", 10, 0, func(_ time.Time, w *health.Worker) string { return workerState(w) }},
-	{"CPU%", 5, 1, func(_ time.Time, w *health.Worker) string {
+	{"RANK", 5, 0, func(w topWorker) string { return strconv.Itoa(w.Rank) }},
+	{"HOST", 10, 0, func(w topWorker) string { return orDash(w.host != "", harmless.Line(w.host, 80)) }},
+	{"LOCAL", 5, 6, func(w topWorker) string { return strconv.Itoa(w.LocalRank) }},
+	{"PID", 8, 5, func(w topWorker) string { return orDash(w.PID > 0, strconv.Itoa(w.PID)) }},
+	{"STATE", 10, 0, workerState},
+	{"CPU%", 5, 1, func(w topWorker) string {
 		return orDash(w.Exit == nil && w.Usage.Processes > 0, fmt.Sprintf("%.0f", w.Usage.CPUPercent))
 	}},
-	{"MEM", 5, 2, func(_ time.Time, w *health.Worker) string {
+	{"MEM", 5, 2, func(w topWorker) string {
 		return orDash(w.Exit == nil && w.Usage.RSSBytes > 0, sizeOf(w.Usage.RSSBytes))
 	}},
-	{"STEP", 8, 3, func(_ time.Time, w *health.Worker) string {
+	{"STEP", 8, 3, func(w topWorker) string {
 		return orDash(w.Heartbeat != nil, strconv.FormatInt(stepOf(w), 10))
 	}},
-	{"BEAT", 6, 4, func(now time.Time, w *health.Worker) string {
+	{"BEAT", 6, 4, func(w topWorker) string {
 		if w.Heartbeat == nil {
 			return "-"
 		}
-		return age(now.Sub(w.Heartbeat.Time))
+		return age(w.now.Sub(w.Heartbeat.Time))
 	}},
-	{"OUTPUT", 6, 0, func(now time.Time, w *health.Worker) string {
-		return orDash(!w.LastOutput.IsZero(), age(now.Sub(w.LastOutput)))
+	{"OUTPUT", 6, 0, func(w topWorker) string {
+		return orDash(!w.LastOutput.IsZero(), age(w.now.Sub(w.LastOutput)))
 	}},
 }
 
@@ -56,7 +64,7 @@ func orDash(known bool, text string) string {
 }
 
 // workerState is the state of a worker, or how it ended.
-func workerState(w *health.Worker) string {
+func workerState(w topWorker) string {
 	switch {
 	case w.Exit == nil:
 		return harmless.Line(w.State, 40)
@@ -67,11 +75,11 @@ func workerState(w *health.Worker) string {
 }
 
 // columns are those that fit, and the room that is left for the last output.
-func columns(state *health.State, width int) (shown []column, last int) {
-	shown = slices.Clone(workerColumns)
-	if !slices.ContainsFunc(state.Workers, func(w health.Worker) bool { return w.Heartbeat != nil }) {
-		shown = slices.DeleteFunc(shown, func(c column) bool { return c.title == "STEP" || c.title == "BEAT" })
-	}
+func (v *topView) columns(workers []topWorker, width int) (shown []column, last int) {
+	beats := slices.ContainsFunc(workers, func(w topWorker) bool { return w.Heartbeat != nil })
+	shown = slices.DeleteFunc(slices.Clone(workerColumns), func(c column) bool {
+		return !beats && (c.title == "STEP" || c.title == "BEAT") || len(v.others) == 0 && c.title == "HOST"
+	})
 	for {
 		need := 2 // the mark
 		for _, c := range shown {
@@ -89,8 +97,8 @@ func columns(state *health.State, width int) (shown []column, last int) {
 }
 
 // table draws the heading and rows workers, among them the chosen one.
-func (v *topView) table(workers []*health.Worker, rows, width int) []tui.Line {
-	shown, last := columns(v.state, width)
+func (v *topView) table(workers []topWorker, rows, width int) []tui.Line {
+	shown, last := v.columns(workers, width)
 	text := "  "
 	for _, c := range shown {
 		text += tui.FitRight(c.title, c.width) + " "
@@ -103,7 +111,7 @@ func (v *topView) table(workers []*health.Worker, rows, width int) []tui.Line {
 	}
 	lines := []tui.Line{{{Text: tui.Fit(text, width), Style: tui.Reverse}}}
 	first := 0
-	if at := slices.IndexFunc(workers, func(w *health.Worker) bool { return w.Rank == v.selected }); at >= rows {
+	if at := indexOf(workers, v.selected); at >= rows {
 		first = at - rows + 1
 	}
 	for _, w := range workers[first : first+rows] {
@@ -116,7 +124,7 @@ func (v *topView) table(workers []*health.Worker, rows, width int) []tui.Line {
 }
 
 // row draws one worker.
-func (v *topView) row(w *health.Worker, shown []column, last int) tui.Line {
+func (v *topView) row(w topWorker, shown []column, last int) tui.Line {
 	mark, style := "  ", tui.Plain
 	if w.Rank == v.selected {
 		mark, style = "> ", tui.Bold
@@ -127,7 +135,7 @@ func (v *topView) row(w *health.Worker, shown []column, last int) tui.Line {
 		if c.title == "STATE" && w.Exit != nil && w.Exit.Code != 0 {
 			own = tui.Red
 		}
-		line = append(line, tui.Span{Text: tui.FitRight(c.cell(v.state.Time, w), c.width) + " ", Style: own})
+		line = append(line, tui.Span{Text: tui.FitRight(c.cell(w), c.width) + " ", Style: own})
 	}
 	if last >= minLast {
 		line = append(line, tui.Span{Text: tui.Cut(lastLine(w), last), Style: style})
@@ -136,7 +144,7 @@ func (v *topView) row(w *health.Worker, shown []column, last int) tui.Line {
 }
 
 // lastLine is what a worker has ended of, or what it last said.
-func lastLine(w *health.Worker) string {
+func lastLine(w topWorker) string {
 	if w.Exit != nil && w.Exit.Cause != "" {
 		return harmless.Line(w.Exit.Cause, 300)
 	}

@@ -1,0 +1,114 @@
+package cli
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/health"
+)
+
+// onHost is topState as the agent of another host has it.
+func onHost(rank int, name string) *health.State {
+	s := topState()
+	s.Host = health.Host{Name: name, GroupRank: rank, Workers: 8}
+	for i := range s.Workers {
+		s.Workers[i].Rank += 8 * rank
+	}
+	return s
+}
+
+// names are the hosts that have answered.
+func (a *answers) names() []string {
+	var names []string
+	for _, s := range a.states {
+		names = append(names, s.Host.Name)
+	}
+	return names
+}
+
+// wantProblems looks for what must be said of those that are missing.
+func wantProblems(t *testing.T, a answers, want ...string) {
+	t.Helper()
+	if len(a.problems) != len(want) {
+		t.Fatalf("problems %q, want %q", a.problems, want)
+	}
+	for i := range want {
+		if !strings.Contains(a.problems[i], want[i]) {
+			t.Errorf("problems %q, want %q", a.problems, want)
+		}
+	}
+}
+
+// Several agents are asked; one that is named twice, gone or of another job has no part.
+func TestTopSource(t *testing.T) {
+	stranger := onHost(2, "n2")
+	stranger.Job.RunID = "other"
+	n1, n0 := serve(t, "127.0.0.1:0", fixedJob{onHost(1, "n1")}), serve(t, "127.0.0.1:0", fixedJob{onHost(0, "n0")})
+	other, n3 := serve(t, "127.0.0.1:0", fixedJob{stranger}), serve(t, "127.0.0.1:0", fixedJob{onHost(3, "n3")})
+	const gone = "unix:/nothing/here"
+
+	s := topSource{addrs: []string{gone, n3, n1, other, n0, "localhost" + n1[strings.LastIndex(n1, ":"):]}}
+	a := s.ask(context.Background())
+	if diff := cmp.Diff([]string{"n3", "n0", "n1"}, a.names()); diff != "" || a.err != nil || !s.many() {
+		t.Errorf("-want +got:\n%s, %v", diff, a.err)
+	}
+	wantProblems(t, a, "ask the agent at "+gone, "the agent at "+other+" is of another job, other")
+
+	s = topSource{addrs: []string{gone, gone + "/either"}}
+	if a := s.ask(context.Background()); a.states != nil || a.problems != nil || a.err == nil || !strings.Contains(a.err.Error(), "either") {
+		t.Errorf("%+v", a)
+	}
+}
+
+// The other hosts of a round are found by their names, at the same port.
+func TestTopSourceAll(t *testing.T) {
+	first := onHost(0, "n0")
+	n0 := serve(t, "127.0.0.1:0", fixedJob{first})
+	_, port, _ := net.SplitHostPort(n0)
+	serve(t, "127.0.0.2:"+port, fixedJob{onHost(1, "127.0.0.2")})
+	first.Hosts = []health.Host{{Name: "n0", GroupRank: 0}, {Name: "127.0.0.2", GroupRank: 1}, {GroupRank: 2}, {Name: "127.0.0.3", GroupRank: 3}}
+	s := topSource{addrs: []string{n0}, all: true}
+	a := s.ask(context.Background())
+	if diff := cmp.Diff([]string{"n0", "127.0.0.2"}, a.names()); diff != "" || a.err != nil || !s.many() {
+		t.Errorf("-want +got:\n%s, %v", diff, a.err)
+	}
+	wantProblems(t, a, "the name of host 2 is not known (yet)", "ask the agent at 127.0.0.3:"+port)
+
+	if _, err := (&topSource{addrs: []string{"unix:/s"}, all: true}).port(); err == nil || !strings.Contains(err.Error(), "unix:/s is a socket; name a port") {
+		t.Errorf("a socket: %v", err)
+	}
+}
+
+// Workers of all hosts stand in one table, sorted by rank.
+func TestTopHosts(t *testing.T) {
+	v := &topView{selected: 12}
+	v.take(answers{states: []*health.State{onHost(0, "n0"), onHost(1, "n\x1b[1m1")}, problems: []string{"n2 is away", "b", "c", "d", "e", "f"}})
+	var b strings.Builder
+	for _, line := range v.body(100, 100) {
+		b.WriteString(line.String() + "\n")
+	}
+	got := b.String()
+	for _, want := range []string{
+		"2 hosts: n0* (8) n1* UNHEALTHY (8)\n", "n2 is away\n", "and 2 more hosts are missing\n",
+		"   RANK       HOST ", "\n      0         n0 ", "\n>    12         n1 ", "\nstdout of rank 12 on n1  /logs/",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in\n%s", want, got)
+		}
+	}
+	if at := strings.Index(got, "\n      7         n0 "); at < 0 || !strings.HasPrefix(got[at+1+strings.Index(got[at+1:], "\n"):], "\n      8         n1 ") {
+		t.Errorf("rank 8 does not follow rank 7 in\n%s", got)
+	}
+	v.take(answers{err: context.DeadlineExceeded})
+	if len(v.workers()) != 16 || v.problem == "" {
+		t.Errorf("without an answer %d workers are left, %q", len(v.workers()), v.problem)
+	}
+	v.take(answers{states: []*health.State{topState()}})
+	if len(v.workers()) != 8 || v.problem != "" || len(v.problems) != 0 {
+		t.Errorf("%d workers, %q, %q", len(v.workers()), v.problem, v.problems)
+	}
+}
