@@ -26,6 +26,7 @@ import (
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/spell"
 	"github.com/muster-run/muster/launch"
+	"github.com/muster-run/muster/process"
 )
 
 // Exit statuses of the command line itself.
@@ -62,6 +63,7 @@ type program struct {
 	name                  string // what messages begin with
 	env                   []string
 	stdin, stdout, stderr *os.File
+	say                   io.Writer                                                                   // for messages; nil: stderr
 	launch                func(context.Context, launch.Config) (status int, recorded bool, err error) // runs a job
 }
 
@@ -135,6 +137,9 @@ func (p program) command(ctx context.Context, args []string) int {
 	return exitUsage
 }
 
+// lastWords bounds what a job that was stopped by a signal has to say at its end.
+const lastWords = 2 * time.Second
+
 // run is `muster run`, and the whole of torchrun.
 func (p program) run(ctx context.Context, args []string) int {
 	l, errs := parseLine(args)
@@ -159,7 +164,15 @@ func (p program) run(ctx context.Context, args []string) int {
 	if r.schedule != nil {
 		fmt.Fprintf(p.stderr, "%s: %s\n", p.name, r.schedule)
 	}
+	out := said(cfg)
+	p.say = out
 	status, recorded, err := p.launch(ctx, cfg)
+	// A console that takes nothing holds the end up only until the job is stopped.
+	var limit time.Duration
+	if _, stopped := errors.AsType[*process.SignalError](err); stopped || status == failure.PreemptedStatus {
+		limit = lastWords
+	}
+	defer out.flush(limit)
 	if invalid, ok := errors.AsType[*launch.ConfigError](err); ok {
 		return p.usage(cfg, split(invalid))
 	}
@@ -224,7 +237,11 @@ func (p program) usage(cfg launch.Config, errs []error) int {
 
 // errorf writes one line for people, named after the program.
 func (p program) errorf(format string, a ...any) {
-	fmt.Fprintf(p.stderr, "%s: error: %s\n", p.name, fmt.Sprintf(format, a...))
+	w := p.say
+	if w == nil {
+		w = p.stderr
+	}
+	fmt.Fprintf(w, "%s: error: %s\n", p.name, fmt.Sprintf(format, a...))
 }
 
 // split takes errors that were joined apart again, so that each gets its line.

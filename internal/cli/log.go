@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 )
 
@@ -23,7 +22,7 @@ func newLogger(w io.Writer, lookup func(string) (string, bool)) (*slog.Logger, e
 			err = fmt.Errorf("LOGLEVEL=%s: want DEBUG, INFO, WARNING, ERROR or CRITICAL", quote(text))
 		}
 	}
-	return slog.New(&logHandler{out: &lockedWriter{w: w}, level: level}), err
+	return slog.New(&logHandler{out: &steadyWriter{w: w}, level: level}), err
 }
 
 // levelCritical is Python's CRITICAL.
@@ -52,15 +51,10 @@ func parseLevel(name string) (slog.Level, bool) {
 //
 //	W1121 06:53:51.123000 4242 muster/agent] text key=value
 type logHandler struct {
-	out   *lockedWriter
+	out   *steadyWriter
 	level slog.Level
 	attrs string // " key=value", of With
 	group string // "group." before the keys that follow
-}
-
-type lockedWriter struct {
-	mu sync.Mutex // one record at a time
-	w  io.Writer
 }
 
 func (h *logHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
@@ -80,9 +74,7 @@ func (h *logHandler) Handle(_ context.Context, record slog.Record) error {
 		out.WriteString(line)
 		out.WriteByte('\n')
 	}
-	h.out.mu.Lock()
-	defer h.out.mu.Unlock()
-	_, err := io.WriteString(h.out.w, out.String())
+	_, err := io.WriteString(h.out, out.String())
 	return err
 }
 

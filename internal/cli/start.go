@@ -22,13 +22,14 @@ const envErrorFile = "TORCHELASTIC_ERROR_FILE"
 // is what else went wrong.
 func start(ctx context.Context, cfg launch.Config) (status int, recorded bool, err error) {
 	result, err := launch.Run(ctx, cfg)
+	out := said(cfg)
 	if result != nil && result.Preempted != nil && result.Report == nil {
-		io.WriteString(cfg.Stderr, result.Preempted.Text())
-		sayReport(cfg.Stderr, result)
+		io.WriteString(out, result.Preempted.Text())
+		sayReport(out, result)
 	}
 	if sig, ok := errors.AsType[*process.SignalError](err); ok {
 		// torchrun's words, for those who look for them.
-		fmt.Fprintf(cfg.Stderr, "torch.distributed.elastic.multiprocessing.api.SignalException: Process %d got signal: %d\n", os.Getpid(), int(sig.Signal))
+		fmt.Fprintf(out, "torch.distributed.elastic.multiprocessing.api.SignalException: Process %d got signal: %d\n", os.Getpid(), int(sig.Signal))
 	}
 	if unfit, ok := errors.AsType[*launch.HealthCheckError](err); ok && result == nil {
 		return exitUnfit, false, unfit
@@ -39,9 +40,9 @@ func start(ctx context.Context, cfg launch.Config) (status int, recorded bool, e
 	var root *failure.ProcessFailure
 	if result.Report != nil {
 		root = result.Report.Root()
-		fmt.Fprintln(cfg.Stderr)
-		_ = result.Report.WriteText(cfg.Stderr) // nobody is left to tell
-		sayReport(cfg.Stderr, result)
+		fmt.Fprintln(out)
+		_ = result.Report.WriteText(out) // nobody is left to tell
+		sayReport(out, result)
 		errorFile, _ := cfg.LookupEnv(envErrorFile)
 		if err := failure.Propagate(root, errorFile); err != nil {
 			cfg.Logger.Error("the failure is not in the error file", "error", err)
