@@ -4,7 +4,7 @@
 //
 //	<log dir>/<run id>_<8 random>/attempt_<n>[.<m>]/<local rank>/stdout.log, stderr.log, error.json
 //	                             /attempt_<n>[.<m>]/report.json, autopsy.json
-//	                             /events.jsonl
+//	                             /job.jsonl, events.jsonl
 //
 // All that is read is hostile: only regular files are opened, links are not
 // followed, no open waits for another process, and no run makes Read take more than

@@ -11,6 +11,8 @@ func FuzzDecode(f *testing.F) {
 	for _, s := range []string{
 		`{"version": 1, "title": "t", "run_id": "r", "host": "h", "attempt": 1, "max_restarts": 2, "cause": "c", "silent": ["x"], "left_out": 3, "failures": [{"rank": 1, "local_rank": 0, "kind": "failed", "failed_at": "2026-11-21T13:47:56.803353953Z", "stderr_tail": ["a"], "traceback": "x\ny"}]}`,
 		`{"source": "WORKER", "timestamp": 1795268876763, "metadata": {"state": "START", "global_rank": 0, "worker_id": "5", "agent_restarts": 0, "metadata": "{\"local_rank\": 0}"}}` + "\n" + `{"source": "AGENT", "timestamp": 1795268876963, "metadata": {"state": "FAILED"}}`,
+		`{"version": 1, "cause": "preempted: x", "failures": [], "preempted": {"host": "a", "signal": "SIGTERM", "time": "2026-11-21T13:47:56Z", "exit_status": 75, "grace_seconds": 1.5, "cut_short": "second signal", "workers": [{"rank": 1, "local_rank": 1, "pid": 2, "exit_code": -9, "signal": "SIGKILL", "ended_at": "2026-11-21T13:47:57Z", "stopped_by": "SIGTERM", "cut_short": true}]}}`,
+		`{"source": "WORKER", "timestamp": 1795268876763, "metadata": {"state": "START", "global_rank": 0, "worker_id": "5", "metadata": "{\"local_rank\": 0}"}}` + "\n" + `{"name": "muster.job.preempted", "source": "AGENT", "timestamp": 1795268876963, "metadata": {"signalled_host": "a", "signal": "SIGTERM", "signal_time": 1795268876960}}`,
 		`{"reason": "r", "time": "2026-11-21T13:47:56Z", "summary": "a\nb"}`,
 		"{}", "[", "null\n\n",
 	} {
@@ -25,6 +27,10 @@ func FuzzDecode(f *testing.F) {
 			t.Fatal(err)
 		}
 		for n, told := range h.told {
+			if told.preempted != nil {
+				a.preempt(told.preempted)
+				run.Outcome = Preempted
+			}
 			if n.restart < 0 || told.started.IsZero() || told.ended.Year() > 9999 {
 				t.Errorf("%v: %+v", n, told)
 			}
