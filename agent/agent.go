@@ -35,6 +35,7 @@ import (
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/logs"
+	"github.com/muster-run/muster/internal/tempdir"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
@@ -245,7 +246,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 	defer a.status.looks.Wait()
 	if a.cfg.WorkerServer {
 		var err error
-		if a.serverDir, err = os.MkdirTemp("", "muster-workers-"); err != nil {
+		if a.serverDir, err = os.MkdirTemp(tempdir.Find(), "muster-workers-"); err != nil {
 			return nil, fmt.Errorf("a directory for the workers' sockets: %w", err)
 		}
 		defer os.RemoveAll(a.serverDir)

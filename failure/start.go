@@ -72,11 +72,11 @@ func missingInterpreter(path string) (reason, hint string) {
 		if len(fields) == 0 {
 			return "its #! line names no interpreter", "write one such as #!/usr/bin/env python3"
 		}
-		reason = fmt.Sprintf("its interpreter %s does not exist", oneLine(fields[0], maxName))
+		interpreter := oneLine(fields[0], maxName)
 		if strings.HasSuffix(line, "\r") {
-			return reason, "the file has Windows line ends, which become part of the interpreter's name; convert it, for example with dos2unix"
+			return fmt.Sprintf("it has Windows line ends, so its interpreter %s\\r does not exist", interpreter), "convert it, for example with dos2unix"
 		}
-		return reason, "change the file's first line, or install the interpreter"
+		return fmt.Sprintf("its interpreter %s does not exist", interpreter), "change the file's first line, or install the interpreter"
 	case strings.HasPrefix(head, "\x7fELF"):
 		return "its dynamic loader does not exist", "it was built for another C library (glibc, musl) or another system"
 	}
