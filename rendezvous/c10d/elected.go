@@ -252,8 +252,8 @@ func (h *many) follow(ctx context.Context, leader election.Leader, lost <-chan s
 	return h.greet(ctx, conn)
 }
 
-// unfollow ends the connections to a leader that is lost.
-func (h *many) unfollow(c *led) {
+// unfollow ends the connections to a rendezvous that is lost.
+func (h *many) unfollow(c carrier) {
 	c.close()
 	if h.client != nil {
 		h.client.Close()

@@ -175,16 +175,26 @@ func (h *many) checkSize(p place) error {
 }
 
 // replaceable says whether a carrier has been lost to an error and another can be
-// found, and if so lets go of it.
+// found, and if so lets go of it: that of an agent which was elected, or one whose room
+// has dropped this node, and is there.
 func (h *many) replaceable(ctx context.Context, c carrier, err error) bool {
-	l, ok := c.(*led)
-	if !ok || err == nil || ctx.Err() != nil {
+	if err == nil || ctx.Err() != nil {
 		return false
 	}
 	if _, lost := errors.AsType[*rendezvous.ConnectionError](err); !lost {
 		return false
 	}
-	h.unfollow(l)
+	switch c := c.(type) {
+	case *led:
+	case *held:
+		if !c.evicted || h.server != nil || h.cfg.NodeRank != nil {
+			return false
+		}
+		h.log.Info("connecting again to the rendezvous, which has not heard of this host for too long", "run_id", h.cfg.RunID)
+	default:
+		return false
+	}
+	h.unfollow(c)
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.carrier = nil

@@ -18,6 +18,7 @@ type held struct {
 	h       *many
 	session *room.Client
 	kept    []*room.Message // said before watch was there to hear it
+	evicted bool            // the room has dropped this node, and ended the session
 }
 
 // mostKept bounds held.kept. One change is enough for the agent to act.
@@ -96,6 +97,7 @@ func (c *held) meet(ctx context.Context, deadline time.Time) (p place, addr stri
 				return p, m.Addr, m.Port, nil
 			}
 		case room.Change:
+			c.evicted = c.evicted || m.Kind == rendezvous.Evicted
 			// The round has broken up before it began.
 			if placed && (m.Round == p.round || m.Kind == rendezvous.Evicted) {
 				placed = false
@@ -138,6 +140,7 @@ func (c *held) listen(ctx context.Context, round int) error {
 			return rendezvous.ErrClosed
 		case m.Type != room.Change:
 		case m.Kind == rendezvous.Evicted || m.Round == round && m.Rank == 0:
+			c.evicted = c.evicted || m.Kind == rendezvous.Evicted
 			return errStartOver
 		case len(c.kept) < mostKept:
 			c.kept = append(c.kept, m)
@@ -185,6 +188,7 @@ func (c *held) watch(ctx context.Context, round int, deliver func(rendezvous.Cha
 			change.Kind = rendezvous.Closed
 		case m.Type == room.Change && (m.Round == round || m.Kind == rendezvous.Evicted):
 			change.Kind, change.Node, change.Rank = m.Kind, m.Host, m.Rank
+			c.evicted = c.evicted || m.Kind == rendezvous.Evicted
 		default:
 			continue
 		}

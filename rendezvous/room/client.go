@@ -1,6 +1,7 @@
 package room
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -130,13 +131,9 @@ func (c *Client) Close() error {
 
 func (c *Client) read() {
 	defer close(c.done)
+	in := bufio.NewReader(c.conn)
 	for {
-		_ = c.conn.SetReadDeadline(time.Now().Add(c.limit))
-		m, err := Read(c.conn)
-		var timeout net.Error
-		if errors.As(err, &timeout) && timeout.Timeout() {
-			err = ErrSilent
-		}
+		m, err := c.next(in)
 		if err != nil {
 			c.err = err
 			c.conn.Close()
@@ -151,6 +148,31 @@ func (c *Client) read() {
 		case <-c.closing:
 		}
 	}
+}
+
+// next reads a message. If none has come within the limit it looks once more: where this
+// process or its host was stopped for a while, what the room has said is yet to be read.
+func (c *Client) next(in *bufio.Reader) (*Message, error) {
+	_ = c.conn.SetReadDeadline(time.Now().Add(c.limit))
+	_, err := in.Peek(1)
+	if isTimeout(err) {
+		_ = c.conn.SetReadDeadline(time.Now().Add(secondChance))
+		_, err = in.Peek(1)
+	}
+	var m *Message
+	if err == nil {
+		_ = c.conn.SetReadDeadline(time.Now().Add(c.limit))
+		m, err = Read(in)
+	}
+	if isTimeout(err) {
+		err = ErrSilent
+	}
+	return m, err
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
 // ping tells the room that this node is alive, and gets its answers.
