@@ -3,11 +3,9 @@ package health
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
-	"os"
+	"io/fs"
 	"strings"
-	"syscall"
 
 	"github.com/muster-run/muster/internal/harmless"
 )
@@ -37,18 +35,11 @@ func LastLines(path string, n int) ([]string, error) {
 // tail returns the last n lines of a file, or of its last limit bytes. It follows
 // no symbolic link and reads regular files only: what it shows should be a log.
 func tail(path string, n, limit int) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	f, info, err := harmless.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file", path)
-	}
 	from := max(0, info.Size()-int64(limit))
 	buf := make([]byte, info.Size()-from)
 	read, err := f.ReadAt(buf, from)

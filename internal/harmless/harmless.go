@@ -1,5 +1,5 @@
-// Package harmless makes text that others have written fit to be shown: a worker's
-// output, what is in a file, what an agent answers.
+// Package harmless reads what others have written, and makes it fit to be shown: a
+// worker's output, what is in a log directory, what an agent answers.
 package harmless
 
 import (

@@ -3,15 +3,13 @@ package jobfile
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
-	"os"
 	"path/filepath"
-	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/harmless"
 )
 
 // A State is what a file says.
@@ -39,21 +37,11 @@ const maxFile = 256 << 10
 // Read reads the file in a directory. The error is fs.ErrNotExist where there is
 // none. It takes the lock for a moment if nobody holds it.
 func Read(dir string) (*File, error) {
-	file, err := os.OpenFile(filepath.Join(dir, Name), os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	file, _, err := harmless.Open(filepath.Join(dir, Name))
 	if err != nil {
-		if e, ok := errors.AsType[*fs.PathError](err); ok {
-			err = e.Err
-		}
 		return nil, err
 	}
 	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, errors.New("is no regular file; left alone")
-	}
 	f, locked, err := parse(file)
 	if err != nil || f.State == Ended || !locked {
 		return f, err

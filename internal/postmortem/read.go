@@ -9,10 +9,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/internal/jobfile"
 )
 
@@ -331,22 +331,8 @@ var errBudget = errors.New("not read: the files of the run are larger than " + s
 
 // open opens a regular file. Errors do not name it.
 func open(path string) (*os.File, int64, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, info, err := harmless.Open(path)
 	if err != nil {
-		if errors.Is(err, syscall.ELOOP) {
-			err = errors.New("is a symbolic link; left alone")
-		}
-		if e, ok := errors.AsType[*fs.PathError](err); ok {
-			err = e.Err
-		}
-		return nil, 0, err
-	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("is no regular file; left alone")
-	}
-	if err != nil {
-		f.Close()
 		return nil, 0, err
 	}
 	return f, info.Size(), nil

@@ -1,0 +1,39 @@
+package harmless_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/harmless"
+)
+
+// Only regular files are opened, and nothing is waited for.
+func TestOpen(t *testing.T) {
+	dir := t.TempDir()
+	path := func(name string) string { return filepath.Join(dir, name) }
+	for _, err := range []error{
+		os.WriteFile(path("file"), []byte("abc"), 0o600), os.Symlink("file", path("link")), os.Mkdir(path("dir"), 0o700), unix.Mkfifo(path("fifo"), 0o600),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, want := range map[string]string{
+		"link": "is a symbolic link; left alone", "dir": "is no regular file; left alone", "fifo": "is no regular file; left alone", "none": "no such file or directory",
+	} {
+		if f, _, err := harmless.Open(path(name)); f != nil || err == nil || err.Error() != want || errors.Is(err, fs.ErrNotExist) != (name == "none") {
+			t.Errorf("%s: %v, want %s", name, err, want)
+		}
+	}
+	f, info, err := harmless.Open(path("file"))
+	if err != nil || info.Size() != 3 || !strings.HasSuffix(f.Name(), "file") {
+		t.Fatalf("%v, %v", info, err)
+	}
+	f.Close()
+}
