@@ -136,13 +136,13 @@ func logPrefix(record slog.Record) string {
 	return letter + at.Format("0102 15:04:05.000000") + " " + strconv.Itoa(os.Getpid()) + " " + source(record.PC) + "] "
 }
 
-// source names the package that logged: muster/agent.
+// source names the package that logged, as people know it: muster/agent, muster/cli.
 func source(pc uintptr) string {
 	if pc == 0 {
 		return "muster"
 	}
 	frame, _ := runtime.CallersFrames([]uintptr{pc}).Next()
-	name := strings.TrimPrefix(frame.Function, "github.com/muster-run/")
+	name := strings.Replace(strings.TrimPrefix(frame.Function, "github.com/muster-run/"), "/internal/", "/", 1)
 	slash := strings.LastIndexByte(name, '/') + 1
 	if dot := strings.IndexByte(name[slash:], '.'); dot >= 0 {
 		name = name[:slash+dot]

@@ -30,7 +30,7 @@ func TestLogFormat(t *testing.T) {
 	log.Error("done", slog.Group("", "inline", true), "took", 3*time.Second, slog.Attr{})
 	log.Log(t.Context(), levelCritical, "gone")
 
-	prefix := regexp.MustCompile(fmt.Sprintf(`^([DIWEC])\d{4} \d{2}:\d{2}:\d{2}\.\d{6} %d muster/internal/cli\] `, os.Getpid()))
+	prefix := regexp.MustCompile(fmt.Sprintf(`^([DIWEC])\d{4} \d{2}:\d{2}:\d{2}\.\d{6} %d muster/cli\] `, os.Getpid()))
 	var got []string
 	for line := range strings.Lines(out.String()) {
 		if !prefix.MatchString(line) {
