@@ -96,7 +96,7 @@ func TestGraceIsKept(t *testing.T) {
 		"catch TERM", "report saving $RANK", "gate", "report saved $RANK", "exit 0")
 	j.await("ready 0", "ready 1").signal(syscall.SIGTERM)
 	j.await("saving 0", "saving 1").gate.open()
-	j.await("saved 0", "saved 1").want(1)
+	j.await("saved 0", "saved 1").want(1).says("received signal SIGTERM (15)", "grace=1m0s")
 }
 
 // Started by nohup, SIGHUP means nothing.
