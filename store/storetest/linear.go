@@ -188,7 +188,7 @@ func testLinearizable(t *testing.T, f *fixture) {
 		if t.Failed() {
 			return
 		}
-		switch porcupine.CheckOperationsTimeout(model, history, 30*time.Second) {
+		switch porcupine.CheckOperationsTimeout(model, history, 2*time.Minute) {
 		case porcupine.Unknown:
 			t.Errorf("seed %d: no verdict in time", seed)
 		case porcupine.Illegal:
