@@ -121,7 +121,7 @@ func extremes() []*rendezvous.State {
 // judge asks testdata/peer.py about all cases at once.
 func judge(t *testing.T, cases []peerCase) []peerResult {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	stdin, err := json.Marshal(cases)
 	if err != nil {

@@ -25,7 +25,7 @@ import (
 
 // Patience bounds every wait. Nothing is expected to take this long; it turns a
 // hang into a failure.
-const Patience = 60 * time.Second
+const Patience = 3 * time.Minute
 
 const (
 	word     = "testproc" // the first argument of a test binary that is a worker
