@@ -37,7 +37,7 @@ func TestUninterruptible(t *testing.T) {
 			lab := testproc.New(t)
 			s := supervisor(t, process.SupervisorConfig{})
 			cfg := workers(lab, do("hang"), tt.script)
-			cfg.UninterruptibleTimeout, cfg.Grace = 100*time.Millisecond, tt.grace
+			cfg.UninterruptibleTimeout, cfg.Grace = 500*time.Millisecond, tt.grace // the other one may wait for a disk
 			begin := time.Now()
 			r := wait(t, start(t, s, cfg))
 			if !r.Uninterruptible {
