@@ -55,8 +55,7 @@ const DefaultWait = time.Minute
 // Config says what the job will be like. It is checked by whoever makes it: the
 // command line.
 type Config struct {
-	// Backend is the rendezvous of the job. Hosts meet if it is static or c10d; the
-	// Members of another are only tried.
+	// Backend is the rendezvous of the job, by which the hosts meet.
 	Backend string
 	// Host and Port are the endpoint's. "" means that the job has none: one host.
 	Host string

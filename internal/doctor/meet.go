@@ -15,6 +15,8 @@ import (
 
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
+	"github.com/muster-run/muster/rendezvous/etcd"
+	"github.com/muster-run/muster/rendezvous/quorum"
 	"github.com/muster-run/muster/store"
 )
 
@@ -69,19 +71,32 @@ type result struct {
 	Flow     *flow     `json:"flow,omitempty"`
 }
 
-// meet meets the other hosts and tries the network between them.
-func (d *doctor) meet(ctx context.Context) []Line {
+// handler is the rendezvous of the doctors, which is that of the job under another run ID.
+func (d *doctor) handler(ctx context.Context) (rendezvous.Handler, error) {
 	settings := d.Settings
 	settings.Join, settings.LastCall = d.Wait, min(settings.LastCall, 5*time.Second)
+	cfg := c10d.Config{
+		RunID: "muster-doctor." + d.RunID, Endpoint: d.endpoint(), LocalAddr: d.LocalAddr,
+		MinNodes: d.MinNodes, MaxNodes: d.MaxNodes, LocalWorldSize: 1, Host: d.hostname,
+		OnWaiting: d.tell, Settings: settings, Logger: d.log,
+	}
+	switch d.Backend {
+	case "quorum":
+		cfg.Settings.DataDir = "" // the job's
+		return quorum.New(cfg)
+	case "etcd", "etcd-v2":
+		return etcd.New(cfg)
+	}
 	// A store that stays may hold what an earlier meeting has left, whose rounds had the
 	// same numbers. The first host's address reaches all others with the round and is
 	// not dialled; with a number in it that is new, it tells this meeting from others.
-	addr := d.rendezvousAddr(ctx) + "#" + strconv.FormatUint(rand.Uint64(), 36)
-	handler, err := c10d.New(c10d.Config{
-		RunID: "muster-doctor." + d.RunID, Endpoint: d.endpoint(), LocalAddr: addr,
-		MinNodes: d.MinNodes, MaxNodes: d.MaxNodes, LocalWorldSize: 1, Host: d.hostname,
-		OnWaiting: d.tell, Settings: settings, Logger: d.log,
-	})
+	cfg.LocalAddr = d.rendezvousAddr(ctx) + "#" + strconv.FormatUint(rand.Uint64(), 36)
+	return c10d.New(cfg)
+}
+
+// meet meets the other hosts and tries the network between them.
+func (d *doctor) meet(ctx context.Context) []Line {
+	handler, err := d.handler(ctx)
 	if err != nil {
 		return []Line{failure(err.Error(), "")}
 	}
@@ -122,7 +137,11 @@ func (d *doctor) unmet(err error) Line {
 			came += " (" + names(late.Waiting.Known) + ")"
 		}
 	}
-	return failure(fmt.Sprintf("%s within %v", came, d.Wait),
+	came += fmt.Sprintf(" within %v", d.Wait)
+	if found && late.Waiting.Note != "" {
+		came += ": " + late.Waiting.Note
+	}
+	return failure(came,
 		"run `muster doctor` with the same options on every host at about the same time (--wait SECONDS gives more); on a host that is missing here it says what is in the way")
 }
 
@@ -249,11 +268,14 @@ func (d *doctor) rendezvousAddr(ctx context.Context) string {
 	if d.LocalAddr != "" {
 		return d.LocalAddr
 	}
-	if !d.hosting(ctx) {
-		var dialer net.Dialer
-		if conn, err := dialer.DialContext(ctx, "udp", d.endpoint()); err == nil { // sends nothing
-			defer conn.Close()
-			return conn.LocalAddr().(*net.UDPAddr).IP.String()
+	for _, m := range d.Members {
+		if addr, err := netip.ParseAddr(wayTo(ctx, address(m))); err == nil && !addr.IsLoopback() {
+			return addr.String()
+		}
+	}
+	if len(d.Members) == 0 && !d.hosting(ctx) {
+		if addr := wayTo(ctx, d.endpoint()); addr != "" {
+			return addr
 		}
 	}
 	if addrs, _, err := d.resolve(ctx, d.Host); err == nil {
@@ -264,6 +286,18 @@ func (d *doctor) rendezvousAddr(ctx context.Context) string {
 		}
 	}
 	return first(d.ownRoutable(), d.hostname)
+}
+
+// wayTo is the address of the interface that reaches another one, "" if none does.
+// Nothing is sent.
+func wayTo(ctx context.Context, addr string) string {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "udp", addr)
+	if err != nil {
+		return ""
+	}
+	defer conn.Close()
+	return conn.LocalAddr().(*net.UDPAddr).IP.String()
 }
 
 func (s *session) key(what string, rank int) string {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 	"syscall"
@@ -70,8 +71,21 @@ func why(err error) string {
 	return err.Error()
 }
 
-// endpoint is host:port.
-func (d *doctor) endpoint() string { return net.JoinHostPort(d.Host, strconv.Itoa(d.Port)) }
+// endpoint is host:port, or the members of the rendezvous.
+func (d *doctor) endpoint() string {
+	if len(d.Members) > 0 {
+		return strings.Join(d.Members, ",")
+	}
+	return net.JoinHostPort(d.Host, strconv.Itoa(d.Port))
+}
+
+// address is the host:port of a member, which may be a URL.
+func address(member string) string {
+	if u, err := url.Parse(member); err == nil && u.Host != "" {
+		return u.Host
+	}
+	return member
+}
 
 // hosting says whether the endpoint is on this host.
 func (d *doctor) hosting(ctx context.Context) bool {
@@ -200,30 +214,39 @@ func (d *doctor) checkFamilies(ctx context.Context) (Line, bool) {
 		"clients that try that address first wait in vain: remove it from DNS or /etc/hosts, or give the address that works as the endpoint").as("addresses"), true
 }
 
-// checkMembers tries the members of an etcd cluster or a quorum.
+// checkMembers tries the members of an etcd cluster or a quorum, and meets the other hosts
+// by them. The members of a quorum are then the doctors'.
 func (d *doctor) checkMembers(ctx context.Context) []Line {
 	errs := parallel(len(d.Members), 8, func(i int) error {
-		conn, err := d.connect(ctx, d.Members[i], 0)
+		conn, err := d.connect(ctx, address(d.Members[i]), 0)
 		if err == nil {
 			conn.Close()
 		}
 		return err
 	})
 	var lines []Line
-	answer := 0
+	answer, bad := 0, 0
 	for i, err := range errs {
-		host, _, _ := net.SplitHostPort(d.Members[i])
+		host, _, _ := net.SplitHostPort(address(d.Members[i]))
 		switch {
 		case err == nil:
 			answer++
+		case d.Backend == "quorum" && errors.Is(err, syscall.ECONNREFUSED) && d.many():
 		case d.Backend == "quorum" && errors.Is(err, syscall.ECONNREFUSED):
 			lines = append(lines, warning(fmt.Sprintf("%s: %s", d.Members[i], why(err)), "right if the job has not been started on "+host+" yet"))
 		default:
+			bad++
 			lines = append(lines, failure(fmt.Sprintf("%s: %s", d.Members[i], why(err)), "start it, or let TCP to it through the firewalls in between"))
 		}
 	}
-	head := ok("%d of %d members of the %s rendezvous can be reached; hosts are not tried against each other (that needs --rdzv-backend=c10d)", answer, len(d.Members), d.Backend)
-	return append([]Line{head}, lines...)
+	if d.Backend != "quorum" || !d.many() {
+		head := ok("%d of %d members of the %s rendezvous can be reached", answer, len(d.Members), d.Backend)
+		lines = append([]Line{head}, lines...)
+	}
+	if !d.many() || 2*bad >= len(d.Members) {
+		return lines
+	}
+	return append(lines, d.meet(ctx)...)
 }
 
 // parallel calls f(0) to f(n-1), at most width at a time, and returns what they did.
