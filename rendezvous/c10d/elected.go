@@ -182,6 +182,7 @@ func (h *many) electedUntil(ctx context.Context) (c carrier, trouble, err error)
 	if err := h.listenForElection(ctx); err != nil {
 		return nil, nil, err
 	}
+	told := time.Now()
 	for pause := retryLeader; ; pause = min(2*pause, retryLeaderMost) {
 		leader, err := h.election.Leader(ctx)
 		if errors.Is(err, election.ErrClosed) {
@@ -200,6 +201,11 @@ func (h *many) electedUntil(ctx context.Context) (c carrier, trouble, err error)
 			return nil, trouble, err
 		}
 		trouble = err
+		if deadline, _ := ctx.Deadline(); time.Since(told) >= statusInterval {
+			told = time.Now()
+			h.cfg.tellWaiting(rendezvous.Waiting{Note: fmt.Sprintf("the agent that was elected to hold the rendezvous cannot be reached: %v; giving up in %v",
+				err, time.Until(deadline).Round(time.Second))})
+		}
 		h.log.Info("the agent that holds the rendezvous cannot be reached; trying again", "run_id", h.cfg.RunID, "leader", leader.Addr, "error", err)
 		timer := time.NewTimer(pause)
 		select {

@@ -38,17 +38,19 @@ func TestNobodyHoldsTheRendezvous(t *testing.T) {
 		leader        *election.Leader
 		want          []string
 	}{
-		{"no leader", "1 of 3 members answer", nil, []string{"find the agent that holds the rendezvous timed out after 2s: 1 of 3 members answer"}},
-		{"unreachable", "", &election.Leader{Addr: nobody, Term: 1}, []string{"timed out after 2s: ", nobody, "connection refused"}},
+		{"no leader", "1 of 3 members answer", nil, []string{"find the agent that holds the rendezvous timed out after 4s: 1 of 3 members answer"}},
+		{"unreachable", "", &election.Leader{Addr: nobody, Term: 1}, []string{"timed out after 4s: ", nobody, "connection refused"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
+			var said strings.Builder
 			h := node(t, "", 2, 2, "a", func(c *c10d.Config) {
 				c.Name, c.Electorate, c.Lacking = "etcd", []string{"127.0.0.1:1"}, func() string { return tt.lacking }
 				c.Elect = func(context.Context, string) (c10d.Election, error) {
 					return &candidate{tt.leader, make(chan struct{})}, nil
 				}
-				c.Settings.Join = 2 * time.Second
+				c.Settings.Join = 4 * time.Second
+				c.OnWaiting = func(w rendezvous.Waiting) { said.WriteString(w.Note) }
 				c.Settings.KeepAliveInterval, c.Settings.KeepAliveMaxAttempt = 100*time.Millisecond, 3
 			})
 			_, err := h.Next(t.Context())
@@ -59,6 +61,9 @@ func TestNobodyHoldsTheRendezvous(t *testing.T) {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("got %v, want %q in it", err, want)
 				}
+			}
+			if text := said.String(); tt.leader != nil && (!strings.Contains(text, "cannot be reached") || !strings.Contains(text, nobody)) {
+				t.Errorf("while waiting it said %q", text)
 			}
 		})
 	}
