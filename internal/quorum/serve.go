@@ -103,6 +103,9 @@ func (m *member) live(ctx context.Context, dir string) error {
 		return err
 	}
 	if !hasData(dir) {
+		if err := checkRoom(dir); err != nil {
+			return err
+		}
 		way, err := m.findWay(ctx)
 		if err != nil {
 			return err

@@ -37,6 +37,8 @@ type child struct {
 	stdin  io.Closer
 	out    *pipe.Reader
 	stderr sync.WaitGroup
+
+	panicked string // the first line of its panic; set when stderr has ended
 }
 
 // A minder keeps one kind of child running.
@@ -81,7 +83,7 @@ func (m *minder) start() (*child, error) {
 		return nil, fmt.Errorf("start %s %s: %w", m.e.program, m.mode, err)
 	}
 	c.in, c.stdin, c.out = pipe.NewWriter(stdin), stdin, pipe.NewReader(stdout)
-	c.stderr.Go(func() { m.e.relay(stderr, c.cmd.Process.Pid) })
+	c.stderr.Go(func() { c.panicked = m.e.relay(stderr, c.cmd.Process.Pid) })
 	_ = c.in.Write(m.settings) // a child that cannot read it ends, which is seen
 	m.mu.Lock()
 	m.child = c
@@ -108,6 +110,9 @@ func (m *minder) mind(c *child) {
 		fault := m.listen(c)
 		c.stderr.Wait()
 		err := children.Wait(c.cmd)
+		if err != nil && c.panicked != "" {
+			err = fmt.Errorf("%w: %s", err, c.panicked)
+		}
 		m.mu.Lock()
 		m.child = nil
 		ending := m.op != ""
@@ -227,15 +232,25 @@ func (r *restarts) next(now time.Time) (time.Duration, bool) {
 
 // relay passes on what a child logs: JSON of slog. What etcd itself has to say
 // about peers that come and go is for us, not for an operator.
-func (e *Election) relay(stderr io.Reader, pid int) {
+//
+// It returns the first line of a panic, whose stacks are for us too.
+func (e *Election) relay(stderr io.Reader, pid int) (panicked string) {
 	lines := bufio.NewReaderSize(stderr, pipe.MaxLine)
 	for {
 		line, err := lines.ReadSlice('\n')
-		if len(line) > 0 {
+		text := strings.TrimSpace(string(line))
+		if panicked == "" && (strings.HasPrefix(text, "panic: ") || strings.HasPrefix(text, "fatal error: ")) {
+			panicked = text
+		}
+		switch {
+		case text == "":
+		case panicked != "":
+			e.logger.Debug("muster-quorum: "+text, "pid", pid)
+		default:
 			e.relayLine(line, pid)
 		}
 		if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
-			return
+			return panicked
 		}
 	}
 }
