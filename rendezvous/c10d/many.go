@@ -259,7 +259,7 @@ func (h *many) connect(ctx context.Context) (carrier, error) {
 		}
 		// Another process of this host has the port: an agent of the same job.
 	}
-	cfg := tcpstore.ClientConfig{Addr: h.endpoint(), Timeout: h.cfg.Settings.ReadTimeout, KeepAlive: h.cfg.Settings.KeepAliveLimit(), OnRetry: h.tellRetry(), Logger: h.log}
+	cfg := tcpstore.ClientConfig{Addr: h.endpoint(), Timeout: min(h.cfg.Settings.ReadTimeout, h.cfg.Settings.Join), KeepAlive: h.cfg.Settings.KeepAliveLimit(), OnRetry: h.tellRetry(), Logger: h.log}
 	defer h.cfg.tellWaiting(rendezvous.Waiting{})
 	conn, err := tcpstore.DialSession(ctx, cfg, sessionName)
 	if err != nil && !errors.Is(err, tcpstore.ErrNoSession) {

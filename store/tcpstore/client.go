@@ -37,7 +37,8 @@ type ClientConfig struct {
 	// nothing of what was sent for that long.
 	KeepAlive time.Duration
 	// OnRetry, if not nil, is called when an attempt to connect has failed and
-	// another one follows, with how long that may go on.
+	// another one follows, and each five seconds in which an attempt has no answer,
+	// with how long that may go on.
 	OnRetry func(err *ConnectError, left time.Duration)
 	// Logger is told once when the server does not answer at first and the
 	// client goes on trying. Default slog.Default().

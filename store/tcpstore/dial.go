@@ -62,6 +62,8 @@ func (e *ConnectError) advice() string {
 		return "check the host name, and that this machine's resolver or /etc/hosts knows it"
 	case errors.Is(e.Err, syscall.ECONNREFUSED):
 		return "check that the process that hosts the store is running there and that the port is the same"
+	case errors.Is(e.Err, errSilent):
+		return "check that the host is up, that no firewall drops the port, and that a TCPStore of PyTorch 2 or muster listens there"
 	case errors.As(e.Err, &timeout) && timeout.Timeout():
 		return "check that the host is up and that no firewall drops the port"
 	case errors.Is(e.Err, syscall.ENETUNREACH), errors.Is(e.Err, syscall.EHOSTUNREACH):
@@ -74,7 +76,7 @@ func (e *ConnectError) advice() string {
 type dialer struct {
 	addr    string
 	timeout time.Duration
-	slow    time.Duration // what a first attempt may take before that is logged
+	slow    time.Duration // what an attempt may take before that is told, time and again
 	sockets net.Dialer
 	onRetry func(*ConnectError, time.Duration)
 	refused bool // a server that refuses connections is not tried again
@@ -106,15 +108,11 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 		failure.Err = err
 		return nil, failure
 	}
-	slow := time.AfterFunc(d.slow, func() {
-		d.log.Info("tcpstore: no answer yet, waiting on", "addr", d.addr, "timeout", d.timeout)
-	})
-	defer slow.Stop()
 	delay := firstDelay
-	for closed := 0; ; {
+	for closed, told := 0, false; ; {
 		failure.Attempts++
 		var nc net.Conn
-		nc, failure.IPs, err = d.attempt(giveUp, targets, open, time.Since(start))
+		nc, failure.IPs, err = d.listenTo(giveUp, targets, open, start, &told)
 		if err == nil {
 			return nc, nil
 		}
@@ -137,7 +135,8 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 		if final && giveUp.Err() == nil {
 			return nil, failure
 		}
-		if failure.Attempts == 1 && giveUp.Err() == nil && slow.Stop() {
+		if !told && giveUp.Err() == nil {
+			told = true
 			d.log.Info("tcpstore: no answer yet, trying on", "addr", d.addr, "ips", failure.IPs, "err", err, "timeout", d.timeout)
 		}
 		if d.onRetry != nil && giveUp.Err() == nil {
@@ -155,6 +154,35 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 			return nil, failure
 		}
 		delay = min(time.Duration(float64(delay)*delayFactor), mostDelay)
+	}
+}
+
+// errSilent is what is known of an attempt that goes on.
+var errSilent = errors.New("no answer yet")
+
+// listenTo is attempt, which says now and then that it has had no answer: in the log
+// unless that is told of.
+func (d *dialer) listenTo(ctx context.Context, targets []target, open opener, start time.Time, told *bool) (nc net.Conn, ips []string, err error) {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		nc, ips, err = d.attempt(ctx, targets, open, time.Since(start))
+	}()
+	slow := time.NewTicker(d.slow)
+	defer slow.Stop()
+	for {
+		select {
+		case <-ended:
+			return nc, ips, err
+		case <-slow.C:
+		}
+		if !*told {
+			*told = true
+			d.log.Info("tcpstore: no answer yet, waiting on", "addr", d.addr, "timeout", d.timeout)
+		}
+		if after := time.Since(start); d.onRetry != nil && ctx.Err() == nil {
+			d.onRetry(&ConnectError{Addr: d.addr, Attempts: 1, After: after, Err: errSilent}, d.timeout-after)
+		}
 	}
 }
 

@@ -271,11 +271,23 @@ func TestSlowServer(t *testing.T) {
 	said := make(chan string, 10)
 	d := newDialer(ClientConfig{Addr: ln.Addr().String(), Logger: slog.New(slog.NewTextHandler(lines(said), nil))})
 	d.slow = time.Millisecond
+	told := make(chan string, 1)
+	d.onRetry = func(err *ConnectError, left time.Duration) {
+		select {
+		case told <- err.Error():
+		default:
+		}
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	dialled := make(chan error)
 	go func() { _, err := d.dial(ctx, handshake); dialled <- err }()
 	if text := <-said; !strings.Contains(text, "no answer yet") || !strings.Contains(text, ln.Addr().String()) {
 		t.Errorf("it says %q", text)
+	}
+	for range 2 { // time and again
+		if text := <-told; !strings.Contains(text, "no answer yet; check that the host is up") {
+			t.Errorf("it tells %q", text)
+		}
 	}
 	cancel()
 	if err := <-dialled; !errors.Is(err, context.Canceled) || len(said) > 0 {
