@@ -33,6 +33,8 @@ log = logging.getLogger("muster")
 
 Entrypoint = Union[Callable[..., Any], str, None]
 
+JOB_FILE = "job.jsonl"  # how the job went, in each run's log directory
+
 
 class elastic_launch:
     """Launches this host's part of a job and waits for its end::
@@ -269,12 +271,9 @@ def _entries(dir: str) -> List[str]:
 
 
 def _remove_empty(dir: str) -> None:
-    """Removes directories that hold no file."""
-    for path, _, _ in os.walk(dir, topdown=False):
-        try:
-            os.rmdir(path)
-        except OSError:
-            pass
+    """Removes a log directory that holds no output and no report."""
+    if all(name == JOB_FILE for _, _, names in os.walk(dir) for name in names):
+        shutil.rmtree(dir, ignore_errors=True)
 
 
 def _read(path: str) -> str:
