@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -112,7 +113,7 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 	for closed, told := 0, false; ; {
 		failure.Attempts++
 		var nc net.Conn
-		nc, failure.IPs, err = d.listenTo(giveUp, targets, open, start, &told)
+		nc, failure.IPs, err = d.patiently(giveUp, targets, open, start, &told)
 		if err == nil {
 			return nc, nil
 		}
@@ -160,29 +161,38 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 // errSilent is what is known of an attempt that goes on.
 var errSilent = errors.New("no answer yet")
 
-// listenTo is attempt, which says now and then that it has had no answer: in the log
-// unless that is told of.
-func (d *dialer) listenTo(ctx context.Context, targets []target, open opener, start time.Time, told *bool) (nc net.Conn, ips []string, err error) {
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		nc, ips, err = d.attempt(ctx, targets, open, time.Since(start))
+// patiently is attempt, which says now and then that it has had no answer: in the log
+// unless that is told of. The attempt stays on the caller's thread, which may be in a
+// network of its own.
+func (d *dialer) patiently(ctx context.Context, targets []target, open opener, start time.Time, told *bool) (net.Conn, []string, error) {
+	done := make(chan struct{})
+	var teller sync.WaitGroup
+	teller.Go(func() {
+		slow := time.NewTicker(d.slow)
+		defer slow.Stop()
+		for {
+			select {
+			case <-slow.C:
+				d.tellSlow(ctx, time.Since(start), told)
+			case <-done:
+				return
+			}
+		}
+	})
+	defer func() {
+		close(done)
+		teller.Wait()
 	}()
-	slow := time.NewTicker(d.slow)
-	defer slow.Stop()
-	for {
-		select {
-		case <-ended:
-			return nc, ips, err
-		case <-slow.C:
-		}
-		if !*told {
-			*told = true
-			d.log.Info("tcpstore: no answer yet, waiting on", "addr", d.addr, "timeout", d.timeout)
-		}
-		if after := time.Since(start); d.onRetry != nil && ctx.Err() == nil {
-			d.onRetry(&ConnectError{Addr: d.addr, Attempts: 1, After: after, Err: errSilent}, d.timeout-after)
-		}
+	return d.attempt(ctx, targets, open, time.Since(start))
+}
+
+func (d *dialer) tellSlow(ctx context.Context, after time.Duration, told *bool) {
+	if !*told {
+		*told = true
+		d.log.Info("tcpstore: no answer yet, waiting on", "addr", d.addr, "timeout", d.timeout)
+	}
+	if d.onRetry != nil && ctx.Err() == nil {
+		d.onRetry(&ConnectError{Addr: d.addr, Attempts: 1, After: after, Err: errSilent}, d.timeout-after)
 	}
 }
 
