@@ -41,7 +41,7 @@ func newSlurmJob(t testing.TB, lab *slurmlab.Lab) *slurmJob {
 	j.env = []string{"OMP_NUM_THREADS=1", envTag + "=" + j.tag, envBoard + "=" + j.board.path, envGate + "=" + j.gate.path,
 		"PATH=" + bin + ":" + os.Getenv("PATH")}
 	t.Cleanup(func() {
-		if t.Failed() {
+		if t.Failed() || testing.Verbose() { // docs/slurm.md shows two of them
 			t.Logf("job %d:\n%s", j.id, j.out())
 		}
 	})
