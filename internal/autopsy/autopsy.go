@@ -53,7 +53,8 @@ type Config struct {
 	Timeout time.Duration
 	// PySpy is the py-spy program to use. "" means to look for it beside the
 	// worker's interpreter, in its virtual environment and its PATH, then in our
-	// own PATH. What belongs to another user is not run, unless root owns it.
+	// own PATH; for another user's process in our own PATH only. Of the worker's
+	// places, those count to which nobody but this user and root may write.
 	PySpy string
 	// Logger gets what was noticed. Nil means slog.Default().
 	Logger *slog.Logger

@@ -16,4 +16,5 @@ var (
 	ParseSyscall     = parseSyscall
 	ParseKernelStack = parseKernelStack
 	Appended         = appended
+	OpenTrusted      = openTrusted
 )

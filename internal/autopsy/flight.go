@@ -121,6 +121,9 @@ func trigger(ctx context.Context, uid int, pipe, file string) ([]byte, error) {
 	if err := syscall.Fstat(fd, &stat); err != nil || stat.Mode&syscall.S_IFMT != syscall.S_IFIFO {
 		return nil, fmt.Errorf("%s is not a named pipe", pipe)
 	}
+	if int(stat.Uid) != uid {
+		return nil, fmt.Errorf("%s is not a pipe of the worker's user, and is left alone", pipe)
+	}
 	if _, err := syscall.Write(fd, []byte("1\n")); err != nil && !errors.Is(err, syscall.EAGAIN) {
 		return nil, fmt.Errorf("%s: %w", pipe, err)
 	}

@@ -24,6 +24,7 @@ func environment(int) ([]string, error)   { return nil, nil }
 func hasLibpython(int) bool               { return true }
 func descendants(pid, limit int) []int    { return nil }
 func catches(int, syscall.Signal) bool    { return false }
+func elsewhere(int) bool                  { return false }
 func resolve(_ *subject, p string) string { return p }
 
 func native(context.Context, int, <-chan struct{}) Native {

@@ -6,9 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -24,18 +26,22 @@ const maxHelperOutput = 16 << 20
 // reads; where that cannot work it is told to read without stopping it.
 func (t *taking) pySpy(ctx context.Context, s *subject) Python {
 	type finding struct {
-		program string
+		program *os.File
 		err     error
 	}
 	found, ok := within(ctx, func() (f finding) {
-		f.program, f.err = t.findPySpy(s)
-		if f.err == nil {
-			f.err = readable(f.program)
+		if f.program, f.err = t.findPySpy(s); f.err == nil {
+			// Starting a program whose file system does not answer would hold up
+			// all others that this process wants to start.
+			_, f.err = f.program.Read(make([]byte, 4096))
 		}
 		return f
 	})
 	if !ok {
 		return Python{Problems: []string{"py-spy: looking for it took too long: a file system does not answer"}}
+	}
+	if found.program != nil {
+		defer found.program.Close()
 	}
 	if found.err != nil {
 		return Python{Problems: []string{"py-spy: " + found.err.Error()}}
@@ -48,7 +54,7 @@ func (t *taking) pySpy(ctx context.Context, s *subject) Python {
 			return Python{Source: "py-spy", Threads: threads}
 		}
 		problems = append(problems, "py-spy: "+err.Error())
-		t.resume(s, program, errors.Is(err, errSilent))
+		t.resume(s, program.Name(), errors.Is(err, errSilent))
 		if errors.Is(err, errNotAllowed) {
 			return Python{Problems: problems}
 		}
@@ -81,7 +87,7 @@ var (
 )
 
 // runPySpy runs py-spy once, and kills it when limit or ctx ends.
-func (t *taking) runPySpy(ctx context.Context, s *subject, program string, limit time.Duration, flags ...string) ([]Thread, error) {
+func (t *taking) runPySpy(ctx context.Context, s *subject, program *os.File, limit time.Duration, flags ...string) ([]Thread, error) {
 	select {
 	case t.slots <- struct{}{}:
 		defer func() { <-t.slots }()
@@ -94,13 +100,13 @@ func (t *taking) runPySpy(ctx context.Context, s *subject, program string, limit
 	out, said, err := runHelper(ctx, program, args...)
 	switch {
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("%s %w", program, errSilent)
+		return nil, fmt.Errorf("%s %w", program.Name(), errSilent)
 	case err != nil:
 		return nil, explainPySpy(err, said)
 	}
 	threads, err := ParsePySpy(out, s.PID)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", program, err)
+		return nil, fmt.Errorf("%s: %w", program.Name(), err)
 	}
 	return threads, nil
 }
@@ -122,31 +128,90 @@ func explainPySpy(err error, said string) error {
 	return errors.New(line)
 }
 
-// findPySpy looks for py-spy where the worker would find it, then where we would.
-func (t *taking) findPySpy(s *subject) (string, error) {
+// findPySpy opens py-spy: where the worker would find it, then where we would. Where
+// the worker's is depends on what the worker says, so that another user's process, or
+// one that sees another file system, has no say in it.
+func (t *taking) findPySpy(s *subject) (*os.File, error) {
 	if t.cfg.PySpy != "" {
-		return exec.LookPath(t.cfg.PySpy)
+		return openProgram(t.cfg.PySpy)
 	}
-	var refused string
-	for _, dir := range programDirs(s) {
-		path := filepath.Join(dir, "py-spy")
-		info, err := os.Stat(path)
-		if err != nil || info.IsDir() || info.Mode()&0o111 == 0 {
-			continue
+	err := errors.New("not installed: neither beside the worker's interpreter nor in PATH")
+	if s.uid != os.Geteuid() || elsewhere(s.PID) {
+		err = errors.New("not in the PATH of this program, the only place where it is looked for: the process is another user's, or in a container")
+	} else {
+		for _, dir := range programDirs(s) {
+			f, refused := openTrusted(filepath.Join(dir, "py-spy"))
+			if refused == nil {
+				return f, nil
+			}
+			if !errors.Is(refused, fs.ErrNotExist) {
+				err = refused
+			}
 		}
-		if !trusted(info) {
-			refused = path
-			continue
+	}
+	if f, ours := openProgram("py-spy"); ours == nil {
+		return f, nil
+	}
+	return nil, err
+}
+
+// openProgram opens what a shell would run.
+func openProgram(name string) (*os.File, error) {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		return nil, err
+	}
+	return os.Open(path)
+}
+
+// openTrusted opens a program that only we and root can have put where it is: nobody
+// else may write to the file, nor to a directory on the way to it. Of links the last
+// target counts, and it must have the same name, lest py-spy be a shell.
+func openTrusted(path string) (*os.File, error) {
+	target, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil, fs.ErrNotExist // or not to be seen
+	}
+	if filepath.Base(target) != filepath.Base(path) {
+		return nil, fmt.Errorf("%s is a link to %s, and is not run", path, target)
+	}
+	for at, dir := "", filepath.Dir(target); at != dir; at, dir = dir, filepath.Dir(dir) {
+		// In a sticky directory, as /tmp is, others do not replace a directory of ours.
+		if info, err := os.Lstat(dir); err != nil || !info.IsDir() || !trusted(info, at != "") {
+			return nil, fmt.Errorf("%s belongs to another user or may be changed by one; %s is not run", dir, path)
 		}
-		return path, nil
 	}
-	if path, err := exec.LookPath("py-spy"); err == nil {
-		return path, nil
+	f, err := os.OpenFile(target, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
 	}
-	if refused != "" {
-		return "", fmt.Errorf("%s belongs to another user or may be changed by one, and is not run", refused)
+	info, err := f.Stat()
+	switch {
+	case err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
+		err = fs.ErrNotExist
+	case !trusted(info, false):
+		err = fmt.Errorf("%s belongs to another user or may be changed by one, and is not run", path)
 	}
-	return "", errors.New("not installed: neither beside the worker's interpreter nor in PATH")
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// trusted says whether only we and root may write to a file or directory. A group that
+// has our user's number has no other members.
+func trusted(info os.FileInfo, sticky bool) bool {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	me := uint32(os.Geteuid())
+	if !ok || stat.Uid != 0 && stat.Uid != me {
+		return false
+	}
+	others := info.Mode() & 0o022
+	if stat.Gid == me {
+		others &^= 0o020
+	}
+	return others == 0 || sticky && info.Mode()&os.ModeSticky != 0
 }
 
 // programDirs lists where the worker's own programs are: beside the interpreter
@@ -176,24 +241,6 @@ func programDirs(s *subject) []string {
 	return dirs
 }
 
-// readable reads the beginning of a program. Starting a program whose file system
-// does not answer would hold up all others that this process wants to start.
-func readable(program string) error {
-	f, err := os.Open(program)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	_, err = f.Read(make([]byte, 4096))
-	return err
-}
-
-// trusted says whether only we and root can have put a program there.
-func trusted(info os.FileInfo) bool {
-	owner := ownerOf(info)
-	return info.Mode()&0o002 == 0 && (owner == 0 || owner == os.Geteuid())
-}
-
 // ownerOf returns the user that a file belongs to, -1 if that is unknown.
 func ownerOf(info os.FileInfo) int {
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
@@ -202,12 +249,17 @@ func ownerOf(info os.FileInfo) int {
 	return -1
 }
 
-// runHelper runs a program and returns what it wrote. It is killed, with all it
-// started, when ctx is done.
-func runHelper(ctx context.Context, program string, args ...string) (stdout []byte, stderr string, err error) {
+// runHelper runs a program and returns what it wrote. It runs the open file, whatever
+// has its name by now, and not in our directory, which may be anybody's. It is killed,
+// with all it started, when ctx is done.
+func runHelper(ctx context.Context, program *os.File, args ...string) (stdout []byte, stderr string, err error) {
 	var out, said limited
 	out.limit, said.limit = maxHelperOutput, 64<<10
-	cmd := exec.Command(program, args...)
+	cmd := exec.Command(program.Name(), args...)
+	if runtime.GOOS == "linux" {
+		cmd.Path, cmd.ExtraFiles = "/proc/self/fd/3", []*os.File{program}
+	}
+	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = &out, &said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = 100 * time.Millisecond

@@ -44,10 +44,15 @@ func resolve(s *subject, path string) string {
 	if !filepath.IsAbs(path) {
 		return procPath(s.PID, "cwd", path)
 	}
-	ours, err1 := os.Readlink("/proc/self/ns/mnt")
-	theirs, err2 := os.Readlink(procPath(s.PID, "ns", "mnt"))
-	if err1 == nil && err2 == nil && ours != theirs {
+	if elsewhere(s.PID) {
 		return procPath(s.PID, "root") + path
 	}
 	return path
+}
+
+// elsewhere says whether a process has another file system than we, as in a container.
+func elsewhere(pid int) bool {
+	ours, err1 := os.Readlink("/proc/self/ns/mnt")
+	theirs, err2 := os.Readlink(procPath(pid, "ns", "mnt"))
+	return err1 == nil && err2 == nil && ours != theirs
 }

@@ -32,10 +32,11 @@ whether muster or torchrun has started them, job by job.
   --timeout SECONDS  give up on what has not answered by then (default 5)
 
 Stacks come from py-spy if it is installed in the workers' environment (pip install
-py-spy); otherwise from torch's worker server, if TORCH_WORKER_SERVER_SOCKET names one
-and the worker runs under torch.distributed.elastic.control_plane.worker_main; otherwise
-from faulthandler, if the worker was started with MUSTER_DUMP_SIGNAL=SIGUSR1 and has
-called faulthandler.register(signal.SIGUSR1).
+py-spy), or for workers of another user in this command's PATH; otherwise from torch's
+worker server, if TORCH_WORKER_SERVER_SOCKET names one and the worker runs under
+torch.distributed.elastic.control_plane.worker_main; otherwise from faulthandler, if the
+worker was started with MUSTER_DUMP_SIGNAL=SIGUSR1 and has called
+faulthandler.register(signal.SIGUSR1).
 `
 
 // A dumpRequest is what `muster dump` was asked for.
