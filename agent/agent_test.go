@@ -105,11 +105,15 @@ func waitForSignal() {
 
 // A sink remembers events.
 type sink struct {
+	slow   string // the event with this name is slow to record; empty: none
 	mu     sync.Mutex
 	events []events.Event
 }
 
 func (s *sink) Record(e events.Event) {
+	if s.slow != "" && e.Name == s.slow {
+		time.Sleep(time.Second) // so that what does not wait for it comes first
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.events = append(s.events, e)

@@ -97,9 +97,12 @@ func (a *Agent) armWatchdog() {
 	}
 }
 
-// disarmWatchdog notes that the workers of an attempt have ended.
+// disarmWatchdog notes that the workers of an attempt have ended, after all that the
+// watchdog did to them is recorded.
 func (a *Agent) disarmWatchdog() {
-	if a.watchdog.Load().file != nil {
+	w := a.watchdog.Load()
+	_, _ = w.server.RunOnce(context.Background()) // it fails only where there is nothing to wait for
+	if w.file != nil {
 		a.recordWatchdog(timer.EventStopped, nil)
 	}
 }

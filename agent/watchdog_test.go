@@ -61,6 +61,7 @@ func TestMissedDeadline(t *testing.T) {
 			j.MaxRestarts = 1
 			j.FileTimer = over == "FIFO"
 			j.AutopsyTimeout = 5 * time.Second
+			j.sink.slow = "kill worker process"
 			t.Setenv("TMPDIR", t.TempDir())
 			r := j.mustRun(t)
 			if r.IsFailed() || r.Restarts != 1 {

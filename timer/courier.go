@@ -2,7 +2,7 @@ package timer
 
 import "sync"
 
-// A tally counts goroutines. Unlike with a sync.WaitGroup, they may be started
+// A tally counts what is under way, mostly goroutines. Unlike with a sync.WaitGroup, they may be started
 // while others wait.
 type tally struct {
 	mu   sync.Mutex // guards n
@@ -17,19 +17,19 @@ func newTally() *tally {
 }
 
 func (t *tally) Go(f func()) {
-	t.mu.Lock()
-	t.n++
-	t.mu.Unlock()
+	t.add(1)
 	go func() {
-		defer func() {
-			t.mu.Lock()
-			defer t.mu.Unlock()
-			if t.n--; t.n == 0 {
-				t.none.Broadcast()
-			}
-		}()
+		defer t.add(-1)
 		f()
 	}()
+}
+
+func (t *tally) add(n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.n += n; t.n == 0 {
+		t.none.Broadcast()
+	}
 }
 
 func (t *tally) Wait() {

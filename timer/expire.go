@@ -17,6 +17,8 @@ const maxReported = 10_000
 // fire deals with everything that is due. It is called when the alarm rings, and
 // by readers that are busy, so that a flood of requests delays nothing.
 func (s *Server) fire(ctx context.Context) (processes int) {
+	s.wg.add(1)
+	defer s.wg.add(-1)
 	now := s.cfg.now()
 	limit := seconds(now)
 	s.ringing.CompareAndSwap(0, now.UnixNano())
@@ -139,8 +141,9 @@ func (s *Server) Reap(pid int, sig syscall.Signal) error {
 	return err
 }
 
-// RunOnce reaps what is due now, waits until that is done, and returns how many
-// processes had expired timers. Run need not run.
+// RunOnce reaps what is due now, and returns how many processes that were. It waits
+// until that is done, and what Run has begun: Config.Reap has returned for every
+// process that expired, and Config.OnEvent knows. Run need not run.
 // Source: run_once in file_based_local_timer.py.
 func (s *Server) RunOnce(ctx context.Context) (int, error) {
 	s.mu.Lock()

@@ -342,6 +342,27 @@ func TestDeadline(t *testing.T) {
 	}
 }
 
+// Who asks for what is due now gets to know what Run has begun, too.
+func TestRunOnceWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got []string
+		s, stop := start(t, timer.Config{
+			Logger:  slog.New(slog.DiscardHandler),
+			Reap:    func(context.Context, *timer.Expiry) error { time.Sleep(time.Minute); return nil },
+			OnEvent: func(name string, _ *timer.Request) { time.Sleep(time.Minute); got = append(got, name) },
+		})
+		register(t, s, req(os.Getpid(), "a", now()+1, 9))
+		time.Sleep(2 * time.Second)
+		if n, err := s.RunOnce(t.Context()); n != 0 || err != nil {
+			t.Errorf("RunOnce = %d, %v, want nothing that Run has not begun", n, err)
+		}
+		if diff := cmp.Diff([]string{timer.EventStarted, timer.EventExpired, timer.EventKill}, got); diff != "" {
+			t.Errorf("events (-want +got)\n%s", diff)
+		}
+		stop()
+	})
+}
+
 // A random run against the simplest thing that could be right: a map, and a search.
 func TestAgainstModel(t *testing.T) {
 	seed := rand.Uint64()
