@@ -177,6 +177,20 @@ type Result struct {
 // IsFailed says whether the run ended in failure.
 func (r *Result) IsFailed() bool { return r.State != Succeeded }
 
+// Err says why the run failed; nil if it has not. It is the job's first failure, a
+// *failure.ProcessFailure, where one is known.
+func (r *Result) Err() error {
+	switch {
+	case !r.IsFailed():
+		return nil
+	case r.Report != nil && r.Report.Root() != nil:
+		return r.Report.Root()
+	case r.Preempted != nil:
+		return fmt.Errorf("the job is preempted: %v", r.Preempted)
+	}
+	return fmt.Errorf("the worker group ended in state %s", r.State)
+}
+
 // An Agent runs one worker group. Make it with New; Run may be called once.
 type Agent struct {
 	cfg       Config

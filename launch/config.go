@@ -145,6 +145,10 @@ type Config struct {
 	// worker that failed first). Default "torchrun".
 	ExitCode string
 
+	// WholeProgram says that the program does nothing but this job: see
+	// process.SupervisorConfig. The muster command sets it.
+	WholeProgram bool
+
 	// Env is the agent's environment, which workers inherit. nil means
 	// os.Environ().
 	Env []string

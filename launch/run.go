@@ -27,7 +27,12 @@ import (
 // *process.SignalError.
 //
 // Run handles the signals of the configuration while it runs, and makes the
-// program a child subreaper. It may run once at a time in a program.
+// program a child subreaper. It may run once at a time in a program. Children that
+// the program starts itself are left alone, unless WholeProgram is set.
+//
+// A program that calls process.GuardMain first in main gets a guard: if the
+// program is killed, the guard ends what the workers have started. Without that
+// call only the workers themselves end, and the log says so.
 // Source: launch_agent in torch/distributed/launcher/api.py.
 func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	cfg, err = Resolve(cfg)
@@ -69,7 +74,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, closeSink()) }()
-	supervisor, err := process.NewSupervisor(process.SupervisorConfig{Logger: log, Guard: true, ReapOrphans: true})
+	supervisor, err := process.NewSupervisor(process.SupervisorConfig{Logger: log, Guard: true, WholeProgram: cfg.WholeProgram})
 	if err != nil {
 		return nil, err
 	}

@@ -137,6 +137,8 @@ func (cfg *Config) validate() error {
 	}
 	if cfg.Func != "" && lookupFunc(cfg.Func) == nil {
 		errs = append(errs, fmt.Errorf("no function %q is registered; call Register before Start and before FuncMain", cfg.Func))
+	} else if cfg.Func != "" && !calledFuncMain.Load() {
+		errs = append(errs, errNoFuncMain)
 	}
 	for _, rank := range slices.Sorted(maps.Keys(cfg.Envs)) {
 		for _, name := range slices.Sorted(maps.Keys(cfg.Envs[rank])) {

@@ -12,8 +12,13 @@ func (s *Supervisor) HasCgroup() bool { return s.system.cgroup != nil }
 // CgroupPath is the directory of the workers' cgroups.
 func (s *Supervisor) CgroupPath() string { return s.system.cgroup.Path() }
 
-// GuardPID is the guard's, 0 before the first start.
-func (s *Supervisor) GuardPID() int { return s.system.guard.pid }
+// GuardPID is the guard's, 0 before the first start and where there is none.
+func (s *Supervisor) GuardPID() int {
+	if s.system.guard == nil {
+		return 0
+	}
+	return s.system.guard.pid
+}
 
 var (
 	ParseKill   = parseKill

@@ -122,6 +122,7 @@ const (
 // does not return then. A program whose groups have Func calls it in main, or in a
 // test's TestMain, after the functions are registered.
 func FuncMain() {
+	calledFuncMain.Store(true)
 	name := os.Getenv(funcVar)
 	if name == "" {
 		return

@@ -20,9 +20,6 @@ import (
 	"github.com/muster-run/muster/internal/procfs"
 )
 
-// guardName is what ps shows, and what makes GuardMain recognise the guard.
-const guardName = "muster-guard"
-
 // A guard is the process that ends what is left if this one is killed: the end of
 // its pipe is the sign. It is told what to look for in lines of text,
 //
@@ -120,9 +117,10 @@ func (g *guard) stop() {
 
 // GuardMain turns the program into the guard if that is what it was started as,
 // and does not return then. A program that makes a Supervisor with a guard calls
-// it first in main.
+// it first in main; one that does not call it gets no guard.
 func GuardMain() {
-	if len(os.Args) != 1 || os.Args[0] != guardName || os.Getenv(guardName) != "1" {
+	calledGuardMain.Store(true)
+	if !startedAsGuard() {
 		return
 	}
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)

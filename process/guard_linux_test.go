@@ -146,6 +146,45 @@ func TestGuardIsKilled(t *testing.T) {
 	}
 }
 
+// A program whose main does not look what it was started as is never started again
+// as itself: it has no guard, and no workers that are functions. Where that has
+// happened all the same, it starts nothing.
+func TestUnpreparedMain(t *testing.T) {
+	for _, tt := range []struct {
+		name, word string
+		env        []string
+		want       []string // of what the program says
+	}{
+		{name: "started by hand", want: []string{
+			"main has not called process.GuardMain; call it first in main",
+			"main has not called process.FuncMain, so each worker would run main from its beginning",
+			"guard 0\n", "codes map[0:0]\n",
+		}},
+		{name: "as a guard", word: "muster-guard", env: []string{"muster-guard=1"}, want: []string{"this process was started as a guard, and must not start workers"}},
+		{name: "as a function", env: []string{"MUSTER_FUNC=echo"}, want: []string{`this process was started to run the function "echo", and must not start workers`}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			lab := testproc.New(t)
+			cmd := program(t, lab, unpreparedWord, "exit:0")
+			var out strings.Builder
+			cmd.Stdout, cmd.Stderr = &out, &out
+			cmd.Env = append(cmd.Env, tt.env...)
+			if tt.word != "" {
+				cmd.Args[0] = tt.word
+			}
+			err := cmd.Run()
+			if refused := tt.env != nil; (err != nil) != refused {
+				t.Errorf("the program ends with %v", err)
+			}
+			for _, want := range tt.want {
+				if !strings.Contains(out.String(), want) {
+					t.Errorf("the program does not say %q:\n%s", want, out.String())
+				}
+			}
+		})
+	}
+}
+
 func TestReadWards(t *testing.T) {
 	type wards struct {
 		Cgroup  string

@@ -33,7 +33,7 @@ func (g *Group) leftovers(w *worker) []procfs.Stat {
 		return found
 	}
 	mine := map[int]bool{}
-	last := s.system.reapOrphans && s.lastOne(w)
+	last := s.system.wholeProgram && s.lastOne(w)
 	for _, pid := range orphans {
 		if s.isKnown(pid) {
 			continue
@@ -43,7 +43,7 @@ func (g *Group) leftovers(w *worker) []procfs.Stat {
 			continue
 		}
 		if !p.Alive() {
-			if p.Session == w.pid && !s.system.reapOrphans {
+			if p.Session == w.pid && !s.system.wholeProgram {
 				reap(pid) // nobody else will
 			}
 			continue

@@ -20,6 +20,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if unprepared() {
+		registerFuncs()
+		programMain()
+	}
 	process.GuardMain()
 	registerFuncs()
 	process.FuncMain()

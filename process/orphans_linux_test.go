@@ -26,7 +26,7 @@ func TestOrphansAreReaped(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			lab := testproc.New(t)
-			s := supervisor(t, process.SupervisorConfig{ReapOrphans: tt.reap})
+			s := supervisor(t, process.SupervisorConfig{WholeProgram: tt.reap})
 			g := start(t, s, workers(lab, do(tt.orphan, tt.orphan, tt.orphan, "say:up", "gate")))
 			var orphans []int
 			for range 4 {
@@ -59,7 +59,7 @@ func TestOrphansAreReaped(t *testing.T) {
 // like one.
 func TestOwnChildrenStay(t *testing.T) {
 	lab := testproc.New(t)
-	s := supervisor(t, process.SupervisorConfig{ReapOrphans: true, NoCgroup: true})
+	s := supervisor(t, process.SupervisorConfig{WholeProgram: true, NoCgroup: true})
 	g := start(t, s, workers(lab, do("spawn:setsid,double,bare:say:stray|hang", "gate")))
 	stray, _ := pidAfter("stray ", lab.Line())
 	children.Add(stray)
@@ -81,7 +81,7 @@ func TestOwnChildrenStay(t *testing.T) {
 // A stray that nothing shows to be a worker's ends with the last worker.
 func TestUnknownOrphansEndWithTheLastWorker(t *testing.T) {
 	lab := testproc.New(t)
-	s := supervisor(t, process.SupervisorConfig{ReapOrphans: true, NoCgroup: true, Guard: true})
+	s := supervisor(t, process.SupervisorConfig{WholeProgram: true, NoCgroup: true, Guard: true})
 	cfg := workers(lab, do("spawn:setsid,double,bare:trap:15:0|say:stray|hang", "gate"), do("say:up", "trap:15:0", "hang"))
 	g := start(t, s, cfg)
 	stray := 0

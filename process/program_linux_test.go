@@ -21,9 +21,17 @@ import (
 // the package, which a test can kill, or put somewhere. What they have to tell goes
 // to the board, or to stdout.
 var programs = map[string]func(args []string) error{
-	"guarded": guarded,
-	"oom":     oom,
-	"limits":  limits,
+	"guarded":      guarded,
+	"oom":          oom,
+	"limits":       limits,
+	unpreparedWord: unpreparedMain,
+}
+
+// unpreparedWord names the program whose main calls neither GuardMain nor FuncMain.
+const unpreparedWord = "unprepared"
+
+func unprepared() bool {
+	return len(os.Args) > 2 && os.Args[1] == programWord && os.Args[2] == unpreparedWord
 }
 
 const programWord = "program" // the first argument
@@ -65,11 +73,11 @@ func scripted(scripts []string) process.Config {
 	return cfg
 }
 
-// guarded is a program with a guard, with cgroups if args[0] says so, and with
-// workers that run the other args.
 // leftFiles names a directory with a file that the program would have removed.
 const leftFiles = "PROCESS_TEST_LEFT"
 
+// guarded is a program with a guard, with cgroups if args[0] says so, and with
+// workers that run the other args.
 func guarded(args []string) error {
 	s, err := process.NewSupervisor(process.SupervisorConfig{Guard: true, NoCgroup: args[0] != "cgroups", Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -90,6 +98,27 @@ func guarded(args []string) error {
 		testproc.Say("cgroup (none)")
 	}
 	_, err = g.Wait(context.Background())
+	return err
+}
+
+// unpreparedMain is a program with a guard whose main has called neither GuardMain nor
+// FuncMain. It says what it got.
+func unpreparedMain(args []string) error {
+	s, err := process.NewSupervisor(process.SupervisorConfig{Guard: true, Logger: slog.New(slog.NewTextHandler(os.Stdout, nil))})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if _, err := s.Start(process.Config{Func: "echo", Args: map[int][]string{0: nil}, Envs: noEnvs(1)}); err != nil {
+		fmt.Println(err)
+	}
+	g, err := s.Start(scripted(args))
+	if err != nil {
+		return err
+	}
+	fmt.Println("guard", s.GuardPID())
+	r, err := g.Wait(context.Background())
+	fmt.Println("codes", codes(r))
 	return err
 }
 

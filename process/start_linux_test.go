@@ -8,12 +8,15 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/testproc"
 	"github.com/muster-run/muster/logs"
@@ -385,10 +388,16 @@ func TestSession(t *testing.T) {
 }
 
 // A worker has the descriptors 0, 1 and 2 and no others, also where this program
-// got some that are not to be closed.
+// got some that are not to be closed, if it is the Supervisor's altogether. Otherwise
+// nothing is done to descriptors that are not the Supervisor's.
 func TestDescriptors(t *testing.T) {
+	t.Run("whole program", func(t *testing.T) { descriptors(t, true) })
+	t.Run("embedded", func(t *testing.T) { descriptors(t, false) })
+}
+
+func descriptors(t *testing.T, whole bool) {
 	lab := testproc.New(t)
-	s := supervisor(t, process.SupervisorConfig{Guard: true})
+	s := supervisor(t, process.SupervisorConfig{Guard: true, WholeProgram: whole})
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
@@ -402,7 +411,20 @@ func TestDescriptors(t *testing.T) {
 	cfg := workers(lab, do("fds"), do("fds"))
 	cfg.Logs = attempt(t, 2, logs.Config{Tee: logs.StdForAll(logs.StdOut)})
 	wait(t, start(t, s, cfg))
-	if d := cmp.Diff([]string{"fds=0,1,2", "fds=0,1,2"}, lab.Lines(2)); d != "" {
+	flags, err := unix.FcntlInt(uintptr(inherited), unix.F_GETFD, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if whole != (flags&unix.FD_CLOEXEC != 0) {
+		t.Errorf("the descriptor's flags are %d", flags)
+	}
+	open := []string{"0", "1", "2"}
+	if !whole {
+		open = append(open, strconv.Itoa(inherited))
+	}
+	slices.Sort(open) // as the worker lists them
+	want := "fds=" + strings.Join(open, ",")
+	if d := cmp.Diff([]string{want, want}, lab.Lines(2)); d != "" {
 		t.Error(d)
 	}
 }

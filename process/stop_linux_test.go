@@ -38,7 +38,7 @@ var modes = []mode{
 func inModes(t *testing.T, f func(t *testing.T, s *process.Supervisor)) {
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {
-			s := supervisor(t, process.SupervisorConfig{NoCgroup: m.noCgroup, ReapOrphans: m.reap})
+			s := supervisor(t, process.SupervisorConfig{NoCgroup: m.noCgroup, WholeProgram: m.reap})
 			if m.noFDs {
 				s.WithoutPidfds()
 			}

@@ -14,17 +14,20 @@ import (
 
 // SupervisorConfig configures a Supervisor.
 type SupervisorConfig struct {
-	// Guard starts the guard process. The program's main function must then
-	// call GuardMain before anything else.
+	// Guard starts the guard process, which is the program started again. A main
+	// function that calls GuardMain before anything else lets it become the guard;
+	// without that call there is none, and the log says so.
 	Guard bool
-	// ReapOrphans makes processes that the kernel gives to this one, because
-	// their parents ended, the Supervisor's business altogether: they are reaped
+	// WholeProgram says that the program does nothing but run these workers, as the
+	// muster command does. Processes that the kernel gives to it, because their
+	// parents ended, are then the Supervisor's business altogether: they are reaped
 	// when they end, and ended with the last worker even if nothing shows whose
-	// they were. The program must then start no children of its own while the
-	// Supervisor is open, except for those that muster's packages start (they are
-	// told apart). Without it only those are ended and reaped that are known to
-	// come from a worker.
-	ReapOrphans bool
+	// they were. Descriptors that the program was started with are kept from the
+	// workers. The program must start no children of its own while the Supervisor is
+	// open, except for those that muster's packages start (they are told apart).
+	// Without it only those are ended and reaped that are known to come from a
+	// worker, and descriptors are left as they are.
+	WholeProgram bool
 	// NoCgroup keeps workers in the program's own cgroup. What they leave behind
 	// is then found by parents, sessions and environments, as it is where no
 	// cgroup can be made.
@@ -59,6 +62,9 @@ type Supervisor struct {
 func NewSupervisor(cfg SupervisorConfig) (*Supervisor, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
+	}
+	if err := checkReentry(); err != nil {
+		return nil, err
 	}
 	s := &Supervisor{
 		log:    cfg.Logger,

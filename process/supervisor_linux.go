@@ -16,16 +16,16 @@ import (
 
 // system is what Linux has for a Supervisor.
 type system struct {
-	reapOrphans bool
-	noPidfd     bool
-	random      string
-	cgroups     cgroup.Paths
-	cgroup      *cgroup.Dir // holds the workers' cgroups; nil without
-	dropped     *cgroup.Dir // was that until it turned out to be of no use
-	oomFiles    []string
-	guard       *guard // nil without
+	wholeProgram bool
+	noPidfd      bool
+	random       string
+	cgroups      cgroup.Paths
+	cgroup       *cgroup.Dir // holds the workers' cgroups; nil without
+	dropped      *cgroup.Dir // was that until it turned out to be of no use
+	oomFiles     []string
+	guard        *guard // nil without
 
-	childEnded chan os.Signal // with reapOrphans
+	childEnded chan os.Signal // with wholeProgram
 	reaper     sync.WaitGroup
 }
 
@@ -64,9 +64,9 @@ func (s *Supervisor) open(cfg SupervisorConfig) error {
 		return err
 	}
 	y := &s.system
-	y.reapOrphans = cfg.ReapOrphans
+	y.wholeProgram = cfg.WholeProgram
 	y.random = fmt.Sprintf("%06x", rand.Uint32N(1<<24))
-	if cfg.ReapOrphans {
+	if cfg.WholeProgram {
 		y.childEnded = make(chan os.Signal, 1)
 		signal.Notify(y.childEnded, syscall.SIGCHLD)
 		y.reaper.Go(func() {
@@ -147,7 +147,11 @@ const noGuard = "no guard: if this process is killed, processes that its workers
 
 // prepareGuard opens the pipe to the guard, which starts after the first workers.
 func (s *Supervisor) prepareGuard() {
-	g, err := newGuard()
+	err := errNoGuardMain
+	var g *guard
+	if calledGuardMain.Load() {
+		g, err = newGuard()
+	}
 	if err != nil {
 		s.log.Warn(noGuard, "error", err)
 		return

@@ -30,7 +30,9 @@ func selfPath() string { return "/proc/self/exe" }
 func (g *Group) prepare(plans []plan) {
 	s := g.sup
 	g.oomBefore, g.began = s.system.oomCounts(), sinceBoot()
-	closeOnExec()
+	if s.system.wholeProgram {
+		closeOnExec()
+	}
 	for i := range plans {
 		p := &plans[i]
 		if p.tag == "" && s.system.cgroup == nil {

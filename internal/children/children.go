@@ -1,6 +1,6 @@
 // Package children knows the processes that this program has started for its own
 // use, beside the workers. Whoever looks after orphans and takes every child that
-// package process did not start for one (a Supervisor with ReapOrphans) leaves them
+// package process did not start for one (a Supervisor with WholeProgram) leaves them
 // alone: it neither collects them nor ends them with the last worker.
 //
 // That is a fact about the whole program, so there is one list. All functions may
