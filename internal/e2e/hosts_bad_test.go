@@ -29,7 +29,7 @@ func (s *site) endpoint(endpoint, conf string) {
 }
 
 // An endpoint at which there is no rendezvous: an agent gives up after its
-// read_timeout at the latest, and says what is there and what to check.
+// join_timeout at the latest, and says what is there and what to check.
 func TestHostsNoRendezvous(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -88,7 +88,7 @@ func TestHostsNoRendezvous(t *testing.T) {
 			if tt.quick {
 				timeout = patience / 2
 			}
-			s.endpoint(tt.endpoint, fmt.Sprintf("read_timeout=%d,%s", int(timeout.Seconds()), limit9))
+			s.endpoint(tt.endpoint, fmt.Sprintf("%s,join_timeout=%d", limit9, int(timeout.Seconds())))
 			began := time.Now()
 			j := s.start(0, "--nnodes 2")
 			s.want(1, j)
@@ -170,9 +170,10 @@ func TestHostsRefused(t *testing.T) {
 	t.Run("network that is not allowed", func(t *testing.T) {
 		t.Parallel()
 		s := newSite(t, 3)
-		s.endpoint("10.77.0.11:29400", limit9+",read_timeout=5,allow=10.77.0.12,10.77.1.0/24")
+		s.endpoint("10.77.0.11:29400", limit9+",allow=10.77.0.12,10.77.1.0/24")
 		agents := s.startAll(2, "--nnodes 2:3")
 		s.up(time.Time{}, 2)
+		s.endpoint("10.77.0.11:29400", limit9+",join_timeout=5")
 		other := s.start(2, "--nnodes 2:3")
 		s.want(1, other)
 		other.says("10.77.0.11:29400", "closed the connection")

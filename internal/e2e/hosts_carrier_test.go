@@ -26,6 +26,9 @@ type hostsCarrier struct {
 	// holder returns the host that holds the rendezvous for now. Nil where that is
 	// always host 3, which the job cannot outlive.
 	holder func(s *site) int
+	// meets are the hosts without which the agents cannot meet; members those that run
+	// etcd.
+	meets, members []int
 	// not says why there is nothing to test in a row.
 	not map[string]string
 }
@@ -37,25 +40,25 @@ const (
 
 var hostsCarriers = []hostsCarrier{
 	{
-		name: "c10d", backend: "c10d", endsWith0: true, prepare: meetAt(0),
+		name: "c10d", backend: "c10d", endsWith0: true, prepare: meetAt(0), meets: []int{0},
 		not: map[string]string{"holder of the rendezvous lost": sameAs0},
 	},
 	{
-		name: "c10d, muster store", backend: "c10d", hosts: 1,
+		name: "c10d, muster store", backend: "c10d", hosts: 1, meets: []int{3},
 		prepare: func(s *site) {
 			s.serve(3, "listening on", filepath.Join(bin, "muster"), "store", "--port", "29400")
 			meetAt(3)(s)
 		},
 	},
 	{
-		name: "c10d, PyTorch's store", backend: "c10d", hosts: 1,
+		name: "c10d, PyTorch's store", backend: "c10d", hosts: 1, meets: []int{3},
 		prepare: func(s *site) {
 			s.serve(3, "ready", pypeer.Python(s.t), "-c", pythonStore)
 			meetAt(3)(s)
 		},
 	},
 	{
-		name: "static", backend: "static", endsWith0: true, fixed: true,
+		name: "static", backend: "static", endsWith0: true, fixed: true, meets: []int{0},
 		prepare: func(s *site) {
 			s.flags = func(host int) string {
 				return fmt.Sprintf("--node-rank %d --master-addr host0 --master-port 29400 --rdzv-conf %s", host, s.conf)
@@ -68,7 +71,7 @@ var hostsCarriers = []hostsCarrier{
 		},
 	},
 	{
-		name: "etcd", backend: "etcd", hosts: 3, holder: holder,
+		name: "etcd", backend: "etcd", hosts: 3, holder: holder, meets: []int{3, 4, 5}, members: []int{3, 4, 5},
 		prepare: func(s *site) {
 			quorumProgram(s.t)
 			var members []*job
@@ -84,7 +87,7 @@ var hostsCarriers = []hostsCarrier{
 		},
 	},
 	{
-		name: "quorum", backend: "quorum", holder: holder,
+		name: "quorum", backend: "quorum", holder: holder, meets: []int{0}, members: []int{0, 1, 2},
 		prepare: func(s *site) {
 			quorumProgram(s.t)
 			s.flags = func(int) string {

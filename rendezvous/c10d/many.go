@@ -259,12 +259,13 @@ func (h *many) connect(ctx context.Context) (carrier, error) {
 		}
 		// Another process of this host has the port: an agent of the same job.
 	}
-	cfg := tcpstore.ClientConfig{Addr: h.endpoint(), Timeout: min(h.cfg.Settings.ReadTimeout, h.cfg.Settings.Join), KeepAlive: h.cfg.Settings.KeepAliveLimit(), OnRetry: h.tellRetry(), Logger: h.log}
+	cfg := tcpstore.ClientConfig{Addr: h.endpoint(), Timeout: h.cfg.Settings.Join, KeepAlive: h.cfg.Settings.KeepAliveLimit(), OnRetry: h.tellRetry(), Logger: h.log}
 	defer h.cfg.tellWaiting(rendezvous.Waiting{})
 	conn, err := tcpstore.DialSession(ctx, cfg, sessionName)
 	if err != nil && !errors.Is(err, tcpstore.ErrNoSession) {
 		return nil, err
 	}
+	cfg.Timeout = min(h.cfg.Settings.ReadTimeout, h.cfg.Settings.Join)
 	client, dialErr := tcpstore.Dial(ctx, cfg)
 	if dialErr != nil {
 		if conn != nil {

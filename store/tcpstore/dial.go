@@ -67,8 +67,8 @@ func (e *ConnectError) advice() string {
 		return "check that the host is up, that no firewall drops the port, and that a TCPStore of PyTorch 2 or muster listens there"
 	case errors.As(e.Err, &timeout) && timeout.Timeout():
 		return "check that the host is up and that no firewall drops the port"
-	case errors.Is(e.Err, syscall.ENETUNREACH), errors.Is(e.Err, syscall.EHOSTUNREACH):
-		return "check the route from this machine to that address"
+	case unreachable(e.Err):
+		return "check that the host is up and the route from this machine to that address"
 	}
 	return "check the address"
 }
@@ -203,8 +203,19 @@ func retry(err error) bool {
 	}
 	var dns *net.DNSError
 	var timeout net.Error
-	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) ||
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.ECONNRESET) || unreachable(err) ||
 		errors.As(err, &dns) || errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// unreachable reports whether there is no way to the host: it is not up yet, or a
+// link is down.
+func unreachable(err error) bool {
+	for _, errno := range []syscall.Errno{syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN, syscall.ENETDOWN} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
 }
 
 // weight says how much an error explains: more where something answered.
@@ -215,7 +226,7 @@ func weight(err error) int {
 		return 3
 	case ok:
 		return 2
-	case retry(err):
+	case retry(err) && !unreachable(err):
 		return 1
 	}
 	return 0
