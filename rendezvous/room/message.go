@@ -8,6 +8,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/muster-run/muster/internal/pickle"
 	"github.com/muster-run/muster/rendezvous"
 )
 
@@ -20,6 +21,13 @@ const MaxMessage = 64 << 10
 // mostRounds is a round's number that no job comes to, and that the state can hold
 // with some more after it.
 const mostRounds = 1 << 30
+
+// Limits in bytes, so that no message of the room is longer than MaxMessage, with all the
+// names that it may have and each byte as long as JSON can make it.
+const (
+	mostName  = 255 // of a host, a role, or MASTER_ADDR
+	mostRunID = 4096
+)
 
 // A Type says what a message is about.
 type Type string
@@ -113,7 +121,8 @@ type Message struct {
 func (m *Message) sensible() bool {
 	const most = math.MaxInt32
 	n := m.Node
-	return n != nil && 0 <= n.PID && n.PID <= most && 0 <= n.LocalID && n.LocalID <= most &&
+	return n != nil && len(m.Host) <= mostName && len(m.Role) <= mostName && len(n.Addr) <= pickle.MaxAddr && len(m.RunID) <= mostRunID &&
+		0 <= n.PID && n.PID <= most && 0 <= n.LocalID && n.LocalID <= most &&
 		1 <= m.MinNodes && m.MinNodes <= m.MaxNodes && m.MaxNodes <= most && 1 <= m.LocalWorldSize && m.LocalWorldSize <= most &&
 		0 < m.KeepAlive && m.KeepAlive <= m.KeepAliveLimit && 0 <= m.LastCall &&
 		(m.Last == nil || m.Last.Round <= mostRounds && m.Last.WorldSize <= most)

@@ -437,8 +437,8 @@ func (r *Room) tellRound(s *session) {
 // setMaster takes from rank 0 where the workers meet and passes it on.
 func (r *Room) setMaster(s *session, m *Message) {
 	rank, participant := r.state.Participants[s.node]
-	if !participant || rank != 0 || !r.state.Complete || m.Round != r.state.Round {
-		return // of a round that is over
+	if !participant || rank != 0 || !r.state.Complete || m.Round != r.state.Round || len(m.Addr) > mostName {
+		return // of a round that is over, or no address
 	}
 	r.master = &Message{Type: Master, Round: m.Round, Addr: m.Addr, Port: m.Port}
 	for _, other := range r.participants() {
@@ -476,7 +476,8 @@ func (r *Room) name(n rendezvous.Node) string {
 	if s := r.nodes[n]; s != nil {
 		name = s.hello.Host
 	}
-	return cmp.Or(name, n.Addr)
+	name = cmp.Or(name, n.Addr)
+	return name[:min(len(name), mostName)]
 }
 
 // call tells the round's nodes, once, that others wait. If foreign nodes take part,

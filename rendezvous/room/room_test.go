@@ -568,3 +568,40 @@ func TestSenseless(t *testing.T) {
 		}
 	}
 }
+
+// What one node says of itself fits into what the others are told, however many they are and
+// whatever JSON makes of it.
+func TestLongNames(t *testing.T) {
+	for _, tt := range []struct {
+		name                 string
+		host, role, addr, id int
+		want                 room.Type
+	}{
+		{"as long as may be", 255, 255, 1024, 4096, room.Welcome},
+		{"host", 256, 1, 1, 1, room.Refused},
+		{"role", 1, 256, 1, 1, room.Refused},
+		{"address", 1, 1, 1025, 1, room.Refused},
+		{"run ID", 1, 1, 1, 4097, room.Refused},
+	} {
+		l := newLab(t)
+		for i := range 40 {
+			addr := fmt.Sprintf("%0*d", tt.addr, i%10)
+			hello := &room.Message{
+				Type: room.Hello, Version: room.Version, RunID: strings.Repeat("<", tt.id), Node: &rendezvous.Node{Addr: addr, PID: i},
+				Host: strings.Repeat("<", tt.host), Role: strings.Repeat("<", tt.role), LocalWorldSize: 1,
+				MinNodes: 41, MaxNodes: 41, KeepAlive: time.Second, KeepAliveLimit: limit,
+			}
+			l.r.Receive(l.now, room.ID(i), hello)
+			l.r.Receive(l.now, room.ID(i), &room.Message{Type: room.Join})
+			l.r.Receive(l.now, room.ID(i), &room.Message{Type: room.Status})
+		}
+		for i, e := range l.r.Out() {
+			if i == 0 && e.Msg.Type != tt.want {
+				t.Errorf("%s: got %s, want %s", tt.name, e.Msg.Type, tt.want)
+			}
+			if n := len(e.Msg.Append(nil)); n > room.MaxMessage {
+				t.Errorf("%s: a %s of %d bytes", tt.name, e.Msg.Type, n)
+			}
+		}
+	}
+}
