@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
 )
@@ -19,6 +20,9 @@ const (
 	assignedRanksPrefix = "torchelastic/assigned_ranks/"
 	exitBarrierKey      = "torchelastic/agent/terminal_state"
 )
+
+// connectionsOfAgent is how many connections an agent has to the one that holds the stores.
+const connectionsOfAgent = 2
 
 // roleInfo is what each agent tells group rank 0.
 type roleInfo struct {
@@ -32,9 +36,14 @@ type roleInfo struct {
 func (a *Agent) assignRanks(at *attempt) {
 	spec, round := &a.cfg.Spec, at.round
 	done := func(ranks rendezvous.Ranks, err error) {
+		if err != nil {
+			err = fmt.Errorf("assign ranks: %w", err)
+		} else if round.Rank == 0 && !at.alone() && a.cfg.Rendezvous.UseAgentStore() {
+			err = process.CheckConnections(spec.LocalWorldSize, ranks.WorldSize-spec.LocalWorldSize+connectionsOfAgent*round.WorldSize)
+		}
 		n := news{ev: evAssigned, ranks: ranks}
 		if err != nil {
-			n = news{ev: evAssignFailed, err: fmt.Errorf("assign ranks: %w", err)}
+			n = news{ev: evAssignFailed, err: err}
 		}
 		at.tell(n)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/muster-run/muster/rendezvous/etcd"
 	"github.com/muster-run/muster/rendezvous/quorum"
 	"github.com/muster-run/muster/rendezvous/static"
+	"github.com/muster-run/muster/store/tcpstore"
 )
 
 // Run runs one host's part of a job and returns when all that it started has
@@ -149,6 +150,7 @@ func newHandler(cfg Config, host string, waiting func(rendezvous.Waiting), log *
 	for _, key := range settings.Unknown {
 		log.Warn("rendezvous configuration key is not known and has no effect", "key", key)
 	}
+	conns := &tcpstore.Limit{Max: process.MostConnections(cfg.NprocPerNode)}
 	if cfg.RdzvBackend == "static" {
 		return static.New(static.Config{
 			RunID:          cfg.RunID,
@@ -160,6 +162,7 @@ func newHandler(cfg Config, host string, waiting func(rendezvous.Waiting), log *
 			Host:           host,
 			OnWaiting:      waiting,
 			Settings:       settings,
+			Conns:          conns,
 			Logger:         log,
 		})
 	}
@@ -177,6 +180,7 @@ func newHandler(cfg Config, host string, waiting func(rendezvous.Waiting), log *
 		Host:             host,
 		OnWaiting:        waiting,
 		Settings:         settings,
+		Conns:            conns,
 		Logger:           log,
 	}
 	switch cfg.RdzvBackend {

@@ -3,6 +3,7 @@ package process
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -27,7 +28,26 @@ func CheckLimits(n int) error {
 }
 
 func checkFiles(n int) error {
-	return checkLimit("open files (ulimit -n)", unix.RLIMIT_NOFILE, uint64(n)*filesPerWorker+filesOfAgent, n, "")
+	return checkLimit("open files (ulimit -n)", unix.RLIMIT_NOFILE, filesFor(n), n, "")
+}
+
+func filesFor(n int) uint64 { return uint64(n)*filesPerWorker + filesOfAgent }
+
+// CheckConnections is CheckLimits for files, with as many connections beside the workers as
+// the stores that this process holds need.
+func CheckConnections(n, connections int) error {
+	return checkLimit("open files (ulimit -n)", unix.RLIMIT_NOFILE, filesFor(n)+uint64(connections), n,
+		fmt.Sprintf(", with %d connections to the job's stores, which this host holds", connections))
+}
+
+// MostConnections is how many connections leave this process the descriptors that n workers
+// need, or half of all that it may have.
+func MostConnections(n int) int {
+	var limit unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur > math.MaxInt32 {
+		return math.MaxInt32
+	}
+	return int(limit.Cur - min(filesFor(n), limit.Cur/2))
 }
 
 // checkProcesses counts what the user runs already, but only where the limit is

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/process"
 )
@@ -78,5 +79,26 @@ func numbers(text, pattern string) string {
 func TestCheckOwnLimits(t *testing.T) {
 	if err := process.CheckLimits(1); err != nil {
 		t.Error(err)
+	}
+}
+
+// The connections to the stores need descriptors beside the workers'.
+func TestCheckConnections(t *testing.T) {
+	if err := process.CheckConnections(1, 1); err != nil {
+		t.Error(err)
+	}
+	err := process.CheckConnections(2, 1<<40)
+	if err == nil || !strings.Contains(err.Error(), "but 2 workers need 1099511627872, with 1099511627776 connections to the job's stores, which this host holds; raise") {
+		t.Error(err)
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := process.MostConnections(2), int(limit.Cur-96); limit.Cur > 200 && got != want {
+		t.Errorf("%d connections, want %d", got, want)
+	}
+	if got, want := process.MostConnections(1<<20), int(limit.Cur-limit.Cur/2); limit.Cur < 1<<24 && got != want {
+		t.Errorf("%d connections, want %d", got, want)
 	}
 }

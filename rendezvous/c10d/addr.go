@@ -76,7 +76,7 @@ func (h *many) ownAddr(ctx context.Context, local net.Addr) string {
 // isOwn says whether an address is one of this machine's.
 func isOwn(text string) bool {
 	addr, err := netip.ParseAddr(text)
-	return err == nil && slices.ContainsFunc(thisHost(), func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
+	return err == nil && slices.ContainsFunc(ThisHost(), func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
 }
 
 // localAddr is the address of the interface that reaches an endpoint. Nothing is
@@ -90,8 +90,8 @@ func localAddr(endpoint string) string {
 	return conn.LocalAddr().(*net.UDPAddr).IP.String()
 }
 
-// thisHost are this machine's own addresses, from which its workers connect.
-func thisHost() []netip.Prefix {
+// ThisHost returns this machine's own addresses, from which its workers connect.
+func ThisHost() []netip.Prefix {
 	own := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 	addrs, _ := net.InterfaceAddrs()
 	for _, a := range addrs {

@@ -78,6 +78,8 @@ type Config struct {
 	OnWaiting func(rendezvous.Waiting)
 	// Settings are the values of --rdzv-conf.
 	Settings rendezvous.Settings
+	// Conns bounds the connections to the stores that this agent holds; nil: nothing does.
+	Conns *tcpstore.Limit
 	// Logger gets what the stores have to say. Default slog.Default().
 	Logger *slog.Logger
 }
@@ -98,10 +100,10 @@ func (cfg *Config) lacking() string {
 
 // alone is the rendezvous of a job on one host.
 type alone struct {
-	cfg        Config
-	host       string
-	port       int
-	bind, addr string // where the workers' store listens; MASTER_ADDR
+	cfg  Config
+	host string
+	port int
+	addr string // MASTER_ADDR
 
 	mu     sync.Mutex // guards the rest
 	agents store.Store
@@ -133,9 +135,9 @@ func New(cfg Config) (rendezvous.Handler, error) {
 	if cfg.MaxNodes > 1 {
 		return newMany(cfg, host, port)
 	}
-	h := &alone{cfg: cfg, host: host, port: port, bind: "127.0.0.1:0", addr: "127.0.0.1"}
+	h := &alone{cfg: cfg, host: host, port: port, addr: "127.0.0.1"}
 	if cfg.LocalAddr != "" {
-		h.bind, h.addr = ":0", cfg.LocalAddr
+		h.addr = cfg.LocalAddr
 	}
 	return h, nil
 }
@@ -175,7 +177,7 @@ func (h *alone) Next(ctx context.Context) (*rendezvous.Info, error) {
 	}
 	port, err := h.startWorkersStore()
 	if err != nil {
-		return nil, &rendezvous.ConnectionError{Backend: "c10d", Endpoint: h.bind, Err: fmt.Errorf("start the workers' store: %w", err)}
+		return nil, &rendezvous.ConnectionError{Backend: "c10d", Endpoint: h.addr, Err: fmt.Errorf("start the workers' store: %w", err)}
 	}
 	info := &rendezvous.Info{
 		Round:      h.round,
@@ -208,7 +210,7 @@ func (h *alone) open(ctx context.Context) error {
 	if host == nil && !rendezvous.IsThisHost(ctx, h.host) {
 		return h.dial(ctx)
 	}
-	server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: listenAddr(h.host, h.port), Logger: h.cfg.Logger})
+	server, err := tcpstore.Listen(h.cfg.ServerConfig(endpointHost(h.host), h.port))
 	if err == nil {
 		h.server, h.agents = server, server.Store()
 		return nil
@@ -235,16 +237,26 @@ func (h *alone) dial(ctx context.Context) error {
 	return nil
 }
 
-// listenAddr is where a store for host:port listens: on that address alone if
-// it is a loopback one, else on all, as PyTorch's does.
-func listenAddr(host string, port int) string {
-	if ip := net.ParseIP(host); host == "localhost" || ip != nil && ip.IsLoopback() {
-		if host == "localhost" {
-			host = "127.0.0.1"
-		}
-		return net.JoinHostPort(host, strconv.Itoa(port))
+// ServerConfig is that of a store that this host holds, with what guards its port. It
+// listens on Settings.Bind; without that on the address of host alone if that is a loopback
+// one, else on all, as PyTorch's does. In a job on one host a loopback address comes first.
+func (cfg *Config) ServerConfig(host string, port int) tcpstore.ServerConfig {
+	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() || cfg.MaxNodes > 1 && cfg.Settings.Bind != "" {
+		host = cfg.Settings.Bind
 	}
-	return ":" + strconv.Itoa(port)
+	c := tcpstore.ServerConfig{Addr: net.JoinHostPort(host, strconv.Itoa(port)), Allow: cfg.Settings.Allow, Limit: cfg.Conns, Logger: cfg.Logger}
+	if len(c.Allow) > 0 {
+		c.Allow = append(ThisHost(), c.Allow...)
+	}
+	return c
+}
+
+// endpointHost is where an endpoint's server listens: at one of localhost's addresses alone.
+func endpointHost(host string) string {
+	if host == "localhost" {
+		return "127.0.0.1"
+	}
+	return host
 }
 
 // startWorkersStore returns the port at which the workers of this round meet
@@ -258,7 +270,7 @@ func (h *alone) startWorkersStore() (port int, err error) {
 		h.end = reserved.Close
 		return reserved.Port, nil
 	}
-	server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: h.bind, Logger: h.cfg.Logger})
+	server, err := tcpstore.Listen(h.cfg.ServerConfig(h.addr, 0))
 	if err != nil {
 		return 0, err
 	}

@@ -3,6 +3,9 @@ package c10d_test
 import (
 	"errors"
 	"net"
+	"net/netip"
+	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -184,4 +187,48 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("New(%+v): %v, want an error with %q", tt.cfg, err, tt.want)
 		}
 	}
+}
+
+// bind= and allow= hold for a job on one host too, for the agents' store and the workers'.
+func TestGuardOfOneHost(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("needs 127.0.0.2")
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(freeEndpoint(t))
+	cfg := c10d.Config{Endpoint: name + ":" + port, LocalAddr: name, Settings: rendezvous.DefaultSettings()}
+	cfg.Settings.Bind = "127.0.0.2"
+	cfg.Settings.Allow = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+	info, err := newHandler(t, cfg).Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, port := range []string{port, strconv.Itoa(info.MasterPort)} {
+		if nc, err := net.Dial("tcp", "127.0.0.1:"+port); err == nil {
+			nc.Close()
+			t.Errorf("port %s: it listens on 127.0.0.1", port)
+		}
+		if nc, err := net.Dial("tcp", "127.0.0.2:"+port); err != nil {
+			t.Errorf("port %s: %v", port, err)
+		} else {
+			nc.Close()
+		}
+	}
+	if got := cfg.ServerConfig("", 1).Allow; len(got) < 3 || got[len(got)-1] != cfg.Settings.Allow[0] {
+		t.Errorf("allowed are %v, want this host and %v", got, cfg.Settings.Allow)
+	}
+}
+
+// What is open to this host alone stays so, whatever bind= says.
+func TestBindOfALoopbackEndpoint(t *testing.T) {
+	cfg := c10d.Config{Endpoint: freeEndpoint(t), Settings: rendezvous.DefaultSettings()}
+	cfg.Settings.Bind = "192.0.2.1"
+	info, err := newHandler(t, cfg).Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dial(t, info)
 }

@@ -50,7 +50,7 @@ func (h *many) listenForElection(ctx context.Context) error {
 	if h.election != nil {
 		return nil
 	}
-	cfg := h.serverConfig(0)
+	cfg := h.cfg.ServerConfig("", 0)
 	cfg.KeepAlive = h.cfg.Settings.KeepAliveLimit()
 	server, err := tcpstore.Listen(cfg)
 	if err != nil {

@@ -313,10 +313,7 @@ func (h *many) greet(ctx context.Context, conn net.Conn) (*held, error) {
 
 // listen hosts the rendezvous at the endpoint.
 func (h *many) listen() error {
-	cfg := h.serverConfig(h.port)
-	if h.cfg.Settings.Bind == "" {
-		cfg.Addr = listenAddr(h.host, h.port)
-	}
+	cfg := h.cfg.ServerConfig(endpointHost(h.host), h.port)
 	cfg.KeepAlive = h.cfg.Settings.KeepAliveLimit()
 	cfg.Prepare = func(s *tcpstore.Server) { h.rooms = Serve(s, h.log) }
 	server, err := tcpstore.Listen(cfg)
@@ -326,17 +323,6 @@ func (h *many) listen() error {
 	h.server, h.agents = server, server.Store()
 	h.port = server.Port()
 	return nil
-}
-
-// serverConfig is that of a server of this host, for agents or workers, with what
-// guards its port.
-func (h *many) serverConfig(port int) tcpstore.ServerConfig {
-	settings := &h.cfg.Settings
-	cfg := tcpstore.ServerConfig{Addr: net.JoinHostPort(settings.Bind, strconv.Itoa(port)), Allow: settings.Allow, Logger: h.log}
-	if len(cfg.Allow) > 0 {
-		cfg.Allow = append(thisHost(), cfg.Allow...)
-	}
-	return cfg
 }
 
 // Serve makes a server hold rendezvous, for all run IDs that it is asked for. It

@@ -79,7 +79,7 @@ func (h *many) openMaster(ctx context.Context, p place) (addr string, port int, 
 	addr, port, ok := h.inherit(ctx, p)
 	if !ok {
 		addr = h.masterAddr(p.reached)
-		if port, err = h.master.open(h.serverConfig(0), h.cfg.PrivateStore); err != nil {
+		if port, err = h.master.open(h.cfg.ServerConfig("", 0), h.cfg.PrivateStore); err != nil {
 			return "", 0, h.connectionError(fmt.Errorf("start the workers' store: %w", err))
 		}
 	}

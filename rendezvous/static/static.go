@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"strconv"
 	"sync"
 
 	"github.com/muster-run/muster/rendezvous"
@@ -36,6 +35,7 @@ type Config struct {
 	Host           string
 	OnWaiting      func(rendezvous.Waiting)
 	Settings       rendezvous.Settings
+	Conns          *tcpstore.Limit
 	// Logger gets what the store has to say. Default slog.Default().
 	Logger *slog.Logger
 }
@@ -43,7 +43,7 @@ type Config struct {
 // A handler is the static rendezvous of one job on one host.
 // Source: StaticTCPRendezvous in static_tcp_rendezvous.py.
 type handler struct {
-	cfg  Config
+	cfg  c10d.Config
 	host string
 	port int
 
@@ -65,16 +65,15 @@ func New(cfg Config) (rendezvous.Handler, error) {
 	if cfg.NodeRank < 0 || cfg.NodeRank >= max(cfg.MaxNodes, 1) {
 		return nil, fmt.Errorf("node rank %d: want 0 to %d", cfg.NodeRank, max(cfg.MaxNodes, 1)-1)
 	}
+	meet := c10d.Config{
+		RunID: cfg.RunID, Endpoint: cfg.Endpoint, NodeRank: &cfg.NodeRank, MinNodes: cfg.MaxNodes, MaxNodes: cfg.MaxNodes,
+		Role: cfg.Role, LocalWorldSize: cfg.LocalWorldSize, Host: cfg.Host, OnWaiting: cfg.OnWaiting, Settings: cfg.Settings,
+		Conns: cfg.Conns, Logger: cfg.Logger,
+	}
 	if cfg.MaxNodes > 1 {
-		return c10d.New(c10d.Config{
-			RunID: cfg.RunID, Endpoint: cfg.Endpoint, NodeRank: &cfg.NodeRank, MinNodes: cfg.MaxNodes, MaxNodes: cfg.MaxNodes,
-			Role: cfg.Role, LocalWorldSize: cfg.LocalWorldSize, Host: cfg.Host, OnWaiting: cfg.OnWaiting, Settings: cfg.Settings, Logger: cfg.Logger,
-		})
+		return c10d.New(meet)
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
-	return &handler{cfg: cfg, host: host, port: port}, nil
+	return &handler{cfg: meet, host: host, port: port}, nil
 }
 
 // Backend returns "static".
@@ -101,11 +100,7 @@ func (h *handler) Next(ctx context.Context) (*rendezvous.Info, error) {
 		return nil, rendezvous.ErrClosed
 	}
 	if h.server == nil {
-		addr := ":" + strconv.Itoa(h.port)
-		if ip := net.ParseIP(h.host); ip != nil && ip.IsLoopback() {
-			addr = net.JoinHostPort(h.host, strconv.Itoa(h.port))
-		}
-		server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: addr, Logger: h.cfg.Logger})
+		server, err := tcpstore.Listen(h.cfg.ServerConfig(h.host, h.port))
 		if err != nil {
 			return nil, &rendezvous.ConnectionError{Backend: "static", Endpoint: h.cfg.Endpoint, Err: err}
 		}

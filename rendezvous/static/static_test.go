@@ -95,3 +95,27 @@ func TestNewRefuses(t *testing.T) {
 		}
 	}
 }
+
+// bind= holds for a job on one host.
+func TestBind(t *testing.T) {
+	_, port, _ := net.SplitHostPort(freeEndpoint(t))
+	cfg := static.Config{RunID: "none", Endpoint: "master:" + port, Settings: rendezvous.DefaultSettings()}
+	cfg.Settings.Bind = "127.0.0.1"
+	h, err := static.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Shutdown(t.Context())
+	if _, err := h.Next(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if nc, err := net.Dial("tcp", "127.0.0.2:"+port); err == nil {
+		nc.Close()
+		t.Error("it listens on 127.0.0.2")
+	}
+	if nc, err := net.Dial("tcp", "127.0.0.1:"+port); err != nil {
+		t.Error(err)
+	} else {
+		nc.Close()
+	}
+}

@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"github.com/muster-run/muster/store/internal/kv"
@@ -20,8 +23,14 @@ const (
 	mostCopied  = 256 << 10
 )
 
+// openingTimeout is how long a new connection may take to begin as a client does.
+const openingTimeout = 30 * time.Second
+
 // A requestError is what a client did wrong.
-type requestError struct{ err error }
+type requestError struct {
+	err     error
+	opening bool // it has not begun as a client does
+}
 
 func (e *requestError) Error() string { return e.err.Error() }
 func (e *requestError) Unwrap() error { return e.err }
@@ -38,14 +47,17 @@ type conn struct {
 	s     *Server
 	nc    net.Conn
 	ended chan struct{} // closed when the goroutine has left the data alone
+	since time.Time
+
+	validated atomic.Bool
+	dropped   bool // guarded by s.mu: closed to make room
 
 	session func(net.Conn) // who takes the connection over
 
-	buf       []byte
-	r, w      int // buf[r:w] is what has been read and not yet parsed
-	frame     frame
-	validated bool
-	keys      []string // scratch
+	buf   []byte
+	r, w  int // buf[r:w] is what has been read and not yet parsed
+	frame frame
+	keys  []string // scratch
 
 	out    []byte      // replies to write
 	from   int         // out[from:] is not yet in chain
@@ -60,17 +72,18 @@ type conn struct {
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
-	c := &conn{s: s, nc: nc, ended: make(chan struct{}), buf: make([]byte, firstBuffer)}
+	c := &conn{s: s, nc: nc, ended: make(chan struct{}), since: time.Now(), buf: make([]byte, firstBuffer)}
 	c.waiter.Notifier = c
+	_ = nc.SetReadDeadline(c.since.Add(openingTimeout))
 	return c
 }
 
 // serve performs requests until the connection ends.
 func (c *conn) serve() error {
 	for {
-		if !c.validated {
+		if !c.validated.Load() {
 			if err := checkOpening(c.buf[c.r:c.w]); err != nil {
-				return &requestError{err}
+				return &requestError{err, true}
 			}
 		}
 		need, err := c.frame.parse(c.buf[c.r:c.w])
@@ -78,7 +91,7 @@ func (c *conn) serve() error {
 		case err != nil:
 			// What came before the bad request was good.
 			c.flush()
-			return &requestError{err}
+			return &requestError{err: err}
 		case need == 0:
 			err = c.perform()
 			c.r += c.frame.pos
@@ -87,6 +100,9 @@ func (c *conn) serve() error {
 			err = c.takeValue()
 		default:
 			err = c.fill(need)
+		}
+		if err != nil && !c.validated.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
+			return &requestError{errMute, true}
 		}
 		if err != nil {
 			return err
@@ -344,12 +360,12 @@ func (c *conn) perform() error {
 	f, m := &c.frame, c.s.m
 	switch f.query {
 	case qValidate:
-		if c.validated {
+		if c.validated.Load() {
 			c.flush()
-			return &requestError{errSecondValidate}
+			return &requestError{err: errSecondValidate}
 		}
-		c.validated = true
-		return nil
+		c.validated.Store(true)
+		return c.nc.SetReadDeadline(time.Time{})
 	case qPing:
 		c.out = binary.LittleEndian.AppendUint32(c.out, uint32(f.num))
 		return nil
@@ -377,7 +393,7 @@ func (c *conn) perform() error {
 	m.Unlock()
 	if err != nil {
 		c.flush()
-		return &requestError{err}
+		return &requestError{err: err}
 	}
 	if len(c.out)+c.queued >= fullReply {
 		return c.flush()

@@ -12,6 +12,7 @@ var opening = []byte{byte(qValidate), 0xce, 0xf7, 0x85, 0x3c}
 var (
 	errOld  = errors.New("a client of PyTorch 1.x, which speaks another protocol; the worker needs PyTorch 2.0 or later")
 	errHTTP = errors.New("an HTTP request, not a TCPStore client")
+	errMute = fmt.Errorf("no request came in %v", openingTimeout)
 	errTLS  = errors.New("a TLS client; TCPStore is not encrypted")
 )
 

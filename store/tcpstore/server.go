@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/muster-run/muster/internal/admit"
 	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/store/internal/kv"
 )
@@ -27,6 +29,9 @@ type ServerConfig struct {
 	// ten seconds at most. This host is not an exception: workers on it
 	// may connect from 127.0.0.1, ::1 or its own address.
 	Allow []netip.Prefix
+	// Limit, if not nil, bounds the connections of this server and of the others that
+	// have the same.
+	Limit *Limit
 	// KeepAlive is how long a connection outlives the host at its other end. What
 	// that host waits for is then forgotten, and its sessions end. Below
 	// 0 nobody asks. Default DefaultKeepAlive. The system counts in seconds.
@@ -35,9 +40,16 @@ type ServerConfig struct {
 	// the place for HandleSession and Mirror, which otherwise come too late for
 	// a client that connects at once.
 	Prepare func(*Server)
-	// Logger gets a warning for every connection that is closed for what it
-	// sent. Default slog.Default().
+	// Logger gets a warning when a connection is closed for what it sent, once in
+	// ten seconds at most. Default slog.Default().
 	Logger *slog.Logger
+}
+
+// A Limit is how many connections servers may have together. At the limit a new one takes the
+// place of the oldest that has not begun as a client does, or is closed if there is none.
+type Limit struct {
+	Max  int
+	open atomic.Int64
 }
 
 // A Server is a TCPStore server. It holds at most about 64 KiB for each
@@ -48,11 +60,14 @@ type Server struct {
 	log    *slog.Logger
 	ln     net.Listener
 	alive  keepAlive
-	allow  *allowList
+	allow  admit.List
+	limit  *Limit
 	memory *store.Memory
 	m      *kv.Map // memory's
 	all    sync.WaitGroup
 	done   chan struct{} // closed by Close
+
+	refused, full, strangers, broken admit.Tally // of connections
 
 	handlers atomic.Pointer[map[string]func(net.Conn)] // replaced with mu held
 
@@ -65,19 +80,22 @@ type Server struct {
 // Listen starts a server, which is listening and serving when it returns.
 // Whoever calls it closes the server.
 func Listen(cfg ServerConfig) (*Server, error) {
-	allow, err := newAllowList(cfg.Allow)
+	allow, err := admit.NewList(cfg.Allow)
 	if err != nil {
 		if cfg.Listener != nil {
 			cfg.Listener.Close()
 		}
-		return nil, err
+		return nil, fmt.Errorf("tcpstore: Allow: %w", err)
 	}
 	s := &Server{
-		log: cfg.Logger, ln: cfg.Listener, allow: allow, alive: keepAlive(cfg.KeepAlive), memory: store.NewMemory(), done: make(chan struct{}),
+		log: cfg.Logger, ln: cfg.Listener, allow: allow, limit: cfg.Limit, alive: keepAlive(cfg.KeepAlive), memory: store.NewMemory(), done: make(chan struct{}),
 		conns: map[*conn]struct{}{}, sessions: map[net.Conn]struct{}{},
 	}
 	if s.log == nil {
 		s.log = slog.Default()
+	}
+	if s.limit == nil {
+		s.limit = &Limit{Max: math.MaxInt}
 	}
 	s.m = s.memory.Map()
 	if s.ln == nil {
@@ -107,7 +125,7 @@ func (s *Server) Port() int {
 }
 
 // Refused returns how many connections were closed because of ServerConfig.Allow.
-func (s *Server) Refused() int64 { return s.allow.count() }
+func (s *Server) Refused() int64 { return s.refused.Count() }
 
 // Store returns a view of the server's data that sees what clients see,
 // without a connection. It works until Close, and none of its calls has a time
@@ -179,7 +197,10 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 	s.all.Wait()
-	s.allow.finish(s.log)
+	s.refused.Finish(s.log, "tcpstore: more connections were refused: their addresses were not in an allowed network", "refused", "allow", fmt.Sprint(s.allow))
+	s.full.Finish(s.log, "tcpstore: more connections were closed: too many were open", "closed")
+	s.strangers.Finish(s.log, "tcpstore: more connections were closed: they did not begin as a client of PyTorch 2 does", "closed")
+	s.broken.Finish(s.log, "tcpstore: more connections were closed for bad requests", "closed")
 	return errors.Join(err, s.memory.Close())
 }
 
@@ -207,13 +228,12 @@ func (s *Server) accept() {
 		nc, err := s.ln.Accept()
 		if err == nil {
 			pause = 0
-			if !s.allow.admits(nc.RemoteAddr()) {
-				s.allow.refuse(nc.RemoteAddr(), s.log, time.Now())
+			if s.admits(nc) {
+				s.alive.apply(nc)
+				s.start(nc)
+			} else {
 				nc.Close() // last, so that whoever sees it closed sees it counted
-				continue
 			}
-			s.alive.apply(nc)
-			s.start(nc)
 			continue
 		}
 		select {
@@ -222,6 +242,7 @@ func (s *Server) accept() {
 		default:
 		}
 		// Most likely no file descriptor is left; there may be one soon.
+		s.closeOldest()
 		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 		s.log.Error("tcpstore: cannot accept a connection; the limit of open files (ulimit -n) may be too low",
 			"err", err, "retry_in", pause)
@@ -230,6 +251,44 @@ func (s *Server) accept() {
 		case <-time.After(pause):
 		}
 	}
+}
+
+// admits says whether a new connection may stay, and counts it if not.
+func (s *Server) admits(nc net.Conn) bool {
+	switch {
+	case !s.allow.Admits(nc.RemoteAddr()):
+		s.refused.Warn(s.log, "tcpstore: connection refused: the address is not in an allowed network", "refused",
+			"remote", nc.RemoteAddr().String(), "allow", fmt.Sprint(s.allow))
+		return false
+	case s.limit.open.Load() >= int64(s.limit.Max):
+		oldest := s.closeOldest()
+		if oldest == nil {
+			oldest = nc
+		}
+		s.full.Warn(s.log, fmt.Sprintf("tcpstore: connection closed: %d are open, and the process needs the other descriptors; raise the limit of open files (ulimit -n)",
+			s.limit.Max), "closed", "remote", oldest.RemoteAddr().String())
+		return oldest != nc
+	}
+	return true
+}
+
+// closeOldest closes the connection that has said nothing for the longest time, and returns
+// it. It returns nil if all have begun as clients do.
+func (s *Server) closeOldest() net.Conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var oldest *conn
+	for c := range s.conns {
+		if !c.validated.Load() && !c.dropped && (oldest == nil || c.since.Before(oldest.since)) {
+			oldest = c
+		}
+	}
+	if oldest == nil {
+		return nil
+	}
+	oldest.dropped = true
+	oldest.nc.Close()
+	return oldest.nc
 }
 
 func (s *Server) start(nc net.Conn) {
@@ -241,7 +300,8 @@ func (s *Server) start(nc net.Conn) {
 		return
 	}
 	s.conns[c] = struct{}{}
-	s.all.Go(func() { s.serve(c) })
+	s.limit.open.Add(1)
+	s.all.Go(func() { s.serve(c); s.limit.open.Add(-1) })
 }
 
 // serve serves a connection, and the session that it may become.
@@ -281,7 +341,12 @@ func (s *Server) remove(c *conn, session bool) (ours bool) {
 // report logs why a connection ended, unless the client or we just closed it.
 func (s *Server) report(nc net.Conn, err error) {
 	var bad *requestError
-	if errors.As(err, &bad) {
-		s.log.Warn("tcpstore: connection closed: "+bad.Error(), "remote", nc.RemoteAddr().String())
+	if !errors.As(err, &bad) {
+		return
 	}
+	tally := &s.broken
+	if bad.opening {
+		tally = &s.strangers
+	}
+	tally.Warn(s.log, "tcpstore: connection closed: "+bad.Error(), "closed", "remote", nc.RemoteAddr().String())
 }

@@ -99,7 +99,7 @@ func (c *conn) enterSession(name string) error {
 	c.s.m.Unlock()
 	if parked {
 		c.flush()
-		return &requestError{errSessionWaits}
+		return &requestError{err: errSessionWaits}
 	}
 	c.session = c.s.handler(name)
 	if c.session == nil {
