@@ -142,11 +142,14 @@ func isDescendant(pid int) bool {
 		if errors.Is(err, errors.ErrUnsupported) {
 			return true // who can write the FIFO is believed
 		}
-		if err != nil || s.Parent <= 1 {
+		if err != nil {
 			return false
 		}
-		if s.Parent == self {
+		if s.Parent == self { // which is 1 in a container
 			return true
+		}
+		if s.Parent <= 1 {
+			return false
 		}
 		pid = s.Parent
 	}

@@ -279,10 +279,7 @@ func (g *Group) forkWorker(w *worker, p *plan) error {
 	s.remember(w.pid)
 	w.exit.PID = w.pid
 	w.call.start()
-	if err := g.watch.worker(w); err != nil {
-		w.destroy(s)
-		return fmt.Errorf("watch the process: %w", err)
-	}
+	g.watch.worker(w)
 	return nil
 }
 

@@ -143,7 +143,11 @@ func (l *leftover) close() {
 
 func (l *leftover) signal(sig syscall.Signal) error {
 	if l.pidfd >= 0 {
-		return unix.PidfdSendSignal(l.pidfd, sig, nil, 0)
+		err := unix.PidfdSendSignal(l.pidfd, sig, nil, 0)
+		if err != unix.ENOSYS && err != unix.EPERM {
+			return err
+		}
+		// The kernel may forbid it, or a sandbox does.
 	}
 	if now, err := procfs.Read(l.stat.PID); err != nil || now.Start != l.stat.Start {
 		return syscall.ESRCH

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,6 +25,7 @@ var programs = map[string]func(args []string) error{
 	"guarded":      guarded,
 	"oom":          oom,
 	"limits":       limits,
+	"endings":      endings,
 	unpreparedWord: unpreparedMain,
 }
 
@@ -120,6 +122,30 @@ func unpreparedMain(args []string) error {
 	r, err := g.Wait(context.Background())
 	fmt.Println("codes", codes(r))
 	return err
+}
+
+// endings is a program without cgroups that runs workers one after the other and
+// prints how each ended.
+func endings(scripts []string) error {
+	s, err := process.NewSupervisor(process.SupervisorConfig{NoCgroup: true})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	for i, script := range scripts {
+		cfg := scripted([]string{script})
+		cfg.LeftoverGrace = time.Millisecond
+		g, err := s.Start(cfg)
+		if err != nil {
+			return err
+		}
+		r, err := g.Wait(context.Background())
+		if err != nil {
+			return err
+		}
+		fmt.Printf("%d: %d\n", i, r.Exits[0].Code)
+	}
+	return nil
 }
 
 // oom is a program in the cgroup args[0], without the kernel's log if args[1] says

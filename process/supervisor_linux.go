@@ -58,13 +58,24 @@ func ceaseSubreaper() {
 	}
 }
 
+// pidfdsWork says whether clone, waitid and signals take pidfds here, as Go's os has
+// found out for itself, once.
+func pidfdsWork() bool {
+	self, err := os.FindProcess(os.Getpid())
+	if err != nil {
+		return false
+	}
+	defer self.Release()
+	return self.WithHandle(func(uintptr) {}) == nil
+}
+
 // open gets what a Supervisor needs from the system.
 func (s *Supervisor) open(cfg SupervisorConfig) error {
 	if err := becomeSubreaper(); err != nil {
 		return err
 	}
 	y := &s.system
-	y.wholeProgram = cfg.WholeProgram
+	y.wholeProgram, y.noPidfd = cfg.WholeProgram, !pidfdsWork()
 	y.random = fmt.Sprintf("%06x", rand.Uint32N(1<<24))
 	if cfg.WholeProgram {
 		y.childEnded = make(chan os.Signal, 1)

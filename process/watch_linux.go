@@ -3,6 +3,7 @@ package process
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"sync"
 	"syscall"
@@ -20,6 +21,7 @@ import (
 // Where the kernel has no pidfds (before Linux 5.4, and some sandboxes) a
 // goroutine, and a thread with it, waits for each worker.
 type watcher struct {
+	log    *slog.Logger
 	events chan<- event
 	quit   chan struct{}
 	wg     sync.WaitGroup
@@ -31,7 +33,7 @@ type watcher struct {
 }
 
 func newWatcher(s *Supervisor, events chan<- event) (*watcher, error) {
-	wt := &watcher{events: events, quit: make(chan struct{}), watched: map[int32]event{}}
+	wt := &watcher{log: s.log, events: events, quit: make(chan struct{}), watched: map[int32]event{}}
 	if s.system.noPidfd {
 		return wt, nil
 	}
@@ -75,7 +77,11 @@ func (wt *watcher) loop(conn syscall.RawConn) {
 			}
 			e.at = at
 			if e.l == nil {
-				e.end, _ = e.w.peek()
+				var ok bool
+				if e.end, ok = e.w.peek(); !ok { // who traces it hears of its end first
+					wt.await(e.w)
+					continue
+				}
 			}
 			if !wt.send(e) {
 				return
@@ -94,30 +100,45 @@ func (wt *watcher) send(e event) bool {
 }
 
 // worker watches a worker's leader.
-func (wt *watcher) worker(w *worker) error {
-	if w.system.pidfd >= 0 && wt.epoll != nil {
-		return wt.add(w.system.pidfd, event{w: w})
+func (wt *watcher) worker(w *worker) {
+	if w.system.pidfd < 0 || wt.add(w.system.pidfd, event{w: w}) != nil {
+		wt.await(w)
 	}
-	wt.wg.Go(func() {
+}
+
+// unknownEnd is the exit code of a worker of which the system does not say how it
+// ended. It must not pass for success.
+const unknownEnd = 255
+
+// await waits for the end of a worker's leader on a thread.
+func (wt *watcher) await(w *worker) {
+	go func() {
 		_, err := waitid(unix.P_PID, w.pid, unix.WEXITED|unix.WNOWAIT, nil)
 		e := event{w: w, at: time.Now()}
-		if err == nil {
-			e.end, _ = w.peek()
+		var ok bool
+		if e.end, ok = w.peek(); !ok {
+			wt.log.Error("the system does not say how a worker ended; it counts as failed", "local_rank", w.rank, "pid", w.pid, "error", err)
+			e.end.code = unknownEnd
+			if err != unix.ECHILD { // else it is gone, and its number may be another's
+				_ = syscall.Kill(-w.pid, syscall.SIGKILL)
+			}
 		}
 		wt.send(e)
-	})
-	return nil
+	}()
 }
 
 // leftover watches something that a worker left behind, if that can be.
 func (wt *watcher) leftover(w *worker, l *leftover) bool {
-	if l.pidfd >= 0 && wt.epoll != nil && wt.add(l.pidfd, event{w: w, l: l}) == nil {
+	if l.pidfd >= 0 && wt.add(l.pidfd, event{w: w, l: l}) == nil {
 		l.watched = true
 	}
 	return l.watched
 }
 
 func (wt *watcher) add(fd int, e event) error {
+	if wt.epoll == nil {
+		return errors.ErrUnsupported
+	}
 	wt.mu.Lock()
 	defer wt.mu.Unlock()
 	wt.next++

@@ -194,14 +194,11 @@ func setAffinity(cpus []int) (restore func(), err error) {
 	return func() { _ = unix.SchedSetaffinity(0, &before) }, nil
 }
 
-// peek says how the leader ended, without reaping it; false if it has not.
+// peek says how the leader ended, without reaping it, so that the number stays its
+// own; false if it has not, or nobody says.
 func (w *worker) peek() (ending, bool) {
-	kind, id := unix.P_PID, w.pid
-	if w.system.pidfd >= 0 {
-		kind, id = unix.P_PIDFD, w.system.pidfd
-	}
 	var usage unix.Rusage
-	info, err := waitid(kind, id, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, &usage)
+	info, err := waitid(unix.P_PID, w.pid, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, &usage)
 	if err != nil || info.pid == 0 {
 		return ending{}, false
 	}
@@ -246,19 +243,6 @@ func (w *worker) release(g *Group) {
 		}
 	} else if g.sup.system.guard != nil {
 		g.sup.system.guard.tellGone(w.pid)
-	}
-}
-
-// destroy ends a worker that was forked and cannot be kept.
-func (w *worker) destroy(s *Supervisor) {
-	_ = syscall.Kill(-w.pid, syscall.SIGKILL)
-	_, _ = waitid(unix.P_PID, w.pid, unix.WEXITED, nil)
-	if w.system.pidfd >= 0 {
-		unix.Close(w.system.pidfd)
-	}
-	s.forget(w.pid)
-	if w.system.cgroup != nil {
-		_ = w.system.cgroup.Remove()
 	}
 }
 

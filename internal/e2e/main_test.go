@@ -21,6 +21,7 @@ var bin string
 var exe string
 
 func TestMain(m *testing.M) {
+	testproc.RefuseMain()
 	if len(os.Args) > 1 && os.Args[1] == "worker" {
 		os.Exit(workerMain(os.Args[2:]))
 	}

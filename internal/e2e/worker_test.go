@@ -17,6 +17,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/timer"
 )
 
 // workerMain is the worker. Its arguments are steps, taken in turn:
@@ -28,6 +31,9 @@ import (
 //	ignore TERM,INT    ignore these signals from here on
 //	catch TERM,INT     report "SIGTERM at RANK" and go on with the next step
 //	brood              leave three kinds of grandchildren behind
+//	timer fifo|socket  acquire a timer that has run out, and end at a refusal
+//	beat N             send a heartbeat
+//	census             report the agent's pid, and what lives beside it and the worker
 //	exit N             exit with status N
 //	kill NAME          send itself the signal
 //	print TEXT         write TEXT to stdout, with \n, \r, \xNN as Go has them
@@ -84,6 +90,18 @@ func workerMain(steps []string) int {
 			report(unix.SignalName((<-c).(syscall.Signal)) + " at " + rank)
 		case "brood":
 			brood()
+		case "timer":
+			var c timer.Client = &timer.FileClient{Path: os.Getenv("TORCHELASTIC_TIMER_FILE")}
+			if arg == "socket" {
+				c = socketClient()
+			}
+			must(c.Acquire("a step", time.Now()))
+		case "beat":
+			n, err := strconv.ParseInt(arg, 10, 64)
+			must(err)
+			must(socketClient().Heartbeat(n))
+		case "census":
+			report(census())
 		case "exit":
 			n, err := strconv.Atoi(arg)
 			must(err)
@@ -158,6 +176,24 @@ func report(text string) {
 	defer f.Close()
 	_, err = f.WriteString(text + "\n")
 	must(err)
+}
+
+func socketClient() *timer.SocketClient {
+	c, err := timer.NewSocketClient(timer.SocketClientConfig{Path: os.Getenv(timer.EnvSocket)})
+	must(err)
+	return c
+}
+
+func census() string {
+	all, err := procfs.All()
+	must(err)
+	var others []string
+	for _, p := range all {
+		if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", p.PID)); err == nil && p.Alive() && p.PID != os.Getpid() && p.PID != os.Getppid() && string(name) != "muster-guard\n" {
+			others = append(others, strings.TrimSpace(string(name)))
+		}
+	}
+	return fmt.Sprintf("agent %d, others: %s", os.Getppid(), strings.Join(others, " "))
 }
 
 func signals(names string) []os.Signal {

@@ -58,9 +58,11 @@ const (
 //	                  FLAGS, separated by commas: setsid, double (an orphan at once), bare (an empty environment but for the board)
 //	vfork             be in uninterruptible sleep until killed (Linux)
 //	alloc:MIB         use so much memory
+//	seize:PID         trace a process as a debugger does, and wait until it has ended (Linux)
 //
 // A script that comes to its end exits 0.
 func Main() {
+	RefuseMain()
 	if len(os.Args) < 2 || os.Args[1] != word {
 		Prepare()
 		return
@@ -141,6 +143,8 @@ func run(script []string) {
 		case "spawn":
 			flags, steps, _ := strings.Cut(arg, ":")
 			spawn(strings.Split(flags, ","), strings.Split(steps, "|"))
+		case "seize":
+			seize(number(arg))
 		case "alloc":
 			block := make([]byte, number(arg)<<20)
 			for i := 0; i < len(block); i += 4096 {

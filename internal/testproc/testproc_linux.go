@@ -64,6 +64,25 @@ func (l *Lab) Left() []int {
 	return left
 }
 
+// seize traces a process, and says so. The gate holds up its end: until the tracer has
+// waited for it, its parent cannot.
+func seize(pid int) {
+	runtime.LockOSThread()
+	_, _, errno := syscall.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, unix.PTRACE_O_TRACEEXIT, 0, 0)
+	if errno != 0 {
+		check(errno)
+	}
+	say("seized")
+	wait := func() {
+		_, err := unix.Wait4(pid, nil, unix.WALL, nil)
+		check(err)
+	}
+	wait() // it is about to exit
+	_, _, _ = syscall.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_CONT, uintptr(pid), 0, 0, 0, 0)
+	run([]string{"gate"})
+	wait()
+}
+
 func look(what string) string {
 	switch what {
 	case "fds":
