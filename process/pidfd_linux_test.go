@@ -72,8 +72,9 @@ func TestTraced(t *testing.T) {
 		t.Fatalf("board: %q", line)
 	}
 	out.Close()
-	lab.Line()
-	awaitEnd(t, pid)
+	if lines := lab.Lines(2); lines[1] != "over" {
+		t.Fatalf("board: %q", lines)
+	}
 	select {
 	case exit := <-g.Failed():
 		t.Errorf("it counts as ended with %d while its tracer holds it", exit.Code)

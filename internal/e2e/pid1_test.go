@@ -78,7 +78,8 @@ func TestPID1(t *testing.T) {
 				}
 			}
 			census := slices.DeleteFunc(j.rest(), func(line string) bool { return line == "grandchild" })
-			if want := slices.Repeat([]string{"agent 1, others: "}, 4); !slices.Equal(census, want) {
+			// In the first one the guard may not have its name yet.
+			if want := slices.Repeat([]string{"agent 1, others: "}, 3); len(census) != 4 || !slices.Equal(census[1:], want) {
 				t.Errorf("at the beginning of each attempt: %q, want %q", census, want)
 			}
 		})

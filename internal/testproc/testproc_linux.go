@@ -64,23 +64,31 @@ func (l *Lab) Left() []int {
 	return left
 }
 
-// seize traces a process, and says so. The gate holds up its end: until the tracer has
-// waited for it, its parent cannot.
+// seize traces a process, and says so, and again when it has ended. The gate holds up
+// what follows: until the tracer has waited for it, its parent cannot.
 func seize(pid int) {
 	runtime.LockOSThread()
-	_, _, errno := syscall.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, unix.PTRACE_O_TRACEEXIT, 0, 0)
+	_, _, errno := syscall.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, 0, 0, 0)
 	if errno != 0 {
 		check(errno)
 	}
 	say("seized")
-	wait := func() {
-		_, err := unix.Wait4(pid, nil, unix.WALL, nil)
+	const exited = 1 // CLD_EXITED
+	for {
+		var info unix.Siginfo
+		check(unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WSTOPPED|unix.WNOWAIT|unix.WALL, nil))
+		if info.Code == exited {
+			break
+		}
+		var status unix.WaitStatus
+		_, err := unix.Wait4(pid, &status, unix.WALL, nil)
 		check(err)
+		check(unix.PtraceCont(pid, int(status.StopSignal())))
 	}
-	wait() // it is about to exit
-	_, _, _ = syscall.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_CONT, uintptr(pid), 0, 0, 0, 0)
+	say("over")
 	run([]string{"gate"})
-	wait()
+	_, err := unix.Wait4(pid, nil, unix.WALL, nil)
+	check(err)
 }
 
 func look(what string) string {
