@@ -18,6 +18,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,7 +101,7 @@ type Config struct {
 	Policy *policy.Policy
 	Rand   *rand.Rand
 	// ShutdownTimeout is the time between a stop signal to the workers and
-	// SIGKILL. Zero kills at once.
+	// SIGKILL. Zero means process.DefaultGrace, process.NoGrace none.
 	ShutdownTimeout time.Duration
 	// ExitBarrierTimeout defaults to DefaultExitBarrierTimeout.
 	ExitBarrierTimeout time.Duration
@@ -229,12 +230,9 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.Spec.Args == nil {
 		cfg.Spec.Args = func(int) []string { return nil }
 	}
-	if cfg.ExitBarrierTimeout == 0 {
-		cfg.ExitBarrierTimeout = DefaultExitBarrierTimeout
-	}
-	if cfg.PeerTimeout == 0 {
-		cfg.PeerTimeout = DefaultPeerTimeout
-	}
+	cfg.ShutdownTimeout = cmp.Or(cfg.ShutdownTimeout, process.DefaultGrace)
+	cfg.ExitBarrierTimeout = cmp.Or(cfg.ExitBarrierTimeout, DefaultExitBarrierTimeout)
+	cfg.PeerTimeout = cmp.Or(cfg.PeerTimeout, DefaultPeerTimeout)
 	if cfg.Events == nil {
 		cfg.Events = events.Null
 	}

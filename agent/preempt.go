@@ -85,7 +85,7 @@ func (a *Agent) preempted(at *attempt, p *Preemption, began time.Time) *Result {
 
 // tellEnds says in p how the workers ended, and what cut their grace short.
 func (a *Agent) tellEnds(at *attempt, p *Preemption, began time.Time) {
-	p.Grace = a.cfg.ShutdownTimeout
+	p.Grace = max(a.cfg.ShutdownTimeout, 0)
 	for _, i := range slices.Sorted(maps.Keys(at.exits)) {
 		exit := at.exits[i]
 		w := failure.PreemptedWorker{

@@ -322,7 +322,7 @@ func (a *Agent) stopWorkers(ctx context.Context, at *attempt, sig syscall.Signal
 // leave stops the workers since the agent was told to.
 func (a *Agent) leave(ctx context.Context, at *attempt, state State) (*Result, error) {
 	cause := context.Cause(ctx)
-	a.log.Warn("shutting down workers", "cause", cause, "grace", a.cfg.ShutdownTimeout)
+	a.log.Warn("shutting down workers", "cause", cause, "grace", max(a.cfg.ShutdownTimeout, 0))
 	if p := a.preemption(cause); p != nil {
 		told := *p // while p gets its workers
 		at.wg.Go(func() { a.tellPreempted(at, &told) })

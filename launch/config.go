@@ -8,6 +8,7 @@ import (
 
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/policy"
+	"github.com/muster-run/muster/process"
 )
 
 // Defaults of the command line.
@@ -19,9 +20,10 @@ const (
 	DefaultMasterAddr         = "127.0.0.1"
 	DefaultMasterPort         = 29500
 	DefaultMonitorInterval    = 100 * time.Millisecond
-	DefaultShutdownTimeout    = 30 * time.Second
+	DefaultShutdownTimeout    = process.DefaultGrace
 	DefaultExitBarrierTimeout = 300 * time.Second
 	DefaultAutopsyTimeout     = 5 * time.Second
+	NoAutopsy                 = time.Duration(-1)
 	DefaultSignals            = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 	DefaultEventLogHandler    = "null"
 	DefaultMetricsHandler     = "null"
@@ -74,7 +76,7 @@ type Config struct {
 	// DefaultMonitorInterval.
 	MonitorInterval time.Duration
 	// ShutdownTimeout is how long workers have between the signal that stops
-	// them and SIGKILL. Zero kills at once; Default sets DefaultShutdownTimeout.
+	// them and SIGKILL. 0 means DefaultShutdownTimeout, process.NoGrace none.
 	ShutdownTimeout time.Duration
 	// ExitBarrierTimeout is how long a host whose workers have succeeded waits
 	// for the others. 0 means DefaultExitBarrierTimeout.
@@ -86,8 +88,7 @@ type Config struct {
 	HangTimeout time.Duration
 	HangNotify  bool
 	// AutopsyTimeout bounds how long evidence of workers that hang is collected
-	// before they are killed. Zero turns it off; Default sets
-	// DefaultAutopsyTimeout.
+	// before they are killed. 0 means DefaultAutopsyTimeout, NoAutopsy that none is.
 	AutopsyTimeout time.Duration
 	// WorkerServer gives every worker a path for torch's worker server.
 	WorkerServer bool

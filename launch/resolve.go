@@ -50,17 +50,11 @@ func Resolve(cfg Config) (Config, error) {
 	if cfg.MonitorInterval < 0 {
 		fail("monitor interval must be > 0, got %v", cfg.MonitorInterval)
 	}
-	if cfg.ShutdownTimeout < 0 {
-		fail("shutdown timeout must be non-negative, got %v", cfg.ShutdownTimeout)
-	}
 	if cfg.ExitBarrierTimeout < 0 {
 		fail("exit barrier timeout must be non-negative, got %v", cfg.ExitBarrierTimeout)
 	}
 	if cfg.HangTimeout < 0 {
 		fail("hang timeout must be non-negative, got %v", cfg.HangTimeout)
-	}
-	if cfg.AutopsyTimeout < 0 {
-		fail("autopsy timeout must be non-negative, got %v", cfg.AutopsyTimeout)
 	}
 	switch cfg.ExitCode {
 	case ExitTorchrun, ExitWorker:
@@ -105,6 +99,8 @@ func (cfg *Config) fillDefaults() {
 	cfg.RdzvBackend = cmp.Or(cfg.RdzvBackend, DefaultBackend)
 	cfg.MasterAddr = cmp.Or(cfg.MasterAddr, DefaultMasterAddr)
 	cfg.MonitorInterval = cmp.Or(cfg.MonitorInterval, DefaultMonitorInterval)
+	cfg.ShutdownTimeout = cmp.Or(cfg.ShutdownTimeout, DefaultShutdownTimeout)
+	cfg.AutopsyTimeout = cmp.Or(cfg.AutopsyTimeout, DefaultAutopsyTimeout)
 	cfg.ExitBarrierTimeout = cmp.Or(cfg.ExitBarrierTimeout, DefaultExitBarrierTimeout)
 	cfg.EventLogHandler = cmp.Or(cfg.EventLogHandler, DefaultEventLogHandler)
 	cfg.MetricsHandler = cmp.Or(cfg.MetricsHandler, DefaultMetricsHandler)

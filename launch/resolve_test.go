@@ -95,7 +95,6 @@ func TestResolveDefaults(t *testing.T) {
 	want := launch.Default()
 	want.Entrypoint, want.Title = "/bin/true", "/bin/true"
 	want.RdzvBackend, want.RdzvEndpoint = "c10d", "localhost:0"
-	want.ShutdownTimeout, want.AutopsyTimeout = 0, 0 // zero means zero
 	want.Stdin, want.Stdout, want.Stderr = os.Stdin, os.Stdout, os.Stderr
 	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(launch.Config{}, "RunID", "Logs", "SignalsToHandle", "Logger"),
 		cmp.Comparer(func(a, b *os.File) bool { return a == b })); diff != "" {
@@ -117,7 +116,6 @@ func TestResolveErrors(t *testing.T) {
 		{"negative nproc", func(c *launch.Config) { c.NprocPerNode = -1 }, "at least one worker is needed, got -1"},
 		{"restarts", func(c *launch.Config) { c.MaxRestarts = -1 }, "max restarts must be >= 0, got -1"},
 		{"interval", func(c *launch.Config) { c.MonitorInterval = -time.Second }, "monitor interval must be > 0, got -1s"},
-		{"shutdown", func(c *launch.Config) { c.ShutdownTimeout = -1 }, "shutdown timeout must be non-negative"},
 		{"barrier", func(c *launch.Config) { c.ExitBarrierTimeout = -1 }, "exit barrier timeout must be non-negative"},
 		{"exit code", func(c *launch.Config) { c.ExitCode = "first" }, `want torchrun or worker, got "first"`},
 		{"events", func(c *launch.Config) { c.EventLogHandler = "scuba" }, `"scuba" is not known`},

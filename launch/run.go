@@ -6,8 +6,10 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"os/signal"
 	"slices"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/agent"
@@ -41,8 +43,13 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		return nil, err
 	}
 	log := cfg.Logger
-	ctx, hurry, stop := handleSignals(ctx, slices.Concat(cfg.SignalsToHandle, cfg.PreemptionSignals), log)
+	ctx, hurry, stop := process.NotifyContext(ctx, log, slices.Concat(cfg.SignalsToHandle, cfg.PreemptionSignals)...)
 	defer stop()
+	// A console that went away is a write error for whoever writes there, no reason to
+	// end the job. SIGPIPE is not ignored, since workers would inherit that.
+	dropped := make(chan os.Signal, 1)
+	signal.Notify(dropped, syscall.SIGPIPE)
+	defer signal.Stop(dropped)
 
 	if err := process.CheckLimits(cfg.NprocPerNode); err != nil {
 		return nil, err

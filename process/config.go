@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,8 @@ const (
 	// DefaultLeftoverGrace is how long processes that a worker left behind have
 	// between SIGTERM and SIGKILL.
 	DefaultLeftoverGrace = 2 * time.Second
+	// NoGrace, like any negative grace, sends SIGKILL at once.
+	NoGrace time.Duration = -1
 )
 
 // Config describes one group of workers. The keys of Args (or Inputs) and Envs
@@ -51,10 +54,10 @@ type Config struct {
 	// of the program.
 	CPUs map[int][]int
 	// Grace is the time between SIGTERM and SIGKILL when the group stops the
-	// peers of a failed worker. Zero kills at once.
+	// peers of a failed worker. Zero means DefaultGrace, NoGrace none.
 	Grace time.Duration
 	// LeftoverGrace is the same for processes that a worker left behind; at most
-	// Grace. Zero means DefaultLeftoverGrace.
+	// Grace. Zero means DefaultLeftoverGrace, NoGrace none.
 	LeftoverGrace time.Duration
 	// Unheeded is called once, on a goroutine of its own, when workers that were
 	// told to stop are still there at half of their grace, or 5 s before its end if
@@ -92,11 +95,7 @@ func (cfg *Config) input(rank int) []byte {
 
 // leftoverGrace is how long what a worker left behind has to end by itself.
 func (cfg *Config) leftoverGrace() time.Duration {
-	grace := cfg.LeftoverGrace
-	if grace == 0 {
-		grace = DefaultLeftoverGrace
-	}
-	return min(grace, cfg.Grace)
+	return min(cmp.Or(cfg.LeftoverGrace, DefaultLeftoverGrace), cfg.Grace)
 }
 
 // validate reports everything that is wrong with cfg.
@@ -160,13 +159,8 @@ func (cfg *Config) validate() error {
 			}
 		}
 	}
-	for _, d := range []struct {
-		name  string
-		value time.Duration
-	}{{"grace", cfg.Grace}, {"leftover grace", cfg.LeftoverGrace}, {"uninterruptible timeout", cfg.UninterruptibleTimeout}} {
-		if d.value < 0 {
-			errs = append(errs, fmt.Errorf("%s is %v, must not be negative", d.name, d.value))
-		}
+	if cfg.UninterruptibleTimeout < 0 {
+		errs = append(errs, fmt.Errorf("uninterruptible timeout is %v, must not be negative", cfg.UninterruptibleTimeout))
 	}
 	return errors.Join(errs...)
 }

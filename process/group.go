@@ -344,7 +344,9 @@ func (g *Group) onEnd(e event) {
 		g.failed <- *x // there is room for one
 	}
 	g.log.Debug("worker ended", "local_rank", w.rank, "pid", w.pid, "code", x.Code)
-	g.clear(w)
+	if w.stage == ended { // and has not been cleared with those that were killed at once
+		g.clear(w)
+	}
 }
 
 // killedBySomebody says whether a worker died of a SIGKILL that the group did not

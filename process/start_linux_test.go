@@ -74,15 +74,13 @@ func TestStartValidates(t *testing.T) {
 			[]string{"CPUs, local rank 0: -1 is no CPU"}},
 		{"everything at once", process.Config{
 			Args: map[int][]string{0: nil, 2: nil}, Envs: noEnvs(1), CPUs: map[int][]int{-1: {0}, 2: {0}},
-			Grace: -1, LeftoverGrace: -time.Second, UninterruptibleTimeout: -time.Hour,
+			UninterruptibleTimeout: -time.Hour,
 		}, []string{
 			"args, local rank mapping mismatch, expected: {0, 1}, actual: {0, 2}",
 			"envs, local rank mapping mismatch, expected: {0, 1}, actual: {0}",
 			"CPUs, local rank -1 is not one of {0, 1}",
 			"CPUs, local rank 2 is not one of {0, 1}",
 			"a worker needs an entrypoint or a function, and not both",
-			"grace is -1ns, must not be negative",
-			"leftover grace is -1s, must not be negative",
 			"uninterruptible timeout is -1h0m0s, must not be negative",
 		}},
 	} {

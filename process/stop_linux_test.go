@@ -236,6 +236,31 @@ func TestStopAtOnce(t *testing.T) {
 
 // Whichever signal the caller chose goes to the whole process group; zero means
 // SIGTERM.
+// The peers of a failed worker have the default grace where nothing else is said.
+func TestGraceOfPeers(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		grace time.Duration
+		code  int
+	}{
+		{"default", 0, 3},
+		{"none", process.NoGrace, -9},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			lab := testproc.New(t)
+			s := supervisor(t, process.SupervisorConfig{})
+			cfg := workers(lab, do("gate", "exit:1"), do("trap:15:3", "say:up", "hang"))
+			cfg.Grace = tt.grace
+			g := start(t, s, cfg)
+			lab.PID("up")
+			lab.OpenGate()
+			if d := cmp.Diff(map[int]int{0: 1, 1: tt.code}, codes(wait(t, g))); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
 func TestStopSignal(t *testing.T) {
 	lab := testproc.New(t)
 	s := supervisor(t, process.SupervisorConfig{})

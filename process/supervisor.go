@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -159,6 +160,7 @@ func (s *Supervisor) start(cfg Config) (*Group, error) {
 	if cfg.Stdin == nil {
 		cfg.Stdin = os.Stdin
 	}
+	cfg.Grace = cmp.Or(cfg.Grace, DefaultGrace)
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}

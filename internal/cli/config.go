@@ -14,6 +14,7 @@ import (
 	"github.com/muster-run/muster/internal/devices"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/logs"
+	"github.com/muster-run/muster/process"
 )
 
 // A reader turns the values of one command line into a launch.Config and
@@ -88,7 +89,7 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	cfg.ShutdownTimeout = r.shutdownTimeout()
 	cfg.HangTimeout = r.secondsOrNone("hang-timeout")
 	cfg.HangNotify = r.text("hang-action") == "notify"
-	cfg.AutopsyTimeout = r.secondsOrNone("autopsy-timeout")
+	cfg.AutopsyTimeout = orNone(r.secondsOrNone("autopsy-timeout"), launch.NoAutopsy)
 	cfg.WorkerServer = r.flag("worker-server")
 	cfg.HealthAddr = r.text("health-addr")
 	cfg.HealthCheck = r.text("health-check")
@@ -315,7 +316,16 @@ func (r *reader) shutdownTimeout() time.Duration {
 		r.fail("%s must be non-negative and at most %d, got %d", name, int64(maxSeconds), n)
 		return 0
 	}
-	return time.Duration(n) * time.Second
+	return orNone(time.Duration(n)*time.Second, process.NoGrace)
+}
+
+// orNone returns what stands for no time at all in a launch.Config, where zero is the
+// default.
+func orNone(d, none time.Duration) time.Duration {
+	if d == 0 {
+		return none
+	}
+	return d
 }
 
 // logs reads where output goes.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/muster-run/muster/internal/devices"
 	"github.com/muster-run/muster/launch"
+	"github.com/muster-run/muster/process"
 )
 
 // An outcome is what became of a command line.
@@ -110,7 +111,7 @@ func TestConfig(t *testing.T) {
 		{"conf", nil, "--rdzv-conf a=b=c,d=e s.py", func(c c) any { return c.RdzvConf }, map[string]string{"a": "b=c", "d": "e"}},
 		{"restarts", nil, "--max-restarts 4 s.py", func(c c) any { return c.MaxRestarts }, 4},
 		{"interval", nil, "--monitor-interval 0.25 s.py", func(c c) any { return c.MonitorInterval }, 250 * time.Millisecond},
-		{"shutdown", nil, "--shutdown-timeout 0 s.py", func(c c) any { return c.ShutdownTimeout }, time.Duration(0)},
+		{"shutdown", nil, "--shutdown-timeout 0 s.py", func(c c) any { return c.ShutdownTimeout }, process.NoGrace},
 		{"shutdown default", nil, "s.py", func(c c) any { return c.ShutdownTimeout }, 30 * time.Second},
 		{"shutdown by variable", []string{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=7"}, "s.py", func(c c) any { return c.ShutdownTimeout }, 7 * time.Second},
 		{"shutdown, both", []string{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=x"}, "--shutdown-timeout 3 s.py", func(c c) any { return c.ShutdownTimeout }, 3 * time.Second},

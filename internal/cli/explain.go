@@ -152,7 +152,7 @@ func (r *reader) effect(s *setting, cfg *launch.Config) {
 		if _, ok := r.lookup(envShutdownTimeout); ok {
 			from = envShutdownTimeout
 		}
-		set(strconv.FormatFloat(cfg.ShutdownTimeout.Seconds(), 'f', -1, 64), from)
+		set(strconv.FormatFloat(max(cfg.ShutdownTimeout, 0).Seconds(), 'f', -1, 64), from)
 	case "log-line-prefix-template":
 		if s.value == "" && cfg.Logs.LinePrefixTemplate != "" {
 			set(cfg.Logs.LinePrefixTemplate, "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")

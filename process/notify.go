@@ -1,4 +1,4 @@
-package launch
+package process
 
 import (
 	"context"
@@ -7,19 +7,21 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
-
-	"github.com/muster-run/muster/process"
 )
 
-// handleSignals makes the first of sigs cancel the returned context, with a
-// *process.SignalError as its cause, and the second one close hurry, which cuts
-// the grace that workers have; an echo of the first one does not count. A SIGHUP that was ignored when muster started
-// (nohup) stays ignored. stop undoes it all.
+// NotifyContext returns a context that the first of the signals cancels, with a
+// *SignalError as its cause. The second signal closes hurry, which is to cut the grace
+// that workers have; an echo of the first one within a second does not count, unless
+// it is SIGINT. stop undoes it all; the caller calls it.
 //
-// SIGPIPE is caught and dropped: a console that went away is a write error for
-// whoever writes there, no reason to end the job. It is not ignored, since
-// workers would inherit that.
-func handleSignals(ctx context.Context, sigs []syscall.Signal, log *slog.Logger) (_ context.Context, hurry <-chan struct{}, stop func()) {
+// A SIGHUP that was ignored when the program started (nohup) stays ignored. Without
+// signals none is handled; torchrun handles SIGTERM, SIGINT, SIGHUP and SIGQUIT. A nil
+// log means slog.Default().
+// Source: PContext.start and _terminate_process_handler in multiprocessing/api.py.
+func NotifyContext(ctx context.Context, log *slog.Logger, sigs ...syscall.Signal) (_ context.Context, hurry <-chan struct{}, stop func()) {
+	if log == nil {
+		log = slog.Default()
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	got := make(chan os.Signal, 4)
 	for _, sig := range sigs {
@@ -28,16 +30,13 @@ func handleSignals(ctx context.Context, sigs []syscall.Signal, log *slog.Logger)
 		}
 		signal.Notify(got, sig)
 	}
-	dropped := make(chan os.Signal, 1)
-	signal.Notify(dropped, syscall.SIGPIPE)
-
 	cut := make(chan struct{})
 	quit := make(chan struct{})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		heed(got, quit, func(sig syscall.Signal) {
-			cancel(&process.SignalError{Signal: sig})
+			cancel(&SignalError{Signal: sig})
 		}, func(sig syscall.Signal) {
 			log.Warn("second signal; killing the workers", "signal", sig.String())
 			close(cut)
@@ -45,7 +44,6 @@ func handleSignals(ctx context.Context, sigs []syscall.Signal, log *slog.Logger)
 	}()
 	return ctx, cut, func() {
 		signal.Stop(got)
-		signal.Stop(dropped)
 		close(quit)
 		<-done
 		cancel(context.Canceled)

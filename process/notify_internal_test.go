@@ -1,4 +1,4 @@
-package launch
+package process
 
 import (
 	"context"
@@ -10,8 +10,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/muster-run/muster/process"
 )
 
 func TestIsEcho(t *testing.T) {
@@ -68,7 +66,7 @@ func TestEchoKeepsTheGrace(t *testing.T) {
 
 // Another signal cuts it short at once.
 func TestAnotherSignalCutsTheGrace(t *testing.T) {
-	ctx, hurry, stop := handleSignals(t.Context(), []syscall.Signal{syscall.SIGUSR1, syscall.SIGUSR2}, slog.New(slog.DiscardHandler))
+	ctx, hurry, stop := NotifyContext(t.Context(), slog.New(slog.DiscardHandler), syscall.SIGUSR1, syscall.SIGUSR2)
 	defer stop()
 	send := func(sig syscall.Signal) {
 		if err := syscall.Kill(syscall.Getpid(), sig); err != nil {
@@ -77,7 +75,7 @@ func TestAnotherSignalCutsTheGrace(t *testing.T) {
 	}
 	send(syscall.SIGUSR1)
 	<-ctx.Done()
-	if sig, ok := errors.AsType[*process.SignalError](context.Cause(ctx)); !ok || sig.Signal != syscall.SIGUSR1 {
+	if sig, ok := errors.AsType[*SignalError](context.Cause(ctx)); !ok || sig.Signal != syscall.SIGUSR1 {
 		t.Errorf("cause %v", context.Cause(ctx))
 	}
 	send(syscall.SIGUSR2)
