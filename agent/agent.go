@@ -68,14 +68,18 @@ type Spec struct {
 	// Entrypoint is the program, looked up in the worker's PATH; or Func names
 	// a function registered with package process.
 	Entrypoint, Func string
-	// Args returns a worker's arguments, without the program's name.
+	// Args returns a worker's arguments, without the program's name. Nothing is put in
+	// for ${local_rank}; launch.Substitute does that.
 	Args func(localRank int) []string
+	// Input returns what a worker's function gets; process.JSON says how values become
+	// bytes. nil means no input.
+	Input func(localRank int) []byte
 	// Env returns variables of one worker that override the standard ones. It
 	// may be nil.
 	Env func(localRank int) map[string]string
 	// CPUs are the CPUs a worker may use, by local rank; absent means all.
 	CPUs map[int][]int
-	// Title names the entrypoint in the failure report.
+	// Title names the entrypoint in the failure report. Default Entrypoint or Func.
 	Title string
 }
 
@@ -89,7 +93,7 @@ type Config struct {
 
 	// Env is the environment that workers inherit; nil means the agent's own.
 	Env []string
-	// Host is this host's name in events and reports.
+	// Host is this host's name in events and reports. Default os.Hostname.
 	Host string
 	// MaxRestarts is how many times the group may be started again after a
 	// failure.
@@ -221,6 +225,11 @@ func New(cfg Config) (*Agent, error) {
 	if (cfg.Spec.Entrypoint == "") == (cfg.Spec.Func == "") {
 		errs = append(errs, errors.New("a worker needs an entrypoint or a function, and not both"))
 	}
+	if cfg.Spec.Func != "" {
+		errs = append(errs, process.CheckFunc(cfg.Spec.Func))
+	} else if cfg.Spec.Input != nil {
+		errs = append(errs, errors.New("an input is for functions; a program has arguments"))
+	}
 	if cfg.Rendezvous == nil || cfg.Supervisor == nil || cfg.Logs == nil {
 		errs = append(errs, errors.New("rendezvous, supervisor and logs must be set"))
 	}
@@ -229,6 +238,10 @@ func New(cfg Config) (*Agent, error) {
 	}
 	if cfg.Spec.Args == nil {
 		cfg.Spec.Args = func(int) []string { return nil }
+	}
+	cfg.Spec.Title = cmp.Or(cfg.Spec.Title, cfg.Spec.Entrypoint, cfg.Spec.Func)
+	if cfg.Host == "" {
+		cfg.Host, _ = os.Hostname()
 	}
 	cfg.ShutdownTimeout = cmp.Or(cfg.ShutdownTimeout, process.DefaultGrace)
 	cfg.ExitBarrierTimeout = cmp.Or(cfg.ExitBarrierTimeout, DefaultExitBarrierTimeout)
@@ -340,7 +353,6 @@ func (a *Agent) startWorkers(at *attempt) error {
 		Name:                   spec.Role,
 		Entrypoint:             spec.Entrypoint,
 		Func:                   spec.Func,
-		Args:                   make(map[int][]string, len(workers)),
 		Envs:                   make(map[int]map[string]string, len(workers)),
 		Env:                    a.cfg.Env,
 		Logs:                   at.logs,
@@ -352,11 +364,20 @@ func (a *Agent) startWorkers(at *attempt) error {
 	if a.cfg.AutopsyTimeout > 0 {
 		cfg.Unheeded = func(ctx context.Context, pids map[int]int) { a.unheeded(ctx, at, pids) }
 	}
+	if spec.Input != nil {
+		cfg.Inputs = make(map[int][]byte, len(workers))
+	} else {
+		cfg.Args = make(map[int][]string, len(workers))
+	}
 	for i := range workers {
 		if a.serverDir != "" {
 			_ = os.Remove(a.workerSocket(i)) // the last attempt's; torch does not replace it
 		}
-		cfg.Args[i] = spec.Args(i)
+		if spec.Input != nil {
+			cfg.Inputs[i] = spec.Input(i)
+		} else {
+			cfg.Args[i] = spec.Args(i)
+		}
 		cfg.Envs[i] = a.workerEnv(at, i)
 	}
 	at.group, err = a.cfg.Supervisor.Start(cfg)

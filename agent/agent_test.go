@@ -161,7 +161,7 @@ func newJob(t *testing.T, function, arg string, workers int) *job {
 	j := &job{sink: &sink{}, logDir: run.Dir()}
 	j.Config = agent.Config{
 		Spec: agent.Spec{
-			Role: "default", LocalWorldSize: workers, Func: function, Title: function,
+			Role: "default", LocalWorldSize: workers, Func: function,
 			Args: func(int) []string { return []string{arg} },
 		},
 		Rendezvous: handler, Supervisor: supervisor, Logs: run,

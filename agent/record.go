@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"path/filepath"
 	"time"
 
@@ -20,7 +21,7 @@ func (a *Agent) event(at *attempt, restarts int, source events.Source, state eve
 		Hostname:    a.cfg.Host,
 		RdzvBackend: a.cfg.Rendezvous.Backend(),
 		Restarts:    restarts,
-		EntryPoint:  filepath.Base(a.cfg.Spec.Entrypoint),
+		EntryPoint:  filepath.Base(cmp.Or(a.cfg.Spec.Entrypoint, a.cfg.Spec.Func)),
 	}
 	if at != nil && at.round != nil {
 		e.GroupRank, e.GroupWorldSize = &at.round.Rank, &at.round.WorldSize

@@ -6,9 +6,12 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/logs"
+	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/rendezvous"
 )
 
 // Defaults of the command line.
@@ -63,6 +66,9 @@ type Config struct {
 	// LocalAddr is this host's address as given to its peers. "" means its
 	// fully qualified name.
 	LocalAddr string
+	// Rendezvous is a handler to be used instead of one made from RdzvBackend and what
+	// belongs to that. Run ends it, with Shutdown or Leave. RunID is the handler's.
+	Rendezvous rendezvous.Handler
 	// Standalone makes this host a job of its own: c10d at a free port.
 	Standalone bool
 
@@ -107,7 +113,13 @@ type Config struct {
 	// Args follow the executable. ${local_rank} in them is the worker's local
 	// rank, see Substitute.
 	Args []string
-	// Title heads the failure report. Default Entrypoint.
+	// Func names a function that every worker runs instead of Entrypoint, registered
+	// with package process; the program's main has to call process.FuncMain. Input
+	// returns what a worker's function gets; nil means nothing. What the functions
+	// return is in the Result, by global rank.
+	Func  string
+	Input func(localRank int) []byte
+	// Title heads the failure report. Default Entrypoint or Func.
 	Title string
 
 	// VirtualLocalRank gives every worker LOCAL_RANK=0 and one device of its own.
@@ -139,9 +151,15 @@ type Config struct {
 	// means none; with the handler file it means events.FileName in the log
 	// directory.
 	EventLogFile string
+	// Events gets events, too, whatever the handler is; nil means no such sink. It
+	// stays the caller's.
+	Events events.Sink
 	// MetricsHandler is null or console, which prints TorchElastic's metrics to
 	// Stdout. Default DefaultMetricsHandler.
 	MetricsHandler string
+	// Metrics gets TorchElastic's metrics and muster's own, too; nil means no such
+	// handler.
+	Metrics metrics.Handler
 	// ExitCode is "torchrun" (a failed job exits 1) or "worker" (it exits as the
 	// worker that failed first). Default "torchrun".
 	ExitCode string

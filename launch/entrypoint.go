@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/muster-run/muster/process"
 )
 
 // FindExecutable looks a program up as execvp does: a name with a slash is a
@@ -59,6 +61,19 @@ func executable(path string) error {
 		return fmt.Errorf("%s is not executable (mode %v): %w", path, info.Mode(), fs.ErrPermission)
 	}
 	return nil
+}
+
+// checkWorker says why no worker could run.
+func (cfg *Config) checkWorker() error {
+	switch {
+	case cfg.Func == "" && cfg.Input != nil:
+		return errors.New("an input is for functions; a program has arguments")
+	case cfg.Func == "":
+		return checkEntrypoint(cfg.Entrypoint, cfg.LookupEnv)
+	case cfg.Entrypoint != "" || len(cfg.Args) > 0:
+		return errors.New("a worker needs an entrypoint or a function, and not both")
+	}
+	return process.CheckFunc(cfg.Func)
 }
 
 func checkEntrypoint(name string, lookup func(string) (string, bool)) error {

@@ -82,9 +82,7 @@ func Resolve(cfg Config) (Config, error) {
 	if err := checkLogDir(cfg.Logs); err != nil {
 		errs = append(errs, err)
 	}
-	if err := checkEntrypoint(cfg.Entrypoint, cfg.LookupEnv); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, cfg.checkWorker())
 	if err := errors.Join(errs...); err != nil {
 		return cfg, &ConfigError{err}
 	}
@@ -105,7 +103,7 @@ func (cfg *Config) fillDefaults() {
 	cfg.EventLogHandler = cmp.Or(cfg.EventLogHandler, DefaultEventLogHandler)
 	cfg.MetricsHandler = cmp.Or(cfg.MetricsHandler, DefaultMetricsHandler)
 	cfg.ExitCode = cmp.Or(cfg.ExitCode, ExitTorchrun)
-	cfg.Title = cmp.Or(cfg.Title, cfg.Entrypoint)
+	cfg.Title = cmp.Or(cfg.Title, cfg.Entrypoint, cfg.Func)
 	cfg.Stdin = cmp.Or(cfg.Stdin, os.Stdin)
 	cfg.Stdout = cmp.Or(cfg.Stdout, os.Stdout)
 	cfg.Stderr = cmp.Or(cfg.Stderr, os.Stderr)
@@ -129,6 +127,11 @@ func (cfg *Config) resolveRendezvous() error {
 	}
 	if _, err := rendezvous.ParseSettings(cfg.RdzvConf); err != nil {
 		errs = append(errs, err)
+	}
+	if cfg.Rendezvous != nil {
+		cfg.RdzvBackend, cfg.RunID = cfg.Rendezvous.Backend(), cfg.Rendezvous.RunID()
+		cfg.Logs.RunID = cmp.Or(cfg.Logs.RunID, cfg.RunID)
+		return errors.Join(errs...)
 	}
 	alone := cfg.RdzvBackend == "static" && cfg.RdzvEndpoint == "" && cfg.MasterPort == 0 && cfg.MaxNodes == 1
 	if cfg.Standalone || alone {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -62,9 +63,11 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		host = "localhost"
 	}
 	watched := &observed{cfg: &cfg, line: newWaitingLine(cfg.Stderr)}
-	handler, err := newHandler(cfg, host, watched.waiting, log)
-	if err != nil {
-		return nil, err
+	handler := cfg.Rendezvous
+	if handler == nil {
+		if handler, err = newHandler(cfg, host, watched.waiting, log); err != nil {
+			return nil, err
+		}
 	}
 	run, err := logs.New(cfg.Logs)
 	if err != nil {
@@ -81,6 +84,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	if err != nil {
 		return nil, err
 	}
+	sink = events.Multi(sink, cfg.Events)
 	defer func() { err = errors.Join(err, closeSink()) }()
 	supervisor, err := process.NewSupervisor(process.SupervisorConfig{Logger: log, Guard: true, WholeProgram: cfg.WholeProgram})
 	if err != nil {
@@ -96,6 +100,8 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 			Role:           cfg.Role,
 			LocalWorldSize: cfg.NprocPerNode,
 			Entrypoint:     cfg.Entrypoint,
+			Func:           cfg.Func,
+			Input:          cfg.Input,
 			Args:           func(localRank int) []string { return Substitute(cfg.Args, localRank) },
 			Env:            workerEnv(cfg),
 			CPUs:           cfg.CPUs,
@@ -121,7 +127,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		IdenticalWorkers:       identicalWorkers(&cfg),
 		Hurry:                  hurry,
 		Events:                 sink,
-		Metrics:                metricsHandler(&cfg, stdout, watched.metrics(host)),
+		Metrics:                metricsHandler(&cfg, stdout, watched.metrics(host), cfg.Metrics),
 		Logger:                 log,
 	})
 	if err != nil {

@@ -134,10 +134,8 @@ func (cfg *Config) validate() error {
 	if (cfg.Entrypoint == "") == (cfg.Func == "") {
 		errs = append(errs, errors.New("a worker needs an entrypoint or a function, and not both"))
 	}
-	if cfg.Func != "" && lookupFunc(cfg.Func) == nil {
-		errs = append(errs, fmt.Errorf("no function %q is registered; call Register before Start and before FuncMain", cfg.Func))
-	} else if cfg.Func != "" && !calledFuncMain.Load() {
-		errs = append(errs, errNoFuncMain)
+	if cfg.Func != "" {
+		errs = append(errs, CheckFunc(cfg.Func))
 	}
 	for _, rank := range slices.Sorted(maps.Keys(cfg.Envs)) {
 		for _, name := range slices.Sorted(maps.Keys(cfg.Envs[rank])) {

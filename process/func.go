@@ -46,6 +46,17 @@ func Register(name string, f Func) {
 	registry.funcs[name] = f
 }
 
+// CheckFunc says why the function of that name cannot be a worker; nil if it can.
+func CheckFunc(name string) error {
+	switch {
+	case lookupFunc(name) == nil:
+		return fmt.Errorf("no function %q is registered; call Register before Start and before FuncMain", name)
+	case !calledFuncMain.Load():
+		return errNoFuncMain
+	}
+	return nil
+}
+
 func lookupFunc(name string) Func {
 	registry.Lock()
 	defer registry.Unlock()
