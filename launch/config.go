@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"io"
 	"log/slog"
 	"os"
 	"syscall"
@@ -175,8 +176,9 @@ type Config struct {
 	OMPNumThreads string
 
 	// Stdin, Stdout and Stderr are those of the agent; nil means os.Stdin,
-	// os.Stdout, os.Stderr.
-	Stdin, Stdout, Stderr *os.File
+	// os.Stdout, os.Stderr. What they may be else than files: see logs.Config.
+	Stdin          *os.File
+	Stdout, Stderr io.Writer
 	// Logger gets what the agent has to say; nil means slog.Default().
 	Logger *slog.Logger
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -36,7 +37,7 @@ func checkLogDir(cfg logs.Config) error {
 		case err != nil:
 			return fmt.Errorf("log directory: %w; %s", err, advice)
 		case !info.IsDir():
-			return fmt.Errorf("log directory %s: %s is a file; %s", dir, parent, advice)
+			return fmt.Errorf("log directory %s: %s is a file; %s: %w", dir, parent, advice, syscall.ENOTDIR)
 		case unix.Access(parent, unix.W_OK|unix.X_OK) != nil:
 			return fmt.Errorf("log directory %s: %s is not writable; %s", dir, parent, advice)
 		}

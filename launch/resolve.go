@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -105,15 +106,23 @@ func (cfg *Config) fillDefaults() {
 	cfg.ExitCode = cmp.Or(cfg.ExitCode, ExitTorchrun)
 	cfg.Title = cmp.Or(cfg.Title, cfg.Entrypoint, cfg.Func)
 	cfg.Stdin = cmp.Or(cfg.Stdin, os.Stdin)
-	cfg.Stdout = cmp.Or(cfg.Stdout, os.Stdout)
-	cfg.Stderr = cmp.Or(cfg.Stderr, os.Stderr)
+	cfg.Stdout = orWriter(cfg.Stdout, os.Stdout)
+	cfg.Stderr = orWriter(cfg.Stderr, os.Stderr)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
-	cfg.Logs.Stdout = cmp.Or(cfg.Logs.Stdout, cfg.Stdout)
-	cfg.Logs.Stderr = cmp.Or(cfg.Logs.Stderr, cfg.Stderr)
+	cfg.Logs.Stdout = orWriter(cfg.Logs.Stdout, cfg.Stdout)
+	cfg.Logs.Stderr = orWriter(cfg.Logs.Stderr, cfg.Stderr)
 	cfg.Logs.Logger = cmp.Or(cfg.Logs.Logger, cfg.Logger)
 	if cfg.SignalsToHandle == nil && cfg.SignalsText == "" {
 		cfg.SignalsText = DefaultSignals
 	}
+}
+
+// orWriter is cmp.Or for writers, which need not be comparable.
+func orWriter(w, otherwise io.Writer) io.Writer {
+	if w != nil {
+		return w
+	}
+	return otherwise
 }
 
 // resolveRendezvous chooses backend, endpoint and run ID.

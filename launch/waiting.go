@@ -2,6 +2,7 @@ package launch
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -14,16 +15,20 @@ import (
 // A waitingLine shows how far the rendezvous is: on a terminal one line that is
 // written over, elsewhere a line each time.
 type waitingLine struct {
-	out      *os.File
+	out      io.Writer
 	terminal bool
 
 	mu    sync.Mutex // guards the rest
 	shown int        // length of what is on the terminal's line
 }
 
-func newWaitingLine(out *os.File) *waitingLine {
-	_, err := unix.IoctlGetWinsize(int(out.Fd()), unix.TIOCGWINSZ)
-	return &waitingLine{out: out, terminal: err == nil}
+func newWaitingLine(out io.Writer) *waitingLine {
+	l := &waitingLine{out: out}
+	if f, ok := out.(*os.File); ok {
+		_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+		l.terminal = err == nil
+	}
+	return l
 }
 
 // show shows w; an empty one clears the line, because the wait is over.

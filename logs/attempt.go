@@ -22,6 +22,9 @@ const TailSize = 64 << 10
 type Worker struct {
 	LocalRank, Rank int
 	Role            string
+	// Prefix, if it is not empty, is put before each line that tee copies, instead of
+	// what Config.LinePrefixTemplate makes.
+	Prefix string
 }
 
 // A Sink is where one worker's output goes.
@@ -82,7 +85,8 @@ type Attempt struct {
 	tails     []*Tail
 	filters   []*Tail
 	rotated   []*rotated
-	noRoom    bool // the disk was full: no files
+	placed    map[string]bool // paths that Config.Layout has named
+	noRoom    bool            // the disk was full: no files
 	started   bool
 }
 
@@ -114,7 +118,7 @@ func (r *Run) Attempt(restart int, workers []Worker) (*Attempt, error) {
 }
 
 func newAttempt(r *Run) *Attempt {
-	return &Attempt{run: r, workers: make(map[int]Worker), sinks: make(map[int]*Sink), relays: make(map[int]*relay)}
+	return &Attempt{run: r, workers: make(map[int]Worker), sinks: make(map[int]*Sink), relays: make(map[int]*relay), placed: make(map[string]bool)}
 }
 
 func (a *Attempt) open(restart int, workers []Worker) error {
@@ -163,24 +167,27 @@ func (a *Attempt) openSink(localRank int) (err error) {
 	a.sinks[localRank] = s
 	var toFile Std
 	if a.dir != "" {
-		dir := filepath.Join(a.dir, strconv.Itoa(localRank))
-		if err := os.Mkdir(dir, 0o777); err != nil {
+		files := r.cfg.Layout(a.dir, a.workers[localRank])
+		if s.ErrorFile, err = a.place(files.ErrorFile); err != nil {
 			return err
 		}
-		s.ErrorFile = filepath.Join(dir, "error.json")
 		toFile = r.cfg.Redirects.For(localRank) | r.cfg.Tee.For(localRank)
 		if toFile&StdOut != 0 {
-			s.StdoutPath = filepath.Join(dir, "stdout.log")
+			if s.StdoutPath, err = a.place(files.Stdout); err != nil {
+				return err
+			}
 		}
 		if toFile&StdErr != 0 {
-			s.StderrPath = filepath.Join(dir, "stderr.log")
+			if s.StderrPath, err = a.place(files.Stderr); err != nil {
+				return err
+			}
 		}
 	}
 	switch {
 	case s.StdoutPath != "":
 		s.Stdout, err = a.create(s.StdoutPath)
 	case a.shows(localRank, StdOut):
-		s.Stdout = r.cfg.Stdout
+		s.Stdout = r.outFile
 	default:
 		s.Stdout, err = a.own(os.OpenFile(os.DevNull, os.O_WRONLY, 0))
 	}
@@ -194,10 +201,26 @@ func (a *Attempt) openSink(localRank int) (err error) {
 	if s.Stderr, err = a.relay(localRank); err != nil {
 		return err
 	}
-	if s.Stdout == r.cfg.Stdout && a.relays[localRank] != nil && r.joined() {
+	if s.Stdout == r.outFile && a.relays[localRank] != nil && r.joined() {
 		s.Stdout = s.Stderr
 	}
 	return nil
+}
+
+// place makes the directory of a file that Config.Layout has named. No two streams have
+// one file.
+func (a *Attempt) place(path string) (string, error) {
+	if path == "" {
+		return "", nil
+	}
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(a.dir, path)
+	}
+	if a.placed[path] {
+		return "", fmt.Errorf("the layout has %s twice", path)
+	}
+	a.placed[path] = true
+	return path, os.MkdirAll(filepath.Dir(path), 0o777)
 }
 
 // shows reports whether a stream without a file goes to the console.
@@ -230,7 +253,7 @@ func (a *Attempt) relay(localRank int) (*os.File, error) {
 	if a.shows(localRank, StdErr) {
 		to = a.run.stderr
 		if to.terminal {
-			agent, worker, err := relayTerminal(a.run.cfg.Stderr)
+			agent, worker, err := relayTerminal(a.run.errFile)
 			if err == nil {
 				a.terminals = append(a.terminals, agent)
 				a.relays[localRank] = newRelay(agent, to, a.hold())
@@ -238,7 +261,7 @@ func (a *Attempt) relay(localRank int) (*os.File, error) {
 			}
 			// That the worker sees a terminal matters more than its last lines.
 			a.run.log.Debug("stderr is not kept for the report", "local_rank", localRank, "error", err)
-			return a.run.cfg.Stderr, nil
+			return a.run.errFile, nil
 		}
 	}
 	agent, worker, err := relayPipe()
@@ -331,6 +354,9 @@ func (a *Attempt) openRotated() {
 
 func (a *Attempt) prefix(localRank int) string {
 	w := a.workers[localRank]
+	if w.Prefix != "" {
+		return w.Prefix
+	}
 	return expand(a.run.cfg.LinePrefixTemplate, map[string]string{
 		"role_name":  w.Role,
 		"local_rank": strconv.Itoa(w.LocalRank),
@@ -409,7 +435,7 @@ func (a *Attempt) Started() error {
 		signal.Notify(a.winch, syscall.SIGWINCH)
 		go func() {
 			for range a.winch {
-				copyWindowSize(a.run.cfg.Stderr, a.terminals)
+				copyWindowSize(a.run.errFile, a.terminals)
 			}
 		}()
 	}

@@ -35,7 +35,8 @@ type job struct {
 func newJob(t *testing.T, cfg logs.Config) *job {
 	t.Helper()
 	j := &job{t: t}
-	j.stdout, j.stderr = cfg.Stdout, cfg.Stderr
+	j.stdout, _ = cfg.Stdout.(*os.File)
+	j.stderr, _ = cfg.Stderr.(*os.File)
 	if j.stdout == nil {
 		j.stdout = tempFile(t, "console.out")
 	}

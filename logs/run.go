@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -65,9 +66,27 @@ type Config struct {
 	// DefaultKeep.
 	Keep int
 	// Stdout and Stderr are the agent's console. Nil means os.Stdout and
-	// os.Stderr. They stay the caller's, who keeps them open until Close.
-	Stdout, Stderr *os.File
-	Logger         *slog.Logger // nil means slog.Default()
+	// os.Stderr. They stay the caller's, who keeps them open until Close. Workers write
+	// to an *os.File themselves. Any other writer is at the end of a pipe: it gets
+	// all that they write from one goroutine, even after it has returned an error, and
+	// Close waits for it.
+	Stdout, Stderr io.Writer
+	// Layout names the files of one worker. dir is the attempt's directory, which is
+	// there already; a relative name is below it, and directories are made. Nil means
+	// DefaultLayout. Only that is what muster's commands find.
+	// Source: LogsSpecs.reify.
+	Layout func(dir string, w Worker) Files
+	Logger *slog.Logger // nil means slog.Default()
+}
+
+// Files are the paths of one worker's files. Stdout and Stderr are made if the stream
+// goes to a file at all.
+type Files struct{ Stdout, Stderr, ErrorFile string }
+
+// DefaultLayout is TorchElastic's: a directory per local rank.
+func DefaultLayout(dir string, w Worker) Files {
+	dir = filepath.Join(dir, strconv.Itoa(w.LocalRank))
+	return Files{filepath.Join(dir, "stdout.log"), filepath.Join(dir, "stderr.log"), filepath.Join(dir, "error.json")}
 }
 
 // A Run is the log directory of one agent and its way to the console. Its
@@ -82,6 +101,9 @@ type Run struct {
 	stdout   *console
 	stderr   *console
 	rotator  *rotator // nil without Config.MaxSize
+
+	outFile, errFile *os.File // of the console, or the pipes to it
+	pipes            []*piped
 
 	closeOnce sync.Once
 	closeErr  error
@@ -100,6 +122,9 @@ func New(cfg Config) (*Run, error) {
 	if r.cfg.LinePrefixTemplate == "" {
 		r.cfg.LinePrefixTemplate = DefaultLinePrefix
 	}
+	if r.cfg.Layout == nil {
+		r.cfg.Layout = DefaultLayout
+	}
 	if r.cfg.Stdout == nil {
 		r.cfg.Stdout = os.Stdout
 	}
@@ -116,10 +141,11 @@ func New(cfg Config) (*Run, error) {
 	if err := r.makeDir(); err != nil {
 		return nil, err
 	}
-	r.stdout = newConsole(r.cfg.Stdout)
-	r.stderr = r.stdout
-	if !sameFile(r.cfg.Stdout, r.cfg.Stderr) {
-		r.stderr = newConsole(r.cfg.Stderr)
+	if err := r.openConsole(); err != nil {
+		return nil, errors.Join(err, r.Close(false))
+	}
+	if r.dir != "" {
+		r.log.Info("log directory", "dir", r.dir)
 	}
 	if cfg.MaxSize > 0 && r.dir != "" {
 		r.rotator = newRotator(cfg.MaxSize, cmp.Or(cfg.Keep, DefaultKeep), r.log)
@@ -154,7 +180,7 @@ func (cfg *Config) check() error {
 	}
 	if cfg.Dir != "" && cfg.Dir != NoFiles {
 		if fi, err := os.Stat(cfg.Dir); err == nil && !fi.IsDir() {
-			errs = append(errs, fmt.Errorf("log_dir: %s is a file; give a directory, or %s for no files", cfg.Dir, NoFiles))
+			errs = append(errs, fmt.Errorf("log_dir: %s is a file; give a directory, or %s for no files: %w", cfg.Dir, NoFiles, syscall.ENOTDIR))
 		}
 	}
 	return errors.Join(errs...)
@@ -255,9 +281,13 @@ func (r *Run) Close(keep bool) error {
 				r.closeErr = fmt.Errorf("remove empty log directory: %w", err)
 			}
 		}
-		r.stdout.close()
-		if r.stderr != r.stdout {
-			r.stderr.close()
+		for _, c := range []*console{r.stdout, r.stderr} {
+			if c != nil {
+				c.close()
+			}
+		}
+		for _, p := range r.pipes {
+			p.close()
 		}
 	})
 	return r.closeErr

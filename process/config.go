@@ -25,6 +25,16 @@ const (
 	NoGrace time.Duration = -1
 )
 
+// Logs is where a group's output goes. A *logs.Attempt is one.
+// Source: LogsDest, which LogsSpecs.reify returns.
+type Logs interface {
+	// Sink is where the output of one worker goes; without files to write to it is not
+	// one of the group's.
+	Sink(localRank int) logs.Sink
+	// Started is called once, when all workers have been started, or none will be.
+	Started() error
+}
+
 // Config describes one group of workers. The keys of Args (or Inputs) and Envs
 // are the local ranks 0 … n-1, every one of them; n may be 0.
 type Config struct {
@@ -48,8 +58,9 @@ type Config struct {
 	// function has /dev/null.
 	Stdin *os.File
 	// Logs says where output goes. Nil: to the program's own stdout and stderr.
-	// Start calls its Started, also when it fails.
-	Logs *logs.Attempt
+	// Start calls its Started, also when it fails; a *logs.Attempt has to be finished by
+	// the caller when the workers have ended.
+	Logs Logs
 	// CPUs are the CPUs that a worker may use, by local rank. Absent means those
 	// of the program.
 	CPUs map[int][]int
@@ -121,6 +132,20 @@ func (cfg *Config) validate() error {
 		}
 	}
 	check("envs", slices.Sorted(maps.Keys(cfg.Envs)))
+	if cfg.Logs != nil {
+		var out, err []int
+		for i := range n + 1 { // one more than there should be
+			s := cfg.Logs.Sink(i)
+			if s.Stdout != nil {
+				out = append(out, i)
+			}
+			if s.Stderr != nil {
+				err = append(err, i)
+			}
+		}
+		check("stdouts", out)
+		check("stderrs", err)
+	}
 	for _, i := range slices.Sorted(maps.Keys(cfg.CPUs)) {
 		if i < 0 || i >= n {
 			errs = append(errs, fmt.Errorf("CPUs, local rank %d is not one of %s", i, set(want)))

@@ -70,6 +70,16 @@ func TestStartValidates(t *testing.T) {
 				`envs, local rank 0: "A=B"="y" cannot be an environment variable`,
 				`envs, local rank 0: "C"="z\x00" cannot be an environment variable`,
 			}},
+		{"logs for fewer", process.Config{Entrypoint: "true", Args: map[int][]string{0: nil, 1: nil}, Envs: noEnvs(2), Logs: attempt(t, 1, logs.Config{})},
+			[]string{
+				"stdouts, local rank mapping mismatch, expected: {0, 1}, actual: {0}",
+				"stderrs, local rank mapping mismatch, expected: {0, 1}, actual: {0}",
+			}},
+		{"logs for more", process.Config{Entrypoint: "true", Args: one, Envs: noEnvs(1), Logs: attempt(t, 2, logs.Config{})},
+			[]string{
+				"stdouts, local rank mapping mismatch, expected: {0}, actual: {0, 1}",
+				"stderrs, local rank mapping mismatch, expected: {0}, actual: {0, 1}",
+			}},
 		{"CPUs that cannot be", process.Config{Entrypoint: "true", Args: one, Envs: noEnvs(1), CPUs: map[int][]int{0: {0, -1}}},
 			[]string{"CPUs, local rank 0: -1 is no CPU"}},
 		{"everything at once", process.Config{

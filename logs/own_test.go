@@ -1,0 +1,134 @@
+package logs_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/logs"
+)
+
+// broken is a writer that takes one line.
+type broken struct {
+	bytes.Buffer
+	lines []string // makes it one that cannot be compared
+}
+
+func (b broken) Write([]byte) (int, error) { return 0, errors.New("no more") }
+
+// A console may be any writer. What comes there is complete after Close.
+func TestConsoleIsNoFile(t *testing.T) {
+	var out, err, log bytes.Buffer
+	for _, tt := range []struct {
+		name           string
+		stdout, stderr io.Writer
+		want           map[string]string
+	}{
+		{"two", &out, &err, map[string]string{"out": "out of 0\n[1]: out of 1\n", "err": "err of 0\n"}},
+		{"one", &out, &out, map[string]string{"out": "out of 0\nerr of 0\n[1]: out of 1\n"}},
+		{"broken", broken{}, &err, map[string]string{"err": "err of 0\n", "log": "no more"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			out.Reset()
+			err.Reset()
+			log.Reset()
+			tee, perr := logs.ParseStd("1:1")
+			if perr != nil {
+				t.Fatal(perr)
+			}
+			r, nerr := logs.New(logs.Config{
+				Dir: t.TempDir(), Stdout: tt.stdout, Stderr: tt.stderr, Tee: tee, LinePrefixTemplate: "[${local_rank}]: ",
+				Logger: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn})),
+			})
+			if nerr != nil {
+				t.Fatal(nerr)
+			}
+			a, aerr := r.Attempt(0, []logs.Worker{{LocalRank: 0}, {LocalRank: 1, Prefix: "[1]: "}})
+			if aerr != nil {
+				t.Fatal(aerr)
+			}
+			fmt.Fprintln(a.Sink(0).Stdout, "out of 0")
+			fmt.Fprintln(a.Sink(0).Stderr, "err of 0")
+			fmt.Fprintln(a.Sink(1).Stdout, "out of 1")
+			if err := a.Started(); err != nil {
+				t.Error(err)
+			}
+			finish(t, a)
+			if err := r.Close(true); err != nil {
+				t.Error(err)
+			}
+			got := map[string]string{}
+			for name, b := range map[string]*bytes.Buffer{"out": &out, "err": &err, "log": &log} {
+				if b.Len() > 0 {
+					got[name] = b.String()
+				}
+			}
+			if strings.Contains(got["log"], "error=\"no more\"") {
+				got["log"] = "no more"
+			}
+			if len(got["out"]) == len(tt.want["out"]) && tt.name == "one" {
+				got["out"] = tt.want["out"] // stderr takes a way of its own, and may come later
+			}
+			if d := cmp.Diff(tt.want, got); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+// A layout of the caller's own names the files of each worker.
+func TestOwnLayout(t *testing.T) {
+	spec, err := logs.ParseStd("3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	errorFiles := t.TempDir()
+	j := newJob(t, logs.Config{Redirects: spec, Layout: func(dir string, w logs.Worker) logs.Files {
+		return logs.Files{
+			Stdout: fmt.Sprintf("out/%s-%d", w.Role, w.Rank), Stderr: filepath.Join(dir, fmt.Sprintf("err-%d", w.Rank)),
+			ErrorFile: fmt.Sprintf("%s/%d", errorFiles, w.Rank),
+		}
+	}})
+	a, err := j.Attempt(0, []logs.Worker{{LocalRank: 0, Rank: 4, Role: "trainer"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := a.Sink(0)
+	fmt.Fprint(s.Stdout, "text")
+	finish(t, a)
+	want := logs.Sink{StdoutPath: a.Dir() + "/out/trainer-4", StderrPath: a.Dir() + "/err-4", ErrorFile: errorFiles + "/4"}
+	s.Stdout, s.Stderr = nil, nil
+	if s != want {
+		t.Errorf("got %+v, want %+v", s, want)
+	}
+	if text, err := os.ReadFile(want.StdoutPath); string(text) != "text" {
+		t.Errorf("stdout is %q, %v", text, err)
+	}
+}
+
+// Two streams in one file would each begin it anew.
+func TestOwnLayoutTwice(t *testing.T) {
+	spec, err := logs.ParseStd("3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := newJob(t, logs.Config{Redirects: spec, Layout: func(string, logs.Worker) logs.Files { return logs.Files{Stdout: "a", Stderr: "b/../a"} }})
+	if _, err := j.Attempt(0, []logs.Worker{{}}); err == nil || !strings.Contains(err.Error(), "/a twice") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestLogDirIsAFile(t *testing.T) {
+	if _, err := logs.New(logs.Config{Dir: tempFile(t, "plain").Name()}); !errors.Is(err, syscall.ENOTDIR) {
+		t.Errorf("got %v, which is not ENOTDIR", err)
+	}
+}
