@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/muster-run/muster/internal/admit"
 	"github.com/muster-run/muster/internal/quorum/pipe"
 )
 
@@ -67,6 +68,9 @@ func parseHosts(cfg *pipe.Serve) (me *host, others []*host, err error) {
 	}
 	if h, e := cfg.Heartbeat.Or(defaultHeartbeat), cfg.Election.Or(defaultElection); e < 5*h || e > 50*time.Second {
 		errs = append(errs, fmt.Errorf("election timeout %v with heartbeats every %v: want 5 heartbeats or more, 50 s at most", e, h))
+	}
+	if cfg.Allow, err = admit.NewList(cfg.Allow); err != nil {
+		errs = append(errs, fmt.Errorf("allow: %w", err))
 	}
 	var seen []string
 	for _, name := range cfg.Members {

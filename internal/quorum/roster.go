@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"sync"
@@ -158,7 +157,7 @@ func (m *member) post(up *notice, lost string) *notice {
 		return up
 	}
 	up.close()
-	l, err := net.Listen("tcp", m.listen(m.me.peer))
+	l, err := m.open(m.me.peer)
 	if err != nil {
 		m.logger.Warn("cannot tell the others that this host's member has lost its data", "error", err)
 		return nil

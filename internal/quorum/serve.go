@@ -20,6 +20,7 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 
+	"github.com/muster-run/muster/internal/admit"
 	"github.com/muster-run/muster/internal/quorum/pipe"
 )
 
@@ -61,6 +62,8 @@ type member struct {
 	ended  atomic.Bool // the job has; its data is of no use any more
 	overs  int         // how often it started over
 	tokens []string    // of the clusters that this run has had, as far as known
+
+	refused admit.Tally // connections
 
 	mu      sync.Mutex // guards waiting
 	waiting string     // as last told
@@ -111,6 +114,13 @@ func (m *member) live(ctx context.Context, dir string) error {
 			return err
 		}
 		cfg.ClusterState, cfg.InitialCluster, cfg.InitialClusterToken = way.state, way.cluster, way.token
+	}
+	if len(m.cfg.Allow) > 0 {
+		unguard, err := m.guard(cfg)
+		if err != nil {
+			return err
+		}
+		defer unguard()
 	}
 	e, err := embed.StartEtcd(cfg)
 	if err != nil {

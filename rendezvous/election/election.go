@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"strconv"
 	"sync"
 	"time"
@@ -65,7 +66,9 @@ type Member struct {
 	Members []string // all hosts with a member, host or host:port; 1, 3 or 5
 	Port    int      // of those that name none; default 29400. The members talk on the next one.
 	Bind    string   // IP to listen on; default all
-	DataDir string   // default a temporary directory, removed at the end
+	// Allow are the networks from which agents and other members may connect; default all.
+	Allow   []netip.Prefix
+	DataDir string // default a temporary directory, removed at the end
 
 	Heartbeat time.Duration // between the members; default 50ms
 	Election  time.Duration // a member silent for so long is replaced as etcd's own leader; default 500ms
@@ -196,7 +199,7 @@ func (e *Election) electSettings() *pipe.Elect {
 func (e *Election) serveSettings() *pipe.Serve {
 	m := e.cfg.Member
 	return &pipe.Serve{
-		RunID: e.cfg.RunID, Name: m.Name, Members: m.Members, Port: m.Port, Bind: m.Bind, DataDir: m.DataDir,
+		RunID: e.cfg.RunID, Name: m.Name, Members: m.Members, Port: m.Port, Bind: m.Bind, Allow: m.Allow, DataDir: m.DataDir,
 		Heartbeat: pipe.Millis(m.Heartbeat), Election: pipe.Millis(m.Election), TTL: pipe.Millis(e.cfg.TTL),
 	}
 }

@@ -29,7 +29,8 @@ func New(cfg c10d.Config) (rendezvous.Handler, error) {
 	}
 	elect := election.Config{}
 	if m, ok := member(members); ok {
-		elect.Member = &election.Member{Name: m, Members: members, Bind: cfg.Settings.Bind, DataDir: cfg.Settings.DataDir}
+		guard := cfg.ServerConfig("", 0)
+		elect.Member = &election.Member{Name: m, Members: members, Bind: cfg.Settings.Bind, Allow: guard.Allow, DataDir: cfg.Settings.DataDir}
 	} else {
 		elect.Endpoints = members
 	}

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"sync"
 	"time"
 )
@@ -51,6 +52,9 @@ type Serve struct {
 	Port    int      `json:"port,omitzero"`     // for clients, of members that name none; default 29400. Peers use the next one.
 	Bind    string   `json:"bind,omitzero"`     // IP to listen on; default all
 	DataDir string   `json:"data_dir,omitzero"` // default a temporary directory, removed at the end
+
+	// Allow are the networks from which clients and other members may connect; default all.
+	Allow []netip.Prefix `json:"allow,omitempty"`
 
 	Heartbeat Millis `json:"heartbeat_ms,omitzero"` // default 50ms
 	Election  Millis `json:"election_ms,omitzero"`  // default 500ms

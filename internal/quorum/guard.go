@@ -1,0 +1,118 @@
+package quorum
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/muster-run/muster/internal/admit"
+)
+
+// A guarded listener lets nobody in from elsewhere than its list.
+type guarded struct {
+	net.Listener
+	list    admit.List
+	refused *admit.Tally
+	logger  *slog.Logger
+}
+
+// Accept returns the next connection that is allowed.
+func (g *guarded) Accept() (net.Conn, error) {
+	for {
+		nc, err := g.Listener.Accept()
+		if err != nil || g.list.Admits(nc.RemoteAddr()) {
+			return nc, err
+		}
+		g.refused.Warn(g.logger, "quorum: connection refused: the address is not in an allowed network", "refused",
+			"remote", nc.RemoteAddr().String(), "port", g.Addr().String(), "allow", fmt.Sprint(g.list))
+		nc.Close()
+	}
+}
+
+// open listens at an address of this host, for whom the settings allow.
+func (m *member) open(address string) (net.Listener, error) {
+	// Etcd's own listener for members ends connections to silent hosts after 5 s.
+	lc := net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: time.Second, Count: 5}}
+	l, err := lc.Listen(context.Background(), "tcp", m.listen(address))
+	if err != nil || len(m.cfg.Allow) == 0 {
+		return l, err
+	}
+	return &guarded{l, m.cfg.Allow, &m.refused, m.logger}, nil
+}
+
+// guard puts guarded listeners in front of etcd's server, which takes URLs and no listeners:
+// it listens on sockets in a directory of this user's then. close ends them.
+func (m *member) guard(c *embed.Config) (close func(), err error) {
+	parent := os.TempDir()
+	if len(parent) > 64 {
+		parent = "/tmp" // a socket's path has at most 107 bytes
+	}
+	dir, unlock, err := lockedTemp(parent)
+	if err != nil {
+		return nil, err
+	}
+	var listeners []net.Listener
+	close = func() {
+		for _, l := range listeners {
+			l.Close()
+		}
+		_ = os.RemoveAll(dir)
+		unlock()
+	}
+	for address, urls := range map[string][]url.URL{m.me.client: c.ListenClientUrls, m.me.peer: c.ListenPeerUrls} {
+		l, err := m.open(address)
+		if err != nil {
+			close()
+			return nil, err
+		}
+		listeners = append(listeners, l)
+		_, port, _ := net.SplitHostPort(address)
+		socket := filepath.Join(dir, port)
+		urls[0] = url.URL{Scheme: "unix", Host: socket} // etcd reads no Path of a peer's
+		go forward(l, socket)
+	}
+	return close, nil
+}
+
+// forward passes connections on to a socket until the listener ends.
+func forward(l net.Listener, socket string) {
+	for {
+		nc, err := l.Accept()
+		switch {
+		case err == nil:
+			go pass(nc, socket)
+		case errors.Is(err, net.ErrClosed):
+			return
+		default:
+			time.Sleep(100 * time.Millisecond) // no descriptor is left
+		}
+	}
+}
+
+// pass passes on what comes on a connection, both ways, until both have ended.
+func pass(nc net.Conn, socket string) {
+	defer nc.Close()
+	to, err := net.Dial("unix", socket)
+	if err != nil {
+		return // etcd's server is not there yet, or not any more
+	}
+	defer to.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = io.Copy(to, nc)
+		_ = to.(*net.UnixConn).CloseWrite()
+	}()
+	_, _ = io.Copy(nc, to)
+	_ = nc.(*net.TCPConn).CloseWrite()
+	<-done
+}
