@@ -76,6 +76,9 @@ func (w *listener) close() {
 	w.all.Wait()
 }
 
+// acceptPause is before another try where a connection could not be accepted.
+const acceptPause = 100 * time.Millisecond
+
 func (w *listener) accept() {
 	slots := make(chan struct{}, maxConns)
 	for {
@@ -85,7 +88,8 @@ func (w *listener) accept() {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			<-slots // for lack of descriptors; the next may do
+			<-slots
+			time.Sleep(acceptPause) // for lack of descriptors; there may be one soon
 			continue
 		}
 		if !w.keep(conn) {

@@ -66,7 +66,7 @@ func (h *many) ownAddr(ctx context.Context, local net.Addr) string {
 	tcp, ok := local.(*net.TCPAddr)
 	switch {
 	case !ok:
-		return localAddr(h.endpoint())
+		return localAddr(ctx, h.endpoint())
 	case tcp.IP.IsLoopback():
 		return hostAddr(ctx, h.host)
 	}
@@ -81,8 +81,8 @@ func isOwn(text string) bool {
 
 // localAddr is the address of the interface that reaches an endpoint. Nothing is
 // sent.
-func localAddr(endpoint string) string {
-	conn, err := net.Dial("udp", endpoint)
+func localAddr(ctx context.Context, endpoint string) string {
+	conn, err := (&net.Dialer{}).DialContext(ctx, "udp", endpoint)
 	if err != nil {
 		return firstAddr()
 	}

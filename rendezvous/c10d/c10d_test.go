@@ -1,7 +1,9 @@
 package c10d_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
+	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
@@ -231,4 +234,36 @@ func TestBindOfALoopbackEndpoint(t *testing.T) {
 		t.Fatal(err)
 	}
 	dial(t, info)
+}
+
+// counting counts the questions about keys.
+type counting struct {
+	store.Store
+	asked int
+}
+
+func (c *counting) Check(ctx context.Context, keys ...string) (bool, error) {
+	c.asked++
+	return c.Store.Check(ctx, keys...)
+}
+
+// A round's number is what somebody has written: few earlier ones are looked at.
+func TestEarlierRounds(t *testing.T) {
+	s := &counting{Store: store.NewMemory()}
+	set := func(round int) {
+		r := store.Prefix(fmt.Sprintf("torch.rendezvous.job1.%d", round), s)
+		if err := errors.Join(r.Set(t.Context(), "MASTER_ADDR", []byte("a")), r.Set(t.Context(), "MASTER_PORT", []byte(strconv.Itoa(round%1000+1)))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set(0)
+	set(1 << 20)
+	for _, tt := range []struct{ round, port, asked int }{
+		{1, 1, 1}, {64, 1, 64}, {65, 0, 64}, {1 << 30, 0, 64}, {1<<20 + 2, 1<<20%1000 + 1, 2}, {0, 0, 0},
+	} {
+		s.asked = 0
+		if _, port, _ := c10d.Published(t.Context(), s, tt.round); port != tt.port || s.asked != tt.asked {
+			t.Errorf("before round %d: port %d, want %d; looked at %d rounds, want %d", tt.round, port, tt.port, s.asked, tt.asked)
+		}
+	}
 }

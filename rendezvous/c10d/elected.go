@@ -143,7 +143,7 @@ func electionAddrs(ctx context.Context, endpoints []string) (addrs []string) {
 		}
 		ips, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		for _, ip := range ips {
-			addr := localAddr(net.JoinHostPort(ip.Unmap().String(), strconv.Itoa(port)))
+			addr := localAddr(ctx, net.JoinHostPort(ip.Unmap().String(), strconv.Itoa(port)))
 			if addr != "" && !net.ParseIP(addr).IsLoopback() && !isOwn(ip.Unmap().String()) && !slices.Contains(addrs, addr) && len(addrs) < mostAddrs {
 				addrs = append(addrs, addr)
 			}
@@ -153,7 +153,7 @@ func electionAddrs(ctx context.Context, endpoints []string) (addrs []string) {
 		return addrs
 	}
 	if len(endpoints) > 0 {
-		if addr := localAddr(endpoints[0]); addr != "" {
+		if addr := localAddr(ctx, endpoints[0]); addr != "" {
 			return []string{addr}
 		}
 	}

@@ -139,9 +139,14 @@ func leader(st *rendezvous.State) (lead rendezvous.Node) {
 	return lead
 }
 
+// mostRounds is how many earlier rounds are looked at. A round's number is what anybody
+// has written.
+const mostRounds = 64
+
 // published returns the newest address of a round before this one that suits.
 func (h *many) published(ctx context.Context, round int, suits func(addr string) bool) (addr string, port int, ok bool) {
-	for round--; round >= 0; round-- {
+	for oldest := max(0, round-mostRounds); round > oldest; {
+		round--
 		s := h.roundStore(round)
 		if there, err := s.Check(ctx, "MASTER_ADDR", "MASTER_PORT"); err != nil || !there {
 			continue

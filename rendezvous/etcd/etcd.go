@@ -32,21 +32,16 @@ func New(cfg c10d.Config) (rendezvous.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	return NewElected(cfg, "etcd", election.Config{Endpoints: endpoints}, endpoints)
+	return NewElected(cfg, "etcd", func(context.Context) election.Config { return election.Config{Endpoints: endpoints} }, endpoints)
 }
 
-// NewElected returns the rendezvous of a job under an election, whose configuration
-// lacks only what cfg has. Name is the backend's; endpoints are where others are.
-func NewElected(cfg c10d.Config, name string, elect election.Config, endpoints []string) (rendezvous.Handler, error) {
+// NewElected returns the rendezvous of a job under an election. Elect returns its
+// configuration, once, which lacks only what cfg has. Name is the backend's; endpoints are where others are.
+func NewElected(cfg c10d.Config, name string, elect func(context.Context) election.Config, endpoints []string) (rendezvous.Handler, error) {
 	settings := &cfg.Settings
-	elect.RunID = cfg.RunID
-	elect.TTL = settings.KeepAliveLimit()
-	elect.CACert, elect.Cert, elect.Key = settings.CACert, settings.Cert, settings.Key
-	elect.User, elect.Password = settings.User, settings.Password
-	elect.Logger = cfg.Logger
 	var lacks atomic.Pointer[string]
 	tell := cfg.OnWaiting
-	elect.OnWaiting = func(text string) {
+	waiting := func(text string) {
 		lacks.Store(&text)
 		if tell != nil {
 			tell(rendezvous.Waiting{Note: text})
@@ -60,7 +55,12 @@ func NewElected(cfg c10d.Config, name string, elect election.Config, endpoints [
 	}
 	cfg.Name, cfg.Electorate = name, endpoints
 	cfg.Elect = func(ctx context.Context, addr string) (c10d.Election, error) {
-		elect.Addr = addr
+		elect := elect(ctx)
+		elect.RunID, elect.Addr = cfg.RunID, addr
+		elect.TTL = settings.KeepAliveLimit()
+		elect.CACert, elect.Cert, elect.Key = settings.CACert, settings.Cert, settings.Key
+		elect.User, elect.Password = settings.User, settings.Password
+		elect.OnWaiting, elect.Logger = waiting, cfg.Logger
 		return election.Start(ctx, elect)
 	}
 	return c10d.New(cfg)

@@ -27,12 +27,13 @@ func New(cfg c10d.Config) (rendezvous.Handler, error) {
 	if err != nil {
 		return nil, err
 	}
-	elect := election.Config{}
-	if m, ok := member(members); ok {
+	elect := func(ctx context.Context) election.Config {
+		m, ok := member(ctx, members)
+		if !ok {
+			return election.Config{Endpoints: members}
+		}
 		guard := cfg.ServerConfig("", 0)
-		elect.Member = &election.Member{Name: m, Members: members, Bind: cfg.Settings.Bind, Allow: guard.Allow, DataDir: cfg.Settings.DataDir}
-	} else {
-		elect.Endpoints = members
+		return election.Config{Member: &election.Member{Name: m, Members: members, Bind: cfg.Settings.Bind, Allow: guard.Allow, DataDir: cfg.Settings.DataDir}}
 	}
 	return etcd.NewElected(cfg, "quorum", elect, members)
 }
@@ -55,10 +56,10 @@ func Members(endpoint string) ([]string, error) {
 }
 
 // member returns which of the members is this host's.
-func member(members []string) (string, bool) {
+func member(ctx context.Context, members []string) (string, bool) {
 	for _, m := range members {
 		host, _, err := net.SplitHostPort(m)
-		if err == nil && rendezvous.IsThisHost(context.Background(), host) {
+		if err == nil && rendezvous.IsThisHost(ctx, host) {
 			return m, true
 		}
 	}
