@@ -9,13 +9,15 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-run/muster/internal/steady"
 	"github.com/muster-run/muster/rendezvous"
 )
 
 // A waitingLine shows how far the rendezvous is: on a terminal one line that is
-// written over, elsewhere a line each time.
+// written over, elsewhere a line each time. A console that takes nothing does not hold
+// up the rendezvous.
 type waitingLine struct {
-	out      io.Writer
+	out      *steady.Writer
 	terminal bool
 
 	mu    sync.Mutex // guards the rest
@@ -23,7 +25,7 @@ type waitingLine struct {
 }
 
 func newWaitingLine(out io.Writer) *waitingLine {
-	l := &waitingLine{out: out}
+	l := &waitingLine{out: &steady.Writer{W: out}}
 	if f, ok := out.(*os.File); ok {
 		_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 		l.terminal = err == nil

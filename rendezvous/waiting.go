@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/muster-run/muster/internal/harmless"
 )
 
 // Waiting says how far the round is that a node waits for. Host names are those
@@ -65,10 +67,10 @@ func note(list []string, name string) []string {
 	return slices.Insert(list, at, name)
 }
 
-// String says it in one line.
+// String says it in one line that is fit for a terminal, whatever other hosts have said.
 func (w Waiting) String() string {
 	if w.Note != "" {
-		return w.Note
+		return harmless.Line(w.Note, 1000)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d of %s nodes have joined", w.Joined, w.nodes())
@@ -101,7 +103,11 @@ func (w Waiting) nodes() string {
 }
 
 func names(some []string, all int) string {
-	text := strings.Join(some, ", ")
+	clean := make([]string, 0, few)
+	for _, name := range some {
+		clean = append(clean, harmless.Line(name, 253))
+	}
+	text := strings.Join(clean, ", ")
 	if more := all - len(some); more > 0 {
 		text = fmt.Sprintf("%s and %d more", text, more)
 	}

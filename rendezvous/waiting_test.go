@@ -32,6 +32,8 @@ func TestWaiting(t *testing.T) {
 		{running.Waiting(now, rules, nil, name), "1 of 2 to 3 nodes have joined (host-b), 2 still in the round before, 1 spare"},
 		{many.Waiting(now, one, nil, name), "20 of 3 nodes have joined (host-00, host-01, host-02, host-03, host-04, host-05, host-06, host-07 and 12 more)"},
 		{rendezvous.Waiting{Note: "for etcd"}, "for etcd"},
+		{rendezvous.Waiting{Note: "for \x1b[31mn1\nn2\u009b"}, "for n1 n2"},
+		{rendezvous.Waiting{Joined: 1, MinNodes: 2, MaxNodes: 2, Known: []string{"n1\x1b]0;owned\a\nx"}, NumMissing: 1, Missing: []string{"\u202en2"}}, "1 of 2 nodes have joined (n1 x), missing n2"},
 		{rendezvous.Waiting{Joined: 1, MinNodes: 2, MaxNodes: 2, Left: 61 * time.Second}, "1 of 2 nodes have joined; giving up in 1m1s"},
 	} {
 		if got := tt.w.String(); got != tt.want {

@@ -181,6 +181,20 @@ func TestWriteDir(t *testing.T) {
 			t.Errorf("text has no %q:\n%s", want, text)
 		}
 	}
+	for name, want := range map[string]os.FileMode{"": os.ModeDir | 0o700, "autopsy.txt": 0o600, "autopsy-2.json": 0o600} {
+		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode() != want {
+			t.Errorf("%s: %v, %v, want mode %v", name, info.Mode(), err, want)
+		}
+	}
+	// No link that somebody else has put there is followed.
+	victim := filepath.Join(t.TempDir(), "victim")
+	must(t, os.Symlink(victim, filepath.Join(dir, "autopsy-4.json")))
+	if _, jsonPath, err := r.WriteDir(dir); err != nil || filepath.Base(jsonPath) != "autopsy-5.json" {
+		t.Errorf("beside a link: %s, %v", jsonPath, err)
+	}
+	if _, err := os.Stat(victim); err == nil {
+		t.Error("a link was followed")
+	}
 	blocked := filepath.Join(dir, "autopsy.txt", "below")
 	if _, _, err := r.WriteDir(blocked); err == nil {
 		t.Error("wrote below a file")

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/muster-run/muster/internal/harmless"
 )
 
 // MarshalJSON adds the groups and the summary to what was found.
@@ -26,32 +28,41 @@ func (r *Report) MarshalJSON() ([]byte, error) {
 // WriteDir writes the report as text and JSON, and the files of flight recorders
 // beside it, and returns the paths. The files are named autopsy.txt, autopsy.json
 // and autopsy-rank3-flight.json; where there are such files already, autopsy-2.txt
-// and so on. It is called once.
+// and so on. Only their owner may read them. It is called once.
 func (r *Report) WriteDir(dir string) (text, jsonPath string, err error) {
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", "", err
 	}
 	stem := ""
-	var file *os.File
-	for n := 1; file == nil; n++ {
+	var file, body *os.File
+	for n := 1; body == nil; n++ {
 		stem = filepath.Join(dir, "autopsy")
 		if n > 1 {
 			stem += "-" + strconv.Itoa(n)
 		}
-		file, err = os.OpenFile(stem+".txt", os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+		if file, err = create(stem + ".txt"); err == nil {
+			if body, err = create(stem + ".json"); err != nil {
+				file.Close()
+				os.Remove(stem + ".txt")
+			}
+		}
 		if err != nil && (!errors.Is(err, fs.ErrExist) || n == 1000) {
 			return "", "", err
 		}
 	}
-	text, jsonPath = stem+".txt", stem+".json"
 	errs := []error{r.writeFlights(stem)}
 	_, err = file.WriteString(r.Text())
 	errs = append(errs, err, file.Close())
-	body, err := json.MarshalIndent(r, "", "  ")
+	data, err := json.MarshalIndent(r, "", "  ")
 	if err == nil {
-		err = os.WriteFile(jsonPath, append(body, '\n'), 0o644)
+		_, err = body.Write(append(data, '\n'))
 	}
-	return text, jsonPath, errors.Join(append(errs, err)...)
+	return stem + ".txt", stem + ".json", errors.Join(append(errs, err, body.Close())...)
+}
+
+// create makes a file that was not there, and follows no link to one that was.
+func create(path string) (*os.File, error) {
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
 // writeFlights writes what flight recorders said, each to a file of its own.
@@ -69,7 +80,15 @@ func (r *Report) writeFlights(stem string) error {
 				ending = "-nccl.pickle"
 			}
 			path := stem + "-rank" + strconv.Itoa(w.Rank) + ending
-			if err := os.WriteFile(path, f.data, 0o644); err != nil {
+			if w.Rank < 0 {
+				path = stem + "-pid" + strconv.Itoa(w.PID) + ending
+			}
+			file, err := create(path)
+			if err == nil {
+				_, err = file.Write(f.data)
+				err = errors.Join(err, file.Close())
+			}
+			if err != nil {
 				errs = append(errs, err)
 				continue
 			}
@@ -90,7 +109,7 @@ func (r *Report) Text() string {
 	for i := range r.Workers {
 		r.Workers[i].text(&b)
 	}
-	return b.String()
+	return harmless.Text(b.String())
 }
 
 // Stacks is the groups with their stacks, those that differ first.

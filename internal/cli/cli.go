@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/internal/spell"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/process"
@@ -172,7 +173,7 @@ func (p program) run(ctx context.Context, args []string) int {
 	if _, stopped := errors.AsType[*process.SignalError](err); stopped || status == failure.PreemptedStatus {
 		limit = lastWords
 	}
-	defer out.flush(limit)
+	defer out.Flush(limit)
 	if invalid, ok := errors.AsType[*launch.ConfigError](err); ok {
 		return p.usage(cfg, split(invalid))
 	}
@@ -241,7 +242,7 @@ func (p program) errorf(format string, a ...any) {
 	if w == nil {
 		w = p.stderr
 	}
-	fmt.Fprintf(w, "%s: error: %s\n", p.name, fmt.Sprintf(format, a...))
+	fmt.Fprintf(w, "%s: error: %s\n", p.name, harmless.Text(fmt.Sprintf(format, a...)))
 }
 
 // split takes errors that were joined apart again, so that each gets its line.

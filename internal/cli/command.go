@@ -5,6 +5,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+
+	"github.com/muster-run/muster/internal/harmless"
 )
 
 // A command is one of muster's besides run.
@@ -16,7 +18,7 @@ type command struct {
 // fail says what went wrong, each thing in a line, and returns the exit status.
 func (c *command) fail(status int, err error) int {
 	for _, err := range split(err) {
-		fmt.Fprintf(c.stderr, "muster %s: error: %v\n", c.name, err)
+		fmt.Fprintf(c.stderr, "muster %s: error: %s\n", c.name, harmless.Text(err.Error()))
 	}
 	return status
 }

@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/muster-run/muster/internal/autopsy"
 )
 
 // dump runs `muster dump`.
@@ -91,6 +94,31 @@ func TestDumpJob(t *testing.T) {
 	status, _, stderr = dump(t, "--job", "nobody's")
 	if status != exitError || !strings.Contains(stderr, "those that have are") || !strings.Contains(stderr, runID) {
 		t.Errorf("of another job: status %d, stderr %q", status, stderr)
+	}
+}
+
+// What other users' processes say of themselves does nothing to the terminal.
+func TestDumpHostile(t *testing.T) {
+	var out, errs strings.Builder
+	job := autopsy.Job{RunID: "job\x1b]0;owned\a\u009b31m"}
+	report := &autopsy.Report{Workers: []autopsy.Worker{{State: "sleeping", Python: autopsy.Python{Source: "py-spy", Threads: []autopsy.Thread{{
+		Name: "Main\x1b[2J", Main: true, Frames: []autopsy.Frame{{Function: "f\x1b[31m", File: "/a\u009b2J.py", Line: 1}},
+	}}}}}}
+	if err := (dumpRequest{}).show(&out, job, report, 2); err != nil {
+		t.Error(err)
+	}
+	c := command{"dump", "", &out, &errs}
+	c.fail(exitError, errors.New("job \x1b[31mred"))
+	p := program{name: "muster run", say: &errs}
+	p.errorf("node %s is gone", "n1\x1b[31m")
+	got := out.String() + report.Text() + errs.String()
+	if strings.ContainsFunc(got, func(r rune) bool { return r < ' ' && r != '\n' || r >= 0x7f && r < 0xa0 }) {
+		t.Errorf("control characters in %q", got)
+	}
+	for _, want := range []string{"job job31m:\n", "rank 0 in f (a2J.py:1)", "error: job red\n", "error: node n1 is gone\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("no %q in %q", want, got)
+		}
 	}
 }
 

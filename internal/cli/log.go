@@ -10,6 +10,10 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+
+	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/steady"
 )
 
 // newLogger makes the program's logger: TorchElastic's lines on w, from the
@@ -22,7 +26,7 @@ func newLogger(w io.Writer, lookup func(string) (string, bool)) (*slog.Logger, e
 			err = fmt.Errorf("LOGLEVEL=%s: want DEBUG, INFO, WARNING, ERROR or CRITICAL", quote(text))
 		}
 	}
-	return slog.New(&logHandler{out: &steadyWriter{w: w}, level: level}), err
+	return slog.New(&logHandler{out: &steady.Writer{W: w}, level: level}), err
 }
 
 // levelCritical is Python's CRITICAL.
@@ -51,7 +55,7 @@ func parseLevel(name string) (slog.Level, bool) {
 //
 //	W1121 06:53:51.123000 4242 muster/agent] text key=value
 type logHandler struct {
-	out   *steadyWriter
+	out   *steady.Writer
 	level slog.Level
 	attrs string // " key=value", of With
 	group string // "group." before the keys that follow
@@ -69,7 +73,7 @@ func (h *logHandler) Handle(_ context.Context, record slog.Record) error {
 	})
 	prefix := logPrefix(record)
 	var out strings.Builder
-	for line := range strings.SplitSeq(strings.TrimSuffix(text.String(), "\n"), "\n") {
+	for line := range strings.SplitSeq(strings.TrimSuffix(harmless.Text(text.String()), "\n"), "\n") {
 		out.WriteString(prefix)
 		out.WriteString(line)
 		out.WriteByte('\n')
@@ -110,7 +114,7 @@ func appendAttr(b *strings.Builder, group string, a slog.Attr) {
 		return
 	}
 	text := value.String()
-	if text == "" || strings.ContainsFunc(text, func(r rune) bool { return r <= ' ' || r == '"' || r == 0x7f }) {
+	if text == "" || strings.ContainsFunc(text, func(r rune) bool { return r == ' ' || r == '"' || !unicode.IsPrint(r) }) {
 		text = strconv.Quote(text)
 	}
 	b.WriteString(" " + group + a.Key + "=" + text)

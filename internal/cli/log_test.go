@@ -27,6 +27,7 @@ func TestLogFormat(t *testing.T) {
 	log.Debug("found", "n", 1)
 	log.Info("started", "run_id", "a b", "pid", 7)
 	log.With("role", "default").WithGroup("g").With("x", 1).Warn("two\nlines\n", "error", errors.New("bad\nthing"), slog.Group("in", "k", ""))
+	log.Warn("host n\x1b[31m1\rtold\u009b:", "scope_id", "a\u009b31m", "name", "\u202eb", "host", "é")
 	log.Error("done", slog.Group("", "inline", true), "took", 3*time.Second, slog.Attr{})
 	log.Log(t.Context(), levelCritical, "gone")
 
@@ -44,6 +45,7 @@ func TestLogFormat(t *testing.T) {
 		`W|two`,
 		`W|lines`,
 		`W| role=default g.x=1 g.error="bad\nthing" g.in.k=""`,
+		`W|host n1 told: scope_id="a\u009b31m" name="\u202eb" host=é`,
 		"E|done inline=true took=3s",
 		"C|gone",
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/steady"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/process"
 )
@@ -76,4 +77,18 @@ func advise(err error) error {
 		return fmt.Errorf("%w; name another --master-port or --rdzv-endpoint, or neither for a free port", err)
 	}
 	return err
+}
+
+// said returns where cfg's logger writes, so that what is said otherwise keeps the
+// order.
+func said(cfg launch.Config) *steady.Writer {
+	if cfg.Logger != nil {
+		if h, ok := cfg.Logger.Handler().(*logHandler); ok {
+			return h.out
+		}
+	}
+	if cfg.Stderr == nil {
+		return &steady.Writer{W: io.Discard}
+	}
+	return &steady.Writer{W: cfg.Stderr}
 }

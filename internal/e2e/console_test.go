@@ -8,11 +8,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/health"
 )
 
 // pipe is one that the test reads.
@@ -85,6 +88,62 @@ func TestConsoleIsStuck(t *testing.T) {
 	if got := len(all()); got != 64*(4096+len("[default0]:")) {
 		t.Errorf("the console got %d bytes", got)
 	}
+}
+
+// fullPipe is a console that takes nothing until it is read, as a terminal after Ctrl-S.
+func fullPipe(t *testing.T) (r, w *os.File) {
+	t.Helper()
+	r, w = pipe(t)
+	conn, err := w.SyscallConn()
+	if err == nil {
+		err = conn.Control(func(fd uintptr) {
+			for err == nil {
+				_, err = unix.Write(int(fd), []byte("x"))
+			}
+		})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r, w
+}
+
+// An agent that waits for the others does not wait for its console: it joins the round
+// when they come, and ends at a signal.
+func TestConsoleIsStuckWhileWaiting(t *testing.T) {
+	t.Parallel()
+	flags := func() string {
+		return "--nnodes 2 --nproc-per-node 1 --rdzv-backend c10d --rdzv-id stuck --rdzv-endpoint 127.0.0.1:" + strconv.Itoa(freePort(t))
+	}
+	begin := func(flags string, stderr *os.File) (*job, *prober) {
+		socket := filepath.Join(t.TempDir(), "health")
+		j := workers(t, muster(t), setup{stderr: stderr}, flags+" --health-addr unix:"+socket, "report ready $RANK", "gate", "exit 0")
+		return j, probe(t, socket)
+	}
+	_, stuck := fullPipe(t)
+	alone, aloneProbe := begin(flags(), stuck)
+	r, stuck := fullPipe(t)
+	together := flags()
+	first, firstProbe := begin(together, stuck)
+	stuck.Close()
+	for _, p := range []*prober{aloneProbe, firstProbe} {
+		for s := p.phase(health.Rendezvous, false); s.Job.WaitingFor == ""; {
+			s = p.phase(health.Rendezvous, false)
+		}
+		p.end()
+	}
+	alone.signal(syscall.SIGTERM)
+	s := setup{env: []string{envGate + "=" + first.gate.path, envBoard + "=" + first.board.path}}
+	second := workers(t, muster(t), s, together, "report ready $RANK", "gate", "exit 0")
+	first.await("ready 0", "ready 1")
+	shown := collect(r)
+	first.gate.open()
+	first.want(0)
+	second.want(0)
+	if got := shown(); !strings.Contains(got, "muster: waiting for hosts: 1 of 2 nodes have joined") {
+		t.Errorf("in the end the console shows %q", strings.TrimLeft(got, "x"))
+	}
+	alone.want(1).noneLeft(0)
 }
 
 // Without stdin, stdout or stderr, a job runs as well, and no worker's file ends

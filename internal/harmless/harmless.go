@@ -21,6 +21,14 @@ func Line(s string, limit int) string {
 	if len(s) > 16*limit+4096 {
 		s = s[:16*limit+4096] // lest a line of megabytes costs as much
 	}
+	return clean(s, limit, false)
+}
+
+// Text does that for a text of several lines, as a message is: its line breaks and tabs
+// stay, and a carriage return hides nothing but is a blank.
+func Text(s string) string { return clean(s, len(s), true) }
+
+func clean(s string, limit int, lines bool) string {
 	var b strings.Builder
 	n := 0
 	for i := 0; i < len(s); {
@@ -31,7 +39,8 @@ func Line(s string, limit int) string {
 		r, size := utf8.DecodeRuneInString(s[i:])
 		i += size
 		switch {
-		case r == '\t' || r == '\n':
+		case lines && (r == '\t' || r == '\n'):
+		case r == '\t' || r == '\n' || r == '\r':
 			r = ' '
 		case !unicode.IsGraphic(r) || unicode.Is(unicode.Bidi_Control, r) || r == '\u2028' || r == '\u2029':
 			continue

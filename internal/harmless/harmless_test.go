@@ -36,6 +36,13 @@ func TestLine(t *testing.T) {
 	}
 }
 
+func TestText(t *testing.T) {
+	got := harmless.Text("job \x1b]0;owned\x07a\u009b31m\r\n\tb\rc\u202e é\n")
+	if want := "job a31m \n\tb c é\n"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 func FuzzLine(f *testing.F) {
 	for _, s := range []string{"\x1b[31m", "\x1b]", "\x1bP\x1b", "a\rb", "\xff\xfe", "\x1b(", "日本\u0300"} {
 		f.Add(s, 10)

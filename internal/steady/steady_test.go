@@ -1,4 +1,4 @@
-package cli
+package steady
 
 import (
 	"strings"
@@ -18,10 +18,10 @@ func (w *stuckWriter) Write(p []byte) (int, error) {
 	return w.got.Write(p)
 }
 
-func TestSteadyWriter(t *testing.T) {
+func TestWriter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &stuckWriter{gate: make(chan struct{})}
-		s := &steadyWriter{w: w}
+		s := &Writer{W: w}
 		write := func(text string, want time.Duration) {
 			t.Helper()
 			began := time.Now()
@@ -32,16 +32,16 @@ func TestSteadyWriter(t *testing.T) {
 				t.Errorf("Write took %v, want %v", got, want)
 			}
 		}
-		write("one\n", steadyPatience)
+		write("one\n", patience)
 		write("two\n", 0)
-		if s.flush(time.Minute) {
-			t.Error("flush says that all is written")
+		if s.Flush(time.Minute) {
+			t.Error("Flush says that all is written")
 		}
-		write(strings.Repeat("x", steadyRoom), 0)
+		write(strings.Repeat("x", capacity), 0)
 		write("three\n", 0)
 		close(w.gate)
-		if !s.flush(0) {
-			t.Error("flush says that not all is written")
+		if !s.Flush(0) {
+			t.Error("Flush says that not all is written")
 		}
 		want := "one\ntwo\nthree\nmuster: 1 messages are missing here: nothing could be written for a while\n"
 		if got := w.got.String(); got != want {

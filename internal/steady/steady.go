@@ -1,4 +1,5 @@
-package cli
+// Package steady writes messages to a console without waiting for it for long.
+package steady
 
 import (
 	"bytes"
@@ -6,17 +7,15 @@ import (
 	"io"
 	"sync"
 	"time"
-
-	"github.com/muster-run/muster/launch"
 )
 
-// A steadyWriter writes what the program says to a console that may be stuck: a
+// A Writer writes what the program says to a console that may be stuck: a
 // terminal stopped with Ctrl-S, a pager, a connection that hangs. Workers have to
 // be watched and stopped meanwhile. So a Write waits for a second at most, and for
 // the next ones not at all, until everything has got through. Order is kept.
 // It may be used concurrently.
-type steadyWriter struct {
-	w io.Writer
+type Writer struct {
+	W io.Writer
 
 	mu    sync.Mutex // guards the rest; not held over writes
 	queue [][]byte
@@ -27,16 +26,16 @@ type steadyWriter struct {
 }
 
 const (
-	// steadyPatience is how long a Write waits.
-	steadyPatience = time.Second
-	// steadyRoom is how many bytes may wait.
-	steadyRoom = 4 << 20
+	// patience is how long a Write waits.
+	patience = time.Second
+	// capacity is how many bytes may wait.
+	capacity = 4 << 20
 )
 
 // Write never fails: nobody could be told.
-func (s *steadyWriter) Write(p []byte) (int, error) {
+func (s *Writer) Write(p []byte) (int, error) {
 	s.mu.Lock()
-	if s.size+len(p) > steadyRoom {
+	if s.size+len(p) > capacity {
 		s.lost++
 		s.mu.Unlock()
 		return len(p), nil
@@ -45,11 +44,11 @@ func (s *steadyWriter) Write(p []byte) (int, error) {
 	s.size += len(p)
 	if s.idle == nil {
 		s.idle = make(chan struct{})
-		go s.drain() // ends when everything is written, see flush
+		go s.drain() // ends when everything is written, see Flush
 	}
 	late := s.late
 	s.mu.Unlock()
-	if !late && !s.flush(steadyPatience) {
+	if !late && !s.Flush(patience) {
 		s.mu.Lock()
 		s.late = s.idle != nil
 		s.mu.Unlock()
@@ -58,7 +57,7 @@ func (s *steadyWriter) Write(p []byte) (int, error) {
 }
 
 // drain writes until there is nothing left.
-func (s *steadyWriter) drain() {
+func (s *Writer) drain() {
 	for {
 		s.mu.Lock()
 		if len(s.queue) == 0 && s.lost > 0 {
@@ -74,16 +73,16 @@ func (s *steadyWriter) drain() {
 		p := s.queue[0]
 		s.queue = s.queue[1:]
 		s.mu.Unlock()
-		_, _ = s.w.Write(p)
+		_, _ = s.W.Write(p)
 		s.mu.Lock()
 		s.size = max(s.size-len(p), 0)
 		s.mu.Unlock()
 	}
 }
 
-// flush waits until everything is written, for limit at most unless that is 0, and
+// Flush waits until everything is written, for limit at most unless that is 0, and
 // says whether it is.
-func (s *steadyWriter) flush(limit time.Duration) bool {
+func (s *Writer) Flush(limit time.Duration) bool {
 	s.mu.Lock()
 	idle := s.idle
 	s.mu.Unlock()
@@ -102,18 +101,4 @@ func (s *steadyWriter) flush(limit time.Duration) bool {
 	case <-timer.C:
 		return false
 	}
-}
-
-// said returns where cfg's logger writes, so that what is said otherwise keeps the
-// order.
-func said(cfg launch.Config) *steadyWriter {
-	if cfg.Logger != nil {
-		if h, ok := cfg.Logger.Handler().(*logHandler); ok {
-			return h.out
-		}
-	}
-	if cfg.Stderr == nil {
-		return &steadyWriter{w: io.Discard}
-	}
-	return &steadyWriter{w: cfg.Stderr}
 }
