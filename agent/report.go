@@ -179,11 +179,15 @@ func (a *Agent) writeReport(at *attempt, report *failure.Report) string {
 		return ""
 	}
 	path := filepath.Join(at.logs.Dir(), "report.json")
-	file, err := os.Create(path)
+	temp := filepath.Join(at.logs.Dir(), ".report.json") // so that nobody reads half a report
+	file, err := os.Create(temp)
 	if err == nil {
-		err = errors.Join(report.WriteJSON(file), file.Close())
+		if err = errors.Join(report.WriteJSON(file), file.Close()); err == nil {
+			err = os.Rename(temp, path)
+		}
 	}
 	if err != nil {
+		os.Remove(temp)
 		a.log.Warn("cannot write the failure report", "error", err)
 		return ""
 	}

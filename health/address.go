@@ -1,12 +1,14 @@
 package health
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -143,8 +145,13 @@ func listenUnix(path string) (net.Listener, error) {
 			return nil, &ListenError{name, err, "a dead process has left it; remove it"}
 		}
 	}
-	l, err := net.Listen("unix", path)
-	if err == nil {
+	// The mode of the file that bind makes, where the system takes it from the socket.
+	var late error
+	cfg := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		return c.Control(func(fd uintptr) { late = syscall.Fchmod(int(fd), 0o600) })
+	}}
+	l, err := cfg.Listen(context.Background(), "unix", path)
+	if err == nil && late != nil {
 		if err = os.Chmod(path, 0o600); err != nil {
 			l.Close()
 		}
@@ -155,17 +162,35 @@ func listenUnix(path string) (net.Listener, error) {
 	return l, nil
 }
 
-// loopback says whether only this host can reach an address.
-func loopback(addr net.Addr) bool {
-	tcp, ok := addr.(*net.TCPAddr)
-	return ok && tcp.IP.IsLoopback()
+// hosts says which Host headers a server answers to, so that a page of another site,
+// whose name is made to lead here, cannot read what is served.
+type hosts struct {
+	checked bool     // browsers come here: it is not a Unix socket
+	local   bool     // only this host can connect
+	names   []string // beside localhost
 }
 
-// localName says whether a Host header names this host as seen from itself. A
-// name that an attacker's DNS points to the loopback interface does not, so that
-// pages of other sites cannot read what is served there.
-func localName(host string) bool {
-	if host == "" { // HTTP/1.0, which no browser speaks
+// hostsOf knows a server by the names that it was given and, where others can connect,
+// by those of this host.
+func hostsOf(l net.Addr, addr string, names []string) hosts {
+	tcp, ok := l.(*net.TCPAddr)
+	if !ok {
+		return hosts{}
+	}
+	h := hosts{checked: true, local: tcp.IP.IsLoopback(), names: names}
+	if !h.local {
+		given, _, _ := net.SplitHostPort(addr)
+		name, _ := os.Hostname()
+		short, _, _ := strings.Cut(name, ".")
+		h.names = slices.Concat(names, []string{given, name, short})
+	}
+	return h
+}
+
+// allow says whether a Host header is one of this server's: an address, of the loopback
+// interface where nothing else leads here, or a name that it is known by.
+func (h hosts) allow(host string) bool {
+	if host == "" || !h.checked { // HTTP/1.0, which no browser speaks
 		return true
 	}
 	name := host
@@ -173,9 +198,10 @@ func localName(host string) bool {
 		name = h
 	}
 	name = strings.TrimSuffix(strings.TrimPrefix(name, "["), "]")
-	if strings.EqualFold(name, "localhost") {
-		return true
+	if ip, err := netip.ParseAddr(name); err == nil {
+		return !h.local || ip.Unmap().IsLoopback()
 	}
-	ip, err := netip.ParseAddr(name)
-	return err == nil && ip.Unmap().IsLoopback()
+	name = strings.TrimSuffix(name, ".")
+	return strings.EqualFold(name, "localhost") ||
+		name != "" && slices.ContainsFunc(h.names, func(known string) bool { return strings.EqualFold(name, known) })
 }

@@ -75,8 +75,9 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) reply {
 		w.Header().Set("Allow", "GET, HEAD")
 		return text(http.StatusMethodNotAllowed, "%s is not allowed: what is here can be read, not changed", r.Method)
 	}
-	if s.local && !localName(r.Host) {
-		return text(http.StatusForbidden, "this server answers as localhost only, not as %q: it listens at the loopback interface", r.Host)
+	if !s.hosts.allow(r.Host) {
+		return text(http.StatusForbidden, "this server does not answer as %q: it is asked by an address, as localhost, by a name of its own host, "+
+			"or by one that --health-names has; at the loopback interface as localhost", r.Host)
 	}
 	pace, do := s.reading, s.handlers(r.URL.Path)
 	if do == nil {

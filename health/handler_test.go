@@ -99,13 +99,24 @@ func TestHostHeader(t *testing.T) {
 			t.Errorf("Host %q: the answer tells of the job", host)
 		}
 	}
-	everywhere := listen(t, running(), func(c *health.Config) { c.Addr = "0.0.0.0:0" })
-	r := httptest.NewRequest("GET", "/healthz", nil)
-	r.Host = "gpu-a17:9000"
-	w := httptest.NewRecorder()
-	everywhere.Handler().ServeHTTP(w, r)
-	if w.Code != 200 {
-		t.Errorf("a server for all hosts answers %d %s", w.Code, w.Body)
+	// Beyond the loopback interface, names of others are refused just so: their DNS
+	// may lead here.
+	name, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	everywhere := listen(t, running(), func(c *health.Config) { c.Addr, c.Names = "0.0.0.0:0", []string{"status.example"} })
+	for host, want := range map[string]int{
+		"localhost": 200, "10.0.0.1:9000": 200, "[2001:db8::1]:9000": 200, "": 200, name: 200, strings.ToUpper(name) + ":9000": 200,
+		"status.example": 200, "Status.Example.:443": 200, "evil.example:9000": 403, name + ".evil.example": 403, ".": 403, ":9000": 403,
+	} {
+		r := httptest.NewRequest("GET", "/v1/state", nil)
+		r.Host = host
+		w := httptest.NewRecorder()
+		everywhere.Handler().ServeHTTP(w, r)
+		if w.Code != want {
+			t.Errorf("for all hosts, Host %q: got %d %s, want %d", host, w.Code, w.Body, want)
+		}
 	}
 }
 

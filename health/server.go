@@ -50,6 +50,11 @@ type Config struct {
 	// Addr is where to listen: a port, "host:port" or "unix:/path". A bare port
 	// means 127.0.0.1; 0 means any free one.
 	Addr string
+	// Names are further names by which clients ask for this server, as that of a
+	// proxy. Otherwise it answers to addresses, localhost and, beyond the loopback
+	// interface, this host's own name; to others not, for a page on the internet may
+	// have a name that leads here.
+	Names []string
 	// Source knows the job.
 	Source Source
 	// Timeout is how long the agent may make no progress and still count as
@@ -72,7 +77,7 @@ type Server struct {
 	cfg   Config
 	log   *slog.Logger
 	conns *conns
-	local bool // only this host can connect, by names of its own
+	hosts hosts
 
 	patience time.Duration // defaultPatience but in tests
 
@@ -104,7 +109,7 @@ func Listen(cfg Config) (*Server, error) {
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, local: loopback(l.Addr()), patience: defaultPatience,
+		cfg: cfg, log: cfg.Logger, hosts: hostsOf(l.Addr(), cfg.Addr, cfg.Names), patience: defaultPatience,
 		conns:   &conns{Listener: l, max: cfg.MaxConns},
 		probes:  &pacer{every: time.Second / probeRate, burst: burst, limit: paceLimit},
 		reading: &pacer{every: time.Second / readRate, burst: burst, limit: paceLimit},

@@ -107,6 +107,8 @@ type Config struct {
 	// host:port or unix:/path. "" means what TORCHELASTIC_HEALTH_CHECK_PORT says,
 	// and nowhere without it.
 	HealthAddr string
+	// HealthNames are further names that it answers to; see health.Config.
+	HealthNames []string
 
 	// Entrypoint is the executable of every worker, looked up in the worker's
 	// PATH if it has no slash.

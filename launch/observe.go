@@ -69,7 +69,7 @@ func (o *observed) serve() (stop func()) {
 		return func() {}
 	}
 	log := o.cfg.Logger
-	s, err := health.Listen(health.Config{Addr: o.addr(), Source: o, Logger: log})
+	s, err := health.Listen(health.Config{Addr: o.addr(), Names: o.cfg.HealthNames, Source: o, Logger: log})
 	if err != nil {
 		log.Warn("the job's health is not served", "error", err)
 		return func() {}

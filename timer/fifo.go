@@ -24,7 +24,7 @@ func makeFIFO(path string) (*fifo, error) {
 	if err := clearPath(path); err != nil {
 		return nil, err
 	}
-	if _, err := retry(func() (int, error) { return 0, unix.Mkfifo(path, 0o666) }); err != nil {
+	if _, err := retry(func() (int, error) { return 0, unix.Mkfifo(path, 0o600) }); err != nil {
 		return nil, fmt.Errorf("make it: %w", err)
 	}
 	f, err := openFIFO(path)

@@ -35,7 +35,8 @@ type FileServer struct {
 // ListenFIFO makes a FIFO at path, for Serve to read. A FIFO there that nobody
 // reads, and an empty file, are replaced. Anything else there is an error: a server
 // that reads it, a file with content, a directory, a symbolic link. (PyTorch's server
-// removes whatever there is.) The permissions are 0666 without the umask.
+// removes whatever there is.) Only its user may open
+// it, for who writes to it may have processes killed. (PyTorch's has 0666, less the umask.)
 //
 // Clients can write as soon as it returns.
 func ListenFIFO(path string, cfg Config) (*FileServer, error) {

@@ -92,6 +92,7 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	cfg.AutopsyTimeout = orNone(r.secondsOrNone("autopsy-timeout"), launch.NoAutopsy)
 	cfg.WorkerServer = r.flag("worker-server")
 	cfg.HealthAddr = r.text("health-addr")
+	cfg.HealthNames = r.list("health-names")
 	cfg.HealthCheck = r.text("health-check")
 	cfg.SignalsText = r.text("signals-to-handle")
 	signals, unknown, err := launch.ParseSignals(cfg.SignalsText)

@@ -198,3 +198,18 @@ func memoryGroup(t *testing.T, limit int) string {
 	t.Skip("needs a memory control group that can be made: root")
 	return ""
 }
+
+// On a full disk there is no report, rather than half of one.
+func TestReportOnFullDisk(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("needs to be root, to mount a small file system")
+	}
+	dir, found := t.TempDir(), filepath.Join(t.TempDir(), "found")
+	wrap := []string{"unshare", "-m", "sh", "-c", `mount -t tmpfs -o size=64k tmpfs "$0" && "$@"; s=$?; find "$0" -name "*report.json*" >` + found + `; exit $s`, dir}
+	j := start(t, muster(t), setup{wrap: wrap}, "--standalone --no-python --log-dir "+dir, "sh", "-c", "cat /dev/zero >"+dir+"/fill; exit 3")
+	j.want(1).says("cannot write the failure report", "no space left on device")
+	if got := contents(t, found); got != "" {
+		t.Errorf("left behind: %s", got)
+	}
+}

@@ -215,8 +215,11 @@ class _Launch:
         for run in set(_entries(self.log_dir)) - self.logs_before:
             for attempt in _entries(os.path.join(self.log_dir, run)):
                 path = os.path.join(self.log_dir, run, attempt, "report.json")
-                if os.path.isfile(path) and json.loads(_read(path)).get("run_id") == self.config.run_id:
-                    found.append((os.stat(path).st_mtime, path))
+                try:
+                    if os.path.isfile(path) and json.loads(_read(path))["run_id"] == self.config.run_id:
+                        found.append((os.stat(path).st_mtime, path))
+                except (OSError, ValueError, KeyError, TypeError):
+                    continue  # on a full disk, for one
         return max(found)[1] if found else ""
 
     def _agent_error(self) -> str:

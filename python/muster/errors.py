@@ -5,12 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import stat
 import sys
 import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple, Type
 
 NOT_AVAILABLE = "<N/A>"
+
+# What is read of a worker's error file.
+MAX_ERROR_FILE = 4 << 20
 
 
 class LaunchError(RuntimeError):
@@ -201,20 +206,23 @@ def _failure(item: Dict[str, Any]) -> ProcessFailure:
 
 
 def _error_data(failure: ProcessFailure) -> Dict[str, Any]:
-    """What the worker recorded: from its file, or, of another host, from the report."""
+    """What the worker recorded: from its file, or, of another host, from the report.
+    The file is the worker's, so it may be anything: a FIFO, a link, endless."""
     if failure.error_file == NOT_AVAILABLE:
         data: Dict[str, Any] = {"message": "<NONE>"}
         if failure.exitcode >= 0 and failure.kind != "stopped":
             data["errorTraits"] = {"category": "system_terminated_error", "retryability": "False"}
         return data
-    try:
-        if os.path.getsize(failure.error_file) <= 4 << 20:
-            with open(failure.error_file, encoding="utf-8") as f:
-                recorded = json.load(f)
+    if failure.host == socket.gethostname():
+        try:
+            fd = os.open(failure.error_file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(fd, "rb") as f:
+                text = f.read(MAX_ERROR_FILE + 1) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+            recorded = json.loads(text.decode()) if len(text) <= MAX_ERROR_FILE else None
             if isinstance(recorded, dict) and "message" in recorded:
                 return recorded
-    except (OSError, ValueError):
-        pass
+        except (OSError, ValueError, RecursionError):
+            pass
     return {"message": {"message": failure.message, "extraInfo": {
         "py_callstack": failure.traceback or failure.message, "timestamp": str(failure.timestamp)}}}
 

@@ -1,11 +1,13 @@
 """elastic_launch with real workers."""
 
 import glob
+import json
 import os
 import pickle
 import random
 import select
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -30,6 +32,39 @@ warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork")
 
 def launch(entrypoint, *args, nproc=2, **fields):
     return muster.elastic_launch(jobs.config(nproc, **fields), entrypoint)(*args)
+
+
+class ErrorFile(unittest.TestCase):
+    """What a report says that a worker has recorded is read with care."""
+
+    def data(self, write, host=socket.gethostname()):
+        from muster import errors
+
+        with tempfile.TemporaryDirectory() as dir:
+            path, report = os.path.join(dir, "error.json"), os.path.join(dir, "report.json")
+            write(path)
+            with open(report, "w") as f:
+                json.dump({"failures": [{"rank": 3, "host": host, "error_file": path, "message": "from the report"}]}, f)
+            failures, _ = errors.read_report(report)
+        return failures[3].error_file_data["message"]
+
+    def test_error_file(self):
+        def plain(path):
+            with open(path, "w") as f:
+                json.dump({"message": "from the file"}, f)
+
+        def link(path):
+            plain(path + ".other")
+            os.symlink(path + ".other", path)
+
+        def large(path):
+            with open(path, "w") as f:
+                json.dump({"message": "x" * (4 << 20)}, f)
+
+        self.assertEqual(self.data(plain), "from the file")
+        self.assertEqual(self.data(plain, "another-host")["message"], "from the report")
+        for write in (os.mkfifo, link, large, os.mkdir, lambda path: os.symlink("/dev/zero", path), lambda path: None):
+            self.assertEqual(self.data(write)["message"], "from the report")
 
 
 class Quiet(unittest.TestCase):
@@ -181,6 +216,15 @@ class Failures(Quiet):
                 self.assertNotIn("_worker.py", first.traceback)
                 self.assertIn("cause     : ValueError: boom \u00e9", str(e))
                 self.assertTrue(os.path.isfile(e.report))
+
+    def test_unreadable_report(self):
+        """Another agent of the same log directory has not written its report to the end."""
+        logs = os.path.join(self.dir.name, "logs")
+        other = os.path.join(logs, "other", "attempt_0")
+        for text in ("", "[]"):
+            script = 'mkdir -p %s; printf "%s" >%s/report.json; exit 3' % (other, text, other)
+            e = self.failure("/bin/sh", "-c", script, nproc=1, logs_specs=muster.DefaultLogsSpecs(log_dir=logs))
+            self.assertEqual(e.get_first_failure()[1].exitcode, 3)
 
     def test_exit_status(self):
         for method in METHODS:
