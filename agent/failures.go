@@ -322,7 +322,7 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 		}
 		at.wg.Go(func() { at.tell(a.whyWaiting(at, n)) })
 		return news{}
-	case rendezvous.Evicted:
+	case rendezvous.Evicted, rendezvous.Suspended:
 		n.ev = evEvicted
 	case rendezvous.Disconnected:
 		n.ev = evDisconnected

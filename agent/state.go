@@ -44,7 +44,7 @@ const (
 	evNodesWaiting    // other nodes wait to be admitted
 	evNodeGone        // a node of the round is lost or has left
 	evDoneNodeGone    // the same, after its workers had succeeded
-	evEvicted         // the others count this node as lost
+	evEvicted         // the others count this node as lost, or may go on without it
 	evClosed          // the job was ended elsewhere
 	evClosedWhenDone  // the same, by a node whose workers had succeeded
 	evDisconnected    // the rendezvous cannot be reached any more

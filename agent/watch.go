@@ -371,6 +371,8 @@ func (a *Agent) sayRejoins(at *attempt, n news) {
 		why = "a node of the round has left"
 	case rendezvous.Evicted:
 		why = "the other nodes count this host as lost"
+	case rendezvous.Suspended:
+		why = "etcd does not answer, and half of the job's nodes may begin a round of their own elsewhere"
 	}
 	a.log.Log(context.Background(), level, why+"; stopping the workers for a new round, no restart is counted",
 		a.changeAttrs(at, n.change)...)

@@ -124,6 +124,10 @@ const (
 	Closed
 	// Disconnected: the rendezvous cannot be reached any more.
 	Disconnected
+	// Suspended: whether the agent that holds the rendezvous is still elected cannot be
+	// found out, and the round has no more than half of the nodes that the job may have, so
+	// that another may begin elsewhere.
+	Suspended
 )
 
 func (k ChangeKind) String() string {
@@ -140,6 +144,8 @@ func (k ChangeKind) String() string {
 		return "closed"
 	case Disconnected:
 		return "disconnected"
+	case Suspended:
+		return "suspended"
 	}
 	return "unknown"
 }

@@ -21,6 +21,7 @@ type Waiting struct {
 	Known      []string      `json:"known,omitempty"`       // that have joined
 	Missing    []string      `json:"missing,omitempty"`     // that were in the last round and are not back
 	NumMissing int           `json:"num_missing,omitempty"` // all of those
+	Suspended  bool          `json:"suspended,omitempty"`   // it needs more than half of MaxNodes, see Suspended
 	Left       time.Duration `json:"-"`                     // until this node gives up; 0: it does not
 	Note       string        `json:"-"`                     // what it waits for, instead of all that
 }
@@ -85,6 +86,9 @@ func (w Waiting) String() string {
 	}
 	if w.Spare > 0 {
 		fmt.Fprintf(&b, ", %d spare", w.Spare)
+	}
+	if w.Suspended {
+		fmt.Fprintf(&b, "; while etcd does not answer more than half of %d are needed", w.MaxNodes)
 	}
 	if w.LastCall > 0 {
 		fmt.Fprintf(&b, "; last call ends in %v", ceil(w.LastCall))

@@ -36,6 +36,8 @@ var hostsRows = []hostsRow{
 	{name: "host of rank 0 lost", run: rowLost0, silent: true},
 	{name: "holder of the rendezvous lost", run: rowLostHolder, silent: true},
 	{name: "peer's link down at start", run: rowLinkDown},
+	{name: "etcd's majority lost for less than the leases", run: rowNoMajority, elects: true},
+	{name: "etcd's majority lost for longer than the leases", run: rowNoLease, elects: true, silent: true},
 }
 
 // TestHosts is the matrix of carriers and events. A cell mostly waits, so that more

@@ -213,10 +213,10 @@ func speaksTLS(ctx context.Context, address string) bool {
 
 // dialFault is the error of a dial without the address, which the reader has.
 func dialFault(err error) string {
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
+		return "no answer (timeout)"
+	}
 	if op, ok := errors.AsType[*net.OpError](err); ok && op.Err != nil {
-		if op.Timeout() {
-			return "no answer (timeout)"
-		}
 		return op.Err.Error()
 	}
 	return err.Error()

@@ -132,7 +132,7 @@ func (b *bridge) run(ctx context.Context, in *pipe.Reader) error {
 			op = "leave"
 		case <-expiry.C:
 			if b.session != nil && !time.Now().Before(b.until) {
-				reports = b.lost(b.session)
+				reports = b.doubt(true)
 			}
 		case e := <-b.events:
 			switch e := e.(type) {
@@ -149,7 +149,7 @@ func (b *bridge) run(ctx context.Context, in *pipe.Reader) error {
 				reports = b.onNews(e)
 			}
 		}
-		if b.session != nil {
+		if b.session != nil && !b.doubted {
 			expiry.Reset(time.Until(b.until))
 		}
 		if !b.write(reports) {
@@ -205,7 +205,7 @@ func (b *bridge) onNews(e any) []pipe.Report {
 		reports = append(reports, b.lost(b.session)...)
 		b.granted(e.s, e.sent)
 	case kept:
-		b.kept(e.s, e.sent)
+		reports = append(reports, b.kept(e.s, e.sent)...)
 	case dropped:
 		reports = append(reports, b.lost(e.s)...)
 	case saw:

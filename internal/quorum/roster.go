@@ -16,6 +16,7 @@ import (
 type news struct {
 	roster *roster
 	fresh  string // the ID of the cluster to which its data belonged
+	fault  string // why it is neither
 }
 
 // A roster is what a member says about its cluster.
@@ -124,22 +125,19 @@ func askHost(ctx context.Context, h *host) news {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.peerURL()+"/members", nil)
 	if err != nil {
-		return news{}
+		return news{fault: err.Error()}
 	}
 	resp, err := client.Do(req)
 	if err != nil {
-		return news{}
+		return news{fault: dialFault(err)}
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode == http.StatusServiceUnavailable {
-		return news{fresh: resp.Header.Get(freshHeader)}
+	if fresh := resp.Header.Get(freshHeader); resp.StatusCode == http.StatusServiceUnavailable && fresh != "" {
+		return news{fresh: fresh}
 	}
 	r := &roster{cluster: resp.Header.Get(clusterHeader)}
-	if resp.StatusCode != http.StatusOK || r.cluster == "" {
-		return news{}
-	}
-	if json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&r.members) != nil {
-		return news{}
+	if resp.StatusCode != http.StatusOK || r.cluster == "" || json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&r.members) != nil {
+		return news{fault: "another program has the port"}
 	}
 	return news{roster: r}
 }

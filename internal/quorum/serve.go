@@ -10,7 +10,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -279,22 +278,12 @@ func (m *member) wait(text string) {
 
 // whoIsMissing says how many members are up and which are not.
 func (m *member) whoIsMissing(ctx context.Context) (text string, majority bool) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	faults := make([]string, len(m.others))
-	var dialing sync.WaitGroup
-	for i, h := range m.others {
-		dialing.Go(func() {
-			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", h.peer)
-			if err != nil {
-				faults[i] = fmt.Sprintf("%s (%s)", h.name, dialFault(err))
-				return
-			}
-			conn.Close()
-		})
+	var missing []string
+	for i, n := range m.ask(ctx) {
+		if n.fault != "" {
+			missing = append(missing, fmt.Sprintf("%s (%s)", m.others[i].name, n.fault))
+		}
 	}
-	dialing.Wait()
-	missing := slices.DeleteFunc(faults, func(f string) bool { return f == "" })
 	n := len(m.others) + 1
 	majority = n-len(missing) > n/2
 	text = fmt.Sprintf("%d of %d members of the quorum are up", n-len(missing), n)

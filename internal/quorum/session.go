@@ -42,29 +42,22 @@ func (b *bridge) connect(ctx context.Context) {
 
 // hold has one lease after the other, and lives with it.
 func (b *bridge) hold(ctx context.Context, cli *clientv3.Client) {
-	var old clientv3.LeaseID
 	for ctx.Err() == nil {
-		s, sent, err := b.grant(ctx, cli, old)
+		s, sent, err := b.grant(ctx, cli)
 		if err != nil {
 			b.send(ctx, troubled{err})
 			pause(ctx, b.retry())
 			continue
 		}
-		old = s.id
 		b.events <- granted{s, sent} // also when run is over: it revokes the lease
-		b.live(ctx, cli, s, sent)
+		b.live(ctx, cli, s)
 	}
 }
 
-// grant revokes the lease that was given up, and asks for another.
-func (b *bridge) grant(ctx context.Context, cli *clientv3.Client, old clientv3.LeaseID) (*session, time.Time, error) {
+// grant asks for a lease.
+func (b *bridge) grant(ctx context.Context, cli *clientv3.Client) (*session, time.Time, error) {
 	ctx, cancel := b.callContext(ctx)
 	defer cancel()
-	if old != 0 {
-		if _, err := cli.Revoke(ctx, old); err != nil && !is(err, rpctypes.ErrLeaseNotFound) {
-			return nil, time.Time{}, err
-		}
-	}
 	sent := time.Now()
 	g, err := cli.Grant(ctx, int64(time.Duration(b.cfg.TTL)/time.Second))
 	if err != nil {
@@ -74,7 +67,7 @@ func (b *bridge) grant(ctx context.Context, cli *clientv3.Client, old clientv3.L
 }
 
 // live keeps a lease and stands for election until the lease is lost.
-func (b *bridge) live(ctx context.Context, cli *clientv3.Client, s *session, sent time.Time) {
+func (b *bridge) live(ctx context.Context, cli *clientv3.Client, s *session) {
 	ctx, cancel := context.WithCancel(ctx)
 	var follower sync.WaitGroup
 	follower.Go(func() {
@@ -83,17 +76,14 @@ func (b *bridge) live(ctx context.Context, cli *clientv3.Client, s *session, sen
 			cancel()
 		}
 	})
-	b.keep(ctx, cli, s, sent)
+	b.keep(ctx, cli, s)
 	cancel()
 	follower.Wait()
 }
 
-// keep prolongs a lease until it is lost by the servers' word or our clock.
-func (b *bridge) keep(ctx context.Context, cli *clientv3.Client, s *session, sent time.Time) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	expiry := time.AfterFunc(time.Until(s.until(sent)), cancel)
-	defer expiry.Stop()
+// keep prolongs a lease until the servers say that it is lost. It may still be good
+// when it has run out by our clock: a new leader of etcd's members prolongs all.
+func (b *bridge) keep(ctx context.Context, cli *clientv3.Client, s *session) {
 	wait := s.ttl / 4
 	for pause(ctx, wait) {
 		sent := time.Now()
@@ -102,7 +92,6 @@ func (b *bridge) keep(ctx context.Context, cli *clientv3.Client, s *session, sen
 		done()
 		switch {
 		case err == nil:
-			expiry.Reset(time.Until(s.until(sent)))
 			b.send(ctx, kept{s, sent})
 			wait = s.ttl/4 - time.Since(sent)
 		case is(err, rpctypes.ErrLeaseNotFound):

@@ -14,9 +14,9 @@ type session struct {
 	ttl time.Duration
 }
 
-// until is when the bridge gives the lease up by its own clock, if the request
+// until is when the lease has run out by the bridge's own clock, if the request
 // that last prolonged it was sent at sent: before the servers, which count from
-// when that request came, can.
+// when that request came, can take it.
 func (s *session) until(sent time.Time) time.Time {
 	return sent.Add(s.ttl - s.ttl/10)
 }
@@ -32,23 +32,45 @@ type view struct {
 // A teller decides what the agent is told. It has no clock and does no I/O.
 type teller struct {
 	leader  *pipe.Leader     // as last told; nil if gone
-	lease   clientv3.LeaseID // its
+	holds   clientv3.LeaseID // its lease
 	session *session         // the lease in hand
-	until   time.Time        // when it must be given up
+	until   time.Time        // when it has run out
+	doubted bool             // it has, and whether the servers still have it is not known
 	closed  bool
 	waiting string
 }
 
 // granted takes a new lease, asked for at sent.
 func (t *teller) granted(s *session, sent time.Time) {
-	t.session, t.until = s, s.until(sent)
+	t.session, t.until, t.doubted = s, s.until(sent), false
 }
 
-// kept prolongs the lease by a request sent at sent.
-func (t *teller) kept(s *session, sent time.Time) {
-	if t.session == s {
-		t.until = s.until(sent)
+// kept prolongs the lease by a request sent at sent, also one that had run out:
+// while etcd has no leader no lease ends.
+func (t *teller) kept(s *session, sent time.Time) []pipe.Report {
+	if t.session != s {
+		return nil
 	}
+	t.until = s.until(sent)
+	return t.doubt(false)
+}
+
+// doubt takes that the lease has run out, as etcd does not answer, or is good again.
+func (t *teller) doubt(doubted bool) []pipe.Report {
+	if t.doubted == doubted {
+		return nil
+	}
+	t.doubted = doubted
+	return t.lease()
+}
+
+// lease says of a leader whether its lease is good.
+func (t *teller) lease() []pipe.Report {
+	if t.leader == nil || !t.leader.Mine {
+		return nil
+	}
+	good := !t.doubted
+	return []pipe.Report{{Lease: &good}}
 }
 
 // lost gives the lease up.
@@ -82,7 +104,7 @@ func (t *teller) saw(s *session, v *view) []pipe.Report {
 	}
 	mine := v.lease == s.id
 	// A cluster that began again, with no data, may give a term a second time.
-	if t.leader != nil && t.leader.Term == v.leader.Term && t.lease == v.lease {
+	if t.leader != nil && t.leader.Term == v.leader.Term && t.holds == v.lease {
 		return nil
 	}
 	var out []pipe.Report
@@ -91,8 +113,12 @@ func (t *teller) saw(s *session, v *view) []pipe.Report {
 	}
 	leader := *v.leader
 	leader.Mine = mine
-	t.leader, t.lease = &leader, v.lease
-	return append(out, pipe.Report{Leader: &leader})
+	t.leader, t.holds = &leader, v.lease
+	out = append(out, pipe.Report{Leader: &leader})
+	if t.doubted {
+		out = append(out, t.lease()...)
+	}
+	return out
 }
 
 // close says once that the run was closed.

@@ -23,6 +23,7 @@ func TestTeller(t *testing.T) {
 		return pipe.Report{Leader: &pipe.Leader{Addr: id + ":1", ID: id, Term: term, Mine: mine}}
 	}
 	gone := func(term int64) pipe.Report { return pipe.Report{Gone: term} }
+	lease := func(good bool) pipe.Report { return pipe.Report{Lease: &good} }
 	text := func(s string) pipe.Report { return pipe.Report{Waiting: &s} }
 
 	type step struct {
@@ -38,6 +39,12 @@ func TestTeller(t *testing.T) {
 	}
 	grant := func(s *session) step {
 		return step{"granted", func(t *teller) []pipe.Report { t.granted(s, t0); return nil }, nil}
+	}
+	silence := func(want ...pipe.Report) step {
+		return step{"silence", func(t *teller) []pipe.Report { return t.doubt(true) }, want}
+	}
+	kept := func(s *session, want ...pipe.Report) step {
+		return step{"kept", func(t *teller) []pipe.Report { return t.kept(s, t0) }, want}
 	}
 	keyGone := func(term int64, want ...pipe.Report) step {
 		return step{"gone", func(t *teller) []pipe.Report { return t.gone(term) }, want}
@@ -60,6 +67,12 @@ func TestTeller(t *testing.T) {
 		{"a term a second time, of a cluster that began again", []step{grant(mine), saw(mine, leads("you", 2, 9), told("you", 2, false)),
 			saw(mine, leads("you", 2, 10), gone(2), told("you", 2, false))}},
 		{"the lease of the leader is lost", []step{grant(mine), saw(mine, leads("me", 3, 7), told("me", 3, true)), lost(mine, gone(3)), lost(mine)}},
+		{"the leader is not answered", []step{grant(mine), saw(mine, leads("me", 3, 7), told("me", 3, true)), kept(mine),
+			silence(lease(false)), silence(), kept(mine, lease(true)), kept(mine), saw(mine, leads("me", 3, 7))}},
+		{"the leader is not answered, and another is elected", []step{grant(mine), saw(mine, leads("me", 3, 7), told("me", 3, true)), silence(lease(false)),
+			lost(mine, gone(3)), grant(next), kept(mine), saw(next, leads("you", 5, 9), told("you", 5, false)), kept(next)}},
+		{"a follower is not answered", []step{grant(mine), saw(mine, leads("you", 3, 9), told("you", 3, false)), silence(), kept(mine)}},
+		{"one wins that is not answered any more", []step{grant(mine), silence(), saw(mine, leads("me", 3, 7), told("me", 3, true), lease(false))}},
 		{"the lease of a follower is lost", []step{grant(mine), saw(mine, leads("you", 3, 9), told("you", 3, false)), lost(mine),
 			grant(next), saw(next, leads("you", 3, 9))}},
 		{"news of a lease that is lost", []step{grant(mine), lost(mine), saw(mine, leads("me", 3, 7))}},

@@ -26,6 +26,9 @@ type Election interface {
 	// Lost returns a channel that is closed when the leader of a term is none any
 	// more.
 	Lost(term int64) <-chan struct{}
+	// Lease tells the leader that its lease has run out, as nobody answers, so that
+	// another may lead too (false), or is good again (true).
+	Lease() <-chan bool
 	// Close makes this agent leave, or with done says that the job has ended.
 	Close(ctx context.Context, done bool) error
 }
@@ -88,10 +91,15 @@ func (h *many) reign(ctx context.Context) {
 		if leader.Mine {
 			h.hold(leader.Term)
 		}
-		select {
-		case <-lost:
-		case <-ctx.Done():
-			return
+		for over := false; !over; {
+			select {
+			case <-lost:
+				over = true
+			case good := <-h.election.Lease():
+				h.suspend(!good)
+			case <-ctx.Done():
+				return
+			}
 		}
 		if leader.Mine {
 			h.letGo()
@@ -109,6 +117,25 @@ func (h *many) hold(term int64) {
 	h.term = term
 	h.rooms = room.NewServer(room.ServerConfig{Mirrors: h.server, Logger: h.log})
 	h.server.HandleSession(sessionName, h.rooms.Serve)
+}
+
+// suspend is what becomes of the rendezvous while etcd does not answer the agent that
+// holds it: its rounds go on. One that is held elsewhere has a later term, for which
+// this agent lets go once it hears of it.
+func (h *many) suspend(suspended bool) {
+	h.mu.Lock()
+	rooms := h.rooms
+	h.mu.Unlock()
+	if rooms == nil {
+		return
+	}
+	if suspended {
+		h.log.Warn("the lease of this agent, which holds the rendezvous, has run out, as etcd does not answer; rounds with more than half of the nodes go on",
+			"run_id", h.cfg.RunID, "cause", h.cfg.lacking())
+	} else {
+		h.log.Info("the lease of this agent, which holds the rendezvous, is good again", "run_id", h.cfg.RunID)
+	}
+	rooms.Suspend(suspended)
 }
 
 // letGo ends it: another agent holds the rendezvous from now on.

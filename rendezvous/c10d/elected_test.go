@@ -92,6 +92,8 @@ func (v *voter) Lost(term int64) <-chan struct{} {
 	return gone
 }
 
+func (v *voter) Lease() <-chan bool { return nil }
+
 func (v *voter) Close(_ context.Context, done bool) error {
 	if done {
 		v.b.mu.Lock()

@@ -26,6 +26,7 @@ func (c *candidate) Leader(ctx context.Context) (election.Leader, error) {
 	return election.Leader{}, context.Cause(ctx)
 }
 func (c *candidate) Lost(int64) <-chan struct{}        { return c.lost }
+func (c *candidate) Lease() <-chan bool                { return nil }
 func (c *candidate) Close(context.Context, bool) error { return nil }
 
 // An agent that finds nobody who holds the rendezvous says what the election waited

@@ -99,6 +99,7 @@ type Election struct {
 	mu      sync.Mutex // guards what follows
 	leader  *Leader
 	gone    chan struct{} // closed once leader is gone
+	lease   chan bool     // has room for one: the newest of Lease
 	changed chan struct{} // closed at the next change of leader and err
 	err     error         // why there will be no leader any more
 	closed  chan struct{} // made by the first Close, closed when it is over
@@ -121,7 +122,7 @@ func Start(ctx context.Context, cfg Config) (*Election, error) {
 	}
 	e := &Election{
 		cfg: cfg, program: program, id: strconv.FormatUint(rand.Uint64(), 36), logger: cfg.Logger,
-		forks: make(chan func()), reports: make(chan report), changed: make(chan struct{}),
+		forks: make(chan func()), reports: make(chan report), changed: make(chan struct{}), lease: make(chan bool, 1),
 	}
 	e.threads.Go(e.fork)
 	e.bridge = newMinder(e, "elect", e.electSettings())
@@ -238,6 +239,10 @@ func (e *Election) Lost(term int64) <-chan struct{} {
 	close(over)
 	return over
 }
+
+// Lease tells this agent, while it leads, that its lease has run out because etcd does
+// not answer (false), so that another may lead beside it, or is good again (true).
+func (e *Election) Lease() <-chan bool { return e.lease }
 
 // Close leaves the election, or, with done, tells all agents that the job has
 // ended; then it ends the children. It takes milliseconds while etcd answers, and a

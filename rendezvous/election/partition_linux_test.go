@@ -88,7 +88,8 @@ func (c *cut) on() {
 	c.mu.Unlock()
 }
 
-// A leader that is cut off stops before another can lead, and comes back by itself.
+// A leader that is cut off knows that it may not be one any more before another can
+// lead, and hears of that one once it can.
 func TestPartition(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, 3, "")
@@ -105,19 +106,29 @@ func TestPartition(t *testing.T) {
 	}
 
 	network.off()
-	mine, theirs := lostAfter(leader, term), lostAfter(other, term)
+	theirs, doubts, start := lostAfter(other, term), make(chan time.Duration, 1), time.Now()
+	go func() {
+		if good := <-leader.Lease(); !good {
+			doubts <- time.Since(start)
+		}
+	}()
+	mine := leader.Lost(term)
 	text := leader.waits("no member of etcd answers", network.endpoints[0]+": connected, but no answer")
 	t.Logf("told: %s", text)
-	stopped, seen := wait(t, mine, "the leader's own end"), wait(t, theirs, "the end as the cluster sees it")
-	t.Logf("TTL %v: the leader stopped after %v, the cluster replaced it after %v", cfg.TTL, stopped.Round(time.Millisecond), seen.Round(time.Millisecond))
-	if stopped > cfg.TTL || stopped >= seen {
-		t.Errorf("the leader stopped after %v, want before the TTL of %v and before %v", stopped, cfg.TTL, seen)
+	doubted, seen := wait(t, doubts, "the leader's doubt"), wait(t, theirs, "the end as the cluster sees it")
+	t.Logf("TTL %v: the leader was in doubt after %v, the cluster replaced it after %v", cfg.TTL, doubted.Round(time.Millisecond), seen.Round(time.Millisecond))
+	if doubted > cfg.TTL || doubted >= seen {
+		t.Errorf("the leader was in doubt after %v, want before the TTL of %v and before %v", doubted, cfg.TTL, seen)
 	}
 	if now := other.leader(); !now.Mine {
 		t.Errorf("got leader %+v, want the other", now)
 	}
 
+	if now := leader.leader(); !now.Mine || now.Term != term {
+		t.Errorf("while it is cut off the leader has %+v", now)
+	}
 	network.on()
+	wait(t, mine, "the leader's own end")
 	leader.waits("")
 	agree(t, leader, other)
 	term = other.leader().Term

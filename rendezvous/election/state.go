@@ -78,6 +78,9 @@ func (e *Election) onBridge(w *waits, r *report) {
 		e.lead(Leader{Addr: r.said.Leader.Addr, Mine: r.said.Leader.Mine, Term: r.said.Leader.Term})
 	case r.said.Gone != 0:
 		e.lost(r.said.Gone)
+	case r.said.Lease != nil:
+		e.forgetLease()
+		e.lease <- *r.said.Lease
 	case r.said.Closed:
 		e.fail(ErrClosed)
 	case r.said.Waiting != nil:
@@ -133,9 +136,18 @@ func (e *Election) fail(err error) {
 
 // drop forgets the leader. The caller has locked.
 func (e *Election) drop() {
+	e.forgetLease()
 	if e.leader != nil {
 		close(e.gone)
 		e.leader, e.gone = nil, nil
+	}
+}
+
+// forgetLease drops what nobody has taken from Lease.
+func (e *Election) forgetLease() {
+	select {
+	case <-e.lease:
+	default:
 	}
 }
 

@@ -67,6 +67,7 @@ type Room struct {
 	counted   *Message // the last status
 	countedAt time.Time
 
+	suspended bool // see Suspend
 	foreign   rendezvous.Observer
 	looked    time.Time // when a last call was last found to be over
 	unsettled bool      // joining sessions have to look again
@@ -202,6 +203,7 @@ func (r *Room) status(now time.Time) *Message {
 	const big = 256
 	if r.counted == nil || len(r.sessions) <= big || now.Sub(r.countedAt) >= time.Second {
 		w := r.state.Waiting(r.foreign.Clock(now), r.rules, r.sticky, r.name)
+		w.Suspended = r.suspended
 		r.counted, r.countedAt = &Message{Type: Status, Waiting: &w}, now
 	}
 	return r.counted
@@ -279,10 +281,27 @@ func (r *Room) decide(now time.Time, me rendezvous.Node) rendezvous.Action {
 	case a == rendezvous.RemoveFromRedundancyList && st.Complete && len(r.expected) >= r.rules.MaxNodes:
 		return rendezvous.Sync // those who left the round come back
 	case !st.Complete && participant && r.allBack():
-		return rendezvous.MarkComplete
+		a = rendezvous.MarkComplete
+	}
+	if a == rendezvous.MarkComplete && r.suspended && !r.most() {
+		return rendezvous.Sync
 	}
 	return a
 }
+
+// Suspend says that another room may hold the same rendezvous, as this one's holder
+// cannot find out whether it is still elected, or, with false, that it is. Meanwhile
+// a round needs more than half of the nodes that there may be, so that no
+// two run.
+func (r *Room) Suspend(now time.Time, suspended bool) {
+	r.suspended, r.unsettled = suspended, true
+	if suspended && r.state.Complete && !r.state.Closed && !r.most() {
+		r.tell(rendezvous.Suspended, rendezvous.Node{}, -1)
+	}
+	r.settle(now)
+}
+
+func (r *Room) most() bool { return 2*len(r.state.Participants) > r.rules.MaxNodes }
 
 // allBack says whether everybody who took part in the last round takes part in
 // this one, and nobody else is there, so that there is nobody to wait for.

@@ -117,6 +117,8 @@ func (l *lab) run(script string) string {
 			}
 		case "state":
 			l.state(&out)
+		case "suspend":
+			l.r.Suspend(l.now, f[1] == "on")
 		case "sleep": // and wake late
 			d, err := time.ParseDuration(f[1])
 			if err != nil {
@@ -315,6 +317,32 @@ func TestScenarios(t *testing.T) {
 			b: node lost a 0
 			d: round 1 rank 0/2 workers 0/4
 			b: round 1 rank 1/2 workers 2/4`},
+		{"while it is not known whether the room is the only one, a round needs more than half", `
+			hello 1 3 a b c
+			join a b c
+			suspend on
+			gone c
+			join a b
+			gone b
+			join a
+			wait 14s
+			ping a
+			wait 14s
+			ping a
+			wait 3s
+			suspend off
+			suspend on`, `
+			a: round 0 rank 0/3 workers 0/6
+			b: round 0 rank 1/3 workers 2/6
+			c: round 0 rank 2/3 workers 4/6
+			a: node lost c 2
+			b: node lost c 2
+			b: nodes waiting a -1
+			a: round 1 rank 0/2 workers 0/4
+			b: round 1 rank 1/2 workers 2/4
+			a: node lost b 1
+			a: round 2 rank 0/1 workers 0/2
+			a: suspended  -1`},
 		{"a spare waits until there is room", `
 			hello 2 2 a b s
 			join a b

@@ -38,9 +38,10 @@ type ServerConfig struct {
 type Server struct {
 	cfg ServerConfig
 
-	mu    sync.Mutex // guards the rest
-	rooms map[string]*live
-	last  ID
+	mu        sync.Mutex // guards the rest
+	rooms     map[string]*live
+	last      ID
+	suspended bool
 }
 
 // NewServer returns a Server without rooms.
@@ -130,6 +131,7 @@ func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 	if created {
 		forgotten = s.forget(time.Now())
 		l = &live{key: "torch.rendezvous." + hello.RunID, room: New(hello.RunID, s.cfg.Logger), lines: map[ID]*line{}}
+		l.room.suspended = s.suspended
 		s.rooms[hello.RunID] = l
 	}
 	// The room must not be forgotten before the session is in it.
@@ -300,6 +302,16 @@ func (ln *line) write() {
 			return
 		}
 		<-ln.wake
+	}
+}
+
+// Suspend is that of all rooms.
+func (s *Server) Suspend(suspended bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.suspended = suspended
+	for _, l := range s.rooms {
+		l.do(func(r *Room, now time.Time) { r.Suspend(now, suspended) })
 	}
 }
 

@@ -74,6 +74,7 @@ type Report struct {
 	Leader  *Leader `json:"leader,omitempty"`
 	Gone    int64   `json:"gone,omitempty"`    // the term of the leader that is no more
 	Closed  bool    `json:"closed,omitempty"`  // the run was closed
+	Lease   *bool   `json:"lease,omitempty"`   // of this agent, the leader: false is that it has run out for want of an answer
 	Waiting *string `json:"waiting,omitempty"` // for what; "" when the wait is over
 	Ready   bool    `json:"ready,omitempty"`   // the member serves
 	Error   string  `json:"error,omitempty"`   // nothing that another try would mend; the child ends

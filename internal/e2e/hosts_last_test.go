@@ -1,0 +1,86 @@
+//go:build linux
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// What stops no worker that is sound, and no job that is started again.
+
+// rowNoMajority: two of three members of etcd stop for a moment.
+func rowNoMajority(s *site, c *hostsCarrier) string { return s.noMajority(c, false) }
+
+// rowNoLease: they stop for longer than the leases, and a worker fails meanwhile.
+func rowNoLease(s *site, c *hostsCarrier) string { return s.noMajority(c, true) }
+
+func (s *site) noMajority(c *hostsCarrier, long bool) string {
+	agents := s.startAll(3, c.nodes()+" --max-restarts 1")
+	s.up(time.Time{}, 3)
+	holder := c.holder(s)
+	stopped := s.signalMembers(c, holder, syscall.SIGSTOP)
+	for _, j := range agents {
+		s.untilSays(j, "1 of 3 members ")
+	}
+	text := "no worker is stopped"
+	if long {
+		s.untilSays(agents[holder], "the lease of this agent, which holds the rendezvous, has run out")
+		failed := time.Now()
+		s.order(1, 3)
+		text += "; when one fails all run again after " + ms(s.up(failed, 3).Sub(failed))
+	}
+	for _, pid := range stopped {
+		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	if long {
+		s.untilSays(agents[holder], "the lease of this agent, which holds the rendezvous, is good again")
+	}
+	s.finish(agents...)
+	want := 0
+	if long {
+		want = 2 // of those whose peer failed
+	}
+	for len(s.board.lines) > 0 {
+		s.all = append(s.all, s.parse(<-s.board.lines))
+	}
+	terms := slices.DeleteFunc(slices.Clone(s.all), func(r hostReport) bool { return r.verb != "term" })
+	if len(terms) != want {
+		s.fatalf("workers were told to stop: %+v, want %d", terms, want)
+	}
+	for _, j := range agents {
+		j.saysNot("no restart is counted")
+	}
+	return text
+}
+
+// signalMembers signals the members of etcd that are not on a host, two of them at
+// most, and returns which these are.
+func (s *site) signalMembers(c *hostsCarrier, not int, sig syscall.Signal) (pids []int) {
+	s.t.Helper()
+	for _, i := range c.members {
+		if i == not || len(pids) == 2 {
+			continue
+		}
+		for _, pid := range s.lab.Host(i).Processes() {
+			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			if !strings.Contains(string(line), "muster-quorum\x00serve\x00") {
+				continue
+			}
+			if err := syscall.Kill(pid, sig); err != nil {
+				s.t.Fatal(err)
+			}
+			pids = append(pids, pid)
+		}
+	}
+	if len(pids) != 2 {
+		s.fatalf("found the members %v, want two", pids)
+	}
+	return pids
+}
