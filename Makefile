@@ -1,6 +1,6 @@
 # Targets only name commands; what each does is said in its script.
 
-.PHONY: help build wheel demo test lint bench judge compat fuzz venv docs
+.PHONY: help build wheel demo test stress lint bench judge compat fuzz venv docs
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile
@@ -16,6 +16,9 @@ demo: build ## two workers train a model with DistributedDataParallel
 
 test: lint build ## lint, then every test, with PyTorch as the judge
 	internal/tools/test.sh
+
+stress: build ## the tests again and again under a load of its own making: RUNS=3 LOAD="-busy 8" ARGS="flags packages"
+	go run ./internal/tools/stress -runs $(or $(RUNS),3) $(LOAD) -- $(ARGS)
 
 lint: ## gofmt, go vet (also for other systems), staticcheck
 	internal/tools/lint.sh

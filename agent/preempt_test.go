@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"log/slog"
 	"os"
 	"strings"
 	"syscall"
@@ -28,10 +29,10 @@ func TestPreempted(t *testing.T) {
 		go func() {
 			started(t, prefix, 2)
 			cancel(&process.SignalError{Signal: syscall.SIGTERM})
-			if tt.cut == failure.CutBySignal {
-				close(hurry)
-			}
 		}()
+		if tt.cut == failure.CutBySignal {
+			j.Logger = slog.New(onLog{slog.DiscardHandler, "shutting down workers", func() { close(hurry) }})
+		}
 		r, err := j.run(t, ctx)
 		if r == nil || err == nil || r.Preempted == nil || r.Report != nil || r.ReportFile == "" {
 			t.Fatalf("%+v: result %+v, %v", tt, r, err)

@@ -322,8 +322,9 @@ func (a *Agent) stopWorkers(ctx context.Context, at *attempt, sig syscall.Signal
 // leave stops the workers since the agent was told to.
 func (a *Agent) leave(ctx context.Context, at *attempt, state State) (*Result, error) {
 	cause := context.Cause(ctx)
+	p := a.preemption(cause)
 	a.log.Warn("shutting down workers", "cause", cause, "grace", max(a.cfg.ShutdownTimeout, 0))
-	if p := a.preemption(cause); p != nil {
+	if p != nil {
 		told := *p // while p gets its workers
 		at.wg.Go(func() { a.tellPreempted(at, &told) })
 		return a.stopForGood(ctx, at, p), cause
