@@ -47,6 +47,8 @@ func TestHosts(t *testing.T) {
 	atOnce := 5
 	if *updateReliability {
 		atOnce = 1
+	} else {
+		t.Parallel()
 	}
 	table := newHostsTable()
 	room := make(chan struct{}, atOnce)
