@@ -41,6 +41,7 @@ import (
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/timer"
 )
 
 // DefaultExitBarrierTimeout is how long an agent whose workers succeeded waits
@@ -424,7 +425,7 @@ func (a *Agent) workerEnv(at *attempt, localRank int) map[string]string {
 		"TORCHELASTIC_ERROR_FILE":      at.logs.Sink(localRank).ErrorFile,
 	}
 	if a.cfg.TimerFile != "" {
-		env[timerFileVar] = a.cfg.TimerFile
+		env[timer.EnvFile] = a.cfg.TimerFile
 	}
 	a.watchdog.Load().env(env)
 	if a.serverDir != "" {

@@ -17,9 +17,6 @@ import (
 	"github.com/muster-run/muster/timer"
 )
 
-// timerFileVar is where workers find the path of the FIFO.
-const timerFileVar = "TORCHELASTIC_TIMER_FILE"
-
 // A watchdog serves the timers of this host's workers, for all attempts of a run:
 // those of torch's FileTimerClient over a FIFO, if that is asked for, and those of
 // our own clients over a socket.
@@ -54,6 +51,7 @@ func (a *Agent) startWatchdog() error {
 		if w.file, err = timer.ListenFIFO(w.path, cfg); err != nil {
 			return fmt.Errorf("serve the workers' timers: %w", err)
 		}
+		a.log.Info("serving the workers' timers", "fifo", w.path)
 		w.server = w.file.Server()
 		serve("FIFO", w.file.Serve)
 	} else {
@@ -126,7 +124,7 @@ func (w *watchdog) stats() timer.Stats {
 // env is what the workers need to know.
 func (w *watchdog) env(env map[string]string) {
 	if w.file != nil {
-		env[timerFileVar] = w.path
+		env[timer.EnvFile] = w.path
 	}
 	if w.socket != nil {
 		env[timer.EnvSocket] = w.socket.Path()

@@ -20,6 +20,10 @@ const (
 	DefaultMaxConns = 256
 )
 
+// EnvPort names the variable that tells an agent where to serve.
+// Source: elastic/agent/server/local_elastic_agent.py.
+const EnvPort = "TORCHELASTIC_HEALTH_CHECK_PORT"
+
 // What clients have to keep to.
 const (
 	headerTimeout = 5 * time.Second  // from the first byte of a request to the end of its header

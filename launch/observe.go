@@ -34,7 +34,7 @@ func (o *observed) addr() string {
 	if o.cfg.HealthAddr != "" {
 		return o.cfg.HealthAddr
 	}
-	port, _ := o.cfg.LookupEnv("TORCHELASTIC_HEALTH_CHECK_PORT")
+	port, _ := o.cfg.LookupEnv(health.EnvPort)
 	if port == "" {
 		return ""
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/muster-run/muster/rendezvous/quorum"
 	"github.com/muster-run/muster/rendezvous/static"
 	"github.com/muster-run/muster/store/tcpstore"
+	"github.com/muster-run/muster/timer"
 )
 
 // Run runs one host's part of a job and returns when all that it started has
@@ -92,8 +93,8 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	}
 	defer func() { err = errors.Join(err, supervisor.Close()) }()
 
-	enable, _ := cfg.LookupEnv("TORCHELASTIC_ENABLE_FILE_TIMER")
-	timerFile, _ := cfg.LookupEnv("TORCHELASTIC_TIMER_FILE")
+	enable, _ := cfg.LookupEnv(timer.EnvEnableFile)
+	timerFile, _ := cfg.LookupEnv(timer.EnvFile)
 	fileTimer := enable == "1"
 	a, err := agent.New(agent.Config{
 		Spec: agent.Spec{

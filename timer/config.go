@@ -27,7 +27,8 @@ type Config struct {
 	// Expiry.Kill; each process has a goroutine of its own, so others are not
 	// delayed. Meanwhile requests of that process are dropped. ctx ends with the
 	// server, which waits for Reap. An error is logged, and then there is no
-	// EventKill. Nil: the signal is sent at once.
+	// EventKill; the process's timers are gone all the same, and the kill is not tried
+	// again. A panic ends the program. Nil: the signal is sent at once.
 	Reap func(ctx context.Context, e *Expiry) error
 	// OnEvent gets the events: their names are the Event constants; r is nil when
 	// the event is not about a request. One call is made at a time, in order, by a

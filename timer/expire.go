@@ -79,13 +79,20 @@ func (s *Server) expire(ctx context.Context, p *process, timers heap[entry, *ent
 	})
 }
 
+// maxShown is how many scopes of a process's expired timers the log names.
+const maxShown = 8
+
 // report tells of expired timers.
 func (s *Server) report(e *Expiry) {
 	for i := range e.Timers {
 		s.emit(EventExpired, &e.Timers[i])
 	}
 	last := e.Timers[len(e.Timers)-1]
-	s.tell(slog.LevelWarn, "timers expired", "pid", e.PID, "count", len(e.Timers), "scope_id", clip(last.ScopeID, 256),
+	var scopes []string // the last ones: the last of all is what the process is ended for
+	for _, r := range e.Timers[max(len(e.Timers)-maxShown, 0):] {
+		scopes = append(scopes, clip(r.ScopeID, 256))
+	}
+	s.tell(slog.LevelWarn, "timers expired", "pid", e.PID, "count", len(e.Timers), "scope_ids", scopes,
 		"expiration_time", pyjson.Float(last.ExpirationTime), "signal", int(e.Signal))
 }
 

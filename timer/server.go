@@ -45,6 +45,8 @@ type Server struct {
 	scopes  int // bytes of all scopes
 	stats   Stats
 	state   runState
+	cancel  context.CancelFunc // ends Run
+	done    chan struct{}      // closed when Run has returned; nil before it was called
 }
 
 type runState int
@@ -103,7 +105,7 @@ func NewServer(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Run reaps until ctx is done, and returns after everything that it started has
+// Run reaps until ctx is done or Close is called, and returns after everything that it started has
 // ended: Config.Reap and the events too. It emits EventStarted first and
 // EventStopped last, and may be called once. The error is nil unless the server
 // cannot start.
@@ -112,9 +114,12 @@ func (s *Server) Run(ctx context.Context) error {
 	s.mu.Lock()
 	if s.state != fresh {
 		s.mu.Unlock()
-		return errors.New("timer server: Run was called before")
+		return errors.New("timer server: Run or Close was called before")
 	}
-	s.state = running
+	ctx, s.cancel = context.WithCancel(ctx)
+	defer s.cancel()
+	s.state, s.done = running, make(chan struct{})
+	defer close(s.done)
 	s.running.Store(true)
 	s.mu.Unlock()
 	s.emit(EventStarted, nil)
@@ -134,6 +139,22 @@ func (s *Server) Run(ctx context.Context) error {
 	s.wg.Wait()
 	s.emit(EventStopped, nil)
 	s.wg.Wait()
+	return nil
+}
+
+// Close ends Run and waits for it, or frees what NewServer made if Run was not called.
+// It may be called again.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	cancel, done, unused := s.cancel, s.done, s.state == fresh
+	s.mu.Unlock()
+	switch {
+	case done != nil:
+		cancel()
+		<-done
+	case unused:
+		s.shut()
+	}
 	return nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"math"
 	"runtime"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -50,6 +51,9 @@ const maxSeconds = 253402300800
 // String returns the request as Python's to_json writes it.
 func (r Request) String() string { return string(r.AppendJSON(nil)) }
 
+// MarshalJSON makes what AppendJSON does. Infinity is not JSON to package encoding/json.
+func (r Request) MarshalJSON() ([]byte, error) { return r.AppendJSON(nil), nil }
+
 // AppendJSON appends the request as Python's to_json writes it.
 func (r Request) AppendJSON(to []byte) []byte {
 	to = append(to, `{"version": 1, "pid": `...)
@@ -77,16 +81,6 @@ type Client interface {
 	Release(scopeID string) error
 }
 
-// A Queue holds requests until a server takes them.
-// Source: RequestQueue in api.py.
-type Queue interface {
-	// Size is how many requests wait now. It falls only by Get.
-	Size() int
-	// Get takes up to n requests. It returns when it has n, or has waited for
-	// timeout, with those that came.
-	Get(n int, timeout time.Duration) []Request
-}
-
 // Expires acquires a timer that ends after that time and returns the function that
 // releases it:
 //
@@ -96,17 +90,49 @@ type Queue interface {
 //	}
 //	defer release()
 //
-// Without a scopeID the scope is the caller's file#line, so that timers may nest.
+// Without a scopeID the scope is the caller's file#line; while that is in use, by
+// another goroutine, a recursion or all who call one function that calls Expires, it
+// is file#line~2 and so on. After release has succeeded further calls do nothing.
 // Source: expires in api.py, where that is always contextlib's own line.
 func Expires(c Client, after time.Duration, scopeID string) (release func() error, err error) {
+	unclaim := func() {}
 	if scopeID == "" {
 		_, file, line, _ := runtime.Caller(1)
-		scopeID = fmt.Sprintf("%s#%d", file, line)
+		scopeID = claim(fmt.Sprintf("%s#%d", file, line))
+		unclaim = func() { claimed.Delete(scopeID) }
 	}
 	if err := c.Acquire(scopeID, time.Now().Add(after)); err != nil {
+		unclaim()
 		return nil, err
 	}
-	return func() error { return c.Release(scopeID) }, nil
+	var mu sync.Mutex
+	released := false
+	return func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		if released {
+			return nil
+		}
+		if err := c.Release(scopeID); err != nil {
+			return err
+		}
+		released = true
+		unclaim()
+		return nil
+	}, nil
+}
+
+// claimed are the scopes in use that Expires has named.
+var claimed sync.Map
+
+func claim(stem string) string {
+	scope := stem
+	for n := 2; ; n++ {
+		if _, taken := claimed.LoadOrStore(scope, true); !taken {
+			return scope
+		}
+		scope = fmt.Sprintf("%s~%d", stem, n)
+	}
 }
 
 // seconds converts a time to what the wire carries.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/launch"
 )
 
@@ -182,7 +183,7 @@ func (r *reader) addedConf(s *setting, cfg *launch.Config) {
 }
 
 // envHealthPort stands in for --health-addr.
-const envHealthPort = "TORCHELASTIC_HEALTH_CHECK_PORT"
+const envHealthPort = health.EnvPort
 
 // why says why the rendezvous is not that of the options.
 func (r *reader) why(cfg *launch.Config) string {

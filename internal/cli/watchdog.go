@@ -46,7 +46,7 @@ may write to the FIFO can have any process of this user killed.
 `
 
 // envTimerFile is where PyTorch's workers look for the FIFO's path.
-const envTimerFile = "TORCHELASTIC_TIMER_FILE"
+const envTimerFile = timer.EnvFile
 
 // WatchdogCommand is `muster watchdog`. It serves until ctx is done.
 func WatchdogCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {

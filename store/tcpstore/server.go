@@ -177,6 +177,16 @@ func (s *Server) Workers() (n int) {
 	return n
 }
 
+// Serve waits until ctx is done or Close was called, and closes the server. Listen has
+// begun to serve; this is for who runs it like the servers of other packages.
+func (s *Server) Serve(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+	case <-s.done:
+	}
+	return s.Close()
+}
+
 // Close stops listening and ends all connections, sessions among them, and all
 // blocked calls. When it returns all of them have ended. It may be called again.
 func (s *Server) Close() error {

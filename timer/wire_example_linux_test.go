@@ -1,0 +1,112 @@
+package timer_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/muster-run/muster/timer"
+)
+
+// reported makes a Config of a server that only tells which timer has expired.
+func reported(late chan<- string) timer.Config {
+	return timer.Config{
+		Reap: func(_ context.Context, e *timer.Expiry) error {
+			late <- e.Timers[0].ScopeID // and not e.Kill()
+			return nil
+		},
+		Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+// A FIFO as PyTorch's FileTimerClient uses it, and a client of it. A worker finds the
+// path in TORCHELASTIC_TIMER_FILE.
+func ExampleListenFIFO() {
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	late := make(chan string)
+	server, err := timer.ListenFIFO(filepath.Join(dir, "fifo"), reported(late))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer server.Close()
+	go func() { _ = server.Serve(context.Background()) }()
+
+	client := &timer.FileClient{Path: server.Path()}
+	if err := client.Acquire("step 7", time.Now().Add(10*time.Millisecond)); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("late:", <-late)
+	// Output: late: step 7
+}
+
+// A socket, over which the server answers each request.
+func ExampleListenSocket() {
+	late := make(chan string)
+	server, err := timer.NewServer(reported(late))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer server.Close()
+	socket, err := timer.ListenSocket(server, timer.SocketConfig{})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer socket.Close()
+	go func() { _ = server.Run(context.Background()) }()
+	go func() { _ = socket.Serve(context.Background()) }()
+
+	// A worker of an agent finds the path in its environment, and calls FromEnv.
+	client, err := timer.NewSocketClient(timer.SocketClientConfig{Path: socket.Path()})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer client.Close()
+	fmt.Println(client.Heartbeat(7))
+	if err := client.Acquire("step 7", time.Now().Add(10*time.Millisecond)); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("late:", <-late)
+	// Output:
+	// <nil>
+	// late: step 7
+}
+
+// What a worker does: without an agent the client does nothing.
+func ExampleFromEnv() {
+	client, err := timer.FromEnv()
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	release, err := timer.Expires(client, time.Minute, "")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	// … what must be done within a minute …
+	fmt.Println(release())
+	// Output: <nil>
+}
+
+func ExampleParseRequest() {
+	r, err := timer.ParseRequest([]byte(`{"version": 1, "pid": 27237, "scope_id": "step 7", "expiration_time": 1700000000.5, "signal": 9}`))
+	fmt.Println(r.PID, r.ScopeID, r.Deadline().UTC().Format(time.RFC3339Nano), err)
+	fmt.Println(timer.Request{PID: r.PID, ScopeID: r.ScopeID, ExpirationTime: -1})
+	// Output:
+	// 27237 step 7 2023-11-14T22:13:20.5Z <nil>
+	// {"version": 1, "pid": 27237, "scope_id": "step 7", "expiration_time": -1, "signal": 0}
+}
