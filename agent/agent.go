@@ -84,6 +84,17 @@ type Spec struct {
 	Title string
 }
 
+// A Group is the workers of one attempt, as an Agent needs them. *process.Group, whose
+// methods say what each does, is one.
+// Source: PContext in multiprocessing/api.py.
+type Group interface {
+	Wait(ctx context.Context) (*process.Result, error)
+	Failed() <-chan process.Exit
+	PIDs() map[int]int
+	Close(sig syscall.Signal, grace time.Duration) error
+	Kill()
+}
+
 // Config is what an Agent needs. The caller closes Rendezvous, Supervisor and
 // Logs after Run has returned.
 type Config struct {
@@ -91,6 +102,11 @@ type Config struct {
 	Rendezvous rendezvous.Handler
 	Supervisor *process.Supervisor
 	Logs       *logs.Run
+	// Start starts the workers of an attempt. Default Supervisor.Start, which an own one
+	// may call with a Config that it has changed. The PIDs of its Group have to be
+	// processes of this host: what looks for hangs and serves timers looks at them.
+	// Source: LocalElasticAgent._start_workers.
+	Start func(process.Config) (Group, error)
 
 	// Env is the environment that workers inherit; nil means the agent's own.
 	Env []string
@@ -237,6 +253,16 @@ func New(cfg Config) (*Agent, error) {
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
 	}
+	if cfg.Start == nil {
+		start := cfg.Supervisor.Start
+		cfg.Start = func(c process.Config) (Group, error) {
+			g, err := start(c)
+			if err != nil {
+				return nil, err
+			}
+			return g, nil
+		}
+	}
 	if cfg.Spec.Args == nil {
 		cfg.Spec.Args = func(int) []string { return nil }
 	}
@@ -381,7 +407,7 @@ func (a *Agent) startWorkers(at *attempt) error {
 		}
 		cfg.Envs[i] = a.workerEnv(at, i)
 	}
-	at.group, err = a.cfg.Supervisor.Start(cfg)
+	at.group, err = a.cfg.Start(cfg)
 	a.measureStarted(at, err)
 	if err != nil {
 		return err

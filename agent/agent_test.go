@@ -189,6 +189,24 @@ func (j *job) mustRun(t *testing.T) *agent.Result {
 	return r
 }
 
+// A caller may start the workers its own way.
+func TestOwnStart(t *testing.T) {
+	j := newJob(t, "rank", "", 2)
+	starts := 0
+	j.Start = func(cfg process.Config) (agent.Group, error) {
+		starts++
+		for i := range cfg.Envs {
+			cfg.Envs[i]["RANK"] = "1" + cfg.Envs[i]["RANK"]
+		}
+		return j.Supervisor.Start(cfg)
+	}
+	r := j.mustRun(t)
+	want := map[int][]byte{0: []byte("rank 10"), 1: []byte("rank 11")}
+	if diff := cmp.Diff(want, r.ReturnValues); diff != "" || starts != 1 {
+		t.Errorf("%d starts, return values (-want +got):\n%s", starts, diff)
+	}
+}
+
 func TestSuccess(t *testing.T) {
 	j := newJob(t, "rank", "", 2)
 	counts := counter{}

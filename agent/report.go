@@ -38,10 +38,7 @@ func (a *Agent) explain(at *attempt, startErr error) {
 
 // explainExit finds out why a worker failed.
 func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error) *failure.ProcessFailure {
-	localRank, stack := exit.LocalRank, ""
-	if e, ok := errors.AsType[*process.FuncError](exit.Err); ok {
-		stack = e.Stack
-	}
+	localRank := exit.LocalRank
 	missed, stoppedBy := at.missedBy(localRank), exit.StoppedBy
 	switch {
 	case missed != "" && at.innocent(localRank):
@@ -49,15 +46,12 @@ func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error) *fai
 	case missed != "":
 		stoppedBy = 0 // it is the one to blame, also if its peers' end was quicker
 	}
-	sink := at.logs.Sink(localRank)
-	return failure.New(failure.Observation{
-		LocalRank: localRank, Rank: at.ranks.Base + localRank, PID: exit.PID, ExitCode: exit.Code,
-		CoreDumped: exit.CoreDumped, Started: at.began, Time: exit.Time, StoppedBy: stoppedBy, TimerExpired: missed,
-		StartErr: startErr, Entrypoint: a.cfg.Spec.Entrypoint,
-		OOM: exit.OOMKilled, Abandoned: exit.Abandoned, ErrorFile: exit.ErrorFile,
-		StderrTail: at.logs.StderrTail(localRank), StderrPath: sink.StderrPath, Mixed: sink.Joined(),
-		Host: a.cfg.Host, Err: exit.Err, Stack: stack,
-	})
+	sink, o := at.logs.Sink(localRank), exit.Observation()
+	o.Rank, o.Started, o.Host = at.ranks.Base+localRank, at.began, a.cfg.Host
+	o.StoppedBy, o.TimerExpired = stoppedBy, missed
+	o.StartErr, o.Entrypoint = startErr, a.cfg.Spec.Entrypoint
+	o.StderrTail, o.StderrPath, o.Mixed = at.logs.StderrTail(localRank), sink.StderrPath, sink.Joined()
+	return failure.New(o)
 }
 
 // onlyLostPeers says whether the failures are all the consequence of another

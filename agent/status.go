@@ -28,7 +28,7 @@ type status struct {
 	// at is the last attempt, of which a reader touches nothing but what is set
 	// before it comes here. group and exits come later.
 	at       *attempt
-	group    *process.Group
+	group    Group
 	exits    map[int]process.Exit
 	moments  []health.Moment
 	failures []health.Failure
@@ -131,6 +131,7 @@ func (a *Agent) failedWith(report *failure.Report) {
 	s.failures = shown
 	s.mu.Unlock()
 	if root != nil {
+		a.log.Info("workers failed", "rank", root.Rank, "local_rank", root.LocalRank, "host", root.Host, "exit_code", root.ExitCode, "cause", root.Cause)
 		a.happened(health.KindFailure, "", fmt.Sprintf("rank %d failed", root.Rank), root.Cause)
 	}
 }

@@ -25,7 +25,7 @@ type attempt struct {
 	round *rendezvous.Info
 	ranks rendezvous.Ranks
 	logs  *logs.Attempt
-	group *process.Group
+	group Group
 	began time.Time // when the workers were about to start
 	phase phase
 	since time.Time // when assigning or the wait at the exit barrier began

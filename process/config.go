@@ -57,6 +57,9 @@ type Config struct {
 	// Stdin is the standard input of all workers; nil means the program's own. A
 	// function has /dev/null.
 	Stdin *os.File
+	// ExtraFiles are open files that a worker gets beside stdin, stdout and stderr: file i
+	// is its descriptor 3+i. They stay the caller's. Absent ranks get none.
+	ExtraFiles map[int][]*os.File
 	// Logs says where output goes. Nil: to the program's own stdout and stderr.
 	// Start calls its Started, also when it fails; a *logs.Attempt has to be finished by
 	// the caller when the workers have ended.
@@ -145,6 +148,11 @@ func (cfg *Config) validate() error {
 		}
 		check("stdouts", out)
 		check("stderrs", err)
+	}
+	for _, i := range slices.Sorted(maps.Keys(cfg.ExtraFiles)) {
+		if i < 0 || i >= n || slices.Contains(cfg.ExtraFiles[i], nil) {
+			errs = append(errs, fmt.Errorf("extra files, local rank %d is not one of %s, or has a nil file", i, set(want)))
+		}
 	}
 	for _, i := range slices.Sorted(maps.Keys(cfg.CPUs)) {
 		if i < 0 || i >= n {

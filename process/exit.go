@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"syscall"
 	"time"
+
+	"github.com/muster-run/muster/failure"
 )
 
 // An Exit says how one worker ended.
@@ -41,6 +43,19 @@ type Exit struct {
 	// Value is what a function worker returned, Err a *FuncError if it failed.
 	Value []byte
 	Err   error
+}
+
+// Observation is what the Exit says of a worker that failed, for failure.New. It lacks
+// what the caller knows: Rank, Started, Host, Entrypoint, and the end of its stderr.
+func (e Exit) Observation() failure.Observation {
+	o := failure.Observation{
+		LocalRank: e.LocalRank, PID: e.PID, ExitCode: e.Code, CoreDumped: e.CoreDumped, Time: e.Time, StoppedBy: e.StoppedBy,
+		OOM: e.OOMKilled, Abandoned: e.Abandoned, ErrorFile: e.ErrorFile, Err: e.Err,
+	}
+	if f, ok := errors.AsType[*FuncError](e.Err); ok {
+		o.Stack = f.Stack
+	}
+	return o
 }
 
 // failed says whether the worker counts among the failures.

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -112,13 +113,12 @@ func (e *FuncError) Error() string {
 	return e.Message
 }
 
-// The child knows its function by a variable and has its input and the way back
-// for its value as descriptors. What comes back is a kind, a length, and as many
+// The child knows its function by a variable, "<n>:<name>", and has its input and the
+// way back for its value as descriptors n and n+1. What comes back is a kind, a length, and as many
 // bytes: the value, or a FuncError as JSON.
 const (
-	funcVar  = "MUSTER_FUNC"
-	inputFD  = 3
-	resultFD = 4
+	funcVar = "MUSTER_FUNC"
+	inputFD = 3 // without extra files
 
 	returned byte = 0
 	failed   byte = 1
@@ -134,14 +134,15 @@ const (
 // test's TestMain, after the functions are registered.
 func FuncMain() {
 	calledFuncMain.Store(true)
-	name := os.Getenv(funcVar)
-	if name == "" {
+	number, name, _ := strings.Cut(os.Getenv(funcVar), ":")
+	fd, err := strconv.Atoi(number)
+	if err != nil || fd < inputFD {
 		return
 	}
 	os.Unsetenv(funcVar)
-	syscall.CloseOnExec(inputFD)
-	syscall.CloseOnExec(resultFD)
-	os.Exit(funcMain(name, os.NewFile(inputFD, "input"), os.NewFile(resultFD, "result")))
+	syscall.CloseOnExec(fd)
+	syscall.CloseOnExec(fd + 1)
+	os.Exit(funcMain(name, os.NewFile(uintptr(fd), "input"), os.NewFile(uintptr(fd+1), "result")))
 }
 
 func funcMain(name string, input, result *os.File) int {
@@ -268,7 +269,9 @@ func newCall(input []byte) (*call, error) {
 	return c, nil
 }
 
-func (c *call) env(name string) string { return funcVar + "=" + name }
+func (c *call) env(name string, extraFiles int) string {
+	return fmt.Sprintf("%s=%d:%s", funcVar, inputFD+extraFiles, name)
+}
 
 func (c *call) childEnds() []uintptr { return []uintptr{c.childIn.Fd(), c.childOut.Fd()} }
 

@@ -31,6 +31,10 @@ type reply struct{ Text string }
 // registerFuncs registers what workers can run, in the test and in the workers.
 func registerFuncs() {
 	funcs := map[string]process.Func{
+		"extra": func(_ context.Context, input []byte) ([]byte, error) {
+			given, err := io.ReadAll(os.NewFile(3, "extra"))
+			return append(input, given...), err
+		},
 		"echo":  func(_ context.Context, input []byte) ([]byte, error) { return input, nil },
 		"error": func(context.Context, []byte) ([]byte, error) { return []byte("lost"), errors.New("no luck") },
 		"panic": func(context.Context, []byte) ([]byte, error) { panic(fmt.Sprint("out of ", "ideas")) },
@@ -119,6 +123,46 @@ func TestFuncWithArgs(t *testing.T) {
 	}
 	if d := cmp.Diff(map[int][]byte{0: nil}, wait(t, start(t, s, workers(lab, do("exit:0")))).ReturnValues()); d != "" {
 		t.Error(d)
+	}
+}
+
+// What a worker is given as open files has the next numbers, whatever it runs.
+func TestExtraFiles(t *testing.T) {
+	lab := testproc.New(t)
+	s := supervisor(t, process.SupervisorConfig{})
+	extra := map[int][]*os.File{}
+	for rank, text := range []string{"", "one", "two"} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+		defer r.Close()
+		if rank > 0 {
+			extra[rank] = []*os.File{r, os.Stdin}
+		}
+	}
+	cfg := calls(lab, "echo", "a")
+	cfg.ExtraFiles = map[int][]*os.File{1: nil, 0: {nil}}
+	if _, err := s.Start(cfg); err == nil || !strings.Contains(err.Error(), "extra files, local rank 1 is not one of {0}") || !strings.Contains(err.Error(), "extra files, local rank 0 ") {
+		t.Errorf("got %v", err)
+	}
+	cfg = calls(lab, "extra", "", "a ", "b ")
+	cfg.ExtraFiles = extra
+	cfg.ExtraFiles[0] = []*os.File{os.Stdin}
+	r := wait(t, start(t, s, cfg))
+	want := map[int][]byte{0: nil, 1: []byte("a one"), 2: []byte("b two")}
+	if d := cmp.Diff(want, r.ReturnValues(), cmpopts.EquateEmpty()); d != "" {
+		t.Error(d, r.Failures)
+	}
+	programs := workers(lab, do("fds"))
+	programs.ExtraFiles = map[int][]*os.File{0: {os.Stdin, os.Stdin}}
+	wait(t, start(t, s, programs))
+	if got := lab.Line(); got != "fds=0,1,2,3,4" {
+		t.Errorf("got %q", got)
 	}
 }
 

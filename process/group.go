@@ -268,7 +268,7 @@ func (g *Group) forkWorker(w *worker, p *plan) error {
 			return err
 		}
 		defer w.call.forked()
-		p.env = append(p.env, w.call.env(g.cfg.Func))
+		p.env = append(p.env, w.call.env(g.cfg.Func, len(g.cfg.ExtraFiles[w.rank])))
 	}
 	s := g.sup
 	s.forking.Lock()

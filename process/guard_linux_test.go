@@ -161,7 +161,7 @@ func TestUnpreparedMain(t *testing.T) {
 			"guard 0\n", "codes map[0:0]\n",
 		}},
 		{name: "as a guard", word: "muster-guard", env: []string{"muster-guard=1"}, want: []string{"this process was started as a guard, and must not start workers"}},
-		{name: "as a function", env: []string{"MUSTER_FUNC=echo"}, want: []string{`this process was started to run the function "echo", and must not start workers`}},
+		{name: "as a function", env: []string{"MUSTER_FUNC=3:echo"}, want: []string{`this process was started to run the function "echo", and must not start workers`}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			lab := testproc.New(t)

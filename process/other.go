@@ -76,6 +76,9 @@ func (g *Group) spawn(w *worker, p *plan) error {
 		Files: []uintptr{stdin.Fd(), p.stdio[1].Fd(), p.stdio[2].Fd()},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	}
+	for _, f := range g.cfg.ExtraFiles[w.rank] {
+		attr.Files = append(attr.Files, f.Fd())
+	}
 	if w.call != nil {
 		attr.Files = append(attr.Files, w.call.childEnds()...)
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync/atomic"
 )
 
@@ -29,7 +30,7 @@ func startedAsGuard() bool {
 // checkReentry refuses to go on where this process was started as a guard or a
 // function and main has passed the call that it was meant for.
 func checkReentry() error {
-	switch name := os.Getenv(funcVar); {
+	switch _, name, _ := strings.Cut(os.Getenv(funcVar), ":"); {
 	case startedAsGuard():
 		return fmt.Errorf("process: this process was started as a guard, and must not start workers: %w", errNoGuardMain)
 	case name != "":

@@ -105,6 +105,9 @@ func (g *Group) spawn(w *worker, p *plan) error {
 	if !s.system.noPidfd {
 		attr.Sys.PidFD = &pidfd
 	}
+	for _, f := range g.cfg.ExtraFiles[w.rank] {
+		attr.Files = append(attr.Files, f.Fd())
+	}
 	if w.call != nil {
 		attr.Files = append(attr.Files, w.call.childEnds()...)
 	}
