@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"strings"
 	"syscall"
@@ -81,12 +80,8 @@ func (cfg *Config) checkHealth(ctx context.Context) error {
 	if cfg.HealthCheck == "" {
 		return nil
 	}
-	env := cfg.Env
-	if env == nil {
-		env = os.Environ()
-	}
 	start := time.Now()
-	if err := RunHealthCheck(ctx, cfg.HealthCheck, env); err != nil {
+	if err := RunHealthCheck(ctx, cfg.HealthCheck, cfg.Env); err != nil {
 		return err
 	}
 	cfg.Logger.Info("the health check has passed", "run_id", cfg.RunID, "took", time.Since(start))

@@ -53,6 +53,11 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	signal.Notify(dropped, syscall.SIGPIPE)
 	defer signal.Stop(dropped)
 
+	settings, err := cfg.Settings()
+	if err != nil {
+		return nil, err
+	}
+	cfg.Env = withoutSecrets(cfg.Env)
 	if err := process.CheckLimits(cfg.NprocPerNode); err != nil {
 		return nil, err
 	}
@@ -66,7 +71,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	watched := &observed{cfg: &cfg, line: newWaitingLine(cfg.Stderr)}
 	handler := cfg.Rendezvous
 	if handler == nil {
-		if handler, err = newHandler(cfg, host, watched.waiting, log); err != nil {
+		if handler, err = newHandler(cfg, settings, host, watched.waiting, log); err != nil {
 			return nil, err
 		}
 	}
@@ -156,11 +161,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 const closeTimeout = 5 * time.Second
 
 // newHandler makes the rendezvous that Resolve chose.
-func newHandler(cfg Config, host string, waiting func(rendezvous.Waiting), log *slog.Logger) (rendezvous.Handler, error) {
-	settings, err := rendezvous.ParseSettings(cfg.RdzvConf)
-	if err != nil {
-		return nil, err
-	}
+func newHandler(cfg Config, settings rendezvous.Settings, host string, waiting func(rendezvous.Waiting), log *slog.Logger) (rendezvous.Handler, error) {
 	for _, key := range settings.Unknown {
 		log.Warn("rendezvous configuration key is not known and has no effect", "key", key)
 	}

@@ -51,12 +51,18 @@ type Settings struct {
 	// Allow lists the networks whose hosts may connect to a store that this node
 	// hosts; empty means all. Key allow, with commas between them.
 	Allow []netip.Prefix
-	// CACert, Cert and Key are files in PEM for connections to etcd by TLS: whom to
-	// trust, and this host's certificate and key. Keys cacert (or ca_cert), cert
-	// (ssl_cert), key (ssl_cert_key).
+	// CACert, Cert and Key are files in PEM for TLS: whom to trust, and this host's
+	// certificate and key. All three are for connections between agents and to a quorum's
+	// members, which are then by TLS 1.3 with certificates on both ends, and to etcd; etcd
+	// may do with less. Keys cacert (or ca_cert), cert (ssl_cert), key (ssl_cert_key).
 	CACert, Cert, Key string
-	// User and Password are etcd's. Keys user, password.
-	User, Password string
+	// Token is what the agents of the job prove to each other that they have; ""
+	// means what is in the file TokenFile, and nothing without one. Key token_file; there
+	// is none for Token.
+	Token, TokenFile string
+	// User and Password are etcd's. Keys user, password; or password_file, whose content
+	// is Password unless that is given.
+	User, Password, PasswordFile string
 	// DataDir is where a quorum's member keeps its data; empty means a temporary
 	// directory. Key data_dir.
 	DataDir string
@@ -174,6 +180,10 @@ func ParseSettings(conf map[string]string) (Settings, error) {
 			s.User = value
 		case "password":
 			s.Password = value
+		case "password_file":
+			s.PasswordFile = value
+		case "token_file":
+			s.TokenFile = value
 		case "data_dir":
 			s.DataDir = value
 		case "protocol": // http or https, for etcd: the other keys say so too

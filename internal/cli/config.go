@@ -261,7 +261,7 @@ func parseConf(text string) (map[string]string, error) {
 		last = key
 		switch {
 		case key == "":
-			errs = append(errs, fmt.Errorf("%s is not in <key1>=<value1>,...,<keyN>=<valueN> format: a key is missing", quote(text)))
+			errs = append(errs, fmt.Errorf("%s is not in <key1>=<value1>,...,<keyN>=<valueN> format: a key is missing", quote(launch.HidePassword(text))))
 		case value == "":
 			errs = append(errs, fmt.Errorf("the option %s must have a value specified", quote(key)))
 		default:

@@ -205,7 +205,7 @@ func (p program) readDoctor(l line, req doctorRequest) (doctor.Config, []error) 
 	}
 	cfg, err = launch.Resolve(cfg)
 	errs = append(errs, split(err)...)
-	settings, _ := rendezvous.ParseSettings(cfg.RdzvConf) // Resolve has reported it
+	settings, _ := cfg.Settings() // Resolve has reported it
 	d := doctor.Config{
 		Backend: cfg.RdzvBackend, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes, RunID: cfg.RunID,
 		LocalAddr: cfg.LocalAddr, Settings: settings, Workers: cfg.NprocPerNode, LogDir: logDir,

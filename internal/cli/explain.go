@@ -77,6 +77,8 @@ func (r *reader) shown(o *option) string {
 		text, ok = r.lookup(o.env)
 	}
 	switch {
+	case ok && o.name == "rdzv-conf":
+		return launch.HidePassword(text)
 	case !ok && o.kind == kindFlag:
 		return "no"
 	case o.kind == kindFlag:

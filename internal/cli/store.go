@@ -13,11 +13,14 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/muster-run/muster/internal/auth"
+	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/rendezvous/c10d"
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
 const storeUsage = `usage: muster store [--host HOST] [--port PORT] [--allow CIDR[,CIDR...]]
+                    [--token-file PATH] [--cacert PATH --cert PATH --key PATH]
 
 Serves a TCPStore until it is interrupted, and prints "listening on HOST:PORT"
 once clients can connect. PyTorch's own clients work with it:
@@ -33,8 +36,15 @@ that no worker host's loss ends them.
                 fd00::1; may be repeated. Workers on this host may come from
                 127.0.0.1 or ::1. Without it, everybody may
 
-TCPStore has no passwords and no encryption: whoever can connect can read and
-change everything. Use --host and --allow, or a firewall.
+  --token-file PATH
+                a file with the token of the jobs that it serves, as token_file in
+                --rdzv-conf; or the variable MUSTER_TOKEN
+  --cacert PATH --cert PATH --key PATH
+                files in PEM, as in --rdzv-conf: TLS 1.3 with certificates on both ends
+
+Without these TCPStore has no passwords and no encryption: whoever can connect can
+read and change everything. Use --host and --allow, or a firewall. With them only
+agents of muster can connect, and neither torchrun nor PyTorch's clients.
 `
 
 // StoreCommand is `muster store`. It serves until ctx is done.
@@ -47,6 +57,11 @@ func StoreCommand(ctx context.Context, args []string, stdout, stderr io.Writer) 
 	flags.SetOutput(io.Discard) // the error is reported below
 	host := flags.String("host", "", "")
 	portText := flags.String("port", "29500", "")
+	var want auth.Config
+	flags.StringVar(&want.TokenFile, "token-file", "", "")
+	flags.StringVar(&want.CACert, "cacert", "", "")
+	flags.StringVar(&want.Cert, "cert", "", "")
+	flags.StringVar(&want.Key, "key", "", "")
 	var allowTexts []string
 	flags.Func("allow", "", func(text string) error {
 		allowTexts = append(allowTexts, strings.Split(text, ",")...)
@@ -66,6 +81,13 @@ func StoreCommand(ctx context.Context, args []string, stdout, stderr io.Writer) 
 	if err != nil {
 		errs = append(errs, err)
 	}
+	if token, ok := os.LookupEnv(launch.TokenVariable); ok && want.TokenFile == "" {
+		want.Token = strings.TrimRight(token, "\r\n")
+	}
+	guard, err := auth.New(want)
+	if err != nil {
+		errs = append(errs, err)
+	}
 	if flags.NArg() > 0 {
 		errs = append(errs, fmt.Errorf("unexpected argument %s", quote(flags.Arg(0))))
 	}
@@ -79,10 +101,14 @@ func StoreCommand(ctx context.Context, args []string, stdout, stderr io.Writer) 
 	}
 
 	addr := net.JoinHostPort(*host, strconv.FormatUint(port, 10))
-	server, err := tcpstore.Listen(tcpstore.ServerConfig{
+	cfg := tcpstore.ServerConfig{
 		Addr: addr, Allow: allow, Logger: logger,
 		Prepare: func(s *tcpstore.Server) { c10d.Serve(s, logger) },
-	})
+	}
+	if guard != nil {
+		cfg.Guard = guard
+	}
+	server, err := tcpstore.Listen(cfg)
 	if err != nil {
 		return fail(exitError, "%v; %s", err, listenAdvice(err))
 	}

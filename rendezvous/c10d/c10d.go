@@ -26,6 +26,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/store/tcpstore"
@@ -100,10 +101,11 @@ func (cfg *Config) lacking() string {
 
 // alone is the rendezvous of a job on one host.
 type alone struct {
-	cfg  Config
-	host string
-	port int
-	addr string // MASTER_ADDR
+	cfg   Config
+	guard tcpstore.Guard // of the agents' store
+	host  string
+	port  int
+	addr  string // MASTER_ADDR
 
 	mu     sync.Mutex // guards the rest
 	agents store.Store
@@ -122,8 +124,12 @@ func New(cfg Config) (rendezvous.Handler, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	guard, err := newGuard(&cfg)
+	if err != nil {
+		return nil, err
+	}
 	if cfg.Elect != nil {
-		return newMany(cfg, "", 0)
+		return newMany(cfg, guard, "", 0)
 	}
 	host, port, err := rendezvous.SplitEndpoint(cfg.Endpoint, DefaultPort)
 	if err != nil {
@@ -133,13 +139,27 @@ func New(cfg Config) (rendezvous.Handler, error) {
 		return nil, errors.New("rendezvous configuration store_type=file: muster keeps the agents' store in memory or in a TCPStore; leave store_type out")
 	}
 	if cfg.MaxNodes > 1 {
-		return newMany(cfg, host, port)
+		return newMany(cfg, guard, host, port)
 	}
-	h := &alone{cfg: cfg, host: host, port: port, addr: "127.0.0.1"}
+	h := &alone{cfg: cfg, guard: guard, host: host, port: port, addr: "127.0.0.1"}
 	if cfg.LocalAddr != "" {
 		h.addr = cfg.LocalAddr
 	}
 	return h, nil
+}
+
+// newGuard returns what guards the agents' store, nil if nothing does.
+func newGuard(cfg *Config) (tcpstore.Guard, error) {
+	s := &cfg.Settings
+	want := auth.Config{Token: s.Token, TokenFile: s.TokenFile, CACert: s.CACert, Cert: s.Cert, Key: s.Key}
+	if cfg.Name == "etcd" && (s.CACert == "" || s.Cert == "") {
+		want.CACert, want.Cert, want.Key = "", "", "" // they say only how to know etcd, or how to be known there
+	}
+	guard, err := auth.New(want)
+	if guard == nil || err != nil {
+		return nil, err
+	}
+	return guard, nil
 }
 
 // Backend returns "c10d".
@@ -210,7 +230,9 @@ func (h *alone) open(ctx context.Context) error {
 	if host == nil && !rendezvous.IsThisHost(ctx, h.host) {
 		return h.dial(ctx)
 	}
-	server, err := tcpstore.Listen(h.cfg.ServerConfig(endpointHost(h.host), h.port))
+	serve := h.cfg.ServerConfig(endpointHost(h.host), h.port)
+	serve.Guard = h.guard
+	server, err := tcpstore.Listen(serve)
 	if err == nil {
 		h.server, h.agents = server, server.Store()
 		return nil
@@ -228,6 +250,7 @@ func (h *alone) dial(ctx context.Context) error {
 	client, err := tcpstore.Dial(ctx, tcpstore.ClientConfig{
 		Addr:    net.JoinHostPort(h.host, strconv.Itoa(h.port)),
 		Timeout: h.cfg.Settings.ReadTimeout,
+		Guard:   h.guard,
 		Logger:  h.cfg.Logger,
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/election"
 	"github.com/muster-run/muster/rendezvous/room"
@@ -54,7 +55,7 @@ func (h *many) listenForElection(ctx context.Context) error {
 		return nil
 	}
 	cfg := h.cfg.ServerConfig("", 0)
-	cfg.KeepAlive = h.cfg.Settings.KeepAliveLimit()
+	cfg.KeepAlive, cfg.Guard = h.cfg.Settings.KeepAliveLimit(), h.guard
 	server, err := tcpstore.Listen(cfg)
 	if err != nil {
 		return err
@@ -224,7 +225,7 @@ func (h *many) electedUntil(ctx context.Context) (c carrier, trouble, err error)
 			h.log.Info("rendezvous held by", "run_id", h.cfg.RunID, "leader", leader.Addr, "mine", leader.Mine)
 			return &led{held: *c, leader: leader, lost: lost}, nil, nil
 		}
-		if _, refused := errors.AsType[*room.RefusedError](err); refused || ctx.Err() != nil {
+		if _, refused := errors.AsType[*room.RefusedError](err); refused || denied(err) || ctx.Err() != nil {
 			return nil, trouble, err
 		}
 		trouble = err
@@ -242,6 +243,13 @@ func (h *many) electedUntil(ctx context.Context) (c carrier, trouble, err error)
 		}
 		timer.Stop()
 	}
+}
+
+// denied says whether one end of a connection to the agent that was elected refuses the other.
+func denied(err error) bool {
+	_, refused := errors.AsType[*auth.RefusedError](err)
+	stranger, _ := errors.AsType[*tcpstore.NotStoreError](err)
+	return refused || stranger != nil && stranger.Guarded()
 }
 
 // follow begins a session with a leader. It is given up when the leader is lost.
@@ -265,7 +273,7 @@ func (h *many) follow(ctx context.Context, leader election.Leader, lost <-chan s
 		conn, err = h.server.ServeSession(sessionName)
 	} else {
 		limit := h.cfg.Settings.KeepAliveLimit()
-		cfg := tcpstore.ClientConfig{Addr: leader.Addr, Timeout: limit, KeepAlive: limit, Logger: h.log}
+		cfg := tcpstore.ClientConfig{Addr: leader.Addr, Timeout: limit, KeepAlive: limit, Guard: h.guard, Logger: h.log}
 		if conn, err = tcpstore.DialSession(ctx, cfg, sessionName); err == nil {
 			if h.client, err = tcpstore.Dial(ctx, cfg); err != nil {
 				conn.Close()

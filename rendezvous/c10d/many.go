@@ -30,6 +30,7 @@ var handlers atomic.Int64
 type many struct {
 	cfg    Config
 	log    *slog.Logger
+	guard  tcpstore.Guard // of the agents' store
 	host   string
 	port   int
 	node   rendezvous.Node
@@ -77,14 +78,14 @@ type place struct {
 	reached           string // rank 0: its address in the eyes of other nodes, if known
 }
 
-func newMany(cfg Config, host string, port int) (*many, error) {
+func newMany(cfg Config, guard tcpstore.Guard, host string, port int) (*many, error) {
 	if cfg.MinNodes < 1 || cfg.MaxNodes < cfg.MinNodes || cfg.LocalWorldSize < 1 {
 		return nil, fmt.Errorf("rendezvous: %d to %d nodes with %d workers here", cfg.MinNodes, cfg.MaxNodes, cfg.LocalWorldSize)
 	}
 	if port == 0 && cfg.Elect == nil {
 		return nil, fmt.Errorf("c10d rendezvous: the endpoint %q has port 0, which the other nodes cannot know; name one, for example %s", cfg.Endpoint, net.JoinHostPort(host, strconv.Itoa(DefaultPort)))
 	}
-	return &many{cfg: cfg, log: cfg.Logger, host: host, port: port}, nil
+	return &many{cfg: cfg, log: cfg.Logger, guard: guard, host: host, port: port}, nil
 }
 
 func (h *many) Backend() string {
@@ -259,7 +260,7 @@ func (h *many) connect(ctx context.Context) (carrier, error) {
 		}
 		// Another process of this host has the port: an agent of the same job.
 	}
-	cfg := tcpstore.ClientConfig{Addr: h.endpoint(), Timeout: h.cfg.Settings.Join, KeepAlive: h.cfg.Settings.KeepAliveLimit(), OnRetry: h.tellRetry(), Logger: h.log}
+	cfg := tcpstore.ClientConfig{Addr: h.endpoint(), Timeout: h.cfg.Settings.Join, KeepAlive: h.cfg.Settings.KeepAliveLimit(), Guard: h.guard, OnRetry: h.tellRetry(), Logger: h.log}
 	defer h.cfg.tellWaiting(rendezvous.Waiting{})
 	conn, err := tcpstore.DialSession(ctx, cfg, sessionName)
 	if err != nil && !errors.Is(err, tcpstore.ErrNoSession) {
@@ -314,7 +315,7 @@ func (h *many) greet(ctx context.Context, conn net.Conn) (*held, error) {
 // listen hosts the rendezvous at the endpoint.
 func (h *many) listen() error {
 	cfg := h.cfg.ServerConfig(endpointHost(h.host), h.port)
-	cfg.KeepAlive = h.cfg.Settings.KeepAliveLimit()
+	cfg.KeepAlive, cfg.Guard = h.cfg.Settings.KeepAliveLimit(), h.guard
 	cfg.Prepare = func(s *tcpstore.Server) { h.rooms = Serve(s, h.log) }
 	server, err := tcpstore.Listen(cfg)
 	if err != nil {

@@ -70,7 +70,7 @@ func (m *master) close() {
 // openMaster makes the place where the workers of a round meet, on rank 0, and
 // publishes it for nodes that look for it in the store.
 func (h *many) openMaster(ctx context.Context, p place) (addr string, port int, err error) {
-	if h.cfg.NodeRank != nil {
+	if h.cfg.NodeRank != nil && h.guard == nil { // workers would have to pass the guard
 		if p.round > 0 {
 			err = h.emptyWorkersStore(ctx, h.server.Store())
 		}

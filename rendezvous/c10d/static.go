@@ -53,7 +53,7 @@ func (h *many) static(ctx context.Context) (carrier, error) {
 	}
 
 	cfg := tcpstore.ClientConfig{
-		Addr: h.endpoint(), Timeout: h.cfg.Settings.Timeout, KeepAlive: h.cfg.Settings.KeepAliveLimit(), OnRetry: h.tellRetry(), Logger: h.log,
+		Addr: h.endpoint(), Timeout: h.cfg.Settings.Timeout, KeepAlive: h.cfg.Settings.KeepAliveLimit(), Guard: h.guard, OnRetry: h.tellRetry(), Logger: h.log,
 	}
 	mode, err := h.report(ctx, cfg)
 	switch {

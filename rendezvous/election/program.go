@@ -53,13 +53,13 @@ func memberEndpoints(m *Member) []string {
 	return out
 }
 
-// environment is this process's, without the proxies that etcd would take from it
-// for connections within the cluster.
+// environment is this process's, without secrets, and without the proxies that etcd would
+// take from it for connections within the cluster.
 func environment() []string {
 	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		switch strings.ToUpper(name) {
-		case "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY":
+		case "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "MUSTER_TOKEN", "PET_RDZV_CONF":
 			return true
 		}
 		return false

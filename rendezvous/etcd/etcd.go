@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync/atomic"
 
+	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
 	"github.com/muster-run/muster/rendezvous/election"
@@ -39,6 +40,12 @@ func New(cfg c10d.Config) (rendezvous.Handler, error) {
 // configuration, once, which lacks only what cfg has. Name is the backend's; endpoints are where others are.
 func NewElected(cfg c10d.Config, name string, elect func(context.Context) election.Config, endpoints []string) (rendezvous.Handler, error) {
 	settings := &cfg.Settings
+	if settings.Password == "" && settings.PasswordFile != "" {
+		var err error
+		if settings.Password, err = auth.ReadSecret("password_file", settings.PasswordFile); err != nil {
+			return nil, err
+		}
+	}
 	var lacks atomic.Pointer[string]
 	tell := cfg.OnWaiting
 	waiting := func(text string) {

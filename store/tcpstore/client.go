@@ -36,6 +36,9 @@ type ClientConfig struct {
 	// seconds. On Linux a connection also ends if the server takes
 	// nothing of what was sent for that long.
 	KeepAlive time.Duration
+	// Guard, if not nil, is passed by every connection first, which only a server with one
+	// can. See ServerConfig.
+	Guard Guard
 	// OnRetry, if not nil, is called when an attempt to connect has failed and
 	// another one follows, and each five seconds in which an attempt has no answer,
 	// with how long that may go on.

@@ -45,7 +45,8 @@ func (e *requestError) Unwrap() error { return e.err }
 // the goroutine holds it whenever it is not reading.
 type conn struct {
 	s     *Server
-	nc    net.Conn
+	raw   net.Conn      // to be closed, by anybody
+	nc    net.Conn      // raw, or what the guard has made of it
 	ended chan struct{} // closed when the goroutine has left the data alone
 	since time.Time
 
@@ -72,7 +73,7 @@ type conn struct {
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
-	c := &conn{s: s, nc: nc, ended: make(chan struct{}), since: time.Now(), buf: make([]byte, firstBuffer)}
+	c := &conn{s: s, raw: nc, nc: nc, ended: make(chan struct{}), since: time.Now(), buf: make([]byte, firstBuffer)}
 	c.waiter.Notifier = c
 	_ = nc.SetReadDeadline(c.since.Add(openingTimeout))
 	return c

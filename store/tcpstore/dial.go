@@ -56,9 +56,15 @@ func (e *ConnectError) advice() string {
 	var dns *net.DNSError
 	var timeout net.Error
 	var stranger *NotStoreError
+	var guard interface {
+		error
+		Advice() string
+	}
 	switch {
 	case errors.As(e.Err, &stranger):
 		return stranger.advice()
+	case errors.As(e.Err, &guard):
+		return guard.Advice()
 	case errors.As(e.Err, &dns):
 		return "check the host name, and that this machine's resolver or /etc/hosts knows it"
 	case errors.Is(e.Err, syscall.ECONNREFUSED):
@@ -77,6 +83,7 @@ func (e *ConnectError) advice() string {
 type dialer struct {
 	addr    string
 	timeout time.Duration
+	guard   Guard
 	slow    time.Duration // what an attempt may take before that is told, time and again
 	sockets net.Dialer
 	onRetry func(*ConnectError, time.Duration)
@@ -85,7 +92,7 @@ type dialer struct {
 }
 
 func newDialer(cfg ClientConfig) *dialer {
-	d := &dialer{addr: cfg.Addr, timeout: cfg.Timeout, slow: slowAttempt, onRetry: cfg.OnRetry, log: cfg.Logger, sockets: keepAlive(cfg.KeepAlive).dialer()}
+	d := &dialer{addr: cfg.Addr, timeout: cfg.Timeout, guard: cfg.Guard, slow: slowAttempt, onRetry: cfg.OnRetry, log: cfg.Logger, sockets: keepAlive(cfg.KeepAlive).dialer()}
 	if d.timeout == 0 {
 		d.timeout = DefaultTimeout
 	}
@@ -122,7 +129,11 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 		}
 		// A second time, since a server that is being reset closes once.
 		if stranger, ok := errors.AsType[*NotStoreError](err); ok && stranger.closed {
-			if closed++; closed == 2 && d.speaksTLS(giveUp, stranger.Remote) {
+			switch closed++; {
+			case closed != 2:
+			case d.guard != nil && d.servesAll(giveUp, stranger.Remote):
+				err = &NotStoreError{Remote: stranger.Remote, Saw: sawOpen, final: true}
+			case d.guard == nil && d.speaksTLS(giveUp, stranger.Remote):
 				err = &NotStoreError{Remote: stranger.Remote, Saw: sawTLS, final: true}
 			}
 		}
@@ -267,13 +278,25 @@ type tried struct {
 }
 
 func (d *dialer) try(ctx context.Context, addr string, open opener) tried {
-	nc, err := d.sockets.DialContext(ctx, "tcp", addr)
+	raw, err := d.sockets.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return tried{err: err}
+	}
+	nc := raw
+	if d.guard != nil {
+		start := time.Now()
+		if nc, err = d.guard.Connect(ctx, raw); err != nil {
+			if failure := unanswered(raw, start, err); failure != nil {
+				err = failure
+			}
+		}
+	}
 	if err == nil {
 		if err = open(ctx, nc); err == nil {
 			return tried{nc: nc}
 		}
-		nc.Close()
 	}
+	raw.Close()
 	return tried{err: err}
 }
 

@@ -54,7 +54,16 @@ func (e *NotStoreError) Error() string {
 	return text
 }
 
+// Guarded says whether the server takes only clients that pass its Guard.
+func (e *NotStoreError) Guarded() bool { return e.Saw == sawGuard }
+
 func (e *NotStoreError) advice() string {
+	switch e.Saw {
+	case sawGuard:
+		return "give this agent what the others have: token_file (or MUSTER_TOKEN), or cacert, cert and key, in --rdzv-conf; torchrun cannot take part in such a job"
+	case sawOpen:
+		return "a store of PyTorch's cannot hold a job with a token or certificates; let muster hold it, with the same token_file (or MUSTER_TOKEN), or cacert, cert and key"
+	}
 	if e.closed {
 		return "check that a TCPStore of PyTorch 2 or muster listens at that port and not another service or PyTorch 1.x, " +
 			"that it admits this host (--allow), and that it stays up"
@@ -68,6 +77,8 @@ const (
 	sawSSH    = "answered like an SSH server"
 	sawOther  = "answered in another protocol"
 	sawClosed = "closed the connection without an answer"
+	sawGuard  = "takes only agents of its job"
+	sawOpen   = "serves everybody, and cannot prove that it belongs to the job"
 )
 
 // mostAnswered is how much is read of an answer that makes no sense, and
@@ -101,15 +112,24 @@ func ask(ctx context.Context, nc net.Conn, requests, answers []byte) error {
 	if err == nil && stop() {
 		return nil
 	}
+	if failure := unanswered(nc, start, err); failure != nil {
+		return failure
+	}
+	return fmt.Errorf("no TCPStore handshake: %w", err)
+}
+
+// unanswered says what came instead of an answer, where err is nil if the time was up. It
+// returns nil for an error that has more to say.
+func unanswered(nc net.Conn, start time.Time, err error) *NotStoreError {
 	failure := &NotStoreError{Remote: nc.RemoteAddr().String()}
 	var timeout net.Error
 	switch {
 	case err == nil || errors.As(err, &timeout) && timeout.Timeout():
 		failure.Saw = fmt.Sprintf("took the connection and stayed silent for %v", time.Since(start).Round(time.Millisecond))
-	case errors.Is(err, io.EOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		failure.Saw, failure.closed = sawClosed, true
 	default:
-		return fmt.Errorf("no TCPStore handshake: %w", err)
+		return nil
 	}
 	return failure
 }
@@ -135,6 +155,8 @@ func looksLike(b []byte) string {
 		return sawHTTP
 	case isTLS(b):
 		return sawTLS
+	case bytes.HasPrefix(b, []byte("muster: ")):
+		return sawGuard
 	case bytes.HasPrefix(b, []byte("SSH-")):
 		return sawSSH
 	}
@@ -154,6 +176,19 @@ var hello = slices.Concat(
 // helloTimeout is how long a server may take to answer hello. It is asked once, so
 // this has to do for one on a busy machine.
 const helloTimeout = 5 * time.Second
+
+// servesAll asks a server that closes connections which want proof whether it is one for
+// everybody: PyTorch's, or ours without a guard.
+func (d *dialer) servesAll(ctx context.Context, remote string) bool {
+	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
+	defer cancel()
+	nc, err := d.sockets.DialContext(ctx, "tcp", remote)
+	if err != nil {
+		return false
+	}
+	defer nc.Close()
+	return handshake(ctx, nc) == nil
+}
 
 // speaksTLS asks a server that closes connections without a word whether it is
 // one of TLS, which has to close those that do not begin as TLS does.

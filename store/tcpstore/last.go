@@ -86,7 +86,11 @@ func (cfg *ClientConfig) keepAlive() keepAlive { return keepAlive(cfg.KeepAlive)
 
 // ended says whether a line that nobody uses is known to have ended.
 func (l *line) ended() bool {
-	tcp, ok := l.nc.(*net.TCPConn)
+	nc := l.nc
+	if inner, ok := nc.(interface{ NetConn() net.Conn }); ok {
+		nc = inner.NetConn() // of TLS
+	}
+	tcp, ok := nc.(*net.TCPConn)
 	if !ok {
 		return false
 	}

@@ -14,6 +14,7 @@ var (
 	errHTTP = errors.New("an HTTP request, not a TCPStore client")
 	errMute = fmt.Errorf("no request came in %v", openingTimeout)
 	errTLS  = errors.New("a TLS client; TCPStore is not encrypted")
+	errHas  = errors.New("an agent with a token, and this store has none: give all agents the same one")
 )
 
 // checkOpening checks the first bytes of a connection, as far as they are there.
@@ -28,6 +29,8 @@ func checkOpening(b []byte) error {
 		return errOld
 	case bytes.HasPrefix(b, []byte{0x16, 3}):
 		return errTLS
+	case bytes.HasPrefix(b, []byte("\xaamuster")):
+		return errHas
 	}
 	for _, method := range []string{"GET ", "HEAD ", "POST ", "PUT ", "OPTIONS ", "CONNECT ", "PRI ", "DELETE "} {
 		if bytes.HasPrefix(b, []byte(method)) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"net"
@@ -32,6 +33,10 @@ type ServerConfig struct {
 	// Limit, if not nil, bounds the connections of this server and of the others that
 	// have the same.
 	Limit *Limit
+	// Guard, if not nil, is passed by every connection before anything else is read from
+	// it. Those that it refuses are counted and logged as others that may not connect.
+	// PyTorch's clients cannot pass any.
+	Guard Guard
 	// KeepAlive is how long a connection outlives the host at its other end. What
 	// that host waits for is then forgotten, and its sessions end. Below
 	// 0 nobody asks. Default DefaultKeepAlive. The system counts in seconds.
@@ -52,6 +57,18 @@ type Limit struct {
 	open atomic.Int64
 }
 
+// A Guard lets the ends of a connection prove to each other that they may use it. Accept is
+// for the end that a client has connected to, Connect for the client's; both return the
+// connection to go on with, and do not close the one that they are given. Accept sees to it
+// itself that nobody holds it up. It returns io.EOF for a client that has sent nothing.
+//
+// An error of Connect that is neither a timeout nor an end of the connection is final. It may
+// have a method Advice() string, which says what to do.
+type Guard interface {
+	Accept(nc net.Conn) (net.Conn, error)
+	Connect(ctx context.Context, nc net.Conn) (net.Conn, error)
+}
+
 // A Server is a TCPStore server. It holds at most about 64 KiB for each
 // connection beside the request that is being received and the reply that is
 // being sent. A client that does not read its replies is not served until it does,
@@ -62,12 +79,13 @@ type Server struct {
 	alive  keepAlive
 	allow  admit.List
 	limit  *Limit
+	guard  Guard
 	memory *store.Memory
 	m      *kv.Map // memory's
 	all    sync.WaitGroup
 	done   chan struct{} // closed by Close
 
-	refused, full, strangers, broken admit.Tally // of connections
+	refused, denied, full, strangers, broken admit.Tally // of connections
 
 	handlers atomic.Pointer[map[string]func(net.Conn)] // replaced with mu held
 
@@ -88,7 +106,7 @@ func Listen(cfg ServerConfig) (*Server, error) {
 		return nil, fmt.Errorf("tcpstore: Allow: %w", err)
 	}
 	s := &Server{
-		log: cfg.Logger, ln: cfg.Listener, allow: allow, limit: cfg.Limit, alive: keepAlive(cfg.KeepAlive), memory: store.NewMemory(), done: make(chan struct{}),
+		log: cfg.Logger, ln: cfg.Listener, allow: allow, limit: cfg.Limit, guard: cfg.Guard, alive: keepAlive(cfg.KeepAlive), memory: store.NewMemory(), done: make(chan struct{}),
 		conns: map[*conn]struct{}{}, sessions: map[net.Conn]struct{}{},
 	}
 	if s.log == nil {
@@ -124,8 +142,8 @@ func (s *Server) Port() int {
 	return 0
 }
 
-// Refused returns how many connections were closed because of ServerConfig.Allow.
-func (s *Server) Refused() int64 { return s.refused.Count() }
+// Refused returns how many connections were closed because of ServerConfig's Allow and Guard.
+func (s *Server) Refused() int64 { return s.refused.Count() + s.denied.Count() }
 
 // Store returns a view of the server's data that sees what clients see,
 // without a connection. It works until Close, and none of its calls has a time
@@ -200,7 +218,7 @@ func (s *Server) Close() error {
 	close(s.done)
 	err := s.ln.Close()
 	for c := range s.conns {
-		c.nc.Close()
+		c.raw.Close()
 	}
 	for nc := range s.sessions {
 		nc.Close()
@@ -208,6 +226,7 @@ func (s *Server) Close() error {
 	s.mu.Unlock()
 	s.all.Wait()
 	s.refused.Finish(s.log, "tcpstore: more connections were refused: their addresses were not in an allowed network", "refused", "allow", fmt.Sprint(s.allow))
+	s.denied.Finish(s.log, "tcpstore: more connections were refused: they did not prove that they belong to the job", "refused")
 	s.full.Finish(s.log, "tcpstore: more connections were closed: too many were open", "closed")
 	s.strangers.Finish(s.log, "tcpstore: more connections were closed: they did not begin as a client of PyTorch 2 does", "closed")
 	s.broken.Finish(s.log, "tcpstore: more connections were closed for bad requests", "closed")
@@ -222,7 +241,7 @@ func (s *Server) Reset() {
 	defer s.mu.Unlock()
 	old := make([]*conn, 0, len(s.conns))
 	for c := range s.conns {
-		c.nc.Close()
+		c.raw.Close()
 		old = append(old, c)
 	}
 	for _, c := range old {
@@ -297,8 +316,8 @@ func (s *Server) closeOldest() net.Conn {
 		return nil
 	}
 	oldest.dropped = true
-	oldest.nc.Close()
-	return oldest.nc
+	oldest.raw.Close()
+	return oldest.raw
 }
 
 func (s *Server) start(nc net.Conn) {
@@ -316,9 +335,12 @@ func (s *Server) start(nc net.Conn) {
 
 // serve serves a connection, and the session that it may become.
 func (s *Server) serve(c *conn) {
-	err := c.serve()
+	err := s.admit(c)
+	if err == nil {
+		err = c.serve()
+	}
 	if err != errSession {
-		c.nc.Close()
+		c.raw.Close()
 	}
 	c.leave()
 	close(c.ended)
@@ -326,12 +348,28 @@ func (s *Server) serve(c *conn) {
 	case err != errSession:
 		s.report(c.nc, err)
 	case !ours:
-		c.nc.Close()
+		c.raw.Close()
 	default:
-		s.alive.insist(c.nc)
+		s.alive.insist(c.raw)
 		c.nc.Write([]byte{accepted})
-		s.hold(c.nc, c.afterwards(), c.session)
+		s.hold(c.raw, c.afterwards(), c.session)
 	}
+}
+
+// admit lets a connection pass the guard.
+func (s *Server) admit(c *conn) error {
+	if s.guard == nil {
+		return nil
+	}
+	nc, err := s.guard.Accept(c.raw)
+	if err == nil {
+		c.nc = nc
+		return nil
+	}
+	if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
+		s.denied.Warn(s.log, "tcpstore: connection refused: "+err.Error(), "refused", "remote", c.raw.RemoteAddr().String())
+	}
+	return err
 }
 
 // remove forgets a connection, or makes it a session if Close or Reset has not
@@ -342,7 +380,7 @@ func (s *Server) remove(c *conn, session bool) (ours bool) {
 	_, ours = s.conns[c]
 	delete(s.conns, c)
 	if session && ours && !s.closed {
-		s.sessions[c.nc] = struct{}{}
+		s.sessions[c.raw] = struct{}{}
 		return true
 	}
 	return false

@@ -1,0 +1,55 @@
+package launch
+
+import (
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/muster-run/muster/rendezvous"
+)
+
+// TokenVariable has the job's token where no file of --rdzv-conf does. No option does, since
+// everybody on a host can read command lines.
+const TokenVariable = "MUSTER_TOKEN"
+
+// Settings returns those of the rendezvous: RdzvConf's, and the token of the environment
+// unless RdzvConf names a file.
+func (cfg *Config) Settings() (rendezvous.Settings, error) {
+	settings, err := rendezvous.ParseSettings(cfg.RdzvConf)
+	if token, ok := cfg.LookupEnv(TokenVariable); ok && settings.TokenFile == "" {
+		settings.Token = strings.TrimRight(token, "\r\n")
+	}
+	return settings, err
+}
+
+// withoutSecrets is the environment for workers and whatever else the agent starts.
+func withoutSecrets(env []string) []string {
+	if env == nil {
+		env = os.Environ()
+	}
+	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool { return strings.HasPrefix(entry, TokenVariable+"=") })
+	for i, entry := range env {
+		if conf, ok := strings.CutPrefix(entry, "PET_RDZV_CONF="); ok {
+			pairs := slices.DeleteFunc(strings.Split(conf, ","), isPassword)
+			env[i] = "PET_RDZV_CONF=" + strings.Join(pairs, ",")
+		}
+	}
+	return env
+}
+
+// isPassword says whether a part of --rdzv-conf is the password.
+func isPassword(pair string) bool {
+	key, _, _ := strings.Cut(pair, "=")
+	return strings.TrimSpace(key) == "password"
+}
+
+// HidePassword is a text of --rdzv-conf to be shown.
+func HidePassword(conf string) string {
+	pairs := strings.Split(conf, ",")
+	for i, pair := range pairs {
+		if isPassword(pair) {
+			pairs[i] = "password=***"
+		}
+	}
+	return strings.Join(pairs, ",")
+}
