@@ -27,14 +27,10 @@ func withoutSecrets(env []string) []string {
 	if env == nil {
 		env = os.Environ()
 	}
-	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool { return strings.HasPrefix(entry, TokenVariable+"=") })
-	for i, entry := range env {
-		if conf, ok := strings.CutPrefix(entry, "PET_RDZV_CONF="); ok {
-			pairs := slices.DeleteFunc(strings.Split(conf, ","), isPassword)
-			env[i] = "PET_RDZV_CONF=" + strings.Join(pairs, ",")
-		}
-	}
-	return env
+	return slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
+		conf, ok := strings.CutPrefix(entry, "PET_RDZV_CONF=")
+		return ok && slices.ContainsFunc(strings.Split(conf, ","), isPassword) || strings.HasPrefix(entry, TokenVariable+"=")
+	})
 }
 
 // isPassword says whether a part of --rdzv-conf is the password.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, List
+from typing import Any, Dict, List, Tuple
 
 from .config import LaunchConfig
 from .errors import ConfigError
@@ -53,6 +53,14 @@ def flags(config: LaunchConfig, log_dir: str) -> List[str]:
     if bad:
         raise ConfigError("; ".join(bad), 2)
     return line
+
+
+def split(line: List[str]) -> Tuple[List[str], Dict[str, str]]:
+    """Takes what users of the host may not read out of a command line, and returns the rest
+    and the environment for it. The binary does not pass it on."""
+    name = "--rdzv-conf="
+    secret = [option for option in line if option.startswith(name) and "password=" in option]
+    return [o for o in line if o not in secret], {"PET_RDZV_CONF": o[len(name):] for o in secret}
 
 
 def alone(config: LaunchConfig) -> bool:

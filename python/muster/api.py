@@ -112,9 +112,11 @@ class _Launch:
         shutil.rmtree(self.job, ignore_errors=True)
 
     def run(self) -> Dict[int, Any]:
-        options = ["--title=" + self.name, *_flags.flags(self.config, self.log_dir)]
+        options, secret = _flags.split(_flags.flags(self.config, self.log_dir))
+        options = ["--title=" + self.name, *options]
         line = [_find_binary(), "run", *options, *self._command()]
         environ = {k: v for k, v in os.environ.items() if not k.startswith("PET_")}  # the config says it all
+        environ.update(secret)
         environ["TORCHELASTIC_ERROR_FILE"] = os.path.join(self.job, "agent.json")
         if callable(self.entrypoint) or self._is_python():
             environ["PYTHON_EXEC"] = sys.executable

@@ -1,0 +1,49 @@
+package launch
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestWithoutSecrets(t *testing.T) {
+	got := withoutSecrets([]string{"A=1", "MUSTER_TOKEN=secret", "PET_RDZV_CONF=user=u, password =secret", "MUSTER_TOKENS=kept", "PET_NNODES=2"})
+	if diff := cmp.Diff([]string{"A=1", "MUSTER_TOKENS=kept", "PET_NNODES=2"}, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	kept := []string{"PET_RDZV_CONF=user=u,password_file=/f"}
+	if diff := cmp.Diff(kept, withoutSecrets(kept)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	t.Setenv("MUSTER_TOKEN", "secret")
+	for _, entry := range withoutSecrets(nil) {
+		if strings.Contains(entry, "secret") {
+			t.Errorf("of this process: %s", entry)
+		}
+	}
+}
+
+func TestSettings(t *testing.T) {
+	cfg := Config{Env: []string{"MUSTER_TOKEN=of the environment\n"}}
+	if s, err := cfg.Settings(); err != nil || s.Token != "of the environment" {
+		t.Errorf("%q, %v", s.Token, err)
+	}
+	cfg.RdzvConf = map[string]string{"token_file": "/f"}
+	if s, err := cfg.Settings(); err != nil || s.Token != "" || s.TokenFile != "/f" {
+		t.Errorf("a file beside the variable: %q, %q, %v", s.Token, s.TokenFile, err)
+	}
+}
+
+func TestHidePassword(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                                 "",
+		"user=u,password=S3cret":           "user=u,password=***",
+		"user=u, password = a=b ,bind=::1": "user=u,password=***,bind=::1",
+		"password_file=/f":                 "password_file=/f",
+	} {
+		if got := HidePassword(text); got != want {
+			t.Errorf("%q is shown as %q, want %q", text, got, want)
+		}
+	}
+}
