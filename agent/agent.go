@@ -374,6 +374,7 @@ func (a *Agent) startWorkers(at *attempt) error {
 	}
 	var err error
 	if at.logs, err = a.cfg.Logs.Attempt(a.restarts, workers); err != nil {
+		at.logs = &logs.Attempt{}
 		return err
 	}
 	cfg := process.Config{

@@ -51,6 +51,7 @@ func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error) *fai
 	o.StoppedBy, o.TimerExpired = stoppedBy, missed
 	o.StartErr, o.Entrypoint = startErr, a.cfg.Spec.Entrypoint
 	o.StderrTail, o.StderrPath, o.Mixed = at.logs.StderrTail(localRank), sink.StderrPath, sink.Joined()
+	o.DiskFull = at.diskFull
 	return failure.New(o)
 }
 
@@ -169,7 +170,7 @@ func (a *Agent) failed(at *attempt, state State, report *failure.Report) *Result
 // writeReport writes the report as JSON into the attempt's log directory and
 // returns the file's path; "" where there is no such directory.
 func (a *Agent) writeReport(at *attempt, report *failure.Report) string {
-	if at.logs == nil || at.logs.Dir() == "" {
+	if at.logs == nil || at.logs.Dir() == "" { // the job ended before its first attempt, or keeps no files
 		return ""
 	}
 	path := filepath.Join(at.logs.Dir(), "report.json")
@@ -210,6 +211,9 @@ func (a *Agent) finishLogs(ctx context.Context, at *attempt) {
 	})
 	defer stop()
 	stats, err := at.logs.Finish(drain)
+	if stats.DiskFull {
+		at.diskFull = a.cfg.Logs.Dir()
+	}
 	if err != nil || stats.LostBytes > 0 {
 		a.log.Warn("worker output was lost", "bytes", stats.LostBytes, "error", err)
 	}

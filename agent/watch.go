@@ -46,6 +46,8 @@ type attempt struct {
 	gone    map[int]bool
 	lost    *rendezvous.Change // the last of those
 	drained bool               // all that the workers wrote has gone where it should
+	// diskFull is the log directory if no room was left in it then.
+	diskFull string
 
 	mu     sync.Mutex     // guards missed
 	missed map[int]string // by local rank: the deadline for which muster killed the worker
@@ -263,7 +265,7 @@ func (a *Agent) startGroup(at *attempt) news {
 		"master_addr", at.round.MasterAddr, "master_port", at.round.MasterPort, "restart", a.restarts)
 	a.armWatchdog()
 	if err := a.startWorkers(at); err != nil {
-		return news{ev: evStartFailed, err: err}
+		return a.notStarted(at, err)
 	}
 	a.ran(at)
 	if a.cfg.HangTimeout > 0 {
@@ -289,6 +291,25 @@ func (a *Agent) startGroup(at *attempt) news {
 		at.wg.Go(func() { a.hear(at) })
 	}
 	return news{ev: evStarted}
+}
+
+// startPause is how long the agent waits for what it was short of.
+const startPause = time.Second
+
+// notStarted says whether another attempt may succeed: what one lacks for a moment
+// others have taken, and may give back.
+func (a *Agent) notStarted(at *attempt, err error) news {
+	for _, short := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.ENOMEM} {
+		if !errors.Is(err, short) {
+			continue
+		}
+		if _, ok := errors.AsType[*process.StartError](err); !ok {
+			err = &process.StartError{Path: a.cfg.Spec.Entrypoint, Err: err}
+		}
+		at.outlives(startPause)
+		return news{ev: evFailed, err: err}
+	}
+	return news{ev: evStartFailed, err: err}
 }
 
 // groupEnded says how the workers ended by themselves.

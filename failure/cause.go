@@ -33,6 +33,10 @@ func (f *ProcessFailure) decode() {
 		f.Cause = "missed a deadline: " + oneLine(f.TimerExpired, maxName) + "; " + f.ending()
 	default:
 		f.Cause = f.account(what)
+		if f.DiskFull != "" {
+			f.Cause += "; no room is left in " + oneLine(f.DiskFull, maxName) + ", where its output goes"
+			f.Hint = "make room there, or name another --log-dir; what the worker wrote last may be lost"
+		}
 		if lostPeer(what.text, f.Traceback) {
 			f.Kind = LostPeer
 		}

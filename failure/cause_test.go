@@ -187,3 +187,12 @@ func TestExplainStart(t *testing.T) {
 	}
 	checkFailure(t, f)
 }
+
+// Where no room is left for the worker's output, that may be the reason, and is why
+// nothing else is known.
+func TestDiskFull(t *testing.T) {
+	f := failure.New(failure.Observation{ExitCode: 1, DiskFull: "/logs"})
+	if want := "exit code 1; no room is left in /logs, where its output goes"; f.Cause != want || !strings.Contains(f.Hint, "--log-dir") {
+		t.Errorf("cause %q, hint %q", f.Cause, f.Hint)
+	}
+}

@@ -44,7 +44,9 @@ type Observation struct {
 	StderrTail []byte
 	StderrPath string
 	Mixed      bool
-	Host       string
+	// DiskFull is the directory of the logs if no room was left for them.
+	DiskFull string
+	Host     string
 }
 
 // A Kind says what part a failure plays in a job's end.

@@ -655,6 +655,27 @@ func TestStderrTailOfAFile(t *testing.T) {
 	finish(t, a)
 }
 
+// A worker may put anything where its log file was. Nobody waits for what is there.
+func TestFIFOInPlaceOfALogFile(t *testing.T) {
+	j := newJob(t, logs.Config{Redirects: parse(t, "2"), Tee: parse(t, "1")})
+	a, err := j.Attempt(0, []logs.Worker{{LocalRank: 0}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{a.Sink(0).StdoutPath, a.Sink(0).StderrPath} {
+		if err := errors.Join(os.Remove(path), unix.Mkfifo(path, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := a.Started(); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.StderrTail(0); got != nil {
+		t.Errorf("StderrTail %q", got)
+	}
+	_, _ = a.Finish(t.Context())
+}
+
 func TestDiskFull(t *testing.T) {
 	dir := t.TempDir()
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k"); err != nil {

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/muster-run/muster/internal/harmless"
 )
 
 // relayBuffer is how much a relay reads at once.
@@ -203,15 +205,11 @@ func (r *ring) bytes() []byte {
 
 // readTail returns the last TailSize bytes of a file.
 func readTail(path string) ([]byte, error) {
-	f, err := os.Open(path)
+	f, fi, err := harmless.Open(path) // the worker may have put something else there
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
 	b := make([]byte, min(fi.Size(), TailSize))
 	n, err := f.ReadAt(b, fi.Size()-int64(len(b)))
 	if n > 0 {

@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/muster-run/muster/internal/harmless"
 )
 
 const (
@@ -384,14 +386,14 @@ func (f *follower) open() bool {
 	if f.file != nil || f.failed {
 		return f.file != nil
 	}
-	file, err := os.Open(f.path)
+	file, _, err := harmless.Open(f.path)
 	if err == nil {
 		f.file, f.link = file, descriptorPath(file)
 		return true
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		f.failed = true
-		f.t.log.Warn("cannot follow a log file", "local_rank", f.localRank, "error", err)
+		f.t.log.Warn("cannot follow a log file", "local_rank", f.localRank, "file", f.path, "error", err)
 	}
 	return false
 }

@@ -101,6 +101,7 @@ type worker struct {
 	leftKillAt time.Time // when SIGTERM has been enough
 	leftLostAt time.Time // when SIGKILL has been
 	leftLookAt time.Time // when to look again, where nothing tells of an end
+	leftPause  time.Duration
 
 	system workerSystem
 }

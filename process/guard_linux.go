@@ -29,50 +29,86 @@ import (
 //	x<pid>            nothing is left of that worker
 //	f<path>           a file or empty directory that this program would have removed
 //
-// and ended by SIGKILL, with its pipe still open, when nobody needs it any more.
+// and ended by SIGKILL, with its pipe still open, when nobody needs it any more. If it
+// ends otherwise, another one is told all that still holds.
 type guard struct {
-	pid  int      // 0: it did not start
-	in   *os.File // its end of the pipe; nil once it is started
-	mu   sync.Mutex
+	pid  int           // 0: it did not start; the Supervisor's mu guards it
+	in   *os.File      // its end of the pipe; nil once it is started
+	quit chan struct{} // closed when it is to end
+	keep sync.WaitGroup
+
+	mu   sync.Mutex // guards the rest
 	pipe *os.File
+	told *wards
 }
 
 func newGuard() (*guard, error) {
-	in, out, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	return &guard{in: in, pipe: out}, nil
+	g := &guard{quit: make(chan struct{}), told: newWards()}
+	return g, g.connect()
+}
+
+func (g *guard) connect() (err error) {
+	g.in, g.pipe, err = os.Pipe()
+	return err
 }
 
 // start starts the process. It needs neither its output nor this program's
-// directory, and one thread will do.
-func (g *guard) start() error {
+// directory, and one thread will do. With a pidfd, handle is a file that becomes
+// readable when the guard ends.
+func (g *guard) start(withPidfd bool) (pid int, handle *os.File, err error) {
 	in := g.in
 	g.in = nil
 	defer in.Close()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	defer null.Close()
-	g.pid, err = syscall.ForkExec(selfPath(), []string{guardName}, &syscall.ProcAttr{
+	attr := &syscall.SysProcAttr{Setsid: true}
+	pidfd := -1
+	if withPidfd {
+		attr.PidFD = &pidfd
+	}
+	pid, err = syscall.ForkExec(selfPath(), []string{guardName}, &syscall.ProcAttr{
 		Dir:   "/",
 		Env:   []string{guardName + "=1", "GOMAXPROCS=1", "GOGC=off"},
 		Files: []uintptr{in.Fd(), null.Fd(), null.Fd()},
-		Sys:   &syscall.SysProcAttr{Setsid: true},
+		Sys:   attr,
 	})
 	if err != nil {
-		g.pid = 0
-		return fmt.Errorf("start the guard: %w", err)
+		return 0, nil, fmt.Errorf("start the guard: %w", err)
 	}
-	return nil
+	if pidfd >= 0 {
+		_ = unix.SetNonblock(pidfd, true) // for Go's poller
+		handle = os.NewFile(uintptr(pidfd), "guard")
+	}
+	return pid, handle, nil
+}
+
+// awaitGuard waits for the end of a guard.
+func awaitGuard(handle *os.File) error {
+	defer handle.Close()
+	conn, err := handle.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return conn.Read(func(fd uintptr) bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		return n > 0 && err == nil
+	})
 }
 
 // tell sends records. A guard that is gone or hangs does not hold up anything.
 func (g *guard) tell(records string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	for line := range strings.Lines(records) {
+		g.told.record(strings.TrimSuffix(line, "\n"))
+	}
+	g.write(records)
+}
+
+func (g *guard) write(records string) {
 	_ = g.pipe.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = io.WriteString(g.pipe, records)
 }
@@ -103,13 +139,19 @@ func (g *guard) tellFile(path string) {
 
 func oneLine(s string) string { return strings.ReplaceAll(s, "\n", " ") }
 
-// stop ends the guard and reaps it.
-func (g *guard) stop() {
+// stop ends the guard and reaps it. forking keeps another one from being started.
+func (g *guard) stop(forking sync.Locker) {
 	if g.in != nil {
 		g.in.Close()
 	}
+	forking.Lock()
+	close(g.quit)
 	if g.pid != 0 {
 		_ = syscall.Kill(g.pid, syscall.SIGKILL)
+	}
+	forking.Unlock()
+	g.keep.Wait()
+	if g.pid != 0 {
 		_, _ = waitid(unix.P_PID, g.pid, unix.WEXITED, nil)
 	}
 	g.pipe.Close()
@@ -142,6 +184,26 @@ type wards struct {
 	files   []string
 }
 
+func newWards() *wards { return &wards{workers: map[int]uint64{}} }
+
+// records are what tells another guard the same.
+func (w *wards) records() string {
+	var b strings.Builder
+	if w.cgroup != "" {
+		b.WriteString("c" + w.cgroup + "\n")
+	}
+	for _, tag := range w.tags {
+		b.WriteString("t" + tag + "\n")
+	}
+	for pid, start := range w.workers {
+		fmt.Fprintf(&b, "w%d %d\n", pid, start)
+	}
+	for _, file := range w.files {
+		b.WriteString("f" + file + "\n")
+	}
+	return b.String()
+}
+
 // maxFiles bounds wards.files.
 const maxFiles = 10_000
 
@@ -152,12 +214,14 @@ const maxRecord = 256 << 10
 // readWards reads records to their end, which is the sender's: whatever is in them
 // must not make it seem to come earlier.
 func readWards(r io.Reader) *wards {
-	w := &wards{workers: map[int]uint64{}}
+	w := newWards()
 	lines := bufio.NewReaderSize(r, maxRecord)
 	for {
 		line, err := lines.ReadSlice('\n')
 		if err == nil {
-			w.record(string(line[:len(line)-1]))
+			if w.record(string(line[:len(line)-1])); line[0] == 'c' && w.cgroup != "" {
+				cgroup.RemoveStale(path.Dir(w.cgroup), cgroupPrefix)
+			}
 			continue
 		}
 		for err == bufio.ErrBufferFull {
@@ -179,7 +243,6 @@ func (w *wards) record(line string) {
 	case 'c':
 		if path.IsAbs(text) {
 			w.cgroup = text
-			cgroup.RemoveStale(path.Dir(text), cgroupPrefix)
 		}
 	case 't':
 		// Only the last ones can still have processes, but a restarted job has few

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/procfs"
 	"github.com/muster-run/muster/internal/testproc"
@@ -261,5 +262,56 @@ func TestWardsOfRecycledNumbers(t *testing.T) {
 	awaitEnd(t, pids...)
 	if d := cmp.Diff(map[int]int{0: -9}, codes(wait(t, g))); d != "" {
 		t.Error(d)
+	}
+}
+
+// Where a guard dies, another one learns what still holds, and does what it would
+// have done.
+func TestGuardIsReplaced(t *testing.T) {
+	lab := testproc.New(t)
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := program(t, lab, "guarded", "none", "spawn:setsid,double:say:stray|hang/say:up/hang")
+	p.Env = append(p.Env, leftFiles+"="+dir)
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var guard, stray int
+	for range 4 { // guard, cgroup, stray, up
+		line := lab.Line()
+		if pid, ok := pidAfter("guard ", line); ok {
+			guard = pid
+		}
+		if pid, ok := pidAfter("stray ", line); ok {
+			stray = pid
+		}
+	}
+	if err := syscall.Kill(guard, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	next := 0
+	for late := time.Now().Add(testproc.Patience); next == 0 && time.Now().Before(late); _, _ = unix.Poll(nil, 1) {
+		all, err := procfs.All()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range all {
+			if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", s.PID)); s.Parent == p.Process.Pid && s.PID != guard && string(name) == "muster-guard\n" {
+				next = s.PID
+			}
+		}
+	}
+	if next == 0 {
+		t.Fatal("there is no other guard")
+	}
+	gone := ends(t, next, stray)
+	_ = p.Process.Kill()
+	_ = p.Wait()
+	gone()
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
+		t.Errorf("the file is still there: %v", err)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"github.com/muster-run/muster/internal/procfs"
 )
 
-// leftoverLook is how often leftovers are looked at on systems that do not tell
-// when one of them ends.
+// leftoverLook is when leftovers are looked at first on systems that do not tell when
+// one of them ends; then it is half as often each time, down to a 32nd.
 const leftoverLook = 10 * time.Millisecond
 
 // clear ends what a worker left behind: SIGTERM, some grace, SIGKILL. It is called
@@ -19,6 +19,7 @@ const leftoverLook = 10 * time.Millisecond
 func (g *Group) clear(w *worker) {
 	now := time.Now()
 	w.leftLookAt = time.Time{}
+	w.leftPause = min(max(leftoverLook, 2*w.leftPause), 32*leftoverLook)
 	for range 100 {
 		found := g.leftovers(w)
 		w.drop(found)
@@ -51,7 +52,7 @@ func (g *Group) clear(w *worker) {
 		}
 		// All of them have ended meanwhile; there may be new ones.
 	}
-	w.leftLookAt = now.Add(leftoverLook)
+	w.leftLookAt = now.Add(w.leftPause)
 }
 
 // drop lets go of leftovers that nothing watches and that were not found again.
@@ -78,7 +79,7 @@ func (g *Group) end(w *worker, p procfs.Stat, sig syscall.Signal) bool {
 		g.watch.leftover(w, l)
 	}
 	if !l.watched {
-		w.leftLookAt = time.Now().Add(leftoverLook)
+		w.leftLookAt = time.Now().Add(w.leftPause)
 	}
 	if l.told != sig && l.told != syscall.SIGKILL {
 		l.told = sig

@@ -141,11 +141,65 @@ func (s *Supervisor) ensureGuard() {
 	}
 	s.forking.Lock()
 	defer s.forking.Unlock()
-	if err := g.start(); err != nil {
-		s.log.Warn(noGuard, "error", err)
-		return
+	if handle := s.startGuard(g); handle != nil {
+		g.keep.Go(func() { s.keepGuard(g, handle) })
 	}
-	s.remember(g.pid)
+}
+
+// startGuard returns a handle to wait for the guard's end; nil without. The caller
+// holds s.forking.
+func (s *Supervisor) startGuard(g *guard) *os.File {
+	pid, handle, err := g.start(!s.system.noPidfd)
+	if err != nil {
+		s.log.Warn(noGuard, "error", err)
+		return nil
+	}
+	s.mu.Lock()
+	delete(s.known, g.pid)
+	g.pid = pid
+	s.known[pid] = true
+	s.mu.Unlock()
+	return handle
+}
+
+// guardPause is the least time that a guard is there before another takes its place.
+const guardPause = time.Second
+
+// keepGuard starts another guard whenever one ends although nobody has told it to: the
+// OOM killer may have chosen it.
+func (s *Supervisor) keepGuard(g *guard, handle *os.File) {
+	for handle != nil && awaitGuard(handle) == nil {
+		handle = s.replaceGuard(g)
+		select {
+		case <-time.After(guardPause):
+		case <-g.quit:
+		}
+	}
+}
+
+func (s *Supervisor) replaceGuard(g *guard) *os.File {
+	s.forking.Lock()
+	defer s.forking.Unlock()
+	select {
+	case <-g.quit:
+		return nil
+	default:
+	}
+	s.log.Warn("the guard has ended; starting another", "pid", g.pid)
+	g.mu.Lock()
+	g.pipe.Close()
+	err := g.connect()
+	g.mu.Unlock()
+	if err != nil {
+		s.log.Warn(noGuard, "error", err)
+		return nil
+	}
+	reap(g.pid)
+	handle := s.startGuard(g)
+	g.mu.Lock()
+	g.write(g.told.records())
+	g.mu.Unlock()
+	return handle
 }
 
 func (s *Supervisor) tellFile(path string) {
@@ -190,7 +244,7 @@ func (s *Supervisor) shut() error {
 	}
 	// Not before: if this program is killed now, the guard does the rest.
 	if y.guard != nil {
-		y.guard.stop()
+		y.guard.stop(&s.forking)
 	}
 	ceaseSubreaper()
 	return err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -66,16 +67,20 @@ type ReservedPort struct {
 // too, as PyTorch's store does, may take the port, while the system hands it to
 // nobody who asks for any free port.
 func ReservePort() (*ReservedPort, error) {
+	syscall.ForkLock.RLock() // no worker may get the socket
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM, 0)
 	family := unix.AF_INET6
 	if err != nil {
 		family = unix.AF_INET
 		fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
 	}
+	if err == nil {
+		unix.CloseOnExec(fd)
+	}
+	syscall.ForkLock.RUnlock()
 	if err != nil {
 		return nil, fmt.Errorf("reserve a port: %w", err)
 	}
-	unix.CloseOnExec(fd)
 	var addr unix.Sockaddr = &unix.SockaddrInet4{}
 	if family == unix.AF_INET6 {
 		_ = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0)

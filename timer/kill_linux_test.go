@@ -126,6 +126,26 @@ func awaitTime(at float64) {
 	}
 }
 
+// Where a sandbox forbids to signal through a pidfd, kill does it.
+func TestSignalRefused(t *testing.T) {
+	const inside = "TIMER_TEST_REFUSED"
+	if os.Getenv(inside) == "" {
+		argv := append(testproc.Refuse(testproc.NoPidfdSignal), testproc.Program(), "-test.run=^TestSignalRefused$")
+		cmd := exec.Command(argv[0], argv[1:]...)
+		cmd.Env = append(os.Environ(), inside+"=1")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%v\n%s", err, out)
+		}
+		return
+	}
+	s := serve(t, timer.Config{})
+	w := worker(t)
+	s.write(line(w.Process.Pid, "x", 1, 9))
+	if got := endedBy(t, w); got != syscall.SIGKILL {
+		t.Errorf("ended by %v", got)
+	}
+}
+
 func TestForgetsTheDead(t *testing.T) {
 	s := serve(t, timer.Config{})
 	other := worker(t)

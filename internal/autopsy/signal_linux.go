@@ -25,17 +25,19 @@ func catches(pid int, sig syscall.Signal) bool {
 // never another one that got its number since.
 func sendSignal(pid int, start uint64, sig syscall.Signal) error {
 	fd, err := unix.PidfdOpen(pid, 0)
-	if err == unix.ENOSYS || err == unix.EPERM {
-		return syscall.Kill(pid, sig) // a kernel without pidfds, or a sandbox
+	if err == nil {
+		defer unix.Close(fd)
 	}
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
 	if stat, err := procfs.Read(pid); err != nil || stat.Start != start {
 		return unix.ESRCH
 	}
-	return unix.PidfdSendSignal(fd, sig, nil, 0)
+	if err == nil {
+		err = unix.PidfdSendSignal(fd, sig, nil, 0)
+	}
+	if err == unix.ENOSYS || err == unix.EPERM {
+		return syscall.Kill(pid, sig) // a kernel without pidfds, or a sandbox
+	}
+	return err
 }
 
 // resolve makes a path of the worker's one of ours: it may be relative to the

@@ -1,14 +1,29 @@
 package procfs
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 )
+
+// ErrForeign is returned where /proc is not mounted, or shows another pid namespace:
+// what has a process's number there is something else.
+var ErrForeign = fmt.Errorf("no /proc of this pid namespace: %w", errors.ErrUnsupported)
+
+// own says whether /proc is this process's.
+var own = sync.OnceValue(func() bool {
+	self, err := os.Readlink("/proc/self")
+	return err == nil && self == strconv.Itoa(os.Getpid())
+})
 
 // Read returns what /proc/<pid>/stat says.
 func Read(pid int) (Stat, error) {
+	if !own() {
+		return Stat{}, ErrForeign
+	}
 	text, err := ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return Stat{}, err
@@ -22,6 +37,9 @@ func Read(pid int) (Stat, error) {
 
 // All returns every process that this one can see.
 func All() ([]Stat, error) {
+	if !own() {
+		return nil, ErrForeign
+	}
 	dir, err := os.Open("/proc")
 	if err != nil {
 		return nil, err
@@ -49,6 +67,9 @@ func All() ([]Stat, error) {
 // orphaned descendants of a child subreaper to that thread, so they are among
 // them, with those that the thread started itself.
 func Orphans() ([]int, error) {
+	if !own() {
+		return nil, ErrForeign
+	}
 	pid := os.Getpid()
 	text, err := ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
 	if err == nil {
@@ -72,6 +93,9 @@ func Orphans() ([]int, error) {
 // separated by NUL bytes. Only its user and root may read it. It is empty for a
 // moment while a process executes a program.
 func Environ(pid int) ([]byte, error) {
+	if !own() {
+		return nil, ErrForeign
+	}
 	return ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 }
 
