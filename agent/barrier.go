@@ -30,6 +30,19 @@ func (a *Agent) enterBarrier(at *attempt) {
 	})
 }
 
+// overdue says what it means that the exit barrier's timeout is over.
+func (a *Agent) overdue(at *attempt) news {
+	at.setAlarm(0)
+	if !at.round.Serves || at.last() {
+		return news{ev: evBarrierTimedOut}
+	}
+	at.overdue = true
+	return news{ev: evBarrierOverdue}
+}
+
+// last says whether all other nodes of the round are gone.
+func (at *attempt) last() bool { return len(at.gone) == at.round.WorldSize-1 }
+
 // passBarrier meets the agents of all n nodes, whatever they are, and waits for
 // them. Those that count as done have been counted, so that one that is lost
 // afterwards is not missed.

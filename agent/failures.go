@@ -346,6 +346,10 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 		}
 		at.setGone(c.Rank)
 		at.lost = &c
+		if at.overdue && at.last() {
+			n.ev = evBarrierTimedOut // nobody is left who needs this node
+			break
+		}
 		if at.phase == assigning {
 			n.ev = evNodeGone
 			break

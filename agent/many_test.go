@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -477,6 +479,41 @@ func TestExitBarrierTimesOut(t *testing.T) {
 	l.succeeds("b")
 	if got := l.hosts["b"].attempts(); len(got) != 1 {
 		t.Errorf("b: attempts %v, want one", got)
+	}
+}
+
+// One that the others need stays as long as one of them is there.
+func TestExitBarrierTimesOutWhereOthersNeedThisHost(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		t.Run(fmt.Sprint("lost=", lost), func(t *testing.T) {
+			stays := make(chan struct{})
+			l := newLab(t, []string{"a", "b"}, func(h *host) {
+				if h.name == "a" {
+					h.ExitBarrierTimeout = time.Millisecond
+					h.Logger = slog.New(&logged{slog.NewTextHandler(h.log, nil), "exit barrier: some nodes did not finish in time; the others need this host", &sync.Once{}, stays})
+				}
+			})
+			l.hosts["a"].node = l.node("a")
+			l.hosts["a"].node.serves = true
+			l.start("a", "b")
+			w := l.all("a", "b")
+			l.awaitKey("round.0/muster/agents/1")
+			w["a"].tell(t, "succeed")
+			<-stays
+			if lost {
+				l.hosts["b"].node.lose()
+			} else {
+				w["b"].tell(t, "succeed")
+			}
+			l.succeeds("a")
+			if h := l.hosts["a"]; h.result.Left != lost || len(h.attempts()) != 1 {
+				t.Errorf("a: %+v, attempts %v, log:\n%s", h.result, h.attempts(), h.log)
+			}
+			if lost {
+				w["b"].tell(t, "succeed")
+			}
+			l.succeeds("b")
+		})
 	}
 }
 

@@ -46,6 +46,7 @@ type node struct {
 	name     string
 	offset   time.Duration
 	ranks    *rendezvous.Ranks
+	serves   bool
 	wrap     func(store.Store) store.Store // of the round's store
 	nextErr  error                         // instead of a round
 	changes  chan rendezvous.Change
@@ -125,7 +126,7 @@ func (m *meeting) complete() {
 			s = n.wrap(s)
 		}
 		n.info = &rendezvous.Info{Round: m.round, Rank: rank, WorldSize: len(in), Store: s, JobStore: store.Prefix("job", m.store),
-			MasterAddr: "192.0.2.1", MasterPort: 1, Ranks: n.ranks, ClockOffset: n.offset}
+			MasterAddr: "192.0.2.1", MasterPort: 1, Ranks: n.ranks, ClockOffset: n.offset, Serves: n.serves}
 		n.rounds <- n.info
 		n.joined <- n.info
 		n.joined = nil

@@ -53,6 +53,7 @@ const (
 	evPeerPreempted   // another node was told that the job shall stop
 	evBarrierPassed   // all nodes have reached the exit barrier
 	evBarrierTimedOut // they have not, in time
+	evBarrierOverdue  // the same, and they need this node
 	evBarrierBroken   // the exit barrier does not work
 )
 
@@ -113,7 +114,7 @@ func next(ev event, ph phase, restartsLeft int) (State, action) {
 		return Stopped, actRejoin
 	case evPeerRestarts:
 		return Stopped, actFollow
-	case evDoneNodeGone:
+	case evDoneNodeGone, evBarrierOverdue:
 		return ph.state(), actWatch
 	case evBarrierPassed, evBarrierTimedOut, evBarrierBroken:
 		return Succeeded, actFinish

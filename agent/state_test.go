@@ -81,6 +81,7 @@ func TestNext(t *testing.T) {
 		{"disconnected after workers lost peers", evDisconnected, bereft, 5, Failed, actAbort},
 
 		{"barrier passed", evBarrierPassed, finished, 0, Succeeded, actFinish},
+		{"barrier timed out, and others need this host", evBarrierOverdue, finished, 0, Succeeded, actWatch},
 		{"barrier timed out", evBarrierTimedOut, finished, 0, Succeeded, actFinish},
 		{"barrier broken", evBarrierBroken, finished, 0, Succeeded, actFinish},
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -45,6 +46,7 @@ type attempt struct {
 	// gone are the group ranks of nodes that are no longer in the round.
 	gone    map[int]bool
 	lost    *rendezvous.Change // the last of those
+	overdue bool               // the exit barrier's timeout is over, and others need this node
 	drained bool               // all that the workers wrote has gone where it should
 	// diskFull is the log directory if no room was left in it then.
 	diskFull string
@@ -158,7 +160,7 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 		a.measureTurn(at, n, state, act, left)
 		switch act {
 		case actWatch:
-			a.sayStays(at, n)
+			a.sayStays(ctx, at, n)
 		case actStart:
 			at.ranks = n.ranks
 			n, again = a.startGroup(at), true
@@ -250,7 +252,7 @@ func (a *Agent) wait(ctx context.Context, at *attempt) news {
 			if at.phase == bereft {
 				return news{ev: evNoNews}
 			}
-			return news{ev: evBarrierTimedOut}
+			return a.overdue(at)
 		case <-ctx.Done():
 			return news{ev: evSignal}
 		}
@@ -402,8 +404,11 @@ func (a *Agent) sayRejoins(at *attempt, n news) {
 }
 
 // sayStays logs why the workers go on although something has happened.
-func (a *Agent) sayStays(at *attempt, n news) {
+func (a *Agent) sayStays(ctx context.Context, at *attempt, n news) {
 	switch n.ev {
+	case evBarrierOverdue:
+		a.log.Warn("exit barrier: some nodes did not finish in time; the others need this host for their rendezvous or their workers' store, so it stays",
+			"missing", strings.Join(a.missing(ctx, at), ", "), "elapsed", time.Since(at.since))
 	case evDoneNodeGone:
 		a.log.Info("a node of the round is gone, after its workers had succeeded; going on", a.changeAttrs(at, n.change)...)
 	case evClosedWhenDone:

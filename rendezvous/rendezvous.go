@@ -75,6 +75,10 @@ type Info struct {
 	// JobStore is shared by the agents of all rounds.
 	JobStore store.Store
 
+	// Serves says that this process holds the rendezvous, or the store at which the
+	// workers meet, so that the other nodes of the round cannot do without it.
+	Serves bool
+
 	// MasterAddr and MasterPort are where the workers meet: MASTER_ADDR and
 	// MASTER_PORT. The store there is empty when Next returns.
 	MasterAddr string

@@ -13,6 +13,50 @@ import (
 
 // What stops no worker that is sound, and no job that is started again.
 
+// rowDone: workers of three hosts succeed one after the other, and the hosts wait
+// for each other no longer than a second. The first one is that which the others
+// cannot do without.
+func rowDone(s *site, c *hostsCarrier) string {
+	agents := s.startAll(3, c.nodes()+" --exit-barrier-timeout 1")
+	s.up(time.Time{}, 3)
+	zero, _ := s.agentOf0(agents)
+	first := zero
+	switch {
+	case c.endsWith0:
+		first = agents[0]
+	case c.holder != nil:
+		first = agents[c.holder(s)]
+	}
+	var others []*job
+	for _, j := range agents {
+		switch j {
+		case first:
+		case zero:
+			others = append(others, j)
+		default:
+			others = slices.Insert(others, 0, j)
+		}
+	}
+	s.order(s.hostOf(first), 0)
+	s.untilSays(first, "the others need this host")
+	s.order(s.hostOf(others[0]), 0)
+	s.want(0, others[0])
+	s.untilSays(others[1], "a node of the round is gone, after its workers had succeeded; going on")
+	done := time.Now()
+	s.order(s.hostOf(others[1]), 0)
+	ended := s.want(0, agents...)
+	for len(s.board.lines) > 0 {
+		s.all = append(s.all, s.parse(<-s.board.lines))
+	}
+	for _, r := range s.all {
+		if r.verb == "term" {
+			s.fatalf("a worker that ran was told to stop: %+v", r)
+		}
+	}
+	return "it stays for the others, whose workers go on; one that they do not need leaves with status 0; all have ended " + ms(ended.Sub(done)) +
+		" after the last worker was told to exit"
+}
+
 // rowNoMajority: two of three members of etcd stop for a moment.
 func rowNoMajority(s *site, c *hostsCarrier) string { return s.noMajority(c, false) }
 

@@ -35,6 +35,7 @@ var hostsRows = []hostsRow{
 	{name: "agent of rank 0 killed", run: rowKilled0},
 	{name: "host of rank 0 lost", run: rowLost0, silent: true},
 	{name: "holder of the rendezvous lost", run: rowLostHolder, silent: true},
+	{name: "holder of the rendezvous, or rank 0, succeeds first", run: rowDone},
 	{name: "peer's link down at start", run: rowLinkDown},
 	{name: "etcd's majority lost for less than the leases", run: rowNoMajority, elects: true},
 	{name: "etcd's majority lost for longer than the leases", run: rowNoLease, elects: true, silent: true},

@@ -156,9 +156,21 @@ func (h *many) Next(ctx context.Context) (*rendezvous.Info, error) {
 		Round: p.round, Rank: p.rank, WorldSize: p.size,
 		Store:      h.roundStore(p.round),
 		JobStore:   h.jobStore(),
+		Serves:     h.serves(c),
 		MasterAddr: addr, MasterPort: port,
 		Ranks: p.ranks, ClockOffset: c.offset(),
 	}, nil
+}
+
+// serves says whether the others need this process. Where nobody would say that they
+// are gone it does not wait for them.
+func (h *many) serves(c carrier) bool {
+	if _, deaf := c.(*plain); deaf {
+		return false
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.rooms != nil || h.master.server != nil
 }
 
 // checkSize finds out that another agent, for which other rules hold, has completed
