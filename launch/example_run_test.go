@@ -38,7 +38,7 @@ func ExampleRun() {
 //	register()
 //	process.FuncMain()
 func register() {
-	process.Register("greet", process.JSON(func(_ context.Context, name string) (string, error) {
+	process.Register("hello", process.JSON(func(_ context.Context, name string) (string, error) {
 		return "hello " + name + ", from rank " + os.Getenv("RANK"), nil
 	}))
 }
@@ -48,7 +48,7 @@ func ExampleRun_function() {
 	names := []string{"Ada", "Grace"}
 	cfg := launch.Default()
 	cfg.NprocPerNode = len(names)
-	cfg.Func = "greet"
+	cfg.Func = "hello"
 	cfg.Input = func(localRank int) []byte {
 		input, _ := json.Marshal(names[localRank])
 		return input

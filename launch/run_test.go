@@ -38,7 +38,7 @@ func TestRunMetrics(t *testing.T) {
 func TestWorkerOfRun(t *testing.T) {
 	for want, change := range map[string]func(*launch.Config){
 		`no function "nobody" is registered`:                       func(c *launch.Config) { c.Func = "nobody" },
-		"a worker needs an entrypoint or a function, and not both": func(c *launch.Config) { c.Func, c.Args = "greet", []string{"x"} },
+		"a worker needs an entrypoint or a function, and not both": func(c *launch.Config) { c.Func, c.Args = "hello", []string{"x"} },
 		"an input is for functions; a program has arguments":       func(c *launch.Config) { c.Entrypoint, c.Input = "/bin/true", func(int) []byte { return nil } },
 		"cannot run " + os.DevNull + ": " + os.DevNull + " is not": func(c *launch.Config) { c.Entrypoint = os.DevNull },
 	} {

@@ -115,12 +115,6 @@ func TestStdSpecEqual(t *testing.T) {
 	}
 }
 
-func ExampleParseStd() {
-	spec, _ := logs.ParseStd("0:3,10:1")
-	fmt.Println(spec.For(0), spec.For(1), spec.For(10))
-	// Output: ALL NONE OUT
-}
-
 // torch's own pattern, but for the number of a rank's digits.
 var torchStd = regexp.MustCompile(`^(?:[0123]|([0-9]+:[0123],)*([0-9]+:[0123]))\n?$`)
 

@@ -73,33 +73,6 @@ func appendTo(t *testing.T, path, text string) {
 	}
 }
 
-func ExampleTail() {
-	dir, err := os.MkdirTemp("", "tail")
-	if err != nil {
-		panic(err)
-	}
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, "stdout.log")
-	tail, err := logs.NewTail(logs.TailConfig{
-		Files:    map[int]string{0: path},
-		Prefixes: map[int]string{0: "[trainer0]:"},
-		Writer:   os.Stdout,
-	})
-	if err != nil {
-		panic(err)
-	}
-	tail.Start()
-	if err := os.WriteFile(path, []byte("epoch 1\nepoch 2"), 0o600); err != nil {
-		panic(err)
-	}
-	if _, err := tail.Stop(context.Background()); err != nil {
-		panic(err)
-	}
-	// Output:
-	// [trainer0]:epoch 1
-	// [trainer0]:epoch 2
-}
-
 // The files come into being, one in a directory that does not exist either,
 // while the Tail waits for them.
 func TestTailWaitsForFiles(t *testing.T) {

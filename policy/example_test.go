@@ -1,9 +1,7 @@
 package policy_test
 
 import (
-	"bytes"
 	"fmt"
-	"testing"
 	"time"
 
 	"github.com/muster-run/muster/policy"
@@ -36,16 +34,4 @@ rules:
 	// Output:
 	// retry 5s retried by rule oom of policy.yaml:4
 	// stop 0s stopped by rule oom of policy.yaml:4: its budget of 1 restart in 1h is used up
-}
-
-func BenchmarkDecide(b *testing.B) {
-	p, err := policy.Parse([]byte(full), "p.yaml")
-	if err != nil {
-		b.Fatal(err)
-	}
-	e := policy.NewEngine(policy.Config{Policy: p, MaxRestarts: 10})
-	f := policy.Failure{Cause: policy.ExitCode, ExitCode: 71, Host: "gpu-7", Role: "trainer", Stderr: policy.Tail(bytes.Repeat([]byte("a line of stderr\n"), 600))}
-	for b.Loop() {
-		e.Decide(f, start)
-	}
 }

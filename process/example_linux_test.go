@@ -3,14 +3,30 @@ package process_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 
 	"github.com/muster-run/muster/process"
 )
 
-// A worker runs a function of this program, which main, or TestMain as here, has
-// registered before it called FuncMain:
+type request struct{ Greeting, Name string }
+
+type reply struct{ Text string }
+
+// register names the functions that workers run. main, or TestMain as here, calls it
+// before process.FuncMain.
+func register() {
+	process.Register("greet", process.JSON(func(_ context.Context, r request) (reply, error) {
+		if r.Name == "" {
+			return reply{}, errors.New("nobody to greet")
+		}
+		return reply{r.Greeting + ", " + r.Name}, nil
+	}))
+}
+
+// A worker runs a function of this program, which main has registered before it called
+// FuncMain:
 //
 //	process.Register("greet", process.JSON(func(ctx context.Context, r request) (reply, error) {
 //		return reply{r.Greeting + ", " + r.Name}, nil

@@ -24,12 +24,9 @@ import (
 	"github.com/muster-run/muster/process"
 )
 
-type request struct{ Greeting, Name string }
-
-type reply struct{ Text string }
-
 // registerFuncs registers what workers can run, in the test and in the workers.
 func registerFuncs() {
+	register()
 	funcs := map[string]process.Func{
 		"extra": func(_ context.Context, input []byte) ([]byte, error) {
 			given, err := io.ReadAll(os.NewFile(3, "extra"))
@@ -65,12 +62,6 @@ func registerFuncs() {
 				time.Sleep(time.Hour)
 			}
 		},
-		"greet": process.JSON(func(_ context.Context, r request) (reply, error) {
-			if r.Name == "" {
-				return reply{}, errors.New("nobody to greet")
-			}
-			return reply{r.Greeting + ", " + r.Name}, nil
-		}),
 		"surroundings": func(context.Context, []byte) ([]byte, error) {
 			in, err := io.ReadAll(os.Stdin)
 			if err != nil {

@@ -3,6 +3,8 @@ package store_test
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/muster-run/muster/store"
 )
@@ -21,4 +23,36 @@ func Example() {
 	n, _ := a.Add(ctx, "count", 2)
 	fmt.Println(there, string(text), err, n)
 	// Output: false hello <nil> 2
+}
+
+func ExampleBarrier() {
+	ctx := context.Background()
+	s := store.NewMemory()
+	done := make(chan string)
+	for _, name := range []string{"a", "b", "c"} {
+		go func() {
+			_ = store.Barrier(ctx, store.Prefix("job", s), "start", 3)
+			done <- name
+		}()
+	}
+	for range 3 {
+		<-done
+	}
+	keys, _ := s.NumKeys(ctx)
+	fmt.Println(keys, "keys")
+	// Output: 2 keys
+}
+
+func ExampleOpenFile() {
+	dir, _ := os.MkdirTemp("", "")
+	defer os.RemoveAll(dir)
+	s, err := store.OpenFile(filepath.Join(dir, "store"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer s.Close()
+	n, err := s.Add(context.Background(), "joined", 1)
+	fmt.Println(n, err)
+	// Output: 1 <nil>
 }

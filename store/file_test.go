@@ -412,17 +412,3 @@ func TestFileFull(t *testing.T) {
 		t.Errorf("keys after a full disk (-want +got): %v\n%s", err, diff)
 	}
 }
-
-func ExampleOpenFile() {
-	dir, _ := os.MkdirTemp("", "")
-	defer os.RemoveAll(dir)
-	s, err := store.OpenFile(filepath.Join(dir, "store"))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer s.Close()
-	n, err := s.Add(context.Background(), "joined", 1)
-	fmt.Println(n, err)
-	// Output: 1 <nil>
-}

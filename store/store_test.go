@@ -1,8 +1,6 @@
 package store_test
 
 import (
-	"context"
-	"fmt"
 	"testing"
 
 	"github.com/muster-run/muster/store"
@@ -64,22 +62,4 @@ func TestPrefixNesting(t *testing.T) {
 		keys, _ := s.ListKeys(ctx)
 		t.Errorf("keys are %q, want b/a/k and /k; %v", keys, err)
 	}
-}
-
-func ExampleBarrier() {
-	ctx := context.Background()
-	s := store.NewMemory()
-	done := make(chan string)
-	for _, name := range []string{"a", "b", "c"} {
-		go func() {
-			_ = store.Barrier(ctx, store.Prefix("job", s), "start", 3)
-			done <- name
-		}()
-	}
-	for range 3 {
-		<-done
-	}
-	keys, _ := s.NumKeys(ctx)
-	fmt.Println(keys, "keys")
-	// Output: 2 keys
 }

@@ -32,15 +32,18 @@ var built = sync.OnceValues(func() (bin string, err error) {
 		return dir, err
 	}
 	for _, page := range []string{"README.md", "docs/library.md"} {
-		for i, text := range programsOf(page) {
+		for i, program := range programsOf(page) {
 			name := filepath.Join(dir, programName(page, i))
 			if err := os.Mkdir(name, 0o700); err != nil {
 				return dir, err
 			}
-			if err := os.WriteFile(filepath.Join(name, "main.go"), []byte(text), 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join(name, "main.go"), []byte(program.text), 0o600); err != nil {
 				return dir, err
 			}
 		}
+	}
+	if err := writeExamples(filepath.Join(dir, "examples")); err != nil {
+		return dir, err
 	}
 	// What muster needs, it needs too; without a network nothing can look that up.
 	for _, name := range []string{"go.mod", "go.sum"} {
@@ -75,41 +78,58 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// programsOf are the whole programs that a page shows.
-func programsOf(page string) []string {
+// A program is one that a page shows as a whole, with what it prints, if that is shown.
+type program struct{ text, output string }
+
+func programsOf(page string) []program {
 	p, err := doctest.Read(root, page)
 	if err != nil {
 		panic(err)
 	}
-	var texts []string
-	for _, b := range p.Blocks {
-		if b.Kind == "go" && strings.HasPrefix(b.Text, "package main\n") {
-			texts = append(texts, b.Text)
+	var found []program
+	for i, b := range p.Blocks {
+		if b.Kind != "go" || !strings.HasPrefix(b.Text, "package main\n") {
+			continue
+		}
+		found = append(found, program{text: b.Text})
+		if i+1 < len(p.Blocks) && p.Blocks[i+1].Kind == "output" {
+			found[len(found)-1].output = p.Blocks[i+1].Text
 		}
 	}
-	return texts
+	return found
 }
 
 func programName(page string, i int) string {
 	return fmt.Sprintf("%s%d", strings.TrimSuffix(filepath.Base(page), ".md"), i)
 }
 
+// alone is a command that runs another as the first of a PID namespace, or why there is
+// none.
+var alone = sync.OnceValues(func() ([]string, error) {
+	args := []string{"--pid", "--fork", "--kill-child", "--mount-proc"}
+	if os.Getuid() != 0 {
+		args = append(args, "--user", "--map-root-user")
+	}
+	out, err := exec.Command("unshare", append(slices.Clone(args), "true")...).CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s", err, out)
+	}
+	return args, nil
+})
+
 // command returns the program, to be run in a directory of its own and, since a mistake
-// would make it start itself without end, as the first of a PID namespace.
+// would make it start itself without end, in a PID namespace.
 func command(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	bin, err := built()
 	if err != nil {
 		t.Fatal(err)
 	}
-	alone := []string{"--map-root-user", "--user", "--pid", "--fork", "--kill-child", "--mount-proc"}
-	if os.Getuid() == 0 {
-		alone = alone[2:]
+	wrap, err := alone()
+	if err != nil {
+		t.Skip("needs the right to make a PID namespace:", err)
 	}
-	if out, err := exec.Command("unshare", append(slices.Clone(alone), "true")...).CombinedOutput(); err != nil {
-		t.Skipf("needs the right to make a PID namespace: %v: %s", err, out)
-	}
-	cmd := exec.Command("unshare", append(append(alone, filepath.Join(bin, name)), args...)...)
+	cmd := exec.Command("unshare", slices.Concat(wrap, []string{filepath.Join(bin, name)}, args)...)
 	cmd.Dir = t.TempDir()
 	return cmd
 }
@@ -122,19 +142,26 @@ func TestPages(t *testing.T) {
 		if len(programs) == 0 {
 			t.Errorf("%s shows no program", page)
 		}
-		for i := range programs {
+		for i, program := range programs {
 			name := programName(page, i)
 			t.Run(name, func(t *testing.T) {
 				cmd := command(t, name)
 				if err := os.WriteFile(filepath.Join(cmd.Dir, "train.py"), []byte(script), 0o600); err != nil {
 					t.Fatal(err)
 				}
-				out, err := cmd.CombinedOutput()
-				if err != nil {
-					t.Fatalf("%v\n%s", err, out)
+				var stdout, stderr strings.Builder
+				cmd.Stdout, cmd.Stderr = &stdout, &stderr
+				if err := cmd.Run(); err != nil {
+					t.Fatalf("%v\n%s", err, stderr.String())
 				}
-				if strings.Contains(string(out), "guard") {
-					t.Errorf("the program has no guard:\n%s", out)
+				if strings.Contains(stderr.String(), "guard") {
+					t.Errorf("the program has no guard:\n%s", stderr.String())
+				}
+				if program.output != "" {
+					if d := cmp.Diff(program.output, stdout.String()); d != "" {
+						t.Error(d)
+					}
+					return
 				}
 				if d := cmp.Diff([]string{"0", "1"}, sortedLines(t, filepath.Join(cmd.Dir, "ranks"))); d != "" {
 					t.Errorf("the ranks that ran:\n%s", d)
@@ -156,7 +183,7 @@ func TestEmbed(t *testing.T) {
 		t.Errorf("the log does not say %q:\n%s", want, out)
 	}
 	want := []string{"job SUCCEEDED", "long: <nil>", "main", "short: exit status 7", "worker", "worker"}
-	if d := cmp.Diff(want, sortedLines(t, filepath.Join(filepath.Dir(cmd.Args[slices.Index(cmd.Args, "--mount-proc")+1]), "notes"))); d != "" {
+	if d := cmp.Diff(want, sortedLines(t, filepath.Join(filepath.Dir(cmd.Args[len(cmd.Args)-1]), "notes"))); d != "" {
 		t.Error(d)
 	}
 }

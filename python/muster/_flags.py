@@ -95,6 +95,12 @@ def _numa(options: Any) -> str:
 
 def _logs(specs: Any, nproc: int, add: Any, bad: List[str]) -> None:
     """Reads muster's LogsSpecs or torch's, which has the same attributes."""
+    reify = getattr(type(specs), "reify", None)
+    if reify is not None and getattr(reify, "__module__", "") != "torch.distributed.elastic.multiprocessing.api":
+        bad.append(
+            "logs_specs: %s has a reify of its own, which muster does not call; "
+            "leave it out, and find the files in the log directory" % type(specs).__name__
+        )
     for name, attribute in (("redirects", "_redirects"), ("tee", "_tee")):
         value = getattr(specs, attribute, 0)
         try:

@@ -315,7 +315,18 @@ class Refused(Quiet):
         self.assertEqual(done.returncode, 1)
 
 
+class OwnSpecs(muster.DefaultLogsSpecs):
+    """Names the files itself, as torch lets a subclass do."""
+
+    def reify(self, envs):
+        raise AssertionError("called")
+
+
 class Logs(Quiet):
+    def test_own_reify(self):
+        with self.assertRaisesRegex(muster.ConfigError, "logs_specs: OwnSpecs has a reify of its own, which muster does not call"):
+            launch(jobs.say, "a", "b", logs_specs=OwnSpecs())
+
     def test_files(self):
         for method in METHODS:
             with self.subTest(method), tempfile.TemporaryDirectory() as dir:

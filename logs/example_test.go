@@ -1,0 +1,93 @@
+package logs_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/muster-run/muster/logs"
+	"github.com/muster-run/muster/process"
+)
+
+// The output of a group of two workers, in files and on the console.
+func ExampleNew() {
+	dir, err := os.MkdirTemp("", "logs")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	quiet := slog.New(slog.DiscardHandler)
+	s, err := process.NewSupervisor(process.SupervisorConfig{Logger: quiet})
+	if err != nil {
+		panic(err)
+	}
+	defer s.Close()
+	run, err := logs.New(logs.Config{
+		Dir: dir, RunID: "job7", Redirects: logs.StdForAll(logs.StdErr), Tee: logs.StdForAll(logs.StdOut),
+		LocalRanksFilter: []int{1}, Logger: quiet,
+	})
+	if err != nil {
+		panic(err)
+	}
+	defer run.Close(true)
+	attempt, err := run.Attempt(0, []logs.Worker{{LocalRank: 0, Role: "trainer"}, {LocalRank: 1, Rank: 1, Role: "trainer"}})
+	if err != nil {
+		panic(err)
+	}
+	g, err := s.Start(process.Config{
+		Entrypoint: "/bin/sh",
+		Args:       map[int][]string{0: {"-c", "echo zero; echo problem >&2"}, 1: {"-c", "echo one"}},
+		Envs:       map[int]map[string]string{0: nil, 1: nil},
+		Logs:       attempt,
+	})
+	if err == nil {
+		_, err = g.Wait(context.Background())
+	}
+	if err != nil {
+		panic(err)
+	}
+	if _, err := attempt.Finish(context.Background()); err != nil {
+		panic(err)
+	}
+	text, err := os.ReadFile(attempt.Sink(0).StderrPath)
+	fmt.Printf("rank 0 wrote to stderr: %s%v\n", text, err)
+	// Output:
+	// [trainer1]:one
+	// rank 0 wrote to stderr: problem
+	// <nil>
+}
+
+func ExampleTail() {
+	dir, err := os.MkdirTemp("", "tail")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "stdout.log")
+	tail, err := logs.NewTail(logs.TailConfig{
+		Files:    map[int]string{0: path},
+		Prefixes: map[int]string{0: "[trainer0]:"},
+		Writer:   os.Stdout,
+	})
+	if err != nil {
+		panic(err)
+	}
+	tail.Start()
+	if err := os.WriteFile(path, []byte("epoch 1\nepoch 2"), 0o600); err != nil {
+		panic(err)
+	}
+	if _, err := tail.Stop(context.Background()); err != nil {
+		panic(err)
+	}
+	// Output:
+	// [trainer0]:epoch 1
+	// [trainer0]:epoch 2
+}
+
+func ExampleParseStd() {
+	spec, _ := logs.ParseStd("0:3,10:1")
+	fmt.Println(spec.For(0), spec.For(1), spec.For(10))
+	// Output: ALL NONE OUT
+}
