@@ -27,10 +27,11 @@ type vital struct {
 // tells the goroutine of Run once they have done nothing for Config.HangTimeout.
 func (a *Agent) watchProgress(at *attempt) {
 	timeout := a.cfg.HangTimeout
-	ticker := time.NewTicker(max(min(timeout/10, 10*time.Second), 50*time.Millisecond))
+	ticker := time.NewTicker(lookEvery(timeout))
 	defer ticker.Stop()
-	last, seen := a.vitals(at), time.Now()
-	active, told := seen, false
+	w := watched{last: a.vitals(at), seen: time.Now()}
+	w.active = w.seen
+	told := false
 	for {
 		select {
 		case <-ticker.C:
@@ -39,17 +40,34 @@ func (a *Agent) watchProgress(at *attempt) {
 		case <-at.life.Done():
 			return
 		}
-		now := time.Now()
-		v := a.vitals(at)
-		if v == nil || progressed(last, v, now.Sub(seen)) {
-			active, told = now, false
-		}
-		last, seen = v, now
-		if idle := now.Sub(active); idle >= timeout && !told {
-			told = true
+		idle := w.look(a.vitals(at), time.Now())
+		if idle >= timeout && !told {
 			a.hung(at, idle)
 		}
+		told = idle >= timeout
 	}
+}
+
+// lookEvery returns how often to look at the workers. The kernel tells CPU time in ticks
+// of 10 ms: within much less than a second, one tick of an idle worker is more than
+// idleShare.
+func lookEvery(timeout time.Duration) time.Duration {
+	return max(min(timeout/10, 10*time.Second), min(timeout, time.Second), 50*time.Millisecond)
+}
+
+// watched is what is known of the workers of one attempt.
+type watched struct {
+	last         map[int]vital
+	seen, active time.Time // when they were looked at, and had done something
+}
+
+// look takes the workers as they are now and returns how long they have done nothing.
+func (w *watched) look(v map[int]vital, now time.Time) time.Duration {
+	if v == nil || progressed(w.last, v, now.Sub(w.seen)) {
+		w.active = now
+	}
+	w.last, w.seen = v, now
+	return now.Sub(w.active)
 }
 
 // vitals looks at the workers, by local rank; nil if that is not possible.

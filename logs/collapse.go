@@ -28,6 +28,8 @@ const (
 // files become one. What it holds is a queue of lines, each with the files that
 // have written it. A file joins the first equal line behind the one that it wrote
 // or joined last, else appends its own; so the order of each file's lines stays.
+// Lines of its own that come before one that it joins go with that one, before it:
+// behind it, they would keep the file from joining.
 //
 // The head of the queue leaves it when no file can join it any more, because
 // each has done so or has gone past it, and after the delay at the latest. Only
@@ -45,6 +47,8 @@ type collapser struct {
 	sets  []uint64 // the files of queue, words of them a line
 	words int
 	last  []int64 // by file: position of the line that it wrote or joined last
+	own   []line  // of the units that are being taken: lines that wait for one to join
+	extra int     // bytes in held.before
 	index []chain // by hash modulo its length; nil until needed
 
 	named      []uint64 // the set that name is for
@@ -59,6 +63,15 @@ type held struct {
 	hash     uint64
 	next     int64 // position of the next in the same chain; 0: none
 	due      time.Time
+	before   []byte // lines of single files that come before it, with their prefixes
+	lines    int    // in before
+	raw      int    // bytes in before that the workers wrote
+}
+
+// A line that is not held yet.
+type line struct {
+	text []byte
+	hash uint64
 }
 
 // A chain is the first and last position of the lines of one place in the index.
@@ -78,26 +91,49 @@ func (c *collapser) copyUnits(f *follower, b []byte) {
 		unit := b[:unitLen(b)]
 		b = b[len(unit):]
 		if f.shown > 0 || len(unit) > maxCollapsed || unit[len(unit)-1] != '\n' || bytes.IndexByte(unit, '\r') >= 0 {
+			c.settle(f.index, due)
 			c.flushTo(c.last[f.index])
 			c.t.writeUnits(f, unit)
 			continue
 		}
-		c.add(f.index, unit, due)
+		c.add(f, unit)
 	}
+	c.settle(f.index, due)
 	c.expire(due.Add(-c.delay))
 }
 
-// add takes a line of a file.
-func (c *collapser) add(file int, line []byte, due time.Time) {
-	c.t.held.Add(int64(len(line)))
-	hash := maphash.Bytes(c.seed, line)
-	at := c.find(c.last[file], hash, line)
+// add takes a line of a file, which joins one or waits for one that does.
+func (c *collapser) add(f *follower, text []byte) {
+	c.t.held.Add(int64(len(text)))
+	hash := maphash.Bytes(c.seed, text)
+	at := c.find(c.last[f.index], hash, text)
 	if at == 0 {
-		for c.len() > 0 && (c.len() >= maxHeldLines || len(c.text)-c.queue[c.head].from+len(line) > maxHeldBytes) {
+		c.own = append(c.own, line{text, hash})
+		return
+	}
+	h := c.at(at)
+	for _, l := range c.own {
+		h.before = append(append(h.before, f.prefix...), l.text...)
+		h.lines++
+		h.raw += len(l.text)
+		c.extra += len(f.prefix) + len(l.text)
+	}
+	c.own = c.own[:0]
+	c.join(f.index, at)
+}
+
+// settle puts the lines of a file that have found none to join at the end of the queue.
+func (c *collapser) settle(file int, due time.Time) {
+	for _, l := range c.own {
+		for c.len() > 0 && (c.len() >= maxHeldLines || len(c.text)-c.queue[c.head].from+c.extra+len(l.text) > maxHeldBytes) {
 			c.emit()
 		}
-		at = c.push(hash, line, due)
+		c.join(file, c.push(l.hash, l.text, due))
 	}
+	c.own = c.own[:0]
+}
+
+func (c *collapser) join(file int, at int64) {
 	c.set(at)[file/64] |= 1 << (file % 64)
 	c.last[file] = at
 }
@@ -192,6 +228,10 @@ func (c *collapser) emit() {
 	if !slices.Equal(set, c.named) {
 		c.rename(set)
 	}
+	c.out = append(c.out, h.before...)
+	c.lines += int64(h.lines)
+	c.raw += int64(h.raw)
+	c.extra -= len(h.before)
 	c.out = append(c.out, c.name...)
 	c.out = append(c.out, c.text[h.from:h.to]...)
 	for _, w := range set {
