@@ -62,8 +62,8 @@ func NewReport(cfg ReportConfig, failures []*ProcessFailure) *Report {
 			own.Host = cfg.Host
 		}
 		if own.Kind == Stopped && own.File != nil && own.File.Message != "" && first != nil && own.FailedAt.Before(first.FailedAt) {
-			own.Kind = Failed
-			if lostPeer(gist(own.File.Message), own.Traceback) {
+			own.Kind, own.Cause = Failed, gist(own.File.Message) // that it was stopped is no cause
+			if lostPeer(own.Cause, own.Traceback) {
 				own.Kind = LostPeer
 			}
 		}

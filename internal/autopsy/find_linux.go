@@ -64,6 +64,35 @@ func Find(ctx context.Context) ([]Job, error) {
 	return list, nil
 }
 
+// WorkersOf returns the workers that an agent has started, itself or through a process
+// of its own, and not those that its workers have.
+func WorkersOf(ctx context.Context, agent int) ([]Target, error) {
+	jobs, err := Find(ctx)
+	workers := map[int]bool{}
+	for _, job := range jobs {
+		for _, w := range job.Workers {
+			workers[w.PID] = true
+		}
+	}
+	var found []Target
+	for _, job := range jobs {
+		for _, w := range job.Workers {
+			at := w.PID
+			for left := 64; left > 0 && at != agent && (at == w.PID || !workers[at]); left-- {
+				stat, err := procfs.Read(at)
+				if err != nil {
+					break
+				}
+				at = stat.Parent
+			}
+			if at == agent && at != w.PID {
+				found = append(found, w)
+			}
+		}
+	}
+	return found, err
+}
+
 // TargetOf returns the target that is a process, with the ranks in its environment
 // and -1 where it has none. It fails if there is no such process.
 func TargetOf(ctx context.Context, pid int) (Target, error) {

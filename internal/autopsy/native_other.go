@@ -43,5 +43,8 @@ var errOther = errors.New("workers can be found on Linux only")
 // Find returns the jobs whose workers run on this host, on Linux.
 func Find(context.Context) ([]Job, error) { return nil, errOther }
 
+// WorkersOf returns the workers of an agent, on Linux.
+func WorkersOf(context.Context, int) ([]Target, error) { return nil, errOther }
+
 // TargetOf returns the target that is a process, on Linux.
 func TargetOf(context.Context, int) (Target, error) { return Target{}, errOther }

@@ -24,7 +24,8 @@ threads, equal ones together and those that differ first, so that the rank for w
 the others wait is seen. Without --pid and --job it looks at all workers of this user,
 whether muster or torchrun has started them, job by job.
 
-  --pid PID          a process to look at; may be repeated
+  --pid PID          a process to look at, or the agent (muster run) whose workers to
+                     look at; may be repeated
   --job RUN_ID       the workers of this job (its --rdzv-id)
   --out DIR          write the whole evidence there, as autopsy.txt and autopsy.json: also
                      threads, system calls, sockets, memory and CPU time, the end of
@@ -129,6 +130,15 @@ func (req dumpRequest) find(ctx context.Context) ([]autopsy.Job, error) {
 		var job autopsy.Job
 		var errs []error
 		for _, pid := range req.pids {
+			if _, isAgent := agentOf(pid); isAgent {
+				workers, err := autopsy.WorkersOf(ctx, pid)
+				if len(workers) == 0 && err == nil {
+					err = fmt.Errorf("the agent with pid %d has no workers now", pid)
+				}
+				errs = append(errs, err)
+				job.Workers = append(job.Workers, workers...)
+				continue
+			}
 			target, err := autopsy.TargetOf(ctx, pid)
 			if err != nil {
 				errs = append(errs, err)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -94,6 +95,30 @@ func TestDumpJob(t *testing.T) {
 	status, _, stderr = dump(t, "--job", "nobody's")
 	if status != exitError || !strings.Contains(stderr, "those that have are") || !strings.Contains(stderr, runID) {
 		t.Errorf("of another job: status %d, stderr %q", status, stderr)
+	}
+}
+
+// The pid of an agent stands for its workers.
+func TestDumpAgent(t *testing.T) {
+	cmd := exec.Command(os.Args[0], "run", "--standalone", "--nproc-per-node", "2", "--no-python", "sh", "-c", "echo ready; exec sleep 600")
+	cmd.Args[0] = "muster" // see TestMain
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Wait()
+	}()
+	if _, err := io.ReadFull(out, make([]byte, len("ready\nready\n"))); err != nil {
+		t.Fatal(err)
+	}
+	status, stdout, stderr := dump(t, "--pid", fmt.Sprint(cmd.Process.Pid))
+	if status != exitOK || !strings.Contains(stdout, "no Python stacks of ranks 0-1:") {
+		t.Errorf("status %d, stdout %q, stderr %q; want the two workers", status, stdout, stderr)
 	}
 }
 
