@@ -175,7 +175,7 @@ func (p program) run(ctx context.Context, args []string) int {
 	}
 	defer out.Flush(limit)
 	if invalid, ok := errors.AsType[*launch.ConfigError](err); ok {
-		return p.usage(cfg, split(invalid))
+		return p.usage(cfg, r.named(split(invalid)))
 	}
 	if err != nil {
 		for _, err := range split(err) {
@@ -196,7 +196,11 @@ func (p program) read(l line, cfg launch.Config) (reader, launch.Config, []error
 		errs = append(errs, errors.New("the following arguments are required: training_script, training_script_args"))
 	}
 	v, bad := weigh(l, cfg.LookupEnv)
-	errs = append(errs, bad...)
+	environ := cfg.Env
+	if environ == nil {
+		environ = os.Environ()
+	}
+	errs = slices.Concat(errs, bad, misspelt(environ))
 
 	logger, err := newLogger(p.stderr, cfg.LookupEnv)
 	if err != nil {
@@ -208,7 +212,7 @@ func (p program) read(l line, cfg launch.Config) (reader, launch.Config, []error
 	errs = append(errs, r.errs...)
 	if l.hasScript && cfg.Entrypoint != "" {
 		cfg, err = launch.Resolve(cfg)
-		errs = append(errs, split(err)...)
+		errs = append(errs, r.named(split(err))...)
 	}
 	return r, cfg, errs
 }

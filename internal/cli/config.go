@@ -39,7 +39,40 @@ func (r *reader) warn(format string, a ...any) {
 
 // argument reports a bad value in argparse's words.
 func (r *reader) argument(name, format string, a ...any) {
-	r.fail("argument %s: %w", byName(name), fmt.Errorf(format, a...))
+	r.fail("argument %s: %w%s", byName(name), fmt.Errorf(format, a...), r.variable(name))
+}
+
+// variable names the variable that an option's value comes from, as messages end.
+func (r *reader) variable(name string) string {
+	if o := byName(name); r.fromEnv(o) {
+		return " (from " + o.env + ")"
+	}
+	return ""
+}
+
+// fromEnv says whether an option's value comes from its variable.
+func (r *reader) fromEnv(o *option) bool {
+	_, given := r.given[o]
+	_, set := r.lookup(o.env)
+	return !given && set && o.env != ""
+}
+
+// named adds to errors that know nothing of options the variables whose values they show.
+func (r *reader) named(errs []error) []error {
+	for i, err := range errs {
+		for j := range options {
+			o := &options[j]
+			if !r.fromEnv(o) {
+				continue
+			}
+			value, _ := r.lookup(o.env)
+			parts := strings.FieldsFunc(value, func(c rune) bool { return c == ',' || c == '=' })
+			if slices.ContainsFunc(parts, func(part string) bool { return len(part) > 1 && strings.Contains(err.Error(), part) }) {
+				errs[i] = fmt.Errorf("%w (from %s)", errs[i], o.env)
+			}
+		}
+	}
+	return errs
 }
 
 // bad reports what is wrong with a value, each problem by itself.
@@ -314,7 +347,7 @@ func (r *reader) shutdownTimeout() time.Duration {
 		name = env
 	}
 	if n < 0 || n > maxSeconds {
-		r.fail("%s must be non-negative and at most %d, got %d", name, int64(maxSeconds), n)
+		r.fail("%s must be non-negative and at most %d, got %d%s", name, int64(maxSeconds), n, r.variable("shutdown-timeout"))
 		return 0
 	}
 	return orNone(time.Duration(n)*time.Second, process.NoGrace)
@@ -356,11 +389,11 @@ func (r *reader) logs() logs.Config {
 		if cfg.MaxSize, err = parseSize(text); err != nil {
 			r.bad("log-max-size", err)
 		} else if cfg.MaxSize != 0 && cfg.MaxSize < logs.MinMaxSize {
-			r.fail("--log-max-size %s is less than %dM, and not 0 for no limit", text, logs.MinMaxSize>>20)
+			r.fail("--log-max-size %s is less than %dM, and not 0 for no limit%s", text, logs.MinMaxSize>>20, r.variable("log-max-size"))
 		}
 	}
 	if cfg.Keep < 1 {
-		r.fail("--log-keep must be positive, got %d", cfg.Keep)
+		r.fail("--log-keep must be positive, got %d%s", cfg.Keep, r.variable("log-keep"))
 	}
 	ranks, err := parseRanks(r.text("local-ranks-filter"))
 	if err != nil {

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/muster-run/muster/internal/spell"
 )
 
 // values are the options of one command line after flag, environment and
@@ -63,6 +65,40 @@ func weigh(l line, getenv func(string) (string, bool)) (values, []error) {
 		v[o.name] = value
 	}
 	return v, errs
+}
+
+// otherVariables begin as those of options do, and are read elsewhere: by workers, by the
+// wheel, where a scheduler says how hosts meet, by muster's own processes.
+var otherVariables = []string{
+	"MUSTER_BINARY", "MUSTER_DUMP_SIGNAL", "MUSTER_FUNC", "MUSTER_NNODES", "MUSTER_TIMER_SOCKET", "MUSTER_TOKEN", "MUSTER_WORKER",
+}
+
+// misspelt finds variables that are probably meant for an option and are none: a job
+// should not run without the watchdog that MUSTER_HANG_TIMOUT was to give it. Others may
+// begin so as well, as those that Kubernetes makes of a service called muster.
+func misspelt(environ []string) (errs []error) {
+	for _, entry := range environ {
+		name, _, _ := strings.Cut(entry, "=")
+		rest, ok := strings.CutPrefix(name, "MUSTER_")
+		if !ok || slices.Contains(otherVariables, name) {
+			continue
+		}
+		typed, nearest, meant := strings.ReplaceAll(strings.ToLower(rest), "_", "-"), 3, ""
+		for i := range options {
+			o := &options[i]
+			if o.env == name {
+				meant = ""
+				break
+			}
+			if d := spell.Distance(o.name, typed); o.env != "" && d < nearest && 3*d < len(typed) {
+				nearest, meant = d, o.env
+			}
+		}
+		if meant != "" {
+			errs = append(errs, fmt.Errorf("no option has the variable %s (did you mean %s?)", name, meant))
+		}
+	}
+	return errs
 }
 
 // convert reads the text of one option.

@@ -1,0 +1,61 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/muster-run/muster/launch"
+)
+
+// Whatever is wrong with a variable, the message names it, and nothing is said of it
+// where the command line has the value.
+func TestSourceIsNamed(t *testing.T) {
+	for entry, flag := range map[string]string{
+		"PET_MAX_RESTARTS=x": "--max-restarts=0", "PET_MAX_RESTARTS=-1": "--max-restarts=0", "PET_STANDALONE=yes": "--standalone",
+		"PET_NNODES=x": "--nnodes=1", "PET_NNODES=2:1": "--nnodes=1", "PET_NPROC_PER_NODE=x": "--nproc-per-node=1", "PET_NPROC_PER_NODE=0": "--nproc-per-node=1",
+		"PET_TEE=9": "--tee=0", "PET_SHUTDOWN_TIMEOUT=-1": "--shutdown-timeout=1", "PET_RDZV_BACKEND=zoo": "--rdzv-backend=c10d",
+		"PET_RDZV_ENDPOINT=a:99999": "--rdzv-endpoint=localhost:0", "PET_MASTER_PORT=99999": "--master-port=0", "PET_LOG_DIR=/etc/passwd": "--log-dir=/dev/null",
+		"MUSTER_DEVICES=x": "--devices=0", "MUSTER_HANG_ACTION=x": "--hang-action=kill", "MUSTER_HANG_TIMEOUT=x": "--hang-timeout=0",
+		"MUSTER_LOG_MAX_SIZE=10": "--log-max-size=1M", "MUSTER_LOG_KEEP=0": "--log-keep=1", "MUSTER_PREEMPTION_SIGNALS=SIGFOO": "--preemption-signals=TERM",
+		"MUSTER_RESTART_POLICY=/nosuch.yaml": "--restart-policy=",
+	} {
+		name, _, _ := strings.Cut(entry, "=")
+		for _, hidden := range []bool{false, true} {
+			args := []string{"--no-python", "true"}
+			if hidden {
+				args = append([]string{flag}, args...)
+			}
+			l, errs := parseLine(args)
+			_, _, bad := program{name: "muster run"}.read(l, launch.Config{Env: []string{"PATH=/usr/bin:/bin", entry}})
+			text := fmt.Sprint(append(errs, bad...))
+			if hidden != (text == "[]") || hidden == strings.Contains(text, name) {
+				t.Errorf("%s, hidden %t: %s", entry, hidden, text)
+			}
+		}
+	}
+}
+
+func TestMisspeltVariable(t *testing.T) {
+	for entry, want := range map[string]string{
+		"MUSTER_HANG_TIMOUT=60":           "no option has the variable MUSTER_HANG_TIMOUT (did you mean MUSTER_HANG_TIMEOUT?)",
+		"MUSTER_MAX_RESTARTS=3":           "no option has the variable MUSTER_MAX_RESTARTS (did you mean PET_MAX_RESTARTS?)",
+		"MUSTER_HANG_TIMEOUT=60":          "",
+		"MUSTER_NNODES=2":                 "",
+		"MUSTER_WORKER=1":                 "",
+		"MUSTER_PORT_29400_TCP=tcp://x":   "",
+		"MUSTER_SERVICE_HOST=10.0.0.1":    "",
+		"MUSTER_E2E_TAG=1":                "",
+		"MUSTER_PYTHON=/usr/bin/python3":  "",
+		"MUSTER_TIMER_SOCKET=/run/timers": "",
+		"HANG_TIMOUT=1":                   "",
+	} {
+		got := ""
+		for _, err := range misspelt([]string{"A=b", entry}) {
+			got += err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", entry, got, want)
+		}
+	}
+}
