@@ -331,6 +331,10 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 	a.happened(health.KindPhase, health.Rendezvous, "waiting for the hosts of the next round", "")
 	a.recordJoining(began)
 	round, err := a.cfg.Rendezvous.Next(ctx)
+	for tries := a.cfg.MaxRestarts; tries > 0 && short(err) && a.cfg.Rendezvous.Changes() == nil && at.outlives(startPause); tries-- {
+		a.log.Warn("cannot begin a round for now; trying again", "run_id", a.cfg.Rendezvous.RunID(), "error", err)
+		round, err = a.cfg.Rendezvous.Next(ctx)
+	}
 	at.round = round
 	a.recordStep(at, events.Rendezvous, began, err)
 	if err != nil {

@@ -298,20 +298,22 @@ func (a *Agent) startGroup(at *attempt) news {
 // startPause is how long the agent waits for what it was short of.
 const startPause = time.Second
 
-// notStarted says whether another attempt may succeed: what one lacks for a moment
-// others have taken, and may give back.
+// short says whether something is lacking that others may give back.
+func short(err error) bool {
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM)
+}
+
+// notStarted says whether another attempt may succeed.
 func (a *Agent) notStarted(at *attempt, err error) news {
-	for _, short := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.EAGAIN, syscall.ENOMEM} {
-		if !errors.Is(err, short) {
-			continue
-		}
-		if _, ok := errors.AsType[*process.StartError](err); !ok {
-			err = &process.StartError{Path: a.cfg.Spec.Entrypoint, Err: err}
-		}
-		at.outlives(startPause)
-		return news{ev: evFailed, err: err}
+	if !short(err) {
+		return news{ev: evStartFailed, err: err}
 	}
-	return news{ev: evStartFailed, err: err}
+	if _, ok := errors.AsType[*process.StartError](err); !ok {
+		err = &process.StartError{Path: a.cfg.Spec.Entrypoint, Err: err}
+	}
+	a.explain(at, err)
+	at.outlives(startPause)
+	return news{ev: evFailed, err: err}
 }
 
 // groupEnded says how the workers ended by themselves.

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"errors"
 	"os"
 	"slices"
 	"syscall"
@@ -21,7 +22,7 @@ func (g *Group) leftovers(w *worker) []procfs.Stat {
 		if populated, err := dir.Populated(); err != nil || populated {
 			pids, _ := dir.PIDs()
 			for _, pid := range pids {
-				if p, err := procfs.Read(pid); err == nil && p.Alive() && pid != w.pid {
+				if p, err := lookAt(pid); err == nil && p.Alive() && pid != w.pid {
 					found = append(found, p)
 				}
 			}
@@ -68,6 +69,16 @@ func (g *Group) leftovers(w *worker) []procfs.Stat {
 		}
 	}
 	return found
+}
+
+// lookAt is procfs.Read, for what a control group says is there. Where /proc says
+// nothing, it is taken for alive.
+func lookAt(pid int) (procfs.Stat, error) {
+	p, err := procfs.Read(pid)
+	if errors.Is(err, procfs.ErrForeign) {
+		return procfs.Stat{PID: pid, State: 'S'}, nil
+	}
+	return p, err
 }
 
 // lastOne says whether no other worker is left.
@@ -127,7 +138,7 @@ func openLeftover(p procfs.Stat, withPidfd bool) *leftover {
 			l.pidfd = -1
 		}
 	}
-	if now, err := procfs.Read(p.PID); err != nil || now.Start != p.Start {
+	if now, err := lookAt(p.PID); err != nil || now.Start != p.Start {
 		l.close()
 		return nil
 	}
@@ -149,7 +160,7 @@ func (l *leftover) signal(sig syscall.Signal) error {
 		}
 		// The kernel may forbid it, or a sandbox does.
 	}
-	if now, err := procfs.Read(l.stat.PID); err != nil || now.Start != l.stat.Start {
+	if now, err := lookAt(l.stat.PID); err != nil || now.Start != l.stat.Start {
 		return syscall.ESRCH
 	}
 	return syscall.Kill(l.stat.PID, sig)
@@ -157,7 +168,9 @@ func (l *leftover) signal(sig syscall.Signal) error {
 
 // reap collects it if it has ended as this program's child.
 func (l *leftover) reap() {
-	if now, err := procfs.Read(l.stat.PID); err == nil && now.Start == l.stat.Start && !now.Alive() {
+	if now, err := procfs.Read(l.stat.PID); errors.Is(err, procfs.ErrForeign) {
+		reap(l.stat.PID)
+	} else if err == nil && now.Start == l.stat.Start && !now.Alive() {
 		reap(l.stat.PID)
 	}
 }

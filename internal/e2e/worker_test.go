@@ -30,6 +30,7 @@ import (
 //	hold               wait for ever
 //	ignore TERM,INT    ignore these signals from here on
 //	catch TERM,INT     report "SIGTERM at RANK" and go on with the next step
+//	stray              leave a process in a session of its own behind
 //	brood              leave three kinds of grandchildren behind
 //	timer fifo|socket  acquire a timer that has run out, and end at a refusal
 //	beat N             send a heartbeat
@@ -88,6 +89,10 @@ func workerMain(steps []string) int {
 			signal.Notify(c, signals(arg)...)
 			report("ready " + rank)
 			report(unix.SignalName((<-c).(syscall.Signal)) + " at " + rank)
+		case "stray":
+			cmd := exec.Command(os.Args[0], worker("hold")[1:]...)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+			must(cmd.Start())
 		case "brood":
 			brood()
 		case "timer":
