@@ -180,18 +180,6 @@ func TestHostsRefused(t *testing.T) {
 		agents[0].says("10.77.0.13", "not in an allowed network")
 		s.finish(agents...)
 	})
-	t.Run("run ID of a job that has ended", func(t *testing.T) {
-		t.Parallel()
-		s := newSite(t, 3)
-		s.serve(2, "listening on", muster(t).argv[0], "store", "--port", "29400")
-		meetAt(2)(s)
-		agents := s.startAll(2, "--nnodes 2")
-		s.up(time.Time{}, 2)
-		s.finish(agents...)
-		again := s.start(0, "--nnodes 2")
-		s.want(1, again)
-		again.says(`the job with run ID "`+s.runID+`" has ended`, "another --rdzv-id")
-	})
 	// The agents of a second job are spares of the first, and told so.
 	t.Run("run ID of a job that runs", func(t *testing.T) {
 		t.Parallel()

@@ -56,6 +56,7 @@ var hostsCarriers = []hostsCarrier{
 			s.serve(3, "ready", pypeer.Python(s.t), "-c", pythonStore)
 			meetAt(3)(s)
 		},
+		not: map[string]string{"started again under its ID after status 0, 1 and 75": "refused, with the advice to take another `--rdzv-id`: the state of the job that has ended stays in the store"},
 	},
 	{
 		name: "static", backend: "static", endsWith0: true, fixed: true, meets: []int{0},

@@ -13,6 +13,31 @@ import (
 
 // What stops no worker that is sound, and no job that is started again.
 
+// rowAgain: the same command at once, after each way in which a job can end.
+func rowAgain(s *site, _ *hostsCarrier) string {
+	var slowest time.Duration
+	for _, status := range []int{0, 1, 75, 0} {
+		began := time.Now()
+		agents := s.startAll(3, "--nnodes 3 --preemption-signals SIGTERM")
+		started := time.Now()
+		slowest = max(slowest, s.up(began, 3).Sub(started))
+		if n := s.all[len(s.all)-1].restart; n != 0 {
+			s.fatalf("a new job has restart count %d, want 0", n)
+		}
+		switch status {
+		case 0:
+			s.finish(agents...)
+		case 1:
+			s.order(1, 3)
+			s.want(1, agents...)
+		case 75:
+			agents[2].signal(syscall.SIGTERM)
+			s.want(75, agents...)
+		}
+	}
+	return "a new job begins; all workers run " + ms(slowest) + " after the last agent was started, at most"
+}
+
 // rowDone: workers of three hosts succeed one after the other, and the hosts wait
 // for each other no longer than a second. The first one is that which the others
 // cannot do without.

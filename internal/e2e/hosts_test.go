@@ -37,6 +37,7 @@ var hostsRows = []hostsRow{
 	{name: "holder of the rendezvous lost", run: rowLostHolder, silent: true},
 	{name: "holder of the rendezvous, or rank 0, succeeds first", run: rowDone},
 	{name: "peer's link down at start", run: rowLinkDown},
+	{name: "started again under its ID after status 0, 1 and 75", run: rowAgain},
 	{name: "etcd's majority lost for less than the leases", run: rowNoMajority, elects: true},
 	{name: "etcd's majority lost for longer than the leases", run: rowNoLease, elects: true, silent: true},
 }
@@ -48,8 +49,6 @@ func TestHosts(t *testing.T) {
 	atOnce := 5
 	if *updateReliability {
 		atOnce = 1
-	} else {
-		t.Parallel()
 	}
 	table := newHostsTable()
 	room := make(chan struct{}, atOnce)

@@ -156,11 +156,12 @@ func TestMixedNodesDiffer(t *testing.T) {
 	})
 }
 
-// One run ID is one job: a second one is told that its name is used up.
+// At a store that only stores, one run ID is one job: a second one is told that its name
+// is used up.
 func TestMixedEndpointIsOther(t *testing.T) {
 	t.Parallel()
 	m := newMixed(t, "1:2", "", "exit 0")
-	m.serveStore(true)
+	m.serveStore(false)
 	m.start(peer{l: muster(t), addr: "1"}).want(0)
 	j := m.start(peer{l: muster(t), addr: "1"}).want(1)
 	if !strings.Contains(j.errs(), "another --rdzv-id") {

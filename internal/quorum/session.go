@@ -137,12 +137,18 @@ func (b *bridge) campaign(ctx context.Context, cli *clientv3.Client, s *session)
 		return nil, err
 	}
 	r, err := cli.Txn(ctx).
-		If(absent(b.keys.leader), absent(b.keys.closed)).
+		If(absent(b.keys.leader), b.open()).
 		Then(clientv3.OpPut(b.keys.leader, string(value), clientv3.WithLease(s.id))).
 		Else(clientv3.OpGet(b.keys.leader), clientv3.OpGet(b.keys.closed)).
 		Commit()
 	if err != nil {
 		return nil, err
+	}
+	if b.born == 0 {
+		b.born = r.Header.Revision
+		if !r.Succeeded {
+			return b.campaign(ctx, cli, s) // a run that ended before was another job's
+		}
 	}
 	if r.Succeeded {
 		me.Term = r.Header.Revision
@@ -157,6 +163,11 @@ func (b *bridge) campaign(ctx context.Context, cli *clientv3.Client, s *session)
 	_, err = cli.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(b.keys.leader), "=", term)).
 		Then(clientv3.OpDelete(b.keys.leader)).Commit()
 	return &view{rev: v.rev}, err // without a leader: the watch sees the key go
+}
+
+// open is that the run was not closed since this bridge first looked.
+func (b *bridge) open() clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(b.keys.closed), "<", b.born+1)
 }
 
 func absent(key string) clientv3.Cmp {
@@ -174,7 +185,7 @@ func (b *bridge) readView(r *clientv3.TxnResponse) (*view, error) {
 	for _, part := range r.Responses {
 		for _, kv := range part.GetResponseRange().GetKvs() {
 			if string(kv.Key) == b.keys.closed {
-				v.closed = true
+				v.closed = kv.ModRevision > b.born
 				continue
 			}
 			var c candidate
@@ -263,7 +274,8 @@ func (b *bridge) end(cli *clientv3.Client, op string) error {
 	return err
 }
 
-// close sets the run's key closed, for a while, and takes the leader's away if it is ours.
+// close sets the run's key closed, for a while, and takes the leader's away if it is
+// ours. It leaves a job alone that has begun under the ID of one that was closed.
 func (b *bridge) close(ctx context.Context, cli *clientv3.Client) error {
 	g, err := cli.Grant(ctx, int64(b.cfg.ClosedFor.Or(10*time.Minute)/time.Second))
 	if err != nil {
@@ -274,8 +286,9 @@ func (b *bridge) close(ctx context.Context, cli *clientv3.Client) error {
 	if b.leader != nil && b.leader.Mine {
 		term = b.leader.Term
 	}
-	_, err = cli.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(b.keys.leader), "=", term)).
-		Then(closed, clientv3.OpDelete(b.keys.leader)).Else(closed).Commit()
+	ours := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(b.keys.leader), "=", term)}
+	_, err = cli.Txn(ctx).If(b.open()).
+		Then(clientv3.OpTxn(ours, []clientv3.Op{closed, clientv3.OpDelete(b.keys.leader)}, []clientv3.Op{closed})).Commit()
 	return err
 }
 

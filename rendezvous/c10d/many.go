@@ -73,6 +73,7 @@ type carrier interface {
 // place is where this node stands in a complete round.
 type place struct {
 	round, rank, size int
+	job               int // its first round
 	ranks             *rendezvous.Ranks
 	foreign           bool   // nodes that are not ours may take part
 	reached           string // rank 0: its address in the eyes of other nodes, if known
@@ -155,7 +156,7 @@ func (h *many) Next(ctx context.Context) (*rendezvous.Info, error) {
 	return &rendezvous.Info{
 		Round: p.round, Rank: p.rank, WorldSize: p.size,
 		Store:      h.roundStore(p.round),
-		JobStore:   h.jobStore(),
+		JobStore:   h.storeOfJob(p.job),
 		Serves:     h.serves(c),
 		MasterAddr: addr, MasterPort: port,
 		Ranks: p.ranks, ClockOffset: c.offset(),
@@ -220,6 +221,14 @@ func (h *many) roundStore(round int) store.Store {
 		return store.Prefix(h.cfg.RunID, h.agents)
 	}
 	return store.Prefix(fmt.Sprintf("torch.rendezvous.%s.%d", h.cfg.RunID, round), h.agents)
+}
+
+// storeOfJob is the store of a job, by its first round: the ID may have had others.
+func (h *many) storeOfJob(first int) store.Store {
+	if first == 0 {
+		return h.jobStore()
+	}
+	return store.Prefix(fmt.Sprintf("muster.%s.%d", h.cfg.RunID, first), h.agents)
 }
 
 // open connects to the rendezvous the first time, or makes it.

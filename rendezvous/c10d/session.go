@@ -79,7 +79,7 @@ func (c *held) meet(ctx context.Context, deadline time.Time) (p place, addr stri
 			}
 			return p, "", 0, rendezvous.ErrClosed
 		case room.Round:
-			p = place{m.Round, m.Rank, m.WorldSize, m.Ranks, m.Foreign, m.Addr}
+			p = place{m.Round, m.Rank, m.WorldSize, m.Job, m.Ranks, m.Foreign, m.Addr}
 			if placed = true; p.rank != 0 && !m.Published {
 				continue // Master follows
 			}

@@ -27,7 +27,8 @@ import (
 )
 
 // ErrClosed is returned by Leader once an agent has said that the job ended. A
-// cluster remembers that for 10 minutes.
+// cluster remembers that for 10 minutes, for those that had entered the election before;
+// whoever enters it later begins another job.
 var ErrClosed = errors.New("the run was closed")
 
 // ErrStopped is returned by Leader after Close.

@@ -101,12 +101,24 @@ func TestClose(t *testing.T) {
 				closer, rest = others[0], []*agent{leader, others[1]}
 			}
 			closer.closeNow(true)
-			for _, a := range append(rest, run(3)) { // also one that comes late
+			for _, a := range rest {
 				if leader, err := a.closedLeader(); !errors.Is(err, election.ErrClosed) {
 					t.Errorf("Leader of a closed run: got %+v, %v; want ErrClosed", leader, err)
 				}
-				a.closeNow(true)
 			}
+			rest[0].closeNow(true)
+			straggler := rest[1]
+			// One that comes later is another job's, which a straggler does not close.
+			again := run(3)
+			if now := again.leader(); !now.Mine {
+				t.Errorf("leader of another job with the ID: %+v", now)
+			}
+			term := again.leader().Term
+			straggler.closeNow(true)
+			if now := run(4).leader(); now.Term != term {
+				t.Errorf("leader %+v after a straggler has ended, want still term %d", now, term)
+			}
+			again.closeNow(true)
 			keys := l.client().ask("keys")
 			want := "/muster/job%2F" + name + "/closed"
 			if !strings.Contains(keys, want) || strings.Contains(keys, want+"*") || strings.Contains(keys, name+"/leader") {

@@ -90,6 +90,9 @@ type Message struct {
 	Ranks     *rendezvous.Ranks `json:"ranks,omitempty"`   // nil: exchange them
 	Foreign   bool              `json:"foreign,omitempty"` // nodes without a session take part; of a Change: it is about one
 
+	// Job is the first round of the job, if others had this run ID before it.
+	Job int `json:"job,omitempty"`
+
 	// Published says that rank 0 has no session: where the workers meet is in
 	// the store.
 	Published bool `json:"published,omitempty"`

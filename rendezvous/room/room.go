@@ -67,6 +67,7 @@ type Room struct {
 	counted   *Message // the last status
 	countedAt time.Time
 
+	first     int  // round; above 0 where a job of the same ID ended before
 	suspended bool // see Suspend
 	foreign   rendezvous.Observer
 	looked    time.Time // when a last call was last found to be over
@@ -105,9 +106,9 @@ func (r *Room) Out() []Envelope {
 }
 
 // Empty says whether the room can be forgotten: nobody is in it, and it need not
-// remember that it was closed.
+// remember that it was closed, or that its rounds do not begin with 0.
 func (r *Room) Empty() bool {
-	return len(r.sessions) == 0 && len(r.state.LastHeartbeats) == 0 && len(r.state.Participants) == 0 && !r.state.Closed
+	return r.first == 0 && len(r.sessions) == 0 && len(r.state.LastHeartbeats) == 0 && len(r.state.Participants) == 0 && !r.state.Closed
 }
 
 func (r *Room) send(s *session, m *Message) { r.out = append(r.out, Envelope{To: s.id, Msg: m}) }
@@ -126,6 +127,11 @@ func (r *Room) Receive(now time.Time, id ID, m *Message) {
 		return
 	}
 	s.heard = now
+	switch last := s.hello.Last; {
+	case (m.Type == Join || m.Type == Close) && last != nil && last.Round < r.first:
+		r.send(s, &Message{Type: Closed}) // its job has ended
+		return
+	}
 	switch m.Type {
 	case Join:
 		r.join(now, s)
@@ -410,7 +416,7 @@ func (r *Room) tellAll() {
 	for i, s := range byRank {
 		all[i].WorldSize, all[i].RoleWorldSize = world, roles[s.hello.Role]
 		r.setJoining(s, false)
-		m := &Message{Type: Round, Round: st.Round, Rank: i, WorldSize: len(byRank), Ranks: &all[i]}
+		m := &Message{Type: Round, Round: st.Round, Rank: i, WorldSize: len(byRank), Ranks: &all[i], Job: r.first}
 		if i == 0 {
 			m.Addr = r.reached(s)
 		}
@@ -438,7 +444,7 @@ func (r *Room) reached(s *session) (addr string) {
 // tellRound tells a node its place in a round that foreign nodes take part in.
 func (r *Room) tellRound(s *session) {
 	st := r.state
-	m := &Message{Type: Round, Round: st.Round, Rank: st.Participants[s.node], WorldSize: len(st.Participants), Foreign: true}
+	m := &Message{Type: Round, Round: st.Round, Rank: st.Participants[s.node], WorldSize: len(st.Participants), Foreign: true, Job: r.first}
 	for n, rank := range st.Participants {
 		if rank == 0 && r.nodes[n] == nil {
 			m.Published = true

@@ -126,12 +126,20 @@ func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 	s.last++
 	id := s.last
 	l := s.rooms[hello.RunID]
-	created := l == nil
+	created, first := l == nil, 0
+	if !created && hello.Last == nil { // one that took part belongs to the job that has ended
+		l.do(func(r *Room, _ time.Time) {
+			if created = r.state.Closed; created {
+				first = r.state.Round + 1
+			}
+		})
+	}
 	var forgotten []string
 	if created {
 		forgotten = s.forget(time.Now())
 		l = &live{key: "torch.rendezvous." + hello.RunID, room: New(hello.RunID, s.cfg.Logger), lines: map[ID]*line{}}
 		l.room.suspended = s.suspended
+		l.room.first, l.room.state.Round = first, first
 		s.rooms[hello.RunID] = l
 	}
 	// The room must not be forgotten before the session is in it.
@@ -144,7 +152,7 @@ func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 	if created && s.cfg.Mirrors != nil {
 		existing := s.cfg.Mirrors.Mirror(l.key, l)
 		l.do(func(r *Room, now time.Time) {
-			if existing != nil && !l.adopted {
+			if existing != nil && !l.adopted && first == 0 {
 				r.Adopt(now, existing)
 			}
 		})
@@ -186,7 +194,7 @@ func (s *Server) leave(l *live, id ID) {
 	l.do(func(r *Room, now time.Time) {
 		r.Gone(now, id)
 		delete(l.lines, id)
-		if len(l.lines) == 0 && r.state.Closed {
+		if len(l.lines) == 0 && (r.state.Closed || r.first > 0) {
 			l.over = now
 		}
 		if len(l.lines) == 0 && l.idle != nil {

@@ -34,20 +34,21 @@ func (k *keys) Unmirror(key string) {
 	delete(k.list, key)
 }
 
-// A server that lives long remembers for an hour which jobs have ended.
+// A server that lives long remembers for an hour which jobs have ended, for agents that
+// took part. An ID of one that has ended is free for another at once.
 func TestEndedJobsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shown := &keys{list: map[string]bool{}}
 		s := room.NewServer(room.ServerConfig{Mirrors: shown, Logger: slog.New(slog.DiscardHandler)})
 		defer s.Close()
-		visit := func(runID string, end bool) (closed bool) {
+		visit := func(runID string, end bool, last *room.Place) *room.Message {
 			ours, theirs := net.Pipe()
 			var served sync.WaitGroup
 			served.Go(func() { s.Serve(theirs) })
 			defer served.Wait()
 			c, err := room.Greet(t.Context(), ours, &room.Message{
 				RunID: runID, Node: &rendezvous.Node{Addr: "a", PID: 1}, Host: "a", MinNodes: 1, MaxNodes: 1,
-				KeepAlive: time.Second, KeepAliveLimit: 3 * time.Second, Role: "default", LocalWorldSize: 1,
+				KeepAlive: time.Second, KeepAliveLimit: 3 * time.Second, Role: "default", LocalWorldSize: 1, Last: last,
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -64,16 +65,26 @@ func TestEndedJobsAreForgotten(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return m.Type == room.Closed
+			return m
 		}
-		visit("job1", true)
+		straggler := &room.Place{Round: 0, Rank: 0, WorldSize: 1}
+		visit("job1", false, nil)
+		visit("job1", true, nil)
 		time.Sleep(59 * time.Minute)
-		visit("job2", true)
-		if !visit("job1", false) {
-			t.Error("job1 may begin anew within the hour")
+		visit("job2", true, nil)
+		if m := visit("job1", false, straggler); m.Type != room.Closed {
+			t.Errorf("one that took part in job1 hears %+v", m)
 		}
+		if m := visit("job1", false, nil); m.Type != room.Round || m.Round != m.Job || m.Job < 1 {
+			t.Errorf("another job1 begins with %+v, want a round of its own", m)
+		}
+		visit("job1", true, straggler)
+		if m := visit("job1", false, nil); m.Type != room.Round {
+			t.Errorf("after a straggler has closed what is not its job: %+v", m)
+		}
+		visit("job1", true, nil)
 		time.Sleep(61 * time.Minute)
-		visit("job3", true)
+		visit("job3", true, nil)
 		if d := cmp.Diff(map[string]bool{"torch.rendezvous.job3": true}, shown.list); d != "" {
 			t.Errorf("what is remembered (-want +got):\n%s", d)
 		}
