@@ -78,6 +78,21 @@ func TestRunPathRecordsExceptions(t *testing.T) {
 	}
 }
 
+// Threads that torch has may still be at work when the script ends: none is cut off.
+func TestRunPathLetsThreadsEnd(t *testing.T) {
+	for _, end := range []string{"", "sys.exit(0)", "sys.exit(3)", "raise ValueError"} {
+		out, _, _ := runPath(t, `import atexit, sys, threading
+sys.modules["torch"] = sys
+over = threading.Event()
+threading.Thread(target=lambda: (over.wait(), print("the last")), daemon=True).start()
+atexit.register(over.set)
+`+end)
+		if out != "the last\n" {
+			t.Errorf("%q: the thread says %q", end, out)
+		}
+	}
+}
+
 func TestRunPathExits(t *testing.T) {
 	for script, want := range map[string]int{"import sys; sys.exit(3)": 3, "raise SystemExit": 0, "pass": 0, "x(": 1} {
 		_, status, file := runPath(t, script)

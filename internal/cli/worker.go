@@ -162,7 +162,13 @@ func isEnvironment(dir string) bool {
 // PyTorch's @record writes. It needs no PyTorch. As in torchrun, where the
 // script runs in a copy of the launcher, the current directory is not on
 // sys.path.
-const runPathCode = `import faulthandler, os, runpy, sys
+//
+// A thread of torch's that wants the interpreter while it ends aborts the process:
+// gloo's, for a little while after the last collective operation. torchrun's workers
+// wait at the end until the agent has polled all of them, up to 0.1 s by default; so
+// does this, after whatever the script does at exit.
+const runPathCode = `import atexit, faulthandler, os, runpy, sys, time
+atexit.register(lambda: "torch" in sys.modules and time.sleep(0.1))
 sys.argv = sys.argv[1:]
 if sys.path and sys.path[0] == "":
     del sys.path[0]
@@ -175,7 +181,7 @@ try:
 except Exception as e:
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if path:
-        import json, time, traceback
+        import json, traceback
         try:
             with open(path, "w") as f:
                 json.dump({"message": {"message": "%s: %s" % (type(e).__name__, e), "extraInfo": {
