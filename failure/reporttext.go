@@ -61,7 +61,7 @@ func (r *Report) text() string {
 	}
 	b.WriteString("muster: " + root.Where())
 	if r.Restarts > 0 {
-		fmt.Fprintf(&b, " in attempt %d of %d", r.Attempt+1, r.Restarts+1)
+		fmt.Fprintf(&b, " in attempt_%d (after %d of %d restarts)", r.Attempt, r.Attempt, r.Restarts)
 	}
 	b.WriteString(": " + root.Cause + "\n" + r.decision() + childFailed + "\n")
 	b.WriteString(border + title + "\n" + rule + "Failures:\n" + failures)
@@ -151,6 +151,8 @@ func (t *textReport) entry(index int, f *ProcessFailure, limit int) {
 		shown = indent(f.Traceback, limit)
 	case f.File != nil && f.File.Object && f.File.Message != "":
 		shown = indent(f.Message, limit)
+	case shown == enableTraceback: // which would not help: muster looks at stderr, too
+		shown = "none, neither in an error file nor on the worker's stderr"
 	default:
 		shown = boundTraceback(printable(shown), limit)
 	}

@@ -7,7 +7,7 @@ func quickstart(p *play) {
 
 	job := p.run("bin/muster run --nproc-per-node 8 --max-restarts 3 --tee 3 --log-dir logs train.py --epochs 90", "TRAIN=boom:3 stay").exits(1)
 	job.says(4, `^\[default3\]:rank 3 of 8: training --epochs 90$`).says(1, `restart=3/3`)
-	job.says(1, `^muster: rank 3 \(local_rank 3, pid \d+\) on host host0 in attempt 4 of 4: ValueError: boom$`)
+	job.says(1, `^muster: rank 3 \(local_rank 3, pid \d+\) on host host0 in attempt_3 \(after 3 of 3 restarts\): ValueError: boom$`)
 	p.run("bin/muster report logs").exits(0).says(1, "^train.py: failed after 4 attempts").says(4, "root cause  rank 3 .*: ValueError: boom$")
 	p.run("bin/muster logs logs --rank 3").exits(0).says(1, "rank 3 of 8: training --epochs 90$")
 
