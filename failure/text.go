@@ -33,7 +33,7 @@ func oneLine(s string, limit int) string {
 	n := 0
 	for i := range s {
 		if n++; n > limit {
-			return strings.TrimRight(s[:i], " ") + "…"
+			return strings.TrimRight(s[:i], " ") + "..."
 		}
 	}
 	return s
@@ -135,7 +135,7 @@ func clip(s string, limit int) string {
 	n := 0
 	for i := range s {
 		if n++; n > limit {
-			return s[:i] + "…"
+			return s[:i] + "..."
 		}
 	}
 	return s

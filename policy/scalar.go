@@ -315,7 +315,7 @@ func kindOf(n *yaml.Node) string {
 func quote(text string) string {
 	const most = 60
 	if len(text) > most {
-		return strconv.Quote(strings.ToValidUTF8(text[:most], "")) + "…"
+		return strconv.Quote(strings.ToValidUTF8(text[:most], "")) + "..."
 	}
 	return strconv.Quote(text)
 }

@@ -45,7 +45,7 @@ func (g *Group) oomEvidence(w *worker) string {
 	}
 	for file, now := range g.sup.system.oomCounts() {
 		if before, ok := g.oomBefore[file]; ok && now > before {
-			return fmt.Sprintf("cgroup %s: oom_kill %d→%d", file, before, now)
+			return fmt.Sprintf("cgroup %s: oom_kill %d -> %d", file, before, now)
 		}
 	}
 	return ""

@@ -15,7 +15,7 @@ import (
 func TestOOM(t *testing.T) {
 	for _, tt := range []struct{ name, want string }{
 		{"log", `^1 \d+ -9 kernel log: .*[Kk]illed process \d+ \(.*\).*$`},
-		{"no log", `^1 (\d+) -9 cgroup .*/memory\.oom_control: oom_kill \d+→\d+$`},
+		{"no log", `^1 (\d+) -9 cgroup .*/memory\.oom_control: oom_kill \d+ -> \d+$`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			dir := makeV1(t, "memory")

@@ -168,5 +168,5 @@ func clip(text string, n int) string {
 	if len(text) <= n {
 		return text
 	}
-	return fmt.Sprintf("%s… (%d bytes)", text[:n], len(text))
+	return fmt.Sprintf("%s... (%d bytes)", text[:n], len(text))
 }

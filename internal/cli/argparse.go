@@ -172,7 +172,7 @@ func allDigits(s string) bool {
 func quote(s string) string {
 	const most = 200
 	if len(s) > most {
-		s = s[:most] + "…"
+		s = s[:most] + "..."
 	}
 	return "'" + strings.ReplaceAll(printable(s), "'", `\'`) + "'"
 }

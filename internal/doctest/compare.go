@@ -94,7 +94,7 @@ var kinds = []struct {
 	{regexp.MustCompile(`\d\d:\d\d:\d\d`), "<time>"},
 	{regexp.MustCompile(`\b(\d+ min )?\d+(\.\d+)? (ms|s)\b`), "<span>"},
 	{regexp.MustCompile(`\b(\d+d)?\d+h\d+m\b`), "<span>"},
-	{regexp.MustCompile(`\b(\d+h)?(\d+m)?\d+(\.\d+)?(ns|µs|ms|s)\b`), "<span>"},
+	{regexp.MustCompile(`\b(\d+h)?(\d+m)?\d+(\.\d+)?(ns|[µu]s|ms|s)\b`), "<span>"},
 	{regexp.MustCompile(`\b\d+[hm] ago`), "<span> ago"},
 	// A worker's pid, share of the CPU, memory, step, and how long ago it was heard of.
 	{regexp.MustCompile(`^( +\d+( +\d+)?) +\d+ +(HEALTHY) +\d+ +[\d.]+[KMGT] `), "$1 <pid> $3 <cpu> <bytes> "},

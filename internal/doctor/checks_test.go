@@ -285,15 +285,15 @@ func TestGPUs(t *testing.T) {
 		name, answer, kernel string
 		want                 []string
 	}{
-		{"well", smi(0) + smi(1), "usb 1-1: new device\n", []string{"ok: 2 × NVIDIA H200, driver 580.95.05"}},
+		{"well", smi(0) + smi(1), "usb 1-1: new device\n", []string{"ok: 2 x NVIDIA H200, driver 580.95.05"}},
 		{"none", "No devices were found\n", "", []string{"ok: no GPUs"}},
 		{"lost", "!Unable to determine the device handle for GPU0: GPU is lost.!", "", []string{"failure: nvidia-smi: exit status 1: Unable to determine the device handle for GPU0: GPU is lost. → load the driver…"}},
 		{"damaged memory", smi(0) + smi(1, "uncorrected", "3"), "", []string{"ok: 2…", "failure: GPU 1: 3 uncorrected errors of memory (ECC) since the driver was loaded → take the host out…"}},
 		{"worn memory", smi(0, "corrected", "1001", "pending", "Yes", "failure", "Yes"), "", []string{"ok: 1…",
 			"warning: GPU 0: 1001 corrected errors of memory (ECC)…", "failure: GPU 0: a row of its memory could not be remapped → replace the GPU", "warning: GPU 0: damaged memory waits…"}},
-		{"in use and hot", smi(0, "used", "70000", "heat", "91"), "", []string{"ok: 1…", "warning: GPU 0: 70000 of 143771 MiB are in use: something else runs on it…", "warning: GPU 0: 91 °C…"}},
+		{"in use and hot", smi(0, "used", "70000", "heat", "91"), "", []string{"ok: 1…", "warning: GPU 0: 70000 of 143771 MiB are in use: something else runs on it…", "warning: GPU 0: 91 C…"}},
 		{"not persistent, mixed", smi(0, "persistence", "Disabled") + smi(1, "name", "NVIDIA H100"), "", []string{
-			"ok: 1 × NVIDIA H200, 1 × NVIDIA H100, driver 580.95.05", "warning: the GPUs of this host differ…", "warning: persistence mode is off on 1 GPU…"}},
+			"ok: 1 x NVIDIA H200, 1 x NVIDIA H100, driver 580.95.05", "warning: the GPUs of this host differ…", "warning: persistence mode is off on 1 GPU…"}},
 		{"prohibited", smi(0, "mode", "Prohibited"), "", []string{"ok: 1…", "failure: GPU 0: its compute mode is Prohibited → nvidia-smi -c DEFAULT -i 0"}},
 		{"Xid", smi(0), "[1.2] NVRM: Xid (PCI:0000:0a:00): 79, pid=1, GPU has fallen off the bus.\nNVRM: Xid (PCI:0000:0a:00): 31, x\nNVRM: Xid (PCI:0000:0a:00): 31, x\nNVRM: Xid (PCI:zz", []string{"ok: 1…",
 			"failure: the kernel reports Xid 79 (it has fallen off the bus) of the GPU at 0000:0a:00 → take the host out…", "warning: the kernel reports Xid 31 of the GPU at 0000:0a:00, 2 times…"}},

@@ -124,7 +124,7 @@ func judgeGPUs(list []gpu) []Line {
 	}
 	var kinds []string
 	for _, name := range order {
-		kinds = append(kinds, fmt.Sprintf("%d × %s", names[name], name))
+		kinds = append(kinds, fmt.Sprintf("%d x %s", names[name], name))
 	}
 	lines = slices.Insert(lines, 0, ok("%s, driver %s", strings.Join(kinds, ", "), list[0]["driver_version"]))
 	if len(order) > 1 {
@@ -156,7 +156,7 @@ func judgeGPU(g gpu) (lines []Line) {
 		lines = append(lines, warning(fmt.Sprintf("%s: %d of %s MiB are in use: something else runs on it", at, used, g["memory.total"]), "nvidia-smi shows the processes; end what an earlier job has left"))
 	}
 	if heat, known := g.number("temperature.gpu"); known && heat >= hotGPU {
-		lines = append(lines, warning(fmt.Sprintf("%s: %d °C", at, heat), "look at its cooling: it slows down, and all others wait for it"))
+		lines = append(lines, warning(fmt.Sprintf("%s: %d C", at, heat), "look at its cooling: it slows down, and all others wait for it"))
 	}
 	if mode := g["compute_mode"]; mode == "Prohibited" {
 		lines = append(lines, failure(at+": its compute mode is Prohibited", "nvidia-smi -c DEFAULT -i "+g["index"]))

@@ -224,7 +224,7 @@ func join(addrs []netip.Addr) string {
 func round(t time.Duration) string {
 	switch {
 	case t < time.Millisecond:
-		return t.Round(time.Microsecond).String()
+		return strings.Replace(t.Round(time.Microsecond).String(), "\u00b5", "u", 1) // consoles may be ASCII
 	case t < time.Second:
 		return t.Round(100 * time.Microsecond).String()
 	}

@@ -25,7 +25,7 @@ func (r *Report) WriteText(w io.Writer) error {
 		count[l.Status]++
 		fmt.Fprintf(&b, "  %-8s %s: %s\n", l.Status, l.Check, printable(l.Text))
 		if l.Advice != "" && l.Status != OK {
-			fmt.Fprintf(&b, "  %-8s → %s\n", "", printable(l.Advice))
+			fmt.Fprintf(&b, "  %-8s -> %s\n", "", printable(l.Advice))
 		}
 	}
 	fmt.Fprintf(&b, "\n%s: %s\n", r.Host, summary(count))
@@ -95,5 +95,5 @@ func clip(s string, n int) string {
 	if len(s) <= n {
 		return s
 	}
-	return strings.ToValidUTF8(s[:n], "") + "…"
+	return strings.ToValidUTF8(s[:n], "") + "..."
 }

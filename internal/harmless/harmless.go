@@ -46,7 +46,7 @@ func clean(s string, limit int, lines bool) string {
 			continue
 		}
 		if n++; n > limit {
-			b.WriteRune('…')
+			b.WriteString("...")
 			break
 		}
 		b.WriteRune(r)

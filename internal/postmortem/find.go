@@ -173,7 +173,7 @@ func (run *Run) Only(name string) error {
 		names = append(names, a.Name)
 	}
 	if n := len(names); n > 10 {
-		names = append(names[:4:4], append([]string{"…"}, names[n-5:]...)...)
+		names = append(names[:4:4], append([]string{"..."}, names[n-5:]...)...)
 	}
 	return fmt.Errorf("%s has no %s; there are %s", run.Dir, name, strings.Join(names, ", "))
 }

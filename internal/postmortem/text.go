@@ -235,7 +235,7 @@ func (a *Attempt) writeFiles(b *strings.Builder) {
 	}
 	for i, w := range a.Workers {
 		if i == shownOthers {
-			table.add("…", fmt.Sprintf("and of %d more workers", len(a.Workers)-i))
+			table.add("...", fmt.Sprintf("and of %d more workers", len(a.Workers)-i))
 			break
 		}
 		var names []string

@@ -23,7 +23,7 @@ func openMPI(v vars) (*Job, error) {
 		size: "OMPI_COMM_WORLD_SIZE", rank: "OMPI_COMM_WORLD_RANK",
 		localSize: "OMPI_COMM_WORLD_LOCAL_SIZE", localRank: "OMPI_COMM_WORLD_LOCAL_RANK",
 		id:   []string{"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"},
-		use:  "mpirun --map-by ppr:1:node --bind-to none muster run …",
+		use:  "mpirun --map-by ppr:1:node --bind-to none muster run ...",
 		lead: "mpirun -x MASTER_ADDR=HOST",
 	}.read(v)
 }
@@ -39,7 +39,7 @@ func hydra(v vars) (*Job, error) {
 		size: "PMI_SIZE", rank: "PMI_RANK",
 		localSize: "MPI_LOCALNRANKS", localRank: "MPI_LOCALRANKID",
 		id:   []string{"PMI_JOBID", "HYDRA_JOBID"},
-		use:  "mpiexec -ppn 1 muster run …",
+		use:  "mpiexec -ppn 1 muster run ...",
 		lead: "mpiexec -genv MASTER_ADDR HOST",
 	}.read(v)
 }
@@ -54,7 +54,7 @@ func jsrun(v vars) (*Job, error) {
 		size: "JSM_NAMESPACE_SIZE", rank: "JSM_NAMESPACE_RANK",
 		localSize: "JSM_NAMESPACE_LOCAL_SIZE", localRank: "JSM_NAMESPACE_LOCAL_RANK",
 		id:   []string{"LSB_JOBID"},
-		use:  "jsrun --rs_per_host=1 --tasks_per_rs=1 --cpu_per_rs=ALL_CPUS --gpu_per_rs=ALL_GPUS muster run …",
+		use:  "jsrun --rs_per_host=1 --tasks_per_rs=1 --cpu_per_rs=ALL_CPUS --gpu_per_rs=ALL_GPUS muster run ...",
 		lead: "jsrun -E MASTER_ADDR=HOST",
 	}.read(v)
 }

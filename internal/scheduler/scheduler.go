@@ -140,7 +140,7 @@ func broken(scheduler string, errs ...error) error {
 func show(text string) string {
 	const most = 100
 	if len(text) > most {
-		text = text[:most] + "…"
+		text = text[:most] + "..."
 	}
 	return strconv.Quote(text)
 }

@@ -115,7 +115,7 @@ func srunLine(v vars, nodes int) string {
 	if cpus, err := v.optional(1, "SLURM_CPUS_ON_NODE"); err == nil && cpus.From != "" {
 		line += fmt.Sprintf(" --cpus-per-task=%d", cpus.Value)
 	}
-	return line + " muster run …"
+	return line + " muster run ..."
 }
 
 // slurmGPUs counts the GPUs of this host's part of the step.
