@@ -162,6 +162,19 @@ func listenUnix(path string) (net.Listener, error) {
 	return l, nil
 }
 
+// URL is what to open in a browser for a server that listens at an address of this
+// host, which others know by name; for a socket it is its address.
+func URL(addr net.Addr, name string) string {
+	tcp, ok := addr.(*net.TCPAddr)
+	if !ok {
+		return "unix:" + addr.String()
+	}
+	if !tcp.IP.IsUnspecified() {
+		name = tcp.IP.String()
+	}
+	return "http://" + net.JoinHostPort(name, strconv.Itoa(tcp.Port)) + "/"
+}
+
 // hosts says which Host headers a server answers to, so that a page of another site,
 // whose name is made to lead here, cannot read what is served.
 type hosts struct {

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"net/http"
@@ -56,7 +57,7 @@ func renderPage(s *State) []byte {
 <noscript><meta http-equiv="refresh" content="2"></noscript>
 </head><body>
 <main id="main" data-time="%d">
-`, p.headline(), job.RunID, icon+iconColour[t]+"'/%3E%3C/svg%3E", int(s.Time.UnixMilli()))
+`, p.headline(), job.name(), icon+iconColour[t]+"'/%3E%3C/svg%3E", int(s.Time.UnixMilli()))
 	p.header(t)
 	p.failures()
 	p.figures()
@@ -95,9 +96,12 @@ func (p *page) headline() string {
 	return string(job.Phase)
 }
 
+// name is what people call the job.
+func (j *Job) name() string { return cmp.Or(j.Entrypoint, j.RunID) }
+
 func (p *page) header(t tone) {
 	job := &p.s.Job
-	p.put(`<header><h1>%s</h1><span id="phase" class="pill %s">%s</span>`, job.RunID, t, p.headline())
+	p.put(`<header><h1>%s</h1><span id="phase" class="pill %s">%s</span>`, job.name(), t, p.headline())
 	if job.WaitingFor != "" {
 		p.put(`<span class="waiting">waiting for %s</span>`, strings.TrimPrefix(job.WaitingFor, "waiting for "))
 	}
@@ -106,10 +110,11 @@ func (p *page) header(t tone) {
 	}
 	p.put("<span id=\"live\"></span>\n<p>")
 	var facts []string
-	for _, f := range []string{job.Entrypoint, job.Role} {
-		if f != "" {
-			facts = append(facts, f)
-		}
+	if job.Entrypoint != "" {
+		facts = append(facts, "run "+job.RunID)
+	}
+	if job.Role != "" {
+		facts = append(facts, job.Role)
 	}
 	if job.Backend != "" {
 		facts = append(facts, strings.TrimSpace(job.Backend+" rendezvous "+job.Endpoint))

@@ -130,7 +130,7 @@ func TestPageInBrowser(t *testing.T) {
 			p.eval(`[document.getElementById("phase").textContent, document.title, String(document.querySelectorAll(".hosts li").length),
 				String(document.querySelectorAll(".timers").length), String(document.getElementById("older").open), String(document.getElementById("l0").open),
 				String(window.kept === document.getElementById("w0"))]`, &got)
-			want := []string{"restarting", "restarting · llama-sft-0412", "3", "0", "true", "false", "true"}
+			want := []string{"restarting", "restarting · train.py --config sft.toml", "3", "0", "true", "false", "true"}
 			if fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Errorf("after an update the page has\n%q, want\n%q", got, want)
 			}

@@ -2,8 +2,10 @@ package launch
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -62,19 +64,18 @@ func (o *observed) metrics(host string) metrics.Handler {
 	})
 }
 
-// serve begins to serve where that is asked for, and returns what ends it. A job
-// runs also without.
-func (o *observed) serve() (stop func()) {
+// serve begins to serve where that is asked for, and returns where that is and what
+// ends it. A job runs also without.
+func (o *observed) serve(host string) (at string, stop func()) {
 	if o.registry == nil {
-		return func() {}
+		return "", func() {}
 	}
 	log := o.cfg.Logger
 	s, err := health.Listen(health.Config{Addr: o.addr(), Names: o.cfg.HealthNames, Source: o, Logger: log})
 	if err != nil {
 		log.Warn("the job's health is not served", "error", err)
-		return func() {}
+		return "", func() {}
 	}
-	log.Info("serving the job's health", "addr", s.Addr())
 	ctx, end := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -83,9 +84,24 @@ func (o *observed) serve() (stop func()) {
 			log.Warn("the job's health is no longer served", "error", err)
 		}
 	}()
-	return func() {
+	return health.URL(s.Addr(), host), func() {
 		end()
 		<-done
+	}
+}
+
+// announce says in a line where to look while the job runs: where its status page is,
+// and where the log files are that somebody has asked for.
+func (o *observed) announce(w io.Writer, page, logDir string) {
+	var where []string
+	if page != "" {
+		where = append(where, "status page at "+page)
+	}
+	if l := &o.cfg.Logs; logDir != "" && (l.Dir != "" || l.Redirects.Any() || l.Tee.Any()) {
+		where = append(where, "log files in "+logDir)
+	}
+	if where != nil {
+		fmt.Fprintf(w, "muster: %s\n", strings.Join(where, ", "))
 	}
 }
 

@@ -9,10 +9,12 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/etcd"
 	"github.com/muster-run/muster/rendezvous/quorum"
@@ -64,6 +66,11 @@ func Resolve(cfg Config) (Config, error) {
 	}
 	if err := cfg.checkRecords(); err != nil {
 		errs = append(errs, err)
+	}
+	if cfg.HealthAddr != "" {
+		if _, _, err := health.ParseAddr(cfg.HealthAddr); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	if cfg.SignalsToHandle == nil {
 		signals, _, err := ParseSignals(cfg.SignalsText)
@@ -134,9 +141,6 @@ func (cfg *Config) resolveRendezvous() error {
 		fail("master port: want 0 to 65535, got %d", cfg.MasterPort)
 		cfg.MasterPort = 0 // or the endpoint would be wrong, too
 	}
-	if _, err := rendezvous.ParseSettings(cfg.RdzvConf); err != nil {
-		errs = append(errs, err)
-	}
 	if cfg.Rendezvous != nil {
 		cfg.RdzvBackend, cfg.RunID = cfg.Rendezvous.Backend(), cfg.Rendezvous.RunID()
 		cfg.Logs.RunID = cmp.Or(cfg.Logs.RunID, cfg.RunID)
@@ -147,7 +151,11 @@ func (cfg *Config) resolveRendezvous() error {
 		cfg.RdzvBackend, cfg.RdzvEndpoint = "c10d", "localhost:0"
 		if cfg.RunID == "" {
 			cfg.RunID = newRunID()
+			cfg.Logs.RunID = cmp.Or(cfg.Logs.RunID, filepath.Base(cfg.Title))
 		}
+	}
+	if _, err := rendezvous.ParseSettings(cfg.RdzvBackend, cfg.RdzvConf); err != nil {
+		errs = append(errs, err)
 	}
 	cfg.RunID = cmp.Or(cfg.RunID, DefaultRunID)
 	cfg.Logs.RunID = cmp.Or(cfg.Logs.RunID, cfg.RunID)
@@ -168,8 +176,14 @@ func (cfg *Config) resolveRendezvous() error {
 			fail("node rank: want 0 to %d for %s, got %d", cfg.MaxNodes-1, nodes(*cfg), cfg.NodeRank)
 		}
 	case "c10d":
-		if _, _, err := rendezvous.SplitEndpoint(cfg.RdzvEndpoint, -1); err != nil {
+		_, port, err := rendezvous.SplitEndpoint(cfg.RdzvEndpoint, -1)
+		switch {
+		case err != nil:
 			errs = append(errs, err)
+		case port == 0 && cfg.MinNodes > 1 && cfg.MinNodes <= cfg.MaxNodes:
+			fail("%s, and the endpoint %s has port 0, which no other host can know; name a port, and leave --standalone out", nodes(*cfg), cfg.RdzvEndpoint)
+		case port == 0:
+			cfg.MaxNodes = 1
 		}
 	case "etcd", "etcd-v2":
 		if _, err := etcd.SplitEndpoints(cfg.RdzvEndpoint, etcd.DefaultPort); err != nil {
@@ -183,6 +197,14 @@ func (cfg *Config) resolveRendezvous() error {
 		fail("rendezvous backend %q is not known: want static, c10d, etcd or quorum; Python plug-ins cannot be loaded", cfg.RdzvBackend)
 	}
 	return errors.Join(errs...)
+}
+
+// meetsAtLoopback says whether the hosts are to meet at an address that each of them
+// has for itself. An etcd may well have a member, or a proxy, on every host.
+func (cfg *Config) meetsAtLoopback() bool {
+	host, _, err := rendezvous.SplitEndpoint(cfg.RdzvEndpoint, 0)
+	ip := net.ParseIP(host)
+	return err == nil && !strings.HasPrefix(cfg.RdzvBackend, "etcd") && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
 // LookupEnv reads a variable of the job's environment, Env. As everywhere the

@@ -36,6 +36,7 @@ func TestResolveRendezvous(t *testing.T) {
 	}{
 		{"nothing given", func(c *launch.Config) {}, "c10d", "localhost:0", uuid},
 		{"id given", func(c *launch.Config) { c.RunID = "job7" }, "c10d", "localhost:0", "job7"},
+		{"standalone of up to 4", func(c *launch.Config) { c.Standalone, c.MaxNodes = true, 4 }, "c10d", "localhost:0", uuid},
 		{"address without port", func(c *launch.Config) { c.MasterAddr = "10.0.0.1" }, "c10d", "localhost:0", uuid},
 		{"port", func(c *launch.Config) { c.MasterPort = 1234 }, "static", "127.0.0.1:1234", "none"},
 		{"address and port", func(c *launch.Config) { c.MasterAddr, c.MasterPort = "h", 1 }, "static", "h:1", "none"},
@@ -65,8 +66,11 @@ func TestResolveRendezvous(t *testing.T) {
 			if got.RdzvBackend != tt.backend || got.RdzvEndpoint != tt.endpoint || run != tt.run {
 				t.Errorf("got %s at %q as %s, want %s at %q as %s", got.RdzvBackend, got.RdzvEndpoint, run, tt.backend, tt.endpoint, tt.run)
 			}
-			if got.Logs.RunID != got.RunID {
-				t.Errorf("logs of run %s, want %s", got.Logs.RunID, got.RunID)
+			if run == uuid {
+				run = "true" // rather the program's name than one made up
+			}
+			if got.Logs.RunID != run {
+				t.Errorf("logs of run %s, want %s", got.Logs.RunID, run)
 			}
 			again, err := launch.Resolve(got)
 			if err != nil {
@@ -121,7 +125,12 @@ func TestResolveErrors(t *testing.T) {
 		{"events", func(c *launch.Config) { c.EventLogHandler = "scuba" }, `"scuba" is not known`},
 		{"signals", func(c *launch.Config) { c.SignalsText = "SIGKILL" }, "SIGKILL cannot be handled"},
 		{"port", func(c *launch.Config) { c.MasterPort = 65536 }, "want 0 to 65535, got 65536"},
-		{"conf", func(c *launch.Config) { c.RdzvConf = map[string]string{"join_timeout": "soon"} }, "join_timeout=soon"},
+		{"conf", func(c *launch.Config) { c.RdzvConf = map[string]string{"close_timeout": "soon"} }, "close_timeout=soon"},
+		{"conf of another backend", func(c *launch.Config) {
+			c.RdzvBackend, c.RdzvEndpoint, c.RdzvConf = "static", "host:x", map[string]string{"join_timeout": "soon"}
+		}, "port is not a number"},
+		{"health address", func(c *launch.Config) { c.HealthAddr = "99999" }, "port 99999 is more than 65535"},
+		{"many hosts at port 0", func(c *launch.Config) { c.RdzvBackend, c.RdzvEndpoint, c.MinNodes, c.MaxNodes = "c10d", "h:0", 2, 2 }, "endpoint h:0 has port 0"},
 		{"etcd without an endpoint", func(c *launch.Config) { c.RdzvBackend = "etcd" }, "the rendezvous endpoint is empty"},
 		{"etcd-v2 without an endpoint", func(c *launch.Config) { c.RdzvBackend = "etcd-v2" }, "the rendezvous endpoint is empty"},
 		{"quorum of two", func(c *launch.Config) { c.RdzvBackend, c.RdzvEndpoint = "quorum", "a,b" }, "names 2 hosts"},

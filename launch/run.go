@@ -3,6 +3,7 @@ package launch
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
@@ -72,11 +73,14 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	handler := cfg.Rendezvous
 	if handler == nil {
 		if handler, err = newHandler(cfg, settings, host, watched.waiting, log); err != nil {
-			return nil, err
+			return nil, &ConfigError{err}
 		}
 	}
 	run, err := logs.New(cfg.Logs)
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission):
+		return nil, &ConfigError{err} // Resolve cannot foresee it: /proc takes no directories
+	case err != nil:
 		return nil, err
 	}
 	defer func() {
@@ -140,7 +144,9 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		return nil, err
 	}
 	watched.agent.Store(a)
-	defer watched.serve()()
+	page, stopServing := watched.serve(host)
+	defer stopServing()
+	watched.announce(stderr, page, run.Dir())
 	result, err = a.Run(ctx)
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
@@ -163,7 +169,14 @@ const closeTimeout = 5 * time.Second
 // newHandler makes the rendezvous that Resolve chose.
 func newHandler(cfg Config, settings rendezvous.Settings, host string, waiting func(rendezvous.Waiting), log *slog.Logger) (rendezvous.Handler, error) {
 	for _, key := range settings.Unknown {
-		log.Warn("rendezvous configuration key is not known and has no effect", "key", key)
+		attrs := []any{"key", key, "backend", cfg.RdzvBackend}
+		if meant := rendezvous.SuggestKey(cfg.RdzvBackend, key); meant != "" {
+			attrs = append(attrs, "hint", "did you mean "+meant+"?")
+		}
+		log.Warn("the backend does not read this key of --rdzv-conf, so it has no effect", attrs...)
+	}
+	if cfg.MaxNodes > 1 && cfg.meetsAtLoopback() {
+		log.Warn("the endpoint is a loopback address, so no other host can join, only agents of this host; name a host of the job with --rdzv-endpoint or --master-addr", "endpoint", cfg.RdzvEndpoint)
 	}
 	conns := &tcpstore.Limit{Max: process.MostConnections(cfg.NprocPerNode)}
 	if cfg.RdzvBackend == "static" {

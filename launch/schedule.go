@@ -90,13 +90,16 @@ func (cfg Config) schedule(job *scheduler.Job) (Config, *Schedule, error) {
 		s.take("rdzv-id", cfg.RunID, job.RunID.From)
 	}
 	if nodes > 1 {
-		cfg.NodeRank = job.NodeRank.Value
-		s.take("node-rank", strconv.Itoa(cfg.NodeRank), job.NodeRank.From)
+		if _, said := cfg.RdzvConf["is_host"]; !said {
+			// Rather than to find out by resolving names. It is no rank: those are
+			// assigned when the hosts meet.
+			isHost := strconv.FormatBool(job.NodeRank.Value == 0)
+			cfg.setDefault("is_host", isHost)
+			s.take("is_host", isHost, job.NodeRank.From)
+		}
 		cfg.RdzvBackend = "c10d"
 		cfg.RdzvEndpoint = joinHostPort(job.Host.Value, job.Port.Value)
 		s.take("rdzv-endpoint", cfg.RdzvEndpoint, job.Host.From+", port from "+job.Port.From)
-		// Rather than to find out by resolving names.
-		cfg.setDefault("is_host", strconv.FormatBool(cfg.NodeRank == 0))
 		if job.Apart {
 			// How long the host where they meet may take to come up.
 			cfg.setDefault("read_timeout", cmp.Or(cfg.RdzvConf["join_timeout"], "600"))

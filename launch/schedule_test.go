@@ -25,13 +25,13 @@ func TestFromScheduler(t *testing.T) {
 		cfg, want launch.Config
 	}{
 		"srun": {launch.Config{Env: srun}, launch.Config{
-			MinNodes: 2, MaxNodes: 2, NodeRank: 1, RunID: "12.3", RdzvBackend: "c10d", RdzvEndpoint: endpoint, NprocPerNode: 4,
+			MinNodes: 2, MaxNodes: 2, RunID: "12.3", RdzvBackend: "c10d", RdzvEndpoint: endpoint, NprocPerNode: 4,
 			RdzvConf: map[string]string{"is_host": "false"}, PreemptionSignals: both,
 		}},
 		"what cfg says stays": {
 			launch.Config{Env: srun, RunID: "mine", NprocPerNode: 2, RdzvConf: map[string]string{"is_host": "true", "join_timeout": "5"}, PreemptionSignals: []syscall.Signal{}},
 			launch.Config{
-				MinNodes: 2, MaxNodes: 2, NodeRank: 1, RunID: "mine", RdzvBackend: "c10d", RdzvEndpoint: endpoint, NprocPerNode: 2,
+				MinNodes: 2, MaxNodes: 2, RunID: "mine", RdzvBackend: "c10d", RdzvEndpoint: endpoint, NprocPerNode: 2,
 				RdzvConf: map[string]string{"is_host": "true", "join_timeout": "5"}, PreemptionSignals: []syscall.Signal{},
 			}},
 		"nnodes":      {launch.Config{Env: srun, MinNodes: 1}, launch.Config{MinNodes: 1}},
@@ -68,7 +68,7 @@ func TestFromSchedulerResolves(t *testing.T) {
 	if cfg, err = launch.Resolve(cfg); err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasPrefix(schedule.String(), "Slurm says nnodes=2 (SLURM_STEP_NUM_NODES), rdzv-id=12.3 (SLURM_JOB_ID, SLURM_STEP_ID), node-rank=1 (SLURM_NODEID), rdzv-endpoint="+cfg.RdzvEndpoint) {
+	if !strings.HasPrefix(schedule.String(), "Slurm says nnodes=2 (SLURM_STEP_NUM_NODES), rdzv-id=12.3 (SLURM_JOB_ID, SLURM_STEP_ID), is_host=false (SLURM_NODEID), rdzv-endpoint="+cfg.RdzvEndpoint) {
 		t.Errorf("it says %s", schedule)
 	}
 }

@@ -15,7 +15,7 @@ const TokenVariable = "MUSTER_TOKEN"
 // Settings returns those of the rendezvous: RdzvConf's, and the token of the environment
 // unless RdzvConf names a file.
 func (cfg *Config) Settings() (rendezvous.Settings, error) {
-	settings, err := rendezvous.ParseSettings(cfg.RdzvConf)
+	settings, err := rendezvous.ParseSettings(cfg.RdzvBackend, cfg.RdzvConf)
 	if token, ok := cfg.LookupEnv(TokenVariable); ok && settings.TokenFile == "" {
 		settings.Token = strings.TrimRight(token, "\r\n")
 	}
@@ -36,7 +36,7 @@ func withoutSecrets(env []string) []string {
 // isPassword says whether a part of --rdzv-conf is the password.
 func isPassword(pair string) bool {
 	key, _, _ := strings.Cut(pair, "=")
-	return strings.TrimSpace(key) == "password"
+	return strings.Trim(key, " '\"") == "password"
 }
 
 // HidePassword is a text of --rdzv-conf to be shown.

@@ -180,7 +180,7 @@ func (cfg *Config) check() error {
 	}
 	if cfg.Dir != "" && cfg.Dir != NoFiles {
 		if fi, err := os.Stat(cfg.Dir); err == nil && !fi.IsDir() {
-			errs = append(errs, fmt.Errorf("log_dir: %s is a file; give a directory, or %s for no files: %w", cfg.Dir, NoFiles, syscall.ENOTDIR))
+			errs = append(errs, fmt.Errorf("log directory: %s is a file; give a directory, or %s for no files: %w", cfg.Dir, NoFiles, syscall.ENOTDIR))
 		}
 	}
 	return errors.Join(errs...)
@@ -199,16 +199,16 @@ func (r *Run) makeDir() error {
 		}
 		var err error
 		if root, err = makeRandomDir(temp, "torchelastic_"); err != nil {
-			return fmt.Errorf("log_dir: %w; name a writable directory with --log-dir, or set TMPDIR", err)
+			return fmt.Errorf("log directory: %w; name a writable directory with --log-dir, or set TMPDIR", err)
 		}
 		r.tempRoot = root
 	} else {
 		var err error
 		if root, err = filepath.Abs(root); err != nil {
-			return fmt.Errorf("log_dir: %w", err)
+			return fmt.Errorf("log directory: %w", err)
 		}
 		if err := os.MkdirAll(root, 0o777); err != nil {
-			return fmt.Errorf("log_dir: %w; name a writable directory with --log-dir", err)
+			return fmt.Errorf("log directory: %w; name a writable directory with --log-dir", err)
 		}
 	}
 	dir, err := makeRandomDir(root, dirName(r.cfg.RunID)+"_")
@@ -216,7 +216,7 @@ func (r *Run) makeDir() error {
 		if r.tempRoot != "" {
 			os.Remove(r.tempRoot)
 		}
-		return fmt.Errorf("log_dir: %w; name a writable directory with --log-dir", err)
+		return fmt.Errorf("log directory: %w; name a writable directory with --log-dir", err)
 	}
 	r.dir = dir
 	return nil

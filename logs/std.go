@@ -42,6 +42,9 @@ type StdSpec struct {
 	byRank map[int]Std // not nil: only these, all is StdNone
 }
 
+// Any says whether any local rank has a stream.
+func (s StdSpec) Any() bool { return s.all != StdNone || len(s.byRank) > 0 }
+
 // StdForAll returns the spec that gives s to every local rank.
 func StdForAll(s Std) StdSpec { return StdSpec{all: s} }
 

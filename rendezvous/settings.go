@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/muster-run/muster/internal/spell"
 )
 
 // Settings are the values of --rdzv-conf.
@@ -66,8 +68,46 @@ type Settings struct {
 	// DataDir is where a quorum's member keeps its data; empty means a temporary
 	// directory. Key data_dir.
 	DataDir string
-	// Unknown lists keys that no backend reads, sorted.
+	// Unknown lists keys that the backend does not read, sorted.
 	Unknown []string
+}
+
+// keys are the keys of --rdzv-conf, each with the backends that read it; "" means all.
+var keys = [...]struct{ name, backends string }{
+	{"join_timeout", "c10d etcd quorum"}, {"last_call_timeout", "c10d etcd quorum"}, {"timeout", "static"},
+	{"close_timeout", ""}, {"heartbeat_timeout", ""}, {"keep_alive_interval", ""}, {"keep_alive_max_attempt", ""},
+	{"cas_backoff_max_seconds", ""}, {"read_timeout", ""}, {"is_host", ""}, {"store_type", "c10d"}, {"bind", ""}, {"allow", ""},
+	{"cacert", "etcd"}, {"ca_cert", "etcd"}, {"cert", "etcd"}, {"ssl_cert", "etcd"}, {"key", "etcd"}, {"ssl_cert_key", "etcd"},
+	{"user", "etcd"}, {"password", "etcd"}, {"password_file", "etcd"}, {"token_file", ""}, {"protocol", "etcd"}, {"data_dir", "quorum"}, {"rank", ""},
+}
+
+// reads says whether a backend reads a key, if any does; without a name it says yes.
+func reads(backend, key string) bool {
+	backend = strings.TrimSuffix(backend, "-v2")
+	for _, k := range keys {
+		if k.name == key {
+			return backend == "" || k.backends == "" || slices.Contains(strings.Fields(k.backends), backend)
+		}
+	}
+	return true
+}
+
+// SuggestKey returns the key that was probably meant by one that the backend does not
+// read, "" if none is alike.
+func SuggestKey(backend, key string) string {
+	switch {
+	case key == "timeout":
+		return "join_timeout"
+	case key == "join_timeout":
+		return "timeout"
+	}
+	var names []string
+	for _, k := range keys {
+		if reads(backend, k.name) {
+			names = append(names, k.name)
+		}
+	}
+	return spell.Nearest(key, names...)
 }
 
 // DefaultSettings returns what an empty --rdzv-conf means.
@@ -93,10 +133,11 @@ func (s *Settings) KeepAliveLimit() time.Duration {
 // maxSeconds keeps a number of seconds within a time.Duration.
 const maxSeconds = int64(math.MaxInt64 / int64(time.Second))
 
-// ParseSettings reads the keys and values of --rdzv-conf over the defaults. It
-// reports every bad value at once. Keys that no backend knows are not an error,
-// as in torchrun; they are listed in Unknown so that the caller can warn.
-func ParseSettings(conf map[string]string) (Settings, error) {
+// ParseSettings reads the keys and values of --rdzv-conf over the defaults, as far as
+// the named backend reads them; without a name all that any backend reads. It reports
+// every bad value at once. Keys that the backend does not read are no error whatever
+// their values, as in torchrun; Unknown lists them so that the caller can warn.
+func ParseSettings(backend string, conf map[string]string) (Settings, error) {
 	s := DefaultSettings()
 	var errs []error
 	bad := func(key, value, want string) {
@@ -104,6 +145,10 @@ func ParseSettings(conf map[string]string) (Settings, error) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(conf)) {
 		value := conf[key]
+		if !reads(backend, key) {
+			s.Unknown = append(s.Unknown, key)
+			continue
+		}
 		seconds := func(dst *time.Duration, atLeast int64) {
 			n, err := strconv.ParseInt(value, 10, 64)
 			if err != nil || n < atLeast || n > maxSeconds {

@@ -3,6 +3,7 @@ package rendezvous_test
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -26,7 +27,7 @@ func TestParseSettings(t *testing.T) {
 	want.Allow = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("192.0.2.7/32"), netip.MustParsePrefix("fd00::/64")}
 	want.CACert, want.Cert, want.Key, want.User, want.Password, want.DataDir = "ca.pem", "c.pem", "k.pem", "u", "p", "/d"
 	want.Unknown = []string{"colour"}
-	got, err := rendezvous.ParseSettings(map[string]string{
+	got, err := rendezvous.ParseSettings("", map[string]string{
 		"join_timeout": "20", "last_call_timeout": "1", "keep_alive_max_attempt": "7",
 		"cas_backoff_max_seconds": "1.5", "is_host": "Yes", "colour": "blue", "store_type": "TCP", "rank": "0",
 		"bind": "10.0.0.1", "allow": "10.0.0.0/8, 192.0.2.7,fd00::1/64", "cacert": "ca.pem", "cert": "c.pem", "key": "k.pem",
@@ -41,7 +42,7 @@ func TestParseSettings(t *testing.T) {
 }
 
 func TestParseSettingsReportsEveryProblem(t *testing.T) {
-	_, err := rendezvous.ParseSettings(map[string]string{
+	_, err := rendezvous.ParseSettings("", map[string]string{
 		"join_timeout": "0", "last_call_timeout": "soon", "close_timeout": "-1", "read_timeout": "9223372036854775807",
 		"keep_alive_max_attempt": "0", "cas_backoff_max_seconds": "nan", "is_host": "maybe", "store_type": "etcd", "bind": "host1", "allow": "10.0.0.0/40",
 	})
@@ -52,6 +53,34 @@ func TestParseSettingsReportsEveryProblem(t *testing.T) {
 		"keep_alive_max_attempt=0", "cas_backoff_max_seconds=nan", "is_host=maybe", "store_type=etcd", "bind=host1", "allow=10.0.0.0/40"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not name %s:\n%v", want, err)
+		}
+	}
+}
+
+// Values that the backend does not read are not looked at. Source:
+// test_elastic_launch.py has a timeout of c10d in quotes.
+func TestParseSettingsOfABackend(t *testing.T) {
+	for _, tt := range []struct {
+		backend, key, value string
+		suggest             string // "read": the backend reads the key, and the value is bad
+	}{
+		{"c10d", "timeout", "5'", "join_timeout"}, {"static", "timeout", "5'", "read"}, {"static", "join_timeout", "soon", "timeout"},
+		{"quorum", "join_timeout", "soon", "read"}, {"etcd-v2", "join_timeout", "0", "read"}, {"etcd", "store_type", "disk", ""},
+		{"c10d", "join_timeot", "x", "join_timeout"}, {"c10d", "'join_timeout", "5", "join_timeout"}, {"c10d", "keep_alive", "5", ""},
+		{"c10d", "colour", "blue", ""}, {"quorum", "datadir", "/d", "data_dir"}, {"c10d", "data_dir", "/d", ""},
+	} {
+		s, err := rendezvous.ParseSettings(tt.backend, map[string]string{tt.key: tt.value})
+		if tt.suggest == "read" {
+			if err == nil || s.Unknown != nil {
+				t.Errorf("%s, %s=%s: %v, unknown %q", tt.backend, tt.key, tt.value, err, s.Unknown)
+			}
+			continue
+		}
+		if err != nil || !slices.Equal(s.Unknown, []string{tt.key}) {
+			t.Errorf("%s, %s=%s: %v, unknown %q", tt.backend, tt.key, tt.value, err, s.Unknown)
+		}
+		if got := rendezvous.SuggestKey(tt.backend, tt.key); got != tt.suggest {
+			t.Errorf("%s, %s: suggests %q, want %q", tt.backend, tt.key, got, tt.suggest)
 		}
 	}
 }

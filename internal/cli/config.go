@@ -279,7 +279,11 @@ func (r *reader) hiddenBy(names ...string) string {
 // Source: _parse_rendezvous_config in rendezvous/utils.py.
 func parseConf(text string) (map[string]string, error) {
 	conf := map[string]string{}
-	if text = strings.TrimSpace(text); text == "" {
+	text = strings.TrimSpace(text)
+	if n := len(text); n > 1 && (text[0] == '\'' || text[0] == '"') && text[n-1] == text[0] {
+		text = text[1 : n-1] // quotes that no shell has taken away, as from a list in YAML
+	}
+	if text == "" {
 		return conf, nil
 	}
 	var errs []error

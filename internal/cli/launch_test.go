@@ -90,6 +90,10 @@ var launchSamples = []launchSample{
 	{Args: []string{"--rdzv-backend", "zk", "s.py"}, rejects: "is not known"},
 	{Args: []string{"--rdzv-backend", "etcd", "--rdzv-endpoint", "h", "s.py"}},
 	{Args: []string{"--rdzv-endpoint", "h", "s.py"}, rejects: "port is missing"},
+	// In upstream's tests, with these quotes: torchrun takes them for parts of the first key and the last value.
+	{Args: []string{"--rdzv-backend=c10d", "--rdzv-conf='join_timeout=5,last_call_timeout=1,timeout=5'", "s.py"},
+		differs: map[string]any{"rdzv_configs": map[string]any{"join_timeout": "5", "last_call_timeout": "1", "timeout": "5"}}},
+	{Args: []string{"--rdzv-backend=c10d", "--rdzv-conf=timeout=soon", "s.py"}, differs: map[string]any{"rdzv_configs": map[string]any{"timeout": "soon"}}},
 	{Args: []string{"--event-log-handler", "x", "s.py"}, rejects: "is not known"},
 	{Args: []string{"--signals-to-handle", "SIGKILL", "s.py"}, rejects: "cannot be handled"},
 	{Args: []string{"--master-port", "70000", "s.py"}, rejects: "want 0 to 65535"},

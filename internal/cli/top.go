@@ -181,7 +181,7 @@ func onlyAgent(ctx context.Context) (addr string, state *health.State, err error
 		if answering++; answering == 1 {
 			addr, state = at, s
 		}
-		fmt.Fprintf(&list, "\n  muster top %-8d # %s, %s, at %s", a.pid, harmless.Line(s.Job.RunID, 100), harmless.Line(string(s.Job.Phase), 40), at)
+		fmt.Fprintf(&list, "\n  muster top %-8d # %s, %s, at %s", a.pid, harmless.Line(s.Job.Entrypoint+" of run "+s.Job.RunID, 100), harmless.Line(string(s.Job.Phase), 40), at)
 	}
 	switch {
 	case answering == 1:

@@ -285,7 +285,7 @@ func TestTopFindsAgents(t *testing.T) {
 		return string(out), err
 	}
 	for pid, want := range map[int]string{free: "free-port", unixPID: "by-socket"} {
-		if out, err := top(fmt.Sprint(pid)); err != nil || !regexp.MustCompile(`(?m)^muster `+want+`  running HEALTHY`).MatchString(out) {
+		if out, err := top(fmt.Sprint(pid)); err != nil || !regexp.MustCompile(`(?m)^muster sh  running HEALTHY  `+want+` `).MatchString(out) {
 			t.Errorf("top %d: %v: %s", pid, err, out)
 		}
 	}
@@ -299,7 +299,7 @@ func TestTopFindsAgents(t *testing.T) {
 	}
 	// Others may run on this machine, too; these are among them.
 	out, err = top()
-	for _, want := range []string{"choose one:", fmt.Sprintf("muster top %-8d # free-port, running", free), fmt.Sprintf("muster top %-8d # by-socket, running, at unix:%s", unixPID, socket)} {
+	for _, want := range []string{"choose one:", fmt.Sprintf("muster top %-8d # sh of run free-port, running", free), fmt.Sprintf("muster top %-8d # sh of run by-socket, running, at unix:%s", unixPID, socket)} {
 		if err == nil || !strings.Contains(out, want) {
 			t.Errorf("no %q in: %v: %s", want, err, out)
 		}

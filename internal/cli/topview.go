@@ -192,9 +192,9 @@ func (v *topView) head(width int) []tui.Line {
 	if job.Preempted != nil {
 		how = string(job.Phase) + " PREEMPTED"
 	}
-	title := tui.Line{{Text: "muster "}, {Text: harmless.Line(job.RunID, 100), Style: tui.Bold}, {Text: "  "}, {Text: harmless.Line(how, 60), Style: style}}
+	title := tui.Line{{Text: "muster "}, {Text: harmless.Line(cmp.Or(job.Entrypoint, job.RunID), 100), Style: tui.Bold}, {Text: "  "}, {Text: harmless.Line(how, 60), Style: style}}
 	if job.Entrypoint != "" {
-		title = append(title, tui.Span{Text: "  " + harmless.Line(job.Entrypoint, 200)})
+		title = append(title, tui.Span{Text: "  " + harmless.Line(job.RunID, 100)})
 	}
 	clock := s.Time.Local().Format("15:04:05")
 	if room := width - tui.Width(clock) - 1; room > 0 {

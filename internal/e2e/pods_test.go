@@ -59,7 +59,7 @@ func TestPods(t *testing.T) {
 	agents[0].signal(syscall.SIGTERM)
 	agents[0].await("SIGTERM at 0", "SIGTERM at 1")
 	for i, j := range agents {
-		j.want(75).says("muster run: Kubernetes says nnodes=2 (MUSTER_NNODES), rdzv-id=train (the pod's name), node-rank="+itoa(1-i)+" (JOB_COMPLETION_INDEX), "+
+		j.want(75).says("muster run: Kubernetes says nnodes=2 (MUSTER_NNODES), rdzv-id=train (the pod's name), is_host="+strconv.FormatBool(i == 1)+" (JOB_COMPLETION_INDEX), "+
 			"rdzv-endpoint=train-0.train.default.svc.cluster.local:29400 (/etc/hosts, port from c10d's default)", "the job is preempted: host train-1 received SIGTERM")
 	}
 }

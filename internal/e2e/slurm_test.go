@@ -153,8 +153,8 @@ func slurmTrain(t *testing.T, lab *slurmlab.Lab) {
 	j.submit("train.sbatch", nil, example("train_checkpoint.py"), "--dir", t.TempDir(), "--die-at", "3")
 	j.wantEnd(slurmlab.End{State: "COMPLETED"})
 	for _, label := range []string{"0", "1"} {
-		line := fmt.Sprintf("%s: muster run: Slurm says nnodes=2 (SLURM_STEP_NUM_NODES), rdzv-id=%d.0 (SLURM_JOB_ID, SLURM_STEP_ID), node-rank=%s (SLURM_NODEID), "+
-			"rdzv-endpoint=host0:", label, j.id, label)
+		line := fmt.Sprintf("%s: muster run: Slurm says nnodes=2 (SLURM_STEP_NUM_NODES), rdzv-id=%d.0 (SLURM_JOB_ID, SLURM_STEP_ID), is_host=%t (SLURM_NODEID), "+
+			"rdzv-endpoint=host0:", label, j.id, label == "0")
 		j.says(line, "nproc-per-node=2 (SLURM_GPUS_ON_NODE)\n")
 	}
 	if diff := cmp.Diff([]string{"0: attempt 0: starting at epoch 0", "0: attempt 1: starting at epoch 3"}, grep(j.out(), `: attempt`)); diff != "" {
@@ -218,7 +218,7 @@ func slurmMPI(t *testing.T, lab *slurmlab.Lab, name string, launcher ...string) 
 	j.id = lab.Submit(j.env, slices.Concat([]string{"--output=" + j.log, "-N2", path}, launcher,
 		[]string{"muster", "run", "--nproc-per-node=2", "--no-python", "sh", "-c", `echo "rank $RANK of $WORLD_SIZE"`})...)
 	j.wantEnd(slurmlab.End{State: "COMPLETED"})
-	j.says("muster run: "+name+" says nnodes=2 (", "node-rank=1 (", "rdzv-endpoint=host0:", " (SLURM_JOB_NODELIST, port from the run ID)")
+	j.says("muster run: "+name+" says nnodes=2 (", "is_host=false (", "rdzv-endpoint=host0:", " (SLURM_JOB_NODELIST, port from the run ID)")
 	j.says(ranks("rank %d of 4")...)
 }
 
