@@ -35,7 +35,7 @@ func TestLastLines(t *testing.T) {
 		{"control characters", "a\x00\x08\x7fb\u0085c\n", []string{"abc"}},
 		{"direction", "a\u202eb\u2066c\n", []string{"abc"}},
 		{"not UTF-8", "a\xffb\n", []string{"a\ufffdb"}},
-		{"long", strings.Repeat("ä", 1000) + "\n", []string{strings.Repeat("ä", 400) + "…"}},
+		{"long", strings.Repeat("ä", 1000) + "\n", []string{strings.Repeat("ä", 400) + "..."}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, err := health.LastLines(write(t, "log", tt.text), 3)

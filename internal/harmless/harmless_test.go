@@ -25,7 +25,7 @@ func TestLine(t *testing.T) {
 		{"line separator", "a\u2028b", "ab"},
 		{"bad UTF-8", "a\xffb", "a\ufffdb"},
 		{"long progress bar", strings.Repeat("10%\r", 1<<16) + "done", "done"},
-		{"too long", strings.Repeat("x", 30), strings.Repeat("x", 20) + "…"},
+		{"too long", strings.Repeat("x", 30), strings.Repeat("x", 20) + "..."},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -328,13 +328,13 @@ func TestTasks(t *testing.T) {
 		from  string
 		use   string
 	}{
-		"srun -n4 -N2":    {srunTask + "SLURM_STEP_TASKS_PER_NODE=2(x2)", 2, "SLURM_STEP_TASKS_PER_NODE=2(x2)", "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=64 muster run …"},
-		"on another host": {srunTask + "SLURM_STEP_TASKS_PER_NODE=1,3", 3, "SLURM_STEP_TASKS_PER_NODE=1,3", "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=64 muster run …"},
-		"an old Slurm":    {without(srunTask, "SLURM_STEP_TASKS_PER_NODE", "SLURM_CPUS_ON_NODE") + "SLURM_NTASKS_PER_NODE=8", 8, "SLURM_NTASKS_PER_NODE=8", "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 muster run …"},
-		"local task 1":    {without(srunTask, "SLURM_STEP_TASKS_PER_NODE") + "SLURM_LOCALID=1", 2, "SLURM_LOCALID=1", "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=64 muster run …"},
-		"Open MPI":        {openMPIRank + "OMPI_COMM_WORLD_LOCAL_SIZE=3", 3, "OMPI_COMM_WORLD_LOCAL_SIZE=3", "mpirun --map-by ppr:1:node --bind-to none muster run …"},
-		"MPICH":           {hydraRank + "MPI_LOCALNRANKS=2", 2, "MPI_LOCALNRANKS=2", "mpiexec -ppn 1 muster run …"},
-		"jsrun":           {jsrunTask + "JSM_NAMESPACE_LOCAL_SIZE=6", 6, "JSM_NAMESPACE_LOCAL_SIZE=6", "jsrun --rs_per_host=1 --tasks_per_rs=1 --cpu_per_rs=ALL_CPUS --gpu_per_rs=ALL_GPUS muster run …"},
+		"srun -n4 -N2":    {srunTask + "SLURM_STEP_TASKS_PER_NODE=2(x2)", 2, "SLURM_STEP_TASKS_PER_NODE=2(x2)", "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=64 muster run ..."},
+		"on another host": {srunTask + "SLURM_STEP_TASKS_PER_NODE=1,3", 3, "SLURM_STEP_TASKS_PER_NODE=1,3", "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=64 muster run ..."},
+		"an old Slurm":    {without(srunTask, "SLURM_STEP_TASKS_PER_NODE", "SLURM_CPUS_ON_NODE") + "SLURM_NTASKS_PER_NODE=8", 8, "SLURM_NTASKS_PER_NODE=8", "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 muster run ..."},
+		"local task 1":    {without(srunTask, "SLURM_STEP_TASKS_PER_NODE") + "SLURM_LOCALID=1", 2, "SLURM_LOCALID=1", "srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=64 muster run ..."},
+		"Open MPI":        {openMPIRank + "OMPI_COMM_WORLD_LOCAL_SIZE=3", 3, "OMPI_COMM_WORLD_LOCAL_SIZE=3", "mpirun --map-by ppr:1:node --bind-to none muster run ..."},
+		"MPICH":           {hydraRank + "MPI_LOCALNRANKS=2", 2, "MPI_LOCALNRANKS=2", "mpiexec -ppn 1 muster run ..."},
+		"jsrun":           {jsrunTask + "JSM_NAMESPACE_LOCAL_SIZE=6", 6, "JSM_NAMESPACE_LOCAL_SIZE=6", "jsrun --rs_per_host=1 --tasks_per_rs=1 --cpu_per_rs=ALL_CPUS --gpu_per_rs=ALL_GPUS muster run ..."},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
