@@ -171,6 +171,8 @@ func (cfg *Config) resolveRendezvous() error {
 			errs = append(errs, err)
 		case port < 0:
 			fail("port is missing in endpoint: %s. Try to specify --master-port", cfg.RdzvEndpoint)
+		case port == 0 && cfg.MaxNodes > 1:
+			fail(portZero, nodes(*cfg), cfg.RdzvEndpoint)
 		}
 		if cfg.NodeRank < 0 || cfg.NodeRank >= cfg.MaxNodes {
 			fail("node rank: want 0 to %d for %s, got %d", cfg.MaxNodes-1, nodes(*cfg), cfg.NodeRank)
@@ -181,7 +183,7 @@ func (cfg *Config) resolveRendezvous() error {
 		case err != nil:
 			errs = append(errs, err)
 		case port == 0 && cfg.MinNodes > 1 && cfg.MinNodes <= cfg.MaxNodes:
-			fail("%s, and the endpoint %s has port 0, which no other host can know; name a port, and leave --standalone out", nodes(*cfg), cfg.RdzvEndpoint)
+			fail(portZero, nodes(*cfg), cfg.RdzvEndpoint)
 		case port == 0:
 			cfg.MaxNodes = 1
 		}
@@ -198,6 +200,8 @@ func (cfg *Config) resolveRendezvous() error {
 	}
 	return errors.Join(errs...)
 }
+
+const portZero = "%s, and the endpoint %s has port 0, which no other host can know; name a port, and leave --standalone out"
 
 // meetsAtLoopback says whether the hosts are to meet at an address that each of them
 // has for itself. An etcd may well have a member, or a proxy, on every host.

@@ -269,9 +269,6 @@ func meetingPoint(d *doctor.Config, r *reader, cfg launch.Config) (errs []error)
 		}
 		if d.Port == 0 {
 			d.Host = ""
-			if cfg.MaxNodes > 1 {
-				errs = append(errs, fmt.Errorf("a job of several hosts needs a port that all know: --rdzv-endpoint=HOST:%d", c10d.DefaultPort))
-			}
 		}
 	}
 	return append(errs, split(err)...)

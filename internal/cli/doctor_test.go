@@ -79,7 +79,7 @@ func TestReadDoctor(t *testing.T) {
 		{"devices that are told", "--nproc-per-node auto --devices 4", nil,
 			doctor.Config{Backend: "c10d", MinNodes: 1, MaxNodes: 1, Workers: 4, WorkersWord: "auto"}, ""},
 		{"port 0", "--nnodes 2 --rdzv-endpoint h:0", nil,
-			doctor.Config{Backend: "c10d", MinNodes: 2, MaxNodes: 2, Workers: 1}, "a job of several hosts needs a port that all know: --rdzv-endpoint=HOST:29400"},
+			doctor.Config{Backend: "c10d", MinNodes: 2, MaxNodes: 2, Workers: 1}, "nnodes=2, and the endpoint h:0 has port 0, which no other host can know; name a port, and leave --standalone out"},
 		{"wrong", "--nnodes 2:1", nil, doctor.Config{Backend: "c10d", MinNodes: 1, MaxNodes: 1, Workers: 1},
 			"argument --nnodes: min_nodes must be > 0 and <= max_nodes, got min_nodes=2, max_nodes=1"},
 		{"the scheduler says", "", []string{"SLURM_JOB_ID=7", "SLURM_JOB_NUM_NODES=2", "SLURM_NNODES=2", "SLURM_NODEID=1", "SLURM_NTASKS=2", "SLURM_PROCID=1", "SLURM_LOCALID=0", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=n[0-1]", "SLURM_JOB_NODELIST=n[0-1]", "SLURM_STEP_NUM_NODES=2", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_TASKS_PER_NODE=1(x2)", "SLURM_TASKS_PER_NODE=1(x2)"},

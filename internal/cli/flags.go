@@ -159,7 +159,7 @@ var options = [...]option{
 		help: "give each worker a path in TORCH_WORKER_SERVER_SOCKET, so that one that runs torch's control_plane.worker_main can be asked for its stacks and its flight recorder"},
 	{name: "health-addr", env: "MUSTER_HEALTH_ADDR", own: true, group: groupOwn, arg: "[HOST:]PORT",
 		help: "serve /healthz, /readyz, /metrics, /v1/state and a status page; a port alone is at 127.0.0.1 (default: $TORCHELASTIC_HEALTH_CHECK_PORT, else nowhere)"},
-	{name: "health-names", kind: kindList, env: "MUSTER_HEALTH_NAMES", unset: true, own: true, group: groupOwn, arg: "NAME,…",
+	{name: "health-names", kind: kindList, env: "MUSTER_HEALTH_NAMES", unset: true, own: true, group: groupOwn, arg: "NAME,...",
 		help: "further host names that browsers and others may ask for there, as that of a proxy; it answers to addresses, localhost and this host's own name"},
 	{name: "health-check", env: "MUSTER_HEALTH_CHECK", own: true, group: groupOwn, arg: "CMD",
 		help: "a command that must succeed before this host joins the job, run by sh; a host that fails it does not join and exits with status 69"},
