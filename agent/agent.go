@@ -27,7 +27,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -58,6 +60,8 @@ const closeTimeout = 5 * time.Second
 // workerServerVar is where a worker finds the path for its server.
 // Source: torch/distributed/elastic/control_plane.py.
 const workerServerVar = "TORCH_WORKER_SERVER_SOCKET"
+
+const asyncErrorsVar = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 
 // Spec says what a worker is.
 // Source: WorkerSpec in elastic/agent/server/api.py.
@@ -454,6 +458,14 @@ func (a *Agent) workerEnv(at *attempt, localRank int) map[string]string {
 		"TORCHELASTIC_RUN_ID":          a.cfg.Rendezvous.RunID(),
 		"TORCHELASTIC_USE_AGENT_STORE": useAgentStore,
 		"TORCHELASTIC_ERROR_FILE":      at.logs.Sink(localRank).ErrorFile,
+	}
+	// NCCL's errors end a worker, unless the environment says something else.
+	base := a.cfg.Env
+	if base == nil {
+		base = os.Environ()
+	}
+	if !slices.ContainsFunc(base, func(entry string) bool { return strings.HasPrefix(entry, asyncErrorsVar+"=") }) {
+		env[asyncErrorsVar] = "1"
 	}
 	if a.cfg.TimerFile != "" {
 		env[timer.EnvFile] = a.cfg.TimerFile

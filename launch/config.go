@@ -49,7 +49,7 @@ type Config struct {
 	// Role of the workers, for messages and role ranks. Default DefaultRole.
 	Role string
 
-	// RdzvBackend is static or c10d. Default DefaultBackend, which without
+	// RdzvBackend is static, c10d, etcd or quorum. Default DefaultBackend, which without
 	// endpoint and port means a c10d rendezvous of this host alone.
 	RdzvBackend string
 	// RdzvEndpoint is host:port of the rendezvous. "" means what the backend
@@ -64,8 +64,8 @@ type Config struct {
 	// host without MasterPort takes a free port.
 	MasterAddr string
 	MasterPort int
-	// LocalAddr is this host's address as given to its peers. "" means its
-	// fully qualified name.
+	// LocalAddr is this host's address as given to its peers. "" means the IP address
+	// by which it reaches the rendezvous.
 	LocalAddr string
 	// Rendezvous is a handler to be used instead of one made from RdzvBackend and what
 	// belongs to that. Run ends it, with Shutdown or Leave. RunID is the handler's.

@@ -234,9 +234,6 @@ func identicalWorkers(cfg *Config) bool {
 // Source: LocalElasticAgent._start_workers, run in torch/distributed/run.py.
 func workerEnv(cfg Config) func(localRank int) map[string]string {
 	common := map[string]string{"TORCHELASTIC_SIGNALS_TO_HANDLE": cfg.SignalsText}
-	if _, ok := cfg.LookupEnv("TORCH_NCCL_ASYNC_ERROR_HANDLING"); !ok {
-		common["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
-	}
 	if cfg.OMPNumThreads != "" {
 		common["OMP_NUM_THREADS"] = cfg.OMPNumThreads
 	}
