@@ -396,6 +396,7 @@ func TestCancelCrossing(t *testing.T) {
 	var conns atomic.Int32
 	for _, answer := range []string{"01", "0001"} {
 		conns.Store(0)
+		waits := make(chan struct{}, 1) // the server has a wait
 		addr := fake(t, func(n int, nc net.Conn) {
 			conns.Add(1)
 			if !shake(t, nc) {
@@ -412,6 +413,7 @@ func TestCancelCrossing(t *testing.T) {
 					nc.Write([]byte{1})
 				case 6:
 					io.ReadFull(nc, make([]byte, len(wait)/2-1))
+					waits <- struct{}{}
 				case 12:
 					nc.Write(unhex(answer))
 				}
@@ -419,11 +421,14 @@ func TestCancelCrossing(t *testing.T) {
 		})
 		c := dial(t, addr)
 		for range 3 {
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Millisecond)
-			if err := c.Wait(ctx, "k"); !errors.Is(err, context.DeadlineExceeded) {
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				<-waits
+				cancel()
+			}()
+			if err := c.Wait(ctx, "k"); !errors.Is(err, context.Canceled) {
 				t.Errorf("answer %s: %v", answer, err)
 			}
-			cancel()
 		}
 		if n := conns.Load(); n != 2 {
 			t.Errorf("answer %s: %d connections, want one for waits and one for the rest", answer, n)
