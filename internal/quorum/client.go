@@ -83,6 +83,13 @@ func endpointURL(endpoint string, secure bool) (string, error) {
 
 // tlsConfig returns nil unless certificates or an https endpoint are given.
 func tlsConfig(cfg *pipe.Elect) (*tls.Config, error) {
+	if cfg.Token != "" && cfg.CACert == "" {
+		id, err := identify(cfg.Token, nil)
+		if err != nil {
+			return nil, err
+		}
+		return id.config()
+	}
 	wanted := cfg.CACert != "" || cfg.Cert != ""
 	for _, e := range cfg.Endpoints {
 		wanted = wanted || strings.HasPrefix(e, "https://")
@@ -187,7 +194,7 @@ func askStatus(ctx context.Context, client clientv3.Config, endpoint string) str
 	switch {
 	case err != nil && ctx.Err() != nil:
 		if client.TLS == nil && speaksTLS(ctx, strings.TrimPrefix(endpoint, "http://")) {
-			return "it speaks TLS: name the certificate of its authority (cacert), and cert and key if it wants the client's"
+			return "it speaks TLS: name the certificate of its authority (cacert), and cert and key if it wants the client's; for quorum the job's token_file will do"
 		}
 		return "connected, but no answer"
 	case err != nil:

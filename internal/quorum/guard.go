@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -38,16 +39,23 @@ func (g *guarded) Accept() (net.Conn, error) {
 	}
 }
 
-// open listens at an address of this host, for whom the settings allow.
+// open listens at an address of this host, for whom the settings allow and, inside TLS, who
+// proves himself.
 func (m *member) open(address string) (net.Listener, error) {
 	// Etcd's own listener for members ends connections to silent hosts after 5 s.
 	lc := net.ListenConfig{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: time.Second, Count: 5}}
 	l, err := lc.Listen(context.Background(), "tcp", m.listen(address))
-	if err != nil || len(m.cfg.Allow) == 0 {
-		return l, err
+	if err == nil && len(m.cfg.Allow) > 0 {
+		l = &guarded{l, m.cfg.Allow, &m.refused, m.logger}
 	}
-	return &guarded{l, m.cfg.Allow, &m.refused, m.logger}, nil
+	if err == nil && m.tls != nil {
+		l = tls.NewListener(l, m.tlsServer)
+	}
+	return l, err
 }
+
+// handshakeLimit is how long a connection may take to prove itself.
+const handshakeLimit = 10 * time.Second
 
 // guard puts guarded listeners in front of etcd's server, which takes URLs and no listeners:
 // it listens on sockets in a directory of this user's then. close ends them.
@@ -78,18 +86,18 @@ func (m *member) guard(c *embed.Config) (close func(), err error) {
 		_, port, _ := net.SplitHostPort(address)
 		socket := filepath.Join(dir, port)
 		urls[0] = url.URL{Scheme: "unix", Host: socket} // etcd reads no Path of a peer's
-		go forward(l, socket)
+		go m.forward(l, socket)
 	}
 	return close, nil
 }
 
 // forward passes connections on to a socket until the listener ends.
-func forward(l net.Listener, socket string) {
+func (m *member) forward(l net.Listener, socket string) {
 	for {
 		nc, err := l.Accept()
 		switch {
 		case err == nil:
-			go pass(nc, socket)
+			go m.pass(nc, socket)
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
@@ -99,8 +107,17 @@ func forward(l net.Listener, socket string) {
 }
 
 // pass passes on what comes on a connection, both ways, until both have ended.
-func pass(nc net.Conn, socket string) {
+func (m *member) pass(nc net.Conn, socket string) {
 	defer nc.Close()
+	if secure, ok := nc.(*tls.Conn); ok {
+		ctx, cancel := context.WithTimeout(context.Background(), handshakeLimit)
+		defer cancel()
+		if err := secure.HandshakeContext(ctx); err != nil {
+			m.denied.Warn(m.logger, "quorum: connection refused: it has neither the job's token nor a certificate of its authority", "refused",
+				"remote", nc.RemoteAddr().String(), "error", err.Error())
+			return
+		}
+	}
 	to, err := net.Dial("unix", socket)
 	if err != nil {
 		return // etcd's server is not there yet, or not any more
@@ -113,6 +130,6 @@ func pass(nc net.Conn, socket string) {
 		_ = to.(*net.UnixConn).CloseWrite()
 	}()
 	_, _ = io.Copy(nc, to)
-	_ = nc.(*net.TCPConn).CloseWrite()
+	_ = nc.(interface{ CloseWrite() error }).CloseWrite()
 	<-done
 }

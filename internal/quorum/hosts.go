@@ -25,10 +25,18 @@ type host struct {
 	name   string // as the settings have it
 	client string // host:port for clients
 	peer   string // host:port for the other members
+	secure bool   // both by TLS
 }
 
-func (h *host) clientURL() string { return "http://" + h.client }
-func (h *host) peerURL() string   { return "http://" + h.peer }
+func (h *host) clientURL() string { return h.scheme() + h.client }
+func (h *host) peerURL() string   { return h.scheme() + h.peer }
+
+func (h *host) scheme() string {
+	if h.secure {
+		return "https://"
+	}
+	return "http://"
+}
 
 // parseHost reads host or host:port; members talk on the next port.
 func parseHost(name string, port int) (*host, error) {
@@ -83,6 +91,7 @@ func parseHosts(cfg *pipe.Serve) (me *host, others []*host, err error) {
 			errs = append(errs, fmt.Errorf("member %q is named twice", name))
 		}
 		seen = append(seen, h.client)
+		h.secure = secured(cfg)
 		if name == cfg.Name {
 			me = h
 		} else {

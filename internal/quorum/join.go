@@ -162,7 +162,7 @@ func (m *member) rejoin(ctx context.Context, r *roster) (*way, error) {
 			endpoints = append(endpoints, h.clientURL())
 		}
 	}
-	cli, err := clientv3.New(clientv3.Config{Endpoints: endpoints, DialTimeout: time.Second, Logger: zap.NewNop()})
+	cli, err := clientv3.New(clientv3.Config{Endpoints: endpoints, TLS: m.tls, DialTimeout: time.Second, Logger: zap.NewNop()})
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +196,7 @@ func (m *member) existing(members []rosterMember) *way {
 			case u == m.me.peerURL():
 				name = m.me.name
 			case name == "":
-				name = strings.TrimPrefix(u, "http://")
+				_, name, _ = strings.Cut(u, "://")
 			}
 			parts = append(parts, name+"="+u)
 		}

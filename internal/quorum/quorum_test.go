@@ -59,7 +59,7 @@ func TestParseHosts(t *testing.T) {
 	}
 	got := []host{*me, *others[0], *others[1]}
 	want := []host{
-		{"h1", "h1:29400", "h1:29401"}, {"h0:7", "h0:7", "h0:8"}, {"[fe80::1]", "[fe80::1]:29400", "[fe80::1]:29401"},
+		{"h1", "h1:29400", "h1:29401", false}, {"h0:7", "h0:7", "h0:8", false}, {"[fe80::1]", "[fe80::1]:29400", "[fe80::1]:29401", false},
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(host{})); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -199,7 +199,7 @@ func FuzzAskHost(f *testing.F) {
 			_, _ = w.Write(body)
 		}))
 		defer s.Close()
-		n := askHost(t.Context(), &host{peer: strings.TrimPrefix(s.URL, "http://")})
+		n := askHost(t.Context(), &host{peer: strings.TrimPrefix(s.URL, "http://")}, nil)
 		if n.roster != nil && (status != http.StatusOK || id == "") || n.fresh != "" && status != http.StatusServiceUnavailable {
 			t.Errorf("status %d with cluster %q and %q: got %+v", status, id, body, n)
 		}

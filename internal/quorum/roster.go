@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"io"
@@ -108,7 +109,7 @@ func (m *member) ask(ctx context.Context) []news {
 	all := make([]news, len(m.others))
 	var asking sync.WaitGroup
 	for i, h := range m.others {
-		asking.Go(func() { all[i] = askHost(ctx, h) })
+		asking.Go(func() { all[i] = askHost(ctx, h, m.tls) })
 	}
 	asking.Wait()
 	return all
@@ -121,8 +122,8 @@ const (
 
 // askHost asks one host for its member's list. A host without data gives the
 // answer of a notice.
-func askHost(ctx context.Context, h *host) news {
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+func askHost(ctx context.Context, h *host, secure *tls.Config) news {
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: secure}}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, h.peerURL()+"/members", nil)
 	if err != nil {
 		return news{fault: err.Error()}

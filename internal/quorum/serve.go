@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 
@@ -62,7 +64,8 @@ type member struct {
 	overs  int         // how often it started over
 	tokens []string    // of the clusters that this run has had, as far as known
 
-	refused admit.Tally // connections
+	tls, tlsServer  *tls.Config // for connections to the others, and from them; nil without
+	refused, denied admit.Tally // connections
 
 	mu      sync.Mutex // guards waiting
 	waiting string     // as last told
@@ -72,6 +75,11 @@ type member struct {
 var errStartOver = errors.New("start over")
 
 func (m *member) run(ctx context.Context) error {
+	cleanTLS, err := m.secure()
+	defer cleanTLS()
+	if err != nil {
+		return err
+	}
 	wal.SegmentSizeBytes = 4 << 20 // etcd takes two of 64 MB from the disk at once
 	dir, cleanUp, err := m.dir()
 	if err != nil {
@@ -114,7 +122,7 @@ func (m *member) live(ctx context.Context, dir string) error {
 		}
 		cfg.ClusterState, cfg.InitialCluster, cfg.InitialClusterToken = way.state, way.cluster, way.token
 	}
-	if len(m.cfg.Allow) > 0 {
+	if len(m.cfg.Allow) > 0 || m.tls != nil {
 		unguard, err := m.guard(cfg)
 		if err != nil {
 			return err
@@ -151,7 +159,7 @@ func (m *member) embedConfig(dir string) (*embed.Config, error) {
 	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(m.logger))
 	var errs []error
 	set := func(to *[]url.URL, address string) {
-		u, err := url.Parse("http://" + address)
+		u, err := url.Parse(m.me.scheme() + address)
 		if err != nil {
 			errs = append(errs, err)
 			return
@@ -162,6 +170,9 @@ func (m *member) embedConfig(dir string) (*embed.Config, error) {
 	set(&c.AdvertisePeerUrls, m.me.peer)
 	set(&c.ListenClientUrls, m.listen(m.me.client))
 	set(&c.ListenPeerUrls, m.listen(m.me.peer))
+	if m.tls != nil {
+		c.PeerTLSInfo, c.TlsMinVersion = transport.TLSInfo{TrustedCAFile: m.cfg.CACert, CertFile: m.cfg.Cert, KeyFile: m.cfg.Key}, "TLS1.3"
+	}
 	return c, errors.Join(errs...)
 }
 

@@ -49,6 +49,9 @@ type Config struct {
 	// CACert, Cert and Key are files in PEM; CACert or Cert asks for TLS.
 	CACert, Cert, Key string
 	User, Password    string
+	// Token is known to the agents of a run whose members of etcd are theirs. Without
+	// CACert, what follows from it stands in for certificates.
+	Token string
 
 	Member *Member // the member that this host runs; nil if it runs none
 
@@ -194,13 +197,14 @@ func complete(cfg *Config) error {
 func (e *Election) electSettings() *pipe.Elect {
 	return &pipe.Elect{
 		RunID: e.cfg.RunID, ID: e.id, Addr: e.cfg.Addr, Endpoints: e.cfg.Endpoints, TTL: pipe.Millis(e.cfg.TTL),
-		CACert: e.cfg.CACert, Cert: e.cfg.Cert, Key: e.cfg.Key, User: e.cfg.User, Password: e.cfg.Password,
+		CACert: e.cfg.CACert, Cert: e.cfg.Cert, Key: e.cfg.Key, User: e.cfg.User, Password: e.cfg.Password, Token: e.cfg.Token,
 	}
 }
 
 func (e *Election) serveSettings() *pipe.Serve {
 	m := e.cfg.Member
 	return &pipe.Serve{
+		CACert: e.cfg.CACert, Cert: e.cfg.Cert, Key: e.cfg.Key, Token: e.cfg.Token,
 		RunID: e.cfg.RunID, Name: m.Name, Members: m.Members, Port: m.Port, Bind: m.Bind, Allow: m.Allow, DataDir: m.DataDir,
 		Heartbeat: pipe.Millis(m.Heartbeat), Election: pipe.Millis(m.Election), TTL: pipe.Millis(e.cfg.TTL),
 	}

@@ -40,9 +40,15 @@ func New(cfg c10d.Config) (rendezvous.Handler, error) {
 // configuration, once, which lacks only what cfg has. Name is the backend's; endpoints are where others are.
 func NewElected(cfg c10d.Config, name string, elect func(context.Context) election.Config, endpoints []string) (rendezvous.Handler, error) {
 	settings := &cfg.Settings
-	if settings.Password == "" && settings.PasswordFile != "" {
+	for _, secret := range []struct {
+		option, file string
+		to           *string
+	}{{"password_file", settings.PasswordFile, &settings.Password}, {"token_file", settings.TokenFile, &settings.Token}} {
+		if *secret.to != "" || secret.file == "" {
+			continue
+		}
 		var err error
-		if settings.Password, err = auth.ReadSecret("password_file", settings.PasswordFile); err != nil {
+		if *secret.to, err = auth.ReadSecret(secret.option, secret.file); err != nil {
 			return nil, err
 		}
 	}
@@ -67,6 +73,9 @@ func NewElected(cfg c10d.Config, name string, elect func(context.Context) electi
 		elect.TTL = settings.KeepAliveLimit()
 		elect.CACert, elect.Cert, elect.Key = settings.CACert, settings.Cert, settings.Key
 		elect.User, elect.Password = settings.User, settings.Password
+		if name == "quorum" {
+			elect.Token = settings.Token
+		}
 		elect.OnWaiting, elect.Logger = waiting, cfg.Logger
 		return election.Start(ctx, elect)
 	}

@@ -42,6 +42,9 @@ type Elect struct {
 	Key      string `json:"key,omitzero"`
 	User     string `json:"user,omitzero"`
 	Password string `json:"password,omitzero"`
+	// Token, without files, makes members that are muster-quorum's known by what follows
+	// from it.
+	Token string `json:"token,omitzero"`
 }
 
 // Serve is the settings line of "muster-quorum serve".
@@ -55,6 +58,13 @@ type Serve struct {
 
 	// Allow are the networks from which clients and other members may connect; default all.
 	Allow []netip.Prefix `json:"allow,omitempty"`
+
+	// TLS 1.3 with certificates on both ends of all connections: files, all or none; or
+	// what follows from a token.
+	CACert string `json:"cacert,omitzero"`
+	Cert   string `json:"cert,omitzero"`
+	Key    string `json:"key,omitzero"`
+	Token  string `json:"token,omitzero"`
 
 	Heartbeat Millis `json:"heartbeat_ms,omitzero"` // default 50ms
 	Election  Millis `json:"election_ms,omitzero"`  // default 500ms
