@@ -19,6 +19,7 @@ import warnings
 
 import jobs
 import muster
+from muster import _flags
 
 METHODS = ("spawn", "fork", "forkserver")
 
@@ -279,6 +280,14 @@ class Refused(Quiet):
         self.refused("max restarts must be >= 0", max_restarts=-1)
         self.refused("'bogus' is not known|\"bogus\" is not known", rdzv_backend="bogus", rdzv_endpoint="localhost:1")
         self.refused("can be no value of --rdzv-conf", rdzv_configs={"read_timeout": "1,2"})
+
+    def test_password(self):
+        line, secret = _flags.split(_flags.flags(jobs.config(rdzv_configs={"user": "u", "password": "S3cret"}), ""))
+        self.assertNotIn("S3cret", " ".join(line))
+        self.assertEqual(secret, {"PET_RDZV_CONF": "user=u,password=S3cret,timeout=900"})
+        line, secret = _flags.split(_flags.flags(jobs.config(rdzv_configs={"join_timeout": 5}), ""))
+        self.assertIn("--rdzv-conf=join_timeout=5,timeout=900", line)
+        self.assertEqual(secret, {})
 
     def test_shutdown_timeout(self):
         with self.assertRaisesRegex(ValueError, "must be non-negative, got -1"):
