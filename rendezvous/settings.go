@@ -77,9 +77,12 @@ var keys = [...]struct{ name, backends string }{
 	{"join_timeout", "c10d etcd quorum"}, {"last_call_timeout", "c10d etcd quorum"}, {"timeout", "static"},
 	{"close_timeout", ""}, {"heartbeat_timeout", ""}, {"keep_alive_interval", ""}, {"keep_alive_max_attempt", ""},
 	{"cas_backoff_max_seconds", ""}, {"read_timeout", ""}, {"is_host", ""}, {"store_type", "c10d"}, {"bind", ""}, {"allow", ""},
-	{"cacert", "etcd"}, {"ca_cert", "etcd"}, {"cert", "etcd"}, {"ssl_cert", "etcd"}, {"key", "etcd"}, {"ssl_cert_key", "etcd"},
+	{"cacert", ""}, {"ca_cert", ""}, {"cert", ""}, {"ssl_cert", ""}, {"key", ""}, {"ssl_cert_key", ""},
 	{"user", "etcd"}, {"password", "etcd"}, {"password_file", "etcd"}, {"token_file", ""}, {"protocol", "etcd"}, {"data_dir", "quorum"}, {"rank", ""},
 }
+
+// guards are keys that close a job to others: where one is misspelt, the job does not start.
+var guards = []string{"token_file", "cacert", "cert", "bind", "allow"}
 
 // reads says whether a backend reads a key, if any does; without a name it says yes.
 func reads(backend, key string) bool {
@@ -235,6 +238,9 @@ func ParseSettings(backend string, conf map[string]string) (Settings, error) {
 		case "rank": // what the launcher adds for the static backend
 		default:
 			s.Unknown = append(s.Unknown, key)
+			if meant := SuggestKey(backend, key); slices.Contains(guards, meant) {
+				bad(key, value, fmt.Sprintf("there is no such key, and without %s the job would be open; did you mean that?", meant))
+			}
 		}
 	}
 	return s, errors.Join(errs...)

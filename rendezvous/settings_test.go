@@ -85,6 +85,24 @@ func TestParseSettingsOfABackend(t *testing.T) {
 	}
 }
 
+// A job whose guard is misspelt must not start without it.
+func TestMisspeltGuard(t *testing.T) {
+	for key, meant := range map[string]string{"token": "token_file", "tokenfile": "token_file", "token_fle": "token_file", "ca-cert": "cacert", "alow": "allow"} {
+		for _, backend := range []string{"c10d", "static", "etcd", "quorum"} {
+			if _, err := rendezvous.ParseSettings(backend, map[string]string{key: "x"}); err == nil || !strings.Contains(err.Error(), "without "+meant) {
+				t.Errorf("%s, %s: %v, want an error that names %s", backend, key, err, meant)
+			}
+		}
+	}
+	for _, backend := range []string{"c10d", "static", "etcd", "quorum"} {
+		conf := map[string]string{"cacert": "ca", "cert": "c", "key": "k", "token_file": "t", "bind": "::1", "allow": "::1"}
+		s, err := rendezvous.ParseSettings(backend, conf)
+		if err != nil || s.Unknown != nil || s.CACert != "ca" || s.Cert != "c" || s.Key != "k" || s.TokenFile != "t" || s.Bind == "" || s.Allow == nil {
+			t.Errorf("%s reads %+v, %v", backend, s, err)
+		}
+	}
+}
+
 // Source: spec/rendezvous.md A.1.
 func TestSplitEndpoint(t *testing.T) {
 	tests := []struct {
