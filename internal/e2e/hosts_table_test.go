@@ -41,14 +41,21 @@ func (h *hostsTable) String() string {
 // write writes the table into docs/reliability.md, in place of the one that is there.
 func (h *hostsTable) write(t testing.TB) {
 	t.Helper()
-	const path, begin, end = "../../docs/reliability.md", "<!-- matrix -->\n", "<!-- end of matrix -->\n"
+	writeTable(t, "matrix", h.String())
+}
+
+// writeTable puts a table into docs/reliability.md.
+func writeTable(t testing.TB, name, table string) {
+	t.Helper()
+	const path = "../../docs/reliability.md"
+	begin, end := "<!-- "+name+" -->\n", "<!-- end of "+name+" -->\n"
 	text := contents(t, path)
 	head, rest, ok := strings.Cut(text, begin)
 	_, tail, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
 		t.Fatalf("%s has no %s… %s", path, begin, end)
 	}
-	if err := os.WriteFile(path, []byte(head+begin+h.String()+"\n"+end+tail), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(head+begin+table+"\n"+end+tail), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -35,10 +35,9 @@ type strait struct {
 	// ends is the phase that the job gets to, and status what it then ends with.
 	ends, status int
 	bare         bool // there is no report
+	quiet        bool // the console cannot be read
 	strays       bool // what workers leave behind in sessions of its own cannot be found
 }
-
-const usual = "as ever"
 
 func inMounts(script string) []string {
 	return []string{"unshare", "--mount", "/bin/sh", "-c", script + `; exec "$@"`, "sh"}
@@ -140,9 +139,9 @@ func straits() []strait {
 				fillUp(t, dir)
 				return setup{}, "-r 3 --log-dir " + dir
 			},
-			cells: [5]string{0: "`will not know from the log directory whether this job runs`; the workers start", 2: "`no room is left in …, where its output goes` is in the report, on the console only: `cannot write the failure report`"}},
+			cells: [5]string{0: "`will not know from the log directory whether this job runs`; the workers start", 2: "the cause ends with `no room is left in …, where its output goes`; `cannot write the failure report`"}},
 		{name: "disk of the logs full, later", ends: last, setup: full, during: fill, bare: true,
-			cells: [5]string{2: "`no room is left in …, where its output goes` is in the report, on the console only: `cannot write the failure report`"}},
+			cells: [5]string{2: "the cause ends with `no room is left in …, where its output goes`; `cannot write the failure report`"}},
 		{name: "disk of TMPDIR full", ends: last, bare: true,
 			setup: func(t testing.TB) (setup, string) {
 				dir := smallDisk(t, "size=64k")
@@ -193,6 +192,15 @@ func straits() []strait {
 			},
 			after: func(_ testing.TB, j *job) { j.signal(syscall.SIGCONT) },
 			cells: [5]string{1: "the workers go on", 2: "seen when the agent goes on"}},
+		{name: "the console is gone", ends: last, quiet: true, setup: func(t testing.TB) (setup, string) {
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Close()
+			t.Cleanup(func() { w.Close() })
+			return setup{stdout: w, stderr: w}, ""
+		}, cells: [5]string{1: "the messages are in no place but the report"}},
 		{name: "the guard is killed", ends: last,
 			during: func(t testing.TB, j *job) {
 				pid := theGuard(t, j)
@@ -202,6 +210,40 @@ func straits() []strait {
 				awaitDeath(pid, patience)
 			},
 			cells: [5]string{1: "`the guard has ended; starting another`"}},
+	}
+}
+
+// table is what the document has of the straits.
+func table() string {
+	var b strings.Builder
+	b.WriteString("\n| what is wrong |")
+	for _, phase := range phases {
+		b.WriteString(" " + phase + " |")
+	}
+	b.WriteString("\n|" + strings.Repeat("---|", 1+len(phases)) + "\n")
+	for _, row := range straits() {
+		b.WriteString("| " + row.name + " |")
+		for i, cell := range row.cells {
+			switch {
+			case cell == "" && i > row.ends:
+				cell = "–"
+			case cell == "":
+				cell = "as ever"
+			}
+			b.WriteString(" " + cell + " |")
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+// The document has this table.
+func TestOneHostTable(t *testing.T) {
+	if *updateReliability {
+		writeTable(t, "one host", table())
+	}
+	if !strings.Contains(contents(t, "../../docs/reliability.md"), table()) {
+		t.Error("docs/reliability.md has another table: go test ./internal/e2e -run TestOneHostTable -update-reliability")
 	}
 }
 
@@ -239,6 +281,9 @@ func TestOneHost(t *testing.T) {
 				j.noneLeft(0)
 			}
 			for _, cell := range row.cells {
+				if row.quiet {
+					break
+				}
 				for _, quoted := range regexp.MustCompile("`[^`]*`").FindAllString(cell, -1) {
 					for part := range strings.SplitSeq(strings.Trim(quoted, "`"), "…") {
 						j.says(part)
