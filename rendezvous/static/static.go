@@ -109,10 +109,14 @@ func (h *handler) Next(ctx context.Context) (*rendezvous.Info, error) {
 		h.server.Reset()
 		h.round++
 	}
+	agents := store.Prefix(h.cfg.RunID, h.server.Store())
+	if s := &h.cfg.Settings; s.Token != "" || s.TokenFile != "" || s.CACert != "" {
+		agents = store.NewMemory() // whoever reaches the workers' store can write there
+	}
 	return &rendezvous.Info{
 		Round:      h.round,
 		WorldSize:  1,
-		Store:      store.Prefix(h.cfg.RunID, h.server.Store()),
+		Store:      agents,
 		JobStore:   store.NewMemory(),
 		MasterAddr: h.host,
 		MasterPort: h.server.Port(),

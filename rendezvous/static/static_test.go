@@ -59,6 +59,31 @@ func TestEveryRoundFindsTheStoreEmpty(t *testing.T) {
 	}
 }
 
+// With a token the agents' keys are out of reach for whoever reaches the workers' store.
+func TestAgentsKeysApart(t *testing.T) {
+	endpoint := freeEndpoint(t)
+	h, err := static.New(static.Config{RunID: "none", Endpoint: endpoint, Settings: rendezvous.Settings{Token: "the token of this job"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Shutdown(t.Context())
+	info, err := h.Next(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := info.Store.Set(t.Context(), "k", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	client, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: endpoint, Timeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if n, err := client.NumKeys(t.Context()); err != nil || n != 0 {
+		t.Errorf("the workers' store holds %d keys, %v", n, err)
+	}
+}
+
 func TestPortInUse(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
