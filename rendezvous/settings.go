@@ -53,6 +53,9 @@ type Settings struct {
 	// Allow lists the networks whose hosts may connect to a store that this node
 	// hosts; empty means all. Key allow, with commas between them.
 	Allow []netip.Prefix
+	// OpenWorkersStore lets workers connect from wherever Allow says, also where the store
+	// knows their hosts. Key open_workers_store, default false.
+	OpenWorkersStore bool
 	// CACert, Cert and Key are files in PEM for TLS: whom to trust, and this host's
 	// certificate and key. All three are for connections between agents and to a quorum's
 	// members, which are then by TLS 1.3 with certificates on both ends, and to etcd; etcd
@@ -189,13 +192,16 @@ func ParseSettings(backend string, conf map[string]string) (Settings, error) {
 				continue
 			}
 			s.CASBackoffMax = time.Duration(f * float64(time.Second))
-		case "is_host":
+		case "is_host", "open_workers_store":
 			b, ok := parseBool(value)
-			if !ok {
+			switch {
+			case !ok:
 				bad(key, value, "want one of 1, true, t, yes, y, 0, false, f, no, n")
-				continue
+			case key == "is_host":
+				s.IsHost = &b
+			default:
+				s.OpenWorkersStore = b
 			}
-			s.IsHost = &b
 		case "store_type":
 			switch t := strings.ToLower(value); t {
 			case "tcp", "file":

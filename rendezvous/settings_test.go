@@ -23,7 +23,7 @@ func TestParseSettings(t *testing.T) {
 	want.KeepAliveMaxAttempt = 7
 	want.CASBackoffMax = 1500 * time.Millisecond
 	want.IsHost = &yes
-	want.Bind = "10.0.0.1"
+	want.Bind, want.OpenWorkersStore = "10.0.0.1", true
 	want.Allow = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("192.0.2.7/32"), netip.MustParsePrefix("fd00::/64")}
 	want.CACert, want.Cert, want.Key, want.User, want.Password, want.DataDir = "ca.pem", "c.pem", "k.pem", "u", "p", "/d"
 	want.Unknown = []string{"colour"}
@@ -31,7 +31,7 @@ func TestParseSettings(t *testing.T) {
 		"join_timeout": "20", "last_call_timeout": "1", "keep_alive_max_attempt": "7",
 		"cas_backoff_max_seconds": "1.5", "is_host": "Yes", "colour": "blue", "store_type": "TCP", "rank": "0",
 		"bind": "10.0.0.1", "allow": "10.0.0.0/8, 192.0.2.7,fd00::1/64", "cacert": "ca.pem", "cert": "c.pem", "key": "k.pem",
-		"user": "u", "password": "p", "data_dir": "/d",
+		"user": "u", "password": "p", "data_dir": "/d", "open_workers_store": "true",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -44,13 +44,13 @@ func TestParseSettings(t *testing.T) {
 func TestParseSettingsReportsEveryProblem(t *testing.T) {
 	_, err := rendezvous.ParseSettings("", map[string]string{
 		"join_timeout": "0", "last_call_timeout": "soon", "close_timeout": "-1", "read_timeout": "9223372036854775807",
-		"keep_alive_max_attempt": "0", "cas_backoff_max_seconds": "nan", "is_host": "maybe", "store_type": "etcd", "bind": "host1", "allow": "10.0.0.0/40",
+		"keep_alive_max_attempt": "0", "cas_backoff_max_seconds": "nan", "is_host": "maybe", "store_type": "etcd", "bind": "host1", "allow": "10.0.0.0/40", "open_workers_store": "perhaps",
 	})
 	if err == nil {
 		t.Fatal("no error")
 	}
 	for _, want := range []string{"join_timeout=0", "last_call_timeout=soon", "close_timeout=-1", "read_timeout=9223372036854775807",
-		"keep_alive_max_attempt=0", "cas_backoff_max_seconds=nan", "is_host=maybe", "store_type=etcd", "bind=host1", "allow=10.0.0.0/40"} {
+		"keep_alive_max_attempt=0", "cas_backoff_max_seconds=nan", "is_host=maybe", "store_type=etcd", "bind=host1", "allow=10.0.0.0/40", "open_workers_store=perhaps"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error does not name %s:\n%v", want, err)
 		}

@@ -293,7 +293,7 @@ func (h *alone) startWorkersStore() (port int, err error) {
 		h.end = reserved.Close
 		return reserved.Port, nil
 	}
-	server, err := tcpstore.Listen(h.cfg.ServerConfig(h.addr, 0))
+	server, err := tcpstore.Listen(h.cfg.OneHost(h.addr, 0))
 	if err != nil {
 		return 0, err
 	}

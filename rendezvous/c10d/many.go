@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -75,8 +76,9 @@ type place struct {
 	round, rank, size int
 	job               int // its first round
 	ranks             *rendezvous.Ranks
-	foreign           bool   // nodes that are not ours may take part
-	reached           string // rank 0: its address in the eyes of other nodes, if known
+	foreign           bool           // nodes that are not ours may take part
+	reached           string         // rank 0: its address in the eyes of other nodes, if known
+	hosts             []netip.Prefix // rank 0: whence the workers come, if that is known for sure
 }
 
 func newMany(cfg Config, guard tcpstore.Guard, host string, port int) (*many, error) {

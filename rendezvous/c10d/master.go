@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/muster-run/muster/internal/pickle"
@@ -26,7 +28,8 @@ const publishedWait = 2 * time.Second
 type master struct {
 	server   *tcpstore.Server
 	reserved *rendezvous.ReservedPort
-	met      meeting // of the last round that another node led
+	met      meeting                        // of the last round that another node led
+	hosts    atomic.Pointer[[]netip.Prefix] // who may connect; empty: all
 }
 
 // A meeting is where the workers met when a node had rank 0.
@@ -79,7 +82,13 @@ func (h *many) openMaster(ctx context.Context, p place) (addr string, port int, 
 	addr, port, ok := h.inherit(ctx, p)
 	if !ok {
 		addr = h.masterAddr(p.reached)
-		if port, err = h.master.open(h.cfg.ServerConfig("", 0), h.cfg.PrivateStore); err != nil {
+		if h.cfg.Settings.OpenWorkersStore {
+			p.hosts = nil
+		}
+		h.master.admitHosts(p.hosts)
+		cfg := h.cfg.ServerConfig("", 0)
+		cfg.Admit = h.master.admits
+		if port, err = h.master.open(cfg, h.cfg.PrivateStore); err != nil {
 			return "", 0, h.connectionError(fmt.Errorf("start the workers' store: %w", err))
 		}
 	}

@@ -3,6 +3,7 @@ package c10d
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/muster-run/muster/rendezvous"
@@ -31,11 +32,12 @@ func (c *held) offset() time.Duration { return c.session.Offset() }
 func (c *held) meet(ctx context.Context, deadline time.Time) (p place, addr string, port int, err error) {
 	h, session := c.h, c.session
 	c.kept = nil
-	if err := session.Send(&room.Message{Type: room.Join}); err != nil {
+	if err := session.Join(); err != nil {
 		return p, "", 0, h.lost(err)
 	}
 	expired := &rendezvous.TimeoutError{RunID: h.cfg.RunID, Phase: "join", After: h.cfg.Settings.Join}
 	var last rendezvous.Waiting
+	var hosts []netip.Prefix
 	placed := false
 	ask := time.Now().Add(statusInterval)
 	for {
@@ -79,7 +81,11 @@ func (c *held) meet(ctx context.Context, deadline time.Time) (p place, addr stri
 			}
 			return p, "", 0, rendezvous.ErrClosed
 		case room.Round:
-			p = place{m.Round, m.Rank, m.WorldSize, m.Job, m.Ranks, m.Foreign, m.Addr}
+			p = place{m.Round, m.Rank, m.WorldSize, m.Job, m.Ranks, m.Foreign, m.Addr, nil}
+			if len(hosts) == m.NumHosts {
+				p.hosts = hosts
+			}
+			hosts = nil
 			if placed = true; p.rank != 0 && !m.Published {
 				continue // Master follows
 			}
@@ -88,9 +94,11 @@ func (c *held) meet(ctx context.Context, deadline time.Time) (p place, addr stri
 				return p, addr, port, err
 			}
 			placed, c.kept = false, nil
-			if err := session.Send(&room.Message{Type: room.Join}); err != nil {
+			if err := session.Join(); err != nil {
 				return p, "", 0, h.lost(err)
 			}
+		case room.Hosts:
+			hosts = append(hosts, m.Hosts...)
 		case room.Master:
 			if placed && m.Round == p.round {
 				h.yieldMaster(p)
@@ -101,7 +109,7 @@ func (c *held) meet(ctx context.Context, deadline time.Time) (p place, addr stri
 			// The round has broken up before it began.
 			if placed && (m.Round == p.round || m.Kind == rendezvous.Evicted) {
 				placed = false
-				if err := session.Send(&room.Message{Type: room.Join}); err != nil {
+				if err := session.Join(); err != nil {
 					return p, "", 0, h.lost(err)
 				}
 			}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net/netip"
 	"time"
 
 	"github.com/muster-run/muster/internal/pickle"
@@ -51,6 +52,7 @@ const (
 	Left    Type = "left"
 	Spare   Type = "spare"  // the node is one that there is no room for, or (Redundant unset) not any more
 	Round   Type = "round"  // the round is complete; Master follows, unless this node is rank 0
+	Hosts   Type = "hosts"  // to rank 0, before its Round: addresses of the round's hosts
 	Change  Type = "change" // something happened to the round
 	Closed  Type = "closed" // no round will follow
 )
@@ -93,12 +95,18 @@ type Message struct {
 	// Job is the first round of the job, if others had this run ID before it.
 	Job int `json:"job,omitempty"`
 
+	// Join, Hosts: the addresses from which a host's processes may connect to others, or those
+	// of all hosts of a round. A Round for rank 0 has their number, or 0 if they are not known.
+	Hosts    []netip.Prefix `json:"hosts,omitempty"`
+	NumHosts int            `json:"num_hosts,omitempty"`
+
 	// Published says that rank 0 has no session: where the workers meet is in
 	// the store.
 	Published bool `json:"published,omitempty"`
 
 	// Master. In a Round for rank 0 Addr is its host's address in the eyes of others, if
-	// the room is there too and knows.
+	// the room is there too and knows. In a Join it is the IP address by which the node has
+	// reached the room.
 	Addr string `json:"addr,omitempty"`
 	Port int    `json:"port,omitempty"`
 
@@ -117,6 +125,7 @@ type Message struct {
 	// has reached it, and whether the node is on that host too.
 	reached string
 	near    bool
+	from    netip.Addr // that of the node
 }
 
 // sensible says whether a Hello is complete, with numbers that a node can have and

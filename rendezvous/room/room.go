@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -83,6 +84,8 @@ type session struct {
 	hello   *Message
 	node    rendezvous.Node
 	joining bool
+	hosts   []netip.Prefix // its host's addresses, as it says
+	dialled string         // the room's, as it says
 	heard   time.Time
 	expires time.Time
 	doubted bool // it has a second chance
@@ -134,6 +137,7 @@ func (r *Room) Receive(now time.Time, id ID, m *Message) {
 	}
 	switch m.Type {
 	case Join:
+		s.hosts, s.dialled = m.Hosts, m.Addr
 		r.join(now, s)
 	case Leave:
 		r.remove(now, s.node, rendezvous.NodeLeft)
@@ -419,6 +423,7 @@ func (r *Room) tellAll() {
 		m := &Message{Type: Round, Round: st.Round, Rank: i, WorldSize: len(byRank), Ranks: &all[i], Job: r.first}
 		if i == 0 {
 			m.Addr = r.reached(s)
+			m.NumHosts = r.sendHosts(s, byRank)
 		}
 		r.send(s, m)
 	}

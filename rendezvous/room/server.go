@@ -116,7 +116,7 @@ func (m *Message) see(conn net.Conn) {
 	remote, _ := conn.RemoteAddr().(*net.TCPAddr)
 	m.near = !ok || remote == nil || local.IP.IsLoopback() || local.IP.Equal(remote.IP)
 	if !m.near {
-		m.reached = local.IP.String()
+		m.reached, m.from = local.IP.String(), remote.AddrPort().Addr().Unmap().WithZone("")
 	}
 }
 

@@ -100,7 +100,7 @@ func (h *handler) Next(ctx context.Context) (*rendezvous.Info, error) {
 		return nil, rendezvous.ErrClosed
 	}
 	if h.server == nil {
-		server, err := tcpstore.Listen(h.cfg.ServerConfig(h.host, h.port))
+		server, err := tcpstore.Listen(h.cfg.OneHost(h.host, h.port))
 		if err != nil {
 			return nil, &rendezvous.ConnectionError{Backend: "static", Endpoint: h.cfg.Endpoint, Err: err}
 		}

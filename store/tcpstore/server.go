@@ -30,6 +30,9 @@ type ServerConfig struct {
 	// ten seconds at most. This host is not an exception: workers on it
 	// may connect from 127.0.0.1, ::1 or its own address.
 	Allow []netip.Prefix
+	// Admit, if not nil, is asked about each connection that Allow admits. What it returns
+	// says why the connection is closed, and is logged like that; "" admits it.
+	Admit func(nc net.Conn) (why string)
 	// Limit, if not nil, bounds the connections of this server and of the others that
 	// have the same.
 	Limit *Limit
@@ -74,16 +77,17 @@ type Guard interface {
 // being sent. A client that does not read its replies is not served until it does,
 // and nobody else notices.
 type Server struct {
-	log    *slog.Logger
-	ln     net.Listener
-	alive  keepAlive
-	allow  admit.List
-	limit  *Limit
-	guard  Guard
-	memory *store.Memory
-	m      *kv.Map // memory's
-	all    sync.WaitGroup
-	done   chan struct{} // closed by Close
+	log      *slog.Logger
+	ln       net.Listener
+	alive    keepAlive
+	allow    admit.List
+	admitted func(net.Conn) string
+	limit    *Limit
+	guard    Guard
+	memory   *store.Memory
+	m        *kv.Map // memory's
+	all      sync.WaitGroup
+	done     chan struct{} // closed by Close
 
 	refused, denied, full, strangers, broken admit.Tally // of connections
 
@@ -106,11 +110,14 @@ func Listen(cfg ServerConfig) (*Server, error) {
 		return nil, fmt.Errorf("tcpstore: Allow: %w", err)
 	}
 	s := &Server{
-		log: cfg.Logger, ln: cfg.Listener, allow: allow, limit: cfg.Limit, guard: cfg.Guard, alive: keepAlive(cfg.KeepAlive), memory: store.NewMemory(), done: make(chan struct{}),
+		log: cfg.Logger, ln: cfg.Listener, allow: allow, admitted: cfg.Admit, limit: cfg.Limit, guard: cfg.Guard, alive: keepAlive(cfg.KeepAlive), memory: store.NewMemory(), done: make(chan struct{}),
 		conns: map[*conn]struct{}{}, sessions: map[net.Conn]struct{}{},
 	}
 	if s.log == nil {
 		s.log = slog.Default()
+	}
+	if s.admitted == nil {
+		s.admitted = func(net.Conn) string { return "" }
 	}
 	if s.limit == nil {
 		s.limit = &Limit{Max: math.MaxInt}
@@ -142,7 +149,7 @@ func (s *Server) Port() int {
 	return 0
 }
 
-// Refused returns how many connections were closed because of ServerConfig's Allow and Guard.
+// Refused returns how many connections were closed because of ServerConfig's Allow, Admit and Guard.
 func (s *Server) Refused() int64 { return s.refused.Count() + s.denied.Count() }
 
 // Store returns a view of the server's data that sees what clients see,
@@ -225,7 +232,7 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 	s.all.Wait()
-	s.refused.Finish(s.log, "tcpstore: more connections were refused: their addresses were not in an allowed network", "refused", "allow", fmt.Sprint(s.allow))
+	s.refused.Finish(s.log, "tcpstore: more connections were refused", "refused")
 	s.denied.Finish(s.log, "tcpstore: more connections were refused: they did not prove that they belong to the job", "refused")
 	s.full.Finish(s.log, "tcpstore: more connections were closed: too many were open", "closed")
 	s.strangers.Finish(s.log, "tcpstore: more connections were closed: they did not begin as a client of PyTorch 2 does", "closed")
@@ -284,21 +291,26 @@ func (s *Server) accept() {
 
 // admits says whether a new connection may stay, and counts it if not.
 func (s *Server) admits(nc net.Conn) bool {
-	switch {
-	case !s.allow.Admits(nc.RemoteAddr()):
+	remote := nc.RemoteAddr()
+	if !s.allow.Admits(remote) {
 		s.refused.Warn(s.log, "tcpstore: connection refused: the address is not in an allowed network", "refused",
-			"remote", nc.RemoteAddr().String(), "allow", fmt.Sprint(s.allow))
+			"remote", remote.String(), "allow", fmt.Sprint(s.allow))
 		return false
-	case s.limit.open.Load() >= int64(s.limit.Max):
-		oldest := s.closeOldest()
-		if oldest == nil {
-			oldest = nc
-		}
-		s.full.Warn(s.log, fmt.Sprintf("tcpstore: connection closed: %d are open, and the process needs the other descriptors; raise the limit of open files (ulimit -n)",
-			s.limit.Max), "closed", "remote", oldest.RemoteAddr().String())
-		return oldest != nc
 	}
-	return true
+	if why := s.admitted(nc); why != "" {
+		s.refused.Warn(s.log, "tcpstore: connection refused: "+why, "refused", "remote", remote.String())
+		return false
+	}
+	if s.limit.open.Load() < int64(s.limit.Max) {
+		return true
+	}
+	oldest := s.closeOldest()
+	if oldest != nil {
+		remote = oldest.RemoteAddr()
+	}
+	s.full.Warn(s.log, fmt.Sprintf("tcpstore: connection closed: %d are open, and the process needs the other descriptors; raise the limit of open files (ulimit -n)",
+		s.limit.Max), "closed", "remote", remote.String())
+	return oldest != nil
 }
 
 // closeOldest closes the connection that has said nothing for the longest time, and returns

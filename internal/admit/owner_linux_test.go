@@ -1,0 +1,93 @@
+package admit
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// TestMain is also a client of another user's: it connects to the address given and waits
+// for the end of its input, or closes the connection at once.
+func TestMain(m *testing.M) {
+	addr := os.Getenv("ADMIT_TEST_DIAL")
+	if addr == "" {
+		os.Exit(m.Run())
+	}
+	nc, err := net.Dial("tcp", addr)
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	if os.Getenv("ADMIT_TEST_CLOSE") != "" {
+		nc.Close()
+	}
+	fmt.Println("connected")
+	_, _ = os.Stdin.Read(make([]byte, 1))
+}
+
+func TestMine(t *testing.T) {
+	if !canAsk() {
+		t.Skip("the kernel does not tell whose a socket is")
+	}
+	for _, tt := range []struct {
+		name, listen, dial string
+		uid                int
+		close              bool
+		want               bool
+	}{
+		{"this user", "127.0.0.1:0", "127.0.0.1", -1, false, true},
+		{"to a listener of both families", ":0", "127.0.0.1", -1, false, true},
+		{"IPv6", ":0", "::1", -1, false, true},
+		{"another address", ":0", "127.0.0.2", -1, false, true},
+		{"another user", "127.0.0.1:0", "127.0.0.1", 65534, false, false},
+		{"another user, to a listener of both families", ":0", "127.0.0.1", 65534, false, false},
+		{"another user, IPv6", ":0", "::1", 65534, false, false},
+		{"another user who has gone", ":0", "127.0.0.1", 65534, true, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l, err := net.Listen("tcp", tt.listen)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			cmd := exec.Command("/proc/self/exe")
+			cmd.Env = append(os.Environ(), "ADMIT_TEST_DIAL="+net.JoinHostPort(tt.dial, fmt.Sprint(l.Addr().(*net.TCPAddr).Port)))
+			if tt.close {
+				cmd.Env = append(cmd.Env, "ADMIT_TEST_CLOSE=1")
+			}
+			if tt.uid >= 0 {
+				if os.Geteuid() != 0 {
+					t.Skip("needs root")
+				}
+				cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(tt.uid), Gid: uint32(tt.uid)}}
+			}
+			in, _ := cmd.StdinPipe()
+			out, _ := cmd.StdoutPipe()
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			defer cmd.Wait()
+			defer in.Close()
+			said := make([]byte, 200)
+			n, _ := out.Read(said)
+			if text := string(said[:n]); !strings.HasPrefix(text, "connected") {
+				if tt.dial == "::1" {
+					t.Skip("this system has no IPv6")
+				}
+				t.Fatal(text)
+			}
+			nc, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer nc.Close()
+			if got := Mine(nc); got != tt.want {
+				t.Errorf("got %v, want %v", got, tt.want)
+			}
+		})
+	}
+}
