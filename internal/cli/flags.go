@@ -74,7 +74,7 @@ var options = [...]option{
 	{name: "rdzv-id", env: "PET_RDZV_ID", def: "none", group: groupRendezvous, arg: "ID",
 		help: "the job's name, the same on every host (default: a new one for a job of one host)"},
 	{name: "rdzv-conf", env: "PET_RDZV_CONF", group: groupRendezvous, arg: "K=V,...",
-		help: "settings of the backend, such as join_timeout=600,last_call_timeout=30; keep_alive_interval times keep_alive_max_attempt is how long a host may be silent; bind=ADDR and allow=CIDR,... guard the port, open_workers_store=true opens the workers' store; cacert, cert, key, user and password are etcd's, data_dir quorum's"},
+		help: "settings of the backend, such as join_timeout=600,last_call_timeout=30; keep_alive_interval times keep_alive_max_attempt is how long a host may be silent; bind=ADDR and allow=CIDR,... guard the port, open_workers_store=true opens the workers' store; token_file=PATH, or cacert, cert and key, say who may join; user and password_file are for etcd, data_dir for quorum"},
 	{name: "standalone", kind: kindFlag, env: "PET_STANDALONE",
 		help: "this host is the whole job; other rendezvous options are ignored"},
 
