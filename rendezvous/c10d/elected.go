@@ -1,6 +1,7 @@
 package c10d
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -212,7 +213,7 @@ func (h *many) electedUntil(ctx context.Context) (c carrier, trouble, err error)
 	}
 	told := time.Now()
 	for pause := retryLeader; ; pause = min(2*pause, retryLeaderMost) {
-		leader, err := h.election.Leader(ctx)
+		leader, err := h.awaitLeader(ctx)
 		if errors.Is(err, election.ErrClosed) {
 			return nil, trouble, rendezvous.ErrClosed
 		}
@@ -231,8 +232,11 @@ func (h *many) electedUntil(ctx context.Context) (c carrier, trouble, err error)
 		trouble = err
 		if deadline, _ := ctx.Deadline(); time.Since(told) >= statusInterval {
 			told = time.Now()
-			h.cfg.tellWaiting(rendezvous.Waiting{Note: fmt.Sprintf("the agent that was elected to hold the rendezvous cannot be reached: %v; giving up in %v",
-				err, time.Until(deadline).Round(time.Second))})
+			note := fmt.Sprintf("the agent that was elected to hold the rendezvous cannot be reached: %v; giving up in %v", err, time.Until(deadline).Round(time.Second))
+			if lacks := h.cfg.lacking(); lacks != "" {
+				note = lacks + "; " + note // which is why there is no other
+			}
+			h.cfg.tellWaiting(rendezvous.Waiting{Note: note})
 		}
 		h.log.Info("the agent that holds the rendezvous cannot be reached; trying again", "run_id", h.cfg.RunID, "leader", leader.Addr, "error", err)
 		timer := time.NewTimer(pause)
@@ -250,6 +254,21 @@ func denied(err error) bool {
 	_, refused := errors.AsType[*auth.RefusedError](err)
 	stranger, _ := errors.AsType[*tcpstore.NotStoreError](err)
 	return refused || stranger != nil && stranger.Guarded()
+}
+
+// awaitLeader waits until an agent is elected, and says every few seconds for what.
+func (h *many) awaitLeader(ctx context.Context) (election.Leader, error) {
+	for {
+		look, cancel := context.WithTimeout(ctx, statusInterval)
+		leader, err := h.election.Leader(look)
+		cancel()
+		if ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded) {
+			return leader, err
+		}
+		deadline, _ := ctx.Deadline()
+		h.cfg.tellWaiting(rendezvous.Waiting{Note: fmt.Sprintf("%s; giving up in %v",
+			cmp.Or(h.cfg.lacking(), "no agent has been elected yet to hold the rendezvous"), time.Until(deadline).Round(time.Second))})
+	}
 }
 
 // follow begins a session with a leader. It is given up when the leader is lost.

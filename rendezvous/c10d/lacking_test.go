@@ -63,6 +63,9 @@ func TestNobodyHoldsTheRendezvous(t *testing.T) {
 					t.Errorf("got %v, want %q in it", err, want)
 				}
 			}
+			if text := said.String(); tt.leader == nil && !strings.Contains(text, "1 of 3 members answer; giving up in 1s") {
+				t.Errorf("while waiting it said %q", text)
+			}
 			if text := said.String(); tt.leader != nil && (!strings.Contains(text, "cannot be reached") || !strings.Contains(text, nobody)) {
 				t.Errorf("while waiting it said %q", text)
 			}

@@ -3,6 +3,7 @@ package c10d
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"time"
 
@@ -65,6 +66,8 @@ func (c *held) meet(ctx context.Context, deadline time.Time) (p place, addr stri
 			if w := m.Waiting; w != nil && !placed {
 				if last = *w; !deadline.IsZero() {
 					last.Left = time.Until(deadline)
+				} else {
+					last.Note = fmt.Sprintf("this host is a spare: it takes the place of one of the job's %d hosts that is lost", w.MaxNodes)
 				}
 				h.cfg.tellWaiting(last)
 			}
