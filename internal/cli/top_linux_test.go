@@ -285,7 +285,13 @@ func TestTopFindsAgents(t *testing.T) {
 		return string(out), err
 	}
 	for pid, want := range map[int]string{free: "free-port", unixPID: "by-socket"} {
-		if out, err := top(fmt.Sprint(pid)); err != nil || !regexp.MustCompile(`(?m)^muster sh  running HEALTHY  `+want+` `).MatchString(out) {
+		// A worker may write before its agent has noted that all of them run.
+		running := regexp.MustCompile(`(?m)^muster sh  running HEALTHY  ` + want + ` `)
+		out, err := top(fmt.Sprint(pid))
+		for late := time.Now().Add(time.Minute); err == nil && !running.MatchString(out) && time.Now().Before(late); {
+			out, err = top(fmt.Sprint(pid))
+		}
+		if err != nil || !running.MatchString(out) {
 			t.Errorf("top %d: %v: %s", pid, err, out)
 		}
 	}

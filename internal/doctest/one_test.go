@@ -137,14 +137,14 @@ func afterAFailure(p *play) {
 	}
 	// The agent begins to ask what the other host is called when it is asked itself.
 	for limit := time.Now().Add(patience); ; {
-		seen := p.run("muster top 9000").exits(0).says(1, "^muster llama-7b  running HEALTHY  train.py")
+		seen := p.run("muster top 9000").exits(0).says(1, "^muster train.py  running HEALTHY  llama-7b")
 		if strings.Contains(seen.out.String(), "host0* (8) host1") || time.Now().After(limit) {
 			break
 		}
 	}
 	p.run("muster top").exits(0).prints(false)
-	p.do(0, p.form("muster top HOST:PORT", "HOST:PORT", "localhost:9000")).exits(0).says(1, "^muster llama-7b ")
-	p.do(0, p.form("muster top PID", "PID", hosts[0].pid())).exits(0).says(1, "^muster llama-7b ")
+	p.do(0, p.form("muster top HOST:PORT", "HOST:PORT", "localhost:9000")).exits(0).says(1, "^muster train.py  .*llama-7b ")
+	p.do(0, p.form("muster top PID", "PID", hosts[0].pid())).exits(0).says(1, "^muster train.py  .*llama-7b ")
 	for _, h := range hosts {
 		h.interrupt().exits(1)
 	}

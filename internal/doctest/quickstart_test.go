@@ -12,7 +12,7 @@ func quickstart(p *play) {
 	p.run("bin/muster logs logs --rank 3").exits(0).says(1, "rank 3 of 8: training --epochs 90$")
 
 	job = p.start(0, "bin/muster run --nproc-per-node 8 --health-addr 9000 train.py", "TRAIN=stay").says(8, "training $")
-	p.run("bin/muster top 9000").exits(0).says(1, "running HEALTHY  train.py").says(1, "world 8")
+	p.run("bin/muster top 9000").exits(0).says(1, "^muster train.py  running HEALTHY").says(1, "world 8")
 	job.interrupt().exits(1)
 
 	p.run("bin/muster run --nproc-per-node 8 --hang-timeout 600 --max-restarts 3 train.py").exits(0).says(8, "training $")

@@ -63,6 +63,7 @@ var exemptMessages = map[string]string{
 var saidByOthers = []string{
 	"ValueError: boom", "exec format error", "no such file or directory", "permission denied", "no such host",
 	"Connection reset by peer", "Connection closed by peer", "connection refused", "connection timed out", "exit status 1",
+	"runtime: out of memory", "fatal error: failed to reserve page summary memory",
 }
 
 // advice tells a message that says what to do.
