@@ -239,3 +239,23 @@ func TestStrict(t *testing.T) {
 		}
 	}
 }
+
+// The image has every program, as internal/tools/build.sh makes them.
+func TestImageHasEveryProgram(t *testing.T) {
+	programs, err := filepath.Glob(filepath.Join(root, "cmd", "*"))
+	if err != nil || len(programs) == 0 {
+		t.Fatalf("no programs (%v)", err)
+	}
+	for _, file := range []string{"examples/kubernetes/Dockerfile", "internal/tools/build.sh"} {
+		text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(file)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		words := strings.Fields(string(text))
+		for _, program := range programs {
+			if name := "./cmd/" + filepath.Base(program); !slices.Contains(words, name) {
+				t.Errorf("%s does not build %s", file, name)
+			}
+		}
+	}
+}
