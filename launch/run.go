@@ -15,6 +15,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/internal/steady"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -89,7 +90,12 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	}()
 	job := beginJobFile(&cfg, run.Dir(), host)
 	defer func() { endJobFile(&cfg, job, result, err) }()
-	stdout, stderr := run.Console()
+	console, errs := run.Console()
+	stdout, stderr := &steady.Writer{W: console}, &steady.Writer{W: errs}
+	defer func() {
+		stdout.Flush(lastWords)
+		stderr.Flush(lastWords)
+	}()
 	sink, closeSink, err := openEvents(&cfg, run.Dir(), stderr)
 	if err != nil {
 		return nil, err
@@ -165,6 +171,9 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 
 // closeTimeout bounds closing the rendezvous at the end of a job.
 const closeTimeout = 5 * time.Second
+
+// lastWords is how long a console may take nothing of what waits for it at the end.
+const lastWords = time.Second
 
 // newHandler makes the rendezvous that Resolve chose.
 func newHandler(cfg Config, settings rendezvous.Settings, host string, waiting func(rendezvous.Waiting), log *slog.Logger) (rendezvous.Handler, error) {

@@ -26,6 +26,7 @@ import (
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/internal/spell"
+	"github.com/muster-run/muster/internal/tui"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/process"
 )
@@ -138,8 +139,12 @@ func (p program) command(ctx context.Context, args []string) int {
 	return exitUsage
 }
 
-// lastWords bounds what a job that was stopped by a signal has to say at its end.
-const lastWords = 2 * time.Second
+// A console that takes nothing of what muster says holds the end of a job up for
+// unread, and for lastWords only if a signal has stopped the job.
+const (
+	unread    = 10 * time.Second
+	lastWords = 2 * time.Second
+)
 
 // run is `muster run`, and the whole of torchrun.
 func (p program) run(ctx context.Context, args []string) int {
@@ -168,10 +173,11 @@ func (p program) run(ctx context.Context, args []string) int {
 	out := said(cfg)
 	p.say = out
 	status, recorded, err := p.launch(ctx, cfg)
-	// A console that takes nothing holds the end up only until the job is stopped.
-	var limit time.Duration
+	limit := unread
 	if _, stopped := errors.AsType[*process.SignalError](err); stopped || status == failure.PreemptedStatus {
 		limit = lastWords
+	} else if tui.IsTerminal(p.stderr) {
+		limit = 0 // until whoever has pressed Ctrl-S goes on, or presses Ctrl-C
 	}
 	defer out.Flush(limit)
 	if invalid, ok := errors.AsType[*launch.ConfigError](err); ok {

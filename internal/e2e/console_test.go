@@ -19,7 +19,7 @@ import (
 )
 
 // pipe is one that the test reads.
-func pipe(t *testing.T) (r, w *os.File) {
+func pipe(t testing.TB) (r, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -91,7 +91,7 @@ func TestConsoleIsStuck(t *testing.T) {
 }
 
 // fullPipe is a console that takes nothing until it is read, as a terminal after Ctrl-S.
-func fullPipe(t *testing.T) (r, w *os.File) {
+func fullPipe(t testing.TB) (r, w *os.File) {
 	t.Helper()
 	r, w = pipe(t)
 	conn, err := w.SyscallConn()

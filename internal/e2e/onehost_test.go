@@ -201,6 +201,10 @@ func straits() []strait {
 			t.Cleanup(func() { w.Close() })
 			return setup{stdout: w, stderr: w}, ""
 		}, cells: [5]string{1: "the messages are in no place but the report"}},
+		{name: "nobody reads the console", ends: last, quiet: true, setup: func(t testing.TB) (setup, string) {
+			_, w := fullPipe(t)
+			return setup{stdout: w, stderr: w}, ""
+		}, cells: [5]string{0: "the messages wait for the console, the workers do not", 4: "after 10 s without anybody who reads them, the messages are given up"}},
 		{name: "the guard is killed", ends: last,
 			during: func(t testing.TB, j *job) {
 				pid := theGuard(t, j)
