@@ -20,7 +20,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/failure"
@@ -69,69 +68,47 @@ type program struct {
 	launch                func(context.Context, launch.Config) (status int, recorded bool, err error) // runs a job
 }
 
-// commands are what may follow the name muster.
-var commands = []string{"run", "explain", "store", "watchdog", "dump", "doctor", "top", "report", "logs", "policy", "sim", "version", "help", "completion"}
-
 // command runs the subcommand that args begin with.
 func (p program) command(ctx context.Context, args []string) int {
 	p.name = "muster"
 	if len(args) == 0 {
-		io.WriteString(p.stderr, overview)
+		io.WriteString(p.stderr, overview())
 		return exitUsage
 	}
 	name, args := args[0], args[1:]
 	switch name {
-	case "run":
-		p.name = "muster run"
-		return p.run(ctx, args)
-	case "explain":
-		p.name = "muster explain"
-		return p.explain(args)
-	case "store":
-		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-		defer stop()
-		return StoreCommand(ctx, args, p.stdout, p.stderr)
-	case "watchdog":
-		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-		defer stop()
-		return WatchdogCommand(ctx, args, p.stdout, p.stderr)
-	case "dump":
-		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-		defer stop()
-		return DumpCommand(ctx, args, p.stdout, p.stderr)
-	case "doctor":
-		p.name = "muster doctor"
-		return p.doctor(ctx, args)
-	case "top":
-		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
-		defer stop()
-		return TopCommand(ctx, args, p.stdin, p.stdout, p.stderr)
-	case "report":
-		return ReportCommand(args, p.stdout, p.stderr)
-	case "logs":
-		ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-		defer stop()
-		return LogsCommand(ctx, args, p.stdout, p.stderr)
-	case "sim":
-		began := time.Now()
-		return SimCommand(args, p.stdout, p.stderr, func() time.Duration { return time.Since(began) })
-	case "policy":
-		return PolicyCommand(args, p.stdin, p.stdout, p.stderr)
-	case "version", "--version":
+	case "--version":
 		return p.version()
-	case "help", "--help", "-h":
-		return p.help(ctx, args)
-	case "completion":
-		return p.completion(args)
+	case "--help", "-h":
+		return p.help(args)
+	}
+	all := subcommands()
+	for _, c := range all {
+		if c.name != name {
+			continue
+		}
+		if len(args) > 0 && (args[0] == "--help" || args[0] == "-h") {
+			io.WriteString(p.stdout, c.help())
+			return exitOK
+		}
+		if c.line {
+			p.name = "muster " + name
+		}
+		if c.stops != nil {
+			var stop context.CancelFunc
+			ctx, stop = signal.NotifyContext(ctx, c.stops...)
+			defer stop()
+		}
+		return c.run(ctx, p, args)
 	}
 	hint := "`muster help` lists the commands"
 	if strings.HasPrefix(name, "-") || strings.ContainsAny(name, "./") {
 		hint = "to run a script: muster run " + strings.Join(append([]string{name}, args[:min(len(args), 8)]...), " ")
 	} else {
 		nearest := 3
-		for _, c := range commands {
-			if d := spell.Distance(c, name); d < nearest {
-				nearest, hint = d, "did you mean muster "+c+"?"
+		for _, c := range all {
+			if d := spell.Distance(c.name, name); d < nearest {
+				nearest, hint = d, "did you mean muster "+c.name+"?"
 			}
 		}
 	}

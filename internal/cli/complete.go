@@ -1,47 +1,65 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 )
 
+const completionUsage = `usage: muster completion bash|zsh|fish|tcsh
+
+Prints a script that completes muster's commands, their options and what these take. To
+install it for one user:
+
+  bash (with the package bash-completion)
+      muster completion bash > ~/.local/share/bash-completion/completions/muster
+  zsh  (in a directory of $fpath, before compinit)
+      muster completion zsh > "${fpath[1]}/_muster"
+  fish
+      muster completion fish > ~/.config/fish/completions/muster.fish
+  tcsh
+      muster completion tcsh >> ~/.tcshrc
+
+The script for the name torchrun: torchrun --print-completion bash
+`
+
 // completion is `muster completion SHELL`.
 func (p program) completion(args []string) int {
-	if len(args) == 1 {
-		for _, shell := range shells {
-			if args[0] == shell {
-				return p.printCompletion(shell)
-			}
-		}
+	if len(args) == 1 && slices.Contains(shells, args[0]) {
+		return p.printCompletion(args[0])
 	}
-	p.errorf("completion wants one shell: %s", strings.Join(shells, ", "))
+	p.errorf("completion wants one shell: %s; muster completion --help shows how to install the script", strings.Join(shells, ", "))
 	return exitUsage
 }
 
 // printCompletion writes the script that completes the command under which the
 // program was started: torchrun, or muster with its subcommands.
 func (p program) printCompletion(shell string) int {
-	name, subcommands := "muster", commands
+	name := "muster"
 	if p.name == torchrunName {
-		name, subcommands = torchrunName, nil
+		name = torchrunName
 	}
-	io.WriteString(p.stdout, completionScript(shell, name, subcommands))
+	io.WriteString(p.stdout, completionScript(shell, name))
 	return exitOK
 }
 
-// completionScript makes the script for one shell. With subcommands the options
-// are those of name's subcommand run.
-func completionScript(shell, name string, subcommands []string) string {
+// completionScript makes the script for one shell. torchrun is a command without a name.
+func completionScript(shell, name string) string {
+	commands := subcommands()
+	if name == torchrunName {
+		commands = []subcommand{{line: true}}
+	}
 	switch shell {
 	case "bash":
-		return bashCompletion(name, subcommands)
+		return bashCompletion(name, commands)
 	case "zsh":
-		return zshCompletion(name, subcommands)
+		return zshCompletion(name, commands)
 	case "fish":
-		return fishCompletion(name, subcommands)
+		return fishCompletion(name, commands)
 	default:
-		return tcshCompletion(name, subcommands)
+		return tcshCompletion(name, commands)
 	}
 }
 
@@ -51,7 +69,7 @@ func (o *option) words() []string {
 	case "nproc-per-node":
 		return []string{"auto", "cpu", "gpu", "xpu"}
 	case "rdzv-backend":
-		return []string{"static", "c10d"}
+		return []string{"static", "c10d", "etcd", "quorum"}
 	case "event-log-handler":
 		return []string{"null", "console", "file", "dynamic_rendezvous"}
 	case "redirects", "tee":
@@ -60,74 +78,90 @@ func (o *option) words() []string {
 	return o.choices
 }
 
-// spellings lists the ways to write the option in full.
-func (o *option) spellings() []string {
+// action is what a shell does to complete the option's argument: with the words, of which
+// there is a list, with directories, or with files. "" if there is nothing to offer.
+func (o *option) action(words, directories, files string) string {
+	switch list := o.words(); {
+	case !o.takesArg():
+	case list != nil:
+		return fmt.Sprintf(words, strings.Join(list, " "))
+	case o.arg == "DIR":
+		return directories
+	case o.arg == "FILE" || o.arg == "PATH":
+		return files
+	}
+	return ""
+}
+
+// spellings lists the ways to write the option in full. Only those of run may have
+// underscores.
+func (o *option) spellings(underscores bool) []string {
 	s := []string{"--" + o.name}
 	if o.short != 0 {
 		s = append(s, "-"+string(o.short))
 	}
-	if strings.Contains(o.name, "-") {
+	if underscores && strings.Contains(o.name, "-") {
 		s = append(s, "--"+strings.ReplaceAll(o.name, "-", "_"))
 	}
 	return s
 }
 
-func bashCompletion(name string, subcommands []string) string {
-	var flags, dashed, underscored, takes []string
-	var values strings.Builder
-	for i := range options {
-		o := &options[i]
-		dashed = append(dashed, "--"+o.name)
-		underscored = append(underscored, "--"+strings.ReplaceAll(o.name, "-", "_"))
-		if o.short != 0 {
-			flags = append(flags, "-"+string(o.short))
-		}
-		if !o.takesArg() {
-			continue
-		}
-		takes = append(takes, o.spellings()...)
-		what := ""
-		if words := o.words(); words != nil {
-			what = `COMPREPLY=($(compgen -W "` + strings.Join(words, " ") + `" -- "$cur"))`
-		} else if o.name == "log-dir" {
-			what = `COMPREPLY=($(compgen -d -- "$cur"))`
-		}
-		if what != "" {
-			fmt.Fprintf(&values, "        %s) %s ;;\n", strings.Join(o.spellings(), "|"), what)
-		}
+// names are the commands' names.
+func names(commands []subcommand) (s []string) {
+	for _, c := range commands {
+		s = append(s, c.name)
 	}
-	first, choose := 1, ""
-	if subcommands != nil {
+	return s
+}
+
+func bashCompletion(name string, commands []subcommand) string {
+	var cases, values strings.Builder
+	first, choose, done := 1, "", map[string]bool{}
+	if name != torchrunName {
 		first = 2
-		choose = fmt.Sprintf(`    if ((COMP_CWORD == 1)); then
-        COMPREPLY=($(compgen -W "%s" -- "$cur"))
-        return
-    fi
-    case ${COMP_WORDS[1]} in
-    run|explain|doctor) ;;
-    completion) COMPREPLY=($(compgen -W "%s" -- "$cur")); return ;;
-    *) return ;;
-    esac
-`, strings.Join(subcommands, " "), strings.Join(shells, " "))
+		choose = fmt.Sprintf("    ((COMP_CWORD == 1)) && { COMPREPLY=($(compgen -W %q -- \"$cur\")); return; }\n", strings.Join(names(commands), " "))
 	}
-	fn := "_" + name
+	for _, c := range commands {
+		var opts, underscored, takes []string
+		for _, o := range c.options() {
+			plain, all := o.spellings(false), o.spellings(c.line)
+			opts, underscored = append(opts, plain...), append(underscored, all[len(plain):]...)
+			if !o.takesArg() {
+				continue
+			}
+			takes = append(takes, all...)
+			what := o.action(`COMPREPLY=($(compgen -W "%s" -- "$cur"))`, `COMPREPLY=($(compgen -d -- "$cur"))`, "compopt -o default 2>/dev/null")
+			if what != "" && !done[o.name] {
+				done[o.name] = true
+				fmt.Fprintf(&values, "            %s) %s ;;\n", strings.Join(all, "|"), what)
+			}
+		}
+		script := ""
+		if c.line {
+			script = "1"
+		}
+		fmt.Fprintf(&cases, "    %s) script=%s words=%q takes=%q\n        opts=%q\n        under=%q ;;\n", cmp.Or(c.name, "*"), script,
+			strings.Join(c.words, " "), strings.Join(takes, " "), strings.Join(opts, " "), strings.Join(underscored, " "))
+	}
 	return fmt.Sprintf(`# bash completion for %[1]s
-%[2]s() {
-    local cur=${COMP_WORDS[COMP_CWORD]} i=%[3]d word
+_%[1]s() {
+    local cur=${COMP_WORDS[COMP_CWORD]} i=%[2]d word script= words= takes= opts= under=
     COMPREPLY=()
-%[4]s    # Find the option whose argument is being typed; at the script, stop.
+%[3]s    case ${COMP_WORDS[1]} in
+%[4]s    esac
+    # Find the option whose argument is being typed; at the script, stop.
     # Bash splits --option=value into three words.
     while ((i < COMP_CWORD)); do
         word=${COMP_WORDS[i]}
         case $word in
         --) return ;;
         -*) ;;
-        *) return ;;
+        *) [[ $script ]] && return ;;
         esac
         if [[ ${COMP_WORDS[i+1]} == = ]]; then
             ((i + 1 == COMP_CWORD)) && cur=
             ((i += 2))
-        elif [[ " %[5]s " == *" $word "* ]]; then
+        elif [[ " $takes " == *" $word "* ]]; then
             ((i += 1))
         else
             ((i += 1))
@@ -136,119 +170,131 @@ func bashCompletion(name string, subcommands []string) string {
         if ((i >= COMP_CWORD)); then
             compopt +o default 2>/dev/null
             case $word in
-%[6]s            esac
+%[5]s            esac
             return
         fi
         ((i += 1))
     done
     case $cur in
-    --*_*) COMPREPLY=($(compgen -W "%[7]s" -- "$cur")) ;;
-    --*) COMPREPLY=($(compgen -W "%[8]s" -- "$cur")) ;;
-    -*) COMPREPLY=($(compgen -W "%[9]s" -- "$cur")) ;;
+    --*_*) COMPREPLY=($(compgen -W "$under" -- "$cur")) ;;
+    -*) COMPREPLY=($(compgen -W "$opts" -- "$cur")) ;;
+    *) ((COMP_CWORD == 2)) && COMPREPLY=($(compgen -W "$words" -- "$cur")) ;;
     esac
 }
-complete -o default -F %[2]s %[1]s
-`, name, fn, first, choose, strings.Join(takes, " "), values.String(),
-		strings.Join(underscored, " "), strings.Join(dashed, " "), strings.Join(append(flags, dashed...), " "))
+complete -o default -F _%[1]s %[1]s
+`, name, first, choose, cases.String(), values.String())
 }
 
 // zshText makes a text safe inside single quotes and _arguments' brackets.
 var zshText = strings.NewReplacer("'", "'\\''", "[", "\\[", "]", "\\]", ":", "\\:", "`", "")
 
-func zshCompletion(name string, subcommands []string) string {
-	var specs strings.Builder
-	for i := range options {
-		o := &options[i]
-		tail := "[" + zshText.Replace(o.help) + "]"
-		if o.takesArg() {
-			action := ""
-			if words := o.words(); words != nil {
-				action = "(" + strings.Join(words, " ") + ")"
-			} else if o.name == "log-dir" {
-				action = "_directories"
-			}
-			tail += ":" + zshText.Replace(o.arg) + ":" + action
+func zshCompletion(name string, commands []subcommand) string {
+	var list, cases strings.Builder
+	for _, c := range commands {
+		fmt.Fprintf(&list, " '%s:%s'", c.name, zshText.Replace(c.what))
+		rest := "'*:argument:_files'"
+		if c.line {
+			rest = "-A '-*' '1:training script:_files' '*::script argument:_files'"
+		} else if c.words != nil {
+			rest = "'1:word:(" + strings.Join(c.words, " ") + ")' " + rest
 		}
-		for _, s := range o.spellings() {
-			if o.takesArg() && strings.HasPrefix(s, "--") {
-				s += "=" // --option=value as well as --option value
-			} else if o.takesArg() {
-				s += "+"
+		fmt.Fprintf(&cases, "    %s) _arguments -S %s", cmp.Or(c.name, "*"), rest)
+		for _, o := range c.options() {
+			tail := "[" + zshText.Replace(o.help) + "]"
+			if o.takesArg() {
+				tail += ":" + zshText.Replace(o.arg) + ":" + o.action("(%s)", "_directories", "_files")
 			}
-			fmt.Fprintf(&specs, "        '%s%s' \\\n", s, tail)
+			for _, s := range o.spellings(c.line) {
+				if o.takesArg() && strings.HasPrefix(s, "--") {
+					s += "=" // --option=value as well as --option value
+				} else if o.takesArg() {
+					s += "+"
+				}
+				fmt.Fprintf(&cases, " \\\n        '%s%s'", s, tail)
+			}
 		}
+		cases.WriteString(" ;;\n")
 	}
-	run := "    _arguments -S -A '-*' \\\n" + specs.String() +
-		"        '1:training script:_files' \\\n        '*::script argument:_files'\n"
-	if subcommands == nil {
-		return fmt.Sprintf("#compdef %[1]s\n_%[1]s() {\n%[2]s}\n%[3]s", name, run, zshEnd(name))
-	}
-	return fmt.Sprintf(`#compdef %[1]s
-_%[1]s() {
-    if ((CURRENT == 2)); then
-        compadd %[2]s
+	choose := ""
+	if name != torchrunName {
+		choose = fmt.Sprintf(`    if ((CURRENT == 2)); then
+        local -a list=(%s)
+        _describe command list
         return
     fi
-    case ${words[2]} in
-    completion) compadd %[3]s; return ;;
-    run|explain|doctor) ;;
-    *) return ;;
-    esac
     shift words
     ((CURRENT--))
-%[4]s}
-%[5]s`, name, strings.Join(subcommands, " "), strings.Join(shells, " "), run, zshEnd(name))
+`, list.String())
+	}
+	// The end makes the script work both as a file in fpath and when sourced.
+	return fmt.Sprintf(`#compdef %[1]s
+_%[1]s() {
+%[2]s    case ${words[1]} in
+%[3]s    esac
+}
+if [[ ${zsh_eval_context[-1]} == loadautofunc ]]; then _%[1]s "$@"; else compdef _%[1]s %[1]s; fi
+`, name, choose, cases.String())
 }
 
-// zshEnd makes the script work both as a file in fpath and when sourced.
-func zshEnd(name string) string {
-	return fmt.Sprintf("if [[ ${zsh_eval_context[-1]} == loadautofunc ]]; then _%[1]s \"$@\"; else compdef _%[1]s %[1]s; fi\n", name)
-}
+// fishText makes a text safe inside single quotes.
+var fishText = strings.NewReplacer(`\`, `\\`, "'", `\'`)
 
-func fishCompletion(name string, subcommands []string) string {
+func fishCompletion(name string, commands []subcommand) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# fish completion for %s\n", name)
-	condition := ""
-	if subcommands != nil {
-		condition = " -n '__fish_seen_subcommand_from run explain doctor'"
-		fmt.Fprintf(&b, "complete -c %s -n __fish_use_subcommand -x -a '%s'\n", name, strings.Join(subcommands, " "))
-		fmt.Fprintf(&b, "complete -c %s -n '__fish_seen_subcommand_from completion' -x -a '%s'\n", name, strings.Join(shells, " "))
-	}
-	for i := range options {
-		o := &options[i]
-		line := "complete -c " + name + condition + " -l " + o.name
-		if o.short != 0 {
-			line += " -s " + string(o.short)
+	for _, c := range commands {
+		of := "complete -c " + name
+		if c.name != "" {
+			fmt.Fprintf(&b, "%s -n __fish_use_subcommand -x -a %s -d '%s'\n", of, c.name, fishText.Replace(c.what))
+			of += " -n '__fish_seen_subcommand_from " + c.name
+			if c.words != nil {
+				words := strings.Join(c.words, " ")
+				fmt.Fprintf(&b, "%s; and not __fish_seen_subcommand_from %s' -x -a '%s'\n", of, words, words)
+			}
+			of += "'"
 		}
-		switch words := o.words(); {
-		case !o.takesArg():
-		case words != nil:
-			line += " -x -a '" + strings.Join(words, " ") + "'"
-		case o.name == "log-dir":
-			line += " -x -a '(__fish_complete_directories)'"
-		default:
-			line += " -x"
+		for _, o := range c.options() {
+			line := of
+			for _, s := range o.spellings(false) {
+				if long, ok := strings.CutPrefix(s, "--"); ok {
+					line += " -l " + long
+				} else {
+					line += " -s " + s[1:]
+				}
+			}
+			if o.takesArg() {
+				line += cmp.Or(o.action(" -x -a '%s'", " -x -a '(__fish_complete_directories)'", " -r"), " -x")
+			}
+			fmt.Fprintf(&b, "%s -d '%s'\n", line, fishText.Replace(o.help))
 		}
-		fmt.Fprintf(&b, "%s -d '%s'\n", line, strings.ReplaceAll(strings.ReplaceAll(o.help, `\`, `\\`), "'", `\'`))
 	}
 	return b.String()
 }
 
-func tcshCompletion(name string, subcommands []string) string {
-	var rules, names []string
-	for i := range options {
-		o := &options[i]
-		names = append(names, o.name)
-		if words := o.words(); words != nil && o.takesArg() {
-			for _, s := range o.spellings() {
-				rules = append(rules, fmt.Sprintf("'n/%s/(%s)/'", s, strings.Join(words, " ")))
+// tcshCompletion offers the options of all commands to each: its rules look at one word.
+func tcshCompletion(name string, commands []subcommand) string {
+	var rules, long []string
+	for _, c := range commands {
+		for _, o := range c.options() {
+			if slices.Contains(long, o.name) {
+				continue
+			}
+			long = append(long, o.name)
+			for _, s := range o.spellings(c.line) {
+				if what := o.action("(%s)", "d", "f"); what != "" {
+					rules = append(rules, fmt.Sprintf("'n/%s/%s/'", s, what))
+				}
 			}
 		}
 	}
-	rules = append(rules, "'n/--log-dir/d/'", "'n/--log_dir/d/'", fmt.Sprintf("'c/--/(%s)/'", strings.Join(names, " ")))
-	if subcommands != nil {
-		rules = append(rules, fmt.Sprintf("'p/1/(%s)/'", strings.Join(subcommands, " ")),
-			fmt.Sprintf("'n/completion/(%s)/'", strings.Join(shells, " ")))
+	rules = append(rules, fmt.Sprintf("'c/--/(%s)/'", strings.Join(long, " ")))
+	if name != torchrunName {
+		rules = append(rules, fmt.Sprintf("'p/1/(%s)/'", strings.Join(names(commands), " ")))
+	}
+	for _, c := range commands {
+		if c.words != nil {
+			rules = append(rules, fmt.Sprintf("'n/%s/(%s)/'", c.name, strings.Join(c.words, " ")))
+		}
 	}
 	return fmt.Sprintf("# tcsh completion for %s\ncomplete %s %s 'p/*/f/'\n", name, name, strings.Join(rules, " "))
 }

@@ -5,9 +5,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/muster-run/muster/launch"
 )
 
 // shell returns the shell's path or skips the test.
@@ -23,12 +26,8 @@ func shell(t *testing.T, name string) string {
 // completionFile writes the completion script for a program.
 func completionFile(t *testing.T, shell, name string) string {
 	t.Helper()
-	subcommands := commands
-	if name == torchrunName {
-		subcommands = nil
-	}
 	path := filepath.Join(t.TempDir(), "_"+name)
-	if err := os.WriteFile(path, []byte(completionScript(shell, name, subcommands)), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(completionScript(shell, name)), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -49,16 +48,32 @@ func TestBashCompletes(t *testing.T) {
 		line string // '|' separates words as bash separates them; the last is being typed
 		want string
 	}{
-		{"muster|", "run explain store watchdog dump doctor top report logs policy sim version help completion"},
+		{"muster|", strings.Join(names(subcommands()), " ")},
 		{"muster|st", "store"},
 		{"muster|completion|z", "zsh"},
-		{"muster|store|--", ""},
+		{"muster|store|--", "--host --port --allow --token-file --cacert --cert --key --help"},
+		{"muster|store|--port|0|--a", "--allow"},
+		{"muster|store|--token_", ""}, // only run's options may have underscores
+		{"muster|logs|-", "--rank --local-rank --attempt --stream --follow -f --lines -n --prefix --help -h"},
+		{"muster|logs|dir|--fo", "--follow"},
+		{"muster|logs|-n|", ""},
+		{"muster|policy|", "check test"},
+		{"muster|policy|test|--j", "--json"},
+		{"muster|help|pol", "policy"},
+		{"muster|help|help|", ""},
+		{"muster|doctor|--", strings.Join(allOptions(), " ") + " --json --wait --listen --peer"},
+		{"muster|doctor|--wait|5|--rdzv-backend|q", "quorum"},
+		{"muster|explain|--rdzv_b", "--rdzv_backend"},
+		{"muster|explain|train.py|--rd", ""},
+		{"muster|version|--", "--help"},
+		{"muster|dance|-", ""},
 		{"muster|run|--nn", "--nnodes"},
 		{"muster|run|--", strings.Join(allOptions(), " ")},
 		{"torchrun|--rdzv-b", "--rdzv-backend"},
 		{"torchrun|--rdzv_b", "--rdzv_backend"},
-		{"torchrun|-", "-m -r -t -h " + strings.Join(allOptions(), " ")},
-		{"torchrun|--rdzv-backend|", "static c10d"},
+		{"torchrun|-n", ""},
+		{"torchrun|-", strings.NewReplacer("--module", "--module -m", "--redirects", "--redirects -r", "--tee", "--tee -t", "--help", "--help -h").Replace(strings.Join(allOptions(), " "))},
+		{"torchrun|--rdzv-backend|", "static c10d etcd quorum"},
 		{"torchrun|--rdzv_backend|c", "c10d"},
 		{"torchrun|--numa-binding|=|ex", "exclusive"},
 		{"torchrun|--numa-binding|=", "node socket exclusive core-complex"},
@@ -101,8 +116,14 @@ func TestFishCompletes(t *testing.T) {
 		{"muster st", "store"},
 		{"muster run --nn", "--nnodes"},
 		{"muster store --nn", ""},
+		{"muster store --tok", "--token-file"},
+		{"muster top --", "--all --help --json --once"},
+		{"muster logs -f --pre", "--prefix"},
+		{"muster policy ", "check test"},
+		{"muster help po", "policy"},
+		{"muster doctor --pe", "--peer"},
 		{"muster completion f", "fish"},
-		{"torchrun --rdzv-backend ", "c10d static"},
+		{"torchrun --rdzv-backend ", "c10d etcd quorum static"},
 		{"torchrun --numa-binding=ex", "--numa-binding=exclusive"},
 		{"torchrun -t ", "0 1 2 3"},
 		{"torchrun --virt", "--virtual-local-rank"},
@@ -135,7 +156,7 @@ func TestTcshTakesTheRules(t *testing.T) {
 	tcsh := shell(t, "tcsh")
 	for _, name := range []string{"muster", "torchrun"} {
 		out, err := exec.Command(tcsh, "-f", "-c", "source "+completionFile(t, "tcsh", name)+"; complete "+name).CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "n/--rdzv-backend/(static c10d)/") {
+		if err != nil || !strings.Contains(string(out), "n/--rdzv-backend/(static c10d etcd quorum)/") {
 			t.Errorf("%s: %v: %s", name, err, out)
 		}
 	}
@@ -151,7 +172,13 @@ func TestZshCompletes(t *testing.T) {
 		{"muster st", []string{"muster store"}},
 		{"torchrun --nno", []string{"torchrun --nnodes="}},
 		{"muster run --nno", []string{"muster run --nnodes="}},
-		{"torchrun --rdzv-backend c", []string{"torchrun --rdzv-backend c10d"}},
+		{"muster ", []string{"run", "serve a TCPStore"}},
+		{"muster store --tok", []string{"muster store --token-file="}},
+		{"muster top --", []string{"--once", "--all"}},
+		{"muster policy t", []string{"muster policy test"}},
+		{"muster help po", []string{"muster help policy"}},
+		{"muster doctor --pe", []string{"muster doctor --peer="}},
+		{"torchrun --rdzv-backend c1", []string{"torchrun --rdzv-backend c10d"}},
 		{"torchrun --numa_binding=ex", []string{"torchrun --numa_binding=exclusive"}},
 		{"torchrun --nproc-per-node ", []string{"auto", "cpu", "gpu", "xpu"}},
 	} {
@@ -184,10 +211,52 @@ print -r -- $shown`, "zsh", completionFile(t, "zsh", name), tt.line, t.TempDir()
 func TestCompletionCommands(t *testing.T) {
 	for _, sh := range shells {
 		for _, name := range []string{"muster", torchrunName} {
-			script := completionScript(sh, name, commands)
+			script := completionScript(sh, name)
 			if !strings.Contains(script, name) || strings.Contains(script, "%!") {
 				t.Errorf("%s for %s:\n%s", sh, name, script)
 			}
 		}
+	}
+}
+
+// Completion offers every option that a command takes, and no other: the command's
+// usage, from which it offers them, agrees with its code.
+func TestOptionsOfCommands(t *testing.T) {
+	declared := regexp.MustCompile(`\b(?:flags|f)\.\w+\((?:&?[\w.]+, )?"([a-z-]+)", `)
+	for _, c := range subcommands() {
+		t.Run(c.name, func(t *testing.T) {
+			var offered []string
+			for _, o := range usageOptions(c.usage) {
+				if o.help == "" {
+					t.Errorf("--%s has no description", o.name)
+				}
+				offered = append(offered, strings.TrimPrefix(o.name, "-"))
+				if o.short != 0 {
+					offered = append(offered, string(o.short))
+				}
+			}
+			source, err := os.ReadFile(c.name + ".go")
+			if err != nil || c.line || c.name == "version" || c.name == "help" {
+				return
+			}
+			var taken []string
+			for _, m := range declared.FindAllStringSubmatch(string(source), -1) {
+				taken = append(taken, m[1])
+			}
+			slices.Sort(offered)
+			slices.Sort(taken)
+			if !slices.Equal(offered, taken) {
+				t.Errorf("offers %q, takes %q", offered, taken)
+			}
+		})
+	}
+}
+
+// Completion offers the backends that muster knows.
+func TestBackendsOffered(t *testing.T) {
+	words := byName("rdzv-backend").words()
+	_, err := launch.Resolve(launch.Config{Entrypoint: "true", RdzvBackend: "pigeon"})
+	if want := strings.Join(words[:3], ", ") + " or " + words[3]; err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("offers %q; muster: %v", words, err)
 	}
 }

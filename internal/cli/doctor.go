@@ -8,11 +8,9 @@ import (
 	"math"
 	"net"
 	"os"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/internal/doctor"
@@ -58,8 +56,6 @@ type doctorRequest struct {
 
 // doctor is `muster doctor`.
 func (p program) doctor(ctx context.Context, args []string) int {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
 	req, rest, errs := parseDoctor(args)
 	l, bad := parseLine(rest)
 	if l.asked("help") {

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"runtime"
@@ -9,65 +8,17 @@ import (
 	"strings"
 )
 
-const overview = `muster runs a distributed PyTorch job's workers and keeps the job alive.
-
-usage: muster run [options] training_script [training_script_args...]
-       muster explain [options] training_script [training_script_args...]
-       muster store [--host HOST] [--port PORT] [--allow CIDR,...]
-       muster watchdog --file PATH [--run-id ID] [--kill-self] [--events] ...
-       muster dump [--pid PID | --job RUN_ID] [--out DIR] [--json] ...
-       muster doctor [--listen | --peer HOST:PORT] [--json] [options of run]
-       muster top [ADDR | unix:/path | PID] [--once] [--json]
-       muster report DIR [--attempt N] [--json]
-       muster logs DIR [--rank 3,5-7] [--attempt N] [--follow] ...
-       muster policy check FILE | test FILE EVENTS
-       muster sim [--nodes N] [--seed N] [--faults N] ...
-       muster completion bash|zsh|fish|tcsh
-       muster version
-       muster help [run|explain|store|watchdog|dump|doctor|top|report|logs|policy|sim]
-
-muster run takes torchrun's command line. Through a link named torchrun the
-program is torchrun:
-
-    muster run --nproc-per-node 2 train.py
-    muster explain --nproc-per-node 2 train.py   # shows every setting, runs nothing
-    ln -s "$(command -v muster)" ~/bin/torchrun
-`
-
 // help is `muster help [command]`.
-func (p program) help(ctx context.Context, args []string) int {
+func (p program) help(args []string) int {
 	if len(args) == 0 {
-		io.WriteString(p.stdout, overview)
+		io.WriteString(p.stdout, overview())
 		return exitOK
 	}
-	switch args[0] {
-	case "run":
-		p.name = "muster run"
-		return p.printHelp()
-	case "explain":
-		io.WriteString(p.stdout, explainHelp)
-		return exitOK
-	case "store":
-		return StoreCommand(ctx, []string{"--help"}, p.stdout, p.stderr)
-	case "watchdog":
-		return WatchdogCommand(ctx, []string{"--help"}, p.stdout, p.stderr)
-	case "dump":
-		return DumpCommand(ctx, []string{"--help"}, p.stdout, p.stderr)
-	case "doctor":
-		return p.doctor(ctx, []string{"--help"})
-	case "top":
-		return TopCommand(ctx, []string{"--help"}, p.stdin, p.stdout, p.stderr)
-	case "report":
-		return ReportCommand([]string{"--help"}, p.stdout, p.stderr)
-	case "logs":
-		return LogsCommand(ctx, []string{"--help"}, p.stdout, p.stderr)
-	case "policy":
-		return PolicyCommand([]string{"--help"}, p.stdin, p.stdout, p.stderr)
-	case "sim":
-		return SimCommand([]string{"--help"}, p.stdout, p.stderr, nil)
-	case "version", "completion", "help":
-		io.WriteString(p.stdout, overview)
-		return exitOK
+	for _, c := range subcommands() {
+		if c.name == args[0] {
+			io.WriteString(p.stdout, c.help())
+			return exitOK
+		}
 	}
 	p.errorf("no help on %s; `muster help` lists the commands", quote(args[0]))
 	return exitUsage

@@ -27,11 +27,11 @@ func golden(t *testing.T, path, got string) {
 
 func TestHelp(t *testing.T) {
 	golden(t, "testdata/help_run.txt", runHelp("muster run"))
-	golden(t, "testdata/help.txt", overview)
+	golden(t, "testdata/help.txt", overview())
 }
 
 func TestHelpFits(t *testing.T) {
-	for line := range strings.Lines(runHelp("muster run") + overview) {
+	for line := range strings.Lines(runHelp("muster run") + overview() + completionUsage) {
 		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > helpWidth {
 			t.Errorf("%d columns: %s", n, line)
 		}

@@ -20,8 +20,8 @@ server that holds it, an agent on each host, and the links between them. Prints 
 takes until all have their ranks, and what that costs. A seed stands for one run.
 
   --nodes N       hosts, 1 to 65536 (default 16)
-  --min N         --nnodes N:M of the job: at least so many (default: all)
-  --max N         at most so many (default: all, or --min if that is more)
+  --min N         hosts that the job needs, as in --nnodes MIN:MAX (default: all)
+  --max N         hosts that it takes at most (default: all, or --min if that is more)
   --seed N        what is random is drawn from it (default 1)
   --delay TIME    latency of a link, one way: half of it to one and a half (default 100us)
   --loss PERCENT  part of the messages that are lost and sent again, 0 to 50 (default 0)

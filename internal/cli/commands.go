@@ -1,0 +1,149 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A subcommand is what may follow the name muster. The table of them is the source
+// of `muster help` and, with the option table, of completion.
+type subcommand struct {
+	name  string
+	what  string      // what it does, on one line
+	usage string      // what --help prints, with its options; "" for run
+	line  bool        // it also takes run's options
+	words []string    // what its first argument may be, where that can be listed
+	stops []os.Signal // they end ctx rather than the process
+	run   func(ctx context.Context, p program, args []string) int
+}
+
+// subcommands lists all of them, in the order of `muster help`.
+func subcommands() []subcommand {
+	interrupt := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	plain := func(f func(ctx context.Context, args []string, stdout, stderr io.Writer) int) func(context.Context, program, []string) int {
+		return func(ctx context.Context, p program, args []string) int { return f(ctx, args, p.stdout, p.stderr) }
+	}
+	all := []subcommand{
+		{name: "run", what: "start a script's workers and keep them running, as torchrun does", line: true,
+			run: func(ctx context.Context, p program, args []string) int { return p.run(ctx, args) }},
+		{name: "explain", what: "show every setting of such a command line; run nothing", usage: explainHelp, line: true,
+			run: func(_ context.Context, p program, args []string) int { return p.explain(args) }},
+		{name: "doctor", what: "look for what would break a job, before it starts", usage: doctorUsage, line: true, stops: interrupt,
+			run: func(ctx context.Context, p program, args []string) int { return p.doctor(ctx, args) }},
+		{name: "top", what: "watch a live job in the terminal", usage: topUsage, stops: append(interrupt[:2:2], syscall.SIGHUP),
+			run: func(ctx context.Context, p program, args []string) int {
+				return TopCommand(ctx, args, p.stdin, p.stdout, p.stderr)
+			}},
+		{name: "dump", what: "show the stacks of workers on this host", usage: dumpUsage, stops: interrupt,
+			run: plain(DumpCommand)},
+		{name: "report", what: "show how a job went and why it failed, from its log directory", usage: reportUsage,
+			run: func(_ context.Context, p program, args []string) int { return ReportCommand(args, p.stdout, p.stderr) }},
+		{name: "logs", what: "print or follow the workers' log files", usage: logsUsage, stops: interrupt,
+			run: plain(LogsCommand)},
+		{name: "policy", what: "check a restart policy, or try it on past failures", usage: policyUsage, words: []string{"check", "test"},
+			run: func(_ context.Context, p program, args []string) int {
+				return PolicyCommand(args, p.stdin, p.stdout, p.stderr)
+			}},
+		{name: "store", what: "serve a TCPStore, or the rendezvous of jobs", usage: storeUsage, stops: interrupt,
+			run: plain(StoreCommand)},
+		{name: "watchdog", what: "serve worker timers to a script that muster did not start", usage: watchdogUsage, stops: interrupt,
+			run: plain(WatchdogCommand)},
+		{name: "sim", what: "simulate the rendezvous of many hosts", usage: simUsage,
+			run: func(_ context.Context, p program, args []string) int {
+				began := time.Now()
+				return SimCommand(args, p.stdout, p.stderr, func() time.Duration { return time.Since(began) })
+			}},
+		{name: "completion", what: "print a completion script for a shell", usage: completionUsage, words: shells,
+			run: func(_ context.Context, p program, args []string) int { return p.completion(args) }},
+		{name: "version", what: "print the version", usage: "usage: muster version\n\nPrints muster's version, and Go's.\n",
+			run: func(_ context.Context, p program, _ []string) int { return p.version() }},
+		{name: "help", what: "show a command's usage and options", usage: "usage: muster help [COMMAND]\n\nLists the commands, or shows one command's usage and options.\n",
+			run: func(_ context.Context, p program, args []string) int { return p.help(args) }},
+	}
+	last := len(all) - 1
+	all[last].words = names(all[:last]) // what there is help on
+	return all
+}
+
+// help is the text of its --help.
+func (c *subcommand) help() string {
+	if c.usage == "" {
+		return runHelp("muster " + c.name)
+	}
+	return c.usage
+}
+
+// options are what the command takes, those of run first.
+func (c *subcommand) options() []option {
+	var own []option
+	for _, o := range usageOptions(c.usage) {
+		if !c.line || byName(o.name) == nil {
+			own = append(own, o)
+		}
+	}
+	if c.line {
+		return append(options[:len(options):len(options)], own...)
+	}
+	return append(own, *byName("help"))
+}
+
+// usageOptions reads the options from a command's usage. A line starts with two spaces
+// and an option, or several: "--cert PATH --key PATH"; "--follow, -f" is one with two
+// spellings. More indented lines go on with its description.
+func usageOptions(usage string) []option {
+	var found []option
+	for text := range strings.Lines(usage) {
+		if !strings.HasPrefix(text, "  -") {
+			if n := len(found); n > 0 && strings.HasPrefix(text, "      ") {
+				found[n-1].help = strings.TrimSpace(found[n-1].help + " " + strings.TrimSpace(text))
+			}
+			continue
+		}
+		again := false // a second spelling follows
+		words := strings.Fields(text)
+		for i, word := range words {
+			name, comma := strings.CutSuffix(strings.TrimLeft(word, "-"), ",")
+			switch last := len(found) - 1; {
+			case word[0] == '-' && again:
+				found[last].short = name[0]
+			case word[0] == '-':
+				found = append(found, option{name: name, kind: kindFlag})
+			case word == strings.ToUpper(word) && found[last].arg == "":
+				found[last].kind, found[last].arg = kindText, word
+			default:
+				found[last].help = strings.Join(words[i:], " ")
+			}
+			if again = comma; found[len(found)-1].help != "" {
+				break
+			}
+		}
+	}
+	for i := len(found) - 2; i >= 0; i-- { // those before it on its line
+		found[i].help = cmp.Or(found[i].help, found[i+1].help)
+	}
+	return found
+}
+
+// overview is `muster help`.
+func overview() string {
+	var b strings.Builder
+	b.WriteString("muster runs a distributed PyTorch job's workers and keeps the job alive.\n\nusage: muster COMMAND ...\n\n")
+	for _, c := range subcommands() {
+		fmt.Fprintf(&b, "  %-12s%s\n", c.name, c.what)
+	}
+	b.WriteString(`
+muster help COMMAND shows a command's options. Through a link named torchrun the program
+is torchrun:
+
+    muster run --nproc-per-node 2 train.py
+    muster explain --nproc-per-node 2 train.py   # shows every setting, runs nothing
+    ln -s "$(command -v muster)" ~/bin/torchrun
+`)
+	return b.String()
+}
