@@ -117,7 +117,7 @@ func TestMixedLeaves(t *testing.T) {
 	})
 }
 
-// A third agent joins a job of two.
+// A third agent joins a job of two, which starts again once.
 func TestMixedJoins(t *testing.T) {
 	t.Parallel()
 	ours, theirs := muster(t), torchrun(t)
@@ -129,6 +129,8 @@ func TestMixedJoins(t *testing.T) {
 		"muster joins, torchrun leads":      {[]peer{{l: theirs, addr: "1", hosts: true}, {l: ours, addr: "2"}}, peer{l: ours, addr: "3"}},
 		"muster joins muster's and leads":   {[]peer{{l: ours, addr: "2", hosts: true}, {l: theirs, addr: "3"}}, peer{l: ours, addr: "1"}},
 		"muster joins torchrun's and leads": {[]peer{{l: theirs, addr: "2", hosts: true}, {l: theirs, addr: "3"}}, peer{l: ours, addr: "1"}},
+		"torchrun joins muster's":           {[]peer{{l: ours, addr: "1", hosts: true}, {l: ours, addr: "2"}}, peer{l: theirs, addr: "3"}},
+		"torchrun joins muster's and leads": {[]peer{{l: ours, addr: "2", hosts: true}, {l: ours, addr: "3"}}, peer{l: theirs, addr: "1"}},
 	}
 	for _, name := range slices.Sorted(maps.Keys(tests)) {
 		t.Run(name, func(t *testing.T) {
@@ -140,6 +142,9 @@ func TestMixedJoins(t *testing.T) {
 			agents[0].await("0 of 2", "1 of 2")
 			agents = append(agents, m.start(tt.third))
 			agents[0].await("0 of 3", "1 of 3", "2 of 3")
+			if again := m.board.seen; again["0 of 2"] > 0 || again["1 of 2"] > 0 {
+				t.Errorf("a round of two came before that of three")
+			}
 			m.gate.open()
 			wantAll(agents, 0)
 			agree(t, dumps(t, dir, 3), []int{1, 1, 1})

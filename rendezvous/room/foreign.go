@@ -83,6 +83,7 @@ func (r *Room) adopt(now time.Time, st *rendezvous.State) {
 	r.foreign.Fix(now, st, old.Deadline, r.rules.LastCall)
 	r.state = st
 	r.foreign.See(now, st, r.hasSession)
+	r.holdOpen(now, old.Deadline)
 	r.unsettled = true
 	if st.Complete && (!old.Complete || st.Round != old.Round) {
 		r.completed(now)
@@ -104,6 +105,24 @@ func (r *Room) adopt(now time.Time, st *rendezvous.State) {
 				r.call(now, n)
 				break
 			}
+		}
+	}
+}
+
+// holdOpen makes a last call that has just begun long enough for foreign nodes that
+// wait: they look only now and then whether there is a round to join, and if it were
+// complete by then, all would have to start again for them. before is the
+// deadline that there was before.
+func (r *Room) holdOpen(now, before time.Time) {
+	st := r.state
+	least := r.foreign.Clock(now).Add(2 * foreignLook)
+	if st.Deadline.IsZero() || st.Deadline.Equal(before) || !st.Deadline.Before(least) {
+		return
+	}
+	for n := range st.WaitList {
+		if !r.hasSession(n) {
+			st.Deadline = least
+			return
 		}
 	}
 }

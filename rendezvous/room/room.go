@@ -339,11 +339,12 @@ func (r *Room) hasForeign() bool { return r.foreign.Len() > 0 }
 // do performs an action for a node and notes what follows from it.
 func (r *Room) do(now time.Time, me rendezvous.Node, a rendezvous.Action) {
 	st := r.state
-	complete, round := st.Complete, st.Round
+	complete, round, lastCall := st.Complete, st.Round, st.Deadline
 	if a == rendezvous.AddToRedundancyList {
 		delete(st.WaitList, me)
 	}
 	st.Do(a, me, r.rules, r.foreign.Clock(now))
+	r.holdOpen(now, lastCall)
 	r.dirty = true
 	if s := r.nodes[me]; s != nil && (a == rendezvous.AddToRedundancyList || a == rendezvous.RemoveFromRedundancyList) {
 		r.send(s, &Message{Type: Spare, Redundant: a == rendezvous.AddToRedundancyList})

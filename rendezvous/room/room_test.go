@@ -25,10 +25,11 @@ type lab struct {
 	ids map[string]room.ID
 
 	min, max int // of the last hello
+	lastCall time.Duration
 }
 
 func newLab(t *testing.T) *lab {
-	return &lab{t: t, r: room.New("job", slog.New(slog.DiscardHandler)), now: time.Unix(1e9, 0), ids: map[string]room.ID{}}
+	return &lab{t: t, r: room.New("job", slog.New(slog.DiscardHandler)), now: time.Unix(1e9, 0), ids: map[string]room.ID{}, lastCall: lastCall}
 }
 
 const (
@@ -50,7 +51,7 @@ func (l *lab) greet(name, addr, process string, min, max int, last *room.Place) 
 	l.r.Receive(l.now, id, &room.Message{
 		Type: room.Hello, Version: room.Version, RunID: "job",
 		Node: &rendezvous.Node{Addr: "addr-" + addr, PID: 1}, Instance: uint64(process[0]), Host: name,
-		MinNodes: min, MaxNodes: max, LastCall: lastCall, KeepAlive: 5 * time.Second, KeepAliveLimit: limit,
+		MinNodes: min, MaxNodes: max, LastCall: l.lastCall, KeepAlive: 5 * time.Second, KeepAliveLimit: limit,
 		Role: "trainer", LocalWorldSize: 2, Last: last,
 	})
 }
@@ -117,6 +118,12 @@ func (l *lab) run(script string) string {
 			}
 		case "state":
 			l.state(&out)
+		case "lastcall":
+			d, err := time.ParseDuration(f[1])
+			if err != nil {
+				l.t.Fatal(err)
+			}
+			l.lastCall = d
 		case "suspend":
 			l.r.Suspend(l.now, f[1] == "on")
 		case "sleep": // and wake late
@@ -154,7 +161,7 @@ func (l *lab) wait(d time.Duration) {
 // foreign has one of PyTorch's nodes do what it can to join.
 func (l *lab) foreign(name string) {
 	me := rendezvous.Node{Addr: "addr-" + name, PID: 1}
-	rules := rendezvous.Rules{MinNodes: l.min, MaxNodes: l.max, LastCall: lastCall, KeepAliveInterval: 5 * time.Second}
+	rules := rendezvous.Rules{MinNodes: l.min, MaxNodes: l.max, LastCall: l.lastCall, KeepAliveInterval: 5 * time.Second}
 	for {
 		st := l.text()
 		a := st.Join(me, rules, l.now, l.now.Add(time.Minute))
@@ -526,6 +533,37 @@ func TestScenarios(t *testing.T) {
 			round 1 complete true: addr-a addr-b, waiting addr-f
 			a: nodes waiting addr-f -1
 			b: nodes waiting addr-f -1`},
+		{"a short last call leaves a foreign node that waits the time to look", `
+			lastcall 1s
+			hello 2 3 a b
+			join a b
+			wait 2s
+			foreign f
+			join a b
+			wait 2s
+			foreign f
+			state`, `
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			a: nodes waiting addr-f -1
+			b: nodes waiting addr-f -1
+			a: round 1 rank 0/3
+			b: round 1 rank 1/3
+			round 1 complete true: addr-a addr-b addr-f`},
+		{"and a foreign node that comes no more does not hold the others up", `
+			lastcall 1s
+			hello 2 3 a b
+			join a b
+			wait 2s
+			foreign f
+			join a b
+			wait 4s`, `
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			a: nodes waiting addr-f -1
+			b: nodes waiting addr-f -1
+			a: round 1 rank 0/2 workers 0/4
+			b: round 1 rank 1/2 workers 2/4`},
 		{"a node comes back on another connection before it is missed", `
 			hello 2 2 a b
 			join a b
