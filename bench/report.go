@@ -86,7 +86,7 @@ func (p *page) markdown() []byte {
 
 Written by `+"`make bench`"+`; do not edit. muster beside the real torchrun and beside the floor, the bare system
 calls, taking turns in one run on one machine. Figures are medians, unless the row says p99, with the 10th to the 90th percentile in
-brackets; ratios say how many times better muster is. What is measured how: [bench/](../bench/).
+brackets; ratios say how many times better muster is. What is measured how: [bench/doc.go](../bench/doc.go).
 
 ![How many times better than torchrun muster and the floor are](benchmarks.svg)
 

@@ -149,7 +149,7 @@ func afterAFailure(p *play) {
 		h.interrupt().exits(1)
 	}
 	job = p.do(0, "muster run --health-addr unix:socket --rdzv-id small train.py", "TRAIN=stay").says(1, "training $")
-	p.do(0, p.form("muster top unix:PATH", "PATH", "socket")).exits(0).says(1, "^muster small ")
+	p.do(0, p.form("muster top unix:PATH", "PATH", "socket")).exits(0).says(1, "^muster train\\.py .* small ")
 	job.interrupt().exits(1)
 }
 

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"html"
-	"io"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -39,6 +37,7 @@ type page struct {
 	text    []byte
 	tree    ast.Node
 	anchors map[string]bool
+	files   map[string]string // files that are no pages and that it links to, below the root, and below the site
 }
 
 var markdown = goldmark.New(
@@ -67,8 +66,13 @@ func Build(root, dir string) (int, error) {
 		if err := os.WriteFile(filepath.Join(dir, p.name+".html"), p.render(pages), 0o666); err != nil {
 			return 0, err
 		}
+		for from, to := range p.files {
+			if err := copyFile(filepath.Join(root, from), filepath.Join(dir, to)); err != nil {
+				return 0, err
+			}
+		}
 	}
-	return len(pages), copyPictures(filepath.Join(root, "docs"), dir)
+	return len(pages), nil
 }
 
 // read parses all pages, in their order.
@@ -83,7 +87,7 @@ func read(root string) ([]*page, error) {
 		if err != nil {
 			return nil, err
 		}
-		p := &page{source: filepath.ToSlash(source), name: strings.TrimSuffix(filepath.Base(file), ".md"), anchors: map[string]bool{}}
+		p := &page{source: filepath.ToSlash(source), name: strings.TrimSuffix(filepath.Base(file), ".md"), anchors: map[string]bool{}, files: map[string]string{}}
 		if p.text, err = os.ReadFile(file); err != nil {
 			return nil, err
 		}
@@ -158,7 +162,8 @@ func (p *page) relink(root string, pages []*page) []error {
 	return errs
 }
 
-// resolve returns what a link is on the site.
+// resolve returns what a link is on the site. A file that is no page is put there under
+// its path in the repository; what is in docs lies beside the pages.
 func (p *page) resolve(root, target string, pages []*page) (string, error) {
 	if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
 		return target, nil
@@ -169,10 +174,18 @@ func (p *page) resolve(root, target string, pages []*page) (string, error) {
 		below := path.Join(path.Dir(p.source), file)
 		i := slices.IndexFunc(pages, func(q *page) bool { return q.source == below })
 		if i < 0 {
-			if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(below))); err != nil {
+			info, err := os.Stat(filepath.Join(root, below))
+			switch {
+			case err != nil || !filepath.IsLocal(below):
 				return target, errors.New("there is no such file")
+			case !info.Mode().IsRegular():
+				return target, errors.New("a directory has no page; link to a file in it")
+			case anchor != "":
+				return target, errors.New("a file that is no page has no headings")
 			}
-			return path.Base(below), nil
+			to := strings.TrimPrefix(below, "docs/")
+			p.files[below] = to
+			return to, nil
 		}
 		to = pages[i]
 	}
@@ -188,8 +201,12 @@ func (p *page) resolve(root, target string, pages []*page) (string, error) {
 
 func (p *page) render(pages []*page) []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>%s – muster</title>\n<style>\n%s</style>\n<nav>\n",
-		html.EscapeString(p.title), style)
+	title := p.title
+	if p.name != "index" {
+		title += " – muster"
+	}
+	fmt.Fprintf(&b, "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>%s</title>\n<style>\n%s</style>\n<nav>\n",
+		html.EscapeString(title), style)
 	for _, q := range pages {
 		here := ""
 		if q == p {
@@ -205,32 +222,13 @@ func (p *page) render(pages []*page) []byte {
 	return b.Bytes()
 }
 
-// copyPictures copies what pages show.
-func copyPictures(from, to string) error {
-	for _, pattern := range []string{"*.png", "*.svg"} {
-		files, err := fs.Glob(os.DirFS(from), pattern)
-		if err != nil {
-			return err
-		}
-		for _, name := range files {
-			if err := copyFile(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 func copyFile(from, to string) error {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
+	text, err := os.ReadFile(from)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(to), 0o777)
 	}
-	defer in.Close()
-	out, err := os.Create(to)
-	if err != nil {
-		return err
+	if err == nil {
+		err = os.WriteFile(to, text, 0o666)
 	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
+	return err
 }

@@ -1,6 +1,6 @@
 // Command site makes one static site of README.md and docs/: a page for each file,
-// with a list of all of them beside it. It fails for a link within the site that
-// leads nowhere.
+// with a list of all of them beside it, and the files that they link to. It fails for a
+// link within the site that leads nowhere.
 //
 //	site <root of the repository> <directory of the site>
 package main
