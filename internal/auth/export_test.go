@@ -3,7 +3,6 @@ package auth
 import (
 	"crypto/tls"
 	"io"
-	"net"
 	"sync"
 	"testing"
 )
@@ -33,7 +32,7 @@ func Relay(t *testing.T, cfg Config, to string) (addr string) {
 				return
 			}
 			all.Go(func() { io.Copy(client, server); client.(*tls.Conn).CloseWrite() })
-			all.Go(func() { io.Copy(server, client); server.CloseWrite(); client.(net.Conn).Close(); server.Close() })
+			all.Go(func() { io.Copy(server, client); server.CloseWrite(); client.Close(); server.Close() })
 		}
 	})
 	t.Cleanup(func() { l.Close(); all.Wait() })

@@ -305,7 +305,7 @@ func ParseRanges(text string) ([]int, error) {
 			return nil, fmt.Errorf("not a list of numbers and ranges: %.40q", text)
 		}
 		if len(list) > 2*maxCPUs {
-			return nil, fmt.Errorf("list is too long: %.40q...", text)
+			return nil, fmt.Errorf("list of numbers and ranges is too long: %.40q", text)
 		}
 		for n := first; n <= last; n++ {
 			list = append(list, n)
