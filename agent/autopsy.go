@@ -54,14 +54,18 @@ func (a *Agent) unheeded(ctx context.Context, at *attempt, pids map[int]int) {
 }
 
 // suspects says whether a rank is one to blame for a hang: one that does something
-// else than most. Where nothing tells them apart all are.
+// else than most. Where nothing tells them apart all are. A worker that has ended is
+// none: had it failed, the agent would not wait for its peers.
 func (e *evidence) suspects(rank int) bool {
 	if e == nil {
 		return true
 	}
 	odd := false
 	for _, g := range e.report.Groups() {
-		if odd = odd || g.Odd; g.Odd && slices.Contains(g.Ranks, rank) {
+		if !g.Odd || g.Ended() {
+			continue
+		}
+		if odd = true; slices.Contains(g.Ranks, rank) {
 			return true
 		}
 	}

@@ -3,7 +3,37 @@ package agent
 import (
 	"testing"
 	"time"
+
+	"github.com/muster-run/muster/internal/autopsy"
 )
+
+// A worker that has ended is not why another one hangs.
+func TestSuspects(t *testing.T) {
+	at := func(function string) autopsy.Python {
+		return autopsy.Python{Threads: []autopsy.Thread{{Main: true, Frames: []autopsy.Frame{{Function: function, File: "train.py", Line: 1}}}}}
+	}
+	ended := autopsy.Worker{Rank: 0, State: "gone"}
+	reads, waits, waitsToo := autopsy.Worker{Rank: 1, Python: at("read")}, autopsy.Worker{Rank: 2, Python: at("all_reduce")}, autopsy.Worker{Rank: 3, Python: at("all_reduce")}
+	for _, tt := range []struct {
+		name    string
+		workers []autopsy.Worker
+		want    []int
+	}{
+		{"one ended", []autopsy.Worker{ended, reads}, []int{1}},
+		{"one ended, one of three differs", []autopsy.Worker{ended, reads, waits, waitsToo}, []int{1}},
+		{"one ended, all others wait", []autopsy.Worker{ended, waits, waitsToo}, []int{2, 3}},
+	} {
+		e := &evidence{report: &autopsy.Report{Workers: tt.workers}}
+		for _, rank := range tt.want {
+			if !e.suspects(rank) {
+				t.Errorf("%s: rank %d is no suspect", tt.name, rank)
+			}
+		}
+		if len(tt.workers) > 1+len(tt.want) && e.suspects(2) {
+			t.Errorf("%s: rank 2 is a suspect", tt.name)
+		}
+	}
+}
 
 // Workers that idle are found out in time however short the timeout is, though their
 // CPU time comes in ticks: each of eight uses half a percent of a CPU in the background.

@@ -35,6 +35,9 @@ type Group struct {
 	Children []string `json:"children,omitempty"`
 }
 
+// Ended says that the ranks' processes have ended.
+func (g *Group) Ended() bool { return g.State == stateGone || g.State == stateZombie }
+
 // Groups puts the workers together that are in the same place, going by the
 // functions of the most telling thread. Groups that differ from most come first.
 func (r *Report) Groups() []Group {

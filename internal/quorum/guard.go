@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
@@ -112,7 +113,9 @@ func (m *member) pass(nc net.Conn, socket string) {
 	if secure, ok := nc.(*tls.Conn); ok {
 		ctx, cancel := context.WithTimeout(context.Background(), handshakeLimit)
 		defer cancel()
-		if err := secure.HandshakeContext(ctx); err != nil {
+		if err := secure.HandshakeContext(ctx); errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+			return // a member or agent of the job that ends does this, too
+		} else if err != nil {
 			m.denied.Warn(m.logger, "quorum: connection refused: it has neither the job's token nor a certificate of its authority", "refused",
 				"remote", nc.RemoteAddr().String(), "error", err.Error())
 			return

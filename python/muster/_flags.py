@@ -71,6 +71,8 @@ def alone(config: LaunchConfig) -> bool:
 def _rendezvous(config: LaunchConfig, add: Any, bad: List[str]) -> None:
     settings = dict(config.rdzv_configs)
     rank = settings.pop("rank", None)  # torch's static backend has it here
+    if settings.get("timeout") == 900:
+        del settings["timeout"]  # LaunchConfig's default, and the binary's where a backend reads it
     if alone(config):
         # The binary's own default: this host, at a free port.
         add("rdzv-backend", "static")

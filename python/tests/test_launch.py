@@ -284,9 +284,9 @@ class Refused(Quiet):
     def test_password(self):
         line, secret = _flags.split(_flags.flags(jobs.config(rdzv_configs={"user": "u", "password": "S3cret"}), ""))
         self.assertNotIn("S3cret", " ".join(line))
-        self.assertEqual(secret, {"PET_RDZV_CONF": "user=u,password=S3cret,timeout=900"})
+        self.assertEqual(secret, {"PET_RDZV_CONF": "user=u,password=S3cret"})
         line, secret = _flags.split(_flags.flags(jobs.config(rdzv_configs={"join_timeout": 5}), ""))
-        self.assertIn("--rdzv-conf=join_timeout=5,timeout=900", line)
+        self.assertIn("--rdzv-conf=join_timeout=5", line)
         self.assertEqual(secret, {})
 
     def test_shutdown_timeout(self):
