@@ -106,7 +106,11 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, supervisor.Close()) }()
+	defer func() {
+		if cerr := supervisor.Close(); cerr != nil {
+			log.Warn("the workers' cgroup stays until the next job here removes it", "error", cerr)
+		}
+	}()
 
 	enable, _ := cfg.LookupEnv(timer.EnvEnableFile)
 	timerFile, _ := cfg.LookupEnv(timer.EnvFile)

@@ -105,7 +105,9 @@ func (s *Supervisor) RemoveIfKilled(paths ...string) {
 	}
 }
 
-// Close kills the groups that still run, ends the guard and removes the cgroup.
+// Close kills the groups that still run, ends the guard and removes the cgroup. An
+// error says only that the cgroup is still there, since processes are in it: some that
+// SIGKILL does not end, or some that were moved there.
 func (s *Supervisor) Close() error {
 	s.mu.Lock()
 	if s.closed {

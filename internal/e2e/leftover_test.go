@@ -3,8 +3,12 @@
 package e2e
 
 import (
+	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -82,4 +86,39 @@ func nothingIsLeft(t *testing.T, s setup) {
 			j.want(tt.status).noneLeft(tt.within)
 		})
 	}
+}
+
+// A process that somebody has put among the workers keeps their cgroup from being
+// removed. The job has succeeded all the same.
+func TestCgroupIsBusyAtTheEnd(t *testing.T) {
+	t.Parallel()
+	j := workers(t, muster(t), setup{}, "--standalone", "ready", "gate", "exit 0")
+	j.await("ready 0")
+	fds := fmt.Sprintf("/proc/%d/fd", j.cmd.Process.Pid)
+	for _, fd := range glob(t, fds, "*") {
+		path, _ := os.Readlink(filepath.Join(fds, fd))
+		if !strings.HasPrefix(filepath.Base(path), "muster-") || !strings.HasPrefix(path, "/sys/fs/cgroup") {
+			continue
+		}
+		dir, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.Remove(path)
+		other := exec.Command("cat") // ends with its stdin
+		other.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+		in, err := other.StdinPipe()
+		if err == nil {
+			err = other.Start()
+		}
+		if dir.Close(); err != nil {
+			t.Fatal(err)
+		}
+		j.gate.open()
+		j.want(0).says("the workers' cgroup stays")
+		in.Close()
+		_ = other.Wait()
+		return
+	}
+	t.Skip("needs the right to make a cgroup")
 }
