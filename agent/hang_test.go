@@ -66,3 +66,18 @@ func TestIdleWorkersHang(t *testing.T) {
 		}
 	}
 }
+
+// What a worker was killed for stays its cause while it ends.
+func TestFirstDeadlineIsTheCause(t *testing.T) {
+	at := newAttempt(t.Context())
+	defer at.close()
+	at.blame(1, "timer")
+	at.blame(0, "hang")
+	at.blame(1, "hang")
+	if got := at.missedBy(1); got != "timer" {
+		t.Errorf("rank 1 was killed for %q", got)
+	}
+	if got := at.missedBy(0); got != "hang" {
+		t.Errorf("rank 0 was killed for %q", got)
+	}
+}

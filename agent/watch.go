@@ -112,14 +112,17 @@ func (at *attempt) outlives(d time.Duration) bool {
 	}
 }
 
-// blame notes that a worker is killed since it missed a deadline.
+// blame notes that a worker is killed since it missed a deadline. The first one is the
+// cause: others may be missed while the worker ends.
 func (at *attempt) blame(localRank int, what string) {
 	at.mu.Lock()
 	defer at.mu.Unlock()
 	if at.missed == nil {
 		at.missed = map[int]string{}
 	}
-	at.missed[localRank] = what
+	if _, known := at.missed[localRank]; !known {
+		at.missed[localRank] = what
+	}
 }
 
 // missedBy returns the deadline that a worker was killed for.
