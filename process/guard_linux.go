@@ -30,10 +30,11 @@ import (
 //	f<path>           a file or empty directory that this program would have removed
 //
 // and ended by SIGKILL, with its pipe still open, when nobody needs it any more. If it
-// ends otherwise, another one is told all that still holds.
+// ends otherwise, another one takes its place. What holds when a guard starts is in a
+// file that it reads first: a pipe has room for 64 KiB until somebody reads it.
 type guard struct {
 	pid  int           // 0: it did not start; the Supervisor's mu guards it
-	in   *os.File      // its end of the pipe; nil once it is started
+	in   *os.File      // its end of the pipe; nil once it is started; written with forking and mu held
 	quit chan struct{} // closed when it is to end
 	keep sync.WaitGroup
 
@@ -56,9 +57,16 @@ func (g *guard) connect() (err error) {
 // directory, and one thread will do. With a pidfd, handle is a file that becomes
 // readable when the guard ends.
 func (g *guard) start(withPidfd bool) (pid int, handle *os.File, err error) {
-	in := g.in
+	g.mu.Lock()
+	in, records := g.in, g.told.records()
 	g.in = nil
+	g.mu.Unlock()
 	defer in.Close()
+	file, err := memoryFile(records)
+	if err != nil {
+		return 0, nil, fmt.Errorf("start the guard: %w", err)
+	}
+	defer file.Close()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return 0, nil, err
@@ -72,7 +80,7 @@ func (g *guard) start(withPidfd bool) (pid int, handle *os.File, err error) {
 	pid, err = syscall.ForkExec(selfPath(), []string{guardName}, &syscall.ProcAttr{
 		Dir:   "/",
 		Env:   []string{guardName + "=1", "GOMAXPROCS=1", "GOGC=off"},
-		Files: []uintptr{in.Fd(), null.Fd(), null.Fd()},
+		Files: []uintptr{in.Fd(), null.Fd(), null.Fd(), file.Fd()},
 		Sys:   attr,
 	})
 	if err != nil {
@@ -83,6 +91,23 @@ func (g *guard) start(withPidfd bool) (pid int, handle *os.File, err error) {
 		handle = os.NewFile(uintptr(pidfd), "guard")
 	}
 	return pid, handle, nil
+}
+
+// memoryFile is a file that is nowhere, to be read from its beginning.
+func memoryFile(text string) (*os.File, error) {
+	fd, err := unix.MemfdCreate(guardName, unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), guardName)
+	if _, err = f.WriteString(text); err == nil {
+		_, err = f.Seek(0, io.SeekStart)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
 }
 
 // awaitGuard waits for the end of a guard.
@@ -105,12 +130,10 @@ func (g *guard) tell(records string) {
 	for line := range strings.Lines(records) {
 		g.told.record(strings.TrimSuffix(line, "\n"))
 	}
-	g.write(records)
-}
-
-func (g *guard) write(records string) {
-	_ = g.pipe.SetWriteDeadline(time.Now().Add(time.Second))
-	_, _ = io.WriteString(g.pipe, records)
+	if g.in == nil {
+		_ = g.pipe.SetWriteDeadline(time.Now().Add(time.Second))
+		_, _ = io.WriteString(g.pipe, records)
+	}
 }
 
 func (g *guard) tellCgroup(path string) { g.tell("c" + oneLine(path) + "\n") }
@@ -141,10 +164,10 @@ func oneLine(s string) string { return strings.ReplaceAll(s, "\n", " ") }
 
 // stop ends the guard and reaps it. forking keeps another one from being started.
 func (g *guard) stop(forking sync.Locker) {
+	forking.Lock()
 	if g.in != nil {
 		g.in.Close()
 	}
-	forking.Lock()
 	close(g.quit)
 	if g.pid != 0 {
 		_ = syscall.Kill(g.pid, syscall.SIGKILL)
@@ -167,7 +190,7 @@ func GuardMain() {
 	}
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	setThreadName(guardName)
-	w := readWards(os.Stdin)
+	w := readWards(io.MultiReader(os.NewFile(3, guardName), os.Stdin))
 	w.end(time.Now().Add(guardTime))
 	os.Exit(0)
 }

@@ -132,15 +132,18 @@ func (y *system) makeCgroup() error {
 func (y *system) dropCgroup() { y.dropped, y.cgroup = y.cgroup, nil }
 
 // ensureGuard starts the guard unless it runs, on the fork thread and without
-// waiting for it: what it has to know is in its pipe already. Until it runs the
+// waiting for it: what it has to know is in a file already. Until it runs the
 // workers' parent-death signals are there, and they have hardly begun.
 func (s *Supervisor) ensureGuard() {
 	g := s.system.guard
-	if g == nil || g.in == nil {
+	if g == nil {
 		return
 	}
 	s.forking.Lock()
 	defer s.forking.Unlock()
+	if g.in == nil {
+		return
+	}
 	if handle := s.startGuard(g); handle != nil {
 		g.keep.Go(func() { s.keepGuard(g, handle) })
 	}
@@ -195,11 +198,7 @@ func (s *Supervisor) replaceGuard(g *guard) *os.File {
 		return nil
 	}
 	reap(g.pid)
-	handle := s.startGuard(g)
-	g.mu.Lock()
-	g.write(g.told.records())
-	g.mu.Unlock()
-	return handle
+	return s.startGuard(g)
 }
 
 func (s *Supervisor) tellFile(path string) {
