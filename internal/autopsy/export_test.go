@@ -9,8 +9,8 @@ import (
 var ReadAnswer = readAnswer
 
 // Post is post, for a limited time.
-func Post(ctx context.Context, limit time.Duration, socket, handler string) ([]byte, error) {
+func Post(ctx context.Context, limit time.Duration, socket string, uid int, handler string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	return post(ctx, socket, handler)
+	return post(ctx, socket, uid, handler)
 }

@@ -41,7 +41,7 @@ func (t *taking) flight(ctx context.Context, s *subject) []Flight {
 			server = &Flight{Source: "worker server"}
 			ctx, cancel := context.WithTimeout(ctx, t.cfg.Timeout*6/10)
 			defer cancel()
-			text, err := post(ctx, socket, "fr_trace_json")
+			text, err := post(ctx, socket, s.uid, "fr_trace_json")
 			server.keep(text, err)
 		})
 	}

@@ -5,6 +5,7 @@ package autopsy
 import (
 	"context"
 	"errors"
+	"net"
 	"syscall"
 )
 
@@ -25,6 +26,7 @@ func hasLibpython(int) bool               { return true }
 func descendants(pid, limit int) []int    { return nil }
 func catches(int, syscall.Signal) bool    { return false }
 func elsewhere(int) bool                  { return false }
+func isOf(net.Conn, int) bool             { return true }
 func resolve(_ *subject, p string) string { return p }
 
 func native(context.Context, int, <-chan struct{}) Native {

@@ -26,7 +26,7 @@ func (t *taking) workerServer(ctx context.Context, s *subject) Python {
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.cfg.Timeout*3/10)
 	defer cancel()
-	text, err := post(ctx, socket, "dump_traceback")
+	text, err := post(ctx, socket, s.uid, "dump_traceback")
 	if err != nil {
 		return Python{Problems: []string{"worker server: " + err.Error()}}
 	}
@@ -47,14 +47,18 @@ func (s *subject) socket() string {
 }
 
 // post runs a handler of a worker server and returns its answer. HTTP/1.0 makes
-// the server close the connection after it, and send it in one piece.
-func post(ctx context.Context, socket, handler string) ([]byte, error) {
+// the server close the connection after it, and send it in one piece. Only a server of
+// the user uid is asked: a worker could name the socket of somebody who trusts us.
+func post(ctx context.Context, socket string, uid int, handler string) ([]byte, error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", socket)
 	if err != nil {
 		return nil, fmt.Errorf("%w; does the worker run under control_plane.worker_main?", err)
 	}
 	defer conn.Close()
+	if !isOf(conn, uid) {
+		return nil, fmt.Errorf("the server at %s is not of the worker's user, and was asked nothing", socket)
+	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	fail := func(err error) error {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -61,8 +62,9 @@ func TestAnswers(t *testing.T) {
 			if err != nil {
 				return
 			}
-			line, _ := bufio.NewReader(conn).ReadString('\n')
-			asked = append(asked, line)
+			if line, _ := bufio.NewReader(conn).ReadString('\n'); line != "" {
+				asked = append(asked, line)
+			}
 			server.Go(func() {
 				_, _ = io.Copy(io.Discard, conn) // until the other side gives up
 				conn.Close()
@@ -70,19 +72,26 @@ func TestAnswers(t *testing.T) {
 		}
 	})
 	began := time.Now()
-	_, err = autopsy.Post(t.Context(), 2*time.Second, path, "dump_traceback")
+	_, err = autopsy.Post(t.Context(), 2*time.Second, path, os.Getuid(), "dump_traceback")
 	if took := time.Since(began); took > testproc.Patience {
 		t.Errorf("took %v", took)
 	}
 	if err == nil || !strings.Contains(err.Error(), "dump_traceback did not answer in time") {
 		t.Errorf("error %v", err)
 	}
+	// And one of another user than the worker, which is not asked anything.
+	if runtime.GOOS == "linux" {
+		_, err := autopsy.Post(t.Context(), 2*time.Second, path, os.Getuid()+1, "dump_traceback")
+		if err == nil || !strings.Contains(err.Error(), "not of the worker's user") {
+			t.Errorf("another user's server: %v", err)
+		}
+	}
 	l.Close()
 	server.Wait()
 	if len(asked) != 1 || asked[0] != "POST /handler/dump_traceback HTTP/1.0\r\n" {
 		t.Errorf("asked %q", asked)
 	}
-	if _, err := autopsy.Post(t.Context(), time.Second, path, "ping"); err == nil || !strings.Contains(err.Error(), "worker_main") {
+	if _, err := autopsy.Post(t.Context(), time.Second, path, os.Getuid(), "ping"); err == nil || !strings.Contains(err.Error(), "worker_main") {
 		t.Errorf("without a server: %v", err)
 	}
 }

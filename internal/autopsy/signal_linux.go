@@ -1,6 +1,7 @@
 package autopsy
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -50,6 +51,17 @@ func resolve(s *subject, path string) string {
 		return procPath(s.PID, "root") + path
 	}
 	return path
+}
+
+// isOf says whether a user's process listens at the other end of a Unix socket.
+func isOf(conn net.Conn, uid int) bool {
+	raw, err := conn.(syscall.Conn).SyscallConn()
+	if err != nil {
+		return false
+	}
+	var peer *unix.Ucred
+	cerr := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	return cerr == nil && err == nil && int(peer.Uid) == uid
 }
 
 // elsewhere says whether a process has another file system than we, as in a container.
