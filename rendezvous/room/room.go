@@ -68,7 +68,8 @@ type Room struct {
 	counted   *Message // the last status
 	countedAt time.Time
 
-	first     int  // round; above 0 where a job of the same ID ended before
+	first     int  // round; above 0 where there was a job of the same ID before
+	ended     int  // the first round that no job which has ended can have had
 	suspended bool // see Suspend
 	foreign   rendezvous.Observer
 	looked    time.Time // when a last call was last found to be over
@@ -109,9 +110,12 @@ func (r *Room) Out() []Envelope {
 }
 
 // Empty says whether the room can be forgotten: nobody is in it, and it need not
-// remember that it was closed, or that its rounds do not begin with 0.
-func (r *Room) Empty() bool {
-	return r.first == 0 && len(r.sessions) == 0 && len(r.state.LastHeartbeats) == 0 && len(r.state.Participants) == 0 && !r.state.Closed
+// remember that it was closed, or which rounds there were.
+func (r *Room) Empty() bool { return r.state.Round == 0 && !r.state.Closed && r.deserted() }
+
+// deserted says whether nobody is in the room, nor was in its last round.
+func (r *Room) deserted() bool {
+	return len(r.sessions) == 0 && len(r.state.LastHeartbeats) == 0 && len(r.state.Participants) == 0
 }
 
 func (r *Room) send(s *session, m *Message) { r.out = append(r.out, Envelope{To: s.id, Msg: m}) }
@@ -131,7 +135,7 @@ func (r *Room) Receive(now time.Time, id ID, m *Message) {
 	}
 	s.heard = now
 	switch last := s.hello.Last; {
-	case (m.Type == Join || m.Type == Close) && last != nil && last.Round < r.first:
+	case (m.Type == Join || m.Type == Close) && last != nil && last.Round < r.ended:
 		r.send(s, &Message{Type: Closed}) // its job has ended
 		return
 	}

@@ -40,6 +40,7 @@ type Server struct {
 
 	mu        sync.Mutex // guards the rest
 	rooms     map[string]*live
+	next      map[string]int // the first round of another job, where the room is forgotten
 	last      ID
 	suspended bool
 }
@@ -49,7 +50,7 @@ func NewServer(cfg ServerConfig) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	return &Server{cfg: cfg, rooms: map[string]*live{}}
+	return &Server{cfg: cfg, rooms: map[string]*live{}, next: map[string]int{}}
 }
 
 // live is a room in use.
@@ -126,11 +127,14 @@ func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 	s.last++
 	id := s.last
 	l := s.rooms[hello.RunID]
-	created, first := l == nil, 0
-	if !created && hello.Last == nil { // one that took part belongs to the job that has ended
+	created, first, ended := l == nil, s.next[hello.RunID], 0
+	if !created && hello.Last == nil { // one that took part belongs to the job that there was
 		l.do(func(r *Room, _ time.Time) {
-			if created = r.state.Closed; created {
-				first = r.state.Round + 1
+			if created = r.state.Closed || r.state.Round > 0 && r.deserted(); created {
+				first, ended = r.state.Round+1, r.ended
+			}
+			if r.state.Closed {
+				ended = first
 			}
 		})
 	}
@@ -139,7 +143,7 @@ func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 		forgotten = s.forget(time.Now())
 		l = &live{key: "torch.rendezvous." + hello.RunID, room: New(hello.RunID, s.cfg.Logger), lines: map[ID]*line{}}
 		l.room.suspended = s.suspended
-		l.room.first, l.room.state.Round = first, first
+		l.room.first, l.room.ended, l.room.state.Round = first, ended, first
 		s.rooms[hello.RunID] = l
 	}
 	// The room must not be forgotten before the session is in it.
@@ -169,9 +173,11 @@ func (s *Server) forget(now time.Time) (keys []string) {
 	for runID, l := range s.rooms {
 		l.mu.Lock()
 		old := len(l.lines) == 0 && !l.over.IsZero() && now.Sub(l.over) > memory
+		next := l.room.state.Round + 1
 		l.mu.Unlock()
 		if old {
 			delete(s.rooms, runID)
+			s.next[runID] = next // the store still has keys of the rounds before
 			keys = append(keys, l.key)
 		}
 	}
@@ -194,7 +200,7 @@ func (s *Server) leave(l *live, id ID) {
 	l.do(func(r *Room, now time.Time) {
 		r.Gone(now, id)
 		delete(l.lines, id)
-		if len(l.lines) == 0 && (r.state.Closed || r.first > 0) {
+		if len(l.lines) == 0 && (r.state.Closed || r.state.Round > 0) {
 			l.over = now
 		}
 		if len(l.lines) == 0 && l.idle != nil {

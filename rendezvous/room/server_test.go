@@ -34,39 +34,74 @@ func (k *keys) Unmirror(key string) {
 	delete(k.list, key)
 }
 
+// newVisits returns a server, and what has an agent come that joins or ends a run and is gone
+// when it has its answer.
+func newVisits(t *testing.T, shown *keys) (s *room.Server, visit func(runID string, end bool, last *room.Place) *room.Message) {
+	s = room.NewServer(room.ServerConfig{Mirrors: shown, Logger: slog.New(slog.DiscardHandler)})
+	visit = func(runID string, end bool, last *room.Place) *room.Message {
+		ours, theirs := net.Pipe()
+		var served sync.WaitGroup
+		served.Go(func() { s.Serve(theirs) })
+		defer served.Wait()
+		c, err := room.Greet(t.Context(), ours, &room.Message{
+			RunID: runID, Node: &rendezvous.Node{Addr: "a", PID: 1}, Host: "a", MinNodes: 1, MaxNodes: 1,
+			KeepAlive: time.Second, KeepAliveLimit: 3 * time.Second, Role: "default", LocalWorldSize: 1, Last: last,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		kind := room.Join
+		if end {
+			kind = room.Close
+		}
+		if err := c.Send(&room.Message{Type: kind}); err != nil {
+			t.Fatal(err)
+		}
+		m, err := c.Recv(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	return s, visit
+}
+
+// A job whose hosts are all gone, without an end, has left failures in the store of its
+// rounds. Another with its ID has rounds of its own, also long after, and an agent
+// that has only been cut off is not sent away.
+func TestLostJobAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, visit := newVisits(t, &keys{list: map[string]bool{}})
+		defer s.Close()
+		if m := visit("job1", false, nil); m.Type != room.Round || m.Round != 0 || m.Job != 0 {
+			t.Errorf("the first job: %+v", m)
+		}
+		last := visit("job1", false, nil)
+		if last.Type != room.Round || last.Round < 1 || last.Job != last.Round {
+			t.Errorf("the next job: %+v", last)
+		}
+		if m := visit("job1", false, &room.Place{Round: last.Round, WorldSize: 1}); m.Type != room.Round || m.Round <= last.Round || m.Job != last.Job {
+			t.Errorf("an agent that was cut off: %+v", m)
+		}
+		if m := visit("job1", false, &room.Place{Round: 0, WorldSize: 1}); m.Type != room.Round {
+			t.Errorf("one of the job before: %+v", m)
+		}
+		time.Sleep(61 * time.Minute)
+		visit("job2", false, nil)
+		if m := visit("job1", false, nil); m.Type != room.Round || m.Round <= last.Round || m.Job != m.Round {
+			t.Errorf("a job long after: %+v", m)
+		}
+	})
+}
+
 // A server that lives long remembers for an hour which jobs have ended, for agents that
 // took part. An ID of one that has ended is free for another at once.
 func TestEndedJobsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		shown := &keys{list: map[string]bool{}}
-		s := room.NewServer(room.ServerConfig{Mirrors: shown, Logger: slog.New(slog.DiscardHandler)})
+		s, visit := newVisits(t, shown)
 		defer s.Close()
-		visit := func(runID string, end bool, last *room.Place) *room.Message {
-			ours, theirs := net.Pipe()
-			var served sync.WaitGroup
-			served.Go(func() { s.Serve(theirs) })
-			defer served.Wait()
-			c, err := room.Greet(t.Context(), ours, &room.Message{
-				RunID: runID, Node: &rendezvous.Node{Addr: "a", PID: 1}, Host: "a", MinNodes: 1, MaxNodes: 1,
-				KeepAlive: time.Second, KeepAliveLimit: 3 * time.Second, Role: "default", LocalWorldSize: 1, Last: last,
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer c.Close()
-			kind := room.Join
-			if end {
-				kind = room.Close
-			}
-			if err := c.Send(&room.Message{Type: kind}); err != nil {
-				t.Fatal(err)
-			}
-			m, err := c.Recv(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			return m
-		}
 		straggler := &room.Place{Round: 0, Rank: 0, WorldSize: 1}
 		visit("job1", false, nil)
 		visit("job1", true, nil)
