@@ -1,6 +1,6 @@
 # Targets only name commands; what each does is said in its script.
 
-.PHONY: help build wheel demo test stress lint bench judge compat fuzz venv docs
+.PHONY: help build wheel demo test stress lint bench judge compat fuzz venv docs pictures
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile
@@ -34,6 +34,9 @@ compat: build ## the peer tests with other releases of PyTorch, one after the ot
 
 fuzz: ## every fuzz target, FUZZTIME (60s) each
 	internal/tools/fuzz.sh
+
+pictures: build ## the status page's pictures in docs/, of a job that hangs and goes on
+	internal/tools/pictures.sh
 
 docs: ## one static site of README and docs/ in dist/site
 	go run ./internal/tools/site . dist/site

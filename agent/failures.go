@@ -289,7 +289,7 @@ func (a *Agent) follow(ctx context.Context, at *attempt, rec *record) {
 		"cause", rec.Cause, "restart", fmt.Sprintf("%d/%d", rec.Restarts, a.cfg.MaxRestarts))
 	a.enter(health.Restarting, Stopped, "stopping the workers", fmt.Sprintf("rank %d on %s: %s", rec.Rank, rec.Host, rec.Cause))
 	if failures, err := failure.Decode(rec.Failures, at.round.ClockOffset); err == nil && len(failures) > 0 {
-		a.failedWith(failure.NewReport(a.reportConfig(at), failures))
+		a.failedWith(failure.NewReport(a.reportConfig(at), failures), "")
 	}
 	a.stopWorkers(ctx, at, syscall.SIGTERM)
 	a.restarts = max(a.restarts, rec.Restarts)

@@ -158,12 +158,12 @@ func (a *Agent) reportConfig(at *attempt) failure.ReportConfig {
 // failed is the result of an attempt that failed. It writes the report beside the
 // attempt's logs.
 func (a *Agent) failed(at *attempt, state State, report *failure.Report) *Result {
-	a.failedWith(report)
 	r := &Result{State: state, Restarts: a.restarts, Failures: make(map[int]*failure.ProcessFailure, len(at.failures)), Report: report}
 	for _, f := range at.failures {
 		r.Failures[f.Rank] = f
 	}
 	r.ReportFile = a.writeReport(at, r.Report)
+	a.failedWith(report, r.ReportFile)
 	return r
 }
 

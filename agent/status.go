@@ -116,8 +116,9 @@ func (a *Agent) workersEnded(exits map[int]process.Exit) {
 	s.exits = maps.Clone(exits)
 }
 
-// failedWith notes the failures of an attempt.
-func (a *Agent) failedWith(report *failure.Report) {
+// failedWith notes the failures of an attempt, and what this host's workers did when they
+// hung. file has the whole report; "" for none.
+func (a *Agent) failedWith(report *failure.Report, file string) {
 	root := report.Root()
 	var shown []health.Failure
 	for _, f := range report.Failures {
@@ -125,6 +126,12 @@ func (a *Agent) failedWith(report *failure.Report) {
 			Rank: f.Rank, LocalRank: f.LocalRank, PID: f.PID, Host: f.Host, Time: f.FailedAt,
 			Root: f == root, Cause: f.Cause, Message: f.Message,
 		})
+		if last := &shown[len(shown)-1]; last.Root {
+			last.Report = file
+			if report.Autopsy != "" {
+				last.Message += "\nworkers of this host: " + report.Autopsy
+			}
+		}
 	}
 	s := &a.status
 	s.mu.Lock()
@@ -174,7 +181,7 @@ func (a *Agent) State(context.Context) *health.State {
 			Restarts: s.restarts, MaxRestarts: a.cfg.MaxRestarts, LogDir: a.cfg.Logs.Dir(),
 			Preempted: s.preempted,
 		},
-		Host:     health.Host{Name: a.cfg.Host, Workers: a.cfg.Spec.LocalWorldSize, GroupRank: -1},
+		Host:     health.Host{Name: a.cfg.Host, Workers: a.cfg.Spec.LocalWorldSize, GroupRank: -1, State: string(s.state)},
 		Timeline: slices.Clone(s.moments),
 		Failures: s.failures,
 	}

@@ -180,9 +180,22 @@ func TestHang(t *testing.T) {
 	j := newJob(t, "hang", "", 2)
 	j.MaxRestarts = 100                                                    // on a busy machine workers may do nothing for so long before they have begun
 	j.HangTimeout, j.AutopsyTimeout = 2500*time.Millisecond, 5*time.Second // the race detector may make a worker sleep for a second at its end
-	r := j.mustRun(t)
-	if r.IsFailed() || r.Restarts == 0 {
-		t.Fatalf("result is %+v, want success after a restart", r)
+	a, err := agent.New(j.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := a.Run(t.Context())
+	if err != nil || r.IsFailed() || r.Restarts == 0 {
+		t.Fatalf("result is %+v, %v, want success after a restart", r, err)
+	}
+	// The status page shows what the report of the last attempt that failed has.
+	last := filepath.Join(j.logDir, fmt.Sprintf("attempt_%d", r.Restarts-1), "report.json")
+	s := a.State(t.Context())
+	if f := s.Failures[0]; f.Report != last || !strings.HasSuffix(f.Message, "\nworkers of this host: "+readReport(t, last).Autopsy) {
+		t.Errorf("the state shows %+v, want the report %s", f, last)
+	}
+	if s.Hosts[0].State != "SUCCEEDED" {
+		t.Errorf("this host is %+v", s.Hosts[0])
 	}
 	report := readReport(t, filepath.Join(j.logDir, "attempt_0", "report.json"))
 	if !strings.Contains(report.Cause, "missed a deadline: --hang-timeout: no output, no CPU time and no timer activity") {

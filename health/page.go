@@ -357,8 +357,11 @@ func (p *page) hosts() {
 			p.put(` <small>%s</small>`, h.Addr)
 		}
 		p.put(`<small class="state">%s`, h.State)
+		if h.State != "" && h.Workers > 0 {
+			p.put(`, `)
+		}
 		if h.Workers > 0 {
-			p.put(`, %s`, count(h.Workers, "worker"))
+			p.put(`%s`, count(h.Workers, "worker"))
 		}
 		p.put("</small></li>\n")
 	}

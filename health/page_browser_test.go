@@ -16,9 +16,10 @@ import (
 	"github.com/muster-run/muster/health"
 )
 
-var screenshots = flag.String("screenshots", "", "write screenshots of the status page to this directory")
-
-var crowded = flag.Bool("crowded", false, "with -screenshots, also of a large job that has failed")
+var (
+	pictures   = flag.String("pictures", "", "write pictures of the status page of -pictures-of to this directory")
+	picturesOf = flag.String("pictures-of", "", "the page of a job that goes on after a failure")
+)
 
 // attack is a line of a log that must stay text.
 const attack = `<script>window.pwned = 1</script><img src=x onerror="window.pwned = 2">`
@@ -56,14 +57,14 @@ func busyJob(t testing.TB, now time.Time) *fake {
 			{Time: at(28*time.Minute + 20*time.Second), Kind: health.KindRound, Phase: health.Running, Round: 1, Restarts: 1, What: "round 1 complete", Why: "4 hosts, 16 workers"},
 			{Time: at(18 * time.Minute), Kind: health.KindHosts, Phase: health.Rendezvous, Round: 1, Restarts: 1, What: "gpu-b01 is lost", Why: "it died or cannot be reached"},
 			{Time: at(17 * time.Minute), Kind: health.KindRound, Phase: health.Running, Round: 2, Restarts: 1, What: "round 2 complete", Why: "3 hosts, 12 workers"},
-			{Time: at(7 * time.Minute), Kind: health.KindFailure, Round: 2, Restarts: 1, What: "rank 6 missed its deadline", Why: "timer train_step, 60 s; rank 6 in DataLoader.__next__, 11 ranks in all_reduce"},
+			{Time: at(7 * time.Minute), Kind: health.KindFailure, Round: 2, Restarts: 1, What: "rank 6 missed its deadline", Why: "timer train_step, 60 s; rank 6 in load_batch, 3 ranks in all_reduce"},
 			{Time: at(7*time.Minute - 2*time.Second), Kind: health.KindRestart, Phase: health.Restarting, Round: 2, Restarts: 2, What: "restart 2 of 5"},
 			{Time: at(6*time.Minute + 40*time.Second), Kind: health.KindHosts, Phase: health.Rendezvous, Round: 2, Restarts: 2, What: "gpu-b02 has come"},
 			{Time: at(6 * time.Minute), Kind: health.KindRound, Phase: health.Running, Round: 3, Restarts: 2, What: "round 3 complete", Why: "4 hosts, 16 workers"},
 		},
 		Failures: []health.Failure{{
 			Rank: 6, LocalRank: 2, PID: 40112, Host: "gpu-a17", Time: at(7 * time.Minute), Root: true, Cause: "killed by SIGKILL: it missed the deadline of its timer train_step",
-			Message: "rank 6 in DataLoader.__next__ (dataset.py:88), 11 ranks in all_reduce (ddp.py:412)", Report: "/var/log/muster/llama-sft-0412/attempt_1/report.json",
+			Message: "Signal 9 (SIGKILL) received by PID 40112\nworkers of this host: 3 ranks in all_reduce (distributed_c10d.py:4181), rank 6 in load_batch (train.py:21)", Report: "/var/log/muster/llama-sft-0412/attempt_1/report.json",
 		}},
 	}
 	for i := range 4 {
@@ -89,17 +90,37 @@ func busyJob(t testing.TB, now time.Time) *fake {
 	return f
 }
 
+// looks are the ways in which the page is looked at.
+var looks = []struct {
+	name, scheme string
+	width        int
+}{
+	{"status-page", "light", 1400},
+	{"status-page-dark", "dark", 1400},
+	{"status-page-phone", "light", 390},
+}
+
+// TestPictures takes the pictures of docs/ from a real job: internal/tools/pictures.sh
+// runs both.
+func TestPictures(t *testing.T) {
+	if *pictures == "" {
+		t.Skip("takes pictures of a job with -pictures")
+	}
+	b := startBrowser(t)
+	for _, look := range looks {
+		p := b.tab()
+		p.width(look.width, look.scheme)
+		p.open(*picturesOf)
+		p.untilScripted()
+		p.screenshot(filepath.Join(*pictures, look.name+".png"))
+		p.close()
+	}
+}
+
 func TestPageInBrowser(t *testing.T) {
 	b := startBrowser(t)
 	now := time.Date(2026, 4, 12, 16, 20, 30, 0, time.UTC)
-	for _, tt := range []struct {
-		name, scheme string
-		width        int
-	}{
-		{"status-page", "light", 1400},
-		{"status-page-dark", "dark", 1400},
-		{"status-page-phone", "light", 390},
-	} {
+	for _, tt := range looks {
 		t.Run(tt.name, func(t *testing.T) {
 			b.t = t
 			f := busyJob(t, now)
@@ -108,9 +129,6 @@ func TestPageInBrowser(t *testing.T) {
 			p.width(tt.width, tt.scheme)
 			p.open(url)
 			p.untilScripted()
-			if *screenshots != "" {
-				p.screenshot(filepath.Join(*screenshots, tt.name+".png"))
-			}
 
 			say(t, f.state.Workers[1].Stdout, attack)
 			p.until(`document.body.innerText.includes("pwned")`)
@@ -219,9 +237,6 @@ func TestPageCrowded(t *testing.T) {
 		p.open(url)
 		p.untilScripted()
 		checkPage(t, p, width)
-		if *screenshots != "" && *crowded {
-			p.screenshot(filepath.Join(*screenshots, fmt.Sprintf("crowded-%d.png", width)))
-		}
 		p.close()
 	}
 }

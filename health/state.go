@@ -194,8 +194,10 @@ type Failure struct {
 	Host      string    `json:"host,omitempty"`
 	Time      time.Time `json:"time,omitzero"`
 	// Root says that the others followed from it.
-	Root    bool   `json:"root,omitempty"`
-	Cause   string `json:"cause"`             // "exit status 1", "killed by SIGKILL"
-	Message string `json:"message,omitempty"` // the last of what it said, one or a few lines
-	Report  string `json:"report,omitempty"`  // a file
+	Root  bool   `json:"root,omitempty"`
+	Cause string `json:"cause"` // "exit status 1", "killed by SIGKILL"
+	// Message is the last of what it said, one or a few lines; the root cause's ends with
+	// what the workers of the answering host did, where they hung.
+	Message string `json:"message,omitempty"`
+	Report  string `json:"report,omitempty"` // a file, for the root cause
 }
