@@ -26,6 +26,21 @@ const (
 // openingTimeout is how long a new connection may take to begin as a client does.
 const openingTimeout = 30 * time.Second
 
+// bigTimeout is how long a request of more than fullBuffer may take, and how long it may
+// wait for its place before.
+const bigTimeout = 2 * time.Minute
+
+// places is how many requests of more than fullBuffer a server receives at a time, by
+// their greatest size: 512 MiB in all. Others wait, unread. A request that turns out to
+// be bigger keeps its place until it has one of the next class, so that those of the
+// last class wait for none and all come to an end.
+var places = [...]struct{ size, most int }{{fullBuffer, 0}, {1 << 20, 128}, {2 * MaxValue, 8}, {maxRequest, 4}}
+
+var (
+	errSlow = fmt.Errorf("a request of more than %d KiB was not complete, or its reply not read, in %v", fullBuffer>>10, bigTimeout)
+	errFull = fmt.Errorf("no memory for its request in %v: too many big ones are incomplete", bigTimeout)
+)
+
 // A requestError is what a client did wrong.
 type requestError struct {
 	err     error
@@ -58,7 +73,9 @@ type conn struct {
 	buf   []byte
 	r, w  int // buf[r:w] is what has been read and not yet parsed
 	frame frame
-	keys  []string // scratch
+	class int           // of places: what buf and frame have one of
+	cut   chan struct{} // the server's
+	keys  []string      // scratch
 
 	out    []byte      // replies to write
 	from   int         // out[from:] is not yet in chain
@@ -97,12 +114,16 @@ func (c *conn) serve() error {
 			err = c.perform()
 			c.r += c.frame.pos
 			c.frame = frame{}
+			c.shrink()
 		case c.frame.wants >= bigValue:
 			err = c.takeValue()
 		default:
 			err = c.fill(need)
 		}
-		if err != nil && !c.validated.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			if c.validated.Load() {
+				return &requestError{err: errSlow}
+			}
 			return &requestError{errMute, true}
 		}
 		if err != nil {
@@ -111,8 +132,66 @@ func (c *conn) serve() error {
 	}
 }
 
+// claim takes a place for a request of so many bytes, and limits its time. It may wait
+// for one, and has then given the turn away.
+func (c *conn) claim(size int) error {
+	class := c.class
+	for places[class].size < size && class < len(places)-1 {
+		class++
+	}
+	if class == c.class {
+		return nil
+	}
+	if err := c.rest(); err != nil {
+		return err
+	}
+	select {
+	case c.s.places[class] <- struct{}{}:
+	default:
+		late := time.NewTimer(bigTimeout)
+		defer late.Stop()
+		select {
+		case c.s.places[class] <- struct{}{}:
+		case <-late.C:
+			return &requestError{err: errFull}
+		case <-c.cut:
+			return net.ErrClosed
+		case <-c.s.done:
+			return net.ErrClosed
+		}
+	}
+	c.unclaim()
+	c.class = class
+	return c.nc.SetDeadline(time.Now().Add(bigTimeout))
+}
+
+// unclaim gives the place back.
+func (c *conn) unclaim() {
+	if c.class > 0 {
+		<-c.s.places[c.class]
+		c.class = 0
+		_ = c.nc.SetDeadline(time.Time{})
+	}
+}
+
+// shrink gives the place back after a request, unless the buffer still holds much, which
+// then are other requests that have come.
+func (c *conn) shrink() {
+	switch {
+	case c.class == 0:
+	case c.w-c.r > fullBuffer:
+		_ = c.nc.SetDeadline(time.Now().Add(bigTimeout))
+	default:
+		if len(c.buf) > fullBuffer {
+			c.resize(fullBuffer)
+		}
+		c.unclaim()
+	}
+}
+
 // leave drops what the connection has waited for.
 func (c *conn) leave() {
+	c.unclaim()
 	c.s.m.Lock()
 	c.s.m.Cancel(&c.waiter)
 	c.s.m.Unlock()
@@ -135,11 +214,13 @@ func (c *conn) fill(need int) error {
 	}
 	switch size := c.w + need; {
 	case size > len(c.buf):
-		c.resize(min(size, max(2*len(c.buf), firstTaken)))
+		size = min(size, max(2*len(c.buf), firstTaken))
+		if err := c.claim(size); err != nil {
+			return err
+		}
+		c.resize(size)
 	case full && len(c.buf) < fullBuffer:
 		c.resize(min(2*len(c.buf), fullBuffer))
-	case len(c.buf) > fullBuffer && size <= firstBuffer:
-		c.resize(fullBuffer)
 	}
 	n, err := c.nc.Read(c.buf[c.w:])
 	c.w += n
@@ -161,6 +242,10 @@ func (c *conn) resize(size int) {
 // into the slice that will be stored.
 func (c *conn) takeValue() error {
 	length := c.frame.wants
+	if err := c.claim(length + len(c.frame.taken[0])); err != nil {
+		return err
+	}
+	c.wake()
 	value := make([]byte, min(length, firstTaken))
 	start := c.r + c.frame.pos + 8
 	n := copy(value, c.buf[start:c.w])

@@ -91,9 +91,12 @@ type Server struct {
 
 	refused, denied, full, strangers, broken admit.Tally // of connections
 
+	places [len(places)]chan struct{} // of the requests that have one
+
 	handlers atomic.Pointer[map[string]func(net.Conn)] // replaced with mu held
 
-	mu       sync.Mutex // guards the rest
+	mu       sync.Mutex    // guards the rest
+	cut      chan struct{} // closed by Reset
 	conns    map[*conn]struct{}
 	sessions map[net.Conn]struct{}
 	closed   bool
@@ -110,7 +113,7 @@ func Listen(cfg ServerConfig) (*Server, error) {
 		return nil, fmt.Errorf("tcpstore: Allow: %w", err)
 	}
 	s := &Server{
-		log: cfg.Logger, ln: cfg.Listener, allow: allow, admitted: cfg.Admit, limit: cfg.Limit, guard: cfg.Guard, alive: keepAlive(cfg.KeepAlive), memory: store.NewMemory(), done: make(chan struct{}),
+		log: cfg.Logger, ln: cfg.Listener, allow: allow, admitted: cfg.Admit, limit: cfg.Limit, guard: cfg.Guard, alive: keepAlive(cfg.KeepAlive), memory: store.NewMemory(), done: make(chan struct{}), cut: make(chan struct{}),
 		conns: map[*conn]struct{}{}, sessions: map[net.Conn]struct{}{},
 	}
 	if s.log == nil {
@@ -121,6 +124,9 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	}
 	if s.limit == nil {
 		s.limit = &Limit{Max: math.MaxInt}
+	}
+	for i := range places {
+		s.places[i] = make(chan struct{}, places[i].most)
 	}
 	s.m = s.memory.Map()
 	if s.ln == nil {
@@ -246,6 +252,8 @@ func (s *Server) Close() error {
 func (s *Server) Reset() {
 	s.mu.Lock() // keeps new connections out
 	defer s.mu.Unlock()
+	close(s.cut)
+	s.cut = make(chan struct{})
 	old := make([]*conn, 0, len(s.conns))
 	for c := range s.conns {
 		c.raw.Close()
@@ -340,7 +348,7 @@ func (s *Server) start(nc net.Conn) {
 		nc.Close()
 		return
 	}
-	s.conns[c] = struct{}{}
+	s.conns[c], c.cut = struct{}{}, s.cut
 	s.limit.open.Add(1)
 	s.all.Go(func() { s.serve(c); s.limit.open.Add(-1) })
 }

@@ -46,12 +46,12 @@ const (
 // more closes the connection. The last bounds what a connection can make the
 // server hold before its request is complete.
 const (
-	MaxKey     = 8192    // bytes of a key
-	MaxValue   = 8 << 20 // bytes of a value
-	MaxKeys    = 131072  // keys in one CHECK, WAIT, MULTI_GET or MULTI_SET
-	maxRequest = 1 << 30 // bytes of a request
-	bigValue   = 4096    // from here on values travel without a copy
-	maxQuoted  = 16      // bytes of a bad request shown in the log
+	MaxKey     = 8192     // bytes of a key
+	MaxValue   = 8 << 20  // bytes of a value
+	MaxKeys    = 131072   // keys in one CHECK, WAIT, MULTI_GET or MULTI_SET
+	maxRequest = 64 << 20 // bytes of a request
+	bigValue   = 4096     // from here on values travel without a copy
+	maxQuoted  = 16       // bytes of a bad request shown in the log
 )
 
 // initKey counts the workers that have joined. It is the one key that torch's
