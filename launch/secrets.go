@@ -1,6 +1,8 @@
 package launch
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -16,10 +18,22 @@ const TokenVariable = "MUSTER_TOKEN"
 // unless RdzvConf names a file.
 func (cfg *Config) Settings() (rendezvous.Settings, error) {
 	settings, err := rendezvous.ParseSettings(cfg.RdzvBackend, cfg.RdzvConf)
-	if token, ok := cfg.LookupEnv(TokenVariable); ok && settings.TokenFile == "" {
-		settings.Token = strings.TrimRight(token, "\r\n")
+	if settings.TokenFile == "" {
+		token, bad := TokenOf(cfg.LookupEnv)
+		settings.Token, err = token, errors.Join(err, bad)
 	}
 	return settings, err
+}
+
+// TokenOf returns the token that an environment has, if any. One that is there and empty
+// is an error: what was to fill it has failed, and the job would be open.
+func TokenOf(getenv func(string) (string, bool)) (string, error) {
+	text, ok := getenv(TokenVariable)
+	token := strings.TrimRight(text, "\r\n")
+	if ok && token == "" {
+		return "", fmt.Errorf("%s is set but empty: give it the job's token, or unset it", TokenVariable)
+	}
+	return token, nil
 }
 
 // withoutSecrets is the environment for workers and whatever else the agent starts.
@@ -36,7 +50,7 @@ func withoutSecrets(env []string) []string {
 // isPassword says whether a part of --rdzv-conf is the password.
 func isPassword(pair string) bool {
 	key, _, _ := strings.Cut(pair, "=")
-	return strings.Trim(key, " '\"") == "password"
+	return strings.Trim(key, " \t\r\n'\"") == "password"
 }
 
 // HidePassword is a text of --rdzv-conf to be shown.

@@ -29,6 +29,12 @@ func TestSettings(t *testing.T) {
 	if s, err := cfg.Settings(); err != nil || s.Token != "of the environment" {
 		t.Errorf("%q, %v", s.Token, err)
 	}
+	for _, empty := range []string{"", "\n"} {
+		cfg.Env = []string{"MUSTER_TOKEN=" + empty}
+		if _, err := cfg.Settings(); err == nil || !strings.Contains(err.Error(), "MUSTER_TOKEN is set but empty") {
+			t.Errorf("token %q: %v, want an error", empty, err)
+		}
+	}
 	cfg.RdzvConf = map[string]string{"token_file": "/f"}
 	if s, err := cfg.Settings(); err != nil || s.Token != "" || s.TokenFile != "/f" {
 		t.Errorf("a file beside the variable: %q, %q, %v", s.Token, s.TokenFile, err)
@@ -41,6 +47,7 @@ func TestHidePassword(t *testing.T) {
 		"user=u,password=S3cret":           "user=u,password=***",
 		"user=u, password = a=b ,bind=::1": "user=u,password=***,bind=::1",
 		"password_file=/f":                 "password_file=/f",
+		"user=u,\n\tpassword=S3cret":       "user=u,password=***",
 	} {
 		if got := HidePassword(text); got != want {
 			t.Errorf("%q is shown as %q, want %q", text, got, want)

@@ -84,8 +84,30 @@ var keys = [...]struct{ name, backends string }{
 	{"user", "etcd"}, {"password", "etcd"}, {"password_file", "etcd"}, {"token_file", ""}, {"protocol", "etcd"}, {"data_dir", "quorum"}, {"rank", ""},
 }
 
-// guards are keys that close a job to others: where one is misspelt, the job does not start.
-var guards = []string{"token_file", "cacert", "cert", "bind", "allow"}
+// IsGuard says whether a key of --rdzv-conf closes a job to others.
+func IsGuard(key string) bool {
+	return slices.Contains([]string{"token_file", "cacert", "ca_cert", "cert", "ssl_cert", "key", "ssl_cert_key", "allow", "bind"}, key)
+}
+
+// guard returns the key that closes a job to others and that one which nobody reads seems
+// to be meant for; "" if it is none of those. Such a job does not start: it would be open.
+func guard(backend, key string) string {
+	words := strings.FieldsFunc(strings.ToLower(key), func(r rune) bool { return r == '_' || r == '-' || r == '.' })
+	for _, g := range [...]struct{ begins, meant string }{
+		{"token", "token_file"}, {"secret", "token_file"}, {"auth", "token_file"}, {"allow", "allow"}, {"bind", "bind"}, {"listen", "bind"},
+		{"tls", "cacert"}, {"ssl", "cacert"}, {"ca", "cacert"}, {"cert", "cert"}, {"key", "key"},
+	} {
+		for _, w := range words {
+			if w == g.begins || len(g.begins) > 3 && strings.HasPrefix(w, g.begins) {
+				return g.meant
+			}
+		}
+	}
+	if meant := SuggestKey(backend, key); meant != "key" && IsGuard(meant) {
+		return meant
+	}
+	return ""
+}
 
 // reads says whether a backend reads a key, if any does; without a name it says yes.
 func reads(backend, key string) bool {
@@ -244,7 +266,7 @@ func ParseSettings(backend string, conf map[string]string) (Settings, error) {
 		case "rank": // what the launcher adds for the static backend
 		default:
 			s.Unknown = append(s.Unknown, key)
-			if meant := SuggestKey(backend, key); slices.Contains(guards, meant) {
+			if meant := guard(backend, key); meant != "" {
 				bad(key, value, fmt.Sprintf("there is no such key, and without %s the job would be open; did you mean that?", meant))
 			}
 		}

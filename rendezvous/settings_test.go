@@ -87,7 +87,8 @@ func TestParseSettingsOfABackend(t *testing.T) {
 
 // A job whose guard is misspelt must not start without it.
 func TestMisspeltGuard(t *testing.T) {
-	for key, meant := range map[string]string{"token": "token_file", "tokenfile": "token_file", "token_fle": "token_file", "ca-cert": "cacert", "alow": "allow"} {
+	for key, meant := range map[string]string{"token": "token_file", "tokenfile": "token_file", "token_fle": "token_file", "ca-cert": "cacert", "alow": "allow",
+		"token_path": "token_file", "secret_file": "token_file", "tls_ca": "cacert", "allow_from": "allow", "bindaddr": "bind", "private_key": "key", "listen": "bind"} {
 		for _, backend := range []string{"c10d", "static", "etcd", "quorum"} {
 			if _, err := rendezvous.ParseSettings(backend, map[string]string{key: "x"}); err == nil || !strings.Contains(err.Error(), "without "+meant) {
 				t.Errorf("%s, %s: %v, want an error that names %s", backend, key, err, meant)

@@ -14,6 +14,18 @@ const MinToken = 16
 // maxSecret bounds what is read of a file.
 const maxSecret = 4096
 
+// private says what is wrong with a file of a secret: it is for this user alone, and for
+// a group that may read it, as Kubernetes' mounts are.
+func private(option, path string, info os.FileInfo) error {
+	if perm := info.Mode().Perm(); perm&0o027 != 0 {
+		return fmt.Errorf("%s: other users can read or change %s (mode %04o); chmod 600 it, and replace what is in it", option, path, perm)
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Uid != 0 && int(stat.Uid) != os.Geteuid() {
+		return fmt.Errorf("%s: %s belongs to another user (uid %d), who knows what is in it; make one of your own", option, path, stat.Uid)
+	}
+	return nil
+}
+
 // CheckToken says what is wrong with a token.
 func CheckToken(token string) error {
 	if len(token) < MinToken {
@@ -36,8 +48,9 @@ func ReadSecret(option, path string) (string, error) {
 		return "", fmt.Errorf("%s: %w", option, err)
 	case !info.Mode().IsRegular():
 		return "", fmt.Errorf("%s: %s is not a file", option, path)
-	case info.Mode().Perm()&0o027 != 0:
-		return "", fmt.Errorf("%s: other users can read or change %s (mode %04o); chmod 600 it, and replace what is in it", option, path, info.Mode().Perm())
+	}
+	if err := private(option, path, info); err != nil {
+		return "", err
 	}
 	b, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
 	text := strings.TrimRight(string(b), "\r\n")

@@ -28,6 +28,11 @@ func tlsConfig(cfg *Config) (*tls.Config, error) {
 	if !authority.AppendCertsFromPEM(pem) {
 		return nil, fmt.Errorf("cacert: %s has no certificate in PEM", cfg.CACert)
 	}
+	if info, err := os.Stat(cfg.Key); err == nil {
+		if err := private("key", cfg.Key, info); err != nil {
+			return nil, err
+		}
+	}
 	pair, err := tls.LoadX509KeyPair(cfg.Cert, cfg.Key)
 	if err != nil {
 		return nil, fmt.Errorf("cert and key: %w", err)

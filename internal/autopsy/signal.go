@@ -92,7 +92,7 @@ func findOutput(s *subject) *output {
 		if err != nil {
 			continue
 		}
-		if info, err := f.Stat(); err == nil {
+		if info, err := f.Stat(); err == nil && mayRead(path, info, s.uid) {
 			return &output{name: path, file: f, from: info.Size()}
 		}
 		f.Close()

@@ -37,7 +37,7 @@ func (s *subject) lastWords(ctx context.Context) func() string {
 				return
 			}
 		}
-		done <- readEnd(path)
+		done <- readEnd(path, s.uid)
 	}()
 	select {
 	case text := <-done:
@@ -54,8 +54,8 @@ func (s *subject) lastWords(ctx context.Context) func() string {
 	}
 }
 
-// readEnd reads the end of a file.
-func readEnd(path string) []byte {
+// readEnd reads the end of the stderr of a process of the user uid.
+func readEnd(path string, uid int) []byte {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return []byte("(" + err.Error() + ")")
@@ -65,8 +65,17 @@ func readEnd(path string) []byte {
 	if err != nil || !info.Mode().IsRegular() {
 		return []byte("(" + path + " is not a regular file)")
 	}
+	if !mayRead(path, info, uid) {
+		return []byte("(" + path + " is another user's file)")
+	}
 	text, _ := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-maxStderr), maxStderr))
 	return text
+}
+
+// mayRead says whether what the descriptor of a user's process leads to may be shown:
+// that process may have opened a file, as O_PATH, that it could not read itself.
+func mayRead(path string, info os.FileInfo, uid int) bool {
+	return !strings.HasPrefix(path, "/proc/") || uid == os.Geteuid() || ownerOf(info) == uid
 }
 
 // isRegular says whether a path, links followed, is a regular file. What is not is

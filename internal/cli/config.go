@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/rendezvous"
 )
 
 // A reader turns the values of one command line into a launch.Config and
@@ -97,6 +99,14 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	conf, err := parseConf(r.text("rdzv-conf"))
 	if err != nil {
 		r.bad("rdzv-conf", err)
+	}
+	if hidden, _ := r.lookup("PET_RDZV_CONF"); !r.fromEnv(byName("rdzv-conf")) {
+		replaced, _ := parseConf(hidden)
+		for _, key := range slices.Sorted(maps.Keys(replaced)) {
+			if _, kept := conf[key]; !kept && rendezvous.IsGuard(key) {
+				r.fail("--rdzv-conf replaces all of PET_RDZV_CONF, and so the job would be without its %s; give that with --rdzv-conf, too", key)
+			}
+		}
 	}
 	cfg.RdzvConf = conf
 	cfg.Standalone = r.flag("standalone")
@@ -301,6 +311,8 @@ func parseConf(text string) (map[string]string, error) {
 			errs = append(errs, fmt.Errorf("%s is not in <key1>=<value1>,...,<keyN>=<valueN> format: a key is missing", quote(launch.HidePassword(text))))
 		case value == "":
 			errs = append(errs, fmt.Errorf("the option %s must have a value specified", quote(key)))
+		case conf[key] != "" && rendezvous.IsGuard(key):
+			errs = append(errs, fmt.Errorf("the option %s is given twice", quote(key)))
 		default:
 			conf[key] = value
 		}

@@ -41,6 +41,8 @@ func TestMisspeltVariable(t *testing.T) {
 		"MUSTER_HANG_TIMOUT=60":           "no option has the variable MUSTER_HANG_TIMOUT (did you mean MUSTER_HANG_TIMEOUT?)",
 		"MUSTER_MAX_RESTARTS=3":           "no option has the variable MUSTER_MAX_RESTARTS (did you mean PET_MAX_RESTARTS?)",
 		"MUSTER_HANG_TIMEOUT=60":          "",
+		"MUSTER_TOKN=t":                   "no option has the variable MUSTER_TOKN; the job's token is in MUSTER_TOKEN, or in the file of --rdzv-conf token_file=PATH",
+		"MUSTER_TOKEN_FILE=/f":            "no option has the variable MUSTER_TOKEN_FILE; the job's token is in MUSTER_TOKEN, or in the file of --rdzv-conf token_file=PATH",
 		"MUSTER_NNODES=2":                 "",
 		"MUSTER_WORKER=1":                 "",
 		"MUSTER_PORT_29400_TCP=tcp://x":   "",
@@ -56,6 +58,33 @@ func TestMisspeltVariable(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%s: %q, want %q", entry, got, want)
+		}
+	}
+}
+
+// A job does not start open because one place hides what another says.
+func TestHiddenGuard(t *testing.T) {
+	for _, tt := range []struct{ env, conf, want string }{
+		{"token_file=/t", "join_timeout=3", "without its token_file"},
+		{"token_file=/t", "token_file=/other", ""},
+		{"join_timeout=3", "timeout=3", ""},
+		{"allow=::1", "bind=::1", "without its allow"},
+		{"", "allow=10.0.0.0/8,join_timeout=3,allow=0.0.0.0/0", "the option 'allow' is given twice"},
+		{"token_file=/a,token_file=/b", "", "the option 'token_file' is given twice"},
+		{"", "join_timeout=3,join_timeout=4", ""},
+	} {
+		var env []string
+		if tt.env != "" {
+			env = []string{"PET_RDZV_CONF=" + tt.env}
+		}
+		args := []string{"train.py"}
+		if tt.conf != "" {
+			args = append([]string{"--rdzv-conf", tt.conf}, args...)
+		}
+		l, errs := parseLine(args)
+		_, _, bad := program{name: "muster run"}.read(l, launch.Config{Env: append(env, "PATH=/usr/bin:/bin")})
+		if got := fmt.Sprint(append(errs, bad...)); tt.want == "" && strings.Contains(got, "rdzv") || !strings.Contains(got, tt.want) {
+			t.Errorf("PET_RDZV_CONF=%s --rdzv-conf %s: %q, want %q", tt.env, tt.conf, got, tt.want)
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -81,8 +82,15 @@ func StoreCommand(ctx context.Context, args []string, stdout, stderr io.Writer) 
 	if err != nil {
 		errs = append(errs, err)
 	}
-	if token, ok := os.LookupEnv(launch.TokenVariable); ok && want.TokenFile == "" {
-		want.Token = strings.TrimRight(token, "\r\n")
+	flags.Visit(func(f *flag.Flag) {
+		if f.Value.String() == "" && slices.Contains([]string{"token-file", "cacert", "cert", "key"}, f.Name) {
+			errs = append(errs, fmt.Errorf("--%s is empty: name a file, or leave it out", f.Name))
+		}
+	})
+	if want.TokenFile == "" {
+		if want.Token, err = launch.TokenOf(os.LookupEnv); err != nil {
+			errs = append(errs, err)
+		}
 	}
 	guard, err := auth.New(want)
 	if err != nil {

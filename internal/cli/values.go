@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/muster-run/muster/internal/spell"
+	"github.com/muster-run/muster/launch"
 )
 
 // values are the options of one command line after flag, environment and
@@ -81,6 +82,10 @@ func misspelt(environ []string) (errs []error) {
 		name, _, _ := strings.Cut(entry, "=")
 		rest, ok := strings.CutPrefix(name, "MUSTER_")
 		if !ok || slices.Contains(otherVariables, name) {
+			continue
+		}
+		if d := spell.Distance(launch.TokenVariable, name); d <= 2 || strings.HasPrefix(name, launch.TokenVariable+"_") {
+			errs = append(errs, fmt.Errorf("no option has the variable %s; the job's token is in %s, or in the file of --rdzv-conf token_file=PATH", name, launch.TokenVariable))
 			continue
 		}
 		typed, nearest, meant := strings.ReplaceAll(strings.ToLower(rest), "_", "-"), 3, ""
