@@ -50,7 +50,7 @@ func TestCause(t *testing.T) {
 		{"recorded", o{ExitCode: 1, ErrorFile: record(`ValueError: boom\nmore`)}, "ValueError: boom", "", failure.Failed},
 		{"recorded, with control characters", o{ExitCode: 1, ErrorFile: record(`ValueError:\t\u001b[31mboom\u202e\u0000`)}, "ValueError: boom\ufffd\ufffd", "", failure.Failed},
 		{"recorded, then crashed", o{ExitCode: -11, ErrorFile: record("ValueError: boom")}, "ValueError: boom; then killed by SIGSEGV (segmentation fault)", "", failure.Failed},
-		{"long", o{ExitCode: 1, ErrorFile: record("ValueError: " + strings.Repeat("é", 5000))}, "ValueError: " + strings.Repeat("é", 388) + "…", "", failure.Failed},
+		{"long", o{ExitCode: 1, ErrorFile: record("ValueError: " + strings.Repeat("é", 5000))}, "ValueError: " + strings.Repeat("é", 388) + "...", "", failure.Failed},
 		{"signal", o{ExitCode: -11, CoreDumped: true}, "killed by SIGSEGV (segmentation fault), core dumped", "", failure.Failed},
 		{"real-time signal", o{ExitCode: -40}, "killed by SIGRTMIN+6", "", failure.Failed},
 		{"signal without a name", o{ExitCode: -33}, "killed by signal 33", "", failure.Failed},

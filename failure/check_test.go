@@ -16,7 +16,7 @@ import (
 func checkFailure(t *testing.T, f *failure.ProcessFailure) {
 	t.Helper()
 	for name, s := range map[string]string{"cause": f.Cause, "hint": f.Hint} {
-		if strings.ContainsFunc(s, unicode.IsControl) || !utf8.ValidString(s) || utf8.RuneCountInString(s) > 401 {
+		if strings.ContainsFunc(s, unicode.IsControl) || !utf8.ValidString(s) || utf8.RuneCountInString(s) > 403 {
 			t.Errorf("%s is not one decent line: %q", name, s)
 		}
 	}

@@ -68,7 +68,7 @@ func TestReadErrorFile(t *testing.T) {
 			failure.ErrorFile{Message: "caf\ufffd", Note: "is not UTF-8; the bytes that are not show as \ufffd"}},
 		{"UTF-16", "\xff\xfe{\x00", failure.ErrorFile{Note: `is not JSON: unexpected 'ÿ' at byte 0`}},
 		{"deep", `{"message": ` + strings.Repeat("[", 100_000), failure.ErrorFile{
-			Message: strings.Repeat("[", 400) + "…", Note: `is not JSON: nested deeper than 512 at byte 524`}},
+			Message: strings.Repeat("[", 400) + "...", Note: `is not JSON: nested deeper than 512 at byte 524`}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -151,7 +150,6 @@ func (cfg *Config) resolveRendezvous() error {
 		cfg.RdzvBackend, cfg.RdzvEndpoint = "c10d", "localhost:0"
 		if cfg.RunID == "" {
 			cfg.RunID = newRunID()
-			cfg.Logs.RunID = cmp.Or(cfg.Logs.RunID, filepath.Base(cfg.Title))
 		}
 	}
 	if _, err := rendezvous.ParseSettings(cfg.RdzvBackend, cfg.RdzvConf); err != nil {

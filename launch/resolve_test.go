@@ -66,11 +66,8 @@ func TestResolveRendezvous(t *testing.T) {
 			if got.RdzvBackend != tt.backend || got.RdzvEndpoint != tt.endpoint || run != tt.run {
 				t.Errorf("got %s at %q as %s, want %s at %q as %s", got.RdzvBackend, got.RdzvEndpoint, run, tt.backend, tt.endpoint, tt.run)
 			}
-			if run == uuid {
-				run = "true" // rather the program's name than one made up
-			}
-			if got.Logs.RunID != run {
-				t.Errorf("logs of run %s, want %s", got.Logs.RunID, run)
+			if got.Logs.RunID != got.RunID {
+				t.Errorf("logs of run %s, want %s", got.Logs.RunID, got.RunID)
 			}
 			again, err := launch.Resolve(got)
 			if err != nil {

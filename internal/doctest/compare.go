@@ -88,7 +88,7 @@ var kinds = []struct {
 	as string
 }{
 	{regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{4}…`), "<id>"},
-	{regexp.MustCompile(`(/logs/[\w.-]+)_\w{8}\b`), "${1}_<random>"},
+	{regexp.MustCompile(`(/logs/[\w.<>-]+)_\w{8}\b`), "${1}_<random>"},
 	{regexp.MustCompile(`([IWE])\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ `), "$1<time> "},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\d( \d\d:\d\d:\d\d)?`), "<time>"},
 	{regexp.MustCompile(`\d\d:\d\d:\d\d`), "<time>"},

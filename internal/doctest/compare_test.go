@@ -20,6 +20,7 @@ func TestCompare(t *testing.T) {
 		{"a number of something", "rank 1, pid 12", "rank 2, pid 12", false, false},
 		{"pids", "rank 1, pid 12", "rank 1, pid 13", false, true},
 		{"a run's directory", "/data/logs/train.py_l_48mmxa/attempt_0", "/tmp/logs/train.py_758eb_61/attempt_0", false, true},
+		{"the directory of a run", "/data/logs/7c1f…_l_48mmxa", "/tmp/logs/996a1922-7050-482a-b442-f70f284e8dd5_758eb_61", false, true},
 		{"run IDs", "run id 7c1f…", "run id 996a1922-7050-482a-b442-f70f284e8dd5", false, true},
 		{"no pattern", "a.b (c)", "axb (c)", false, false},
 		{"indent", "  a", "a", false, false},

@@ -275,7 +275,7 @@ func rowSpare(s *site, _ *hostsCarrier) string {
 	agents := s.startAll(2, "--nnodes 2")
 	s.up(time.Time{}, 2)
 	spare := s.start(2, "--nnodes 2")
-	s.untilSays(spare, "spare")
+	s.untilSays(spare, " spare")
 	done := time.Now()
 	s.order(0, 0)
 	s.order(1, 0)

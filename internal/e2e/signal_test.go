@@ -118,7 +118,7 @@ func TestRestarts(t *testing.T) {
 		"report attempt $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS port $MASTER_PORT rank $RANK",
 		`print hello from $RANK\n`, "gate", "r1:exit 7", "hold")
 	j.gate.open()
-	j.want(1).noneLeft(0).says("attempt 3 of 3", "exitcode  : 7")
+	j.want(1).noneLeft(0).says("in attempt_2 (after 2 of 2 restarts)", "exitcode  : 7")
 	ports := map[string]string{}
 	seen := map[string]bool{}
 	for _, line := range j.rest() {
