@@ -62,7 +62,7 @@ var built = sync.OnceValues(func() (bin string, err error) {
 	} {
 		cmd := exec.Command("go", args...)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOPROXY=off", "GOWORK=off", "CGO_ENABLED=0")
+		cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off", "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return dir, fmt.Errorf("go %s: %w\n%s", args[0], err, out)
 		}
