@@ -27,7 +27,7 @@ func dump(t *testing.T, args ...string) (status int, stdout, stderr string) {
 // startRank starts a process that says that it is a worker, and waits until it runs.
 func startRank(t *testing.T, runID string, rank int) (pid int) {
 	t.Helper()
-	cmd := exec.Command("sh", "-c", "echo ready; exec cat")
+	cmd := exec.Command("cat") // it says what it is told, so it runs once that comes back
 	cmd.Env = append(os.Environ(), "TORCHELASTIC_RUN_ID="+runID, fmt.Sprint("RANK=", rank), fmt.Sprint("LOCAL_RANK=", rank))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	in, err := cmd.StdinPipe()
@@ -47,7 +47,10 @@ func startRank(t *testing.T, runID string, rank int) (pid int) {
 			t.Error(err)
 		}
 	})
-	if _, err := out.Read(make([]byte, 6)); err != nil {
+	if _, err := io.WriteString(in, "ready\n"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, make([]byte, 6)); err != nil {
 		t.Fatal(err)
 	}
 	return cmd.Process.Pid
