@@ -54,7 +54,7 @@ func (t *taking) pySpy(ctx context.Context, s *subject) Python {
 			return Python{Source: "py-spy", Threads: threads}
 		}
 		problems = append(problems, "py-spy: "+err.Error())
-		t.resume(s, program.Name(), errors.Is(err, errSilent))
+		t.resume(s, program.Name())
 		if errors.Is(err, errNotAllowed) {
 			return Python{Problems: problems}
 		}
@@ -66,13 +66,13 @@ func (t *taking) pySpy(ctx context.Context, s *subject) Python {
 	return Python{Source: "py-spy --nonblocking", Threads: threads, Problems: problems}
 }
 
-// resume lets the process go on where a py-spy that failed has left it stopped. One
-// that was killed may also have left a request to stop, for a thread that was busy
-// in the kernel; SIGCONT takes that back.
-func (t *taking) resume(s *subject, program string, killed bool) {
+// resume lets the process go on where a py-spy that failed has left it stopped. It may
+// also have left a request to stop that no thread has seen yet: on a busy machine, or
+// in the kernel. SIGCONT takes that back, and means nothing to most processes.
+func (t *taking) resume(s *subject, program string) {
 	id := identify(s.PID)
 	stopped := id.state == stateStopped
-	if id.start != s.start || !stopped && (!killed || catches(s.PID, syscall.SIGCONT)) {
+	if id.start != s.start || !stopped && catches(s.PID, syscall.SIGCONT) {
 		return
 	}
 	if stopped {
@@ -81,10 +81,7 @@ func (t *taking) resume(s *subject, program string, killed bool) {
 	_ = sendSignal(s.PID, s.start, syscall.SIGCONT)
 }
 
-var (
-	errNotAllowed = errors.New("not allowed to trace the process")
-	errSilent     = errors.New("did not answer in time and was killed")
-)
+var errNotAllowed = errors.New("not allowed to trace the process")
 
 // runPySpy runs py-spy once, and kills it when limit or ctx ends.
 func (t *taking) runPySpy(ctx context.Context, s *subject, program *os.File, limit time.Duration, flags ...string) ([]Thread, error) {
@@ -100,7 +97,7 @@ func (t *taking) runPySpy(ctx context.Context, s *subject, program *os.File, lim
 	out, said, err := runHelper(ctx, program, args...)
 	switch {
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("%s %w", program.Name(), errSilent)
+		return nil, fmt.Errorf("%s did not answer in time and was killed", program.Name())
 	case err != nil:
 		return nil, explainPySpy(err, said)
 	}
