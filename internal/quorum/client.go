@@ -176,7 +176,7 @@ func ask(ctx context.Context, client clientv3.Config, endpoint string) string {
 		secure := client.TLS.Clone()
 		secure.ServerName = u.Hostname()
 		if err := tls.Client(conn, secure).HandshakeContext(ctx); err != nil {
-			return plain(err)
+			return dialFault(err)
 		}
 	}
 	return askStatus(ctx, client, endpoint)
@@ -220,6 +220,12 @@ func speaksTLS(ctx context.Context, address string) bool {
 
 // dialFault is the error of a dial without the address, which the reader has.
 func dialFault(err error) string {
+	if plaintext, ok := errors.AsType[tls.RecordHeaderError](err); ok {
+		return "it has no token or certificate, and this agent has (" + plaintext.Error() + ")"
+	}
+	if other, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return "it has another token or authority than this agent (" + plain(other) + ")"
+	}
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
 		return "no answer (timeout)"
 	}

@@ -62,7 +62,7 @@ func TestSecuredMembers(t *testing.T) {
 			cfg := l.config(0)
 			startAgent(t, cfg).waits("it speaks TLS")
 			tt.mistake(&cfg)
-			startAgent(t, cfg).waits("no member of etcd answers", "tls: ")
+			startAgent(t, cfg).waits("no member of etcd answers", "it has another token or authority than this agent (tls: ")
 
 			term := leader.leader().Term
 			leader.closeNow(false)
