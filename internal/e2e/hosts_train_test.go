@@ -41,7 +41,7 @@ func newTraining(t *testing.T, c *hostsCarrier) (s *site, noted string) {
 	t.Helper()
 	s = newSite(t, 4+c.hosts)
 	s.env = withPython(t).env
-	path, err := filepath.Abs(example("train_checkpoint.py"))
+	path, err := filepath.Abs("testdata/train.py")
 	if err != nil {
 		t.Fatal(err)
 	}

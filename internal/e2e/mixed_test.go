@@ -293,7 +293,7 @@ func TestMixedTrains(t *testing.T) {
 			t.Parallel()
 			m := newMixed(t, "2", "")
 			m.env = withPython(t).env
-			m.program = []string{example("train_ddp.py"), "--epochs", "2"}
+			m.program = []string{"testdata/train.py", "--epochs", "2"}
 			agents := m.startAll(tests[name]...)
 			wantAll(agents, 0)
 			out := agents[0].out() + agents[1].out()

@@ -150,12 +150,12 @@ func slurmTrain(t *testing.T, lab *slurmlab.Lab) {
 	python := withPython(t)
 	j := newSlurmJob(t, lab)
 	j.env = append(j.env, "PATH="+bin+":"+strings.TrimPrefix(python.env[0], "PATH="))
-	j.submit("train.sbatch", nil, example("train_checkpoint.py"), "--dir", t.TempDir(), "--die-at", "3")
+	j.submit("train.sbatch", []string{"--gpus-per-node=1"}, example("train_checkpoint.py"), "--dir", t.TempDir(), "--die-at", "3")
 	j.wantEnd(slurmlab.End{State: "COMPLETED"})
 	for _, label := range []string{"0", "1"} {
 		line := fmt.Sprintf("%s: muster run: Slurm says nnodes=2 (SLURM_STEP_NUM_NODES), rdzv-id=%d.0 (SLURM_JOB_ID, SLURM_STEP_ID), is_host=%t (SLURM_NODEID), "+
 			"rdzv-endpoint=host0:", label, j.id, label == "0")
-		j.says(line, "nproc-per-node=2 (SLURM_GPUS_ON_NODE)\n")
+		j.says(line, "nproc-per-node=1 (SLURM_GPUS_ON_NODE)\n")
 	}
 	if diff := cmp.Diff([]string{"0: attempt 0: starting at epoch 0", "0: attempt 1: starting at epoch 3"}, grep(j.out(), `: attempt`)); diff != "" {
 		t.Errorf("attempts (-want +got)\n%s", diff)
@@ -164,7 +164,7 @@ func slurmTrain(t *testing.T, lab *slurmlab.Lab) {
 	for _, line := range grep(j.out(), `: epoch`) {
 		got = append(got, strings.TrimPrefix(line, "0: "))
 	}
-	if diff := cmp.Diff(undisturbed(t, 4), got); diff != "" {
+	if diff := cmp.Diff(undisturbed(t, 2), got); diff != "" {
 		t.Errorf("losses (-one host +Slurm)\n%s", diff)
 	}
 }

@@ -1,4 +1,4 @@
-"""Four ranks reduce; in attempt 0 one of them stays in its data loader instead. With TIMER each has set itself a deadline."""
+"""Three ranks reduce; in attempt 0 one of them stays in its data loader instead. With TIMER each has set itself a deadline."""
 
 import contextlib
 import datetime
