@@ -20,6 +20,9 @@ if ! command -v "$(go env CC)" >/dev/null; then
 	echo "test: no C compiler, so without the race detector" >&2
 	race=
 fi
+# The race detector has each process wait a second before it exits, workers, too, in
+# case another thread is about to race.
+export GORACE="atexit_sleep_ms=0 ${GORACE:-}"
 # Programs and Python files that tests build and run are not what Go caches by.
 # Tests wait more than they compute, so more of them run at once than there are
 # CPUs. lint.sh has vetted.
