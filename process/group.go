@@ -247,7 +247,7 @@ func (g *Group) fork() error {
 		p.argv = append([]string{cfg.Entrypoint}, cfg.Args[i]...)
 	}
 	g.prepare(plans)
-	defer g.sup.ensureGuard() // the workers should not have to wait for it
+	g.sup.ensureGuard()
 	for i := range plans {
 		w := &worker{rank: i, tag: plans[i].tag, exit: Exit{LocalRank: i, ErrorFile: plans[i].errors}}
 		if err := g.forkWorker(w, &plans[i]); err != nil {

@@ -167,6 +167,9 @@ func (g *guard) stop(forking sync.Locker) {
 	forking.Lock()
 	if g.in != nil {
 		g.in.Close()
+		g.mu.Lock()
+		g.in = nil
+		g.mu.Unlock()
 	}
 	close(g.quit)
 	if g.pid != 0 {

@@ -101,9 +101,6 @@ func TestGuardEndsWithTheSupervisor(t *testing.T) {
 	}
 	lab := testproc.New(t)
 	s := supervisor(t, process.SupervisorConfig{Guard: true})
-	if pid := s.GuardPID(); pid != 0 {
-		t.Errorf("the guard %d runs before there is a worker", pid)
-	}
 	for range 2 {
 		wait(t, start(t, s, workers(lab, do("exit:0"))))
 	}
@@ -124,6 +121,22 @@ func TestGuardEndsWithTheSupervisor(t *testing.T) {
 	if err := syscall.Kill(guard, 0); err != syscall.ESRCH {
 		t.Errorf("the guard is still there: %v", err)
 	}
+}
+
+// A program is killed while it starts its workers: what the first of them have started
+// does not outlive it.
+func TestGuardComesBeforeTheWorkers(t *testing.T) {
+	lab := testproc.New(t)
+	all := slices.Repeat([]string{"hang"}, 64)
+	all[0] = "spawn:setsid,double:say:stray|hang/hang"
+	cmd := program(t, lab, append([]string{"guarded", "no cgroups"}, all...)...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	await := ends(t, lab.PID("stray"))
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	await()
 }
 
 // Without its guard a Supervisor goes on.

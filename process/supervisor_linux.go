@@ -78,6 +78,7 @@ func (s *Supervisor) open(cfg SupervisorConfig) error {
 	y.wholeProgram, y.noPidfd = cfg.WholeProgram, !pidfdsWork()
 	y.random = fmt.Sprintf("%06x", rand.Uint32N(1<<24))
 	if cfg.WholeProgram {
+		closeOnExec() // the guard, too, inherits nothing
 		y.childEnded = make(chan os.Signal, 1)
 		signal.Notify(y.childEnded, syscall.SIGCHLD)
 		y.reaper.Go(func() {
@@ -102,6 +103,7 @@ func (s *Supervisor) open(cfg SupervisorConfig) error {
 	y.oomFiles = y.cgroups.OOMFiles(dir)
 	if cfg.Guard {
 		s.prepareGuard()
+		go s.ensureGuard() // the first workers should not have to wait for it
 	}
 	return nil
 }
@@ -131,9 +133,9 @@ func (y *system) makeCgroup() error {
 // dropCgroup makes later workers do without cgroups.
 func (y *system) dropCgroup() { y.dropped, y.cgroup = y.cgroup, nil }
 
-// ensureGuard starts the guard unless it runs, on the fork thread and without
-// waiting for it: what it has to know is in a file already. Until it runs the
-// workers' parent-death signals are there, and they have hardly begun.
+// ensureGuard starts the guard unless it runs, and does not wait for it to read: what
+// it has to know is in a file already. A worker is forked only after it: the worker's
+// parent-death signal does not reach what the worker has started by then.
 func (s *Supervisor) ensureGuard() {
 	g := s.system.guard
 	if g == nil {
@@ -209,7 +211,7 @@ func (s *Supervisor) tellFile(path string) {
 
 const noGuard = "no guard: if this process is killed, processes that its workers started may stay"
 
-// prepareGuard opens the pipe to the guard, which starts after the first workers.
+// prepareGuard opens the pipe to the guard.
 func (s *Supervisor) prepareGuard() {
 	err := errNoGuardMain
 	var g *guard
