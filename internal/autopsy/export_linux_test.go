@@ -17,4 +17,7 @@ var (
 	ParseKernelStack = parseKernelStack
 	Appended         = appended
 	OpenTrusted      = openTrusted
+	Trigger          = trigger
+	ReadBounded      = readBounded
+	ReadEnd          = readEnd
 )

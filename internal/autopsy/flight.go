@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/muster-run/muster/internal/harmless"
 )
 
 // maxFlight bounds what is kept of one flight recorder's file.
@@ -107,27 +109,39 @@ func (s *subject) flightFile() string {
 // trigger writes to the pipe and waits for the file to be written, by the user uid.
 func trigger(ctx context.Context, uid int, pipe, file string) ([]byte, error) {
 	before, _ := os.Stat(file)
-	fd, err := syscall.Open(pipe, syscall.O_WRONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC|syscall.O_NOFOLLOW, 0)
+	f, _, err := harmless.OpenIf(pipe, os.O_WRONLY|syscall.O_NOFOLLOW, func(info os.FileInfo) error {
+		switch {
+		case info.Mode().Type() != os.ModeNamedPipe:
+			return fmt.Errorf("%s is not a named pipe", pipe)
+		case ownerOf(info) != uid:
+			return fmt.Errorf("%s is not a pipe of the worker's user, and is left alone", pipe)
+		}
+		return nil
+	})
 	switch {
 	case errors.Is(err, syscall.ENXIO):
 		return nil, fmt.Errorf("%s: the worker does not listen to it", pipe)
 	case errors.Is(err, syscall.ENOENT):
 		return nil, fmt.Errorf("%s does not exist; it is made by the NCCL backend, with TORCH_FR_BUFFER_SIZE above 0", pipe)
 	case err != nil:
-		return nil, fmt.Errorf("%s: %w", pipe, err)
+		return nil, err
 	}
-	defer syscall.Close(fd)
-	var stat syscall.Stat_t
-	if err := syscall.Fstat(fd, &stat); err != nil || stat.Mode&syscall.S_IFMT != syscall.S_IFIFO {
-		return nil, fmt.Errorf("%s is not a named pipe", pipe)
-	}
-	if int(stat.Uid) != uid {
-		return nil, fmt.Errorf("%s is not a pipe of the worker's user, and is left alone", pipe)
-	}
-	if _, err := syscall.Write(fd, []byte("1\n")); err != nil && !errors.Is(err, syscall.EAGAIN) {
+	defer f.Close()
+	if err := writeNow(f, "1\n"); err != nil && !errors.Is(err, syscall.EAGAIN) {
 		return nil, fmt.Errorf("%s: %w", pipe, err)
 	}
 	return awaitFile(ctx, uid, file, before)
+}
+
+// writeNow writes to a pipe if it has room, and else returns EAGAIN.
+func writeNow(f *os.File, text string) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var werr error
+	err = raw.Control(func(fd uintptr) { _, werr = syscall.Write(int(fd), []byte(text)) })
+	return errors.Join(err, werr)
 }
 
 // awaitFile waits until a file differs from what it was, and then stays as it is.
@@ -160,18 +174,16 @@ func same(a, b os.FileInfo) bool {
 // readBounded reads the beginning of a file that belongs to the worker's user: the
 // worker says which file, and must not have us copy one that it may not read.
 func readBounded(path string, uid int) ([]byte, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, info, err := harmless.OpenIf(path, os.O_RDONLY|syscall.O_NOFOLLOW, func(info os.FileInfo) error {
+		if !info.Mode().IsRegular() || ownerOf(info) != uid {
+			return fmt.Errorf("%s is not a file of the worker's user, and is not read", path)
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	switch {
-	case err != nil:
-		return nil, err
-	case !info.Mode().IsRegular() || ownerOf(info) != uid:
-		return nil, fmt.Errorf("%s is not a file of the worker's user, and is not read", path)
-	}
 	data, err := io.ReadAll(io.LimitReader(f, maxFlight))
 	if err == nil && info.Size() > maxFlight {
 		err = fmt.Errorf("its first %d bytes of %d; the rest is in %s", maxFlight, info.Size(), path)

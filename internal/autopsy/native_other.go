@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"syscall"
 )
 
@@ -28,6 +29,11 @@ func catches(int, syscall.Signal) bool    { return false }
 func elsewhere(int) bool                  { return false }
 func isOf(net.Conn, int) bool             { return true }
 func resolve(_ *subject, p string) string { return p }
+
+func dial(ctx context.Context, socket string, _ func(os.FileInfo) error) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", socket)
+}
 
 func native(context.Context, int, <-chan struct{}) Native {
 	return Native{Problems: []string{"native state is known on Linux only"}}

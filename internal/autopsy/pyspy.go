@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/children"
+	"github.com/muster-run/muster/internal/harmless"
 )
 
 // maxHelperOutput bounds what a helper program may say.
@@ -178,22 +179,16 @@ func openTrusted(path string) (*os.File, error) {
 			return nil, fmt.Errorf("%s belongs to another user or may be changed by one; %s is not run", dir, path)
 		}
 	}
-	f, err := os.OpenFile(target, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	info, err := f.Stat()
-	switch {
-	case err != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
-		err = fs.ErrNotExist
-	case !trusted(info, false):
-		err = fmt.Errorf("%s belongs to another user or may be changed by one, and is not run", path)
-	}
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
+	f, _, err := harmless.OpenIf(target, os.O_RDONLY|syscall.O_NOFOLLOW, func(info os.FileInfo) error {
+		switch {
+		case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
+			return fs.ErrNotExist
+		case !trusted(info, false):
+			return fmt.Errorf("%s belongs to another user or may be changed by one, and is not run", path)
+		}
+		return nil
+	})
+	return f, err
 }
 
 // trusted says whether only we and root may write to a file or directory. A group that

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -50,14 +50,22 @@ func (s *subject) socket() string {
 // the server close the connection after it, and send it in one piece. Only a server of
 // the user uid is asked: a worker could name the socket of somebody who trusts us.
 func post(ctx context.Context, socket string, uid int, handler string) ([]byte, error) {
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", socket)
-	if err != nil {
+	foreign := fmt.Errorf("the server at %s is not of the worker's user, and was asked nothing", socket)
+	conn, err := dial(ctx, socket, func(info os.FileInfo) error {
+		if ownerOf(info) != uid {
+			return foreign
+		}
+		return nil
+	})
+	switch {
+	case err == foreign:
+		return nil, err
+	case err != nil:
 		return nil, fmt.Errorf("%w; does the worker run under control_plane.worker_main?", err)
 	}
 	defer conn.Close()
 	if !isOf(conn, uid) {
-		return nil, fmt.Errorf("the server at %s is not of the worker's user, and was asked nothing", socket)
+		return nil, foreign
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()

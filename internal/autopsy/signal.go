@@ -85,17 +85,12 @@ type output struct {
 // findOutput prefers a file: it says where what is new begins.
 func findOutput(s *subject) *output {
 	for _, path := range []string{s.Stderr, "/proc/" + strconv.Itoa(s.PID) + "/fd/2"} {
-		if path == "" || !isRegular(path) {
+		if path == "" {
 			continue
 		}
-		f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-		if err != nil {
-			continue
-		}
-		if info, err := f.Stat(); err == nil && mayRead(path, info, s.uid) {
+		if f, info, err := openOutput(path, s.uid); err == nil {
 			return &output{name: path, file: f, from: info.Size()}
 		}
-		f.Close()
 	}
 	if s.Tail != nil {
 		return &output{name: "its stderr", tail: s.Tail, before: s.Tail()}

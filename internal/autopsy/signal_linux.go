@@ -1,6 +1,8 @@
 package autopsy
 
 import (
+	"context"
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -9,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/internal/procfs"
 )
 
@@ -51,6 +54,22 @@ func resolve(s *subject, path string) string {
 		return procPath(s.PID, "root") + path
 	}
 	return path
+}
+
+// dial connects to a Unix socket, if look has nothing against its file: who listens there
+// may do something as soon as anybody connects.
+func dial(ctx context.Context, socket string, look func(os.FileInfo) error) (net.Conn, error) {
+	at, _, err := harmless.OpenIf(socket, unix.O_PATH, look)
+	if err != nil {
+		return nil, err
+	}
+	defer at.Close()
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", procPath(os.Getpid(), "fd", strconv.Itoa(int(at.Fd()))))
+	if e, ok := errors.AsType[*net.OpError](err); ok {
+		e.Addr = &net.UnixAddr{Name: socket, Net: "unix"}
+	}
+	return conn, err
 }
 
 // isOf says whether a user's process listens at the other end of a Unix socket.

@@ -3,12 +3,14 @@ package autopsy
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"os"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/muster-run/muster/internal/harmless"
 )
 
 // How much of stderr is kept.
@@ -56,20 +58,28 @@ func (s *subject) lastWords(ctx context.Context) func() string {
 
 // readEnd reads the end of the stderr of a process of the user uid.
 func readEnd(path string, uid int) []byte {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	f, info, err := openOutput(path, uid)
 	if err != nil {
 		return []byte("(" + err.Error() + ")")
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() {
-		return []byte("(" + path + " is not a regular file)")
-	}
-	if !mayRead(path, info, uid) {
-		return []byte("(" + path + " is another user's file)")
-	}
 	text, _ := io.ReadAll(io.NewSectionReader(f, max(0, info.Size()-maxStderr), maxStderr))
 	return text
+}
+
+// openOutput opens what a process of the user uid writes its stderr to, links followed.
+// What is not a regular file is not even opened: that may do something to a terminal or
+// a pipe.
+func openOutput(path string, uid int) (*os.File, os.FileInfo, error) {
+	return harmless.OpenIf(path, os.O_RDONLY, func(info os.FileInfo) error {
+		switch {
+		case !info.Mode().IsRegular():
+			return errors.New(path + " is not a regular file")
+		case !mayRead(path, info, uid):
+			return errors.New(path + " is another user's file")
+		}
+		return nil
+	})
 }
 
 // mayRead says whether what the descriptor of a user's process leads to may be shown:
@@ -78,8 +88,8 @@ func mayRead(path string, info os.FileInfo, uid int) bool {
 	return !strings.HasPrefix(path, "/proc/") || uid == os.Geteuid() || ownerOf(info) == uid
 }
 
-// isRegular says whether a path, links followed, is a regular file. What is not is
-// not even opened: that may do something to a terminal or a pipe.
+// isRegular says whether a path, links followed, is a regular file. By the time that it
+// is opened it may be another.
 func isRegular(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.Mode().IsRegular()

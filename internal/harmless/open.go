@@ -10,20 +10,31 @@ import (
 // Open opens a regular file for reading. It follows no link and waits for nobody, as
 // the open of a FIFO does. Errors do not name the file.
 func Open(path string) (*os.File, fs.FileInfo, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		if errors.Is(err, syscall.ELOOP) {
-			err = errors.New("is a symbolic link; left alone")
+	f, info, err := OpenIf(path, os.O_RDONLY|syscall.O_NOFOLLOW, func(info fs.FileInfo) error {
+		if !info.Mode().IsRegular() {
+			return errors.New("is no regular file; left alone")
 		}
-		return nil, nil, bare(err)
+		return nil
+	})
+	if errors.Is(err, syscall.ELOOP) {
+		err = errors.New("is a symbolic link; left alone")
+	}
+	return f, info, bare(err)
+}
+
+// openThenLook is OpenIf where a file cannot be looked at before it is opened.
+func openThenLook(path string, flags int, look func(fs.FileInfo) error) (*os.File, fs.FileInfo, error) {
+	f, err := os.OpenFile(path, flags|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
 	}
 	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("is no regular file; left alone")
+	if err == nil {
+		err = look(info)
 	}
 	if err != nil {
 		f.Close()
-		return nil, nil, bare(err)
+		return nil, nil, err
 	}
 	return f, info, nil
 }

@@ -37,3 +37,23 @@ func TestOpen(t *testing.T) {
 	}
 	f.Close()
 }
+
+// Where nothing can be looked at before it is opened, what is refused is closed again.
+func TestOpenThenLook(t *testing.T) {
+	fifo := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []error{nil, errors.New("refused")} {
+		f, info, err := harmless.OpenThenLook(fifo, os.O_RDONLY, func(info fs.FileInfo) error { return want })
+		if err != want || (f == nil) != (want != nil) || (info == nil) != (want != nil) {
+			t.Errorf("%v, want %v", err, want)
+		}
+		if f != nil {
+			f.Close()
+		}
+		if f, err := os.OpenFile(fifo, os.O_WRONLY|unix.O_NONBLOCK, 0); !errors.Is(err, unix.ENXIO) {
+			t.Errorf("somebody has it open to read: %v, %v", f, err)
+		}
+	}
+}

@@ -1,0 +1,4 @@
+package harmless
+
+// OpenThenLook is for tests.
+var OpenThenLook = openThenLook
