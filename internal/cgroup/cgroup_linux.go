@@ -147,21 +147,25 @@ func remove(p string) error {
 	return nil
 }
 
-// RemoveStale removes the cgroups prefix* below parent that nobody holds locked
-// and no process lives in: those of programs that were killed.
+// RemoveStale removes the cgroups below parent that are called prefix, a pid, a dash and
+// six hexadecimal digits, and that nobody holds locked: those of programs that were
+// killed. Processes that still live there are killed; their cgroup goes another time.
 func RemoveStale(parent, prefix string) {
 	for _, sub := range subdirs(parent) {
-		if !strings.HasPrefix(path.Base(sub), prefix) {
-			continue
+		name, ours := strings.CutPrefix(path.Base(sub), prefix)
+		pid, random, _ := strings.Cut(name, "-")
+		if !ours || strings.Trim(pid, "0123456789") != "" || len(random) != 6 || strings.Trim(random, "0123456789abcdef") != "" {
+			continue // somebody else's
 		}
 		d, err := Open(sub)
 		if err != nil {
 			continue
 		}
 		if d.Lock() == nil {
-			if populated, err := d.Populated(); err == nil && !populated {
-				_ = remove(sub)
+			if populated, err := d.Populated(); err == nil && populated {
+				_ = d.Kill()
 			}
+			_ = remove(sub)
 		}
 		d.Close()
 	}

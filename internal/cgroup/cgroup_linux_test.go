@@ -79,33 +79,40 @@ func TestDir(t *testing.T) {
 
 func TestRemoveStale(t *testing.T) {
 	outer := makeDir(t, "muster-test-stale")
-	used, err := cgroup.Make(outer.Path(), "muster-used")
-	if err != nil {
+	made := map[string]*cgroup.Dir{}
+	for _, name := range []string{"muster-1-0a1b2c", "muster-2-0a1b2c", "muster-3-0a1b2c", "muster-x-0a1b2c", "muster-4", "other"} {
+		d, err := cgroup.Make(outer.Path(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = d.Remove() })
+		made[name] = d
+	}
+	if err := made["muster-1-0a1b2c"].Lock(); err != nil {
 		t.Fatal(err)
 	}
-	defer used.Remove()
-	if err := used.Lock(); err != nil {
+	if err := os.Mkdir(filepath.Join(made["muster-2-0a1b2c"].Path(), "0.1"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	stale, err := cgroup.Make(outer.Path(), "muster-stale")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(stale.Path(), "0.1"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	stale.Close()
-	other, err := cgroup.Make(outer.Path(), "other")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer other.Remove()
+	// Processes of a program that was killed, and of somebody with a like name.
+	left, theirs := sleepIn(t, made["muster-3-0a1b2c"]), sleepIn(t, made["muster-x-0a1b2c"])
 
 	cgroup.RemoveStale(outer.Path(), "muster-")
-	for path, want := range map[string]bool{used.Path(): true, stale.Path(): false, other.Path(): true} {
-		if _, err := os.Stat(path); (err == nil) != want {
-			t.Errorf("%s: exists %v, want %v", filepath.Base(path), err == nil, want)
+	if err := left.Wait(); err == nil || left.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
+		t.Errorf("what was left ended with %v", err)
+	}
+	for made["muster-3-0a1b2c"].Remove() != nil { // until the kernel is through with it
+	}
+	for name, want := range map[string]bool{"muster-1-0a1b2c": true, "muster-2-0a1b2c": false, "muster-x-0a1b2c": true, "muster-4": true, "other": true} {
+		if _, err := os.Stat(filepath.Join(outer.Path(), name)); (err == nil) != want {
+			t.Errorf("%s: exists %v, want %v", name, err == nil, want)
 		}
+	}
+	if err := theirs.Process.Kill(); err != nil {
+		t.Error("somebody else's process was killed:", err)
+	}
+	_ = theirs.Wait()
+	for made["muster-x-0a1b2c"].Remove() != nil {
 	}
 }
 
@@ -144,4 +151,15 @@ func TestOOMFiles(t *testing.T) {
 	if _, err := cgroup.OOMKills(control); err == nil {
 		t.Error("a file without the counter: no error")
 	}
+}
+
+// sleepIn starts a process in a cgroup.
+func sleepIn(t *testing.T, d *cgroup.Dir) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("sleep", "1000")
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: d.FD(), Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
 }
