@@ -43,22 +43,22 @@ func withoutSecrets(env []string) []string {
 	}
 	return slices.DeleteFunc(slices.Clone(env), func(entry string) bool {
 		conf, ok := strings.CutPrefix(entry, "PET_RDZV_CONF=")
-		return ok && slices.ContainsFunc(strings.Split(conf, ","), isPassword) || strings.HasPrefix(entry, TokenVariable+"=")
+		return ok && HideSecrets(conf) != conf || strings.HasPrefix(entry, TokenVariable+"=")
 	})
 }
 
-// isPassword says whether a part of --rdzv-conf is the password.
-func isPassword(pair string) bool {
-	key, _, _ := strings.Cut(pair, "=")
-	return strings.Trim(key, " \t\r\n'\"") == "password"
-}
-
-// HidePassword is a text of --rdzv-conf to be shown.
-func HidePassword(conf string) string {
+// HideSecrets is a text of --rdzv-conf to be shown. Where a secret has a comma, what is
+// after it is hidden, too, up to the next key.
+func HideSecrets(conf string) string {
 	pairs := strings.Split(conf, ",")
+	secret := false
 	for i, pair := range pairs {
-		if isPassword(pair) {
-			pairs[i] = "password=***"
+		key, _, hasValue := strings.Cut(pair, "=")
+		switch secret = rendezvous.IsSecret(key) || secret && !hasValue; {
+		case secret && hasValue:
+			pairs[i] = strings.Trim(key, " \t\r\n'\"") + "=***"
+		case secret:
+			pairs[i] = "***"
 		}
 	}
 	return strings.Join(pairs, ",")

@@ -16,6 +16,11 @@ func TestWithoutSecrets(t *testing.T) {
 	if diff := cmp.Diff(kept, withoutSecrets(kept)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
+	for _, conf := range []string{"token=secret", "user=u,Passwd=secret", "tokenfile=secret", "client_secret=secret", "token:secret"} {
+		if got := withoutSecrets([]string{"PET_RDZV_CONF=" + conf}); len(got) > 0 {
+			t.Errorf("workers get %s", got)
+		}
+	}
 	t.Setenv("MUSTER_TOKEN", "secret")
 	for _, entry := range withoutSecrets(nil) {
 		if strings.Contains(entry, "secret") {
@@ -41,15 +46,23 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-func TestHidePassword(t *testing.T) {
+func TestHideSecrets(t *testing.T) {
 	for text, want := range map[string]string{
-		"":                                 "",
-		"user=u,password=S3cret":           "user=u,password=***",
-		"user=u, password = a=b ,bind=::1": "user=u,password=***,bind=::1",
-		"password_file=/f":                 "password_file=/f",
-		"user=u,\n\tpassword=S3cret":       "user=u,password=***",
+		"":                                  "",
+		"user=u,password=S3cret":            "user=u,password=***",
+		"user=u, password = a=b ,bind=::1":  "user=u,password=***,bind=::1",
+		"password_file=/f,token_file=/t":    "password_file=/f,token_file=/t",
+		"user=u,\n\tpassword=S3cret":        "user=u,password=***",
+		"PASSWORD=a,passwd=b,pass=c":        "PASSWORD=***,passwd=***,pass=***",
+		"password_=a,token=b,my-Secret=c":   "password_=***,token=***,my-Secret=***",
+		"tokenfile=a,Token_file=b":          "tokenfile=***,Token_file=***",
+		"password=a,S3cret,,b,bind=::1,c":   "password=***,***,***,***,bind=::1,c",
+		"allow=10.0.0.0/8,::1,password=a,b": "allow=10.0.0.0/8,::1,password=***,***",
+		"'password=S3cret'":                 "password=***",
+		"user=u,token:S3cret,b":             "user=u,***,***",
+		"password":                          "***",
 	} {
-		if got := HidePassword(text); got != want {
+		if got := HideSecrets(text); got != want {
 			t.Errorf("%q is shown as %q, want %q", text, got, want)
 		}
 	}

@@ -89,6 +89,17 @@ func IsGuard(key string) bool {
 	return slices.Contains([]string{"token_file", "cacert", "ca_cert", "cert", "ssl_cert", "key", "ssl_cert_key", "allow", "bind"}, key)
 }
 
+// IsSecret says whether a key of --rdzv-conf names a secret, by its sound, since a key that
+// is misspelt does so too. What is read from a file is named by the file's path.
+func IsSecret(key string) bool {
+	key = strings.Trim(key, " \t\r\n'\"")
+	if key == "token_file" || key == "password_file" {
+		return false
+	}
+	key = strings.ToLower(key)
+	return strings.Contains(key, "pass") || strings.Contains(key, "token") || strings.Contains(key, "secret")
+}
+
 // guard returns the key that closes a job to others and that one which nobody reads seems
 // to be meant for; "" if it is none of those. Such a job does not start: it would be open.
 func guard(backend, key string) string {
@@ -267,7 +278,8 @@ func ParseSettings(backend string, conf map[string]string) (Settings, error) {
 		default:
 			s.Unknown = append(s.Unknown, key)
 			if meant := guard(backend, key); meant != "" {
-				bad(key, value, fmt.Sprintf("there is no such key, and without %s the job would be open; did you mean that?", meant))
+				// Without the value, which may be a secret.
+				errs = append(errs, fmt.Errorf("rendezvous configuration %s: there is no such key, and without %s the job would be open; did you mean that?", key, meant))
 			}
 		}
 	}

@@ -297,7 +297,7 @@ func parseConf(text string) (map[string]string, error) {
 		return conf, nil
 	}
 	var errs []error
-	last := ""
+	last, secret, masked := "", false, false
 	for pair := range strings.SplitSeq(text, ",") {
 		key, value, hasValue := strings.Cut(pair, "=")
 		key, value = strings.TrimSpace(key), strings.TrimSpace(value)
@@ -306,9 +306,15 @@ func parseConf(text string) (map[string]string, error) {
 			continue
 		}
 		last = key
+		secret = rendezvous.IsSecret(key) || secret && !hasValue
 		switch {
+		case secret && !hasValue:
+			if !masked {
+				errs = append(errs, fmt.Errorf("%s is not in <key1>=<value1>,...,<keyN>=<valueN> format: a part with a secret (***) has no key or no value; if the secret has a comma, use password_file or token_file", quote(launch.HideSecrets(text))))
+			}
+			masked = true
 		case key == "":
-			errs = append(errs, fmt.Errorf("%s is not in <key1>=<value1>,...,<keyN>=<valueN> format: a key is missing", quote(launch.HidePassword(text))))
+			errs = append(errs, fmt.Errorf("%s is not in <key1>=<value1>,...,<keyN>=<valueN> format: a key is missing", quote(launch.HideSecrets(text))))
 		case value == "":
 			errs = append(errs, fmt.Errorf("the option %s must have a value specified", quote(key)))
 		case conf[key] != "" && rendezvous.IsGuard(key):

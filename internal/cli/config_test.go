@@ -301,6 +301,8 @@ func TestBadInput(t *testing.T) {
 		{args: "--log-max-size much --log-keep 0 s.py", want: "argument --log-max-size/--log_max_size: invalid size 'much'|--log-keep must be positive, got 0"},
 		{args: "-t x s.py", want: "argument -t/--tee: "},
 		{args: "--rdzv-conf a s.py", want: "argument --rdzv-conf/--rdzv_conf: the option 'a' must have a value"},
+		{args: "--rdzv-conf user=u,password=a,S3cret,b s.py", want: "'user=u,password=***,***,***' is not in <key1>=<value1>,...,<keyN>=<valueN> format: a part with a secret (***) has no key or no value; if the secret has a comma, use password_file or token_file"},
+		{args: "--rdzv-conf token:S3cret s.py", want: "'***' is not in"},
 		{args: "--rdzv-conf =b,c= s.py", want: "a key is missing|the option 'c' must have a value"},
 		{args: "--rdzv-conf join_timeout=x --rdzv-backend c10d s.py", want: "join_timeout=x: want a whole number"},
 		{args: "--health-addr 99999 s.py", want: "port 99999 is more than 65535"},

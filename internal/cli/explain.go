@@ -78,7 +78,7 @@ func (r *reader) shown(o *option) string {
 	}
 	switch {
 	case ok && o.name == "rdzv-conf":
-		return launch.HidePassword(text)
+		return launch.HideSecrets(text)
 	case !ok && o.kind == kindFlag:
 		return "no"
 	case o.kind == kindFlag:
@@ -171,7 +171,7 @@ func (r *reader) addedConf(s *setting, cfg *launch.Config) {
 	var added []string
 	for _, key := range slices.Sorted(maps.Keys(cfg.RdzvConf)) {
 		if _, ok := given[key]; !ok {
-			added = append(added, key+"="+cfg.RdzvConf[key])
+			added = append(added, launch.HideSecrets(key+"="+cfg.RdzvConf[key]))
 		}
 	}
 	switch {
