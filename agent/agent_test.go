@@ -291,6 +291,30 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// The report replaces a link that somebody has put in its way, and does not follow it.
+func TestReportFollowsNoLink(t *testing.T) {
+	victim := filepath.Join(t.TempDir(), "victim")
+	if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	j := newJob(t, "fail until", "9", 2)
+	j.Start = func(cfg process.Config) (agent.Group, error) {
+		for _, name := range []string{".report.json", "report.json"} {
+			if err := os.Symlink(victim, filepath.Join(j.logDir, "attempt_0", name)); err != nil {
+				t.Error(err)
+			}
+		}
+		return j.Supervisor.Start(cfg)
+	}
+	r := j.mustRun(t)
+	if text, err := os.ReadFile(victim); string(text) != "precious" {
+		t.Errorf("the victim holds %q, %v", text, err)
+	}
+	if info, err := os.Lstat(r.ReportFile); err != nil || !info.Mode().IsRegular() {
+		t.Errorf("the report is %v, %v", info, err)
+	}
+}
+
 func TestRestartsUsedUp(t *testing.T) {
 	j := newJob(t, "fail until", "9", 2)
 	j.MaxRestarts = 1

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/process"
 )
 
@@ -175,7 +176,7 @@ func (a *Agent) writeReport(at *attempt, report *failure.Report) string {
 	}
 	path := filepath.Join(at.logs.Dir(), "report.json")
 	temp := filepath.Join(at.logs.Dir(), ".report.json") // so that nobody reads half a report
-	file, err := os.Create(temp)
+	file, err := harmless.Create(temp)
 	if err == nil {
 		if err = errors.Join(report.WriteJSON(file), file.Close()); err == nil {
 			err = os.Rename(temp, path)

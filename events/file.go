@@ -110,14 +110,22 @@ func pathError(path string, err error) error {
 // the directories that it is in, if it is not there. The error is a *PathError.
 // log gets what is lost; nil means slog.Default().
 func OpenFile(path string, log *slog.Logger) (*File, error) {
-	if log == nil {
-		log = slog.Default()
-	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return nil, pathError(path, err)
 	}
+	return open(path, log, 0)
+}
+
+// CreateFile is OpenFile for a file that must be new, in a directory that is there: a
+// link in its place is not followed.
+func CreateFile(path string, log *slog.Logger) (*File, error) { return open(path, log, os.O_EXCL) }
+
+func open(path string, log *slog.Logger, flags int) (*File, error) {
+	if log == nil {
+		log = slog.Default()
+	}
 	// O_NONBLOCK: a FIFO without a reader must not hold the agent up; it is refused.
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK, 0o666)
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK|flags, 0o666)
 	if err != nil {
 		if info, statErr := os.Stat(path); statErr == nil && errors.Is(err, syscall.ENXIO) {
 			return nil, checkMode(path, info.Mode())

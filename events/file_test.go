@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -214,6 +215,28 @@ func TestFileRefused(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q in it", tt.path, err, tt.want)
 		}
+	}
+}
+
+// A file that must be new is not made through a link, and not where there is one.
+func TestCreateFile(t *testing.T) {
+	dir := t.TempDir()
+	path, link := filepath.Join(dir, "events.jsonl"), filepath.Join(dir, "link")
+	if err := os.Symlink(path, link); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := events.CreateFile(link, nil); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("of a link: %v", err)
+	}
+	f, err := events.CreateFile(path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := events.CreateFile(path, nil); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("once more: %v", err)
 	}
 }
 

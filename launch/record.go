@@ -41,10 +41,10 @@ func (cfg *Config) checkRecords() error {
 func openEvents(cfg *Config, logDir string, stderr io.Writer) (events.Sink, func() error, error) {
 	nothing := func() error { return nil }
 	var sink events.Sink
-	path := cfg.EventLogFile
+	path, open := cfg.EventLogFile, events.OpenFile
 	if cfg.EventLogHandler == events.NameFile {
 		if path == "" {
-			path = filepath.Join(logDir, events.FileName)
+			path, open = filepath.Join(logDir, events.FileName), events.CreateFile
 		}
 	} else {
 		var err error
@@ -55,7 +55,7 @@ func openEvents(cfg *Config, logDir string, stderr io.Writer) (events.Sink, func
 	if path == "" {
 		return sink, nothing, nil
 	}
-	file, err := events.OpenFile(path, cfg.Logger)
+	file, err := open(path, cfg.Logger)
 	if err != nil {
 		return nil, nothing, err
 	}

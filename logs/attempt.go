@@ -231,10 +231,19 @@ func (a *Attempt) shows(localRank int, s Std) bool {
 	return a.run.shows(localRank)
 }
 
-// create makes a worker's log file. Appending keeps it in order when several
-// processes open it, and without a hole after one of them has truncated it.
+// appendNew is how a file of a new attempt is made: nobody can have put a file or a
+// link there. Appending keeps a log in order when several processes open it, and without
+// a hole after one of them has truncated it.
+const appendNew = os.O_WRONLY | os.O_CREATE | os.O_EXCL | os.O_APPEND
+
+// create makes a worker's log file. What a layout names elsewhere may be there already,
+// or be a link.
 func (a *Attempt) create(path string) (*os.File, error) {
-	return a.own(os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o666))
+	flags := appendNew
+	if !strings.HasPrefix(filepath.Clean(path), a.dir+"/") {
+		flags = flags&^os.O_EXCL | os.O_TRUNC
+	}
+	return a.own(os.OpenFile(path, flags, 0o666))
 }
 
 // own makes Started close f.
@@ -316,7 +325,7 @@ func (a *Attempt) openTails() error {
 			a.tails = append(a.tails, newTail(tee, s.console, nil))
 		}
 		if len(s.filters) > 0 {
-			f, err := os.OpenFile(filepath.Join(a.dir, s.name), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o666)
+			f, err := os.OpenFile(filepath.Join(a.dir, s.name), appendNew, 0o666)
 			if err != nil {
 				return err
 			}
@@ -332,11 +341,11 @@ func (a *Attempt) openRotated() {
 		return
 	}
 	for _, s := range a.sinks {
-		for _, path := range []string{s.StdoutPath, s.StderrPath} {
+		for path, file := range map[string]*os.File{s.StdoutPath: s.Stdout, s.StderrPath: s.Stderr} {
 			if path == "" {
 				continue
 			}
-			f := a.run.rotator.open(path)
+			f := a.run.rotator.open(path, file)
 			if f == nil {
 				continue
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -109,6 +110,48 @@ func TestOwnLayout(t *testing.T) {
 	}
 	if text, err := os.ReadFile(want.StdoutPath); string(text) != "text" {
 		t.Errorf("stdout is %q, %v", text, err)
+	}
+}
+
+// A file of an attempt is new: a link that somebody has put there is not followed. One
+// that a layout names elsewhere may be a link.
+func TestLinksInTheWay(t *testing.T) {
+	spec, err := logs.ParseStd("3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := t.TempDir()
+	victim := filepath.Join(elsewhere, "victim")
+	for name, refused := range map[string]bool{"0/stdout.log": true, "0/stderr.log": true, "filtered_stdout.log": true, "": false} {
+		t.Run(name, func(t *testing.T) {
+			if err := os.WriteFile(victim, []byte("precious"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			j := newJob(t, logs.Config{Redirects: spec, DuplicateStdoutFilters: []string{"x"}, Layout: func(dir string, w logs.Worker) logs.Files {
+				files := logs.DefaultLayout(dir, w)
+				link := filepath.Join(dir, name)
+				if !refused {
+					link = filepath.Join(elsewhere, "link")
+					files.Stdout = link
+				}
+				if err := errors.Join(os.MkdirAll(filepath.Dir(link), 0o700), os.Symlink(victim, link)); err != nil {
+					t.Error(err)
+				}
+				return files
+			}})
+			a, err := j.Attempt(0, []logs.Worker{{}})
+			if refused != errors.Is(err, fs.ErrExist) {
+				t.Errorf("got %v", err)
+			}
+			if a != nil {
+				fmt.Fprint(a.Sink(0).Stdout, "text")
+				finish(t, a)
+			}
+			want := map[bool]string{true: "precious", false: "text"}[refused]
+			if text, err := os.ReadFile(victim); string(text) != want {
+				t.Errorf("the victim holds %q, %v", text, err)
+			}
+		})
 	}
 }
 

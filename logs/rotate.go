@@ -13,6 +13,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/muster-run/muster/internal/harmless"
 )
 
 const (
@@ -91,17 +93,34 @@ func makeRotator(maxSize int64, keep int, log *slog.Logger) *rotator {
 }
 
 // open opens a file that a worker is going to write, and tries whether a part of
-// it can be freed. It returns nil where it cannot, or cannot be opened.
-func (r *rotator) open(path string) *rotated {
+// it can be freed. It returns nil where it cannot, cannot be opened, or path does not
+// name the worker's file any more.
+func (r *rotator) open(path string, worker *os.File) *rotated {
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err == nil {
-		if err = punch(file, 0, 1); err == nil {
+		if err = same(file, worker); err == nil {
+			err = punch(file, 0, 1)
+		}
+		if err == nil {
 			return &rotated{path: path, file: file, watch: watch{wake: r.wake}}
 		}
 		file.Close()
 	}
 	r.cannot(path, err)
 	return nil
+}
+
+// same returns an error unless both are one file.
+func same(a, b *os.File) error {
+	x, err := a.Stat()
+	if err != nil {
+		return err
+	}
+	y, err := b.Stat()
+	if err == nil && !os.SameFile(x, y) {
+		err = errors.New("somebody has put another file there")
+	}
+	return err
 }
 
 // cannot says once that files cannot be made smaller.
@@ -366,7 +385,7 @@ func (r *rotator) cut(f *rotated, s segment) error {
 // write makes a segment's file, which is on the disk when it returns: what it
 // holds is removed from the log next.
 func (r *rotator) write(f *rotated, s segment, path string) error {
-	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o666)
+	out, err := harmless.Create(path)
 	if err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package logs
 import (
 	"bytes"
 	"compress/gzip"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -32,10 +33,12 @@ func newRotation(t *testing.T, keep int) *rotation {
 	x := &rotation{t: t}
 	x.rotator = makeRotator(testMax, keep, slog.New(slog.NewTextHandler(&x.log, nil)))
 	path := filepath.Join(t.TempDir(), "stdout.log")
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
+	worker, err := os.Create(path)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if x.f = x.open(path); x.f == nil {
+	defer worker.Close()
+	if x.f = x.open(path, worker); x.f == nil {
 		t.Skip(x.log.String())
 	}
 	x.files = []*rotated{x.f}
@@ -280,13 +283,40 @@ func TestRotateCannot(t *testing.T) {
 
 func TestRotateUnsupported(t *testing.T) {
 	x := newRotation(t, 1)
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
 	for range 2 {
-		if f := x.open(os.DevNull); f != nil {
+		if f := x.open(os.DevNull, null); f != nil {
 			t.Error("rotates a device")
 		}
 	}
 	if n := strings.Count(x.log.String(), "cannot be rotated here"); n != 1 {
 		t.Errorf("%d warnings: %s", n, x.log.String())
+	}
+}
+
+// Neither a link in the way of a segment nor one that has taken the log's place leads
+// anywhere.
+func TestRotateFollowsNoLink(t *testing.T) {
+	x := newRotation(t, 1)
+	text := strings.Repeat("precious", 1000)
+	victim := filepath.Join(t.TempDir(), "victim")
+	if err := errors.Join(os.WriteFile(victim, []byte(text), 0o600), os.Symlink(victim, x.f.path+".gz.tmp")); err != nil {
+		t.Fatal(err)
+	}
+	x.write(2 * testMax)
+	x.look()
+	if len(x.segments()) == 0 {
+		t.Error("there is no segment")
+	}
+	if x.open(victim, x.f.file) != nil {
+		t.Error("takes another file for the worker's")
+	}
+	if got, err := os.ReadFile(victim); string(got) != text {
+		t.Errorf("the victim has changed: %.20q, %v", got, err)
 	}
 }
 

@@ -72,8 +72,9 @@ type Config struct {
 	// Close waits for it.
 	Stdout, Stderr io.Writer
 	// Layout names the files of one worker. dir is the attempt's directory, which is
-	// there already; a relative name is below it, and directories are made. Nil means
-	// DefaultLayout. Only that is what muster's commands find.
+	// there already; a relative name is below it, and directories are made. A file below
+	// dir must be new; another one may be there, and is emptied. Nil means DefaultLayout.
+	// Only that is what muster's commands find.
 	// Source: LogsSpecs.reify.
 	Layout func(dir string, w Worker) Files
 	Logger *slog.Logger // nil means slog.Default()

@@ -1,5 +1,6 @@
 // Package harmless reads what others have written, and makes it fit to be shown: a
-// worker's output, what is in a log directory, what an agent answers.
+// worker's output, what is in a log directory, what an agent answers. It also makes
+// files where others may have put something.
 package harmless
 
 import (

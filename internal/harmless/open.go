@@ -39,6 +39,16 @@ func openThenLook(path string, flags int, look func(fs.FileInfo) error) (*os.Fil
 	return f, info, nil
 }
 
+// Create makes a new file for writing. What has its name already is removed, unless it is
+// a directory: a link is not followed, and a file that others have does not get what is
+// written.
+func Create(path string) (*os.File, error) {
+	if err := syscall.Unlink(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, &fs.PathError{Op: "unlink", Path: path, Err: err}
+	}
+	return os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+}
+
 // bare drops the operation and path that os puts before an error.
 func bare(err error) error {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {

@@ -13,6 +13,31 @@ import (
 	"github.com/muster-run/muster/internal/harmless"
 )
 
+// A file is made anew, and what was there is not written to.
+func TestCreate(t *testing.T) {
+	dir := t.TempDir()
+	path, victim := filepath.Join(dir, "file"), filepath.Join(dir, "victim")
+	for _, put := range []func(string, string) error{os.Symlink, os.Link, func(string, string) error { return nil }} {
+		if err := errors.Join(os.WriteFile(victim, []byte("precious"), 0o600), put(victim, path)); err != nil {
+			t.Fatal(err)
+		}
+		f, err := harmless.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = f.WriteString("abc")
+		if text, _ := os.ReadFile(victim); err != nil || string(text) != "precious" {
+			t.Errorf("the victim holds %q, %v", text, err)
+		}
+		if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() || info.Size() != 3 {
+			t.Errorf("made %v, %v", info, err)
+		}
+		if err := errors.Join(f.Close(), os.Remove(path)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Only regular files are opened, and nothing is waited for.
 func TestOpen(t *testing.T) {
 	dir := t.TempDir()
