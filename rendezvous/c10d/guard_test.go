@@ -1,6 +1,7 @@
 package c10d_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -156,6 +157,43 @@ func TestOpenStore(t *testing.T) {
 	}
 	if keys, err := server.Store().ListKeys(t.Context()); err != nil || len(keys) > 0 {
 		t.Errorf("keys %q, %v", keys, err)
+	}
+}
+
+// An agent with a token learns that the agent which holds the rendezvous has none, and that
+// one what the other has.
+func TestHolderWithoutToken(t *testing.T) {
+	for _, job := range guardedJobs(t)[:2] {
+		t.Run(job.name, func(t *testing.T) {
+			said := make(lines, 64)
+			endpoint := freeEndpoint(t)
+			a := node(t, endpoint, 2, 2, "a", func(c *c10d.Config) { c.Logger = slog.New(slog.NewTextHandler(said, nil)) })
+			ctx, cancel := context.WithCancel(t.Context())
+			gone := make(chan error, 1)
+			go func() {
+				_, err := a.Next(ctx)
+				gone <- err
+			}()
+			connect(t, endpoint).Close()
+			_, err := node(t, endpoint, 2, 2, "b", func(c *c10d.Config) { job.secure(&c.Settings) }).Next(t.Context())
+			const want = "the server is muster's, and has no token or certificates to prove that it belongs to the job, tried 2 times"
+			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "; give all agents of the job, and muster store, the same token_file") {
+				t.Errorf("got %v, want %q in it", err, want)
+			}
+			cancel()
+			<-gone
+			if err := end(a.Shutdown); err != nil {
+				t.Error(err)
+			}
+			text := ""
+			for len(said) > 0 {
+				text += <-said
+			}
+			if job.name == "token" && (strings.Count(text, "an agent with a token, and this store has none: give all agents the same one") != 1 ||
+				!strings.Contains(text, "more connections were refused: agents with a token, and this store has none") || strings.Contains(text, "did not begin as a client")) {
+				t.Errorf("the holder says:\n%s", text)
+			}
+		})
 	}
 }
 

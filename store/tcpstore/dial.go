@@ -131,9 +131,11 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 		if stranger, ok := errors.AsType[*NotStoreError](err); ok && stranger.closed {
 			switch closed++; {
 			case closed != 2:
-			case d.guard != nil && d.servesAll(giveUp, stranger.Remote):
-				err = &NotStoreError{Remote: stranger.Remote, Saw: sawOpen, final: true}
-			case d.guard == nil && d.speaksTLS(giveUp, stranger.Remote):
+			case d.guard != nil:
+				if saw := d.servesAll(giveUp, stranger.Remote); saw != "" {
+					err = &NotStoreError{Remote: stranger.Remote, Saw: saw, final: true}
+				}
+			case d.speaksTLS(giveUp, stranger.Remote):
 				err = &NotStoreError{Remote: stranger.Remote, Saw: sawTLS, final: true}
 			}
 		}

@@ -61,6 +61,8 @@ func (e *NotStoreError) advice() string {
 	switch e.Saw {
 	case sawGuard:
 		return "give this agent what the others have: token_file (or MUSTER_TOKEN), or cacert, cert and key, in --rdzv-conf; torchrun cannot take part in such a job"
+	case sawTokenless:
+		return "give all agents of the job, and muster store, the same token_file (or MUSTER_TOKEN), or cacert, cert and key"
 	case sawOpen:
 		return "a store of PyTorch's cannot hold a job with a token or certificates; let muster hold it, with the same token_file (or MUSTER_TOKEN), or cacert, cert and key"
 	}
@@ -79,6 +81,8 @@ const (
 	sawClosed = "closed the connection without an answer"
 	sawGuard  = "takes only agents of its job"
 	sawOpen   = "serves everybody, and cannot prove that it belongs to the job"
+
+	sawTokenless = "is muster's, and has no token or certificates to prove that it belongs to the job"
 )
 
 // mostAnswered is how much is read of an answer that makes no sense, and
@@ -177,17 +181,24 @@ var hello = slices.Concat(
 // this has to do for one on a busy machine.
 const helloTimeout = 5 * time.Second
 
-// servesAll asks a server that closes connections which want proof whether it is one for
-// everybody: PyTorch's, or ours without a guard.
-func (d *dialer) servesAll(ctx context.Context, remote string) bool {
+// servesAll asks a server that does not prove anything whether it is one for everybody, and
+// returns what was seen: PyTorch's, ours without a guard, or "" if it is none.
+func (d *dialer) servesAll(ctx context.Context, remote string) string {
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
 	nc, err := d.sockets.DialContext(ctx, "tcp", remote)
 	if err != nil {
-		return false
+		return ""
 	}
 	defer nc.Close()
-	return handshake(ctx, nc) == nil
+	var answers [2]byte
+	switch err := ask(ctx, nc, slices.Concat(greeting, checkOf(sessionKey)), answers[:]); {
+	case err != nil:
+		return ""
+	case answers[1] == ready:
+		return sawTokenless // PyTorch's has no sessions
+	}
+	return sawOpen
 }
 
 // speaksTLS asks a server that closes connections without a word whether it is

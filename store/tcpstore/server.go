@@ -89,7 +89,7 @@ type Server struct {
 	all      sync.WaitGroup
 	done     chan struct{} // closed by Close
 
-	refused, denied, full, strangers, broken admit.Tally // of connections
+	refused, denied, tokened, full, strangers, broken admit.Tally // of connections
 
 	places [len(places)]chan struct{} // of the requests that have one
 
@@ -240,6 +240,7 @@ func (s *Server) Close() error {
 	s.all.Wait()
 	s.refused.Finish(s.log, "tcpstore: more connections were refused", "refused")
 	s.denied.Finish(s.log, "tcpstore: more connections were refused: they did not prove that they belong to the job", "refused")
+	s.tokened.Finish(s.log, "tcpstore: more connections were refused: agents with a token, and this store has none", "refused")
 	s.full.Finish(s.log, "tcpstore: more connections were closed: too many were open", "closed")
 	s.strangers.Finish(s.log, "tcpstore: more connections were closed: they did not begin as a client of PyTorch 2 does", "closed")
 	s.broken.Finish(s.log, "tcpstore: more connections were closed for bad requests", "closed")
@@ -413,7 +414,11 @@ func (s *Server) report(nc net.Conn, err error) {
 		return
 	}
 	tally := &s.broken
-	if bad.opening {
+	switch {
+	case errors.Is(err, errHas):
+		s.tokened.Warn(s.log, "tcpstore: connection refused: "+bad.Error(), "refused", "remote", nc.RemoteAddr().String())
+		return
+	case bad.opening:
 		tally = &s.strangers
 	}
 	tally.Warn(s.log, "tcpstore: connection closed: "+bad.Error(), "closed", "remote", nc.RemoteAddr().String())
