@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/internal/tempdir"
 	"github.com/muster-run/muster/logs"
 )
@@ -43,4 +44,22 @@ func checkLogDir(cfg logs.Config) error {
 		}
 		return nil
 	}
+}
+
+// warnOfLogDir says who else can replace the run's directory. A job runs also there:
+// containers often run as root in a directory of a user.
+func warnOfLogDir(cfg *Config, dir string) {
+	if dir == "" {
+		return
+	}
+	at, info, err := harmless.Exposed(dir)
+	if err != nil || info == nil {
+		return
+	}
+	advice := "name another one with --log-dir"
+	if cfg.Logs.Dir == "" {
+		advice = "set TMPDIR or name one with --log-dir"
+	}
+	cfg.Logger.Warn("another user can replace the log directory, and so read and forge what is written there and have files of this user overwritten; "+advice+", or let only this user write to the directory named here (chown, chmod go-w)",
+		"log_dir", dir, "directory", at, "owner_uid", harmless.Owner(info), "mode", info.Mode().String())
 }

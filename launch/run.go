@@ -88,6 +88,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		keep := err != nil || result.IsFailed()
 		err = errors.Join(err, run.Close(keep))
 	}()
+	warnOfLogDir(&cfg, run.Dir())
 	job := beginJobFile(&cfg, run.Dir(), host)
 	defer func() { endJobFile(&cfg, job, result, err) }()
 	console, errs := run.Console()

@@ -1,12 +1,16 @@
 package launch_test
 
 import (
+	"bytes"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/metrics"
 )
@@ -47,5 +51,40 @@ func TestWorkerOfRun(t *testing.T) {
 		if _, err := launch.Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
+	}
+}
+
+// A log directory that others can replace is used, with one warning. TMPDIR counts where
+// it is made there.
+func TestExposedLogDir(t *testing.T) {
+	if at, _, err := harmless.Exposed(t.TempDir()); at != "" || err != nil {
+		t.Skipf("%s is exposed: %v", at, err)
+	}
+	open := t.TempDir()
+	if err := os.Chmod(open, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name, dir, temp, want string
+	}{
+		{"own", t.TempDir(), open, ""},
+		{"open", filepath.Join(open, "logs"), t.TempDir(), "; name another one with --log-dir, or let"},
+		{"open TMPDIR", "", open, "; set TMPDIR or name one with --log-dir, or let"},
+		{"no files", os.DevNull, open, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Setenv("TMPDIR", tt.temp)
+			var log bytes.Buffer
+			cfg := launch.Default()
+			cfg.Entrypoint, cfg.Logs.Dir = "/bin/true", tt.dir
+			cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+			if result, err := launch.Run(t.Context(), cfg); err != nil || result.IsFailed() {
+				t.Fatal(result, err)
+			}
+			n := strings.Count(log.String(), "can replace the log directory")
+			if tt.want == "" && n != 0 || tt.want != "" && (n != 1 || !strings.Contains(log.String(), tt.want) || !strings.Contains(log.String(), " directory="+open+" owner_uid="+strconv.Itoa(os.Geteuid()))) {
+				t.Errorf("%d warnings: %s", n, log.String())
+			}
+		})
 	}
 }

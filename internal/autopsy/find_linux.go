@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/internal/procfs"
 )
 
@@ -125,7 +126,7 @@ func readEnviron(pid int) environ {
 	if err != nil {
 		return e
 	}
-	if uid := os.Geteuid(); uid != 0 && ownerOf(info) != uid {
+	if uid := os.Geteuid(); uid != 0 && harmless.Owner(info) != uid {
 		return e
 	}
 	text, err := procfs.Environ(pid)

@@ -175,7 +175,7 @@ func openTrusted(path string) (*os.File, error) {
 	}
 	for at, dir := "", filepath.Dir(target); at != dir; at, dir = dir, filepath.Dir(dir) {
 		// In a sticky directory, as /tmp is, others do not replace a directory of ours.
-		if info, err := os.Lstat(dir); err != nil || !info.IsDir() || !trusted(info, at != "") {
+		if info, err := os.Lstat(dir); err != nil || !info.IsDir() || !harmless.Trusted(info, at != "") {
 			return nil, fmt.Errorf("%s belongs to another user or may be changed by one; %s is not run", dir, path)
 		}
 	}
@@ -183,27 +183,12 @@ func openTrusted(path string) (*os.File, error) {
 		switch {
 		case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
 			return fs.ErrNotExist
-		case !trusted(info, false):
+		case !harmless.Trusted(info, false):
 			return fmt.Errorf("%s belongs to another user or may be changed by one, and is not run", path)
 		}
 		return nil
 	})
 	return f, err
-}
-
-// trusted says whether only we and root may write to a file or directory. A group that
-// has our user's number has no other members.
-func trusted(info os.FileInfo, sticky bool) bool {
-	stat, ok := info.Sys().(*syscall.Stat_t)
-	me := uint32(os.Geteuid())
-	if !ok || stat.Uid != 0 && stat.Uid != me {
-		return false
-	}
-	others := info.Mode() & 0o022
-	if stat.Gid == me {
-		others &^= 0o020
-	}
-	return others == 0 || sticky && info.Mode()&os.ModeSticky != 0
 }
 
 // programDirs lists where the worker's own programs are: beside the interpreter
@@ -231,14 +216,6 @@ func programDirs(s *subject) []string {
 		add(dir)
 	}
 	return dirs
-}
-
-// ownerOf returns the user that a file belongs to, -1 if that is unknown.
-func ownerOf(info os.FileInfo) int {
-	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
-		return int(stat.Uid)
-	}
-	return -1
 }
 
 // runHelper runs a program and returns what it wrote. It runs the open file, whatever
