@@ -152,7 +152,7 @@ func (cfg *Config) resolveRendezvous() error {
 			cfg.RunID = newRunID()
 		}
 	}
-	if _, err := rendezvous.ParseSettings(cfg.RdzvBackend, cfg.RdzvConf); err != nil {
+	if _, err := cfg.Settings(); err != nil {
 		errs = append(errs, err)
 	}
 	cfg.RunID = cmp.Or(cfg.RunID, DefaultRunID)

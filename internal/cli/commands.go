@@ -62,7 +62,13 @@ func subcommands() []subcommand {
 		{name: "completion", what: "print a completion script for a shell", usage: completionUsage, words: shells,
 			run: func(_ context.Context, p program, args []string) int { return p.completion(args) }},
 		{name: "version", what: "print the version", usage: "usage: muster version\n\nPrints muster's version, and Go's.\n",
-			run: func(_ context.Context, p program, _ []string) int { return p.version() }},
+			run: func(_ context.Context, p program, args []string) int {
+				if len(args) > 0 {
+					p.errorf("unexpected argument %s", quote(args[0]))
+					return exitUsage
+				}
+				return p.version()
+			}},
 		{name: "help", what: "show a command's usage and options", usage: "usage: muster help [COMMAND]\n\nLists the commands, or shows one command's usage and options.\n",
 			run: func(_ context.Context, p program, args []string) int { return p.help(args) }},
 	}

@@ -14,6 +14,10 @@ func (p program) help(args []string) int {
 		io.WriteString(p.stdout, overview())
 		return exitOK
 	}
+	if len(args) > 1 {
+		p.errorf("unexpected argument %s; want one command", quote(args[1]))
+		return exitUsage
+	}
 	for _, c := range subcommands() {
 		if c.name == args[0] {
 			io.WriteString(p.stdout, c.help())

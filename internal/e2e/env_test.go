@@ -73,6 +73,7 @@ var differences = map[string]struct {
 	"OMP_NUM_THREADS":     {regexp.MustCompile(`^[1-9][0-9]*$`), "a share of the cores instead of 1, where it is not set"},
 	"MASTER_ADDR":         {regexp.MustCompile(`^127\.0\.0\.1$`), "workers of one host need no look-up of its name, and the port is open to nobody else"},
 	"MUSTER_TIMER_SOCKET": {regexp.MustCompile(`^/.*/socket$`), "where muster.heartbeat and muster.timer find the agent"},
+	"MUSTER_WORKER":       {regexp.MustCompile(`^[0-9]+\.[0-9a-f]{6}\.[0-9]+\.[0-9]+$`), "where no control group can be made, so that what a worker has started is found again"},
 	"LC_CTYPE":            {regexp.MustCompile(`^$`), "set by CPython's start-up in torchrun itself; a Python worker does the same for itself"},
 }
 

@@ -43,6 +43,8 @@ func inMounts(script string) []string {
 	return []string{"unshare", "--mount", "/bin/sh", "-c", script + `; exec "$@"`, "sh"}
 }
 
+var noControlGroups = inMounts(`for d in $(awk '$3 ~ /^cgroup/ {print $2}' /proc/mounts); do umount -l "$d" || exit 77; done`)
+
 // sandboxed is a strait that the job has from its beginning, put there by a command
 // in front of the agent's.
 func sandboxed(wrap ...string) func(testing.TB) (setup, string) {
@@ -176,12 +178,15 @@ func straits() []strait {
 			return s, ""
 		}},
 		{name: "the agent is PID 1", ends: last, setup: func(t testing.TB) (setup, string) { return asPID1(t), "" }},
-		{name: "no control groups", ends: last, setup: sandboxed(inMounts(`for d in $(awk '$3 ~ /^cgroup/ {print $2}' /proc/mounts); do umount -l "$d" || exit 77; done`)...)},
+		{name: "no control groups", ends: last, setup: sandboxed(noControlGroups...)},
 		{name: "control groups of version 1 only", ends: last, setup: sandboxed(inMounts(`for d in $(awk '$3 == "cgroup2" {print $2}' /proc/mounts); do umount -l "$d" || exit 77; done`)...)},
 		{name: "no pidfds", ends: last, setup: sandboxed(testproc.Refuse(testproc.NoPidfds()...)...)},
-		{name: "signals through pidfds forbidden, no control groups", ends: last, setup: sandboxed(slices.Concat(
-			inMounts(`for d in $(awk '$3 ~ /^cgroup/ {print $2}' /proc/mounts); do umount -l "$d" || exit 77; done`),
-			testproc.Refuse(testproc.NoPidfdSignal))...)},
+		{name: "signals through pidfds forbidden, no control groups", ends: last, setup: func(t testing.TB) (setup, string) {
+			s := setup{wrap: noControlGroups}
+			needs(t, s)
+			s.wrap = slices.Concat(s.wrap, testproc.Refuse(testproc.NoPidfdSignal))
+			return s, ""
+		}},
 		{name: "ptrace forbidden", ends: last, setup: sandboxed(testproc.Refuse(testproc.NoPtrace)...)},
 		{name: "the agent is stopped and continued", ends: last,
 			during: func(t testing.TB, j *job) {

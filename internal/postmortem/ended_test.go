@@ -131,3 +131,18 @@ func TestReportOfAgent(t *testing.T) {
 		t.Errorf("%+v", run)
 	}
 }
+
+// The last attempt of a job that has ended lasted as long as the job, also where nothing
+// but files tells of it: a worker that was silent at its end left no time.
+func TestEndOfTheLastAttempt(t *testing.T) {
+	dir := tree(t, map[string]string{"attempt_0/0/stdout.log": "a\n"})
+	w := agentRuns(t, dir)
+	ended := time.Now().Add(time.Hour).Truncate(time.Microsecond)
+	if err := w.End(jobfile.End{Outcome: jobfile.Succeeded, Ended: ended}, false); err != nil {
+		t.Fatal(err)
+	}
+	run := read(t, dir)
+	if a := run.Attempts[0]; !run.Ended.Equal(ended) || !a.Ended.Equal(ended) || a.TimesFrom != "job" {
+		t.Errorf("the run ended at %v, its attempt at %v (by %s), want %v", run.Ended, a.Ended, a.TimesFrom, ended)
+	}
+}

@@ -74,7 +74,7 @@ type Attempt struct {
 	Again   int       `json:"again,omitempty"`
 	Started time.Time `json:"started,omitzero"`
 	Ended   time.Time `json:"ended,omitzero"`
-	// TimesFrom says where Started and Ended come from: "report", "events", or
+	// TimesFrom says where Started and Ended come from: "report", "events", "job", or
 	// "files", which is less exact.
 	TimesFrom string  `json:"times_from,omitempty"`
 	Outcome   Outcome `json:"outcome"`
@@ -287,6 +287,9 @@ func (a *Attempt) span(from string, started, ended time.Time) {
 func (run *Run) sum(told map[number]*told) {
 	last := &run.Attempts[len(run.Attempts)-1]
 	run.Restarts = last.Restart
+	if run.agent != nil && run.agent.State == jobfile.Ended && last.TimesFrom == "files" {
+		last.span("job", time.Time{}, run.agent.End.Ended)
+	}
 	for i := range run.Attempts {
 		a := &run.Attempts[i]
 		if run.Started.IsZero() || !a.Started.IsZero() && a.Started.Before(run.Started) {

@@ -35,15 +35,23 @@ func New(t testing.TB) *Authority {
 	return a
 }
 
-// Issue writes a certificate for 127.0.0.1 and names, and its key. It is good for
-// either end of a connection.
-func (a *Authority) Issue(names ...string) (certFile, keyFile string) {
+// Issue writes a certificate for 127.0.0.1 and hosts, names or addresses, and its key.
+// It is good for either end of a connection.
+func (a *Authority) Issue(hosts ...string) (certFile, keyFile string) {
 	a.t.Helper()
-	return a.sign(&x509.Certificate{
+	template := &x509.Certificate{
 		SerialNumber: big.NewInt(2), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: names,
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}, newKey(a.t))
+	}
+	for _, host := range hosts {
+		if ip := net.ParseIP(host); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, host)
+		}
+	}
+	return a.sign(template, newKey(a.t))
 }
 
 func newKey(t testing.TB) *ecdsa.PrivateKey {

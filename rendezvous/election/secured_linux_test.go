@@ -16,7 +16,13 @@ import (
 // ports; somebody without reads and writes nothing there.
 func TestSecuredMembers(t *testing.T) {
 	ca, other := testcert.New(t), testcert.New(t)
-	cert, key := ca.Issue()
+	named := newNames(3)
+	var hosts []string
+	for _, name := range named {
+		host, _, _ := net.SplitHostPort(name)
+		hosts = append(hosts, host)
+	}
+	cert, key := ca.Issue(hosts...)
 	otherCert, otherKey := other.Issue()
 	for _, tt := range []struct {
 		name          string
@@ -34,9 +40,7 @@ func TestSecuredMembers(t *testing.T) {
 			t.Parallel()
 			l := &lab{t: t, names: newNames(3)}
 			if tt.name == "certificates" {
-				for i := range l.names { // the certificate's only name
-					l.names[i] = freeAddress(t)
-				}
+				l.names = named // in the certificate
 			}
 			var agents []*agent
 			for i := range l.names {
