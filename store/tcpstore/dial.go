@@ -287,7 +287,7 @@ func (d *dialer) try(ctx context.Context, addr string, open opener) tried {
 	nc := raw
 	if d.guard != nil {
 		start := time.Now()
-		if nc, err = d.guard.Connect(ctx, raw); err != nil {
+		if nc, err = d.prove(ctx, raw); err != nil {
 			if failure := unanswered(raw, start, err); failure != nil {
 				err = failure
 			}
@@ -300,6 +300,40 @@ func (d *dialer) try(ctx context.Context, addr string, open opener) tried {
 	}
 	raw.Close()
 	return tried{err: err}
+}
+
+// guardSilence is how long a server may take to prove itself before it is asked whether it is
+// one for everybody.
+const guardSilence = 2 * time.Second
+
+// prove lets both ends of a connection prove themselves. PyTorch's server does not answer what
+// it does not know: one that says nothing for a while is asked as everybody asks.
+func (d *dialer) prove(ctx context.Context, raw net.Conn) (nc net.Conn, err error) {
+	remote := raw.RemoteAddr().String()
+	proving, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	asking, stop := context.WithCancel(ctx)
+	defer stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		nc, err = d.guard.Connect(proving, raw)
+		stop()
+	}()
+	silent := time.NewTimer(guardSilence)
+	defer silent.Stop()
+	select {
+	case <-ended:
+		return nc, err
+	case <-silent.C:
+	}
+	if saw := d.servesAll(asking, remote); saw != "" {
+		giveUp()
+		<-ended
+		return nil, &NotStoreError{Remote: remote, Saw: saw, final: true}
+	}
+	<-ended
+	return nc, err
 }
 
 // race tries addresses one after the other, without waiting long for any of them. If

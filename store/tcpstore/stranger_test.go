@@ -4,14 +4,18 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/pypeer"
+	"github.com/muster-run/muster/internal/testcert"
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
@@ -138,4 +142,68 @@ func TestStrangerElsewhere(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "answered like an HTTP server") {
 		t.Errorf("%v", err)
 	}
+}
+
+// TestOpenToAll has a client that wants proof at real servers, some of which are silent then: it
+// learns that they have none to give.
+func TestOpenToAll(t *testing.T) {
+	ca := testcert.New(t)
+	cert, key := ca.Issue()
+	for _, libuv := range []bool{true, false} {
+		addr := startServers(t, libuv).open(t)
+		for name, cfg := range map[string]auth.Config{"token": {Token: "the token of this job"}, "TLS": {CACert: ca.File, Cert: cert, Key: key}} {
+			t.Run(fmt.Sprintf("libuv=%v with %s", libuv, name), func(t *testing.T) {
+				t.Parallel()
+				_, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: addr, Guard: guard(t, cfg), Timeout: patience, Logger: quiet})
+				fault, ok := errors.AsType[*tcpstore.ConnectError](err)
+				if !ok || fault.Attempts > 2 || !strings.Contains(err.Error(), "serves everybody, and cannot prove that it belongs to the job") ||
+					!strings.Contains(err.Error(), "; a store of PyTorch's cannot hold a job with a token") {
+					t.Errorf("%v", err)
+				}
+			})
+		}
+	}
+}
+
+// A late guard answers the first connection once it has refused the second.
+type late struct {
+	tcpstore.Guard
+	came    atomic.Int32
+	refused chan struct{}
+}
+
+func (g *late) Accept(nc net.Conn) (net.Conn, error) {
+	if g.came.Add(1) > 1 {
+		defer close(g.refused)
+		return g.Guard.Accept(nc)
+	}
+	<-g.refused
+	return g.Guard.Accept(nc)
+}
+
+// TestGuardLate has a server with a guard take its time: the client goes on waiting.
+func TestGuardLate(t *testing.T) {
+	g := guard(t, auth.Config{Token: "the token of this job"})
+	s, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: "127.0.0.1:0", Guard: &late{Guard: g, refused: make(chan struct{})}, Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	c, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: s.Addr().String(), Guard: g, Timeout: patience, Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Close()
+	if n := s.Refused(); n != 1 {
+		t.Errorf("%d connections were refused, want the one that asks", n)
+	}
+}
+
+func guard(t *testing.T, cfg auth.Config) tcpstore.Guard {
+	t.Helper()
+	g, err := auth.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
 }
