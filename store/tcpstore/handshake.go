@@ -48,7 +48,10 @@ type NotStoreError struct {
 
 func (e *NotStoreError) Error() string {
 	text := "no TCPStore handshake: the server " + e.Saw
-	if len(e.Answer) > 0 {
+	switch {
+	case e.Guarded():
+		text += fmt.Sprintf(" (%q)", bytes.TrimSpace(e.Answer)) // all of a line for people
+	case len(e.Answer) > 0:
 		text += fmt.Sprintf(" (%.40q)", e.Answer)
 	}
 	return text
