@@ -148,7 +148,7 @@ func (a *Attempt) makeDir(restart int) error {
 	}
 	base := filepath.Join(a.run.dir, "attempt_"+strconv.Itoa(restart))
 	for i, dir := 1, base; ; i++ {
-		err := os.Mkdir(dir, 0o777)
+		err := named(dir, a.run.root.Mkdir(filepath.Base(dir), 0o777))
 		if err == nil {
 			a.dir = dir
 			return nil
@@ -185,7 +185,7 @@ func (a *Attempt) openSink(localRank int) (err error) {
 	}
 	switch {
 	case s.StdoutPath != "":
-		s.Stdout, err = a.create(s.StdoutPath)
+		s.Stdout, err = a.own(a.create(s.StdoutPath))
 	case a.shows(localRank, StdOut):
 		s.Stdout = r.outFile
 	default:
@@ -195,7 +195,7 @@ func (a *Attempt) openSink(localRank int) (err error) {
 		return err
 	}
 	if s.StderrPath != "" {
-		s.Stderr, err = a.create(s.StderrPath)
+		s.Stderr, err = a.own(a.create(s.StderrPath))
 		return err
 	}
 	if s.Stderr, err = a.relay(localRank); err != nil {
@@ -220,7 +220,11 @@ func (a *Attempt) place(path string) (string, error) {
 		return "", fmt.Errorf("the layout has %s twice", path)
 	}
 	a.placed[path] = true
-	return path, os.MkdirAll(filepath.Dir(path), 0o777)
+	dir := filepath.Dir(path)
+	if rel, ok := a.run.below(dir); ok {
+		return path, named(dir, a.run.root.MkdirAll(rel, 0o777))
+	}
+	return path, os.MkdirAll(dir, 0o777)
 }
 
 // shows reports whether a stream without a file goes to the console.
@@ -236,14 +240,14 @@ func (a *Attempt) shows(localRank int, s Std) bool {
 // a hole after one of them has truncated it.
 const appendNew = os.O_WRONLY | os.O_CREATE | os.O_EXCL | os.O_APPEND
 
-// create makes a worker's log file. What a layout names elsewhere may be there already,
-// or be a link.
+// create makes a log file. What a layout names elsewhere may be there already, or be a
+// link.
 func (a *Attempt) create(path string) (*os.File, error) {
-	flags := appendNew
-	if !strings.HasPrefix(filepath.Clean(path), a.dir+"/") {
-		flags = flags&^os.O_EXCL | os.O_TRUNC
+	if rel, ok := a.run.below(path); ok {
+		f, err := a.run.root.OpenFile(rel, appendNew, 0o666)
+		return f, named(path, err)
 	}
-	return a.own(os.OpenFile(path, flags, 0o666))
+	return os.OpenFile(path, appendNew&^os.O_EXCL|os.O_TRUNC, 0o666)
 }
 
 // own makes Started close f.
@@ -322,14 +326,14 @@ func (a *Attempt) openTails() error {
 			}
 		}
 		if len(tee.Files) > 0 {
-			a.tails = append(a.tails, newTail(tee, s.console, nil))
+			a.tails = append(a.tails, a.run.newTail(tee, s.console))
 		}
 		if len(s.filters) > 0 {
-			f, err := os.OpenFile(filepath.Join(a.dir, s.name), appendNew, 0o666)
+			f, err := a.create(filepath.Join(a.dir, s.name))
 			if err != nil {
 				return err
 			}
-			a.filters = append(a.filters, newTail(filter, &console{w: f, file: f}, nil))
+			a.filters = append(a.filters, a.run.newTail(filter, &console{w: f, file: f}))
 		}
 	}
 	return nil
@@ -472,7 +476,7 @@ func (a *Attempt) StderrTail(localRank int) []byte {
 	if s == nil || s.StderrPath == "" {
 		return nil
 	}
-	b, err := readTail(s.StderrPath)
+	b, err := a.run.readTail(s.StderrPath)
 	if err != nil {
 		a.run.log.Debug("cannot read the end of stderr", "local_rank", localRank, "error", err)
 	}

@@ -155,6 +155,60 @@ func TestLinksInTheWay(t *testing.T) {
 	}
 }
 
+// Another user who can replace the run's directory neither gets what workers write nor
+// has another file shown as theirs.
+func TestReplacedRunDir(t *testing.T) {
+	tee, err := logs.ParseStd("3")
+	if err != nil {
+		t.Fatal(err)
+	}
+	private := t.TempDir()
+	for _, name := range []string{"stdout.log", "stderr.log"} {
+		if err := os.WriteFile(filepath.Join(private, name), []byte("secret\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	replace := func(dir string) {
+		if err := errors.Join(os.Rename(dir, dir+".old"), os.MkdirAll(dir+"/attempt_0", 0o700), os.Symlink(private, dir+"/attempt_0/0")); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, when := range []string{"before files are made", "after that"} {
+		t.Run(when, func(t *testing.T) {
+			j := newJob(t, logs.Config{Tee: tee, Layout: func(dir string, w logs.Worker) logs.Files {
+				if when == "before files are made" {
+					replace(filepath.Dir(dir))
+				}
+				return logs.DefaultLayout(dir, w)
+			}})
+			a, err := j.Attempt(0, []logs.Worker{{}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if when == "after that" {
+				replace(j.Dir())
+			}
+			fmt.Fprintln(a.Sink(0).Stdout, "out")
+			fmt.Fprintln(a.Sink(0).Stderr, "mine")
+			if got := string(a.StderrTail(0)); got != "mine\n" {
+				t.Errorf("the end of stderr is %q", got)
+			}
+			if err := a.Started(); err != nil {
+				t.Error(err)
+			}
+			finish(t, a)
+			for path, want := range map[string]string{
+				j.stdout.Name(): "[0]:out\n", j.stderr.Name(): "[0]:mine\n",
+				filepath.Join(private, "stdout.log"): "secret\n", j.Dir() + ".old/attempt_0/0/stdout.log": "out\n",
+			} {
+				if got := readFile(t, path); got != want {
+					t.Errorf("%s holds %q, want %q", path, got, want)
+				}
+			}
+		})
+	}
+}
+
 // Two streams in one file would each begin it anew.
 func TestOwnLayoutTwice(t *testing.T) {
 	spec, err := logs.ParseStd("3")

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"github.com/muster-run/muster/internal/harmless"
 )
 
 // relayBuffer is how much a relay reads at once.
@@ -204,8 +202,8 @@ func (r *ring) bytes() []byte {
 }
 
 // readTail returns the last TailSize bytes of a file.
-func readTail(path string) ([]byte, error) {
-	f, fi, err := harmless.Open(path) // the worker may have put something else there
+func (r *Run) readTail(path string) ([]byte, error) {
+	f, fi, err := r.open(path) // the worker may have put something else there
 	if err != nil {
 		return nil, err
 	}

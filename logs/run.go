@@ -15,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/internal/tempdir"
 )
 
@@ -73,7 +74,7 @@ type Config struct {
 	Stdout, Stderr io.Writer
 	// Layout names the files of one worker. dir is the attempt's directory, which is
 	// there already; a relative name is below it, and directories are made. A file below
-	// dir must be new; another one may be there, and is emptied. Nil means DefaultLayout.
+	// Run.Dir must be new; another one may be there, and is emptied. Nil means DefaultLayout.
 	// Only that is what muster's commands find.
 	// Source: LogsSpecs.reify.
 	Layout func(dir string, w Worker) Files
@@ -95,8 +96,9 @@ func DefaultLayout(dir string, w Worker) Files {
 type Run struct {
 	cfg      Config
 	log      *slog.Logger
-	dir      string // absolute; "" without files
-	tempRoot string // made by New and ours to remove; else ""
+	dir      string   // absolute; "" without files
+	root     *os.Root // dir, wherever it is by now; nil without files
+	tempRoot string   // made by New and ours to remove; else ""
 	hostname string
 	filter   map[int]bool // nil: every local rank
 	stdout   *console
@@ -219,8 +221,36 @@ func (r *Run) makeDir() error {
 		}
 		return fmt.Errorf("log directory: %w; name a writable directory with --log-dir", err)
 	}
+	if r.root, err = os.OpenRoot(dir); err != nil {
+		return fmt.Errorf("log directory: %w", err)
+	}
 	r.dir = dir
 	return nil
+}
+
+// below says that a path is in the run's directory, and which it is from there. Such
+// files are opened through the directory: another user who can replace it has no say.
+func (r *Run) below(path string) (rel string, ok bool) {
+	if r.root == nil {
+		return "", false
+	}
+	return strings.CutPrefix(filepath.Clean(path), r.dir+"/")
+}
+
+// named puts the whole path into an error of a file of the run's directory.
+func named(path string, err error) error {
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		e.Path = path
+	}
+	return err
+}
+
+// open opens a worker's log file for reading, as harmless.Open does.
+func (r *Run) open(path string) (*os.File, fs.FileInfo, error) {
+	if rel, ok := r.below(path); ok {
+		return harmless.OpenIn(r.root, rel)
+	}
+	return harmless.Open(path)
 }
 
 // maxDirName leaves room in a file name (255 bytes) for what is appended.
@@ -289,6 +319,9 @@ func (r *Run) Close(keep bool) error {
 		}
 		for _, p := range r.pipes {
 			p.close()
+		}
+		if r.root != nil {
+			r.root.Close()
 		}
 	})
 	return r.closeErr

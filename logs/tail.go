@@ -83,6 +83,7 @@ type Tail struct {
 	watcher  *watcher
 	ownWatch bool
 	log      *slog.Logger
+	openFile func(path string) (*os.File, fs.FileInfo, error)
 
 	wake    chan struct{} // a file has changed; has room for one
 	stop    chan struct{} // closed by Stop
@@ -135,7 +136,7 @@ func NewTail(cfg TailConfig) (*Tail, error) {
 // others may share; nil means its own.
 func newTail(cfg TailConfig, to *console, w *watcher) *Tail {
 	t := &Tail{
-		to: to, watcher: w, log: cfg.Logger,
+		to: to, watcher: w, log: cfg.Logger, openFile: harmless.Open,
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	if t.log == nil {
@@ -159,6 +160,13 @@ func newTail(cfg TailConfig, to *console, w *watcher) *Tail {
 			}
 		}
 	}
+	return t
+}
+
+// newTail is that of a run's files, with a watcher that it gets later.
+func (r *Run) newTail(cfg TailConfig, to *console) *Tail {
+	t := newTail(cfg, to, nil)
+	t.openFile = r.open
 	return t
 }
 
@@ -386,7 +394,7 @@ func (f *follower) open() bool {
 	if f.file != nil || f.failed {
 		return f.file != nil
 	}
-	file, _, err := harmless.Open(f.path)
+	file, _, err := f.t.openFile(f.path)
 	if err == nil {
 		f.file, f.link = file, descriptorPath(file)
 		return true

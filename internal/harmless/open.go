@@ -39,6 +39,35 @@ func openThenLook(path string, flags int, look func(fs.FileInfo) error) (*os.Fil
 	return f, info, nil
 }
 
+// OpenIn is Open for a file below a directory that is open: which directory has its name
+// by now counts for nothing, and no link leads out of it.
+func OpenIn(root *os.Root, path string) (*os.File, fs.FileInfo, error) {
+	entry, err := root.Lstat(path)
+	switch {
+	case err != nil:
+	case entry.Mode()&fs.ModeSymlink != 0:
+		err = errors.New("is a symbolic link; left alone")
+	case !entry.Mode().IsRegular():
+		err = errors.New("is no regular file; left alone")
+	}
+	if err != nil {
+		return nil, nil, bare(err)
+	}
+	f, err := root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, bare(err)
+	}
+	info, err := f.Stat()
+	if err == nil && !os.SameFile(entry, info) {
+		err = errors.New("was replaced just now; left alone")
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, bare(err)
+	}
+	return f, info, nil
+}
+
 // Create makes a new file for writing. What has its name already is removed, unless it is
 // a directory: a link is not followed, and a file that others have does not get what is
 // written.

@@ -56,6 +56,18 @@ func TestOpen(t *testing.T) {
 			t.Errorf("%s: %v, want %s", name, err, want)
 		}
 	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for name, want := range map[string]string{
+		"link": "is a symbolic link; left alone", "dir": "is no regular file; left alone", "fifo": "is no regular file; left alone", "none": "no such file or directory",
+	} {
+		if f, _, err := harmless.OpenIn(root, name); f != nil || err == nil || err.Error() != want || errors.Is(err, fs.ErrNotExist) != (name == "none") {
+			t.Errorf("%s in a directory: %v, want %s", name, err, want)
+		}
+	}
 	f, info, err := harmless.Open(path("file"))
 	if err != nil || info.Size() != 3 || !strings.HasSuffix(f.Name(), "file") {
 		t.Fatalf("%v, %v", info, err)
