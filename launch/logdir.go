@@ -1,9 +1,11 @@
 package launch
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -46,8 +48,9 @@ func checkLogDir(cfg logs.Config) error {
 	}
 }
 
-// warnOfLogDir says who else can replace the run's directory. A job runs also there:
-// containers often run as root in a directory of a user.
+// warnOfLogDir says who else can replace the run's directory. A job runs also there: that
+// everybody may is a mistake; a directory of a colleague, of a group, or, for root in a
+// container, of a user is where many people work.
 func warnOfLogDir(cfg *Config, dir string) {
 	if dir == "" {
 		return
@@ -60,6 +63,10 @@ func warnOfLogDir(cfg *Config, dir string) {
 	if cfg.Logs.Dir == "" {
 		advice = "set TMPDIR or name one with --log-dir"
 	}
-	cfg.Logger.Warn("another user can replace the log directory, and so read and forge what is written there and have files of this user overwritten; "+advice+", or let only this user write to the directory named here (chown, chmod go-w)",
+	level := slog.LevelInfo
+	if info.Mode()&0o002 != 0 && info.IsDir() {
+		level = slog.LevelWarn
+	}
+	cfg.Logger.Log(context.Background(), level, "another user can replace the log directory, and so read and forge what is written there and have files of this user overwritten; "+advice+", or let only this user write to the directory named here (chown, chmod go-w)",
 		"log_dir", dir, "directory", at, "owner_uid", harmless.Owner(info), "mode", info.Mode().String())
 }
