@@ -13,6 +13,7 @@ import (
 	"github.com/muster-run/muster/internal/steady"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/rendezvous"
 )
 
 // envErrorFile names where whoever started us looks for what went wrong.
@@ -37,7 +38,7 @@ func start(ctx context.Context, cfg launch.Config) (status int, recorded bool, e
 		return exitUnfit, false, unfit
 	}
 	if result == nil {
-		return exitError, false, advise(err)
+		return exitError, false, advise(err, cfg)
 	}
 	var root *failure.ProcessFailure
 	if result.Report != nil {
@@ -72,11 +73,18 @@ func sayReport(w io.Writer, result *agent.Result) {
 
 // advise adds what to do about an error that the command line can do something
 // about.
-func advise(err error) error {
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%w; name another --master-port or --rdzv-endpoint, or neither for a free port", err)
+func advise(err error, cfg launch.Config) error {
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return err
 	}
-	return err
+	fault, _ := errors.AsType[*rendezvous.ConnectionError](err)
+	switch {
+	case max(cfg.MinNodes, cfg.MaxNodes) <= 1:
+		return fmt.Errorf("%w; name another --master-port or --rdzv-endpoint, or neither for a free port", err)
+	case fault != nil && fault.Backend == "static":
+		return fmt.Errorf("%w; another agent of this job with node rank 0 may be on this host: give each agent its own --node-rank; otherwise name another --master-port or --rdzv-endpoint, the same for all agents", err)
+	}
+	return fmt.Errorf("%w; name another --master-port or --rdzv-endpoint, the same for all agents", err)
 }
 
 // said returns where cfg's logger writes, so that what is said otherwise keeps the
