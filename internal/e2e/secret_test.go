@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/muster-run/muster/internal/testcert"
 )
@@ -76,4 +77,29 @@ func TestSecretTorchrun(t *testing.T) {
 	refused.says("Ping failed", "RendezvousConnectionError")
 	wantAll([]*job{m.start(peer{l: muster(t), addr: "2"}), host}, 0)
 	host.says("it has no token: an agent without one, or torchrun, which cannot take part")
+}
+
+// Agents that etcd has elected prove to each other that they have the job's token. One with
+// another is told so, and the job goes on.
+func TestSecretEtcd(t *testing.T) {
+	t.Parallel()
+	c := carrier(t, "etcd")
+	s := newSite(t, 3+c.hosts)
+	conf := s.conf
+	tokenFile := func(token string) string {
+		file := filepath.Join(t.TempDir(), "token")
+		if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return strings.TrimPrefix(conf+",token_file="+file, ",")
+	}
+	s.conf = tokenFile(secretToken)
+	c.prepare(s)
+	agents := s.startAll(2, "--nnodes 1:2")
+	s.up(time.Time{}, 2)
+	s.conf = tokenFile("another token, of somebody else")
+	stranger := s.start(2, "--nnodes 1:2")
+	s.want(1, stranger)
+	stranger.says("another token")
+	s.finish(agents...)
 }
