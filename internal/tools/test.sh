@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# test.sh [go test flags and packages]: all tests, with the race detector where
+# TEST_TIMEOUT=24m test.sh [go test flags and packages]: all tests, with the race detector where
 # there is a C compiler (Go needs one for it) and with PyTorch as the judge.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -27,4 +27,4 @@ export GORACE="atexit_sleep_ms=0 ${GORACE:-}"
 # Tests wait more than they compute, so more of them run at once than there are
 # CPUs. lint.sh has vetted.
 cpus=$(getconf _NPROCESSORS_ONLN)
-exec go test $race -vet=off -p $((cpus + 1)) -parallel $((2 * cpus)) -count 1 -timeout 24m "$@"
+exec go test $race -vet=off -p $((cpus + 1)) -parallel $((2 * cpus)) -count 1 -timeout "${TEST_TIMEOUT:-24m}" "$@"
