@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# TEST_TIMEOUT=24m test.sh [go test flags and packages]: all tests, with the race detector where
-# there is a C compiler (Go needs one for it) and with PyTorch as the judge.
+# TEST_TIMEOUT=24m test.sh [go test flags and packages]: all tests, with the race
+# detector where there is a C compiler (Go needs one for it) and with PyTorch as the
+# judge. No package may take longer than that.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -122,7 +122,7 @@ var failure = regexp.MustCompile(`(?m)^ *(?:--- FAIL: |FAIL\t|panic: test timed 
 // run runs the tests once and counts what failed in them.
 func run(ctx context.Context, pausers int, args []string, count map[string]int) (pauses int, err error) {
 	cmd := exec.CommandContext(ctx, "internal/tools/test.sh", args...)
-	cmd.Env = append(os.Environ(), "TEST_TIMEOUT=3h") // everything takes several times as long
+	cmd.Env = append(os.Environ(), "TEST_TIMEOUT=3h")     // everything takes several times as long
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us
 	cmd.Cancel = func() error { return end(cmd.Process.Pid) }
 	cmd.Stderr = os.Stderr
