@@ -2,6 +2,7 @@ package process
 
 import (
 	"bufio"
+	"bytes"
 	"fmt"
 	"io"
 	"os"
@@ -246,7 +247,7 @@ func readWards(r io.Reader) *wards {
 		line, err := lines.ReadSlice('\n')
 		if err == nil {
 			if w.record(string(line[:len(line)-1])); line[0] == 'c' && w.cgroup != "" {
-				cgroup.RemoveStale(path.Dir(w.cgroup), cgroupPrefix)
+				cgroup.RemoveStale(path.Dir(w.cgroup), cgroupPrefix, endStale)
 			}
 			continue
 		}
@@ -255,6 +256,27 @@ func readWards(r io.Reader) *wards {
 		}
 		if err != nil {
 			return w
+		}
+	}
+}
+
+// endStale kills what is left of the workers of a program that was killed together with
+// its guard. What else somebody has put into their cgroup lives on.
+func endStale(dir *cgroup.Dir) {
+	pids, _ := dir.PIDs()
+	for _, pid := range pids {
+		p, err := lookAt(pid)
+		if err != nil {
+			continue
+		}
+		env, err := procfs.Environ(pid)
+		env = append([]byte{0}, env...)
+		if err != nil || !bytes.Contains(env, []byte("\x00"+errorFileVar+"=")) && !bytes.Contains(env, []byte("\x00TORCHELASTIC_RUN_ID=")) {
+			continue
+		}
+		if l := openLeftover(p, true); l != nil {
+			_ = l.signal(syscall.SIGKILL)
+			l.close()
 		}
 	}
 }

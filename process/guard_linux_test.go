@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-run/muster/internal/cgroup"
 	"github.com/muster-run/muster/internal/procfs"
 	"github.com/muster-run/muster/internal/testproc"
 	"github.com/muster-run/muster/process"
@@ -326,5 +328,60 @@ func TestGuardIsReplaced(t *testing.T) {
 	gone()
 	if _, err := os.Stat(file); !os.IsNotExist(err) {
 		t.Errorf("the file is still there: %v", err)
+	}
+}
+
+// A program is killed together with its guard: the next guard on the host ends what its
+// workers have left, and nothing that somebody else has put beside them.
+func TestGuardEndsWhatOthersLeft(t *testing.T) {
+	if !supervisor(t, process.SupervisorConfig{}).HasCgroup() {
+		t.Skip("needs the right to make a cgroup")
+	}
+	lab := testproc.New(t)
+	start := func(worker string) (pids map[string]int, kill func(pids ...int)) {
+		cmd := program(t, lab, "guarded", "cgroups", worker)
+		cmd.Env = append(cmd.Env, "TORCHELASTIC_RUN_ID=job1")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		pids = map[string]int{}
+		for range 2 + strings.Count(worker, "say:") {
+			word, rest, _ := strings.Cut(lab.Line(), " ")
+			pids[word], _ = strconv.Atoi(rest)
+			if word == "cgroup" {
+				dir, err := cgroup.Open(rest)
+				if err != nil {
+					t.Fatal(err)
+				}
+				pids[word] = dir.FD()
+				t.Cleanup(func() { _ = dir.Remove() })
+			}
+		}
+		return pids, func(pids ...int) {
+			_ = cmd.Process.Signal(syscall.SIGSTOP) // it would replace its guard
+			for _, pid := range pids {
+				_ = syscall.Kill(pid, syscall.SIGKILL)
+			}
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	}
+	first, kill := start("spawn:setsid,double:say:stray|hang/say:up/hang")
+	other := exec.Command("sleep", "1000")
+	other.Env = []string{}
+	other.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: first["cgroup"]}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	gone := ends(t, first["stray"])
+	kill(first["guard"])
+	_, kill = start("say:up/hang")
+	gone()
+	kill()
+	if err := other.Process.Kill(); err != nil {
+		t.Errorf("somebody else's process was ended: %v", err)
+	}
+	if err := other.Wait(); err == nil || strings.Contains(err.Error(), "exit status") {
+		t.Error(err)
 	}
 }

@@ -149,8 +149,9 @@ func remove(p string) error {
 
 // RemoveStale removes the cgroups below parent that are called prefix, a pid, a dash and
 // six hexadecimal digits, and that nobody holds locked: those of programs that were
-// killed. Processes that still live there are killed; their cgroup goes another time.
-func RemoveStale(parent, prefix string) {
+// killed. One that processes live in is given to left, if that is not nil, and stays at
+// least until the next time.
+func RemoveStale(parent, prefix string, left func(*Dir)) {
 	for _, sub := range subdirs(parent) {
 		name, ours := strings.CutPrefix(path.Base(sub), prefix)
 		pid, random, _ := strings.Cut(name, "-")
@@ -163,9 +164,12 @@ func RemoveStale(parent, prefix string) {
 		}
 		if d.Lock() == nil {
 			if populated, err := d.Populated(); err == nil && populated {
-				_ = d.Kill()
+				if left != nil {
+					left(d)
+				}
+			} else if err == nil {
+				_ = remove(sub)
 			}
-			_ = remove(sub)
 		}
 		d.Close()
 	}

@@ -97,7 +97,7 @@ func TestRemoveStale(t *testing.T) {
 	// Processes of a program that was killed, and of somebody with a like name.
 	left, theirs := sleepIn(t, made["muster-3-0a1b2c"]), sleepIn(t, made["muster-x-0a1b2c"])
 
-	cgroup.RemoveStale(outer.Path(), "muster-")
+	cgroup.RemoveStale(outer.Path(), "muster-", func(d *cgroup.Dir) { _ = d.Kill() })
 	if err := left.Wait(); err == nil || left.ProcessState.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 		t.Errorf("what was left ended with %v", err)
 	}

@@ -27,7 +27,7 @@ func newGroup() *cgroup.Dir {
 	if err != nil || own.Unified == "" {
 		return nil
 	}
-	cgroup.RemoveStale(own.Unified, groupPrefix)
+	cgroup.RemoveStale(own.Unified, groupPrefix, nil)
 	for range 10 {
 		name := fmt.Sprintf("%s%d-%06x", groupPrefix, os.Getpid(), rand.Uint32N(1<<24))
 		group, err := cgroup.Make(own.Unified, name)
