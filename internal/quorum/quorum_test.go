@@ -8,7 +8,6 @@ import (
 	"io"
 	"log"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -191,8 +190,6 @@ func TestExisting(t *testing.T) {
 // A member says who has its port, and nothing if that is the same run's.
 func TestPortHolder(t *testing.T) {
 	t.Parallel()
-	// On an address of its own, so that nobody else takes the next port.
-	address := fmt.Sprintf("127.%d.%d.%d", 1+rand.IntN(250), rand.IntN(250), 1+rand.IntN(250))
 	cluster, asked := "", make(chan struct{}, 1)
 	answer := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if cluster != "" {
@@ -205,7 +202,7 @@ func TestPortHolder(t *testing.T) {
 		}
 	})
 	secure := func(token string) *tls.Config {
-		id, err := identify(token, []string{address})
+		id, err := identify(token, []string{"127.0.0.1"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -230,11 +227,6 @@ func TestPortHolder(t *testing.T) {
 		{"no member", nil, nil, "", "another program has the port"},
 	} {
 		server := httptest.NewUnstartedServer(answer)
-		server.Listener.Close()
-		var err error
-		if server.Listener, err = net.Listen("tcp", address+":0"); err != nil {
-			t.Fatal(err)
-		}
 		server.Config.ErrorLog = log.New(io.Discard, "", 0)
 		if server.TLS = tt.theirs; tt.theirs != nil {
 			server.StartTLS()
@@ -243,9 +235,10 @@ func TestPortHolder(t *testing.T) {
 		}
 		_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
 		n, _ := strconv.Atoi(port)
-		name := fmt.Sprintf("%s:%d", address, n-1)
+		name := fmt.Sprintf("127.0.0.1:%d", n-1)
 		var out bytes.Buffer
-		m := &member{cfg: pipe.Serve{RunID: "job", Name: name, Members: []string{name}, Bind: address}, out: pipe.NewWriter(&out), tls: tt.mine}
+		m := &member{cfg: pipe.Serve{RunID: "job", Name: name, Members: []string{name}, Bind: "127.0.0.1"}, out: pipe.NewWriter(&out), tls: tt.mine}
+		var err error
 		if m.me, _, err = parseHosts(&m.cfg); err != nil {
 			t.Fatal(err)
 		}
