@@ -105,7 +105,7 @@ func (m *member) run(ctx context.Context) error {
 
 // live starts etcd's server and stays until it or ctx ends.
 func (m *member) live(ctx context.Context, dir string) error {
-	if err := m.freePorts(ctx, portPatience); err != nil {
+	if err := m.freePorts(ctx); err != nil {
 		return err
 	}
 	cfg, err := m.embedConfig(dir)
@@ -191,79 +191,22 @@ func (m *member) listen(address string) string {
 	return net.JoinHostPort(ip, port)
 }
 
-// portPatience is how long another program may keep a port before the member gives up.
-const portPatience = 10 * time.Second
-
-// freePorts waits until both ports are free: for a while, since this host's member of
-// before may be about to end, and as long as another agent of this host has that of the
-// same run there, which then serves this one, too.
-func (m *member) freePorts(ctx context.Context, patience time.Duration) error {
+// freePorts waits, for a while, until both ports are free: this host's member of
+// before may be about to end.
+func (m *member) freePorts(ctx context.Context) error {
+	const patience = 10 * time.Second
 	deadline := time.Now().Add(patience)
-	served := false
 	for {
 		err := m.tryPorts()
 		if err == nil || ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if !errors.Is(err, syscall.EADDRINUSE) {
+		if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(deadline) {
 			return fmt.Errorf("%w; name another port after the host in --rdzv-endpoint", err)
 		}
-		holder := m.portHolder(ctx)
-		switch {
-		case holder == "":
-			if !served {
-				m.wait("")
-				_ = m.out.Write(pipe.Report{Ready: true})
-			}
-			served, deadline = true, time.Now().Add(patience)
-			pause(ctx, time.Second)
-			continue
-		case time.Now().After(deadline):
-			return fmt.Errorf("%w: %s; name another port after the host in --rdzv-endpoint", err, holder)
-		case time.Until(deadline) < patience-time.Second: // a member of the run may just be starting
-			m.wait(fmt.Sprintf("%v: %s", err, holder))
-		}
+		m.wait(fmt.Sprintf("%v: another program has the port", err))
 		pause(ctx, 100*time.Millisecond)
 	}
-}
-
-// portHolder says who has this member's ports; "" if it is a member of the same run.
-func (m *member) portHolder(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	n := askHost(ctx, m.me, m.tls)
-	if known := n.clusters(); len(known) > 0 {
-		if m.sameRun(known[0]) {
-			return ""
-		}
-		return "a member of another run's quorum has the port"
-	}
-	if strings.HasPrefix(n.fault, otherToken) {
-		return "a member of a quorum has the port, and " + n.fault + "; give all agents of the job the same token_file, or certificates of one authority"
-	}
-	open := *m.me
-	open.secure = false
-	switch n := askHost(ctx, &open, nil); {
-	case m.tls == nil && speaksTLS(ctx, m.me.peer):
-		return "who has the port speaks TLS: if it is a member of this job's quorum, give this agent its token_file, or cacert, cert and key"
-	case m.tls != nil && len(n.clusters()) > 0:
-		return "a member of a quorum without a token or certificate has the port, and this agent has one: give all agents of the job the same"
-	}
-	return "another program has the port"
-}
-
-// sameRun says whether a cluster is this run's: the first, or one that follows from it.
-func (m *member) sameRun(cluster string) bool {
-	const most = 8 // majorities that have lost their data
-	token := "muster/" + m.cfg.RunID
-	for range most {
-		id := m.clusterID(token)
-		if id == cluster {
-			return true
-		}
-		token = successor(m.cfg.RunID, id)
-	}
-	return false
 }
 
 func (m *member) tryPorts() error {
