@@ -17,6 +17,8 @@ func (s *Supervisor) GuardPID() int {
 	if s.system.guard == nil {
 		return 0
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return s.system.guard.pid
 }
 

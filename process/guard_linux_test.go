@@ -139,6 +139,8 @@ func TestGuardComesBeforeTheWorkers(t *testing.T) {
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 	await()
+	for late := time.Now().Add(testproc.Patience); len(lab.Left()) > 0 && time.Now().Before(late); _, _ = unix.Poll(nil, 1) {
+	}
 }
 
 // Without its guard a Supervisor goes on.
