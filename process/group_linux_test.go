@@ -62,18 +62,3 @@ func TestSignalName(t *testing.T) {
 		}
 	}
 }
-
-// Source: Std.from_str and to_map in multiprocessing/api.py.
-func TestStd(t *testing.T) {
-	spec, err := process.ParseStd("0:3,2:1,9:2")
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := map[int]process.Std{0: process.StdAll, 1: process.StdNone, 2: process.StdOut}
-	if d := cmp.Diff(want, process.ToMap(spec, 3)); d != "" {
-		t.Error(d)
-	}
-	if _, err := process.ParseStd("4"); err == nil {
-		t.Error("4: no error")
-	}
-}

@@ -3,8 +3,6 @@ package store_test
 import (
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
 
 	"github.com/muster-run/muster/store"
 )
@@ -41,18 +39,4 @@ func ExampleBarrier() {
 	keys, _ := s.NumKeys(ctx)
 	fmt.Println(keys, "keys")
 	// Output: 2 keys
-}
-
-func ExampleOpenFile() {
-	dir, _ := os.MkdirTemp("", "")
-	defer os.RemoveAll(dir)
-	s, err := store.OpenFile(filepath.Join(dir, "store"))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer s.Close()
-	n, err := s.Add(context.Background(), "joined", 1)
-	fmt.Println(n, err)
-	// Output: 1 <nil>
 }

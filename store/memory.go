@@ -264,24 +264,6 @@ func (s *Memory) QueuePop(ctx context.Context, key string, block bool) (value []
 	return value, err
 }
 
-// waitQueue blocks until the queue is not empty.
-func (s *Memory) waitQueue(ctx context.Context, key string) error {
-	return s.block(ctx, func(w *kv.Waiter) (bool, error) {
-		if s.m.QueueLen(key) > 0 {
-			return true, nil
-		}
-		s.m.OnPush(w, key)
-		return false, nil
-	})
-}
-
-// endBlocked ends all blocked calls with an error.
-func (s *Memory) endBlocked(err error) {
-	s.m.Lock()
-	defer s.m.Unlock()
-	s.endAll(err)
-}
-
 // QueueLen implements Store.
 func (s *Memory) QueueLen(ctx context.Context, key string) (n int64, err error) {
 	err = s.do(ctx, func() { n = int64(s.m.QueueLen(key)) })

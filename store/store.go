@@ -1,7 +1,6 @@
 // Package store is the key-value store in which agents and workers meet: the
 // Store interface and the stores that need no server. A Memory lives in one
-// process, a File is shared by the processes of one machine, a Prefix is a
-// name space inside another store. Package tcpstore serves a Memory to other
+// process, a Prefix is a name space inside another store. Package tcpstore serves a Memory to other
 // processes and hosts in PyTorch's TCPStore protocol, and has its client.
 //
 // A store maps keys to byte strings. Beside the map, in a name space of their

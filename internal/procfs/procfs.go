@@ -18,7 +18,7 @@ const maxFile = 4 << 20
 // ReadFile returns the content of a file that the kernel makes up. Of a file
 // longer than 4 MiB it returns the beginning.
 func ReadFile(path string) ([]byte, error) {
-	fd, err := open(path, unix.O_RDONLY)
+	fd, err := open(path)
 	if err != nil {
 		return nil, err
 	}
@@ -43,28 +43,9 @@ func ReadFile(path string) ([]byte, error) {
 	return buf, nil
 }
 
-// WriteFile writes text to a file that exists, with one call.
-func WriteFile(path, text string) error {
-	fd, err := open(path, unix.O_WRONLY)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
+func open(path string) (int, error) {
 	for {
-		_, err := unix.Write(fd, []byte(text))
-		if err == unix.EINTR {
-			continue
-		}
-		if err != nil {
-			return &fs.PathError{Op: "write", Path: path, Err: err}
-		}
-		return nil
-	}
-}
-
-func open(path string, flags int) (int, error) {
-	for {
-		fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0)
+		fd, err := unix.Open(path, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 		if err == unix.EINTR {
 			continue
 		}

@@ -26,7 +26,7 @@ var style string
 var order = []string{
 	"README", "quickstart", "migrate", "many-hosts", "slurm", "kubernetes", "python",
 	"hangs", "observe", "logs", "restart-policy", "after-a-failure", "handbook", "doctor",
-	"reliability", "benchmarks", "differences", "exit-codes", "library", "formats", "tcpstore", "timers", "filestore", "decisions",
+	"reliability", "benchmarks", "differences", "exit-codes", "library", "formats", "tcpstore", "timers", "decisions",
 }
 
 // A page is one Markdown file.

@@ -280,25 +280,6 @@ func (m *Map) QueueLen(key string) int {
 	return len(q.items) - q.head
 }
 
-// Queue returns a queue's values, valid until Unlock.
-func (m *Map) Queue(key string) [][]byte {
-	q := m.queues[key]
-	if q == nil {
-		return nil
-	}
-	return q.items[q.head:]
-}
-
-// QueueKeys returns the keys of all queues that are not empty, in no
-// particular order.
-func (m *Map) QueueKeys() []string {
-	keys := make([]string, 0, len(m.queues))
-	for key := range m.queues {
-		keys = append(keys, key)
-	}
-	return keys
-}
-
 // Clear removes all queues and all keys that are not mirrored. Who waits goes on
 // waiting.
 func (m *Map) Clear() {
