@@ -22,7 +22,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
-	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process"

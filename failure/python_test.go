@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/pypeer"
+	"github.com/muster-run/muster/internal/test/pypeer"
 )
 
 // What the real @record writes is read whole and printed as the real

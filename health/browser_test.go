@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // A browser is a headless Chromium that a test drives over a pipe.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 func TestMain(m *testing.M) {

@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // dial connects to a server and closes the connection when the test ends.

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // tainted is a state that has s wherever a worker, a user or another host may say

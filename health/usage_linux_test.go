@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // cpuTime is what this process has used.

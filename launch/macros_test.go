@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/muster-run/muster/internal/pypeer"
+	"github.com/muster-run/muster/internal/test/pypeer"
 	"github.com/muster-run/muster/launch"
 )
 

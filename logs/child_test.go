@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // childEnv makes the test binary a worker that does what the variable says.

@@ -20,7 +20,7 @@ import (
 
 	"github.com/muster-run/muster/internal/cgroup"
 	"github.com/muster-run/muster/internal/procfs"
-	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/process"
 )
 

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/process"
 )
 

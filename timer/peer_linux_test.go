@@ -15,8 +15,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/muster-run/muster/internal/pypeer"
-	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/internal/test/pypeer"
+	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/timer"
 )
 

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/muster-run/muster/internal/pypeer"
+	"github.com/muster-run/muster/internal/test/pypeer"
 	"github.com/muster-run/muster/timer"
 )
 

@@ -7,7 +7,7 @@ import (
 	"context"
 	"os"
 
-	"github.com/muster-run/muster/internal/quorum"
+	"github.com/muster-run/muster/cmd/muster-quorum/internal/quorum"
 )
 
 func main() {

@@ -6,7 +6,7 @@ import (
 	"context"
 	"os"
 
-	"github.com/muster-run/muster/internal/cli"
+	"github.com/muster-run/muster/cmd/muster/internal/cli"
 	"github.com/muster-run/muster/process"
 )
 

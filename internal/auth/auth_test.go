@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/auth"
-	"github.com/muster-run/muster/internal/testcert"
+	"github.com/muster-run/muster/internal/test/testcert"
 	"github.com/muster-run/muster/store/tcpstore"
 )
 

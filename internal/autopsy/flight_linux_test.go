@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/autopsy"
-	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // A worker's flight recorder is told to write its file by its pipe.

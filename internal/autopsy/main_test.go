@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/muster-run/muster/internal/autopsy"
-	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 func TestMain(m *testing.M) {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/autopsy"
-	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 const nobody = 65534

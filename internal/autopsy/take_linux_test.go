@@ -21,8 +21,8 @@ import (
 
 	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/internal/procfs"
-	"github.com/muster-run/muster/internal/pypeer"
-	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/internal/test/pypeer"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // slack is how much longer than its deadline Take may be on a busy machine: far less

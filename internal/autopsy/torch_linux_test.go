@@ -16,8 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/internal/autopsy"
-	"github.com/muster-run/muster/internal/pypeer"
-	"github.com/muster-run/muster/internal/testproc"
+	"github.com/muster-run/muster/internal/test/pypeer"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // gloo is a job of which one rank does something else than the others.

@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/internal/pickle"
-	"github.com/muster-run/muster/internal/pypeer"
+	"github.com/muster-run/muster/internal/test/pypeer"
 	"github.com/muster-run/muster/rendezvous"
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-run/muster/internal/testcert"
+	"github.com/muster-run/muster/internal/test/testcert"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
 	"github.com/muster-run/muster/rendezvous/static"

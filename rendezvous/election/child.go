@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/children"
-	"github.com/muster-run/muster/internal/quorum/pipe"
+	"github.com/muster-run/muster/internal/pipe"
 )
 
 // fork starts children, all from one thread that lives as long as they do, since

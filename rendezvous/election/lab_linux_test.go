@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-run/muster/internal/quorum/pipe"
+	"github.com/muster-run/muster/internal/pipe"
 	"github.com/muster-run/muster/rendezvous/election"
 )
 

@@ -38,7 +38,7 @@ func build(m *testing.M) (int, error) {
 	if err := os.Setenv("TMPDIR", dir); err != nil { // where members that are killed leave their data
 		return 1, err
 	}
-	cmd := exec.Command("go", "build", "-o", dir+"/", "../../cmd/muster-quorum", "../../internal/quorum/testetcd")
+	cmd := exec.Command("go", "build", "-o", dir+"/", "../../cmd/muster-quorum", "../../internal/test/testetcd")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return 1, fmt.Errorf("build muster-quorum: %w\n%s", err, out)
@@ -50,7 +50,7 @@ func build(m *testing.M) (int, error) {
 // noteSources lets "go test" see what the programs are made of, so that it does not
 // take an earlier result for theirs.
 func noteSources() {
-	for _, pattern := range []string{"../../go.mod", "../../internal/quorum/*.go", "../../internal/quorum/*/*.go", "../../cmd/muster-quorum/*.go"} {
+	for _, pattern := range []string{"../../go.mod", "../../cmd/muster-quorum/internal/quorum/*.go", "../../internal/pipe/*.go", "../../cmd/muster-quorum/*.go"} {
 		files, _ := filepath.Glob(pattern)
 		for _, f := range files {
 			_, _ = os.ReadFile(f)

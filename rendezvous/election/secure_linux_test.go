@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-run/muster/internal/testcert"
+	"github.com/muster-run/muster/internal/test/testcert"
 	"github.com/muster-run/muster/rendezvous/election"
 )
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/muster-run/muster/internal/testcert"
+	"github.com/muster-run/muster/internal/test/testcert"
 	"github.com/muster-run/muster/rendezvous/election"
 )
 

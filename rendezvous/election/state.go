@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/muster-run/muster/internal/quorum/pipe"
+	"github.com/muster-run/muster/internal/pipe"
 )
 
 // A report is what a child said, or that it is no more.

@@ -19,7 +19,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/muster-run/muster/internal/pypeer"
+	"github.com/muster-run/muster/internal/test/pypeer"
 	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/store/storetest"
 	"github.com/muster-run/muster/store/tcpstore"

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/auth"
-	"github.com/muster-run/muster/internal/pypeer"
-	"github.com/muster-run/muster/internal/testcert"
+	"github.com/muster-run/muster/internal/test/pypeer"
+	"github.com/muster-run/muster/internal/test/testcert"
 	"github.com/muster-run/muster/store/tcpstore"
 )
 

@@ -19,16 +19,16 @@ import (
 
 // Of these packages the handbook need not have the messages.
 var exemptPackages = map[string]string{
-	"policy":              "its errors say file, line, what is wrong and what is wanted; docs/restart-policy.md has the keys",
-	"internal/doctor":     "each line of muster doctor says what to do, and docs/doctor.md has them",
-	"internal/simnet":     "muster sim is a tool for who works on muster",
-	"internal/pickle":     "its errors are wrapped in one that the handbook has; they say what is odd about a state",
-	"internal/pyjson":     "what reads JSON; whoever uses it says what to do",
-	"internal/procfs":     "what reads /proc; whoever uses it says what to do",
-	"internal/autopsy":    "its problems are lines of autopsy.txt, which docs/hangs.md explains",
-	"internal/numa":       "its errors are wrapped in one that the handbook has",
-	"internal/postmortem": "what muster report remarks on is no failure of the job",
-	"store/internal/kv":   "its error is wrapped by the stores",
+	"policy":                         "its errors say file, line, what is wrong and what is wanted; docs/restart-policy.md has the keys",
+	"cmd/muster/internal/doctor":     "each line of muster doctor says what to do, and docs/doctor.md has them",
+	"cmd/muster/internal/simnet":     "muster sim is a tool for who works on muster",
+	"internal/pickle":                "its errors are wrapped in one that the handbook has; they say what is odd about a state",
+	"internal/pyjson":                "what reads JSON; whoever uses it says what to do",
+	"internal/procfs":                "what reads /proc; whoever uses it says what to do",
+	"internal/autopsy":               "its problems are lines of autopsy.txt, which docs/hangs.md explains",
+	"internal/numa":                  "its errors are wrapped in one that the handbook has",
+	"cmd/muster/internal/postmortem": "what muster report remarks on is no failure of the job",
+	"store/internal/kv":              "its error is wrapped by the stores",
 }
 
 const (

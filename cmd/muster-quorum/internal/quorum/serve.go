@@ -1,0 +1,335 @@
+package quorum
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/storage/wal"
+
+	"github.com/muster-run/muster/internal/admit"
+	"github.com/muster-run/muster/internal/pipe"
+)
+
+// Serve is a member of a cluster of etcd, one per named host. It reads its
+// settings from in, writes reports to out, and returns once in ends: with
+// leadership moved to another member if that takes no more than a second.
+func Serve(ctx context.Context, in io.Reader, out io.Writer, logger *slog.Logger) error {
+	reader, writer := pipe.NewReader(in), pipe.NewWriter(out)
+	m := &member{out: writer, logger: logger}
+	err := reader.Read(&m.cfg)
+	m.tokens = []string{"muster/" + m.cfg.RunID}
+	if err != nil {
+		err = fmt.Errorf("settings: %w", err)
+	} else if m.me, m.others, err = parseHosts(&m.cfg); err == nil {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go func() { // not waited for: a read of stdin has no end but its own
+			defer cancel()
+			var c pipe.Command
+			for reader.Read(&c) == nil && c.Op != "close" {
+			}
+			m.ended.Store(c.Op == "close")
+		}()
+		err = m.run(ctx)
+	}
+	if err != nil {
+		_ = writer.Write(pipe.Report{Error: err.Error()})
+	}
+	return err
+}
+
+// A member is this host's part in the cluster.
+type member struct {
+	cfg    pipe.Serve
+	me     *host
+	others []*host
+	out    *pipe.Writer
+	logger *slog.Logger
+	ended  atomic.Bool // the job has; its data is of no use any more
+	overs  int         // how often it started over
+	tokens []string    // of the clusters that this run has had, as far as known
+
+	tls, tlsServer  *tls.Config // for connections to the others, and from them; nil without
+	refused, denied admit.Tally // connections
+
+	mu      sync.Mutex // guards waiting
+	waiting string     // as last told
+}
+
+// errStartOver asks for another start, with no data.
+var errStartOver = errors.New("start over")
+
+func (m *member) run(ctx context.Context) error {
+	cleanTLS, err := m.secure()
+	defer cleanTLS()
+	if err != nil {
+		return err
+	}
+	wal.SegmentSizeBytes = 4 << 20 // etcd takes two of 64 MB from the disk at once
+	dir, cleanUp, err := m.dir()
+	if err != nil {
+		return err
+	}
+	defer cleanUp()
+	for {
+		err := m.live(ctx, dir)
+		switch {
+		case ctx.Err() != nil && m.ended.Load():
+			return os.RemoveAll(dir)
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, errStartOver):
+			if err := os.RemoveAll(dir); err != nil {
+				return err
+			}
+		default:
+			return err
+		}
+	}
+}
+
+// live starts etcd's server and stays until it or ctx ends.
+func (m *member) live(ctx context.Context, dir string) error {
+	if err := m.freePorts(ctx); err != nil {
+		return err
+	}
+	cfg, err := m.embedConfig(dir)
+	if err != nil {
+		return err
+	}
+	if !hasData(dir) {
+		if err := checkRoom(dir); err != nil {
+			return err
+		}
+		way, err := m.findWay(ctx)
+		if err != nil {
+			return err
+		}
+		cfg.ClusterState, cfg.InitialCluster, cfg.InitialClusterToken = way.state, way.cluster, way.token
+	}
+	if len(m.cfg.Allow) > 0 || m.tls != nil {
+		unguard, err := m.guard(cfg)
+		if err != nil {
+			return err
+		}
+		defer unguard()
+	}
+	e, err := embed.StartEtcd(cfg)
+	if err != nil {
+		return fmt.Errorf("start etcd: %w", err)
+	}
+	err = m.watch(ctx, e)
+	m.stop(e)
+	return err
+}
+
+func hasData(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, "member", "wal"))
+	return err == nil
+}
+
+// embedConfig is the part of etcd's settings that does not depend on the others.
+func (m *member) embedConfig(dir string) (*embed.Config, error) {
+	c := embed.NewConfig()
+	c.Name = m.me.name
+	c.Dir = dir
+	c.TickMs = uint(m.cfg.Heartbeat.Or(defaultHeartbeat).Milliseconds())
+	c.ElectionMs = uint(m.cfg.Election.Or(defaultElection).Milliseconds())
+	c.UnsafeNoFsync = m.cfg.DataDir == "" // a temporary directory is not used after a crash
+	c.EnableGRPCGateway = false
+	// A lost member is removed and its replacement, which starts at once, added. That
+	// never costs a majority; the check would make it wait until the others have been
+	// connected for 5 s.
+	c.StrictReconfigCheck = false
+	c.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(m.logger))
+	var errs []error
+	set := func(to *[]url.URL, address string) {
+		u, err := url.Parse(m.me.scheme() + address)
+		if err != nil {
+			errs = append(errs, err)
+			return
+		}
+		*to = []url.URL{*u}
+	}
+	set(&c.AdvertiseClientUrls, m.me.client)
+	set(&c.AdvertisePeerUrls, m.me.peer)
+	set(&c.ListenClientUrls, m.listen(m.me.client))
+	set(&c.ListenPeerUrls, m.listen(m.me.peer))
+	if m.tls != nil {
+		c.PeerTLSInfo, c.TlsMinVersion = transport.TLSInfo{TrustedCAFile: m.cfg.CACert, CertFile: m.cfg.Cert, KeyFile: m.cfg.Key}, "TLS1.3"
+	}
+	return c, errors.Join(errs...)
+}
+
+// listen is the address to listen on, for one of this host.
+func (m *member) listen(address string) string {
+	_, port, _ := net.SplitHostPort(address)
+	ip := m.cfg.Bind
+	if ip == "" {
+		ip = "::"
+		if l, err := net.Listen("tcp6", "[::]:0"); err != nil {
+			ip = "0.0.0.0" // a host without IPv6
+		} else {
+			l.Close()
+		}
+	}
+	return net.JoinHostPort(ip, port)
+}
+
+// freePorts waits, for a while, until both ports are free: this host's member of
+// before may be about to end.
+func (m *member) freePorts(ctx context.Context) error {
+	const patience = 10 * time.Second
+	deadline := time.Now().Add(patience)
+	for {
+		err := m.tryPorts()
+		if err == nil || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(deadline) {
+			return fmt.Errorf("%w; name another port after the host in --rdzv-endpoint", err)
+		}
+		m.wait(fmt.Sprintf("%v: another program has the port", err))
+		pause(ctx, 100*time.Millisecond)
+	}
+}
+
+func (m *member) tryPorts() error {
+	for _, a := range []string{m.me.client, m.me.peer} {
+		l, err := net.Listen("tcp", m.listen(a))
+		if err != nil {
+			return err
+		}
+		l.Close()
+	}
+	return nil
+}
+
+// watch says how the member does until it or ctx ends. It looks every second
+// whether there is a leader: etcd announces a new one, not that the old one is lost.
+func (m *member) watch(ctx context.Context, e *embed.Etcd) error {
+	ready := e.Server.ReadyNotify()
+	look := time.NewTicker(time.Second)
+	defer look.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-e.Err():
+			return m.afterStop(ctx, e, err)
+		case <-e.Server.StopNotify():
+			return m.afterStop(ctx, e, errors.New("the server stopped"))
+		case <-ready:
+			ready = nil
+			m.wait("")
+			_ = m.out.Write(pipe.Report{Ready: true})
+		case <-e.Server.LeaderChangedNotify():
+			if ready == nil {
+				m.wait("")
+			}
+		case <-look.C:
+			if e.Server.Leader() != 0 {
+				continue
+			}
+			if m.succeeded(ctx, e.Server.Cluster().ID()) {
+				return errStartOver
+			}
+			text, _ := m.whoIsMissing(ctx)
+			if e.Server.Leader() == 0 {
+				m.wait(text)
+			}
+		}
+	}
+}
+
+// afterStop tells a member that was replaced, which the others tell it and which
+// stops it, from one that broke.
+func (m *member) afterStop(ctx context.Context, e *embed.Etcd, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	const limit = 5 // one is what a replacement takes
+	m.overs++
+	select {
+	case <-e.Server.StoppingNotify():
+		if m.overs <= limit {
+			m.logger.Warn("this host's member of etcd was replaced by another of its name, and starts over", "node", m.me.name)
+			return errStartOver
+		}
+	default:
+	}
+	return fmt.Errorf("etcd: %w", err)
+}
+
+// wait tells the agent for what the member waits, if that is news.
+func (m *member) wait(text string) {
+	m.mu.Lock()
+	news := m.waiting != text
+	m.waiting = text
+	m.mu.Unlock()
+	if news {
+		_ = m.out.Write(pipe.Report{Waiting: &text})
+	}
+}
+
+// whoIsMissing says how many members are up and which are not.
+func (m *member) whoIsMissing(ctx context.Context) (text string, majority bool) {
+	var missing []string
+	for i, n := range m.ask(ctx) {
+		if n.fault != "" {
+			missing = append(missing, fmt.Sprintf("%s (%s)", m.others[i].name, n.fault))
+		}
+	}
+	n := len(m.others) + 1
+	majority = n-len(missing) > n/2
+	text = fmt.Sprintf("%d of %d members of the quorum are up", n-len(missing), n)
+	switch len(missing) {
+	case 0:
+		return text, majority
+	case 1:
+		return text + ": " + missing[0] + " does not answer", majority
+	}
+	return text + ": " + strings.Join(missing, ", ") + " do not answer", majority
+}
+
+// stop ends etcd's server, in 3 s at worst. What Close would still wait for, the
+// connections of others, ends with the process.
+func (m *member) stop(e *embed.Etcd) {
+	if m.ended.Load() && len(m.others) > 0 {
+		// The others are about to stop too: each shall see first that the run was
+		// closed, which the next heartbeat tells its member.
+		pause(context.Background(), 3*m.cfg.Heartbeat.Or(defaultHeartbeat))
+	}
+	if !m.ended.Load() {
+		bounded(time.Second, func() { _ = e.Server.TryTransferLeadershipOnShutdown() })
+	}
+	bounded(2*time.Second, e.Server.HardStop)
+	bounded(50*time.Millisecond, e.Close)
+}
+
+// bounded waits for work to end, but not longer than limit.
+func bounded(limit time.Duration, work func()) {
+	done := make(chan struct{})
+	go func() { work(); close(done) }()
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+	}
+}

@@ -1,0 +1,317 @@
+package quorum
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/muster-run/muster/internal/pipe"
+)
+
+// retry is the pause after a request that failed.
+func (b *bridge) retry() time.Duration {
+	return min(time.Duration(b.cfg.TTL)/20, 250*time.Millisecond)
+}
+
+// callContext bounds one request. A member without a leader shall refuse it at
+// once, so that the next try goes to another.
+func (b *bridge) callContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(clientv3.WithRequireLeader(ctx), b.cfg.Call.Or(time.Duration(b.cfg.TTL)/4))
+}
+
+// connect makes the client. With a user that takes a member that answers.
+func (b *bridge) connect(ctx context.Context) {
+	for ctx.Err() == nil {
+		cli, err := clientv3.New(b.client)
+		if err == nil {
+			if !b.send(ctx, connected{cli}) {
+				cli.Close()
+			}
+			return
+		}
+		b.send(ctx, troubled{err})
+		pause(ctx, b.retry())
+	}
+}
+
+// hold has one lease after the other, and lives with it.
+func (b *bridge) hold(ctx context.Context, cli *clientv3.Client) {
+	for ctx.Err() == nil {
+		s, sent, err := b.grant(ctx, cli)
+		if err != nil {
+			b.send(ctx, troubled{err})
+			pause(ctx, b.retry())
+			continue
+		}
+		b.events <- granted{s, sent} // also when run is over: it revokes the lease
+		b.live(ctx, cli, s)
+	}
+}
+
+// grant asks for a lease.
+func (b *bridge) grant(ctx context.Context, cli *clientv3.Client) (*session, time.Time, error) {
+	ctx, cancel := b.callContext(ctx)
+	defer cancel()
+	sent := time.Now()
+	g, err := cli.Grant(ctx, int64(time.Duration(b.cfg.TTL)/time.Second))
+	if err != nil {
+		return nil, sent, err
+	}
+	return &session{id: g.ID, ttl: time.Duration(g.TTL) * time.Second}, sent, nil
+}
+
+// live keeps a lease and stands for election until the lease is lost.
+func (b *bridge) live(ctx context.Context, cli *clientv3.Client, s *session) {
+	ctx, cancel := context.WithCancel(ctx)
+	var follower sync.WaitGroup
+	follower.Go(func() {
+		if b.follow(ctx, cli, s) {
+			b.send(ctx, dropped{s})
+			cancel()
+		}
+	})
+	b.keep(ctx, cli, s)
+	cancel()
+	follower.Wait()
+}
+
+// keep prolongs a lease until the servers say that it is lost. It may still be good
+// when it has run out by our clock: a new leader of etcd's members prolongs all.
+func (b *bridge) keep(ctx context.Context, cli *clientv3.Client, s *session) {
+	wait := s.ttl / 4
+	for pause(ctx, wait) {
+		sent := time.Now()
+		call, done := context.WithTimeout(clientv3.WithRequireLeader(ctx), b.cfg.Call.Or(s.ttl/8))
+		_, err := cli.KeepAliveOnce(call, s.id)
+		done()
+		switch {
+		case err == nil:
+			b.send(ctx, kept{s, sent})
+			wait = s.ttl/4 - time.Since(sent)
+		case is(err, rpctypes.ErrLeaseNotFound):
+			b.send(ctx, dropped{s})
+			return
+		default:
+			b.send(ctx, troubled{err})
+			wait = b.retry()
+		}
+	}
+}
+
+// follow stands for election, and watches who won, for as long as ctx. It returns
+// true if it finds that the servers do not have the lease.
+func (b *bridge) follow(ctx context.Context, cli *clientv3.Client, s *session) (dropped bool) {
+	for ctx.Err() == nil {
+		v, err := b.campaign(ctx, cli, s)
+		if err == nil {
+			b.send(ctx, saw{s, v})
+			if v.closed {
+				return false
+			}
+			err = b.watch(ctx, cli, s, v.rev+1)
+		}
+		switch {
+		case is(err, rpctypes.ErrLeaseNotFound):
+			return true
+		case err != nil && ctx.Err() == nil:
+			b.send(ctx, troubled{err})
+			pause(ctx, b.retry())
+		}
+	}
+	return false
+}
+
+// campaign creates the leader's key if there is none, and returns what there is.
+func (b *bridge) campaign(ctx context.Context, cli *clientv3.Client, s *session) (*view, error) {
+	ctx, cancel := b.callContext(ctx)
+	defer cancel()
+	me := &pipe.Leader{Addr: b.cfg.Addr, ID: b.cfg.ID}
+	value, err := json.Marshal(candidate{me.Addr, me.ID})
+	if err != nil {
+		return nil, err
+	}
+	r, err := cli.Txn(ctx).
+		If(absent(b.keys.leader), b.open()).
+		Then(clientv3.OpPut(b.keys.leader, string(value), clientv3.WithLease(s.id))).
+		Else(clientv3.OpGet(b.keys.leader), clientv3.OpGet(b.keys.closed)).
+		Commit()
+	if err != nil {
+		return nil, err
+	}
+	if b.born == 0 {
+		b.born = r.Header.Revision
+		if !r.Succeeded {
+			return b.campaign(ctx, cli, s) // a run that ended before was another job's
+		}
+	}
+	if r.Succeeded {
+		me.Term = r.Header.Revision
+		return &view{rev: r.Header.Revision, leader: me, lease: s.id}, nil
+	}
+	v, err := b.readView(r)
+	if err != nil || v.leader == nil || v.leader.ID != b.cfg.ID || v.lease == s.id {
+		return v, err
+	}
+	// The key of this agent's bridge before this one.
+	term := v.leader.Term
+	_, err = cli.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(b.keys.leader), "=", term)).
+		Then(clientv3.OpDelete(b.keys.leader)).Commit()
+	return &view{rev: v.rev}, err // without a leader: the watch sees the key go
+}
+
+// open is that the run was not closed since this bridge first looked.
+func (b *bridge) open() clientv3.Cmp {
+	return clientv3.Compare(clientv3.ModRevision(b.keys.closed), "<", b.born+1)
+}
+
+func absent(key string) clientv3.Cmp {
+	return clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
+}
+
+// candidate is the value of the leader's key.
+type candidate struct {
+	Addr string `json:"addr"`
+	ID   string `json:"id"`
+}
+
+func (b *bridge) readView(r *clientv3.TxnResponse) (*view, error) {
+	v := &view{rev: r.Header.Revision}
+	for _, part := range r.Responses {
+		for _, kv := range part.GetResponseRange().GetKvs() {
+			if string(kv.Key) == b.keys.closed {
+				v.closed = kv.ModRevision > b.born
+				continue
+			}
+			var c candidate
+			if err := json.Unmarshal(kv.Value, &c); err != nil || c.Addr == "" {
+				return nil, fmt.Errorf("etcd's key %s has the value %.100q, which no agent of muster wrote: delete it", b.keys.leader, kv.Value)
+			}
+			v.leader = &pipe.Leader{Addr: c.Addr, ID: c.ID, Term: kv.CreateRevision}
+			v.lease = clientv3.LeaseID(kv.Lease)
+		}
+	}
+	return v, nil
+}
+
+var errSilentWatch = errors.New("a watch of the leader's key was not answered")
+
+// watch returns once the leader's key is gone. It asks now and then whether the
+// watch is alive, as a member that is cut off says nothing.
+func (b *bridge) watch(ctx context.Context, cli *clientv3.Client, s *session, rev int64) error {
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	changes := cli.Watch(ctx, b.keys.prefix, clientv3.WithPrefix(), clientv3.WithRev(rev))
+	alive := time.NewTicker(s.ttl / 2)
+	defer alive.Stop()
+	asked := false
+	for {
+		select {
+		case <-alive.C:
+			if asked {
+				return errSilentWatch
+			}
+			asked = true
+			if err := cli.RequestProgress(ctx); err != nil {
+				return err
+			}
+		case w, ok := <-changes:
+			if !ok || w.Err() != nil {
+				return errors.Join(w.Err(), ctx.Err())
+			}
+			asked = false
+			if over := b.onChanges(ctx, s, w.Events); over {
+				return nil
+			}
+		}
+	}
+}
+
+// onChanges returns true if there is no leader any more, or no run.
+func (b *bridge) onChanges(ctx context.Context, s *session, events []*clientv3.Event) bool {
+	for _, e := range events {
+		switch string(e.Kv.Key) {
+		case b.keys.closed:
+			if e.Type == clientv3.EventTypePut {
+				b.send(ctx, saw{s, &view{closed: true}})
+			}
+		case b.keys.leader:
+			if e.Type == clientv3.EventTypeDelete {
+				b.send(ctx, removed{})
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// end closes the run if the agent says so, and revokes the lease.
+func (b *bridge) end(cli *clientv3.Client, op string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), b.cfg.End.Or(2*time.Second))
+	defer cancel()
+	var err error
+	if op == "close" && !b.closed {
+		if err = b.insist(ctx, func(ctx context.Context) error { return b.close(ctx, cli) }); err == nil {
+			b.write(b.teller.close())
+		} else {
+			err = fmt.Errorf("tell the others that the run is closed: %s", plain(err))
+		}
+	}
+	if b.session != nil {
+		_ = b.insist(ctx, func(ctx context.Context) error {
+			_, err := cli.Revoke(ctx, b.session.id)
+			if is(err, rpctypes.ErrLeaseNotFound) {
+				return nil
+			}
+			return err
+		})
+	}
+	return err
+}
+
+// close sets the run's key closed, for a while, and takes the leader's away if it is
+// ours. It leaves a job alone that has begun under the ID of one that was closed.
+func (b *bridge) close(ctx context.Context, cli *clientv3.Client) error {
+	g, err := cli.Grant(ctx, int64(b.cfg.ClosedFor.Or(10*time.Minute)/time.Second))
+	if err != nil {
+		return err
+	}
+	closed := clientv3.OpPut(b.keys.closed, b.cfg.ID, clientv3.WithLease(g.ID))
+	var term int64 = -1
+	if b.leader != nil && b.leader.Mine {
+		term = b.leader.Term
+	}
+	ours := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(b.keys.leader), "=", term)}
+	_, err = cli.Txn(ctx).If(b.open()).
+		Then(clientv3.OpTxn(ours, []clientv3.Op{closed, clientv3.OpDelete(b.keys.leader)}, []clientv3.Op{closed})).Commit()
+	return err
+}
+
+// insist repeats a request until it succeeds or ctx ends.
+func (b *bridge) insist(ctx context.Context, request func(context.Context) error) error {
+	for {
+		call, cancel := b.callContext(ctx)
+		err := request(call)
+		cancel()
+		if err == nil || !pause(ctx, b.retry()) {
+			return err
+		}
+	}
+}
+
+// pause waits; false means that ctx has ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return ctx.Err() == nil
+	case <-ctx.Done():
+		return false
+	}
+}

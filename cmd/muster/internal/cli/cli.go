@@ -1,0 +1,251 @@
+// Package cli is muster's command line: it turns arguments and environment into
+// a launch.Config and runs it. How the arguments are read is dictated by
+// Python's argparse, because any torchrun command line must work unchanged.
+//
+// One table (options) is the source of parsing, environment variables, help and
+// completion. A line is taken apart (parseLine), every option is weighed between
+// command line, variable and default (weigh), the values are read into a Config
+// (reader), and launch.Resolve decides the rest. Each step returns all that is
+// wrong; what was found is reported together.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/muster-run/muster/cmd/muster/internal/tui"
+	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/spell"
+	"github.com/muster-run/muster/launch"
+	"github.com/muster-run/muster/process"
+)
+
+// Exit statuses of the command line itself.
+const (
+	exitOK    = 0
+	exitError = 1
+	// exitUnfit says that this host is not fit for the job: it has failed its
+	// --health-check and has not joined, or a rule of its --restart-policy has drained
+	// it. It is EX_UNAVAILABLE.
+	exitUnfit = 69
+	exitUsage = 2
+)
+
+// torchrunName is the name under which the program behaves as torchrun does.
+const torchrunName = "torchrun"
+
+// Run runs the program started as args[0] and returns its exit status. It is
+// what main calls; nothing in it ends the process.
+func Run(ctx context.Context, args []string, stdin, stdout, stderr *os.File) int {
+	p := program{stdin: stdin, stdout: stdout, stderr: stderr, launch: start}
+	if len(args) > 0 {
+		p.self, args = args[0], args[1:]
+	}
+	if filepath.Base(p.self) == torchrunName {
+		p.name = torchrunName
+		return p.run(ctx, args)
+	}
+	return p.command(ctx, args)
+}
+
+// A program is one start of the binary.
+type program struct {
+	self                  string // args[0]
+	name                  string // what messages begin with
+	env                   []string
+	stdin, stdout, stderr *os.File
+	say                   io.Writer                                                                   // for messages; nil: stderr
+	launch                func(context.Context, launch.Config) (status int, recorded bool, err error) // runs a job
+}
+
+// command runs the subcommand that args begin with.
+func (p program) command(ctx context.Context, args []string) int {
+	p.name = "muster"
+	if len(args) == 0 {
+		io.WriteString(p.stderr, overview())
+		return exitUsage
+	}
+	name, args := args[0], args[1:]
+	switch name {
+	case "--version":
+		return p.version()
+	case "--help", "-h":
+		return p.help(args)
+	}
+	all := subcommands()
+	for _, c := range all {
+		if c.name != name {
+			continue
+		}
+		if len(args) > 0 && (args[0] == "--help" || args[0] == "-h") {
+			io.WriteString(p.stdout, c.help())
+			return exitOK
+		}
+		if c.line {
+			p.name = "muster " + name
+		}
+		if c.stops != nil {
+			var stop context.CancelFunc
+			ctx, stop = signal.NotifyContext(ctx, c.stops...)
+			defer stop()
+		}
+		return c.run(ctx, p, args)
+	}
+	hint := "`muster help` lists the commands"
+	if strings.HasPrefix(name, "-") || strings.ContainsAny(name, "./") {
+		hint = "to run a script: muster run " + strings.Join(append([]string{name}, args[:min(len(args), 8)]...), " ")
+	} else {
+		nearest := 3
+		for _, c := range all {
+			if d := spell.Distance(c.name, name); d < nearest {
+				nearest, hint = d, "did you mean muster "+c.name+"?"
+			}
+		}
+	}
+	p.errorf("unknown command %s; %s", quote(name), hint)
+	return exitUsage
+}
+
+// A console that takes nothing of what muster says holds the end of a job up for
+// unread, and for lastWords only if a signal has stopped the job.
+const (
+	unread    = 10 * time.Second
+	lastWords = 2 * time.Second
+)
+
+// run is `muster run`, and the whole of torchrun.
+func (p program) run(ctx context.Context, args []string) int {
+	l, errs := parseLine(args)
+	cfg := launch.Config{Env: p.env, Stdin: p.stdin, Stdout: p.stdout, Stderr: p.stderr}
+	switch shell := l.given[byName("print-completion")]; {
+	case l.asked("help"): // whatever else is wrong
+		return p.printHelp()
+	case l.asked("version"):
+		return p.version()
+	case slices.Contains(shells, shell):
+		return p.printCompletion(shell)
+	}
+	r, cfg, bad := p.read(l, cfg)
+	errs = append(errs, bad...)
+	if errs != nil {
+		return p.usage(cfg, errs)
+	}
+	slog.SetDefault(cfg.Logger)
+	for _, text := range r.warnings {
+		cfg.Logger.Warn(text)
+	}
+	if r.schedule != nil {
+		fmt.Fprintf(p.stderr, "%s: %s\n", p.name, r.schedule)
+	}
+	out := said(cfg)
+	p.say = out
+	status, recorded, err := p.launch(ctx, cfg)
+	limit := unread
+	if _, stopped := errors.AsType[*process.SignalError](err); stopped || status == failure.PreemptedStatus {
+		limit = lastWords
+	} else if tui.IsTerminal(p.stderr) {
+		limit = 0 // until whoever has pressed Ctrl-S goes on, or presses Ctrl-C
+	}
+	defer out.Flush(limit)
+	if invalid, ok := errors.AsType[*launch.ConfigError](err); ok {
+		return p.usage(cfg, r.named(split(invalid)))
+	}
+	if err != nil {
+		for _, err := range split(err) {
+			p.errorf("%v", err)
+		}
+		if !recorded {
+			p.recordError(cfg, err)
+		}
+	}
+	return status
+}
+
+// read makes a configuration of a command line. What could be read is returned even
+// if there are errors.
+func (p program) read(l line, cfg launch.Config) (reader, launch.Config, []error) {
+	var errs []error
+	if !l.hasScript && !l.unknown {
+		errs = append(errs, errors.New("the following arguments are required: training_script, training_script_args"))
+	}
+	v, bad := weigh(l, cfg.LookupEnv)
+	environ := cfg.Env
+	if environ == nil {
+		environ = os.Environ()
+	}
+	errs = slices.Concat(errs, bad, misspelt(environ))
+
+	logger, err := newLogger(p.stderr, cfg.LookupEnv)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	cfg.Logger = logger
+	r := reader{values: v, line: l, lookup: cfg.LookupEnv, root: os.DirFS("/"), self: p.self, ask: p.name != torchrunName}
+	cfg = r.config(cfg)
+	errs = append(errs, r.errs...)
+	if l.hasScript && cfg.Entrypoint != "" {
+		cfg, err = launch.Resolve(cfg)
+		errs = append(errs, r.named(split(err))...)
+	}
+	return r, cfg, errs
+}
+
+// recordError writes an error of the launcher itself where whoever started us
+// looks for it.
+func (p program) recordError(cfg launch.Config, err error) {
+	path, _ := cfg.LookupEnv(envErrorFile)
+	if err := failure.WriteAgentError(path, err); err != nil {
+		p.errorf("%v", err)
+	}
+}
+
+// asked says whether an option without argument was given.
+func (l line) asked(name string) bool { return l.given[byName(name)] != "" }
+
+// usage reports everything that is wrong with the command line.
+func (p program) usage(cfg launch.Config, errs []error) int {
+	fmt.Fprintf(p.stderr, "usage: %s [options] training_script [training_script_args...]\n", p.name)
+	fmt.Fprintf(p.stderr, "       %s --help lists the options\n", p.name)
+	for _, err := range errs {
+		p.errorf("%v", err)
+	}
+	p.recordError(cfg, errors.Join(errs...))
+	return exitUsage
+}
+
+// errorf writes one line for people, named after the program.
+func (p program) errorf(format string, a ...any) {
+	w := p.say
+	if w == nil {
+		w = p.stderr
+	}
+	fmt.Fprintf(w, "%s: error: %s\n", p.name, harmless.Text(fmt.Sprintf(format, a...)))
+}
+
+// split takes errors that were joined apart again, so that each gets its line.
+func split(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if invalid, ok := err.(*launch.ConfigError); ok {
+		return split(invalid.Err)
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var all []error
+		for _, err := range joined.Unwrap() {
+			all = append(all, split(err)...)
+		}
+		return all
+	}
+	return []error{err}
+}

@@ -1,0 +1,271 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/muster-run/muster/cmd/muster/internal/doctor"
+	"github.com/muster-run/muster/launch"
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/c10d"
+	"github.com/muster-run/muster/rendezvous/etcd"
+	"github.com/muster-run/muster/rendezvous/quorum"
+)
+
+const doctorUsage = `usage: muster doctor [--json] [--wait SECONDS] [options of muster run] [training_script ...]
+       muster doctor --listen [--rdzv-endpoint :PORT] ...
+       muster doctor --peer HOST:PORT ...
+
+Looks, before a job, for what would break it: names, ports, firewalls, limits, disks,
+Python, GPUs. It takes the command line of muster run, or what a scheduler says, and
+starts no worker. For a job of several hosts run it on each, at about the same time:
+
+    muster doctor --nnodes 2 --rdzv-endpoint host0:29400
+
+The hosts then meet as the job would, and try the network between them: both directions,
+large packets, throughput, clocks, and the interfaces that GLOO_SOCKET_IFNAME and
+NCCL_SOCKET_IFNAME name.
+
+  --json             print the report as one line of JSON
+  --wait SECONDS     how long to wait for the other hosts (default 60)
+  --listen           then wait for doctors on other hosts, at the endpoint's port (default
+                     29400), until interrupted: to try two hosts without a rendezvous
+  --peer HOST:PORT   try the network to such a host
+  --health-check CMD the site's own check, as for muster run
+
+Exit status: 0 if nothing failed (there may be warnings), 1 if something did, 2 if the
+command line is wrong.
+`
+
+// A doctorRequest is what `muster doctor` was asked for beside the options of run.
+type doctorRequest struct {
+	json   bool
+	listen bool
+	peer   string
+	wait   time.Duration
+}
+
+// doctor is `muster doctor`.
+func (p program) doctor(ctx context.Context, args []string) int {
+	req, rest, errs := parseDoctor(args)
+	l, bad := parseLine(rest)
+	if l.asked("help") {
+		io.WriteString(p.stdout, doctorUsage)
+		return exitOK
+	}
+	cfg, bad2 := p.readDoctor(l, req)
+	if errs = slices.Concat(errs, bad, bad2); len(errs) > 0 {
+		fmt.Fprintf(p.stderr, "usage: muster doctor [--json] [--wait SECONDS] [--listen | --peer HOST:PORT] [options of muster run]\n")
+		fmt.Fprintf(p.stderr, "       muster doctor --help says more\n")
+		for _, err := range errs {
+			p.errorf("%v", err)
+		}
+		return exitUsage
+	}
+	port := cfg.Port
+	if req.listen {
+		cfg.Host, cfg.Port, cfg.Members = "", 0, nil // nobody meets
+	}
+	report := doctor.Run(ctx, cfg)
+	write := report.WriteText
+	if req.json {
+		write = report.WriteJSON
+	}
+	if err := write(p.stdout); err != nil {
+		p.errorf("%v", err)
+		return exitError
+	}
+	if req.listen {
+		if err := p.listen(ctx, port, report.Host); err != nil {
+			p.errorf("%v; %s", err, listenAdvice(err))
+			return exitError
+		}
+	}
+	if report.Status == doctor.Failure {
+		return exitError
+	}
+	return exitOK
+}
+
+// listen answers other hosts' doctors until ctx is done.
+func (p program) listen(ctx context.Context, port int, host string) error {
+	if port == 0 {
+		port = c10d.DefaultPort
+	}
+	return doctor.Listen(ctx, ":"+strconv.Itoa(port), doctor.System{}, func(port int) {
+		fmt.Fprintf(p.stderr, "muster doctor: listening; on another host: muster doctor --peer %s\n", net.JoinHostPort(host, strconv.Itoa(port)))
+	})
+}
+
+// parseDoctor takes doctor's own options out of a command line of run.
+func parseDoctor(args []string) (req doctorRequest, rest []string, errs []error) {
+	req.wait = doctor.DefaultWait
+	for i := 0; i < len(args); i++ {
+		arg := args[i]
+		if arg == "--" || !strings.HasPrefix(arg, "-") || isValue(arg) {
+			return req, append(rest, args[i:]...), errs // the script
+		}
+		name, value, hasValue := strings.Cut(arg, "=")
+		next := func() (string, bool) {
+			if hasValue {
+				return value, true
+			}
+			if i++; i < len(args) {
+				return args[i], true
+			}
+			errs = append(errs, fmt.Errorf("argument %s: expected one argument", name))
+			return "", false
+		}
+		switch name {
+		case "--json":
+			req.json = true
+		case "--listen":
+			req.listen = true
+		case "--peer":
+			if text, ok := next(); ok {
+				if _, port, err := net.SplitHostPort(text); err != nil || port == "" {
+					errs = append(errs, fmt.Errorf("--peer %s: want HOST:PORT, as `muster doctor --listen` prints it there", quote(text)))
+				}
+				req.peer = text
+			}
+		case "--wait":
+			if text, ok := next(); ok {
+				n, err := strconv.ParseFloat(text, 64)
+				if err != nil || !(n > 0) || n > 3600 || math.IsNaN(n) {
+					errs = append(errs, fmt.Errorf("--wait %s: want seconds, more than 0 and at most 3600", quote(text)))
+				}
+				req.wait = time.Duration(n * float64(time.Second))
+			}
+		default:
+			rest = append(rest, arg)
+			if takesNext(arg) && i+1 < len(args) {
+				i++
+				rest = append(rest, args[i])
+			}
+		}
+	}
+	if req.listen && req.peer != "" {
+		errs = append(errs, errors.New("--listen and --peer exclude each other"))
+	}
+	return req, rest, errs
+}
+
+// takesNext says whether an option of run has its argument in the next word.
+func takesNext(arg string) bool {
+	if name, long := strings.CutPrefix(arg, "--"); long {
+		o, _ := lookup(name)
+		return !strings.Contains(name, "=") && o != nil && o.takesArg()
+	}
+	for i := 1; i < len(arg); i++ {
+		o := byShort(arg[i])
+		if o == nil {
+			return false
+		}
+		if o.takesArg() {
+			return i == len(arg)-1
+		}
+	}
+	return false
+}
+
+// readDoctor makes doctor's configuration of the options of run.
+func (p program) readDoctor(l line, req doctorRequest) (doctor.Config, []error) {
+	cfg := launch.Config{Env: p.env, Stdin: p.stdin, Stdout: p.stdout, Stderr: p.stderr}
+	word := doctorDefaults(&l, cfg.LookupEnv)
+	v, errs := weigh(l, cfg.LookupEnv)
+	logger, err := newLogger(p.stderr, cfg.LookupEnv)
+	if err != nil {
+		errs = append(errs, err)
+	}
+	r := reader{values: v, line: l, lookup: cfg.LookupEnv, root: os.DirFS("/"), self: p.self, ask: true}
+	cfg.Logger = logger
+	cfg = r.config(cfg)
+	errs = append(errs, r.errs...)
+	if r.schedule != nil {
+		fmt.Fprintf(p.stderr, "%s: %s\n", p.name, r.schedule)
+	}
+	logDir, python := cfg.Logs.Dir, ""
+	// What doctor says in lines of its own is no error of the command line.
+	cfg.Logs.Dir, cfg.EventLogFile, cfg.EventLogHandler = os.DevNull, "", ""
+	if cfg.Entrypoint == "" {
+		cfg.Entrypoint = "/bin/sh"
+	}
+	cfg, err = launch.Resolve(cfg)
+	errs = append(errs, split(err)...)
+	settings, _ := cfg.Settings() // Resolve has reported it
+	d := doctor.Config{
+		Backend: cfg.RdzvBackend, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes, RunID: cfg.RunID,
+		LocalAddr: cfg.LocalAddr, Settings: settings, Workers: cfg.NprocPerNode, LogDir: logDir,
+		HealthCheck: r.text("health-check"), Peer: req.peer, Wait: req.wait, Progress: p.stderr, Logger: logger,
+	}
+	if !r.flag("no-python") || r.flag("run-path") {
+		python, d.PythonErr = r.python()
+		d.Python = python
+	}
+	if word != "" {
+		d.WorkersWord = word
+		r.errs = nil
+		r.values["nproc-per-node"] = word
+		d.Workers = r.nproc()
+		d.WorkersErr = errors.Join(r.errs...)
+	}
+	if len(errs) == 0 {
+		errs = append(errs, meetingPoint(&d, &r, cfg)...)
+	}
+	return d, errs
+}
+
+// doctorDefaults changes what doctor takes otherwise than run: an endpoint alone means
+// c10d, and a number of workers that only the devices know is looked up by a check. It
+// returns the word for that number.
+func doctorDefaults(l *line, lookup func(string) (string, bool)) (word string) {
+	has := func(name string) bool {
+		_, given := l.given[byName(name)]
+		_, set := lookup(byName(name).env)
+		return given || set
+	}
+	if has("rdzv-endpoint") && !has("rdzv-backend") {
+		l.given[byName("rdzv-backend")] = "c10d"
+	}
+	o := byName("nproc-per-node")
+	text, given := l.given[o]
+	if !given {
+		text, _ = lookup(o.env)
+	}
+	switch text {
+	case "gpu", "xpu", "auto", "cpu":
+		l.given[o] = "1"
+		return text
+	}
+	return ""
+}
+
+// meetingPoint fills in where the hosts meet.
+func meetingPoint(d *doctor.Config, r *reader, cfg launch.Config) (errs []error) {
+	var err error
+	switch cfg.RdzvBackend {
+	case "etcd", "etcd-v2":
+		d.Members, err = etcd.SplitEndpoints(cfg.RdzvEndpoint, etcd.DefaultPort)
+	case "quorum":
+		d.Members, err = quorum.Members(cfg.RdzvEndpoint)
+	default:
+		d.Host, d.Port, err = rendezvous.SplitEndpoint(cfg.RdzvEndpoint, c10d.DefaultPort)
+		if cfg.RdzvBackend == "static" && cfg.MaxNodes > 1 && d.Settings.IsHost == nil && r.isGiven("node-rank") {
+			first := cfg.NodeRank == 0
+			d.Settings.IsHost = &first
+		}
+		if d.Port == 0 {
+			d.Host = ""
+		}
+	}
+	return append(errs, split(err)...)
+}

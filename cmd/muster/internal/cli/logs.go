@@ -1,0 +1,213 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/muster-run/muster/cmd/muster/internal/postmortem"
+	"github.com/muster-run/muster/internal/harmless"
+)
+
+const logsUsage = `usage: muster logs DIR [--rank 3[,5-7]] [--local-rank] [--attempt N]
+                   [--stream stdout|stderr|both] [--follow] [--lines N] [--prefix]
+
+Prints what the workers of a job have written to their log files, byte for byte. With
+several workers or streams each line gets a prefix: [3]: for stdout and [3 err]: for
+stderr of rank 3. It reads the directories of muster and of torchrun.
+
+  DIR            the job's --log-dir, or a run's directory in it; of several runs the
+                 newest is taken
+  --rank RANKS   only these ranks: numbers and ranges (default: all)
+  --local-rank   the numbers are local ranks. So they are, too, where the directory does
+                 not tell global ones, which is said
+  --attempt N    this attempt, 2 or 2.1 (default: the newest)
+  --stream NAME  stdout, stderr or both (default)
+  --follow, -f   go on with what is written from now on, also by attempts to come, until
+                 the job has ended (torchrun's directories do not tell: until interrupted);
+                 with --attempt, only by that one
+  --lines, -n N  only the last N lines of each stream
+  --prefix       prefixes also where there is one stream only
+`
+
+// A logsRequest is what `muster logs` was asked for.
+type logsRequest struct {
+	dir, attempt     string
+	ranks            rankSet
+	local            bool
+	stdout, stderr   bool
+	follow, prefixed bool
+	lines            int // negative: all
+}
+
+// A rankSet is ranges of ranks; nil has all.
+type rankSet [][2]int
+
+func (s rankSet) has(rank int) bool {
+	return s == nil || slices.ContainsFunc(s, func(r [2]int) bool { return r[0] <= rank && rank <= r[1] })
+}
+
+// parseRankSet reads 3,5-7.
+func parseRankSet(text string) (set rankSet, err error) {
+	for part := range strings.SplitSeq(text, ",") {
+		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
+		if !isRange {
+			last = first
+		}
+		a, errA := strconv.ParseUint(strings.TrimSpace(first), 10, 31)
+		b, errB := strconv.ParseUint(strings.TrimSpace(last), 10, 31)
+		if errA != nil || errB != nil || a > b {
+			return nil, fmt.Errorf("--rank %s: want ranks and ranges such as 3,5-7, got %s", quote(text), quote(part))
+		}
+		set = append(set, [2]int{int(a), int(b)})
+	}
+	return set, nil
+}
+
+// LogsCommand is `muster logs`. With --follow it runs until ctx is done.
+func LogsCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	c := command{"logs", logsUsage, stdout, stderr}
+	req, err := parseLogs(args)
+	if err != nil {
+		return c.refuse(err)
+	}
+	if err := req.run(ctx, stdout, stderr); err != nil {
+		return c.fail(exitError, err)
+	}
+	return exitOK
+}
+
+func parseLogs(args []string) (req logsRequest, err error) {
+	flags := flag.NewFlagSet("muster logs", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // the error is reported by the caller
+	ranks := flags.String("rank", "", "")
+	flags.BoolVar(&req.local, "local-rank", false, "")
+	flags.StringVar(&req.attempt, "attempt", "", "")
+	stream := flags.String("stream", "both", "")
+	lines := flags.String("lines", "", "")
+	flags.StringVar(lines, "n", "", "")
+	flags.BoolVar(&req.follow, "follow", false, "")
+	flags.BoolVar(&req.follow, "f", false, "")
+	flags.BoolVar(&req.prefixed, "prefix", false, "")
+	if req.dir, err = oneArgument(flags, args); errors.Is(err, flag.ErrHelp) {
+		return req, err
+	}
+	errs := []error{err, checkAttempt(req.attempt)}
+	if *ranks != "" {
+		req.ranks, err = parseRankSet(*ranks)
+		errs = append(errs, err)
+	}
+	req.lines = -1
+	if *lines != "" {
+		n, err := strconv.ParseUint(*lines, 10, 31)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--lines %s: want a number, 0 or more", quote(*lines)))
+		}
+		req.lines = int(n)
+	}
+	req.stdout, req.stderr = *stream != "stderr", *stream != "stdout"
+	if !slices.Contains([]string{"stdout", "stderr", "both"}, *stream) {
+		errs = append(errs, fmt.Errorf("--stream %s: want stdout, stderr or both", quote(*stream)))
+	}
+	return req, errors.Join(errs...)
+}
+
+// run prints, and follows if that is asked for.
+func (req *logsRequest) run(ctx context.Context, stdout, stderr io.Writer) error {
+	logger, err := newLogger(stderr, os.LookupEnv)
+	if err != nil {
+		return err
+	}
+	runs, attempt, err := postmortem.Find(req.dir)
+	if err != nil {
+		return err
+	}
+	if len(runs) > 1 {
+		fmt.Fprintf(stderr, "muster logs: this is %s, the newest of %d runs\n", harmless.Line(runs[0].Path, 4096), len(runs))
+	}
+	if req.attempt != "" {
+		attempt = "attempt_" + req.attempt
+	}
+	run, err := postmortem.Read(runs[0].Path)
+	if err == nil && attempt != "" {
+		err = run.Only(attempt)
+	}
+	if err != nil {
+		return err
+	}
+	a := &run.Attempts[len(run.Attempts)-1]
+	if req.ranks != nil && !req.local && !run.KnowsRanks(a) {
+		fmt.Fprintf(stderr, "muster logs: %s does not tell global ranks: --rank is taken for local ranks\n", run.Dir)
+		req.local = true
+	}
+	streams := a.Streams(req.stdout, req.stderr, req.want)
+	if !req.follow {
+		if len(streams) == 0 {
+			return req.none(a)
+		}
+		return postmortem.Print(stdout, streams, req.prefix(len(streams)), req.lines)
+	}
+	many := len(streams)
+	if req.ranks == nil {
+		many = 2 // workers to come
+	}
+	return postmortem.Follow(ctx, postmortem.FollowConfig{
+		Dir: run.Dir, Attempt: a.Name, Only: attempt != "", Stdout: req.stdout, Stderr: req.stderr,
+		Want: req.want, GlobalRanks: req.ranks != nil && !req.local, Lines: req.lines, Prefix: req.prefix(many),
+		Begin:  func(name string) { fmt.Fprintf(stderr, "muster logs: %s\n", name) },
+		End:    func(how string) { fmt.Fprintf(stderr, "muster logs: %s\n", how) },
+		Writer: stdout, Logger: logger,
+	})
+}
+
+// want selects workers.
+func (req *logsRequest) want(w postmortem.Worker) bool {
+	if req.local || w.Rank < 0 {
+		return req.ranks.has(w.LocalRank)
+	}
+	return req.ranks.has(w.Rank)
+}
+
+// prefix returns how lines begin where there are n streams.
+func (req *logsRequest) prefix(n int) func(postmortem.Stream) string {
+	return func(s postmortem.Stream) string {
+		if n < 2 && !req.prefixed {
+			return ""
+		}
+		rank := s.Worker.Rank
+		if req.local || rank < 0 {
+			rank = s.Worker.LocalRank
+		}
+		if s.Stderr {
+			return fmt.Sprintf("[%d err]: ", rank)
+		}
+		return fmt.Sprintf("[%d]: ", rank)
+	}
+}
+
+// none says why there is nothing to print.
+func (req *logsRequest) none(a *postmortem.Attempt) error {
+	var ranks []string
+	files := false
+	for _, w := range a.Workers {
+		rank := w.Rank
+		if req.local || rank < 0 {
+			rank = w.LocalRank
+		}
+		ranks = append(ranks, strconv.Itoa(rank))
+		files = files || w.Stdout != "" && req.stdout || w.Stderr != "" && req.stderr
+	}
+	switch {
+	case len(ranks) == 0:
+		return fmt.Errorf("%s holds no workers", a.Dir)
+	case files:
+		return fmt.Errorf("none of these ranks is in %s; there are %s", a.Dir, strings.Join(ranks, ", "))
+	}
+	return fmt.Errorf("the workers of %s wrote to no files; start the job with --redirects 3, or --tee 3 to see their output on the console as well", a.Dir)
+}

@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"unicode"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/internal/test/doctest"
+	"github.com/muster-run/muster/policy"
+)
+
+// The commands of docs/restart-policy.md, verbatim, and what they say they print.
+func TestPolicyDocumentation(t *testing.T) {
+	page, err := doctest.Read("../../../..", "docs/restart-policy.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS("../../../../examples")); err != nil {
+		t.Fatal(err)
+	}
+	for _, b := range page.Blocks {
+		if b.Kind == "yaml" {
+			if _, err := policy.Parse([]byte(b.Text), "the document's"); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	compared := 0
+	for _, script := range page.Scripts() {
+		cmd := exec.CommandContext(t.Context(), "sh", "-eu", "-c", script.Text)
+		cmd.Dir, cmd.Env = dir, append(os.Environ(), "TZ=UTC", "MUSTER_DEVICES=0")
+		out, err := cmd.Output()
+		if err != nil {
+			t.Errorf("%s: %v", script.Text, err)
+		}
+		if !script.Compared {
+			continue
+		}
+		compared++
+		if diff := cmp.Diff(script.Output, string(out)); diff != "" {
+			t.Errorf("-documented +got:\n%s", diff)
+		}
+	}
+	if n := len(page.Scripts()); n < 4 || compared < 4 {
+		t.Errorf("%d commands and %d outputs", n, compared)
+	}
+}
+
+// The example has what the documentation explains.
+func TestPolicyExample(t *testing.T) {
+	p, err := policy.Load(filepath.Join("..", "..", "..", "..", "examples", "policy.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if notes := p.Notes(p.MaxRestarts); notes != nil || len(p.Rules) != 5 || p.NoProgress == nil {
+		t.Errorf("%q, %+v", notes, p)
+	}
+}
+
+// Whatever is in a file of events, and whatever the policy: a table or an error.
+func FuzzReplay(f *testing.F) {
+	failures, err := os.ReadFile("../../../../examples/failures.jsonl")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(failures)
+	f.Add([]byte(`{"name": "muster.attempt.failed", "timestamp": -1e18, "metadata": {"max_restarts": -9, "ran_ms": 9000000000000000000, "exit_code": -9999, "cause": "signal"}}`))
+	f.Add([]byte("{\"name\": \"muster.attempt.failed\", \"metadata\": {\"run_id\": \"\x1b[2J\", \"failed_host\": \"\u202e\"}}\n{\n\n7\n"))
+	p, err := policy.Load("../../../../examples/policy.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		for _, req := range []policyRequest{{events: "f", maxRestarts: -1}, {events: "f", maxRestarts: 1, json: true}} {
+			var out, said strings.Builder
+			err := req.replay(p, bytes.NewReader(text), &out, &said)
+			if (err == nil) != (out.Len() > 0) {
+				t.Errorf("error %v, and %d bytes", err, out.Len())
+			}
+			if strings.ContainsFunc(out.String()+said.String(), func(r rune) bool { return r != '\n' && unicode.IsControl(r) }) {
+				t.Errorf("control characters: %q", out.String())
+			}
+		}
+	})
+}

@@ -1,0 +1,203 @@
+package cli
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/muster-run/muster/cmd/muster/internal/tui"
+	"github.com/muster-run/muster/health"
+)
+
+// topState is a job in the middle of its life: 8 workers, one of which has died.
+func topState() *health.State {
+	now := time.Date(2026, time.March, 4, 12, 30, 0, 0, time.Local)
+	at := func(seconds int) time.Time { return now.Add(-time.Duration(seconds) * time.Second) }
+	s := &health.State{
+		Version: 1, Time: now,
+		Job: health.Job{RunID: "llama-7b", Backend: "c10d", Endpoint: "n0:29400", Entrypoint: "train.py", Started: at(7500), State: "HEALTHY",
+			Phase: health.Running, Round: 2, Restarts: 1, MaxRestarts: 3, WorldSize: 16},
+		Host:       health.Host{Name: "n0", GroupRank: 0, Workers: 8},
+		Hosts:      []health.Host{{Name: "n0", GroupRank: 0, Workers: 8, State: "HEALTHY"}, {Name: "n1", GroupRank: 1, Workers: 8, State: "UNHEALTHY"}},
+		LiveTimers: 3,
+		Timers:     []health.Timer{{PID: 4002, Rank: 2, Scope: "all_reduce", Deadline: now.Add(4200 * time.Millisecond), Remaining: 4.2}},
+		Timeline: []health.Moment{
+			{Time: at(7500), Kind: health.KindPhase, What: "waiting for the hosts of the next round"},
+			{Time: at(7490), Kind: health.KindRound, What: "round 1: 2 hosts"},
+			{Time: at(600), Kind: health.KindFailure, What: "rank 3 failed", Why: "killed by SIGKILL: out of memory"},
+			{Time: at(599), Kind: health.KindRestart, What: "restart 1 of 3"},
+			{Time: at(598), Kind: health.KindRound, What: "round 2: 2 hosts"},
+		},
+		Failures: []health.Failure{{Rank: 3, LocalRank: 3, Host: "n0", Time: at(600), Root: true, Cause: "killed by SIGKILL: out of memory"}},
+	}
+	for i := range 8 {
+		w := health.Worker{Rank: i, LocalRank: i, PID: 4000 + i, State: "HEALTHY", Started: at(598), LastOutput: at(i),
+			Usage:     health.Usage{CPUPercent: float64(95 + i), RSSBytes: int64(i+1) << 30, Processes: 1},
+			Heartbeat: &health.Heartbeat{Step: int64(12000 - i), Time: at(1)},
+			Stdout:    fmt.Sprintf("/logs/llama-7b_x/attempt_1/%d/stdout.log", i), Stderr: "/logs/stderr.log",
+			StdoutLines: []string{"epoch 3", fmt.Sprintf("step %d  loss 1.%d234  日本語 a long line that goes on and on beyond the edge of every screen", 12000-i, i)},
+			StderrLines: []string{"UserWarning: lr_scheduler"},
+		}
+		s.Workers = append(s.Workers, w)
+	}
+	s.Workers[5].Exit = &health.Exit{Time: at(2), Code: -9, Signal: "SIGKILL", Cause: "killed by SIGKILL"}
+	return s
+}
+
+// shown renders a view as text with the screen's edges.
+func shown(v *topView, width, height int) string {
+	var b strings.Builder
+	for _, line := range v.render(width, height) {
+		fmt.Fprintf(&b, "%s|\n", tui.Fit(line.Fit(width).String(), width))
+	}
+	return b.String()
+}
+
+func TestTopScreens(t *testing.T) {
+	waiting := topState()
+	waiting.Job.Phase, waiting.Job.State, waiting.Job.WaitingFor = health.Rendezvous, "INIT", "1 of 2 hosts, 12 s left"
+	waiting.Workers, waiting.Timers, waiting.Hosts, waiting.Failures = nil, nil, nil, nil
+	tests := []struct {
+		name          string
+		view          topView
+		width, height int
+	}{
+		{"80x24", topView{state: topState(), selected: -1}, 80, 24},
+		{"80x24_worker", topView{state: topState(), selected: 6, sort: byCPU}, 80, 24},
+		{"120x40", topView{state: topState(), selected: 3, stderr: true}, 120, 40},
+		{"40x15", topView{state: topState(), selected: -1}, 40, 15},
+		{"40x15_worker", topView{state: topState(), selected: 7, sort: byOutput}, 40, 15},
+		{"80x24_waiting", topView{state: waiting, selected: 2}, 80, 24},
+		{"80x24_lost", topView{state: topState(), selected: -1, problem: "ask the agent at 9000: connection refused"}, 80, 24},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := shown(&tt.view, tt.width, tt.height)
+			golden(t, "testdata/top/"+tt.name+".txt", got)
+			if lines := strings.Count(got, "\n"); lines != tt.height {
+				t.Errorf("%d lines, want %d", lines, tt.height)
+			}
+		})
+	}
+}
+
+// Whatever the terminal's size, what is drawn fits, and the chosen worker is there.
+func TestTopFits(t *testing.T) {
+	for width := range 130 {
+		for height := range 45 {
+			v := &topView{state: topState(), selected: 7}
+			lines := v.render(width, height)
+			if len(lines) > max(1, height) {
+				t.Fatalf("%dx%d: %d lines", width, height, len(lines))
+			}
+			chosen := false
+			for _, line := range lines {
+				if n := tui.Width(line.Fit(width).String()); n > width {
+					t.Fatalf("%dx%d: %d columns: %s", width, height, n, line)
+				}
+				chosen = chosen || strings.HasPrefix(line.String(), "> ")
+			}
+			if width >= 20 && height >= 12 && !chosen {
+				t.Fatalf("%dx%d: the chosen worker is not shown:\n%s", width, height, shown(v, width, height))
+			}
+		}
+	}
+}
+
+func TestTopKeys(t *testing.T) {
+	down, up := tui.KeyDown, tui.KeyUp
+	tests := []struct {
+		name     string
+		keys     []tui.Key
+		selected int
+		sort     sortKey
+	}{
+		{"nothing is chosen at first", nil, -1, byRank},
+		{"down", []tui.Key{down}, 0, byRank},
+		{"down and up", []tui.Key{down, down, down, up}, 1, byRank},
+		{"up from nothing", []tui.Key{up}, 7, byRank},
+		{"not beyond the ends", []tui.Key{tui.KeyEnd, down, down}, 7, byRank},
+		{"home", []tui.Key{tui.KeyEnd, tui.KeyHome}, 0, byRank},
+		{"pages", []tui.Key{tui.KeyPageDown, tui.KeyPageUp}, 0, byRank},
+		{"escape", []tui.Key{down, tui.KeyEscape}, -1, byRank},
+		{"sort by CPU", []tui.Key{'r', down}, 7, byCPU},
+		{"the choice stays with its worker", []tui.Key{down, 'r'}, 0, byCPU},
+		{"once around", []tui.Key{'r', 'r', 'r', 'r', 'r'}, -1, byRank},
+		{"vi", []tui.Key{'j', 'j', 'k', '?'}, 0, byRank},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			v := &topView{state: topState(), selected: -1}
+			for _, key := range tt.keys {
+				if !v.key(key) {
+					t.Fatalf("key %d ends it", key)
+				}
+			}
+			if v.selected != tt.selected || v.sort != tt.sort {
+				t.Errorf("selected %d, sort %v; want %d, %v", v.selected, v.sort, tt.selected, tt.sort)
+			}
+		})
+	}
+	v := &topView{selected: -1}
+	v.key(down) // without workers
+	if v.selected != -1 || v.key('q') || v.key(tui.KeyInterrupt) {
+		t.Error("q and Ctrl-C do not end it, or there is a worker where there is none")
+	}
+}
+
+func TestTopSort(t *testing.T) {
+	s := topState()
+	s.Workers[2].Heartbeat = nil
+	for _, tt := range []struct {
+		by    sortKey
+		first int
+	}{{byRank, 0}, {byCPU, 7}, {byMemory, 7}, {byStep, 2}, {byOutput, 7}} {
+		v := &topView{state: s, sort: tt.by}
+		if got := v.workers()[0].Rank; got != tt.first {
+			t.Errorf("by %v rank %d is first, want %d", tt.by, got, tt.first)
+		}
+	}
+}
+
+// What a hostile agent says does not reach the terminal's ears.
+func TestTopHostile(t *testing.T) {
+	const evil = "\x1b]0;owned\a\x1b[2J\r\n\x00\u202egnp.\x9b31m"
+	s := topState()
+	s.Job = health.Job{RunID: evil, Backend: evil, Endpoint: evil, Entrypoint: evil, State: evil, Phase: evil, WaitingFor: evil, Started: time.Unix(1<<60, 0), Restarts: math.MinInt}
+	s.Hosts[0] = health.Host{Name: evil, State: evil, Workers: math.MaxInt}
+	s.Timers[0].Scope, s.Timers[0].Remaining = evil, -math.MaxFloat64
+	s.Failures[0].Cause, s.Failures[0].Host, s.Failures[0].Message = evil, evil, evil
+	s.Timeline[0].What, s.Timeline[0].Why = evil, evil
+	for i := range s.Workers {
+		w := &s.Workers[i]
+		w.State, w.Stdout, w.StdoutLines, w.Rank, w.PID = evil, evil, []string{evil}, math.MinInt+i, math.MaxInt
+		w.Usage = health.Usage{CPUPercent: math.MaxFloat64, RSSBytes: math.MaxInt64, Processes: 1}
+		w.LastOutput, w.Heartbeat.Step = time.Time{}.Add(1), math.MinInt64
+	}
+	s.Workers[1].Exit = &health.Exit{Signal: evil, Cause: evil, Code: 1}
+	v := &topView{state: s, selected: math.MinInt, problem: evil}
+	for _, line := range v.render(100, 50) {
+		for _, r := range line.String() {
+			if r < ' ' || r >= 0x7f && r < 0xa0 || r == '\u202e' {
+				t.Errorf("%q has %q", line, r)
+			}
+		}
+	}
+}
+
+// A job that is preempted has not failed.
+func TestTopPreempted(t *testing.T) {
+	state := topState()
+	state.Job.Phase, state.Job.State = health.Ended, "FAILED"
+	state.Job.Preempted = &health.Preemption{Host: "n\x1b[31m1", Signal: "SIGTERM", Time: state.Time}
+	var text strings.Builder
+	for _, line := range (&topView{state: state, selected: -1}).body(100, 100) {
+		text.WriteString(line.String() + "\n")
+	}
+	says := "preempted: host n1 received SIGTERM at " + state.Time.Local().Format("15:04:05") + "\n"
+	if got := text.String(); !strings.Contains(got, "ended PREEMPTED") || strings.Contains(got, "FAILED") || !strings.Contains(got, says) {
+		t.Errorf("it shows\n%s", got)
+	}
+}

@@ -1,0 +1,199 @@
+//go:build linux
+
+package doctest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/test/slurmlab"
+)
+
+func readme(p *play) {
+	p.run("bin/muster run --nproc-per-node 8 --max-restarts 3 --tee 3 --log-dir logs train.py --epochs 90").exits(0)
+	p.run("muster run train.py").exits(0).says(1, "^rank 0 of 1: training $")
+	p.start(0, "muster store --host 127.0.0.1 --port 29500").says(1, "29500").interrupt().exits(0)
+
+	p.job(0, "bin/muster run --nnodes 2:4 --nproc-per-node 8 --max-restarts 3 \\\n"+
+		"    --rdzv-backend c10d --rdzv-endpoint host0:29400 --rdzv-id job7 train.py")
+	p.rendezvous("muster store --host 0.0.0.0 --port 29400", "bin/muster run --nnodes 2:4 --nproc-per-node 2 --max-restarts 3")
+}
+
+func manyHosts(p *play) {
+	p.job(0, "muster run --nnodes 4 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint host0:29400 --rdzv-id job7 train.py")
+	const run = "muster run --nnodes 4 --nproc-per-node 2"
+	p.rendezvous("muster store --host 0.0.0.0 --port 29400", run)
+	p.put(run, p.form("--rdzv-backend static --master-addr host0 --master-port 29500 --node-rank N", "N", "%d"))
+	p.each(0, "muster doctor --nnodes 4 --rdzv-backend c10d --rdzv-endpoint host0:29400 --rdzv-id job7", p.torch()).says(1, "4 hosts met at host0:29400")
+}
+
+// four are runs of the same command on four hosts.
+type four [4]*run
+
+// each runs a command of the page on the host first and the three after it.
+func (p *play) each(first int, line string, env ...string) four {
+	p.Helper()
+	var f four
+	for i := range f {
+		f[i] = p.start(first+i, line, env...)
+	}
+	for _, r := range f {
+		r.exits(0)
+	}
+	return f
+}
+
+func (f four) says(n int, line string) {
+	f[0].p.Helper()
+	for _, r := range f {
+		r.says(n, line)
+	}
+}
+
+// job runs a command that starts 32 workers on four hosts.
+func (p *play) job(first int, line string) {
+	p.Helper()
+	p.each(first, line).trained(8)
+}
+
+// trained checks that each rank has trained once, and so many of them on each host.
+func (f four) trained(each int) {
+	f[0].p.Helper()
+	line := fmt.Sprintf(`(?m)^rank (\d+) of %d: training $`, len(f)*each)
+	ranks := map[string]bool{}
+	for _, r := range f {
+		r.says(each, line)
+		for _, m := range regexp.MustCompile(line).FindAllStringSubmatch(r.out.String(), -1) {
+			if ranks[m[1]] {
+				r.p.Errorf("rank %s has trained twice", m[1])
+			}
+			ranks[m[1]] = true
+		}
+	}
+	if len(ranks) != len(f)*each {
+		f[0].p.Errorf("%d ranks of %d have trained", len(ranks), len(f)*each)
+	}
+}
+
+// put runs the job on hosts 0 to 3 with other options to choose the rendezvous. In
+// these %d is the number of the host.
+func (p *play) put(run, options string) {
+	p.Helper()
+	var f four
+	for i := range f {
+		f[i] = p.do(i, fmt.Sprintf("%s %s --rdzv-id job7 train.py", run, strings.ReplaceAll(options, "%d", fmt.Sprint(i))))
+	}
+	for _, r := range f {
+		r.exits(0)
+	}
+	f.trained(2)
+}
+
+// rendezvous runs the job with a store on a host of its own, with a quorum, and with etcd.
+func (p *play) rendezvous(store, run string) {
+	p.Helper()
+	held := p.start(0, store).says(1, "29400")
+	var f four
+	for i := range f {
+		f[i] = p.do(1+i, run+" --rdzv-backend c10d --rdzv-endpoint host0:29400 --rdzv-id job7 train.py")
+	}
+	for _, r := range f {
+		r.exits(0)
+	}
+	f.trained(2)
+	held.interrupt().exits(0)
+
+	quorum := "--rdzv-backend quorum --rdzv-endpoint host0,host1,host2"
+	p.command(quorum)
+	p.put(run, quorum)
+
+	p.etcd()
+	etcd := "--rdzv-backend etcd --rdzv-endpoint etcd0:2379,etcd1:2379,etcd2:2379"
+	p.command(etcd)
+	p.put(run, etcd)
+}
+
+// etcd starts an etcd on the last host, which has the names of all three: for a
+// client it makes no difference how many members there are.
+func (p *play) etcd() {
+	p.Helper()
+	last := p.lab.Hosts()[len(p.lab.Hosts())-1]
+	for i := range p.lab.Hosts() {
+		p.do(i, fmt.Sprintf(`sh -ec 'cat /etc/hosts >$TMPDIR/hosts%[1]d; echo "%[2]s etcd0 etcd1 etcd2" >>$TMPDIR/hosts%[1]d; mount --bind $TMPDIR/hosts%[1]d /etc/hosts'`, i, last.Addr)).exits(0)
+	}
+	dir := p.T.TempDir()
+	in := filepath.Join(dir, "in")
+	p.must(unix.Mkfifo(in, 0o600))
+	settings, err := os.OpenFile(in, os.O_RDWR, 0) // it ends when nobody can write there
+	p.must(err)
+	p.Cleanup(func() { settings.Close() })
+	_, err = fmt.Fprintf(settings, `{"listen": "%[1]s:2379", "peer": "%[1]s:2380", "dir": %[2]q}`+"\n", last.Addr, filepath.Join(dir, "data"))
+	p.must(err)
+	p.do(len(p.lab.Hosts())-1, "testetcd <"+in).says(1, "^ready$")
+}
+
+func restartPolicy(p *play) {
+	p.must(os.Symlink(filepath.Join(p.dir, "examples", "policy.yaml"), filepath.Join(p.dir, "policy.yaml")))
+	line := "muster run --restart-policy policy.yaml --nnodes 2 --rdzv-backend c10d --rdzv-endpoint host0:29400 train.py"
+	other := p.start(1, line)
+	p.run(line).exits(0).says(1, "^rank [01] of 2: training $")
+	other.exits(0).says(1, "^rank [01] of 2: training $")
+}
+
+func slurm(p *play) {
+	lab := slurmlab.New(p, slurmlab.Config{CPUs: 16, GPUs: 8})
+	p.lab = lab.Net
+
+	srun := "srun --label muster run --max-restarts=3 train.py"
+	p.command(srun)
+	i := slices.IndexFunc(p.page.Blocks, func(b Block) bool { return strings.Contains(b.Text, srun) })
+	said := p.sbatch(lab, p.page.Blocks[i].Text)
+	for rank := range 16 {
+		if n := strings.Count(said, fmt.Sprintf(": rank %d of 16: training \n", rank)); n != 1 {
+			p.Errorf("rank %d has trained %d times:\n%s", rank, n, said)
+		}
+	}
+
+	// The numbers of jobs and ports are Slurm's.
+	numbers := regexp.MustCompile(`rdzv-id=\d+\.\d+|host0:\d+`)
+	says := numbers.ReplaceAllString(strings.TrimSpace(p.page.Blocks[0].Text), "…")
+	if err := Compare("…\n"+says+"\n…", said, false); err != nil {
+		p.Errorf("%v:\n%s", err, said)
+	}
+
+	two := p.command("srun --nodes=2 --ntasks-per-node=2 --cpus-per-task=2 muster run train.py")
+	out, err := lab.Run(p.env, "sh", "-c", two.Line)
+	if err == nil || strings.Count(out, two.Output) != 4 {
+		p.Errorf("%s: %v; want of four tasks %s:\n%s", two.Line, err, two.Output, out)
+	}
+
+	p.run("muster run train.py").exits(0).says(1, "^rank 0 of 1: training $")
+	p.run("muster explain train.py").exits(0).says(1, "train.py")
+
+	// What doctor.md says of it.
+	said = p.sbatch(lab, "#SBATCH --nodes=2\nsrun muster doctor\n", p.torch())
+	if n := len(regexp.MustCompile(`(?m)^  ok +meeting: 2 hosts met at host0:\d+`).FindAllString(said, -1)); n != 2 {
+		p.Errorf("srun muster doctor: %d of 2 hosts say that they met:\n%s", n, said)
+	}
+}
+
+// sbatch submits a script and returns what the job has written.
+func (p *play) sbatch(lab *slurmlab.Lab, text string, env ...string) string {
+	p.Helper()
+	script, log := filepath.Join(p.dir, "train.sbatch"), filepath.Join(p.dir, "log")
+	p.must(os.WriteFile(script, []byte("#!/bin/sh\n"+text), 0o777))
+	job := lab.Submit(slices.Concat(p.env, env), "--chdir="+p.dir, "--output="+log, "--open-mode=truncate", script)
+	end := lab.AwaitEnd(job)
+	said, err := os.ReadFile(log)
+	p.must(err)
+	if end.State != "COMPLETED" {
+		p.Errorf("the job of %s ended as %+v:\n%s", text, end, said)
+	}
+	return string(said)
+}

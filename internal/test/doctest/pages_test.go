@@ -1,0 +1,93 @@
+//go:build linux
+
+package doctest
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// plays are the pages whose commands are run here, each on so many hosts.
+var plays = map[string]struct {
+	hosts  int
+	follow func(*play)
+}{
+	"README.md":               {5, readme},
+	"docs/after-a-failure.md": {2, afterAFailure},
+	"docs/decisions.md":       {1, func(p *play) { p.run("muster run train.py").exits(0) }},
+	"docs/doctor.md":          {3, doctor},
+	"docs/handbook.md":        {1, func(*play) {}},
+	"docs/hangs.md":           {1, hangs},
+	"docs/logs.md":            {1, logs},
+	"docs/many-hosts.md":      {5, manyHosts},
+	"docs/migrate.md":         {1, func(*play) {}},
+	"docs/observe.md":         {1, observe},
+	"docs/quickstart.md":      {1, quickstart},
+	"docs/restart-policy.md":  {2, restartPolicy},
+	"docs/slurm.md":           {0, slurm},
+}
+
+// scripts are the pages whose blocks of sh are run, in one go, by another test.
+var scripts = map[string]string{
+	"docs/python.md":         "TestDocumentation in internal/test/wheeltest",
+	"docs/restart-policy.md": "TestPolicyDocumentation in cmd/muster/internal/cli",
+}
+
+// excuses are the commands that are not run here, with the reason.
+var excuses = []struct{ page, line, why string }{
+	{"README.md", "make demo    # two workers train a model with DistributedDataParallel", "makes a virtual environment; the command that it runs is below it on the page, and is run"},
+	{"README.md", "make test    # all tests, with real PyTorch as the judge", "runs this test"},
+	{"README.md", demo, "TestDemo runs it, where PyTorch is"},
+	{"docs/quickstart.md", "make build", "the tests build what they run"},
+}
+
+// elsewhere says whether a command of a page is excused, or in a script.
+func elsewhere(p *Page, line string) bool {
+	for _, e := range excuses {
+		if e.page == p.Name && e.line == line {
+			return true
+		}
+	}
+	return scripts[p.Name] != "" && slices.ContainsFunc(p.Scripts(), func(s Script) bool { return strings.Contains(s.Text, line) })
+}
+
+// The commands of the documentation, verbatim.
+func TestPages(t *testing.T) {
+	for name, this := range plays {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlay(t, name, this.hosts)
+			this.follow(p)
+			p.end()
+		})
+	}
+}
+
+// Every command is on a page that is followed here, or is run elsewhere, or there is a
+// reason why not; and that is so of no other.
+func TestNoneIsForgotten(t *testing.T) {
+	pages, err := ReadAll(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	there := map[string]bool{}
+	for _, p := range pages {
+		for _, c := range p.Commands() {
+			there[p.Name+c.Line] = true
+			if _, played := plays[p.Name]; !played && !elsewhere(p, c.Line) {
+				t.Errorf("%s:%d: %s: is not run by a test", p.Name, c.At, c.Line)
+			}
+		}
+	}
+	for _, e := range excuses {
+		if !there[e.page+e.line] {
+			t.Errorf("%s has no command %q any more, which need not be run", e.page, e.line)
+		}
+	}
+	for name := range scripts {
+		if !slices.ContainsFunc(pages, func(p *Page) bool { return p.Name == name && len(p.Scripts()) > 0 }) {
+			t.Errorf("%s has no scripts", name)
+		}
+	}
+}

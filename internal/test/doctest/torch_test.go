@@ -1,0 +1,63 @@
+//go:build linux
+
+package doctest
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/muster-run/muster/internal/test/pypeer"
+)
+
+const demo = "+ exec bin/muster run --standalone --nproc-per-node 2 examples/train_ddp.py"
+
+// What `make demo` runs, and what README.md says that it prints.
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	python := pypeer.Python(t)
+	p := newPlay(t, "README.md", 0)
+	r := p.start(outside, demo, "PYTHON_EXEC="+python)
+	// The page is of a machine with two CPUs.
+	cpus := runtime.NumCPU()
+	threads := max(1, cpus/2)
+	r.shown = strings.ReplaceAll(r.shown, "gets 1, its share of 2 CPUs", fmt.Sprintf("gets %d, its share of %d CPUs", threads, cpus))
+	r.shown = strings.ReplaceAll(r.shown, ", 1 threads", fmt.Sprintf(", %d threads", threads))
+	r.exits(0).prints(true)
+}
+
+// The lines of Python that set timers are lines of a worker's script: what they call
+// is there, and nothing else is.
+const surroundings = `import os
+
+class Step(int):
+    def __call__(self):
+        print("a step", flush=True)
+
+step = Step(12)
+train_step = step
+
+`
+
+func TestTimerExamples(t *testing.T) {
+	t.Parallel()
+	python := pypeer.Python(t)
+	for name, steps := range map[string]int{"docs/hangs.md": 2, "docs/timers.md": 2} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlay(t, name, 0)
+			script := surroundings
+			for _, b := range p.page.Blocks {
+				if strings.Contains(b.Text, "timer.expires(") {
+					script += b.Text
+				}
+			}
+			p.must(os.WriteFile(filepath.Join(p.dir, "train.py"), []byte(script), 0o666))
+			r := p.do(outside, "muster run train.py", "PYTHON_EXEC="+python, "TORCHELASTIC_ENABLE_FILE_TIMER=1")
+			r.exits(0).says(steps, "^a step$")
+		})
+	}
+}

@@ -1,0 +1,60 @@
+//go:build linux
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/muster-run/muster/internal/test/testproc"
+)
+
+// bin is the directory of the program under test, under both of its names.
+// MUSTER_BIN names another program to test instead; with the real torchrun the
+// failures show where muster is better.
+var bin string
+
+// exe is the test binary, which is also the worker of most jobs.
+var exe string
+
+func TestMain(m *testing.M) {
+	testproc.RefuseMain()
+	if len(os.Args) > 1 && os.Args[1] == "worker" {
+		os.Exit(workerMain(os.Args[2:]))
+	}
+	os.Exit(runTests(m))
+}
+
+func runTests(m *testing.M) int {
+	testproc.Prepare()
+	var err error
+	if exe, err = os.Executable(); err == nil {
+		bin, err = os.MkdirTemp("", "muster-e2e-")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
+	defer os.RemoveAll(bin)
+	if program := os.Getenv("MUSTER_BIN"); program != "" {
+		if err := os.Symlink(program, filepath.Join(bin, "torchrun")); err != nil {
+			fmt.Fprintln(os.Stderr, "e2e:", err)
+			return 1
+		}
+		return m.Run()
+	}
+	build := exec.Command("go", "build", "-o", filepath.Join(bin, "muster"), "../../../cmd/muster")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "e2e: build muster: %v\n%s", err, out)
+		return 1
+	}
+	if err := os.Symlink("muster", filepath.Join(bin, "torchrun")); err != nil {
+		fmt.Fprintln(os.Stderr, "e2e:", err)
+		return 1
+	}
+	return m.Run()
+}
