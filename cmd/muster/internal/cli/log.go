@@ -146,7 +146,10 @@ func source(pc uintptr) string {
 		return "muster"
 	}
 	frame, _ := runtime.CallersFrames([]uintptr{pc}).Next()
-	name := strings.Replace(strings.TrimPrefix(frame.Function, "github.com/muster-run/"), "/internal/", "/", 1)
+	name := strings.TrimPrefix(frame.Function, "github.com/muster-run/")
+	if _, inner, found := strings.Cut(name, "/internal/"); found {
+		name = "muster/" + inner
+	}
 	slash := strings.LastIndexByte(name, '/') + 1
 	if dot := strings.IndexByte(name[slash:], '.'); dot >= 0 {
 		name = name[:slash+dot]
