@@ -2,21 +2,18 @@ package process
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"syscall"
 	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/pidwatch"
 )
 
-// A watcher tells a group of the ends of its processes, in their order. All pidfds
-// of a group are in one epoll set, and that is in the runtime's poller: one
-// goroutine waits for any number of processes and no thread does. One goroutine
-// per process would wake up in any order when several end at once.
+// A watcher tells a group of the ends of its processes, in their order.
 //
 // Where the kernel has no pidfds (before Linux 5.4, and some sandboxes) a
 // goroutine, and a thread with it, waits for each worker.
@@ -25,69 +22,46 @@ type watcher struct {
 	events chan<- event
 	quit   chan struct{}
 	wg     sync.WaitGroup
-	epoll  *os.File // nil without pidfds
+	set    *pidwatch.Set // nil without pidfds
 
 	mu      sync.Mutex // guards the rest
-	watched map[int32]event
-	next    int32
+	watched map[uint64]event
+	next    uint64
 }
 
 func newWatcher(s *Supervisor, events chan<- event) (*watcher, error) {
-	wt := &watcher{log: s.log, events: events, quit: make(chan struct{}), watched: map[int32]event{}}
+	wt := &watcher{log: s.log, events: events, quit: make(chan struct{}), watched: map[uint64]event{}}
 	if s.system.noPidfd {
 		return wt, nil
 	}
-	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("watch processes: %w", err)
+	var err error
+	if wt.set, err = pidwatch.New(); err != nil {
+		return nil, err
 	}
-	_ = unix.SetNonblock(fd, true)
-	wt.epoll = os.NewFile(uintptr(fd), "epoll of workers")
-	conn, err := wt.epoll.SyscallConn()
-	if err != nil {
-		wt.epoll.Close()
-		return nil, fmt.Errorf("watch processes: %w", err)
-	}
-	wt.wg.Go(func() { wt.loop(conn) })
+	wt.wg.Go(func() { wt.set.Run(wt.ended) })
 	return wt, nil
 }
 
-// loop sends an event for each pidfd that becomes readable, until the set is
-// closed. The kernel keeps them in the order of the processes' ends.
-func (wt *watcher) loop(conn syscall.RawConn) {
-	var ready [64]unix.EpollEvent
-	for {
-		n := 0
-		err := conn.Read(func(fd uintptr) bool {
-			var err error
-			n, err = unix.EpollWait(int(fd), ready[:], 0)
-			return n > 0 || err != nil && err != unix.EINTR
-		})
-		if err != nil || n <= 0 {
-			return
-		}
-		for _, r := range ready[:n] {
-			at := time.Now()
-			wt.mu.Lock()
-			e := wt.watched[r.Fd]
-			delete(wt.watched, r.Fd)
-			wt.mu.Unlock()
-			if e.w == nil {
-				continue
-			}
-			e.at = at
-			if e.l == nil {
-				var ok bool
-				if e.end, ok = e.w.peek(); !ok { // who traces it hears of its end first
-					wt.await(e.w)
-					continue
-				}
-			}
-			if !wt.send(e) {
-				return
-			}
+// ended sends the event that waits for a pidfd. It returns false when nobody
+// receives events any more.
+func (wt *watcher) ended(key uint64) bool {
+	at := time.Now()
+	wt.mu.Lock()
+	e := wt.watched[key]
+	delete(wt.watched, key)
+	wt.mu.Unlock()
+	if e.w == nil {
+		return true
+	}
+	e.at = at
+	if e.l == nil {
+		var ok bool
+		if e.end, ok = e.w.peek(); !ok { // who traces it hears of its end first
+			wt.await(e.w)
+			return true
 		}
 	}
+	return wt.send(e)
 }
 
 func (wt *watcher) send(e event) bool {
@@ -136,21 +110,14 @@ func (wt *watcher) leftover(w *worker, l *leftover) bool {
 }
 
 func (wt *watcher) add(fd int, e event) error {
-	if wt.epoll == nil {
+	if wt.set == nil {
 		return errors.ErrUnsupported
 	}
 	wt.mu.Lock()
 	defer wt.mu.Unlock()
 	wt.next++
 	wt.watched[wt.next] = e
-	conn, err := wt.epoll.SyscallConn()
-	if err == nil {
-		cerr := conn.Control(func(epfd uintptr) {
-			err = unix.EpollCtl(int(epfd), unix.EPOLL_CTL_ADD, fd,
-				&unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: wt.next})
-		})
-		err = errors.Join(err, cerr)
-	}
+	err := wt.set.Add(fd, wt.next)
 	if err != nil {
 		delete(wt.watched, wt.next)
 	}
@@ -161,8 +128,8 @@ func (wt *watcher) add(fd int, e event) error {
 // stays with it.
 func (wt *watcher) close() {
 	close(wt.quit)
-	if wt.epoll != nil {
-		wt.epoll.Close()
+	if wt.set != nil {
+		wt.set.Close()
 		wt.wg.Wait()
 	}
 }
