@@ -3,7 +3,7 @@
 # FUZZTIME (default 60s).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-for package in $(go list ./...); do
+for package in $(go list github.com/muster-run/muster/...); do
 	for target in $(go test -list '^Fuzz' "$package" | grep '^Fuzz' || true); do
 		echo "fuzz: $package $target"
 		go test -run '^$' -fuzz "^$target\$" -fuzztime "${FUZZTIME:-60s}" "$package"

@@ -4,6 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 export GOFLAGS=-mod=readonly
+all=github.com/muster-run/muster/... # also of the other modules in go.work
 
 echo "lint: gofmt"
 unformatted=$(gofmt -l .)
@@ -12,10 +13,10 @@ if [ -n "$unformatted" ]; then
 	exit 1
 fi
 echo "lint: go vet"
-go vet ./...
+go vet $all
 for target in linux/arm64 darwin/arm64; do
 	echo "lint: go vet for $target"
-	CGO_ENABLED=0 GOOS=${target%/*} GOARCH=${target#*/} go vet ./...
+	CGO_ENABLED=0 GOOS=${target%/*} GOARCH=${target#*/} go vet $all
 done
 echo "lint: staticcheck"
-go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
+go run honnef.co/go/tools/cmd/staticcheck@v0.8.2 $all

@@ -42,7 +42,7 @@ type graph map[string][]string
 // readImports returns the imports among the packages that the programs and the
 // library are made of, without tests, their labs and the tools.
 func readImports(dir string) (graph, error) {
-	cmd := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Imports ` `}}", "./...")
+	cmd := exec.Command("go", "list", "-f", "{{.ImportPath}} {{join .Imports ` `}}", module+"...")
 	cmd.Dir, cmd.Stderr = dir, os.Stderr
 	out, err := cmd.Output()
 	if err != nil {

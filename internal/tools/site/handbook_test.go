@@ -203,7 +203,7 @@ func within(n gm.Node, kind gm.NodeKind) bool {
 // readModule reads what the programs link of this module, and the Python package.
 func readModule(t *testing.T) *module {
 	t.Helper()
-	cmd := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}\t{{.Dir}}{{end}}", "./cmd/...")
+	cmd := exec.Command("go", "list", "-deps", "-f", "{{if not .Standard}}{{.ImportPath}}\t{{.Dir}}{{end}}", "./cmd/muster", "./cmd/muster-quorum")
 	cmd.Dir = "../../.."
 	out, err := cmd.Output()
 	if err != nil {
