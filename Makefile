@@ -1,6 +1,6 @@
 # Targets only name commands; what each does is said in its script.
 
-.PHONY: help build wheel demo test stress lint bench judge compat fuzz venv docs pictures
+.PHONY: help build wheel demo test stress lint bench judge compat fuzz venv docs pictures reliability architecture
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile
@@ -37,6 +37,12 @@ fuzz: ## every fuzz target, FUZZTIME (60s) each
 
 pictures: build ## the status page's pictures in docs/, of a job that hangs and goes on
 	internal/tools/pictures.sh
+
+reliability: build ## measure again what docs/reliability.md says (as root)
+	go run ./internal/tools/reliability
+
+architecture: ## docs/architecture.svg, from the imports (needs Graphviz)
+	go run ./internal/tools/architecture
 
 docs: ## one static site of README and docs/ in dist/site
 	go run ./internal/tools/site . dist/site

@@ -18,7 +18,7 @@ func TestHostsFullDisk(t *testing.T) {
 		}
 	}
 	s.conf = "join_timeout=3,keep_alive_interval=3,data_dir=" + full
-	carrier(t, "quorum").prepare(s)
+	backend(t, "quorum").prepare(s)
 	agents := s.startAll(3, "--nnodes 3")
 	s.want(1, agents...)
 	for _, j := range agents {

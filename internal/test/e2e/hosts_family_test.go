@@ -13,20 +13,20 @@ import (
 // what is sent there vanishes. They meet all the same, soon, and so do their workers.
 func TestHostsOneFamily(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct{ carrier, lost, want string }{
+	for _, tt := range []struct{ backend, lost, want string }{
 		{"c10d", "IPv6", "10.77.0.1"},
 		{"c10d", "IPv4", "fd77::1"},
 		{"quorum", "IPv6", "10.77.0.1"},
 		{"quorum", "IPv4", "fd77::1"},
 	} {
-		t.Run(tt.carrier+" without "+tt.lost, func(t *testing.T) {
+		t.Run(tt.backend+" without "+tt.lost, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, 3)
 			if s.lab.Host(0).Addr6 == "" {
 				t.Skip("the kernel has no IPv6")
 			}
 			s.conf = limit9
-			carrier(t, tt.carrier).prepare(s)
+			backend(t, tt.backend).prepare(s)
 			s.lose(tt.lost)
 			began := time.Now()
 			agents := s.startAll(3, "--nnodes 3")

@@ -14,7 +14,7 @@ import (
 // What stops no worker that is sound, and no job that is started again.
 
 // rowAgain: the same command at once, after each way in which a job can end.
-func rowAgain(s *site, _ *hostsCarrier) string {
+func rowAgain(s *site, _ *hostsBackend) string {
 	var slowest time.Duration
 	for _, status := range []int{0, 1, 75, 0} {
 		began := time.Now()
@@ -41,7 +41,7 @@ func rowAgain(s *site, _ *hostsCarrier) string {
 // rowDone: workers of three hosts succeed one after the other, and the hosts wait
 // for each other no longer than a second. The first one is that which the others
 // cannot do without.
-func rowDone(s *site, c *hostsCarrier) string {
+func rowDone(s *site, c *hostsBackend) string {
 	agents := s.startAll(3, c.nodes()+" --exit-barrier-timeout 1")
 	s.up(time.Time{}, 3)
 	zero, _ := s.agentOf0(agents)
@@ -83,12 +83,12 @@ func rowDone(s *site, c *hostsCarrier) string {
 }
 
 // rowNoMajority: two of three members of etcd stop for a moment.
-func rowNoMajority(s *site, c *hostsCarrier) string { return s.noMajority(c, false) }
+func rowNoMajority(s *site, c *hostsBackend) string { return s.noMajority(c, false) }
 
 // rowNoLease: they stop for longer than the leases, and a worker fails meanwhile.
-func rowNoLease(s *site, c *hostsCarrier) string { return s.noMajority(c, true) }
+func rowNoLease(s *site, c *hostsBackend) string { return s.noMajority(c, true) }
 
-func (s *site) noMajority(c *hostsCarrier, long bool) string {
+func (s *site) noMajority(c *hostsBackend, long bool) string {
 	agents := s.startAll(3, c.nodes()+" --max-restarts 1")
 	s.up(time.Time{}, 3)
 	holder := c.holder(s)
@@ -131,7 +131,7 @@ func (s *site) noMajority(c *hostsCarrier, long bool) string {
 
 // signalMembers signals the members of etcd that are not on a host, two of them at
 // most, and returns which these are.
-func (s *site) signalMembers(c *hostsCarrier, not int, sig syscall.Signal) (pids []int) {
+func (s *site) signalMembers(c *hostsBackend, not int, sig syscall.Signal) (pids []int) {
 	s.t.Helper()
 	for _, i := range c.members {
 		if i == not || len(pids) == 2 {

@@ -11,7 +11,7 @@ import (
 )
 
 // rowLinkDown: the agents are up before the hosts at which they meet can be reached.
-func rowLinkDown(s *site, c *hostsCarrier) string {
+func rowLinkDown(s *site, c *hostsBackend) string {
 	for _, h := range c.meets {
 		s.unknown(h)
 		s.lab.Host(h).Unplug()

@@ -13,12 +13,12 @@ import (
 	"time"
 )
 
-var updateReliability = flag.Bool("update-reliability", false, "measure again and write docs/reliability.md")
+var tables = flag.String("tables", "", "measure, one after the other, and leave the tables of docs/reliability.md in this directory")
 
 // A hostsRow is something that happens to a job, and what is to follow.
 type hostsRow struct {
 	name   string
-	run    func(s *site, c *hostsCarrier) string
+	run    func(s *site, c *hostsBackend) string
 	silent bool // a host says nothing any more
 	elects bool // only where etcd elects who holds the rendezvous
 }
@@ -42,18 +42,18 @@ var hostsRows = []hostsRow{
 	{name: "etcd's majority lost for longer than the leases", run: rowNoLease, elects: true, silent: true},
 }
 
-// TestHosts is the matrix of carriers and events. A cell mostly waits, so that more
+// TestHosts is the matrix of backends and events. A cell mostly waits, so that more
 // of them run at once than there are CPUs; those that are measured for the document
 // run one after the other.
 func TestHosts(t *testing.T) {
 	atOnce := 5
-	if *updateReliability {
+	if *tables != "" {
 		atOnce = 1
 	}
 	table := newHostsTable()
 	room := make(chan struct{}, atOnce)
 	var cells sync.WaitGroup
-	for _, c := range slices.Backward(hostsCarriers) { // the slow ones first
+	for _, c := range slices.Backward(hostsBackends) { // the slow ones first
 		for _, row := range hostsRows {
 			if why := c.not[row.name]; why != "" {
 				table.set(c.name, row.name, why)
@@ -68,7 +68,7 @@ func TestHosts(t *testing.T) {
 				t.Run(c.name+"/"+row.name, func(t *testing.T) {
 					s := newSite(t, 3+c.hosts)
 					switch {
-					case *updateReliability && (c.holder == nil || row.silent):
+					case *tables != "" && (c.holder == nil || row.silent):
 						s.conf = limit3
 					case row.silent:
 						s.conf = limit6
@@ -83,8 +83,8 @@ func TestHosts(t *testing.T) {
 	}
 	cells.Wait()
 	t.Log("\n" + table.String())
-	if *updateReliability && !t.Failed() {
-		table.write(t)
+	if *tables != "" && !t.Failed() {
+		leave(t, "matrix", table.String())
 	}
 }
 
@@ -132,7 +132,7 @@ func (s *site) rankOn(host int) int {
 	return -1
 }
 
-func rowStart(s *site, _ *hostsCarrier) string {
+func rowStart(s *site, _ *hostsBackend) string {
 	began := time.Now()
 	agents := s.startAll(3, "--nnodes 3")
 	started := time.Now()
@@ -141,7 +141,7 @@ func rowStart(s *site, _ *hostsCarrier) string {
 	return "all workers run " + ms(up.Sub(started)) + " after the last agent was started"
 }
 
-func rowRestart(s *site, _ *hostsCarrier) string {
+func rowRestart(s *site, _ *hostsBackend) string {
 	agents := s.startAll(3, "--nnodes 3 --max-restarts 1")
 	s.up(time.Time{}, 3)
 	failed := time.Now()
@@ -158,7 +158,7 @@ func rowRestart(s *site, _ *hostsCarrier) string {
 	return "the other hosts' workers are told to stop after " + ms(term.Sub(failed)) + ", all run again after " + ms(up.Sub(failed))
 }
 
-func rowFail(s *site, _ *hostsCarrier) string {
+func rowFail(s *site, _ *hostsBackend) string {
 	agents := s.startAll(3, "--nnodes 3")
 	s.up(time.Time{}, 3)
 	failed := time.Now()
@@ -173,7 +173,7 @@ func rowFail(s *site, _ *hostsCarrier) string {
 }
 
 // nodes is --nnodes for three hosts of which one may be lost.
-func (c *hostsCarrier) nodes() string {
+func (c *hostsBackend) nodes() string {
 	if c.fixed {
 		return "--nnodes 3"
 	}
@@ -188,7 +188,7 @@ const (
 // goOn waits until the hosts that are left run again after one is gone, and
 // finishes the job. Each says why. Where the number of hosts is fixed another agent takes the place
 // of that on host 2.
-func (s *site) goOn(c *hostsCarrier, since time.Time, why string, agents ...*job) string {
+func (s *site) goOn(c *hostsBackend, since time.Time, why string, agents ...*job) string {
 	s.t.Helper()
 	n, after := len(agents), "the others run without it after "
 	if c.fixed {
@@ -215,7 +215,7 @@ func (s *site) goOn(c *hostsCarrier, since time.Time, why string, agents ...*job
 	return after + ms(up.Sub(since))
 }
 
-func rowKilled(s *site, c *hostsCarrier) string {
+func rowKilled(s *site, c *hostsBackend) string {
 	agents := s.startAll(3, c.nodes())
 	s.up(time.Time{}, 3)
 	killed := time.Now()
@@ -224,7 +224,7 @@ func rowKilled(s *site, c *hostsCarrier) string {
 	return s.goOn(c, killed, lostNode, agents[:2]...) + "; its own worker is dead too"
 }
 
-func rowCut(s *site, c *hostsCarrier) string {
+func rowCut(s *site, c *hostsBackend) string {
 	agents := s.startAll(3, c.nodes())
 	s.up(time.Time{}, 3)
 	cut := time.Now()
@@ -244,9 +244,9 @@ func rowCut(s *site, c *hostsCarrier) string {
 	return text + "; the agent that is cut off ends its worker and itself after " + ms(ended.Sub(cut))
 }
 
-// cutAndBack is rowCut for carriers that no host is needed for: the agent that is
+// cutAndBack is rowCut for backends that no host is needed for: the agent that is
 // cut off waits for the others.
-func (s *site) cutAndBack(c *hostsCarrier, cut time.Time, agents []*job) string {
+func (s *site) cutAndBack(c *hostsBackend, cut time.Time, agents []*job) string {
 	s.t.Helper()
 	without := s.up(cut, 2)
 	stopped := s.await(cut, 3, "term", 3)
@@ -258,7 +258,7 @@ func (s *site) cutAndBack(c *hostsCarrier, cut time.Time, agents []*job) string 
 		"; plugged in again, all run with it after " + ms(with.Sub(back))
 }
 
-func rowJoins(s *site, c *hostsCarrier) string {
+func rowJoins(s *site, c *hostsBackend) string {
 	agents := s.startAll(2, c.nodes())
 	s.up(time.Time{}, 2)
 	joins := time.Now()
@@ -268,7 +268,7 @@ func rowJoins(s *site, c *hostsCarrier) string {
 	return "all run with it " + ms(up.Sub(joins)) + " after its agent was started"
 }
 
-func rowLeaves(s *site, c *hostsCarrier) string {
+func rowLeaves(s *site, c *hostsBackend) string {
 	agents := s.startAll(3, c.nodes())
 	s.up(time.Time{}, 3)
 	leaves := time.Now()
@@ -277,7 +277,7 @@ func rowLeaves(s *site, c *hostsCarrier) string {
 	return s.goOn(c, leaves, "a node of the round has left", agents[:2]...)
 }
 
-func rowSpare(s *site, _ *hostsCarrier) string {
+func rowSpare(s *site, _ *hostsBackend) string {
 	agents := s.startAll(2, "--nnodes 2")
 	s.up(time.Time{}, 2)
 	spare := s.start(2, "--nnodes 2")
@@ -303,7 +303,7 @@ func (s *site) agentOf0(agents []*job) (zero *job, others []*job) {
 }
 
 // allEnd waits until agents have ended because nobody holds the rendezvous.
-func (s *site) allEnd(c *hostsCarrier, since time.Time, agents ...*job) string {
+func (s *site) allEnd(c *hostsBackend, since time.Time, agents ...*job) string {
 	s.t.Helper()
 	ended := s.want(1, agents...)
 	for _, j := range agents {
@@ -312,7 +312,7 @@ func (s *site) allEnd(c *hostsCarrier, since time.Time, agents ...*job) string {
 	return "the job ends: every agent that is left stops its worker and ends with an error that says why after " + ms(ended.Sub(since))
 }
 
-func rowKilled0(s *site, c *hostsCarrier) string {
+func rowKilled0(s *site, c *hostsBackend) string {
 	agents := s.startAll(3, c.nodes())
 	s.up(time.Time{}, 3)
 	zero, others := s.agentOf0(agents)
@@ -328,7 +328,7 @@ func rowKilled0(s *site, c *hostsCarrier) string {
 	return s.goOn(c, killed, lostNode, others...)
 }
 
-func rowLost0(s *site, c *hostsCarrier) string {
+func rowLost0(s *site, c *hostsBackend) string {
 	agents := s.startAll(3, c.nodes())
 	s.up(time.Time{}, 3)
 	zero, others := s.agentOf0(agents)
@@ -343,7 +343,7 @@ func rowLost0(s *site, c *hostsCarrier) string {
 	return s.goOn(c, lost, lostNode, others...)
 }
 
-func rowLostHolder(s *site, c *hostsCarrier) string {
+func rowLostHolder(s *site, c *hostsBackend) string {
 	agents := s.startAll(3, c.nodes())
 	s.up(time.Time{}, 3)
 	lost := time.Now()

@@ -37,7 +37,7 @@ runpy.run_path(script, run_name="__main__")
 
 // newTraining is a site whose workers train with checkpoints on three hosts. A
 // fourth is there to take the place of one that is lost.
-func newTraining(t *testing.T, c *hostsCarrier) (s *site, noted string) {
+func newTraining(t *testing.T, c *hostsBackend) (s *site, noted string) {
 	t.Helper()
 	s = newSite(t, 4+c.hosts)
 	s.env = withPython(t).env
@@ -92,7 +92,7 @@ func TestHostsTraining(t *testing.T) {
 
 // train trains on three hosts.
 func train(t *testing.T, name string) []string {
-	s, noted := newTraining(t, carrier(t, name))
+	s, noted := newTraining(t, backend(t, name))
 	if err := os.WriteFile(noted, nil, 0o666); err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func train(t *testing.T, name string) []string {
 
 // trainAndLose does so and loses the host of rank 0 after the third checkpoint.
 func trainAndLose(t *testing.T, name string) []string {
-	c := carrier(t, name)
+	c := backend(t, name)
 	s, noted := newTraining(t, c)
 	agents := s.startAll(3, "--nnodes 3")
 	saved := s.await(time.Time{}, 1, "saved", 3)[0]

@@ -83,7 +83,7 @@ func TestSecretTorchrun(t *testing.T) {
 // another is told so, and the job goes on.
 func TestSecretEtcd(t *testing.T) {
 	t.Parallel()
-	c := carrier(t, "etcd")
+	c := backend(t, "etcd")
 	s := newSite(t, 3+c.hosts)
 	conf := s.conf
 	tokenFile := func(token string) string {

@@ -13,11 +13,11 @@ import (
 	"github.com/muster-run/muster/internal/test/pypeer"
 )
 
-// A hostsCarrier is a way in which the agents of a job on many hosts meet.
-type hostsCarrier struct {
+// A hostsBackend is a way in which the agents of a job on many hosts meet.
+type hostsBackend struct {
 	name, backend string
 	hosts         int // beside the three of the workers
-	// prepare starts what the carrier needs, and sets the agents' flags.
+	// prepare starts what the backend needs, and sets the agents' flags.
 	prepare func(s *site)
 	// endsWith0: host 0 holds the rendezvous, and the job cannot outlive it.
 	endsWith0 bool
@@ -38,7 +38,7 @@ const (
 	fixedHosts = "the number of hosts is fixed"
 )
 
-var hostsCarriers = []hostsCarrier{
+var hostsBackends = []hostsBackend{
 	{
 		name: "c10d", backend: "c10d", endsWith0: true, prepare: meetAt(0), meets: []int{0},
 		not: map[string]string{"holder of the rendezvous lost": sameAs0},
@@ -141,15 +141,15 @@ func (s *site) etcdMember(host int) *job {
 	return onHost(s.t, s.lab.Host(host), s.wrote, errand{argv: []string{filepath.Join(bin, "muster-quorum"), "serve"}, stdin: r})
 }
 
-// carrier returns the one of a name.
-func carrier(t testing.TB, name string) *hostsCarrier {
+// backend returns the one of a name.
+func backend(t testing.TB, name string) *hostsBackend {
 	t.Helper()
-	for i := range hostsCarriers {
-		if hostsCarriers[i].name == name {
-			return &hostsCarriers[i]
+	for i := range hostsBackends {
+		if hostsBackends[i].name == name {
+			return &hostsBackends[i]
 		}
 	}
-	t.Fatalf("no carrier %q", name)
+	t.Fatalf("no backend %q", name)
 	return nil
 }
 
