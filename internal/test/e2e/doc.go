@@ -9,4 +9,38 @@
 // What torchrun 2.15 does wrong is shown by the tests whose names begin with
 // Judge. They run only with MUSTER_JUDGE=1 (`make judge`): torchrun takes
 // seconds for each job and its defects take longer.
+//
+// Which file shows that
+//
+//	badinput      a command line that cannot work is refused before anything starts
+//	console       output comes out line by line; a console that is stuck or gone stops no job
+//	defects       muster has none of torchrun's defects (docs/differences.md)
+//	env           workers find torchrun's environment, descriptors and command line
+//	failure       the report has torchrun's lines and more, also of what no decorator recorded
+//	follow        muster logs --follow ends with the job that it follows
+//	golden        events and metrics are torchrun's
+//	hang          a hang is explained, ended, and the next attempt succeeds
+//	health        the probes tell the truth in every phase
+//	hosts         what happens to a job on many hosts (docs/reliability.md), by backend
+//	hosts_bad     endpoints without a rendezvous and agents that do not fit are named
+//	hosts_disk    full disks of a quorum are named
+//	hosts_family  hosts meet by the kind of address that gets through
+//	hosts_train   a training loses the host of rank 0 and goes on
+//	inturn        stdout and stderr of one worker stay in turn
+//	leftover      nothing of a job is left, however it ends
+//	listen        the workers' store lets nobody else in
+//	logs          the log directory is torchrun's; no line is lost or torn
+//	metrics       a live job's metrics hold while it restarts
+//	mixed         agents of muster and of torchrun share a job
+//	mixed_bad     state that others broke harms no job
+//	mixed_change  restarts, joins and leaves in such a job
+//	onehost       what happens on a host that lacks something (docs/reliability.md)
+//	pid1          the agent as PID 1 of a container
+//	pods          Kubernetes pods find each other
+//	policy        rules drain hosts and limit restarts
+//	preempt       preemption ends all hosts with its own status
+//	secret        tokens and certificates, with every backend
+//	signal        signals, grace, and many jobs at once
+//	slurm         the examples in a real Slurm
+//	train         the same losses as under torchrun, checkpoints, restarts
 package e2e

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/muster-run/muster/internal/test/testproc"
@@ -57,4 +58,15 @@ func runTests(m *testing.M) int {
 		return 1
 	}
 	return m.Run()
+}
+
+// The package comment says what each file shows.
+func TestFilesAreNamed(t *testing.T) {
+	doc := contents(t, "doc.go")
+	for _, file := range glob(t, ".", "*_test.go") {
+		name := strings.TrimSuffix(file, "_test.go")
+		if name != "main" && strings.Contains(contents(t, file), "\nfunc Test") && !strings.Contains(doc, "\n//\t"+name+" ") {
+			t.Errorf("doc.go lacks %s", name)
+		}
+	}
 }
