@@ -76,7 +76,7 @@ func TestBadInput(t *testing.T) {
 func TestLogDirectoryIsNotWritable(t *testing.T) {
 	t.Parallel()
 	for _, dir := range []string{"/proc/muster/logs", "/dev/null/logs"} {
-		j := workers(t, muster(t), setup{}, "--standalone -r 3 --log-dir "+dir, "ready", "exit 0")
+		j := workers(t, muster(t), setup{}, "--standalone -r 3 --log-dir "+dir, "ready", "exit:0")
 		if status := j.status(); status == 0 || len(j.rest()) > 0 {
 			t.Errorf("%s: status %d", dir, status)
 		}
@@ -92,7 +92,7 @@ func TestPortInUse(t *testing.T) {
 	}
 	defer l.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
-	j := workers(t, muster(t), setup{}, "--nproc-per-node 2 --master-port "+port, "ready", "exit 0")
+	j := workers(t, muster(t), setup{}, "--nproc-per-node 2 --master-port "+port, "ready", "exit:0")
 	j.want(1).says(port, "address already in use", "--master-port").noneLeft(0)
 	if got := j.rest(); len(got) > 0 {
 		t.Errorf("workers were started: %q", got)
@@ -103,7 +103,7 @@ func TestPortInUse(t *testing.T) {
 func TestLimitsTooLow(t *testing.T) {
 	t.Parallel()
 	s := setup{wrap: []string{"/bin/sh", "-c", `ulimit -n 60; exec "$@"`, "sh"}}
-	j := workers(t, muster(t), s, "--standalone --nproc-per-node 64 -t 3", "ready", "exit 0")
+	j := workers(t, muster(t), s, "--standalone --nproc-per-node 64 -t 3", "ready", "exit:0")
 	if status := j.status(); status == 0 {
 		t.Error("64 workers with 60 descriptors ran")
 	}
@@ -117,7 +117,7 @@ func TestLimitsTooLow(t *testing.T) {
 func TestSignalAtStart(t *testing.T) {
 	t.Parallel()
 	for range 20 {
-		j := workers(t, muster(t), setup{}, "--standalone --nproc-per-node 2", "hold")
+		j := workers(t, muster(t), setup{}, "--standalone --nproc-per-node 2", "hang")
 		j.signal(syscall.SIGTERM)
 		if status := j.status(); status != 1 && status != -15 {
 			t.Errorf("status %d", status)

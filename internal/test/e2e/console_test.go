@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // pipe is one that the test reads.
@@ -35,14 +36,14 @@ func TestPipeline(t *testing.T) {
 	t.Parallel()
 	for _, flags := range []string{"", "-t 1", "-t 3"} {
 		r, w := pipe(t)
-		j := workers(t, muster(t), setup{stdout: w}, "--standalone "+flags, `print one\n`, "gate", `print two\n`, "exit 0")
+		j := workers(t, muster(t), setup{stdout: w}, "--standalone "+flags, `print:one\n`, "gate", `print:two\n`, "exit:0")
 		w.Close()
 		lines := bufio.NewReader(r)
 		first, err := lines.ReadString('\n')
 		if err != nil || !strings.HasSuffix(first, "one\n") {
 			t.Errorf("%s: read %q, %v", flags, first, err)
 		}
-		j.gate.open()
+		j.gate.Open()
 		if second, err := lines.ReadString('\n'); err != nil || !strings.HasSuffix(second, "two\n") {
 			t.Errorf("%s: read %q, %v", flags, second, err)
 		}
@@ -55,17 +56,17 @@ func TestConsoleGoesAway(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	r, w := pipe(t)
-	steps := []string{`print one\n`, "gate"}
+	steps := []string{`print:one\n`, "gate"}
 	for range 100 {
-		steps = append(steps, `print more\n`)
+		steps = append(steps, `print:more\n`)
 	}
-	j := workers(t, muster(t), setup{stdout: w}, "--standalone -t 3 --log-dir "+dir, append(steps, "exit 0")...)
+	j := workers(t, muster(t), setup{stdout: w}, "--standalone -t 3 --log-dir "+dir, append(steps, "exit:0")...)
 	w.Close()
 	if line, err := bufio.NewReader(r).ReadString('\n'); err != nil || line != "[default0]:one\n" {
 		t.Errorf("read %q, %v", line, err)
 	}
 	r.Close()
-	j.gate.open()
+	j.gate.Open()
 	j.want(0).noneLeft(0)
 	if got := contents(t, one(t, dir, "*/attempt_0/0/stdout.log")); got != "one\n"+strings.Repeat("more\n", 100) {
 		t.Errorf("the log file lacks lines: %q", got)
@@ -78,9 +79,9 @@ func TestConsoleIsStuck(t *testing.T) {
 	r, w := pipe(t)
 	steps := []string{}
 	for range 64 {
-		steps = append(steps, "print "+strings.Repeat("x", 4095)+`\n`)
+		steps = append(steps, "print:"+strings.Repeat("x", 4095)+`\n`)
 	}
-	j := workers(t, muster(t), setup{stdout: w}, "--standalone -t 1", append(steps, "report done", "exit 0")...)
+	j := workers(t, muster(t), setup{stdout: w}, "--standalone -t 1", append(steps, "report:done", "exit:0")...)
 	w.Close()
 	j.await("done") // four times what the pipe holds
 	all := collect(r)
@@ -117,7 +118,7 @@ func TestConsoleIsStuckWhileWaiting(t *testing.T) {
 	}
 	begin := func(flags string, stderr *os.File) (*job, *prober) {
 		socket := filepath.Join(t.TempDir(), "health")
-		j := workers(t, muster(t), setup{stderr: stderr}, flags+" --health-addr unix:"+socket, "report ready $RANK", "gate", "exit 0")
+		j := workers(t, muster(t), setup{stderr: stderr}, flags+" --health-addr unix:"+socket, "report:ready $RANK", "gate", "exit:0")
 		return j, probe(t, socket)
 	}
 	_, stuck := fullPipe(t)
@@ -133,11 +134,11 @@ func TestConsoleIsStuckWhileWaiting(t *testing.T) {
 		p.end()
 	}
 	alone.signal(syscall.SIGTERM)
-	s := setup{env: []string{envGate + "=" + first.gate.path, envBoard + "=" + first.board.path}}
-	second := workers(t, muster(t), s, together, "report ready $RANK", "gate", "exit 0")
+	s := setup{env: testproc.Env(first.board.Board, first.gate, "")}
+	second := workers(t, muster(t), s, together, "report:ready $RANK", "gate", "exit:0")
 	first.await("ready 0", "ready 1")
 	shown := collect(r)
-	first.gate.open()
+	first.gate.Open()
 	first.want(0)
 	second.want(0)
 	if got := shown(); !strings.Contains(got, "muster: waiting for hosts: 1 of 2 nodes have joined") {
@@ -157,7 +158,7 @@ func TestClosedDescriptors(t *testing.T) {
 		{[]int{0}, ""}, {[]int{1}, "-t 3"}, {[]int{2}, "-t 3"}, {[]int{0, 1, 2}, ""}, {[]int{0, 1, 2}, "-t 3"}, {[]int{1, 2}, "-r 3"},
 	} {
 		dir := t.TempDir()
-		j := workers(t, muster(t), setup{closed: tt.closed}, "--standalone --nproc-per-node 2 --log-dir "+dir+" "+tt.flags, "dump "+dir, "exit 0")
+		j := workers(t, muster(t), setup{closed: tt.closed}, "--standalone --nproc-per-node 2 --log-dir "+dir+" "+tt.flags, "dump:"+dir, "exit:0")
 		j.want(0)
 		for rank := range 2 {
 			var d description
@@ -214,7 +215,7 @@ func TestTerminal(t *testing.T) {
 	j := workers(t, muster(t), setup{
 		stdin: slave, stdout: slave, stderr: slave,
 		attr: &syscall.SysProcAttr{Setsid: true, Setctty: true},
-	}, "--standalone --nproc-per-node 2", "dump "+dir, "error hello from the worker\\n", "catch INT", "exit 0")
+	}, "--standalone --nproc-per-node 2", "dump:"+dir, "error:hello from the worker\\n", "catch:INT", "exit:0")
 	slave.Close()
 	seen := collect(master) // ends with an error when the last user is gone
 	j.await("ready 0", "ready 1")

@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // A defect of torchrun 2.15, by its number in the notes this project began with.
@@ -28,13 +30,13 @@ type defect struct {
 var defects = []defect{
 	{"D1", "a restart re-uses the worker store", func(t *testing.T, l launcher) error {
 		j := workers(t, l, setup{}, "--standalone --nproc-per-node 2 --max-restarts 1",
-			"report $TORCHELASTIC_RESTART_COUNT $MASTER_PORT", "gate", "a0:r1:exit 9", "a0:hold", "exit 0")
+			"report:$TORCHELASTIC_RESTART_COUNT $MASTER_PORT", "gate", "a0:r1:exit:9", "a0:hang", "exit:0")
 		ports := map[string]string{}
 		for range 2 {
 			attempt, port, _ := strings.Cut(j.line(), " ")
 			ports[attempt] = port
 		}
-		j.gate.open()
+		j.gate.Open()
 		j.want(0)
 		for _, line := range j.rest() {
 			attempt, port, _ := strings.Cut(line, " ")
@@ -49,8 +51,8 @@ var defects = []defect{
 		dir := t.TempDir()
 		// A long interval puts both deaths into one poll.
 		j := workers(t, l, setup{}, "--standalone --nproc-per-node 2 --monitor-interval 3",
-			"ignore TERM", "pid "+dir, "ready", "gate", "r1:exit 11", "r0:after "+dir+" 1", "r0:exit 10")
-		j.await("ready 0", "ready 1").gate.open()
+			"ignore:TERM", "pid:"+dir, "ready", "gate", "r1:exit:11", "r0:after:"+dir+" 1", "r0:exit:10")
+		j.await("ready 0", "ready 1").gate.Open()
 		j.want(1)
 		cause := strings.Join(j.rootCause(), "\n")
 		if !strings.Contains(cause, "rank      : 1") || !strings.Contains(cause, "exitcode  : 11") {
@@ -60,7 +62,7 @@ var defects = []defect{
 	}},
 	{"D7", "a worker in uninterruptible sleep makes the job succeed", func(t *testing.T, l launcher) error {
 		s := setup{env: []string{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=1"}}
-		j := workers(t, l, s, "--standalone --nproc-per-node 2 --max-restarts 3 --shutdown-timeout 1", "ready", "r1:stuck", "hold")
+		j := workers(t, l, s, "--standalone --nproc-per-node 2 --max-restarts 3 --shutdown-timeout 1", "ready", "r1:report:stuck", "r1:vfork", "hang")
 		j.await("ready 0", "ready 1", "stuck")
 		status := j.statusOrHang()
 		if more := j.rest(); len(more) > 0 {
@@ -74,7 +76,7 @@ var defects = []defect{
 	{"D8", "a half-written error file crashes the agent", func(t *testing.T, l launcher) error {
 		var all error
 		for _, text := range []string{`{"mess`, ``, `[]`, `{"message": {}}`, `\x00\xff`, `{"message": {"message": "m", "extraInfo": {"timestamp": "soon"}}}`} {
-			j := workers(t, l, setup{}, "--standalone --nproc-per-node 1 --max-restarts 1", "a0:errorfile "+text, "a0:exit 1", "exit 0")
+			j := workers(t, l, setup{}, "--standalone --nproc-per-node 1 --max-restarts 1", "a0:errorfile:"+text, "a0:exit:1", "exit:0")
 			if status := j.status(); status != 0 {
 				all = errors.Join(all, fmt.Errorf("error file %q: no restart, status %d", text, status))
 			}
@@ -82,7 +84,7 @@ var defects = []defect{
 				return all
 			}
 		}
-		j := workers(t, l, setup{}, "--standalone", `errorfile {"mess`, "exit 1")
+		j := workers(t, l, setup{}, "--standalone", `errorfile:{"mess`, "exit:1")
 		if j.want(1); !strings.Contains(j.errs(), "exitcode  : 1") {
 			all = errors.Join(all, errors.New("no report"))
 		}
@@ -90,7 +92,7 @@ var defects = []defect{
 	}},
 	{"D9", "a relative log directory loses error files of workers that change theirs", func(t *testing.T, l launcher) error {
 		s := setup{dir: t.TempDir()}
-		j := workers(t, l, s, "--standalone --log-dir logs", "cd /", `errorfile {"message": {"message": "boom of D9", "extraInfo": {"timestamp": "1700000000", "py_callstack": "boom of D9"}}}`, "exit 1")
+		j := workers(t, l, s, "--standalone --log-dir logs", "cd:/", `errorfile:{"message": {"message": "boom of D9", "extraInfo": {"timestamp": "1700000000", "py_callstack": "boom of D9"}}}`, "exit:1")
 		if j.want(1); !strings.Contains(j.errs(), "boom of D9") {
 			return fmt.Errorf("the report lacks what the worker recorded\n%s", j.console())
 		}
@@ -100,7 +102,7 @@ var defects = []defect{
 	{"P4", "30 s for peers, whatever --shutdown-timeout says", slowPeers},
 	{"D11", "a third SIGTERM leaves workers behind", func(t *testing.T, l launcher) error {
 		j := workers(t, l, setup{}, "--standalone --nproc-per-node 2 --shutdown-timeout 60",
-			"catch TERM", "catch TERM", "ignore TERM", "report deaf", "hold")
+			"catch:TERM", "catch:TERM", "ignore:TERM", "report:deaf", "hang")
 		j.await("ready 0", "ready 1").signal(syscall.SIGTERM)
 		for _, lines := range [][]string{{"ready 0", "ready 1"}, {"deaf", "deaf"}} {
 			if !j.awaitOrEnd(lines...) {
@@ -116,13 +118,13 @@ var defects = []defect{
 		return left(j, 0)
 	}},
 	{"D11", "SIGKILL of the agent leaves workers behind", func(t *testing.T, l launcher) error {
-		j := workers(t, l, setup{}, "--standalone --nproc-per-node 2", "ready", "hold")
+		j := workers(t, l, setup{}, "--standalone --nproc-per-node 2", "ready", "hang")
 		j.await("ready 0", "ready 1").signal(syscall.SIGKILL)
 		j.want(-9)
 		return left(j, soon)
 	}},
 	{"D11", "an unlisted signal to the agent leaves workers behind", func(t *testing.T, l launcher) error {
-		j := workers(t, l, setup{}, "--standalone --nproc-per-node 2 --signals-to-handle SIGINT", "ready", "hold")
+		j := workers(t, l, setup{}, "--standalone --nproc-per-node 2 --signals-to-handle SIGINT", "ready", "hang")
 		j.await("ready 0", "ready 1").signal(syscall.SIGTERM)
 		j.want(-15)
 		return left(j, soon)
@@ -134,7 +136,7 @@ var defects = []defect{
 			t.Fatal(err)
 		}
 		defer mute.Close()
-		j := workers(t, l, setup{}, "--rdzv-backend c10d --rdzv-conf is_host=0 --rdzv-endpoint "+mute.Addr().String(), "ready", "exit 0")
+		j := workers(t, l, setup{}, "--rdzv-backend c10d --rdzv-conf is_host=0 --rdzv-endpoint "+mute.Addr().String(), "ready", "exit:0")
 		conn, err := mute.Accept()
 		if err != nil {
 			t.Fatal(err)
@@ -147,7 +149,7 @@ var defects = []defect{
 		return nil
 	}},
 	{"D15", "what one failure records appears in others", func(t *testing.T, l launcher) error {
-		j := workers(t, l, setup{}, "--standalone --nproc-per-node 2 --event-log-handler console", "r1:exit 3", "hold").want(1)
+		j := workers(t, l, setup{}, "--standalone --nproc-per-node 2 --event-log-handler console", "r1:exit:3", "hang").want(1)
 		var all error
 		for _, e := range events(t, j) {
 			text, _ := e.Metadata["raw_error"].(string)
@@ -159,7 +161,7 @@ var defects = []defect{
 		return all
 	}},
 	{"D16", "events have no time, lists for numbers, and success for failed jobs", func(t *testing.T, l launcher) error {
-		j := workers(t, l, setup{}, "--standalone --nproc-per-node 2 --event-log-handler console", "r1:exit 3", "hold").want(1)
+		j := workers(t, l, setup{}, "--standalone --nproc-per-node 2 --event-log-handler console", "r1:exit:3", "hang").want(1)
 		var all error
 		for _, e := range events(t, j) {
 			if e.Timestamp == 0 {
@@ -180,15 +182,15 @@ var defects = []defect{
 		return all
 	}},
 	{"D16", "an unknown event handler is noticed after the rendezvous", func(t *testing.T, l launcher) error {
-		j := workers(t, l, setup{}, "--standalone --event-log-handler nosuch", "ready", "exit 0")
+		j := workers(t, l, setup{}, "--standalone --event-log-handler nosuch", "ready", "exit:0")
 		if status := j.status(); status != 2 || !strings.Contains(j.errs(), "nosuch") || strings.Contains(j.errs(), "Traceback") {
 			return fmt.Errorf("status %d, want 2 and no traceback", status)
 		}
 		return nil
 	}},
 	{"D17", "peers that the agent stopped are listed as failures", func(t *testing.T, l launcher) error {
-		j := workers(t, l, setup{}, "--standalone --nproc-per-node 3", "ready", "gate", "r1:exit 3", "hold")
-		j.await("ready 0", "ready 1", "ready 2").gate.open()
+		j := workers(t, l, setup{}, "--standalone --nproc-per-node 3", "ready", "gate", "r1:exit:3", "hang")
+		j.await("ready 0", "ready 1", "ready 2").gate.Open()
 		j.want(1)
 		_, block, _ := strings.Cut(j.errs(), "\nFailures:\n")
 		block, _, _ = strings.Cut(block, "Root Cause")
@@ -199,7 +201,7 @@ var defects = []defect{
 	}},
 	{"D18", "--shutdown-timeout 0 claims that processes did not die", func(t *testing.T, l launcher) error {
 		// Of several workers one or the other is not dead at once.
-		j := workers(t, l, setup{}, "--standalone --nproc-per-node 6 --shutdown-timeout 0", "ready", "hold")
+		j := workers(t, l, setup{}, "--standalone --nproc-per-node 6 --shutdown-timeout 0", "ready", "hang")
 		j.await("ready 0", "ready 1", "ready 2", "ready 3", "ready 4", "ready 5").signal(syscall.SIGTERM)
 		j.want(1)
 		if strings.Contains(j.errs(), "did not exit") {
@@ -210,12 +212,12 @@ var defects = []defect{
 
 	{"P0", "lines tee'd to a pipe are held back", func(t *testing.T, l launcher) error {
 		r, w := pipe(t)
-		j := workers(t, l, setup{stdout: w}, "--standalone -t 1", `print hello\n`, "ready", "gate", "exit 0")
+		j := workers(t, l, setup{stdout: w}, "--standalone -t 1", `print:hello\n`, "ready", "gate", "exit:0")
 		w.Close()
 		j.await("ready 0")
 		r.SetReadDeadline(time.Now().Add(soon))
 		line, err := bufio.NewReader(r).ReadString('\n')
-		j.gate.open()
+		j.gate.Open()
 		j.want(0)
 		if err != nil {
 			return fmt.Errorf("read %q, %v", line, err)
@@ -225,7 +227,7 @@ var defects = []defect{
 	{"P1", "parts of lines are printed, prefixed again and mixed", func(t *testing.T, l launcher) error {
 		r, w := pipe(t)
 		s := setup{stdout: w, env: []string{"PYTHONUNBUFFERED=1"}}
-		j := workers(t, l, s, "--standalone --nproc-per-node 2 -t 1", "print part", "ready", "gate", `print ial\n`, "print no newline", "exit 0")
+		j := workers(t, l, s, "--standalone --nproc-per-node 2 -t 1", "print:part", "ready", "gate", `print:ial\n`, "print:no newline", "exit:0")
 		w.Close()
 		j.await("ready 0", "ready 1")
 		// Whoever prints parts has had the time to.
@@ -234,7 +236,7 @@ var defects = []defect{
 		n, _ := r.Read(buf)
 		r.SetReadDeadline(time.Time{})
 		all := collect(r)
-		j.gate.open()
+		j.gate.Open()
 		j.want(0)
 		got := strings.Split(strings.TrimSuffix(string(buf[:n])+all(), "\n"), "\n")
 		slices.Sort(got)
@@ -244,7 +246,7 @@ var defects = []defect{
 		return nil
 	}},
 	{"P2", "a carriage return becomes a new line", func(t *testing.T, l launcher) error {
-		j := workers(t, l, setup{}, "--standalone -t 1", `print 10%\r20%\r30%\ndos\r\n`, "exit 0").want(0)
+		j := workers(t, l, setup{}, "--standalone -t 1", `print:10%\r20%\r30%\ndos\r\n`, "exit:0").want(0)
 		// The prefix is repeated, or it would be overwritten.
 		if got, want := j.out(), "[default0]:10%\r[default0]:20%\r[default0]:30%\n[default0]:dos\r\n"; got != want {
 			return fmt.Errorf("console has %q, want %q", got, want)
@@ -253,9 +255,9 @@ var defects = []defect{
 	}},
 	{"P3", "children of dead workers live on", func(t *testing.T, l launcher) error {
 		var all error
-		for _, last := range []string{"exit 0", "exit 5"} {
+		for _, last := range []string{"exit:0", "exit:5"} {
 			j := workers(t, l, setup{}, "--standalone", "brood", "gate", last)
-			j.await("grandchild", "grandchild", "grandchild").gate.open()
+			j.await("grandchild", "grandchild", "grandchild").gate.Open()
 			j.within(patience)
 			all = errors.Join(all, left(j, 0))
 		}
@@ -264,7 +266,7 @@ var defects = []defect{
 	{"P5", "a failed start of one worker leaves those before it", func(t *testing.T, l launcher) error {
 		// Log files for 40 workers do not fit in 100 descriptors.
 		s := setup{wrap: []string{"/bin/sh", "-c", `ulimit -n 100; exec "$@"`, "sh"}}
-		j := workers(t, l, s, "--standalone --nproc-per-node 40 -r 3", "ready", "gate", "exit 0")
+		j := workers(t, l, s, "--standalone --nproc-per-node 40 -r 3", "ready", "gate", "exit:0")
 		if j.awaitOrEnd(slices.Collect(func(yield func(string) bool) {
 			for i := range 40 {
 				if !yield("ready " + itoa(i)) {
@@ -272,21 +274,21 @@ var defects = []defect{
 				}
 			}
 		})...) {
-			j.gate.open()
+			j.gate.Open()
 			j.want(0)
 		}
 		return left(j, 0)
 	}},
 	{"P6", "--log-dir /dev/null ignores the rank filter", func(t *testing.T, l launcher) error {
 		j := workers(t, l, setup{}, "--standalone --nproc-per-node 2 --log-dir /dev/null --local-ranks-filter 1",
-			`r0:print apple 0\n`, `r1:print apple 1\n`, "exit 0").want(0)
+			`r0:print:apple 0\n`, `r1:print:apple 1\n`, "exit:0").want(0)
 		if got := j.out(); got != "apple 1\n" {
 			return fmt.Errorf("the console has %q, want rank 1 only", got)
 		}
 		return nil
 	}},
 	{"P6", "--log-dir /dev/null crashes with line filters", func(t *testing.T, l launcher) error {
-		j := workers(t, l, setup{}, "--standalone --log-dir /dev/null --duplicate-stdout-filters apple", "exit 0")
+		j := workers(t, l, setup{}, "--standalone --log-dir /dev/null --duplicate-stdout-filters apple", "exit:0")
 		if status := j.status(); status != 2 || !strings.Contains(j.errs(), "/dev/null keeps no files") {
 			return fmt.Errorf("status %d, want 2 and a word about the filters", status)
 		}
@@ -295,9 +297,9 @@ var defects = []defect{
 	{"P7", "filters see parts of lines, and tee'd ranks only", func(t *testing.T, l launcher) error {
 		dir := t.TempDir()
 		j := workers(t, l, setup{}, "--standalone --nproc-per-node 2 -t 0:1 -r 1:1 --duplicate-stdout-filters apple --log-dir "+dir,
-			"print green app", "ready", "gate", `print le\npear\n`, "exit 0")
+			"print:green app", "ready", "gate", `print:le\npear\n`, "exit:0")
 		j.await("ready 0", "ready 1")
-		j.gate.open()
+		j.gate.Open()
 		j.want(0)
 		got := grep(contents(t, one(t, dir, "*/attempt_0/filtered_stdout.log")), "")
 		slices.Sort(got)
@@ -307,14 +309,14 @@ var defects = []defect{
 		return nil
 	}},
 	{"P8", "local ranks above 9 cannot be named", func(t *testing.T, l launcher) error {
-		j := workers(t, l, setup{}, "--standalone --nproc-per-node 11 -t 10:1", `r10:print hello\n`, "exit 0")
+		j := workers(t, l, setup{}, "--standalone --nproc-per-node 11 -t 10:1", `r10:print:hello\n`, "exit:0")
 		if status := j.status(); status != 0 || j.out() != "[default10]:hello\n" {
 			return fmt.Errorf("status %d, console %q", status, j.out())
 		}
 		return nil
 	}},
 	{"P9", "temporary log directories pile up", func(t *testing.T, l launcher) error {
-		j := workers(t, l, setup{}, "--standalone", "exit 0").want(0)
+		j := workers(t, l, setup{}, "--standalone", "exit:0").want(0)
 		if got := glob(t, j.tmp, "*"); len(got) > 0 {
 			return fmt.Errorf("left in TMPDIR: %q", got)
 		}
@@ -329,10 +331,10 @@ var defects = []defect{
 		return nil
 	}},
 	{"P11", "the end of a worker is noticed at the next poll", func(t *testing.T, l launcher) error {
-		j := workers(t, l, setup{}, "--standalone --monitor-interval 100", "ready", "gate", "exit 0")
+		j := workers(t, l, setup{}, "--standalone --monitor-interval 100", "ready", "gate", "exit:0")
 		j.await("ready 0")
 		began := time.Now()
-		j.gate.open()
+		j.gate.Open()
 		j.want(0)
 		if d := time.Since(began); d > 50*time.Second {
 			return fmt.Errorf("noticed after %v", d)
@@ -342,10 +344,10 @@ var defects = []defect{
 }
 
 func slowPeers(t *testing.T, l launcher) error {
-	j := workers(t, l, setup{}, "--standalone --nproc-per-node 2 --shutdown-timeout 1", "r0:ignore TERM", "ready", "gate", "r1:exit 3", "hold")
+	j := workers(t, l, setup{}, "--standalone --nproc-per-node 2 --shutdown-timeout 1", "r0:ignore:TERM", "ready", "gate", "r1:exit:3", "hang")
 	j.await("ready 0", "ready 1")
 	began := time.Now()
-	j.gate.open()
+	j.gate.Open()
 	j.want(1)
 	if d := time.Since(began); d > 20*time.Second {
 		return fmt.Errorf("took %v", d)
@@ -356,10 +358,10 @@ func slowPeers(t *testing.T, l launcher) error {
 // left is noneLeft for a probe.
 func left(j *job, d time.Duration) error {
 	deadline := time.Now().Add(d)
-	for pid := range j.processes() {
-		awaitDeath(pid, time.Until(deadline))
+	for pid := range j.tag.Processes() {
+		testproc.AwaitEnd(pid, time.Until(deadline))
 	}
-	if left := j.processes(); len(left) > 0 {
+	if left := j.tag.Processes(); len(left) > 0 {
 		return fmt.Errorf("%d processes left: %v", len(left), left)
 	}
 	return nil
@@ -374,7 +376,7 @@ func (j *job) awaitOrEnd(lines ...string) bool {
 	}
 	for missing > 0 {
 		select {
-		case l := <-j.board.lines:
+		case l := <-j.board.Lines:
 			if want[l] > 0 {
 				want[l]--
 				missing--

@@ -22,7 +22,7 @@ import (
 func describe(t *testing.T, l launcher, s setup, n int, flags string, args ...string) []description {
 	t.Helper()
 	dir := t.TempDir()
-	steps := append([]string{"dump " + dir, "exit 0"}, args...)
+	steps := append([]string{"dump:" + dir, "exit:0"}, args...)
 	workers(t, l, s, fmt.Sprintf("--nproc-per-node %d %s", n, flags), steps...).want(0)
 	all := make([]description, n)
 	for rank := range all {

@@ -51,9 +51,9 @@ func TestReportHasTorchrunsLines(t *testing.T) {
 		program []string
 	}{
 		{"record", withPython(t), "", []string{"testdata/rec.py"}},
-		{"exit", setup{}, "--no-python", worker("r1:exit 3", "hold")},
-		{"signal", setup{}, "--no-python", worker("r1:kill KILL", "hold")},
-		{"record of any language", setup{}, "--no-python", worker(`r1:errorfile {"message": "out of cheese", "timestamp": "1700000000"}`, "r1:exit 1", "hold")},
+		{"exit", setup{}, "--no-python", worker("r1:exit:3", "hang")},
+		{"signal", setup{}, "--no-python", worker("r1:kill:KILL", "hang")},
+		{"record of any language", setup{}, "--no-python", worker(`r1:errorfile:{"message": "out of cheese", "timestamp": "1700000000"}`, "r1:exit:1", "hang")},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -134,12 +134,12 @@ func TestExitStatus(t *testing.T) {
 		steps []string
 		want  int
 	}{
-		{name: "success", steps: []string{"exit 0"}, want: 0},
-		{name: "failure", steps: []string{"r1:exit 3", "hold"}, want: 1},
-		{name: "signal", steps: []string{"r1:kill SEGV", "hold"}, want: 1},
-		{name: "failure of a worker", flags: "--exit-code worker", steps: []string{"r1:exit 3", "hold"}, want: 3},
-		{name: "signal of a worker", flags: "--exit-code=worker", steps: []string{"r1:kill KILL", "hold"}, want: 128 + 9},
-		{name: "by environment", env: []string{"MUSTER_EXIT_CODE=worker"}, steps: []string{"r1:exit 42", "hold"}, want: 42},
+		{name: "success", steps: []string{"exit:0"}, want: 0},
+		{name: "failure", steps: []string{"r1:exit:3", "hang"}, want: 1},
+		{name: "signal", steps: []string{"r1:kill:SEGV", "hang"}, want: 1},
+		{name: "failure of a worker", flags: "--exit-code worker", steps: []string{"r1:exit:3", "hang"}, want: 3},
+		{name: "signal of a worker", flags: "--exit-code=worker", steps: []string{"r1:kill:KILL", "hang"}, want: 128 + 9},
+		{name: "by environment", env: []string{"MUSTER_EXIT_CODE=worker"}, steps: []string{"r1:exit:42", "hang"}, want: 42},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -171,12 +171,12 @@ func TestOutOfMemory(t *testing.T) {
 	t.Parallel()
 	group := memoryGroup(t, 256<<20)
 	s := setup{wrap: []string{"/bin/sh", "-c", `echo $$ >"$0" && exec "$@"`, filepath.Join(group, "cgroup.procs")}}
-	j := workers(t, muster(t), s, "--standalone --nproc-per-node 2", "r1:eat 1024", "hold").want(1).noneLeft(0)
+	j := workers(t, muster(t), s, "--standalone --nproc-per-node 2", "r1:alloc:1024", "hang").want(1).noneLeft(0)
 	first := strings.Join(grep(j.errs(), "^muster: "), "\n")
 	if !strings.Contains(first, "out of memory") {
 		t.Errorf("the report does not say why: %q\n%s", first, j.console())
 	}
-	j = workers(t, muster(t), s, "--standalone --nproc-per-node 2", "r1:kill KILL", "hold").want(1)
+	j = workers(t, muster(t), s, "--standalone --nproc-per-node 2", "r1:kill:KILL", "hang").want(1)
 	if first := strings.Join(grep(j.errs(), "^muster: "), "\n"); strings.Contains(first, "out of memory") {
 		t.Errorf("a plain SIGKILL is taken for want of memory: %q", first)
 	}

@@ -22,23 +22,23 @@ func TestFollowEndsWithTheJob(t *testing.T) {
 		status        int
 		follow, tells string
 	}{
-		{"succeeds", "exit 0", 0, 0, "muster logs: the job has succeeded\n", ": succeeded"},
-		{"fails", "exit 3", 0, 1, "muster logs: the job has failed: rank 0 ", ": failed"},
-		{"is preempted", "hold", syscall.SIGTERM, 75, "muster logs: the job was preempted: host ", ": preempted: host "},
-		{"is stopped", "hold", syscall.SIGINT, 1, "muster logs: the agent was told to stop: ", ": stopped: "},
-		{"is killed", "hold", syscall.SIGKILL, -9, "is gone and did not say how the job ended", ": was killed"},
+		{"succeeds", "exit:0", 0, 0, "muster logs: the job has succeeded\n", ": succeeded"},
+		{"fails", "exit:3", 0, 1, "muster logs: the job has failed: rank 0 ", ": failed"},
+		{"is preempted", "hang", syscall.SIGTERM, 75, "muster logs: the job was preempted: host ", ": preempted: host "},
+		{"is stopped", "hang", syscall.SIGINT, 1, "muster logs: the agent was told to stop: ", ": stopped: "},
+		{"is killed", "hang", syscall.SIGKILL, -9, "is gone and did not say how the job ended", ": was killed"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			j := workers(t, muster(t), setup{}, "--standalone -r 3 --preemption-signals TERM --log-dir "+dir, `print the line\n`, "ready", "gate", tt.last)
+			j := workers(t, muster(t), setup{}, "--standalone -r 3 --preemption-signals TERM --log-dir "+dir, `print:the line\n`, "ready", "gate", tt.last)
 			j.await("ready 0")
 			run(t, tool("report"), setup{}, dir).want(0).tells(": still runs")
 			f := start(t, tool("logs"), setup{}, "--follow "+dir)
 			if tt.signal != 0 {
 				j.signal(tt.signal)
 			} else {
-				j.gate.open()
+				j.gate.Open()
 			}
 			j.want(tt.status)
 			if f.want(0).says(tt.follow); !strings.Contains(f.out(), "the line\n") {

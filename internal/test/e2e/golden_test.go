@@ -179,8 +179,8 @@ func TestMetricsMatchGolden(t *testing.T) {
 		status        int
 		steps         []string
 	}{
-		{"success.txt", "--standalone", 0, []string{"exit 0"}},
-		{"restart_then_fail.txt", "--standalone --nproc-per-node 2 --max-restarts 1", 1, []string{"r1:exit 3", "hold"}},
+		{"success.txt", "--standalone", 0, []string{"exit:0"}},
+		{"restart_then_fail.txt", "--standalone --nproc-per-node 2 --max-restarts 1", 1, []string{"r1:exit:3", "hang"}},
 	} {
 		t.Run(tt.golden, func(t *testing.T) {
 			t.Parallel()
@@ -201,7 +201,7 @@ func TestTorchReadsEvents(t *testing.T) {
 	t.Parallel()
 	python := pypeer.Python(t)
 	file := filepath.Join(t.TempDir(), "events.jsonl")
-	workers(t, muster(t), setup{}, "--standalone --event-log-file "+file, "exit 0").want(0)
+	workers(t, muster(t), setup{}, "--standalone --event-log-file "+file, "exit:0").want(0)
 	read := script(t, "read.py", `
 import json, sys
 from torch.distributed.elastic.events.api import Event, RdzvEvent
@@ -232,19 +232,19 @@ for line in open(sys.argv[1]):
 func TestEventFile(t *testing.T) {
 	t.Parallel()
 	logs := t.TempDir()
-	j := workers(t, muster(t), setup{}, "--standalone --event-log-handler file --log-dir "+logs, "exit 0").want(0)
+	j := workers(t, muster(t), setup{}, "--standalone --event-log-handler file --log-dir "+logs, "exit:0").want(0)
 	if text := contents(t, one(t, logs, "*/events.jsonl")); strings.Count(text, "\n") != 8 || strings.Contains(j.errs(), "torchelastic.worker") {
 		t.Errorf("the file has\n%s\nthe console\n%s", text, j.errs())
 	}
 	t.Run("refused", func(t *testing.T) {
-		j := workers(t, muster(t), setup{}, "--standalone --event-log-file "+exe+"/events.jsonl", "ready", "exit 0").want(2)
+		j := workers(t, muster(t), setup{}, "--standalone --event-log-file "+exe+"/events.jsonl", "ready", "exit:0").want(2)
 		j.says("--event-log-file", exe+"/events.jsonl", "not a directory")
 		if n := len(j.rest()); n > 0 {
 			t.Errorf("a worker has started")
 		}
 	})
 	t.Run("disk full", func(t *testing.T) {
-		j := workers(t, muster(t), setup{}, "--standalone --event-log-file /dev/full", "exit 0").want(0)
+		j := workers(t, muster(t), setup{}, "--standalone --event-log-file /dev/full", "exit:0").want(0)
 		j.says("no space left", "events were lost")
 		if n := len(grep(j.errs(), "no space left")); n != 1 {
 			t.Errorf("it says so %d times\n%s", n, j.errs())
@@ -255,7 +255,7 @@ func TestEventFile(t *testing.T) {
 		flags := "--standalone --nproc-per-node 4 --event-log-file " + file
 		var all []*job
 		for range 4 {
-			all = append(all, workers(t, muster(t), setup{}, flags, "exit 0"))
+			all = append(all, workers(t, muster(t), setup{}, flags, "exit:0"))
 		}
 		for _, j := range all {
 			j.want(0)

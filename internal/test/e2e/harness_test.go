@@ -3,7 +3,6 @@
 package e2e
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
 	"io"
@@ -14,14 +13,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/muster-run/muster/internal/test/pypeer"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // patience bounds every wait. Nothing is expected to take this long; it turns a
@@ -32,14 +29,6 @@ const patience = 3 * time.Minute
 // soon bounds what the kernel does by itself, as when the processes of a launcher
 // that was killed are. It is less than the grace that workers have.
 const soon = 20 * time.Second
-
-// What jobs are told through their environment. The tag marks every process of
-// a job, however far it has strayed.
-const (
-	envTag   = "MUSTER_E2E_TAG"
-	envBoard = "MUSTER_E2E_BOARD"
-	envGate  = "MUSTER_E2E_GATE"
-)
 
 // A launcher is a program that takes torchrun's command line.
 type launcher struct {
@@ -76,10 +65,10 @@ type job struct {
 	t      testing.TB
 	l      launcher
 	cmd    *exec.Cmd
-	tag    string
+	tag    testproc.Tag
 	tmp    string // its TMPDIR
 	board  *board
-	gate   *gate
+	gate   *testproc.Gate
 	outErr [2]*os.File
 	ended  chan struct{}
 }
@@ -97,15 +86,12 @@ type setup struct {
 	closed []int    // descriptors that shall be closed at the start
 }
 
-var jobs atomic.Int64
-
 // start starts a job: a launcher, its flags (split at blanks), the program.
 func start(t testing.TB, l launcher, s setup, flags string, program ...string) *job {
 	t.Helper()
 	j := &job{
 		t: t, l: l, ended: make(chan struct{}),
-		tag: fmt.Sprintf("%d-%d", os.Getpid(), jobs.Add(1)),
-		tmp: t.TempDir(), board: newBoard(t), gate: newGate(t),
+		tag: testproc.NewTag(), tmp: t.TempDir(), board: newBoard(t), gate: testproc.NewGate(t),
 	}
 	argv := slices.Concat(s.wrap, l.argv, strings.Fields(flags), program)
 	if len(s.closed) > 0 {
@@ -119,9 +105,7 @@ func start(t testing.TB, l launcher, s setup, flags string, program ...string) *
 	j.cmd.Dir, j.cmd.SysProcAttr = s.dir, s.attr
 	j.cmd.Env = s.bare
 	if s.bare == nil {
-		j.cmd.Env = append(usualEnv(),
-			"TMPDIR="+j.tmp, envTag+"="+j.tag, envBoard+"="+j.board.path, envGate+"="+j.gate.path)
-		j.cmd.Env = append(j.cmd.Env, s.env...)
+		j.cmd.Env = slices.Concat(usualEnv(), []string{"TMPDIR=" + j.tmp}, testproc.Env(j.board.Board, j.gate, j.tag), s.env)
 	}
 	for i := range j.outErr {
 		f, err := os.Create(filepath.Join(t.TempDir(), "console"))
@@ -176,7 +160,7 @@ func usualEnv() []string {
 }
 
 // worker is the command line of a worker that takes these steps.
-func worker(steps ...string) []string { return slices.Concat([]string{exe, "worker"}, steps) }
+func worker(steps ...string) []string { return append([]string{exe}, testproc.Args(steps...)...) }
 
 // workers starts a job of test workers.
 func workers(t testing.TB, l launcher, s setup, flags string, steps ...string) *job {
@@ -211,7 +195,7 @@ func (j *job) within(d time.Duration) {
 	select {
 	case <-j.ended:
 	case <-time.After(d):
-		j.t.Fatalf("%s still runs after %v\nprocesses: %v\n%s", j.l.name, d, j.processes(), j.console())
+		j.t.Fatalf("%s still runs after %v\nprocesses: %v\n%s", j.l.name, d, j.tag.Processes(), j.console())
 	}
 }
 
@@ -260,114 +244,64 @@ func (j *job) signal(sig syscall.Signal) {
 	}
 }
 
-// processes lists the live processes that carry the job's tag, by command line.
-func (j *job) processes() map[int]string {
-	found := map[int]string{}
-	mark := []byte(envTag + "=" + j.tag + "\x00")
-	dirs, _ := filepath.Glob("/proc/[0-9]*")
-	for _, dir := range dirs {
-		if env, err := os.ReadFile(dir + "/environ"); err == nil && bytes.Contains(env, mark) {
-			pid, _ := strconv.Atoi(filepath.Base(dir))
-			line, _ := os.ReadFile(dir + "/cmdline")
-			found[pid] = string(bytes.ReplaceAll(line, []byte{0}, []byte(" ")))
-		}
-	}
-	return found
-}
-
 // noneLeft checks that every process of the job is gone after d at the latest.
 // It waits on the processes themselves, not on the clock.
 func (j *job) noneLeft(d time.Duration) *job {
 	j.t.Helper()
 	deadline := time.Now().Add(d)
-	for pid := range j.processes() {
-		awaitDeath(pid, time.Until(deadline))
+	for pid := range j.tag.Processes() {
+		testproc.AwaitEnd(pid, time.Until(deadline))
 	}
-	if left := j.processes(); len(left) > 0 {
+	if left := j.tag.Processes(); len(left) > 0 {
 		j.t.Errorf("%s left %d processes behind: %v\n%s", j.l.name, len(left), left, j.console())
 	}
 	return j
 }
 
-// awaitDeath waits until a process has ended, at most d.
-func awaitDeath(pid int, d time.Duration) {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return
-	}
-	defer unix.Close(fd)
-	deadline := time.Now().Add(d)
-	for {
-		left := max(time.Until(deadline), 0)
-		_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left.Milliseconds()))
-		if err != unix.EINTR {
-			return
-		}
-	}
-}
-
 // destroy ends whatever is left of the job.
 func (j *job) destroy() {
-	j.gate.open()
+	j.gate.Open()
 	j.cmd.Process.Kill()
 	<-j.ended
 	for {
-		left := j.processes()
+		left := j.tag.Processes()
 		if len(left) == 0 {
 			return
 		}
 		for pid := range left {
 			syscall.Kill(pid, syscall.SIGKILL)
-			awaitDeath(pid, time.Second)
+			testproc.AwaitEnd(pid, time.Second)
 		}
 	}
 }
 
-// A board is a named pipe on which the processes of a job report lines.
+// A board is the workers', with what await has read of it and did not wait for.
 type board struct {
-	path  string
-	lines chan string
-	seen  map[string]int
+	*testproc.Board
+	seen map[string]int
 }
 
 func newBoard(t testing.TB) *board {
 	t.Helper()
-	b := &board{path: filepath.Join(t.TempDir(), "board"), lines: make(chan string, 10_000), seen: map[string]int{}}
-	if err := unix.Mkfifo(b.path, 0o666); err != nil {
-		t.Fatal(err)
-	}
-	// Open for both, so that it never ends while workers come and go.
-	f, err := os.OpenFile(b.path, os.O_RDWR|unix.O_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for s := bufio.NewScanner(f); s.Scan(); {
-			b.lines <- s.Text()
-		}
-	}()
-	t.Cleanup(func() { f.Close(); <-done })
-	return b
+	return &board{testproc.NewBoard(t), map[string]int{}}
 }
 
 // line returns the next line that a process of the job wrote.
 func (j *job) line() string {
 	j.t.Helper()
 	select {
-	case l := <-j.board.lines:
+	case l := <-j.board.Lines:
 		return l
 	default:
 	}
 	select {
-	case l := <-j.board.lines:
+	case l := <-j.board.Lines:
 		return l
 	case <-j.ended:
 		// What was written before the end is still in the pipe, and workers of other
 		// agents may write yet.
 		select {
-		case l := <-j.board.lines:
+		case l := <-j.board.Lines:
 			return l
 		case <-time.After(soon):
 		}
@@ -407,8 +341,8 @@ func (j *job) await(lines ...string) *job {
 
 // forget lets await wait for what is reported from now on.
 func (b *board) forget() {
-	for len(b.lines) > 0 {
-		<-b.lines
+	for len(b.Lines) > 0 {
+		<-b.Lines
 	}
 	clear(b.seen)
 }
@@ -417,13 +351,8 @@ func (b *board) forget() {
 func (j *job) rest() []string {
 	j.t.Helper()
 	j.status()
-	end := "end of " + j.tag
-	f, err := os.OpenFile(j.board.path, os.O_WRONLY, 0)
-	if err != nil {
-		j.t.Fatal(err)
-	}
-	defer f.Close()
-	fmt.Fprintln(f, end)
+	end := "end of " + string(j.tag)
+	j.board.Write(j.t, end)
 	var all []string
 	for {
 		l := j.line()
@@ -433,29 +362,6 @@ func (j *job) rest() []string {
 		all = append(all, l)
 	}
 }
-
-// A gate holds back whoever passes it until it is opened. It is a file lock, so
-// that those who come late pass at once.
-type gate struct {
-	path string
-	file *os.File
-}
-
-func newGate(t testing.TB) *gate {
-	t.Helper()
-	path := filepath.Join(t.TempDir(), "gate")
-	f, err := os.Create(path)
-	if err == nil {
-		err = unix.Flock(int(f.Fd()), unix.LOCK_EX)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { f.Close() })
-	return &gate{path, f}
-}
-
-func (g *gate) open() { unix.Flock(int(g.file.Fd()), unix.LOCK_UN) }
 
 func itoa(n int) string { return strconv.Itoa(n) }
 

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // A prober asks an agent over and over whether it is alive, as a kubelet does.
@@ -119,23 +120,23 @@ func (p *prober) phase(want health.Phase, ready bool) *health.State {
 func TestProbes(t *testing.T) {
 	t.Parallel()
 	flags := "--nnodes 2 --nproc-per-node 1 --max-restarts 1 --rdzv-backend c10d --rdzv-id probes --rdzv-endpoint 127.0.0.1:" + strconv.Itoa(freePort(t))
-	steps := []string{"report ready $RANK in $TORCHELASTIC_RESTART_COUNT", "a0:gate", "a0:exit 3"}
+	steps := []string{"report:ready $RANK in $TORCHELASTIC_RESTART_COUNT", "a0:gate", "a0:exit:3"}
 	socket := filepath.Join(t.TempDir(), "health")
-	first := workers(t, muster(t), setup{}, flags+" --health-addr unix:"+socket, append(steps, "exit 0")...)
+	first := workers(t, muster(t), setup{}, flags+" --health-addr unix:"+socket, append(steps, "exit:0")...)
 	p := probe(t, socket)
 	if s := p.phase(health.Rendezvous, false); s.Job.MinHosts != 2 || s.Job.RunID != "probes" {
 		t.Errorf("the job is %+v", s.Job)
 	}
 
 	// The other host's worker does not end in attempt 1.
-	s := setup{env: []string{envGate + "=" + first.gate.path, envBoard + "=" + first.board.path}}
-	workers(t, muster(t), s, flags, append(steps, "hold")...)
+	s := setup{env: testproc.Env(first.board.Board, first.gate, "")}
+	workers(t, muster(t), s, flags, append(steps, "hang")...)
 	first.await("ready 0 in 0", "ready 1 in 0")
 	running := p.phase(health.Running, true)
 	if len(running.Workers) != 1 || len(running.Hosts) != 2 || running.Job.State != "HEALTHY" {
 		t.Errorf("state is %+v", running)
 	}
-	first.gate.open()
+	first.gate.Open()
 	first.await("ready 0 in 1", "ready 1 in 1")
 	restarted := p.phase(health.ExitBarrier, false)
 	if restarted.Job.Restarts != 1 || len(restarted.Failures) == 0 {
@@ -182,7 +183,7 @@ func TestHealthPortRefused(t *testing.T) {
 		{"too large", "65536", "TORCHELASTIC_HEALTH_CHECK_PORT is no port"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			j := workers(t, muster(t), setup{env: []string{"TORCHELASTIC_HEALTH_CHECK_PORT=" + tt.value}}, "--standalone", "exit 0")
+			j := workers(t, muster(t), setup{env: []string{"TORCHELASTIC_HEALTH_CHECK_PORT=" + tt.value}}, "--standalone", "exit:0")
 			j.want(0).says("the job's health is not served", tt.says)
 		})
 	}

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/test/netlab"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // A site is a lab with one job on it: an agent on each of some hosts, and workers
@@ -118,7 +119,7 @@ func (s *site) start(host int, flags string) *job {
 	h := s.lab.Host(host)
 	j := onHost(s.t, h, s.wrote, errand{
 		argv: slices.Concat([]string{filepath.Join(bin, "muster")}, strings.Fields(all), program),
-		env:  append([]string{envBoard + "=" + s.board.path, "MUSTER_E2E_DIR=" + s.dir, "LOGLEVEL=INFO"}, s.env...),
+		env:  slices.Concat(testproc.Env(s.board.Board, nil, ""), []string{"MUSTER_E2E_DIR=" + s.dir, "LOGLEVEL=INFO"}, s.env),
 	})
 	j.l.name = fmt.Sprintf("agent on %s", h.Name)
 	s.agents = append(s.agents, j)
@@ -147,14 +148,13 @@ func onHost(t testing.TB, h *netlab.Host, wrote chan<- struct{}, e errand) *job 
 	t.Helper()
 	j := &job{
 		t: t, l: launcher{name: fmt.Sprintf("%s on %s", filepath.Base(e.argv[0]), h.Name)}, ended: make(chan struct{}),
-		tag: fmt.Sprintf("%d-%d", os.Getpid(), jobs.Add(1)), tmp: t.TempDir(), gate: newGate(t),
+		tag: testproc.NewTag(), tmp: t.TempDir(), gate: testproc.NewGate(t),
 	}
 	j.cmd = exec.Command(e.argv[0], e.argv[1:]...)
 	if e.stdin != nil {
 		j.cmd.Stdin = e.stdin
 	}
-	j.cmd.Env = append(usualEnv(), "TMPDIR="+j.tmp, envTag+"="+j.tag, "HOST="+h.Name)
-	j.cmd.Env = append(j.cmd.Env, e.env...)
+	j.cmd.Env = slices.Concat(usualEnv(), []string{"TMPDIR=" + j.tmp, "HOST=" + h.Name}, testproc.Env(nil, nil, j.tag), e.env)
 	var copying sync.WaitGroup
 	var ends []*os.File
 	for i := range j.outErr {
@@ -303,18 +303,18 @@ func (s *site) collect(what string, n int, wanted func() []hostReport) []hostRep
 			return found
 		}
 		select {
-		case line := <-s.board.lines:
+		case line := <-s.board.Lines:
 			s.all = append(s.all, s.parse(line))
 			continue
 		default:
 		}
 		select {
-		case line := <-s.board.lines:
+		case line := <-s.board.Lines:
 			s.all = append(s.all, s.parse(line))
 		case <-timeout:
 			s.fatalf("%d of %d workers said %s", len(found), n, what)
 		case <-ended:
-			if len(s.board.lines) == 0 {
+			if len(s.board.Lines) == 0 {
 				s.fatalf("all agents have ended; %d of %d workers said %s", len(found), n, what)
 			}
 		}

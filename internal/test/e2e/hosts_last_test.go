@@ -70,8 +70,8 @@ func rowDone(s *site, c *hostsBackend) string {
 	done := time.Now()
 	s.order(s.hostOf(others[1]), 0)
 	ended := s.want(0, agents...)
-	for len(s.board.lines) > 0 {
-		s.all = append(s.all, s.parse(<-s.board.lines))
+	for len(s.board.Lines) > 0 {
+		s.all = append(s.all, s.parse(<-s.board.Lines))
 	}
 	for _, r := range s.all {
 		if r.verb == "term" {
@@ -116,8 +116,8 @@ func (s *site) noMajority(c *hostsBackend, long bool) string {
 	if long {
 		want = 2 // of those whose peer failed
 	}
-	for len(s.board.lines) > 0 {
-		s.all = append(s.all, s.parse(<-s.board.lines))
+	for len(s.board.Lines) > 0 {
+		s.all = append(s.all, s.parse(<-s.board.Lines))
 	}
 	terms := slices.DeleteFunc(slices.Clone(s.all), func(r hostReport) bool { return r.verb != "term" })
 	if len(terms) != want {

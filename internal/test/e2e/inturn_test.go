@@ -21,12 +21,12 @@ func TestStreamsStayInTurn(t *testing.T) {
 	var steps []string
 	var want strings.Builder
 	for i := range 100 {
-		steps = append(steps, fmt.Sprintf(`print out %d\n`, i), fmt.Sprintf(`error %d of 100\r`, i))
+		steps = append(steps, fmt.Sprintf(`print:out %d\n`, i), fmt.Sprintf(`error:%d of 100\r`, i))
 		fmt.Fprintf(&want, "out %d\n%d of 100\r", i, i)
 	}
 	r, w := pipe(t)
 	all := collect(r)
-	j := workers(t, muster(t), setup{stdout: w, stderr: w}, "--standalone", append(steps, "exit 0")...)
+	j := workers(t, muster(t), setup{stdout: w, stderr: w}, "--standalone", append(steps, "exit:0")...)
 	w.Close()
 	j.want(0)
 	if got := all(); got != want.String() {
@@ -40,14 +40,14 @@ func TestStuckConsoleHoldsNothingUp(t *testing.T) {
 	full := strings.Repeat("x", 4095) + `\n`
 	var steps []string
 	for range 64 { // four times what the pipe holds
-		steps = append(steps, "print "+full)
+		steps = append(steps, "print:"+full)
 	}
 	for _, tt := range []struct {
 		name, flags string
 		steps       []string
 	}{
-		{"tee", "-t 3", append(slices.Clip(steps), "ready", "hold")},
-		{"inherited", "", append([]string{"ready"}, append(slices.Clip(steps), "hold")...)},
+		{"tee", "-t 3", append(slices.Clip(steps), "ready", "hang")},
+		{"inherited", "", append([]string{"ready"}, append(slices.Clip(steps), "hang")...)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

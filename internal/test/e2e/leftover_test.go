@@ -45,33 +45,33 @@ func nothingIsLeft(t *testing.T, s setup) {
 		status int
 		within time.Duration // from the launcher's end
 	}{
-		{name: "success", steps: []string{"gate", "exit 0"}, stop: func(j *job) { j.gate.open() }, status: 0},
-		{name: "failure", steps: []string{"gate", "r1:exit 5", "hold"}, stop: func(j *job) { j.gate.open() }, status: 1},
-		{name: "failure with deaf peers", flags: "--shutdown-timeout 1", steps: []string{"ignore TERM,INT", "gate", "r1:exit 5", "hold"}, stop: func(j *job) { j.gate.open() }, status: 1},
-		{name: "restarts", flags: "--max-restarts 1", steps: []string{"gate", "r1:exit 5", "hold"}, stop: func(j *job) { j.gate.open() }, status: 1},
-		{name: "SIGTERM", steps: []string{"ready", "hold"}, stop: func(j *job) {
+		{name: "success", steps: []string{"gate", "exit:0"}, stop: func(j *job) { j.gate.Open() }, status: 0},
+		{name: "failure", steps: []string{"gate", "r1:exit:5", "hang"}, stop: func(j *job) { j.gate.Open() }, status: 1},
+		{name: "failure with deaf peers", flags: "--shutdown-timeout 1", steps: []string{"ignore:TERM,INT", "gate", "r1:exit:5", "hang"}, stop: func(j *job) { j.gate.Open() }, status: 1},
+		{name: "restarts", flags: "--max-restarts 1", steps: []string{"gate", "r1:exit:5", "hang"}, stop: func(j *job) { j.gate.Open() }, status: 1},
+		{name: "SIGTERM", steps: []string{"ready", "hang"}, stop: func(j *job) {
 			j.signal(syscall.SIGTERM)
 		}, status: 1},
-		{name: "SIGTERM with deaf workers", flags: "--shutdown-timeout 1", steps: []string{"ignore TERM,INT", "ready", "hold"}, stop: func(j *job) {
+		{name: "SIGTERM with deaf workers", flags: "--shutdown-timeout 1", steps: []string{"ignore:TERM,INT", "ready", "hang"}, stop: func(j *job) {
 			j.signal(syscall.SIGTERM)
 		}, status: 1},
-		{name: "SIGINT twice", flags: "--shutdown-timeout 3600", steps: []string{"catch INT", "ignore TERM,INT", "report deaf", "hold"}, stop: func(j *job) {
+		{name: "SIGINT twice", flags: "--shutdown-timeout 3600", steps: []string{"catch:INT", "ignore:TERM,INT", "report:deaf", "hang"}, stop: func(j *job) {
 			j.signal(syscall.SIGINT)
 			j.await("deaf", "deaf")
 			j.signal(syscall.SIGINT)
 		}, status: 1},
-		{name: "SIGKILL", steps: []string{"ready", "hold"}, stop: func(j *job) {
+		{name: "SIGKILL", steps: []string{"ready", "hang"}, stop: func(j *job) {
 			j.signal(syscall.SIGKILL)
 		}, status: -9, within: soon},
-		{name: "SIGKILL with deaf workers", steps: []string{"ignore TERM,INT,HUP", "ready", "hold"}, stop: func(j *job) {
+		{name: "SIGKILL with deaf workers", steps: []string{"ignore:TERM,INT,HUP", "ready", "hang"}, stop: func(j *job) {
 			j.signal(syscall.SIGKILL)
 		}, status: -9, within: soon},
-		{name: "a signal that is not handled", flags: "--signals-to-handle SIGINT", steps: []string{"ready", "hold"}, stop: func(j *job) {
+		{name: "a signal that is not handled", flags: "--signals-to-handle SIGINT", steps: []string{"ready", "hang"}, stop: func(j *job) {
 			j.signal(syscall.SIGTERM)
 		}, status: -15, within: soon},
-		{name: "a signal that means nothing", steps: []string{"ready", "gate", "exit 0"}, stop: func(j *job) {
+		{name: "a signal that means nothing", steps: []string{"ready", "gate", "exit:0"}, stop: func(j *job) {
 			j.signal(syscall.SIGUSR1)
-			j.gate.open()
+			j.gate.Open()
 		}, status: 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -79,7 +79,7 @@ func nothingIsLeft(t *testing.T, s setup) {
 			steps := append([]string{"brood"}, tt.steps...)
 			j := workers(t, muster(t), s, "--standalone --nproc-per-node 2 "+tt.flags, steps...)
 			j.await(grandchildren...)
-			if slices.Contains(tt.steps, "ready") || slices.Contains(tt.steps, "catch INT") {
+			if slices.Contains(tt.steps, "ready") || slices.Contains(tt.steps, "catch:INT") {
 				j.await("ready 0", "ready 1")
 			}
 			tt.stop(j)
@@ -92,7 +92,7 @@ func nothingIsLeft(t *testing.T, s setup) {
 // removed. The job has succeeded all the same.
 func TestCgroupIsBusyAtTheEnd(t *testing.T) {
 	t.Parallel()
-	j := workers(t, muster(t), setup{}, "--standalone", "ready", "gate", "exit 0")
+	j := workers(t, muster(t), setup{}, "--standalone", "ready", "gate", "exit:0")
 	j.await("ready 0")
 	fds := fmt.Sprintf("/proc/%d/fd", j.cmd.Process.Pid)
 	for _, fd := range glob(t, fds, "*") {
@@ -114,7 +114,7 @@ func TestCgroupIsBusyAtTheEnd(t *testing.T) {
 		if dir.Close(); err != nil {
 			t.Fatal(err)
 		}
-		j.gate.open()
+		j.gate.Open()
 		j.want(0).says("the workers' cgroup stays")
 		in.Close()
 		_ = other.Wait()

@@ -22,7 +22,7 @@ func TestIdleConnections(t *testing.T) {
 	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	j := workers(t, muster(t), setup{wrap: []string{"prlimit", "--nofile=150:150"}},
 		"--nnodes 1 --rdzv-backend c10d --rdzv-endpoint "+addr+" --nproc-per-node 2 --max-restarts 1",
-		"ready", "a0:gate", "a0:r0:exit 3", "a0:hold", "exit 0")
+		"ready", "a0:gate", "a0:r0:exit:3", "a0:hang", "exit:0")
 	j.await("ready 0", "ready 1")
 	for range 300 {
 		nc, err := net.Dial("tcp", addr)
@@ -31,7 +31,7 @@ func TestIdleConnections(t *testing.T) {
 		}
 		defer nc.Close()
 	}
-	j.gate.open()
+	j.gate.Open()
 	j.want(0).says("75 are open").saysNot("too many open files")
 }
 
@@ -51,7 +51,7 @@ func TestWorkersStoreOfOneHost(t *testing.T) {
 		{fmt.Sprintf("--nnodes 1 --master-port %d --rdzv-conf open_workers_store=1", freePort(t)), true},
 	} {
 		t.Run(tt.flags, func(t *testing.T) {
-			j := workers(t, muster(t), setup{}, tt.flags+" --nproc-per-node 1", "report $MASTER_PORT", "gate", "exit 0")
+			j := workers(t, muster(t), setup{}, tt.flags+" --nproc-per-node 1", "report:$MASTER_PORT", "gate", "exit:0")
 			port := j.line()
 			client := func(uid uint32) bool {
 				cmd := exec.Command("/bin/bash", "-c", `exec 3<>/dev/tcp/127.0.0.1/`+port+` && printf '\x00\xce\xf7\x85\x3c\x07' >&3 && head -c 8 <&3 | wc -c`)
@@ -69,7 +69,7 @@ func TestWorkersStoreOfOneHost(t *testing.T) {
 			if got := client(nobody); got != tt.served {
 				t.Errorf("another user is served: %v, want %v", got, tt.served)
 			}
-			j.gate.open()
+			j.gate.Open()
 			j.want(0)
 			if !tt.served {
 				j.says("tcpstore: connection refused: another user's process; if it is a worker, give --rdzv-conf open_workers_store=true", "remote=127.0.0.1:")

@@ -22,10 +22,10 @@ import (
 // included: a line in two parts, bytes that are not UTF-8, control characters,
 // \r\n, an empty line, no newline at the end.
 var chatter = []string{
-	`r0:print first 0\n`, `r0:error warn apple 0\n`, `r1:print first 1\n`, `r1:error warn apple 1\n`,
-	`print part`, `print ial\n`,
-	`print bad\xff\xfeutf8\rcr\vvt\fff\xe2\x80\xa8ls\n`,
-	`print crlf\r\n\r\nend no newline`, `exit 0`,
+	`r0:print:first 0\n`, `r0:error:warn apple 0\n`, `r1:print:first 1\n`, `r1:error:warn apple 1\n`,
+	`print:part`, `print:ial\n`,
+	`print:bad\xff\xfeutf8\rcr\vvt\fff\xe2\x80\xa8ls\n`,
+	`print:crlf\r\n\r\nend no newline`, `exit:0`,
 }
 
 func chatterOf(rank int) string {
@@ -82,7 +82,7 @@ func TestLogTreeEqualsTorchrun(t *testing.T) {
 				program := slices.Concat(tt.flags, []string{"--no-python"}, worker(steps...))
 				status := 0
 				if tt.fail {
-					program = slices.Concat(tt.flags, []string{"--no-python"}, worker("r1:error sorry\\n", "r1:exit 3", "hold"))
+					program = slices.Concat(tt.flags, []string{"--no-python"}, worker("r1:error:sorry\\n", "r1:exit:3", "hang"))
 					status = 1
 				}
 				run(t, l, setup{}, "--nproc-per-node 2 --log-dir "+dir, program...).want(status)
@@ -167,7 +167,7 @@ func TestFilters(t *testing.T) {
 func TestNoLineIsLostOrTorn(t *testing.T) {
 	t.Parallel()
 	const n = 20_000
-	j := workers(t, muster(t), setup{}, "--standalone --nproc-per-node 4 -t 3", fmt.Sprintf("flood %d", n), "exit 0").want(0)
+	j := workers(t, muster(t), setup{}, "--standalone --nproc-per-node 4 -t 3", fmt.Sprintf("flood:%d", n), "exit:0").want(0)
 	next := map[string]int{}
 	for line := range strings.Lines(j.out()) {
 		prefix, text, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "]:")
@@ -200,7 +200,7 @@ func small(t *testing.T, size string) string {
 func TestDiskFull(t *testing.T) {
 	t.Parallel()
 	dir := small(t, "256k")
-	j := workers(t, muster(t), setup{}, "--standalone --nproc-per-node 2 -r 1 --log-dir "+dir, "flood 50000", "report done", "exit 0")
+	j := workers(t, muster(t), setup{}, "--standalone --nproc-per-node 2 -r 1 --log-dir "+dir, "flood:50000", "report:done", "exit:0")
 	j.await("done", "done").want(0).says("no room")
 	if got := contents(t, one(t, dir, "*/attempt_0/0/stdout.log")); !strings.HasPrefix(got, "line 0 of rank 0\nline 1 of rank 0\n") {
 		t.Errorf("the log begins with %.80q", got)
@@ -215,6 +215,6 @@ func TestDiskFullFromTheStart(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "ballast"), make([]byte, 64<<10), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	j := workers(t, muster(t), setup{}, "--standalone --nproc-per-node 2 -t 1 --log-dir "+dir, "flood 100", "report done", "exit 0")
+	j := workers(t, muster(t), setup{}, "--standalone --nproc-per-node 2 -t 1 --log-dir "+dir, "flood:100", "report:done", "exit:0")
 	j.await("done", "done").want(0).says("no room")
 }

@@ -22,15 +22,11 @@ var bin string
 var exe string
 
 func TestMain(m *testing.M) {
-	testproc.RefuseMain()
-	if len(os.Args) > 1 && os.Args[1] == "worker" {
-		os.Exit(workerMain(os.Args[2:]))
-	}
+	testproc.Main(steps)
 	os.Exit(runTests(m))
 }
 
 func runTests(m *testing.M) int {
-	testproc.Prepare()
 	var err error
 	if exe, err = os.Executable(); err == nil {
 		bin, err = os.MkdirTemp("", "muster-e2e-")

@@ -93,7 +93,7 @@ func TestMetricsOfALiveJob(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "health")
 	j := workers(t, muster(t), setup{}, "--standalone --nproc-per-node 2 --max-restarts 3 --health-addr unix:"+socket,
-		"ready", "gate", "a0:r1:exit 3", "a1:r0:kill KILL", "a2:r1:exit 4", "a0:hold", "a1:hold", "a2:hold", "report last", "hold")
+		"ready", "gate", "a0:r1:exit:3", "a1:r0:kill:KILL", "a2:r1:exit:4", "a0:hang", "a1:hang", "a2:hang", "report:last", "hang")
 	j.await("ready 0", "ready 1")
 	s := newScraper(t, socket)
 	first := s.until(func(f map[string]*dto.MetricFamily) bool {
@@ -141,7 +141,7 @@ func TestMetricsOfALiveJob(t *testing.T) {
 		}
 		stopped <- n
 	}()
-	j.gate.open()
+	j.gate.Open()
 	j.await("last", "last")
 	close(stop)
 	if n := <-stopped; n == 0 {

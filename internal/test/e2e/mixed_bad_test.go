@@ -69,7 +69,7 @@ func TestMixedBadState(t *testing.T) {
 	} {
 		t.Run(id, func(t *testing.T) {
 			t.Parallel()
-			m := newMixed(t, "1:2", "", "exit 0")
+			m := newMixed(t, "1:2", "", "exit:0")
 			store := m.serveStore(false).Store()
 			if err := store.Set(t.Context(), stateKey, foreignText(t, id)); err != nil {
 				t.Fatal(err)
@@ -85,7 +85,7 @@ func TestMixedBadState(t *testing.T) {
 // and after the job has begun.
 func TestMixedPoisonedRoom(t *testing.T) {
 	t.Parallel()
-	m := newMixed(t, "1:2", "", "ready", "gate", "exit 0")
+	m := newMixed(t, "1:2", "", "ready", "gate", "exit:0")
 	store := m.serveStore(true).Store()
 	poison := foreignText(t, "os-system")
 	if err := store.Set(t.Context(), stateKey, poison); err != nil {
@@ -117,7 +117,7 @@ func TestMixedPoisonedRoom(t *testing.T) {
 			t.Fatalf("after %.40q: state %+v, %v", text, st, err)
 		}
 	}
-	m.gate.open()
+	m.gate.Open()
 	j.want(0)
 }
 
@@ -129,14 +129,14 @@ func TestMixedNodesDiffer(t *testing.T) {
 	const says = "has 2 nodes, but --nnodes is 3 here: an agent with another --nnodes takes part"
 	t.Run("muster hosts", func(t *testing.T) {
 		t.Parallel()
-		m := newMixed(t, "3", "", "exit 0")
+		m := newMixed(t, "3", "", "exit:0")
 		agents := m.startAll(peer{l: ours, addr: "1", hosts: true}, peer{l: theirs, addr: "2", flags: "--nnodes 1:2"})
 		wantAll(agents, 1)
 		agents[0].says(says)
 	})
 	t.Run("torchrun hosts", func(t *testing.T) {
 		t.Parallel()
-		m := newMixed(t, "3", "", "exit 0")
+		m := newMixed(t, "3", "", "exit:0")
 		// torchrun waits that long for the ranks of a node that has gone, and must not
 		// begin before ours is there.
 		m.conf = "read_timeout=10,last_call_timeout=100"
@@ -148,10 +148,10 @@ func TestMixedNodesDiffer(t *testing.T) {
 	})
 	t.Run("muster refuses muster", func(t *testing.T) {
 		t.Parallel()
-		m := newMixed(t, "1:2", "", "ready", "gate", "exit 0")
+		m := newMixed(t, "1:2", "", "ready", "gate", "exit:0")
 		first := m.start(peer{l: ours, addr: "1", hosts: true}).await("ready 0")
 		m.start(peer{l: ours, addr: "2", flags: "--nnodes 3"}).want(1).says("--nnodes is 3:3", "and 1:2 on the hosts that came before")
-		m.gate.open()
+		m.gate.Open()
 		first.want(0)
 	})
 }
@@ -160,7 +160,7 @@ func TestMixedNodesDiffer(t *testing.T) {
 // is used up.
 func TestMixedEndpointIsOther(t *testing.T) {
 	t.Parallel()
-	m := newMixed(t, "1:2", "", "exit 0")
+	m := newMixed(t, "1:2", "", "exit:0")
 	m.serveStore(false)
 	m.start(peer{l: muster(t), addr: "1"}).want(0)
 	j := m.start(peer{l: muster(t), addr: "1"}).want(1)

@@ -32,17 +32,17 @@ func TestMixedRestarts(t *testing.T) {
 			t.Parallel()
 			tt := tests[name]
 			dir := t.TempDir()
-			m := newMixed(t, "2", "--max-restarts 1", "report here", "gate", "dump "+dir, "exit 0")
-			tt.peers[tt.fails].steps = []string{"report failing $TORCHELASTIC_RESTART_COUNT", "a0:exit 3", "gate", "dump " + dir, "exit 0"}
+			m := newMixed(t, "2", "--max-restarts 1", "report:here", "gate", "dump:"+dir, "exit:0")
+			tt.peers[tt.fails].steps = []string{"report:failing $TORCHELASTIC_RESTART_COUNT", "a0:exit:3", "gate", "dump:" + dir, "exit:0"}
 			agents := m.startAll(tt.peers...)
 			agents[0].await("failing 0", "failing 1", "here")
-			m.gate.open()
+			m.gate.Open()
 			wantAll(agents, 0)
 			workers := dumps(t, dir, 2)
 			agree(t, workers, sizes(tt.peers))
 			for _, w := range workers {
 				want := "0"
-				if slices.ContainsFunc(w.Argv, func(s string) bool { return strings.HasPrefix(s, "report failing") }) {
+				if slices.ContainsFunc(w.Argv, func(s string) bool { return strings.HasPrefix(s, "report:failing") }) {
 					want = "1"
 				}
 				if got := w.Env["TORCHELASTIC_RESTART_COUNT"]; got != want {
@@ -58,13 +58,13 @@ func TestMixedRestarts(t *testing.T) {
 func TestMixedLeaves(t *testing.T) {
 	t.Parallel()
 	ours, theirs := muster(t), torchrun(t)
-	const steps = "report $GROUP_WORLD_SIZE"
+	const steps = "report:$GROUP_WORLD_SIZE"
 
 	// Muster learns of torchrun's end from the keep-alives that stop, and goes on
 	// alone.
 	t.Run("torchrun leaves muster", func(t *testing.T) {
 		t.Parallel()
-		m := newMixed(t, "1:2", "", steps, "gate", "exit 0")
+		m := newMixed(t, "1:2", "", steps, "gate", "exit:0")
 		m.conf = "last_call_timeout=20"
 		stays := m.start(peer{l: ours, addr: "1", hosts: true})
 		leaves := m.start(peer{l: theirs, addr: "2"})
@@ -72,7 +72,7 @@ func TestMixedLeaves(t *testing.T) {
 		m.board.forget() // a round of one, if torchrun was late
 		leaves.signal(syscall.SIGTERM)
 		stays.await("1")
-		m.gate.open()
+		m.gate.Open()
 		wantAll([]*job{stays}, 0)
 		stays.says("a node of the round is lost")
 		leaves.status()
@@ -80,7 +80,7 @@ func TestMixedLeaves(t *testing.T) {
 	// Nobody can go on without the store.
 	t.Run("muster leaves torchrun without a store", func(t *testing.T) {
 		t.Parallel()
-		m := newMixed(t, "1:2", "", steps, "gate", "exit 0")
+		m := newMixed(t, "1:2", "", steps, "gate", "exit:0")
 		m.conf = "last_call_timeout=20"
 		leaves := m.start(peer{l: ours, addr: "1", hosts: true})
 		stays := m.start(peer{l: theirs, addr: "2"})
@@ -90,7 +90,7 @@ func TestMixedLeaves(t *testing.T) {
 	})
 	t.Run("torchrun leaves muster without a store", func(t *testing.T) {
 		t.Parallel()
-		m := newMixed(t, "1:2", "", steps, "gate", "exit 0")
+		m := newMixed(t, "1:2", "", steps, "gate", "exit:0")
 		m.conf = "last_call_timeout=20"
 		leaves := m.start(peer{l: theirs, addr: "1", hosts: true})
 		stays := m.start(peer{l: ours, addr: "2"})
@@ -103,14 +103,14 @@ func TestMixedLeaves(t *testing.T) {
 	// torchrun does not act on an agent that leaves: its workers go on.
 	t.Run("muster leaves torchrun", func(t *testing.T) {
 		t.Parallel()
-		m := newMixed(t, "1:2", "", steps, "gate", "report done", "hold")
+		m := newMixed(t, "1:2", "", steps, "gate", "report:done", "hang")
 		m.conf = "last_call_timeout=20"
 		stays := m.start(peer{l: theirs, addr: "1", hosts: true})
 		leaves := m.start(peer{l: ours, addr: "2"})
 		stays.await("2", "2")
 		leaves.signal(syscall.SIGTERM)
 		leaves.want(1)
-		m.gate.open()
+		m.gate.Open()
 		stays.await("done")
 		stays.signal(syscall.SIGTERM)
 		stays.status()
@@ -137,7 +137,7 @@ func TestMixedJoins(t *testing.T) {
 			t.Parallel()
 			tt := tests[name]
 			dir := t.TempDir()
-			m := newMixed(t, "2:3", "", "report $RANK of $WORLD_SIZE", "gate", "dump "+dir, "exit 0")
+			m := newMixed(t, "2:3", "", "report:$RANK of $WORLD_SIZE", "gate", "dump:"+dir, "exit:0")
 			m.conf = "last_call_timeout=8" // time for a torchrun to come back on a busy machine
 			agents := m.startAll(tt.peers...)
 			agents[0].await("0 of 2", "1 of 2")
@@ -146,7 +146,7 @@ func TestMixedJoins(t *testing.T) {
 			if again := m.board.seen; again["0 of 2"] > 0 || again["1 of 2"] > 0 {
 				t.Errorf("a round of two came before that of three")
 			}
-			m.gate.open()
+			m.gate.Open()
 			wantAll(agents, 0)
 			agree(t, dumps(t, dir, 3), []int{1, 1, 1})
 		})
@@ -158,7 +158,7 @@ func TestMixedJoins(t *testing.T) {
 func TestMixedFails(t *testing.T) {
 	t.Parallel()
 	ours, theirs := muster(t), torchrun(t)
-	fails, goesOn := []string{"ready", "gate", "exit 3"}, []string{"ready", "hold"}
+	fails, goesOn := []string{"ready", "gate", "exit:3"}, []string{"ready", "hang"}
 	tests := map[string]struct {
 		peers []peer
 		store bool
@@ -185,7 +185,7 @@ func TestMixedFails(t *testing.T) {
 			}
 			agents := m.startAll(tt.peers...)
 			agents[0].await("ready 0", "ready 1")
-			m.gate.open()
+			m.gate.Open()
 			wantAll(agents, 1)
 			for i, p := range tt.peers {
 				if p.l.name == ours.name && tt.says != "" && grep(agents[i].errs(), tt.says) == nil {
@@ -210,18 +210,18 @@ func TestMixedSilentInExitBarrier(t *testing.T) {
 			}
 			defer r.Close()
 			r.SetReadDeadline(time.Now().Add(patience))
-			m := newMixed(t, "2", "", "ready", "gate", "exit 0")
+			m := newMixed(t, "2", "", "ready", "gate", "exit:0")
 			m.env = []string{"LOGLEVEL=INFO"}
 			agents := m.startAll(
 				peer{l: ours, addr: "1", hosts: musterHosts, errs: w},
-				peer{l: theirs, addr: "2", hosts: !musterHosts, steps: []string{"ready", "exit 0"}})
+				peer{l: theirs, addr: "2", hosts: !musterHosts, steps: []string{"ready", "exit:0"}})
 			w.Close()
 			agents[0].await("ready 0", "ready 1")
 			var said []string
 			for lines := bufio.NewScanner(r); lines.Scan(); {
 				said = append(said, lines.Text())
 				if strings.Contains(lines.Text(), "after its workers had succeeded; going on") {
-					m.gate.open()
+					m.gate.Open()
 					rest := collect(r)
 					wantAll(agents, 0)
 					said = append(said, rest())

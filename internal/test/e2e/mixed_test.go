@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // A mixed job is one whose agents are muster's and torchrun's, in one rendezvous.
@@ -49,7 +51,7 @@ type mixedJob struct {
 	// program is run by the workers instead.
 	program []string
 	board   *board
-	gate    *gate
+	gate    *testproc.Gate
 	env     []string
 }
 
@@ -57,7 +59,7 @@ type mixedJob struct {
 // board and one gate.
 func newMixed(t testing.TB, nnodes, flags string, steps ...string) *mixedJob {
 	t.Helper()
-	return &mixedJob{t: t, port: freePort(t), nnodes: nnodes, flags: flags, steps: steps, board: newBoard(t), gate: newGate(t)}
+	return &mixedJob{t: t, port: freePort(t), nnodes: nnodes, flags: flags, steps: steps, board: newBoard(t), gate: testproc.NewGate(t)}
 }
 
 // quick are timeouts that make a test quick and still have room on a busy machine.
@@ -102,7 +104,7 @@ func (m *mixedJob) start(p peer) *job {
 			program = worker(p.steps...)
 		}
 	}
-	s := setup{stderr: p.errs, env: slices.Concat(m.env, []string{envBoard + "=" + m.board.path, envGate + "=" + m.gate.path}, p.env)}
+	s := setup{stderr: p.errs, env: slices.Concat(m.env, testproc.Env(m.board.Board, m.gate, ""), p.env)}
 	j := start(m.t, p.l, s, flags, program...)
 	j.l.name = fmt.Sprintf("%s at %s", p.l.name, p.addr)
 	j.board, j.gate = m.board, m.gate
@@ -235,7 +237,7 @@ func TestMixedMeets(t *testing.T) {
 			t.Parallel()
 			tt := tests[name]
 			dir := t.TempDir()
-			m := newMixed(t, itoa(len(tt.peers)), "", "dump "+dir, "exit 0")
+			m := newMixed(t, itoa(len(tt.peers)), "", "dump:"+dir, "exit:0")
 			m.static = tt.static
 			if tt.store {
 				m.startStore()

@@ -216,7 +216,7 @@ func straits() []strait {
 				if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 					t.Fatal(err)
 				}
-				awaitDeath(pid, patience)
+				testproc.AwaitEnd(pid, patience)
 			},
 			cells: [5]string{1: "`the guard has ended; starting another`"}},
 	}
@@ -276,13 +276,13 @@ func TestOneHost(t *testing.T) {
 				}
 			}
 			j := workers(t, muster(t), s, "--standalone --nproc-per-node 2 --max-restarts 2 --shutdown-timeout 5 "+flags,
-				"stray", "report up $RANK $TORCHELASTIC_RESTART_COUNT", "a0:gate", "a0:r1:exit 3", "a0:hold", "exit 0")
+				"stray", "report:up $RANK $TORCHELASTIC_RESTART_COUNT", "a0:gate", "a0:r1:exit:3", "a0:hang", "exit:0")
 			if row.ends > 0 {
 				j.await("up 0 0", "up 1 0")
 				if row.during != nil {
 					row.during(t, j)
 				}
-				j.gate.open()
+				j.gate.Open()
 				if row.after != nil {
 					row.after(t, j)
 				}

@@ -52,9 +52,9 @@ func TestPID1(t *testing.T) {
 			dir := t.TempDir()
 			socket := filepath.Join(dir, "health")
 			s.env = []string{"TORCHELASTIC_ENABLE_FILE_TIMER=1"}
-			drained := workers(t, muster(t), s, "--standalone --preemption-signals TERM --health-addr unix:"+socket, "beat 17", "catch TERM", "exit 0")
+			drained := workers(t, muster(t), s, "--standalone --preemption-signals TERM --health-addr unix:"+socket, "beat:17", "catch:TERM", "exit:0")
 			j := workers(t, muster(t), s, "--standalone --max-restarts 3 --hang-timeout 2 --shutdown-timeout 1 --log-dir "+dir,
-				"census", "a0:brood", "a0:timer fifo", "a1:timer socket", "a3:exit 0", "hold")
+				"census", "a0:brood", "a0:timer:fifo", "a1:timer:socket", "a3:exit:0", "hang")
 
 			drained.await("ready 0")
 			p := probe(t, socket)

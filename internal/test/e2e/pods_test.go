@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/muster-run/muster/internal/test/netlab"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // podScript runs a command as the pod of an indexed Job: with its name, and the
@@ -38,12 +39,12 @@ func TestPods(t *testing.T) {
 			t.Fatal(err)
 		}
 		argv := append([]string{"unshare", "--uts", "--mount", "sh", "-c", podScript, "sh", filepath.Join(bin, "muster"),
-			"run", "--health-addr=0.0.0.0:8080", "--no-python"}, worker("ready", "report $TORCHELASTIC_RUN_ID $MASTER_ADDR $WORLD_SIZE", "catch TERM", "exit 0")...)
+			"run", "--health-addr=0.0.0.0:8080", "--no-python"}, worker("ready", "report:$TORCHELASTIC_RUN_ID $MASTER_ADDR $WORLD_SIZE", "catch:TERM", "exit:0")...)
 		return onHost(t, lab.Host(i), make(chan struct{}, 1), errand{argv: argv, env: append(env,
 			"MUSTER_NNODES=2", "JOB_COMPLETION_INDEX="+itoa(i), "POD=train-"+itoa(i), "ETC_HOSTS="+hosts)})
 	}
 	board := newBoard(t)
-	env := []string{envBoard + "=" + board.path}
+	env := testproc.Env(board.Board, nil, "")
 	agents := []*job{start(1, env), start(0, env)}
 	agents[0].board, agents[1].board = board, board
 	for i := range pods {

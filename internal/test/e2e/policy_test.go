@@ -29,15 +29,15 @@ func TestPolicyDrains(t *testing.T) {
 		return fmt.Sprintf("--nnodes 1:2 --rdzv-backend c10d --rdzv-id job1 --rdzv-endpoint 127.0.0.1:%d --rdzv-conf is_host=%v,last_call_timeout=2 --restart-policy %s",
 			port, isHost, policy)
 	}
-	stays := workers(t, muster(t), setup{}, flags(true), "report $GROUP_WORLD_SIZE hosts, restart $TORCHELASTIC_RESTART_COUNT", "gate", "exit 0")
-	drained := workers(t, muster(t), setup{}, flags(false), "report hello", "gate", "error ECC error\\n", "exit 66")
+	stays := workers(t, muster(t), setup{}, flags(true), "report:$GROUP_WORLD_SIZE hosts, restart $TORCHELASTIC_RESTART_COUNT", "gate", "exit:0")
+	drained := workers(t, muster(t), setup{}, flags(false), "report:hello", "gate", "error:ECC error\\n", "exit:66")
 	stays.await("2 hosts, restart 0")
 	drained.await("hello")
 	stays.board.forget() // a round of one, if the other was late
-	drained.gate.open()
+	drained.gate.Open()
 	drained.want(69).says("drained by rule bad-gpu of "+policy+":3", "exitcode  : 66").noneLeft(0)
 	stays.await("1 hosts, restart 0")
-	stays.gate.open()
+	stays.gate.Open()
 	stays.want(0).says("no restart is counted").saysNot("restart=1/3")
 }
 
@@ -45,7 +45,7 @@ func TestPolicyDrains(t *testing.T) {
 func TestPolicyBudget(t *testing.T) {
 	t.Parallel()
 	policy := policyFile(t, "max_restarts: 3\nrules:\n- {name: three, match: {exit: 3}, action: retry, budget: {restarts: 1, window: 1h}, backoff: {initial: 100ms}}\n")
-	agents := hosts(t, 2, "--restart-policy "+policy, func(int) string { return "" }, "r1:exit 3", "hold")
+	agents := hosts(t, 2, "--restart-policy "+policy, func(int) string { return "" }, "r1:exit:3", "hang")
 	for _, j := range agents {
 		j.want(1).noneLeft(0).says("waiting before the next round, as a rule says",
 			fmt.Sprintf("muster: stopped by rule three of %s:3: its budget of 1 restart in 1h is used up", policy))

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // hosts starts the agents of a job of several hosts, all on this one; they share the
@@ -24,7 +25,7 @@ func hosts(t *testing.T, n int, flags string, each func(host int) string, steps 
 	var s setup
 	for i := range n {
 		agents = append(agents, workers(t, muster(t), s, flags+each(i), steps...))
-		s.env = []string{envGate + "=" + agents[0].gate.path, envBoard + "=" + agents[0].board.path}
+		s.env = testproc.Env(agents[0].board.Board, agents[0].gate, "")
 	}
 	return agents
 }
@@ -40,7 +41,7 @@ func TestPreemption(t *testing.T) {
 		t.Run(sig.name, func(t *testing.T) {
 			dirs := []string{t.TempDir(), t.TempDir(), t.TempDir()}
 			logs := func(host int) string { return "--event-log-handler file --log-dir " + dirs[host] }
-			agents := hosts(t, 3, "--preemption-signals TERM,SIGUSR1", logs, "catch "+sig.short, "exit 0")
+			agents := hosts(t, 3, "--preemption-signals TERM,SIGUSR1", logs, "catch:"+sig.short, "exit:0")
 			agents[0].await("ready 0", "ready 1", "ready 2")
 			agents[1].signal(sig.sig)
 			agents[0].await(sig.name+" at 0", sig.name+" at 1", sig.name+" at 2")
@@ -103,7 +104,7 @@ func wantPreempted(t *testing.T, dir, signal, cut string) *preemption {
 // Where it is not asked for, a signal makes one host leave.
 func TestNoPreemption(t *testing.T) {
 	t.Parallel()
-	agents := hosts(t, 2, "--preemption-signals USR1", func(int) string { return "" }, "catch TERM", "exit 0")
+	agents := hosts(t, 2, "--preemption-signals USR1", func(int) string { return "" }, "catch:TERM", "exit:0")
 	agents[0].await("ready 0", "ready 1")
 	agents[1].signal(syscall.SIGTERM)
 	agents[1].want(1).saysNot("preempted")
@@ -119,7 +120,7 @@ func TestPreemptionCutShort(t *testing.T) {
 	timeout := func(host int) string {
 		return fmt.Sprintf("--shutdown-timeout %d --log-dir %s", []int{2, 1000}[host], dirs[host])
 	}
-	agents := hosts(t, 2, "--preemption-signals TERM --autopsy-timeout 0", timeout, "ignore TERM", "ready", "hold")
+	agents := hosts(t, 2, "--preemption-signals TERM --autopsy-timeout 0", timeout, "ignore:TERM", "ready", "hang")
 	agents[0].await("ready 0", "ready 1")
 	agents[1].signal(syscall.SIGTERM)
 	agents[0].want(75)
@@ -144,7 +145,7 @@ func TestPreemptionInOtherPhases(t *testing.T) {
 		at := func(host int) string { // addresses decide who is node 0
 			return []string{"--local-addr 127.0.0.1 --health-addr unix:" + socket, "--local-addr 127.0.0.2"}[host]
 		}
-		agents := hosts(t, 2, "--preemption-signals TERM", at, "ready", "r0:exit 0", "hold")
+		agents := hosts(t, 2, "--preemption-signals TERM", at, "ready", "r0:exit:0", "hang")
 		agents[0].await("ready 0", "ready 1")
 		p := probe(t, socket)
 		at0 := p.phase(health.ExitBarrier, false).Host.GroupRank == 0
@@ -160,7 +161,7 @@ func TestPreemptionInOtherPhases(t *testing.T) {
 	t.Run("rendezvous", func(t *testing.T) {
 		t.Parallel()
 		socket := filepath.Join(t.TempDir(), "health")
-		j := workers(t, muster(t), setup{}, fmt.Sprintf("--nnodes 2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:%d --preemption-signals TERM --health-addr unix:%s", freePort(t), socket), "hold")
+		j := workers(t, muster(t), setup{}, fmt.Sprintf("--nnodes 2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:%d --preemption-signals TERM --health-addr unix:%s", freePort(t), socket), "hang")
 		p := probe(t, socket)
 		p.phase(health.Rendezvous, false)
 		p.end()

@@ -43,7 +43,7 @@ func TestSecretHosts(t *testing.T) {
 					if backend == "static" {
 						flags += fmt.Sprintf(" --node-rank %d", rank)
 					}
-					agents = append(agents, start(t, muster(t), s, flags, worker("dump "+dir, "exit 0")...))
+					agents = append(agents, start(t, muster(t), s, flags, worker("dump:"+dir, "exit:0")...))
 				}
 				wantAll(agents, 0)
 				for _, w := range dumps(t, dir, 2) {
@@ -66,7 +66,7 @@ func TestSecretHosts(t *testing.T) {
 func TestSecretTorchrun(t *testing.T) {
 	t.Parallel()
 	theirs := torchrun(t)
-	m := newMixed(t, "2", "", "exit 0")
+	m := newMixed(t, "2", "", "exit:0")
 	m.env = []string{"MUSTER_TOKEN=" + secretToken}
 	host := m.start(peer{l: muster(t), addr: "1", hosts: true})
 	m.awaitServer(host)

@@ -20,7 +20,7 @@ func TestSignalsReachWorkers(t *testing.T) {
 		name := unix.SignalName(sig)
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			j := workers(t, muster(t), setup{}, "--standalone --nproc-per-node 2", "catch "+name[3:], "exit 0")
+			j := workers(t, muster(t), setup{}, "--standalone --nproc-per-node 2", "catch:"+name[3:], "exit:0")
 			j.await("ready 0", "ready 1").signal(sig)
 			j.await(name+" at 0", name+" at 1").want(1).noneLeft(0).says(name)
 		})
@@ -30,12 +30,12 @@ func TestSignalsReachWorkers(t *testing.T) {
 // The list of signals is the user's.
 func TestSignalsToHandle(t *testing.T) {
 	t.Parallel()
-	j := workers(t, muster(t), setup{}, "--standalone --signals-to-handle SIGUSR1,SIGTERM", "catch USR1", "exit 0")
+	j := workers(t, muster(t), setup{}, "--standalone --signals-to-handle SIGUSR1,SIGTERM", "catch:USR1", "exit:0")
 	j.await("ready 0").signal(syscall.SIGUSR1)
 	j.await("SIGUSR1 at 0").want(1)
 	// As under torchrun, a signal that is not listed does to the launcher what it
 	// does to any program; other than there, the workers die with it.
-	j = workers(t, muster(t), setup{}, "--standalone --signals-to-handle SIGUSR1", "ready", "hold")
+	j = workers(t, muster(t), setup{}, "--standalone --signals-to-handle SIGUSR1", "ready", "hang")
 	j.await("ready 0").signal(syscall.SIGTERM)
 	j.want(-15).noneLeft(soon)
 }
@@ -44,7 +44,7 @@ func TestSecondSignalSkipsTheGrace(t *testing.T) {
 	t.Parallel()
 	for _, second := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		j := workers(t, muster(t), setup{}, "--standalone --nproc-per-node 2 --shutdown-timeout 3600",
-			"catch TERM", "ignore TERM,INT", "report deaf", "hold")
+			"catch:TERM", "ignore:TERM,INT", "report:deaf", "hang")
 		j.await("ready 0", "ready 1").signal(syscall.SIGTERM)
 		j.await("deaf", "deaf").insist(second)
 		j.want(1).noneLeft(0)
@@ -71,8 +71,8 @@ func (j *job) insist(sig syscall.Signal) {
 func TestSignalSkipsTheGraceAfterAFailure(t *testing.T) {
 	t.Parallel()
 	j := workers(t, muster(t), setup{}, "--standalone --nproc-per-node 2 --shutdown-timeout 3600",
-		"r0:catch TERM", "r0:ignore TERM,INT", "r0:report deaf", "r1:gate", "r1:exit 3", "hold")
-	j.await("ready 0").gate.open()
+		"r0:catch:TERM", "r0:ignore:TERM,INT", "r0:report:deaf", "r1:gate", "r1:exit:3", "hang")
+	j.await("ready 0").gate.Open()
 	j.await("deaf")
 	j.signal(syscall.SIGINT)
 	j.signal(syscall.SIGTERM) // another one: two of a kind may arrive as one
@@ -83,7 +83,7 @@ func TestShutdownTimeoutByEnvironment(t *testing.T) {
 	t.Parallel()
 	for _, seconds := range []string{"0", "1"} {
 		s := setup{env: []string{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=" + seconds}}
-		j := workers(t, muster(t), s, "--standalone --nproc-per-node 2", "ignore TERM,INT", "ready", "hold")
+		j := workers(t, muster(t), s, "--standalone --nproc-per-node 2", "ignore:TERM,INT", "ready", "hang")
 		j.await("ready 0", "ready 1").signal(syscall.SIGTERM)
 		j.want(1).noneLeft(0)
 	}
@@ -93,9 +93,9 @@ func TestShutdownTimeoutByEnvironment(t *testing.T) {
 func TestGraceIsKept(t *testing.T) {
 	t.Parallel()
 	j := workers(t, muster(t), setup{}, "--standalone --nproc-per-node 2 --shutdown-timeout 60",
-		"catch TERM", "report saving $RANK", "gate", "report saved $RANK", "exit 0")
+		"catch:TERM", "report:saving $RANK", "gate", "report:saved $RANK", "exit:0")
 	j.await("ready 0", "ready 1").signal(syscall.SIGTERM)
-	j.await("saving 0", "saving 1").gate.open()
+	j.await("saving 0", "saving 1").gate.Open()
 	j.await("saved 0", "saved 1").want(1).says("received signal SIGTERM (15)", "grace=1m0s")
 }
 
@@ -103,9 +103,9 @@ func TestGraceIsKept(t *testing.T) {
 func TestNohup(t *testing.T) {
 	t.Parallel()
 	s := setup{wrap: []string{"/bin/sh", "-c", `trap "" HUP; exec "$@"`, "sh"}}
-	j := workers(t, muster(t), s, "--standalone", "ready", "gate", "exit 0")
+	j := workers(t, muster(t), s, "--standalone", "ready", "gate", "exit:0")
 	j.await("ready 0").signal(syscall.SIGHUP)
-	j.gate.open()
+	j.gate.Open()
 	j.want(0)
 }
 
@@ -115,9 +115,9 @@ func TestRestarts(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	j := workers(t, muster(t), setup{}, "--standalone --nproc-per-node 2 --max-restarts 2 -r 3 --log-dir "+dir,
-		"report attempt $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS port $MASTER_PORT rank $RANK",
-		`print hello from $RANK\n`, "gate", "r1:exit 7", "hold")
-	j.gate.open()
+		"report:attempt $TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS port $MASTER_PORT rank $RANK",
+		`print:hello from $RANK\n`, "gate", "r1:exit:7", "hang")
+	j.gate.Open()
 	j.want(1).noneLeft(0).says("in attempt_2 (after 2 of 2 restarts)", "exitcode  : 7")
 	ports := map[string]string{}
 	seen := map[string]bool{}
@@ -161,7 +161,7 @@ func TestManyJobsAtOnce(t *testing.T) {
 	jobs := make([]*job, n)
 	flags := []string{"--standalone", "", "--rdzv-backend c10d --rdzv-endpoint localhost:0 --rdzv-id same"}
 	for i := range jobs {
-		jobs[i] = workers(t, muster(t), setup{}, "--nproc-per-node 2 "+flags[i%len(flags)], "report $MASTER_PORT", "gate", "exit 0")
+		jobs[i] = workers(t, muster(t), setup{}, "--nproc-per-node 2 "+flags[i%len(flags)], "report:$MASTER_PORT", "gate", "exit:0")
 	}
 	ports := map[string]int{}
 	for i, j := range jobs {
@@ -175,7 +175,7 @@ func TestManyJobsAtOnce(t *testing.T) {
 		ports[port] = i
 	}
 	for _, j := range jobs {
-		j.gate.open()
+		j.gate.Open()
 	}
 	for _, j := range jobs {
 		j.want(0)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/internal/test/slurmlab"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // A slurmJob is a batch job of muster's in a real Slurm. It is a job whose launcher
@@ -30,7 +31,7 @@ func newSlurmJob(t testing.TB, lab *slurmlab.Lab) *slurmJob {
 	t.Helper()
 	j := &slurmJob{lab: lab, log: filepath.Join(t.TempDir(), "log"), job: &job{
 		t: t, l: launcher{name: "sbatch"}, ended: make(chan struct{}),
-		tag: fmt.Sprintf("%d-%d", os.Getpid(), jobs.Add(1)), board: newBoard(t), gate: newGate(t),
+		tag: testproc.NewTag(), board: newBoard(t), gate: testproc.NewGate(t),
 	}}
 	log, err := os.Create(j.log)
 	if err != nil {
@@ -38,8 +39,7 @@ func newSlurmJob(t testing.TB, lab *slurmlab.Lab) *slurmJob {
 	}
 	t.Cleanup(func() { log.Close() })
 	j.outErr = [2]*os.File{log, log}
-	j.env = []string{"OMP_NUM_THREADS=1", envTag + "=" + j.tag, envBoard + "=" + j.board.path, envGate + "=" + j.gate.path,
-		"PATH=" + bin + ":" + os.Getenv("PATH")}
+	j.env = append(testproc.Env(j.board.Board, j.gate, j.tag), "OMP_NUM_THREADS=1", "PATH="+bin+":"+os.Getenv("PATH"))
 	t.Cleanup(func() {
 		if t.Failed() || testing.Verbose() { // docs/slurm.md shows two of them
 			t.Logf("job %d:\n%s", j.id, j.out())
@@ -95,7 +95,7 @@ const again = `[ -z "$SLURM_RESTART_COUNT" ] || { echo "rank $RANK, restart $SLU
 
 // saving are workers that save their work when a signal comes, and end.
 func saving(signal string) []string {
-	return slices.Concat([]string{"--no-python", "sh", "-c", again + `exec "$@"`, "sh"}, worker("catch "+signal, "report saved $RANK", "exit 0"))
+	return slices.Concat([]string{"--no-python", "sh", "-c", again + `exec "$@"`, "sh"}, worker("catch:"+signal, "report:saved $RANK", "exit:0"))
 }
 
 // Batch jobs of examples/slurm in a real Slurm of two nodes, each with room for all

@@ -88,7 +88,7 @@ func TestLossesEqualTorchrun(t *testing.T) {
 func TestLink(t *testing.T) {
 	t.Parallel()
 	l := launcher{"torchrun link", []string{filepath.Join(bin, "torchrun")}}
-	j := workers(t, l, setup{}, "--standalone --nproc_per_node=2", "report rank $RANK of $WORLD_SIZE", "exit 0").want(0)
+	j := workers(t, l, setup{}, "--standalone --nproc_per_node=2", "report:rank $RANK of $WORLD_SIZE", "exit:0").want(0)
 	got := j.rest()
 	slices.Sort(got)
 	if diff := cmp.Diff([]string{"rank 0 of 2", "rank 1 of 2"}, got); diff != "" {

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,144 +18,82 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/timer"
 )
 
-// workerMain is the worker. Its arguments are steps, taken in turn:
+// steps are what workers of these tests can do besides what testproc's can:
 //
 //	ready              report "ready RANK"
-//	report TEXT        report TEXT; $NAME in it is from the environment
-//	gate               wait for the gate
-//	hold               wait for ever
-//	ignore TERM,INT    ignore these signals from here on
-//	catch TERM,INT     report "SIGTERM at RANK" and go on with the next step
+//	catch:TERM,INT     report "SIGTERM at RANK" and go on with the next step
 //	stray              leave a process in a session of its own behind
 //	brood              leave three kinds of grandchildren behind
-//	timer fifo|socket  acquire a timer that has run out, and end at a refusal
-//	beat N             send a heartbeat
+//	timer:fifo|socket  acquire a timer that has run out, and end at a refusal
+//	beat:N             send a heartbeat
 //	census             report the agent's pid, and what lives beside it and the worker
-//	exit N             exit with status N
-//	kill NAME          send itself the signal
-//	print TEXT         write TEXT to stdout, with \n, \r, \xNN as Go has them
-//	error TEXT         write TEXT to stderr, likewise
-//	flood N            write N lines to stdout, whatever happens to them
-//	errorfile TEXT     write TEXT into $TORCHELASTIC_ERROR_FILE
-//	cd DIR             change directory
-//	dump DIR           describe itself in DIR/RANK.json
-//	pid DIR            leave its pid in DIR/RANK
-//	after DIR RANK     wait until the worker that did so is dead
-//	stuck              enter uninterruptible sleep
-//	eat N              take N MiB of memory
-//
-// A step may begin with rN: or aN: and is then only for that rank or attempt.
-func workerMain(steps []string) int {
-	rank, attempt := os.Getenv("RANK"), os.Getenv("TORCHELASTIC_RESTART_COUNT")
-	for _, step := range steps {
-		mine := true
-		for {
-			head, rest, ok := strings.Cut(step, ":")
-			if !ok || len(head) < 2 || head[0] != 'r' && head[0] != 'a' {
-				break
-			}
-			if _, err := strconv.Atoi(head[1:]); err != nil {
-				break
-			}
-			mine = mine && (head == "r"+rank || head == "a"+attempt)
-			step = rest
+//	print:TEXT         write TEXT to stdout, with \n, \r, \xNN as Go has them
+//	error:TEXT         write TEXT to stderr, likewise
+//	flood:N            write N lines to stdout, whatever happens to them
+//	errorfile:TEXT     write TEXT into $TORCHELASTIC_ERROR_FILE
+//	dump:DIR           describe itself in DIR/RANK.json
+//	pid:DIR            leave its pid in DIR/RANK
+//	after:DIR RANK     wait until the worker that did so is dead
+var steps = testproc.Steps{
+	"ready": func(string) { testproc.Say("ready " + rank()) },
+	"catch": func(names string) {
+		c := make(chan os.Signal, 1)
+		signal.Notify(c, signals(names)...)
+		testproc.Say("ready " + rank())
+		testproc.Say(unix.SignalName((<-c).(syscall.Signal)) + " at " + rank())
+	},
+	"stray": func(string) {
+		cmd := exec.Command(os.Args[0], testproc.Args("hang")...)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		must(cmd.Start())
+	},
+	"brood": func(string) { brood() },
+	"timer": func(kind string) {
+		var c timer.Client = &timer.FileClient{Path: os.Getenv("TORCHELASTIC_TIMER_FILE")}
+		if kind == "socket" {
+			c = socketClient()
 		}
-		if !mine {
-			continue
+		must(c.Acquire("a step", time.Now()))
+	},
+	"beat":   func(n string) { must(socketClient().Heartbeat(int64(number(n)))) },
+	"census": func(string) { testproc.Say(census()) },
+	"print":  func(text string) { write(os.Stdout, text) },
+	"error":  func(text string) { write(os.Stderr, text) },
+	"flood": func(n string) {
+		for i := range number(n) {
+			fmt.Fprintf(os.Stdout, "line %d of rank %s\n", i, rank())
 		}
-		verb, arg, _ := strings.Cut(step, " ")
-		switch verb {
-		case "ready":
-			report("ready " + rank)
-		case "report":
-			report(os.ExpandEnv(arg))
-		case "gate":
-			f, err := os.Open(os.Getenv(envGate))
-			must(err)
-			for err = unix.EINTR; err == unix.EINTR; {
-				err = unix.Flock(int(f.Fd()), unix.LOCK_SH)
-			}
-			must(err)
-		case "hold":
-			hold()
-		case "ignore":
-			signal.Ignore(signals(arg)...)
-		case "catch":
-			c := make(chan os.Signal, 1)
-			signal.Notify(c, signals(arg)...)
-			report("ready " + rank)
-			report(unix.SignalName((<-c).(syscall.Signal)) + " at " + rank)
-		case "stray":
-			cmd := exec.Command(os.Args[0], worker("hold")[1:]...)
-			cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-			must(cmd.Start())
-		case "brood":
-			brood()
-		case "timer":
-			var c timer.Client = &timer.FileClient{Path: os.Getenv("TORCHELASTIC_TIMER_FILE")}
-			if arg == "socket" {
-				c = socketClient()
-			}
-			must(c.Acquire("a step", time.Now()))
-		case "beat":
-			n, err := strconv.ParseInt(arg, 10, 64)
-			must(err)
-			must(socketClient().Heartbeat(n))
-		case "census":
-			report(census())
-		case "exit":
-			n, err := strconv.Atoi(arg)
-			must(err)
-			return n
-		case "kill":
-			must(unix.Kill(os.Getpid(), unix.SignalNum("SIG"+arg)))
-			hold()
-		case "print":
-			_, err := os.Stdout.WriteString(unescape(arg))
-			must(err)
-		case "error":
-			_, err := os.Stderr.WriteString(unescape(arg))
-			must(err)
-		case "flood":
-			n, err := strconv.Atoi(arg)
-			must(err)
-			for i := range n {
-				fmt.Fprintf(os.Stdout, "line %d of rank %s\n", i, rank)
-			}
-		case "errorfile":
-			must(os.WriteFile(os.Getenv("TORCHELASTIC_ERROR_FILE"), []byte(unescape(arg)), 0o666))
-		case "cd":
-			must(os.Chdir(arg))
-		case "dump":
-			dump(filepath.Join(arg, rank+".json"))
-		case "pid":
-			must(os.WriteFile(filepath.Join(arg, rank), []byte(strconv.Itoa(os.Getpid())), 0o666))
-		case "after":
-			dir, other, _ := strings.Cut(arg, " ")
-			b, err := os.ReadFile(filepath.Join(dir, other))
-			must(err)
-			pid, err := strconv.Atoi(string(b))
-			must(err)
-			awaitDeath(pid, patience)
-		case "stuck":
-			stuck()
-		case "eat":
-			n, err := strconv.Atoi(arg)
-			must(err)
-			for b := make([]byte, n<<20); ; {
-				for i := 0; i < len(b); i += 4096 {
-					b[i]++
-				}
-			}
-		default:
-			fmt.Fprintf(os.Stderr, "worker: unknown step %q\n", step)
-			return 99
-		}
-	}
-	return 0
+	},
+	"errorfile": func(text string) {
+		must(os.WriteFile(os.Getenv("TORCHELASTIC_ERROR_FILE"), []byte(unescape(text)), 0o666))
+	},
+	"dump": func(dir string) { dump(filepath.Join(dir, rank()+".json")) },
+	"pid": func(dir string) {
+		must(os.WriteFile(filepath.Join(dir, rank()), []byte(strconv.Itoa(os.Getpid())), 0o666))
+	},
+	"after": func(arg string) {
+		dir, other, _ := strings.Cut(arg, " ")
+		b, err := os.ReadFile(filepath.Join(dir, other))
+		must(err)
+		testproc.AwaitEnd(number(string(b)), patience)
+	},
+}
+
+func rank() string { return os.Getenv("RANK") }
+
+func number(s string) int {
+	n, err := strconv.Atoi(s)
+	must(err)
+	return n
+}
+
+func write(f *os.File, text string) {
+	_, err := f.WriteString(unescape(text))
+	must(err)
 }
 
 func must(err error) {
@@ -164,23 +101,6 @@ func must(err error) {
 		fmt.Fprintln(os.Stderr, "worker:", err)
 		os.Exit(98)
 	}
-}
-
-// hold waits for a signal that ends the process. An empty select would be taken
-// for a deadlock.
-func hold() {
-	for {
-		unix.Pause()
-	}
-}
-
-// report writes one line on the board.
-func report(text string) {
-	f, err := os.OpenFile(os.Getenv(envBoard), os.O_WRONLY, 0)
-	must(err)
-	defer f.Close()
-	_, err = f.WriteString(text + "\n")
-	must(err)
 }
 
 func socketClient() *timer.SocketClient {
@@ -223,7 +143,7 @@ func unescape(text string) string {
 // in the worker's group, one in a session of its own, and one whose parent is
 // gone as well. It returns when all of them do.
 func brood() {
-	deaf := worker("ignore TERM,INT,HUP,QUIT,USR1,USR2", "report grandchild", "hold")
+	deaf := worker("ignore:TERM,INT,HUP,QUIT,USR1,USR2", "report:grandchild", "hang")
 	spawn := func(attr *syscall.SysProcAttr, argv []string) *exec.Cmd {
 		cmd := exec.Command(os.Args[0], argv[1:]...)
 		cmd.SysProcAttr = attr
@@ -280,23 +200,4 @@ func dump(path string) {
 	must(err)
 	must(os.WriteFile(path+".new", b, 0o666))
 	must(os.Rename(path+".new", path))
-}
-
-// The main goroutine stays on the main thread, whose state is the process's.
-func init() { runtime.LockOSThread() }
-
-// stuck puts the process into uninterruptible sleep (state D): a parent waits
-// like that for the child of a vfork, here one that never execs.
-func stuck() {
-	if unix.Gettid() != os.Getpid() {
-		must(fmt.Errorf("stuck: not on the main thread"))
-	}
-	report("stuck")
-	pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, unix.CLONE_VFORK|uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
-	if pid == 0 && errno == 0 {
-		for {
-			unix.RawSyscall6(unix.SYS_PPOLL, 0, 0, 0, 0, 0, 0)
-		}
-	}
-	time.Sleep(time.Hour)
 }

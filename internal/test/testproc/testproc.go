@@ -9,6 +9,7 @@ package testproc
 import (
 	"bufio"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -21,6 +22,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Patience bounds every wait. Nothing is expected to take this long; it turns a
@@ -40,6 +43,7 @@ const (
 // Otherwise it only calls Prepare. The steps of a script, one per argument:
 //
 //	say:WORD          write "WORD pid" to the board
+//	report:TEXT       write TEXT to the board; $NAME in it is from the environment
 //	env:NAME          write "NAME=value" to the board
 //	fds               write "fds=0,1,2" to the board, what is open
 //	cpus              write "cpus=0" to the board, the usable CPUs
@@ -49,27 +53,40 @@ const (
 //	out:TEXT err:TEXT write a line to stdout, stderr
 //	gate              wait until the gate is opened
 //	hang              wait for ever
-//	ignore:N          ignore signal N
+//	ignore:N,N        ignore these signals
 //	trap:N:CODE       exit with CODE at signal N
 //	tell:N            write "got N" to the board at each signal N
 //	exit:CODE         exit
 //	kill:N            send signal N to this process, and wait
+//	cd:DIR            change directory
 //	spawn:FLAGS:SCRIPT  start a child that runs SCRIPT, its steps separated by "|".
 //	                  FLAGS, separated by commas: setsid, double (an orphan at once), bare (an empty environment but for the board)
 //	vfork             be in uninterruptible sleep until killed (Linux)
 //	alloc:MIB         use so much memory
 //	seize:PID         trace a process as a debugger does, and wait until it has ended (Linux)
 //
+// A signal N is a number or a name: 15, TERM. A step that begins with rN: or aN: is
+// only for the worker of that rank or attempt. Tests may have steps of their own.
+//
 // A script that comes to its end exits 0.
-func Main() {
+func Main(own ...Steps) {
 	RefuseMain()
 	if len(os.Args) < 2 || os.Args[1] != word {
 		Prepare()
 		return
 	}
+	for _, more := range own {
+		maps.Copy(steps, more)
+	}
 	run(os.Args[2:])
 	os.Exit(0)
 }
+
+// Steps are what a test binary's workers can do besides, by name. A step gets what
+// stands behind the name and a colon.
+type Steps map[string]func(arg string)
+
+var steps = Steps{}
 
 // Prepare changes what this program's children inherit, so that they do not take a
 // second to exit under the race detector, unless that is set up otherwise, and that
@@ -88,10 +105,20 @@ func Prepare() {
 
 func run(script []string) {
 	for i, step := range script {
+		step, mine := forThis(step)
+		if !mine {
+			continue
+		}
 		verb, arg, _ := strings.Cut(step, ":")
+		if own, ok := steps[verb]; ok {
+			own(arg)
+			continue
+		}
 		switch verb {
 		case "say":
 			say(fmt.Sprintf("%s %d", arg, os.Getpid()))
+		case "report":
+			say(os.ExpandEnv(arg))
 		case "env":
 			value, ok := os.LookupEnv(arg)
 			if !ok {
@@ -116,12 +143,17 @@ func run(script []string) {
 		case "gate":
 			gate, err := os.Open(os.Getenv(gateVar))
 			check(err)
-			check(syscall.Flock(int(gate.Fd()), syscall.LOCK_SH))
+			for err = syscall.EINTR; err == syscall.EINTR; {
+				err = syscall.Flock(int(gate.Fd()), syscall.LOCK_SH)
+			}
+			check(err)
 			gate.Close()
 		case "hang":
 			hang()
 		case "ignore":
-			signal.Ignore(sig(arg))
+			for name := range strings.SplitSeq(arg, ",") {
+				signal.Ignore(sig(name))
+			}
 		case "trap":
 			n, code, _ := strings.Cut(arg, ":")
 			got := make(chan os.Signal, 1)
@@ -135,6 +167,8 @@ func run(script []string) {
 					say("got " + arg)
 				}
 			}()
+		case "cd":
+			check(os.Chdir(arg))
 		case "exit":
 			os.Exit(number(arg))
 		case "kill":
@@ -145,6 +179,8 @@ func run(script []string) {
 			spawn(strings.Split(flags, ","), strings.Split(steps, "|"))
 		case "seize":
 			seize(number(arg))
+		case "vfork":
+			vfork()
 		case "alloc":
 			block := make([]byte, number(arg)<<20)
 			for i := 0; i < len(block); i += 4096 {
@@ -157,6 +193,30 @@ func run(script []string) {
 	}
 }
 
+// forThis takes off what says for which workers a step is, and tells whether this is
+// one of them.
+func forThis(step string) (rest string, mine bool) {
+	for mine = true; ; {
+		head, rest, ok := strings.Cut(step, ":")
+		if !ok || len(head) < 2 {
+			return step, mine
+		}
+		number, which := head[1:], ""
+		switch head[0] {
+		case 'r':
+			which = os.Getenv("RANK")
+		case 'a':
+			which = os.Getenv("TORCHELASTIC_RESTART_COUNT")
+		default:
+			return step, mine
+		}
+		if _, err := strconv.Atoi(number); err != nil {
+			return step, mine
+		}
+		step, mine = rest, mine && number == which
+	}
+}
+
 func hang() {
 	// Not select {}: with no other goroutine that is a deadlock to Go.
 	for {
@@ -164,7 +224,12 @@ func hang() {
 	}
 }
 
-func sig(s string) syscall.Signal { return syscall.Signal(number(s)) }
+func sig(s string) syscall.Signal {
+	if n := unix.SignalNum("SIG" + s); n != 0 {
+		return n
+	}
+	return syscall.Signal(number(s))
+}
 
 func number(s string) int {
 	n, err := strconv.Atoi(s)
@@ -218,52 +283,117 @@ func executable() string {
 	return path
 }
 
+// A Board is a named pipe on which workers report lines.
+type Board struct {
+	Path  string
+	Lines chan string // those not yet read, at most 10,000
+}
+
+// NewBoard makes a board, which ends with the test.
+func NewBoard(t testing.TB) *Board {
+	t.Helper()
+	b := &Board{Path: filepath.Join(t.TempDir(), "board"), Lines: make(chan string, 10_000)}
+	if err := syscall.Mkfifo(b.Path, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	// Open for both, so that neither side ever waits for the other to open it, and
+	// that it never ends while workers come and go.
+	f, err := os.OpenFile(b.Path, os.O_RDWR|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for s := bufio.NewScanner(f); s.Scan(); {
+			b.Lines <- s.Text()
+		}
+	}()
+	t.Cleanup(func() { f.Close(); <-done })
+	return b
+}
+
+// Write writes a line, as a worker would.
+func (b *Board) Write(t testing.TB, line string) {
+	t.Helper()
+	f, err := os.OpenFile(b.Path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString(line + "\n"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A Gate holds back whoever passes it until it is opened. It is a file lock, so that
+// those who come late pass at once.
+type Gate struct {
+	Path string
+	file *os.File
+}
+
+// NewGate makes a gate, which opens at the end of the test at the latest.
+func NewGate(t testing.TB) *Gate {
+	t.Helper()
+	g := &Gate{Path: filepath.Join(t.TempDir(), "gate")}
+	var err error
+	if g.file, err = os.Create(g.Path); err == nil {
+		err = syscall.Flock(int(g.file.Fd()), syscall.LOCK_EX)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(g.Open)
+	return g
+}
+
+// Open lets workers at the gate go on, also those that come later.
+func (g *Gate) Open() { g.file.Close() }
+
+// A Tag marks every process of a test, however far it has strayed.
+type Tag string
+
+var tags atomic.Int64
+
+// NewTag returns a tag that no other test has.
+func NewTag() Tag { return Tag(fmt.Sprintf("%d.%d", os.Getpid(), tags.Add(1))) }
+
+// Env returns what workers find a board, a gate and their tag by. Each may be missing.
+func Env(b *Board, g *Gate, tag Tag) []string {
+	var env []string
+	if tag != "" {
+		env = append(env, tagVar+"="+string(tag))
+	}
+	if b != nil {
+		env = append(env, boardVar+"="+b.Path)
+	}
+	if g != nil {
+		env = append(env, gateVar+"="+g.Path)
+	}
+	return env
+}
+
 // A Lab is a test's board, gate and tag.
 type Lab struct {
 	t     testing.TB
-	tag   string
-	path  [2]string // board, gate
-	board *os.File
-	lines *bufio.Reader
-	gate  *os.File
+	board *Board
+	gate  *Gate
+	tag   Tag
 }
-
-var labs atomic.Int64
 
 // New makes a Lab for one test. When the test ends, no process with its tag may be
 // left.
 func New(t testing.TB) *Lab {
 	t.Helper()
-	l := &Lab{t: t, tag: fmt.Sprintf("%d.%d", os.Getpid(), labs.Add(1))}
-	dir := t.TempDir()
-	l.path = [2]string{filepath.Join(dir, "board"), filepath.Join(dir, "gate")}
-	if err := syscall.Mkfifo(l.path[0], 0o666); err != nil {
-		t.Fatal(err)
-	}
-	var err error
-	// Open for both, so that neither side ever waits for the other to open it.
-	if l.board, err = os.OpenFile(l.path[0], os.O_RDWR|syscall.O_NONBLOCK, 0); err != nil {
-		t.Fatal(err)
-	}
-	if l.gate, err = os.Create(l.path[1]); err != nil {
-		t.Fatal(err)
-	}
-	if err := syscall.Flock(int(l.gate.Fd()), syscall.LOCK_EX); err != nil {
-		t.Fatal(err)
-	}
-	l.lines = bufio.NewReader(l.board)
-	t.Cleanup(func() {
-		l.board.Close()
-		l.gate.Close()
-	})
-	t.Cleanup(func() { l.CheckNothingLeft() })
+	l := &Lab{t: t, board: NewBoard(t), gate: NewGate(t), tag: NewTag()}
+	t.Cleanup(l.CheckNothingLeft)
 	return l
 }
 
 // Env returns the environment of workers.
 func (l *Lab) Env() []string {
-	return append(os.Environ(), boardVar+"="+l.path[0], gateVar+"="+l.path[1], tagVar+"="+l.tag,
-		raceVar+"="+raceExit)
+	return append(append(os.Environ(), Env(l.board, l.gate, l.tag)...), raceVar+"="+raceExit)
 }
 
 // Program returns the worker's program, Args the arguments that make it run a
@@ -274,20 +404,21 @@ func Program() string { return executable() }
 func Args(script ...string) []string { return append([]string{word}, script...) }
 
 // OpenGate lets workers at the gate go on, also those that come later.
-func (l *Lab) OpenGate() { l.gate.Close() }
+func (l *Lab) OpenGate() { l.gate.Open() }
 
 // Line returns the next line from the board.
 func (l *Lab) Line() string {
 	l.t.Helper()
-	_ = l.board.SetReadDeadline(time.Now().Add(Patience))
-	line, err := l.lines.ReadString('\n')
-	if err != nil {
-		l.t.Fatalf("nothing on the board: %v", err)
+	select {
+	case line := <-l.board.Lines:
+		if strings.HasPrefix(line, "error: ") {
+			l.t.Fatal(line)
+		}
+		return line
+	case <-time.After(Patience):
+		l.t.Fatalf("nothing on the board for %v", Patience)
+		return ""
 	}
-	if strings.HasPrefix(line, "error: ") {
-		l.t.Fatal(line)
-	}
-	return strings.TrimSuffix(line, "\n")
 }
 
 // Lines returns the next n lines, sorted.
@@ -306,9 +437,7 @@ func (l *Lab) Lines(n int) []string {
 func (l *Lab) NoMore() {
 	l.t.Helper()
 	const end = "no more"
-	if _, err := l.board.WriteString(end + "\n"); err != nil {
-		l.t.Fatal(err)
-	}
+	l.board.Write(l.t, end)
 	for line := l.Line(); line != end; line = l.Line() {
 		l.t.Errorf("also on the board: %q", line)
 	}

@@ -2,39 +2,36 @@ package testproc
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/procfs"
 )
 
-// The parent of a vfork is in uninterruptible sleep until its child ends or
-// executes something. What counts as the process's state is that of its first
-// thread, and it is only during initialisation that this code runs there.
+// The main goroutine of a worker stays on the main thread, whose state is the
+// process's.
 func init() {
-	if len(os.Args) < 3 || os.Args[1] != word || !slices.Contains(os.Args, "vfork") {
-		return
+	if len(os.Args) > 1 && os.Args[1] == word {
+		runtime.LockOSThread()
 	}
-	runtime.LockOSThread()
-	for i, step := range os.Args[2:] {
-		if step != "vfork" {
-			run([]string{step})
-			continue
+}
+
+// vfork puts the process into uninterruptible sleep: the parent of a vfork is in it
+// until its child ends or executes something.
+func vfork() {
+	pid, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, unix.CLONE_VFORK|uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
+	if errno == 0 && pid == 0 {
+		for { // a copy of this program in which nothing but system calls works
+			syscall.RawSyscall6(unix.SYS_PPOLL, 0, 0, 0, 0, 0, 0)
 		}
-		pid, _, errno := syscall.RawSyscall6(unix.SYS_CLONE, unix.CLONE_VFORK|uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
-		if errno == 0 && pid == 0 {
-			for { // a copy of this program in which nothing but system calls works
-				syscall.RawSyscall6(unix.SYS_PPOLL, 0, 0, 0, 0, 0, 0)
-			}
-		}
-		run(os.Args[2+i+1:])
-		os.Exit(0)
 	}
 }
 
@@ -50,18 +47,39 @@ func (l *Lab) CheckNothingLeft() {
 }
 
 // Left returns the live processes that carry the test's tag.
-func (l *Lab) Left() []int {
+func (l *Lab) Left() []int { return slices.Collect(maps.Keys(l.tag.Processes())) }
+
+// Processes returns the live processes that carry the tag, with their command lines.
+func (tag Tag) Processes() map[int]string {
 	all, err := procfs.All()
 	if err != nil {
-		l.t.Fatal(err)
+		panic(err) // no test that looks for processes can go on without /proc
 	}
-	var left []int
+	found := map[int]string{}
 	for _, p := range all {
-		if env, err := procfs.Environ(p.PID); err == nil && p.Alive() && procfs.HasEnv(env, tagVar+"="+l.tag) {
-			left = append(left, p.PID)
+		if env, err := procfs.Environ(p.PID); err == nil && p.Alive() && procfs.HasEnv(env, tagVar+"="+string(tag)) {
+			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID))
+			found[p.PID] = strings.ReplaceAll(string(line), "\x00", " ")
 		}
 	}
-	return left
+	return found
+}
+
+// AwaitEnd waits until a process has ended, at most d, and tells whether it has. It
+// waits on the process, not on the clock.
+func AwaitEnd(pid int, d time.Duration) bool {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return true
+	}
+	defer unix.Close(fd)
+	for deadline := time.Now().Add(d); ; {
+		left := max(time.Until(deadline), 0)
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(left.Milliseconds()))
+		if err != unix.EINTR {
+			return n > 0
+		}
+	}
 }
 
 // seize traces a process, and says so, and again when it has ended. The gate holds up

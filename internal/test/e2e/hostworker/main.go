@@ -37,7 +37,7 @@ func main() {
 
 // say writes one line on the board, in one piece.
 func say(verb string) error {
-	f, err := os.OpenFile(os.Getenv("MUSTER_E2E_BOARD"), os.O_WRONLY, 0)
+	f, err := os.OpenFile(os.Getenv("TESTPROC_BOARD"), os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
