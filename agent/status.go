@@ -161,7 +161,7 @@ func (a *Agent) Waiting(w rendezvous.Waiting) {
 // Source: the alive callback of LocalElasticAgent._setup_healthcheck.
 func (a *Agent) Alive() time.Time {
 	if w := a.watchdog.Load(); w != nil {
-		return w.progress()
+		return w.server.Progress()
 	}
 	return time.Now()
 }
@@ -221,8 +221,8 @@ func (a *Agent) Collect(c *metrics.Collect) {
 	at, group, ended, starts := s.at, s.group, s.exits != nil, s.starts
 	s.mu.Unlock()
 	if w := a.watchdog.Load(); w != nil {
-		st := w.stats()
-		c.Timers(metrics.Timers{Live: st.Timers, Expired: int64(st.Expired), Killed: int64(st.Killed), Malformed: int64(st.Malformed)})
+		st := w.server.Stats()
+		c.Timers(metrics.Timers{Live: st.Timers, Expired: int64(st.Expired), Killed: int64(st.Killed), Malformed: w.malformed()})
 	}
 	if group == nil || ended {
 		return

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,7 +25,6 @@ type watchdog struct {
 	server *timer.Server
 	file   *timer.FileServer   // nil where there is no FIFO
 	socket *timer.SocketServer // nil where there is no socket
-	path   string              // of the FIFO
 	wg     sync.WaitGroup
 	end    context.CancelFunc
 }
@@ -44,29 +44,25 @@ func (a *Agent) startWatchdog() error {
 		})
 	}
 	var err error
-	if a.cfg.FileTimer {
-		if w.path = a.cfg.TimerFile; w.path == "" {
-			w.path = filepath.Join(tempdir.Find(), fmt.Sprintf("watchdog_timer_%016x", rand.Uint64()))
-		}
-		if w.file, err = timer.ListenFIFO(w.path, cfg); err != nil {
-			return fmt.Errorf("serve the workers' timers: %w", err)
-		}
-		a.log.Info("serving the workers' timers", "fifo", w.path)
-		w.server = w.file.Server()
-		serve("FIFO", w.file.Serve)
-	} else {
-		if w.server, err = timer.NewServer(cfg); err != nil {
-			return err
-		}
-		serve("timers", w.server.Run)
+	if w.server, err = timer.NewServer(cfg); err != nil {
+		return err
 	}
+	if a.cfg.FileTimer {
+		path := cmp.Or(a.cfg.TimerFile, filepath.Join(tempdir.Find(), fmt.Sprintf("watchdog_timer_%016x", rand.Uint64())))
+		if w.file, err = timer.ListenFIFO(w.server, path); err != nil {
+			return errors.Join(fmt.Errorf("serve the workers' timers: %w", err), w.server.Close())
+		}
+		a.log.Info("serving the workers' timers", "fifo", path)
+		serve("FIFO", w.file.Serve)
+	}
+	serve("timers", w.server.Run)
 	if w.socket, err = timer.ListenSocket(w.server, timer.SocketConfig{Logger: a.log}); err == nil {
 		serve("socket", w.socket.Serve)
 	} else if !errors.Is(err, errors.ErrUnsupported) {
 		a.log.Warn("no socket for the workers' timers and heartbeats", "error", err)
 	}
 	if w.file != nil {
-		a.cfg.Supervisor.RemoveIfKilled(w.path)
+		a.cfg.Supervisor.RemoveIfKilled(w.file.Path())
 	}
 	if w.socket != nil {
 		a.cfg.Supervisor.RemoveIfKilled(w.socket.Path(), filepath.Dir(w.socket.Path()))
@@ -99,32 +95,24 @@ func (a *Agent) armWatchdog() {
 // watchdog did to them is recorded.
 func (a *Agent) disarmWatchdog() {
 	w := a.watchdog.Load()
-	_, _ = w.server.RunOnce(context.Background()) // it fails only where there is nothing to wait for
+	w.server.Settle()
 	if w.file != nil {
 		a.recordWatchdog(timer.EventStopped, nil)
 	}
 }
 
-// progress is when the watchdog last did all that it had to.
-func (w *watchdog) progress() time.Time {
-	if w.file != nil {
-		return w.file.Progress()
+// malformed is how many lines of the FIFO were no requests.
+func (w *watchdog) malformed() int64 {
+	if w.file == nil {
+		return 0
 	}
-	return w.server.Progress()
-}
-
-// stats counts what it did.
-func (w *watchdog) stats() timer.Stats {
-	if w.file != nil {
-		return w.file.Stats()
-	}
-	return w.server.Stats()
+	return int64(w.file.Stats().Malformed)
 }
 
 // env is what the workers need to know.
 func (w *watchdog) env(env map[string]string) {
 	if w.file != nil {
-		env[timer.EnvFile] = w.path
+		env[timer.EnvFile] = w.file.Path()
 	}
 	if w.socket != nil {
 		env[timer.EnvSocket] = w.socket.Path()

@@ -1,58 +1,50 @@
 package timer
 
 import (
-	"context"
 	"math"
 	"time"
 )
 
-// An alarm wakes a server up at a time of the wall clock. set is called with the
-// server's lock held, one at a time; run runs once.
+// An alarm wakes a server up at a time of the wall clock.
 type alarm interface {
-	// set moves the alarm to a time in seconds since 1970; +Inf stops it.
+	// set moves the alarm to a time in seconds since 1970. The server's lock is held.
 	set(at float64)
-	// run calls ring each time the alarm goes off, or the wall clock was moved,
-	// until ctx is done.
-	run(ctx context.Context, ring func())
+	// wait returns true when the alarm goes off, perhaps early, or when the wall
+	// clock was set; false after close. One goroutine calls it.
+	wait() bool
 	close()
 }
 
-// A clockAlarm is made of a Go timer. That one does not know the wall clock, so
+// A goAlarm is made of a Go timer. That one does not know the wall clock, so
 // it goes off every interval to look.
-type clockAlarm struct {
+type goAlarm struct {
 	timer    *time.Timer
 	now      func() time.Time
 	interval time.Duration
+	closed   chan struct{}
 }
 
-func newClockAlarm(now func() time.Time, interval time.Duration) *clockAlarm {
-	a := &clockAlarm{timer: time.NewTimer(interval), now: now, interval: interval}
+func newGoAlarm(now func() time.Time, interval time.Duration) *goAlarm {
+	a := &goAlarm{timer: time.NewTimer(interval), now: now, interval: interval, closed: make(chan struct{})}
 	a.timer.Stop()
 	return a
 }
 
-func (a *clockAlarm) set(at float64) {
-	if math.IsInf(at, 1) {
-		a.timer.Stop()
-		return
-	}
-	left := at - seconds(a.now())
+func (a *goAlarm) set(at float64) {
 	d := a.interval
-	if left < a.interval.Seconds() {
+	if left := at - seconds(a.now()); left < d.Seconds() {
 		d = time.Duration(math.Ceil(max(left, 0) * 1e9))
 	}
 	a.timer.Reset(d)
 }
 
-func (a *clockAlarm) run(ctx context.Context, ring func()) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-a.timer.C:
-			ring()
-		}
+func (a *goAlarm) wait() bool {
+	select {
+	case <-a.timer.C:
+		return true
+	case <-a.closed:
+		return false
 	}
 }
 
-func (a *clockAlarm) close() { a.timer.Stop() }
+func (a *goAlarm) close() { close(a.closed) }

@@ -1,7 +1,7 @@
 package timer
 
 import (
-	"context"
+	"errors"
 	"math"
 	"os"
 	"syscall"
@@ -13,12 +13,18 @@ import (
 // newAlarm prefers the kernel's timer: that one follows the wall clock, and is
 // exact to some 50 µs where the runtime's sleep counts in milliseconds.
 func newAlarm(cfg Config) alarm {
+	fd, err := -1, error(unix.ENOSYS)
 	if !cfg.plain {
-		if a := newKernelAlarm(); a != nil {
-			return a
-		}
+		fd, err = unix.TimerfdCreate(unix.CLOCK_REALTIME, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
 	}
-	return newClockAlarm(cfg.now, cfg.MaxInterval)
+	if err == nil {
+		file := os.NewFile(uintptr(fd), "timerfd")
+		if conn, err := file.SyscallConn(); err == nil && file.SetReadDeadline(time.Time{}) == nil { // it is pollable
+			return &kernelAlarm{file, conn}
+		}
+		file.Close()
+	}
+	return newGoAlarm(cfg.now, cfg.MaxInterval)
 }
 
 // A kernelAlarm is a timerfd, read through the runtime's poller.
@@ -27,53 +33,22 @@ type kernelAlarm struct {
 	conn syscall.RawConn
 }
 
-func newKernelAlarm() alarm {
-	fd, err := unix.TimerfdCreate(unix.CLOCK_REALTIME, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK)
-	if err != nil {
-		return nil
-	}
-	file := os.NewFile(uintptr(fd), "timerfd")
-	conn, err := file.SyscallConn()
-	if err != nil || file.SetReadDeadline(time.Time{}) != nil { // it is not pollable
-		file.Close()
-		return nil
-	}
-	return &kernelAlarm{file, conn}
-}
+// maxKernelTime is what the kernel's 64-bit nanoseconds can hold, in the year 2262.
+const maxKernelTime = math.MaxInt64 / 1_000_000_000
 
 func (a *kernelAlarm) set(at float64) {
-	var spec unix.ItimerSpec // all zero: it is off
-	if !math.IsInf(at, 1) {
-		whole, part := math.Modf(max(at, 0))
-		// A time that has passed is fine, but zero would mean off.
-		spec.Value = unix.NsecToTimespec(max(int64(whole)*1e9+int64(math.Ceil(part*1e9)), 1))
-		if whole > maxKernelTime {
-			spec.Value = unix.Timespec{Sec: maxKernelTime}
-		}
-	}
+	whole, part := math.Modf(min(max(at, 0), maxKernelTime))
+	// A time that has passed is fine, but zero would mean off.
+	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(max(int64(whole)*1e9+int64(math.Ceil(part*1e9)), 1))}
 	_ = a.conn.Control(func(fd uintptr) {
 		_ = unix.TimerfdSettime(int(fd), unix.TFD_TIMER_ABSTIME|unix.TFD_TIMER_CANCEL_ON_SET, &spec, nil)
 	})
 }
 
-// maxKernelTime is what the kernel's 64-bit nanoseconds can hold, in the year 2262.
-const maxKernelTime = math.MaxInt64 / 1_000_000_000
-
-func (a *kernelAlarm) run(ctx context.Context, ring func()) {
-	stop := context.AfterFunc(ctx, func() { _ = a.file.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
+func (a *kernelAlarm) wait() bool {
 	var count [8]byte
-	for ctx.Err() == nil {
-		err := a.conn.Read(func(fd uintptr) bool {
-			// ECANCELED: the wall clock was set. That is a ring as well.
-			_, err := unix.Read(int(fd), count[:])
-			return err != unix.EAGAIN && err != unix.EINTR
-		})
-		if err != nil {
-			return
-		}
-		ring()
-	}
+	_, err := a.file.Read(count[:])
+	return err == nil || errors.Is(err, unix.ECANCELED) // the latter: the wall clock was set
 }
 
 func (a *kernelAlarm) close() { a.file.Close() }

@@ -2,4 +2,4 @@
 
 package timer
 
-func newAlarm(cfg Config) alarm { return newClockAlarm(cfg.now, cfg.MaxInterval) }
+func newAlarm(cfg Config) alarm { return newGoAlarm(cfg.now, cfg.MaxInterval) }

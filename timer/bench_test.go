@@ -2,6 +2,7 @@ package timer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -27,12 +28,17 @@ func BenchmarkParse(b *testing.B) {
 func BenchmarkFIFO(b *testing.B) {
 	for _, perWrite := range []int{1, 40} {
 		b.Run(fmt.Sprintf("lines=%d", perWrite), func(b *testing.B) {
-			f, err := timer.ListenFIFO(filepath.Join(b.TempDir(), "fifo"), timer.Config{})
+			s, err := timer.NewServer(timer.Config{})
+			if err != nil {
+				b.Fatal(err)
+			}
+			f, err := timer.ListenFIFO(s, filepath.Join(b.TempDir(), "fifo"))
 			if err != nil {
 				b.Fatal(err)
 			}
 			ctx, cancel := context.WithCancel(b.Context())
-			done := make(chan error, 1)
+			done := make(chan error, 2)
+			go func() { done <- s.Run(ctx) }()
 			go func() { done <- f.Serve(ctx) }()
 			file, err := os.OpenFile(f.Path(), os.O_WRONLY, 0)
 			if err != nil {
@@ -60,7 +66,7 @@ func BenchmarkFIFO(b *testing.B) {
 			}
 			b.ReportMetric(float64(sent)/b.Elapsed().Seconds(), "requests/s")
 			cancel()
-			if err := <-done; err != nil {
+			if err := errors.Join(<-done, <-done); err != nil {
 				b.Error(err)
 			}
 		})
@@ -75,7 +81,7 @@ func BenchmarkRegister(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			defer s.Shut()
+			defer s.Close()
 			far := float64(time.Now().Unix() + 3600)
 			requests := make([]timer.Request, live)
 			for i := range requests {

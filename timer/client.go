@@ -1,6 +1,7 @@
 package timer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -59,15 +60,11 @@ var _ Client = (*FileClient)(nil)
 // FIFO, or when that is full; the errors are ErrUnavailable, ErrTooLong, ErrFull.
 // An expiration before 1970 is taken as 1970: it has passed.
 func (c *FileClient) Acquire(scopeID string, expiration time.Time) error {
-	if expiration.IsZero() {
-		return fmt.Errorf("acquire timer %.64q: %w: no expiration", scopeID, ErrInvalid)
+	at, err := acquisition(expiration)
+	if err == nil {
+		err = c.Send(Request{PID: os.Getpid(), ScopeID: scopeID, ExpirationTime: at, Signal: cmp.Or(c.Signal, syscall.SIGKILL)})
 	}
-	sig := c.Signal
-	if sig == 0 {
-		sig = syscall.SIGKILL
-	}
-	r := Request{PID: os.Getpid(), ScopeID: scopeID, ExpirationTime: max(seconds(expiration), 0), Signal: sig}
-	if err := c.Send(r); err != nil {
+	if err != nil {
 		return fmt.Errorf("acquire timer %.64q: %w", scopeID, err)
 	}
 	return nil

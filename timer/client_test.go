@@ -8,12 +8,10 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -148,7 +146,7 @@ func TestFileClientWaits(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fifo")
 	sent := make(chan error, 1)
 	go func() { sent <- (&timer.FileClient{Path: path}).Acquire("s", time.Now().Add(time.Hour)) }()
-	f, err := timer.ListenFIFO(path, timer.Config{})
+	f, err := timer.ListenFIFO(nil, path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,50 +189,5 @@ func TestFileClientFull(t *testing.T) {
 	}
 	if line, err := lines.ReadString('\n'); !strings.Contains(line, "late") {
 		t.Errorf("got %q, %v", line, err)
-	}
-}
-
-// A book is a client that writes down what it is asked.
-type book struct {
-	did  []string
-	fail error
-}
-
-func (b *book) Acquire(scope string, at time.Time) error {
-	b.did = append(b.did, "acquire "+scope+" "+time.Until(at).Round(time.Second).String())
-	return b.fail
-}
-
-func (b *book) Release(scope string) error {
-	b.did = append(b.did, "release "+scope)
-	return b.fail
-}
-
-func TestExpires(t *testing.T) { synctest.Test(t, testExpires) } // where no time passes
-
-func testExpires(t *testing.T) {
-	var b book
-	outer, err := timer.Expires(&b, time.Minute, "")
-	_, file, line, _ := runtime.Caller(0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	inner, err := timer.Expires(&b, time.Second, "mine")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, release := range []func() error{inner, outer} {
-		if err := release(); err != nil {
-			t.Error(err)
-		}
-	}
-	here := file + "#" + strconv.Itoa(line-1)
-	want := []string{"acquire " + here + " 1m0s", "acquire mine 1s", "release mine", "release " + here}
-	if diff := cmp.Diff(want, b.did); diff != "" {
-		t.Error("(-want +got)\n" + diff)
-	}
-	b.fail = errors.New("no")
-	if release, err := timer.Expires(&b, time.Minute, "x"); err != b.fail || release != nil {
-		t.Errorf("error %v, want that of the client", err)
 	}
 }

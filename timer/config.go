@@ -19,8 +19,8 @@ type Config struct {
 	// Source: max_interval of FileTimerServer.
 	MaxInterval time.Duration
 	// Owns says whether a process may have timers here. It is asked when a process
-	// registers its first timer, and again some time after a no; never with a lock
-	// held, but from several goroutines. Nil: every process that exists.
+	// registers its first timer, and again after a no; never with a lock held, but
+	// from several goroutines. Nil: every process that exists.
 	Owns func(pid int) bool
 	// Reap is called when timers of a process have expired and one of them wants
 	// it killed. It may take its time (to keep evidence) and should end with
@@ -28,7 +28,7 @@ type Config struct {
 	// delayed. Meanwhile requests of that process are dropped. ctx ends with the
 	// server, which waits for Reap. An error is logged, and then there is no
 	// EventKill; the process's timers are gone all the same, and the kill is not tried
-	// again. A panic ends the program. Nil: the signal is sent at once.
+	// again. Nil: the signal is sent at once.
 	Reap func(ctx context.Context, e *Expiry) error
 	// OnEvent gets the events: their names are the Event constants; r is nil when
 	// the event is not about a request. One call is made at a time, in order, by a
@@ -43,7 +43,7 @@ type Config struct {
 	plain bool             // for tests: no timerfd
 	bare  bool             // for tests: no pidfds
 	blind bool             // for tests: no inotify
-	fds   int              // how many pidfds at most
+	fds   int              // how many pidfds at most: processes beyond it are told apart by their start time
 	now   func() time.Time // for tests: a wall clock that steps
 }
 
@@ -74,6 +74,7 @@ func (c Config) complete() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
+	c.Logger = c.Logger.With("run_id", c.RunID)
 	if c.fds == 0 {
 		c.fds = maxPidfds
 	}

@@ -7,13 +7,11 @@
 // the process gets that timer's signal and all its timers are dropped.
 //
 //   - [Server] is the core. It keeps the timers and acts at the earliest deadline;
-//     it does nothing in between. [Server.Register] feeds it.
+//     it does nothing in between. [Server.Register] feeds it within one program.
 //   - [FileServer] feeds it from a FIFO that PyTorch's FileTimerClient writes to,
 //     and [FileClient] writes to the FIFO of PyTorch's FileTimerServer.
 //   - [SocketServer] feeds it from a Unix socket that answers and says who asks, for
 //     [SocketClient] and for the Python package muster; heartbeats come that way too.
-//   - [LocalQueue] feeds it within one program.
-//   - [Expires] guards a piece of code through any [Client].
 //
 // A deadline is a time of the wall clock, because a worker and its server agree on
 // nothing else. Only the process that registered is ever signalled, never another

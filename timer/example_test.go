@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"time"
 
 	"github.com/muster-run/muster/timer"
 )
@@ -30,23 +29,9 @@ func ExampleServer() {
 		{PID: os.Getpid(), ScopeID: "step 7", ExpirationTime: 1.5e9},
 		{PID: os.Getpid(), ScopeID: "epoch 2", ExpirationTime: 1e10},
 	})
-	n, err2 := server.RunOnce(context.Background())
-	fmt.Println(n, err, err2)
+	server.Settle()
+	fmt.Println(server.Stats().Expired, err, server.Close())
 	// Output:
 	// timer expired: step 7
 	// 1 <nil> <nil>
-}
-
-// Code that must be done in time. A worker's client is a SocketClient or a
-// FileClient; this one is for timers of the same process.
-func ExampleExpires() {
-	queue := &timer.LocalQueue{}
-	release, err := timer.Expires(&timer.LocalClient{Queue: queue}, time.Minute, "step 7")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	// … the step …
-	fmt.Println(release(), queue.Size())
-	// Output: <nil> 2
 }

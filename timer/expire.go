@@ -1,12 +1,9 @@
 package timer
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math"
-	"syscall"
 
 	"github.com/muster-run/muster/internal/pyjson"
 )
@@ -14,69 +11,54 @@ import (
 // maxReported bounds how many expired timers of a process are looked at.
 const maxReported = 10_000
 
-// fire deals with everything that is due. It is called when the alarm rings, and
-// by readers that are busy, so that a flood of requests delays nothing.
-func (s *Server) fire(ctx context.Context) (processes int) {
-	s.wg.add(1)
-	defer s.wg.add(-1)
-	now := s.cfg.now()
-	limit := seconds(now)
-	s.ringing.CompareAndSwap(0, now.UnixNano())
+// fire deals with everything that is due. The dispatcher calls it when the alarm
+// rings, and whoever has registered something when that is late.
+func (s *Server) fire() {
+	now := seconds(s.cfg.now())
 	var due []*process
-	var timers []heap[entry, *entry]
 	s.mu.Lock()
-	for len(s.queue) > 0 && s.queue[0].key <= limit {
-		p := s.queue[0].item
-		due = append(due, p)
-		timers = append(timers, s.unload(p))
-		p.timers, p.reaping = map[string]*entry{}, true
-	}
-	s.first.Store(math.Float64bits(math.NaN())) // a clockAlarm has to be set again in any case
-	s.arm()
-	s.mu.Unlock()
-	for i, p := range due {
-		s.expire(ctx, p, timers[i], limit)
-	}
-	s.ringing.Store(0)
-	return len(due)
-}
-
-// due says whether fire has something to do.
-func (s *Server) due() bool {
-	return math.Float64frombits(s.first.Load()) <= seconds(s.cfg.now())
-}
-
-// expire deals with the timers of a process of which at least one is due. It owns
-// them, and the process' handle.
-func (s *Server) expire(ctx context.Context, p *process, timers heap[entry, *entry], limit float64) {
-	pid := p.handle.pid
-	e := &Expiry{PID: pid, handle: p.handle}
-	for len(timers) > 0 && timers[0].key <= limit && e.Signal <= 0 && len(e.Timers) < maxReported {
-		r := timers.remove(0).request(pid)
-		e.Timers = append(e.Timers, r)
-		if r.Signal > 0 {
-			e.Signal = r.Signal
+	for e := s.timers.first(); e != nil && e.deadline <= now; e = s.timers.first() {
+		s.timers.removeFirst()
+		s.take(e)
+		p := e.process
+		if p.expiry == nil {
+			p.expiry = &Expiry{PID: p.handle.pid, handle: p.handle}
+			due = append(due, p)
+		}
+		p.expiry.Timers = append(p.expiry.Timers, e.request)
+		p.expiry.Signal = max(e.request.Signal, 0)
+		if p.expiry.Signal > 0 || len(p.expiry.Timers) == maxReported {
+			s.dropTimers(p)
 		}
 	}
-	if !p.handle.alive() {
-		s.finish(p, e, nil, false)
-		return
+	for _, p := range due {
+		s.dropTimers(p)
 	}
-	if e.Signal > 0 && s.cfg.Reap == nil {
+	s.reaping += len(due)
+	s.armed = math.Inf(1) // it has rung
+	s.arm()
+	s.mu.Unlock()
+	for _, p := range due {
+		s.expire(p, p.expiry)
+	}
+}
+
+// expire deals with a process of which timers have expired.
+func (s *Server) expire(p *process, e *Expiry) {
+	switch {
+	case !p.handle.alive():
+		s.finish(p, e, false)
+	case e.Signal == 0:
+		s.report(e)
+		s.finish(p, e, false)
+	case s.cfg.Reap == nil:
 		err := e.Kill()
 		s.report(e)
-		s.finish(p, e, err, err == nil)
-		return
+		s.finish(p, e, s.succeeded(e, err))
+	default:
+		s.report(e)
+		go func() { s.finish(p, e, s.succeeded(e, s.cfg.Reap(s.life, e))) }()
 	}
-	s.report(e)
-	if e.Signal <= 0 {
-		s.finish(p, e, nil, false)
-		return
-	}
-	s.wg.Go(func() {
-		err := s.cfg.Reap(ctx, e)
-		s.finish(p, e, err, err == nil)
-	})
 }
 
 // maxShown is how many scopes of a process's expired timers the log names.
@@ -96,72 +78,40 @@ func (s *Server) report(e *Expiry) {
 		"expiration_time", pyjson.Float(last.ExpirationTime), "signal", int(e.Signal))
 }
 
-// finish ends the reaping of a process.
-func (s *Server) finish(p *process, e *Expiry, err error, killed bool) {
+// succeeded tells of a process that was not killed, or that it was.
+func (s *Server) succeeded(e *Expiry, err error) bool {
 	if err != nil {
 		s.tell(slog.LevelError, "process with expired timers was not killed", "pid", e.PID, "signal", int(e.Signal), "error", err)
+		return false
 	}
-	if killed {
-		s.emit(EventKill, &e.Timers[len(e.Timers)-1])
-	}
+	s.emit(EventKill, &e.Timers[len(e.Timers)-1])
+	return true
+}
+
+// finish ends an expiry: the process may have timers again.
+func (s *Server) finish(p *process, e *Expiry, killed bool) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.stats.Expired += uint64(len(e.Timers))
 	if killed {
 		s.stats.Killed++
 	}
-	p.reaping = false
-	if !p.gone && p.handle.fd < 0 {
-		s.drop(p)
-	}
-	gone := p.gone
-	s.mu.Unlock()
-	if gone {
+	p.expiry = nil
+	if p.gone {
 		p.handle.close()
 	}
+	s.forgetIdle(p)
+	s.reaping--
+	s.reaped.Broadcast()
 }
 
-// Reap sends a signal to a process that has timers here, or had some and lives,
-// and drops its timers. The error is ErrNoProcess when there is no such process.
-// Source: _reap_worker in file_based_local_timer.py.
-func (s *Server) Reap(pid int, sig syscall.Signal) error {
-	s.mu.Lock()
-	p := s.procs[pid]
-	if p == nil || p.reaping {
-		s.mu.Unlock()
-		if p != nil {
-			return nil // it is under way
-		}
-		return fmt.Errorf("reap process %d: %w with timers", pid, ErrNoProcess)
-	}
-	s.unload(p)
-	p.timers, p.reaping = map[string]*entry{}, true
-	s.arm()
-	s.mu.Unlock()
-	err := p.handle.send(sig)
-	s.mu.Lock()
-	p.reaping = false
-	gone := p.gone
-	s.mu.Unlock()
-	if gone {
-		p.handle.close()
-	}
-	return err
-}
-
-// RunOnce reaps what is due now, and returns how many processes that were. It waits
-// until that is done, and what Run has begun: Config.Reap has returned for every
-// process that expired, and Config.OnEvent knows. Run need not run.
+// Settle deals with what is due now, and waits until that is done and what Run has
+// begun: Config.Reap has returned for every process that expired, and Config.OnEvent
+// and the log know. Run need not run.
 // Source: run_once in file_based_local_timer.py.
-func (s *Server) RunOnce(ctx context.Context) (int, error) {
-	s.mu.Lock()
-	over := s.state == stopped
-	s.mu.Unlock()
-	if over {
-		return 0, errors.New("timer server: it has stopped")
-	}
-	n := s.fire(ctx)
-	s.wg.Wait()
-	return n, nil
+func (s *Server) Settle() {
+	s.fire()
+	s.rest()
 }
 
 func clip(text string, n int) string {

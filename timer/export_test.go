@@ -1,9 +1,6 @@
 package timer
 
-import (
-	"context"
-	"time"
-)
+import "time"
 
 // Plain makes servers of cfg use a Go timer in place of the kernel's: it works in a
 // synctest bubble.
@@ -44,9 +41,9 @@ var (
 
 // Read has the reader of a FIFO take pieces, one after the other, and returns how
 // many bytes it keeps.
-func Read(s *Server, pieces [][]byte) (stats Stats, left int) {
+func Read(s *Server, pieces [][]byte) (stats FileStats, left int) {
 	f := &FileServer{path: "test", server: s}
-	r := newReader(f, context.Background())
+	r := newReader(f)
 	for _, piece := range pieces {
 		for len(piece) > 0 {
 			n := copy(r.space(), piece)
@@ -56,6 +53,3 @@ func Read(s *Server, pieces [][]byte) (stats Stats, left int) {
 	}
 	return f.Stats(), r.have
 }
-
-// Shut ends a server that never ran.
-func (s *Server) Shut() { s.shut() }

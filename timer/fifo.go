@@ -92,10 +92,23 @@ func (f *fifo) at(path string) bool {
 	return unix.Lstat(path, &stat) == nil && uint64(stat.Dev) == f.dev && stat.Ino == f.ino
 }
 
-func (f *fifo) control(do func(fd int) error) error {
-	var err error
-	return errors.Join(f.conn.Control(func(fd uintptr) { err = do(int(fd)) }), err)
+// read reads what is there, without waiting.
+func (f *fifo) read(to []byte) (n int) {
+	_ = f.conn.Control(func(fd uintptr) { n, _ = retry(func() (int, error) { return unix.Read(int(fd), to) }) })
+	return n
 }
 
-// wake ends a read under way, and all further ones.
+// wake ends a waiting read of file, and all further ones.
 func (f *fifo) wake() { _ = f.file.SetReadDeadline(time.Unix(1, 0)) }
+
+// remove closes the FIFO and removes it from path, if that still leads to it.
+func (f *fifo) remove(path string) error {
+	defer f.file.Close()
+	if !f.at(path) {
+		return nil
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("timer FIFO: %w", err)
+	}
+	return nil
+}

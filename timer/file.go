@@ -4,32 +4,35 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/muster-run/muster/internal/inotify"
 )
 
-// A FileServer is a Server that gets its requests from a FIFO, one JSON object a
-// line. It is wire-compatible with PyTorch's.
+// A FileServer feeds a Server from a FIFO, one JSON object a line. It is
+// wire-compatible with PyTorch's.
 //
 // A line that is no request is logged with its text (some of it, and not more than
 // a few a second), counted and skipped. Where a writer died within a line, the
 // line that follows is found again.
 // Source: FileTimerServer in file_based_local_timer.py.
 type FileServer struct {
-	path   string
 	server *Server
+	path   string
+	fifo   *fifo // the first; Serve may make others
+	used   atomic.Bool
 
 	lines, malformed, tooLong atomic.Uint64
-	reading                   atomic.Int64 // since when the reader is busy, in ns since 1970; 0: it waits
+}
 
-	mu     sync.Mutex // guards the rest
-	fifo   *fifo
-	next   *fifo // what the reader goes on with
-	cancel context.CancelFunc
-	done   chan struct{} // closed when Serve has returned; nil before it was called
-	closed bool
+// FileStats counts what a FileServer read.
+type FileStats struct {
+	Lines     uint64 // complete lines
+	Malformed uint64 // of them, those that are no request
+	TooLong   uint64 // of those, the ones that were too long to look at
 }
 
 // ListenFIFO makes a FIFO at path, for Serve to read. A FIFO there that nobody
@@ -38,137 +41,142 @@ type FileServer struct {
 // removes whatever there is.) Only its user may open
 // it, for who writes to it may have processes killed. (PyTorch's has 0666, less the umask.)
 //
-// Clients can write as soon as it returns.
-func ListenFIFO(path string, cfg Config) (*FileServer, error) {
-	server, err := NewServer(cfg)
-	if err != nil {
-		return nil, err
-	}
+// Clients can write as soon as it returns. Whoever calls it calls Serve or Close.
+func ListenFIFO(server *Server, path string) (*FileServer, error) {
 	f, err := makeFIFO(path)
 	if err != nil {
-		server.alarm.close()
 		return nil, fmt.Errorf("timer FIFO %s: %w", path, err)
 	}
-	return &FileServer{path: path, server: server, fifo: f}, nil
+	return &FileServer{server: server, path: path, fifo: f}, nil
 }
 
 // Path is where the FIFO is.
 func (f *FileServer) Path() string { return f.path }
 
-// Server is the server of its timers.
-func (f *FileServer) Server() *Server { return f.server }
-
-// Reset makes it fit for the next attempt of a worker group, see Server.Reset. The
-// FIFO stays as it is: workers of the new attempt may write at any time.
-func (f *FileServer) Reset(owns func(pid int) bool) { f.server.Reset(owns) }
-
-// Live is Server.Live.
-func (f *FileServer) Live(limit int) []Request { return f.server.Live(limit) }
-
-// Stats counts what the server and the reader did.
-func (f *FileServer) Stats() Stats {
-	s := f.server.Stats()
-	s.Lines, s.Malformed, s.TooLong = f.lines.Load(), f.malformed.Load(), f.tooLong.Load()
-	return s
+// Stats returns the counts so far.
+func (f *FileServer) Stats() FileStats {
+	return FileStats{Lines: f.lines.Load(), Malformed: f.malformed.Load(), TooLong: f.tooLong.Load()}
 }
 
-// Progress is Server.Progress, for the reader of the FIFO too.
-func (f *FileServer) Progress() time.Time {
-	last := f.server.Progress()
-	if since := f.reading.Load(); since != 0 && since < last.UnixNano() {
-		last = time.Unix(0, since)
+// Close removes the FIFO if Serve was not called. It may be called again.
+func (f *FileServer) Close() error {
+	if f.used.Swap(true) {
+		return nil
 	}
-	return last
+	return f.fifo.remove(f.path)
 }
 
-// Serve reads requests and reaps until ctx is done or Close is called; it returns
-// after everything that it started has ended and the FIFO is removed. The error is
-// nil then. It may be called once.
+// Serve reads requests until ctx is done, removes the FIFO, and returns after
+// everything that it started has ended. The error is nil then. It may be called once.
 //
 // When somebody removes the FIFO it makes another one. When somebody else's is in
-// its place it leaves that alone, logs it, and goes on with the timers it has.
+// its place it leaves that alone, logs it, and goes on with the writers that it has.
 func (f *FileServer) Serve(ctx context.Context) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	f.mu.Lock()
-	if f.closed || f.done != nil {
-		f.mu.Unlock()
+	if f.used.Swap(true) {
 		return errors.New("timer FIFO: Serve was called before, or Close")
 	}
-	f.cancel, f.done = cancel, make(chan struct{})
-	file := f.fifo
-	f.mu.Unlock()
-	defer close(f.done)
-
-	served := make(chan error, 1)
-	go func() { served <- f.server.Run(ctx) }()
-	var wg sync.WaitGroup
-	var err error
-	wg.Go(func() {
-		defer cancel() // without the reader there is no point
-		err = f.read(ctx, file)
-	})
-	wg.Go(func() { f.guard(ctx) })
-	wg.Wait()
-	err = errors.Join(err, <-served, f.remove())
-	f.server.wg.Wait() // what the reader had to tell
-	return err
-}
-
-// Close ends Serve and waits for it. Without Serve it removes the FIFO.
-func (f *FileServer) Close() error {
-	f.mu.Lock()
-	cancel, done, closed := f.cancel, f.done, f.closed
-	f.closed = true
-	f.mu.Unlock()
-	if done != nil {
+	r := newReader(f)
+	defer func() {
+		r.quiet.end()
+		f.server.outbox.wait()
+	}()
+	for fifo := f.fifo; ; {
+		failed := make(chan error, 1)
+		reading, cancel := context.WithCancel(ctx)
+		go func() {
+			defer cancel() // without the reader there is no point
+			failed <- r.all(fifo)
+		}()
+		next := f.guard(reading, fifo)
+		fifo.wake()
+		err := <-failed
 		cancel()
-		<-done
-		return nil
+		if next == nil || err != nil {
+			if err != nil {
+				err = fmt.Errorf("timer FIFO: %w", err)
+			}
+			return errors.Join(err, fifo.remove(f.path))
+		}
+		r.drain(fifo)
+		fifo.file.Close()
+		fifo = next
 	}
-	if closed {
-		return nil
-	}
-	f.server.shut()
-	return f.remove()
 }
 
-// remove removes the FIFO, unless another one is in its place.
-func (f *FileServer) remove() error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	defer f.fifo.file.Close()
-	if !f.fifo.at(f.path) {
-		return nil
+// guard waits until somebody has removed the FIFO, and returns one that it made in
+// its place; or nil when ctx is done.
+func (f *FileServer) guard(ctx context.Context, fifo *fifo) *fifo {
+	interval := f.server.cfg.MaxInterval
+	changed, stop := f.changes()
+	defer stop()
+	for {
+		var again <-chan time.Time
+		if changed == nil {
+			again = time.After(interval)
+		}
+		if !fifo.at(f.path) {
+			next, err := f.replace()
+			switch {
+			case next != nil:
+				return next
+			case err == nil:
+				<-ctx.Done() // it is somebody else's
+				return nil
+			}
+			again = time.After(interval)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-changed:
+		case <-again:
+		}
 	}
-	if err := os.Remove(f.path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("timer FIFO: %w", err)
-	}
-	return nil
 }
 
-// read takes requests from file, and from its successors, until ctx is done.
-func (f *FileServer) read(ctx context.Context, file *fifo) error {
-	r := newReader(f, ctx)
-	defer r.quiet.end()
-	for ctx.Err() == nil {
-		stop := context.AfterFunc(ctx, file.wake)
-		err := r.all(file)
-		stop()
-		f.mu.Lock()
-		next := f.next
-		f.next = nil
-		f.mu.Unlock()
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			file.file.Close()
-			return fmt.Errorf("timer FIFO: %w", err)
-		}
-		if next != nil {
-			r.drain(file)
-			file.file.Close()
-			file = next
-		}
+// changes returns a channel that has something when the FIFO may have been removed.
+// It is nil where nobody tells: not on this system, or this user has no inotify
+// instance left.
+func (f *FileServer) changes() (changed chan struct{}, stop func()) {
+	if f.server.cfg.blind {
+		return nil, func() {}
 	}
-	file.file.Close()
-	return nil
+	w, err := inotify.New()
+	if err != nil {
+		return nil, func() {}
+	}
+	// The FIFO is watched, not its directory, where there may be much coming and
+	// going. Removing it changes its number of links.
+	if _, err := w.Add(f.path, inotify.Attrib|inotify.MoveSelf|inotify.DeleteSelf|inotify.DontFollow); err != nil {
+		w.Close()
+		return nil, func() {}
+	}
+	changed = make(chan struct{}, 1)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.Run(func(inotify.Event) {
+			select {
+			case changed <- struct{}{}:
+			default:
+			}
+		})
+	}()
+	return changed, func() { w.Close(); <-done }
+}
+
+// replace makes another FIFO in place of one that was removed. Without an error it
+// returns nil when something else is there.
+func (f *FileServer) replace() (*fifo, error) {
+	if _, err := os.Lstat(f.path); err == nil {
+		f.server.tell(slog.LevelError, "somebody replaced the timer FIFO; timers that run are kept, new ones will not come", "path", f.path)
+		return nil, nil
+	}
+	next, err := makeFIFO(f.path)
+	if err != nil {
+		f.server.tell(slog.LevelError, "the timer FIFO was removed and cannot be made again", "error", err, "path", f.path)
+		return nil, err
+	}
+	f.server.tell(slog.LevelWarn, "the timer FIFO was removed; made another", "path", f.path)
+	return next, nil
 }

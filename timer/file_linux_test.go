@@ -24,7 +24,8 @@ import (
 
 // A served is a FIFO server under test.
 type served struct {
-	*timer.FileServer
+	*timer.Server
+	file   *timer.FileServer
 	t      *testing.T
 	log    *journal
 	events chan string // "name scope", or only the name
@@ -48,29 +49,36 @@ func serve(t *testing.T, cfg timer.Config) *served {
 	if owns := cfg.Owns; owns != nil {
 		cfg.Owns = func(pid int) bool { return pid == s.mark.Process.Pid || owns(pid) }
 	}
-	f, err := timer.ListenFIFO(filepath.Join(t.TempDir(), "fifo"), cfg)
-	if err != nil {
+	var err error
+	if s.Server, err = timer.NewServer(cfg); err != nil {
 		t.Fatal(err)
 	}
-	s.FileServer = f
-	done := make(chan error, 1)
-	go func() { done <- f.Serve(context.Background()) }()
-	if s.writer, err = os.OpenFile(f.Path(), os.O_WRONLY, 0); err != nil {
+	if s.file, err = timer.ListenFIFO(s.Server, filepath.Join(t.TempDir(), "fifo")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for _, run := range []func(context.Context) error{s.Run, s.file.Serve} {
+		wg.Go(func() {
+			if err := run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if s.writer, err = os.OpenFile(s.path(), os.O_WRONLY, 0); err != nil {
 		t.Fatal(err)
 	}
 	s.stop = sync.OnceFunc(func() {
 		s.writer.Close()
-		if err := f.Close(); err != nil {
-			t.Error("close:", err)
-		}
-		if err := <-done; err != nil {
-			t.Error("serve:", err)
-		}
+		cancel()
+		wg.Wait()
 	})
 	t.Cleanup(s.stop)
 	s.event("watchdog started")
 	return s
 }
+
+func (s *served) path() string { return s.file.Path() }
 
 // event waits for the next event.
 func (s *served) event(want string) {
@@ -171,7 +179,7 @@ func TestLines(t *testing.T) {
 			if diff := cmp.Diff(tt.want, s.scopes(pid)); diff != "" {
 				t.Errorf("timers (-want +got)\n%s\nlog:\n%s", diff, s.log)
 			}
-			got := s.Stats()
+			got := s.file.Stats()
 			if got.Malformed != tt.malformed || got.TooLong != tt.tooLong {
 				t.Errorf("%d malformed, %d too long, want %d, %d", got.Malformed, got.TooLong, tt.malformed, tt.tooLong)
 			}
@@ -214,7 +222,7 @@ func TestManyWriters(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range writers {
 		wg.Go(func() {
-			client := &timer.FileClient{Path: s.Path()}
+			client := &timer.FileClient{Path: s.path()}
 			for j := range each {
 				// Long enough that they do not fit into a pipe's page.
 				scope := fmt.Sprintf("%d/%d/%s", i, j, strings.Repeat("x", 10*j))
@@ -232,7 +240,7 @@ func TestManyWriters(t *testing.T) {
 	}
 	wg.Wait()
 	s.sync()
-	if got := s.Stats(); got.Timers != writers*each/2 || got.Malformed+got.Refused != 0 {
+	if got := s.Stats(); got.Timers != writers*each/2 || s.file.Stats().Malformed+got.Refused != 0 {
 		t.Errorf("got %+v, want %d timers", got, writers*each/2)
 	}
 }
@@ -328,7 +336,7 @@ func TestMalformedFlood(t *testing.T) {
 	const flood = 20_000
 	s.write(strings.Repeat("nonsense\n", flood))
 	s.sync()
-	if got := s.Stats().Malformed; got != flood {
+	if got := s.file.Stats().Malformed; got != flood {
 		t.Errorf("%d malformed, want %d", got, flood)
 	}
 	s.stop()
@@ -352,7 +360,7 @@ func TestFloodKeepsDeadlines(t *testing.T) {
 	defer wg.Wait()
 	defer cancel()
 	wg.Go(func() {
-		file, err := os.OpenFile(s.Path(), os.O_WRONLY, 0)
+		file, err := os.OpenFile(s.path(), os.O_WRONLY, 0)
 		if err != nil {
 			t.Error(err)
 			return
@@ -368,7 +376,7 @@ func TestFloodKeepsDeadlines(t *testing.T) {
 	})
 	endedBy(t, w)
 	late := now() - at
-	t.Logf("%.1f ms late after %d requests", 1000*late, s.Stats().Lines)
+	t.Logf("%.1f ms late after %d requests", 1000*late, s.file.Stats().Lines)
 	if late < 0 || late > busy { // the flood ends only after this
 		t.Errorf("killed %.1f ms late", 1000*late)
 	}
@@ -383,7 +391,7 @@ func TestRemovedFIFO(t *testing.T) {
 	for i := range 3 {
 		// What is in the old one is read, too.
 		s.write(line(pid, fmt.Sprint("old ", i), never, 9))
-		if err := os.Remove(s.Path()); err != nil {
+		if err := os.Remove(s.path()); err != nil {
 			t.Fatal(err)
 		}
 		for strings.Count(s.log.String(), "made another") <= i {
@@ -391,7 +399,7 @@ func TestRemovedFIFO(t *testing.T) {
 		}
 		s.writer.Close()
 		var err error
-		if s.writer, err = os.OpenFile(s.Path(), os.O_WRONLY, 0); err != nil {
+		if s.writer, err = os.OpenFile(s.path(), os.O_WRONLY, 0); err != nil {
 			t.Fatal(err)
 		}
 		s.write(line(pid, fmt.Sprint("new ", i), never, 9))
@@ -402,7 +410,7 @@ func TestRemovedFIFO(t *testing.T) {
 		t.Errorf("timers (-want +got)\n%s", diff)
 	}
 	s.stop()
-	if _, err := os.Lstat(s.Path()); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(s.path()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the FIFO is left: %v", err)
 	}
 }
@@ -410,11 +418,11 @@ func TestRemovedFIFO(t *testing.T) {
 // Without inotify the server looks from time to time.
 func TestRemovedFIFOBlind(t *testing.T) {
 	s := serve(t, timer.Blind(timer.Config{MaxInterval: 20 * time.Millisecond}))
-	if err := os.Remove(s.Path()); err != nil {
+	if err := os.Remove(s.path()); err != nil {
 		t.Fatal(err)
 	}
 	s.log.await(t, "made another")
-	if err := (&timer.FileClient{Path: s.Path()}).Acquire("s", time.Now().Add(time.Hour)); err != nil {
+	if err := (&timer.FileClient{Path: s.path()}).Acquire("s", time.Now().Add(time.Hour)); err != nil {
 		t.Error(err)
 	}
 }
@@ -422,7 +430,7 @@ func TestRemovedFIFOBlind(t *testing.T) {
 // A FIFO cannot be made where there is no directory; it is as soon as there is.
 func TestRemovedDirectory(t *testing.T) {
 	s := serve(t, timer.Config{MaxInterval: 20 * time.Millisecond})
-	dir := filepath.Dir(s.Path())
+	dir := filepath.Dir(s.path())
 	if err := os.Rename(dir, dir+".old"); err != nil {
 		t.Fatal(err)
 	}
@@ -435,18 +443,18 @@ func TestRemovedDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.log.await(t, "made another")
-	if err := (&timer.FileClient{Path: s.Path()}).Acquire("s", time.Now().Add(time.Hour)); err != nil {
+	if err := (&timer.FileClient{Path: s.path()}).Acquire("s", time.Now().Add(time.Hour)); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestRenamedFIFO(t *testing.T) {
 	s := serve(t, timer.Config{})
-	if err := os.Rename(s.Path(), s.Path()+".old"); err != nil {
+	if err := os.Rename(s.path(), s.path()+".old"); err != nil {
 		t.Fatal(err)
 	}
 	s.log.await(t, "made another")
-	if err := (&timer.FileClient{Path: s.Path()}).Acquire("s", time.Now().Add(time.Hour)); err != nil {
+	if err := (&timer.FileClient{Path: s.path()}).Acquire("s", time.Now().Add(time.Hour)); err != nil {
 		t.Error(err)
 	}
 }
@@ -458,11 +466,11 @@ func TestReplacedFIFO(t *testing.T) {
 	at := now() + 0.2
 	s.write(line(w.Process.Pid, "s", at, 9))
 	s.settle()
-	other := s.Path() + ".other"
+	other := s.path() + ".other"
 	if err := os.WriteFile(other, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Rename(other, s.Path()); err != nil {
+	if err := os.Rename(other, s.path()); err != nil {
 		t.Fatal(err)
 	}
 	s.log.await(t, "somebody replaced")
@@ -470,7 +478,7 @@ func TestReplacedFIFO(t *testing.T) {
 		t.Errorf("ended by %v", got)
 	}
 	s.stop()
-	if text, err := os.ReadFile(s.Path()); string(text) != "precious" {
+	if text, err := os.ReadFile(s.path()); string(text) != "precious" {
 		t.Errorf("the file has %q, %v", text, err)
 	}
 }
@@ -488,7 +496,7 @@ func TestListenFIFO(t *testing.T) {
 		{"directory", func(path string) error { return os.Mkdir(path, 0o700) }, "something else is there (d"},
 		{"symbolic link", func(path string) error { return os.Symlink("/nowhere", path) }, "something else is there (L"},
 		{"FIFO of another server", func(path string) error {
-			f, err := timer.ListenFIFO(path, timer.Config{})
+			f, err := timer.ListenFIFO(nil, path)
 			if err == nil {
 				t.Cleanup(func() { f.Close() })
 			}
@@ -502,7 +510,7 @@ func TestListenFIFO(t *testing.T) {
 				t.Fatal(err)
 			}
 			before, _ := os.Lstat(path)
-			f, err := timer.ListenFIFO(path, timer.Config{})
+			f, err := timer.ListenFIFO(nil, path)
 			after, lerr := os.Lstat(path)
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) || !strings.Contains(err.Error(), path) {
@@ -533,11 +541,11 @@ func TestListenFIFO(t *testing.T) {
 		})
 	}
 	for _, path := range []string{"/proc/none/fifo", "/dev/null/fifo", "/proc/fifo"} {
-		if f, err := timer.ListenFIFO(path, timer.Config{}); err == nil || !strings.Contains(err.Error(), path) {
+		if f, err := timer.ListenFIFO(nil, path); err == nil || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v, %v", path, f, err)
 		}
 	}
-	if _, err := timer.ListenFIFO(filepath.Join(t.TempDir(), "fifo"), timer.Config{MaxInterval: -1, MaxTimers: -1}); err == nil ||
+	if _, err := timer.NewServer(timer.Config{MaxInterval: -1, MaxTimers: -1}); err == nil ||
 		!strings.Contains(err.Error(), "MaxInterval") || !strings.Contains(err.Error(), "MaxTimers") {
 		t.Errorf("bad config: %v", err)
 	}
@@ -553,7 +561,7 @@ func TestReset(t *testing.T) {
 	s.write(line(old.Process.Pid, "old", never, 9))
 	s.sync()
 	// The new worker is there, and known, before the server is told.
-	s.FileServer.Reset(func(pid int) bool { return pid == next.Process.Pid || pid == s.mark.Process.Pid })
+	s.Reset(func(pid int) bool { return pid == next.Process.Pid || pid == s.mark.Process.Pid })
 	s.event("watchdog stopped")
 	s.event("watchdog started")
 	s.write(line(next.Process.Pid, "new", now()+0.1, 15) + line(old.Process.Pid, "late", 1, 9))
@@ -577,11 +585,11 @@ func TestResetLosesNothing(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for range 200 {
-			s.FileServer.Reset(nil)
+			s.Reset(nil)
 		}
 	})
 	wg.Go(func() {
-		client := &timer.FileClient{Path: s.Path()}
+		client := &timer.FileClient{Path: s.path()}
 		for i := range 200 {
 			if err := client.Send(req(w.Process.Pid, fmt.Sprint(i), never, 9)); err != nil {
 				t.Error(err)

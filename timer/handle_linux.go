@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-run/muster/internal/pidwatch"
 	"github.com/muster-run/muster/internal/procfs"
 )
 
@@ -17,7 +18,6 @@ const maxPidfds = 4096
 // A handle names a process for good, so that another with the same number is not
 // mistaken for it.
 type handle struct {
-	id    int32 // distinguishes handles of one number
 	pid   int
 	fd    int    // a pidfd, or -1
 	start uint64 // without a pidfd
@@ -47,6 +47,9 @@ func openHandle(pid int, bare bool) (*handle, error) {
 	h.start = stat.Start
 	return h, nil
 }
+
+// watchable says whether a watcher can tell when the process ends.
+func (h *handle) watchable() bool { return h.fd >= 0 }
 
 // alive says whether the process has not ended.
 func (h *handle) alive() bool {
@@ -87,3 +90,40 @@ func (h *handle) close() {
 		h.fd = -1
 	}
 }
+
+// A watcher tells when processes end. Its methods may be called on nil.
+type watcher struct{ set *pidwatch.Set }
+
+func newWatcher() (*watcher, error) {
+	set, err := pidwatch.New()
+	if err != nil {
+		return nil, err
+	}
+	return &watcher{set}, nil
+}
+
+// add watches a process until its handle is closed.
+func (w *watcher) add(p *process) {
+	if w != nil && p.handle.watchable() {
+		_ = w.set.Add(p.handle.fd, uint64(p.id)<<32|uint64(p.handle.pid))
+	}
+}
+
+// run reports ends until close.
+func (w *watcher) run(died func(pid int, id uint32)) {
+	if w != nil {
+		w.set.Run(func(key uint64) bool {
+			died(int(uint32(key)), uint32(key>>32))
+			return true
+		})
+	}
+}
+
+func (w *watcher) close() {
+	if w != nil {
+		w.set.Close()
+	}
+}
+
+// growPipe makes room for a burst of requests. It is no matter if it fails.
+func growPipe(fd int) { _, _ = unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, pipeSize) }

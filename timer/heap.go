@@ -1,121 +1,97 @@
 package timer
 
-// A heap is a min-heap with four children a node, which touches fewer cache lines
-// than two. Each thing knows its place, so that it can be moved and removed.
-type heap[T any, P placed[T]] []slot[T]
+import "container/heap"
 
-// A slot holds what is compared beside the pointer: most comparisons follow none.
-type slot[T any] struct {
-	key  float64
-	seq  uint64 // decides between equal keys: the older first
-	item *T
+// An entry is a timer. It does not change, except that released is set under the
+// server's lock.
+type entry struct {
+	process    *process
+	generation int // the process's, when the timer was acquired
+	request    Request
+	deadline   float64 // +Inf: never
+	seq        uint64  // decides between equal deadlines: the older first
+	released   bool    // or moved: another entry is in its place
 }
 
-// A placed thing remembers its index in the heap; it is -1 outside of one.
-type placed[T any] interface {
-	*T
-	place(i int)
+// live says whether the timer runs.
+func (e *entry) live() bool { return !e.released && e.generation == e.process.generation }
+
+// A timeline has every live timer once, the first deadline first, and what is left of
+// timers that were released, moved or dropped: to take such an entry out at once
+// costs more than to pass over it later. Such stale entries are the lesser part.
+type timeline struct {
+	entries entries
+	stale   int // how many of the entries are not live
+	seq     uint64
 }
 
-func (a *slot[T]) before(b *slot[T]) bool {
-	return a.key < b.key || a.key == b.key && a.seq < b.seq
+// fewStale is how many stale entries are never worth a sweep.
+const fewStale = 1024
+
+func (t *timeline) add(e *entry) {
+	t.seq++
+	e.seq = t.seq
+	heap.Push(&t.entries, e)
 }
 
-func (h *heap[T, P]) push(s slot[T]) {
-	*h = append(*h, s)
-	h.up(len(*h) - 1)
-}
-
-// fix moves the thing at i to where its new key belongs.
-func (h *heap[T, P]) fix(i int, key float64) {
-	s := *h
-	if old := s[i].key; key < old {
-		s[i].key = key
-		h.up(i)
-	} else if key > old {
-		s[i].key = key
-		h.down(i)
+// first returns the live timer with the first deadline, or nil. It removes the stale
+// entries before that.
+func (t *timeline) first() *entry {
+	for len(t.entries) > 0 {
+		if e := t.entries[0]; e.live() {
+			return e
+		}
+		heap.Pop(&t.entries)
+		t.stale--
 	}
+	return nil
 }
 
-// remove takes the thing at i out.
-func (h *heap[T, P]) remove(i int) *T {
-	s := *h
-	last := len(s) - 1
-	item := s[i].item
-	moved := s[last]
-	s[last] = slot[T]{}
-	*h = s[:last]
-	if i < last {
-		down := s[i].before(&moved)
-		s[i] = moved
-		if down {
-			h.down(i)
-		} else {
-			h.up(i)
+// removeFirst removes what first returned.
+func (t *timeline) removeFirst() { heap.Pop(&t.entries) }
+
+// spoil counts n entries that have become stale, and sweeps them out once they are
+// the greater part.
+func (t *timeline) spoil(n int) {
+	if t.stale += n; t.stale <= fewStale || t.stale <= len(t.entries)/2 {
+		return
+	}
+	t.entries, t.stale = t.all(2*t.live()), 0
+	heap.Init(&t.entries)
+}
+
+// all returns the live timers, in no order and with room for more.
+func (t *timeline) all(room int) entries {
+	live := make(entries, 0, room)
+	for _, e := range t.entries {
+		if e.live() {
+			live = append(live, e)
 		}
 	}
-	P(item).place(-1)
-	if last < cap(s)/4 && cap(s) > 1024 {
-		*h = append(make(heap[T, P], 0, cap(s)/2), s[:last]...)
-	}
-	return item
+	return live
 }
 
-func (h heap[T, P]) up(i int) {
-	s := h[i]
-	for i > 0 {
-		parent := (i - 1) / 4
-		if !s.before(&h[parent]) {
-			break
-		}
-		h[i] = h[parent]
-		P(h[i].item).place(i)
-		i = parent
-	}
-	h[i] = s
-	P(s.item).place(i)
+// live is how many timers run.
+func (t *timeline) live() int { return len(t.entries) - t.stale }
+
+// entries is a heap.Interface.
+type entries []*entry
+
+func (h entries) Len() int { return len(h) }
+
+func (h entries) Less(i, j int) bool {
+	a, b := h[i], h[j]
+	return a.deadline < b.deadline || a.deadline == b.deadline && a.seq < b.seq
 }
 
-func (h heap[T, P]) down(i int) {
-	s := h[i]
-	for {
-		child := 4*i + 1
-		if child >= len(h) {
-			break
-		}
-		best := child
-		for c := child + 1; c < min(child+4, len(h)); c++ {
-			if h[c].before(&h[best]) {
-				best = c
-			}
-		}
-		if !h[best].before(&s) {
-			break
-		}
-		h[i] = h[best]
-		P(h[i].item).place(i)
-		i = best
-	}
-	h[i] = s
-	P(s.item).place(i)
-}
+func (h entries) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
 
-// until calls visit for each slot whose key is at most limit, in no order, until
-// that says false.
-func (h heap[T, P]) until(limit float64, visit func(*slot[T]) bool) { h.walk(0, limit, visit) }
+func (h *entries) Push(e any) { *h = append(*h, e.(*entry)) }
 
-func (h heap[T, P]) walk(i int, limit float64, visit func(*slot[T]) bool) bool {
-	if i >= len(h) || !(h[i].key <= limit) {
-		return true
-	}
-	if !visit(&h[i]) {
-		return false
-	}
-	for c := 4*i + 1; c < min(4*i+5, len(h)); c++ {
-		if !h.walk(c, limit, visit) {
-			return false
-		}
-	}
-	return true
+func (h *entries) Pop() any {
+	last := len(*h) - 1
+	e := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return e
 }

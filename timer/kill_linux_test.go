@@ -90,8 +90,7 @@ func TestRecycledPID(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			ctx, cancel := context.WithCancel(t.Context())
-			defer func() { cancel(); _ = s.Run(ctx) }()
+			defer s.Close()
 			w := worker(t)
 			pid := w.Process.Pid
 			if err := s.Register([]timer.Request{req(pid, "old", now()+0.01, 9)}); err != nil {
@@ -100,11 +99,9 @@ func TestRecycledPID(t *testing.T) {
 			awaitTime(now() + 0.03) // start times count in hundredths of a second
 			next := recycle(t, w)
 			awaitTime(now() + 0.02)
-			if n, err := s.RunOnce(ctx); n != 1 || err != nil {
-				t.Errorf("RunOnce = %d, %v, want 1", n, err)
-			}
-			if err := s.Reap(pid, syscall.SIGKILL); err != nil && !errors.Is(err, timer.ErrNoProcess) {
-				t.Error(err)
+			s.Settle()
+			if got := s.Stats().Expired; got != 1 {
+				t.Errorf("%d expired, want 1", got)
 			}
 			if err := next.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)
@@ -275,25 +272,6 @@ func TestStopDuringReap(t *testing.T) {
 	s.event("timer expired s")
 	s.event("kill worker process s")
 	s.event("watchdog stopped")
-}
-
-func TestReapNow(t *testing.T) {
-	s := serve(t, timer.Config{})
-	w := worker(t)
-	s.write(line(w.Process.Pid, "a", never, 9))
-	s.sync()
-	if err := s.Server().Reap(w.Process.Pid, syscall.SIGTERM); err != nil {
-		t.Error(err)
-	}
-	if got := endedBy(t, w); got != syscall.SIGTERM {
-		t.Errorf("ended by %v", got)
-	}
-	if err := s.Server().Reap(os.Getpid(), syscall.SIGTERM); !errors.Is(err, timer.ErrNoProcess) {
-		t.Errorf("a process without timers: %v, want ErrNoProcess", err)
-	}
-	if got := s.scopes(w.Process.Pid); got != nil {
-		t.Errorf("timers %q are left", got)
-	}
 }
 
 // More processes than the server wants descriptors for.

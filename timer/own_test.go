@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"runtime"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,77 +14,6 @@ import (
 
 	"github.com/muster-run/muster/timer"
 )
-
-// held is a client that notes what is acquired and released.
-type held struct {
-	live []string
-	fail error
-}
-
-func (s *held) Acquire(scope string, _ time.Time) error {
-	if slices.Contains(s.live, scope) {
-		return errors.New(scope + " runs")
-	}
-	s.live = append(s.live, scope)
-	return s.fail
-}
-
-func (s *held) Release(scope string) error {
-	if s.fail == nil {
-		s.live = slices.DeleteFunc(s.live, func(live string) bool { return live == scope })
-	}
-	return s.fail
-}
-
-// wrapped is a wrapper, as programs have: all its callers have its line.
-func wrapped(t *testing.T, c timer.Client) (release func()) {
-	t.Helper()
-	f, err := timer.Expires(c, time.Minute, "")
-	if err != nil {
-		t.Error(err)
-	}
-	return func() {
-		if err := f(); err != nil {
-			t.Error(err)
-		}
-	}
-}
-
-// Timers that begin on one line do not end each other.
-func TestScopesOfOneLine(t *testing.T) {
-	c := &held{}
-	_, file, _, _ := runtime.Caller(0)
-	names := func() (names []string) {
-		for _, scope := range c.live {
-			_, after, _ := strings.Cut(strings.TrimPrefix(scope, file+"#"), "~")
-			names = append(names, after)
-		}
-		return names
-	}
-	one, two, three := wrapped(t, c), wrapped(t, c), wrapped(t, c)
-	if d := cmp.Diff([]string{"", "2", "3"}, names()); d != "" {
-		t.Fatal(d)
-	}
-	two()
-	two() // nobody else's
-	four := wrapped(t, c)
-	two()
-	if d := cmp.Diff([]string{"", "3", "2"}, names()); d != "" {
-		t.Fatal(d)
-	}
-	one()
-	three()
-	four()
-	wrapped(t, c)()
-	if len(c.live) > 0 {
-		t.Error("still live:", c.live)
-	}
-	// What could not be acquired is free again; what could not be released is not.
-	c.fail = errors.New("no server")
-	if _, err := timer.Expires(c, time.Minute, ""); err == nil {
-		t.Error("acquired")
-	}
-}
 
 func TestFromEnv(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
@@ -106,7 +33,7 @@ func TestFromEnv(t *testing.T) {
 				t.Error(got, err)
 			}
 			if tt.want == "timer.nowhere" {
-				if release, err := timer.Expires(c, time.Minute, ""); err != nil || release() != nil {
+				if err := errors.Join(c.Acquire("a", time.Now()), c.Release("a")); err != nil {
 					t.Error("a client that does nothing fails:", err)
 				}
 			}

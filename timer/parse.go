@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"syscall"
 	"unicode/utf8"
-	"unsafe"
 
 	"github.com/muster-run/muster/internal/pyjson"
 )
@@ -19,193 +18,69 @@ import (
 // that is a number, true, false or null names the timer by its text.
 // Source: _get_requests in file_based_local_timer.py.
 func ParseRequest(line []byte) (Request, error) {
-	r, ok := parseFast(line)
-	if ok {
-		r.ScopeID = string([]byte(r.ScopeID)) // it was a part of line
+	if r, ok := parseFast(line); ok {
 		return r, nil
 	}
 	return parseSlow(line)
 }
 
-// The fields that a line must have, as bits.
-const (
-	hasPID = 1 << iota
-	hasScope
-	hasTime
-	hasSignal
-	hasAll = hasPID | hasScope | hasTime | hasSignal
-)
-
-// parseFast reads the lines that clients write: an object of plain strings and
-// numbers. What it does not know it leaves to parseSlow, also every error. The
-// scope is a part of line and changes with it.
-func parseFast(line []byte) (r Request, ok bool) {
-	c := scanner{text: line}
-	if !c.take('{') {
-		return r, false
+// parseFast reads what PyTorch's client and ours write, where the scope needs no
+// escapes. What it does not know it leaves to parseSlow, also every error.
+func parseFast(line []byte) (Request, bool) {
+	rest, ok1 := bytes.CutPrefix(line, []byte(`{"version": 1, "pid": `))
+	pid, rest, ok2 := bytes.Cut(rest, []byte(`, "scope_id": "`))
+	scope, rest, ok3 := bytes.Cut(rest, []byte(`", "expiration_time": `))
+	at, rest, ok4 := bytes.Cut(rest, []byte(`, "signal": `))
+	signal, ok5 := bytes.CutSuffix(rest, []byte(`}`))
+	if !(ok1 && ok2 && ok3 && ok4 && ok5 && plainText(scope)) {
+		return Request{}, false
 	}
-	has := 0
-	for {
-		key, ok := c.plain()
-		if !ok || !c.take(':') {
-			return r, false
-		}
-		switch string(key) {
-		case "version":
-			_, _, ok = c.number()
-		case "pid":
-			r.PID, ok = c.integer()
-			if r.PID < 1 || r.PID > math.MaxInt32 {
-				return r, false
-			}
-			has |= hasPID
-		case "scope_id":
-			var scope []byte
-			scope, ok = c.plain()
-			r.ScopeID = unsafe.String(unsafe.SliceData(scope), len(scope))
-			has |= hasScope
-		case "expiration_time":
-			r.ExpirationTime, ok = c.float()
-			has |= hasTime
-		case "signal":
-			var n int
-			n, ok = c.integer()
-			if n > math.MaxInt32 || n < math.MinInt32 {
-				return r, false
-			}
-			r.Signal = syscall.Signal(n)
-			has |= hasSignal
-		default:
-			return r, false
-		}
-		if !ok {
-			return r, false
-		}
-		if c.take(',') {
-			continue
-		}
-		return r, c.take('}') && c.end() && has == hasAll
-	}
+	n, ok1 := plainInteger(pid)
+	sig, ok2 := plainInteger(signal)
+	when, ok3 := plainNumber(at)
+	return Request{PID: n, ScopeID: string(scope), ExpirationTime: when, Signal: syscall.Signal(sig)}, ok1 && n > 0 && ok2 && ok3
 }
 
-// A scanner walks over a line.
-type scanner struct {
-	text []byte
-	pos  int
-}
-
-func (c *scanner) space() {
-	for c.pos < len(c.text) && (c.text[c.pos] == ' ' || c.text[c.pos] == '\t' || c.text[c.pos] == '\r') {
-		c.pos++
-	}
-}
-
-func (c *scanner) end() bool {
-	c.space()
-	return c.pos == len(c.text)
-}
-
-// take takes b, with blanks before it, if that is next.
-func (c *scanner) take(b byte) bool {
-	c.space()
-	if c.pos < len(c.text) && c.text[c.pos] == b {
-		c.pos++
-		return true
-	}
-	return false
-}
-
-// plain takes a string of printable ASCII without escapes.
-func (c *scanner) plain() ([]byte, bool) {
-	if !c.take('"') {
-		return nil, false
-	}
-	for i, b := range c.text[c.pos:] {
-		if b == '"' {
-			text := c.text[c.pos : c.pos+i]
-			c.pos += i + 1
-			return text, true
-		}
-		if b < ' ' || b > '~' || b == '\\' {
-			break
-		}
-	}
-	return nil, false
-}
-
-// number takes a number as JSON spells it.
-func (c *scanner) number() (text []byte, whole, ok bool) {
-	c.space()
-	t, i := c.text, c.pos
-	if i < len(t) && t[i] == '-' {
-		i++
-	}
-	digits := func() bool {
-		from := i
-		for i < len(t) && t[i]-'0' < 10 {
-			i++
-		}
-		return i > from
-	}
-	first := i
-	if !digits() || t[first] == '0' && i > first+1 {
-		return nil, false, false
-	}
-	whole = true
-	if i < len(t) && t[i] == '.' {
-		i++
-		if whole = false; !digits() {
-			return nil, false, false
-		}
-	}
-	if i < len(t) && t[i]|0x20 == 'e' {
-		if i++; i < len(t) && (t[i] == '+' || t[i] == '-') {
-			i++
-		}
-		if whole = false; !digits() {
-			return nil, false, false
-		}
-	}
-	text = t[c.pos:i]
-	c.pos = i
-	return text, whole, true
-}
-
-// integer takes an integer of at most 18 digits.
-func (c *scanner) integer() (int, bool) {
-	text, whole, ok := c.number()
-	if !ok || !whole || len(text) > 18 {
-		return 0, false
-	}
-	n, negative := int64(0), false
+// plainText says whether text, between quotes, is a JSON string that stands for itself.
+func plainText(text []byte) bool {
 	for _, b := range text {
-		if b == '-' {
-			negative = true
-			continue
+		if b < ' ' || b > '~' || b == '"' || b == '\\' {
+			return false
 		}
-		n = 10*n + int64(b-'0')
 	}
-	if negative {
-		n = -n
-	}
-	return int(n), int64(int(n)) == n
+	return true
 }
 
-func (c *scanner) float() (float64, bool) {
-	text, whole, ok := c.number()
-	if !ok {
+// plainInteger reads an integer of at most nine digits.
+func plainInteger(text []byte) (int, bool) {
+	digits := bytes.TrimPrefix(text, []byte("-"))
+	if !isWhole(digits) || len(digits) > 9 {
 		return 0, false
 	}
-	if whole && len(text) <= 15 && text[0] != '-' {
-		n := int64(0)
-		for _, b := range text {
-			n = 10*n + int64(b-'0')
-		}
-		return float64(n), true
+	n, err := strconv.Atoi(string(text))
+	return n, err == nil
+}
+
+// plainNumber reads a number without an exponent.
+func plainNumber(text []byte) (float64, bool) {
+	whole, part, point := bytes.Cut(bytes.TrimPrefix(text, []byte("-")), []byte("."))
+	if !isWhole(whole) || point && !isDigits(part) {
+		return 0, false
 	}
-	// ParseFloat does not keep the text.
-	f, err := strconv.ParseFloat(unsafe.String(unsafe.SliceData(text), len(text)), 64)
+	f, err := strconv.ParseFloat(string(text), 64)
 	return f, err == nil
+}
+
+// isWhole says whether text is digits as JSON has them: without leading zeros.
+func isWhole(text []byte) bool { return isDigits(text) && (len(text) == 1 || text[0] != '0') }
+
+func isDigits(text []byte) bool {
+	for _, b := range text {
+		if b-'0' > 9 {
+			return false
+		}
+	}
+	return len(text) > 0
 }
 
 // parseSlow reads any line, and says what is wrong with it.

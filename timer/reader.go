@@ -2,13 +2,11 @@ package timer
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // The sizes of the reader's memory. A chunk is what one read may bring.
@@ -19,10 +17,9 @@ const (
 	pipeSize  = 1 << 20
 )
 
-// A reader makes requests of bytes.
+// A reader makes requests of the bytes of a FIFO. One goroutine uses it.
 type reader struct {
 	f     *FileServer
-	ctx   context.Context
 	quiet limiter
 
 	buf   []byte
@@ -30,62 +27,29 @@ type reader struct {
 	skip  bool // the line was too long: all up to its end is dropped
 	eaten bool // the line was taken before its newline came
 	batch []Request
-	lines uint64
-
-	at    int64 // when the last bytes came, in ns since 1970
-	quick int   // how many reads in a row followed the one before at once
+	lines uint64 // of the batch
 }
 
-func newReader(f *FileServer, ctx context.Context) *reader {
-	r := &reader{f: f, ctx: ctx, buf: make([]byte, maxLine+chunkSize), batch: make([]Request, 0, batchSize)}
+func newReader(f *FileServer) *reader {
+	r := &reader{f: f, buf: make([]byte, maxLine+chunkSize), batch: make([]Request, 0, batchSize)}
 	r.quiet.log = func(msg string, args ...any) { f.server.tell(slog.LevelWarn, msg, args...) }
 	return r
 }
 
-// all takes what comes until there is an error, of the deadline for one.
+// all takes what comes until the FIFO is woken.
 func (r *reader) all(file *fifo) error {
 	for {
 		n, err := file.file.Read(r.space())
 		if n > 0 {
-			at := time.Now().UnixNano()
-			r.f.reading.Store(at)
 			r.took(n)
-			r.f.reading.Store(0)
-			if r.crowded(at, n) {
-				nap(crowdPause)
-			}
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil
 		}
 		if err != nil {
 			return err
 		}
 	}
-}
-
-// When lines come one by one and faster than crowdGap, to be woken up by each costs
-// the server and the writers more than the rest. Then the reader lets them pile up
-// for crowdPause, as long as crowdBytes and more do.
-const (
-	crowdGap   = 50 * time.Microsecond
-	crowdReads = 16
-	crowdPause = 100 * time.Microsecond
-	crowdBytes = 512
-)
-
-// crowded says whether to wait before the next read, after one of n bytes.
-func (r *reader) crowded(at int64, n int) bool {
-	gap := at - r.at
-	r.at = at
-	switch {
-	case n >= chunkSize/2: // there is much already
-		r.quick = 0
-	case r.quick >= crowdReads && n >= crowdBytes:
-		return true
-	case gap > int64(crowdGap):
-		r.quick = 0
-	default:
-		r.quick++
-	}
-	return r.quick >= crowdReads
 }
 
 // space is where the next bytes go.
@@ -138,14 +102,11 @@ func (r *reader) line(text []byte) {
 		}
 	}
 	r.lines++
-	q, ok := parseFast(text)
-	if !ok {
-		var err error
-		if q, err = parseSlow(text); err != nil {
-			r.bad(text, err)
-			salvage(text, r.add)
-			return
-		}
+	q, err := ParseRequest(text)
+	if err != nil {
+		r.bad(text, err)
+		salvage(text, r.add)
+		return
 	}
 	r.add(q)
 }
@@ -157,25 +118,18 @@ func (r *reader) add(q Request) {
 	}
 }
 
-// flush registers what was read, and then what has become due: nobody's flood of
-// requests delays another's deadline.
+// flush registers what was read.
 func (r *reader) flush() {
-	s := r.f.server
-	if r.lines > 0 {
-		r.f.lines.Add(r.lines)
-		r.lines = 0
-	}
+	r.f.lines.Add(r.lines)
+	r.lines = 0
 	if len(r.batch) == 0 {
 		return
 	}
-	for _, bad := range s.register(r.batch, 4) {
-		r.quiet.warn("timer request refused", "pid", bad.request.PID, "scope_id", clip(bad.request.ScopeID, 256), "error", bad.err)
+	for _, bad := range r.f.server.register(r.batch, 4) {
+		r.quiet.warn("timer request refused", "pid", bad.Request.PID, "scope_id", clip(bad.Request.ScopeID, 256), "error", bad.Err)
 	}
 	clear(r.batch)
 	r.batch = r.batch[:0]
-	if s.due() {
-		s.fire(r.ctx)
-	}
 }
 
 // bad tells of a line that is no request.
@@ -186,15 +140,7 @@ func (r *reader) bad(text []byte, err error) {
 
 // drain takes what is still in a FIFO that was removed.
 func (r *reader) drain(file *fifo) {
-	for {
-		n := 0
-		err := file.control(func(fd int) (err error) {
-			n, err = unix.Read(fd, r.space())
-			return err
-		})
-		if err != nil || n <= 0 {
-			break
-		}
+	for n := file.read(r.space()); n > 0; n = file.read(r.space()) {
 		r.took(n)
 	}
 	if r.have > 0 {
@@ -203,29 +149,22 @@ func (r *reader) drain(file *fifo) {
 	r.have, r.skip, r.eaten = 0, false, false
 }
 
-// A limiter lets ten messages through at once and then ten a second, and says how
-// many it held back.
+// A limiter lets ten messages a second through, and says how many it held back.
 type limiter struct {
 	log     func(msg string, args ...any)
-	tokens  float64
-	last    time.Time
+	second  time.Time // when the one began in which count messages came
+	count   int
 	dropped int
 }
 
 func (l *limiter) warn(msg string, args ...any) {
-	const rate, most = 10, 10
-	at := time.Now()
-	if l.last.IsZero() {
-		l.tokens = most
-	} else {
-		l.tokens = min(l.tokens+at.Sub(l.last).Seconds()*rate, most)
+	if now := time.Now(); now.Sub(l.second) >= time.Second {
+		l.second, l.count = now, 0
 	}
-	l.last = at
-	if l.tokens < 1 {
+	if l.count++; l.count > 10 {
 		l.dropped++
 		return
 	}
-	l.tokens--
 	if l.dropped > 0 {
 		args = append(args, "not_logged", l.dropped)
 		l.dropped = 0
@@ -237,6 +176,5 @@ func (l *limiter) warn(msg string, args ...any) {
 func (l *limiter) end() {
 	if l.dropped > 0 {
 		l.log("more timer requests were malformed or refused", "not_logged", l.dropped)
-		l.dropped = 0
 	}
 }

@@ -27,7 +27,7 @@ func FuzzReader(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer s.Shut()
+		defer s.Close()
 		n := int(piece) + 1
 		var pieces [][]byte
 		for rest := text; len(rest) > 0; rest = rest[min(n, len(rest)):] {

@@ -6,109 +6,90 @@ import (
 	"log/slog"
 	"math"
 	"sync"
-	"sync/atomic"
-	"syscall"
+	"time"
 )
 
 // A Server keeps timers and reaps the processes whose timers expire. Its methods
 // may be called concurrently. Timers run out while Run does; what is registered
 // before is kept for it.
-//
-// Every process has a heap of its timers, and the server has one of the processes,
-// by their first deadline. So a process is dropped at once with however many
-// timers, and one alarm at the first deadline of all is enough.
 // Source: TimerServer in api.py.
 type Server struct {
-	cfg    Config
-	log    *slog.Logger
-	wg     *tally // reaping, events and log lines
-	events courier
-	lines  courier // of the log
+	cfg    Config          // Owns is guarded by mu
+	alarm  alarm           // set with mu held
+	watch  *watcher        // tells when processes end
+	outbox outbox          // what the log and Config.OnEvent are still to get
+	life   context.Context // ends with Run, or Close; Config.Reap gets it
+	end    context.CancelFunc
+	done   chan struct{} // closed when Run has returned
 
-	first   atomic.Uint64 // what the alarm is set to, as bits of a float64
-	ringing atomic.Int64  // since when the alarm is being dealt with, in ns since 1970; 0: it is not
-	running atomic.Bool   // Run runs
-	ended   atomic.Int64  // when Run returned
-
-	mu      sync.Mutex // guards the rest
-	alarm   alarm
-	procs   map[int]*process
-	last    *process // the one looked up last
-	queue   heap[process, *process]
-	watch   watcher
-	owns    func(pid int) bool
-	refused map[int]refusal
-	attempt int   // counts Reset
-	handles int32 // counts handles; wraps around
-	tidyAt  int   // how many processes are worth a tidy
-	seq     uint64
-	scopes  int // bytes of all scopes
+	// mu guards the rest. It is never held while a process is looked up, Config.Owns
+	// is asked, a signal is sent, or somebody else's function is called.
+	mu      sync.Mutex
+	state   state
+	ended   time.Time         // when the state became stopped
+	procs   map[int]*process  // those that Config.Owns knew when they came, in this attempt
+	asking  map[int]time.Time // since when a process is looked up
+	attempt int               // counts Reset: an answer of Config.Owns holds for one attempt
+	lastID  uint32            // of a process
+	timers  timeline          // of all processes
+	armed   float64           // when the alarm goes off next, +Inf: never. It may be early, never late
+	scopes  int               // bytes of the live timers' scopes
 	stats   Stats
-	state   runState
-	cancel  context.CancelFunc // ends Run
-	done    chan struct{}      // closed when Run has returned; nil before it was called
+	reaping int       // expiries under way
+	reaped  sync.Cond // of mu: signalled when one has ended
 }
 
-type runState int
+type state int
 
 const (
-	fresh runState = iota
+	fresh state = iota
 	running
 	stopped
 )
 
-// A process has, or had, timers.
+// A process has, or had, timers. The server's lock guards it.
 type process struct {
-	handle  *handle
-	timers  map[string]*entry
-	heap    heap[entry, *entry] // those that can expire
-	at      int                 // index in Server.queue
-	scopes  int                 // bytes of its scopes
-	most    int                 // how many timers it had since timers was made
-	reaping bool                // its expiry is being dealt with
-	gone    bool                // no longer in Server.procs
+	id     uint32 // tells apart processes that had the same number
+	handle *handle
+	timers map[string]*entry // the live ones, by scope
+	most   int               // how many there were since the map was made
+	scopes int               // bytes of their scopes
+
+	generation int     // goes up when all timers are dropped
+	expiry     *Expiry // while one is under way: it owns handle, and requests are dropped
+	gone       bool    // no longer in Server.procs
 }
 
-func (p *process) place(i int) { p.at = i }
-
-// An entry is a timer.
-type entry struct {
-	scope  string
-	time   float64
-	seq    uint64
-	signal int32
-	at     int32 // index in process.heap
-}
-
-func (e *entry) place(i int) { e.at = int32(i) }
-
-func (e *entry) request(pid int) Request {
-	return Request{PID: pid, ScopeID: e.scope, ExpirationTime: e.time, Signal: syscall.Signal(e.signal)}
-}
-
-// NewServer checks cfg and returns a server for Run to run. All that is wrong with
-// cfg is reported together.
+// NewServer checks cfg and returns a server for Run to run. Whoever calls it calls
+// Run or Close. All that is wrong with cfg is reported together.
 func NewServer(cfg Config) (*Server, error) {
 	cfg, err := cfg.complete()
 	if err != nil {
 		return nil, err
 	}
 	s := &Server{
-		cfg: cfg, owns: cfg.Owns, wg: newTally(),
-		log:     cfg.Logger.With("run_id", cfg.RunID),
-		procs:   map[int]*process{},
-		refused: map[int]refusal{},
+		cfg:    cfg,
+		alarm:  newAlarm(cfg),
+		done:   make(chan struct{}),
+		procs:  map[int]*process{},
+		asking: map[int]time.Time{},
+		armed:  math.Inf(1),
 	}
-	s.events.tally, s.lines.tally = s.wg, s.wg
-	s.alarm = newAlarm(cfg)
-	s.first.Store(math.Float64bits(math.Inf(1)))
+	s.outbox.empty.L, s.reaped.L = &s.outbox.mu, &s.mu
+	s.life, s.end = context.WithCancel(context.Background())
+	if !cfg.bare {
+		if s.watch, err = newWatcher(); err != nil {
+			s.cfg.bare = true // a pidfd would stay for as long as the server
+			s.tell(slog.LevelInfo, "timers of processes that ended stay until they expire", "error", err)
+		}
+	}
 	return s, nil
 }
 
-// Run reaps until ctx is done or Close is called, and returns after everything that it started has
-// ended: Config.Reap and the events too. It emits EventStarted first and
-// EventStopped last, and may be called once. The error is nil unless the server
-// cannot start.
+// Run reaps until ctx is done or Close is called, and returns after everything that
+// it started has ended: Config.Reap and the events too. It emits EventStarted first
+// and EventStopped last, and may be called once. The error is nil unless it was
+// called before, or Close.
 // Source: TimerServer.start and stop.
 func (s *Server) Run(ctx context.Context) error {
 	s.mu.Lock()
@@ -116,82 +97,129 @@ func (s *Server) Run(ctx context.Context) error {
 		s.mu.Unlock()
 		return errors.New("timer server: Run or Close was called before")
 	}
-	ctx, s.cancel = context.WithCancel(ctx)
-	defer s.cancel()
-	s.state, s.done = running, make(chan struct{})
-	defer close(s.done)
-	s.running.Store(true)
+	s.state = running
 	s.mu.Unlock()
+	defer close(s.done)
+	stop := context.AfterFunc(ctx, s.end)
+	defer stop()
 	s.emit(EventStarted, nil)
 
 	var wg sync.WaitGroup
-	wg.Go(func() { s.alarm.run(ctx, func() { s.fire(ctx) }) })
-	if err := s.startWatch(); err != nil {
-		s.tell(slog.LevelInfo, "timers of processes that ended stay until they expire", "error", err)
-	}
-	wg.Go(s.watch.run)
-	<-ctx.Done()
-	s.watch.close()
-	wg.Wait()
-
-	s.ended.Store(s.cfg.now().UnixNano())
+	wg.Go(func() {
+		for s.alarm.wait() {
+			s.fire()
+		}
+	})
+	wg.Go(func() { s.watch.run(s.died) })
+	<-s.life.Done()
 	s.shut()
-	s.wg.Wait()
+	wg.Wait()
+	s.rest()
 	s.emit(EventStopped, nil)
-	s.wg.Wait()
+	s.rest()
 	return nil
 }
 
 // Close ends Run and waits for it, or frees what NewServer made if Run was not called.
 // It may be called again.
 func (s *Server) Close() error {
+	s.end()
 	s.mu.Lock()
-	cancel, done, unused := s.cancel, s.done, s.state == fresh
-	s.mu.Unlock()
-	switch {
-	case done != nil:
-		cancel()
-		<-done
-	case unused:
-		s.shut()
+	unused := s.state == fresh
+	if unused {
+		s.state = stopped
 	}
+	s.mu.Unlock()
+	if unused {
+		s.shut()
+		close(s.done)
+	}
+	<-s.done
 	return nil
 }
 
 // shut drops what there is; nothing is registered any more.
 func (s *Server) shut() {
 	s.mu.Lock()
-	s.state = stopped
-	free := s.dropAll()
+	defer s.mu.Unlock()
+	s.state, s.ended = stopped, s.cfg.now()
+	s.forgetAll()
 	s.alarm.close()
-	s.mu.Unlock()
-	free()
+	s.watch.close()
 }
 
-// startWatch lets the watcher know the processes that came before it.
-func (s *Server) startWatch() error {
+// Reset drops all timers and from now on asks owns (nil: every process is owned)
+// instead of Config.Owns: it makes a server fit for the next attempt of a worker
+// group, while those who write requests notice nothing. It emits EventStopped and
+// EventStarted, as PyTorch's agent does, which makes a new server. Requests of
+// workers that owns already knows are never lost; expiries under way are finished.
+func (s *Server) Reset(owns func(pid int) bool) {
+	s.emit(EventStopped, nil)
+	s.mu.Lock()
+	s.cfg.Owns = owns
+	s.attempt++
+	s.forgetAll()
+	s.mu.Unlock()
+	s.emit(EventStarted, nil)
+}
+
+// forgetAll forgets all processes. The lock is held.
+func (s *Server) forgetAll() {
+	for _, p := range s.procs {
+		s.forget(p)
+	}
+	s.timers = timeline{seq: s.timers.seq}
+}
+
+// forget drops a process' timers, and the process unless an expiry needs it: then
+// finish does. The lock is held.
+func (s *Server) forget(p *process) {
+	s.dropTimers(p)
+	delete(s.procs, p.handle.pid)
+	p.gone = true
+	if p.expiry == nil {
+		p.handle.close()
+	}
+}
+
+// dropTimers drops a process' timers. The lock is held.
+func (s *Server) dropTimers(p *process) {
+	n := len(p.timers)
+	s.scopes -= p.scopes
+	p.generation++
+	p.timers, p.most, p.scopes = map[string]*entry{}, 0, 0
+	s.timers.spoil(n)
+}
+
+// died is called when a process has ended.
+func (s *Server) died(pid int, id uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cfg.bare {
-		return nil
+	if p := s.procs[pid]; p != nil && p.id == id {
+		s.forget(p)
 	}
-	if err := s.watch.open(s.died); err != nil {
-		return err
-	}
-	for _, p := range s.procs {
-		s.watch.add(p.handle)
-	}
-	return nil
 }
 
 // emit has Config.OnEvent called.
 func (s *Server) emit(name string, r *Request) {
-	if s.cfg.OnEvent != nil {
-		s.events.add(func() { s.cfg.OnEvent(name, r) })
+	if s.cfg.OnEvent != nil && !s.outbox.post(func() { s.cfg.OnEvent(name, r) }) {
+		s.mu.Lock()
+		s.stats.Lost++
+		s.mu.Unlock()
 	}
 }
 
 // tell logs without waiting for whoever reads the log.
 func (s *Server) tell(level slog.Level, msg string, args ...any) {
-	s.lines.add(func() { s.log.Log(context.Background(), level, msg, args...) })
+	s.outbox.post(func() { s.cfg.Logger.Log(context.Background(), level, msg, args...) })
+}
+
+// rest waits until no expiry is under way, and the log and Config.OnEvent know all.
+func (s *Server) rest() {
+	s.mu.Lock()
+	for s.reaping > 0 {
+		s.reaped.Wait()
+	}
+	s.mu.Unlock()
+	s.outbox.wait()
 }

@@ -297,35 +297,11 @@ func TestLists(t *testing.T) {
 			t.Errorf("Live(%d) (-want +got)\n%s", limit, diff)
 		}
 	}
-	for _, tt := range []struct {
-		deadline float64
-		want     map[int][]timer.Request
-	}{
-		{far, map[int][]timer.Request{}},
-		{far + 1, map[int][]timer.Request{me: {req(me, "a", far+1, 0)}}},
-		{far + 2, map[int][]timer.Request{me: {req(me, "a", far+1, 0), req(me, "b", far+2, 9)}, parent: {req(parent, "p", far+1.5, 15)}}},
-	} {
-		got := s.Expired(time.Unix(int64(tt.deadline), 0))
-		if diff := cmp.Diff(tt.want, got); diff != "" {
-			t.Errorf("Expired(%v) (-want +got)\n%s", tt.deadline, diff)
-		}
-	}
-	s.Clear(me, 1)
-	if diff := cmp.Diff([]string{"p"}, names(s.Live(0))); diff != "" {
-		t.Errorf("after Clear (-want +got)\n%s", diff)
-	}
-	if got := s.Stats(); got.Timers != 1 || got.Processes != 1 {
-		t.Errorf("got %+v", got)
-	}
 	s.Reset(nil)
 	if got := s.Stats(); got.Timers != 0 || got.Processes != 0 {
 		t.Errorf("after Reset: %+v", got)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := s.Run(ctx); err != nil {
-		t.Error(err)
-	}
+	s.Close()
 }
 
 func TestDeadline(t *testing.T) {
@@ -343,7 +319,7 @@ func TestDeadline(t *testing.T) {
 }
 
 // Who asks for what is due now gets to know what Run has begun, too.
-func TestRunOnceWaits(t *testing.T) {
+func TestSettle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []string
 		s, stop := start(t, timer.Config{
@@ -353,9 +329,7 @@ func TestRunOnceWaits(t *testing.T) {
 		})
 		register(t, s, req(os.Getpid(), "a", now()+1, 9))
 		time.Sleep(2 * time.Second)
-		if n, err := s.RunOnce(t.Context()); n != 0 || err != nil {
-			t.Errorf("RunOnce = %d, %v, want nothing that Run has not begun", n, err)
-		}
+		s.Settle()
 		if diff := cmp.Diff([]string{timer.EventStarted, timer.EventExpired, timer.EventKill}, got); diff != "" {
 			t.Errorf("events (-want +got)\n%s", diff)
 		}

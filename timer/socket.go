@@ -19,10 +19,6 @@ type SocketConfig struct {
 	// closed. A worker has one, and so has each process it starts that uses
 	// timers. Default 1024.
 	MaxConns int
-	// OnHeartbeat gets the heartbeats of processes that Config.Owns knows. It is
-	// called by the goroutine that serves, one call at a time, and must not wait:
-	// every client waits for it. Nil: they are only kept for Heartbeat.
-	OnHeartbeat func(Heartbeat)
 	// Logger gets what operators want to know. Nil: the timer server's.
 	Logger *slog.Logger
 

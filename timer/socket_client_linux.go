@@ -1,6 +1,7 @@
 package timer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -31,7 +32,7 @@ func NewSocketClient(cfg SocketClientConfig) (*SocketClient, error) {
 	if err != nil {
 		return nil, fmt.Errorf("timer socket: %w", err)
 	}
-	return &SocketClient{cfg: cfg, signal: killUnless(cfg.Signal)}, nil
+	return &SocketClient{cfg: cfg, signal: max(cmp.Or(cfg.Signal, syscall.SIGKILL), 0)}, nil
 }
 
 // Acquire implements Client: the server has the timer when it returns. A refusal
@@ -39,7 +40,7 @@ func NewSocketClient(cfg SocketClientConfig) (*SocketClient, error) {
 // error wraps syscall.ENOENT or ECONNREFUSED, and os.ErrDeadlineExceeded when it
 // does not answer.
 func (c *SocketClient) Acquire(scopeID string, expiration time.Time) error {
-	at, err := deadline(expiration)
+	at, err := acquisition(expiration)
 	if err != nil {
 		return err
 	}
@@ -145,8 +146,8 @@ func (c *SocketClient) connect() (int, error) {
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit))
 	if err == nil {
-		err = withAddress(c.cfg.Path, func(addr *unix.SockaddrUnix) error {
-			_, err := retry(func() (int, error) { return 0, unix.Connect(fd, addr) })
+		err = withAddress(c.cfg.Path, func(addr string) error {
+			_, err := retry(func() (int, error) { return 0, unix.Connect(fd, &unix.SockaddrUnix{Name: addr}) })
 			return err
 		})
 	}

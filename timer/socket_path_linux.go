@@ -1,11 +1,14 @@
 package timer
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,9 +18,9 @@ const maxSocketPath = 107
 
 // withAddress calls use with an address for the socket at path: path itself or,
 // when that is too long for the kernel, one that leads through its open directory.
-func withAddress(path string, use func(addr *unix.SockaddrUnix) error) error {
+func withAddress(path string, use func(addr string) error) error {
 	if len(path) <= maxSocketPath {
-		return use(&unix.SockaddrUnix{Name: path})
+		return use(path)
 	}
 	dir, name := filepath.Split(path)
 	if len(name) > maxSocketName {
@@ -29,39 +32,34 @@ func withAddress(path string, use func(addr *unix.SockaddrUnix) error) error {
 		return &fs.PathError{Op: "open", Path: dir, Err: err}
 	}
 	defer unix.Close(fd)
-	return use(&unix.SockaddrUnix{Name: fmt.Sprintf("/proc/self/fd/%d/%s", fd, name)})
+	return use(fmt.Sprintf("/proc/self/fd/%d/%s", fd, name))
 }
 
-// listenAt returns a listening socket at path, which is not blocking.
-func listenAt(path string) (int, error) {
-	if err := clearWay(path); err != nil {
-		return -1, err
+// listenAt listens at path.
+func listenAt(path string) (l *net.UnixListener, err error) {
+	if err := clearSocket(path); err != nil {
+		return nil, err
 	}
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	cfg := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		// The mode of the file that bind makes.
+		return errors.Join(c.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
+	}}
+	err = withAddress(path, func(addr string) error {
+		made, err := cfg.Listen(context.Background(), "unixpacket", addr)
+		if err == nil {
+			l = made.(*net.UnixListener)
+			l.SetUnlinkOnClose(false)
+		}
+		return err
+	})
 	if err != nil {
-		return -1, fmt.Errorf("socket: %w", err)
+		return nil, fmt.Errorf("listen at %s: %w", path, err)
 	}
-	// The mode of the file that bind makes.
-	err = unix.Fchmod(fd, 0o600)
-	if err == nil {
-		err = withAddress(path, func(addr *unix.SockaddrUnix) error { return unix.Bind(fd, addr) })
-	}
-	if err == nil {
-		err = unix.Listen(fd, backlog)
-	}
-	if err != nil {
-		unix.Close(fd)
-		return -1, fmt.Errorf("listen at %s: %w", path, err)
-	}
-	return fd, nil
+	return l, nil
 }
 
-// backlog is how many may wait to be accepted: all of a big host's processes when
-// they start at once.
-const backlog = 4096
-
-// clearWay removes a socket that nobody listens at.
-func clearWay(path string) error {
+// clearSocket removes a socket that nobody listens at.
+func clearSocket(path string) error {
 	info, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -71,12 +69,13 @@ func clearWay(path string) error {
 	case info.Mode().Type() != fs.ModeSocket:
 		return fmt.Errorf("%s is no socket (%v) and is left alone: remove it, or choose another path", path, info.Mode())
 	}
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
-	if err != nil {
-		return fmt.Errorf("socket: %w", err)
-	}
-	defer unix.Close(fd)
-	err = withAddress(path, func(addr *unix.SockaddrUnix) error { return unix.Connect(fd, addr) })
+	err = withAddress(path, func(addr string) error {
+		conn, err := net.Dial("unixpacket", addr)
+		if err == nil {
+			conn.Close()
+		}
+		return err
+	})
 	switch {
 	case errors.Is(err, unix.ECONNREFUSED):
 		return os.Remove(path)

@@ -4,9 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"runtime"
 	"strconv"
-	"sync"
 	"syscall"
 	"time"
 
@@ -81,58 +79,13 @@ type Client interface {
 	Release(scopeID string) error
 }
 
-// Expires acquires a timer that ends after that time and returns the function that
-// releases it:
-//
-//	release, err := timer.Expires(client, time.Minute, "")
-//	if err != nil {
-//		return err
-//	}
-//	defer release()
-//
-// Without a scopeID the scope is the caller's file#line; while that is in use, by
-// another goroutine, a recursion or all who call one function that calls Expires, it
-// is file#line~2 and so on. After release has succeeded further calls do nothing.
-// Source: expires in api.py, where that is always contextlib's own line.
-func Expires(c Client, after time.Duration, scopeID string) (release func() error, err error) {
-	unclaim := func() {}
-	if scopeID == "" {
-		_, file, line, _ := runtime.Caller(1)
-		scopeID = claim(fmt.Sprintf("%s#%d", file, line))
-		unclaim = func() { claimed.Delete(scopeID) }
+// acquisition checks what a client acquires. A time before 1970 is long past, and its
+// negative number would release.
+func acquisition(t time.Time) (float64, error) {
+	if t.IsZero() {
+		return 0, fmt.Errorf("%w: no expiration", ErrInvalid)
 	}
-	if err := c.Acquire(scopeID, time.Now().Add(after)); err != nil {
-		unclaim()
-		return nil, err
-	}
-	var mu sync.Mutex
-	released := false
-	return func() error {
-		mu.Lock()
-		defer mu.Unlock()
-		if released {
-			return nil
-		}
-		if err := c.Release(scopeID); err != nil {
-			return err
-		}
-		released = true
-		unclaim()
-		return nil
-	}, nil
-}
-
-// claimed are the scopes in use that Expires has named.
-var claimed sync.Map
-
-func claim(stem string) string {
-	scope := stem
-	for n := 2; ; n++ {
-		if _, taken := claimed.LoadOrStore(scope, true); !taken {
-			return scope
-		}
-		scope = fmt.Sprintf("%s~%d", stem, n)
-	}
+	return max(seconds(t), 0), nil
 }
 
 // seconds converts a time to what the wire carries.

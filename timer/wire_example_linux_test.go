@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/muster-run/muster/timer"
@@ -32,15 +33,24 @@ func ExampleListenFIFO() {
 	}
 	defer os.RemoveAll(dir)
 	late := make(chan string)
-	server, err := timer.ListenFIFO(filepath.Join(dir, "fifo"), reported(late))
+	server, err := timer.NewServer(reported(late))
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	defer server.Close()
-	go func() { _ = server.Serve(context.Background()) }()
+	fifo, err := timer.ListenFIFO(server, filepath.Join(dir, "fifo"))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { _ = server.Run(ctx) })
+	wg.Go(func() { _ = fifo.Serve(ctx) })
 
-	client := &timer.FileClient{Path: server.Path()}
+	client := &timer.FileClient{Path: fifo.Path()}
 	if err := client.Acquire("step 7", time.Now().Add(10*time.Millisecond)); err != nil {
 		fmt.Println(err)
 		return
@@ -57,15 +67,17 @@ func ExampleListenSocket() {
 		fmt.Println(err)
 		return
 	}
-	defer server.Close()
 	socket, err := timer.ListenSocket(server, timer.SocketConfig{})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	defer socket.Close()
-	go func() { _ = server.Run(context.Background()) }()
-	go func() { _ = socket.Serve(context.Background()) }()
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	wg.Go(func() { _ = server.Run(ctx) })
+	wg.Go(func() { _ = socket.Serve(ctx) })
 
 	// A worker of an agent finds the path in its environment, and calls FromEnv.
 	client, err := timer.NewSocketClient(timer.SocketClientConfig{Path: socket.Path()})
@@ -92,13 +104,12 @@ func ExampleFromEnv() {
 		fmt.Println(err)
 		return
 	}
-	release, err := timer.Expires(client, time.Minute, "")
-	if err != nil {
+	if err := client.Acquire("step 7", time.Now().Add(time.Minute)); err != nil {
 		fmt.Println(err)
 		return
 	}
 	// … what must be done within a minute …
-	fmt.Println(release())
+	fmt.Println(client.Release("step 7"))
 	// Output: <nil>
 }
 

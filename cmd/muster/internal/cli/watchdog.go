@@ -97,7 +97,7 @@ func WatchdogCommand(ctx context.Context, args []string, stdout, stderr io.Write
 		w.stop = stop
 	}
 	self := os.Getpid()
-	server, err := timer.ListenFIFO(*path, timer.Config{
+	server, err := timer.NewServer(timer.Config{
 		RunID:       *runID,
 		MaxInterval: time.Duration(seconds * float64(time.Second)),
 		Owns:        func(pid int) bool { return pid != self },
@@ -107,8 +107,19 @@ func WatchdogCommand(ctx context.Context, args []string, stdout, stderr io.Write
 	if err != nil {
 		return fail(exitError, "%v", err)
 	}
+	defer server.Close()
+	fifo, err := timer.ListenFIFO(server, *path)
+	if err != nil {
+		return fail(exitError, "%v", err)
+	}
 	fmt.Fprintf(stdout, "listening on %s\n", *path)
-	if err := server.Serve(ctx); err != nil {
+	// The server ends after the FIFO, which has something to log till then.
+	running, end := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	go func() { served <- server.Run(running) }()
+	err = fifo.Serve(ctx)
+	end()
+	if err := errors.Join(err, <-served); err != nil {
 		return fail(exitError, "%v", err)
 	}
 	if w.signal != 0 {
