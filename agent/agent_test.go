@@ -106,6 +106,7 @@ func waitForSignal() {
 // A sink remembers events.
 type sink struct {
 	slow   string // the event with this name is slow to record; empty: none
+	hook   func(name string)
 	mu     sync.Mutex
 	events []events.Event
 }
@@ -113,6 +114,9 @@ type sink struct {
 func (s *sink) Record(e events.Event) {
 	if s.slow != "" && e.Name == s.slow {
 		time.Sleep(time.Second) // so that what does not wait for it comes first
+	}
+	if s.hook != nil {
+		s.hook(e.Name)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

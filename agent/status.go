@@ -104,6 +104,7 @@ func (a *Agent) ran(at *attempt) {
 	s.mu.Lock()
 	s.group, s.starts = at.group, s.starts+1
 	s.mu.Unlock()
+	close(at.known)
 	a.setState(Healthy)
 	a.happened(health.KindPhase, health.Running, fmt.Sprintf("%s of %d run here", count(a.cfg.Spec.LocalWorldSize, "worker"), at.ranks.WorldSize), "")
 }

@@ -61,6 +61,7 @@ type attempt struct {
 	end   context.CancelFunc
 	wg    sync.WaitGroup
 	news  chan news
+	known chan struct{} // closed when the agent knows its workers
 	ended chan struct{} // closed when the workers have ended
 	alarm *time.Timer   // nil where no deadline is set
 }
@@ -77,7 +78,7 @@ type news struct {
 }
 
 func newAttempt(ctx context.Context) *attempt {
-	at := &attempt{news: make(chan news, 1), ended: make(chan struct{})}
+	at := &attempt{news: make(chan news, 1), known: make(chan struct{}), ended: make(chan struct{})}
 	at.life, at.end = context.WithCancel(ctx)
 	return at
 }

@@ -149,7 +149,17 @@ func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 	what := fmt.Sprintf("timer %q ran out at %s", last.ScopeID, last.Deadline().Format("15:04:05.000"))
 	s := &a.status
 	s.mu.Lock()
-	at, group := s.at, s.group
+	at := s.at
+	s.mu.Unlock()
+	if at != nil {
+		select {
+		case <-at.known:
+		case <-at.life.Done(): // its workers could not all be started
+		case <-ctx.Done():
+		}
+	}
+	s.mu.Lock()
+	group := s.group
 	s.mu.Unlock()
 	if group != nil {
 		pids := group.PIDs()

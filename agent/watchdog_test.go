@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -124,6 +125,39 @@ func readReport(t *testing.T, path string) report {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// A worker may miss a deadline before the agent knows that it has started.
+func TestMissedDeadlineAtStart(t *testing.T) {
+	j := newJob(t, "miss", "FIFO", 2)
+	j.MaxRestarts = 1
+	j.FileTimer = true
+	j.AutopsyTimeout = 5 * time.Second
+	expired := make(chan struct{})
+	var once sync.Once
+	j.sink.hook = func(name string) {
+		if name == "timer expired" {
+			once.Do(func() { close(expired) })
+		}
+	}
+	t.Setenv("TMPDIR", t.TempDir())
+	j.Start = func(cfg process.Config) (agent.Group, error) {
+		g, err := j.Supervisor.Start(cfg)
+		<-expired
+		if err == nil { // whoever kills the worker without knowing it does so now
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			defer cancel()
+			_, _ = g.Wait(ctx)
+		}
+		return g, err
+	}
+	if r := j.mustRun(t); r.IsFailed() || r.Restarts != 1 {
+		t.Fatalf("result is %+v, want success after a restart", r)
+	}
+	report := readReport(t, filepath.Join(j.logDir, "attempt_0", "report.json"))
+	if !strings.Contains(report.Cause, `missed a deadline: timer "step 7" ran out at `) {
+		t.Errorf("cause: %s", report.Cause)
+	}
 }
 
 // Where a path is given workers find it, with and without a server.
