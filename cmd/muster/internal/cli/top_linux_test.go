@@ -58,6 +58,7 @@ type person struct {
 	program *os.File
 	cmd     *exec.Cmd
 	seen    strings.Builder
+	before  *unix.Termios // the terminal's settings before the program began
 }
 
 // sit starts muster in a terminal of its own.
@@ -83,6 +84,7 @@ func sit(t *testing.T, width, height uint16, args ...string) *person {
 	p.cmd.Env = append(os.Environ(), "TERM=xterm", "NO_COLOR=1")
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = program, program, program
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	p.before = p.settings()
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -140,13 +142,13 @@ func (p *person) sees(text string) {
 const leftScreen = "\x1b[0m\x1b[?7h\x1b[?25h\x1b[?1049l"
 
 // ends waits for the end and looks at the terminal that is left.
-func (p *person) ends(before *unix.Termios) {
+func (p *person) ends() {
 	p.t.Helper()
 	p.sees(leftScreen)
 	if err := p.cmd.Wait(); err != nil {
 		p.t.Error(err)
 	}
-	if diff := cmp.Diff(before, p.settings()); diff != "" {
+	if diff := cmp.Diff(p.before, p.settings()); diff != "" {
 		p.t.Errorf("the terminal's settings (-before +after):\n%s", diff)
 	}
 }
@@ -154,7 +156,6 @@ func (p *person) ends(before *unix.Termios) {
 func TestTopInTerminal(t *testing.T) {
 	addr := serve(t, "0", fixedJob{topState()})
 	p := sit(t, 80, 24, "top", addr)
-	before := p.settings()
 	p.sees("q quit")
 	p.press("\x1b[B", "> ")
 	p.press("\x1b[B", "stdout of rank 1")
@@ -166,7 +167,7 @@ func TestTopInTerminal(t *testing.T) {
 	p.press("\x1b", "sort: CPU")
 	p.press("\x0c", "\x1b[2J") // Ctrl-L
 	p.press("q", "")
-	p.ends(before)
+	p.ends()
 }
 
 // Signals and Ctrl-C give the terminal back, too.
@@ -174,25 +175,22 @@ func TestTopEnds(t *testing.T) {
 	addr := serve(t, "unix:"+filepath.Join(t.TempDir(), "s"), fixedJob{topState()})
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT} {
 		p := sit(t, 80, 24, "top", addr)
-		before := p.settings()
 		p.sees("q quit")
 		if err := p.cmd.Process.Signal(sig); err != nil {
 			t.Fatal(err)
 		}
-		p.ends(before)
+		p.ends()
 	}
 	p := sit(t, 80, 24, "top", addr)
-	before := p.settings()
 	p.sees("q quit")
 	p.press("\x03", "")
-	p.ends(before)
+	p.ends()
 }
 
 // Ctrl-Z gives the terminal back and stops; fg takes it over again.
 func TestTopSuspends(t *testing.T) {
 	addr := serve(t, "0", fixedJob{topState()})
 	p := sit(t, 80, 24, "top", addr)
-	before := p.settings()
 	p.sees("q quit")
 	p.press("\x1a", leftScreen)
 	var status unix.WaitStatus
@@ -201,7 +199,7 @@ func TestTopSuspends(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if diff := cmp.Diff(before, p.settings()); diff != "" {
+	if diff := cmp.Diff(p.before, p.settings()); diff != "" {
 		t.Errorf("the terminal's settings (-before +while stopped):\n%s", diff)
 	}
 	if err := p.cmd.Process.Signal(syscall.SIGCONT); err != nil {
@@ -209,7 +207,7 @@ func TestTopSuspends(t *testing.T) {
 	}
 	p.sees("q quit")
 	p.press("q", "")
-	p.ends(before)
+	p.ends()
 }
 
 // The agent ends while somebody looks: the last state stays.
@@ -232,12 +230,11 @@ func TestTopLosesAgent(t *testing.T) {
 		fmt.Fprintf(conn, "HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 	}()
 	p := sit(t, 80, 24, "top", l.Addr().String())
-	before := p.settings()
 	p.sees("last failure 10m ago")
 	<-done
 	p.sees("connection refused")
 	p.press("q", "")
-	p.ends(before)
+	p.ends()
 }
 
 // startJob starts a job whose one worker reads a pipe until the test ends, and
