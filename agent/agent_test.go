@@ -22,6 +22,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/metrics"
@@ -330,7 +331,7 @@ func TestRestartsUsedUp(t *testing.T) {
 	if root.Rank != 1 || !strings.Contains(root.Cause, "attempt 1 fails") {
 		t.Errorf("root cause is rank %d: %s", root.Rank, root.Cause)
 	}
-	if f := r.Failures[0]; f == nil || f.StoppedBy != syscall.SIGTERM {
+	if f := r.Failures[0]; f == nil || f.StoppedBy != failure.Signal(syscall.SIGTERM) {
 		t.Errorf("rank 0 is %+v, want stopped by SIGTERM", f)
 	}
 	var report map[string]any

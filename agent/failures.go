@@ -136,7 +136,7 @@ func (a *Agent) tellEarly(ctx context.Context, at *attempt, n news) *news {
 	if f.Kind != failure.Failed {
 		return nil
 	}
-	if f.ExitCode > 0 && f.Traceback == "" && f.File == nil && len(f.LastLines) == 0 {
+	if f.ExitCode > 0 && f.Traceback == "" && f.ErrorFile == "" && len(f.LastLines) == 0 {
 		a.later(at, n)
 		return nil
 	}

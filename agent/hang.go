@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/procfs"
 )
@@ -105,7 +106,7 @@ func (a *Agent) hung(at *attempt, idle time.Duration) {
 		return
 	}
 	for i := range at.group.PIDs() {
-		at.blame(i, "--hang-timeout: "+what)
+		at.blame(i, failure.HangPrefix+what)
 	}
 	at.group.Kill()
 }

@@ -1,14 +1,15 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -110,30 +111,19 @@ func (a *Agent) measureEnds(at *attempt) {
 	}
 }
 
-// hangPrefix begins what a worker was killed for if it hung.
-const hangPrefix = "--hang-timeout: "
-
 // exitCause says why a worker ended; missed is the deadline that it was killed for.
-func exitCause(x process.Exit, missed string) metrics.Cause {
+func exitCause(x process.Exit, missed string) failure.Cause {
+	f := failure.ProcessFailure{Observation: x.Observation()}
+	f.Abandoned, f.TimerExpired = cmp.Or(x.Abandoned, x.Uninterruptible), missed
 	switch {
 	case x.PID == 0:
-		return metrics.CauseNotStarted
-	case x.OOMKilled != "":
-		return metrics.CauseOOM
-	case strings.HasPrefix(missed, hangPrefix):
-		return metrics.CauseHang
-	case missed != "":
-		return metrics.CauseTimer
-	case x.Abandoned != "" || x.Uninterruptible != "":
-		return metrics.CauseUninterruptible
+		return failure.CauseNotStarted
 	case x.StoppedBy != 0:
-		return metrics.CauseStopped
-	case x.Code < 0:
-		return metrics.CauseSignal
-	case x.Code > 0:
-		return metrics.CauseExitCode
+		f.Kind = failure.Stopped
+	case x.Code == 0:
+		return failure.CauseSuccess
 	}
-	return metrics.CauseSuccess
+	return f.Class()
 }
 
 // recordJoining records that this host is about to join a round.

@@ -103,32 +103,11 @@ func (a *Agent) decide(at *attempt, f policy.Failure) *policy.Decision {
 
 // failureOf is a worker's failure as a policy sees it.
 func (a *Agent) failureOf(at *attempt, f *failure.ProcessFailure) policy.Failure {
-	p := policy.Failure{Cause: causeOf(f), ExitCode: f.ExitCode, Host: a.cfg.Host, Role: a.cfg.Spec.Role, Stderr: policy.Tail(f.StderrTail)}
+	p := policy.Failure{Cause: f.Class(), ExitCode: f.ExitCode, Host: a.cfg.Host, Role: a.cfg.Spec.Role, Stderr: policy.Tail(f.StderrTail)}
 	if !at.began.IsZero() {
-		p.Ran = f.Time.Sub(at.began)
+		p.Ran = f.Ended.Sub(at.began)
 	}
 	return p
-}
-
-// causeOf is the kind of a failure.
-func causeOf(f *failure.ProcessFailure) policy.Cause {
-	switch {
-	case f.StartErr != nil:
-		return policy.NotStarted
-	case f.OOM != "":
-		return policy.OOM
-	case f.Abandoned != "":
-		return policy.Uninterruptible
-	case strings.HasPrefix(f.TimerExpired, hangPrefix):
-		return policy.Hang
-	case f.TimerExpired != "":
-		return policy.Timer
-	case f.Kind == failure.LostPeer:
-		return policy.LostPeer
-	case f.ExitCode < 0:
-		return policy.Signal
-	}
-	return policy.ExitCode
 }
 
 // progressOf is how far the workers of this host have come.
@@ -196,7 +175,10 @@ func (a *Agent) recordFailed(at *attempt, root *failure.ProcessFailure, f policy
 	}
 	if root != nil {
 		e.Rank, e.LocalRank, e.PID, e.ExitCode = root.Rank, root.LocalRank, root.PID, root.ExitCode
-		e.Signal, e.Message, e.Stderr = failure.SignalName(root.Signal()), root.Cause, f.Stderr
+		e.Message, e.Stderr = root.Cause, f.Stderr
+		if root.Signal != 0 {
+			e.Signal = root.Signal.String()
+		}
 	}
 	if d != nil {
 		e.Action, e.Decision = string(d.Action), d.String()

@@ -25,7 +25,7 @@ func (a *Agent) preemption(cause error) *Preemption {
 	if !ok || !slices.Contains(a.cfg.PreemptionSignals, s.Signal) {
 		return nil
 	}
-	return &Preemption{Host: a.cfg.Host, Signal: s.Signal, Time: time.Now()}
+	return &Preemption{Host: a.cfg.Host, Signal: failure.Signal(s.Signal), Time: time.Now()}
 }
 
 // tellPreempted tells the other nodes that all shall stop.
@@ -42,7 +42,7 @@ func (a *Agent) tellPreempted(at *attempt, p *Preemption) {
 
 // drain stops the workers since another node was told to stop the job.
 func (a *Agent) drain(ctx context.Context, at *attempt, rec *record) *Result {
-	p := &Preemption{Host: rec.Host, Signal: syscall.Signal(rec.Signal), Time: rec.Time.Add(-at.round.ClockOffset)}
+	p := &Preemption{Host: rec.Host, Signal: failure.Signal(rec.Signal), Time: rec.Time.Add(-at.round.ClockOffset)}
 	a.log.Warn("the job is preempted; stopping the workers", "by", p.String())
 	return a.stopForGood(ctx, at, p)
 }
@@ -52,18 +52,19 @@ func (a *Agent) stopForGood(ctx context.Context, at *attempt, p *Preemption) *Re
 	a.learnPreempted(at, p)
 	a.enter(health.Restarting, Failed, "stopping the workers for good", p.String())
 	began := time.Now()
-	a.stopWorkers(ctx, at, p.Signal)
+	a.stopWorkers(ctx, at, syscall.Signal(p.Signal))
 	return a.preempted(at, p, began)
 }
 
 // learnPreempted takes note that the job is preempted. at may lack its round.
 func (a *Agent) learnPreempted(at *attempt, p *Preemption) {
 	a.status.mu.Lock()
-	a.status.preempted = &health.Preemption{Host: p.Host, Signal: process.SignalName(p.Signal), Time: p.Time}
+	told := *p // which gets its workers later
+	a.status.preempted = &told
 	a.status.mu.Unlock()
 	e := events.PreemptedEvent{
 		RunID: a.cfg.Rendezvous.RunID(), Hostname: a.cfg.Host, Role: a.cfg.Spec.Role, Restarts: a.restarts,
-		Host: p.Host, Signal: process.SignalName(p.Signal), SignalTime: p.Time,
+		Host: p.Host, Signal: p.Signal.String(), SignalTime: p.Time,
 	}
 	if at != nil && at.round != nil {
 		e.GroupRank = &at.round.Rank
@@ -85,13 +86,15 @@ func (a *Agent) preempted(at *attempt, p *Preemption, began time.Time) *Result {
 
 // tellEnds says in p how the workers ended, and what cut their grace short.
 func (a *Agent) tellEnds(at *attempt, p *Preemption, began time.Time) {
-	p.Grace = max(a.cfg.ShutdownTimeout, 0)
+	grace := max(a.cfg.ShutdownTimeout, 0)
+	p.Grace = grace.Seconds()
 	for _, i := range slices.Sorted(maps.Keys(at.exits)) {
 		exit := at.exits[i]
 		w := failure.PreemptedWorker{
-			Rank: at.ranks.Base + i, LocalRank: i, PID: exit.PID, ExitCode: exit.Code, Ended: exit.Time, StoppedBy: exit.StoppedBy,
+			Rank: at.ranks.Base + i, LocalRank: i, PID: exit.PID, ExitCode: exit.Code, Ended: exit.Time,
+			Signal: failure.Signal(max(0, -exit.Code)), StoppedBy: failure.Signal(exit.StoppedBy),
 		}
-		over := exit.Time.Sub(began) >= p.Grace
+		over := exit.Time.Sub(began) >= grace
 		w.Killed = exit.StoppedBy != 0 && exit.Code == -int(syscall.SIGKILL) && (over || a.hurried())
 		switch {
 		case w.Killed && over:

@@ -38,7 +38,7 @@ func TestPreempted(t *testing.T) {
 			t.Fatalf("%+v: result %+v, %v", tt, r, err)
 		}
 		p := r.Preempted
-		if p.Host != "a" || p.Signal != syscall.SIGTERM || p.CutShort != tt.cut || p.Grace != tt.grace || len(p.Workers) != 2 {
+		if p.Host != "a" || p.Signal != failure.Signal(syscall.SIGTERM) || p.CutShort != tt.cut || p.Grace != tt.grace.Seconds() || len(p.Workers) != 2 {
 			t.Errorf("%+v: %+v", tt, p)
 		}
 		for i, w := range p.Workers {

@@ -49,7 +49,7 @@ func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error) *fai
 	}
 	sink, o := at.logs.Sink(localRank), exit.Observation()
 	o.Rank, o.Started, o.Host = at.ranks.Base+localRank, at.began, a.cfg.Host
-	o.StoppedBy, o.TimerExpired = stoppedBy, missed
+	o.StoppedBy, o.TimerExpired = failure.Signal(stoppedBy), missed
 	o.StartErr, o.Entrypoint = startErr, a.cfg.Spec.Entrypoint
 	o.StderrTail, o.StderrPath, o.Mixed = at.logs.StderrTail(localRank), sink.StderrPath, sink.Joined()
 	o.DiskFull = at.diskFull

@@ -36,7 +36,7 @@ type status struct {
 	starts   int // of the group
 	// preempted says who asked the whole job to stop; nil if nobody did. It is not changed
 	// any more.
-	preempted *health.Preemption
+	preempted *failure.Preemption
 
 	hosts  map[int]string // names of the nodes of at, by group rank, as far as they are known
 	looked time.Time      // when somebody last looked for them
@@ -123,15 +123,12 @@ func (a *Agent) failedWith(report *failure.Report, file string) {
 	root := report.Root()
 	var shown []health.Failure
 	for _, f := range report.Failures {
-		shown = append(shown, health.Failure{
-			Rank: f.Rank, LocalRank: f.LocalRank, PID: f.PID, Host: f.Host, Time: f.FailedAt,
-			Root: f == root, Cause: f.Cause, Message: f.Message,
-		})
-		if last := &shown[len(shown)-1]; last.Root {
-			last.Report = file
-			if report.Autopsy != "" {
-				last.Message += "\nworkers of this host: " + report.Autopsy
-			}
+		shown = append(shown, health.Short(f))
+	}
+	if root != nil {
+		shown[0].Report = file
+		if report.Autopsy != "" {
+			shown[0].Message += "\nworkers of this host: " + report.Autopsy
 		}
 	}
 	s := &a.status

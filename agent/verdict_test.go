@@ -1,10 +1,8 @@
 package agent
 
 import (
-	"errors"
 	"testing"
 
-	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/policy"
 )
 
@@ -35,27 +33,6 @@ func TestJudged(t *testing.T) {
 		state, act := next(tt.ev, running, tt.left)
 		if state, act = judged(tt.verdict, tt.ev, state, act); state != tt.state || act != tt.act {
 			t.Errorf("%s: %s, action %d, want %s, action %d", tt.name, state, act, tt.state, tt.act)
-		}
-	}
-}
-
-func TestCauseOf(t *testing.T) {
-	for _, tt := range []struct {
-		o    failure.Observation
-		kind failure.Kind
-		want policy.Cause
-	}{
-		{failure.Observation{ExitCode: 1}, failure.Failed, policy.ExitCode},
-		{failure.Observation{ExitCode: -7}, failure.Failed, policy.Signal},
-		{failure.Observation{ExitCode: 1, StartErr: errors.New("no")}, failure.Failed, policy.NotStarted},
-		{failure.Observation{ExitCode: -9, OOM: "oom_kill 0→1"}, failure.Failed, policy.OOM},
-		{failure.Observation{ExitCode: -9, TimerExpired: "step"}, failure.Failed, policy.Timer},
-		{failure.Observation{ExitCode: -9, TimerExpired: hangPrefix + "nothing"}, failure.Failed, policy.Hang},
-		{failure.Observation{ExitCode: 1}, failure.LostPeer, policy.LostPeer},
-		{failure.Observation{ExitCode: -9, Abandoned: "nfs_wait"}, failure.Failed, policy.Uninterruptible},
-	} {
-		if got := causeOf(&failure.ProcessFailure{Observation: tt.o, Kind: tt.kind}); got != tt.want {
-			t.Errorf("%+v: %s, want %s", tt.o, got, tt.want)
 		}
 	}
 }

@@ -12,6 +12,6 @@ func BenchmarkNew(b *testing.B) {
 	tail := []byte(strings.Repeat("step 12345: loss 0.123456 lr 0.001 tokens/s 123456\n", 1250) + simple + "\n")
 	b.SetBytes(int64(len(tail)))
 	for b.Loop() {
-		failure.New(failure.Observation{ExitCode: 1, Time: noon, StderrTail: tail})
+		failure.New(failure.Observation{ExitCode: 1, Ended: noon, StderrTail: tail})
 	}
 }

@@ -13,7 +13,7 @@ const enableTraceback = "To enable traceback see: https://pytorch.org/docs/stabl
 func (f *ProcessFailure) decode() {
 	what := f.evidence()
 	switch {
-	case f.StartErr != nil:
+	case f.StartError != "":
 		f.Cause, f.Hint = ExplainStart(f.Entrypoint, f.StartErr)
 		f.Message = f.Cause
 	case f.StoppedBy != 0:
@@ -57,12 +57,12 @@ type evidence struct {
 // evidence looks at the error file, then at stderr, and sets Message,
 // Traceback and LastLines.
 func (f *ProcessFailure) evidence() evidence {
-	if f.StartErr != nil {
+	if f.StartError != "" {
 		return evidence{}
 	}
 	f.Message = enableTraceback
-	if sig := f.Signal(); sig != 0 {
-		f.Message = fmt.Sprintf("Signal %d (%s) received by PID %d", sig, f.SignalName(), f.PID)
+	if sig := f.signal(); sig != 0 {
+		f.Message = fmt.Sprintf("Signal %d (%s) received by PID %d", sig, signalText(sig), f.PID)
 	}
 	if f.File != nil && (f.File.Message != "" || f.File.Callstack != "") {
 		what := evidence{gist(f.File.Message), true}
@@ -89,7 +89,7 @@ func (f *ProcessFailure) evidence() evidence {
 	if ok && f.explains(t) {
 		f.Traceback, f.TracebackFrom = t.Text, FromStderr
 		sure := t.Kind == Python && f.ExitCode == 1 || t.Kind == GoPanic && f.ExitCode == 2 ||
-			t.Kind != Python && crashed(f.Signal()) || t.Kind == Faulthandler && f.ExitCode == 1
+			t.Kind != Python && crashed(f.signal()) || t.Kind == Faulthandler && f.ExitCode == 1
 		return evidence{gist(t.Exception), sure}
 	}
 	f.LastLines = LastLines(f.StderrTail, maxTailLines)
@@ -100,7 +100,7 @@ func (f *ProcessFailure) evidence() evidence {
 // process which somebody killed from outside or stopped is about something it
 // survived.
 func (f *ProcessFailure) explains(t Traceback) bool {
-	switch sig := f.Signal(); {
+	switch sig := f.signal(); {
 	case f.StoppedBy != 0:
 		return false
 	case sig == 0 || crashed(sig):
@@ -128,7 +128,7 @@ func (f *ProcessFailure) account(what evidence) string {
 	switch {
 	case what.text == "":
 		// Of a kill from outside the last line knows nothing.
-		if n := len(f.LastLines); n > 0 && (f.ExitCode > 0 || crashed(f.Signal())) {
+		if n := len(f.LastLines); n > 0 && (f.ExitCode > 0 || crashed(f.signal())) {
 			where := "on stderr"
 			if f.Mixed {
 				where = "of output"
@@ -148,7 +148,7 @@ func (f *ProcessFailure) account(what evidence) string {
 
 // ending says how the process ended.
 func (f *ProcessFailure) ending() string {
-	sig := f.Signal()
+	sig := f.signal()
 	if sig == 0 {
 		s := fmt.Sprintf("exit code %d", f.ExitCode)
 		if n := f.ExitCode - 128; n > 0 && n <= sigRTMax && SignalName(syscall.Signal(n)) != "" {
@@ -168,12 +168,12 @@ func (f *ProcessFailure) ending() string {
 
 // stopping says how a worker that the agent stopped went.
 func (f *ProcessFailure) stopping() string {
-	s := "stopped with " + signalText(f.StoppedBy)
+	s := "stopped with " + f.StoppedBy.String()
 	switch {
 	case f.Abandoned != "":
 		s += "; did not die of SIGKILL either: uninterruptible sleep in " + f.Abandoned
-	case f.Signal() == f.StoppedBy:
-	case f.Signal() == syscall.SIGKILL:
+	case f.Signal == f.StoppedBy:
+	case f.signal() == syscall.SIGKILL:
 		s += "; had to be killed after the grace"
 	default:
 		s += "; " + f.ending()
@@ -217,7 +217,7 @@ func (f *ProcessFailure) hint(what string) string {
 	for _, l := range f.LastLines {
 		text += "\n" + l
 	}
-	sig, usage := f.Signal(), f.ExitCode == 2
+	sig, usage := f.signal(), f.ExitCode == 2
 	switch {
 	case f.Kind == LostPeer:
 		return "another worker or its host probably failed first; look there"

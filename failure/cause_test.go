@@ -95,14 +95,14 @@ func TestCause(t *testing.T) {
 		{"a function's error", o{ExitCode: 1, Err: errors.New("no data:\nnone"), StderrTail: []byte("f: no data\n")}, "no data: none", "", failure.Failed},
 		{"a function's panic", o{ExitCode: 1, Err: errors.New("panic: boom"), Stack: "goroutine 1 [running]:"}, "panic: boom", "", failure.Failed},
 		{"a function that a signal ended", o{ExitCode: -9, OOM: "oom_kill 0→1", Err: errors.New("the worker ended without returning")}, "killed by SIGKILL: out of memory (oom_kill 0→1)", "", failure.Failed},
-		{"stopped", o{ExitCode: -15, StoppedBy: syscall.SIGTERM, StderrTail: trace("ValueError: of the past")}, "stopped with SIGTERM", "", failure.Stopped},
-		{"stopped with SIGKILL in the end", o{ExitCode: -9, StoppedBy: syscall.SIGTERM}, "stopped with SIGTERM; had to be killed after the grace", "", failure.Stopped},
-		{"stopped, its own exit code", o{ExitCode: 1, StoppedBy: syscall.SIGTERM}, "stopped with SIGTERM; exit code 1", "", failure.Stopped},
-		{"stopped, recorded", o{ExitCode: 1, StoppedBy: syscall.SIGTERM, ErrorFile: record("ValueError: boom")}, "ValueError: boom; stopped with SIGTERM; exit code 1", "", failure.Stopped},
+		{"stopped", o{ExitCode: -15, StoppedBy: failure.Signal(syscall.SIGTERM), StderrTail: trace("ValueError: of the past")}, "stopped with SIGTERM", "", failure.Stopped},
+		{"stopped with SIGKILL in the end", o{ExitCode: -9, StoppedBy: failure.Signal(syscall.SIGTERM)}, "stopped with SIGTERM; had to be killed after the grace", "", failure.Stopped},
+		{"stopped, its own exit code", o{ExitCode: 1, StoppedBy: failure.Signal(syscall.SIGTERM)}, "stopped with SIGTERM; exit code 1", "", failure.Stopped},
+		{"stopped, recorded", o{ExitCode: 1, StoppedBy: failure.Signal(syscall.SIGTERM), ErrorFile: record("ValueError: boom")}, "ValueError: boom; stopped with SIGTERM; exit code 1", "", failure.Stopped},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.o.Time = noon
+			tt.o.Ended = noon
 			f := failure.New(tt.o)
 			if f.Cause != tt.cause {
 				t.Errorf("cause:\n%s, want\n%s", f.Cause, tt.cause)
@@ -194,5 +194,29 @@ func TestDiskFull(t *testing.T) {
 	f := failure.New(failure.Observation{ExitCode: 1, DiskFull: "/logs"})
 	if want := "exit code 1; no room is left in /logs, where its output goes"; f.Cause != want || !strings.Contains(f.Hint, "--log-dir") {
 		t.Errorf("cause %q, hint %q", f.Cause, f.Hint)
+	}
+}
+
+func TestClass(t *testing.T) {
+	for _, tt := range []struct {
+		o    failure.Observation
+		kind failure.Kind
+		want failure.Cause
+	}{
+		{failure.Observation{ExitCode: 1}, failure.Failed, failure.CauseExitCode},
+		{failure.Observation{ExitCode: -7}, failure.Failed, failure.CauseSignal},
+		{failure.Observation{ExitCode: 1, StartErr: errors.New("no")}, failure.Failed, failure.CauseNotStarted},
+		{failure.Observation{ExitCode: -9, OOM: "oom_kill 0→1"}, failure.Failed, failure.CauseOOM},
+		{failure.Observation{ExitCode: -9, TimerExpired: "step"}, failure.Failed, failure.CauseTimer},
+		{failure.Observation{ExitCode: -9, TimerExpired: failure.HangPrefix + "nothing"}, failure.Failed, failure.CauseHang},
+		{failure.Observation{ExitCode: 1}, failure.LostPeer, failure.CauseLostPeer},
+		{failure.Observation{ExitCode: -15, StoppedBy: 15}, failure.Stopped, failure.CauseStopped},
+		{failure.Observation{ExitCode: -9, Abandoned: "nfs_wait"}, failure.Failed, failure.CauseUninterruptible},
+	} {
+		f := failure.New(tt.o)
+		f.Kind = tt.kind
+		if got := f.Class(); got != tt.want {
+			t.Errorf("%+v: %s, want %s", tt.o, got, tt.want)
+		}
 	}
 }

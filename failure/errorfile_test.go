@@ -174,7 +174,7 @@ func FuzzErrorFile(f *testing.F) {
 		if err := os.WriteFile(path, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		pf := failure.New(failure.Observation{ExitCode: 1, Time: time.Now(), ErrorFile: path, PID: 7})
+		pf := failure.New(failure.Observation{ExitCode: 1, Ended: time.Now(), ErrorFile: path, PID: 7})
 		checkFailure(t, pf)
 		dst := path + ".copy"
 		if err := failure.Propagate(pf, dst); err != nil {

@@ -11,8 +11,8 @@ import (
 func Example() {
 	now := time.Now()
 	report := failure.NewReport(failure.ReportConfig{Title: "train.py", Host: "gpu7"}, []*failure.ProcessFailure{
-		failure.New(failure.Observation{Rank: 0, PID: 4711, ExitCode: -15, StoppedBy: syscall.SIGTERM, Time: now.Add(time.Millisecond)}),
-		failure.New(failure.Observation{Rank: 1, LocalRank: 1, PID: 4712, ExitCode: -9, Time: now, OOM: "cgroup memory.events: oom_kill 0→1"}),
+		failure.New(failure.Observation{Rank: 0, PID: 4711, ExitCode: -15, StoppedBy: failure.Signal(syscall.SIGTERM), Ended: now.Add(time.Millisecond)}),
+		failure.New(failure.Observation{Rank: 1, LocalRank: 1, PID: 4712, ExitCode: -9, Ended: now, OOM: "cgroup memory.events: oom_kill 0→1"}),
 	})
 	for _, f := range report.Failures {
 		fmt.Println(f)

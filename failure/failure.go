@@ -1,7 +1,9 @@
 package failure
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"time"
 
@@ -9,44 +11,94 @@ import (
 )
 
 // An Observation is what the agent knows of one worker that ended badly. Zero
-// fields mean that nothing is known or that it did not happen.
+// fields mean that nothing is known or that it did not happen. Those with JSON
+// tags are part of the document that a ProcessFailure is.
 type Observation struct {
-	LocalRank, Rank, PID int
+	Rank      int    `json:"rank"` // -1: not known
+	LocalRank int    `json:"local_rank"`
+	Host      string `json:"host,omitempty"`
+	PID       int    `json:"pid"`
 	// ExitCode is 0..255, or -N for signal N, as Python's subprocess has it.
-	ExitCode   int
-	CoreDumped bool
-	// Started and Time are when the process began and when it ended.
-	Started, Time time.Time
+	ExitCode   int  `json:"exit_code"`
+	CoreDumped bool `json:"core_dumped"`
+	// Started and Ended are when the process began and when it ended.
+	Started time.Time `json:"started_at,omitzero"`
+	Ended   time.Time `json:"ended_at,omitzero"`
 	// StoppedBy is the signal that the agent had sent before the end, which
 	// makes the end a consequence.
-	StoppedBy syscall.Signal
-	// StartErr says why the worker could not be started. Entrypoint is the
-	// program that was to be started.
-	StartErr   error
-	Entrypoint string
+	StoppedBy Signal `json:"stopped_by,omitzero"`
 	// OOM is the evidence of an out-of-memory kill, such as
 	// "cgroup memory.events: oom_kill 0→1".
-	OOM string
+	OOM string `json:"oom,omitempty"`
 	// Abandoned is the kernel function in which the process was stuck when it
 	// did not die of SIGKILL.
-	Abandoned string
-	// TimerExpired describes the deadline for which the worker was killed.
-	TimerExpired string
-	// ErrorFile is the path that the worker had in TORCHELASTIC_ERROR_FILE.
-	ErrorFile string
+	Abandoned string `json:"stuck_in,omitempty"`
+	// TimerExpired describes the deadline for which the worker was killed; see HangPrefix.
+	TimerExpired string `json:"timer,omitempty"`
+	// ErrorFile is the path that the worker had in TORCHELASTIC_ERROR_FILE; of a
+	// ProcessFailure it is empty if there is no such file.
+	ErrorFile string `json:"error_file,omitempty"`
+	// StderrPath is the file that has all of the worker's stderr.
+	StderrPath string `json:"log,omitempty"`
+
+	// StartErr says why the worker could not be started. Entrypoint is the
+	// program that was to be started.
+	StartErr   error  `json:"-"`
+	Entrypoint string `json:"-"`
 	// Err and Stack are the error, or the panic and its stack, of a worker that
 	// is a Go function.
-	Err   error
-	Stack string
-	// StderrTail is the last of the worker's stderr, StderrPath the file that
-	// has all of it. Mixed says that it is the last of its stdout as well, in the
-	// order in which it wrote, as both went to one place.
-	StderrTail []byte
-	StderrPath string
-	Mixed      bool
+	Err   error  `json:"-"`
+	Stack string `json:"-"`
+	// StderrTail is the last of the worker's stderr. Mixed says that it is the last
+	// of its stdout as well, in the order in which it wrote, as both went to one place.
+	StderrTail []byte `json:"-"`
+	Mixed      bool   `json:"-"`
 	// DiskFull is the directory of the logs if no room was left for them.
-	DiskFull string
-	Host     string
+	DiskFull string `json:"-"`
+}
+
+// HangPrefix begins Observation.TimerExpired of a worker that hung.
+const HangPrefix = "--hang-timeout: "
+
+// A Cause is why a worker ended, or an attempt: what the rules of package policy and
+// muster_worker_exits_total tell apart.
+type Cause string
+
+const (
+	CauseSuccess         Cause = "success"         // it exited 0
+	CauseExitCode        Cause = "exit code"       // it exited otherwise
+	CauseSignal          Cause = "signal"          // a signal ended it that the agent had not sent
+	CauseOOM             Cause = "oom"             // the kernel killed it for lack of memory
+	CauseTimer           Cause = "timer"           // it missed the deadline of a timer
+	CauseHang            Cause = "hang"            // the host's workers did nothing for --hang-timeout
+	CauseStopped         Cause = "stopped"         // the agent stopped it, with its group
+	CauseLostPeer        Cause = "lost peer"       // it lost the connection to another worker, and nothing else is known
+	CauseHostLost        Cause = "host lost"       // another host died or cannot be reached
+	CauseNotStarted      Cause = "not started"     // it could not be started
+	CauseUninterruptible Cause = "uninterruptible" // it is stuck in the kernel and cannot be killed
+)
+
+// Class is the Cause of a worker that failed or was stopped.
+func (f *ProcessFailure) Class() Cause {
+	switch {
+	case f.StartError != "":
+		return CauseNotStarted
+	case f.OOM != "":
+		return CauseOOM
+	case f.Abandoned != "":
+		return CauseUninterruptible
+	case strings.HasPrefix(f.TimerExpired, HangPrefix):
+		return CauseHang
+	case f.TimerExpired != "":
+		return CauseTimer
+	case f.Kind == LostPeer:
+		return CauseLostPeer
+	case f.Kind == Stopped:
+		return CauseStopped
+	case f.ExitCode < 0:
+		return CauseSignal
+	}
+	return CauseExitCode
 }
 
 // A Kind says what part a failure plays in a job's end.
@@ -70,77 +122,85 @@ const (
 	FromFunction  = "function" // Observation.Stack
 )
 
-// A ProcessFailure is one worker's failure, explained. It does not change once
-// made.
+// A ProcessFailure is one worker's failure, explained. It is also the document that
+// report.json has of it, that agents send each other (Encode) and that readers get
+// (ParseReport). It does not change once made.
 // Source: ProcessFailure in errors/__init__.py.
 type ProcessFailure struct {
+	Kind Kind `json:"kind"`
+	// Root is set by NewReport: nothing else in the report went wrong before.
+	Root bool `json:"root"`
+	// Cause says in one line what happened, without rank and host.
+	Cause string `json:"cause"`
+	// Hint says in one line what may help; empty where nothing useful is known.
+	Hint string `json:"hint,omitempty"`
 	Observation
-	Kind Kind
+	// Signal is the one of which the worker died, by its ExitCode.
+	Signal Signal `json:"signal,omitzero"`
 	// FailedAt is when it went wrong: when the worker wrote its error file, if
 	// that is believable, since it may have needed a while to die; otherwise
 	// when it ended.
-	FailedAt time.Time
-	// File is what the worker recorded; nil where there is no error file. A
-	// file that is there but broken has a Note.
-	File *ErrorFile
-	// Cause says in one line what happened, without rank and host.
-	Cause string
-	// Hint says in one line what may help; empty where nothing useful is known.
-	Hint string
+	FailedAt time.Time `json:"failed_at,omitzero"`
+	// StartError is StartErr's text, Errno the system's number in it, if there is one.
+	StartError string `json:"start_error,omitempty"`
+	Errno      int    `json:"errno,omitempty"`
+	// Note says what is wrong with the error file.
+	Note string `json:"error_file_note,omitempty"`
+	// Recorded says that Message is from the error file.
+	Recorded bool `json:"recorded"`
 	// Message is what torchrun shows as traceback where there is none: the
 	// error file's message or one made up from the exit code.
-	Message string
+	Message string `json:"message,omitempty"`
 	// Traceback is the stack of the failure, from TracebackFrom; empty if
 	// there is none.
-	Traceback, TracebackFrom string
+	Traceback     string `json:"traceback,omitempty"`
+	TracebackFrom string `json:"traceback_from,omitempty"`
 	// LastLines are the last lines of StderrTail where there is no traceback.
-	LastLines []string
+	LastLines []string `json:"stderr_tail,omitempty"`
+
+	// File is what the worker recorded; nil where there is no error file, or it is
+	// another host's. A file that is there but broken has a Note.
+	File *ErrorFile `json:"-"`
 }
 
 // New explains what was observed. It reads the error file and never fails:
 // what is wrong with the file becomes part of the explanation.
 func New(o Observation) *ProcessFailure {
-	f := &ProcessFailure{Observation: o, FailedAt: o.Time, Kind: Failed}
-	if f.Time.IsZero() {
+	f := &ProcessFailure{Observation: o, FailedAt: o.Ended, Kind: Failed}
+	f.Signal = Signal(f.signal())
+	if f.Ended.IsZero() {
 		f.FailedAt = time.Now()
 	}
-	if file, err := ReadErrorFile(o.ErrorFile); file != nil {
-		f.File = file
+	if o.StartErr != nil {
+		f.StartError = clip(o.StartErr.Error(), maxTailLine)
+		errno, _ := errors.AsType[syscall.Errno](o.StartErr)
+		f.Errno = int(errno)
+	}
+	file, err := ReadErrorFile(o.ErrorFile)
+	if f.ErrorFile = ""; file != nil {
+		f.File, f.ErrorFile, f.Note, f.Recorded = file, file.Path, file.Note, file.Message != ""
 		if err == nil || file.Message != "" {
 			f.FailedAt = failureTime(file, o.Started, f.FailedAt)
 		}
 	}
 	f.decode()
+	f.Message, f.Traceback = long(f.Message), long(f.Traceback)
 	return f
 }
 
-// Timestamp is FailedAt in whole seconds, torch's field.
-func (f *ProcessFailure) Timestamp() int64 { return f.FailedAt.Unix() }
-
-// Signal is the signal of which the worker died, or 0.
-func (f *ProcessFailure) Signal() syscall.Signal {
-	if f.ExitCode < 0 {
-		return syscall.Signal(-f.ExitCode)
-	}
-	return 0
-}
-
-// SignalName is the name of Signal as torch's report has it: "<N/A>" where
-// there is none.
-func (f *ProcessFailure) SignalName() string {
-	if name := SignalName(f.Signal()); name != "" {
-		return name
-	}
-	return notAvailable
-}
+// signal is the signal of which the worker died, or 0.
+func (f *ProcessFailure) signal() syscall.Signal { return syscall.Signal(max(0, -f.ExitCode)) }
 
 // Where says which worker it is: "rank 1 (local_rank 1, pid 123) on host h".
 func (f *ProcessFailure) Where() string {
-	s := fmt.Sprintf("rank %d (local_rank %d", f.Rank, f.LocalRank)
+	s, end := fmt.Sprintf("rank %d (local_rank %d", f.Rank, f.LocalRank), ")"
+	if f.Rank < 0 {
+		s, end = fmt.Sprintf("local rank %d", f.LocalRank), ""
+	}
 	if f.PID > 0 {
 		s += fmt.Sprintf(", pid %d", f.PID)
 	}
-	s += ")"
+	s += end
 	if f.Host != "" {
 		s += " on host " + oneLine(f.Host, maxName)
 	}

@@ -35,7 +35,7 @@ func TestLiftHostile(t *testing.T) {
 	} {
 		stderr := []byte(strings.Repeat(unit, 256<<10/len(unit)))
 		began := time.Now()
-		f := failure.New(failure.Observation{ExitCode: 1, Time: noon, StderrTail: stderr})
+		f := failure.New(failure.Observation{ExitCode: 1, Ended: noon, StderrTail: stderr})
 		if took := time.Since(began); took > 30*time.Second {
 			t.Errorf("%s: %v", name, took)
 		} else {

@@ -3,10 +3,7 @@ package failure
 import (
 	"fmt"
 	"strings"
-	"syscall"
 	"time"
-
-	"github.com/muster-run/muster/internal/pyjson"
 )
 
 // PreemptedStatus is the exit status of an agent whose whole job was told to stop
@@ -20,62 +17,38 @@ const (
 )
 
 // A Preemption says who asked the whole job to stop, and how the workers of one
-// host ended then.
+// host ended then. It is also what report.json has of it.
 type Preemption struct {
-	Host   string // that received the signal
-	Signal syscall.Signal
-	Time   time.Time // by the clock of the host that tells of it
-	// Grace is what the workers had from the signal to SIGKILL, CutShort why some of
-	// them were killed: CutBySignal, CutByGrace, or empty if none was.
-	Grace    time.Duration
-	CutShort string
-	Workers  []PreemptedWorker // of this host, by local rank; none where none had been started
+	Host   string    `json:"host,omitempty"` // that received the signal
+	Signal Signal    `json:"signal,omitzero"`
+	Time   time.Time `json:"time,omitzero"` // by the clock of the host that tells of it
+	// ExitStatus is the agents'; NewReport sets it.
+	ExitStatus int `json:"exit_status,omitempty"`
+	// Grace is what the workers had from the signal to SIGKILL, in seconds. CutShort is
+	// why some of them were killed: CutBySignal, CutByGrace, or empty if none was.
+	Grace    float64 `json:"grace_seconds"`
+	CutShort string  `json:"cut_short,omitempty"`
+	// Workers are those of this host, by local rank; none where none had been started.
+	Workers []PreemptedWorker `json:"workers"`
 }
 
 // A PreemptedWorker is how one worker of a preempted job ended.
 type PreemptedWorker struct {
-	Rank, LocalRank, PID int
-	ExitCode             int // 0..255, or -N for signal N
-	Ended                time.Time
+	Rank      int       `json:"rank"`
+	LocalRank int       `json:"local_rank"`
+	PID       int       `json:"pid"`
+	ExitCode  int       `json:"exit_code"`       // 0..255, or -N for signal N
+	Signal    Signal    `json:"signal,omitzero"` // N
+	Ended     time.Time `json:"ended_at,omitzero"`
 	// StoppedBy is the signal that it got from muster; 0 if it had ended by itself.
-	StoppedBy syscall.Signal
+	StoppedBy Signal `json:"stopped_by,omitzero"`
 	// Killed says that it did not end before its grace was cut short.
-	Killed bool
+	Killed bool `json:"cut_short"`
 }
 
 // String says who asked, by the local clock.
 func (p *Preemption) String() string {
-	return fmt.Sprintf("host %s received %s at %s", oneLine(p.Host, maxName), signalText(p.Signal), p.Time.Format("15:04:05.000"))
-}
-
-// json is the value of "preempted" in a report.
-func (p *Preemption) json() pyjson.Value {
-	workers := pyjson.List()
-	for _, w := range p.Workers {
-		signal := ""
-		if w.ExitCode < 0 {
-			signal = signalText(syscall.Signal(-w.ExitCode))
-		}
-		workers.Items = append(workers.Items, pyjson.Dict(
-			m("rank", num(w.Rank)),
-			m("local_rank", num(w.LocalRank)),
-			m("pid", num(w.PID)),
-			m("exit_code", num(w.ExitCode)),
-			m("signal", str(signal)),
-			m("ended_at", stamp(w.Ended)),
-			m("stopped_by", str(SignalName(w.StoppedBy))),
-			m("cut_short", pyjson.True(w.Killed)),
-		))
-	}
-	return pyjson.Dict(
-		m("host", str(p.Host)),
-		m("signal", str(signalText(p.Signal))),
-		m("time", stamp(p.Time)),
-		m("exit_status", num(PreemptedStatus)),
-		m("grace_seconds", pyjson.Float(p.Grace.Seconds())),
-		m("cut_short", str(p.CutShort)),
-		m("workers", workers),
-	)
+	return fmt.Sprintf("host %s received %s at %s", oneLine(p.Host, maxName), p.Signal, p.Time.Local().Format("15:04:05.000"))
 }
 
 // Text says for people, in whole lines, who asked, and which workers had to be

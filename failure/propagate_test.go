@@ -39,7 +39,7 @@ func TestPropagateGolden(t *testing.T) {
 	sample := func(name string) string {
 		return strings.ReplaceAll(read(t, "testdata/torchrun-2.15/"+name), "<UNIX_SECS>", "1795233104")
 	}
-	root := failure.New(failure.Observation{ExitCode: 1, Time: noon, ErrorFile: write(t, sample("worker_error.json"))})
+	root := failure.New(failure.Observation{ExitCode: 1, Ended: noon, ErrorFile: write(t, sample("worker_error.json"))})
 	for range 2 { // the second time over the first
 		if err := failure.Propagate(root, dst); err != nil {
 			t.Fatal(err)
@@ -77,7 +77,7 @@ func TestPropagate(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			o := failure.Observation{ExitCode: tt.exitCode, Started: noon.Add(-time.Minute), Time: noon, StderrTail: []byte(tt.stderr)}
+			o := failure.Observation{ExitCode: tt.exitCode, Started: noon.Add(-time.Minute), Ended: noon, StderrTail: []byte(tt.stderr)}
 			if tt.content != "" {
 				o.ErrorFile = write(t, tt.content)
 			}
@@ -99,7 +99,7 @@ func TestPropagate(t *testing.T) {
 
 // What is no file stays what it is.
 func TestPropagateSpecial(t *testing.T) {
-	root := failure.New(failure.Observation{ExitCode: 1, Time: noon})
+	root := failure.New(failure.Observation{ExitCode: 1, Ended: noon})
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, "fifo")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {

@@ -78,12 +78,12 @@ def run(name, f):
 		t.Run(s.name, func(t *testing.T) {
 			name := fmt.Sprint(i)
 			path := filepath.Join(dir, name+".json")
-			f := failure.New(failure.Observation{LocalRank: 1, Rank: 3, PID: 7, ExitCode: 1, Time: time.Now(), ErrorFile: path})
+			f := failure.New(failure.Observation{LocalRank: 1, Rank: 3, PID: 7, ExitCode: 1, Ended: time.Now(), ErrorFile: path})
 			if f.Cause != s.want || f.TracebackFrom != failure.FromErrorFile || f.File.Note != "" {
 				t.Errorf("cause %q from %q, note %q, want %q", f.Cause, f.TracebackFrom, f.File.Note, s.want)
 			}
 			// In nanoseconds, and no later than now.
-			if f.FailedAt.Nanosecond() == 0 || f.FailedAt.After(f.Time) || !f.FailedAt.Equal(f.File.ModTime) {
+			if f.FailedAt.Nanosecond() == 0 || f.FailedAt.After(f.Ended) || !f.FailedAt.Equal(f.File.ModTime) {
 				t.Errorf("failed at %v, file of %v", f.FailedAt, f.File.ModTime)
 			}
 			dst := filepath.Join(dir, name+".ours.json")
@@ -135,7 +135,7 @@ func TestTorchReadsOurs(t *testing.T) {
 	dir := t.TempDir()
 	var paths []string
 	propagate := func(content, stderr string, exitCode int) {
-		o := failure.Observation{Rank: 1, PID: 7, ExitCode: exitCode, Time: time.Now(), StderrTail: []byte(stderr)}
+		o := failure.Observation{Rank: 1, PID: 7, ExitCode: exitCode, Ended: time.Now(), StderrTail: []byte(stderr)}
 		if content != "" {
 			o.ErrorFile = write(t, content)
 		}

@@ -5,38 +5,49 @@ import (
 	"slices"
 )
 
+// ReportVersion is the "version" of the JSON report. It changes when a field
+// changes its meaning or goes away, not when one is added.
+const ReportVersion = 1
+
 // ReportConfig is what a report says about the job as a whole.
 type ReportConfig struct {
-	Title string // the entry point, as launch.Config.Title
-	Host  string // of failures that do not name theirs
-	RunID string
+	Title string `json:"title,omitempty"` // the entry point, as launch.Config.Title
+	RunID string `json:"run_id,omitempty"`
+	Host  string `json:"host,omitempty"` // of failures that do not name theirs
 	// Attempt is the restart count of the attempt that failed, from 0;
 	// Restarts is how many restarts were allowed.
-	Attempt, Restarts int
-	// Decision says which rule of a restart policy has decided what follows; empty
-	// where there is no policy.
-	Decision string
+	Attempt  int `json:"attempt"`
+	Restarts int `json:"max_restarts"`
 	// Silent are the hosts of the job that did not say how their workers ended.
-	Silent []string
-	// LeftOut is how many failures of other hosts are not in the report, for
-	// there were too many.
-	LeftOut int
+	Silent []string `json:"silent,omitempty"`
 	// Autopsy says what the workers of this host did when they hung, AutopsyFile
 	// where the evidence is; empty where none was kept.
-	Autopsy, AutopsyFile string
+	Autopsy     string `json:"autopsy,omitempty"`
+	AutopsyFile string `json:"autopsy_file,omitempty"`
+	// LeftOut is how many failures of other hosts are not in the report, for
+	// there were too many.
+	LeftOut int `json:"left_out"`
 	// Preempted says who asked the whole job to stop; nil if nobody did. Then the
 	// job has not failed, and Failures are of workers that ended by themselves.
-	Preempted *Preemption
+	Preempted *Preemption `json:"preempted,omitempty" report:"optional"`
+	// Decision says which rule of a restart policy has decided what follows; empty
+	// where there is no policy.
+	Decision string `json:"decision,omitempty" report:"optional"`
 }
 
-// A Report explains a failed attempt of a job, on all of its hosts, or one that was preempted. It does not change once made, so it may
-// be read concurrently.
+// A Report explains a failed attempt of a job, on all of its hosts, or one that was
+// preempted. It is also the document report.json; docs/formats.md has its fields. It
+// does not change once made, so it may be read concurrently.
 // Source: ChildFailedError in errors/__init__.py.
 type Report struct {
+	Version int `json:"version"`
 	ReportConfig
+	// Cause is the root cause in one line, with rank and host; without one, who
+	// preempted the job.
+	Cause string `json:"cause,omitempty"`
 	// Failures begin with the root cause. The other failures follow in the order in
 	// which they happened, first those of kind Failed, then LostPeer, then Stopped.
-	Failures []*ProcessFailure
+	Failures []*ProcessFailure `json:"failures"`
 }
 
 // NewReport finds the root cause: the earliest failure of kind Failed, to the
@@ -46,7 +57,12 @@ type Report struct {
 // error before anything else went wrong, and was stopped while it was still on
 // its way out, counts as failed.
 func NewReport(cfg ReportConfig, failures []*ProcessFailure) *Report {
-	r := &Report{ReportConfig: cfg}
+	r := &Report{Version: ReportVersion, ReportConfig: cfg}
+	if cfg.Preempted != nil {
+		p := *cfg.Preempted
+		p.ExitStatus = PreemptedStatus
+		r.Preempted = &p
+	}
 	var first *ProcessFailure // to go wrong by itself
 	for _, f := range failures {
 		if f != nil && f.Kind != Stopped && (first == nil || f.FailedAt.Before(first.FailedAt)) {
@@ -61,17 +77,23 @@ func NewReport(cfg ReportConfig, failures []*ProcessFailure) *Report {
 		if own.Host == "" {
 			own.Host = cfg.Host
 		}
-		if own.Kind == Stopped && own.File != nil && own.File.Message != "" && first != nil && own.FailedAt.Before(first.FailedAt) {
-			own.Kind, own.Cause = Failed, gist(own.File.Message) // that it was stopped is no cause
+		if own.Kind == Stopped && own.Recorded && first != nil && own.FailedAt.Before(first.FailedAt) {
+			own.Kind, own.Cause = Failed, gist(own.Message) // that it was stopped is no cause
 			if lostPeer(own.Cause, own.Traceback) {
 				own.Kind = LostPeer
 			}
 		}
+		own.Root = false
 		r.Failures = append(r.Failures, &own)
 	}
 	slices.SortStableFunc(r.Failures, func(a, b *ProcessFailure) int {
 		return cmp.Or(a.Kind.order()-b.Kind.order(), a.FailedAt.Compare(b.FailedAt), a.Rank-b.Rank)
 	})
+	if root := r.Root(); root != nil {
+		root.Root, r.Cause = true, root.Error()
+	} else if r.Preempted != nil {
+		r.Cause = "preempted: " + cfg.Preempted.String()
+	}
 	return r
 }
 

@@ -33,7 +33,7 @@ func after(d time.Duration) time.Time { return noon.Add(d) }
 // peer is rank n, ended by SIGTERM 100 ms after noon.
 func peer(n int, stoppedBy syscall.Signal) *failure.ProcessFailure {
 	return failure.New(failure.Observation{LocalRank: n, Rank: n, PID: 10091 + n, ExitCode: -15,
-		Time: after(100*time.Millisecond + time.Duration(n)), StoppedBy: stoppedBy, Host: "h.example"})
+		Ended: after(100*time.Millisecond + time.Duration(n)), StoppedBy: failure.Signal(stoppedBy), Host: "h.example"})
 }
 
 // Without what muster adds, the block is torchrun's, byte for byte.
@@ -52,7 +52,7 @@ func TestReportGolden(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.golden, func(t *testing.T) {
-			o := failure.Observation{LocalRank: 1, Rank: 1, PID: 10092, ExitCode: tt.exitCode, Time: noon, Host: "h.example", StderrPath: "/logs/stderr.log"}
+			o := failure.Observation{LocalRank: 1, Rank: 1, PID: 10092, ExitCode: tt.exitCode, Ended: noon, Host: "h.example", StderrPath: "/logs/stderr.log"}
 			if tt.errorFile != "" {
 				o.ErrorFile = write(t, tt.errorFile)
 			}
@@ -88,8 +88,8 @@ func TestReportText(t *testing.T) {
 	t.Cleanup(func() { time.Local = local })
 	worker := func(n int, o failure.Observation) *failure.ProcessFailure {
 		o.Rank, o.LocalRank, o.PID, o.Host = n, n, 10091+n, "h.example"
-		if o.Time.IsZero() {
-			o.Time = noon
+		if o.Ended.IsZero() {
+			o.Ended = noon
 		}
 		return failure.New(o)
 	}
@@ -106,7 +106,7 @@ func TestReportText(t *testing.T) {
 		{"tail of both", failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{
 			worker(0, failure.Observation{ExitCode: 3, Mixed: true, StderrTail: []byte("epoch 1\n")})}},
 		{"oom", failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{
-			worker(0, failure.Observation{ExitCode: 1, Time: after(-time.Millisecond), StderrTail: []byte(strings.Replace(simple,
+			worker(0, failure.Observation{ExitCode: 1, Ended: after(-time.Millisecond), StderrTail: []byte(strings.Replace(simple,
 				"boom\nsecond line", "[/x/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711", 2))}),
 			worker(1, failure.Observation{ExitCode: -9, OOM: "cgroup memory.events: oom_kill 0→1"}), peer(2, syscall.SIGTERM)}},
 		{"start", failure.ReportConfig{Title: "/no/such/prog"}, []*failure.ProcessFailure{
@@ -114,7 +114,7 @@ func TestReportText(t *testing.T) {
 		{"broken error file", failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{
 			func() *failure.ProcessFailure {
 				f := worker(0, failure.Observation{ExitCode: 1, ErrorFile: write(t, `{"mess`)})
-				f.File.Path = "/logs/0/error.json"
+				f.ErrorFile = "/logs/0/error.json"
 				return f
 			}()}},
 		{"none", failure.ReportConfig{Title: "train.py"}, nil},
@@ -156,21 +156,21 @@ func TestRoot(t *testing.T) {
 		all  []o // rank i is all[i]
 		want string
 	}{
-		{"the earlier within a second (D6)", []o{{ExitCode: 10, Time: after(30 * ms)}, {ExitCode: 11, Time: noon}}, "1 0"},
-		{"a nanosecond", []o{{ExitCode: 10, Time: after(1)}, {ExitCode: 11, Time: noon}}, "1 0"},
-		{"a tie", []o{{ExitCode: 10, Time: noon}, {ExitCode: 11, Time: noon}}, "0 1"},
-		{"stopped comes last (D17)", []o{{ExitCode: -15, StoppedBy: 15, Time: after(-ms)}, {ExitCode: 11, Time: noon}}, "1 0"},
-		{"only stopped", []o{{ExitCode: -15, StoppedBy: 15, Time: after(ms)}, {ExitCode: -15, StoppedBy: 15, Time: noon}}, "1 0"},
-		{"raised first, died later", []o{{ExitCode: 1, Time: noon}, {ExitCode: 1, Time: after(800 * ms), ErrorFile: file(noon.Unix(), after(-10*ms))}}, "1 0"},
-		{"raised first, stopped on its way out", []o{{ExitCode: 1, Time: noon}, {ExitCode: -15, StoppedBy: 15, Time: after(800 * ms), ErrorFile: file(noon.Unix(), after(-10*ms))}}, "1 0"},
-		{"raised since it was stopped", []o{{ExitCode: 1, Time: noon}, {ExitCode: 1, StoppedBy: 15, Time: after(800 * ms), ErrorFile: file(noon.Unix(), after(10*ms))}}, "0 1"},
-		{"file from the future", []o{{ExitCode: 1, Time: noon}, {ExitCode: 1, Time: after(ms), ErrorFile: file(noon.Unix()+3600, after(time.Hour))}}, "0 1"},
-		{"file from long ago", []o{{ExitCode: 1, Time: noon}, {ExitCode: 1, Time: after(ms), ErrorFile: file(1, after(-99*time.Hour))}}, "0 1"},
-		{"file from before the start", []o{{ExitCode: 1, Time: noon}, {ExitCode: 1, Started: after(-time.Second), Time: after(ms), ErrorFile: file(noon.Unix()-60, after(-time.Minute))}}, "0 1"},
-		{"file server ahead by an hour", []o{{ExitCode: 1, Time: after(time.Second)}, {ExitCode: 1, Time: after(2 * time.Second), ErrorFile: file(noon.Unix(), after(time.Hour))}}, "1 0"},
-		{"lost its peer before the peer was seen dead", []o{{ExitCode: 1, StderrTail: reset, Time: after(-5 * ms)}, {ExitCode: -9, Time: noon}}, "1 0"},
-		{"all lost a peer", []o{{ExitCode: 1, StderrTail: reset, Time: after(ms)}, {ExitCode: 1, StderrTail: reset, Time: noon}}, "1 0"},
-		{"all three kinds", []o{{ExitCode: -15, StoppedBy: 15, Time: after(-ms)}, {ExitCode: 1, StderrTail: reset, Time: after(-ms)}, {ExitCode: 3, Time: after(ms)}, {ExitCode: 3, Time: noon}}, "3 2 1 0"},
+		{"the earlier within a second (D6)", []o{{ExitCode: 10, Ended: after(30 * ms)}, {ExitCode: 11, Ended: noon}}, "1 0"},
+		{"a nanosecond", []o{{ExitCode: 10, Ended: after(1)}, {ExitCode: 11, Ended: noon}}, "1 0"},
+		{"a tie", []o{{ExitCode: 10, Ended: noon}, {ExitCode: 11, Ended: noon}}, "0 1"},
+		{"stopped comes last (D17)", []o{{ExitCode: -15, StoppedBy: 15, Ended: after(-ms)}, {ExitCode: 11, Ended: noon}}, "1 0"},
+		{"only stopped", []o{{ExitCode: -15, StoppedBy: 15, Ended: after(ms)}, {ExitCode: -15, StoppedBy: 15, Ended: noon}}, "1 0"},
+		{"raised first, died later", []o{{ExitCode: 1, Ended: noon}, {ExitCode: 1, Ended: after(800 * ms), ErrorFile: file(noon.Unix(), after(-10*ms))}}, "1 0"},
+		{"raised first, stopped on its way out", []o{{ExitCode: 1, Ended: noon}, {ExitCode: -15, StoppedBy: 15, Ended: after(800 * ms), ErrorFile: file(noon.Unix(), after(-10*ms))}}, "1 0"},
+		{"raised since it was stopped", []o{{ExitCode: 1, Ended: noon}, {ExitCode: 1, StoppedBy: 15, Ended: after(800 * ms), ErrorFile: file(noon.Unix(), after(10*ms))}}, "0 1"},
+		{"file from the future", []o{{ExitCode: 1, Ended: noon}, {ExitCode: 1, Ended: after(ms), ErrorFile: file(noon.Unix()+3600, after(time.Hour))}}, "0 1"},
+		{"file from long ago", []o{{ExitCode: 1, Ended: noon}, {ExitCode: 1, Ended: after(ms), ErrorFile: file(1, after(-99*time.Hour))}}, "0 1"},
+		{"file from before the start", []o{{ExitCode: 1, Ended: noon}, {ExitCode: 1, Started: after(-time.Second), Ended: after(ms), ErrorFile: file(noon.Unix()-60, after(-time.Minute))}}, "0 1"},
+		{"file server ahead by an hour", []o{{ExitCode: 1, Ended: after(time.Second)}, {ExitCode: 1, Ended: after(2 * time.Second), ErrorFile: file(noon.Unix(), after(time.Hour))}}, "1 0"},
+		{"lost its peer before the peer was seen dead", []o{{ExitCode: 1, StderrTail: reset, Ended: after(-5 * ms)}, {ExitCode: -9, Ended: noon}}, "1 0"},
+		{"all lost a peer", []o{{ExitCode: 1, StderrTail: reset, Ended: after(ms)}, {ExitCode: 1, StderrTail: reset, Ended: noon}}, "1 0"},
+		{"all three kinds", []o{{ExitCode: -15, StoppedBy: 15, Ended: after(-ms)}, {ExitCode: 1, StderrTail: reset, Ended: after(-ms)}, {ExitCode: 3, Ended: after(ms)}, {ExitCode: 3, Ended: noon}}, "3 2 1 0"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -198,7 +198,7 @@ func TestRoot(t *testing.T) {
 }
 
 func TestReportJSON(t *testing.T) {
-	root := failure.New(failure.Observation{LocalRank: 1, Rank: 5, PID: 10092, ExitCode: -11, CoreDumped: true, Started: after(-time.Second), Time: after(7),
+	root := failure.New(failure.Observation{LocalRank: 1, Rank: 5, PID: 10092, ExitCode: -11, CoreDumped: true, Started: after(-time.Second), Ended: after(7),
 		StderrTail: []byte("caf\xe9\nbye\n"), StderrPath: "/logs/1/stderr.log"})
 	r := failure.NewReport(failure.ReportConfig{Title: "train.py", Host: "h", RunID: "job7", Attempt: 1, Restarts: 3}, []*failure.ProcessFailure{peer(0, syscall.SIGTERM), root})
 	b, err := json.MarshalIndent(r, "", "\t")
@@ -223,7 +223,7 @@ func TestReportBounded(t *testing.T) {
 	file := write(t, fmt.Sprintf(`{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": %q, "timestamp": "5"}}}`, long))
 	var all []*failure.ProcessFailure
 	for i := range 3000 {
-		o := failure.Observation{Rank: i, ExitCode: 1, Time: noon, PID: i + 1}
+		o := failure.Observation{Rank: i, ExitCode: 1, Ended: noon, PID: i + 1}
 		if i < 100 {
 			o.ErrorFile = file
 		}

@@ -72,7 +72,7 @@ func (r *Report) text() string {
 	if r.Autopsy != "" {
 		b.WriteString(rule + "What the workers of this host did before that:\n  " + oneLine(r.Autopsy, maxCause) + "\n")
 		if r.AutopsyFile != "" {
-			b.WriteString("  evidence  : " + clip(printable(r.AutopsyFile), 4096) + "\n")
+			b.WriteString("  evidence  : " + clip(printable(r.AutopsyFile), maxPath) + "\n")
 		}
 	}
 	if gaps := r.gaps(); gaps != "" {
@@ -125,12 +125,12 @@ func (t *textReport) take() string {
 // Source: _FAILURE_FORMAT_TEMPLATE.
 func (t *textReport) entry(index int, f *ProcessFailure, limit int) {
 	signal := ""
-	if name := f.SignalName(); name != notAvailable {
-		signal = " (" + name + ")"
+	if f.Signal != 0 {
+		signal = " (" + f.Signal.String() + ")"
 	}
 	file := notAvailable
-	if f.File != nil {
-		file = clip(printable(f.File.Path), 4096)
+	if f.ErrorFile != "" {
+		file = clip(printable(f.ErrorFile), maxPath)
 	}
 	t.lines(fmt.Sprintf("[%d]:", index),
 		"  time      : "+f.FailedAt.Local().Format("2006-01-02_15:04:05"),
@@ -139,7 +139,7 @@ func (t *textReport) entry(index int, f *ProcessFailure, limit int) {
 		fmt.Sprintf("  exitcode  : %d (pid: %d) %s", f.ExitCode, f.PID, signal),
 		"  error_file: "+file)
 	for _, l := range [...]struct{ name, text string }{
-		{"cause", f.Cause}, {"hint", f.Hint}, {"note", f.note()}, {"log", clip(printable(f.StderrPath), 4096)},
+		{"cause", f.Cause}, {"hint", f.Hint}, {"note", f.note()}, {"log", clip(printable(f.StderrPath), maxPath)},
 	} {
 		if l.text != "" {
 			fmt.Fprintf(&t.b, "  %-10s: %s\n", l.name, l.text)
@@ -149,7 +149,7 @@ func (t *textReport) entry(index int, f *ProcessFailure, limit int) {
 	switch {
 	case f.Traceback != "":
 		shown = indent(f.Traceback, limit)
-	case f.File != nil && f.File.Object && f.File.Message != "":
+	case f.Recorded && (f.File == nil || f.File.Object):
 		shown = indent(f.Message, limit)
 	case shown == enableTraceback: // which would not help: muster looks at stderr, too
 		shown = "none, neither in an error file nor on the worker's stderr"
@@ -202,8 +202,8 @@ func (t *textReport) compact(failures []*ProcessFailure, say func(*ProcessFailur
 
 // note says what is wrong with the error file.
 func (f *ProcessFailure) note() string {
-	if f.File == nil || f.File.Note == "" {
+	if f.Note == "" {
 		return ""
 	}
-	return "the error file " + f.File.Note
+	return "the error file " + f.Note
 }

@@ -32,6 +32,22 @@ func SignalName(sig syscall.Signal) string {
 	return ""
 }
 
+// A Signal is a signal that has its name in JSON
+type Signal syscall.Signal
+
+// String is the name, or "signal 33" for one without.
+func (s Signal) String() string { return signalText(syscall.Signal(s)) }
+
+// MarshalText returns String.
+func (s Signal) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads what MarshalText writes; what is no signal becomes 0.
+func (s *Signal) UnmarshalText(text []byte) error {
+	for *s = sigRTMax; *s > 0 && s.String() != string(text); *s-- {
+	}
+	return nil
+}
+
 // signalText is the name, or "signal 33" for one without.
 func signalText(sig syscall.Signal) string {
 	if name := SignalName(sig); name != "" {

@@ -1,9 +1,6 @@
 package failure
 
-import (
-	"errors"
-	"syscall"
-)
+import "syscall"
 
 // Modes of ExitStatus, the values of --exit-code.
 const (
@@ -22,8 +19,8 @@ func ExitStatus(mode string, root *ProcessFailure) int {
 		return 1
 	}
 	switch {
-	case root.StartErr != nil:
-		if errors.Is(root.StartErr, syscall.ENOENT) {
+	case root.StartError != "":
+		if root.Errno == int(syscall.ENOENT) {
 			return 127
 		}
 		return 126

@@ -15,6 +15,7 @@ const (
 	maxTraceback = 64 << 10 // bytes of one traceback
 	maxCause     = 400      // runes of a cause
 	maxName      = 255      // runes of a host, a title, a path's part
+	maxPath      = 4096     // runes of a path
 	maxTailLines = 20       // lines of stderr
 	maxTailLine  = 500      // runes of each
 	maxListed    = 32       // failures shown in full; the rest get one line each

@@ -395,7 +395,7 @@ func TestStateIsBounded(t *testing.T) {
 	for range 20_000 {
 		f.state.Hosts = append(f.state.Hosts, health.Host{Name: "n"})
 		f.state.Timeline = append(f.state.Timeline, health.Moment{Time: now, Kind: health.KindHosts, What: "more"})
-		f.state.Failures = append(f.state.Failures, health.Failure{Cause: "?"})
+		f.state.Failures = append(f.state.Failures, health.Failure{})
 	}
 	before := f.state.Timers[0]
 	s := listen(t, f, nil)

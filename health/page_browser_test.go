@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
 )
 
@@ -62,10 +63,10 @@ func busyJob(t testing.TB, now time.Time) *fake {
 			{Time: at(6*time.Minute + 40*time.Second), Kind: health.KindHosts, Phase: health.Rendezvous, Round: 2, Restarts: 2, What: "gpu-b02 has come"},
 			{Time: at(6 * time.Minute), Kind: health.KindRound, Phase: health.Running, Round: 3, Restarts: 2, What: "round 3 complete", Why: "4 hosts, 16 workers"},
 		},
-		Failures: []health.Failure{{
-			Rank: 6, LocalRank: 2, PID: 40112, Host: "gpu-a17", Time: at(7 * time.Minute), Root: true, Cause: "killed by SIGKILL: it missed the deadline of its timer train_step",
-			Message: "Signal 9 (SIGKILL) received by PID 40112\nworkers of this host: 3 ranks in all_reduce (distributed_c10d.py:4181), rank 6 in load_batch (train.py:21)", Report: "/var/log/muster/llama-sft-0412/attempt_1/report.json",
-		}},
+		Failures: []health.Failure{{Time: at(7 * time.Minute), Report: "/var/log/muster/llama-sft-0412/attempt_1/report.json", ProcessFailure: failure.ProcessFailure{
+			Observation: failure.Observation{Rank: 6, LocalRank: 2, PID: 40112, Host: "gpu-a17"}, Root: true, Cause: "killed by SIGKILL: it missed the deadline of its timer train_step",
+			Message: "Signal 9 (SIGKILL) received by PID 40112\nworkers of this host: 3 ranks in all_reduce (distributed_c10d.py:4181), rank 6 in load_batch (train.py:21)",
+		}}},
 	}
 	for i := range 4 {
 		rank := 4 + i
@@ -266,7 +267,8 @@ func crowdedJob(t *testing.T, now time.Time) *fake {
 	}
 	s.Timeline = append(s.Timeline, health.Moment{Time: now, Kind: health.KindEnd, Phase: health.Ended, Round: 150, What: "the job has failed"})
 	for i := range 8 {
-		s.Failures = append(s.Failures, health.Failure{Rank: 20 + i, Cause: "exit status 1", Message: long + "\nRuntimeError: " + long, Host: long, Report: long})
+		s.Failures = append(s.Failures, health.Failure{Report: long, ProcessFailure: failure.ProcessFailure{
+			Observation: failure.Observation{Rank: 20 + i, Host: long}, Cause: "exit status 1", Message: long + "\nRuntimeError: " + long}})
 	}
 	say(t, s.Workers[1].Stdout, attack)
 	return f

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
@@ -25,7 +26,7 @@ func tainted(s string) health.State {
 		Timeline: []health.Moment{
 			{Time: now.Add(-30 * time.Minute), Kind: health.Kind(s), Phase: health.Phase(s), What: s, Why: "x" + s},
 			{Time: now.Add(-20 * time.Minute), Kind: health.KindFailure, What: s, Why: "x" + s}},
-		Failures: []health.Failure{{Host: "x" + s, Cause: s, Message: "x" + s, Report: "x" + s}},
+		Failures: []health.Failure{{Report: "x" + s, ProcessFailure: failure.ProcessFailure{Observation: failure.Observation{Host: "x" + s}, Cause: s, Message: "x" + s}}},
 	}
 }
 
@@ -113,7 +114,7 @@ func TestPreempted(t *testing.T) {
 	for phase, want := range map[health.Phase]string{health.Ended: `class="pill warn">preempted<`, health.Restarting: `class="pill warn">being preempted<`} {
 		f := running()
 		f.state.Job.Phase, f.state.Job.State = phase, "FAILED"
-		f.state.Job.Preempted = &health.Preemption{Host: "<b>", Signal: "SIGTERM", Time: time.Date(20000, 1, 1, 0, 0, 0, 0, time.UTC)}
+		f.state.Job.Preempted = &failure.Preemption{Host: "<b>", Signal: 15, Time: time.Date(20000, 1, 1, 0, 0, 0, 0, time.UTC)}
 		s := listen(t, f, nil)
 		page := get(s, "GET", "/").Body.String()
 		if !strings.Contains(page, want) || !strings.Contains(page, "host &lt;b&gt; received SIGTERM at 23:59:59") {

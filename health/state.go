@@ -4,6 +4,8 @@ import (
 	"context"
 	"io"
 	"time"
+
+	"github.com/muster-run/muster/failure"
 )
 
 // StateVersion is the version of State's JSON. Fields may be added to a version;
@@ -92,14 +94,7 @@ type Job struct {
 	LogDir      string `json:"log_dir,omitempty"`
 	// Preempted says who asked the whole job to stop; nil if nobody did. The State of
 	// such a job ends as FAILED, as under TorchElastic, but it has not failed.
-	Preempted *Preemption `json:"preempted,omitempty"`
-}
-
-// A Preemption says which host got which signal, with which the whole job stops.
-type Preemption struct {
-	Host   string    `json:"host"`
-	Signal string    `json:"signal"` // SIGTERM
-	Time   time.Time `json:"time"`
+	Preempted *failure.Preemption `json:"preempted,omitempty"`
 }
 
 // A Host is one node of the round.
@@ -186,18 +181,19 @@ type Moment struct {
 	Why      string `json:"why,omitempty"` // "rank 3 was killed by SIGKILL (out of memory)"
 }
 
-// A Failure is one worker's, in short. The whole report is in Report.
+// A Failure is one worker's, in short: what report.json has of it without traceback
+// and last lines.
 type Failure struct {
-	Rank      int       `json:"rank"`
-	LocalRank int       `json:"local_rank"`
-	PID       int       `json:"pid,omitempty"`
-	Host      string    `json:"host,omitempty"`
-	Time      time.Time `json:"time,omitzero"`
-	// Root says that the others followed from it.
-	Root  bool   `json:"root,omitempty"`
-	Cause string `json:"cause"` // "exit status 1", "killed by SIGKILL"
-	// Message is the last of what it said, one or a few lines; the root cause's ends with
-	// what the workers of the answering host did, where they hung.
-	Message string `json:"message,omitempty"`
-	Report  string `json:"report,omitempty"` // a file, for the root cause
+	failure.ProcessFailure
+	Time time.Time `json:"time,omitzero"` // FailedAt
+	// Report is the file that has all failures, for the root cause, whose Message ends
+	// with what the workers of the answering host did, where they hung.
+	Report string `json:"report,omitempty"`
+}
+
+// Short is a failure as a State has it.
+func Short(f *failure.ProcessFailure) Failure {
+	short := Failure{ProcessFailure: *f, Time: f.FailedAt}
+	short.Traceback, short.TracebackFrom, short.LastLines, short.StderrTail = "", "", nil, nil
+	return short
 }

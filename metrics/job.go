@@ -66,7 +66,7 @@ func NewJob(r *Registry, info Info) *Job {
 	j.worldSize = r.Gauge("muster_world_size", "Workers of all hosts in the round.")
 	r.Gauge("muster_local_world_size", "Workers of this host.").Set(float64(info.LocalWorldSize))
 	for _, c := range causes {
-		j.exits[string(c)] = r.Counter("muster_worker_exits_total", "Workers of this host that have ended, by cause.", Label{"cause", string(c)})
+		j.exits[label(c)] = r.Counter("muster_worker_exits_total", "Workers of this host that have ended, by cause.", Label{"cause", label(c)})
 	}
 	r.Gauge("muster_job_info", "Which job and host the metrics are about; always 1.",
 		Label{"run_id", info.RunID}, Label{"role", info.Role}, Label{"host", info.Host}).Set(1)

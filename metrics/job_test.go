@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/metrics"
 )
 
@@ -76,8 +77,8 @@ func TestJob(t *testing.T) {
 	})
 	s.Tick("trainer", 3, "FAILED")
 	s.Took(metrics.StopWorkers, 2*time.Second, nil)
-	s.Exited(metrics.CauseOOM)
-	s.Exited(metrics.CauseStopped)
+	s.Exited(failure.CauseOOM)
+	s.Exited(failure.CauseStopped)
 	s.Restarts(1)
 	s.Rejoined()
 	s.Took(metrics.StepRendezvous, time.Second, errors.New("x"))

@@ -1,5 +1,11 @@
 package metrics
 
+import (
+	"strings"
+
+	"github.com/muster-run/muster/failure"
+)
+
 // Names in OwnGroup. Those that end in a dot are completed by a word.
 const (
 	ownRound     = "round"
@@ -11,23 +17,15 @@ const (
 	ownExits     = "exits."
 )
 
-// A Cause is why a worker ended.
-type Cause string
+// causes are those that a worker may end of. They are the label of
+// muster_worker_exits_total, in this order.
+var causes = [...]failure.Cause{
+	failure.CauseSuccess, failure.CauseExitCode, failure.CauseSignal, failure.CauseOOM, failure.CauseTimer, failure.CauseHang,
+	failure.CauseStopped, failure.CauseUninterruptible, failure.CauseNotStarted,
+}
 
-// The causes. They are the label of muster_worker_exits_total, in this order.
-const (
-	CauseSuccess         Cause = "success"         // it exited 0
-	CauseExitCode        Cause = "exit_code"       // it exited otherwise
-	CauseSignal          Cause = "signal"          // a signal ended it that the agent had not sent
-	CauseOOM             Cause = "oom"             // the kernel killed it for lack of memory
-	CauseTimer           Cause = "timer"           // it missed the deadline of a timer
-	CauseHang            Cause = "hang"            // it showed no sign of life for --hang-timeout
-	CauseStopped         Cause = "stopped"         // the agent stopped it, with its group
-	CauseUninterruptible Cause = "uninterruptible" // it was stuck in the kernel
-	CauseNotStarted      Cause = "not_started"     // it could not be started
-)
-
-var causes = [...]Cause{CauseSuccess, CauseExitCode, CauseSignal, CauseOOM, CauseTimer, CauseHang, CauseStopped, CauseUninterruptible, CauseNotStarted}
+// label is a cause as Prometheus gets it.
+func label(c failure.Cause) string { return strings.ReplaceAll(string(c), " ", "_") }
 
 // states are the states of a worker group; see agent.State.
 var states = [...]string{"UNKNOWN", "INIT", "HEALTHY", "UNHEALTHY", "STOPPED", "SUCCEEDED", "FAILED"}
@@ -62,8 +60,8 @@ func (s Stream) Restarts(used int) { s.own(ownRestarts, int64(used)) }
 func (s Stream) Rejoined() { s.own(ownRejoins, 1) }
 
 // Exited publishes why a worker ended.
-func (s Stream) Exited(c Cause) {
+func (s Stream) Exited(c failure.Cause) {
 	if !s.silent() {
-		s.own(ownExits+string(c), 1)
+		s.own(ownExits+label(c), 1)
 	}
 }

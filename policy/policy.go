@@ -7,6 +7,8 @@ import (
 	"slices"
 	"syscall"
 	"time"
+
+	"github.com/muster-run/muster/failure"
 )
 
 // An Action is what follows from a failure.
@@ -22,19 +24,19 @@ const (
 	Drain Action = "drain"
 )
 
-// A Cause is the kind of a failure. Every failure has one.
-type Cause string
+// A Cause is the kind of a failure. Every failure has one of these.
+type Cause = failure.Cause
 
 const (
-	ExitCode        Cause = "exit code"       // a worker exited with a status other than 0
-	Signal          Cause = "signal"          // a signal ended it
-	OOM             Cause = "oom"             // the kernel killed it for lack of memory
-	Timer           Cause = "timer"           // it missed the deadline of a timer
-	Hang            Cause = "hang"            // the host's workers did nothing for --hang-timeout
-	LostPeer        Cause = "lost peer"       // it lost the connection to another worker, and nothing else is known
-	HostLost        Cause = "host lost"       // another host died or cannot be reached
-	NotStarted      Cause = "not started"     // it could not be started
-	Uninterruptible Cause = "uninterruptible" // it is stuck in the kernel and cannot be killed
+	ExitCode        = failure.CauseExitCode
+	Signal          = failure.CauseSignal
+	OOM             = failure.CauseOOM
+	Timer           = failure.CauseTimer
+	Hang            = failure.CauseHang
+	LostPeer        = failure.CauseLostPeer
+	HostLost        = failure.CauseHostLost
+	NotStarted      = failure.CauseNotStarted
+	Uninterruptible = failure.CauseUninterruptible
 )
 
 var (
@@ -44,7 +46,7 @@ var (
 
 // special says of a cause that only a rule which names it applies. Without one hosts
 // that are lost are replaced, and the other two end the job.
-func (c Cause) special() bool { return c == HostLost || c == NotStarted || c == Uninterruptible }
+func special(c Cause) bool { return c == HostLost || c == NotStarted || c == Uninterruptible }
 
 // A Policy is what a file says. Make it with Parse or Load. It may be used
 // concurrently.
@@ -150,7 +152,7 @@ func (p *Policy) rule(f *Failure) int {
 	switch {
 	case i >= 0:
 		return i
-	case f.Cause.special():
+	case special(f.Cause):
 		return -1
 	}
 	return len(p.Rules)
@@ -186,7 +188,7 @@ func (p *Policy) Unsettled(f Failure) bool {
 
 // fits says whether a failure is one that the rule is for, but for its stderr.
 func (m *Match) fits(f *Failure) bool {
-	if f.Cause.special() || m.Causes != nil {
+	if special(f.Cause) || m.Causes != nil {
 		if !slices.Contains(m.Causes, f.Cause) {
 			return false
 		}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
@@ -51,7 +52,7 @@ func TestPreemption(t *testing.T) {
 			ranks := map[int]bool{}
 			for _, dir := range dirs {
 				p := wantPreempted(t, dir, sig.name, "")
-				if len(p.Workers) != 1 || p.Workers[0].ExitCode != 0 || p.Workers[0].Killed || p.Workers[0].StoppedBy != sig.name {
+				if len(p.Workers) != 1 || p.Workers[0].ExitCode != 0 || p.Workers[0].Killed || p.Workers[0].StoppedBy.String() != sig.name {
 					t.Errorf("the workers are %+v", p.Workers)
 				}
 				ranks[p.Workers[0].Rank] = true
@@ -66,36 +67,19 @@ func TestPreemption(t *testing.T) {
 	}
 }
 
-// A preemption is what report.json says of one.
-type preemption struct {
-	Host, Signal string
-	CutShort     string `json:"cut_short"`
-	ExitStatus   int    `json:"exit_status"`
-	Workers      []struct {
-		Rank      int
-		ExitCode  int `json:"exit_code"`
-		Signal    string
-		StoppedBy string `json:"stopped_by"`
-		Killed    bool   `json:"cut_short"`
-	}
-}
-
 // wantPreempted returns what report.json of the only attempt in a log directory says of
 // the end, after `muster report` has said the same.
-func wantPreempted(t *testing.T, dir, signal, cut string) *preemption {
+func wantPreempted(t *testing.T, dir, signal, cut string) *failure.Preemption {
 	t.Helper()
 	host, _ := os.Hostname()
 	says := ": preempted: host " + host + " received " + signal + " at "
 	if j := run(t, launcher{"muster report", []string{filepath.Join(bin, "muster"), "report"}}, setup{}, dir).want(0); !strings.Contains(j.out(), says) {
 		t.Errorf("the report lacks %q:\n%s", says, j.out())
 	}
-	var report struct {
-		Cause     string
-		Preempted *preemption
-	}
+	var report failure.Report
 	readJSON(t, filepath.Join(dir, "*", "attempt_0", "report.json"), &report)
 	p := report.Preempted
-	if p == nil || p.Host != host || p.Signal != signal || p.CutShort != cut || p.ExitStatus != 75 || !strings.HasPrefix(report.Cause, "preempted: host "+host+" received "+signal) {
+	if p == nil || p.Host != host || p.Signal.String() != signal || p.CutShort != cut || p.ExitStatus != 75 || !strings.HasPrefix(report.Cause, "preempted: host "+host+" received "+signal) {
 		t.Fatalf("the report says %q, %+v", report.Cause, p)
 	}
 	return p
@@ -128,7 +112,7 @@ func TestPreemptionCutShort(t *testing.T) {
 	agents[1].want(75).says("second signal; killing the workers")
 	for i, cut := range []string{"end of the grace", "second signal"} {
 		p := wantPreempted(t, dirs[i], "SIGTERM", cut)
-		if len(p.Workers) != 1 || !p.Workers[0].Killed || p.Workers[0].Signal != "SIGKILL" || p.Workers[0].StoppedBy != "SIGTERM" {
+		if len(p.Workers) != 1 || !p.Workers[0].Killed || p.Workers[0].Signal != failure.Signal(syscall.SIGKILL) || p.Workers[0].StoppedBy != failure.Signal(syscall.SIGTERM) {
 			t.Errorf("the workers are %+v", p.Workers)
 		}
 		agents[i].says("killed at the " + cut)

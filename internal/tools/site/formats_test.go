@@ -76,6 +76,8 @@ func fieldsOf(t reflect.Type) []string {
 		f := t.Field(i)
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		switch {
+		case f.Anonymous && name == "":
+			names = append(names, fieldsOf(f.Type)...)
 		case !f.IsExported() || name == "-":
 		case name == "":
 			names = append(names, f.Name)
@@ -124,7 +126,7 @@ func TestFormats(t *testing.T) {
 
 		"/v1/state":  fieldsOf(reflect.TypeFor[health.State]()),
 		"Job":        fieldsOf(reflect.TypeFor[health.Job]()),
-		"Preemption": fieldsOf(reflect.TypeFor[health.Preemption]()),
+		"Preemption": fieldsOf(reflect.TypeFor[failure.Preemption]()),
 		"Host":       fieldsOf(reflect.TypeFor[health.Host]()),
 		"Worker":     fieldsOf(reflect.TypeFor[health.Worker]()),
 		"Exit":       fieldsOf(reflect.TypeFor[health.Exit]()),
@@ -157,7 +159,7 @@ func addReport(t *testing.T, want map[string][]string) {
 	t.Helper()
 	report := failure.NewReport(failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{{Observation: failure.Observation{ExitCode: 3}}})
 	report.Decision = "stopped by rule a of b:1"
-	report.Preempted = &failure.Preemption{Signal: syscall.SIGTERM, Workers: []failure.PreemptedWorker{{}}}
+	report.Preempted = &failure.Preemption{Signal: failure.Signal(syscall.SIGTERM), Workers: []failure.PreemptedWorker{{}}}
 	text, err := report.MarshalJSON()
 	if err != nil {
 		t.Fatal(err)

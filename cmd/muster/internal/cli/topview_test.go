@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/cmd/muster/internal/tui"
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
 )
 
@@ -30,7 +31,9 @@ func topState() *health.State {
 			{Time: at(599), Kind: health.KindRestart, What: "restart 1 of 3"},
 			{Time: at(598), Kind: health.KindRound, What: "round 2: 2 hosts"},
 		},
-		Failures: []health.Failure{{Rank: 3, LocalRank: 3, Host: "n0", Time: at(600), Root: true, Cause: "killed by SIGKILL: out of memory"}},
+		Failures: []health.Failure{health.Short(&failure.ProcessFailure{
+			Observation: failure.Observation{Rank: 3, LocalRank: 3, Host: "n0"}, FailedAt: at(600), Root: true, Cause: "killed by SIGKILL: out of memory",
+		})},
 	}
 	for i := range 8 {
 		w := health.Worker{Rank: i, LocalRank: i, PID: 4000 + i, State: "HEALTHY", Started: at(598), LastOutput: at(i),
@@ -191,7 +194,7 @@ func TestTopHostile(t *testing.T) {
 func TestTopPreempted(t *testing.T) {
 	state := topState()
 	state.Job.Phase, state.Job.State = health.Ended, "FAILED"
-	state.Job.Preempted = &health.Preemption{Host: "n\x1b[31m1", Signal: "SIGTERM", Time: state.Time}
+	state.Job.Preempted = &failure.Preemption{Host: "n\x1b[31m1", Signal: 15, Time: state.Time}
 	var text strings.Builder
 	for _, line := range (&topView{state: state, selected: -1}).body(100, 100) {
 		text.WriteString(line.String() + "\n")

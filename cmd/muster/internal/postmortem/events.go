@@ -21,9 +21,9 @@ const maxEventLine = 1 << 20
 // told is what the events say of one attempt.
 type told struct {
 	started, ended time.Time
-	workers        map[int]toldWorker // by local rank
-	outcome        Outcome            // "" if the agent did not say
-	preempted      *Preemption        // nil if the agent did not say
+	workers        map[int]toldWorker  // by local rank
+	outcome        Outcome             // "" if the agent did not say
+	preempted      *failure.Preemption // nil if the agent did not say
 }
 
 type toldWorker struct{ rank, pid int }
@@ -42,9 +42,9 @@ type event struct {
 		Restarts int    `json:"agent_restarts"`
 		Inner    string `json:"metadata"`
 		// Of a job that is preempted.
-		Host       string `json:"signalled_host"`
-		Signal     string `json:"signal"`
-		SignalTime int64  `json:"signal_time"`
+		Host       string         `json:"signalled_host"`
+		Signal     failure.Signal `json:"signal"`
+		SignalTime int64          `json:"signal_time"`
 	} `json:"metadata"`
 }
 
@@ -139,7 +139,7 @@ func (h *history) take(e *event) {
 	switch {
 	case e.Name == events.Preempted:
 		if t != nil {
-			t.preempted = &Preemption{Host: m.Host, Signal: m.Signal, Time: milliseconds(m.SignalTime), ExitStatus: failure.PreemptedStatus}
+			t.preempted = &failure.Preemption{Host: clean(m.Host), Signal: m.Signal, Time: milliseconds(m.SignalTime), ExitStatus: failure.PreemptedStatus}
 		}
 	case e.Source == "WORKER" && m.State == "START":
 		h.start(e, at)

@@ -170,8 +170,8 @@ func TestOutcome(t *testing.T) {
 func TestReport(t *testing.T) {
 	at := time.Date(2026, time.March, 4, 12, 0, 0, 5, time.UTC)
 	report := failure.NewReport(failure.ReportConfig{Title: "train.py", Host: "n0", RunID: "a/b", Attempt: 1, Restarts: 3, Silent: []string{"n7"}, LeftOut: 2}, []*failure.ProcessFailure{
-		failure.New(failure.Observation{LocalRank: 0, Rank: 8, PID: 9, ExitCode: -15, StoppedBy: unix.SIGTERM, Started: at, Time: at.Add(3 * time.Second)}),
-		failure.New(failure.Observation{LocalRank: 1, Rank: 9, PID: 10, ExitCode: 1, Started: at, Time: at.Add(2 * time.Second), StderrTail: []byte("Traceback (most recent call last):\n  File \"x.py\", line 1, in <module>\nValueError: \x1b[31mboom\n")}),
+		failure.New(failure.Observation{LocalRank: 0, Rank: 8, PID: 9, ExitCode: -15, StoppedBy: failure.Signal(unix.SIGTERM), Started: at, Ended: at.Add(3 * time.Second)}),
+		failure.New(failure.Observation{LocalRank: 1, Rank: 9, PID: 10, ExitCode: 1, Started: at, Ended: at.Add(2 * time.Second), StderrTail: []byte("Traceback (most recent call last):\n  File \"x.py\", line 1, in <module>\nValueError: \x1b[31mboom\n")}),
 	})
 	var b strings.Builder
 	if err := report.WriteJSON(&b); err != nil {
@@ -304,7 +304,7 @@ func TestHostileName(t *testing.T) {
 func checkHarmless(t *testing.T, text string) {
 	t.Helper()
 	for _, r := range text {
-		if r < ' ' && r != '\n' || r >= 0x7f && r < 0xa0 || r == '\u202e' {
+		if r < ' ' && r != '\n' && r != '\t' || r >= 0x7f && r < 0xa0 || r == '\u202e' {
 			t.Fatalf("%q in %q", r, text)
 		}
 	}

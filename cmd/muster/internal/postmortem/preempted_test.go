@@ -14,10 +14,10 @@ import (
 func TestPreempted(t *testing.T) {
 	at := time.Date(2026, time.March, 4, 12, 0, 0, 5, time.UTC)
 	p := &failure.Preemption{
-		Host: "a", Signal: syscall.SIGTERM, Time: at, Grace: 30 * time.Second, CutShort: failure.CutBySignal,
+		Host: "a", Signal: failure.Signal(syscall.SIGTERM), Time: at, Grace: 30, CutShort: failure.CutBySignal,
 		Workers: []failure.PreemptedWorker{
-			{Rank: 8, LocalRank: 0, PID: 9, Ended: at.Add(2 * time.Second), StoppedBy: syscall.SIGTERM},
-			{Rank: 9, LocalRank: 1, PID: 10, ExitCode: -9, Ended: at.Add(3 * time.Second), StoppedBy: syscall.SIGTERM, Killed: true},
+			{Rank: 8, LocalRank: 0, PID: 9, Ended: at.Add(2 * time.Second), StoppedBy: failure.Signal(syscall.SIGTERM)},
+			{Rank: 9, LocalRank: 1, PID: 10, ExitCode: -9, Ended: at.Add(3 * time.Second), StoppedBy: failure.Signal(syscall.SIGTERM), Killed: true},
 			{Rank: 10, LocalRank: 2, PID: 11, Ended: at.Add(-time.Second)},
 		},
 	}
@@ -59,7 +59,7 @@ func TestPreempted(t *testing.T) {
 // A worker that failed by itself meanwhile is shown as well.
 func TestPreemptedFailure(t *testing.T) {
 	var b strings.Builder
-	p := &failure.Preemption{Host: "a", Signal: syscall.SIGTERM, Time: time.Unix(1e9, 0)}
+	p := &failure.Preemption{Host: "a", Signal: failure.Signal(syscall.SIGTERM), Time: time.Unix(1e9, 0)}
 	if err := failure.NewReport(failure.ReportConfig{Title: "t", Host: "n0", Preempted: p}, []*failure.ProcessFailure{failure.New(failure.Observation{ExitCode: 3})}).WriteJSON(&b); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/internal/jobfile"
 )
@@ -82,11 +83,11 @@ type Attempt struct {
 	// preempted, who asked.
 	Cause string `json:"cause,omitempty"`
 	// Preempted says who asked the whole job to stop; nil if nobody did.
-	Preempted *Preemption `json:"preempted,omitempty"`
+	Preempted *failure.Preemption `json:"preempted,omitempty"`
 	// Report is the path of report.json, "" where there is none. Then Failures are
 	// what the workers' error.json and stderr.log say.
-	Report   string    `json:"report,omitempty"`
-	Failures []Failure `json:"failures,omitempty"` // the root cause first
+	Report   string                    `json:"report,omitempty"`
+	Failures []*failure.ProcessFailure `json:"failures,omitempty"` // the root cause first
 	// Silent are hosts that did not say how their workers ended; LeftOut is how many
 	// failures are not in the report.
 	Silent    []string  `json:"silent,omitempty"`
@@ -215,7 +216,7 @@ func (a *Attempt) ranks(host string) {
 		base = p.Workers[0].Rank - p.Workers[0].LocalRank
 	}
 	for i := 0; base < 0 && i < len(a.Failures); i++ {
-		if f := &a.Failures[i]; a.Report != "" && f.Host == host && f.Rank >= f.LocalRank {
+		if f := a.Failures[i]; a.Report != "" && f.Host == host && f.Rank >= f.LocalRank {
 			base = f.Rank - f.LocalRank
 		}
 	}

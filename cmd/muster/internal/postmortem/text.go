@@ -47,7 +47,7 @@ func (run *Run) heading(b *strings.Builder) {
 	}
 	last := &run.Attempts[len(run.Attempts)-1]
 	if p := run.Preempted(); p != nil {
-		b.WriteString(": " + p.who())
+		b.WriteString(": " + who(p))
 	} else if run.Cause != "" && (last.Cause == "" || run.Outcome != Failed) {
 		b.WriteString(": " + run.Cause)
 	}
@@ -89,7 +89,7 @@ func (run *Run) heading(b *strings.Builder) {
 }
 
 // Preempted says who asked the whole job to stop; nil if nobody did.
-func (run *Run) Preempted() *Preemption {
+func (run *Run) Preempted() *failure.Preemption {
 	if run.Outcome != Preempted || len(run.Attempts) == 0 {
 		return nil
 	}
@@ -114,7 +114,7 @@ func (run *Run) verdict() string {
 func (a *Attempt) verdict() string {
 	switch {
 	case a.Preempted != nil:
-		return "preempted: " + a.Preempted.who()
+		return "preempted: " + who(a.Preempted)
 	case a.Cause != "":
 		return a.Cause
 	case a.Outcome != Unknown:
@@ -132,7 +132,7 @@ func (a *Attempt) write(b *strings.Builder, seen map[string]string) {
 		table.add("result", a.verdict())
 	}
 	if len(a.Failures) > 0 {
-		root := &a.Failures[0]
+		root := a.Failures[0]
 		table.add("root cause", a.Cause)
 		if root.Hint != "" {
 			table.add("hint", root.Hint)
@@ -157,7 +157,7 @@ func (a *Attempt) write(b *strings.Builder, seen map[string]string) {
 	table.write(b, "  ")
 	a.writeText(b, seen)
 	if a.Preempted != nil {
-		a.Preempted.write(b)
+		writeEnds(b, a.Preempted)
 	}
 	a.writeOthers(b)
 	a.writeAutopsies(b)
@@ -169,7 +169,7 @@ func (a *Attempt) writeText(b *strings.Builder, seen map[string]string) {
 	if len(a.Failures) == 0 {
 		return
 	}
-	root := &a.Failures[0]
+	root := a.Failures[0]
 	text, title := root.Traceback, "traceback"
 	switch {
 	case text != "":
@@ -201,7 +201,7 @@ func (a *Attempt) writeOthers(b *strings.Builder) {
 				fmt.Fprintf(b, "    and %d more\n", len(a.Failures)-1-i)
 				break
 			}
-			f := &a.Failures[1+i]
+			f := a.Failures[1+i]
 			fmt.Fprintf(b, "    %s: %s\n", f.Where(), f.Cause)
 		}
 	}

@@ -2,7 +2,6 @@ package failure_test
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
 	"syscall"
@@ -30,13 +29,13 @@ func TestWireKeepsTheReport(t *testing.T) {
 	recorded := write(t, `{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback:\n  é\nValueError: boom", "timestamp": "5"}}}`)
 	all := []*failure.ProcessFailure{
 		peer(0, syscall.SIGTERM), peer(1, 0), peer(2, 40),
-		failure.New(failure.Observation{Rank: 3, ExitCode: 1, Time: noon, ErrorFile: recorded, Host: "h"}),
-		failure.New(failure.Observation{Rank: 4, ExitCode: 1, Time: noon, ErrorFile: write(t, "{"), Host: "h"}),
-		failure.New(failure.Observation{Rank: 5, ExitCode: -11, CoreDumped: true, Started: after(-time.Hour), Time: noon, StderrTail: []byte(simple), StderrPath: "/x", Host: "h"}),
-		failure.New(failure.Observation{Rank: 6, ExitCode: 3, Time: noon, StderrTail: []byte("a\nb\n"), Host: "h"}),
-		failure.New(failure.Observation{Rank: 7, StartErr: fmt.Errorf("start worker 7: %w", syscall.ENOENT), Entrypoint: "/no", Time: noon, Host: "h"}),
-		failure.New(failure.Observation{Rank: 8, ExitCode: -9, OOM: "oom_kill 0→1", Abandoned: "nfs_wait", TimerExpired: "step", Time: noon, Host: "h"}),
-		failure.New(failure.Observation{Rank: 9, ExitCode: -15, StoppedBy: 15, Time: after(time.Second), ErrorFile: recorded, Host: "h"}),
+		failure.New(failure.Observation{Rank: 3, ExitCode: 1, Ended: noon, ErrorFile: recorded, Host: "h"}),
+		failure.New(failure.Observation{Rank: 4, ExitCode: 1, Ended: noon, ErrorFile: write(t, "{"), Host: "h"}),
+		failure.New(failure.Observation{Rank: 5, ExitCode: -11, CoreDumped: true, Started: after(-time.Hour), Ended: noon, StderrTail: []byte(simple), StderrPath: "/x", Host: "h"}),
+		failure.New(failure.Observation{Rank: 6, ExitCode: 3, Ended: noon, StderrTail: []byte("a\nb\n"), Host: "h"}),
+		failure.New(failure.Observation{Rank: 7, StartErr: fmt.Errorf("start worker 7: %w", syscall.ENOENT), Entrypoint: "/no", Ended: noon, Host: "h"}),
+		failure.New(failure.Observation{Rank: 8, ExitCode: -9, OOM: "oom_kill 0→1", Abandoned: "nfs_wait", TimerExpired: "step", Ended: noon, Host: "h"}),
+		failure.New(failure.Observation{Rank: 9, ExitCode: -15, StoppedBy: 15, Ended: after(time.Second), ErrorFile: recorded, Host: "h"}),
 	}
 	cfg := failure.ReportConfig{Title: "train.py", RunID: "job7"}
 	sent, got := failure.NewReport(cfg, all), failure.NewReport(cfg, decoded(t, all))
@@ -72,7 +71,7 @@ func TestWireClocks(t *testing.T) {
 		failed time.Time // by the host's clock
 		offset time.Duration
 	}{{after(time.Hour + time.Second), -time.Hour}, {after(-time.Minute), time.Minute}} {
-		text, _ := failure.Encode([]*failure.ProcessFailure{failure.New(failure.Observation{Rank: rank, ExitCode: 1, Started: o.failed, Time: o.failed})}, o.offset, 1<<20)
+		text, _ := failure.Encode([]*failure.ProcessFailure{failure.New(failure.Observation{Rank: rank, ExitCode: 1, Started: o.failed, Ended: o.failed})}, o.offset, 1<<20)
 		got, err := failure.Decode(text, 2*time.Minute)
 		if err != nil {
 			t.Fatal(err)
@@ -80,7 +79,7 @@ func TestWireClocks(t *testing.T) {
 		all = append(all, got...)
 	}
 	r := failure.NewReport(failure.ReportConfig{}, all)
-	if root := r.Root(); root.Rank != 1 || !root.FailedAt.Equal(after(-2*time.Minute)) || !root.Time.Equal(root.FailedAt) || !root.Started.Equal(root.FailedAt) {
+	if root := r.Root(); root.Rank != 1 || !root.FailedAt.Equal(after(-2*time.Minute)) || !root.Ended.Equal(root.FailedAt) || !root.Started.Equal(root.FailedAt) {
 		t.Errorf("root is rank %d at %v, want 1 at %v", root.Rank, root.FailedAt, after(-2*time.Minute))
 	}
 }
@@ -91,7 +90,7 @@ func TestWireLimit(t *testing.T) {
 	long := "Traceback (most recent call last):\n" + strings.Repeat("  File \"é.py\", line 3, in f\n    f(1)\n", 4000) + "ValueError: boom\n"
 	var all []*failure.ProcessFailure
 	for i := range 300 {
-		all = append(all, failure.New(failure.Observation{Rank: i, ExitCode: 1, Time: noon, StderrTail: []byte(long), Host: "h.example"}))
+		all = append(all, failure.New(failure.Observation{Rank: i, ExitCode: 1, Ended: noon, StderrTail: []byte(long), Host: "h.example"}))
 	}
 	for _, limit := range []int{0, 2, 100, 2000, 16 << 10, 64 << 10, 1 << 20} {
 		text, left := failure.Encode(all, 0, limit)
@@ -116,24 +115,27 @@ func TestWireLimit(t *testing.T) {
 func TestDecodeRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		"":        "list of failures",
-		"{}":      "is a object",
-		"[1]":     "no failed_at",
+		"{}":      "cannot unmarshal object",
+		"[1]":     "cannot unmarshal number",
+		"[null]":  "no failed_at",
 		`[{}]`:    "no failed_at",
 		"[{},{},": "list of failures",
-		`[{"cause": "x", "failed_at": "yesterday"}]`: "no failed_at",
-		"[" + strings.Repeat("0,", 1<<17) + "0]":     "members",
+		`[{"cause": "x", "failed_at": "yesterday"}]`:            "yesterday",
+		"[" + strings.Repeat("{},", 1<<17) + "{}]":              "members",
+		`[{"cause": "x", "rank": 1e99}]`:                        "1e99",
+		`[{"cause": "x", "failed_at": "0001-01-01T00:00:00Z"}]`: "no failed_at",
 	} {
 		if got, err := failure.Decode([]byte(text), 0); err == nil || !strings.Contains(err.Error(), want) || got != nil {
 			t.Errorf("%.50q: %v, %v, want an error with %q", text, got, err, want)
 		}
 	}
-	// What makes no sense counts as missing.
-	got, err := failure.Decode([]byte(`[{"cause": "x\u001b[31m\ny", "failed_at": "2026-11-21T12:00:00Z", "kind": "odd", "rank": 1e99, "pid": "7",
-		"stopped_by": "SIGNOT", "started_at": 5, "stderr_tail": {"a": 1}, "start_error": "z", "errno": -5, "message": 7}]`), 0)
+	// What cannot be shown is bounded, or counts as missing.
+	got, err := failure.Decode([]byte(`[{"cause": "x\u001b[31m\ny", "failed_at": "2026-11-21T12:00:00Z", "kind": "odd", "rank": -7, "pid": -7,
+		"stopped_by": "SIGNOT", "signal": "SIGKILL", "started_at": null, "stderr_tail": ["\u009b", "a\nb"], "start_error": "z", "errno": -5, "exit_code": -900}]`), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if f := got[0]; f.Cause != "x y" || f.Kind != failure.Failed || f.Rank != 0 || f.StoppedBy != 0 || !f.Started.IsZero() || f.Message == "" || errors.Unwrap(f.StartErr) != nil {
+	if f := got[0]; f.Cause != "x y" || f.Kind != failure.Failed || f.Rank != -1 || f.PID != 0 || f.StoppedBy != 0 || f.Signal != 64 || !f.Started.IsZero() || f.Message == "" || f.LastLines[1] != "a b" || f.StartError != "z" {
 		t.Errorf("decoded %+v", f)
 	}
 }
