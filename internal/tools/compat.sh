@@ -58,7 +58,7 @@ for release in "$@"; do
 	"$python" -c 'import sys, torch; print("compat: torch", torch.__version__, "on Python", sys.version.split()[0])'
 	status=passed
 	MUSTER_PYTHON=$python go test -count=1 -run 'TestPeer' ./store/tcpstore || status=failed
-	MUSTER_PYTHON=$python go test -count=1 -run 'TestLossesEqualTorchrun|TestCheckpointResume|TestRestartMeetsAgain|TestErrorFileIsPropagated' ./internal/test/e2e || status=failed
+	MUSTER_PYTHON=$python go test -count=1 -run 'TestLossesEqualTorchrun|TestCheckpointResume|TestRestartMeetsAgain|TestErrorFileIsPropagated' ./test/e2e || status=failed
 	note "$release" "$status"
 	rm -rf "$dir" "$dir.lock"
 done

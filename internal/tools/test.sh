@@ -7,13 +7,13 @@ cd "$(dirname "$0")/../.."
 
 [ $# -gt 0 ] || {
 	# The manifests, in a module of its own: Kubernetes' types are many.
-	if (cd internal/test/k8scheck && GOWORK=off go mod download) 2>/dev/null; then
-		(cd internal/test/k8scheck && GOWORK=off go test -count 1 ./...)
+	if (cd test/k8scheck && GOWORK=off go mod download) 2>/dev/null; then
+		(cd test/k8scheck && GOWORK=off go test -count 1 ./...)
 	else
 		echo "test: Kubernetes' types cannot be downloaded, so the manifests are not checked" >&2
 	fi
 	# Those that take longest begin first, then all, also of the other modules in go.work.
-	set -- ./internal/test/e2e ./cmd/muster/internal/cli ./internal/test/wheeltest ./store/tcpstore ./rendezvous/election ./logs github.com/muster-run/muster/...
+	set -- ./test/e2e ./cmd/muster/internal/cli ./test/wheeltest ./store/tcpstore ./rendezvous/election ./logs github.com/muster-run/muster/...
 }
 MUSTER_PYTHON=$(internal/tools/venv.sh)
 export MUSTER_PYTHON

@@ -27,7 +27,7 @@ func measure() error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	cmd := exec.Command("internal/tools/test.sh", "-v", "-run", "^(TestHosts|TestOneHostTable)$", "./internal/test/e2e", "-args", "-tables", dir)
+	cmd := exec.Command("internal/tools/test.sh", "-v", "-run", "^(TestHosts|TestOneHostTable)$", "./test/e2e", "-args", "-tables", dir)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("the tests: %w", err)

@@ -440,7 +440,7 @@ func TestJudgeDefects(t *testing.T) {
 // Each of them has its line in docs/differences.md.
 func TestDefectsAreDocumented(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "differences.md"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "differences.md"))
 	if err != nil {
 		t.Fatal(err)
 	}

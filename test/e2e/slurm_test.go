@@ -51,7 +51,7 @@ func newSlurmJob(t testing.TB, lab *slurmlab.Lab) *slurmJob {
 // submit submits one of the scripts of examples/slurm.
 func (j *slurmJob) submit(script string, options []string, args ...string) {
 	j.t.Helper()
-	j.id = j.lab.Submit(j.env, slices.Concat([]string{"--output=" + j.log, "--open-mode=append"}, options, []string{filepath.Join("..", "..", "..", "examples", "slurm", script)}, args)...)
+	j.id = j.lab.Submit(j.env, slices.Concat([]string{"--output=" + j.log, "--open-mode=append"}, options, []string{filepath.Join("..", "..", "examples", "slurm", script)}, args)...)
 }
 
 // wantRequeued waits until the job has been put back into the queue.

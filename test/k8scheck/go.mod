@@ -1,4 +1,4 @@
-module github.com/muster-run/muster/internal/test/k8scheck
+module github.com/muster-run/muster/test/k8scheck
 
 go 1.26.0
 

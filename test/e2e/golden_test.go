@@ -40,7 +40,7 @@ var replacements = []struct {
 
 // goldenEvents are the lines that torchrun printed.
 func goldenEvents(t *testing.T, name string) []string {
-	return strings.Split(strings.TrimSpace(contents(t, filepath.Join("../../../events/testdata/torchrun-2.15", name))), "\n")
+	return strings.Split(strings.TrimSpace(contents(t, filepath.Join("../../events/testdata/torchrun-2.15", name))), "\n")
 }
 
 // sameEvents compares lines with torchrun's. A failed job's agent has failed (D16).
@@ -185,7 +185,7 @@ func TestMetricsMatchGolden(t *testing.T) {
 		t.Run(tt.golden, func(t *testing.T) {
 			t.Parallel()
 			j := workers(t, muster(t), setup{}, tt.flags+" --metrics-handler console", tt.steps...).want(tt.status)
-			want := metricLines(contents(t, filepath.Join("../../../metrics/testdata/torchrun-2.15", tt.golden)))
+			want := metricLines(contents(t, filepath.Join("../../metrics/testdata/torchrun-2.15", tt.golden)))
 			if len(want) < 10 {
 				t.Fatalf("the golden run has %q", want)
 			}

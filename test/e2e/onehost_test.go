@@ -252,7 +252,7 @@ func TestOneHostTable(t *testing.T) {
 		leave(t, "one host", table())
 		return
 	}
-	if !strings.Contains(contents(t, "../../../docs/reliability.md"), table()) {
+	if !strings.Contains(contents(t, "../../docs/reliability.md"), table()) {
 		t.Error("docs/reliability.md has another table: run `make reliability`")
 	}
 }

@@ -20,7 +20,7 @@ const stateKey = "torch.rendezvous.mixed"
 // foreignText is a value of the state's key from the recorded ones.
 func foreignText(t testing.TB, id string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "pickle", "testdata", "rendezvous-state-vectors.json"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "internal", "pickle", "testdata", "rendezvous-state-vectors.json"))
 	if err != nil {
 		t.Fatal(err)
 	}

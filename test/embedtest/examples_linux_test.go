@@ -25,7 +25,7 @@ func exampleFiles() (map[string][]string, error) {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && (d.Name() == "internal" || d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") && d.Name() != ".." || d.Name() == "dist" || d.Name() == "bin") {
+		if d.IsDir() && (d.Name() == "internal" || d.Name() == "test" || d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".") && d.Name() != ".." || d.Name() == "dist" || d.Name() == "bin") {
 			return fs.SkipDir
 		}
 		if !d.IsDir() && strings.Contains(d.Name(), "example") && strings.HasSuffix(d.Name(), "_test.go") {

@@ -17,12 +17,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/muster-run/muster/internal/test/doctest"
 	"github.com/muster-run/muster/internal/test/pypeer"
+	"github.com/muster-run/muster/test/doctest"
 )
 
 // root is the source tree.
-const root = "../../.."
+const root = "../.."
 
 // The suite builds and installs once.
 var shared struct {

@@ -20,7 +20,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-const root = "../../.."
+const root = "../.."
 
 // decode reads one document strictly: an unknown or repeated field is an error.
 func decode(document []byte) (any, error) {

@@ -118,7 +118,7 @@ func holder(s *site) int {
 	}
 }
 
-var buildQuorum = goBuild("muster-quorum", "../../../cmd/muster-quorum")
+var buildQuorum = goBuild("muster-quorum", "../../cmd/muster-quorum")
 
 // quorumProgram puts muster-quorum beside muster.
 func quorumProgram(t testing.TB) {

@@ -30,8 +30,8 @@ var plays = map[string]struct {
 
 // scripts are the pages whose blocks of sh are run, in one go, by another test.
 var scripts = map[string]string{
-	"docs/python.md":         "TestDocumentation in internal/test/wheeltest",
-	"docs/restart-policy.md": "TestPolicyDocumentation in cmd/muster/internal/cli",
+	"docs/python.md":         "TestDocumentation in test/wheeltest",
+	"docs/restart-policy.md": "TestPolicyDocumentation",
 }
 
 // excuses are the commands that are not run here, with the reason.

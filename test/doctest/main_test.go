@@ -11,7 +11,7 @@ import (
 )
 
 // root is the source tree.
-const root = "../../.."
+const root = "../.."
 
 // bin has muster, also by the name torchrun, muster-quorum, and an etcd; python is
 // the directory of the interpreter, which a script may stand before in PATH.

@@ -24,7 +24,7 @@ func withPython(t testing.TB, env ...string) setup {
 	return setup{env: append([]string{"PATH=" + dir + string(os.PathListSeparator) + os.Getenv("PATH")}, env...)}
 }
 
-func example(name string) string { return filepath.Join("..", "..", "..", "examples", name) }
+func example(name string) string { return filepath.Join("..", "..", "examples", name) }
 
 // grep returns the lines of text that match.
 func grep(text, pattern string) []string {

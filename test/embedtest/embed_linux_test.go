@@ -12,10 +12,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/muster-run/muster/internal/test/doctest"
+	"github.com/muster-run/muster/test/doctest"
 )
 
-const root = "../../.."
+const root = "../.."
 
 // built makes a module with all programs and builds them, once; each is a
 // directory's name.

@@ -1,0 +1,2 @@
+// Package prometheus reads muster's metrics as Prometheus does.
+package prometheus
