@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/safeopen"
 	"github.com/muster-run/muster/process"
 )
 
@@ -176,7 +176,7 @@ func (a *Agent) writeReport(at *attempt, report *failure.Report) string {
 	}
 	path := filepath.Join(at.logs.Dir(), "report.json")
 	temp := filepath.Join(at.logs.Dir(), ".report.json") // so that nobody reads half a report
-	file, err := harmless.Create(temp)
+	file, err := safeopen.Create(temp)
 	if err == nil {
 		if err = errors.Join(report.WriteJSON(file), file.Close()); err == nil {
 			err = os.Rename(temp, path)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -95,7 +96,7 @@ func (a *Agent) joined(at *attempt) {
 	s.hosts, s.looked = map[int]string{at.round.Rank: a.cfg.Host}, time.Time{}
 	s.mu.Unlock()
 	a.setState(Init)
-	a.happened(health.KindRound, health.Assigning, fmt.Sprintf("round %d: %s", at.round.Round, count(at.round.WorldSize, "host")), "")
+	a.happened(health.KindRound, health.Assigning, fmt.Sprintf("round %d: %s", at.round.Round, text.Count(at.round.WorldSize, "host")), "")
 }
 
 // ran notes that its workers run.
@@ -106,7 +107,7 @@ func (a *Agent) ran(at *attempt) {
 	s.mu.Unlock()
 	close(at.known)
 	a.setState(Healthy)
-	a.happened(health.KindPhase, health.Running, fmt.Sprintf("%s of %d run here", count(a.cfg.Spec.LocalWorldSize, "worker"), at.ranks.WorldSize), "")
+	a.happened(health.KindPhase, health.Running, fmt.Sprintf("%s of %d run here", text.Count(a.cfg.Spec.LocalWorldSize, "worker"), at.ranks.WorldSize), "")
 }
 
 // workersEnded notes how the workers ended.
@@ -334,13 +335,6 @@ func shownExit(exit process.Exit) *health.Exit {
 		e.Cause = "stopped by muster"
 	}
 	return e
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // ended notes the end of the job.

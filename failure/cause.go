@@ -151,7 +151,7 @@ func (f *ProcessFailure) ending() string {
 	sig := f.signal()
 	if sig == 0 {
 		s := fmt.Sprintf("exit code %d", f.ExitCode)
-		if n := f.ExitCode - 128; n > 0 && n <= sigRTMax && SignalName(syscall.Signal(n)) != "" {
+		if n := f.ExitCode - 128; n > 0 && n <= maxSignal && SignalName(syscall.Signal(n)) != "" {
 			s += fmt.Sprintf(" (128+%d: how a shell reports %s)", n, SignalName(syscall.Signal(n)))
 		}
 		return s

@@ -4,33 +4,16 @@ import (
 	"fmt"
 	"syscall"
 
-	"golang.org/x/sys/unix"
+	"github.com/muster-run/muster/internal/text"
 )
 
-// The real-time signals that a program can use; the C library keeps the two
-// before them.
-const (
-	sigRTMin = 34
-	sigRTMax = 64
-)
+// maxSignal is the highest number of a signal.
+const maxSignal = 64
 
 // SignalName returns a signal's name as Python's signal.Signals spells it
 // ("SIGKILL"). Real-time signals, most of which have no name in Python, are
 // counted from SIGRTMIN ("SIGRTMIN+6"). Numbers that are no signal give "".
-func SignalName(sig syscall.Signal) string {
-	if name := unix.SignalName(sig); name != "" {
-		return name
-	}
-	switch {
-	case sig == sigRTMin:
-		return "SIGRTMIN"
-	case sig == sigRTMax:
-		return "SIGRTMAX"
-	case sig > sigRTMin && sig < sigRTMax:
-		return fmt.Sprintf("SIGRTMIN+%d", sig-sigRTMin)
-	}
-	return ""
-}
+func SignalName(sig syscall.Signal) string { return text.SignalName(sig) }
 
 // A Signal is a signal that has its name in JSON
 type Signal syscall.Signal
@@ -43,7 +26,7 @@ func (s Signal) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // UnmarshalText reads what MarshalText writes; what is no signal becomes 0.
 func (s *Signal) UnmarshalText(text []byte) error {
-	for *s = sigRTMax; *s > 0 && s.String() != string(text); *s-- {
+	for *s = maxSignal; *s > 0 && s.String() != string(text); *s-- {
 	}
 	return nil
 }

@@ -26,7 +26,7 @@ func ExitStatus(mode string, root *ProcessFailure) int {
 		return 126
 	case root.Abandoned != "":
 		return 1
-	case root.ExitCode < 0 && root.ExitCode >= -sigRTMax:
+	case root.ExitCode < 0 && root.ExitCode >= -maxSignal:
 		return 128 - root.ExitCode
 	case root.ExitCode > 0 && root.ExitCode <= 255:
 		return root.ExitCode

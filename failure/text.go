@@ -6,8 +6,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/internal/pyjson"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // Bounds of what the report shows.
@@ -77,7 +77,7 @@ func stripANSI(s string) string {
 	b.Grow(len(s))
 	for i >= 0 {
 		b.WriteString(s[:i])
-		s = s[i+harmless.Escape(s[i:]):]
+		s = s[i+text.Escape(s[i:]):]
 		i = strings.IndexByte(s, 0x1b)
 	}
 	b.WriteString(s)

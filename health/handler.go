@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 // policy lets the page load nothing from elsewhere, run no script but its own, and
@@ -29,13 +31,13 @@ type reply struct {
 
 const plain = "text/plain; charset=utf-8"
 
-func text(status int, format string, args ...any) reply {
+func textReply(status int, format string, args ...any) reply {
 	return reply{status, plain, fmt.Appendf(nil, format+"\n", args...)}
 }
 
 // busy is the answer where there is nothing to show yet, or too many ask for it.
 func busy(why string) reply {
-	return text(http.StatusServiceUnavailable, "%s; try again in a second", why)
+	return textReply(http.StatusServiceUnavailable, "%s; try again in a second", why)
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
@@ -73,15 +75,15 @@ func write(w http.ResponseWriter, rep reply) {
 func (s *Server) answer(w http.ResponseWriter, r *http.Request) reply {
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
-		return text(http.StatusMethodNotAllowed, "%s is not allowed: what is here can be read, not changed", r.Method)
+		return textReply(http.StatusMethodNotAllowed, "%s is not allowed: what is here can be read, not changed", r.Method)
 	}
 	if !s.hosts.allow(r.Host) {
-		return text(http.StatusForbidden, "this server does not answer as %q: it is asked by an address, as localhost, by a name of its own host, "+
+		return textReply(http.StatusForbidden, "this server does not answer as %q: it is asked by an address, as localhost, by a name of its own host, "+
 			"or by one that --health-names has; at the loopback interface as localhost", r.Host)
 	}
 	pace, do := s.reading, s.handlers(r.URL.Path)
 	if do == nil {
-		return text(http.StatusNotFound, "there is no %q here; there are /, /healthz, /readyz, /metrics, /v1/state and /v1/logs?rank=N", r.URL.Path)
+		return textReply(http.StatusNotFound, "there is no %q here; there are /, /healthz, /readyz, /metrics, /v1/state and /v1/logs?rank=N", r.URL.Path)
 	}
 	if r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {
 		pace = s.probes
@@ -125,12 +127,12 @@ func (s *Server) healthz(_ http.ResponseWriter, r *http.Request) reply {
 	age := max(0, time.Since(last))
 	switch {
 	case last.IsZero():
-		return text(http.StatusServiceUnavailable, "dead: the agent has made no progress yet; phase: %s", phase)
+		return textReply(http.StatusServiceUnavailable, "dead: the agent has made no progress yet; phase: %s", phase)
 	case age > s.cfg.Timeout:
-		return text(http.StatusServiceUnavailable, "dead: the agent's last progress was %s ago, the limit is %s; phase: %s",
+		return textReply(http.StatusServiceUnavailable, "dead: the agent's last progress was %s ago, the limit is %s; phase: %s",
 			span(age), span(s.cfg.Timeout), phase)
 	}
-	return text(http.StatusOK, "alive: the agent's last progress was %s ago, the limit is %s; phase: %s",
+	return textReply(http.StatusOK, "alive: the agent's last progress was %s ago, the limit is %s; phase: %s",
 		span(age), span(s.cfg.Timeout), phase)
 }
 
@@ -146,11 +148,11 @@ func (s *Server) readyz(_ http.ResponseWriter, r *http.Request) reply {
 	job := &snap.source.Job
 	switch {
 	case time.Since(at) > s.cfg.Refresh+staleAfter:
-		return text(http.StatusServiceUnavailable, "not ready: the agent has not said how the job is for %s", span(time.Since(at)))
+		return textReply(http.StatusServiceUnavailable, "not ready: the agent has not said how the job is for %s", span(time.Since(at)))
 	case job.Phase != Running || job.State != "HEALTHY":
-		return text(http.StatusServiceUnavailable, "not ready: phase: %s, state: %s", job.Phase, job.State)
+		return textReply(http.StatusServiceUnavailable, "not ready: phase: %s, state: %s", job.Phase, job.State)
 	}
-	return text(http.StatusOK, "ready: %s run, round %d, %s used", count(len(snap.source.Workers), "worker"), job.Round, count(job.Restarts, "restart"))
+	return textReply(http.StatusOK, "ready: %s run, round %d, %s used", text.Count(len(snap.source.Workers), "worker"), job.Round, text.Count(job.Restarts, "restart"))
 }
 
 func (s *Server) scrape(_ http.ResponseWriter, r *http.Request) reply {
@@ -169,7 +171,7 @@ func (s *Server) stateJSON(_ http.ResponseWriter, r *http.Request) reply {
 	snap.once.Do(snap.tidy)
 	snap.onceJSON.Do(snap.encode)
 	if snap.json == nil {
-		return text(http.StatusInternalServerError, "internal error: the state of the job has no JSON form; the agent's log says more")
+		return textReply(http.StatusInternalServerError, "internal error: the state of the job has no JSON form; the agent's log says more")
 	}
 	return reply{http.StatusOK, "application/json", snap.json}
 }
@@ -179,17 +181,17 @@ func (s *Server) logs(_ http.ResponseWriter, r *http.Request) reply {
 	q := r.URL.Query()
 	rank, err := strconv.Atoi(q.Get("rank"))
 	if err != nil {
-		return text(http.StatusBadRequest, "rank %q is not a number; ask for /v1/logs?rank=0&stream=stdout", q.Get("rank"))
+		return textReply(http.StatusBadRequest, "rank %q is not a number; ask for /v1/logs?rank=0&stream=stdout", q.Get("rank"))
 	}
 	n := 200
 	if v := q.Get("lines"); v != "" {
 		if n, err = strconv.Atoi(v); err != nil || n < 1 || n > maxLogLines {
-			return text(http.StatusBadRequest, "lines=%q is not a number from 1 to %d", v, maxLogLines)
+			return textReply(http.StatusBadRequest, "lines=%q is not a number from 1 to %d", v, maxLogLines)
 		}
 	}
 	stream := q.Get("stream")
 	if stream != "" && stream != "stdout" && stream != "stderr" {
-		return text(http.StatusBadRequest, "stream %q is neither stdout nor stderr", stream)
+		return textReply(http.StatusBadRequest, "stream %q is neither stdout nor stderr", stream)
 	}
 	snap, _ := s.state.get(r.Context(), s.patience)
 	if snap == nil {
@@ -200,7 +202,7 @@ func (s *Server) logs(_ http.ResponseWriter, r *http.Request) reply {
 			return s.logOf(w, stream, n)
 		}
 	}
-	return text(http.StatusNotFound, "rank %d does not run on this host", rank)
+	return textReply(http.StatusNotFound, "rank %d does not run on this host", rank)
 }
 
 func (s *Server) logOf(w *Worker, stream string, n int) reply {
@@ -209,15 +211,15 @@ func (s *Server) logOf(w *Worker, stream string, n int) reply {
 		path = w.Stderr
 	}
 	if path == "" {
-		return text(http.StatusNotFound, "this stream of rank %d is not kept in a file; start the job with --redirects or --tee to keep it", w.Rank)
+		return textReply(http.StatusNotFound, "this stream of rank %d is not kept in a file; start the job with --redirects or --tee to keep it", w.Rank)
 	}
 	body, err := tail(path, n, maxLogBytes)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return text(http.StatusNotFound, "the log of rank %d is gone, or not there yet", w.Rank)
+		return textReply(http.StatusNotFound, "the log of rank %d is gone, or not there yet", w.Rank)
 	case err != nil:
 		s.log.Debug("a log cannot be shown", "rank", w.Rank, "error", err)
-		return text(http.StatusInternalServerError, "the log of rank %d cannot be read", w.Rank)
+		return textReply(http.StatusInternalServerError, "the log of rank %d cannot be read", w.Rank)
 	}
 	return reply{http.StatusOK, plain, body}
 }

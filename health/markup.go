@@ -67,30 +67,6 @@ func span(d time.Duration) string {
 	return fmt.Sprintf("%d d %d h", d/day, d%day/time.Hour)
 }
 
-// size writes bytes for people.
-func size(n int64) string {
-	f, units := float64(n), "KMGTPE"
-	if n < 1024 {
-		return fmt.Sprintf("%d B", n)
-	}
-	i := -1
-	for ; f >= 1023.5; i++ {
-		f /= 1024
-	}
-	if f < 10 {
-		return fmt.Sprintf("%.1f %ciB", f, units[i])
-	}
-	return fmt.Sprintf("%.0f %ciB", f, units[i])
-}
-
-// count writes a number of things.
-func count(n int, thing string) string {
-	if n == 1 {
-		return "1 " + thing
-	}
-	return fmt.Sprintf("%d %ss", n, thing)
-}
-
 // A tone is the colour class of a state. The state is always written too.
 type tone = markup
 

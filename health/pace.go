@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/muster-run/muster/internal/sleep"
 )
 
 // A pacer lets requests through at a steady rate: a flood then waits in its own
@@ -24,14 +26,7 @@ func (p *pacer) wait(ctx context.Context) bool {
 	if !ok || d <= 0 {
 		return ok
 	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return sleep.For(ctx, d) == nil
 }
 
 // reserve returns how long the next request has to wait.

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 //go:embed status.css
@@ -173,7 +175,7 @@ func (p *page) failures() {
 		p.put("</div>\n")
 	}
 	if n := len(p.s.Failures) - shown; n > 0 {
-		p.put("<p><small>and %s</small></p>\n", count(n, "more failure"))
+		p.put("<p><small>and %s</small></p>\n", text.Count(n, "more failure"))
 	}
 	p.put("</section>\n")
 }
@@ -198,7 +200,7 @@ func (p *page) figures() {
 		}
 	}
 	figure("hosts", strconv.Itoa(len(s.Hosts)), note)
-	figure("world size", strconv.Itoa(job.WorldSize), count(len(s.Workers), "worker")+" here")
+	figure("world size", strconv.Itoa(job.WorldSize), text.Count(len(s.Workers), "worker")+" here")
 	figure("restarts", strconv.Itoa(job.Restarts), fmt.Sprintf("of %d", job.MaxRestarts))
 	if !job.Started.IsZero() {
 		figure("since start", span(s.Time.Sub(job.Started)), job.Started.In(s.Time.Location()).Format("2 Jan 15:04"))
@@ -211,7 +213,7 @@ func (p *page) figures() {
 	}
 	if rss > 0 {
 		figure("CPU", fmt.Sprintf("%.1f", cpu/100), "CPUs busy here")
-		figure("memory", size(rss), "of workers here")
+		figure("memory", text.Size(rss), "of workers here")
 	}
 	p.put("</dl>\n")
 }
@@ -248,7 +250,7 @@ func (p *page) worker(w *Worker) {
 	p.put("</td>")
 	used := w.Usage.Processes > 0
 	p.cell("CPU", "n", orDash(used, fmt.Sprintf("%.0f %%", w.Usage.CPUPercent)))
-	p.cell("memory", "n", orDash(used, size(w.Usage.RSSBytes)))
+	p.cell("memory", "n", orDash(used, text.Size(w.Usage.RSSBytes)))
 	step := "–"
 	if w.Heartbeat != nil {
 		step = strconv.FormatInt(w.Heartbeat.Step, 10)
@@ -361,13 +363,13 @@ func (p *page) hosts() {
 			p.put(`, `)
 		}
 		if h.Workers > 0 {
-			p.put(`%s`, count(h.Workers, "worker"))
+			p.put(`%s`, text.Count(h.Workers, "worker"))
 		}
 		p.put("</small></li>\n")
 	}
 	p.put("</ul>\n")
 	if n := len(p.s.Hosts) - shownHosts; n > 0 {
-		p.put("<p><small>and %s</small></p>\n", count(n, "more host"))
+		p.put("<p><small>and %s</small></p>\n", text.Count(n, "more host"))
 	}
 	p.put("</section>\n")
 }

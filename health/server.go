@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 // Defaults of Config.
@@ -232,7 +234,7 @@ type limited struct {
 
 func (l *limited) Write(p []byte) (int, error) {
 	if l.left -= len(p); l.left < 0 {
-		return 0, fmt.Errorf("more than %s", size(maxMetrics))
+		return 0, fmt.Errorf("more than %s", text.Size(maxMetrics))
 	}
 	return l.buf.Write(p)
 }

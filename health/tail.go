@@ -7,7 +7,8 @@ import (
 	"io/fs"
 	"strings"
 
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/text"
 )
 
 const (
@@ -21,13 +22,13 @@ const (
 // other control characters, and of a line that was written over, as progress bars
 // do, the last version. Text that is not UTF-8 is shown as U+FFFD.
 func LastLines(path string, n int) ([]string, error) {
-	text, err := tail(path, n, 64<<10)
-	if err != nil || len(text) == 0 {
+	end, err := tail(path, n, 64<<10)
+	if err != nil || len(end) == 0 {
 		return nil, err
 	}
-	lines := strings.Split(strings.TrimSuffix(string(text), "\n"), "\n")
+	lines := strings.Split(strings.TrimSuffix(string(end), "\n"), "\n")
 	for i, line := range lines {
-		lines[i] = harmless.Line(line, maxLine)
+		lines[i] = text.Line(line, maxLine)
 	}
 	return lines, nil
 }
@@ -35,7 +36,7 @@ func LastLines(path string, n int) ([]string, error) {
 // tail returns the last n lines of a file, or of its last limit bytes. It follows
 // no symbolic link and reads regular files only: what it shows should be a log.
 func tail(path string, n, limit int) ([]byte, error) {
-	f, info, err := harmless.Open(path)
+	f, info, err := safeopen.Open(path)
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
 	}

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/safeopen"
 	"github.com/muster-run/muster/internal/tempdir"
 	"github.com/muster-run/muster/logs"
 )
@@ -55,7 +55,7 @@ func warnOfLogDir(cfg *Config, dir string) {
 	if dir == "" {
 		return
 	}
-	at, info, err := harmless.Exposed(dir)
+	at, info, err := safeopen.Exposed(dir)
 	if err != nil || info == nil {
 		return
 	}
@@ -68,5 +68,5 @@ func warnOfLogDir(cfg *Config, dir string) {
 		level = slog.LevelWarn
 	}
 	cfg.Logger.Log(context.Background(), level, "another user can replace the log directory, and so read and forge what is written there and have files of this user overwritten; "+advice+", or let only this user write to the directory named here (chown, chmod go-w)",
-		"log_dir", dir, "directory", at, "owner_uid", harmless.Owner(info), "mode", info.Mode().String())
+		"log_dir", dir, "directory", at, "owner_uid", safeopen.Owner(info), "mode", info.Mode().String())
 }

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/safeopen"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/metrics"
 )
@@ -57,7 +57,7 @@ func TestWorkerOfRun(t *testing.T) {
 // A log directory that others can replace is used, with one warning. TMPDIR counts where
 // it is made there.
 func TestExposedLogDir(t *testing.T) {
-	if at, _, err := harmless.Exposed(t.TempDir()); at != "" || err != nil {
+	if at, _, err := safeopen.Exposed(t.TempDir()); at != "" || err != nil {
 		t.Skipf("%s is exposed: %v", at, err)
 	}
 	open := t.TempDir()

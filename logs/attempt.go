@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 // TailSize is how much of a worker's stderr is kept for a report, in bytes.
@@ -392,8 +394,8 @@ func (a *Attempt) collapsedPrefix(localRanks []int) string {
 	slices.Sort(ranks)
 	return expand(a.run.cfg.LinePrefixTemplate, map[string]string{
 		"role_name":  strings.Join(roles, ","),
-		"local_rank": ranges(localRanks),
-		"rank":       ranges(ranks),
+		"local_rank": text.Ranges(localRanks, ","),
+		"rank":       text.Ranges(ranks, ","),
 		"hostname":   a.run.hostname,
 	})
 }

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"hash/maphash"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 )
 
@@ -297,25 +295,4 @@ func (c *collapser) flush() {
 		c.t.count(c.raw, c.lines, (int64(lost)*c.raw+int64(len(c.out))-1)/int64(len(c.out)))
 	}
 	c.out, c.lines, c.raw = c.out[:0], 0, 0
-}
-
-// ranges writes sorted numbers in short: "0-2,5".
-func ranges(numbers []int) string {
-	var b strings.Builder
-	for i := 0; i < len(numbers); {
-		end := i + 1
-		for end < len(numbers) && numbers[end] == numbers[end-1]+1 {
-			end++
-		}
-		if b.Len() > 0 {
-			b.WriteByte(',')
-		}
-		b.WriteString(strconv.Itoa(numbers[i]))
-		if end > i+1 {
-			b.WriteByte('-')
-			b.WriteString(strconv.Itoa(numbers[end-1]))
-		}
-		i = end
-	}
-	return b.String()
 }

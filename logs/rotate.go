@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
 const (
@@ -385,7 +385,7 @@ func (r *rotator) cut(f *rotated, s segment) error {
 // write makes a segment's file, which is on the disk when it returns: what it
 // holds is removed from the log next.
 func (r *rotator) write(f *rotated, s segment, path string) error {
-	out, err := harmless.Create(path)
+	out, err := safeopen.Create(path)
 	if err != nil {
 		return err
 	}

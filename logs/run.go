@@ -15,7 +15,7 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/safeopen"
 	"github.com/muster-run/muster/internal/tempdir"
 )
 
@@ -245,12 +245,12 @@ func named(path string, err error) error {
 	return err
 }
 
-// open opens a worker's log file for reading, as harmless.Open does.
+// open opens a worker's log file for reading, as safeopen.Open does.
 func (r *Run) open(path string) (*os.File, fs.FileInfo, error) {
 	if rel, ok := r.below(path); ok {
-		return harmless.OpenIn(r.root, rel)
+		return safeopen.OpenIn(r.root, rel)
 	}
-	return harmless.Open(path)
+	return safeopen.Open(path)
 }
 
 // maxDirName leaves room in a file name (255 bytes) for what is appended.

@@ -17,7 +17,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
 const (
@@ -136,7 +136,7 @@ func NewTail(cfg TailConfig) (*Tail, error) {
 // others may share; nil means its own.
 func newTail(cfg TailConfig, to *console, w *watcher) *Tail {
 	t := &Tail{
-		to: to, watcher: w, log: cfg.Logger, openFile: harmless.Open,
+		to: to, watcher: w, log: cfg.Logger, openFile: safeopen.Open,
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	if t.log == nil {

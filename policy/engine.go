@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"strings"
 	"time"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 // MaxDelay is the longest that a back-off may last.
@@ -163,7 +165,7 @@ func (b *Budget) used(retries []time.Time, now time.Time) int {
 }
 
 func (b *Budget) String() string {
-	s := count(b.Restarts, "restart")
+	s := text.Count(b.Restarts, "restart")
 	if b.Window > 0 {
 		s += " in " + short(b.Window)
 	}
@@ -207,7 +209,7 @@ func (e *Engine) noProgress(restarts int) string {
 	if n.Files != nil {
 		missing = append(missing, "no change of "+strings.Join(n.Files, " or "))
 	}
-	return fmt.Sprintf("no progress in %s: %s", count(restarts, "restart"), strings.Join(missing, ", "))
+	return fmt.Sprintf("no progress in %s: %s", text.Count(restarts, "restart"), strings.Join(missing, ", "))
 }
 
 // noRestarts says that the job has used up all of its restarts.
@@ -219,13 +221,6 @@ func noRestarts(n int) string {
 		return "the job's one restart is used up"
 	}
 	return fmt.Sprintf("the job's %d restarts are used up", n)
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // short is a duration without its zeros: 1h, 1m30s.

@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 const full = `max_restarts: 10
 rules:
   - name: bad-gpu
-    match: {exit: [66, "70-79"], signal: [SIGBUS, KILL, 31], stderr: ['ECC error', '^Xid'], host: 'gpu-*', role: trainer}
+    match: {exit: [66, "70-79"], signal: [SIGBUS, KILL, 31, SIGRTMIN+3], stderr: ['ECC error', '^Xid'], host: 'gpu-*', role: trainer}
     action: drain
   - name: oom
     match: {cause: oom}
@@ -48,7 +48,7 @@ func TestParse(t *testing.T) {
 	want := &policy.Policy{File: "p.yaml", MaxRestarts: 10,
 		Rules: []policy.Rule{
 			{Name: "bad-gpu", Line: 3, Action: policy.Drain, Match: policy.Match{
-				Exits: []policy.Range{{66, 66}, {70, 79}}, Signals: []syscall.Signal{syscall.SIGBUS, syscall.SIGKILL, 31},
+				Exits: []policy.Range{{66, 66}, {70, 79}}, Signals: []syscall.Signal{syscall.SIGBUS, syscall.SIGKILL, 31, 37},
 				Stderr: []*regexp.Regexp{regexp.MustCompile("(?m)ECC error"), regexp.MustCompile("(?m)^Xid")},
 				Hosts:  []string{"gpu-*"}, Roles: []string{"trainer"}}},
 			{Name: "oom", Line: 6, Action: policy.Retry, Match: policy.Match{Causes: []policy.Cause{policy.OOM}},

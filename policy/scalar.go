@@ -15,9 +15,8 @@ import (
 	"unicode"
 
 	"go.yaml.in/yaml/v3"
-	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/spell"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // fields says what to do with the value of each key that a mapping may have.
@@ -218,11 +217,11 @@ func (r *reader) cause(n *yaml.Node) Cause {
 
 // exits reads an exit status, or a range of them: 70-79.
 func (r *reader) exits(n *yaml.Node) Range {
-	text, ok := r.text(n)
+	value, ok := r.text(n)
 	if !ok {
 		return Range{}
 	}
-	first, last, ranged := strings.Cut(text, "-")
+	first, last, ranged := strings.Cut(value, "-")
 	if !ranged {
 		last = first
 	}
@@ -231,13 +230,13 @@ func (r *reader) exits(n *yaml.Node) Range {
 	switch {
 	case err1 != nil || err2 != nil || from > to || to > 255 || from < 0:
 		hint := ""
-		if signalNumber(text) != 0 {
+		if text.Signal(strings.ToUpper(value)) != 0 {
 			hint = "; for a signal there is the key signal"
 		}
-		r.fail(n, "want an exit status from 1 to 255, or a range such as 70-79, got %s%s", quote(text), hint)
+		r.fail(n, "want an exit status from 1 to 255, or a range such as 70-79, got %s%s", quote(value), hint)
 		return Range{}
 	case from == 0:
-		r.fail(n, "%s: a worker with exit status 0 has not failed", text)
+		r.fail(n, "%s: a worker with exit status 0 has not failed", value)
 		return Range{}
 	}
 	return Range{from, to}
@@ -245,22 +244,15 @@ func (r *reader) exits(n *yaml.Node) Range {
 
 // signal reads a signal's name, with or without SIG, or its number.
 func (r *reader) signal(n *yaml.Node) syscall.Signal {
-	text, ok := r.text(n)
+	value, ok := r.text(n)
 	if !ok {
 		return 0
 	}
-	if sig := signalNumber(text); sig != 0 {
+	if sig := text.ParseSignal(value); sig != 0 {
 		return sig
 	}
-	if i, err := strconv.Atoi(text); err == nil && i > 0 && i <= 64 {
-		return syscall.Signal(i)
-	}
-	r.fail(n, "there is no signal %s: want a name such as SIGBUS, or a number from 1 to 64", quote(text))
+	r.fail(n, "there is no signal %s: want a name such as SIGBUS, or a number from 1 to 64", quote(value))
 	return 0
-}
-
-func signalNumber(text string) syscall.Signal {
-	return unix.SignalNum("SIG" + strings.TrimPrefix(strings.ToUpper(text), "SIG"))
 }
 
 func (r *reader) pattern(n *yaml.Node) *regexp.Regexp {
@@ -322,7 +314,7 @@ func quote(text string) string {
 
 // suggest is what somebody may have meant: ", did you mean rules?".
 func suggest(typed string, words []string) string {
-	if best := spell.Nearest(typed, words...); best != "" {
+	if best := text.Nearest(typed, words...); best != "" {
 		return "; did you mean " + best + "?"
 	}
 	return ""

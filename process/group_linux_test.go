@@ -53,7 +53,7 @@ func TestFirstFailureStopsTheRest(t *testing.T) {
 }
 
 func TestSignalName(t *testing.T) {
-	for sig, want := range map[syscall.Signal]string{syscall.SIGTERM: "SIGTERM", syscall.SIGUSR1: "SIGUSR1", 63: "signal 63"} {
+	for sig, want := range map[syscall.Signal]string{syscall.SIGTERM: "SIGTERM", syscall.SIGUSR1: "SIGUSR1", 63: "SIGRTMIN+29", 33: "signal 33"} {
 		if got := process.SignalName(sig); got != want {
 			t.Errorf("%d: got %q, want %q", int(sig), got, want)
 		}

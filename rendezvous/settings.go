@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/internal/spell"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // Settings are the values of --rdzv-conf.
@@ -146,7 +146,7 @@ func SuggestKey(backend, key string) string {
 			names = append(names, k.name)
 		}
 	}
-	return spell.Nearest(key, names...)
+	return text.Nearest(key, names...)
 }
 
 // DefaultSettings returns what an empty --rdzv-conf means.

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // Waiting says how far the round is that a node waits for. Host names are those
@@ -71,7 +71,7 @@ func note(list []string, name string) []string {
 // String says it in one line that is fit for a terminal, whatever other hosts have said.
 func (w Waiting) String() string {
 	if w.Note != "" {
-		return harmless.Line(w.Note, 1000)
+		return text.Line(w.Note, 1000)
 	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d of %s nodes have joined", w.Joined, w.nodes())
@@ -109,7 +109,7 @@ func (w Waiting) nodes() string {
 func names(some []string, all int) string {
 	clean := make([]string, 0, few)
 	for _, name := range some {
-		clean = append(clean, harmless.Line(name, 253))
+		clean = append(clean, text.Line(name, 253))
 	}
 	text := strings.Join(clean, ", ")
 	if more := all - len(some); more > 0 {

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
 // lookLimit is how long one process' environment may take to be read.
@@ -126,7 +126,7 @@ func readEnviron(pid int) environ {
 	if err != nil {
 		return e
 	}
-	if uid := os.Geteuid(); uid != 0 && harmless.Owner(info) != uid {
+	if uid := os.Geteuid(); uid != 0 && safeopen.Owner(info) != uid {
 		return e
 	}
 	text, err := procfs.Environ(pid)

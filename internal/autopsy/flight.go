@@ -12,7 +12,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
 // maxFlight bounds what is kept of one flight recorder's file.
@@ -109,11 +109,11 @@ func (s *subject) flightFile() string {
 // trigger writes to the pipe and waits for the file to be written, by the user uid.
 func trigger(ctx context.Context, uid int, pipe, file string) ([]byte, error) {
 	before, _ := os.Stat(file)
-	f, _, err := harmless.OpenIf(pipe, os.O_WRONLY|syscall.O_NOFOLLOW, func(info os.FileInfo) error {
+	f, _, err := safeopen.OpenIf(pipe, os.O_WRONLY|syscall.O_NOFOLLOW, func(info os.FileInfo) error {
 		switch {
 		case info.Mode().Type() != os.ModeNamedPipe:
 			return fmt.Errorf("%s is not a named pipe", pipe)
-		case harmless.Owner(info) != uid:
+		case safeopen.Owner(info) != uid:
 			return fmt.Errorf("%s is not a pipe of the worker's user, and is left alone", pipe)
 		}
 		return nil
@@ -174,8 +174,8 @@ func same(a, b os.FileInfo) bool {
 // readBounded reads the beginning of a file that belongs to the worker's user: the
 // worker says which file, and must not have us copy one that it may not read.
 func readBounded(path string, uid int) ([]byte, error) {
-	f, info, err := harmless.OpenIf(path, os.O_RDONLY|syscall.O_NOFOLLOW, func(info os.FileInfo) error {
-		if !info.Mode().IsRegular() || harmless.Owner(info) != uid {
+	f, info, err := safeopen.OpenIf(path, os.O_RDONLY|syscall.O_NOFOLLOW, func(info os.FileInfo) error {
+		if !info.Mode().IsRegular() || safeopen.Owner(info) != uid {
 			return fmt.Errorf("%s is not a file of the worker's user, and is not read", path)
 		}
 		return nil

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 // A Group is the ranks that are in the same place.
@@ -170,27 +172,7 @@ func members(g Group) string {
 	if len(list) > 1 {
 		word = map[string]string{"rank": "ranks", "process": "processes"}[word]
 	}
-	return word + " " + ranges(list)
-}
-
-// ranges writes sorted numbers as "0-2, 5".
-func ranges(list []int) string {
-	var b strings.Builder
-	for i := 0; i < len(list); {
-		j := i
-		for j+1 < len(list) && list[j+1] == list[j]+1 {
-			j++
-		}
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		b.WriteString(strconv.Itoa(list[i]))
-		if j > i {
-			b.WriteString("-" + strconv.Itoa(list[j]))
-		}
-		i = j + 1
-	}
-	return b.String()
+	return word + " " + text.Ranges(list, ", ")
 }
 
 // A viewed worker is its group, before others join it, and what others must have

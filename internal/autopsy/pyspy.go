@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/children"
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
 // maxHelperOutput bounds what a helper program may say.
@@ -175,15 +175,15 @@ func openTrusted(path string) (*os.File, error) {
 	}
 	for at, dir := "", filepath.Dir(target); at != dir; at, dir = dir, filepath.Dir(dir) {
 		// In a sticky directory, as /tmp is, others do not replace a directory of ours.
-		if info, err := os.Lstat(dir); err != nil || !info.IsDir() || !harmless.Trusted(info, at != "") {
+		if info, err := os.Lstat(dir); err != nil || !info.IsDir() || !safeopen.Trusted(info, at != "") {
 			return nil, fmt.Errorf("%s belongs to another user or may be changed by one; %s is not run", dir, path)
 		}
 	}
-	f, _, err := harmless.OpenIf(target, os.O_RDONLY|syscall.O_NOFOLLOW, func(info os.FileInfo) error {
+	f, _, err := safeopen.OpenIf(target, os.O_RDONLY|syscall.O_NOFOLLOW, func(info os.FileInfo) error {
 		switch {
 		case !info.Mode().IsRegular() || info.Mode()&0o111 == 0:
 			return fs.ErrNotExist
-		case !harmless.Trusted(info, false):
+		case !safeopen.Trusted(info, false):
 			return fmt.Errorf("%s belongs to another user or may be changed by one, and is not run", path)
 		}
 		return nil

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
 // maxAnswer bounds an answer of a worker server.
@@ -54,7 +54,7 @@ func (s *subject) socket() string {
 func post(ctx context.Context, socket string, uid int, handler string) ([]byte, error) {
 	foreign := fmt.Errorf("the server at %s is not of the worker's user, and was asked nothing", socket)
 	conn, err := dial(ctx, socket, func(info os.FileInfo) error {
-		if harmless.Owner(info) != uid {
+		if safeopen.Owner(info) != uid {
 			return foreign
 		}
 		return nil

@@ -3,16 +3,13 @@ package autopsy
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strconv"
-	"strings"
-	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/muster-run/muster/internal/text"
 )
 
 const (
@@ -34,9 +31,9 @@ func (t *taking) faulthandler(ctx context.Context, s *subject) Python {
 	if name == "" {
 		return fail("the worker's environment does not say that it has registered it (%s=SIGUSR1, and faulthandler.register(signal.SIGUSR1) in the worker)", EnvDumpSignal)
 	}
-	sig, err := parseSignal(name)
-	if err != nil {
-		return fail("%s=%s: %v", EnvDumpSignal, cut(name, 40), err)
+	sig := text.ParseSignal(name)
+	if sig == 0 {
+		return fail("%s=%s: not a signal; want a name such as SIGUSR1", EnvDumpSignal, cut(name, 40))
 	}
 	if s.state == stateStopped || s.state == stateTraced {
 		return fail("the process is %s and does not answer signals", s.state)
@@ -59,18 +56,6 @@ func (t *taking) faulthandler(ctx context.Context, s *subject) Python {
 		return fail("no traceback appeared in %s after %s", where.name, name)
 	}
 	return Python{Source: "faulthandler", Threads: threads}
-}
-
-// parseSignal reads a signal's name, with or without SIG, or number.
-func parseSignal(text string) (syscall.Signal, error) {
-	text = strings.ToUpper(strings.TrimSpace(text))
-	if n, err := strconv.Atoi(text); err == nil && n > 0 && n < 65 {
-		return syscall.Signal(n), nil
-	}
-	if sig := unix.SignalNum("SIG" + strings.TrimPrefix(text, "SIG")); sig != 0 {
-		return sig, nil
-	}
-	return 0, errors.New("not a signal; want a name such as SIGUSR1")
 }
 
 // An output is where a worker's stderr can be read, from now on.

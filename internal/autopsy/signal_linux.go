@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
 // catches says whether a process has a handler for a signal.
@@ -59,7 +59,7 @@ func resolve(s *subject, path string) string {
 // dial connects to a Unix socket, if look has nothing against its file: who listens there
 // may do something as soon as anybody connects.
 func dial(ctx context.Context, socket string, look func(os.FileInfo) error) (net.Conn, error) {
-	at, _, err := harmless.OpenIf(socket, unix.O_PATH, look)
+	at, _, err := safeopen.OpenIf(socket, unix.O_PATH, look)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
 // How much of stderr is kept.
@@ -71,7 +71,7 @@ func readEnd(path string, uid int) []byte {
 // What is not a regular file is not even opened: that may do something to a terminal or
 // a pipe.
 func openOutput(path string, uid int) (*os.File, os.FileInfo, error) {
-	return harmless.OpenIf(path, os.O_RDONLY, func(info os.FileInfo) error {
+	return safeopen.OpenIf(path, os.O_RDONLY, func(info os.FileInfo) error {
 		switch {
 		case !info.Mode().IsRegular():
 			return errors.New(path + " is not a regular file")
@@ -85,7 +85,7 @@ func openOutput(path string, uid int) (*os.File, os.FileInfo, error) {
 // mayRead says whether what the descriptor of a user's process leads to may be shown:
 // that process may have opened a file, as O_PATH, that it could not read itself.
 func mayRead(path string, info os.FileInfo, uid int) bool {
-	return !strings.HasPrefix(path, "/proc/") || uid == os.Geteuid() || harmless.Owner(info) == uid
+	return !strings.HasPrefix(path, "/proc/") || uid == os.Geteuid() || safeopen.Owner(info) == uid
 }
 
 // isRegular says whether a path, links followed, is a regular file. By the time that it

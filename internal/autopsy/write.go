@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // MarshalJSON adds the groups and the summary to what was found.
@@ -109,7 +109,7 @@ func (r *Report) Text() string {
 	for i := range r.Workers {
 		r.Workers[i].text(&b)
 	}
-	return harmless.Text(b.String())
+	return text.Lines(b.String())
 }
 
 // Stacks is the groups with their stacks, those that differ first.
@@ -228,7 +228,7 @@ func (l litter) who() string {
 	if len(l.pids) == 1 {
 		return "child process " + strconv.Itoa(l.pids[0])
 	}
-	return fmt.Sprintf("%d child processes, %s", len(l.pids), ranges(l.pids))
+	return fmt.Sprintf("%d child processes, %s", len(l.pids), text.Ranges(l.pids, ", "))
 }
 
 // alikeProcesses puts processes with equal stacks together.
@@ -311,15 +311,15 @@ func alikeThreads(threads []NativeThread) []string {
 	}
 	texts := make([]string, len(list))
 	for i, g := range list {
-		text := ranges(g.tids) + " " + g.name
+		who := text.Ranges(g.tids, ", ") + " " + g.name
 		if len(g.tids) > 1 {
-			text = fmt.Sprintf("%s %s, %d threads", ranges(g.tids), g.name, len(g.tids))
+			who += fmt.Sprintf(", %d threads", len(g.tids))
 		}
-		text += ": " + g.does
+		who += ": " + g.does
 		if g.cpu >= 0.001 {
-			text += fmt.Sprintf(", CPU %.3f s", g.cpu)
+			who += fmt.Sprintf(", CPU %.3f s", g.cpu)
 		}
-		texts[i] = text
+		texts[i] = who
 	}
 	return texts
 }

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
 // A State is what a file says.
@@ -37,7 +37,7 @@ const maxFile = 256 << 10
 // Read reads the file in a directory. The error is fs.ErrNotExist where there is
 // none. It takes the lock for a moment if nobody holds it.
 func Read(dir string) (*File, error) {
-	file, _, err := harmless.Open(filepath.Join(dir, Name))
+	file, _, err := safeopen.Open(filepath.Join(dir, Name))
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,8 @@ package scheduler
 import (
 	"fmt"
 	"strings"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 // readHosts reads a file with one host a line, the same one as often as it has
@@ -49,7 +51,7 @@ func (job *Job) byName(v vars, hosts []string, from string) error {
 	}
 	i := index(hosts, name)
 	if i < 0 {
-		return fmt.Errorf("this host, %s, is not among the %s of %s", show(name), quantity(len(hosts), "host"), from)
+		return fmt.Errorf("this host, %s, is not among the %s of %s", show(name), text.Count(len(hosts), "host"), from)
 	}
 	job.Nodes = Fact[int]{len(hosts), from}
 	job.NodeRank = Fact[int]{i, from + " and the host's name"}

@@ -2,7 +2,6 @@ package scheduler
 
 import (
 	"fmt"
-	"strconv"
 )
 
 // An mpi is a launcher of ranks that tells them how many they are, and which.
@@ -147,11 +146,4 @@ func jobHosts(v vars) (hosts []string, from string, err error) {
 		return hosts, "PBS_NODEFILE", broken("PBS", err)
 	}
 	return nil, "", nil
-}
-
-func quantity(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return strconv.Itoa(n) + " " + what + "s"
 }

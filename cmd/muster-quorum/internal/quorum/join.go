@@ -14,6 +14,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/membership"
 	"go.uber.org/zap"
+
+	"github.com/muster-run/muster/internal/sleep"
 )
 
 // A way is how a member without data comes into its cluster.
@@ -55,7 +57,7 @@ func (m *member) findWay(ctx context.Context) (*way, error) {
 			return m.bootstrap(successor(m.cfg.RunID, lost)), nil
 		}
 		m.wait(m.lostData(ctx, err))
-		pause(ctx, 250*time.Millisecond)
+		_ = sleep.For(ctx, 250*time.Millisecond)
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 
 	"github.com/muster-run/muster/internal/admit"
 	"github.com/muster-run/muster/internal/pipe"
+	"github.com/muster-run/muster/internal/sleep"
 )
 
 // Serve is a member of a cluster of etcd, one per named host. It reads its
@@ -205,7 +206,7 @@ func (m *member) freePorts(ctx context.Context) error {
 			return fmt.Errorf("%w; name another port after the host in --rdzv-endpoint", err)
 		}
 		m.wait(fmt.Sprintf("%v: another program has the port", err))
-		pause(ctx, 100*time.Millisecond)
+		_ = sleep.For(ctx, 100*time.Millisecond)
 	}
 }
 
@@ -313,7 +314,7 @@ func (m *member) stop(e *embed.Etcd) {
 	if m.ended.Load() && len(m.others) > 0 {
 		// The others are about to stop too: each shall see first that the run was
 		// closed, which the next heartbeat tells its member.
-		pause(context.Background(), 3*m.cfg.Heartbeat.Or(defaultHeartbeat))
+		_ = sleep.For(context.Background(), 3*m.cfg.Heartbeat.Or(defaultHeartbeat))
 	}
 	if !m.ended.Load() {
 		bounded(time.Second, func() { _ = e.Server.TryTransferLeadershipOnShutdown() })

@@ -12,6 +12,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/muster-run/muster/internal/pipe"
+	"github.com/muster-run/muster/internal/sleep"
 )
 
 // retry is the pause after a request that failed.
@@ -36,7 +37,7 @@ func (b *bridge) connect(ctx context.Context) {
 			return
 		}
 		b.send(ctx, troubled{err})
-		pause(ctx, b.retry())
+		_ = sleep.For(ctx, b.retry())
 	}
 }
 
@@ -46,7 +47,7 @@ func (b *bridge) hold(ctx context.Context, cli *clientv3.Client) {
 		s, sent, err := b.grant(ctx, cli)
 		if err != nil {
 			b.send(ctx, troubled{err})
-			pause(ctx, b.retry())
+			_ = sleep.For(ctx, b.retry())
 			continue
 		}
 		b.events <- granted{s, sent} // also when run is over: it revokes the lease
@@ -85,7 +86,7 @@ func (b *bridge) live(ctx context.Context, cli *clientv3.Client, s *session) {
 // when it has run out by our clock: a new leader of etcd's members prolongs all.
 func (b *bridge) keep(ctx context.Context, cli *clientv3.Client, s *session) {
 	wait := s.ttl / 4
-	for pause(ctx, wait) {
+	for sleep.For(ctx, wait) == nil {
 		sent := time.Now()
 		call, done := context.WithTimeout(clientv3.WithRequireLeader(ctx), b.cfg.Call.Or(s.ttl/8))
 		_, err := cli.KeepAliveOnce(call, s.id)
@@ -121,7 +122,7 @@ func (b *bridge) follow(ctx context.Context, cli *clientv3.Client, s *session) (
 			return true
 		case err != nil && ctx.Err() == nil:
 			b.send(ctx, troubled{err})
-			pause(ctx, b.retry())
+			_ = sleep.For(ctx, b.retry())
 		}
 	}
 	return false
@@ -298,20 +299,8 @@ func (b *bridge) insist(ctx context.Context, request func(context.Context) error
 		call, cancel := b.callContext(ctx)
 		err := request(call)
 		cancel()
-		if err == nil || !pause(ctx, b.retry()) {
+		if err == nil || sleep.For(ctx, b.retry()) != nil {
 			return err
 		}
-	}
-}
-
-// pause waits; false means that ctx has ended.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return ctx.Err() == nil
-	case <-ctx.Done():
-		return false
 	}
 }

@@ -24,8 +24,7 @@ import (
 
 	"github.com/muster-run/muster/cmd/muster/internal/tui"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/harmless"
-	"github.com/muster-run/muster/internal/spell"
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/process"
 )
@@ -107,7 +106,7 @@ func (p program) command(ctx context.Context, args []string) int {
 	} else {
 		nearest := 3
 		for _, c := range all {
-			if d := spell.Distance(c.name, name); d < nearest {
+			if d := text.Distance(c.name, name); d < nearest {
 				nearest, hint = d, "did you mean muster "+c.name+"?"
 			}
 		}
@@ -229,7 +228,7 @@ func (p program) errorf(format string, a ...any) {
 	if w == nil {
 		w = p.stderr
 	}
-	fmt.Fprintf(w, "%s: error: %s\n", p.name, harmless.Text(fmt.Sprintf(format, a...)))
+	fmt.Fprintf(w, "%s: error: %s\n", p.name, text.Lines(fmt.Sprintf(format, a...)))
 }
 
 // split takes errors that were joined apart again, so that each gets its line.

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // A command is one of muster's besides run.
@@ -18,7 +18,7 @@ type command struct {
 // fail says what went wrong, each thing in a line, and returns the exit status.
 func (c *command) fail(status int, err error) int {
 	for _, err := range split(err) {
-		fmt.Fprintf(c.stderr, "muster %s: error: %s\n", c.name, harmless.Text(err.Error()))
+		fmt.Fprintf(c.stderr, "muster %s: error: %s\n", c.name, text.Lines(err.Error()))
 	}
 	return status
 }

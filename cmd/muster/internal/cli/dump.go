@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/autopsy"
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/text"
 )
 
 const dumpUsage = `usage: muster dump [--pid PID[,PID...] | --job RUN_ID] [--out DIR] [--json] [--timeout SECONDS]
@@ -200,6 +200,6 @@ func (req dumpRequest) show(w io.Writer, job autopsy.Job, report *autopsy.Report
 	for _, problem := range report.Problems() {
 		fmt.Fprintf(&b, "\n%s\n", problem)
 	}
-	_, err := io.WriteString(w, harmless.Text(b.String()))
+	_, err := io.WriteString(w, text.Lines(b.String()))
 	return err
 }

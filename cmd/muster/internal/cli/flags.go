@@ -3,7 +3,7 @@ package cli
 import (
 	"strings"
 
-	"github.com/muster-run/muster/internal/spell"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // kind says how the text of an option is read.
@@ -249,20 +249,11 @@ func sameName(name, typed string) bool {
 }
 
 // nearest returns the option whose name is most like the typed one, or nil if
-// none is alike. Both count as alike if at most a third has to be changed.
+// none is alike.
 func nearest(typed string) *option {
-	typed = strings.ReplaceAll(strings.ToLower(typed), "_", "-")
-	if len(typed) < 2 || len(typed) > 64 {
-		return nil
-	}
-	var best *option
-	least := 0
+	names := make([]string, len(options))
 	for i := range options {
-		name := options[i].name
-		limit := max(len(name), len(typed)) / 3
-		if d := spell.Distance(name, typed); d <= limit && (best == nil || d < least) {
-			best, least = &options[i], d
-		}
+		names[i] = options[i].name
 	}
-	return best
+	return byName(text.Nearest(typed, names...))
 }

@@ -12,8 +12,8 @@ import (
 	"time"
 	"unicode"
 
-	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/internal/steady"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // newLogger makes the program's logger: TorchElastic's lines on w, from the
@@ -64,16 +64,16 @@ type logHandler struct {
 func (h *logHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
 
 func (h *logHandler) Handle(_ context.Context, record slog.Record) error {
-	var text strings.Builder
-	text.WriteString(record.Message)
-	text.WriteString(h.attrs)
+	var message strings.Builder
+	message.WriteString(record.Message)
+	message.WriteString(h.attrs)
 	record.Attrs(func(a slog.Attr) bool {
-		appendAttr(&text, h.group, a)
+		appendAttr(&message, h.group, a)
 		return true
 	})
 	prefix := logPrefix(record)
 	var out strings.Builder
-	for line := range strings.SplitSeq(strings.TrimSuffix(harmless.Text(text.String()), "\n"), "\n") {
+	for line := range strings.SplitSeq(strings.TrimSuffix(text.Lines(message.String()), "\n"), "\n") {
 		out.WriteString(prefix)
 		out.WriteString(line)
 		out.WriteByte('\n')

@@ -12,7 +12,7 @@ import (
 	"strings"
 
 	"github.com/muster-run/muster/cmd/muster/internal/postmortem"
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/text"
 )
 
 const logsUsage = `usage: muster logs DIR [--rank 3[,5-7]] [--local-rank] [--attempt N]
@@ -129,7 +129,7 @@ func (req *logsRequest) run(ctx context.Context, stdout, stderr io.Writer) error
 		return err
 	}
 	if len(runs) > 1 {
-		fmt.Fprintf(stderr, "muster logs: this is %s, the newest of %d runs\n", harmless.Line(runs[0].Path, 4096), len(runs))
+		fmt.Fprintf(stderr, "muster logs: this is %s, the newest of %d runs\n", text.Line(runs[0].Path, 4096), len(runs))
 	}
 	if req.attempt != "" {
 		attempt = "attempt_" + req.attempt

@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/events"
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
@@ -153,15 +153,15 @@ func checkPolicy(w io.Writer, p *policy.Policy) {
 	var b strings.Builder
 	restarts, most := "as many restarts as --max-restarts says", math.MaxInt
 	if p.MaxRestarts >= 0 {
-		restarts, most = countOf(p.MaxRestarts, "restart"), p.MaxRestarts
+		restarts, most = text.Count(p.MaxRestarts, "restart"), p.MaxRestarts
 	}
-	fmt.Fprintf(&b, "%s: %s, %s\n", p.File, countOf(len(p.Rules), "rule"), restarts)
+	fmt.Fprintf(&b, "%s: %s, %s\n", p.File, text.Count(len(p.Rules), "rule"), restarts)
 	for i := range p.Rules {
 		fmt.Fprintf(&b, "  %s (line %d): %s\n", p.Rules[i].Name, p.Rules[i].Line, ruleText(&p.Rules[i]))
 	}
 	fmt.Fprintf(&b, "  all others: %s\n", ruleText(&p.Default))
 	if n := p.NoProgress; n != nil {
-		fmt.Fprintf(&b, "  no progress: stop after %s\n", countOf(n.Restarts, "restart"))
+		fmt.Fprintf(&b, "  no progress: stop after %s\n", text.Count(n.Restarts, "restart"))
 	}
 	for _, note := range p.Notes(most) {
 		fmt.Fprintf(&b, "note: %s\n", note)
@@ -251,7 +251,7 @@ func (req *policyRequest) replay(p *policy.Policy, in io.Reader, stdout, stderr 
 		return fmt.Errorf("%s: %w", req.events, err)
 	}
 	if broken > 0 {
-		fmt.Fprintf(stderr, "muster policy: %s: %s that cannot be read; passed over\n", req.events, countOf(broken, "line"))
+		fmt.Fprintf(stderr, "muster policy: %s: %s that cannot be read; passed over\n", req.events, text.Count(broken, "line"))
 	}
 	if len(order) == 0 {
 		return fmt.Errorf("%s: there is no failed attempt (%s) in it; muster run --event-log-handler file records them", req.events, events.AttemptFailed)
@@ -352,7 +352,7 @@ func (j *replayedJob) print(w io.Writer, asJSON, next bool) error {
 	if next {
 		b.WriteByte('\n')
 	}
-	fmt.Fprintf(&b, "job %s, %s:\n", harmless.Line(j.id, maxCell), countOf(j.max, "restart"))
+	fmt.Fprintf(&b, "job %s, %s:\n", text.Line(j.id, maxCell), text.Count(j.max, "restart"))
 	table := [][]string{{"TIME", "HOST", "RANK", "FAILURE", "RULE", "DECISION", "DELAY", "BUDGET", "WHY"}}
 	for _, row := range j.rows {
 		table = append(table, row.cells())
@@ -367,7 +367,7 @@ func (j *replayedJob) print(w io.Writer, asJSON, next bool) error {
 const maxCell = 64
 
 func (row *replayedFailure) cells() []string {
-	cells := []string{row.Time.Format("2006-01-02 15:04:05"), harmless.Line(row.Host, maxCell), "-", harmless.Line(row.Failure, maxCell), cmp.Or(harmless.Line(row.Rule, maxCell), "-"), string(cmp.Or(row.Action, "as without")), "-", "-", row.Why}
+	cells := []string{row.Time.Format("2006-01-02 15:04:05"), text.Line(row.Host, maxCell), "-", text.Line(row.Failure, maxCell), cmp.Or(text.Line(row.Rule, maxCell), "-"), string(cmp.Or(row.Action, "as without")), "-", "-", row.Why}
 	if row.Rank >= 0 {
 		cells[2] = fmt.Sprint(row.Rank)
 	}
@@ -387,10 +387,10 @@ func (row *replayedFailure) cells() []string {
 func (j *replayedJob) summary() string {
 	end := slices.IndexFunc(j.rows, func(r replayedFailure) bool { return r.Action == policy.Stop })
 	if end < 0 {
-		return fmt.Sprintf("%s, %s; the policy would not have stopped the job", countOf(len(j.rows), "failure"), countOf(j.restarts, "restart"))
+		return fmt.Sprintf("%s, %s; the policy would not have stopped the job", text.Count(len(j.rows), "failure"), text.Count(j.restarts, "restart"))
 	}
 	r := j.rows[end]
-	return fmt.Sprintf("the policy would have stopped the job at failure %d of %d, by rule %s of %s", end+1, len(j.rows), harmless.Line(r.Rule, maxCell), r.Source)
+	return fmt.Sprintf("the policy would have stopped the job at failure %d of %d, by rule %s of %s", end+1, len(j.rows), text.Line(r.Rule, maxCell), r.Source)
 }
 
 // writeColumns writes rows with their columns below each other.

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/muster-run/muster/cmd/muster/internal/postmortem"
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/text"
 )
 
 const reportUsage = `usage: muster report DIR [--attempt N] [--list] [--json]
@@ -96,17 +96,10 @@ func (req *reportRequest) showList(w io.Writer, runs []postmortem.Dir) error {
 	}
 	var b strings.Builder
 	for _, run := range runs {
-		fmt.Fprintf(&b, "%s  %s  %s\n", run.Time.Local().Format("2006-01-02 15:04:05"), countOf(run.Attempts, "attempt"), harmless.Line(run.Path, 4096))
+		fmt.Fprintf(&b, "%s  %s  %s\n", run.Time.Local().Format("2006-01-02 15:04:05"), text.Count(run.Attempts, "attempt"), text.Line(run.Path, 4096))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-func countOf(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 func writeJSON(w io.Writer, v any) error {

@@ -15,7 +15,7 @@ import (
 
 	"github.com/muster-run/muster/cmd/muster/internal/tui"
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/text"
 )
 
 const topUsage = `usage: muster top [ADDR | unix:/path | PID]... [--all] [--once] [--json]
@@ -181,7 +181,7 @@ func onlyAgent(ctx context.Context) (addr string, state *health.State, err error
 		if answering++; answering == 1 {
 			addr, state = at, s
 		}
-		fmt.Fprintf(&list, "\n  muster top %-8d # %s, %s, at %s", a.pid, harmless.Line(s.Job.Entrypoint+" of run "+s.Job.RunID, 100), harmless.Line(string(s.Job.Phase), 40), at)
+		fmt.Fprintf(&list, "\n  muster top %-8d # %s, %s, at %s", a.pid, text.Line(s.Job.Entrypoint+" of run "+s.Job.RunID, 100), text.Line(string(s.Job.Phase), 40), at)
 	}
 	switch {
 	case answering == 1:
@@ -191,7 +191,7 @@ func onlyAgent(ctx context.Context) (addr string, state *health.State, err error
 	case failure != nil:
 		return "", nil, failure
 	case silent > 0:
-		return "", nil, fmt.Errorf("%s of this user on this host, but none serves its job's health; start the job with --health-addr PORT", countOf(silent, "agent"))
+		return "", nil, fmt.Errorf("%s of this user on this host, but none serves its job's health; start the job with --health-addr PORT", text.Count(silent, "agent"))
 	}
 	return "", nil, errors.New("no agent of this user runs on this host; name the address of another host's: muster top HOST:PORT")
 }

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/text"
 )
 
 const (
@@ -105,7 +105,7 @@ func readReply(r io.Reader) ([]byte, error) {
 	case length >= 0 && int64(len(body)) < length:
 		return nil, fmt.Errorf("the answer ends after %d of %d bytes", len(body), length)
 	case status != "200":
-		return nil, fmt.Errorf("it answers %s: %s", status, harmless.Line(string(bytes.TrimSpace(body[:min(len(body), 1000)])), 200))
+		return nil, fmt.Errorf("it answers %s: %s", status, text.Line(string(bytes.TrimSpace(body[:min(len(body), 1000)])), 200))
 	}
 	return body, nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/sleep"
 )
 
 const (
@@ -48,7 +49,7 @@ func (s *topSource) ask(ctx context.Context) answers {
 		return answers{err: errors.Join(errs...)}
 	}
 	if s.all {
-		if !s.begun && a.nameless() && pause(ctx, nameTime) {
+		if !s.begun && a.nameless() && sleep.For(ctx, nameTime) == nil {
 			s.begun = true
 			return s.ask(ctx) // to be asked has made the agent look for the names
 		}
@@ -63,18 +64,6 @@ func (s *topSource) ask(ctx context.Context) answers {
 // nameless says whether the names of hosts are missing.
 func (a *answers) nameless() bool {
 	return slices.ContainsFunc(a.states[0].Hosts, func(h health.Host) bool { return h.Name == "" })
-}
-
-// pause waits; false if ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // port is the one at which all agents listen.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/muster-run/muster/cmd/muster/internal/tui"
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // A sortKey is what the workers are sorted by.
@@ -156,11 +156,11 @@ func (v *topView) render(width, height int) []tui.Line {
 // body draws what is above the last line, in at most height lines.
 func (v *topView) body(width, height int) []tui.Line {
 	if v.state == nil {
-		text := "asking " + v.addr + " …"
+		why := "asking " + v.addr + " …"
 		if v.problem != "" {
-			text = v.problem
+			why = v.problem
 		}
-		return []tui.Line{{{Text: harmless.Line(text, 4*max(width, 1)), Style: tui.Yellow}}}
+		return []tui.Line{{{Text: text.Line(why, 4*max(width, 1)), Style: tui.Yellow}}}
 	}
 	lines := v.head(width)
 	workers := v.workers()
@@ -192,9 +192,9 @@ func (v *topView) head(width int) []tui.Line {
 	if job.Preempted != nil {
 		how = string(job.Phase) + " PREEMPTED"
 	}
-	title := tui.Line{{Text: "muster "}, {Text: harmless.Line(cmp.Or(job.Entrypoint, job.RunID), 100), Style: tui.Bold}, {Text: "  "}, {Text: harmless.Line(how, 60), Style: style}}
+	title := tui.Line{{Text: "muster "}, {Text: text.Line(cmp.Or(job.Entrypoint, job.RunID), 100), Style: tui.Bold}, {Text: "  "}, {Text: text.Line(how, 60), Style: style}}
 	if job.Entrypoint != "" {
-		title = append(title, tui.Span{Text: "  " + harmless.Line(job.RunID, 100)})
+		title = append(title, tui.Span{Text: "  " + text.Line(job.RunID, 100)})
 	}
 	clock := s.Time.Local().Format("15:04:05")
 	if room := width - tui.Width(clock) - 1; room > 0 {
@@ -203,11 +203,11 @@ func (v *topView) head(width int) []tui.Line {
 	}
 	lines := []tui.Line{title, {{Text: strings.Join(v.facts(), "  ")}}}
 	if job.WaitingFor != "" {
-		lines = append(lines, tui.Line{{Text: "waits for " + harmless.Line(job.WaitingFor, 300), Style: tui.Yellow}})
+		lines = append(lines, tui.Line{{Text: "waits for " + text.Line(job.WaitingFor, 300), Style: tui.Yellow}})
 	}
 	if by := job.Preempted; by != nil {
-		text := fmt.Sprintf("preempted: host %s received %s at %s", by.Host, by.Signal, by.Time.Local().Format("15:04:05"))
-		lines = append(lines, tui.Line{{Text: harmless.Line(text, 300), Style: tui.Yellow}})
+		note := fmt.Sprintf("preempted: host %s received %s at %s", by.Host, by.Signal, by.Time.Local().Format("15:04:05"))
+		lines = append(lines, tui.Line{{Text: text.Line(note, 300), Style: tui.Yellow}})
 	}
 	if line := v.hosts(); line != nil {
 		lines = append(lines, line)
@@ -228,7 +228,7 @@ func (v *topView) head(width int) []tui.Line {
 			p = fmt.Sprintf("and %d more hosts are missing", len(problems)-i)
 		}
 		if i <= shown {
-			lines = append(lines, tui.Line{{Text: harmless.Line(p, 400), Style: tui.Yellow}})
+			lines = append(lines, tui.Line{{Text: text.Line(p, 400), Style: tui.Yellow}})
 		}
 	}
 	return lines
@@ -245,7 +245,7 @@ func (v *topView) facts() []string {
 		facts = append(facts, "up "+age(v.state.Time.Sub(job.Started)))
 	}
 	if job.Backend != "" {
-		facts = append(facts, harmless.Line(job.Backend+" "+job.Endpoint, 200))
+		facts = append(facts, text.Line(job.Backend+" "+job.Endpoint, 200))
 	}
 	return facts
 }
@@ -267,7 +267,7 @@ func (v *topView) hosts() tui.Line {
 	if len(s.Hosts) == 0 {
 		return nil
 	}
-	line := tui.Line{{Text: countOf(len(s.Hosts), "host") + ":"}}
+	line := tui.Line{{Text: text.Count(len(s.Hosts), "host") + ":"}}
 	for i := range s.Hosts[:min(len(s.Hosts), 64)] {
 		h := &s.Hosts[i]
 		own := v.answers(h.GroupRank)
@@ -275,13 +275,13 @@ func (v *topView) hosts() tui.Line {
 		if own != nil {
 			name, workers = cmp.Or(name, own.Name), own.Workers
 		}
-		name = harmless.Line(name, 80)
+		name = text.Line(name, 80)
 		if own != nil {
 			name += "*"
 		}
 		style := tui.Plain
 		if h.State != "" && h.State != "HEALTHY" && h.State != "SUCCEEDED" {
-			style, name = tui.Yellow, name+" "+harmless.Line(h.State, 20)
+			style, name = tui.Yellow, name+" "+text.Line(h.State, 20)
 		}
 		if workers > 0 {
 			name += " (" + strconv.Itoa(workers) + ")"
@@ -307,9 +307,9 @@ func (v *topView) timers() tui.Line {
 		who = "rank " + strconv.Itoa(t.Rank)
 	}
 	if t.Scope != "" {
-		who += ", " + harmless.Line(t.Scope, 60)
+		who += ", " + text.Line(t.Scope, 60)
 	}
-	return tui.Line{{Text: countOf(max(s.LiveTimers, len(s.Timers)), "timer") + ": "}, {Text: when, Style: style}, {Text: " (" + who + ")"}}
+	return tui.Line{{Text: text.Count(max(s.LiveTimers, len(s.Timers)), "timer") + ": "}, {Text: when, Style: style}, {Text: " (" + who + ")"}}
 }
 
 // failure draws the root cause of the last failure.
@@ -318,19 +318,19 @@ func (v *topView) failure() tui.Line {
 		return nil
 	}
 	f := &v.state.Failures[0]
-	text := "rank " + strconv.Itoa(f.Rank)
+	what := "rank " + strconv.Itoa(f.Rank)
 	if f.Host != "" {
-		text += " on " + harmless.Line(f.Host, 80)
+		what += " on " + text.Line(f.Host, 80)
 	}
-	text += ": " + harmless.Line(f.Cause, 300)
+	what += ": " + text.Line(f.Cause, 300)
 	if f.Message != "" && !strings.Contains(f.Cause, f.Message) && !strings.HasPrefix(f.Message, noTraceback) {
-		text += ": " + harmless.Line(f.Message, 300)
+		what += ": " + text.Line(f.Message, 300)
 	}
 	when := ""
 	if !f.Time.IsZero() {
 		when = " " + age(v.state.Time.Sub(f.Time)) + " ago"
 	}
-	return tui.Line{{Text: "last failure" + when + ": ", Style: tui.Red}, {Text: text}}
+	return tui.Line{{Text: "last failure" + when + ": ", Style: tui.Red}, {Text: what}}
 }
 
 // noTraceback begins what torchrun says of a failure of which it knows nothing.
@@ -348,9 +348,9 @@ func (v *topView) history(width int) []tui.Line {
 		case health.KindRestart:
 			style = tui.Yellow
 		}
-		line := tui.Line{{Text: m.Time.Local().Format("15:04:05") + "  ", Style: tui.Dim}, {Text: harmless.Line(m.What, 200), Style: style}}
+		line := tui.Line{{Text: m.Time.Local().Format("15:04:05") + "  ", Style: tui.Dim}, {Text: text.Line(m.What, 200), Style: style}}
 		if m.Why != "" {
-			line = append(line, tui.Span{Text: ": " + harmless.Line(m.Why, 300)})
+			line = append(line, tui.Span{Text: ": " + text.Line(m.Why, 300)})
 		}
 		lines = append(lines, line)
 	}
@@ -364,22 +364,22 @@ func (v *topView) detail(workers []topWorker) []tui.Line {
 		return nil
 	}
 	w := workers[at]
-	name, path, text := "stdout", w.Stdout, w.StdoutLines
+	name, path, output := "stdout", w.Stdout, w.StdoutLines
 	if v.stderr {
-		name, path, text = "stderr", w.Stderr, w.StderrLines
+		name, path, output = "stderr", w.Stderr, w.StderrLines
 	}
 	title := fmt.Sprintf("%s of rank %d", name, w.Rank)
 	if len(v.others) > 0 {
-		title += " on " + harmless.Line(w.host, 80)
+		title += " on " + text.Line(w.host, 80)
 	}
 	if path != "" {
-		title += "  " + harmless.Line(path, 4096)
+		title += "  " + text.Line(path, 4096)
 	}
 	lines := []tui.Line{{{Text: title, Style: tui.Cyan}}}
-	for _, t := range text {
-		lines = append(lines, tui.Line{{Text: harmless.Line(t, 1000)}})
+	for _, t := range output {
+		lines = append(lines, tui.Line{{Text: text.Line(t, 1000)}})
 	}
-	if len(text) == 0 {
+	if len(output) == 0 {
 		why := "(nothing)"
 		if path == "" {
 			why = "(not kept in a file; start the job with --tee 3 or --redirects 3)"

@@ -8,7 +8,7 @@ import (
 
 	"github.com/muster-run/muster/cmd/muster/internal/tui"
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // A topWorker is a row of the table.
@@ -29,7 +29,7 @@ type column struct {
 
 var workerColumns = []column{
 	{"RANK", 5, 0, func(w topWorker) string { return strconv.Itoa(w.Rank) }},
-	{"HOST", 10, 0, func(w topWorker) string { return orDash(w.host != "", harmless.Line(w.host, 80)) }},
+	{"HOST", 10, 0, func(w topWorker) string { return orDash(w.host != "", text.Line(w.host, 80)) }},
 	{"LOCAL", 5, 6, func(w topWorker) string { return strconv.Itoa(w.LocalRank) }},
 	{"PID", 8, 5, func(w topWorker) string { return orDash(w.PID > 0, strconv.Itoa(w.PID)) }},
 	{"STATE", 10, 0, workerState},
@@ -67,9 +67,9 @@ func orDash(known bool, text string) string {
 func workerState(w topWorker) string {
 	switch {
 	case w.Exit == nil:
-		return harmless.Line(w.State, 40)
+		return text.Line(w.State, 40)
 	case w.Exit.Signal != "":
-		return harmless.Line(w.Exit.Signal, 40)
+		return text.Line(w.Exit.Signal, 40)
 	}
 	return "exit " + strconv.Itoa(w.Exit.Code)
 }
@@ -146,11 +146,11 @@ func (v *topView) row(w topWorker, shown []column, last int) tui.Line {
 // lastLine is what a worker has ended of, or what it last said.
 func lastLine(w topWorker) string {
 	if w.Exit != nil && w.Exit.Cause != "" {
-		return harmless.Line(w.Exit.Cause, 300)
+		return text.Line(w.Exit.Cause, 300)
 	}
 	for _, lines := range [][]string{w.StdoutLines, w.StderrLines} {
 		for _, line := range slices.Backward(lines) {
-			if line = harmless.Line(line, 300); line != "" {
+			if line = text.Line(line, 300); line != "" {
 				return line
 			}
 		}

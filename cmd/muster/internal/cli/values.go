@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/muster-run/muster/internal/spell"
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
 )
 
@@ -84,7 +84,7 @@ func misspelt(environ []string) (errs []error) {
 		if !ok || slices.Contains(otherVariables, name) {
 			continue
 		}
-		if d := spell.Distance(launch.TokenVariable, name); d <= 2 || strings.HasPrefix(name, launch.TokenVariable+"_") {
+		if d := text.Distance(launch.TokenVariable, name); d <= 2 || strings.HasPrefix(name, launch.TokenVariable+"_") {
 			errs = append(errs, fmt.Errorf("no option has the variable %s; the job's token is in %s, or in the file of --rdzv-conf token_file=PATH", name, launch.TokenVariable))
 			continue
 		}
@@ -95,7 +95,7 @@ func misspelt(environ []string) (errs []error) {
 				meant = ""
 				break
 			}
-			if d := spell.Distance(o.name, typed); o.env != "" && d < nearest && 3*d < len(typed) {
+			if d := text.Distance(o.name, typed); o.env != "" && d < nearest && 3*d < len(typed) {
 				nearest, meant = d, o.env
 			}
 		}

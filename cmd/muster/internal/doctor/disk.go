@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 const (
@@ -38,11 +40,11 @@ func (d *doctor) checkShm(context.Context) []Line {
 	case err != nil:
 		return []Line{warning(err.Error(), "")}
 	case disk.Free < noSpace:
-		return []Line{failure(fmt.Sprintf("%s of %s of %s are free: data loaders die of SIGBUS", size(disk.Free), size(disk.Size), dir), "remove what earlier jobs have left there, or: "+fix)}
+		return []Line{failure(fmt.Sprintf("%s of %s of %s are free: data loaders die of SIGBUS", text.Size(disk.Free), text.Size(disk.Size), dir), "remove what earlier jobs have left there, or: "+fix)}
 	case disk.Free < littleShm:
-		return []Line{warning(fmt.Sprintf("%s of %s of %s are free: data loaders with several workers die of SIGBUS", size(disk.Free), size(disk.Size), dir), fix)}
+		return []Line{warning(fmt.Sprintf("%s of %s of %s are free: data loaders with several workers die of SIGBUS", text.Size(disk.Free), text.Size(disk.Size), dir), fix)}
 	}
-	return []Line{ok("%s of %s are free", size(disk.Free), size(disk.Size))}
+	return []Line{ok("%s of %s are free", text.Size(disk.Free), text.Size(disk.Size))}
 }
 
 func (d *doctor) tmpDir() string {
@@ -84,7 +86,7 @@ func (d *doctor) checkDir(dir, instead string) Line {
 		case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 			left := ""
 			if statErr == nil {
-				left = fmt.Sprintf(" (%s of %s are free)", size(disk.Free), size(disk.Size))
+				left = fmt.Sprintf(" (%s of %s are free)", text.Size(disk.Free), text.Size(disk.Size))
 			}
 			return failure(fmt.Sprintf("%s: the disk is full%s: %v", shown, left, cause(err)), "make space there (df -h; quota), or "+instead)
 		case errors.Is(err, syscall.EROFS):
@@ -100,13 +102,13 @@ func (d *doctor) checkDir(dir, instead string) Line {
 	case statErr != nil:
 		return warning(statErr.Error(), "")
 	case disk.Free < noSpace:
-		return failure(fmt.Sprintf("%s: the disk is full (%s of %s are free)", shown, size(disk.Free), size(disk.Size)), "make space there (df -h), or "+instead)
+		return failure(fmt.Sprintf("%s: the disk is full (%s of %s are free)", shown, text.Size(disk.Free), text.Size(disk.Size)), "make space there (df -h), or "+instead)
 	case disk.Free < littleSpace:
-		return warning(fmt.Sprintf("%s: %s of %s are free", shown, size(disk.Free), size(disk.Size)), "make space there (df -h), or "+instead)
+		return warning(fmt.Sprintf("%s: %s of %s are free", shown, text.Size(disk.Free), text.Size(disk.Size)), "make space there (df -h), or "+instead)
 	case disk.Files > 0 && disk.Left < littleFiles:
 		return warning(fmt.Sprintf("%s: %d inodes are free", shown, disk.Left), "remove small files there, or "+instead)
 	}
-	return ok("%s: %s of %s are free", shown, size(disk.Free), size(disk.Size))
+	return ok("%s: %s of %s are free", shown, text.Size(disk.Free), text.Size(disk.Size))
 }
 
 // existing is the directory, or the nearest above it that exists.

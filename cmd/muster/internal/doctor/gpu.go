@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/muster-run/muster/internal/devices"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // countGPUs counts the devices that the job may use.
@@ -71,7 +72,7 @@ func (d *doctor) checkGPUs(ctx context.Context) []Line {
 		if count == 0 {
 			return append(lines, ok("no GPUs"))
 		}
-		return append(lines, ok("%s; nvidia-smi is not installed, so their health is not known", plural(count, "GPU")))
+		return append(lines, ok("%s; nvidia-smi is not installed, so their health is not known", text.Count(count, "GPU")))
 	case ctx.Err() != nil:
 		return append(lines, failure("nvidia-smi does not answer: the driver hangs", "see dmesg for NVRM: Xid; reboot the host"))
 	case err != nil:
@@ -95,7 +96,7 @@ func (d *doctor) checkWorkers(count int) []Line {
 		return []Line{failure(fmt.Sprintf("--nproc-per-node=%s: %v", d.WorkersWord, d.WorkersErr), "look at the other lines about GPUs, or give a number")}
 	}
 	if count > 0 && d.Workers > count {
-		return []Line{warning(fmt.Sprintf("%s share %s: NCCL refuses two ranks on one device", plural(d.Workers, "worker"), plural(count, "GPU")), "--nproc-per-node=gpu").as("workers")}
+		return []Line{warning(fmt.Sprintf("%s share %s: NCCL refuses two ranks on one device", text.Count(d.Workers, "worker"), text.Count(count, "GPU")), "--nproc-per-node=gpu").as("workers")}
 	}
 	return nil
 }
@@ -131,7 +132,7 @@ func judgeGPUs(list []gpu) []Line {
 		lines = append(lines, warning("the GPUs of this host differ", "choose equal ones with CUDA_VISIBLE_DEVICES: the slowest sets the pace"))
 	}
 	if lazy > 0 {
-		lines = append(lines, warning(fmt.Sprintf("persistence mode is off on %s: each start of a worker loads the driver anew, seconds each", plural(lazy, "GPU")), "nvidia-smi -pm 1, or nvidia-persistenced"))
+		lines = append(lines, warning(fmt.Sprintf("persistence mode is off on %s: each start of a worker loads the driver anew, seconds each", text.Count(lazy, "GPU")), "nvidia-smi -pm 1, or nvidia-persistenced"))
 	}
 	return lines
 }
@@ -139,10 +140,10 @@ func judgeGPUs(list []gpu) []Line {
 func judgeGPU(g gpu) (lines []Line) {
 	at := "GPU " + g["index"]
 	if n, known := g.number("ecc.errors.uncorrected.volatile.total"); known && n > 0 {
-		lines = append(lines, failure(fmt.Sprintf("%s: %s of memory (ECC) since the driver was loaded", at, plural(int(n), "uncorrected error")), "take the host out of the job, reset the GPU (nvidia-smi -r -i "+g["index"]+"); replace it if they come back"))
+		lines = append(lines, failure(fmt.Sprintf("%s: %s of memory (ECC) since the driver was loaded", at, text.Count(int(n), "uncorrected error")), "take the host out of the job, reset the GPU (nvidia-smi -r -i "+g["index"]+"); replace it if they come back"))
 	}
 	if n, known := g.number("ecc.errors.corrected.volatile.total"); known && n > 1000 {
-		lines = append(lines, warning(fmt.Sprintf("%s: %s of memory (ECC) since the driver was loaded", at, plural(int(n), "corrected error")), "watch it: many of them come before uncorrected ones"))
+		lines = append(lines, warning(fmt.Sprintf("%s: %s of memory (ECC) since the driver was loaded", at, text.Count(int(n), "corrected error")), "watch it: many of them come before uncorrected ones"))
 	}
 	if g["remapped_rows.failure"] == "Yes" || g["remapped_rows.failure"] == "1" {
 		lines = append(lines, failure(at+": a row of its memory could not be remapped", "replace the GPU"))
@@ -194,7 +195,7 @@ func judgeXids(log []byte) []Line {
 		if err != nil {
 			continue
 		}
-		e := event{clip(at, 40), code}
+		e := event{text.Clip(at, 40), code}
 		if count[e]++; count[e] == 1 {
 			order = append(order, e)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
 )
 
@@ -16,5 +17,5 @@ func (d *doctor) checkHealth(ctx context.Context) []Line {
 	if err := launch.RunHealthCheck(ctx, d.HealthCheck, d.System.Environ()); err != nil {
 		return []Line{failure(err.Error(), "see to what the check says; until then `muster run --health-check` keeps this host out of the job")}
 	}
-	return []Line{ok("%s: passed in %s", clip(d.HealthCheck, 80), round(time.Since(start)))}
+	return []Line{ok("%s: passed in %s", text.Clip(d.HealthCheck, 80), round(time.Since(start)))}
 }

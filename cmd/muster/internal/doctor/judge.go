@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 const (
@@ -47,10 +49,10 @@ func clean(cards []*card) []*card {
 			continue
 		}
 		one := *c
-		one.Name, one.Iface = clip(printable(c.Name), 64), c.Iface
+		one.Name, one.Iface = text.Line(c.Name, 64), c.Iface
 		one.Addrs = nil
 		for _, p := range c.Addrs {
-			one.Addrs = append(one.Addrs, place{clip(printable(p.Addr), 64), clip(printable(p.What), 80)})
+			one.Addrs = append(one.Addrs, place{text.Line(p.Addr, 64), text.Line(p.What, 80)})
 		}
 		list[i] = &one
 	}
@@ -155,7 +157,7 @@ func (j *verdict) connections() []Line {
 		switch {
 		case f.Problem != "":
 			if kind := j.kind(from, f); kind != nothingNew {
-				faults = append(faults, fault{kind, from, f.To, j.place(f), clip(printable(f.Problem), 200)})
+				faults = append(faults, fault{kind, from, f.To, j.place(f), text.Line(f.Problem, 200)})
 			}
 		case f.Place == 0 && f.Trip > slowest:
 			slowest, pair = f.Trip, j.names[from]+" to "+j.names[f.To]
@@ -249,7 +251,7 @@ func (j *verdict) packets() []Line {
 		case f.Passes > 0:
 			faults = append(faults, fault{packetsVanish, from, f.To, place{Addr: at.Addr}, strconv.Itoa(f.Passes)})
 		case f.Stuck != "":
-			faults = append(faults, fault{bytesVanish, from, f.To, place{Addr: at.Addr}, clip(printable(f.Stuck), 120)})
+			faults = append(faults, fault{bytesVanish, from, f.To, place{Addr: at.Addr}, text.Line(f.Stuck, 120)})
 		}
 	})
 	var lines []Line

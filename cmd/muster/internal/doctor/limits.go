@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 // Limits of this process below which something is known to break.
@@ -43,11 +45,11 @@ func (d *doctor) checkLimits(context.Context) []Line {
 		}
 	}
 	if _, hard, err := d.System.RLimit(rlimitNPROC); err == nil && d.System.Geteuid() != 0 && hard < uint64(workers)*fewProcesses {
-		lines = append(lines, warning(fmt.Sprintf("the user may have %d processes and threads (ulimit -Hu), which is little for %s with data loaders", hard, plural(workers, "worker")),
+		lines = append(lines, warning(fmt.Sprintf("the user may have %d processes and threads (ulimit -Hu), which is little for %s with data loaders", hard, text.Count(workers, "worker")),
 			"raise the limit (limits.conf, TasksMax= of the service, --pids-limit of the container)"))
 	}
 	if limit, used, dir := d.cgroupLimit("pids"); dir != "" && limit-min(limit, used) < uint64(workers)*fewProcesses {
-		lines = append(lines, warning(fmt.Sprintf("the control group may have %d more processes and threads (pids.max is %d), which is little for %s with data loaders", limit-min(limit, used), limit, plural(workers, "worker")),
+		lines = append(lines, warning(fmt.Sprintf("the control group may have %d more processes and threads (pids.max is %d), which is little for %s with data loaders", limit-min(limit, used), limit, text.Count(workers, "worker")),
 			"raise it: TasksMax= of the service, --pids-limit of the container, podPidsLimit of Kubernetes"))
 	}
 	return append(lines, d.checkMemlock()...)
@@ -103,9 +105,9 @@ func (d *doctor) checkMemlock() []Line {
 	}
 	_, hard, err := d.System.RLimit(rlimitMEMLOCK)
 	if err != nil || hard == math.MaxUint64 {
-		return []Line{ok("%s; memory may be locked without limit", plural(len(cards), "RDMA device"))}
+		return []Line{ok("%s; memory may be locked without limit", text.Count(len(cards), "RDMA device"))}
 	}
-	return []Line{warning(fmt.Sprintf("%s, but only %s may be locked (ulimit -Hl): NCCL cannot register its memory (ibv_reg_mr fails)", plural(len(cards), "RDMA device"), size(hard)),
+	return []Line{warning(fmt.Sprintf("%s, but only %s may be locked (ulimit -Hl): NCCL cannot register its memory (ibv_reg_mr fails)", text.Count(len(cards), "RDMA device"), text.Size(hard)),
 		"ulimit -l unlimited (limits.conf: memlock unlimited; LimitMEMLOCK=infinity; --ulimit memlock=-1; under Slurm PropagateResourceLimitsExcept=MEMLOCK)")}
 }
 
@@ -119,11 +121,11 @@ func amount(n uint64) string {
 
 // checkMemory looks at what is left for the job.
 func (d *doctor) checkMemory(context.Context) []Line {
-	text, err := fs.ReadFile(d.System.Root, "proc/meminfo")
+	info, err := fs.ReadFile(d.System.Root, "proc/meminfo")
 	if err != nil {
 		return nil // not Linux
 	}
-	total, available := meminfo(text, "MemTotal"), meminfo(text, "MemAvailable")
+	total, available := meminfo(info, "MemTotal"), meminfo(info, "MemAvailable")
 	if total == 0 {
 		return []Line{warning("/proc/meminfo does not say how much memory there is", "")}
 	}
@@ -133,10 +135,10 @@ func (d *doctor) checkMemory(context.Context) []Line {
 		total, available = limit, min(available, limit-min(limit, used))
 	}
 	if available < total/10 {
-		return []Line{warning(fmt.Sprintf("%s of %s of memory are free: something else runs here", size(available), size(total)),
+		return []Line{warning(fmt.Sprintf("%s of %s of memory are free: something else runs here", text.Size(available), text.Size(total)),
 			"look for processes of an earlier job (muster dump, top)")}
 	}
-	return []Line{ok("%s of %s are free", size(available), size(total))}
+	return []Line{ok("%s of %s are free", text.Size(available), text.Size(total))}
 }
 
 // meminfo returns a value of /proc/meminfo, bytes.
@@ -195,18 +197,4 @@ func split(err error) []error {
 		return joined.Unwrap()
 	}
 	return []error{err}
-}
-
-// size shows a number of bytes.
-func size(n uint64) string {
-	units := [...]string{"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
-	f, i := float64(n), 0
-	for f >= 1024 && i < len(units)-1 {
-		f /= 1024
-		i++
-	}
-	if f < 10 && i > 0 {
-		return fmt.Sprintf("%.1f %s", f, units[i])
-	}
-	return fmt.Sprintf("%.0f %s", f, units[i])
 }

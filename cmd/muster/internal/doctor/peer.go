@@ -6,6 +6,8 @@ import (
 	"net"
 	"strconv"
 	"time"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 // Listen answers doctors on other hosts that were started with --peer, at an address,
@@ -76,6 +78,6 @@ func (d *doctor) checkBack(ctx context.Context, c caller, host string) Line {
 	if answer == "ok" {
 		return ok("%s reaches this host", host).as("connect back")
 	}
-	return failure(fmt.Sprintf("this host reaches %s, but %s cannot reach this host: %s: a firewall that lets one direction through", host, host, clip(printable(answer), 200)),
+	return failure(fmt.Sprintf("this host reaches %s, but %s cannot reach this host: %s: a firewall that lets one direction through", host, host, text.Line(answer, 200)),
 		allow(host, d.hostname)).as("connect back")
 }

@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 // WriteText writes the report for people: lines in groups, what to do below them,
@@ -23,9 +24,9 @@ func (r *Report) WriteText(w io.Writer) error {
 			fmt.Fprintf(&b, "%s\n", group)
 		}
 		count[l.Status]++
-		fmt.Fprintf(&b, "  %-8s %s: %s\n", l.Status, l.Check, printable(l.Text))
+		fmt.Fprintf(&b, "  %-8s %s: %s\n", l.Status, l.Check, text.Line(l.Text, len(l.Text)))
 		if l.Advice != "" && l.Status != OK {
-			fmt.Fprintf(&b, "  %-8s -> %s\n", "", printable(l.Advice))
+			fmt.Fprintf(&b, "  %-8s -> %s\n", "", text.Line(l.Advice, len(l.Advice)))
 		}
 	}
 	fmt.Fprintf(&b, "\n%s: %s\n", r.Host, summary(count))
@@ -37,20 +38,13 @@ func (r *Report) WriteText(w io.Writer) error {
 func summary(count map[Status]int) string {
 	switch {
 	case count[Failure] > 0 && count[Warning] > 0:
-		return plural(count[Failure], "failure") + ", " + plural(count[Warning], "warning")
+		return text.Count(count[Failure], "failure") + ", " + text.Count(count[Warning], "warning")
 	case count[Failure] > 0:
-		return plural(count[Failure], "failure")
+		return text.Count(count[Failure], "failure")
 	case count[Warning] > 0:
-		return "no failure, " + plural(count[Warning], "warning")
+		return "no failure, " + text.Count(count[Warning], "warning")
 	}
 	return "all is well"
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // WriteJSON writes the report as one line of JSON.
@@ -66,34 +60,13 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	return err
 }
 
-// printable makes a text from outside safe for a terminal and one line.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t' || r == '\r':
-			return ' '
-		case r == unicode.ReplacementChar || unicode.IsPrint(r):
-			return r
-		}
-		return '?'
-	}, s)
-}
-
-// lastLines returns the last n lines of a text that are not empty, joined.
-func lastLines(text []byte, n int) string {
+// lastLines returns the last n lines of output that are not empty, joined.
+func lastLines(output []byte, n int) string {
 	var lines []string
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(string(output)) {
 		if line = strings.TrimSpace(line); line != "" {
-			lines = append(lines, clip(line, 300))
+			lines = append(lines, text.Clip(line, 300))
 		}
 	}
 	return strings.Join(lines[max(0, len(lines)-n):], " | ")
-}
-
-// clip cuts a text to at most n bytes.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "") + "..."
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
 )
 
@@ -173,15 +174,15 @@ func (d *doctor) judgeDevices(a pythonAnswer) []Line {
 	var l Line
 	switch {
 	case gpus > 0 && a.CUDA == "" && a.HIP == "":
-		l = warning(fmt.Sprintf("this host has %s, but torch %s was built for CPUs only", plural(gpus, "GPU"), a.Torch), "install the build for the driver's CUDA or ROCm: https://pytorch.org/get-started/locally")
+		l = warning(fmt.Sprintf("this host has %s, but torch %s was built for CPUs only", text.Count(gpus, "GPU"), a.Torch), "install the build for the driver's CUDA or ROCm: https://pytorch.org/get-started/locally")
 	case gpus > 0 && a.Devices == 0:
-		l = failure(fmt.Sprintf("this host has %s, but torch sees none%s", plural(gpus, "GPU"), hidden), "run "+d.Python+" -c 'import torch; torch.zeros(1).cuda()' for the reason; often the driver is older than torch's CUDA needs")
+		l = failure(fmt.Sprintf("this host has %s, but torch sees none%s", text.Count(gpus, "GPU"), hidden), "run "+d.Python+" -c 'import torch; torch.zeros(1).cuda()' for the reason; often the driver is older than torch's CUDA needs")
 	case gpus > 0 && a.Devices != gpus:
-		l = warning(fmt.Sprintf("torch sees %s of %d%s", plural(a.Devices, "GPU"), gpus, hidden), "")
+		l = warning(fmt.Sprintf("torch sees %s of %d%s", text.Count(a.Devices, "GPU"), gpus, hidden), "")
 	case a.Devices > 0 && a.CUDA != "" && !a.NCCL:
 		l = warning("torch sees GPUs but has no NCCL", "install a build with NCCL, or use gloo")
 	case a.Devices > 0:
-		l = ok("torch sees %s%s", plural(a.Devices, "GPU"), hidden)
+		l = ok("torch sees %s%s", text.Count(a.Devices, "GPU"), hidden)
 	default:
 		return nil
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // What is kept of foreign text, at most.
@@ -18,10 +18,10 @@ const (
 	maxTraceback = 64 << 10
 )
 
-// clean makes foreign text one harmless line.
-func clean(s string) string { return harmless.Line(s, maxLine) }
+// clean makes foreign text one safe line.
+func clean(s string) string { return text.Line(s, maxLine) }
 
-// paragraph makes a text of several lines harmless; of a long one the end is left.
+// paragraph makes a text of several lines safe to show; of a long one the end is left.
 func paragraph(s string) string {
 	if len(s) > maxTraceback {
 		s = s[len(s)-maxTraceback:]

@@ -13,8 +13,8 @@ import (
 
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/harmless"
 	"github.com/muster-run/muster/internal/jobfile"
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
 // How much is read, at most.
@@ -335,7 +335,7 @@ var errBudget = errors.New("not read: the files of the run are larger than " + s
 
 // open opens a regular file. Errors do not name it.
 func open(path string) (*os.File, int64, error) {
-	f, info, err := harmless.Open(path)
+	f, info, err := safeopen.Open(path)
 	if err != nil {
 		return nil, 0, err
 	}

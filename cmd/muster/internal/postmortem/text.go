@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // shownAttempts is how many attempts WriteText shows in full.
@@ -78,9 +78,9 @@ func (run *Run) heading(b *strings.Builder) {
 	if run.Outcome == Preempted {
 		table.add("exit status", fmt.Sprintf("%d: it may be started again", failure.PreemptedStatus))
 	}
-	table.add("directory", harmless.Line(run.Dir, 4096))
+	table.add("directory", text.Line(run.Dir, 4096))
 	if run.Events != "" {
-		table.add("events", harmless.Line(run.Events, 4096))
+		table.add("events", text.Line(run.Events, 4096))
 	}
 	for _, p := range run.Problems {
 		table.add("note", p)
@@ -217,14 +217,14 @@ func (a *Attempt) writeAutopsies(b *strings.Builder) {
 	for _, x := range a.Autopsies {
 		fmt.Fprintf(b, "  what the workers did (%s):\n    %s\n", x.Reason, strings.ReplaceAll(x.Summary, "\n", "\n    "))
 		if x.File != "" {
-			fmt.Fprintf(b, "    evidence: %s\n", harmless.Line(x.File, 4096))
+			fmt.Fprintf(b, "    evidence: %s\n", text.Line(x.File, 4096))
 		}
 	}
 }
 
 // writeFiles writes where the files are.
 func (a *Attempt) writeFiles(b *strings.Builder) {
-	fmt.Fprintf(b, "  files in %s:\n", harmless.Line(a.Dir, 4096))
+	fmt.Fprintf(b, "  files in %s:\n", text.Line(a.Dir, 4096))
 	table := rows{}
 	if a.Report != "" {
 		what := "the failure for programs"

@@ -6,7 +6,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/cmd/muster/internal/tui"
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/text"
 )
 
 func TestWidth(t *testing.T) {
@@ -22,7 +22,7 @@ func FuzzFit(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		s = harmless.Line(s, 1000)
+		s = text.Line(s, 1000)
 		for width := range 12 {
 			if w := tui.Width(tui.Fit(s, width)); w != width {
 				t.Errorf("Fit(%q, %d) has %d columns", s, width, w)

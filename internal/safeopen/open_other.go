@@ -1,6 +1,6 @@
 //go:build !linux
 
-package harmless
+package safeopen
 
 import (
 	"io/fs"

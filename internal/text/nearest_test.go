@@ -1,9 +1,9 @@
-package spell_test
+package text_test
 
 import (
 	"testing"
 
-	"github.com/muster-run/muster/internal/spell"
+	"github.com/muster-run/muster/internal/text"
 )
 
 func TestNearest(t *testing.T) {
@@ -13,7 +13,7 @@ func TestNearest(t *testing.T) {
 		{"no progress", "no_progress"}, {"exti", "exit"}, {"DEFAULT", "default"}, {"max", "max_restarts"},
 		{"", ""}, {"x", ""}, {"budget", ""}, {"something else altogether", ""},
 	} {
-		if got := spell.Nearest(tt.typed, words...); got != tt.want {
+		if got := text.Nearest(tt.typed, words...); got != tt.want {
 			t.Errorf("Nearest(%q) = %q, want %q", tt.typed, got, tt.want)
 		}
 	}
@@ -24,7 +24,7 @@ func TestDistance(t *testing.T) {
 		a, b string
 		want int
 	}{{"", "", 0}, {"", "abc", 3}, {"abc", "abc", 0}, {"abc", "acb", 1}, {"kitten", "sitting", 3}, {"a", "", 1}, {"module", "mdoule", 1}, {"role", "roles", 1}} {
-		if got := spell.Distance(tt.a, tt.b); got != tt.want {
+		if got := text.Distance(tt.a, tt.b); got != tt.want {
 			t.Errorf("Distance(%q, %q) = %d, want %d", tt.a, tt.b, got, tt.want)
 		}
 	}

@@ -1,4 +1,4 @@
-package harmless_test
+package safeopen_test
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
 // A file is made anew, and what was there is not written to.
@@ -21,7 +21,7 @@ func TestCreate(t *testing.T) {
 		if err := errors.Join(os.WriteFile(victim, []byte("precious"), 0o600), put(victim, path)); err != nil {
 			t.Fatal(err)
 		}
-		f, err := harmless.Create(path)
+		f, err := safeopen.Create(path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +52,7 @@ func TestOpen(t *testing.T) {
 	for name, want := range map[string]string{
 		"link": "is a symbolic link; left alone", "dir": "is no regular file; left alone", "fifo": "is no regular file; left alone", "none": "no such file or directory",
 	} {
-		if f, _, err := harmless.Open(path(name)); f != nil || err == nil || err.Error() != want || errors.Is(err, fs.ErrNotExist) != (name == "none") {
+		if f, _, err := safeopen.Open(path(name)); f != nil || err == nil || err.Error() != want || errors.Is(err, fs.ErrNotExist) != (name == "none") {
 			t.Errorf("%s: %v, want %s", name, err, want)
 		}
 	}
@@ -64,11 +64,11 @@ func TestOpen(t *testing.T) {
 	for name, want := range map[string]string{
 		"link": "is a symbolic link; left alone", "dir": "is no regular file; left alone", "fifo": "is no regular file; left alone", "none": "no such file or directory",
 	} {
-		if f, _, err := harmless.OpenIn(root, name); f != nil || err == nil || err.Error() != want || errors.Is(err, fs.ErrNotExist) != (name == "none") {
+		if f, _, err := safeopen.OpenIn(root, name); f != nil || err == nil || err.Error() != want || errors.Is(err, fs.ErrNotExist) != (name == "none") {
 			t.Errorf("%s in a directory: %v, want %s", name, err, want)
 		}
 	}
-	f, info, err := harmless.Open(path("file"))
+	f, info, err := safeopen.Open(path("file"))
 	if err != nil || info.Size() != 3 || !strings.HasSuffix(f.Name(), "file") {
 		t.Fatalf("%v, %v", info, err)
 	}
@@ -82,7 +82,7 @@ func TestOpenThenLook(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []error{nil, errors.New("refused")} {
-		f, info, err := harmless.OpenThenLook(fifo, os.O_RDONLY, func(info fs.FileInfo) error { return want })
+		f, info, err := safeopen.OpenThenLook(fifo, os.O_RDONLY, func(info fs.FileInfo) error { return want })
 		if err != want || (f == nil) != (want != nil) || (info == nil) != (want != nil) {
 			t.Errorf("%v, want %v", err, want)
 		}

@@ -1,11 +1,11 @@
-package harmless_test
+package text_test
 
 import (
 	"strings"
 	"testing"
 	"unicode/utf8"
 
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/text"
 )
 
 func TestLine(t *testing.T) {
@@ -29,15 +29,15 @@ func TestLine(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			if got := harmless.Line(tt.in, 20); got != tt.want {
+			if got := text.Line(tt.in, 20); got != tt.want {
 				t.Errorf("%q, want %q", got, tt.want)
 			}
 		})
 	}
 }
 
-func TestText(t *testing.T) {
-	got := harmless.Text("job \x1b]0;owned\x07a\u009b31m\r\n\tb\rc\u202e é\n")
+func TestLines(t *testing.T) {
+	got := text.Lines("job \x1b]0;owned\x07a\u009b31m\r\n\tb\rc\u202e é\n")
 	if want := "job a31m \n\tb c é\n"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
@@ -49,7 +49,7 @@ func FuzzLine(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string, limit int) {
 		limit = min(max(limit, 0), 1000)
-		got := harmless.Line(s, limit)
+		got := text.Line(s, limit)
 		if strings.ContainsFunc(got, func(r rune) bool { return r < ' ' || r >= 0x7f && r < 0xa0 }) {
 			t.Errorf("%q has control characters", got)
 		}

@@ -1,4 +1,4 @@
-package harmless
+package safeopen
 
 // OpenThenLook is for tests.
 var OpenThenLook = openThenLook

@@ -1,4 +1,4 @@
-package harmless_test
+package safeopen_test
 
 import (
 	"errors"
@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
 // A file that is refused has not been opened, whichever way leads to it.
@@ -65,7 +65,7 @@ func TestRefusedIsNotOpened(t *testing.T) {
 		{"file to read", file, os.O_RDONLY | syscall.O_NOFOLLOW, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			f, info, err := harmless.OpenIf(tt.path, tt.flags, func(info fs.FileInfo) error {
+			f, info, err := safeopen.OpenIf(tt.path, tt.flags, func(info fs.FileInfo) error {
 				if tt.want != refused {
 					return nil
 				}
@@ -86,7 +86,7 @@ func TestRefusedIsNotOpened(t *testing.T) {
 		})
 	}
 
-	f, _, err := harmless.Open(fifo)
+	f, _, err := safeopen.Open(fifo)
 	if f != nil || err == nil || opened() {
 		t.Errorf("Open of a FIFO: %v", err)
 	}
@@ -101,7 +101,7 @@ func TestOpenWhatWasSeen(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f, _, err := harmless.OpenIf(path("file"), os.O_RDONLY, func(fs.FileInfo) error { return os.Rename(path("other"), path("file")) })
+	f, _, err := safeopen.OpenIf(path("file"), os.O_RDONLY, func(fs.FileInfo) error { return os.Rename(path("other"), path("file")) })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package harmless
+package safeopen
 
 import (
 	"io/fs"

@@ -1,5 +1,4 @@
-// Package spell finds what somebody who mistyped a word may have meant.
-package spell
+package text
 
 import "strings"
 
@@ -34,8 +33,9 @@ func Distance(a, b string) int {
 // one word that begins so. Case, dashes, underscores and blanks do not count.
 func Nearest(typed string, words ...string) string {
 	plain := strings.NewReplacer("-", "", "_", "", " ", "")
+	length := len(typed)
 	typed = plain.Replace(strings.ToLower(typed))
-	if typed == "" || len(typed) > 64 {
+	if typed == "" || length > 64 {
 		return ""
 	}
 	best, least, begins := "", 0, ""
@@ -48,7 +48,7 @@ func Nearest(typed string, words ...string) string {
 				begins = word
 			}
 		}
-		limit := max(1, max(len(w), len(typed))/3)
+		limit := max(1, max(len(word), length)/3)
 		if d := Distance(w, typed); d <= limit && d < len(typed) && (best == "" || d < least) {
 			best, least = word, d
 		}

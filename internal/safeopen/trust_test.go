@@ -1,4 +1,4 @@
-package harmless_test
+package safeopen_test
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/muster-run/muster/internal/harmless"
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
 const nobody = 65534 - 1 // not the number that stands for unknown ones
@@ -18,7 +18,7 @@ func TestExposed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if at, _, err := harmless.Exposed(base); at != "" || err != nil {
+	if at, _, err := safeopen.Exposed(base); at != "" || err != nil {
 		t.Skipf("%s is exposed: %v", at, err)
 	}
 	dir := func(name string, mode os.FileMode) string {
@@ -61,14 +61,14 @@ func TestExposed(t *testing.T) {
 		tests[other+"/a"], tests[theirs+"/a"], tests[colleagues] = other, theirs, colleagues
 	}
 	for path, want := range tests {
-		if at, info, err := harmless.Exposed(path); at != want || (info != nil) != (want != "") || err != nil {
+		if at, info, err := safeopen.Exposed(path); at != want || (info != nil) != (want != "") || err != nil {
 			t.Errorf("%s: %q, %v, want %q", path, at, err, want)
 		}
 	}
-	if _, _, err := harmless.Exposed(mine + "/loop"); !errors.Is(err, syscall.ELOOP) {
+	if _, _, err := safeopen.Exposed(mine + "/loop"); !errors.Is(err, syscall.ELOOP) {
 		t.Errorf("a loop: %v", err)
 	}
-	if _, _, err := harmless.Exposed(mine + "/none"); !errors.Is(err, os.ErrNotExist) {
+	if _, _, err := safeopen.Exposed(mine + "/none"); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("nothing: %v", err)
 	}
 }

@@ -1,7 +1,4 @@
-// Package harmless reads what others have written, and makes it fit to be shown: a
-// worker's output, what is in a log directory, what an agent answers. It also makes
-// files where others may have put something.
-package harmless
+package text
 
 import (
 	"strings"
@@ -9,25 +6,25 @@ import (
 	"unicode/utf8"
 )
 
-// Line makes one line of foreign text readable and harmless: escape sequences,
-// control characters and those that turn the direction of writing are gone, line
-// breaks and tabs are blanks, what is not UTF-8 is U+FFFD. Of a line that was
-// written over, as progress bars do, the last version counts. At most limit
-// characters are left; what was longer ends in an ellipsis.
+// Line makes one line of what others wrote safe for a terminal: escape sequences,
+// control characters and those that turn the direction of writing are dropped, line
+// breaks and tabs become blanks, and what is not UTF-8 becomes U+FFFD. Of a line that
+// was written over, as progress bars do, the last version counts. What is longer than
+// limit characters ends in an ellipsis.
 func Line(s string, limit int) string {
 	s = strings.TrimRight(s, "\r\n")
 	if i := strings.LastIndexByte(s, '\r'); i >= 0 {
 		s = s[i+1:]
 	}
 	if len(s) > 16*limit+4096 {
-		s = s[:16*limit+4096] // lest a line of megabytes costs as much
+		s = s[:16*limit+4096] // a line of megabytes costs no more
 	}
 	return clean(s, limit, false)
 }
 
-// Text does that for a text of several lines, as a message is: its line breaks and tabs
-// stay, and a carriage return hides nothing but is a blank.
-func Text(s string) string { return clean(s, len(s), true) }
+// Lines does the same for a text of several lines, as a message is: line breaks and
+// tabs stay, and a carriage return hides nothing but becomes a blank.
+func Lines(s string) string { return clean(s, len(s), true) }
 
 func clean(s string, limit int, lines bool) string {
 	var b strings.Builder
@@ -55,8 +52,8 @@ func clean(s string, limit int, lines bool) string {
 	return b.String()
 }
 
-// Escape returns how long the escape sequence at the beginning of s is. None goes
-// on past a line's end.
+// Escape returns how long the escape sequence at the beginning of s is. It ends
+// with the line at the latest.
 // Source: ECMA-48, 5.4 and 8.3.
 func Escape(s string) int {
 	if len(s) < 2 {

@@ -1,4 +1,7 @@
-package harmless
+// Package safeopen opens and makes files in places where other users may have put
+// something: a FIFO, a device, a link to somebody's file. It also tells who may change
+// a path.
+package safeopen
 
 import (
 	"errors"
