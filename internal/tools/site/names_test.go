@@ -13,7 +13,7 @@ import (
 var (
 	testName   = regexp.MustCompile(`\b(?:Test|Fuzz|Benchmark|Example)[A-Z]\w*…?`)
 	testFunc   = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Benchmark|Example)\w*)\(`)
-	sourcePath = regexp.MustCompile(`^(?:agent|bench|cmd|docs|events|examples|failure|health|internal|launch|metrics|policy|process|python|rendezvous|store|timer)(?:/[\w.*-]+)+/?$`)
+	sourcePath = regexp.MustCompile(`^(?:agent|bench|cmd|docs|events|examples|failure|health|internal|launch|logs|metrics|policy|process|python|rendezvous|store|test|timer)(?:/[\w.*-]+)+/?$`)
 )
 
 // Each test and each file that a page names is there.
