@@ -128,7 +128,8 @@ func judge(t *testing.T, cases []peerCase) []peerResult {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(ctx, pypeer.Python(t), "testdata/peer.py")
-	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1")
+	// Unbuffered, Python loses what a signal keeps a long write from taking.
+	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1", "PYTHONUNBUFFERED=")
 	cmd.Stdin = bytes.NewReader(stdin)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
