@@ -68,9 +68,7 @@ func passBarrier(ctx context.Context, s store.Store, groupRank, n int) error {
 // isDone says whether the workers of a node had succeeded. An agent of
 // TorchElastic does not say so itself: it may be one that waits at the barrier,
 // where it sends no keep-alives, if more agents are there than have said so.
-func (a *Agent) isDone(at *attempt, groupRank int) bool {
-	ctx, cancel := context.WithTimeout(at.life, a.cfg.PeerTimeout)
-	defer cancel()
+func isDone(ctx context.Context, at *attempt, groupRank int) bool {
 	s := at.round.Store
 	if done, err := s.Check(ctx, fmt.Sprint(donePrefix, groupRank)); err != nil || done {
 		return done

@@ -60,6 +60,8 @@ func (r *record) news() news {
 	switch {
 	case r.Signal != 0:
 		return news{ev: evPeerPreempted, record: r}
+	case r.lostHost():
+		return news{ev: evPeerLostHost, record: r}
 	case r.Final:
 		return news{ev: evPeerGaveUp, record: r}
 	}
@@ -308,7 +310,7 @@ func (a *Agent) goOnWithout(ctx context.Context, at *attempt, rec *record) {
 }
 
 // changed says what a change of the set of nodes means. Where the store has to be
-// asked, a goroutine does so and tells.
+// asked, a goroutine does so and tells: changed returns no news then.
 func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 	n := news{change: c}
 	switch c.Kind {
@@ -350,17 +352,12 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 			n.ev = evBarrierTimedOut // nobody is left who needs this node
 			break
 		}
-		if at.phase == assigning {
-			n.ev = evNodeGone
+		n.ev = evNodeGone
+		if at.phase == assigning && a.policy == nil {
 			break
 		}
-		at.wg.Go(func() {
-			n.ev = evNodeGone
-			if a.isDone(at, c.Rank) {
-				n.ev = evDoneNodeGone
-			}
-			at.tell(n)
-		})
+		ask := at.phase != assigning
+		at.wg.Go(func() { at.tell(a.whyGone(at, n, ask)) })
 		return news{}
 	case rendezvous.Closed:
 		if at.phase == assigning || at.alone() {
@@ -373,6 +370,20 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 	return n
 }
 
+// whyGone completes the news that a node is gone: whether its workers had succeeded,
+// if that can be, and the name of its host, which only a policy needs.
+func (a *Agent) whyGone(at *attempt, n news, mayBeDone bool) news {
+	ctx, cancel := context.WithTimeout(at.life, a.cfg.PeerTimeout)
+	defer cancel()
+	if mayBeDone && isDone(ctx, at, n.change.Rank) {
+		n.ev = evDoneNodeGone
+	}
+	if a.policy != nil {
+		n.host = hostOf(ctx, at, n.change.Rank)
+	}
+	return n
+}
+
 // whyWaiting looks in the store for the reason why nodes wait: they may be of this
 // round, which a failure has broken up, and be quicker than word of that.
 func (a *Agent) whyWaiting(at *attempt, n news) news {
@@ -380,6 +391,9 @@ func (a *Agent) whyWaiting(at *attempt, n news) news {
 	defer cancel()
 	if rec := findRecord(ctx, at); rec != nil {
 		return rec.news()
+	}
+	if a.policy != nil && n.change.Kind == rendezvous.NodeLost && n.change.Rank >= 0 {
+		n.host = hostOf(ctx, at, n.change.Rank)
 	}
 	return n
 }

@@ -106,7 +106,7 @@ func (a *Agent) hung(at *attempt, idle time.Duration) {
 		return
 	}
 	for i := range at.group.PIDs() {
-		at.blame(i, failure.HangPrefix+what)
+		at.accuse(i, failure.HangPrefix+what)
 	}
 	at.group.Kill()
 }

@@ -71,9 +71,9 @@ func TestIdleWorkersHang(t *testing.T) {
 func TestFirstDeadlineIsTheCause(t *testing.T) {
 	at := newAttempt(t.Context())
 	defer at.close()
-	at.blame(1, "timer")
-	at.blame(0, "hang")
-	at.blame(1, "hang")
+	at.accuse(1, "timer")
+	at.accuse(0, "hang")
+	at.accuse(1, "hang")
 	if got := at.missedBy(1); got != "timer" {
 		t.Errorf("rank 1 was killed for %q", got)
 	}

@@ -65,10 +65,9 @@ func sees(ev event, ph phase) State {
 		return Failed
 	case evUnhealthy:
 		return Unhealthy
-	case evNodesWaiting, evNodeGone, evEvicted:
-		if ph == running {
-			return Healthy
-		}
+	}
+	if ev.isChange() && ph == running {
+		return Healthy
 	}
 	return ""
 }

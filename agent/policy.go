@@ -33,48 +33,27 @@ func newPolicy(cfg *Config) *policy.Engine {
 	return policy.NewEngine(policy.Config{Policy: cfg.Policy, MaxRestarts: cfg.MaxRestarts, Rand: cfg.Rand})
 }
 
-// judge asks the policy what follows from news, if it may have something to say, and
-// turns that into a state and an action. What next has found stands otherwise.
-func (a *Agent) judge(ctx context.Context, at *attempt, n news, state State, act action) (State, action) {
+// consult asks the policy what follows from news, if it may have something to say; the
+// answer is empty if no rule applies. A decision stands for the rest of the attempt.
+func (a *Agent) consult(at *attempt, n news) policy.Action {
 	switch {
-	case n.ev == evPeerGaveUp && n.record.lostHost():
-		return Failed, actGiveUp
-	case act == actRejoin && n.change.Kind == rendezvous.NodeLost && a.cfg.Policy.Names(policy.HostLost):
-		at.lostHost = a.hostOf(ctx, at, n.change)
+	case a.policy == nil:
+		return ""
+	case n.ev.isChange() && at.phase != failing && n.change.Kind == rendezvous.NodeLost && a.cfg.Policy.Names(policy.HostLost):
+		at.lostHost = cmp.Or(n.host, n.change.Node)
 		at.verdict = a.decide(at, policy.Failure{Cause: policy.HostLost, Host: at.lostHost, Role: a.cfg.Spec.Role})
-		if at.verdict != nil && at.verdict.Action == policy.Stop {
-			return Failed, actGiveUp
-		}
-		return state, act
-	case n.ev == evStartFailed, n.ev == evFailed, n.ev == evNoNews, n.ev == evUnhealthy:
-	default:
-		return state, act
-	}
-	if at.verdict == nil {
+	case !n.ev.isFailure():
+		return ""
+	case at.verdict == nil:
 		a.explain(at, n.err)
 		if root := a.ownReport(at).Root(); root != nil {
 			a.reach(at, root)
 		}
 	}
 	if at.verdict == nil {
-		return state, act // no rule applies
+		return ""
 	}
-	return judged(at.verdict.Action, n.ev, state, act)
-}
-
-// judged is what a rule's action means for a group whose workers have ended.
-func judged(verdict policy.Action, ev event, state State, act action) (State, action) {
-	switch {
-	case verdict == policy.Drain:
-		return Failed, actDepart
-	case ev == evUnhealthy:
-		return state, act // its workers cannot be started again, whatever was said before
-	case verdict == policy.Retry:
-		return Stopped, actRestart
-	case verdict == policy.Stop:
-		return Failed, actFail
-	}
-	return state, act
+	return at.verdict.Action
 }
 
 // reach decides about a worker's failure, unless that has been decided.
@@ -208,16 +187,11 @@ func (a *Agent) recordLost(at *attempt, n news) {
 	a.recordFailed(at, nil, f, at.verdict)
 }
 
-// hostOf is the name of a host that was lost, as far as it is known.
-func (a *Agent) hostOf(ctx context.Context, at *attempt, c rendezvous.Change) string {
-	if c.Rank < 0 {
-		return c.Node // the store is gone with it
-	}
-	ctx, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)
-	defer cancel()
-	host, err := lookUp(ctx, at.round.Store, fmt.Sprint(agentPrefix, c.Rank))
-	if err != nil || len(host) == 0 || len(host) > 255 {
-		return c.Node
+// hostOf is the name of a node's host, if that is known.
+func hostOf(ctx context.Context, at *attempt, groupRank int) string {
+	host, err := lookUp(ctx, at.round.Store, fmt.Sprint(agentPrefix, groupRank))
+	if err != nil || len(host) > 255 {
+		return ""
 	}
 	return string(host)
 }

@@ -1,5 +1,7 @@
 package agent
 
+import "github.com/muster-run/muster/policy"
+
 // State is the state of one host's worker group, spelt as TorchElastic prints it.
 // Source: WorkerState in elastic/agent/server/api.py.
 type State string
@@ -22,7 +24,7 @@ const (
 	running                // workers run
 	failing                // a worker has failed, the others know, its peers are being stopped
 	finished               // this host's workers have succeeded; it waits at the exit barrier
-	bereft                 // workers lost their peers; the agent waits to hear why
+	listening              // workers lost their peers; the agent waits to hear why
 )
 
 // event is something that happened to the worker group, or to the job.
@@ -50,6 +52,7 @@ const (
 	evDisconnected    // the rendezvous cannot be reached any more
 	evPeerRestarts    // another node's workers failed; all start again
 	evPeerGaveUp      // the same, and no restarts are left
+	evPeerLostHost    // another node stops the job since a host was lost once too often
 	evPeerPreempted   // another node was told that the job shall stop
 	evBarrierPassed   // all nodes have reached the exit barrier
 	evBarrierTimedOut // they have not, in time
@@ -79,19 +82,41 @@ const (
 	actGiveUp                // stop the workers: a host was lost once too often
 )
 
+// isElsewhere says whether an event is about what the other nodes do with the round.
+// A host that has told them of its own failure has said what follows, so none of this
+// changes it. The loss of the rendezvous, and the order to stop the job, do.
+func (ev event) isElsewhere() bool {
+	switch ev {
+	case evNodesWaiting, evNodeGone, evDoneNodeGone, evEvicted, evClosed, evClosedWhenDone, evPeerRestarts, evPeerGaveUp, evPeerLostHost:
+		return true
+	}
+	return false
+}
+
+// isChange says whether the workers of this host, which have not failed, start again
+// with other nodes.
+func (ev event) isChange() bool { return ev == evNodesWaiting || ev == evNodeGone || ev == evEvicted }
+
+// isFailure says whether this host's workers have failed and have all ended.
+func (ev event) isFailure() bool {
+	return ev == evFailed || ev == evNoNews || ev == evStartFailed || ev == evUnhealthy
+}
+
 // next decides what to do about ev in a phase: the state that the group is then
-// in, and the action. restartsLeft is how many more restarts the job may use.
+// in, and the action. All that it needs to know was gathered before: restartsLeft is
+// how many more restarts the job may use, verdict what the restart policy says of the
+// event, empty if there is none or no rule applies.
 //
-// A worker that cannot be started is not tried again: whatever is missing will
-// be missing the next time. Neither is a group with a worker that cannot be
-// killed, which may still hold its GPU.
+// Without a verdict a worker that cannot be started is not tried again: whatever is
+// missing will be missing the next time. A group with a worker that cannot be killed,
+// which may still hold its GPU, is never started again; all that a rule can do is to
+// make this host leave.
 //
 // A host whose workers have succeeded goes where the others go: into a new
 // round if they start one, since they cannot train without it. It succeeds if
-// the job ends without saying that it failed. One that has told the others of
-// its failure has said what follows; nothing that they do changes it.
-func next(ev event, ph phase, restartsLeft int) (State, action) {
-	if ph == failing && ev >= evNodesWaiting && ev <= evPeerGaveUp && ev != evDisconnected {
+// the job ends without saying that it failed.
+func next(ev event, ph phase, restartsLeft int, verdict policy.Action) (State, action) {
+	if ph == failing && ev.isElsewhere() {
 		return ph.state(), actWatch
 	}
 	switch ev {
@@ -105,12 +130,20 @@ func next(ev event, ph phase, restartsLeft int) (State, action) {
 		return Failed, actTell
 	case evLostPeers:
 		return Failed, actListen
-	case evFailed, evNoNews:
-		if restartsLeft > 0 {
+	case evFailed, evNoNews, evStartFailed, evUnhealthy:
+		switch {
+		case verdict == policy.Drain:
+			return Failed, actDepart
+		case ev == evUnhealthy:
+			return Unhealthy, actFail
+		case verdict == policy.Retry, verdict == "" && ev != evStartFailed && restartsLeft > 0:
 			return Stopped, actRestart
 		}
 		return Failed, actFail
 	case evNodesWaiting, evNodeGone, evEvicted:
+		if verdict == policy.Stop {
+			return Failed, actGiveUp
+		}
 		return Stopped, actRejoin
 	case evPeerRestarts:
 		return Stopped, actFollow
@@ -118,28 +151,28 @@ func next(ev event, ph phase, restartsLeft int) (State, action) {
 		return ph.state(), actWatch
 	case evBarrierPassed, evBarrierTimedOut, evBarrierBroken:
 		return Succeeded, actFinish
-	case evUnhealthy:
-		return Unhealthy, actFail
 	case evSignal:
 		return Failed, actStop
 	case evPeerPreempted:
 		return Failed, actDrain
-	case evStartFailed, evPeerGaveUp:
+	case evPeerGaveUp:
 		return Failed, actFail
+	case evPeerLostHost:
+		return Failed, actGiveUp
 	case evAssignFailed:
 		return Failed, actAbort
+	case evClosed, evClosedWhenDone, evDisconnected:
+		switch {
+		case ph == finished:
+			return Succeeded, actFinish
+		case ev == evClosedWhenDone:
+			return ph.state(), actWatch
+		case ev == evDisconnected:
+			return Failed, actAbort
+		}
+		return Failed, actEnded
 	}
-	switch { // the end of the rendezvous
-	case ev == evClosedWhenDone && ph != finished:
-		return ph.state(), actWatch
-	case ev < evClosed || ev > evDisconnected:
-		return Unknown, actFail
-	case ph == finished:
-		return Succeeded, actFinish
-	case ev == evDisconnected:
-		return Failed, actAbort
-	}
-	return Failed, actEnded
+	return Unknown, actFail
 }
 
 // state is the state of a group while nothing new has happened.
@@ -149,7 +182,7 @@ func (ph phase) state() State {
 		return Healthy
 	case finished:
 		return Succeeded
-	case bereft, failing:
+	case listening, failing:
 		return Failed
 	}
 	return Init

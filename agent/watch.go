@@ -20,50 +20,72 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 )
 
-// attempt is this host's part of one round. It belongs to the goroutine of Run;
-// others send it news.
+// attempt is this host's part of one round. The goroutine of Run owns it: it decides
+// and acts, others send it news. Its parts say who else may touch what.
 type attempt struct {
+	// round is set once, before any other goroutine has the attempt, which holds for
+	// the fields of goroutines, too.
 	round *rendezvous.Info
+	team
+	course
+	ends
+	blame
+	goroutines
+}
+
+// team is the workers of an attempt. The goroutine of Run sets it up and publishes it
+// (Agent.ran) or starts the goroutines that use it; after that nobody changes it.
+type team struct {
 	ranks rendezvous.Ranks
 	logs  *logs.Attempt
 	group Group
 	began time.Time // when the workers were about to start
-	phase phase
-	since time.Time // when assigning or the wait at the exit barrier began
+}
 
-	record *record // this node's, once it has told the others of a failure
+// course is how far an attempt has come. Only the goroutine of Run touches it.
+type course struct {
+	phase     phase
+	since     time.Time        // when assigning or the wait at the exit barrier began
+	record    *record          // this node's, once it has told the others of a failure
+	verdict   *policy.Decision // what the policy says of the failure; nil before, and without one
+	lostHost  string           // its name, if the policy was asked about it
+	recorded  bool             // the failure is in the events
+	preempted *Preemption      // once all has ended for that
 
-	preempted *Preemption // once all has ended for that
+	gone    map[int]bool       // the group ranks of nodes that are no longer in the round
+	lost    *rendezvous.Change // the last of those
+	overdue bool               // the exit barrier's timeout is over, and others need this node
+	alarm   *time.Timer        // nil where no deadline is set
 
-	verdict  *policy.Decision // what the policy says of the failure; nil before, and without one
-	recorded bool             // the failure is in the events
-	lostHost string           // its name, if the policy was asked about it
+	drained  bool   // all that the workers wrote has gone where it should
+	diskFull string // the log directory if no room was left in it then
+}
 
-	// What became of the workers, once they have ended.
+// ends is what became of the workers. The goroutine that waits for the group sets res
+// and exits before it closes ended; then they are the goroutine of Run's.
+type ends struct {
 	res      *process.Result
 	exits    map[int]process.Exit // of res, or of a worker that could not be started
 	failures []*failure.ProcessFailure
-	// gone are the group ranks of nodes that are no longer in the round.
-	gone    map[int]bool
-	lost    *rendezvous.Change // the last of those
-	overdue bool               // the exit barrier's timeout is over, and others need this node
-	drained bool               // all that the workers wrote has gone where it should
-	// diskFull is the log directory if no room was left in it then.
-	diskFull string
+}
 
+// blame is why the agent has killed workers. Any goroutine may add to it.
+type blame struct {
 	mu     sync.Mutex     // guards missed
 	missed map[int]string // by local rank: the deadline for which muster killed the worker
 
-	autopsies sync.Mutex // guards evidence
+	autopsies sync.Mutex // guards evidence, and is held while one is taken
 	evidence  *evidence  // what the last one found
+}
 
-	life  context.Context // of the goroutines below
+// goroutines is the attempt's means to start, to hear and to end them.
+type goroutines struct {
+	life  context.Context
 	end   context.CancelFunc
 	wg    sync.WaitGroup
 	news  chan news
 	known chan struct{} // closed when the agent knows its workers
 	ended chan struct{} // closed when the workers have ended
-	alarm *time.Timer   // nil where no deadline is set
 }
 
 // news is an event and what is known of it.
@@ -73,14 +95,14 @@ type news struct {
 	exit   process.Exit      // evFailing
 	waited time.Duration     // evFailing: for what the worker has written to stderr
 	change rendezvous.Change // changes of the set of nodes
-	record *record           // evPeerRestarts, evPeerGaveUp
+	host   string            // of the node that is lost, if a policy needs its name
+	record *record           // of another node
 	err    error             // evAssignFailed, evStartFailed, evDisconnected, evBarrierBroken
 }
 
 func newAttempt(ctx context.Context) *attempt {
-	at := &attempt{news: make(chan news, 1), known: make(chan struct{}), ended: make(chan struct{})}
-	at.life, at.end = context.WithCancel(ctx)
-	return at
+	life, end := context.WithCancel(ctx)
+	return &attempt{goroutines: goroutines{life: life, end: end, news: make(chan news, 1), known: make(chan struct{}), ended: make(chan struct{})}}
 }
 
 // close ends the goroutines of the attempt.
@@ -113,9 +135,9 @@ func (at *attempt) outlives(d time.Duration) bool {
 	}
 }
 
-// blame notes that a worker is killed since it missed a deadline. The first one is the
+// accuse notes that a worker is killed since it missed a deadline. The first one is the
 // cause: others may be missed while the worker ends.
-func (at *attempt) blame(localRank int, what string) {
+func (at *attempt) accuse(localRank int, what string) {
 	at.mu.Lock()
 	defer at.mu.Unlock()
 	if at.missed == nil {
@@ -157,10 +179,7 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 		if n.ev == evAssigned || n.ev == evAssignFailed {
 			a.recordStep(at, events.AssignWorkerRanks, at.since, n.err)
 		}
-		state, act := next(n.ev, at.phase, left)
-		if a.policy != nil {
-			state, act = a.judge(ctx, at, n, state, act)
-		}
+		state, act := next(n.ev, at.phase, left, a.consult(at, n))
 		a.measureTurn(at, n, state, act, left)
 		switch act {
 		case actWatch:
@@ -181,7 +200,7 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 				n, again = *other, true
 			}
 		case actListen:
-			at.phase = bereft
+			at.phase = listening
 			at.setAlarm(a.cfg.PeerTimeout)
 		case actRejoin:
 			a.recordLost(at, n)
@@ -253,7 +272,7 @@ func (a *Agent) wait(ctx context.Context, at *attempt) news {
 				return n
 			}
 		case <-alarm:
-			if at.phase == bereft {
+			if at.phase == listening {
 				return news{ev: evNoNews}
 			}
 			return a.overdue(at)

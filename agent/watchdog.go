@@ -165,7 +165,7 @@ func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 		pids := group.PIDs()
 		for i, pid := range pids {
 			if pid == e.PID {
-				at.blame(i, what)
+				at.accuse(i, what)
 			}
 		}
 		a.happened(health.KindFailure, "", fmt.Sprintf("process %d has missed a deadline", e.PID), what)
