@@ -9,6 +9,7 @@ import (
 
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/internal/jobfile"
+	"github.com/muster-run/muster/internal/sleep"
 )
 
 const (
@@ -39,7 +40,7 @@ func (f *follower) ended(ctx context.Context) string {
 		return eventsEnd(filepath.Join(f.cfg.Dir, events.FileName))
 	}
 	if file.State == jobfile.Gone && f.alive {
-		linger(ctx, lingerTime)
+		_ = sleep.For(ctx, lingerTime)
 	}
 	f.alive = file.State == jobfile.Runs
 	return ending(file)
@@ -48,7 +49,7 @@ func (f *follower) ended(ctx context.Context) string {
 // agent reads the agent's file. Word of its end may come before its lock is gone.
 func (f *follower) agent(ctx context.Context) *jobfile.File {
 	const pause = 5 * gap
-	closed := f.watch.closed()
+	closed := f.watch.closed.Swap(false)
 	for waited := time.Duration(0); ; waited += pause {
 		file, err := agentOf(f.cfg.Dir)
 		if err != nil {
@@ -57,17 +58,7 @@ func (f *follower) agent(ctx context.Context) *jobfile.File {
 		if file == nil || !closed || file.State != jobfile.Runs || waited > unlockTime || ctx.Err() != nil {
 			return file
 		}
-		linger(ctx, pause)
-	}
-}
-
-// linger waits, or until ctx ends.
-func linger(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-ctx.Done():
+		_ = sleep.For(ctx, pause)
 	}
 }
 

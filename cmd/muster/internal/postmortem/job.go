@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/muster-run/muster/internal/inotify"
 	"github.com/muster-run/muster/internal/jobfile"
 )
 
@@ -20,7 +21,7 @@ func agentOf(dir string) (*jobfile.File, error) {
 		}
 		return nil, err
 	}
-	if host, _ := os.Hostname(); f.State == jobfile.Gone && f.Begin.Host != host && shared(dir) {
+	if host, _ := os.Hostname(); f.State == jobfile.Gone && f.Begin.Host != host && inotify.Remote(dir) {
 		f.State = jobfile.Unknown // locks of other hosts may be out of sight
 	}
 	b, e := &f.Begin, &f.End

@@ -10,19 +10,15 @@ import (
 
 // Where the kernel tells of nothing, a watcher comes back by itself, and takes
 // everything for new.
-func TestWatchShared(t *testing.T) {
-	dir := t.TempDir()
+func TestWatchBlind(t *testing.T) {
 	for _, w := range []*dirWatcher{
-		{far: true, dirs: map[string]int{}, event: make(chan struct{})},
-		{dirs: map[string]int{}, event: make(chan struct{})}, // no inotify
+		{remote: true, event: make(chan struct{})},
+		{event: make(chan struct{})}, // no inotify
 	} {
 		w.wait(context.Background())
 		if first, second := w.take(), w.take(); !first || !second {
-			t.Errorf("nothing is new where nobody can tell: far %v", w.far)
+			t.Errorf("nothing is new where nobody can tell: remote %v", w.remote)
 		}
-	}
-	if shared("/proc") || shared(filepath.Join(dir, "none")) {
-		t.Error("/proc is taken for a shared file system")
 	}
 }
 
@@ -31,7 +27,7 @@ func TestWatchLocal(t *testing.T) {
 	dir := t.TempDir()
 	w := newDirWatcher("/proc", slog.Default())
 	defer w.close()
-	if w.file == nil {
+	if w.inotify == nil {
 		t.Skip("no inotify")
 	}
 	if !w.add(dir) || w.add(dir) || w.add(filepath.Join(dir, "none")) {
@@ -48,8 +44,8 @@ func TestWatchLocal(t *testing.T) {
 		t.Error("a new file is not new once")
 	}
 	w.removeBelow(dir)
-	if len(w.dirs) != 0 {
-		t.Errorf("%v is still watched", w.dirs)
+	if len(w.ids) != 0 {
+		t.Errorf("%v is still watched", w.ids)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
