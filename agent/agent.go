@@ -99,6 +99,42 @@ type Group interface {
 	Kill()
 }
 
+// Options are what a job may choose about how its workers are watched and stopped. They
+// are part of Config, and of package launch's.
+type Options struct {
+	// MaxRestarts is how many times the group may be started again after a
+	// failure.
+	MaxRestarts int
+	// Policy decides what follows from a failure of this host's workers, within
+	// MaxRestarts; its own MaxRestarts is not looked at. Without one each failure is a
+	// restart.
+	Policy *policy.Policy
+	// ShutdownTimeout is the time between a stop signal to the workers and
+	// SIGKILL. Zero means process.DefaultGrace, process.NoGrace none.
+	ShutdownTimeout time.Duration
+	// ExitBarrierTimeout defaults to DefaultExitBarrierTimeout.
+	ExitBarrierTimeout time.Duration
+	// WorkerServer gives every worker a path of its own for torch's worker server, in
+	// TORCH_WORKER_SERVER_SOCKET; a worker that runs one (control_plane.worker_main)
+	// is then asked for its own view when evidence is taken.
+	WorkerServer bool
+	// HangTimeout is how long the workers of this host may together show no sign of
+	// life (no output, no CPU time to speak of, no use of a timer) until they count
+	// as hanging. Zero turns this off; only otherwise does anything look at them.
+	HangTimeout time.Duration
+	// HangNotify keeps such workers alive: evidence is kept and the log says so.
+	// Otherwise they are killed, which is a failure of the group.
+	HangNotify bool
+	// AutopsyTimeout bounds how long evidence of workers that hang is collected
+	// before they are killed. Zero or less turns it off; package launch makes
+	// launch.DefaultAutopsyTimeout of zero.
+	AutopsyTimeout time.Duration
+	// PreemptionSignals are those among the signals that stop the agent which mean
+	// that the whole job shall stop: all nodes stop their workers with the signal
+	// at the same moment. Other signals make only this node leave.
+	PreemptionSignals []syscall.Signal
+}
+
 // Config is what an Agent needs. The caller closes Rendezvous, Supervisor and
 // Logs after Run has returned.
 type Config struct {
@@ -116,20 +152,11 @@ type Config struct {
 	Env []string
 	// Host is this host's name in events and reports. Default os.Hostname.
 	Host string
-	// MaxRestarts is how many times the group may be started again after a
-	// failure.
-	MaxRestarts int
-	// Policy decides what follows from a failure of this host's workers, within
-	// MaxRestarts; its own MaxRestarts is not looked at. Without one each failure is a
-	// restart. Rand is for the jitter of its back-offs, by default one with a seed of
-	// its own.
-	Policy *policy.Policy
-	Rand   *rand.Rand
-	// ShutdownTimeout is the time between a stop signal to the workers and
-	// SIGKILL. Zero means process.DefaultGrace, process.NoGrace none.
-	ShutdownTimeout time.Duration
-	// ExitBarrierTimeout defaults to DefaultExitBarrierTimeout.
-	ExitBarrierTimeout time.Duration
+	// Options say how the workers are watched and stopped.
+	Options
+	// Rand is for the jitter of the Policy's back-offs. Default: one with a seed of its
+	// own.
+	Rand *rand.Rand
 	// UninterruptibleTimeout is how long a worker may be in uninterruptible
 	// sleep before the group counts as unhealthy. Zero turns the check off.
 	UninterruptibleTimeout time.Duration
@@ -138,24 +165,6 @@ type Config struct {
 	// the temporary directory. The workers find the path in TORCHELASTIC_TIMER_FILE.
 	FileTimer bool
 	TimerFile string
-	// WorkerServer gives every worker a path of its own for torch's worker server, in
-	// TORCH_WORKER_SERVER_SOCKET; a worker that runs one (control_plane.worker_main)
-	// is then asked for its own view when evidence is taken.
-	WorkerServer bool
-	// HangTimeout is how long the workers of this host may together show no sign of
-	// life (no output, no CPU time to speak of, no use of a timer) until they count
-	// as hanging. Zero turns this off; only otherwise does anything look at them.
-	HangTimeout time.Duration
-	// HangNotify keeps such workers alive: evidence is kept and the log says so.
-	// Otherwise they are killed, which is a failure of the group.
-	HangNotify bool
-	// AutopsyTimeout bounds how long evidence of workers that hang is collected
-	// before they are killed. Zero turns it off.
-	AutopsyTimeout time.Duration
-	// PreemptionSignals are those among the signals that stop the agent which mean
-	// that the whole job shall stop: all nodes stop their workers with the signal
-	// at the same moment. Other signals make only this node leave.
-	PreemptionSignals []syscall.Signal
 	// IdenticalWorkers assigns ranks without the store; all agents must then
 	// have the same role and local world size.
 	IdenticalWorkers bool

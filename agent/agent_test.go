@@ -170,7 +170,7 @@ func newJob(t *testing.T, function, arg string, workers int) *job {
 			Args: func(int) []string { return []string{arg} },
 		},
 		Rendezvous: handler, Supervisor: supervisor, Logs: run,
-		Host: "host1", ShutdownTimeout: 20 * time.Second,
+		Host: "host1", Options: agent.Options{ShutdownTimeout: 20 * time.Second},
 		Events: j.sink, Logger: quiet,
 	}
 	return j
@@ -501,7 +501,7 @@ type growing struct {
 func (g *growing) Changes() <-chan rendezvous.Change { return g.changes }
 
 func TestNewReportsEveryProblem(t *testing.T) {
-	_, err := agent.New(agent.Config{MaxRestarts: -1, Spec: agent.Spec{Entrypoint: "a", Func: "b"}})
+	_, err := agent.New(agent.Config{Options: agent.Options{MaxRestarts: -1}, Spec: agent.Spec{Entrypoint: "a", Func: "b"}})
 	if err == nil {
 		t.Fatal("no error")
 	}

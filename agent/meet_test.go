@@ -405,8 +405,8 @@ func (l *lab) add(name string, change func(h *host)) {
 		Spec: agent.Spec{Role: "default", LocalWorldSize: 1, Func: "obey", Title: "train.py",
 			Args: func(int) []string { return []string{l.socket} },
 			Env:  func(int) map[string]string { return map[string]string{"TEST_HOST": name} }},
-		Supervisor: supervisor, Logs: run, Host: name, ShutdownTimeout: 20 * time.Second, PeerTimeout: 20 * time.Second,
-		ExitBarrierTimeout: time.Minute, Events: h.sink, Logger: logger,
+		Supervisor: supervisor, Logs: run, Host: name, PeerTimeout: 20 * time.Second,
+		Options: agent.Options{ShutdownTimeout: 20 * time.Second, ExitBarrierTimeout: time.Minute}, Events: h.sink, Logger: logger,
 	}
 	if change != nil {
 		change(h)

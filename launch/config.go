@@ -7,10 +7,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/metrics"
-	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -25,7 +25,7 @@ const (
 	DefaultMasterPort         = 29500
 	DefaultMonitorInterval    = 100 * time.Millisecond
 	DefaultShutdownTimeout    = process.DefaultGrace
-	DefaultExitBarrierTimeout = 300 * time.Second
+	DefaultExitBarrierTimeout = agent.DefaultExitBarrierTimeout
 	DefaultAutopsyTimeout     = 5 * time.Second
 	NoAutopsy                 = time.Duration(-1)
 	DefaultSignals            = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
@@ -73,32 +73,14 @@ type Config struct {
 	// Standalone makes this host a job of its own: c10d at a free port.
 	Standalone bool
 
-	// MaxRestarts is how often the worker group is started again after a
-	// failure. Zero means never.
-	MaxRestarts int
-	// RestartPolicy decides what follows from a failure, within MaxRestarts. nil means
-	// that every failure is a restart. Its own MaxRestarts is not looked at.
-	RestartPolicy *policy.Policy
+	// Options say how the workers are watched and stopped. A ShutdownTimeout,
+	// ExitBarrierTimeout or AutopsyTimeout of 0 means its default here, NoAutopsy that
+	// no evidence is collected. PreemptionSignals are handled even if SignalsToHandle
+	// lacks them.
+	agent.Options
 	// MonitorInterval bounds what still has to be polled. 0 means
 	// DefaultMonitorInterval.
 	MonitorInterval time.Duration
-	// ShutdownTimeout is how long workers have between the signal that stops
-	// them and SIGKILL. 0 means DefaultShutdownTimeout, process.NoGrace none.
-	ShutdownTimeout time.Duration
-	// ExitBarrierTimeout is how long a host whose workers have succeeded waits
-	// for the others. 0 means DefaultExitBarrierTimeout.
-	ExitBarrierTimeout time.Duration
-
-	// HangTimeout is how long the workers of this host may together do nothing until
-	// they count as hanging and are killed. Zero means for ever. With HangNotify
-	// they are not killed; the log says that they hang.
-	HangTimeout time.Duration
-	HangNotify  bool
-	// AutopsyTimeout bounds how long evidence of workers that hang is collected
-	// before they are killed. 0 means DefaultAutopsyTimeout, NoAutopsy that none is.
-	AutopsyTimeout time.Duration
-	// WorkerServer gives every worker a path for torch's worker server.
-	WorkerServer bool
 	// HealthCheck is a site's own check of this host, a command for sh, that runs
 	// before the host joins the job. A host that fails it does not join, and Run
 	// returns a *HealthCheckError. "" means none.
@@ -138,11 +120,6 @@ type Config struct {
 	// DefaultSignals; ParseSignals makes the one of the other.
 	SignalsToHandle []syscall.Signal
 	SignalsText     string
-
-	// PreemptionSignals are those on which the whole job stops: every host's workers
-	// get the signal at the same moment. They are handled even if SignalsToHandle
-	// lacks them. On other signals only this host leaves.
-	PreemptionSignals []syscall.Signal
 
 	// Logs says where the workers' output goes. Its RunID, Stdout, Stderr and
 	// Logger are filled from this Config where they are unset.
@@ -189,20 +166,22 @@ type Config struct {
 // worker on one host. Entrypoint and Args are the caller's to set.
 func Default() Config {
 	return Config{
-		MinNodes:           1,
-		MaxNodes:           1,
-		NprocPerNode:       1,
-		RdzvBackend:        DefaultBackend,
-		Role:               DefaultRole,
-		MasterAddr:         DefaultMasterAddr,
-		MonitorInterval:    DefaultMonitorInterval,
-		ShutdownTimeout:    DefaultShutdownTimeout,
-		ExitBarrierTimeout: DefaultExitBarrierTimeout,
-		AutopsyTimeout:     DefaultAutopsyTimeout,
-		SignalsText:        DefaultSignals,
-		EventLogHandler:    DefaultEventLogHandler,
-		MetricsHandler:     DefaultMetricsHandler,
-		ExitCode:           ExitTorchrun,
+		MinNodes:        1,
+		MaxNodes:        1,
+		NprocPerNode:    1,
+		RdzvBackend:     DefaultBackend,
+		Role:            DefaultRole,
+		MasterAddr:      DefaultMasterAddr,
+		MonitorInterval: DefaultMonitorInterval,
+		Options: agent.Options{
+			ShutdownTimeout:    DefaultShutdownTimeout,
+			ExitBarrierTimeout: DefaultExitBarrierTimeout,
+			AutopsyTimeout:     DefaultAutopsyTimeout,
+		},
+		SignalsText:     DefaultSignals,
+		EventLogHandler: DefaultEventLogHandler,
+		MetricsHandler:  DefaultMetricsHandler,
+		ExitCode:        ExitTorchrun,
 	}
 }
 

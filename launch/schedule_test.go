@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/scheduler"
 	"github.com/muster-run/muster/launch"
 )
@@ -26,13 +27,13 @@ func TestFromScheduler(t *testing.T) {
 	}{
 		"srun": {launch.Config{Env: srun}, launch.Config{
 			MinNodes: 2, MaxNodes: 2, RunID: "12.3", RdzvBackend: "c10d", RdzvEndpoint: endpoint, NprocPerNode: 4,
-			RdzvConf: map[string]string{"is_host": "false"}, PreemptionSignals: both,
+			RdzvConf: map[string]string{"is_host": "false"}, Options: agent.Options{PreemptionSignals: both},
 		}},
 		"what cfg says stays": {
-			launch.Config{Env: srun, RunID: "mine", NprocPerNode: 2, RdzvConf: map[string]string{"is_host": "true", "join_timeout": "5"}, PreemptionSignals: []syscall.Signal{}},
+			launch.Config{Env: srun, RunID: "mine", NprocPerNode: 2, RdzvConf: map[string]string{"is_host": "true", "join_timeout": "5"}, Options: agent.Options{PreemptionSignals: []syscall.Signal{}}},
 			launch.Config{
 				MinNodes: 2, MaxNodes: 2, RunID: "mine", RdzvBackend: "c10d", RdzvEndpoint: endpoint, NprocPerNode: 2,
-				RdzvConf: map[string]string{"is_host": "true", "join_timeout": "5"}, PreemptionSignals: []syscall.Signal{},
+				RdzvConf: map[string]string{"is_host": "true", "join_timeout": "5"}, Options: agent.Options{PreemptionSignals: []syscall.Signal{}},
 			}},
 		"nnodes":      {launch.Config{Env: srun, MinNodes: 1}, launch.Config{MinNodes: 1}},
 		"endpoint":    {launch.Config{Env: srun, RdzvEndpoint: "h:1"}, launch.Config{RdzvEndpoint: "h:1"}},

@@ -88,10 +88,14 @@ func (r *reader) bad(name string, err error) {
 // even if there are errors, so that launch.Resolve can look for more.
 // Source: config_from_args in torch/distributed/run.py.
 func (r *reader) config(cfg launch.Config) launch.Config {
+	for i := range options {
+		if o := &options[i]; o.to != nil {
+			r.into(o.to(&cfg), o)
+		}
+	}
 	cfg.MinNodes, cfg.MaxNodes = r.nodes()
 	cfg.NprocPerNode = r.nproc()
 
-	cfg.RdzvBackend = r.text("rdzv-backend")
 	cfg.RdzvEndpoint = strings.TrimSpace(r.text("rdzv-endpoint"))
 	if r.isGiven("rdzv-id") {
 		cfg.RunID = r.text("rdzv-id")
@@ -109,11 +113,6 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 		}
 	}
 	cfg.RdzvConf = conf
-	cfg.Standalone = r.flag("standalone")
-	cfg.NodeRank = r.int("node-rank")
-	cfg.MasterAddr = r.text("master-addr")
-	cfg.MasterPort = r.int("master-port")
-	cfg.LocalAddr = r.text("local-addr")
 	if r.ask {
 		cfg = r.fromScheduler(cfg)
 	}
@@ -125,18 +124,10 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 		}
 	}
 
-	cfg.MaxRestarts = r.int("max-restarts")
 	r.restartPolicy(&cfg)
-	cfg.MonitorInterval = r.seconds("monitor-interval", r.float("monitor-interval"))
-	cfg.ExitBarrierTimeout = r.seconds("exit-barrier-timeout", r.float("exit-barrier-timeout"))
 	cfg.ShutdownTimeout = r.shutdownTimeout()
-	cfg.HangTimeout = r.secondsOrNone("hang-timeout")
 	cfg.HangNotify = r.text("hang-action") == "notify"
 	cfg.AutopsyTimeout = orNone(r.secondsOrNone("autopsy-timeout"), launch.NoAutopsy)
-	cfg.WorkerServer = r.flag("worker-server")
-	cfg.HealthAddr = r.text("health-addr")
-	cfg.HealthNames = r.list("health-names")
-	cfg.HealthCheck = r.text("health-check")
 	cfg.SignalsText = r.text("signals-to-handle")
 	signals, unknown, err := launch.ParseSignals(cfg.SignalsText)
 	if err != nil {
@@ -160,14 +151,7 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 		}
 		cfg.PreemptionSignals = append([]syscall.Signal{}, signals...)
 	}
-	cfg.Role = r.text("role")
-	cfg.VirtualLocalRank = r.flag("virtual-local-rank")
-	cfg.NUMABinding = r.text("numa-binding")
-	cfg.EventLogHandler = r.text("event-log-handler")
-	cfg.EventLogFile = r.text("event-log-file")
-	cfg.MetricsHandler = r.text("metrics-handler")
-	cfg.ExitCode = r.text("exit-code")
-	cfg.Logs = r.logs()
+	r.logs(&cfg.Logs)
 	r.command(&cfg)
 	if title := r.text("title"); title != "" {
 		cfg.Title = title
@@ -177,6 +161,26 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 		r.warn("--local-ranks-filter: this host has local ranks 0 to %d only, so nothing that they write is shown here", cfg.NprocPerNode-1)
 	}
 	return cfg
+}
+
+// into puts the value of an option into a field.
+func (r *reader) into(field any, o *option) {
+	switch field := field.(type) {
+	case *string:
+		*field = r.text(o.name)
+	case *bool:
+		*field = r.flag(o.name)
+	case *int:
+		*field = r.int(o.name)
+	case *[]string:
+		*field = r.list(o.name)
+	case *time.Duration:
+		if o.def == "0" {
+			*field = r.secondsOrNone(o.name)
+		} else {
+			*field = r.seconds(o.name, r.float(o.name))
+		}
+	}
 }
 
 // isGiven says whether the option is on the command line or in the environment.
@@ -385,7 +389,7 @@ func orNone(d, none time.Duration) time.Duration {
 }
 
 // logs reads where output goes.
-func (r *reader) logs() logs.Config {
+func (r *reader) logs(cfg *logs.Config) {
 	std := func(name string) logs.StdSpec {
 		spec, err := logs.ParseStd(r.text(name))
 		if err != nil {
@@ -393,16 +397,7 @@ func (r *reader) logs() logs.Config {
 		}
 		return spec
 	}
-	cfg := logs.Config{
-		Dir:                    r.text("log-dir"),
-		Redirects:              std("redirects"),
-		Tee:                    std("tee"),
-		DuplicateStdoutFilters: r.list("duplicate-stdout-filters"),
-		DuplicateStderrFilters: r.list("duplicate-stderr-filters"),
-		LinePrefixTemplate:     r.text("log-line-prefix-template"),
-		Collapse:               r.flag("collapse"),
-		Keep:                   r.int("log-keep"),
-	}
+	cfg.Redirects, cfg.Tee = std("redirects"), std("tee")
 	if cfg.LinePrefixTemplate == "" {
 		cfg.LinePrefixTemplate, _ = r.lookup("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
 	}
@@ -425,7 +420,6 @@ func (r *reader) logs() logs.Config {
 	if name := cmp.Or(r.text("logs-specs"), "default"); name != "default" {
 		r.argument("logs-specs", "Could not find entrypoint under 'torchrun.logs_specs[%s]' key: Python plug-ins cannot be loaded; say with --log-dir, --redirects and --tee where logs go", name)
 	}
-	return cfg
 }
 
 // parseRanks reads a comma-separated list of local ranks; nil for "".

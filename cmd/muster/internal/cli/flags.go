@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/launch"
 )
 
 // kind says how the text of an option is read.
@@ -20,8 +21,8 @@ const (
 	kindVersion      // print the version and stop
 )
 
-// An option is one row of the table from which command line, environment, help
-// and completion are made.
+// An option is one row of the table from which command line, environment, help,
+// completion and most of the configuration are made.
 type option struct {
 	name    string // with dashes; underscores are accepted as well
 	short   byte   // 0 if there is none
@@ -34,6 +35,8 @@ type option struct {
 	group   group
 	arg     string // what stands for the argument in the help
 	help    string
+	// to returns the field that gets the value. nil: a method of reader reads it.
+	to func(*launch.Config) any
 }
 
 // group orders the help.
@@ -68,6 +71,7 @@ var options = [...]option{
 		help: "workers on this host: a number, gpu or xpu (one per device), cpu (one per core) or auto (devices if there are any, else cores)"},
 
 	{name: "rdzv-backend", env: "PET_RDZV_BACKEND", def: "static", group: groupRendezvous, arg: "NAME",
+		to:   func(c *launch.Config) any { return &c.RdzvBackend },
 		help: "how hosts meet: c10d, static, or, so that any host may be lost, etcd or quorum. A job of one host needs none of these options"},
 	{name: "rdzv-endpoint", env: "PET_RDZV_ENDPOINT", group: groupRendezvous, arg: "HOST[:PORT]",
 		help: "where they meet: a host of the job (c10d), members of an etcd cluster with commas between, or three or five hosts of the job (quorum)"},
@@ -76,17 +80,22 @@ var options = [...]option{
 	{name: "rdzv-conf", env: "PET_RDZV_CONF", group: groupRendezvous, arg: "K=V,...",
 		help: "settings of the backend, such as join_timeout=600,last_call_timeout=30; keep_alive_interval times keep_alive_max_attempt is how long a host may be silent; bind=ADDR and allow=CIDR,... guard the port, open_workers_store=true opens the workers' store; token_file=PATH, or cacert, cert and key, say who may join; user and password_file are for etcd, data_dir for quorum"},
 	{name: "standalone", kind: kindFlag, env: "PET_STANDALONE",
+		to:   func(c *launch.Config) any { return &c.Standalone },
 		help: "this host is the whole job; other rendezvous options are ignored"},
 
 	{name: "max-restarts", kind: kindInt, env: "PET_MAX_RESTARTS", def: "0", group: groupFailure, arg: "N",
+		to:   func(c *launch.Config) any { return &c.MaxRestarts },
 		help: "how often the workers are started again after a failure"},
 	{name: "monitor-interval", kind: kindFloat, env: "PET_MONITOR_INTERVAL", def: "0.1", group: groupFailure, arg: "SECONDS",
+		to:   func(c *launch.Config) any { return &c.MonitorInterval },
 		help: "bounds the little that has to be polled; a worker's end is noticed at once"},
 	{name: "start-method", env: "PET_START_METHOD", def: "spawn", choices: startMethods, group: groupProgram, arg: "METHOD",
 		help: "spawn, fork or forkserver; accepted for torchrun's sake, --run-path always starts a fresh interpreter"},
 	{name: "event-log-handler", env: "PET_EVENT_LOG_HANDLER", def: "null", group: groupOutput, arg: "NAME",
+		to:   func(c *launch.Config) any { return &c.EventLogHandler },
 		help: "where events go: null, console (JSON lines on stderr), file (see --event-log-file) or dynamic_rendezvous"},
 	{name: "role", env: "PET_ROLE", def: "default",
+		to:  func(c *launch.Config) any { return &c.Role },
 		arg: "NAME", help: "role of the workers, in messages and role ranks"},
 	{name: "module", short: 'm', kind: kindFlag, env: "PET_MODULE", group: groupProgram,
 		help: "the script is a module, run as `python -m` does"},
@@ -95,73 +104,94 @@ var options = [...]option{
 	{name: "run-path", kind: kindFlag, env: "PET_RUN_PATH", group: groupProgram,
 		help: "run the script with runpy.run_path and record its exceptions; takes precedence over -m and --no-python"},
 	{name: "log-dir", env: "PET_LOG_DIR", unset: true, group: groupOutput, arg: "DIR",
+		to:   func(c *launch.Config) any { return &c.Logs.Dir },
 		help: "where log files go (default: a new directory under $TMPDIR); /dev/null for none"},
 	{name: "redirects", short: 'r', env: "PET_REDIRECTS", def: "0", group: groupOutput, arg: "STD",
 		help: "streams that go into log files: 0 none, 1 stdout, 2 stderr, 3 both; or by local rank, 0:3,1:2"},
 	{name: "tee", short: 't', env: "PET_TEE", def: "0", group: groupOutput, arg: "STD",
 		help: "streams that go into log files and, each line with a prefix, to the console"},
 	{name: "log-line-prefix-template", env: "PET_LOG_LINE_PREFIX_TEMPLATE", group: groupOutput, arg: "TEXT",
+		to:   func(c *launch.Config) any { return &c.Logs.LinePrefixTemplate },
 		help: "prefix of the lines of --tee; ${role_name}, ${local_rank}, ${rank} and ${hostname} are replaced (default: \"[${role_name}${local_rank}]:\")"},
 	{name: "local-ranks-filter", env: "PET_LOCAL_RANKS_FILTER", group: groupOutput, arg: "N,...",
 		help: "only these local ranks write to the console; log files are complete"},
 	{name: "duplicate-stdout-filters", kind: kindList, env: "PET_DUPLICATE_STDOUT_FILTERS", unset: true, group: groupOutput, arg: "TEXT,...",
+		to:   func(c *launch.Config) any { return &c.Logs.DuplicateStdoutFilters },
 		help: "copy lines of stdout that contain one of these to filtered_stdout.log; write a comma as ,,"},
 	{name: "duplicate-stderr-filters", kind: kindList, env: "PET_DUPLICATE_STDERR_FILTERS", unset: true, group: groupOutput, arg: "TEXT,...",
+		to:   func(c *launch.Config) any { return &c.Logs.DuplicateStderrFilters },
 		help: "the same for stderr"},
 	{name: "node-rank", kind: kindInt, env: "PET_NODE_RANK", def: "0", group: groupRendezvous, arg: "N",
+		to:   func(c *launch.Config) any { return &c.NodeRank },
 		help: "this host's rank; static only"},
 	{name: "master-addr", env: "PET_MASTER_ADDR", def: "127.0.0.1", group: groupRendezvous, arg: "HOST",
+		to:   func(c *launch.Config) any { return &c.MasterAddr },
 		help: "the host of rank 0; static only"},
 	{name: "master-port", kind: kindInt, env: "PET_MASTER_PORT", unset: true, group: groupRendezvous, arg: "PORT",
+		to:   func(c *launch.Config) any { return &c.MasterPort },
 		help: "the port on it; static only (default: a free one for a job of one host, else 29500)"},
 	{name: "local-addr", env: "PET_LOCAL_ADDR", unset: true, group: groupRendezvous, arg: "HOST",
+		to:   func(c *launch.Config) any { return &c.LocalAddr },
 		help: "this host's address as the others shall use it (default: that of the interface that reaches the endpoint)"},
 	{name: "logs-specs", unset: true, group: groupOutput, arg: "NAME",
 		help: "only default: a Python plug-in cannot be loaded"},
 	{name: "numa-binding", unset: true, choices: numaModes, group: groupDevices, arg: "MODE",
+		to:   func(c *launch.Config) any { return &c.NUMABinding },
 		help: "bind each worker to CPUs near its device: node, socket, exclusive or core-complex"},
 	{name: "signals-to-handle", env: "PET_SIGNALS_TO_HANDLE", def: "SIGTERM,SIGINT,SIGHUP,SIGQUIT", group: groupFailure, arg: "SIG,...",
 		help: "signals that stop the job; workers get the one received"},
 	{name: "shutdown-timeout", kind: kindInt, env: "PET_SHUTDOWN_TIMEOUT", unset: true, group: groupFailure, arg: "SECONDS",
 		help: "time between that signal and SIGKILL (default: $TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)"},
 	{name: "virtual-local-rank", kind: kindFlag, env: "PET_VIRTUAL_LOCAL_RANK", group: groupDevices,
+		to:   func(c *launch.Config) any { return &c.VirtualLocalRank },
 		help: "every worker has LOCAL_RANK=0 and sees one device, its own"},
 	{name: "print-completion", kind: kindShell, unset: true, choices: shells, group: groupOther, arg: "SHELL",
 		help: "print a completion script for bash, zsh, tcsh or fish"},
 
 	{name: "exit-code", env: "MUSTER_EXIT_CODE", def: "torchrun", choices: exitCodes, own: true, group: groupOwn, arg: "WHICH",
+		to:   func(c *launch.Config) any { return &c.ExitCode },
 		help: "exit status of a failed job: torchrun (1) or worker (that of the worker that failed first)"},
 	{name: "event-log-file", env: "MUSTER_EVENT_LOG_FILE", own: true, group: groupOwn, arg: "PATH",
+		to:   func(c *launch.Config) any { return &c.EventLogFile },
 		help: "append events to this file as JSON lines, whatever the handler is; several agents may share it (default: none, and events.jsonl in the log directory with --event-log-handler file)"},
 	{name: "collapse", kind: kindFlag, env: "MUSTER_COLLAPSE", own: true, group: groupOwn,
+		to:   func(c *launch.Config) any { return &c.Logs.Collapse },
 		help: "with --tee, write a line that several ranks of this host write within 0.1 s, equal to the last byte, once: [default0-7]:"},
 	{name: "log-max-size", env: "MUSTER_LOG_MAX_SIZE", own: true, group: groupOwn, arg: "SIZE",
 		help: "move what a worker's log file holds beyond this size into compressed segments beside it, as stdout.log.000001.gz; 10M or 1G, 1M at least (default: files grow)"},
 	{name: "log-keep", kind: kindInt, env: "MUSTER_LOG_KEEP", def: "5", own: true, group: groupOwn, arg: "N",
+		to:   func(c *launch.Config) any { return &c.Logs.Keep },
 		help: "segments of a log file to keep, the newest ones"},
 	{name: "metrics-handler", env: "MUSTER_METRICS_HANDLER", def: "null", choices: metricsHandlers, own: true, group: groupOwn, arg: "NAME",
+		to:   func(c *launch.Config) any { return &c.MetricsHandler },
 		help: "where TorchElastic's metrics go: null or console (stdout)"},
 	{name: "title", unset: true, own: true, group: groupOwn, arg: "TEXT",
 		help: "what the failure report and the status page call the job (default: the script)"},
 	{name: "exit-barrier-timeout", kind: kindFloat, env: "MUSTER_EXIT_BARRIER_TIMEOUT", def: "300", own: true, group: groupOwn, arg: "SECONDS",
+		to:   func(c *launch.Config) any { return &c.ExitBarrierTimeout },
 		help: "how long a host that is done waits for the others"},
 	{name: "restart-policy", env: "MUSTER_RESTART_POLICY", own: true, group: groupOwn, arg: "FILE",
 		help: "rules (YAML) for what follows from a failure: start again, stop the job, or go on without the host; try one with muster policy check and muster policy test"},
 	{name: "preemption-signals", env: "MUSTER_PREEMPTION_SIGNALS", unset: true, own: true, group: groupOwn, arg: "SIG,...",
 		help: "signals on which the whole job stops: every host's workers get it at the same moment and have --shutdown-timeout, the exit status is 75 (default: none, or SIGTERM,SIGUSR1 where a scheduler says how the hosts meet)"},
 	{name: "hang-timeout", kind: kindFloat, env: "MUSTER_HANG_TIMEOUT", def: "0", own: true, group: groupOwn, arg: "SECONDS",
+		to:   func(c *launch.Config) any { return &c.HangTimeout },
 		help: "the workers hang if none of this host's has written, used the CPU or a timer for that long; 0 for never"},
 	{name: "hang-action", env: "MUSTER_HANG_ACTION", def: "kill", choices: hangActions, own: true, group: groupOwn, arg: "WHAT",
 		help: "what to do then, after evidence is kept: kill (a failure, so restarts apply) or notify (say so)"},
 	{name: "autopsy-timeout", kind: kindFloat, env: "MUSTER_AUTOPSY_TIMEOUT", def: "5", own: true, group: groupOwn, arg: "SECONDS",
 		help: "how long evidence (stacks, sockets, threads) of workers that hang or miss a deadline is collected at most before they are killed; 0 for not at all"},
 	{name: "worker-server", kind: kindFlag, env: "MUSTER_WORKER_SERVER", own: true, group: groupOwn,
+		to:   func(c *launch.Config) any { return &c.WorkerServer },
 		help: "give each worker a path in TORCH_WORKER_SERVER_SOCKET, so that one that runs torch's control_plane.worker_main can be asked for its stacks and its flight recorder"},
 	{name: "health-addr", env: "MUSTER_HEALTH_ADDR", own: true, group: groupOwn, arg: "[HOST:]PORT",
+		to:   func(c *launch.Config) any { return &c.HealthAddr },
 		help: "serve /healthz, /readyz, /metrics, /v1/state and a status page; a port alone is at 127.0.0.1 (default: $TORCHELASTIC_HEALTH_CHECK_PORT, else nowhere)"},
 	{name: "health-names", kind: kindList, env: "MUSTER_HEALTH_NAMES", unset: true, own: true, group: groupOwn, arg: "NAME,...",
+		to:   func(c *launch.Config) any { return &c.HealthNames },
 		help: "further host names that browsers and others may ask for there, as that of a proxy; it answers to addresses, localhost and this host's own name"},
 	{name: "health-check", env: "MUSTER_HEALTH_CHECK", own: true, group: groupOwn, arg: "CMD",
+		to:   func(c *launch.Config) any { return &c.HealthCheck },
 		help: "a command that must succeed before this host joins the job, run by sh; a host that fails it does not join and exits with status 69"},
 	{name: "devices", kind: kindInt, env: "MUSTER_DEVICES", unset: true, own: true, group: groupOwn, arg: "N",
 		help: "how many devices this host has, for gpu, xpu and auto; 0 for none"},

@@ -139,7 +139,7 @@ func (r *reader) restartPolicy(cfg *launch.Config) {
 		r.bad(name, err)
 		return
 	}
-	cfg.RestartPolicy = p
+	cfg.Policy = p
 	if p.MaxRestarts >= 0 && !r.isGiven("max-restarts") {
 		cfg.MaxRestarts = p.MaxRestarts
 	}
