@@ -186,7 +186,7 @@ func (cfg *Config) resolveRendezvous() error {
 			cfg.MaxNodes = 1
 		}
 	case "etcd", "etcd-v2":
-		if _, err := etcd.SplitEndpoints(cfg.RdzvEndpoint, etcd.DefaultPort); err != nil {
+		if _, err := rendezvous.SplitEndpoints(cfg.RdzvEndpoint, etcd.DefaultPort); err != nil {
 			errs = append(errs, err)
 		}
 	case "quorum":

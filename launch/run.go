@@ -185,48 +185,35 @@ func newHandler(cfg Config, settings rendezvous.Settings, host string, waiting f
 		log.Warn("the endpoint is a loopback address, so no other host can join, only agents of this host; name a host of the job with --rdzv-endpoint or --master-addr", "endpoint", cfg.RdzvEndpoint)
 	}
 	conns := &tcpstore.Limit{Max: process.MostConnections(cfg.NprocPerNode)}
-	if cfg.RdzvBackend == "static" {
-		return static.New(static.Config{
-			RunID:          cfg.RunID,
-			Endpoint:       cfg.RdzvEndpoint,
-			NodeRank:       cfg.NodeRank,
-			MaxNodes:       cfg.MaxNodes,
-			Role:           cfg.Role,
-			LocalWorldSize: cfg.NprocPerNode,
-			Host:           host,
-			OnWaiting:      waiting,
-			Settings:       settings,
-			Conns:          conns,
-			Logger:         log,
-		})
+	spec := rendezvous.Spec{
+		RunID:          cfg.RunID,
+		Role:           cfg.Role,
+		LocalWorldSize: cfg.NprocPerNode,
+		Host:           host,
+		OnWaiting:      waiting,
+		Settings:       settings,
+		Logger:         log,
 	}
 	noShare, _ := cfg.LookupEnv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
-	meet := c10d.Config{
-		IdenticalWorkers: identicalWorkers(&cfg),
-		RunID:            cfg.RunID,
-		Endpoint:         cfg.RdzvEndpoint,
-		LocalAddr:        cfg.LocalAddr,
-		PrivateStore:     noShare == "1",
-		MinNodes:         cfg.MinNodes,
-		MaxNodes:         cfg.MaxNodes,
-		Role:             cfg.Role,
-		LocalWorldSize:   cfg.NprocPerNode,
-		Host:             host,
-		OnWaiting:        waiting,
-		Settings:         settings,
-		Conns:            conns,
-		Logger:           log,
+	elected := etcd.Config{
+		Spec: spec, Endpoint: cfg.RdzvEndpoint, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes,
+		LocalAddr: cfg.LocalAddr, PrivateStore: noShare == "1", Conns: conns,
 	}
 	switch cfg.RdzvBackend {
+	case "static":
+		return static.New(static.Config{Spec: spec, Endpoint: cfg.RdzvEndpoint, NodeRank: cfg.NodeRank, MaxNodes: cfg.MaxNodes, Conns: conns})
 	case "etcd-v2":
 		log.Warn("the rendezvous backend etcd-v2 speaks etcd's v3 API here; agents of PyTorch cannot take part")
-		return etcd.New(meet)
+		return etcd.New(elected)
 	case "etcd":
-		return etcd.New(meet)
+		return etcd.New(elected)
 	case "quorum":
-		return quorum.New(meet)
+		return quorum.New(quorum.Config(elected))
 	}
-	return c10d.New(meet)
+	return c10d.New(c10d.Config{
+		Spec: spec, Endpoint: cfg.RdzvEndpoint, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes,
+		LocalAddr: cfg.LocalAddr, PrivateStore: noShare == "1", IdenticalWorkers: identicalWorkers(&cfg), Conns: conns,
+	})
 }
 
 // identicalWorkers says whether agents assign ranks without asking each other.

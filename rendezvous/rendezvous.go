@@ -4,7 +4,8 @@
 // A Handler carries one job's rendezvous over one backend. Each call of Next
 // closes a round: it returns once this node has its group rank, with a store
 // that all nodes of the round share and the address at which the workers will
-// meet. Subpackages hold the backends: static and c10d.
+// meet. Subpackages hold the backends, static, c10d, etcd and quorum, all of them
+// made of internal/node, and server, which holds a rendezvous.
 //
 // The package does not start workers and does not decide about restarts; that
 // is package agent.

@@ -357,3 +357,29 @@ func SplitEndpoint(endpoint string, defaultPort int) (host string, port int, err
 	}
 	return host, int(n), nil
 }
+
+// SplitEndpoints takes a list of host[:port] or URLs, with commas between them, apart.
+func SplitEndpoints(list string, defaultPort int) ([]string, error) {
+	var endpoints []string
+	var errs []error
+	for text := range strings.SplitSeq(list, ",") {
+		text = strings.TrimSpace(text)
+		switch {
+		case text == "":
+			continue
+		case strings.Contains(text, "://"):
+			endpoints = append(endpoints, text)
+			continue
+		}
+		host, port, err := SplitEndpoint(text, defaultPort)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		endpoints = append(endpoints, net.JoinHostPort(host, strconv.Itoa(port)))
+	}
+	if len(endpoints) == 0 && len(errs) == 0 {
+		errs = append(errs, errors.New("the rendezvous endpoint is empty: name the members, as --rdzv-endpoint host1,host2,host3"))
+	}
+	return endpoints, errors.Join(errs...)
+}

@@ -9,7 +9,7 @@
 // process dies, however it does, its children notice, give the leadership back
 // at once, and end.
 //
-// The package does not carry the rendezvous: that is package room's business.
+// The package does not carry the rendezvous: that is package server's business.
 package election
 
 import (

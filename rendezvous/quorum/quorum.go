@@ -1,6 +1,6 @@
-// Package quorum is the rendezvous backend of the same name: etcd, with members
-// that the agents of the named hosts run themselves. There is nothing to install,
-// and the job outlives any host as long as most of the named ones are up.
+// Package quorum is the rendezvous backend of the same name: an election as by etcd,
+// with members that the agents of the named hosts run themselves. There is nothing to
+// install, and the job outlives any host as long as most of the named ones are up.
 package quorum
 
 import (
@@ -9,38 +9,65 @@ import (
 	"net"
 	"strings"
 
+	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/rendezvous"
-	"github.com/muster-run/muster/rendezvous/c10d"
 	"github.com/muster-run/muster/rendezvous/election"
-	"github.com/muster-run/muster/rendezvous/etcd"
+	"github.com/muster-run/muster/rendezvous/internal/node"
+	"github.com/muster-run/muster/store/tcpstore"
 )
 
 // DefaultPort is that of hosts which name none. Their members talk to each other
 // on the port after it.
 const DefaultPort = 29400
 
-// New returns the rendezvous of a job whose agents are elected by the hosts in
-// cfg.Endpoint: one, three or five of them with commas between. If one of them is
-// this host it runs a member. cfg is as for c10d.New. Next opens it.
-func New(cfg c10d.Config) (rendezvous.Handler, error) {
+// Config says where one job meets.
+type Config struct {
+	rendezvous.Spec
+	// Endpoint names the hosts that elect: one, three or five with commas between
+	// them. If one of them is this host it runs a member.
+	Endpoint string
+	// MinNodes and MaxNodes are how many nodes the job may have.
+	MinNodes, MaxNodes int
+	// LocalAddr is this host's address in the eyes of the others. Default that of
+	// the interface that reaches the endpoint.
+	LocalAddr string
+	// PrivateStore makes worker rank 0 host the workers' store on a port that
+	// is held free for it (TORCH_DISABLE_SHARE_RDZV_TCP_STORE).
+	PrivateStore bool
+	// Conns bounds the connections to the stores that this agent holds; nil: nothing does.
+	Conns *tcpstore.Limit
+}
+
+// New returns the rendezvous of a job whose agents are elected by the hosts of the
+// endpoint. It opens nothing; Next does.
+func New(cfg Config) (rendezvous.Handler, error) {
 	members, err := Members(cfg.Endpoint)
 	if err != nil {
 		return nil, err
 	}
-	elect := func(ctx context.Context) election.Config {
-		m, ok := member(ctx, members)
-		if !ok {
-			return election.Config{Endpoints: members}
+	s := &cfg.Settings
+	if s.Token == "" && s.TokenFile != "" {
+		if s.Token, err = auth.ReadSecret("token_file", s.TokenFile); err != nil {
+			return nil, err
 		}
-		guard := cfg.ServerConfig("", 0)
-		return election.Config{Member: &election.Member{Name: m, Members: members, Bind: cfg.Settings.Bind, Allow: guard.Allow, DataDir: cfg.Settings.DataDir}}
 	}
-	return etcd.NewElected(cfg, "quorum", elect, members)
+	elect := func(ctx context.Context) election.Config {
+		how := election.Config{Endpoints: members, CACert: s.CACert, Cert: s.Cert, Key: s.Key, Token: s.Token}
+		if name, ok := member(ctx, members); ok {
+			how.Endpoints = nil
+			how.Member = &election.Member{Name: name, Members: members, Bind: s.Bind, Allow: node.Allowed(s), DataDir: s.DataDir}
+		}
+		return how
+	}
+	return node.Elected(node.Config{
+		Spec: cfg.Spec, Backend: "quorum", MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes,
+		LocalAddr: cfg.LocalAddr, PrivateStore: cfg.PrivateStore, Conns: cfg.Conns,
+	}, members, elect)
 }
 
 // Members takes an endpoint apart into the hosts that elect, each with its port.
 func Members(endpoint string) ([]string, error) {
-	members, err := etcd.SplitEndpoints(endpoint, DefaultPort)
+	members, err := rendezvous.SplitEndpoints(endpoint, DefaultPort)
 	if err != nil {
 		return nil, err
 	}

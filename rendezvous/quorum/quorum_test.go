@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/muster-run/muster/rendezvous"
-	"github.com/muster-run/muster/rendezvous/c10d"
 	"github.com/muster-run/muster/rendezvous/quorum"
 )
 
@@ -21,8 +20,8 @@ func TestNameServerSilent(t *testing.T) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}}
-	h, err := quorum.New(c10d.Config{
-		RunID: "job1", Endpoint: "a.muster.invalid,b.muster.invalid,c.muster.invalid", MinNodes: 1, MaxNodes: 2, LocalWorldSize: 1, Settings: rendezvous.DefaultSettings(),
+	h, err := quorum.New(quorum.Config{
+		Spec: rendezvous.Spec{RunID: "job1", LocalWorldSize: 1, Settings: rendezvous.DefaultSettings()}, Endpoint: "a.muster.invalid,b.muster.invalid,c.muster.invalid", MinNodes: 1, MaxNodes: 2,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ func freeEndpoint(t *testing.T) string {
 // finds the store there empty. (spec/agent.md D1: torchrun's is not.)
 func TestEveryRoundFindsTheStoreEmpty(t *testing.T) {
 	endpoint := freeEndpoint(t)
-	h, err := static.New(static.Config{RunID: "none", Endpoint: endpoint})
+	h, err := static.New(static.Config{Spec: rendezvous.Spec{RunID: "none"}, Endpoint: endpoint})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestEveryRoundFindsTheStoreEmpty(t *testing.T) {
 // With a token the agents' keys are out of reach for whoever reaches the workers' store.
 func TestAgentsKeysApart(t *testing.T) {
 	endpoint := freeEndpoint(t)
-	h, err := static.New(static.Config{RunID: "none", Endpoint: endpoint, Settings: rendezvous.Settings{Token: "the token of this job"}})
+	h, err := static.New(static.Config{Endpoint: endpoint, Spec: rendezvous.Spec{RunID: "none", Settings: rendezvous.Settings{Token: "the token of this job"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestPortInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	h, err := static.New(static.Config{RunID: "none", Endpoint: l.Addr().String()})
+	h, err := static.New(static.Config{Spec: rendezvous.Spec{RunID: "none"}, Endpoint: l.Addr().String()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestNewRefuses(t *testing.T) {
 // bind= holds for a job on one host.
 func TestBind(t *testing.T) {
 	_, port, _ := net.SplitHostPort(freeEndpoint(t))
-	cfg := static.Config{RunID: "none", Endpoint: "master:" + port, Settings: rendezvous.DefaultSettings()}
+	cfg := static.Config{Spec: rendezvous.Spec{RunID: "none", Settings: rendezvous.DefaultSettings()}, Endpoint: "master:" + port}
 	cfg.Settings.Bind = "127.0.0.1"
 	h, err := static.New(cfg)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/muster-run/muster/internal/pickle"
 	"github.com/muster-run/muster/rendezvous/c10d"
+	"github.com/muster-run/muster/rendezvous/server"
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
@@ -20,7 +20,7 @@ const stateKey = "torch.rendezvous.mixed"
 // foreignText is a value of the state's key from the recorded ones.
 func foreignText(t testing.TB, id string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("..", "..", "internal", "pickle", "testdata", "rendezvous-state-vectors.json"))
+	text, err := os.ReadFile(filepath.Join("..", "..", "rendezvous", "internal", "pickle", "testdata", "rendezvous-state-vectors.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestMixedPoisonedRoom(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		st, err := pickle.DecodeText(now)
+		st, err := server.DecodeState(now)
 		if err != nil || st == nil || len(st.Participants) != 1 || !st.Complete {
 			t.Fatalf("after %.40q: state %+v, %v", text, st, err)
 		}

@@ -48,9 +48,11 @@ func run(runID, endpoint string, clients, nodes int, hosts bool) error {
 	handlers := make([]rendezvous.Handler, clients)
 	for i := range handlers {
 		h, err := c10d.New(c10d.Config{
-			RunID: runID, Endpoint: endpoint, MinNodes: nodes, MaxNodes: nodes, LocalAddr: "127.0.0.1",
-			Role: "default", LocalWorldSize: 1, Host: "host" + strconv.Itoa(i),
-			Settings: settings, Logger: slog.New(slog.DiscardHandler),
+			Spec: rendezvous.Spec{
+				RunID: runID, Role: "default", LocalWorldSize: 1, Host: "host" + strconv.Itoa(i),
+				Settings: settings, Logger: slog.New(slog.DiscardHandler),
+			},
+			Endpoint: endpoint, MinNodes: nodes, MaxNodes: nodes, LocalAddr: "127.0.0.1",
 		})
 		if err != nil {
 			return err

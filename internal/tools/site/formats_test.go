@@ -23,7 +23,7 @@ import (
 	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/internal/jobfile"
 	"github.com/muster-run/muster/rendezvous"
-	"github.com/muster-run/muster/rendezvous/room"
+	"github.com/muster-run/muster/rendezvous/server"
 )
 
 // A row of a table: its cells as plain text, and the code spans of the first cell and
@@ -136,7 +136,7 @@ func TestFormats(t *testing.T) {
 		"Moment":     fieldsOf(reflect.TypeFor[health.Moment]()),
 		"Failure":    fieldsOf(reflect.TypeFor[health.Failure]()),
 
-		"Message": fieldsOf(reflect.TypeFor[room.Message]()),
+		"Message": fieldsOf(reflect.TypeFor[server.Message]()),
 	}
 	addReport(t, want)
 	addEvents(t, want)
@@ -229,7 +229,7 @@ func TestFormatsWithin(t *testing.T) {
 		{"Native", "threads", []reflect.Type{reflect.TypeFor[autopsy.NativeThread]()}},
 		{"Sockets", "open", []reflect.Type{reflect.TypeFor[autopsy.Socket]()}},
 		{"Message", "node", []reflect.Type{reflect.TypeFor[rendezvous.Node]()}},
-		{"Message", "last", []reflect.Type{reflect.TypeFor[room.Place]()}},
+		{"Message", "last", []reflect.Type{reflect.TypeFor[server.Place]()}},
 		{"Message", "ranks", []reflect.Type{reflect.TypeFor[rendezvous.Ranks]()}},
 		{"Message", "waiting", []reflect.Type{reflect.TypeFor[rendezvous.Waiting]()}},
 	} {
@@ -287,7 +287,7 @@ func TestFormatsInSource(t *testing.T) {
 		want    []string
 	}{
 		{"muster/failed", source("agent/failures.go", "type record struct", "\n}", `json:"(\w+)`)},
-		{"The rendezvous state", source("internal/pickle/encode.go", "func Encode(", "\n}", `str\("(\w+)"\)`)},
+		{"The rendezvous state", source("rendezvous/internal/pickle/encode.go", "func Encode(", "\n}", `str\("(\w+)"\)`)},
 		{"What agents keep in stores", keys},
 	} {
 		if diff := cmp.Diff(tt.want, firsts(tt.heading)); diff != "" {
@@ -295,12 +295,12 @@ func TestFormatsInSource(t *testing.T) {
 		}
 	}
 	var types []string
-	for _, r := range found["The room protocol"] {
+	for _, r := range found["The rendezvous protocol"] {
 		types = append(append(types, r.first...), r.rest...)
 	}
-	for _, name := range source("rendezvous/room/message.go", "// Messages from a node", "// A Message is", ` Type = "(\w+)"`) {
+	for _, name := range source("rendezvous/server/message.go", "// Messages from a node", "// A Message is", ` Type = "(\w+)"`) {
 		if !slices.Contains(types, name) {
-			t.Errorf("docs/formats.md does not have the room's message %s", name)
+			t.Errorf("docs/formats.md does not have the rendezvous' message %s", name)
 		}
 	}
 }

@@ -254,7 +254,7 @@ func meetingPoint(d *doctor.Config, r *reader, cfg launch.Config) (errs []error)
 	var err error
 	switch cfg.RdzvBackend {
 	case "etcd", "etcd-v2":
-		d.Members, err = etcd.SplitEndpoints(cfg.RdzvEndpoint, etcd.DefaultPort)
+		d.Members, err = rendezvous.SplitEndpoints(cfg.RdzvEndpoint, etcd.DefaultPort)
 	case "quorum":
 		d.Members, err = quorum.Members(cfg.RdzvEndpoint)
 	default:

@@ -75,23 +75,29 @@ type result struct {
 func (d *doctor) handler(ctx context.Context) (rendezvous.Handler, error) {
 	settings := d.Settings
 	settings.Join, settings.LastCall = d.Wait, min(settings.LastCall, 5*time.Second)
-	cfg := c10d.Config{
-		RunID: "muster-doctor." + d.RunID, Endpoint: d.endpoint(), LocalAddr: d.LocalAddr,
-		MinNodes: d.MinNodes, MaxNodes: d.MaxNodes, LocalWorldSize: 1, Host: d.hostname,
-		OnWaiting: d.tell, Settings: settings, Logger: d.log,
+	if d.Backend == "quorum" {
+		settings.DataDir = "" // the job's
+	}
+	elected := etcd.Config{
+		Spec: rendezvous.Spec{
+			RunID: "muster-doctor." + d.RunID, LocalWorldSize: 1, Host: d.hostname,
+			OnWaiting: d.tell, Settings: settings, Logger: d.log,
+		},
+		Endpoint: d.endpoint(), LocalAddr: d.LocalAddr, MinNodes: d.MinNodes, MaxNodes: d.MaxNodes,
 	}
 	switch d.Backend {
 	case "quorum":
-		cfg.Settings.DataDir = "" // the job's
-		return quorum.New(cfg)
+		return quorum.New(quorum.Config(elected))
 	case "etcd", "etcd-v2":
-		return etcd.New(cfg)
+		return etcd.New(elected)
 	}
-	// A store that stays may hold what an earlier meeting has left, whose rounds had the
-	// same numbers. The first host's address reaches all others with the round and is
-	// not dialled; with a number in it that is new, it tells this meeting from others.
-	cfg.LocalAddr = d.rendezvousAddr(ctx) + "#" + strconv.FormatUint(rand.Uint64(), 36)
-	return c10d.New(cfg)
+	return c10d.New(c10d.Config{
+		Spec: elected.Spec, Endpoint: elected.Endpoint, MinNodes: d.MinNodes, MaxNodes: d.MaxNodes,
+		// A store that stays may hold what an earlier meeting has left, whose rounds had the
+		// same numbers. The first host's address reaches all others with the round and is
+		// not dialled; with a number in it that is new, it tells this meeting from others.
+		LocalAddr: d.rendezvousAddr(ctx) + "#" + strconv.FormatUint(rand.Uint64(), 36),
+	})
 }
 
 // meet meets the other hosts and tries the network between them.

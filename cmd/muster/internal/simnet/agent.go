@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/rendezvous"
-	"github.com/muster-run/muster/rendezvous/room"
+	"github.com/muster-run/muster/rendezvous/server"
 )
 
 // statusInterval is how often a node that waits asks for whom.
@@ -34,7 +34,7 @@ var phaseNames = [...]string{"dialing", "greeting", "joining", "placed", "openin
 func (p phase) String() string { return phaseNames[p] }
 
 // An agent is the model of one of muster's: held.meet and held.watch of package
-// c10d on a room.Client, with the part of package agent that starts new rounds.
+// c10d on a server.Client, with the part of package agent that starts new rounds.
 type agent struct {
 	s     *sim
 	host  *host
@@ -45,9 +45,9 @@ type agent struct {
 	phase phase
 	heard time.Duration // when it last got a message
 	spare bool
-	place *room.Message   // of the last round
-	last  *room.Place     // of the round that it ran last
-	inbox []*room.Message // what has come while it was opening
+	place *server.Message   // of the last round
+	last  *server.Place     // of the round that it ran last
+	inbox []*server.Message // what has come while it was opening
 
 	deadline *timer // of the join
 	status   *timer
@@ -86,8 +86,8 @@ func (a *agent) greet(c *conn) {
 	a.conn, a.phase = c, greeting
 	a.step.stop()
 	a.step = a.s.after(cfg.Limit, a.disconnected)
-	a.send(&room.Message{
-		Type: room.Hello, Version: room.Version, RunID: runID, Node: &a.node, Host: a.host.name,
+	a.send(&server.Message{
+		Type: server.Hello, Version: server.Version, RunID: runID, Node: &a.node, Host: a.host.name,
 		MinNodes: cfg.Min, MaxNodes: cfg.Max, LastCall: cfg.LastCall, KeepAlive: cfg.KeepAlive, KeepAliveLimit: cfg.Limit,
 		Role: a.role, LocalWorldSize: a.local, Sent: a.host.time(a.s).UnixNano(),
 		Last: a.last, Instance: uint64(a.node.PID),
@@ -112,7 +112,7 @@ func (a *agent) dial(pause time.Duration) {
 	}
 }
 
-func (a *agent) send(m *room.Message) {
+func (a *agent) send(m *server.Message) {
 	if a.conn != nil && a.conn.open {
 		a.s.send(a.conn, m)
 	}
@@ -131,7 +131,7 @@ func (a *agent) watchLimit() {
 
 func (a *agent) ping() {
 	a.pings = a.s.after(a.s.cfg.KeepAlive, func() {
-		a.send(&room.Message{Type: room.Ping, Sent: a.host.time(a.s).UnixNano()})
+		a.send(&server.Message{Type: server.Ping, Sent: a.host.time(a.s).UnixNano()})
 		a.ping()
 	})
 }
@@ -140,7 +140,7 @@ func (a *agent) ping() {
 func (a *agent) join() {
 	a.setPhase(joining)
 	a.setDeadline(a.s.cfg.Join)
-	a.send(&room.Message{Type: room.Join})
+	a.send(&server.Message{Type: server.Join})
 	a.askStatus()
 }
 
@@ -165,12 +165,12 @@ func (a *agent) setDeadline(d time.Duration) {
 func (a *agent) askStatus() {
 	a.status.stop()
 	a.status = a.s.after(statusInterval, func() {
-		a.send(&room.Message{Type: room.Status})
+		a.send(&server.Message{Type: server.Status})
 		a.askStatus()
 	})
 }
 
-func (a *agent) receive(c *conn, m *room.Message) {
+func (a *agent) receive(c *conn, m *server.Message) {
 	if a.phase == ended || c != a.conn {
 		return
 	}
@@ -178,7 +178,7 @@ func (a *agent) receive(c *conn, m *room.Message) {
 	switch {
 	case a.phase == greeting:
 		a.greeted(m)
-	case m.Type == room.Pong:
+	case m.Type == server.Pong:
 		a.s.check.offset(a, m)
 	case a.phase == joining || a.phase == placed:
 		a.meet(m)
@@ -186,16 +186,16 @@ func (a *agent) receive(c *conn, m *room.Message) {
 		a.inbox = append(a.inbox, m)
 	case a.phase == running:
 		a.watch(m)
-	case a.phase == leaving && m.Type == room.Left, a.phase == closing && m.Type == room.Closed:
+	case a.phase == leaving && m.Type == server.Left, a.phase == closing && m.Type == server.Closed:
 		a.step.stop()
 		a.step.do()
 	}
 	// In other phases nobody looks at what has come.
 }
 
-func (a *agent) greeted(m *room.Message) {
+func (a *agent) greeted(m *server.Message) {
 	a.step.stop()
-	if m.Type != room.Welcome {
+	if m.Type != server.Welcome {
 		a.s.check.refused(a, m)
 		a.end("refused: " + m.Error)
 		return
@@ -207,21 +207,21 @@ func (a *agent) greeted(m *room.Message) {
 }
 
 // meet is held.meet.
-func (a *agent) meet(m *room.Message) {
+func (a *agent) meet(m *server.Message) {
 	switch m.Type {
-	case room.Spare:
+	case server.Spare:
 		if a.spare = m.Redundant; a.spare {
 			a.setDeadline(0)
 		} else {
 			a.setDeadline(a.s.cfg.Join)
 		}
-	case room.Closed:
+	case server.Closed:
 		why := "closed"
 		if m.Redundant {
 			why = "closed, as a spare"
 		}
 		a.close(why)
-	case room.Round:
+	case server.Round:
 		a.place, a.spare = m, false
 		a.s.check.placed(a)
 		switch {
@@ -232,21 +232,21 @@ func (a *agent) meet(m *room.Message) {
 			a.setPhase(opening)
 			a.step = a.s.after(a.s.pause(5*time.Millisecond), func() {
 				addr, port := a.s.openMaster(a.host, m.Round)
-				a.send(&room.Message{Type: room.Master, Round: m.Round, Addr: addr, Port: port})
+				a.send(&server.Message{Type: server.Master, Round: m.Round, Addr: addr, Port: port})
 				a.run()
 			})
 		default:
 			a.setPhase(placed)
 		}
-	case room.Master:
+	case server.Master:
 		if a.phase == placed && m.Round == a.place.Round {
 			a.s.check.master(a, m)
 			a.run()
 		}
-	case room.Change:
+	case server.Change:
 		if a.phase == placed && (m.Round == a.place.Round || m.Kind == rendezvous.Evicted) {
 			a.setPhase(joining)
-			a.send(&room.Message{Type: room.Join})
+			a.send(&server.Message{Type: server.Join})
 		}
 	}
 }
@@ -255,7 +255,7 @@ func (a *agent) meet(m *room.Message) {
 func (a *agent) run() {
 	a.deadline.stop()
 	a.status.stop()
-	a.last = &room.Place{Round: a.place.Round, Rank: a.place.Rank, WorldSize: a.place.WorldSize}
+	a.last = &server.Place{Round: a.place.Round, Rank: a.place.Rank, WorldSize: a.place.WorldSize}
 	a.setPhase(running)
 	a.s.met()
 	inbox := a.inbox
@@ -268,11 +268,11 @@ func (a *agent) run() {
 }
 
 // watch is held.watch.
-func (a *agent) watch(m *room.Message) {
+func (a *agent) watch(m *server.Message) {
 	switch {
-	case m.Type == room.Closed:
+	case m.Type == server.Closed:
 		a.close("another node has closed the rendezvous")
-	case m.Type == room.Change && (m.Round == a.place.Round || m.Kind == rendezvous.Evicted):
+	case m.Type == server.Change && (m.Round == a.place.Round || m.Kind == rendezvous.Evicted):
 		a.restart()
 	}
 }
@@ -306,7 +306,7 @@ func (a *agent) leave(why string, timedOut bool) {
 	}
 	a.s.trace("%s: leaves: %s", a.host.name, why)
 	a.setPhase(leaving)
-	a.send(&room.Message{Type: room.Leave})
+	a.send(&server.Message{Type: server.Leave})
 	a.step = a.s.after(closeTimeout, func() {
 		if timedOut {
 			a.close(why)
@@ -321,7 +321,7 @@ func (a *agent) close(why string) {
 	a.quiet()
 	a.s.trace("%s: closes: %s", a.host.name, why)
 	a.setPhase(closing)
-	a.send(&room.Message{Type: room.Close})
+	a.send(&server.Message{Type: server.Close})
 	a.step = a.s.after(closeTimeout, func() { a.end(why) })
 }
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/rendezvous"
-	"github.com/muster-run/muster/rendezvous/room"
+	"github.com/muster-run/muster/rendezvous/server"
 )
 
 // checks is what a run has to hold to.
@@ -17,35 +17,35 @@ type checks struct {
 	size          int  // nodes that it has now
 	run           int  // how many of them have come to run their workers
 	rounds        int
-	places        map[room.ID]int // ranks of its nodes
-	before        map[room.ID]int // of the round before
-	told          map[room.ID]bool
+	places        map[server.ID]int // ranks of its nodes
+	before        map[server.ID]int // of the round before
+	told          map[server.ID]bool
 	ranks         map[int]string // who has which rank, with those of PyTorch's agents that have read theirs
 	causes        int            // reasons for the next round
 	stirred       time.Duration  // when somebody last joined or was gone
 	excused       time.Duration  // when one of PyTorch's agents was last gone
 	gones         []*host
 	from          *conn // whose message the room has
-	what          room.Type
+	what          server.Type
 	foreignBefore bool // the last round had nodes of PyTorch's
 }
 
 func (k *checks) reset() {
-	k.round, k.places, k.told, k.ranks = -1, map[room.ID]int{}, map[room.ID]bool{}, map[int]string{}
+	k.round, k.places, k.told, k.ranks = -1, map[server.ID]int{}, map[server.ID]bool{}, map[int]string{}
 }
 
 // received notes what the room is about to get.
-func (k *checks) received(c *conn, m *room.Message) {
+func (k *checks) received(c *conn, m *server.Message) {
 	k.from, k.what = c, m.Type
 	_, member := k.places[c.id]
 	switch m.Type {
-	case room.Join:
+	case server.Join:
 		k.stirred = k.s.now
 		if member && !k.told[c.id] {
 			k.causes++
 		}
 		c.joined, c.left = true, false
-	case room.Leave:
+	case server.Leave:
 		k.remove(c)
 		c.left = true
 	}
@@ -74,10 +74,10 @@ func (k *checks) remove(c *conn) {
 }
 
 // said checks what the room says at once.
-func (k *checks) said(out []room.Envelope, v *server) {
-	var round []room.Envelope
+func (k *checks) said(out []server.Envelope, v *holder) {
+	var round []server.Envelope
 	for _, e := range out {
-		if e.End && e.Msg.Type == room.Change {
+		if e.End && e.Msg.Type == server.Change {
 			c := v.conns[e.To]
 			k.gones = append(k.gones, c.host)
 			k.remove(c)
@@ -89,9 +89,9 @@ func (k *checks) said(out []room.Envelope, v *server) {
 	}
 	for _, e := range out {
 		switch e.Msg.Type {
-		case room.Round:
+		case server.Round:
 			round = append(round, e)
-		case room.Change:
+		case server.Change:
 			k.told[e.To] = true
 			k.change(e.Msg)
 		}
@@ -104,7 +104,7 @@ func (k *checks) said(out []room.Envelope, v *server) {
 }
 
 // change checks that what the room says of a node has happened.
-func (k *checks) change(m *room.Message) {
+func (k *checks) change(m *server.Message) {
 	if m.Foreign {
 		return
 	}
@@ -114,7 +114,7 @@ func (k *checks) change(m *room.Message) {
 			k.s.fail("%s is said to be lost, and is connected", m.Host)
 		}
 	case rendezvous.NodeLeft:
-		if k.from == nil || k.from.host.name != m.Host || k.what != room.Leave {
+		if k.from == nil || k.from.host.name != m.Host || k.what != server.Leave {
 			k.s.fail("%s is said to have left, and has not", m.Host)
 		}
 	}
@@ -124,7 +124,7 @@ func (k *checks) change(m *room.Message) {
 func (k *checks) evicted(c *conn) {
 	s := k.s
 	silent := s.now - c.heard
-	if k.from != nil && k.what == room.Hello && k.from.owner == c.owner {
+	if k.from != nil && k.what == server.Hello && k.from.owner == c.owner {
 		return // it has come back
 	}
 	if silent < s.cfg.Limit-time.Millisecond {
@@ -144,7 +144,7 @@ func (k *checks) placed(a *agent) {
 }
 
 // master checks that nodes meet where their rank 0 is.
-func (k *checks) master(a *agent, m *room.Message) {
+func (k *checks) master(a *agent, m *server.Message) {
 	if want, got := k.s.masters[m.Round], fmt.Sprintf("%s:%d", m.Addr, m.Port); got != want {
 		k.s.fail("round %d: %s is told to meet at %s, want %s", m.Round, a.host.name, got, want)
 	}
@@ -152,7 +152,7 @@ func (k *checks) master(a *agent, m *room.Message) {
 
 // offset checks what an agent believes of the room's clock: it cannot be wrong by
 // more than half the time that the answer took.
-func (k *checks) offset(a *agent, m *room.Message) {
+func (k *checks) offset(a *agent, m *server.Message) {
 	s := k.s
 	now := a.host.time(s).UnixNano()
 	offset := time.Duration(m.Time - (m.Sent + (now-m.Sent)/2))
@@ -162,6 +162,6 @@ func (k *checks) offset(a *agent, m *room.Message) {
 }
 
 // refused checks that an agent is refused for a reason.
-func (k *checks) refused(a *agent, m *room.Message) {
+func (k *checks) refused(a *agent, m *server.Message) {
 	k.s.fail("%s is refused: %s", a.host.name, m.Error)
 }

@@ -4,11 +4,11 @@ import (
 	"maps"
 
 	"github.com/muster-run/muster/rendezvous"
-	"github.com/muster-run/muster/rendezvous/room"
+	"github.com/muster-run/muster/rendezvous/server"
 )
 
 // complete checks a round that the room has told of.
-func (k *checks) complete(out []room.Envelope, v *server) {
+func (k *checks) complete(out []server.Envelope, v *holder) {
 	s := k.s
 	first := out[0].Msg
 	n := first.WorldSize
@@ -35,7 +35,7 @@ func (k *checks) complete(out []room.Envelope, v *server) {
 	}
 	k.round, k.size, k.run = first.Round, n, 0
 	k.rounds++
-	k.places, k.before, k.told, k.causes = places, maps.Clone(places), map[room.ID]bool{}, 0
+	k.places, k.before, k.told, k.causes = places, maps.Clone(places), map[server.ID]bool{}, 0
 	k.foreignBefore = first.Foreign
 	for _, e := range out {
 		v.conns[e.To].joined = false
@@ -48,11 +48,11 @@ func (k *checks) complete(out []room.Envelope, v *server) {
 
 // ranked checks the ranks of a round and returns them, what each is told in order
 // of rank, and how many were not in the round before.
-func (k *checks) ranked(out []room.Envelope, v *server) (places map[room.ID]int, byRank []*room.Message, newcomers int) {
+func (k *checks) ranked(out []server.Envelope, v *holder) (places map[server.ID]int, byRank []*server.Message, newcomers int) {
 	s, first := k.s, out[0].Msg
 	n := first.WorldSize
-	places = make(map[room.ID]int, len(out))
-	byRank = make([]*room.Message, n)
+	places = make(map[server.ID]int, len(out))
+	byRank = make([]*server.Message, n)
 	for _, e := range out {
 		m := e.Msg
 		if m.Round != first.Round || m.WorldSize != n || m.Foreign != first.Foreign {
@@ -77,13 +77,13 @@ func (k *checks) ranked(out []room.Envelope, v *server) (places map[room.ID]int,
 
 // roomLost notes that the room is gone, and all that it knew.
 func (k *checks) roomLost() {
-	k.places, k.told, k.before = map[room.ID]int{}, map[room.ID]bool{}, nil
+	k.places, k.told, k.before = map[server.ID]int{}, map[server.ID]bool{}, nil
 	k.size, k.run, k.resumed = 0, 0, true
 }
 
 // resume checks the first round of a room that another one was before: it goes on
 // from the last round that its nodes know, with its ranks.
-func (k *checks) resume(out []room.Envelope, v *server) {
+func (k *checks) resume(out []server.Envelope, v *holder) {
 	k.resumed = false
 	last := -1
 	for _, e := range out {
@@ -105,7 +105,7 @@ func (k *checks) resume(out []room.Envelope, v *server) {
 
 // prompt checks that a round has a reason, that it keeps those who were in the last
 // one, and that nobody waits for a last call if nobody else can come.
-func (k *checks) prompt(m *room.Message, places map[room.ID]int, newcomers int) {
+func (k *checks) prompt(m *server.Message, places map[server.ID]int, newcomers int) {
 	s := k.s
 	if k.causes == 0 && newcomers == 0 {
 		s.fail("round %d has no reason", m.Round)
@@ -122,7 +122,7 @@ func (k *checks) prompt(m *room.Message, places map[room.ID]int, newcomers int) 
 
 // spares checks that no node that wants to is left out of a round that has room, and
 // none that does not is in it.
-func (k *checks) spares(v *server) {
+func (k *checks) spares(v *holder) {
 	for id := range k.places {
 		if c := v.conns[id]; c.left {
 			k.s.fail("round %d has %s, which has left", k.round, c.host.name)
@@ -141,7 +141,7 @@ func (k *checks) spares(v *server) {
 }
 
 // workers checks the ranks of a round's workers.
-func (k *checks) workers(out []room.Envelope, byRank []*room.Message, v *server) {
+func (k *checks) workers(out []server.Envelope, byRank []*server.Message, v *holder) {
 	agents := make([]*agent, len(byRank))
 	for _, e := range out {
 		agents[e.Msg.Rank] = v.conns[e.To].owner.(*agent)

@@ -2,7 +2,7 @@
 // time and over a simulated network, to find what goes wrong when hosts and links
 // do. Only tests and `muster sim` use it.
 //
-// The room is the real one, of package room. Around it are models: of the server
+// The room is the real one, of package server. Around it are models: of the server
 // that holds it, of muster's agents (what package c10d does with the room's
 // messages, and what an agent does about a round), of PyTorch's agents (which
 // read and compare-and-set the room's pickled text, by clocks of their own), and of

@@ -4,9 +4,8 @@ import (
 	"bytes"
 	"time"
 
-	"github.com/muster-run/muster/internal/pickle"
 	"github.com/muster-run/muster/rendezvous"
-	"github.com/muster-run/muster/rendezvous/room"
+	"github.com/muster-run/muster/rendezvous/server"
 )
 
 // How PyTorch's agents look at the state: at most once a second.
@@ -55,9 +54,9 @@ func (s *sim) startForeign(h *host) {
 	f.next()
 }
 
-func (f *foreign) receive(*conn, *room.Message) {}
-func (f *foreign) eof(*conn)                    {}
-func (f *foreign) kill()                        { f.end("killed") }
+func (f *foreign) receive(*conn, *server.Message) {}
+func (f *foreign) eof(*conn)                      {}
+func (f *foreign) kill()                          { f.end("killed") }
 
 // request does something at the store and calls done when the answer has come.
 func (f *foreign) request(at func(), done func()) {
@@ -82,7 +81,7 @@ func (f *foreign) sync(done func()) {
 	var text []byte
 	switch {
 	case f.dirty:
-		want, token := pickle.EncodeText(f.state), f.token
+		want, token := server.EncodeState(f.state), f.token
 		f.request(func() { text = f.s.server.compareAndSet(token, want) }, func() { f.accept(text, done) })
 	case f.s.now-f.synced < foreignPoll:
 		done()
@@ -301,18 +300,18 @@ func (f *foreign) end(why string) {
 }
 
 // read is what the store's mirror does about a GET.
-func (v *server) read() []byte {
+func (v *holder) read() []byte {
 	if !v.created {
 		return v.text
 	}
-	if text, changed := v.room.Text(v.s.clock()); changed {
+	if text, changed := v.rdzv.Text(v.s.clock()); changed {
 		v.text = text
 	}
 	return v.text
 }
 
 // compareAndSet is what it does about a COMPARE_SET.
-func (v *server) compareAndSet(token, want []byte) []byte {
+func (v *holder) compareAndSet(token, want []byte) []byte {
 	current := v.read()
 	if !bytes.Equal(current, token) {
 		return current
@@ -322,14 +321,14 @@ func (v *server) compareAndSet(token, want []byte) []byte {
 		return want
 	}
 	v.s.trace("room: adopts")
-	v.do(func(now time.Time) { v.room.Adopt(now, want) })
+	v.do(func(now time.Time) { v.rdzv.Adopt(now, want) })
 	return want
 }
 
 // decode reads a state, most often the one that was read last.
 func (s *sim) decode(text []byte) *rendezvous.State {
 	if !bytes.Equal(text, s.decodedText) || s.decoded == nil {
-		st, err := pickle.DecodeText(text)
+		st, err := server.DecodeState(text)
 		if err != nil {
 			s.fail("the room's text cannot be read: %v", err)
 		}

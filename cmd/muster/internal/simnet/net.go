@@ -3,7 +3,7 @@ package simnet
 import (
 	"time"
 
-	"github.com/muster-run/muster/rendezvous/room"
+	"github.com/muster-run/muster/rendezvous/server"
 )
 
 // How TCP waits for an acknowledgement before it sends again.
@@ -33,7 +33,7 @@ type host struct {
 // A process is an agent as the network sees it.
 type process interface {
 	// receive is called with a message of the connection, in order.
-	receive(c *conn, m *room.Message)
+	receive(c *conn, m *server.Message)
 	// eof is called when the other side has ended the connection.
 	eof(c *conn)
 	// kill ends it without a word.
@@ -63,9 +63,9 @@ func (s *sim) transit(h *host) time.Duration {
 
 // A conn is a TCP connection between an agent and the server.
 type conn struct {
-	id     room.ID
+	id     server.ID
 	host   *host
-	server *server
+	server *holder
 	owner  process // the agent's side; the host's process may be another one by now
 	open   bool    // the agent's side has not closed it
 	served bool    // the server's side has it
@@ -93,7 +93,7 @@ func (s *sim) arrival(c *conn, p *pipe) time.Duration {
 // dial connects an agent: done is called when the server has agreed.
 func (s *sim) dial(h *host, owner process, done func(c *conn)) {
 	s.conns++
-	c := &conn{id: room.ID(s.conns), host: h, server: s.server, owner: owner, open: true}
+	c := &conn{id: server.ID(s.conns), host: h, server: s.server, owner: owner, open: true}
 	s.all = append(s.all, c)
 	s.at(s.now+s.transit(h), func() {
 		s.at(s.now+s.transit(h), func() {
@@ -105,7 +105,7 @@ func (s *sim) dial(h *host, owner process, done func(c *conn)) {
 }
 
 // send sends a message to the server.
-func (s *sim) send(c *conn, m *room.Message) {
+func (s *sim) send(c *conn, m *server.Message) {
 	n := s.measure(m)
 	c.up.messages++
 	c.up.bytes += n
@@ -123,7 +123,7 @@ func (s *sim) closeUp(c *conn) {
 
 // sendDown sends a message to the agent, which the server may not notice to be
 // gone until its host says so.
-func (s *sim) sendDown(c *conn, m *room.Message, size int) {
+func (s *sim) sendDown(c *conn, m *server.Message, size int) {
 	c.down.messages++
 	c.down.bytes += size
 	if c.queued++; c.queued > 4*len(s.hosts)+64 {
@@ -159,7 +159,7 @@ func (s *sim) reset(c *conn) {
 }
 
 // measure returns a message's length as it goes over a connection.
-func (s *sim) measure(m *room.Message) int {
+func (s *sim) measure(m *server.Message) int {
 	if !s.cfg.Measure {
 		return 0
 	}

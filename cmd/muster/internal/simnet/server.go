@@ -4,15 +4,14 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/muster-run/muster/internal/pickle"
-	"github.com/muster-run/muster/rendezvous/room"
+	"github.com/muster-run/muster/rendezvous/server"
 )
 
-// A server is the model of room.Server for one run: the room and its connections.
-type server struct {
+// A holder is the model of server.Server for one run: the room and its connections.
+type holder struct {
 	s     *sim
-	room  *room.Room
-	conns map[room.ID]*conn
+	rdzv  *server.Rendezvous
+	conns map[server.ID]*conn
 	timer *timer
 	due   time.Time
 	dead  bool          // its process has ended
@@ -33,7 +32,7 @@ var began = time.Unix(1_000_000_000, 0).UTC()
 func (s *sim) clock() time.Time { return began.Add(s.now) }
 
 // arrive takes a message from the network; the server gets to it in turn.
-func (v *server) arrive(c *conn, m *room.Message) {
+func (v *holder) arrive(c *conn, m *server.Message) {
 	if v.dead {
 		if !v.lost {
 			v.s.closeDown(c)
@@ -44,26 +43,26 @@ func (v *server) arrive(c *conn, m *room.Message) {
 }
 
 // eof takes the end of a connection from the network.
-func (v *server) eof(c *conn) {
+func (v *holder) eof(c *conn) {
 	v.work(func() {
 		if c.served {
 			c.served = false
 			delete(v.conns, c.id)
 			v.s.trace("server: %s is gone", c.host.name)
 			v.s.check.gone(c)
-			v.do(func(now time.Time) { v.room.Gone(now, c.id) })
+			v.do(func(now time.Time) { v.rdzv.Gone(now, c.id) })
 		}
 	})
 }
 
 // newServer makes the server that agents connect to from now on.
 func (s *sim) newServer() {
-	s.server = &server{s: s, room: room.New(runID, slog.New(slog.DiscardHandler)), conns: map[room.ID]*conn{}, text: []byte(pickle.Sentinel)}
+	s.server = &holder{s: s, rdzv: server.NewRendezvous(runID, slog.New(slog.DiscardHandler)), conns: map[server.ID]*conn{}, text: []byte(server.NoState)}
 }
 
 // die ends the server. Its kernel says so on all connections, unless the host is
 // lost, too.
-func (v *server) die(host bool) {
+func (v *holder) die(host bool) {
 	v.dead, v.lost = true, host
 	v.timer.stop()
 	for _, c := range v.s.all {
@@ -79,7 +78,7 @@ func (v *server) die(host bool) {
 }
 
 // work makes do happen when the server has done what it got before.
-func (v *server) work(do func()) {
+func (v *holder) work(do func()) {
 	s := v.s
 	v.busy = max(v.busy, s.now, v.stall) + s.cfg.Work
 	v.in.run(s, v.busy, func() {
@@ -104,7 +103,7 @@ func (l *line) run(s *sim, at time.Duration, do func()) {
 	})
 }
 
-func (v *server) receive(c *conn, m *room.Message) {
+func (v *holder) receive(c *conn, m *server.Message) {
 	if !c.known {
 		c.known, c.served = true, true
 		v.conns[c.id] = c
@@ -115,20 +114,20 @@ func (v *server) receive(c *conn, m *room.Message) {
 	c.heard = v.s.now
 	v.s.trace("%s -> room: %s", c.host.name, m.Type)
 	v.s.check.received(c, m)
-	v.do(func(now time.Time) { v.room.Receive(now, c.id, m) })
+	v.do(func(now time.Time) { v.rdzv.Receive(now, c.id, m) })
 	if !v.created {
 		v.created = true
-		if existing := v.text; string(existing) != pickle.Sentinel {
-			v.do(func(now time.Time) { v.room.Adopt(now, existing) })
+		if existing := v.text; string(existing) != server.NoState {
+			v.do(func(now time.Time) { v.rdzv.Adopt(now, existing) })
 		}
 	}
 }
 
 // do lets f use the room, sends what that has to say, and checks it.
-func (v *server) do(f func(now time.Time)) {
+func (v *holder) do(f func(now time.Time)) {
 	s := v.s
 	f(s.clock())
-	out := v.room.Out()
+	out := v.rdzv.Out()
 	s.check.said(out, v)
 	for _, e := range out {
 		c := v.conns[e.To]
@@ -148,15 +147,15 @@ func (v *server) do(f func(now time.Time)) {
 }
 
 // push sends a message when the server gets to it.
-func (v *server) push(c *conn, m *room.Message) {
+func (v *holder) push(c *conn, m *server.Message) {
 	size := v.s.measure(m)
 	v.busy = max(v.busy, v.s.now) + v.s.cfg.Work
 	v.out.run(v.s, v.busy, func() { v.s.sendDown(c, m, size) })
 }
 
 // setTimer makes the room wake when it wants to.
-func (v *server) setTimer() {
-	due := v.room.Next()
+func (v *holder) setTimer() {
+	due := v.rdzv.Next()
 	if !due.IsZero() && due.Before(v.s.clock().Add(-time.Millisecond)) && v.stall < v.s.now-time.Second && v.s.cfg.Work == 0 {
 		v.s.fail("the room wants to wake in the past, at %v", due.Sub(began))
 	}
@@ -174,8 +173,8 @@ func (v *server) setTimer() {
 				return
 			}
 			v.s.trace("room: wakes")
-			v.do(func(now time.Time) { v.room.Advance(now) })
-			if next := v.room.Next(); !next.IsZero() && !next.After(v.s.clock()) {
+			v.do(func(now time.Time) { v.rdzv.Advance(now) })
+			if next := v.rdzv.Next(); !next.IsZero() && !next.After(v.s.clock()) {
 				v.s.fail("the room wakes at %v and wants to wake again at %v", v.s.now, next.Sub(began))
 			}
 		})
@@ -183,7 +182,7 @@ func (v *server) setTimer() {
 }
 
 // wake makes do happen now, or first when the server goes on.
-func (v *server) wake(do func()) {
+func (v *holder) wake(do func()) {
 	if v.s.now < v.stall {
 		v.s.at(v.stall-1, do)
 		return

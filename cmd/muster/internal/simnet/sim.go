@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/rendezvous"
-	"github.com/muster-run/muster/rendezvous/room"
+	"github.com/muster-run/muster/rendezvous/server"
 )
 
 const runID = "sim"
@@ -18,7 +18,7 @@ type sim struct {
 	queue
 	cfg    Config
 	rng    *rand.Rand
-	server *server
+	server *holder
 	hosts  []*host
 	byName map[string]*host
 	check  checks
@@ -43,7 +43,7 @@ type sim struct {
 	result    Result
 	errs      []error
 
-	measured    *room.Message
+	measured    *server.Message
 	buffer      []byte
 	decoded     *rendezvous.State
 	decodedText []byte

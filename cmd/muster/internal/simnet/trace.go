@@ -3,7 +3,7 @@ package simnet
 import (
 	"fmt"
 
-	"github.com/muster-run/muster/rendezvous/room"
+	"github.com/muster-run/muster/rendezvous/server"
 )
 
 // trace writes a line about what happens now.
@@ -17,28 +17,28 @@ func (s *sim) trace(format string, a ...any) {
 }
 
 // traceMessage writes a line about a message from the room.
-func (s *sim) traceMessage(c *conn, m *room.Message) {
+func (s *sim) traceMessage(c *conn, m *server.Message) {
 	if s.out == nil {
 		return
 	}
 	text := string(m.Type)
 	switch m.Type {
-	case room.Round:
+	case server.Round:
 		text = fmt.Sprintf("round %d rank %d/%d", m.Round, m.Rank, m.WorldSize)
 		if r := m.Ranks; r != nil {
 			text += fmt.Sprintf(" workers %d/%d role %d/%d", r.Base, r.WorldSize, r.RoleBase, r.RoleWorldSize)
 		}
-	case room.Change:
+	case server.Change:
 		text = fmt.Sprintf("round %d: %v %s %d", m.Round, m.Kind, m.Host, m.Rank)
-	case room.Master:
+	case server.Master:
 		text = fmt.Sprintf("master of round %d: %s:%d", m.Round, m.Addr, m.Port)
-	case room.Refused:
+	case server.Refused:
 		text = "refused: " + m.Error
-	case room.Closed, room.Spare:
+	case server.Closed, server.Spare:
 		if m.Redundant {
 			text += " redundant"
 		}
-	case room.Status:
+	case server.Status:
 		w := *m.Waiting
 		w.Known, w.Missing = nil, nil // any of them, as it happens
 		text = "status: " + w.String()

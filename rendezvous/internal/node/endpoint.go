@@ -1,0 +1,275 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/server"
+	"github.com/muster-run/muster/store"
+	"github.com/muster-run/muster/store/tcpstore"
+)
+
+// sessionName is what a muster server calls its rendezvous.
+const sessionName = "rendezvous"
+
+// Serve makes a server hold rendezvous, for all run IDs that it is asked for. It
+// is called in the server's Prepare.
+func Serve(s *tcpstore.Server, log *slog.Logger) *server.Server {
+	rdzv := server.New(server.ServerConfig{Mirrors: s, Logger: log})
+	s.HandleSession(sessionName, rdzv.Serve)
+	return rdzv
+}
+
+// fixed is what endpoints with a host and a port have in common.
+type fixed struct {
+	n    *Node
+	host string
+	port int
+
+	serves bool             // this process does, which sets store
+	store  *tcpstore.Server // at the endpoint
+	rdzv   *server.Server   // in store, of a job on many hosts
+}
+
+func (e *fixed) String() string      { return net.JoinHostPort(e.host, strconv.Itoa(e.port)) }
+func (e *fixed) again(protocol) bool { return false }
+func (e *fixed) lacking() string     { return "" }
+func (e *fixed) holds() bool         { return e.serves }
+
+func (e *fixed) lost(err error) error {
+	return e.n.connectionError(fmt.Errorf("lost: %w; the agent or the host that holds the rendezvous has ended or cannot be reached, and a %s job cannot outlive it", err, e.n.cfg.Backend))
+}
+
+func (e *fixed) loss(err error) rendezvous.Change {
+	return rendezvous.Change{Kind: rendezvous.Disconnected, Rank: -1, Err: e.lost(err)}
+}
+
+// listen serves a store at the endpoint.
+func (e *fixed) listen(cfg tcpstore.ServerConfig) error {
+	s, err := tcpstore.Listen(cfg)
+	if err != nil {
+		return err
+	}
+	e.serves, e.store, e.port = true, s, s.Port()
+	e.n.link.agents = s.Store()
+	return nil
+}
+
+// hold serves the agents' store at the endpoint, and holds the rendezvous.
+func (e *fixed) hold() error {
+	cfg := e.n.agentsConfig(endpointHost(e.host), e.port)
+	cfg.Prepare = func(s *tcpstore.Server) { e.rdzv = Serve(s, e.n.log) }
+	return e.listen(cfg)
+}
+
+// own begins this node's session with the rendezvous that this process holds.
+func (e *fixed) own(ctx context.Context) (protocol, error) {
+	conn, err := e.store.ServeSession(sessionName)
+	if err != nil {
+		return nil, err
+	}
+	return e.n.greet(ctx, conn)
+}
+
+func (e *fixed) clientConfig(timeout time.Duration) tcpstore.ClientConfig {
+	return tcpstore.ClientConfig{
+		Addr: e.String(), Timeout: timeout, KeepAlive: e.n.cfg.Settings.KeepAliveLimit(),
+		Guard: e.n.guard, OnRetry: e.tellRetry(), Logger: e.n.log,
+	}
+}
+
+// tellRetry returns what tells the user now and then that the endpoint cannot be
+// reached yet.
+func (e *fixed) tellRetry() func(*tcpstore.ConnectError, time.Duration) {
+	next := time.Now().Add(waitingInterval)
+	return func(err *tcpstore.ConnectError, left time.Duration) {
+		if now := time.Now(); !now.Before(next) {
+			next = now.Add(waitingInterval)
+			e.n.cfg.OnWaiting(rendezvous.Waiting{Note: fmt.Sprintf("the rendezvous cannot be reached yet: %v; giving up in %v", err, left.Round(time.Second))})
+		}
+	}
+}
+
+func (e *fixed) close(ctx context.Context, all bool) error {
+	if !e.serves {
+		return nil
+	}
+	if all {
+		e.rdzv.Drain(ctx.Done(), e.n.cfg.RunID)
+	}
+	e.rdzv.Close() // the others hear that this node leaves, not that it is lost
+	return e.store.Close()
+}
+
+// open is the endpoint of a job whose first agent there serves, if it is on that host.
+type open struct{ fixed }
+
+// Open returns the node of a job of several that meets at a host and a port.
+func Open(cfg Config, host string, port int) (rendezvous.Handler, error) {
+	n, err := ofMany(cfg)
+	if err != nil {
+		return nil, err
+	}
+	n.endpoint = &open{fixed{n: n, host: host, port: port}}
+	return n, nil
+}
+
+func (e *open) connect(ctx context.Context) (protocol, error) {
+	n := e.n
+	hosts := n.cfg.Settings.IsHost
+	if hosts != nil && *hosts || hosts == nil && rendezvous.IsThisHost(ctx, e.host) {
+		err := e.hold()
+		if err == nil {
+			n.setNode(hostAddr(ctx, e.host))
+			return e.own(ctx)
+		}
+		if hosts != nil || !errors.Is(err, syscall.EADDRINUSE) {
+			return nil, err
+		}
+		// Another process of this host has the port: an agent of the same job.
+	}
+	cfg := e.clientConfig(n.cfg.Settings.Join)
+	defer n.cfg.OnWaiting(rendezvous.Waiting{})
+	conn, err := tcpstore.DialSession(ctx, cfg, sessionName)
+	plain := errors.Is(err, tcpstore.ErrNoSession)
+	if err != nil && !plain {
+		return nil, err
+	}
+	cfg.Timeout = min(n.cfg.Settings.ReadTimeout, n.cfg.Settings.Join)
+	client, err := n.dial(ctx, cfg)
+	if err != nil {
+		if !plain {
+			conn.Close()
+		}
+		return nil, err
+	}
+	n.setNode(e.ownAddr(ctx, client.Local()))
+	if plain {
+		n.log.Info("the rendezvous is held by PyTorch; looking at it twice a second", "run_id", n.cfg.RunID, "endpoint", e.String())
+		return newCAS(ctx, n)
+	}
+	client.Last() // whether the server is still the same is for the session to say
+	return n.greet(ctx, conn)
+}
+
+// again: a node that the rendezvous has dropped is no part of it any more, but the
+// rendezvous is there.
+func (e *open) again(p protocol) bool {
+	s, ok := p.(*session)
+	if !ok || !s.evicted || e.serves {
+		return false
+	}
+	e.n.log.Info("connecting again to the rendezvous, which has not heard of this host for too long", "run_id", e.n.cfg.RunID)
+	return true
+}
+
+// ownAddr is this host's address on a connection to the endpoint, unless that is on
+// this host too: then it is the one by which others know the endpoint.
+func (e *open) ownAddr(ctx context.Context, local net.Addr) string {
+	tcp, ok := local.(*net.TCPAddr)
+	switch {
+	case !ok:
+		return localAddr(ctx, e.String())
+	case tcp.IP.IsLoopback():
+		return hostAddr(ctx, e.host)
+	}
+	return tcp.IP.String()
+}
+
+// dial connects to the agents' store.
+func (n *Node) dial(ctx context.Context, cfg tcpstore.ClientConfig) (*tcpstore.Client, error) {
+	client, err := tcpstore.Dial(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	n.link.agents, n.link.hangUp = client, func() { client.Close() }
+	return client, nil
+}
+
+// nodes counts the nodes of this process, which gives each its local ID.
+var nodes atomic.Int64
+
+// setNode says who this node is; addr is its address unless --local-addr names one.
+func (n *Node) setNode(addr string) {
+	addr = cmp.Or(n.cfg.LocalAddr, addr)
+	n.link.me = rendezvous.Node{Addr: addr, PID: os.Getpid(), LocalID: int(nodes.Add(1) - 1)}
+	n.link.addr = addr
+	// An address that is translated on its way to this host holds as it was given.
+	n.link.exact = n.cfg.LocalAddr != "" || n.cfg.Settings.Bind != "" || !isOwn(addr)
+}
+
+// alone is the endpoint of a job on one host. Where the endpoint has a port that others
+// can know its agent opens it all the same; port 0 keeps the agents' store in memory.
+type alone struct{ fixed }
+
+// Alone returns the node of a job on one host, whose workers meet in a store of their own.
+func Alone(cfg Config, host string, port int) (rendezvous.Handler, error) {
+	n, err := ofOne(cfg)
+	if err != nil {
+		return nil, err
+	}
+	n.endpoint = &alone{fixed{n: n, host: host, port: port}}
+	return n, nil
+}
+
+func (e *alone) connect(ctx context.Context) (protocol, error) {
+	if err := e.open(ctx); err != nil {
+		return nil, err
+	}
+	e.n.link.addr = cmp.Or(e.n.cfg.LocalAddr, "127.0.0.1")
+	return &constant{next: e.next}, nil
+}
+
+// open makes the agents' store: in memory for port 0, otherwise at the endpoint,
+// hosted here or, where the port is taken, by the TCPStore that has it.
+func (e *alone) open(ctx context.Context) error {
+	if e.port == 0 {
+		e.n.link.agents = store.NewMemory()
+		return nil
+	}
+	host := e.n.cfg.Settings.IsHost
+	if host != nil && !*host || host == nil && !rendezvous.IsThisHost(ctx, e.host) {
+		return e.dial(ctx)
+	}
+	err := e.listen(e.n.agentsConfig(endpointHost(e.host), e.port))
+	if host == nil && errors.Is(err, syscall.EADDRINUSE) && e.dial(ctx) == nil {
+		return nil // another agent of this machine hosts the store for both
+	}
+	return err
+}
+
+func (e *alone) dial(ctx context.Context) error {
+	_, err := e.n.dial(ctx, tcpstore.ClientConfig{Addr: e.String(), Timeout: e.n.cfg.Settings.ReadTimeout, Guard: e.n.guard, Logger: e.n.log})
+	return err
+}
+
+// next has a new workers' store, which the workers of the round before cannot reach.
+func (e *alone) next(ctx context.Context, number int) (*round, error) {
+	n := e.n
+	r := &round{number: number, size: 1, store: n.roundStore(number), jobStore: n.jobStore(0), addr: n.link.addr}
+	err := n.workers.close()
+	if err == nil {
+		r.port, err = n.workers.open(n.cfg.oneHost(r.addr, 0), n.cfg.PrivateStore)
+	}
+	if err != nil {
+		return nil, n.connectionError(fmt.Errorf("start the workers' store: %w", err))
+	}
+	return r, publish(ctx, r)
+}
+
+func (e *alone) close(context.Context, bool) error {
+	if !e.serves {
+		return nil
+	}
+	return e.store.Close()
+}

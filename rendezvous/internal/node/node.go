@@ -1,0 +1,353 @@
+// Package node is one agent's part in the rendezvous of a job. All backends are made
+// of it; it implements rendezvous.Handler.
+//
+// A Node has an endpoint, which finds the rendezvous or makes this process serve it,
+// and a protocol, by which the node takes part in what was found there:
+//
+//	backend  endpoint                                protocol
+//	c10d     open: a host and a port                 session, or cas at a store of PyTorch's
+//	static   ranked: a host and a port, rank 0's     session, or constant with agents of PyTorch's
+//	etcd     elected: wherever the elected agent is  session
+//	quorum   elected                                 session
+//
+// A job on one host needs nobody to meet. Its protocol is constant, and its endpoint
+// is alone (c10d) or aloneShared (static).
+//
+// Keys are TorchElastic's; what our agents tell each other beside them begins with
+// "muster".
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/muster-run/muster/internal/auth"
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/server"
+	"github.com/muster-run/muster/store"
+	"github.com/muster-run/muster/store/tcpstore"
+)
+
+// waitingInterval is how often a node that waits says for whom.
+const waitingInterval = 3 * time.Second
+
+// Config is what all nodes have to know.
+type Config struct {
+	rendezvous.Spec
+	// Backend is the backend's name, as --rdzv-backend has it.
+	Backend string
+	// MinNodes and MaxNodes are how many nodes the job may have.
+	MinNodes, MaxNodes int
+	// LocalAddr is MASTER_ADDR of a store that this host has; "" means that the node
+	// finds out.
+	LocalAddr string
+	// PrivateStore makes worker rank 0 host the workers' store.
+	PrivateStore bool
+	// IdenticalWorkers says that agents do not exchange ranks before they start workers.
+	IdenticalWorkers bool
+	// Conns bounds the connections to the stores that this process serves; nil: nothing does.
+	Conns *tcpstore.Limit
+}
+
+// An endpoint is where a job's rendezvous is. String is what the user calls it.
+type endpoint interface {
+	fmt.Stringer
+	// connect finds the rendezvous, or makes it, and sets the node's link.
+	connect(ctx context.Context) (protocol, error)
+	// again says whether connect can find another rendezvous after one was lost, by p.
+	again(p protocol) bool
+	// lost is the error of a rendezvous that was there and is not any more, and loss
+	// what that means for a round.
+	lost(err error) error
+	loss(err error) rendezvous.Change
+	// lacking says what an election waits for at the moment, "" if there is nothing.
+	lacking() string
+	// holds says whether this process holds the rendezvous.
+	holds() bool
+	// close ends what this process serves, with all after the other nodes have been told
+	// that the job is over.
+	close(ctx context.Context, all bool) error
+}
+
+// A protocol is a way to take part in a rendezvous. Its methods are called by one
+// goroutine at a time.
+type protocol interface {
+	// meet leaves the round that the node is in, joins the next one and returns
+	// when the node has its rank and knows where the workers meet.
+	meet(ctx context.Context, deadline time.Time) (*round, error)
+	// watch delivers what happens to a round until ctx ends or deliver returns false.
+	watch(ctx context.Context, round int, deliver func(rendezvous.Change) bool)
+	// end makes this node leave, or closes the rendezvous for all.
+	end(ctx context.Context, all bool) error
+	close()
+	// offset is how far this node's clock is behind that of the rendezvous.
+	offset() time.Duration
+}
+
+// A round is a complete one, as this node knows it.
+type round struct {
+	number, rank, size int
+	ranks              *rendezvous.Ranks // of the workers, if the rendezvous has assigned them
+	store, jobStore    store.Store       // of its agents, and of those of all rounds
+	addr               string            // where its workers meet
+	port               int
+
+	// torch says that agents of PyTorch may take part.
+	torch bool
+	// constant says that the nodes are given and that nobody tells what becomes of them.
+	constant bool
+	// Of rank 0: its address in the eyes of other nodes, if known, and whence the
+	// workers come, if that is known for sure.
+	reached string
+	hosts   []netip.Prefix
+}
+
+// A link is what connect finds out for the protocol that it returns.
+type link struct {
+	me     rendezvous.Node // this node
+	addr   string          // MASTER_ADDR of a store that this host has
+	exact  bool            // addr holds whatever address the others see
+	shared bool            // the workers meet in the agents' store too, which is at port
+	port   int
+	agents store.Store // shared by all agents
+	hangUp func()      // ends the connection to agents, if there is one
+}
+
+// A Node is one agent's part in a rendezvous.
+//
+// Next, Leave and Shutdown are called one after the other, and everything that mu does
+// not guard is theirs. Between two calls of Next the watcher of the round that the first
+// one returned has the protocol and may hang up; stopWatching ends it.
+type Node struct {
+	cfg      Config
+	log      *slog.Logger
+	guard    tcpstore.Guard // of the agents' store; nil: everybody may connect
+	endpoint endpoint
+	link     link         // set by endpoint.connect
+	workers  workersStore // what this node serves, in rounds of which it has rank 0
+	last     *server.Place
+
+	changes chan rendezvous.Change // of the last round
+	stop    func()                 // stops the watcher of the last round
+
+	mu       sync.Mutex // guards the rest
+	protocol protocol   // nil before endpoint.connect, and after a loss
+	closed   bool
+}
+
+// newNode returns a node without an endpoint.
+func newNode(cfg Config) (*Node, error) {
+	if cfg.RunID == "" {
+		return nil, fmt.Errorf("%s rendezvous: the run ID is empty; give --rdzv-id a value", cfg.Backend)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	if cfg.OnWaiting == nil {
+		cfg.OnWaiting = func(rendezvous.Waiting) {}
+	}
+	n := &Node{cfg: cfg, log: cfg.Logger, link: link{hangUp: func() {}}, stop: func() {}}
+	s := &cfg.Settings
+	guard, err := auth.New(auth.Config{Token: s.Token, TokenFile: s.TokenFile, CACert: s.CACert, Cert: s.Cert, Key: s.Key})
+	if err != nil {
+		return nil, err
+	}
+	if guard != nil {
+		n.guard = guard
+	}
+	return n, nil
+}
+
+// ofOne is newNode for a job on one host.
+func ofOne(cfg Config) (*Node, error) {
+	cfg.MinNodes, cfg.MaxNodes = 1, 1
+	return newNode(cfg)
+}
+
+// ofMany is newNode for a job that may have several hosts.
+func ofMany(cfg Config) (*Node, error) {
+	if cfg.MinNodes < 1 || cfg.MaxNodes < cfg.MinNodes || cfg.LocalWorldSize < 1 {
+		return nil, fmt.Errorf("rendezvous: %d to %d nodes with %d workers here", cfg.MinNodes, cfg.MaxNodes, cfg.LocalWorldSize)
+	}
+	return newNode(cfg)
+}
+
+// Backend implements rendezvous.Handler.
+func (n *Node) Backend() string { return n.cfg.Backend }
+
+// RunID implements rendezvous.Handler.
+func (n *Node) RunID() string { return n.cfg.RunID }
+
+// UseAgentStore implements rendezvous.Handler.
+func (n *Node) UseAgentStore() bool { return !n.cfg.PrivateStore }
+
+// Changes implements rendezvous.Handler.
+func (n *Node) Changes() <-chan rendezvous.Change { return n.changes }
+
+// Next implements rendezvous.Handler.
+func (n *Node) Next(ctx context.Context) (*rendezvous.Info, error) {
+	n.stopWatching()
+	deadline := time.Now().Add(n.cfg.Settings.Join)
+	p, r, err := n.join(ctx, deadline)
+	for n.replaceable(ctx, p, err) {
+		p, r, err = n.join(ctx, deadline)
+	}
+	n.cfg.OnWaiting(rendezvous.Waiting{})
+	if err == nil {
+		err = n.checkSize(r)
+	}
+	if err != nil {
+		return nil, err
+	}
+	n.last = &server.Place{Round: r.number, Rank: r.rank, WorldSize: r.size}
+	n.startWatching(p, r)
+	return &rendezvous.Info{
+		Round: r.number, Rank: r.rank, WorldSize: r.size,
+		Store: r.store, JobStore: r.jobStore,
+		// Where nobody would tell that the others are gone this process does not wait for them.
+		Serves:     !r.constant && (n.endpoint.holds() || n.workers.serves()),
+		MasterAddr: r.addr, MasterPort: r.port,
+		Ranks: r.ranks, ClockOffset: p.offset(),
+	}, nil
+}
+
+// join connects to the rendezvous, if need be, and takes part in the next round.
+func (n *Node) join(ctx context.Context, deadline time.Time) (protocol, *round, error) {
+	p, err := n.open(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := p.meet(ctx, deadline)
+	return p, r, err
+}
+
+func (n *Node) open(ctx context.Context) (protocol, error) {
+	n.mu.Lock()
+	p, closed := n.protocol, n.closed
+	n.mu.Unlock()
+	switch {
+	case closed:
+		return nil, rendezvous.ErrClosed
+	case p != nil:
+		return p, nil
+	}
+	p, err := n.endpoint.connect(ctx)
+	switch {
+	case errors.Is(err, rendezvous.ErrClosed):
+		return nil, err
+	case err != nil:
+		return nil, n.connectionError(err)
+	}
+	n.mu.Lock()
+	n.protocol = p
+	n.mu.Unlock()
+	return p, nil
+}
+
+// replaceable says whether p has lost the rendezvous and another can be found, and if
+// so lets go of it.
+func (n *Node) replaceable(ctx context.Context, p protocol, err error) bool {
+	_, lost := errors.AsType[*rendezvous.ConnectionError](err)
+	if p == nil || !lost || ctx.Err() != nil || !n.endpoint.again(p) {
+		return false
+	}
+	p.close()
+	n.link.hangUp()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.protocol = nil
+	return !n.closed
+}
+
+// checkSize finds out that another agent, for which other rules hold, has completed
+// the round. A muster server has compared --nnodes before.
+func (n *Node) checkSize(r *round) error {
+	cfg := &n.cfg
+	if r.size >= cfg.MinNodes && r.size <= cfg.MaxNodes {
+		return nil
+	}
+	nnodes := strconv.Itoa(cfg.MinNodes)
+	if cfg.MaxNodes > cfg.MinNodes {
+		nnodes += ":" + strconv.Itoa(cfg.MaxNodes)
+	}
+	return fmt.Errorf("rendezvous of run %q: round %d has %d nodes, but --nnodes is %s here: an agent with another --nnodes takes part; give all hosts the same",
+		cfg.RunID, r.number, r.size, nnodes)
+}
+
+// roundStore is what the agents of a round share in the rendezvous' store.
+func (n *Node) roundStore(round int) store.Store {
+	return store.Prefix(fmt.Sprintf("torch.rendezvous.%s.%d", n.cfg.RunID, round), n.link.agents)
+}
+
+// jobStore is what the agents of a job share there. A job is told by its first round
+// from others that have had its run ID before.
+func (n *Node) jobStore(first int) store.Store {
+	prefix := "muster." + n.cfg.RunID
+	if first > 0 {
+		prefix += "." + strconv.Itoa(first)
+	}
+	return store.Prefix(prefix, n.link.agents)
+}
+
+func (n *Node) connectionError(err error) error {
+	return &rendezvous.ConnectionError{Backend: n.cfg.Backend, Endpoint: n.endpoint.String(), Err: err}
+}
+
+// startWatching delivers what happens to a round. To a job on one host nothing can.
+func (n *Node) startWatching(p protocol, r *round) {
+	if r.constant && r.size == 1 {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	changes := make(chan rendezvous.Change, 64)
+	var watching sync.WaitGroup
+	n.changes = changes
+	n.stop = func() { cancel(); watching.Wait() }
+	watching.Go(func() {
+		p.watch(ctx, r.number, func(change rendezvous.Change) bool {
+			select {
+			case changes <- change:
+				return true
+			case <-ctx.Done():
+				return false
+			}
+		})
+	})
+}
+
+func (n *Node) stopWatching() {
+	n.stop()
+	n.stop = func() {}
+}
+
+// Leave implements rendezvous.Handler. On the node that holds the rendezvous it
+// ends it for all, unless another one can be elected.
+func (n *Node) Leave(ctx context.Context) error { return n.end(ctx, false) }
+
+// Shutdown implements rendezvous.Handler. A node that holds the rendezvous waits
+// until the others have been told.
+func (n *Node) Shutdown(ctx context.Context) error { return n.end(ctx, true) }
+
+func (n *Node) end(ctx context.Context, all bool) error {
+	n.stopWatching()
+	n.mu.Lock()
+	p, closed := n.protocol, n.closed
+	n.closed = true
+	n.mu.Unlock()
+	if closed {
+		return nil
+	}
+	var err error
+	if p != nil {
+		err = p.end(ctx, all)
+		p.close()
+	}
+	n.link.hangUp()
+	return errors.Join(err, n.workers.close(), n.endpoint.close(ctx, all))
+}

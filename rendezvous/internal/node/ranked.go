@@ -1,0 +1,244 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/store"
+	"github.com/muster-run/muster/store/tcpstore"
+)
+
+// What the agents of a static job agree on before the first round, in the job's
+// store.
+const (
+	agentsKey = "agents" // how many of them are ours, those that were started again twice
+	hostKey   = "host/"  // and a node rank: its host's name
+	modeKey   = "mode"   // what rank 0 makes of that
+	modeHeld  = "held"   // all are: the rendezvous is held by rank 0's server
+	modePlain = "plain"  // PyTorch's take part, which know no rounds
+)
+
+// ranked is the endpoint of a job whose nodes have ranks from the start. Rank 0 serves
+// the store, as with PyTorch's agents; and if all agents are ours, the rendezvous.
+// Source: StaticTCPRendezvous in static_tcp_rendezvous.py.
+type ranked struct {
+	fixed
+	rank int
+}
+
+// Ranked returns the node with a rank in a job whose rank 0 is at a host and a port.
+// Their store is the workers' too, unless the agents' is guarded.
+func Ranked(cfg Config, rank int, host string, port int) (rendezvous.Handler, error) {
+	cfg.MinNodes = cfg.MaxNodes
+	n, err := ofMany(cfg)
+	if err != nil {
+		return nil, err
+	}
+	n.link.me = rendezvous.Node{Addr: fmt.Sprintf("%08d", rank)}
+	n.link.addr, n.link.exact, n.link.shared, n.link.port = host, true, n.guard == nil, port
+	n.endpoint = &ranked{fixed{n: n, host: host, port: port}, rank}
+	return n, nil
+}
+
+func (e *ranked) connect(ctx context.Context) (protocol, error) {
+	n := e.n
+	timeout := n.cfg.Settings.Timeout
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
+		&rendezvous.TimeoutError{RunID: n.cfg.RunID, Phase: fmt.Sprintf("wait for all %d nodes", n.cfg.MaxNodes), After: timeout})
+	defer cancel()
+	if e.rank == 0 {
+		if err := e.hold(); err != nil {
+			return nil, err
+		}
+		mode, err := e.countAgents(ctx)
+		if err == nil {
+			err = n.jobStore(0).Set(ctx, modeKey, []byte(mode))
+		}
+		switch {
+		case err != nil:
+			return nil, err
+		case mode == modePlain:
+			return &constant{next: e.next}, nil
+		}
+		return e.own(ctx)
+	}
+
+	cfg := e.clientConfig(timeout)
+	mode, err := e.report(ctx, cfg)
+	switch {
+	case err != nil:
+		return nil, err
+	case mode != modeHeld:
+		return &constant{next: e.next}, nil
+	}
+	// Not before the others have come: it would be dropped for saying nothing.
+	conn, err := tcpstore.DialSession(ctx, cfg, sessionName)
+	if err != nil {
+		return nil, err
+	}
+	return n.greet(ctx, conn)
+}
+
+// report connects to rank 0's store, says that this node is there, and returns what
+// rank 0 makes of all nodes when they are.
+func (e *ranked) report(ctx context.Context, cfg tcpstore.ClientConfig) (mode string, err error) {
+	n := e.n
+	defer n.cfg.OnWaiting(rendezvous.Waiting{})
+	conn, err := tcpstore.DialSession(ctx, cfg, sessionName)
+	torch := errors.Is(err, tcpstore.ErrNoSession)
+	switch {
+	case err == nil:
+		conn.Close() // it was only to know who is there
+	case !torch:
+		return "", err
+	}
+	client, err := n.dial(ctx, cfg)
+	if err != nil {
+		return "", err
+	}
+	client.Last() // whether the server is still the same is for the session to say
+	if err := e.present(ctx, cfg); err != nil || torch {
+		return modePlain, err
+	}
+	err = e.telling(ctx, func(ctx context.Context) error {
+		text, err := n.jobStore(0).Get(ctx, modeKey)
+		mode = string(text)
+		return err
+	}, func(ctx context.Context) (joined int, known, missing []string) {
+		ours, _ := n.jobStore(0).Add(ctx, agentsKey, 0)
+		return int(ours) + 1, nil, nil
+	})
+	return mode, err
+}
+
+// present counts this node among ours and then among those that have come.
+func (e *ranked) present(ctx context.Context, cfg tcpstore.ClientConfig) error {
+	s := e.n.jobStore(0)
+	if err := s.Set(ctx, hostKey+strconv.Itoa(e.rank), []byte(e.n.cfg.Host)); err != nil {
+		return err
+	}
+	if _, err := s.Add(ctx, agentsKey, 1); err != nil {
+		return err
+	}
+	cfg.WorldSize = e.n.cfg.MaxNodes
+	client, err := tcpstore.Dial(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	return client.Close()
+}
+
+// countAgents waits, on rank 0, until all nodes have come, and says what they are.
+func (e *ranked) countAgents(ctx context.Context) (mode string, err error) {
+	defer e.n.cfg.OnWaiting(rendezvous.Waiting{})
+	all := e.n.cfg.MaxNodes
+	if err := e.telling(ctx, func(ctx context.Context) error { return e.store.WaitForWorkers(ctx, all-1) }, e.nodesHere); err != nil {
+		return "", err
+	}
+	// One that was started again has been counted twice, here as well as there. The
+	// rendezvous waits for the one that is still missing then.
+	ours, err := e.n.jobStore(0).Add(ctx, agentsKey, 1)
+	if ours >= int64(all) {
+		return modeHeld, err
+	}
+	return modePlain, err
+}
+
+// nodesHere says, on rank 0, who has come and, if all who have are ours, which ranks
+// are missing.
+func (e *ranked) nodesHere(ctx context.Context) (joined int, known, missing []string) {
+	s := e.n.jobStore(0)
+	ours, _ := s.Add(ctx, agentsKey, 0)
+	torch := max(e.store.Workers()-int(ours), 0)
+	known = []string{e.n.cfg.Host}
+	for rank := 1; rank < e.n.cfg.MaxNodes; rank++ {
+		key := hostKey + strconv.Itoa(rank)
+		if there, err := s.Check(ctx, key); err != nil || !there {
+			missing = append(missing, "node rank "+strconv.Itoa(rank))
+			continue
+		}
+		name, _ := s.Get(ctx, key)
+		known = append(known, string(name))
+	}
+	if joined = len(known) + torch; torch > 0 {
+		missing = nil
+	}
+	return min(joined, e.n.cfg.MaxNodes), known, missing
+}
+
+// mostNamed is how many nodes a line about those that have joined names.
+const mostNamed = 8
+
+// telling waits for something, and tells the user every few seconds how many nodes are
+// there, some of their names, and some of those that are not.
+func (e *ranked) telling(ctx context.Context, wait func(context.Context) error, who func(context.Context) (joined int, known, missing []string)) error {
+	came := make(chan error, 1)
+	go func() { came <- wait(ctx) }()
+	ticker := time.NewTicker(waitingInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case err := <-came:
+			return err
+		case <-ticker.C:
+			w := rendezvous.Waiting{MinNodes: e.n.cfg.MinNodes, MaxNodes: e.n.cfg.MaxNodes}
+			joined, known, missing := who(ctx)
+			w.Joined, w.Known, w.NumMissing = joined, known[:min(len(known), mostNamed)], len(missing)
+			w.Missing = missing[:min(len(missing), mostNamed)]
+			if deadline, ok := ctx.Deadline(); ok {
+				w.Left = time.Until(deadline)
+			}
+			e.n.cfg.OnWaiting(w)
+		}
+	}
+}
+
+// next is a round with agents that know nothing of rounds.
+func (e *ranked) next(_ context.Context, number int) (*round, error) {
+	return &round{
+		number: number, rank: e.rank, size: e.n.cfg.MaxNodes, addr: e.host, port: e.port,
+		store: store.Prefix(e.n.cfg.RunID, e.n.link.agents), jobStore: e.n.jobStore(0),
+	}, nil
+}
+
+// aloneShared is the endpoint of a static job on one host: the store there is the
+// workers', and the agents' too unless that is guarded.
+type aloneShared struct {
+	alone
+	job store.Store
+}
+
+// AloneShared returns the node of a static job on one host.
+func AloneShared(cfg Config, host string, port int) (rendezvous.Handler, error) {
+	n, err := ofOne(cfg)
+	if err != nil {
+		return nil, err
+	}
+	n.endpoint = &aloneShared{alone{fixed{n: n, host: host, port: port}}, store.NewMemory()}
+	return n, nil
+}
+
+func (e *aloneShared) connect(context.Context) (protocol, error) {
+	if err := e.listen(e.n.cfg.oneHost(e.host, e.port)); err != nil {
+		return nil, err
+	}
+	if e.n.guard != nil {
+		e.n.link.agents = store.NewMemory() // whoever reaches the workers' store can write there
+	}
+	return &constant{next: e.next}, nil
+}
+
+// next finds the store empty: the workers of a round never read what others have left.
+func (e *aloneShared) next(_ context.Context, number int) (*round, error) {
+	if number > 0 {
+		e.store.Reset()
+	}
+	return &round{
+		number: number, size: 1, addr: e.host, port: e.port,
+		store: store.Prefix(e.n.cfg.RunID, e.n.link.agents), jobStore: e.job,
+	}, nil
+}

@@ -1,0 +1,120 @@
+package node_test
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/static"
+	"github.com/muster-run/muster/store"
+	"github.com/muster-run/muster/store/tcpstore"
+)
+
+// staticNode makes one of three nodes with fixed ranks.
+func staticNode(t *testing.T, endpoint string, rank int, tell func(rendezvous.Waiting)) rendezvous.Handler {
+	t.Helper()
+	h, err := static.New(static.Config{
+		Spec:     rendezvous.Spec{RunID: "none", Role: "trainer", LocalWorldSize: 2, Host: fmt.Sprint("host", rank), Settings: rendezvous.DefaultSettings(), OnWaiting: tell},
+		Endpoint: endpoint, NodeRank: rank, MaxNodes: 3,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// A node with a fixed rank waits for the others for many minutes. It has no session
+// while it does, which would be ended for saying nothing, and begins one when all
+// have come.
+func TestStaticWaitsWithoutSession(t *testing.T) {
+	endpoint := freeEndpoint(t)
+	heard := make(chan string, 8)
+	server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: endpoint, Prepare: func(s *tcpstore.Server) {
+		s.HandleSession("rendezvous", func(conn net.Conn) {
+			first := make([]byte, 1)
+			n, _ := conn.Read(first)
+			heard <- string(first[:n])
+		})
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	h := staticNode(t, endpoint, 1, nil)
+	met := make(chan error, 1)
+	go func() {
+		_, err := h.Next(t.Context())
+		met <- err
+	}()
+	if err := server.WaitForWorkers(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-heard; got != "" {
+		t.Errorf("the node has said %q before the others have come, want the end of its connection", got)
+	}
+	if err := store.Prefix("muster.none", server.Store()).Set(t.Context(), "mode", []byte("held")); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-heard; got == "" {
+		t.Error("the node has begun no session after the others have come")
+	}
+	if err := <-met; err == nil {
+		t.Error("the node has met others without an answer")
+	}
+	end(h.Leave)
+}
+
+// Agents that were started again while others are missing do not pass for more than
+// they are, nor for PyTorch's.
+func TestStaticStartedAgain(t *testing.T) {
+	endpoint := freeEndpoint(t)
+	lines := make(chan string, 100)
+	first := staticNode(t, endpoint, 0, func(w rendezvous.Waiting) { lines <- w.String() })
+	atEnd(t, first)
+	met := make(chan *rendezvous.Info, 3)
+	join := func(h rendezvous.Handler) {
+		go func() {
+			info, err := h.Next(t.Context())
+			if err != nil {
+				t.Error(err)
+			}
+			met <- info
+		}()
+	}
+	join(first)
+	ghost, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: endpoint, Timeout: patience})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ghost.Close()
+	// One that died between the two counts.
+	job := store.Prefix("muster.none", ghost)
+	if _, err := job.Add(t.Context(), "agents", 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := job.Set(t.Context(), "host/1", []byte("host1")); err != nil {
+		t.Fatal(err)
+	}
+	for line := range lines {
+		if strings.Contains(line, "2 of 3 nodes have joined (host0, host1), missing node rank 2; giving up in 14m") {
+			break
+		}
+	}
+	for rank := 1; rank < 3; rank++ {
+		h := staticNode(t, endpoint, rank, nil)
+		atEnd(t, h)
+		join(h)
+	}
+	var infos []*rendezvous.Info
+	for range 3 {
+		infos = append(infos, <-met)
+	}
+	for _, info := range infos {
+		if info == nil || info.Ranks == nil {
+			t.Fatalf("%+v: the rendezvous is not held by rank 0, as if PyTorch's agents took part", info)
+		}
+	}
+	check(t, infos)
+}

@@ -1,0 +1,263 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/server"
+)
+
+// session is the protocol with a rendezvous that a muster server holds: this agent's,
+// another's, or that of a `muster store`. The server says what happens, so that nobody
+// has to look.
+type session struct {
+	n       *Node
+	conn    *server.Client
+	kept    []*server.Message // said before watch was there to hear it
+	evicted bool              // the rendezvous has dropped this node, and ended the session
+}
+
+// mostKept bounds session.kept. One change is enough for the agent to act.
+const mostKept = 64
+
+// greet begins a session, which ends conn.
+func (n *Node) greet(ctx context.Context, conn net.Conn) (*session, error) {
+	cfg, settings := &n.cfg, &n.cfg.Settings
+	c, err := server.Greet(ctx, conn, &server.Message{
+		RunID: cfg.RunID, Node: &n.link.me, Host: cfg.Host,
+		MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes, LastCall: settings.LastCall,
+		KeepAlive: settings.KeepAliveInterval, KeepAliveLimit: settings.KeepAliveLimit(),
+		Role: cfg.Role, LocalWorldSize: cfg.LocalWorldSize, Last: n.last,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &session{n: n, conn: c}, nil
+}
+
+func (s *session) offset() time.Duration { return s.conn.Offset() }
+func (s *session) close()                { s.conn.Close() }
+
+func (s *session) join() error {
+	if err := s.conn.Join(); err != nil {
+		return s.n.endpoint.lost(err)
+	}
+	return nil
+}
+
+// meet joins and waits until this node has its rank and knows where the workers meet.
+func (s *session) meet(ctx context.Context, deadline time.Time) (*round, error) {
+	n := s.n
+	s.kept = nil
+	if err := s.join(); err != nil {
+		return nil, err
+	}
+	expired := &rendezvous.TimeoutError{RunID: n.cfg.RunID, Phase: "join", After: n.cfg.Settings.Join}
+	var last rendezvous.Waiting
+	var hosts []netip.Prefix
+	var r *round // that this node has a rank in
+	ask := time.Now().Add(waitingInterval)
+	for {
+		m, err := s.recvUntil(ctx, earlier(deadline, ask))
+		switch now := time.Now(); {
+		case err == nil:
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case !errors.Is(err, context.DeadlineExceeded):
+			return nil, n.endpoint.lost(err)
+		case !deadline.IsZero() && !now.Before(deadline):
+			if expired.Waiting = last; last.MaxNodes == 0 {
+				expired.Waiting.Note = n.endpoint.lacking()
+			}
+			return nil, errors.Join(expired, s.end(ctx, false))
+		default:
+			ask = now.Add(waitingInterval)
+			if err := s.conn.Send(&server.Message{Type: server.Status}); err != nil {
+				return nil, n.endpoint.lost(err)
+			}
+			continue
+		}
+		switch m.Type {
+		case server.Status:
+			if w := m.Waiting; w != nil && r == nil {
+				if last = *w; !deadline.IsZero() {
+					last.Left = time.Until(deadline)
+				} else {
+					last.Note = fmt.Sprintf("this host is a spare: it takes the place of one of the job's %d hosts that is lost", w.MaxNodes)
+				}
+				n.cfg.OnWaiting(last)
+			}
+		case server.Spare:
+			deadline = time.Time{}
+			if m.Redundant {
+				n.log.Info("the job has all the hosts that it may have; this one waits as a spare", "run_id", n.cfg.RunID)
+			} else {
+				deadline = time.Now().Add(n.cfg.Settings.Join)
+			}
+		case server.Closed:
+			if m.Redundant {
+				return nil, rendezvous.ErrRedundant
+			}
+			return nil, rendezvous.ErrClosed
+		case server.Hosts:
+			hosts = append(hosts, m.Hosts...)
+		case server.Round:
+			r = s.round(m, hosts)
+			hosts = nil
+			if r.rank != 0 && !m.Published {
+				continue // Master follows
+			}
+			err := s.findWorkersStore(ctx, r, deadline)
+			if !errors.Is(err, errStartOver) {
+				return r, err
+			}
+			r, s.kept = nil, nil
+			if err := s.join(); err != nil {
+				return nil, err
+			}
+		case server.Master:
+			if r != nil && m.Round == r.number {
+				n.yieldWorkersStore(r)
+				r.addr, r.port = m.Addr, m.Port
+				return r, nil
+			}
+		case server.Change:
+			s.evicted = s.evicted || m.Kind == rendezvous.Evicted
+			// The round has broken up before it began.
+			if r != nil && (m.Round == r.number || m.Kind == rendezvous.Evicted) {
+				r = nil
+				if err := s.join(); err != nil {
+					return nil, err
+				}
+			}
+		}
+	}
+}
+
+// round reads the message that a round is complete. To rank 0 the addresses of its
+// hosts have come before it.
+func (s *session) round(m *server.Message, hosts []netip.Prefix) *round {
+	r := &round{
+		number: m.Round, rank: m.Rank, size: m.WorldSize, ranks: m.Ranks, torch: m.Foreign, reached: m.Addr,
+		store: s.n.roundStore(m.Round), jobStore: s.n.jobStore(m.Job),
+	}
+	if len(hosts) == m.NumHosts {
+		r.hosts = hosts
+	}
+	return r
+}
+
+// findWorkersStore makes the place where the workers meet, as rank 0, or finds the
+// one that a rank 0 of PyTorch's has published.
+func (s *session) findWorkersStore(ctx context.Context, r *round, deadline time.Time) error {
+	if r.rank != 0 {
+		return s.n.findWorkersStoreUnless(ctx, r, deadline, func(ctx context.Context) error { return s.listen(ctx, r.number) })
+	}
+	if err := s.n.openWorkersStore(ctx, r); err != nil {
+		return err
+	}
+	if err := s.conn.Send(&server.Message{Type: server.Master, Round: r.number, Addr: r.addr, Port: r.port}); err != nil {
+		return s.n.endpoint.lost(err)
+	}
+	return nil
+}
+
+// listen returns when a round that is to begin cannot: its rank 0 is gone, or this
+// node is no part of it any more. What else happens to the round is kept for watch.
+func (s *session) listen(ctx context.Context, round int) error {
+	for {
+		m, err := s.conn.Recv(ctx)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil
+		case err != nil:
+			return s.n.endpoint.lost(err)
+		case m.Type == server.Closed:
+			return rendezvous.ErrClosed
+		case m.Type != server.Change:
+		case m.Kind == rendezvous.Evicted || m.Round == round && m.Rank == 0:
+			s.evicted = s.evicted || m.Kind == rendezvous.Evicted
+			return errStartOver
+		case len(s.kept) < mostKept:
+			s.kept = append(s.kept, m)
+		}
+	}
+}
+
+// next receives what was kept, and then what comes.
+func (s *session) next(ctx context.Context) (*server.Message, error) {
+	if len(s.kept) == 0 {
+		return s.conn.Recv(ctx)
+	}
+	m := s.kept[0]
+	s.kept = s.kept[1:]
+	return m, nil
+}
+
+// earlier returns the earlier of two times, of which the first may be unset.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || b.Before(a) {
+		return b
+	}
+	return a
+}
+
+func (s *session) recvUntil(ctx context.Context, until time.Time) (*server.Message, error) {
+	ctx, cancel := context.WithDeadline(ctx, until)
+	defer cancel()
+	return s.conn.Recv(ctx)
+}
+
+// watch delivers what the server says of a round until ctx ends.
+func (s *session) watch(ctx context.Context, round int, deliver func(rendezvous.Change) bool) {
+	for {
+		m, err := s.next(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		change := rendezvous.Change{Rank: -1}
+		switch {
+		case err != nil:
+			if deliver(s.n.endpoint.loss(err)) {
+				s.n.link.hangUp() // calls would wait for a host that does not answer, or find another server there
+			}
+			return
+		case m.Type == server.Closed:
+			change.Kind = rendezvous.Closed
+		case m.Type == server.Change && (m.Round == round || m.Kind == rendezvous.Evicted):
+			change.Kind, change.Node, change.Rank = m.Kind, m.Host, m.Rank
+			s.evicted = s.evicted || m.Kind == rendezvous.Evicted
+		default:
+			continue
+		}
+		if !deliver(change) {
+			return
+		}
+	}
+}
+
+// end makes this node leave, or closes the rendezvous for all.
+func (s *session) end(ctx context.Context, all bool) error {
+	say, answer := server.Leave, server.Left
+	if all {
+		say, answer = server.Close, server.Closed
+	}
+	if err := s.conn.Send(&server.Message{Type: say}); err != nil {
+		return nil // the session has ended, which is as good
+	}
+	for {
+		m, err := s.conn.Recv(ctx)
+		switch {
+		case err == nil && m.Type != answer:
+			continue
+		case err != nil && ctx.Err() != nil:
+			return err
+		}
+		return nil
+	}
+}

@@ -1,0 +1,323 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/muster-run/muster/internal/admit"
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/internal/pickle"
+	"github.com/muster-run/muster/store"
+	"github.com/muster-run/muster/store/tcpstore"
+)
+
+// publishedWait is how long a node that is not rank 0 waits for the address of
+// this round before it takes an earlier round's: PyTorch's rank 0 publishes once
+// in its life.
+const publishedWait = 2 * time.Second
+
+// A workersStore is where the workers of the rounds meet in which this node has rank 0.
+// Its port stays the same as long as the node has that rank, since PyTorch's
+// agents go on using the first one; what is stored there is gone in every round.
+type workersStore struct {
+	server   *tcpstore.Server
+	reserved *rendezvous.ReservedPort
+	hosts    atomic.Pointer[[]netip.Prefix] // who may connect; empty: all
+
+	found struct { // the one that another node had in the last round
+		rank0 rendezvous.Node
+		addr  string
+		port  int
+	}
+}
+
+func (w *workersStore) serves() bool { return w.server != nil }
+
+// open makes an empty store, or with private only finds a port at which worker
+// rank 0 can make one.
+func (w *workersStore) open(cfg tcpstore.ServerConfig, private bool) (port int, err error) {
+	switch {
+	case private:
+		w.close()
+		if w.reserved, err = rendezvous.ReservePort(); err != nil {
+			return 0, err
+		}
+		return w.reserved.Port, nil
+	case w.server != nil:
+		w.server.Reset()
+	default:
+		w.server, err = tcpstore.Listen(cfg)
+		if err != nil {
+			return 0, err
+		}
+	}
+	return w.server.Port(), nil
+}
+
+func (w *workersStore) close() (err error) {
+	if w.server != nil {
+		err = w.server.Close()
+	}
+	if w.reserved != nil {
+		err = errors.Join(err, w.reserved.Close())
+	}
+	w.server, w.reserved = nil, nil
+	return err
+}
+
+// admits is the Admit of the workers' store of many hosts.
+func (w *workersStore) admits(nc net.Conn) string {
+	hosts := w.hosts.Load()
+	if hosts == nil || admit.List(*hosts).Admits(nc.RemoteAddr()) || isHere(nc.RemoteAddr()) {
+		return ""
+	}
+	return "no host of this round has the address; if it is a worker's, give --rdzv-conf open_workers_store=true"
+}
+
+// openWorkersStore makes the place where the workers of a round meet, on rank 0, and
+// publishes it for nodes that look for it in the agents' store.
+func (n *Node) openWorkersStore(ctx context.Context, r *round) (err error) {
+	if r.addr = n.link.addr; r.reached != "" && !n.link.exact {
+		r.addr = r.reached
+	}
+	if n.link.shared {
+		if r.port = n.link.port; r.number > 0 {
+			err = n.emptyWorkersStore(ctx, n.link.agents)
+		}
+		return err
+	}
+	if !n.inherit(ctx, r) {
+		if n.cfg.Settings.OpenWorkersStore {
+			r.hosts = nil
+		}
+		n.workers.hosts.Store(&r.hosts)
+		cfg := n.cfg.serverConfig("", 0)
+		cfg.Admit = n.workers.admits
+		if r.port, err = n.workers.open(cfg, n.cfg.PrivateStore); err != nil {
+			return n.connectionError(fmt.Errorf("start the workers' store: %w", err))
+		}
+	}
+	if r.torch {
+		err = publish(ctx, r)
+	}
+	if err != nil {
+		return n.connectionError(err)
+	}
+	return nil
+}
+
+// publish says in the store of a round where its workers meet.
+func publish(ctx context.Context, r *round) error {
+	return errors.Join(
+		r.store.Set(ctx, "MASTER_ADDR", []byte(r.addr)),
+		r.store.Set(ctx, "MASTER_PORT", []byte(strconv.Itoa(r.port))))
+}
+
+// inherit finds the workers' store of an earlier round for a rank 0 that had none.
+// PyTorch's agents go on with the one that they saw first, whoever has rank 0; so
+// the others have to meet there too, as long as a node of the round has it.
+func (n *Node) inherit(ctx context.Context, r *round) bool {
+	if !r.torch || r.number == 0 || n.cfg.PrivateStore || n.workers.serves() {
+		return false
+	}
+	st, ok := n.torchState(ctx, r)
+	if !ok {
+		return false
+	}
+	addr, port, ok := n.published(ctx, r.number, func(addr string) bool {
+		for node := range st.Participants {
+			if node.Addr == addr {
+				return true
+			}
+		}
+		return false
+	})
+	if !ok || !n.emptyStoreAt(ctx, addr, port) {
+		return false
+	}
+	r.addr, r.port = addr, port
+	return true
+}
+
+// torchState is the state of a complete round in which PyTorch's agents take
+// part, if it can still be had.
+func (n *Node) torchState(ctx context.Context, r *round) (st *rendezvous.State, ok bool) {
+	text, err := n.link.agents.Get(ctx, stateKey(n.cfg.RunID))
+	if err != nil {
+		return nil, false
+	}
+	st, err = pickle.DecodeText(text)
+	return st, err == nil && st != nil && st.Round == r.number && st.Complete
+}
+
+// rank0 is the node that has rank 0, if there is one.
+func rank0(st *rendezvous.State) (node rendezvous.Node, ok bool) {
+	for node, rank := range st.Participants {
+		if rank == 0 {
+			return node, true
+		}
+	}
+	return node, false
+}
+
+// mostRounds is how many earlier rounds are looked at. A round's number is what anybody
+// has written.
+const mostRounds = 64
+
+// published returns the newest address of a round before this one that suits.
+func (n *Node) published(ctx context.Context, round int, suits func(addr string) bool) (addr string, port int, ok bool) {
+	for oldest := max(0, round-mostRounds); round > oldest; {
+		round--
+		s := n.roundStore(round)
+		if there, err := s.Check(ctx, "MASTER_ADDR", "MASTER_PORT"); err != nil || !there {
+			continue
+		}
+		if addr, port, err := readPublished(ctx, s); err == nil && suits(addr) {
+			return addr, port, true
+		}
+	}
+	return "", 0, false
+}
+
+func readPublished(ctx context.Context, s store.Store) (addr string, port int, err error) {
+	values, err := s.MultiGet(ctx, []string{"MASTER_ADDR", "MASTER_PORT"})
+	if err != nil {
+		return "", 0, err
+	}
+	port, err = strconv.Atoi(string(values[1]))
+	if err != nil || port < 1 || port > 65535 || len(values[0]) == 0 || len(values[0]) > 255 {
+		return "", 0, fmt.Errorf("rank 0 published MASTER_ADDR %.80q and MASTER_PORT %.80q, which are no address", values[0], values[1])
+	}
+	return string(values[0]), port, nil
+}
+
+// emptyStoreAt removes what the workers of earlier rounds have left in a store that
+// is used again, and says whether it answers. No worker runs at that time: those
+// of the last round have ended before their agents joined this one, and agents
+// start none before all of them have exchanged their ranks.
+func (n *Node) emptyStoreAt(ctx context.Context, addr string, port int) bool {
+	ctx, cancel := context.WithTimeout(ctx, publishedWait)
+	defer cancel()
+	client, err := tcpstore.Dial(ctx, tcpstore.ClientConfig{Addr: net.JoinHostPort(addr, strconv.Itoa(port)), Logger: n.log})
+	if err != nil {
+		return false
+	}
+	defer client.Close()
+	if n.cfg.IdenticalWorkers {
+		return true // nothing keeps agents from starting their workers
+	}
+	return n.emptyWorkersStore(ctx, client) == nil
+}
+
+// emptyWorkersStore removes what the workers of an earlier round have left in a store.
+// The agents may share it with them.
+func (n *Node) emptyWorkersStore(ctx context.Context, s store.Store) error {
+	keys, err := s.ListKeys(ctx)
+	if err != nil {
+		return err
+	}
+	for _, key := range keys {
+		if !n.isAgentsKey(key) {
+			if _, err := s.Delete(ctx, key); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (n *Node) isAgentsKey(key string) bool {
+	for _, prefix := range []string{"muster.", "torch.rendezvous.", n.cfg.RunID + "/", "init/"} {
+		if strings.HasPrefix(key, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// findWorkersStore finds what rank 0 has published: in this round or, where it
+// publishes only once, in an earlier one.
+func (n *Node) findWorkersStore(ctx context.Context, r *round, deadline time.Time) (err error) {
+	n.yieldWorkersStore(r)
+	if !deadline.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadlineCause(ctx, deadline,
+			&rendezvous.TimeoutError{RunID: n.cfg.RunID, Phase: "wait for MASTER_ADDR and MASTER_PORT of rank 0", After: n.cfg.Settings.Join})
+		defer cancel()
+	}
+	var lead rendezvous.Node
+	known := false
+	if st, ok := n.torchState(ctx, r); ok {
+		lead, known = rank0(st)
+	}
+	found := &n.workers.found
+	if known && found.rank0 == lead && !n.cfg.PrivateStore && n.emptyStoreAt(ctx, found.addr, found.port) {
+		r.addr, r.port = found.addr, found.port
+		return nil
+	}
+	defer func() {
+		if err == nil {
+			found.rank0, found.addr, found.port = lead, r.addr, r.port
+		}
+	}()
+	soon, cancel := context.WithTimeout(ctx, publishedWait)
+	defer cancel()
+	if r.store.Wait(soon, "MASTER_ADDR", "MASTER_PORT") != nil {
+		addr, port, ok := n.published(ctx, r.number, func(addr string) bool { return !known || lead.Addr == addr })
+		if ok {
+			n.emptyStoreAt(ctx, addr, port)
+			r.addr, r.port = addr, port
+			return nil
+		}
+		if err := r.store.Wait(ctx, "MASTER_ADDR", "MASTER_PORT"); err != nil {
+			return err
+		}
+	}
+	r.addr, r.port, err = readPublished(ctx, r.store)
+	return err
+}
+
+// errStartOver says that the workers of a round cannot meet any more.
+var errStartOver = errors.New("rank 0 is lost before it has said where the workers meet")
+
+// findWorkersStoreUnless is findWorkersStore, given up for the error that watch returns.
+// watch runs meanwhile, and returns nil when its context ends.
+func (n *Node) findWorkersStoreUnless(ctx context.Context, r *round, deadline time.Time, watch func(context.Context) error) error {
+	finding, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	watching, found := context.WithCancel(ctx)
+	defer found()
+	var watcher sync.WaitGroup
+	var why error
+	watcher.Go(func() {
+		if why = watch(watching); why != nil {
+			giveUp()
+		}
+	})
+	err := n.findWorkersStore(finding, r, deadline)
+	found()
+	watcher.Wait()
+	if why == nil {
+		return err
+	}
+	if errors.Is(why, errStartOver) {
+		n.log.Warn("rendezvous: rank 0 is lost before it has said where the workers meet; joining again", "run_id", n.cfg.RunID, "round", r.number)
+	}
+	return why
+}
+
+// yieldWorkersStore is what becomes of this node's workers' store when another node has
+// rank 0: PyTorch's agents may go on using it.
+func (n *Node) yieldWorkersStore(r *round) {
+	if !r.torch {
+		n.workers.close()
+	}
+}

@@ -1,0 +1,193 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A RefusedError is what the room had against a node.
+type RefusedError struct{ Reason string }
+
+func (e *RefusedError) Error() string { return "refused by the rendezvous: " + e.Reason }
+
+// ErrSilent is the end of a session whose room was not heard of for the keep-alive
+// limit.
+var ErrSilent = errors.New("no answer within the keep-alive limit")
+
+// A Client is a node's end of a session. Send may be called concurrently, Recv
+// by one goroutine at a time. Whoever made it closes it.
+type Client struct {
+	conn    net.Conn
+	limit   time.Duration
+	offset  atomic.Int64 // the room's clock minus ours
+	inbox   chan *Message
+	closing chan struct{} // closed by Close
+	done    chan struct{} // closed when the session has ended
+	once    sync.Once
+	pinging sync.WaitGroup
+
+	mu  sync.Mutex // guards writes
+	err error      // why the session ended; set before done is closed
+}
+
+// instance tells this process from others, should they have the same address and PID
+// in the eyes of the room.
+var instance = sync.OnceValue(rand.Uint64)
+
+// Greet begins a session on conn, which the Client closes. hello is completed. It
+// returns a *RefusedError if the room does not want the node.
+func Greet(ctx context.Context, conn net.Conn, hello *Message) (*Client, error) {
+	hello.Type, hello.Version, hello.Instance = Hello, Version, instance()
+	hello.Sent = time.Now().UnixNano()
+	c := &Client{conn: conn, limit: hello.KeepAliveLimit, inbox: make(chan *Message, 64), closing: make(chan struct{}), done: make(chan struct{})}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	welcome, err := c.greet(hello)
+	if !stop() && err != nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	c.setOffset(welcome)
+	go c.read()
+	c.pinging.Go(func() { c.ping(hello.KeepAlive) })
+	return c, nil
+}
+
+func (c *Client) greet(hello *Message) (*Message, error) {
+	_ = c.conn.SetReadDeadline(time.Now().Add(c.limit))
+	if err := c.Send(hello); err != nil {
+		return nil, err
+	}
+	m, err := Read(c.conn)
+	switch {
+	case err != nil:
+		return nil, err
+	case m.Type == Refused:
+		return nil, &RefusedError{m.Error}
+	case m.Type != Welcome:
+		return nil, fmt.Errorf("the rendezvous answered %.40q, want %q", m.Type, Welcome)
+	}
+	return m, nil
+}
+
+// setOffset notes the room's clock from an answer that came back just now.
+func (c *Client) setOffset(m *Message) {
+	now := time.Now().UnixNano()
+	c.offset.Store(m.Time - (m.Sent + (now-m.Sent)/2))
+}
+
+// Offset is how far this node's clock is behind the room's.
+func (c *Client) Offset() time.Duration { return time.Duration(c.offset.Load()) }
+
+// Send sends a message.
+func (c *Client) Send(m *Message) error {
+	text := m.Append(nil)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_ = c.conn.SetWriteDeadline(time.Now().Add(c.limit))
+	_, err := c.conn.Write(text)
+	return err
+}
+
+// Recv returns the next message.
+func (c *Client) Recv(ctx context.Context) (*Message, error) {
+	select {
+	case m := <-c.inbox:
+		return m, nil
+	default:
+	}
+	select {
+	case m := <-c.inbox:
+		return m, nil
+	case <-c.done:
+		select {
+		case m := <-c.inbox:
+			return m, nil
+		default:
+			return nil, c.err
+		}
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Close ends the session. The room counts the node as lost, unless it has left.
+func (c *Client) Close() error {
+	c.once.Do(func() { close(c.closing) })
+	err := c.conn.Close()
+	<-c.done
+	c.pinging.Wait()
+	return err
+}
+
+// Done returns a channel that is closed when the session has ended.
+func (c *Client) Done() <-chan struct{} { return c.done }
+
+func (c *Client) read() {
+	defer close(c.done)
+	in := bufio.NewReader(c.conn)
+	for {
+		m, err := c.next(in)
+		if err != nil {
+			c.err = err
+			c.conn.Close()
+			return
+		}
+		if m.Type == Pong {
+			c.setOffset(m)
+			continue
+		}
+		select {
+		case c.inbox <- m:
+		case <-c.closing:
+		}
+	}
+}
+
+// next reads a message. If none has come within the limit it looks once more: where this
+// process or its host was stopped for a while, what the room has said is yet to be read.
+func (c *Client) next(in *bufio.Reader) (*Message, error) {
+	_ = c.conn.SetReadDeadline(time.Now().Add(c.limit))
+	_, err := in.Peek(1)
+	if isTimeout(err) {
+		_ = c.conn.SetReadDeadline(time.Now().Add(secondChance))
+		_, err = in.Peek(1)
+	}
+	var m *Message
+	if err == nil {
+		_ = c.conn.SetReadDeadline(time.Now().Add(c.limit))
+		m, err = Read(in)
+	}
+	if isTimeout(err) {
+		err = ErrSilent
+	}
+	return m, err
+}
+
+func isTimeout(err error) bool {
+	var timeout net.Error
+	return errors.As(err, &timeout) && timeout.Timeout()
+}
+
+// ping tells the room that this node is alive, and gets its answers.
+func (c *Client) ping(every time.Duration) {
+	ticker := time.NewTicker(every)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+			_ = c.Send(&Message{Type: Ping, Sent: time.Now().UnixNano()})
+		case <-c.done:
+			return
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package server
+
+import (
+	"bytes"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+)
+
+// Limits of what is sent about hosts.
+const (
+	mostOfHost  = 64      // addresses of one
+	mostOfRound = 1 << 14 // of all, so that they fit into the queue of a session
+	hostsAtOnce = 1000    // in one message
+)
+
+// Join tells the room that this node takes part in the next round.
+func (c *Client) Join() error {
+	m := &Message{Type: Join, Hosts: ownHosts()}
+	if tcp, ok := c.conn.RemoteAddr().(*net.TCPAddr); ok {
+		m.Addr = tcp.IP.String()
+	}
+	return c.Send(m)
+}
+
+// ownHosts are the addresses from which this host may connect to another, or nil if they
+// are too many. Where the system changes its IPv6 addresses now and then it is their networks.
+func ownHosts() (hosts []netip.Prefix) {
+	addrs, _ := net.InterfaceAddrs()
+	changes := temporary()
+	for _, a := range addrs {
+		ipnet, _ := a.(*net.IPNet)
+		if ipnet == nil || ipnet.IP.IsLoopback() {
+			continue
+		}
+		ip, _ := netip.AddrFromSlice(ipnet.IP)
+		ip = ip.Unmap()
+		p := netip.PrefixFrom(ip, ip.BitLen())
+		if changes && ip.Is6() && !ip.IsLinkLocalUnicast() {
+			p = netip.PrefixFrom(ip, 64).Masked()
+		}
+		if !slices.Contains(hosts, p) {
+			hosts = append(hosts, p)
+		}
+	}
+	if len(hosts) > mostOfHost {
+		return nil
+	}
+	return hosts
+}
+
+// temporary says whether this host has IPv6 addresses for some hours or days.
+func temporary() bool {
+	const temporary = 1 // IFA_F_TEMPORARY of linux/if_addr.h
+	text, _ := os.ReadFile("/proc/net/if_inet6")
+	for line := range bytes.Lines(text) {
+		if f := bytes.Fields(line); len(f) == 6 {
+			if flags, err := strconv.ParseUint(string(f[4]), 16, 32); err == nil && flags&temporary != 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// sendHosts tells rank 0 from which addresses the workers of a round come, and returns their
+// number: none if that is not known of every node.
+func (r *Rendezvous) sendHosts(to *session, nodes []*session) int {
+	seen := map[netip.Prefix]bool{}
+	var hosts []netip.Prefix
+	for _, s := range nodes {
+		if !s.known() {
+			r.log.Info("rendezvous: the workers' store is open to all: it is not known from which addresses a host's workers come", "run_id", r.runID, "node", r.name(s.node))
+			return 0
+		}
+		for _, p := range s.hosts {
+			if !seen[p] {
+				seen[p] = true
+				hosts = append(hosts, p)
+			}
+		}
+	}
+	if len(hosts) > mostOfRound {
+		return 0
+	}
+	for part := range slices.Chunk(hosts, hostsAtOnce) {
+		r.send(to, &Message{Type: Hosts, Hosts: part})
+	}
+	return len(hosts)
+}
+
+// known says whether a node has said what its host's addresses are, and no address is
+// translated between it and the room: others would see its workers come from elsewhere.
+func (s *session) known() bool {
+	if len(s.hosts) == 0 || len(s.hosts) > mostOfHost {
+		return false
+	}
+	for _, p := range s.hosts {
+		if !p.IsValid() || p.Addr().Is4() && p.Bits() < 32 || p.Addr().Is6() && p.Bits() < 64 {
+			return false
+		}
+	}
+	return s.hello.near || s.dialled == s.hello.reached && slices.ContainsFunc(s.hosts, func(p netip.Prefix) bool { return p.Contains(s.hello.from) })
+}

@@ -1,0 +1,379 @@
+package server
+
+import (
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/muster-run/muster/store"
+)
+
+// mostQueued is how many bytes may wait for a session that does not read before
+// the session is ended.
+const mostQueued = 1 << 20
+
+// helloTimeout is how long a new connection may take to say who it is.
+const helloTimeout = 30 * time.Second
+
+// Mirrors is where the state's key is, for foreign nodes: a TCPStore server.
+type Mirrors interface {
+	Mirror(key string, m store.Mirror) (existing []byte)
+	Unmirror(key string)
+}
+
+// endTimeout is how long the last messages of a session may take.
+const endTimeout = 5 * time.Second
+
+// ServerConfig is what a Server needs.
+type ServerConfig struct {
+	// Mirrors shows the rooms' states to foreign nodes; nil: there are none.
+	Mirrors Mirrors
+	// Logger defaults to slog.Default().
+	Logger *slog.Logger
+}
+
+// A Server holds one room for each run ID that it is asked for.
+type Server struct {
+	cfg ServerConfig
+
+	mu        sync.Mutex // guards the rest
+	rooms     map[string]*live
+	next      map[string]int // the first round of another job, where the room is forgotten
+	last      ID
+	suspended bool
+}
+
+// New returns a Server that holds no rendezvous yet.
+func New(cfg ServerConfig) *Server {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.Default()
+	}
+	return &Server{cfg: cfg, rooms: map[string]*live{}, next: map[string]int{}}
+}
+
+// live is a room in use.
+type live struct {
+	key string
+
+	mu    sync.Mutex // guards the rest
+	rdzv  *Rendezvous
+	lines map[ID]*line
+	timer *time.Timer
+	due   time.Time
+	// adopted says that a foreign node has written the state.
+	adopted bool
+	// over is when the last session of a closed room ended.
+	over time.Time
+	idle chan struct{} // closed when the last session has ended; nil if nobody asks
+}
+
+// A line is one session's way out.
+type line struct {
+	conn net.Conn
+	wake chan struct{} // has room for one
+	done chan struct{} // closed when everything is written
+
+	mu     sync.Mutex // guards the rest
+	queued []byte
+	end    bool
+}
+
+// Serve serves one connection until it ends.
+func (s *Server) Serve(conn net.Conn) {
+	defer conn.Close()
+	_ = conn.SetReadDeadline(time.Now().Add(helloTimeout))
+	hello, err := Read(conn)
+	if err == io.EOF {
+		return // somebody has only looked who is here, as muster doctor does
+	}
+	if err != nil {
+		s.cfg.Logger.Warn("rendezvous: bad greeting", "remote", conn.RemoteAddr(), "error", err)
+		return
+	}
+	_ = conn.SetReadDeadline(time.Time{})
+	hello.see(conn)
+	ln := &line{conn: conn, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	var writer sync.WaitGroup
+	writer.Go(ln.write)
+	l, id := s.enter(hello, ln)
+	for {
+		m, err := Read(conn)
+		if err != nil {
+			break
+		}
+		l.do(func(r *Rendezvous, now time.Time) { r.Receive(now, id, m) })
+	}
+	s.leave(l, id)
+	conn.Close()
+	ln.push(nil, true)
+	writer.Wait()
+}
+
+// see notes how a node has reached this host.
+func (m *Message) see(conn net.Conn) {
+	local, ok := conn.LocalAddr().(*net.TCPAddr)
+	remote, _ := conn.RemoteAddr().(*net.TCPAddr)
+	m.near = !ok || remote == nil || local.IP.IsLoopback() || local.IP.Equal(remote.IP)
+	if !m.near {
+		m.reached, m.from = local.IP.String(), remote.AddrPort().Addr().Unmap().WithZone("")
+	}
+}
+
+// enter brings a session into its room, which is made if need be.
+func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
+	s.mu.Lock()
+	s.last++
+	id := s.last
+	l := s.rooms[hello.RunID]
+	created, first, ended := l == nil, s.next[hello.RunID], 0
+	if !created && hello.Last == nil { // one that took part belongs to the job that there was
+		l.do(func(r *Rendezvous, _ time.Time) {
+			if created = r.state.Closed || r.state.Round > 0 && r.deserted(); created {
+				first, ended = r.state.Round+1, r.ended
+			}
+			if r.state.Closed {
+				ended = first
+			}
+		})
+	}
+	var forgotten []string
+	if created {
+		forgotten = s.forget(time.Now())
+		l = &live{key: "torch.rendezvous." + hello.RunID, rdzv: NewRendezvous(hello.RunID, s.cfg.Logger), lines: map[ID]*line{}}
+		l.rdzv.suspended = s.suspended
+		l.rdzv.first, l.rdzv.ended, l.rdzv.state.Round = first, ended, first
+		s.rooms[hello.RunID] = l
+	}
+	// The room must not be forgotten before the session is in it.
+	l.do(func(r *Rendezvous, now time.Time) {
+		l.lines[id] = ln
+		r.Receive(now, id, hello)
+	})
+	s.mu.Unlock()
+	s.unmirror(forgotten...)
+	if created && s.cfg.Mirrors != nil {
+		existing := s.cfg.Mirrors.Mirror(l.key, l)
+		l.do(func(r *Rendezvous, now time.Time) {
+			if existing != nil && !l.adopted && first == 0 {
+				r.Adopt(now, existing)
+			}
+		})
+	}
+	return l, id
+}
+
+// memory is how long it is remembered that a job has ended, for hosts that come late.
+const memory = time.Hour
+
+// forget drops the rooms of jobs that ended long ago and returns their keys. The
+// caller holds s.mu.
+func (s *Server) forget(now time.Time) (keys []string) {
+	for runID, l := range s.rooms {
+		l.mu.Lock()
+		old := len(l.lines) == 0 && !l.over.IsZero() && now.Sub(l.over) > memory
+		next := l.rdzv.state.Round + 1
+		l.mu.Unlock()
+		if old {
+			delete(s.rooms, runID)
+			s.next[runID] = next // the store still has keys of the rounds before
+			keys = append(keys, l.key)
+		}
+	}
+	return keys
+}
+
+func (s *Server) unmirror(keys ...string) {
+	if s.cfg.Mirrors == nil {
+		return
+	}
+	for _, key := range keys {
+		s.cfg.Mirrors.Unmirror(key)
+	}
+}
+
+// leave ends a session, and forgets its room if that is empty.
+func (s *Server) leave(l *live, id ID) {
+	s.mu.Lock()
+	empty := false
+	l.do(func(r *Rendezvous, now time.Time) {
+		r.Gone(now, id)
+		delete(l.lines, id)
+		if len(l.lines) == 0 && (r.state.Closed || r.state.Round > 0) {
+			l.over = now
+		}
+		if len(l.lines) == 0 && l.idle != nil {
+			close(l.idle)
+			l.idle = nil
+		}
+		if empty = r.Empty(); empty {
+			delete(s.rooms, r.runID)
+		}
+	})
+	s.mu.Unlock()
+	if empty {
+		s.unmirror(l.key)
+	}
+}
+
+// do lets f use the room, and sends what the room has to say.
+func (l *live) do(f func(r *Rendezvous, now time.Time)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f(l.rdzv, time.Now())
+	l.deliver()
+	l.setTimer()
+}
+
+// deliver queues what the room has to say. Many get the same message.
+func (l *live) deliver() {
+	var last *Message
+	var text []byte
+	for _, e := range l.rdzv.Out() {
+		ln := l.lines[e.To]
+		if ln == nil {
+			continue
+		}
+		if e.Msg != last {
+			last, text = e.Msg, e.Msg.Append(nil)
+		}
+		ln.push(text, e.End)
+	}
+}
+
+func (l *live) setTimer() {
+	due := l.rdzv.Next()
+	if due.Equal(l.due) {
+		return
+	}
+	l.due = due
+	switch {
+	case due.IsZero():
+		l.timer.Stop()
+	case l.timer == nil:
+		l.timer = time.AfterFunc(time.Until(due), func() {
+			l.do(func(r *Rendezvous, now time.Time) {
+				l.due = time.Time{}
+				r.Advance(now)
+			})
+		})
+	default:
+		l.timer.Reset(time.Until(due))
+	}
+}
+
+// Render implements store.Mirror.
+func (l *live) Render() (value []byte, changed bool) {
+	l.do(func(r *Rendezvous, now time.Time) { value, changed = r.Text(now) })
+	return value, changed
+}
+
+// Adopt implements store.Mirror.
+func (l *live) Adopt(value []byte) {
+	l.do(func(r *Rendezvous, now time.Time) {
+		l.adopted = true
+		r.Adopt(now, value)
+	})
+}
+
+// push queues text, and then the end of the connection if end is set. A session
+// that has too much queued is ended.
+func (ln *line) push(text []byte, end bool) {
+	ln.mu.Lock()
+	if !ln.end {
+		ln.queued = append(ln.queued, text...)
+		if len(ln.queued) > mostQueued {
+			ln.queued, end = nil, true
+		}
+		if ln.end = end; end {
+			_ = ln.conn.SetWriteDeadline(time.Now().Add(endTimeout))
+		}
+	}
+	ln.mu.Unlock()
+	select {
+	case ln.wake <- struct{}{}:
+	default:
+	}
+}
+
+// write writes what is queued until the end, which it passes on.
+func (ln *line) write() {
+	defer close(ln.done)
+	defer ln.conn.Close()
+	for {
+		ln.mu.Lock()
+		text, end := ln.queued, ln.end
+		ln.queued = nil
+		ln.mu.Unlock()
+		if len(text) > 0 {
+			if _, err := ln.conn.Write(text); err != nil {
+				return
+			}
+			continue
+		}
+		if end {
+			return
+		}
+		<-ln.wake
+	}
+}
+
+// Suspend is that of all rooms.
+func (s *Server) Suspend(suspended bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.suspended = suspended
+	for _, l := range s.rooms {
+		l.do(func(r *Rendezvous, now time.Time) { r.Suspend(now, suspended) })
+	}
+}
+
+// Drain waits until a run has no session any more, or until done is closed.
+func (s *Server) Drain(done <-chan struct{}, runID string) {
+	s.mu.Lock()
+	l := s.rooms[runID]
+	s.mu.Unlock()
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	if len(l.lines) == 0 {
+		l.mu.Unlock()
+		return
+	}
+	if l.idle == nil {
+		l.idle = make(chan struct{})
+	}
+	idle := l.idle
+	l.mu.Unlock()
+	select {
+	case <-idle:
+	case <-done:
+	}
+}
+
+// Close ends all sessions, each after what it is still to be told, and forgets all
+// rooms. It waits up to 5 s for sessions that do not read.
+func (s *Server) Close() {
+	s.mu.Lock()
+	rooms := s.rooms
+	s.rooms = map[string]*live{}
+	s.mu.Unlock()
+	var lines []*line
+	for _, l := range rooms {
+		l.mu.Lock()
+		for _, ln := range l.lines {
+			ln.push(nil, true)
+			lines = append(lines, ln)
+		}
+		if l.timer != nil {
+			l.timer.Stop()
+		}
+		l.mu.Unlock()
+		s.unmirror(l.key)
+	}
+	for _, ln := range lines {
+		<-ln.done
+	}
+}
