@@ -27,7 +27,7 @@ def counting(a, b):
     replace(a, b)
     saved += 1
     if saved == 3 and not os.path.exists(noted):
-        with open(os.environ["MUSTER_E2E_BOARD"], "w") as board:
+        with open(os.environ["TESTPROC_BOARD"], "w") as board:
             print(os.path.expandvars("saved $HOST $RANK $WORLD_SIZE $TORCHELASTIC_RESTART_COUNT $MASTER_ADDR:$MASTER_PORT"), time.time_ns(), file=board)
         while True:
             signal.pause()
