@@ -243,10 +243,7 @@ func beat(step string) error {
 	if err != nil {
 		return err
 	}
-	client, err := timer.NewSocketClient(timer.SocketClientConfig{Path: os.Getenv(timer.EnvSocket)})
-	if err != nil {
-		return err
-	}
+	client := &timer.SocketClient{Path: os.Getenv(timer.EnvSocket)}
 	defer client.Close()
 	return errors.Join(client.Heartbeat(n), client.Acquire("heard", time.Now().Add(time.Hour)), client.Release("heard"))
 }

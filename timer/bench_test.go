@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -103,4 +104,36 @@ func BenchmarkRegister(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkExpire measures how long it takes from the look at the clock until the
+// process of many timers that are due together is reaped.
+func BenchmarkExpire(b *testing.B) {
+	const n = 100_000
+	w := worker(b)
+	var reaped time.Time
+	s, err := timer.NewServer(timer.Config{
+		Logger: slog.New(slog.DiscardHandler),
+		Reap:   func(context.Context, *timer.Expiry) error { reaped = time.Now(); return nil },
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	requests := make([]timer.Request, n)
+	for i := range requests {
+		requests[i] = req(w.Process.Pid, fmt.Sprint("train.py#", i), 1e9+float64(i*7919%n), 9)
+	}
+	var took time.Duration
+	for b.Loop() {
+		b.StopTimer()
+		if err := s.Register(requests); err != nil {
+			b.Fatal(err)
+		}
+		b.StartTimer()
+		begin := time.Now()
+		s.Settle()
+		took += reaped.Sub(begin)
+	}
+	b.ReportMetric(float64(took.Nanoseconds())/float64(b.N), "ns/reap")
 }

@@ -91,43 +91,30 @@ func (c *FileClient) Send(r Request) error {
 			time.Sleep(openPause)
 		}
 		err = c.try(line)
-		cause, ok := errors.AsType[*fs.PathError](err)
-		if !ok || cause.Err != unix.ENXIO && cause.Err != unix.ENOENT && cause.Err != unix.EPIPE {
+		if !(errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPIPE)) || errors.Is(err, ErrUnavailable) {
 			return err
 		}
 	}
 	return fmt.Errorf("%w: %v", ErrUnavailable, err)
 }
 
+// try sends a line in one write: the kernel takes all of it or nothing.
 func (c *FileClient) try(line []byte) error {
-	fd, err := retry(func() (int, error) {
-		return unix.Open(c.Path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	})
+	file, err := os.OpenFile(c.Path, os.O_WRONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return &fs.PathError{Op: "open", Path: c.Path, Err: err}
+		return err
 	}
-	defer unix.Close(fd)
-	var stat unix.Stat_t
-	if err := unix.Fstat(fd, &stat); err != nil || stat.Mode&unix.S_IFMT != unix.S_IFIFO {
+	defer file.Close()
+	if info, err := file.Stat(); err != nil || info.Mode().Type() != fs.ModeNamedPipe {
 		return fmt.Errorf("%w: %s is no FIFO", ErrUnavailable, c.Path)
 	}
-	// One write: the kernel takes all of it or nothing.
-	_, err = retry(func() (int, error) { return unix.Write(fd, line) })
-	for end := time.Now().Add(fullTime); err == unix.EAGAIN; {
-		left := time.Until(end)
-		if left <= 0 {
-			return fmt.Errorf("%w: %s: %w", ErrFull, c.Path, err)
-		}
-		// Room for one byte is reported, and may not be enough: hence a pause.
-		_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(left.Milliseconds())+1)
-		if _, err = retry(func() (int, error) { return unix.Write(fd, line) }); err == unix.EAGAIN {
-			time.Sleep(time.Millisecond)
-		}
+	if err := file.SetWriteDeadline(time.Now().Add(fullTime)); err != nil {
+		return err
 	}
-	if err != nil {
-		return &fs.PathError{Op: "write", Path: c.Path, Err: err}
+	if _, err = file.Write(line); errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("%w: %s: %w", ErrFull, c.Path, unix.EAGAIN)
 	}
-	return nil
+	return err
 }
 
 // retry repeats a call that a signal interrupted.

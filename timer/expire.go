@@ -1,6 +1,7 @@
 package timer
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"math"
@@ -14,11 +15,24 @@ const maxReported = 10_000
 // fire deals with everything that is due. The dispatcher calls it when the alarm
 // rings, and whoever has registered something when that is late.
 func (s *Server) fire() {
-	now := seconds(s.cfg.now())
-	var due []*process
 	s.mu.Lock()
+	due, life := s.collect(seconds(s.cfg.now())), s.life
+	s.reaping += len(due)
+	s.mu.Unlock()
+	for _, p := range due {
+		s.expire(life, p, p.expiry)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.timers.tidy()
+	s.armed = math.Inf(1) // it has rung
+	s.arm()
+}
+
+// collect takes the timers that are due, and returns their processes, each with an
+// expiry and without timers. The lock is held.
+func (s *Server) collect(now float64) (due []*process) {
 	for e := s.timers.first(); e != nil && e.deadline <= now; e = s.timers.first() {
-		s.timers.removeFirst()
 		s.take(e)
 		p := e.process
 		if p.expiry == nil {
@@ -34,17 +48,11 @@ func (s *Server) fire() {
 	for _, p := range due {
 		s.dropTimers(p)
 	}
-	s.reaping += len(due)
-	s.armed = math.Inf(1) // it has rung
-	s.arm()
-	s.mu.Unlock()
-	for _, p := range due {
-		s.expire(p, p.expiry)
-	}
+	return due
 }
 
 // expire deals with a process of which timers have expired.
-func (s *Server) expire(p *process, e *Expiry) {
+func (s *Server) expire(life context.Context, p *process, e *Expiry) {
 	switch {
 	case !p.handle.alive():
 		s.finish(p, e, false)
@@ -57,7 +65,7 @@ func (s *Server) expire(p *process, e *Expiry) {
 		s.finish(p, e, s.succeeded(e, err))
 	default:
 		s.report(e)
-		go func() { s.finish(p, e, s.succeeded(e, s.cfg.Reap(s.life, e))) }()
+		go func() { s.finish(p, e, s.succeeded(e, s.cfg.Reap(life, e))) }()
 	}
 }
 

@@ -53,3 +53,6 @@ func Read(s *Server, pieces [][]byte) (stats FileStats, left int) {
 	}
 	return f.Stats(), r.have
 }
+
+// Entries is how many entries the heap of s has.
+func Entries(s *Server) int { return len(s.timers.entries) }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,9 +13,8 @@ import (
 // A fifo is open for reading and writing: so there is always a writer, and no end
 // of file when the others close; and a reader, for clients that come early.
 type fifo struct {
-	file     *os.File
-	conn     syscall.RawConn
-	dev, ino uint64
+	file *os.File
+	info fs.FileInfo
 }
 
 // makeFIFO makes a FIFO where there is none, and opens it.
@@ -24,37 +22,22 @@ func makeFIFO(path string) (*fifo, error) {
 	if err := clearPath(path); err != nil {
 		return nil, err
 	}
-	if _, err := retry(func() (int, error) { return 0, unix.Mkfifo(path, 0o600) }); err != nil {
+	if err := unix.Mkfifo(path, 0o600); err != nil {
 		return nil, fmt.Errorf("make it: %w", err)
 	}
-	f, err := openFIFO(path)
+	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		os.Remove(path)
-		return nil, err
-	}
-	return f, nil
-}
-
-func openFIFO(path string) (*fifo, error) {
-	fd, err := retry(func() (int, error) {
-		return unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
-	})
-	if err != nil {
 		return nil, fmt.Errorf("open it: %w", err)
 	}
-	var stat unix.Stat_t
-	if err := unix.Fstat(fd, &stat); err != nil || stat.Mode&unix.S_IFMT != unix.S_IFIFO {
-		unix.Close(fd)
+	info, err := file.Stat()
+	if err != nil || info.Mode().Type() != fs.ModeNamedPipe {
+		file.Close()
 		return nil, errors.New("somebody else replaced it")
 	}
-	growPipe(fd)
-	file := os.NewFile(uintptr(fd), path)
-	conn, err := file.SyscallConn()
-	if err != nil {
-		file.Close()
-		return nil, fmt.Errorf("open it: %w", err)
-	}
-	return &fifo{file: file, conn: conn, dev: uint64(stat.Dev), ino: stat.Ino}, nil
+	f := &fifo{file, info}
+	f.control(growPipe)
+	return f, nil
 }
 
 // clearPath removes what a server of before left at path. It keeps whatever
@@ -70,11 +53,8 @@ func clearPath(path string) error {
 	switch mode := info.Mode(); {
 	case mode&fs.ModeNamedPipe != 0:
 		// Opening for writing works only if somebody reads.
-		fd, err := retry(func() (int, error) {
-			return unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
-		})
-		if err == nil {
-			unix.Close(fd)
+		if file, err := os.OpenFile(path, os.O_WRONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0); err == nil {
+			file.Close()
 			return errors.New("another server reads it; end that, or choose another path")
 		}
 	case mode.IsRegular() && info.Size() == 0:
@@ -88,14 +68,20 @@ func clearPath(path string) error {
 
 // at says whether path still leads to f.
 func (f *fifo) at(path string) bool {
-	var stat unix.Stat_t
-	return unix.Lstat(path, &stat) == nil && uint64(stat.Dev) == f.dev && stat.Ino == f.ino
+	info, err := os.Lstat(path)
+	return err == nil && os.SameFile(info, f.info)
 }
 
 // read reads what is there, without waiting.
 func (f *fifo) read(to []byte) (n int) {
-	_ = f.conn.Control(func(fd uintptr) { n, _ = retry(func() (int, error) { return unix.Read(int(fd), to) }) })
+	f.control(func(fd int) { n, _ = retry(func() (int, error) { return unix.Read(fd, to) }) })
 	return n
+}
+
+func (f *fifo) control(do func(fd int)) {
+	if conn, err := f.file.SyscallConn(); err == nil {
+		_ = conn.Control(func(fd uintptr) { do(int(fd)) })
+	}
 }
 
 // wake ends a waiting read of file, and all further ones.

@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/internal/pidwatch"
 	"github.com/muster-run/muster/internal/procfs"
 )
 
@@ -48,19 +47,13 @@ func openHandle(pid int, bare bool) (*handle, error) {
 	return h, nil
 }
 
-// watchable says whether a watcher can tell when the process ends.
-func (h *handle) watchable() bool { return h.fd >= 0 }
-
 // alive says whether the process has not ended.
 func (h *handle) alive() bool {
 	if h.fd >= 0 {
-		p := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
-		for {
-			n, err := unix.Poll(p, 0)
-			if err != unix.EINTR {
-				return n == 0 && err == nil
-			}
-		}
+		n, err := retry(func() (int, error) {
+			return unix.Poll([]unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}, 0)
+		})
+		return n == 0 && err == nil
 	}
 	stat, err := procfs.Read(h.pid)
 	return err == nil && stat.Start == h.start && stat.Alive()
@@ -88,40 +81,6 @@ func (h *handle) close() {
 	if h != nil && h.fd >= 0 {
 		unix.Close(h.fd)
 		h.fd = -1
-	}
-}
-
-// A watcher tells when processes end. Its methods may be called on nil.
-type watcher struct{ set *pidwatch.Set }
-
-func newWatcher() (*watcher, error) {
-	set, err := pidwatch.New()
-	if err != nil {
-		return nil, err
-	}
-	return &watcher{set}, nil
-}
-
-// add watches a process until its handle is closed.
-func (w *watcher) add(p *process) {
-	if w != nil && p.handle.watchable() {
-		_ = w.set.Add(p.handle.fd, uint64(p.id)<<32|uint64(p.handle.pid))
-	}
-}
-
-// run reports ends until close.
-func (w *watcher) run(died func(pid int, id uint32)) {
-	if w != nil {
-		w.set.Run(func(key uint64) bool {
-			died(int(uint32(key)), uint32(key>>32))
-			return true
-		})
-	}
-}
-
-func (w *watcher) close() {
-	if w != nil {
-		w.set.Close()
 	}
 }
 

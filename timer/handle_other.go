@@ -13,10 +13,11 @@ const maxPidfds = 0
 // A handle names a process. Without pidfds and start times it is only its number.
 type handle struct {
 	pid int
+	fd  int // always -1
 }
 
 func openHandle(pid int, _ bool) (*handle, error) {
-	h := &handle{pid: pid}
+	h := &handle{pid: pid, fd: -1}
 	if !h.alive() {
 		return nil, ErrNoProcess
 	}
@@ -34,15 +35,5 @@ func (h *handle) send(sig syscall.Signal) error {
 }
 
 func (h *handle) close() {}
-
-func (h *handle) watchable() bool { return false }
-
-// A watcher cannot be had on this system.
-type watcher struct{}
-
-func newWatcher() (*watcher, error)           { return nil, errors.ErrUnsupported }
-func (*watcher) add(*process)                 {}
-func (*watcher) run(func(pid int, id uint32)) {}
-func (*watcher) close()                       {}
 
 func growPipe(int) {}

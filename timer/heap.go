@@ -2,31 +2,27 @@ package timer
 
 import "container/heap"
 
-// An entry is a timer. It does not change, except that released is set under the
-// server's lock.
+// An entry is a timer. It does not change, but for its place in the heap.
 type entry struct {
 	process    *process
 	generation int // the process's, when the timer was acquired
 	request    Request
 	deadline   float64 // +Inf: never
 	seq        uint64  // decides between equal deadlines: the older first
-	released   bool    // or moved: another entry is in its place
+	index      int     // in the heap
 }
 
-// live says whether the timer runs.
-func (e *entry) live() bool { return !e.released && e.generation == e.process.generation }
+// live says whether the timer was not dropped with all others of its process.
+func (e *entry) live() bool { return e.generation == e.process.generation }
 
-// A timeline has every live timer once, the first deadline first, and what is left of
-// timers that were released, moved or dropped: to take such an entry out at once
-// costs more than to pass over it later. Such stale entries are the lesser part.
+// A timeline has every live timer, the first deadline first. What a process had when
+// its timers were dropped stays until tidy: so a process is dropped at once, with
+// however many timers. The server's lock guards it.
 type timeline struct {
 	entries entries
 	stale   int // how many of the entries are not live
 	seq     uint64
 }
-
-// fewStale is how many stale entries are never worth a sweep.
-const fewStale = 1024
 
 func (t *timeline) add(e *entry) {
 	t.seq++
@@ -34,35 +30,44 @@ func (t *timeline) add(e *entry) {
 	heap.Push(&t.entries, e)
 }
 
-// first returns the live timer with the first deadline, or nil. It removes the stale
-// entries before that.
+func (t *timeline) remove(e *entry) { heap.Remove(&t.entries, e.index) }
+
+// first returns the live timer with the first deadline, or nil.
 func (t *timeline) first() *entry {
 	for len(t.entries) > 0 {
 		if e := t.entries[0]; e.live() {
 			return e
 		}
-		heap.Pop(&t.entries)
-		t.stale--
+		if !t.tidy() {
+			heap.Pop(&t.entries)
+			t.stale--
+		}
 	}
 	return nil
 }
 
-// removeFirst removes what first returned.
-func (t *timeline) removeFirst() { heap.Pop(&t.entries) }
+// So many stale entries first passes over in less than a millisecond.
+const fewStale = 1024
 
-// spoil counts n entries that have become stale, and sweeps them out once they are
-// the greater part.
-func (t *timeline) spoil(n int) {
-	if t.stale += n; t.stale <= fewStale || t.stale <= len(t.entries)/2 {
-		return
+// tidy takes the stale entries out, if they are too many to pass over.
+func (t *timeline) tidy() bool {
+	if t.stale <= max(fewStale, len(t.entries)/16) {
+		return false
 	}
-	t.entries, t.stale = t.all(2*t.live()), 0
+	t.entries, t.stale = t.all(), 0
+	for i, e := range t.entries {
+		e.index = i
+	}
 	heap.Init(&t.entries)
+	return true
 }
 
-// all returns the live timers, in no order and with room for more.
-func (t *timeline) all(room int) entries {
-	live := make(entries, 0, room)
+// all returns the live timers, in no order.
+func (t *timeline) all() entries {
+	live := make(entries, 0, t.live())
+	if t.live() == 0 {
+		return live
+	}
 	for _, e := range t.entries {
 		if e.live() {
 			live = append(live, e)
@@ -84,9 +89,15 @@ func (h entries) Less(i, j int) bool {
 	return a.deadline < b.deadline || a.deadline == b.deadline && a.seq < b.seq
 }
 
-func (h entries) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h entries) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
 
-func (h *entries) Push(e any) { *h = append(*h, e.(*entry)) }
+func (h *entries) Push(e any) {
+	e.(*entry).index = len(*h)
+	*h = append(*h, e.(*entry))
+}
 
 func (h *entries) Pop() any {
 	last := len(*h) - 1

@@ -67,8 +67,7 @@ func (s *Server) acquire(r Request) error {
 	switch n := len(r.ScopeID); {
 	case old != nil:
 		r.ScopeID = old.request.ScopeID
-		old.released = true
-		s.timers.spoil(1)
+		s.timers.remove(old)
 	case n > maxScope:
 		return fmt.Errorf("%w: scope of %d bytes: want at most %d", ErrInvalid, n, maxScope)
 	case s.timers.live() >= s.cfg.MaxTimers:
@@ -100,7 +99,6 @@ func (s *Server) release(r Request) {
 	}
 	if e := p.timers[r.ScopeID]; e != nil {
 		s.take(e)
-		s.timers.spoil(1)
 		s.forgetIdle(p)
 	}
 }
@@ -108,10 +106,10 @@ func (s *Server) release(r Request) {
 // manyTimers is from how many on an emptied map is worth to be made anew.
 const manyTimers = 1024
 
-// take takes a live timer out of what is known of its process. The lock is held.
+// take takes a live timer out. The lock is held.
 func (s *Server) take(e *entry) {
 	p, n := e.process, len(e.request.ScopeID)
-	e.released = true
+	s.timers.remove(e)
 	delete(p.timers, e.request.ScopeID)
 	p.scopes -= n
 	s.scopes -= n
@@ -123,7 +121,7 @@ func (s *Server) take(e *entry) {
 // forgetIdle forgets a process without timers whose end nobody would report. The
 // lock is held.
 func (s *Server) forgetIdle(p *process) {
-	if len(p.timers) == 0 && !p.handle.watchable() && p.expiry == nil && !p.gone {
+	if len(p.timers) == 0 && p.handle.fd < 0 && p.expiry == nil && !p.gone {
 		s.forget(p)
 	}
 }
@@ -165,7 +163,9 @@ func (s *Server) admit(pid int) (*process, error) {
 		s.lastID++
 		p := &process{id: s.lastID, handle: h, timers: map[string]*entry{}}
 		s.procs[pid] = p
-		s.watch.add(p)
+		if s.watch != nil && h.fd >= 0 {
+			_ = s.watch.Add(h.fd, p.key())
+		}
 		return p, nil
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"math"
 	"sync"
 	"time"
+
+	"github.com/muster-run/muster/internal/pidwatch"
 )
 
 // A Server keeps timers and reaps the processes whose timers expire. Its methods
@@ -14,18 +16,16 @@ import (
 // before is kept for it.
 // Source: TimerServer in api.py.
 type Server struct {
-	cfg    Config          // Owns is guarded by mu
-	alarm  alarm           // set with mu held
-	watch  *watcher        // tells when processes end
-	outbox outbox          // what the log and Config.OnEvent are still to get
-	life   context.Context // ends with Run, or Close; Config.Reap gets it
-	end    context.CancelFunc
-	done   chan struct{} // closed when Run has returned
+	cfg    Config        // Owns is guarded by mu
+	alarm  alarm         // set with mu held
+	watch  *pidwatch.Set // tells when processes end; nil where nothing does
+	outbox outbox        // what the log and Config.OnEvent are still to get
 
 	// mu guards the rest. It is never held while a process is looked up, Config.Owns
 	// is asked, a signal is sent, or somebody else's function is called.
 	mu      sync.Mutex
 	state   state
+	life    context.Context   // of Run; Config.Reap gets it
 	ended   time.Time         // when the state became stopped
 	procs   map[int]*process  // those that Config.Owns knew when they came, in this attempt
 	asking  map[int]time.Time // since when a process is looked up
@@ -70,15 +70,14 @@ func NewServer(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg:    cfg,
 		alarm:  newAlarm(cfg),
-		done:   make(chan struct{}),
+		life:   context.Background(),
 		procs:  map[int]*process{},
 		asking: map[int]time.Time{},
 		armed:  math.Inf(1),
 	}
 	s.outbox.empty.L, s.reaped.L = &s.outbox.mu, &s.mu
-	s.life, s.end = context.WithCancel(context.Background())
 	if !cfg.bare {
-		if s.watch, err = newWatcher(); err != nil {
+		if s.watch, err = pidwatch.New(); err != nil {
 			s.cfg.bare = true // a pidfd would stay for as long as the server
 			s.tell(slog.LevelInfo, "timers of processes that ended stay until they expire", "error", err)
 		}
@@ -86,10 +85,9 @@ func NewServer(cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Run reaps until ctx is done or Close is called, and returns after everything that
-// it started has ended: Config.Reap and the events too. It emits EventStarted first
-// and EventStopped last, and may be called once. The error is nil unless it was
-// called before, or Close.
+// Run reaps until ctx is done, and returns after everything that it started has
+// ended: Config.Reap and the events too. It emits EventStarted first and EventStopped
+// last, and may be called once. The error is nil unless it was called before, or Close.
 // Source: TimerServer.start and stop.
 func (s *Server) Run(ctx context.Context) error {
 	s.mu.Lock()
@@ -97,11 +95,8 @@ func (s *Server) Run(ctx context.Context) error {
 		s.mu.Unlock()
 		return errors.New("timer server: Run or Close was called before")
 	}
-	s.state = running
+	s.state, s.life = running, ctx
 	s.mu.Unlock()
-	defer close(s.done)
-	stop := context.AfterFunc(ctx, s.end)
-	defer stop()
 	s.emit(EventStarted, nil)
 
 	var wg sync.WaitGroup
@@ -110,9 +105,13 @@ func (s *Server) Run(ctx context.Context) error {
 			s.fire()
 		}
 	})
-	wg.Go(func() { s.watch.run(s.died) })
-	<-s.life.Done()
+	if s.watch != nil {
+		wg.Go(func() { s.watch.Run(s.died) })
+	}
+	<-ctx.Done()
+	s.mu.Lock()
 	s.shut()
+	s.mu.Unlock()
 	wg.Wait()
 	s.rest()
 	s.emit(EventStopped, nil)
@@ -120,32 +119,24 @@ func (s *Server) Run(ctx context.Context) error {
 	return nil
 }
 
-// Close ends Run and waits for it, or frees what NewServer made if Run was not called.
-// It may be called again.
+// Close frees what NewServer made if Run was not called. It may be called again.
 func (s *Server) Close() error {
-	s.end()
 	s.mu.Lock()
-	unused := s.state == fresh
-	if unused {
-		s.state = stopped
-	}
-	s.mu.Unlock()
-	if unused {
+	defer s.mu.Unlock()
+	if s.state == fresh {
 		s.shut()
-		close(s.done)
 	}
-	<-s.done
 	return nil
 }
 
-// shut drops what there is; nothing is registered any more.
+// shut drops what there is; nothing is registered any more. The lock is held.
 func (s *Server) shut() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.state, s.ended = stopped, s.cfg.now()
 	s.forgetAll()
 	s.alarm.close()
-	s.watch.close()
+	if s.watch != nil {
+		s.watch.Close()
+	}
 }
 
 // Reset drops all timers and from now on asks owns (nil: every process is owned)
@@ -175,6 +166,7 @@ func (s *Server) forgetAll() {
 // finish does. The lock is held.
 func (s *Server) forget(p *process) {
 	s.dropTimers(p)
+	s.timers.tidy()
 	delete(s.procs, p.handle.pid)
 	p.gone = true
 	if p.expiry == nil {
@@ -182,22 +174,26 @@ func (s *Server) forget(p *process) {
 	}
 }
 
-// dropTimers drops a process' timers. The lock is held.
+// dropTimers drops a process' timers. It leaves tidying up to its caller. The lock is
+// held.
 func (s *Server) dropTimers(p *process) {
-	n := len(p.timers)
+	s.timers.stale += len(p.timers)
 	s.scopes -= p.scopes
 	p.generation++
 	p.timers, p.most, p.scopes = map[string]*entry{}, 0, 0
-	s.timers.spoil(n)
 }
 
+// key names the process for watch.
+func (p *process) key() uint64 { return uint64(p.id)<<32 | uint64(p.handle.pid) }
+
 // died is called when a process has ended.
-func (s *Server) died(pid int, id uint32) {
+func (s *Server) died(key uint64) (more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p := s.procs[pid]; p != nil && p.id == id {
+	if p := s.procs[int(uint32(key))]; p != nil && p.key() == key {
 		s.forget(p)
 	}
+	return true
 }
 
 // emit has Config.OnEvent called.

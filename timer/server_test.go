@@ -404,3 +404,57 @@ func TestAgainstModel(t *testing.T) {
 		}
 	})
 }
+
+// What a process had when its timers were dropped is forgotten, and others' timers
+// are as they were.
+func TestDroppedTimers(t *testing.T) {
+	const n, few = 20_000, 1024
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	s, err := timer.NewServer(timer.Config{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	me, other := os.Getpid(), os.Getppid()
+	entries := func(live int) {
+		t.Helper()
+		if got := s.Stats().Timers; got != live {
+			t.Errorf("%d timers, want %d", got, live)
+		}
+		if got := timer.Entries(s); got < live || got > live*16/15+few {
+			t.Errorf("%d entries for %d timers", got, live)
+		}
+	}
+	times := map[string]float64{}
+	for i := range n {
+		scope := strconv.Itoa(i)
+		times[scope] = math.Floor(1e9 + 1e9*rnd.Float64())
+		register(t, s, req(me, scope, 5e9*rnd.Float64()+5e9, 9), req(other, scope, times[scope]+9e9, 9))
+	}
+	entries(2 * n)
+	register(t, s, req(me, "past", 1, 0))
+	s.Settle()
+	entries(n)
+	// Moved and released, they still come in order.
+	for scope := range times {
+		if rnd.IntN(2) == 0 {
+			register(t, s, req(other, scope, -1, 0))
+			delete(times, scope)
+			continue
+		}
+		times[scope] = math.Floor(1e9 * rnd.Float64())
+		register(t, s, req(other, scope, times[scope]+9e9, 9))
+	}
+	entries(len(times))
+	last := 0.0
+	for _, r := range s.Live(0) {
+		if r.ExpirationTime < last || r.ExpirationTime != times[r.ScopeID]+9e9 || r.PID != other {
+			t.Fatalf("%v comes after %v, want %v", r, last, times[r.ScopeID]+9e9)
+		}
+		last = r.ExpirationTime
+	}
+	s.Reset(nil)
+	entries(0)
+}

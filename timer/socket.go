@@ -1,10 +1,9 @@
 package timer
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
 	"log/slog"
-	"syscall"
 	"time"
 )
 
@@ -31,15 +30,10 @@ const (
 )
 
 func (c SocketConfig) complete(server *Server) (SocketConfig, error) {
-	if server == nil {
-		return c, errors.New("timer socket: want a timer server")
-	}
 	if c.MaxConns < 0 {
 		return c, fmt.Errorf("MaxConns %d: want more than zero, or zero for %d", c.MaxConns, defaultMaxConns)
 	}
-	if c.MaxConns == 0 {
-		c.MaxConns = defaultMaxConns
-	}
+	c.MaxConns = cmp.Or(c.MaxConns, defaultMaxConns)
 	if c.Logger == nil {
 		c.Logger = server.cfg.Logger
 	}
@@ -63,39 +57,4 @@ type SocketStats struct {
 	Heartbeats uint64 // of them, heartbeats that counted
 
 	Conns int // open now
-}
-
-// A SocketClientConfig says whom a SocketClient talks to.
-type SocketClientConfig struct {
-	// Path is the server's socket, EnvSocket's value in a worker.
-	Path string
-	// PID is whose timers they are: a descendant of this process, or 0 for itself.
-	PID int
-	// Signal is sent at the deadline. Zero: SIGKILL. Negative: report only.
-	Signal syscall.Signal
-	// Timeout is how long a request waits for a server that does not answer.
-	// Default 5s, at least 1ms.
-	Timeout time.Duration
-}
-
-const defaultTimeout = 5 * time.Second
-
-func (c SocketClientConfig) complete() (SocketClientConfig, error) {
-	var errs []error
-	if c.Path == "" {
-		errs = append(errs, fmt.Errorf("no Path: want that of a timer socket, as in %s", EnvSocket))
-	}
-	if c.PID < 0 {
-		errs = append(errs, fmt.Errorf("no PID %d: want a process number, or 0 for this process", c.PID))
-	}
-	if c.Signal > maxSignal {
-		errs = append(errs, fmt.Errorf("no Signal %d: want at most %d", c.Signal, maxSignal))
-	}
-	switch {
-	case c.Timeout == 0:
-		c.Timeout = defaultTimeout
-	case c.Timeout < time.Millisecond:
-		errs = append(errs, fmt.Errorf("short Timeout %v: want 1ms or more, or zero for %v", c.Timeout, defaultTimeout))
-	}
-	return c, errors.Join(errs...)
 }

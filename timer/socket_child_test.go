@@ -121,17 +121,11 @@ func number(words []string, i int) int {
 func (w *childState) do(verb string, args []string) (string, error) {
 	switch verb {
 	case "acquire": // SCOPE MILLISECONDS [PID]
-		c, err := timer.NewSocketClient(timer.SocketClientConfig{Path: w.path, PID: number(args, 2)})
-		if err != nil {
-			return "", err
-		}
+		c := &timer.SocketClient{Path: w.path, PID: number(args, 2)}
 		defer c.Close()
 		return "ok", c.Acquire(args[0], time.Now().Add(time.Duration(number(args, 1))*time.Millisecond))
 	case "release": // SCOPE
-		c, err := timer.NewSocketClient(timer.SocketClientConfig{Path: w.path})
-		if err != nil {
-			return "", err
-		}
+		c := &timer.SocketClient{Path: w.path}
 		defer c.Close()
 		return "ok", c.Release(args[0])
 	case "setuid":

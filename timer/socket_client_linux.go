@@ -12,28 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A SocketClient is a Client that talks to a SocketServer. Its methods may be
-// called concurrently; each uses a connection of its own meanwhile. Close frees
-// them.
-type SocketClient struct {
-	cfg    SocketClientConfig
-	signal syscall.Signal
-
+// conns are connections that nobody uses at the moment.
+type conns struct {
 	mu     sync.Mutex // guards the rest
 	idle   []int
 	closed bool
 }
 
 const maxIdle = 4
-
-// NewSocketClient checks cfg. It connects when it is first used.
-func NewSocketClient(cfg SocketClientConfig) (*SocketClient, error) {
-	cfg, err := cfg.complete()
-	if err != nil {
-		return nil, fmt.Errorf("timer socket: %w", err)
-	}
-	return &SocketClient{cfg: cfg, signal: max(cmp.Or(cfg.Signal, syscall.SIGKILL), 0)}, nil
-}
 
 // Acquire implements Client: the server has the timer when it returns. A refusal
 // wraps ErrNotOwned, ErrNoProcess, ErrTooMany or ErrInvalid; without a server the
@@ -44,15 +30,18 @@ func (c *SocketClient) Acquire(scopeID string, expiration time.Time) error {
 	if err != nil {
 		return err
 	}
-	return c.exchange(&frame{kind: frameAcquire, signal: c.signal, time: at}, scopeID)
+	sig := max(cmp.Or(c.Signal, syscall.SIGKILL), 0)
+	if sig > maxSignal {
+		return fmt.Errorf("%w: signal %d: want at most %d", ErrInvalid, int(sig), maxSignal)
+	}
+	return c.exchange(&frame{kind: frameAcquire, signal: sig, time: at}, scopeID)
 }
 
 // Release implements Client. A server that is gone is no error: its timers are
 // gone with it.
 func (c *SocketClient) Release(scopeID string) error {
 	err := c.exchange(&frame{kind: frameRelease}, scopeID)
-	_, gone := errors.AsType[goneError](err)
-	if gone || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
+	if gone(err) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
 		return nil
 	}
 	return err
@@ -67,13 +56,12 @@ func (c *SocketClient) Heartbeat(step int64) error {
 
 // Close closes the connections. The timers stay.
 func (c *SocketClient) Close() error {
-	c.mu.Lock()
-	idle := c.idle
-	c.idle, c.closed = nil, true
-	c.mu.Unlock()
-	for _, fd := range idle {
+	c.conns.mu.Lock()
+	defer c.conns.mu.Unlock()
+	for _, fd := range c.conns.idle {
 		unix.Close(fd)
 	}
+	c.conns.idle, c.conns.closed = nil, true
 	return nil
 }
 
@@ -81,12 +69,15 @@ func (c *SocketClient) exchange(f *frame, scopeID string) error {
 	if len(scopeID) > maxScope {
 		return fmt.Errorf("%w: scope of %d bytes: want at most %d", ErrInvalid, len(scopeID), maxScope)
 	}
-	f.pid, f.scope = c.cfg.PID, []byte(scopeID)
+	if c.Path == "" {
+		return fmt.Errorf("%w: no path of a timer socket, as %s has", ErrInvalid, EnvSocket)
+	}
+	f.pid, f.scope = c.PID, []byte(scopeID)
 	packet := appendFrame(make([]byte, 0, frameHead+len(scopeID)), f)
 	for {
 		fd, used, err := c.take()
 		if err != nil {
-			return err
+			return fmt.Errorf("timer socket %s: %w", c.Path, err)
 		}
 		err = talk(fd, f.kind, packet)
 		_, answered := errors.AsType[*answerError](err)
@@ -96,8 +87,8 @@ func (c *SocketClient) exchange(f *frame, scopeID string) error {
 			return err
 		}
 		unix.Close(fd)
-		if _, gone := errors.AsType[goneError](err); !used || !gone {
-			return fmt.Errorf("timer socket %s: %w", c.cfg.Path, err)
+		if !used || !gone(err) {
+			return fmt.Errorf("timer socket %s: %w", c.Path, err)
 		}
 		// There may be a new server at the same path.
 	}
@@ -105,33 +96,30 @@ func (c *SocketClient) exchange(f *frame, scopeID string) error {
 
 // take returns a connection, and whether it was used before.
 func (c *SocketClient) take() (fd int, used bool, err error) {
-	c.mu.Lock()
-	closed := c.closed
-	if n := len(c.idle); n > 0 {
-		fd, used = c.idle[n-1], true
-		c.idle = c.idle[:n-1]
+	c.conns.mu.Lock()
+	closed := c.conns.closed
+	if n := len(c.conns.idle); n > 0 {
+		fd, used = c.conns.idle[n-1], true
+		c.conns.idle = c.conns.idle[:n-1]
 	}
-	c.mu.Unlock()
+	c.conns.mu.Unlock()
 	switch {
 	case closed:
-		return -1, false, fmt.Errorf("timer socket %s: %w", c.cfg.Path, os.ErrClosed)
-	case used:
-		return fd, true, nil
+		return -1, false, os.ErrClosed
+	case !used:
+		fd, err = c.connect()
 	}
-	fd, err = c.connect()
-	return fd, false, err
+	return fd, used, err
 }
 
 func (c *SocketClient) put(fd int) {
-	c.mu.Lock()
-	keep := !c.closed && len(c.idle) < maxIdle
-	if keep {
-		c.idle = append(c.idle, fd)
-	}
-	c.mu.Unlock()
-	if !keep {
+	c.conns.mu.Lock()
+	defer c.conns.mu.Unlock()
+	if c.conns.closed || len(c.conns.idle) == maxIdle {
 		unix.Close(fd)
+		return
 	}
+	c.conns.idle = append(c.conns.idle, fd)
 }
 
 // connect returns a blocking socket, with time limits of the kernel: a thread that
@@ -139,29 +127,27 @@ func (c *SocketClient) put(fd int) {
 func (c *SocketClient) connect() (int, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return -1, fmt.Errorf("timer socket: %w", err)
+		return -1, err
 	}
-	limit := unix.NsecToTimeval(int64(c.cfg.Timeout))
+	limit := unix.NsecToTimeval(int64(max(cmp.Or(c.Timeout, defaultTimeout), time.Millisecond)))
 	err = errors.Join(
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit))
 	if err == nil {
-		err = withAddress(c.cfg.Path, func(addr string) error {
+		err = withAddress(c.Path, func(addr string) error {
 			_, err := retry(func() (int, error) { return 0, unix.Connect(fd, &unix.SockaddrUnix{Name: addr}) })
 			return err
 		})
 	}
 	if err != nil {
 		unix.Close(fd)
-		return -1, fmt.Errorf("timer socket %s: connect: %w", c.cfg.Path, late(err))
+		return -1, fmt.Errorf("connect: %w", late(err))
 	}
 	return fd, nil
 }
 
-// A goneError says that the server closed the connection.
-type goneError struct{ error }
-
-func (e goneError) Unwrap() error { return e.error }
+// gone says whether the server closed the connection.
+func gone(err error) bool { return errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) }
 
 // talk sends a packet and reads the answer, if there is one.
 func talk(fd int, kind frameKind, packet []byte) error {
@@ -169,14 +155,16 @@ func talk(fd int, kind frameKind, packet []byte) error {
 	if kind == frameHeartbeat {
 		flags |= unix.MSG_DONTWAIT
 	}
-	var answer [maxAnswer + 1]byte
-	var n int
 	_, err := retry(func() (int, error) { return 0, unix.Sendto(fd, packet, flags, nil) })
 	if err == nil && kind == frameHeartbeat {
 		return nil
 	}
+	// With a time limit the kernel does not go on after a signal by itself: retry does.
+	var answer [maxAnswer + 1]byte
+	read := func() (int, error) { return unix.Read(fd, answer[:]) }
+	var n int
 	if err == nil {
-		n, err = read(fd, answer[:])
+		n, err = retry(read)
 	}
 	if err == unix.EAGAIN {
 		if kind == frameAcquire {
@@ -188,19 +176,14 @@ func talk(fd int, kind frameKind, packet []byte) error {
 	}
 	if err != nil {
 		// What the server said before it hung up lies behind the error.
-		if n, _ = read(fd, answer[:]); n <= 0 {
-			return goneError{err}
+		if n, _ = retry(read); n <= 0 {
+			return err
 		}
 	}
 	if n == 0 {
-		return goneError{unix.ECONNRESET}
+		return unix.ECONNRESET
 	}
 	return parseAnswer(answer[:n])
-}
-
-func read(fd int, to []byte) (int, error) {
-	// With a time limit the kernel does not go on after a signal by itself.
-	return retry(func() (int, error) { return unix.Read(fd, to) })
 }
 
 func late(err error) error {

@@ -28,18 +28,17 @@ func (s *SocketServer) welcome(conn *net.UnixConn) *socketConn {
 	if err == nil {
 		c.peer, err = s.meet(raw)
 	}
-	if n := s.stats.conns.Load(); err == nil && n >= int64(s.cfg.MaxConns) {
+	if n := s.Stats().Conns; err == nil && n >= s.cfg.MaxConns {
 		err = fmt.Errorf("%w: %d connections are open; does each of your processes keep only one?", ErrTooMany, n)
 	}
 	if err != nil {
-		s.stats.rejected.Add(1)
+		s.count(func(st *SocketStats) { st.Rejected++ })
 		s.cfg.Logger.Debug("timer connection rejected", "error", err)
 		_ = c.answer(verdict(err))
 		c.close()
 		return nil
 	}
-	s.stats.connected.Add(1)
-	s.stats.conns.Add(1)
+	s.count(func(st *SocketStats) { st.Connected++; st.Conns++ })
 	return c
 }
 
@@ -85,7 +84,7 @@ func (s *SocketServer) serve(ctx context.Context, c *socketConn) {
 	defer func() {
 		stop()
 		c.close()
-		s.stats.conns.Add(-1)
+		s.count(func(st *SocketStats) { st.Conns-- })
 	}()
 	var packet [maxFrame + 1]byte // one more, to see a packet that is too long
 	for {
@@ -101,16 +100,16 @@ func (s *SocketServer) serve(ctx context.Context, c *socketConn) {
 
 // turn deals with a request. It returns whether the connection is still of use.
 func (s *SocketServer) turn(c *socketConn, packet []byte) bool {
-	s.stats.requests.Add(1)
+	s.count(func(st *SocketStats) { st.Requests++ })
 	f, err := parseFrame(packet)
 	if err != nil {
-		s.stats.malformed.Add(1)
+		s.count(func(st *SocketStats) { st.Malformed++ })
 		s.cfg.Logger.Debug("malformed timer request", "pid", c.peer.pid, "error", err)
 		_ = c.answer(statusMalformed, err.Error())
 		return false
 	}
 	if err = s.handle(c, &f); err != nil {
-		s.stats.refused.Add(1)
+		s.count(func(st *SocketStats) { st.Refused++ })
 		s.cfg.Logger.Debug("timer request refused", "pid", c.peer.pid, "error", err)
 	}
 	if f.kind == frameHeartbeat {

@@ -27,13 +27,10 @@ type SocketServer struct {
 	made     fs.FileInfo
 	dir      string // to be removed; "" when Path was given
 
-	used  atomic.Bool
-	stats struct {
-		connected, rejected, requests, malformed, refused, heartbeats atomic.Uint64
-		conns                                                         atomic.Int64
-	}
+	used atomic.Bool
 
-	mu    sync.Mutex // guards beats
+	mu    sync.Mutex // guards the rest
+	stats SocketStats
 	beats map[int]Heartbeat
 }
 
@@ -90,7 +87,7 @@ func (s *SocketServer) Serve(ctx context.Context) error {
 			return nil
 		case err != nil: // no descriptors are left: those who wait stay in the kernel's queue
 			if !short {
-				s.cfg.Logger.Warn("timer socket accepts nobody for now", "error", err, "connections", s.stats.conns.Load())
+				s.cfg.Logger.Warn("timer socket accepts nobody for now", "error", err, "connections", s.Stats().Conns)
 			}
 			short = true
 			select {
@@ -139,9 +136,9 @@ const maxBeats = 4096
 
 func (s *SocketServer) beat(pid int, step int64) {
 	h := Heartbeat{PID: pid, Time: time.Now(), Step: step}
-	s.stats.heartbeats.Add(1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.stats.Heartbeats++
 	if _, ok := s.beats[pid]; !ok && len(s.beats) >= maxBeats {
 		s.dropOldest()
 	}
@@ -160,10 +157,14 @@ func (s *SocketServer) dropOldest() {
 
 // Stats returns the counts so far.
 func (s *SocketServer) Stats() SocketStats {
-	return SocketStats{
-		Connected: s.stats.connected.Load(), Rejected: s.stats.rejected.Load(),
-		Requests: s.stats.requests.Load(), Malformed: s.stats.malformed.Load(),
-		Refused: s.stats.refused.Load(), Heartbeats: s.stats.heartbeats.Load(),
-		Conns: int(s.stats.conns.Load()),
-	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stats
+}
+
+// count changes the counts.
+func (s *SocketServer) count(change func(*SocketStats)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.stats)
 }

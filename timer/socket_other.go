@@ -36,14 +36,7 @@ func (*SocketServer) Heartbeat(int) (Heartbeat, bool) { return Heartbeat{}, fals
 // Stats are zero.
 func (*SocketServer) Stats() SocketStats { return SocketStats{} }
 
-// A SocketClient needs Linux.
-type SocketClient struct{}
-
-// NewSocketClient returns an error that wraps errors.ErrUnsupported.
-func NewSocketClient(cfg SocketClientConfig) (*SocketClient, error) {
-	_, err := cfg.complete()
-	return nil, errors.Join(err, errNoSocket)
-}
+type conns struct{}
 
 // Acquire returns an error that wraps errors.ErrUnsupported.
 func (*SocketClient) Acquire(string, time.Time) error { return errNoSocket }

@@ -55,12 +55,7 @@ func serveSocket(t *testing.T, cfg timer.Config, sock timer.SocketConfig) (*time
 	return core, s
 }
 
-func dial(t *testing.T, cfg timer.SocketClientConfig) *timer.SocketClient {
-	t.Helper()
-	c, err := timer.NewSocketClient(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+func dial(t *testing.T, c *timer.SocketClient) *timer.SocketClient {
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -89,22 +84,22 @@ func TestSocketRequests(t *testing.T) {
 	core, s := serveSocket(t, timer.Config{}, timer.SocketConfig{})
 	me := os.Getpid()
 	for _, tt := range []struct {
-		name string
-		cfg  timer.SocketClientConfig
-		at   time.Time
-		want timer.Request
+		name   string
+		client *timer.SocketClient
+		at     time.Time
+		want   timer.Request
 	}{
-		{"self", timer.SocketClientConfig{}, hour(), timer.Request{PID: me, ScopeID: "self", ExpirationTime: 1 << 32, Signal: 9}},
-		{"by number", timer.SocketClientConfig{PID: me}, hour(), timer.Request{PID: me, ScopeID: "by number", ExpirationTime: 1 << 32, Signal: 9}},
-		{"TERM", timer.SocketClientConfig{Signal: 15}, hour(), timer.Request{PID: me, ScopeID: "TERM", ExpirationTime: 1 << 32, Signal: 15}},
-		{"report", timer.SocketClientConfig{Signal: -1}, hour(), timer.Request{PID: me, ScopeID: "report", ExpirationTime: 1 << 32}},
-		{"never", timer.SocketClientConfig{}, time.Unix(1<<50, 0), timer.Request{PID: me, ScopeID: "never", ExpirationTime: 1 << 50, Signal: 9}},
-		{"ünï\x00\nçödé", timer.SocketClientConfig{}, hour(), timer.Request{PID: me, ScopeID: "ünï\x00\nçödé", ExpirationTime: 1 << 32, Signal: 9}},
-		{strings.Repeat("x", 4096), timer.SocketClientConfig{}, hour(), timer.Request{PID: me, ScopeID: strings.Repeat("x", 4096), ExpirationTime: 1 << 32, Signal: 9}},
+		{"self", &timer.SocketClient{}, hour(), timer.Request{PID: me, ScopeID: "self", ExpirationTime: 1 << 32, Signal: 9}},
+		{"by number", &timer.SocketClient{PID: me}, hour(), timer.Request{PID: me, ScopeID: "by number", ExpirationTime: 1 << 32, Signal: 9}},
+		{"TERM", &timer.SocketClient{Signal: 15}, hour(), timer.Request{PID: me, ScopeID: "TERM", ExpirationTime: 1 << 32, Signal: 15}},
+		{"report", &timer.SocketClient{Signal: -1}, hour(), timer.Request{PID: me, ScopeID: "report", ExpirationTime: 1 << 32}},
+		{"never", &timer.SocketClient{}, time.Unix(1<<50, 0), timer.Request{PID: me, ScopeID: "never", ExpirationTime: 1 << 50, Signal: 9}},
+		{"ünï\x00\nçödé", &timer.SocketClient{}, hour(), timer.Request{PID: me, ScopeID: "ünï\x00\nçödé", ExpirationTime: 1 << 32, Signal: 9}},
+		{strings.Repeat("x", 4096), &timer.SocketClient{}, hour(), timer.Request{PID: me, ScopeID: strings.Repeat("x", 4096), ExpirationTime: 1 << 32, Signal: 9}},
 	} {
 		t.Run(tt.name[:min(len(tt.name), 20)], func(t *testing.T) {
-			tt.cfg.Path = s.Path()
-			c := dial(t, tt.cfg)
+			tt.client.Path = s.Path()
+			c := dial(t, tt.client)
 			if err := c.Acquire(tt.name, tt.at); err != nil {
 				t.Fatal(err)
 			}
@@ -121,7 +116,7 @@ func TestSocketRequests(t *testing.T) {
 			}
 		})
 	}
-	c := dial(t, timer.SocketClientConfig{Path: s.Path()})
+	c := dial(t, &timer.SocketClient{Path: s.Path()})
 	if err := c.Acquire(strings.Repeat("x", 4097), hour()); !errors.Is(err, timer.ErrInvalid) {
 		t.Errorf("a scope of 4097 bytes: %v, want ErrInvalid", err)
 	}
@@ -179,7 +174,7 @@ func TestSocketWhoseTimers(t *testing.T) {
 
 func TestSocketAsksOwns(t *testing.T) {
 	_, s := serveSocket(t, timer.Config{Owns: func(int) bool { return false }}, timer.SocketConfig{})
-	c := dial(t, timer.SocketClientConfig{Path: s.Path()})
+	c := dial(t, &timer.SocketClient{Path: s.Path()})
 	for range 2 {
 		if err := c.Heartbeat(1); err != nil {
 			t.Fatal(err)
@@ -318,7 +313,7 @@ func TestSocketMalformed(t *testing.T) {
 		})
 	}
 	// Others do not notice.
-	c := dial(t, timer.SocketClientConfig{Path: s.Path()})
+	c := dial(t, &timer.SocketClient{Path: s.Path()})
 	if err := c.Acquire("fine", hour()); err != nil {
 		t.Error(err)
 	}
@@ -407,7 +402,7 @@ func TestSocketConnections(t *testing.T) {
 			t.Errorf("answer %d %q, want 0", status, text)
 		}
 	}
-	c := dial(t, timer.SocketClientConfig{Path: s.Path()})
+	c := dial(t, &timer.SocketClient{Path: s.Path()})
 	if err := c.Acquire("a", hour()); !errors.Is(err, timer.ErrTooMany) || !strings.Contains(err.Error(), "2 connections are open") {
 		t.Errorf("Acquire of a third: %v, want ErrTooMany", err)
 	}
@@ -426,7 +421,7 @@ func TestSocketConnections(t *testing.T) {
 
 func TestSocketTooManyTimers(t *testing.T) {
 	_, s := serveSocket(t, timer.Config{MaxTimers: 2}, timer.SocketConfig{})
-	c := dial(t, timer.SocketClientConfig{Path: s.Path()})
+	c := dial(t, &timer.SocketClient{Path: s.Path()})
 	for i, want := range []error{nil, nil, timer.ErrTooMany} {
 		if err := c.Acquire(fmt.Sprint(i), hour()); !errors.Is(err, want) {
 			t.Errorf("acquire %d: %v, want %v", i, err, want)
@@ -444,7 +439,7 @@ func TestSocketHeartbeats(t *testing.T) {
 		t.Error("a heartbeat before the first")
 	}
 	begin := time.Now()
-	c := dial(t, timer.SocketClientConfig{Path: s.Path()})
+	c := dial(t, &timer.SocketClient{Path: s.Path()})
 	steps := map[int64]int64{0: 0, 1: 1, -1: -1, math.MaxInt64: math.MaxInt64, math.MinInt64: -1}
 	for step, want := range steps {
 		if err := c.Heartbeat(step); err != nil {
@@ -538,7 +533,7 @@ func TestSocketSilentServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := dial(t, timer.SocketClientConfig{Path: s.Path(), Timeout: 10 * time.Millisecond})
+	c := dial(t, &timer.SocketClient{Path: s.Path(), Timeout: 10 * time.Millisecond})
 	if err := c.Acquire("a", hour()); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("Acquire: %v, want os.ErrDeadlineExceeded", err)
 	}
@@ -550,7 +545,7 @@ func TestSocketSilentServer(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx) }()
-	again := dial(t, timer.SocketClientConfig{Path: s.Path()})
+	again := dial(t, &timer.SocketClient{Path: s.Path()})
 	for st := s.Stats(); st.Connected < 3 || st.Conns > 1; st = s.Stats() { // until all of the first one is read
 		if err := again.Acquire("b", hour()); err != nil {
 			t.Fatal(err)
@@ -571,7 +566,7 @@ func TestSocketSilentServer(t *testing.T) {
 // A new server at the same path has the same clients.
 func TestSocketRestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
-	c := dial(t, timer.SocketClientConfig{Path: path})
+	c := dial(t, &timer.SocketClient{Path: path})
 	for round := range 3 {
 		core, err := timer.NewServer(timer.Config{})
 		if err != nil {
@@ -617,7 +612,7 @@ func TestSocketRestart(t *testing.T) {
 
 func TestSocketConcurrently(t *testing.T) {
 	core, s := serveSocket(t, timer.Config{}, timer.SocketConfig{})
-	c := dial(t, timer.SocketClientConfig{Path: s.Path()})
+	c := dial(t, &timer.SocketClient{Path: s.Path()})
 	var wg sync.WaitGroup
 	for g := range 16 {
 		wg.Go(func() {
@@ -711,7 +706,7 @@ func TestListenSocketPaths(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- s.Serve(ctx) }()
-			if err := dial(t, timer.SocketClientConfig{Path: tt.path}).Acquire("a", hour()); err != nil {
+			if err := dial(t, &timer.SocketClient{Path: tt.path}).Acquire("a", hour()); err != nil {
 				t.Error(err)
 			}
 			cancel()
@@ -750,16 +745,21 @@ func TestSocketConfigErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := timer.ListenSocket(nil, timer.SocketConfig{}); err == nil {
-		t.Error("no timer server: no error")
-	}
 	if _, err := timer.ListenSocket(core, timer.SocketConfig{MaxConns: -1}); err == nil || !strings.Contains(err.Error(), "MaxConns -1") {
 		t.Errorf("MaxConns -1: %v", err)
 	}
-	_, err = timer.NewSocketClient(timer.SocketClientConfig{PID: -1, Signal: 65, Timeout: 1})
-	for _, want := range []string{"no Path", "no PID -1", "no Signal 65", "Timeout 1ns"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want %q in it", err, want)
+	_, s := serveSocket(t, timer.Config{}, timer.SocketConfig{})
+	for _, tt := range []struct {
+		client *timer.SocketClient
+		want   error
+	}{
+		{&timer.SocketClient{}, timer.ErrInvalid},
+		{&timer.SocketClient{Path: s.Path(), PID: -1}, timer.ErrInvalid},
+		{&timer.SocketClient{Path: s.Path(), Signal: 65}, timer.ErrInvalid},
+		{&timer.SocketClient{Path: s.Path(), Timeout: 1}, nil}, // it is a millisecond
+	} {
+		if err := dial(t, tt.client).Acquire("a", hour()); !errors.Is(err, tt.want) && !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%+v: %v, want %v", tt.client, err, tt.want)
 		}
 	}
 }
@@ -801,10 +801,7 @@ func FuzzSocketServer(f *testing.F) {
 				break // closed, or it answers slower than this sends
 			}
 		}
-		other, err := timer.NewSocketClient(timer.SocketClientConfig{Path: s.Path()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		other := &timer.SocketClient{Path: s.Path()}
 		defer other.Close()
 		if err := errors.Join(other.Acquire("other", hour()), other.Release("other")); err != nil {
 			t.Error(err)

@@ -32,7 +32,7 @@ func (s *Server) Stats() Stats {
 // order of time; the ones that never do come last.
 func (s *Server) Live(limit int) []Request {
 	s.mu.Lock()
-	live := s.timers.all(s.timers.live())
+	live := s.timers.all()
 	s.mu.Unlock()
 	slices.SortFunc(live, func(a, b *entry) int {
 		return cmp.Or(cmp.Compare(a.deadline, b.deadline), cmp.Compare(a.request.PID, b.request.PID),

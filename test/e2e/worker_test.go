@@ -104,9 +104,7 @@ func must(err error) {
 }
 
 func socketClient() *timer.SocketClient {
-	c, err := timer.NewSocketClient(timer.SocketClientConfig{Path: os.Getenv(timer.EnvSocket)})
-	must(err)
-	return c
+	return &timer.SocketClient{Path: os.Getenv(timer.EnvSocket)}
 }
 
 func census() string {
