@@ -10,6 +10,7 @@ package children
 import (
 	"os/exec"
 	"sync"
+	"syscall"
 )
 
 var own = struct {
@@ -34,6 +35,23 @@ func Wait(cmd *exec.Cmd) error {
 	err := cmd.Wait()
 	Forget(cmd.Process.Pid)
 	return err
+}
+
+// Run starts a command made by exec.CommandContext and waits for it. When the context
+// is done the command is killed, with all that it has started.
+func Run(cmd *exec.Cmd) error {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error {
+		// An error means that it was waited for: its number may be another group's by now.
+		if err := cmd.Process.Kill(); err != nil {
+			return err
+		}
+		return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+	}
+	if err := Start(cmd); err != nil {
+		return err
+	}
+	return Wait(cmd)
 }
 
 // Add makes Has true of a process that was started otherwise, until Forget.

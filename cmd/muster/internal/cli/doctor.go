@@ -101,7 +101,7 @@ func (p program) listen(ctx context.Context, port int, host string) error {
 	if port == 0 {
 		port = c10d.DefaultPort
 	}
-	return doctor.Listen(ctx, ":"+strconv.Itoa(port), doctor.System{}, func(port int) {
+	return doctor.Listen(ctx, ":"+strconv.Itoa(port), func(port int) {
 		fmt.Fprintf(p.stderr, "muster doctor: listening; on another host: muster doctor --peer %s\n", net.JoinHostPort(host, strconv.Itoa(port)))
 	})
 }

@@ -27,8 +27,8 @@ func (l *exhausted) Accept() (net.Conn, error) {
 func TestAcceptWithoutDescriptors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &exhausted{}
-		w := &listener{l: l}
-		w.all.Go(w.accept)
+		w := &listener{Listener: l}
+		w.all.Go(func() { w.accept(t.Context()) })
 		time.Sleep(time.Second + time.Millisecond)
 		l.closed.Store(true)
 		w.all.Wait()

@@ -40,12 +40,15 @@ func (d *doctor) checkShm(context.Context) []Line {
 	case err != nil:
 		return []Line{warning(err.Error(), "")}
 	case disk.Free < noSpace:
-		return []Line{failure(fmt.Sprintf("%s of %s of %s are free: data loaders die of SIGBUS", text.Size(disk.Free), text.Size(disk.Size), dir), "remove what earlier jobs have left there, or: "+fix)}
+		return []Line{failure(fmt.Sprintf("%s of %s are free: data loaders die of SIGBUS", disk, dir), "remove what earlier jobs have left there, or: "+fix)}
 	case disk.Free < littleShm:
-		return []Line{warning(fmt.Sprintf("%s of %s of %s are free: data loaders with several workers die of SIGBUS", text.Size(disk.Free), text.Size(disk.Size), dir), fix)}
+		return []Line{warning(fmt.Sprintf("%s of %s are free: data loaders with several workers die of SIGBUS", disk, dir), fix)}
 	}
-	return []Line{ok("%s of %s are free", text.Size(disk.Free), text.Size(disk.Size))}
+	return []Line{ok("%s are free", disk)}
 }
+
+// String says how much is free: "1.0 GiB of 64 GiB".
+func (d Disk) String() string { return text.Size(d.Free) + " of " + text.Size(d.Size) }
 
 func (d *doctor) tmpDir() string {
 	dir, _ := d.System.Lookup("TMPDIR")
@@ -74,51 +77,47 @@ func (d *doctor) checkLogDir(context.Context) []Line {
 // checkDir sees whether a directory that exists, or can be made, can be written to
 // and has space.
 func (d *doctor) checkDir(dir, instead string) Line {
-	at, shown := d.existing(dir), dir
+	at, shown := existing(dir), dir
 	if at != dir {
 		shown = dir + " (to be made in " + at + ")"
 	}
 	disk, statErr := d.System.Disk(at)
-	if err := d.System.TryWrite(at, trySize); err != nil {
-		switch {
-		case errors.Is(err, syscall.ENOSPC) && statErr == nil && disk.Files > 0 && disk.Left == 0:
-			return failure(fmt.Sprintf("%s: no space: all %d inodes of the disk are in use", shown, disk.Files), "remove small files there, or "+instead)
-		case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-			left := ""
-			if statErr == nil {
-				left = fmt.Sprintf(" (%s of %s are free)", text.Size(disk.Free), text.Size(disk.Size))
-			}
-			return failure(fmt.Sprintf("%s: the disk is full%s: %v", shown, left, cause(err)), "make space there (df -h; quota), or "+instead)
-		case errors.Is(err, syscall.EROFS):
-			return failure(shown+": the file system is read-only", instead)
-		case errors.Is(err, fs.ErrPermission):
-			return failure(fmt.Sprintf("%s: this user may not write there: %v", shown, cause(err)), "chown or chmod it, or "+instead)
-		case errors.Is(err, syscall.ENOTDIR):
-			return failure(shown+" is no directory", instead)
-		}
-		return failure(fmt.Sprintf("%s cannot be written to: %v", shown, err), instead)
-	}
+	err := d.System.TryWrite(at, trySize)
 	switch {
+	case errors.Is(err, syscall.ENOSPC) && statErr == nil && disk.Files > 0 && disk.Left == 0:
+		return failure(fmt.Sprintf("%s: no space: all %d inodes of the disk are in use", shown, disk.Files), "remove small files there, or "+instead)
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		left := ""
+		if statErr == nil {
+			left = fmt.Sprintf(" (%s are free)", disk)
+		}
+		return failure(fmt.Sprintf("%s: the disk is full%s: %v", shown, left, cause(err)), "make space there (df -h; quota), or "+instead)
+	case errors.Is(err, syscall.EROFS):
+		return failure(shown+": the file system is read-only", instead)
+	case errors.Is(err, fs.ErrPermission):
+		return failure(fmt.Sprintf("%s: this user may not write there: %v", shown, cause(err)), "chown or chmod it, or "+instead)
+	case errors.Is(err, syscall.ENOTDIR):
+		return failure(shown+" is no directory", instead)
+	case err != nil:
+		return failure(fmt.Sprintf("%s cannot be written to: %v", shown, err), instead)
 	case statErr != nil:
 		return warning(statErr.Error(), "")
 	case disk.Free < noSpace:
-		return failure(fmt.Sprintf("%s: the disk is full (%s of %s are free)", shown, text.Size(disk.Free), text.Size(disk.Size)), "make space there (df -h), or "+instead)
+		return failure(fmt.Sprintf("%s: the disk is full (%s are free)", shown, disk), "make space there (df -h), or "+instead)
 	case disk.Free < littleSpace:
-		return warning(fmt.Sprintf("%s: %s of %s are free", shown, text.Size(disk.Free), text.Size(disk.Size)), "make space there (df -h), or "+instead)
+		return warning(fmt.Sprintf("%s: %s are free", shown, disk), "make space there (df -h), or "+instead)
 	case disk.Files > 0 && disk.Left < littleFiles:
 		return warning(fmt.Sprintf("%s: %d inodes are free", shown, disk.Left), "remove small files there, or "+instead)
 	}
-	return ok("%s: %s of %s are free", shown, text.Size(disk.Free), text.Size(disk.Size))
+	return ok("%s: %s are free", shown, disk)
 }
 
 // existing is the directory, or the nearest above it that exists.
-func (d *doctor) existing(dir string) string {
+func existing(dir string) string {
 	for {
-		if _, err := os.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
-			return dir
-		}
+		_, err := os.Stat(dir)
 		up := filepath.Dir(dir)
-		if up == dir {
+		if !errors.Is(err, fs.ErrNotExist) || up == dir {
 			return dir
 		}
 		dir = up

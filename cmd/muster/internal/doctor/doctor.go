@@ -1,11 +1,13 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -22,16 +24,8 @@ const (
 	Failure Status = "failure"
 )
 
-// rank orders statuses.
-func (s Status) rank() int {
-	switch s {
-	case Failure:
-		return 2
-	case Warning:
-		return 1
-	}
-	return 0
-}
+// severity orders statuses.
+var severity = map[Status]int{OK: 0, Warning: 1, Failure: 2}
 
 // A Line is what one check has found.
 type Line struct {
@@ -91,8 +85,8 @@ type Config struct {
 	Wait time.Duration
 	// Progress gets a line now and then while others are waited for. nil: nobody.
 	Progress io.Writer
-	// System is the machine. The zero System's fields are filled in by Real.
-	System System
+	// System is the machine. nil means the real one.
+	System *System
 	// Logger gets what the rendezvous has to say. nil means slog.Default().
 	Logger *slog.Logger
 }
@@ -106,7 +100,6 @@ type doctor struct {
 	hostname string
 	ifaces   []Interface
 	quiet    chan struct{} // closed when nothing else keeps the machine busy
-	log      *slog.Logger
 }
 
 // A check is one part of the examination.
@@ -116,103 +109,84 @@ type check struct {
 	run         func(ctx context.Context) []Line
 }
 
-// Names of the groups.
-const (
-	groupNetwork = "network"
-	groupHost    = "host"
-	groupPython  = "Python"
-	groupGPUs    = "GPUs"
-)
-
 // Run examines the host, and the job's network if others do the same. It returns when
 // all checks have ended or run out of time, or soon after ctx is done.
 func Run(ctx context.Context, cfg Config) *Report {
-	cfg.System = cfg.System.orReal()
+	if cfg.System == nil {
+		cfg.System = Real()
+	}
 	if cfg.Wait == 0 {
 		cfg.Wait = DefaultWait
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	d := &doctor{Config: cfg, quiet: make(chan struct{}), log: cfg.Logger}
+	d := &doctor{Config: cfg, quiet: make(chan struct{})}
 	d.hostname, _ = cfg.System.Hostname() // names says what is wrong with it
 	d.ifaces, _ = cfg.System.Interfaces() // interfaces says so
-	local := []check{
-		{groupNetwork, "names", 20 * time.Second, d.checkNames},
-		{groupNetwork, "interfaces", 10 * time.Second, d.checkInterfaces},
+	checks := []check{
+		{"network", "names", 20 * time.Second, d.checkNames},
+		{"network", "interfaces", 10 * time.Second, d.checkInterfaces},
+		{"network", "endpoint", cfg.Wait + 4*time.Minute, d.checkMeeting},
+		{"host", "limits", 10 * time.Second, d.checkLimits},
+		{"host", "memory", 10 * time.Second, d.checkMemory},
+		{"host", "shared memory", 10 * time.Second, d.checkShm},
+		{"host", "log directory", 15 * time.Second, d.checkLogDir},
+		{"host", "temporary files", 15 * time.Second, d.checkTmp},
+		{"host", "control groups", 10 * time.Second, d.checkCgroup},
+		{"host", "tracing", 10 * time.Second, d.checkTracing},
+		{"host", "health check", 10 * time.Minute, d.checkHealth},
+		{"Python", "Python", 90 * time.Second, d.checkPython},
+		{"GPUs", "GPUs", 45 * time.Second, d.checkGPUs},
 	}
-	meeting := check{groupNetwork, "endpoint", cfg.Wait + 4*time.Minute, d.checkMeeting}
-	local = append(local,
-		check{groupHost, "limits", 10 * time.Second, d.checkLimits},
-		check{groupHost, "memory", 10 * time.Second, d.checkMemory},
-		check{groupHost, "shared memory", 10 * time.Second, d.checkShm},
-		check{groupHost, "log directory", 15 * time.Second, d.checkLogDir},
-		check{groupHost, "temporary files", 15 * time.Second, d.checkTmp},
-		check{groupHost, "control groups", 10 * time.Second, d.checkCgroup},
-		check{groupHost, "tracing", 10 * time.Second, d.checkTracing},
-		check{groupHost, "health check", 10 * time.Minute, d.checkHealth},
-		check{groupPython, "Python", 90 * time.Second, d.checkPython},
-		check{groupGPUs, "GPUs", 45 * time.Second, d.checkGPUs},
-	)
-	report := &Report{Host: d.hostname, Status: OK}
-	found := make([][]Line, len(local))
-	var together []Line
-	var all, others sync.WaitGroup
-	all.Go(func() { together = meeting.within(ctx) })
-	for i, c := range local {
-		others.Go(func() { found[i] = c.within(ctx) })
+	found := make([][]Line, len(checks))
+	var all, local sync.WaitGroup
+	for i, c := range checks {
+		group := &local
+		if c.name == "endpoint" { // it measures the network when the others have ended
+			group = &all
+		}
+		group.Go(func() { found[i] = c.within(ctx) })
 	}
-	others.Wait()
+	local.Wait()
 	close(d.quiet)
 	all.Wait()
-	for i, lines := range found {
-		if i == 2 {
-			report.add(together)
+	report := &Report{Host: d.hostname, Status: OK, Lines: slices.Concat(found...)}
+	for _, l := range report.Lines {
+		if severity[l.Status] > severity[report.Status] {
+			report.Status = l.Status
 		}
-		report.add(lines)
 	}
 	return report
 }
 
-func (r *Report) add(lines []Line) {
-	for _, l := range lines {
-		if l.Status.rank() > r.Status.rank() {
-			r.Status = l.Status
-		}
-		r.Lines = append(r.Lines, l)
-	}
-}
-
-// within runs a check for as long as it may take. A system call that never returns,
-// as of a file system whose server is gone, keeps its goroutine: there is no way to
-// end it but the program's end, which is near.
-func (c check) within(ctx context.Context) []Line {
+// within runs a check for as long as it may take, and fills in where its lines belong.
+// A system call that never returns, as of a file system whose server is gone, keeps its
+// goroutine: there is no way to end it but the program's end, which is near.
+func (c check) within(ctx context.Context) (lines []Line) {
 	ctx, cancel := context.WithTimeout(ctx, c.limit)
 	defer cancel()
 	done := make(chan []Line, 1)
 	go func() { done <- c.run(ctx) }()
 	select {
-	case lines := <-done:
-		return c.fill(lines)
+	case lines = <-done:
 	case <-ctx.Done():
+		select {
+		case lines = <-done: // the check noticed, and knows more
+		case <-time.After(time.Second):
+			lines = []Line{failure("no result within "+c.limit.String(), "something hangs: look for a file system or a device that does not answer (dmesg)")}
+		}
 	}
-	grace := time.NewTimer(time.Second)
-	defer grace.Stop()
-	select {
-	case lines := <-done: // it has noticed, and knows more
-		return c.fill(lines)
-	case <-grace.C:
-		return c.fill([]Line{failure("no result within "+c.limit.String(), "something hangs: look for a file system or a device that does not answer (dmesg)")})
-	}
-}
-
-// fill names the lines after the check where they do not say otherwise.
-func (c check) fill(lines []Line) []Line {
 	for i := range lines {
 		lines[i].Group = c.group
-		if lines[i].Check == "" {
-			lines[i].Check = c.name
-		}
+	}
+	return named(c.name, lines)
+}
+
+// named names the lines that have no check's name yet.
+func named(check string, lines []Line) []Line {
+	for i := range lines {
+		lines[i].Check = cmp.Or(lines[i].Check, check)
 	}
 	return lines
 }
@@ -237,14 +211,11 @@ func (cfg *Config) worse(text, advice string) Line {
 	return warning(text, advice)
 }
 
-// interfaceOf returns the name of the interface that has an address, "" if none has.
-func (d *doctor) interfaceOf(addr netip.Addr) string {
-	for _, i := range d.ifaces {
-		for _, a := range i.Addrs {
-			if a == addr {
-				return i.Name
-			}
-		}
+// interfaceOf returns the interface that has an address, the zero Interface if none has.
+func (d *doctor) interfaceOf(addr netip.Addr) Interface {
+	i := slices.IndexFunc(d.ifaces, func(i Interface) bool { return slices.Contains(i.Addrs, addr) })
+	if i < 0 {
+		return Interface{}
 	}
-	return ""
+	return d.ifaces[i]
 }

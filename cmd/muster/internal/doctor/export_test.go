@@ -4,11 +4,11 @@ import "time"
 
 // What tests of the decisions need of the inside.
 type (
-	Card    = card
-	Place   = place
-	Finding = finding
-	Result  = result
-	Flow    = flow
+	HostInfo = hostInfo
+	Place    = place
+	Finding  = finding
+	Result   = result
+	Flow     = flow
 )
 
 var (
@@ -30,10 +30,11 @@ func SMI(out []byte) []Line {
 
 // ServeListener serves a listener whose clock is ahead, until close is called.
 func ServeListener(token string, ahead time.Duration) (port int, close func(), err error) {
-	s := System{Now: func() time.Time { return time.Now().Add(ahead) }}
+	s := Real()
+	s.Now = func() time.Time { return time.Now().Add(ahead) }
 	l, err := listen("127.0.0.1:0", token, s)
 	if err != nil {
 		return 0, nil, err
 	}
-	return l.port(), l.close, nil
+	return l.port(), l.stop, nil
 }

@@ -72,8 +72,8 @@ MUSTER {"torch": "2.15.0", "seconds": 2, "cuda": "", "distributed": true, "gloo"
 	}
 }
 
-func (h *host) system() doctor.System {
-	return doctor.System{
+func (h *host) system() *doctor.System {
+	return &doctor.System{
 		Hostname: func() (string, error) { return h.name, nil },
 		Lookup:   func(name string) (string, bool) { v, ok := h.env[name]; return v, ok },
 		Environ:  func() []string { return nil },

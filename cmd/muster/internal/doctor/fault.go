@@ -31,43 +31,42 @@ type group struct {
 	problem  string
 }
 
+// A side is what the faults of a group have in common.
+type side struct {
+	kind    faultKind
+	problem string
+	place   place // if to is the host
+	host    int
+	isTo    bool
+}
+
 // gather puts faults together. A host at which many end, or from which many begin, is
 // more likely to be the cause than all the others, so each fault goes to the side of
 // which there are most.
 func gather(faults []fault) (groups []group) {
-	type side struct {
-		kind    faultKind
-		problem string
-		place   place // of to, where it has to be the same
-		host    int
-		end     bool // host is to
-	}
-	sides := func(f fault) (begin, end side) {
-		begin = side{f.kind, f.problem, place{}, f.from, false}
-		end = side{f.kind, f.problem, f.place, f.to, true}
+	sides := func(f fault) (from, to side) {
+		from, to = side{f.kind, f.problem, place{}, f.from, false}, side{f.kind, f.problem, f.place, f.to, true}
 		if f.kind == wrongInterface {
-			begin = end // it is one host's setting
+			from = to // it is one host's setting
 		}
-		return begin, end
+		return from, to
 	}
 	count := map[side]int{}
 	for _, f := range faults {
-		begin, end := sides(f)
-		count[begin]++
-		if end != begin {
-			count[end]++
-		}
+		from, to := sides(f)
+		count[from]++
+		count[to]++
 	}
-	at := map[side]int{}
+	index := map[side]int{}
 	for _, f := range faults {
-		begin, end := sides(f)
-		if count[end] < count[begin] {
-			end = begin
+		common, to := sides(f)
+		if count[to] >= count[common] {
+			common = to
 		}
-		i, known := at[end]
+		i, known := index[common]
 		if !known {
 			i = len(groups)
-			at[end] = i
+			index[common] = i
 			groups = append(groups, group{kind: f.kind, problem: f.problem})
 		}
 		g := &groups[i]

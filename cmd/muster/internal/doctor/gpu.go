@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os/exec"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -16,14 +15,11 @@ import (
 
 // countGPUs counts the devices that the job may use.
 func (d *doctor) countGPUs() (int, error) {
-	return d.devices().Count("gpu")
+	return devices.System{Root: d.System.Root, Lookup: d.System.Lookup}.Count("gpu")
 }
 
-func (d *doctor) devices() devices.System {
-	return devices.System{Root: d.System.Root, Lookup: d.System.Lookup}
-}
-
-// fields are what nvidia-smi is asked, all that a driver of 2021 knows.
+// fields are what nvidia-smi is asked, all that a driver of 2021 knows; an older one knows
+// the first three.
 var fields = []string{"index", "name", "driver_version", "persistence_mode", "compute_mode",
 	"ecc.errors.uncorrected.volatile.total", "ecc.errors.corrected.volatile.total",
 	"remapped_rows.pending", "remapped_rows.failure", "retired_pages.pending",
@@ -32,10 +28,10 @@ var fields = []string{"index", "name", "driver_version", "persistence_mode", "co
 // A gpu is one line of nvidia-smi's answer, by the names of its fields.
 type gpu map[string]string
 
-// number returns a field's number; false for "[N/A]" and the like.
-func (g gpu) number(field string) (int64, bool) {
-	n, err := strconv.ParseInt(g[field], 10, 64)
-	return n, err == nil
+// number returns a field's number; 0 for "[N/A]" and the like.
+func (g gpu) number(field string) int {
+	n, _ := strconv.Atoi(g[field])
+	return n
 }
 
 // parseSMI reads the answer of nvidia-smi --format=csv,noheader,nounits.
@@ -60,11 +56,13 @@ func (d *doctor) checkGPUs(ctx context.Context) []Line {
 	if err != nil {
 		return []Line{failure(err.Error(), "run nvidia-smi; often the driver's module is not loaded or does not match its library")}
 	}
-	out, complaint, err := d.System.Run(ctx, "nvidia-smi", "--query-gpu="+strings.Join(fields, ","), "--format=csv,noheader,nounits")
-	asked := fields
-	if err != nil && ctx.Err() == nil && strings.Contains(string(out)+string(complaint), "not a valid field") {
-		asked = []string{"index", "name", "driver_version"}
+	var out, complaint []byte
+	var asked []string
+	for _, asked = range [][]string{fields, fields[:3]} {
 		out, complaint, err = d.System.Run(ctx, "nvidia-smi", "--query-gpu="+strings.Join(asked, ","), "--format=csv,noheader,nounits")
+		if err == nil || ctx.Err() != nil || !strings.Contains(string(out)+string(complaint), "not a valid field") {
+			break
+		}
 	}
 	lines := d.checkWorkers(count)
 	switch {
@@ -108,60 +106,52 @@ const (
 
 // judgeGPUs says what is wrong with each.
 func judgeGPUs(list []gpu) []Line {
-	var lines []Line
+	var kinds, order []string
 	names := map[string]int{}
-	var order []string
-	drivers := map[string]bool{}
-	lazy := 0
+	unloaded := 0 // their driver, while no program uses them
+	lines := []Line{{}}
 	for _, g := range list {
 		if names[g["name"]]++; names[g["name"]] == 1 {
 			order = append(order, g["name"])
 		}
-		drivers[g["driver_version"]] = true
 		if g["persistence_mode"] == "Disabled" {
-			lazy++
+			unloaded++
 		}
 		lines = append(lines, judgeGPU(g)...)
 	}
-	var kinds []string
 	for _, name := range order {
 		kinds = append(kinds, fmt.Sprintf("%d x %s", names[name], name))
 	}
-	lines = slices.Insert(lines, 0, ok("%s, driver %s", strings.Join(kinds, ", "), list[0]["driver_version"]))
+	lines[0] = ok("%s, driver %s", strings.Join(kinds, ", "), list[0]["driver_version"])
 	if len(order) > 1 {
 		lines = append(lines, warning("the GPUs of this host differ", "choose equal ones with CUDA_VISIBLE_DEVICES: the slowest sets the pace"))
 	}
-	if lazy > 0 {
-		lines = append(lines, warning(fmt.Sprintf("persistence mode is off on %s: each start of a worker loads the driver anew, seconds each", text.Count(lazy, "GPU")), "nvidia-smi -pm 1, or nvidia-persistenced"))
+	if unloaded > 0 {
+		lines = append(lines, warning(fmt.Sprintf("persistence mode is off on %s: each start of a worker loads the driver anew, seconds each", text.Count(unloaded, "GPU")), "nvidia-smi -pm 1, or nvidia-persistenced"))
 	}
 	return lines
 }
 
 func judgeGPU(g gpu) (lines []Line) {
-	at := "GPU " + g["index"]
-	if n, known := g.number("ecc.errors.uncorrected.volatile.total"); known && n > 0 {
-		lines = append(lines, failure(fmt.Sprintf("%s: %s of memory (ECC) since the driver was loaded", at, text.Count(int(n), "uncorrected error")), "take the host out of the job, reset the GPU (nvidia-smi -r -i "+g["index"]+"); replace it if they come back"))
-	}
-	if n, known := g.number("ecc.errors.corrected.volatile.total"); known && n > 1000 {
-		lines = append(lines, warning(fmt.Sprintf("%s: %s of memory (ECC) since the driver was loaded", at, text.Count(int(n), "corrected error")), "watch it: many of them come before uncorrected ones"))
-	}
-	if g["remapped_rows.failure"] == "Yes" || g["remapped_rows.failure"] == "1" {
-		lines = append(lines, failure(at+": a row of its memory could not be remapped", "replace the GPU"))
-	}
-	for _, field := range []string{"remapped_rows.pending", "retired_pages.pending"} {
-		if g[field] == "Yes" || g[field] == "1" {
-			lines = append(lines, warning(at+": damaged memory waits to be taken out of use", "reset the GPU (nvidia-smi -r -i "+g["index"]+") or reboot"))
+	index := g["index"]
+	found := func(is bool, of func(text, advice string) Line, text, advice string) {
+		if is {
+			lines = append(lines, of("GPU "+index+text, advice))
 		}
 	}
-	if used, known := g.number("memory.used"); known && used > usedMemory {
-		lines = append(lines, warning(fmt.Sprintf("%s: %d of %s MiB are in use: something else runs on it", at, used, g["memory.total"]), "nvidia-smi shows the processes; end what an earlier job has left"))
+	yes := func(field string) bool { return g[field] == "Yes" || g[field] == "1" }
+	errors := g.number("ecc.errors.uncorrected.volatile.total")
+	found(errors > 0, failure, fmt.Sprintf(": %s of memory (ECC) since the driver was loaded", text.Count(errors, "uncorrected error")), "take the host out of the job, reset the GPU (nvidia-smi -r -i "+index+"); replace it if they come back")
+	errors = g.number("ecc.errors.corrected.volatile.total")
+	found(errors > 1000, warning, fmt.Sprintf(": %s of memory (ECC) since the driver was loaded", text.Count(errors, "corrected error")), "watch it: many of them come before uncorrected ones")
+	found(yes("remapped_rows.failure"), failure, ": a row of its memory could not be remapped", "replace the GPU")
+	for _, field := range []string{"remapped_rows.pending", "retired_pages.pending"} {
+		found(yes(field), warning, ": damaged memory waits to be taken out of use", "reset the GPU (nvidia-smi -r -i "+index+") or reboot")
 	}
-	if heat, known := g.number("temperature.gpu"); known && heat >= hotGPU {
-		lines = append(lines, warning(fmt.Sprintf("%s: %d C", at, heat), "look at its cooling: it slows down, and all others wait for it"))
-	}
-	if mode := g["compute_mode"]; mode == "Prohibited" {
-		lines = append(lines, failure(at+": its compute mode is Prohibited", "nvidia-smi -c DEFAULT -i "+g["index"]))
-	}
+	used, heat := g.number("memory.used"), g.number("temperature.gpu")
+	found(used > usedMemory, warning, fmt.Sprintf(": %d of %s MiB are in use: something else runs on it", used, g["memory.total"]), "nvidia-smi shows the processes; end what an earlier job has left")
+	found(heat >= hotGPU, warning, fmt.Sprintf(": %d C", heat), "look at its cooling: it slows down, and all others wait for it")
+	found(g["compute_mode"] == "Prohibited", failure, ": its compute mode is Prohibited", "nvidia-smi -c DEFAULT -i "+index)
 	return lines
 }
 
@@ -187,11 +177,8 @@ func judgeXids(log []byte) []Line {
 		if !found || !found2 {
 			continue
 		}
-		digits := rest
-		if i := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
-			digits = rest[:i]
-		}
-		code, err := strconv.Atoi(digits)
+		digits := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
+		code, err := strconv.Atoi(rest[:digits])
 		if err != nil {
 			continue
 		}

@@ -24,7 +24,7 @@ func (d *doctor) checkInterfaces(context.Context) []Line {
 	var lines []Line
 	for _, c := range chosen {
 		if text, set := d.System.Lookup(c.env); set && text != "" {
-			lines = append(lines, d.checkChosen(c.env, c.library, text)...)
+			lines = append(lines, d.checkChosen(c.env, c.library, text))
 		}
 	}
 	for _, i := range d.ifaces {
@@ -34,36 +34,35 @@ func (d *doctor) checkInterfaces(context.Context) []Line {
 		}
 	}
 	if d.LocalAddr != "" {
-		if addr, err := netip.ParseAddr(d.LocalAddr); err == nil && d.interfaceOf(addr) == "" {
+		if addr, err := netip.ParseAddr(d.LocalAddr); err == nil && d.interfaceOf(addr).Name == "" {
 			lines = append(lines, d.worse(fmt.Sprintf("--local-addr=%s is no address of this host (%s)", d.LocalAddr, d.addresses()), "give one that is, or leave it out"))
 		}
 	}
-	if len(lines) == 0 {
-		own := d.ownRoutable()
-		if len(own) == 0 {
-			return []Line{d.worse("this host has no address but loopback ones", "bring an interface up: ip link set dev NAME up")}
-		}
-		lines = append(lines, ok("%s", d.addresses()))
+	switch {
+	case lines != nil:
+		return lines
+	case len(d.ownRoutable()) == 0:
+		return []Line{d.worse("this host has no address but loopback ones", "bring an interface up: ip link set dev NAME up")}
 	}
-	return lines
+	return []Line{ok("%s", d.addresses())}
 }
 
 // checkChosen looks at what a variable names.
-func (d *doctor) checkChosen(env, library, text string) []Line {
+func (d *doctor) checkChosen(env, library, text string) Line {
 	found := matching(d.ifaces, env, text)
 	set := env + "=" + text
 	fix := "set " + env + "=" + d.firstInterface() + ", or unset it"
 	switch {
 	case len(found) == 0:
-		return []Line{failure(fmt.Sprintf("%s: there is no such interface; this host has %s", set, d.addresses()), fix)}
+		return failure(fmt.Sprintf("%s: there is no such interface; this host has %s", set, d.addresses()), fix)
 	case !found[0].Up:
-		return []Line{failure(fmt.Sprintf("%s: the interface is down", set), "ip link set dev "+found[0].Name+" up, or "+fix)}
+		return failure(set+": the interface is down", "ip link set dev "+found[0].Name+" up, or "+fix)
 	case len(found[0].Addrs) == 0:
-		return []Line{failure(fmt.Sprintf("%s: the interface has no address", set), fix)}
+		return failure(set+": the interface has no address", fix)
 	case found[0].Loopback && d.many():
-		return []Line{failure(fmt.Sprintf("%s: %s is the loopback interface, by which no other host can be reached", set, found[0].Name), fix)}
+		return failure(fmt.Sprintf("%s: %s is the loopback interface, by which no other host can be reached", set, found[0].Name), fix)
 	}
-	return []Line{ok("%s: %s uses %s", set, library, join(found[0].Addrs[:1]))}
+	return ok("%s: %s uses %s", set, library, found[0].Addrs[0])
 }
 
 // matching lists the interfaces that a variable names. Gloo takes a name, or several

@@ -10,17 +10,17 @@ import (
 )
 
 // mesh are n hosts, a, b, c and so on, that find nothing wrong with each other.
-func mesh(n int) (cards []*doctor.Card, results []*doctor.Result) {
+func mesh(n int) (hosts []*doctor.HostInfo, results []*doctor.Result) {
 	for i := range n {
 		name := string(rune('a' + i))
-		cards = append(cards, &doctor.Card{Name: name, Port: 1, Iface: "eth0", MTU: 1500, Addrs: []doctor.Place{{Addr: "10.0.0." + string(rune('1'+i))}}})
+		hosts = append(hosts, &doctor.HostInfo{Name: name, Port: 1, Iface: "eth0", MTU: 1500, Addrs: []doctor.Place{{Addr: "10.0.0." + string(rune('1'+i))}}})
 		r := &doctor.Result{Flow: &doctor.Flow{To: (i + 1) % n, Bytes: 1250e6, Nanos: 1e9}}
 		for _, to := range doctor.Targets(i, n) {
 			r.Findings = append(r.Findings, doctor.Finding{To: to, Trip: 100 * time.Microsecond})
 		}
 		results = append(results, r)
 	}
-	return cards, results
+	return hosts, results
 }
 
 // at is what one host has found of another.
@@ -38,95 +38,97 @@ func TestJudge(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		hosts  int
-		broken func(cards []*doctor.Card, results []*doctor.Result)
+		broken func(hosts []*doctor.HostInfo, results []*doctor.Result)
 		want   []string // what is not ok
 	}{
-		{"well", 3, func([]*doctor.Card, []*doctor.Result) {}, nil},
-		{"one direction", 3, func(_ []*doctor.Card, r []*doctor.Result) { at(r, 0, 2).Problem = silence }, []string{
+		{"well", 3, func([]*doctor.HostInfo, []*doctor.Result) {}, nil},
+		{"one direction", 3, func(_ []*doctor.HostInfo, r []*doctor.Result) { at(r, 0, 2).Problem = silence }, []string{
 			"failure connections: c reaches a, but a cannot reach c at 10.0.0.3: no answer (packets vanish): a firewall that lets one direction through"}},
-		{"both directions are one line", 3, func(_ []*doctor.Card, r []*doctor.Result) {
+		{"both directions are one line", 3, func(_ []*doctor.HostInfo, r []*doctor.Result) {
 			at(r, 0, 2).Problem, at(r, 2, 0).Problem = silence, silence
 		}, []string{"failure connections: a and c cannot reach each other at 10.0.0.3: no answer (packets vanish)"}},
-		{"the other says nothing", 2, func(_ []*doctor.Card, r []*doctor.Result) { at(r, 0, 1).Problem, r[1] = silence, nil }, []string{
+		{"the other says nothing", 2, func(_ []*doctor.HostInfo, r []*doctor.Result) { at(r, 0, 1).Problem, r[1] = silence, nil }, []string{
 			"failure meeting: nothing was heard any more of b", "failure connections: a cannot reach b at 10.0.0.2: no answer (packets vanish)"}},
-		{"one host behind a firewall", 12, func(_ []*doctor.Card, r []*doctor.Result) {
+		{"one host behind a firewall", 12, func(_ []*doctor.HostInfo, r []*doctor.Result) {
 			for i := 1; i < 12; i++ {
 				at(r, i, 0).Problem = silence
 			}
 		}, []string{"failure connections: a reaches b, c, d, e, f, g, h, i and 3 more, but b, c, d, e, f, g, h, i and 3 more cannot reach a at 10.0.0.1: no answer (packets vanish): a firewall that lets one direction through"}},
-		{"one host may not go out", 4, func(_ []*doctor.Card, r []*doctor.Result) {
+		{"one host may not go out", 4, func(_ []*doctor.HostInfo, r []*doctor.Result) {
 			for i := range 3 {
 				at(r, 3, i).Problem = silence
 			}
 		}, []string{"failure connections: a, b, c reach d, but d cannot reach a, b, c: no answer (packets vanish): a firewall that lets one direction through"}},
-		{"one host cut off", 4, func(_ []*doctor.Card, r []*doctor.Result) {
+		{"one host cut off", 4, func(_ []*doctor.HostInfo, r []*doctor.Result) {
 			for i := range 3 {
 				at(r, 3, i).Problem, at(r, i, 3).Problem = silence, silence
 			}
 		}, []string{"failure connections: a, b, c and d cannot reach each other at 10.0.0.4: no answer (packets vanish)"}},
-		{"behind a tunnel", 4, func(_ []*doctor.Card, r []*doctor.Result) {
+		{"behind a tunnel", 4, func(_ []*doctor.HostInfo, r []*doctor.Result) {
 			for i := range 3 {
 				at(r, i, 3).Stuck, at(r, i, 3).Passes = "timeout", 1420
 			}
 		}, []string{"failure MTU: packets from a, b, c to d (10.0.0.4) of more than 1420 bytes vanish on the way, but eth0…"}},
-		{"wrong interface", 2, func(c []*doctor.Card, r []*doctor.Result) {
+		{"wrong interface", 2, func(c []*doctor.HostInfo, r []*doctor.Result) {
 			c[1].Addrs = append(c[1].Addrs, doctor.Place{Addr: "172.17.0.1", What: "GLOO_SOCKET_IFNAME=docker0"})
 			r[0].Findings = append(r[0].Findings, doctor.Finding{To: 1, Place: 1, Problem: "refused"})
 		}, []string{"failure interfaces: a cannot reach b at 172.17.0.1 (GLOO_SOCKET_IFNAME=docker0): refused: the wrong interface, or one that is not connected"}},
-		{"no interface is to blame where nothing works", 2, func(c []*doctor.Card, r []*doctor.Result) {
+		{"no interface is to blame where nothing works", 2, func(c []*doctor.HostInfo, r []*doctor.Result) {
 			c[1].Addrs = append(c[1].Addrs, doctor.Place{Addr: "10.1.0.1", What: "GLOO_SOCKET_IFNAME=eth1"})
 			at(r, 0, 1).Problem = silence
 			r[0].Findings = append(r[0].Findings, doctor.Finding{To: 1, Place: 1, Problem: silence})
 		}, []string{"failure connections: b reaches a, but a…"}},
-		{"large packets vanish", 2, func(_ []*doctor.Card, r []*doctor.Result) { at(r, 0, 1).Stuck, at(r, 0, 1).Passes = "timeout", 1450 }, []string{
+		{"large packets vanish", 2, func(_ []*doctor.HostInfo, r []*doctor.Result) {
+			at(r, 0, 1).Stuck, at(r, 0, 1).Passes = "timeout", 1450
+		}, []string{
 			"failure MTU: packets from a to b (10.0.0.2) of more than 1450 bytes vanish on the way, but eth0 has the MTU 1500: a connection is made, and then hangs"}},
-		{"nothing passes", 2, func(_ []*doctor.Card, r []*doctor.Result) { at(r, 0, 1).Stuck = "timeout" }, []string{
+		{"nothing passes", 2, func(_ []*doctor.HostInfo, r []*doctor.Result) { at(r, 0, 1).Stuck = "timeout" }, []string{
 			"failure MTU: 1 MiB from a to b (10.0.0.2) does not arrive within 3s (timeout), whatever the size of packets"}},
-		{"different MTUs", 3, func(c []*doctor.Card, _ []*doctor.Result) { c[1].MTU = 9000 }, []string{"warning MTU: the hosts have different MTUs: 1500 on a, c; 9000 on b"}},
-		{"far apart", 2, func(_ []*doctor.Card, r []*doctor.Result) { at(r, 1, 0).Trip = 40 * time.Millisecond }, []string{
+		{"different MTUs", 3, func(c []*doctor.HostInfo, _ []*doctor.Result) { c[1].MTU = 9000 }, []string{"warning MTU: the hosts have different MTUs: 1500 on a, c; 9000 on b"}},
+		{"far apart", 2, func(_ []*doctor.HostInfo, r []*doctor.Result) { at(r, 1, 0).Trip = 40 * time.Millisecond }, []string{
 			"warning connections: all hosts reach each other, but a round trip from b to a takes 40ms"}},
-		{"clock", 2, func(_ []*doctor.Card, r []*doctor.Result) {
+		{"clock", 2, func(_ []*doctor.HostInfo, r []*doctor.Result) {
 			at(r, 0, 1).Offset, at(r, 1, 0).Offset = -time.Second, time.Second
 		}, []string{"warning clocks: the clock of a is 1s ahead of that of b"}},
-		{"one clock of four", 4, func(_ []*doctor.Card, r []*doctor.Result) {
+		{"one clock of four", 4, func(_ []*doctor.HostInfo, r []*doctor.Result) {
 			at(r, 0, 2).Offset, at(r, 2, 0).Offset = time.Minute, -time.Minute
 		}, []string{"failure clocks: the clock of c is 1m0s ahead of those of most hosts: keep-alives…"}},
-		{"the first's clock", 4, func(_ []*doctor.Card, r []*doctor.Result) {
+		{"the first's clock", 4, func(_ []*doctor.HostInfo, r []*doctor.Result) {
 			for i := 1; i < 4; i++ {
 				at(r, 0, i).Offset, at(r, i, 0).Offset = 2*time.Second, -2*time.Second
 			}
 		}, []string{"warning clocks: the clock of a is 2s behind those of most hosts"}},
-		{"clock far off", 2, func(_ []*doctor.Card, r []*doctor.Result) {
+		{"clock far off", 2, func(_ []*doctor.HostInfo, r []*doctor.Result) {
 			at(r, 0, 1).Offset, at(r, 1, 0).Offset = time.Hour, -time.Hour
 		}, []string{
 			"failure clocks: the clock of b is 1h0m0s ahead of that of a: keep-alives…"}},
-		{"half a second is well", 2, func(_ []*doctor.Card, r []*doctor.Result) {
+		{"half a second is well", 2, func(_ []*doctor.HostInfo, r []*doctor.Result) {
 			at(r, 0, 1).Offset, at(r, 1, 0).Offset = 500*time.Millisecond, -500*time.Millisecond
 		}, nil},
-		{"a slow answer is no clock", 2, func(_ []*doctor.Card, r []*doctor.Result) {
+		{"a slow answer is no clock", 2, func(_ []*doctor.HostInfo, r []*doctor.Result) {
 			at(r, 0, 1).Offset, at(r, 0, 1).Trip = 501*time.Millisecond, 4*time.Millisecond
 			at(r, 1, 0).Offset, at(r, 1, 0).Trip = -501*time.Millisecond, 4*time.Millisecond
 		}, nil},
-		{"slow", 2, func(_ []*doctor.Card, r []*doctor.Result) { r[0].Flow.Bytes = 12.5e6 }, []string{"warning throughput: a to b: 0.10 Gbit/s"}},
-		{"all slow", 3, func(_ []*doctor.Card, r []*doctor.Result) {
+		{"slow", 2, func(_ []*doctor.HostInfo, r []*doctor.Result) { r[0].Flow.Bytes = 12.5e6 }, []string{"warning throughput: a to b: 0.10 Gbit/s"}},
+		{"all slow", 3, func(_ []*doctor.HostInfo, r []*doctor.Result) {
 			for i := range r {
 				r[i].Flow.Bytes = int64(i+1) * 12.5e6
 			}
 		}, []string{"warning throughput: 0.10 to 0.30 Gbit/s from each host to the next, the slowest a to b"}},
-		{"slow by the chosen interface", 2, func(c []*doctor.Card, r []*doctor.Result) {
+		{"slow by the chosen interface", 2, func(c []*doctor.HostInfo, r []*doctor.Result) {
 			c[1].Addrs = append(c[1].Addrs, doctor.Place{Addr: "10.1.0.1", What: "NCCL_SOCKET_IFNAME=eth1"})
 			*r[0].Flow = doctor.Flow{To: 1, Place: 1, Bytes: 1e6, Nanos: 1e9}
 		}, []string{"warning throughput: a to b, NCCL_SOCKET_IFNAME=eth1: 0.01 Gbit/s"}},
-		{"slower than others", 3, func(_ []*doctor.Card, r []*doctor.Result) { r[2].Flow.Bytes = 500e6 }, []string{
+		{"slower than others", 3, func(_ []*doctor.HostInfo, r []*doctor.Result) { r[2].Flow.Bytes = 500e6 }, []string{
 			"warning throughput: c to a: 4.0 Gbit/s, where half of the hosts have 10.0 or more"}},
-		{"equal names", 2, func(c []*doctor.Card, r []*doctor.Result) { c[1].Name, at(r, 0, 1).Problem = "a", silence }, []string{
+		{"equal names", 2, func(c []*doctor.HostInfo, r []*doctor.Result) { c[1].Name, at(r, 0, 1).Problem = "a", silence }, []string{
 			"failure connections: a (no. 1) reaches a (no. 0), but a (no. 0) cannot reach a (no. 1)…"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			cards, results := mesh(tt.hosts)
-			tt.broken(cards, results)
+			hosts, results := mesh(tt.hosts)
+			tt.broken(hosts, results)
 			var got []string
-			for _, l := range doctor.Judge("a:1", cards, results) {
+			for _, l := range doctor.Judge("a:1", hosts, results) {
 				if l.Status == doctor.OK {
 					continue
 				}
@@ -171,28 +173,28 @@ func TestTargets(t *testing.T) {
 
 // What other hosts say may be anything.
 func FuzzJudge(f *testing.F) {
-	cards, results := mesh(3)
+	hosts, results := mesh(3)
 	at(results, 0, 1).Problem = "refused"
 	at(results, 1, 2).Stuck = "timeout"
-	a, _ := json.Marshal(cards)
+	a, _ := json.Marshal(hosts)
 	b, _ := json.Marshal(results)
 	f.Add(a, b)
 	f.Add([]byte(`[{"addrs":[{}]},null]`), []byte(`[{"findings":[{"to":-1},{"to":7},{"to":1,"place":9,"problem":"x"}],"flow":{"to":99}}]`))
 	f.Fuzz(func(t *testing.T, a, b []byte) {
-		var cards []*doctor.Card
+		var hosts []*doctor.HostInfo
 		var results []*doctor.Result
-		if json.Unmarshal(a, &cards) != nil || json.Unmarshal(b, &results) != nil || len(cards) > 64 {
+		if json.Unmarshal(a, &hosts) != nil || json.Unmarshal(b, &results) != nil || len(hosts) > 64 {
 			return
 		}
-		for _, c := range cards {
+		for _, c := range hosts {
 			if c != nil && len(c.Addrs) == 0 {
 				return // refused before
 			}
 		}
-		for len(results) < len(cards) {
+		for len(results) < len(hosts) {
 			results = append(results, nil)
 		}
-		for _, l := range doctor.Judge("a:1", cards, results[:len(cards)]) {
+		for _, l := range doctor.Judge("a:1", hosts, results[:len(hosts)]) {
 			if l.Check == "" || l.Text == "" || strings.ContainsAny(l.Text, "\x1b\n") {
 				t.Errorf("got %+v", l)
 			}

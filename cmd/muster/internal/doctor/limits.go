@@ -28,21 +28,19 @@ const (
 func (d *doctor) checkLimits(context.Context) []Line {
 	var lines []Line
 	workers := max(d.Workers, 1)
-	if err := d.System.Limits(workers); err != nil {
-		for _, err := range split(err) {
-			lines = append(lines, failure(err.Error(), "ulimit -n 65536 (or LimitNOFILE= of the service, --ulimit of the container, limits.conf), and ulimit -u for processes"))
-		}
-	} else {
-		_, hard, err := d.System.RLimit(unix.RLIMIT_NOFILE)
-		switch {
-		case err != nil:
-			lines = append(lines, warning("open files: "+err.Error(), ""))
-		case hard < fewFiles:
-			lines = append(lines, warning(fmt.Sprintf("at most %d files may be open (ulimit -Hn): data loaders that share tensors run out of that", hard),
-				"raise the limit to 65536 (limits.conf, LimitNOFILE=, --ulimit nofile=65536), or torch.multiprocessing.set_sharing_strategy('file_system')"))
-		default:
-			lines = append(lines, ok("%s files may be open", amount(hard)))
-		}
+	few := d.System.Limits(workers)
+	for _, err := range split(few) {
+		lines = append(lines, failure(err.Error(), "ulimit -n 65536 (or LimitNOFILE= of the service, --ulimit of the container, limits.conf), and ulimit -u for processes"))
+	}
+	switch _, hard, err := d.System.RLimit(unix.RLIMIT_NOFILE); {
+	case few != nil:
+	case err != nil:
+		lines = append(lines, warning("open files: "+err.Error(), ""))
+	case hard < fewFiles:
+		lines = append(lines, warning(fmt.Sprintf("at most %d files may be open (ulimit -Hn): data loaders that share tensors run out of that", hard),
+			"raise the limit to 65536 (limits.conf, LimitNOFILE=, --ulimit nofile=65536), or torch.multiprocessing.set_sharing_strategy('file_system')"))
+	default:
+		lines = append(lines, ok("%s files may be open", amount(hard)))
 	}
 	if _, hard, err := d.System.RLimit(rlimitNPROC); err == nil && d.System.Geteuid() != 0 && hard < uint64(workers)*fewProcesses {
 		lines = append(lines, warning(fmt.Sprintf("the user may have %d processes and threads (ulimit -Hu), which is little for %s with data loaders", hard, text.Count(workers, "worker")),
@@ -76,38 +74,35 @@ func (d *doctor) cgroupLimit(controller string) (limit, used uint64, at string) 
 	return limit, used, at
 }
 
-// statOf returns a value of memory.stat.
-func statOf(text []byte, name string) uint64 {
+// value returns the word after a key at the beginning of a line, "" if there is none.
+func value(text []byte, key string) string {
 	for line := range strings.Lines(string(text)) {
-		if value, found := strings.CutPrefix(line, name+" "); found {
-			n, _ := strconv.ParseUint(strings.TrimSpace(value), 10, 64)
-			return n
+		if words := strings.Fields(line); len(words) > 1 && words[0] == key {
+			return words[1]
 		}
 	}
-	return 0
+	return ""
 }
 
 // number reads a file with one number in it.
 func (d *doctor) number(name string) (uint64, bool) {
-	text, err := fs.ReadFile(d.System.Root, name)
-	if err != nil {
-		return 0, false
-	}
+	text, _ := fs.ReadFile(d.System.Root, name)
 	n, err := strconv.ParseUint(strings.TrimSpace(string(text)), 10, 64)
 	return n, err == nil
 }
 
 // checkMemlock looks at the memory that may be locked, where a device needs it.
 func (d *doctor) checkMemlock() []Line {
-	cards, _ := fs.ReadDir(d.System.Root, "sys/class/infiniband")
-	if len(cards) == 0 {
+	adapters, _ := fs.ReadDir(d.System.Root, "sys/class/infiniband")
+	if len(adapters) == 0 {
 		return nil
 	}
+	devices := text.Count(len(adapters), "RDMA device")
 	_, hard, err := d.System.RLimit(rlimitMEMLOCK)
 	if err != nil || hard == math.MaxUint64 {
-		return []Line{ok("%s; memory may be locked without limit", text.Count(len(cards), "RDMA device"))}
+		return []Line{ok("%s; memory may be locked without limit", devices)}
 	}
-	return []Line{warning(fmt.Sprintf("%s, but only %s may be locked (ulimit -Hl): NCCL cannot register its memory (ibv_reg_mr fails)", text.Count(len(cards), "RDMA device"), text.Size(hard)),
+	return []Line{warning(fmt.Sprintf("%s, but only %s may be locked (ulimit -Hl): NCCL cannot register its memory (ibv_reg_mr fails)", devices, text.Size(hard)),
 		"ulimit -l unlimited (limits.conf: memlock unlimited; LimitMEMLOCK=infinity; --ulimit memlock=-1; under Slurm PropagateResourceLimitsExcept=MEMLOCK)")}
 }
 
@@ -125,13 +120,18 @@ func (d *doctor) checkMemory(context.Context) []Line {
 	if err != nil {
 		return nil // not Linux
 	}
-	total, available := meminfo(info, "MemTotal"), meminfo(info, "MemAvailable")
+	kib := func(key string) uint64 {
+		n, _ := strconv.ParseUint(value(info, key), 10, 53)
+		return n << 10
+	}
+	total, available := kib("MemTotal:"), kib("MemAvailable:")
 	if total == 0 {
 		return []Line{warning("/proc/meminfo does not say how much memory there is", "")}
 	}
 	if limit, used, dir := d.cgroupLimit("memory"); dir != "" && limit < total {
 		stat, _ := fs.ReadFile(d.System.Root, dir+"/memory.stat")
-		used -= min(used, statOf(stat, "inactive_file")) // a cache, given up when needed
+		cache, _ := strconv.ParseUint(value(stat, "inactive_file"), 10, 64)
+		used -= min(used, cache) // given up when needed
 		total, available = limit, min(available, limit-min(limit, used))
 	}
 	if available < total/10 {
@@ -139,18 +139,6 @@ func (d *doctor) checkMemory(context.Context) []Line {
 			"look for processes of an earlier job (muster dump, top)")}
 	}
 	return []Line{ok("%s of %s are free", text.Size(available), text.Size(total))}
-}
-
-// meminfo returns a value of /proc/meminfo, bytes.
-func meminfo(text []byte, name string) uint64 {
-	for line := range strings.Lines(string(text)) {
-		key, value, _ := strings.Cut(line, ":")
-		if key == name {
-			n, _ := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(value), "kB")), 10, 53)
-			return n << 10
-		}
-	}
-	return 0
 }
 
 // checkCgroup tries to make a control group, as workers get one.
@@ -182,17 +170,15 @@ func (d *doctor) checkTracing(context.Context) []Line {
 
 func (d *doctor) hasCapability(bit uint) bool {
 	text, _ := fs.ReadFile(d.System.Root, "proc/self/status")
-	for line := range strings.Lines(string(text)) {
-		if value, found := strings.CutPrefix(line, "CapEff:"); found {
-			n, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
-			return err == nil && n>>bit&1 == 1
-		}
-	}
-	return false
+	effective, _ := strconv.ParseUint(value(text, "CapEff:"), 16, 64)
+	return effective>>bit&1 == 1
 }
 
 // split takes joined errors apart.
 func split(err error) []error {
+	if err == nil {
+		return nil
+	}
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		return joined.Unwrap()
 	}

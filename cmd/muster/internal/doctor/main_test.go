@@ -69,11 +69,12 @@ func shifted(args []string) error {
 	if err != nil {
 		return err
 	}
-	settings := rendezvous.DefaultSettings()
+	system := doctor.Real()
+	system.Now = func() time.Time { return time.Now().Add(ahead) }
 	report := doctor.Run(context.Background(), doctor.Config{
 		Backend: "c10d", Host: args[0], Port: 29400, MinNodes: 2, MaxNodes: 2, RunID: "none",
-		Settings: settings, Workers: 1, LogDir: os.DevNull, Wait: patience,
-		System: doctor.System{Now: func() time.Time { return time.Now().Add(ahead) }},
+		Settings: rendezvous.DefaultSettings(), Workers: 1, LogDir: os.DevNull, Wait: patience,
+		System: system,
 	})
 	return report.WriteJSON(os.Stdout)
 }

@@ -38,8 +38,8 @@ const (
 	maxSaid = 1 << 20
 )
 
-// A card is what a host tells the others of itself.
-type card struct {
+// A hostInfo is what a host tells the others of itself.
+type hostInfo struct {
 	Name  string  `json:"name"`
 	Port  int     `json:"port"` // of its listener
 	Token string  `json:"token"`
@@ -81,7 +81,7 @@ func (d *doctor) handler(ctx context.Context) (rendezvous.Handler, error) {
 	elected := etcd.Config{
 		Spec: rendezvous.Spec{
 			RunID: "muster-doctor." + d.RunID, LocalWorldSize: 1, Host: d.hostname,
-			OnWaiting: d.tell, Settings: settings, Logger: d.log,
+			OnWaiting: d.tell, Settings: settings, Logger: d.Logger,
 		},
 		Endpoint: d.endpoint(), LocalAddr: d.LocalAddr, MinNodes: d.MinNodes, MaxNodes: d.MaxNodes,
 	}
@@ -156,36 +156,40 @@ type session struct {
 	d          *doctor
 	store      store.Store
 	rank, size int
-	cards      []*card   // nil for a host that said nothing
-	results    []*result // the same
+	hosts      []*hostInfo // nil for one that said nothing
 }
 
 // examine tells the others where this host is, tries them, and puts together what all
 // have found.
 func (s *session) examine(ctx context.Context) ([]Line, error) {
-	own, l, err := s.d.card(ctx)
+	token := strconv.FormatUint(rand.Uint64(), 36)
+	l, err := listen(":0", token, s.d.System)
 	if err != nil {
 		return nil, err
 	}
-	defer l.close()
+	defer l.stop()
+	own := hostInfo{Name: s.d.hostname, Port: l.port(), Token: token, Addrs: s.d.places(ctx)}
+	if addr, err := netip.ParseAddr(own.Addrs[0].Addr); err == nil {
+		i := s.d.interfaceOf(addr)
+		own.Iface, own.MTU = i.Name, i.MTU
+	}
 	if err := s.put(ctx, "card", own); err != nil {
 		return nil, err
 	}
-	s.cards = get[card](ctx, s, "card", exchange)
-	for _, c := range s.cards {
-		if c != nil && len(c.Addrs) == 0 {
-			return nil, fmt.Errorf("%q says no address of itself: another version of muster?", c.Name)
+	s.hosts = get[hostInfo](ctx, s, "card", exchange)
+	for _, h := range s.hosts {
+		if h != nil && len(h.Addrs) == 0 {
+			return nil, fmt.Errorf("%q says no address of itself: another version of muster?", h.Name)
 		}
 	}
-	mine := result{Findings: s.tryAll(ctx)}
+	to := targets(s.rank, s.size)
+	mine := result{Findings: slices.Concat(parallel(len(to), width, func(i int) []finding { return s.try(ctx, to[i]) })...)}
 
 	// Nothing else shall disturb what is measured next, on any host. The others do not
 	// wait for ever.
-	patience := time.NewTimer(quietLimit - exchange)
-	defer patience.Stop()
 	select {
 	case <-s.d.quiet:
-	case <-patience.C:
+	case <-time.After(quietLimit - exchange):
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -194,8 +198,7 @@ func (s *session) examine(ctx context.Context) ([]Line, error) {
 	}
 	get[int](ctx, s, "quiet", quietLimit)
 	next := (s.rank + 1) % s.size
-	if c := s.cards[next]; c != nil && mine.reaches(next) {
-		at := mine.busiest(next, c.Addrs)
+	if at := s.busiest(next, mine.Findings); at >= 0 {
 		f := s.caller(next, at).measure(ctx)
 		f.To, f.Place = next, at
 		mine.Flow = &f
@@ -203,8 +206,7 @@ func (s *session) examine(ctx context.Context) ([]Line, error) {
 	if err := s.put(ctx, "result", mine); err != nil {
 		return nil, err
 	}
-	s.results = get[result](ctx, s, "result", exchange)
-	lines := judge(s.d.endpoint(), s.cards, s.results)
+	lines := judge(s.d.endpoint(), s.hosts, get[result](ctx, s, "result", exchange))
 	// Whoever has the store must not take it away before all have read.
 	if err := s.put(ctx, "done", 1); err == nil && !slices.Contains(get[int](ctx, s, "done", doneLimit), nil) {
 		s.tidy(ctx)
@@ -223,29 +225,12 @@ func (s *session) tidy(ctx context.Context) {
 	}
 }
 
-// card makes this host's, and what listens at its port.
-func (d *doctor) card(ctx context.Context) (card, *listener, error) {
-	token := strconv.FormatUint(rand.Uint64(), 36)
-	l, err := listen(":0", token, d.System)
-	if err != nil {
-		return card{}, nil, err
-	}
-	c := card{Name: d.hostname, Port: l.port(), Token: token, Addrs: d.places(ctx)}
-	if addr, err := netip.ParseAddr(c.Addrs[0].Addr); err == nil {
-		c.Iface = d.interfaceOf(addr)
-		if i := slices.IndexFunc(d.ifaces, func(i Interface) bool { return i.Name == c.Iface }); i >= 0 {
-			c.MTU = d.ifaces[i].MTU
-		}
-	}
-	return c, l, nil
-}
-
 // places lists the addresses at which this host's agent and workers may be looked
 // for: the rendezvous' first.
 func (d *doctor) places(ctx context.Context) []place {
 	list := []place{{Addr: d.rendezvousAddr(ctx)}}
 	add := func(addr, what string) {
-		if i := slices.IndexFunc(list, func(p place) bool { return p.Addr == addr }); i < 0 {
+		if !slices.ContainsFunc(list, func(p place) bool { return p.Addr == addr }) {
 			list = append(list, place{addr, what})
 		}
 	}
@@ -286,7 +271,7 @@ func (d *doctor) rendezvousAddr(ctx context.Context) string {
 	}
 	if addrs, _, err := d.resolve(ctx, d.Host); err == nil {
 		for _, a := range addrs {
-			if !a.IsLoopback() && d.interfaceOf(a) != "" {
+			if !a.IsLoopback() && d.interfaceOf(a).Name != "" {
 				return a.String()
 			}
 		}
@@ -358,57 +343,36 @@ func targets(rank, size int) (list []int) {
 	return list
 }
 
-// tryAll tries each target at each of its addresses.
-func (s *session) tryAll(ctx context.Context) (found []finding) {
-	to := targets(s.rank, s.size)
-	for _, some := range parallel(len(to), width, func(i int) []finding { return s.try(ctx, to[i]) }) {
-		found = append(found, some...)
-	}
-	return found
-}
-
 func (s *session) caller(rank, place int) caller {
-	c := s.cards[rank]
-	return caller{s.d, net.JoinHostPort(c.Addrs[place].Addr, strconv.Itoa(c.Port)), c.Token}
+	h := s.hosts[rank]
+	return caller{s.d.System, net.JoinHostPort(h.Addrs[place].Addr, strconv.Itoa(h.Port)), h.Token}
 }
 
 // maxPlaces is how many addresses of a host are tried.
 const maxPlaces = 4
 
+// try tries a host at each of its addresses.
 func (s *session) try(ctx context.Context, rank int) []finding {
-	c := s.cards[rank]
-	if c == nil {
+	if s.hosts[rank] == nil {
 		return nil
 	}
-	n := min(len(c.Addrs), maxPlaces)
+	n := min(len(s.hosts[rank].Addrs), maxPlaces)
 	return parallel(n, n, func(place int) finding {
-		f := finding{To: rank, Place: place}
-		call := s.caller(rank, place)
-		var err error
-		if f.Trip, f.Offset, err = call.ping(ctx); err != nil {
-			f.Problem = why(err)
-			return f
-		}
-		if err := call.sink(ctx, 0, bulk, bulkLimit); err != nil {
-			f.Stuck = why(err)
-			f.Passes = call.passing(ctx)
-		}
+		f := s.caller(rank, place).probe(ctx)
+		f.To, f.Place = rank, place
 		return f
 	})
 }
 
-// reaches says whether a host could be reached, and sent to, at its first address.
-func (r *result) reaches(rank int) bool {
-	return slices.ContainsFunc(r.Findings, func(f finding) bool {
-		return f.To == rank && f.Place == 0 && f.Problem == "" && f.Stuck == ""
-	})
-}
-
-// busiest is the place of a host to which workers will send most: that of the interface
-// which a variable names, or the first.
-func (r *result) busiest(rank int, places []place) (at int) {
-	for _, f := range r.Findings {
-		if f.To == rank && f.Place < len(places) && f.Problem == "" && f.Stuck == "" && strings.Contains(places[f.Place].What, "_SOCKET_IFNAME=") {
+// busiest is the place of a host to which workers will send most: the first, or that of
+// an interface which a variable names. It is -1 if nothing passes to the first.
+func (s *session) busiest(rank int, findings []finding) int {
+	at := -1
+	for _, f := range findings { // the first place comes first
+		if f.To != rank || f.Problem != "" || f.Stuck != "" {
+			continue
+		}
+		if f.Place == 0 || at >= 0 && strings.Contains(s.hosts[rank].Addrs[f.Place].What, "_SOCKET_IFNAME=") {
 			at = f.Place
 		}
 	}

@@ -26,9 +26,7 @@ func (d *doctor) checkNames(ctx context.Context) []Line {
 	}
 	lines := []Line{d.checkOwnName(ctx, name)}
 	if d.Host != "" && d.Host != name {
-		if line, ok := d.checkEndpointName(ctx); ok {
-			lines = append(lines, line)
-		}
+		lines = append(lines, d.checkEndpointName(ctx)...)
 	}
 	return lines
 }
@@ -50,13 +48,13 @@ func (d *doctor) checkOwnName(ctx context.Context, name string) Line {
 		return d.worse(fmt.Sprintf("this host's own name %s cannot be resolved: %s", name, d.whyUnresolved(ctx, name, took, err)), fix)
 	}
 	loopback := slices.IndexFunc(addrs, netip.Addr.IsLoopback)
-	foreign := slices.IndexFunc(addrs, func(a netip.Addr) bool { return !a.IsLoopback() && d.interfaceOf(a) == "" })
+	other := slices.IndexFunc(addrs, func(a netip.Addr) bool { return !a.IsLoopback() && d.interfaceOf(a).Name == "" })
 	switch {
 	case loopback >= 0 && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !a.IsLoopback() }) && d.many():
 		return failure(fmt.Sprintf("this host's own name %s is %s, a loopback address: Gloo would tell the other hosts to connect to themselves", name, addrs[loopback]),
 			fmt.Sprintf("in /etc/hosts, give %s the address %s instead, or set GLOO_SOCKET_IFNAME=%s", name, first(good, "of its interface"), d.firstInterface()))
-	case foreign >= 0:
-		return d.worse(fmt.Sprintf("this host's own name %s is %s, which no interface of it has", name, addrs[foreign]),
+	case other >= 0:
+		return d.worse(fmt.Sprintf("this host's own name %s is %s, which no interface of it has", name, addrs[other]),
 			"correct the entry in DNS or /etc/hosts; behind NAT or in a container, set GLOO_SOCKET_IFNAME and --local-addr")
 	case took > slowResolve:
 		return warning(fmt.Sprintf("it took %s to resolve this host's own name %s", round(took), name), slowAdvice)
@@ -94,61 +92,53 @@ func (d *doctor) reverse(ctx context.Context, addr netip.Addr) (string, time.Dur
 }
 
 // checkEndpointName looks up the endpoint's name; an address has only to be of use.
-func (d *doctor) checkEndpointName(ctx context.Context) (Line, bool) {
-	if addr, err := netip.ParseAddr(strings.Trim(d.Host, "[]")); err == nil {
-		if addr.IsLoopback() && d.many() {
-			return d.loopbackEndpoint(addr.String()), true
-		}
-		return Line{}, false
-	}
-	if d.Host == "localhost" {
-		if d.many() {
-			return d.loopbackEndpoint("this host"), true
-		}
-		return Line{}, false
+func (d *doctor) checkEndpointName(ctx context.Context) []Line {
+	addr, err := netip.ParseAddr(strings.Trim(d.Host, "[]"))
+	switch {
+	case err == nil && addr.IsLoopback() && d.many():
+		return d.loopbackEndpoint(addr.String())
+	case d.Host == "localhost" && d.many():
+		return d.loopbackEndpoint("this host")
+	case err == nil || d.Host == "localhost":
+		return nil
 	}
 	addrs, took, err := d.resolve(ctx, d.Host)
-	if err != nil {
-		return failure(fmt.Sprintf("the endpoint's name %s cannot be resolved: %s", d.Host, d.whyUnresolved(ctx, d.Host, took, err)),
-			"check its spelling and the name servers in /etc/resolv.conf, add it to /etc/hosts, or give the endpoint's address"), true
-	}
-	loop := slices.ContainsFunc(addrs, netip.Addr.IsLoopback)
 	switch {
-	case loop && d.many():
-		return warning(fmt.Sprintf("the endpoint %s is %s here, a loopback address", d.Host, join(addrs)),
-			"harmless to muster if this is that host, but not to torch's agents: remove the name from the 127.* lines of /etc/hosts"), true
+	case err != nil:
+		return []Line{failure(fmt.Sprintf("the endpoint's name %s cannot be resolved: %s", d.Host, d.whyUnresolved(ctx, d.Host, took, err)),
+			"check its spelling and the name servers in /etc/resolv.conf, add it to /etc/hosts, or give the endpoint's address")}
+	case slices.ContainsFunc(addrs, netip.Addr.IsLoopback) && d.many():
+		return []Line{warning(fmt.Sprintf("the endpoint %s is %s here, a loopback address", d.Host, join(addrs)),
+			"harmless to muster if this is that host, but not to torch's agents: remove the name from the 127.* lines of /etc/hosts")}
 	case !d.sharesFamily(addrs):
-		return failure(fmt.Sprintf("the endpoint %s has the address %s, but this host has none of that kind (%s)", d.Host, join(addrs), families(d.ownRoutable())),
-			"give the endpoint a name or an address of the kind that all hosts have, IPv4 or IPv6"), true
+		return []Line{failure(fmt.Sprintf("the endpoint %s has the address %s, but this host has none of that kind (%s)", d.Host, join(addrs), families(d.ownRoutable())),
+			"give the endpoint a name or an address of the kind that all hosts have, IPv4 or IPv6")}
 	case took > slowResolve:
-		return warning(fmt.Sprintf("it took %s to resolve the endpoint's name %s", round(took), d.Host), slowAdvice), true
+		return []Line{warning(fmt.Sprintf("it took %s to resolve the endpoint's name %s", round(took), d.Host), slowAdvice)}
 	}
-	return ok("the endpoint %s is %s (%s)", d.Host, join(addrs), round(took)), true
+	return []Line{ok("the endpoint %s is %s (%s)", d.Host, join(addrs), round(took))}
 }
 
-func (d *doctor) loopbackEndpoint(what string) Line {
-	return failure(fmt.Sprintf("the endpoint %s means %s on every host, so that each would wait for the others by itself", d.Host, what),
-		"name one host, for example --rdzv-endpoint="+d.hostname)
+func (d *doctor) loopbackEndpoint(what string) []Line {
+	return []Line{failure(fmt.Sprintf("the endpoint %s means %s on every host, so that each would wait for the others by itself", d.Host, what),
+		"name one host, for example --rdzv-endpoint="+d.hostname)}
 }
 
 // whyUnresolved says why a name could not be looked up, and whether the C library,
 // which torch asks, knows it all the same.
 func (d *doctor) whyUnresolved(ctx context.Context, name string, took time.Duration, err error) string {
 	why := err.Error()
-	if dns, ok := errors.AsType[*net.DNSError](err); ok {
-		switch {
-		case dns.IsTimeout:
-			why = "no name server answers (waited " + round(took) + ")"
-		case dns.IsNotFound:
-			why = "no such host"
-		default:
-			why = dns.Err
-			if dns.Server != "" {
-				why += " (name server " + dns.Server + ")"
-			}
-		}
-	} else if errors.Is(err, context.DeadlineExceeded) {
+	dns, isDNS := errors.AsType[*net.DNSError](err)
+	switch {
+	case isDNS && dns.IsTimeout, !isDNS && errors.Is(err, context.DeadlineExceeded):
 		why = "no name server answers (waited " + round(took) + ")"
+	case isDNS && dns.IsNotFound:
+		why = "no such host"
+	case isDNS:
+		why = dns.Err
+		if dns.Server != "" {
+			why += " (name server " + dns.Server + ")"
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -176,7 +166,7 @@ func (d *doctor) ownRoutable() []netip.Addr {
 // firstInterface names one that reaches other hosts.
 func (d *doctor) firstInterface() string {
 	if own := d.ownRoutable(); len(own) > 0 {
-		return d.interfaceOf(own[0])
+		return d.interfaceOf(own[0]).Name
 	}
 	return "INTERFACE"
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"time"
 
@@ -13,49 +14,44 @@ import (
 // Listen answers doctors on other hosts that were started with --peer, at an address,
 // until ctx is done. ready is called with the port. It tells the time, takes and sends
 // bytes, and connects to whoever asks it, at a port of his; nothing else.
-func Listen(ctx context.Context, addr string, s System, ready func(port int)) error {
-	l, err := listen(addr, anybody, s)
+func Listen(ctx context.Context, addr string, ready func(port int)) error {
+	l, err := listen(addr, anybody, Real())
 	if err != nil {
 		return err
 	}
-	defer l.close()
+	defer l.stop()
 	ready(l.port())
 	<-ctx.Done()
 	return nil
 }
 
-// checkPeer tries the network between this host and one where a doctor listens.
+// checkPeer tries the network between this host and one where a doctor listens. What it
+// finds is judged as if two hosts had met, of which the other has found nothing.
 func (d *doctor) checkPeer(ctx context.Context) []Line {
-	c := caller{d, d.Peer, anybody}
+	c := caller{d.System, d.Peer, anybody}
 	host, _, _ := net.SplitHostPort(d.Peer)
-	var f finding
-	var err error
-	if f.Trip, f.Offset, err = c.ping(ctx); err != nil {
-		return []Line{failure(fmt.Sprintf("%s: %s", d.Peer, why(err)), "run `muster doctor --listen` there, and let TCP to that port through").as("peer")}
+	f := c.probe(ctx)
+	f.To = 1
+	if f.Problem != "" {
+		return []Line{failure(fmt.Sprintf("%s: %s", d.Peer, f.Problem), "run `muster doctor --listen` there, and let TCP to that port through").as("peer")}
 	}
 	lines := []Line{ok("%s can be reached; a round trip takes %s", d.Peer, round(f.Trip)).as("peer"), d.checkBack(ctx, c, host)}
-	cards := []*card{{Name: d.hostname, Addrs: []place{{}}}, {Name: host, Addrs: []place{{Addr: host}}}}
-	if err := c.sink(ctx, 0, bulk, bulkLimit); err != nil {
-		f.Stuck, f.Passes = why(err), c.passing(ctx)
-	}
-	f.To = 1
 	found := result{Findings: []finding{f}}
 	if f.Stuck == "" {
 		select {
 		case <-d.quiet:
-			fl := c.measure(ctx)
-			fl.To = 1
-			found.Flow = &fl
+			flow := c.measure(ctx)
+			flow.To = 1
+			found.Flow = &flow
 		case <-ctx.Done():
 		}
 	}
-	j := &verdict{endpoint: d.Peer, cards: cards, results: []*result{&found, nil}, names: uniqueNames(cards)}
-	lines = append(lines, j.packets()...)
+	v := newVerdict(d.Peer, []*hostInfo{{Name: d.hostname, Addrs: []place{{}}}, {Name: host, Addrs: []place{{Addr: host}}}}, []*result{&found, nil})
+	lines = append(lines, v.packets()...)
 	if err := c.source(ctx, bulk, bulkLimit); err != nil {
 		lines = append(lines, failure(fmt.Sprintf("1 MiB from %s to this host does not arrive: %s", host, why(err)), "run doctor the other way round (--listen here, --peer there): it finds out the size of packets that passes").as("MTU"))
 	}
-	lines = append(lines, j.clocks()...)
-	return append(lines, j.speed()...)
+	return slices.Concat(lines, v.clocks(), v.speed())
 }
 
 // checkBack has the other host connect to this one.
@@ -65,8 +61,8 @@ func (d *doctor) checkBack(ctx context.Context, c caller, host string) Line {
 	if err != nil {
 		return failure(err.Error(), "").as("connect back")
 	}
-	defer l.close()
-	answer := "no answer"
+	defer l.stop()
+	var answer string
 	conn, err := c.request(ctx, 0, dialLimit+time.Second, "back "+strconv.Itoa(l.port()))
 	if err == nil {
 		defer conn.Close()

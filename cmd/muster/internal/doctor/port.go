@@ -17,45 +17,43 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// checkPort sees whether the endpoint's port is free on this host. free says whether
-// it is.
-func (d *doctor) checkPort(ctx context.Context) (line Line, free bool) {
+// checkPort sees whether the endpoint's port is free on this host.
+func (d *doctor) checkPort(ctx context.Context) Line {
 	err := d.System.TryBind(d.Settings.Bind, d.Port)
-	if err == nil {
-		return ok("%d is free on this host, where the hosts will meet", d.Port), true
-	}
 	other := fmt.Sprintf("choose another port for --rdzv-endpoint (on all hosts), for example %s:%d", d.Host, d.Port+1)
 	switch {
+	case err == nil:
+		return ok("%d is free on this host, where the hosts will meet", d.Port)
 	case errors.Is(err, syscall.EADDRINUSE):
 		holder := d.holder(d.Port)
-		kind := identify(ctx, d.System, net.JoinHostPort("localhost", strconv.Itoa(d.Port)))
-		text := fmt.Sprintf("%d is in use on this host, the endpoint, by %s: %s", d.Port, holder, kind.text)
-		if kind.store && d.Settings.IsHost == nil {
-			return warning(text, "right if it is the store of this job (muster store, or an agent of it); otherwise "+other), false
+		what, store := identify(ctx, net.JoinHostPort("localhost", strconv.Itoa(d.Port)))
+		text := fmt.Sprintf("%d is in use on this host, the endpoint, by %s: %s", d.Port, holder, what)
+		if store && d.Settings.IsHost == nil {
+			return warning(text, "right if it is the store of this job (muster store, or an agent of it); otherwise "+other)
 		}
-		return failure(text, "end it, or "+other), false
+		return failure(text, "end it, or "+other)
 	case errors.Is(err, syscall.EACCES):
-		return failure(fmt.Sprintf("%d: this user may not listen there: %v", d.Port, cause(err)), "ports below 1024 are root's; "+other), false
+		return failure(fmt.Sprintf("%d: this user may not listen there: %v", d.Port, cause(err)), "ports below 1024 are root's; "+other)
 	}
-	return failure(fmt.Sprintf("cannot listen at %s: %v", net.JoinHostPort(d.Settings.Bind, strconv.Itoa(d.Port)), err), other+"; check bind= of --rdzv-conf"), false
+	return failure(fmt.Sprintf("cannot listen at %s: %v", net.JoinHostPort(d.Settings.Bind, strconv.Itoa(d.Port)), err), other+"; check bind= of --rdzv-conf")
 }
 
 // holder names the processes that listen on a port, as far as this user may know.
 func (d *doctor) holder(port int) string {
-	inodes := map[string]bool{}
+	var sockets []string
 	for _, name := range []string{"proc/self/net/tcp", "proc/self/net/tcp6"} {
 		text, _ := fs.ReadFile(d.System.Root, name)
 		for _, inode := range listening(text, port) {
-			inodes[inode] = true
+			sockets = append(sockets, "socket:["+inode+"]")
 		}
 	}
-	if len(inodes) == 0 {
+	if sockets == nil {
 		return "an unknown process"
 	}
 	var found []string
 	procs, _ := fs.ReadDir(d.System.Root, "proc")
 	for _, p := range procs {
-		if pid, err := strconv.Atoi(p.Name()); err == nil && d.holds(p.Name(), inodes) {
+		if pid, err := strconv.Atoi(p.Name()); err == nil && d.holds(p.Name(), sockets) {
 			comm, _ := fs.ReadFile(d.System.Root, "proc/"+p.Name()+"/comm")
 			found = append(found, fmt.Sprintf("process %d (%s)", pid, strings.TrimSpace(string(comm))))
 		}
@@ -65,16 +63,12 @@ func (d *doctor) holder(port int) string {
 }
 
 // holds says whether a process has one of some sockets open.
-func (d *doctor) holds(pid string, inodes map[string]bool) bool {
+func (d *doctor) holds(pid string, sockets []string) bool {
 	fds, _ := fs.ReadDir(d.System.Root, "proc/"+pid+"/fd")
-	for _, fd := range fds {
+	return slices.ContainsFunc(fds, func(fd fs.DirEntry) bool {
 		link, err := fs.ReadLink(d.System.Root, "proc/"+pid+"/fd/"+fd.Name())
-		inode, socket := strings.CutPrefix(link, "socket:[")
-		if err == nil && socket && inodes[strings.TrimSuffix(inode, "]")] {
-			return true
-		}
-	}
-	return false
+		return err == nil && slices.Contains(sockets, link)
+	})
 }
 
 // listening returns the inodes of the sockets in /proc/net/tcp that listen on a port.

@@ -21,7 +21,7 @@ func (r *Report) WriteText(w io.Writer) error {
 				b.WriteByte('\n')
 			}
 			group = l.Group
-			fmt.Fprintf(&b, "%s\n", group)
+			b.WriteString(group + "\n")
 		}
 		count[l.Status]++
 		fmt.Fprintf(&b, "  %-8s %s: %s\n", l.Status, l.Check, text.Line(l.Text, len(l.Text)))
@@ -36,13 +36,14 @@ func (r *Report) WriteText(w io.Writer) error {
 
 // summary counts the lines.
 func summary(count map[Status]int) string {
+	failures, warnings := text.Count(count[Failure], "failure"), text.Count(count[Warning], "warning")
 	switch {
 	case count[Failure] > 0 && count[Warning] > 0:
-		return text.Count(count[Failure], "failure") + ", " + text.Count(count[Warning], "warning")
+		return failures + ", " + warnings
 	case count[Failure] > 0:
-		return text.Count(count[Failure], "failure")
+		return failures
 	case count[Warning] > 0:
-		return "no failure, " + text.Count(count[Warning], "warning")
+		return "no failure, " + warnings
 	}
 	return "all is well"
 }
@@ -52,12 +53,7 @@ func (r *Report) WriteJSON(w io.Writer) error {
 	if r.Lines == nil {
 		r.Lines = []Line{}
 	}
-	text, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	_, err = w.Write(append(text, '\n'))
-	return err
+	return json.NewEncoder(w).Encode(r)
 }
 
 // lastLines returns the last n lines of output that are not empty, joined.

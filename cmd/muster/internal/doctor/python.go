@@ -99,64 +99,58 @@ func (d *doctor) checkPython(ctx context.Context) []Line {
 		}
 		return []Line{failure(fmt.Sprintf("%s: %s", d.Python, why), "set PYTHON_EXEC to another interpreter, or repair this one")}
 	}
-	lines := []Line{d.judgeVersion(a)}
-	if a.Files >= 0 && a.Files < fewFiles/4 {
-		lines = append(lines, warning(fmt.Sprintf("a worker may have %d files open (ulimit -n)", a.Files), "ulimit -n 65536 before muster").as("limits"))
-	}
-	lines = append(lines, d.judgeTorch(ctx, a, complaint, time.Since(start))...)
-	return append(lines, d.findPySpy())
-}
-
-func (d *doctor) judgeVersion(a pythonAnswer) Line {
 	where := d.Python
 	if a.Executable != "" && a.Executable != d.Python {
 		where += " (" + a.Executable + ")"
 	}
-	return ok("%s at %s", a.Version, where)
+	lines := []Line{ok("%s at %s", a.Version, where)}
+	if a.Files >= 0 && a.Files < fewFiles/4 {
+		lines = append(lines, warning(fmt.Sprintf("a worker may have %d files open (ulimit -n)", a.Files), "ulimit -n 65536 before muster").as("limits"))
+	}
+	lines = append(lines, d.judgeTorch(ctx, a, complaint, time.Since(start)))
+	if a.Torch != "" {
+		lines = append(lines, d.judgeDevices(a)...)
+	}
+	return append(lines, d.findPySpy())
 }
 
-func (d *doctor) judgeTorch(ctx context.Context, a pythonAnswer, complaint []byte, took time.Duration) []Line {
-	if a.Torch == "" {
+func (d *doctor) judgeTorch(ctx context.Context, a pythonAnswer, complaint []byte, took time.Duration) (l Line) {
+	const copyIt = "on many hosts copy the environment to a local disk first"
+	seconds := time.Duration(a.Seconds * float64(time.Second))
+	switch {
+	case a.Torch == "":
 		why, fix := lastLines(complaint, 1), "pip install torch into this environment, or activate the one that has it"
 		switch {
 		case ctx.Err() != nil:
-			why = fmt.Sprintf("importing it took more than %s", round(took))
-			fix = "look at the file system that it is on; on many hosts copy the environment to a local disk first"
+			why = "importing it took more than " + round(took)
+			fix = "look at the file system that it is on; " + copyIt
 		case strings.Contains(why, "ModuleNotFoundError") && strings.Contains(why, "'torch'"):
 			why = "it is not installed for " + d.Python
 		case why == "":
 			why = "the interpreter died while it imported it"
 			fix = "run " + d.Python + " -X faulthandler -c 'import torch'"
 		}
-		return []Line{failure("cannot be imported: "+why, fix).as("torch")}
-	}
-	var lines []Line
-	seconds := time.Duration(a.Seconds * float64(time.Second))
-	var backends []string
-	for _, b := range []struct {
-		name string
-		has  bool
-	}{{"gloo", a.Gloo}, {"nccl", a.NCCL}, {"mpi", a.MPI}} {
-		if b.has {
-			backends = append(backends, b.name)
-		}
-	}
-	switch {
+		l = failure("cannot be imported: "+why, fix)
 	case !a.Distributed:
-		lines = append(lines, failure("torch "+a.Torch+" was built without torch.distributed", "install a build that has it").as("torch"))
+		l = failure("torch "+a.Torch+" was built without torch.distributed", "install a build that has it")
 	case seconds > slowImport:
-		lines = append(lines, warning(fmt.Sprintf("torch %s took %s to import", a.Torch, round(seconds)), "on many hosts copy the environment to a local disk first").as("torch"))
+		l = warning(fmt.Sprintf("torch %s took %s to import", a.Torch, round(seconds)), copyIt)
 	default:
 		built := "for CPUs only"
-		switch {
-		case a.CUDA != "":
+		if a.CUDA != "" {
 			built = "for CUDA " + a.CUDA
-		case a.HIP != "":
+		} else if a.HIP != "" {
 			built = "for ROCm " + a.HIP
 		}
-		lines = append(lines, ok("%s %s, imported in %s; backends %s", a.Torch, built, round(seconds), strings.Join(backends, ", ")).as("torch"))
+		var backends []string
+		for i, has := range []bool{a.Gloo, a.NCCL, a.MPI} {
+			if has {
+				backends = append(backends, []string{"gloo", "nccl", "mpi"}[i])
+			}
+		}
+		l = ok("%s %s, imported in %s; backends %s", a.Torch, built, round(seconds), strings.Join(backends, ", "))
 	}
-	return append(lines, d.judgeDevices(a)...)
+	return l.as("torch")
 }
 
 // judgeDevices compares the devices that torch sees with those that the machine has.
@@ -171,12 +165,13 @@ func (d *doctor) judgeDevices(a pythonAnswer) []Line {
 			hidden += fmt.Sprintf(" (with %s=%.80s)", name, value)
 		}
 	}
+	devices := text.Count(gpus, "GPU")
 	var l Line
 	switch {
 	case gpus > 0 && a.CUDA == "" && a.HIP == "":
-		l = warning(fmt.Sprintf("this host has %s, but torch %s was built for CPUs only", text.Count(gpus, "GPU"), a.Torch), "install the build for the driver's CUDA or ROCm: https://pytorch.org/get-started/locally")
+		l = warning(fmt.Sprintf("this host has %s, but torch %s was built for CPUs only", devices, a.Torch), "install the build for the driver's CUDA or ROCm: https://pytorch.org/get-started/locally")
 	case gpus > 0 && a.Devices == 0:
-		l = failure(fmt.Sprintf("this host has %s, but torch sees none%s", text.Count(gpus, "GPU"), hidden), "run "+d.Python+" -c 'import torch; torch.zeros(1).cuda()' for the reason; often the driver is older than torch's CUDA needs")
+		l = failure(fmt.Sprintf("this host has %s, but torch sees none%s", devices, hidden), "run "+d.Python+" -c 'import torch; torch.zeros(1).cuda()' for the reason; often the driver is older than torch's CUDA needs")
 	case gpus > 0 && a.Devices != gpus:
 		l = warning(fmt.Sprintf("torch sees %s of %d%s", text.Count(a.Devices, "GPU"), gpus, hidden), "")
 	case a.Devices > 0 && a.CUDA != "" && !a.NCCL:

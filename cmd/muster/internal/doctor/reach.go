@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -27,31 +28,26 @@ const (
 	identifyLimit = 5 * time.Second
 )
 
-// A server says what answers at an address.
-type server struct {
-	store bool // a TCPStore, by which hosts can meet
-	text  string
-}
-
-// identify finds out what has accepted a connection.
-func identify(ctx context.Context, _ System, addr string) server {
-	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+// identify finds out what has accepted a connection, and whether that is a TCPStore, by
+// which hosts can meet.
+func identify(ctx context.Context, addr string) (what string, store bool) {
+	quiet := slog.New(slog.DiscardHandler)
 	conn, err := tcpstore.DialSession(ctx, tcpstore.ClientConfig{Addr: addr, Timeout: identifyLimit, Logger: quiet}, "rendezvous")
 	if err == nil {
 		conn.Close()
-		return server{true, "a muster store or agent answers"}
+		return "a muster store or agent answers", true
 	}
 	if errors.Is(err, tcpstore.ErrNoSession) {
-		return server{true, "a TCPStore answers, PyTorch's or one without a rendezvous"}
+		return "a TCPStore answers, PyTorch's or one without a rendezvous", true
 	}
 	if stranger, found := errors.AsType[*tcpstore.NotStoreError](err); found {
-		text := "the server " + stranger.Saw
+		what = "the server " + stranger.Saw
 		if strings.HasPrefix(string(stranger.Answer), "HTTP/") {
-			text = "a web server answers (HTTP)"
+			what = "a web server answers (HTTP)"
 		}
-		return server{false, text + ", which is no TCPStore"}
+		return what + ", which is no TCPStore", false
 	}
-	return server{false, err.Error()}
+	return err.Error(), false
 }
 
 // why says in a few words why a connection could not be made. Two errors of one kind
@@ -105,64 +101,56 @@ func (d *doctor) checkMeeting(ctx context.Context) []Line {
 	case d.Host == "" || d.Port == 0:
 		return []Line{ok("none: a job of one host")}
 	}
-	var line Line
-	good := false
-	if d.hosting(ctx) {
-		line, good = d.checkPort(ctx)
-		good = good || line.Status != Failure
-		line = line.as("port")
+	here := d.hosting(ctx)
+	var lines []Line
+	if here {
+		lines = []Line{d.checkPort(ctx).as("port")}
 	} else {
-		line, good = d.checkReach(ctx)
+		lines = []Line{d.checkReach(ctx)}
 	}
-	lines := []Line{line}
-	if !good || !d.many() {
+	if lines[0].Status == Failure || !d.many() {
 		return lines
 	}
-	if more, split := d.checkFamilies(ctx); split {
-		lines = append(lines, more)
+	if !here {
+		lines = append(lines, d.checkFamilies(ctx)...)
 	}
 	return append(lines, d.meet(ctx)...)
 }
 
 // checkReach connects to the endpoint, which another host has, and waits until the
 // doctor there listens.
-func (d *doctor) checkReach(ctx context.Context) (line Line, good bool) {
-	until := time.Now().Add(d.Wait)
+func (d *doctor) checkReach(ctx context.Context) Line {
 	start := time.Now()
-	told := start
+	until, told := start.Add(d.Wait), start
 	for {
 		began := time.Now()
-		conn, err := d.connect(ctx, d.endpoint(), 0)
+		remote, err := d.System.reach(ctx, d.endpoint())
 		if err == nil {
 			took := time.Since(began)
-			remote := conn.RemoteAddr().String()
-			conn.Close()
-			kind := identify(ctx, d.System, d.endpoint())
-			if !kind.store {
-				return failure(fmt.Sprintf("%s (%s): %s", d.endpoint(), remote, kind.text), "another program has the port: end it there, or choose another port for --rdzv-endpoint on all hosts"), false
+			what, store := identify(ctx, d.endpoint())
+			if !store {
+				return failure(fmt.Sprintf("%s (%s): %s", d.endpoint(), remote, what), "another program has the port: end it there, or choose another port for --rdzv-endpoint on all hosts")
 			}
-			return ok("%s can be reached (%s, %s): %s", d.endpoint(), remote, round(took), kind.text), true
+			return ok("%s can be reached (%s, %s): %s", d.endpoint(), remote, round(took), what)
 		}
-		refused := errors.Is(err, syscall.ECONNREFUSED)
 		_, unresolved := errors.AsType[*net.DNSError](err)
 		if !d.many() || unresolved || !time.Now().Before(until) || ctx.Err() != nil {
-			return d.unreached(err, refused, unresolved, time.Since(start)), false
+			return d.unreached(err, unresolved, time.Since(start))
 		}
 		if d.Progress != nil && time.Since(told) > 3*time.Second {
 			told = time.Now()
 			fmt.Fprintf(d.Progress, "muster doctor: %s: %s; trying for %v more\n", d.endpoint(), why(err), time.Until(until).Round(time.Second))
 		}
-		pause := time.NewTimer(dialAgain)
 		select {
-		case <-pause.C:
+		case <-time.After(dialAgain):
 		case <-ctx.Done():
-			pause.Stop()
 		}
 	}
 }
 
 // unreached says what to do about an endpoint that cannot be reached.
-func (d *doctor) unreached(err error, refused, unresolved bool, after time.Duration) Line {
+func (d *doctor) unreached(err error, unresolved bool, after time.Duration) Line {
+	refused := errors.Is(err, syscall.ECONNREFUSED)
 	text := fmt.Sprintf("%s: %s, for %s", d.endpoint(), why(err), round(after))
 	switch {
 	case unresolved:
@@ -176,63 +164,62 @@ func (d *doctor) unreached(err error, refused, unresolved bool, after time.Durat
 }
 
 // connect dials within dialLimit.
-func (d *doctor) connect(ctx context.Context, addr string, mss int) (net.Conn, error) {
+func (s *System) connect(ctx context.Context, addr string, mss int) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialLimit)
 	defer cancel()
-	return d.System.Dial(ctx, addr, mss)
+	return s.Dial(ctx, addr, mss)
+}
+
+// reach says whether an address accepts connections, and which one its name stands for.
+func (s *System) reach(ctx context.Context, addr string) (remote string, err error) {
+	conn, err := s.connect(ctx, addr, 0)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	return conn.RemoteAddr().String(), nil
 }
 
 // checkFamilies tries each address of an endpoint that has several. Clients try them
 // one after the other, so that one which does not answer costs each of them minutes.
-func (d *doctor) checkFamilies(ctx context.Context) (Line, bool) {
-	if d.hosting(ctx) {
-		return Line{}, false
-	}
+func (d *doctor) checkFamilies(ctx context.Context) []Line {
 	addrs, _, err := d.resolve(ctx, d.Host)
 	if err != nil || len(addrs) < 2 {
-		return Line{}, false
+		return nil
 	}
-	errs := parallel(len(addrs), 8, func(i int) error {
-		conn, err := d.connect(ctx, netip.AddrPortFrom(addrs[i], uint16(d.Port)).String(), 0)
-		if err == nil {
-			conn.Close()
-		}
+	errs := parallel(len(addrs), width, func(i int) error {
+		_, err := d.System.reach(ctx, netip.AddrPortFrom(addrs[i], uint16(d.Port)).String())
 		return err
 	})
-	var dead []string
-	reason := ""
-	for i, err := range errs {
-		if err != nil {
-			dead = append(dead, addrs[i].String())
-			reason = why(err)
+	var dead []netip.Addr
+	for i, e := range errs {
+		if e != nil {
+			dead, err = append(dead, addrs[i]), e
 		}
 	}
 	if dead == nil || len(dead) == len(addrs) {
-		return Line{}, false
+		return nil
 	}
-	return warning(fmt.Sprintf("%s is %s, but %s: %s", d.Host, join(addrs), strings.Join(dead, ", "), reason),
-		"clients that try that address first wait in vain: remove it from DNS or /etc/hosts, or give the address that works as the endpoint").as("addresses"), true
+	return []Line{warning(fmt.Sprintf("%s is %s, but %s: %s", d.Host, join(addrs), join(dead), why(err)),
+		"clients that try that address first wait in vain: remove it from DNS or /etc/hosts, or give the address that works as the endpoint").as("addresses")}
 }
 
 // checkMembers tries the members of an etcd cluster or a quorum, and meets the other hosts
 // by them. The members of a quorum are then the doctors'.
 func (d *doctor) checkMembers(ctx context.Context) []Line {
-	errs := parallel(len(d.Members), 8, func(i int) error {
-		conn, err := d.connect(ctx, address(d.Members[i]), 0)
-		if err == nil {
-			conn.Close()
-		}
+	errs := parallel(len(d.Members), width, func(i int) error {
+		_, err := d.System.reach(ctx, address(d.Members[i]))
 		return err
 	})
 	var lines []Line
 	answer, bad := 0, 0
 	for i, err := range errs {
-		host, _, _ := net.SplitHostPort(address(d.Members[i]))
-		switch {
+		switch starting := d.Backend == "quorum" && errors.Is(err, syscall.ECONNREFUSED); {
 		case err == nil:
 			answer++
-		case d.Backend == "quorum" && errors.Is(err, syscall.ECONNREFUSED) && d.many():
-		case d.Backend == "quorum" && errors.Is(err, syscall.ECONNREFUSED):
+		case starting && d.many(): // a doctor serves it as soon as the hosts meet
+		case starting:
+			host, _, _ := net.SplitHostPort(address(d.Members[i]))
 			lines = append(lines, warning(fmt.Sprintf("%s: %s", d.Members[i], why(err)), "right if the job has not been started on "+host+" yet"))
 		default:
 			bad++
@@ -240,8 +227,7 @@ func (d *doctor) checkMembers(ctx context.Context) []Line {
 		}
 	}
 	if d.Backend != "quorum" || !d.many() {
-		head := ok("%d of %d members of the %s rendezvous can be reached", answer, len(d.Members), d.Backend)
-		lines = append([]Line{head}, lines...)
+		lines = slices.Insert(lines, 0, ok("%d of %d members of the %s rendezvous can be reached", answer, len(d.Members), d.Backend))
 	}
 	if !d.many() || 2*bad >= len(d.Members) {
 		return lines
@@ -253,17 +239,14 @@ func (d *doctor) checkMembers(ctx context.Context) []Line {
 func parallel[T any](n, width int, f func(i int) T) []T {
 	out := make([]T, n)
 	slots := make(chan struct{}, width)
-	done := make(chan struct{})
+	var all sync.WaitGroup
 	for i := range n {
-		go func() {
-			slots <- struct{}{}
+		slots <- struct{}{}
+		all.Go(func() {
 			out[i] = f(i)
 			<-slots
-			done <- struct{}{}
-		}()
+		})
 	}
-	for range n {
-		<-done
-	}
+	all.Wait()
 	return out
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/muster-run/muster/process"
 )
 
-// A System is the machine as the checks see it. A nil field means the real one.
-// Its functions may be called concurrently.
+// A System is the machine as the checks see it. Its functions may be called
+// concurrently.
 type System struct {
 	Hostname   func() (string, error)
 	Lookup     func(name string) (string, bool) // environment
@@ -45,7 +45,7 @@ type System struct {
 	TryCgroup func() error
 	// Geteuid returns the user.
 	Geteuid func() int
-	// Run runs a program until ctx is done, with what is added to the environment.
+	// Run runs a program until ctx is done. Of its output the end is kept.
 	Run func(ctx context.Context, program string, args ...string) (stdout, stderr []byte, err error)
 	// KernelLog returns the kernel's messages.
 	KernelLog func() ([]byte, error)
@@ -64,74 +64,38 @@ type Interface struct {
 
 // A Disk says how full a file system is.
 type Disk struct {
-	Type        int64  // the kernel's number for its type
 	Size, Free  uint64 // bytes, Free for this user
 	Files, Left uint64 // inodes; 0 for both where they are not limited
 }
 
-// orReal fills in what is nil.
-func (s System) orReal() System {
-	if s.Hostname == nil {
-		s.Hostname = os.Hostname
-	}
-	if s.Lookup == nil {
-		s.Lookup = os.LookupEnv
-	}
-	if s.Environ == nil {
-		s.Environ = os.Environ
-	}
-	if s.LookupHost == nil {
-		s.LookupHost = lookupHost
-	}
-	if s.LookupAddr == nil {
-		s.LookupAddr = func(ctx context.Context, addr netip.Addr) ([]string, error) {
+// Real returns the machine that the program runs on.
+func Real() *System {
+	return &System{
+		Hostname:   os.Hostname,
+		Lookup:     os.LookupEnv,
+		Environ:    os.Environ,
+		LookupHost: lookupHost,
+		LookupAddr: func(ctx context.Context, addr netip.Addr) ([]string, error) {
 			return net.DefaultResolver.LookupAddr(ctx, addr.String())
-		}
-	}
-	if s.Interfaces == nil {
-		s.Interfaces = interfaces
-	}
-	if s.Dial == nil {
-		s.Dial = dial
-	}
-	if s.TryBind == nil {
-		s.TryBind = tryBind
-	}
-	if s.Root == nil {
-		s.Root = os.DirFS("/")
-	}
-	if s.Disk == nil {
-		s.Disk = disk
-	}
-	if s.TryWrite == nil {
-		s.TryWrite = tryWrite
-	}
-	if s.RLimit == nil {
-		s.RLimit = func(resource int) (uint64, uint64, error) {
+		},
+		Interfaces: interfaces,
+		Dial:       dial,
+		TryBind:    tryBind,
+		Root:       os.DirFS("/"),
+		Disk:       disk,
+		TryWrite:   tryWrite,
+		RLimit: func(resource int) (uint64, uint64, error) {
 			var l unix.Rlimit
 			err := unix.Getrlimit(resource, &l)
 			return l.Cur, l.Max, err
-		}
+		},
+		Limits:    process.CheckLimits,
+		TryCgroup: tryCgroup,
+		Geteuid:   os.Geteuid,
+		Run:       run,
+		KernelLog: kernelLog,
+		Now:       time.Now,
 	}
-	if s.Limits == nil {
-		s.Limits = process.CheckLimits
-	}
-	if s.TryCgroup == nil {
-		s.TryCgroup = tryCgroup
-	}
-	if s.Geteuid == nil {
-		s.Geteuid = os.Geteuid
-	}
-	if s.Run == nil {
-		s.Run = runProgram(s.Environ)
-	}
-	if s.KernelLog == nil {
-		s.KernelLog = kernelLog
-	}
-	if s.Now == nil {
-		s.Now = time.Now
-	}
-	return s
 }
 
 func lookupHost(ctx context.Context, name string) ([]netip.Addr, error) {
@@ -192,25 +156,17 @@ func tryWrite(dir string, size int) error {
 // maxOutput bounds what is kept of a program's output.
 const maxOutput = 1 << 20
 
-// runProgram makes a System's Run. The program is killed with all that it has started.
-func runProgram(environ func() []string) func(context.Context, string, ...string) ([]byte, []byte, error) {
-	return func(ctx context.Context, program string, args ...string) ([]byte, []byte, error) {
-		var stdout, stderr tail
-		cmd := exec.CommandContext(ctx, program, args...)
-		cmd.Env = environ()
-		cmd.Stdout, cmd.Stderr = &stdout, &stderr
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-		cmd.WaitDelay = 200 * time.Millisecond
-		if err := children.Start(cmd); err != nil {
-			return nil, nil, err
-		}
-		err := children.Wait(cmd)
-		if ctx.Err() != nil {
-			err = context.Cause(ctx)
-		}
-		return stdout.Bytes(), stderr.Bytes(), err
+// run runs a program, which is killed with all that it has started when ctx is done.
+func run(ctx context.Context, program string, args ...string) ([]byte, []byte, error) {
+	var stdout, stderr tail
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	cmd.WaitDelay = 200 * time.Millisecond
+	err := children.Run(cmd)
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
 	}
+	return stdout.Bytes(), stderr.Bytes(), err
 }
 
 // A tail keeps the end of what is written to it.

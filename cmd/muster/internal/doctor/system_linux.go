@@ -22,7 +22,7 @@ func disk(path string) (Disk, error) {
 		return Disk{}, &os.PathError{Op: "statfs", Path: path, Err: err}
 	}
 	block := uint64(s.Bsize)
-	return Disk{Type: int64(s.Type), Size: s.Blocks * block, Free: s.Bavail * block, Files: s.Files, Left: s.Ffree}, nil
+	return Disk{Size: s.Blocks * block, Free: s.Bavail * block, Files: s.Files, Left: s.Ffree}, nil
 }
 
 // errNoCgroups means that there is no version 2 hierarchy to be seen.

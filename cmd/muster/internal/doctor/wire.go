@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,85 +40,58 @@ const (
 
 // A listener answers other doctors.
 type listener struct {
-	l     net.Listener
-	token string
-	now   func() time.Time
-	dial  func(ctx context.Context, addr string, mss int) (net.Conn, error)
-
-	mu     sync.Mutex // guards the rest
-	conns  map[net.Conn]bool
-	closed bool
+	net.Listener
+	token  string
+	system *System
+	cancel context.CancelFunc // ends the connections
 	all    sync.WaitGroup
 }
 
-// listen starts a listener at an address; close ends it.
-func listen(addr, token string, s System) (*listener, error) {
+// listen starts a listener at an address; stop ends it.
+func listen(addr, token string, s *System) (*listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	s = s.orReal()
-	w := &listener{l: l, token: token, now: s.Now, dial: s.Dial, conns: map[net.Conn]bool{}}
-	w.all.Go(w.accept)
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &listener{Listener: l, token: token, system: s, cancel: cancel}
+	w.all.Go(func() { w.accept(ctx) })
 	return w, nil
 }
 
-func (w *listener) port() int { return w.l.Addr().(*net.TCPAddr).Port }
+func (w *listener) port() int { return w.Addr().(*net.TCPAddr).Port }
 
-// close ends all connections and waits for who serves them.
-func (w *listener) close() {
-	w.mu.Lock()
-	w.closed = true
-	w.l.Close()
-	for c := range w.conns {
-		c.Close()
-	}
-	w.mu.Unlock()
+// stop ends all connections and waits for who serves them.
+func (w *listener) stop() {
+	w.cancel()
+	w.Close()
 	w.all.Wait()
 }
 
 // acceptPause is before another try where a connection could not be accepted.
 const acceptPause = 100 * time.Millisecond
 
-func (w *listener) accept() {
+func (w *listener) accept(ctx context.Context) {
 	slots := make(chan struct{}, maxConns)
 	for {
 		slots <- struct{}{}
-		conn, err := w.l.Accept()
+		conn, err := w.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
 		if err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
 			<-slots
 			time.Sleep(acceptPause) // for lack of descriptors; there may be one soon
 			continue
 		}
-		if !w.keep(conn) {
-			conn.Close()
-			return
-		}
 		w.all.Go(func() {
 			defer func() { <-slots }()
-			defer w.drop(conn)
-			_ = w.serve(conn) // the client sees what went wrong
+			defer conn.Close()
+			// A connection that says nothing does not hold up stop.
+			defer context.AfterFunc(ctx, func() { conn.Close() })()
+			_ = w.serve(ctx, conn) // the client sees what went wrong
 		})
 	}
-}
-
-func (w *listener) keep(conn net.Conn) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if !w.closed {
-		w.conns[conn] = true
-	}
-	return !w.closed
-}
-
-func (w *listener) drop(conn net.Conn) {
-	conn.Close()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.conns, conn)
 }
 
 var errProtocol = errors.New("not a doctor's request")
@@ -145,7 +119,7 @@ func parseRequest(line string) (token, command, argument string, err error) {
 	return token, command, argument, nil
 }
 
-func (w *listener) serve(conn net.Conn) error {
+func (w *listener) serve(ctx context.Context, conn net.Conn) error {
 	if err := conn.SetDeadline(time.Now().Add(connLimit)); err != nil {
 		return err
 	}
@@ -163,10 +137,9 @@ func (w *listener) serve(conn net.Conn) error {
 		return w.pong(conn, r)
 	case "sink":
 		n, err := io.Copy(io.Discard, r)
-		if err != nil {
-			return err
+		if err == nil {
+			_, err = fmt.Fprintln(conn, n)
 		}
-		_, err = fmt.Fprintln(conn, n)
 		return err
 	case "source":
 		n, err := strconv.ParseUint(argument, 10, 31)
@@ -176,7 +149,7 @@ func (w *listener) serve(conn net.Conn) error {
 		_, err = io.CopyN(conn, zeros{}, int64(n))
 		return err
 	case "back":
-		return w.back(conn, argument)
+		return w.back(ctx, conn, argument)
 	}
 	return errProtocol
 }
@@ -186,50 +159,48 @@ func (w *listener) pong(conn net.Conn, r *bufio.Reader) error {
 		if _, err := r.ReadByte(); err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintln(conn, w.now().UnixNano()); err != nil {
+		if _, err := fmt.Fprintln(conn, w.system.Now().UnixNano()); err != nil {
 			return err
 		}
 	}
 }
 
 // back connects to whoever asks, and nobody else.
-func (w *listener) back(conn net.Conn, port string) error {
+func (w *listener) back(ctx context.Context, conn net.Conn, port string) error {
 	n, err := strconv.ParseUint(port, 10, 16)
 	from, ok := conn.RemoteAddr().(*net.TCPAddr)
 	if err != nil || n < 1024 || !ok {
 		return errProtocol
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), dialLimit)
-	defer cancel()
 	answer := "ok"
-	other, err := w.dial(ctx, net.JoinHostPort(from.IP.String(), port), 0)
-	if err != nil {
+	if _, err := w.system.reach(ctx, net.JoinHostPort(from.IP.String(), port)); err != nil {
 		answer = why(err)
-	} else {
-		other.Close()
 	}
 	_, err = fmt.Fprintln(conn, answer)
 	return err
 }
 
-// zeros is an endless source.
-type zeros struct{}
+// zeros is a source of zeros that ends at a time, or never.
+type zeros struct{ until time.Time }
 
-func (zeros) Read(b []byte) (int, error) {
+func (z zeros) Read(b []byte) (int, error) {
+	if !z.until.IsZero() && time.Now().After(z.until) {
+		return 0, io.EOF
+	}
 	clear(b)
 	return len(b), nil
 }
 
 // A caller asks a listener.
 type caller struct {
-	d     *doctor
-	addr  string // host:port
-	token string
+	system *System
+	addr   string // host:port
+	token  string
 }
 
 // request connects and sends a request. The connection ends when limit has passed.
 func (c caller) request(ctx context.Context, mss int, limit time.Duration, command string) (net.Conn, error) {
-	conn, err := c.d.connect(ctx, c.addr, mss)
+	conn, err := c.system.connect(ctx, c.addr, mss)
 	if err != nil {
 		return nil, err
 	}
@@ -254,7 +225,7 @@ func (c caller) ping(ctx context.Context) (trip, offset time.Duration, err error
 	r := bufio.NewReaderSize(conn, maxLine)
 	for i := range pings {
 		began := time.Now()
-		before := c.d.System.Now()
+		before := c.system.Now()
 		if _, err := conn.Write([]byte{'p'}); err != nil {
 			return 0, 0, err
 		}
@@ -285,35 +256,32 @@ const (
 	probeLimit = 2500 * time.Millisecond
 )
 
-// sink sends n bytes in segments of at most mss bytes (0: as the kernel likes) and
-// waits until they have arrived.
-func (c caller) sink(ctx context.Context, mss, n int, limit time.Duration) error {
+// sink sends what r gives, in segments of at most mss bytes (0: as the kernel likes), and
+// waits until it has arrived.
+func (c caller) sink(ctx context.Context, mss int, limit time.Duration, r io.Reader) (int64, error) {
 	conn, err := c.request(ctx, mss, limit, "sink")
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer conn.Close()
-	if _, err := io.CopyN(conn, zeros{}, int64(n)); err != nil {
-		return err
+	// Without its ReadFrom the connection gets large blocks.
+	n, err := io.CopyBuffer(struct{ io.Writer }{conn}, r, make([]byte, 256<<10))
+	if err != nil {
+		return 0, err
 	}
-	return arrived(conn, n)
-}
-
-// arrived half-closes and compares what the listener has got.
-func arrived(conn net.Conn, n int) error {
 	if half, ok := conn.(interface{ CloseWrite() error }); ok {
 		if err := half.CloseWrite(); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	line, err := readAnswer(conn)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	if got, err := strconv.Atoi(line); err != nil || got != n {
-		return fmt.Errorf("%d bytes were sent, the other side has got %.20q", n, line)
+	if got, err := strconv.ParseInt(line, 10, 64); err != nil || got != n {
+		return 0, fmt.Errorf("%d bytes were sent, the other side has got %.20q", n, line)
 	}
-	return nil
+	return n, nil
 }
 
 // source has n bytes sent.
@@ -341,14 +309,24 @@ func (c caller) passing(ctx context.Context) int {
 		headers = 60
 	}
 	got := parallel(len(sizes), len(sizes), func(i int) bool {
-		return c.sink(ctx, sizes[i]-headers, probeBulk, probeLimit) == nil
+		_, err := c.sink(ctx, sizes[i]-headers, probeLimit, io.LimitReader(zeros{}, probeBulk))
+		return err == nil
 	})
-	for i, passes := range got {
-		if passes {
-			return sizes[i]
-		}
+	if i := slices.Index(got, true); i >= 0 {
+		return sizes[i]
 	}
 	return 0
+}
+
+// probe tries an address: first the time it takes, then more than one packet holds.
+func (c caller) probe(ctx context.Context) (f finding) {
+	var err error
+	if f.Trip, f.Offset, err = c.ping(ctx); err != nil {
+		f.Problem = why(err)
+	} else if _, err := c.sink(ctx, 0, bulkLimit, io.LimitReader(zeros{}, bulk)); err != nil {
+		f.Stuck, f.Passes = why(err), c.passing(ctx)
+	}
+	return f
 }
 
 const (
@@ -373,36 +351,18 @@ func (f flow) rate() float64 {
 }
 
 // measure sends for a second, over several connections as NCCL's and Gloo's are.
-func (c caller) measure(ctx context.Context) flow {
-	type part struct {
-		n    int64
-		took time.Duration
-	}
+func (c caller) measure(ctx context.Context) (f flow) {
 	start := time.Now()
-	parts := parallel(flowStreams, flowStreams, func(int) part {
-		conn, err := c.request(ctx, 0, flowTime+bulkLimit, "sink")
-		if err != nil {
-			return part{}
+	sent := parallel(flowStreams, flowStreams, func(int) (part flow) {
+		n, err := c.sink(ctx, 0, flowTime+bulkLimit, zeros{until: start.Add(flowTime)})
+		if err == nil {
+			part.Bytes, part.Nanos = n, time.Since(start).Nanoseconds()
 		}
-		defer conn.Close()
-		block := make([]byte, 256<<10)
-		n := 0
-		for time.Since(start) < flowTime {
-			wrote, err := conn.Write(block)
-			n += wrote
-			if err != nil {
-				return part{}
-			}
-		}
-		if arrived(conn, n) != nil {
-			return part{}
-		}
-		return part{int64(n), time.Since(start)}
+		return part
 	})
-	var f flow
-	for _, p := range parts {
-		f.Bytes += p.n
-		f.Nanos = max(f.Nanos, p.took.Nanoseconds())
+	for _, part := range sent {
+		f.Bytes += part.Bytes
+		f.Nanos = max(f.Nanos, part.Nanos)
 	}
 	return f
 }
