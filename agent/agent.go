@@ -95,7 +95,7 @@ type Group interface {
 	Wait(ctx context.Context) (*process.Result, error)
 	Failed() <-chan process.Exit
 	PIDs() map[int]int
-	Close(sig syscall.Signal, grace time.Duration) error
+	Close(sig syscall.Signal, grace time.Duration)
 	Kill()
 }
 

@@ -361,7 +361,7 @@ func (a *Agent) stopWorkers(ctx context.Context, at *attempt, sig syscall.Signal
 		return
 	}
 	began := time.Now()
-	_ = at.group.Close(sig, a.cfg.ShutdownTimeout) // what it could not end is in the exits
+	at.group.Close(sig, a.cfg.ShutdownTimeout) // what it could not end is in the exits
 	<-at.ended
 	a.metrics.Step(metrics.StopWorkers, began, nil)
 	a.finishLogs(ctx, at)

@@ -109,7 +109,7 @@ func BenchmarkStart(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			_ = g.Close(syscall.SIGKILL, 0)
+			g.Close(syscall.SIGKILL, 0)
 			b.StartTimer()
 		}
 	})
@@ -135,7 +135,7 @@ func BenchmarkStop(b *testing.B) {
 				b.Fatal(err)
 			}
 			b.StartTimer()
-			_ = g.Close(syscall.SIGTERM, long)
+			g.Close(syscall.SIGTERM, long)
 		}
 	})
 }

@@ -69,7 +69,7 @@ func ExampleGroup_Close() {
 	defer cancel()
 	_, err = g.Wait(ctx)
 	fmt.Println(err)
-	_ = g.Close(syscall.SIGTERM, process.DefaultGrace)
+	g.Close(syscall.SIGTERM, process.DefaultGrace)
 	result, err := g.Wait(context.Background())
 	fmt.Println(len(g.PIDs()), result.Exits[0].Code, err)
 	// Output:

@@ -294,9 +294,7 @@ func TestFuncIsStopped(t *testing.T) {
 			s := supervisor(t, process.SupervisorConfig{})
 			g := start(t, s, calls(lab, tt.name, "x"))
 			lab.Line()
-			if err := g.Close(tt.sig, tt.grace); err != nil {
-				t.Error(err)
-			}
+			g.Close(tt.sig, tt.grace)
 			x := wait(t, g).Exits[0]
 			if string(x.Value) != tt.value || x.Code != tt.code || x.StoppedBy != tt.sig || (x.Err == nil) != (tt.code == 0) {
 				t.Errorf("got %+v", x)
@@ -341,9 +339,7 @@ func TestFuncDoesNotReadItsInput(t *testing.T) {
 	s := supervisor(t, process.SupervisorConfig{})
 	cfg := calls(lab, "echo", strings.Repeat("x", 64<<20))
 	g := start(t, s, cfg)
-	if err := g.Close(syscall.SIGKILL, 0); err != nil {
-		t.Error(err)
-	}
+	g.Close(syscall.SIGKILL, 0)
 	if x := wait(t, g).Exits[0]; x.Code != -9 || x.Err == nil {
 		t.Errorf("code %d, error %v", x.Code, x.Err)
 	}

@@ -173,9 +173,9 @@ func (g *Group) PIDs() map[int]int { return maps.Clone(g.pids) }
 // kills at once. A group that is being stopped already is not signalled again and
 // keeps the earlier of the two deadlines; one that has ended is left alone.
 //
-// What could not be ended is in the Result, so the error is always nil.
+// What could not be ended is in the Result.
 // Source: PContext.close.
-func (g *Group) Close(sig syscall.Signal, grace time.Duration) error {
+func (g *Group) Close(sig syscall.Signal, grace time.Duration) {
 	if sig == 0 {
 		sig = syscall.SIGTERM
 	}
@@ -187,7 +187,6 @@ func (g *Group) Close(sig syscall.Signal, grace time.Duration) error {
 		<-g.done
 	case <-g.done:
 	}
-	return nil
 }
 
 // Kill cuts the grace of a stop under way, or kills a group that runs. It does

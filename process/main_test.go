@@ -75,7 +75,7 @@ func start(t testing.TB, s *process.Supervisor, cfg process.Config) *process.Gro
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = g.Close(9, 0) })
+	t.Cleanup(func() { g.Close(9, 0) })
 	return g
 }
 

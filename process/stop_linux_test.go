@@ -94,9 +94,7 @@ func TestLeftoversOfOneWorkerOnly(t *testing.T) {
 		if n := len(lab.Left()); n != 2 {
 			t.Errorf("%d processes left, want the other worker and its child", n)
 		}
-		if err := g.Close(syscall.SIGTERM, long); err != nil {
-			t.Error(err)
-		}
+		g.Close(syscall.SIGTERM, long)
 		lab.CheckNothingLeft()
 		if d := cmp.Diff(map[int]int{0: 0, 1: 0}, codes(wait(t, g))); d != "" {
 			t.Error(d)
@@ -111,11 +109,10 @@ func TestClose(t *testing.T) {
 		cfg := workers(lab, stubborn, do("trap:15:4", "say:up", "hang"), do("say:up", "hang"))
 		g := start(t, s, cfg)
 		lab.Lines(3 + 4)
-		done := stopAll(func() error { return g.Close(syscall.SIGTERM, long) })
+		done := stopAll(func() { g.Close(syscall.SIGTERM, long) })
 		awaitEnd(t, g.PIDs()[1], g.PIDs()[2])
-		if err := errors.Join(g.Close(syscall.SIGTERM, 20*time.Millisecond), <-done); err != nil {
-			t.Error(err)
-		}
+		g.Close(syscall.SIGTERM, 20*time.Millisecond)
+		<-done
 		lab.CheckNothingLeft()
 		r := wait(t, g)
 		if d := cmp.Diff(map[int]int{0: -9, 1: 4, 2: -15}, codes(r)); d != "" {
@@ -124,9 +121,7 @@ func TestClose(t *testing.T) {
 		if d := cmp.Diff(map[int]int{0: 15, 1: 15, 2: 15}, stopped(r)); d != "" {
 			t.Error(d)
 		}
-		if err := g.Close(syscall.SIGTERM, 0); err != nil {
-			t.Error("again:", err)
-		}
+		g.Close(syscall.SIGTERM, 0)
 	})
 }
 
@@ -138,13 +133,10 @@ func TestKill(t *testing.T) {
 		cfg.LeftoverGrace, cfg.Grace = long, long
 		g := start(t, s, cfg)
 		lab.Lines(3)
-		closed := make(chan error)
-		go func() { closed <- g.Close(syscall.SIGINT, long) }()
+		closed := stopAll(func() { g.Close(syscall.SIGINT, long) })
 		awaitEnd(t, g.PIDs()[1])
 		g.Kill()
-		if err := <-closed; err != nil {
-			t.Error(err)
-		}
+		<-closed
 		lab.CheckNothingLeft()
 		if d := cmp.Diff(map[int]int{0: -9, 1: 0}, codes(wait(t, g))); d != "" {
 			t.Error(d)
@@ -154,11 +146,11 @@ func TestKill(t *testing.T) {
 
 // stopAll makes each of some calls in a goroutine and returns what ends with the
 // last of them.
-func stopAll(calls ...func() error) <-chan error {
-	done := make(chan error, len(calls))
+func stopAll(calls ...func()) <-chan struct{} {
+	done := make(chan struct{})
 	var wg sync.WaitGroup
 	for _, call := range calls {
-		wg.Go(func() { done <- call() })
+		wg.Go(call)
 	}
 	go func() { wg.Wait(); close(done) }()
 	return done
@@ -170,31 +162,25 @@ func TestSecondStop(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		first time.Duration
-		then  func(*process.Group) error
+		then  func(*process.Group)
 	}{
-		{"earlier", long, func(g *process.Group) error { return g.Close(syscall.SIGINT, time.Millisecond) }},
-		{"later", 3 * time.Second, func(g *process.Group) error { return g.Close(syscall.SIGINT, long) }}, // time enough to say "got 15"
-		{"at once", long, func(g *process.Group) error { return g.Close(syscall.SIGINT, 0) }},
-		{"SIGKILL", long, func(g *process.Group) error { return g.Close(syscall.SIGKILL, long) }},
-		{"Kill", long, func(g *process.Group) error { g.Kill(); return nil }},
+		{"earlier", long, func(g *process.Group) { g.Close(syscall.SIGINT, time.Millisecond) }},
+		{"later", 3 * time.Second, func(g *process.Group) { g.Close(syscall.SIGINT, long) }}, // time enough to say "got 15"
+		{"at once", long, func(g *process.Group) { g.Close(syscall.SIGINT, 0) }},
+		{"SIGKILL", long, func(g *process.Group) { g.Close(syscall.SIGKILL, long) }},
+		{"Kill", long, (*process.Group).Kill},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			lab := testproc.New(t)
 			s := supervisor(t, process.SupervisorConfig{})
 			g := start(t, s, workers(lab, do("tell:2", "tell:15", "say:up", "hang")))
 			lab.PID("up")
-			done := stopAll(func() error { return g.Close(syscall.SIGTERM, tt.first) })
+			done := stopAll(func() { g.Close(syscall.SIGTERM, tt.first) })
 			if got := lab.Line(); got != "got 15" {
 				t.Errorf("got %q", got)
 			}
-			if err := tt.then(g); err != nil {
-				t.Error(err)
-			}
-			for err := range done {
-				if err != nil {
-					t.Error(err)
-				}
-			}
+			tt.then(g)
+			<-done
 			r := wait(t, g)
 			if d := cmp.Diff(map[int]int{0: -9}, codes(r)); d != "" {
 				t.Error(d)
@@ -223,9 +209,7 @@ func TestStopAtOnce(t *testing.T) {
 			s := supervisor(t, process.SupervisorConfig{})
 			g := start(t, s, workers(lab, do("tell:15", "say:up", "hang")))
 			lab.PID("up")
-			if err := g.Close(tt.sig, tt.grace); err != nil {
-				t.Error(err)
-			}
+			g.Close(tt.sig, tt.grace)
 			if x := wait(t, g).Exits[0]; x.Code != -9 || x.StoppedBy != syscall.SIGKILL {
 				t.Errorf("code %d, stopped by %v", x.Code, x.StoppedBy)
 			}
@@ -268,9 +252,7 @@ func TestStopSignal(t *testing.T) {
 		trap := fmt.Sprintf("trap:%d:9", tt.want)
 		g := start(t, s, workers(lab, do("spawn::"+trap+"|say:up|hang", trap, "say:up", "hang")))
 		lab.PIDs("up", 2)
-		if err := g.Close(tt.send, long); err != nil {
-			t.Error(err)
-		}
+		g.Close(tt.send, long)
 		if x := wait(t, g).Exits[0]; x.Code != 9 || x.StoppedBy != tt.want {
 			t.Errorf("code %d, stopped by %v, want 9 and %v", x.Code, x.StoppedBy, tt.want)
 		}
@@ -283,19 +265,19 @@ func TestStopConcurrently(t *testing.T) {
 	s := supervisor(t, process.SupervisorConfig{})
 	g := start(t, s, workers(lab, do("say:up", "hang"), do("say:up", "hang"), do("say:up", "gate", "exit:1")))
 	lab.PIDs("up", 3)
-	var calls []func() error
+	var calls []func()
 	for i := range 20 {
 		calls = append(calls,
-			func() error { return g.Close(syscall.SIGTERM, time.Duration(i)*time.Millisecond) },
-			func() error { _, err := g.Wait(t.Context()); return err },
-			func() error { g.Kill(); return nil })
+			func() { g.Close(syscall.SIGTERM, time.Duration(i)*time.Millisecond) },
+			func() {
+				if _, err := g.Wait(t.Context()); err != nil {
+					t.Error(err)
+				}
+			},
+			g.Kill)
 	}
 	lab.OpenGate()
-	for err := range stopAll(calls...) {
-		if err != nil {
-			t.Error(err)
-		}
-	}
+	<-stopAll(calls...)
 	if r := wait(t, g); len(r.Exits) != 3 || len(r.Failures) < 2 {
 		t.Errorf("got %+v", r)
 	}
@@ -307,9 +289,7 @@ func TestStopAfterTheEnd(t *testing.T) {
 	s := supervisor(t, process.SupervisorConfig{})
 	g := start(t, s, workers(lab, do("exit:0"), do("exit:0")))
 	before := wait(t, g)
-	if err := g.Close(syscall.SIGTERM, long); err != nil {
-		t.Error(err)
-	}
+	g.Close(syscall.SIGTERM, long)
 	g.Kill()
 	if after := wait(t, g); after != before || len(stopped(after)) > 0 {
 		t.Errorf("got %+v, then %+v", before, after)
@@ -323,9 +303,7 @@ func TestStoppedByNobody(t *testing.T) {
 	g := start(t, s, workers(lab, do("exit:0"), do("say:up", "hang")))
 	lab.PID("up")
 	awaitEnd(t, g.PIDs()[0])
-	if err := g.Close(syscall.SIGTERM, long); err != nil {
-		t.Error(err)
-	}
+	g.Close(syscall.SIGTERM, long)
 	if d := cmp.Diff(map[int]int{1: 15}, stopped(wait(t, g))); d != "" {
 		t.Error(d)
 	}
@@ -420,9 +398,7 @@ func TestUselessCgroup(t *testing.T) {
 		if n := len(lab.Left()); n != 1 {
 			t.Errorf("%d processes are left, want the third worker only", n)
 		}
-		if err := g.Close(syscall.SIGKILL, 0); err != nil {
-			t.Error(err)
-		}
+		g.Close(syscall.SIGKILL, 0)
 		if d := cmp.Diff(map[int]int{0: 0, 1: 0, 2: -9}, codes(wait(t, g))); d != "" {
 			t.Error(d)
 		}

@@ -121,7 +121,7 @@ func (s *Supervisor) Close() error {
 	}
 	s.mu.Unlock()
 	for _, g := range open {
-		_ = g.Close(syscall.SIGKILL, 0)
+		g.Close(syscall.SIGKILL, 0)
 	}
 	err := s.shut()
 	s.endForkThread()
@@ -142,7 +142,7 @@ func (s *Supervisor) Start(cfg Config) (*Group, error) {
 	}
 	if err != nil {
 		if g != nil {
-			_ = g.Close(syscall.SIGKILL, 0)
+			g.Close(syscall.SIGKILL, 0)
 		}
 		return nil, err
 	}

@@ -2,7 +2,6 @@ package process_test
 
 import (
 	"context"
-	"errors"
 	"syscall"
 	"testing"
 	"time"
@@ -18,10 +17,10 @@ import (
 func TestUnheeded(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		stop func(*testproc.Lab, *process.Group) error
+		stop func(*testproc.Lab, *process.Group)
 	}{
-		{"Close", func(_ *testproc.Lab, g *process.Group) error { return g.Close(syscall.SIGTERM, long) }},
-		{"a peer fails", func(lab *testproc.Lab, _ *process.Group) error { lab.OpenGate(); return nil }},
+		{"Close", func(_ *testproc.Lab, g *process.Group) { g.Close(syscall.SIGTERM, long) }},
+		{"a peer fails", func(lab *testproc.Lab, _ *process.Group) { lab.OpenGate() }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			lab := testproc.New(t)
@@ -38,13 +37,12 @@ func TestUnheeded(t *testing.T) {
 			g := start(t, s, cfg)
 			pids := g.PIDs()
 			lab.PIDs("up", 3)
-			done := stopAll(func() error { return tt.stop(lab, g) })
+			done := stopAll(func() { tt.stop(lab, g) })
 			// Only when the others have heeded the signal does the end of the grace
 			// come in sight.
 			awaitEnd(t, pids[0], pids[2])
-			if err := errors.Join(g.Close(syscall.SIGTERM, 2*time.Second), <-done); err != nil {
-				t.Error(err)
-			}
+			g.Close(syscall.SIGTERM, 2*time.Second)
+			<-done
 			r := wait(t, g)
 			if d := cmp.Diff(map[int]int{1: pids[1]}, <-seen); d != "" {
 				t.Errorf("those that do not heed the signal, want -, got +:\n%s", d)
@@ -76,9 +74,7 @@ func TestNothingUnheeded(t *testing.T) {
 			cfg.Unheeded = func(_ context.Context, pids map[int]int) { t.Errorf("called with %v", pids) }
 			g := start(t, s, cfg)
 			lab.PIDs("up", 1)
-			if err := g.Close(syscall.SIGTERM, tt.grace); err != nil {
-				t.Error(err)
-			}
+			g.Close(syscall.SIGTERM, tt.grace)
 			wait(t, g)
 		})
 	}
