@@ -79,7 +79,7 @@ func (p program) command(ctx context.Context, args []string) int {
 	case "--version":
 		return p.version()
 	case "--help", "-h":
-		return p.help(args)
+		return p.help(ctx, args)
 	}
 	all := subcommands()
 	for _, c := range all {
@@ -98,7 +98,7 @@ func (p program) command(ctx context.Context, args []string) int {
 			ctx, stop = signal.NotifyContext(ctx, c.stops...)
 			defer stop()
 		}
-		return c.run(ctx, p, args)
+		return c.run(p, ctx, args)
 	}
 	hint := "`muster help` lists the commands"
 	if strings.HasPrefix(name, "-") || strings.ContainsAny(name, "./") {

@@ -20,61 +20,53 @@ type subcommand struct {
 	line  bool        // it also takes run's options
 	words []string    // what its first argument may be, where that can be listed
 	stops []os.Signal // they end ctx rather than the process
-	run   func(ctx context.Context, p program, args []string) int
+	run   func(p program, ctx context.Context, args []string) int
 }
 
 // subcommands lists all of them, in the order of `muster help`.
 func subcommands() []subcommand {
 	interrupt := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
-	plain := func(f func(ctx context.Context, args []string, stdout, stderr io.Writer) int) func(context.Context, program, []string) int {
-		return func(ctx context.Context, p program, args []string) int { return f(ctx, args, p.stdout, p.stderr) }
-	}
 	all := []subcommand{
-		{name: "run", what: "start a script's workers and keep them running, as torchrun does", line: true,
-			run: func(ctx context.Context, p program, args []string) int { return p.run(ctx, args) }},
-		{name: "explain", what: "show every setting of such a command line; run nothing", usage: explainHelp, line: true,
-			run: func(_ context.Context, p program, args []string) int { return p.explain(args) }},
-		{name: "doctor", what: "look for what would break a job, before it starts", usage: doctorUsage, line: true, stops: interrupt,
-			run: func(ctx context.Context, p program, args []string) int { return p.doctor(ctx, args) }},
+		{name: "run", what: "start a script's workers and keep them running, as torchrun does", line: true, run: program.run},
+		{name: "explain", what: "show every setting of such a command line; run nothing", usage: explainHelp, line: true, run: program.explain},
+		{name: "doctor", what: "look for what would break a job, before it starts", usage: doctorUsage, line: true, stops: interrupt, run: program.doctor},
 		{name: "top", what: "watch a live job in the terminal", usage: topUsage, stops: append(interrupt[:2:2], syscall.SIGHUP),
-			run: func(ctx context.Context, p program, args []string) int {
-				return TopCommand(ctx, args, p.stdin, p.stdout, p.stderr)
+			run: func(p program, ctx context.Context, args []string) int {
+				return topCommand(ctx, args, p.stdin, p.stdout, p.stderr)
 			}},
-		{name: "dump", what: "show the stacks of workers on this host", usage: dumpUsage, stops: interrupt,
-			run: plain(DumpCommand)},
-		{name: "report", what: "show how a job went and why it failed, from its log directory", usage: reportUsage,
-			run: func(_ context.Context, p program, args []string) int { return ReportCommand(args, p.stdout, p.stderr) }},
-		{name: "logs", what: "print or follow the workers' log files", usage: logsUsage, stops: interrupt,
-			run: plain(LogsCommand)},
+		{name: "dump", what: "show the stacks of workers on this host", usage: dumpUsage, stops: interrupt, run: plain(dumpCommand)},
+		{name: "report", what: "show how a job went and why it failed, from its log directory", usage: reportUsage, run: plain(reportCommand)},
+		{name: "logs", what: "print or follow the workers' log files", usage: logsUsage, stops: interrupt, run: plain(logsCommand)},
 		{name: "policy", what: "check a restart policy, or try it on past failures", usage: policyUsage, words: []string{"check", "test"},
-			run: func(_ context.Context, p program, args []string) int {
-				return PolicyCommand(args, p.stdin, p.stdout, p.stderr)
+			run: func(p program, _ context.Context, args []string) int {
+				return policyCommand(args, p.stdin, p.stdout, p.stderr)
 			}},
-		{name: "store", what: "serve a TCPStore, or the rendezvous of jobs", usage: storeUsage, stops: interrupt,
-			run: plain(StoreCommand)},
-		{name: "watchdog", what: "serve worker timers to a script that muster did not start", usage: watchdogUsage, stops: interrupt,
-			run: plain(WatchdogCommand)},
+		{name: "store", what: "serve a TCPStore, or the rendezvous of jobs", usage: storeUsage, stops: interrupt, run: plain(storeCommand)},
+		{name: "watchdog", what: "serve worker timers to a script that muster did not start", usage: watchdogUsage, stops: interrupt, run: plain(watchdogCommand)},
 		{name: "sim", what: "simulate the rendezvous of many hosts", usage: simUsage,
-			run: func(_ context.Context, p program, args []string) int {
+			run: func(p program, _ context.Context, args []string) int {
 				began := time.Now()
-				return SimCommand(args, p.stdout, p.stderr, func() time.Duration { return time.Since(began) })
+				return simCommand(args, p.stdout, p.stderr, func() time.Duration { return time.Since(began) })
 			}},
-		{name: "completion", what: "print a completion script for a shell", usage: completionUsage, words: shells,
-			run: func(_ context.Context, p program, args []string) int { return p.completion(args) }},
+		{name: "completion", what: "print a completion script for a shell", usage: completionUsage, words: shells, run: program.completion},
 		{name: "version", what: "print the version", usage: "usage: muster version\n\nPrints muster's version, and Go's.\n",
-			run: func(_ context.Context, p program, args []string) int {
+			run: func(p program, _ context.Context, args []string) int {
 				if len(args) > 0 {
 					p.errorf("unexpected argument %s", quote(args[0]))
 					return exitUsage
 				}
 				return p.version()
 			}},
-		{name: "help", what: "show a command's usage and options", usage: "usage: muster help [COMMAND]\n\nLists the commands, or shows one command's usage and options.\n",
-			run: func(_ context.Context, p program, args []string) int { return p.help(args) }},
+		{name: "help", what: "show a command's usage and options", usage: "usage: muster help [COMMAND]\n\nLists the commands, or shows one command's usage and options.\n", run: program.help},
 	}
 	last := len(all) - 1
 	all[last].words = names(all[:last]) // what there is help on
 	return all
+}
+
+// plain is a command that needs no more of the program than where to write.
+func plain(f func(ctx context.Context, args []string, stdout, stderr io.Writer) int) func(program, context.Context, []string) int {
+	return func(p program, ctx context.Context, args []string) int { return f(ctx, args, p.stdout, p.stderr) }
 }
 
 // help is the text of its --help.

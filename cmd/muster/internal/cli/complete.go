@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -26,7 +27,7 @@ The script for the name torchrun: torchrun --print-completion bash
 `
 
 // completion is `muster completion SHELL`.
-func (p program) completion(args []string) int {
+func (p program) completion(_ context.Context, args []string) int {
 	if len(args) == 1 && slices.Contains(shells, args[0]) {
 		return p.printCompletion(args[0])
 	}

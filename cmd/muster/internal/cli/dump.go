@@ -50,8 +50,8 @@ type dumpRequest struct {
 	timeout time.Duration
 }
 
-// DumpCommand is `muster dump`.
-func DumpCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+// dumpCommand is `muster dump`.
+func dumpCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	c := command{"dump", dumpUsage, stdout, stderr}
 	req, err := parseDump(args)
 	if err != nil {

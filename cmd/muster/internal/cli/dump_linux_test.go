@@ -20,7 +20,7 @@ import (
 func dump(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	status = DumpCommand(t.Context(), args, &out, &errs)
+	status = dumpCommand(t.Context(), args, &out, &errs)
 	return status, out.String(), errs.String()
 }
 

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -24,7 +25,7 @@ Exit status: 0, or 2 if muster run would refuse the command line.
 `
 
 // explain is `muster explain`.
-func (p program) explain(args []string) int {
+func (p program) explain(_ context.Context, args []string) int {
 	l, errs := parseLine(args)
 	if l.asked("help") {
 		io.WriteString(p.stdout, explainHelp)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"runtime"
@@ -9,7 +10,7 @@ import (
 )
 
 // help is `muster help [command]`.
-func (p program) help(args []string) int {
+func (p program) help(_ context.Context, args []string) int {
 	if len(args) == 0 {
 		io.WriteString(p.stdout, overview())
 		return exitOK

@@ -70,8 +70,8 @@ func parseRankSet(text string) (set rankSet, err error) {
 	return set, nil
 }
 
-// LogsCommand is `muster logs`. With --follow it runs until ctx is done.
-func LogsCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+// logsCommand is `muster logs`. With --follow it runs until ctx is done.
+func logsCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	c := command{"logs", logsUsage, stdout, stderr}
 	req, err := parseLogs(args)
 	if err != nil {

@@ -41,8 +41,8 @@ shown in parentheses.
   --json            print a line of JSON for each failure
 `
 
-// PolicyCommand is `muster policy`.
-func PolicyCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+// policyCommand is `muster policy`.
+func policyCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	c := command{"policy", policyUsage, stdout, stderr}
 	req, err := parsePolicy(args)
 	if err != nil {

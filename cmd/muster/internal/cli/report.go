@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -31,8 +32,8 @@ type reportRequest struct {
 	list, json   bool
 }
 
-// ReportCommand is `muster report`.
-func ReportCommand(args []string, stdout, stderr io.Writer) int {
+// reportCommand is `muster report`.
+func reportCommand(_ context.Context, args []string, stdout, stderr io.Writer) int {
 	c := command{"report", reportUsage, stdout, stderr}
 	req, err := parseReport(args)
 	if err != nil {

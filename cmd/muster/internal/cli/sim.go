@@ -41,8 +41,8 @@ const (
 	simMaxFaults = 1000
 )
 
-// SimCommand is `muster sim`. elapsed measures how long it took.
-func SimCommand(args []string, stdout, stderr io.Writer, elapsed func() time.Duration) int {
+// simCommand is `muster sim`. elapsed measures how long it took.
+func simCommand(args []string, stdout, stderr io.Writer, elapsed func() time.Duration) int {
 	c := command{"sim", simUsage, stdout, stderr}
 	cfg, trace, err := simConfig(args)
 	if err != nil {

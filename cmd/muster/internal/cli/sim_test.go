@@ -18,7 +18,7 @@ func TestSim(t *testing.T) {
 		"--nodes 3 --max 2 --work 0s",
 	} {
 		out.WriteString("muster sim " + line + "\n")
-		status := SimCommand(strings.Fields(line), &out, &out, func() time.Duration { return 1234567 })
+		status := simCommand(strings.Fields(line), &out, &out, func() time.Duration { return 1234567 })
 		if status != exitOK {
 			t.Errorf("%s: status %d", line, status)
 		}
@@ -32,7 +32,7 @@ func TestSimTrace(t *testing.T) {
 	var traces []string
 	for range 2 {
 		var out strings.Builder
-		if status := SimCommand([]string{"--nodes=4", "--faults=2", "--trace", path}, &out, &out, func() time.Duration { return 0 }); status != exitOK {
+		if status := simCommand([]string{"--nodes=4", "--faults=2", "--trace", path}, &out, &out, func() time.Duration { return 0 }); status != exitOK {
 			t.Fatal(&out)
 		}
 		text, err := os.ReadFile(path)
@@ -59,7 +59,7 @@ func TestSimErrors(t *testing.T) {
 		{"--node 3", []string{"-node"}},
 	} {
 		var stdout, stderr strings.Builder
-		if status := SimCommand(strings.Fields(tt.line), &stdout, &stderr, nil); status != exitUsage || stdout.Len() > 0 {
+		if status := simCommand(strings.Fields(tt.line), &stdout, &stderr, nil); status != exitUsage || stdout.Len() > 0 {
 			t.Errorf("%s: status %d, %s", tt.line, status, &stdout)
 		}
 		for _, want := range append(tt.want, "usage: muster sim") {
@@ -72,7 +72,7 @@ func TestSimErrors(t *testing.T) {
 
 func TestSimHelp(t *testing.T) {
 	var stdout, stderr strings.Builder
-	if status := SimCommand([]string{"--help"}, &stdout, &stderr, nil); status != exitOK || stderr.Len() > 0 || stdout.String() != simUsage {
+	if status := simCommand([]string{"--help"}, &stdout, &stderr, nil); status != exitOK || stderr.Len() > 0 || stdout.String() != simUsage {
 		t.Errorf("status %d: %s%s", status, &stdout, &stderr)
 	}
 	for line := range strings.Lines(simUsage) {

@@ -48,8 +48,8 @@ read and change everything. Use --host and --allow, or a firewall. With them onl
 agents of muster can connect, and neither torchrun nor PyTorch's clients.
 `
 
-// StoreCommand is `muster store`. It serves until ctx is done.
-func StoreCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+// storeCommand is `muster store`. It serves until ctx is done.
+func storeCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fail := func(status int, format string, a ...any) int {
 		fmt.Fprintf(stderr, "muster store: error: "+format+"\n", a...)
 		return status

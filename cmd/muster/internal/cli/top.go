@@ -46,8 +46,8 @@ type topRequest struct {
 	all, once, json bool
 }
 
-// TopCommand is `muster top`. It runs until a key, or the end of ctx, ends it.
-func TopCommand(ctx context.Context, args []string, stdin, stdout *os.File, stderr io.Writer) int {
+// topCommand is `muster top`. It runs until a key, or the end of ctx, ends it.
+func topCommand(ctx context.Context, args []string, stdin, stdout *os.File, stderr io.Writer) int {
 	c := command{"top", topUsage, stdout, stderr}
 	req, err := parseTop(args)
 	if err != nil {

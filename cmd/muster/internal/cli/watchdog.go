@@ -48,8 +48,8 @@ may write to the FIFO can have any process of this user killed.
 // envTimerFile is where PyTorch's workers look for the FIFO's path.
 const envTimerFile = timer.EnvFile
 
-// WatchdogCommand is `muster watchdog`. It serves until ctx is done.
-func WatchdogCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+// watchdogCommand is `muster watchdog`. It serves until ctx is done.
+func watchdogCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fail := func(status int, format string, a ...any) int {
 		fmt.Fprintf(stderr, "muster watchdog: error: "+format+"\n", a...)
 		return status

@@ -1,0 +1,4 @@
+package cli
+
+// StoreCommand is for tests.
+var StoreCommand = storeCommand
