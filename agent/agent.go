@@ -34,12 +34,9 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/tempdir"
 	"github.com/muster-run/muster/logs"
-	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -175,10 +172,8 @@ type Config struct {
 	// Hurry, once closed, cuts the grace of a stop that is under way.
 	Hurry <-chan struct{}
 
-	// Events gets what happened, for machines. Default: nowhere.
-	Events events.Sink
-	// Metrics gets counts and durations. Default: nowhere.
-	Metrics metrics.Handler
+	// Observers get what happens.
+	Observers []func(Event)
 	// Logger gets what happened, for people. Default slog.Default().
 	Logger *slog.Logger
 }
@@ -229,16 +224,15 @@ func (r *Result) Err() error {
 // An Agent runs one worker group. Make it with New; Run may be called once.
 type Agent struct {
 	cfg       Config
+	job       Job
 	log       *slog.Logger
-	metrics   metrics.Stream
 	restarts  int      // the job's, used so far
 	last      *attempt // the one before; nil in the first
-	measures  measures
-	status    status
+	state     State    // the last that was decided
+	live      live
 	policy    *policy.Engine   // nil without a policy
 	backOff   *policy.Decision // what to wait for before the next round; nil for nothing
 	files     prober
-	meter     health.Meter
 	serverDir string                   // of the workers' sockets; empty where they have none
 	watchdog  atomic.Pointer[watchdog] // nil before the run
 }
@@ -286,14 +280,19 @@ func New(cfg Config) (*Agent, error) {
 	cfg.ShutdownTimeout = cmp.Or(cfg.ShutdownTimeout, process.DefaultGrace)
 	cfg.ExitBarrierTimeout = cmp.Or(cfg.ExitBarrierTimeout, DefaultExitBarrierTimeout)
 	cfg.PeerTimeout = cmp.Or(cfg.PeerTimeout, DefaultPeerTimeout)
-	if cfg.Events == nil {
-		cfg.Events = events.Null
-	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	return &Agent{cfg: cfg, log: cfg.Logger, metrics: metrics.Stream{Handler: cfg.Metrics}, policy: newPolicy(&cfg)}, nil
+	job := Job{
+		RunID: cfg.Rendezvous.RunID(), Backend: cfg.Rendezvous.Backend(), Role: cfg.Spec.Role, Host: cfg.Host, Title: cfg.Spec.Title,
+		Program: filepath.Base(cmp.Or(cfg.Spec.Entrypoint, cfg.Spec.Func)), LocalWorldSize: cfg.Spec.LocalWorldSize,
+		MaxRestarts: cfg.MaxRestarts, LogDir: cfg.Logs.Dir(),
+	}
+	return &Agent{cfg: cfg, job: job, log: cfg.Logger, policy: newPolicy(&cfg)}, nil
 }
+
+// Job returns what stays the same while the agent runs.
+func (a *Agent) Job() *Job { return &a.job }
 
 // Run runs the group until it has succeeded, failed for good, or ctx is done.
 // It returns when everything that it started has ended. A group that failed is
@@ -303,12 +302,12 @@ func New(cfg Config) (*Agent, error) {
 // those of the rendezvous and of the log directory; they may come with a result.
 func (a *Agent) Run(ctx context.Context) (*Result, error) {
 	began := time.Now()
-	a.start(began)
+	a.emit(nil, Begun{})
 	if err := a.startWatchdog(); err != nil {
 		return nil, err
 	}
 	defer a.stopWatchdog()
-	defer a.status.looks.Wait()
+	defer a.live.close()
 	if a.cfg.WorkerServer {
 		var err error
 		if a.serverDir, err = os.MkdirTemp(tempdir.Find(), "muster-workers-"); err != nil {
@@ -324,10 +323,9 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		at := newAttempt(ctx)
 		r, err := a.attempt(ctx, at)
 		at.close()
-		a.measureEnds(at)
+		a.emit(at, AttemptEnded{Causes: at.causes()})
 		if r != nil || err != nil {
-			a.ended(r, err)
-			a.recordEnd(at, r, began, err)
+			a.emit(at, Finished{Step: Step{began, err}, Result: r, Exits: at.exits})
 			return r, err
 		}
 		a.last = at
@@ -341,20 +339,20 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 		return a.notAdmitted(ctx, err)
 	}
 	began := time.Now()
-	a.happened(health.KindPhase, health.Rendezvous, "waiting for the hosts of the next round", "")
-	a.recordJoining(began)
+	a.emit(a.last, Joining{Again: a.last != nil})
 	round, err := a.cfg.Rendezvous.Next(ctx)
 	for tries := a.cfg.MaxRestarts; tries > 0 && short(err) && a.cfg.Rendezvous.Changes() == nil && at.outlives(startPause); tries-- {
 		a.log.Warn("cannot begin a round for now; trying again", "run_id", a.cfg.Rendezvous.RunID(), "error", err)
 		round, err = a.cfg.Rendezvous.Next(ctx)
 	}
 	at.round = round
-	a.recordStep(at, events.Rendezvous, began, err)
+	a.emit(at, Joined{Step{began, err}, a.before()})
 	if err != nil {
 		return a.notAdmitted(ctx, err)
 	}
 	a.learnRestarts(ctx, at)
-	a.joined(at)
+	a.live.joined(at, a.cfg.Host)
+	a.emit(at, RoundBegun{})
 	at.since = time.Now()
 	a.assignRanks(at)
 	return a.watch(ctx, at)
@@ -370,7 +368,7 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 	case ctx.Err() != nil:
 		preempted := a.preemption(context.Cause(ctx))
 		if preempted != nil {
-			a.learnPreempted(nil, preempted)
+			a.emit(nil, JobPreempted{*preempted})
 		}
 		return &Result{State: Failed, Restarts: a.restarts, Left: preempted == nil, Preempted: preempted}, err
 	case errors.Is(err, rendezvous.ErrClosed) && a.last != nil:
@@ -426,16 +424,21 @@ func (a *Agent) startWorkers(at *attempt) error {
 		cfg.Envs[i] = a.workerEnv(at, i)
 	}
 	at.group, err = a.cfg.Start(cfg)
-	a.measureStarted(at, err)
-	if err != nil {
-		return err
+	started := WorkersStarted{Step: Step{at.began, err}}
+	if err == nil {
+		started.PIDs = at.group.PIDs()
+		a.live.ran(at)
 	}
-	pids := at.group.PIDs()
-	for i := range workers {
-		pid := pids[i]
-		a.cfg.Events.Record(a.workerEvent(at, events.Start, i, pid))
+	a.emit(at, started)
+	return err
+}
+
+// before is the last round; nil in the first.
+func (a *Agent) before() *rendezvous.Info {
+	if a.last == nil {
+		return nil
 	}
-	return nil
+	return a.last.round
 }
 
 // workerSocket is where a worker may make the socket of torch's worker server.

@@ -23,6 +23,7 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/metrics"
@@ -124,6 +125,22 @@ func (s *sink) Record(e events.Event) {
 	s.events = append(s.events, e)
 }
 
+// records are the observers that record in a sink.
+func records(s events.Sink) []func(agent.Event) { return []func(agent.Event){events.Observer(s)} }
+
+// shown makes an agent whose State package health knows.
+func (j *job) shown(t *testing.T) (*agent.Agent, *health.Observer) {
+	t.Helper()
+	o := health.NewObserver()
+	j.Observers = append(j.Observers, o.Observe)
+	a, err := agent.New(j.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Watch(a)
+	return a, o
+}
+
 func (s *sink) names() []string {
 	var names []string
 	for _, e := range s.events {
@@ -174,7 +191,7 @@ func newJob(t *testing.T, function, arg string, workers int) *job {
 		},
 		Rendezvous: handler, Supervisor: supervisor, Logs: run,
 		Host: "host1", Options: agent.Options{ShutdownTimeout: 20 * time.Second},
-		Events: j.sink, Logger: quiet,
+		Observers: records(j.sink), Logger: quiet,
 	}
 	return j
 }
@@ -218,7 +235,7 @@ func TestOwnStart(t *testing.T) {
 func TestSuccess(t *testing.T) {
 	j := newJob(t, "rank", "", 2)
 	counts := counter{}
-	j.Metrics = counts
+	j.Observers = append(j.Observers, metrics.Observer(counts))
 	r := j.mustRun(t)
 	if r.IsFailed() || r.State != agent.Succeeded || r.Report != nil {
 		t.Errorf("result is %+v", r)
@@ -512,5 +529,15 @@ func TestNewReportsEveryProblem(t *testing.T) {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("error lacks %q:\n%v", want, err)
 		}
+	}
+}
+
+// NCCL's errors end a worker unless the environment says something else.
+func TestAsyncErrors(t *testing.T) {
+	j := newJob(t, "", "", 1)
+	j.Spec.Entrypoint = "/bin/sh"
+	j.Spec.Args = func(int) []string { return []string{"-c", `test "$TORCH_NCCL_ASYNC_ERROR_HANDLING" = 1`} }
+	if r := j.mustRun(t); r.IsFailed() {
+		t.Error(r.Err())
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
@@ -266,14 +265,14 @@ func (a *Agent) learnRestarts(ctx context.Context, at *attempt) {
 
 // restart counts a restart for this host's own failure, and keeps a report of it.
 func (a *Agent) restart(at *attempt, rec *record) {
-	a.recordOwn(at)
+	a.tellOwn(at)
 	a.carriedOut(at.verdict)
 	failed := a.failed(at, Stopped, a.ownReport(at))
 	a.restarts++
 	if rec != nil {
 		a.restarts = max(a.restarts, rec.Restarts)
 	}
-	a.counted(failed.Report.Root().Error())
+	a.emit(at, RestartCounted{failed.Report.Root().Error()})
 	attrs := []any{"cause", failed.Report.Root().Error(),
 		"restart", fmt.Sprintf("%d/%d", a.restarts, a.cfg.MaxRestarts), "report", failed.ReportFile}
 	a.log.Warn("restarting the worker group", append(attrs, decisionAttr(at.verdict)...)...)
@@ -289,13 +288,13 @@ func (a *Agent) follow(ctx context.Context, at *attempt, rec *record) {
 	}
 	a.log.Warn("workers failed on another host; restarting the worker group with it", "host", rec.Host, "rank", rec.Rank,
 		"cause", rec.Cause, "restart", fmt.Sprintf("%d/%d", rec.Restarts, a.cfg.MaxRestarts))
-	a.enter(health.Restarting, Stopped, "stopping the workers", fmt.Sprintf("rank %d on %s: %s", rec.Rank, rec.Host, rec.Cause))
+	a.emit(at, Stopping{State: Stopped, Why: fmt.Sprintf("rank %d on %s: %s", rec.Rank, rec.Host, rec.Cause)})
 	if failures, err := failure.Decode(rec.Failures, at.round.ClockOffset); err == nil && len(failures) > 0 {
-		a.failedWith(failure.NewReport(a.reportConfig(at), failures), "")
+		a.explained(at, failure.NewReport(a.reportConfig(at), failures), "")
 	}
 	a.stopWorkers(ctx, at, syscall.SIGTERM)
 	a.restarts = max(a.restarts, rec.Restarts)
-	a.counted("")
+	a.emit(at, RestartCounted{})
 }
 
 // goOnWithout stops the workers since another node leaves the job because of its
@@ -304,7 +303,7 @@ func (a *Agent) goOnWithout(ctx context.Context, at *attempt, rec *record) {
 	why := fmt.Sprintf("rank %d on %s: %s", rec.Rank, rec.Host, rec.Cause)
 	a.log.Warn("a host leaves the job since its workers failed; stopping the workers for a new round, no restart is counted",
 		"host", rec.Host, "rank", rec.Rank, "cause", rec.Cause, "decision", rec.Decision.String())
-	a.enter(health.Restarting, Stopped, "stopping the workers for a round without "+rec.Host, why)
+	a.emit(at, Stopping{Stopped, "for a round without " + rec.Host, why})
 	a.stopWorkers(ctx, at, syscall.SIGTERM)
 	a.restarts = max(a.restarts, rec.Restarts)
 }

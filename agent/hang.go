@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/procfs"
 )
 
@@ -100,7 +99,7 @@ func progressed(before, now map[int]vital, in time.Duration) bool {
 func (a *Agent) hung(at *attempt, idle time.Duration) {
 	what := fmt.Sprintf("no output, no CPU time and no timer activity of this host's workers for %v", idle.Round(100*time.Millisecond))
 	a.log.Error("the workers hang: "+what, "run_id", a.cfg.Rendezvous.RunID(), "kill", !a.cfg.HangNotify)
-	a.happened(health.KindFailure, "", "the workers hang", what)
+	a.emitElsewhere(Suspected{"the workers hang", what})
 	a.autopsy(context.WithoutCancel(at.life), at, "hang: "+what, at.group.PIDs())
 	if a.cfg.HangNotify {
 		return

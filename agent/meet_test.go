@@ -403,7 +403,7 @@ func (l *lab) add(name string, change func(h *host)) {
 			Args: func(int) []string { return []string{l.socket} },
 			Env:  func(int) map[string]string { return map[string]string{"TEST_HOST": name} }},
 		Supervisor: supervisor, Logs: run, Host: name, PeerTimeout: 20 * time.Second,
-		Options: agent.Options{ShutdownTimeout: 20 * time.Second, ExitBarrierTimeout: time.Minute}, Events: h.sink, Logger: logger,
+		Options: agent.Options{ShutdownTimeout: 20 * time.Second, ExitBarrierTimeout: time.Minute}, Observers: records(h.sink), Logger: logger,
 	}
 	if change != nil {
 		change(h)

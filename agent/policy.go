@@ -10,9 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -144,39 +142,24 @@ func stamps(files []string) string {
 	return b.String()
 }
 
-// recordFailed records that an attempt has failed: by root, or, if that is nil, by
-// the loss of a host. d is nil without a policy.
-func (a *Agent) recordFailed(at *attempt, root *failure.ProcessFailure, f policy.Failure, d *policy.Decision) {
-	p := a.progressOf(at)
-	e := events.AttemptEvent{
-		RunID: a.cfg.Rendezvous.RunID(), Hostname: a.cfg.Host, Host: f.Host, Role: f.Role, GroupRank: at.round.Rank, Rank: -1,
-		Restarts: a.restarts, MaxRestarts: a.cfg.MaxRestarts, Cause: string(f.Cause), Ran: f.Ran, Step: p.Step, Files: p.Files,
-	}
-	if root != nil {
-		e.Rank, e.LocalRank, e.PID, e.ExitCode = root.Rank, root.LocalRank, root.PID, root.ExitCode
-		e.Message, e.Stderr = root.Cause, f.Stderr
-		if root.Signal != 0 {
-			e.Signal = root.Signal.String()
-		}
-	}
-	if d != nil {
-		e.Action, e.Decision = string(d.Action), d.String()
-	}
-	events.RecordLine(a.cfg.Events, e)
+// tellFailed tells that an attempt has failed: by root, or, if that is nil, by the loss of a host.
+func (a *Agent) tellFailed(at *attempt, root *failure.ProcessFailure, f policy.Failure) {
+	f.Restarts, f.Progress = a.restarts, a.progressOf(at)
+	a.emit(at, AttemptFailed{f, root, at.verdict})
 }
 
-// recordOwn records the failure of this host's workers, once.
-func (a *Agent) recordOwn(at *attempt) {
+// tellOwn tells of the failure of this host's workers, once.
+func (a *Agent) tellOwn(at *attempt) {
 	root := a.ownReport(at).Root()
-	if root == nil || root.Kind == failure.Stopped || at.recorded {
+	if root == nil || root.Kind == failure.Stopped || at.told {
 		return
 	}
-	at.recorded = true
-	a.recordFailed(at, root, a.failureOf(at, root), at.verdict)
+	at.told = true
+	a.tellFailed(at, root, a.failureOf(at, root))
 }
 
-// recordLost records that an attempt ends since a host of it was lost.
-func (a *Agent) recordLost(at *attempt, n news) {
+// tellLost tells that an attempt ends since a host of it was lost.
+func (a *Agent) tellLost(at *attempt, n news) {
 	if n.change.Kind != rendezvous.NodeLost {
 		return
 	}
@@ -184,7 +167,7 @@ func (a *Agent) recordLost(at *attempt, n news) {
 	if !at.began.IsZero() {
 		f.Ran = time.Since(at.began)
 	}
-	a.recordFailed(at, nil, f, at.verdict)
+	a.tellFailed(at, nil, f)
 }
 
 // hostOf is the name of a node's host, if that is known.
@@ -231,9 +214,7 @@ func (a *Agent) waitBackOff(ctx context.Context) error {
 		return nil
 	}
 	until := time.Now().Add(d.Delay)
-	a.happened(health.KindPhase, health.Restarting, "waiting "+d.Delay.String()+" before the next round", "back-off of rule "+d.Rule+" of "+d.Source)
-	a.Waiting(rendezvous.Waiting{Note: fmt.Sprintf("the back-off of rule %s, until %s", d.Rule, until.Format("15:04:05"))})
-	defer a.Waiting(rendezvous.Waiting{})
+	a.emit(a.last, BackingOff{d, until})
 	a.log.Warn("waiting before the next round, as a rule says", "seconds", d.Delay.Seconds(), "rule", d.Rule, "source", d.Source)
 	timer := time.NewTimer(d.Delay)
 	defer timer.Stop()
@@ -257,7 +238,7 @@ func (a *Agent) waitBackOff(ctx context.Context) error {
 
 // depart is the end of this host's part in a job that goes on without it.
 func (a *Agent) depart(at *attempt, state State) *Result {
-	a.recordOwn(at)
+	a.tellOwn(at)
 	r := a.failed(at, state, a.ownReport(at))
 	r.Left, r.Drained = true, true
 	a.log.Error("this host leaves the job, which may go on without it", "cause", r.Report.Root().Error(), "decision", at.verdict.String())
@@ -268,15 +249,15 @@ func (a *Agent) depart(at *attempt, state State) *Result {
 func (a *Agent) giveUp(ctx context.Context, at *attempt, n news) (*Result, error) {
 	rec := n.record
 	if rec == nil {
-		a.recordLost(at, n)
+		a.tellLost(at, n)
 		rec = a.newRecord(at, nil, nil, true)
-		rec.Cause = fmt.Sprintf("a host is lost (%s); %s", changeText(n.change), rec.Decision)
+		rec.Cause = fmt.Sprintf("a host is lost (%s); %s", NodesChanged{n.change}, rec.Decision)
 		if !at.alone() && n.change.Rank >= 0 {
 			a.put(context.WithoutCancel(ctx), at, rec)
 		}
 	}
 	a.log.Error("stopping the job: " + rec.Cause)
-	a.enter(health.Restarting, Failed, "stopping the workers for good", rec.Cause)
+	a.emit(at, Stopping{Failed, "for good", rec.Cause})
 	a.stopWorkers(ctx, at, syscall.SIGTERM)
 	return a.stopped(at, Failed), errors.New(rec.Cause)
 }

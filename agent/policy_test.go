@@ -63,7 +63,7 @@ func TestPolicyStops(t *testing.T) {
 	l := newLab(t, abc, func(h *host) {
 		with(h)
 		sinks[h.name] = &attemptSink{}
-		h.Events = sinks[h.name]
+		h.Observers = records(sinks[h.name])
 	})
 	l.start(abc...)
 	w := l.all(abc...)
@@ -95,7 +95,7 @@ func TestPolicyStops(t *testing.T) {
 func TestAttemptsWithoutPolicy(t *testing.T) {
 	s := &attemptSink{}
 	j := newJob(t, "fail until", "1", 2)
-	j.MaxRestarts, j.Events = 1, s
+	j.MaxRestarts, j.Observers = 1, records(s)
 	if r := j.mustRun(t); r.IsFailed() {
 		t.Fatalf("%+v", r)
 	}
@@ -211,7 +211,7 @@ func TestPolicyNoFurtherStep(t *testing.T) {
 	s := &attemptSink{}
 	l := newLab(t, []string{"a"}, func(h *host) {
 		with(h)
-		h.Events = s
+		h.Observers = records(s)
 	})
 	l.start("a")
 	for _, step := range []string{"5", "6", "6"} {
@@ -238,7 +238,7 @@ func TestPolicyHostsLost(t *testing.T) {
 	l := newLab(t, names, func(h *host) {
 		with(h)
 		sinks[h.name] = &attemptSink{}
-		h.Events = sinks[h.name]
+		h.Observers = records(sinks[h.name])
 	})
 	l.start(names...)
 	l.all(names...)
@@ -360,10 +360,7 @@ func TestPolicyBackOffIsShown(t *testing.T) {
 	j.Policy = p
 	seen := make(chan struct{})
 	j.Logger = slog.New(&logged{slog.NewTextHandler(io.Discard, nil), "waiting before the next round", &sync.Once{}, seen})
-	a, err := agent.New(j.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a, o := j.shown(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	var r *agent.Result
 	var running sync.WaitGroup
@@ -373,7 +370,7 @@ func TestPolicyBackOffIsShown(t *testing.T) {
 	case <-time.After(patience):
 		t.Fatal("it does not wait")
 	}
-	s := a.State(t.Context())
+	s := o.State(t.Context())
 	if !strings.HasPrefix(s.Job.WaitingFor, "the back-off of rule slow, until ") || s.Job.Phase != health.Restarting || s.Job.Restarts != 1 {
 		t.Errorf("%+v", s.Job)
 	}
@@ -393,10 +390,7 @@ func TestPolicyBackOffEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	j.Policy = p
-	a, err := agent.New(j.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a, o := j.shown(t)
 	began := time.Now()
 	if r, err := a.Run(t.Context()); err != nil || r.IsFailed() || r.Restarts != 2 {
 		t.Errorf("%+v, %v", r, err)
@@ -405,7 +399,7 @@ func TestPolicyBackOffEnds(t *testing.T) {
 		t.Errorf("it took %v, and should have waited 20 and 60 ms", took)
 	}
 	var waits []string
-	for _, m := range a.State(t.Context()).Timeline {
+	for _, m := range o.State(t.Context()).Timeline {
 		if strings.HasPrefix(m.What, "waiting") && strings.HasSuffix(m.What, "before the next round") {
 			waits = append(waits, m.What+": "+m.Why)
 		}

@@ -8,9 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/process"
 )
 
@@ -49,27 +47,11 @@ func (a *Agent) drain(ctx context.Context, at *attempt, rec *record) *Result {
 
 // stopForGood stops the workers of a job that is preempted.
 func (a *Agent) stopForGood(ctx context.Context, at *attempt, p *Preemption) *Result {
-	a.learnPreempted(at, p)
-	a.enter(health.Restarting, Failed, "stopping the workers for good", p.String())
+	a.emit(at, JobPreempted{*p})
+	a.emit(at, Stopping{Failed, "for good", p.String()})
 	began := time.Now()
 	a.stopWorkers(ctx, at, syscall.Signal(p.Signal))
 	return a.preempted(at, p, began)
-}
-
-// learnPreempted takes note that the job is preempted. at may lack its round.
-func (a *Agent) learnPreempted(at *attempt, p *Preemption) {
-	a.status.mu.Lock()
-	told := *p // which gets its workers later
-	a.status.preempted = &told
-	a.status.mu.Unlock()
-	e := events.PreemptedEvent{
-		RunID: a.cfg.Rendezvous.RunID(), Hostname: a.cfg.Host, Role: a.cfg.Spec.Role, Restarts: a.restarts,
-		Host: p.Host, Signal: p.Signal.String(), SignalTime: p.Time,
-	}
-	if at != nil && at.round != nil {
-		e.GroupRank = &at.round.Rank
-	}
-	events.RecordLine(a.cfg.Events, e)
 }
 
 // preempted is the result of an attempt of a preempted job, whose workers were told

@@ -104,11 +104,11 @@ func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Re
 		fallthrough
 	case at.alone() || n.record == nil:
 		a.explain(at, n.err)
-		a.recordOwn(at)
+		a.tellOwn(at)
 		report = a.ownReport(at)
 	case n.record.Node == at.round.Rank:
 		a.explain(at, n.err)
-		a.recordOwn(at)
+		a.tellOwn(at)
 		report = a.gather(ctx, at)
 	default:
 		what := "workers failed on another host, and no restarts are left; stopping the workers of this one"
@@ -164,8 +164,16 @@ func (a *Agent) failed(at *attempt, state State, report *failure.Report) *Result
 		r.Failures[f.Rank] = f
 	}
 	r.ReportFile = a.writeReport(at, r.Report)
-	a.failedWith(report, r.ReportFile)
+	a.explained(at, report, r.ReportFile)
 	return r
+}
+
+// explained tells why workers have failed. file has the whole report; "" for none.
+func (a *Agent) explained(at *attempt, report *failure.Report, file string) {
+	if root := report.Root(); root != nil {
+		a.log.Info("workers failed", "rank", root.Rank, "local_rank", root.LocalRank, "host", root.Host, "exit_code", root.ExitCode, "cause", root.Cause)
+	}
+	a.emit(at, FailureExplained{report, file})
 }
 
 // writeReport writes the report as JSON into the attempt's log directory and

@@ -10,11 +10,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/logs"
-	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -34,7 +31,7 @@ type attempt struct {
 }
 
 // team is the workers of an attempt. The goroutine of Run sets it up and publishes it
-// (Agent.ran) or starts the goroutines that use it; after that nobody changes it.
+// (live.ran) or starts the goroutines that use it; after that nobody changes it.
 type team struct {
 	ranks rendezvous.Ranks
 	logs  *logs.Attempt
@@ -49,7 +46,7 @@ type course struct {
 	record    *record          // this node's, once it has told the others of a failure
 	verdict   *policy.Decision // what the policy says of the failure; nil before, and without one
 	lostHost  string           // its name, if the policy was asked about it
-	recorded  bool             // the failure is in the events
+	told      bool             // the observers know of the failure
 	preempted *Preemption      // once all has ended for that
 
 	gone    map[int]bool       // the group ranks of nodes that are no longer in the round
@@ -177,10 +174,10 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 		again = false
 		left := a.cfg.MaxRestarts - a.restarts
 		if n.ev == evAssigned || n.ev == evAssignFailed {
-			a.recordStep(at, events.AssignWorkerRanks, at.since, n.err)
+			a.emit(at, RanksAssigned{Step{at.since, n.err}, a.before()})
 		}
 		state, act := next(n.ev, at.phase, left, a.consult(at, n))
-		a.measureTurn(at, n, state, act, left)
+		a.tellTurn(at, n, state, act, left)
 		switch act {
 		case actWatch:
 			a.sayStays(ctx, at, n)
@@ -192,7 +189,7 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			if at.alone() {
 				return a.succeeded(at), nil
 			}
-			a.enter(health.ExitBarrier, state, "the workers here have succeeded; waiting for the other hosts'", "")
+			a.emit(at, BarrierEntered{})
 			a.enterBarrier(at)
 		case actTell:
 			other := a.tellEarly(ctx, at, n)
@@ -203,7 +200,7 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			at.phase = listening
 			at.setAlarm(a.cfg.PeerTimeout)
 		case actRejoin:
-			a.recordLost(at, n)
+			a.tellLost(at, n)
 			a.carriedOut(at.verdict)
 			a.sayRejoins(at, n)
 			a.stopWorkers(ctx, at, syscall.SIGTERM)
@@ -292,7 +289,6 @@ func (a *Agent) startGroup(at *attempt) news {
 	if err := a.startWorkers(at); err != nil {
 		return a.notStarted(at, err)
 	}
-	a.ran(at)
 	if a.cfg.HangTimeout > 0 {
 		at.wg.Go(func() { a.watchProgress(at) })
 	}
@@ -301,7 +297,7 @@ func (a *Agent) startGroup(at *attempt) news {
 		res, err := at.group.Wait(context.WithoutCancel(at.life))
 		if err == nil {
 			at.res, at.exits = res, res.Exits
-			a.workersEnded(res.Exits)
+			a.live.ended(res.Exits)
 		}
 		close(at.ended)
 	})
@@ -363,7 +359,7 @@ func (a *Agent) stopWorkers(ctx context.Context, at *attempt, sig syscall.Signal
 	began := time.Now()
 	at.group.Close(sig, a.cfg.ShutdownTimeout) // what it could not end is in the exits
 	<-at.ended
-	a.metrics.Step(metrics.StopWorkers, began, nil)
+	a.emit(at, WorkersStopped{time.Since(began)})
 	a.finishLogs(ctx, at)
 }
 
@@ -377,7 +373,7 @@ func (a *Agent) leave(ctx context.Context, at *attempt, state State) (*Result, e
 		at.wg.Go(func() { a.tellPreempted(at, &told) })
 		return a.stopForGood(ctx, at, p), cause
 	}
-	a.enter(health.Restarting, state, "stopping the workers", cause.Error())
+	a.emit(at, Stopping{State: state, Why: cause.Error()})
 	a.stopWorkers(ctx, at, stopSignal(cause))
 	r := a.stopped(at, state)
 	r.Left = true
@@ -425,7 +421,7 @@ func (a *Agent) sayRejoins(at *attempt, n news) {
 	}
 	a.log.Log(context.Background(), level, why+"; stopping the workers for a new round, no restart is counted",
 		a.changeAttrs(at, n.change)...)
-	a.enter(health.Restarting, Stopped, "stopping the workers for a new round", why)
+	a.emit(at, Stopping{Stopped, "for a new round", why})
 }
 
 // sayStays logs why the workers go on although something has happened.

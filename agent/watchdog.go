@@ -9,10 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"time"
 
-	"github.com/muster-run/muster/events"
-	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/procfs"
 	"github.com/muster-run/muster/internal/tempdir"
 	"github.com/muster-run/muster/timer"
@@ -87,7 +84,7 @@ func (a *Agent) armWatchdog() {
 		w.server.Reset(isDescendant)
 	}
 	if w.file != nil {
-		a.recordWatchdog(timer.EventStarted, nil)
+		a.emitElsewhere(Watchdog{Name: timer.EventStarted})
 	}
 }
 
@@ -97,16 +94,8 @@ func (a *Agent) disarmWatchdog() {
 	w := a.watchdog.Load()
 	w.server.Settle()
 	if w.file != nil {
-		a.recordWatchdog(timer.EventStopped, nil)
+		a.emitElsewhere(Watchdog{Name: timer.EventStopped})
 	}
-}
-
-// malformed is how many lines of the FIFO were no requests.
-func (w *watchdog) malformed() int64 {
-	if w.file == nil {
-		return 0
-	}
-	return int64(w.file.Stats().Malformed)
 }
 
 // env is what the workers need to know.
@@ -147,7 +136,7 @@ func isDescendant(pid int) bool {
 func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 	last := e.Timers[len(e.Timers)-1]
 	what := fmt.Sprintf("timer %q ran out at %s", last.ScopeID, last.Deadline().Format("15:04:05.000"))
-	s := &a.status
+	s := &a.live
 	s.mu.Lock()
 	at := s.at
 	s.mu.Unlock()
@@ -168,7 +157,7 @@ func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 				at.accuse(i, what)
 			}
 		}
-		a.happened(health.KindFailure, "", fmt.Sprintf("process %d has missed a deadline", e.PID), what)
+		a.emitElsewhere(Suspected{fmt.Sprintf("process %d has missed a deadline", e.PID), what})
 		a.autopsy(ctx, at, fmt.Sprintf("process %d has missed a deadline: %s", e.PID, what), pids)
 	}
 	return e.Kill()
@@ -178,7 +167,7 @@ func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 // recorded with the workers that it serves.
 func (a *Agent) timerEvent(name string, r *timer.Request) {
 	if r != nil {
-		a.recordWatchdog(name, r)
+		a.emitElsewhere(Watchdog{name, r})
 	}
 }
 
@@ -194,43 +183,4 @@ func (a *Agent) timerRequests() int64 {
 		n += w.socket.Stats().Heartbeats
 	}
 	return int64(n)
-}
-
-// shownTimers is how many live timers a State has.
-const shownTimers = 100
-
-// liveTimers are the next timers to run out.
-func (a *Agent) liveTimers(now time.Time, ranks map[int]int) []health.Timer {
-	w := a.watchdog.Load()
-	if w == nil {
-		return nil
-	}
-	var timers []health.Timer
-	for _, r := range w.server.Live(shownTimers) {
-		at := r.Deadline()
-		if at.IsZero() {
-			continue
-		}
-		rank, known := ranks[r.PID]
-		if !known {
-			rank = -1
-		}
-		timers = append(timers, health.Timer{PID: r.PID, Rank: rank, Scope: r.ScopeID, Deadline: at, Remaining: at.Sub(now).Seconds()})
-	}
-	return timers
-}
-
-// recordWatchdog records something that the watchdog did. It may be called by any
-// goroutine.
-// Source: the watchdog's log_event in LocalElasticAgent.
-func (a *Agent) recordWatchdog(name string, r *timer.Request) {
-	s := &a.status
-	s.mu.Lock()
-	e := a.event(s.at, s.restarts, events.Agent, events.Running)
-	s.mu.Unlock()
-	var t *events.Timer
-	if r != nil {
-		t = &events.Timer{PID: r.PID, ScopeID: r.ScopeID, Expiration: r.ExpirationTime, Signal: int(r.Signal)}
-	}
-	a.cfg.Events.Record(events.Watchdog(e, name, t))
 }

@@ -211,17 +211,14 @@ func TestHang(t *testing.T) {
 	j := newJob(t, "hang", "", 2)
 	j.MaxRestarts = 100                                                    // on a busy machine workers may do nothing for so long before they have begun
 	j.HangTimeout, j.AutopsyTimeout = 2500*time.Millisecond, 5*time.Second // the race detector may make a worker sleep for a second at its end
-	a, err := agent.New(j.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
+	a, o := j.shown(t)
 	r, err := a.Run(t.Context())
 	if err != nil || r.IsFailed() || r.Restarts == 0 {
 		t.Fatalf("result is %+v, %v, want success after a restart", r, err)
 	}
 	// The status page shows what the report of the last attempt that failed has.
 	last := filepath.Join(j.logDir, fmt.Sprintf("attempt_%d", r.Restarts-1), "report.json")
-	s := a.State(t.Context())
+	s := o.State(t.Context())
 	if f := s.Failures[0]; f.Report != last || !strings.HasSuffix(f.Message, "\nworkers of this host: "+readReport(t, last).Autopsy) {
 		t.Errorf("the state shows %+v, want the report %s", f, last)
 	}
@@ -290,17 +287,14 @@ func TestUnheeded(t *testing.T) {
 func TestState(t *testing.T) {
 	j := newJob(t, "fail until", "1", 2)
 	j.MaxRestarts = 2
-	a, err := agent.New(j.Config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if s := a.State(t.Context()); len(s.Workers) != 0 || s.Job.RunID != "job1" || s.Job.MaxRestarts != 2 {
+	a, o := j.shown(t)
+	if s := o.State(t.Context()); len(s.Workers) != 0 || s.Job.RunID != "job1" || s.Job.MaxRestarts != 2 {
 		t.Errorf("before the run: %+v", s)
 	}
 	if _, err := a.Run(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	s := a.State(t.Context())
+	s := o.State(t.Context())
 	if s.Job.State != "SUCCEEDED" || s.Job.Phase != "ended" || s.Job.Restarts != 1 || s.Job.WorldSize != 2 {
 		t.Errorf("after the run: %+v", s.Job)
 	}

@@ -137,9 +137,10 @@ type Config struct {
 	// MetricsHandler is null or console, which prints TorchElastic's metrics to
 	// Stdout. Default DefaultMetricsHandler.
 	MetricsHandler string
-	// Metrics gets TorchElastic's metrics and muster's own, too; nil means no such
-	// handler.
+	// Metrics gets TorchElastic's metrics, too; nil means no such handler.
 	Metrics metrics.Handler
+	// Observers get all that the agent tells, of which Events and Metrics are parts.
+	Observers []func(agent.Event)
 	// ExitCode is "torchrun" (a failed job exits 1) or "worker" (it exits as the
 	// worker that failed first). Default "torchrun".
 	ExitCode string

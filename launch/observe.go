@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/rendezvous"
@@ -17,6 +19,7 @@ import (
 
 // observed is the job as package health sees it.
 type observed struct {
+	*health.Observer
 	cfg      *Config
 	line     *waitingLine
 	agent    atomic.Pointer[agent.Agent]
@@ -26,9 +29,13 @@ type observed struct {
 // waiting shows what the rendezvous waits for.
 func (o *observed) waiting(w rendezvous.Waiting) {
 	o.line.show(w)
-	if a := o.agent.Load(); a != nil {
-		a.Waiting(w)
-	}
+	o.Waiting(w)
+}
+
+// watch names the agent.
+func (o *observed) watch(a *agent.Agent) {
+	o.agent.Store(a)
+	o.Watch(a)
 }
 
 // addr returns where to serve; "" for nowhere.
@@ -47,21 +54,27 @@ func (o *observed) addr() string {
 	return port
 }
 
-// metrics returns where the agent's metrics go.
-func (o *observed) metrics(host string) metrics.Handler {
-	if o.addr() == "" {
-		return nil
+// observers get what the agent tells: for events, for metrics, and for what is served.
+func (o *observed) observers(host string, sink events.Sink, stdout io.Writer) []func(agent.Event) {
+	all := append(slices.Clip(o.cfg.Observers), events.Observer(sink), o.Observe)
+	handlers := []metrics.Handler{o.cfg.Metrics}
+	if o.addr() != "" {
+		o.registry = metrics.NewRegistry()
+		o.registry.OnCollect(func(c *metrics.Collect) {
+			if a := o.agent.Load(); a != nil {
+				o.collect(c, a)
+			}
+		})
+		job := metrics.NewJob(o.registry, metrics.Info{
+			RunID: o.cfg.RunID, Role: o.cfg.Role, Host: host,
+			LocalWorldSize: o.cfg.NprocPerNode, MaxRestarts: o.cfg.MaxRestarts,
+		})
+		all, handlers = append(all, job.Observe), append(handlers, job)
 	}
-	o.registry = metrics.NewRegistry()
-	o.registry.OnCollect(func(c *metrics.Collect) {
-		if a := o.agent.Load(); a != nil {
-			a.Collect(c)
-		}
-	})
-	return metrics.NewJob(o.registry, metrics.Info{
-		RunID: o.cfg.RunID, Role: o.cfg.Role, Host: host,
-		LocalWorldSize: o.cfg.NprocPerNode, MaxRestarts: o.cfg.MaxRestarts,
-	})
+	if o.cfg.MetricsHandler == metricsConsole { // Source: ConsoleMetricHandler prints to stdout.
+		handlers = append(handlers, metrics.Console(stdout))
+	}
+	return append(all, metrics.Observer(metrics.Multi(handlers...)))
 }
 
 // serve begins to serve where that is asked for, and returns where that is and what
@@ -105,12 +118,25 @@ func (o *observed) announce(w io.Writer, page, logDir string) {
 	}
 }
 
-// Alive is the agent's.
-func (o *observed) Alive() time.Time { return o.agent.Load().Alive() }
+// collect adds what the workers use and how their timers are, for a scrape.
+func (o *observed) collect(c *metrics.Collect, a *agent.Agent) {
+	st, malformed := a.TimerStats()
+	c.Timers(metrics.Timers{Live: st.Timers, Expired: int64(st.Expired), Killed: int64(st.Killed), Malformed: int64(malformed)})
+	workers := a.Workers()
+	uses, restarts := o.Uses(workers)
+	for _, w := range workers {
+		if u, ok := uses[w.PID]; ok {
+			c.Worker(metrics.Worker{
+				Rank: w.Rank, LocalRank: w.LocalRank, Restarts: restarts,
+				CPU: time.Duration(u.CPUSeconds * float64(time.Second)), Resident: u.RSSBytes,
+			})
+		}
+	}
+}
 
-// State is the agent's, with what only the launcher knows.
+// State is the Observer's, with what only the launcher knows.
 func (o *observed) State(ctx context.Context) *health.State {
-	s := o.agent.Load().State(ctx)
+	s := o.Observer.State(ctx)
 	s.Job.Endpoint = o.cfg.RdzvEndpoint
 	s.Job.MinHosts, s.Job.MaxHosts = o.cfg.MinNodes, o.cfg.MaxNodes
 	return s

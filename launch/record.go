@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 
 	"github.com/muster-run/muster/events"
-	"github.com/muster-run/muster/metrics"
 )
 
 // metricsConsole is the MetricsHandler that prints.
@@ -60,16 +59,6 @@ func openEvents(cfg *Config, logDir string, stderr io.Writer) (events.Sink, func
 		return nil, nothing, err
 	}
 	return events.Multi(sink, file), file.Close, nil
-}
-
-// metricsHandler returns the handler that the configuration asks for, together
-// with others that are not nil. Where nobody listens it is metrics.Null.
-// Source: ConsoleMetricHandler prints to stdout.
-func metricsHandler(cfg *Config, stdout io.Writer, others ...metrics.Handler) metrics.Handler {
-	if cfg.MetricsHandler == metricsConsole {
-		others = append(others, metrics.Only(metrics.Group, metrics.Console(stdout)))
-	}
-	return metrics.Multi(others...)
 }
 
 // recordEnd records that this host has closed the rendezvous or left it.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/steady"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
@@ -70,7 +71,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	if err != nil {
 		host = "localhost"
 	}
-	watched := &observed{cfg: &cfg, line: newWaitingLine(cfg.Stderr)}
+	watched := &observed{Observer: health.NewObserver(), cfg: &cfg, line: newWaitingLine(cfg.Stderr)}
 	handler := cfg.Rendezvous
 	if handler == nil {
 		if handler, err = newHandler(cfg, settings, host, watched.waiting, log); err != nil {
@@ -139,14 +140,13 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		TimerFile:              timerFile,
 		IdenticalWorkers:       identicalWorkers(&cfg),
 		Hurry:                  hurry,
-		Events:                 sink,
-		Metrics:                metricsHandler(&cfg, stdout, watched.metrics(host), cfg.Metrics),
+		Observers:              watched.observers(host, sink, stdout),
 		Logger:                 log,
 	})
 	if err != nil {
 		return nil, err
 	}
-	watched.agent.Store(a)
+	watched.watch(a)
 	page, stopServing := watched.serve(host)
 	defer stopServing()
 	watched.announce(stderr, page, run.Dir())

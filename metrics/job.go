@@ -7,6 +7,9 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/failure"
 )
 
 // Seconds are the buckets of all durations: from a millisecond, in which a local
@@ -21,17 +24,25 @@ type Info struct {
 	LocalWorldSize, MaxRestarts int
 }
 
-// A Job keeps the metrics of one agent in a Registry. It is the Handler that
-// turns what a Stream publishes into metrics for Prometheus; docs of their names
-// are the help texts. Make it with NewJob.
+// A Job keeps the metrics of one agent in a Registry, for Prometheus: as a Handler those
+// that TorchElastic has, by Observe muster's own. Docs of their names are the help texts.
+// Make it with NewJob.
 type Job struct {
 	steps                   map[string]step // by name in the stream
 	remaining, round, nodes *Gauge
 	worldSize               *Gauge
 	restarts, rejoins       *Counter
-	exits                   map[string]*Counter // by cause
-	state                   atomic.Int32        // index of states
+	exits                   map[failure.Cause]*Counter
+	state                   atomic.Pointer[agent.State]
 }
+
+// causes are those that a worker may end of, in the order in which they are printed.
+var causes = [...]failure.Cause{
+	failure.CauseSuccess, failure.CauseExitCode, failure.CauseSignal, failure.CauseOOM, failure.CauseTimer, failure.CauseHang,
+	failure.CauseStopped, failure.CauseUninterruptible, failure.CauseNotStarted,
+}
+
+var states = [...]agent.State{agent.Unknown, agent.Init, agent.Healthy, agent.Unhealthy, agent.Stopped, agent.Succeeded, agent.Failed}
 
 // A step is one that has a duration and may fail.
 type step struct {
@@ -42,7 +53,7 @@ type step struct {
 // NewJob registers the metrics of an agent, of its process and of the build.
 // There is one for each Registry.
 func NewJob(r *Registry, info Info) *Job {
-	j := &Job{steps: map[string]step{}, exits: map[string]*Counter{}}
+	j := &Job{steps: map[string]step{}, exits: map[failure.Cause]*Counter{}}
 	add := func(name, metric, label, help string) {
 		j.steps[name] = step{
 			took:     r.Histogram("muster_"+metric+"_duration_seconds", help, Seconds),
@@ -66,28 +77,24 @@ func NewJob(r *Registry, info Info) *Job {
 	j.worldSize = r.Gauge("muster_world_size", "Workers of all hosts in the round.")
 	r.Gauge("muster_local_world_size", "Workers of this host.").Set(float64(info.LocalWorldSize))
 	for _, c := range causes {
-		j.exits[label(c)] = r.Counter("muster_worker_exits_total", "Workers of this host that have ended, by cause.", Label{"cause", label(c)})
+		label := strings.ReplaceAll(string(c), " ", "_")
+		j.exits[c] = r.Counter("muster_worker_exits_total", "Workers of this host that have ended, by cause.", Label{"cause", label})
 	}
 	r.Gauge("muster_job_info", "Which job and host the metrics are about; always 1.",
 		Label{"run_id", info.RunID}, Label{"role", info.Role}, Label{"host", info.Host}).Set(1)
-	j.state.Store(indexOf("init"))
+	state := agent.Init
+	j.state.Store(&state)
 	r.OnCollect(j.collectState)
 	r.OnCollect(collectBuild)
 	r.OnCollect(collectProcess)
 	return j
 }
 
-// Emit takes one metric. Those that have no counterpart are ignored.
+// Emit takes one of TorchElastic's metrics. Those that have no counterpart are ignored.
 func (j *Job) Emit(m Metric) {
-	switch m.Group {
-	case Group:
-		j.emit(m)
-	case OwnGroup:
-		j.emitOwn(m)
+	if m.Group != Group {
+		return
 	}
-}
-
-func (j *Job) emit(m Metric) {
 	if name, ok := strings.CutSuffix(m.Name, ".duration.ms"); ok {
 		took := m.Elapsed
 		if took == 0 {
@@ -105,50 +112,40 @@ func (j *Job) emit(m Metric) {
 	}
 }
 
-func (j *Job) emitOwn(m Metric) {
-	v := float64(m.Value)
-	switch m.Name {
-	case ownRound:
-		j.round.Set(v)
-	case ownNodes:
-		j.nodes.Set(v)
-	case ownWorldSize:
-		j.worldSize.Set(v)
-	case ownRejoins:
-		j.rejoins.Add(v)
-	case ownRestarts:
-		j.restarts.Add(v - j.restarts.Value()) // one agent publishes, so that nobody else adds
-	default:
-		if state, ok := strings.CutPrefix(m.Name, ownState); ok {
-			j.state.Store(indexOf(state))
-		} else if cause, ok := strings.CutPrefix(m.Name, ownExits); ok {
+// Observe takes what torch has no metric for, for agent.Config.Observers.
+func (j *Job) Observe(e agent.Event) {
+	switch w := e.What.(type) {
+	case agent.WorkersStarted:
+		j.round.Set(float64(e.Round.Round))
+		j.nodes.Set(float64(e.Round.WorldSize))
+		j.worldSize.Set(float64(e.Ranks.WorldSize))
+		j.restarts.Add(float64(e.Restarts) - j.restarts.Value()) // one agent tells, so that nobody else adds
+	case agent.Decided:
+		j.state.Store(&w.State)
+		if w.Rejoining {
+			j.rejoins.Inc()
+		}
+	case agent.AttemptEnded:
+		for _, cause := range w.Causes {
 			if c := j.exits[cause]; c != nil {
-				c.Add(v)
+				c.Inc()
 			}
 		}
+	case agent.Finished:
+		state := w.State()
+		j.state.Store(&state)
 	}
-}
-
-// indexOf finds a state, which a Stream publishes in lower case; 0, which is
-// UNKNOWN, if there is none.
-func indexOf(state string) int32 {
-	for i, s := range states {
-		if strings.EqualFold(s, state) {
-			return int32(i)
-		}
-	}
-	return 0
 }
 
 // collectState adds the state of the worker group: always exactly one is 1.
 func (j *Job) collectState(c *Collect) {
-	is := int(j.state.Load())
-	for i, s := range states {
+	is := *j.state.Load()
+	for _, s := range states {
 		v := 0.0
-		if i == is {
+		if s == is {
 			v = 1
 		}
-		c.Gauge("muster_group_state", "State of the worker group of this host: 1 for the one that it is in.", v, Label{"state", s})
+		c.Gauge("muster_group_state", "State of the worker group of this host: 1 for the one that it is in.", v, Label{"state", string(s)})
 	}
 }
 

@@ -16,13 +16,8 @@ import (
 	"time"
 )
 
-// Groups of the agent's metrics.
-const (
-	// Group is TorchElastic's.
-	Group = "torchelastic"
-	// OwnGroup is for what torch does not publish.
-	OwnGroup = "muster"
-)
+// Group is that of the agent's metrics.
+const Group = "torchelastic"
 
 // Names of the steps that the agent times; see Stream.Step.
 const (
@@ -83,20 +78,6 @@ type multi []Handler
 func (all multi) Emit(m Metric) {
 	for _, h := range all {
 		h.Emit(m)
-	}
-}
-
-// Only is a handler that hands the metrics of one group to h.
-func Only(group string, h Handler) Handler { return only{group, h} }
-
-type only struct {
-	group string
-	h     Handler
-}
-
-func (o only) Emit(m Metric) {
-	if m.Group == o.group {
-		o.h.Emit(m)
 	}
 }
 

@@ -10,12 +10,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/metrics"
+	"github.com/muster-run/muster/rendezvous"
 )
 
 // newJob returns a job's metrics with a callback as the agent has one.
-func newJob() (*metrics.Registry, metrics.Stream) {
+func newJob() (*metrics.Registry, metrics.Stream, func(what any)) {
 	r := metrics.NewRegistry()
 	j := metrics.NewJob(r, metrics.Info{RunID: `of "job"`, Role: "trainer", Host: "h.example", LocalWorldSize: 2, MaxRestarts: 3})
 	r.OnCollect(func(c *metrics.Collect) {
@@ -23,7 +25,13 @@ func newJob() (*metrics.Registry, metrics.Stream) {
 		c.Worker(metrics.Worker{Rank: 5, LocalRank: 1, CPU: time.Second, Resident: 2 << 20, Restarts: 1})
 		c.Timers(metrics.Timers{Live: 3, Expired: 2, Killed: 1, Malformed: 4})
 	})
-	return r, metrics.Stream{Handler: j}
+	restarts := 0
+	return r, metrics.Stream{Handler: j}, func(what any) {
+		if _, ok := what.(agent.RestartCounted); ok {
+			restarts++
+		}
+		j.Observe(agent.Event{Restarts: restarts, Round: &rendezvous.Info{WorldSize: 2}, Ranks: rendezvous.Ranks{WorldSize: 4}, What: what})
+	}
 }
 
 // ours leaves out what is different from run to run.
@@ -39,7 +47,7 @@ func ours(all map[string]float64) map[string]float64 {
 // What the agent publishes in a run with one restart and one rejoin becomes these
 // figures, and neither Prometheus' parser nor its linter has anything to say.
 func TestJob(t *testing.T) {
-	r, s := newJob()
+	r, s, tell := newJob()
 	check := func(want map[string]float64) {
 		t.Helper()
 		scrape := text(t, r)
@@ -67,28 +75,27 @@ func TestJob(t *testing.T) {
 	})
 	s.Took(metrics.AssignWorkerRanks, time.Millisecond, nil)
 	s.Took(metrics.StepRendezvous, 1500*time.Microsecond, nil)
-	s.Round(0, 2, 4)
+	tell(agent.WorkersStarted{})
 	s.Step(metrics.StartWorkers, time.Now(), nil)
 	s.Step(metrics.InitializeWorkers, time.Now(), nil)
-	s.State("HEALTHY")
+	tell(agent.Decided{State: agent.Healthy})
 	s.Tick("trainer", 3, "HEALTHY")
 	check(map[string]float64{
 		"muster_group_state{state=HEALTHY}": 1, "muster_group_state{state=INIT}": 0, "muster_round": 0, "muster_nodes": 2, "muster_world_size": 4,
 	})
 	s.Tick("trainer", 3, "FAILED")
 	s.Took(metrics.StopWorkers, 2*time.Second, nil)
-	s.Exited(failure.CauseOOM)
-	s.Exited(failure.CauseStopped)
-	s.Restarts(1)
-	s.Rejoined()
+	tell(agent.AttemptEnded{Causes: []failure.Cause{failure.CauseOOM, failure.CauseStopped, "no such"}})
+	tell(agent.RestartCounted{})
+	tell(agent.WorkersStarted{})
+	tell(agent.Decided{State: agent.Stopped, Again: true, Rejoining: true})
 	s.Took(metrics.StepRendezvous, time.Second, errors.New("x"))
 	s.Took(metrics.StepRendezvous, 700*time.Second, nil)
-	s.Restarts(1)
+	tell(agent.WorkersStarted{})
 	s.Tick("trainer", 2, "HEALTHY")
-	s.State("no such")
+	tell(agent.Decided{State: agent.Unknown})
 	s.Put("no.such.duration.ms", 1)
 	s.Put("no.such.failure", 1)
-	s.Exited("no such")
 	metrics.Stream{Group: "mine", Handler: s.Handler}.Put(metrics.StepRendezvous+".failure", 1)
 	check(map[string]float64{
 		"muster_group_state{state=UNKNOWN}":                        1,
@@ -125,7 +132,7 @@ func TestJobNames(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("other systems have fewer process_ metrics")
 	}
-	r, _ := newJob()
+	r, _, _ := newJob()
 	var got strings.Builder
 	for line := range strings.Lines(text(t, r)) {
 		if rest, ok := strings.CutPrefix(line, "# TYPE "); ok {
@@ -152,7 +159,7 @@ func TestProcess(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("reads /proc")
 	}
-	r, _ := newJob()
+	r, _, _ := newJob()
 	first, now := values(t, text(t, r)), float64(time.Now().Unix())
 	for _, tt := range []struct {
 		name        string

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process"
@@ -36,8 +37,9 @@ func scrape(t *testing.T, r *metrics.Registry) map[string]float64 {
 	return all
 }
 
-func job1(cfg *metrics.Registry, max, workers int) *metrics.Job {
-	return metrics.NewJob(cfg, metrics.Info{RunID: "job1", Role: "default", Host: "host1", LocalWorldSize: workers, MaxRestarts: max})
+func job1(cfg *metrics.Registry, max, workers int) []func(agent.Event) {
+	job := metrics.NewJob(cfg, metrics.Info{RunID: "job1", Role: "default", Host: "host1", LocalWorldSize: workers, MaxRestarts: max})
+	return []func(agent.Event){metrics.Observer(job), job.Observe}
 }
 
 func TestMetrics(t *testing.T) {
@@ -96,7 +98,7 @@ func TestMetrics(t *testing.T) {
 			}
 			j.MaxRestarts = tt.max
 			r := metrics.NewRegistry()
-			j.Metrics = job1(r, tt.max, 2)
+			j.Observers = append(j.Observers, job1(r, tt.max, 2)...)
 			_, _ = j.run(t, ctx)
 			if diff := cmp.Diff(tt.want, scrape(t, r)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
@@ -113,9 +115,9 @@ func TestMetricsOfManyHosts(t *testing.T) {
 	l := newLab(t, abc, func(h *host) {
 		h.MaxRestarts = 1
 		registries[h.name] = metrics.NewRegistry()
-		h.Metrics = job1(registries[h.name], 1, 1)
+		h.Observers = append(h.Observers, job1(registries[h.name], 1, 1)...)
 		if h.name == "a" {
-			h.Events = told
+			h.Observers = append(h.Observers, events.Observer(told))
 		}
 	})
 	l.start("a", "b")
@@ -201,7 +203,7 @@ func (s *rdzvSink) lines() []string {
 func TestRdzvEventOfAFailure(t *testing.T) {
 	j := newJob(t, "rank", "", 1)
 	s := &rdzvSink{}
-	j.Events = s
+	j.Observers = records(s)
 	if err := j.Rendezvous.Shutdown(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,173 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/policy"
+	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/timer"
+)
+
+// An Event is something that happened to this host's part of a job. Each of
+// Config.Observers gets every event before the agent goes on. The goroutine of Run tells
+// most, in the order in which they happened; Suspected and Watchdog may come from others
+// at the same time. Nothing in an Event changes afterwards, nor may an observer change it.
+//
+// Packages events, metrics and health have observers that make of events what
+// TorchElastic records and publishes, and what people look at.
+type Event struct {
+	Time time.Time
+	Job  *Job // the same in all events of an agent
+	// Restarts is how many the job has used.
+	Restarts int
+	// Round is the one that this is about; nil before there is one. Ranks are this host's
+	// in it, once they are known.
+	Round *rendezvous.Info
+	Ranks rendezvous.Ranks
+	// What is one of the types below.
+	What any
+}
+
+// A Job is what stays the same while an agent runs.
+type Job struct {
+	RunID, Backend, Role string
+	Host                 string // this one
+	Title                string // what runs, for people
+	Program              string // the program's base name, or the function's name
+	LocalWorldSize       int
+	MaxRestarts          int
+	LogDir               string
+}
+
+// A Step took from Began to the time of its event. Err says why it failed.
+type Step struct {
+	Began time.Time
+	Err   error
+}
+
+// What may have happened.
+type (
+	// Begun: the agent runs.
+	Begun struct{}
+	// BackingOff: the next round begins later, as a rule wants.
+	BackingOff struct {
+		Decision *policy.Decision
+		Until    time.Time
+	}
+	// Joining: the agent asks for a round, Again if it has had one.
+	Joining struct{ Again bool }
+	// Joined: there is a round, or none for this host. Before is the last one.
+	Joined struct {
+		Step
+		Before *rendezvous.Info
+	}
+	// RoundBegun: the nodes of the round exchange their ranks.
+	RoundBegun struct{}
+	// RanksAssigned: they have, or could not.
+	RanksAssigned struct {
+		Step
+		Before *rendezvous.Info
+	}
+	// WorkersStarted: all workers run, or one could not be started.
+	WorkersStarted struct {
+		Step
+		PIDs map[int]int // by local rank
+	}
+	// WorkersSeen: the workers are in another state, or would have been looked at by
+	// torchrun, which does so ten times a second, with this result.
+	WorkersSeen struct {
+		State        State
+		RestartsLeft int
+	}
+	// NodesChanged: other nodes have come or gone.
+	NodesChanged struct{ Change rendezvous.Change }
+	// Decided: what follows from the last event. Again says that the workers start again
+	// for what happened at Since, Rejoining that no restart is counted for that.
+	Decided struct {
+		State            State
+		Again, Rejoining bool
+		Since            time.Time
+	}
+	// Stopping: the workers are about to be stopped.
+	Stopping struct {
+		State State
+		For   string // "", "for good", "for a new round"
+		Why   string
+	}
+	// WorkersStopped: all have ended. Took is how long that was since they had to.
+	WorkersStopped struct{ Took time.Duration }
+	// BarrierEntered: this host's workers have succeeded, the others' are waited for.
+	BarrierEntered struct{}
+	// Suspected: workers hang, or have missed a deadline.
+	Suspected struct{ What, Why string }
+	// FailureExplained: workers have failed, here or elsewhere. File has the report; "" for none.
+	FailureExplained struct {
+		Report *failure.Report
+		File   string
+	}
+	// AttemptFailed: an attempt has failed on this host, or by the loss of another.
+	// Worker is nil then.
+	AttemptFailed struct {
+		policy.Failure
+		Worker   *failure.ProcessFailure
+		Decision *policy.Decision // nil without a policy
+	}
+	// AttemptEnded: all workers of the attempt that had been started have ended.
+	AttemptEnded struct{ Causes []failure.Cause }
+	// RestartCounted: a restart of the job was counted.
+	RestartCounted struct{ Why string }
+	// JobPreempted: somebody has asked the whole job to stop.
+	JobPreempted struct{ By Preemption }
+	// Watchdog: something has become of a timer; Request is nil if the service itself
+	// begins or ends.
+	Watchdog struct {
+		Name    string
+		Request *timer.Request
+	}
+	// Finished: the agent ends. Exits are of the last attempt's workers, by local rank.
+	Finished struct {
+		Step
+		Result *Result // may be nil if there is an Err
+		Exits  map[int]process.Exit
+	}
+)
+
+// emit tells the observers of an event of an attempt, which may be nil or lack its
+// round. Only the goroutine of Run calls it.
+func (a *Agent) emit(at *attempt, what any) {
+	e := Event{Time: time.Now(), Job: &a.job, Restarts: a.restarts, What: what}
+	if at != nil {
+		e.Round, e.Ranks = at.round, at.ranks
+	}
+	a.live.mu.Lock()
+	a.live.restarts = a.restarts
+	a.live.mu.Unlock()
+	a.observe(e)
+}
+
+// emitElsewhere is emit for other goroutines.
+func (a *Agent) emitElsewhere(what any) {
+	a.live.mu.Lock()
+	e := Event{Time: time.Now(), Job: &a.job, Restarts: a.live.restarts, What: what}
+	if at := a.live.at; at != nil {
+		e.Round = at.round
+	}
+	a.live.mu.Unlock()
+	a.observe(e)
+}
+
+func (a *Agent) observe(e Event) {
+	for _, observe := range a.cfg.Observers {
+		observe(e)
+	}
+}
+
+// State is Succeeded or Failed.
+func (f Finished) State() State {
+	if f.Err != nil || f.Result == nil || f.Result.IsFailed() {
+		return Failed
+	}
+	return Succeeded
+}

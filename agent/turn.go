@@ -1,0 +1,112 @@
+package agent
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/process"
+)
+
+// tellTurn tells what has happened to the group and what follows. Where torchrun looks
+// at its workers ten times a second and tells what it sees each time, this agent does so
+// when there is something new; looking takes no time.
+func (a *Agent) tellTurn(at *attempt, n news, state State, act action, left int) {
+	decided := Decided{
+		State: state, Since: time.Now(), Rejoining: act == actRejoin,
+		Again: act == actRestart || act == actFollow || act == actRejoin,
+	}
+	var stopped *WorkersStopped
+	if n.ev == evFailed || n.ev == evLostPeers || n.ev == evUnhealthy {
+		first, last := span(at.exits)
+		if decided.Since = first; !first.IsZero() {
+			stopped = &WorkersStopped{last.Sub(first)}
+		}
+	}
+	if decided.Again || state != a.state {
+		a.emit(at, decided)
+	}
+	a.state = state
+	if seen := sees(n.ev, at.phase); seen != "" {
+		a.emit(at, WorkersSeen{seen, left})
+	}
+	if stopped != nil {
+		a.emit(at, *stopped)
+	}
+	if n.change.Kind != 0 && n.ev != evBarrierTimedOut {
+		a.emit(at, NodesChanged{n.change})
+	}
+}
+
+// sees is the state of the workers that a look at them finds; "" where there is
+// nothing to look at.
+func sees(ev event, ph phase) State {
+	switch ev {
+	case evStarted:
+		return Healthy
+	case evSucceeded:
+		return Succeeded
+	case evFailed, evLostPeers:
+		return Failed
+	case evUnhealthy:
+		return Unhealthy
+	}
+	if ev.isChange() && ph == running {
+		return Healthy
+	}
+	return ""
+}
+
+// span returns when the first worker failed and when the last one ended.
+func span(exits map[int]process.Exit) (first, last time.Time) {
+	for _, x := range exits {
+		if x.Code != 0 && (first.IsZero() || x.Time.Before(first)) {
+			first = x.Time
+		}
+		if x.Time.After(last) {
+			last = x.Time
+		}
+	}
+	return first, last
+}
+
+// causes are why the workers of an attempt ended. Its goroutines have.
+func (at *attempt) causes() []failure.Cause {
+	var causes []failure.Cause
+	for i, x := range at.exits {
+		causes = append(causes, exitCause(x, at.missedBy(i)))
+	}
+	return causes
+}
+
+// exitCause says why a worker ended; missed is the deadline that it was killed for.
+func exitCause(x process.Exit, missed string) failure.Cause {
+	f := failure.ProcessFailure{Observation: x.Observation()}
+	f.Abandoned, f.TimerExpired = cmp.Or(x.Abandoned, x.Uninterruptible), missed
+	switch {
+	case x.PID == 0:
+		return failure.CauseNotStarted
+	case x.StoppedBy != 0:
+		f.Kind = failure.Stopped
+	case x.Code == 0:
+		return failure.CauseSuccess
+	}
+	return f.Class()
+}
+
+// String is the change in words: "node lost: host2_41_0 (node 1)".
+func (n NodesChanged) String() string {
+	c := n.Change
+	text := c.Kind.String()
+	if c.Node != "" {
+		text += ": " + c.Node
+	}
+	if c.Rank >= 0 {
+		text += fmt.Sprintf(" (node %d)", c.Rank)
+	}
+	if c.Err != nil {
+		text += ": " + c.Err.Error()
+	}
+	return text
+}

@@ -1,0 +1,280 @@
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/rendezvous"
+)
+
+// An Observer makes States of what an agent does. Its Observe is for
+// agent.Config.Observers; Watch names the agent, which it asks for what is live. All
+// methods may be called concurrently, also before and after the agent's Run.
+type Observer struct {
+	meter Meter
+
+	mu      sync.Mutex // guards the rest
+	agent   *agent.Agent
+	state   State // without what is live
+	round   *rendezvous.Info
+	ranks   rendezvous.Ranks
+	starts  int // of the group
+	waiting string
+}
+
+// NewObserver returns an Observer of an agent that does not exist yet.
+func NewObserver() *Observer { return &Observer{} }
+
+// Watch names the agent.
+func (o *Observer) Watch(a *agent.Agent) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.agent = a
+	o.know(a.Job())
+}
+
+// know takes in what stays the same.
+func (o *Observer) know(j *agent.Job) {
+	o.state.Job = Job{RunID: j.RunID, Backend: j.Backend, Role: j.Role, Entrypoint: j.Title, MaxRestarts: j.MaxRestarts, LogDir: j.LogDir}
+	o.state.Host = Host{Name: j.Host, Workers: j.LocalWorldSize, GroupRank: -1}
+}
+
+// Waiting says what the rendezvous waits for, until the agent's phase ends; nothing if w
+// is empty.
+func (o *Observer) Waiting(w rendezvous.Waiting) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.wait(w)
+}
+
+func (o *Observer) wait(w rendezvous.Waiting) {
+	o.waiting = ""
+	if w.MaxNodes > 0 || w.Note != "" {
+		o.waiting = w.String()
+	}
+}
+
+// Observe takes an event.
+func (o *Observer) Observe(e agent.Event) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	job := &o.state.Job
+	job.Restarts = e.Restarts
+	switch w := e.What.(type) {
+	case agent.Begun:
+		o.know(e.Job)
+		job.Started, job.State = e.Time, string(agent.Init)
+	case agent.BackingOff:
+		o.moment(&e, KindPhase, Restarting, "waiting "+w.Decision.Delay.String()+" before the next round", "back-off of rule "+w.Decision.Rule+" of "+w.Decision.Source)
+		o.wait(rendezvous.Waiting{Note: fmt.Sprintf("the back-off of rule %s, until %s", w.Decision.Rule, w.Until.Format("15:04:05"))})
+	case agent.Joining:
+		o.moment(&e, KindPhase, Rendezvous, "waiting for the hosts of the next round", "")
+	case agent.RoundBegun:
+		o.round, o.ranks, job.State = e.Round, e.Ranks, string(agent.Init)
+		o.moment(&e, KindRound, Assigning, fmt.Sprintf("round %d: %s", e.Round.Round, text.Count(e.Round.WorldSize, "host")), "")
+	case agent.WorkersStarted:
+		if w.Err == nil {
+			o.ranks, o.starts, job.State = e.Ranks, o.starts+1, string(agent.Healthy)
+			o.moment(&e, KindPhase, Running, fmt.Sprintf("%s of %d run here", text.Count(e.Job.LocalWorldSize, "worker"), e.Ranks.WorldSize), "")
+		}
+	case agent.BarrierEntered:
+		job.State = string(agent.Succeeded)
+		o.moment(&e, KindPhase, ExitBarrier, "the workers here have succeeded; waiting for the other hosts'", "")
+	case agent.Stopping:
+		job.State = string(w.State)
+		o.moment(&e, KindPhase, Restarting, strings.TrimSpace("stopping the workers "+w.For), w.Why)
+	case agent.Suspected:
+		o.moment(&e, KindFailure, "", w.What, w.Why)
+	case agent.FailureExplained:
+		o.failed(&e, w.Report, w.File)
+	case agent.RestartCounted:
+		job.State = string(agent.Stopped)
+		o.moment(&e, KindRestart, "", fmt.Sprintf("restart %d of %d", e.Restarts, e.Job.MaxRestarts), w.Why)
+	case agent.JobPreempted:
+		job.Preempted = &w.By
+	case agent.Finished:
+		o.finished(&e, &w)
+	}
+}
+
+// moment notes a moment on the time line. An empty phase goes on.
+func (o *Observer) moment(e *agent.Event, kind Kind, phase Phase, what, why string) {
+	if phase != "" {
+		o.state.Job.Phase, o.waiting = phase, ""
+	}
+	m := Moment{Time: e.Time, Kind: kind, Phase: phase, Restarts: e.Restarts, What: what, Why: why}
+	if o.round != nil {
+		m.Round = o.round.Round
+	}
+	line := &o.state.Timeline
+	if len(*line) == MaxTimeline {
+		*line = slices.Delete(*line, 0, 1)
+	}
+	*line = append(*line, m)
+}
+
+// failed notes the failures of an attempt, and what this host's workers did when they
+// hung. file has the whole report; "" for none.
+func (o *Observer) failed(e *agent.Event, report *failure.Report, file string) {
+	var shown []Failure
+	for _, f := range report.Failures {
+		shown = append(shown, Short(f))
+	}
+	o.state.Failures = shown
+	if root := report.Root(); root != nil {
+		shown[0].Report = file
+		if report.Autopsy != "" {
+			shown[0].Message += "\nworkers of this host: " + report.Autopsy
+		}
+		o.moment(e, KindFailure, "", fmt.Sprintf("rank %d failed", root.Rank), root.Cause)
+	}
+}
+
+// finished notes the end.
+func (o *Observer) finished(e *agent.Event, f *agent.Finished) {
+	r, err := f.Result, f.Err
+	state, what, why := agent.Failed, "the job has failed", ""
+	switch {
+	case r != nil && !r.IsFailed():
+		state, what = agent.Succeeded, "the job has succeeded"
+		if r.Left {
+			what = "this host has left the job"
+		}
+	case r != nil && r.Preempted != nil:
+		what, why = "the job is preempted", r.Preempted.String()
+	case r != nil && r.Drained:
+		what, why = "this host has left the job", r.Report.Decision
+	case err != nil:
+		why = err.Error()
+	case r != nil && r.Report != nil && r.Report.Root() != nil:
+		why = r.Report.Root().Error()
+	}
+	if _, ok := errors.AsType[*process.SignalError](err); ok && (r == nil || r.Preempted == nil) {
+		what = "the agent was told to stop"
+	}
+	o.state.Job.State = string(state)
+	o.moment(e, KindEnd, Ended, what, why)
+}
+
+// Alive returns when the agent last made progress.
+func (o *Observer) Alive() time.Time {
+	o.mu.Lock()
+	a := o.agent
+	o.mu.Unlock()
+	if a == nil {
+		return time.Now()
+	}
+	return a.Alive()
+}
+
+// shownDeadlines is how many live timers a State has.
+const shownDeadlines = 100
+
+// State returns what is known of the job on this host.
+func (o *Observer) State(context.Context) *State {
+	o.mu.Lock()
+	s, a, round, ranks := o.state, o.agent, o.round, o.ranks
+	s.Timeline, s.Job.WaitingFor = slices.Clone(s.Timeline), o.waiting
+	o.mu.Unlock()
+	s.Time, s.Host.State = time.Now(), s.Job.State
+	if round == nil || a == nil {
+		return &s
+	}
+	s.Job.Round, s.Host.GroupRank = round.Round, round.Rank
+	for i, name := range a.Hosts() {
+		h := Host{GroupRank: i, Name: name}
+		if i == round.Rank {
+			h = s.Host
+		}
+		s.Hosts = append(s.Hosts, h)
+	}
+	workers := a.Workers()
+	if workers == nil {
+		return &s
+	}
+	s.Job.WorldSize = ranks.WorldSize
+	uses := o.uses(s.Time, workers)
+	rankOf := map[int]int{}
+	for i := range workers {
+		w := &workers[i]
+		rankOf[w.PID] = w.Rank
+		s.Workers = append(s.Workers, workerState(w, uses))
+	}
+	for _, r := range a.Timers(shownDeadlines) {
+		at := r.Deadline()
+		if at.IsZero() {
+			continue
+		}
+		rank, known := rankOf[r.PID]
+		if !known {
+			rank = -1
+		}
+		s.Timers = append(s.Timers, Timer{PID: r.PID, Rank: rank, Scope: r.ScopeID, Deadline: at, Remaining: at.Sub(s.Time).Seconds()})
+	}
+	return &s
+}
+
+// uses reads what workers use, by pid; nil once they have ended.
+func (o *Observer) uses(now time.Time, workers []agent.Worker) map[int]Usage {
+	var pids []int
+	for i := range workers {
+		if workers[i].Exit != nil {
+			return nil
+		}
+		pids = append(pids, workers[i].PID)
+	}
+	slices.Sort(pids)
+	return o.meter.Read(now, pids)
+}
+
+// Uses returns what the live workers use, by pid, and how often they were started again.
+func (o *Observer) Uses(workers []agent.Worker) (uses map[int]Usage, restarts int) {
+	o.mu.Lock()
+	restarts = max(0, o.starts-1)
+	o.mu.Unlock()
+	return o.uses(time.Now(), workers), restarts
+}
+
+// workerState describes a worker of this host.
+func workerState(from *agent.Worker, uses map[int]Usage) Worker {
+	w := Worker{
+		Rank: from.Rank, LocalRank: from.LocalRank, PID: from.PID, State: string(agent.Healthy), Started: from.Started,
+		LastOutput: from.Output.Last, Stdout: from.Stdout, Stderr: from.Stderr, StderrLines: from.Tail,
+	}
+	if h := from.Heartbeat; h != nil {
+		w.Heartbeat = &Heartbeat{Step: h.Step, Time: h.Time}
+	}
+	var runs bool
+	w.Usage, runs = uses[w.PID]
+	if exit := from.Exit; exit != nil {
+		w.State, w.Exit = string(agent.Failed), exitState(exit)
+		if exit.Code == 0 {
+			w.State = string(agent.Succeeded)
+		}
+		w.Usage.CPUSeconds = (exit.UserTime + exit.SystemTime).Seconds()
+	} else if uses != nil && !runs {
+		w.State = string(agent.Stopped)
+	}
+	return w
+}
+
+func exitState(exit *process.Exit) *Exit {
+	e := &Exit{Time: exit.Time, Code: exit.Code, Cause: exit.OOMKilled}
+	if exit.Code < 0 {
+		e.Signal = process.SignalName(syscall.Signal(-exit.Code))
+	}
+	if exit.StoppedBy != 0 && e.Cause == "" {
+		e.Cause = "stopped by muster"
+	}
+	return e
+}
