@@ -51,7 +51,11 @@ func (s *attemptSink) shown() []string {
 	defer s.mu.Unlock()
 	var all []string
 	for _, e := range s.attempts {
-		all = append(all, fmt.Sprintf("%s of %s, rank %d, exit code %d, stderr %q, restarts %d: %s", e.Cause, e.Host, e.Rank, e.ExitCode, e.Stderr, e.Restarts, e.Decision))
+		rank := -1
+		if e.Rank != nil {
+			rank = *e.Rank
+		}
+		all = append(all, fmt.Sprintf("%s of %s, rank %d, exit code %d, stderr %q, restarts %d: %s", e.Cause, e.Host, rank, e.ExitCode, e.Stderr, e.Restarts, e.Decision))
 	}
 	return all
 }
@@ -99,7 +103,7 @@ func TestAttemptsWithoutPolicy(t *testing.T) {
 	if r := j.mustRun(t); r.IsFailed() {
 		t.Fatalf("%+v", r)
 	}
-	if len(s.attempts) != 1 || s.attempts[0].Rank != 1 || s.attempts[0].Action != "" || s.attempts[0].MaxRestarts != 1 {
+	if len(s.attempts) != 1 || *s.attempts[0].Rank != 1 || s.attempts[0].Action != "" || s.attempts[0].MaxRestarts != 1 {
 		t.Errorf("%+v", s.attempts)
 	}
 }

@@ -86,10 +86,7 @@ type Field struct {
 // newline.
 // Source: Event.serialize.
 func (e Event) Append(dst []byte) []byte {
-	at, name := e.Time, e.Name
-	if at.IsZero() {
-		at = time.Now()
-	}
+	name := e.Name
 	if name == "" {
 		name = "torchelastic.worker.status." + string(e.State)
 	}
@@ -121,7 +118,7 @@ func (e Event) Append(dst []byte) []byte {
 	return pyjson.Dict(
 		member("name", pyjson.Str(name)),
 		member("source", pyjson.Str(string(e.Source))),
-		member("timestamp", pyjson.Int(at.UnixMilli())),
+		member("timestamp", pyjson.Int(milliseconds(e.Time))),
 		member("metadata", metadata),
 	).Append(dst)
 }

@@ -64,7 +64,7 @@ func TestFile(t *testing.T) {
 	}
 	second.Record(worker(1, events.Start))
 	events.RecordLine(second, events.RdzvEvent{Name: "rendezvous.Next", RunID: "job7", Message: "joined \"round\" 0", Hostname: "h", PID: 7,
-		NodeState: events.NodeRunning, MasterEndpoint: "h:1", Rank: new(0), Time: time.UnixMilli(1795233104250)})
+		NodeState: events.NodeRunning, MasterEndpoint: "h:1", Rank: new(0), Time: 1795233104250})
 	want := []string{
 		string(agent(events.Succeeded).Append(nil)), string(worker(1, events.Start).Append(nil)),
 		`{"name": "rendezvous.Next", "run_id": "job7", "message": "joined \"round\" 0", "hostname": "h", "pid": 7, "node_state": "RUNNING", ` +
@@ -85,9 +85,9 @@ func TestAttempt(t *testing.T) {
 	var console bytes.Buffer
 	both := events.Multi(events.Console(&console), f)
 	events.RecordLine(both, events.AttemptEvent{Time: time.UnixMilli(1795233104250), RunID: "job7", Hostname: "h", Host: "h", Role: "trainer",
-		GroupRank: 1, Rank: 3, LocalRank: 1, PID: 42, Restarts: 2, MaxRestarts: 5, ExitCode: -7, Signal: "SIGBUS", Cause: "signal", Message: "killed",
-		Ran: 90 * time.Second, Stderr: "a\nb", Step: 120, Files: "x", Action: "drain", Decision: "drained by rule r of p.yaml:3"})
-	events.RecordLine(both, events.AttemptEvent{Time: time.UnixMilli(1), Host: "g", Rank: -1, Cause: "host lost"})
+		GroupRank: 1, Rank: new(3), LocalRank: 1, PID: 42, Restarts: 2, MaxRestarts: 5, ExitCode: -7, Signal: 7, Cause: "signal", Message: "killed",
+		Ran: 90_000, Stderr: "a\nb", Step: 120, Files: "x", Action: "drain", Decision: "drained by rule r of p.yaml:3"})
+	events.RecordLine(both, events.AttemptEvent{Time: time.UnixMilli(1), Host: "g", Cause: "host lost"})
 	want := []string{
 		`{"name": "muster.attempt.failed", "source": "AGENT", "timestamp": 1795233104250, "metadata": {"run_id": "job7", "global_rank": 3, "local_rank": 1, ` +
 			`"group_rank": 1, "worker_pid": 42, "role": "trainer", "hostname": "h", "failed_host": "h", "agent_restarts": 2, "max_restarts": 5, ` +

@@ -50,7 +50,7 @@ func (o *observed) record() {
 	case agent.JobPreempted:
 		p := PreemptedEvent{
 			Time: o.Time, RunID: o.Job.RunID, Hostname: o.Job.Host, Role: o.Job.Role, Restarts: o.Restarts,
-			Host: w.By.Host, Signal: w.By.Signal.String(), SignalTime: w.By.Time,
+			Host: w.By.Host, Signal: w.By.Signal, SignalTime: w.By.Time.UnixMilli(),
 		}
 		if o.Round != nil {
 			p.GroupRank = &o.Round.Rank
@@ -133,15 +133,12 @@ func (o *observed) finished(f *agent.Finished) {
 // attempt records that an attempt has failed.
 func (o *observed) attempt(f *agent.AttemptFailed) {
 	e := AttemptEvent{
-		Time: o.Time, RunID: o.Job.RunID, Hostname: o.Job.Host, Host: f.Host, Role: f.Role, GroupRank: o.Round.Rank, Rank: -1,
-		Restarts: o.Restarts, MaxRestarts: o.Job.MaxRestarts, Cause: string(f.Cause), Ran: f.Ran, Step: f.Progress.Step, Files: f.Progress.Files,
+		Time: o.Time, RunID: o.Job.RunID, Hostname: o.Job.Host, Host: f.Host, Role: f.Role, GroupRank: o.Round.Rank,
+		Restarts: o.Restarts, MaxRestarts: o.Job.MaxRestarts, Cause: f.Cause, Ran: f.Ran.Milliseconds(), Step: f.Progress.Step, Files: f.Progress.Files,
 	}
 	if w := f.Worker; w != nil {
-		e.Rank, e.LocalRank, e.PID, e.ExitCode = w.Rank, w.LocalRank, w.PID, w.ExitCode
+		e.Rank, e.LocalRank, e.PID, e.ExitCode, e.Signal = &w.Rank, w.LocalRank, w.PID, w.ExitCode, w.Signal
 		e.Message, e.Stderr = w.Cause, f.Stderr
-		if w.Signal != 0 {
-			e.Signal = w.Signal.String()
-		}
 	}
 	if f.Decision != nil {
 		e.Action, e.Decision = string(f.Decision.Action), f.Decision.String()
@@ -151,7 +148,7 @@ func (o *observed) attempt(f *agent.AttemptFailed) {
 
 // rdzv records a step of the rendezvous.
 func (o *observed) rdzv(name, message string, state NodeState, err error) {
-	e := RdzvEvent{Time: o.Time, Name: name, Message: message, NodeState: state, RunID: o.Job.RunID, Hostname: o.Job.Host, PID: os.Getpid()}
+	e := RdzvEvent{Time: o.Time.UnixMilli(), Name: name, Message: message, NodeState: state, RunID: o.Job.RunID, Hostname: o.Job.Host, PID: os.Getpid()}
 	if err != nil {
 		e.ErrorTrace = err.Error()
 	} else if _, joined := o.What.(agent.Joined); joined {

@@ -19,7 +19,7 @@ func TestPreempted(t *testing.T) {
 	rank := 1
 	both := events.Multi(events.Console(&console), f)
 	events.RecordLine(both, events.PreemptedEvent{Time: time.UnixMilli(7), RunID: "job7", Hostname: "h", Role: "trainer", GroupRank: &rank, Restarts: 2,
-		Host: "g", Signal: "SIGTERM", SignalTime: time.UnixMilli(5)})
+		Host: "g", Signal: 15, SignalTime: 5})
 	want := []string{`{"name": "muster.job.preempted", "source": "AGENT", "timestamp": 7, "metadata": {"run_id": "job7", "group_rank": 1, "role": "trainer", ` +
 		`"hostname": "h", "agent_restarts": 2, "signalled_host": "g", "signal": "SIGTERM", "signal_time": 5}}`}
 	if diff := cmp.Diff(want, contents(t, path)); diff != "" {

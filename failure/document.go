@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -21,61 +20,14 @@ const (
 
 // MarshalJSON returns report.json. Unlike the lists of Encode it has every key, in
 // the order of the structs' fields: what is not known is null. A field that is
-// tagged report:"optional" may be absent.
-func (r *Report) MarshalJSON() ([]byte, error) {
-	return appendComplete(nil, reflect.ValueOf(r)), nil
-}
+// tagged pyjson:"optional" may be absent. All of it is ASCII, which does nothing to
+// a terminal.
+func (r *Report) MarshalJSON() ([]byte, error) { return pyjson.AppendStruct(nil, r), nil }
 
 // WriteJSON writes MarshalJSON's document and a newline, with one Write.
 func (r *Report) WriteJSON(w io.Writer) error {
-	_, err := w.Write(append(appendComplete(nil, reflect.ValueOf(r)), '\n'))
+	_, err := w.Write(append(pyjson.AppendStruct(nil, r), '\n'))
 	return err
-}
-
-// appendComplete appends a part of a report.
-func appendComplete(dst []byte, v reflect.Value) []byte {
-	switch x := v.Interface().(type) {
-	case time.Time:
-		return append(dst, x.UTC().Format(`"2006-01-02T15:04:05.000000000Z"`)...)
-	case Signal:
-		return pyjson.AppendString(dst, x.String())
-	}
-	switch v.Kind() {
-	case reflect.String:
-		return pyjson.AppendString(dst, pyjson.Clean(v.String())) // ASCII, which does nothing to a terminal
-	case reflect.Pointer:
-		return appendComplete(dst, v.Elem())
-	case reflect.Slice:
-		dst = append(dst, '[')
-		for i := range v.Len() {
-			if i > 0 {
-				dst = append(dst, ", "...)
-			}
-			dst = appendComplete(dst, v.Index(i))
-		}
-		return append(dst, ']')
-	case reflect.Struct:
-		dst = append(dst, '{')
-		for _, f := range reflect.VisibleFields(v.Type()) {
-			key, omit, _ := strings.Cut(f.Tag.Get("json"), ",")
-			field := v.FieldByIndex(f.Index)
-			unknown := omit != "" && (field.IsZero() || field.Kind() == reflect.Slice && field.Len() == 0)
-			if key == "" || key == "-" || unknown && f.Tag.Get("report") == "optional" {
-				continue
-			}
-			if dst[len(dst)-1] != '{' {
-				dst = append(dst, ", "...)
-			}
-			dst = append(pyjson.AppendString(dst, key), ": "...)
-			if unknown {
-				dst = append(dst, "null"...)
-			} else {
-				dst = appendComplete(dst, field)
-			}
-		}
-		return append(dst, '}')
-	}
-	return fmt.Append(dst, v.Interface()) // a number or a bool
 }
 
 // ParseReport reads report.json, of this release or an older one. Nothing in it is

@@ -97,15 +97,6 @@ func WriteAgentError(dst string, err error) error {
 	return writeDocument(dst, errorData(err.Error(), err.Error(), time.Now()))
 }
 
-// WriteErrorFile writes an error file as @record does, for workers that are
-// Go functions. For dst see Propagate.
-func WriteErrorFile(dst, message, callstack string, at time.Time) error {
-	if unwanted(dst) {
-		return nil
-	}
-	return writeDocument(dst, errorData(message, callstack, at))
-}
-
 func unwanted(dst string) bool { return dst == "" || filepath.Clean(dst) == os.DevNull }
 
 // writeDocument puts v at dst in one step.

@@ -29,10 +29,10 @@ type ReportConfig struct {
 	LeftOut int `json:"left_out"`
 	// Preempted says who asked the whole job to stop; nil if nobody did. Then the
 	// job has not failed, and Failures are of workers that ended by themselves.
-	Preempted *Preemption `json:"preempted,omitempty" report:"optional"`
+	Preempted *Preemption `json:"preempted,omitempty" pyjson:"optional"`
 	// Decision says which rule of a restart policy has decided what follows; empty
 	// where there is no policy.
-	Decision string `json:"decision,omitempty" report:"optional"`
+	Decision string `json:"decision,omitempty" pyjson:"optional"`
 }
 
 // A Report explains a failed attempt of a job, on all of its hosts, or one that was

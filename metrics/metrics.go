@@ -19,7 +19,7 @@ import (
 // Group is that of the agent's metrics.
 const Group = "torchelastic"
 
-// Names of the steps that the agent times; see Stream.Step.
+// Names of the steps that the agent times; see Stream.Took.
 const (
 	Run               = "SimpleElasticAgent.run"
 	StepRendezvous    = "SimpleElasticAgent._rendezvous"
@@ -129,14 +129,9 @@ func (s Stream) Put(name string, value int64) {
 // silent says that nobody listens, so that nothing need be said.
 func (s Stream) silent() bool { return s.Handler == nil || s.Handler == Null }
 
-// Step publishes the outcome of a step that began at began: <name>.success or
+// Took publishes the outcome of a step that took d: <name>.success or
 // <name>.failure, and <name>.duration.ms.
 // Source: the prof decorator.
-func (s Stream) Step(name string, began time.Time, err error) {
-	s.Took(name, time.Since(began), err)
-}
-
-// Took is Step for a step whose duration is known.
 func (s Stream) Took(name string, d time.Duration, err error) {
 	if s.silent() {
 		return

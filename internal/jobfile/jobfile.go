@@ -57,6 +57,13 @@ type End struct {
 	Ended    time.Time `json:"ended"`
 }
 
+// first is the first line.
+type first struct {
+	Version int `json:"version"`
+	Begin
+	Locked bool `json:"locked"`
+}
+
 // A Writer is an agent's. Its methods are for one goroutine. A nil Writer writes
 // nothing.
 type Writer struct {
@@ -72,16 +79,8 @@ func Create(dir string, b Begin) (*Writer, error) {
 		return nil, err
 	}
 	locked := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
-	line := pyjson.Dict(
-		member("version", pyjson.Int(version)),
-		member("run_id", text(b.RunID)),
-		member("title", text(b.Title)),
-		member("host", text(b.Host)),
-		member("pid", pyjson.Int(int64(b.PID))),
-		member("started", stamp(b.Started)),
-		member("max_restarts", pyjson.Int(int64(b.MaxRestarts))),
-		member("locked", pyjson.True(locked)),
-	).Append(nil)
+	b.RunID, b.Title, b.Host = bound(b.RunID), bound(b.Title), bound(b.Host)
+	line := pyjson.AppendStruct(nil, first{version, b, locked})
 	if _, err := file.Write(append(line, '\n')); err != nil {
 		file.Close()
 		return nil, err
@@ -98,12 +97,8 @@ func (w *Writer) End(e End, tidy bool) error {
 	if tidy && w.alone() {
 		return errors.Join(os.Remove(w.file.Name()), w.file.Close())
 	}
-	line := pyjson.Dict(
-		member("outcome", text(e.Outcome)),
-		member("cause", text(e.Cause)),
-		member("restarts", pyjson.Int(int64(e.Restarts))),
-		member("ended", stamp(e.Ended)),
-	).Append(nil)
+	e.Outcome, e.Cause = bound(e.Outcome), bound(e.Cause)
+	line := pyjson.AppendStruct(nil, e)
 	_, err := w.file.Write(append(line, '\n'))
 	return errors.Join(err, w.file.Close())
 }
@@ -119,13 +114,7 @@ func (w *Writer) alone() bool {
 	return err == nil
 }
 
-func member(key string, v pyjson.Value) pyjson.Member { return pyjson.Member{Key: key, Value: v} }
-
 // maxText bounds a value, in bytes, so that a line has a bound.
 const maxText = 8 << 10
 
-func text(s string) pyjson.Value { return pyjson.Str(pyjson.Clean(s[:min(len(s), maxText)])) }
-
-func stamp(t time.Time) pyjson.Value {
-	return pyjson.Str(t.UTC().Format("2006-01-02T15:04:05.000000000Z"))
-}
+func bound(s string) string { return s[:min(len(s), maxText)] }

@@ -69,14 +69,10 @@ func parse(from io.ReaderAt) (f *File, locked bool, err error) {
 	if len(body) > maxFile {
 		return nil, false, fmt.Errorf("has more than %d bytes", maxFile)
 	}
-	first, rest, _ := bytes.Cut(body, []byte{'\n'})
+	line, rest, _ := bytes.Cut(body, []byte{'\n'})
 	f = &File{State: Unknown}
-	var begin struct {
-		Begin
-		Version int  `json:"version"`
-		Locked  bool `json:"locked"`
-	}
-	if err := json.Unmarshal(first, &begin); err != nil {
+	var begin first
+	if err := json.Unmarshal(line, &begin); err != nil {
 		return nil, false, fmt.Errorf("the first line is none that an agent writes: %w", err)
 	}
 	if begin.Version != version {

@@ -5,8 +5,8 @@
 //
 // It keeps what a rewrite must not lose, the order of keys and the spelling of
 // numbers, and it salvages: a document that is cut off or broken yields the
-// part before the damage along with the error. It knows no Go structs; use
-// encoding/json where Python does not read along.
+// part before the damage along with the error. Use encoding/json where Python does not
+// read along, and to read what AppendStruct writes.
 package pyjson
 
 import (
@@ -74,9 +74,6 @@ func Float(f float64) Value { return Value{Kind: Number, Text: formatFloat(f)} }
 
 // True returns a boolean.
 func True(b bool) Value { return Value{Kind: Bool, Bool: b} }
-
-// List returns an array.
-func List(items ...Value) Value { return Value{Kind: Array, Items: items} }
 
 // Dict returns an object.
 func Dict(members ...Member) Value { return Value{Kind: Object, Members: members} }

@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
@@ -105,9 +106,11 @@ func TestSalvage(t *testing.T) {
 	}
 }
 
+func list(items ...pyjson.Value) pyjson.Value { return pyjson.Value{Kind: pyjson.Array, Items: items} }
+
 func TestBuild(t *testing.T) {
 	v := pyjson.Dict(pyjson.Member{Key: "a", Value: pyjson.Int(1)})
-	v.Set("b", pyjson.List(pyjson.Float(1), pyjson.Float(1e16), pyjson.Float(0.1), pyjson.Float(1.5e-5), pyjson.True(true), pyjson.Value{}))
+	v.Set("b", list(pyjson.Float(1), pyjson.Float(1e16), pyjson.Float(0.1), pyjson.Float(1.5e-5), pyjson.True(true), pyjson.Value{}))
 	v.Set("a", pyjson.Str("bad \xff\xed\xa0\x80"))
 	if got, want := v.String(), `{"a": "bad \ufffd\ud800", "b": [1.0, 1e+16, 0.1, 1.5e-05, true, null]}`; got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -115,9 +118,9 @@ func TestBuild(t *testing.T) {
 	if got, want := pyjson.Clean("x\xff\xed\xa0\x80y"), "x\ufffd\ufffdy"; got != want {
 		t.Errorf("Clean: got %q, want %q", got, want)
 	}
-	list := pyjson.List()
-	list.Set("a", pyjson.Int(1))
-	if diff := cmp.Diff(pyjson.List(), list); diff != "" {
+	l := list()
+	l.Set("a", pyjson.Int(1))
+	if diff := cmp.Diff(list(), l); diff != "" {
 		t.Errorf("Set changed a list:\n%s", diff)
 	}
 }
@@ -152,4 +155,31 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%q is JSON, but: %v", data, err)
 		}
 	})
+}
+
+func TestAppendStruct(t *testing.T) {
+	type in struct {
+		B bool `json:"b"`
+	}
+	type deep struct {
+		Text string   `json:"text"`
+		Null string   `json:"null,omitempty"`
+		Gone string   `json:"gone,omitempty" pyjson:"optional"`
+		List []string `json:"list"`
+		None []string `json:"none,omitempty"`
+		in
+		At     time.Time `json:"at"`
+		Never  time.Time `json:"never,omitzero"`
+		To     *int      `json:"to"`
+		Any    any       `json:"any"`
+		Hidden error     `json:"-"`
+		Share  float64   `json:"share"`
+		Items  []in      `json:"items"`
+	}
+	v := deep{Text: "é\x1b", List: []string{"a", "\u009b"}, At: time.Unix(1, 5), Any: in{true}, Share: 30, Items: []in{{}, {true}}}
+	want := `{"text": "\u00e9\u001b", "null": null, "list": ["a", "\u009b"], "none": null, "b": false, "at": "1970-01-01T00:00:01.000000005Z", "never": null, ` +
+		`"to": null, "any": {"b": true}, "share": 30.0, "items": [{"b": false}, {"b": true}]}`
+	if got := string(pyjson.AppendStruct(nil, &v)); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
 }

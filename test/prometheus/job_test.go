@@ -76,8 +76,8 @@ func TestJob(t *testing.T) {
 	s.Took(metrics.AssignWorkerRanks, time.Millisecond, nil)
 	s.Took(metrics.StepRendezvous, 1500*time.Microsecond, nil)
 	tell(agent.WorkersStarted{})
-	s.Step(metrics.StartWorkers, time.Now(), nil)
-	s.Step(metrics.InitializeWorkers, time.Now(), nil)
+	s.Took(metrics.StartWorkers, time.Millisecond, nil)
+	s.Took(metrics.InitializeWorkers, time.Millisecond, nil)
 	tell(agent.Decided{State: agent.Healthy})
 	s.Tick("trainer", 3, "HEALTHY")
 	check(map[string]float64{

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	gm "github.com/yuin/goldmark/ast"
@@ -180,7 +179,7 @@ func addEvents(t *testing.T, want map[string][]string) {
 	want["Metadata within the metadata of the watchdog"] = fields(t,
 		events.Watchdog(events.Event{}, events.TimerExpired, &events.Timer{}).Append(nil), "metadata", "metadata")
 	want["Metadata of muster.attempt.failed"] = fields(t, events.AttemptEvent{}.Append(nil), "metadata")
-	want["Metadata of muster.job.preempted"] = fields(t, events.PreemptedEvent{SignalTime: time.Unix(1, 0)}.Append(nil), "metadata")
+	want["Metadata of muster.job.preempted"] = fields(t, events.PreemptedEvent{SignalTime: 1}.Append(nil), "metadata")
 	want["Steps of the rendezvous"] = fields(t, events.RdzvEvent{}.Append(nil))
 }
 

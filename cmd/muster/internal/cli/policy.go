@@ -194,25 +194,11 @@ func openEventFile(path string) (*os.File, error) {
 	return f, nil
 }
 
-// attemptLine is an events.AttemptEvent as it is written.
+// attemptLine is a line with an attempt that failed.
 type attemptLine struct {
-	Name      string `json:"name"`
-	Timestamp int64  `json:"timestamp"`
-	Metadata  struct {
-		RunID    string `json:"run_id"`
-		Rank     *int   `json:"global_rank"`
-		Role     string `json:"role"`
-		Host     string `json:"failed_host"`
-		Hostname string `json:"hostname"`
-		Max      int    `json:"max_restarts"`
-		Cause    string `json:"cause"`
-		ExitCode int    `json:"exit_code"`
-		Message  string `json:"message"`
-		Ran      int64  `json:"ran_ms"`
-		Stderr   string `json:"stderr"`
-		Step     int64  `json:"step"`
-		Files    string `json:"files"`
-	} `json:"metadata"`
+	Name      string              `json:"name"`
+	Timestamp int64               `json:"timestamp"`
+	Metadata  events.AttemptEvent `json:"metadata"`
 }
 
 // maxEventLine bounds a line of an event file; torch's events hold whole tracebacks.
@@ -242,7 +228,7 @@ func (req *policyRequest) replay(p *policy.Policy, in io.Reader, stdout, stderr 
 		}
 		id := l.Metadata.RunID
 		if jobs[id] == nil {
-			jobs[id] = newReplayedJob(p, id, cmp.Or(req.given(), p.MaxRestarts+1, l.Metadata.Max+1)-1)
+			jobs[id] = newReplayedJob(p, id, cmp.Or(req.given(), p.MaxRestarts+1, l.Metadata.MaxRestarts+1)-1)
 			order = append(order, id)
 		}
 		jobs[id].decide(&l)
@@ -302,7 +288,7 @@ func newReplayedJob(p *policy.Policy, id string, restarts int) *replayedJob {
 func (j *replayedJob) decide(l *attemptLine) {
 	m := &l.Metadata
 	f := policy.Failure{
-		Cause: policy.Cause(m.Cause), ExitCode: m.ExitCode, Host: cmp.Or(m.Host, m.Hostname), Role: m.Role,
+		Cause: m.Cause, ExitCode: m.ExitCode, Host: cmp.Or(m.Host, m.Hostname), Role: m.Role,
 		Stderr: policy.Tail([]byte(m.Stderr)), Restarts: j.restarts, Ran: time.Duration(min(max(m.Ran, 0), 1e12)) * time.Millisecond,
 		Progress: policy.Progress{Step: m.Step, Files: m.Files},
 	}
