@@ -11,6 +11,9 @@
 // Agents tell each other of failures through the store of the round, under keys
 // that begin with "muster/"; agents of TorchElastic neither write nor need them.
 //
+// What happens it tells in one stream of events (Event); what goes into event logs,
+// metrics and status pages is made of that elsewhere.
+//
 // The package does not read flags or the launcher's environment; that is
 // package launch.
 //

@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"errors"
 	"time"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/jobfile"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -162,6 +164,28 @@ func (a *Agent) observe(e Event) {
 	for _, observe := range a.cfg.Observers {
 		observe(e)
 	}
+}
+
+// Outcome is what became of this host's part of the job, as jobfile.End has it, and why.
+func (f Finished) Outcome() (outcome, why string) {
+	r := f.Result
+	if f.Err != nil {
+		why = f.Err.Error()
+	}
+	_, stopped := errors.AsType[*process.SignalError](f.Err)
+	switch {
+	case r != nil && r.Preempted != nil:
+		return jobfile.Preempted, r.Preempted.String()
+	case stopped:
+		return jobfile.Stopped, why
+	case r != nil && r.Drained:
+		return jobfile.Left, r.Report.Decision
+	case f.State() == Succeeded:
+		return jobfile.Succeeded, ""
+	case r != nil && r.Report != nil && r.Report.Root() != nil:
+		why = r.Report.Root().Error()
+	}
+	return jobfile.Failed, why
 }
 
 // State is Succeeded or Failed.

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/timer"
 )
 
 // lines returns golden events with their volatile parts filled in, in our
@@ -111,14 +112,14 @@ func TestConsoleFailure(t *testing.T) {
 func TestWatchdog(t *testing.T) {
 	want := lines(t, "watchdog_expired.jsonl")
 	base := at(events.Event{Source: events.Agent, State: events.Running, GroupRank: new(0), GroupWorldSize: new(1)})
-	timer := &events.Timer{PID: 41, ScopeID: "sc", Expiration: 1795233104.5, Signal: 9}
+	request := &timer.Request{PID: 41, ScopeID: "sc", ExpirationTime: 1795233104.5, Signal: 9}
 	check(t, []string{want[2], want[4], want[5]}, []events.Event{
-		events.Watchdog(base, events.WatchdogStarted, nil),
-		events.Watchdog(base, events.TimerExpired, timer),
-		events.Watchdog(base, events.KillWorkerProcess, timer),
+		events.Watchdog(base, timer.EventStarted, nil),
+		events.Watchdog(base, timer.EventExpired, request),
+		events.Watchdog(base, timer.EventKill, request),
 	})
 	for f, want := range map[float64]string{math.NaN(): "nan", math.Inf(1): "inf", math.Inf(-1): "-inf", 253402300800: "253402300800.0", 1e300: "1e+300", -1: "-1.0"} {
-		got := events.Watchdog(base, events.TimerExpired, &events.Timer{Expiration: f, Signal: -1}).Inner
+		got := events.Watchdog(base, timer.EventExpired, &timer.Request{ExpirationTime: f, Signal: -1}).Inner
 		if diff := cmp.Diff([]events.Field{{Key: "expiration_time", Value: want}, {Key: "signal", Value: "-1"}}, got[3:]); diff != "" {
 			t.Errorf("%v (-want +got):\n%s", f, diff)
 		}

@@ -57,11 +57,7 @@ func (o *observed) record() {
 		}
 		RecordLine(o.sink, p)
 	case agent.Watchdog:
-		var t *Timer
-		if r := w.Request; r != nil {
-			t = &Timer{PID: r.PID, ScopeID: r.ScopeID, Expiration: r.ExpirationTime, Signal: int(r.Signal)}
-		}
-		o.sink.Record(Watchdog(o.event(Agent, Running, o.Round), w.Name, t))
+		o.sink.Record(Watchdog(o.event(Agent, Running, o.Round), w.Name, w.Request))
 	case agent.Finished:
 		o.finished(&w)
 	}

@@ -5,37 +5,21 @@ import (
 	"strconv"
 
 	"github.com/muster-run/muster/internal/pyjson"
+	"github.com/muster-run/muster/timer"
 )
-
-// Names of the watchdog's events.
-// Source: FileTimerServer in elastic/timer/file_based_local_timer.py.
-const (
-	WatchdogStarted   = "watchdog started"
-	WatchdogStopped   = "watchdog stopped"
-	TimerExpired      = "timer expired"
-	KillWorkerProcess = "kill worker process"
-)
-
-// A Timer is the request that an event of the watchdog is about.
-type Timer struct {
-	PID        int // of the worker
-	ScopeID    string
-	Expiration float64 // seconds since 1970
-	Signal     int     // what the worker gets, or not if it is not positive
-}
 
 // Watchdog turns e, which says what all events of the agent have in common, into
-// an event of the watchdog; t is nil for its start and end.
+// an event of the watchdog, which has one of timer's names; r is nil for its start and end.
 // Source: LocalElasticAgent._log_watchdog_event.
-func Watchdog(e Event, name string, t *Timer) Event {
+func Watchdog(e Event, name string, r *timer.Request) Event {
 	e.Name, e.Source, e.State = name, Agent, Running
 	e.Inner = []Field{{"watchdog_event", name}}
-	if t != nil {
+	if r != nil {
 		e.Inner = append(e.Inner,
-			Field{"worker_pid", strconv.Itoa(t.PID)},
-			Field{"scope_id", t.ScopeID},
-			Field{"expiration_time", repr(t.Expiration)},
-			Field{"signal", strconv.Itoa(t.Signal)})
+			Field{"worker_pid", strconv.Itoa(r.PID)},
+			Field{"scope_id", r.ScopeID},
+			Field{"expiration_time", repr(r.ExpirationTime)},
+			Field{"signal", strconv.Itoa(int(r.Signal))})
 	}
 	return e
 }

@@ -8,10 +8,10 @@
 //	/v1/logs   the end of one worker's log: ?rank=N&stream=stdout|stderr&lines=N
 //	/          a page for people that updates itself
 //
-// What is shown comes from a Source, which the agent is. A Server asks it at most
-// once in Config.Refresh, however many requests there are, and never because of a
-// clock: a server that nobody asks does nothing. Nobody waits long for a Source
-// that does not answer; there is always the last State, and /healthz needs none.
+// What is shown comes from a Source; an Observer makes its States of what an agent tells.
+// A Server asks it at most once in Config.Refresh, however many requests there are, and
+// never because of a clock: a server that nobody asks does nothing. Nobody waits long
+// for a Source that does not answer; there is always the last State, and /healthz needs none.
 //
 // Nothing can be changed through a Server. It listens at the loopback interface
 // unless its address says otherwise, and what is written on it is neither

@@ -2,7 +2,6 @@ package health
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/jobfile"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -140,30 +140,20 @@ func (o *Observer) failed(e *agent.Event, report *failure.Report, file string) {
 	}
 }
 
+// ends says what the outcomes are in words.
+var ends = map[string]string{
+	jobfile.Succeeded: "the job has succeeded", jobfile.Failed: "the job has failed", jobfile.Preempted: "the job is preempted",
+	jobfile.Stopped: "the agent was told to stop", jobfile.Left: "this host has left the job",
+}
+
 // finished notes the end.
 func (o *Observer) finished(e *agent.Event, f *agent.Finished) {
-	r, err := f.Result, f.Err
-	state, what, why := agent.Failed, "the job has failed", ""
-	switch {
-	case r != nil && !r.IsFailed():
-		state, what = agent.Succeeded, "the job has succeeded"
-		if r.Left {
-			what = "this host has left the job"
-		}
-	case r != nil && r.Preempted != nil:
-		what, why = "the job is preempted", r.Preempted.String()
-	case r != nil && r.Drained:
-		what, why = "this host has left the job", r.Report.Decision
-	case err != nil:
-		why = err.Error()
-	case r != nil && r.Report != nil && r.Report.Root() != nil:
-		why = r.Report.Root().Error()
+	outcome, why := f.Outcome()
+	if outcome == jobfile.Succeeded && f.Result.Left {
+		outcome = jobfile.Left
 	}
-	if _, ok := errors.AsType[*process.SignalError](err); ok && (r == nil || r.Preempted == nil) {
-		what = "the agent was told to stop"
-	}
-	o.state.Job.State = string(state)
-	o.moment(e, KindEnd, Ended, what, why)
+	o.state.Job.State = string(f.State())
+	o.moment(e, KindEnd, Ended, ends[outcome], why)
 }
 
 // Alive returns when the agent last made progress.

@@ -1,13 +1,11 @@
 package launch
 
 import (
-	"errors"
 	"os"
 	"time"
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/jobfile"
-	"github.com/muster-run/muster/process"
 )
 
 // beginJobFile says in the run's directory that the job runs; nil where there is no
@@ -28,25 +26,10 @@ func beginJobFile(cfg *Config, dir, host string) *jobfile.Writer {
 // endJobFile says how it ended. A temporary directory without logs shall not stay for
 // this.
 func endJobFile(cfg *Config, w *jobfile.Writer, result *agent.Result, err error) {
-	e := jobfile.End{Outcome: jobfile.Failed, Ended: time.Now()}
-	if err != nil {
-		e.Cause = err.Error()
-	}
-	_, stopped := errors.AsType[*process.SignalError](err)
+	e := jobfile.End{Ended: time.Now()}
+	e.Outcome, e.Cause = agent.Finished{Step: agent.Step{Err: err}, Result: result}.Outcome()
 	if result != nil {
 		e.Restarts = result.Restarts
-	}
-	switch {
-	case result != nil && result.Preempted != nil:
-		e.Outcome, e.Cause = jobfile.Preempted, result.Preempted.String()
-	case stopped:
-		e.Outcome = jobfile.Stopped
-	case result != nil && result.Drained:
-		e.Outcome, e.Cause = jobfile.Left, result.Report.Decision
-	case result != nil && !result.IsFailed() && err == nil:
-		e.Outcome = jobfile.Succeeded
-	case result != nil && result.Report != nil && result.Report.Root() != nil:
-		e.Cause = result.Report.Root().Error()
 	}
 	if err := w.End(e, cfg.Logs.Dir == "" && e.Outcome == jobfile.Succeeded); err != nil {
 		cfg.Logger.Warn("how the job ended is not in its log directory", "error", err)

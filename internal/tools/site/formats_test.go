@@ -23,6 +23,7 @@ import (
 	"github.com/muster-run/muster/internal/jobfile"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/server"
+	"github.com/muster-run/muster/timer"
 )
 
 // A row of a table: its cells as plain text, and the code spans of the first cell and
@@ -177,7 +178,7 @@ func addEvents(t *testing.T, want map[string][]string) {
 	want["Metadata of torch's events"] = fields(t, worker, "metadata")
 	want["Metadata within the metadata"] = fields(t, worker, "metadata", "metadata")
 	want["Metadata within the metadata of the watchdog"] = fields(t,
-		events.Watchdog(events.Event{}, events.TimerExpired, &events.Timer{}).Append(nil), "metadata", "metadata")
+		events.Watchdog(events.Event{}, timer.EventExpired, &timer.Request{}).Append(nil), "metadata", "metadata")
 	want["Metadata of muster.attempt.failed"] = fields(t, events.AttemptEvent{}.Append(nil), "metadata")
 	want["Metadata of muster.job.preempted"] = fields(t, events.PreemptedEvent{SignalTime: 1}.Append(nil), "metadata")
 	want["Steps of the rendezvous"] = fields(t, events.RdzvEvent{}.Append(nil))
