@@ -53,7 +53,7 @@ func (a *Agent) startWatchdog() error {
 		serve("FIFO", w.file.Serve)
 	}
 	serve("timers", w.server.Run)
-	if w.socket, err = timer.ListenSocket(w.server, timer.SocketConfig{Logger: a.log}); err == nil {
+	if w.socket, err = timer.ListenSocket(w.server, ""); err == nil {
 		serve("socket", w.socket.Serve)
 	} else if !errors.Is(err, errors.ErrUnsupported) {
 		a.log.Warn("no socket for the workers' timers and heartbeats", "error", err)

@@ -82,7 +82,7 @@ func serveTimers() (path string, stop func() error, err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	socket, err := timer.ListenSocket(core, timer.SocketConfig{})
+	socket, err := timer.ListenSocket(core, "")
 	if err != nil {
 		return "", nil, err
 	}

@@ -108,10 +108,8 @@ func (c *FileClient) try(line []byte) error {
 	if info, err := file.Stat(); err != nil || info.Mode().Type() != fs.ModeNamedPipe {
 		return fmt.Errorf("%w: %s is no FIFO", ErrUnavailable, c.Path)
 	}
-	if err := file.SetWriteDeadline(time.Now().Add(fullTime)); err != nil {
-		return err
-	}
-	if _, err = file.Write(line); errors.Is(err, os.ErrDeadlineExceeded) {
+	_ = file.SetWriteDeadline(time.Now().Add(fullTime)) // on macOS there are none: it does not wait
+	if _, err = file.Write(line); errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.EAGAIN) {
 		return fmt.Errorf("%w: %s: %w", ErrFull, c.Path, unix.EAGAIN)
 	}
 	return err

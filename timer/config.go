@@ -1,6 +1,7 @@
 package timer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +33,7 @@ type Config struct {
 	Reap func(ctx context.Context, e *Expiry) error
 	// OnEvent gets the events: their names are the Event constants; r is nil when
 	// the event is not about a request. One call is made at a time, in order, by a
-	// goroutine that delays nothing else. Nil: no events.
+	// goroutine that writes the log, too, and delays nothing else. Nil: no events.
 	OnEvent func(name string, r *Request)
 	// MaxTimers bounds how many timers may run; further ones are refused. Default
 	// 1,048,576 (some 200 MiB when all run).
@@ -44,6 +45,7 @@ type Config struct {
 	bare  bool             // for tests: no pidfds
 	blind bool             // for tests: no inotify
 	fds   int              // how many pidfds at most: processes beyond it are told apart by their start time
+	conns int              // how many connections of a SocketServer at most
 	now   func() time.Time // for tests: a wall clock that steps
 }
 
@@ -55,6 +57,9 @@ const (
 	maxScope = 4096
 	// scopeShare is how many bytes of scopes are allowed per timer, on average.
 	scopeShare = 128
+	// maxConns bounds a socket's connections. A worker has one, and so has each
+	// process it starts that uses timers.
+	maxConns = 1024
 )
 
 func (c Config) complete() (Config, error) {
@@ -65,19 +70,12 @@ func (c Config) complete() (Config, error) {
 	if c.MaxTimers < 0 {
 		errs = append(errs, fmt.Errorf("MaxTimers %d: want more than zero, or zero for %d", c.MaxTimers, defaultMaxTimers))
 	}
-	if c.MaxInterval == 0 {
-		c.MaxInterval = defaultInterval
-	}
-	if c.MaxTimers == 0 {
-		c.MaxTimers = defaultMaxTimers
-	}
+	c.MaxInterval, c.MaxTimers = cmp.Or(c.MaxInterval, defaultInterval), cmp.Or(c.MaxTimers, defaultMaxTimers)
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
 	c.Logger = c.Logger.With("run_id", c.RunID)
-	if c.fds == 0 {
-		c.fds = maxPidfds
-	}
+	c.fds, c.conns = cmp.Or(c.fds, maxPidfds), cmp.Or(c.conns, maxConns)
 	if c.now == nil {
 		c.now = time.Now
 	}
@@ -90,7 +88,7 @@ type Expiry struct {
 	// Timers are the expired ones in order of time, up to the first that wants a
 	// signal sent: the last of them.
 	Timers []Request
-	// Signal is that timer's.
+	// Signal is that timer's; Config.Reap may choose another.
 	Signal syscall.Signal
 
 	handle *handle
@@ -99,7 +97,4 @@ type Expiry struct {
 // Kill sends the signal to the process that registered the timers, and to no other
 // that has its number now. A process that is gone is no error. It may only be
 // called while Config.Reap runs.
-func (e *Expiry) Kill() error { return e.Send(e.Signal) }
-
-// Send is Kill with another signal.
-func (e *Expiry) Send(sig syscall.Signal) error { return e.handle.send(sig) }
+func (e *Expiry) Kill() error { return e.handle.send(e.Signal) }

@@ -25,11 +25,15 @@ func makeFIFO(path string) (*fifo, error) {
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		return nil, fmt.Errorf("make it: %w", err)
 	}
-	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	// On macOS reads of what os.OpenFile returns would not wait.
+	fd, err := retry(func() (int, error) {
+		return unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	})
 	if err != nil {
 		os.Remove(path)
 		return nil, fmt.Errorf("open it: %w", err)
 	}
+	file := os.NewFile(uintptr(fd), path)
 	info, err := file.Stat()
 	if err != nil || info.Mode().Type() != fs.ModeNamedPipe {
 		file.Close()
@@ -66,10 +70,10 @@ func clearPath(path string) error {
 	return os.Remove(path)
 }
 
-// at says whether path still leads to f.
-func (f *fifo) at(path string) bool {
+// leadsTo says whether path still leads to what was made there.
+func leadsTo(path string, made fs.FileInfo) bool {
 	info, err := os.Lstat(path)
-	return err == nil && os.SameFile(info, f.info)
+	return err == nil && os.SameFile(info, made)
 }
 
 // read reads what is there, without waiting.
@@ -90,7 +94,7 @@ func (f *fifo) wake() { _ = f.file.SetReadDeadline(time.Unix(1, 0)) }
 // remove closes the FIFO and removes it from path, if that still leads to it.
 func (f *fifo) remove(path string) error {
 	defer f.file.Close()
-	if !f.at(path) {
+	if !leadsTo(path, f.info) {
 		return nil
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

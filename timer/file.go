@@ -87,7 +87,7 @@ func (f *FileServer) Serve(ctx context.Context) error {
 			defer cancel() // without the reader there is no point
 			failed <- r.all(fifo)
 		}()
-		next := f.guard(reading, fifo)
+		next := f.successor(reading, fifo)
 		fifo.wake()
 		err := <-failed
 		cancel()
@@ -103,9 +103,9 @@ func (f *FileServer) Serve(ctx context.Context) error {
 	}
 }
 
-// guard waits until somebody has removed the FIFO, and returns one that it made in
+// successor waits until somebody has removed the FIFO, and returns one that it made in
 // its place; or nil when ctx is done.
-func (f *FileServer) guard(ctx context.Context, fifo *fifo) *fifo {
+func (f *FileServer) successor(ctx context.Context, fifo *fifo) *fifo {
 	interval := f.server.cfg.MaxInterval
 	changed, stop := f.changes()
 	defer stop()
@@ -114,7 +114,7 @@ func (f *FileServer) guard(ctx context.Context, fifo *fifo) *fifo {
 		if changed == nil {
 			again = time.After(interval)
 		}
-		if !fifo.at(f.path) {
+		if !leadsTo(f.path, fifo.info) {
 			next, err := f.replace()
 			switch {
 			case next != nil:

@@ -238,7 +238,8 @@ func TestReapError(t *testing.T) {
 		if len(e.Timers) == 1 && e.Timers[0].ScopeID == "first" {
 			return fail
 		}
-		return e.Send(syscall.SIGTERM)
+		e.Signal = syscall.SIGTERM
+		return e.Kill()
 	}})
 	s.write(line(w.Process.Pid, "first", 1, 9))
 	s.event("timer expired first")

@@ -1,44 +1,9 @@
 package timer
 
 import (
-	"cmp"
-	"fmt"
-	"log/slog"
+	"syscall"
 	"time"
 )
-
-// A SocketConfig says how a SocketServer behaves.
-type SocketConfig struct {
-	// Path is where the socket is made, readable for this user only. A socket that
-	// nobody listens at is replaced; anything else there is an error. Its directory
-	// may be of any length, the file's own name has 60 bytes at most. Default: a
-	// new directory below that for temporary files, which is removed at the end.
-	Path string
-	// MaxConns bounds how many connections are open; further ones are told so and
-	// closed. A worker has one, and so has each process it starts that uses
-	// timers. Default 1024.
-	MaxConns int
-	// Logger gets what operators want to know. Nil: the timer server's.
-	Logger *slog.Logger
-
-	bare bool // for tests: a kernel without SO_PEERPIDFD
-}
-
-const (
-	defaultMaxConns = 1024
-	maxSocketName   = 60
-)
-
-func (c SocketConfig) complete(server *Server) (SocketConfig, error) {
-	if c.MaxConns < 0 {
-		return c, fmt.Errorf("MaxConns %d: want more than zero, or zero for %d", c.MaxConns, defaultMaxConns)
-	}
-	c.MaxConns = cmp.Or(c.MaxConns, defaultMaxConns)
-	if c.Logger == nil {
-		c.Logger = server.cfg.Logger
-	}
-	return c, nil
-}
 
 // A Heartbeat is what a worker said of itself.
 type Heartbeat struct {
@@ -58,3 +23,25 @@ type SocketStats struct {
 
 	Conns int // open now
 }
+
+// A SocketClient is a Client that talks to a SocketServer. It connects when it is
+// first used. Its methods may be called concurrently; each uses a connection of its
+// own meanwhile. The fields are not changed after first use, and a SocketClient is
+// not copied.
+type SocketClient struct {
+	// Path is the server's socket, EnvSocket's value in a worker.
+	Path string
+	// PID is whose timers they are: a descendant of this process, or 0 for itself.
+	PID int
+	// Signal is sent at the deadline. Zero: SIGKILL. Negative: report only.
+	Signal syscall.Signal
+	// Timeout is how long a request waits for a server that does not answer.
+	// Default 5s, at least 1ms.
+	Timeout time.Duration
+
+	conns conns
+}
+
+var _ Client = (*SocketClient)(nil)
+
+const defaultTimeout = 5 * time.Second

@@ -28,12 +28,12 @@ func (s *SocketServer) welcome(conn *net.UnixConn) *socketConn {
 	if err == nil {
 		c.peer, err = s.meet(raw)
 	}
-	if n := s.Stats().Conns; err == nil && n >= s.cfg.MaxConns {
+	if n := s.Stats().Conns; err == nil && n >= s.server.cfg.conns {
 		err = fmt.Errorf("%w: %d connections are open; does each of your processes keep only one?", ErrTooMany, n)
 	}
 	if err != nil {
 		s.count(func(st *SocketStats) { st.Rejected++ })
-		s.cfg.Logger.Debug("timer connection rejected", "error", err)
+		s.server.cfg.Logger.Debug("timer connection rejected", "error", err)
 		_ = c.answer(verdict(err))
 		c.close()
 		return nil
@@ -55,7 +55,7 @@ func (s *SocketServer) meet(raw syscall.RawConn) (*handle, error) {
 	pidfd := -1
 	broken := raw.Control(func(fd uintptr) {
 		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-		if n, e := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD); e == nil && !s.cfg.bare {
+		if n, e := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PEERPIDFD); e == nil && !s.server.cfg.bare {
 			pidfd = n
 			unix.CloseOnExec(pidfd)
 		}
@@ -104,13 +104,13 @@ func (s *SocketServer) turn(c *socketConn, packet []byte) bool {
 	f, err := parseFrame(packet)
 	if err != nil {
 		s.count(func(st *SocketStats) { st.Malformed++ })
-		s.cfg.Logger.Debug("malformed timer request", "pid", c.peer.pid, "error", err)
+		s.server.cfg.Logger.Debug("malformed timer request", "pid", c.peer.pid, "error", err)
 		_ = c.answer(statusMalformed, err.Error())
 		return false
 	}
 	if err = s.handle(c, &f); err != nil {
 		s.count(func(st *SocketStats) { st.Refused++ })
-		s.cfg.Logger.Debug("timer request refused", "pid", c.peer.pid, "error", err)
+		s.server.cfg.Logger.Debug("timer request refused", "pid", c.peer.pid, "error", err)
 	}
 	if f.kind == frameHeartbeat {
 		return true // nobody waits for an answer

@@ -30,8 +30,8 @@ var (
 	ParseAnswer = parseAnswer
 )
 
-// BareSocket makes socket servers of cfg look for pidfds by number.
-func BareSocket(cfg SocketConfig) SocketConfig {
-	cfg.bare = true
+// Conns makes socket servers of cfg take so many connections at most.
+func Conns(cfg Config, n int) Config {
+	cfg.conns = n
 	return cfg
 }

@@ -22,10 +22,10 @@ import (
 // Each connection has a goroutine, and one that does not read its answers is closed.
 type SocketServer struct {
 	server   *Server
-	cfg      SocketConfig
+	path     string
 	listener *net.UnixListener
-	made     fs.FileInfo
-	dir      string // to be removed; "" when Path was given
+	made     fs.FileInfo // of the socket
+	dir      string      // to be removed; "" when there was a path
 
 	used atomic.Bool
 
@@ -34,24 +34,27 @@ type SocketServer struct {
 	beats map[int]Heartbeat
 }
 
-// ListenSocket makes the socket. Clients may connect from now on and are answered
-// once Serve runs. Whoever calls it calls Serve or Close.
-func ListenSocket(server *Server, cfg SocketConfig) (_ *SocketServer, err error) {
-	cfg, err = cfg.complete(server)
-	if err != nil {
-		return nil, err
-	}
-	s := &SocketServer{server: server, cfg: cfg, beats: map[int]Heartbeat{}}
-	if cfg.Path == "" {
+// ListenSocket makes the socket at path, which only this user may connect to. A
+// socket there that nobody listens at is replaced; anything else is an error. Its
+// directory may be of any length, the file's own name has 60 bytes at most. Without a
+// path it is in a new directory below that for temporary files, which is removed at
+// the end.
+//
+// Clients may connect from now on and are answered once Serve runs. Whoever calls it
+// calls Serve or Close.
+func ListenSocket(server *Server, path string) (_ *SocketServer, err error) {
+	s := &SocketServer{server: server, beats: map[int]Heartbeat{}}
+	if path == "" {
 		if s.dir, err = os.MkdirTemp(tempdir.Find(), "muster-timer-"); err != nil {
 			return nil, fmt.Errorf("timer socket: %w", err)
 		}
-		s.cfg.Path = filepath.Join(s.dir, "socket")
-	} else if s.cfg.Path, err = filepath.Abs(cfg.Path); err != nil {
-		return nil, fmt.Errorf("timer socket: %w", err) // workers may run elsewhere
+		path = filepath.Join(s.dir, "socket")
 	}
-	if s.listener, err = listenAt(s.cfg.Path); err == nil {
-		s.made, err = os.Lstat(s.cfg.Path)
+	if s.path, err = filepath.Abs(path); err == nil { // workers may run elsewhere
+		s.listener, err = listenAt(s.path)
+	}
+	if err == nil {
+		s.made, err = os.Lstat(s.path)
 	}
 	if err != nil {
 		s.remove()
@@ -61,7 +64,7 @@ func ListenSocket(server *Server, cfg SocketConfig) (_ *SocketServer, err error)
 }
 
 // Path is the absolute path of the socket, for EnvSocket.
-func (s *SocketServer) Path() string { return s.cfg.Path }
+func (s *SocketServer) Path() string { return s.path }
 
 // acceptPause is how long the server rests when no descriptors are left.
 const acceptPause = 100 * time.Millisecond
@@ -87,7 +90,7 @@ func (s *SocketServer) Serve(ctx context.Context) error {
 			return nil
 		case err != nil: // no descriptors are left: those who wait stay in the kernel's queue
 			if !short {
-				s.cfg.Logger.Warn("timer socket accepts nobody for now", "error", err, "connections", s.Stats().Conns)
+				s.server.cfg.Logger.Warn("timer socket accepts nobody for now", "error", err, "connections", s.Stats().Conns)
 			}
 			short = true
 			select {
@@ -114,8 +117,8 @@ func (s *SocketServer) remove() {
 	if s.listener != nil {
 		s.listener.Close()
 	}
-	if s.made != nil && sameFile(s.cfg.Path, s.made) {
-		_ = os.Remove(s.cfg.Path)
+	if s.made != nil && leadsTo(s.path, s.made) {
+		_ = os.Remove(s.path)
 	}
 	if s.dir != "" {
 		_ = os.RemoveAll(s.dir)

@@ -16,10 +16,7 @@ var errNoSocket = fmt.Errorf("timer socket: needs Linux; use the FIFO: %w", erro
 type SocketServer struct{}
 
 // ListenSocket returns an error that wraps errors.ErrUnsupported.
-func ListenSocket(server *Server, cfg SocketConfig) (*SocketServer, error) {
-	_, err := cfg.complete(server)
-	return nil, errors.Join(err, errNoSocket)
-}
+func ListenSocket(*Server, string) (*SocketServer, error) { return nil, errNoSocket }
 
 // Path is empty.
 func (*SocketServer) Path() string { return "" }

@@ -13,8 +13,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxSocketPath is what the kernel takes as a socket's address.
-const maxSocketPath = 107
+// maxSocketPath is what the kernel takes as a socket's address. A longer path leads
+// through /proc/self/fd, which leaves maxSocketName for the file's own name.
+const (
+	maxSocketPath = 107
+	maxSocketName = 60
+)
 
 // withAddress calls use with an address for the socket at path: path itself or,
 // when that is too long for the kernel, one that leads through its open directory.
@@ -83,10 +87,4 @@ func clearSocket(path string) error {
 		return nil
 	}
 	return fmt.Errorf("%s is in use by another program: choose another path", path)
-}
-
-// sameFile says whether path still is the socket that was made there.
-func sameFile(path string, made fs.FileInfo) bool {
-	info, err := os.Lstat(path)
-	return err == nil && os.SameFile(info, made)
 }

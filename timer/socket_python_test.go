@@ -112,7 +112,7 @@ func startBoth(t *testing.T, path string) (*timer.Server, *timer.SocketServer, f
 	if err != nil {
 		t.Error(err)
 	}
-	s, err := timer.ListenSocket(core, timer.SocketConfig{Path: path})
+	s, err := timer.ListenSocket(core, path)
 	if err != nil {
 		t.Error(err)
 	}

@@ -26,13 +26,13 @@ import (
 )
 
 // serveSocket runs a timer server behind a socket until the test ends.
-func serveSocket(t *testing.T, cfg timer.Config, sock timer.SocketConfig) (*timer.Server, *timer.SocketServer) {
+func serveSocket(t *testing.T, cfg timer.Config) (*timer.Server, *timer.SocketServer) {
 	t.Helper()
 	core, err := timer.NewServer(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := timer.ListenSocket(core, sock)
+	s, err := timer.ListenSocket(core, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func dial(t *testing.T, c *timer.SocketClient) *timer.SocketClient {
 func hour() time.Time { return time.Unix(1<<32, 0) }
 
 func TestSocketKillsAtTheDeadline(t *testing.T) {
-	core, s := serveSocket(t, timer.Config{}, timer.SocketConfig{})
+	core, s := serveSocket(t, timer.Config{})
 	c := startChild(t, s.Path())
 	c.want("ok", "acquire released 100000")
 	c.want("ok", "release released")
@@ -81,7 +81,7 @@ func TestSocketKillsAtTheDeadline(t *testing.T) {
 
 // The answer means that the timer stands.
 func TestSocketRequests(t *testing.T) {
-	core, s := serveSocket(t, timer.Config{}, timer.SocketConfig{})
+	core, s := serveSocket(t, timer.Config{})
 	me := os.Getpid()
 	for _, tt := range []struct {
 		name   string
@@ -127,7 +127,7 @@ func TestSocketRequests(t *testing.T) {
 
 // A client may only time itself and its descendants.
 func TestSocketWhoseTimers(t *testing.T) {
-	core, s := serveSocket(t, timer.Config{}, timer.SocketConfig{})
+	core, s := serveSocket(t, timer.Config{})
 	c, sibling := startChild(t, s.Path()), startChild(t, s.Path())
 	var grandchild int
 	if _, err := fmt.Sscanf(c.ask("spawn"), "ok %d", &grandchild); err != nil {
@@ -173,7 +173,7 @@ func TestSocketWhoseTimers(t *testing.T) {
 }
 
 func TestSocketAsksOwns(t *testing.T) {
-	_, s := serveSocket(t, timer.Config{Owns: func(int) bool { return false }}, timer.SocketConfig{})
+	_, s := serveSocket(t, timer.Config{Owns: func(int) bool { return false }})
 	c := dial(t, &timer.SocketClient{Path: s.Path()})
 	for range 2 {
 		if err := c.Heartbeat(1); err != nil {
@@ -196,7 +196,7 @@ func TestSocketOfAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to become another user")
 	}
-	_, s := serveSocket(t, timer.Config{}, timer.SocketConfig{})
+	_, s := serveSocket(t, timer.Config{})
 	c := startChild(t, s.Path())
 	c.want("ok", "setuid 65534")
 	c.want("error: timer socket "+s.Path()+": connect: permission denied", "acquire a 1000")
@@ -220,11 +220,11 @@ func TestSocketOfAnotherUser(t *testing.T) {
 func TestSocketInherited(t *testing.T) {
 	for _, bare := range []bool{false, true} {
 		t.Run(fmt.Sprintf("bare=%v", bare), func(t *testing.T) {
-			cfg := timer.SocketConfig{}
+			cfg := timer.Config{}
 			if bare {
-				cfg = timer.BareSocket(cfg)
+				cfg = timer.Bare(cfg)
 			}
-			core, s := serveSocket(t, timer.Config{}, cfg)
+			core, s := serveSocket(t, cfg)
 			// The first child connects and hands its end over as it ends.
 			pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 			if err != nil {
@@ -273,7 +273,7 @@ func TestSocketInherited(t *testing.T) {
 }
 
 func TestSocketMalformed(t *testing.T) {
-	core, s := serveSocket(t, timer.Config{}, timer.SocketConfig{})
+	core, s := serveSocket(t, timer.Config{})
 	good := packet(1, 9, 0, math.Float64bits(1e11), "abc")
 	for _, tt := range []struct {
 		name, packet, want string
@@ -377,7 +377,7 @@ func (r *raw) recv() (status int, text string) {
 
 // One that floods and reads no answers is closed, and delays nobody else.
 func TestSocketFlood(t *testing.T) {
-	_, s := serveSocket(t, timer.Config{}, timer.SocketConfig{})
+	_, s := serveSocket(t, timer.Config{})
 	flooder := startChild(t, s.Path())
 	flooder.want("ok", "dial")
 	c := startChild(t, s.Path())
@@ -394,7 +394,7 @@ func TestSocketFlood(t *testing.T) {
 }
 
 func TestSocketConnections(t *testing.T) {
-	_, s := serveSocket(t, timer.Config{}, timer.SocketConfig{MaxConns: 2})
+	_, s := serveSocket(t, timer.Conns(timer.Config{}, 2))
 	first, second := startRaw(t, s.Path()), startRaw(t, s.Path())
 	for _, c := range []*raw{first, second} {
 		c.send(packet(2, 0, 0, 0, "a"))
@@ -420,7 +420,7 @@ func TestSocketConnections(t *testing.T) {
 }
 
 func TestSocketTooManyTimers(t *testing.T) {
-	_, s := serveSocket(t, timer.Config{MaxTimers: 2}, timer.SocketConfig{})
+	_, s := serveSocket(t, timer.Config{MaxTimers: 2})
 	c := dial(t, &timer.SocketClient{Path: s.Path()})
 	for i, want := range []error{nil, nil, timer.ErrTooMany} {
 		if err := c.Acquire(fmt.Sprint(i), hour()); !errors.Is(err, want) {
@@ -433,7 +433,7 @@ func TestSocketTooManyTimers(t *testing.T) {
 }
 
 func TestSocketHeartbeats(t *testing.T) {
-	_, s := serveSocket(t, timer.Config{}, timer.SocketConfig{})
+	_, s := serveSocket(t, timer.Config{})
 	me := os.Getpid()
 	if _, ok := s.Heartbeat(me); ok {
 		t.Error("a heartbeat before the first")
@@ -469,7 +469,7 @@ func TestSocketHeartbeatsAreVouchedFor(t *testing.T) {
 			return yes
 		}
 	}
-	core, s := serveSocket(t, timer.Config{Owns: owns(true)}, timer.SocketConfig{})
+	core, s := serveSocket(t, timer.Config{Owns: owns(true)})
 	c := startChild(t, s.Path())
 	var grandchild int
 	if _, err := fmt.Sscanf(c.ask("spawn"), "ok %d", &grandchild); err != nil {
@@ -509,7 +509,7 @@ func TestSocketHeartbeatsAreVouchedFor(t *testing.T) {
 
 // The last heartbeats are kept, of a bounded number of processes.
 func TestSocketKeepsTheLastHeartbeats(t *testing.T) {
-	_, s := serveSocket(t, timer.Config{}, timer.SocketConfig{})
+	_, s := serveSocket(t, timer.Config{})
 	for pid := 1; pid <= 4096; pid++ {
 		timer.Beat(s, pid, 0)
 	}
@@ -529,7 +529,7 @@ func TestSocketSilentServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := timer.ListenSocket(core, timer.SocketConfig{})
+	s, err := timer.ListenSocket(core, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -572,7 +572,7 @@ func TestSocketRestart(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := timer.ListenSocket(core, timer.SocketConfig{Path: path})
+		s, err := timer.ListenSocket(core, path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -611,7 +611,7 @@ func TestSocketRestart(t *testing.T) {
 }
 
 func TestSocketConcurrently(t *testing.T) {
-	core, s := serveSocket(t, timer.Config{}, timer.SocketConfig{})
+	core, s := serveSocket(t, timer.Config{})
 	c := dial(t, &timer.SocketClient{Path: s.Path()})
 	var wg sync.WaitGroup
 	for g := range 16 {
@@ -687,7 +687,7 @@ func TestListenSocketPaths(t *testing.T) {
 			if tt.before != nil {
 				tt.before(t, tt.path)
 			}
-			s, err := timer.ListenSocket(core, timer.SocketConfig{Path: tt.path})
+			s, err := timer.ListenSocket(core, tt.path)
 			if tt.want != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.want) {
 					t.Errorf("error %v, want %q", err, tt.want)
@@ -727,7 +727,7 @@ func TestSocketLeavesOthersAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(t.TempDir(), "s")
-	s, err := timer.ListenSocket(core, timer.SocketConfig{Path: path})
+	s, err := timer.ListenSocket(core, path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -740,15 +740,8 @@ func TestSocketLeavesOthersAlone(t *testing.T) {
 	}
 }
 
-func TestSocketConfigErrors(t *testing.T) {
-	core, err := timer.NewServer(timer.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := timer.ListenSocket(core, timer.SocketConfig{MaxConns: -1}); err == nil || !strings.Contains(err.Error(), "MaxConns -1") {
-		t.Errorf("MaxConns -1: %v", err)
-	}
-	_, s := serveSocket(t, timer.Config{}, timer.SocketConfig{})
+func TestSocketClientFields(t *testing.T) {
+	_, s := serveSocket(t, timer.Config{})
 	for _, tt := range []struct {
 		client *timer.SocketClient
 		want   error
@@ -770,7 +763,7 @@ func FuzzSocketServer(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	s, err := timer.ListenSocket(core, timer.SocketConfig{})
+	s, err := timer.ListenSocket(core, "")
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -813,7 +806,7 @@ func FuzzSocketServer(f *testing.F) {
 // Without descriptors the server waits for some, and does not spin.
 func TestSocketWithoutDescriptors(t *testing.T) {
 	log := newJournal()
-	_, s := serveSocket(t, timer.Config{Logger: log.logger()}, timer.SocketConfig{})
+	_, s := serveSocket(t, timer.Config{Logger: log.logger()})
 	c := startChild(t, s.Path())
 	c.want("ok", "spawn") // it has looked up what it needs
 	c.want("ok", "leave")

@@ -67,7 +67,7 @@ func ExampleListenSocket() {
 		fmt.Println(err)
 		return
 	}
-	socket, err := timer.ListenSocket(server, timer.SocketConfig{})
+	socket, err := timer.ListenSocket(server, "")
 	if err != nil {
 		fmt.Println(err)
 		return
