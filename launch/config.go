@@ -33,8 +33,9 @@ const (
 	DefaultMetricsHandler     = "null"
 )
 
-// Config is one host's part of a job. It is checked once, by Resolve, and not
-// changed afterwards. A zero field means the default that its comment names.
+// Config is one host's part of a job. It is checked once, by Resolve, which Run calls
+// if nobody has, and not changed afterwards. A zero field means the default that its
+// comment names.
 // Source: LaunchConfig in torch/distributed/launcher/api.py; the defaults are
 // those of torchrun's command line.
 type Config struct {
@@ -161,6 +162,8 @@ type Config struct {
 	Stdout, Stderr io.Writer
 	// Logger gets what the agent has to say; nil means slog.Default().
 	Logger *slog.Logger
+
+	settings *rendezvous.Settings // from Resolve; nil before
 }
 
 // Default returns the Config of a torchrun command line without options: one

@@ -91,6 +91,7 @@ func Resolve(cfg Config) (Config, error) {
 	}
 	errs = append(errs, cfg.checkWorker())
 	if err := errors.Join(errs...); err != nil {
+		cfg.settings = nil
 		return cfg, &ConfigError{err}
 	}
 	return cfg, nil
@@ -143,6 +144,7 @@ func (cfg *Config) resolveRendezvous() error {
 	if cfg.Rendezvous != nil {
 		cfg.RdzvBackend, cfg.RunID = cfg.Rendezvous.Backend(), cfg.Rendezvous.RunID()
 		cfg.Logs.RunID = cmp.Or(cfg.Logs.RunID, cfg.RunID)
+		cfg.settings = new(rendezvous.Settings)
 		return errors.Join(errs...)
 	}
 	alone := cfg.RdzvBackend == "static" && cfg.RdzvEndpoint == "" && cfg.MasterPort == 0 && cfg.MaxNodes == 1
@@ -152,9 +154,11 @@ func (cfg *Config) resolveRendezvous() error {
 			cfg.RunID = newRunID()
 		}
 	}
-	if _, err := cfg.Settings(); err != nil {
+	settings, err := cfg.Settings()
+	if err != nil {
 		errs = append(errs, err)
 	}
+	cfg.settings = &settings
 	cfg.RunID = cmp.Or(cfg.RunID, DefaultRunID)
 	cfg.Logs.RunID = cmp.Or(cfg.Logs.RunID, cfg.RunID)
 

@@ -97,7 +97,7 @@ func TestResolveDefaults(t *testing.T) {
 	want.Entrypoint, want.Title = "/bin/true", "/bin/true"
 	want.RdzvBackend, want.RdzvEndpoint = "c10d", "localhost:0"
 	want.Stdin, want.Stdout, want.Stderr = os.Stdin, os.Stdout, os.Stderr
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreFields(launch.Config{}, "RunID", "Logs", "SignalsToHandle", "Logger"),
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(launch.Config{}), cmpopts.IgnoreFields(launch.Config{}, "RunID", "Logs", "SignalsToHandle", "Logger"),
 		cmp.Comparer(func(a, b *os.File) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

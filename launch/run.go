@@ -43,9 +43,10 @@ import (
 // call only the workers themselves end, and the log says so.
 // Source: launch_agent in torch/distributed/launcher/api.py.
 func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
-	cfg, err = Resolve(cfg)
-	if err != nil {
-		return nil, err
+	if cfg.settings == nil {
+		if cfg, err = Resolve(cfg); err != nil {
+			return nil, err
+		}
 	}
 	log := cfg.Logger
 	ctx, hurry, stop := process.NotifyContext(ctx, log, slices.Concat(cfg.SignalsToHandle, cfg.PreemptionSignals)...)
@@ -56,10 +57,6 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	signal.Notify(dropped, syscall.SIGPIPE)
 	defer signal.Stop(dropped)
 
-	settings, err := cfg.Settings()
-	if err != nil {
-		return nil, err
-	}
 	cfg.Env = withoutSecrets(cfg.Env)
 	if err := process.CheckLimits(cfg.NprocPerNode); err != nil {
 		return nil, err
@@ -74,7 +71,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	watched := &observed{Observer: health.NewObserver(), cfg: &cfg, line: newWaitingLine(cfg.Stderr)}
 	handler := cfg.Rendezvous
 	if handler == nil {
-		if handler, err = newHandler(cfg, settings, host, watched.waiting, log); err != nil {
+		if handler, err = newHandler(cfg, *cfg.settings, host, watched.waiting, log); err != nil {
 			return nil, &ConfigError{err}
 		}
 	}

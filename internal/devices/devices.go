@@ -26,8 +26,6 @@ const (
 	Intel
 )
 
-func (k Kind) String() string { return [...]string{"NVIDIA", "AMD", "Intel"}[k] }
-
 // A Device is one accelerator.
 type Device struct {
 	Kind Kind
