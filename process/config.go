@@ -116,6 +116,7 @@ func (cfg *Config) leftoverGrace() time.Duration {
 // Source: _validate_full_rank in multiprocessing/__init__.py.
 func (cfg *Config) validate() error {
 	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
 	n := cfg.size()
 	want := make([]int, n)
 	for i := range want {
@@ -123,18 +124,18 @@ func (cfg *Config) validate() error {
 	}
 	check := func(name string, got []int) {
 		if !slices.Equal(got, want) {
-			errs = append(errs, fmt.Errorf("%s, local rank mapping mismatch, expected: %s, actual: %s", name, set(want), set(got)))
+			bad("%s, local rank mapping mismatch, expected: %s, actual: %s", name, set(want), set(got))
 		}
 	}
 	if cfg.Inputs == nil {
-		check("args", slices.Sorted(maps.Keys(cfg.Args)))
+		check("args", sortedKeys(cfg.Args))
 	} else {
-		check("inputs", slices.Sorted(maps.Keys(cfg.Inputs)))
+		check("inputs", sortedKeys(cfg.Inputs))
 		if cfg.Func == "" || cfg.Args != nil {
-			errs = append(errs, errors.New("inputs are for functions, which take no args then"))
+			bad("inputs are for functions, which take no args then")
 		}
 	}
-	check("envs", slices.Sorted(maps.Keys(cfg.Envs)))
+	check("envs", sortedKeys(cfg.Envs))
 	if cfg.Logs != nil {
 		var out, err []int
 		for i := range n + 1 { // one more than there should be
@@ -149,66 +150,58 @@ func (cfg *Config) validate() error {
 		check("stdouts", out)
 		check("stderrs", err)
 	}
-	for _, i := range slices.Sorted(maps.Keys(cfg.ExtraFiles)) {
+	for _, i := range sortedKeys(cfg.ExtraFiles) {
 		if i < 0 || i >= n || slices.Contains(cfg.ExtraFiles[i], nil) {
-			errs = append(errs, fmt.Errorf("extra files, local rank %d is not one of %s, or has a nil file", i, set(want)))
+			bad("extra files, local rank %d is not one of %s, or has a nil file", i, set(want))
 		}
 	}
-	for _, i := range slices.Sorted(maps.Keys(cfg.CPUs)) {
+	for _, i := range sortedKeys(cfg.CPUs) {
 		if i < 0 || i >= n {
-			errs = append(errs, fmt.Errorf("CPUs, local rank %d is not one of %s", i, set(want)))
+			bad("CPUs, local rank %d is not one of %s", i, set(want))
 		}
 		for _, cpu := range cfg.CPUs[i] {
 			if cpu < 0 {
-				errs = append(errs, fmt.Errorf("CPUs, local rank %d: %d is no CPU", i, cpu))
+				bad("CPUs, local rank %d: %d is no CPU", i, cpu)
 			}
 		}
 	}
 	if (cfg.Entrypoint == "") == (cfg.Func == "") {
-		errs = append(errs, errors.New("a worker needs an entrypoint or a function, and not both"))
+		bad("a worker needs an entrypoint or a function, and not both")
 	}
 	if cfg.Func != "" {
 		errs = append(errs, CheckFunc(cfg.Func))
 	}
-	for _, rank := range slices.Sorted(maps.Keys(cfg.Envs)) {
-		for _, name := range slices.Sorted(maps.Keys(cfg.Envs[rank])) {
+	for _, rank := range sortedKeys(cfg.Envs) {
+		for _, name := range sortedKeys(cfg.Envs[rank]) {
 			if value := cfg.Envs[rank][name]; name == "" || strings.ContainsAny(name, "=\x00") || strings.Contains(value, "\x00") {
-				errs = append(errs, fmt.Errorf("envs, local rank %d: %.80q=%.80q cannot be an environment variable", rank, name, value))
+				bad("envs, local rank %d: %.80q=%.80q cannot be an environment variable", rank, name, value)
 			}
 		}
 	}
-	for _, rank := range slices.Sorted(maps.Keys(cfg.Args)) {
-		if cfg.Func != "" {
-			if n := len(cfg.Args[rank]); n > 1 {
-				errs = append(errs, fmt.Errorf("args, local rank %d: a function takes one, got %d", rank, n))
-			}
-			continue
+	for _, rank := range sortedKeys(cfg.Args) {
+		if n := len(cfg.Args[rank]); cfg.Func != "" && n > 1 {
+			bad("args, local rank %d: a function takes one, got %d", rank, n)
 		}
 		for i, arg := range cfg.Args[rank] {
-			if strings.Contains(arg, "\x00") {
-				errs = append(errs, fmt.Errorf("args, local rank %d: argument %d, %.80q, holds a NUL byte", rank, i+1, arg))
+			if cfg.Func == "" && strings.Contains(arg, "\x00") {
+				bad("args, local rank %d: argument %d, %.80q, holds a NUL byte", rank, i+1, arg)
 			}
 		}
 	}
 	if cfg.UninterruptibleTimeout < 0 {
-		errs = append(errs, fmt.Errorf("uninterruptible timeout is %v, must not be negative", cfg.UninterruptibleTimeout))
+		bad("uninterruptible timeout is %v, must not be negative", cfg.UninterruptibleTimeout)
 	}
 	return errors.Join(errs...)
 }
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
 
 // set prints ranks as Python prints a set.
 func set(ranks []int) string {
 	if len(ranks) == 0 {
 		return "set()"
 	}
-	var b strings.Builder
-	for i, r := range ranks {
-		if i > 0 {
-			b.WriteString(", ")
-		}
-		fmt.Fprint(&b, r)
-	}
-	return "{" + b.String() + "}"
+	return "{" + strings.Trim(strings.ReplaceAll(fmt.Sprint(ranks), " ", ", "), "[]") + "}"
 }
 
 // environ overlays a worker's variables on the inherited environment. None of

@@ -14,28 +14,31 @@ func (s *Supervisor) CgroupPath() string { return s.system.cgroup.Path() }
 
 // GuardPID is the guard's, 0 before the first start and where there is none.
 func (s *Supervisor) GuardPID() int {
-	if s.system.guard == nil {
+	if s.guard == nil {
 		return 0
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.system.guard.pid
+	s.guard.forking.Lock()
+	defer s.guard.forking.Unlock()
+	if s.guard.cmd == nil {
+		return 0
+	}
+	return s.guard.cmd.Process.Pid
 }
 
 var (
 	ParseKill   = parseKill
 	IsSubreaper = isSubreaper
 	LookPath    = lookPath
-	ReadWards   = readWards
+	ReadGuarded = readGuarded
 	ReadResult  = readResult
 	ErrNoResult = errNoResult
 )
 
-// A Wards is what a guard looks for.
-type Wards = wards
+// Guarded is what a guard looks for.
+type Guarded = guarded
 
-func (w *wards) Cgroup() string          { return w.cgroup }
-func (w *wards) Tags() []string          { return w.tags }
-func (w *wards) Files() []string         { return w.files }
-func (w *wards) Workers() map[int]uint64 { return w.workers }
-func (w *wards) End(deadline time.Time)  { w.end(deadline) }
+func (w *guarded) Cgroup() string          { return w.cgroup }
+func (w *guarded) Tags() []string          { return w.tags }
+func (w *guarded) Files() []string         { return w.files }
+func (w *guarded) Workers() map[int]uint64 { return w.workers }
+func (w *guarded) End(deadline time.Time)  { w.end(deadline) }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -19,42 +20,55 @@ const (
 	mostKillWait  = 30 * time.Second
 )
 
-// mostWitness is how long before the end of the grace Config.Unheeded is called at
+// mostUnheeded is how long before the end of the grace Config.Unheeded is called at
 // the earliest.
-const mostWitness = 5 * time.Second
+const mostUnheeded = 5 * time.Second
 
 // A Group is a set of workers started together. All methods may be called
 // concurrently.
+//
+// A group has one goroutine, run. Whoever else wants something of it sends to a
+// channel: the watcher sends events, Close and Kill send stops. So no field needs a
+// lock:
+//
+//   - cfg, sup, log, number, watch and oomBase are set before the first worker is forked.
+//   - workers is filled by the fork thread before run begins. A worker's rank and pid
+//     never change; everything else in it is run's from then on.
+//   - result is run's until done is closed, and nobody changes it afterwards.
+//   - The fields below are run's alone. state only goes up: running, stopping,
+//     killing. killAt is set only while stopping, abandonAt and giveUpAt only while
+//     killing, lookAt only while running.
 type Group struct {
 	cfg    Config
 	sup    *Supervisor
 	log    *slog.Logger
 	number int // of the Supervisor's groups
-	pids   map[int]int
-	result *Result
-	done   chan struct{} // closed once result is complete
-	failed chan Exit     // gets the first failure
+	watch  *watcher
+	oomBase
 
-	workers []*worker
-	watch   *watcher
+	workers []*worker // those that were started, by rank
 	events  chan event
 	stops   chan stopRequest
-	evidenceBase
-
-	// The rest belongs to run.
+	failed  chan Exit // gets the first failure; there is room for it
+	result  *Result
+	done    chan struct{} // closed once result is complete
 
 	state stateOfGroup
 	live  int // workers that are not gone
 	// Deadlines; zero where there is none.
 	killAt    time.Time     // the end of the grace
-	lastLook  time.Time     // when Config.Unheeded is due
 	abandonAt time.Time     // when to look whether a killed worker is stuck
 	giveUpAt  time.Time     // when a killed worker counts as stuck for certain
 	lookAt    time.Time     // the next look for uninterruptible sleep
 	killWait  time.Duration // between SIGKILL and abandonAt
+	unheeded  unheeded
+}
 
-	witness    sync.WaitGroup // Config.Unheeded
-	witnessEnd context.CancelFunc
+// unheeded is the call of Config.Unheeded, of which there is one at most.
+type unheeded struct {
+	at   time.Time          // when it is due; zero: not, or no more
+	end  context.CancelFunc // nil before it
+	call sync.WaitGroup
 }
 
 type stateOfGroup int
@@ -86,24 +100,25 @@ type ending struct {
 	maxRSS       int64
 }
 
-// A worker is one process that the group started. Only the group's goroutine
-// touches it once it runs.
+// A worker is one process that the group started.
 type worker struct {
 	rank, pid int
 	stage     stage
 	exit      Exit
-	tag       string // an environment entry that its descendants inherit
-	call      *call  // of a function worker
-	dSince    time.Time
+	tag       string    // an environment entry that its descendants inherit
+	call      *call     // of a function worker
+	dSince    time.Time // since when it is in uninterruptible sleep
+	left      remains   // while stage is ended
+	system    workerSystem
+}
 
-	// What it left behind, while that is being ended.
-	left       map[processID]*leftover
-	leftKillAt time.Time // when SIGTERM has been enough
-	leftLostAt time.Time // when SIGKILL has been
-	leftLookAt time.Time // when to look again, where nothing tells of an end
-	leftPause  time.Duration
-
-	system workerSystem
+// remains are the processes that a worker left behind, while they are being ended.
+type remains struct {
+	all    map[processID]*leftover // nil until one has been found
+	killAt time.Time               // when SIGTERM has been enough; zero once they have SIGKILL
+	lostAt time.Time               // when SIGKILL has been enough; zero before it
+	lookAt time.Time               // when to look again, where nothing tells of an end
+	pause  time.Duration
 }
 
 // A stage is where a worker stands.
@@ -126,15 +141,14 @@ func newGroup(s *Supervisor, cfg Config) (*Group, error) {
 	n := cfg.size()
 	g := &Group{
 		cfg: cfg, sup: s, log: cfg.Logger,
-		pids: make(map[int]int, n),
+		events: make(chan event),
+		stops:  make(chan stopRequest),
+		failed: make(chan Exit, 1),
 		result: &Result{
 			Exits: make(map[int]Exit, n), Failures: map[int]Exit{},
 			Stdouts: make(map[int]string, n), Stderrs: make(map[int]string, n),
 		},
-		done:   make(chan struct{}),
-		failed: make(chan Exit, 1),
-		events: make(chan event),
-		stops:  make(chan stopRequest),
+		done: make(chan struct{}),
 	}
 	var err error
 	g.watch, err = newWatcher(s, g.events)
@@ -166,7 +180,13 @@ func (g *Group) Failed() <-chan Exit { return g.failed }
 
 // PIDs returns the workers' process IDs by local rank, also after they ended.
 // Source: PContext.pids.
-func (g *Group) PIDs() map[int]int { return maps.Clone(g.pids) }
+func (g *Group) PIDs() map[int]int {
+	pids := make(map[int]int, len(g.workers))
+	for _, w := range g.workers {
+		pids[w.rank] = w.pid
+	}
+	return pids
+}
 
 // Close sends sig to every worker's process group (0: SIGTERM), gives them grace,
 // then kills what is left, and returns when everything has ended. Without grace it
@@ -198,42 +218,47 @@ func (g *Group) Kill() {
 	}
 }
 
-// A plan is what it takes to start one worker.
+// A plan is a worker that is not started yet, and what it takes to start it.
 type plan struct {
-	path   string
-	argv   []string
-	env    []string
-	tag    string
-	stdio  [3]*os.File
-	errors string // the error file
+	*worker
+	path  string
+	argv  []string
+	env   []string
+	stdio [3]*os.File
 }
+
+const errorFileVar = "TORCHELASTIC_ERROR_FILE"
 
 // fork starts the workers in rank order. It runs on the fork thread. Whatever can
 // be found out beforehand is, so that most mistakes start nothing.
 func (g *Group) fork() error {
 	cfg := &g.cfg
+	stdin := cfg.Stdin
+	if cfg.Func != "" {
+		null, err := os.Open(os.DevNull)
+		if err != nil {
+			return &StartError{0, selfPath(), err}
+		}
+		defer null.Close()
+		stdin = null
+	}
 	plans := make([]plan, cfg.size())
 	var programs lookup
 	for i := range plans {
 		p := &plans[i]
+		p.worker = &worker{rank: i, exit: Exit{LocalRank: i}}
+		p.stdio = [3]*os.File{stdin, os.Stdout, os.Stderr}
 		overlay := cfg.Envs[i]
-		p.stdio = [3]*os.File{cfg.Stdin, os.Stdout, os.Stderr}
 		if cfg.Logs != nil {
 			sink := cfg.Logs.Sink(i)
 			p.stdio[1], p.stdio[2] = sink.Stdout, sink.Stderr
 			g.result.Stdouts[i], g.result.Stderrs[i] = sink.StdoutPath, sink.StderrPath
-			if _, ok := overlay[errorFileVar]; !ok {
-				overlay = maps.Clone(overlay)
-				if overlay == nil {
-					overlay = map[string]string{}
-				}
-				overlay[errorFileVar] = sink.ErrorFile
-			}
+			overlay = map[string]string{errorFileVar: sink.ErrorFile}
+			maps.Copy(overlay, cfg.Envs[i])
 		}
-		p.errors = overlay[errorFileVar]
 		p.env = environ(cfg.Env, overlay)
-		if p.errors != "" {
-			p.tag = errorFileVar + "=" + p.errors
+		if p.exit.ErrorFile = overlay[errorFileVar]; p.exit.ErrorFile != "" {
+			p.tag = errorFileVar + "=" + p.exit.ErrorFile
 		}
 		if cfg.Func != "" {
 			p.path, p.argv = selfPath(), os.Args[:1]
@@ -246,22 +271,20 @@ func (g *Group) fork() error {
 		p.argv = append([]string{cfg.Entrypoint}, cfg.Args[i]...)
 	}
 	g.prepare(plans)
-	g.sup.ensureGuard()
+	g.sup.guard.ensure()
 	for i := range plans {
-		w := &worker{rank: i, tag: plans[i].tag, exit: Exit{LocalRank: i, ErrorFile: plans[i].errors}}
-		if err := g.forkWorker(w, &plans[i]); err != nil {
-			return &StartError{i, plans[i].path, err}
+		p := &plans[i]
+		if err := g.forkWorker(p); err != nil {
+			return &StartError{i, p.path, err}
 		}
-		g.workers = append(g.workers, w)
-		g.pids[i] = w.pid
+		g.workers = append(g.workers, p.worker)
 	}
 	return nil
 }
 
-const errorFileVar = "TORCHELASTIC_ERROR_FILE"
-
 // forkWorker starts one worker and lets the watcher watch it.
-func (g *Group) forkWorker(w *worker, p *plan) error {
+func (g *Group) forkWorker(p *plan) error {
+	w := p.worker
 	if g.cfg.Func != "" {
 		var err error
 		if w.call, err = newCall(g.cfg.input(w.rank)); err != nil {
@@ -273,7 +296,7 @@ func (g *Group) forkWorker(w *worker, p *plan) error {
 	s := g.sup
 	s.forking.Lock()
 	defer s.forking.Unlock()
-	if err := g.spawn(w, p); err != nil {
+	if err := g.spawn(p); err != nil {
 		return explainExec(p.path, err)
 	}
 	s.remember(w.pid)
@@ -283,6 +306,19 @@ func (g *Group) forkWorker(w *worker, p *plan) error {
 	return nil
 }
 
+// attr is what every system is told of a worker's process: it leads a session, and has
+// these files.
+func (g *Group) attr(p *plan) *syscall.ProcAttr {
+	attr := &syscall.ProcAttr{Env: p.env, Sys: &syscall.SysProcAttr{Setsid: true}}
+	for _, f := range slices.Concat(p.stdio[:], g.cfg.ExtraFiles[p.rank]) {
+		attr.Files = append(attr.Files, f.Fd())
+	}
+	if p.call != nil {
+		attr.Files = append(attr.Files, p.call.childEnds()...)
+	}
+	return attr
+}
+
 // run owns the group until every worker has ended and nothing is left of it.
 func (g *Group) run() {
 	defer close(g.done)
@@ -290,10 +326,14 @@ func (g *Group) run() {
 	if g.cfg.UninterruptibleTimeout > 0 && g.live > 0 {
 		g.lookAt = time.Now().Add(g.lookInterval())
 	}
-	var alarm alarm
-	defer alarm.stop()
-	for g.live > 0 {
-		alarm.set(g.nextDeadline())
+	alarm := time.NewTimer(0)
+	defer alarm.Stop()
+	for next := g.onTime(time.Now()); g.live > 0; next = g.onTime(time.Now()) {
+		if next.IsZero() {
+			alarm.Stop()
+		} else {
+			alarm.Reset(time.Until(next))
+		}
 		select {
 		case e := <-g.events:
 			if e.l == nil {
@@ -303,13 +343,11 @@ func (g *Group) run() {
 			}
 		case r := <-g.stops:
 			g.stop(r.sig, r.grace)
-		case <-alarm.c():
-			alarm.at = time.Time{}
+		case <-alarm.C:
 		}
-		g.onTime(time.Now())
 	}
-	g.dismiss()
-	g.witness.Wait()
+	g.endUnheeded()
+	g.unheeded.call.Wait()
 	g.watch.close()
 	for _, w := range g.workers {
 		if w.call != nil {
@@ -341,7 +379,7 @@ func (g *Group) onEnd(e event) {
 		x.OOMKilled = g.oomEvidence(w)
 	}
 	if first {
-		g.failed <- *x // there is room for one
+		g.failed <- *x
 	}
 	g.log.Debug("worker ended", "local_rank", w.rank, "pid", w.pid, "code", x.Code)
 	if w.stage == ended { // and has not been cleared with those that were killed at once
@@ -378,15 +416,15 @@ func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
 	}
 	if at := time.Now().Add(grace); g.state == stopping && (g.killAt.IsZero() || at.Before(g.killAt)) {
 		g.killAt, g.killWait = at, max(grace, leastKillWait)
-		if g.cfg.Unheeded != nil && g.witnessEnd == nil {
-			g.lastLook = at.Add(-min(mostWitness, grace/2))
+		if g.cfg.Unheeded != nil && g.unheeded.end == nil {
+			g.unheeded.at = at.Add(-min(mostUnheeded, grace/2))
 		}
 	}
 }
 
-// callWitness lets Config.Unheeded look at the workers that do not heed their signal.
-func (g *Group) callWitness() {
-	g.lastLook = time.Time{}
+// callUnheeded lets Config.Unheeded look at the workers that do not heed their signal.
+func (g *Group) callUnheeded() {
+	g.unheeded.at = time.Time{}
 	pids := map[int]int{}
 	for _, w := range g.workers {
 		if w.stage == alive && !w.hasEnded() {
@@ -397,14 +435,14 @@ func (g *Group) callWitness() {
 		return
 	}
 	var ctx context.Context
-	ctx, g.witnessEnd = context.WithCancel(context.Background())
-	g.witness.Go(func() { g.cfg.Unheeded(ctx, pids) })
+	ctx, g.unheeded.end = context.WithCancel(context.Background())
+	g.unheeded.call.Go(func() { g.cfg.Unheeded(ctx, pids) })
 }
 
-// dismiss tells Config.Unheeded that there is nothing more to see.
-func (g *Group) dismiss() {
-	if g.lastLook = (time.Time{}); g.witnessEnd != nil {
-		g.witnessEnd()
+// endUnheeded tells Config.Unheeded that there is nothing more to see.
+func (g *Group) endUnheeded() {
+	if g.unheeded.at = (time.Time{}); g.unheeded.end != nil {
+		g.unheeded.end()
 	}
 }
 
@@ -431,7 +469,7 @@ func (g *Group) kill() {
 	}
 	graceful := g.state == stopping
 	g.state = killing
-	g.dismiss()
+	g.endUnheeded()
 	g.killAt = time.Time{}
 	now := time.Now()
 	g.abandonAt, g.giveUpAt = now.Add(g.killWait), now.Add(max(g.killWait, mostKillWait))
@@ -444,66 +482,40 @@ func (g *Group) kill() {
 		}
 	}
 	for _, w := range g.workers {
-		if w.stage == ended && w.leftLostAt.IsZero() {
-			w.leftKillAt = now
+		if w.stage == ended && w.left.lostAt.IsZero() {
 			g.clear(w)
 		}
 	}
 }
 
-// onTime does what is due.
-func (g *Group) onTime(now time.Time) {
-	due := func(at time.Time) bool { return !at.IsZero() && !now.Before(at) }
-	if due(g.killAt) {
-		g.kill()
+// onTime does what is due and returns the next deadline; zero if there is none. It asks
+// for a deadline after everything that can set it, except for the events themselves.
+func (g *Group) onTime(now time.Time) (next time.Time) {
+	at := func(deadline *time.Time, do func()) {
+		if isDue(*deadline, now) {
+			do()
+		}
+		if !deadline.IsZero() && (next.IsZero() || deadline.Before(next)) {
+			next = *deadline
+		}
 	}
-	if due(g.lastLook) {
-		g.callWitness()
-	}
+	at(&g.lookAt, func() { g.look(now) })
+	at(&g.killAt, g.kill)
+	at(&g.unheeded.at, g.callUnheeded)
 	for _, w := range g.workers {
-		if w.stage != ended {
-			continue
-		}
-		if due(w.leftKillAt) && w.leftLostAt.IsZero() || due(w.leftLookAt) {
-			g.clear(w)
-		}
-		if w.stage == ended && due(w.leftLostAt) {
+		at(&w.left.killAt, func() { g.clear(w) })
+		at(&w.left.lookAt, func() { g.clear(w) })
+		at(&w.left.lostAt, func() {
 			g.log.Error("processes that a worker left behind did not end after SIGKILL", "local_rank", w.rank, "pid", w.pid, "pids", w.leftPIDs())
 			g.finish(w)
-		}
+		})
 	}
-	if due(g.abandonAt) {
-		g.abandon(now)
-	}
-	if due(g.lookAt) {
-		g.look(now)
-	}
-}
-
-// nextDeadline returns the earliest deadline; zero if there is none.
-func (g *Group) nextDeadline() time.Time {
-	next := time.Time{}
-	earlier := func(at time.Time) {
-		if !at.IsZero() && (next.IsZero() || at.Before(next)) {
-			next = at
-		}
-	}
-	earlier(g.killAt)
-	earlier(g.lastLook)
-	earlier(g.abandonAt)
-	earlier(g.lookAt)
-	for _, w := range g.workers {
-		if w.stage != ended {
-			continue
-		}
-		earlier(w.leftLookAt)
-		if w.leftLostAt.IsZero() {
-			earlier(w.leftKillAt)
-		}
-		earlier(w.leftLostAt)
-	}
+	at(&g.abandonAt, func() { g.abandon(now) })
 	return next
 }
+
+// isDue says whether a deadline is set and has passed.
+func isDue(deadline, now time.Time) bool { return !deadline.IsZero() && !now.Before(deadline) }
 
 // abandon gives up workers that SIGKILL does not end because they are stuck in
 // the kernel. One that is not in uninterruptible sleep is busy with its end and
@@ -576,42 +588,10 @@ func (g *Group) look(now time.Time) {
 // finish lets go of a worker.
 func (g *Group) finish(w *worker) {
 	w.stage = gone
-	for id, l := range w.left {
+	for _, l := range w.left.all {
 		l.close()
-		delete(w.left, id)
 	}
+	w.left = remains{}
 	w.release(g)
 	g.live--
-}
-
-// An alarm is a timer that may not be set.
-type alarm struct {
-	timer *time.Timer
-	at    time.Time
-}
-
-func (a *alarm) set(at time.Time) {
-	switch {
-	case at.Equal(a.at):
-	case at.IsZero():
-		a.timer.Stop()
-	case a.timer == nil:
-		a.timer = time.NewTimer(time.Until(at))
-	default:
-		a.timer.Reset(time.Until(at))
-	}
-	a.at = at
-}
-
-func (a *alarm) c() <-chan time.Time {
-	if a.at.IsZero() {
-		return nil
-	}
-	return a.timer.C
-}
-
-func (a *alarm) stop() {
-	if a.timer != nil {
-		a.timer.Stop()
-	}
 }

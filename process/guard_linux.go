@@ -5,7 +5,9 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path"
 	"slices"
@@ -18,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/cgroup"
+	"github.com/muster-run/muster/internal/children"
 	"github.com/muster-run/muster/internal/procfs"
 )
 
@@ -34,64 +37,118 @@ import (
 // ends otherwise, another one takes its place. What holds when a guard starts is in a
 // file that it reads first: a pipe has room for 64 KiB until somebody reads it.
 type guard struct {
-	pid  int           // 0: it did not start; the Supervisor's mu guards it
-	in   *os.File      // its end of the pipe; nil once it is started; written with forking and mu held
-	quit chan struct{} // closed when it is to end
+	log  *slog.Logger
+	once sync.Once     // starts the first one
+	quit chan struct{} // closed by stop
 	keep sync.WaitGroup
 
+	forking sync.Mutex // held while one is started; guards the next two
+	stopped bool       // no more are started
+	cmd     *exec.Cmd  // the one that was started last; nil: none was
+
 	mu   sync.Mutex // guards the rest
-	pipe *os.File
-	told *wards
+	pipe *os.File   // to it; nil before the first
+	told *guarded   // what the next one has to know
 }
 
-func newGuard() (*guard, error) {
-	g := &guard{quit: make(chan struct{}), told: newWards()}
-	return g, g.connect()
+const noGuard = "no guard: if this process is killed, processes that its workers started may stay"
+
+func newGuard(log *slog.Logger) *guard {
+	return &guard{log: log, quit: make(chan struct{}), told: newGuarded()}
 }
 
-func (g *guard) connect() (err error) {
-	g.in, g.pipe, err = os.Pipe()
-	return err
+// ensure starts the guard unless it runs, and does not wait for it to read: what it has
+// to know is in a file already. A worker is forked only after it: the worker's
+// parent-death signal does not reach what the worker has started by then.
+func (g *guard) ensure() {
+	if g == nil {
+		return
+	}
+	g.once.Do(func() {
+		if cmd := g.start(); cmd != nil {
+			g.keep.Go(func() { g.replace(cmd) })
+		}
+	})
 }
 
-// start starts the process. It needs neither its output nor this program's
-// directory, and one thread will do. With a pidfd, handle is a file that becomes
-// readable when the guard ends.
-func (g *guard) start(withPidfd bool) (pid int, handle *os.File, err error) {
-	g.mu.Lock()
-	in, records := g.in, g.told.records()
-	g.in = nil
-	g.mu.Unlock()
+// start starts a guard and logs why it cannot; nil: there is none. A guard needs
+// neither its output nor this program's directory, and one thread will do.
+func (g *guard) start() *exec.Cmd {
+	g.forking.Lock()
+	defer g.forking.Unlock()
+	if g.stopped {
+		return nil
+	}
+	if err := g.fork(); err != nil {
+		g.log.Warn(noGuard, "error", err)
+		return nil
+	}
+	return g.cmd
+}
+
+func (g *guard) fork() error {
+	in, pipe, err := os.Pipe()
+	if err != nil {
+		return err
+	}
 	defer in.Close()
+	g.mu.Lock()
+	g.pipe.Close()
+	g.pipe = pipe
+	records := g.told.records()
+	g.mu.Unlock()
 	file, err := memoryFile(records)
 	if err != nil {
-		return 0, nil, fmt.Errorf("start the guard: %w", err)
+		return fmt.Errorf("start the guard: %w", err)
 	}
 	defer file.Close()
-	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
-	if err != nil {
-		return 0, nil, err
-	}
-	defer null.Close()
-	attr := &syscall.SysProcAttr{Setsid: true}
-	pidfd := -1
-	if withPidfd {
-		attr.PidFD = &pidfd
-	}
-	pid, err = syscall.ForkExec(selfPath(), []string{guardName}, &syscall.ProcAttr{
-		Dir:   "/",
+	cmd := &exec.Cmd{
+		Path: selfPath(), Args: []string{guardName}, Dir: "/",
 		Env:   []string{guardName + "=1", "GOMAXPROCS=1", "GOGC=off"},
-		Files: []uintptr{in.Fd(), null.Fd(), null.Fd(), file.Fd()},
-		Sys:   attr,
-	})
-	if err != nil {
-		return 0, nil, fmt.Errorf("start the guard: %w", err)
+		Stdin: in, ExtraFiles: []*os.File{file},
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	if pidfd >= 0 {
-		_ = unix.SetNonblock(pidfd, true) // for Go's poller
-		handle = os.NewFile(uintptr(pidfd), "guard")
+	if err := children.Start(cmd); err != nil {
+		return fmt.Errorf("start the guard: %w", err)
 	}
-	return pid, handle, nil
+	g.cmd = cmd
+	return nil
+}
+
+// guardPause is the least time that a guard is there before another takes its place.
+const guardPause = time.Second
+
+// replace starts another guard whenever one ends although nobody has told it to: the
+// OOM killer may have chosen it.
+func (g *guard) replace(cmd *exec.Cmd) {
+	for cmd != nil {
+		_ = children.Wait(cmd)
+		select {
+		case <-g.quit:
+			return
+		default:
+		}
+		g.log.Warn("the guard has ended; starting another", "pid", cmd.Process.Pid)
+		cmd = g.start()
+		select {
+		case <-time.After(guardPause):
+		case <-g.quit:
+		}
+	}
+}
+
+// stop ends the guard, and keeps another one from being started.
+func (g *guard) stop() {
+	close(g.quit)
+	g.forking.Lock()
+	g.stopped = true
+	if g.cmd != nil {
+		_ = g.cmd.Process.Kill()
+	}
+	g.forking.Unlock()
+	g.once.Do(func() {}) // waits for one that is being started
+	g.keep.Wait()
+	g.pipe.Close() // not before: the guard takes that for this program's end
 }
 
 // memoryFile is a file that is nowhere, to be read from its beginning.
@@ -111,77 +168,25 @@ func memoryFile(text string) (*os.File, error) {
 	return f, nil
 }
 
-// awaitGuard waits for the end of a guard.
-func awaitGuard(handle *os.File) error {
-	defer handle.Close()
-	conn, err := handle.SyscallConn()
-	if err != nil {
-		return err
+// tell sends records, without those that hold a line's end. A guard that is gone or
+// hangs does not hold up anything.
+func (g *guard) tell(records ...string) {
+	if g == nil {
+		return
 	}
-	return conn.Read(func(fd uintptr) bool {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-		return n > 0 && err == nil
-	})
-}
-
-// tell sends records. A guard that is gone or hangs does not hold up anything.
-func (g *guard) tell(records string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for line := range strings.Lines(records) {
-		g.told.record(strings.TrimSuffix(line, "\n"))
-	}
-	if g.in == nil {
-		_ = g.pipe.SetWriteDeadline(time.Now().Add(time.Second))
-		_, _ = io.WriteString(g.pipe, records)
-	}
-}
-
-func (g *guard) tellCgroup(path string) { g.tell("c" + oneLine(path) + "\n") }
-
-func (g *guard) tellTags(plans []plan) {
-	var b strings.Builder
-	for i := range plans {
-		if tag := plans[i].tag; tag != "" {
-			b.WriteString("t" + oneLine(tag) + "\n")
+	var lines []byte
+	for _, record := range records {
+		if !strings.Contains(record, "\n") {
+			g.told.record(record)
+			lines = append(append(lines, record...), '\n')
 		}
 	}
-	if b.Len() > 0 {
-		g.tell(b.String())
+	if g.pipe != nil && len(lines) > 0 {
+		_ = g.pipe.SetWriteDeadline(time.Now().Add(time.Second))
+		_, _ = g.pipe.Write(lines)
 	}
-}
-
-func (g *guard) tellWorker(pid int, start uint64) { g.tell(fmt.Sprintf("w%d %d\n", pid, start)) }
-
-func (g *guard) tellGone(pid int) { g.tell(fmt.Sprintf("x%d\n", pid)) }
-
-func (g *guard) tellFile(path string) {
-	if !strings.Contains(path, "\n") {
-		g.tell("f" + path + "\n")
-	}
-}
-
-func oneLine(s string) string { return strings.ReplaceAll(s, "\n", " ") }
-
-// stop ends the guard and reaps it. forking keeps another one from being started.
-func (g *guard) stop(forking sync.Locker) {
-	forking.Lock()
-	if g.in != nil {
-		g.in.Close()
-		g.mu.Lock()
-		g.in = nil
-		g.mu.Unlock()
-	}
-	close(g.quit)
-	if g.pid != 0 {
-		_ = syscall.Kill(g.pid, syscall.SIGKILL)
-	}
-	forking.Unlock()
-	g.keep.Wait()
-	if g.pid != 0 {
-		_, _ = waitid(unix.P_PID, g.pid, unix.WEXITED, nil)
-	}
-	g.pipe.Close()
 }
 
 // GuardMain turns the program into the guard if that is what it was started as,
@@ -194,7 +199,7 @@ func GuardMain() {
 	}
 	signal.Ignore(syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	setThreadName(guardName)
-	w := readWards(io.MultiReader(os.NewFile(3, guardName), os.Stdin))
+	w := readGuarded(io.MultiReader(os.NewFile(3, guardName), os.Stdin))
 	w.end(time.Now().Add(guardTime))
 	os.Exit(0)
 }
@@ -203,18 +208,18 @@ func GuardMain() {
 // stuck in the kernel.
 const guardTime = 5 * time.Second
 
-// wards are what a guard looks for.
-type wards struct {
+// guarded is what a guard looks for.
+type guarded struct {
 	cgroup  string
 	tags    []string
 	workers map[int]uint64 // pid → start time
 	files   []string
 }
 
-func newWards() *wards { return &wards{workers: map[int]uint64{}} }
+func newGuarded() *guarded { return &guarded{workers: map[int]uint64{}} }
 
 // records are what tells another guard the same.
-func (w *wards) records() string {
+func (w *guarded) records() string {
 	var b strings.Builder
 	if w.cgroup != "" {
 		b.WriteString("c" + w.cgroup + "\n")
@@ -231,17 +236,17 @@ func (w *wards) records() string {
 	return b.String()
 }
 
-// maxFiles bounds wards.files.
+// maxFiles bounds guarded.files.
 const maxFiles = 10_000
 
 // maxRecord bounds a record; environment entries of more than 128 KiB do not
 // exist.
 const maxRecord = 256 << 10
 
-// readWards reads records to their end, which is the sender's: whatever is in them
+// readGuarded reads records to their end, which is the sender's: whatever is in them
 // must not make it seem to come earlier.
-func readWards(r io.Reader) *wards {
-	w := newWards()
+func readGuarded(r io.Reader) *guarded {
+	w := newGuarded()
 	lines := bufio.NewReaderSize(r, maxRecord)
 	for {
 		line, err := lines.ReadSlice('\n')
@@ -283,7 +288,7 @@ func endStale(dir *cgroup.Dir) {
 
 // record takes one record. One that makes no sense is dropped, as is one without
 // its end: the sender may have been killed in the middle of it.
-func (w *wards) record(line string) {
+func (w *guarded) record(line string) {
 	if line == "" {
 		return
 	}
@@ -318,7 +323,7 @@ func (w *wards) record(line string) {
 
 // end kills what is left, until it has found nothing twice: a process may have
 // forked just behind the one look.
-func (w *wards) end(deadline time.Time) {
+func (w *guarded) end(deadline time.Time) {
 	var dir *cgroup.Dir
 	if w.cgroup != "" {
 		dir, _ = cgroup.Open(w.cgroup)
@@ -375,7 +380,7 @@ func waitFor(dying []unix.PollFd) {
 }
 
 // find lists the live processes that belong to the workers.
-func (w *wards) find(dir *cgroup.Dir) []procfs.Stat {
+func (w *guarded) find(dir *cgroup.Dir) []procfs.Stat {
 	all, err := procfs.All()
 	if err != nil {
 		return nil

@@ -203,8 +203,8 @@ func TestUnpreparedMain(t *testing.T) {
 	}
 }
 
-func TestReadWards(t *testing.T) {
-	type wards struct {
+func TestReadGuarded(t *testing.T) {
+	type guarded struct {
 		Cgroup  string
 		Tags    []string
 		Workers map[int]uint64
@@ -213,23 +213,23 @@ func TestReadWards(t *testing.T) {
 	long := strings.Repeat("x", 300<<10)
 	for _, tt := range []struct {
 		name, text string
-		want       wards
+		want       guarded
 	}{
-		{"nothing", "", wards{}},
+		{"nothing", "", guarded{}},
 		{"everything", "c/nowhere/muster-1\ntA=b c\ntMUSTER_WORKER=1.2.3\nw12 3400\nw13 99\nf/nowhere/a b\nf/nowhere/\n",
-			wards{"/nowhere/muster-1", []string{"A=b c", "MUSTER_WORKER=1.2.3"}, map[int]uint64{12: 3400, 13: 99}, []string{"/nowhere/a b", "/nowhere"}}},
-		{"gone again", "w12 1\nw13 2\nx12\nx14\n", wards{Workers: map[int]uint64{13: 2}}},
-		{"the number is another's", "w12 1\nx12\nw12 5\n", wards{Workers: map[int]uint64{12: 5}}},
-		{"twice", "tA=b\ntA=b\nc/a/b\nc/a/c\n", wards{Cgroup: "/a/c", Tags: []string{"A=b"}}},
-		{"nonsense", "\nz\nw\nw 1\nw12\nw12 x\nwx 1\nw12 -1\nx\nxx\nt\ntA\nc\ncrelative\nf\nfrelative\n", wards{}},
-		{"not every process, and not init", "w0 1\nw1 1\nw-1 1\nw-12 1\n", wards{}},
-		{"cut short", "w12 34\nw13 3", wards{Workers: map[int]uint64{12: 34}}},
-		{"too long", "w12 1\ntA=" + long + "\nw13 2\n", wards{Workers: map[int]uint64{12: 1, 13: 2}}},
-		{"too long at the end", "w12 1\ntA=" + long, wards{Workers: map[int]uint64{12: 1}}},
+			guarded{"/nowhere/muster-1", []string{"A=b c", "MUSTER_WORKER=1.2.3"}, map[int]uint64{12: 3400, 13: 99}, []string{"/nowhere/a b", "/nowhere"}}},
+		{"gone again", "w12 1\nw13 2\nx12\nx14\n", guarded{Workers: map[int]uint64{13: 2}}},
+		{"the number is another's", "w12 1\nx12\nw12 5\n", guarded{Workers: map[int]uint64{12: 5}}},
+		{"twice", "tA=b\ntA=b\nc/a/b\nc/a/c\n", guarded{Cgroup: "/a/c", Tags: []string{"A=b"}}},
+		{"nonsense", "\nz\nw\nw 1\nw12\nw12 x\nwx 1\nw12 -1\nx\nxx\nt\ntA\nc\ncrelative\nf\nfrelative\n", guarded{}},
+		{"not every process, and not init", "w0 1\nw1 1\nw-1 1\nw-12 1\n", guarded{}},
+		{"cut short", "w12 34\nw13 3", guarded{Workers: map[int]uint64{12: 34}}},
+		{"too long", "w12 1\ntA=" + long + "\nw13 2\n", guarded{Workers: map[int]uint64{12: 1, 13: 2}}},
+		{"too long at the end", "w12 1\ntA=" + long, guarded{Workers: map[int]uint64{12: 1}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			w := process.ReadWards(strings.NewReader(tt.text))
-			got := wards{w.Cgroup(), w.Tags(), w.Workers(), w.Files()}
+			w := process.ReadGuarded(strings.NewReader(tt.text))
+			got := guarded{w.Cgroup(), w.Tags(), w.Workers(), w.Files()}
 			if d := cmp.Diff(tt.want, got, cmpopts.EquateEmpty()); d != "" {
 				t.Error(d)
 			}
@@ -237,11 +237,11 @@ func TestReadWards(t *testing.T) {
 	}
 }
 
-func FuzzReadWards(f *testing.F) {
+func FuzzReadGuarded(f *testing.F) {
 	f.Add("c/nowhere/muster-1\ntA=b c\nw12 3400\nx12\nw13 99\n")
 	f.Add("w-1 1\nw0 18446744073709551616\nxx\n\n\x00")
 	f.Fuzz(func(t *testing.T, text string) {
-		w := process.ReadWards(strings.NewReader(text))
+		w := process.ReadGuarded(strings.NewReader(text))
 		for pid := range w.Workers() {
 			if pid <= 1 {
 				t.Errorf("would end the session of process %d", pid)
@@ -260,7 +260,7 @@ func FuzzReadWards(f *testing.F) {
 
 // A guard ends the session of a worker, but not of a process that has its number by
 // now.
-func TestWardsOfRecycledNumbers(t *testing.T) {
+func TestGuardedOfRecycledNumbers(t *testing.T) {
 	lab := testproc.New(t)
 	s := supervisor(t, process.SupervisorConfig{NoCgroup: true})
 	g := start(t, s, workers(lab, do("spawn::say:up|hang", "say:up", "hang")))
@@ -269,12 +269,12 @@ func TestWardsOfRecycledNumbers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := process.ReadWards(strings.NewReader(fmt.Sprintf("w%d %d\n", st.PID, st.Start+1)))
+	other := process.ReadGuarded(strings.NewReader(fmt.Sprintf("w%d %d\n", st.PID, st.Start+1)))
 	other.End(time.Now().Add(testproc.Patience))
 	if n := len(lab.Left()); n != 2 {
 		t.Fatalf("%d processes are left, want both", n)
 	}
-	mine := process.ReadWards(strings.NewReader(fmt.Sprintf("w%d %d\n", st.PID, st.Start)))
+	mine := process.ReadGuarded(strings.NewReader(fmt.Sprintf("w%d %d\n", st.PID, st.Start)))
 	mine.End(time.Now().Add(testproc.Patience))
 	awaitEnd(t, pids...)
 	if d := cmp.Diff(map[int]int{0: -9}, codes(wait(t, g))); d != "" {

@@ -17,9 +17,9 @@ const leftoverLook = 10 * time.Millisecond
 // deadline has passed, until it finds nothing; then the worker is gone. With
 // nothing left behind this is two reads of small files.
 func (g *Group) clear(w *worker) {
-	now := time.Now()
-	w.leftLookAt = time.Time{}
-	w.leftPause = min(max(leftoverLook, 2*w.leftPause), 32*leftoverLook)
+	now, left := time.Now(), &w.left
+	left.lookAt = time.Time{}
+	left.pause = min(max(leftoverLook, 2*left.pause), 32*leftoverLook)
 	for range 100 {
 		found := g.leftovers(w)
 		w.drop(found)
@@ -27,20 +27,19 @@ func (g *Group) clear(w *worker) {
 			g.finish(w)
 			return
 		}
-		if w.leftKillAt.IsZero() {
-			w.leftKillAt = now.Add(g.cfg.leftoverGrace())
-			w.left = map[processID]*leftover{}
+		if left.all == nil {
+			left.all, left.killAt = map[processID]*leftover{}, now.Add(g.cfg.leftoverGrace())
 			g.log.Debug("worker left processes behind", "local_rank", w.rank, "pid", w.pid, "pids", pidsOf(found))
 		}
-		sig := syscall.SIGTERM
-		if g.state == killing || !now.Before(w.leftKillAt) {
-			sig = syscall.SIGKILL
-			if w.leftLostAt.IsZero() {
-				w.leftLostAt = now.Add(leastKillWait)
-				if g.state != killing {
-					g.log.Warn("killing processes that a worker left behind", "local_rank", w.rank, "pid", w.pid, "pids", pidsOf(found))
-				}
+		if left.lostAt.IsZero() && (g.state == killing || isDue(left.killAt, now)) {
+			left.killAt, left.lostAt = time.Time{}, now.Add(leastKillWait)
+			if g.state != killing {
+				g.log.Warn("killing processes that a worker left behind", "local_rank", w.rank, "pid", w.pid, "pids", pidsOf(found))
 			}
+		}
+		sig := syscall.SIGTERM
+		if !left.lostAt.IsZero() {
+			sig = syscall.SIGKILL
 			w.killAll()
 		}
 		waiting := false
@@ -52,14 +51,14 @@ func (g *Group) clear(w *worker) {
 		}
 		// All of them have ended meanwhile; there may be new ones.
 	}
-	w.leftLookAt = now.Add(w.leftPause)
+	left.lookAt = now.Add(left.pause)
 }
 
 // drop lets go of leftovers that nothing watches and that were not found again.
 func (w *worker) drop(found []procfs.Stat) {
-	for id, l := range w.left {
+	for id, l := range w.left.all {
 		if !l.watched && !slices.ContainsFunc(found, func(p procfs.Stat) bool { return id == processID{p.PID, p.Start} }) {
-			delete(w.left, id)
+			delete(w.left.all, id)
 			l.close()
 			l.reap()
 		}
@@ -70,16 +69,16 @@ func (w *worker) drop(found []procfs.Stat) {
 // whether it is still there.
 func (g *Group) end(w *worker, p procfs.Stat, sig syscall.Signal) bool {
 	id := processID{p.PID, p.Start}
-	l := w.left[id]
+	l := w.left.all[id]
 	if l == nil {
 		if l = g.sup.openLeftover(p); l == nil {
 			return false
 		}
-		w.left[id] = l
+		w.left.all[id] = l
 		g.watch.leftover(w, l)
 	}
 	if !l.watched {
-		w.leftLookAt = time.Now().Add(w.leftPause)
+		w.left.lookAt = time.Now().Add(w.left.pause)
 	}
 	if l.told != sig && l.told != syscall.SIGKILL {
 		l.told = sig
@@ -93,20 +92,20 @@ func (g *Group) end(w *worker, p procfs.Stat, sig syscall.Signal) bool {
 // onLeftoverEnd handles the end of something that a worker left behind.
 func (g *Group) onLeftoverEnd(e event) {
 	w, id := e.w, processID{e.l.stat.PID, e.l.stat.Start}
-	if w.stage != ended || w.left[id] != e.l {
+	if w.stage != ended || w.left.all[id] != e.l {
 		return
 	}
-	delete(w.left, id)
+	delete(w.left.all, id)
 	e.l.close()
 	e.l.reap()
-	if len(w.left) == 0 {
+	if len(w.left.all) == 0 {
 		g.clear(w)
 	}
 }
 
 func (w *worker) leftPIDs() []int {
 	var pids []int
-	for id := range w.left {
+	for id := range w.left.all {
 		pids = append(pids, id.pid)
 	}
 	slices.Sort(pids)

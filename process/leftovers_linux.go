@@ -85,11 +85,7 @@ func lookAt(pid int) (procfs.Stat, error) {
 func (s *Supervisor) lastOne(w *worker) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := len(s.known)
-	if s.system.guard != nil && s.known[s.system.guard.pid] {
-		n--
-	}
-	return n == 1 && s.known[w.pid]
+	return len(s.known) == 1 && s.known[w.pid]
 }
 
 // hasTag says whether a process has one of some entries in the environment that it

@@ -55,7 +55,7 @@ func MostConnections(n int) int {
 func checkProcesses(n int) error {
 	need := uint64(n) + processesOfAgent
 	var limit unix.Rlimit
-	if err := unix.Getrlimit(rlimitNPROC, &limit); err != nil || os.Geteuid() == 0 {
+	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &limit); err != nil || os.Geteuid() == 0 {
 		return nil
 	}
 	running := 0
@@ -66,7 +66,7 @@ func checkProcesses(n int) error {
 	if running > 0 {
 		note = fmt.Sprintf(", on top of the %d threads and processes that the user has already", running)
 	}
-	return checkLimit("processes (ulimit -u)", rlimitNPROC, need+uint64(running), n, note)
+	return checkLimit("processes (ulimit -u)", unix.RLIMIT_NPROC, need+uint64(running), n, note)
 }
 
 func checkLimit(what string, resource int, need uint64, workers int, note string) error {

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 )
@@ -30,22 +31,20 @@ func NotifyContext(ctx context.Context, log *slog.Logger, sigs ...syscall.Signal
 		}
 		signal.Notify(got, sig)
 	}
-	cut := make(chan struct{})
-	quit := make(chan struct{})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
+	cut, quit := make(chan struct{}), make(chan struct{})
+	var heeding sync.WaitGroup
+	heeding.Go(func() {
 		heed(got, quit, func(sig syscall.Signal) {
 			cancel(&SignalError{Signal: sig})
 		}, func(sig syscall.Signal) {
 			log.Warn("second signal; killing the workers", "signal", sig.String())
 			close(cut)
 		})
-	}()
+	})
 	return ctx, cut, func() {
 		signal.Stop(got)
 		close(quit)
-		<-done
+		heeding.Wait()
 		cancel(context.Canceled)
 	}
 }
@@ -55,23 +54,21 @@ func NotifyContext(ctx context.Context, log *slog.Logger, sigs ...syscall.Signal
 func heed(got <-chan os.Signal, quit <-chan struct{}, stop, cut func(syscall.Signal)) {
 	var first syscall.Signal
 	var since time.Time
-	for n := 0; ; n++ {
+	for n := 0; ; {
 		select {
-		case s := <-got:
-			sig := s.(syscall.Signal)
-			if n == 1 && isEcho(first, sig, time.Since(since)) {
-				n--
-				continue
-			}
-			switch n {
-			case 0:
-				first, since = sig, time.Now()
-				stop(sig)
-			case 1:
-				cut(sig)
-			}
 		case <-quit:
 			return
+		case s := <-got:
+			switch sig := s.(syscall.Signal); {
+			case n == 0:
+				first, since = sig, time.Now()
+				stop(sig)
+			case n > 1 || isEcho(first, sig, time.Since(since)):
+				continue
+			default:
+				cut(sig)
+			}
+			n++
 		}
 	}
 }

@@ -15,8 +15,8 @@ import (
 // memory, by file.
 type oomCounts map[string]int64
 
-// evidenceBase is what a group remembers of the time before its first worker.
-type evidenceBase struct {
+// oomBase is what a group remembers of the time before its first worker.
+type oomBase struct {
 	oomBefore oomCounts
 	began     int64 // microseconds since boot
 }

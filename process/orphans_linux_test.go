@@ -154,3 +154,20 @@ func TestSubreaper(t *testing.T) {
 		t.Errorf("afterwards: %v, before: %v", got, before)
 	}
 }
+
+// Where there is no grace, the first failure kills what its worker left behind, at once.
+func TestNoGraceForLeftovers(t *testing.T) {
+	for _, noCgroup := range []bool{false, true} {
+		lab := testproc.New(t)
+		s := supervisor(t, process.SupervisorConfig{NoCgroup: noCgroup})
+		cfg := workers(lab, do("spawn:double:say:stray|hang", "gate", "exit:3"))
+		cfg.Grace = process.NoGrace
+		g := start(t, s, cfg)
+		gone := ends(t, lab.PID("stray"))
+		lab.OpenGate()
+		if r := wait(t, g); codes(r)[0] != 3 {
+			t.Errorf("codes %v", codes(r))
+		}
+		gone()
+	}
+}

@@ -11,8 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/muster-run/muster/internal/procfs"
 )
 
@@ -23,6 +21,11 @@ import (
 
 type system struct{}
 
+type guard struct{}
+
+func (*guard) ensure()        {}
+func (*guard) tell(...string) {}
+
 func (s *Supervisor) open(cfg SupervisorConfig) error {
 	if cfg.Guard {
 		s.log.Info("no guard on this system: if this process is killed, its workers stay", "system", runtime.GOOS)
@@ -31,10 +34,6 @@ func (s *Supervisor) open(cfg SupervisorConfig) error {
 }
 
 func (s *Supervisor) shut() error { return nil }
-
-func (s *Supervisor) ensureGuard() {}
-
-func (s *Supervisor) tellFile(string) {}
 
 // GuardMain does nothing on this system, which has no guard.
 func GuardMain() {}
@@ -47,7 +46,7 @@ func selfPath() string {
 	return path
 }
 
-type evidenceBase struct{}
+type oomBase struct{}
 
 func (g *Group) oomEvidence(*worker) string { return "" }
 
@@ -58,32 +57,11 @@ type workerSystem struct {
 	end *ending // once it has been reaped
 }
 
-func (g *Group) spawn(w *worker, p *plan) error {
-	if len(g.cfg.CPUs[w.rank]) > 0 {
+func (g *Group) spawn(p *plan) (err error) {
+	if len(g.cfg.CPUs[p.rank]) > 0 {
 		return fmt.Errorf("binding to CPUs is not possible on %s", runtime.GOOS)
 	}
-	stdin := p.stdio[0]
-	if w.call != nil {
-		null, err := os.Open(os.DevNull)
-		if err != nil {
-			return err
-		}
-		defer null.Close()
-		stdin = null
-	}
-	attr := &syscall.ProcAttr{
-		Env:   p.env,
-		Files: []uintptr{stdin.Fd(), p.stdio[1].Fd(), p.stdio[2].Fd()},
-		Sys:   &syscall.SysProcAttr{Setsid: true},
-	}
-	for _, f := range g.cfg.ExtraFiles[w.rank] {
-		attr.Files = append(attr.Files, f.Fd())
-	}
-	if w.call != nil {
-		attr.Files = append(attr.Files, w.call.childEnds()...)
-	}
-	var err error
-	w.pid, err = syscall.ForkExec(p.path, p.argv, attr)
+	p.pid, err = syscall.ForkExec(p.path, p.argv, g.attr(p))
 	return err
 }
 
@@ -139,11 +117,6 @@ func (w *worker) hasEnded() bool {
 func (w *worker) killAll()         {}
 func (w *worker) release(g *Group) { g.sup.forget(w.pid) }
 
-func (w *worker) destroy(s *Supervisor) {
-	_ = syscall.Kill(-w.pid, syscall.SIGKILL)
-	s.forget(w.pid)
-}
-
 // leftovers stands for the whole process group with one entry. The group's number
 // is reserved as long as a process is in it.
 func (g *Group) leftovers(w *worker) []procfs.Stat {
@@ -167,8 +140,6 @@ func (l *leftover) signal(sig syscall.Signal) error { return syscall.Kill(-l.sta
 
 // kernelState knows nothing here.
 func kernelState(int) (state byte, where string) { return 0, "not known on " + runtime.GOOS }
-
-const rlimitNPROC = unix.RLIMIT_NPROC
 
 func threads() (int, error)      { return 0, nil }
 func threadsOf(int) (int, error) { return 0, nil }

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -43,6 +45,7 @@ type Supervisor struct {
 	forks  chan func() // run by the thread that forks
 	idle   chan struct{}
 	system system
+	guard  *guard // nil without
 
 	// forking is held from a fork until the child is known, so that nobody takes
 	// it for an adopted one.
@@ -52,7 +55,7 @@ type Supervisor struct {
 	closed bool
 	groups map[*Group]struct{}
 	starts int
-	known  map[int]bool // pids of workers that are not reaped, and of the guard
+	known  map[int]bool // pids of workers that are not reaped
 }
 
 // NewSupervisor makes the program a child subreaper and gets ready to fork. The
@@ -101,7 +104,7 @@ func (s *Supervisor) endForkThread() {
 // paths and in that order, if this program is killed before it can do so itself.
 func (s *Supervisor) RemoveIfKilled(paths ...string) {
 	for _, path := range paths {
-		s.tellFile(path)
+		s.guard.tell("f" + path)
 	}
 }
 
@@ -115,10 +118,7 @@ func (s *Supervisor) Close() error {
 		return nil
 	}
 	s.closed = true
-	var open []*Group
-	for g := range s.groups {
-		open = append(open, g)
-	}
+	open := slices.Collect(maps.Keys(s.groups))
 	s.mu.Unlock()
 	for _, g := range open {
 		g.Close(syscall.SIGKILL, 0)

@@ -23,7 +23,6 @@ type system struct {
 	cgroup       *cgroup.Dir // holds the workers' cgroups; nil without
 	dropped      *cgroup.Dir // was that until it turned out to be of no use
 	oomFiles     []string
-	guard        *guard // nil without
 
 	childEnded chan os.Signal // with wholeProgram
 	reaper     sync.WaitGroup
@@ -101,9 +100,16 @@ func (s *Supervisor) open(cfg SupervisorConfig) error {
 		dir = y.cgroup.Path()
 	}
 	y.oomFiles = y.cgroups.OOMFiles(dir)
-	if cfg.Guard {
-		s.prepareGuard()
-		go s.ensureGuard() // the first workers should not have to wait for it
+	switch {
+	case !cfg.Guard:
+	case !calledGuardMain.Load():
+		s.log.Warn(noGuard, "error", errNoGuardMain)
+	default:
+		s.guard = newGuard(s.log)
+		if y.cgroup != nil {
+			s.guard.tell("c" + y.cgroup.Path())
+		}
+		go s.guard.ensure() // the first workers should not have to wait for it
 	}
 	return nil
 }
@@ -133,101 +139,6 @@ func (y *system) makeCgroup() error {
 // dropCgroup makes later workers do without cgroups.
 func (y *system) dropCgroup() { y.dropped, y.cgroup = y.cgroup, nil }
 
-// ensureGuard starts the guard unless it runs, and does not wait for it to read: what
-// it has to know is in a file already. A worker is forked only after it: the worker's
-// parent-death signal does not reach what the worker has started by then.
-func (s *Supervisor) ensureGuard() {
-	g := s.system.guard
-	if g == nil {
-		return
-	}
-	s.forking.Lock()
-	defer s.forking.Unlock()
-	if g.in == nil {
-		return
-	}
-	if handle := s.startGuard(g); handle != nil {
-		g.keep.Go(func() { s.keepGuard(g, handle) })
-	}
-}
-
-// startGuard returns a handle to wait for the guard's end; nil without. The caller
-// holds s.forking.
-func (s *Supervisor) startGuard(g *guard) *os.File {
-	pid, handle, err := g.start(!s.system.noPidfd)
-	if err != nil {
-		s.log.Warn(noGuard, "error", err)
-		return nil
-	}
-	s.mu.Lock()
-	delete(s.known, g.pid)
-	g.pid = pid
-	s.known[pid] = true
-	s.mu.Unlock()
-	return handle
-}
-
-// guardPause is the least time that a guard is there before another takes its place.
-const guardPause = time.Second
-
-// keepGuard starts another guard whenever one ends although nobody has told it to: the
-// OOM killer may have chosen it.
-func (s *Supervisor) keepGuard(g *guard, handle *os.File) {
-	for handle != nil && awaitGuard(handle) == nil {
-		handle = s.replaceGuard(g)
-		select {
-		case <-time.After(guardPause):
-		case <-g.quit:
-		}
-	}
-}
-
-func (s *Supervisor) replaceGuard(g *guard) *os.File {
-	s.forking.Lock()
-	defer s.forking.Unlock()
-	select {
-	case <-g.quit:
-		return nil
-	default:
-	}
-	s.log.Warn("the guard has ended; starting another", "pid", g.pid)
-	g.mu.Lock()
-	g.pipe.Close()
-	err := g.connect()
-	g.mu.Unlock()
-	if err != nil {
-		s.log.Warn(noGuard, "error", err)
-		return nil
-	}
-	reap(g.pid)
-	return s.startGuard(g)
-}
-
-func (s *Supervisor) tellFile(path string) {
-	if g := s.system.guard; g != nil {
-		g.tellFile(path)
-	}
-}
-
-const noGuard = "no guard: if this process is killed, processes that its workers started may stay"
-
-// prepareGuard opens the pipe to the guard.
-func (s *Supervisor) prepareGuard() {
-	err := errNoGuardMain
-	var g *guard
-	if calledGuardMain.Load() {
-		g, err = newGuard()
-	}
-	if err != nil {
-		s.log.Warn(noGuard, "error", err)
-		return
-	}
-	if s.system.cgroup != nil {
-		g.tellCgroup(s.system.cgroup.Path())
-	}
-	s.system.guard = g
-}
-
 // shut gives back what open got. All groups have ended.
 func (s *Supervisor) shut() error {
 	y := &s.system
@@ -244,8 +155,8 @@ func (s *Supervisor) shut() error {
 		}
 	}
 	// Not before: if this program is killed now, the guard does the rest.
-	if y.guard != nil {
-		y.guard.stop(&s.forking)
+	if s.guard != nil {
+		s.guard.stop()
 	}
 	ceaseSubreaper()
 	return err

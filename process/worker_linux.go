@@ -29,36 +29,34 @@ func selfPath() string { return "/proc/self/exe" }
 // prepare does what concerns all workers of a group before the first is forked.
 func (g *Group) prepare(plans []plan) {
 	s := g.sup
-	g.oomBefore, g.began = s.system.oomCounts(), sinceBoot()
+	g.oomBase = oomBase{s.system.oomCounts(), sinceBoot()}
 	if s.system.wholeProgram {
 		closeOnExec()
 	}
+	var tags []string
 	for i := range plans {
 		p := &plans[i]
 		if p.tag == "" && s.system.cgroup == nil {
-			s.tagByEnv(g, i, p)
+			g.tagByEnv(p)
+		}
+		if p.tag != "" {
+			tags = append(tags, "t"+p.tag)
 		}
 	}
-	if s.system.guard != nil {
-		s.system.guard.tellTags(plans)
-	}
+	s.guard.tell(tags...)
 }
 
 // tag marks a worker that turns out to have no cgroup when others are forked
 // already.
-func (g *Group) tag(w *worker, p *plan) {
-	if p.tag != "" {
-		return
-	}
-	g.sup.tagByEnv(g, w.rank, p)
-	w.tag = p.tag
-	if g.sup.system.guard != nil {
-		g.sup.system.guard.tellTags([]plan{*p})
+func (g *Group) tag(p *plan) {
+	if p.tag == "" {
+		g.tagByEnv(p)
+		g.sup.guard.tell("t" + p.tag)
 	}
 }
 
-func (s *Supervisor) tagByEnv(g *Group, rank int, p *plan) {
-	p.tag = fmt.Sprintf("%s=%d.%s.%d.%d", tagVar, os.Getpid(), s.system.random, g.number, rank)
+func (g *Group) tagByEnv(p *plan) {
+	p.tag = fmt.Sprintf("%s=%d.%s.%d.%d", tagVar, os.Getpid(), g.sup.system.random, g.number, p.rank)
 	p.env = append(p.env, p.tag)
 }
 
@@ -82,34 +80,16 @@ func closeOnExec() {
 
 // spawn forks and executes one worker: in a session of its own, to be killed when
 // this program ends, in its own cgroup if there is one.
-func (g *Group) spawn(w *worker, p *plan) error {
-	s := g.sup
+func (g *Group) spawn(p *plan) error {
+	s, w := g.sup, p.worker
 	if s.system.cgroup == nil {
-		g.tag(w, p)
+		g.tag(p)
 	}
-	stdin := p.stdio[0]
-	if w.call != nil {
-		null, err := os.Open(os.DevNull)
-		if err != nil {
-			return err
-		}
-		defer null.Close()
-		stdin = null
-	}
-	pidfd := -1
-	attr := &syscall.ProcAttr{
-		Env:   p.env,
-		Files: []uintptr{stdin.Fd(), p.stdio[1].Fd(), p.stdio[2].Fd()},
-		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
-	}
+	attr := g.attr(p)
+	attr.Sys.Pdeathsig = syscall.SIGKILL
+	w.system.pidfd = -1
 	if !s.system.noPidfd {
-		attr.Sys.PidFD = &pidfd
-	}
-	for _, f := range g.cfg.ExtraFiles[w.rank] {
-		attr.Files = append(attr.Files, f.Fd())
-	}
-	if w.call != nil {
-		attr.Files = append(attr.Files, w.call.childEnds()...)
+		attr.Sys.PidFD = &w.system.pidfd
 	}
 	if s.system.cgroup != nil {
 		dir, err := cgroup.Make(s.system.cgroup.Path(), fmt.Sprintf("%d.%d", g.number, w.rank))
@@ -124,7 +104,7 @@ func (g *Group) spawn(w *worker, p *plan) error {
 	if err == nil {
 		w.pid, err = syscall.ForkExec(p.path, p.argv, attr)
 		if err != nil && w.system.cgroup != nil && perhapsCgroup(err) {
-			err = g.spawnWithoutCgroup(w, p, attr, err)
+			err = g.spawnWithoutCgroup(p, attr, err)
 		}
 		restore()
 	}
@@ -134,10 +114,9 @@ func (g *Group) spawn(w *worker, p *plan) error {
 		}
 		return err
 	}
-	w.system.pidfd = pidfd
-	if s.system.guard != nil && w.system.cgroup == nil {
+	if s.guard != nil && w.system.cgroup == nil {
 		if st, err := procfs.Read(w.pid); err == nil {
-			s.system.guard.tellWorker(w.pid, st.Start)
+			s.guard.tell(fmt.Sprintf("w%d %d", w.pid, st.Start))
 		}
 	}
 	return nil
@@ -146,11 +125,7 @@ func (g *Group) spawn(w *worker, p *plan) error {
 // perhapsCgroup says whether an error of clone and exec can come from placing the
 // child in a cgroup: old kernels, sandboxes, delegation.
 func perhapsCgroup(err error) bool {
-	errno, ok := errors.AsType[syscall.Errno](err)
-	if !ok {
-		return false
-	}
-	switch errno {
+	switch errno, _ := errors.AsType[syscall.Errno](err); errno {
 	case syscall.ENOSYS, syscall.EPERM, syscall.EACCES, syscall.EOPNOTSUPP, syscall.EBUSY,
 		syscall.EINVAL, syscall.E2BIG, syscall.ENODEV:
 		return true
@@ -160,17 +135,16 @@ func perhapsCgroup(err error) bool {
 
 // spawnWithoutCgroup tries again in this program's own cgroup. If that works, the
 // cgroup was the trouble, and the Supervisor does without from then on.
-func (g *Group) spawnWithoutCgroup(w *worker, p *plan, attr *syscall.ProcAttr, first error) error {
-	g.tag(w, p)
+func (g *Group) spawnWithoutCgroup(p *plan, attr *syscall.ProcAttr, first error) error {
+	g.tag(p)
 	attr.Env, attr.Sys.UseCgroupFD = p.env, false
 	pid, err := syscall.ForkExec(p.path, p.argv, attr)
 	if err != nil {
 		return err
 	}
 	g.log.Debug("no cgroups for workers", "error", first)
-	_ = w.system.cgroup.Remove()
-	w.system.cgroup = nil
-	w.pid = pid
+	_ = p.system.cgroup.Remove()
+	p.pid, p.system.cgroup = pid, nil
 	g.sup.system.dropCgroup()
 	return nil
 }
@@ -244,8 +218,8 @@ func (w *worker) release(g *Group) {
 		if err := dir.Remove(); err != nil {
 			g.log.Debug("cgroup of a worker stays until the end", "error", err)
 		}
-	} else if g.sup.system.guard != nil {
-		g.sup.system.guard.tellGone(w.pid)
+	} else {
+		g.sup.guard.tell(fmt.Sprintf("x%d", w.pid))
 	}
 }
 
