@@ -4,27 +4,28 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 )
 
-// DefaultTimeout bounds Take where Config names no timeout.
-const DefaultTimeout = 5 * time.Second
+// defaultTimeout bounds Take where Config names no timeout.
+const defaultTimeout = 5 * time.Second
 
 // Environment variables of a worker that say how to ask it. They must have been
 // set when the worker was started.
 const (
-	// EnvDumpSignal names a signal for which the worker has registered
+	// envDumpSignal names a signal for which the worker has registered
 	// faulthandler, for example SIGUSR1. It is sent only if the worker catches it.
-	EnvDumpSignal = "MUSTER_DUMP_SIGNAL"
-	// EnvWorkerServer is the Unix socket of torch's worker server.
+	envDumpSignal = "MUSTER_DUMP_SIGNAL"
+	// envWorkerServer is the Unix socket of torch's worker server.
 	// Source: torch/distributed/elastic/control_plane.py.
-	EnvWorkerServer = "TORCH_WORKER_SERVER_SOCKET"
-	// EnvFlightPipe is the beginning of the path of the pipe that makes NCCL's
+	envWorkerServer = "TORCH_WORKER_SERVER_SOCKET"
+	// envFlightPipe is the beginning of the path of the pipe that makes NCCL's
 	// flight recorder write its file; the rank and ".pipe" follow.
 	// Source: DumpPipe in ProcessGroupNCCL.hpp.
-	EnvFlightPipe = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
+	envFlightPipe = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 )
 
 // envFlightFile is the beginning of the path of the flight recorder's file; the
@@ -47,9 +48,15 @@ type Target struct {
 	Env []string
 }
 
+// A Job is the workers of one run ID on this host, in order of their ranks.
+type Job struct {
+	RunID   string
+	Workers []Target
+}
+
 // Config says how to take the evidence. The zero Config is usable.
 type Config struct {
-	// Timeout bounds Take for all workers together. Default DefaultTimeout.
+	// Timeout bounds Take for all workers together. Default 5 s.
 	Timeout time.Duration
 	// PySpy is the py-spy program to use. "" means to look for it beside the
 	// worker's interpreter, in its virtual environment and its PATH, then in our
@@ -149,7 +156,7 @@ type Report struct {
 // becomes the report's title. Workers are in the order of the targets.
 func Take(ctx context.Context, reason string, targets []Target, cfg Config) *Report {
 	if cfg.Timeout <= 0 {
-		cfg.Timeout = DefaultTimeout
+		cfg.Timeout = defaultTimeout
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
@@ -175,12 +182,7 @@ func Take(ctx context.Context, reason string, targets []Target, cfg Config) *Rep
 
 // Gone says whether there is nothing left of any worker.
 func (r *Report) Gone() bool {
-	for i := range r.Workers {
-		if r.Workers[i].State != stateGone {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(r.Workers, func(w Worker) bool { return w.State != stateGone })
 }
 
 // helpers is how many helper programs run at a time.
@@ -213,8 +215,7 @@ func (t *taking) worker(ctx context.Context, target Target, w *Worker, own func(
 	defer own()
 	*w = Worker{Rank: target.Rank, LocalRank: target.LocalRank, PID: target.PID}
 	s := t.subject(ctx, target)
-	w.State, w.Command = s.state, s.command
-	w.Problems = s.problems
+	w.State, w.Command, w.Problems = s.state, s.command, s.problems
 	var parts sync.WaitGroup
 	defer parts.Wait()
 	stderr := s.lastWords(ctx)
@@ -224,7 +225,6 @@ func (t *taking) worker(ctx context.Context, target Target, w *Worker, own func(
 	}
 	stacks := make(chan struct{})
 	parts.Go(func() {
-		defer close(stacks)
 		var both sync.WaitGroup
 		both.Go(func() {
 			began := time.Now()
@@ -234,6 +234,7 @@ func (t *taking) worker(ctx context.Context, target Target, w *Worker, own func(
 		})
 		both.Go(func() { w.Children = t.children(ctx, s) })
 		both.Wait()
+		close(stacks)
 	})
 	parts.Go(func() { w.Native = native(ctx, target.PID, stacks) })
 	parts.Go(func() { w.Sockets = t.sockets(ctx, target.PID) })
@@ -243,15 +244,21 @@ func (t *taking) worker(ctx context.Context, target Target, w *Worker, own func(
 // A subject is a process under examination.
 type subject struct {
 	Target
-	state, command string
-	exe            string // its program's file
-	program        string // and what it was called as
-	cwd            string
-	python         bool   // its program is a Python interpreter
-	uid            int    // whose it is, -1 if unknown
-	start          uint64 // with the pid, names the process for good
-	env            []string
-	problems       []string
+	identity
+	command  string
+	program  string // what it was called as
+	python   bool   // its program is a Python interpreter
+	env      []string
+	problems []string
+}
+
+// An identity is what may be read of any process without waiting for its memory.
+type identity struct {
+	state string
+	exe   string // its program's file
+	cwd   string
+	uid   int    // whose it is, -1 if unknown
+	start uint64 // with the pid, names the process for good
 }
 
 // getenv returns a variable of the process' environment.
@@ -264,21 +271,14 @@ func (s *subject) getenv(name string) string {
 	return ""
 }
 
-// An identity is what subject reads of a process.
-type identity struct {
-	state, exe, cwd string
-	uid             int
-	start           uint64
-}
-
 func (t *taking) subject(ctx context.Context, target Target) *subject {
-	s := &subject{Target: target, state: "unknown", uid: -1, env: target.Env}
+	s := &subject{Target: target, identity: identity{state: "unknown", uid: -1}, env: target.Env}
 	id, ok := within(ctx, func() identity { return identify(target.PID) })
 	if !ok {
 		s.problems = append(s.problems, "/proc did not answer in time")
 		return s
 	}
-	s.state, s.exe, s.cwd, s.uid, s.start = id.state, id.exe, id.cwd, id.uid, id.start
+	s.identity = id
 	if s.state == stateGone || s.state == stateZombie {
 		return s
 	}
@@ -291,29 +291,25 @@ func (t *taking) subject(ctx context.Context, target Target) *subject {
 		python bool
 		err    error
 	}
-	wantEnv := target.Env == nil
-	m, ok := within(short, func() (m memory) {
-		m.argv = commandLine(target.PID)
-		if wantEnv {
+	m, ok := within(short, func() memory {
+		m := memory{argv: commandLine(target.PID), env: target.Env}
+		if m.env == nil {
 			m.env, m.err = environment(target.PID)
 		}
 		m.python = isInterpreter(id.exe) || hasLibpython(target.PID)
 		return m
 	})
-	switch {
-	case !ok:
+	if !ok {
 		s.problems = append(s.problems, "command line and environment did not come in time: the process' memory is locked in the kernel")
-		s.python = isInterpreter(id.exe)
+		s.python = isInterpreter(s.exe)
 		return s
-	case m.err != nil:
+	}
+	if m.err != nil {
 		s.problems = append(s.problems, "environment: "+m.err.Error())
 	}
-	s.command, s.python = cut(strings.Join(m.argv, " "), maxText), m.python
 	if len(m.argv) > 0 {
 		s.program = m.argv[0]
 	}
-	if wantEnv {
-		s.env = m.env
-	}
+	s.command, s.python, s.env = cut(strings.Join(m.argv, " "), maxText), m.python, m.env
 	return s
 }

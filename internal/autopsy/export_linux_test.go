@@ -3,11 +3,7 @@ package autopsy
 // ParseNet reads a table of sockets as /proc shows it.
 func ParseNet(text []byte, protocol string) map[uint64]Socket {
 	sockets := map[uint64]Socket{}
-	if protocol == "unix" {
-		parseUnix(text, sockets)
-	} else {
-		parseInet(text, protocol, sockets)
-	}
+	parseSockets(text, protocol, sockets)
 	return sockets
 }
 

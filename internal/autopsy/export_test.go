@@ -6,7 +6,11 @@ import (
 )
 
 // For tests of what is not exported.
-var ReadAnswer = readAnswer
+var (
+	ReadAnswer        = readAnswer
+	ParsePySpy        = parsePySpy
+	ParseFaulthandler = parseFaulthandler
+)
 
 // Post is post, for a limited time.
 func Post(ctx context.Context, limit time.Duration, socket string, uid int, handler string) ([]byte, error) {

@@ -1,18 +1,16 @@
 package autopsy
 
 import (
-	"cmp"
 	"errors"
 	"slices"
 	"strconv"
 	"strings"
 )
 
-// ParseFaulthandler reads what Python's faulthandler writes about all threads.
-// Other lines, before it, between threads and after it, are skipped. Where there is more than
-// one dump the threads of the last one count.
+// parseFaulthandler reads what Python's faulthandler writes about all threads. It skips
+// other lines. Of several dumps the last one counts.
 // Source: dump_traceback and dump_frame in Python/traceback.c.
-func ParseFaulthandler(text []byte) ([]Thread, error) {
+func parseFaulthandler(text []byte) ([]Thread, error) {
 	var threads []Thread
 	inside := false // a thread's frames
 	for line := range strings.Lines(string(text)) {
@@ -24,26 +22,19 @@ func ParseFaulthandler(text []byte) ([]Thread, error) {
 			if inside = len(threads) < maxThreads; inside {
 				threads = append(threads, head)
 			}
-			continue
-		}
-		if !inside {
-			continue
-		}
-		t := &threads[len(threads)-1]
-		frame, ok := parseFaultFrame(line)
-		switch {
-		case ok && len(t.Frames) < maxFrames:
-			t.Frames = append(t.Frames, frame)
-		case !ok && !strings.HasPrefix(line, "  "):
-			inside = false
+		} else if inside {
+			frame, ok := parseFaultFrame(line)
+			if t := &threads[len(threads)-1]; ok && len(t.Frames) < maxFrames {
+				t.Frames = append(t.Frames, frame)
+			}
+			inside = ok || strings.HasPrefix(line, "  ")
 		}
 	}
 	if len(threads) == 0 {
 		return nil, errors.New("no thread's traceback in its output")
 	}
 	markMain(threads)
-	sortThreads(threads)
-	return bound(threads), nil
+	return tidy(threads), nil
 }
 
 // parseThreadHead reads the line before a thread's frames:
@@ -53,17 +44,12 @@ func ParseFaulthandler(text []byte) ([]Thread, error) {
 func parseThreadHead(line string) (Thread, bool) {
 	rest, ok := strings.CutPrefix(line, "Thread 0x")
 	if !ok {
-		if rest, ok = strings.CutPrefix(line, "Current thread 0x"); !ok {
-			return Thread{}, false
-		}
+		rest, ok = strings.CutPrefix(line, "Current thread 0x")
 	}
-	rest, ok = strings.CutSuffix(rest, " (most recent call first):")
-	if !ok {
-		return Thread{}, false
-	}
+	rest, whole := strings.CutSuffix(rest, " (most recent call first):")
 	id, name, _ := strings.Cut(rest, " ")
 	n, err := strconv.ParseUint(id, 16, 64)
-	if err != nil {
+	if !ok || !whole || err != nil {
 		return Thread{}, false
 	}
 	name = strings.TrimSuffix(strings.TrimPrefix(name, "["), "]")
@@ -75,11 +61,8 @@ func parseThreadHead(line string) (Thread, bool) {
 //	File "/srv/train.py", line 16 in main
 func parseFaultFrame(line string) (Frame, bool) {
 	rest, ok := strings.CutPrefix(line, `  File "`)
-	if !ok {
-		return Frame{}, false
-	}
 	end := strings.LastIndex(rest, `", line `)
-	if end < 0 {
+	if !ok || end < 0 {
 		return Frame{}, false
 	}
 	number, function, ok := strings.Cut(rest[end+len(`", line `):], " in ")
@@ -87,41 +70,24 @@ func parseFaultFrame(line string) (Frame, bool) {
 		return Frame{}, false
 	}
 	n, err := strconv.Atoi(number)
-	if err != nil {
-		n = 0 // "???"
+	if err != nil { // "???"
+		n = 0
 	}
 	return Frame{Function: function, File: rest[:end], Line: n}, true
 }
 
 // markMain marks the main thread, which faulthandler does not name: the one that
-// runs a module, else the oldest, which is the last.
+// runs a module, else the oldest that threading did not start. The oldest is the last.
 func markMain(threads []Thread) {
-	for i := len(threads) - 1; i >= 0; i-- {
-		frames := threads[i].Frames
-		if len(frames) > 0 && frames[len(frames)-1].Function == "<module>" {
-			threads[i].Main = true
-			return
-		}
-	}
-	for i := len(threads) - 1; i >= 0; i-- {
-		frames := threads[i].Frames
-		if len(frames) > 0 && !strings.HasPrefix(frames[len(frames)-1].Function, "_bootstrap") {
-			threads[i].Main = true
-			return
-		}
-	}
-}
-
-// sortThreads puts the main thread first and the others in order of their
-// numbers.
-func sortThreads(threads []Thread) {
-	slices.SortStableFunc(threads, func(a, b Thread) int {
-		if a.Main != b.Main {
-			if a.Main {
-				return -1
+	for _, isMain := range []func(outermost string) bool{
+		func(f string) bool { return f == "<module>" },
+		func(f string) bool { return !strings.HasPrefix(f, "_bootstrap") },
+	} {
+		for i := range slices.Backward(threads) {
+			if t := &threads[i]; len(t.Frames) > 0 && isMain(t.Frames[len(t.Frames)-1].Function) {
+				t.Main = true
+				return
 			}
-			return 1
 		}
-		return cmp.Compare(a.TID, b.TID)
-	})
+	}
 }

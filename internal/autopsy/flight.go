@@ -1,6 +1,7 @@
 package autopsy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,73 +37,56 @@ type Flight struct {
 // flight asks the worker's flight recorders: over the worker server, and by the
 // pipe that NCCL's listens to.
 func (t *taking) flight(ctx context.Context, s *subject) []Flight {
-	var server, pipe *Flight
+	ctx, cancel := context.WithTimeout(ctx, t.cfg.Timeout*6/10)
+	defer cancel()
+	var server, pipe []Flight
 	var both sync.WaitGroup
 	if socket := s.socket(); socket != "" {
 		both.Go(func() {
-			server = &Flight{Source: "worker server"}
-			ctx, cancel := context.WithTimeout(ctx, t.cfg.Timeout*6/10)
-			defer cancel()
-			text, err := post(ctx, socket, s.uid, "fr_trace_json")
-			server.keep(text, err)
+			data, err := post(ctx, socket, s.uid, "fr_trace_json")
+			server = []Flight{newFlight("worker server", "", data, err)}
 		})
 	}
-	if stem := s.getenv(EnvFlightPipe); stem != "" {
+	if stem := s.getenv(envFlightPipe); stem != "" {
 		both.Go(func() {
-			pipe = &Flight{Source: "pipe"}
-			ctx, cancel := context.WithTimeout(ctx, t.cfg.Timeout*6/10)
-			defer cancel()
-			pipe.Worker = s.flightFile()
 			type result struct {
 				data []byte
 				err  error
 			}
 			// A little less, for it to say what it waited for.
-			short, cancelShort := context.WithTimeout(ctx, t.cfg.Timeout/2)
-			defer cancelShort()
+			short, cancel := context.WithTimeout(ctx, t.cfg.Timeout/2)
+			defer cancel()
+			file := s.flightFile()
 			r, ok := within(ctx, func() (r result) {
-				r.data, r.err = trigger(short, s.uid, resolve(s, s.flightPipe(stem)), resolve(s, pipe.Worker))
+				r.data, r.err = trigger(short, s.uid, resolve(s, stem+strconv.Itoa(s.Rank)+".pipe"), resolve(s, file))
 				return r
 			})
 			if !ok {
 				r.err = errors.New("no answer in time")
 			}
-			pipe.keep(r.data, r.err)
+			pipe = []Flight{newFlight("pipe", file, r.data, r.err)}
 		})
 	}
 	both.Wait()
-	var all []Flight
-	for _, f := range []*Flight{server, pipe} {
-		if f != nil {
-			all = append(all, *f)
-		}
-	}
-	return all
+	return append(server, pipe...)
 }
 
-func (f *Flight) keep(data []byte, err error) {
-	f.data, f.Bytes = data, len(data)
+func newFlight(source, file string, data []byte, err error) Flight {
+	f := Flight{Source: source, Worker: file, data: data, Bytes: len(data)}
 	if err != nil {
 		f.Problem = err.Error()
 	}
+	return f
 }
 
-// flightPipe is the path of the pipe that NCCL's flight recorder listens to.
-func (s *subject) flightPipe(stem string) string {
-	return stem + strconv.Itoa(s.Rank) + ".pipe"
-}
-
-// flightFile is where it then writes to.
+// flightFile is where NCCL's flight recorder writes to, once its pipe is written to.
 func (s *subject) flightFile() string {
 	for _, name := range envFlightFile {
 		if stem := s.getenv(name); stem != "" {
 			return stem + strconv.Itoa(s.Rank)
 		}
 	}
-	cache := s.getenv("XDG_CACHE_HOME")
-	if cache == "" {
-		cache = filepath.Join(s.getenv("HOME"), ".cache")
-	}
+	cache := cmp.Or(s.getenv("XDG_CACHE_HOME"), filepath.Join(s.getenv("HOME"), ".cache"))
 	return filepath.Join(cache, "torch", "comm_lib_trace_rank_"+strconv.Itoa(s.Rank))
 }
 

@@ -43,41 +43,56 @@ func (g *Group) Ended() bool { return g.State == stateGone || g.State == stateZo
 // Groups puts the workers together that are in the same place, going by the
 // functions of the most telling thread. Groups that differ from most come first.
 func (r *Report) Groups() []Group {
-	index := map[string]int{}
-	var groups []Group
+	views := make([]viewed, len(r.Workers))
 	for i := range r.Workers {
-		w := &r.Workers[i]
-		v := view(w)
-		at, ok := index[v.key]
-		if !ok {
-			at = len(groups)
-			index[v.key] = at
-			groups = append(groups, v.group)
+		views[i] = view(&r.Workers[i])
+	}
+	var groups []Group
+	for _, same := range alike(views, func(v *viewed) string { return v.key }) {
+		g := same[0].group
+		for _, v := range same[1:] {
+			g.Ranks, g.PIDs = append(g.Ranks, v.group.Ranks...), append(g.PIDs, v.group.PIDs...)
+			g.Lines = append(g.Lines, v.group.Lines...)
 		}
-		g := &groups[at]
-		g.Ranks = append(g.Ranks, w.Rank)
-		g.PIDs = append(g.PIDs, w.PID)
-		if line := v.group.At.Line; line > 0 && !slices.Contains(g.Lines, line) {
-			g.Lines = append(g.Lines, line)
-		}
+		slices.Sort(g.Ranks)
+		slices.Sort(g.PIDs)
+		slices.Sort(g.Lines)
+		g.Lines = slices.Compact(g.Lines)
+		groups = append(groups, g)
 	}
 	markOdd(groups)
-	for i := range groups {
-		slices.Sort(groups[i].Ranks)
-		slices.Sort(groups[i].PIDs)
-		slices.Sort(groups[i].Lines)
-	}
 	tellApart(groups)
 	slices.SortStableFunc(groups, func(a, b Group) int {
-		if a.Odd != b.Odd {
-			if a.Odd {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Or(cmp.Compare(len(a.Ranks), len(b.Ranks)), slices.Compare(a.Ranks, b.Ranks))
+		return cmp.Or(before(a.Odd, b.Odd), cmp.Compare(len(a.Ranks), len(b.Ranks)), slices.Compare(a.Ranks, b.Ranks))
 	})
 	return groups
+}
+
+// alike puts values with the same key together, in the order of the first of each.
+func alike[T any](list []T, key func(*T) string) (groups [][]*T) {
+	index := map[string]int{}
+	for i := range list {
+		k := key(&list[i])
+		at, known := index[k]
+		if !known {
+			at = len(groups)
+			index[k] = at
+			groups = append(groups, nil)
+		}
+		groups[at] = append(groups[at], &list[i])
+	}
+	return groups
+}
+
+// before orders what something is true of before what it is not.
+func before(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
+	}
+	return 1
 }
 
 // tellApart adds the caller to names that more than one group has.
@@ -112,15 +127,8 @@ func markOdd(groups []Group) {
 	}
 	for i := range groups {
 		g := &groups[i]
-		switch {
-		case len(groups) == 1:
-		case g.State != "" && able:
-			g.Odd = true
-		case len(g.Ranks) < largest:
-			g.Odd = true
-		case waiting && !g.Collective:
-			g.Odd = true
-		}
+		stuck := g.State != "" && able
+		g.Odd = len(groups) > 1 && (stuck || len(g.Ranks) < largest || waiting && !g.Collective)
 	}
 }
 
@@ -129,13 +137,7 @@ func markOdd(groups []Group) {
 func (r *Report) Summary() string {
 	groups := r.Groups()
 	slices.SortStableFunc(groups, func(a, b Group) int {
-		if a.Odd != b.Odd {
-			if b.Odd {
-				return -1
-			}
-			return 1
-		}
-		return len(b.Ranks) - len(a.Ranks)
+		return cmp.Or(before(b.Odd, a.Odd), len(b.Ranks)-len(a.Ranks))
 	})
 	const most = 8
 	var parts []string
@@ -165,14 +167,14 @@ func who(g Group) string {
 
 // members lists a group's ranks or, where a process has none, its processes.
 func members(g Group) string {
-	word, list := "rank", g.Ranks
+	one, many, list := "rank ", "ranks ", g.Ranks
 	if list[0] < 0 {
-		word, list = "process", g.PIDs
+		one, many, list = "process ", "processes ", g.PIDs
 	}
-	if len(list) > 1 {
-		word = map[string]string{"rank": "ranks", "process": "processes"}[word]
+	if len(list) == 1 {
+		many = one
 	}
-	return word + " " + text.Ranges(list, ", ")
+	return many + text.Ranges(list, ", ")
 }
 
 // A viewed worker is its group, before others join it, and what others must have
@@ -184,7 +186,7 @@ type viewed struct {
 
 // view finds the most telling place of a worker.
 func view(w *Worker) viewed {
-	g := Group{}
+	g := Group{Ranks: []int{w.Rank}, PIDs: []int{w.PID}}
 	switch w.State {
 	case stateGone, stateZombie, stateStopped, stateTraced, stateDisk:
 		g.State = w.State
@@ -192,18 +194,22 @@ func view(w *Worker) viewed {
 	python, inside := pythonOf(w)
 	main, telling := tellingThread(python.Threads)
 	if telling == nil {
-		g.Name = nativePlace(w)
-		return viewed{"native " + g.State + g.Name, finish(g)}
+		place := nativePlace(w)
+		g.Name = strings.TrimSpace(g.State + " " + place)
+		return viewed{"native " + g.State + place, g}
 	}
 	place := tellingFrame(telling.Frames)
 	g.At, g.Collective, g.Frames = place.frame, place.collective, telling.Frames
 	g.From = userFrame(telling.Frames)
+	if g.At.Line > 0 {
+		g.Lines = []int{g.At.Line}
+	}
 	if inside == "" {
 		g.Children = childPlaces(w.Children)
 	}
-	g.Name = "in " + place.name + where(place.frame)
+	g.Name = strings.TrimSpace(g.State + " in " + place.name + where(place.frame))
 	if !telling.Main {
-		g.Thread = or(telling.Name, telling.ID)
+		g.Thread = cmp.Or(telling.Name, telling.ID)
 		g.Name += " in thread " + g.Thread
 	}
 	if place.library {
@@ -215,26 +221,14 @@ func view(w *Worker) viewed {
 	var key strings.Builder
 	key.WriteString(g.State + "|" + place.name + "|" + inside)
 	stack(&key, telling.Frames)
-	if main != nil && main != telling {
+	if main != telling {
 		stack(&key, main.Frames)
 	}
 	if g.Collective {
 		// The same collective called in another line is another collective.
 		fmt.Fprintf(&key, "|%d", g.From.Line)
 	}
-	return viewed{key.String(), finish(g)}
-}
-
-// finish puts the state into the name.
-func finish(g Group) Group {
-	switch {
-	case g.State == "":
-	case g.Name == "":
-		g.Name = g.State
-	default:
-		g.Name = g.State + " " + g.Name
-	}
-	return g
+	return viewed{key.String(), g}
 }
 
 // stack adds a stack's functions to a key. Sources differ in how much they say of
@@ -267,13 +261,11 @@ func pythonOf(w *Worker) (p Python, inside string) {
 // childPlaces says where a worker's Python children are.
 func childPlaces(children []Process) (texts []string) {
 	const most = 8
-	for _, l := range alikeProcesses(children) {
-		_, telling := tellingThread(l.first.Python.Threads)
-		if telling == nil {
-			continue
+	for _, same := range alike(children, sameStacks) {
+		if _, telling := tellingThread(same[0].Python.Threads); telling != nil {
+			p := tellingFrame(telling.Frames)
+			texts = append(texts, fmt.Sprintf("%s: in %s%s", childNames(same), p.name, where(p.frame)))
 		}
-		p := tellingFrame(telling.Frames)
-		texts = append(texts, fmt.Sprintf("%s: in %s%s", l.who(), p.name, where(p.frame)))
 	}
 	return texts[:min(len(texts), most)]
 }
@@ -281,17 +273,14 @@ func childPlaces(children []Process) (texts []string) {
 // nativePlace says where a process without Python stacks is.
 func nativePlace(w *Worker) string {
 	for _, t := range w.Native.Threads {
-		if t.TID == w.PID {
-			if t.Syscall != "" {
-				call, _, _ := strings.Cut(t.Syscall, " fd ")
-				return "in the system call " + call + ", no Python stacks"
-			}
-			if t.WaitChannel != "" {
-				return "in the kernel's " + t.WaitChannel + ", no Python stacks"
-			}
-			if t.State != "" && t.State != w.State {
-				return t.State + ", no Python stacks"
-			}
+		switch call, _, _ := strings.Cut(t.Syscall, " fd "); {
+		case t.TID != w.PID:
+		case call != "":
+			return "in the system call " + call + ", no Python stacks"
+		case t.WaitChannel != "":
+			return "in the kernel's " + t.WaitChannel + ", no Python stacks"
+		case t.State != "" && t.State != w.State:
+			return t.State + ", no Python stacks"
 		}
 	}
 	switch w.State {
@@ -300,7 +289,7 @@ func nativePlace(w *Worker) string {
 	case stateStopped, stateTraced, stateDisk:
 		return "with no Python stacks"
 	}
-	return or(w.State, "unknown") + ", no Python stacks"
+	return cmp.Or(w.State, "unknown") + ", no Python stacks"
 }
 
 // tellingThread picks the thread that says why a process does not go on: the main
@@ -308,9 +297,7 @@ func nativePlace(w *Worker) string {
 func tellingThread(threads []Thread) (main, telling *Thread) {
 	for i := range threads {
 		if t := &threads[i]; len(t.Frames) > 0 && (t.Main || main == nil) {
-			if main == nil || t.Main {
-				main = t
-			}
+			main = t
 		}
 	}
 	if main == nil || !waitsForThread(main.Frames) {
@@ -374,39 +361,31 @@ func tellingFrame(frames []Frame) place {
 	return place{name: shown(frames[own]), frame: frames[own], library: !isUser(frames[own].File)}
 }
 
+// waits are the functions in which training is found waiting, by file. No function means
+// any, and "public" those without an underscore; %s in a name is the function.
+var waits = []struct {
+	file, functions, name string
+	collective            bool
+}{
+	{"torch/distributed/distributed_c10d.py", "public _store_based_barrier", "%s", true},
+	{"torch/distributed/_functional_collectives.py", "public", "%s", true},
+	{"torch/distributed/nn/functional.py", "public", "%s", true},
+	{"torch/distributed/rendezvous.py", "", "rendezvous", true},
+	{"torch/distributed/elastic/utils/store.py", "barrier synchronize", "store %s", true},
+	{"torch/utils/data/dataloader.py", "__next__", "DataLoader.%s", false},
+	{"torch/cuda/__init__.py", "synchronize", "torch.cuda %s", false},
+	{"torch/cuda/streams.py", "synchronize", "torch.cuda %s", false},
+	{"torch/autograd/graph.py", "_engine_run_backward", "backward", false},
+	{"torch/serialization.py", "save load", "torch.%s", false},
+}
+
 // known names the frames in which training is found waiting.
 func known(f Frame) (name string, collective bool) {
 	file, function := module(f.File), base(f.Function)
-	switch file {
-	case "torch/distributed/distributed_c10d.py":
-		if !strings.HasPrefix(function, "_") || function == "_store_based_barrier" {
-			return function, true
-		}
-	case "torch/distributed/_functional_collectives.py", "torch/distributed/nn/functional.py":
-		if !strings.HasPrefix(function, "_") {
-			return function, true
-		}
-	case "torch/distributed/rendezvous.py":
-		return "rendezvous", true
-	case "torch/distributed/elastic/utils/store.py":
-		if function == "barrier" || function == "synchronize" {
-			return "store " + function, true
-		}
-	case "torch/utils/data/dataloader.py":
-		if function == "__next__" {
-			return "DataLoader.__next__", false
-		}
-	case "torch/cuda/__init__.py", "torch/cuda/streams.py":
-		if function == "synchronize" {
-			return "torch.cuda synchronize", false
-		}
-	case "torch/autograd/graph.py":
-		if function == "_engine_run_backward" {
-			return "backward", false
-		}
-	case "torch/serialization.py":
-		if function == "save" || function == "load" {
-			return "torch." + function, false
+	for _, w := range waits {
+		list := strings.Fields(w.functions)
+		if w.file == file && (list == nil || slices.Contains(list, function) || list[0] == "public" && !strings.HasPrefix(function, "_")) {
+			return strings.Replace(w.name, "%s", function, 1), w.collective
 		}
 	}
 	return "", false
@@ -480,26 +459,24 @@ func from(f Frame) string {
 // Problems says which workers have no Python stacks and why, those with the same
 // reasons together.
 func (r *Report) Problems() []string {
-	var texts []string
-	ranks := map[string]*Group{}
-	for i := range r.Workers {
-		w := &r.Workers[i]
-		if p, _ := pythonOf(w); len(p.Threads) > 0 || w.State == stateGone || w.State == stateZombie {
-			continue
+	var without []Worker
+	for _, w := range r.Workers {
+		if p, _ := pythonOf(&w); len(p.Threads) == 0 && w.State != stateGone && w.State != stateZombie {
+			without = append(without, w)
 		}
-		text := "  " + strings.Join(append(slices.Clone(w.Problems), w.Python.Problems...), "\n  ")
-		if ranks[text] == nil {
-			ranks[text] = &Group{}
-			texts = append(texts, text)
-		}
-		g := ranks[text]
-		g.Ranks, g.PIDs = append(g.Ranks, w.Rank), append(g.PIDs, w.PID)
 	}
-	for i, text := range texts {
-		g := ranks[text]
+	reasons := func(w *Worker) string {
+		return "  " + strings.Join(slices.Concat(w.Problems, w.Python.Problems), "\n  ")
+	}
+	var texts []string
+	for _, same := range alike(without, reasons) {
+		var g Group
+		for _, w := range same {
+			g.Ranks, g.PIDs = append(g.Ranks, w.Rank), append(g.PIDs, w.PID)
+		}
 		slices.Sort(g.Ranks)
 		slices.Sort(g.PIDs)
-		texts[i] = "no Python stacks of " + members(*g) + ":\n" + text
+		texts = append(texts, "no Python stacks of "+members(g)+":\n"+reasons(same[0]))
 	}
 	return texts
 }

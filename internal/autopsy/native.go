@@ -1,5 +1,7 @@
 package autopsy
 
+import "cmp"
+
 // Native is what the kernel knows about a process.
 type Native struct {
 	// Resident, Peak and Shared are its memory in RAM, the most it ever was, and
@@ -65,25 +67,8 @@ type Socket struct {
 	ReceiveQueue int64 `json:"receive_queue"`
 }
 
-// stateWord spells a state letter of /proc out.
-func stateWord(letter byte) string {
-	switch letter {
-	case 'R':
-		return "running"
-	case 'S':
-		return "sleeping"
-	case 'D':
-		return stateDisk
-	case 'T':
-		return stateStopped
-	case 't':
-		return stateTraced
-	case 'Z':
-		return stateZombie
-	case 'X', 'x':
-		return stateGone
-	case 'I':
-		return "idle"
-	}
-	return "state " + string(rune(letter))
-}
+// states spell the state letters of /proc out.
+var states = map[byte]string{'R': "running", 'S': "sleeping", 'D': stateDisk, 'T': stateStopped, 't': stateTraced,
+	'Z': stateZombie, 'X': stateGone, 'x': stateGone, 'I': "idle"}
+
+func stateWord(letter byte) string { return cmp.Or(states[letter], "state "+string(rune(letter))) }

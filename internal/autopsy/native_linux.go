@@ -2,6 +2,7 @@ package autopsy
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"os"
 	"slices"
@@ -56,19 +57,21 @@ func statusField(status []byte, name string) string {
 }
 
 func commandLine(pid int) []string {
-	text, err := procfs.ReadFile(procPath(pid, "cmdline"))
-	if err != nil || len(text) == 0 {
-		return nil
-	}
-	return strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
+	text, _ := procfs.ReadFile(procPath(pid, "cmdline"))
+	return splitNUL(text)
 }
 
 func environment(pid int) ([]string, error) {
 	text, err := procfs.Environ(pid)
-	if err != nil {
-		return nil, err
+	return splitNUL(text), err
+}
+
+// splitNUL splits a text whose parts each end with a NUL byte.
+func splitNUL(text []byte) []string {
+	if len(text) == 0 {
+		return nil
 	}
-	return strings.Split(strings.TrimRight(string(text), "\x00"), "\x00"), nil
+	return strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
 }
 
 // hasLibpython says whether a program that is not named python runs Python.
@@ -112,15 +115,7 @@ func tasks(pid int) []int {
 			tids = append(tids, tid)
 		}
 	}
-	slices.SortFunc(tids, func(a, b int) int {
-		if (a == pid) != (b == pid) {
-			if a == pid {
-				return -1
-			}
-			return 1
-		}
-		return a - b
-	})
+	slices.SortFunc(tids, func(a, b int) int { return cmp.Or(before(a == pid, b == pid), a-b) })
 	return tids
 }
 
@@ -153,17 +148,13 @@ func native(ctx context.Context, pid int, stacks <-chan struct{}) Native {
 
 // await waits for the end of the CPU window.
 func await(ctx context.Context, began time.Time, stacks <-chan struct{}) {
-	longest := time.NewTimer(maxWindow - time.Since(began))
-	defer longest.Stop()
 	select {
 	case <-stacks:
-	case <-longest.C:
+	case <-time.After(maxWindow - time.Since(began)):
 	case <-ctx.Done():
 	}
-	shortest := time.NewTimer(minWindow - time.Since(began))
-	defer shortest.Stop()
 	select {
-	case <-shortest.C:
+	case <-time.After(minWindow - time.Since(began)):
 	case <-ctx.Done():
 	}
 }
@@ -232,24 +223,19 @@ func cpuTime(dir string) (time.Duration, bool) {
 }
 
 func readThread(dir string, tid int) NativeThread {
-	t := NativeThread{TID: tid, State: stateGone}
-	if text, err := procfs.ReadFile(dir + "/stat"); err == nil {
-		if stat, err := procfs.ParseStat(text); err == nil {
-			t.State = stateWord(stat.State)
-		}
+	read := func(name string) []byte {
+		text, _ := procfs.ReadFile(dir + "/" + name) // gone, or not ours to read
+		return text
 	}
-	if text, err := procfs.ReadFile(dir + "/comm"); err == nil {
-		t.Name = strings.TrimSpace(string(text))
+	t := NativeThread{TID: tid, State: stateGone, Name: strings.TrimSpace(string(read("comm")))}
+	if stat, err := procfs.ParseStat(read("stat")); err == nil {
+		t.State = stateWord(stat.State)
 	}
-	if text, err := procfs.ReadFile(dir + "/wchan"); err == nil && string(text) != "0" {
-		t.WaitChannel = strings.TrimSpace(string(text))
+	if channel := string(read("wchan")); channel != "0" {
+		t.WaitChannel = strings.TrimSpace(channel)
 	}
-	if text, err := procfs.ReadFile(dir + "/syscall"); err == nil {
-		t.Syscall = parseSyscall(string(text))
-	}
-	if text, err := procfs.ReadFile(dir + "/stack"); err == nil {
-		t.Stack = parseKernelStack(text)
-	}
+	t.Syscall = parseSyscall(string(read("syscall")))
+	t.Stack = parseKernelStack(read("stack"))
 	return t
 }
 

@@ -1,7 +1,6 @@
 package autopsy
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -102,7 +101,7 @@ func (t *taking) runPySpy(ctx context.Context, s *subject, program *os.File, lim
 	case err != nil:
 		return nil, explainPySpy(err, said)
 	}
-	threads, err := ParsePySpy(out, s.PID)
+	threads, err := parsePySpy(out, s.PID)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", program.Name(), err)
 	}
@@ -222,59 +221,21 @@ func programDirs(s *subject) []string {
 // has its name by now, and not in our directory, which may be anybody's. It is killed,
 // with all it started, when ctx is done.
 func runHelper(ctx context.Context, program *os.File, args ...string) (stdout []byte, stderr string, err error) {
-	var out, said limited
-	out.limit, said.limit = maxHelperOutput, 64<<10
-	cmd := exec.Command(program.Name(), args...)
+	cmd := exec.CommandContext(ctx, program.Name(), args...)
 	if runtime.GOOS == "linux" {
 		cmd.Path, cmd.ExtraFiles = "/proc/self/fd/3", []*os.File{program}
 	}
 	cmd.Dir = "/"
-	cmd.Stdout, cmd.Stderr = &out, &said
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = 100 * time.Millisecond
-	if err := children.Start(cmd); err != nil {
-		return nil, "", err
-	}
-	ended := make(chan struct{})
-	killed := make(chan struct{})
-	go func() {
-		defer close(killed)
-		select {
-		case <-ctx.Done():
-			if cmd.Process.Kill() == nil { // not waited for yet: the group's number is still its own
-				_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-			}
-		case <-ended:
-		}
-	}()
-	err = children.Wait(cmd)
-	close(ended)
-	<-killed
-	if err == nil && out.over {
+	out, said, err := children.Output(cmd, maxHelperOutput+1)
+	if err == nil && len(out) > maxHelperOutput {
 		err = fmt.Errorf("it wrote more than %d bytes", maxHelperOutput)
 	}
-	return out.buf.Bytes(), said.buf.String(), err
+	return out, string(said), err
 }
 
-// limited keeps the beginning of what is written to it.
-type limited struct {
-	buf   bytes.Buffer
-	limit int
-	over  bool
-}
-
-func (l *limited) Write(b []byte) (int, error) {
-	room := l.limit - l.buf.Len()
-	if len(b) > room {
-		l.over = true
-	}
-	l.buf.Write(b[:min(len(b), room)])
-	return len(b), nil
-}
-
-// ParsePySpy reads the output of `py-spy dump --json` for one process. Threads
-// are sorted: the main thread first, then by number.
-func ParsePySpy(text []byte, pid int) ([]Thread, error) {
+// parsePySpy reads the output of `py-spy dump --json` for one process.
+func parsePySpy(text []byte, pid int) ([]Thread, error) {
 	var list []struct {
 		PID      int    `json:"pid"`
 		ThreadID uint64 `json:"thread_id"`
@@ -308,6 +269,5 @@ func ParsePySpy(text []byte, pid int) ([]Thread, error) {
 	if len(threads) == 0 {
 		return nil, errors.New("it names no thread of the process")
 	}
-	sortThreads(threads)
-	return bound(threads), nil
+	return tidy(threads), nil
 }

@@ -2,9 +2,7 @@ package autopsy
 
 import (
 	"bufio"
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -24,7 +22,7 @@ const maxAnswer = 16 << 20
 func (t *taking) workerServer(ctx context.Context, s *subject) Python {
 	socket := s.socket()
 	if socket == "" {
-		return Python{Problems: []string{"worker server: the worker's environment names none (" + EnvWorkerServer + ")"}}
+		return Python{Problems: []string{"worker server: the worker's environment names none (" + envWorkerServer + ")"}}
 	}
 	ctx, cancel := context.WithTimeout(ctx, t.cfg.Timeout*3/10)
 	defer cancel()
@@ -32,7 +30,7 @@ func (t *taking) workerServer(ctx context.Context, s *subject) Python {
 	if err != nil {
 		return Python{Problems: []string{"worker server: " + err.Error()}}
 	}
-	threads, err := ParseFaulthandler(text)
+	threads, err := parseFaulthandler(text)
 	if err != nil {
 		return Python{Problems: []string{"worker server: dump_traceback: " + err.Error()}}
 	}
@@ -41,7 +39,7 @@ func (t *taking) workerServer(ctx context.Context, s *subject) Python {
 
 // socket is the path of the worker's server, "" if it has none.
 func (s *subject) socket() string {
-	path := s.getenv(EnvWorkerServer)
+	path := s.getenv(envWorkerServer)
 	if path != "" && !filepath.IsAbs(path) && s.cwd != "" {
 		path = filepath.Join(s.cwd, path)
 	}
@@ -52,51 +50,49 @@ func (s *subject) socket() string {
 // the server close the connection after it, and send it in one piece. Only a server of
 // the user uid is asked: a worker could name the socket of somebody who trusts us.
 func post(ctx context.Context, socket string, uid int, handler string) ([]byte, error) {
-	foreign := fmt.Errorf("the server at %s is not of the worker's user, and was asked nothing", socket)
+	notTheirs := fmt.Errorf("the server at %s is not of the worker's user, and was asked nothing", socket)
 	conn, err := dial(ctx, socket, func(info os.FileInfo) error {
 		if safeopen.Owner(info) != uid {
-			return foreign
+			return notTheirs
 		}
 		return nil
 	})
 	switch {
-	case err == foreign:
+	case err == notTheirs:
 		return nil, err
 	case err != nil:
 		return nil, fmt.Errorf("%w; does the worker run under control_plane.worker_main?", err)
 	}
 	defer conn.Close()
 	if !isOf(conn, uid) {
-		return nil, foreign
+		return nil, notTheirs
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	fail := func(err error) error {
-		if ctx.Err() != nil {
-			return fmt.Errorf("%s did not answer in time", handler)
-		}
-		return fmt.Errorf("%s: %w", handler, err)
+	_, err = io.WriteString(conn, "POST /handler/"+handler+" HTTP/1.0\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+	var body []byte
+	if err == nil {
+		body, err = readAnswer(conn)
 	}
-	if _, err := io.WriteString(conn, "POST /handler/"+handler+" HTTP/1.0\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n"); err != nil {
-		return nil, fail(err)
-	}
-	body, err := readAnswer(conn)
-	if err != nil {
-		return nil, fail(err)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, fmt.Errorf("%s did not answer in time", handler)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", handler, err)
 	}
 	return body, nil
 }
 
-// readAnswer reads an HTTP answer.
+// readAnswer reads an HTTP answer. It does without net/http, which the agent does not link.
 func readAnswer(r io.Reader) ([]byte, error) {
 	in := bufio.NewReader(io.LimitReader(r, maxAnswer+64<<10))
 	header := func() (string, error) {
 		line, err := in.ReadSlice('\n')
-		return strings.TrimRight(string(line), "\r\n"), err
+		return strings.TrimRight(string(line), "\r\n"), unexpected(err)
 	}
 	status, err := header()
 	if err != nil {
-		return nil, unexpected(err)
+		return nil, err
 	}
 	fields := strings.Fields(status)
 	if len(fields) < 2 || !strings.HasPrefix(fields[0], "HTTP/1.") {
@@ -106,7 +102,7 @@ func readAnswer(r io.Reader) ([]byte, error) {
 	for {
 		line, err := header()
 		if err != nil {
-			return nil, unexpected(err)
+			return nil, err
 		}
 		if line == "" {
 			break
@@ -122,24 +118,27 @@ func readAnswer(r io.Reader) ([]byte, error) {
 			return nil, fmt.Errorf("transfer encoding %q in an answer to HTTP/1.0", cut(value, 40))
 		}
 	}
-	var body bytes.Buffer
-	if length >= 0 {
-		if _, err := io.CopyN(&body, in, int64(length)); err != nil {
-			return nil, unexpected(err)
-		}
-	} else if _, err := body.ReadFrom(in); err != nil {
+	most := length
+	if length < 0 {
+		most = maxAnswer + 1
+	}
+	body, err := io.ReadAll(io.LimitReader(in, int64(most)))
+	switch {
+	case err != nil:
 		return nil, err
-	} else if body.Len() > maxAnswer {
+	case len(body) < length:
+		return nil, io.ErrUnexpectedEOF
+	case len(body) > maxAnswer:
 		return nil, fmt.Errorf("an answer of more than %d bytes", maxAnswer)
+	case fields[1] != "200":
+		return nil, fmt.Errorf("%s: %s", strings.Join(fields[1:], " "), cut(strings.TrimSpace(string(body)), 300))
 	}
-	if fields[1] != "200" {
-		return nil, fmt.Errorf("%s: %s", strings.Join(fields[1:], " "), cut(strings.TrimSpace(body.String()), 300))
-	}
-	return body.Bytes(), nil
+	return body, nil
 }
 
+// unexpected makes an error of an end that comes too early.
 func unexpected(err error) error {
-	if errors.Is(err, io.EOF) {
+	if err == io.EOF {
 		return io.ErrUnexpectedEOF
 	}
 	return err

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"time"
 
@@ -27,13 +26,13 @@ func (t *taking) faulthandler(ctx context.Context, s *subject) Python {
 	fail := func(format string, a ...any) Python {
 		return Python{Problems: []string{"faulthandler: " + fmt.Sprintf(format, a...)}}
 	}
-	name := s.getenv(EnvDumpSignal)
+	name := s.getenv(envDumpSignal)
 	if name == "" {
-		return fail("the worker's environment does not say that it has registered it (%s=SIGUSR1, and faulthandler.register(signal.SIGUSR1) in the worker)", EnvDumpSignal)
+		return fail("the worker's environment does not say that it has registered it (%s=SIGUSR1, and faulthandler.register(signal.SIGUSR1) in the worker)", envDumpSignal)
 	}
 	sig := text.ParseSignal(name)
 	if sig == 0 {
-		return fail("%s=%s: not a signal; want a name such as SIGUSR1", EnvDumpSignal, cut(name, 40))
+		return fail("%s=%s: not a signal; want a name such as SIGUSR1", envDumpSignal, cut(name, 40))
 	}
 	if s.state == stateStopped || s.state == stateTraced {
 		return fail("the process is %s and does not answer signals", s.state)
@@ -60,11 +59,9 @@ func (t *taking) faulthandler(ctx context.Context, s *subject) Python {
 
 // An output is where a worker's stderr can be read, from now on.
 type output struct {
-	name   string
-	file   *os.File // or nil
-	from   int64
-	tail   func() []byte
-	before []byte // what tail returned
+	name  string
+	news  func() []byte // what was written since findOutput
+	close func()
 }
 
 // findOutput prefers a file: it says where what is new begins.
@@ -74,31 +71,18 @@ func findOutput(s *subject) *output {
 			continue
 		}
 		if f, info, err := openOutput(path, s.uid); err == nil {
-			return &output{name: path, file: f, from: info.Size()}
+			news := func() []byte {
+				text, _ := io.ReadAll(io.NewSectionReader(f, info.Size(), maxDump))
+				return text
+			}
+			return &output{path, news, func() { f.Close() }}
 		}
 	}
 	if s.Tail != nil {
-		return &output{name: "its stderr", tail: s.Tail, before: s.Tail()}
+		before := s.Tail()
+		return &output{"its stderr", func() []byte { return appended(before, s.Tail()) }, func() {}}
 	}
 	return nil
-}
-
-func (o *output) close() {
-	if o.file != nil {
-		o.file.Close()
-	}
-}
-
-// news returns what was written since findOutput.
-func (o *output) news() []byte {
-	if o.file != nil {
-		text, err := io.ReadAll(io.NewSectionReader(o.file, o.from, maxDump))
-		if err != nil {
-			return nil
-		}
-		return text
-	}
-	return appended(o.before, o.tail())
 }
 
 // appended returns what the end of a text has got since it was before: after is
@@ -116,7 +100,7 @@ func (o *output) await(ctx context.Context) (threads []Thread) {
 	defer tick.Stop()
 	size, since := 0, time.Now()
 	for {
-		if found, err := ParseFaulthandler(o.news()); err == nil {
+		if found, err := parseFaulthandler(o.news()); err == nil {
 			n := 0
 			for _, t := range found {
 				n += 1 + len(t.Frames)

@@ -1,9 +1,11 @@
 package autopsy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -23,7 +25,7 @@ const installHint = "for Python stacks, install py-spy where the worker finds it
 // python asks the sources of Python stacks one after the other.
 func (t *taking) python(ctx context.Context, s *subject) Python {
 	if !s.python {
-		return Python{Problems: []string{fmt.Sprintf("%s is not a Python interpreter", or(s.exe, "the program"))}}
+		return Python{Problems: []string{fmt.Sprintf("%s is not a Python interpreter", cmp.Or(s.exe, "the program"))}}
 	}
 	p := t.pySpy(ctx, s)
 	for _, ask := range []func(context.Context, *subject) Python{t.workerServer, t.faulthandler} {
@@ -78,17 +80,15 @@ func isInterpreter(exe string) bool {
 	return strings.HasPrefix(filepath.Base(exe), "python")
 }
 
-// bound cuts what a source said down to what is kept.
-func bound(threads []Thread) []Thread {
-	if len(threads) > maxThreads {
-		threads = threads[:maxThreads]
-	}
+// tidy cuts what a source said down to what is kept, and puts the main thread first and
+// the others in order of their numbers.
+func tidy(threads []Thread) []Thread {
+	slices.SortStableFunc(threads, func(a, b Thread) int { return cmp.Or(before(a.Main, b.Main), cmp.Compare(a.TID, b.TID)) })
+	threads = threads[:min(len(threads), maxThreads)]
 	for i := range threads {
 		t := &threads[i]
 		t.Name = cut(t.Name, maxText)
-		if len(t.Frames) > maxFrames {
-			t.Frames = t.Frames[:maxFrames]
-		}
+		t.Frames = t.Frames[:min(len(t.Frames), maxFrames)]
 		for j := range t.Frames {
 			f := &t.Frames[j]
 			f.Function, f.File = cut(f.Function, maxText), cut(f.File, maxText)
@@ -103,11 +103,4 @@ func cut(s string, n int) string {
 		return s
 	}
 	return strings.ToValidUTF8(s[:n], "") + "..."
-}
-
-func or(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }

@@ -25,31 +25,29 @@ func (s *subject) lastWords(ctx context.Context) func() string {
 	// Whatever else is done waits for it, but not for long.
 	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 	defer cancel()
-	tail, path := s.Tail, s.Stderr
-	fallback := "/proc/" + strconv.Itoa(s.PID) + "/fd/2"
-	done := make(chan []byte, 1)
+	done := make(chan string, 1)
 	go func() {
-		if tail != nil {
-			done <- tail()
-			return
+		fallback := "/proc/" + strconv.Itoa(s.PID) + "/fd/2"
+		switch {
+		case s.Tail != nil:
+			done <- lastLines(s.Tail())
+		case s.Stderr != "":
+			done <- lastLines(readEnd(s.Stderr, s.uid))
+		case isRegular(fallback):
+			done <- lastLines(readEnd(fallback, s.uid))
+		default:
+			done <- ""
 		}
-		if path == "" {
-			if path = fallback; !isRegular(path) {
-				done <- nil
-				return
-			}
-		}
-		done <- readEnd(path, s.uid)
 	}()
 	select {
 	case text := <-done:
-		return func() string { return lastLines(text) }
+		return func() string { return text }
 	case <-short.Done():
 	}
 	return func() string {
 		select {
 		case text := <-done:
-			return lastLines(text)
+			return text
 		case <-ctx.Done():
 			return "(it could not be read in time)"
 		}
@@ -100,17 +98,12 @@ func lastLines(text []byte) string {
 	text = bytes.TrimRight(text, "\n")
 	whole := len(text) <= maxStderr
 	text = text[max(0, len(text)-maxStderr):]
-	for i, lines := len(text)-1, 0; i >= 0; i-- {
-		if text[i] == '\n' {
-			if lines++; lines == maxStderrLines {
-				return strings.ToValidUTF8(string(text[i+1:]), "�")
-			}
-		}
+	lines := bytes.SplitAfter(text, []byte("\n"))
+	switch {
+	case len(lines) > maxStderrLines:
+		lines = lines[len(lines)-maxStderrLines:]
+	case !whole && len(lines) > 1:
+		lines = lines[1:] // the first is cut
 	}
-	if !whole {
-		if _, rest, ok := bytes.Cut(text, []byte("\n")); ok {
-			text = rest
-		}
-	}
-	return strings.ToValidUTF8(string(text), "�")
+	return strings.ToValidUTF8(string(bytes.Join(lines, nil)), "�")
 }

@@ -16,12 +16,15 @@ func parseSyscall(text string) string {
 	if err != nil || number < 0 {
 		return ""
 	}
-	name := syscallName(number)
-	if name == "" {
-		name = "syscall " + first
+	name := calls[number]
+	if name == "" && runtime.GOARCH == "amd64" {
+		name = amd64Calls[number]
 	}
-	// Calls on a file say on which.
-	if arg, _, ok := strings.Cut(rest, " "); ok && onFile[name] {
+	if name == "" {
+		return "syscall " + first
+	}
+	name, onFile := strings.CutSuffix(name, " fd")
+	if arg, _, more := strings.Cut(rest, " "); onFile && more {
 		if fd, err := strconv.ParseUint(arg, 0, 32); err == nil {
 			name += " fd " + strconv.FormatUint(fd, 10)
 		}
@@ -29,94 +32,19 @@ func parseSyscall(text string) string {
 	return name
 }
 
-// onFile are the calls whose first argument is a file descriptor.
-var onFile = map[string]bool{
-	"read": true, "write": true, "recvfrom": true, "recvmsg": true, "sendto": true, "sendmsg": true,
-	"connect": true, "accept": true, "accept4": true, "ioctl": true, "fsync": true, "fdatasync": true,
-	"flock": true, "pread64": true, "pwrite64": true, "epoll_wait": true, "epoll_pwait": true, "readv": true, "writev": true,
+// calls names the calls in which threads are found waiting, with "fd" where the first
+// argument is a file descriptor.
+var calls = map[int]string{
+	unix.SYS_READ: "read fd", unix.SYS_WRITE: "write fd", unix.SYS_READV: "readv fd", unix.SYS_WRITEV: "writev fd",
+	unix.SYS_PREAD64: "pread64 fd", unix.SYS_PWRITE64: "pwrite64 fd", unix.SYS_RECVFROM: "recvfrom fd", unix.SYS_RECVMSG: "recvmsg fd",
+	unix.SYS_SENDTO: "sendto fd", unix.SYS_SENDMSG: "sendmsg fd", unix.SYS_CONNECT: "connect fd", unix.SYS_ACCEPT: "accept fd",
+	unix.SYS_ACCEPT4: "accept4 fd", unix.SYS_EPOLL_PWAIT: "epoll_pwait fd", unix.SYS_IOCTL: "ioctl fd", unix.SYS_FSYNC: "fsync fd",
+	unix.SYS_FDATASYNC: "fdatasync fd", unix.SYS_FLOCK: "flock fd",
+	unix.SYS_FUTEX: "futex", unix.SYS_PPOLL: "ppoll", unix.SYS_PSELECT6: "pselect6", unix.SYS_NANOSLEEP: "nanosleep",
+	unix.SYS_CLOCK_NANOSLEEP: "clock_nanosleep", unix.SYS_WAIT4: "wait4", unix.SYS_WAITID: "waitid", unix.SYS_OPENAT: "openat",
+	unix.SYS_CLOSE: "close", unix.SYS_MMAP: "mmap", unix.SYS_MUNMAP: "munmap", unix.SYS_RT_SIGTIMEDWAIT: "rt_sigtimedwait",
+	unix.SYS_RT_SIGSUSPEND: "rt_sigsuspend", unix.SYS_RESTART_SYSCALL: "restart_syscall", unix.SYS_SCHED_YIELD: "sched_yield",
 }
 
-// syscallName names the calls in which threads are found waiting.
-func syscallName(number int) string {
-	switch number {
-	case unix.SYS_FUTEX:
-		return "futex"
-	case unix.SYS_READ:
-		return "read"
-	case unix.SYS_WRITE:
-		return "write"
-	case unix.SYS_READV:
-		return "readv"
-	case unix.SYS_WRITEV:
-		return "writev"
-	case unix.SYS_PREAD64:
-		return "pread64"
-	case unix.SYS_PWRITE64:
-		return "pwrite64"
-	case unix.SYS_RECVFROM:
-		return "recvfrom"
-	case unix.SYS_RECVMSG:
-		return "recvmsg"
-	case unix.SYS_SENDTO:
-		return "sendto"
-	case unix.SYS_SENDMSG:
-		return "sendmsg"
-	case unix.SYS_CONNECT:
-		return "connect"
-	case unix.SYS_ACCEPT:
-		return "accept"
-	case unix.SYS_ACCEPT4:
-		return "accept4"
-	case unix.SYS_EPOLL_PWAIT:
-		return "epoll_pwait"
-	case unix.SYS_PPOLL:
-		return "ppoll"
-	case unix.SYS_PSELECT6:
-		return "pselect6"
-	case unix.SYS_NANOSLEEP:
-		return "nanosleep"
-	case unix.SYS_CLOCK_NANOSLEEP:
-		return "clock_nanosleep"
-	case unix.SYS_WAIT4:
-		return "wait4"
-	case unix.SYS_WAITID:
-		return "waitid"
-	case unix.SYS_IOCTL:
-		return "ioctl"
-	case unix.SYS_FSYNC:
-		return "fsync"
-	case unix.SYS_FDATASYNC:
-		return "fdatasync"
-	case unix.SYS_FLOCK:
-		return "flock"
-	case unix.SYS_OPENAT:
-		return "openat"
-	case unix.SYS_CLOSE:
-		return "close"
-	case unix.SYS_MMAP:
-		return "mmap"
-	case unix.SYS_MUNMAP:
-		return "munmap"
-	case unix.SYS_RT_SIGTIMEDWAIT:
-		return "rt_sigtimedwait"
-	case unix.SYS_RT_SIGSUSPEND:
-		return "rt_sigsuspend"
-	case unix.SYS_RESTART_SYSCALL:
-		return "restart_syscall"
-	case unix.SYS_SCHED_YIELD:
-		return "sched_yield"
-	}
-	if runtime.GOARCH == "amd64" { // not among the calls of newer architectures
-		switch number {
-		case 7:
-			return "poll"
-		case 23:
-			return "select"
-		case 34:
-			return "pause"
-		case 232:
-			return "epoll_wait"
-		}
-	}
-	return ""
-}
+// amd64Calls are those that newer architectures do not have.
+var amd64Calls = map[int]string{7: "poll", 23: "select", 34: "pause", 232: "epoll_wait fd"}

@@ -1,6 +1,7 @@
 package autopsy
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -102,7 +103,7 @@ func (r *Report) writeFlights(stem string) error {
 // then each worker.
 func (r *Report) Text() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Autopsy: %s\n", or(r.Reason, "on demand"))
+	fmt.Fprintf(&b, "Autopsy: %s\n", cmp.Or(r.Reason, "on demand"))
 	fmt.Fprintf(&b, "%d workers on %s at %s, taken in %.2f s\n\n", len(r.Workers), r.Host, r.Time.Format(time.RFC3339), r.Seconds)
 	b.WriteString(r.Summary() + "\n")
 	b.WriteString(r.Stacks())
@@ -153,22 +154,24 @@ func (w *Worker) text(b *strings.Builder) {
 	}
 	w.Native.text(b)
 	w.Python.text(b, "  ")
-	writeChildren(b, w.Children)
+	for _, same := range alike(w.Children, sameStacks) {
+		fmt.Fprintf(b, "\n  %s: %s: %s\n", childNames(same), same[0].State, same[0].Command)
+		same[0].Python.text(b, "    ")
+	}
 	w.Sockets.text(b)
 	for _, f := range w.Flight {
-		switch {
-		case f.Bytes > 0:
-			fmt.Fprintf(b, "\n  flight recorder (%s): %d bytes", f.Source, f.Bytes)
-			if file := or(f.File, f.Worker); file != "" {
-				b.WriteString(" in " + file)
-			}
-			if f.Problem != "" {
-				b.WriteString("; " + f.Problem)
-			}
-			b.WriteByte('\n')
-		default:
+		if f.Bytes == 0 {
 			fmt.Fprintf(b, "\n  flight recorder (%s): nothing: %s\n", f.Source, f.Problem)
+			continue
 		}
+		fmt.Fprintf(b, "\n  flight recorder (%s): %d bytes", f.Source, f.Bytes)
+		if file := cmp.Or(f.File, f.Worker); file != "" {
+			b.WriteString(" in " + file)
+		}
+		if f.Problem != "" {
+			b.WriteString("; " + f.Problem)
+		}
+		b.WriteByte('\n')
 	}
 	if w.Stderr != "" {
 		b.WriteString("\n  last lines of stderr:\n")
@@ -194,7 +197,7 @@ func (p *Python) text(b *strings.Builder, indent string) {
 }
 
 func (t *Thread) title() string {
-	parts := []string{or(t.Name, t.ID)}
+	parts := []string{cmp.Or(t.Name, t.ID)}
 	if t.TID != 0 {
 		parts = append(parts, "tid "+strconv.Itoa(t.TID))
 	}
@@ -210,51 +213,28 @@ func (t *Thread) title() string {
 	return strings.Join(parts, ", ")
 }
 
-// writeChildren writes a worker's child processes, those with equal stacks once.
-func writeChildren(b *strings.Builder, children []Process) {
-	for _, g := range alikeProcesses(children) {
-		fmt.Fprintf(b, "\n  %s: %s: %s\n", g.who(), g.first.State, g.first.Command)
-		g.first.Python.text(b, "    ")
+// childNames names child processes.
+func childNames(list []*Process) string {
+	if len(list) == 1 {
+		return "child process " + strconv.Itoa(list[0].PID)
 	}
+	var pids []int
+	for _, p := range list {
+		pids = append(pids, p.PID)
+	}
+	slices.Sort(pids)
+	return fmt.Sprintf("%d child processes, %s", len(pids), text.Ranges(pids, ", "))
 }
 
-// A litter is child processes that do the same.
-type litter struct {
-	pids  []int
-	first *Process
-}
-
-func (l litter) who() string {
-	if len(l.pids) == 1 {
-		return "child process " + strconv.Itoa(l.pids[0])
+// sameStacks is a key that processes have in common which do the same.
+func sameStacks(p *Process) string {
+	var key strings.Builder
+	key.WriteString(p.State + "|" + p.Command)
+	for _, t := range p.Python.Threads {
+		key.WriteString("\n")
+		stack(&key, t.Frames)
 	}
-	return fmt.Sprintf("%d child processes, %s", len(l.pids), text.Ranges(l.pids, ", "))
-}
-
-// alikeProcesses puts processes with equal stacks together.
-func alikeProcesses(processes []Process) []litter {
-	index := map[string]int{}
-	var list []litter
-	for i := range processes {
-		p := &processes[i]
-		var key strings.Builder
-		key.WriteString(p.State + "|" + p.Command)
-		for _, t := range p.Python.Threads {
-			key.WriteString("\n")
-			stack(&key, t.Frames)
-		}
-		at, ok := index[key.String()]
-		if !ok {
-			at = len(list)
-			index[key.String()] = at
-			list = append(list, litter{first: p})
-		}
-		list[at].pids = append(list[at].pids, p.PID)
-	}
-	for _, l := range list {
-		slices.Sort(l.pids)
-	}
-	return list
+	return key.String()
 }
 
 func (n *Native) text(b *strings.Builder) {
@@ -274,63 +254,40 @@ func (n *Native) text(b *strings.Builder) {
 		return
 	}
 	fmt.Fprintf(b, "  threads in the kernel, %d:\n", n.ThreadCount)
-	for _, g := range alikeThreads(n.Threads) {
-		fmt.Fprintf(b, "    %s\n", g)
+	for _, same := range alike(n.Threads, func(t *NativeThread) string { return t.Name + "\x00" + t.does() }) {
+		var tids []int
+		cpu := 0.0
+		for _, t := range same {
+			tids, cpu = append(tids, t.TID), cpu+t.CPU
+		}
+		fmt.Fprintf(b, "    %s %s", text.Ranges(tids, ", "), same[0].Name)
+		if len(tids) > 1 {
+			fmt.Fprintf(b, ", %d threads", len(tids))
+		}
+		b.WriteString(": " + same[0].does())
+		if cpu >= 0.001 {
+			fmt.Fprintf(b, ", CPU %.3f s", cpu)
+		}
+		b.WriteByte('\n')
 	}
 }
 
-// alikeThreads describes threads, those that do the same together.
-func alikeThreads(threads []NativeThread) []string {
-	index := map[string]int{}
-	type alike struct {
-		tids []int
-		name string
-		does string
-		cpu  float64
+// does says where in the kernel a thread is.
+func (t *NativeThread) does() string {
+	parts := []string{t.State, t.Syscall, t.WaitChannel}
+	if stack := usefulStack(t.Stack); stack != "" {
+		parts = append(parts, "kernel stack "+stack)
 	}
-	var list []alike
-	for _, t := range threads {
-		does := t.State
-		for _, part := range []string{t.Syscall, t.WaitChannel} {
-			if part != "" {
-				does += ", " + part
-			}
-		}
-		if stack := usefulStack(t.Stack); stack != "" {
-			does += ", kernel stack " + stack
-		}
-		key := t.Name + "\x00" + does
-		at, ok := index[key]
-		if !ok {
-			at = len(list)
-			index[key] = at
-			list = append(list, alike{name: t.Name, does: does})
-		}
-		list[at].tids = append(list[at].tids, t.TID)
-		list[at].cpu += t.CPU
-	}
-	texts := make([]string, len(list))
-	for i, g := range list {
-		who := text.Ranges(g.tids, ", ") + " " + g.name
-		if len(g.tids) > 1 {
-			who += fmt.Sprintf(", %d threads", len(g.tids))
-		}
-		who += ": " + g.does
-		if g.cpu >= 0.001 {
-			who += fmt.Sprintf(", CPU %.3f s", g.cpu)
-		}
-		texts[i] = who
-	}
-	return texts
+	return strings.Join(slices.DeleteFunc(parts, func(part string) bool { return part == "" }), ", ")
 }
 
 // usefulStack is the inner part of a kernel stack, without how each begins.
 func usefulStack(frames []string) string {
-	for i, name := range frames {
-		if name == "do_syscall_64" || name == "el0_svc" || strings.HasPrefix(name, "invoke_syscall") {
-			frames = frames[:i]
-			break
-		}
+	begins := func(name string) bool {
+		return name == "do_syscall_64" || name == "el0_svc" || strings.HasPrefix(name, "invoke_syscall")
+	}
+	if i := slices.IndexFunc(frames, begins); i >= 0 {
+		frames = frames[:i]
 	}
 	return strings.Join(frames[:min(len(frames), 8)], " < ")
 }
@@ -346,7 +303,7 @@ func (s *Sockets) text(b *strings.Builder) {
 	for _, k := range s.Open {
 		fmt.Fprintf(b, "    fd %d %s", k.FD, k.Protocol)
 		if k.Local != "" || k.Peer != "" {
-			fmt.Fprintf(b, " %s -> %s", or(k.Local, "-"), or(k.Peer, "-"))
+			fmt.Fprintf(b, " %s -> %s", cmp.Or(k.Local, "-"), cmp.Or(k.Peer, "-"))
 		}
 		if k.State != "" {
 			b.WriteString(" " + k.State)

@@ -8,6 +8,7 @@
 package children
 
 import (
+	"bytes"
 	"os/exec"
 	"sync"
 	"syscall"
@@ -37,9 +38,12 @@ func Wait(cmd *exec.Cmd) error {
 	return err
 }
 
-// Run starts a command made by exec.CommandContext and waits for it. When the context
-// is done the command is killed, with all that it has started.
-func Run(cmd *exec.Cmd) error {
+// Output runs a command made by exec.CommandContext and returns the end of what it wrote,
+// at most limit bytes each. When the context is done the command is killed, with all that
+// it has started.
+func Output(cmd *exec.Cmd, limit int) (stdout, stderr []byte, err error) {
+	out, said := tail{limit: limit}, tail{limit: limit}
+	cmd.Stdout, cmd.Stderr = &out, &said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error {
 		// An error means that it was waited for: its number may be another group's by now.
@@ -49,9 +53,25 @@ func Run(cmd *exec.Cmd) error {
 		return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	}
 	if err := Start(cmd); err != nil {
-		return err
+		return nil, nil, err
 	}
-	return Wait(cmd)
+	err = Wait(cmd)
+	return out.buf.Bytes(), said.buf.Bytes(), err
+}
+
+// A tail keeps the end of what is written to it. It has no ReadFrom, by which exec would
+// pass over the limit.
+type tail struct {
+	buf   bytes.Buffer
+	limit int
+}
+
+func (t *tail) Write(b []byte) (int, error) {
+	n := len(b)
+	b = b[max(0, n-t.limit):]
+	t.buf.Next(max(0, t.buf.Len()+len(b)-t.limit))
+	t.buf.Write(b)
+	return n, nil
 }
 
 // Add makes Has true of a process that was started otherwise, until Forget.

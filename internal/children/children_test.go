@@ -2,6 +2,7 @@ package children_test
 
 import (
 	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/muster-run/muster/internal/children"
@@ -27,5 +28,16 @@ func TestChildren(t *testing.T) {
 	}
 	if err := children.Start(exec.Command("/nowhere")); err == nil {
 		t.Error("what is not there was started")
+	}
+}
+
+// The end of what a command writes is kept, however much that is.
+func TestOutput(t *testing.T) {
+	t.Parallel()
+	cmd := exec.CommandContext(t.Context(), "cat")
+	cmd.Stdin = strings.NewReader(strings.Repeat("x", 1<<20) + "the end")
+	out, said, err := children.Output(cmd, 10)
+	if string(out) != "xxxthe end" || len(said) != 0 || err != nil {
+		t.Errorf("got %d bytes %.20q, %q, %v", len(out), out, said, err)
 	}
 }

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io/fs"
@@ -141,6 +140,9 @@ func dial(ctx context.Context, addr string, mss int) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", addr)
 }
 
+// maxOutput bounds what is kept of a program's output.
+const maxOutput = 1 << 20
+
 func tryWrite(dir string, size int) error {
 	f, err := os.CreateTemp(dir, ".muster-doctor-*")
 	if err != nil {
@@ -158,28 +160,11 @@ const maxOutput = 1 << 20
 
 // run runs a program, which is killed with all that it has started when ctx is done.
 func run(ctx context.Context, program string, args ...string) ([]byte, []byte, error) {
-	var stdout, stderr tail
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	cmd.WaitDelay = 200 * time.Millisecond
-	err := children.Run(cmd)
+	stdout, stderr, err := children.Output(cmd, maxOutput)
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	return stdout.Bytes(), stderr.Bytes(), err
-}
-
-// A tail keeps the end of what is written to it.
-type tail struct{ bytes.Buffer }
-
-func (t *tail) Write(b []byte) (int, error) {
-	n := len(b)
-	if n > maxOutput {
-		b = b[n-maxOutput:]
-	}
-	if over := t.Len() + len(b) - maxOutput; over > 0 {
-		t.Next(over)
-	}
-	t.Buffer.Write(b)
-	return n, nil
+	return stdout, stderr, err
 }
