@@ -140,9 +140,6 @@ func dial(ctx context.Context, addr string, mss int) (net.Conn, error) {
 	return d.DialContext(ctx, "tcp", addr)
 }
 
-// maxOutput bounds what is kept of a program's output.
-const maxOutput = 1 << 20
-
 func tryWrite(dir string, size int) error {
 	f, err := os.CreateTemp(dir, ".muster-doctor-*")
 	if err != nil {
