@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strconv"
@@ -31,38 +32,30 @@ func Find(ctx context.Context) ([]Job, error) {
 	envs := map[int]environ{}
 	for _, stat := range all {
 		pid := stat.PID
-		short, cancel := context.WithTimeout(ctx, lookLimit)
-		e, ok := within(short, func() environ { return readEnviron(pid) })
-		cancel()
+		e := jobEnv(ctx, pid)
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if ok && e.runID != "" {
+		if e.runID != "" {
 			e.parent = stat.Parent
 			envs[pid] = e
 		}
 	}
-	jobs := map[string]*Job{}
+	workers := map[string][]Target{}
 	for pid, e := range envs {
 		if p, ok := envs[e.parent]; ok && p.runID == e.runID && p.rank == e.rank {
 			continue // a child of the worker's
 		}
-		j := jobs[e.runID]
-		if j == nil {
-			j = &Job{RunID: e.runID}
-			jobs[e.runID] = j
-		}
-		j.Workers = append(j.Workers, Target{PID: pid, Rank: e.rank, LocalRank: e.localRank})
+		workers[e.runID] = append(workers[e.runID], Target{PID: pid, Rank: e.rank, LocalRank: e.localRank})
 	}
-	list := make([]Job, 0, len(jobs))
-	for _, j := range jobs {
-		slices.SortFunc(j.Workers, func(a, b Target) int {
+	var jobs []Job
+	for _, id := range slices.Sorted(maps.Keys(workers)) {
+		slices.SortFunc(workers[id], func(a, b Target) int {
 			return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.PID, b.PID))
 		})
-		list = append(list, *j)
+		jobs = append(jobs, Job{id, workers[id]})
 	}
-	slices.SortFunc(list, func(a, b Job) int { return strings.Compare(a.RunID, b.RunID) })
-	return list, nil
+	return jobs, nil
 }
 
 // WorkersOf returns the workers that an agent has started, itself or through a process
@@ -104,35 +97,35 @@ func TargetOf(ctx context.Context, pid int) (Target, error) {
 	case err != nil:
 		return t, fmt.Errorf("process %d: %w", pid, err)
 	}
-	short, cancel := context.WithTimeout(ctx, lookLimit)
-	defer cancel()
-	if e, ok := within(short, func() environ { return readEnviron(pid) }); ok {
-		t.Rank, t.LocalRank = e.rank, e.localRank
-	}
+	e := jobEnv(ctx, pid)
+	t.Rank, t.LocalRank = e.rank, e.localRank
 	return t, nil
 }
 
-// An environ is what a process' environment says about its job.
+// An environ is what a process' environment says about its job. What is not a worker, not
+// ours to look at, or does not answer within lookLimit has no run ID.
 type environ struct {
 	runID           string
-	rank, localRank int
+	rank, localRank int // -1 if there is none
 	parent          int
 }
 
-// readEnviron returns no run ID for what is not a worker, or not ours to look at.
+func jobEnv(ctx context.Context, pid int) environ {
+	short, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	if e, ok := within(short, func() environ { return readEnviron(pid) }); ok {
+		return e
+	}
+	return environ{rank: -1, localRank: -1}
+}
+
 func readEnviron(pid int) environ {
 	e := environ{rank: -1, localRank: -1}
 	info, err := os.Stat(procPath(pid))
-	if err != nil {
+	if uid := os.Geteuid(); err != nil || uid != 0 && safeopen.Owner(info) != uid {
 		return e
 	}
-	if uid := os.Geteuid(); uid != 0 && safeopen.Owner(info) != uid {
-		return e
-	}
-	text, err := procfs.Environ(pid)
-	if err != nil {
-		return e
-	}
+	text, _ := procfs.Environ(pid)
 	for entry := range bytes.SplitSeq(text, []byte{0}) {
 		name, value, _ := strings.Cut(string(entry), "=")
 		switch name {

@@ -13,7 +13,7 @@ import (
 	"github.com/muster-run/muster/internal/procfs"
 )
 
-// The CPU window is as long as the stacks take, within these bounds.
+// Bounds of the time in which CPU use is measured.
 const (
 	minWindow = 100 * time.Millisecond
 	maxWindow = time.Second
@@ -127,7 +127,15 @@ func native(ctx context.Context, pid int, stacks <-chan struct{}) Native {
 	if !ok {
 		return Native{Problems: []string{"/proc did not answer in time"}}
 	}
-	await(ctx, began, stacks)
+	select { // the window is as long as the stacks take, within bounds
+	case <-stacks:
+	case <-time.After(maxWindow - time.Since(began)):
+	case <-ctx.Done():
+	}
+	select {
+	case <-time.After(minWindow - time.Since(began)):
+	case <-ctx.Done():
+	}
 	window := time.Since(began)
 	last, ok := within(ctx, func() sample { return takeSample(pid, false) })
 	n := first.native
@@ -144,19 +152,6 @@ func native(ctx context.Context, pid int, stacks <-chan struct{}) Native {
 		}
 	}
 	return n
-}
-
-// await waits for the end of the CPU window.
-func await(ctx context.Context, began time.Time, stacks <-chan struct{}) {
-	select {
-	case <-stacks:
-	case <-time.After(maxWindow - time.Since(began)):
-	case <-ctx.Done():
-	}
-	select {
-	case <-time.After(minWindow - time.Since(began)):
-	case <-ctx.Done():
-	}
 }
 
 // A sample is a look at a process' threads.

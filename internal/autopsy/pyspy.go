@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -38,7 +39,7 @@ func (t *taking) pySpy(ctx context.Context, s *subject) Python {
 		return f
 	})
 	if !ok {
-		return Python{Problems: []string{"py-spy: looking for it took too long: a file system does not answer"}}
+		found.err = errors.New("looking for it took too long: a file system does not answer")
 	}
 	if found.program != nil {
 		defer found.program.Close()
@@ -193,28 +194,15 @@ func openTrusted(path string) (*os.File, error) {
 // programDirs lists where the worker's own programs are: beside the interpreter
 // as it was called, in its virtual environment, beside its binary, in its PATH.
 func programDirs(s *subject) []string {
-	var dirs []string
-	add := func(dir string) {
-		if filepath.IsAbs(dir) && len(dirs) < 64 {
-			dirs = append(dirs, dir)
-		}
+	called := s.program
+	if strings.Contains(called, "/") && !filepath.IsAbs(called) {
+		called = filepath.Join(s.cwd, called)
 	}
-	if called := s.program; strings.Contains(called, "/") {
-		if !filepath.IsAbs(called) {
-			called = filepath.Join(s.cwd, called)
-		}
-		add(filepath.Dir(called))
-	}
-	if venv := s.getenv("VIRTUAL_ENV"); venv != "" {
-		add(filepath.Join(venv, "bin"))
-	}
-	if s.exe != "" {
-		add(filepath.Dir(s.exe))
-	}
-	for _, dir := range filepath.SplitList(s.getenv("PATH")) {
-		add(dir)
-	}
-	return dirs
+	dirs := []string{filepath.Dir(called), filepath.Join(s.getenv("VIRTUAL_ENV"), "bin"), filepath.Dir(s.exe)}
+	dirs = append(dirs, filepath.SplitList(s.getenv("PATH"))...)
+	// What the worker does not say becomes a relative path.
+	dirs = slices.DeleteFunc(dirs, func(dir string) bool { return !filepath.IsAbs(dir) })
+	return dirs[:min(len(dirs), 64)]
 }
 
 // runHelper runs a program and returns what it wrote. It runs the open file, whatever

@@ -45,11 +45,9 @@ func (t *taking) python(ctx context.Context, s *subject) Python {
 // children finds what the worker has started and asks the Python processes among
 // them for their stacks. There may be many, so the workers go first.
 func (t *taking) children(ctx context.Context, s *subject) []Process {
-	turn := time.NewTimer(t.cfg.Timeout / 4)
-	defer turn.Stop()
 	select {
 	case <-t.first:
-	case <-turn.C:
+	case <-time.After(t.cfg.Timeout / 4):
 	case <-ctx.Done():
 		return nil
 	}
