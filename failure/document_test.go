@@ -158,3 +158,49 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// A reader gets what was written, also by older releases, whose keys had another order.
+func TestParseReport(t *testing.T) {
+	older, err := failure.ParseReport([]byte(read(t, "testdata/report/older.json")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	newer, err := failure.ParseReport([]byte(read(t, "testdata/report/report.json")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(newer, older); diff != "" {
+		t.Errorf("-report.json +older.json:\n%s", diff)
+	}
+	if f := older.Failures[1]; older.Restarts != 3 || f.Kind != failure.Stopped || f.StoppedBy != failure.Signal(syscall.SIGTERM) || f.Signal != f.StoppedBy || !f.Started.IsZero() {
+		t.Errorf("%+v, %+v", older, f)
+	}
+	text, err := json.MarshalIndent(newer, "", "\t")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(read(t, "testdata/report/report.json"), string(text)+"\n"); diff != "" {
+		t.Errorf("written again, -want +got:\n%s", diff)
+	}
+	empty, err := failure.ParseReport([]byte(`{"failures": [null], "preempted": null}`))
+	if err != nil || len(empty.Failures) != 0 || empty.Restarts != -1 {
+		t.Errorf("%+v, %v", empty, err)
+	}
+}
+
+func FuzzParseReport(f *testing.F) {
+	f.Add([]byte(`{"version": 1, "failures": [{"rank": 1, "kind": "odd", "cause": "c\u001b[2J", "failed_at": "9999-01-01T00:00:00Z"}, null], "silent": ["\u009b"]}`))
+	f.Add([]byte(`{"preempted": {"host": "a\n", "signal": "SIGTERM", "time": "0000-01-01T00:00:00Z", "workers": [{"rank": -5, "exit_code": -9}]}}`))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		r, _ := failure.ParseReport(body)
+		text, err := r.MarshalJSON()
+		if err != nil || !json.Valid(text) {
+			t.Errorf("%s: %v", text, err)
+		}
+		for _, f := range r.Failures[:min(len(r.Failures), 20)] {
+			if f.Cause != "" {
+				checkFailure(t, f)
+			}
+		}
+	})
+}
