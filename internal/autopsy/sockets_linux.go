@@ -4,10 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/binary"
-	"encoding/hex"
-	"errors"
-	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -117,83 +113,47 @@ func readSockets(pid int, all *networks) (s Sockets) {
 var tcpStates = [...]string{1: "ESTABLISHED", 2: "SYN_SENT", 3: "SYN_RECV", 4: "FIN_WAIT1", 5: "FIN_WAIT2",
 	6: "TIME_WAIT", 7: "CLOSE", 8: "CLOSE_WAIT", 9: "LAST_ACK", 10: "LISTEN", 11: "CLOSING", 12: "NEW_SYN_RECV"}
 
-// parseSockets reads /proc/net/tcp, tcp6, udp, udp6 or unix:
-//
-//	sl  local_address rem_address   st tx_queue:rx_queue tr:tm->when retrnsmt uid timeout inode
-//	Num RefCount Protocol Flags Type St Inode Path
+// parseSockets reads one of /proc's tables of sockets.
 func parseSockets(text []byte, protocol string, into map[uint64]Socket) {
-	parse, at := parseInet, 9
 	if protocol == "unix" {
-		parse, at = parseUnix, 6
+		parseUnix(text, into)
+		return
 	}
+	for _, k := range procfs.ParseSockets(text) {
+		s := Socket{Protocol: protocol, Local: k.Local.String(), SendQueue: k.Send, ReceiveQueue: k.Receive}
+		if k.Peer.Port() != 0 {
+			s.Peer = k.Peer.String()
+		}
+		if int(k.State) < len(tcpStates) && strings.HasPrefix(protocol, "tcp") {
+			s.State = tcpStates[k.State]
+		}
+		into[k.Inode] = s
+	}
+}
+
+// parseUnix reads /proc/net/unix:
+//
+//	Num RefCount Protocol Flags Type St Inode Path
+func parseUnix(text []byte, into map[uint64]Socket) {
 	for line := range bytes.Lines(text) {
 		f := strings.Fields(string(line))
-		if len(f) <= at {
+		if len(f) < 7 {
 			continue
 		}
-		inode, err := strconv.ParseUint(f[at], 10, 64) // no number in the first line
-		if err != nil || inode == 0 {
+		inode, err := strconv.ParseUint(f[6], 10, 64)
+		if err != nil || inode == 0 { // the first line
 			continue
 		}
-		if s, err := parse(f); err == nil {
-			s.Protocol = protocol
-			if strings.HasPrefix(protocol, "udp") {
-				s.State = "" // it has none
-			}
-			into[inode] = s
+		s := Socket{Protocol: "unix"}
+		if len(f) > 7 {
+			s.Local = f[7]
 		}
+		switch flags, _ := strconv.ParseUint(f[3], 16, 32); {
+		case flags&0x10000 != 0: // SO_ACCEPTCON
+			s.State = "LISTEN"
+		case f[5] == "03":
+			s.State = "ESTABLISHED"
+		}
+		into[inode] = s
 	}
-}
-
-func parseInet(f []string) (s Socket, err error) {
-	local, err1 := parseAddress(f[1])
-	peer, err2 := parseAddress(f[2])
-	state, err3 := strconv.ParseUint(f[3], 16, 8)
-	tx, rx, _ := strings.Cut(f[4], ":")
-	var err4, err5 error
-	s.SendQueue, err4 = strconv.ParseInt(tx, 16, 64)
-	s.ReceiveQueue, err5 = strconv.ParseInt(rx, 16, 64)
-	s.Local = local.String()
-	if peer.Port() != 0 {
-		s.Peer = peer.String()
-	}
-	if int(state) < len(tcpStates) {
-		s.State = tcpStates[state]
-	}
-	return s, errors.Join(err1, err2, err3, err4, err5)
-}
-
-var errAddress = errors.New("malformed address")
-
-// parseAddress reads an address as the kernel prints it: 32-bit words in this
-// machine's byte order, in hex, and the port.
-func parseAddress(text string) (netip.AddrPort, error) {
-	host, portText, _ := strings.Cut(text, ":")
-	port, err1 := strconv.ParseUint(portText, 16, 16)
-	raw, err2 := hex.DecodeString(host)
-	if err1 != nil || err2 != nil || len(raw)%4 != 0 {
-		return netip.AddrPort{}, errAddress
-	}
-	for i := 0; i < len(raw); i += 4 {
-		binary.NativeEndian.PutUint32(raw[i:], binary.BigEndian.Uint32(raw[i:]))
-	}
-	addr, ok := netip.AddrFromSlice(raw)
-	if !ok {
-		return netip.AddrPort{}, errAddress
-	}
-	return netip.AddrPortFrom(addr.Unmap(), uint16(port)), nil
-}
-
-func parseUnix(f []string) (s Socket, err error) {
-	if len(f) > 7 {
-		s.Local = f[7]
-	}
-	flags, _ := strconv.ParseUint(f[3], 16, 32)
-	switch {
-	case flags&0x10000 != 0: // SO_ACCEPTCON
-		s.State = "LISTEN"
-	case f[5] == "03":
-		s.State = "ESTABLISHED"
-	}
-	return s, nil
 }

@@ -14,7 +14,6 @@ type (
 var (
 	Judge        = judge
 	JudgeXids    = judgeXids
-	Listening    = listening
 	ParseRequest = parseRequest
 	Matching     = matching
 	Targets      = targets

@@ -15,6 +15,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/procfs"
 )
 
 // checkPort sees whether the endpoint's port is free on this host.
@@ -43,8 +45,10 @@ func (d *doctor) holder(port int) string {
 	var sockets []string
 	for _, name := range []string{"proc/self/net/tcp", "proc/self/net/tcp6"} {
 		text, _ := fs.ReadFile(d.System.Root, name)
-		for _, inode := range listening(text, port) {
-			sockets = append(sockets, "socket:["+inode+"]")
+		for _, s := range procfs.ParseSockets(text) {
+			if s.State == procfs.Listen && int(s.Local.Port()) == port {
+				sockets = append(sockets, fmt.Sprintf("socket:[%d]", s.Inode))
+			}
 		}
 	}
 	if sockets == nil {
@@ -69,19 +73,6 @@ func (d *doctor) holds(pid string, sockets []string) bool {
 		link, err := fs.ReadLink(d.System.Root, "proc/"+pid+"/fd/"+fd.Name())
 		return err == nil && slices.Contains(sockets, link)
 	})
-}
-
-// listening returns the inodes of the sockets in /proc/net/tcp that listen on a port.
-func listening(text []byte, port int) (inodes []string) {
-	suffix := fmt.Sprintf(":%04X", port)
-	for line := range strings.Lines(string(text)) {
-		f := strings.Fields(line)
-		const listen = "0A"
-		if len(f) > 9 && strings.HasSuffix(f[1], suffix) && f[3] == listen {
-			inodes = append(inodes, f[9])
-		}
-	}
-	return inodes
 }
 
 // tryBind sees whether a program could listen at a port of an address, "" for all. It
