@@ -68,71 +68,115 @@ func Decode(data []byte) (*rendezvous.State, error) {
 	if len(data) > MaxSize {
 		return nil, &Error{Reason: fmt.Sprintf("%d bytes, more than %d", len(data), MaxSize)}
 	}
-	m := machine{data: data}
-	at, err := m.run()
+	d := &decoder{data: data, known: map[text]any{}}
+	at := d.run()
+	r := reader{decoder: d}
 	var s *rendezvous.State
-	var signs signs
-	if err == nil {
-		s, signs, err = m.result()
+	if d.err == nil {
+		s = r.state()
 	}
-	if err != nil {
-		e := &Error{Offset: at, Reason: err.Error()}
+	if d.err != nil {
+		e := &Error{Offset: at, Reason: d.err.Error()}
 		if at < len(data) {
 			e.Op = data[at]
 		}
 		return nil, e
 	}
-	if old := signs.list(); old != nil {
+	if old := r.signs(); old != nil {
 		return nil, &OldStateError{State: s, Signs: old}
 	}
 	return s, nil
 }
 
-// signs are the marks of a state by an old release.
-type signs struct{ fqdn, naive, unlisted bool }
+// A reader turns the values of a state into Go's, and notes how it differs from one
+// of today.
+type reader struct {
+	*decoder
+	fqdn, naive, unlisted bool
+}
 
-func (s signs) list() (texts []string) {
-	if s.fqdn {
+func (r *reader) signs() (texts []string) {
+	if r.fqdn {
 		texts = append(texts, "nodes have an fqdn")
 	}
-	if s.naive {
+	if r.naive {
 		texts = append(texts, "times have no zone")
 	}
-	if s.unlisted {
+	if r.unlisted {
 		texts = append(texts, "there is no redundancy_list")
 	}
 	return texts
 }
 
-// result makes the state of the attributes that the pickle gave it.
-func (m *machine) result() (*rendezvous.State, signs, error) {
-	r := reader{machine: m}
-	a := &m.state
+func (r *reader) state() *rendezvous.State {
+	fields := r.decoder.state.fields
 	s := &rendezvous.State{
-		Round:    r.int("round", a.round),
-		Complete: r.bool("complete", a.completed),
-		Closed:   r.bool("closed", a.closed),
+		Round:    r.int("round", fields["round"]),
+		Complete: want[bool](r.decoder, "complete", fields["complete"], "True"),
+		Closed:   want[bool](r.decoder, "closed", fields["closed"], "True"),
 	}
-	if a.deadline.kind != none {
-		s.Deadline = r.time("deadline", a.deadline)
+	if v := fields["deadline"]; v != (none{}) {
+		s.Deadline = r.time("deadline", v)
 		if s.Deadline.IsZero() {
 			s.Deadline = s.Deadline.Add(time.Microsecond) // datetime.min is past, not absent
 		}
 	}
-	s.Participants = make(map[rendezvous.Node]int, r.len("participants", a.participants, dict)/2)
-	for n, v := range r.items(a.participants) {
-		s.Participants[n] = r.int("a rank", v)
-	}
-	s.WaitList = r.set("wait_list", a.waiting)
-	if a.redundant.kind == unset {
-		r.signs.unlisted = true
-		s.RedundancyList = rendezvous.Set{}
+	s.Participants = readDict(r, "participants", fields["participants"], func(v any) int { return r.int("a rank", v) })
+	s.WaitList = r.set("wait_list", fields["wait_list"])
+	if v := fields["redundancy_list"]; v != nil {
+		s.RedundancyList = r.set("redundancy_list", v)
 	} else {
-		s.RedundancyList = r.set("redundancy_list", a.redundant)
+		s.RedundancyList, r.unlisted = rendezvous.Set{}, true
 	}
-	s.LastHeartbeats = make(map[rendezvous.Node]time.Time, r.len("last_heartbeats", a.beating, dict)/2)
-	for n, v := range r.items(a.beating) {
-		s.LastHeartbeats[n] = r.time("a heartbeat", v)
+	s.LastHeartbeats = readDict(r, "last_heartbeats", fields["last_heartbeats"], func(v any) time.Time { return r.time("a heartbeat", v) })
+	return s
+}
+
+func (r *reader) int(what string, v any) int { return want[int](r.decoder, what, v, "an int") }
+
+func (r *reader) time(what string, v any) time.Time {
+	at := want[instant](r.decoder, what, v, "a datetime")
+	r.naive = r.naive || at.naive
+	return at.Time
+}
+
+// items returns what is in a dict or a set of nodes, each with a value in a dict.
+func (r *reader) items(what string, v any, k kind, each int) []any {
+	b, ok := v.(*bag)
+	if !ok || b.kind != k {
+		want[kind](r.decoder, what, v, string(k))
+		return nil
 	}
-	return s, r.signs, r.err
+	if n := len(b.items) / each; n > MaxNodes {
+		r.fail("%s has %d nodes, more than %d", what, n, MaxNodes)
+		return nil
+	}
+	return b.items
+}
+
+func (r *reader) node(v any) (n rendezvous.Node) {
+	m := want[*member](r.decoder, "a key or member", v, "a node")
+	if m == nil {
+		return n
+	}
+	r.fqdn = r.fqdn || m.fqdn
+	return m.Node
+}
+
+func (r *reader) set(what string, v any) rendezvous.Set {
+	items := r.items(what, v, set, 1)
+	s := make(rendezvous.Set, len(items))
+	for _, v := range items {
+		s.Add(r.node(v))
+	}
+	return s
+}
+
+func readDict[V any](r *reader, what string, v any, value func(any) V) map[rendezvous.Node]V {
+	items := r.items(what, v, dict, 2)
+	m := make(map[rendezvous.Node]V, len(items)/2)
+	for i := 0; i < len(items); i += 2 {
+		m[r.node(items[i])] = value(items[i+1])
+	}
+	return m
 }
