@@ -75,18 +75,146 @@ type Settings struct {
 	Unknown []string
 }
 
-// keys are the keys of --rdzv-conf, each with the backends that read it; "" means all.
-var keys = [...]struct{ name, backends string }{
-	{"join_timeout", "c10d etcd quorum"}, {"last_call_timeout", "c10d etcd quorum"}, {"timeout", "static"},
-	{"close_timeout", ""}, {"heartbeat_timeout", ""}, {"keep_alive_interval", ""}, {"keep_alive_max_attempt", ""},
-	{"cas_backoff_max_seconds", ""}, {"read_timeout", ""}, {"is_host", ""}, {"store_type", "c10d"}, {"bind", ""}, {"allow", ""},
-	{"cacert", ""}, {"ca_cert", ""}, {"cert", ""}, {"ssl_cert", ""}, {"key", ""}, {"ssl_cert_key", ""},
-	{"user", "etcd"}, {"password", "etcd"}, {"password_file", "etcd"}, {"token_file", ""}, {"protocol", "etcd"}, {"data_dir", "quorum"}, {"rank", ""},
+// A key is one of --rdzv-conf.
+type key struct {
+	name     string
+	backends string // that read it; "" means all
+	guards   bool   // it closes a job to others
+	// set takes a value over and returns "", or says what is wanted instead.
+	set func(s *Settings, value string) (want string)
+}
+
+var keys = [...]key{
+	{"join_timeout", "c10d etcd quorum", false, seconds(func(s *Settings) *time.Duration { return &s.Join })},
+	{"last_call_timeout", "c10d etcd quorum", false, seconds(func(s *Settings) *time.Duration { return &s.LastCall })},
+	{"timeout", "static", false, seconds(func(s *Settings) *time.Duration { return &s.Timeout })},
+	{"close_timeout", "", false, seconds(func(s *Settings) *time.Duration { return &s.Close })},
+	{"heartbeat_timeout", "", false, seconds(func(s *Settings) *time.Duration { return &s.Heartbeat })},
+	{"keep_alive_interval", "", false, seconds(func(s *Settings) *time.Duration { return &s.KeepAliveInterval })},
+	{"keep_alive_max_attempt", "", false, setKeepAliveMaxAttempt},
+	{"cas_backoff_max_seconds", "", false, setCASBackoffMax},
+	{"read_timeout", "", false, seconds(func(s *Settings) *time.Duration { return &s.ReadTimeout })},
+	{"is_host", "", false, boolean(func(s *Settings, b bool) { s.IsHost = &b })},
+	{"open_workers_store", "", false, boolean(func(s *Settings, b bool) { s.OpenWorkersStore = b })},
+	{"store_type", "c10d", false, setStoreType},
+	{"bind", "", true, setBind},
+	{"allow", "", true, setAllow},
+	{"cacert", "", true, str(func(s *Settings) *string { return &s.CACert })},
+	{"ca_cert", "", true, str(func(s *Settings) *string { return &s.CACert })},
+	{"cert", "", true, str(func(s *Settings) *string { return &s.Cert })},
+	{"ssl_cert", "", true, str(func(s *Settings) *string { return &s.Cert })},
+	{"key", "", true, str(func(s *Settings) *string { return &s.Key })},
+	{"ssl_cert_key", "", true, str(func(s *Settings) *string { return &s.Key })},
+	{"token_file", "", true, str(func(s *Settings) *string { return &s.TokenFile })},
+	{"user", "etcd", false, str(func(s *Settings) *string { return &s.User })},
+	{"password", "etcd", false, str(func(s *Settings) *string { return &s.Password })},
+	{"password_file", "etcd", false, str(func(s *Settings) *string { return &s.PasswordFile })},
+	{"data_dir", "quorum", false, str(func(s *Settings) *string { return &s.DataDir })},
+	{"protocol", "etcd", false, ignore}, // http or https: the other keys say so too
+	{"rank", "", false, ignore},         // what the launcher adds for the static backend
+}
+
+// maxSeconds keeps a number of seconds within a time.Duration.
+const maxSeconds = int64(math.MaxInt64 / int64(time.Second))
+
+func seconds(of func(*Settings) *time.Duration) func(*Settings, string) string {
+	return func(s *Settings, value string) string {
+		n, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || n < 1 || n > maxSeconds {
+			return "want a whole number of seconds, at least 1"
+		}
+		*of(s) = time.Duration(n) * time.Second
+		return ""
+	}
+}
+
+func str(of func(*Settings) *string) func(*Settings, string) string {
+	return func(s *Settings, value string) string { *of(s) = value; return "" }
+}
+
+func boolean(set func(*Settings, bool)) func(*Settings, string) string {
+	return func(s *Settings, value string) string {
+		switch strings.ToLower(value) {
+		case "1", "true", "t", "yes", "y":
+			set(s, true)
+		case "0", "false", "f", "no", "n":
+			set(s, false)
+		default:
+			return "want one of 1, true, t, yes, y, 0, false, f, no, n"
+		}
+		return ""
+	}
+}
+
+func ignore(*Settings, string) string { return "" }
+
+func setKeepAliveMaxAttempt(s *Settings, value string) string {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 1 || n > math.MaxInt32 {
+		return "want a whole number, at least 1"
+	}
+	s.KeepAliveMaxAttempt = n
+	return ""
+}
+
+func setCASBackoffMax(s *Settings, value string) string {
+	f, err := strconv.ParseFloat(value, 64)
+	if err != nil || !(f >= 0) || f > float64(maxSeconds) {
+		return "want a number of seconds, finite and at least 0"
+	}
+	s.CASBackoffMax = time.Duration(f * float64(time.Second))
+	return ""
+}
+
+func setStoreType(s *Settings, value string) string {
+	if value = strings.ToLower(value); value != "tcp" && value != "file" {
+		return "want tcp or file"
+	}
+	s.StoreType = value
+	return ""
+}
+
+func setBind(s *Settings, value string) string {
+	if _, err := netip.ParseAddr(value); err != nil {
+		return "want an IP address of this host"
+	}
+	s.Bind = value
+	return ""
+}
+
+// setAllow takes networks and single addresses.
+func setAllow(s *Settings, value string) string {
+	for _, text := range strings.FieldsFunc(value, func(r rune) bool { return r == ' ' || r == ',' }) {
+		prefix, err := netip.ParsePrefix(text)
+		if addr, single := netip.ParseAddr(text); single == nil {
+			prefix, err = netip.PrefixFrom(addr, addr.BitLen()), nil
+		}
+		if err != nil {
+			return "want networks such as 10.0.0.0/8, with commas between them"
+		}
+		s.Allow = append(s.Allow, prefix.Masked())
+	}
+	return ""
+}
+
+// find returns the key of a name.
+func find(name string) (k key, known bool) {
+	i := slices.IndexFunc(keys[:], func(k key) bool { return k.name == name })
+	if i < 0 {
+		return k, false
+	}
+	return keys[i], true
+}
+
+// readBy says whether a backend reads the key; without a name it says yes.
+func (k *key) readBy(backend string) bool {
+	return backend == "" || k.backends == "" || slices.Contains(strings.Fields(k.backends), strings.TrimSuffix(backend, "-v2"))
 }
 
 // IsGuard says whether a key of --rdzv-conf closes a job to others.
 func IsGuard(key string) bool {
-	return slices.Contains([]string{"token_file", "cacert", "ca_cert", "cert", "ssl_cert", "key", "ssl_cert_key", "allow", "bind"}, key)
+	k, _ := find(key)
+	return k.guards
 }
 
 // IsSecret says whether a key of --rdzv-conf names a secret, by its sound, since a key that
@@ -120,17 +248,6 @@ func guard(backend, key string) string {
 	return ""
 }
 
-// reads says whether a backend reads a key, if any does; without a name it says yes.
-func reads(backend, key string) bool {
-	backend = strings.TrimSuffix(backend, "-v2")
-	for _, k := range keys {
-		if k.name == key {
-			return backend == "" || k.backends == "" || slices.Contains(strings.Fields(k.backends), backend)
-		}
-	}
-	return true
-}
-
 // SuggestKey returns the key that was probably meant by one that the backend does not
 // read, "" if none is alike.
 func SuggestKey(backend, key string) string {
@@ -142,7 +259,7 @@ func SuggestKey(backend, key string) string {
 	}
 	var names []string
 	for _, k := range keys {
-		if reads(backend, k.name) {
+		if k.readBy(backend) {
 			names = append(names, k.name)
 		}
 	}
@@ -169,9 +286,6 @@ func (s *Settings) KeepAliveLimit() time.Duration {
 	return s.KeepAliveInterval * time.Duration(s.KeepAliveMaxAttempt)
 }
 
-// maxSeconds keeps a number of seconds within a time.Duration.
-const maxSeconds = int64(math.MaxInt64 / int64(time.Second))
-
 // ParseSettings reads the keys and values of --rdzv-conf over the defaults, as far as
 // the named backend reads them; without a name all that any backend reads. It reports
 // every bad value at once. Keys that the backend does not read are no error whatever
@@ -179,130 +293,25 @@ const maxSeconds = int64(math.MaxInt64 / int64(time.Second))
 func ParseSettings(backend string, conf map[string]string) (Settings, error) {
 	s := DefaultSettings()
 	var errs []error
-	bad := func(key, value, want string) {
-		errs = append(errs, fmt.Errorf("rendezvous configuration %s=%s: %s", key, value, want))
-	}
-	for _, key := range slices.Sorted(maps.Keys(conf)) {
-		value := conf[key]
-		if !reads(backend, key) {
-			s.Unknown = append(s.Unknown, key)
+	for _, name := range slices.Sorted(maps.Keys(conf)) {
+		k, known := find(name)
+		if !known || !k.readBy(backend) {
+			s.Unknown = append(s.Unknown, name)
+		}
+		if !known {
+			if meant := guard(backend, name); meant != "" {
+				// Without the value, which may be a secret.
+				errs = append(errs, fmt.Errorf("rendezvous configuration %s: there is no such key, and without %s the job would be open; did you mean that?", name, meant))
+			}
 			continue
 		}
-		seconds := func(dst *time.Duration, atLeast int64) {
-			n, err := strconv.ParseInt(value, 10, 64)
-			if err != nil || n < atLeast || n > maxSeconds {
-				bad(key, value, fmt.Sprintf("want a whole number of seconds, at least %d", atLeast))
-				return
-			}
-			*dst = time.Duration(n) * time.Second
-		}
-		switch key {
-		case "join_timeout":
-			seconds(&s.Join, 1)
-		case "last_call_timeout":
-			seconds(&s.LastCall, 1)
-		case "close_timeout":
-			seconds(&s.Close, 1)
-		case "heartbeat_timeout":
-			seconds(&s.Heartbeat, 1)
-		case "keep_alive_interval":
-			seconds(&s.KeepAliveInterval, 1)
-		case "read_timeout":
-			seconds(&s.ReadTimeout, 1)
-		case "timeout":
-			seconds(&s.Timeout, 1)
-		case "keep_alive_max_attempt":
-			n, err := strconv.Atoi(value)
-			if err != nil || n < 1 || n > math.MaxInt32 {
-				bad(key, value, "want a whole number, at least 1")
-				continue
-			}
-			s.KeepAliveMaxAttempt = n
-		case "cas_backoff_max_seconds":
-			f, err := strconv.ParseFloat(value, 64)
-			if err != nil || !(f >= 0) || f > float64(maxSeconds) {
-				bad(key, value, "want a number of seconds, finite and at least 0")
-				continue
-			}
-			s.CASBackoffMax = time.Duration(f * float64(time.Second))
-		case "is_host", "open_workers_store":
-			b, ok := parseBool(value)
-			switch {
-			case !ok:
-				bad(key, value, "want one of 1, true, t, yes, y, 0, false, f, no, n")
-			case key == "is_host":
-				s.IsHost = &b
-			default:
-				s.OpenWorkersStore = b
-			}
-		case "store_type":
-			switch t := strings.ToLower(value); t {
-			case "tcp", "file":
-				s.StoreType = t
-			default:
-				bad(key, value, "want tcp or file")
-			}
-		case "bind":
-			if _, err := netip.ParseAddr(value); err != nil {
-				bad(key, value, "want an IP address of this host")
-				continue
-			}
-			s.Bind = value
-		case "allow":
-			for _, text := range strings.FieldsFunc(value, func(r rune) bool { return r == ' ' || r == ',' }) {
-				prefix, err := parsePrefix(text)
-				if err != nil {
-					bad(key, value, "want networks such as 10.0.0.0/8, with commas between them")
-					break
-				}
-				s.Allow = append(s.Allow, prefix)
-			}
-		case "cacert", "ca_cert":
-			s.CACert = value
-		case "cert", "ssl_cert":
-			s.Cert = value
-		case "key", "ssl_cert_key":
-			s.Key = value
-		case "user":
-			s.User = value
-		case "password":
-			s.Password = value
-		case "password_file":
-			s.PasswordFile = value
-		case "token_file":
-			s.TokenFile = value
-		case "data_dir":
-			s.DataDir = value
-		case "protocol": // http or https, for etcd: the other keys say so too
-		case "rank": // what the launcher adds for the static backend
-		default:
-			s.Unknown = append(s.Unknown, key)
-			if meant := guard(backend, key); meant != "" {
-				// Without the value, which may be a secret.
-				errs = append(errs, fmt.Errorf("rendezvous configuration %s: there is no such key, and without %s the job would be open; did you mean that?", key, meant))
+		if k.readBy(backend) {
+			if want := k.set(&s, conf[name]); want != "" {
+				errs = append(errs, fmt.Errorf("rendezvous configuration %s=%s: %s", name, conf[name], want))
 			}
 		}
 	}
 	return s, errors.Join(errs...)
-}
-
-// parsePrefix reads a network, or a single address.
-func parsePrefix(text string) (netip.Prefix, error) {
-	if addr, err := netip.ParseAddr(text); err == nil {
-		return netip.PrefixFrom(addr, addr.BitLen()), nil
-	}
-	prefix, err := netip.ParsePrefix(text)
-	return prefix.Masked(), err
-}
-
-func parseBool(text string) (value, ok bool) {
-	switch strings.ToLower(text) {
-	case "1", "true", "t", "yes", "y":
-		return true, true
-	case "0", "false", "f", "no", "n":
-		return false, true
-	}
-	return false, false
 }
 
 // SplitEndpoint takes "host[:port]", "[v6]" or "[v6]:port" apart. An empty host
