@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/muster-run/muster/store"
@@ -135,24 +136,22 @@ const (
 	Suspended
 )
 
+var changeKinds = [...]string{"", "nodes waiting", "node lost", "node left", "evicted", "closed", "disconnected", "suspended"}
+
 func (k ChangeKind) String() string {
-	switch k {
-	case NodesWaiting:
-		return "nodes waiting"
-	case NodeLost:
-		return "node lost"
-	case NodeLeft:
-		return "node left"
-	case Evicted:
-		return "evicted"
-	case Closed:
-		return "closed"
-	case Disconnected:
-		return "disconnected"
-	case Suspended:
-		return "suspended"
+	if k > 0 && int(k) < len(changeKinds) {
+		return changeKinds[k]
 	}
 	return "unknown"
+}
+
+// MarshalText returns what String does.
+func (k ChangeKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText reads what MarshalText returns; what is not known is 0.
+func (k *ChangeKind) UnmarshalText(text []byte) error {
+	*k = ChangeKind(max(0, slices.Index(changeKinds[:], string(text))))
+	return nil
 }
 
 // Handler carries the rendezvous of one job on one node. Next may not be called

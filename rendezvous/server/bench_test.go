@@ -27,7 +27,7 @@ func BenchmarkMeet(b *testing.B) {
 	}
 }
 
-// meet returns the bytes that nodes and room say.
+// meet returns the bytes that nodes and rendezvous say.
 func meet(b *testing.B, n int) (bytes int) {
 	r := server.NewRendezvous("job", slog.New(slog.DiscardHandler))
 	now := time.Unix(1e9, 0)

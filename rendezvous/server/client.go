@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// A RefusedError is what the room had against a node.
+// A RefusedError is what the rendezvous had against a node.
 type RefusedError struct{ Reason string }
 
 func (e *RefusedError) Error() string { return "refused by the rendezvous: " + e.Reason }
 
-// ErrSilent is the end of a session whose room was not heard of for the keep-alive
+// ErrSilent is the end of a session whose server was not heard of for the keep-alive
 // limit.
 var ErrSilent = errors.New("no answer within the keep-alive limit")
 
@@ -26,7 +26,7 @@ var ErrSilent = errors.New("no answer within the keep-alive limit")
 type Client struct {
 	conn    net.Conn
 	limit   time.Duration
-	offset  atomic.Int64 // the room's clock minus ours
+	offset  atomic.Int64 // the rendezvous' clock minus ours
 	inbox   chan *Message
 	closing chan struct{} // closed by Close
 	done    chan struct{} // closed when the session has ended
@@ -38,11 +38,11 @@ type Client struct {
 }
 
 // instance tells this process from others, should they have the same address and PID
-// in the eyes of the room.
+// in the eyes of the rendezvous.
 var instance = sync.OnceValue(rand.Uint64)
 
 // Greet begins a session on conn, which the Client closes. hello is completed. It
-// returns a *RefusedError if the room does not want the node.
+// returns a *RefusedError if the rendezvous does not want the node.
 func Greet(ctx context.Context, conn net.Conn, hello *Message) (*Client, error) {
 	hello.Type, hello.Version, hello.Instance = Hello, Version, instance()
 	hello.Sent = time.Now().UnixNano()
@@ -79,13 +79,13 @@ func (c *Client) greet(hello *Message) (*Message, error) {
 	return m, nil
 }
 
-// setOffset notes the room's clock from an answer that came back just now.
+// setOffset notes the rendezvous' clock from an answer that came back just now.
 func (c *Client) setOffset(m *Message) {
 	now := time.Now().UnixNano()
 	c.offset.Store(m.Time - (m.Sent + (now-m.Sent)/2))
 }
 
-// Offset is how far this node's clock is behind the room's.
+// Offset is how far this node's clock is behind the rendezvous'.
 func (c *Client) Offset() time.Duration { return time.Duration(c.offset.Load()) }
 
 // Send sends a message.
@@ -120,7 +120,7 @@ func (c *Client) Recv(ctx context.Context) (*Message, error) {
 	}
 }
 
-// Close ends the session. The room counts the node as lost, unless it has left.
+// Close ends the session. The rendezvous counts the node as lost, unless it has left.
 func (c *Client) Close() error {
 	c.once.Do(func() { close(c.closing) })
 	err := c.conn.Close()
@@ -154,7 +154,7 @@ func (c *Client) read() {
 }
 
 // next reads a message. If none has come within the limit it looks once more: where this
-// process or its host was stopped for a while, what the room has said is yet to be read.
+// process or its host was stopped for a while, what the rendezvous has said is yet to be read.
 func (c *Client) next(in *bufio.Reader) (*Message, error) {
 	_ = c.conn.SetReadDeadline(time.Now().Add(c.limit))
 	_, err := in.Peek(1)
@@ -178,7 +178,7 @@ func isTimeout(err error) bool {
 	return errors.As(err, &timeout) && timeout.Timeout()
 }
 
-// ping tells the room that this node is alive, and gets its answers.
+// ping tells the rendezvous that this node is alive, and gets its answers.
 func (c *Client) ping(every time.Duration) {
 	ticker := time.NewTicker(every)
 	defer ticker.Stop()

@@ -52,7 +52,7 @@ func FuzzReceive(f *testing.F) {
 	// Each byte is a choice, see stranger.
 	f.Add([]byte{0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 1, 1})
 	f.Add([]byte{0, 0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 1, 0, 1, 1, 1, 2, 5, 0, 3, 1, 200, 6, 5, 1, 0, 7, 9, 9, 9})
-	// A node with an odd PID joins and a foreign node looks; one has an odd limit; one
+	// A node with an odd PID joins and a torch node looks; one has an odd limit; one
 	// comes back after an odd round.
 	f.Add([]byte{0, 0, 0, 0, 0, 2, 0, 7, 0, 0, 1, 0, 6, 0, 0, 0})
 	f.Add([]byte{0, 0, 0, 0, 0, 3, 6, 0, 6, 0, 1, 0, 6, 1, 0, 0, 0, 8, 0, 8})
@@ -74,7 +74,7 @@ func FuzzReceive(f *testing.F) {
 	})
 }
 
-// A stranger does what the data says, and checks what the room says.
+// A stranger does what the data says, and checks what the rendezvous says.
 type stranger struct {
 	t      *testing.T
 	data   []byte
@@ -157,12 +157,12 @@ func (s *stranger) hello() *server.Message {
 	return m
 }
 
-// write has a foreign node, or somebody who is none, write the state.
+// write has a torch node, or somebody who is none, write the state.
 func (s *stranger) write() {
 	text, _ := s.r.Text(s.now)
 	st, err := pickle.DecodeText(text)
 	if err != nil {
-		s.t.Fatalf("the room's text: %v", err)
+		s.t.Fatalf("the rendezvous' text: %v", err)
 	}
 	me := rendezvous.Node{Addr: string(rune('a' + s.pick(8))), PID: 2}
 	rules := rendezvous.Rules{MinNodes: 1, MaxNodes: 2, LastCall: lastCall, KeepAliveInterval: 5 * time.Second}
@@ -188,11 +188,11 @@ func (s *stranger) write() {
 func (s *stranger) advance() {
 	s.r.Advance(s.now)
 	if next := s.r.Next(); !next.IsZero() && !next.After(s.now) {
-		s.t.Fatalf("at %v the room wants to wake at %v", s.now, next)
+		s.t.Fatalf("at %v the rendezvous wants to wake at %v", s.now, next)
 	}
 }
 
-// check looks at what the room says.
+// check looks at what the rendezvous says.
 func (s *stranger) check() {
 	ranks := map[int]bool{}
 	out := s.r.Out()
@@ -204,7 +204,7 @@ func (s *stranger) check() {
 			s.t.Fatalf("message %q to session %d, which is not there", e.Msg.Type, e.To)
 		}
 		if m := e.Msg; m.Type == server.Round {
-			if m.Rank < 0 || ranks[m.Rank] || !m.Foreign && m.Rank >= m.WorldSize {
+			if m.Rank < 0 || ranks[m.Rank] || !m.Torch && m.Rank >= m.WorldSize {
 				s.t.Fatalf("rank %d of %d", m.Rank, m.WorldSize)
 			}
 			ranks[m.Rank] = true
@@ -235,6 +235,6 @@ func (s *stranger) end() {
 		s.r.Advance(s.now)
 	}
 	if next := s.r.Next(); !next.IsZero() {
-		s.t.Errorf("the room still wants to wake at %v", next)
+		s.t.Errorf("the rendezvous still wants to wake at %v", next)
 	}
 }

@@ -16,7 +16,7 @@ const (
 	hostsAtOnce = 1000    // in one message
 )
 
-// Join tells the room that this node takes part in the next round.
+// Join tells the rendezvous that this node takes part in the next round.
 func (c *Client) Join() error {
 	m := &Message{Type: Join, Hosts: ownHosts()}
 	if tcp, ok := c.conn.RemoteAddr().(*net.TCPAddr); ok {
@@ -92,7 +92,7 @@ func (r *Rendezvous) sendHosts(to *session, nodes []*session) int {
 }
 
 // known says whether a node has said what its host's addresses are, and no address is
-// translated between it and the room: others would see its workers come from elsewhere.
+// translated between it and the server: others would see its workers come from elsewhere.
 func (s *session) known() bool {
 	if len(s.hosts) == 0 || len(s.hosts) > mostOfHost {
 		return false
@@ -102,5 +102,5 @@ func (s *session) known() bool {
 			return false
 		}
 	}
-	return s.hello.near || s.dialled == s.hello.reached && slices.ContainsFunc(s.hosts, func(p netip.Prefix) bool { return p.Contains(s.hello.from) })
+	return s.hello.near || s.dialed == s.hello.reached && slices.ContainsFunc(s.hosts, func(p netip.Prefix) bool { return p.Contains(s.hello.from) })
 }

@@ -20,9 +20,9 @@ func prefixes(texts ...string) (all []netip.Prefix) {
 // Where the workers of each node come from is known, or rank 0 hears of none.
 func TestHosts(t *testing.T) {
 	type node struct {
-		from, reached, dialled string // how the room sees it, by which address of the room's, and what the node says of that
-		near                   bool
-		hosts                  []netip.Prefix
+		from, reached, dialed string // how the rendezvous sees it, by which address of the rendezvous', and what the node says of that
+		near                  bool
+		hosts                 []netip.Prefix
 	}
 	here := node{near: true, hosts: prefixes("10.0.0.1/32", "172.17.0.1/32")}
 	many := make([]netip.Prefix, mostOfHost)
@@ -39,7 +39,7 @@ func TestHosts(t *testing.T) {
 		{"IPv6 that changes", node{"fd77::1:2", "fd77::1", "fd77::1", false, prefixes("fd77::/64")}, 3},
 		{"many addresses", node{"10.1.0.9", "10.0.0.1", "10.0.0.1", false, many}, mostOfHost + 2},
 		{"its address is translated", node{"192.0.2.1", "10.0.0.1", "10.0.0.1", false, prefixes("10.0.0.2/32")}, 0},
-		{"the room's address is translated", node{"10.0.0.2", "10.0.0.1", "192.0.2.1", false, prefixes("10.0.0.2/32")}, 0},
+		{"the server's address is translated", node{"10.0.0.2", "10.0.0.1", "192.0.2.1", false, prefixes("10.0.0.2/32")}, 0},
 		{"another release", node{"10.0.0.2", "10.0.0.1", "", false, nil}, 0},
 		{"too many", node{"10.1.0.9", "10.0.0.1", "10.0.0.1", false, append(prefixes("10.2.0.0/32"), many...)}, 0},
 		{"everything", node{"10.0.0.2", "10.0.0.1", "10.0.0.1", false, prefixes("0.0.0.0/0")}, 0},
@@ -55,7 +55,7 @@ func TestHosts(t *testing.T) {
 			}
 			hello.from, _ = netip.ParseAddr(n.from)
 			r.Receive(now, ID(i), hello)
-			r.Receive(now, ID(i), &Message{Type: Join, Hosts: n.hosts, Addr: n.dialled})
+			r.Receive(now, ID(i), &Message{Type: Join, Hosts: n.hosts, Addr: n.dialed})
 		}
 		said, got := -1, 0
 		for _, e := range r.Out() {

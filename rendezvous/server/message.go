@@ -14,7 +14,7 @@ import (
 )
 
 // Version is the version of the protocol.
-const Version = 1
+const Version = 2
 
 // MaxMessage is the longest message, in bytes.
 const MaxMessage = 64 << 10
@@ -23,7 +23,7 @@ const MaxMessage = 64 << 10
 // with some more after it.
 const mostRounds = 1 << 30
 
-// Limits in bytes, so that no message of the room is longer than MaxMessage, with all the
+// Limits in bytes, so that no message of the rendezvous is longer than MaxMessage, with all the
 // names that it may have and each byte as long as JSON can make it.
 const (
 	mostName  = 255 // of a host, a role, or MASTER_ADDR
@@ -33,7 +33,7 @@ const (
 // A Type says what a message is about.
 type Type string
 
-// Messages from a node to the room.
+// Messages from a node to the rendezvous.
 const (
 	Hello  Type = "hello"  // who it is; always the first
 	Join   Type = "join"   // leave the round it is in and take part in the next
@@ -44,13 +44,13 @@ const (
 	Master Type = "master" // from rank 0: where the round's workers meet
 )
 
-// Messages from the room to a node.
+// Messages from the rendezvous to a node.
 const (
 	Welcome Type = "welcome" // answers Hello
 	Refused Type = "refused" // answers Hello; the connection ends
 	Pong    Type = "pong"
 	Left    Type = "left"
-	Spare   Type = "spare"  // the node is one that there is no room for, or (Redundant unset) not any more
+	Spare   Type = "spare"  // the node is one that there is no place for, or (Redundant unset) not any more
 	Round   Type = "round"  // the round is complete; Master follows, unless this node is rank 0
 	Hosts   Type = "hosts"  // to rank 0, before its Round: addresses of the round's hosts
 	Change  Type = "change" // something happened to the round
@@ -76,11 +76,11 @@ type Message struct {
 	LocalWorldSize int              `json:"local_world_size,omitempty"`
 
 	// Last is where the node stood in the last round, if it was in one of another
-	// room of the same run, which is gone.
+	// rendezvous of the same run, whose holder is lost.
 	Last *Place `json:"last,omitempty"`
 
 	// Ping, Pong: Sent is the node's clock and comes back as it was; Time is
-	// the room's. Nanoseconds since 1970. Welcome has them too.
+	// the rendezvous'. Nanoseconds since 1970. Welcome has them too.
 	Sent int64 `json:"sent,omitempty"`
 	Time int64 `json:"time,omitempty"`
 
@@ -89,8 +89,8 @@ type Message struct {
 	// Round
 	Rank      int               `json:"rank,omitempty"`
 	WorldSize int               `json:"world_size,omitempty"`
-	Ranks     *rendezvous.Ranks `json:"ranks,omitempty"`   // nil: exchange them
-	Foreign   bool              `json:"foreign,omitempty"` // nodes without a session take part; of a Change: it is about one
+	Ranks     *rendezvous.Ranks `json:"ranks,omitempty"` // nil: exchange them
+	Torch     bool              `json:"torch,omitempty"` // nodes without a session take part; of a Change: it is about one
 
 	// Job is the first round of the job, if others had this run ID before it.
 	Job int `json:"job,omitempty"`
@@ -105,8 +105,8 @@ type Message struct {
 	Published bool `json:"published,omitempty"`
 
 	// Master. In a Round for rank 0 Addr is its host's address in the eyes of others, if
-	// the room is there too and knows. In a Join it is the IP address by which the node has
-	// reached the room.
+	// the server is there too and knows. In a Join it is the IP address by which the node has
+	// reached the server.
 	Addr string `json:"addr,omitempty"`
 	Port int    `json:"port,omitempty"`
 
@@ -121,7 +121,7 @@ type Message struct {
 	// Status
 	Waiting *rendezvous.Waiting `json:"waiting,omitempty"`
 
-	// Of a Hello, by the room's server: the address of the room's host by which the node
+	// Of a Hello, by the server: the address of the server's host by which the node
 	// has reached it, and whether the node is on that host too.
 	reached string
 	near    bool

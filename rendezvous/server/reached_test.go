@@ -27,17 +27,17 @@ func (p path) RemoteAddr() net.Addr { return tcpAddr(p.remote) }
 
 func tcpAddr(text string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(text), Port: 1} }
 
-// A node that is on the room's host and gets rank 0 hears by which of its addresses
+// A node that is on the server's host and gets rank 0 hears by which of its addresses
 // the others have reached it: theirs may not be the one that it takes for its own.
 func TestRank0HearsItsAddress(t *testing.T) {
-	type node struct{ name, local, remote string } // without addresses: inside the room's process
+	type node struct{ name, local, remote string } // without addresses: inside the server's process
 	for _, tt := range []struct {
 		name  string
 		nodes []node
 		want  string
 	}{
-		{"rank 0 in the room's process", []node{{name: "a"}, {"b", "10.0.0.1", "10.0.0.2"}, {"c", "10.0.0.1", "10.0.0.3"}}, "10.0.0.1"},
-		{"rank 0 on the room's host", []node{{"a", "127.0.0.1", "127.0.0.1"}, {"b", "10.0.0.1", "10.0.0.2"}}, "10.0.0.1"},
+		{"rank 0 in the server's process", []node{{name: "a"}, {"b", "10.0.0.1", "10.0.0.2"}, {"c", "10.0.0.1", "10.0.0.3"}}, "10.0.0.1"},
+		{"rank 0 on the server's host", []node{{"a", "127.0.0.1", "127.0.0.1"}, {"b", "10.0.0.1", "10.0.0.2"}}, "10.0.0.1"},
 		{"by its own address", []node{{"a", "10.9.0.1", "10.9.0.1"}, {"b", "fd00::1", "fd00::2"}}, "fd00::1"},
 		{"most of them", []node{{name: "a"}, {"b", "10.9.0.1", "10.9.0.2"}, {"c", "10.0.0.1", "10.0.0.3"}, {"d", "10.0.0.1", "10.0.0.4"}}, "10.0.0.1"},
 		{"rank 0 elsewhere", []node{{"a", "10.0.0.1", "10.0.0.2"}, {name: "b"}, {"c", "10.0.0.1", "10.0.0.3"}}, ""},

@@ -26,7 +26,7 @@ const TorchLook = 1500 * time.Millisecond
 // longest is what may be added to a time without a thought.
 const longest = 100 * 365 * 24 * time.Hour
 
-// An ID names one session of a room.
+// An ID names one session of a rendezvous.
 type ID int64
 
 // An Envelope is a message to one session. After one with End the session is over.
@@ -36,57 +36,81 @@ type Envelope struct {
 	End bool
 }
 
-// A Rendezvous is the rendezvous of one run ID. It is a pure state machine: it has no
+// A Rendezvous is that of one run ID. It is a pure state machine: it has no
 // goroutine, no clock and no connection, and one caller at a time. What it wants
 // to say is in Out after every call.
 //
-// Some nodes have a session; foreign ones (PyTorch's agents) see and change the
+// Some nodes have a session; torch nodes (agents of PyTorch) see and change the
 // same state through its pickled value.
+//
+// What holds between two calls:
+//   - sessions and nodes have the same sessions, by their IDs and by their nodes.
+//     joining has those that have said Join and have not heard Round, Closed or Left
+//     since; expiries has all of them.
+//   - A node with a session that takes part in a complete round and is not joining was
+//     told of the round.
+//   - recheck is recheckNone and unannounced is false: settle sees to that at the end
+//     of each call. Within a call whatever changes the state raises recheck.
+//   - textStale is set if state is not what Text or Adopt had last.
 type Rendezvous struct {
-	runID    string
-	log      *slog.Logger
-	state    *rendezvous.State
-	rules    rendezvous.Rules
-	limit    time.Duration // a foreign node without a new heartbeat is dead
+	runID     string
+	log       *slog.Logger
+	state     *rendezvous.State
+	rules     rendezvous.Rules // those of the first node
+	suspended bool             // see Suspend
+	out       []Envelope
+
+	// The nodes with a session.
 	sessions map[ID]*session
 	nodes    map[rendezvous.Node]*session
 	joining  map[*session]struct{}
-	silent   expiries
-	out      []Envelope
+	expiries expiries
+	recheck  recheck // which of the joining have to look at the state again
 
-	// Of the last complete round.
-	expected rendezvous.Set // nodes with a session that took part and have not gone
-	sticky   map[rendezvous.Node]int
-	hosts    map[rendezvous.Node]string // names, where the nodes had sessions
-	master   *Message                   // where its workers meet, once known
-	quiet    time.Time                  // until when its foreign nodes may not have seen it; zero: they have
-	waiter   rendezvous.Node            // one that waits
-	called   bool                       // its participants were told that nodes wait
-	before   *Place                     // a round of a room that is gone, until this one has had its own
-	untold   bool                       // nobody was told that it is complete, and all have a session
+	// The torch nodes.
+	torch        rendezvous.Observer
+	silence      time.Duration   // without a new heartbeat for so long one is dead
+	torchUnaware time.Time       // until when some may not have seen the last complete round; zero: all have
+	waiting      rendezvous.Node // one that has waited since before that
+	text         []byte          // the state's pickled value
+	textStale    bool
 
-	counted   *Message // the last status
-	countedAt time.Time
+	// The last complete round.
+	expected     rendezvous.Set             // nodes with a session that took part and have not gone
+	sticky       map[rendezvous.Node]int    // ranks of all nodes that took part
+	hostNames    map[rendezvous.Node]string // of those with a session
+	meetingPoint *Message                   // where its workers meet, once known
+	unannounced  bool                       // all its nodes have a session, and none was told that it is complete
+	toldWaiting  bool                       // its nodes were told that others wait
+	lastCallOver time.Time                  // when a last call was last found to be over
 
-	first     int  // round; above 0 where there was a job of the same ID before
-	ended     int  // the first round that no job which has ended can have had
-	suspended bool // see Suspend
-	foreign   rendezvous.Observer
-	looked    time.Time // when a last call was last found to be over
-	unsettled bool      // joining sessions have to look again
-	stirred   bool      // somebody is gone
-	dirty     bool      // the state has changed since Text was made
-	text      []byte
+	lost       *Place // the last round under a holder that is lost, until there is one here
+	firstRound int    // above 0 where there was a job of the same ID before
+	endedAt    int    // the first round that no job which has ended can have had
+
+	lastStatus *Message
+	statusAt   time.Time
 }
 
-// A session is a node that talks to the room.
+// recheck says which joining sessions have to look at the state again.
+type recheck uint8
+
+const (
+	recheckNone recheck = iota
+	recheckGap          // somebody is gone: those who may fill the gap, or close the round
+	recheckAll
+)
+
+func (r *Rendezvous) raise(to recheck) { r.recheck = max(r.recheck, to) }
+
+// A session is a node that talks to the rendezvous.
 type session struct {
 	id      ID
 	hello   *Message
 	node    rendezvous.Node
 	joining bool
 	hosts   []netip.Prefix // its host's addresses, as it says
-	dialled string         // the room's, as it says
+	dialed  string         // the server's, as it says
 	heard   time.Time
 	expires time.Time
 	doubted bool // it has a second chance
@@ -98,7 +122,7 @@ func NewRendezvous(runID string, log *slog.Logger) *Rendezvous {
 	return &Rendezvous{
 		runID: runID, log: log, state: rendezvous.NewState(),
 		sessions: map[ID]*session{}, nodes: map[rendezvous.Node]*session{}, joining: map[*session]struct{}{},
-		expected: rendezvous.Set{}, dirty: true,
+		expected: rendezvous.Set{}, textStale: true,
 	}
 }
 
@@ -109,11 +133,11 @@ func (r *Rendezvous) Out() []Envelope {
 	return out
 }
 
-// Empty says whether the room can be forgotten: nobody is in it, and it need not
+// Empty says whether the rendezvous can be forgotten: nobody is in it, and it need not
 // remember that it was closed, or which rounds there were.
 func (r *Rendezvous) Empty() bool { return r.state.Round == 0 && !r.state.Closed && r.deserted() }
 
-// deserted says whether nobody is in the room, nor was in its last round.
+// deserted says whether nobody is in the rendezvous, nor was in its last round.
 func (r *Rendezvous) deserted() bool {
 	return len(r.sessions) == 0 && len(r.state.LastHeartbeats) == 0 && len(r.state.Participants) == 0
 }
@@ -135,13 +159,13 @@ func (r *Rendezvous) Receive(now time.Time, id ID, m *Message) {
 	}
 	s.heard = now
 	switch last := s.hello.Last; {
-	case (m.Type == Join || m.Type == Close) && last != nil && last.Round < r.ended:
+	case (m.Type == Join || m.Type == Close) && last != nil && last.Round < r.endedAt:
 		r.send(s, &Message{Type: Closed}) // its job has ended
 		return
 	}
 	switch m.Type {
 	case Join:
-		s.hosts, s.dialled = m.Hosts, m.Addr
+		s.hosts, s.dialed = m.Hosts, m.Addr
 		r.join(now, s)
 	case Leave:
 		r.remove(now, s.node, rendezvous.NodeLeft)
@@ -180,7 +204,7 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 	m.LastCall, m.KeepAliveLimit = min(m.LastCall, longest), min(m.KeepAliveLimit, longest)
 	if len(r.sessions) == 0 {
 		r.rules = rendezvous.Rules{MinNodes: m.MinNodes, MaxNodes: m.MaxNodes, LastCall: m.LastCall, KeepAliveInterval: m.KeepAlive}
-		r.limit = m.KeepAliveLimit
+		r.silence = m.KeepAliveLimit
 	} else if m.MinNodes != r.rules.MinNodes || m.MaxNodes != r.rules.MaxNodes {
 		r.refuse(id, "--nnodes is %d:%d on %s and %d:%d on the hosts that came before; give all hosts of run %q the same",
 			m.MinNodes, m.MaxNodes, m.Host, r.rules.MinNodes, r.rules.MaxNodes, r.runID)
@@ -188,7 +212,7 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 	}
 	s := &session{id: id, hello: m, node: *m.Node, heard: now, expires: now.Add(m.KeepAliveLimit)}
 	r.sessions[id], r.nodes[s.node] = s, s
-	heap.Push(&r.silent, s)
+	heap.Push(&r.expiries, s)
 	r.resume(s)
 	r.send(s, &Message{Type: Welcome, Sent: m.Sent, Time: now.UnixNano()})
 }
@@ -211,32 +235,32 @@ func (r *Rendezvous) evict(now time.Time, s *session) {
 	r.out = append(r.out, Envelope{To: s.id, Msg: &Message{Type: Change, Kind: rendezvous.Evicted, Rank: -1}, End: true})
 }
 
-// status says how far the next round is. To count takes a while in a big room, where
+// status says how far the next round is. To count takes a while in a big rendezvous, where
 // many ask: what they hear may be a second old.
 func (r *Rendezvous) status(now time.Time) *Message {
 	const big = 256
-	if r.counted == nil || len(r.sessions) <= big || now.Sub(r.countedAt) >= time.Second {
-		w := r.state.Waiting(r.foreign.Clock(now), r.rules, r.sticky, r.name)
+	if r.lastStatus == nil || len(r.sessions) <= big || now.Sub(r.statusAt) >= time.Second {
+		w := r.state.Waiting(r.torch.Clock(now), r.rules, r.sticky, r.name)
 		w.Suspended = r.suspended
-		r.counted, r.countedAt = &Message{Type: Status, Waiting: &w}, now
+		r.lastStatus, r.statusAt = &Message{Type: Status, Waiting: &w}, now
 	}
-	return r.counted
+	return r.lastStatus
 }
 
-// resume goes on, in a room that has had no round yet, where the one before it
+// resume goes on, in a rendezvous that has had no round yet, where the one before it
 // ended: the next round has the next number, nodes keep their ranks, and those who
 // took part are expected.
 func (r *Rendezvous) resume(s *session) {
 	last := s.hello.Last
 	switch st := r.state; {
-	case last == nil || last.Round < 0 || last.Rank < 0 || last.Rank >= last.WorldSize || st.Complete || r.before == nil && st.Round > 0:
+	case last == nil || last.Round < 0 || last.Rank < 0 || last.Rank >= last.WorldSize || st.Complete || r.lost == nil && st.Round > 0:
 		return
-	case r.before == nil || last.Round > r.before.Round:
-		r.before = last
+	case r.lost == nil || last.Round > r.lost.Round:
+		r.lost = last
 		st.Round = last.Round + 1
 		r.sticky, r.expected = map[rendezvous.Node]int{}, rendezvous.Set{}
-		r.dirty = true
-	case last.Round < r.before.Round:
+		r.textStale = true
+	case last.Round < r.lost.Round:
 		return
 	}
 	r.sticky[s.node] = last.Rank
@@ -267,7 +291,7 @@ func (r *Rendezvous) step(now time.Time, s *session) {
 		case rendezvous.Sync, rendezvous.KeepAlive:
 			return
 		case rendezvous.Finish:
-			if r.untold {
+			if r.unannounced {
 				return // settle tells all nodes of the round at once
 			}
 			r.setJoining(s, false)
@@ -281,17 +305,17 @@ func (r *Rendezvous) step(now time.Time, s *session) {
 	}
 }
 
-// decide is State.Join, and what a room can do better because it knows who will
-// come back. With foreign nodes it keeps to their rules.
+// decide is State.Join, and what a rendezvous can do better because it knows who will
+// come back. With torch nodes it keeps to their rules.
 func (r *Rendezvous) decide(now time.Time, me rendezvous.Node) rendezvous.Action {
 	st := r.state
-	a := st.Join(me, r.rules, r.foreign.Clock(now), never)
+	a := st.Join(me, r.rules, r.torch.Clock(now), never)
 	_, participant := st.Participants[me]
 	switch {
 	case st.Closed:
 	case st.Complete && !participant && st.WaitList.Has(me) && len(st.Participants) >= r.rules.MaxNodes:
 		return rendezvous.AddToRedundancyList // it was full before its turn
-	case r.hasForeign():
+	case r.hasTorch():
 	case a == rendezvous.RemoveFromRedundancyList && st.Complete && len(r.expected) >= r.rules.MaxNodes:
 		return rendezvous.Sync // those who left the round come back
 	case !st.Complete && participant && r.allBack():
@@ -303,12 +327,13 @@ func (r *Rendezvous) decide(now time.Time, me rendezvous.Node) rendezvous.Action
 	return a
 }
 
-// Suspend says that another room may hold the same rendezvous, as this one's holder
+// Suspend says that another rendezvous may hold the same rendezvous, as this one's holder
 // cannot find out whether it is still elected, or, with false, that it is. Meanwhile
 // a round needs more than half of the nodes that there may be, so that no
 // two run.
 func (r *Rendezvous) Suspend(now time.Time, suspended bool) {
-	r.suspended, r.unsettled = suspended, true
+	r.suspended = suspended
+	r.raise(recheckAll)
 	if suspended && r.state.Complete && !r.state.Closed && !r.most() {
 		r.tell(rendezvous.Suspended, rendezvous.Node{}, -1)
 	}
@@ -324,8 +349,8 @@ func (r *Rendezvous) allBack() bool {
 	if len(st.RedundancyList) > 0 && len(st.Participants) < r.rules.MaxNodes {
 		return false // spares come first, or they would break the round up
 	}
-	if r.before != nil && len(r.expected) < r.before.WorldSize-1 {
-		return false // of the last round only the node whose room is gone is known to be lost
+	if r.lost != nil && len(r.expected) < r.lost.WorldSize-1 {
+		return false // of the last round only the node that held it is known to be lost
 	}
 	if st.Round == 0 || len(st.WaitList) > 0 || len(st.Participants) < r.rules.MinNodes || len(st.Participants) != len(r.expected) {
 		return false
@@ -338,7 +363,7 @@ func (r *Rendezvous) allBack() bool {
 	return true
 }
 
-func (r *Rendezvous) hasForeign() bool { return r.foreign.Len() > 0 }
+func (r *Rendezvous) hasTorch() bool { return r.torch.Len() > 0 }
 
 // do performs an action for a node and notes what follows from it.
 func (r *Rendezvous) do(now time.Time, me rendezvous.Node, a rendezvous.Action) {
@@ -347,9 +372,9 @@ func (r *Rendezvous) do(now time.Time, me rendezvous.Node, a rendezvous.Action) 
 	if a == rendezvous.AddToRedundancyList {
 		delete(st.WaitList, me)
 	}
-	st.Do(a, me, r.rules, r.foreign.Clock(now))
+	st.Do(a, me, r.rules, r.torch.Clock(now))
 	r.holdOpen(now, lastCall)
-	r.dirty = true
+	r.textStale = true
 	if s := r.nodes[me]; s != nil && (a == rendezvous.AddToRedundancyList || a == rendezvous.RemoveFromRedundancyList) {
 		r.send(s, &Message{Type: Spare, Redundant: a == rendezvous.AddToRedundancyList})
 	}
@@ -357,59 +382,60 @@ func (r *Rendezvous) do(now time.Time, me rendezvous.Node, a rendezvous.Action) 
 	case st.Complete && !complete:
 		r.completed(now)
 	case st.Round != round:
-		r.unsettled = true
+		r.raise(recheckAll)
 	case a == rendezvous.AddToWaitList && st.Complete:
 		r.call(now, me)
 	case a == rendezvous.RemoveFromParticipants:
-		r.stirred = true
+		r.raise(recheckGap)
 	}
 }
 
 // completed gives out the ranks of a round.
 func (r *Rendezvous) completed(now time.Time) {
 	st := r.state
-	r.expected, r.hosts = rendezvous.Set{}, map[rendezvous.Node]string{}
+	r.expected, r.hostNames = rendezvous.Set{}, map[rendezvous.Node]string{}
 	for n := range st.Participants {
 		if s := r.nodes[n]; s != nil {
 			r.expected.Add(n)
-			r.hosts[n] = s.hello.Host
+			r.hostNames[n] = s.hello.Host
 		}
 	}
-	r.untold = len(r.expected) == len(st.Participants)
-	if r.untold {
+	r.unannounced = len(r.expected) == len(st.Participants)
+	if r.unannounced {
 		st.AssignRanks(r.sticky)
 	}
 	r.sticky = maps.Clone(st.Participants)
 	r.makeSpares()
-	r.master, r.called, r.before, r.unsettled = nil, false, nil, true
-	r.quiet = time.Time{}
-	if !r.untold || len(st.WaitList) > 0 { // foreign nodes that were too slow for the last call
-		r.quiet = now.Add(TorchLook)
+	r.meetingPoint, r.toldWaiting, r.lost = nil, false, nil
+	r.raise(recheckAll)
+	r.torchUnaware = time.Time{}
+	if !r.unannounced || len(st.WaitList) > 0 { // torch nodes that were too slow for the last call
+		r.torchUnaware = now.Add(TorchLook)
 	}
 	r.log.Info("rendezvous: round complete", "run_id", r.runID, "round", st.Round, "nodes", len(st.Participants))
 }
 
-// makeSpares has foreign nodes that wait be spares when a round is full. By their
+// makeSpares has torch nodes that wait be spares when a round is full. By their
 // own rules they would go on waiting, for which all others restart, and again
 // after the next round.
 func (r *Rendezvous) makeSpares() {
 	st := r.state
-	if max := r.rules.MaxNodes; max == 0 || len(st.Participants) < max {
+	if most := r.rules.MaxNodes; most == 0 || len(st.Participants) < most {
 		return
 	}
 	for n := range st.WaitList {
 		if r.nodes[n] == nil {
 			delete(st.WaitList, n)
 			st.RedundancyList.Add(n)
-			r.dirty = true
+			r.textStale = true
 		}
 	}
 }
 
-// tellAll tells all nodes of a new round, none of them foreign, with the ranks of
+// tellAll tells all nodes of a new round, none of them torch nodes, with the ranks of
 // their workers.
 func (r *Rendezvous) tellAll() {
-	r.untold = false
+	r.unannounced = false
 	st := r.state
 	byRank := make([]*session, len(st.Participants))
 	for node, rank := range st.Participants {
@@ -425,7 +451,7 @@ func (r *Rendezvous) tellAll() {
 	for i, s := range byRank {
 		all[i].WorldSize, all[i].RoleWorldSize = world, roles[s.hello.Role]
 		r.setJoining(s, false)
-		m := &Message{Type: Round, Round: st.Round, Rank: i, WorldSize: len(byRank), Ranks: &all[i], Job: r.first}
+		m := &Message{Type: Round, Round: st.Round, Rank: i, WorldSize: len(byRank), Ranks: &all[i], Job: r.firstRound}
 		if i == 0 {
 			m.Addr = r.reached(s)
 			m.NumHosts = r.sendHosts(s, byRank)
@@ -435,7 +461,7 @@ func (r *Rendezvous) tellAll() {
 }
 
 // reached is the address of a node's host by which most of the others have reached
-// it: those on other hosts, if the room is on the node's.
+// it: those on other hosts, if the rendezvous is on the node's.
 func (r *Rendezvous) reached(s *session) (addr string) {
 	if !s.hello.near {
 		return ""
@@ -451,10 +477,10 @@ func (r *Rendezvous) reached(s *session) (addr string) {
 	return addr
 }
 
-// tellRound tells a node its place in a round that foreign nodes take part in.
+// tellRound tells a node its place in a round that torch nodes take part in.
 func (r *Rendezvous) tellRound(s *session) {
 	st := r.state
-	m := &Message{Type: Round, Round: st.Round, Rank: st.Participants[s.node], WorldSize: len(st.Participants), Foreign: true, Job: r.first}
+	m := &Message{Type: Round, Round: st.Round, Rank: st.Participants[s.node], WorldSize: len(st.Participants), Torch: true, Job: r.firstRound}
 	for n, rank := range st.Participants {
 		if rank == 0 && r.nodes[n] == nil {
 			m.Published = true
@@ -464,8 +490,8 @@ func (r *Rendezvous) tellRound(s *session) {
 		m.Addr = r.reached(s)
 	}
 	r.send(s, m)
-	if r.master != nil && m.Rank != 0 {
-		r.send(s, r.master)
+	if r.meetingPoint != nil && m.Rank != 0 {
+		r.send(s, r.meetingPoint)
 	}
 }
 
@@ -475,10 +501,10 @@ func (r *Rendezvous) setMaster(s *session, m *Message) {
 	if !participant || rank != 0 || !r.state.Complete || m.Round != r.state.Round || len(m.Addr) > mostName {
 		return // of a round that is over, or no address
 	}
-	r.master = &Message{Type: Master, Round: m.Round, Addr: m.Addr, Port: m.Port}
+	r.meetingPoint = &Message{Type: Master, Round: m.Round, Addr: m.Addr, Port: m.Port}
 	for _, other := range r.participants() {
 		if other != s && !other.joining {
-			r.send(other, r.master)
+			r.send(other, r.meetingPoint)
 		}
 	}
 }
@@ -497,7 +523,7 @@ func (r *Rendezvous) participants() []*session {
 
 // tell tells the nodes that are in the complete round of a change.
 func (r *Rendezvous) tell(kind rendezvous.ChangeKind, node rendezvous.Node, rank int) {
-	m := &Message{Type: Change, Kind: kind, Round: r.state.Round, Host: r.name(node), Rank: rank, Foreign: r.nodes[node] == nil}
+	m := &Message{Type: Change, Kind: kind, Round: r.state.Round, Host: r.name(node), Rank: rank, Torch: r.nodes[node] == nil}
 	for _, s := range r.participants() {
 		if s.node != node {
 			r.send(s, m)
@@ -507,7 +533,7 @@ func (r *Rendezvous) tell(kind rendezvous.ChangeKind, node rendezvous.Node, rank
 
 // name is a node's host name, also if it has gone since the last round, or its address.
 func (r *Rendezvous) name(n rendezvous.Node) string {
-	name := r.hosts[n]
+	name := r.hostNames[n]
 	if s := r.nodes[n]; s != nil {
 		name = s.hello.Host
 	}
@@ -515,37 +541,37 @@ func (r *Rendezvous) name(n rendezvous.Node) string {
 	return name[:min(len(name), mostName)]
 }
 
-// call tells the round's nodes, once, that others wait. If foreign nodes take part,
+// call tells the round's nodes, once, that others wait. If torch nodes take part,
 // it lets them first see the round as it is: they count the participants when they
 // look, and would start workers of a smaller world than the others.
 func (r *Rendezvous) call(now time.Time, waiter rendezvous.Node) {
-	if r.untold {
+	if r.unannounced {
 		r.tellAll() // or they would not know which round it is about
 	}
 	switch {
-	case r.called:
-	case now.Before(r.quiet):
-		r.waiter = waiter
+	case r.toldWaiting:
+	case now.Before(r.torchUnaware):
+		r.waiting = waiter
 	default:
-		r.called, r.quiet = true, time.Time{}
+		r.toldWaiting, r.torchUnaware = true, time.Time{}
 		r.tell(rendezvous.NodesWaiting, waiter, -1)
 	}
 }
 
 // callLate tells of nodes that have waited since the round began.
 func (r *Rendezvous) callLate(now time.Time) {
-	if r.quiet.IsZero() || now.Before(r.quiet) {
+	if r.torchUnaware.IsZero() || now.Before(r.torchUnaware) {
 		return
 	}
-	r.quiet = time.Time{}
+	r.torchUnaware = time.Time{}
 	st := r.state
 	if !st.Complete || st.Closed || len(st.WaitList) == 0 {
 		return
 	}
-	if !st.WaitList.Has(r.waiter) {
-		r.waiter = slices.MinFunc(slices.Collect(maps.Keys(st.WaitList)), rendezvous.Node.Compare)
+	if !st.WaitList.Has(r.waiting) {
+		r.waiting = slices.MinFunc(slices.Collect(maps.Keys(st.WaitList)), rendezvous.Node.Compare)
 	}
-	r.call(now, r.waiter)
+	r.call(now, r.waiting)
 }
 
 // remove takes a node out of everything, and tells the others of its round why.
@@ -553,21 +579,25 @@ func (r *Rendezvous) remove(now time.Time, n rendezvous.Node, kind rendezvous.Ch
 	st := r.state
 	rank, participant := st.Participants[n]
 	complete, round := st.Complete, st.Round
-	r.dirty = true
+	r.textStale = true
 	st.Drop(r.rules, n)
 	delete(r.expected, n)
-	r.foreign.Forget(n)
+	r.torch.Forget(n)
 	if participant && complete && !st.Closed {
 		r.tell(kind, n, rank)
 	}
-	r.stirred, r.unsettled = true, r.unsettled || st.Round != round
+	r.raise(recheckGap)
+	if st.Round != round {
+		r.raise(recheckAll)
+	}
 }
 
 // close makes this the last round.
 func (r *Rendezvous) close(by *session) {
 	if !r.state.Closed {
 		r.state.Closed = true
-		r.dirty, r.unsettled = true, true
+		r.textStale = true
+		r.raise(recheckAll)
 		for _, s := range r.participants() {
 			if s != by && !s.joining {
 				r.send(s, &Message{Type: Closed})
@@ -588,7 +618,7 @@ func (r *Rendezvous) Gone(now time.Time, id ID) {
 
 func (r *Rendezvous) gone(now time.Time, s *session) {
 	r.remove(now, s.node, rendezvous.NodeLost)
-	heap.Remove(&r.silent, s.index)
+	heap.Remove(&r.expiries, s.index)
 	r.setJoining(s, false)
 	delete(r.sessions, s.id)
 	delete(r.nodes, s.node)
@@ -602,36 +632,37 @@ func (r *Rendezvous) Next() time.Time {
 			next = at
 		}
 	}
-	if len(r.silent) > 0 {
-		earlier(r.silent[0].expires)
+	if len(r.expiries) > 0 {
+		earlier(r.expiries[0].expires)
 	}
-	if lastCall := r.state.Deadline; !r.state.Complete && !lastCall.IsZero() && lastCall.After(r.looked) {
-		earlier(r.foreign.When(lastCall).Add(1))
+	if lastCall := r.state.Deadline; !r.state.Complete && !lastCall.IsZero() && lastCall.After(r.lastCallOver) {
+		earlier(r.torch.When(lastCall).Add(1))
 	}
-	if at := r.foreign.Next(r.limit); !at.IsZero() {
+	if at := r.torch.Next(r.silence); !at.IsZero() {
 		earlier(at)
 	}
-	if !r.quiet.IsZero() {
-		earlier(r.quiet)
+	if !r.torchUnaware.IsZero() {
+		earlier(r.torchUnaware)
 	}
 	return next
 }
 
 // Advance does what time alone makes necessary.
 func (r *Rendezvous) Advance(now time.Time) {
-	for len(r.silent) > 0 && !now.Before(r.silent[0].expires) {
-		s := r.silent[0]
+	for len(r.expiries) > 0 && !now.Before(r.expiries[0].expires) {
+		s := r.expiries[0]
 		if expires, again := r.patience(now, s); again {
 			s.expires = expires
-			heap.Fix(&r.silent, 0)
+			heap.Fix(&r.expiries, 0)
 			continue
 		}
 		r.evict(now, s)
 	}
-	r.dropForeign(now)
+	r.dropTorch(now)
 	r.callLate(now)
-	if !r.state.Complete && !r.state.Deadline.IsZero() && r.foreign.Clock(now).After(r.state.Deadline) {
-		r.looked, r.unsettled = r.foreign.Clock(now), true
+	if !r.state.Complete && !r.state.Deadline.IsZero() && r.torch.Clock(now).After(r.state.Deadline) {
+		r.lastCallOver = r.torch.Clock(now)
+		r.raise(recheckAll)
 	}
 	r.settle(now)
 }
@@ -653,10 +684,10 @@ func (r *Rendezvous) patience(now time.Time, s *session) (until time.Time, again
 
 // settle lets joining nodes look again after a change that concerns them.
 func (r *Rendezvous) settle(now time.Time) {
-	for r.unsettled || r.stirred {
+	for r.recheck != recheckNone {
 		list := r.concerned()
-		r.unsettled, r.stirred = false, false
-		if r.untold {
+		r.recheck = recheckNone
+		if r.unannounced {
 			r.tellAll()
 		}
 		for _, s := range list {
@@ -667,18 +698,18 @@ func (r *Rendezvous) settle(now time.Time) {
 
 // concerned returns the joining nodes that have to look again: first those who were
 // in the last round, in order of rank, then the others. If only somebody is
-// gone, these are spares, should there be room, and one participant that can close
-// the round; in a big room it would take too long if all did.
+// gone, these are spares, should there be space, and one participant that can close
+// the round; in a big rendezvous it would take too long if all did.
 func (r *Rendezvous) concerned() []*session {
 	st := r.state
 	var list []*session
-	switch room := len(st.Participants) < r.rules.MaxNodes; {
-	case r.unsettled:
+	switch space := len(st.Participants) < r.rules.MaxNodes; {
+	case r.recheck == recheckAll:
 		list = make([]*session, 0, len(r.joining))
 		for s := range r.joining {
 			list = append(list, s)
 		}
-	case room && (!st.Complete || len(r.expected) < r.rules.MaxNodes || r.hasForeign()):
+	case space && (!st.Complete || len(r.expected) < r.rules.MaxNodes || r.hasTorch()):
 		for n := range st.RedundancyList {
 			if s := r.nodes[n]; s != nil && s.joining {
 				list = append(list, s)
@@ -691,7 +722,7 @@ func (r *Rendezvous) concerned() []*session {
 		}
 		return int(a.id - b.id)
 	})
-	if r.unsettled || st.Complete {
+	if r.recheck == recheckAll || st.Complete {
 		return list
 	}
 	for n := range st.Participants {

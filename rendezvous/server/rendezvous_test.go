@@ -17,7 +17,7 @@ import (
 	"github.com/muster-run/muster/rendezvous/server"
 )
 
-// A lab is a room with nodes named by letters, and a clock.
+// A lab is a rendezvous with nodes named by letters, and a clock.
 type lab struct {
 	t   *testing.T
 	r   *server.Rendezvous
@@ -39,7 +39,7 @@ const (
 
 func (l *lab) hello(name string, min, max int) { l.back(name, min, max, nil) }
 
-// back is hello of a node that was in a round of another room.
+// back is hello of a node that was in a round of another rendezvous.
 func (l *lab) back(name string, min, max int, last *server.Place) {
 	l.greet(name, name, name, min, max, last)
 }
@@ -63,8 +63,8 @@ func (l *lab) join(names ...string) {
 	}
 }
 
-// run performs a script, one command a line, and returns what the room said to
-// whom, one message a line. Lines of one command are sorted by the room.
+// run performs a script, one command a line, and returns what the rendezvous said to
+// whom, one message a line. Lines of one command are sorted by the rendezvous.
 func (l *lab) run(script string) string {
 	var out strings.Builder
 	for line := range strings.Lines(script) {
@@ -106,9 +106,9 @@ func (l *lab) run(script string) string {
 				l.t.Fatal(err)
 			}
 			l.wait(d)
-		case "foreign": // nodes of PyTorch's look at the state once
+		case "torch": // nodes of PyTorch's look at the state once
 			for _, n := range f[1:] {
-				l.foreign(n)
+				l.torch(n)
 			}
 		case "beat": // nodes of PyTorch's send heartbeats
 			for _, n := range f[1:] {
@@ -141,7 +141,7 @@ func (l *lab) run(script string) string {
 	return out.String()
 }
 
-// wait lets time pass; the room wakes when it wants to.
+// wait lets time pass; the rendezvous wakes when it wants to.
 func (l *lab) wait(d time.Duration) {
 	end := l.now.Add(d)
 	for {
@@ -150,7 +150,7 @@ func (l *lab) wait(d time.Duration) {
 			break
 		}
 		if next.Before(l.now) {
-			l.t.Fatalf("the room wants to wake in the past, at %v", next)
+			l.t.Fatalf("the rendezvous wants to wake in the past, at %v", next)
 		}
 		l.now = next
 		l.r.Advance(l.now)
@@ -158,8 +158,8 @@ func (l *lab) wait(d time.Duration) {
 	l.now = end
 }
 
-// foreign has one of PyTorch's nodes do what it can to join.
-func (l *lab) foreign(name string) {
+// torch has one of PyTorch's nodes do what it can to join.
+func (l *lab) torch(name string) {
 	me := rendezvous.Node{Addr: "addr-" + name, PID: 1}
 	rules := rendezvous.Rules{MinNodes: l.min, MaxNodes: l.max, LastCall: l.lastCall, KeepAliveInterval: 5 * time.Second}
 	for {
@@ -173,7 +173,7 @@ func (l *lab) foreign(name string) {
 	}
 }
 
-// text is the state as foreign nodes read it.
+// text is the state as torch nodes read it.
 func (l *lab) text() *rendezvous.State {
 	text, _ := l.r.Text(l.now)
 	st, err := pickle.DecodeText(text)
@@ -324,7 +324,7 @@ func TestScenarios(t *testing.T) {
 			b: node lost a 0
 			d: round 1 rank 0/2 workers 0/4
 			b: round 1 rank 1/2 workers 2/4`},
-		{"while it is not known whether the room is the only one, a round needs more than half", `
+		{"while it is not known whether the rendezvous is the only one, a round needs more than half", `
 			hello 1 3 a b c
 			join a b c
 			suspend on
@@ -421,13 +421,13 @@ func TestScenarios(t *testing.T) {
 			b: left
 			a: round 0 rank 0/2 workers 0/4
 			b: round 0 rank 1/2 workers 2/4`},
-		{"a new room after the old one's host was lost", `
+		{"a new rendezvous after the old one's host was lost", `
 			back 2 4 7 3 a=2 b=0
 			join b
 			join a`, `
 			b: round 8 rank 0/2 workers 0/4
 			a: round 8 rank 1/2 workers 2/4`},
-		{"a new room waits for those who may come back", `
+		{"a new rendezvous waits for those who may come back", `
 			back 2 4 7 4 a=2 b=0
 			join b a
 			wait 10s
@@ -463,7 +463,7 @@ func TestScenarios(t *testing.T) {
 			d: spare
 			b: nodes waiting d -1
 			s: nodes waiting d -1`},
-		{"the room's host was stopped for a while: what nodes said meanwhile counts", `
+		{"the server's host was stopped for a while: what nodes said meanwhile counts", `
 			hello 2 2 a b
 			join a b
 			wait 14s
@@ -476,14 +476,14 @@ func TestScenarios(t *testing.T) {
 			b: round 0 rank 1/2 workers 2/4
 			b: node lost a 0
 			a: evicted  -1, end`},
-		{"a full round makes spares of foreign nodes that wait", `
+		{"a full round makes spares of torch nodes that wait", `
 			hello 2 2 a b
 			join a b
 			join b
-			foreign f
+			torch f
 			state
 			join a
-			foreign f
+			torch f
 			state`, `
 			a: round 0 rank 0/2 workers 0/4
 			b: round 0 rank 1/2 workers 2/4
@@ -492,10 +492,10 @@ func TestScenarios(t *testing.T) {
 			a: round 1 rank 0/2 workers 0/4
 			b: round 1 rank 1/2 workers 2/4
 			round 1 complete true: addr-a addr-b, spare addr-f`},
-		{"foreign nodes see a round before it breaks up for others", `
+		{"torch nodes see a round before it breaks up for others", `
 			hello 2 3 a b
 			join a b
-			foreign f
+			torch f
 			wait 1s
 			join a
 			wait 400ms
@@ -505,11 +505,11 @@ func TestScenarios(t *testing.T) {
 			b: round 0 rank 1/3
 			round 0 complete true: addr-b addr-f, waiting addr-a
 			b: nodes waiting a -1`},
-		{"a foreign node is too slow for the last call", `
+		{"a torch node is too slow for the last call", `
 			hello 2 3 a b c
 			join a b c
 			gone c
-			foreign f
+			torch f
 			join a
 			join b
 			wait 10s
@@ -533,15 +533,15 @@ func TestScenarios(t *testing.T) {
 			round 1 complete true: addr-a addr-b, waiting addr-f
 			a: nodes waiting addr-f -1
 			b: nodes waiting addr-f -1`},
-		{"a short last call leaves a foreign node that waits the time to look", `
+		{"a short last call leaves a torch node that waits the time to look", `
 			lastcall 1s
 			hello 2 3 a b
 			join a b
 			wait 2s
-			foreign f
+			torch f
 			join a b
 			wait 2s
-			foreign f
+			torch f
 			state`, `
 			a: round 0 rank 0/2 workers 0/4
 			b: round 0 rank 1/2 workers 2/4
@@ -550,12 +550,12 @@ func TestScenarios(t *testing.T) {
 			a: round 1 rank 0/3
 			b: round 1 rank 1/3
 			round 1 complete true: addr-a addr-b addr-f`},
-		{"and a foreign node that comes no more does not hold the others up", `
+		{"and a torch node that comes no more does not hold the others up", `
 			lastcall 1s
 			hello 2 3 a b
 			join a b
 			wait 2s
-			foreign f
+			torch f
 			join a b
 			wait 4s`, `
 			a: round 0 rank 0/2 workers 0/4

@@ -17,7 +17,7 @@ const mostQueued = 1 << 20
 // helloTimeout is how long a new connection may take to say who it is.
 const helloTimeout = 30 * time.Second
 
-// Mirrors is where the state's key is, for foreign nodes: a TCPStore server.
+// Mirrors is where the state's key is, for torch nodes: a TCPStore server.
 type Mirrors interface {
 	Mirror(key string, m store.Mirror) (existing []byte)
 	Unmirror(key string)
@@ -28,19 +28,19 @@ const endTimeout = 5 * time.Second
 
 // ServerConfig is what a Server needs.
 type ServerConfig struct {
-	// Mirrors shows the rooms' states to foreign nodes; nil: there are none.
+	// Mirrors shows the states to torch nodes; nil: there are none.
 	Mirrors Mirrors
 	// Logger defaults to slog.Default().
 	Logger *slog.Logger
 }
 
-// A Server holds one room for each run ID that it is asked for.
+// A Server holds one rendezvous for each run ID that it is asked for.
 type Server struct {
 	cfg ServerConfig
 
 	mu        sync.Mutex // guards the rest
-	rooms     map[string]*live
-	next      map[string]int // the first round of another job, where the room is forgotten
+	live      map[string]*live
+	next      map[string]int // the first round of another job, where the rendezvous is forgotten
 	last      ID
 	suspended bool
 }
@@ -50,10 +50,10 @@ func New(cfg ServerConfig) *Server {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	return &Server{cfg: cfg, rooms: map[string]*live{}, next: map[string]int{}}
+	return &Server{cfg: cfg, live: map[string]*live{}, next: map[string]int{}}
 }
 
-// live is a room in use.
+// live is a rendezvous in use.
 type live struct {
 	key string
 
@@ -62,9 +62,9 @@ type live struct {
 	lines map[ID]*line
 	timer *time.Timer
 	due   time.Time
-	// adopted says that a foreign node has written the state.
+	// adopted says that a torch node has written the state.
 	adopted bool
-	// over is when the last session of a closed room ended.
+	// over is when the last session of a closed rendezvous ended.
 	over time.Time
 	idle chan struct{} // closed when the last session has ended; nil if nobody asks
 }
@@ -121,17 +121,17 @@ func (m *Message) see(conn net.Conn) {
 	}
 }
 
-// enter brings a session into its room, which is made if need be.
+// enter brings a session into its rendezvous, which is made if need be.
 func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 	s.mu.Lock()
 	s.last++
 	id := s.last
-	l := s.rooms[hello.RunID]
+	l := s.live[hello.RunID]
 	created, first, ended := l == nil, s.next[hello.RunID], 0
 	if !created && hello.Last == nil { // one that took part belongs to the job that there was
 		l.do(func(r *Rendezvous, _ time.Time) {
 			if created = r.state.Closed || r.state.Round > 0 && r.deserted(); created {
-				first, ended = r.state.Round+1, r.ended
+				first, ended = r.state.Round+1, r.endedAt
 			}
 			if r.state.Closed {
 				ended = first
@@ -143,10 +143,10 @@ func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 		forgotten = s.forget(time.Now())
 		l = &live{key: "torch.rendezvous." + hello.RunID, rdzv: NewRendezvous(hello.RunID, s.cfg.Logger), lines: map[ID]*line{}}
 		l.rdzv.suspended = s.suspended
-		l.rdzv.first, l.rdzv.ended, l.rdzv.state.Round = first, ended, first
-		s.rooms[hello.RunID] = l
+		l.rdzv.firstRound, l.rdzv.endedAt, l.rdzv.state.Round = first, ended, first
+		s.live[hello.RunID] = l
 	}
-	// The room must not be forgotten before the session is in it.
+	// The rendezvous must not be forgotten before the session is in it.
 	l.do(func(r *Rendezvous, now time.Time) {
 		l.lines[id] = ln
 		r.Receive(now, id, hello)
@@ -167,16 +167,16 @@ func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 // memory is how long it is remembered that a job has ended, for hosts that come late.
 const memory = time.Hour
 
-// forget drops the rooms of jobs that ended long ago and returns their keys. The
+// forget drops the rendezvous of jobs that ended long ago and returns their keys. The
 // caller holds s.mu.
 func (s *Server) forget(now time.Time) (keys []string) {
-	for runID, l := range s.rooms {
+	for runID, l := range s.live {
 		l.mu.Lock()
 		old := len(l.lines) == 0 && !l.over.IsZero() && now.Sub(l.over) > memory
 		next := l.rdzv.state.Round + 1
 		l.mu.Unlock()
 		if old {
-			delete(s.rooms, runID)
+			delete(s.live, runID)
 			s.next[runID] = next // the store still has keys of the rounds before
 			keys = append(keys, l.key)
 		}
@@ -193,7 +193,7 @@ func (s *Server) unmirror(keys ...string) {
 	}
 }
 
-// leave ends a session, and forgets its room if that is empty.
+// leave ends a session, and forgets its rendezvous if that is empty.
 func (s *Server) leave(l *live, id ID) {
 	s.mu.Lock()
 	empty := false
@@ -208,7 +208,7 @@ func (s *Server) leave(l *live, id ID) {
 			l.idle = nil
 		}
 		if empty = r.Empty(); empty {
-			delete(s.rooms, r.runID)
+			delete(s.live, r.runID)
 		}
 	})
 	s.mu.Unlock()
@@ -217,7 +217,7 @@ func (s *Server) leave(l *live, id ID) {
 	}
 }
 
-// do lets f use the room, and sends what the room has to say.
+// do lets f use the rendezvous, and sends what the rendezvous has to say.
 func (l *live) do(f func(r *Rendezvous, now time.Time)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -226,7 +226,7 @@ func (l *live) do(f func(r *Rendezvous, now time.Time)) {
 	l.setTimer()
 }
 
-// deliver queues what the room has to say. Many get the same message.
+// deliver queues what the rendezvous has to say. Many get the same message.
 func (l *live) deliver() {
 	var last *Message
 	var text []byte
@@ -319,12 +319,12 @@ func (ln *line) write() {
 	}
 }
 
-// Suspend is that of all rooms.
+// Suspend is that of all of them.
 func (s *Server) Suspend(suspended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.suspended = suspended
-	for _, l := range s.rooms {
+	for _, l := range s.live {
 		l.do(func(r *Rendezvous, now time.Time) { r.Suspend(now, suspended) })
 	}
 }
@@ -332,7 +332,7 @@ func (s *Server) Suspend(suspended bool) {
 // Drain waits until a run has no session any more, or until done is closed.
 func (s *Server) Drain(done <-chan struct{}, runID string) {
 	s.mu.Lock()
-	l := s.rooms[runID]
+	l := s.live[runID]
 	s.mu.Unlock()
 	if l == nil {
 		return
@@ -354,14 +354,14 @@ func (s *Server) Drain(done <-chan struct{}, runID string) {
 }
 
 // Close ends all sessions, each after what it is still to be told, and forgets all
-// rooms. It waits up to 5 s for sessions that do not read.
+// rendezvous. It waits up to 5 s for sessions that do not read.
 func (s *Server) Close() {
 	s.mu.Lock()
-	rooms := s.rooms
-	s.rooms = map[string]*live{}
+	all := s.live
+	s.live = map[string]*live{}
 	s.mu.Unlock()
 	var lines []*line
-	for _, l := range rooms {
+	for _, l := range all {
 		l.mu.Lock()
 		for _, ln := range l.lines {
 			ln.push(nil, true)

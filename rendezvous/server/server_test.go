@@ -15,7 +15,7 @@ import (
 	"github.com/muster-run/muster/store"
 )
 
-// keys notes which runs are shown to foreign nodes.
+// keys notes which runs are shown to torch nodes.
 type keys struct {
 	mu   sync.Mutex
 	list map[string]bool

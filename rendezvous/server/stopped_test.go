@@ -29,8 +29,8 @@ func (s *stopper) Read(b []byte) (int, error) {
 	return s.Conn.Read(b)
 }
 
-// A node that was stopped for longer than its limit reads what the room has said
-// before it takes the room for lost.
+// A node that was stopped for longer than its limit reads what the rendezvous has said
+// before it takes the server for lost.
 func TestStoppedNodeReadsOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ours, theirs := net.Pipe()
@@ -59,7 +59,7 @@ func TestStoppedNodeReadsOn(t *testing.T) {
 		close(conn.resume)
 		m, err := c.Recv(t.Context())
 		if err != nil || m.Kind != rendezvous.Evicted {
-			t.Fatalf("got %+v, %v, want what the room has said", m, err)
+			t.Fatalf("got %+v, %v, want what the rendezvous has said", m, err)
 		}
 		speaking.Wait()
 		// Then nothing comes any more.

@@ -19,37 +19,37 @@ func DecodeState(text []byte) (*rendezvous.State, error) { return pickle.DecodeT
 // EncodeState is the reverse.
 func EncodeState(s *rendezvous.State) []byte { return pickle.EncodeText(s) }
 
-// Text returns the state as foreign nodes read it, pickled and in base64, and
+// Text returns the state as torch nodes read it, pickled and in base64, and
 // whether that is not what Text or Adopt had last.
 //
 // Nodes with a session have sent no heartbeat; the text shows them as alive, by
-// the clock of the foreign node that is furthest ahead.
+// the clock of the torch node that is furthest ahead.
 func (r *Rendezvous) Text(now time.Time) (text []byte, changed bool) {
 	st := r.state
-	clock := r.foreign.Clock(now)
+	clock := r.torch.Clock(now)
 	for n := range r.nodes {
 		if last, known := st.LastHeartbeats[n]; known && clock.Sub(last) >= r.rules.KeepAliveInterval {
 			st.LastHeartbeats[n] = clock
-			r.dirty = true
+			r.textStale = true
 		}
 	}
-	if !r.dirty {
+	if !r.textStale {
 		return r.text, false
 	}
-	if st.Closed && len(st.WaitList) == 0 && r.hasForeign() {
+	if st.Closed && len(st.WaitList) == 0 && r.hasTorch() {
 		// While workers run PyTorch's agents only look for nodes that wait. They then
 		// stop their workers and find that there is no next round.
 		st = st.Clone()
 		st.WaitList.Add(rendezvous.Node{Addr: "closed"})
 	}
-	r.text, r.dirty = pickle.EncodeText(st), false
+	r.text, r.textStale = pickle.EncodeText(st), false
 	return r.text, true
 }
 
-// Adopt takes over what a foreign node has written in place of Text's last result.
+// Adopt takes over what a torch node has written in place of Text's last result.
 // What no node can have meant is refused: the old state stays.
 func (r *Rendezvous) Adopt(now time.Time, text []byte) {
-	r.dirty = true
+	r.textStale = true
 	st, err := pickle.DecodeText(text)
 	if err == nil && st == nil {
 		return // "no state yet", while there is one
@@ -90,11 +90,11 @@ func (r *Rendezvous) check(st *rendezvous.State) error {
 
 func (r *Rendezvous) adopt(now time.Time, st *rendezvous.State) {
 	old := r.state
-	r.foreign.Fix(now, st, old.Deadline, r.rules.LastCall)
+	r.torch.Fix(now, st, old.Deadline, r.rules.LastCall)
 	r.state = st
-	r.foreign.See(now, st, r.hasSession)
+	r.torch.See(now, st, r.hasSession)
 	r.holdOpen(now, old.Deadline)
-	r.unsettled = true
+	r.raise(recheckAll)
 	if st.Complete && (!old.Complete || st.Round != old.Round) {
 		r.completed(now)
 	}
@@ -119,13 +119,13 @@ func (r *Rendezvous) adopt(now time.Time, st *rendezvous.State) {
 	}
 }
 
-// holdOpen makes a last call that has just begun long enough for foreign nodes that
+// holdOpen makes a last call that has just begun long enough for torch nodes that
 // wait: they look only now and then whether there is a round to join, and if it were
 // complete by then, all would have to start again for them. before is the
 // deadline that there was before.
 func (r *Rendezvous) holdOpen(now, before time.Time) {
 	st := r.state
-	least := r.foreign.Clock(now).Add(2 * TorchLook)
+	least := r.torch.Clock(now).Add(2 * TorchLook)
 	if st.Deadline.IsZero() || st.Deadline.Equal(before) || !st.Deadline.Before(least) {
 		return
 	}
@@ -137,7 +137,7 @@ func (r *Rendezvous) holdOpen(now, before time.Time) {
 	}
 }
 
-// tellRemoved tells of participants that a foreign node has removed: itself, or
+// tellRemoved tells of participants that a torch node has removed: itself, or
 // one that it counts as dead.
 func (r *Rendezvous) tellRemoved(old *rendezvous.State) {
 	for n, rank := range old.Participants {
@@ -153,10 +153,10 @@ func (r *Rendezvous) tellRemoved(old *rendezvous.State) {
 	}
 }
 
-// dropForeign drops foreign nodes that are dead.
-func (r *Rendezvous) dropForeign(now time.Time) {
-	for _, n := range r.foreign.Silent(now, r.limit) {
-		r.log.Warn("rendezvous: node has not been heard of", "run_id", r.runID, "node", n.Addr, "for", r.limit)
+// dropTorch drops torch nodes that are dead.
+func (r *Rendezvous) dropTorch(now time.Time) {
+	for _, n := range r.torch.Silent(now, r.silence) {
+		r.log.Warn("rendezvous: node has not been heard of", "run_id", r.runID, "node", n.Addr, "for", r.silence)
 		r.remove(now, n, rendezvous.NodeLost)
 	}
 }

@@ -143,7 +143,7 @@ func (s *session) meet(ctx context.Context, deadline time.Time) (*round, error) 
 // hosts have come before it.
 func (s *session) round(m *server.Message, hosts []netip.Prefix) *round {
 	r := &round{
-		number: m.Round, rank: m.Rank, size: m.WorldSize, ranks: m.Ranks, torch: m.Foreign, reached: m.Addr,
+		number: m.Round, rank: m.Rank, size: m.WorldSize, ranks: m.Ranks, torch: m.Torch, reached: m.Addr,
 		store: s.n.roundStore(m.Round), jobStore: s.n.jobStore(m.Job),
 	}
 	if len(hosts) == m.NumHosts {

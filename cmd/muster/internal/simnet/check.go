@@ -105,7 +105,7 @@ func (k *checks) said(out []server.Envelope, v *holder) {
 
 // change checks that what the room says of a node has happened.
 func (k *checks) change(m *server.Message) {
-	if m.Foreign {
+	if m.Torch {
 		return
 	}
 	switch m.Kind {

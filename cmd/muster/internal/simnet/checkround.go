@@ -14,20 +14,20 @@ func (k *checks) complete(out []server.Envelope, v *holder) {
 	n := first.WorldSize
 	if k.resumed {
 		k.resume(out, v)
-	} else if first.Round <= k.round || k.rounds > 0 && !first.Foreign && s.cfg.Foreign == 0 && first.Round != k.round+1 {
+	} else if first.Round <= k.round || k.rounds > 0 && !first.Torch && s.cfg.Foreign == 0 && first.Round != k.round+1 {
 		s.fail("round %d after round %d", first.Round, k.round)
 	}
 	if n < s.cfg.Min || n > s.cfg.Max {
 		s.fail("round %d has %d nodes, want %d to %d", first.Round, n, s.cfg.Min, s.cfg.Max)
 	}
-	if !first.Foreign && len(out) != n {
+	if !first.Torch && len(out) != n {
 		s.fail("round %d of %d nodes is told to %d", first.Round, n, len(out))
 	}
 	places, byRank, newcomers := k.ranked(out, v)
 	if places == nil {
 		return
 	}
-	if !first.Foreign {
+	if !first.Torch {
 		k.workers(out, byRank, v)
 	}
 	if s.cfg.Foreign == 0 && k.rounds > 0 {
@@ -36,7 +36,7 @@ func (k *checks) complete(out []server.Envelope, v *holder) {
 	k.round, k.size, k.run = first.Round, n, 0
 	k.rounds++
 	k.places, k.before, k.told, k.causes = places, maps.Clone(places), map[server.ID]bool{}, 0
-	k.foreignBefore = first.Foreign
+	k.foreignBefore = first.Torch
 	for _, e := range out {
 		v.conns[e.To].joined = false
 	}
@@ -55,7 +55,7 @@ func (k *checks) ranked(out []server.Envelope, v *holder) (places map[server.ID]
 	byRank = make([]*server.Message, n)
 	for _, e := range out {
 		m := e.Msg
-		if m.Round != first.Round || m.WorldSize != n || m.Foreign != first.Foreign {
+		if m.Round != first.Round || m.WorldSize != n || m.Torch != first.Torch {
 			s.fail("one is told of round %d of %d nodes, another of round %d of %d", first.Round, n, m.Round, m.WorldSize)
 			return nil, nil, 0
 		}
@@ -68,7 +68,7 @@ func (k *checks) ranked(out []server.Envelope, v *holder) (places map[server.ID]
 		old, stayed := k.before[e.To]
 		if !stayed {
 			newcomers++
-		} else if old < n && old != m.Rank && !m.Foreign && !k.foreignBefore {
+		} else if old < n && old != m.Rank && !m.Torch && !k.foreignBefore {
 			s.fail("round %d: %s had rank %d and gets %d", m.Round, v.conns[e.To].host.name, old, m.Rank)
 		}
 	}
