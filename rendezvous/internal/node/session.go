@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"time"
 
 	"github.com/muster-run/muster/rendezvous"
@@ -16,10 +15,10 @@ import (
 // another's, or that of a `muster store`. The server says what happens, so that nobody
 // has to look.
 type session struct {
-	n       *Node
-	conn    *server.Client
-	kept    []*server.Message // said before watch was there to hear it
-	evicted bool              // the rendezvous has dropped this node, and ended the session
+	n    *Node
+	conn *server.Client
+	seat server.Seat
+	kept []*server.Message // said before watch was there to hear it
 }
 
 // mostKept bounds session.kept. One change is enough for the agent to act.
@@ -44,6 +43,8 @@ func (s *session) offset() time.Duration { return s.conn.Offset() }
 func (s *session) close()                { s.conn.Close() }
 
 func (s *session) join() error {
+	s.kept = nil
+	s.seat.Join()
 	if err := s.conn.Join(); err != nil {
 		return s.n.endpoint.lost(err)
 	}
@@ -53,14 +54,11 @@ func (s *session) join() error {
 // meet joins and waits until this node has its rank and knows where the workers meet.
 func (s *session) meet(ctx context.Context, deadline time.Time) (*round, error) {
 	n := s.n
-	s.kept = nil
 	if err := s.join(); err != nil {
 		return nil, err
 	}
 	expired := &rendezvous.TimeoutError{RunID: n.cfg.RunID, Phase: "join", After: n.cfg.Settings.Join}
 	var last rendezvous.Waiting
-	var hosts []netip.Prefix
-	var r *round // that this node has a rank in
 	ask := time.Now().Add(waitingInterval)
 	for {
 		m, err := s.recvUntil(ctx, earlier(deadline, ask))
@@ -82,81 +80,64 @@ func (s *session) meet(ctx context.Context, deadline time.Time) (*round, error) 
 			}
 			continue
 		}
-		switch m.Type {
-		case server.Status:
-			if w := m.Waiting; w != nil && r == nil {
-				if last = *w; !deadline.IsZero() {
-					last.Left = time.Until(deadline)
-				} else {
-					last.Note = fmt.Sprintf("this host is a spare: it takes the place of one of the job's %d hosts that is lost", w.MaxNodes)
-				}
-				n.cfg.OnWaiting(last)
-			}
-		case server.Spare:
+		if m.Type == server.Status && m.Waiting != nil && s.seat.Round == nil {
+			last = *m.Waiting
+			s.tell(&last, deadline)
+		}
+		switch step := s.seat.Meet(m); step {
+		case server.BeSpare:
 			deadline = time.Time{}
-			if m.Redundant {
-				n.log.Info("the job has all the hosts that it may have; this one waits as a spare", "run_id", n.cfg.RunID)
-			} else {
-				deadline = time.Now().Add(n.cfg.Settings.Join)
-			}
-		case server.Closed:
-			if m.Redundant {
-				return nil, rendezvous.ErrRedundant
-			}
+			n.log.Info("the job has all the hosts that it may have; this one waits as a spare", "run_id", n.cfg.RunID)
+		case server.BeNoSpare:
+			deadline = time.Now().Add(n.cfg.Settings.Join)
+		case server.EndUnneeded:
+			return nil, rendezvous.ErrRedundant
+		case server.EndClosed:
 			return nil, rendezvous.ErrClosed
-		case server.Hosts:
-			hosts = append(hosts, m.Hosts...)
-		case server.Round:
-			r = s.round(m, hosts)
-			hosts = nil
-			if r.rank != 0 && !m.Published {
-				continue // Master follows
-			}
+		case server.OpenStore, server.FindStore:
+			r := s.round()
 			err := s.findWorkersStore(ctx, r, deadline)
 			if !errors.Is(err, errStartOver) {
 				return r, err
 			}
-			r, s.kept = nil, nil
 			if err := s.join(); err != nil {
 				return nil, err
 			}
-		case server.Master:
-			if r != nil && m.Round == r.number {
-				n.yieldWorkersStore(r)
-				r.addr, r.port = m.Addr, m.Port
-				return r, nil
-			}
-		case server.Change:
-			s.evicted = s.evicted || m.Kind == rendezvous.Evicted
-			// The round has broken up before it began.
-			if r != nil && (m.Round == r.number || m.Kind == rendezvous.Evicted) {
-				r = nil
-				if err := s.join(); err != nil {
-					return nil, err
-				}
+		case server.Begin:
+			r := s.round()
+			n.yieldWorkersStore(r)
+			r.addr, r.port = m.Addr, m.Port
+			return r, nil
+		case server.JoinAgain:
+			if err := s.join(); err != nil {
+				return nil, err
 			}
 		}
 	}
 }
 
-// round reads the message that a round is complete. To rank 0 the addresses of its
-// hosts have come before it.
-func (s *session) round(m *server.Message, hosts []netip.Prefix) *round {
-	r := &round{
-		number: m.Round, rank: m.Rank, size: m.WorldSize, ranks: m.Ranks, torch: m.Torch, reached: m.Addr,
+// tell says for whom this node waits, and until when.
+func (s *session) tell(w *rendezvous.Waiting, deadline time.Time) {
+	if w.Left = time.Until(deadline); deadline.IsZero() {
+		w.Left, w.Note = 0, fmt.Sprintf("this host is a spare: it takes the place of one of the job's %d hosts that is lost", w.MaxNodes)
+	}
+	s.n.cfg.OnWaiting(*w)
+}
+
+// round is the one in which this node has a rank.
+func (s *session) round() *round {
+	m := s.seat.Round
+	return &round{
+		number: m.Round, rank: m.Rank, size: m.WorldSize, ranks: m.Ranks, torch: m.Torch, reached: m.Addr, hosts: s.seat.Hosts,
 		store: s.n.roundStore(m.Round), jobStore: s.n.jobStore(m.Job),
 	}
-	if len(hosts) == m.NumHosts {
-		r.hosts = hosts
-	}
-	return r
 }
 
 // findWorkersStore makes the place where the workers meet, as rank 0, or finds the
 // one that a rank 0 of PyTorch's has published.
 func (s *session) findWorkersStore(ctx context.Context, r *round, deadline time.Time) error {
 	if r.rank != 0 {
-		return s.n.findWorkersStoreUnless(ctx, r, deadline, func(ctx context.Context) error { return s.listen(ctx, r.number) })
+		return s.n.findWorkersStoreUnless(ctx, r, deadline, s.listen)
 	}
 	if err := s.n.openWorkersStore(ctx, r); err != nil {
 		return err
@@ -169,7 +150,7 @@ func (s *session) findWorkersStore(ctx context.Context, r *round, deadline time.
 
 // listen returns when a round that is to begin cannot: its rank 0 is gone, or this
 // node is no part of it any more. What else happens to the round is kept for watch.
-func (s *session) listen(ctx context.Context, round int) error {
+func (s *session) listen(ctx context.Context) error {
 	for {
 		m, err := s.conn.Recv(ctx)
 		switch {
@@ -177,13 +158,14 @@ func (s *session) listen(ctx context.Context, round int) error {
 			return nil
 		case err != nil:
 			return s.n.endpoint.lost(err)
-		case m.Type == server.Closed:
+		}
+		change, concerned := s.seat.News(m)
+		switch {
+		case change.Kind == rendezvous.Closed:
 			return rendezvous.ErrClosed
-		case m.Type != server.Change:
-		case m.Kind == rendezvous.Evicted || m.Round == round && m.Rank == 0:
-			s.evicted = s.evicted || m.Kind == rendezvous.Evicted
+		case change.Kind == rendezvous.Evicted || concerned && change.Rank == 0:
 			return errStartOver
-		case len(s.kept) < mostKept:
+		case concerned && len(s.kept) < mostKept:
 			s.kept = append(s.kept, m)
 		}
 	}
@@ -213,29 +195,20 @@ func (s *session) recvUntil(ctx context.Context, until time.Time) (*server.Messa
 	return s.conn.Recv(ctx)
 }
 
-// watch delivers what the server says of a round until ctx ends.
-func (s *session) watch(ctx context.Context, round int, deliver func(rendezvous.Change) bool) {
+// watch delivers what the server says of the round until ctx ends.
+func (s *session) watch(ctx context.Context, _ int, deliver func(rendezvous.Change) bool) {
 	for {
 		m, err := s.next(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		change := rendezvous.Change{Rank: -1}
-		switch {
-		case err != nil:
+		if err != nil {
 			if deliver(s.n.endpoint.loss(err)) {
 				s.n.link.hangUp() // calls would wait for a host that does not answer, or find another server there
 			}
 			return
-		case m.Type == server.Closed:
-			change.Kind = rendezvous.Closed
-		case m.Type == server.Change && (m.Round == round || m.Kind == rendezvous.Evicted):
-			change.Kind, change.Node, change.Rank = m.Kind, m.Host, m.Rank
-			s.evicted = s.evicted || m.Kind == rendezvous.Evicted
-		default:
-			continue
 		}
-		if !deliver(change) {
+		if change, concerned := s.seat.News(m); concerned && !deliver(change) {
 			return
 		}
 	}

@@ -33,8 +33,8 @@ var phaseNames = [...]string{"dialing", "greeting", "joining", "placed", "openin
 
 func (p phase) String() string { return phaseNames[p] }
 
-// An agent is the model of one of muster's: held.meet and held.watch of package
-// c10d on a server.Client, with the part of package agent that starts new rounds.
+// An agent is the model of one of muster's: a server.Seat, with what a server.Client does
+// on a connection, and the part of package agent that starts new rounds.
 type agent struct {
 	s     *sim
 	host  *host
@@ -44,8 +44,7 @@ type agent struct {
 	conn  *conn
 	phase phase
 	heard time.Duration // when it last got a message
-	spare bool
-	place *server.Message   // of the last round
+	seat  server.Seat
 	last  *server.Place     // of the round that it ran last
 	inbox []*server.Message // what has come while it was opening
 
@@ -140,6 +139,7 @@ func (a *agent) ping() {
 func (a *agent) join() {
 	a.setPhase(joining)
 	a.setDeadline(a.s.cfg.Join)
+	a.seat.Join()
 	a.send(&server.Message{Type: server.Join})
 	a.askStatus()
 }
@@ -206,47 +206,41 @@ func (a *agent) greeted(m *server.Message) {
 	a.join()
 }
 
-// meet is held.meet.
+// meet does what the seat says, and checks it.
 func (a *agent) meet(m *server.Message) {
-	switch m.Type {
-	case server.Spare:
-		if a.spare = m.Redundant; a.spare {
-			a.setDeadline(0)
-		} else {
-			a.setDeadline(a.s.cfg.Join)
-		}
-	case server.Closed:
-		why := "closed"
-		if m.Redundant {
-			why = "closed, as a spare"
-		}
-		a.close(why)
-	case server.Round:
-		a.place, a.spare = m, false
+	step := a.seat.Meet(m)
+	if m.Type == server.Round {
 		a.s.check.placed(a)
-		switch {
-		case m.Published:
-			a.setPhase(opening)
-			a.s.findMaster(a, m.Round, func() { a.run() })
-		case m.Rank == 0:
-			a.setPhase(opening)
-			a.step = a.s.after(a.s.pause(5*time.Millisecond), func() {
-				addr, port := a.s.openMaster(a.host, m.Round)
-				a.send(&server.Message{Type: server.Master, Round: m.Round, Addr: addr, Port: port})
-				a.run()
-			})
-		default:
-			a.setPhase(placed)
-		}
-	case server.Master:
-		if a.phase == placed && m.Round == a.place.Round {
-			a.s.check.master(a, m)
+	}
+	switch step {
+	case server.BeSpare:
+		a.setDeadline(0)
+	case server.BeNoSpare:
+		a.setDeadline(a.s.cfg.Join)
+	case server.EndClosed:
+		a.close("closed")
+	case server.EndUnneeded:
+		a.close("closed, as a spare")
+	case server.FindStore:
+		a.setPhase(opening)
+		a.s.findMaster(a, m.Round, func() { a.run() })
+	case server.OpenStore:
+		a.setPhase(opening)
+		a.step = a.s.after(a.s.pause(5*time.Millisecond), func() {
+			addr, port := a.s.openMaster(a.host, m.Round)
+			a.send(&server.Message{Type: server.Master, Round: m.Round, Addr: addr, Port: port})
 			a.run()
-		}
-	case server.Change:
-		if a.phase == placed && (m.Round == a.place.Round || m.Kind == rendezvous.Evicted) {
-			a.setPhase(joining)
-			a.send(&server.Message{Type: server.Join})
+		})
+	case server.Begin:
+		a.s.check.master(a, m)
+		a.run()
+	case server.JoinAgain:
+		a.setPhase(joining)
+		a.seat.Join()
+		a.send(&server.Message{Type: server.Join})
+	case server.Await:
+		if m.Type == server.Round {
+			a.setPhase(placed)
 		}
 	}
 }
@@ -255,7 +249,8 @@ func (a *agent) meet(m *server.Message) {
 func (a *agent) run() {
 	a.deadline.stop()
 	a.status.stop()
-	a.last = &server.Place{Round: a.place.Round, Rank: a.place.Rank, WorldSize: a.place.WorldSize}
+	m := a.seat.Round
+	a.last = &server.Place{Round: m.Round, Rank: m.Rank, WorldSize: m.WorldSize}
 	a.setPhase(running)
 	a.s.met()
 	inbox := a.inbox
@@ -267,12 +262,12 @@ func (a *agent) run() {
 	}
 }
 
-// watch is held.watch.
+// watch acts on what becomes of the round.
 func (a *agent) watch(m *server.Message) {
-	switch {
-	case m.Type == server.Closed:
+	switch change, concerned := a.seat.News(m); {
+	case change.Kind == rendezvous.Closed:
 		a.close("another node has closed the rendezvous")
-	case m.Type == server.Change && (m.Round == a.place.Round || m.Kind == rendezvous.Evicted):
+	case concerned:
 		a.restart()
 	}
 }

@@ -12,7 +12,7 @@ import (
 // checks is what a run has to hold to.
 type checks struct {
 	s             *sim
-	resumed       bool // the room is a new one
+	resumed       bool // the rendezvous is a new one
 	round         int  // the last complete one; -1: none
 	size          int  // nodes that it has now
 	run           int  // how many of them have come to run their workers
@@ -25,7 +25,7 @@ type checks struct {
 	stirred       time.Duration  // when somebody last joined or was gone
 	excused       time.Duration  // when one of PyTorch's agents was last gone
 	gones         []*host
-	from          *conn // whose message the room has
+	from          *conn // whose message the rendezvous has
 	what          server.Type
 	foreignBefore bool // the last round had nodes of PyTorch's
 }
@@ -34,7 +34,7 @@ func (k *checks) reset() {
 	k.round, k.places, k.told, k.ranks = -1, map[server.ID]int{}, map[server.ID]bool{}, map[int]string{}
 }
 
-// received notes what the room is about to get.
+// received notes what the rendezvous is about to get.
 func (k *checks) received(c *conn, m *server.Message) {
 	k.from, k.what = c, m.Type
 	_, member := k.places[c.id]
@@ -51,7 +51,7 @@ func (k *checks) received(c *conn, m *server.Message) {
 	}
 }
 
-// gone notes that the room is about to hear of a connection's end.
+// gone notes that the rendezvous is about to hear of a connection's end.
 func (k *checks) gone(c *conn) {
 	if !c.left {
 		k.gones = append(k.gones, c.host)
@@ -73,7 +73,7 @@ func (k *checks) remove(c *conn) {
 	}
 }
 
-// said checks what the room says at once.
+// said checks what the rendezvous says at once.
 func (k *checks) said(out []server.Envelope, v *holder) {
 	var round []server.Envelope
 	for _, e := range out {
@@ -103,7 +103,7 @@ func (k *checks) said(out []server.Envelope, v *holder) {
 	k.gones, k.from = k.gones[:0], nil
 }
 
-// change checks that what the room says of a node has happened.
+// change checks that what the rendezvous says of a node has happened.
 func (k *checks) change(m *server.Message) {
 	if m.Torch {
 		return
@@ -138,8 +138,8 @@ func (k *checks) evicted(c *conn) {
 
 // placed checks what an agent is told of its round.
 func (k *checks) placed(a *agent) {
-	if a.last != nil && a.place.Round <= a.last.Round {
-		k.s.fail("%s is told of round %d after round %d", a.host.name, a.place.Round, a.last.Round)
+	if a.last != nil && a.seat.Round.Round <= a.last.Round {
+		k.s.fail("%s is told of round %d after round %d", a.host.name, a.seat.Round.Round, a.last.Round)
 	}
 }
 
@@ -150,14 +150,14 @@ func (k *checks) master(a *agent, m *server.Message) {
 	}
 }
 
-// offset checks what an agent believes of the room's clock: it cannot be wrong by
+// offset checks what an agent believes of the server's clock: it cannot be wrong by
 // more than half the time that the answer took.
 func (k *checks) offset(a *agent, m *server.Message) {
 	s := k.s
 	now := a.host.time(s).UnixNano()
 	offset := time.Duration(m.Time - (m.Sent + (now-m.Sent)/2))
 	if wrong, most := (offset + a.host.skew).Abs(), time.Duration(now-m.Sent)/2+time.Microsecond; wrong > most {
-		s.fail("%s takes the room's clock to be %v ahead, which is wrong by %v", a.host.name, offset, wrong)
+		s.fail("%s takes the server's clock to be %v ahead, which is wrong by %v", a.host.name, offset, wrong)
 	}
 }
 

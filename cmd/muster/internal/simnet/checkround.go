@@ -7,7 +7,7 @@ import (
 	"github.com/muster-run/muster/rendezvous/server"
 )
 
-// complete checks a round that the room has told of.
+// complete checks a round that the rendezvous has told of.
 func (k *checks) complete(out []server.Envelope, v *holder) {
 	s := k.s
 	first := out[0].Msg
@@ -75,13 +75,13 @@ func (k *checks) ranked(out []server.Envelope, v *holder) (places map[server.ID]
 	return places, byRank, newcomers
 }
 
-// roomLost notes that the room is gone, and all that it knew.
+// roomLost notes that the rendezvous is gone, and all that it knew.
 func (k *checks) roomLost() {
 	k.places, k.told, k.before = map[server.ID]int{}, map[server.ID]bool{}, nil
 	k.size, k.run, k.resumed = 0, 0, true
 }
 
-// resume checks the first round of a room that another one was before: it goes on
+// resume checks the first round of a rendezvous that another one was before: it goes on
 // from the last round that its nodes know, with its ranks.
 func (k *checks) resume(out []server.Envelope, v *holder) {
 	k.resumed = false

@@ -15,7 +15,7 @@ const (
 	readTimeout  = 60 * time.Second
 )
 
-// A foreign is the model of one of PyTorch's agents: it reads the room's text and
+// A foreign is the model of one of PyTorch's agents: it reads the pickled state and
 // compares and sets it, by its own clock, as dynamic_rendezvous.py does.
 // Source: DynamicRendezvousHandler, _BackendRendezvousStateHolder,
 // _DistributedRendezvousOpExecutor.
@@ -330,7 +330,7 @@ func (s *sim) decode(text []byte) *rendezvous.State {
 	if !bytes.Equal(text, s.decodedText) || s.decoded == nil {
 		st, err := server.DecodeState(text)
 		if err != nil {
-			s.fail("the room's text cannot be read: %v", err)
+			s.fail("the pickled state cannot be read: %v", err)
 		}
 		if st == nil {
 			st = rendezvous.NewState()

@@ -7,7 +7,7 @@ import (
 	"github.com/muster-run/muster/rendezvous/server"
 )
 
-// A holder is the model of server.Server for one run: the room and its connections.
+// A holder is the model of server.Server for one run: the rendezvous and its connections.
 type holder struct {
 	s     *sim
 	rdzv  *server.Rendezvous
@@ -21,7 +21,7 @@ type holder struct {
 	in    line          // what it has got and not looked at
 	out   line          // what it has still to send
 
-	created bool   // somebody has greeted the room, which has taken over the key
+	created bool   // somebody has greeted the rendezvous, which has taken over the key
 	text    []byte // what is stored there
 }
 
@@ -123,7 +123,7 @@ func (v *holder) receive(c *conn, m *server.Message) {
 	}
 }
 
-// do lets f use the room, sends what that has to say, and checks it.
+// do lets f use the rendezvous, sends what that has to say, and checks it.
 func (v *holder) do(f func(now time.Time)) {
 	s := v.s
 	f(s.clock())
@@ -153,11 +153,11 @@ func (v *holder) push(c *conn, m *server.Message) {
 	v.out.run(v.s, v.busy, func() { v.s.sendDown(c, m, size) })
 }
 
-// setTimer makes the room wake when it wants to.
+// setTimer makes the rendezvous wake when it wants to.
 func (v *holder) setTimer() {
 	due := v.rdzv.Next()
 	if !due.IsZero() && due.Before(v.s.clock().Add(-time.Millisecond)) && v.stall < v.s.now-time.Second && v.s.cfg.Work == 0 {
-		v.s.fail("the room wants to wake in the past, at %v", due.Sub(began))
+		v.s.fail("the rendezvous wants to wake in the past, at %v", due.Sub(began))
 	}
 	if due.Equal(v.due) {
 		return
@@ -175,7 +175,7 @@ func (v *holder) setTimer() {
 			v.s.trace("room: wakes")
 			v.do(func(now time.Time) { v.rdzv.Advance(now) })
 			if next := v.rdzv.Next(); !next.IsZero() && !next.After(v.s.clock()) {
-				v.s.fail("the room wakes at %v and wants to wake again at %v", v.s.now, next.Sub(began))
+				v.s.fail("the rendezvous wakes at %v and wants to wake again at %v", v.s.now, next.Sub(began))
 			}
 		})
 	})

@@ -313,9 +313,9 @@ func (s *sim) settled() bool {
 			continue
 		case *agent:
 			switch {
-			case a.phase == running && a.place.Round == s.check.round:
+			case a.phase == running && a.seat.Round.Round == s.check.round:
 				run++
-			case a.phase == joining && a.spare:
+			case a.phase == joining && a.seat.Spare:
 				spares++
 			}
 		case *foreign:
@@ -341,10 +341,10 @@ func (s *sim) where() string {
 		switch a := h.agent.(type) {
 		case *agent:
 			text := a.phase.String()
-			if a.spare {
+			if a.seat.Spare {
 				text = "spare"
 			} else if a.phase == running {
-				text = fmt.Sprintf("in round %d", a.place.Round)
+				text = fmt.Sprintf("in round %d", a.seat.Round.Round)
 			}
 			counts[text]++
 		case *foreign:

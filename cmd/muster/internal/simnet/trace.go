@@ -16,7 +16,7 @@ func (s *sim) trace(format string, a ...any) {
 	s.out.WriteByte('\n')
 }
 
-// traceMessage writes a line about a message from the room.
+// traceMessage writes a line about a message from the rendezvous.
 func (s *sim) traceMessage(c *conn, m *server.Message) {
 	if s.out == nil {
 		return
