@@ -19,7 +19,7 @@ Simulates the rendezvous of a job of many hosts, in virtual time and without a n
 server that holds it, an agent on each host, and the links between them. Prints how long it
 takes until all have their ranks, and what that costs. A seed stands for one run.
 
-  --nodes N       hosts, 1 to 65536 (default 16)
+  --nodes N       hosts, 1 to 131072 (default 16)
   --min N         hosts that the job needs, as in --nnodes MIN:MAX (default: all)
   --max N         hosts that it takes at most (default: all, or --min if that is more)
   --seed N        what is random is drawn from it (default 1)
@@ -37,7 +37,7 @@ every rank is given once, ends with status 1 and says which.
 
 // Limits of what is simulated: the events of a run have to fit into memory.
 const (
-	simMaxNodes  = 1 << 16
+	simMaxNodes  = 1 << 17
 	simMaxFaults = 1000
 )
 

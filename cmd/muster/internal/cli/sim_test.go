@@ -51,7 +51,7 @@ func TestSimErrors(t *testing.T) {
 		line string
 		want []string
 	}{
-		{"--nodes 0 --min x --max -1 --faults 1001", []string{"--nodes '0': want a number from 1 to 65536", "--min 'x'", "--max '-1'", "--faults '1001'"}},
+		{"--nodes 0 --min x --max -1 --faults 1001", []string{"--nodes '0': want a number from 1 to 131072", "--min 'x'", "--max '-1'", "--faults '1001'"}},
 		{"--loss 51 --delay 11s --work 1h --skew -1s", []string{"--loss '51': want a number of percent", "--delay '11s': want a time such as", "at most 10s", "--work '1h'", "--skew '-1s'"}},
 		{"--loss NaN --seed -1 more", []string{"--loss 'NaN'", "--seed '-1'", "unexpected argument 'more'"}},
 		{"--nodes 4 --min 5", []string{"--min 5 is more than --nodes 4"}},
