@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"slices"
 	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
@@ -75,6 +76,8 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 			return nil, &ConfigError{err}
 		}
 	}
+	var closing sync.WaitGroup
+	defer closing.Wait()
 	run, err := logs.New(cfg.Logs)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrPermission):
@@ -105,11 +108,11 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
+	defer closing.Go(func() { // the end of the guard takes as long as removing the logs
 		if cerr := supervisor.Close(); cerr != nil {
 			log.Warn("the workers' cgroup stays until the next job here removes it", "error", cerr)
 		}
-	}()
+	})
 
 	enable, _ := cfg.LookupEnv(timer.EnvEnableFile)
 	timerFile, _ := cfg.LookupEnv(timer.EnvFile)
@@ -148,14 +151,14 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	defer stopServing()
 	watched.announce(stderr, page, run.Dir())
 	result, err = a.Run(ctx)
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	// A host that could not take part closes the job for nobody else.
 	end, what := handler.Leave, "rendezvous.Leave"
 	if result != nil && !result.Left {
 		end, what = handler.Shutdown, "rendezvous.Shutdown"
 	}
-	cerr := end(closing)
+	cerr := end(leaving)
 	if cerr != nil {
 		log.Warn("cannot shut the rendezvous down", "error", cerr)
 	}
