@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"sync"
@@ -40,8 +41,9 @@ func TestRaise(t *testing.T) {
 	if err := raise(t.Context(), s, "k", 3); err == nil || !strings.Contains(err.Error(), `"much"`) {
 		t.Errorf("no number: error %v, want one that shows it", err)
 	}
-	s.Close()
-	if err := raise(t.Context(), s, "k", 3); !errors.Is(err, store.ErrClosed) {
+	closed, end := context.WithCancelCause(t.Context())
+	end(store.ErrClosed)
+	if err := raise(closed, s, "k", 3); !errors.Is(err, store.ErrClosed) {
 		t.Errorf("closed: error %v", err)
 	}
 }

@@ -30,7 +30,7 @@ import (
 // node that is known and has not gone has asked for it; ranks follow the order in
 // which nodes were made.
 type meeting struct {
-	store *store.Memory
+	store store.Store
 
 	mu     sync.Mutex
 	nodes  []*node

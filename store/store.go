@@ -1,7 +1,7 @@
 // Package store is the key-value store in which agents and workers meet: the
-// Store interface and the stores that need no server. A Memory lives in one
-// process, a Prefix is a name space inside another store. Package tcpstore serves a Memory to other
-// processes and hosts in PyTorch's TCPStore protocol, and has its client.
+// Store interface and the stores that need no server. NewMemory makes one that lives in
+// this process, Prefix a name space inside another store. Package tcpstore serves a store
+// to other processes and hosts in PyTorch's TCPStore protocol, and has its client.
 //
 // A store maps keys to byte strings. Beside the map, in a name space of their
 // own, are queues. Keys and values may hold any bytes and may be empty. Nothing
@@ -23,11 +23,13 @@ var (
 	ErrTimeout = errors.New("store: timed out")
 	// ErrClosed is returned by calls on a store that has been closed, and by
 	// calls that were blocked when it was.
-	ErrClosed = errors.New("store: closed")
+	ErrClosed = kv.ErrClosed
 	// ErrReset is returned by calls that were blocked when the store was emptied.
-	ErrReset = errors.New("store: emptied while waiting")
+	ErrReset = kv.ErrReset
 	// ErrQueueEmpty is returned by QueuePop on an empty queue.
-	ErrQueueEmpty = errors.New("store: queue is empty")
+	ErrQueueEmpty = kv.ErrQueueEmpty
+	// ErrLengths is returned by MultiSet unless there is one value for each key.
+	ErrLengths = kv.ErrLengths
 	// ErrNotNumber matches the errors of Add and Barrier on a value that is not a
 	// decimal number of 64 bits. A tcpstore.Client cannot tell and loses its
 	// connection instead, as PyTorch's does.
@@ -84,6 +86,29 @@ type Store interface {
 	// cannot be used again: later calls with the same key pass at once. A call
 	// that the context ended still counts.
 	Barrier(ctx context.Context, key string, n int) error
+}
+
+// NewMemory returns an empty store inside this process. It holds nothing that would
+// have to be closed.
+func NewMemory() Store { return kv.NewMemory() }
+
+// A Mirror keeps the value of one key of a tcpstore.Server somewhere else, in a form that
+// is better than bytes for whoever owns it. Those who use the store notice
+// nothing, but that the key always exists.
+//
+// Its methods are called with the store locked. They must not block and must not
+// use the store, and whoever holds a lock that they take must not either.
+type Mirror interface {
+	// Render is called before the value is read, compared or changed. Unless
+	// changed is false, which says that the value is what the last Render
+	// returned or the last Adopt was given, the value becomes the key's.
+	// Nobody may change its bytes afterwards.
+	Render() (value []byte, changed bool)
+	// Adopt is called after somebody has written the value: set it, appended to
+	// it, added to it, or won a comparison, even if it is what it was. Value is nil
+	// if the key was deleted, or empty if it was set to nothing. Nobody
+	// changes its bytes afterwards.
+	Adopt(value []byte)
 }
 
 // A TimeoutError says which call ran out of the store's own time limit.

@@ -97,7 +97,7 @@ func Dial(ctx context.Context, cfg ClientConfig) (*Client, error) {
 	}
 	c.remote, c.local = l.nc.RemoteAddr(), l.nc.LocalAddr()
 	if c.main <- l; cfg.WorldSize > 0 {
-		if _, err := c.add(ctx, initKey, 1); err != nil {
+		if _, err := c.number(ctx, &request{query: qAdd, op: "add", key: initKey, bare: true, n: 1}); err != nil {
 			c.Close()
 			return nil, err
 		}
@@ -215,33 +215,11 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("tcpstore: %s of %d at %q, a TCPStore takes at most %d", e.What, e.Size, e.KeyStart, e.AtMost)
 }
 
-func checkKey(key string) error {
-	if n := len(key) + 1; n > MaxKey {
-		return &LimitError{"key", n, MaxKey, key[:64]}
-	}
-	return nil
-}
-
-func check(keys []string, values ...[]byte) error {
-	if len(keys) > MaxKeys {
-		return &LimitError{"number of keys", len(keys), MaxKeys, ""}
-	}
-	for _, key := range keys {
-		if err := checkKey(key); err != nil {
-			return err
-		}
-	}
-	for i, value := range values {
-		if len(value) > MaxValue {
-			key := keys[min(i, len(keys)-1)]
-			return &LimitError{"value", len(value), MaxValue, key[:min(len(key), 64)]}
-		}
-	}
-	return nil
-}
-
 // call sends a request that is answered at once and reads the reply.
-func (c *Client) call(ctx context.Context, op string, request func(l *line), reply func(l *line) error) (err error) {
+func (c *Client) call(ctx context.Context, r *request, reply func(l *line) error) (err error) {
+	if err := r.check(); err != nil {
+		return err
+	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -259,8 +237,7 @@ func (c *Client) call(ctx context.Context, op string, request func(l *line), rep
 		if l, err = c.renewed(ctx, l); err != nil {
 			return err
 		}
-		l.begin()
-		request(l)
+		l.put(r)
 		err = l.exchange(ctx, c.timeout, reply)
 		if err == nil {
 			return nil
@@ -268,17 +245,37 @@ func (c *Client) call(ctx context.Context, op string, request func(l *line), rep
 		old := l
 		l = nil
 		c.drop(old)
-		if !repeatable(op) || !c.again(ctx, err, tries) {
-			return c.explain(ctx, old, op, nil, err)
+		if !repeatable(r.op) || !c.again(ctx, err, tries) {
+			return c.explain(ctx, old, r, err)
 		}
 	}
 }
 
-// acknowledged reads the answer to ask.
-func acknowledged(l *line) error { return l.expect(ready) }
+// write is call for a silent query.
+func (c *Client) write(ctx context.Context, r *request) error {
+	return c.call(ctx, r, func(l *line) error { return l.expect(ready) })
+}
+
+// number is call for a query that is answered by a number.
+func (c *Client) number(ctx context.Context, r *request) (n int64, err error) {
+	err = c.call(ctx, r, func(l *line) error {
+		n, err = l.readInt()
+		return err
+	})
+	return n, err
+}
+
+// bytes is call for a query that is answered by a value.
+func (c *Client) bytes(ctx context.Context, r *request) (value []byte, err error) {
+	err = c.call(ctx, r, func(l *line) error {
+		value, err = l.bytes()
+		return err
+	})
+	return value, err
+}
 
 // explain turns an error of a line, which is lost, into the caller's.
-func (c *Client) explain(ctx context.Context, l *line, op string, keys []string, err error) error {
+func (c *Client) explain(ctx context.Context, l *line, r *request, err error) error {
 	if failed := c.failure(); failed != nil {
 		return failed
 	}
@@ -286,9 +283,9 @@ func (c *Client) explain(ctx context.Context, l *line, op string, keys []string,
 		return context.Cause(ctx)
 	}
 	if errors.Is(err, errLate) {
-		return &store.TimeoutError{Op: op, Keys: keys, After: c.timeout}
+		return &store.TimeoutError{Op: r.op, Keys: r.awaited(), After: c.timeout}
 	}
-	lost := &LostError{Addr: c.cfg.Addr, Remote: l.nc.RemoteAddr().String(), Op: op, Err: err}
+	lost := &LostError{Addr: c.cfg.Addr, Remote: l.nc.RemoteAddr().String(), Op: r.op, Err: err}
 	if !c.lasting.Load() {
 		c.fail(lost)
 	}
@@ -296,7 +293,10 @@ func (c *Client) explain(ctx context.Context, l *line, op string, keys []string,
 }
 
 // wait sends a WAIT or BARRIER and blocks until it is answered.
-func (c *Client) wait(ctx context.Context, op string, keys []string, request func(l *line)) error {
+func (c *Client) wait(ctx context.Context, r *request) error {
+	if err := r.check(); err != nil {
+		return err
+	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -305,8 +305,7 @@ func (c *Client) wait(ctx context.Context, op string, keys []string, request fun
 		if err != nil {
 			return err
 		}
-		l.begin()
-		request(l)
+		l.put(r)
 		began := time.Now()
 		usable, err := l.await(ctx, c.timeout)
 		if usable {
@@ -320,23 +319,15 @@ func (c *Client) wait(ctx context.Context, op string, keys []string, request fun
 		if time.Since(began) > c.cfg.keepAlive().limit() {
 			tries = 1
 		}
-		if !repeatable(op) || !c.again(ctx, err, tries) {
-			return c.explain(ctx, l, op, keys, err)
+		if !repeatable(r.op) || !c.again(ctx, err, tries) {
+			return c.explain(ctx, l, r, err)
 		}
 	}
 }
 
 // Set implements store.Store.
 func (c *Client) Set(ctx context.Context, key string, value []byte) error {
-	if err := check([]string{key}, value); err != nil {
-		return err
-	}
-	return c.call(ctx, "set", func(l *line) {
-		l.query(qSet)
-		l.key(key)
-		l.value(value)
-		l.ask()
-	}, acknowledged)
+	return c.write(ctx, &request{query: qSet, op: "set", key: key, values: [2][]byte{value}})
 }
 
 // Get implements store.Store. If the key is deleted while Get is under way it
@@ -345,14 +336,7 @@ func (c *Client) Get(ctx context.Context, key string) (value []byte, err error) 
 	if err := c.exist(ctx, "get", key); err != nil {
 		return nil, err
 	}
-	err = c.call(ctx, "get", func(l *line) {
-		l.query(qGet)
-		l.key(key)
-	}, func(l *line) error {
-		value, err = l.bytes()
-		return err
-	})
-	return value, err
+	return c.bytes(ctx, &request{query: qGet, op: "get", key: key})
 }
 
 // exist blocks until all keys exist.
@@ -361,66 +345,27 @@ func (c *Client) exist(ctx context.Context, op string, keys ...string) error {
 	if err != nil || all {
 		return err
 	}
-	return c.wait(ctx, op, keys, func(l *line) {
-		l.query(qWait)
-		l.keys(keys)
-	})
+	return c.wait(ctx, &request{query: qWait, op: op, keys: keys})
 }
 
 // Add implements store.Store.
 func (c *Client) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
-	if err := checkKey(key); err != nil {
-		return 0, err
-	}
-	return c.add(ctx, "/"+key, delta)
-}
-
-func (c *Client) add(ctx context.Context, rawKey string, delta int64) (sum int64, err error) {
-	err = c.call(ctx, "add", func(l *line) {
-		l.query(qAdd)
-		l.rawKey(rawKey)
-		l.int(delta)
-	}, func(l *line) error {
-		sum, err = l.readInt()
-		return err
-	})
-	return sum, err
+	return c.number(ctx, &request{query: qAdd, op: "add", key: key, n: delta})
 }
 
 // CompareAndSet implements store.Store.
 func (c *Client) CompareAndSet(ctx context.Context, key string, expected, desired []byte) (value []byte, err error) {
-	if err := check([]string{key}, expected, desired); err != nil {
-		return nil, err
-	}
-	err = c.call(ctx, "compare and set", func(l *line) {
-		l.query(qCompareSet)
-		l.key(key)
-		l.value(expected)
-		l.value(desired)
-	}, func(l *line) error {
-		value, err = l.bytes()
-		return err
-	})
-	return value, err
+	return c.bytes(ctx, &request{query: qCompareSet, op: "compare and set", key: key, values: [2][]byte{expected, desired}})
 }
 
 // Wait implements store.Store.
 func (c *Client) Wait(ctx context.Context, keys ...string) error {
-	if err := check(keys); err != nil {
-		return err
-	}
 	return c.exist(ctx, "wait", keys...)
 }
 
 // Check implements store.Store.
 func (c *Client) Check(ctx context.Context, keys ...string) (all bool, err error) {
-	if err := check(keys); err != nil {
-		return false, err
-	}
-	err = c.call(ctx, "check", func(l *line) {
-		l.query(qCheck)
-		l.keys(keys)
-	}, func(l *line) error {
+	err = c.call(ctx, &request{query: qCheck, op: "check", keys: keys}, func(l *line) error {
 		answer, err := l.readByte()
 		if err == nil && answer > notReady {
 			err = fmt.Errorf("CHECK was answered by %d", answer)
@@ -433,29 +378,15 @@ func (c *Client) Check(ctx context.Context, keys ...string) (all bool, err error
 
 // Append implements store.Store.
 func (c *Client) Append(ctx context.Context, key string, value []byte) error {
-	if err := check([]string{key}, value); err != nil {
-		return err
-	}
-	return c.call(ctx, "append", func(l *line) {
-		l.query(qAppend)
-		l.key(key)
-		l.value(value)
-		l.ask()
-	}, acknowledged)
+	return c.write(ctx, &request{query: qAppend, op: "append", key: key, values: [2][]byte{value}})
 }
 
 // MultiGet implements store.Store.
 func (c *Client) MultiGet(ctx context.Context, keys []string) (values [][]byte, err error) {
-	if err := check(keys); err != nil {
-		return nil, err
-	}
 	if err := c.exist(ctx, "multi-get", keys...); err != nil {
 		return nil, err
 	}
-	err = c.call(ctx, "multi-get", func(l *line) {
-		l.query(qMultiGet)
-		l.keys(keys)
-	}, func(l *line) error {
+	err = c.call(ctx, &request{query: qMultiGet, op: "multi-get", keys: keys}, func(l *line) error {
 		values = make([][]byte, len(keys))
 		for i := range values {
 			if values[i], err = l.bytes(); err != nil {
@@ -473,53 +404,23 @@ func (c *Client) MultiSet(ctx context.Context, keys []string, values [][]byte) e
 	if len(keys) != len(values) {
 		return fmt.Errorf("%w: %d keys, %d values", store.ErrLengths, len(keys), len(values))
 	}
-	if err := check(keys, values...); err != nil {
-		return err
-	}
-	return c.call(ctx, "multi-set", func(l *line) {
-		l.query(qMultiSet)
-		l.int(int64(len(keys)))
-		for i, key := range keys {
-			l.key(key)
-			l.value(values[i])
-		}
-		l.ask()
-	}, acknowledged)
+	return c.write(ctx, &request{query: qMultiSet, op: "multi-set", keys: keys, pairs: values})
 }
 
 // Delete implements store.Store.
 func (c *Client) Delete(ctx context.Context, key string) (bool, error) {
-	n, err := c.number(ctx, "delete", qDelete, key)
+	n, err := c.number(ctx, &request{query: qDelete, op: "delete", key: key})
 	return n > 0, err
-}
-
-// number is a query about one key that is answered by a number.
-func (c *Client) number(ctx context.Context, op string, q query, key string) (n int64, err error) {
-	if err := checkKey(key); err != nil {
-		return 0, err
-	}
-	err = c.call(ctx, op, func(l *line) {
-		l.query(q)
-		l.key(key)
-	}, func(l *line) error {
-		n, err = l.readInt()
-		return err
-	})
-	return n, err
 }
 
 // NumKeys implements store.Store.
 func (c *Client) NumKeys(ctx context.Context) (n int64, err error) {
-	err = c.call(ctx, "number of keys", func(l *line) { l.query(qNumKeys) }, func(l *line) error {
-		n, err = l.readInt()
-		return err
-	})
-	return n, err
+	return c.number(ctx, &request{query: qNumKeys, op: "number of keys"})
 }
 
 // ListKeys implements store.Store.
 func (c *Client) ListKeys(ctx context.Context) (keys []string, err error) {
-	err = c.call(ctx, "list keys", func(l *line) { l.query(qListKeys) }, func(l *line) error {
+	err = c.call(ctx, &request{query: qListKeys, op: "list keys"}, func(l *line) error {
 		keys, err = l.list()
 		return err
 	})
@@ -535,28 +436,14 @@ func (c *Client) ListKeys(ctx context.Context) (keys []string, err error) {
 // QueuePush implements store.Store. PyTorch's server has queues only with
 // use_libuv=True, which is its default.
 func (c *Client) QueuePush(ctx context.Context, key string, value []byte) error {
-	if err := check([]string{key}, value); err != nil {
-		return err
-	}
-	return c.call(ctx, "queue push", func(l *line) {
-		l.query(qQueuePush)
-		l.key(key)
-		l.value(value)
-		l.ask()
-	}, acknowledged)
+	return c.write(ctx, &request{query: qQueuePush, op: "queue push", key: key, values: [2][]byte{value}})
 }
 
 // QueuePop implements store.Store.
 func (c *Client) QueuePop(ctx context.Context, key string, block bool) (value []byte, err error) {
-	if err := checkKey(key); err != nil {
-		return nil, err
-	}
 	for {
 		before := int64(0)
-		err = c.call(ctx, "queue pop", func(l *line) {
-			l.query(qQueuePop)
-			l.key(key)
-		}, func(l *line) error {
+		err = c.call(ctx, &request{query: qQueuePop, op: "queue pop", key: key}, func(l *line) error {
 			if before, err = l.readInt(); err != nil || before <= 0 {
 				return err
 			}
@@ -569,11 +456,7 @@ func (c *Client) QueuePop(ctx context.Context, key string, block bool) (value []
 		case !block:
 			return nil, store.ErrQueueEmpty
 		}
-		err = c.wait(ctx, "queue pop", []string{key}, func(l *line) {
-			l.query(qWait)
-			l.keys([]string{key})
-		})
-		if err != nil {
+		if err = c.wait(ctx, &request{query: qWait, op: "queue pop", keys: []string{key}}); err != nil {
 			return nil, err
 		}
 		if ctx.Err() != nil {
@@ -591,20 +474,13 @@ func (c *Client) QueuePop(ctx context.Context, key string, block bool) (value []
 
 // QueueLen implements store.Store.
 func (c *Client) QueueLen(ctx context.Context, key string) (int64, error) {
-	return c.number(ctx, "queue length", qQueueLen, key)
+	return c.number(ctx, &request{query: qQueueLen, op: "queue length", key: key})
 }
 
 // Barrier implements store.Store, by one request that torch's TCPStore.barrier
 // uses too.
 func (c *Client) Barrier(ctx context.Context, key string, n int) error {
-	if err := checkKey(key); err != nil {
-		return err
-	}
-	return c.wait(ctx, "barrier", []string{key}, func(l *line) {
-		l.query(qBarrier)
-		l.key(key)
-		l.int(int64(n))
-	})
+	return c.wait(ctx, &request{query: qBarrier, op: "barrier", key: key, n: int64(n)})
 }
 
 // A LostError says that the server ended a connection in the middle of things.

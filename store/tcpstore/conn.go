@@ -53,11 +53,33 @@ func (e *requestError) Unwrap() error { return e.err }
 // A conn is one client's connection. Its goroutine reads requests, performs
 // them in order and writes the replies when no complete request is left.
 //
-// The answer to a parked WAIT or BARRIER comes from whoever fulfils it. While
-// the connection's goroutine is blocked reading, that one writes the byte
-// itself; while it is at work, it finds the byte owed and writes it in its place
-// between the replies. turn decides which: from the moment a wait is parked
-// the goroutine holds it whenever it is not reading.
+// # Who writes
+//
+// The answer to a parked WAIT or BARRIER, one byte, is due when another connection's
+// request fulfils it. To wake this connection's goroutine for that would cost the
+// client twice the time, so that other goroutine, which is at work anyway, writes the
+// byte itself. But the byte must not come between the bytes of a reply, nor behind the
+// answer to a CANCEL_WAIT that was performed later. turn is the right to write. It is
+// in one of three states:
+//
+//   - at work: the connection's goroutine has it. A wait that is fulfilled now is owed:
+//     the goroutine puts the byte between its replies (settle).
+//   - reading: nobody has it. The goroutine has written all that it has to, and blocks.
+//   - answering: another goroutine has it, from Fire to the end of Deliver. The
+//     connection's goroutine, if a request comes meanwhile, waits in read for its turn.
+//
+// Fire takes the turn under the map's lock, since that lock is the order in which waits
+// are fulfilled and cancelled; Deliver writes after it, since nobody may do system calls
+// under that lock, and only then gives the turn away. So one mutex is locked in one
+// function and unlocked in another. The goroutine goes from at work to reading under
+// the map's lock as well, unless no wait is parked: no wait can be fulfilled between its
+// last look at owed and the time that the turn is free.
+//
+// # Who touches what
+//
+// s, raw and since never change. dropped is guarded by s.mu; owed by the map's
+// lock; what the waiter has, too. All the rest is the connection's goroutine's, except
+// that Deliver uses nc, which does not change once requests are read.
 type conn struct {
 	s     *Server
 	raw   net.Conn      // to be closed, by anybody
@@ -65,8 +87,8 @@ type conn struct {
 	ended chan struct{} // closed when the goroutine has left the data alone
 	since time.Time
 
-	validated atomic.Bool
-	dropped   bool // guarded by s.mu: closed to make room
+	validated atomic.Bool // it has begun as a client does
+	dropped   bool        // closed to make room
 
 	session func(net.Conn) // who takes the connection over
 
@@ -83,10 +105,9 @@ type conn struct {
 	queued int         // bytes in chain
 
 	waiter  kv.Waiter
-	waiting bool // a wait was parked and may still be
-	turn    sync.Mutex
-	held    bool // this goroutine holds turn
-	owed    bool // guarded by the map's lock: a stop-waiting to be written
+	waiting bool       // the waiter may be parked
+	turn    sync.Mutex // the right to write
+	owed    bool       // a stop-waiting is to be written by the goroutine
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
@@ -98,6 +119,8 @@ func newConn(s *Server, nc net.Conn) *conn {
 
 // serve performs requests until the connection ends.
 func (c *conn) serve() error {
+	c.turn.Lock()
+	defer c.turn.Unlock()
 	for {
 		if !c.validated.Load() {
 			if err := checkOpening(c.buf[c.r:c.w]); err != nil {
@@ -133,7 +156,7 @@ func (c *conn) serve() error {
 }
 
 // claim takes a place for a request of so many bytes, and limits its time. It may wait
-// for one, and has then given the turn away.
+// for one, with the turn given away.
 func (c *conn) claim(size int) error {
 	class := c.class
 	for places[class].size < size && class < len(places)-1 {
@@ -145,24 +168,29 @@ func (c *conn) claim(size int) error {
 	if err := c.rest(); err != nil {
 		return err
 	}
-	select {
-	case c.s.places[class] <- struct{}{}:
-	default:
-		late := time.NewTimer(bigTimeout)
-		defer late.Stop()
-		select {
-		case c.s.places[class] <- struct{}{}:
-		case <-late.C:
-			return &requestError{err: errFull}
-		case <-c.cut:
-			return net.ErrClosed
-		case <-c.s.done:
-			return net.ErrClosed
-		}
+	err := c.place(class)
+	c.turn.Lock()
+	if err != nil {
+		return err
 	}
 	c.unclaim()
 	c.class = class
 	return c.nc.SetDeadline(time.Now().Add(bigTimeout))
+}
+
+// place waits for a place of the class.
+func (c *conn) place(class int) error {
+	late := time.NewTimer(bigTimeout)
+	defer late.Stop()
+	select {
+	case c.s.places[class] <- struct{}{}:
+		return nil
+	case <-late.C:
+		return &requestError{err: errFull}
+	case <-c.cut:
+	case <-c.s.done:
+	}
+	return net.ErrClosed
 }
 
 // unclaim gives the place back.
@@ -195,18 +223,13 @@ func (c *conn) leave() {
 	c.s.m.Lock()
 	c.s.m.Cancel(&c.waiter)
 	c.s.m.Unlock()
-	if !c.held {
-		c.turn.Lock() // a Deliver may be under way
-	}
+	c.turn.Lock() // a Deliver may be under way
 	c.turn.Unlock()
 }
 
 // fill reads more, into a buffer that has room for need more bytes or at least
 // twice the room there was.
 func (c *conn) fill(need int) error {
-	if err := c.rest(); err != nil {
-		return err
-	}
 	full := c.w == len(c.buf)
 	if kept := c.w - c.r; c.r > 0 && (kept == 0 || c.w+need > len(c.buf)) {
 		copy(c.buf, c.buf[c.r:c.w])
@@ -222,12 +245,11 @@ func (c *conn) fill(need int) error {
 	case full && len(c.buf) < fullBuffer:
 		c.resize(min(2*len(c.buf), fullBuffer))
 	}
-	n, err := c.nc.Read(c.buf[c.w:])
+	n, err := c.read(c.buf[c.w:])
 	c.w += n
 	if n > 0 {
 		err = nil
 	}
-	c.wake()
 	return err
 }
 
@@ -245,7 +267,6 @@ func (c *conn) takeValue() error {
 	if err := c.claim(length + len(c.frame.taken[0])); err != nil {
 		return err
 	}
-	c.wake()
 	value := make([]byte, min(length, firstTaken))
 	start := c.r + c.frame.pos + 8
 	n := copy(value, c.buf[start:c.w])
@@ -254,11 +275,7 @@ func (c *conn) takeValue() error {
 		if n == len(value) {
 			value = append(make([]byte, 0, length), value...)[:length]
 		}
-		if err := c.rest(); err != nil {
-			return err
-		}
-		m, err := c.nc.Read(value[n:])
-		c.wake()
+		m, err := c.read(value[n:])
 		if n += m; m == 0 && err != nil {
 			return err
 		}
@@ -271,32 +288,36 @@ func (c *conn) takeValue() error {
 	return nil
 }
 
-// rest writes all replies and gives the turn away, before a read.
+// read writes all replies and reads into b, without the turn while it blocks.
+func (c *conn) read(b []byte) (n int, err error) {
+	if err := c.rest(); err != nil {
+		return 0, err
+	}
+	n, err = c.nc.Read(b)
+	c.turn.Lock()
+	return n, err
+}
+
+// rest writes all replies and gives the turn away. After an error it has it still.
 func (c *conn) rest() error {
 	for {
 		if err := c.flush(); err != nil {
 			return err
 		}
-		if !c.held {
+		if !c.waiting {
+			c.turn.Unlock()
 			return nil
 		}
 		c.s.m.Lock()
-		if !c.settle() {
+		owed := c.settle()
+		if !owed {
 			c.waiting = c.waiter.Parked()
-			c.held = false
 			c.turn.Unlock()
-			c.s.m.Unlock()
-			return nil
 		}
 		c.s.m.Unlock()
-	}
-}
-
-// wake takes the turn back after a read.
-func (c *conn) wake() {
-	if c.waiting && !c.held {
-		c.turn.Lock()
-		c.held = true
+		if !owed {
+			return nil
+		}
 	}
 }
 
@@ -310,13 +331,11 @@ func (c *conn) settle() bool {
 	return true
 }
 
-// Fire implements kv.Notifier.
+// Fire implements kv.Notifier: it takes the turn for Deliver, or leaves the answer to the
+// connection's goroutine, which is at work.
 func (c *conn) Fire() bool {
-	if c.turn.TryLock() {
-		return true
-	}
-	c.owed = true
-	return false
+	c.owed = !c.turn.TryLock()
+	return !c.owed
 }
 
 // Deliver implements kv.Notifier: it writes the answer to a wait. A client that
@@ -381,7 +400,15 @@ func (c *conn) link() {
 	}
 }
 
-// replyBig replies with a value without copying it. Nobody may change it.
+// replyValue replies with a value that nobody changes: a big one is not copied.
+func (c *conn) replyValue(value []byte) {
+	if len(value) < bigValue {
+		c.replyBytes(value)
+		return
+	}
+	c.replyBig(value)
+}
+
 func (c *conn) replyBig(value []byte) {
 	c.out = appendInt(c.out, int64(len(value)))
 	c.link()
@@ -463,18 +490,9 @@ func (c *conn) perform() error {
 		return c.replyKeys(keys)
 	case qSession:
 		return c.enterSession(text(f.key.of(c.buf[c.r:])))
-	case qWait, qBarrier:
-		// Earlier replies go first, and the turn is taken before the map,
-		// since who holds it may be busy writing.
-		if !c.held {
-			c.turn.Lock()
-			c.held = true
-		}
 	}
 	m.Lock()
-	if c.held {
-		c.settle()
-	}
+	c.settle()
 	err := c.locked(f, m)
 	m.Unlock()
 	if err != nil {
@@ -494,12 +512,7 @@ func (c *conn) locked(f *frame, m *kv.Map) error {
 	case qSet:
 		m.Set(key, c.value(0))
 	case qCompareSet:
-		reply := m.CompareAndSet(key, c.value(0).Bytes, c.value(1))
-		if len(reply) < bigValue {
-			c.replyBytes(reply)
-		} else {
-			c.replyBig(reply)
-		}
+		c.replyValue(m.CompareAndSet(key, c.value(0).Bytes, c.value(1)))
 	case qGet:
 		c.replyKey(key)
 	case qAdd:
@@ -510,11 +523,8 @@ func (c *conn) locked(f *frame, m *kv.Map) error {
 		c.out = appendInt(c.out, sum)
 	case qCheck:
 		answer := byte(ready)
-		rest := f.list.of(c.buf[c.r:])
-		for range f.num {
-			var key []byte
-			key, rest = next(rest)
-			if !m.Has(text(key)) && !c.s.offers(text(key)) {
+		for _, key := range c.list() {
+			if !m.Has(key) && !c.s.offers(key) {
 				answer = notReady
 				break
 			}
@@ -548,11 +558,8 @@ func (c *conn) locked(f *frame, m *kv.Map) error {
 	case qAppend:
 		m.Append(key, c.value(0))
 	case qMultiGet:
-		rest := f.list.of(c.buf[c.r:])
-		for range f.num {
-			var key []byte
-			key, rest = next(rest)
-			c.replyKey(text(key))
+		for _, key := range c.list() {
+			c.replyKey(key)
 		}
 	case qMultiSet:
 		rest := f.list.of(c.buf[c.r:])
@@ -568,12 +575,8 @@ func (c *conn) locked(f *frame, m *kv.Map) error {
 		value, before := m.Pop(key)
 		c.waiter.Popped(key)
 		c.out = appendInt(c.out, int64(before))
-		switch {
-		case before == 0:
-		case len(value) < bigValue:
-			c.replyBytes(value)
-		default:
-			c.replyBig(value)
+		if before > 0 {
+			c.replyValue(value)
 		}
 	case qQueueLen:
 		c.out = appendInt(c.out, int64(m.QueueLen(key)))

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/store"
+	"github.com/muster-run/muster/store/internal/kv"
 )
 
 // scripted is a connection that reads what it is given, chunk bytes at a time,
@@ -86,8 +87,8 @@ func recorded(t testing.TB, direction string) (streams [][]byte) {
 // and why it ended the connection.
 func served(t testing.TB, stream []byte, chunk int) ([]byte, error) {
 	t.Helper()
-	memory := store.NewMemory()
-	s := &Server{memory: memory, m: memory.Map(), log: slog.New(slog.DiscardHandler)}
+	memory := kv.NewMemory()
+	s := &Server{memory: memory, m: memory.Map, log: slog.New(slog.DiscardHandler)}
 	s.HandleSession("echo", func(conn net.Conn) { io.Copy(conn, conn) })
 	s.Mirror("k", &plainMirror{})
 	nc := &scripted{in: bytes.Clone(stream), chunk: chunk}

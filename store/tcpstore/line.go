@@ -39,34 +39,97 @@ func newLine(nc net.Conn) *line {
 	return &line{nc: nc, in: bufio.NewReaderSize(nc, replyBuffer)}
 }
 
-// begin starts a new request.
-func (l *line) begin() {
+// A request is a query with its arguments, of which layouts says which it has.
+type request struct {
+	query  query
+	op     string    // the call that it is a part of, in lower case
+	key    string    // k
+	bare   bool      // the key goes without a "/" before it
+	values [2][]byte // v
+	n      int64     // n
+	keys   []string  // K, P
+	pairs  [][]byte  // P: the values
+}
+
+// check says what the server would close the connection for.
+func (r *request) check() error {
+	if len(r.keys) > MaxKeys {
+		return &LimitError{"number of keys", len(r.keys), MaxKeys, ""}
+	}
+	for i := range len(r.keys) + 1 {
+		key := r.key
+		if i > 0 {
+			key = r.keys[i-1]
+		}
+		if n := len(key) + 1; n > MaxKey {
+			return &LimitError{"key", n, MaxKey, key[:64]}
+		}
+	}
+	for i := range len(r.pairs) + len(r.values) {
+		key, value := r.key, r.values[i%2]
+		if i >= len(r.values) {
+			key, value = r.keys[i-2], r.pairs[i-2]
+		}
+		if len(value) > MaxValue {
+			return &LimitError{"value", len(value), MaxValue, key[:min(len(key), 64)]}
+		}
+	}
+	return nil
+}
+
+// awaited are the keys that the request waits for.
+func (r *request) awaited() []string {
+	switch r.query {
+	case qWait:
+		return r.keys
+	case qBarrier:
+		return []string{r.key}
+	}
+	return nil
+}
+
+// put begins a new request. Behind one that servers do not answer goes one that they
+// do: CHECK of no keys, which is answered by ready.
+func (l *line) put(r *request) {
 	if cap(l.request) > mostReserved {
 		l.request = nil
 	}
-	l.request, l.from, l.chain = l.request[:0], 0, nil
+	l.request, l.from, l.chain = append(l.request[:0], byte(r.query)), 0, nil
+	value := 0
+	for _, kind := range []byte(layouts[r.query]) {
+		switch kind {
+		case 'k':
+			l.key(r.key, r.bare)
+		case 'v':
+			l.value(r.values[value])
+			value++
+		case 'n':
+			l.int(r.n)
+		case 'K', 'P':
+			l.int(int64(len(r.keys)))
+			for i, key := range r.keys {
+				if l.key(key, false); kind == 'P' {
+					l.value(r.pairs[i])
+				}
+			}
+		}
+	}
+	if silent[r.query] {
+		l.request = append(l.request, byte(qCheck))
+		l.int(0)
+	}
 }
-
-func (l *line) query(q query) { l.request = append(l.request, byte(q)) }
 
 func (l *line) int(n int64) { l.request = appendInt(l.request, n) }
 
-func (l *line) rawKey(key string) {
-	l.int(int64(len(key)))
-	l.request = append(l.request, key...)
-}
-
-func (l *line) key(key string) {
-	l.int(int64(len(key)) + 1)
-	l.request = append(l.request, '/')
-	l.request = append(l.request, key...)
-}
-
-func (l *line) keys(keys []string) {
-	l.int(int64(len(keys)))
-	for _, key := range keys {
-		l.key(key)
+func (l *line) key(key string, bare bool) {
+	if bare {
+		l.int(int64(len(key)))
+	} else {
+		l.int(int64(len(key)) + 1)
+		l.request = append(l.request, '/')
 	}
+	l.request = append(l.request, key...)
 }
 
 func (l *line) value(value []byte) {
@@ -77,12 +140,6 @@ func (l *line) value(value []byte) {
 	}
 	l.chain = append(l.chain, l.request[l.from:len(l.request):len(l.request)], value)
 	l.from = len(l.request)
-}
-
-// ask adds a request that every server answers by ready: CHECK of no keys.
-func (l *line) ask() {
-	l.query(qCheck)
-	l.int(0)
 }
 
 func (l *line) send() (err error) {

@@ -76,6 +76,13 @@ type Guard interface {
 // connection beside the request that is being received and the reply that is
 // being sent. A client that does not read its replies is not served until it does,
 // and nobody else notices.
+//
+// One goroutine accepts, and each connection has one, which becomes that of its session.
+// Close waits for all of them. The fields down to places never change. The map m has a
+// lock of its own, which is taken under mu, never the other way round, and is not held
+// for system calls. Reset holds mu until every connection has closed its ended, so that
+// a connection's goroutine takes mu only behind that: what it needs before is atomic, or a
+// sync.Map as handlers is.
 type Server struct {
 	log      *slog.Logger
 	ln       net.Listener
@@ -84,20 +91,19 @@ type Server struct {
 	admitted func(net.Conn) string
 	limit    *Limit
 	guard    Guard
-	memory   *store.Memory
-	m        *kv.Map // memory's
-	all      sync.WaitGroup
-	done     chan struct{} // closed by Close
+	memory   *kv.Memory
+	m        *kv.Map                    // memory's
+	all      sync.WaitGroup             // the goroutines
+	done     chan struct{}              // closed by Close
+	places   [len(places)]chan struct{} // of the requests that have one
 
 	refused, denied, tokened, full, strangers, broken admit.Tally // of connections
 
-	places [len(places)]chan struct{} // of the requests that have one
+	handlers sync.Map // of sessions: name → func(net.Conn)
 
-	handlers atomic.Pointer[map[string]func(net.Conn)] // replaced with mu held
-
-	mu       sync.Mutex    // guards the rest
-	cut      chan struct{} // closed by Reset
-	conns    map[*conn]struct{}
+	mu       sync.Mutex         // guards the rest
+	cut      chan struct{}      // closed, and made anew, by Reset
+	conns    map[*conn]struct{} // those that are not sessions
 	sessions map[net.Conn]struct{}
 	closed   bool
 }
@@ -113,7 +119,9 @@ func Listen(cfg ServerConfig) (*Server, error) {
 		return nil, fmt.Errorf("tcpstore: Allow: %w", err)
 	}
 	s := &Server{
-		log: cfg.Logger, ln: cfg.Listener, allow: allow, admitted: cfg.Admit, limit: cfg.Limit, guard: cfg.Guard, alive: keepAlive(cfg.KeepAlive), memory: store.NewMemory(), done: make(chan struct{}), cut: make(chan struct{}),
+		log: cfg.Logger, ln: cfg.Listener, alive: keepAlive(cfg.KeepAlive),
+		allow: allow, admitted: cfg.Admit, limit: cfg.Limit, guard: cfg.Guard,
+		memory: kv.NewMemory(), done: make(chan struct{}), cut: make(chan struct{}),
 		conns: map[*conn]struct{}{}, sessions: map[net.Conn]struct{}{},
 	}
 	if s.log == nil {
@@ -128,7 +136,7 @@ func Listen(cfg ServerConfig) (*Server, error) {
 	for i := range places {
 		s.places[i] = make(chan struct{}, places[i].most)
 	}
-	s.m = s.memory.Map()
+	s.m = s.memory.Map
 	if s.ln == nil {
 		lc := net.ListenConfig{KeepAlive: -1} // accept sets it
 		ln, err := lc.Listen(context.Background(), "tcp", cfg.Addr)
@@ -168,7 +176,7 @@ func (s *Server) Store() store.Store {
 // view adds the "/" that clients put before every key.
 type view struct {
 	store.Store
-	memory *store.Memory
+	memory *kv.Memory
 }
 
 func (v view) Barrier(ctx context.Context, key string, n int) error {
@@ -179,12 +187,18 @@ func (v view) Barrier(ctx context.Context, key string, n int) error {
 // and returns the value that the key had, or nil if there was none. See
 // store.Mirror. Reset does not touch the key.
 func (s *Server) Mirror(key string, m store.Mirror) (existing []byte) {
-	return s.memory.Mirror("/"+key, m)
+	s.m.Lock()
+	defer s.m.Unlock()
+	return s.m.Mirror("/"+key, m.Render, m.Adopt)
 }
 
 // Unmirror ends what Mirror began and removes the key. Where there is no mirror it
 // does nothing.
-func (s *Server) Unmirror(key string) { s.memory.Unmirror("/" + key) }
+func (s *Server) Unmirror(key string) {
+	s.m.Lock()
+	defer s.m.Unlock()
+	s.m.Unmirror("/" + key)
+}
 
 // WaitForWorkers blocks until n clients that were given a world size have
 // connected since the server started or was last reset.
@@ -244,7 +258,8 @@ func (s *Server) Close() error {
 	s.full.Finish(s.log, "tcpstore: more connections were closed: too many were open", "closed")
 	s.strangers.Finish(s.log, "tcpstore: more connections were closed: they did not begin as a client of PyTorch 2 does", "closed")
 	s.broken.Finish(s.log, "tcpstore: more connections were closed for bad requests", "closed")
-	return errors.Join(err, s.memory.Close())
+	s.memory.Close()
+	return err
 }
 
 // Reset ends all connections, then removes all keys and queues. Clients that

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"slices"
 
@@ -30,16 +29,11 @@ var errSession = errors.New("session")
 // returned. Close closes the connections of sessions and waits for f to return; Reset
 // leaves them alone.
 func (s *Server) HandleSession(name string, f func(conn net.Conn)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	handlers := map[string]func(net.Conn){}
-	if old := s.handlers.Load(); old != nil {
-		maps.Copy(handlers, *old)
+	if f == nil {
+		s.handlers.Delete(name)
+	} else {
+		s.handlers.Store(name, f)
 	}
-	if handlers[name] = f; f == nil {
-		delete(handlers, name)
-	}
-	s.handlers.Store(&handlers)
 }
 
 // ServeSession begins a session inside this process and returns the client's
@@ -72,29 +66,25 @@ func (s *Server) hold(nc, conn net.Conn, f func(net.Conn)) {
 }
 
 func (s *Server) handler(name string) func(net.Conn) {
-	if handlers := s.handlers.Load(); handlers != nil {
-		return (*handlers)[name]
-	}
-	return nil
+	f, _ := s.handlers.Load(name)
+	handler, _ := f.(func(net.Conn))
+	return handler
 }
 
 // offers reports whether the key is the one that says that there are sessions,
 // and there are.
-func (s *Server) offers(key string) bool {
-	if key != sessionKey {
-		return false
+func (s *Server) offers(key string) (some bool) {
+	if key == sessionKey {
+		s.handlers.Range(func(_, _ any) bool { some = true; return false })
 	}
-	handlers := s.handlers.Load()
-	return handlers != nil && len(*handlers) > 0
+	return some
 }
 
 // enterSession performs SESSION. If the server has a handler it returns errSession
 // and the reply is still to be written.
 func (c *conn) enterSession(name string) error {
 	c.s.m.Lock()
-	if c.held {
-		c.settle()
-	}
+	c.settle()
 	parked := c.waiter.Parked()
 	c.s.m.Unlock()
 	if parked {

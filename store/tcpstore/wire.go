@@ -71,6 +71,9 @@ var layouts = [256]string{
 	qQueueLen: "k", qBarrier: "kn", qSession: "k",
 }
 
+// silent are the queries that have no reply.
+var silent = [256]bool{qSet: true, qAppend: true, qMultiSet: true, qQueuePush: true}
+
 // A frame is one request as it lies at the start of a buffer that may not yet
 // hold all of it. Everything in it is an offset, so that the buffer may move
 // between two calls of parse.

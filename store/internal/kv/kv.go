@@ -1,6 +1,6 @@
 // Package kv is the data of a store and the waiters on it: a map from keys to
-// values, queues beside it, and for each key those who wait for it. The memory
-// store, the file store and the TCPStore server all keep their data here.
+// values, queues beside it, and for each key those who wait for it. A Memory makes a
+// store of it for goroutines; the TCPStore server serves its clients from the Map itself.
 //
 // A Map has one lock, which the caller takes: Lock, any number of methods,
 // Unlock. A waiter is told under the lock, so that the order in which waiters
@@ -11,6 +11,7 @@ package kv
 import (
 	"bytes"
 	"errors"
+	"strconv"
 	"strings"
 	"sync"
 )
@@ -40,16 +41,24 @@ type Map struct {
 	queues map[string]*queue
 	parked map[string]*parked
 	told   []Notifier // to be delivered by Unlock
-
-	mirrors map[*entry]mirrored // those of the entries that are marked
 }
 
-// An entry is a pointer so that changing a value needs no new key. The bytes of
-// a value may be overwritten in place unless a reader holds on to them.
+// An entry is a pointer so that changing a value needs no new key.
+//
+// The bytes of a value may be overwritten in place, unless shared says that somebody
+// holds on to them; what lies behind their end may be appended to all the same. With a
+// mirror the value is the last that is known here, always shared, and without room
+// behind its end.
 type entry struct {
-	value    []byte
-	shared   bool
-	mirrored bool // the value is in m.mirrors and only the last known one here
+	value  []byte
+	shared bool
+	mirror *mirror // where the value really is; nil: here
+}
+
+// A mirror is told before the value of its key is read, and after it was written.
+type mirror struct {
+	render func() (value []byte, changed bool)
+	adopt  func(value []byte)
 }
 
 // New returns an empty map.
@@ -74,38 +83,59 @@ func (m *Map) Unlock() {
 	}
 }
 
+// at returns the entry of a key, with its value up to date; nil: there is none.
+func (m *Map) at(key string) *entry {
+	e := m.m[key]
+	if e != nil && e.mirror != nil {
+		e.update()
+	}
+	return e
+}
+
+// update is not inlined, so that at is.
+//
+//go:noinline
+func (e *entry) update() {
+	if value, changed := e.mirror.render(); changed {
+		e.fix(value)
+	}
+}
+
+// written tells a mirror of the value that its entry has been given.
+func (e *entry) written() {
+	if e.mirror != nil {
+		if e.value == nil {
+			e.value = []byte{} // nil says that the key was deleted
+		}
+		e.fix(e.value)
+		e.mirror.adopt(e.value)
+	}
+}
+
+// fix makes the entry's value one that others may hold, and append to.
+func (e *entry) fix(value []byte) { e.value, e.shared = value[:len(value):len(value)], true }
+
 // Get returns a key's value, valid until Unlock.
 func (m *Map) Get(key string) (value []byte, ok bool) {
-	e := m.m[key]
+	e := m.at(key)
 	if e == nil {
-		return
-	}
-	if e.mirrored {
-		m.render(e)
+		return nil, false
 	}
 	return e.value, true
 }
 
 // Share returns a key's value, valid for ever: nobody will change its bytes.
 func (m *Map) Share(key string) (value []byte, ok bool) {
-	e := m.m[key]
+	e := m.at(key)
 	if e == nil {
-		return
-	}
-	if e.mirrored {
-		m.render(e)
+		return nil, false
 	}
 	e.shared = true
 	return e.value, true
 }
 
 // Has reports whether the key exists or is that of a queue that is not empty.
-func (m *Map) Has(key string) bool {
-	if m.m[key] != nil {
-		return true
-	}
-	return len(m.queues) > 0 && m.queues[key] != nil
-}
+func (m *Map) Has(key string) bool { return m.m[key] != nil || m.queues[key] != nil }
 
 // Len returns the number of keys.
 func (m *Map) Len() int { return len(m.m) }
@@ -121,9 +151,7 @@ func (m *Map) Keys() []string {
 
 // Set sets a value and wakes the key's waiters.
 func (m *Map) Set(key string, v Value) {
-	if e := m.put(key, m.m[key], v); e.mirrored {
-		m.adopt(e)
-	}
+	m.put(key, m.m[key], v).written()
 	m.wakeKey(key)
 }
 
@@ -144,17 +172,13 @@ func (m *Map) put(key string, e *entry, v Value) *entry {
 
 // Append appends to a value, or creates it, and wakes the key's waiters.
 func (m *Map) Append(key string, v Value) {
-	switch e := m.m[key]; {
-	case e == nil:
+	if e := m.at(key); e == nil {
 		m.put(key, nil, v)
-	case e.mirrored:
-		m.render(e)
-		e.value = append(e.value, v.Bytes...)
-		m.adopt(e)
-	default:
+	} else {
 		// Readers of a shared value see its old length only, so growing it
 		// in place is safe.
 		e.value = append(e.value, v.Bytes...)
+		e.written()
 	}
 	m.wakeKey(key)
 }
@@ -168,31 +192,24 @@ func (m *Map) Add(key string, delta int64) (int64, error) {
 	return sum, err
 }
 
-func (m *Map) add(key string, delta int64) (int64, error) {
-	e := m.m[key]
-	sum := delta
-	if e != nil {
-		if e.mirrored {
-			m.render(e)
-		}
+func (m *Map) add(key string, delta int64) (sum int64, err error) {
+	e := m.at(key)
+	if e == nil {
+		e = &entry{}
+		m.m[strings.Clone(key)] = e
+	} else {
 		old, ok := ParseInt(e.value)
 		if !ok {
 			return 0, ErrNotNumber
 		}
-		sum += old
+		delta += old
 	}
-	switch {
-	case e == nil:
-		m.m[strings.Clone(key)] = &entry{value: AppendInt(nil, sum)}
-	case e.shared || cap(e.value) > 64:
-		e.value, e.shared = AppendInt(nil, sum), false
-	default:
-		e.value = AppendInt(e.value[:0], sum)
+	if e.shared || cap(e.value) > 64 {
+		e.value, e.shared = nil, false
 	}
-	if e != nil && e.mirrored {
-		m.adopt(e)
-	}
-	return sum, nil
+	e.value = strconv.AppendInt(e.value[:0], delta, 10)
+	e.written()
+	return delta, nil
 }
 
 // CompareAndSet sets the key to desired if its value is expected, or if there is
@@ -200,20 +217,23 @@ func (m *Map) add(key string, delta int64) (int64, error) {
 // ever: desired if it was set, else the key's value, else expected. It wakes the key's
 // waiters if the value was created or changed.
 func (m *Map) CompareAndSet(key string, expected []byte, desired Value) []byte {
-	e := m.m[key]
+	e := m.at(key)
 	switch {
 	case e == nil && len(expected) > 0:
 		return expected
-	case e != nil && e.mirrored:
-		return m.compareAndSet(e, expected, desired)
 	case e != nil && !bytes.Equal(e.value, expected):
 		e.shared = true
 		return e.value
-	case e != nil && bytes.Equal(e.value, desired.Bytes):
-		return desired.Bytes
 	}
-	m.put(key, e, desired).shared = desired.Keep
-	m.wakeKey(key)
+	changed := e == nil || !bytes.Equal(e.value, desired.Bytes)
+	if changed || e.mirror != nil {
+		e = m.put(key, e, desired)
+		e.shared = desired.Keep
+		e.written()
+	}
+	if changed {
+		m.wakeKey(key)
+	}
 	return desired.Bytes
 }
 
@@ -224,9 +244,9 @@ func (m *Map) Delete(key string) bool {
 	if e == nil {
 		return false
 	}
-	if e.mirrored {
-		e.set(nil)
-		m.mirrors[e].Adopt(nil)
+	if e.mirror != nil {
+		e.fix(nil)
+		e.mirror.adopt(nil)
 		return true
 	}
 	delete(m.m, key)
@@ -283,5 +303,38 @@ func (m *Map) QueueLen(key string) int {
 // Clear removes all queues and all keys that are not mirrored. Who waits goes on
 // waiting.
 func (m *Map) Clear() {
-	m.m, m.queues = m.mirroredOnly(), map[string]*queue{}
+	left := map[string]*entry{}
+	for key, e := range m.m {
+		if e.mirror != nil {
+			left[key] = e
+		}
+	}
+	m.m, m.queues = left, map[string]*queue{}
+}
+
+// Mirror makes render and adopt the mirror of a key, until Unmirror: store.Mirror says
+// what they do. It returns the value that the key had, the caller's; nil if there was no
+// key. From then on the key exists. Who waits for it is woken.
+func (m *Map) Mirror(key string, render func() ([]byte, bool), adopt func([]byte)) (existing []byte) {
+	e := m.at(key)
+	if e == nil {
+		e = &entry{}
+		m.m[strings.Clone(key)] = e
+	} else {
+		existing = append([]byte{}, e.value...)
+	}
+	e.mirror, e.shared = &mirror{render, adopt}, true
+	m.wakeKey(key)
+	return existing
+}
+
+// Unmirror ends what Mirror began and removes the key, whose value was elsewhere.
+// It reports whether the key was a mirror's.
+func (m *Map) Unmirror(key string) bool {
+	e := m.m[key]
+	if e == nil || e.mirror == nil {
+		return false
+	}
+	delete(m.m, key)
+	return true
 }

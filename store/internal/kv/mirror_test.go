@@ -81,7 +81,7 @@ func TestMirrorCalls(t *testing.T) {
 			defer m.Unlock()
 			m.Set("k", value("old"))
 			mr := &mirror{}
-			if got := m.Mirror("k", mr); string(got) != "old" {
+			if got := m.Mirror("k", mr.Render, mr.Adopt); string(got) != "old" {
 				t.Errorf("the key had %q", got)
 			}
 			mr.put("7")
@@ -109,7 +109,7 @@ func TestMirrorNew(t *testing.T) {
 	w := newTold()
 	m.Wait(&w.Waiter, "k")
 	mr := &mirror{value: "a"} // not changed, so nothing
-	if got := m.Mirror("k", mr); got != nil {
+	if got := m.Mirror("k", mr.Render, mr.Adopt); got != nil {
 		t.Errorf("there was %q", got)
 	}
 	if w.fired != 1 {
@@ -119,14 +119,14 @@ func TestMirrorNew(t *testing.T) {
 		t.Errorf("got %q, %v", got, ok)
 	}
 	m.Set("e", kv.Value{})
-	if got := m.Mirror("e", mr); got == nil {
+	if got := m.Mirror("e", mr.Render, mr.Adopt); got == nil {
 		t.Error("an empty value counts as none")
 	}
 	// Another takes its place.
 	mr.put("b")
 	m.Get("k")
 	other := &mirror{}
-	if got := m.Mirror("k", other); string(got) != "b" {
+	if got := m.Mirror("k", other.Render, other.Adopt); string(got) != "b" {
 		t.Errorf("the first mirror had %q", got)
 	}
 	m.Add("absent", 1)
@@ -144,7 +144,7 @@ func TestMirrorWakes(t *testing.T) {
 	m.Lock()
 	defer m.Unlock()
 	mr := &mirror{}
-	m.Mirror("k", mr)
+	m.Mirror("k", mr.Render, mr.Adopt)
 	mr.put("a")
 	for i, write := range []func(){
 		func() { m.Set("k", value("b")) },
@@ -204,7 +204,7 @@ func TestMirrorRandom(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	m := kv.New()
 	k := &keeper{random: random}
-	m.Mirror("k", k)
+	m.Mirror("k", k.Render, k.Adopt)
 	for i := range 20_000 {
 		before := string(k.value)
 		text := fmt.Sprint(random.IntN(100))
@@ -280,7 +280,8 @@ func BenchmarkSet(b *testing.B) {
 		b.Run(fmt.Sprintf("mirror=%v", mirrored), func(b *testing.B) {
 			m := kv.New()
 			if mirrored {
-				m.Mirror("other", &mirror{})
+				mr := &mirror{}
+				m.Mirror("other", mr.Render, mr.Adopt)
 			}
 			v := kv.Value{Bytes: make([]byte, 100)}
 			for b.Loop() {

@@ -1,12 +1,6 @@
 package kv
 
-import (
-	"math"
-	"strconv"
-)
-
-// AppendInt appends the decimal form of n.
-func AppendInt(b []byte, n int64) []byte { return strconv.AppendInt(b, n, 10) }
+import "math"
 
 // ParseInt reads a number as C++'s stoll does: leading white space, a sign,
 // digits, and whatever follows is ignored. It reports false where there are no

@@ -17,8 +17,7 @@ type Waiter struct {
 	Notifier Notifier
 	links    []link
 	pending  int
-	queue    string // the queue whose push fired the waiter, if any
-	onQueue  bool   // whether queue means anything
+	queue    *string // the queue whose push fired the waiter; nil: none did
 }
 
 // A link is one waiter's place in one key's list.
@@ -93,7 +92,7 @@ func (m *Map) unlink(k *link) {
 // of those that do not has been created. A key listed twice counts twice and is
 // fulfilled by one creation.
 func (m *Map) Wait(w *Waiter, keys ...string) bool {
-	w.queue, w.onQueue = "", false
+	w.queue = nil
 	missing := 0
 	for _, key := range keys {
 		if !m.Has(key) {
@@ -121,7 +120,6 @@ func (m *Map) Wait(w *Waiter, keys ...string) bool {
 // more, waking everybody parked at the key; otherwise it parks the waiter.
 // Whoever waits for the key to exist is woken by the first arrival.
 func (m *Map) Barrier(w *Waiter, key string, n int64) (bool, error) {
-	w.queue, w.onQueue = "", false
 	arrived, err := m.add(key, 1)
 	if err != nil {
 		return false, err
@@ -141,7 +139,6 @@ func (m *Map) Barrier(w *Waiter, key string, n int64) (bool, error) {
 
 // OnChange parks the waiter until the value of the key is set or changed.
 func (m *Map) OnChange(w *Waiter, key string) {
-	w.queue, w.onQueue = "", false
 	p := m.parkedAt(key)
 	m.park(w, p, &p.changes)
 }
@@ -149,13 +146,12 @@ func (m *Map) OnChange(w *Waiter, key string) {
 // OnPush parks the waiter until something is pushed to the queue, or the key of
 // that name is set.
 func (m *Map) OnPush(w *Waiter, key string) {
-	w.queue, w.onQueue = "", false
 	p := m.parkedAt(key)
 	m.park(w, p, &p.keys)
 }
 
 func (m *Map) park(w *Waiter, p *parked, l *list) {
-	w.links, w.pending = make([]link, 1), 1
+	w.links, w.pending, w.queue = make([]link, 1), 1, nil
 	w.links[0] = link{waiter: w, at: p}
 	l.append(&w.links[0])
 }
@@ -167,19 +163,18 @@ func (w *Waiter) Parked() bool { return w.pending > 0 }
 // and the value is still there, the next in line is woken in its place.
 func (m *Map) Cancel(w *Waiter) {
 	m.release(w)
-	if w.onQueue {
-		queue := w.queue
-		w.queue, w.onQueue = "", false
-		if m.queues[queue] != nil {
-			m.wakeOne(queue)
+	if queue := w.queue; queue != nil {
+		w.queue = nil
+		if m.queues[*queue] != nil {
+			m.wakeOne(*queue)
 		}
 	}
 }
 
 // Popped notes that the waiter took a value from the queue.
 func (w *Waiter) Popped(key string) {
-	if w.onQueue && w.queue == key {
-		w.queue, w.onQueue = "", false
+	if w.queue != nil && *w.queue == key {
+		w.queue = nil
 	}
 }
 
@@ -205,16 +200,11 @@ func (m *Map) fulfil(k *link) (fired bool) {
 }
 
 func (m *Map) wakeKey(key string) {
-	if len(m.parked) == 0 {
-		return
+	if p := m.parked[key]; p != nil {
+		m.wakeAll(&p.keys)
+		m.wakeAll(&p.changes)
+		m.wakeAll(&p.barriers)
 	}
-	p := m.parked[key]
-	if p == nil {
-		return
-	}
-	m.wakeAll(&p.keys)
-	m.wakeAll(&p.changes)
-	m.wakeAll(&p.barriers)
 }
 
 func (m *Map) wakeAll(l *list) {
@@ -226,9 +216,6 @@ func (m *Map) wakeAll(l *list) {
 // wakeOne counts a push to a queue for the waiters in line, oldest first, until
 // one of them has nothing else to wait for.
 func (m *Map) wakeOne(key string) {
-	if len(m.parked) == 0 {
-		return
-	}
 	p := m.parked[key]
 	if p == nil {
 		return
@@ -245,7 +232,7 @@ func (m *Map) wakeOne(key string) {
 			}
 		}
 		if fired {
-			w.queue, w.onQueue = p.key, true
+			w.queue = &p.key
 			return
 		}
 	}
