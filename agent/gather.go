@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/rendezvous"
@@ -33,6 +34,9 @@ func (a *Agent) publish(ctx context.Context, at *attempt) error {
 	return at.round.Store.Set(ctx, fmt.Sprint(failuresPrefix, at.round.Rank), text)
 }
 
+// introduction is how long the report waits for agents that have not said who they are.
+const introduction = 200 * time.Millisecond
+
 // gather makes the report of the job from what all its hosts say, and hands it to
 // them. It waits for hosts that are not known to be gone.
 func (a *Agent) gather(ctx context.Context, at *attempt) *failure.Report {
@@ -41,11 +45,19 @@ func (a *Agent) gather(ctx context.Context, at *attempt) *failure.Report {
 	// before that.
 	waiting, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout*3/4)
 	defer cancel()
-	// Our agents have said who they are when they started their workers.
+	// Our agents say who they are when they have started their workers, which some may
+	// be doing just now. An agent of PyTorch's never says it.
+	keys := make([]string, at.round.WorldSize)
+	for i := range keys {
+		keys[i] = fmt.Sprint(agentPrefix, i)
+	}
+	soon, cancel := context.WithTimeout(waiting, introduction)
+	_ = at.round.Store.Wait(soon, keys...)
+	cancel()
 	ours := make([]bool, at.round.WorldSize)
 	for i := range ours {
 		var err error
-		if ours[i], err = at.round.Store.Check(waiting, fmt.Sprint(agentPrefix, i)); err != nil {
+		if ours[i], err = at.round.Store.Check(waiting, keys[i]); err != nil {
 			a.log.Warn("cannot gather the failures of the other hosts", "error", err)
 			own.Silent = []string{"all other hosts"}
 			return own

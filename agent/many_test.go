@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -652,6 +653,27 @@ func TestLostPeers(t *testing.T) {
 		}
 		l.succeeds("a", "b")
 	})
+}
+
+// A worker may fail before another host's agent has said that it is one of ours.
+func TestFailsBeforeOthersStart(t *testing.T) {
+	var l *lab
+	l = newLab(t, []string{"a", "b"}, func(h *host) {
+		if h.Host == "b" {
+			h.Start = func(cfg process.Config) (agent.Group, error) {
+				l.awaitKey("round.0/muster/failed")
+				return h.Supervisor.Start(cfg)
+			}
+		}
+	})
+	l.start("a", "b")
+	l.worker("a").tell(t, "boom")
+	for _, name := range []string{"a", "b"} {
+		r, err := l.ended(name)
+		if err != nil || r.Report == nil || r.Report.Root().Host != "a" || len(r.Report.Silent) > 0 {
+			t.Errorf("%s: %+v, %v", name, r.Report, err)
+		}
+	}
 }
 
 // An agent of TorchElastic in the job knows no key of ours, and nothing waits for

@@ -109,26 +109,10 @@ func (w *watchdog) env(env map[string]string) {
 }
 
 // isDescendant says whether a process is one of this program's workers, or of
-// theirs.
+// theirs. Where no system call tells, who can write the FIFO is believed.
 func isDescendant(pid int) bool {
-	self := os.Getpid()
-	for range 64 {
-		s, err := procfs.Read(pid)
-		if errors.Is(err, errors.ErrUnsupported) {
-			return true // who can write the FIFO is believed
-		}
-		if err != nil {
-			return false
-		}
-		if s.Parent == self { // which is 1 in a container
-			return true
-		}
-		if s.Parent <= 1 {
-			return false
-		}
-		pid = s.Parent
-	}
-	return false
+	own, err := procfs.Descends(pid, os.Getpid())
+	return own || errors.Is(err, errors.ErrUnsupported)
 }
 
 // reap keeps evidence of a process that has missed its deadline, and kills it.

@@ -189,25 +189,8 @@ func (c *socketConn) subject(pid int) (int, error) {
 		// Its connection was inherited, and its number may be another's by now.
 		return 0, fmt.Errorf("%w: process %d, which connected, has ended; connect anew", ErrNoProcess, peer)
 	}
-	if pid == 0 || pid == peer || descends(pid, peer) {
+	if own, _ := procfs.Descends(pid, peer); pid == 0 || pid == peer || own {
 		return cmp.Or(pid, peer), nil
 	}
 	return 0, fmt.Errorf("%w: process %d may time itself and its descendants, and %d is none of them", ErrNotOwned, peer, pid)
-}
-
-// maxGenerations bounds how far descends looks.
-const maxGenerations = 64
-
-// descends says whether ancestor is a parent of pid, at whatever distance.
-func descends(pid, ancestor int) bool {
-	for range maxGenerations {
-		stat, err := procfs.Read(pid)
-		if err != nil || stat.Parent <= 0 {
-			return false
-		}
-		if pid = stat.Parent; pid == ancestor {
-			return true
-		}
-	}
-	return false
 }

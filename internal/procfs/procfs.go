@@ -55,3 +55,21 @@ func open(path string) (int, error) {
 		return fd, nil
 	}
 }
+
+// Descends tells whether a process is below another one, at most 64 generations. A
+// process whose parent has ended descends from nobody but the one that adopted it.
+func Descends(pid, ancestor int) (bool, error) {
+	for range 64 {
+		s, err := Read(pid)
+		switch {
+		case err != nil:
+			return false, err
+		case s.Parent == ancestor: // which is 1 in a container
+			return true, nil
+		case s.Parent <= 1:
+			return false, nil
+		}
+		pid = s.Parent
+	}
+	return false, nil
+}
