@@ -224,7 +224,7 @@ func (c *conn) leave() {
 	c.s.m.Cancel(&c.waiter)
 	c.s.m.Unlock()
 	c.turn.Lock() // a Deliver may be under way
-	c.turn.Unlock()
+	defer c.turn.Unlock()
 }
 
 // fill reads more, into a buffer that has room for need more bytes or at least

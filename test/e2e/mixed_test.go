@@ -131,7 +131,11 @@ func wantAll(agents []*job, status int) {
 	for _, j := range agents {
 		j.t.Helper()
 		if got := j.status(); got != status {
-			j.t.Fatalf("%s ended with status %d, want %d", j.l.name, got, status)
+			var all strings.Builder
+			for _, j := range agents {
+				all.WriteString(j.console() + "\n")
+			}
+			j.t.Fatalf("%s ended with status %d, want %d\n%s", j.l.name, got, status, &all)
 		}
 	}
 }
@@ -140,20 +144,27 @@ var lastPort atomic.Int64
 
 func init() { lastPort.Store(int64(10_000 + rand.IntN(15_000))) }
 
-// freePort returns a port that nobody has, and that the kernel gives to nobody who
-// asks for any.
+// freePort returns a port that nobody has, nor the one after it, which a member of a
+// quorum takes for the other members. The kernel gives neither to who asks for any.
 func freePort(t testing.TB) int {
 	t.Helper()
 	for range 1000 {
-		port := int(lastPort.Add(1))
-		l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
-		if err == nil {
-			l.Close()
+		port := int(lastPort.Add(2))
+		if isFree(port) && isFree(port+1) {
 			return port
 		}
 	}
 	t.Fatal("no free port")
 	return 0
+}
+
+func isFree(port int) bool {
+	l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
+	if err != nil {
+		return false
+	}
+	l.Close()
+	return true
 }
 
 // dumps reads what the workers of a job have said of themselves, by rank.
