@@ -135,7 +135,12 @@ func TestGuardComesBeforeTheWorkers(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	await := ends(t, lab.PID("stray"))
+	line := lab.Line()
+	for !strings.HasPrefix(line, "stray ") { // the guard's may come first
+		line = lab.Line()
+	}
+	stray, _ := strconv.Atoi(strings.TrimPrefix(line, "stray "))
+	await := ends(t, stray)
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 	await()
@@ -377,9 +382,11 @@ func TestGuardEndsWhatOthersLeft(t *testing.T) {
 	}
 	gone := ends(t, first["stray"])
 	kill(first["guard"])
-	_, kill = start("say:up/hang")
+	second, kill := start("say:up/hang")
 	gone()
+	gone = ends(t, second["up"], second["guard"])
 	kill()
+	gone()
 	if err := other.Process.Kill(); err != nil {
 		t.Errorf("somebody else's process was ended: %v", err)
 	}
