@@ -2,6 +2,8 @@ package cli
 
 import (
 	"fmt"
+	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -85,11 +87,18 @@ func listening(pid int, host string) (addrs []string) {
 		if err != nil {
 			continue
 		}
-		for line := range strings.Lines(string(text)) {
-			if port, ok := listener(line, host, inodes); ok {
-				addrs = append(addrs, joinPort(host, port))
+		for _, s := range procfs.ParseSockets(text) {
+			if listensAt(s, host) && inodes[strconv.FormatUint(s.Inode, 10)] {
+				addrs = append(addrs, net.JoinHostPort(host, strconv.Itoa(int(s.Local.Port()))))
 			}
 		}
 	}
 	return addrs
+}
+
+// listensAt tells whether a socket listens at a host's address. If host is a name, it may:
+// whoever listens will be asked.
+func listensAt(s procfs.Socket, host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return s.State == procfs.Listen && (err != nil || s.Local.Addr().Unmap() == addr.Unmap())
 }

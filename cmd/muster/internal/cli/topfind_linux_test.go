@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"strings"
 	"testing"
+
+	"github.com/muster-run/muster/internal/procfs"
 )
 
 // Lines as the kernel of a little-endian machine prints them.
@@ -13,7 +15,6 @@ func TestListener(t *testing.T) {
 	}
 	const v4 = "   0: 0100007F:2328 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 77 1 0 100 0 0 10 0"
 	const v6 = "   0: 00000000000000000000000001000000:2329 00000000000000000000000000000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 78 1"
-	inodes := map[string]bool{"77": true, "78": true}
 	tests := []struct {
 		line, host string
 		port       uint16
@@ -23,16 +24,16 @@ func TestListener(t *testing.T) {
 		{v4, "0.0.0.0", 9000, false},
 		{v4, "localhost", 9000, true},
 		{v6, "::1", 9001, true},
-		{strings.Replace(v4, " 77 ", " 79 ", 1), "127.0.0.1", 0, false},
 		{strings.Replace(v4, " 0A ", " 01 ", 1), "127.0.0.1", 0, false},
 		{strings.Replace(v4, "0100007F", "01007F", 1), "127.0.0.1", 0, false},
 		{"  sl  local_address", "127.0.0.1", 0, false},
 		{"", "127.0.0.1", 0, false},
 	}
 	for _, tt := range tests {
-		port, ok := listener(tt.line, tt.host, inodes)
-		if ok != tt.ok || ok && port != tt.port {
-			t.Errorf("%q at %s: %d, %v", tt.line, tt.host, port, ok)
+		sockets := procfs.ParseSockets([]byte(tt.line))
+		ok := len(sockets) == 1 && listensAt(sockets[0], tt.host)
+		if ok != tt.ok || ok && sockets[0].Local.Port() != tt.port {
+			t.Errorf("%q at %s: %v", tt.line, tt.host, sockets)
 		}
 	}
 }
