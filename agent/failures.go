@@ -69,6 +69,9 @@ func (r *record) news() news {
 
 // parseRecord reads what another agent wrote.
 func parseRecord(text []byte) (*record, error) {
+	if len(text) > maxRecord {
+		return nil, fmt.Errorf("%s holds %d bytes, more than %d", failedKey, len(text), maxRecord)
+	}
 	r := record{Node: -1, Rank: -1}
 	if err := json.Unmarshal(text, &r); err != nil || r.Node < 0 || r.Restarts < 0 || r.Signal < 0 || r.Signal > 64 || !sound(r.Decision) {
 		return nil, fmt.Errorf("%s holds %.100q, want an agent's record of a failure", failedKey, text)

@@ -48,6 +48,14 @@ func TestRaise(t *testing.T) {
 	}
 }
 
+// A record that no agent writes is not looked into.
+func TestHugeRecord(t *testing.T) {
+	text := `{"node": 1, "rank": 1, "failures": [` + strings.Repeat("{},", 1<<20) + `{}]}`
+	if r, err := parseRecord([]byte(text)); err == nil || !strings.Contains(err.Error(), "bytes, more than") {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 func FuzzParseRecord(f *testing.F) {
 	f.Add([]byte(`{"node": 1, "rank": 5, "host": "h", "restarts": 2, "final": false, "cause": "exit code 3", "failures": [{"rank": 5}]}`))
 	f.Add([]byte(`{"node": -1}`))

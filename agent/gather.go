@@ -14,6 +14,7 @@ import (
 // Bounds of what goes through the store, in bytes.
 const (
 	rootLimit   = 16 << 10 // the root cause in a record
+	maxRecord   = 64 << 10 // a record with it
 	hostLimit   = 64 << 10 // one host's failures
 	reportLimit = 1 << 20  // those of all hosts
 )

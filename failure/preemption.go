@@ -26,7 +26,7 @@ type Preemption struct {
 	ExitStatus int `json:"exit_status,omitempty"`
 	// Grace is what the workers had from the signal to SIGKILL, in seconds. CutShort is
 	// why some of them were killed: CutBySignal, CutByGrace, or empty if none was.
-	Grace    float64 `json:"grace_seconds"`
+	Grace    float64 `json:"grace_seconds,omitzero"`
 	CutShort string  `json:"cut_short,omitempty"`
 	// Workers are those of this host, by local rank; none where none had been started.
 	Workers []PreemptedWorker `json:"workers"`

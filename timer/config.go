@@ -75,7 +75,7 @@ func (c Config) complete() (Config, error) {
 		c.Logger = slog.Default()
 	}
 	c.Logger = c.Logger.With("run_id", c.RunID)
-	c.fds, c.conns = cmp.Or(c.fds, maxPidfds), cmp.Or(c.conns, maxConns)
+	c.fds, c.conns = cmp.Or(c.fds, share(maxPidfds)), cmp.Or(c.conns, share(maxConns))
 	if c.now == nil {
 		c.now = time.Now
 	}

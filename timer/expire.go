@@ -39,9 +39,11 @@ func (s *Server) collect(now float64) (due []*process) {
 			p.expiry = &Expiry{PID: p.handle.pid, handle: p.handle}
 			due = append(due, p)
 		}
-		p.expiry.Timers = append(p.expiry.Timers, e.request)
 		p.expiry.Signal = max(e.request.Signal, 0)
-		if p.expiry.Signal > 0 || len(p.expiry.Timers) == maxReported {
+		if p.expiry.Signal > 0 || len(p.expiry.Timers) < maxReported {
+			p.expiry.Timers = append(p.expiry.Timers, e.request)
+		}
+		if p.expiry.Signal > 0 {
 			s.dropTimers(p)
 		}
 	}

@@ -14,6 +14,16 @@ import (
 // apart by their start time.
 const maxPidfds = 4096
 
+// share returns n, or less where that would be more than an eighth of the descriptors
+// that this program may have.
+func share(n int) int {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return n
+	}
+	return int(min(uint64(n), limit.Cur/8))
+}
+
 // A handle names a process for good, so that another with the same number is not
 // mistaken for it.
 type handle struct {

@@ -149,6 +149,7 @@ func (s *Server) admit(pid int) (*process, error) {
 		}
 		owns, attempt, bare := s.cfg.Owns, s.attempt, s.cfg.bare || len(s.procs) >= s.cfg.fds
 		s.asking[pid] = s.cfg.now()
+		s.arm() // for what was registered before this: the look may take long
 		s.mu.Unlock()
 		h, err := identify(pid, bare, owns)
 		s.mu.Lock()

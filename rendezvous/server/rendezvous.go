@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/muster-run/muster/internal/admit"
 	"github.com/muster-run/muster/rendezvous"
 )
 
@@ -59,6 +60,8 @@ type Rendezvous struct {
 	rules     rendezvous.Rules // those of the first node
 	suspended bool             // see Suspend
 	out       []Envelope
+
+	noState, refused admit.Tally // what strangers may cause as often as they like
 
 	// The nodes with a session.
 	sessions map[ID]*session
@@ -146,7 +149,7 @@ func (r *Rendezvous) send(s *session, m *Message) { r.out = append(r.out, Envelo
 
 func (r *Rendezvous) refuse(id ID, format string, args ...any) {
 	m := &Message{Type: Refused, Error: fmt.Sprintf(format, args...)}
-	r.log.Warn("rendezvous: node refused", "run_id", r.runID, "error", m.Error)
+	r.refused.Warn(r.log, "rendezvous: node refused", "nodes", "run_id", r.runID, "error", m.Error)
 	r.out = append(r.out, Envelope{To: id, Msg: m, End: true})
 }
 

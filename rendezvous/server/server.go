@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/muster-run/muster/internal/admit"
 	"github.com/muster-run/muster/store"
 )
 
@@ -37,6 +38,8 @@ type ServerConfig struct {
 // A Server holds one rendezvous for each run ID that it is asked for.
 type Server struct {
 	cfg ServerConfig
+
+	badGreeting admit.Tally
 
 	mu        sync.Mutex // guards the rest
 	live      map[string]*live
@@ -89,7 +92,7 @@ func (s *Server) Serve(conn net.Conn) {
 		return // somebody has only looked who is here, as muster doctor does
 	}
 	if err != nil {
-		s.cfg.Logger.Warn("rendezvous: bad greeting", "remote", conn.RemoteAddr(), "error", err)
+		s.badGreeting.Warn(s.cfg.Logger, "rendezvous: bad greeting", "connections", "remote", conn.RemoteAddr(), "error", err)
 		return
 	}
 	_ = conn.SetReadDeadline(time.Time{})

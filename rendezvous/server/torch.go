@@ -58,7 +58,7 @@ func (r *Rendezvous) Adopt(now time.Time, text []byte) {
 		err = r.check(st)
 	}
 	if err != nil {
-		r.log.Error("rendezvous: a node wrote a state that is none; it is ignored", "run_id", r.runID, "error", err)
+		r.noState.Warn(r.log, "rendezvous: a node wrote a state that is none; it is ignored", "states", "run_id", r.runID, "error", err)
 		return
 	}
 	r.adopt(now, st)

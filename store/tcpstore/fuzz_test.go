@@ -89,6 +89,9 @@ func served(t testing.TB, stream []byte, chunk int) ([]byte, error) {
 	t.Helper()
 	memory := kv.NewMemory()
 	s := &Server{memory: memory, m: memory.Map, log: slog.New(slog.DiscardHandler)}
+	for i := range places {
+		s.places[i] = make(chan struct{}, places[i].most)
+	}
 	s.HandleSession("echo", func(conn net.Conn) { io.Copy(conn, conn) })
 	s.Mirror("k", &plainMirror{})
 	nc := &scripted{in: bytes.Clone(stream), chunk: chunk}

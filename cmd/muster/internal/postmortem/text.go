@@ -170,7 +170,7 @@ func (a *Attempt) writeText(b *strings.Builder, seen map[string]string) {
 		return
 	}
 	root := a.Failures[0]
-	text, title := root.Traceback, "traceback"
+	text, title := strings.TrimRight(root.Traceback, " \t\r\n"), "traceback"
 	switch {
 	case text != "":
 		if root.TracebackFrom != "" {
