@@ -140,7 +140,7 @@ func TestSlurm(t *testing.T) {
 		late.t = t
 		late.await(ranks("SIGTERM at %d")...).await(ranks("saved %d")...)
 		late.wantEnd(slurmlab.End{State: "TIMEOUT"})
-		late.says("DUE TO TIME LIMIT", "0: muster: the job is preempted: host host", "1: muster: the job is preempted: host host", "received SIGTERM")
+		late.says("0: muster: the job is preempted: host host", "1: muster: the job is preempted: host host", "received SIGTERM")
 	})
 }
 
