@@ -230,10 +230,11 @@ func TestFollowOnly(t *testing.T) {
 
 // Lines of two workers never mix, however long they are.
 func TestFollowLongLines(t *testing.T) {
-	dir := tree(t, map[string]string{"attempt_0/0/stdout.log": "", "attempt_0/1/stdout.log": ""})
-	f := follow(t, dir, postmortem.FollowConfig{Lines: -1})
+	// It is there as a whole: a reader may come upon a write half done, and up to
+	// 64 KiB of a line without an end are not shown yet.
 	long := strings.Repeat("x", 100<<10)
-	f.write("attempt_0/0/stdout.log", long)
+	dir := tree(t, map[string]string{"attempt_0/0/stdout.log": long, "attempt_0/1/stdout.log": ""})
+	f := follow(t, dir, postmortem.FollowConfig{Lines: -1})
 	f.sees("[0]:" + long)
 	f.write("attempt_0/1/stdout.log", "y\n")
 	f.sees("\n[1]:y\n")
