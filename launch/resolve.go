@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/etcd"
 	"github.com/muster-run/muster/rendezvous/quorum"
@@ -167,7 +168,7 @@ func (cfg *Config) resolveRendezvous() error {
 		if cfg.RdzvEndpoint == "" {
 			cfg.RdzvEndpoint = joinHostPort(cfg.MasterAddr, cmp.Or(cfg.MasterPort, DefaultMasterPort))
 		}
-		_, port, err := rendezvous.SplitEndpoint(cfg.RdzvEndpoint, -1)
+		_, port, err := hostport.Split(cfg.RdzvEndpoint, -1)
 		switch {
 		case err != nil:
 			errs = append(errs, err)
@@ -180,7 +181,7 @@ func (cfg *Config) resolveRendezvous() error {
 			fail("node rank: want 0 to %d for %s, got %d", cfg.MaxNodes-1, nodes(*cfg), cfg.NodeRank)
 		}
 	case "c10d":
-		_, port, err := rendezvous.SplitEndpoint(cfg.RdzvEndpoint, -1)
+		_, port, err := hostport.Split(cfg.RdzvEndpoint, -1)
 		switch {
 		case err != nil:
 			errs = append(errs, err)
@@ -190,7 +191,7 @@ func (cfg *Config) resolveRendezvous() error {
 			cfg.MaxNodes = 1
 		}
 	case "etcd", "etcd-v2":
-		if _, err := rendezvous.SplitEndpoints(cfg.RdzvEndpoint, etcd.DefaultPort); err != nil {
+		if _, err := hostport.SplitList(cfg.RdzvEndpoint, etcd.DefaultPort); err != nil {
 			errs = append(errs, err)
 		}
 	case "quorum":
@@ -208,7 +209,7 @@ const portZero = "%s, and the endpoint %s has port 0, which no other host can kn
 // meetsAtLoopback says whether the hosts are to meet at an address that each of them
 // has for itself. An etcd may well have a member, or a proxy, on every host.
 func (cfg *Config) meetsAtLoopback() bool {
-	host, _, err := rendezvous.SplitEndpoint(cfg.RdzvEndpoint, 0)
+	host, _, err := hostport.Split(cfg.RdzvEndpoint, 0)
 	ip := net.ParseIP(host)
 	return err == nil && !strings.HasPrefix(cfg.RdzvBackend, "etcd") && (host == "localhost" || ip != nil && ip.IsLoopback())
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -312,83 +311,4 @@ func ParseSettings(backend string, conf map[string]string) (Settings, error) {
 		}
 	}
 	return s, errors.Join(errs...)
-}
-
-// SplitEndpoint takes "host[:port]", "[v6]" or "[v6]:port" apart. An empty host
-// is localhost; a missing port is defaultPort (-1 if the caller wants to know).
-// Source: parse_rendezvous_endpoint in rendezvous/utils.py.
-func SplitEndpoint(endpoint string, defaultPort int) (host string, port int, err error) {
-	endpoint = strings.TrimSpace(endpoint)
-	bad := func(why string) error {
-		return fmt.Errorf("rendezvous endpoint %q: %s; want host, host:port or [IPv6]:port", endpoint, why)
-	}
-	host, portText := endpoint, ""
-	switch {
-	case strings.HasPrefix(endpoint, "["):
-		end := strings.IndexByte(endpoint, ']')
-		if end < 0 {
-			return "", 0, bad("the bracket is not closed")
-		}
-		host = endpoint[1:end]
-		if net.ParseIP(host) == nil {
-			return "", 0, bad("no IPv6 address in the brackets")
-		}
-		if rest := endpoint[end+1:]; rest != "" {
-			if rest[0] != ':' {
-				return "", 0, bad("text after the bracket")
-			}
-			if portText = rest[1:]; portText == "" {
-				return "", 0, bad("the port is empty")
-			}
-		}
-	case strings.Count(endpoint, ":") == 1:
-		host, portText, _ = strings.Cut(endpoint, ":")
-		if portText == "" {
-			return "", 0, bad("the port is empty")
-		}
-	case strings.Count(endpoint, ":") > 1:
-		if net.ParseIP(endpoint) == nil {
-			return "", 0, bad("too many colons")
-		}
-	}
-	if host == "" {
-		host = "localhost"
-	}
-	if strings.ContainsAny(host, " \t\r\n/\x00") || len(host) > 253 {
-		return "", 0, bad("not a host name")
-	}
-	if portText == "" {
-		return host, defaultPort, nil
-	}
-	n, err := strconv.ParseUint(portText, 10, 16)
-	if err != nil {
-		return "", 0, bad("the port is not a number from 0 to 65535")
-	}
-	return host, int(n), nil
-}
-
-// SplitEndpoints takes a list of host[:port] or URLs, with commas between them, apart.
-func SplitEndpoints(list string, defaultPort int) ([]string, error) {
-	var endpoints []string
-	var errs []error
-	for text := range strings.SplitSeq(list, ",") {
-		text = strings.TrimSpace(text)
-		switch {
-		case text == "":
-			continue
-		case strings.Contains(text, "://"):
-			endpoints = append(endpoints, text)
-			continue
-		}
-		host, port, err := SplitEndpoint(text, defaultPort)
-		if err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		endpoints = append(endpoints, net.JoinHostPort(host, strconv.Itoa(port)))
-	}
-	if len(endpoints) == 0 && len(errs) == 0 {
-		errs = append(errs, errors.New("the rendezvous endpoint is empty: name the members, as --rdzv-endpoint host1,host2,host3"))
-	}
-	return endpoints, errors.Join(errs...)
 }

@@ -1,10 +1,8 @@
 package rendezvous_test
 
 import (
-	"net"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -127,96 +125,4 @@ func TestSecretUnderAnotherKey(t *testing.T) {
 	if want := "rendezvous configuration auth: there is no such key, and without token_file the job would be open; did you mean that?"; err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
-}
-
-// Source: spec/rendezvous.md A.1.
-func TestSplitEndpoint(t *testing.T) {
-	tests := []struct {
-		endpoint string
-		host     string
-		port     int
-		err      string
-	}{
-		{"", "localhost", 29400, ""},
-		{"localhost:0", "localhost", 0, ""},
-		{"node1", "node1", 29400, ""},
-		{"node1:1234", "node1", 1234, ""},
-		{" node1:1 ", "node1", 1, ""},
-		{":1234", "localhost", 1234, ""},
-		{"10.0.0.1:65535", "10.0.0.1", 65535, ""},
-		{"[::1]", "::1", 29400, ""},
-		{"[fe80::1]:7", "fe80::1", 7, ""},
-		{"fe80::1", "fe80::1", 29400, ""},
-		{"node1:", "", 0, "port is empty"},
-		{"node1:65536", "", 0, "port"},
-		{"node1:-1", "", 0, "port"},
-		{"node1:x", "", 0, "port"},
-		{"a:b:c", "", 0, "too many colons"},
-		{"[::1", "", 0, "bracket"},
-		{"[node1]:3", "", 0, "IPv6"},
-		{"[::1]x", "", 0, "bracket"},
-		{"[::1]:", "", 0, "port is empty"},
-		{"a b:3", "", 0, "not a host name"},
-		{strings.Repeat("x", 300), "", 0, "not a host name"},
-	}
-	for _, tt := range tests {
-		host, port, err := rendezvous.SplitEndpoint(tt.endpoint, 29400)
-		if tt.err != "" {
-			if err == nil || !strings.Contains(err.Error(), tt.err) {
-				t.Errorf("SplitEndpoint(%q): error %v, want one with %q", tt.endpoint, err, tt.err)
-			}
-			continue
-		}
-		if err != nil || host != tt.host || port != tt.port {
-			t.Errorf("SplitEndpoint(%q) = %q, %d, %v, want %q, %d", tt.endpoint, host, port, err, tt.host, tt.port)
-		}
-	}
-}
-
-func FuzzSplitEndpoint(f *testing.F) {
-	for _, seed := range []string{"", "a:1", "[::1]:2", "::", "a:b:c", "[", "]:", "[]"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, endpoint string) {
-		host, port, err := rendezvous.SplitEndpoint(endpoint, 29400)
-		if err == nil && (host == "" || port < 0 || port > 65535) {
-			t.Errorf("SplitEndpoint(%q) = %q, %d without an error", endpoint, host, port)
-		}
-	})
-}
-
-func TestIsThisHost(t *testing.T) {
-	for _, host := range []string{"localhost", "127.0.0.1", "127.1.2.3", "::1"} {
-		if !rendezvous.IsThisHost(t.Context(), host) {
-			t.Errorf("IsThisHost(%q) = false", host)
-		}
-	}
-	// TEST-NET-1 is nobody's address.
-	if rendezvous.IsThisHost(t.Context(), "192.0.2.1") {
-		t.Error("IsThisHost(192.0.2.1) = true")
-	}
-}
-
-func TestReservedPortIsGivenToNobody(t *testing.T) {
-	p, err := rendezvous.ReservePort()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	for range 200 {
-		l, err := net.Listen("tcp", ":0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		if got := l.Addr().(*net.TCPAddr).Port; got == p.Port {
-			t.Fatalf("port %d was given out while it was reserved", got)
-		}
-	}
-	// Its owner can listen there: Go sets SO_REUSEADDR, as PyTorch does.
-	l, err := net.Listen("tcp", net.JoinHostPort("", strconv.Itoa(p.Port)))
-	if err != nil {
-		t.Fatalf("listen on the reserved port: %v", err)
-	}
-	l.Close()
 }

@@ -1,6 +1,8 @@
 package rendezvous
 
-import "log/slog"
+import (
+	"log/slog"
+)
 
 // A Spec is what every backend has to know of a node and its job.
 type Spec struct {

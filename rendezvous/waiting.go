@@ -2,7 +2,6 @@ package rendezvous
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -24,48 +23,6 @@ type Waiting struct {
 	Suspended  bool          `json:"suspended,omitempty"`   // it needs more than half of MaxNodes, see Suspended
 	Left       time.Duration `json:"-"`                     // until this node gives up; 0: it does not
 	Note       string        `json:"-"`                     // what it waits for, instead of all that
-}
-
-// few is how many names a Waiting holds.
-const few = 8
-
-// Waiting says how far the next round is. name gives a node's host name; last are
-// the participants of the last round, if known.
-func (s *State) Waiting(now time.Time, r Rules, last map[Node]int, name func(Node) string) Waiting {
-	w := Waiting{Joined: len(s.Participants), MinNodes: r.MinNodes, MaxNodes: r.MaxNodes, Spare: len(s.RedundancyList)}
-	if s.Complete {
-		w.Joined, w.Running = len(s.WaitList), len(s.Participants)
-		for n := range s.WaitList {
-			w.Known = note(w.Known, name(n))
-		}
-	} else {
-		if !s.Deadline.IsZero() {
-			w.LastCall = max(s.Deadline.Sub(now), 1)
-		}
-		for n := range s.Participants {
-			w.Known = note(w.Known, name(n))
-		}
-	}
-	for n := range last {
-		_, joined := s.Participants[n]
-		if !joined && !s.WaitList.Has(n) {
-			w.NumMissing++
-			w.Missing = note(w.Missing, name(n))
-		}
-	}
-	return w
-}
-
-// note puts a name into a sorted list of the first few.
-func note(list []string, name string) []string {
-	at, _ := slices.BinarySearch(list, name)
-	if at == few {
-		return list
-	}
-	if len(list) == few {
-		list = list[:few-1]
-	}
-	return slices.Insert(list, at, name)
 }
 
 // String says it in one line that is fit for a terminal, whatever other hosts have said.
@@ -107,7 +64,7 @@ func (w Waiting) nodes() string {
 }
 
 func names(some []string, all int) string {
-	clean := make([]string, 0, few)
+	clean := make([]string, 0, len(some))
 	for _, name := range some {
 		clean = append(clean, text.Line(name, 253))
 	}

@@ -20,9 +20,9 @@ import (
 	"net"
 	"strconv"
 
+	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/node"
-	"github.com/muster-run/muster/rendezvous/server"
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
@@ -54,7 +54,7 @@ type Config struct {
 
 // New checks the configuration. It opens nothing; Next does.
 func New(cfg Config) (rendezvous.Handler, error) {
-	host, port, err := rendezvous.SplitEndpoint(cfg.Endpoint, DefaultPort)
+	host, port, err := hostport.Split(cfg.Endpoint, DefaultPort)
 	if err != nil {
 		return nil, err
 	}
@@ -76,4 +76,4 @@ func New(cfg Config) (rendezvous.Handler, error) {
 
 // Serve makes a server hold rendezvous, for all run IDs that it is asked for. It
 // is called in the server's Prepare.
-func Serve(s *tcpstore.Server, log *slog.Logger) *server.Server { return node.Serve(s, log) }
+func Serve(s *tcpstore.Server, log *slog.Logger) { node.Serve(s, log) }

@@ -11,8 +11,9 @@ import (
 	"context"
 
 	"github.com/muster-run/muster/internal/auth"
+	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/rendezvous"
-	"github.com/muster-run/muster/rendezvous/election"
+	"github.com/muster-run/muster/rendezvous/internal/election"
 	"github.com/muster-run/muster/rendezvous/internal/node"
 	"github.com/muster-run/muster/store/tcpstore"
 )
@@ -41,7 +42,7 @@ type Config struct {
 // New returns the rendezvous of a job whose agents are elected by an etcd cluster. It
 // opens nothing; Next does.
 func New(cfg Config) (rendezvous.Handler, error) {
-	endpoints, err := rendezvous.SplitEndpoints(cfg.Endpoint, DefaultPort)
+	endpoints, err := hostport.SplitList(cfg.Endpoint, DefaultPort)
 	if err != nil {
 		return nil, err
 	}

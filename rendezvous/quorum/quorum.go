@@ -10,8 +10,9 @@ import (
 	"strings"
 
 	"github.com/muster-run/muster/internal/auth"
+	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/rendezvous"
-	"github.com/muster-run/muster/rendezvous/election"
+	"github.com/muster-run/muster/rendezvous/internal/election"
 	"github.com/muster-run/muster/rendezvous/internal/node"
 	"github.com/muster-run/muster/store/tcpstore"
 )
@@ -67,7 +68,7 @@ func New(cfg Config) (rendezvous.Handler, error) {
 
 // Members takes an endpoint apart into the hosts that elect, each with its port.
 func Members(endpoint string) ([]string, error) {
-	members, err := rendezvous.SplitEndpoints(endpoint, DefaultPort)
+	members, err := hostport.SplitList(endpoint, DefaultPort)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +87,7 @@ func Members(endpoint string) ([]string, error) {
 func member(ctx context.Context, members []string) (string, bool) {
 	for _, m := range members {
 		host, _, err := net.SplitHostPort(m)
-		if err == nil && rendezvous.IsThisHost(ctx, host) {
+		if err == nil && hostport.IsThisHost(ctx, host) {
 			return m, true
 		}
 	}

@@ -9,6 +9,7 @@ package static
 import (
 	"fmt"
 
+	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/node"
 	"github.com/muster-run/muster/store/tcpstore"
@@ -29,7 +30,7 @@ type Config struct {
 
 // New checks the configuration. It opens nothing; Next does.
 func New(cfg Config) (rendezvous.Handler, error) {
-	host, port, err := rendezvous.SplitEndpoint(cfg.Endpoint, -1)
+	host, port, err := hostport.Split(cfg.Endpoint, -1)
 	if err != nil {
 		return nil, err
 	}

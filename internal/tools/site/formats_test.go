@@ -22,7 +22,6 @@ import (
 	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/internal/jobfile"
 	"github.com/muster-run/muster/rendezvous"
-	"github.com/muster-run/muster/rendezvous/server"
 	"github.com/muster-run/muster/timer"
 )
 
@@ -135,8 +134,6 @@ func TestFormats(t *testing.T) {
 		"Timer":      fieldsOf(reflect.TypeFor[health.Timer]()),
 		"Moment":     fieldsOf(reflect.TypeFor[health.Moment]()),
 		"Failure":    fieldsOf(reflect.TypeFor[health.Failure]()),
-
-		"Message": fieldsOf(reflect.TypeFor[server.Message]()),
 	}
 	addReport(t, want)
 	addEvents(t, want)
@@ -228,8 +225,6 @@ func TestFormatsWithin(t *testing.T) {
 		{"Python", "threads", []reflect.Type{reflect.TypeFor[autopsy.Thread](), reflect.TypeFor[autopsy.Frame]()}},
 		{"Native", "threads", []reflect.Type{reflect.TypeFor[autopsy.NativeThread]()}},
 		{"Sockets", "open", []reflect.Type{reflect.TypeFor[autopsy.Socket]()}},
-		{"Message", "node", []reflect.Type{reflect.TypeFor[rendezvous.Node]()}},
-		{"Message", "last", []reflect.Type{reflect.TypeFor[server.Place]()}},
 		{"Message", "ranks", []reflect.Type{reflect.TypeFor[rendezvous.Ranks]()}},
 		{"Message", "waiting", []reflect.Type{reflect.TypeFor[rendezvous.Waiting]()}},
 	} {
@@ -287,6 +282,7 @@ func TestFormatsInSource(t *testing.T) {
 		want    []string
 	}{
 		{"muster/failed", source("agent/failures.go", "type record struct", "\n}", `json:"(\w+)`)},
+		{"Message", source("rendezvous/internal/server/message.go", "// A Message is one", "\n}", `json:"(\w+)`)},
 		{"The rendezvous state", source("rendezvous/internal/pickle/encode.go", "func Encode(", "\n}", `str\("(\w+)"\)`)},
 		{"What agents keep in stores", keys},
 	} {
@@ -298,7 +294,7 @@ func TestFormatsInSource(t *testing.T) {
 	for _, r := range found["The rendezvous protocol"] {
 		types = append(append(types, r.first...), r.rest...)
 	}
-	for _, name := range source("rendezvous/server/message.go", "// Messages from a node", "// A Message is", ` Type = "(\w+)"`) {
+	for _, name := range source("rendezvous/internal/server/message.go", "// Messages from a node", "// A Message is", ` Type = "(\w+)"`) {
 		if !slices.Contains(types, name) {
 			t.Errorf("docs/formats.md does not have the rendezvous' message %s", name)
 		}

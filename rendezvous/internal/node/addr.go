@@ -3,9 +3,7 @@ package node
 import (
 	"context"
 	"net"
-	"net/netip"
 	"os"
-	"slices"
 	"time"
 )
 
@@ -60,12 +58,6 @@ func firstAddr() string {
 	return v6
 }
 
-// isOwn says whether an address is one of this machine's.
-func isOwn(text string) bool {
-	addr, err := netip.ParseAddr(text)
-	return err == nil && slices.ContainsFunc(thisHost(), func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
-}
-
 // localAddr is the address of the interface that reaches an endpoint. Nothing is
 // sent.
 func localAddr(ctx context.Context, endpoint string) string {
@@ -75,19 +67,4 @@ func localAddr(ctx context.Context, endpoint string) string {
 	}
 	defer conn.Close()
 	return conn.LocalAddr().(*net.UDPAddr).IP.String()
-}
-
-// thisHost returns this machine's own addresses, from which its workers connect.
-func thisHost() []netip.Prefix {
-	own := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
-	addrs, _ := net.InterfaceAddrs()
-	for _, a := range addrs {
-		if ipnet, ok := a.(*net.IPNet); ok {
-			if addr, ok := netip.AddrFromSlice(ipnet.IP); ok {
-				addr = addr.Unmap()
-				own = append(own, netip.PrefixFrom(addr, addr.BitLen()))
-			}
-		}
-	}
-	return own
 }

@@ -12,7 +12,8 @@ import (
 
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/pickle"
-	"github.com/muster-run/muster/rendezvous/server"
+	"github.com/muster-run/muster/rendezvous/internal/server"
+	"github.com/muster-run/muster/rendezvous/internal/state"
 )
 
 // How often the state is looked at while this node waits for others, and while
@@ -29,21 +30,21 @@ const (
 type cas struct {
 	n        *Node
 	key      string
-	rules    rendezvous.Rules
+	rules    state.Rules
 	limit    time.Duration
-	observer rendezvous.Observer
+	observer state.Observer
 
-	token []byte            // the value as read last
-	state *rendezvous.State // what it says, without the dead; nil: not read yet
-	late  rendezvous.Set    // whose heartbeats have been missing for long, since compare
-	gone  bool              // the store could not be read
+	token []byte       // the value as read last
+	state *state.State // what it says, without the dead; nil: not read yet
+	late  state.Set    // whose heartbeats have been missing for long, since compare
+	gone  bool         // the store could not be read
 }
 
 func newCAS(ctx context.Context, n *Node) (*cas, error) {
 	settings := &n.cfg.Settings
 	c := &cas{
-		n: n, late: rendezvous.Set{}, key: stateKey(n.cfg.RunID),
-		rules: rendezvous.Rules{MinNodes: n.cfg.MinNodes, MaxNodes: n.cfg.MaxNodes, LastCall: settings.LastCall, KeepAliveInterval: settings.KeepAliveInterval},
+		n: n, late: state.Set{}, key: stateKey(n.cfg.RunID),
+		rules: state.Rules{MinNodes: n.cfg.MinNodes, MaxNodes: n.cfg.MaxNodes, LastCall: settings.LastCall, KeepAliveInterval: settings.KeepAliveInterval},
 		limit: settings.KeepAliveLimit(),
 	}
 	_, err := n.link.agents.CompareAndSet(ctx, c.key, nil, []byte(pickle.Sentinel))
@@ -68,15 +69,15 @@ func (c *cas) read(ctx context.Context) error {
 
 // accept takes over a value of the key.
 func (c *cas) accept(text []byte) error {
-	state, err := pickle.DecodeText(text)
+	st, err := pickle.DecodeText(text)
 	if err != nil {
 		if _, old := errors.AsType[*pickle.OldStateError](err); old {
 			err = fmt.Errorf("an agent of PyTorch 1.13 or older takes part, which no newer agent can: %w", err)
 		}
 		return c.n.connectionError(fmt.Errorf("the rendezvous state at key %q cannot be read: %w", c.key, err))
 	}
-	if state == nil {
-		state = rendezvous.NewState()
+	if st == nil {
+		st = state.NewState()
 	}
 	before := time.Time{}
 	if c.state != nil {
@@ -88,15 +89,15 @@ func (c *cas) accept(text []byte) error {
 	for _, n := range c.observer.Silent(now, c.limit*2/3) {
 		c.late.Add(n)
 	}
-	c.observer.See(now, state, func(n rendezvous.Node) bool { return n == me })
-	c.observer.Fix(now, state, before, c.rules.LastCall)
-	state.Drop(c.rules, c.observer.Silent(now, c.limit)...)
-	c.token, c.state = text, state
+	c.observer.See(now, st, func(n state.Node) bool { return n == me })
+	c.observer.Fix(now, st, before, c.rules.LastCall)
+	st.Drop(c.rules, c.observer.Silent(now, c.limit)...)
+	c.token, c.state = text, st
 	return nil
 }
 
 // act performs an action by compare-and-set and goes on from what then is stored.
-func (c *cas) act(ctx context.Context, a rendezvous.Action) error {
+func (c *cas) act(ctx context.Context, a state.Action) error {
 	next := c.state.Clone()
 	next.Do(a, c.n.link.me, c.rules, c.observer.Clock(time.Now()))
 	want := pickle.EncodeText(next)
@@ -126,15 +127,15 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 // perform decides and acts until the operation is over.
-func (c *cas) perform(ctx context.Context, decide func(now time.Time) rendezvous.Action, waiting func()) (rendezvous.Action, error) {
+func (c *cas) perform(ctx context.Context, decide func(now time.Time) state.Action, waiting func()) (state.Action, error) {
 	if err := c.read(ctx); err != nil {
 		return 0, err
 	}
 	for {
 		switch a := decide(c.observer.Clock(time.Now())); a {
-		case rendezvous.Finish, rendezvous.FailClosed, rendezvous.FailRedundant, rendezvous.FailTimeout:
+		case state.Finish, state.FailClosed, state.FailRedundant, state.FailTimeout:
 			return a, nil
-		case rendezvous.Sync:
+		case state.Sync:
 			waiting()
 			if err := sleep(ctx, lookJoining); err != nil {
 				return 0, err
@@ -151,7 +152,7 @@ func (c *cas) perform(ctx context.Context, decide func(now time.Time) rendezvous
 }
 
 // once is perform for what does not wait.
-func (c *cas) once(ctx context.Context, decide func(now time.Time) rendezvous.Action) error {
+func (c *cas) once(ctx context.Context, decide func(now time.Time) state.Action) error {
 	_, err := c.perform(ctx, decide, func() {})
 	return err
 }
@@ -180,14 +181,14 @@ func (c *cas) meet(ctx context.Context, deadline time.Time) (*round, error) {
 // join leaves the round that the node is in and waits for a place in the next.
 func (c *cas) join(ctx context.Context, deadline *time.Time) (*round, error) {
 	me := c.n.link.me
-	if err := c.once(ctx, func(time.Time) rendezvous.Action { return c.state.Exit(me) }); err != nil {
+	if err := c.once(ctx, func(time.Time) state.Action { return c.state.Exit(me) }); err != nil {
 		return nil, err
 	}
 	var last rendezvous.Waiting
 	told := time.Now()
-	end, err := c.perform(ctx, func(now time.Time) rendezvous.Action {
+	end, err := c.perform(ctx, func(now time.Time) state.Action {
 		a := c.state.Join(me, c.rules, now, c.observer.Clock(*deadline))
-		if a == rendezvous.RemoveFromRedundancyList {
+		if a == state.RemoveFromRedundancyList {
 			*deadline = time.Now().Add(c.n.cfg.Settings.Join)
 		}
 		return a
@@ -201,11 +202,11 @@ func (c *cas) join(ctx context.Context, deadline *time.Time) (*round, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case end == rendezvous.FailClosed:
+	case end == state.FailClosed:
 		return nil, rendezvous.ErrClosed
-	case end == rendezvous.FailRedundant:
+	case end == state.FailRedundant:
 		return nil, rendezvous.ErrRedundant
-	case end == rendezvous.FailTimeout:
+	case end == state.FailTimeout:
 		return nil, &rendezvous.TimeoutError{RunID: c.n.cfg.RunID, Phase: "join", After: c.n.cfg.Settings.Join, Waiting: last}
 	}
 	number := c.state.Round
@@ -240,7 +241,7 @@ func (c *cas) look(ctx context.Context, round int) error {
 func (c *cas) keepAlive(ctx context.Context) {
 	timed, cancel := context.WithTimeout(ctx, c.n.cfg.Settings.Heartbeat)
 	defer cancel()
-	err := c.once(timed, func(now time.Time) rendezvous.Action { return c.state.Stay(c.n.link.me, c.rules, now) })
+	err := c.once(timed, func(now time.Time) state.Action { return c.state.Stay(c.n.link.me, c.rules, now) })
 	if err != nil && ctx.Err() == nil {
 		c.n.log.Warn("rendezvous: cannot tell the others that this host is alive", "run_id", c.n.cfg.RunID, "error", err)
 	}
@@ -248,7 +249,7 @@ func (c *cas) keepAlive(ctx context.Context) {
 
 // waiting says how far the next round is.
 func (c *cas) waiting(deadline time.Time) rendezvous.Waiting {
-	w := c.state.Waiting(c.observer.Clock(time.Now()), c.rules, nil, func(n rendezvous.Node) string { return n.Addr })
+	w := c.state.Waiting(c.observer.Clock(time.Now()), c.rules, nil, func(n state.Node) string { return n.Addr })
 	w.Left = time.Until(deadline)
 	return w
 }
@@ -259,7 +260,7 @@ func (c *cas) waiting(deadline time.Time) rendezvous.Waiting {
 func (c *cas) watch(ctx context.Context, round int, deliver func(rendezvous.Change) bool) {
 	before, quiet, called := c.state, time.Now().Add(server.TorchLook), false
 	for sleep(ctx, lookRunning) == nil {
-		err := c.once(ctx, func(now time.Time) rendezvous.Action { return c.state.Stay(c.n.link.me, c.rules, now) })
+		err := c.once(ctx, func(now time.Time) state.Action { return c.state.Stay(c.n.link.me, c.rules, now) })
 		if ctx.Err() != nil {
 			return
 		}
@@ -279,7 +280,7 @@ func (c *cas) watch(ctx context.Context, round int, deliver func(rendezvous.Chan
 			continue
 		}
 		called = true
-		waits := slices.MinFunc(slices.Collect(maps.Keys(before.WaitList)), rendezvous.Node.Compare)
+		waits := slices.MinFunc(slices.Collect(maps.Keys(before.WaitList)), state.Node.Compare)
 		if !deliver(rendezvous.Change{Kind: rendezvous.NodesWaiting, Node: waits.Addr, Rank: -1}) {
 			return
 		}
@@ -287,7 +288,7 @@ func (c *cas) watch(ctx context.Context, round int, deliver func(rendezvous.Chan
 }
 
 // compare says what has become of a round's participants.
-func (c *cas) compare(before *rendezvous.State, round int) []rendezvous.Change {
+func (c *cas) compare(before *state.State, round int) []rendezvous.Change {
 	now := c.state
 	if now.Closed {
 		if before.Closed {
@@ -302,7 +303,7 @@ func (c *cas) compare(before *rendezvous.State, round int) []rendezvous.Change {
 		return []rendezvous.Change{{Kind: rendezvous.Evicted, Rank: -1}}
 	}
 	late := c.late
-	c.late = rendezvous.Set{}
+	c.late = state.Set{}
 	for n, rank := range before.Participants {
 		if _, stays := now.Participants[n]; stays || now.WaitList.Has(n) {
 			continue
@@ -327,9 +328,9 @@ func (c *cas) end(ctx context.Context, all bool) error {
 	ctx, cancel := context.WithTimeout(ctx, c.n.cfg.Settings.Close)
 	defer cancel()
 	if all {
-		return c.once(ctx, func(time.Time) rendezvous.Action {
+		return c.once(ctx, func(time.Time) state.Action {
 			end := c.state.End()
-			if end != rendezvous.Finish && len(c.state.WaitList) == 0 {
+			if end != state.Finish && len(c.state.WaitList) == 0 {
 				// While workers run PyTorch's agents only look for nodes that wait.
 				// They then stop their workers and find that there is no next round.
 				c.state.WaitList.Add(c.n.link.me)
@@ -337,9 +338,9 @@ func (c *cas) end(ctx context.Context, all bool) error {
 			return end
 		})
 	}
-	return c.once(ctx, func(time.Time) rendezvous.Action {
+	return c.once(ctx, func(time.Time) state.Action {
 		if c.state.WaitList.Has(c.n.link.me) {
-			return rendezvous.RemoveFromWaitList
+			return state.RemoveFromWaitList
 		}
 		return c.state.Exit(c.n.link.me)
 	})

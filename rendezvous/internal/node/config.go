@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"github.com/muster-run/muster/internal/admit"
+	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store/tcpstore"
 )
@@ -26,7 +27,7 @@ func Allowed(s *rendezvous.Settings) []netip.Prefix {
 	if len(s.Allow) == 0 {
 		return nil
 	}
-	return append(thisHost(), s.Allow...)
+	return append(hostport.Local(), s.Allow...)
 }
 
 // endpointHost is where an endpoint's server listens: at one of localhost's addresses alone.
@@ -66,5 +67,5 @@ func (cfg *Config) oneHost(host string, port int) tcpstore.ServerConfig {
 // isHere says whether an address is one of this machine's.
 func isHere(addr net.Addr) bool {
 	tcp, ok := addr.(*net.TCPAddr)
-	return !ok || tcp.IP.IsLoopback() || admit.List(thisHost()).Admits(addr)
+	return !ok || tcp.IP.IsLoopback() || admit.List(hostport.Local()).Admits(addr)
 }

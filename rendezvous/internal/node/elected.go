@@ -15,9 +15,10 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/auth"
+	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/rendezvous"
-	"github.com/muster-run/muster/rendezvous/election"
-	"github.com/muster-run/muster/rendezvous/server"
+	"github.com/muster-run/muster/rendezvous/internal/election"
+	"github.com/muster-run/muster/rendezvous/internal/server"
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
@@ -390,14 +391,14 @@ func electionAddrs(ctx context.Context, endpoints []string) (addrs []string) {
 		if u, err := url.Parse(endpoint); err == nil && u.Host != "" {
 			endpoint = u.Host
 		}
-		host, port, err := rendezvous.SplitEndpoint(endpoint, 1)
+		host, port, err := hostport.Split(endpoint, 1)
 		if err != nil {
 			continue
 		}
 		ips, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		for _, ip := range ips {
 			addr := localAddr(ctx, net.JoinHostPort(ip.Unmap().String(), strconv.Itoa(port)))
-			if addr != "" && !net.ParseIP(addr).IsLoopback() && !isOwn(ip.Unmap().String()) && !slices.Contains(addrs, addr) && len(addrs) < mostAddrs {
+			if addr != "" && !net.ParseIP(addr).IsLoopback() && !hostport.IsLocal(ip.Unmap().String()) && !slices.Contains(addrs, addr) && len(addrs) < mostAddrs {
 				addrs = append(addrs, addr)
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/rendezvous"
-	"github.com/muster-run/muster/rendezvous/election"
+	"github.com/muster-run/muster/rendezvous/internal/election"
 	"github.com/muster-run/muster/rendezvous/internal/node"
 )
 

@@ -13,8 +13,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/rendezvous"
-	"github.com/muster-run/muster/rendezvous/server"
+	"github.com/muster-run/muster/rendezvous/internal/server"
+	"github.com/muster-run/muster/rendezvous/internal/state"
 	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/store/tcpstore"
 )
@@ -127,7 +129,7 @@ func Open(cfg Config, host string, port int) (rendezvous.Handler, error) {
 func (e *open) connect(ctx context.Context) (protocol, error) {
 	n := e.n
 	hosts := n.cfg.Settings.IsHost
-	if hosts != nil && *hosts || hosts == nil && rendezvous.IsThisHost(ctx, e.host) {
+	if hosts != nil && *hosts || hosts == nil && hostport.IsThisHost(ctx, e.host) {
 		err := e.hold()
 		if err == nil {
 			n.setNode(hostAddr(ctx, e.host))
@@ -202,10 +204,10 @@ var nodes atomic.Int64
 // setNode says who this node is; addr is its address unless --local-addr names one.
 func (n *Node) setNode(addr string) {
 	addr = cmp.Or(n.cfg.LocalAddr, addr)
-	n.link.me = rendezvous.Node{Addr: addr, PID: os.Getpid(), LocalID: int(nodes.Add(1) - 1)}
+	n.link.me = state.Node{Addr: addr, PID: os.Getpid(), LocalID: int(nodes.Add(1) - 1)}
 	n.link.addr = addr
 	// An address that is translated on its way to this host holds as it was given.
-	n.link.exact = n.cfg.LocalAddr != "" || n.cfg.Settings.Bind != "" || !isOwn(addr)
+	n.link.exact = n.cfg.LocalAddr != "" || n.cfg.Settings.Bind != "" || !hostport.IsLocal(addr)
 }
 
 // alone is the endpoint of a job on one host. Where the endpoint has a port that others
@@ -238,7 +240,7 @@ func (e *alone) open(ctx context.Context) error {
 		return nil
 	}
 	host := e.n.cfg.Settings.IsHost
-	if host != nil && !*host || host == nil && !rendezvous.IsThisHost(ctx, e.host) {
+	if host != nil && !*host || host == nil && !hostport.IsThisHost(ctx, e.host) {
 		return e.dial(ctx)
 	}
 	err := e.listen(e.n.agentsConfig(endpointHost(e.host), e.port))

@@ -9,7 +9,7 @@ import (
 
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
-	"github.com/muster-run/muster/rendezvous/server"
+	"github.com/muster-run/muster/rendezvous/internal/server"
 	"github.com/muster-run/muster/store/tcpstore"
 )
 

@@ -29,7 +29,8 @@ import (
 
 	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/rendezvous"
-	"github.com/muster-run/muster/rendezvous/server"
+	"github.com/muster-run/muster/rendezvous/internal/server"
+	"github.com/muster-run/muster/rendezvous/internal/state"
 	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/store/tcpstore"
 )
@@ -110,10 +111,10 @@ type round struct {
 
 // A link is what connect finds out for the protocol that it returns.
 type link struct {
-	me     rendezvous.Node // this node
-	addr   string          // MASTER_ADDR of a store that this host has
-	exact  bool            // addr holds whatever address the others see
-	shared bool            // the workers meet in the agents' store too, which is at port
+	me     state.Node // this node
+	addr   string     // MASTER_ADDR of a store that this host has
+	exact  bool       // addr holds whatever address the others see
+	shared bool       // the workers meet in the agents' store too, which is at port
 	port   int
 	agents store.Store // shared by all agents
 	hangUp func()      // ends the connection to agents, if there is one

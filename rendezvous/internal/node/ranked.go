@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/internal/state"
 	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/store/tcpstore"
 )
@@ -38,7 +39,7 @@ func Ranked(cfg Config, rank int, host string, port int) (rendezvous.Handler, er
 	if err != nil {
 		return nil, err
 	}
-	n.link.me = rendezvous.Node{Addr: fmt.Sprintf("%08d", rank)}
+	n.link.me = state.Node{Addr: fmt.Sprintf("%08d", rank)}
 	n.link.addr, n.link.exact, n.link.shared, n.link.port = host, true, n.guard == nil, port
 	n.endpoint = &ranked{fixed{n: n, host: host, port: port}, rank}
 	return n, nil

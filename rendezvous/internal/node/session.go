@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/rendezvous"
-	"github.com/muster-run/muster/rendezvous/server"
+	"github.com/muster-run/muster/rendezvous/internal/server"
 )
 
 // session is the protocol with a rendezvous that a muster server holds: this agent's,

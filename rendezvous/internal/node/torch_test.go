@@ -13,6 +13,7 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
 	"github.com/muster-run/muster/rendezvous/internal/pickle"
+	"github.com/muster-run/muster/rendezvous/internal/state"
 	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/store/tcpstore"
 )
@@ -110,14 +111,14 @@ func (m *mixed) meets(arrived <-chan arrival, round, rank int, addr string) {
 // PyTorch's agents do, and a place for workers to meet.
 type foreign struct {
 	m       *mixed
-	me      rendezvous.Node
+	me      state.Node
 	agents  store.Store
 	server  *tcpstore.Server
 	workers store.Store
 }
 
 func (m *mixed) foreign(last int) *foreign {
-	f := &foreign{m: m, me: rendezvous.Node{Addr: address(last), PID: 1}, agents: connect(m, m.endpoint)}
+	f := &foreign{m: m, me: state.Node{Addr: address(last), PID: 1}, agents: connect(m, m.endpoint)}
 	f.server = serve(m, tcpstore.ServerConfig{Addr: address(last) + ":0"})
 	f.workers = connect(m, f.addr())
 	return f
@@ -126,10 +127,10 @@ func (m *mixed) foreign(last int) *foreign {
 func (f *foreign) addr() string { return f.server.Addr().String() }
 
 // perform does what decide says until it is to wait or is done.
-func (f *foreign) perform(decide func(*rendezvous.State, rendezvous.Rules, time.Time) rendezvous.Action) (*rendezvous.State, rendezvous.Action) {
+func (f *foreign) perform(decide func(*state.State, state.Rules, time.Time) state.Action) (*state.State, state.Action) {
 	f.m.Helper()
 	const key = "torch.rendezvous.job1"
-	rules := rendezvous.Rules{MinNodes: f.m.nodes, MaxNodes: f.m.nodes, LastCall: time.Second, KeepAliveInterval: 5 * time.Second}
+	rules := state.Rules{MinNodes: f.m.nodes, MaxNodes: f.m.nodes, LastCall: time.Second, KeepAliveInterval: 5 * time.Second}
 	text, err := f.agents.CompareAndSet(f.m.Context(), key, nil, []byte(pickle.Sentinel))
 	for {
 		if err != nil {
@@ -140,11 +141,11 @@ func (f *foreign) perform(decide func(*rendezvous.State, rendezvous.Rules, time.
 			f.m.Fatal(err1)
 		}
 		if st == nil {
-			st = rendezvous.NewState()
+			st = state.NewState()
 		}
 		a := decide(st, rules, time.Now())
 		switch a {
-		case rendezvous.Sync, rendezvous.Finish, rendezvous.FailClosed, rendezvous.FailRedundant:
+		case state.Sync, state.Finish, state.FailClosed, state.FailRedundant:
 			return st, a
 		}
 		st.Do(a, f.me, rules, time.Now())
@@ -153,9 +154,9 @@ func (f *foreign) perform(decide func(*rendezvous.State, rendezvous.Rules, time.
 }
 
 // join joins and does not wait for others.
-func (f *foreign) join() (*rendezvous.State, rendezvous.Action) {
+func (f *foreign) join() (*state.State, state.Action) {
 	f.m.Helper()
-	return f.perform(func(st *rendezvous.State, r rendezvous.Rules, now time.Time) rendezvous.Action {
+	return f.perform(func(st *state.State, r state.Rules, now time.Time) state.Action {
 		return st.Join(f.me, r, now, now.Add(time.Minute))
 	})
 }
@@ -167,7 +168,7 @@ func (f *foreign) meets(round, rank int) {
 	defer ticker.Stop()
 	for {
 		st, a := f.join()
-		if a == rendezvous.Finish {
+		if a == state.Finish {
 			if st.Round != round || st.Participants[f.me] != rank {
 				f.m.Fatalf("foreign node: round %d, rank %d; want %d and %d", st.Round, st.Participants[f.me], round, rank)
 			}
@@ -184,7 +185,7 @@ func (f *foreign) meets(round, rank int) {
 // leave leaves the round, for good or to join the next.
 func (f *foreign) leave() {
 	f.m.Helper()
-	f.perform(func(st *rendezvous.State, _ rendezvous.Rules, _ time.Time) rendezvous.Action { return st.Exit(f.me) })
+	f.perform(func(st *state.State, _ state.Rules, _ time.Time) state.Action { return st.Exit(f.me) })
 }
 
 // publish says where the workers of a round meet.
@@ -272,7 +273,7 @@ func TestForeignRank0Never(t *testing.T) {
 	}{
 		{"server lost", func(f *foreign) { f.m.server.Close() }, "lost"},
 		{"job over", func(f *foreign) {
-			f.perform(func(st *rendezvous.State, _ rendezvous.Rules, _ time.Time) rendezvous.Action { return st.End() })
+			f.perform(func(st *state.State, _ state.Rules, _ time.Time) state.Action { return st.End() })
 		}, rendezvous.ErrClosed.Error()},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

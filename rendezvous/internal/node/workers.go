@@ -15,6 +15,7 @@ import (
 	"github.com/muster-run/muster/internal/admit"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/pickle"
+	"github.com/muster-run/muster/rendezvous/internal/state"
 	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/store/tcpstore"
 )
@@ -29,11 +30,11 @@ const publishedWait = 2 * time.Second
 // agents go on using the first one; what is stored there is gone in every round.
 type workersStore struct {
 	server   *tcpstore.Server
-	reserved *rendezvous.ReservedPort
+	reserved *reservedPort
 	hosts    atomic.Pointer[[]netip.Prefix] // who may connect; empty: all
 
 	found struct { // the one that another node had in the last round
-		rank0 rendezvous.Node
+		rank0 state.Node
 		addr  string
 		port  int
 	}
@@ -47,10 +48,10 @@ func (w *workersStore) open(cfg tcpstore.ServerConfig, private bool) (port int, 
 	switch {
 	case private:
 		w.close()
-		if w.reserved, err = rendezvous.ReservePort(); err != nil {
+		if w.reserved, err = reservePort(); err != nil {
 			return 0, err
 		}
-		return w.reserved.Port, nil
+		return w.reserved.port, nil
 	case w.server != nil:
 		w.server.Reset()
 	default:
@@ -67,7 +68,7 @@ func (w *workersStore) close() (err error) {
 		err = w.server.Close()
 	}
 	if w.reserved != nil {
-		err = errors.Join(err, w.reserved.Close())
+		err = errors.Join(err, w.reserved.close())
 	}
 	w.server, w.reserved = nil, nil
 	return err
@@ -149,7 +150,7 @@ func (n *Node) inherit(ctx context.Context, r *round) bool {
 
 // torchState is the state of a complete round in which PyTorch's agents take
 // part, if it can still be had.
-func (n *Node) torchState(ctx context.Context, r *round) (st *rendezvous.State, ok bool) {
+func (n *Node) torchState(ctx context.Context, r *round) (st *state.State, ok bool) {
 	text, err := n.link.agents.Get(ctx, stateKey(n.cfg.RunID))
 	if err != nil {
 		return nil, false
@@ -159,7 +160,7 @@ func (n *Node) torchState(ctx context.Context, r *round) (st *rendezvous.State, 
 }
 
 // rank0 is the node that has rank 0, if there is one.
-func rank0(st *rendezvous.State) (node rendezvous.Node, ok bool) {
+func rank0(st *state.State) (node state.Node, ok bool) {
 	for node, rank := range st.Participants {
 		if rank == 0 {
 			return node, true
@@ -253,7 +254,7 @@ func (n *Node) findWorkersStore(ctx context.Context, r *round, deadline time.Tim
 			&rendezvous.TimeoutError{RunID: n.cfg.RunID, Phase: "wait for MASTER_ADDR and MASTER_PORT of rank 0", After: n.cfg.Settings.Join})
 		defer cancel()
 	}
-	var lead rendezvous.Node
+	var lead state.Node
 	known := false
 	if st, ok := n.torchState(ctx, r); ok {
 		lead, known = rank0(st)

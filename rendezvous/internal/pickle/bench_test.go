@@ -5,17 +5,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/pickle"
+	"github.com/muster-run/muster/rendezvous/internal/state"
 )
 
 // many returns a complete round of n nodes.
-func many(n int) *rendezvous.State {
-	s := rendezvous.NewState()
+func many(n int) *state.State {
+	s := state.NewState()
 	s.Round, s.Complete = 3, true
 	start := time.Date(2026, 11, 21, 4, 13, 7, 974432000, time.UTC)
 	for i := range n {
-		node := rendezvous.Node{Addr: fmt.Sprintf("node%05d.cluster.example", i), PID: 60000 + 7*i, LocalID: i % 3}
+		node := state.Node{Addr: fmt.Sprintf("node%05d.cluster.example", i), PID: 60000 + 7*i, LocalID: i % 3}
 		s.Participants[node] = i
 		s.LastHeartbeats[node] = start.Add(time.Duration(i) * 1234567 * time.Microsecond)
 	}

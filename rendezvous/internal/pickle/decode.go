@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/internal/state"
 )
 
 // Limits of what Decode reads.
@@ -34,8 +34,8 @@ func (e *Error) Error() string {
 // PyTorch 1.13 or another release that newer agents cannot meet.
 // Source: _RendezvousState and _NodeDesc in dynamic_rendezvous.py of 1.13.
 type OldStateError struct {
-	State *rendezvous.State // what it says, for display; naive times are taken as UTC
-	Signs []string          // how it differs from a state of today
+	State *state.State // what it says, for display; naive times are taken as UTC
+	Signs []string     // how it differs from a state of today
 }
 
 func (e *OldStateError) Error() string {
@@ -46,7 +46,7 @@ func (e *OldStateError) Error() string {
 // DecodeText reads what a store's key holds, standard base64. For Sentinel the
 // state and the error are nil. Errors are those of Decode, or a
 // base64.CorruptInputError that says what was read.
-func DecodeText(text []byte) (*rendezvous.State, error) {
+func DecodeText(text []byte) (*state.State, error) {
 	if string(text) == Sentinel {
 		return nil, nil
 	}
@@ -64,14 +64,14 @@ func DecodeText(text []byte) (*rendezvous.State, error) {
 // Decode reads a state that was pickled with protocol 2 to 5. Attributes that it
 // does not know are ignored, as is what follows the pickle's end. The state shares
 // nothing with data. The error is an *Error or an *OldStateError.
-func Decode(data []byte) (*rendezvous.State, error) {
+func Decode(data []byte) (*state.State, error) {
 	if len(data) > MaxSize {
 		return nil, &Error{Reason: fmt.Sprintf("%d bytes, more than %d", len(data), MaxSize)}
 	}
 	d := &decoder{data: data, known: map[text]any{}}
 	at := d.run()
 	r := reader{decoder: d}
-	var s *rendezvous.State
+	var s *state.State
 	if d.err == nil {
 		s = r.state()
 	}
@@ -108,9 +108,9 @@ func (r *reader) signs() (texts []string) {
 	return texts
 }
 
-func (r *reader) state() *rendezvous.State {
+func (r *reader) state() *state.State {
 	fields := r.decoder.state.fields
-	s := &rendezvous.State{
+	s := &state.State{
 		Round:    r.int("round", fields["round"]),
 		Complete: want[bool](r.decoder, "complete", fields["complete"], "True"),
 		Closed:   want[bool](r.decoder, "closed", fields["closed"], "True"),
@@ -126,7 +126,7 @@ func (r *reader) state() *rendezvous.State {
 	if v := fields["redundancy_list"]; v != nil {
 		s.RedundancyList = r.set("redundancy_list", v)
 	} else {
-		s.RedundancyList, r.unlisted = rendezvous.Set{}, true
+		s.RedundancyList, r.unlisted = state.Set{}, true
 	}
 	s.LastHeartbeats = readDict(r, "last_heartbeats", fields["last_heartbeats"], func(v any) time.Time { return r.time("a heartbeat", v) })
 	return s
@@ -154,7 +154,7 @@ func (r *reader) items(what string, v any, k kind, each int) []any {
 	return b.items
 }
 
-func (r *reader) node(v any) (n rendezvous.Node) {
+func (r *reader) node(v any) (n state.Node) {
 	m := want[*member](r.decoder, "a key or member", v, "a node")
 	if m == nil {
 		return n
@@ -163,18 +163,18 @@ func (r *reader) node(v any) (n rendezvous.Node) {
 	return m.Node
 }
 
-func (r *reader) set(what string, v any) rendezvous.Set {
+func (r *reader) set(what string, v any) state.Set {
 	items := r.items(what, v, set, 1)
-	s := make(rendezvous.Set, len(items))
+	s := make(state.Set, len(items))
 	for _, v := range items {
 		s.Add(r.node(v))
 	}
 	return s
 }
 
-func readDict[V any](r *reader, what string, v any, value func(any) V) map[rendezvous.Node]V {
+func readDict[V any](r *reader, what string, v any, value func(any) V) map[state.Node]V {
 	items := r.items(what, v, dict, 2)
-	m := make(map[rendezvous.Node]V, len(items)/2)
+	m := make(map[state.Node]V, len(items)/2)
 	for i := 0; i < len(items); i += 2 {
 		m[r.node(items[i])] = value(items[i+1])
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/internal/state"
 )
 
 // Limits beside those of Decode.
@@ -40,7 +40,7 @@ type (
 		naive bool // it had no zone
 	}
 	member struct { // a node: complete once BUILD has given it its attributes
-		rendezvous.Node
+		state.Node
 		complete, fqdn bool
 	}
 	attrs struct { // the state, of which there is one at most

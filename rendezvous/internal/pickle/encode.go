@@ -10,7 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/internal/state"
 )
 
 // Sentinel is what the key holds before there is a state.
@@ -36,7 +36,7 @@ const (
 //
 // Decode reads the result back as an equal state as long as its limits are kept,
 // and all ints fit 32 bits. Encode does not check that.
-func Encode(s *rendezvous.State) []byte {
+func Encode(s *state.State) []byte {
 	e := encoder{make([]byte, 0, sizeOf(s))}
 	e.raw(stateHead)
 	e.str("round")
@@ -64,12 +64,12 @@ func Encode(s *rendezvous.State) []byte {
 }
 
 // EncodeText pickles a state as a store's key holds it, in standard base64.
-func EncodeText(s *rendezvous.State) []byte {
+func EncodeText(s *state.State) []byte {
 	return base64.StdEncoding.AppendEncode(nil, Encode(s))
 }
 
 // sizeOf returns about how many bytes a pickle has.
-func sizeOf(s *rendezvous.State) int {
+func sizeOf(s *state.State) int {
 	const perNode, perTime = 150, 96
 	nodes := len(s.Participants) + len(s.WaitList) + len(s.RedundancyList) + len(s.LastHeartbeats)
 	return 400 + perNode*nodes + perTime*len(s.LastHeartbeats)
@@ -112,7 +112,7 @@ func (e *encoder) bool(v bool) {
 	}
 }
 
-func (e *encoder) node(n rendezvous.Node) {
+func (e *encoder) node(n state.Node) {
 	e.raw(nodeHead)
 	e.str(n.Addr)
 	e.raw("\x8c\x03pid")
@@ -144,7 +144,7 @@ func (e *encoder) time(t time.Time) {
 	e.raw(timeTail)
 }
 
-func writeDict[V any](e *encoder, m map[rendezvous.Node]V, value func(V)) {
+func writeDict[V any](e *encoder, m map[state.Node]V, value func(V)) {
 	e.raw("}")
 	if len(m) == 0 {
 		return
@@ -157,7 +157,7 @@ func writeDict[V any](e *encoder, m map[rendezvous.Node]V, value func(V)) {
 	e.raw("u")
 }
 
-func (e *encoder) set(s rendezvous.Set) {
+func (e *encoder) set(s state.Set) {
 	e.raw("\x8f")
 	if len(s) == 0 {
 		return
@@ -169,6 +169,6 @@ func (e *encoder) set(s rendezvous.Set) {
 	e.raw("\x90")
 }
 
-func sorted[V any](m map[rendezvous.Node]V) []rendezvous.Node {
-	return slices.SortedFunc(maps.Keys(m), rendezvous.Node.Compare)
+func sorted[V any](m map[state.Node]V) []state.Node {
+	return slices.SortedFunc(maps.Keys(m), state.Node.Compare)
 }

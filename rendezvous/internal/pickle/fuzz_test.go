@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/pickle"
+	"github.com/muster-run/muster/rendezvous/internal/state"
 )
 
 func FuzzDecode(f *testing.F) {
@@ -57,7 +57,7 @@ func FuzzDecode(f *testing.F) {
 }
 
 // identity wants a state to be the same after Encode and Decode, in both styles.
-func identity(t *testing.T, s *rendezvous.State) {
+func identity(t *testing.T, s *state.State) {
 	t.Helper()
 	for name, data := range map[string][]byte{"ours": pickle.Encode(s), "Python's": asPython(s)} {
 		again, err := pickle.Decode(data)
@@ -94,7 +94,7 @@ func FuzzIdentity(f *testing.F) {
 }
 
 // random returns a state with up to 30 entries in each collection.
-func random(r *rand.Rand, addr string, micros int64) *rendezvous.State {
+func random(r *rand.Rand, addr string, micros int64) *state.State {
 	number := func() int { return int(int32(r.Uint32()) >> r.IntN(32)) }
 	instant := func() time.Time {
 		// From the year 1, without its first microsecond, to 9999.
@@ -102,14 +102,14 @@ func random(r *rand.Rand, addr string, micros int64) *rendezvous.State {
 		const span = last - first + 1
 		return time.UnixMicro(first + int64((uint64(micros)%span+r.Uint64N(span))%span)).UTC()
 	}
-	node := func() rendezvous.Node {
-		n := rendezvous.Node{Addr: addr, PID: number(), LocalID: number()}
+	node := func() state.Node {
+		n := state.Node{Addr: addr, PID: number(), LocalID: number()}
 		if extra := r.IntN(4); extra > 0 && len(addr) < pickle.MaxAddr-3 {
 			n.Addr += strings.Repeat("x", extra)
 		}
 		return n
 	}
-	s := rendezvous.NewState()
+	s := state.NewState()
 	s.Round, s.Complete, s.Closed = number(), r.IntN(2) == 0, r.IntN(2) == 0
 	if r.IntN(2) == 0 {
 		s.Deadline = instant()

@@ -1,6 +1,8 @@
 package pickle
 
-import "fmt"
+import (
+	"fmt"
+)
 
 // The opcodes that a state may consist of. Source: pickletools.py.
 const (

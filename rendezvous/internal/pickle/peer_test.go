@@ -15,16 +15,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/internal/test/pypeer"
-	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/pickle"
+	"github.com/muster-run/muster/rendezvous/internal/state"
 )
 
 type peerCase struct {
-	ID     string            `json:"id"`
-	Ours   []byte            `json:"ours"`
-	Theirs []byte            `json:"theirs"`
-	want   *rendezvous.State // what both say
-	beyond bool              // more than Decode accepts
+	ID     string       `json:"id"`
+	Ours   []byte       `json:"ours"`
+	Theirs []byte       `json:"theirs"`
+	want   *state.State // what both say
+	beyond bool         // more than Decode accepts
 }
 
 type peerResult struct {
@@ -69,7 +69,7 @@ func TestPeer(t *testing.T) {
 }
 
 func peerCases(t *testing.T) (cases []peerCase) {
-	add := func(id string, s *rendezvous.State, theirs []byte) {
+	add := func(id string, s *state.State, theirs []byte) {
 		cases = append(cases, peerCase{ID: id, Ours: pickle.Encode(s), Theirs: theirs, want: s})
 	}
 	for _, v := range load(t).States {
@@ -100,19 +100,19 @@ func peerCases(t *testing.T) (cases []peerCase) {
 }
 
 // extremes are states at the limits of what both sides can read.
-func extremes() []*rendezvous.State {
+func extremes() []*state.State {
 	early := time.Date(1, 1, 1, 0, 0, 0, 1000, time.UTC)
 	late := time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC)
-	states := []*rendezvous.State{rendezvous.NewState()}
+	states := []*state.State{state.NewState()}
 	for _, n := range []int{0, 1, math.MaxInt8, 1 << 7, math.MaxUint8, 1 << 8, math.MaxInt16, 1 << 15, math.MaxUint16, 1 << 16, math.MaxInt32, -1, math.MinInt8, math.MinInt16, math.MinInt32} {
-		s := rendezvous.NewState()
+		s := state.NewState()
 		s.Round, s.Deadline = n, late
-		node := rendezvous.Node{Addr: "bücher.example", PID: n, LocalID: n}
+		node := state.Node{Addr: "bücher.example", PID: n, LocalID: n}
 		s.Participants[node] = n
-		s.RedundancyList.Add(rendezvous.Node{})
-		s.WaitList.Add(rendezvous.Node{Addr: "fe80::1%eth0", PID: 1, LocalID: 2})
+		s.RedundancyList.Add(state.Node{})
+		s.WaitList.Add(state.Node{Addr: "fe80::1%eth0", PID: 1, LocalID: 2})
 		s.LastHeartbeats[node] = early
-		s.LastHeartbeats[rendezvous.Node{Addr: "line\nbreak\x00\U0001f600"}] = late
+		s.LastHeartbeats[state.Node{Addr: "line\nbreak\x00\U0001f600"}] = late
 		states = append(states, s)
 	}
 	return states
@@ -150,18 +150,18 @@ func judge(t *testing.T, cases []peerCase) []peerResult {
 
 // beyond is a state with what Decode refuses or Python could not load, and what
 // Python makes of our encoding.
-func beyond() (s, want *rendezvous.State) {
-	s, want = rendezvous.NewState(), rendezvous.NewState()
+func beyond() (s, want *state.State) {
+	s, want = state.NewState(), state.NewState()
 	s.Round = 1 << 40
 	s.Deadline = time.Date(12000, 1, 1, 0, 0, 0, 0, time.FixedZone("", 3600))
-	s.WaitList.Add(rendezvous.Node{Addr: "h\xff\xfe", PID: 1})
-	s.LastHeartbeats[rendezvous.Node{Addr: "a", PID: -1 << 62}] = time.Date(-5, 1, 1, 0, 0, 0, 0, time.UTC)
-	s.LastHeartbeats[rendezvous.Node{Addr: "b"}] = time.Date(2026, 7, 1, 1, 30, 0, 1999, time.FixedZone("", 7200))
+	s.WaitList.Add(state.Node{Addr: "h\xff\xfe", PID: 1})
+	s.LastHeartbeats[state.Node{Addr: "a", PID: -1 << 62}] = time.Date(-5, 1, 1, 0, 0, 0, 0, time.UTC)
+	s.LastHeartbeats[state.Node{Addr: "b"}] = time.Date(2026, 7, 1, 1, 30, 0, 1999, time.FixedZone("", 7200))
 
 	want.Round = s.Round
 	want.Deadline = time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC)
-	want.WaitList.Add(rendezvous.Node{Addr: "h\ufffd", PID: 1})
-	want.LastHeartbeats[rendezvous.Node{Addr: "a", PID: -1 << 62}] = time.Time{}
-	want.LastHeartbeats[rendezvous.Node{Addr: "b"}] = time.Date(2026, 6, 30, 23, 30, 0, 1000, time.UTC)
+	want.WaitList.Add(state.Node{Addr: "h\ufffd", PID: 1})
+	want.LastHeartbeats[state.Node{Addr: "a", PID: -1 << 62}] = time.Time{}
+	want.LastHeartbeats[state.Node{Addr: "b"}] = time.Date(2026, 6, 30, 23, 30, 0, 1000, time.UTC)
 	return s, want
 }

@@ -4,13 +4,13 @@ import (
 	"encoding/binary"
 	"time"
 
-	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/internal/state"
 )
 
 // asPython pickles a state as Python's pickler does with protocol 4: everything
 // is stored in the memo and fetched from there if it comes again, and no SETITEMS
 // or ADDITEMS has more than 1000 items. There is one frame.
-func asPython(s *rendezvous.State) []byte {
+func asPython(s *state.State) []byte {
 	p := pickler{memo: map[any]uint32{}}
 	p.object("_RendezvousState", "\x80\x04\x95\x00\x00\x00\x00\x00\x00\x00\x00", func() {
 		p.str("round")
@@ -125,7 +125,7 @@ func (p *pickler) object(class, before string, attrs func()) {
 	p.raw("ub")
 }
 
-func (p *pickler) node(n rendezvous.Node) {
+func (p *pickler) node(n state.Node) {
 	if _, again := p.memo[n]; again {
 		p.memoized(n, nil)
 		return
@@ -171,10 +171,10 @@ func (p *pickler) time(t time.Time) {
 
 // batches writes a dict or a set, the opcode `one` for a batch of one item, or
 // `several` for one of more or if there is no such opcode.
-func batches[V any](p *pickler, new, one, several string, m map[rendezvous.Node]V, value func(V)) {
+func batches[V any](p *pickler, new, one, several string, m map[state.Node]V, value func(V)) {
 	p.raw(new)
 	p.n++
-	var nodes []rendezvous.Node
+	var nodes []state.Node
 	for n := range m {
 		nodes = append(nodes, n)
 	}

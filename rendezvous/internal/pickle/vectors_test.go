@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/pickle"
+	"github.com/muster-run/muster/rendezvous/internal/state"
 )
 
 // vectors were captured from PyTorch or made by hand; "decoded" is the same in JSON.
@@ -52,13 +52,13 @@ type node struct {
 	LocalID    int `json:"local_id"`
 }
 
-func (n node) node() rendezvous.Node {
-	return rendezvous.Node{Addr: n.Addr + n.FQDN, PID: n.PID, LocalID: n.LocalID}
+func (n node) node() state.Node {
+	return state.Node{Addr: n.Addr + n.FQDN, PID: n.PID, LocalID: n.LocalID}
 }
 
-func (d decoded) state(t testing.TB) *rendezvous.State {
+func (d decoded) state(t testing.TB) *state.State {
 	t.Helper()
-	s := rendezvous.NewState()
+	s := state.NewState()
 	s.Round, s.Complete, s.Closed = d.Round, d.Complete, d.Closed
 	if d.Deadline != nil {
 		s.Deadline = parse(t, *d.Deadline)
@@ -134,7 +134,7 @@ func TestVectors(t *testing.T) {
 
 // decodeVector decodes a state, which has to be an old one if and only if an old
 // agent wrote it.
-func decodeVector(t testing.TB, s vector) *rendezvous.State {
+func decodeVector(t testing.TB, s vector) *state.State {
 	t.Helper()
 	got, err := pickle.DecodeText([]byte(s.Base64))
 	if !s.old() {

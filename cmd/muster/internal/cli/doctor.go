@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/cmd/muster/internal/doctor"
+	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/launch"
-	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
 	"github.com/muster-run/muster/rendezvous/etcd"
 	"github.com/muster-run/muster/rendezvous/quorum"
@@ -254,11 +254,11 @@ func meetingPoint(d *doctor.Config, r *reader, cfg launch.Config) (errs []error)
 	var err error
 	switch cfg.RdzvBackend {
 	case "etcd", "etcd-v2":
-		d.Members, err = rendezvous.SplitEndpoints(cfg.RdzvEndpoint, etcd.DefaultPort)
+		d.Members, err = hostport.SplitList(cfg.RdzvEndpoint, etcd.DefaultPort)
 	case "quorum":
 		d.Members, err = quorum.Members(cfg.RdzvEndpoint)
 	default:
-		d.Host, d.Port, err = rendezvous.SplitEndpoint(cfg.RdzvEndpoint, c10d.DefaultPort)
+		d.Host, d.Port, err = hostport.Split(cfg.RdzvEndpoint, c10d.DefaultPort)
 		if cfg.RdzvBackend == "static" && cfg.MaxNodes > 1 && d.Settings.IsHost == nil && r.isGiven("node-rank") {
 			first := cfg.NodeRank == 0
 			d.Settings.IsHost = &first

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/muster-run/muster/cmd/muster/internal/simnet"
+	"github.com/muster-run/muster/rendezvous/simulate"
 )
 
 const simUsage = `usage: muster sim [--nodes N] [--min N] [--max N] [--seed N] [--delay TIME] [--loss PERCENT]
@@ -56,7 +56,7 @@ func simCommand(args []string, stdout, stderr io.Writer, elapsed func() time.Dur
 		defer f.Close()
 		cfg.Trace = f
 	}
-	r, err := simnet.Run(cfg)
+	r, err := simulate.Run(cfg)
 	if r != nil {
 		printSim(stdout, &cfg, r, elapsed())
 	}
@@ -67,8 +67,8 @@ func simCommand(args []string, stdout, stderr io.Writer, elapsed func() time.Dur
 }
 
 // simConfig reads the command line.
-func simConfig(args []string) (simnet.Config, string, error) {
-	cfg := simnet.Config{
+func simConfig(args []string) (simulate.Config, string, error) {
+	cfg := simulate.Config{
 		Seed: 1, Nodes: 16, Workers: 8, Arrive: time.Second, Delay: 100 * time.Microsecond, Work: 10 * time.Microsecond,
 		Stop: time.Second, During: time.Minute, Restart: 0.5, Measure: true,
 	}
@@ -162,7 +162,7 @@ func (f *simFlags) duration(name string, v *time.Duration, most time.Duration) {
 }
 
 // printSim prints what a run was like.
-func printSim(w io.Writer, cfg *simnet.Config, r *simnet.Result, took time.Duration) {
+func printSim(w io.Writer, cfg *simulate.Config, r *simulate.Result, took time.Duration) {
 	line := func(name, format string, a ...any) {
 		fmt.Fprintf(w, "%-22s "+format+"\n", append([]any{name}, a...)...)
 	}

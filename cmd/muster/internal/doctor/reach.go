@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
@@ -88,7 +88,7 @@ func (d *doctor) hosting(ctx context.Context) bool {
 	if d.Settings.IsHost != nil {
 		return *d.Settings.IsHost
 	}
-	return rendezvous.IsThisHost(ctx, d.Host)
+	return hostport.IsThisHost(ctx, d.Host)
 }
 
 // checkMeeting looks at the endpoint, and meets the other hosts there.

@@ -1,0 +1,145 @@
+// Package hostport reads where a job meets, as --rdzv-endpoint says it, and finds out
+// whether that is this host.
+package hostport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Split takes "host[:port]", "[v6]" or "[v6]:port" apart. An empty host
+// is localhost; a missing port is defaultPort (-1 if the caller wants to know).
+// Source: parse_rendezvous_endpoint in rendezvous/utils.py.
+func Split(endpoint string, defaultPort int) (host string, port int, err error) {
+	endpoint = strings.TrimSpace(endpoint)
+	bad := func(why string) error {
+		return fmt.Errorf("rendezvous endpoint %q: %s; want host, host:port or [IPv6]:port", endpoint, why)
+	}
+	host, portText := endpoint, ""
+	switch {
+	case strings.HasPrefix(endpoint, "["):
+		end := strings.IndexByte(endpoint, ']')
+		if end < 0 {
+			return "", 0, bad("the bracket is not closed")
+		}
+		host = endpoint[1:end]
+		if net.ParseIP(host) == nil {
+			return "", 0, bad("no IPv6 address in the brackets")
+		}
+		if rest := endpoint[end+1:]; rest != "" {
+			if rest[0] != ':' {
+				return "", 0, bad("text after the bracket")
+			}
+			if portText = rest[1:]; portText == "" {
+				return "", 0, bad("the port is empty")
+			}
+		}
+	case strings.Count(endpoint, ":") == 1:
+		host, portText, _ = strings.Cut(endpoint, ":")
+		if portText == "" {
+			return "", 0, bad("the port is empty")
+		}
+	case strings.Count(endpoint, ":") > 1:
+		if net.ParseIP(endpoint) == nil {
+			return "", 0, bad("too many colons")
+		}
+	}
+	if host == "" {
+		host = "localhost"
+	}
+	if strings.ContainsAny(host, " \t\r\n/\x00") || len(host) > 253 {
+		return "", 0, bad("not a host name")
+	}
+	if portText == "" {
+		return host, defaultPort, nil
+	}
+	n, err := strconv.ParseUint(portText, 10, 16)
+	if err != nil {
+		return "", 0, bad("the port is not a number from 0 to 65535")
+	}
+	return host, int(n), nil
+}
+
+// SplitList takes a list of host[:port] or URLs, with commas between them, apart.
+func SplitList(list string, defaultPort int) ([]string, error) {
+	var endpoints []string
+	var errs []error
+	for text := range strings.SplitSeq(list, ",") {
+		text = strings.TrimSpace(text)
+		switch {
+		case text == "":
+			continue
+		case strings.Contains(text, "://"):
+			endpoints = append(endpoints, text)
+			continue
+		}
+		host, port, err := Split(text, defaultPort)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		endpoints = append(endpoints, net.JoinHostPort(host, strconv.Itoa(port)))
+	}
+	if len(endpoints) == 0 && len(errs) == 0 {
+		errs = append(errs, errors.New("the rendezvous endpoint is empty: name the members, as --rdzv-endpoint host1,host2,host3"))
+	}
+	return endpoints, errors.Join(errs...)
+}
+
+// IsThisHost says whether host names this machine: localhost, a loopback
+// address, its host name, one of its addresses, or a name that resolves to one
+// of them. Looking a name up takes at most ten seconds.
+// Source: _matches_machine_hostname in rendezvous/utils.py.
+func IsThisHost(ctx context.Context, host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	if IsLocal(host) {
+		return true
+	}
+	if net.ParseIP(host) != nil {
+		return false
+	}
+	if name, err := os.Hostname(); err == nil && name == host {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	ips, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	return slices.ContainsFunc(ips, isLocal)
+}
+
+// IsLocal says whether text is one of this machine's addresses.
+func IsLocal(text string) bool {
+	addr, err := netip.ParseAddr(text)
+	return err == nil && isLocal(addr)
+}
+
+func isLocal(addr netip.Addr) bool {
+	addr = addr.Unmap().WithZone("")
+	return slices.ContainsFunc(Local(), func(p netip.Prefix) bool { return p.Contains(addr) })
+}
+
+// Local returns this machine's own addresses, from which its processes connect, and all
+// loopback addresses.
+func Local() []netip.Prefix {
+	own := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
+	addrs, _ := net.InterfaceAddrs()
+	for _, a := range addrs {
+		if ipnet, ok := a.(*net.IPNet); ok {
+			if addr, ok := netip.AddrFromSlice(ipnet.IP); ok {
+				addr = addr.Unmap()
+				own = append(own, netip.PrefixFrom(addr, addr.BitLen()))
+			}
+		}
+	}
+	return own
+}

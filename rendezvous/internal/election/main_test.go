@@ -1,0 +1,87 @@
+package election_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/muster-run/muster/rendezvous/internal/election"
+)
+
+// The programs that the tests start, built once, without -race.
+var muster, etcd string
+
+func TestMain(m *testing.M) {
+	if os.Getenv("ELECTION_TEST_AGENT") != "" {
+		os.Exit(agentMain())
+	}
+	code, err := build(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func build(m *testing.M) (int, error) {
+	dir, err := os.MkdirTemp("", "election-test-")
+	if err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(dir)
+	noteSources()
+	if err := os.Setenv("TMPDIR", dir); err != nil { // where members that are killed leave their data
+		return 1, err
+	}
+	cmd := exec.Command("go", "build", "-o", dir+"/", "../../../cmd/muster-quorum", "../../../cmd/muster-quorum/internal/testetcd")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return 1, fmt.Errorf("build muster-quorum: %w\n%s", err, out)
+	}
+	muster, etcd = filepath.Join(dir, "muster-quorum"), filepath.Join(dir, "testetcd")
+	return m.Run(), nil
+}
+
+// noteSources lets "go test" see what the programs are made of, so that it does not
+// take an earlier result for theirs.
+func noteSources() {
+	for _, pattern := range []string{"../../../go.mod", "../../../cmd/muster-quorum/internal/quorum/*.go", "../../../internal/pipe/*.go", "../../../cmd/muster-quorum/*.go"} {
+		files, _ := filepath.Glob(pattern)
+		for _, f := range files {
+			_, _ = os.ReadFile(f)
+		}
+	}
+}
+
+// agentMain is an agent in a process of its own, to be killed: its configuration
+// is a line on stdin, and it prints a line when it leads.
+func agentMain() int {
+	in := bufio.NewScanner(os.Stdin)
+	if !in.Scan() {
+		return 1
+	}
+	var cfg election.Config
+	if err := json.Unmarshal(in.Bytes(), &cfg); err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	e, err := election.Start(context.Background(), cfg)
+	if err != nil {
+		fmt.Println(err)
+		return 1
+	}
+	for {
+		l, err := e.Leader(context.Background())
+		if err != nil {
+			fmt.Println(err)
+			return 1
+		}
+		fmt.Println("leader", l.Addr, l.Mine)
+		<-e.Lost(l.Term)
+	}
+}

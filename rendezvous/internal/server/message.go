@@ -1,0 +1,181 @@
+package server
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net/netip"
+	"time"
+
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/internal/pickle"
+	"github.com/muster-run/muster/rendezvous/internal/state"
+)
+
+// Version is the version of the protocol.
+const Version = 2
+
+// MaxMessage is the longest message, in bytes.
+const MaxMessage = 64 << 10
+
+// mostRounds is a round's number that no job comes to, and that the state can hold
+// with some more after it.
+const mostRounds = 1 << 30
+
+// Limits in bytes, so that no message of the rendezvous is longer than MaxMessage, with all the
+// names that it may have and each byte as long as JSON can make it.
+const (
+	mostName  = 255 // of a host, a role, or MASTER_ADDR
+	mostRunID = 4096
+)
+
+// A Type says what a message is about.
+type Type string
+
+// Messages from a node to the rendezvous.
+const (
+	Hello  Type = "hello"  // who it is; always the first
+	Join   Type = "join"   // leave the round it is in and take part in the next
+	Leave  Type = "leave"  // be in no round; answered by Left
+	Close  Type = "close"  // no round shall follow; answered by Closed
+	Ping   Type = "ping"   // it is alive; answered by Pong
+	Status Type = "status" // whom does it wait for? answered by Status
+	Master Type = "master" // from rank 0: where the round's workers meet
+)
+
+// Messages from the rendezvous to a node.
+const (
+	Welcome Type = "welcome" // answers Hello
+	Refused Type = "refused" // answers Hello; the connection ends
+	Pong    Type = "pong"
+	Left    Type = "left"
+	Spare   Type = "spare"  // the node is one that there is no place for, or (Redundant unset) not any more
+	Round   Type = "round"  // the round is complete; Master follows, unless this node is rank 0
+	Hosts   Type = "hosts"  // to rank 0, before its Round: addresses of the round's hosts
+	Change  Type = "change" // something happened to the round
+	Closed  Type = "closed" // no round will follow
+)
+
+// A Message is one message of a session. Which fields count depends on its type.
+type Message struct {
+	Type Type `json:"type"`
+
+	// Hello
+	Version        int           `json:"version,omitempty"`
+	RunID          string        `json:"run_id,omitempty"`
+	Node           *state.Node   `json:"node,omitempty"`
+	Instance       uint64        `json:"instance,omitempty"` // random, of its process; 0: not known
+	Host           string        `json:"host,omitempty"`
+	MinNodes       int           `json:"min_nodes,omitempty"`
+	MaxNodes       int           `json:"max_nodes,omitempty"`
+	LastCall       time.Duration `json:"last_call,omitempty"`
+	KeepAlive      time.Duration `json:"keep_alive,omitempty"`       // between pings
+	KeepAliveLimit time.Duration `json:"keep_alive_limit,omitempty"` // without a message it is dead
+	Role           string        `json:"role,omitempty"`
+	LocalWorldSize int           `json:"local_world_size,omitempty"`
+
+	// Last is where the node stood in the last round, if it was in one of another
+	// rendezvous of the same run, whose holder is lost.
+	Last *Place `json:"last,omitempty"`
+
+	// Ping, Pong: Sent is the node's clock and comes back as it was; Time is
+	// the rendezvous'. Nanoseconds since 1970. Welcome has them too.
+	Sent int64 `json:"sent,omitempty"`
+	Time int64 `json:"time,omitempty"`
+
+	// Round, Master, Change: which round.
+	Round int `json:"round,omitempty"`
+	// Round
+	Rank      int               `json:"rank,omitempty"`
+	WorldSize int               `json:"world_size,omitempty"`
+	Ranks     *rendezvous.Ranks `json:"ranks,omitempty"` // nil: exchange them
+	Torch     bool              `json:"torch,omitempty"` // nodes without a session take part; of a Change: it is about one
+
+	// Job is the first round of the job, if others had this run ID before it.
+	Job int `json:"job,omitempty"`
+
+	// Join, Hosts: the addresses from which a host's processes may connect to others, or those
+	// of all hosts of a round. A Round for rank 0 has their number, or 0 if they are not known.
+	Hosts    []netip.Prefix `json:"hosts,omitempty"`
+	NumHosts int            `json:"num_hosts,omitempty"`
+
+	// Published says that rank 0 has no session: where the workers meet is in
+	// the store.
+	Published bool `json:"published,omitempty"`
+
+	// Master. In a Round for rank 0 Addr is its host's address in the eyes of others, if
+	// the server is there too and knows. In a Join it is the IP address by which the node has
+	// reached the server.
+	Addr string `json:"addr,omitempty"`
+	Port int    `json:"port,omitempty"`
+
+	// Change: Rank is the other node's, -1 if it has none.
+	Kind rendezvous.ChangeKind `json:"kind,omitempty"`
+
+	// Closed, Spare
+	Redundant bool `json:"redundant,omitempty"` // the node was a spare
+	// Refused
+	Error string `json:"error,omitempty"`
+
+	// Status
+	Waiting *rendezvous.Waiting `json:"waiting,omitempty"`
+
+	// Of a Hello, by the server: the address of the server's host by which the node
+	// has reached it, and whether the node is on that host too.
+	reached string
+	near    bool
+	from    netip.Addr // that of the node
+}
+
+// sensible says whether a Hello is complete, with numbers that a node can have and
+// that the state can hold for PyTorch's agents.
+func (m *Message) sensible() bool {
+	const most = math.MaxInt32
+	n := m.Node
+	return n != nil && len(m.Host) <= mostName && len(m.Role) <= mostName && len(n.Addr) <= pickle.MaxAddr && len(m.RunID) <= mostRunID &&
+		0 <= n.PID && n.PID <= most && 0 <= n.LocalID && n.LocalID <= most &&
+		1 <= m.MinNodes && m.MinNodes <= m.MaxNodes && m.MaxNodes <= most && 1 <= m.LocalWorldSize && m.LocalWorldSize <= most &&
+		0 < m.KeepAlive && m.KeepAlive <= m.KeepAliveLimit && 0 <= m.LastCall &&
+		(m.Last == nil || m.Last.Round <= mostRounds && m.Last.WorldSize <= most)
+}
+
+// A Place is a node's in a round.
+type Place struct {
+	Round     int `json:"round"`
+	Rank      int `json:"rank"`
+	WorldSize int `json:"world_size"`
+}
+
+// Append appends the message as it goes over a connection: its length in four
+// bytes, big endian, and JSON.
+func (m *Message) Append(b []byte) []byte {
+	text, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // there is nothing in it that JSON cannot say
+	}
+	b = binary.BigEndian.AppendUint32(b, uint32(len(text)))
+	return append(b, text...)
+}
+
+// Read reads one message.
+func Read(r io.Reader) (*Message, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n > MaxMessage {
+		return nil, fmt.Errorf("a message of %d bytes, more than %d", n, MaxMessage)
+	}
+	text := make([]byte, n)
+	if _, err := io.ReadFull(r, text); err != nil {
+		return nil, fmt.Errorf("within a message of %d bytes: %w", n, err)
+	}
+	m := &Message{}
+	if err := json.Unmarshal(text, m); err != nil {
+		return nil, fmt.Errorf("message %.80q: %w", text, err)
+	}
+	return m, nil
+}

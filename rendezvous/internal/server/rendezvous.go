@@ -1,0 +1,766 @@
+package server
+
+import (
+	"cmp"
+	"container/heap"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/muster-run/muster/internal/admit"
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/internal/state"
+)
+
+// never is a join deadline that does not come: nodes watch their own.
+var never = time.Unix(1<<40, 0)
+
+// secondChance is how much longer than its limit a node may be silent.
+const secondChance = 50 * time.Millisecond
+
+// TorchLook is within what time PyTorch's agents look at the state again: after a
+// second, and what it takes.
+const TorchLook = 1500 * time.Millisecond
+
+// longest is what may be added to a time without a thought.
+const longest = 100 * 365 * 24 * time.Hour
+
+// An ID names one session of a rendezvous.
+type ID int64
+
+// An Envelope is a message to one session. After one with End the session is over.
+type Envelope struct {
+	To  ID
+	Msg *Message
+	End bool
+}
+
+// A Rendezvous is that of one run ID. It is a pure state machine: it has no
+// goroutine, no clock and no connection, and one caller at a time. What it wants
+// to say is in Out after every call.
+//
+// Some nodes have a session; torch nodes (agents of PyTorch) see and change the
+// same state through its pickled value.
+//
+// What holds between two calls:
+//   - sessions and nodes have the same sessions, by their IDs and by their nodes.
+//     joining has those that have said Join and have not heard Round, Closed or Left
+//     since; expiries has all of them.
+//   - A node with a session that takes part in a complete round and is not joining was
+//     told of the round.
+//   - recheck is recheckNone and unannounced is false: settle sees to that at the end
+//     of each call. Within a call whatever changes the state raises recheck.
+//   - textStale is set if state is not what Text or Adopt had last.
+type Rendezvous struct {
+	runID     string
+	log       *slog.Logger
+	state     *state.State
+	rules     state.Rules // those of the first node
+	suspended bool        // see Suspend
+	out       []Envelope
+
+	noState, refused admit.Tally // what strangers may cause as often as they like
+
+	// The nodes with a session.
+	sessions map[ID]*session
+	nodes    map[state.Node]*session
+	joining  map[*session]struct{}
+	expiries expiries
+	recheck  recheck // which of the joining have to look at the state again
+
+	// The torch nodes.
+	torch        state.Observer
+	silence      time.Duration // without a new heartbeat for so long one is dead
+	torchUnaware time.Time     // until when some may not have seen the last complete round; zero: all have
+	waiting      state.Node    // one that has waited since before that
+	text         []byte        // the state's pickled value
+	textStale    bool
+
+	// The last complete round.
+	expected     state.Set             // nodes with a session that took part and have not gone
+	sticky       map[state.Node]int    // ranks of all nodes that took part
+	hostNames    map[state.Node]string // of those with a session
+	meetingPoint *Message              // where its workers meet, once known
+	unannounced  bool                  // all its nodes have a session, and none was told that it is complete
+	toldWaiting  bool                  // its nodes were told that others wait
+	lastCallOver time.Time             // when a last call was last found to be over
+
+	lost       *Place // the last round under a holder that is lost, until there is one here
+	firstRound int    // above 0 where there was a job of the same ID before
+	endedAt    int    // the first round that no job which has ended can have had
+
+	lastStatus *Message
+	statusAt   time.Time
+}
+
+// recheck says which joining sessions have to look at the state again.
+type recheck uint8
+
+const (
+	recheckNone recheck = iota
+	recheckGap          // somebody is gone: those who may fill the gap, or close the round
+	recheckAll
+)
+
+func (r *Rendezvous) raise(to recheck) { r.recheck = max(r.recheck, to) }
+
+// A session is a node that talks to the rendezvous.
+type session struct {
+	id      ID
+	hello   *Message
+	node    state.Node
+	joining bool
+	hosts   []netip.Prefix // its host's addresses, as it says
+	dialed  string         // the server's, as it says
+	heard   time.Time
+	expires time.Time
+	doubted bool // it has a second chance
+	index   int  // in the heap
+}
+
+// NewRendezvous returns one without nodes.
+func NewRendezvous(runID string, log *slog.Logger) *Rendezvous {
+	return &Rendezvous{
+		runID: runID, log: log, state: state.NewState(),
+		sessions: map[ID]*session{}, nodes: map[state.Node]*session{}, joining: map[*session]struct{}{},
+		expected: state.Set{}, textStale: true,
+	}
+}
+
+// Out returns what is to be sent since it was called last.
+func (r *Rendezvous) Out() []Envelope {
+	out := r.out
+	r.out = nil
+	return out
+}
+
+// Empty says whether the rendezvous can be forgotten: nobody is in it, and it need not
+// remember that it was closed, or which rounds there were.
+func (r *Rendezvous) Empty() bool { return r.state.Round == 0 && !r.state.Closed && r.deserted() }
+
+// deserted says whether nobody is in the rendezvous, nor was in its last round.
+func (r *Rendezvous) deserted() bool {
+	return len(r.sessions) == 0 && len(r.state.LastHeartbeats) == 0 && len(r.state.Participants) == 0
+}
+
+func (r *Rendezvous) send(s *session, m *Message) { r.out = append(r.out, Envelope{To: s.id, Msg: m}) }
+
+func (r *Rendezvous) refuse(id ID, format string, args ...any) {
+	m := &Message{Type: Refused, Error: fmt.Sprintf(format, args...)}
+	r.refused.Warn(r.log, "rendezvous: node refused", "nodes", "run_id", r.runID, "error", m.Error)
+	r.out = append(r.out, Envelope{To: id, Msg: m, End: true})
+}
+
+// Receive handles a message from a session.
+func (r *Rendezvous) Receive(now time.Time, id ID, m *Message) {
+	s := r.sessions[id]
+	if s == nil {
+		r.hello(now, id, m)
+		return
+	}
+	s.heard = now
+	switch last := s.hello.Last; {
+	case (m.Type == Join || m.Type == Close) && last != nil && last.Round < r.endedAt:
+		r.send(s, &Message{Type: Closed}) // its job has ended
+		return
+	}
+	switch m.Type {
+	case Join:
+		s.hosts, s.dialed = m.Hosts, m.Addr
+		r.join(now, s)
+	case Leave:
+		r.remove(now, s.node, rendezvous.NodeLeft)
+		r.setJoining(s, false)
+		r.send(s, &Message{Type: Left})
+	case Close:
+		r.close(s)
+	case Ping:
+		r.send(s, &Message{Type: Pong, Sent: m.Sent, Time: now.UnixNano()})
+	case Status:
+		r.send(s, r.status(now))
+	case Master:
+		r.setMaster(s, m)
+	default:
+		r.gone(now, s)
+		r.refuse(id, "message of type %.40q: no such type", m.Type)
+	}
+	r.settle(now)
+}
+
+func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
+	switch {
+	case m.Type != Hello:
+		r.refuse(id, "the first message is %.40q, want %q", m.Type, Hello)
+		return
+	case m.Version != Version:
+		r.refuse(id, "protocol version %d; this server speaks version %d: use the same release of muster on every host", m.Version, Version)
+		return
+	case !m.sensible():
+		r.refuse(id, "incomplete or senseless %s", Hello)
+		return
+	case r.nodes[*m.Node] != nil && !r.replace(now, r.nodes[*m.Node], m):
+		r.refuse(id, "node %s is here already; if two hosts have the same address, give each another --local-addr", m.Node)
+		return
+	}
+	m.LastCall, m.KeepAliveLimit = min(m.LastCall, longest), min(m.KeepAliveLimit, longest)
+	if len(r.sessions) == 0 {
+		r.rules = state.Rules{MinNodes: m.MinNodes, MaxNodes: m.MaxNodes, LastCall: m.LastCall, KeepAliveInterval: m.KeepAlive}
+		r.silence = m.KeepAliveLimit
+	} else if m.MinNodes != r.rules.MinNodes || m.MaxNodes != r.rules.MaxNodes {
+		r.refuse(id, "--nnodes is %d:%d on %s and %d:%d on the hosts that came before; give all hosts of run %q the same",
+			m.MinNodes, m.MaxNodes, m.Host, r.rules.MinNodes, r.rules.MaxNodes, r.runID)
+		return
+	}
+	s := &session{id: id, hello: m, node: *m.Node, heard: now, expires: now.Add(m.KeepAliveLimit)}
+	r.sessions[id], r.nodes[s.node] = s, s
+	heap.Push(&r.expiries, s)
+	r.resume(s)
+	r.send(s, &Message{Type: Welcome, Sent: m.Sent, Time: now.UnixNano()})
+}
+
+// replace ends the session of a node that has come back with another connection
+// before it was missed, and says whether it is the same node.
+func (r *Rendezvous) replace(now time.Time, s *session, m *Message) bool {
+	if m.Instance == 0 || m.Instance != s.hello.Instance {
+		return false
+	}
+	r.evict(now, s)
+	r.settle(now)
+	return true
+}
+
+// evict drops a node that is not heard of.
+func (r *Rendezvous) evict(now time.Time, s *session) {
+	r.log.Warn("rendezvous: node has not been heard of", "run_id", r.runID, "node", r.name(s.node), "for", now.Sub(s.heard))
+	r.gone(now, s)
+	r.out = append(r.out, Envelope{To: s.id, Msg: &Message{Type: Change, Kind: rendezvous.Evicted, Rank: -1}, End: true})
+}
+
+// status says how far the next round is. To count takes a while in a big rendezvous, where
+// many ask: what they hear may be a second old.
+func (r *Rendezvous) status(now time.Time) *Message {
+	const big = 256
+	if r.lastStatus == nil || len(r.sessions) <= big || now.Sub(r.statusAt) >= time.Second {
+		w := r.state.Waiting(r.torch.Clock(now), r.rules, r.sticky, r.name)
+		w.Suspended = r.suspended
+		r.lastStatus, r.statusAt = &Message{Type: Status, Waiting: &w}, now
+	}
+	return r.lastStatus
+}
+
+// resume goes on, in a rendezvous that has had no round yet, where the one before it
+// ended: the next round has the next number, nodes keep their ranks, and those who
+// took part are expected.
+func (r *Rendezvous) resume(s *session) {
+	last := s.hello.Last
+	switch st := r.state; {
+	case last == nil || last.Round < 0 || last.Rank < 0 || last.Rank >= last.WorldSize || st.Complete || r.lost == nil && st.Round > 0:
+		return
+	case r.lost == nil || last.Round > r.lost.Round:
+		r.lost = last
+		st.Round = last.Round + 1
+		r.sticky, r.expected = map[state.Node]int{}, state.Set{}
+		r.textStale = true
+	case last.Round < r.lost.Round:
+		return
+	}
+	r.sticky[s.node] = last.Rank
+	r.expected.Add(s.node)
+}
+
+// join takes the node out of its round and lets it take part in the next.
+func (r *Rendezvous) join(now time.Time, s *session) {
+	if r.state.Exit(s.node) != state.Finish {
+		r.do(now, s.node, state.RemoveFromParticipants)
+	}
+	r.setJoining(s, true)
+	r.step(now, s)
+}
+
+func (r *Rendezvous) setJoining(s *session, joining bool) {
+	if s.joining = joining; joining {
+		r.joining[s] = struct{}{}
+	} else {
+		delete(r.joining, s)
+	}
+}
+
+// step lets a joining node do what it can.
+func (r *Rendezvous) step(now time.Time, s *session) {
+	for s.joining {
+		switch a := r.decide(now, s.node); a {
+		case state.Sync, state.KeepAlive:
+			return
+		case state.Finish:
+			if r.unannounced {
+				return // settle tells all nodes of the round at once
+			}
+			r.setJoining(s, false)
+			r.tellRound(s)
+		case state.FailClosed, state.FailRedundant:
+			r.setJoining(s, false)
+			r.send(s, &Message{Type: Closed, Redundant: a == state.FailRedundant})
+		default:
+			r.do(now, s.node, a)
+		}
+	}
+}
+
+// decide is State.Join, and what a rendezvous can do better because it knows who will
+// come back. With torch nodes it keeps to their rules.
+func (r *Rendezvous) decide(now time.Time, me state.Node) state.Action {
+	st := r.state
+	a := st.Join(me, r.rules, r.torch.Clock(now), never)
+	_, participant := st.Participants[me]
+	switch {
+	case st.Closed:
+	case st.Complete && !participant && st.WaitList.Has(me) && len(st.Participants) >= r.rules.MaxNodes:
+		return state.AddToRedundancyList // it was full before its turn
+	case r.hasTorch():
+	case a == state.RemoveFromRedundancyList && st.Complete && len(r.expected) >= r.rules.MaxNodes:
+		return state.Sync // those who left the round come back
+	case !st.Complete && participant && r.allBack():
+		a = state.MarkComplete
+	}
+	if a == state.MarkComplete && r.suspended && !r.most() {
+		return state.Sync
+	}
+	return a
+}
+
+// Suspend says that another rendezvous may hold the same rendezvous, as this one's holder
+// cannot find out whether it is still elected, or, with false, that it is. Meanwhile
+// a round needs more than half of the nodes that there may be, so that no
+// two run.
+func (r *Rendezvous) Suspend(now time.Time, suspended bool) {
+	r.suspended = suspended
+	r.raise(recheckAll)
+	if suspended && r.state.Complete && !r.state.Closed && !r.most() {
+		r.tell(rendezvous.Suspended, state.Node{}, -1)
+	}
+	r.settle(now)
+}
+
+func (r *Rendezvous) most() bool { return 2*len(r.state.Participants) > r.rules.MaxNodes }
+
+// allBack says whether everybody who took part in the last round takes part in
+// this one, and nobody else is there, so that there is nobody to wait for.
+func (r *Rendezvous) allBack() bool {
+	st := r.state
+	if len(st.RedundancyList) > 0 && len(st.Participants) < r.rules.MaxNodes {
+		return false // spares come first, or they would break the round up
+	}
+	if r.lost != nil && len(r.expected) < r.lost.WorldSize-1 {
+		return false // of the last round only the node that held it is known to be lost
+	}
+	if st.Round == 0 || len(st.WaitList) > 0 || len(st.Participants) < r.rules.MinNodes || len(st.Participants) != len(r.expected) {
+		return false
+	}
+	for n := range r.expected {
+		if _, ok := st.Participants[n]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+func (r *Rendezvous) hasTorch() bool { return r.torch.Len() > 0 }
+
+// do performs an action for a node and notes what follows from it.
+func (r *Rendezvous) do(now time.Time, me state.Node, a state.Action) {
+	st := r.state
+	complete, round, lastCall := st.Complete, st.Round, st.Deadline
+	if a == state.AddToRedundancyList {
+		delete(st.WaitList, me)
+	}
+	st.Do(a, me, r.rules, r.torch.Clock(now))
+	r.holdOpen(now, lastCall)
+	r.textStale = true
+	if s := r.nodes[me]; s != nil && (a == state.AddToRedundancyList || a == state.RemoveFromRedundancyList) {
+		r.send(s, &Message{Type: Spare, Redundant: a == state.AddToRedundancyList})
+	}
+	switch {
+	case st.Complete && !complete:
+		r.completed(now)
+	case st.Round != round:
+		r.raise(recheckAll)
+	case a == state.AddToWaitList && st.Complete:
+		r.call(now, me)
+	case a == state.RemoveFromParticipants:
+		r.raise(recheckGap)
+	}
+}
+
+// completed gives out the ranks of a round.
+func (r *Rendezvous) completed(now time.Time) {
+	st := r.state
+	r.expected, r.hostNames = state.Set{}, map[state.Node]string{}
+	for n := range st.Participants {
+		if s := r.nodes[n]; s != nil {
+			r.expected.Add(n)
+			r.hostNames[n] = s.hello.Host
+		}
+	}
+	r.unannounced = len(r.expected) == len(st.Participants)
+	if r.unannounced {
+		st.AssignRanks(r.sticky)
+	}
+	r.sticky = maps.Clone(st.Participants)
+	r.makeSpares()
+	r.meetingPoint, r.toldWaiting, r.lost = nil, false, nil
+	r.raise(recheckAll)
+	r.torchUnaware = time.Time{}
+	if !r.unannounced || len(st.WaitList) > 0 { // torch nodes that were too slow for the last call
+		r.torchUnaware = now.Add(TorchLook)
+	}
+	r.log.Info("rendezvous: round complete", "run_id", r.runID, "round", st.Round, "nodes", len(st.Participants))
+}
+
+// makeSpares has torch nodes that wait be spares when a round is full. By their
+// own rules they would go on waiting, for which all others restart, and again
+// after the next round.
+func (r *Rendezvous) makeSpares() {
+	st := r.state
+	if most := r.rules.MaxNodes; most == 0 || len(st.Participants) < most {
+		return
+	}
+	for n := range st.WaitList {
+		if r.nodes[n] == nil {
+			delete(st.WaitList, n)
+			st.RedundancyList.Add(n)
+			r.textStale = true
+		}
+	}
+}
+
+// tellAll tells all nodes of a new round, none of them torch nodes, with the ranks of
+// their workers.
+func (r *Rendezvous) tellAll() {
+	r.unannounced = false
+	st := r.state
+	byRank := make([]*session, len(st.Participants))
+	for node, rank := range st.Participants {
+		byRank[rank] = r.nodes[node]
+	}
+	world, roles := 0, map[string]int{}
+	all := make([]rendezvous.Ranks, len(byRank))
+	for i, s := range byRank {
+		all[i].Base, all[i].RoleBase = world, roles[s.hello.Role]
+		world += s.hello.LocalWorldSize
+		roles[s.hello.Role] += s.hello.LocalWorldSize
+	}
+	for i, s := range byRank {
+		all[i].WorldSize, all[i].RoleWorldSize = world, roles[s.hello.Role]
+		r.setJoining(s, false)
+		m := &Message{Type: Round, Round: st.Round, Rank: i, WorldSize: len(byRank), Ranks: &all[i], Job: r.firstRound}
+		if i == 0 {
+			m.Addr = r.reached(s)
+			m.NumHosts = r.sendHosts(s, byRank)
+		}
+		r.send(s, m)
+	}
+}
+
+// reached is the address of a node's host by which most of the others have reached
+// it: those on other hosts, if the rendezvous is on the node's.
+func (r *Rendezvous) reached(s *session) (addr string) {
+	if !s.hello.near {
+		return ""
+	}
+	count := map[string]int{}
+	for _, other := range r.participants() {
+		if by := other.hello.reached; by != "" {
+			if count[by]++; count[by] > count[addr] {
+				addr = by
+			}
+		}
+	}
+	return addr
+}
+
+// tellRound tells a node its place in a round that torch nodes take part in.
+func (r *Rendezvous) tellRound(s *session) {
+	st := r.state
+	m := &Message{Type: Round, Round: st.Round, Rank: st.Participants[s.node], WorldSize: len(st.Participants), Torch: true, Job: r.firstRound}
+	for n, rank := range st.Participants {
+		if rank == 0 && r.nodes[n] == nil {
+			m.Published = true
+		}
+	}
+	if m.Rank == 0 {
+		m.Addr = r.reached(s)
+	}
+	r.send(s, m)
+	if r.meetingPoint != nil && m.Rank != 0 {
+		r.send(s, r.meetingPoint)
+	}
+}
+
+// setMaster takes from rank 0 where the workers meet and passes it on.
+func (r *Rendezvous) setMaster(s *session, m *Message) {
+	rank, participant := r.state.Participants[s.node]
+	if !participant || rank != 0 || !r.state.Complete || m.Round != r.state.Round || len(m.Addr) > mostName {
+		return // of a round that is over, or no address
+	}
+	r.meetingPoint = &Message{Type: Master, Round: m.Round, Addr: m.Addr, Port: m.Port}
+	for _, other := range r.participants() {
+		if other != s && !other.joining {
+			r.send(other, r.meetingPoint)
+		}
+	}
+}
+
+// participants returns the sessions of the round's nodes, in order of session.
+func (r *Rendezvous) participants() []*session {
+	list := make([]*session, 0, len(r.state.Participants))
+	for n := range r.state.Participants {
+		if s := r.nodes[n]; s != nil {
+			list = append(list, s)
+		}
+	}
+	slices.SortFunc(list, func(a, b *session) int { return int(a.id - b.id) })
+	return list
+}
+
+// tell tells the nodes that are in the complete round of a change.
+func (r *Rendezvous) tell(kind rendezvous.ChangeKind, node state.Node, rank int) {
+	m := &Message{Type: Change, Kind: kind, Round: r.state.Round, Host: r.name(node), Rank: rank, Torch: r.nodes[node] == nil}
+	for _, s := range r.participants() {
+		if s.node != node {
+			r.send(s, m)
+		}
+	}
+}
+
+// name is a node's host name, also if it has gone since the last round, or its address.
+func (r *Rendezvous) name(n state.Node) string {
+	name := r.hostNames[n]
+	if s := r.nodes[n]; s != nil {
+		name = s.hello.Host
+	}
+	name = cmp.Or(name, n.Addr)
+	return name[:min(len(name), mostName)]
+}
+
+// call tells the round's nodes, once, that others wait. If torch nodes take part,
+// it lets them first see the round as it is: they count the participants when they
+// look, and would start workers of a smaller world than the others.
+func (r *Rendezvous) call(now time.Time, waiter state.Node) {
+	if r.unannounced {
+		r.tellAll() // or they would not know which round it is about
+	}
+	switch {
+	case r.toldWaiting:
+	case now.Before(r.torchUnaware):
+		r.waiting = waiter
+	default:
+		r.toldWaiting, r.torchUnaware = true, time.Time{}
+		r.tell(rendezvous.NodesWaiting, waiter, -1)
+	}
+}
+
+// callLate tells of nodes that have waited since the round began.
+func (r *Rendezvous) callLate(now time.Time) {
+	if r.torchUnaware.IsZero() || now.Before(r.torchUnaware) {
+		return
+	}
+	r.torchUnaware = time.Time{}
+	st := r.state
+	if !st.Complete || st.Closed || len(st.WaitList) == 0 {
+		return
+	}
+	if !st.WaitList.Has(r.waiting) {
+		r.waiting = slices.MinFunc(slices.Collect(maps.Keys(st.WaitList)), state.Node.Compare)
+	}
+	r.call(now, r.waiting)
+}
+
+// remove takes a node out of everything, and tells the others of its round why.
+func (r *Rendezvous) remove(now time.Time, n state.Node, kind rendezvous.ChangeKind) {
+	st := r.state
+	rank, participant := st.Participants[n]
+	complete, round := st.Complete, st.Round
+	r.textStale = true
+	st.Drop(r.rules, n)
+	delete(r.expected, n)
+	r.torch.Forget(n)
+	if participant && complete && !st.Closed {
+		r.tell(kind, n, rank)
+	}
+	r.raise(recheckGap)
+	if st.Round != round {
+		r.raise(recheckAll)
+	}
+}
+
+// close makes this the last round.
+func (r *Rendezvous) close(by *session) {
+	if !r.state.Closed {
+		r.state.Closed = true
+		r.textStale = true
+		r.raise(recheckAll)
+		for _, s := range r.participants() {
+			if s != by && !s.joining {
+				r.send(s, &Message{Type: Closed})
+			}
+		}
+	}
+	r.setJoining(by, false)
+	r.send(by, &Message{Type: Closed})
+}
+
+// Gone handles the end of a session's connection.
+func (r *Rendezvous) Gone(now time.Time, id ID) {
+	if s := r.sessions[id]; s != nil {
+		r.gone(now, s)
+		r.settle(now)
+	}
+}
+
+func (r *Rendezvous) gone(now time.Time, s *session) {
+	r.remove(now, s.node, rendezvous.NodeLost)
+	heap.Remove(&r.expiries, s.index)
+	r.setJoining(s, false)
+	delete(r.sessions, s.id)
+	delete(r.nodes, s.node)
+}
+
+// Next returns when Advance is due; zero for never.
+func (r *Rendezvous) Next() time.Time {
+	next := time.Time{}
+	earlier := func(at time.Time) {
+		if next.IsZero() || at.Before(next) {
+			next = at
+		}
+	}
+	if len(r.expiries) > 0 {
+		earlier(r.expiries[0].expires)
+	}
+	if lastCall := r.state.Deadline; !r.state.Complete && !lastCall.IsZero() && lastCall.After(r.lastCallOver) {
+		earlier(r.torch.When(lastCall).Add(1))
+	}
+	if at := r.torch.Next(r.silence); !at.IsZero() {
+		earlier(at)
+	}
+	if !r.torchUnaware.IsZero() {
+		earlier(r.torchUnaware)
+	}
+	return next
+}
+
+// Advance does what time alone makes necessary.
+func (r *Rendezvous) Advance(now time.Time) {
+	for len(r.expiries) > 0 && !now.Before(r.expiries[0].expires) {
+		s := r.expiries[0]
+		if expires, again := r.patience(now, s); again {
+			s.expires = expires
+			heap.Fix(&r.expiries, 0)
+			continue
+		}
+		r.evict(now, s)
+	}
+	r.dropTorch(now)
+	r.callLate(now)
+	if !r.state.Complete && !r.state.Deadline.IsZero() && r.torch.Clock(now).After(r.state.Deadline) {
+		r.lastCallOver = r.torch.Clock(now)
+		r.raise(recheckAll)
+	}
+	r.settle(now)
+}
+
+// patience says until when a session that was due at its expiry may stay. One that
+// has been silent for its limit has a second chance: where this process or its
+// host was stopped for a while, what the nodes have said is yet to be read.
+func (r *Rendezvous) patience(now time.Time, s *session) (until time.Time, again bool) {
+	if until = s.heard.Add(s.hello.KeepAliveLimit); now.Before(until) {
+		s.doubted = false
+		return until, true
+	}
+	if late := now.Sub(s.expires) > secondChance/2; s.doubted && !late {
+		return until, false
+	}
+	s.doubted = true
+	return now.Add(secondChance), true
+}
+
+// settle lets joining nodes look again after a change that concerns them.
+func (r *Rendezvous) settle(now time.Time) {
+	for r.recheck != recheckNone {
+		list := r.concerned()
+		r.recheck = recheckNone
+		if r.unannounced {
+			r.tellAll()
+		}
+		for _, s := range list {
+			r.step(now, s)
+		}
+	}
+}
+
+// concerned returns the joining nodes that have to look again: first those who were
+// in the last round, in order of rank, then the others. If only somebody is
+// gone, these are spares, should there be space, and one participant that can close
+// the round; in a big rendezvous it would take too long if all did.
+func (r *Rendezvous) concerned() []*session {
+	st := r.state
+	var list []*session
+	switch space := len(st.Participants) < r.rules.MaxNodes; {
+	case r.recheck == recheckAll:
+		list = make([]*session, 0, len(r.joining))
+		for s := range r.joining {
+			list = append(list, s)
+		}
+	case space && (!st.Complete || len(r.expected) < r.rules.MaxNodes || r.hasTorch()):
+		for n := range st.RedundancyList {
+			if s := r.nodes[n]; s != nil && s.joining {
+				list = append(list, s)
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b *session) int {
+		if x, y := r.turn(a), r.turn(b); x != y {
+			return x - y
+		}
+		return int(a.id - b.id)
+	})
+	if r.recheck == recheckAll || st.Complete {
+		return list
+	}
+	for n := range st.Participants {
+		if s := r.nodes[n]; s != nil {
+			return append(list, s)
+		}
+	}
+	return list
+}
+
+func (r *Rendezvous) turn(s *session) int {
+	if rank, ok := r.sticky[s.node]; ok && r.expected.Has(s.node) {
+		return rank
+	}
+	return len(r.sticky)
+}
+
+// expiries is a heap of sessions by when they count as dead if they stay silent.
+type expiries []*session
+
+func (e expiries) Len() int           { return len(e) }
+func (e expiries) Less(i, j int) bool { return e[i].expires.Before(e[j].expires) }
+func (e expiries) Swap(i, j int) {
+	e[i], e[j] = e[j], e[i]
+	e[i].index, e[j].index = i, j
+}
+func (e *expiries) Push(x any) {
+	s := x.(*session)
+	s.index = len(*e)
+	*e = append(*e, s)
+}
+func (e *expiries) Pop() any {
+	old := *e
+	s := old[len(old)-1]
+	*e = old[:len(old)-1]
+	return s
+}

@@ -1,0 +1,673 @@
+package server_test
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/rendezvous/internal/pickle"
+	"github.com/muster-run/muster/rendezvous/internal/server"
+	"github.com/muster-run/muster/rendezvous/internal/state"
+)
+
+// A lab is a rendezvous with nodes named by letters, and a clock.
+type lab struct {
+	t   *testing.T
+	r   *server.Rendezvous
+	now time.Time
+	ids map[string]server.ID
+
+	min, max int // of the last hello
+	lastCall time.Duration
+}
+
+func newLab(t *testing.T) *lab {
+	return &lab{t: t, r: server.NewRendezvous("job", slog.New(slog.DiscardHandler)), now: time.Unix(1e9, 0), ids: map[string]server.ID{}, lastCall: lastCall}
+}
+
+const (
+	lastCall = 30 * time.Second
+	limit    = 15 * time.Second
+)
+
+func (l *lab) hello(name string, min, max int) { l.back(name, min, max, nil) }
+
+// back is hello of a node that was in a round of another rendezvous.
+func (l *lab) back(name string, min, max int, last *server.Place) {
+	l.greet(name, name, name, min, max, last)
+}
+
+// greet is hello of a process, named by a letter, on a session called name.
+func (l *lab) greet(name, addr, process string, min, max int, last *server.Place) {
+	id := server.ID(len(l.ids) + 1)
+	l.ids[name] = id
+	l.r.Receive(l.now, id, &server.Message{
+		Type: server.Hello, Version: server.Version, RunID: "job",
+		Node: &state.Node{Addr: "addr-" + addr, PID: 1}, Instance: uint64(process[0]), Host: name,
+		MinNodes: min, MaxNodes: max, LastCall: l.lastCall, KeepAlive: 5 * time.Second, KeepAliveLimit: limit,
+		Role: "trainer", LocalWorldSize: 2, Last: last,
+	})
+}
+
+func (l *lab) send(name string, m server.Message) { l.r.Receive(l.now, l.ids[name], &m) }
+func (l *lab) join(names ...string) {
+	for _, n := range names {
+		l.send(n, server.Message{Type: server.Join})
+	}
+}
+
+// run performs a script, one command a line, and returns what the rendezvous said to
+// whom, one message a line. Lines of one command are sorted by the rendezvous.
+func (l *lab) run(script string) string {
+	var out strings.Builder
+	for line := range strings.Lines(script) {
+		f := strings.Fields(line)
+		if len(f) == 0 {
+			continue
+		}
+		switch f[0] {
+		case "hello": // min max names
+			fmt.Sscan(f[1], &l.min)
+			fmt.Sscan(f[2], &l.max)
+			for _, n := range f[3:] {
+				l.hello(n, l.min, l.max)
+			}
+		case "back": // min max round size name=rank…
+			var min, max, round, size int
+			fmt.Sscan(strings.Join(f[1:], " "), &min, &max, &round, &size)
+			for _, n := range f[5:] {
+				name, rank, _ := strings.Cut(n, "=")
+				last := &server.Place{Round: round, WorldSize: size}
+				fmt.Sscan(rank, &last.Rank)
+				l.back(name, min, max, last)
+			}
+		case "again": // address, process, and what to call it
+			l.greet(f[3], f[1], f[2], l.min, l.max, nil)
+		case "join":
+			l.join(f[1:]...)
+		case "leave", "close", "ping":
+			for _, n := range f[1:] {
+				l.send(n, server.Message{Type: server.Type(f[0])})
+			}
+		case "gone":
+			for _, n := range f[1:] {
+				l.r.Gone(l.now, l.ids[n])
+			}
+		case "wait":
+			d, err := time.ParseDuration(f[1])
+			if err != nil {
+				l.t.Fatal(err)
+			}
+			l.wait(d)
+		case "torch": // nodes of PyTorch's look at the state once
+			for _, n := range f[1:] {
+				l.torch(n)
+			}
+		case "beat": // nodes of PyTorch's send heartbeats
+			for _, n := range f[1:] {
+				st := l.text()
+				st.Do(state.KeepAlive, state.Node{Addr: "addr-" + n, PID: 1}, state.Rules{}, l.now)
+				l.r.Adopt(l.now, pickle.EncodeText(st))
+			}
+		case "state":
+			l.state(&out)
+		case "lastcall":
+			d, err := time.ParseDuration(f[1])
+			if err != nil {
+				l.t.Fatal(err)
+			}
+			l.lastCall = d
+		case "suspend":
+			l.r.Suspend(l.now, f[1] == "on")
+		case "sleep": // and wake late
+			d, err := time.ParseDuration(f[1])
+			if err != nil {
+				l.t.Fatal(err)
+			}
+			l.now = l.now.Add(d)
+			l.r.Advance(l.now)
+		default:
+			l.t.Fatalf("command %q", f[0])
+		}
+		l.said(&out)
+	}
+	return out.String()
+}
+
+// wait lets time pass; the rendezvous wakes when it wants to.
+func (l *lab) wait(d time.Duration) {
+	end := l.now.Add(d)
+	for {
+		next := l.r.Next()
+		if next.IsZero() || next.After(end) {
+			break
+		}
+		if next.Before(l.now) {
+			l.t.Fatalf("the rendezvous wants to wake in the past, at %v", next)
+		}
+		l.now = next
+		l.r.Advance(l.now)
+	}
+	l.now = end
+}
+
+// torch has one of PyTorch's nodes do what it can to join.
+func (l *lab) torch(name string) {
+	me := state.Node{Addr: "addr-" + name, PID: 1}
+	rules := state.Rules{MinNodes: l.min, MaxNodes: l.max, LastCall: l.lastCall, KeepAliveInterval: 5 * time.Second}
+	for {
+		st := l.text()
+		a := st.Join(me, rules, l.now, l.now.Add(time.Minute))
+		if a == state.Sync || a == state.Finish {
+			return
+		}
+		st.Do(a, me, rules, l.now)
+		l.r.Adopt(l.now, pickle.EncodeText(st))
+	}
+}
+
+// text is the state as torch nodes read it.
+func (l *lab) text() *state.State {
+	text, _ := l.r.Text(l.now)
+	st, err := pickle.DecodeText(text)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return st
+}
+
+// state writes who is where.
+func (l *lab) state(out *strings.Builder) {
+	st := l.text()
+	fmt.Fprintf(out, "round %d complete %v:", st.Round, st.Complete)
+	for _, n := range st.Nodes() {
+		fmt.Fprintf(out, " %s", n.Addr)
+	}
+	for _, set := range []struct {
+		name  string
+		nodes state.Set
+	}{{"waiting", st.WaitList}, {"spare", st.RedundancyList}} {
+		if len(set.nodes) > 0 {
+			fmt.Fprintf(out, ", %s", set.name)
+		}
+		for _, n := range slices.SortedFunc(maps.Keys(set.nodes), state.Node.Compare) {
+			fmt.Fprintf(out, " %s", n.Addr)
+		}
+	}
+	out.WriteString("\n")
+}
+
+func (l *lab) said(out *strings.Builder) {
+	for _, e := range l.r.Out() {
+		name := ""
+		for n, id := range l.ids {
+			if id == e.To {
+				name = n
+			}
+		}
+		m := e.Msg
+		switch m.Type {
+		case server.Welcome, server.Pong:
+			continue
+		case server.Round:
+			fmt.Fprintf(out, "%s: round %d rank %d/%d", name, m.Round, m.Rank, m.WorldSize)
+			if m.Ranks != nil {
+				fmt.Fprintf(out, " workers %d/%d", m.Ranks.Base, m.Ranks.WorldSize)
+			}
+		case server.Change:
+			fmt.Fprintf(out, "%s: %s %s %d", name, m.Kind, m.Host, m.Rank)
+		case server.Refused:
+			fmt.Fprintf(out, "%s: refused: %s", name, m.Error)
+		case server.Closed, server.Spare:
+			fmt.Fprintf(out, "%s: %s", name, m.Type)
+			if m.Redundant {
+				out.WriteString(" redundant")
+			}
+		default:
+			fmt.Fprintf(out, "%s: %s", name, m.Type)
+		}
+		if e.End {
+			out.WriteString(", end")
+		}
+		out.WriteString("\n")
+	}
+}
+
+func TestScenarios(t *testing.T) {
+	tests := []struct{ name, script, want string }{
+		{"all at once", `
+			hello 3 3 c a b
+			join c a
+			join b`, `
+			a: round 0 rank 0/3 workers 0/6
+			b: round 0 rank 1/3 workers 2/6
+			c: round 0 rank 2/3 workers 4/6`},
+		{"last call", `
+			hello 2 4 a b c
+			join a
+			join b
+			wait 14s
+			ping a b c
+			wait 14s
+			ping a b c
+			join c
+			wait 3s`, `
+			a: round 0 rank 0/3 workers 0/6
+			b: round 0 rank 1/3 workers 2/6
+			c: round 0 rank 2/3 workers 4/6`},
+		{"a failure: everybody comes back at once, with the same ranks", `
+			hello 2 4 b c
+			join b c
+			wait 14s
+			ping b c
+			wait 14s
+			ping b c
+			wait 3s
+			hello 2 4 a
+			join b
+			join c`, `
+			b: round 0 rank 0/2 workers 0/4
+			c: round 0 rank 1/2 workers 2/4
+			c: nodes waiting b -1
+			b: round 1 rank 0/2 workers 0/4
+			c: round 1 rank 1/2 workers 2/4`},
+		{"a new host up to max; ranks are sticky", `
+			hello 2 3 b c
+			join b c
+			wait 14s
+			ping b c
+			wait 14s
+			ping b c
+			wait 3s
+			hello 2 3 a
+			join a
+			join c
+			join b`, `
+			b: round 0 rank 0/2 workers 0/4
+			c: round 0 rank 1/2 workers 2/4
+			b: nodes waiting a -1
+			c: nodes waiting a -1
+			b: round 1 rank 0/3 workers 0/6
+			c: round 1 rank 1/3 workers 2/6
+			a: round 1 rank 2/3 workers 4/6`},
+		{"a host is lost: the others go on without a last call", `
+			hello 2 3 a b c
+			join a b c
+			gone b
+			join c
+			join a`, `
+			a: round 0 rank 0/3 workers 0/6
+			b: round 0 rank 1/3 workers 2/6
+			c: round 0 rank 2/3 workers 4/6
+			a: node lost b 1
+			c: node lost b 1
+			a: nodes waiting c -1
+			a: round 1 rank 0/2 workers 0/4
+			c: round 1 rank 1/2 workers 2/4`},
+		{"too few are left, and one comes", `
+			hello 2 2 a b
+			join a b
+			gone a
+			join b
+			wait 1s
+			hello 2 2 d
+			join d`, `
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			b: node lost a 0
+			d: round 1 rank 0/2 workers 0/4
+			b: round 1 rank 1/2 workers 2/4`},
+		{"while it is not known whether the rendezvous is the only one, a round needs more than half", `
+			hello 1 3 a b c
+			join a b c
+			suspend on
+			gone c
+			join a b
+			gone b
+			join a
+			wait 14s
+			ping a
+			wait 14s
+			ping a
+			wait 3s
+			suspend off
+			suspend on`, `
+			a: round 0 rank 0/3 workers 0/6
+			b: round 0 rank 1/3 workers 2/6
+			c: round 0 rank 2/3 workers 4/6
+			a: node lost c 2
+			b: node lost c 2
+			b: nodes waiting a -1
+			a: round 1 rank 0/2 workers 0/4
+			b: round 1 rank 1/2 workers 2/4
+			a: node lost b 1
+			a: round 2 rank 0/1 workers 0/2
+			a: suspended  -1`},
+		{"a spare waits until there is room", `
+			hello 2 2 a b s
+			join a b
+			join s
+			join a
+			join b
+			gone b
+			join a`, `
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			s: spare redundant
+			b: nodes waiting a -1
+			a: round 1 rank 0/2 workers 0/4
+			b: round 1 rank 1/2 workers 2/4
+			a: node lost b 1
+			s: spare
+			a: nodes waiting s -1
+			a: round 2 rank 0/2 workers 0/4
+			s: round 2 rank 1/2 workers 2/4`},
+		{"the end", `
+			hello 1 1 a s
+			join a
+			join s
+			close a
+			join a`, `
+			a: round 0 rank 0/1 workers 0/2
+			s: spare redundant
+			a: closed
+			s: closed redundant
+			a: closed`},
+		{"a host falls silent", `
+			hello 2 3 a b c
+			join a b c
+			wait 10s
+			ping a b
+			wait 6s`, `
+			a: round 0 rank 0/3 workers 0/6
+			b: round 0 rank 1/3 workers 2/6
+			c: round 0 rank 2/3 workers 4/6
+			a: node lost c 2
+			b: node lost c 2
+			c: evicted  -1, end`},
+		{"a host leaves", `
+			hello 1 3 a b c
+			join a b c
+			leave c`, `
+			a: round 0 rank 0/3 workers 0/6
+			b: round 0 rank 1/3 workers 2/6
+			c: round 0 rank 2/3 workers 4/6
+			a: node left c 2
+			b: node left c 2
+			c: left`},
+		{"one leaves while the round forms, and the last call ends", `
+			hello 2 3 a b
+			join a b
+			wait 10s
+			ping a b
+			leave b
+			wait 14s
+			ping a b
+			wait 14s
+			ping a b
+			join b
+			wait 10s
+			ping a b
+			wait 10s
+			ping a b
+			wait 11s`, `
+			b: left
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4`},
+		{"a new rendezvous after the old one's host was lost", `
+			back 2 4 7 3 a=2 b=0
+			join b
+			join a`, `
+			b: round 8 rank 0/2 workers 0/4
+			a: round 8 rank 1/2 workers 2/4`},
+		{"a new rendezvous waits for those who may come back", `
+			back 2 4 7 4 a=2 b=0
+			join b a
+			wait 10s
+			ping a b
+			back 2 4 7 4 c=1
+			join c`, `
+			b: round 8 rank 0/3 workers 0/6
+			c: round 8 rank 1/3 workers 2/6
+			a: round 8 rank 2/3 workers 4/6`},
+		{"a node is lost while the others come back: a spare takes its place at once", `
+			hello 2 3 a b c s
+			join a b c
+			join s
+			join b
+			join a
+			gone c
+			hello 2 3 d
+			join d
+			gone a`, `
+			a: round 0 rank 0/3 workers 0/6
+			b: round 0 rank 1/3 workers 2/6
+			c: round 0 rank 2/3 workers 4/6
+			s: spare redundant
+			a: nodes waiting b -1
+			c: nodes waiting b -1
+			s: spare
+			a: round 1 rank 0/3 workers 0/6
+			b: round 1 rank 1/3 workers 2/6
+			s: round 1 rank 2/3 workers 4/6
+			d: spare redundant
+			b: node lost a 0
+			s: node lost a 0
+			d: spare
+			b: nodes waiting d -1
+			s: nodes waiting d -1`},
+		{"the server's host was stopped for a while: what nodes said meanwhile counts", `
+			hello 2 2 a b
+			join a b
+			wait 14s
+			sleep 2s
+			ping a b
+			wait 14s
+			ping b
+			wait 2s`, `
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			b: node lost a 0
+			a: evicted  -1, end`},
+		{"a full round makes spares of torch nodes that wait", `
+			hello 2 2 a b
+			join a b
+			join b
+			torch f
+			state
+			join a
+			torch f
+			state`, `
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			a: nodes waiting b -1
+			round 0 complete true: addr-a, waiting addr-b addr-f
+			a: round 1 rank 0/2 workers 0/4
+			b: round 1 rank 1/2 workers 2/4
+			round 1 complete true: addr-a addr-b, spare addr-f`},
+		{"torch nodes see a round before it breaks up for others", `
+			hello 2 3 a b
+			join a b
+			torch f
+			wait 1s
+			join a
+			wait 400ms
+			state
+			wait 200ms`, `
+			a: round 0 rank 0/3
+			b: round 0 rank 1/3
+			round 0 complete true: addr-b addr-f, waiting addr-a
+			b: nodes waiting a -1`},
+		{"a torch node is too slow for the last call", `
+			hello 2 3 a b c
+			join a b c
+			gone c
+			torch f
+			join a
+			join b
+			wait 10s
+			ping a b
+			beat f
+			wait 10s
+			ping a b
+			beat f
+			wait 11s
+			state
+			wait 1s`, `
+			a: round 0 rank 0/3 workers 0/6
+			b: round 0 rank 1/3 workers 2/6
+			c: round 0 rank 2/3 workers 4/6
+			a: node lost c 2
+			b: node lost c 2
+			a: nodes waiting addr-f -1
+			b: nodes waiting addr-f -1
+			a: round 1 rank 0/2 workers 0/4
+			b: round 1 rank 1/2 workers 2/4
+			round 1 complete true: addr-a addr-b, waiting addr-f
+			a: nodes waiting addr-f -1
+			b: nodes waiting addr-f -1`},
+		{"a short last call leaves a torch node that waits the time to look", `
+			lastcall 1s
+			hello 2 3 a b
+			join a b
+			wait 2s
+			torch f
+			join a b
+			wait 2s
+			torch f
+			state`, `
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			a: nodes waiting addr-f -1
+			b: nodes waiting addr-f -1
+			a: round 1 rank 0/3
+			b: round 1 rank 1/3
+			round 1 complete true: addr-a addr-b addr-f`},
+		{"and a torch node that comes no more does not hold the others up", `
+			lastcall 1s
+			hello 2 3 a b
+			join a b
+			wait 2s
+			torch f
+			join a b
+			wait 4s`, `
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			a: nodes waiting addr-f -1
+			b: nodes waiting addr-f -1
+			a: round 1 rank 0/2 workers 0/4
+			b: round 1 rank 1/2 workers 2/4`},
+		{"a node comes back on another connection before it is missed", `
+			hello 2 2 a b
+			join a b
+			again b b b2
+			join b2
+			join a
+			again b b b3`, `
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			a: node lost b 1
+			b: evicted  -1, end
+			a: nodes waiting b2 -1
+			a: round 1 rank 0/2 workers 0/4
+			b2: round 1 rank 1/2 workers 2/4
+			a: node lost b2 1
+			b2: evicted  -1, end`},
+		{"two nodes of one name", `
+			hello 2 2 a b
+			again a c a2`, `
+			a2: refused: node addr-a_1_0 is here already; if two hosts have the same address, give each another --local-addr, end`},
+		{"another --nnodes", `
+			hello 2 2 a
+			hello 2 3 b`, `
+			b: refused: --nnodes is 2:3 on b and 2:2 on the hosts that came before; give all hosts of run "job" the same, end`},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if d := cmp.Diff(trim(tt.want), newLab(t).run(tt.script)); d != "" {
+				t.Errorf("(-want +got)\n%s", d)
+			}
+		})
+	}
+}
+
+func trim(s string) string {
+	var out strings.Builder
+	for line := range strings.Lines(s) {
+		if line = strings.TrimSpace(line); line != "" {
+			out.WriteString(line + "\n")
+		}
+	}
+	return out.String()
+}
+
+// TestSenseless has nodes greet with numbers that no node has.
+func TestSenseless(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		change func(*server.Message)
+	}{
+		{"no node", func(m *server.Message) { m.Node = nil }},
+		{"PID", func(m *server.Message) { m.Node.PID = 1 << 40 }},
+		{"negative PID", func(m *server.Message) { m.Node.PID = -1 }},
+		{"nodes", func(m *server.Message) { m.MaxNodes = 1 << 40 }},
+		{"workers", func(m *server.Message) { m.LocalWorldSize = math.MaxInt }},
+		{"round", func(m *server.Message) { m.Last = &server.Place{Round: math.MaxInt32, WorldSize: 1} }},
+		{"limit", func(m *server.Message) { m.KeepAliveLimit = m.KeepAlive - 1 }},
+	} {
+		r := server.NewRendezvous("job", slog.New(slog.DiscardHandler))
+		m := &server.Message{
+			Type: server.Hello, Version: server.Version, Node: &state.Node{Addr: "a", PID: 1}, MinNodes: 1, MaxNodes: 1,
+			KeepAlive: time.Second, KeepAliveLimit: limit, LocalWorldSize: 1,
+		}
+		tt.change(m)
+		r.Receive(time.Unix(1e9, 0), 1, m)
+		if out := r.Out(); len(out) != 1 || out[0].Msg.Type != server.Refused || !out[0].End || !r.Empty() {
+			t.Errorf("%s: %+v", tt.name, out)
+		}
+	}
+}
+
+// What one node says of itself fits into what the others are told, however many they are and
+// whatever JSON makes of it.
+func TestLongNames(t *testing.T) {
+	for _, tt := range []struct {
+		name                 string
+		host, role, addr, id int
+		want                 server.Type
+	}{
+		{"as long as may be", 255, 255, 1024, 4096, server.Welcome},
+		{"host", 256, 1, 1, 1, server.Refused},
+		{"role", 1, 256, 1, 1, server.Refused},
+		{"address", 1, 1, 1025, 1, server.Refused},
+		{"run ID", 1, 1, 1, 4097, server.Refused},
+	} {
+		l := newLab(t)
+		for i := range 40 {
+			addr := fmt.Sprintf("%0*d", tt.addr, i%10)
+			hello := &server.Message{
+				Type: server.Hello, Version: server.Version, RunID: strings.Repeat("<", tt.id), Node: &state.Node{Addr: addr, PID: i},
+				Host: strings.Repeat("<", tt.host), Role: strings.Repeat("<", tt.role), LocalWorldSize: 1,
+				MinNodes: 41, MaxNodes: 41, KeepAlive: time.Second, KeepAliveLimit: limit,
+			}
+			l.r.Receive(l.now, server.ID(i), hello)
+			l.r.Receive(l.now, server.ID(i), &server.Message{Type: server.Join})
+			l.r.Receive(l.now, server.ID(i), &server.Message{Type: server.Status})
+		}
+		for i, e := range l.r.Out() {
+			if i == 0 && e.Msg.Type != tt.want {
+				t.Errorf("%s: got %s, want %s", tt.name, e.Msg.Type, tt.want)
+			}
+			if n := len(e.Msg.Append(nil)); n > server.MaxMessage {
+				t.Errorf("%s: a %s of %d bytes", tt.name, e.Msg.Type, n)
+			}
+		}
+	}
+}

@@ -1,0 +1,389 @@
+package simulate
+
+import (
+	"time"
+
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/internal/server"
+	"github.com/muster-run/muster/rendezvous/internal/state"
+)
+
+// statusInterval is how often a node that waits asks for whom.
+const statusInterval = 3 * time.Second
+
+// closeTimeout bounds what an agent does about the rendezvous when it ends.
+const closeTimeout = 5 * time.Second
+
+// A phase says what an agent does.
+type phase uint8
+
+const (
+	dialing  phase = iota
+	greeting       // it has said who it is
+	joining        // it waits for its place in a round
+	placed         // it has one and waits to hear where the workers meet
+	opening        // it has rank 0 and makes that place
+	running        // its workers run
+	stopping       // its workers stop, for a new round
+	leaving        // it has said so and waits for the answer
+	closing
+	ended
+)
+
+var phaseNames = [...]string{"dialing", "greeting", "joining", "placed", "opening", "running", "stopping", "leaving", "closing", "ended"}
+
+func (p phase) String() string { return phaseNames[p] }
+
+// An agent is the model of one of muster's: a server.Seat, with what a server.Client does
+// on a connection, and the part of package agent that starts new rounds.
+type agent struct {
+	s     *sim
+	host  *host
+	node  state.Node
+	role  string
+	local int // workers
+	conn  *conn
+	phase phase
+	heard time.Duration // when it last got a message
+	seat  server.Seat
+	last  *server.Place     // of the round that it ran last
+	inbox []*server.Message // what has come while it was opening
+
+	deadline *timer // of the join
+	status   *timer
+	pings    *timer
+	limit    *timer
+	step     *timer // the end of what it is doing by itself
+}
+
+func (s *sim) startAgent(h *host) {
+	s.living++
+	s.pids++
+	a := &agent{
+		s: s, host: h,
+		node: state.Node{Addr: h.name, PID: s.pids},
+		role: roles[h.id%7%len(roles)], local: 1 + h.id%3,
+	}
+	if s.cfg.Workers > 0 {
+		a.role, a.local = roles[0], s.cfg.Workers
+	}
+	h.agent = a
+	s.agents = append(s.agents, a)
+	s.trace("%s: agent %d starts", h.name, a.node.PID)
+	a.connect()
+}
+
+var roles = []string{"trainer", "trainer", "reader"}
+
+// time is what the host's clock shows.
+func (h *host) time(s *sim) time.Time { return s.clock().Add(h.skew) }
+
+func (a *agent) greet(c *conn) {
+	if a.phase != dialing || a.conn != nil {
+		return
+	}
+	cfg := &a.s.cfg
+	a.conn, a.phase = c, greeting
+	a.step.stop()
+	a.step = a.s.after(cfg.Limit, a.disconnected)
+	a.send(&server.Message{
+		Type: server.Hello, Version: server.Version, RunID: runID, Node: &a.node, Host: a.host.name,
+		MinNodes: cfg.Min, MaxNodes: cfg.Max, LastCall: cfg.LastCall, KeepAlive: cfg.KeepAlive, KeepAliveLimit: cfg.Limit,
+		Role: a.role, LocalWorldSize: a.local, Sent: a.host.time(a.s).UnixNano(),
+		Last: a.last, Instance: uint64(a.node.PID),
+	})
+}
+
+// connect begins a session with the server that there is, or will be.
+func (a *agent) connect() {
+	a.setPhase(dialing)
+	a.conn, a.inbox = nil, nil
+	a.step = a.s.after(a.s.cfg.Greet, a.disconnected)
+	a.dial(10 * time.Millisecond)
+}
+
+func (a *agent) dial(pause time.Duration) {
+	switch {
+	case a.phase != dialing:
+	case a.s.server.dead:
+		a.s.after(pause, func() { a.dial(min(2*pause, time.Second)) })
+	default:
+		a.s.dial(a.host, a, a.greet)
+	}
+}
+
+func (a *agent) send(m *server.Message) {
+	if a.conn != nil && a.conn.open {
+		a.s.send(a.conn, m)
+	}
+}
+
+// watchLimit ends the session when nothing has been heard for the limit.
+func (a *agent) watchLimit() {
+	a.limit = a.s.after(a.heard+a.s.cfg.Limit-a.s.now, func() {
+		if a.s.now < a.heard+a.s.cfg.Limit {
+			a.watchLimit()
+			return
+		}
+		a.disconnected()
+	})
+}
+
+func (a *agent) ping() {
+	a.pings = a.s.after(a.s.cfg.KeepAlive, func() {
+		a.send(&server.Message{Type: server.Ping, Sent: a.host.time(a.s).UnixNano()})
+		a.ping()
+	})
+}
+
+// join takes part in the next round.
+func (a *agent) join() {
+	a.setPhase(joining)
+	a.setDeadline(a.s.cfg.Join)
+	a.seat.Join()
+	a.send(&server.Message{Type: server.Join})
+	a.askStatus()
+}
+
+func (a *agent) setPhase(p phase) {
+	if a.phase != p {
+		a.s.trace("%s: %v", a.host.name, p)
+	}
+	a.phase = p
+}
+
+func (a *agent) setDeadline(d time.Duration) {
+	a.deadline.stop()
+	a.deadline = nil
+	if d > 0 {
+		a.deadline = a.s.after(d, func() {
+			a.s.timeouts++
+			a.leave("join timed out", true)
+		})
+	}
+}
+
+func (a *agent) askStatus() {
+	a.status.stop()
+	a.status = a.s.after(statusInterval, func() {
+		a.send(&server.Message{Type: server.Status})
+		a.askStatus()
+	})
+}
+
+func (a *agent) receive(c *conn, m *server.Message) {
+	if a.phase == ended || c != a.conn {
+		return
+	}
+	a.heard = a.s.now
+	switch {
+	case a.phase == greeting:
+		a.greeted(m)
+	case m.Type == server.Pong:
+		a.s.check.offset(a, m)
+	case a.phase == joining || a.phase == placed:
+		a.meet(m)
+	case a.phase == opening:
+		a.inbox = append(a.inbox, m)
+	case a.phase == running:
+		a.watch(m)
+	case a.phase == leaving && m.Type == server.Left, a.phase == closing && m.Type == server.Closed:
+		a.step.stop()
+		a.step.do()
+	}
+	// In other phases nobody looks at what has come.
+}
+
+func (a *agent) greeted(m *server.Message) {
+	a.step.stop()
+	if m.Type != server.Welcome {
+		a.s.check.refused(a, m)
+		a.end("refused: " + m.Error)
+		return
+	}
+	a.s.check.offset(a, m)
+	a.watchLimit()
+	a.ping()
+	a.join()
+}
+
+// meet does what the seat says, and checks it.
+func (a *agent) meet(m *server.Message) {
+	step := a.seat.Meet(m)
+	if m.Type == server.Round {
+		a.s.check.placed(a)
+	}
+	switch step {
+	case server.BeSpare:
+		a.setDeadline(0)
+	case server.BeNoSpare:
+		a.setDeadline(a.s.cfg.Join)
+	case server.EndClosed:
+		a.close("closed")
+	case server.EndUnneeded:
+		a.close("closed, as a spare")
+	case server.FindStore:
+		a.setPhase(opening)
+		a.s.findMaster(a, m.Round, func() { a.run() })
+	case server.OpenStore:
+		a.setPhase(opening)
+		a.step = a.s.after(a.s.pause(5*time.Millisecond), func() {
+			addr, port := a.s.openMaster(a.host, m.Round)
+			a.send(&server.Message{Type: server.Master, Round: m.Round, Addr: addr, Port: port})
+			a.run()
+		})
+	case server.Begin:
+		a.s.check.master(a, m)
+		a.run()
+	case server.JoinAgain:
+		a.setPhase(joining)
+		a.seat.Join()
+		a.send(&server.Message{Type: server.Join})
+	case server.Await:
+		if m.Type == server.Round {
+			a.setPhase(placed)
+		}
+	}
+}
+
+// run is what the agent does between the calls of Next.
+func (a *agent) run() {
+	a.deadline.stop()
+	a.status.stop()
+	m := a.seat.Round
+	a.last = &server.Place{Round: m.Round, Rank: m.Rank, WorldSize: m.WorldSize}
+	a.setPhase(running)
+	a.s.met()
+	inbox := a.inbox
+	a.inbox = nil
+	for _, m := range inbox {
+		if a.phase == running {
+			a.watch(m)
+		}
+	}
+}
+
+// watch acts on what becomes of the round.
+func (a *agent) watch(m *server.Message) {
+	switch change, concerned := a.seat.News(m); {
+	case change.Kind == rendezvous.Closed:
+		a.close("another node has closed the rendezvous")
+	case concerned:
+		a.restart()
+	}
+}
+
+// restart stops the workers and goes on to the next round.
+func (a *agent) restart() {
+	a.setPhase(stopping)
+	a.step = a.s.after(a.s.pause(a.s.cfg.Stop), func() {
+		if !a.conn.open {
+			a.connect()
+		} else {
+			a.join()
+		}
+	})
+}
+
+// fail has a worker fail.
+func (a *agent) fail() {
+	if a.phase == running {
+		a.s.trace("%s: a worker fails", a.host.name)
+		a.restart()
+	}
+}
+
+// leave makes the agent leave the job, or the round that it could not join.
+func (a *agent) leave(why string, timedOut bool) {
+	a.quiet()
+	if a.conn == nil || a.phase < joining {
+		a.end(why)
+		return
+	}
+	a.s.trace("%s: leaves: %s", a.host.name, why)
+	a.setPhase(leaving)
+	a.send(&server.Message{Type: server.Leave})
+	a.step = a.s.after(closeTimeout, func() {
+		if timedOut {
+			a.close(why)
+		} else {
+			a.end(why)
+		}
+	})
+}
+
+// close makes this the job's last round.
+func (a *agent) close(why string) {
+	a.quiet()
+	a.s.trace("%s: closes: %s", a.host.name, why)
+	a.setPhase(closing)
+	a.send(&server.Message{Type: server.Close})
+	a.step = a.s.after(closeTimeout, func() { a.end(why) })
+}
+
+// quiet calls off what the agent would do by itself, but keep its session.
+func (a *agent) quiet() {
+	for _, t := range []*timer{a.deadline, a.status, a.step} {
+		t.stop()
+	}
+}
+
+func (a *agent) eof(c *conn) {
+	if c == a.conn && a.phase != ended {
+		a.disconnected()
+	}
+}
+
+// lostServer is why an agent ends that somebody may start again.
+const lostServer = "lost the rendezvous"
+
+// disconnected is the end of an agent whose rendezvous cannot be reached, or of its
+// session with a server that another one takes the place of.
+func (a *agent) disconnected() {
+	if a.s.cfg.Elected && a.phase < leaving && a.phase != dialing {
+		a.follow()
+		return
+	}
+	a.s.lost++
+	a.end(lostServer)
+}
+
+// follow goes on with the next server. Its loss is that of a node, to workers.
+func (a *agent) follow() {
+	for _, t := range []*timer{a.pings, a.limit, a.deadline, a.status} {
+		t.stop()
+	}
+	if a.conn != nil {
+		a.s.closeUp(a.conn)
+	}
+	switch a.phase {
+	case running:
+		a.restart()
+	case stopping:
+	default:
+		a.step.stop()
+		a.connect()
+	}
+}
+
+// kill ends the process, whose kernel says so.
+func (a *agent) kill() { a.end("killed") }
+
+// end ends the process.
+func (a *agent) end(why string) {
+	if a.phase == ended {
+		return
+	}
+	a.quiet()
+	a.pings.stop()
+	a.limit.stop()
+	a.phase = ended
+	a.s.trace("%s: agent %d ends: %s", a.host.name, a.node.PID, why)
+	if a.host.agent == process(a) {
+		a.host.agent = nil
+		if a.conn != nil && a.host.up {
+			a.s.closeUp(a.conn)
+		}
+		a.s.agentEnded(a.host, why)
+	}
+}

@@ -1,0 +1,167 @@
+package simulate
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/internal/server"
+)
+
+// checks is what a run has to hold to.
+type checks struct {
+	s             *sim
+	resumed       bool // the rendezvous is a new one
+	round         int  // the last complete one; -1: none
+	size          int  // nodes that it has now
+	run           int  // how many of them have come to run their workers
+	rounds        int
+	places        map[server.ID]int // ranks of its nodes
+	before        map[server.ID]int // of the round before
+	told          map[server.ID]bool
+	ranks         map[int]string // who has which rank, with those of PyTorch's agents that have read theirs
+	causes        int            // reasons for the next round
+	stirred       time.Duration  // when somebody last joined or was gone
+	excused       time.Duration  // when one of PyTorch's agents was last gone
+	gones         []*host
+	from          *conn // whose message the rendezvous has
+	what          server.Type
+	foreignBefore bool // the last round had nodes of PyTorch's
+}
+
+func (k *checks) reset() {
+	k.round, k.places, k.told, k.ranks = -1, map[server.ID]int{}, map[server.ID]bool{}, map[int]string{}
+}
+
+// received notes what the rendezvous is about to get.
+func (k *checks) received(c *conn, m *server.Message) {
+	k.from, k.what = c, m.Type
+	_, member := k.places[c.id]
+	switch m.Type {
+	case server.Join:
+		k.stirred = k.s.now
+		if member && !k.told[c.id] {
+			k.causes++
+		}
+		c.joined, c.left = true, false
+	case server.Leave:
+		k.remove(c)
+		c.left = true
+	}
+}
+
+// gone notes that the rendezvous is about to hear of a connection's end.
+func (k *checks) gone(c *conn) {
+	if !c.left {
+		k.gones = append(k.gones, c.host)
+	}
+	k.remove(c)
+}
+
+// remove notes that a node is no longer there.
+func (k *checks) remove(c *conn) {
+	k.stirred = k.s.now
+	if c.joined {
+		c.joined = false
+		k.causes++ // it may have made the others leave the round
+	}
+	if _, member := k.places[c.id]; member {
+		k.causes++
+		delete(k.places, c.id)
+		k.size--
+	}
+}
+
+// said checks what the rendezvous says at once.
+func (k *checks) said(out []server.Envelope, v *holder) {
+	var round []server.Envelope
+	for _, e := range out {
+		if e.End && e.Msg.Type == server.Change {
+			c := v.conns[e.To]
+			k.gones = append(k.gones, c.host)
+			k.remove(c)
+			k.evicted(c)
+		}
+	}
+	if most := (4+len(k.gones)+k.s.cfg.Foreign)*len(v.conns) + 8; len(out) > most {
+		k.s.fail("%d messages at once for %d sessions", len(out), len(v.conns))
+	}
+	for _, e := range out {
+		switch e.Msg.Type {
+		case server.Round:
+			round = append(round, e)
+		case server.Change:
+			k.told[e.To] = true
+			k.change(e.Msg)
+		}
+	}
+	if len(round) > 0 {
+		k.complete(round, v)
+		k.spares(v)
+	}
+	k.gones, k.from = k.gones[:0], nil
+}
+
+// change checks that what the rendezvous says of a node has happened.
+func (k *checks) change(m *server.Message) {
+	if m.Torch {
+		return
+	}
+	switch m.Kind {
+	case rendezvous.NodeLost:
+		if !slices.Contains(k.gones, k.s.byName[m.Host]) {
+			k.s.fail("%s is said to be lost, and is connected", m.Host)
+		}
+	case rendezvous.NodeLeft:
+		if k.from == nil || k.from.host.name != m.Host || k.what != server.Leave {
+			k.s.fail("%s is said to have left, and has not", m.Host)
+		}
+	}
+}
+
+// evicted checks that a node that is dropped was silent, and had a reason.
+func (k *checks) evicted(c *conn) {
+	s := k.s
+	silent := s.now - c.heard
+	if k.from != nil && k.what == server.Hello && k.from.owner == c.owner {
+		return // it has come back
+	}
+	if silent < s.cfg.Limit-time.Millisecond {
+		s.fail("%s is evicted after %v", c.host.name, silent)
+	}
+	alive := c.open && c.host.up && c.host.agent == c.owner
+	if alive && s.cfg.Loss == 0 && c.host.troubled < c.heard {
+		s.fail("%s is evicted although nothing is wrong with it", c.host.name)
+	}
+}
+
+// placed checks what an agent is told of its round.
+func (k *checks) placed(a *agent) {
+	if a.last != nil && a.seat.Round.Round <= a.last.Round {
+		k.s.fail("%s is told of round %d after round %d", a.host.name, a.seat.Round.Round, a.last.Round)
+	}
+}
+
+// master checks that nodes meet where their rank 0 is.
+func (k *checks) master(a *agent, m *server.Message) {
+	if want, got := k.s.masters[m.Round], fmt.Sprintf("%s:%d", m.Addr, m.Port); got != want {
+		k.s.fail("round %d: %s is told to meet at %s, want %s", m.Round, a.host.name, got, want)
+	}
+}
+
+// offset checks what an agent believes of the server's clock: it cannot be wrong by
+// more than half the time that the answer took.
+func (k *checks) offset(a *agent, m *server.Message) {
+	s := k.s
+	now := a.host.time(s).UnixNano()
+	offset := time.Duration(m.Time - (m.Sent + (now-m.Sent)/2))
+	if wrong, most := (offset + a.host.skew).Abs(), time.Duration(now-m.Sent)/2+time.Microsecond; wrong > most {
+		s.fail("%s takes the server's clock to be %v ahead, which is wrong by %v", a.host.name, offset, wrong)
+	}
+}
+
+// refused checks that an agent is refused for a reason.
+func (k *checks) refused(a *agent, m *server.Message) {
+	k.s.fail("%s is refused: %s", a.host.name, m.Error)
+}

@@ -1,0 +1,105 @@
+package simulate
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/muster-run/muster/rendezvous"
+)
+
+// A Config says what is simulated. Times are virtual.
+type Config struct {
+	Seed uint64
+	// Nodes is how many hosts have an agent at the beginning; Foreign of them have
+	// one of PyTorch's.
+	Nodes, Foreign int
+	// Min and Max are --nnodes.
+	Min, Max int
+	// Workers is how many each node has; 0 means 1 to 3, with roles.
+	Workers int
+
+	// The settings of --rdzv-conf; zero means torchrun's defaults. Limit is how long
+	// a node may be silent, KeepAlive times keep_alive_max_attempt.
+	Join, LastCall, KeepAlive, Limit time.Duration
+
+	// Arrive is the time within which agents start.
+	Arrive time.Duration
+	// Delay is the mean latency of the links, one way; each has its own, between
+	// half of it and one and a half. Jitter is the most that a message takes longer.
+	Delay, Jitter time.Duration
+	// Loss is the part of the messages that are lost and sent again, at most 0.5.
+	Loss float64
+	// Skew is the most by which a host's clock is wrong.
+	Skew time.Duration
+	// Work is what the server does for each message that it gets or sends.
+	Work time.Duration
+	// Stop is the longest that a node's workers take to stop.
+	Stop time.Duration
+	// Greet bounds an agent's connecting. Zero means a minute.
+	Greet time.Duration
+
+	// Elected has another server take over when one is lost, as the etcd and quorum
+	// backends do; otherwise no server is lost.
+	Elected bool
+
+	// Faults is how many things go wrong within During.
+	Faults int
+	During time.Duration
+	// Restart is the part of the agents that are started again, as new nodes, after
+	// they have died.
+	Restart float64
+
+	// Measure counts bytes.
+	Measure bool
+	// Trace, if set, gets a line for everything that happens.
+	Trace io.Writer
+}
+
+func (c *Config) fill() error {
+	def := rendezvous.DefaultSettings()
+	for _, d := range []struct {
+		v   *time.Duration
+		def time.Duration
+	}{{&c.Join, def.Join}, {&c.LastCall, def.LastCall}, {&c.KeepAlive, def.KeepAliveInterval}, {&c.Limit, def.KeepAliveLimit()}, {&c.Greet, time.Minute}} {
+		if *d.v == 0 {
+			*d.v = d.def
+		}
+	}
+	var errs []error
+	if c.Nodes < 1 || c.Foreign < 0 || c.Foreign > c.Nodes {
+		errs = append(errs, fmt.Errorf("%d nodes, %d of them foreign", c.Nodes, c.Foreign))
+	}
+	if c.Min < 1 || c.Max < c.Min {
+		errs = append(errs, fmt.Errorf("%d to %d nodes", c.Min, c.Max))
+	}
+	if !(c.Loss >= 0 && c.Loss <= 0.5) {
+		errs = append(errs, fmt.Errorf("loss %v, want 0 to 0.5", c.Loss))
+	}
+	if c.Faults < 0 || c.Faults > 0 && c.During <= 0 {
+		errs = append(errs, fmt.Errorf("%d faults within %v", c.Faults, c.During))
+	}
+	return errors.Join(errs...)
+}
+
+// A Result is what a run was like.
+type Result struct {
+	Met       time.Duration // from the first agent's start to the last's place in the first round
+	Started   time.Duration // when the last of the first agents started
+	FirstSize int           // of the first round
+	Took      time.Duration // virtual time of the run
+	Rounds    int
+	Nodes     int // agents in all, with those that were started again
+	Faults    int
+	Events    int // of the simulation
+	Lost      int // agents that lost the server
+	TimedOut  int // agents whose join took too long
+	// Up is what agents sent in the whole run, Down what they got.
+	Up, Down Traffic
+	// ToMeet is what had been sent when the first round began to run.
+	ToMeet Traffic
+}
+
+// Traffic is messages and bytes; Most is the most bytes of one connection.
+type Traffic struct{ Messages, Bytes, Most int }

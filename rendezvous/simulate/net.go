@@ -1,0 +1,171 @@
+package simulate
+
+import (
+	"time"
+
+	"github.com/muster-run/muster/rendezvous/internal/server"
+)
+
+// How TCP waits for an acknowledgement before it sends again.
+const (
+	firstRetry = 200 * time.Millisecond
+	lastRetry  = 120 * time.Second
+)
+
+// forever is longer than a run.
+const forever = 1 << 60
+
+// A host has one agent at a time, and a link to the server.
+type host struct {
+	id        int
+	name      string
+	latency   time.Duration // one way
+	skew      time.Duration // of its clock
+	up        bool
+	cutUntil  time.Duration // the end of its partition
+	slow      time.Duration // added to the latency while the link is bad
+	slowUntil time.Duration // when that ended
+	troubled  time.Duration // when something on its link was last wrong
+	agent     process       // nil: none
+	foreign   bool          // its agent is one of PyTorch's
+}
+
+// A process is an agent as the network sees it.
+type process interface {
+	// receive is called with a message of the connection, in order.
+	receive(c *conn, m *server.Message)
+	// eof is called when the other side has ended the connection.
+	eof(c *conn)
+	// kill ends it without a word.
+	kill()
+}
+
+// transit returns how long a message takes that a host sends or gets now.
+func (s *sim) transit(h *host) time.Duration {
+	sent, retry := s.now, firstRetry
+	for tries := 0; sent < h.cutUntil || s.cfg.Loss > 0 && s.rng.Float64() < s.cfg.Loss; tries++ {
+		if tries == 100 {
+			return forever
+		}
+		sent += retry
+		retry = min(2*retry, lastRetry)
+		h.troubled = max(h.troubled, sent)
+		if sent-s.now > calm {
+			s.troubled = max(s.troubled, sent)
+		}
+	}
+	d := h.latency + h.slow
+	if s.cfg.Jitter > 0 {
+		d += time.Duration(s.rng.Int64N(int64(s.cfg.Jitter)))
+	}
+	return sent - s.now + d
+}
+
+// A conn is a TCP connection between an agent and the server.
+type conn struct {
+	id     server.ID
+	host   *host
+	server *holder
+	owner  process // the agent's side; the host's process may be another one by now
+	open   bool    // the agent's side has not closed it
+	served bool    // the server's side has it
+	known  bool    // the server has had its greeting
+	joined bool    // it has, and waits for a round
+	left   bool    // its node has left
+	up     pipe
+	down   pipe
+	heard  time.Duration // when the server last got a message
+	queued int           // messages on their way down
+}
+
+// A pipe is one direction of a connection.
+type pipe struct {
+	last            time.Duration // when what was sent last arrives
+	messages, bytes int
+}
+
+// arrival is when something sent now arrives, after what was sent before it.
+func (s *sim) arrival(c *conn, p *pipe) time.Duration {
+	p.last = max(s.now+s.transit(c.host), p.last+1)
+	return p.last
+}
+
+// dial connects an agent: done is called when the server has agreed.
+func (s *sim) dial(h *host, owner process, done func(c *conn)) {
+	s.conns++
+	c := &conn{id: server.ID(s.conns), host: h, server: s.server, owner: owner, open: true}
+	s.all = append(s.all, c)
+	s.at(s.now+s.transit(h), func() {
+		s.at(s.now+s.transit(h), func() {
+			if h.agent == owner {
+				done(c)
+			}
+		})
+	})
+}
+
+// send sends a message to the server.
+func (s *sim) send(c *conn, m *server.Message) {
+	n := s.measure(m)
+	c.up.messages++
+	c.up.bytes += n
+	s.at(s.arrival(c, &c.up), func() { c.server.arrive(c, m) })
+}
+
+// closeUp ends the connection on the agent's side, as the kernel does it for a
+// process that has ended.
+func (s *sim) closeUp(c *conn) {
+	if c.open {
+		c.open = false
+		s.at(s.arrival(c, &c.up), func() { c.server.eof(c) })
+	}
+}
+
+// sendDown sends a message to the agent, which the server may not notice to be
+// gone until its host says so.
+func (s *sim) sendDown(c *conn, m *server.Message, size int) {
+	c.down.messages++
+	c.down.bytes += size
+	if c.queued++; c.queued > 4*len(s.hosts)+64 {
+		s.fail("%d messages wait for %s", c.queued, c.host.name)
+	}
+	s.at(s.arrival(c, &c.down), func() {
+		c.queued--
+		switch {
+		case !c.host.up:
+		case c.host.agent != c.owner:
+			s.reset(c)
+		case c.open:
+			c.owner.receive(c, m)
+		}
+	})
+}
+
+// closeDown ends the connection on the server's side.
+func (s *sim) closeDown(c *conn) {
+	s.at(s.arrival(c, &c.down), func() {
+		if c.host.up && c.open && c.host.agent == c.owner {
+			c.owner.eof(c)
+		}
+	})
+}
+
+// reset is a host's answer on a connection that it knows nothing of.
+func (s *sim) reset(c *conn) {
+	if c.open {
+		c.open = false
+		s.at(s.now+s.transit(c.host), func() { c.server.eof(c) })
+	}
+}
+
+// measure returns a message's length as it goes over a connection.
+func (s *sim) measure(m *server.Message) int {
+	if !s.cfg.Measure {
+		return 0
+	}
+	if m != s.measured {
+		s.buffer = m.Append(s.buffer[:0])
+		s.measured = m
+	}
+	return len(s.buffer)
+}
