@@ -73,7 +73,7 @@ func parseRecord(text []byte) (*record, error) {
 		return nil, fmt.Errorf("%s holds %d bytes, more than %d", failedKey, len(text), maxRecord)
 	}
 	r := record{Node: -1, Rank: -1}
-	if err := json.Unmarshal(text, &r); err != nil || r.Node < 0 || r.Restarts < 0 || r.Signal < 0 || r.Signal > 64 || !sound(r.Decision) {
+	if err := json.Unmarshal(text, &r); err != nil || r.Node < 0 || r.Restarts < 0 || r.Signal < 0 || r.Signal > 64 || r.Decision != nil && !r.Decision.Valid() {
 		return nil, fmt.Errorf("%s holds %.100q, want an agent's record of a failure", failedKey, text)
 	}
 	return &r, nil

@@ -28,7 +28,7 @@ func newPolicy(cfg *Config) *policy.Engine {
 	if cfg.Policy == nil {
 		return nil
 	}
-	return policy.NewEngine(policy.Config{Policy: cfg.Policy, MaxRestarts: cfg.MaxRestarts, Rand: cfg.Rand})
+	return &policy.Engine{Policy: cfg.Policy, MaxRestarts: cfg.MaxRestarts, Rand: cfg.Rand}
 }
 
 // consult asks the policy what follows from news, if it may have something to say; the
@@ -37,9 +37,9 @@ func (a *Agent) consult(at *attempt, n news) policy.Action {
 	switch {
 	case a.policy == nil:
 		return ""
-	case n.ev.isChange() && at.phase != failing && n.change.Kind == rendezvous.NodeLost && a.cfg.Policy.Names(policy.HostLost):
+	case n.ev.isChange() && at.phase != failing && n.change.Kind == rendezvous.NodeLost && a.cfg.Policy.Names(failure.CauseHostLost):
 		at.lostHost = cmp.Or(n.host, n.change.Node)
-		at.verdict = a.decide(at, policy.Failure{Cause: policy.HostLost, Host: at.lostHost, Role: a.cfg.Spec.Role})
+		at.verdict = a.decide(at, policy.Failure{Cause: failure.CauseHostLost, Host: at.lostHost, Role: a.cfg.Spec.Role})
 	case !n.ev.isFailure():
 		return ""
 	case at.verdict == nil:
@@ -65,7 +65,7 @@ func (a *Agent) reach(at *attempt, f *failure.ProcessFailure) {
 // decide asks the policy; nil if no rule applies. A host without which there is no round cannot be drained.
 func (a *Agent) decide(at *attempt, f policy.Failure) *policy.Decision {
 	f.Restarts, f.Progress = a.restarts, a.progressOf(at)
-	if f.Cause == policy.HostLost && !at.began.IsZero() {
+	if f.Cause == failure.CauseHostLost && !at.began.IsZero() {
 		f.Ran = time.Since(at.began)
 	}
 	d := a.policy.Decide(f, time.Now())
@@ -163,7 +163,7 @@ func (a *Agent) tellLost(at *attempt, n news) {
 	if n.change.Kind != rendezvous.NodeLost {
 		return
 	}
-	f := policy.Failure{Cause: policy.HostLost, Host: cmp.Or(at.lostHost, n.change.Node), Role: a.cfg.Spec.Role}
+	f := policy.Failure{Cause: failure.CauseHostLost, Host: cmp.Or(at.lostHost, n.change.Node), Role: a.cfg.Spec.Role}
 	if !at.began.IsZero() {
 		f.Ran = time.Since(at.began)
 	}
@@ -277,11 +277,6 @@ func (r *record) lostHost() bool {
 
 // leaves says that the node of the record leaves the job, and the others go on.
 func (r *record) leaves() bool { return r.Decision != nil && r.Decision.Action == policy.Drain }
-
-// sound says whether what another agent has decided can be.
-func sound(d *policy.Decision) bool {
-	return d == nil || d.Delay >= 0 && d.Delay <= policy.MaxDelay && d.Streak >= 0 && d.Stalled >= 0
-}
 
 // later tells of a worker's failure again once the rest of its stderr should be
 // there, each time after twice as long.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/policy"
 )
 
@@ -12,8 +13,8 @@ func BenchmarkDecide(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	e := policy.NewEngine(policy.Config{Policy: p, MaxRestarts: 10})
-	f := policy.Failure{Cause: policy.ExitCode, ExitCode: 71, Host: "gpu-7", Role: "trainer", Stderr: policy.Tail(bytes.Repeat([]byte("a line of stderr\n"), 600))}
+	e := &policy.Engine{Policy: p, MaxRestarts: 10}
+	f := policy.Failure{Cause: failure.CauseExitCode, ExitCode: 71, Host: "gpu-7", Role: "trainer", Stderr: policy.Tail(bytes.Repeat([]byte("a line of stderr\n"), 600))}
 	for b.Loop() {
 		e.Decide(f, start)
 	}

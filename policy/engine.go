@@ -3,30 +3,26 @@ package policy
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/text"
 )
 
-// MaxDelay is the longest that a back-off may last.
-const MaxDelay = 24 * time.Hour
-
-// Config is what an Engine needs.
-type Config struct {
+// An Engine applies a policy to the failures of one job. Policy and MaxRestarts are set
+// before it is used. Its methods are called by one goroutine.
+type Engine struct {
 	Policy *Policy
 	// MaxRestarts bounds the restarts of the job; of the policy's it is independent.
 	MaxRestarts int
 	// Rand is for the jitter. Default: one with a seed of its own.
 	Rand *rand.Rand
-}
 
-// An Engine applies a policy to the failures of one job. Its methods are called by
-// one goroutine.
-type Engine struct {
-	cfg     Config
-	history []history // of the rules, then of the default
-	stalled int       // restarts in a row without progress
+	// What Record has noted. Decide only reads it, so that asking twice gives the same.
+	history map[string]history // by the name of the rule
+	stalled int                // restarts in a row without progress
 	seen    Progress
 	any     bool // there was a failure before
 }
@@ -35,14 +31,6 @@ type Engine struct {
 type history struct {
 	retries []time.Time // within the window, the oldest first
 	streak  int         // since the back-off began anew
-}
-
-// NewEngine returns an engine for a job that begins.
-func NewEngine(cfg Config) *Engine {
-	if cfg.Rand == nil {
-		cfg.Rand = rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
-	}
-	return &Engine{cfg: cfg, history: make([]history, len(cfg.Policy.Rules)+1)}
 }
 
 // A Decision is what follows from a failure, and what other hosts need to know to
@@ -83,15 +71,19 @@ func (d Decision) String() string {
 	return s
 }
 
+// Valid says whether a decision that came from another host can be one.
+func (d *Decision) Valid() bool {
+	return d.Delay >= 0 && d.Delay <= maxDelay && d.Streak >= 0 && d.Stalled >= 0
+}
+
 // Decide says what follows from a failure at a time. Nothing has changed until
 // Record is told that it has followed.
 func (e *Engine) Decide(f Failure, now time.Time) Decision {
-	p := e.cfg.Policy
-	i := p.rule(&f)
-	if i < 0 {
+	p := e.Policy
+	r := p.rule(&f)
+	if r == nil {
 		return Decision{Budget: -1, Time: now}
 	}
-	r := p.at(i)
 	d := Decision{Action: r.Action, Rule: r.Name, Source: p.File, Budget: -1, Time: now, Progress: e.furthest(f.Progress)}
 	if r.Line > 0 {
 		d.Source = fmt.Sprintf("%s:%d", p.File, r.Line)
@@ -99,7 +91,7 @@ func (e *Engine) Decide(f Failure, now time.Time) Decision {
 	if r.Action != Retry {
 		return d
 	}
-	h := &e.history[i]
+	h := e.history[r.Name]
 	got := e.any && e.progressed(f.Progress)
 	stalled := e.stalled
 	if got {
@@ -109,8 +101,8 @@ func (e *Engine) Decide(f Failure, now time.Time) Decision {
 		d.Budget = r.Budget.Restarts - r.Budget.used(h.retries, now)
 	}
 	switch {
-	case f.Cause != HostLost && f.Restarts >= e.cfg.MaxRestarts:
-		d.Action, d.Why = Stop, noRestarts(e.cfg.MaxRestarts)
+	case f.Cause != failure.CauseHostLost && f.Restarts >= e.MaxRestarts:
+		d.Action, d.Why = Stop, noRestarts(e.MaxRestarts)
 	case d.Budget == 0:
 		d.Action, d.Why = Stop, "its budget of "+r.Budget.String()+" is used up"
 	case p.NoProgress != nil && stalled >= p.NoProgress.Restarts:
@@ -124,7 +116,7 @@ func (e *Engine) Decide(f Failure, now time.Time) Decision {
 			if got || f.Ran >= r.Backoff.Reset {
 				d.Streak = 1
 			}
-			d.Delay = r.Backoff.delay(d.Streak, e.cfg.Rand)
+			d.Delay = r.Backoff.delay(d.Streak, e.Rand)
 		}
 	}
 	return d
@@ -137,16 +129,18 @@ func (e *Engine) Record(d Decision) {
 		return
 	}
 	e.any, e.stalled, e.seen = true, d.Stalled, e.furthest(d.Progress)
-	for i := range e.history {
-		r := e.cfg.Policy.at(i)
+	for _, r := range append(slices.Clip(e.Policy.Rules), e.Policy.Default) {
 		if r.Name != d.Rule {
 			continue
 		}
-		h := &e.history[i]
-		h.streak = d.Streak
+		h := history{e.history[r.Name].retries, d.Streak}
 		if r.Budget != nil {
 			h.retries = append(h.retries[len(h.retries)-r.Budget.used(h.retries, d.Time):], d.Time)
 		}
+		if e.history == nil {
+			e.history = map[string]history{}
+		}
+		e.history[r.Name] = h
 	}
 }
 
@@ -180,14 +174,18 @@ func (b *Backoff) delay(n int, r *rand.Rand) time.Duration {
 	}
 	d = min(d, float64(b.Max))
 	if b.Jitter > 0 {
-		d *= 1 - b.Jitter*r.Float64()
+		share := rand.Float64
+		if r != nil {
+			share = r.Float64
+		}
+		d *= 1 - b.Jitter*share()
 	}
 	return time.Duration(d).Round(time.Millisecond)
 }
 
 // progressed says whether the job has come further since the last failure.
 func (e *Engine) progressed(p Progress) bool {
-	n := e.cfg.Policy.NoProgress
+	n := e.Policy.NoProgress
 	return n != nil && (n.Heartbeat && p.Step > e.seen.Step || n.Files != nil && p.Files != "" && p.Files != e.seen.Files)
 }
 
@@ -201,7 +199,7 @@ func (e *Engine) furthest(p Progress) Progress {
 }
 
 func (e *Engine) noProgress(restarts int) string {
-	n := e.cfg.Policy.NoProgress
+	n := e.Policy.NoProgress
 	var missing []string
 	if n.Heartbeat {
 		missing = append(missing, fmt.Sprintf("no heartbeat of a step after %d", e.seen.Step))

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/policy"
 )
 
@@ -31,31 +32,31 @@ rules:
 		f    policy.Failure
 		want string
 	}{
-		{"exit", policy.Failure{Cause: policy.ExitCode, ExitCode: 66}, "exits"},
-		{"in a range", policy.Failure{Cause: policy.ExitCode, ExitCode: 79}, "exits"},
-		{"after it", policy.Failure{Cause: policy.ExitCode, ExitCode: 80}, "default"},
-		{"signal", policy.Failure{Cause: policy.Signal, ExitCode: -7}, "exits"},
-		{"another signal", policy.Failure{Cause: policy.Signal, ExitCode: -9}, "default"},
-		{"a signal is no exit status", policy.Failure{Cause: policy.Signal, ExitCode: -66}, "default"},
-		{"all conditions", policy.Failure{Cause: policy.OOM, ExitCode: -9, Host: "gpu-7"}, "both"},
-		{"not all", policy.Failure{Cause: policy.OOM, ExitCode: -9, Host: "cpu-7"}, "oom"},
-		{"one of a list", policy.Failure{Cause: policy.Timer, ExitCode: -9}, "oom"},
-		{"text", policy.Failure{Cause: policy.ExitCode, ExitCode: 1, Stderr: "a\nthe ECC error\nb"}, "text"},
-		{"at a line", policy.Failure{Cause: policy.ExitCode, ExitCode: 1, Stderr: "a\nXid 79\nb"}, "text"},
-		{"not at a line", policy.Failure{Cause: policy.ExitCode, ExitCode: 2, Stderr: "a Xid 79\nb"}, "default"},
-		{"role", policy.Failure{Cause: policy.ExitCode, ExitCode: 2, Role: "test1"}, "role"},
-		{"another role", policy.Failure{Cause: policy.ExitCode, ExitCode: 2, Role: "test12"}, "default"},
-		{"a lost host", policy.Failure{Cause: policy.HostLost, Host: "gpu-1"}, "lost"},
-		{"one that no rule names", policy.Failure{Cause: policy.HostLost, Host: "cpu-1", Role: "eval"}, ""},
-		{"not started", policy.Failure{Cause: policy.NotStarted, ExitCode: 1}, "start"},
-		{"stuck", policy.Failure{Cause: policy.Uninterruptible, ExitCode: -9}, "stuck"},
+		{"exit", policy.Failure{Cause: failure.CauseExitCode, ExitCode: 66}, "exits"},
+		{"in a range", policy.Failure{Cause: failure.CauseExitCode, ExitCode: 79}, "exits"},
+		{"after it", policy.Failure{Cause: failure.CauseExitCode, ExitCode: 80}, "default"},
+		{"signal", policy.Failure{Cause: failure.CauseSignal, ExitCode: -7}, "exits"},
+		{"another signal", policy.Failure{Cause: failure.CauseSignal, ExitCode: -9}, "default"},
+		{"a signal is no exit status", policy.Failure{Cause: failure.CauseSignal, ExitCode: -66}, "default"},
+		{"all conditions", policy.Failure{Cause: failure.CauseOOM, ExitCode: -9, Host: "gpu-7"}, "both"},
+		{"not all", policy.Failure{Cause: failure.CauseOOM, ExitCode: -9, Host: "cpu-7"}, "oom"},
+		{"one of a list", policy.Failure{Cause: failure.CauseTimer, ExitCode: -9}, "oom"},
+		{"text", policy.Failure{Cause: failure.CauseExitCode, ExitCode: 1, Stderr: "a\nthe ECC error\nb"}, "text"},
+		{"at a line", policy.Failure{Cause: failure.CauseExitCode, ExitCode: 1, Stderr: "a\nXid 79\nb"}, "text"},
+		{"not at a line", policy.Failure{Cause: failure.CauseExitCode, ExitCode: 2, Stderr: "a Xid 79\nb"}, "default"},
+		{"role", policy.Failure{Cause: failure.CauseExitCode, ExitCode: 2, Role: "test1"}, "role"},
+		{"another role", policy.Failure{Cause: failure.CauseExitCode, ExitCode: 2, Role: "test12"}, "default"},
+		{"a lost host", policy.Failure{Cause: failure.CauseHostLost, Host: "gpu-1"}, "lost"},
+		{"one that no rule names", policy.Failure{Cause: failure.CauseHostLost, Host: "cpu-1", Role: "eval"}, ""},
+		{"not started", policy.Failure{Cause: failure.CauseNotStarted, ExitCode: 1}, "start"},
+		{"stuck", policy.Failure{Cause: failure.CauseUninterruptible, ExitCode: -9}, "stuck"},
 	} {
-		d := policy.NewEngine(policy.Config{Policy: p, MaxRestarts: 1}).Decide(tt.f, start)
+		d := (&policy.Engine{Policy: p, MaxRestarts: 1}).Decide(tt.f, start)
 		if d.Rule != tt.want {
 			t.Errorf("%s: rule %q, want %q", tt.name, d.Rule, tt.want)
 		}
 	}
-	if !p.Names(policy.HostLost) || p.Names(policy.Hang) {
+	if !p.Names(failure.CauseHostLost) || p.Names(failure.CauseHang) {
 		t.Error("Names")
 	}
 }
@@ -101,13 +102,13 @@ func shown(d policy.Decision) string {
 
 func run(t *testing.T, name, text string, restarts int, steps []step) {
 	t.Helper()
-	e := policy.NewEngine(policy.Config{Policy: parse(t, text), MaxRestarts: restarts, Rand: rand.New(rand.NewPCG(1, 2))})
+	e := &policy.Engine{Policy: parse(t, text), MaxRestarts: restarts, Rand: rand.New(rand.NewPCG(1, 2))}
 	now, used := start, 0
 	for i, s := range steps {
 		now = now.Add(s.after)
 		s.f.Restarts = used
 		if s.f.Cause == "" {
-			s.f.Cause = policy.ExitCode
+			s.f.Cause = failure.CauseExitCode
 		}
 		d := e.Decide(s.f, now)
 		if got := shown(d); got != s.want {
@@ -117,15 +118,15 @@ func run(t *testing.T, name, text string, restarts int, steps []step) {
 			t.Errorf("%s: failure %d: %+v, and when asked again %+v", name, i, d, again)
 		}
 		e.Record(d)
-		if d.Action == policy.Retry && s.f.Cause != policy.HostLost {
+		if d.Action == policy.Retry && s.f.Cause != failure.CauseHostLost {
 			used++
 		}
 	}
 }
 
 func TestDecide(t *testing.T) {
-	oom, lost := policy.Failure{Cause: policy.OOM, ExitCode: -9}, policy.Failure{Cause: policy.HostLost, Host: "b"}
-	ran := func(d time.Duration) policy.Failure { return policy.Failure{Cause: policy.OOM, Ran: d} }
+	oom, lost := policy.Failure{Cause: failure.CauseOOM, ExitCode: -9}, policy.Failure{Cause: failure.CauseHostLost, Host: "b"}
+	ran := func(d time.Duration) policy.Failure { return policy.Failure{Cause: failure.CauseOOM, Ran: d} }
 	at := func(step int64, files string) policy.Failure {
 		return policy.Failure{Progress: policy.Progress{Step: step, Files: files}}
 	}
@@ -158,7 +159,7 @@ func TestDecide(t *testing.T) {
 			{0, ran(10*time.Minute - 1), "retry oom 1m0s"}, {0, ran(10 * time.Minute), "retry oom 5s"}, {0, oom, "retry oom 10s"}}},
 		{"back-off and progress", backoff + "\nno_progress: {restarts: 9, heartbeat: true}", 99, []step{
 			{0, at(0, ""), "retry default"}, {0, oom, "retry oom 5s"}, {0, oom, "retry oom 10s"},
-			{0, policy.Failure{Cause: policy.OOM, Progress: policy.Progress{Step: 7}}, "retry oom 5s"}}},
+			{0, policy.Failure{Cause: failure.CauseOOM, Progress: policy.Progress{Step: 7}}, "retry oom 5s"}}},
 		{"jitter", "default: {action: retry, backoff: {initial: 10s, jitter: 0.5, factor: 1}}", 9, []step{
 			{0, oom, "retry default 6.618s"}, {0, oom, "retry default 7.457s"}}},
 		{"steps", "no_progress: {restarts: 2, heartbeat: true}", 99, []step{
@@ -187,9 +188,9 @@ func TestDecide(t *testing.T) {
 func TestRecordOfAnotherHost(t *testing.T) {
 	p := parse(t, "rules: [{name: oom, match: {cause: oom}, action: retry, budget: {restarts: 2}, backoff: {initial: 1s}}]\n"+
 		"no_progress: {restarts: 3, heartbeat: true}")
-	a := policy.NewEngine(policy.Config{Policy: p, MaxRestarts: 9})
-	b := policy.NewEngine(policy.Config{Policy: p, MaxRestarts: 9})
-	f := policy.Failure{Cause: policy.OOM, Progress: policy.Progress{Step: 5}}
+	a := &policy.Engine{Policy: p, MaxRestarts: 9}
+	b := &policy.Engine{Policy: p, MaxRestarts: 9}
+	f := policy.Failure{Cause: failure.CauseOOM, Progress: policy.Progress{Step: 5}}
 	d := a.Decide(f, start)
 	a.Record(d)
 	text, err := json.Marshal(d)
@@ -235,8 +236,8 @@ func TestTail(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"nothing", "", ""}, {"blank", "\n \n", ""}, {"one line", "a\n", "a"}, {"some", "a\nb", "a\nb"}, {"bytes", "a\xff", "a\uFFFD"},
 		{"lines", strings.Repeat("a\n", 60), strings.TrimSpace(strings.Repeat("a\n", 50))},
-		{"a long line", strings.Repeat("x", 10000), strings.Repeat("x", policy.TailBytes)},
-		{"whole lines", strings.Repeat(long+"\n", 49) + strings.Repeat("y", policy.TailBytes-200), long + "\n" + strings.Repeat("y", policy.TailBytes-200)},
+		{"a long line", strings.Repeat("x", 10000), strings.Repeat("x", 8<<10)},
+		{"whole lines", strings.Repeat(long+"\n", 49) + strings.Repeat("y", 8<<10-200), long + "\n" + strings.Repeat("y", 8<<10-200)},
 	} {
 		if diff := cmp.Diff(tt.want, policy.Tail([]byte(tt.text))); diff != "" {
 			t.Errorf("%s: -want +got:\n%s", tt.name, diff)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/policy"
 )
 
@@ -23,10 +24,10 @@ rules:
 		fmt.Println(err)
 		return
 	}
-	engine := policy.NewEngine(policy.Config{Policy: p, MaxRestarts: p.MaxRestarts})
+	engine := &policy.Engine{Policy: p, MaxRestarts: p.MaxRestarts}
 	now := time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 	for range 2 {
-		d := engine.Decide(policy.Failure{Cause: policy.OOM, ExitCode: -9}, now)
+		d := engine.Decide(policy.Failure{Cause: failure.CauseOOM, ExitCode: -9}, now)
 		engine.Record(d)
 		fmt.Println(d.Action, d.Delay, d)
 		now = now.Add(10 * time.Minute)

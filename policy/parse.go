@@ -2,11 +2,11 @@ package policy
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"slices"
 	"sort"
 	"strconv"
@@ -17,7 +17,7 @@ import (
 
 // Bounds of a file.
 const (
-	MaxSize    = 64 << 10 // bytes
+	maxSize    = 64 << 10 // bytes
 	maxRules   = 200
 	maxList    = 100  // members of one list
 	maxPattern = 1000 // bytes of one
@@ -26,10 +26,8 @@ const (
 	maxShown   = 50 // errors that are reported
 )
 
-// defaultName is the name of Policy.Default.
-const defaultName = "default"
-
-// An Error is one thing that is wrong with a file.
+// An Error is one thing that is wrong with a file. Parse and Load join all of them, so
+// that an editor can show each in its place.
 type Error struct {
 	File         string
 	Line, Column int // from 1; 0 where it is about the whole file
@@ -43,7 +41,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Message)
 }
 
-// Load reads the policy in a file. What is wrong with it comes as from Parse.
+// Load reads the policy in a file of at most 64 KiB. What is wrong with it comes as
+// from Parse.
 func Load(file string) (*Policy, error) {
 	info, err := os.Stat(file) // or opening a FIFO would wait for who writes it
 	if err != nil {
@@ -57,7 +56,7 @@ func Load(file string) (*Policy, error) {
 		return nil, err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
+	text, err := io.ReadAll(io.LimitReader(f, maxSize+1))
 	if err != nil {
 		return nil, err
 	}
@@ -70,15 +69,17 @@ func Parse(text []byte, file string) (*Policy, error) {
 	r := &reader{file: file}
 	p := &Policy{File: file, MaxRestarts: -1, Default: Rule{Name: defaultName, Action: Retry}}
 	if root := r.document(text); root != nil {
+		r.plain(root)
 		r.policy(root, p)
 	}
-	if err := r.err(); err != nil {
-		return nil, err
+	if r.errs != nil {
+		return nil, r.err()
 	}
 	return p, nil
 }
 
-// A reader gathers what is wrong.
+// A reader goes through the nodes of a file and gathers what is wrong. It does not stop
+// at the first error: whoever writes a policy wants to see them all.
 type reader struct {
 	file string
 	errs []*Error
@@ -88,81 +89,63 @@ func (r *reader) fail(n *yaml.Node, format string, a ...any) {
 	r.errs = append(r.errs, &Error{r.file, n.Line, n.Column, fmt.Sprintf(format, a...)})
 }
 
+// err joins the errors in the order of the text.
 func (r *reader) err() error {
 	slices.SortStableFunc(r.errs, func(a, b *Error) int {
-		if a.Line != b.Line {
-			return a.Line - b.Line
-		}
-		return a.Column - b.Column
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
 	})
+	if more := len(r.errs) - maxShown; more > 0 {
+		r.errs = append(r.errs[:maxShown], &Error{File: r.file, Message: fmt.Sprintf("and %d more", more)})
+	}
 	var errs []error
-	for i, e := range r.errs {
-		if i == maxShown {
-			errs = append(errs, &Error{File: r.file, Message: fmt.Sprintf("and %d more", len(r.errs)-i)})
-			break
-		}
+	for _, e := range r.errs {
 		errs = append(errs, e)
 	}
 	return errors.Join(errs...)
 }
 
 // document returns the root of the one document in text; nil if there is none.
-func (r *reader) document(text []byte) (root *yaml.Node) {
-	whole := &yaml.Node{}
-	if len(text) > MaxSize {
-		r.fail(whole, "it is larger than %d bytes", MaxSize)
+func (r *reader) document(text []byte) *yaml.Node {
+	if len(text) > maxSize {
+		r.fail(&yaml.Node{}, "it is larger than %d bytes", maxSize)
 		return nil
 	}
-	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	var doc, more yaml.Node
-	switch err := decode(decoder, &doc); {
-	case errors.Is(err, io.EOF):
-		r.fail(whole, "it is empty; an empty policy is {}")
-		return nil
+	docs, err := decode(text)
+	switch {
 	case err != nil:
 		r.errs = append(r.errs, r.syntax(text, err))
 		return nil
-	}
-	if err := decode(decoder, &more); !errors.Is(err, io.EOF) {
-		if err != nil {
-			r.errs = append(r.errs, r.syntax(text, err))
-		} else {
-			r.fail(&more, "a second document; a policy is one")
-		}
-	}
-	if len(doc.Content) != 1 {
+	case len(docs) == 0:
+		r.fail(&yaml.Node{}, "it is empty; an empty policy is {}")
 		return nil
+	case len(docs) > 1:
+		r.fail(docs[1], "a second document; a policy is one")
 	}
-	r.plain(doc.Content[0])
-	return doc.Content[0]
+	return docs[0].Content[0]
 }
 
-// decode reads the next document. The parser is not ours, so a fault of it is an
-// error of the file.
-func decode(d *yaml.Decoder, n *yaml.Node) (err error) {
+// decode reads all documents of a text. The YAML library is not ours, so a panic of it
+// is an error of the file.
+func decode(text []byte) (docs []*yaml.Node, err error) {
 	defer func() {
 		if fault := recover(); fault != nil {
 			err = fmt.Errorf("yaml: cannot be read: %v", fault)
 		}
 	}()
-	return d.Decode(n)
-}
-
-// decodeAll says what is wrong with the documents of a text.
-func decodeAll(text []byte) error {
-	d := yaml.NewDecoder(bytes.NewReader(text))
-	for {
-		if err := decode(d, new(yaml.Node)); errors.Is(err, io.EOF) {
-			return nil
+	for d := yaml.NewDecoder(bytes.NewReader(text)); ; {
+		doc := &yaml.Node{}
+		if err := d.Decode(doc); errors.Is(err, io.EOF) {
+			return docs, nil
 		} else if err != nil {
-			return err
+			return nil, err
 		}
+		docs = append(docs, doc)
 	}
 }
 
-// syntax is an error of the parser: "yaml: line 3: did not find …". Of some it knows
-// only where what is not complete begins; the line is then the first one after which
-// the text cannot be completed any more.
+// syntax makes an Error of one of the library's: "yaml: line 3: did not find …". Some
+// name the line in which the unfinished thing begins; the line that matters is then the
+// first one after which the text cannot be completed any more.
 func (r *reader) syntax(text []byte, err error) *Error {
 	e := &Error{File: r.file, Message: strings.TrimPrefix(err.Error(), "yaml: ")}
 	if rest, ok := strings.CutPrefix(e.Message, "line "); ok {
@@ -174,7 +157,7 @@ func (r *reader) syntax(text []byte, err error) *Error {
 	if strings.HasPrefix(e.Message, "did not find expected") {
 		lines := bytes.SplitAfter(text, []byte("\n"))
 		e.Column, e.Line = 1, 1+sort.Search(len(lines), func(i int) bool {
-			again := decodeAll(bytes.Join(lines[:i+1], nil))
+			_, again := decode(bytes.Join(lines[:i+1], nil))
 			return again != nil && again.Error() == err.Error()
 		})
 	}
@@ -182,7 +165,8 @@ func (r *reader) syntax(text []byte, err error) *Error {
 	return e
 }
 
-// plain refuses what makes a text mean more than it shows.
+// plain refuses what makes a text mean more than it shows. An alias is not followed, so
+// that a small file cannot stand for a huge one.
 func (r *reader) plain(n *yaml.Node) {
 	switch {
 	case n.Kind == yaml.AliasNode:
@@ -196,178 +180,3 @@ func (r *reader) plain(n *yaml.Node) {
 		r.plain(child)
 	}
 }
-
-// policy reads the whole.
-func (r *reader) policy(n *yaml.Node, p *Policy) {
-	rules := 0
-	r.mapping(n, "a policy", fields{
-		"max_restarts": func(n *yaml.Node) { p.MaxRestarts = r.number(n, 0) },
-		"rules": func(n *yaml.Node) {
-			if n.Kind != yaml.SequenceNode {
-				r.fail(n, "rules: want a list, got %s", kindOf(n))
-				return
-			}
-			for _, item := range n.Content {
-				if rules++; rules > maxRules {
-					r.fail(item, "more than %d rules", maxRules)
-					return
-				}
-				rule := Rule{Name: fmt.Sprint("#", rules), Line: item.Line, Action: ""}
-				r.rule(item, &rule, true)
-				r.unique(item, p, &rule)
-				p.Rules = append(p.Rules, rule)
-			}
-		},
-		"default": func(n *yaml.Node) {
-			p.Default.Line = n.Line
-			r.rule(n, &p.Default, false)
-		},
-		"no_progress": func(n *yaml.Node) { p.NoProgress = r.noProgress(n) },
-	})
-}
-
-// unique reports a name that two rules have.
-func (r *reader) unique(n *yaml.Node, p *Policy, rule *Rule) {
-	if rule.Name == defaultName {
-		r.fail(n, "a rule cannot have the name %s", defaultName)
-	}
-	for i := range p.Rules {
-		if p.Rules[i].Name == rule.Name {
-			r.fail(n, "a second rule with the name %s; the first is in line %d", rule.Name, p.Rules[i].Line)
-			return
-		}
-	}
-}
-
-// rule reads a rule, or the default, which has neither name nor match.
-func (r *reader) rule(n *yaml.Node, rule *Rule, named bool) {
-	var budget, backoff *yaml.Node
-	all := fields{
-		"action":  func(n *yaml.Node) { rule.Action = r.action(n) },
-		"budget":  func(n *yaml.Node) { budget, rule.Budget = n, r.budget(n) },
-		"backoff": func(n *yaml.Node) { backoff, rule.Backoff = n, r.backoff(n) },
-	}
-	what := "the default"
-	if named {
-		what = "a rule"
-		all["name"] = func(n *yaml.Node) { rule.Name = r.name(n, rule.Name) }
-		all["match"] = func(n *yaml.Node) { r.match(n, &rule.Match) }
-	}
-	if !r.mapping(n, what, all) {
-		return
-	}
-	if rule.Action == "" {
-		if !has(n, "action") {
-			r.fail(n, "%s without an action: want %s", what, list(actions))
-		}
-		return
-	}
-	if rule.Action != Retry {
-		for key, at := range map[string]*yaml.Node{"budget": budget, "backoff": backoff} {
-			if at != nil {
-				r.fail(at, "%s is for action retry; this one is %s", key, rule.Action)
-			}
-		}
-	}
-	for _, c := range rule.Causes {
-		switch {
-		case c == HostLost && rule.Action == Drain:
-			r.fail(n, "a rule for cause %s cannot drain: the host has gone already", c)
-		case c == Uninterruptible && rule.Action == Retry:
-			r.fail(n, "a rule for cause %s cannot retry: the worker may still hold its devices; stop, or drain the host", c)
-		}
-	}
-}
-
-// match reads the conditions of a rule.
-func (r *reader) match(n *yaml.Node, m *Match) {
-	r.mapping(n, "match", fields{
-		"exit": func(n *yaml.Node) {
-			r.each(n, func(n *yaml.Node) { m.Exits = append(m.Exits, r.exits(n)) })
-		},
-		"signal": func(n *yaml.Node) {
-			r.each(n, func(n *yaml.Node) { m.Signals = append(m.Signals, r.signal(n)) })
-		},
-		"cause": func(n *yaml.Node) {
-			r.each(n, func(n *yaml.Node) { m.Causes = append(m.Causes, r.cause(n)) })
-		},
-		"stderr": func(n *yaml.Node) {
-			r.each(n, func(n *yaml.Node) {
-				if re := r.pattern(n); re != nil {
-					m.Stderr = append(m.Stderr, re)
-				}
-			})
-		},
-		"host": func(n *yaml.Node) {
-			r.each(n, func(n *yaml.Node) { m.Hosts = append(m.Hosts, r.glob(n)) })
-		},
-		"role": func(n *yaml.Node) {
-			r.each(n, func(n *yaml.Node) { m.Roles = append(m.Roles, r.glob(n)) })
-		},
-	})
-}
-
-func (r *reader) budget(n *yaml.Node) *Budget {
-	b := &Budget{Restarts: -1}
-	r.mapping(n, "budget", fields{
-		"restarts": func(n *yaml.Node) { b.Restarts = r.number(n, 0) },
-		"window":   func(n *yaml.Node) { b.Window = r.duration(n) },
-	})
-	if n.Kind == yaml.MappingNode && !has(n, "restarts") {
-		r.fail(n, "budget without restarts")
-	}
-	return b
-}
-
-func (r *reader) backoff(n *yaml.Node) *Backoff {
-	b := &Backoff{Factor: DefaultFactor, Reset: DefaultReset}
-	var limit *yaml.Node
-	r.mapping(n, "backoff", fields{
-		"initial": func(n *yaml.Node) { b.Initial = r.duration(n) },
-		"max":     func(n *yaml.Node) { limit, b.Max = n, r.duration(n) },
-		"reset":   func(n *yaml.Node) { b.Reset = r.duration(n) },
-		"factor":  func(n *yaml.Node) { b.Factor = r.float(n, 1, 1000) },
-		"jitter":  func(n *yaml.Node) { b.Jitter = r.float(n, 0, 1) },
-	})
-	switch {
-	case n.Kind == yaml.MappingNode && !has(n, "initial"):
-		r.fail(n, "backoff without initial, the time to wait at first")
-	case limit == nil:
-		b.Max = max(DefaultMax, b.Initial)
-	case b.Max > 0 && b.Max < b.Initial:
-		r.fail(limit, "max %s is less than initial %s", short(b.Max), short(b.Initial))
-	}
-	if max(b.Initial, b.Max) > MaxDelay {
-		r.fail(n, "backoff of more than %s", short(MaxDelay))
-	}
-	return b
-}
-
-func (r *reader) noProgress(n *yaml.Node) *NoProgress {
-	p := &NoProgress{}
-	ok := r.mapping(n, "no_progress", fields{
-		"restarts":  func(n *yaml.Node) { p.Restarts = r.number(n, 1) },
-		"heartbeat": func(n *yaml.Node) { p.Heartbeat = r.boolean(n) },
-		"file": func(n *yaml.Node) {
-			r.each(n, func(n *yaml.Node) {
-				if text, ok := r.text(n); ok {
-					p.Files = append(p.Files, text)
-				}
-			})
-		},
-	})
-	switch {
-	case !ok:
-	case !has(n, "restarts"):
-		r.fail(n, "no_progress without restarts")
-	case !p.Heartbeat && !has(n, "file"):
-		r.fail(n, "no_progress looks at nothing: say heartbeat: true, or a file")
-	}
-	return p
-}
-
-// compile makes a pattern whose ^ and $ match at lines.
-func compile(text string) (*regexp.Regexp, error) { return regexp.Compile(lines + text) }
-
-// lines is the flag for that.
-const lines = "(?m)"

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/policy"
 )
 
@@ -51,11 +52,11 @@ func TestParse(t *testing.T) {
 				Exits: []policy.Range{{66, 66}, {70, 79}}, Signals: []syscall.Signal{syscall.SIGBUS, syscall.SIGKILL, 31, 37},
 				Stderr: []*regexp.Regexp{regexp.MustCompile("(?m)ECC error"), regexp.MustCompile("(?m)^Xid")},
 				Hosts:  []string{"gpu-*"}, Roles: []string{"trainer"}}},
-			{Name: "oom", Line: 6, Action: policy.Retry, Match: policy.Match{Causes: []policy.Cause{policy.OOM}},
+			{Name: "oom", Line: 6, Action: policy.Retry, Match: policy.Match{Causes: []failure.Cause{failure.CauseOOM}},
 				Budget:  &policy.Budget{Restarts: 2, Window: time.Hour},
 				Backoff: &policy.Backoff{Initial: 5 * time.Second, Factor: 3, Max: time.Minute, Jitter: 0.2, Reset: 20 * time.Minute}},
 			{Name: "#3", Line: 11, Action: policy.Stop,
-				Match: policy.Match{Causes: []policy.Cause{policy.LostPeer, policy.NotStarted, policy.HostLost}}},
+				Match: policy.Match{Causes: []failure.Cause{failure.CauseLostPeer, failure.CauseNotStarted, failure.CauseHostLost}}},
 		},
 		Default: policy.Rule{Name: "default", Line: 13, Action: policy.Retry,
 			Backoff: &policy.Backoff{Initial: time.Second, Factor: 2, Max: 5 * time.Minute, Reset: 10 * time.Minute}},
@@ -120,7 +121,7 @@ func TestErrorPosition(t *testing.T) {
 
 func TestParseBounds(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
-		{"too large", strings.Repeat("# x\n", policy.MaxSize/4+1), "larger than 65536 bytes"},
+		{"too large", strings.Repeat("# x\n", (64<<10)/4+1), "larger than 65536 bytes"},
 		{"many rules", "rules:\n" + strings.Repeat("- action: stop\n", 201), "more than 200 rules"},
 		{"long list", "rules: [{match: {exit: [" + strings.Repeat("1,", 101) + "]}, action: stop}]", "a list of more than 100"},
 		{"long pattern", "rules: [{match: {stderr: '" + strings.Repeat("x", 1001) + "'}, action: stop}]", "more than 1000 bytes"},
@@ -141,7 +142,7 @@ func TestLoad(t *testing.T) {
 	dir := t.TempDir()
 	good, fifo, large := filepath.Join(dir, "good"), filepath.Join(dir, "fifo"), filepath.Join(dir, "large")
 	err := errors.Join(os.WriteFile(good, []byte(full), 0o600), syscall.Mkfifo(fifo, 0o600),
-		os.WriteFile(large, make([]byte, policy.MaxSize+1), 0o600))
+		os.WriteFile(large, make([]byte, 64<<10+1), 0o600))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,10 +203,10 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		e := policy.NewEngine(policy.Config{Policy: p, MaxRestarts: 3})
-		for i, cause := range []policy.Cause{policy.ExitCode, policy.HostLost, policy.OOM, policy.NotStarted} {
+		e := &policy.Engine{Policy: p, MaxRestarts: 3}
+		for i, cause := range []failure.Cause{failure.CauseExitCode, failure.CauseHostLost, failure.CauseOOM, failure.CauseNotStarted} {
 			d := e.Decide(policy.Failure{Cause: cause, ExitCode: i, Stderr: "ECC error", Restarts: i}, time.Unix(int64(i), 0))
-			if d.Delay < 0 || d.Delay > policy.MaxDelay || d.Action == "" && d.Rule != "" {
+			if d.Delay < 0 || d.Delay > 24*time.Hour || d.Action == "" && d.Rule != "" {
 				t.Errorf("%+v", d)
 			}
 			e.Record(d)

@@ -24,29 +24,20 @@ const (
 	Drain Action = "drain"
 )
 
-// A Cause is the kind of a failure. Every failure has one of these.
-type Cause = failure.Cause
-
-const (
-	ExitCode        = failure.CauseExitCode
-	Signal          = failure.CauseSignal
-	OOM             = failure.CauseOOM
-	Timer           = failure.CauseTimer
-	Hang            = failure.CauseHang
-	LostPeer        = failure.CauseLostPeer
-	HostLost        = failure.CauseHostLost
-	NotStarted      = failure.CauseNotStarted
-	Uninterruptible = failure.CauseUninterruptible
-)
-
 var (
 	actions = []Action{Retry, Stop, Drain}
-	causes  = []Cause{ExitCode, Signal, OOM, Timer, Hang, LostPeer, HostLost, NotStarted, Uninterruptible}
+	// causes are those that a failure may have, and a rule may name.
+	causes = []failure.Cause{
+		failure.CauseExitCode, failure.CauseSignal, failure.CauseOOM, failure.CauseTimer, failure.CauseHang,
+		failure.CauseLostPeer, failure.CauseHostLost, failure.CauseNotStarted, failure.CauseUninterruptible,
+	}
 )
 
 // special says of a cause that only a rule which names it applies. Without one hosts
 // that are lost are replaced, and the other two end the job.
-func special(c Cause) bool { return c == HostLost || c == NotStarted || c == Uninterruptible }
+func special(c failure.Cause) bool {
+	return c == failure.CauseHostLost || c == failure.CauseNotStarted || c == failure.CauseUninterruptible
+}
 
 // A Policy is what a file says. Make it with Parse or Load. It may be used
 // concurrently.
@@ -81,7 +72,7 @@ type Rule struct {
 type Match struct {
 	Exits   []Range
 	Signals []syscall.Signal
-	Causes  []Cause
+	Causes  []failure.Cause
 	Stderr  []*regexp.Regexp // found somewhere in Failure.Stderr; ^ and $ match at lines
 	Hosts   []string         // as package path has patterns
 	Roles   []string
@@ -100,11 +91,19 @@ type Budget struct {
 // A Backoff is how long the hosts wait before they start the workers again: Initial
 // the first time, Factor times as long each time after, at most Max. Jitter makes
 // that shorter by a random share, at most Jitter. It begins anew once there has been
-// progress (see NoProgress), or once workers have run for Reset.
+// progress (see NoProgress), or once workers have run for Reset. What a file leaves out
+// is 5 minutes for Max, 10 minutes for Reset, 2 for Factor; no time is over 24 hours.
 type Backoff struct {
 	Initial, Max, Reset time.Duration
 	Factor, Jitter      float64
 }
+
+const (
+	defaultFactor = 2.0
+	defaultMax    = 5 * time.Minute
+	defaultReset  = 10 * time.Minute
+	maxDelay      = 24 * time.Hour
+)
 
 // NoProgress stops the job after so many restarts in a row during which neither a
 // worker of the host that decides has told of a step that is further than all
@@ -115,17 +114,10 @@ type NoProgress struct {
 	Files     []string // look at these files: what they are, how large, from when
 }
 
-// Defaults of a Backoff.
-const (
-	DefaultFactor = 2.0
-	DefaultMax    = 5 * time.Minute
-	DefaultReset  = 10 * time.Minute
-)
-
 // A Failure is what is known of a failed attempt: how its first worker to fail
 // ended, or which host was lost.
 type Failure struct {
-	Cause Cause
+	Cause failure.Cause
 	// ExitCode is 0..255, or -N for signal N.
 	ExitCode   int
 	Host, Role string
@@ -145,29 +137,21 @@ type Progress struct {
 	Files string `json:"files,omitempty"` // differs if files of NoProgress have changed; "": not known
 }
 
-// rule returns the rule that decides about f: an index of Rules, their number for
-// Default, -1 if the policy has nothing to say about it.
-func (p *Policy) rule(f *Failure) int {
-	i := slices.IndexFunc(p.Rules, func(r Rule) bool { return r.fits(f) && r.readsRight(f) })
-	switch {
-	case i >= 0:
-		return i
-	case special(f.Cause):
-		return -1
+// rule returns the rule that decides about f, nil if the policy has nothing to say.
+func (p *Policy) rule(f *Failure) *Rule {
+	for i := range p.Rules {
+		if r := &p.Rules[i]; r.fits(f) && r.readsRight(f) {
+			return r
+		}
 	}
-	return len(p.Rules)
-}
-
-// at returns the rule of that index.
-func (p *Policy) at(i int) *Rule {
-	if i < len(p.Rules) {
-		return &p.Rules[i]
+	if special(f.Cause) {
+		return nil
 	}
 	return &p.Default
 }
 
 // Names says whether a rule names a cause.
-func (p *Policy) Names(c Cause) bool {
+func (p *Policy) Names(c failure.Cause) bool {
 	return slices.ContainsFunc(p.Rules, func(r Rule) bool { return slices.Contains(r.Causes, c) })
 }
 
@@ -233,11 +217,13 @@ func (p *Policy) Notes(maxRestarts int) []string {
 		} else if r.everything() {
 			all = r.Name
 		}
-		if r.Action == Retry && r.Budget != nil && !slices.Equal(r.Causes, []Cause{HostLost}) && maxRestarts > 0 && r.Budget.Restarts > maxRestarts {
+		if r.Action == Retry && r.Budget != nil && !slices.Equal(r.Causes, []failure.Cause{failure.CauseHostLost}) && maxRestarts > 0 && r.Budget.Restarts > maxRestarts {
 			notes = append(notes, fmt.Sprintf("%s:%d: rule %s has a budget of %d restarts, but the job has %d", p.File, r.Line, r.Name, r.Budget.Restarts, maxRestarts))
 		}
 	}
-	counted := func(r Rule) bool { return r.Action == Retry && !slices.Equal(r.Causes, []Cause{HostLost}) }
+	counted := func(r Rule) bool {
+		return r.Action == Retry && !slices.Equal(r.Causes, []failure.Cause{failure.CauseHostLost})
+	}
 	if maxRestarts == 0 && (counted(p.Default) || slices.ContainsFunc(p.Rules, counted)) {
 		notes = append(notes, p.File+": rules retry, but the job has no restarts; say max_restarts in the file, or --max-restarts")
 	}

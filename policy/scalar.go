@@ -3,7 +3,6 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"math"
 	"path"
 	"regexp"
 	"regexp/syntax"
@@ -16,212 +15,107 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/text"
 )
 
-// fields says what to do with the value of each key that a mapping may have.
-type fields map[string]func(*yaml.Node)
+// The functions below read one value each. Their errors say what is wanted and what is
+// there; the reader adds where.
 
-// mapping reads a mapping; false if n is something else.
-func (r *reader) mapping(n *yaml.Node, what string, known fields) bool {
-	if n.Kind != yaml.MappingNode {
-		r.fail(n, "%s: want a mapping of keys to values, got %s", what, kindOf(n))
-		return false
-	}
-	seen := map[string]int{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, value := n.Content[i], n.Content[i+1]
-		read := known[key.Value]
-		switch {
-		case key.Kind != yaml.ScalarNode:
-			r.fail(key, "%s: a key is %s", what, kindOf(key))
-		case read == nil:
-			hint := suggest(key.Value, keys(known))
-			if hint == "" {
-				hint = "; there are " + strings.Join(keys(known), ", ")
-			}
-			r.fail(key, "%s has no key %s%s", what, quote(key.Value), hint)
-		case seen[key.Value] > 0:
-			r.fail(key, "%s has %s twice; the first is in line %d", what, key.Value, seen[key.Value])
-		case value.Tag == "!!null" && value.Kind == yaml.ScalarNode:
-			r.fail(key, "%s has no value", key.Value)
-		default:
-			read(value)
+func number(least int) func(*yaml.Node) (int, error) {
+	return func(n *yaml.Node) (int, error) {
+		i, err := strconv.Atoi(n.Value)
+		if err != nil || n.ShortTag() != "!!int" || i < least || i > maxCount {
+			return 0, fmt.Errorf("want a whole number from %d to %d, got %s", least, maxCount, shown(n))
 		}
-		seen[key.Value] = max(seen[key.Value], key.Line)
+		return i, nil
 	}
-	return true
 }
 
-// has says whether a mapping has a key.
-func has(n *yaml.Node, key string) bool {
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == key {
-			return true
+func float(least, most float64) func(*yaml.Node) (float64, error) {
+	return func(n *yaml.Node) (float64, error) {
+		f, err := strconv.ParseFloat(n.Value, 64)
+		if err != nil || n.ShortTag() == "!!str" || !(f >= least && f <= most) { // nor NaN
+			return 0, fmt.Errorf("want a number from %v to %v, got %s", least, most, shown(n))
 		}
-	}
-	return false
-}
-
-func keys(known fields) []string {
-	var all []string
-	for key := range known {
-		all = append(all, key)
-	}
-	slices.Sort(all)
-	return all
-}
-
-// each reads the members of a list, or the one value that stands for such a list.
-func (r *reader) each(n *yaml.Node, read func(*yaml.Node)) {
-	switch {
-	case n.Kind != yaml.SequenceNode:
-		read(n)
-	case len(n.Content) == 0:
-		r.fail(n, "an empty list, which nothing is in")
-	case len(n.Content) > maxList:
-		r.fail(n, "a list of more than %d", maxList)
-	default:
-		for _, item := range n.Content {
-			read(item)
-		}
+		return f, nil
 	}
 }
 
-// text reads a scalar of one line that is not empty.
-func (r *reader) text(n *yaml.Node) (string, bool) {
-	switch {
-	case n.Kind != yaml.ScalarNode:
-		r.fail(n, "want a text, got %s", kindOf(n))
-	case n.Value == "":
-		r.fail(n, "an empty text")
-	case len(n.Value) > maxPattern:
-		r.fail(n, "a text of more than %d bytes", maxPattern)
-	case strings.ContainsFunc(n.Value, unicode.IsControl):
-		r.fail(n, "%s has a control character", quote(n.Value))
-	default:
-		return n.Value, true
+func boolean(n *yaml.Node) (bool, error) {
+	if n.ShortTag() != "!!bool" {
+		return false, fmt.Errorf("want true or false, got %s", shown(n))
 	}
-	return "", false
-}
-
-// scalar reads a scalar that YAML takes for something of a kind.
-func (r *reader) scalar(n *yaml.Node, want string, tags ...string) (string, bool) {
-	if n.Kind != yaml.ScalarNode {
-		r.fail(n, "want %s, got %s", want, kindOf(n))
-		return "", false
-	}
-	if !slices.Contains(tags, n.ShortTag()) {
-		r.fail(n, "want %s, got %s", want, quote(n.Value))
-		return "", false
-	}
-	return n.Value, true
-}
-
-func (r *reader) number(n *yaml.Node, least int) int {
-	want := fmt.Sprintf("a whole number from %d to %d", least, maxCount)
-	text, ok := r.scalar(n, want, "!!int")
-	if !ok {
-		return least
-	}
-	i, err := strconv.Atoi(text)
-	if err != nil || i < least || i > maxCount {
-		r.fail(n, "want %s, got %s", want, quote(text))
-		return least
-	}
-	return i
-}
-
-func (r *reader) float(n *yaml.Node, least, most float64) float64 {
-	want := fmt.Sprintf("a number from %v to %v", least, most)
-	text, ok := r.scalar(n, want, "!!int", "!!float")
-	if !ok {
-		return least
-	}
-	f, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsNaN(f) || f < least || f > most {
-		r.fail(n, "want %s, got %s", want, quote(text))
-		return least
-	}
-	return f
-}
-
-func (r *reader) boolean(n *yaml.Node) bool {
-	text, _ := r.scalar(n, "true or false", "!!bool")
-	return strings.EqualFold(text, "true")
+	return strings.EqualFold(n.Value, "true"), nil
 }
 
 // maxDuration is a year.
 const maxDuration = 366 * 24 * time.Hour
 
-// duration reads a time with its unit, more than 0; 0 is returned with an error.
-func (r *reader) duration(n *yaml.Node) time.Duration {
+// duration reads a time with its unit, more than 0.
+func duration(n *yaml.Node) (time.Duration, error) {
 	const want = "a time with its unit, such as 30s, 5m or 1h30m"
-	if n.Kind != yaml.ScalarNode {
-		r.fail(n, "want %s, got %s", want, kindOf(n))
-		return 0
-	}
 	d, err := time.ParseDuration(n.Value)
-	if _, bare := strconv.ParseFloat(n.Value, 64); bare == nil {
-		r.fail(n, "%s has no unit: want %s", quote(n.Value), want)
-		return 0
-	}
-	if err != nil {
-		r.fail(n, "want %s, got %s", want, quote(n.Value))
-		return 0
-	}
-	if d <= 0 || d > maxDuration {
-		r.fail(n, "want a time that is more than 0 and at most a year, got %s", n.Value)
-		return 0
-	}
-	return d
-}
-
-func (r *reader) name(n *yaml.Node, otherwise string) string {
-	text, ok := r.text(n)
+	_, bare := strconv.ParseFloat(n.Value, 64)
 	switch {
-	case !ok:
-		return otherwise
-	case len(text) > maxName:
-		r.fail(n, "a name of more than %d bytes", maxName)
-		return otherwise
+	case bare == nil:
+		return 0, fmt.Errorf("%s has no unit: want %s", quote(n.Value), want)
+	case err != nil:
+		return 0, fmt.Errorf("want %s, got %s", want, shown(n))
+	case d <= 0 || d > maxDuration:
+		return 0, fmt.Errorf("want a time that is more than 0 and at most a year, got %s", n.Value)
 	}
-	return text
+	return d, nil
 }
 
-func (r *reader) action(n *yaml.Node) Action {
-	text, ok := r.text(n)
-	if !ok {
-		return ""
+// line reads a text of one line that is not empty.
+func line(n *yaml.Node) (string, error) {
+	switch {
+	case n.Kind != yaml.ScalarNode:
+		return "", fmt.Errorf("want a text, got %s", shown(n))
+	case n.Value == "":
+		return "", errors.New("an empty text")
+	case len(n.Value) > maxPattern:
+		return "", fmt.Errorf("a text of more than %d bytes", maxPattern)
+	case strings.ContainsFunc(n.Value, unicode.IsControl):
+		return "", fmt.Errorf("%s has a control character", quote(n.Value))
 	}
-	if i := slices.Index(actions, Action(text)); i >= 0 {
-		return actions[i]
+	return n.Value, nil
+}
+
+func name(n *yaml.Node) (string, error) {
+	s, err := line(n)
+	if err == nil && len(s) > maxName {
+		err = fmt.Errorf("a name of more than %d bytes", maxName)
 	}
-	r.fail(n, "there is no action %s: want %s%s", quote(text), list(actions), suggest(text, words(actions)))
-	return ""
+	return s, err
+}
+
+func action(n *yaml.Node) (Action, error) {
+	s, err := line(n)
+	if err == nil && !slices.Contains(actions, Action(s)) {
+		err = fmt.Errorf("there is no action %s: want %s%s", quote(s), list(actions), suggest(s, words(actions)))
+	}
+	return Action(s), err
 }
 
 // cause reads a cause; blanks, dashes and underscores are the same.
-func (r *reader) cause(n *yaml.Node) Cause {
-	text, ok := r.text(n)
-	if !ok {
-		return ""
+func cause(n *yaml.Node) (failure.Cause, error) {
+	s, err := line(n)
+	plain := failure.Cause(strings.NewReplacer("_", " ", "-", " ").Replace(s))
+	if err == nil && !slices.Contains(causes, plain) {
+		err = fmt.Errorf("there is no cause %s%s; there are %s", quote(s), suggest(s, words(causes)), list(causes))
 	}
-	plain := Cause(strings.NewReplacer("_", " ", "-", " ").Replace(text))
-	if slices.Contains(causes, plain) {
-		return plain
-	}
-	r.fail(n, "there is no cause %s%s; there are %s", quote(text), suggest(text, words(causes)), list(causes))
-	return ""
+	return plain, err
 }
 
 // exits reads an exit status, or a range of them: 70-79.
-func (r *reader) exits(n *yaml.Node) Range {
-	value, ok := r.text(n)
-	if !ok {
-		return Range{}
+func exits(n *yaml.Node) (Range, error) {
+	s, err := line(n)
+	if err != nil {
+		return Range{}, err
 	}
-	first, last, ranged := strings.Cut(value, "-")
+	first, last, ranged := strings.Cut(s, "-")
 	if !ranged {
 		last = first
 	}
@@ -230,94 +124,78 @@ func (r *reader) exits(n *yaml.Node) Range {
 	switch {
 	case err1 != nil || err2 != nil || from > to || to > 255 || from < 0:
 		hint := ""
-		if text.Signal(strings.ToUpper(value)) != 0 {
+		if text.Signal(strings.ToUpper(s)) != 0 {
 			hint = "; for a signal there is the key signal"
 		}
-		r.fail(n, "want an exit status from 1 to 255, or a range such as 70-79, got %s%s", quote(value), hint)
-		return Range{}
+		return Range{}, fmt.Errorf("want an exit status from 1 to 255, or a range such as 70-79, got %s%s", quote(s), hint)
 	case from == 0:
-		r.fail(n, "%s: a worker with exit status 0 has not failed", value)
-		return Range{}
+		return Range{}, fmt.Errorf("%s: a worker with exit status 0 has not failed", s)
 	}
-	return Range{from, to}
+	return Range{from, to}, nil
 }
 
 // signal reads a signal's name, with or without SIG, or its number.
-func (r *reader) signal(n *yaml.Node) syscall.Signal {
-	value, ok := r.text(n)
-	if !ok {
-		return 0
+func signal(n *yaml.Node) (syscall.Signal, error) {
+	s, err := line(n)
+	sig := text.ParseSignal(s)
+	if err == nil && sig == 0 {
+		err = fmt.Errorf("there is no signal %s: want a name such as SIGBUS, or a number from 1 to 64", quote(s))
 	}
-	if sig := text.ParseSignal(value); sig != 0 {
-		return sig
-	}
-	r.fail(n, "there is no signal %s: want a name such as SIGBUS, or a number from 1 to 64", quote(value))
-	return 0
+	return sig, err
 }
 
-func (r *reader) pattern(n *yaml.Node) *regexp.Regexp {
-	text, ok := r.text(n)
-	if !ok {
-		return nil
-	}
-	re, err := compile(text)
+// pattern reads a regular expression, whose ^ and $ match at lines.
+func pattern(n *yaml.Node) (*regexp.Regexp, error) {
+	const lines = "(?m)"
+	s, err := line(n)
 	if err != nil {
-		why := err.Error()
-		if e, ok := errors.AsType[*syntax.Error](err); ok {
-			why = e.Code.String()
-			if expr := strings.TrimPrefix(e.Expr, lines); expr != "" {
-				why += ": " + quote(expr)
-			}
-		}
-		r.fail(n, "%s is no regular expression (RE2): %s", quote(text), why)
-		return nil
+		return nil, err
 	}
-	return re
+	re, err := regexp.Compile(lines + s)
+	if e, ok := errors.AsType[*syntax.Error](err); ok {
+		why := e.Code.String()
+		if expr := strings.TrimPrefix(e.Expr, lines); expr != "" {
+			why += ": " + quote(expr)
+		}
+		err = fmt.Errorf("%s is no regular expression (RE2): %s", quote(s), why)
+	}
+	return re, err
 }
 
 // glob reads a name or a pattern of names.
-func (r *reader) glob(n *yaml.Node) string {
-	text, ok := r.text(n)
-	if !ok {
-		return ""
+func glob(n *yaml.Node) (string, error) {
+	s, err := line(n)
+	if err != nil {
+		return "", err
 	}
-	if _, err := path.Match(text, ""); err != nil {
-		r.fail(n, "%s is no pattern: * and ? stand for characters, [a-c] for one of some", quote(text))
+	if _, err := path.Match(s, ""); err != nil {
+		return "", fmt.Errorf("%s is no pattern: * and ? stand for characters, [a-c] for one of some", quote(s))
 	}
-	return text
+	return s, nil
 }
 
-// kindOf says what a node is, for people.
-func kindOf(n *yaml.Node) string {
-	switch n.Kind {
-	case yaml.MappingNode:
+// shown says what a node is, for people.
+func shown(n *yaml.Node) string {
+	switch {
+	case n.Kind == yaml.MappingNode:
 		return "a mapping"
-	case yaml.SequenceNode:
+	case n.Kind == yaml.SequenceNode:
 		return "a list"
-	case yaml.AliasNode:
+	case n.Kind == yaml.AliasNode:
 		return "an alias"
-	}
-	if n.Tag == "!!null" {
+	case n.ShortTag() == "!!null":
 		return "nothing"
 	}
 	return quote(n.Value)
 }
 
 // quote shows a text of the file, all of it if that is short.
-func quote(text string) string {
+func quote(s string) string {
 	const most = 60
-	if len(text) > most {
-		return strconv.Quote(strings.ToValidUTF8(text[:most], "")) + "..."
+	if len(s) > most {
+		return strconv.Quote(strings.ToValidUTF8(s[:most], "")) + "..."
 	}
-	return strconv.Quote(text)
-}
-
-// suggest is what somebody may have meant: ", did you mean rules?".
-func suggest(typed string, words []string) string {
-	if best := text.Nearest(typed, words...); best != "" {
-		return "; did you mean " + best + "?"
-	}
-	return ""
+	return strconv.Quote(s)
 }
 
 func words[T ~string](all []T) []string {

@@ -7,20 +7,20 @@ import (
 
 // Bounds of what a rule sees of a worker's stderr.
 const (
-	TailLines = 50
-	TailBytes = 8 << 10
+	tailLines = 50
+	tailBytes = 8 << 10
 )
 
 // Tail returns the last lines of a worker's stderr as a rule sees them: at most
-// TailLines, at most TailBytes in all, valid UTF-8, without the newline at the end.
+// 50, at most 8 KiB in all, valid UTF-8, without the newline at the end.
 func Tail(stderr []byte) string {
 	stderr = bytes.TrimRight(stderr, "\r\n \t")
-	cut := len(stderr) > TailBytes
+	cut := len(stderr) > tailBytes
 	if cut {
-		stderr = stderr[len(stderr)-TailBytes:]
+		stderr = stderr[len(stderr)-tailBytes:]
 	}
 	start := len(stderr)
-	for range TailLines {
+	for range tailLines {
 		i := bytes.LastIndexByte(stderr[:start], '\n')
 		if start = max(i, 0); i < 0 {
 			break

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/policy"
@@ -282,7 +283,7 @@ type replayedFailure struct {
 }
 
 func newReplayedJob(p *policy.Policy, id string, restarts int) *replayedJob {
-	return &replayedJob{id: id, policy: p, max: restarts, engine: policy.NewEngine(policy.Config{Policy: p, MaxRestarts: restarts, Rand: rand.New(rand.NewPCG(1, 1))})}
+	return &replayedJob{id: id, policy: p, max: restarts, engine: &policy.Engine{Policy: p, MaxRestarts: restarts, Rand: rand.New(rand.NewPCG(1, 1))}}
 }
 
 func (j *replayedJob) decide(l *attemptLine) {
@@ -302,7 +303,7 @@ func (j *replayedJob) decide(l *attemptLine) {
 	if m.Rank != nil {
 		row.Rank = *m.Rank
 	}
-	if d.Action == policy.Retry && f.Cause != policy.HostLost {
+	if d.Action == policy.Retry && f.Cause != failure.CauseHostLost {
 		j.restarts++
 	}
 	row.Restarts = j.restarts
@@ -313,9 +314,9 @@ func (j *replayedJob) decide(l *attemptLine) {
 // failureText is a failure in a few words.
 func failureText(f *policy.Failure) string {
 	switch {
-	case f.Cause == policy.ExitCode:
+	case f.Cause == failure.CauseExitCode:
 		return fmt.Sprintf("exit code %d", f.ExitCode)
-	case f.Cause == policy.Signal:
+	case f.Cause == failure.CauseSignal:
 		return process.SignalName(syscall.Signal(-f.ExitCode))
 	}
 	return string(f.Cause)
