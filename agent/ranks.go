@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/internal/limits"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
 )
@@ -39,7 +39,7 @@ func (a *Agent) assignRanks(at *attempt) {
 		if err != nil {
 			err = fmt.Errorf("assign ranks: %w", err)
 		} else if round.Rank == 0 && !at.alone() && a.cfg.Rendezvous.UseAgentStore() {
-			err = process.CheckConnections(spec.LocalWorldSize, ranks.WorldSize-spec.LocalWorldSize+connectionsOfAgent*round.WorldSize)
+			err = limits.CheckConnections(spec.LocalWorldSize, ranks.WorldSize-spec.LocalWorldSize+connectionsOfAgent*round.WorldSize)
 		}
 		n := news{ev: evAssigned, ranks: ranks}
 		if err != nil {

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/agent"
@@ -261,7 +260,7 @@ func workerState(from *agent.Worker, uses map[int]Usage) Worker {
 func exitState(exit *process.Exit) *Exit {
 	e := &Exit{Time: exit.Time, Code: exit.Code, Cause: exit.OOMKilled}
 	if exit.Code < 0 {
-		e.Signal = process.SignalName(syscall.Signal(-exit.Code))
+		e.Signal = failure.Signal(-exit.Code).String()
 	}
 	if exit.StoppedBy != 0 && e.Cause == "" {
 		e.Cause = "stopped by muster"

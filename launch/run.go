@@ -17,6 +17,7 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/limits"
 	"github.com/muster-run/muster/internal/steady"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
@@ -59,7 +60,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	defer signal.Stop(dropped)
 
 	cfg.Env = withoutSecrets(cfg.Env)
-	if err := process.CheckLimits(cfg.NprocPerNode); err != nil {
+	if err := limits.Check(cfg.NprocPerNode); err != nil {
 		return nil, err
 	}
 	if err := cfg.checkHealth(ctx); err != nil {
@@ -184,7 +185,7 @@ func newHandler(cfg Config, settings rendezvous.Settings, host string, waiting f
 	if cfg.MaxNodes > 1 && cfg.meetsAtLoopback() {
 		log.Warn("the endpoint is a loopback address, so no other host can join, only agents of this host; name a host of the job with --rdzv-endpoint or --master-addr", "endpoint", cfg.RdzvEndpoint)
 	}
-	conns := &tcpstore.Limit{Max: process.MostConnections(cfg.NprocPerNode)}
+	conns := &tcpstore.Limit{Max: limits.Connections(cfg.NprocPerNode)}
 	spec := rendezvous.Spec{
 		RunID:          cfg.RunID,
 		Role:           cfg.Role,

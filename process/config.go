@@ -18,11 +18,10 @@ import (
 const (
 	// DefaultGrace is torchrun's time between a stop signal and SIGKILL.
 	DefaultGrace = 30 * time.Second
-	// DefaultLeftoverGrace is how long processes that a worker left behind have
-	// between SIGTERM and SIGKILL.
-	DefaultLeftoverGrace = 2 * time.Second
 	// NoGrace, like any negative grace, sends SIGKILL at once.
 	NoGrace time.Duration = -1
+
+	defaultLeftoverGrace = 2 * time.Second
 )
 
 // Logs is where a group's output goes. A *logs.Attempt is one.
@@ -71,7 +70,7 @@ type Config struct {
 	// peers of a failed worker. Zero means DefaultGrace, NoGrace none.
 	Grace time.Duration
 	// LeftoverGrace is the same for processes that a worker left behind; at most
-	// Grace. Zero means DefaultLeftoverGrace, NoGrace none.
+	// Grace. Zero means 2s, NoGrace none.
 	LeftoverGrace time.Duration
 	// Unheeded is called once, on a goroutine of its own, when workers that were
 	// told to stop are still there at half of their grace, or 5 s before its end if
@@ -109,7 +108,7 @@ func (cfg *Config) input(rank int) []byte {
 
 // leftoverGrace is how long what a worker left behind has to end by itself.
 func (cfg *Config) leftoverGrace() time.Duration {
-	return min(cmp.Or(cfg.LeftoverGrace, DefaultLeftoverGrace), cfg.Grace)
+	return min(cmp.Or(cfg.LeftoverGrace, defaultLeftoverGrace), cfg.Grace)
 }
 
 // validate reports everything that is wrong with cfg.

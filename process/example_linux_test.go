@@ -54,7 +54,8 @@ func ExampleRegister() {
 	if err != nil {
 		panic(err)
 	}
-	value, err := process.Value[reply](result.Exits[0])
+	var value reply
+	err = result.Exits[0].Decode(&value)
 	fmt.Println(value.Text, err)
 	// Output: Hello, worker <nil>
 }

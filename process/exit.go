@@ -1,6 +1,7 @@
 package process
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"syscall"
@@ -58,6 +59,21 @@ func (e Exit) Observation() failure.Observation {
 	return o
 }
 
+// Decode reads the value of a function made with JSON. Its error is that of a worker that
+// failed.
+func (e Exit) Decode(to any) error {
+	if e.Err != nil {
+		return e.Err
+	}
+	if e.Code != 0 {
+		return fmt.Errorf("worker %d ended with %d", e.LocalRank, e.Code)
+	}
+	if err := json.Unmarshal(e.Value, to); err != nil {
+		return fmt.Errorf("value of worker %d: %w", e.LocalRank, err)
+	}
+	return nil
+}
+
 // failed says whether the worker counts among the failures.
 func (e *Exit) failed() bool {
 	return e.Code != 0 || e.Abandoned != "" || e.Uninterruptible != ""
@@ -93,7 +109,7 @@ func (r *Result) ReturnValues() map[int][]byte {
 type SignalError struct{ Signal syscall.Signal }
 
 func (e *SignalError) Error() string {
-	return fmt.Sprintf("received signal %s (%d)", SignalName(e.Signal), int(e.Signal))
+	return fmt.Sprintf("received signal %s (%d)", failure.Signal(e.Signal), int(e.Signal))
 }
 
 // A StartError says which worker could not be started. Those with lower ranks
@@ -109,19 +125,3 @@ func (e *StartError) Error() string {
 }
 
 func (e *StartError) Unwrap() error { return e.Err }
-
-// An InterpreterError says that a script's #! line names a program that is not
-// there or may not be executed.
-type InterpreterError struct {
-	Interpreter string
-	Err         error
-}
-
-func (e *InterpreterError) Error() string {
-	return fmt.Sprintf("interpreter %s of its #! line: %v", e.Interpreter, e.Err)
-}
-
-func (e *InterpreterError) Unwrap() error { return e.Err }
-
-// ErrClosed is returned by Start on a closed Supervisor.
-var ErrClosed = errors.New("process: supervisor is closed")

@@ -32,6 +32,7 @@ var (
 	ReadGuarded = readGuarded
 	ReadResult  = readResult
 	ErrNoResult = errNoResult
+	ErrClosed   = errClosed
 )
 
 // Guarded is what a guard looks for.

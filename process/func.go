@@ -65,8 +65,8 @@ func lookupFunc(name string) Func {
 }
 
 // JSON makes a Func of a function over values that encoding/json carries. No
-// input is the zero value. Marshal the input with json.Marshal, and the value with
-// Value.
+// input is the zero value. The caller makes the input
+// with json.Marshal, and reads the value with Exit.Decode.
 func JSON[In, Out any](f func(context.Context, In) (Out, error)) Func {
 	return func(ctx context.Context, input []byte) ([]byte, error) {
 		var in In
@@ -81,21 +81,6 @@ func JSON[In, Out any](f func(context.Context, In) (Out, error)) Func {
 		}
 		return json.Marshal(out)
 	}
-}
-
-// Value returns what a worker made with JSON returned.
-func Value[Out any](e Exit) (Out, error) {
-	var out Out
-	if e.Err != nil {
-		return out, e.Err
-	}
-	if e.Code != 0 {
-		return out, fmt.Errorf("worker %d ended with %d", e.LocalRank, e.Code)
-	}
-	if err := json.Unmarshal(e.Value, &out); err != nil {
-		return out, fmt.Errorf("value of worker %d: %w", e.LocalRank, err)
-	}
-	return out, nil
 }
 
 // A FuncError is what a function worker failed with.

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/process"
 )
@@ -289,7 +290,7 @@ func TestFuncIsStopped(t *testing.T) {
 		{"until stopped", "received signal SIGHUP (1)", syscall.SIGHUP, long, 0},
 		{"never stops", "", syscall.SIGTERM, time.Millisecond, -9},
 	} {
-		t.Run(tt.name+" "+process.SignalName(tt.sig), func(t *testing.T) {
+		t.Run(tt.name+" "+failure.Signal(tt.sig).String(), func(t *testing.T) {
 			lab := testproc.New(t)
 			s := supervisor(t, process.SupervisorConfig{})
 			g := start(t, s, calls(lab, tt.name, "x"))
@@ -353,18 +354,19 @@ func TestFuncJSON(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := wait(t, start(t, s, calls(lab, "greet", string(input))))
-	if got, err := process.Value[reply](r.Exits[0]); err != nil || got.Text != "Hello, world" {
+	var got reply
+	if err := r.Exits[0].Decode(&got); err != nil || got.Text != "Hello, world" {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	cfg := calls(lab, "greet", "") // the zero value
 	cfg.Logs = attempt(t, 1, quiet)
 	r = wait(t, start(t, s, cfg))
-	if _, err := process.Value[reply](r.Exits[0]); err == nil || err.Error() != "nobody to greet" {
+	if err := r.Exits[0].Decode(&got); err == nil || err.Error() != "nobody to greet" {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestValue(t *testing.T) {
+func TestDecode(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		exit process.Exit
@@ -374,11 +376,12 @@ func TestValue(t *testing.T) {
 		{"a program's failure", process.Exit{LocalRank: 3, Code: -9}, "worker 3 ended with -9"},
 		{"no value", process.Exit{LocalRank: 2}, "value of worker 2: unexpected end of JSON input"},
 	} {
-		if _, err := process.Value[int](tt.exit); err == nil || err.Error() != tt.want {
+		if err := tt.exit.Decode(new(int)); err == nil || err.Error() != tt.want {
 			t.Errorf("%s: got %v, want %s", tt.name, err, tt.want)
 		}
 	}
-	if got, err := process.Value[int](process.Exit{Value: []byte("12")}); got != 12 || err != nil {
+	var got int
+	if err := (process.Exit{Value: []byte("12")}).Decode(&got); got != 12 || err != nil {
 		t.Errorf("got %d, %v", got, err)
 	}
 }

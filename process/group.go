@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/muster-run/muster/failure"
 )
 
 // leastKillWait is the least time that a process has to disappear after SIGKILL
@@ -411,7 +413,7 @@ func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
 			}
 		}
 		for _, w := range told {
-			g.log.Info("sending process closing signal", "local_rank", w.rank, "pid", w.pid, "signal", SignalName(sig))
+			g.log.Info("sending process closing signal", "local_rank", w.rank, "pid", w.pid, "signal", failure.Signal(sig).String())
 		}
 	}
 	if at := time.Now().Add(grace); g.state == stopping && (g.killAt.IsZero() || at.Before(g.killAt)) {
@@ -454,7 +456,7 @@ func (g *Group) signal(w *worker, sig syscall.Signal) bool {
 		return false
 	}
 	if err := syscall.Kill(-w.pid, sig); err != nil && err != syscall.ESRCH {
-		g.log.Warn("cannot signal a worker", "local_rank", w.rank, "pid", w.pid, "signal", SignalName(sig), "error", err)
+		g.log.Warn("cannot signal a worker", "local_rank", w.rank, "pid", w.pid, "signal", failure.Signal(sig).String(), "error", err)
 	}
 	if w.exit.StoppedBy == 0 && w.exit.Uninterruptible == "" {
 		w.exit.StoppedBy = sig

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/procfs"
 )
 
@@ -83,7 +84,7 @@ func (g *Group) end(w *worker, p procfs.Stat, sig syscall.Signal) bool {
 	if l.told != sig && l.told != syscall.SIGKILL {
 		l.told = sig
 		if err := l.signal(sig); err != nil && err != syscall.ESRCH {
-			g.log.Warn("cannot signal a process that a worker left behind", "local_rank", w.rank, "pid", p.PID, "signal", SignalName(sig), "error", err)
+			g.log.Warn("cannot signal a process that a worker left behind", "local_rank", w.rank, "pid", p.PID, "signal", failure.Signal(sig).String(), "error", err)
 		}
 	}
 	return true

@@ -86,5 +86,5 @@ func explainExec(path string, err error) error {
 	if len(interpreter) == 0 || unix.Access(string(interpreter), unix.X_OK) == nil {
 		return err
 	}
-	return &InterpreterError{Interpreter: string(interpreter), Err: err}
+	return fmt.Errorf("interpreter %s of its #! line: %w", interpreter, err)
 }

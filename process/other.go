@@ -140,6 +140,3 @@ func (l *leftover) signal(sig syscall.Signal) error { return syscall.Kill(-l.sta
 
 // kernelState knows nothing here.
 func kernelState(int) (state byte, where string) { return 0, "not known on " + runtime.GOOS }
-
-func threads() (int, error)      { return 0, nil }
-func threadsOf(int) (int, error) { return 0, nil }

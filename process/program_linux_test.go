@@ -24,7 +24,6 @@ import (
 var programs = map[string]func(args []string) error{
 	"guarded":      guarded,
 	"oom":          oom,
-	"limits":       limits,
 	"endings":      endings,
 	unpreparedWord: unpreparedMain,
 }
@@ -179,32 +178,5 @@ func oom(args []string) error {
 		x := r.Exits[i]
 		testproc.Say(fmt.Sprintf("%d %d %d %s", x.LocalRank, x.PID, x.Code, x.OOMKilled))
 	}
-	return nil
-}
-
-// limits is a program that prints what CheckLimits says of args[0] workers with at
-// most args[1] open files and args[2] processes.
-func limits(args []string) error {
-	var n [3]uint64
-	for i, arg := range args {
-		var err error
-		if n[i], err = strconv.ParseUint(arg, 10, 32); err != nil {
-			return err
-		}
-	}
-	for resource, limit := range map[int]uint64{unix.RLIMIT_NOFILE: n[1], unix.RLIMIT_NPROC: n[2]} {
-		if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: limit / 2, Max: limit}); err != nil {
-			return err
-		}
-	}
-	fmt.Println(process.CheckLimits(int(n[0])))
-	var files, processes unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
-		return err
-	}
-	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &processes); err != nil {
-		return err
-	}
-	fmt.Printf("%d of %d, %d of %d\n", files.Cur, files.Max, processes.Cur, processes.Max)
 	return nil
 }

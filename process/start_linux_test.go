@@ -155,10 +155,6 @@ func TestStartErrors(t *testing.T) {
 			if !ok || start.LocalRank != 0 || start.Path != tt.entry || !errors.Is(err, tt.errno) {
 				t.Errorf("got %#v", err)
 			}
-			_, ok = errors.AsType[*process.InterpreterError](err)
-			if want := strings.HasPrefix(tt.message, "interpreter"); ok != want {
-				t.Errorf("an InterpreterError: %v, want %v", ok, want)
-			}
 			if want := "start worker 0: " + tt.entry + ": " + tt.message; err.Error() != want {
 				t.Errorf("got %q, want %q", err, want)
 			}

@@ -128,6 +128,8 @@ func (s *Supervisor) Close() error {
 	return err
 }
 
+var errClosed = errors.New("process: supervisor is closed")
+
 // Start starts one worker per local rank, in their order. If one cannot be
 // started, those before it are killed and the error is a *StartError; a Config
 // that makes no sense is an error that lists everything wrong with it, and
@@ -174,7 +176,7 @@ func (s *Supervisor) start(cfg Config) (*Group, error) {
 	if s.closed {
 		s.mu.Unlock()
 		g.watch.close()
-		return nil, ErrClosed
+		return nil, errClosed
 	}
 	s.starts++
 	g.number = s.starts

@@ -22,7 +22,6 @@ import (
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/policy"
-	"github.com/muster-run/muster/process"
 )
 
 const policyUsage = `usage: muster policy check FILE
@@ -317,7 +316,7 @@ func failureText(f *policy.Failure) string {
 	case f.Cause == failure.CauseExitCode:
 		return fmt.Sprintf("exit code %d", f.ExitCode)
 	case f.Cause == failure.CauseSignal:
-		return process.SignalName(syscall.Signal(-f.ExitCode))
+		return failure.Signal(-f.ExitCode).String()
 	}
 	return string(f.Cause)
 }

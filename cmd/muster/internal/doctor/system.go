@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/children"
-	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/internal/limits"
 )
 
 // A System is the machine as the checks see it. Its functions may be called
@@ -88,7 +88,7 @@ func Real() *System {
 			err := unix.Getrlimit(resource, &l)
 			return l.Cur, l.Max, err
 		},
-		Limits:    process.CheckLimits,
+		Limits:    limits.Check,
 		TryCgroup: tryCgroup,
 		Geteuid:   os.Geteuid,
 		Run:       run,

@@ -1,4 +1,6 @@
-package process
+// Package limits says whether this process may have what n workers need: descriptors
+// for their files, and processes of the user.
+package limits
 
 import (
 	"errors"
@@ -20,29 +22,28 @@ const (
 	processesOfAgent = 24
 )
 
-// CheckLimits says whether this process may have n workers: descriptors for
-// their files, and processes of the user. It raises the soft limits if that is
-// enough. The error lists every limit that is too low.
-func CheckLimits(n int) error {
-	return errors.Join(checkFiles(n), checkProcesses(n))
-}
-
-func checkFiles(n int) error {
-	return checkLimit("open files (ulimit -n)", unix.RLIMIT_NOFILE, filesFor(n), n, "")
+// Check says whether this process may have n workers. It raises the soft limits if that
+// is enough. The error lists every limit that is too low.
+func Check(n int) error {
+	return errors.Join(checkFiles(n, filesFor(n), ""), checkProcesses(n))
 }
 
 func filesFor(n int) uint64 { return uint64(n)*filesPerWorker + filesOfAgent }
 
-// CheckConnections is CheckLimits for files, with as many connections beside the workers as
+// CheckConnections is Check for files, with as many connections beside the workers as
 // the stores that this process holds need.
 func CheckConnections(n, connections int) error {
-	return checkLimit("open files (ulimit -n)", unix.RLIMIT_NOFILE, filesFor(n)+uint64(connections), n,
+	return checkFiles(n, filesFor(n)+uint64(connections),
 		fmt.Sprintf(", with %d connections to the job's stores, which this host holds", connections))
 }
 
-// MostConnections is how many connections leave this process the descriptors that n workers
+func checkFiles(n int, need uint64, note string) error {
+	return checkLimit("open files (ulimit -n)", unix.RLIMIT_NOFILE, need, n, note)
+}
+
+// Connections is how many connections leave this process the descriptors that n workers
 // need, or half of all that it may have.
-func MostConnections(n int) int {
+func Connections(n int) int {
 	var limit unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur > math.MaxInt32 {
 		return math.MaxInt32

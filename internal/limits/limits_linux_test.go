@@ -1,20 +1,59 @@
-package process_test
+package limits
 
 import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
-
-	"github.com/muster-run/muster/process"
 )
 
-func TestCheckLimits(t *testing.T) {
+// limited is the first argument of a test binary that is a child with limits.
+const limited = "limited"
+
+func TestMain(m *testing.M) {
+	if len(os.Args) < 2 || os.Args[1] != limited {
+		os.Exit(m.Run())
+	}
+	if err := child(os.Args[2:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// child prints what Check says of args[0] workers with at
+// most args[1] open files and args[2] processes.
+func child(args []string) error {
+	var n [3]uint64
+	for i, arg := range args {
+		var err error
+		if n[i], err = strconv.ParseUint(arg, 10, 32); err != nil {
+			return err
+		}
+	}
+	for resource, limit := range map[int]uint64{unix.RLIMIT_NOFILE: n[1], unix.RLIMIT_NPROC: n[2]} {
+		if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: limit / 2, Max: limit}); err != nil {
+			return err
+		}
+	}
+	fmt.Println(Check(int(n[0])))
+	var files, processes unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &files); err != nil {
+		return err
+	}
+	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &processes); err != nil {
+		return err
+	}
+	fmt.Printf("%d of %d, %d of %d\n", files.Cur, files.Max, processes.Cur, processes.Max)
+	return nil
+}
+
+func TestCheck(t *testing.T) {
 	const nobody = 65534
 	for _, tt := range []struct {
 		name                      string
@@ -36,7 +75,7 @@ func TestCheckLimits(t *testing.T) {
 		{"both raised", 500, 10_000, 1000, false, []string{"<nil>", "8064 of 10000, # of 1000"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			cmd := exec.Command("/proc/self/exe", programWord, "limits", fmt.Sprint(tt.workers), fmt.Sprint(tt.files), fmt.Sprint(tt.processes))
+			cmd := exec.Command("/proc/self/exe", limited, fmt.Sprint(tt.workers), fmt.Sprint(tt.files), fmt.Sprint(tt.processes))
 			cmd.Stderr = os.Stderr
 			switch root := os.Geteuid() == 0; {
 			case tt.root && !root:
@@ -77,17 +116,17 @@ func numbers(text, pattern string) string {
 
 // What this program may have is enough for a worker.
 func TestCheckOwnLimits(t *testing.T) {
-	if err := process.CheckLimits(1); err != nil {
+	if err := Check(1); err != nil {
 		t.Error(err)
 	}
 }
 
 // The connections to the stores need descriptors beside the workers'.
 func TestCheckConnections(t *testing.T) {
-	if err := process.CheckConnections(1, 1); err != nil {
+	if err := CheckConnections(1, 1); err != nil {
 		t.Error(err)
 	}
-	err := process.CheckConnections(2, 1<<40)
+	err := CheckConnections(2, 1<<40)
 	if err == nil || !strings.Contains(err.Error(), "but 2 workers need 1099511627872, with 1099511627776 connections to the job's stores, which this host holds; raise") {
 		t.Error(err)
 	}
@@ -95,10 +134,24 @@ func TestCheckConnections(t *testing.T) {
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := process.MostConnections(2), int(limit.Cur-96); limit.Cur > 200 && got != want {
+	if got, want := Connections(2), int(limit.Cur-96); limit.Cur > 200 && got != want {
 		t.Errorf("%d connections, want %d", got, want)
 	}
-	if got, want := process.MostConnections(1<<20), int(limit.Cur-limit.Cur/2); limit.Cur < 1<<24 && got != want {
+	if got, want := Connections(1<<20), int(limit.Cur-limit.Cur/2); limit.Cur < 1<<24 && got != want {
 		t.Errorf("%d connections, want %d", got, want)
+	}
+}
+
+func TestThreads(t *testing.T) {
+	all, err := threads()
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine, err := threadsOf(os.Getuid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mine < 1 || all < 1 {
+		t.Errorf("%d threads on the machine, %d of this user", all, mine)
 	}
 }
