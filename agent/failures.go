@@ -137,7 +137,7 @@ func (a *Agent) tellEarly(ctx context.Context, at *attempt, n news) *news {
 		return nil
 	}
 	f := a.explainExit(at, n.exit, nil)
-	if f.Kind != failure.Failed {
+	if f.Stopped() || f.LostPeer() {
 		return nil
 	}
 	if f.ExitCode > 0 && f.Traceback == "" && f.ErrorFile == "" && len(f.LastLines) == 0 {

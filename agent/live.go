@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/timer"
@@ -75,8 +76,16 @@ type Worker struct {
 	Tail           []string
 }
 
-// shownLines is how many lines a Worker's Tail has at most.
-const shownLines = 20
+// lastLines are the last lines of a worker's stderr, at most 20, as a person would have
+// seen them.
+func lastLines(stderr []byte) []string {
+	lines := strings.Split(strings.TrimRight(string(stderr), " \t\r\n"), "\n")
+	lines = lines[max(0, len(lines)-20):]
+	for i, line := range lines {
+		lines[i] = text.Line(line, 500)
+	}
+	return lines
+}
 
 // Workers returns the last workers that were started, by local rank; none while the
 // agent is in a round and has not started any. It may be called concurrently, as may
@@ -96,7 +105,7 @@ func (a *Agent) Workers() []Worker {
 			Heartbeat: a.heartbeat(pid), Output: at.logs.Output(i), Stdout: sink.StdoutPath, Stderr: sink.StderrPath,
 		}
 		if sink.StderrPath == "" {
-			w.Tail = failure.LastLines(at.logs.StderrTail(i), shownLines)
+			w.Tail = lastLines(at.logs.StderrTail(i))
 		}
 		if exit, ended := exits[i]; ended {
 			w.Exit = &exit

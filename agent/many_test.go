@@ -17,7 +17,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
@@ -635,7 +634,7 @@ func TestLostPeers(t *testing.T) {
 		w["b"].tell(t, "ValueError: boom")
 		for _, name := range abc {
 			r, err := l.ended(name)
-			if err != nil || r.Report == nil || r.Report.Root().Host != "b" || r.Report.Root().Kind != failure.Failed {
+			if err != nil || r.Report == nil || r.Report.Root().Host != "b" || r.Report.Root().Kind != "failed" {
 				t.Errorf("%s: %+v, %v, want b's failure", name, r, err)
 			}
 		}

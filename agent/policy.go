@@ -151,7 +151,7 @@ func (a *Agent) tellFailed(at *attempt, root *failure.ProcessFailure, f policy.F
 // tellOwn tells of the failure of this host's workers, once.
 func (a *Agent) tellOwn(at *attempt) {
 	root := a.ownReport(at).Root()
-	if root == nil || root.Kind == failure.Stopped || at.told {
+	if root == nil || root.Stopped() || at.told {
 		return
 	}
 	at.told = true

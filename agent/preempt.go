@@ -78,13 +78,7 @@ func (a *Agent) tellEnds(at *attempt, p *Preemption, began time.Time) {
 		}
 		over := exit.Time.Sub(began) >= grace
 		w.Killed = exit.StoppedBy != 0 && exit.Code == -int(syscall.SIGKILL) && (over || a.hurried())
-		switch {
-		case w.Killed && over:
-			p.CutShort = failure.CutByGrace
-		case w.Killed && p.CutShort == "":
-			p.CutShort = failure.CutBySignal
-		}
-		p.Workers = append(p.Workers, w)
+		p.Add(w, over)
 	}
 }
 

@@ -19,7 +19,7 @@ func TestPreempted(t *testing.T) {
 		function string
 		grace    time.Duration
 		cut      string
-	}{{"wait", time.Hour, ""}, {"ignore", time.Hour, failure.CutBySignal}, {"ignore", time.Millisecond, failure.CutByGrace}} {
+	}{{"wait", time.Hour, ""}, {"ignore", time.Hour, "second signal"}, {"ignore", time.Millisecond, "end of the grace"}} {
 		prefix := fifos(t, 2)
 		j := newJob(t, tt.function, prefix, 2)
 		j.ShutdownTimeout, j.PreemptionSignals, j.Host = tt.grace, []syscall.Signal{syscall.SIGUSR2, syscall.SIGTERM}, "a"
@@ -30,7 +30,7 @@ func TestPreempted(t *testing.T) {
 			started(t, prefix, 2)
 			cancel(&process.SignalError{Signal: syscall.SIGTERM})
 		}()
-		if tt.cut == failure.CutBySignal {
+		if tt.cut == "second signal" {
 			j.Logger = slog.New(onLog{slog.DiscardHandler, "shutting down workers", func() { close(hurry) }})
 		}
 		r, err := j.run(t, ctx)

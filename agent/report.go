@@ -50,7 +50,9 @@ func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error) *fai
 	sink, o := at.logs.Sink(localRank), exit.Observation()
 	o.Rank, o.Started, o.Host = at.ranks.Base+localRank, at.began, a.cfg.Host
 	o.StoppedBy, o.TimerExpired = failure.Signal(stoppedBy), missed
-	o.StartErr, o.Entrypoint = startErr, a.cfg.Spec.Entrypoint
+	if o.Entrypoint = a.cfg.Spec.Entrypoint; startErr != nil {
+		o.Err = startErr
+	}
 	o.StderrTail, o.StderrPath, o.Mixed = at.logs.StderrTail(localRank), sink.StderrPath, sink.Joined()
 	o.DiskFull = at.diskFull
 	return failure.New(o)
@@ -61,10 +63,10 @@ func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error) *fai
 func onlyLostPeers(failures []*failure.ProcessFailure) bool {
 	lost := false
 	for _, f := range failures {
-		if f.Kind == failure.Failed {
+		if !f.Stopped() && !f.LostPeer() {
 			return false
 		}
-		lost = lost || f.Kind == failure.LostPeer
+		lost = lost || f.LostPeer()
 	}
 	return lost
 }

@@ -82,16 +82,14 @@ func (at *attempt) causes() []failure.Cause {
 
 // exitCause says why a worker ended; missed is the deadline that it was killed for.
 func exitCause(x process.Exit, missed string) failure.Cause {
-	f := failure.ProcessFailure{Observation: x.Observation()}
-	f.Abandoned, f.TimerExpired = cmp.Or(x.Abandoned, x.Uninterruptible), missed
 	switch {
 	case x.PID == 0:
 		return failure.CauseNotStarted
-	case x.StoppedBy != 0:
-		f.Kind = failure.Stopped
-	case x.Code == 0:
+	case x.Code == 0 && x.StoppedBy == 0:
 		return failure.CauseSuccess
 	}
+	f := failure.ProcessFailure{Observation: x.Observation()}
+	f.Abandoned, f.TimerExpired = cmp.Or(x.Abandoned, x.Uninterruptible), missed
 	return f.Class()
 }
 

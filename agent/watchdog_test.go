@@ -16,7 +16,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/timer"
 )
@@ -106,8 +105,8 @@ type report struct {
 	Autopsy     string `json:"autopsy"`
 	AutopsyFile string `json:"autopsy_file"`
 	Failures    []struct {
-		Rank int          `json:"rank"`
-		Kind failure.Kind `json:"kind"`
+		Rank int    `json:"rank"`
+		Kind string `json:"kind"`
 	} `json:"failures"`
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"syscall"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 // torch's words for a failure of which it knows nothing.
@@ -14,12 +16,12 @@ func (f *ProcessFailure) decode() {
 	what := f.evidence()
 	switch {
 	case f.StartError != "":
-		f.Cause, f.Hint = ExplainStart(f.Entrypoint, f.StartErr)
+		f.Cause, f.Hint = explainStart(f.Entrypoint, f.Err)
 		f.Message = f.Cause
 	case f.StoppedBy != 0:
-		f.Kind = Stopped
+		f.Kind = stopped
 		f.Cause = f.stopping()
-		if f.File != nil && what.text != "" {
+		if f.file != nil && what.text != "" {
 			f.Cause = what.text + "; " + f.Cause
 		}
 	case f.Abandoned != "":
@@ -37,11 +39,11 @@ func (f *ProcessFailure) decode() {
 			f.Cause += "; no room is left in " + oneLine(f.DiskFull, maxName) + ", where its output goes"
 			f.Hint = "make room there, or name another --log-dir; what the worker wrote last may be lost"
 		}
-		if lostPeer(what.text, f.Traceback) {
-			f.Kind = LostPeer
+		if tellsOfPeer(what.text, f.Traceback) {
+			f.Kind = lostPeer
 		}
 	}
-	if f.Hint == "" && f.Kind != Stopped {
+	if f.Hint == "" && !f.Stopped() {
 		f.Hint = f.hint(what.text)
 	}
 	f.Cause = oneLine(f.Cause, maxCause)
@@ -64,42 +66,42 @@ func (f *ProcessFailure) evidence() evidence {
 	if sig := f.signal(); sig != 0 {
 		f.Message = fmt.Sprintf("Signal %d (%s) received by PID %d", sig, signalText(sig), f.PID)
 	}
-	if f.File != nil && (f.File.Message != "" || f.File.Callstack != "") {
-		what := evidence{gist(f.File.Message), true}
+	if f.file != nil && (f.file.Message != "" || f.file.Callstack != "") {
+		what := evidence{gist(f.file.Message), true}
 		if what.text == "" {
-			t, _ := Lift([]byte(f.File.Callstack), 1)
+			t, _ := lift([]byte(f.file.Callstack), 1)
 			what.text = oneLine(t.Exception, maxCause)
 		}
-		if f.File.Message != "" {
-			f.Message = f.File.Message
+		if f.file.Message != "" {
+			f.Message = f.file.Message
 		}
-		if f.File.Callstack != "" {
-			f.Traceback, f.TracebackFrom = f.File.Callstack, FromErrorFile
+		if f.file.Callstack != "" {
+			f.Traceback, f.TracebackFrom = f.file.Callstack, fromErrorFile
 		}
 		return what
 	}
 	if f.Err != nil && f.ExitCode > 0 {
 		f.Message = f.Err.Error()
 		if f.Stack != "" {
-			f.Traceback, f.TracebackFrom = f.Message+"\n\n"+f.Stack, FromFunction
+			f.Traceback, f.TracebackFrom = f.Message+"\n\n"+f.Stack, fromFunction
 		}
 		return evidence{gist(f.Message), true}
 	}
-	t, ok := Lift(f.StderrTail, f.ExitCode)
+	t, ok := lift(f.StderrTail, f.ExitCode)
 	if ok && f.explains(t) {
-		f.Traceback, f.TracebackFrom = t.Text, FromStderr
-		sure := t.Kind == Python && f.ExitCode == 1 || t.Kind == GoPanic && f.ExitCode == 2 ||
-			t.Kind != Python && crashed(f.signal()) || t.Kind == Faulthandler && f.ExitCode == 1
+		f.Traceback, f.TracebackFrom = t.Text, fromStderr
+		sure := t.Kind == python && f.ExitCode == 1 || t.Kind == goPanic && f.ExitCode == 2 ||
+			t.Kind != python && crashed(f.signal()) || t.Kind == faulthandler && f.ExitCode == 1
 		return evidence{gist(t.Exception), sure}
 	}
-	f.LastLines = LastLines(f.StderrTail, maxTailLines)
+	f.LastLines = lastLines(f.StderrTail, maxTailLines)
 	return evidence{}
 }
 
 // explains says whether an account in stderr has to do with the end. That of a
 // process which somebody killed from outside or stopped is about something it
 // survived.
-func (f *ProcessFailure) explains(t Traceback) bool {
+func (f *ProcessFailure) explains(t account) bool {
 	switch sig := f.signal(); {
 	case f.StoppedBy != 0:
 		return false
@@ -136,7 +138,7 @@ func (f *ProcessFailure) account(what evidence) string {
 			return fmt.Sprintf("%s; last line %s: %s", end, where, oneLine(f.LastLines[n-1], 200))
 		}
 		return end
-	case f.TracebackFrom != FromStderr && f.ExitCode < 0:
+	case f.TracebackFrom != fromStderr && f.ExitCode < 0:
 		return what.text + "; then " + end
 	case what.sure && f.ExitCode > 0:
 		return what.text
@@ -151,8 +153,9 @@ func (f *ProcessFailure) ending() string {
 	sig := f.signal()
 	if sig == 0 {
 		s := fmt.Sprintf("exit code %d", f.ExitCode)
-		if n := f.ExitCode - 128; n > 0 && n <= maxSignal && SignalName(syscall.Signal(n)) != "" {
-			s += fmt.Sprintf(" (128+%d: how a shell reports %s)", n, SignalName(syscall.Signal(n)))
+		n := f.ExitCode - 128
+		if name := text.SignalName(syscall.Signal(n)); name != "" {
+			s += fmt.Sprintf(" (128+%d: how a shell reports %s)", n, name)
 		}
 		return s
 	}
@@ -181,9 +184,9 @@ func (f *ProcessFailure) stopping() string {
 	return s
 }
 
-// lostPeer says whether an error tells of a connection to another worker that
+// tellsOfPeer says whether an error tells of a connection to another worker that
 // broke, or of waiting for one in vain.
-func lostPeer(what, traceback string) bool {
+func tellsOfPeer(what, traceback string) bool {
 	if what == "" {
 		return false
 	}
@@ -219,7 +222,7 @@ func (f *ProcessFailure) hint(what string) string {
 	}
 	sig, usage := f.signal(), f.ExitCode == 2
 	switch {
-	case f.Kind == LostPeer:
+	case f.LostPeer():
 		return "another worker or its host probably failed first; look there"
 	case containsAny(text, "CUDA out of memory", "OutOfMemoryError", "HIP out of memory"):
 		return "the GPU's memory is full: make batch or model smaller, or see with nvidia-smi who else uses it"

@@ -1,7 +1,9 @@
 package failure_test
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -12,15 +14,15 @@ import (
 	"github.com/muster-run/muster/failure"
 )
 
-func TestSignalName(t *testing.T) {
-	for sig, want := range map[syscall.Signal]string{
+func TestSignal(t *testing.T) {
+	for sig, want := range map[failure.Signal]string{
 		-1: "", 0: "", 1: "SIGHUP", 6: "SIGABRT", 9: "SIGKILL", 11: "SIGSEGV", 15: "SIGTERM", 31: "SIGSYS",
 		33: "", 34: "SIGRTMIN", 35: "SIGRTMIN+1", 40: "SIGRTMIN+6", 63: "SIGRTMIN+29", 64: "SIGRTMAX", 65: "",
 	} {
 		if runtime.GOOS != "linux" && sig > 15 {
 			continue
 		}
-		if got := failure.SignalName(sig); got != want {
+		if got := sig.String(); got != cmp.Or(want, fmt.Sprintf("signal %d", int(sig))) {
 			t.Errorf("signal %d: got %q, want %q", sig, got, want)
 		}
 	}
@@ -38,7 +40,7 @@ func TestCause(t *testing.T) {
 		name        string
 		o           o
 		cause, hint string // hint: a part of it, or "" for none at all
-		kind        failure.Kind
+		kind        string
 	}{
 		{"code", o{ExitCode: 3}, "exit code 3", "", failure.Failed},
 		{"code and stderr", o{ExitCode: 3, StderrTail: []byte("a\n50%\r100% \x1b[31mfailed\x1b[0m\a\n\n")}, "exit code 3; last line on stderr: 100% failed\ufffd", "", failure.Failed},
@@ -92,9 +94,9 @@ func TestCause(t *testing.T) {
 			"ConnectionResetError: [Errno 104] Connection reset by peer", "", failure.Failed},
 		{"port", o{ExitCode: 1, StderrTail: trace("RuntimeError: The server socket has failed to listen: EADDRINUSE")}, "RuntimeError: The server socket has failed to listen: EADDRINUSE", "another process listens", failure.Failed},
 		{"disk", o{ExitCode: 1, StderrTail: trace("OSError: [Errno 28] No space left on device")}, "OSError: [Errno 28] No space left on device", "file system is full", failure.Failed},
-		{"a function's error", o{ExitCode: 1, Err: errors.New("no data:\nnone"), StderrTail: []byte("f: no data\n")}, "no data: none", "", failure.Failed},
-		{"a function's panic", o{ExitCode: 1, Err: errors.New("panic: boom"), Stack: "goroutine 1 [running]:"}, "panic: boom", "", failure.Failed},
-		{"a function that a signal ended", o{ExitCode: -9, OOM: "oom_kill 0→1", Err: errors.New("the worker ended without returning")}, "killed by SIGKILL: out of memory (oom_kill 0→1)", "", failure.Failed},
+		{"a function's error", o{PID: 7, ExitCode: 1, Err: errors.New("no data:\nnone"), StderrTail: []byte("f: no data\n")}, "no data: none", "", failure.Failed},
+		{"a function's panic", o{PID: 7, ExitCode: 1, Err: errors.New("panic: boom"), Stack: "goroutine 1 [running]:"}, "panic: boom", "", failure.Failed},
+		{"a function that a signal ended", o{PID: 7, ExitCode: -9, OOM: "oom_kill 0→1", Err: errors.New("the worker ended without returning")}, "killed by SIGKILL: out of memory (oom_kill 0→1)", "", failure.Failed},
 		{"stopped", o{ExitCode: -15, StoppedBy: failure.Signal(syscall.SIGTERM), StderrTail: trace("ValueError: of the past")}, "stopped with SIGTERM", "", failure.Stopped},
 		{"stopped with SIGKILL in the end", o{ExitCode: -9, StoppedBy: failure.Signal(syscall.SIGTERM)}, "stopped with SIGTERM; had to be killed after the grace", "", failure.Stopped},
 		{"stopped, its own exit code", o{ExitCode: 1, StoppedBy: failure.Signal(syscall.SIGTERM)}, "stopped with SIGTERM; exit code 1", "", failure.Stopped},
@@ -181,7 +183,7 @@ func TestExplainStart(t *testing.T) {
 	if got, _ := failure.ExplainStart("", errors.New("no\nslots")); got != "cannot start the worker: no slots" {
 		t.Errorf("other error: got %q", got)
 	}
-	f := failure.New(failure.Observation{ExitCode: 1, Entrypoint: "nope", StartErr: syscall.ENOENT, StderrTail: []byte(simple)})
+	f := failure.New(failure.Observation{ExitCode: 1, Entrypoint: "nope", Err: syscall.ENOENT, StderrTail: []byte(simple)})
 	if f.Cause != "cannot start nope: no such program in PATH" || f.Traceback != "" || f.Hint == "" {
 		t.Errorf("got %q, %q, %q", f.Cause, f.Hint, f.Traceback)
 	}
@@ -200,12 +202,12 @@ func TestDiskFull(t *testing.T) {
 func TestClass(t *testing.T) {
 	for _, tt := range []struct {
 		o    failure.Observation
-		kind failure.Kind
+		kind string
 		want failure.Cause
 	}{
 		{failure.Observation{ExitCode: 1}, failure.Failed, failure.CauseExitCode},
 		{failure.Observation{ExitCode: -7}, failure.Failed, failure.CauseSignal},
-		{failure.Observation{ExitCode: 1, StartErr: errors.New("no")}, failure.Failed, failure.CauseNotStarted},
+		{failure.Observation{ExitCode: 1, Err: errors.New("no")}, failure.Failed, failure.CauseNotStarted},
 		{failure.Observation{ExitCode: -9, OOM: "oom_kill 0→1"}, failure.Failed, failure.CauseOOM},
 		{failure.Observation{ExitCode: -9, TimerExpired: "step"}, failure.Failed, failure.CauseTimer},
 		{failure.Observation{ExitCode: -9, TimerExpired: failure.HangPrefix + "nothing"}, failure.Failed, failure.CauseHang},

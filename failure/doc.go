@@ -7,7 +7,7 @@
 // prints it: for people in torchrun's layout, for machines as JSON.
 //
 // Everything that a worker wrote is treated as hostile: error files are read
-// up to MaxErrorFile bytes and only if they are regular files, broken ones become
+// up to 4 MiB and only if they are regular files, broken ones become
 // a note in the report, and text is bounded and freed of terminal control
 // sequences before a person sees it.
 //

@@ -86,7 +86,7 @@ func Encode(failures []*ProcessFailure, offset time.Duration, limit int) (text [
 func (f *ProcessFailure) encode(offset time.Duration, detail int) []byte {
 	c := *f
 	c.shift(offset)
-	if c.Kind == Stopped && c.ErrorFile == "" {
+	if c.Stopped() && c.ErrorFile == "" {
 		detail = 0
 	}
 	c.Message = boundTraceback(c.Message, max(detail/4, 500))
@@ -168,8 +168,8 @@ func (f *ProcessFailure) tidy() {
 	} {
 		*s.text = oneLine(*s.text, s.limit)
 	}
-	if !slices.Contains([]Kind{Failed, LostPeer, Stopped}, f.Kind) {
-		f.Kind = Failed
+	if !slices.Contains(kinds[:], f.Kind) {
+		f.Kind = failed
 	}
 	for _, t := range [...]*time.Time{&f.FailedAt, &f.Started, &f.Ended} {
 		tidyTime(t)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/muster-run/muster/failure"
 )
@@ -33,7 +34,7 @@ func TestWireKeepsTheReport(t *testing.T) {
 		failure.New(failure.Observation{Rank: 4, ExitCode: 1, Ended: noon, ErrorFile: write(t, "{"), Host: "h"}),
 		failure.New(failure.Observation{Rank: 5, ExitCode: -11, CoreDumped: true, Started: after(-time.Hour), Ended: noon, StderrTail: []byte(simple), StderrPath: "/x", Host: "h"}),
 		failure.New(failure.Observation{Rank: 6, ExitCode: 3, Ended: noon, StderrTail: []byte("a\nb\n"), Host: "h"}),
-		failure.New(failure.Observation{Rank: 7, StartErr: fmt.Errorf("start worker 7: %w", syscall.ENOENT), Entrypoint: "/no", Ended: noon, Host: "h"}),
+		failure.New(failure.Observation{Rank: 7, Err: fmt.Errorf("start worker 7: %w", syscall.ENOENT), Entrypoint: "/no", Ended: noon, Host: "h"}),
 		failure.New(failure.Observation{Rank: 8, ExitCode: -9, OOM: "oom_kill 0→1", Abandoned: "nfs_wait", TimerExpired: "step", Ended: noon, Host: "h"}),
 		failure.New(failure.Observation{Rank: 9, ExitCode: -15, StoppedBy: 15, Ended: after(time.Second), ErrorFile: recorded, Host: "h"}),
 	}
@@ -56,9 +57,21 @@ func TestWireKeepsTheReport(t *testing.T) {
 		t.Errorf("JSON (-sent +got):\n%s", diff)
 	}
 	for i, f := range sent.Failures {
-		if want, got := failure.ExitStatus(failure.ModeWorker, f), failure.ExitStatus(failure.ModeWorker, got.Failures[i]); got != want {
+		if want, got := f.ExitStatus(), got.Failures[i].ExitStatus(); got != want {
 			t.Errorf("rank %d: exit status %d, want %d", f.Rank, got, want)
 		}
+	}
+}
+
+// A worker that was never started has no PID, rather than 0.
+func TestNeverStarted(t *testing.T) {
+	f := failure.New(failure.Observation{Rank: 1, Err: syscall.ENOENT, Entrypoint: "/no", Ended: noon})
+	if text, err := json.Marshal(f); err != nil || strings.Contains(string(text), `"pid"`) {
+		t.Errorf("%s, %v", text, err)
+	}
+	r := failure.NewReport(failure.ReportConfig{}, []*failure.ProcessFailure{f})
+	if text, err := json.Marshal(r); err != nil || !strings.Contains(string(text), `"pid":null`) {
+		t.Errorf("%s, %v", text, err)
 	}
 }
 
@@ -171,7 +184,7 @@ func TestParseReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(newer, older); diff != "" {
+	if diff := cmp.Diff(newer, older, cmpopts.IgnoreUnexported(failure.ProcessFailure{})); diff != "" {
 		t.Errorf("-report.json +older.json:\n%s", diff)
 	}
 	if f := older.Failures[1]; older.Restarts != 3 || f.Kind != failure.Stopped || f.StoppedBy != failure.Signal(syscall.SIGTERM) || f.Signal != f.StoppedBy || !f.Started.IsZero() {

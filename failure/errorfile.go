@@ -13,15 +13,16 @@ import (
 	"unicode/utf8"
 
 	"github.com/muster-run/muster/internal/pyjson"
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
-// MaxErrorFile is how many bytes of an error file are read. torch's own are a
+// maxErrorFile is how many bytes of an error file are read. torch's own are a
 // few KiB.
-const MaxErrorFile = 4 << 20
+const maxErrorFile = 4 << 20
 
-// An ErrorFile is what a worker wrote to the path in TORCHELASTIC_ERROR_FILE.
+// An errorFile is what a worker wrote to the path in TORCHELASTIC_ERROR_FILE.
 // Source: ProcessFailure._get_error_data.
-type ErrorFile struct {
+type errorFile struct {
 	Path    string
 	Size    int64
 	ModTime time.Time
@@ -41,76 +42,52 @@ type ErrorFile struct {
 	ok   bool // data is the whole document and has a message; a Note may still complain
 }
 
-func (f *ErrorFile) sound() bool { return f.ok }
+// sound says whether there is a file that has a whole document with a message.
+func (f *errorFile) sound() bool { return f != nil && f.ok }
 
-// An ErrorFileError says why a file gives no full account of an error.
-type ErrorFileError struct {
-	Path, Why string
-}
-
-func (e *ErrorFileError) Error() string { return fmt.Sprintf("error file %s: %s", e.Path, e.Why) }
-
-// ReadErrorFile reads an error file. Where there is none (no path, nothing
-// there) the file is nil and the error matches fs.ErrNotExist. Where something
-// is there that is not a sound error file both results are set: the file has
-// what could be salvaged and a Note, the error is an *ErrorFileError that says
-// the same. At most MaxErrorFile bytes are read; only regular files are opened,
+// readErrorFile reads an error file; nil where there is none (no path, nothing
+// there). What is there but is not a sound error file gives what could be salvaged,
+// and a Note. At most maxErrorFile bytes are read; only regular files are opened,
 // links are not followed, and no open or read waits for another process.
-func ReadErrorFile(path string) (*ErrorFile, error) {
+func readErrorFile(path string) *errorFile {
 	if path == "" {
-		return nil, fmt.Errorf("no error file: %w", fs.ErrNotExist)
+		return nil
 	}
-	f := &ErrorFile{Path: path}
+	f := &errorFile{Path: path}
 	data, err := f.read()
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-		return nil, fmt.Errorf("no error file at %s: %w", path, fs.ErrNotExist)
+		return nil
 	}
 	if err == nil {
 		err = f.parse(data)
 	}
 	if err != nil {
 		f.Note = oneLine(err.Error(), maxCause)
-		return f, &ErrorFileError{Path: path, Why: f.Note}
 	}
-	return f, nil
+	return f
 }
 
-// read returns the file's first MaxErrorFile bytes.
-func (f *ErrorFile) read() ([]byte, error) {
-	info, err := os.Lstat(f.Path) // first, since opening a device may do something
-	if err != nil {
-		return nil, bare(err)
+// read returns the file's first maxErrorFile bytes.
+func (f *errorFile) read() ([]byte, error) {
+	mode := fs.ModeSymlink // of what the open refuses
+	file, info, err := safeopen.OpenIf(f.Path, os.O_RDONLY|syscall.O_NOFOLLOW, func(info fs.FileInfo) error {
+		if mode = info.Mode(); !mode.IsRegular() {
+			return syscall.ELOOP
+		}
+		return nil
+	})
+	if errors.Is(err, syscall.ELOOP) {
+		return nil, fmt.Errorf("is %s, not a regular file; left alone", modeName(mode))
 	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("is %s, not a regular file; left alone", modeName(info.Mode()))
-	}
-	file, err := os.OpenFile(f.Path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("cannot be read: %w", bare(err))
 	}
 	defer file.Close()
-	if info, err = file.Stat(); err != nil {
+	data, err := io.ReadAll(io.LimitReader(file, maxErrorFile))
+	if err != nil {
 		return nil, fmt.Errorf("cannot be read: %w", bare(err))
 	}
-	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("is %s, not a regular file; left alone", modeName(info.Mode()))
-	}
-	f.Size, f.ModTime = info.Size(), info.ModTime()
-	data := make([]byte, 0, min(max(f.Size, 0), MaxErrorFile)+1)
-	for len(data) < MaxErrorFile {
-		if len(data) == cap(data) {
-			data = append(data, 0)[:len(data)]
-		}
-		n, err := file.Read(data[len(data):min(cap(data), MaxErrorFile)])
-		data = data[:len(data)+n]
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return nil, fmt.Errorf("cannot be read: %w", bare(err))
-		}
-	}
-	f.Size = max(f.Size, int64(len(data)))
+	f.Size, f.ModTime = max(info.Size(), int64(len(data))), info.ModTime()
 	return data, nil
 }
 
@@ -137,7 +114,7 @@ func modeName(m fs.FileMode) string {
 }
 
 // parse fills the fields from the document, as far as there is one.
-func (f *ErrorFile) parse(data []byte) error {
+func (f *errorFile) parse(data []byte) error {
 	if len(strings.TrimSpace(string(data[:min(len(data), 64)]))) == 0 && len(data) <= 64 {
 		return errors.New("is empty")
 	}
@@ -146,8 +123,8 @@ func (f *ErrorFile) parse(data []byte) error {
 	shape := f.take()
 	if syntax, ok := errors.AsType[*pyjson.SyntaxError](err); ok {
 		switch {
-		case syntax.Cut && f.Size > MaxErrorFile:
-			return fmt.Errorf("has %d bytes, of which the first %d were read", f.Size, MaxErrorFile)
+		case syntax.Cut && f.Size > maxErrorFile:
+			return fmt.Errorf("has %d bytes, of which the first %d were read", f.Size, maxErrorFile)
 		case syntax.Cut:
 			return fmt.Errorf("is cut off after %d bytes", len(data))
 		}
@@ -162,7 +139,7 @@ func (f *ErrorFile) parse(data []byte) error {
 }
 
 // take looks for the parts of both forms.
-func (f *ErrorFile) take() error {
+func (f *errorFile) take() error {
 	v := &f.data
 	if v.Kind != pyjson.Object {
 		return fmt.Errorf("holds a %v instead of an object", v.Kind)

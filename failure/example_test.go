@@ -17,20 +17,21 @@ func Example() {
 	for _, f := range report.Failures {
 		fmt.Println(f)
 	}
-	fmt.Println(failure.ExitStatus(failure.ModeWorker, report.Root()))
+	fmt.Println(report.Root().ExitStatus())
 	// Output:
 	// rank 1 (local_rank 1, pid 4712) on host gpu7: killed by SIGKILL: out of memory (cgroup memory.events: oom_kill 0→1)
 	// rank 0 (local_rank 0, pid 4711) on host gpu7: stopped with SIGTERM
 	// 137
 }
 
-func ExampleLift() {
+// What the worker has written to stderr says why.
+func ExampleNew() {
 	stderr := `[rank1]: Traceback (most recent call last):
 [rank1]:   File "train.py", line 7, in <module>
 [rank1]:     raise ValueError("boom")
 [rank1]: ValueError: boom
 `
-	t, _ := failure.Lift([]byte(stderr), 1)
-	fmt.Println(t.Exception)
+	f := failure.New(failure.Observation{Rank: 1, PID: 4712, ExitCode: 1, StderrTail: []byte(stderr)})
+	fmt.Println(f.Cause)
 	// Output: ValueError: boom
 }

@@ -17,7 +17,7 @@ type Observation struct {
 	Rank      int    `json:"rank"` // -1: not known
 	LocalRank int    `json:"local_rank"`
 	Host      string `json:"host,omitempty"`
-	PID       int    `json:"pid"`
+	PID       int    `json:"pid,omitzero"` // 0: it was never started
 	// ExitCode is 0..255, or -N for signal N, as Python's subprocess has it.
 	ExitCode   int  `json:"exit_code"`
 	CoreDumped bool `json:"core_dumped"`
@@ -41,14 +41,12 @@ type Observation struct {
 	// StderrPath is the file that has all of the worker's stderr.
 	StderrPath string `json:"log,omitempty"`
 
-	// StartErr says why the worker could not be started. Entrypoint is the
-	// program that was to be started.
-	StartErr   error  `json:"-"`
-	Entrypoint string `json:"-"`
-	// Err and Stack are the error, or the panic and its stack, of a worker that
-	// is a Go function.
+	// Err says why the worker could not be started, if it has no PID; else it is the
+	// error of a worker that is a Go function, or its panic, which has a Stack.
 	Err   error  `json:"-"`
 	Stack string `json:"-"`
+	// Entrypoint is the program that the worker runs, or was to run.
+	Entrypoint string `json:"-"`
 	// StderrTail is the last of the worker's stderr. Mixed says that it is the last
 	// of its stdout as well, in the order in which it wrote, as both went to one place.
 	StderrTail []byte `json:"-"`
@@ -78,7 +76,8 @@ const (
 	CauseUninterruptible Cause = "uninterruptible" // it is stuck in the kernel and cannot be killed
 )
 
-// Class is the Cause of a worker that failed or was stopped.
+// Class is the Cause of a worker that failed or was stopped. Of a failure that New has
+// not made, which has no Kind, it depends on what is observed of its end alone.
 func (f *ProcessFailure) Class() Cause {
 	switch {
 	case f.StartError != "":
@@ -91,9 +90,9 @@ func (f *ProcessFailure) Class() Cause {
 		return CauseHang
 	case f.TimerExpired != "":
 		return CauseTimer
-	case f.Kind == LostPeer:
+	case f.LostPeer():
 		return CauseLostPeer
-	case f.Kind == Stopped:
+	case f.Stopped(), f.Kind == "" && f.StoppedBy != 0:
 		return CauseStopped
 	case f.ExitCode < 0:
 		return CauseSignal
@@ -101,25 +100,21 @@ func (f *ProcessFailure) Class() Cause {
 	return CauseExitCode
 }
 
-// A Kind says what part a failure plays in a job's end.
-type Kind string
-
+// The kinds of a ProcessFailure.
 const (
-	// Failed is a failure of the worker's own.
-	Failed Kind = "failed"
-	// LostPeer is a failure that another worker's death explains: a connection
-	// to it broke, or it did not turn up. It is the root cause only where
-	// nothing else failed.
-	LostPeer Kind = "lost peer"
-	// Stopped is a worker that the agent stopped.
-	Stopped Kind = "stopped"
+	failed   = "failed"
+	lostPeer = "lost peer"
+	stopped  = "stopped"
 )
+
+// kinds has them in the order in which a Report has its failures.
+var kinds = [...]string{failed, lostPeer, stopped}
 
 // Where the text of ProcessFailure.Traceback comes from.
 const (
-	FromErrorFile = "error file"
-	FromStderr    = "stderr"
-	FromFunction  = "function" // Observation.Stack
+	fromErrorFile = "error file"
+	fromStderr    = "stderr"
+	fromFunction  = "function" // Observation.Stack
 )
 
 // A ProcessFailure is one worker's failure, explained. It is also the document that
@@ -127,7 +122,9 @@ const (
 // (ParseReport). It does not change once made.
 // Source: ProcessFailure in errors/__init__.py.
 type ProcessFailure struct {
-	Kind Kind `json:"kind"`
+	// Kind says what part the failure plays in the end of the job: "failed", which is
+	// the worker's own doing, "lost peer" or "stopped".
+	Kind string `json:"kind"`
 	// Root is set by NewReport: nothing else in the report went wrong before.
 	Root bool `json:"root"`
 	// Cause says in one line what happened, without rank and host.
@@ -141,7 +138,8 @@ type ProcessFailure struct {
 	// that is believable, since it may have needed a while to die; otherwise
 	// when it ended.
 	FailedAt time.Time `json:"failed_at,omitzero"`
-	// StartError is StartErr's text, Errno the system's number in it, if there is one.
+	// StartError says why the worker could not be started; Errno is the system's number
+	// for that, if there is one.
 	StartError string `json:"start_error,omitempty"`
 	Errno      int    `json:"errno,omitempty"`
 	// Note says what is wrong with the error file.
@@ -151,35 +149,35 @@ type ProcessFailure struct {
 	// Message is what torchrun shows as traceback where there is none: the
 	// error file's message or one made up from the exit code.
 	Message string `json:"message,omitempty"`
-	// Traceback is the stack of the failure, from TracebackFrom; empty if
-	// there is none.
+	// Traceback is the stack of the failure; empty if there is none. TracebackFrom says
+	// where it was found: "error file", "stderr" or, of a Go function, "function".
 	Traceback     string `json:"traceback,omitempty"`
 	TracebackFrom string `json:"traceback_from,omitempty"`
 	// LastLines are the last lines of StderrTail where there is no traceback.
 	LastLines []string `json:"stderr_tail,omitempty"`
 
-	// File is what the worker recorded; nil where there is no error file, or it is
-	// another host's. A file that is there but broken has a Note.
-	File *ErrorFile `json:"-"`
+	// file is what the worker recorded; nil where there is no error file, or it is
+	// another host's.
+	file *errorFile
 }
 
 // New explains what was observed. It reads the error file and never fails:
 // what is wrong with the file becomes part of the explanation.
 func New(o Observation) *ProcessFailure {
-	f := &ProcessFailure{Observation: o, FailedAt: o.Ended, Kind: Failed}
+	f := &ProcessFailure{Observation: o, FailedAt: o.Ended, Kind: failed}
 	f.Signal = Signal(f.signal())
 	if f.Ended.IsZero() {
 		f.FailedAt = time.Now()
 	}
-	if o.StartErr != nil {
-		f.StartError = clip(o.StartErr.Error(), maxTailLine)
-		errno, _ := errors.AsType[syscall.Errno](o.StartErr)
+	if o.Err != nil && o.PID == 0 {
+		f.StartError = clip(o.Err.Error(), maxTailLine)
+		errno, _ := errors.AsType[syscall.Errno](o.Err)
 		f.Errno = int(errno)
 	}
-	file, err := ReadErrorFile(o.ErrorFile)
+	file := readErrorFile(o.ErrorFile)
 	if f.ErrorFile = ""; file != nil {
-		f.File, f.ErrorFile, f.Note, f.Recorded = file, file.Path, file.Note, file.Message != ""
-		if err == nil || file.Message != "" {
+		f.file, f.ErrorFile, f.Note, f.Recorded = file, file.Path, file.Note, file.Message != ""
+		if file.Note == "" || file.Message != "" {
 			f.FailedAt = failureTime(file, o.Started, f.FailedAt)
 		}
 	}
@@ -187,6 +185,13 @@ func New(o Observation) *ProcessFailure {
 	f.Message, f.Traceback = long(f.Message), long(f.Traceback)
 	return f
 }
+
+// LostPeer says that another worker's death explains the failure: a connection to that
+// one broke, or it did not turn up. It is the root cause only where nothing else failed.
+func (f *ProcessFailure) LostPeer() bool { return f.Kind == lostPeer }
+
+// Stopped says that the worker ended since the agent stopped it.
+func (f *ProcessFailure) Stopped() bool { return f.Kind == stopped }
 
 // signal is the signal of which the worker died, or 0.
 func (f *ProcessFailure) signal() syscall.Signal { return syscall.Signal(max(0, -f.ExitCode)) }
@@ -215,25 +220,25 @@ func (f *ProcessFailure) Error() string { return f.Where() + ": " + f.Cause }
 // to its message and the end of its traceback.
 // Source: ProcessFailure.error_file_data.
 func (f *ProcessFailure) ErrorFileData() []byte {
-	if f.File == nil || !f.File.sound() {
+	if !f.file.sound() {
 		data := pyjson.Dict(pyjson.Member{Key: "message", Value: pyjson.Str("<NONE>")})
-		if f.ExitCode >= 0 && f.Kind != Stopped {
+		if f.ExitCode >= 0 && !f.Stopped() {
 			data.Set("errorTraits", pyjson.Dict(
 				pyjson.Member{Key: "category", Value: pyjson.Str("system_terminated_error")},
 				pyjson.Member{Key: "retryability", Value: pyjson.Str("False")}))
 		}
 		return data.Append(nil)
 	}
-	if b := f.File.data.Append(nil); len(b) <= maxTraceback {
+	if b := f.file.data.Append(nil); len(b) <= maxTraceback {
 		return b
 	}
-	return errorData(oneLine(f.File.Message, maxCause), boundTraceback(f.File.Callstack, maxTraceback), f.FailedAt).Append(nil)
+	return errorData(oneLine(f.file.Message, maxCause), boundTraceback(f.file.Callstack, maxTraceback), f.FailedAt).Append(nil)
 }
 
 // failureTime is when the error that a file tells of happened. The file's own
 // time has only whole seconds and its mtime may come from another clock (NFS), so
 // each is checked against the other and against the life of the process.
-func failureTime(file *ErrorFile, started, ended time.Time) time.Time {
+func failureTime(file *errorFile, started, ended time.Time) time.Time {
 	const slack = 20 * time.Millisecond // file times come from a clock that ticks; allow it a tick or two
 	lived := func(t time.Time) bool {
 		return !t.IsZero() && !t.After(ended.Add(slack)) && (started.IsZero() || !t.Before(started.Add(-slack)))

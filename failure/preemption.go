@@ -10,12 +10,6 @@ import (
 // and may be started again: EX_TEMPFAIL of sysexits.h.
 const PreemptedStatus = 75
 
-// What cuts the grace of a preempted job's workers short.
-const (
-	CutBySignal = "second signal"    // to their agent
-	CutByGrace  = "end of the grace" // the time was over
-)
-
 // A Preemption says who asked the whole job to stop, and how the workers of one
 // host ended then. It is also what report.json has of it.
 type Preemption struct {
@@ -25,7 +19,8 @@ type Preemption struct {
 	// ExitStatus is the agents'; NewReport sets it.
 	ExitStatus int `json:"exit_status,omitempty"`
 	// Grace is what the workers had from the signal to SIGKILL, in seconds. CutShort is
-	// why some of them were killed: CutBySignal, CutByGrace, or empty if none was.
+	// why some of them were killed: "second signal" to the agent, "end of the grace", or
+	// empty if none was. Add sets it.
 	Grace    float64 `json:"grace_seconds,omitzero"`
 	CutShort string  `json:"cut_short,omitempty"`
 	// Workers are those of this host, by local rank; none where none had been started.
@@ -44,6 +39,18 @@ type PreemptedWorker struct {
 	StoppedBy Signal `json:"stopped_by,omitzero"`
 	// Killed says that it did not end before its grace was cut short.
 	Killed bool `json:"cut_short"`
+}
+
+// Add adds a worker. graceOver says that it ended after all of its grace: had it to be
+// killed before that, a second signal to its agent was the reason.
+func (p *Preemption) Add(w PreemptedWorker, graceOver bool) {
+	switch {
+	case w.Killed && graceOver:
+		p.CutShort = "end of the grace"
+	case w.Killed && p.CutShort == "":
+		p.CutShort = "second signal"
+	}
+	p.Workers = append(p.Workers, w)
 }
 
 // String says who asked, by the local clock.

@@ -16,7 +16,7 @@ import (
 // blames nobody.
 func TestReportPreempted(t *testing.T) {
 	p := &failure.Preemption{
-		Host: "a\x1b[31m", Signal: failure.Signal(syscall.SIGTERM), Time: noon, Grace: 1.5, CutShort: failure.CutByGrace,
+		Host: "a\x1b[31m", Signal: failure.Signal(syscall.SIGTERM), Time: noon, Grace: 1.5, CutShort: "end of the grace",
 		Workers: []failure.PreemptedWorker{
 			{Rank: 4, LocalRank: 0, PID: 10, Ended: after(time.Second), StoppedBy: failure.Signal(syscall.SIGTERM)},
 			{Rank: 5, LocalRank: 1, PID: 11, ExitCode: -9, Signal: 9, Ended: after(2 * time.Second), StoppedBy: failure.Signal(syscall.SIGTERM), Killed: true},
@@ -65,7 +65,7 @@ func TestReportPreemptedFailure(t *testing.T) {
 
 // Of many killed workers some are named.
 func TestPreemptionText(t *testing.T) {
-	p := &failure.Preemption{Host: "a", Signal: failure.Signal(syscall.SIGTERM), CutShort: failure.CutBySignal}
+	p := &failure.Preemption{Host: "a", Signal: failure.Signal(syscall.SIGTERM), CutShort: "second signal"}
 	for i := range 1000 {
 		p.Workers = append(p.Workers, failure.PreemptedWorker{Rank: i, Killed: true})
 	}

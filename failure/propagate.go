@@ -16,36 +16,40 @@ import (
 	"github.com/muster-run/muster/internal/pyjson"
 )
 
-// Propagate writes the root cause to dst, the agent's own
-// TORCHELASTIC_ERROR_FILE, for whoever started the agent. A sound error file of
-// the object form is copied with message.errorCode set to the worker's exit
-// code; one of the string form is copied as it is, with a warning, as torchrun
-// does. A missing timestamp is filled in. Where the worker left no sound file,
-// one is made from what is known (torchrun writes nothing). An empty dst or
-// os.DevNull writes nothing. A file that is there already is replaced, with a
-// warning; something other than a file is left alone and an error. dst is
-// complete or not touched.
-// Source: ErrorHandler.dump_error_file.
-func Propagate(root *ProcessFailure, dst string) error {
-	if root == nil || unwanted(dst) {
+// WriteErrorFile writes an error to dst, the agent's own TORCHELASTIC_ERROR_FILE, for
+// whoever started the agent, in the form that @record uses. An empty dst or os.DevNull
+// writes nothing. A file that is there already is replaced, with a warning; something
+// other than a file is left alone and an error. dst is complete or not touched.
+//
+// Of a *ProcessFailure, the job's root cause, a sound error file of the object form is
+// copied with message.errorCode set to the worker's exit code; one of the string form
+// is copied as it is, with a warning, as torchrun does. A missing timestamp is filled
+// in. Where the worker left no sound file, one is made from what is known (torchrun
+// writes nothing). Other errors are the agent's own.
+// Source: ErrorHandler.dump_error_file and ErrorHandler.record_exception.
+func WriteErrorFile(dst string, err error) error {
+	if err == nil || dst == "" || filepath.Clean(dst) == os.DevNull {
 		return nil
 	}
-	return writeDocument(dst, propagated(root))
+	if root, ok := err.(*ProcessFailure); ok {
+		return writeDocument(dst, propagated(root))
+	}
+	return writeDocument(dst, errorData(err.Error(), err.Error(), time.Now()))
 }
 
 func propagated(root *ProcessFailure) pyjson.Value {
-	if root.File == nil || !root.File.sound() {
+	if !root.file.sound() {
 		v := errorData(root.Cause, boundTraceback(root.Traceback, maxTraceback), root.FailedAt)
 		setErrorCode(&v, root.ExitCode)
 		return v
 	}
-	v := root.File.data
-	if !root.File.Object {
+	v := root.file.data
+	if !root.file.Object {
 		if root.ExitCode != 0 {
 			slog.Warn("error file has a string as message; its errorCode stays as it is",
-				"path", root.File.Path, "rank", root.Rank, "local_rank", root.LocalRank, "pid", root.PID)
+				"path", root.file.Path, "rank", root.Rank, "local_rank", root.LocalRank, "pid", root.PID)
 		}
-		if stamp, ok := v.Get("timestamp"); ok && stamp.Text != "0" && root.File.Timestamp.IsZero() {
+		if stamp, ok := v.Get("timestamp"); ok && stamp.Text != "0" && root.file.Timestamp.IsZero() {
 			v = pyjson.Dict(slices.Clone(v.Members)...)
 			v.Set("timestamp", pyjson.Int(root.FailedAt.Unix()))
 		}
@@ -64,7 +68,7 @@ func propagated(root *ProcessFailure) pyjson.Value {
 // mendTimestamp sees to it that extraInfo has a timestamp for int(): without
 // one a torchrun above would crash.
 func mendTimestamp(message *pyjson.Value, root *ProcessFailure) {
-	at := root.File.Timestamp
+	at := root.file.Timestamp
 	info, _ := message.Get("extraInfo")
 	stamp, _ := info.Get("timestamp")
 	switch {
@@ -85,19 +89,6 @@ func setErrorCode(v *pyjson.Value, code int) {
 	message, _ := v.Get("message")
 	message.Set("errorCode", pyjson.Int(int64(code)))
 }
-
-// WriteAgentError writes an error of the agent itself to dst in the form that
-// @record uses, so that whoever started the agent finds it where torchrun puts
-// it. For dst see Propagate.
-// Source: ErrorHandler.record_exception.
-func WriteAgentError(dst string, err error) error {
-	if err == nil || unwanted(dst) {
-		return nil
-	}
-	return writeDocument(dst, errorData(err.Error(), err.Error(), time.Now()))
-}
-
-func unwanted(dst string) bool { return dst == "" || filepath.Clean(dst) == os.DevNull }
 
 // writeDocument puts v at dst in one step.
 func writeDocument(dst string, v pyjson.Value) error {
@@ -129,7 +120,7 @@ func clearWay(dst string) error {
 		return fmt.Errorf("there is %s already", modeName(info.Mode()))
 	}
 	attrs := []any{"path", dst, "bytes", info.Size()}
-	if old, _ := ReadErrorFile(dst); old != nil {
+	if old := readErrorFile(dst); old != nil {
 		attrs = append(attrs, "message", oneLine(old.Message, maxCause), "note", old.Note)
 	}
 	slog.Warn("error file exists already and is replaced", attrs...)

@@ -34,14 +34,14 @@ func write(t *testing.T, content string) string {
 
 // The agent's copy is torchrun's, byte for byte.
 // Source: golden/fail-record.
-func TestPropagateGolden(t *testing.T) {
+func TestWriteErrorFileGolden(t *testing.T) {
 	dst := filepath.Join(t.TempDir(), "agent.json")
 	sample := func(name string) string {
 		return strings.ReplaceAll(read(t, "testdata/torchrun-2.15/"+name), "<UNIX_SECS>", "1795233104")
 	}
 	root := failure.New(failure.Observation{ExitCode: 1, Ended: noon, ErrorFile: write(t, sample("worker_error.json"))})
 	for range 2 { // the second time over the first
-		if err := failure.Propagate(root, dst); err != nil {
+		if err := failure.WriteErrorFile(dst, root); err != nil {
 			t.Fatal(err)
 		}
 		if diff := cmp.Diff(sample("agent_error.json"), read(t, dst)); diff != "" {
@@ -54,7 +54,7 @@ func TestPropagateGolden(t *testing.T) {
 	}
 }
 
-func TestPropagate(t *testing.T) {
+func TestWriteErrorFile(t *testing.T) {
 	tests := []struct {
 		name, content string
 		exitCode      int
@@ -84,21 +84,21 @@ func TestPropagate(t *testing.T) {
 			dst := filepath.Join(t.TempDir(), "agent.json")
 			root := failure.New(o)
 			data := string(root.ErrorFileData())
-			if err := failure.Propagate(root, dst); err != nil {
+			if err := failure.WriteErrorFile(dst, root); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(tt.want, read(t, dst)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 			if again := string(root.ErrorFileData()); again != data {
-				t.Errorf("Propagate changed the failure: %s, was %s", again, data)
+				t.Errorf("WriteErrorFile changed the failure: %s, was %s", again, data)
 			}
 		})
 	}
 }
 
 // What is no file stays what it is.
-func TestPropagateSpecial(t *testing.T) {
+func TestWriteErrorFileSpecial(t *testing.T) {
 	root := failure.New(failure.Observation{ExitCode: 1, Ended: noon})
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, "fifo")
@@ -113,9 +113,9 @@ func TestPropagateSpecial(t *testing.T) {
 		fifo:                          "a named pipe already",
 		filepath.Join(dir, "no/such"): "no such file or directory",
 	} {
-		err := failure.Propagate(root, dst)
+		err := failure.WriteErrorFile(dst, root)
 		if got := errString(err); (want == "") != (err == nil) || !strings.Contains(got, want) {
-			t.Errorf("Propagate to %q: %v, want %q", dst, err, want)
+			t.Errorf("write to %q: %v, want %q", dst, err, want)
 		}
 	}
 	if info, err := os.Lstat("/dev/null"); err != nil || info.Mode()&os.ModeDevice == 0 {
@@ -126,15 +126,15 @@ func TestPropagateSpecial(t *testing.T) {
 	if err := os.Symlink(target, link); err != nil {
 		t.Fatal(err)
 	}
-	if err := failure.WriteAgentError(link, errors.New("join run \"x\": timed out")); err != nil {
+	if err := failure.WriteErrorFile(link, errors.New("join run \"x\": timed out")); err != nil {
 		t.Fatal(err)
 	}
 	if got := read(t, target); got != "precious" {
 		t.Errorf("the link's target has become %s", got)
 	}
-	file, err := failure.ReadErrorFile(link)
-	if err != nil || file.Message != `join run "x": timed out` || !file.Object {
-		t.Errorf("got %+v, %v", file, err)
+	file := failure.ReadErrorFile(link)
+	if file == nil || file.Note != "" || file.Message != `join run "x": timed out` || !file.Object {
+		t.Errorf("got %+v", file)
 	}
 	// Whoever started the agent may be another user.
 	if info, err := os.Stat(link); err != nil || info.Mode().Perm()&0o444 == 0o400 {

@@ -20,7 +20,7 @@ import (
 )
 
 // What the real @record writes is read whole and printed as the real
-// ChildFailedError prints it, and what Propagate makes of it is what the real
+// ChildFailedError prints it, and what WriteErrorFile makes of it is what the real
 // dump_error_file makes of it.
 func TestAgainstRecord(t *testing.T) {
 	python := pypeer.Python(t)
@@ -80,15 +80,15 @@ def run(name, f):
 			name := fmt.Sprint(i)
 			path := filepath.Join(dir, name+".json")
 			f := failure.New(failure.Observation{LocalRank: 1, Rank: 3, PID: 7, ExitCode: 1, Ended: time.Now(), ErrorFile: path})
-			if f.Cause != s.want || f.TracebackFrom != failure.FromErrorFile || f.File.Note != "" {
-				t.Errorf("cause %q from %q, note %q, want %q", f.Cause, f.TracebackFrom, f.File.Note, s.want)
+			if f.Cause != s.want || f.TracebackFrom != "error file" || f.Note != "" {
+				t.Errorf("cause %q from %q, note %q, want %q", f.Cause, f.TracebackFrom, f.Note, s.want)
 			}
 			// In nanoseconds, and no later than now.
-			if f.FailedAt.Nanosecond() == 0 || f.FailedAt.After(f.Ended) || !f.FailedAt.Equal(f.File.ModTime) {
-				t.Errorf("failed at %v, file of %v", f.FailedAt, f.File.ModTime)
+			if f.FailedAt.Nanosecond() == 0 || f.FailedAt.After(f.Ended) || !f.FailedAt.Equal(failure.ReadErrorFile(path).ModTime) {
+				t.Errorf("failed at %v, file of %v", f.FailedAt, failure.ReadErrorFile(path).ModTime)
 			}
 			dst := filepath.Join(dir, name+".ours.json")
-			if err := failure.Propagate(f, dst); err != nil {
+			if err := failure.WriteErrorFile(dst, f); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(read(t, filepath.Join(dir, name+".parent.json")), read(t, dst)); diff != "" {
@@ -141,7 +141,7 @@ func TestTorchReadsOurs(t *testing.T) {
 			o.ErrorFile = write(t, content)
 		}
 		path := filepath.Join(dir, fmt.Sprintf("%d.json", len(paths)))
-		if err := failure.Propagate(failure.New(o), path); err != nil {
+		if err := failure.WriteErrorFile(path, failure.New(o)); err != nil {
 			t.Fatal(err)
 		}
 		paths = append(paths, path)
@@ -157,7 +157,7 @@ func TestTorchReadsOurs(t *testing.T) {
 	propagate(`{"message": "m", "timestamp": "soon"}`, "", 1)
 	propagate("{\"message\": \"caf\xe9\"}", "", 1)
 	path := filepath.Join(dir, fmt.Sprintf("%d.json", len(paths)))
-	if err := failure.WriteAgentError(path, errors.New("join: timed out é")); err != nil {
+	if err := failure.WriteErrorFile(path, errors.New("join: timed out é")); err != nil {
 		t.Fatal(err)
 	}
 	paths = append(paths, path)

@@ -2,12 +2,13 @@ package failure
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 )
 
-// ReportVersion is the "version" of the JSON report. It changes when a field
-// changes its meaning or goes away, not when one is added.
-const ReportVersion = 1
+// reportVersion is the Version of a Report. It changes when a field changes its
+// meaning or goes away, not when one is added.
+const reportVersion = 1
 
 // ReportConfig is what a report says about the job as a whole.
 type ReportConfig struct {
@@ -46,18 +47,18 @@ type Report struct {
 	// preempted the job.
 	Cause string `json:"cause,omitempty"`
 	// Failures begin with the root cause. The other failures follow in the order in
-	// which they happened, first those of kind Failed, then LostPeer, then Stopped.
+	// which they happened, first those that are the worker's own doing, then those of a lost peer, then workers that the agent stopped.
 	Failures []*ProcessFailure `json:"failures"`
 }
 
-// NewReport finds the root cause: the earliest failure of kind Failed, to the
-// nanosecond. Failures that another one explains (LostPeer) come after,
+// NewReport finds the root cause: the earliest failure that is the worker's own doing, to the
+// nanosecond. Failures that another one explains come after,
 // whatever their time, since a peer can notice a death before the agent does;
 // workers that the agent stopped come last. A worker that had recorded its own
 // error before anything else went wrong, and was stopped while it was still on
 // its way out, counts as failed.
 func NewReport(cfg ReportConfig, failures []*ProcessFailure) *Report {
-	r := &Report{Version: ReportVersion, ReportConfig: cfg}
+	r := &Report{Version: reportVersion, ReportConfig: cfg}
 	if cfg.Preempted != nil {
 		p := *cfg.Preempted
 		p.ExitStatus = PreemptedStatus
@@ -65,7 +66,7 @@ func NewReport(cfg ReportConfig, failures []*ProcessFailure) *Report {
 	}
 	var first *ProcessFailure // to go wrong by itself
 	for _, f := range failures {
-		if f != nil && f.Kind != Stopped && (first == nil || f.FailedAt.Before(first.FailedAt)) {
+		if f != nil && !f.Stopped() && (first == nil || f.FailedAt.Before(first.FailedAt)) {
 			first = f
 		}
 	}
@@ -77,17 +78,17 @@ func NewReport(cfg ReportConfig, failures []*ProcessFailure) *Report {
 		if own.Host == "" {
 			own.Host = cfg.Host
 		}
-		if own.Kind == Stopped && own.Recorded && first != nil && own.FailedAt.Before(first.FailedAt) {
-			own.Kind, own.Cause = Failed, gist(own.Message) // that it was stopped is no cause
-			if lostPeer(own.Cause, own.Traceback) {
-				own.Kind = LostPeer
+		if own.Stopped() && own.Recorded && first != nil && own.FailedAt.Before(first.FailedAt) {
+			own.Kind, own.Cause = failed, gist(own.Message) // that it was stopped is no cause
+			if tellsOfPeer(own.Cause, own.Traceback) {
+				own.Kind = lostPeer
 			}
 		}
 		own.Root = false
 		r.Failures = append(r.Failures, &own)
 	}
 	slices.SortStableFunc(r.Failures, func(a, b *ProcessFailure) int {
-		return cmp.Or(a.Kind.order()-b.Kind.order(), a.FailedAt.Compare(b.FailedAt), a.Rank-b.Rank)
+		return cmp.Or(slices.Index(kinds[:], a.Kind)-slices.Index(kinds[:], b.Kind), a.FailedAt.Compare(b.FailedAt), a.Rank-b.Rank)
 	})
 	if root := r.Root(); root != nil {
 		root.Root, r.Cause = true, root.Error()
@@ -97,14 +98,13 @@ func NewReport(cfg ReportConfig, failures []*ProcessFailure) *Report {
 	return r
 }
 
-func (k Kind) order() int {
-	switch k {
-	case Failed:
-		return 0
-	case LostPeer:
-		return 1
+// CheckVersion returns an error if a newer muster has written the report, in which
+// some fields may mean something else.
+func (r *Report) CheckVersion() error {
+	if r.Version > reportVersion {
+		return fmt.Errorf("report.json is of version %d; this muster knows %d and shows what it can", r.Version, reportVersion)
 	}
-	return 2
+	return nil
 }
 
 // Root is the root cause; nil where there are no failures.

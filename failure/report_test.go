@@ -87,7 +87,9 @@ func TestReportText(t *testing.T) {
 	time.Local = time.UTC
 	t.Cleanup(func() { time.Local = local })
 	worker := func(n int, o failure.Observation) *failure.ProcessFailure {
-		o.Rank, o.LocalRank, o.PID, o.Host = n, n, 10091+n, "h.example"
+		if o.Rank, o.LocalRank, o.Host = n, n, "h.example"; o.Err == nil {
+			o.PID = 10091 + n
+		}
 		if o.Ended.IsZero() {
 			o.Ended = noon
 		}
@@ -110,7 +112,7 @@ func TestReportText(t *testing.T) {
 				"boom\nsecond line", "[/x/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4711", 2))}),
 			worker(1, failure.Observation{ExitCode: -9, OOM: "cgroup memory.events: oom_kill 0→1"}), peer(2, syscall.SIGTERM)}},
 		{"start", failure.ReportConfig{Title: "/no/such/prog"}, []*failure.ProcessFailure{
-			worker(0, failure.Observation{ExitCode: 127, Entrypoint: "/no/such/prog", StartErr: fmt.Errorf("start worker 0: %w", syscall.ENOENT)})}},
+			worker(0, failure.Observation{ExitCode: 127, Entrypoint: "/no/such/prog", Err: fmt.Errorf("start worker 0: %w", syscall.ENOENT)})}},
 		{"broken error file", failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{
 			func() *failure.ProcessFailure {
 				f := worker(0, failure.Observation{ExitCode: 1, ErrorFile: write(t, `{"mess`)})
@@ -274,20 +276,17 @@ func TestExitStatus(t *testing.T) {
 		{failure.Observation{ExitCode: -64}, 192},
 		{failure.Observation{ExitCode: 0}, 1},
 		{failure.Observation{ExitCode: -9, Abandoned: "nfs_wait"}, 1},
-		{failure.Observation{StartErr: fmt.Errorf("x: %w", syscall.ENOENT)}, 127},
-		{failure.Observation{StartErr: syscall.EACCES}, 126},
-		{failure.Observation{StartErr: errors.New("x")}, 126},
+		{failure.Observation{Err: fmt.Errorf("x: %w", syscall.ENOENT)}, 127},
+		{failure.Observation{Err: syscall.EACCES}, 126},
+		{failure.Observation{Err: errors.New("x")}, 126},
 	}
 	for _, tt := range tests {
 		f := failure.New(tt.o)
-		if got := failure.ExitStatus(failure.ModeWorker, f); got != tt.want {
+		if got := f.ExitStatus(); got != tt.want {
 			t.Errorf("%+v: got %d, want %d", tt.o, got, tt.want)
 		}
-		if got := failure.ExitStatus(failure.ModeTorchrun, f); got != 1 {
-			t.Errorf("%+v: torchrun's status is %d", tt.o, got)
-		}
 	}
-	if got := failure.ExitStatus(failure.ModeWorker, nil); got != 1 {
+	if got := (*failure.ProcessFailure)(nil).ExitStatus(); got != 1 {
 		t.Errorf("no root: got %d", got)
 	}
 }

@@ -32,7 +32,7 @@ func (r *Report) text() string {
 	t := textReport{width: utf8.RuneCountInString(title)}
 	var others, peers []*ProcessFailure
 	for _, f := range r.Failures[1:] {
-		if f.Kind == Stopped {
+		if f.Stopped() {
 			peers = append(peers, f)
 		} else {
 			others = append(others, f)
@@ -149,7 +149,7 @@ func (t *textReport) entry(index int, f *ProcessFailure, limit int) {
 	switch {
 	case f.Traceback != "":
 		shown = indent(f.Traceback, limit)
-	case f.Recorded && (f.File == nil || f.File.Object):
+	case f.Recorded && (f.file == nil || f.file.Object):
 		shown = indent(f.Message, limit)
 	case shown == enableTraceback: // which would not help: muster looks at stderr, too
 		shown = "none, neither in an error file nor on the worker's stderr"

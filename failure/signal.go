@@ -10,15 +10,12 @@ import (
 // maxSignal is the highest number of a signal.
 const maxSignal = 64
 
-// SignalName returns a signal's name as Python's signal.Signals spells it
-// ("SIGKILL"). Real-time signals, most of which have no name in Python, are
-// counted from SIGRTMIN ("SIGRTMIN+6"). Numbers that are no signal give "".
-func SignalName(sig syscall.Signal) string { return text.SignalName(sig) }
-
-// A Signal is a signal that has its name in JSON
+// A Signal is a signal that has its name in JSON.
 type Signal syscall.Signal
 
-// String is the name, or "signal 33" for one without.
+// String is the name as Python's signal.Signals spells it ("SIGKILL"), or "signal 33"
+// for one without. Real-time signals, most of which have no name in Python, are
+// counted from SIGRTMIN ("SIGRTMIN+6").
 func (s Signal) String() string { return signalText(syscall.Signal(s)) }
 
 // MarshalText returns String.
@@ -33,7 +30,7 @@ func (s *Signal) UnmarshalText(text []byte) error {
 
 // signalText is the name, or "signal 33" for one without.
 func signalText(sig syscall.Signal) string {
-	if name := SignalName(sig); name != "" {
+	if name := text.SignalName(sig); name != "" {
 		return name
 	}
 	return fmt.Sprintf("signal %d", sig)

@@ -11,11 +11,11 @@ import (
 	"syscall"
 )
 
-// ExplainStart says in one line why program could not be started, given the
+// explainStart says in one line why program could not be started, given the
 // error of the attempt, and what to do about it. It looks at the file to tell
 // apart what the kernel reports with the same number: a missing file and a
 // missing interpreter, for one. The hint may be empty.
-func ExplainStart(program string, err error) (cause, hint string) {
+func explainStart(program string, err error) (cause, hint string) {
 	name := oneLine(program, maxName)
 	if name == "" {
 		name = "the worker"

@@ -2,34 +2,23 @@ package failure
 
 import "syscall"
 
-// Modes of ExitStatus, the values of --exit-code.
-const (
-	ModeTorchrun = "torchrun"
-	ModeWorker   = "worker"
-)
-
-// ExitStatus returns the agent's exit status for a job that failed.
-// ModeTorchrun gives 1, whatever happened; ModeWorker gives the root cause's
-// own exit code, 128+N where it died of signal N, and 127 or 126, as a shell
-// has it, where it could not be started. Where there is no worker to blame
-// (root is nil), or it did not end at all, the status is 1. It is never 0.
-// docs/exit-codes.md has the table.
-func ExitStatus(mode string, root *ProcessFailure) int {
-	if mode != ModeWorker || root == nil {
-		return 1
-	}
+// ExitStatus is the exit status of an agent that passes on how the job's root cause f
+// ended: f's own exit code, 128+N where it died of signal N, and 127 or 126, as a shell
+// has it, where it could not be started. Where there is no worker to blame (f is nil),
+// or it did not end at all, the status is 1. It is never 0. docs/exit-codes.md has the
+// table.
+func (f *ProcessFailure) ExitStatus() int {
 	switch {
-	case root.StartError != "":
-		if root.Errno == int(syscall.ENOENT) {
-			return 127
-		}
-		return 126
-	case root.Abandoned != "":
+	case f == nil, f.Abandoned != "" && f.StartError == "":
 		return 1
-	case root.ExitCode < 0 && root.ExitCode >= -maxSignal:
-		return 128 - root.ExitCode
-	case root.ExitCode > 0 && root.ExitCode <= 255:
-		return root.ExitCode
+	case f.StartError != "" && f.Errno == int(syscall.ENOENT):
+		return 127
+	case f.StartError != "":
+		return 126
+	case f.ExitCode < 0 && f.ExitCode >= -maxSignal:
+		return 128 - f.ExitCode
+	case f.ExitCode > 0 && f.ExitCode <= 255:
+		return f.ExitCode
 	}
 	return 1
 }

@@ -54,16 +54,11 @@ func printable(s string) string {
 		return s
 	}
 	return strings.Map(func(r rune) rune {
-		if r != '\n' && r != '\t' && (unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || isBidiControl(r)) {
+		if r != '\n' && r != '\t' && (unicode.IsControl(r) || r == '\u2028' || r == '\u2029' || unicode.Is(unicode.Bidi_Control, r)) {
 			return utf8.RuneError
 		}
 		return r
 	}, pyjson.Clean(stripANSI(s)))
-}
-
-// isBidiControl matches the characters that reorder a line on the screen.
-func isBidiControl(r rune) bool {
-	return r >= '\u202a' && r <= '\u202e' || r >= '\u2066' && r <= '\u2069'
 }
 
 // stripANSI removes terminal control sequences (colours, titles, cursor
@@ -105,9 +100,9 @@ func boundTraceback(s string, limit int) string {
 	return fmt.Sprintf("%s\n[... %d bytes left out ...]\n%s", head, cut-len(head), s[cut:])
 }
 
-// LastLines returns the last lines of text, at most n and not blank, as a person would have
+// lastLines returns the last lines of text, at most n and not blank, as a person would have
 // seen them: of a line that was overwritten by carriage returns its last state.
-func LastLines(text []byte, n int) []string {
+func lastLines(text []byte, n int) []string {
 	const window = 64 << 10
 	if len(text) > window {
 		text = text[len(text)-window:]

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of Lift.
+// Bounds of lift.
 const (
 	maxScan      = 256 << 10 // bytes of stderr that are looked at, from its end
 	maxMessage   = 200       // lines of an exception's message
@@ -16,36 +16,34 @@ const (
 	maxCarried   = 8         // tracebacks within messages within tracebacks
 )
 
-// Kinds of Traceback.
+// Kinds of account.
 const (
-	Python       = "python"
-	Faulthandler = "faulthandler" // Python's own account of a deadly signal
-	Native       = "native"       // C++'s std::terminate
-	GoPanic      = "go"
+	python       = "python"
+	faulthandler = "faulthandler" // Python's own account of a deadly signal
+	native       = "native"       // C++'s std::terminate
+	goPanic      = "go"
 )
 
-// A Traceback is an account of a crash found in a worker's stderr.
-type Traceback struct {
-	// Kind is whose account it is.
-	Kind string
+// An account is what a program has written about its own crash, found in its stderr.
+type account struct {
+	Kind string // whose account it is
 	// Text is all of it, without line prefixes, terminal sequences and final
 	// newline.
-	Text string
-	// Exception is its gist in one line: "ValueError: boom".
-	Exception string
-	// Cut says that the beginning was no longer there.
-	Cut bool
-	// Last says that nothing but blank lines came after it.
-	Last bool
+	Text      string
+	Exception string // its gist in one line: "ValueError: boom"
+	Last      bool   // nothing but blank lines came after it
+
+	start, end int  // lines of stderr; end is the one after the last
+	harmless   bool // of a sort that ends no process, such as a thread's
 }
 
-// Lift finds the account in stderr that explains an end with exitCode (-N for
+// lift finds the account in stderr that explains an end with exitCode (-N for
 // signal N): the last one, since the process outlived the earlier ones. It
 // knows Python's tracebacks (a chain of them counts as one; syntax errors;
 // exception groups; with torch's "[rank0]: " before each line; with the
 // beginning cut off), faulthandler's dumps, C++ exceptions that nobody caught,
 // and Go's panics. At most the last 256 KiB are looked at.
-func Lift(stderr []byte, exitCode int) (Traceback, bool) {
+func lift(stderr []byte, exitCode int) (account, bool) {
 	if len(stderr) > maxScan {
 		stderr = stderr[len(stderr)-maxScan:]
 	}
@@ -59,24 +57,17 @@ func Lift(stderr []byte, exitCode int) (Traceback, bool) {
 		}
 	}
 	if best == nil {
-		return Traceback{}, false
+		return account{}, false
 	}
 	// Python's stack goes with the C++ exception that killed it.
-	if next := slices.IndexFunc(all, func(a account) bool { return a.start >= best.end }); best.Kind == Native &&
-		next >= 0 && all[next].Kind == Faulthandler {
+	if next := slices.IndexFunc(all, func(a account) bool { return a.start >= best.end }); best.Kind == native &&
+		next >= 0 && all[next].Kind == faulthandler {
 		best.Text += "\n\n" + all[next].Text
 		best.end = all[next].end
 	}
 	best.Last = best.end > lastOf(own) && best.end > lastOf(ranked)
 	best.Text = boundTraceback(best.Text, maxTraceback)
-	return best.Traceback, true
-}
-
-// An account is a Traceback and where it was found.
-type account struct {
-	Traceback
-	start, end int  // lines of stderr; end is the one after the last
-	harmless   bool // of a sort that ends no process, such as a thread's
+	return *best, true
 }
 
 // weight is how well an account goes with the way the process ended.
@@ -84,9 +75,9 @@ func (a *account) weight(exitCode int) int {
 	switch {
 	case a.harmless:
 		return 0
-	case a.Kind == Python && exitCode < 0 && crashed(syscall.Signal(-exitCode)):
+	case a.Kind == python && exitCode < 0 && crashed(syscall.Signal(-exitCode)):
 		return 1
-	case a.Kind == Native:
+	case a.Kind == native:
 		return 3 // rather than the dump that Python adds to it
 	}
 	return 2
@@ -223,7 +214,7 @@ func announcedHarmless(lines []line, i int) bool {
 
 // readChain reads a traceback and those chained to it. end is the line after.
 func readChain(lines []line, i int) (a account, end int) {
-	a.Kind = Python
+	a.Kind = python
 	var text []string
 	for {
 		part, gist, next := readBlock(lines, i, 0)
@@ -450,7 +441,7 @@ func readGroup(lines []line, i, indent int) (text []string, gist string, end int
 // a syntax error in the script itself, or the rest of one whose beginning is
 // no longer there.
 func readHeadless(lines []line, i int) (a account, end int) {
-	a.Kind = Python
+	a.Kind = python
 	var text []string
 	for end = i; end < len(lines) && strings.HasPrefix(lines[end].text, "  "); end++ {
 		text = append(text, lines[end].text)
@@ -470,7 +461,6 @@ func readHeadless(lines []line, i int) (a account, end int) {
 			}
 		}
 		text = slices.Insert(text, 0, "[... the beginning is lost ...]")
-		a.Cut = true
 	}
 	more, inner, next := readMessage(lines, end+1, "", 0)
 	a.Exception = strings.TrimSpace(last + inner)
@@ -481,7 +471,7 @@ func readHeadless(lines []line, i int) (a account, end int) {
 // readFatal reads what the interpreter prints when it dies, in faulthandler's
 // form.
 func readFatal(lines []line, i int) (a account, end int) {
-	a.Kind = Faulthandler
+	a.Kind = faulthandler
 	a.Exception = strings.TrimPrefix(lines[i].text, "Fatal Python error: ")
 	text := []string{lines[i].text}
 	current, end := false, i+1
@@ -525,7 +515,7 @@ func frameOf(s string) string {
 // readTerminate reads what the C++ runtime prints of an exception that nobody
 // caught.
 func readTerminate(lines []line, i int) (a account, end int) {
-	a.Kind = Native
+	a.Kind = native
 	a.Exception = lines[i].text
 	_, name, ok := strings.Cut(lines[i].text, "throwing an instance of '")
 	if ok {
@@ -554,7 +544,7 @@ func readPanic(lines []line, i int) (a account, end int) {
 	if !dump {
 		return account{}, i
 	}
-	a.Kind = GoPanic
+	a.Kind = goPanic
 	a.Exception = lines[i].text
 	var text []string
 	size := 0

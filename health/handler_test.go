@@ -20,7 +20,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
 )
 
@@ -374,7 +376,7 @@ func TestStateJSON(t *testing.T) {
 		}
 		got.Workers[i].StdoutLines, got.Workers[i].StderrLines = nil, nil
 	}
-	if diff := cmp.Diff(want, got); diff != "" {
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(failure.ProcessFailure{})); diff != "" {
 		t.Errorf("state (-want +got):\n%s", diff)
 	}
 }

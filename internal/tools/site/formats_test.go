@@ -184,7 +184,7 @@ func addEvents(t *testing.T, want map[string][]string) {
 func addErrorFile(t *testing.T, want map[string][]string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "error.json")
-	if err := failure.Propagate(&failure.ProcessFailure{Observation: failure.Observation{ExitCode: 3}}, path); err != nil {
+	if err := failure.WriteErrorFile(path, &failure.ProcessFailure{Observation: failure.Observation{ExitCode: 3}}); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(path)

@@ -203,7 +203,7 @@ func (p program) read(l line, cfg launch.Config) (reader, launch.Config, []error
 // looks for it.
 func (p program) recordError(cfg launch.Config, err error) {
 	path, _ := cfg.LookupEnv(envErrorFile)
-	if err := failure.WriteAgentError(path, err); err != nil {
+	if err := failure.WriteErrorFile(path, err); err != nil {
 		p.errorf("%v", err)
 	}
 }

@@ -46,9 +46,11 @@ func start(ctx context.Context, cfg launch.Config) (status int, recorded bool, e
 		fmt.Fprintln(out)
 		_ = result.Report.WriteText(out) // nobody is left to tell
 		sayReport(out, result)
-		errorFile, _ := cfg.LookupEnv(envErrorFile)
-		if err := failure.Propagate(root, errorFile); err != nil {
-			cfg.Logger.Error("the failure is not in the error file", "error", err)
+		if root != nil {
+			errorFile, _ := cfg.LookupEnv(envErrorFile)
+			if err := failure.WriteErrorFile(errorFile, root); err != nil {
+				cfg.Logger.Error("the failure is not in the error file", "error", err)
+			}
 		}
 	}
 	switch {
@@ -56,8 +58,10 @@ func start(ctx context.Context, cfg launch.Config) (status int, recorded bool, e
 		return exitUnfit, root != nil, err
 	case result.Preempted != nil:
 		return failure.PreemptedStatus, root != nil, nil
+	case result.IsFailed() && cfg.ExitCode == launch.ExitWorker:
+		return root.ExitStatus(), root != nil, err
 	case result.IsFailed():
-		return failure.ExitStatus(cfg.ExitCode, root), root != nil, err
+		return exitError, root != nil, err
 	case err != nil:
 		return exitError, false, err
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -64,8 +65,8 @@ func (rd *reader) report(run *Run, a *Attempt) {
 // wrong kind is left out, and is the error.
 func (a *Attempt) parseReport(run *Run, body []byte) error {
 	doc, err := failure.ParseReport(body)
-	if doc.Version > failure.ReportVersion {
-		a.problem("report.json is of version %d; this muster knows %d and shows what it can", doc.Version, failure.ReportVersion)
+	if newer := doc.CheckVersion(); newer != nil {
+		a.problem("%v", newer)
 	}
 	run.Title, run.RunID, run.Host = cmp.Or(doc.Title, run.Title), cmp.Or(doc.RunID, run.RunID), cmp.Or(doc.Host, run.Host)
 	if doc.Restarts >= 0 {
@@ -105,17 +106,13 @@ func (rd *reader) guessWorker(a *Attempt, w Worker) *failure.ProcessFailure {
 			a.problem("%s: %v", w.Stderr, err)
 		}
 	}
-	if w.ErrorFile == "" {
-		if _, ok := failure.Lift(o.StderrTail, o.ExitCode); !ok {
-			return nil
-		}
-		return failure.New(o)
-	}
-	file, _ := failure.ReadErrorFile(w.ErrorFile)
-	if file != nil && file.ModTime.After(o.Ended) {
-		o.Ended = file.ModTime
+	if info, err := os.Lstat(w.ErrorFile); err == nil && info.Mode().IsRegular() && info.ModTime().After(o.Ended) {
+		o.Ended = info.ModTime()
 	}
 	f := failure.New(o)
+	if f.Traceback == "" && w.ErrorFile == "" {
+		return nil
+	}
 	if f.Traceback == "" && f.Note != "" && len(f.LastLines) == 0 {
 		a.problem("%s: %s", w.ErrorFile, f.Note)
 		return nil

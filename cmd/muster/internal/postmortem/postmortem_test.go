@@ -239,7 +239,7 @@ func TestTorchrunDirectory(t *testing.T) {
 	if diff := cmp.Diff(want, causes); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if f := run.Attempts[0].Failures[0]; f.TracebackFrom != failure.FromErrorFile || f.ErrorFile != filepath.Join(dir, "attempt_0/1/error.json") || f.Rank != -1 {
+	if f := run.Attempts[0].Failures[0]; f.TracebackFrom != "error file" || f.ErrorFile != filepath.Join(dir, "attempt_0/1/error.json") || f.Rank != -1 {
 		t.Errorf("%+v", f)
 	}
 	if got := text(t, run); !strings.Contains(got, ", going by the times of its files\n") || !strings.HasPrefix(got, "run ") || strings.Contains(got, "\n    \n") {

@@ -14,7 +14,7 @@ import (
 func TestPreempted(t *testing.T) {
 	at := time.Date(2026, time.March, 4, 12, 0, 0, 5, time.UTC)
 	p := &failure.Preemption{
-		Host: "a", Signal: failure.Signal(syscall.SIGTERM), Time: at, Grace: 30, CutShort: failure.CutBySignal,
+		Host: "a", Signal: failure.Signal(syscall.SIGTERM), Time: at, Grace: 30, CutShort: "second signal",
 		Workers: []failure.PreemptedWorker{
 			{Rank: 8, LocalRank: 0, PID: 9, Ended: at.Add(2 * time.Second), StoppedBy: failure.Signal(syscall.SIGTERM)},
 			{Rank: 9, LocalRank: 1, PID: 10, ExitCode: -9, Ended: at.Add(3 * time.Second), StoppedBy: failure.Signal(syscall.SIGTERM), Killed: true},
