@@ -17,8 +17,8 @@ import (
 	"github.com/muster-run/muster/internal/text"
 )
 
-// TailSize is how much of a worker's stderr is kept for a report, in bytes.
-const TailSize = 64 << 10
+// tailSize is how much of a worker's stderr is kept for a report, in bytes.
+const tailSize = 64 << 10
 
 // A Worker is one process of the group, as the prefix of its lines names it.
 type Worker struct {
@@ -72,24 +72,32 @@ type Output struct {
 
 // An Attempt is one start of the worker group. Output and StderrTail may be called
 // at any time, the rest from one goroutine.
+//
+// It is open until Started and runs until Finish. While it runs, each relay, tail and
+// rotated file has a goroutine of its own, which Finish waits for but for those of
+// rotated files: these are the rotator's. Nothing here changes after Started, so that
+// Output and StderrTail need no lock.
 type Attempt struct {
 	run     *Run
 	dir     string
-	size    int // how many workers there are
-	workers map[int]Worker
-	sinks   map[int]*Sink
-	owned   []*os.File // the workers' ends, closed by Started
+	workers map[int]*worker // by local rank
+	tails   []*tail         // of what tee copies, and of filtered lines
+	rotated []*rotated
+	placed  map[string]bool // paths that Config.Layout has named
+	owned   []*os.File      // the workers' ends, closed by Started
+	noRoom  bool            // the disk was full: no files
 
-	relays    map[int]*relay
-	terminals []*os.File // the agent's ends of ptys
-	winch     chan os.Signal
-	watcher   *watcher
-	tails     []*Tail
-	filters   []*Tail
-	rotated   []*rotated
-	placed    map[string]bool // paths that Config.Layout has named
-	noRoom    bool            // the disk was full: no files
 	started   bool
+	watcher   *watcher       // of tails
+	terminals []*os.File     // the agent's ends of ptys
+	winch     chan os.Signal // nil without terminals
+}
+
+// A worker is one process of an Attempt and the way of its output.
+type worker struct {
+	Worker
+	sink  Sink
+	relay *relay // of what does not go to a file; nil: there is none
 }
 
 // Attempt makes the directory of one start of the group, attempt_<restart>, or
@@ -120,20 +128,24 @@ func (r *Run) Attempt(restart int, workers []Worker) (*Attempt, error) {
 }
 
 func newAttempt(r *Run) *Attempt {
-	return &Attempt{run: r, workers: make(map[int]Worker), sinks: make(map[int]*Sink), relays: make(map[int]*relay), placed: make(map[string]bool)}
+	return &Attempt{run: r, workers: make(map[int]*worker), placed: make(map[string]bool)}
 }
 
 func (a *Attempt) open(restart int, workers []Worker) error {
 	if err := a.makeDir(restart); err != nil {
 		return err
 	}
-	a.size = len(workers)
+	var hold time.Duration // how long a begun line waits for its end
+	if len(workers) > 1 {
+		hold = relayHold
+	}
 	for _, w := range workers {
-		if _, twice := a.workers[w.LocalRank]; twice || w.LocalRank < 0 {
+		if a.workers[w.LocalRank] != nil || w.LocalRank < 0 {
 			return fmt.Errorf("local rank %d is negative or there twice", w.LocalRank)
 		}
-		a.workers[w.LocalRank] = w
-		if err := a.openSink(w.LocalRank); err != nil {
+		opened := &worker{Worker: w}
+		a.workers[w.LocalRank] = opened
+		if err := a.openSink(opened, hold); err != nil {
 			return err
 		}
 	}
@@ -163,32 +175,31 @@ func (a *Attempt) makeDir(restart int) error {
 }
 
 // openSink opens what one worker writes to.
-func (a *Attempt) openSink(localRank int) (err error) {
-	r := a.run
-	s := new(Sink)
-	a.sinks[localRank] = s
-	var toFile Std
+func (a *Attempt) openSink(w *worker, hold time.Duration) (err error) {
+	r, s := a.run, &w.sink
 	if a.dir != "" {
-		files := r.cfg.Layout(a.dir, a.workers[localRank])
+		files := r.cfg.Layout(a.dir, w.Worker)
+		toFile := r.cfg.Redirects.For(w.LocalRank) | r.cfg.Tee.For(w.LocalRank)
+		if toFile&StdOut == 0 {
+			files.Stdout = ""
+		}
+		if toFile&StdErr == 0 {
+			files.Stderr = ""
+		}
 		if s.ErrorFile, err = a.place(files.ErrorFile); err != nil {
 			return err
 		}
-		toFile = r.cfg.Redirects.For(localRank) | r.cfg.Tee.For(localRank)
-		if toFile&StdOut != 0 {
-			if s.StdoutPath, err = a.place(files.Stdout); err != nil {
-				return err
-			}
+		if s.StdoutPath, err = a.place(files.Stdout); err != nil {
+			return err
 		}
-		if toFile&StdErr != 0 {
-			if s.StderrPath, err = a.place(files.Stderr); err != nil {
-				return err
-			}
+		if s.StderrPath, err = a.place(files.Stderr); err != nil {
+			return err
 		}
 	}
 	switch {
 	case s.StdoutPath != "":
 		s.Stdout, err = a.own(a.create(s.StdoutPath))
-	case a.shows(localRank, StdOut):
+	case a.shows(w.LocalRank, StdOut):
 		s.Stdout = r.outFile
 	default:
 		s.Stdout, err = a.own(os.OpenFile(os.DevNull, os.O_WRONLY, 0))
@@ -200,10 +211,10 @@ func (a *Attempt) openSink(localRank int) (err error) {
 		s.Stderr, err = a.own(a.create(s.StderrPath))
 		return err
 	}
-	if s.Stderr, err = a.relay(localRank); err != nil {
+	if s.Stderr, err = a.openRelay(w, hold); err != nil {
 		return err
 	}
-	if s.Stdout == r.outFile && a.relays[localRank] != nil && r.joined() {
+	if s.Stdout == r.outFile && w.relay != nil && r.joined() {
 		s.Stdout = s.Stderr
 	}
 	return nil
@@ -261,38 +272,27 @@ func (a *Attempt) own(f *os.File, err error) (*os.File, error) {
 	return f, nil
 }
 
-// relay makes a way for stderr that keeps its end. A worker that is filtered out
-// has one too, which leads nowhere else.
-func (a *Attempt) relay(localRank int) (*os.File, error) {
+// openRelay makes a way for stderr that keeps its end, and returns the worker's. A worker
+// that is filtered out has one too, which leads nowhere else.
+func (a *Attempt) openRelay(w *worker, hold time.Duration) (*os.File, error) {
 	var to *console
-	if a.shows(localRank, StdErr) {
+	if a.shows(w.LocalRank, StdErr) {
 		to = a.run.stderr
-		if to.terminal {
-			agent, worker, err := relayTerminal(a.run.errFile)
-			if err == nil {
-				a.terminals = append(a.terminals, agent)
-				a.relays[localRank] = newRelay(agent, to, a.hold())
-				return a.own(worker, nil)
-			}
+	}
+	var agent, end *os.File
+	var err error
+	if to != nil && to.terminal {
+		if agent, end, err = relayTerminal(a.run.errFile); err != nil {
 			// That the worker sees a terminal matters more than its last lines.
-			a.run.log.Debug("stderr is not kept for the report", "local_rank", localRank, "error", err)
+			a.run.log.Debug("stderr is not kept for the report", "local_rank", w.LocalRank, "error", err)
 			return a.run.errFile, nil
 		}
-	}
-	agent, worker, err := relayPipe()
-	if err != nil {
+		a.terminals = append(a.terminals, agent)
+	} else if agent, end, err = relayPipe(); err != nil {
 		return nil, err
 	}
-	a.relays[localRank] = newRelay(agent, to, a.hold())
-	return a.own(worker, nil)
-}
-
-// hold is how long a begun line waits for its end.
-func (a *Attempt) hold() time.Duration {
-	if a.size > 1 {
-		return relayHold
-	}
-	return 0
+	w.relay = newRelay(agent, to, hold)
+	return a.own(end, nil)
 }
 
 // openTails prepares what follows the workers' files.
@@ -302,40 +302,41 @@ func (a *Attempt) openTails() error {
 	}
 	cfg := &a.run.cfg
 	for _, s := range []struct {
-		std     Std
-		name    string
-		console *console
-		filters []string
-		path    func(*Sink) string
+		std      Std
+		filtered string
+		console  *console
+		filters  []string
+		path     func(*Sink) string
 	}{
 		{StdOut, "filtered_stdout.log", a.run.stdout, cfg.DuplicateStdoutFilters, func(s *Sink) string { return s.StdoutPath }},
 		{StdErr, "filtered_stderr.log", a.run.stderr, cfg.DuplicateStderrFilters, func(s *Sink) string { return s.StderrPath }},
 	} {
-		tee := TailConfig{Files: make(map[int]string), Prefixes: make(map[int]string), Logger: a.run.log}
-		if cfg.Collapse {
-			tee.Collapse, tee.CollapsedPrefix = CollapseDelay, a.collapsedPrefix
-		}
-		filter := TailConfig{Files: make(map[int]string), Prefixes: tee.Prefixes, Containing: s.filters, Logger: a.run.log}
-		for rank, sink := range a.sinks {
-			path := s.path(sink)
+		all := tailConfig{files: make(map[int]string), prefixes: make(map[int]string), open: a.run.open, log: a.run.log}
+		tee := all
+		tee.files, tee.to = make(map[int]string), s.console
+		for rank, w := range a.workers {
+			path := s.path(&w.sink)
 			if path == "" || !a.run.shows(rank) {
 				continue
 			}
-			tee.Prefixes[rank] = a.prefix(rank)
-			filter.Files[rank] = path
+			all.prefixes[rank], all.files[rank] = a.prefix(w.Worker), path
 			if cfg.Tee.For(rank)&s.std != 0 {
-				tee.Files[rank] = path
+				tee.files[rank] = path
 			}
 		}
-		if len(tee.Files) > 0 {
-			a.tails = append(a.tails, a.run.newTail(tee, s.console))
+		if cfg.Collapse {
+			tee.collapse, tee.collapsedPrefix = collapseDelay, a.collapsedPrefix
+		}
+		if len(tee.files) > 0 {
+			a.tails = append(a.tails, newTail(tee))
 		}
 		if len(s.filters) > 0 {
-			f, err := a.create(filepath.Join(a.dir, s.name))
+			f, err := a.create(filepath.Join(a.dir, s.filtered))
 			if err != nil {
 				return err
 			}
-			a.filters = append(a.filters, a.run.newTail(filter, &console{w: f, file: f}))
+			all.containing, all.to = s.filters, &console{w: f, file: f}
+			a.tails = append(a.tails, newTail(all))
 		}
 	}
 	return nil
@@ -346,8 +347,8 @@ func (a *Attempt) openRotated() {
 	if a.run.rotator == nil || a.dir == "" {
 		return
 	}
-	for _, s := range a.sinks {
-		for path, file := range map[string]*os.File{s.StdoutPath: s.Stdout, s.StderrPath: s.Stderr} {
+	for _, w := range a.workers {
+		for path, file := range map[string]*os.File{w.sink.StdoutPath: w.sink.Stdout, w.sink.StderrPath: w.sink.Stderr} {
 			if path == "" {
 				continue
 			}
@@ -355,8 +356,8 @@ func (a *Attempt) openRotated() {
 			if f == nil {
 				continue
 			}
-			for _, t := range slices.Concat(a.tails, a.filters) {
-				for _, x := range t.files {
+			for _, t := range a.tails {
+				for _, x := range t.followers {
 					if x.path == path {
 						f.tails = append(f.tails, x)
 					}
@@ -367,17 +368,11 @@ func (a *Attempt) openRotated() {
 	}
 }
 
-func (a *Attempt) prefix(localRank int) string {
-	w := a.workers[localRank]
+func (a *Attempt) prefix(w Worker) string {
 	if w.Prefix != "" {
 		return w.Prefix
 	}
-	return expand(a.run.cfg.LinePrefixTemplate, map[string]string{
-		"role_name":  w.Role,
-		"local_rank": strconv.Itoa(w.LocalRank),
-		"rank":       strconv.Itoa(w.Rank),
-		"hostname":   a.run.hostname,
-	})
+	return a.expand(w.Role, strconv.Itoa(w.LocalRank), strconv.Itoa(w.Rank))
 }
 
 // collapsedPrefix is the prefix of a line that several workers have written.
@@ -392,25 +387,35 @@ func (a *Attempt) collapsedPrefix(localRanks []int) string {
 		}
 	}
 	slices.Sort(ranks)
+	return a.expand(strings.Join(roles, ","), text.Ranges(localRanks, ","), text.Ranges(ranks, ","))
+}
+
+func (a *Attempt) expand(role, localRank, rank string) string {
 	return expand(a.run.cfg.LinePrefixTemplate, map[string]string{
-		"role_name":  strings.Join(roles, ","),
-		"local_rank": text.Ranges(localRanks, ","),
-		"rank":       text.Ranges(ranks, ","),
-		"hostname":   a.run.hostname,
+		"role_name": role, "local_rank": localRank, "rank": rank, "hostname": a.run.hostname,
 	})
 }
 
 // discard closes what an Attempt that will not start has opened.
 func (a *Attempt) discard() {
 	_ = a.closeOwned()
-	for _, r := range a.relays {
-		r.f.Close()
+	for _, w := range a.workers {
+		if w.relay != nil {
+			w.relay.f.Close()
+		}
 	}
-	for _, t := range a.filters {
-		t.to.close()
+	for _, t := range a.tails {
+		a.closeFiltered(t)
 	}
 	for _, f := range a.rotated {
 		f.file.Close()
+	}
+}
+
+// closeFiltered closes a tail's file of filtered lines, if it has one.
+func (a *Attempt) closeFiltered(t *tail) {
+	if len(t.needles) > 0 {
+		t.to.close()
 	}
 }
 
@@ -430,8 +435,8 @@ func (a *Attempt) Dir() string { return a.dir }
 // Sink returns where a worker's output goes; it is zero for a local rank that
 // the Attempt does not have.
 func (a *Attempt) Sink(localRank int) Sink {
-	if s := a.sinks[localRank]; s != nil {
-		return *s
+	if w := a.workers[localRank]; w != nil {
+		return w.sink
 	}
 	return Sink{}
 }
@@ -442,8 +447,10 @@ func (a *Attempt) Sink(localRank int) Sink {
 func (a *Attempt) Started() error {
 	a.started = true
 	err := a.closeOwned()
-	for _, r := range a.relays {
-		r.start()
+	for _, w := range a.workers {
+		if w.relay != nil {
+			w.relay.start()
+		}
 	}
 	if len(a.terminals) > 0 {
 		a.winch = make(chan os.Signal, 1)
@@ -454,31 +461,32 @@ func (a *Attempt) Started() error {
 			}
 		}()
 	}
-	if len(a.rotated) > 0 {
-		a.run.rotator.add(a.rotated)
+	for _, f := range a.rotated {
+		a.run.rotator.all.Go(f.run)
 	}
-	if len(a.tails)+len(a.filters) > 0 {
+	if len(a.tails) > 0 {
 		a.watcher = newWatcher(a.run.log)
-		for _, t := range slices.Concat(a.tails, a.filters) {
-			t.watcher = a.watcher
-			t.Start()
+		for _, t := range a.tails {
+			t.start(a.watcher)
 		}
 	}
 	return err
 }
 
-// StderrTail returns the last bytes, at most TailSize, of what a worker has
+// StderrTail returns the last bytes, at most 64 KiB, of what a worker has
 // written to its stderr, wherever it went; nil where that cannot be read. Where
 // both go to one place, its stdout is among it.
 func (a *Attempt) StderrTail(localRank int) []byte {
-	if r := a.relays[localRank]; r != nil {
-		return r.tail()
-	}
-	s := a.sinks[localRank]
-	if s == nil || s.StderrPath == "" {
+	w := a.workers[localRank]
+	switch {
+	case w == nil:
+		return nil
+	case w.relay != nil:
+		return w.relay.tail()
+	case w.sink.StderrPath == "":
 		return nil
 	}
-	b, err := a.run.readTail(s.StderrPath)
+	b, err := a.run.readTail(w.sink.StderrPath)
 	if err != nil {
 		a.run.log.Debug("cannot read the end of stderr", "local_rank", localRank, "error", err)
 	}
@@ -486,21 +494,19 @@ func (a *Attempt) StderrTail(localRank int) []byte {
 }
 
 // Output returns what a worker has written.
-func (a *Attempt) Output(localRank int) Output {
-	var out Output
-	add := func(o Output) {
-		out.Bytes += o.Bytes
-		if o.Last.After(out.Last) {
-			out.Last = o.Last
-		}
+func (a *Attempt) Output(localRank int) (out Output) {
+	w := a.workers[localRank]
+	if w == nil {
+		return out
 	}
-	if r := a.relays[localRank]; r != nil {
-		add(r.output())
+	if w.relay != nil {
+		out = w.relay.output()
 	}
-	if s := a.sinks[localRank]; s != nil {
-		for _, path := range []string{s.StdoutPath, s.StderrPath} {
-			if fi, err := os.Stat(path); err == nil && fi.Size() > 0 {
-				add(Output{fi.Size(), fi.ModTime()})
+	for _, path := range []string{w.sink.StdoutPath, w.sink.StderrPath} {
+		if fi, err := os.Stat(path); err == nil && fi.Size() > 0 {
+			out.Bytes += fi.Size()
+			if fi.ModTime().After(out.Last) {
+				out.Last = fi.ModTime()
 			}
 		}
 	}
@@ -517,45 +523,38 @@ func (a *Attempt) Finish(ctx context.Context) (Stats, error) {
 		a.discard()
 		return Stats{}, nil
 	}
-	for _, t := range slices.Concat(a.tails, a.filters) {
+	for _, t := range a.tails {
 		close(t.stop)
 	}
-	for _, r := range a.relays {
-		r.finish()
+	for _, w := range a.workers {
+		if w.relay != nil {
+			w.relay.finish()
+		}
 	}
 	var stats Stats
 	var errs []error
-	for _, r := range a.relays {
-		select {
-		case <-r.done:
-		case <-ctx.Done():
-			r.abandoned.Store(true)
-			errs = append(errs, fmt.Errorf("stderr not relayed in time: %w", context.Cause(ctx)))
+	toFile := false
+	for _, w := range a.workers {
+		toFile = toFile || w.sink.StdoutPath != "" || w.sink.StderrPath != ""
+		if w.relay != nil {
+			errs = append(errs, w.relay.wait(ctx))
+			w.relay.addTo(&stats)
 		}
-		stats.RelayedBytes += r.bytes.Load()
-		stats.LostBytes += r.lost.Load()
 	}
 	for _, t := range a.tails {
 		errs = append(errs, t.wait(ctx))
-		s := t.stats()
-		stats.Bytes += s.Bytes
-		stats.Lines += s.Lines
-		stats.LostBytes += s.LostBytes
-	}
-	for _, t := range a.filters {
-		errs = append(errs, t.wait(ctx))
-		s := t.stats()
-		stats.FilteredLines += s.Lines
-		stats.LostBytes += s.LostBytes
-		if err := t.to.failure(); err != nil {
+		t.addTo(&stats)
+		if err := t.to.failure(); err != nil && len(t.needles) > 0 {
 			errs = append(errs, fmt.Errorf("filtered lines: %w", err))
 		}
-		t.to.close()
+		a.closeFiltered(t)
 	}
-	if len(a.rotated) > 0 {
-		a.run.rotator.end(a.rotated)
+	for _, f := range a.rotated {
+		close(f.ended)
 	}
-	errs = append(errs, a.consoleFailure(stats))
+	if stats.LostBytes > 0 {
+		errs = append(errs, a.run.stdout.failure(), a.run.stderr.failure())
+	}
 	if a.winch != nil {
 		signal.Stop(a.winch)
 		close(a.winch)
@@ -563,27 +562,9 @@ func (a *Attempt) Finish(ctx context.Context) (Stats, error) {
 	if a.watcher != nil {
 		a.watcher.close()
 	}
-	if a.noRoom || a.writesFiles() && diskFull(a.dir) {
+	if a.noRoom || toFile && diskFull(a.dir) {
 		stats.DiskFull = true
 		errs = append(errs, fmt.Errorf("no room is left in %s: the workers' own files may lack output", a.run.dir))
 	}
 	return stats, errors.Join(errs...)
-}
-
-// writesFiles reports whether a worker's output goes to a file.
-func (a *Attempt) writesFiles() bool {
-	for _, s := range a.sinks {
-		if s.StdoutPath != "" || s.StderrPath != "" {
-			return true
-		}
-	}
-	return false
-}
-
-// consoleFailure returns why output did not reach the console.
-func (a *Attempt) consoleFailure(stats Stats) error {
-	if stats.LostBytes == 0 {
-		return nil
-	}
-	return errors.Join(a.run.stdout.failure(), a.run.stderr.failure())
 }

@@ -28,7 +28,7 @@ func BenchmarkTee(b *testing.B) {
 			var wall, cpu float64
 			for range b.N {
 				b.StopTimer()
-				tee := logs.StdForAll(logs.StdAll)
+				tee := logs.StdSpec{All: logs.StdAll}
 				if mode == "write" || mode == "plain" {
 					tee = logs.StdSpec{}
 				}
@@ -46,7 +46,7 @@ func BenchmarkTee(b *testing.B) {
 					console[1] = console[0]
 				}
 				cfg := logs.Config{
-					Dir: dir, Redirects: logs.StdForAll(logs.StdAll), Tee: tee, Stdout: console[0], Stderr: console[1], Collapse: mode == "tee-collapse",
+					Dir: dir, Redirects: logs.StdSpec{All: logs.StdAll}, Tee: tee, Stdout: console[0], Stderr: console[1], Collapse: mode == "tee-collapse",
 				}
 				if mode == "tee-rotate" {
 					cfg.MaxSize = 16 << 20
@@ -158,7 +158,7 @@ func BenchmarkLatency(b *testing.B) {
 				}
 				defer null.Close()
 				run, err := logs.New(logs.Config{
-					Dir: b.TempDir(), Tee: logs.StdByRank(map[int]logs.Std{0: logs.StdOut, 1: logs.StdErr, 2: logs.StdErr}),
+					Dir: b.TempDir(), Tee: logs.StdSpec{ByRank: map[int]logs.Std{0: logs.StdOut, 1: logs.StdErr, 2: logs.StdErr}},
 					Stdout: agent, Stderr: null,
 				})
 				if err != nil {

@@ -8,9 +8,9 @@ import (
 )
 
 const (
-	// CollapseDelay is how long a line waits at most, with Config.Collapse, for
+	// collapseDelay is how long a line waits at most, with Config.Collapse, for
 	// the same line of other ranks.
-	CollapseDelay = 100 * time.Millisecond
+	collapseDelay = 100 * time.Millisecond
 
 	// What waits is bounded: beyond one of these the oldest line waits no longer.
 	maxHeldBytes = 2 << 20
@@ -22,7 +22,7 @@ const (
 	maxSteps = 256
 )
 
-// A collapser holds a Tail's lines for a moment, so that equal lines of several
+// A collapser holds a tail's lines for a moment, so that equal lines of several
 // files become one. What it holds is a queue of lines, each with the files that
 // have written it. A file joins the first equal line behind the one that it wrote
 // or joined last, else appends its own; so the order of each file's lines stays.
@@ -31,9 +31,9 @@ const (
 //
 // The head of the queue leaves it when no file can join it any more, because
 // each has done so or has gone past it, and after the delay at the latest. Only
-// the Tail's goroutine uses it.
+// the tail's goroutine uses it.
 type collapser struct {
-	t      *Tail
+	t      *tail
 	delay  time.Duration
 	prefix func(localRanks []int) string
 	seed   maphash.Seed
@@ -75,10 +75,10 @@ type line struct {
 // A chain is the first and last position of the lines of one place in the index.
 type chain struct{ first, last int64 }
 
-func newCollapser(t *Tail, delay time.Duration, prefix func([]int) string) *collapser {
+func newCollapser(t *tail, delay time.Duration, prefix func([]int) string) *collapser {
 	return &collapser{
 		t: t, delay: delay, prefix: prefix, seed: maphash.MakeSeed(), first: 1,
-		words: (len(t.files) + 63) / 64, last: make([]int64, len(t.files)),
+		words: (len(t.followers) + 63) / 64, last: make([]int64, len(t.followers)),
 	}
 }
 
@@ -102,7 +102,7 @@ func (c *collapser) copyUnits(f *follower, b []byte) {
 
 // add takes a line of a file, which joins one or waits for one that does.
 func (c *collapser) add(f *follower, text []byte) {
-	c.t.held.Add(int64(len(text)))
+	c.t.counts.held.Add(int64(len(text)))
 	hash := maphash.Bytes(c.seed, text)
 	at := c.find(c.last[f.index], hash, text)
 	if at == 0 {
@@ -220,9 +220,6 @@ func (c *collapser) wait(now time.Time) time.Duration {
 // emit moves the head of the queue to out.
 func (c *collapser) emit() {
 	h, set := c.queue[c.head], c.set(c.first)
-	if len(c.out) == 0 {
-		c.out = append(c.out, 0) // room for a newline
-	}
 	if !slices.Equal(set, c.named) {
 		c.rename(set)
 	}
@@ -270,7 +267,7 @@ func (c *collapser) compact() {
 func (c *collapser) rename(set []uint64) {
 	var one *follower
 	var ranks []int
-	for i, f := range c.t.files {
+	for i, f := range c.t.followers {
 		if set[i/64]&(1<<(i%64)) != 0 {
 			one = f
 			ranks = append(ranks, f.localRank)
@@ -288,9 +285,9 @@ func (c *collapser) flush() {
 	if len(c.out) == 0 {
 		return
 	}
-	c.t.held.Add(-c.raw)
+	c.t.counts.held.Add(-c.raw)
 	if !c.t.abandoned.Load() {
-		lost := c.t.to.put(c, c.out, 0, false)
+		lost := c.t.to.put(c, c.out, 0)
 		// A lost byte of the console is one of each worker that wrote it.
 		c.t.count(c.raw, c.lines, (int64(lost)*c.raw+int64(len(c.out))-1)/int64(len(c.out)))
 	}

@@ -2,6 +2,7 @@ package logs
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"os"
@@ -35,7 +36,8 @@ type console struct {
 	closed atomic.Bool // nobody reads it any more
 }
 
-// foreign owns an unfinished line that no stream may continue.
+// foreign owns an unfinished line that only a relay may continue: streams without
+// prefixes share lines with each other as their writers had it.
 var foreign any = new(int)
 
 // newConsole makes a console of a descriptor of its own for f: Go kills a
@@ -66,35 +68,39 @@ func (c *console) close() {
 	}
 }
 
-// put writes p[1:], a piece of owner's output, or what is left of it after the
-// first shown bytes if those were the last thing written. p[0] is room for the
-// newline that ends another stream's line. unended says that p ends within a
-// line. It returns how many bytes at the end of p could not be written.
-func (c *console) put(owner any, p []byte, shown int, unended bool) (lost int) {
+// put writes p, a piece of owner's output, whose first shown bytes are there already
+// if they were the last thing written. It ends another stream's line first. It returns
+// how many bytes at the end of p could not be written.
+func (c *console) put(owner any, p []byte, shown int) (lost int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch {
-	case c.open == nil:
-		p = p[1:]
-	case c.open == owner:
-		p = p[1+shown:]
-	default:
-		p[0] = '\n'
+	begun := p[len(p)-1] != '\n'
+	if c.open == owner {
+		p = p[shown:]
+	} else {
+		c.end()
 	}
 	c.open = nil
-	if unended {
+	if begun {
 		c.open = owner
 	}
 	return len(p) - c.write(p)
 }
 
-// end ends the line that owner has begun.
-func (c *console) end(owner any) {
+// end ends the line that is begun. The caller holds mu.
+func (c *console) end() {
+	if c.open != nil {
+		c.open = nil
+		c.write([]byte{'\n'})
+	}
+}
+
+// endOf ends the line that owner has begun.
+func (c *console) endOf(owner any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.open == owner {
-		c.open = nil
-		c.write([]byte{'\n'})
+		c.end()
 	}
 }
 
@@ -105,21 +111,6 @@ func (c *console) disown(owner any) {
 	if c.open == owner {
 		c.open = foreign
 	}
-}
-
-// relay writes p, which comes from a stream without prefixes: such streams
-// share lines with each other as their writer had it.
-func (c *console) relay(p []byte) (lost int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.open != nil && c.open != foreign {
-		c.write([]byte{'\n'})
-	}
-	c.open = nil
-	if p[len(p)-1] != '\n' {
-		c.open = foreign
-	}
-	return len(p) - c.write(p)
 }
 
 // write writes p and returns how much of it was. The caller holds mu. After an
@@ -193,20 +184,10 @@ func (w consoleWriter) Write(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	w.c.mu.Lock()
-	defer w.c.mu.Unlock()
-	if w.c.open != nil {
-		w.c.open = nil
-		w.c.write([]byte{'\n'})
+	if lost := w.c.put(w, p, 0); lost > 0 {
+		return len(p) - lost, cmp.Or(w.c.failure(), io.ErrShortWrite)
 	}
-	n := w.c.write(p)
-	if n < len(p) {
-		return n, w.c.err
-	}
-	if p[len(p)-1] != '\n' {
-		w.c.open = foreign
-	}
-	return n, nil
+	return len(p), nil
 }
 
 // isNull reports whether fi is /dev/null.

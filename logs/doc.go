@@ -13,8 +13,8 @@
 //	                                      filtered_stderr.log
 //
 // A redirected worker writes its file itself, so neither a slow console nor a
-// dead agent blocks it or loses what it wrote. Tee follows such files (see
-// [Tail]) and copies whole lines, each with a prefix that names its worker.
+// dead agent blocks it or loses what it wrote. Tee follows such files and copies whole
+// lines, each with a prefix that names its worker.
 // What is not redirected goes to the console as it is. Only stderr takes a
 // detour through the agent, which keeps its last 64 KiB for the report of a
 // failure; a worker whose agent has a terminal gets a terminal (a pty) for it.
@@ -31,5 +31,13 @@
 // segments, and a hole is left in the file; [OpenRotated] reads all of it. With
 // Config.Collapse lines that several workers write at a time are copied once.
 //
-// The package starts no processes.
+// Inside, bytes take one of three ways to a console, which keeps lines whole:
+//
+//	a file      follower -> tail [-> collapser] -> console    tail.go, follower.go, collapse.go
+//	a pipe, pty relay -> console                              relay.go
+//	the agent   consoleWriter -> console                      console.go
+//
+// A rotator works on the files beside that (rotate.go); what it shares with a tail is
+// how far each follower has come. The tail and the collapser cut output into units
+// (lines.go). The package starts no processes.
 package logs

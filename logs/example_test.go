@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"path/filepath"
 
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
@@ -25,7 +24,7 @@ func ExampleNew() {
 	}
 	defer s.Close()
 	run, err := logs.New(logs.Config{
-		Dir: dir, RunID: "job7", Redirects: logs.StdForAll(logs.StdErr), Tee: logs.StdForAll(logs.StdOut),
+		Dir: dir, RunID: "job7", Redirects: logs.StdSpec{All: logs.StdErr}, Tee: logs.StdSpec{All: logs.StdOut},
 		LocalRanksFilter: []int{1}, Logger: quiet,
 	})
 	if err != nil {
@@ -57,33 +56,6 @@ func ExampleNew() {
 	// [trainer1]:one
 	// rank 0 wrote to stderr: problem
 	// <nil>
-}
-
-func ExampleTail() {
-	dir, err := os.MkdirTemp("", "tail")
-	if err != nil {
-		panic(err)
-	}
-	defer os.RemoveAll(dir)
-	path := filepath.Join(dir, "stdout.log")
-	tail, err := logs.NewTail(logs.TailConfig{
-		Files:    map[int]string{0: path},
-		Prefixes: map[int]string{0: "[trainer0]:"},
-		Writer:   os.Stdout,
-	})
-	if err != nil {
-		panic(err)
-	}
-	tail.Start()
-	if err := os.WriteFile(path, []byte("epoch 1\nepoch 2"), 0o600); err != nil {
-		panic(err)
-	}
-	if _, err := tail.Stop(context.Background()); err != nil {
-		panic(err)
-	}
-	// Output:
-	// [trainer0]:epoch 1
-	// [trainer0]:epoch 2
 }
 
 func ExampleParseStd() {

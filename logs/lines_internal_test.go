@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
 // unitPattern says what a unit is, in another way than the code does.
@@ -107,8 +109,7 @@ func FuzzTail(f *testing.F) {
 		}
 		defer file.Close()
 		var out bytes.Buffer
-		tail := newTail(TailConfig{Files: map[int]string{0: path}, Prefixes: map[int]string{0: "P"}}, &console{w: &out}, nil)
-		tail.timer = nil
+		tail := newTail(tailConfig{files: map[int]string{0: path}, prefixes: map[int]string{0: "P"}, to: &console{w: &out}, open: safeopen.Open})
 		defer tail.closeFiles()
 		for _, piece := range [][]byte{all[:a], all[a:b], all[b:]} {
 			if _, err := file.Write(piece); err != nil {
@@ -129,7 +130,7 @@ func FuzzTail(f *testing.F) {
 		if out.String() != want.String() {
 			t.Fatalf("%q in pieces of %d, %d: %q, want %q", all, a, b, out.String(), want.String())
 		}
-		if got := tail.bytes.Load(); got != int64(len(all)) {
+		if got := tail.counts.bytes.Load(); got != int64(len(all)) {
 			t.Fatalf("%d bytes counted, want %d", got, len(all))
 		}
 	})

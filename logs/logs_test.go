@@ -606,6 +606,9 @@ func TestTruncatedFile(t *testing.T) {
 	finish(t, a)
 }
 
+// tailSize is how much StderrTail returns at most.
+const tailSize = 64 << 10
+
 // Stderr that goes nowhere else is carried byte by byte and its end remembered.
 func TestRelayKeepsTheEnd(t *testing.T) {
 	j := newJob(t, logs.Config{})
@@ -624,7 +627,7 @@ func TestRelayKeepsTheEnd(t *testing.T) {
 	if got := content(t, j.stderr); got != all.String() {
 		t.Errorf("the console has %d bytes, want %d", len(got), all.Len())
 	}
-	want := all.Bytes()[all.Len()-logs.TailSize:]
+	want := all.Bytes()[all.Len()-tailSize:]
 	if got := a.StderrTail(0); !bytes.Equal(got, want) {
 		t.Errorf("StderrTail has %d bytes, want the last %d", len(got), len(want))
 	}
@@ -649,7 +652,7 @@ func TestStderrTailOfAFile(t *testing.T) {
 	defer w[0].close()
 	text := strings.Repeat("0123456789\n", 10000)
 	fmt.Fprint(w[0].err, text)
-	if got := string(a.StderrTail(0)); got != text[len(text)-logs.TailSize:] {
+	if got := string(a.StderrTail(0)); got != text[len(text)-tailSize:] {
 		t.Errorf("StderrTail has %d bytes", len(got))
 	}
 	finish(t, a)

@@ -128,7 +128,7 @@ func TestLinksInTheWay(t *testing.T) {
 				t.Fatal(err)
 			}
 			j := newJob(t, logs.Config{Redirects: spec, DuplicateStdoutFilters: []string{"x"}, Layout: func(dir string, w logs.Worker) logs.Files {
-				files := logs.DefaultLayout(dir, w)
+				files := usual
 				link := filepath.Join(dir, name)
 				if !refused {
 					link = filepath.Join(elsewhere, "link")
@@ -179,7 +179,7 @@ func TestReplacedRunDir(t *testing.T) {
 				if when == "before files are made" {
 					replace(filepath.Dir(dir))
 				}
-				return logs.DefaultLayout(dir, w)
+				return usual
 			}})
 			a, err := j.Attempt(0, []logs.Worker{{}})
 			if err != nil {
@@ -226,3 +226,6 @@ func TestLogDirIsAFile(t *testing.T) {
 		t.Errorf("got %v, which is not ENOTDIR", err)
 	}
 }
+
+// usual is where one worker's files are.
+var usual = logs.Files{Stdout: "0/stdout.log", Stderr: "0/stderr.log", ErrorFile: "0/error.json"}

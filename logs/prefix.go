@@ -1,51 +1,31 @@
 package logs
 
-import "strings"
+import (
+	"regexp"
+	"strings"
+	"sync"
+)
 
-// DefaultLinePrefix is the template of a tee'd line's prefix.
-const DefaultLinePrefix = "[${role_name}${local_rank}]:"
+// defaultLinePrefix is the template of a tee'd line's prefix.
+const defaultLinePrefix = "[${role_name}${local_rank}]:"
+
+// placeholder is Python's pattern of what a dollar sign begins, without what is invalid.
+// Source: string.Template.pattern in Python.
+var placeholder = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\$(?:\$|[A-Za-z_][A-Za-z_0-9]*|\{[A-Za-z_][A-Za-z_0-9]*\})`)
+})
 
 // expand replaces ${name} and $name by vars[name], and $$ by one dollar sign.
-// What else follows a dollar sign, unknown names too, stays as it is. Names
-// are ASCII letters, digits and underscores, no digit first.
+// What else follows a dollar sign, unknown names too, stays as it is.
 // Source: string.Template.safe_substitute in Python.
 func expand(template string, vars map[string]string) string {
-	var b strings.Builder
-	for {
-		before, rest, found := strings.Cut(template, "$")
-		b.WriteString(before)
-		if !found {
-			return b.String()
+	return placeholder().ReplaceAllStringFunc(template, func(found string) string {
+		if found == "$$" {
+			return "$"
 		}
-		if strings.HasPrefix(rest, "$") {
-			b.WriteByte('$')
-			template = rest[1:]
-			continue
+		if value, known := vars[strings.Trim(found, "${}")]; known {
+			return value
 		}
-		braced := strings.HasPrefix(rest, "{")
-		from := 0
-		if braced {
-			from = 1
-		}
-		end := from
-		for end < len(rest) && isNameByte(rest[end], end == from) {
-			end++
-		}
-		value, known := vars[rest[from:end]]
-		closed := !braced || end < len(rest) && rest[end] == '}'
-		if !known || !closed {
-			b.WriteByte('$')
-			template = rest
-			continue
-		}
-		if braced {
-			end++
-		}
-		b.WriteString(value)
-		template = rest[end:]
-	}
-}
-
-func isNameByte(c byte, first bool) bool {
-	return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || !first && c >= '0' && c <= '9'
+		return found
+	})
 }

@@ -12,7 +12,7 @@ var prefixVars = map[string]string{"role_name": "tr", "local_rank": "1", "rank":
 // Source: golden/filters, and string.Template.
 func TestExpand(t *testing.T) {
 	for _, tt := range []struct{ template, want string }{
-		{DefaultLinePrefix, "[tr1]:"},
+		{defaultLinePrefix, "[tr1]:"},
 		{"[${rank}/${local_rank}/${role_name}/${hostname}/${nope}/$rank/$$] ", "[$7/1/tr/h/${nope}/$7/$] "},
 		{"", ""},
 		{"$", "$"},
@@ -39,7 +39,7 @@ func TestExpand(t *testing.T) {
 }
 
 func FuzzExpand(f *testing.F) {
-	for _, s := range []string{DefaultLinePrefix, "${rank}$rank$$${nope}", "$", "${", "$$${rank", "é$hostname"} {
+	for _, s := range []string{defaultLinePrefix, "${rank}$rank$$${nope}", "$", "${", "$$${rank", "é$hostname"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, template string) {

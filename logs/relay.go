@@ -2,7 +2,9 @@ package logs
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -16,12 +18,16 @@ const relayBuffer = 64 << 10
 var relayBuffers = sync.Pool{New: func() any { return new([relayBuffer]byte) }}
 
 // A relay carries a worker's stderr, or both its streams in the order in which
-// they were written, to the console and keeps the end of it. It waits in Go's poller, without a thread and without a buffer.
+// they were written, to the console and keeps the end of it. It waits in Go's poller,
+// without a thread and without a buffer.
 //
 // Whole lines are written at once. A begun one waits for its end as long as hold
 // says, since Python writes the parts of an unbuffered print one by one, and a
 // part of another worker's would come in between. A console that nobody reads
 // holds the worker up.
+//
+// A relay is begun by start, told to end by finish, and has ended when done is
+// closed. The Attempt calls these; f and begun are run's own from start on.
 type relay struct {
 	f    *os.File // the agent's end, non-blocking
 	to   *console // nil: the worker's output is kept, not shown
@@ -30,15 +36,17 @@ type relay struct {
 
 	begun []byte // a line that waits for its end, until the read deadline
 
-	finishing atomic.Bool
-	abandoned atomic.Bool
-	bytes     atomic.Int64
-	lost      atomic.Int64
+	finishing   atomic.Bool // what comes from now on is not waited for
+	abandoned   atomic.Bool // nothing may be written any more
+	bytes, lost atomic.Int64
 
-	mu   sync.Mutex // guards kept and read
-	kept ring
+	mu   sync.Mutex // guards the rest
+	kept []byte     // the last that was carried: tailSize bytes, and keptMore at most
 	read Output
 }
+
+// keptMore is how much more than tailSize is kept, so that it is not moved with each read.
+const keptMore = tailSize / 4
 
 // relayHold is how long a begun line of one of several workers waits.
 const relayHold = 50 * time.Millisecond
@@ -54,6 +62,22 @@ func (r *relay) start() { go r.run() }
 func (r *relay) finish() {
 	r.finishing.Store(true)
 	_ = r.f.SetReadDeadline(time.Unix(1, 0)) // wakes it
+}
+
+// wait waits until the relay has ended, or ctx ends because the console is stuck.
+func (r *relay) wait(ctx context.Context) error {
+	err := await(ctx, r.done)
+	if err != nil {
+		r.abandoned.Store(true)
+		err = fmt.Errorf("stderr not relayed in time: %w", err)
+	}
+	return err
+}
+
+// addTo adds what the relay has counted.
+func (r *relay) addTo(s *Stats) {
+	s.RelayedBytes += r.bytes.Load()
+	s.LostBytes += r.lost.Load()
 }
 
 // run carries until the other end is closed or finish was called.
@@ -151,7 +175,7 @@ func (r *relay) write(p []byte) {
 	if len(p) == 0 || r.to == nil || r.abandoned.Load() {
 		return
 	}
-	lost := r.to.relay(p)
+	lost := r.to.put(foreign, p, 0)
 	r.bytes.Add(int64(len(p) - lost))
 	r.lost.Add(int64(lost))
 }
@@ -159,7 +183,9 @@ func (r *relay) write(p []byte) {
 func (r *relay) keep(p []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.kept.write(p)
+	if r.kept = append(r.kept, p...); len(r.kept) > tailSize+keptMore {
+		r.kept = append(r.kept[:0], r.kept[len(r.kept)-tailSize:]...)
+	}
 	r.read.Bytes += int64(len(p))
 	r.read.Last = time.Now()
 }
@@ -175,40 +201,17 @@ func (r *relay) output() Output {
 func (r *relay) tail() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.kept.bytes()
+	return bytes.Clone(r.kept[max(len(r.kept)-tailSize, 0):])
 }
 
-// A ring keeps the last TailSize bytes written to it.
-type ring struct {
-	b    []byte // grows to TailSize
-	next int    // once full: where the oldest byte is
-}
-
-func (r *ring) write(p []byte) {
-	if len(p) >= TailSize {
-		r.b, r.next = append(r.b[:0], p[len(p)-TailSize:]...), 0
-		return
-	}
-	n := min(TailSize-len(r.b), len(p))
-	r.b = append(r.b, p[:n]...)
-	for p = p[n:]; len(p) > 0; p = p[n:] {
-		n = copy(r.b[r.next:], p)
-		r.next = (r.next + n) % TailSize
-	}
-}
-
-func (r *ring) bytes() []byte {
-	return append(append([]byte(nil), r.b[r.next:]...), r.b[:r.next]...)
-}
-
-// readTail returns the last TailSize bytes of a file.
+// readTail returns the last tailSize bytes of a file.
 func (r *Run) readTail(path string) ([]byte, error) {
 	f, fi, err := r.open(path) // the worker may have put something else there
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	b := make([]byte, min(fi.Size(), TailSize))
+	b := make([]byte, min(fi.Size(), tailSize))
 	n, err := f.ReadAt(b, fi.Size()-int64(len(b)))
 	if n > 0 {
 		err = nil // it may have become shorter meanwhile

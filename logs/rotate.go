@@ -9,19 +9,17 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/muster-run/muster/internal/safeopen"
 )
 
 const (
-	// MinMaxSize is the least Config.MaxSize, DefaultKeep the default of
-	// Config.Keep.
-	MinMaxSize  = 1 << 20
-	DefaultKeep = 5
+	// MinMaxSize is the least Config.MaxSize but 0, in bytes.
+	MinMaxSize = 1 << 20
+	// defaultKeep is the default of Config.Keep.
+	defaultKeep = 5
 
 	// keptBack is how much at a file's end is never moved into a segment, so that
 	// whoever shows the end of a log need not know of segments.
@@ -30,7 +28,7 @@ const (
 	// be divided between two segments.
 	maxSearch = 1 << 20
 	// fastest is how fast a file is taken to grow at most, in bytes a second;
-	// lookMin and lookMax bound how often a growing file is looked at.
+	// lookMin and lookMax bound how often a file is looked at.
 	fastest = 1 << 30
 	lookMin = 50 * time.Millisecond
 	lookMax = time.Second
@@ -44,52 +42,37 @@ const (
 // The worker goes on to write its file; what a segment holds is punched out of
 // it, so that the disk has room again and no offset changes.
 //
-// One segment is made at a time, by a thread with little priority.
+// Each file has a goroutine, which looks at its size now and then. One segment is
+// made at a time, by a thread with little priority.
 type rotator struct {
 	max, keep int64
 	log       *slog.Logger
-	watcher   *watcher
-	wake      chan struct{} // has room for one
-	stop      chan struct{} // closed by close
-	stopping  atomic.Bool
-	done      chan struct{} // closed when run has returned
-	told      atomic.Bool   // the log has said that nothing can be freed
-
-	mu    sync.Mutex // guards files
-	files []*rotated
+	cannot    sync.Once      // says that a file cannot be made smaller
+	one       sync.Mutex     // held by who makes a segment
+	stop      chan struct{}  // closed by close
+	all       sync.WaitGroup // the files' goroutines
 }
 
-// A rotated is one file of a rotator.
+// A rotated is one file of a rotator. The goroutine that run is called in owns it from
+// then on: nobody else touches what is below ended, and it closes file.
 type rotated struct {
+	r     *rotator
 	path  string
-	file  *os.File // for reading and punching
-	watch watch
-	ended atomic.Bool // the workers have ended and nobody follows the file
-	tails []*follower // what they have not copied yet stays; they are there until ended
+	file  *os.File      // for reading and punching
+	tails []*follower   // what they have not copied yet stays, until ended
+	ended chan struct{} // closed when the workers have ended and nobody follows the file
 
-	// The rest is run's own.
-	armed      bool
-	from       int64     // what is before is in segments
-	generation int64     // how often the file was seen truncated
-	number     int64     // of the last segment
-	slow       time.Time // since when the console holds up a segment; zero: it does not
-	told       bool      // the log has said so
-	retry      time.Time // do nothing before
+	from       int64         // what is before is in segments
+	size       int64         // when it was looked at last
+	pause      time.Duration // between the last two looks
+	generation int64         // how often the file was seen truncated
+	number     int64         // of the last segment
+	slow       time.Time     // since when the console holds up a segment; zero: it does not
+	told       bool          // the log has said so
 }
 
 func newRotator(maxSize int64, keep int, log *slog.Logger) *rotator {
-	r := makeRotator(maxSize, keep, log)
-	go r.run()
-	return r
-}
-
-// makeRotator makes a rotator that does not run.
-func makeRotator(maxSize int64, keep int, log *slog.Logger) *rotator {
-	return &rotator{
-		max: maxSize, keep: int64(keep), log: log,
-		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
-		watcher: newWatcher(log),
-	}
+	return &rotator{max: maxSize, keep: int64(keep), log: log, stop: make(chan struct{})}
 }
 
 // open opens a file that a worker is going to write, and tries whether a part of
@@ -98,185 +81,80 @@ func makeRotator(maxSize int64, keep int, log *slog.Logger) *rotator {
 func (r *rotator) open(path string, worker *os.File) *rotated {
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err == nil {
-		if err = same(file, worker); err == nil {
-			err = punch(file, 0, 1)
-		}
-		if err == nil {
-			return &rotated{path: path, file: file, watch: watch{wake: r.wake}}
+		if !sameFile(file, worker) {
+			err = errors.New("somebody has put another file there")
+		} else if err = punch(file, 0, 1); err == nil {
+			return &rotated{r: r, path: path, file: file, ended: make(chan struct{})}
 		}
 		file.Close()
 	}
-	r.cannot(path, err)
-	return nil
-}
-
-// same returns an error unless both are one file.
-func same(a, b *os.File) error {
-	x, err := a.Stat()
-	if err != nil {
-		return err
-	}
-	y, err := b.Stat()
-	if err == nil && !os.SameFile(x, y) {
-		err = errors.New("somebody has put another file there")
-	}
-	return err
-}
-
-// cannot says once that files cannot be made smaller.
-func (r *rotator) cannot(path string, err error) {
-	if !r.told.Swap(true) {
+	r.cannot.Do(func() {
 		r.log.Warn("log files cannot be rotated here and grow without limit; name a directory of another file system with --log-dir", "path", path, "error", err)
-	}
-}
-
-// add takes files to watch over.
-func (r *rotator) add(files []*rotated) {
-	r.mu.Lock()
-	r.files = append(r.files, files...)
-	r.mu.Unlock()
-	r.nudge()
-}
-
-// end says that nobody writes or follows these files any more.
-func (r *rotator) end(files []*rotated) {
-	for _, f := range files {
-		f.ended.Store(true)
-	}
-	r.nudge()
-}
-
-func (r *rotator) nudge() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
-	}
+	})
+	return nil
 }
 
 // close ends the rotator. A segment that is not whole is given up: its output is
 // still in the file.
 func (r *rotator) close() {
-	r.stopping.Store(true)
 	close(r.stop)
-	<-r.done
-	r.watcher.close()
-	for _, f := range r.files {
-		f.file.Close()
+	r.all.Wait()
+}
+
+func (r *rotator) stopping() bool {
+	select {
+	case <-r.stop:
+		return true
+	default:
+		return false
 	}
 }
 
-func (r *rotator) run() {
-	defer close(r.done)
-	timer := time.NewTimer(time.Hour)
+// run looks at the file until its workers have ended, and a last time then.
+func (f *rotated) run() {
+	defer f.file.Close()
+	for ended := false; !ended; {
+		next := time.NewTimer(f.look(false))
+		select {
+		case <-next.C:
+		case <-f.ended:
+			ended = true
+			f.look(true)
+		case <-f.r.stop:
+			ended = true
+		}
+		next.Stop()
+	}
+}
+
+// look makes the segments that are due, and returns after how long to look again.
+func (f *rotated) look(ended bool) time.Duration {
+	before := f.size
 	for {
-		next := r.look()
-		if r.stopping.Load() {
-			return
+		switch cut, err := f.rotate(ended); {
+		case err != nil:
+			return retryAfter
+		case cut:
+			continue
 		}
-		var over <-chan time.Time
-		if next > 0 {
-			timer.Reset(next)
-			over = timer.C
+		room := max(f.from+f.r.max-f.size, 0)
+		pause := time.Duration(min(room, fastest)) * time.Second / fastest
+		if f.size == before || room == 0 { // it is silent, or the console slow
+			pause = 2 * f.pause
 		}
-		select {
-		case <-r.wake:
-		case <-over:
-		case <-r.stop:
-			return
-		}
-		// A file that grows is not looked at with each line.
-		timer.Reset(r.lull())
-		select {
-		case <-timer.C:
-		case <-r.stop:
-			return
-		}
+		f.pause = min(max(pause, lookMin), lookMax)
+		return f.pause
 	}
-}
-
-// lull is how long no file can have become too large.
-func (r *rotator) lull() time.Duration {
-	room := r.max
-	for _, f := range r.snapshot() {
-		if f.armed {
-			room = min(room, f.from+r.max-f.size())
-		}
-	}
-	if room > fastest {
-		return lookMax
-	}
-	return min(max(time.Duration(room)*time.Second/fastest, lookMin), lookMax)
-}
-
-func (r *rotator) snapshot() []*rotated {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.files)
-}
-
-// look makes the segments that are due. It returns after how long to look again,
-// 0 for when a file changes.
-func (r *rotator) look() (next time.Duration) {
-	soon := func(d time.Duration) {
-		if next == 0 || d < next {
-			next = d
-		}
-	}
-	for again := true; again && !r.stopping.Load(); {
-		again = false
-		for _, f := range r.snapshot() {
-			if f.armed && !f.watch.fired.Load() && !f.ended.Load() {
-				continue
-			}
-			f.armed = false
-			ended := f.ended.Load()
-			if wait := time.Until(f.retry); wait > 0 && !ended {
-				soon(wait)
-				continue
-			}
-			switch cut, err := r.rotate(f, ended); {
-			case err != nil && !ended:
-				f.retry = time.Now().Add(retryAfter)
-				soon(retryAfter)
-			case cut:
-				again = true
-			case ended:
-				r.remove(f)
-			case f.size()-f.from > r.max: // the console is slow
-				soon(lookMax)
-			case !r.arm(f):
-				soon(lookMax)
-			}
-		}
-	}
-	return next
-}
-
-// arm lets the file's next change wake the rotator.
-func (r *rotator) arm(f *rotated) bool {
-	f.watch.fired.Store(false)
-	f.armed = r.watcher.arm(&f.watch, descriptorPath(f.file), false) || r.watcher.arm(&f.watch, f.path, false)
-	return f.armed && f.size()-f.from <= r.max
-}
-
-func (r *rotator) remove(f *rotated) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.files = slices.DeleteFunc(r.files, func(x *rotated) bool { return x == f })
-	f.file.Close()
-}
-
-func (f *rotated) size() int64 {
-	fi, err := f.file.Stat()
-	if err != nil {
-		return 0
-	}
-	return fi.Size()
 }
 
 // rotate makes the next segment of a file, if it is due.
-func (r *rotator) rotate(f *rotated, ended bool) (cut bool, err error) {
-	size := f.size()
+func (f *rotated) rotate(ended bool) (cut bool, err error) {
+	fi, err := f.file.Stat()
+	if err != nil {
+		return false, err
+	}
+	r, size := f.r, fi.Size()
+	f.size = size
 	f.restartIf(size)
 	if size-f.from <= r.max {
 		return false, nil
@@ -303,14 +181,14 @@ func (r *rotator) rotate(f *rotated, ended bool) (cut bool, err error) {
 	}
 	f.slow = time.Time{}
 	end := f.lineEnd(limit)
-	// The thread ends with its goroutine, and with it the priority.
-	finished := make(chan struct{})
-	go func() {
-		defer close(finished)
-		lowerPriority()
-		err = r.cut(f, segment{gap: gap, generation: f.generation, from: f.from, to: end})
-	}()
-	<-finished
+	r.one.Lock()
+	defer r.one.Unlock()
+	var cutting sync.WaitGroup
+	cutting.Go(func() {
+		lowerPriority() // the thread ends with its goroutine, and with it the priority
+		err = f.cut(segment{gap: gap, generation: f.generation, from: f.from, to: end})
+	})
+	cutting.Wait()
 	if err != nil && !errors.Is(err, errStopping) {
 		r.log.Warn("cannot rotate a log file", "path", f.path, "error", err)
 	}
@@ -353,28 +231,30 @@ func (f *rotated) lineEnd(limit int64) int64 {
 var errStopping = errors.New("the job ends")
 
 // cut moves a part of the file, from f.from on, into its next segment.
-func (r *rotator) cut(f *rotated, s segment) error {
+func (f *rotated) cut(s segment) error {
 	temp := f.path + ".gz.tmp"
-	if err := r.write(f, s, temp); err != nil {
+	err := f.write(s, temp)
+	if err == nil {
+		f.number++
+		err = os.Rename(temp, segmentPath(f.path, f.number))
+	}
+	if err != nil {
 		os.Remove(temp)
 		return err
 	}
-	f.number++
-	path := segmentPath(f.path, f.number)
-	if err := os.Rename(temp, path); err != nil {
-		os.Remove(temp)
-		return err
+	fi, err := f.file.Stat()
+	if err == nil && fi.Size() < s.to {
+		err = fmt.Errorf("it has become shorter than %d bytes", s.to)
 	}
-	err := fmt.Errorf("it has become shorter than %d bytes", s.to)
-	if f.size() >= s.to {
+	if err == nil {
 		err = punch(f.file, s.from, s.to-s.from)
 	}
 	if err != nil {
-		os.Remove(path)
+		os.Remove(segmentPath(f.path, f.number))
 		return err
 	}
 	f.from = s.to
-	if old := f.number - r.keep; old > 0 {
+	if old := f.number - f.r.keep; old > 0 {
 		if err := os.Remove(segmentPath(f.path, old)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -384,7 +264,7 @@ func (r *rotator) cut(f *rotated, s segment) error {
 
 // write makes a segment's file, which is on the disk when it returns: what it
 // holds is removed from the log next.
-func (r *rotator) write(f *rotated, s segment, path string) error {
+func (f *rotated) write(s segment, path string) error {
 	out, err := safeopen.Create(path)
 	if err != nil {
 		return err
@@ -397,7 +277,7 @@ func (r *rotator) write(f *rotated, s segment, path string) error {
 	z.Header = gzip.Header{Name: filepath.Base(f.path), Extra: s.extra()}
 	buf := make([]byte, blockSize)
 	for at := s.from; at < s.to && !s.gap; {
-		if r.stopping.Load() {
+		if f.r.stopping() {
 			return errStopping
 		}
 		n, err := f.file.ReadAt(buf[:min(int64(len(buf)), s.to-at)], at)

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 )
 
 const testMax = 1 << 20
@@ -31,7 +33,7 @@ func newRotation(t *testing.T, keep int) *rotation {
 		t.Skip("files are rotated on Linux only")
 	}
 	x := &rotation{t: t}
-	x.rotator = makeRotator(testMax, keep, slog.New(slog.NewTextHandler(&x.log, nil)))
+	x.rotator = newRotator(testMax, keep, slog.New(slog.NewTextHandler(&x.log, nil)))
 	path := filepath.Join(t.TempDir(), "stdout.log")
 	worker, err := os.Create(path)
 	if err != nil {
@@ -41,10 +43,11 @@ func newRotation(t *testing.T, keep int) *rotation {
 	if x.f = x.open(path, worker); x.f == nil {
 		t.Skip(x.log.String())
 	}
-	x.files = []*rotated{x.f}
-	t.Cleanup(func() { x.f.file.Close(); x.watcher.close() })
+	t.Cleanup(func() { x.f.file.Close() })
 	return x
 }
+
+func (x *rotation) look() time.Duration { return x.f.look(false) }
 
 // write appends lines of 64 bytes.
 func (x *rotation) write(size int) string {
@@ -97,18 +100,16 @@ func TestRotate(t *testing.T) {
 	x := newRotation(t, 100)
 	text := x.write(testMax)
 	x.look()
-	if s := x.segments(); len(s) != 0 || !x.f.armed {
-		t.Errorf("segments %q of a file that is not too large; armed %t", s, x.f.armed)
+	if s := x.segments(); len(s) != 0 {
+		t.Errorf("segments %q of a file that is not too large", s)
 	}
 	text += x.write(64)
-	x.f.armed = false
 	x.look()
 	if s := x.segments(); len(s) != 1 || filepath.Base(s[0]) != "stdout.log.000001.gz" {
 		t.Errorf("segments %q", s)
 	}
 	x.expect(text)
 	text += x.write(5 * testMax)
-	x.f.armed = false
 	x.look()
 	if s := x.segments(); len(s) < 6 {
 		t.Errorf("segments %q", s)
@@ -170,7 +171,6 @@ func TestRotateTruncated(t *testing.T) {
 			}
 			after := x.write(size)
 			if again {
-				x.f.armed = false
 				x.look()
 			}
 			x.expect(before[:moved] + after)
@@ -216,18 +216,17 @@ func TestRotateSlowConsole(t *testing.T) {
 	tail := new(follower)
 	x.f.tails = []*follower{tail}
 	text := x.write(4 * testMax)
-	if x.look() == 0 || len(x.segments()) != 0 {
+	if x.look(); len(x.segments()) != 0 {
 		t.Errorf("segments %q of what nobody has copied", x.segments())
 	}
 	tail.start.Store(2*testMax + 7)
-	if x.look() == 0 || x.f.from > 2*testMax+7 || x.f.from < testMax {
+	if x.look(); x.f.from > 2*testMax+7 || x.f.from < testMax {
 		t.Errorf("moved %d bytes", x.f.from)
 	}
 	x.expect(text)
-	x.end(x.files)
-	x.look()
-	if len(x.files) != 0 || x.f.from < 3*testMax {
-		t.Errorf("%d files, moved %d bytes at the end", len(x.files), x.f.from)
+	x.f.look(true)
+	if x.f.from < 3*testMax {
+		t.Errorf("moved %d bytes at the end", x.f.from)
 	}
 	x.expect(text)
 }
@@ -260,10 +259,8 @@ func TestRotateCannot(t *testing.T) {
 				t.Fatal(err)
 			}
 			text := x.write(3 * testMax)
-			for range 3 {
-				if next := x.look(); next <= 0 || next > retryAfter {
-					t.Errorf("looks again after %v", next)
-				}
+			if next := x.look(); next != retryAfter {
+				t.Errorf("looks again after %v", next)
 			}
 			if n := strings.Count(x.log.String(), "cannot rotate"); n != 1 {
 				t.Errorf("%d warnings: %s", n, x.log.String())
@@ -317,6 +314,27 @@ func TestRotateFollowsNoLink(t *testing.T) {
 	}
 	if got, err := os.ReadFile(victim); string(got) != text {
 		t.Errorf("the victim has changed: %.20q, %v", got, err)
+	}
+}
+
+func TestOpenRotatedWithoutSegments(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stdout.log")
+	if _, err := OpenRotated(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+	appendTo(t, path, "a\n")
+	r, err := OpenRotated(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for _, want := range []string{"a\n", "b\n", ""} {
+		if got, err := io.ReadAll(r); err != nil || string(got) != want {
+			t.Errorf("got %q, %v, want %q", got, err, want)
+		}
+		if want == "a\n" {
+			appendTo(t, path, "b\n")
+		}
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -29,7 +28,7 @@ func TestRotationLosesNothing(t *testing.T) {
 		lines int
 		tee   logs.Std
 		dir   string
-	}{{"redirected", 600_000, logs.StdNone, ""}, {"tee", 200_000, logs.StdOut, ""}, {"tmpfs", 200_000, logs.StdNone, "/dev/shm"}} {
+	}{{"redirected", 600_000, 0, ""}, {"tee", 200_000, logs.StdOut, ""}, {"tmpfs", 200_000, 0, "/dev/shm"}} {
 		t.Run(tt.name, func(t *testing.T) {
 			lines, toStdout := tt.lines, 0
 			for i := range lines {
@@ -46,7 +45,7 @@ func TestRotationLosesNothing(t *testing.T) {
 				defer os.RemoveAll(dir)
 			}
 			j := newJob(t, logs.Config{
-				Dir: dir, Redirects: logs.StdForAll(logs.StdAll), Tee: logs.StdForAll(tt.tee), MaxSize: limit, Keep: 1000, LinePrefixTemplate: ":",
+				Dir: dir, Redirects: logs.StdSpec{All: logs.StdAll}, Tee: logs.StdSpec{All: tt.tee}, MaxSize: limit, Keep: 1000, LinePrefixTemplate: ":",
 			})
 			a, err := j.Attempt(0, []logs.Worker{{LocalRank: 0}})
 			if err != nil {
@@ -174,26 +173,5 @@ func readNumbers(t *testing.T, path string, ended chan struct{}) (numbers []int)
 		}
 		numbers = append(numbers, n)
 		line = line[:0]
-	}
-}
-
-func TestOpenRotatedWithoutSegments(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "stdout.log")
-	if _, err := logs.OpenRotated(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("got %v", err)
-	}
-	appendTo(t, path, "a\n")
-	r, err := logs.OpenRotated(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	for _, want := range []string{"a\n", "b\n", ""} {
-		if got, err := io.ReadAll(r); err != nil || string(got) != want {
-			t.Errorf("got %q, %v, want %q", got, err, want)
-		}
-		if want == "a\n" {
-			appendTo(t, path, "b\n")
-		}
 	}
 }

@@ -2,12 +2,12 @@ package logs
 
 import (
 	"cmp"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -19,16 +19,13 @@ import (
 	"github.com/muster-run/muster/internal/tempdir"
 )
 
-// NoFiles is the Config.Dir that means no files at all.
-const NoFiles = "/dev/null"
-
 // Config says where output goes.
 // Source: LogsSpecs in torch/distributed/elastic/multiprocessing/api.py.
 type Config struct {
 	// Dir is where the run's directory is made, with its parents. A relative
 	// path is made absolute at once. Empty means a new directory
 	// torchelastic_<8 random> where Python's tempfile puts things: below
-	// $TMPDIR, or below /tmp if that cannot be used. NoFiles means that there
+	// $TMPDIR, or below /tmp if that cannot be used. os.DevNull means that there
 	// are no files: all output goes to the console as it is, and Redirects and
 	// Tee count for nothing.
 	Dir string
@@ -49,12 +46,12 @@ type Config struct {
 	DuplicateStdoutFilters, DuplicateStderrFilters []string
 	// LinePrefixTemplate is put before each line that tee copies, with
 	// ${role_name}, ${local_rank}, ${rank} and ${hostname} replaced. Empty
-	// means DefaultLinePrefix.
+	// means "[${role_name}${local_rank}]:".
 	LinePrefixTemplate string
-	// Collapse copies a line that several ranks write within CollapseDelay, equal
+	// Collapse copies a line that several ranks write within 100 ms, equal
 	// to the last byte, once to the console: local and global ranks in the prefix
 	// are ranges then, "0-2,5". A line that not all of them have written waits for
-	// CollapseDelay at most. Only lines that tee copies are meant.
+	// as long at most. Only lines that tee copies are meant.
 	Collapse bool
 	// MaxSize is how much of a worker's output, in bytes, its log file holds; what
 	// is older is moved into compressed segments beside it, whole lines each:
@@ -63,8 +60,7 @@ type Config struct {
 	// While a slow console lacks output, that stays, as does what is not yet
 	// compressed. Lines of filtered files are not moved.
 	MaxSize int64
-	// Keep is how many segments of a file are kept, the newest ones. Default
-	// DefaultKeep.
+	// Keep is how many segments of a file are kept, the newest ones. Default 5.
 	Keep int
 	// Stdout and Stderr are the agent's console. Nil means os.Stdout and
 	// os.Stderr. They stay the caller's, who keeps them open until Close. Workers write
@@ -74,7 +70,8 @@ type Config struct {
 	Stdout, Stderr io.Writer
 	// Layout names the files of one worker. dir is the attempt's directory, which is
 	// there already; a relative name is below it, and directories are made. A file below
-	// Run.Dir must be new; another one may be there, and is emptied. Nil means DefaultLayout.
+	// Run.Dir must be new; another one may be there, and is emptied. Nil means
+	// TorchElastic's: stdout.log, stderr.log and error.json in a directory per local rank.
 	// Only that is what muster's commands find.
 	// Source: LogsSpecs.reify.
 	Layout func(dir string, w Worker) Files
@@ -85,8 +82,8 @@ type Config struct {
 // goes to a file at all.
 type Files struct{ Stdout, Stderr, ErrorFile string }
 
-// DefaultLayout is TorchElastic's: a directory per local rank.
-func DefaultLayout(dir string, w Worker) Files {
+// defaultLayout is TorchElastic's: a directory per local rank.
+func defaultLayout(dir string, w Worker) Files {
 	dir = filepath.Join(dir, strconv.Itoa(w.LocalRank))
 	return Files{filepath.Join(dir, "stdout.log"), filepath.Join(dir, "stderr.log"), filepath.Join(dir, "error.json")}
 }
@@ -123,10 +120,10 @@ func New(cfg Config) (*Run, error) {
 		r.log = slog.Default()
 	}
 	if r.cfg.LinePrefixTemplate == "" {
-		r.cfg.LinePrefixTemplate = DefaultLinePrefix
+		r.cfg.LinePrefixTemplate = defaultLinePrefix
 	}
 	if r.cfg.Layout == nil {
-		r.cfg.Layout = DefaultLayout
+		r.cfg.Layout = defaultLayout
 	}
 	if r.cfg.Stdout == nil {
 		r.cfg.Stdout = os.Stdout
@@ -151,7 +148,7 @@ func New(cfg Config) (*Run, error) {
 		r.log.Info("log directory", "dir", r.dir)
 	}
 	if cfg.MaxSize > 0 && r.dir != "" {
-		r.rotator = newRotator(cfg.MaxSize, cmp.Or(cfg.Keep, DefaultKeep), r.log)
+		r.rotator = newRotator(cfg.MaxSize, cmp.Or(cfg.Keep, defaultKeep), r.log)
 	}
 	return r, nil
 }
@@ -165,25 +162,20 @@ func (cfg *Config) check() error {
 	if cfg.Keep < 0 {
 		errs = append(errs, fmt.Errorf("%d segments of a log file to keep", cfg.Keep))
 	}
-	if cfg.Dir == NoFiles {
-		for _, f := range []struct {
-			name    string
-			filters []string
-		}{
-			{"--duplicate-stdout-filters", cfg.DuplicateStdoutFilters},
-			{"--duplicate-stderr-filters", cfg.DuplicateStderrFilters},
-		} {
-			if len(f.filters) > 0 {
-				errs = append(errs, fmt.Errorf("%s writes a file, and --log-dir %s means no files; give a log directory", f.name, NoFiles))
+	if cfg.Dir == os.DevNull {
+		options := []string{"--duplicate-stdout-filters", "--duplicate-stderr-filters"}
+		for i, filters := range [][]string{cfg.DuplicateStdoutFilters, cfg.DuplicateStderrFilters} {
+			if len(filters) > 0 {
+				errs = append(errs, fmt.Errorf("%s writes a file, and --log-dir %s means no files; give a log directory", options[i], os.DevNull))
 			}
 		}
 	}
 	if strings.ContainsRune(cfg.RunID, 0) || strings.ContainsRune(cfg.Dir, 0) {
 		errs = append(errs, errors.New("run id or log directory holds a zero byte"))
 	}
-	if cfg.Dir != "" && cfg.Dir != NoFiles {
+	if cfg.Dir != "" && cfg.Dir != os.DevNull {
 		if fi, err := os.Stat(cfg.Dir); err == nil && !fi.IsDir() {
-			errs = append(errs, fmt.Errorf("log directory: %s is a file; give a directory, or %s for no files: %w", cfg.Dir, NoFiles, syscall.ENOTDIR))
+			errs = append(errs, fmt.Errorf("log directory: %s is a file; give a directory, or %s for no files: %w", cfg.Dir, os.DevNull, syscall.ENOTDIR))
 		}
 	}
 	return errors.Join(errs...)
@@ -191,7 +183,7 @@ func (cfg *Config) check() error {
 
 // makeDir makes the run's directory.
 func (r *Run) makeDir() error {
-	if r.cfg.Dir == NoFiles {
+	if r.cfg.Dir == os.DevNull {
 		return nil
 	}
 	root := r.cfg.Dir
@@ -267,23 +259,14 @@ func dirName(runID string) string {
 
 // makeRandomDir makes a directory in parent that only its owner may enter,
 // with a name of prefix and 8 random characters.
-func makeRandomDir(parent, prefix string) (string, error) {
-	const chars = "abcdefghijklmnopqrstuvwxyz0123456789_"
-	var err error
+func makeRandomDir(parent, prefix string) (dir string, err error) {
 	for range 100 {
-		var suffix [8]byte
-		for i := range suffix {
-			suffix[i] = chars[rand.IntN(len(chars))]
-		}
-		dir := filepath.Join(parent, prefix+string(suffix[:]))
-		if err = os.Mkdir(dir, 0o700); err == nil {
-			return dir, nil
-		}
-		if !errors.Is(err, fs.ErrExist) {
-			return "", err
+		dir = filepath.Join(parent, prefix+strings.ToLower(rand.Text()[:8]))
+		if err = os.Mkdir(dir, 0o700); !errors.Is(err, fs.ErrExist) {
+			break
 		}
 	}
-	return "", err
+	return dir, err
 }
 
 // Dir returns the run's directory, an absolute path, or "" when there are no

@@ -3,7 +3,6 @@ package logs
 import (
 	"fmt"
 	"os"
-	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -147,10 +146,4 @@ func diskFull(dir string) bool {
 		return false
 	}
 	return s.Bavail*uint64(s.Bsize) < diskFullBelow || s.Files > 0 && s.Ffree == 0
-}
-
-// descriptorPath returns a path that leads to an open file, wherever it was
-// moved.
-func descriptorPath(f *os.File) string {
-	return "/proc/self/fd/" + strconv.Itoa(int(f.Fd()))
 }

@@ -63,5 +63,3 @@ func copyWindowSize(*os.File, []*os.File) {}
 
 // diskFull is not known on this system.
 func diskFull(string) bool { return false }
-
-func descriptorPath(f *os.File) string { return f.Name() }

@@ -413,7 +413,7 @@ func descriptors(t *testing.T, whole bool) {
 	}
 	defer syscall.Close(inherited)
 	cfg := workers(lab, do("fds"), do("fds"))
-	cfg.Logs = attempt(t, 2, logs.Config{Tee: logs.StdForAll(logs.StdOut)})
+	cfg.Logs = attempt(t, 2, logs.Config{Tee: logs.StdSpec{All: logs.StdOut}})
 	wait(t, start(t, s, cfg))
 	flags, err := unix.FcntlInt(uintptr(inherited), unix.F_GETFD, 0)
 	if err != nil {
@@ -434,7 +434,7 @@ func descriptors(t *testing.T, whole bool) {
 }
 
 // quiet keeps output from the console.
-var quiet = logs.Config{Redirects: logs.StdForAll(logs.StdAll)}
+var quiet = logs.Config{Redirects: logs.StdSpec{All: logs.StdAll}}
 
 // attempt is where the output of n workers goes.
 func attempt(t *testing.T, n int, cfg logs.Config) *logs.Attempt {
@@ -470,7 +470,7 @@ func TestLogs(t *testing.T) {
 	s := supervisor(t, process.SupervisorConfig{})
 	dir := t.TempDir()
 	cfg := workers(lab, do("out:hello", "err:oops", "env:TORCHELASTIC_ERROR_FILE"))
-	cfg.Logs = attempt(t, 1, logs.Config{Dir: dir, Redirects: logs.StdForAll(logs.StdAll)})
+	cfg.Logs = attempt(t, 1, logs.Config{Dir: dir, Redirects: logs.StdSpec{All: logs.StdAll}})
 	r := wait(t, start(t, s, cfg))
 	for path, want := range map[string]string{r.Stdouts[0]: "hello\n", r.Stderrs[0]: "oops\n"} {
 		if got, err := os.ReadFile(path); string(got) != want || !strings.HasPrefix(path, dir) {

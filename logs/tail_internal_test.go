@@ -1,4 +1,4 @@
-package logs_test
+package logs
 
 import (
 	"bytes"
@@ -6,35 +6,58 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"testing"
 
-	"github.com/muster-run/muster/logs"
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
-// A tailed is a Tail whose output a test reads as it comes.
+// A tailed is a tail whose output a test reads as it comes.
 type tailed struct {
-	*logs.Tail
+	*tail
 	t   *testing.T
 	out *io.PipeReader
 }
 
-func startTail(t *testing.T, cfg logs.TailConfig) *tailed {
+func startTail(t *testing.T, cfg tailConfig) *tailed {
 	t.Helper()
 	r, w := io.Pipe()
-	cfg.Writer = w
-	tail, err := logs.NewTail(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tail.Start()
-	return &tailed{tail, t, r}
+	cfg.to = &console{w: w}
+	return &tailed{following(t, cfg), t, r}
 }
 
-// expect reads what the Tail writes next.
+// following starts a tail. Without a prefix of their own, lines of several files have
+// those of all one after the other.
+func following(t *testing.T, cfg tailConfig) *tail {
+	cfg.open, cfg.log = safeopen.Open, slog.New(slog.DiscardHandler)
+	if cfg.collapsedPrefix == nil {
+		cfg.collapsedPrefix = func(localRanks []int) (all string) {
+			for _, r := range localRanks {
+				all += cfg.prefixes[r]
+			}
+			return all
+		}
+	}
+	w := newWatcher(cfg.log)
+	t.Cleanup(w.close)
+	tail := newTail(cfg)
+	tail.start(w)
+	return tail
+}
+
+// end stops the tail and returns what it has counted.
+func (t *tail) end(ctx context.Context) (stats Stats, err error) {
+	close(t.stop)
+	err = t.wait(ctx)
+	t.addTo(&stats)
+	return stats, err
+}
+
+// expect reads what the tail writes next.
 func (d *tailed) expect(want string) {
 	d.t.Helper()
 	got := make([]byte, len(want))
@@ -43,15 +66,15 @@ func (d *tailed) expect(want string) {
 	}
 }
 
-// stop ends the Tail and returns what it still writes.
-func (d *tailed) stop() (string, logs.Stats) {
+// stop ends the tail and returns what it still writes.
+func (d *tailed) stop() (string, Stats) {
 	d.t.Helper()
 	rest := make(chan string)
 	go func() {
 		b, _ := io.ReadAll(d.out)
 		rest <- string(b)
 	}()
-	stats, err := d.Stop(d.t.Context())
+	stats, err := d.end(d.t.Context())
 	if err != nil {
 		d.t.Error(err)
 	}
@@ -74,12 +97,12 @@ func appendTo(t *testing.T, path, text string) {
 }
 
 // The files come into being, one in a directory that does not exist either,
-// while the Tail waits for them.
+// while the tail waits for them.
 func TestTailWaitsForFiles(t *testing.T) {
 	dir := t.TempDir()
 	one, two := filepath.Join(dir, "one"), filepath.Join(dir, "sub", "two")
-	d := startTail(t, logs.TailConfig{
-		Files: map[int]string{1: one, 2: two, 3: filepath.Join(dir, "never")}, Prefixes: map[int]string{1: "1:", 2: "2:"},
+	d := startTail(t, tailConfig{
+		files: map[int]string{1: one, 2: two, 3: filepath.Join(dir, "never")}, prefixes: map[int]string{1: "1:", 2: "2:"},
 	})
 	appendTo(t, filepath.Join(dir, "other"), "not followed\n")
 	appendTo(t, one, "a\n")
@@ -99,7 +122,7 @@ func TestTailWaitsForFiles(t *testing.T) {
 // A file that its worker renames is followed still; what takes its name is not.
 func TestTailFollowsTheFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
-	d := startTail(t, logs.TailConfig{Files: map[int]string{0: path}})
+	d := startTail(t, tailConfig{files: map[int]string{0: path}})
 	appendTo(t, path, "a\n")
 	d.expect("a\n")
 	if err := os.Rename(path, path+".old"); err != nil {
@@ -116,7 +139,7 @@ func TestTailFollowsTheFile(t *testing.T) {
 // A line is held until it ends; updates of a progress bar are not.
 func TestTailHoldsPartialLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
-	d := startTail(t, logs.TailConfig{Files: map[int]string{0: path}, Prefixes: map[int]string{0: "P:"}})
+	d := startTail(t, tailConfig{files: map[int]string{0: path}, prefixes: map[int]string{0: "P:"}})
 	for _, step := range []struct{ write, want string }{
 		{"par", ""},
 		{"tial\nnext ", "P:partial\n"},
@@ -142,7 +165,7 @@ func TestTailHoldsPartialLines(t *testing.T) {
 func TestTailProgressBars(t *testing.T) {
 	dir := t.TempDir()
 	paths := map[int]string{0: filepath.Join(dir, "0"), 1: filepath.Join(dir, "1")}
-	d := startTail(t, logs.TailConfig{Files: paths, Prefixes: map[int]string{0: "A:", 1: "B:"}})
+	d := startTail(t, tailConfig{files: paths, prefixes: map[int]string{0: "A:", 1: "B:"}})
 	for _, step := range []struct {
 		rank        int
 		write, want string
@@ -154,7 +177,7 @@ func TestTailProgressBars(t *testing.T) {
 		{1, "20%", "\nB:10%"},        // it ends the other's
 		{1, "\r30%", "\r\rB:20%"},    // its own again
 		{0, "\r4%", "\n\rA:3%"},      // and back
-		{1, "\r\n", "\n\rB:30%\r\n"}, // whose end needs no newline of the Tail's
+		{1, "\r\n", "\n\rB:30%\r\n"}, // whose end needs no newline of the tail's
 		{0, "\r5%", "\rA:4%"},
 		{1, "a line\n", "\nB:a line\n"},
 		{0, "\r\r", ""},
@@ -175,8 +198,8 @@ func TestTailProgressBars(t *testing.T) {
 
 func TestTailSelectsLines(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
-	d := startTail(t, logs.TailConfig{
-		Files: map[int]string{0: path}, Prefixes: map[int]string{0: "ERROR "}, Containing: []string{"bad", "worse"},
+	d := startTail(t, tailConfig{
+		files: map[int]string{0: path}, prefixes: map[int]string{0: "ERROR "}, containing: []string{"bad", "worse"},
 	})
 	long := strings.Repeat("x", 300<<10)
 	appendTo(t, path, "good\nba")
@@ -184,7 +207,7 @@ func TestTailSelectsLines(t *testing.T) {
 	appendTo(t, path, "d")
 	want := "ERROR bad\n\rERROR worse%\nERROR " + long + "worse" + long + "\n"
 	d.expect(want)
-	if rest, stats := d.stop(); rest != "ERROR "+long+"bad\n" || stats.Lines != 4 {
+	if rest, stats := d.stop(); rest != "ERROR "+long+"bad\n" || stats.FilteredLines != 4 {
 		t.Errorf("rest has %d bytes, %+v", len(rest), stats)
 	}
 }
@@ -192,7 +215,7 @@ func TestTailSelectsLines(t *testing.T) {
 // A worker may empty its log or replace it by something shorter.
 func TestTailBeginsAgainWhenTruncated(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
-	d := startTail(t, logs.TailConfig{Files: map[int]string{0: path}, Prefixes: map[int]string{0: "P:"}})
+	d := startTail(t, tailConfig{files: map[int]string{0: path}, prefixes: map[int]string{0: "P:"}})
 	appendTo(t, path, "first\nbegun")
 	d.expect("P:first\n")
 	if err := os.WriteFile(path, []byte("new\n"), 0o600); err != nil {
@@ -221,33 +244,19 @@ func (f *failing) Write(p []byte) (int, error) {
 	return f.Buffer.Write(p)
 }
 
-// After an error the Tail goes on, on a new line, and says what was lost.
+// After an error the tail goes on, on a new line, and says what was lost.
 func TestTailGoesOnAfterErrors(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	w := &failing{err: errors.New("no space")}
-	tail, err := logs.NewTail(logs.TailConfig{Files: map[int]string{0: path}, Writer: w})
-	if err != nil {
-		t.Fatal(err)
-	}
 	appendTo(t, path, strings.Repeat("0123456789", 30<<10)+"\n") // longer than a block
-	tail.Start()
-	if _, err := tail.Stop(t.Context()); err != nil {
+	tail := following(t, tailConfig{files: map[int]string{0: path}, to: &console{w: w}})
+	if _, err := tail.end(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	tail, err = logs.NewTail(logs.TailConfig{Files: map[int]string{0: path}, Writer: w})
-	if err != nil {
-		t.Fatal(err)
-	}
-	tail.Start()
-	stats, err := tail.Stop(t.Context())
+	tail = following(t, tailConfig{files: map[int]string{0: path}, to: &console{w: w}})
+	stats, err := tail.end(t.Context())
 	if err != nil || stats.LostBytes < 300<<10-100 || stats.LostBytes > 300<<10+1 {
 		t.Errorf("%+v, %v", stats, err)
-	}
-}
-
-func TestNewTailNeedsAWriter(t *testing.T) {
-	if _, err := logs.NewTail(logs.TailConfig{}); err == nil {
-		t.Error("no error")
 	}
 }
 
@@ -255,12 +264,12 @@ func TestNewTailNeedsAWriter(t *testing.T) {
 func TestTailStopIsBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	appendTo(t, path, strings.Repeat("line\n", 1000))
-	d := startTail(t, logs.TailConfig{Files: map[int]string{0: path}})
+	d := startTail(t, tailConfig{files: map[int]string{0: path}})
 	d.expect("li") // the rest of the write is stuck
 	cause := errors.New("hurry")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(cause)
-	stats, err := d.Stop(ctx)
+	stats, err := d.end(ctx)
 	if !errors.Is(err, cause) || stats.LostBytes != 5000 {
 		t.Errorf("%+v, %v", stats, err)
 	}
@@ -280,15 +289,10 @@ func TestTailMemoryIsBounded(t *testing.T) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	var all, some counter
-	var tails []*logs.Tail
-	for _, cfg := range []logs.TailConfig{{Writer: &all}, {Writer: &some, Containing: []string{"needle"}}} {
-		cfg.Files = map[int]string{0: path}
-		tail, err := logs.NewTail(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		tail.Start()
-		tails = append(tails, tail)
+	var tails []*tail
+	for _, cfg := range []tailConfig{{to: &console{w: &all}}, {to: &console{w: &some}, containing: []string{"needle"}}} {
+		cfg.files = map[int]string{0: path}
+		tails = append(tails, following(t, cfg))
 	}
 	for line := range 3 {
 		for range size / len(chunk) {
@@ -301,7 +305,7 @@ func TestTailMemoryIsBounded(t *testing.T) {
 		}
 	}
 	for _, tail := range tails {
-		if _, err := tail.Stop(t.Context()); err != nil {
+		if _, err := tail.end(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
