@@ -74,7 +74,7 @@ type Spec struct {
 	// a function registered with package process.
 	Entrypoint, Func string
 	// Args returns a worker's arguments, without the program's name. Nothing is put in
-	// for ${local_rank}; launch.Substitute does that.
+	// for ${local_rank}, as package launch does.
 	Args func(localRank int) []string
 	// Input returns what a worker's function gets; process.JSON says how values become
 	// bytes. nil means no input.
@@ -126,8 +126,8 @@ type Options struct {
 	// Otherwise they are killed, which is a failure of the group.
 	HangNotify bool
 	// AutopsyTimeout bounds how long evidence of workers that hang is collected
-	// before they are killed. Zero or less turns it off; package launch makes
-	// launch.DefaultAutopsyTimeout of zero.
+	// before they are killed. Zero or less turns it off, but package launch makes 5 s of
+	// zero.
 	AutopsyTimeout time.Duration
 	// PreemptionSignals are those among the signals that stop the agent which mean
 	// that the whole job shall stop: all nodes stop their workers with the signal

@@ -3,39 +3,22 @@ package launch
 import (
 	"io"
 	"log/slog"
-	"os"
 	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 )
 
-// Defaults of the command line.
-// Source: get_args_parser in torch/distributed/run.py.
-const (
-	DefaultBackend            = "static"
-	DefaultRunID              = "none"
-	DefaultRole               = "default"
-	DefaultMasterAddr         = "127.0.0.1"
-	DefaultMasterPort         = 29500
-	DefaultMonitorInterval    = 100 * time.Millisecond
-	DefaultShutdownTimeout    = process.DefaultGrace
-	DefaultExitBarrierTimeout = agent.DefaultExitBarrierTimeout
-	DefaultAutopsyTimeout     = 5 * time.Second
-	NoAutopsy                 = time.Duration(-1)
-	DefaultSignals            = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
-	DefaultEventLogHandler    = "null"
-	DefaultMetricsHandler     = "null"
-)
-
-// Config is one host's part of a job. It is checked once, by Resolve, which Run calls
-// if nobody has, and not changed afterwards. A zero field means the default that its
-// comment names.
+// Config is one host's part of a job: how large the job is, where its hosts meet, what the
+// workers are and how they are watched, and who gets to know what happens. It is checked
+// once, by Resolve, which Run calls if nobody has, and not changed afterwards. A zero field
+// means the default that its comment names.
 // Source: LaunchConfig in torch/distributed/launcher/api.py; the defaults are
 // those of torchrun's command line.
 type Config struct {
@@ -45,59 +28,90 @@ type Config struct {
 	// NprocPerNode is the number of workers on this host. 0 means 1.
 	NprocPerNode int
 	// RunID names the job. "" means a new random UUID where the job meets on
-	// this host only, and DefaultRunID otherwise.
+	// this host only, and "none" otherwise.
 	RunID string
-	// Role of the workers, for messages and role ranks. Default DefaultRole.
-	Role string
+	// Rendezvous says where and how the hosts meet.
+	Rendezvous Rendezvous
 
-	// RdzvBackend is static, c10d, etcd or quorum. Default DefaultBackend, which without
-	// endpoint and port means a c10d rendezvous of this host alone.
-	RdzvBackend string
-	// RdzvEndpoint is host:port of the rendezvous. "" means what the backend
+	// Workers says what each worker runs.
+	Workers Workers
+	// Options say how the workers are watched and stopped. A ShutdownTimeout,
+	// ExitBarrierTimeout or AutopsyTimeout of 0 means process.DefaultGrace,
+	// agent.DefaultExitBarrierTimeout or 5 s here; NoAutopsy means that no evidence is
+	// collected. PreemptionSignals are handled even if SignalsToHandle lacks them.
+	agent.Options
+	// SignalsToHandle are forwarded to the workers. SignalsText is the text
+	// that workers see in TORCHELASTIC_SIGNALS_TO_HANDLE, names with commas between, which
+	// alone says both. Both unset means SIGTERM,SIGINT,SIGHUP,SIGQUIT.
+	SignalsToHandle []syscall.Signal
+	SignalsText     string
+	// HealthCheck is a site's own check of this host, a command for sh, that runs
+	// before the host joins the job, for 5 min at most. A host that fails it does not
+	// join, and Run returns a *HealthCheckError. "" means none.
+	HealthCheck string
+
+	// Logs says where the workers' output goes. Its RunID, Stdout, Stderr and
+	// Logger are filled from this Config where they are unset.
+	Logs logs.Config
+	// Health says where package health serves: Addr is a port of the loopback interface,
+	// host:port or unix:/path. "" means what TORCHELASTIC_HEALTH_CHECK_PORT says, and
+	// nowhere without it. Source and Logger are Run's own.
+	Health health.Config
+	// Records says who gets what happens, beside the log.
+	Records Records
+
+	// WholeProgram says that the program does nothing but this job: see
+	// process.SupervisorConfig. The muster command sets it.
+	WholeProgram bool
+	// Env is the agent's environment, which workers inherit. nil means
+	// os.Environ().
+	Env []string
+	// Stdout and Stderr are those of the agent; nil means os.Stdout and os.Stderr. What
+	// they may be else than files: see logs.Config.
+	Stdout, Stderr io.Writer
+	// Logger gets what the agent has to say; nil means slog.Default().
+	Logger *slog.Logger
+}
+
+// Rendezvous says where and how the hosts of a job meet.
+type Rendezvous struct {
+	// Backend is static, c10d, etcd or quorum. Default static, which without
+	// Endpoint and MasterPort means a c10d rendezvous of this host alone.
+	Backend string
+	// Endpoint is host:port of the rendezvous. "" means what the backend
 	// makes of it: for static MasterAddr:MasterPort.
-	RdzvEndpoint string
-	// RdzvConf holds the settings of --rdzv-conf.
-	RdzvConf map[string]string
+	Endpoint string
+	// Conf holds the settings of --rdzv-conf. Without token_file the job's token, if it
+	// has one, is in the variable MUSTER_TOKEN.
+	Conf map[string]string
 	// NodeRank is this host's rank; only static reads it.
 	NodeRank int
-	// MasterAddr and MasterPort are the endpoint of static when RdzvEndpoint is
-	// empty. Default DefaultMasterAddr, and DefaultMasterPort. A job of one
-	// host without MasterPort takes a free port.
+	// MasterAddr and MasterPort are the endpoint of static when Endpoint is
+	// empty. Default 127.0.0.1, and 29500. A job of one host without MasterPort takes a
+	// free port.
 	MasterAddr string
 	MasterPort int
 	// LocalAddr is this host's address as given to its peers. "" means the IP address
 	// by which it reaches the rendezvous.
 	LocalAddr string
-	// Rendezvous is a handler to be used instead of one made from RdzvBackend and what
-	// belongs to that. Run ends it, with Shutdown or Leave. RunID is the handler's.
-	Rendezvous rendezvous.Handler
 	// Standalone makes this host a job of its own: c10d at a free port.
 	Standalone bool
+	// Handler is used instead of one made from the other fields. Run ends it, with
+	// Shutdown or Leave. The RunID is the handler's.
+	Handler rendezvous.Handler
 
-	// Options say how the workers are watched and stopped. A ShutdownTimeout,
-	// ExitBarrierTimeout or AutopsyTimeout of 0 means its default here, NoAutopsy that
-	// no evidence is collected. PreemptionSignals are handled even if SignalsToHandle
-	// lacks them.
-	agent.Options
-	// MonitorInterval bounds what still has to be polled. 0 means
-	// DefaultMonitorInterval.
-	MonitorInterval time.Duration
-	// HealthCheck is a site's own check of this host, a command for sh, that runs
-	// before the host joins the job. A host that fails it does not join, and Run
-	// returns a *HealthCheckError. "" means none.
-	HealthCheck string
-	// HealthAddr is where package health serves: a port of the loopback interface,
-	// host:port or unix:/path. "" means what TORCHELASTIC_HEALTH_CHECK_PORT says,
-	// and nowhere without it.
-	HealthAddr string
-	// HealthNames are further names that it answers to; see health.Config.
-	HealthNames []string
+	settings *rendezvous.Settings // what Resolve makes of Conf; nil: not resolved yet
+}
 
+// Workers says what the workers of this host run.
+type Workers struct {
+	// Role of the workers, for messages and role ranks. Default "default".
+	Role string
 	// Entrypoint is the executable of every worker, looked up in the worker's
 	// PATH if it has no slash.
 	Entrypoint string
-	// Args follow the executable. ${local_rank} in them is the worker's local
-	// rank, see Substitute.
+	// Args follow the executable. In them ${local_rank} and $local_rank are the worker's
+	// local rank, and $$ is $.
 	Args []string
 	// Func names a function that every worker runs instead of Entrypoint, registered
 	// with package process; the program's main has to call process.FuncMain. Input
@@ -115,18 +129,14 @@ type Config struct {
 	// CPUs are the CPUs that each local rank may use. nil means: those that
 	// NUMABinding says, or all.
 	CPUs map[int][]int
+	// OMPNumThreads is the workers' OMP_NUM_THREADS; "" leaves it as it is.
+	OMPNumThreads string
+}
 
-	// SignalsToHandle are forwarded to the workers. SignalsText is the text
-	// that workers see in TORCHELASTIC_SIGNALS_TO_HANDLE. Both unset means
-	// DefaultSignals; ParseSignals makes the one of the other.
-	SignalsToHandle []syscall.Signal
-	SignalsText     string
-
-	// Logs says where the workers' output goes. Its RunID, Stdout, Stderr and
-	// Logger are filled from this Config where they are unset.
-	Logs logs.Config
+// Records says who gets what happens: events, TorchElastic's metrics, or all of it.
+type Records struct {
 	// EventLogHandler says where events go: null, console (JSON lines on Stderr),
-	// dynamic_rendezvous (as null) or file. Default DefaultEventLogHandler.
+	// dynamic_rendezvous (as null) or file. Default null.
 	EventLogHandler string
 	// EventLogFile is a file that gets events, too, whatever the handler is. ""
 	// means none; with the handler file it means events.FileName in the log
@@ -136,61 +146,33 @@ type Config struct {
 	// stays the caller's.
 	Events events.Sink
 	// MetricsHandler is null or console, which prints TorchElastic's metrics to
-	// Stdout. Default DefaultMetricsHandler.
+	// Stdout. Default null.
 	MetricsHandler string
 	// Metrics gets TorchElastic's metrics, too; nil means no such handler.
 	Metrics metrics.Handler
-	// Observers get all that the agent tells, of which Events and Metrics are parts.
+	// Observers get all that the agent tells, of which events and metrics are parts.
 	Observers []func(agent.Event)
-	// ExitCode is "torchrun" (a failed job exits 1) or "worker" (it exits as the
-	// worker that failed first). Default "torchrun".
-	ExitCode string
-
-	// WholeProgram says that the program does nothing but this job: see
-	// process.SupervisorConfig. The muster command sets it.
-	WholeProgram bool
-
-	// Env is the agent's environment, which workers inherit. nil means
-	// os.Environ().
-	Env []string
-	// OMPNumThreads is the workers' OMP_NUM_THREADS; "" leaves it as it is.
-	OMPNumThreads string
-
-	// Stdin, Stdout and Stderr are those of the agent; nil means os.Stdin,
-	// os.Stdout, os.Stderr. What they may be else than files: see logs.Config.
-	Stdin          *os.File
-	Stdout, Stderr io.Writer
-	// Logger gets what the agent has to say; nil means slog.Default().
-	Logger *slog.Logger
-
-	settings *rendezvous.Settings // from Resolve; nil before
 }
+
+// NoAutopsy as an AutopsyTimeout means that no evidence is collected, since 0 is the default.
+const NoAutopsy = time.Duration(-1)
 
 // Default returns the Config of a torchrun command line without options: one
-// worker on one host. Entrypoint and Args are the caller's to set.
+// worker on one host. What the workers run is the caller's to set.
+// Source: get_args_parser in torch/distributed/run.py.
 func Default() Config {
 	return Config{
-		MinNodes:        1,
-		MaxNodes:        1,
-		NprocPerNode:    1,
-		RdzvBackend:     DefaultBackend,
-		Role:            DefaultRole,
-		MasterAddr:      DefaultMasterAddr,
-		MonitorInterval: DefaultMonitorInterval,
+		MinNodes:     1,
+		MaxNodes:     1,
+		NprocPerNode: 1,
+		Rendezvous:   Rendezvous{Backend: "static", MasterAddr: "127.0.0.1"},
+		Workers:      Workers{Role: "default"},
 		Options: agent.Options{
-			ShutdownTimeout:    DefaultShutdownTimeout,
-			ExitBarrierTimeout: DefaultExitBarrierTimeout,
-			AutopsyTimeout:     DefaultAutopsyTimeout,
+			ShutdownTimeout:    process.DefaultGrace,
+			ExitBarrierTimeout: agent.DefaultExitBarrierTimeout,
+			AutopsyTimeout:     5 * time.Second,
 		},
-		SignalsText:     DefaultSignals,
-		EventLogHandler: DefaultEventLogHandler,
-		MetricsHandler:  DefaultMetricsHandler,
-		ExitCode:        ExitTorchrun,
+		SignalsText: "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+		Records:     Records{EventLogHandler: events.NameNull, MetricsHandler: metricsNull},
 	}
 }
-
-// What Config.ExitCode may be.
-const (
-	ExitTorchrun = "torchrun" // a failed job exits 1
-	ExitWorker   = "worker"   // a failed job exits as the worker that failed first
-)

@@ -14,18 +14,18 @@ import (
 // VirtualLocalRank promises and fills CPUs from NUMABinding.
 func (cfg *Config) resolveDevices() error {
 	var errs []error
-	if cfg.VirtualLocalRank {
+	if cfg.Workers.VirtualLocalRank {
 		// The highest rank is the first to find the list too short.
-		if _, err := VirtualLocalRankEnv(cfg.LookupEnv, cfg.NprocPerNode-1); err != nil {
+		if _, err := virtualLocalRankEnv(cfg.LookupEnv, cfg.NprocPerNode-1); err != nil {
 			errs = append(errs, err)
 		}
 	}
-	if cfg.NUMABinding != "" && cfg.CPUs == nil {
+	if cfg.Workers.NUMABinding != "" && cfg.Workers.CPUs == nil {
 		cpus, err := bindCPUs(os.DirFS("/"), cfg)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("numa binding %s: %w", cfg.NUMABinding, err))
+			errs = append(errs, fmt.Errorf("numa binding %s: %w", cfg.Workers.NUMABinding, err))
 		}
-		cfg.CPUs = cpus
+		cfg.Workers.CPUs = cpus
 	}
 	return errors.Join(errs...)
 }
@@ -33,7 +33,7 @@ func (cfg *Config) resolveDevices() error {
 // bindCPUs computes each worker's CPUs from the devices and the topology found
 // under root.
 func bindCPUs(root fs.FS, cfg *Config) (map[int][]int, error) {
-	mode, err := numa.ParseMode(cfg.NUMABinding)
+	mode, err := numa.ParseMode(cfg.Workers.NUMABinding)
 	if err != nil {
 		return nil, err
 	}

@@ -4,80 +4,26 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
-	"strings"
 
+	"github.com/muster-run/muster/internal/execpath"
 	"github.com/muster-run/muster/process"
 )
-
-// FindExecutable looks a program up as execvp does: a name with a slash is a
-// path, any other is looked for in the directories of PATH, where an empty one
-// is the current directory. lookup reads the environment. The error says what
-// is wrong with the best candidate and matches fs.ErrNotExist or
-// fs.ErrPermission.
-func FindExecutable(name string, lookup func(string) (string, bool)) (string, error) {
-	if name == "" {
-		return "", fmt.Errorf("no program named: %w", fs.ErrNotExist)
-	}
-	if strings.Contains(name, "/") {
-		return name, executable(name)
-	}
-	path, ok := lookup("PATH")
-	if !ok {
-		path = "/bin:/usr/bin"
-	}
-	var denied error
-	for _, dir := range filepath.SplitList(path) {
-		if dir == "" {
-			dir = "."
-		}
-		candidate := dir + "/" + name
-		err := executable(candidate)
-		if err == nil {
-			return candidate, nil
-		}
-		if denied == nil && !errors.Is(err, fs.ErrNotExist) {
-			denied = err
-		}
-	}
-	if denied != nil {
-		return "", denied
-	}
-	return "", fmt.Errorf("%s is in no directory of PATH=%s: %w", name, path, fs.ErrNotExist)
-}
-
-// executable says why the file cannot be run. It leaves to the kernel what only
-// the kernel knows: the format, access lists, mount options.
-func executable(path string) error {
-	info, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	if info.IsDir() {
-		return fmt.Errorf("%s is a directory: %w", path, fs.ErrPermission)
-	}
-	if info.Mode()&0o111 == 0 {
-		return fmt.Errorf("%s is not executable (mode %v): %w", path, info.Mode(), fs.ErrPermission)
-	}
-	return nil
-}
 
 // checkWorker says why no worker could run.
 func (cfg *Config) checkWorker() error {
 	switch {
-	case cfg.Func == "" && cfg.Input != nil:
+	case cfg.Workers.Func == "" && cfg.Workers.Input != nil:
 		return errors.New("an input is for functions; a program has arguments")
-	case cfg.Func == "":
-		return checkEntrypoint(cfg.Entrypoint, cfg.LookupEnv)
-	case cfg.Entrypoint != "" || len(cfg.Args) > 0:
+	case cfg.Workers.Func == "":
+		return checkEntrypoint(cfg.Workers.Entrypoint, cfg.LookupEnv)
+	case cfg.Workers.Entrypoint != "" || len(cfg.Workers.Args) > 0:
 		return errors.New("a worker needs an entrypoint or a function, and not both")
 	}
-	return process.CheckFunc(cfg.Func)
+	return process.CheckFunc(cfg.Workers.Func)
 }
 
 func checkEntrypoint(name string, lookup func(string) (string, bool)) error {
-	_, err := FindExecutable(name, lookup)
+	_, err := execpath.Find(name, lookup)
 	from := ""
 	if python, _ := lookup("PYTHON_EXEC"); python == name {
 		from = "PYTHON_EXEC: "

@@ -19,7 +19,7 @@ import (
 func ExampleRun() {
 	cfg := launch.Default()
 	cfg.NprocPerNode = 2
-	cfg.Entrypoint, cfg.Args = "/bin/sh", []string{"-c", "exit $((RANK * 3))"}
+	cfg.Workers.Entrypoint, cfg.Workers.Args = "/bin/sh", []string{"-c", "exit $((RANK * 3))"}
 	cfg.Logger = slog.New(slog.DiscardHandler)
 	result, err := launch.Run(context.Background(), cfg)
 	if err != nil {
@@ -48,8 +48,8 @@ func ExampleRun_function() {
 	names := []string{"Ada", "Grace"}
 	cfg := launch.Default()
 	cfg.NprocPerNode = len(names)
-	cfg.Func = "hello"
-	cfg.Input = func(localRank int) []byte {
+	cfg.Workers.Func = "hello"
+	cfg.Workers.Input = func(localRank int) []byte {
 		input, _ := json.Marshal(names[localRank])
 		return input
 	}
@@ -99,9 +99,9 @@ func ExampleRun_parts() {
 		return
 	}
 	cfg := launch.Default()
-	cfg.Entrypoint = "/bin/true"
-	cfg.Rendezvous = announced{meet}
-	cfg.Events = states{}
+	cfg.Workers.Entrypoint = "/bin/true"
+	cfg.Rendezvous.Handler = announced{meet}
+	cfg.Records.Events = states{}
 	cfg.Logger = quiet
 	if _, err := launch.Run(context.Background(), cfg); err != nil {
 		fmt.Println(err)

@@ -11,26 +11,21 @@ import (
 func ExampleResolve() {
 	cfg := launch.Default()
 	cfg.NprocPerNode = 2
-	cfg.Entrypoint = "/bin/echo"
-	cfg.Args = []string{"I am ${local_rank}"}
+	cfg.Workers.Entrypoint = "/bin/echo"
+	cfg.Workers.Args = []string{"I am ${local_rank}"}
 	cfg, err := launch.Resolve(cfg)
-	fmt.Println(cfg.RdzvBackend, cfg.RdzvEndpoint, err)
+	fmt.Println(cfg.Rendezvous.Backend, cfg.Rendezvous.Endpoint, err)
 	// Output: c10d localhost:0 <nil>
 }
 
 func ExampleResolve_problems() {
 	cfg := launch.Default()
-	cfg.Entrypoint = "/bin/echo"
+	cfg.Workers.Entrypoint = "/bin/echo"
 	cfg.NprocPerNode = -1
-	cfg.RdzvBackend = "zookeeper"
+	cfg.Rendezvous.Backend = "zookeeper"
 	_, err := launch.Resolve(cfg)
 	fmt.Println(err)
 	// Output:
 	// nproc per node: at least one worker is needed, got -1
 	// rendezvous backend "zookeeper" is not known: want static, c10d, etcd or quorum; Python plug-ins cannot be loaded
-}
-
-func ExampleSubstitute() {
-	fmt.Println(launch.Substitute([]string{"--out", "log.${local_rank}", "cost: $$5"}, 3))
-	// Output: [--out log.3 cost: $5]
 }

@@ -1,21 +1,18 @@
 package launch
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os/exec"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/internal/children"
 )
 
-// HealthCheckTimeout is how long a site's own check may take.
-const HealthCheckTimeout = 5 * time.Minute
+// healthCheckTimeout is how long a site's own check may take.
+const healthCheckTimeout = 5 * time.Minute
 
 // maxHealthLines and maxHealthTail bound what a HealthCheckError repeats of what a
 // check has written.
@@ -43,23 +40,19 @@ func (e *HealthCheckError) Error() string {
 
 func (e *HealthCheckError) Unwrap() error { return e.Err }
 
-// RunHealthCheck runs a site's own check with `sh -c`, for HealthCheckTimeout at most.
-// The error is a *HealthCheckError, or the cause of ctx if that ended first; the check
-// is then killed with all that it has started.
-func RunHealthCheck(ctx context.Context, command string, env []string) error {
-	limited, cancel := context.WithTimeoutCause(ctx, HealthCheckTimeout, fmt.Errorf("no result within %v", HealthCheckTimeout))
-	defer cancel()
-	var out lastBytes
-	cmd := exec.CommandContext(limited, "/bin/sh", "-c", command)
-	cmd.Env = env
-	cmd.Stdout, cmd.Stderr = &out, &out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second
-	err := children.Start(cmd)
-	if err == nil {
-		err = children.Wait(cmd)
+// CheckHealth runs HealthCheck, if there is one, with `sh -c`, as Run does before the host
+// joins the job. The error is a *HealthCheckError, or the cause of ctx if that ended first;
+// the check is then killed with all that it has started.
+func (cfg *Config) CheckHealth(ctx context.Context) error {
+	if cfg.HealthCheck == "" {
+		return nil
 	}
+	limited, cancel := context.WithTimeoutCause(ctx, healthCheckTimeout, fmt.Errorf("no result within %v", healthCheckTimeout))
+	defer cancel()
+	cmd := exec.CommandContext(limited, "/bin/sh", "-c", cfg.HealthCheck)
+	cmd.Env = cfg.Env
+	cmd.WaitDelay = time.Second
+	out, err := children.CombinedOutput(cmd, maxHealthTail)
 	switch {
 	case err == nil || errors.Is(err, exec.ErrWaitDelay) && cmd.ProcessState.Success():
 		return nil // ErrWaitDelay: something it has started goes on, and holds its output
@@ -72,40 +65,13 @@ func RunHealthCheck(ctx context.Context, command string, env []string) error {
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		code = exit.ExitCode()
 	}
-	return &HealthCheckError{Command: command, Code: code, Tail: out.lines(maxHealthLines), Err: err}
+	return &HealthCheckError{Command: cfg.HealthCheck, Code: code, Tail: lastLines(out, maxHealthLines), Err: err}
 }
 
-// checkHealth runs the job's own check, if it has one.
-func (cfg *Config) checkHealth(ctx context.Context) error {
-	if cfg.HealthCheck == "" {
-		return nil
-	}
-	start := time.Now()
-	if err := RunHealthCheck(ctx, cfg.HealthCheck, cfg.Env); err != nil {
-		return err
-	}
-	cfg.Logger.Info("the health check has passed", "run_id", cfg.RunID, "took", time.Since(start))
-	return nil
-}
-
-// lastBytes keeps the end of what is written to it.
-type lastBytes struct{ buf bytes.Buffer }
-
-var _ io.Writer = (*lastBytes)(nil)
-
-func (l *lastBytes) Write(b []byte) (int, error) {
-	n := len(b)
-	b = b[max(0, n-maxHealthTail):]
-	if over := l.buf.Len() + len(b) - maxHealthTail; over > 0 {
-		l.buf.Next(over)
-	}
-	l.buf.Write(b)
-	return n, nil
-}
-
-// lines returns the last n of them, without what a terminal might act upon.
-func (l *lastBytes) lines(n int) string {
-	text := strings.ToValidUTF8(l.buf.String(), "?")
+// lastLines returns the last n lines of what was written, without what a terminal might act
+// upon.
+func lastLines(out []byte, n int) string {
+	text := strings.ToValidUTF8(string(out), "?")
 	var kept []string
 	for line := range strings.Lines(text) {
 		line = strings.Map(func(r rune) rune {

@@ -26,7 +26,8 @@ func TestHealthCheck(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			err := launch.RunHealthCheck(t.Context(), tt.command, []string{"PATH=/usr/bin:/bin", "LOOK=here"})
+			cfg := launch.Config{HealthCheck: tt.command, Env: []string{"PATH=/usr/bin:/bin", "LOOK=here"}}
+			err := cfg.CheckHealth(t.Context())
 			bad, failed := errors.AsType[*launch.HealthCheckError](err)
 			switch {
 			case tt.code == 0:
@@ -47,7 +48,8 @@ func TestHealthCheckEndsWithContext(t *testing.T) {
 	stopped := errors.New("stopped")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(stopped)
-	if err := launch.RunHealthCheck(ctx, "exec sleep 60", nil); !errors.Is(err, stopped) {
+	cfg := launch.Config{HealthCheck: "exec sleep 60"}
+	if err := cfg.CheckHealth(ctx); !errors.Is(err, stopped) {
 		t.Errorf("got %v, want %v", err, stopped)
 	}
 }

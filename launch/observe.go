@@ -40,8 +40,8 @@ func (o *observed) watch(a *agent.Agent) {
 
 // addr returns where to serve; "" for nowhere.
 func (o *observed) addr() string {
-	if o.cfg.HealthAddr != "" {
-		return o.cfg.HealthAddr
+	if o.cfg.Health.Addr != "" {
+		return o.cfg.Health.Addr
 	}
 	port, _ := o.cfg.LookupEnv(health.EnvPort)
 	if port == "" {
@@ -56,8 +56,8 @@ func (o *observed) addr() string {
 
 // observers get what the agent tells: for events, for metrics, and for what is served.
 func (o *observed) observers(host string, sink events.Sink, stdout io.Writer) []func(agent.Event) {
-	all := append(slices.Clip(o.cfg.Observers), events.Observer(sink), o.Observe)
-	handlers := []metrics.Handler{o.cfg.Metrics}
+	all := append(slices.Clip(o.cfg.Records.Observers), events.Observer(sink), o.Observe)
+	handlers := []metrics.Handler{o.cfg.Records.Metrics}
 	if o.addr() != "" {
 		o.registry = metrics.NewRegistry()
 		o.registry.OnCollect(func(c *metrics.Collect) {
@@ -66,12 +66,12 @@ func (o *observed) observers(host string, sink events.Sink, stdout io.Writer) []
 			}
 		})
 		job := metrics.NewJob(o.registry, metrics.Info{
-			RunID: o.cfg.RunID, Role: o.cfg.Role, Host: host,
+			RunID: o.cfg.RunID, Role: o.cfg.Workers.Role, Host: host,
 			LocalWorldSize: o.cfg.NprocPerNode, MaxRestarts: o.cfg.MaxRestarts,
 		})
 		all, handlers = append(all, job.Observe), append(handlers, job)
 	}
-	if o.cfg.MetricsHandler == metricsConsole { // Source: ConsoleMetricHandler prints to stdout.
+	if o.cfg.Records.MetricsHandler == metricsConsole { // Source: ConsoleMetricHandler prints to stdout.
 		handlers = append(handlers, metrics.Console(stdout))
 	}
 	return append(all, metrics.Observer(metrics.Multi(handlers...)))
@@ -84,7 +84,7 @@ func (o *observed) serve(host string) (at string, stop func()) {
 		return "", func() {}
 	}
 	log := o.cfg.Logger
-	s, err := health.Listen(health.Config{Addr: o.addr(), Names: o.cfg.HealthNames, Source: o, Logger: log})
+	s, err := health.Listen(health.Config{Addr: o.addr(), Names: o.cfg.Health.Names, Source: o, Logger: log})
 	if err != nil {
 		log.Warn("the job's health is not served", "error", err)
 		return "", func() {}
@@ -137,7 +137,7 @@ func (o *observed) collect(c *metrics.Collect, a *agent.Agent) {
 // State is the Observer's, with what only the launcher knows.
 func (o *observed) State(ctx context.Context) *health.State {
 	s := o.Observer.State(ctx)
-	s.Job.Endpoint = o.cfg.RdzvEndpoint
+	s.Job.Endpoint = o.cfg.Rendezvous.Endpoint
 	s.Job.MinHosts, s.Job.MaxHosts = o.cfg.MinNodes, o.cfg.MaxNodes
 	return s
 }

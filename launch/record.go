@@ -10,27 +10,30 @@ import (
 	"github.com/muster-run/muster/events"
 )
 
-// metricsConsole is the MetricsHandler that prints.
-const metricsConsole = "console"
+// What Records.MetricsHandler may be.
+const (
+	metricsNull    = "null"
+	metricsConsole = "console"
+)
 
 // checkRecords says what is wrong with where events and metrics shall go.
 func (cfg *Config) checkRecords() error {
 	var errs []error
-	if err := events.CheckName(cfg.EventLogHandler); err != nil {
+	if err := events.CheckName(cfg.Records.EventLogHandler); err != nil {
 		errs = append(errs, err)
 	}
 	switch {
-	case cfg.EventLogFile != "":
-		if err := events.CheckFile(cfg.EventLogFile); err != nil {
+	case cfg.Records.EventLogFile != "":
+		if err := events.CheckFile(cfg.Records.EventLogFile); err != nil {
 			errs = append(errs, err)
 		}
-	case cfg.EventLogHandler == events.NameFile && cfg.Logs.Dir == os.DevNull:
+	case cfg.Records.EventLogHandler == events.NameFile && cfg.Logs.Dir == os.DevNull:
 		errs = append(errs, fmt.Errorf("there is no log directory for %s: name a file with --event-log-file, or a directory with --log-dir", events.FileName))
 	}
-	switch cfg.MetricsHandler {
-	case DefaultMetricsHandler, metricsConsole:
+	switch cfg.Records.MetricsHandler {
+	case metricsNull, metricsConsole:
 	default:
-		errs = append(errs, fmt.Errorf("metrics handler %q is not known: want %s or %s", cfg.MetricsHandler, DefaultMetricsHandler, metricsConsole))
+		errs = append(errs, fmt.Errorf("metrics handler %q is not known: want %s or %s", cfg.Records.MetricsHandler, metricsNull, metricsConsole))
 	}
 	return errors.Join(errs...)
 }
@@ -40,14 +43,14 @@ func (cfg *Config) checkRecords() error {
 func openEvents(cfg *Config, logDir string, stderr io.Writer) (events.Sink, func() error, error) {
 	nothing := func() error { return nil }
 	var sink events.Sink
-	path, open := cfg.EventLogFile, events.OpenFile
-	if cfg.EventLogHandler == events.NameFile {
+	path, open := cfg.Records.EventLogFile, events.OpenFile
+	if cfg.Records.EventLogHandler == events.NameFile {
 		if path == "" {
 			path, open = filepath.Join(logDir, events.FileName), events.CreateFile
 		}
 	} else {
 		var err error
-		if sink, err = events.New(cfg.EventLogHandler, stderr); err != nil {
+		if sink, err = events.New(cfg.Records.EventLogHandler, stderr); err != nil {
 			return nil, nothing, err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/hostport"
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/etcd"
 	"github.com/muster-run/muster/rendezvous/quorum"
@@ -50,30 +51,22 @@ func Resolve(cfg Config) (Config, error) {
 	if cfg.MaxRestarts < 0 {
 		fail("max restarts must be >= 0, got %d", cfg.MaxRestarts)
 	}
-	if cfg.MonitorInterval < 0 {
-		fail("monitor interval must be > 0, got %v", cfg.MonitorInterval)
-	}
 	if cfg.ExitBarrierTimeout < 0 {
 		fail("exit barrier timeout must be non-negative, got %v", cfg.ExitBarrierTimeout)
 	}
 	if cfg.HangTimeout < 0 {
 		fail("hang timeout must be non-negative, got %v", cfg.HangTimeout)
 	}
-	switch cfg.ExitCode {
-	case ExitTorchrun, ExitWorker:
-	default:
-		fail("exit code: want %s or %s, got %q", ExitTorchrun, ExitWorker, cfg.ExitCode)
-	}
 	if err := cfg.checkRecords(); err != nil {
 		errs = append(errs, err)
 	}
-	if cfg.HealthAddr != "" {
-		if _, _, err := health.ParseAddr(cfg.HealthAddr); err != nil {
+	if cfg.Health.Addr != "" {
+		if _, _, err := health.ParseAddr(cfg.Health.Addr); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	if cfg.SignalsToHandle == nil {
-		signals, _, err := ParseSignals(cfg.SignalsText)
+		signals, _, err := text.Signals(cfg.SignalsText)
 		if err != nil {
 			errs = append(errs, err)
 		}
@@ -92,28 +85,26 @@ func Resolve(cfg Config) (Config, error) {
 	}
 	errs = append(errs, cfg.checkWorker())
 	if err := errors.Join(errs...); err != nil {
-		cfg.settings = nil
+		cfg.Rendezvous.settings = nil
 		return cfg, &ConfigError{err}
 	}
 	return cfg, nil
 }
 
 func (cfg *Config) fillDefaults() {
-	cfg.MinNodes = cmp.Or(cfg.MinNodes, 1)
+	d := Default()
+	cfg.MinNodes = cmp.Or(cfg.MinNodes, d.MinNodes)
 	cfg.MaxNodes = cmp.Or(cfg.MaxNodes, cfg.MinNodes)
-	cfg.NprocPerNode = cmp.Or(cfg.NprocPerNode, 1)
-	cfg.Role = cmp.Or(cfg.Role, DefaultRole)
-	cfg.RdzvBackend = cmp.Or(cfg.RdzvBackend, DefaultBackend)
-	cfg.MasterAddr = cmp.Or(cfg.MasterAddr, DefaultMasterAddr)
-	cfg.MonitorInterval = cmp.Or(cfg.MonitorInterval, DefaultMonitorInterval)
-	cfg.ShutdownTimeout = cmp.Or(cfg.ShutdownTimeout, DefaultShutdownTimeout)
-	cfg.AutopsyTimeout = cmp.Or(cfg.AutopsyTimeout, DefaultAutopsyTimeout)
-	cfg.ExitBarrierTimeout = cmp.Or(cfg.ExitBarrierTimeout, DefaultExitBarrierTimeout)
-	cfg.EventLogHandler = cmp.Or(cfg.EventLogHandler, DefaultEventLogHandler)
-	cfg.MetricsHandler = cmp.Or(cfg.MetricsHandler, DefaultMetricsHandler)
-	cfg.ExitCode = cmp.Or(cfg.ExitCode, ExitTorchrun)
-	cfg.Title = cmp.Or(cfg.Title, cfg.Entrypoint, cfg.Func)
-	cfg.Stdin = cmp.Or(cfg.Stdin, os.Stdin)
+	cfg.NprocPerNode = cmp.Or(cfg.NprocPerNode, d.NprocPerNode)
+	cfg.Rendezvous.Backend = cmp.Or(cfg.Rendezvous.Backend, d.Rendezvous.Backend)
+	cfg.Rendezvous.MasterAddr = cmp.Or(cfg.Rendezvous.MasterAddr, d.Rendezvous.MasterAddr)
+	cfg.Workers.Role = cmp.Or(cfg.Workers.Role, d.Workers.Role)
+	cfg.Workers.Title = cmp.Or(cfg.Workers.Title, cfg.Workers.Entrypoint, cfg.Workers.Func)
+	cfg.ShutdownTimeout = cmp.Or(cfg.ShutdownTimeout, d.ShutdownTimeout)
+	cfg.AutopsyTimeout = cmp.Or(cfg.AutopsyTimeout, d.AutopsyTimeout)
+	cfg.ExitBarrierTimeout = cmp.Or(cfg.ExitBarrierTimeout, d.ExitBarrierTimeout)
+	cfg.Records.EventLogHandler = cmp.Or(cfg.Records.EventLogHandler, d.Records.EventLogHandler)
+	cfg.Records.MetricsHandler = cmp.Or(cfg.Records.MetricsHandler, d.Records.MetricsHandler)
 	cfg.Stdout = orWriter(cfg.Stdout, os.Stdout)
 	cfg.Stderr = orWriter(cfg.Stderr, os.Stderr)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
@@ -121,7 +112,7 @@ func (cfg *Config) fillDefaults() {
 	cfg.Logs.Stderr = orWriter(cfg.Logs.Stderr, cfg.Stderr)
 	cfg.Logs.Logger = cmp.Or(cfg.Logs.Logger, cfg.Logger)
 	if cfg.SignalsToHandle == nil && cfg.SignalsText == "" {
-		cfg.SignalsText = DefaultSignals
+		cfg.SignalsText = d.SignalsText
 	}
 }
 
@@ -138,19 +129,19 @@ func (cfg *Config) resolveRendezvous() error {
 	var errs []error
 	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
 
-	if cfg.MasterPort < 0 || cfg.MasterPort > 65535 {
-		fail("master port: want 0 to 65535, got %d", cfg.MasterPort)
-		cfg.MasterPort = 0 // or the endpoint would be wrong, too
+	if cfg.Rendezvous.MasterPort < 0 || cfg.Rendezvous.MasterPort > 65535 {
+		fail("master port: want 0 to 65535, got %d", cfg.Rendezvous.MasterPort)
+		cfg.Rendezvous.MasterPort = 0 // or the endpoint would be wrong, too
 	}
-	if cfg.Rendezvous != nil {
-		cfg.RdzvBackend, cfg.RunID = cfg.Rendezvous.Backend(), cfg.Rendezvous.RunID()
+	if cfg.Rendezvous.Handler != nil {
+		cfg.Rendezvous.Backend, cfg.RunID = cfg.Rendezvous.Handler.Backend(), cfg.Rendezvous.Handler.RunID()
 		cfg.Logs.RunID = cmp.Or(cfg.Logs.RunID, cfg.RunID)
-		cfg.settings = new(rendezvous.Settings)
+		cfg.Rendezvous.settings = new(rendezvous.Settings)
 		return errors.Join(errs...)
 	}
-	alone := cfg.RdzvBackend == "static" && cfg.RdzvEndpoint == "" && cfg.MasterPort == 0 && cfg.MaxNodes == 1
-	if cfg.Standalone || alone {
-		cfg.RdzvBackend, cfg.RdzvEndpoint = "c10d", "localhost:0"
+	alone := cfg.Rendezvous.Backend == "static" && cfg.Rendezvous.Endpoint == "" && cfg.Rendezvous.MasterPort == 0 && cfg.MaxNodes == 1
+	if cfg.Rendezvous.Standalone || alone {
+		cfg.Rendezvous.Backend, cfg.Rendezvous.Endpoint = "c10d", "localhost:0"
 		if cfg.RunID == "" {
 			cfg.RunID = newRunID()
 		}
@@ -159,59 +150,66 @@ func (cfg *Config) resolveRendezvous() error {
 	if err != nil {
 		errs = append(errs, err)
 	}
-	cfg.settings = &settings
-	cfg.RunID = cmp.Or(cfg.RunID, DefaultRunID)
+	cfg.Rendezvous.settings = &settings
+	cfg.RunID = cmp.Or(cfg.RunID, noRunID)
 	cfg.Logs.RunID = cmp.Or(cfg.Logs.RunID, cfg.RunID)
 
-	switch cfg.RdzvBackend {
+	switch cfg.Rendezvous.Backend {
 	case "static":
-		if cfg.RdzvEndpoint == "" {
-			cfg.RdzvEndpoint = joinHostPort(cfg.MasterAddr, cmp.Or(cfg.MasterPort, DefaultMasterPort))
+		if cfg.Rendezvous.Endpoint == "" {
+			cfg.Rendezvous.Endpoint = joinHostPort(cfg.Rendezvous.MasterAddr, cmp.Or(cfg.Rendezvous.MasterPort, defaultMasterPort))
 		}
-		_, port, err := hostport.Split(cfg.RdzvEndpoint, -1)
+		_, port, err := hostport.Split(cfg.Rendezvous.Endpoint, -1)
 		switch {
 		case err != nil:
 			errs = append(errs, err)
 		case port < 0:
-			fail("port is missing in endpoint: %s. Try to specify --master-port", cfg.RdzvEndpoint)
+			fail("port is missing in endpoint: %s. Try to specify --master-port", cfg.Rendezvous.Endpoint)
 		case port == 0 && cfg.MaxNodes > 1:
-			fail(portZero, nodes(*cfg), cfg.RdzvEndpoint)
+			fail(portZero, nodes(*cfg), cfg.Rendezvous.Endpoint)
 		}
-		if cfg.NodeRank < 0 || cfg.NodeRank >= cfg.MaxNodes {
-			fail("node rank: want 0 to %d for %s, got %d", cfg.MaxNodes-1, nodes(*cfg), cfg.NodeRank)
+		if cfg.Rendezvous.NodeRank < 0 || cfg.Rendezvous.NodeRank >= cfg.MaxNodes {
+			fail("node rank: want 0 to %d for %s, got %d", cfg.MaxNodes-1, nodes(*cfg), cfg.Rendezvous.NodeRank)
 		}
 	case "c10d":
-		_, port, err := hostport.Split(cfg.RdzvEndpoint, -1)
+		_, port, err := hostport.Split(cfg.Rendezvous.Endpoint, -1)
 		switch {
 		case err != nil:
 			errs = append(errs, err)
 		case port == 0 && cfg.MinNodes > 1 && cfg.MinNodes <= cfg.MaxNodes:
-			fail(portZero, nodes(*cfg), cfg.RdzvEndpoint)
+			fail(portZero, nodes(*cfg), cfg.Rendezvous.Endpoint)
 		case port == 0:
 			cfg.MaxNodes = 1
 		}
 	case "etcd", "etcd-v2":
-		if _, err := hostport.SplitList(cfg.RdzvEndpoint, etcd.DefaultPort); err != nil {
+		if _, err := hostport.SplitList(cfg.Rendezvous.Endpoint, etcd.DefaultPort); err != nil {
 			errs = append(errs, err)
 		}
 	case "quorum":
-		if _, err := quorum.Members(cfg.RdzvEndpoint); err != nil {
+		if _, err := quorum.Members(cfg.Rendezvous.Endpoint); err != nil {
 			errs = append(errs, err)
 		}
 	default:
-		fail("rendezvous backend %q is not known: want static, c10d, etcd or quorum; Python plug-ins cannot be loaded", cfg.RdzvBackend)
+		fail("rendezvous backend %q is not known: want static, c10d, etcd or quorum; Python plug-ins cannot be loaded", cfg.Rendezvous.Backend)
 	}
 	return errors.Join(errs...)
 }
+
+// What is not in Default, since it counts only for jobs of several hosts.
+// Source: get_args_parser in torch/distributed/run.py.
+const (
+	noRunID           = "none"
+	defaultMasterPort = 29500
+)
 
 const portZero = "%s, and the endpoint %s has port 0, which no other host can know; name a port, and leave --standalone out"
 
 // meetsAtLoopback says whether the hosts are to meet at an address that each of them
 // has for itself. An etcd may well have a member, or a proxy, on every host.
 func (cfg *Config) meetsAtLoopback() bool {
-	host, _, err := hostport.Split(cfg.RdzvEndpoint, 0)
+	host, _, err := hostport.Split(cfg.Rendezvous.Endpoint, 0)
 	ip := net.ParseIP(host)
-	return err == nil && !strings.HasPrefix(cfg.RdzvBackend, "etcd") && (host == "localhost" || ip != nil && ip.IsLoopback())
+	return err == nil && !strings.HasPrefix(cfg.Rendezvous.Backend, "etcd") && (host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
 // LookupEnv reads a variable of the job's environment, Env. As everywhere the

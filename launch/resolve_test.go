@@ -2,13 +2,11 @@ package launch_test
 
 import (
 	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -19,7 +17,7 @@ import (
 // config is a Config that Resolve has nothing against.
 func config(change func(*launch.Config)) launch.Config {
 	cfg := launch.Default()
-	cfg.Entrypoint = "/bin/true"
+	cfg.Workers.Entrypoint = "/bin/true"
 	cfg.Env = []string{"PATH=/usr/bin:/bin"}
 	change(&cfg)
 	return cfg
@@ -36,22 +34,22 @@ func TestResolveRendezvous(t *testing.T) {
 	}{
 		{"nothing given", func(c *launch.Config) {}, "c10d", "localhost:0", uuid},
 		{"id given", func(c *launch.Config) { c.RunID = "job7" }, "c10d", "localhost:0", "job7"},
-		{"standalone of up to 4", func(c *launch.Config) { c.Standalone, c.MaxNodes = true, 4 }, "c10d", "localhost:0", uuid},
-		{"address without port", func(c *launch.Config) { c.MasterAddr = "10.0.0.1" }, "c10d", "localhost:0", uuid},
-		{"port", func(c *launch.Config) { c.MasterPort = 1234 }, "static", "127.0.0.1:1234", "none"},
-		{"address and port", func(c *launch.Config) { c.MasterAddr, c.MasterPort = "h", 1 }, "static", "h:1", "none"},
-		{"bare IPv6", func(c *launch.Config) { c.MasterAddr, c.MasterPort = "::1", 1 }, "static", "[::1]:1", "none"},
-		{"IPv6 in brackets", func(c *launch.Config) { c.MasterAddr, c.MasterPort = "[::1]", 1 }, "static", "[::1]:1", "none"},
-		{"static endpoint", func(c *launch.Config) { c.RdzvEndpoint = "localhost:29501" }, "static", "localhost:29501", "none"},
-		{"static endpoint and id", func(c *launch.Config) { c.RdzvEndpoint, c.RunID = "localhost:29501", "x" }, "static", "localhost:29501", "x"},
-		{"c10d", func(c *launch.Config) { c.RdzvBackend = "c10d" }, "c10d", "", "none"},
-		{"c10d endpoint", func(c *launch.Config) { c.RdzvBackend, c.RdzvEndpoint = "c10d", "localhost:0" }, "c10d", "localhost:0", "none"},
-		{"c10d ignores the port", func(c *launch.Config) { c.RdzvBackend, c.MasterPort = "c10d", 5 }, "c10d", "", "none"},
-		{"standalone", func(c *launch.Config) { c.Standalone = true }, "c10d", "localhost:0", uuid},
+		{"standalone of up to 4", func(c *launch.Config) { c.Rendezvous.Standalone, c.MaxNodes = true, 4 }, "c10d", "localhost:0", uuid},
+		{"address without port", func(c *launch.Config) { c.Rendezvous.MasterAddr = "10.0.0.1" }, "c10d", "localhost:0", uuid},
+		{"port", func(c *launch.Config) { c.Rendezvous.MasterPort = 1234 }, "static", "127.0.0.1:1234", "none"},
+		{"address and port", func(c *launch.Config) { c.Rendezvous.MasterAddr, c.Rendezvous.MasterPort = "h", 1 }, "static", "h:1", "none"},
+		{"bare IPv6", func(c *launch.Config) { c.Rendezvous.MasterAddr, c.Rendezvous.MasterPort = "::1", 1 }, "static", "[::1]:1", "none"},
+		{"IPv6 in brackets", func(c *launch.Config) { c.Rendezvous.MasterAddr, c.Rendezvous.MasterPort = "[::1]", 1 }, "static", "[::1]:1", "none"},
+		{"static endpoint", func(c *launch.Config) { c.Rendezvous.Endpoint = "localhost:29501" }, "static", "localhost:29501", "none"},
+		{"static endpoint and id", func(c *launch.Config) { c.Rendezvous.Endpoint, c.RunID = "localhost:29501", "x" }, "static", "localhost:29501", "x"},
+		{"c10d", func(c *launch.Config) { c.Rendezvous.Backend = "c10d" }, "c10d", "", "none"},
+		{"c10d endpoint", func(c *launch.Config) { c.Rendezvous.Backend, c.Rendezvous.Endpoint = "c10d", "localhost:0" }, "c10d", "localhost:0", "none"},
+		{"c10d ignores the port", func(c *launch.Config) { c.Rendezvous.Backend, c.Rendezvous.MasterPort = "c10d", 5 }, "c10d", "", "none"},
+		{"standalone", func(c *launch.Config) { c.Rendezvous.Standalone = true }, "c10d", "localhost:0", uuid},
 		{"standalone overrides", func(c *launch.Config) {
-			c.Standalone, c.RdzvBackend, c.RdzvEndpoint = true, "etcd", "h:1"
+			c.Rendezvous.Standalone, c.Rendezvous.Backend, c.Rendezvous.Endpoint = true, "etcd", "h:1"
 		}, "c10d", "localhost:0", uuid},
-		{"standalone keeps an id", func(c *launch.Config) { c.Standalone, c.RunID = true, "mine" }, "c10d", "localhost:0", "mine"},
+		{"standalone keeps an id", func(c *launch.Config) { c.Rendezvous.Standalone, c.RunID = true, "mine" }, "c10d", "localhost:0", "mine"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -63,8 +61,8 @@ func TestResolveRendezvous(t *testing.T) {
 			if isUUID.MatchString(run) {
 				run = uuid
 			}
-			if got.RdzvBackend != tt.backend || got.RdzvEndpoint != tt.endpoint || run != tt.run {
-				t.Errorf("got %s at %q as %s, want %s at %q as %s", got.RdzvBackend, got.RdzvEndpoint, run, tt.backend, tt.endpoint, tt.run)
+			if got.Rendezvous.Backend != tt.backend || got.Rendezvous.Endpoint != tt.endpoint || run != tt.run {
+				t.Errorf("got %s at %q as %s, want %s at %q as %s", got.Rendezvous.Backend, got.Rendezvous.Endpoint, run, tt.backend, tt.endpoint, tt.run)
 			}
 			if got.Logs.RunID != got.RunID {
 				t.Errorf("logs of run %s, want %s", got.Logs.RunID, got.RunID)
@@ -73,8 +71,8 @@ func TestResolveRendezvous(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if again.RdzvBackend != got.RdzvBackend || again.RdzvEndpoint != got.RdzvEndpoint || again.RunID != got.RunID {
-				t.Errorf("resolved again: %s at %s as %s", again.RdzvBackend, again.RdzvEndpoint, again.RunID)
+			if again.Rendezvous.Backend != got.Rendezvous.Backend || again.Rendezvous.Endpoint != got.Rendezvous.Endpoint || again.RunID != got.RunID {
+				t.Errorf("resolved again: %s at %s as %s", again.Rendezvous.Backend, again.Rendezvous.Endpoint, again.RunID)
 			}
 		})
 	}
@@ -89,15 +87,15 @@ func TestResolveTwoIDsDiffer(t *testing.T) {
 }
 
 func TestResolveDefaults(t *testing.T) {
-	got, err := launch.Resolve(launch.Config{Entrypoint: "/bin/true"})
+	got, err := launch.Resolve(launch.Config{Workers: launch.Workers{Entrypoint: "/bin/true"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := launch.Default()
-	want.Entrypoint, want.Title = "/bin/true", "/bin/true"
-	want.RdzvBackend, want.RdzvEndpoint = "c10d", "localhost:0"
-	want.Stdin, want.Stdout, want.Stderr = os.Stdin, os.Stdout, os.Stderr
-	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(launch.Config{}), cmpopts.IgnoreFields(launch.Config{}, "RunID", "Logs", "SignalsToHandle", "Logger"),
+	want.Workers.Entrypoint, want.Workers.Title = "/bin/true", "/bin/true"
+	want.Rendezvous.Backend, want.Rendezvous.Endpoint = "c10d", "localhost:0"
+	want.Stdout, want.Stderr = os.Stdout, os.Stderr
+	if diff := cmp.Diff(want, got, cmpopts.IgnoreUnexported(launch.Rendezvous{}), cmpopts.IgnoreFields(launch.Config{}, "RunID", "Logs", "SignalsToHandle", "Logger"),
 		cmp.Comparer(func(a, b *os.File) bool { return a == b })); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -116,38 +114,38 @@ func TestResolveErrors(t *testing.T) {
 		{"min over max", func(c *launch.Config) { c.MinNodes, c.MaxNodes = 2, 1 }, "got 2:1"},
 		{"negative nproc", func(c *launch.Config) { c.NprocPerNode = -1 }, "at least one worker is needed, got -1"},
 		{"restarts", func(c *launch.Config) { c.MaxRestarts = -1 }, "max restarts must be >= 0, got -1"},
-		{"interval", func(c *launch.Config) { c.MonitorInterval = -time.Second }, "monitor interval must be > 0, got -1s"},
 		{"barrier", func(c *launch.Config) { c.ExitBarrierTimeout = -1 }, "exit barrier timeout must be non-negative"},
-		{"exit code", func(c *launch.Config) { c.ExitCode = "first" }, `want torchrun or worker, got "first"`},
-		{"events", func(c *launch.Config) { c.EventLogHandler = "scuba" }, `"scuba" is not known`},
+		{"events", func(c *launch.Config) { c.Records.EventLogHandler = "scuba" }, `"scuba" is not known`},
 		{"signals", func(c *launch.Config) { c.SignalsText = "SIGKILL" }, "SIGKILL cannot be handled"},
-		{"port", func(c *launch.Config) { c.MasterPort = 65536 }, "want 0 to 65535, got 65536"},
-		{"conf", func(c *launch.Config) { c.RdzvConf = map[string]string{"close_timeout": "soon"} }, "close_timeout=soon"},
+		{"port", func(c *launch.Config) { c.Rendezvous.MasterPort = 65536 }, "want 0 to 65535, got 65536"},
+		{"conf", func(c *launch.Config) { c.Rendezvous.Conf = map[string]string{"close_timeout": "soon"} }, "close_timeout=soon"},
 		{"conf of another backend", func(c *launch.Config) {
-			c.RdzvBackend, c.RdzvEndpoint, c.RdzvConf = "static", "host:x", map[string]string{"join_timeout": "soon"}
+			c.Rendezvous.Backend, c.Rendezvous.Endpoint, c.Rendezvous.Conf = "static", "host:x", map[string]string{"join_timeout": "soon"}
 		}, "port is not a number"},
-		{"health address", func(c *launch.Config) { c.HealthAddr = "99999" }, "port 99999 is more than 65535"},
-		{"many hosts at port 0", func(c *launch.Config) { c.RdzvBackend, c.RdzvEndpoint, c.MinNodes, c.MaxNodes = "c10d", "h:0", 2, 2 }, "endpoint h:0 has port 0"},
-		{"etcd without an endpoint", func(c *launch.Config) { c.RdzvBackend = "etcd" }, "the rendezvous endpoint is empty"},
-		{"etcd-v2 without an endpoint", func(c *launch.Config) { c.RdzvBackend = "etcd-v2" }, "the rendezvous endpoint is empty"},
-		{"quorum of two", func(c *launch.Config) { c.RdzvBackend, c.RdzvEndpoint = "quorum", "a,b" }, "names 2 hosts"},
-		{"backend", func(c *launch.Config) { c.RdzvBackend = "zk" }, `"zk" is not known: want static, c10d, etcd or quorum`},
-		{"static without port", func(c *launch.Config) { c.RdzvEndpoint = "host" }, "port is missing in endpoint: host"},
-		{"static port", func(c *launch.Config) { c.RdzvEndpoint = "host:x" }, "port is not a number"},
-		{"c10d endpoint", func(c *launch.Config) { c.RdzvBackend, c.RdzvEndpoint = "c10d", "a:b:c" }, "too many colons"},
-		{"node rank", func(c *launch.Config) { c.MasterPort, c.NodeRank = 1, 1 }, "node rank: want 0 to 0 for nnodes=1, got 1"},
+		{"health address", func(c *launch.Config) { c.Health.Addr = "99999" }, "port 99999 is more than 65535"},
+		{"many hosts at port 0", func(c *launch.Config) {
+			c.Rendezvous.Backend, c.Rendezvous.Endpoint, c.MinNodes, c.MaxNodes = "c10d", "h:0", 2, 2
+		}, "endpoint h:0 has port 0"},
+		{"etcd without an endpoint", func(c *launch.Config) { c.Rendezvous.Backend = "etcd" }, "the rendezvous endpoint is empty"},
+		{"etcd-v2 without an endpoint", func(c *launch.Config) { c.Rendezvous.Backend = "etcd-v2" }, "the rendezvous endpoint is empty"},
+		{"quorum of two", func(c *launch.Config) { c.Rendezvous.Backend, c.Rendezvous.Endpoint = "quorum", "a,b" }, "names 2 hosts"},
+		{"backend", func(c *launch.Config) { c.Rendezvous.Backend = "zk" }, `"zk" is not known: want static, c10d, etcd or quorum`},
+		{"static without port", func(c *launch.Config) { c.Rendezvous.Endpoint = "host" }, "port is missing in endpoint: host"},
+		{"static port", func(c *launch.Config) { c.Rendezvous.Endpoint = "host:x" }, "port is not a number"},
+		{"c10d endpoint", func(c *launch.Config) { c.Rendezvous.Backend, c.Rendezvous.Endpoint = "c10d", "a:b:c" }, "too many colons"},
+		{"node rank", func(c *launch.Config) { c.Rendezvous.MasterPort, c.Rendezvous.NodeRank = 1, 1 }, "node rank: want 0 to 0 for nnodes=1, got 1"},
 		{"virtual rank", func(c *launch.Config) {
-			c.VirtualLocalRank, c.NprocPerNode = true, 2
+			c.Workers.VirtualLocalRank, c.NprocPerNode = true, 2
 			c.Env = append(c.Env, "CUDA_VISIBLE_DEVICES=3")
 		}, "local rank 1 has no device"},
-		{"numa mode", func(c *launch.Config) { c.NUMABinding = "near" }, `got "near"`},
-		{"no program", func(c *launch.Config) { c.Entrypoint = "" }, "no program named"},
-		{"program missing", func(c *launch.Config) { c.Entrypoint = "no-such-program" }, "no-such-program is in no directory of PATH=/usr/bin:/bin"},
-		{"path missing", func(c *launch.Config) { c.Entrypoint = "/no/such/program" }, "no such file"},
+		{"numa mode", func(c *launch.Config) { c.Workers.NUMABinding = "near" }, `got "near"`},
+		{"no program", func(c *launch.Config) { c.Workers.Entrypoint = "" }, "no program named"},
+		{"program missing", func(c *launch.Config) { c.Workers.Entrypoint = "no-such-program" }, "no-such-program is in no directory of PATH=/usr/bin:/bin"},
+		{"path missing", func(c *launch.Config) { c.Workers.Entrypoint = "/no/such/program" }, "no such file"},
 		{"log directory is a file", func(c *launch.Config) { c.Logs.Dir = "/etc/passwd" }, "log directory /etc/passwd: /etc/passwd is a file; name another"},
 		{"log directory in a file", func(c *launch.Config) { c.Logs.Dir = "/etc/passwd/logs" }, "log directory: stat /etc/passwd/logs: not a directory"},
 		{"filters without files", func(c *launch.Config) { c.Logs.Dir, c.Logs.DuplicateStderrFilters = "/dev/null", []string{"x"} }, "no place for duplicate filters"},
-		{"directory", func(c *launch.Config) { c.Entrypoint = "/tmp" }, "/tmp is a directory"},
+		{"directory", func(c *launch.Config) { c.Workers.Entrypoint = "/tmp" }, "/tmp is a directory"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -162,7 +160,7 @@ func TestResolveErrors(t *testing.T) {
 	}
 	t.Run("all at once", func(t *testing.T) {
 		_, err := launch.Resolve(config(func(c *launch.Config) {
-			c.MaxRestarts, c.RdzvBackend, c.Entrypoint, c.NprocPerNode = -1, "zk", "", -2
+			c.MaxRestarts, c.Rendezvous.Backend, c.Workers.Entrypoint, c.NprocPerNode = -1, "zk", "", -2
 		}))
 		if n := strings.Count(err.Error(), "\n") + 1; n != 4 {
 			t.Errorf("%d problems, want 4: %v", n, err)
@@ -192,47 +190,5 @@ func TestResolveLogDirWritable(t *testing.T) {
 	want := "log directory " + closed + "/logs: " + closed + " is not writable; name another directory with --log-dir"
 	if err := resolve(filepath.Join(closed, "logs")); err == nil || err.Error() != want {
 		t.Errorf("error %v, want %s", err, want)
-	}
-}
-
-func TestFindExecutable(t *testing.T) {
-	dir := t.TempDir()
-	write := func(name string, mode os.FileMode) {
-		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o777); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, name), nil, mode); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("a/plain", 0o644)
-	write("a/both", 0o644)
-	write("b/both", 0o755)
-	write("b/run", 0o755)
-	write("b/dir/x", 0o644)
-	path := "PATH=" + dir + "/a::" + dir + "/b"
-	t.Chdir(dir)
-	write("here", 0o755)
-	tests := []struct {
-		name, want string
-		err        error
-	}{
-		{name: "run", want: dir + "/b/run"},
-		{name: "both", want: dir + "/b/both"}, // execvp goes on after a file it may not run
-		{name: "here", want: "./here"},        // the empty entry
-		{name: "b/run", want: "b/run"},
-		{name: "plain", err: fs.ErrPermission},
-		{name: "a/plain", err: fs.ErrPermission},
-		{name: "dir", err: fs.ErrPermission},
-		{name: "none", err: fs.ErrNotExist},
-		{name: "a/none", err: fs.ErrNotExist},
-		{name: "", err: fs.ErrNotExist},
-	}
-	cfg := launch.Config{Env: []string{"PATH=/nowhere", path}}
-	for _, tt := range tests {
-		got, err := launch.FindExecutable(tt.name, cfg.LookupEnv)
-		if !errors.Is(err, tt.err) || tt.err == nil && got != tt.want {
-			t.Errorf("FindExecutable(%q) = %q, %v; want %q, %v", tt.name, got, err, tt.want, tt.err)
-		}
 	}
 }

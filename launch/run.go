@@ -19,6 +19,7 @@ import (
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/limits"
 	"github.com/muster-run/muster/internal/steady"
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -45,7 +46,7 @@ import (
 // call only the workers themselves end, and the log says so.
 // Source: launch_agent in torch/distributed/launcher/api.py.
 func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
-	if cfg.settings == nil {
+	if cfg.Rendezvous.settings == nil {
 		if cfg, err = Resolve(cfg); err != nil {
 			return nil, err
 		}
@@ -63,17 +64,21 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	if err := limits.Check(cfg.NprocPerNode); err != nil {
 		return nil, err
 	}
-	if err := cfg.checkHealth(ctx); err != nil {
+	start := time.Now()
+	if err := cfg.CheckHealth(ctx); err != nil {
 		return nil, err
+	}
+	if cfg.HealthCheck != "" {
+		log.Info("the health check has passed", "run_id", cfg.RunID, "took", time.Since(start))
 	}
 	host, err := os.Hostname()
 	if err != nil {
 		host = "localhost"
 	}
 	watched := &observed{Observer: health.NewObserver(), cfg: &cfg, line: newWaitingLine(cfg.Stderr)}
-	handler := cfg.Rendezvous
+	handler := cfg.Rendezvous.Handler
 	if handler == nil {
-		if handler, err = newHandler(cfg, *cfg.settings, host, watched.waiting, log); err != nil {
+		if handler, err = newHandler(cfg, *cfg.Rendezvous.settings, host, watched.waiting, log); err != nil {
 			return nil, &ConfigError{err}
 		}
 	}
@@ -103,7 +108,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	sink = events.Multi(sink, cfg.Events)
+	sink = events.Multi(sink, cfg.Records.Events)
 	defer func() { err = errors.Join(err, closeSink()) }()
 	supervisor, err := process.NewSupervisor(process.SupervisorConfig{Logger: log, Guard: true, WholeProgram: cfg.WholeProgram})
 	if err != nil {
@@ -120,15 +125,15 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	fileTimer := enable == "1"
 	a, err := agent.New(agent.Config{
 		Spec: agent.Spec{
-			Role:           cfg.Role,
+			Role:           cfg.Workers.Role,
 			LocalWorldSize: cfg.NprocPerNode,
-			Entrypoint:     cfg.Entrypoint,
-			Func:           cfg.Func,
-			Input:          cfg.Input,
-			Args:           func(localRank int) []string { return Substitute(cfg.Args, localRank) },
+			Entrypoint:     cfg.Workers.Entrypoint,
+			Func:           cfg.Workers.Func,
+			Input:          cfg.Workers.Input,
+			Args:           func(localRank int) []string { return text.Substitute(cfg.Workers.Args, localRank) },
 			Env:            workerEnv(cfg),
-			CPUs:           cfg.CPUs,
-			Title:          cfg.Title,
+			CPUs:           cfg.Workers.CPUs,
+			Title:          cfg.Workers.Title,
 		},
 		Rendezvous:             handler,
 		Supervisor:             supervisor,
@@ -176,19 +181,19 @@ const lastWords = time.Second
 // newHandler makes the rendezvous that Resolve chose.
 func newHandler(cfg Config, settings rendezvous.Settings, host string, waiting func(rendezvous.Waiting), log *slog.Logger) (rendezvous.Handler, error) {
 	for _, key := range settings.Unknown {
-		attrs := []any{"key", key, "backend", cfg.RdzvBackend}
-		if meant := rendezvous.SuggestKey(cfg.RdzvBackend, key); meant != "" {
+		attrs := []any{"key", key, "backend", cfg.Rendezvous.Backend}
+		if meant := rendezvous.SuggestKey(cfg.Rendezvous.Backend, key); meant != "" {
 			attrs = append(attrs, "hint", "did you mean "+meant+"?")
 		}
 		log.Warn("the backend does not read this key of --rdzv-conf, so it has no effect", attrs...)
 	}
 	if cfg.MaxNodes > 1 && cfg.meetsAtLoopback() {
-		log.Warn("the endpoint is a loopback address, so no other host can join, only agents of this host; name a host of the job with --rdzv-endpoint or --master-addr", "endpoint", cfg.RdzvEndpoint)
+		log.Warn("the endpoint is a loopback address, so no other host can join, only agents of this host; name a host of the job with --rdzv-endpoint or --master-addr", "endpoint", cfg.Rendezvous.Endpoint)
 	}
 	conns := &tcpstore.Limit{Max: limits.Connections(cfg.NprocPerNode)}
 	spec := rendezvous.Spec{
 		RunID:          cfg.RunID,
-		Role:           cfg.Role,
+		Role:           cfg.Workers.Role,
 		LocalWorldSize: cfg.NprocPerNode,
 		Host:           host,
 		OnWaiting:      waiting,
@@ -197,12 +202,12 @@ func newHandler(cfg Config, settings rendezvous.Settings, host string, waiting f
 	}
 	noShare, _ := cfg.LookupEnv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
 	elected := etcd.Config{
-		Spec: spec, Endpoint: cfg.RdzvEndpoint, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes,
-		LocalAddr: cfg.LocalAddr, PrivateStore: noShare == "1", Conns: conns,
+		Spec: spec, Endpoint: cfg.Rendezvous.Endpoint, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes,
+		LocalAddr: cfg.Rendezvous.LocalAddr, PrivateStore: noShare == "1", Conns: conns,
 	}
-	switch cfg.RdzvBackend {
+	switch cfg.Rendezvous.Backend {
 	case "static":
-		return static.New(static.Config{Spec: spec, Endpoint: cfg.RdzvEndpoint, NodeRank: cfg.NodeRank, MaxNodes: cfg.MaxNodes, Conns: conns})
+		return static.New(static.Config{Spec: spec, Endpoint: cfg.Rendezvous.Endpoint, NodeRank: cfg.Rendezvous.NodeRank, MaxNodes: cfg.MaxNodes, Conns: conns})
 	case "etcd-v2":
 		log.Warn("the rendezvous backend etcd-v2 speaks etcd's v3 API here; agents of PyTorch cannot take part")
 		return etcd.New(elected)
@@ -212,8 +217,8 @@ func newHandler(cfg Config, settings rendezvous.Settings, host string, waiting f
 		return quorum.New(quorum.Config(elected))
 	}
 	return c10d.New(c10d.Config{
-		Spec: spec, Endpoint: cfg.RdzvEndpoint, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes,
-		LocalAddr: cfg.LocalAddr, PrivateStore: noShare == "1", IdenticalWorkers: identicalWorkers(&cfg), Conns: conns,
+		Spec: spec, Endpoint: cfg.Rendezvous.Endpoint, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes,
+		LocalAddr: cfg.Rendezvous.LocalAddr, PrivateStore: noShare == "1", IdenticalWorkers: identicalWorkers(&cfg), Conns: conns,
 	})
 }
 
@@ -228,14 +233,14 @@ func identicalWorkers(cfg *Config) bool {
 // Source: LocalElasticAgent._start_workers, run in torch/distributed/run.py.
 func workerEnv(cfg Config) func(localRank int) map[string]string {
 	common := map[string]string{"TORCHELASTIC_SIGNALS_TO_HANDLE": cfg.SignalsText}
-	if cfg.OMPNumThreads != "" {
-		common["OMP_NUM_THREADS"] = cfg.OMPNumThreads
+	if cfg.Workers.OMPNumThreads != "" {
+		common["OMP_NUM_THREADS"] = cfg.Workers.OMPNumThreads
 	}
 	return func(localRank int) map[string]string {
 		env := maps.Clone(common)
-		if cfg.VirtualLocalRank {
+		if cfg.Workers.VirtualLocalRank {
 			// Resolve has checked every local rank.
-			virtual, _ := VirtualLocalRankEnv(cfg.LookupEnv, localRank)
+			virtual, _ := virtualLocalRankEnv(cfg.LookupEnv, localRank)
 			maps.Copy(env, virtual)
 		}
 		return env

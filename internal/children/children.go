@@ -44,6 +44,20 @@ func Wait(cmd *exec.Cmd) error {
 func Output(cmd *exec.Cmd, limit int) (stdout, stderr []byte, err error) {
 	out, said := tail{limit: limit}, tail{limit: limit}
 	cmd.Stdout, cmd.Stderr = &out, &said
+	err = run(cmd)
+	return out.buf.Bytes(), said.buf.Bytes(), err
+}
+
+// CombinedOutput is Output with both in one, in the order in which they were written.
+func CombinedOutput(cmd *exec.Cmd, limit int) ([]byte, error) {
+	out := tail{limit: limit}
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := run(cmd)
+	return out.buf.Bytes(), err
+}
+
+// run starts a command in a group of its own, which ends with its context, and waits for it.
+func run(cmd *exec.Cmd) error {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error {
 		// An error means that it was waited for: its number may be another group's by now.
@@ -53,10 +67,9 @@ func Output(cmd *exec.Cmd, limit int) (stdout, stderr []byte, err error) {
 		return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	}
 	if err := Start(cmd); err != nil {
-		return nil, nil, err
+		return err
 	}
-	err = Wait(cmd)
-	return out.buf.Bytes(), said.buf.Bytes(), err
+	return Wait(cmd)
 }
 
 // A tail keeps the end of what is written to it. It has no ReadFrom, by which exec would

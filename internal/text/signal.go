@@ -1,7 +1,9 @@
 package text
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -76,4 +78,25 @@ func ParseSignal(s string) syscall.Signal {
 		return syscall.Signal(n)
 	}
 	return Signal(s)
+}
+
+// Signals reads comma-separated names, as --signals-to-handle has them. A name may lack its
+// SIG. Names that no signal has are returned as unknown, not as an
+// error; SIGKILL and SIGSTOP, which no program can handle, are an error.
+// Source: PContext.start in torch/distributed/elastic/multiprocessing/api.py.
+func Signals(names string) (signals []syscall.Signal, unknown []string, err error) {
+	var errs []error
+	for name := range strings.SplitSeq(names, ",") {
+		name = strings.TrimSpace(name)
+		sig := Signal(name)
+		switch {
+		case sig == 0:
+			unknown = append(unknown, name)
+		case sig == syscall.SIGKILL || sig == syscall.SIGSTOP:
+			errs = append(errs, fmt.Errorf("signals to handle: %s cannot be handled by any program", name))
+		case !slices.Contains(signals, sig):
+			signals = append(signals, sig)
+		}
+	}
+	return signals, unknown, errors.Join(errs...)
 }

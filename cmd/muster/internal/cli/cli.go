@@ -63,8 +63,9 @@ type program struct {
 	name                  string // what messages begin with
 	env                   []string
 	stdin, stdout, stderr *os.File
-	say                   io.Writer                                                                   // for messages; nil: stderr
-	launch                func(context.Context, launch.Config) (status int, recorded bool, err error) // runs a job
+	say                   io.Writer // for messages; nil: stderr
+	// launch runs a job: start but in tests.
+	launch func(ctx context.Context, cfg launch.Config, exitCode string) (status int, recorded bool, err error)
 }
 
 // command runs the subcommand that args begin with.
@@ -125,7 +126,7 @@ const (
 // run is `muster run`, and the whole of torchrun.
 func (p program) run(ctx context.Context, args []string) int {
 	l, errs := parseLine(args)
-	cfg := launch.Config{Env: p.env, Stdin: p.stdin, Stdout: p.stdout, Stderr: p.stderr}
+	cfg := launch.Config{Env: p.env, Stdout: p.stdout, Stderr: p.stderr}
 	switch shell := l.given[byName("print-completion")]; {
 	case l.asked("help"): // whatever else is wrong
 		return p.printHelp()
@@ -148,7 +149,7 @@ func (p program) run(ctx context.Context, args []string) int {
 	}
 	out := said(cfg)
 	p.say = out
-	status, recorded, err := p.launch(ctx, cfg)
+	status, recorded, err := p.launch(ctx, cfg, r.text("exit-code"))
 	limit := unread
 	if _, stopped := errors.AsType[*process.SignalError](err); stopped || status == failure.PreemptedStatus {
 		limit = lastWords
@@ -192,7 +193,7 @@ func (p program) read(l line, cfg launch.Config) (reader, launch.Config, []error
 	r := reader{values: v, line: l, lookup: cfg.LookupEnv, root: os.DirFS("/"), self: p.self, ask: p.name != torchrunName}
 	cfg = r.config(cfg)
 	errs = append(errs, r.errs...)
-	if l.hasScript && cfg.Entrypoint != "" {
+	if l.hasScript && cfg.Workers.Entrypoint != "" {
 		cfg, err = launch.Resolve(cfg)
 		errs = append(errs, r.named(split(err))...)
 	}

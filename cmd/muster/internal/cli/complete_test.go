@@ -255,7 +255,7 @@ func TestOptionsOfCommands(t *testing.T) {
 // Completion offers the backends that muster knows.
 func TestBackendsOffered(t *testing.T) {
 	words := byName("rdzv-backend").words()
-	_, err := launch.Resolve(launch.Config{Entrypoint: "true", RdzvBackend: "pigeon"})
+	_, err := launch.Resolve(launch.Config{Workers: launch.Workers{Entrypoint: "true"}, Rendezvous: launch.Rendezvous{Backend: "pigeon"}})
 	if want := strings.Join(words[:3], ", ") + " or " + words[3]; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("offers %q; muster: %v", words, err)
 	}

@@ -12,7 +12,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/devices"
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
@@ -28,7 +30,7 @@ type reader struct {
 	root     fs.FS                       // where devices are looked for
 	self     string                      // args[0]: how the program was started
 	ask      bool                        // the scheduler, for what nobody has said
-	schedule *launch.Schedule            // what it said
+	schedule *schedule                   // what it said
 	errs     []error
 	warnings []string
 }
@@ -96,7 +98,7 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	cfg.MinNodes, cfg.MaxNodes = r.nodes()
 	cfg.NprocPerNode = r.nproc()
 
-	cfg.RdzvEndpoint = strings.TrimSpace(r.text("rdzv-endpoint"))
+	cfg.Rendezvous.Endpoint = strings.TrimSpace(r.text("rdzv-endpoint"))
 	if r.isGiven("rdzv-id") {
 		cfg.RunID = r.text("rdzv-id")
 	}
@@ -112,24 +114,25 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 			}
 		}
 	}
-	cfg.RdzvConf = conf
+	cfg.Rendezvous.Conf = conf
 	if r.ask {
-		cfg = r.fromScheduler(cfg)
+		r.fromScheduler(&cfg)
 	}
-	if cfg.RdzvBackend != "static" && !cfg.Standalone {
+	if cfg.Rendezvous.Backend != "static" && !cfg.Rendezvous.Standalone {
 		for _, name := range []string{"node-rank", "master-addr", "master-port"} {
 			if r.isGiven(name) {
-				r.warn("--%s is only used by --rdzv-backend=static; ignored for %s", name, cfg.RdzvBackend)
+				r.warn("--%s is only used by --rdzv-backend=static; ignored for %s", name, cfg.Rendezvous.Backend)
 			}
 		}
 	}
 
+	r.seconds("monitor-interval", r.float("monitor-interval")) // checked, since nothing is polled at that pace
 	r.restartPolicy(&cfg)
 	cfg.ShutdownTimeout = r.shutdownTimeout()
 	cfg.HangNotify = r.text("hang-action") == "notify"
 	cfg.AutopsyTimeout = orNone(r.secondsOrNone("autopsy-timeout"), launch.NoAutopsy)
 	cfg.SignalsText = r.text("signals-to-handle")
-	signals, unknown, err := launch.ParseSignals(cfg.SignalsText)
+	signals, unknown, err := text.Signals(cfg.SignalsText)
 	if err != nil {
 		r.bad("signals-to-handle", err)
 	}
@@ -140,7 +143,7 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	}
 
 	if r.isSet("preemption-signals") {
-		signals, unknown, err := launch.ParseSignals(r.text("preemption-signals"))
+		signals, unknown, err := text.Signals(r.text("preemption-signals"))
 		if err != nil {
 			r.bad("preemption-signals", err)
 		}
@@ -154,7 +157,7 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	r.logs(&cfg.Logs)
 	r.command(&cfg)
 	if title := r.text("title"); title != "" {
-		cfg.Title = title
+		cfg.Workers.Title = title
 	}
 	r.threads(&cfg)
 	if ranks := cfg.Logs.LocalRanksFilter; len(ranks) > 0 && cfg.NprocPerNode > 0 && slices.Min(ranks) >= cfg.NprocPerNode {
@@ -310,15 +313,15 @@ func parseConf(text string) (map[string]string, error) {
 			continue
 		}
 		last = key
-		secret = rendezvous.IsSecret(key) || secret && !hasValue
+		secret = auth.IsSecret(key) || secret && !hasValue
 		switch {
 		case secret && !hasValue:
 			if !masked {
-				errs = append(errs, fmt.Errorf("%s is not in <key1>=<value1>,...,<keyN>=<valueN> format: a part with a secret (***) has no key or no value; if the secret has a comma, use password_file or token_file", quote(launch.HideSecrets(text))))
+				errs = append(errs, fmt.Errorf("%s is not in <key1>=<value1>,...,<keyN>=<valueN> format: a part with a secret (***) has no key or no value; if the secret has a comma, use password_file or token_file", quote(auth.HideSecrets(text))))
 			}
 			masked = true
 		case key == "":
-			errs = append(errs, fmt.Errorf("%s is not in <key1>=<value1>,...,<keyN>=<valueN> format: a key is missing", quote(launch.HideSecrets(text))))
+			errs = append(errs, fmt.Errorf("%s is not in <key1>=<value1>,...,<keyN>=<valueN> format: a key is missing", quote(auth.HideSecrets(text))))
 		case value == "":
 			errs = append(errs, fmt.Errorf("the option %s must have a value specified", quote(key)))
 		case conf[key] != "" && rendezvous.IsGuard(key):
@@ -363,7 +366,7 @@ func (r *reader) shutdownTimeout() time.Duration {
 	if !r.isSet("shutdown-timeout") {
 		text, ok := r.lookup(env)
 		if !ok {
-			return launch.DefaultShutdownTimeout
+			return process.DefaultGrace
 		}
 		var err error
 		if n, err = parseInt(text); err != nil {
@@ -449,6 +452,6 @@ func (r *reader) threads(cfg *launch.Config) {
 		return
 	}
 	share := max(1, len(cpus)/cfg.NprocPerNode)
-	cfg.OMPNumThreads = strconv.Itoa(share)
+	cfg.Workers.OMPNumThreads = strconv.Itoa(share)
 	r.warn("OMP_NUM_THREADS is not set: each of the %d workers gets %d, its share of %d CPUs", cfg.NprocPerNode, share, len(cpus))
 }

@@ -23,10 +23,11 @@ import (
 
 // An outcome is what became of a command line.
 type outcome struct {
-	cfg    launch.Config // what would have been run
-	ran    bool
-	status int
-	stderr string
+	cfg      launch.Config // what would have been run
+	exitCode string
+	ran      bool
+	status   int
+	stderr   string
 }
 
 // problems lists the errors on stderr without the program's name.
@@ -51,8 +52,8 @@ func try(t *testing.T, env []string, self string, args ...string) outcome {
 	}
 	defer r.Close()
 	p := program{self: self, name: "muster run", stderr: w, stdout: w, env: append([]string{"PATH=" + bin(t)}, env...)}
-	p.launch = func(_ context.Context, cfg launch.Config) (int, bool, error) {
-		out.cfg, out.ran = cfg, true
+	p.launch = func(_ context.Context, cfg launch.Config, exitCode string) (int, bool, error) {
+		out.cfg, out.exitCode, out.ran = cfg, exitCode, true
 		return exitOK, false, nil
 	}
 	done := make(chan string)
@@ -105,28 +106,26 @@ func TestConfig(t *testing.T) {
 		{"run id", nil, "--rdzv-id x s.py", func(c c) any { return c.RunID }, "x"},
 		{"run id none", nil, "--rdzv-id none s.py", func(c c) any { return c.RunID }, "none"},
 		{"run id by variable", []string{"PET_RDZV_ID=y"}, "s.py", func(c c) any { return c.RunID }, "y"},
-		{"static", nil, "--master-port 1234 --master-addr h s.py", func(c c) any { return c.RdzvBackend + " " + c.RdzvEndpoint }, "static h:1234"},
-		{"alone", nil, "s.py", func(c c) any { return c.RdzvBackend + " " + c.RdzvEndpoint }, "c10d localhost:0"},
+		{"static", nil, "--master-port 1234 --master-addr h s.py", func(c c) any { return c.Rendezvous.Backend + " " + c.Rendezvous.Endpoint }, "static h:1234"},
+		{"alone", nil, "s.py", func(c c) any { return c.Rendezvous.Backend + " " + c.Rendezvous.Endpoint }, "c10d localhost:0"},
 		{"conf", nil, "--rdzv-conf join_timeout=5,,x=1 s.py", func(c c) any { return nil }, nil},
-		{"conf", nil, "--rdzv-conf a=b=c,d=e s.py", func(c c) any { return c.RdzvConf }, map[string]string{"a": "b=c", "d": "e"}},
+		{"conf", nil, "--rdzv-conf a=b=c,d=e s.py", func(c c) any { return c.Rendezvous.Conf }, map[string]string{"a": "b=c", "d": "e"}},
 		{"restarts", nil, "--max-restarts 4 s.py", func(c c) any { return c.MaxRestarts }, 4},
-		{"interval", nil, "--monitor-interval 0.25 s.py", func(c c) any { return c.MonitorInterval }, 250 * time.Millisecond},
 		{"shutdown", nil, "--shutdown-timeout 0 s.py", func(c c) any { return c.ShutdownTimeout }, process.NoGrace},
 		{"shutdown default", nil, "s.py", func(c c) any { return c.ShutdownTimeout }, 30 * time.Second},
 		{"shutdown by variable", []string{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=7"}, "s.py", func(c c) any { return c.ShutdownTimeout }, 7 * time.Second},
 		{"shutdown, both", []string{"TORCH_ELASTIC_SHUTDOWN_TIMEOUT=x"}, "--shutdown-timeout 3 s.py", func(c c) any { return c.ShutdownTimeout }, 3 * time.Second},
 		{"barrier", nil, "--exit-barrier-timeout 1.5 s.py", func(c c) any { return c.ExitBarrierTimeout }, 1500 * time.Millisecond},
-		{"exit code", []string{"MUSTER_EXIT_CODE=worker"}, "s.py", func(c c) any { return c.ExitCode }, "worker"},
 		{"signals", nil, "--signals-to-handle SIGUSR1,SIGTERM s.py", func(c c) any { return c.SignalsToHandle }, []syscall.Signal{syscall.SIGUSR1, syscall.SIGTERM}},
 		{"no signals", nil, "--signals-to-handle= s.py", func(c c) any { return c.SignalsToHandle }, []syscall.Signal{}},
 		{"signals' text", nil, "--signals-to-handle SIGUSR1,X s.py", func(c c) any { return c.SignalsText }, "SIGUSR1,X"},
-		{"role", nil, "--role trainer s.py", func(c c) any { return c.Role }, "trainer"},
-		{"events", nil, "--event-log-handler console s.py", func(c c) any { return c.EventLogHandler }, "console"},
-		{"events' file", nil, "--event-log-file e.jsonl s.py", func(c c) any { return c.EventLogFile }, "e.jsonl"},
-		{"events' file by variable", []string{"MUSTER_EVENT_LOG_FILE=/dev/null"}, "s.py", func(c c) any { return c.EventLogFile }, "/dev/null"},
-		{"no events' file", nil, "--event-log-handler file s.py", func(c c) any { return c.EventLogHandler + c.EventLogFile }, "file"},
-		{"metrics", nil, "--metrics-handler console s.py", func(c c) any { return c.MetricsHandler }, "console"},
-		{"no metrics", nil, "s.py", func(c c) any { return c.MetricsHandler }, "null"},
+		{"role", nil, "--role trainer s.py", func(c c) any { return c.Workers.Role }, "trainer"},
+		{"events", nil, "--event-log-handler console s.py", func(c c) any { return c.Records.EventLogHandler }, "console"},
+		{"events' file", nil, "--event-log-file e.jsonl s.py", func(c c) any { return c.Records.EventLogFile }, "e.jsonl"},
+		{"events' file by variable", []string{"MUSTER_EVENT_LOG_FILE=/dev/null"}, "s.py", func(c c) any { return c.Records.EventLogFile }, "/dev/null"},
+		{"no events' file", nil, "--event-log-handler file s.py", func(c c) any { return c.Records.EventLogHandler + c.Records.EventLogFile }, "file"},
+		{"metrics", nil, "--metrics-handler console s.py", func(c c) any { return c.Records.MetricsHandler }, "console"},
+		{"no metrics", nil, "s.py", func(c c) any { return c.Records.MetricsHandler }, "null"},
 		{"log directory", nil, "--log-dir l s.py", func(c c) any { return c.Logs.Dir }, "l"},
 		{"redirects", nil, "-r 0:1 s.py", func(c c) any { return c.Logs.Redirects.String() }, "0:1"},
 		{"tee", nil, "-t 3 s.py", func(c c) any { return c.Logs.Tee.String() }, "3"},
@@ -142,30 +141,30 @@ func TestConfig(t *testing.T) {
 		{"rotation", []string{"MUSTER_LOG_KEEP=3"}, "--log-max-size 10M s.py", func(c c) any { return []int64{c.Logs.MaxSize, int64(c.Logs.Keep)} }, []int64{10 << 20, 3}},
 		{"default logs specs", nil, "--logs-specs default s.py", func(c c) any { return true }, true},
 
-		{"python", nil, "s.py a -b", func(c c) any { return c.Args }, []string{"-u", "s.py", "a", "-b"}},
-		{"interpreter", nil, "s.py", func(c c) any { return filepath.Base(c.Entrypoint) }, "python3"},
-		{"PYTHON_EXEC", []string{"PYTHON_EXEC=tool"}, "s.py", func(c c) any { return c.Entrypoint }, "tool"},
-		{"title", []string{"PYTHON_EXEC=tool"}, "s.py", func(c c) any { return c.Title }, "s.py"},
-		{"module", nil, "-m pkg.mod a", func(c c) any { return c.Args }, []string{"-u", "-m", "pkg.mod", "a"}},
-		{"module's title", nil, "-m pkg.mod a", func(c c) any { return c.Title }, "pkg.mod"},
-		{"no python", nil, "--no-python ./run.sh a", func(c c) any { return append([]string{c.Entrypoint, c.Title}, c.Args...) }, []string{"./run.sh", "./run.sh", "a"}},
-		{"no python, from PATH", nil, "--no-python tool", func(c c) any { return c.Entrypoint }, "tool"},
-		{"run path", nil, "--run-path s.py a", func(c c) any { return append(slices.Clone(c.Args[:2]), c.Args[3:]...) }, []string{"-u", "-c", "s.py", "a"}},
-		{"run path's title", nil, "--run-path s.py a", func(c c) any { return c.Title }, "run_script_path"},
-		{"run path wins", nil, "--run-path --no-python -m s.py", func(c c) any { return c.Args[1] }, "-c"},
-		{"macro in the script's name", nil, "s${local_rank}.py", func(c c) any { return c.Args[1] }, "s${local_rank}.py"},
-		{"code", nil, "-- -c pass", func(c c) any { return c.Args }, []string{"-u", "-c", "pass"}},
-		{"code's title", nil, "-- -c pass", func(c c) any { return c.Title }, "pass"},
-		{"stdin", nil, "-", func(c c) any { return c.Args }, []string{"-u", "-"}},
-		{"directory", nil, ".", func(c c) any { return c.Args }, []string{"-u", "."}},
+		{"python", nil, "s.py a -b", func(c c) any { return c.Workers.Args }, []string{"-u", "s.py", "a", "-b"}},
+		{"interpreter", nil, "s.py", func(c c) any { return filepath.Base(c.Workers.Entrypoint) }, "python3"},
+		{"PYTHON_EXEC", []string{"PYTHON_EXEC=tool"}, "s.py", func(c c) any { return c.Workers.Entrypoint }, "tool"},
+		{"title", []string{"PYTHON_EXEC=tool"}, "s.py", func(c c) any { return c.Workers.Title }, "s.py"},
+		{"module", nil, "-m pkg.mod a", func(c c) any { return c.Workers.Args }, []string{"-u", "-m", "pkg.mod", "a"}},
+		{"module's title", nil, "-m pkg.mod a", func(c c) any { return c.Workers.Title }, "pkg.mod"},
+		{"no python", nil, "--no-python ./run.sh a", func(c c) any { return append([]string{c.Workers.Entrypoint, c.Workers.Title}, c.Workers.Args...) }, []string{"./run.sh", "./run.sh", "a"}},
+		{"no python, from PATH", nil, "--no-python tool", func(c c) any { return c.Workers.Entrypoint }, "tool"},
+		{"run path", nil, "--run-path s.py a", func(c c) any { return append(slices.Clone(c.Workers.Args[:2]), c.Workers.Args[3:]...) }, []string{"-u", "-c", "s.py", "a"}},
+		{"run path's title", nil, "--run-path s.py a", func(c c) any { return c.Workers.Title }, "run_script_path"},
+		{"run path wins", nil, "--run-path --no-python -m s.py", func(c c) any { return c.Workers.Args[1] }, "-c"},
+		{"macro in the script's name", nil, "s${local_rank}.py", func(c c) any { return c.Workers.Args[1] }, "s${local_rank}.py"},
+		{"code", nil, "-- -c pass", func(c c) any { return c.Workers.Args }, []string{"-u", "-c", "pass"}},
+		{"code's title", nil, "-- -c pass", func(c c) any { return c.Workers.Title }, "pass"},
+		{"stdin", nil, "-", func(c c) any { return c.Workers.Args }, []string{"-u", "-"}},
+		{"directory", nil, ".", func(c c) any { return c.Workers.Args }, []string{"-u", "."}},
 
 		{"devices", nil, "--devices 3 --nproc-per-node gpu s.py", func(c c) any { return c.NprocPerNode }, 3},
 		{"devices, auto", []string{"MUSTER_DEVICES=2"}, "--nproc-per-node auto s.py", func(c c) any { return c.NprocPerNode }, 2},
-		{"virtual rank", nil, "--virtual-local-rank s.py", func(c c) any { return c.VirtualLocalRank }, true},
-		{"one worker's threads", nil, "s.py", func(c c) any { return c.OMPNumThreads }, ""},
-		{"threads said", []string{"OMP_NUM_THREADS=3"}, "--nproc-per-node 2 s.py", func(c c) any { return c.OMPNumThreads }, ""},
-		{"threads said to be none", []string{"OMP_NUM_THREADS="}, "--nproc-per-node 2 s.py", func(c c) any { return c.OMPNumThreads }, ""},
-		{"more workers than CPUs", nil, "--nproc-per-node 5000 s.py", func(c c) any { return c.OMPNumThreads }, "1"},
+		{"virtual rank", nil, "--virtual-local-rank s.py", func(c c) any { return c.Workers.VirtualLocalRank }, true},
+		{"one worker's threads", nil, "s.py", func(c c) any { return c.Workers.OMPNumThreads }, ""},
+		{"threads said", []string{"OMP_NUM_THREADS=3"}, "--nproc-per-node 2 s.py", func(c c) any { return c.Workers.OMPNumThreads }, ""},
+		{"threads said to be none", []string{"OMP_NUM_THREADS="}, "--nproc-per-node 2 s.py", func(c c) any { return c.Workers.OMPNumThreads }, ""},
+		{"more workers than CPUs", nil, "--nproc-per-node 5000 s.py", func(c c) any { return c.Workers.OMPNumThreads }, "1"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -225,8 +224,8 @@ func TestThreads(t *testing.T) {
 		t.Fatal(err)
 	}
 	out := try(t, nil, "muster", "--nproc-per-node", "2", "s.py")
-	if want := fmt.Sprint(max(1, len(cpus)/2)); out.cfg.OMPNumThreads != want {
-		t.Errorf("%s threads, want %s", out.cfg.OMPNumThreads, want)
+	if want := fmt.Sprint(max(1, len(cpus)/2)); out.cfg.Workers.OMPNumThreads != want {
+		t.Errorf("%s threads, want %s", out.cfg.Workers.OMPNumThreads, want)
 	}
 	if n := strings.Count(out.stderr, "\n"); n != 1 || !strings.Contains(out.stderr, "OMP_NUM_THREADS is not set: each of the 2 workers gets") {
 		t.Errorf("%d lines on stderr: %s", n, out.stderr)
@@ -421,8 +420,8 @@ func TestPython(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			out := try(t, append([]string{path}, tt.env...), tt.self, "s.py")
-			if out.cfg.Entrypoint != tt.want {
-				t.Errorf("got %s, want %s\n%s", out.cfg.Entrypoint, tt.want, out.stderr)
+			if out.cfg.Workers.Entrypoint != tt.want {
+				t.Errorf("got %s, want %s\n%s", out.cfg.Workers.Entrypoint, tt.want, out.stderr)
 			}
 		})
 	}

@@ -179,7 +179,7 @@ func takesNext(arg string) bool {
 
 // readDoctor makes doctor's configuration of the options of run.
 func (p program) readDoctor(l line, req doctorRequest) (doctor.Config, []error) {
-	cfg := launch.Config{Env: p.env, Stdin: p.stdin, Stdout: p.stdout, Stderr: p.stderr}
+	cfg := launch.Config{Env: p.env, Stdout: p.stdout, Stderr: p.stderr}
 	word := doctorDefaults(&l, cfg.LookupEnv)
 	v, errs := weigh(l, cfg.LookupEnv)
 	logger, err := newLogger(p.stderr, cfg.LookupEnv)
@@ -195,16 +195,16 @@ func (p program) readDoctor(l line, req doctorRequest) (doctor.Config, []error) 
 	}
 	logDir, python := cfg.Logs.Dir, ""
 	// What doctor says in lines of its own is no error of the command line.
-	cfg.Logs.Dir, cfg.EventLogFile, cfg.EventLogHandler = os.DevNull, "", ""
-	if cfg.Entrypoint == "" {
-		cfg.Entrypoint = "/bin/sh"
+	cfg.Logs.Dir, cfg.Records.EventLogFile, cfg.Records.EventLogHandler = os.DevNull, "", ""
+	if cfg.Workers.Entrypoint == "" {
+		cfg.Workers.Entrypoint = "/bin/sh"
 	}
 	cfg, err = launch.Resolve(cfg)
 	errs = append(errs, split(err)...)
 	settings, _ := cfg.Settings() // Resolve has reported it
 	d := doctor.Config{
-		Backend: cfg.RdzvBackend, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes, RunID: cfg.RunID,
-		LocalAddr: cfg.LocalAddr, Settings: settings, Workers: cfg.NprocPerNode, LogDir: logDir,
+		Backend: cfg.Rendezvous.Backend, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes, RunID: cfg.RunID,
+		LocalAddr: cfg.Rendezvous.LocalAddr, Settings: settings, Workers: cfg.NprocPerNode, LogDir: logDir,
 		HealthCheck: r.text("health-check"), Peer: req.peer, Wait: req.wait, Progress: p.stderr, Logger: logger,
 	}
 	if !r.flag("no-python") || r.flag("run-path") {
@@ -252,15 +252,15 @@ func doctorDefaults(l *line, lookup func(string) (string, bool)) (word string) {
 // meetingPoint fills in where the hosts meet.
 func meetingPoint(d *doctor.Config, r *reader, cfg launch.Config) (errs []error) {
 	var err error
-	switch cfg.RdzvBackend {
+	switch cfg.Rendezvous.Backend {
 	case "etcd", "etcd-v2":
-		d.Members, err = hostport.SplitList(cfg.RdzvEndpoint, etcd.DefaultPort)
+		d.Members, err = hostport.SplitList(cfg.Rendezvous.Endpoint, etcd.DefaultPort)
 	case "quorum":
-		d.Members, err = quorum.Members(cfg.RdzvEndpoint)
+		d.Members, err = quorum.Members(cfg.Rendezvous.Endpoint)
 	default:
-		d.Host, d.Port, err = hostport.Split(cfg.RdzvEndpoint, c10d.DefaultPort)
-		if cfg.RdzvBackend == "static" && cfg.MaxNodes > 1 && d.Settings.IsHost == nil && r.isGiven("node-rank") {
-			first := cfg.NodeRank == 0
+		d.Host, d.Port, err = hostport.Split(cfg.Rendezvous.Endpoint, c10d.DefaultPort)
+		if cfg.Rendezvous.Backend == "static" && cfg.MaxNodes > 1 && d.Settings.IsHost == nil && r.isGiven("node-rank") {
+			first := cfg.Rendezvous.NodeRank == 0
 			d.Settings.IsHost = &first
 		}
 		if d.Port == 0 {

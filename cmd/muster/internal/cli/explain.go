@@ -12,6 +12,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/launch"
 )
 
@@ -31,7 +32,7 @@ func (p program) explain(_ context.Context, args []string) int {
 		io.WriteString(p.stdout, explainHelp)
 		return exitOK
 	}
-	cfg := launch.Config{Env: p.env, Stdin: p.stdin, Stdout: p.stdout, Stderr: p.stderr}
+	cfg := launch.Config{Env: p.env, Stdout: p.stdout, Stderr: p.stderr}
 	r, cfg, bad := p.read(l, cfg)
 	writeTable(p.stdout, r.settings(&cfg))
 	for _, text := range r.warnings {
@@ -62,11 +63,11 @@ func (r *reader) settings(cfg *launch.Config) []setting {
 		r.effect(&s, cfg)
 		all = append(all, s)
 	}
-	if cfg.Entrypoint != "" {
-		all = append(all, setting{"command", shellWords(append([]string{cfg.Entrypoint}, cfg.Args...)), r.pythonFrom()})
+	if cfg.Workers.Entrypoint != "" {
+		all = append(all, setting{"command", shellWords(append([]string{cfg.Workers.Entrypoint}, cfg.Workers.Args...)), r.pythonFrom()})
 	}
-	if cfg.OMPNumThreads != "" {
-		all = append(all, setting{"OMP_NUM_THREADS", cfg.OMPNumThreads, "a worker's share of the CPUs"})
+	if cfg.Workers.OMPNumThreads != "" {
+		all = append(all, setting{"OMP_NUM_THREADS", cfg.Workers.OMPNumThreads, "a worker's share of the CPUs"})
 	}
 	return all
 }
@@ -79,7 +80,7 @@ func (r *reader) shown(o *option) string {
 	}
 	switch {
 	case ok && o.name == "rdzv-conf":
-		return launch.HideSecrets(text)
+		return auth.HideSecrets(text)
 	case !ok && o.kind == kindFlag:
 		return "no"
 	case o.kind == kindFlag:
@@ -101,21 +102,21 @@ func (r *reader) from(o *option) string {
 		}
 	}
 	if t := r.taken(o.name); t != nil {
-		return t.From + " (" + r.schedule.Scheduler + ")"
+		return t.from + " (" + r.schedule.scheduler + ")"
 	}
 	return "default"
 }
 
 // taken is what the scheduler has said of an option, nil if nothing.
-func (r *reader) taken(name string) *launch.Taken {
+func (r *reader) taken(name string) *taken {
 	if r.schedule == nil {
 		return nil
 	}
-	i := slices.IndexFunc(r.schedule.Taken, func(t launch.Taken) bool { return t.Option == name })
+	i := slices.IndexFunc(r.schedule.taken, func(t taken) bool { return t.option == name })
 	if i < 0 {
 		return nil
 	}
-	return &r.schedule.Taken[i]
+	return &r.schedule.taken[i]
 }
 
 // effect replaces the value by what has become of it.
@@ -129,7 +130,7 @@ func (r *reader) effect(s *setting, cfg *launch.Config) {
 		}
 	}
 	if t := r.taken(s.name); t != nil {
-		s.value = t.Value
+		s.value = t.value
 		return
 	}
 	switch s.name {
@@ -138,11 +139,11 @@ func (r *reader) effect(s *setting, cfg *launch.Config) {
 	case "nproc-per-node":
 		set(strconv.Itoa(cfg.NprocPerNode), "")
 	case "rdzv-backend":
-		set(cfg.RdzvBackend, r.why(cfg))
+		set(cfg.Rendezvous.Backend, r.why(cfg))
 	case "rdzv-endpoint":
-		set(cfg.RdzvEndpoint, r.why(cfg))
+		set(cfg.Rendezvous.Endpoint, r.why(cfg))
 	case "rdzv-id":
-		if !r.isGiven("rdzv-id") && cfg.RunID != launch.DefaultRunID {
+		if !r.isGiven("rdzv-id") && cfg.RunID != s.value {
 			set("(a new one)", r.why(cfg))
 		}
 	case "rdzv-conf":
@@ -170,9 +171,9 @@ func (r *reader) effect(s *setting, cfg *launch.Config) {
 func (r *reader) addedConf(s *setting, cfg *launch.Config) {
 	given, _ := parseConf(s.value)
 	var added []string
-	for _, key := range slices.Sorted(maps.Keys(cfg.RdzvConf)) {
+	for _, key := range slices.Sorted(maps.Keys(cfg.Rendezvous.Conf)) {
 		if _, ok := given[key]; !ok {
-			added = append(added, launch.HideSecrets(key+"="+cfg.RdzvConf[key]))
+			added = append(added, auth.HideSecrets(key+"="+cfg.Rendezvous.Conf[key]))
 		}
 	}
 	switch {
@@ -191,10 +192,10 @@ const envHealthPort = health.EnvPort
 // why says why the rendezvous is not that of the options.
 func (r *reader) why(cfg *launch.Config) string {
 	switch {
-	case cfg.Standalone:
+	case cfg.Rendezvous.Standalone:
 		return "--standalone"
 	case r.schedule != nil && cfg.MaxNodes > 1:
-		return r.schedule.Scheduler
+		return r.schedule.scheduler
 	case cfg.MaxNodes == 1:
 		return "a job of one host"
 	}

@@ -71,7 +71,7 @@ var options = [...]option{
 		help: "workers on this host: a number, gpu or xpu (one per device), cpu (one per core) or auto (devices if there are any, else cores)"},
 
 	{name: "rdzv-backend", env: "PET_RDZV_BACKEND", def: "static", group: groupRendezvous, arg: "NAME",
-		to:   func(c *launch.Config) any { return &c.RdzvBackend },
+		to:   func(c *launch.Config) any { return &c.Rendezvous.Backend },
 		help: "how hosts meet: c10d, static, or, so that any host may be lost, etcd or quorum. A job of one host needs none of these options"},
 	{name: "rdzv-endpoint", env: "PET_RDZV_ENDPOINT", group: groupRendezvous, arg: "HOST[:PORT]",
 		help: "where they meet: a host of the job (c10d), members of an etcd cluster with commas between, or three or five hosts of the job (quorum)"},
@@ -80,22 +80,21 @@ var options = [...]option{
 	{name: "rdzv-conf", env: "PET_RDZV_CONF", group: groupRendezvous, arg: "K=V,...",
 		help: "settings of the backend, such as join_timeout=600,last_call_timeout=30; keep_alive_interval times keep_alive_max_attempt is how long a host may be silent; bind=ADDR and allow=CIDR,... guard the port, open_workers_store=true opens the workers' store; token_file=PATH, or cacert, cert and key, say who may join; user and password_file are for etcd, data_dir for quorum"},
 	{name: "standalone", kind: kindFlag, env: "PET_STANDALONE",
-		to:   func(c *launch.Config) any { return &c.Standalone },
+		to:   func(c *launch.Config) any { return &c.Rendezvous.Standalone },
 		help: "this host is the whole job; other rendezvous options are ignored"},
 
 	{name: "max-restarts", kind: kindInt, env: "PET_MAX_RESTARTS", def: "0", group: groupFailure, arg: "N",
 		to:   func(c *launch.Config) any { return &c.MaxRestarts },
 		help: "how often the workers are started again after a failure"},
 	{name: "monitor-interval", kind: kindFloat, env: "PET_MONITOR_INTERVAL", def: "0.1", group: groupFailure, arg: "SECONDS",
-		to:   func(c *launch.Config) any { return &c.MonitorInterval },
 		help: "bounds the little that has to be polled; a worker's end is noticed at once"},
 	{name: "start-method", env: "PET_START_METHOD", def: "spawn", choices: startMethods, group: groupProgram, arg: "METHOD",
 		help: "spawn, fork or forkserver; accepted for torchrun's sake, --run-path always starts a fresh interpreter"},
 	{name: "event-log-handler", env: "PET_EVENT_LOG_HANDLER", def: "null", group: groupOutput, arg: "NAME",
-		to:   func(c *launch.Config) any { return &c.EventLogHandler },
+		to:   func(c *launch.Config) any { return &c.Records.EventLogHandler },
 		help: "where events go: null, console (JSON lines on stderr), file (see --event-log-file) or dynamic_rendezvous"},
 	{name: "role", env: "PET_ROLE", def: "default",
-		to:  func(c *launch.Config) any { return &c.Role },
+		to:  func(c *launch.Config) any { return &c.Workers.Role },
 		arg: "NAME", help: "role of the workers, in messages and role ranks"},
 	{name: "module", short: 'm', kind: kindFlag, env: "PET_MODULE", group: groupProgram,
 		help: "the script is a module, run as `python -m` does"},
@@ -122,37 +121,36 @@ var options = [...]option{
 		to:   func(c *launch.Config) any { return &c.Logs.DuplicateStderrFilters },
 		help: "the same for stderr"},
 	{name: "node-rank", kind: kindInt, env: "PET_NODE_RANK", def: "0", group: groupRendezvous, arg: "N",
-		to:   func(c *launch.Config) any { return &c.NodeRank },
+		to:   func(c *launch.Config) any { return &c.Rendezvous.NodeRank },
 		help: "this host's rank; static only"},
 	{name: "master-addr", env: "PET_MASTER_ADDR", def: "127.0.0.1", group: groupRendezvous, arg: "HOST",
-		to:   func(c *launch.Config) any { return &c.MasterAddr },
+		to:   func(c *launch.Config) any { return &c.Rendezvous.MasterAddr },
 		help: "the host of rank 0; static only"},
 	{name: "master-port", kind: kindInt, env: "PET_MASTER_PORT", unset: true, group: groupRendezvous, arg: "PORT",
-		to:   func(c *launch.Config) any { return &c.MasterPort },
+		to:   func(c *launch.Config) any { return &c.Rendezvous.MasterPort },
 		help: "the port on it; static only (default: a free one for a job of one host, else 29500)"},
 	{name: "local-addr", env: "PET_LOCAL_ADDR", unset: true, group: groupRendezvous, arg: "HOST",
-		to:   func(c *launch.Config) any { return &c.LocalAddr },
+		to:   func(c *launch.Config) any { return &c.Rendezvous.LocalAddr },
 		help: "this host's address as the others shall use it (default: that of the interface that reaches the endpoint)"},
 	{name: "logs-specs", unset: true, group: groupOutput, arg: "NAME",
 		help: "only default: a Python plug-in cannot be loaded"},
 	{name: "numa-binding", unset: true, choices: numaModes, group: groupDevices, arg: "MODE",
-		to:   func(c *launch.Config) any { return &c.NUMABinding },
+		to:   func(c *launch.Config) any { return &c.Workers.NUMABinding },
 		help: "bind each worker to CPUs near its device: node, socket, exclusive or core-complex"},
 	{name: "signals-to-handle", env: "PET_SIGNALS_TO_HANDLE", def: "SIGTERM,SIGINT,SIGHUP,SIGQUIT", group: groupFailure, arg: "SIG,...",
 		help: "signals that stop the job; workers get the one received"},
 	{name: "shutdown-timeout", kind: kindInt, env: "PET_SHUTDOWN_TIMEOUT", unset: true, group: groupFailure, arg: "SECONDS",
 		help: "time between that signal and SIGKILL (default: $TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30)"},
 	{name: "virtual-local-rank", kind: kindFlag, env: "PET_VIRTUAL_LOCAL_RANK", group: groupDevices,
-		to:   func(c *launch.Config) any { return &c.VirtualLocalRank },
+		to:   func(c *launch.Config) any { return &c.Workers.VirtualLocalRank },
 		help: "every worker has LOCAL_RANK=0 and sees one device, its own"},
 	{name: "print-completion", kind: kindShell, unset: true, choices: shells, group: groupOther, arg: "SHELL",
 		help: "print a completion script for bash, zsh, tcsh or fish"},
 
 	{name: "exit-code", env: "MUSTER_EXIT_CODE", def: "torchrun", choices: exitCodes, own: true, group: groupOwn, arg: "WHICH",
-		to:   func(c *launch.Config) any { return &c.ExitCode },
 		help: "exit status of a failed job: torchrun (1) or worker (that of the worker that failed first)"},
 	{name: "event-log-file", env: "MUSTER_EVENT_LOG_FILE", own: true, group: groupOwn, arg: "PATH",
-		to:   func(c *launch.Config) any { return &c.EventLogFile },
+		to:   func(c *launch.Config) any { return &c.Records.EventLogFile },
 		help: "append events to this file as JSON lines, whatever the handler is; several agents may share it (default: none, and events.jsonl in the log directory with --event-log-handler file)"},
 	{name: "collapse", kind: kindFlag, env: "MUSTER_COLLAPSE", own: true, group: groupOwn,
 		to:   func(c *launch.Config) any { return &c.Logs.Collapse },
@@ -163,7 +161,7 @@ var options = [...]option{
 		to:   func(c *launch.Config) any { return &c.Logs.Keep },
 		help: "segments of a log file to keep, the newest ones"},
 	{name: "metrics-handler", env: "MUSTER_METRICS_HANDLER", def: "null", choices: metricsHandlers, own: true, group: groupOwn, arg: "NAME",
-		to:   func(c *launch.Config) any { return &c.MetricsHandler },
+		to:   func(c *launch.Config) any { return &c.Records.MetricsHandler },
 		help: "where TorchElastic's metrics go: null or console (stdout)"},
 	{name: "title", unset: true, own: true, group: groupOwn, arg: "TEXT",
 		help: "what the failure report and the status page call the job (default: the script)"},
@@ -185,10 +183,10 @@ var options = [...]option{
 		to:   func(c *launch.Config) any { return &c.WorkerServer },
 		help: "give each worker a path in TORCH_WORKER_SERVER_SOCKET, so that one that runs torch's control_plane.worker_main can be asked for its stacks and its flight recorder"},
 	{name: "health-addr", env: "MUSTER_HEALTH_ADDR", own: true, group: groupOwn, arg: "[HOST:]PORT",
-		to:   func(c *launch.Config) any { return &c.HealthAddr },
+		to:   func(c *launch.Config) any { return &c.Health.Addr },
 		help: "serve /healthz, /readyz, /metrics, /v1/state and a status page; a port alone is at 127.0.0.1 (default: $TORCHELASTIC_HEALTH_CHECK_PORT, else nowhere)"},
 	{name: "health-names", kind: kindList, env: "MUSTER_HEALTH_NAMES", unset: true, own: true, group: groupOwn, arg: "NAME,...",
-		to:   func(c *launch.Config) any { return &c.HealthNames },
+		to:   func(c *launch.Config) any { return &c.Health.Names },
 		help: "further host names that browsers and others may ask for there, as that of a proxy; it answers to addresses, localhost and this host's own name"},
 	{name: "health-check", env: "MUSTER_HEALTH_CHECK", own: true, group: groupOwn, arg: "CMD",
 		to:   func(c *launch.Config) any { return &c.HealthCheck },
@@ -205,11 +203,14 @@ var (
 	startMethods = []string{"spawn", "fork", "forkserver"}
 	numaModes    = []string{"node", "socket", "exclusive", "core-complex"}
 	shells       = []string{"bash", "zsh", "tcsh", "fish"}
-	exitCodes    = []string{"torchrun", "worker"}
+	exitCodes    = []string{"torchrun", codeOfWorker}
 
 	metricsHandlers = []string{"null", "console"}
 	hangActions     = []string{"kill", "notify"}
 )
+
+// codeOfWorker as --exit-code means that a failed job exits as the worker that failed first.
+const codeOfWorker = "worker"
 
 // takesArg says whether the option is followed by an argument.
 func (o *option) takesArg() bool {

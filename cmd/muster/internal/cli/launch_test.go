@@ -133,23 +133,23 @@ func launchFields(cfg launch.Config) map[string]any {
 	if cfg.Logs.LocalRanksFilter != nil {
 		filter = cfg.Logs.LocalRanksFilter
 	}
-	localAddr := any(cfg.LocalAddr)
+	localAddr := any(cfg.Rendezvous.LocalAddr)
 	if localAddr == "" {
 		localAddr = nil
 	}
 	return map[string]any{
 		"min_nodes": cfg.MinNodes, "max_nodes": cfg.MaxNodes, "nproc_per_node": cfg.NprocPerNode,
-		"run_id": anyUUID.ReplaceAllString(cfg.RunID, "<uuid>"), "role": cfg.Role,
-		"rdzv_backend": cfg.RdzvBackend, "rdzv_endpoint": cfg.RdzvEndpoint, "rdzv_configs": cfg.RdzvConf,
-		"max_restarts": cfg.MaxRestarts, "monitor_interval": cfg.MonitorInterval.Seconds(),
+		"run_id": anyUUID.ReplaceAllString(cfg.RunID, "<uuid>"), "role": cfg.Workers.Role,
+		"rdzv_backend": cfg.Rendezvous.Backend, "rdzv_endpoint": cfg.Rendezvous.Endpoint, "rdzv_configs": cfg.Rendezvous.Conf,
+		"max_restarts":     cfg.MaxRestarts,
 		"shutdown_timeout": cfg.ShutdownTimeout.Seconds(), "local_addr": localAddr,
-		"log_line_prefix_template": template, "event_log_handler": cfg.EventLogHandler,
-		"signals_to_handle": cfg.SignalsText, "virtual_local_rank": cfg.VirtualLocalRank,
+		"log_line_prefix_template": template, "event_log_handler": cfg.Records.EventLogHandler,
+		"signals_to_handle": cfg.SignalsText, "virtual_local_rank": cfg.Workers.VirtualLocalRank,
 		"duplicate_stdout_filters": append([]string{}, cfg.Logs.DuplicateStdoutFilters...),
 		"duplicate_stderr_filters": append([]string{}, cfg.Logs.DuplicateStderrFilters...),
 		"redirects":                std(cfg.Logs.Redirects),
 		"tee":                      std(cfg.Logs.Tee),
-		"local_ranks_filter":       filter, "entrypoint": cfg.Entrypoint, "args": append([]string{}, cfg.Args...),
+		"local_ranks_filter":       filter, "entrypoint": cfg.Workers.Entrypoint, "args": append([]string{}, cfg.Workers.Args...),
 		"log_dir": cfg.Logs.Dir,
 	}
 }
@@ -186,7 +186,7 @@ for sample in json.load(sys.stdin):
         continue
     c, entrypoint, args = captured
     names = ["min_nodes", "max_nodes", "nproc_per_node", "run_id", "role", "rdzv_backend", "rdzv_endpoint", "rdzv_configs", "max_restarts",
-        "monitor_interval", "shutdown_timeout", "local_addr", "log_line_prefix_template", "event_log_handler", "signals_to_handle",
+        "shutdown_timeout", "local_addr", "log_line_prefix_template", "event_log_handler", "signals_to_handle",
         "virtual_local_rank", "duplicate_stdout_filters", "duplicate_stderr_filters"]
     answer = {n: getattr(c, n) for n in names}
     if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", c.run_id):

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/muster-run/muster/launch"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // runPath runs a script as --run-path does and returns its output, exit status
@@ -29,12 +29,12 @@ func runPath(t *testing.T, script string, args ...string) (out string, status in
 	file := filepath.Join(dir, "error.json")
 	cmd := exec.Command(python, append([]string{"-u", "-c", runPathCode, path}, args...)...)
 	cmd.Env = append(os.Environ(), "TORCHELASTIC_ERROR_FILE="+file)
-	text, err := cmd.Output()
+	said, err := cmd.Output()
 	if _, ok := err.(*exec.ExitError); err != nil && !ok {
 		t.Fatal(err)
 	}
 	data, _ := os.ReadFile(file)
-	return strings.ReplaceAll(string(text), dir, "DIR"), cmd.ProcessState.ExitCode(), string(data)
+	return strings.ReplaceAll(string(said), dir, "DIR"), cmd.ProcessState.ExitCode(), string(data)
 }
 
 func TestRunPath(t *testing.T) {
@@ -47,7 +47,7 @@ func TestRunPath(t *testing.T) {
 
 // The code is an argument like any other, so nothing in it may look like a macro.
 func TestRunPathHasNoMacro(t *testing.T) {
-	if got := launch.Substitute([]string{runPathCode}, 7)[0]; got != runPathCode {
+	if got := text.Substitute([]string{runPathCode}, 7)[0]; got != runPathCode {
 		t.Errorf("became\n%s", got)
 	}
 }

@@ -1,61 +1,124 @@
 package cli
 
 import (
+	"cmp"
+	"fmt"
+	"net"
+	"os"
 	"slices"
+	"strconv"
+	"strings"
+	"syscall"
 
+	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/scheduler"
 	"github.com/muster-run/muster/launch"
 )
 
+// A schedule is what a scheduler says of a job, where nobody else does.
+type schedule struct {
+	scheduler string // "Slurm"
+	taken     []taken
+}
+
+// A taken is one setting that a scheduler has made.
+type taken struct {
+	option string // "nnodes"
+	value  string
+	from   string // variables, or a few words
+}
+
+// String says in one line what was taken from where.
+func (s *schedule) String() string {
+	var parts []string
+	for _, t := range s.taken {
+		parts = append(parts, fmt.Sprintf("%s=%s (%s)", t.option, t.value, t.from))
+	}
+	return s.scheduler + " says " + strings.Join(parts, ", ")
+}
+
 // meeting are the options with which somebody says himself how the hosts meet. With
-// any of them no scheduler is asked.
+// any of them the scheduler decides nothing.
 var meeting = []string{"nnodes", "rdzv-backend", "rdzv-endpoint", "node-rank", "master-addr", "master-port"}
 
 // fromScheduler takes from the scheduler that started this process what neither the
-// command line nor a PET_ variable says.
-func (r *reader) fromScheduler(cfg launch.Config) launch.Config {
-	if cfg.Standalone {
-		return cfg
-	}
-	if slices.ContainsFunc(meeting, r.isGiven) {
-		r.compare(&cfg)
-		return cfg
-	}
-	asked := cfg
-	asked.MinNodes, asked.MaxNodes = 0, 0
-	asked.RdzvBackend, asked.RdzvEndpoint, asked.MasterAddr = "", "", ""
-	if !r.isGiven("nproc-per-node") {
-		asked.NprocPerNode = 0
-	}
-	asked, schedule, err := launch.FromScheduler(asked)
-	if err != nil {
-		r.errs = append(r.errs, err)
-	}
-	if schedule == nil {
-		return cfg
-	}
-	r.schedule = schedule
-	r.compare(&cfg)
-	if asked.NprocPerNode == 0 {
-		asked.NprocPerNode = cfg.NprocPerNode
-	}
-	if asked.RdzvBackend == "" { // one host
-		asked.RdzvBackend = cfg.RdzvBackend
-	}
-	asked.MasterAddr = cfg.MasterAddr
-	return asked
-}
-
-// compare warns of what contradicts the scheduler, whose word counts for less: there
-// may be other hosts, and workers that share a GPU.
-func (r *reader) compare(cfg *launch.Config) {
-	said, schedule, err := launch.FromScheduler(launch.Config{Env: cfg.Env})
-	if schedule == nil || err != nil {
+// command line nor a PET_ variable says. It warns of what contradicts the scheduler, whose
+// word counts for less: there may be other hosts, and workers that share a GPU.
+func (r *reader) fromScheduler(cfg *launch.Config) {
+	if cfg.Rendezvous.Standalone {
 		return
 	}
-	if r.isGiven("nnodes") && cfg.MinNodes > said.MaxNodes {
-		r.warn("--nnodes wants %d hosts, %s has started %d; waiting for the others", cfg.MinNodes, schedule.Scheduler, said.MaxNodes)
+	said := slices.ContainsFunc(meeting, r.isGiven)
+	job, err := scheduler.Detect(scheduler.Input{Lookup: r.lookup, ReadFile: readHostFile, Hostname: os.Hostname})
+	if err != nil && !said {
+		r.errs = append(r.errs, err)
 	}
-	if r.isGiven("nproc-per-node") && said.NprocPerNode > 0 && cfg.NprocPerNode > said.NprocPerNode {
-		r.warn("--nproc-per-node wants %d workers, %s has given this host %d GPUs", cfg.NprocPerNode, schedule.Scheduler, said.NprocPerNode)
+	if job == nil || err != nil {
+		return
 	}
+	if r.isGiven("nnodes") && cfg.MinNodes > job.Nodes.Value {
+		r.warn("--nnodes wants %d hosts, %s has started %d; waiting for the others", cfg.MinNodes, job.Scheduler, job.Nodes.Value)
+	}
+	if r.isGiven("nproc-per-node") && job.GPUs.Value > 0 && cfg.NprocPerNode > job.GPUs.Value {
+		r.warn("--nproc-per-node wants %d workers, %s has given this host %d GPUs", cfg.NprocPerNode, job.Scheduler, job.GPUs.Value)
+	}
+	if !said {
+		r.schedule = &schedule{scheduler: job.Scheduler}
+		r.take(cfg, job)
+	}
+}
+
+// take fills in what the job says, and notes it in the schedule.
+func (r *reader) take(cfg *launch.Config, job *scheduler.Job) {
+	note := func(option, value, from string) {
+		r.schedule.taken = append(r.schedule.taken, taken{option, value, from})
+	}
+	nodes, meet := job.Nodes.Value, &cfg.Rendezvous
+	cfg.MinNodes, cfg.MaxNodes = nodes, nodes
+	note("nnodes", strconv.Itoa(nodes), job.Nodes.From)
+	if cfg.RunID == "" {
+		cfg.RunID = job.RunID.Value
+		note("rdzv-id", cfg.RunID, job.RunID.From)
+	}
+	if nodes > 1 {
+		if meet.Conf["is_host"] == "" {
+			// Rather than to find out by resolving names. It is no rank: those are
+			// assigned when the hosts meet.
+			meet.Conf["is_host"] = strconv.FormatBool(job.NodeRank.Value == 0)
+			note("is_host", meet.Conf["is_host"], job.NodeRank.From)
+		}
+		meet.Backend = "c10d"
+		meet.Endpoint = net.JoinHostPort(strings.Trim(job.Host.Value, "[]"), strconv.Itoa(job.Port.Value))
+		note("rdzv-endpoint", meet.Endpoint, job.Host.From+", port from "+job.Port.From)
+		if job.Apart {
+			// How long the host where they meet may take to come up.
+			meet.Conf["read_timeout"] = cmp.Or(meet.Conf["read_timeout"], meet.Conf["join_timeout"], "600")
+		}
+	}
+	if !r.isGiven("preemption-signals") {
+		cfg.PreemptionSignals = []syscall.Signal{syscall.SIGTERM, syscall.SIGUSR1}
+		note("preemption-signals", "SIGTERM,SIGUSR1", job.Scheduler+" stops jobs, not hosts")
+	}
+	if !r.isGiven("nproc-per-node") && job.GPUs.Value > 0 {
+		cfg.NprocPerNode = job.GPUs.Value
+		note("nproc-per-node", strconv.Itoa(cfg.NprocPerNode), job.GPUs.From)
+	}
+}
+
+// maxHostFile bounds a file that a scheduler's variable names, bytes.
+const maxHostFile = 4 << 20
+
+// readHostFile reads a file that a scheduler's variable names.
+func readHostFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case !info.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no regular file", path)
+	case info.Size() > maxHostFile:
+		return nil, fmt.Errorf("%s has %d bytes; a list of hosts has at most %d", path, info.Size(), maxHostFile)
+	}
+	return procfs.ReadFile(path)
 }

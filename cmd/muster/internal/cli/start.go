@@ -19,10 +19,10 @@ import (
 // envErrorFile names where whoever started us looks for what went wrong.
 const envErrorFile = "TORCHELASTIC_ERROR_FILE"
 
-// start runs a job and returns the exit status. The report of a failed job goes
+// start runs a job and returns the exit status, that of --exit-code if it failed. The report of a failed job goes
 // to stderr, and what made it fail to the error file; recorded says so. The error
 // is what else went wrong.
-func start(ctx context.Context, cfg launch.Config) (status int, recorded bool, err error) {
+func start(ctx context.Context, cfg launch.Config, exitCode string) (status int, recorded bool, err error) {
 	cfg.WholeProgram = true
 	result, err := launch.Run(ctx, cfg)
 	out := said(cfg)
@@ -58,7 +58,7 @@ func start(ctx context.Context, cfg launch.Config) (status int, recorded bool, e
 		return exitUnfit, root != nil, err
 	case result.Preempted != nil:
 		return failure.PreemptedStatus, root != nil, nil
-	case result.IsFailed() && cfg.ExitCode == launch.ExitWorker:
+	case result.IsFailed() && exitCode == codeOfWorker:
 		return root.ExitStatus(), root != nil, err
 	case result.IsFailed():
 		return exitError, root != nil, err

@@ -15,7 +15,6 @@ import (
 	"syscall"
 
 	"github.com/muster-run/muster/internal/auth"
-	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/rendezvous/c10d"
 	"github.com/muster-run/muster/store/tcpstore"
 )
@@ -88,7 +87,7 @@ func storeCommand(ctx context.Context, args []string, stdout, stderr io.Writer) 
 		}
 	})
 	if want.TokenFile == "" {
-		if want.Token, err = launch.TokenOf(os.LookupEnv); err != nil {
+		if want.Token, err = auth.TokenOf(os.LookupEnv); err != nil {
 			errs = append(errs, err)
 		}
 	}

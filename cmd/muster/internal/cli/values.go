@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/text"
-	"github.com/muster-run/muster/launch"
 )
 
 // values are the options of one command line after flag, environment and
@@ -84,8 +84,8 @@ func misspelt(environ []string) (errs []error) {
 		if !ok || slices.Contains(otherVariables, name) {
 			continue
 		}
-		if d := text.Distance(launch.TokenVariable, name); d <= 2 || strings.HasPrefix(name, launch.TokenVariable+"_") {
-			errs = append(errs, fmt.Errorf("no option has the variable %s; the job's token is in %s, or in the file of --rdzv-conf token_file=PATH", name, launch.TokenVariable))
+		if d := text.Distance(auth.TokenVariable, name); d <= 2 || strings.HasPrefix(name, auth.TokenVariable+"_") {
+			errs = append(errs, fmt.Errorf("no option has the variable %s; the job's token is in %s, or in the file of --rdzv-conf token_file=PATH", name, auth.TokenVariable))
 			continue
 		}
 		typed, nearest, meant := strings.ReplaceAll(strings.ToLower(rest), "_", "-"), 3, ""

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/muster-run/muster/internal/execpath"
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
 )
 
@@ -23,28 +25,28 @@ func (r *reader) command(cfg *launch.Config) {
 		if module {
 			r.fail("Don't use both the '--no-python' flag and the '--module' flag at the same time.")
 		}
-		cfg.Entrypoint, cfg.Args, cfg.Title = r.script, r.args, r.script
+		cfg.Workers.Entrypoint, cfg.Workers.Args, cfg.Workers.Title = r.script, r.args, r.script
 		return
 	}
 	python, err := r.python()
 	if err != nil {
 		r.errs = append(r.errs, err)
 	}
-	cfg.Entrypoint = python
+	cfg.Workers.Entrypoint = python
 	switch {
 	case runPath:
-		cfg.Args = slices.Concat([]string{"-u", "-c", runPathCode, r.script}, r.args)
-		cfg.Title = "run_script_path"
+		cfg.Workers.Args = slices.Concat([]string{"-u", "-c", runPathCode, r.script}, r.args)
+		cfg.Workers.Title = "run_script_path"
 	case module:
-		cfg.Args = slices.Concat([]string{"-u", "-m", r.script}, r.args)
+		cfg.Workers.Args = slices.Concat([]string{"-u", "-m", r.script}, r.args)
 	default:
-		cfg.Args = slices.Concat([]string{"-u", r.script}, r.args)
+		cfg.Workers.Args = slices.Concat([]string{"-u", r.script}, r.args)
 	}
-	if cfg.Title == "" {
-		i := slices.IndexFunc(cfg.Args, func(arg string) bool { return !strings.HasPrefix(arg, "-") })
-		cfg.Title = cfg.Entrypoint
+	if cfg.Workers.Title == "" {
+		i := slices.IndexFunc(cfg.Workers.Args, func(arg string) bool { return !strings.HasPrefix(arg, "-") })
+		cfg.Workers.Title = cfg.Workers.Entrypoint
 		if i >= 0 {
-			cfg.Title = cfg.Args[i]
+			cfg.Workers.Title = cfg.Workers.Args[i]
 		}
 	}
 	if !module || runPath {
@@ -61,7 +63,7 @@ func (r *reader) checkScript(cfg *launch.Config) {
 	}
 	last := ""
 	for rank := range cfg.NprocPerNode {
-		path := launch.Substitute([]string{r.script}, rank)[0]
+		path := text.Substitute([]string{r.script}, rank)[0]
 		if path == last {
 			return // the same for all ranks
 		}
@@ -84,7 +86,7 @@ func (r *reader) scriptHint() string {
 	if strings.Contains(r.script, "/") || strings.HasSuffix(r.script, ".py") {
 		return ""
 	}
-	if _, err := launch.FindExecutable(r.script, r.lookup); err == nil {
+	if _, err := execpath.Find(r.script, r.lookup); err == nil {
 		return "; a program rather than a Python script is run with --no-python"
 	}
 	return "; a module is run with -m"
@@ -117,13 +119,13 @@ func (r *reader) python() (string, error) {
 	for _, dir := range dirs {
 		for _, name := range pythonNames {
 			path := filepath.Join(dir, name)
-			if _, err := launch.FindExecutable(path, r.lookup); err == nil {
+			if _, err := execpath.Find(path, r.lookup); err == nil {
 				return path, nil
 			}
 		}
 	}
 	for _, name := range pythonNames {
-		if path, err := launch.FindExecutable(name, r.lookup); err == nil {
+		if path, err := execpath.Find(name, r.lookup); err == nil {
 			return path, nil
 		}
 	}
@@ -139,7 +141,7 @@ var pythonNames = []string{"python3", "python"}
 // through, or of the program if that is in an environment, where pip has put it; ""
 // if we were started otherwise.
 func (r *reader) linkDir() string {
-	path, err := launch.FindExecutable(r.self, r.lookup)
+	path, err := execpath.Find(r.self, r.lookup)
 	if err != nil {
 		return ""
 	}

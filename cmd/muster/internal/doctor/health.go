@@ -14,7 +14,8 @@ func (d *doctor) checkHealth(ctx context.Context) []Line {
 		return nil
 	}
 	start := time.Now()
-	if err := launch.RunHealthCheck(ctx, d.HealthCheck, d.System.Environ()); err != nil {
+	job := launch.Config{HealthCheck: d.HealthCheck, Env: d.System.Environ()}
+	if err := job.CheckHealth(ctx); err != nil {
 		return []Line{failure(err.Error(), "see to what the check says; until then `muster run --health-check` keeps this host out of the job")}
 	}
 	return []Line{ok("%s: passed in %s", text.Clip(d.HealthCheck, 80), round(time.Since(start)))}

@@ -9,8 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/muster-run/muster/internal/execpath"
 	"github.com/muster-run/muster/internal/text"
-	"github.com/muster-run/muster/launch"
 )
 
 // importLimit bounds `import torch`, which takes seconds from a cold disk and minutes
@@ -191,7 +191,7 @@ func (d *doctor) findPySpy() Line {
 		if strings.Contains(name, "/") && !strings.Contains(d.Python, "/") {
 			continue
 		}
-		if path, err := launch.FindExecutable(name, d.System.Lookup); err == nil {
+		if path, err := execpath.Find(name, d.System.Lookup); err == nil {
 			return ok("%s shows the stacks of workers that hang", path).as("py-spy")
 		}
 	}

@@ -28,7 +28,7 @@ func main() {
 
 	cfg := launch.Default()
 	cfg.NprocPerNode = 2
-	cfg.Entrypoint, cfg.Args = "/bin/sh", []string{"-c", "echo worker >>" + notes() + "; sleep 0.3"}
+	cfg.Workers.Entrypoint, cfg.Workers.Args = "/bin/sh", []string{"-c", "echo worker >>" + notes() + "; sleep 0.3"}
 	result, err := launch.Run(context.Background(), cfg)
 	check(err)
 	note("job " + string(result.State))

@@ -1,4 +1,4 @@
-package launch_test
+package text_test
 
 import (
 	"encoding/json"
@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/internal/test/pypeer"
-	"github.com/muster-run/muster/launch"
+	"github.com/muster-run/muster/internal/text"
 )
 
 var macroCases = []struct{ in, want string }{
@@ -48,7 +48,7 @@ var macroCases = []struct{ in, want string }{
 
 func TestSubstitute(t *testing.T) {
 	for _, tt := range macroCases {
-		got := launch.Substitute([]string{tt.in}, 7)
+		got := text.Substitute([]string{tt.in}, 7)
 		if want := []string{tt.want}; !cmp.Equal(got, want) {
 			t.Errorf("Substitute(%q) = %q, want %q", tt.in, got, want)
 		}
@@ -57,7 +57,7 @@ func TestSubstitute(t *testing.T) {
 
 func TestSubstituteKeepsItsInput(t *testing.T) {
 	args := []string{"--rank", "$local_rank"}
-	launch.Substitute(args, 1)
+	text.Substitute(args, 1)
 	if args[1] != "$local_rank" {
 		t.Errorf("the caller's slice was changed: %q", args)
 	}
@@ -88,7 +88,7 @@ print(json.dumps([string.Template(a).safe_substitute(local_rank="7") for a in js
 	if err := json.Unmarshal(out, &want); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, launch.Substitute(in, 7)); diff != "" {
+	if diff := cmp.Diff(want, text.Substitute(in, 7)); diff != "" {
 		t.Errorf("differs from string.Template (-python +muster):\n%s", diff)
 	}
 }
@@ -97,17 +97,17 @@ func FuzzSubstitute(f *testing.F) {
 	for _, tt := range macroCases {
 		f.Add(tt.in)
 	}
-	f.Fuzz(func(t *testing.T, text string) {
-		got := launch.Substitute([]string{text}, 7)[0]
-		if !strings.Contains(text, "$") && got != text {
-			t.Errorf("%q became %q without a macro", text, got)
+	f.Fuzz(func(t *testing.T, in string) {
+		got := text.Substitute([]string{in}, 7)[0]
+		if !strings.Contains(in, "$") && got != in {
+			t.Errorf("%q became %q without a macro", in, got)
 		}
 		// A text whose every $ is doubled is that text.
-		if quoted := strings.ReplaceAll(text, "$", "$$"); launch.Substitute([]string{quoted}, 7)[0] != text {
-			t.Errorf("%q does not survive quoting", text)
+		if quoted := strings.ReplaceAll(in, "$", "$$"); text.Substitute([]string{quoted}, 7)[0] != in {
+			t.Errorf("%q does not survive quoting", in)
 		}
-		if len(got) > len(text) {
-			t.Errorf("%q grew to %q", text, got)
+		if len(got) > len(in) {
+			t.Errorf("%q grew to %q", in, got)
 		}
 	})
 }

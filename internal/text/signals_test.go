@@ -1,4 +1,4 @@
-package launch_test
+package text_test
 
 import (
 	"strings"
@@ -7,10 +7,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/muster-run/muster/launch"
+	"github.com/muster-run/muster/internal/text"
 )
 
-func TestParseSignals(t *testing.T) {
+func TestSignals(t *testing.T) {
 	tests := []struct {
 		text    string
 		want    []syscall.Signal
@@ -30,25 +30,25 @@ func TestParseSignals(t *testing.T) {
 		{text: "STOP", err: "STOP cannot be handled"},
 	}
 	for _, tt := range tests {
-		got, unknown, err := launch.ParseSignals(tt.text)
+		got, unknown, err := text.Signals(tt.text)
 		if !cmp.Equal(got, tt.want) || !cmp.Equal(unknown, tt.unknown) {
-			t.Errorf("ParseSignals(%q) = %d, unknown %q; want %d, unknown %q", tt.text, got, unknown, tt.want, tt.unknown)
+			t.Errorf("Signals(%q) = %d, unknown %q; want %d, unknown %q", tt.text, got, unknown, tt.want, tt.unknown)
 		}
 		if (err == nil) != (tt.err == "") || err != nil && !strings.Contains(err.Error(), tt.err) {
-			t.Errorf("ParseSignals(%q): error %v, want %q", tt.text, err, tt.err)
+			t.Errorf("Signals(%q): error %v, want %q", tt.text, err, tt.err)
 		}
 	}
 }
 
-func FuzzParseSignals(f *testing.F) {
-	for _, s := range []string{launch.DefaultSignals, "", "KILL", "SIGRTMIN+30,", "SIGRTMAX-99999999999999999999"} {
+func FuzzSignals(f *testing.F) {
+	for _, s := range []string{"SIGTERM,SIGINT,SIGHUP,SIGQUIT", "", "KILL", "SIGRTMIN+30,", "SIGRTMAX-99999999999999999999"} {
 		f.Add(s)
 	}
-	f.Fuzz(func(t *testing.T, text string) {
-		signals, _, _ := launch.ParseSignals(text)
+	f.Fuzz(func(t *testing.T, in string) {
+		signals, _, _ := text.Signals(in)
 		for _, sig := range signals {
 			if sig < 1 || sig > 64 || sig == syscall.SIGKILL || sig == syscall.SIGSTOP {
-				t.Errorf("%q gives signal %d", text, sig)
+				t.Errorf("%q gives signal %d", in, sig)
 			}
 		}
 	})
