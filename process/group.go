@@ -102,15 +102,23 @@ type ending struct {
 	maxRSS       int64
 }
 
-// A worker is one process that the group started.
+// A worker is one process that the group started. The fork thread makes it; from then on
+// it is run's, and other goroutines know of it by its rank and pid alone.
+//
+//	alive   It may be signalled; StoppedBy and Uninterruptible of exit are filled. After
+//	        its end, before the event tells of that, it only seems to be (hasEnded).
+//	ended   onEnd has filled exit, but for what a function returned. left is in use.
+//	gone    Its pid may be another's by now. finish has let go of left and system.
+//
+// A worker that SIGKILL does not end goes from alive to gone (abandon).
 type worker struct {
 	rank, pid int
 	stage     stage
 	exit      Exit
 	tag       string    // an environment entry that its descendants inherit
-	call      *call     // of a function worker
-	dSince    time.Time // since when it is in uninterruptible sleep
-	left      remains   // while stage is ended
+	call      *call     // of a function worker; has goroutines of its own until its finish
+	dSince    time.Time // since when it is in uninterruptible sleep; zero if it is not
+	left      remains
 	system    workerSystem
 }
 

@@ -36,25 +36,31 @@ import (
 // and ended by SIGKILL, with its pipe still open, when nobody needs it any more. If it
 // ends otherwise, another one takes its place. What holds when a guard starts is in a
 // file that it reads first: a pipe has room for 64 KiB until somebody reads it.
+//
+// This is the parent's side, of which every method may be called at any time; guarded is
+// the child's. Two locks keep apart what takes long and what must not: forking is held
+// while a process is started, mu only for a write to the pipe. Whoever needs both takes
+// forking first. A record is in told before it is in a pipe, so the guard that comes next
+// knows it wherever the one of before has ended.
 type guard struct {
 	log  *slog.Logger
-	once sync.Once     // starts the first one
-	quit chan struct{} // closed by stop
-	keep sync.WaitGroup
+	once sync.Once      // starts the first guard; whoever forks a worker waits for it
+	quit chan struct{}  // closed by stop
+	keep sync.WaitGroup // replace, which alone waits for the processes
 
-	forking sync.Mutex // held while one is started; guards the next two
+	forking sync.Mutex // guards the next two
 	stopped bool       // no more are started
 	cmd     *exec.Cmd  // the one that was started last; nil: none was
 
-	mu   sync.Mutex // guards the rest
-	pipe *os.File   // to it; nil before the first
-	told *guarded   // what the next one has to know
+	mu   sync.Mutex // guards the next two
+	pipe *os.File   // to the guard; nil before the first
+	told []byte     // every record so far: what the next guard reads first
 }
 
 const noGuard = "no guard: if this process is killed, processes that its workers started may stay"
 
 func newGuard(log *slog.Logger) *guard {
-	return &guard{log: log, quit: make(chan struct{}), told: newGuarded()}
+	return &guard{log: log, quit: make(chan struct{})}
 }
 
 // ensure starts the guard unless it runs, and does not wait for it to read: what it has
@@ -95,16 +101,16 @@ func (g *guard) fork() error {
 	g.mu.Lock()
 	g.pipe.Close()
 	g.pipe = pipe
-	records := g.told.records()
+	told := g.told[:len(g.told):len(g.told)]
 	g.mu.Unlock()
-	file, err := memoryFile(records)
+	file, err := memoryFile(told)
 	if err != nil {
 		return fmt.Errorf("start the guard: %w", err)
 	}
 	defer file.Close()
 	cmd := &exec.Cmd{
 		Path: selfPath(), Args: []string{guardName}, Dir: "/",
-		Env:   []string{guardName + "=1", "GOMAXPROCS=1", "GOGC=off"},
+		Env:   []string{guardName + "=1", "GOMAXPROCS=1", "GOGC=off", "GODEBUG=containermaxprocs=0"},
 		Stdin: in, ExtraFiles: []*os.File{file},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
@@ -152,13 +158,13 @@ func (g *guard) stop() {
 }
 
 // memoryFile is a file that is nowhere, to be read from its beginning.
-func memoryFile(text string) (*os.File, error) {
+func memoryFile(text []byte) (*os.File, error) {
 	fd, err := unix.MemfdCreate(guardName, unix.MFD_CLOEXEC)
 	if err != nil {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(fd), guardName)
-	if _, err = f.WriteString(text); err == nil {
+	if _, err = f.Write(text); err == nil {
 		_, err = f.Seek(0, io.SeekStart)
 	}
 	if err != nil {
@@ -176,14 +182,13 @@ func (g *guard) tell(records ...string) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	var lines []byte
+	known := len(g.told)
 	for _, record := range records {
 		if !strings.Contains(record, "\n") {
-			g.told.record(record)
-			lines = append(append(lines, record...), '\n')
+			g.told = append(append(g.told, record...), '\n')
 		}
 	}
-	if g.pipe != nil && len(lines) > 0 {
+	if lines := g.told[known:]; g.pipe != nil && len(lines) > 0 {
 		_ = g.pipe.SetWriteDeadline(time.Now().Add(time.Second))
 		_, _ = g.pipe.Write(lines)
 	}
@@ -208,6 +213,9 @@ func GuardMain() {
 // stuck in the kernel.
 const guardTime = 5 * time.Second
 
+// mostGuardPause is how long the guard waits at most for what has SIGKILL to end.
+const mostGuardPause = 16 * time.Millisecond
+
 // guarded is what a guard looks for.
 type guarded struct {
 	cgroup  string
@@ -217,24 +225,6 @@ type guarded struct {
 }
 
 func newGuarded() *guarded { return &guarded{workers: map[int]uint64{}} }
-
-// records are what tells another guard the same.
-func (w *guarded) records() string {
-	var b strings.Builder
-	if w.cgroup != "" {
-		b.WriteString("c" + w.cgroup + "\n")
-	}
-	for _, tag := range w.tags {
-		b.WriteString("t" + tag + "\n")
-	}
-	for pid, start := range w.workers {
-		fmt.Fprintf(&b, "w%d %d\n", pid, start)
-	}
-	for _, file := range w.files {
-		b.WriteString("f" + file + "\n")
-	}
-	return b.String()
-}
 
 // maxFiles bounds guarded.files.
 const maxFiles = 10_000
@@ -328,7 +318,8 @@ func (w *guarded) end(deadline time.Time) {
 	if w.cgroup != "" {
 		dir, _ = cgroup.Open(w.cgroup)
 	}
-	for clean := 0; clean < 2 && time.Now().Before(deadline); {
+	clean := 0
+	for pause := time.Millisecond; clean < 2 && time.Now().Before(deadline); pause = min(2*pause, mostGuardPause) {
 		clean++
 		if dir != nil {
 			if populated, err := dir.Populated(); err == nil && populated {
@@ -336,46 +327,20 @@ func (w *guarded) end(deadline time.Time) {
 				clean = 0
 			}
 		}
-		var dying []unix.PollFd
 		for _, p := range w.find(dir) {
 			if l := openLeftover(p, true); l != nil {
 				_ = l.signal(syscall.SIGKILL)
-				if l.pidfd >= 0 {
-					dying = append(dying, unix.PollFd{Fd: int32(l.pidfd), Events: unix.POLLIN})
-				}
+				l.close()
 				clean = 0
 			}
 		}
-		waitFor(dying)
+		time.Sleep(pause)
 	}
 	if dir != nil {
 		_ = removeCgroup(dir)
 	}
 	for _, name := range w.files {
 		_ = os.Remove(name)
-	}
-}
-
-// waitFor waits, for a few milliseconds at most, until the processes have ended.
-func waitFor(dying []unix.PollFd) {
-	const pause = 5 // milliseconds
-	until := time.Now().Add(4 * pause * time.Millisecond)
-	for len(dying) > 0 && time.Now().Before(until) {
-		if n, err := unix.Poll(dying, pause); n == 0 && err == nil {
-			break
-		}
-		dying = slices.DeleteFunc(dying, func(p unix.PollFd) bool {
-			if p.Revents != 0 {
-				unix.Close(int(p.Fd))
-			}
-			return p.Revents != 0
-		})
-	}
-	if len(dying) == 0 {
-		_, _ = unix.Poll(nil, 1)
-	}
-	for _, p := range dying {
-		unix.Close(int(p.Fd))
 	}
 }
 

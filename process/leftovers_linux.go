@@ -119,7 +119,7 @@ type leftover struct {
 }
 
 func (s *Supervisor) openLeftover(p procfs.Stat) *leftover {
-	return openLeftover(p, !s.system.noPidfd)
+	return openLeftover(p, s.system.pidfds())
 }
 
 // openLeftover gets hold of a process; nil if it has ended or its number is

@@ -40,22 +40,32 @@ type SupervisorConfig struct {
 }
 
 // A Supervisor starts groups. Its methods may be called concurrently.
+//
+// Three kinds of goroutines meet in it: callers, the one that is tied to the fork thread,
+// and one for each group, which lives from Start until nothing is left of its workers.
+// Close ends the groups before the thread, so whoever finds the Supervisor open (under mu)
+// and enters its group may use the thread.
 type Supervisor struct {
-	log    *slog.Logger
-	forks  chan func() // run by the thread that forks
-	idle   chan struct{}
-	system system
-	guard  *guard // nil without
+	// NewSupervisor sets these, and they do not change.
+	log   *slog.Logger
+	guard *guard        // nil without; it has locks of its own
+	forks chan func()   // what the fork thread runs; closed by Close
+	idle  chan struct{} // closed when the fork thread has ended
 
-	// forking is held from a fork until the child is known, so that nobody takes
-	// it for an adopted one.
+	// system is NewSupervisor's until that returns, then the fork thread's, which may
+	// find the cgroup to be of no use, and Close's when no group is left. Everybody reads
+	// of it what never changes.
+	system system
+
+	// forking is held from a fork until the child is in known, so that nobody takes the
+	// child for an adopted one. It is taken before mu.
 	forking sync.Mutex
 
 	mu     sync.Mutex // guards the rest
-	closed bool
+	closed bool       // no group is entered any more
 	groups map[*Group]struct{}
-	starts int
-	known  map[int]bool // pids of workers that are not reaped
+	starts int          // of groups, for their numbers
+	known  map[int]bool // pids of workers that are not reaped: from the fork to release
 }
 
 // NewSupervisor makes the program a child subreaper and gets ready to fork. The

@@ -14,17 +14,19 @@ import (
 	"github.com/muster-run/muster/internal/cgroup"
 )
 
-// system is what Linux has for a Supervisor.
+// system is what Linux has for a Supervisor. All but cgroup and dropped stay as open has
+// set them.
 type system struct {
 	wholeProgram bool
-	noPidfd      bool
-	random       string
+	noPidfd      bool   // for tests
+	random       string // makes names and tags this Supervisor's
 	cgroups      cgroup.Paths
 	cgroup       *cgroup.Dir // holds the workers' cgroups; nil without
 	dropped      *cgroup.Dir // was that until it turned out to be of no use
-	oomFiles     []string
+	oomFiles     []string    // the counters of kills that can hit a worker
 
-	childEnded chan os.Signal // with wholeProgram
+	// With wholeProgram: each SIGCHLD makes reaper look for adopted children.
+	childEnded chan os.Signal
 	reaper     sync.WaitGroup
 }
 
@@ -57,16 +59,19 @@ func ceaseSubreaper() {
 	}
 }
 
-// pidfdsWork says whether clone, waitid and signals take pidfds here, as Go's os has
-// found out for itself, once.
-func pidfdsWork() bool {
+// pidfds says whether clone, waitid and signals take pidfds here, as Go's os has found
+// out for itself. The first call takes 0.2 ms unless a process was started before, as
+// the guard is.
+func (y *system) pidfds() bool { return !y.noPidfd && pidfdsWork() }
+
+var pidfdsWork = sync.OnceValue(func() bool {
 	self, err := os.FindProcess(os.Getpid())
 	if err != nil {
 		return false
 	}
 	defer self.Release()
 	return self.WithHandle(func(uintptr) {}) == nil
-}
+})
 
 // open gets what a Supervisor needs from the system.
 func (s *Supervisor) open(cfg SupervisorConfig) error {
@@ -74,10 +79,20 @@ func (s *Supervisor) open(cfg SupervisorConfig) error {
 		return err
 	}
 	y := &s.system
-	y.wholeProgram, y.noPidfd = cfg.WholeProgram, !pidfdsWork()
+	y.wholeProgram = cfg.WholeProgram
 	y.random = fmt.Sprintf("%06x", rand.Uint32N(1<<24))
 	if cfg.WholeProgram {
 		closeOnExec() // the guard, too, inherits nothing
+	}
+	switch {
+	case !cfg.Guard:
+	case !calledGuardMain.Load():
+		s.log.Warn(noGuard, "error", errNoGuardMain)
+	default:
+		s.guard = newGuard(s.log)
+		go s.guard.ensure() // beside all that follows: the first workers wait for it
+	}
+	if cfg.WholeProgram {
 		y.childEnded = make(chan os.Signal, 1)
 		signal.Notify(y.childEnded, syscall.SIGCHLD)
 		y.reaper.Go(func() {
@@ -98,19 +113,9 @@ func (s *Supervisor) open(cfg SupervisorConfig) error {
 	dir := y.cgroups.Unified
 	if y.cgroup != nil {
 		dir = y.cgroup.Path()
+		s.guard.tell("c" + dir)
 	}
 	y.oomFiles = y.cgroups.OOMFiles(dir)
-	switch {
-	case !cfg.Guard:
-	case !calledGuardMain.Load():
-		s.log.Warn(noGuard, "error", errNoGuardMain)
-	default:
-		s.guard = newGuard(s.log)
-		if y.cgroup != nil {
-			s.guard.tell("c" + y.cgroup.Path())
-		}
-		go s.guard.ensure() // the first workers should not have to wait for it
-	}
 	return nil
 }
 

@@ -31,7 +31,7 @@ type watcher struct {
 
 func newWatcher(s *Supervisor, events chan<- event) (*watcher, error) {
 	wt := &watcher{log: s.log, events: events, quit: make(chan struct{}), watched: map[uint64]event{}}
-	if s.system.noPidfd {
+	if !s.system.pidfds() {
 		return wt, nil
 	}
 	var err error

@@ -88,7 +88,7 @@ func (g *Group) spawn(p *plan) error {
 	attr := g.attr(p)
 	attr.Sys.Pdeathsig = syscall.SIGKILL
 	w.system.pidfd = -1
-	if !s.system.noPidfd {
+	if s.system.pidfds() {
 		attr.Sys.PidFD = &w.system.pidfd
 	}
 	if s.system.cgroup != nil {

@@ -8,6 +8,7 @@ package procfs
 
 import (
 	"io/fs"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -26,7 +27,7 @@ func ReadFile(path string) ([]byte, error) {
 	buf := make([]byte, 0, 1024)
 	for len(buf) < maxFile {
 		if len(buf) == cap(buf) {
-			buf = append(buf, 0)[:len(buf)]
+			buf = slices.Grow(buf, 3*len(buf))
 		}
 		n, err := unix.Read(fd, buf[len(buf):cap(buf)])
 		if err == unix.EINTR {
