@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/process"
@@ -19,7 +18,7 @@ import (
 
 // scrape returns what Prometheus gets, without what is zero. A histogram is its
 // count.
-func scrape(t *testing.T, r *metrics.Registry) map[string]float64 {
+func scrape(t *testing.T, r *metrics.Job) map[string]float64 {
 	t.Helper()
 	var b bytes.Buffer
 	if err := r.WritePrometheus(&b); err != nil {
@@ -35,11 +34,6 @@ func scrape(t *testing.T, r *metrics.Registry) map[string]float64 {
 		all[strings.TrimSuffix(strings.TrimPrefix(key, "muster_"), "_duration_seconds_count")] = v
 	}
 	return all
-}
-
-func job1(cfg *metrics.Registry, max, workers int) []func(agent.Event) {
-	job := metrics.NewJob(cfg, metrics.Info{RunID: "job1", Role: "default", Host: "host1", LocalWorldSize: workers, MaxRestarts: max})
-	return []func(agent.Event){metrics.Observer(job), job.Observe}
 }
 
 func TestMetrics(t *testing.T) {
@@ -97,8 +91,8 @@ func TestMetrics(t *testing.T) {
 				j.Spec.Entrypoint = "/no/such/program"
 			}
 			j.MaxRestarts = tt.max
-			r := metrics.NewRegistry()
-			j.Observers = append(j.Observers, job1(r, tt.max, 2)...)
+			r := &metrics.Job{}
+			j.Observers = append(j.Observers, r.Observe)
 			_, _ = j.run(t, ctx)
 			if diff := cmp.Diff(tt.want, scrape(t, r)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
@@ -110,12 +104,12 @@ func TestMetrics(t *testing.T) {
 // A host whose workers have not failed counts the job's restarts, and rounds that
 // follow a change of hosts are no restarts. The rendezvous' events tell why.
 func TestMetricsOfManyHosts(t *testing.T) {
-	registries := map[string]*metrics.Registry{}
+	kept := map[string]*metrics.Job{}
 	told := &rdzvSink{}
 	l := newLab(t, abc, func(h *host) {
 		h.MaxRestarts = 1
-		registries[h.name] = metrics.NewRegistry()
-		h.Observers = append(h.Observers, job1(registries[h.name], 1, 1)...)
+		kept[h.name] = &metrics.Job{}
+		h.Observers = append(h.Observers, kept[h.name].Observe)
 		if h.name == "a" {
 			h.Observers = append(h.Observers, events.Observer(told))
 		}
@@ -152,7 +146,7 @@ func TestMetricsOfManyHosts(t *testing.T) {
 				want[key] = 3
 			}
 		}
-		if diff := cmp.Diff(want, scrape(t, registries[name])); diff != "" {
+		if diff := cmp.Diff(want, scrape(t, kept[name])); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/jobfile"
+	"github.com/muster-run/muster/internal/procfs"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -20,14 +21,13 @@ import (
 // agent.Config.Observers; Watch names the agent, which it asks for what is live. All
 // methods may be called concurrently, also before and after the agent's Run.
 type Observer struct {
-	meter Meter
+	meter procfs.Meter
 
 	mu      sync.Mutex // guards the rest
 	agent   *agent.Agent
 	state   State // without what is live
 	round   *rendezvous.Info
 	ranks   rendezvous.Ranks
-	starts  int // of the group
 	waiting string
 }
 
@@ -83,7 +83,7 @@ func (o *Observer) Observe(e agent.Event) {
 		o.moment(&e, KindRound, Assigning, fmt.Sprintf("round %d: %s", e.Round.Round, text.Count(e.Round.WorldSize, "host")), "")
 	case agent.WorkersStarted:
 		if w.Err == nil {
-			o.ranks, o.starts, job.State = e.Ranks, o.starts+1, string(agent.Healthy)
+			o.ranks, job.State = e.Ranks, string(agent.Healthy)
 			o.moment(&e, KindPhase, Running, fmt.Sprintf("%s of %d run here", text.Count(e.Job.LocalWorldSize, "worker"), e.Ranks.WorldSize), "")
 		}
 	case agent.BarrierEntered:
@@ -192,11 +192,17 @@ func (o *Observer) State(context.Context) *State {
 		return &s
 	}
 	s.Job.WorldSize = ranks.WorldSize
-	uses := o.uses(s.Time, workers)
 	rankOf := map[int]int{}
+	var pids []int
+	for _, w := range workers {
+		rankOf[w.PID] = w.Rank
+		if w.Exit == nil {
+			pids = append(pids, w.PID)
+		}
+	}
+	uses := o.meter.Read(s.Time, pids)
 	for i := range workers {
 		w := &workers[i]
-		rankOf[w.PID] = w.Rank
 		s.Workers = append(s.Workers, workerState(w, uses))
 	}
 	for _, r := range a.Timers(shownDeadlines) {
@@ -213,29 +219,8 @@ func (o *Observer) State(context.Context) *State {
 	return &s
 }
 
-// uses reads what workers use, by pid; nil once they have ended.
-func (o *Observer) uses(now time.Time, workers []agent.Worker) map[int]Usage {
-	var pids []int
-	for i := range workers {
-		if workers[i].Exit != nil {
-			return nil
-		}
-		pids = append(pids, workers[i].PID)
-	}
-	slices.Sort(pids)
-	return o.meter.Read(now, pids)
-}
-
-// Uses returns what the live workers use, by pid, and how often they were started again.
-func (o *Observer) Uses(workers []agent.Worker) (uses map[int]Usage, restarts int) {
-	o.mu.Lock()
-	restarts = max(0, o.starts-1)
-	o.mu.Unlock()
-	return o.uses(time.Now(), workers), restarts
-}
-
 // workerState describes a worker of this host.
-func workerState(from *agent.Worker, uses map[int]Usage) Worker {
+func workerState(from *agent.Worker, uses map[int]procfs.Reading) Worker {
 	w := Worker{
 		Rank: from.Rank, LocalRank: from.LocalRank, PID: from.PID, State: string(agent.Healthy), Started: from.Started,
 		LastOutput: from.Output.Last, Stdout: from.Stdout, Stderr: from.Stderr, StderrLines: from.Tail,
@@ -243,8 +228,8 @@ func workerState(from *agent.Worker, uses map[int]Usage) Worker {
 	if h := from.Heartbeat; h != nil {
 		w.Heartbeat = &Heartbeat{Step: h.Step, Time: h.Time}
 	}
-	var runs bool
-	w.Usage, runs = uses[w.PID]
+	use, runs := uses[w.PID]
+	w.Usage = Usage{CPUSeconds: use.CPU.Seconds(), CPUPercent: use.Percent, RSSBytes: use.Resident, Processes: use.Processes, Threads: use.Threads}
 	if exit := from.Exit; exit != nil {
 		w.State, w.Exit = string(agent.Failed), exitState(exit)
 		if exit.Code == 0 {

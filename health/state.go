@@ -139,6 +139,21 @@ type Exit struct {
 	Cause string `json:"cause,omitempty"`
 }
 
+// Usage is what a worker and its descendants use of the machine.
+type Usage struct {
+	// CPUSeconds since the worker's start, of user and system. Descendants that
+	// have ended count once their parents know.
+	CPUSeconds float64 `json:"cpu_seconds"`
+	// CPUPercent of one CPU since the reading before; 800 is eight CPUs. It is 0 in
+	// the first reading.
+	CPUPercent float64 `json:"cpu_percent"`
+	// RSSBytes of memory. What processes share counts for each of them, so that it
+	// is too much where data loaders are forked.
+	RSSBytes  int64 `json:"rss_bytes"`
+	Processes int   `json:"processes,omitempty"`
+	Threads   int   `json:"threads,omitempty"`
+}
+
 // A Heartbeat is what a worker last told of its progress.
 type Heartbeat struct {
 	Step int64     `json:"step"`

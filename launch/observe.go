@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
-	"time"
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
@@ -20,10 +18,9 @@ import (
 // observed is the job as package health sees it.
 type observed struct {
 	*health.Observer
-	cfg      *Config
-	line     *waitingLine
-	agent    atomic.Pointer[agent.Agent]
-	registry *metrics.Registry // nil where nobody can ask
+	cfg     *Config
+	line    *waitingLine
+	metrics *metrics.Job // nil where nobody can ask
 }
 
 // waiting shows what the rendezvous waits for.
@@ -34,8 +31,10 @@ func (o *observed) waiting(w rendezvous.Waiting) {
 
 // watch names the agent.
 func (o *observed) watch(a *agent.Agent) {
-	o.agent.Store(a)
 	o.Watch(a)
+	if o.metrics != nil {
+		o.metrics.Watch(a)
+	}
 }
 
 // addr returns where to serve; "" for nowhere.
@@ -55,32 +54,23 @@ func (o *observed) addr() string {
 }
 
 // observers get what the agent tells: for events, for metrics, and for what is served.
-func (o *observed) observers(host string, sink events.Sink, stdout io.Writer) []func(agent.Event) {
+func (o *observed) observers(sink events.Sink, stdout io.Writer) []func(agent.Event) {
 	all := append(slices.Clip(o.cfg.Records.Observers), events.Observer(sink), o.Observe)
-	handlers := []metrics.Handler{o.cfg.Records.Metrics}
 	if o.addr() != "" {
-		o.registry = metrics.NewRegistry()
-		o.registry.OnCollect(func(c *metrics.Collect) {
-			if a := o.agent.Load(); a != nil {
-				o.collect(c, a)
-			}
-		})
-		job := metrics.NewJob(o.registry, metrics.Info{
-			RunID: o.cfg.RunID, Role: o.cfg.Workers.Role, Host: host,
-			LocalWorldSize: o.cfg.NprocPerNode, MaxRestarts: o.cfg.MaxRestarts,
-		})
-		all, handlers = append(all, job.Observe), append(handlers, job)
+		o.metrics = &metrics.Job{}
+		all = append(all, o.metrics.Observe)
 	}
+	handlers := []metrics.Handler{o.cfg.Records.Metrics}
 	if o.cfg.Records.MetricsHandler == metricsConsole { // Source: ConsoleMetricHandler prints to stdout.
 		handlers = append(handlers, metrics.Console(stdout))
 	}
-	return append(all, metrics.Observer(metrics.Multi(handlers...)))
+	return append(all, metrics.Observer(handlers...))
 }
 
 // serve begins to serve where that is asked for, and returns where that is and what
 // ends it. A job runs also without.
 func (o *observed) serve(host string) (at string, stop func()) {
-	if o.registry == nil {
+	if o.metrics == nil {
 		return "", func() {}
 	}
 	log := o.cfg.Logger
@@ -118,22 +108,6 @@ func (o *observed) announce(w io.Writer, page, logDir string) {
 	}
 }
 
-// collect adds what the workers use and how their timers are, for a scrape.
-func (o *observed) collect(c *metrics.Collect, a *agent.Agent) {
-	st, malformed := a.TimerStats()
-	c.Timers(metrics.Timers{Live: st.Timers, Expired: int64(st.Expired), Killed: int64(st.Killed), Malformed: int64(malformed)})
-	workers := a.Workers()
-	uses, restarts := o.Uses(workers)
-	for _, w := range workers {
-		if u, ok := uses[w.PID]; ok {
-			c.Worker(metrics.Worker{
-				Rank: w.Rank, LocalRank: w.LocalRank, Restarts: restarts,
-				CPU: time.Duration(u.CPUSeconds * float64(time.Second)), Resident: u.RSSBytes,
-			})
-		}
-	}
-}
-
 // State is the Observer's, with what only the launcher knows.
 func (o *observed) State(ctx context.Context) *health.State {
 	s := o.Observer.State(ctx)
@@ -142,5 +116,5 @@ func (o *observed) State(ctx context.Context) *health.State {
 	return s
 }
 
-// WriteMetrics writes the registry.
-func (o *observed) WriteMetrics(w io.Writer) error { return o.registry.WritePrometheus(w) }
+// WriteMetrics writes what Prometheus gets.
+func (o *observed) WriteMetrics(w io.Writer) error { return o.metrics.WritePrometheus(w) }

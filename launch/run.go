@@ -146,7 +146,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		TimerFile:              timerFile,
 		IdenticalWorkers:       identicalWorkers(&cfg),
 		Hurry:                  hurry,
-		Observers:              watched.observers(host, sink, stdout),
+		Observers:              watched.observers(sink, stdout),
 		Logger:                 log,
 	})
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/metrics"
 )
 
@@ -45,32 +46,26 @@ func names(t *testing.T, path string) []string {
 
 // Source: golden/metrics.
 func TestNames(t *testing.T) {
-	initialize := []string{metrics.StepRendezvous, metrics.AssignWorkerRanks, metrics.StartWorkers, metrics.InitializeWorkers}
-	tests := []struct {
-		golden string
-		run    func(metrics.Stream)
+	now := time.Now()
+	step := agent.Step{Began: now}
+	start := []any{agent.Joining{}, agent.RanksAssigned{Step: step}, agent.WorkersStarted{Step: step}}
+	finished := func(state agent.State) any { return agent.Finished{Step: step, Result: &agent.Result{State: state}} }
+	for _, tt := range []struct {
+		golden      string
+		maxRestarts int
+		whats       []any
 	}{
-		{"success.txt", func(s metrics.Stream) {
-			for _, step := range append(initialize, metrics.MonitorWorkers, metrics.Run) {
-				s.Took(step, 0, nil)
-			}
-			s.Tick("default", 0, "SUCCEEDED")
-			s.Summary("default", false, 0, 0)
-		}},
-		{"restart_then_fail.txt", func(s metrics.Stream) {
-			for _, step := range append(initialize, metrics.MonitorWorkers, metrics.StopWorkers, metrics.RestartWorkers, metrics.Run) {
-				s.Took(step, 0, nil)
-			}
-			for _, remaining := range []int{1, 0} {
-				s.Tick("default", remaining, "HEALTHY")
-				s.Tick("default", remaining, "FAILED")
-			}
-			s.Summary("default", true, 1, 0)
-		}},
-	}
-	for _, tt := range tests {
+		{"success.txt", 0, slices.Concat(start, []any{agent.WorkersSeen{State: agent.Succeeded}, finished(agent.Succeeded)})},
+		{"restart_then_fail.txt", 1, slices.Concat(start,
+			[]any{agent.WorkersSeen{State: agent.Healthy, RestartsLeft: 1}, agent.WorkersSeen{State: agent.Failed, RestartsLeft: 1}},
+			[]any{agent.Decided{Again: true, Since: now}, agent.WorkersStopped{}}, start,
+			[]any{agent.WorkersSeen{State: agent.Healthy}, agent.WorkersSeen{State: agent.Failed}, agent.WorkersStopped{}, finished(agent.Failed)})},
+	} {
 		r := &recorder{}
-		tt.run(metrics.Stream{Handler: r})
+		observe := metrics.Observer(nil, r)
+		for _, what := range tt.whats {
+			observe(agent.Event{Time: now, Job: &agent.Job{Role: "default", MaxRestarts: tt.maxRestarts}, Restarts: tt.maxRestarts, What: what})
+		}
 		slices.Sort(r.lines)
 		if diff := cmp.Diff(names(t, "testdata/torchrun-2.15/"+tt.golden), slices.Compact(r.lines)); diff != "" {
 			t.Errorf("%s: -want +got:\n%s", tt.golden, diff)
@@ -78,19 +73,19 @@ func TestNames(t *testing.T) {
 	}
 }
 
-func TestStream(t *testing.T) {
+// A step that fails, and how long it took.
+func TestFailedStep(t *testing.T) {
 	r := &recorder{}
-	s := metrics.Stream{Group: "mine", Handler: r}
 	began := time.Now()
-	s.Took("f", time.Hour, errors.New("x"))
-	if len(r.lines) != 2 || r.lines[0] != "[mine]: f.failure=1" || !strings.HasPrefix(r.lines[1], "[mine]: f.duration.ms=36000") {
-		t.Errorf("got %q", r.lines)
+	metrics.Observer(r)(agent.Event{Time: began.Add(time.Hour), Job: &agent.Job{}, What: agent.Finished{Step: agent.Step{Began: began, Err: errors.New("x")}}})
+	want := []string{"[torchelastic]: SimpleElasticAgent.run.failure=1", "[torchelastic]: SimpleElasticAgent.run.duration.ms=3600000"}
+	if diff := cmp.Diff(want, r.lines); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
 	}
-	if r.times[0].Before(began) {
-		t.Errorf("time %v", r.times[0])
+	if len(r.times) == 0 || r.times[0].Before(began) {
+		t.Errorf("times %v", r.times)
 	}
-	metrics.Stream{}.Put("x", 1)
-	metrics.Stream{Handler: metrics.Null}.Put("x", 1)
+	metrics.Observer(nil)(agent.Event{What: agent.Begun{}}) // nobody listens
 }
 
 func TestConsole(t *testing.T) {
@@ -98,21 +93,5 @@ func TestConsole(t *testing.T) {
 	metrics.Console(&b).Emit(metrics.Metric{Time: time.UnixMicro(1795233104250001), Group: "g", Name: "n", Value: -5})
 	if got, want := b.String(), "[1795233104.250001][g]: n=-5\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-// Source: SimpleElasticAgent._record_flakiness_metric.
-func TestFlakiness(t *testing.T) {
-	tests := []struct {
-		failed         bool
-		max, remaining int
-		want           int64
-	}{
-		{false, 0, 0, 0}, {false, 3, 3, 0}, {false, 3, 2, 25}, {false, 2, 1, 33}, {false, 3, 0, 75}, {true, 3, 3, 100},
-	}
-	for _, tt := range tests {
-		if got := metrics.Flakiness(tt.failed, tt.max, tt.remaining); got != tt.want {
-			t.Errorf("%+v: got %d", tt, got)
-		}
 	}
 }

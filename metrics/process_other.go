@@ -2,5 +2,5 @@
 
 package metrics
 
-// collectProc would add what /proc says.
-func collectProc(*Collect) {}
+// writeProc would add what /proc says.
+func writeProc(scrape) {}

@@ -14,23 +14,42 @@ import (
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/timer"
 )
 
-// newJob returns a job's metrics with a callback as the agent has one.
-func newJob() (*metrics.Registry, metrics.Stream, func(what any)) {
-	r := metrics.NewRegistry()
-	j := metrics.NewJob(r, metrics.Info{RunID: `of "job"`, Role: "trainer", Host: "h.example", LocalWorldSize: 2, MaxRestarts: 3})
-	r.OnCollect(func(c *metrics.Collect) {
-		c.Worker(metrics.Worker{Rank: 4, LocalRank: 0, CPU: 1500 * time.Millisecond, Resident: 1 << 20, Restarts: 1})
-		c.Worker(metrics.Worker{Rank: 5, LocalRank: 1, CPU: time.Second, Resident: 2 << 20, Restarts: 1})
-		c.Timers(metrics.Timers{Live: 3, Expired: 2, Killed: 1, Malformed: 4})
-	})
-	restarts := 0
-	return r, metrics.Stream{Handler: j}, func(what any) {
+// live is an agent with two timers and one worker: this process.
+type live struct{}
+
+func (live) Job() *agent.Job {
+	return &agent.Job{RunID: `of "job"`, Role: "trainer", Host: "h.example", LocalWorldSize: 2, MaxRestarts: 3}
+}
+
+func (live) Workers() []agent.Worker {
+	return []agent.Worker{{Rank: 4, LocalRank: 0, PID: os.Getpid()}, {Rank: 5, LocalRank: 1, PID: 1 << 30}}
+}
+
+func (live) TimerStats() (timer.Stats, uint64) {
+	return timer.Stats{Timers: 3, Expired: 2, Killed: 1}, 4
+}
+
+// newJob returns a job's metrics, and what tells it of the agent's events, which come
+// after each other.
+func newJob() (j *metrics.Job, tell func(after time.Duration, what any)) {
+	j = &metrics.Job{}
+	j.Watch(live{})
+	e := agent.Event{Time: time.Now(), Job: live{}.Job(), Round: &rendezvous.Info{WorldSize: 2}, Ranks: rendezvous.Ranks{WorldSize: 4}}
+	return j, func(after time.Duration, what any) {
 		if _, ok := what.(agent.RestartCounted); ok {
-			restarts++
+			e.Restarts++
 		}
-		j.Observe(agent.Event{Restarts: restarts, Round: &rendezvous.Info{WorldSize: 2}, Ranks: rendezvous.Ranks{WorldSize: 4}, What: what})
+		e.Time, e.What = e.Time.Add(after), what
+		switch w := what.(type) { // steps begin now, too
+		case agent.RanksAssigned:
+			w.Began, e.What = e.Time.Add(-after), w
+		case agent.WorkersStarted:
+			w.Began, e.What = e.Time.Add(-after), w
+		}
+		j.Observe(e)
 	}
 }
 
@@ -47,7 +66,7 @@ func ours(all map[string]float64) map[string]float64 {
 // What the agent publishes in a run with one restart and one rejoin becomes these
 // figures, and neither Prometheus' parser nor its linter has anything to say.
 func TestJob(t *testing.T) {
-	r, s, tell := newJob()
+	r, tell := newJob()
 	check := func(want map[string]float64) {
 		t.Helper()
 		scrape := text(t, r)
@@ -73,53 +92,46 @@ func TestJob(t *testing.T) {
 		"muster_local_world_size": 2, "muster_worker_exits_total{cause=oom}": 0, "muster_rendezvous_duration_seconds": 0,
 		`muster_job_info{run_id=of "job",role=trainer,host=h.example}`: 1,
 	})
-	s.Took(metrics.AssignWorkerRanks, time.Millisecond, nil)
-	s.Took(metrics.StepRendezvous, 1500*time.Microsecond, nil)
-	tell(agent.WorkersStarted{})
-	s.Took(metrics.StartWorkers, time.Millisecond, nil)
-	s.Took(metrics.InitializeWorkers, time.Millisecond, nil)
-	tell(agent.Decided{State: agent.Healthy})
-	s.Tick("trainer", 3, "HEALTHY")
+	tell(0, agent.Joining{})
+	tell(1500*time.Microsecond, agent.RanksAssigned{})
+	tell(time.Millisecond, agent.WorkersStarted{})
+	tell(0, agent.Decided{State: agent.Healthy})
 	check(map[string]float64{
 		"muster_group_state{state=HEALTHY}": 1, "muster_group_state{state=INIT}": 0, "muster_round": 0, "muster_nodes": 2, "muster_world_size": 4,
 	})
-	s.Tick("trainer", 3, "FAILED")
-	s.Took(metrics.StopWorkers, 2*time.Second, nil)
-	tell(agent.AttemptEnded{Causes: []failure.Cause{failure.CauseOOM, failure.CauseStopped, "no such"}})
-	tell(agent.RestartCounted{})
-	tell(agent.WorkersStarted{})
-	tell(agent.Decided{State: agent.Stopped, Again: true, Rejoining: true})
-	s.Took(metrics.StepRendezvous, time.Second, errors.New("x"))
-	s.Took(metrics.StepRendezvous, 700*time.Second, nil)
-	tell(agent.WorkersStarted{})
-	s.Tick("trainer", 2, "HEALTHY")
-	tell(agent.Decided{State: agent.Unknown})
-	s.Put("no.such.duration.ms", 1)
-	s.Put("no.such.failure", 1)
-	metrics.Stream{Group: "mine", Handler: s.Handler}.Put(metrics.StepRendezvous+".failure", 1)
+	tell(0, agent.Decided{State: agent.Stopped, Again: true, Since: time.Now()})
+	tell(2*time.Second, agent.WorkersStopped{Took: 2 * time.Second})
+	tell(0, agent.AttemptEnded{Causes: []failure.Cause{failure.CauseOOM, failure.CauseStopped, "no such"}})
+	tell(0, agent.RestartCounted{})
+	tell(0, agent.Joining{})
+	tell(time.Second, agent.Joined{Step: agent.Step{Err: errors.New("x")}})
+	tell(0, agent.Joining{})
+	tell(700*time.Second, agent.RanksAssigned{})
+	tell(0, agent.WorkersStarted{})
+	tell(0, agent.Decided{State: agent.Stopped, Rejoining: true})
+	tell(0, agent.Decided{State: agent.Unknown})
 	check(map[string]float64{
-		"muster_group_state{state=UNKNOWN}":                        1,
-		"muster_restarts_remaining":                                2,
-		"muster_restarts_total":                                    1,
-		"muster_rejoins_total":                                     1,
-		"muster_worker_exits_total{cause=oom}":                     1,
-		"muster_worker_exits_total{cause=stopped}":                 1,
-		"muster_worker_exits_total{cause=timer}":                   0,
-		"muster_step_failures_total{step=rendezvous}":              1,
-		"muster_step_failures_total{step=worker_start}":            0,
-		"muster_rendezvous_duration_seconds":                       3,
-		"muster_rank_assignment_duration_seconds":                  1,
-		"muster_worker_start_duration_seconds":                     1,
-		"muster_worker_stop_duration_seconds":                      1,
-		"muster_initialization_duration_seconds":                   1,
-		"muster_restart_duration_seconds":                          0,
-		"muster_worker_cpu_seconds_total{rank=4,local_rank=0}":     1.5,
-		"muster_worker_resident_memory_bytes{rank=5,local_rank=1}": 2 << 20,
-		"muster_worker_restarts{rank=4,local_rank=0}":              1,
-		"muster_timers_live":                                       3,
-		"muster_timers_expired_total":                              2,
-		"muster_timer_kills_total":                                 1,
-		"muster_timer_malformed_lines_total":                       4,
+		"muster_group_state{state=UNKNOWN}":               1,
+		"muster_restarts_remaining":                       2,
+		"muster_restarts_total":                           1,
+		"muster_rejoins_total":                            1,
+		"muster_worker_exits_total{cause=oom}":            1,
+		"muster_worker_exits_total{cause=stopped}":        1,
+		"muster_worker_exits_total{cause=timer}":          0,
+		"muster_step_failures_total{step=rendezvous}":     1,
+		"muster_step_failures_total{step=initialization}": 1,
+		"muster_step_failures_total{step=worker_start}":   0,
+		"muster_rendezvous_duration_seconds":              3,
+		"muster_rank_assignment_duration_seconds":         2,
+		"muster_worker_start_duration_seconds":            2,
+		"muster_worker_stop_duration_seconds":             1,
+		"muster_initialization_duration_seconds":          3,
+		"muster_restart_duration_seconds":                 1,
+		"muster_worker_restarts{rank=4,local_rank=0}":     1,
+		"muster_timers_live":                              3,
+		"muster_timers_expired_total":                     2,
+		"muster_timer_kills_total":                        1,
+		"muster_timer_malformed_lines_total":              4,
 	})
 	h := parse(t, text(t, r))["muster_rendezvous_duration_seconds"].Metric[0].Histogram
 	if got, want := h.GetSampleSum(), 701.0015; got != want {
@@ -132,7 +144,7 @@ func TestJobNames(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("other systems have fewer process_ metrics")
 	}
-	r, _, _ := newJob()
+	r, _ := newJob()
 	var got strings.Builder
 	for line := range strings.Lines(text(t, r)) {
 		if rest, ok := strings.CutPrefix(line, "# TYPE "); ok {
@@ -154,12 +166,13 @@ func TestJobNames(t *testing.T) {
 	}
 }
 
-// What the agent's process uses is plausible.
+// What the processes of agent and workers use is plausible, and a worker that is gone
+// has no figures.
 func TestProcess(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("reads /proc")
 	}
-	r, _, _ := newJob()
+	r, _ := newJob()
 	first, now := values(t, text(t, r)), float64(time.Now().Unix())
 	for _, tt := range []struct {
 		name        string
@@ -172,12 +185,17 @@ func TestProcess(t *testing.T) {
 		{"process_max_fds", 3, 1e20},
 		{"process_start_time_seconds", now - 3600, now + 1},
 		{"go_goroutines", 1, 1e6},
+		{"muster_worker_cpu_seconds_total{rank=4,local_rank=0}", 1e-4, 1e4},
+		{"muster_worker_resident_memory_bytes{rank=4,local_rank=0}", 1 << 20, 1 << 40},
 	} {
 		if v, ok := first[tt.name]; !ok || v < tt.least || v > tt.most {
 			t.Errorf("%s is %v (%v), want %v to %v", tt.name, v, ok, tt.least, tt.most)
 		}
 	}
 	for key := range first {
+		if strings.HasPrefix(key, "muster_worker_") && strings.Contains(key, "rank=5") {
+			t.Errorf("%s of a worker that is gone", key)
+		}
 		if strings.HasPrefix(key, "muster_build_info{") && !strings.Contains(key, "goversion="+runtime.Version()) {
 			t.Errorf("build info is %s", key)
 		}

@@ -1,4 +1,4 @@
-package health_test
+package procfs_test
 
 import (
 	"os"
@@ -7,9 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/procfs"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
+
+func TestMain(m *testing.M) {
+	testproc.Main()
+	os.Exit(m.Run())
+}
 
 // cpuTime is what this process has used.
 func cpuTime(t *testing.T) time.Duration {
@@ -21,10 +26,10 @@ func cpuTime(t *testing.T) time.Duration {
 }
 
 func TestMeterSelf(t *testing.T) {
-	var m health.Meter
+	var m procfs.Meter
 	pid, now := os.Getpid(), time.Now()
 	first := m.Read(now, []int{pid})[pid]
-	if first.CPUPercent != 0 || first.RSSBytes < 1<<20 || first.Threads < 2 || first.Processes < 1 {
+	if first.Percent != 0 || first.Resident < 1<<20 || first.Threads < 2 || first.Processes < 1 {
 		t.Errorf("first reading: %+v", first)
 	}
 	for end := cpuTime(t) + 100*time.Millisecond; cpuTime(t) < end; {
@@ -33,12 +38,12 @@ func TestMeterSelf(t *testing.T) {
 		t.Errorf("half a second later: %+v, want %+v", again, first)
 	}
 	second := m.Read(now.Add(2*time.Second), []int{pid})[pid]
-	used := second.CPUSeconds - first.CPUSeconds
+	used := (second.CPU - first.CPU).Seconds()
 	if used < 0.08 || used > 60 {
 		t.Errorf("%v s of CPU time, want 0.1 s or a little more", used)
 	}
-	if want := used / 2 * 100; second.CPUPercent < want-0.01 || second.CPUPercent > want+0.01 {
-		t.Errorf("CPUPercent %v, want %v", second.CPUPercent, want)
+	if want := used / 2 * 100; second.Percent < want-0.01 || second.Percent > want+0.01 {
+		t.Errorf("Percent %v, want %v", second.Percent, want)
 	}
 	if got := m.Read(now.Add(4*time.Second), nil); got != nil {
 		t.Errorf("of no pids: %v", got)
@@ -68,15 +73,15 @@ func TestMeterDescendants(t *testing.T) {
 	single := start("say:parent", "gate")
 	lab.Lines(1)
 
-	var m health.Meter
+	var m procfs.Meter
 	got := m.Read(time.Now(), []int{family, single, 1 << 30})
 	if len(got) != 2 {
 		t.Errorf("readings of %d workers, want 2: a pid that is nobody's has none", len(got))
 	}
-	if u := got[family]; u.Processes != 3 || u.RSSBytes < 128<<20 {
+	if u := got[family]; u.Processes != 3 || u.Resident < 128<<20 {
 		t.Errorf("the family: %+v, want 3 processes and 128 MiB or more", u)
 	}
-	if u := got[single]; u.Processes != 1 || u.RSSBytes > 64<<20 {
+	if u := got[single]; u.Processes != 1 || u.Resident > 64<<20 {
 		t.Errorf("the single one: %+v, want 1 process and less than 64 MiB", u)
 	}
 }
