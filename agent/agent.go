@@ -11,8 +11,8 @@
 // Agents tell each other of failures through the store of the round, under keys
 // that begin with "muster/"; agents of TorchElastic neither write nor need them.
 //
-// What happens it tells in one stream of events (Event); what goes into event logs,
-// metrics and status pages is made of that elsewhere.
+// What happens it tells in one stream of events (Event). The log for people is made of
+// that (log.go), and elsewhere what goes into event logs, metrics and status pages.
 //
 // The package does not read flags or the launcher's environment; that is
 // package launch.
@@ -50,9 +50,6 @@ import (
 // for the others.
 const DefaultExitBarrierTimeout = 300 * time.Second
 
-// DefaultPeerTimeout is how long an agent waits for the others' word on a failure.
-const DefaultPeerTimeout = 2 * time.Second
-
 // closeTimeout bounds the clean-up of the rendezvous and of a stuck console
 // once the job is being stopped.
 const closeTimeout = 5 * time.Second
@@ -86,17 +83,6 @@ type Spec struct {
 	CPUs map[int][]int
 	// Title names the entrypoint in the failure report. Default Entrypoint or Func.
 	Title string
-}
-
-// A Group is the workers of one attempt, as an Agent needs them. *process.Group, whose
-// methods say what each does, is one.
-// Source: PContext in multiprocessing/api.py.
-type Group interface {
-	Wait(ctx context.Context) (*process.Result, error)
-	Failed() <-chan process.Exit
-	PIDs() map[int]int
-	Close(sig syscall.Signal, grace time.Duration)
-	Kill()
 }
 
 // Options are what a job may choose about how its workers are watched and stopped. They
@@ -143,10 +129,9 @@ type Config struct {
 	Supervisor *process.Supervisor
 	Logs       *logs.Run
 	// Start starts the workers of an attempt. Default Supervisor.Start, which an own one
-	// may call with a Config that it has changed. The PIDs of its Group have to be
-	// processes of this host: what looks for hangs and serves timers looks at them.
+	// calls with a Config that it has changed.
 	// Source: LocalElasticAgent._start_workers.
-	Start func(process.Config) (Group, error)
+	Start func(process.Config) (*process.Group, error)
 
 	// Env is the environment that workers inherit; nil means the agent's own.
 	Env []string
@@ -170,7 +155,7 @@ type Config struct {
 	IdenticalWorkers bool
 	// PeerTimeout is how long the agent waits for word from the other nodes once
 	// something has gone wrong: for the reason why its workers lost their peers,
-	// and for what the job's report needs. Default DefaultPeerTimeout.
+	// and for what the job's report needs. Default 2 s.
 	PeerTimeout time.Duration
 	// Hurry, once closed, cuts the grace of a stop that is under way.
 	Hurry <-chan struct{}
@@ -194,7 +179,7 @@ type Result struct {
 	// failure.
 	Drained bool
 	// Preempted says who asked the whole job to stop; nil if nobody did.
-	Preempted *Preemption
+	Preempted *failure.Preemption
 	// ReturnValues of function workers, by global rank.
 	ReturnValues map[int][]byte
 	// Failures of this host's workers in the last attempt, by global rank; empty
@@ -226,18 +211,23 @@ func (r *Result) Err() error {
 
 // An Agent runs one worker group. Make it with New; Run may be called once.
 type Agent struct {
+	// Nothing changes these after New, but for serverDir, which Run sets before the first attempt.
 	cfg       Config
 	job       Job
 	log       *slog.Logger
-	restarts  int      // the job's, used so far
-	last      *attempt // the one before; nil in the first
-	state     State    // the last that was decided
-	live      live
-	policy    *policy.Engine   // nil without a policy
-	backOff   *policy.Decision // what to wait for before the next round; nil for nothing
-	files     prober
-	serverDir string                   // of the workers' sockets; empty where they have none
-	watchdog  atomic.Pointer[watchdog] // nil before the run
+	serverDir string // of the workers' sockets; empty where they have none
+
+	// Only the goroutine of Run touches these, between its attempts and in them.
+	restarts int              // the job's, used so far; it never falls
+	last     *attempt         // the one before, which has ended; nil in the first
+	state    State            // the last that was decided
+	policy   *policy.Engine   // nil without a policy
+	backOff  *policy.Decision // what to wait for before the next round; nil for nothing
+	files    prober
+
+	// What other goroutines ask for: those of observers, of the timers' servers.
+	live     live
+	watchdog atomic.Pointer[watchdog] // nil before the run
 }
 
 // New checks the configuration.
@@ -264,14 +254,7 @@ func New(cfg Config) (*Agent, error) {
 		return nil, err
 	}
 	if cfg.Start == nil {
-		start := cfg.Supervisor.Start
-		cfg.Start = func(c process.Config) (Group, error) {
-			g, err := start(c)
-			if err != nil {
-				return nil, err
-			}
-			return g, nil
-		}
+		cfg.Start = cfg.Supervisor.Start
 	}
 	if cfg.Spec.Args == nil {
 		cfg.Spec.Args = func(int) []string { return nil }
@@ -282,10 +265,11 @@ func New(cfg Config) (*Agent, error) {
 	}
 	cfg.ShutdownTimeout = cmp.Or(cfg.ShutdownTimeout, process.DefaultGrace)
 	cfg.ExitBarrierTimeout = cmp.Or(cfg.ExitBarrierTimeout, DefaultExitBarrierTimeout)
-	cfg.PeerTimeout = cmp.Or(cfg.PeerTimeout, DefaultPeerTimeout)
+	cfg.PeerTimeout = cmp.Or(cfg.PeerTimeout, 2*time.Second)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
+	cfg.Observers = append([]func(Event){logTo(cfg.Logger)}, cfg.Observers...)
 	job := Job{
 		RunID: cfg.Rendezvous.RunID(), Backend: cfg.Rendezvous.Backend(), Role: cfg.Spec.Role, Host: cfg.Host, Title: cfg.Spec.Title,
 		Program: filepath.Base(cmp.Or(cfg.Spec.Entrypoint, cfg.Spec.Func)), LocalWorldSize: cfg.Spec.LocalWorldSize,
@@ -305,7 +289,6 @@ func (a *Agent) Job() *Job { return &a.job }
 // those of the rendezvous and of the log directory; they may come with a result.
 func (a *Agent) Run(ctx context.Context) (*Result, error) {
 	began := time.Now()
-	a.emit(nil, Begun{})
 	if err := a.startWatchdog(); err != nil {
 		return nil, err
 	}
@@ -348,14 +331,14 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 		a.log.Warn("cannot begin a round for now; trying again", "run_id", a.cfg.Rendezvous.RunID(), "error", err)
 		round, err = a.cfg.Rendezvous.Next(ctx)
 	}
-	at.round = round
+	if at.round = round; err == nil {
+		a.learnRestarts(ctx, at)
+		a.live.joined(at, a.cfg.Host)
+	}
 	a.emit(at, Joined{Step{began, err}, a.before()})
 	if err != nil {
 		return a.notAdmitted(ctx, err)
 	}
-	a.learnRestarts(ctx, at)
-	a.live.joined(at, a.cfg.Host)
-	a.emit(at, RoundBegun{})
 	at.since = time.Now()
 	a.assignRanks(at)
 	return a.watch(ctx, at)

@@ -135,9 +135,9 @@ func (a *Agent) missing(ctx context.Context, at *attempt) []string {
 
 // nodeName is what is known of a node: "host2 (node 1)".
 func nodeName(ctx context.Context, at *attempt, groupRank int) string {
-	host, err := lookUp(ctx, at.round.Store, fmt.Sprint(agentPrefix, groupRank))
-	if err != nil || len(host) == 0 {
+	host, _ := hostOf(ctx, at, groupRank)
+	if host == "" {
 		return fmt.Sprintf("node %d", groupRank)
 	}
-	return fmt.Sprintf("%.255s (node %d)", host, groupRank)
+	return fmt.Sprintf("%s (node %d)", host, groupRank)
 }

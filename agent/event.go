@@ -51,22 +51,20 @@ type Step struct {
 
 // What may have happened.
 type (
-	// Begun: the agent runs.
-	Begun struct{}
 	// BackingOff: the next round begins later, as a rule wants.
 	BackingOff struct {
 		Decision *policy.Decision
 		Until    time.Time
 	}
-	// Joining: the agent asks for a round, Again if it has had one.
+	// Joining: the agent asks for a round, Again if it has had one. In the first this is
+	// how everything begins.
 	Joining struct{ Again bool }
-	// Joined: there is a round, or none for this host. Before is the last one.
+	// Joined: there is a round, whose nodes exchange their ranks now, or none for this
+	// host. Before is the last one.
 	Joined struct {
 		Step
 		Before *rendezvous.Info
 	}
-	// RoundBegun: the nodes of the round exchange their ranks.
-	RoundBegun struct{}
 	// RanksAssigned: they have, or could not.
 	RanksAssigned struct {
 		Step
@@ -77,18 +75,16 @@ type (
 		Step
 		PIDs map[int]int // by local rank
 	}
-	// WorkersSeen: the workers are in another state, or would have been looked at by
-	// torchrun, which does so ten times a second, with this result.
-	WorkersSeen struct {
-		State        State
-		RestartsLeft int
-	}
-	// NodesChanged: other nodes have come or gone.
-	NodesChanged struct{ Change rendezvous.Change }
-	// Decided: what follows from the last event. Again says that the workers start again
-	// for what happened at Since, Rejoining that no restart is counted for that.
+	// Decided: something has happened, and the agent knows what follows.
 	Decided struct {
-		State            State
+		State State // of the group from now on
+		// Seen is what a look at the workers finds now; "" where there are none to look
+		// at. torchrun looks ten times a second.
+		Seen State
+		// Change says which other nodes have come or gone; "" for none.
+		Change string
+		// Again says that the workers start again for what happened at Since, Rejoining
+		// that no restart is counted for that.
 		Again, Rejoining bool
 		Since            time.Time
 	}
@@ -118,10 +114,14 @@ type (
 	}
 	// AttemptEnded: all workers of the attempt that had been started have ended.
 	AttemptEnded struct{ Causes []failure.Cause }
-	// RestartCounted: a restart of the job was counted.
-	RestartCounted struct{ Why string }
+	// RestartCounted: a restart of the job was counted. The rest says why, if that is a
+	// failure of this host's workers; File has the report of it, "" for none.
+	RestartCounted struct {
+		Why, File string
+		Decision  *policy.Decision // nil without a policy
+	}
 	// JobPreempted: somebody has asked the whole job to stop.
-	JobPreempted struct{ By Preemption }
+	JobPreempted struct{ By failure.Preemption }
 	// Watchdog: something has become of a timer; Request is nil if the service itself
 	// begins or ends.
 	Watchdog struct {

@@ -228,6 +228,12 @@ func lookUp(ctx context.Context, s store.Store, key string) ([]byte, error) {
 	return s.Get(ctx, key)
 }
 
+// hostOf is the name of a node's host; "" while its agent has not told it.
+func hostOf(ctx context.Context, at *attempt, groupRank int) (string, error) {
+	name, err := lookUp(ctx, at.round.Store, fmt.Sprint(agentPrefix, groupRank))
+	return string(name[:min(len(name), 255)]), err
+}
+
 // raise sets the number at key to n unless it is that much already.
 func raise(ctx context.Context, s store.Store, key string, n int) error {
 	old := []byte{}
@@ -275,10 +281,7 @@ func (a *Agent) restart(at *attempt, rec *record) {
 	if rec != nil {
 		a.restarts = max(a.restarts, rec.Restarts)
 	}
-	a.emit(at, RestartCounted{failed.Report.Root().Error()})
-	attrs := []any{"cause", failed.Report.Root().Error(),
-		"restart", fmt.Sprintf("%d/%d", a.restarts, a.cfg.MaxRestarts), "report", failed.ReportFile}
-	a.log.Warn("restarting the worker group", append(attrs, decisionAttr(at.verdict)...)...)
+	a.emit(at, RestartCounted{failed.Report.Root().Error(), failed.ReportFile, at.verdict})
 }
 
 // follow stops the workers since another node's have failed, and goes on with the
@@ -293,7 +296,7 @@ func (a *Agent) follow(ctx context.Context, at *attempt, rec *record) {
 		"cause", rec.Cause, "restart", fmt.Sprintf("%d/%d", rec.Restarts, a.cfg.MaxRestarts))
 	a.emit(at, Stopping{State: Stopped, Why: fmt.Sprintf("rank %d on %s: %s", rec.Rank, rec.Host, rec.Cause)})
 	if failures, err := failure.Decode(rec.Failures, at.round.ClockOffset); err == nil && len(failures) > 0 {
-		a.explained(at, failure.NewReport(a.reportConfig(at), failures), "")
+		a.emit(at, FailureExplained{Report: failure.NewReport(a.reportConfig(at), failures)})
 	}
 	a.stopWorkers(ctx, at, syscall.SIGTERM)
 	a.restarts = max(a.restarts, rec.Restarts)
@@ -324,8 +327,7 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 		if at.lost != nil {
 			n.change = *at.lost // which is why
 		}
-		at.wg.Go(func() { at.tell(a.whyWaiting(at, n)) })
-		return news{}
+		return a.ask(at, n, a.whyWaiting)
 	case rendezvous.Evicted, rendezvous.Suspended:
 		n.ev = evEvicted
 	case rendezvous.Disconnected:
@@ -348,7 +350,7 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 		if c.Rank >= at.round.WorldSize || c.Rank == at.round.Rank || at.gone[c.Rank] {
 			return news{} // it has no part in the round, or no longer
 		}
-		at.setGone(c.Rank)
+		at.gone[c.Rank] = true
 		at.lost = &c
 		if at.overdue && at.last() {
 			n.ev = evBarrierTimedOut // nobody is left who needs this node
@@ -358,52 +360,55 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 		if at.phase == assigning && a.policy == nil {
 			break
 		}
-		ask := at.phase != assigning
-		at.wg.Go(func() { at.tell(a.whyGone(at, n, ask)) })
-		return news{}
+		mayBeDone := at.phase != assigning
+		return a.ask(at, n, func(ctx context.Context, at *attempt, n news) news { return a.whyGone(ctx, at, n, mayBeDone) })
 	case rendezvous.Closed:
 		if at.phase == assigning || at.alone() {
 			n.ev = evClosed
 			break
 		}
-		at.wg.Go(func() { at.tell(a.whyClosed(at, n)) })
-		return news{}
+		return a.ask(at, n, a.whyClosed)
 	}
 	return n
 }
 
+// ask has a goroutine look in the store for the reason of news, and tell it then. It
+// returns no news.
+func (a *Agent) ask(at *attempt, n news, why func(context.Context, *attempt, news) news) news {
+	at.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(at.life, a.cfg.PeerTimeout)
+		defer cancel()
+		at.tell(why(ctx, at, n))
+	})
+	return news{}
+}
+
 // whyGone completes the news that a node is gone: whether its workers had succeeded,
 // if that can be, and the name of its host, which only a policy needs.
-func (a *Agent) whyGone(at *attempt, n news, mayBeDone bool) news {
-	ctx, cancel := context.WithTimeout(at.life, a.cfg.PeerTimeout)
-	defer cancel()
+func (a *Agent) whyGone(ctx context.Context, at *attempt, n news, mayBeDone bool) news {
 	if mayBeDone && isDone(ctx, at, n.change.Rank) {
 		n.ev = evDoneNodeGone
 	}
 	if a.policy != nil {
-		n.host = hostOf(ctx, at, n.change.Rank)
+		n.host, _ = hostOf(ctx, at, n.change.Rank)
 	}
 	return n
 }
 
 // whyWaiting looks in the store for the reason why nodes wait: they may be of this
 // round, which a failure has broken up, and be quicker than word of that.
-func (a *Agent) whyWaiting(at *attempt, n news) news {
-	ctx, cancel := context.WithTimeout(at.life, a.cfg.PeerTimeout)
-	defer cancel()
+func (a *Agent) whyWaiting(ctx context.Context, at *attempt, n news) news {
 	if rec := findRecord(ctx, at); rec != nil {
 		return rec.news()
 	}
 	if a.policy != nil && n.change.Kind == rendezvous.NodeLost && n.change.Rank >= 0 {
-		n.host = hostOf(ctx, at, n.change.Rank)
+		n.host, _ = hostOf(ctx, at, n.change.Rank)
 	}
 	return n
 }
 
 // whyClosed looks in the store for the reason why a node closed the rendezvous.
-func (a *Agent) whyClosed(at *attempt, n news) news {
-	ctx, cancel := context.WithTimeout(at.life, a.cfg.PeerTimeout)
-	defer cancel()
+func (a *Agent) whyClosed(ctx context.Context, at *attempt, n news) news {
 	if rec := findRecord(ctx, at); rec != nil {
 		return rec.news()
 	}

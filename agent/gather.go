@@ -124,7 +124,7 @@ func (a *Agent) awaitFailures(ctx context.Context, at *attempt, ours []bool) {
 				case c.Kind == rendezvous.Disconnected:
 					over = true
 				case c.Kind == rendezvous.NodeLost || c.Kind == rendezvous.NodeLeft:
-					at.setGone(c.Rank)
+					at.gone[c.Rank] = true
 					over, again = true, true
 				}
 			}
@@ -244,12 +244,4 @@ func (a *Agent) jobReport(ctx context.Context, at *attempt, rec *record, fetched
 		_ = at.round.Store.Wait(ctx, readKey) // others may still be reading from a store that ends with this agent
 	}
 	return failure.NewReport(cfg, all)
-}
-
-// setGone notes that a node is no longer in the round.
-func (at *attempt) setGone(groupRank int) {
-	if at.gone == nil {
-		at.gone = map[int]bool{}
-	}
-	at.gone[groupRank] = true
 }

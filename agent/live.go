@@ -3,7 +3,6 @@ package agent
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -22,7 +21,7 @@ type live struct {
 	// at is the last attempt that had a round, of which nobody else touches more than
 	// what its comments allow. group and exits come later.
 	at       *attempt
-	group    Group
+	group    *process.Group
 	exits    map[int]process.Exit
 	restarts int
 
@@ -198,12 +197,12 @@ func (a *Agent) lookForHosts(at *attempt, known map[int]string) {
 		if _, ok := known[i]; ok {
 			continue
 		}
-		name, err := lookUp(ctx, at.round.Store, fmt.Sprint(agentPrefix, i))
+		name, err := hostOf(ctx, at, i)
 		if err != nil {
 			return
 		}
-		if len(name) > 0 {
-			known[i] = string(name[:min(len(name), 255)])
+		if name != "" {
+			known[i] = name
 		}
 	}
 	a.live.mu.Lock()

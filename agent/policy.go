@@ -39,7 +39,7 @@ func (a *Agent) consult(at *attempt, n news) policy.Action {
 		return ""
 	case n.ev.isChange() && at.phase != failing && n.change.Kind == rendezvous.NodeLost && a.cfg.Policy.Names(failure.CauseHostLost):
 		at.lostHost = cmp.Or(n.host, n.change.Node)
-		at.verdict = a.decide(at, policy.Failure{Cause: failure.CauseHostLost, Host: at.lostHost, Role: a.cfg.Spec.Role})
+		at.verdict = a.decide(at, a.lossOf(at, at.lostHost))
 	case !n.ev.isFailure():
 		return ""
 	case at.verdict == nil:
@@ -65,9 +65,6 @@ func (a *Agent) reach(at *attempt, f *failure.ProcessFailure) {
 // decide asks the policy; nil if no rule applies. A host without which there is no round cannot be drained.
 func (a *Agent) decide(at *attempt, f policy.Failure) *policy.Decision {
 	f.Restarts, f.Progress = a.restarts, a.progressOf(at)
-	if f.Cause == failure.CauseHostLost && !at.began.IsZero() {
-		f.Ran = time.Since(at.began)
-	}
 	d := a.policy.Decide(f, time.Now())
 	if d.Action == "" {
 		return nil
@@ -83,6 +80,15 @@ func (a *Agent) failureOf(at *attempt, f *failure.ProcessFailure) policy.Failure
 	p := policy.Failure{Cause: f.Class(), ExitCode: f.ExitCode, Host: a.cfg.Host, Role: a.cfg.Spec.Role, Stderr: policy.Tail(f.StderrTail)}
 	if !at.began.IsZero() {
 		p.Ran = f.Ended.Sub(at.began)
+	}
+	return p
+}
+
+// lossOf is the loss of a host as a policy sees it.
+func (a *Agent) lossOf(at *attempt, host string) policy.Failure {
+	p := policy.Failure{Cause: failure.CauseHostLost, Host: host, Role: a.cfg.Spec.Role}
+	if !at.began.IsZero() {
+		p.Ran = time.Since(at.began)
 	}
 	return p
 }
@@ -160,23 +166,9 @@ func (a *Agent) tellOwn(at *attempt) {
 
 // tellLost tells that an attempt ends since a host of it was lost.
 func (a *Agent) tellLost(at *attempt, n news) {
-	if n.change.Kind != rendezvous.NodeLost {
-		return
+	if n.change.Kind == rendezvous.NodeLost {
+		a.tellFailed(at, nil, a.lossOf(at, cmp.Or(at.lostHost, n.change.Node)))
 	}
-	f := policy.Failure{Cause: failure.CauseHostLost, Host: cmp.Or(at.lostHost, n.change.Node), Role: a.cfg.Spec.Role}
-	if !at.began.IsZero() {
-		f.Ran = time.Since(at.began)
-	}
-	a.tellFailed(at, nil, f)
-}
-
-// hostOf is the name of a node's host, if that is known.
-func hostOf(ctx context.Context, at *attempt, groupRank int) string {
-	host, err := lookUp(ctx, at.round.Store, fmt.Sprint(agentPrefix, groupRank))
-	if err != nil || len(host) > 255 {
-		return ""
-	}
-	return string(host)
 }
 
 // carriedOut tells the policy what follows, and notes how long to wait before it does.
@@ -215,7 +207,6 @@ func (a *Agent) waitBackOff(ctx context.Context) error {
 	}
 	until := time.Now().Add(d.Delay)
 	a.emit(a.last, BackingOff{d, until})
-	a.log.Warn("waiting before the next round, as a rule says", "seconds", d.Delay.Seconds(), "rule", d.Rule, "source", d.Source)
 	timer := time.NewTimer(d.Delay)
 	defer timer.Stop()
 	changes := a.cfg.Rendezvous.Changes()
@@ -251,7 +242,7 @@ func (a *Agent) giveUp(ctx context.Context, at *attempt, n news) (*Result, error
 	if rec == nil {
 		a.tellLost(at, n)
 		rec = a.newRecord(at, nil, nil, true)
-		rec.Cause = fmt.Sprintf("a host is lost (%s); %s", NodesChanged{n.change}, rec.Decision)
+		rec.Cause = fmt.Sprintf("a host is lost (%s); %s", changeText(n.change), rec.Decision)
 		if !at.alone() && n.change.Rank >= 0 {
 			a.put(context.WithoutCancel(ctx), at, rec)
 		}

@@ -12,22 +12,18 @@ import (
 	"github.com/muster-run/muster/process"
 )
 
-// A Preemption says who asked the whole job to stop, and how this host's workers
-// ended then.
-type Preemption = failure.Preemption
-
 // preemption is what the agent's own stop means for the job; nil if that goes on
 // without this node.
-func (a *Agent) preemption(cause error) *Preemption {
+func (a *Agent) preemption(cause error) *failure.Preemption {
 	s, ok := errors.AsType[*process.SignalError](cause)
 	if !ok || !slices.Contains(a.cfg.PreemptionSignals, s.Signal) {
 		return nil
 	}
-	return &Preemption{Host: a.cfg.Host, Signal: failure.Signal(s.Signal), Time: time.Now()}
+	return &failure.Preemption{Host: a.cfg.Host, Signal: failure.Signal(s.Signal), Time: time.Now()}
 }
 
 // tellPreempted tells the other nodes that all shall stop.
-func (a *Agent) tellPreempted(at *attempt, p *Preemption) {
+func (a *Agent) tellPreempted(at *attempt, p *failure.Preemption) {
 	if at.alone() {
 		return
 	}
@@ -40,13 +36,13 @@ func (a *Agent) tellPreempted(at *attempt, p *Preemption) {
 
 // drain stops the workers since another node was told to stop the job.
 func (a *Agent) drain(ctx context.Context, at *attempt, rec *record) *Result {
-	p := &Preemption{Host: rec.Host, Signal: failure.Signal(rec.Signal), Time: rec.Time.Add(-at.round.ClockOffset)}
+	p := &failure.Preemption{Host: rec.Host, Signal: failure.Signal(rec.Signal), Time: rec.Time.Add(-at.round.ClockOffset)}
 	a.log.Warn("the job is preempted; stopping the workers", "by", p.String())
 	return a.stopForGood(ctx, at, p)
 }
 
 // stopForGood stops the workers of a job that is preempted.
-func (a *Agent) stopForGood(ctx context.Context, at *attempt, p *Preemption) *Result {
+func (a *Agent) stopForGood(ctx context.Context, at *attempt, p *failure.Preemption) *Result {
 	a.emit(at, JobPreempted{*p})
 	a.emit(at, Stopping{Failed, "for good", p.String()})
 	began := time.Now()
@@ -56,7 +52,7 @@ func (a *Agent) stopForGood(ctx context.Context, at *attempt, p *Preemption) *Re
 
 // preempted is the result of an attempt of a preempted job, whose workers were told
 // to stop at began. A report of it is kept in any case.
-func (a *Agent) preempted(at *attempt, p *Preemption, began time.Time) *Result {
+func (a *Agent) preempted(at *attempt, p *failure.Preemption, began time.Time) *Result {
 	a.tellEnds(at, p, began)
 	at.preempted = p
 	r := a.stopped(at, Failed)
@@ -67,7 +63,7 @@ func (a *Agent) preempted(at *attempt, p *Preemption, began time.Time) *Result {
 }
 
 // tellEnds says in p how the workers ended, and what cut their grace short.
-func (a *Agent) tellEnds(at *attempt, p *Preemption, began time.Time) {
+func (a *Agent) tellEnds(at *attempt, p *failure.Preemption, began time.Time) {
 	grace := max(a.cfg.ShutdownTimeout, 0)
 	p.Grace = grace.Seconds()
 	for _, i := range slices.Sorted(maps.Keys(at.exits)) {

@@ -166,16 +166,8 @@ func (a *Agent) failed(at *attempt, state State, report *failure.Report) *Result
 		r.Failures[f.Rank] = f
 	}
 	r.ReportFile = a.writeReport(at, r.Report)
-	a.explained(at, report, r.ReportFile)
+	a.emit(at, FailureExplained{report, r.ReportFile})
 	return r
-}
-
-// explained tells why workers have failed. file has the whole report; "" for none.
-func (a *Agent) explained(at *attempt, report *failure.Report, file string) {
-	if root := report.Root(); root != nil {
-		a.log.Info("workers failed", "rank", root.Rank, "local_rank", root.LocalRank, "host", root.Host, "exit_code", root.ExitCode, "cause", root.Cause)
-	}
-	a.emit(at, FailureExplained{report, file})
 }
 
 // writeReport writes the report as JSON into the attempt's log directory and

@@ -7,35 +7,33 @@ import (
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/rendezvous"
 )
 
 // tellTurn tells what has happened to the group and what follows. Where torchrun looks
 // at its workers ten times a second and tells what it sees each time, this agent does so
 // when there is something new; looking takes no time.
-func (a *Agent) tellTurn(at *attempt, n news, state State, act action, left int) {
-	decided := Decided{
-		State: state, Since: time.Now(), Rejoining: act == actRejoin,
+func (a *Agent) tellTurn(at *attempt, n news, state State, act action) {
+	d := Decided{
+		State: state, Seen: sees(n.ev, at.phase), Since: time.Now(), Rejoining: act == actRejoin,
 		Again: act == actRestart || act == actFollow || act == actRejoin,
+	}
+	if n.change.Kind != 0 && n.ev != evBarrierTimedOut {
+		d.Change = changeText(n.change)
 	}
 	var stopped *WorkersStopped
 	if n.ev == evFailed || n.ev == evLostPeers || n.ev == evUnhealthy {
 		first, last := span(at.exits)
-		if decided.Since = first; !first.IsZero() {
+		if d.Since = first; !first.IsZero() {
 			stopped = &WorkersStopped{last.Sub(first)}
 		}
 	}
-	if decided.Again || state != a.state {
-		a.emit(at, decided)
+	if d.Again || state != a.state || d.Seen != "" || d.Change != "" {
+		a.emit(at, d)
 	}
 	a.state = state
-	if seen := sees(n.ev, at.phase); seen != "" {
-		a.emit(at, WorkersSeen{seen, left})
-	}
 	if stopped != nil {
 		a.emit(at, *stopped)
-	}
-	if n.change.Kind != 0 && n.ev != evBarrierTimedOut {
-		a.emit(at, NodesChanged{n.change})
 	}
 }
 
@@ -93,9 +91,8 @@ func exitCause(x process.Exit, missed string) failure.Cause {
 	return f.Class()
 }
 
-// String is the change in words: "node lost: host2_41_0 (node 1)".
-func (n NodesChanged) String() string {
-	c := n.Change
+// changeText is a change in words: "node lost: host2_41_0 (node 1)".
+func changeText(c rendezvous.Change) string {
 	text := c.Kind.String()
 	if c.Node != "" {
 		text += ": " + c.Node

@@ -17,11 +17,15 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 )
 
-// attempt is this host's part of one round. The goroutine of Run owns it: it decides
-// and acts, others send it news. Its parts say who else may touch what.
+// attempt is this host's part of one round, from the moment when the agent asks for the
+// round until its workers have ended. The goroutine of Run owns it: it alone decides and
+// acts (watch). Other goroutines send it news, and each part says what else they may
+// touch. The phases, in which next decides differently, are those of state.go: an attempt
+// begins in assigning, goes on to running, and from there to failing, listening or
+// finished, never back.
 type attempt struct {
 	// round is set once, before any other goroutine has the attempt, which holds for
-	// the fields of goroutines, too.
+	// the fields of goroutines, too. It is nil in an attempt that was not admitted.
 	round *rendezvous.Info
 	team
 	course
@@ -30,43 +34,49 @@ type attempt struct {
 	goroutines
 }
 
-// team is the workers of an attempt. The goroutine of Run sets it up and publishes it
-// (live.ran) or starts the goroutines that use it; after that nobody changes it.
+// team is the workers of an attempt. The goroutine of Run sets ranks at the end of the
+// phase assigning and the rest at the beginning of running. It then publishes the group
+// (live.ran) or starts the goroutines that use it; after that nobody changes it, and all
+// may read it.
 type team struct {
 	ranks rendezvous.Ranks
 	logs  *logs.Attempt
-	group Group
-	began time.Time // when the workers were about to start
+	group *process.Group // nil if the workers could not be started
+	began time.Time      // when the workers were about to start
 }
 
 // course is how far an attempt has come. Only the goroutine of Run touches it.
 type course struct {
 	phase     phase
-	since     time.Time        // when assigning or the wait at the exit barrier began
-	record    *record          // this node's, once it has told the others of a failure
-	verdict   *policy.Decision // what the policy says of the failure; nil before, and without one
-	lostHost  string           // its name, if the policy was asked about it
-	told      bool             // the observers know of the failure
-	preempted *Preemption      // once all has ended for that
+	since     time.Time           // when assigning began or, in finished, the wait at the exit barrier
+	record    *record             // this node's, from failing on: it has told the others
+	verdict   *policy.Decision    // what the policy says of the failure; nil before, and without one
+	lostHost  string              // its name, if the policy was asked about it
+	told      bool                // the observers know of the failure
+	preempted *failure.Preemption // once all has ended for that
 
 	gone    map[int]bool       // the group ranks of nodes that are no longer in the round
 	lost    *rendezvous.Change // the last of those
-	overdue bool               // the exit barrier's timeout is over, and others need this node
-	alarm   *time.Timer        // nil where no deadline is set
+	overdue bool               // in finished: the exit barrier's timeout is over, and others need this node
+	alarm   *time.Timer        // the deadline of listening and finished; nil where none is set
 
 	drained  bool   // all that the workers wrote has gone where it should
 	diskFull string // the log directory if no room was left in it then
 }
 
 // ends is what became of the workers. The goroutine that waits for the group sets res
-// and exits before it closes ended; then they are the goroutine of Run's.
+// and exits before it closes ended; then they are the goroutine of Run's, which sets
+// failures, once (explain). Of workers that could not be started there is no res, and
+// nothing closes ended.
 type ends struct {
 	res      *process.Result
 	exits    map[int]process.Exit // of res, or of a worker that could not be started
 	failures []*failure.ProcessFailure
 }
 
-// blame is why the agent has killed workers. Any goroutine may add to it.
+// blame is why the agent has killed workers. Who is about to kill one adds to it first,
+// in whatever goroutine that is, so that it is complete once the workers have ended. The
+// goroutine of Run reads it then. Neither lock is taken under another.
 type blame struct {
 	mu     sync.Mutex     // guards missed
 	missed map[int]string // by local rank: the deadline for which muster killed the worker
@@ -75,14 +85,16 @@ type blame struct {
 	evidence  *evidence  // what the last one found
 }
 
-// goroutines is the attempt's means to start, to hear and to end them.
+// goroutines is the attempt's means to start, to hear and to end them. close waits for
+// those that wg has started, with life done; a function that starts one otherwise waits
+// for it itself.
 type goroutines struct {
 	life  context.Context
 	end   context.CancelFunc
 	wg    sync.WaitGroup
-	news  chan news
-	known chan struct{} // closed when the agent knows its workers
-	ended chan struct{} // closed when the workers have ended
+	news  chan news     // has room for one: the goroutine of Run may tell itself its ranks
+	known chan struct{} // closed when the workers run (live.ran)
+	ended chan struct{} // closed when they have ended
 }
 
 // news is an event and what is known of it.
@@ -99,7 +111,11 @@ type news struct {
 
 func newAttempt(ctx context.Context) *attempt {
 	life, end := context.WithCancel(ctx)
-	return &attempt{goroutines: goroutines{life: life, end: end, news: make(chan news, 1), known: make(chan struct{}), ended: make(chan struct{})}}
+	return &attempt{
+		course:     course{gone: map[int]bool{}},
+		blame:      blame{missed: map[int]string{}},
+		goroutines: goroutines{life: life, end: end, news: make(chan news, 1), known: make(chan struct{}), ended: make(chan struct{})},
+	}
 }
 
 // close ends the goroutines of the attempt.
@@ -137,9 +153,6 @@ func (at *attempt) outlives(d time.Duration) bool {
 func (at *attempt) accuse(localRank int, what string) {
 	at.mu.Lock()
 	defer at.mu.Unlock()
-	if at.missed == nil {
-		at.missed = map[int]string{}
-	}
 	if _, known := at.missed[localRank]; !known {
 		at.missed[localRank] = what
 	}
@@ -166,24 +179,19 @@ func (at *attempt) setAlarm(after time.Duration) {
 // watch does what next says about everything that happens in the attempt. It
 // returns neither result nor error when another round is due.
 func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
-	var n news
-	for again := false; ; {
-		if !again {
-			n = a.wait(ctx, at)
-		}
-		again = false
-		left := a.cfg.MaxRestarts - a.restarts
+	for n := a.wait(ctx, at); ; {
 		if n.ev == evAssigned || n.ev == evAssignFailed {
+			at.ranks = n.ranks
 			a.emit(at, RanksAssigned{Step{at.since, n.err}, a.before()})
 		}
-		state, act := next(n.ev, at.phase, left, a.consult(at, n))
-		a.tellTurn(at, n, state, act, left)
+		state, act := next(n.ev, at.phase, a.cfg.MaxRestarts-a.restarts, a.consult(at, n))
+		a.tellTurn(at, n, state, act)
 		switch act {
 		case actWatch:
 			a.sayStays(ctx, at, n)
 		case actStart:
-			at.ranks = n.ranks
-			n, again = a.startGroup(at), true
+			n = a.startGroup(at)
+			continue
 		case actBarrier:
 			at.phase = finished
 			if at.alone() {
@@ -192,9 +200,9 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			a.emit(at, BarrierEntered{})
 			a.enterBarrier(at)
 		case actTell:
-			other := a.tellEarly(ctx, at, n)
-			if other != nil {
-				n, again = *other, true
+			if other := a.tellEarly(ctx, at, n); other != nil {
+				n = *other
+				continue
 			}
 		case actListen:
 			at.phase = listening
@@ -209,9 +217,8 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			a.follow(ctx, at, n.record)
 			return nil, nil
 		case actRestart, actFail, actDepart:
-			other := a.announce(ctx, at, &n, act == actFail)
-			if other != nil {
-				n, again = *other, true
+			if other := a.announce(ctx, at, &n, act == actFail); other != nil {
+				n = *other
 				continue
 			}
 			if act == actFail {
@@ -236,6 +243,7 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 		case actGiveUp:
 			return a.giveUp(ctx, at, n)
 		}
+		n = a.wait(ctx, at)
 	}
 }
 
@@ -282,9 +290,6 @@ func (a *Agent) wait(ctx context.Context, at *attempt) news {
 // startGroup starts the workers.
 func (a *Agent) startGroup(at *attempt) news {
 	at.phase = running
-	a.log.Info("rendezvous complete", "run_id", a.cfg.Rendezvous.RunID(), "role", a.cfg.Spec.Role, "round", at.round.Round,
-		"node", at.round.Rank, "nodes", at.round.WorldSize, "world_size", at.ranks.WorldSize,
-		"master_addr", at.round.MasterAddr, "master_port", at.round.MasterPort, "restart", a.restarts)
 	a.armWatchdog()
 	if err := a.startWorkers(at); err != nil {
 		return a.notStarted(at, err)

@@ -43,8 +43,10 @@ func (o *observed) record() {
 				o.sink.Record(o.worker(Start, i, w.PIDs[i]))
 			}
 		}
-	case agent.NodesChanged:
-		o.rdzv("rendezvous.Changes", w.String(), NodeRunning, nil)
+	case agent.Decided:
+		if w.Change != "" {
+			o.rdzv("rendezvous.Changes", w.Change, NodeRunning, nil)
+		}
 	case agent.AttemptFailed:
 		o.attempt(&w)
 	case agent.JobPreempted:

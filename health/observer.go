@@ -70,17 +70,20 @@ func (o *Observer) Observe(e agent.Event) {
 	job := &o.state.Job
 	job.Restarts = e.Restarts
 	switch w := e.What.(type) {
-	case agent.Begun:
-		o.know(e.Job)
-		job.Started, job.State = e.Time, string(agent.Init)
 	case agent.BackingOff:
 		o.moment(&e, KindPhase, Restarting, "waiting "+w.Decision.Delay.String()+" before the next round", "back-off of rule "+w.Decision.Rule+" of "+w.Decision.Source)
 		o.wait(rendezvous.Waiting{Note: fmt.Sprintf("the back-off of rule %s, until %s", w.Decision.Rule, w.Until.Format("15:04:05"))})
 	case agent.Joining:
+		if !w.Again {
+			o.know(e.Job)
+			job.Started, job.State = e.Time, string(agent.Init)
+		}
 		o.moment(&e, KindPhase, Rendezvous, "waiting for the hosts of the next round", "")
-	case agent.RoundBegun:
-		o.round, o.ranks, job.State = e.Round, e.Ranks, string(agent.Init)
-		o.moment(&e, KindRound, Assigning, fmt.Sprintf("round %d: %s", e.Round.Round, text.Count(e.Round.WorldSize, "host")), "")
+	case agent.Joined:
+		if w.Err == nil {
+			o.round, o.ranks, job.State = e.Round, e.Ranks, string(agent.Init)
+			o.moment(&e, KindRound, Assigning, fmt.Sprintf("round %d: %s", e.Round.Round, text.Count(e.Round.WorldSize, "host")), "")
+		}
 	case agent.WorkersStarted:
 		if w.Err == nil {
 			o.ranks, job.State = e.Ranks, string(agent.Healthy)

@@ -55,16 +55,19 @@ func TestNames(t *testing.T) {
 		maxRestarts int
 		whats       []any
 	}{
-		{"success.txt", 0, slices.Concat(start, []any{agent.WorkersSeen{State: agent.Succeeded}, finished(agent.Succeeded)})},
+		{"success.txt", 0, slices.Concat(start, []any{agent.Decided{Seen: agent.Succeeded}, finished(agent.Succeeded)})},
 		{"restart_then_fail.txt", 1, slices.Concat(start,
-			[]any{agent.WorkersSeen{State: agent.Healthy, RestartsLeft: 1}, agent.WorkersSeen{State: agent.Failed, RestartsLeft: 1}},
-			[]any{agent.Decided{Again: true, Since: now}, agent.WorkersStopped{}}, start,
-			[]any{agent.WorkersSeen{State: agent.Healthy}, agent.WorkersSeen{State: agent.Failed}, agent.WorkersStopped{}, finished(agent.Failed)})},
+			[]any{agent.Decided{Seen: agent.Healthy}, agent.Decided{Seen: agent.Failed, Again: true, Since: now}, agent.WorkersStopped{}}, start,
+			[]any{agent.Decided{Seen: agent.Healthy}, agent.Decided{Seen: agent.Failed}, agent.WorkersStopped{}, finished(agent.Failed)})},
 	} {
 		r := &recorder{}
 		observe := metrics.Observer(nil, r)
+		used := 0
 		for _, what := range tt.whats {
-			observe(agent.Event{Time: now, Job: &agent.Job{Role: "default", MaxRestarts: tt.maxRestarts}, Restarts: tt.maxRestarts, What: what})
+			observe(agent.Event{Time: now, Job: &agent.Job{Role: "default", MaxRestarts: tt.maxRestarts}, Restarts: used, What: what})
+			if d, ok := what.(agent.Decided); ok && d.Again {
+				used++
+			}
 		}
 		slices.Sort(r.lines)
 		if diff := cmp.Diff(names(t, "testdata/torchrun-2.15/"+tt.golden), slices.Compact(r.lines)); diff != "" {
@@ -85,7 +88,7 @@ func TestFailedStep(t *testing.T) {
 	if len(r.times) == 0 || r.times[0].Before(began) {
 		t.Errorf("times %v", r.times)
 	}
-	metrics.Observer(nil)(agent.Event{What: agent.Begun{}}) // nobody listens
+	metrics.Observer(nil)(agent.Event{What: agent.Joining{}}) // nobody listens
 }
 
 func TestConsole(t *testing.T) {

@@ -59,8 +59,9 @@ func (s *stopwatch) observe(e *agent.Event, took func(step string, d time.Durati
 		if w.Again && s.restarting.IsZero() {
 			s.restarting = w.Since
 		}
-	case agent.WorkersSeen:
-		took(stepMonitor, 0, nil)
+		if w.Seen != "" {
+			took(stepMonitor, 0, nil)
+		}
 	case agent.WorkersStopped:
 		took(stepStop, w.Took, nil)
 	case agent.Finished:
@@ -97,9 +98,9 @@ func Observer(handlers ...Handler) func(agent.Event) {
 			put(step+outcome, 1)
 			put(step+".duration.ms", d.Milliseconds())
 		})
-		if w, ok := e.What.(agent.WorkersSeen); ok {
-			put(workers+"remaining_restarts", int64(w.RestartsLeft))
-			put(workers+strings.ToLower(string(w.State)), 1)
+		if w, ok := e.What.(agent.Decided); ok && w.Seen != "" {
+			put(workers+"remaining_restarts", int64(e.Job.MaxRestarts-e.Restarts))
+			put(workers+strings.ToLower(string(w.Seen)), 1)
 		}
 	}
 }

@@ -146,7 +146,7 @@ func FuzzLabel(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		j := &metrics.Job{}
-		j.Observe(agent.Event{Job: &agent.Job{RunID: s, Role: s}, What: agent.Begun{}})
+		j.Observe(agent.Event{Job: &agent.Job{RunID: s, Role: s}, What: agent.Joining{}})
 		want := strings.ToValidUTF8(s, "\uFFFD")
 		for _, l := range parse(t, text(t, j))["muster_job_info"].Metric[0].Label {
 			if l.GetName() != "host" && l.GetValue() != want {
