@@ -87,10 +87,12 @@ func (a *agent) greet(c *conn) {
 	a.step.stop()
 	a.step = a.s.after(cfg.Limit, a.disconnected)
 	a.send(&server.Message{
-		Type: server.Hello, Version: server.Version, RunID: runID, Node: &a.node, Host: a.host.name,
-		MinNodes: cfg.Min, MaxNodes: cfg.Max, LastCall: cfg.LastCall, KeepAlive: cfg.KeepAlive, KeepAliveLimit: cfg.Limit,
-		Role: a.role, LocalWorldSize: a.local, Sent: a.host.time(a.s).UnixNano(),
-		Last: a.last, Instance: uint64(a.node.PID),
+		Type: server.Hello, Host: a.host.name, Sent: a.host.time(a.s).UnixNano(),
+		Greeting: server.Greeting{
+			Version: server.Version, RunID: runID, Node: &a.node, MinNodes: cfg.Min,
+			MaxNodes: cfg.Max, LastCall: cfg.LastCall, KeepAlive: cfg.KeepAlive, KeepAliveLimit: cfg.Limit,
+			Role: a.role, LocalWorldSize: a.local, Last: a.last, Instance: uint64(a.node.PID),
+		},
 	})
 }
 

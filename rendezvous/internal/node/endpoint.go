@@ -27,7 +27,7 @@ const sessionName = "rendezvous"
 // Serve makes a server hold rendezvous, for all run IDs that it is asked for. It
 // is called in the server's Prepare.
 func Serve(s *tcpstore.Server, log *slog.Logger) *server.Server {
-	rdzv := server.New(server.ServerConfig{Mirrors: s, Logger: log})
+	rdzv := server.New(s, log)
 	s.HandleSession(sessionName, rdzv.Serve)
 	return rdzv
 }

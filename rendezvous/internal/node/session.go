@@ -28,10 +28,12 @@ const mostKept = 64
 func (n *Node) greet(ctx context.Context, conn net.Conn) (*session, error) {
 	cfg, settings := &n.cfg, &n.cfg.Settings
 	c, err := server.Greet(ctx, conn, &server.Message{
-		RunID: cfg.RunID, Node: &n.link.me, Host: cfg.Host,
-		MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes, LastCall: settings.LastCall,
-		KeepAlive: settings.KeepAliveInterval, KeepAliveLimit: settings.KeepAliveLimit(),
-		Role: cfg.Role, LocalWorldSize: cfg.LocalWorldSize, Last: n.last,
+		Host: cfg.Host,
+		Greeting: server.Greeting{
+			RunID: cfg.RunID, Node: &n.link.me, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes,
+			LastCall: settings.LastCall, KeepAlive: settings.KeepAliveInterval, KeepAliveLimit: settings.KeepAliveLimit(), Role: cfg.Role,
+			LocalWorldSize: cfg.LocalWorldSize, Last: n.last,
+		},
 	})
 	if err != nil {
 		return nil, err

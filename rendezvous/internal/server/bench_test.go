@@ -51,9 +51,12 @@ func meet(b *testing.B, n int) (bytes int) {
 	}
 	for i := range n {
 		say(server.ID(i+1), &server.Message{
-			Type: server.Hello, Version: server.Version, RunID: "job", Host: fmt.Sprintf("host%05d", i), Role: "trainer", LocalWorldSize: 8,
-			Node: &state.Node{Addr: fmt.Sprintf("10.0.%d.%d", i/256, i%256), PID: 1000 + i}, Sent: now.UnixNano(),
-			MinNodes: n, MaxNodes: n, LastCall: lastCall, KeepAlive: 5 * time.Second, KeepAliveLimit: limit,
+			Type: server.Hello, Host: fmt.Sprintf("host%05d", i), Sent: now.UnixNano(),
+			Greeting: server.Greeting{
+				Version: server.Version, RunID: "job", Role: "trainer", LocalWorldSize: 8,
+				Node: &state.Node{Addr: fmt.Sprintf("10.0.%d.%d", i/256, i%256), PID: 1000 + i}, MinNodes: n, MaxNodes: n, LastCall: lastCall,
+				KeepAlive: 5 * time.Second, KeepAliveLimit: limit,
+			},
 		})
 	}
 	for range 2 {

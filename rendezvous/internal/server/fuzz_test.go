@@ -17,10 +17,16 @@ import (
 func FuzzRead(f *testing.F) {
 	node := &state.Node{Addr: "10.0.0.1", PID: 70000, LocalID: 1}
 	for _, m := range []server.Message{
-		{Type: server.Hello, Version: server.Version, RunID: "job", Node: node, Host: "a", MinNodes: 1, MaxNodes: 2, LastCall: lastCall,
-			KeepAlive: time.Second, KeepAliveLimit: limit, Role: "trainer", LocalWorldSize: 8, Last: &server.Place{Round: 1, WorldSize: 2}},
+		{
+			Type: server.Hello, Host: "a",
+			Greeting: server.Greeting{
+				Version: server.Version, RunID: "job", Node: node, MinNodes: 1,
+				MaxNodes: 2, LastCall: lastCall, KeepAlive: time.Second, KeepAliveLimit: limit,
+				Role: "trainer", LocalWorldSize: 8, Last: &server.Place{Round: 1, WorldSize: 2},
+			},
+		},
 		{Type: server.Ping, Sent: math.MaxInt64},
-		{Type: server.Round, Round: 1, Rank: 1, WorldSize: 2, Ranks: &rendezvous.Ranks{Base: 8, WorldSize: 16}},
+		{Type: server.Round, Round: 1, Rank: 1, Placement: server.Placement{WorldSize: 2, Ranks: &rendezvous.Ranks{Base: 8, WorldSize: 16}}},
 		{Type: server.Status, Waiting: &rendezvous.Waiting{Joined: 1, Known: []string{"a"}}},
 		{Type: server.Refused, Error: "\x00ü"},
 	} {
@@ -139,9 +145,12 @@ func (s *stranger) receive(id server.ID, m *server.Message) {
 
 func (s *stranger) hello() *server.Message {
 	m := &server.Message{
-		Type: server.Hello, Version: server.Version, Host: "h", Role: "r", MinNodes: 1 + s.pick(2), MaxNodes: 2, LocalWorldSize: 1,
-		Node:     &state.Node{Addr: string(rune('a' + s.pick(8))), PID: s.pick(2)},
-		LastCall: lastCall, KeepAlive: 5 * time.Second, KeepAliveLimit: limit,
+		Type: server.Hello, Host: "h",
+		Greeting: server.Greeting{
+			Version: server.Version, Role: "r", MinNodes: 1 + s.pick(2), MaxNodes: 2,
+			LocalWorldSize: 1, Node: &state.Node{Addr: string(rune('a' + s.pick(8))), PID: s.pick(2)}, LastCall: lastCall, KeepAlive: 5 * time.Second,
+			KeepAliveLimit: limit,
+		},
 	}
 	switch s.pick(8) {
 	case 1:

@@ -102,5 +102,5 @@ func (s *session) known() bool {
 			return false
 		}
 	}
-	return s.hello.near || s.dialed == s.hello.reached && slices.ContainsFunc(s.hosts, func(p netip.Prefix) bool { return p.Contains(s.hello.from) })
+	return s.hello.origin.near || s.dialed == s.hello.origin.reached && slices.ContainsFunc(s.hosts, func(p netip.Prefix) bool { return p.Contains(s.hello.origin.from) })
 }

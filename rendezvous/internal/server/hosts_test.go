@@ -49,11 +49,13 @@ func TestHosts(t *testing.T) {
 		r, now := NewRendezvous("job", slog.New(slog.DiscardHandler)), time.Unix(1e9, 0)
 		for i, n := range []node{here, tt.other} {
 			hello := &Message{
-				Type: Hello, Version: Version, RunID: "job", Node: &state.Node{Addr: fmt.Sprint(i), PID: 1}, LocalWorldSize: 1,
-				MinNodes: 2, MaxNodes: 2, KeepAlive: time.Second, KeepAliveLimit: time.Minute,
-				reached: n.reached, near: n.near,
+				Type: Hello, origin: origin{reached: n.reached, near: n.near},
+				Greeting: Greeting{
+					Version: Version, RunID: "job", Node: &state.Node{Addr: fmt.Sprint(i), PID: 1}, LocalWorldSize: 1,
+					MinNodes: 2, MaxNodes: 2, KeepAlive: time.Second, KeepAliveLimit: time.Minute,
+				},
 			}
-			hello.from, _ = netip.ParseAddr(n.from)
+			hello.origin.from, _ = netip.ParseAddr(n.from)
 			r.Receive(now, ID(i), hello)
 			r.Receive(now, ID(i), &Message{Type: Join, Hosts: n.hosts, Addr: n.dialed})
 		}
@@ -79,7 +81,7 @@ func TestHostsOfManyNodes(t *testing.T) {
 	r := NewRendezvous("job", slog.New(slog.DiscardHandler))
 	var nodes []*session
 	for i := range 200 {
-		s := &session{hello: &Message{near: true}}
+		s := &session{hello: &Message{origin: origin{near: true}}}
 		for j := range mostOfHost {
 			s.hosts = append(s.hosts, netip.PrefixFrom(netip.AddrFrom16([16]byte{0xfd, 0x77, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, byte(i), byte(j)}), 128))
 		}

@@ -60,14 +60,49 @@ const (
 
 // A Message is one message of a session. Which fields count depends on its type.
 type Message struct {
-	Type Type `json:"type"`
+	Type      Type `json:"type"`
+	Greeting       // Hello
+	Placement      // Round
 
-	// Hello
+	// Host is the node's in a Hello, and in a Change that of the node which it is about.
+	Host string `json:"host,omitempty"`
+
+	// Sent is the node's clock, in a Hello and a Ping, and comes back as it was in their
+	// answers; Time is the rendezvous'. Nanoseconds since 1970.
+	Sent int64 `json:"sent,omitempty"`
+	Time int64 `json:"time,omitempty"`
+
+	// Round, Master, Change: which round. Rank is the node's in a Round, and in a Change
+	// that of the node which it is about, -1 if that has none.
+	Round int `json:"round,omitempty"`
+	Rank  int `json:"rank,omitempty"`
+	// Torch: in a Round, nodes without a session take part; a Change is about one.
+	Torch bool                  `json:"torch,omitempty"`
+	Kind  rendezvous.ChangeKind `json:"kind,omitempty"` // Change
+
+	// Join, Hosts: the addresses from which a host's processes may connect to others, or those
+	// of all hosts of a round.
+	Hosts []netip.Prefix `json:"hosts,omitempty"`
+
+	// Master. In a Round for rank 0 Addr is its host's address in the eyes of others, if
+	// the server is there too and knows. In a Join it is the IP address by which the node has
+	// reached the server.
+	Addr string `json:"addr,omitempty"`
+	Port int    `json:"port,omitempty"`
+
+	Redundant bool                `json:"redundant,omitempty"` // Closed, Spare: the node was, or is, a spare
+	Error     string              `json:"error,omitempty"`     // Refused
+	Waiting   *rendezvous.Waiting `json:"waiting,omitempty"`   // Status
+
+	origin origin // Hello; set by the server
+}
+
+// A Greeting is what a node says of itself, in a Hello.
+type Greeting struct {
 	Version        int           `json:"version,omitempty"`
 	RunID          string        `json:"run_id,omitempty"`
 	Node           *state.Node   `json:"node,omitempty"`
 	Instance       uint64        `json:"instance,omitempty"` // random, of its process; 0: not known
-	Host           string        `json:"host,omitempty"`
 	MinNodes       int           `json:"min_nodes,omitempty"`
 	MaxNodes       int           `json:"max_nodes,omitempty"`
 	LastCall       time.Duration `json:"last_call,omitempty"`
@@ -79,54 +114,26 @@ type Message struct {
 	// Last is where the node stood in the last round, if it was in one of another
 	// rendezvous of the same run, whose holder is lost.
 	Last *Place `json:"last,omitempty"`
+}
 
-	// Ping, Pong: Sent is the node's clock and comes back as it was; Time is
-	// the rendezvous'. Nanoseconds since 1970. Welcome has them too.
-	Sent int64 `json:"sent,omitempty"`
-	Time int64 `json:"time,omitempty"`
-
-	// Round, Master, Change: which round.
-	Round int `json:"round,omitempty"`
-	// Round
-	Rank      int               `json:"rank,omitempty"`
+// A Placement is what a Round says of a node's place in it, beside the rank.
+type Placement struct {
 	WorldSize int               `json:"world_size,omitempty"`
 	Ranks     *rendezvous.Ranks `json:"ranks,omitempty"` // nil: exchange them
-	Torch     bool              `json:"torch,omitempty"` // nodes without a session take part; of a Change: it is about one
-
 	// Job is the first round of the job, if others had this run ID before it.
 	Job int `json:"job,omitempty"`
-
-	// Join, Hosts: the addresses from which a host's processes may connect to others, or those
-	// of all hosts of a round. A Round for rank 0 has their number, or 0 if they are not known.
-	Hosts    []netip.Prefix `json:"hosts,omitempty"`
-	NumHosts int            `json:"num_hosts,omitempty"`
-
-	// Published says that rank 0 has no session: where the workers meet is in
-	// the store.
+	// NumHosts is for rank 0: how many addresses were in the Hosts before; 0 if they are
+	// not known of every host.
+	NumHosts int `json:"num_hosts,omitempty"`
+	// Published says that rank 0 has no session: where the workers meet is in the store.
 	Published bool `json:"published,omitempty"`
+}
 
-	// Master. In a Round for rank 0 Addr is its host's address in the eyes of others, if
-	// the server is there too and knows. In a Join it is the IP address by which the node has
-	// reached the server.
-	Addr string `json:"addr,omitempty"`
-	Port int    `json:"port,omitempty"`
-
-	// Change: Rank is the other node's, -1 if it has none.
-	Kind rendezvous.ChangeKind `json:"kind,omitempty"`
-
-	// Closed, Spare
-	Redundant bool `json:"redundant,omitempty"` // the node was a spare
-	// Refused
-	Error string `json:"error,omitempty"`
-
-	// Status
-	Waiting *rendezvous.Waiting `json:"waiting,omitempty"`
-
-	// Of a Hello, by the server: the address of the server's host by which the node
-	// has reached it, and whether the node is on that host too.
-	reached string
-	near    bool
-	from    netip.Addr // that of the node
+// An origin is how a node has reached the server.
+type origin struct {
+	reached string     // the address of the server's host
+	from    netip.Addr // the node's
+	near    bool       // the node is on that host too; then the others are not set
 }
 
 // sensible says whether a Hello is complete, with numbers that a node can have and

@@ -45,7 +45,7 @@ func TestRank0HearsItsAddress(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := server.New(server.ServerConfig{Logger: slog.New(slog.DiscardHandler)})
+				s := server.New(nil, slog.New(slog.DiscardHandler))
 				defer s.Close()
 				got := make([]string, len(tt.nodes))
 				var all sync.WaitGroup
@@ -56,8 +56,11 @@ func TestRank0HearsItsAddress(t *testing.T) {
 					}
 					all.Go(func() { s.Serve(theirs) })
 					c, err := server.Greet(t.Context(), ours, &server.Message{
-						RunID: "job", Node: &state.Node{Addr: n.name, PID: 1}, Host: n.name, MinNodes: len(tt.nodes), MaxNodes: len(tt.nodes),
-						KeepAlive: time.Second, KeepAliveLimit: 3 * time.Second, Role: "default", LocalWorldSize: 1,
+						Host: n.name,
+						Greeting: server.Greeting{
+							RunID: "job", Node: &state.Node{Addr: n.name, PID: 1}, MinNodes: len(tt.nodes), MaxNodes: len(tt.nodes),
+							KeepAlive: time.Second, KeepAliveLimit: 3 * time.Second, Role: "default", LocalWorldSize: 1,
+						},
 					})
 					if err != nil {
 						t.Fatal(err)

@@ -51,9 +51,9 @@ type Envelope struct {
 //     since; expiries has all of them.
 //   - A node with a session that takes part in a complete round and is not joining was
 //     told of the round.
-//   - recheck is recheckNone and unannounced is false: settle sees to that at the end
+//   - recheck is recheckNone and last.unannounced is false: settle sees to that at the end
 //     of each call. Within a call whatever changes the state raises recheck.
-//   - textStale is set if state is not what Text or Adopt had last.
+//   - torch.stale is set if state is not what Text or Adopt had last.
 type Rendezvous struct {
 	runID     string
 	log       *slog.Logger
@@ -62,8 +62,6 @@ type Rendezvous struct {
 	suspended bool        // see Suspend
 	out       []Envelope
 
-	noState, refused admit.Tally // what strangers may cause as often as they like
-
 	// The nodes with a session.
 	sessions map[ID]*session
 	nodes    map[state.Node]*session
@@ -71,29 +69,47 @@ type Rendezvous struct {
 	expiries expiries
 	recheck  recheck // which of the joining have to look at the state again
 
-	// The torch nodes.
-	torch        state.Observer
-	silence      time.Duration // without a new heartbeat for so long one is dead
-	torchUnaware time.Time     // until when some may not have seen the last complete round; zero: all have
-	waiting      state.Node    // one that has waited since before that
-	text         []byte        // the state's pickled value
-	textStale    bool
+	torch        torchNodes
+	last         lastRound
+	history      history
+	lastCallOver time.Time // when a last call was last found to be over
+	progress     progress
 
-	// The last complete round.
+	badState, refused admit.Tally // what strangers may cause as often as they like
+}
+
+// torchNodes is what a rendezvous knows of the torch nodes, whom it observes, and what
+// they see of it.
+type torchNodes struct {
+	state.Observer
+	silence time.Duration // without a new heartbeat for so long one is dead
+	unaware time.Time     // until when some may not have seen the last complete round; zero: all have
+	waiting state.Node    // one that has waited since before that
+	text    []byte        // the state's pickled value, as Text or Adopt had it last
+	stale   bool          // the state is another one by now
+}
+
+// A lastRound is the last complete round. The next one that is complete replaces it.
+type lastRound struct {
 	expected     state.Set             // nodes with a session that took part and have not gone
-	sticky       map[state.Node]int    // ranks of all nodes that took part
+	ranks        map[state.Node]int    // of all nodes that took part; they keep them
 	hostNames    map[state.Node]string // of those with a session
 	meetingPoint *Message              // where its workers meet, once known
 	unannounced  bool                  // all its nodes have a session, and none was told that it is complete
 	toldWaiting  bool                  // its nodes were told that others wait
-	lastCallOver time.Time             // when a last call was last found to be over
+}
 
-	lost       *Place // the last round under a holder that is lost, until there is one here
-	firstRound int    // above 0 where there was a job of the same ID before
-	endedAt    int    // the first round that no job which has ended can have had
+// history is what was before this rendezvous, under the same run ID.
+type history struct {
+	lost  *Place // the last round under a holder that is lost, until there is one here
+	first int    // the first round of this job; above 0 where another job was before it
+	ended int    // the first round that no job which has ended can have had
+}
 
-	lastStatus *Message
-	statusAt   time.Time
+// progress is what was said last about the next round.
+type progress struct {
+	said *Message
+	at   time.Time
 }
 
 // recheck says which joining sessions have to look at the state again.
@@ -126,7 +142,7 @@ func NewRendezvous(runID string, log *slog.Logger) *Rendezvous {
 	return &Rendezvous{
 		runID: runID, log: log, state: state.NewState(),
 		sessions: map[ID]*session{}, nodes: map[state.Node]*session{}, joining: map[*session]struct{}{},
-		expected: state.Set{}, textStale: true,
+		last: lastRound{expected: state.Set{}}, torch: torchNodes{stale: true},
 	}
 }
 
@@ -163,7 +179,7 @@ func (r *Rendezvous) Receive(now time.Time, id ID, m *Message) {
 	}
 	s.heard = now
 	switch last := s.hello.Last; {
-	case (m.Type == Join || m.Type == Close) && last != nil && last.Round < r.endedAt:
+	case (m.Type == Join || m.Type == Close) && last != nil && last.Round < r.history.ended:
 		r.send(s, &Message{Type: Closed}) // its job has ended
 		return
 	}
@@ -208,7 +224,7 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 	m.LastCall, m.KeepAliveLimit = min(m.LastCall, longest), min(m.KeepAliveLimit, longest)
 	if len(r.sessions) == 0 {
 		r.rules = state.Rules{MinNodes: m.MinNodes, MaxNodes: m.MaxNodes, LastCall: m.LastCall, KeepAliveInterval: m.KeepAlive}
-		r.silence = m.KeepAliveLimit
+		r.torch.silence = m.KeepAliveLimit
 	} else if m.MinNodes != r.rules.MinNodes || m.MaxNodes != r.rules.MaxNodes {
 		r.refuse(id, "--nnodes is %d:%d on %s and %d:%d on the hosts that came before; give all hosts of run %q the same",
 			m.MinNodes, m.MaxNodes, m.Host, r.rules.MinNodes, r.rules.MaxNodes, r.runID)
@@ -243,12 +259,12 @@ func (r *Rendezvous) evict(now time.Time, s *session) {
 // many ask: what they hear may be a second old.
 func (r *Rendezvous) status(now time.Time) *Message {
 	const big = 256
-	if r.lastStatus == nil || len(r.sessions) <= big || now.Sub(r.statusAt) >= time.Second {
-		w := r.state.Waiting(r.torch.Clock(now), r.rules, r.sticky, r.name)
+	if r.progress.said == nil || len(r.sessions) <= big || now.Sub(r.progress.at) >= time.Second {
+		w := r.state.Waiting(r.torch.Clock(now), r.rules, r.last.ranks, r.name)
 		w.Suspended = r.suspended
-		r.lastStatus, r.statusAt = &Message{Type: Status, Waiting: &w}, now
+		r.progress.said, r.progress.at = &Message{Type: Status, Waiting: &w}, now
 	}
-	return r.lastStatus
+	return r.progress.said
 }
 
 // resume goes on, in a rendezvous that has had no round yet, where the one before it
@@ -257,18 +273,18 @@ func (r *Rendezvous) status(now time.Time) *Message {
 func (r *Rendezvous) resume(s *session) {
 	last := s.hello.Last
 	switch st := r.state; {
-	case last == nil || last.Round < 0 || last.Rank < 0 || last.Rank >= last.WorldSize || st.Complete || r.lost == nil && st.Round > 0:
+	case last == nil || last.Round < 0 || last.Rank < 0 || last.Rank >= last.WorldSize || st.Complete || r.history.lost == nil && st.Round > 0:
 		return
-	case r.lost == nil || last.Round > r.lost.Round:
-		r.lost = last
+	case r.history.lost == nil || last.Round > r.history.lost.Round:
+		r.history.lost = last
 		st.Round = last.Round + 1
-		r.sticky, r.expected = map[state.Node]int{}, state.Set{}
-		r.textStale = true
-	case last.Round < r.lost.Round:
+		r.last.ranks, r.last.expected = map[state.Node]int{}, state.Set{}
+		r.torch.stale = true
+	case last.Round < r.history.lost.Round:
 		return
 	}
-	r.sticky[s.node] = last.Rank
-	r.expected.Add(s.node)
+	r.last.ranks[s.node] = last.Rank
+	r.last.expected.Add(s.node)
 }
 
 // join takes the node out of its round and lets it take part in the next.
@@ -295,7 +311,7 @@ func (r *Rendezvous) step(now time.Time, s *session) {
 		case state.Sync, state.KeepAlive:
 			return
 		case state.Finish:
-			if r.unannounced {
+			if r.last.unannounced {
 				return // settle tells all nodes of the round at once
 			}
 			r.setJoining(s, false)
@@ -320,7 +336,7 @@ func (r *Rendezvous) decide(now time.Time, me state.Node) state.Action {
 	case st.Complete && !participant && st.WaitList.Has(me) && len(st.Participants) >= r.rules.MaxNodes:
 		return state.AddToRedundancyList // it was full before its turn
 	case r.hasTorch():
-	case a == state.RemoveFromRedundancyList && st.Complete && len(r.expected) >= r.rules.MaxNodes:
+	case a == state.RemoveFromRedundancyList && st.Complete && len(r.last.expected) >= r.rules.MaxNodes:
 		return state.Sync // those who left the round come back
 	case !st.Complete && participant && r.allBack():
 		a = state.MarkComplete
@@ -353,13 +369,13 @@ func (r *Rendezvous) allBack() bool {
 	if len(st.RedundancyList) > 0 && len(st.Participants) < r.rules.MaxNodes {
 		return false // spares come first, or they would break the round up
 	}
-	if r.lost != nil && len(r.expected) < r.lost.WorldSize-1 {
+	if r.history.lost != nil && len(r.last.expected) < r.history.lost.WorldSize-1 {
 		return false // of the last round only the node that held it is known to be lost
 	}
-	if st.Round == 0 || len(st.WaitList) > 0 || len(st.Participants) < r.rules.MinNodes || len(st.Participants) != len(r.expected) {
+	if st.Round == 0 || len(st.WaitList) > 0 || len(st.Participants) < r.rules.MinNodes || len(st.Participants) != len(r.last.expected) {
 		return false
 	}
-	for n := range r.expected {
+	for n := range r.last.expected {
 		if _, ok := st.Participants[n]; !ok {
 			return false
 		}
@@ -378,7 +394,7 @@ func (r *Rendezvous) do(now time.Time, me state.Node, a state.Action) {
 	}
 	st.Do(a, me, r.rules, r.torch.Clock(now))
 	r.holdOpen(now, lastCall)
-	r.textStale = true
+	r.torch.stale = true
 	if s := r.nodes[me]; s != nil && (a == state.AddToRedundancyList || a == state.RemoveFromRedundancyList) {
 		r.send(s, &Message{Type: Spare, Redundant: a == state.AddToRedundancyList})
 	}
@@ -397,24 +413,24 @@ func (r *Rendezvous) do(now time.Time, me state.Node, a state.Action) {
 // completed gives out the ranks of a round.
 func (r *Rendezvous) completed(now time.Time) {
 	st := r.state
-	r.expected, r.hostNames = state.Set{}, map[state.Node]string{}
+	r.last.expected, r.last.hostNames = state.Set{}, map[state.Node]string{}
 	for n := range st.Participants {
 		if s := r.nodes[n]; s != nil {
-			r.expected.Add(n)
-			r.hostNames[n] = s.hello.Host
+			r.last.expected.Add(n)
+			r.last.hostNames[n] = s.hello.Host
 		}
 	}
-	r.unannounced = len(r.expected) == len(st.Participants)
-	if r.unannounced {
-		st.AssignRanks(r.sticky)
+	r.last.unannounced = len(r.last.expected) == len(st.Participants)
+	if r.last.unannounced {
+		st.AssignRanks(r.last.ranks)
 	}
-	r.sticky = maps.Clone(st.Participants)
+	r.last.ranks = maps.Clone(st.Participants)
 	r.makeSpares()
-	r.meetingPoint, r.toldWaiting, r.lost = nil, false, nil
+	r.last.meetingPoint, r.last.toldWaiting, r.history.lost = nil, false, nil
 	r.raise(recheckAll)
-	r.torchUnaware = time.Time{}
-	if !r.unannounced || len(st.WaitList) > 0 { // torch nodes that were too slow for the last call
-		r.torchUnaware = now.Add(TorchLook)
+	r.torch.unaware = time.Time{}
+	if !r.last.unannounced || len(st.WaitList) > 0 { // torch nodes that were too slow for the last call
+		r.torch.unaware = now.Add(TorchLook)
 	}
 	r.log.Info("rendezvous: round complete", "run_id", r.runID, "round", st.Round, "nodes", len(st.Participants))
 }
@@ -431,7 +447,7 @@ func (r *Rendezvous) makeSpares() {
 		if r.nodes[n] == nil {
 			delete(st.WaitList, n)
 			st.RedundancyList.Add(n)
-			r.textStale = true
+			r.torch.stale = true
 		}
 	}
 }
@@ -439,7 +455,7 @@ func (r *Rendezvous) makeSpares() {
 // tellAll tells all nodes of a new round, none of them torch nodes, with the ranks of
 // their workers.
 func (r *Rendezvous) tellAll() {
-	r.unannounced = false
+	r.last.unannounced = false
 	st := r.state
 	byRank := make([]*session, len(st.Participants))
 	for node, rank := range st.Participants {
@@ -455,7 +471,7 @@ func (r *Rendezvous) tellAll() {
 	for i, s := range byRank {
 		all[i].WorldSize, all[i].RoleWorldSize = world, roles[s.hello.Role]
 		r.setJoining(s, false)
-		m := &Message{Type: Round, Round: st.Round, Rank: i, WorldSize: len(byRank), Ranks: &all[i], Job: r.firstRound}
+		m := &Message{Type: Round, Round: st.Round, Rank: i, Placement: Placement{WorldSize: len(byRank), Ranks: &all[i], Job: r.history.first}}
 		if i == 0 {
 			m.Addr = r.reached(s)
 			m.NumHosts = r.sendHosts(s, byRank)
@@ -467,12 +483,12 @@ func (r *Rendezvous) tellAll() {
 // reached is the address of a node's host by which most of the others have reached
 // it: those on other hosts, if the rendezvous is on the node's.
 func (r *Rendezvous) reached(s *session) (addr string) {
-	if !s.hello.near {
+	if !s.hello.origin.near {
 		return ""
 	}
 	count := map[string]int{}
 	for _, other := range r.participants() {
-		if by := other.hello.reached; by != "" {
+		if by := other.hello.origin.reached; by != "" {
 			if count[by]++; count[by] > count[addr] {
 				addr = by
 			}
@@ -484,7 +500,7 @@ func (r *Rendezvous) reached(s *session) (addr string) {
 // tellRound tells a node its place in a round that torch nodes take part in.
 func (r *Rendezvous) tellRound(s *session) {
 	st := r.state
-	m := &Message{Type: Round, Round: st.Round, Rank: st.Participants[s.node], WorldSize: len(st.Participants), Torch: true, Job: r.firstRound}
+	m := &Message{Type: Round, Round: st.Round, Rank: st.Participants[s.node], Torch: true, Placement: Placement{WorldSize: len(st.Participants), Job: r.history.first}}
 	for n, rank := range st.Participants {
 		if rank == 0 && r.nodes[n] == nil {
 			m.Published = true
@@ -494,8 +510,8 @@ func (r *Rendezvous) tellRound(s *session) {
 		m.Addr = r.reached(s)
 	}
 	r.send(s, m)
-	if r.meetingPoint != nil && m.Rank != 0 {
-		r.send(s, r.meetingPoint)
+	if r.last.meetingPoint != nil && m.Rank != 0 {
+		r.send(s, r.last.meetingPoint)
 	}
 }
 
@@ -505,10 +521,10 @@ func (r *Rendezvous) setMaster(s *session, m *Message) {
 	if !participant || rank != 0 || !r.state.Complete || m.Round != r.state.Round || len(m.Addr) > mostName {
 		return // of a round that is over, or no address
 	}
-	r.meetingPoint = &Message{Type: Master, Round: m.Round, Addr: m.Addr, Port: m.Port}
+	r.last.meetingPoint = &Message{Type: Master, Round: m.Round, Addr: m.Addr, Port: m.Port}
 	for _, other := range r.participants() {
 		if other != s && !other.joining {
-			r.send(other, r.meetingPoint)
+			r.send(other, r.last.meetingPoint)
 		}
 	}
 }
@@ -537,7 +553,7 @@ func (r *Rendezvous) tell(kind rendezvous.ChangeKind, node state.Node, rank int)
 
 // name is a node's host name, also if it has gone since the last round, or its address.
 func (r *Rendezvous) name(n state.Node) string {
-	name := r.hostNames[n]
+	name := r.last.hostNames[n]
 	if s := r.nodes[n]; s != nil {
 		name = s.hello.Host
 	}
@@ -549,33 +565,33 @@ func (r *Rendezvous) name(n state.Node) string {
 // it lets them first see the round as it is: they count the participants when they
 // look, and would start workers of a smaller world than the others.
 func (r *Rendezvous) call(now time.Time, waiter state.Node) {
-	if r.unannounced {
+	if r.last.unannounced {
 		r.tellAll() // or they would not know which round it is about
 	}
 	switch {
-	case r.toldWaiting:
-	case now.Before(r.torchUnaware):
-		r.waiting = waiter
+	case r.last.toldWaiting:
+	case now.Before(r.torch.unaware):
+		r.torch.waiting = waiter
 	default:
-		r.toldWaiting, r.torchUnaware = true, time.Time{}
+		r.last.toldWaiting, r.torch.unaware = true, time.Time{}
 		r.tell(rendezvous.NodesWaiting, waiter, -1)
 	}
 }
 
 // callLate tells of nodes that have waited since the round began.
 func (r *Rendezvous) callLate(now time.Time) {
-	if r.torchUnaware.IsZero() || now.Before(r.torchUnaware) {
+	if r.torch.unaware.IsZero() || now.Before(r.torch.unaware) {
 		return
 	}
-	r.torchUnaware = time.Time{}
+	r.torch.unaware = time.Time{}
 	st := r.state
 	if !st.Complete || st.Closed || len(st.WaitList) == 0 {
 		return
 	}
-	if !st.WaitList.Has(r.waiting) {
-		r.waiting = slices.MinFunc(slices.Collect(maps.Keys(st.WaitList)), state.Node.Compare)
+	if !st.WaitList.Has(r.torch.waiting) {
+		r.torch.waiting = slices.MinFunc(slices.Collect(maps.Keys(st.WaitList)), state.Node.Compare)
 	}
-	r.call(now, r.waiting)
+	r.call(now, r.torch.waiting)
 }
 
 // remove takes a node out of everything, and tells the others of its round why.
@@ -583,9 +599,9 @@ func (r *Rendezvous) remove(now time.Time, n state.Node, kind rendezvous.ChangeK
 	st := r.state
 	rank, participant := st.Participants[n]
 	complete, round := st.Complete, st.Round
-	r.textStale = true
+	r.torch.stale = true
 	st.Drop(r.rules, n)
-	delete(r.expected, n)
+	delete(r.last.expected, n)
 	r.torch.Forget(n)
 	if participant && complete && !st.Closed {
 		r.tell(kind, n, rank)
@@ -600,7 +616,7 @@ func (r *Rendezvous) remove(now time.Time, n state.Node, kind rendezvous.ChangeK
 func (r *Rendezvous) close(by *session) {
 	if !r.state.Closed {
 		r.state.Closed = true
-		r.textStale = true
+		r.torch.stale = true
 		r.raise(recheckAll)
 		for _, s := range r.participants() {
 			if s != by && !s.joining {
@@ -642,11 +658,11 @@ func (r *Rendezvous) Next() time.Time {
 	if lastCall := r.state.Deadline; !r.state.Complete && !lastCall.IsZero() && lastCall.After(r.lastCallOver) {
 		earlier(r.torch.When(lastCall).Add(1))
 	}
-	if at := r.torch.Next(r.silence); !at.IsZero() {
+	if at := r.torch.Next(r.torch.silence); !at.IsZero() {
 		earlier(at)
 	}
-	if !r.torchUnaware.IsZero() {
-		earlier(r.torchUnaware)
+	if !r.torch.unaware.IsZero() {
+		earlier(r.torch.unaware)
 	}
 	return next
 }
@@ -691,7 +707,7 @@ func (r *Rendezvous) settle(now time.Time) {
 	for r.recheck != recheckNone {
 		list := r.concerned()
 		r.recheck = recheckNone
-		if r.unannounced {
+		if r.last.unannounced {
 			r.tellAll()
 		}
 		for _, s := range list {
@@ -713,7 +729,7 @@ func (r *Rendezvous) concerned() []*session {
 		for s := range r.joining {
 			list = append(list, s)
 		}
-	case space && (!st.Complete || len(r.expected) < r.rules.MaxNodes || r.hasTorch()):
+	case space && (!st.Complete || len(r.last.expected) < r.rules.MaxNodes || r.hasTorch()):
 		for n := range st.RedundancyList {
 			if s := r.nodes[n]; s != nil && s.joining {
 				list = append(list, s)
@@ -738,10 +754,10 @@ func (r *Rendezvous) concerned() []*session {
 }
 
 func (r *Rendezvous) turn(s *session) int {
-	if rank, ok := r.sticky[s.node]; ok && r.expected.Has(s.node) {
+	if rank, ok := r.last.ranks[s.node]; ok && r.last.expected.Has(s.node) {
 		return rank
 	}
-	return len(r.sticky)
+	return len(r.last.ranks)
 }
 
 // expiries is a heap of sessions by when they count as dead if they stay silent.

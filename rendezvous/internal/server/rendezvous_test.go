@@ -49,10 +49,12 @@ func (l *lab) greet(name, addr, process string, min, max int, last *server.Place
 	id := server.ID(len(l.ids) + 1)
 	l.ids[name] = id
 	l.r.Receive(l.now, id, &server.Message{
-		Type: server.Hello, Version: server.Version, RunID: "job",
-		Node: &state.Node{Addr: "addr-" + addr, PID: 1}, Instance: uint64(process[0]), Host: name,
-		MinNodes: min, MaxNodes: max, LastCall: l.lastCall, KeepAlive: 5 * time.Second, KeepAliveLimit: limit,
-		Role: "trainer", LocalWorldSize: 2, Last: last,
+		Type: server.Hello, Host: name,
+		Greeting: server.Greeting{
+			Version: server.Version, RunID: "job", Node: &state.Node{Addr: "addr-" + addr, PID: 1}, Instance: uint64(process[0]),
+			MinNodes: min, MaxNodes: max, LastCall: l.lastCall, KeepAlive: 5 * time.Second,
+			KeepAliveLimit: limit, Role: "trainer", LocalWorldSize: 2, Last: last,
+		},
 	})
 }
 
@@ -624,8 +626,11 @@ func TestSenseless(t *testing.T) {
 	} {
 		r := server.NewRendezvous("job", slog.New(slog.DiscardHandler))
 		m := &server.Message{
-			Type: server.Hello, Version: server.Version, Node: &state.Node{Addr: "a", PID: 1}, MinNodes: 1, MaxNodes: 1,
-			KeepAlive: time.Second, KeepAliveLimit: limit, LocalWorldSize: 1,
+			Type: server.Hello,
+			Greeting: server.Greeting{
+				Version: server.Version, Node: &state.Node{Addr: "a", PID: 1}, MinNodes: 1, MaxNodes: 1,
+				KeepAlive: time.Second, KeepAliveLimit: limit, LocalWorldSize: 1,
+			},
 		}
 		tt.change(m)
 		r.Receive(time.Unix(1e9, 0), 1, m)
@@ -653,9 +658,12 @@ func TestLongNames(t *testing.T) {
 		for i := range 40 {
 			addr := fmt.Sprintf("%0*d", tt.addr, i%10)
 			hello := &server.Message{
-				Type: server.Hello, Version: server.Version, RunID: strings.Repeat("<", tt.id), Node: &state.Node{Addr: addr, PID: i},
-				Host: strings.Repeat("<", tt.host), Role: strings.Repeat("<", tt.role), LocalWorldSize: 1,
-				MinNodes: 41, MaxNodes: 41, KeepAlive: time.Second, KeepAliveLimit: limit,
+				Type: server.Hello, Host: strings.Repeat("<", tt.host),
+				Greeting: server.Greeting{
+					Version: server.Version, RunID: strings.Repeat("<", tt.id), Node: &state.Node{Addr: addr, PID: i}, Role: strings.Repeat("<", tt.role),
+					LocalWorldSize: 1, MinNodes: 41, MaxNodes: 41, KeepAlive: time.Second,
+					KeepAliveLimit: limit,
+				},
 			}
 			l.r.Receive(l.now, server.ID(i), hello)
 			l.r.Receive(l.now, server.ID(i), &server.Message{Type: server.Join})

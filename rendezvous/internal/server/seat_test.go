@@ -12,7 +12,7 @@ import (
 func TestSeat(t *testing.T) {
 	hosts := []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("10.0.0.2/32")}
 	round := func(number, rank int) server.Message {
-		return server.Message{Type: server.Round, Round: number, Rank: rank, WorldSize: 2}
+		return server.Message{Type: server.Round, Round: number, Rank: rank, Placement: server.Placement{WorldSize: 2}}
 	}
 	change := func(number int, kind rendezvous.ChangeKind) server.Message {
 		return server.Message{Type: server.Change, Round: number, Kind: kind, Rank: 1}

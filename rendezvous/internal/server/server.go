@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"io"
 	"log/slog"
 	"net"
@@ -27,17 +28,10 @@ type Mirrors interface {
 // endTimeout is how long the last messages of a session may take.
 const endTimeout = 5 * time.Second
 
-// ServerConfig is what a Server needs.
-type ServerConfig struct {
-	// Mirrors shows the states to torch nodes; nil: there are none.
-	Mirrors Mirrors
-	// Logger defaults to slog.Default().
-	Logger *slog.Logger
-}
-
 // A Server holds one rendezvous for each run ID that it is asked for.
 type Server struct {
-	cfg ServerConfig
+	mirrors Mirrors
+	log     *slog.Logger
 
 	badGreeting admit.Tally
 
@@ -48,12 +42,10 @@ type Server struct {
 	suspended bool
 }
 
-// New returns a Server that holds no rendezvous yet.
-func New(cfg ServerConfig) *Server {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
-	return &Server{cfg: cfg, live: map[string]*live{}, next: map[string]int{}}
+// New returns a Server that holds no rendezvous yet. mirrors shows their states to torch
+// nodes; nil: there are none. log defaults to slog.Default().
+func New(mirrors Mirrors, log *slog.Logger) *Server {
+	return &Server{mirrors: mirrors, log: cmp.Or(log, slog.Default()), live: map[string]*live{}, next: map[string]int{}}
 }
 
 // live is a rendezvous in use.
@@ -92,11 +84,11 @@ func (s *Server) Serve(conn net.Conn) {
 		return // somebody has only looked who is here, as muster doctor does
 	}
 	if err != nil {
-		s.badGreeting.Warn(s.cfg.Logger, "rendezvous: bad greeting", "connections", "remote", conn.RemoteAddr(), "error", err)
+		s.badGreeting.Warn(s.log, "rendezvous: bad greeting", "connections", "remote", conn.RemoteAddr(), "error", err)
 		return
 	}
 	_ = conn.SetReadDeadline(time.Time{})
-	hello.see(conn)
+	hello.origin = originOf(conn)
 	ln := &line{conn: conn, wake: make(chan struct{}, 1), done: make(chan struct{})}
 	var writer sync.WaitGroup
 	writer.Go(ln.write)
@@ -114,14 +106,13 @@ func (s *Server) Serve(conn net.Conn) {
 	writer.Wait()
 }
 
-// see notes how a node has reached this host.
-func (m *Message) see(conn net.Conn) {
+func originOf(conn net.Conn) origin {
 	local, ok := conn.LocalAddr().(*net.TCPAddr)
 	remote, _ := conn.RemoteAddr().(*net.TCPAddr)
-	m.near = !ok || remote == nil || local.IP.IsLoopback() || local.IP.Equal(remote.IP)
-	if !m.near {
-		m.reached, m.from = local.IP.String(), remote.AddrPort().Addr().Unmap().WithZone("")
+	if !ok || remote == nil || local.IP.IsLoopback() || local.IP.Equal(remote.IP) {
+		return origin{near: true}
 	}
+	return origin{reached: local.IP.String(), from: remote.AddrPort().Addr().Unmap().WithZone("")}
 }
 
 // enter brings a session into its rendezvous, which is made if need be.
@@ -134,7 +125,7 @@ func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 	if !created && hello.Last == nil { // one that took part belongs to the job that there was
 		l.do(func(r *Rendezvous, _ time.Time) {
 			if created = r.state.Closed || r.state.Round > 0 && r.deserted(); created {
-				first, ended = r.state.Round+1, r.endedAt
+				first, ended = r.state.Round+1, r.history.ended
 			}
 			if r.state.Closed {
 				ended = first
@@ -144,9 +135,9 @@ func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 	var forgotten []string
 	if created {
 		forgotten = s.forget(time.Now())
-		l = &live{key: "torch.rendezvous." + hello.RunID, rdzv: NewRendezvous(hello.RunID, s.cfg.Logger), lines: map[ID]*line{}}
+		l = &live{key: "torch.rendezvous." + hello.RunID, rdzv: NewRendezvous(hello.RunID, s.log), lines: map[ID]*line{}}
 		l.rdzv.suspended = s.suspended
-		l.rdzv.firstRound, l.rdzv.endedAt, l.rdzv.state.Round = first, ended, first
+		l.rdzv.history.first, l.rdzv.history.ended, l.rdzv.state.Round = first, ended, first
 		s.live[hello.RunID] = l
 	}
 	// The rendezvous must not be forgotten before the session is in it.
@@ -156,8 +147,8 @@ func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 	})
 	s.mu.Unlock()
 	s.unmirror(forgotten...)
-	if created && s.cfg.Mirrors != nil {
-		existing := s.cfg.Mirrors.Mirror(l.key, l)
+	if created && s.mirrors != nil {
+		existing := s.mirrors.Mirror(l.key, l)
 		l.do(func(r *Rendezvous, now time.Time) {
 			if existing != nil && !l.adopted && first == 0 {
 				r.Adopt(now, existing)
@@ -188,11 +179,11 @@ func (s *Server) forget(now time.Time) (keys []string) {
 }
 
 func (s *Server) unmirror(keys ...string) {
-	if s.cfg.Mirrors == nil {
+	if s.mirrors == nil {
 		return
 	}
 	for _, key := range keys {
-		s.cfg.Mirrors.Unmirror(key)
+		s.mirrors.Unmirror(key)
 	}
 }
 

@@ -37,15 +37,19 @@ func (k *keys) Unmirror(key string) {
 // newVisits returns a server, and what has an agent come that joins or ends a run and is gone
 // when it has its answer.
 func newVisits(t *testing.T, shown *keys) (s *server.Server, visit func(runID string, end bool, last *server.Place) *server.Message) {
-	s = server.New(server.ServerConfig{Mirrors: shown, Logger: slog.New(slog.DiscardHandler)})
+	s = server.New(shown, slog.New(slog.DiscardHandler))
 	visit = func(runID string, end bool, last *server.Place) *server.Message {
 		ours, theirs := net.Pipe()
 		var served sync.WaitGroup
 		served.Go(func() { s.Serve(theirs) })
 		defer served.Wait()
 		c, err := server.Greet(t.Context(), ours, &server.Message{
-			RunID: runID, Node: &state.Node{Addr: "a", PID: 1}, Host: "a", MinNodes: 1, MaxNodes: 1,
-			KeepAlive: time.Second, KeepAliveLimit: 3 * time.Second, Role: "default", LocalWorldSize: 1, Last: last,
+			Host: "a",
+			Greeting: server.Greeting{
+				RunID: runID, Node: &state.Node{Addr: "a", PID: 1}, MinNodes: 1, MaxNodes: 1,
+				KeepAlive: time.Second, KeepAliveLimit: 3 * time.Second, Role: "default", LocalWorldSize: 1,
+				Last: last,
+			},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -47,8 +47,11 @@ func TestStoppedNodeReadsOn(t *testing.T) {
 			write(t, theirs, &server.Message{Type: server.Change, Kind: rendezvous.Evicted, Rank: -1})
 		})
 		c, err := server.Greet(t.Context(), conn, &server.Message{
-			RunID: "job", Node: &state.Node{Addr: "a", PID: 1}, Host: "a", MinNodes: 1, MaxNodes: 1,
-			KeepAlive: time.Hour, KeepAliveLimit: 3 * time.Hour, Role: "default", LocalWorldSize: 1,
+			Host: "a",
+			Greeting: server.Greeting{
+				RunID: "job", Node: &state.Node{Addr: "a", PID: 1}, MinNodes: 1, MaxNodes: 1,
+				KeepAlive: time.Hour, KeepAliveLimit: 3 * time.Hour, Role: "default", LocalWorldSize: 1,
+			},
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -31,11 +31,11 @@ func (r *Rendezvous) Text(now time.Time) (text []byte, changed bool) {
 	for n := range r.nodes {
 		if last, known := st.LastHeartbeats[n]; known && clock.Sub(last) >= r.rules.KeepAliveInterval {
 			st.LastHeartbeats[n] = clock
-			r.textStale = true
+			r.torch.stale = true
 		}
 	}
-	if !r.textStale {
-		return r.text, false
+	if !r.torch.stale {
+		return r.torch.text, false
 	}
 	if st.Closed && len(st.WaitList) == 0 && r.hasTorch() {
 		// While workers run PyTorch's agents only look for nodes that wait. They then
@@ -43,14 +43,14 @@ func (r *Rendezvous) Text(now time.Time) (text []byte, changed bool) {
 		st = st.Clone()
 		st.WaitList.Add(state.Node{Addr: "closed"})
 	}
-	r.text, r.textStale = pickle.EncodeText(st), false
-	return r.text, true
+	r.torch.text, r.torch.stale = pickle.EncodeText(st), false
+	return r.torch.text, true
 }
 
 // Adopt takes over what a torch node has written in place of Text's last result.
 // What no node can have meant is refused: the old state stays.
 func (r *Rendezvous) Adopt(now time.Time, text []byte) {
-	r.textStale = true
+	r.torch.stale = true
 	st, err := pickle.DecodeText(text)
 	if err == nil && st == nil {
 		return // "no state yet", while there is one
@@ -59,7 +59,7 @@ func (r *Rendezvous) Adopt(now time.Time, text []byte) {
 		err = r.check(st)
 	}
 	if err != nil {
-		r.noState.Warn(r.log, "rendezvous: a node wrote a state that is none; it is ignored", "states", "run_id", r.runID, "error", err)
+		r.badState.Warn(r.log, "rendezvous: a node wrote a state that is none; it is ignored", "states", "run_id", r.runID, "error", err)
 		return
 	}
 	r.adopt(now, st)
@@ -146,7 +146,7 @@ func (r *Rendezvous) tellRemoved(old *state.State) {
 			continue
 		}
 		if s := r.nodes[n]; s != nil {
-			delete(r.expected, n)
+			delete(r.last.expected, n)
 			r.send(s, &Message{Type: Change, Kind: rendezvous.Evicted, Rank: -1})
 		} else if !r.state.WaitList.Has(n) {
 			r.tell(rendezvous.NodeLeft, n, rank)
@@ -156,8 +156,8 @@ func (r *Rendezvous) tellRemoved(old *state.State) {
 
 // dropTorch drops torch nodes that are dead.
 func (r *Rendezvous) dropTorch(now time.Time) {
-	for _, n := range r.torch.Silent(now, r.silence) {
-		r.log.Warn("rendezvous: node has not been heard of", "run_id", r.runID, "node", n.Addr, "for", r.silence)
+	for _, n := range r.torch.Silent(now, r.torch.silence) {
+		r.log.Warn("rendezvous: node has not been heard of", "run_id", r.runID, "node", n.Addr, "for", r.torch.silence)
 		r.remove(now, n, rendezvous.NodeLost)
 	}
 }
