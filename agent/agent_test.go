@@ -159,8 +159,8 @@ type job struct {
 func newJob(t *testing.T, function, arg string, workers int) *job {
 	t.Helper()
 	quiet := slog.New(slog.DiscardHandler)
-	handler, err := c10d.New(c10d.Config{
-		Spec:     rendezvous.Spec{RunID: "job1", Settings: rendezvous.DefaultSettings(), Logger: quiet},
+	handler, err := c10d.New(rendezvous.Spec{
+		RunID: "job1", Logger: quiet,
 		Endpoint: "localhost:0",
 	})
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 // Two workers on this host, with everything that an agent needs.
 func Example() {
 	ctx, quiet := context.Background(), slog.New(slog.DiscardHandler)
-	meet, err := c10d.New(c10d.Config{
-		Spec:     rendezvous.Spec{RunID: "job7", Settings: rendezvous.DefaultSettings(), Logger: quiet},
+	meet, err := c10d.New(rendezvous.Spec{
+		RunID: "job7", Logger: quiet,
 		Endpoint: "localhost:0",
 	})
 	if err != nil {

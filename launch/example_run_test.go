@@ -90,8 +90,8 @@ func (states) Record(e events.Event) {
 // A job with a rendezvous and a sink for its events that are the caller's own.
 func ExampleRun_parts() {
 	quiet := slog.New(slog.DiscardHandler)
-	meet, err := c10d.New(c10d.Config{
-		Spec:     rendezvous.Spec{RunID: "job7", Settings: rendezvous.DefaultSettings(), Logger: quiet},
+	meet, err := c10d.New(rendezvous.Spec{
+		RunID: "job7", Logger: quiet,
 		Endpoint: "localhost:0",
 	})
 	if err != nil {

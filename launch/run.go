@@ -180,9 +180,9 @@ const lastWords = time.Second
 
 // newHandler makes the rendezvous that Resolve chose.
 func newHandler(cfg Config, settings rendezvous.Settings, host string, waiting func(rendezvous.Waiting), log *slog.Logger) (rendezvous.Handler, error) {
-	for _, key := range settings.Unknown {
+	for _, key := range slices.Sorted(maps.Keys(settings.Unknown)) {
 		attrs := []any{"key", key, "backend", cfg.Rendezvous.Backend}
-		if meant := rendezvous.SuggestKey(cfg.Rendezvous.Backend, key); meant != "" {
+		if meant := settings.Unknown[key]; meant != "" {
 			attrs = append(attrs, "hint", "did you mean "+meant+"?")
 		}
 		log.Warn("the backend does not read this key of --rdzv-conf, so it has no effect", attrs...)
@@ -190,36 +190,36 @@ func newHandler(cfg Config, settings rendezvous.Settings, host string, waiting f
 	if cfg.MaxNodes > 1 && cfg.meetsAtLoopback() {
 		log.Warn("the endpoint is a loopback address, so no other host can join, only agents of this host; name a host of the job with --rdzv-endpoint or --master-addr", "endpoint", cfg.Rendezvous.Endpoint)
 	}
-	conns := &tcpstore.Limit{Max: limits.Connections(cfg.NprocPerNode)}
-	spec := rendezvous.Spec{
-		RunID:          cfg.RunID,
-		Role:           cfg.Workers.Role,
-		LocalWorldSize: cfg.NprocPerNode,
-		Host:           host,
-		OnWaiting:      waiting,
-		Settings:       settings,
-		Logger:         log,
-	}
 	noShare, _ := cfg.LookupEnv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
-	elected := etcd.Config{
-		Spec: spec, Endpoint: cfg.Rendezvous.Endpoint, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes,
-		LocalAddr: cfg.Rendezvous.LocalAddr, PrivateStore: noShare == "1", Conns: conns,
+	spec := rendezvous.Spec{
+		RunID:            cfg.RunID,
+		Endpoint:         cfg.Rendezvous.Endpoint,
+		MinNodes:         cfg.MinNodes,
+		MaxNodes:         cfg.MaxNodes,
+		NodeRank:         cfg.Rendezvous.NodeRank,
+		Role:             cfg.Workers.Role,
+		LocalWorldSize:   cfg.NprocPerNode,
+		Host:             host,
+		LocalAddr:        cfg.Rendezvous.LocalAddr,
+		PrivateStore:     noShare == "1",
+		IdenticalWorkers: identicalWorkers(&cfg),
+		Conns:            &tcpstore.Limit{Max: limits.Connections(cfg.NprocPerNode)},
+		OnWaiting:        waiting,
+		Settings:         settings,
+		Logger:           log,
 	}
 	switch cfg.Rendezvous.Backend {
 	case "static":
-		return static.New(static.Config{Spec: spec, Endpoint: cfg.Rendezvous.Endpoint, NodeRank: cfg.Rendezvous.NodeRank, MaxNodes: cfg.MaxNodes, Conns: conns})
+		return static.New(spec)
 	case "etcd-v2":
 		log.Warn("the rendezvous backend etcd-v2 speaks etcd's v3 API here; agents of PyTorch cannot take part")
-		return etcd.New(elected)
+		return etcd.New(spec)
 	case "etcd":
-		return etcd.New(elected)
+		return etcd.New(spec)
 	case "quorum":
-		return quorum.New(quorum.Config(elected))
+		return quorum.New(spec)
 	}
-	return c10d.New(c10d.Config{
-		Spec: spec, Endpoint: cfg.Rendezvous.Endpoint, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes,
-		LocalAddr: cfg.Rendezvous.LocalAddr, PrivateStore: noShare == "1", IdenticalWorkers: identicalWorkers(&cfg), Conns: conns,
-	})
+	return c10d.New(spec)
 }
 
 // identicalWorkers says whether agents assign ranks without asking each other.

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -11,10 +12,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/text"
 )
 
-// Settings are the values of --rdzv-conf.
+// Settings are the values of --rdzv-conf. A zero is the default, if there is one.
 // Source: RendezvousSettings, RendezvousTimeout and create_handler in
 // dynamic_rendezvous.py and c10d_rendezvous_backend.py.
 type Settings struct {
@@ -55,62 +57,62 @@ type Settings struct {
 	// OpenWorkersStore lets workers connect from wherever Allow says, also where the store
 	// knows their hosts. Key open_workers_store, default false.
 	OpenWorkersStore bool
-	// CACert, Cert and Key are files in PEM for TLS: whom to trust, and this host's
-	// certificate and key. All three are for connections between agents and to a quorum's
-	// members, which are then by TLS 1.3 with certificates on both ends, and to etcd; etcd
-	// may do with less. Keys cacert (or ca_cert), cert (ssl_cert), key (ssl_cert_key).
-	CACert, Cert, Key string
+	// TLS names files in PEM: whom to trust, and this host's certificate and key. All three
+	// are for connections between agents and to a quorum's members, which are then by TLS 1.3
+	// with certificates on both ends, and to etcd; etcd may do with less. Keys cacert (or
+	// ca_cert), cert (ssl_cert), key (ssl_cert_key).
+	TLS struct{ CACert, Cert, Key string }
 	// Token is what the agents of the job prove to each other that they have; ""
 	// means what is in the file TokenFile, and nothing without one. Key token_file; there
 	// is none for Token.
 	Token, TokenFile string
-	// User and Password are etcd's. Keys user, password; or password_file, whose content
+	// Etcd is how etcd knows this agent. Keys user, password; or password_file, whose content
 	// is Password unless that is given.
-	User, Password, PasswordFile string
+	Etcd struct{ User, Password, PasswordFile string }
 	// DataDir is where a quorum's member keeps its data; empty means a temporary
 	// directory. Key data_dir.
 	DataDir string
-	// Unknown lists keys that the backend does not read, sorted.
-	Unknown []string
+	// Unknown has the keys that the backend does not read, and for each the key that was
+	// probably meant, "" if none is alike.
+	Unknown map[string]string
 }
 
 // A key is one of --rdzv-conf.
 type key struct {
 	name     string
 	backends string // that read it; "" means all
-	guards   bool   // it closes a job to others
 	// set takes a value over and returns "", or says what is wanted instead.
 	set func(s *Settings, value string) (want string)
 }
 
 var keys = [...]key{
-	{"join_timeout", "c10d etcd quorum", false, seconds(func(s *Settings) *time.Duration { return &s.Join })},
-	{"last_call_timeout", "c10d etcd quorum", false, seconds(func(s *Settings) *time.Duration { return &s.LastCall })},
-	{"timeout", "static", false, seconds(func(s *Settings) *time.Duration { return &s.Timeout })},
-	{"close_timeout", "", false, seconds(func(s *Settings) *time.Duration { return &s.Close })},
-	{"heartbeat_timeout", "", false, seconds(func(s *Settings) *time.Duration { return &s.Heartbeat })},
-	{"keep_alive_interval", "", false, seconds(func(s *Settings) *time.Duration { return &s.KeepAliveInterval })},
-	{"keep_alive_max_attempt", "", false, setKeepAliveMaxAttempt},
-	{"cas_backoff_max_seconds", "", false, setCASBackoffMax},
-	{"read_timeout", "", false, seconds(func(s *Settings) *time.Duration { return &s.ReadTimeout })},
-	{"is_host", "", false, boolean(func(s *Settings, b bool) { s.IsHost = &b })},
-	{"open_workers_store", "", false, boolean(func(s *Settings, b bool) { s.OpenWorkersStore = b })},
-	{"store_type", "c10d", false, setStoreType},
-	{"bind", "", true, setBind},
-	{"allow", "", true, setAllow},
-	{"cacert", "", true, str(func(s *Settings) *string { return &s.CACert })},
-	{"ca_cert", "", true, str(func(s *Settings) *string { return &s.CACert })},
-	{"cert", "", true, str(func(s *Settings) *string { return &s.Cert })},
-	{"ssl_cert", "", true, str(func(s *Settings) *string { return &s.Cert })},
-	{"key", "", true, str(func(s *Settings) *string { return &s.Key })},
-	{"ssl_cert_key", "", true, str(func(s *Settings) *string { return &s.Key })},
-	{"token_file", "", true, str(func(s *Settings) *string { return &s.TokenFile })},
-	{"user", "etcd", false, str(func(s *Settings) *string { return &s.User })},
-	{"password", "etcd", false, str(func(s *Settings) *string { return &s.Password })},
-	{"password_file", "etcd", false, str(func(s *Settings) *string { return &s.PasswordFile })},
-	{"data_dir", "quorum", false, str(func(s *Settings) *string { return &s.DataDir })},
-	{"protocol", "etcd", false, ignore}, // http or https: the other keys say so too
-	{"rank", "", false, ignore},         // what the launcher adds for the static backend
+	{"join_timeout", "c10d etcd quorum", seconds(func(s *Settings) *time.Duration { return &s.Join })},
+	{"last_call_timeout", "c10d etcd quorum", seconds(func(s *Settings) *time.Duration { return &s.LastCall })},
+	{"timeout", "static", seconds(func(s *Settings) *time.Duration { return &s.Timeout })},
+	{"close_timeout", "", seconds(func(s *Settings) *time.Duration { return &s.Close })},
+	{"heartbeat_timeout", "", seconds(func(s *Settings) *time.Duration { return &s.Heartbeat })},
+	{"keep_alive_interval", "", seconds(func(s *Settings) *time.Duration { return &s.KeepAliveInterval })},
+	{"keep_alive_max_attempt", "", setKeepAliveMaxAttempt},
+	{"cas_backoff_max_seconds", "", setCASBackoffMax},
+	{"read_timeout", "", seconds(func(s *Settings) *time.Duration { return &s.ReadTimeout })},
+	{"is_host", "", boolean(func(s *Settings, b bool) { s.IsHost = &b })},
+	{"open_workers_store", "", boolean(func(s *Settings, b bool) { s.OpenWorkersStore = b })},
+	{"store_type", "c10d", setStoreType},
+	{"bind", "", setBind},
+	{"allow", "", setAllow},
+	{"cacert", "", str(func(s *Settings) *string { return &s.TLS.CACert })},
+	{"ca_cert", "", str(func(s *Settings) *string { return &s.TLS.CACert })},
+	{"cert", "", str(func(s *Settings) *string { return &s.TLS.Cert })},
+	{"ssl_cert", "", str(func(s *Settings) *string { return &s.TLS.Cert })},
+	{"key", "", str(func(s *Settings) *string { return &s.TLS.Key })},
+	{"ssl_cert_key", "", str(func(s *Settings) *string { return &s.TLS.Key })},
+	{"token_file", "", str(func(s *Settings) *string { return &s.TokenFile })},
+	{"user", "etcd", str(func(s *Settings) *string { return &s.Etcd.User })},
+	{"password", "etcd", str(func(s *Settings) *string { return &s.Etcd.Password })},
+	{"password_file", "etcd", str(func(s *Settings) *string { return &s.Etcd.PasswordFile })},
+	{"data_dir", "quorum", str(func(s *Settings) *string { return &s.DataDir })},
+	{"protocol", "etcd", ignore}, // http or https: the other keys say so too
+	{"rank", "", ignore},         // what the launcher adds for the static backend
 }
 
 // maxSeconds keeps a number of seconds within a time.Duration.
@@ -210,12 +212,6 @@ func (k *key) readBy(backend string) bool {
 	return backend == "" || k.backends == "" || slices.Contains(strings.Fields(k.backends), strings.TrimSuffix(backend, "-v2"))
 }
 
-// IsGuard says whether a key of --rdzv-conf closes a job to others.
-func IsGuard(key string) bool {
-	k, _ := find(key)
-	return k.guards
-}
-
 // guard returns the key that closes a job to others and that one which nobody reads seems
 // to be meant for; "" if it is none of those. Such a job does not start: it would be open.
 func guard(backend, key string) string {
@@ -230,15 +226,15 @@ func guard(backend, key string) string {
 			}
 		}
 	}
-	if meant := SuggestKey(backend, key); meant != "key" && IsGuard(meant) {
+	if meant := alike(backend, key); meant != "key" && auth.IsGuard(meant) {
 		return meant
 	}
 	return ""
 }
 
-// SuggestKey returns the key that was probably meant by one that the backend does not
-// read, "" if none is alike.
-func SuggestKey(backend, key string) string {
+// alike returns the key that was probably meant by one that the backend does not read, ""
+// if there is none.
+func alike(backend, key string) string {
 	switch {
 	case key == "timeout":
 		return "join_timeout"
@@ -254,19 +250,19 @@ func SuggestKey(backend, key string) string {
 	return text.Nearest(key, names...)
 }
 
-// DefaultSettings returns what an empty --rdzv-conf means.
-func DefaultSettings() Settings {
-	return Settings{
-		Join:                600 * time.Second,
-		LastCall:            30 * time.Second,
-		Close:               30 * time.Second,
-		Heartbeat:           5 * time.Second,
-		KeepAliveInterval:   5 * time.Second,
-		KeepAliveMaxAttempt: 3,
-		ReadTimeout:         60 * time.Second,
-		Timeout:             900 * time.Second,
-		StoreType:           "tcp",
-	}
+// WithDefaults returns s with each default in place of a zero. ParseSettings and the
+// backends do that.
+func (s Settings) WithDefaults() Settings {
+	s.Join = cmp.Or(s.Join, 600*time.Second)
+	s.LastCall = cmp.Or(s.LastCall, 30*time.Second)
+	s.Close = cmp.Or(s.Close, 30*time.Second)
+	s.Heartbeat = cmp.Or(s.Heartbeat, 5*time.Second)
+	s.KeepAliveInterval = cmp.Or(s.KeepAliveInterval, 5*time.Second)
+	s.KeepAliveMaxAttempt = cmp.Or(s.KeepAliveMaxAttempt, 3)
+	s.ReadTimeout = cmp.Or(s.ReadTimeout, 60*time.Second)
+	s.Timeout = cmp.Or(s.Timeout, 900*time.Second)
+	s.StoreType = cmp.Or(s.StoreType, "tcp")
+	return s
 }
 
 // KeepAliveLimit is how long a node may be silent before it counts as dead.
@@ -277,14 +273,17 @@ func (s *Settings) KeepAliveLimit() time.Duration {
 // ParseSettings reads the keys and values of --rdzv-conf over the defaults, as far as
 // the named backend reads them; without a name all that any backend reads. It reports
 // every bad value at once. Keys that the backend does not read are no error whatever
-// their values, as in torchrun; Unknown lists them so that the caller can warn.
+// their values, as in torchrun; Unknown has them so that the caller can warn.
 func ParseSettings(backend string, conf map[string]string) (Settings, error) {
-	s := DefaultSettings()
+	s := Settings{}.WithDefaults()
 	var errs []error
 	for _, name := range slices.Sorted(maps.Keys(conf)) {
 		k, known := find(name)
 		if !known || !k.readBy(backend) {
-			s.Unknown = append(s.Unknown, name)
+			if s.Unknown == nil {
+				s.Unknown = map[string]string{}
+			}
+			s.Unknown[name] = alike(backend, name)
 		}
 		if !known {
 			if meant := guard(backend, name); meant != "" {

@@ -1,8 +1,8 @@
 package rendezvous_test
 
 import (
+	"maps"
 	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,7 +15,7 @@ import (
 
 func TestParseSettings(t *testing.T) {
 	yes := true
-	want := rendezvous.DefaultSettings()
+	want := rendezvous.Settings{}.WithDefaults()
 	want.Join = 20 * time.Second
 	want.LastCall = time.Second
 	want.KeepAliveMaxAttempt = 7
@@ -23,8 +23,8 @@ func TestParseSettings(t *testing.T) {
 	want.IsHost = &yes
 	want.Bind, want.OpenWorkersStore = "10.0.0.1", true
 	want.Allow = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("192.0.2.7/32"), netip.MustParsePrefix("fd00::/64")}
-	want.CACert, want.Cert, want.Key, want.User, want.Password, want.DataDir = "ca.pem", "c.pem", "k.pem", "u", "p", "/d"
-	want.Unknown = []string{"colour"}
+	want.TLS.CACert, want.TLS.Cert, want.TLS.Key, want.Etcd.User, want.Etcd.Password, want.DataDir = "ca.pem", "c.pem", "k.pem", "u", "p", "/d"
+	want.Unknown = map[string]string{"colour": ""}
 	got, err := rendezvous.ParseSettings("", map[string]string{
 		"join_timeout": "20", "last_call_timeout": "1", "keep_alive_max_attempt": "7",
 		"cas_backoff_max_seconds": "1.5", "is_host": "Yes", "colour": "blue", "store_type": "TCP", "rank": "0",
@@ -74,11 +74,8 @@ func TestParseSettingsOfABackend(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || !slices.Equal(s.Unknown, []string{tt.key}) {
-			t.Errorf("%s, %s=%s: %v, unknown %q", tt.backend, tt.key, tt.value, err, s.Unknown)
-		}
-		if got := rendezvous.SuggestKey(tt.backend, tt.key); got != tt.suggest {
-			t.Errorf("%s, %s: suggests %q, want %q", tt.backend, tt.key, got, tt.suggest)
+		if err != nil || !maps.Equal(s.Unknown, map[string]string{tt.key: tt.suggest}) {
+			t.Errorf("%s, %s=%s: %v, unknown %q, want a suggestion of %q", tt.backend, tt.key, tt.value, err, s.Unknown, tt.suggest)
 		}
 	}
 }
@@ -96,7 +93,7 @@ func TestMisspeltGuard(t *testing.T) {
 	for _, backend := range []string{"c10d", "static", "etcd", "quorum"} {
 		conf := map[string]string{"cacert": "ca", "cert": "c", "key": "k", "token_file": "t", "bind": "::1", "allow": "::1"}
 		s, err := rendezvous.ParseSettings(backend, conf)
-		if err != nil || s.Unknown != nil || s.CACert != "ca" || s.Cert != "c" || s.Key != "k" || s.TokenFile != "t" || s.Bind == "" || s.Allow == nil {
+		if err != nil || s.Unknown != nil || s.TLS.CACert != "ca" || s.TLS.Cert != "c" || s.TLS.Key != "k" || s.TokenFile != "t" || s.Bind == "" || s.Allow == nil {
 			t.Errorf("%s reads %+v, %v", backend, s, err)
 		}
 	}

@@ -30,48 +30,23 @@ import (
 // Source: DEFAULT_PORT in c10d_rendezvous_backend.py.
 const DefaultPort = 29400
 
-// Config says where one job meets.
-type Config struct {
-	rendezvous.Spec
-	// Endpoint is host[:port] of the store; empty means localhost. Port 0 keeps
-	// the agents' store in memory.
-	Endpoint string
-	// MinNodes and MaxNodes are how many nodes the job may have. Default 1.
-	MinNodes, MaxNodes int
-	// LocalAddr is MASTER_ADDR, this host's address in the eyes of the
-	// workers. Empty means the loopback address, on which the workers' store
-	// then listens alone; any other address makes it listen on all.
-	LocalAddr string
-	// PrivateStore makes worker rank 0 host the workers' store on a port that
-	// is held free for it (TORCH_DISABLE_SHARE_RDZV_TCP_STORE).
-	PrivateStore bool
-	// IdenticalWorkers says that agents do not exchange their ranks before they
-	// start workers (TORCH_ELASTIC_WORKER_IDENTICAL).
-	IdenticalWorkers bool
-	// Conns bounds the connections to the stores that this agent holds; nil: nothing does.
-	Conns *tcpstore.Limit
-}
-
-// New checks the configuration. It opens nothing; Next does.
-func New(cfg Config) (rendezvous.Handler, error) {
-	host, port, err := hostport.Split(cfg.Endpoint, DefaultPort)
+// New checks what it is given. It opens nothing; Next does. The endpoint is host[:port] of
+// the store; empty means localhost. Port 0 keeps the agents' store in memory.
+func New(spec rendezvous.Spec) (rendezvous.Handler, error) {
+	host, port, err := hostport.Split(spec.Endpoint, DefaultPort)
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Settings.StoreType == "file" {
+	if spec.Settings.StoreType == "file" {
 		return nil, errors.New("rendezvous configuration store_type=file: muster keeps the agents' store in memory or in a TCPStore; leave store_type out")
 	}
-	n := node.Config{
-		Spec: cfg.Spec, Backend: "c10d", MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes, LocalAddr: cfg.LocalAddr,
-		PrivateStore: cfg.PrivateStore, IdenticalWorkers: cfg.IdenticalWorkers, Conns: cfg.Conns,
-	}
-	if cfg.MaxNodes <= 1 {
-		return node.Alone(n, host, port)
+	if spec.MaxNodes <= 1 {
+		return node.Alone("c10d", spec, host, port)
 	}
 	if port == 0 {
-		return nil, fmt.Errorf("c10d rendezvous: the endpoint %q has port 0, which the other nodes cannot know; name one, for example %s", cfg.Endpoint, net.JoinHostPort(host, strconv.Itoa(DefaultPort)))
+		return nil, fmt.Errorf("c10d rendezvous: the endpoint %q has port 0, which the other nodes cannot know; name one, for example %s", spec.Endpoint, net.JoinHostPort(host, strconv.Itoa(DefaultPort)))
 	}
-	return node.Open(n, host, port)
+	return node.Open("c10d", spec, host, port)
 }
 
 // Serve makes a server hold rendezvous, for all run IDs that it is asked for. It

@@ -11,8 +11,8 @@ import (
 
 // A job of this host alone: port 0 means that nobody else can come.
 func Example() {
-	h, err := c10d.New(c10d.Config{
-		Spec:     rendezvous.Spec{RunID: "job7", Settings: rendezvous.DefaultSettings(), Logger: slog.New(slog.DiscardHandler)},
+	h, err := c10d.New(rendezvous.Spec{
+		RunID: "job7", Logger: slog.New(slog.DiscardHandler),
 		Endpoint: "localhost:0",
 	})
 	if err != nil {

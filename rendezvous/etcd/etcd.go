@@ -15,51 +15,30 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/election"
 	"github.com/muster-run/muster/rendezvous/internal/node"
-	"github.com/muster-run/muster/store/tcpstore"
 )
 
 // DefaultPort is that of endpoints which name none.
 const DefaultPort = 2379
 
-// Config says where one job meets.
-type Config struct {
-	// Spec's Settings have etcd's user and password, and the files for TLS with it.
-	rendezvous.Spec
-	// Endpoint is a list of etcd's members with commas between them.
-	Endpoint string
-	// MinNodes and MaxNodes are how many nodes the job may have.
-	MinNodes, MaxNodes int
-	// LocalAddr is this host's address in the eyes of the others. Default that of
-	// the interface that reaches the endpoint.
-	LocalAddr string
-	// PrivateStore makes worker rank 0 host the workers' store on a port that
-	// is held free for it (TORCH_DISABLE_SHARE_RDZV_TCP_STORE).
-	PrivateStore bool
-	// Conns bounds the connections to the stores that this agent holds; nil: nothing does.
-	Conns *tcpstore.Limit
-}
-
-// New returns the rendezvous of a job whose agents are elected by an etcd cluster. It
-// opens nothing; Next does.
-func New(cfg Config) (rendezvous.Handler, error) {
-	endpoints, err := hostport.SplitList(cfg.Endpoint, DefaultPort)
+// New returns the rendezvous of a job whose agents are elected by an etcd cluster. It opens
+// nothing; Next does. The endpoint is a list of etcd's members with commas between them.
+// Settings have etcd's user and password, and the files for TLS with it.
+func New(spec rendezvous.Spec) (rendezvous.Handler, error) {
+	endpoints, err := hostport.SplitList(spec.Endpoint, DefaultPort)
 	if err != nil {
 		return nil, err
 	}
-	s := cfg.Settings
-	if s.Password == "" && s.PasswordFile != "" {
-		if s.Password, err = auth.ReadSecret("password_file", s.PasswordFile); err != nil {
+	tls, user := spec.Settings.TLS, spec.Settings.Etcd
+	if user.Password == "" && user.PasswordFile != "" {
+		if user.Password, err = auth.ReadSecret("password_file", user.PasswordFile); err != nil {
 			return nil, err
 		}
 	}
 	elect := func(context.Context) election.Config {
-		return election.Config{Endpoints: endpoints, CACert: s.CACert, Cert: s.Cert, Key: s.Key, User: s.User, Password: s.Password}
+		return election.Config{Endpoints: endpoints, CACert: tls.CACert, Cert: tls.Cert, Key: tls.Key, User: user.User, Password: user.Password}
 	}
-	if agents := &cfg.Settings; s.CACert == "" || s.Cert == "" {
+	if agents := &spec.Settings.TLS; tls.CACert == "" || tls.Cert == "" {
 		agents.CACert, agents.Cert, agents.Key = "", "", "" // they say only how to know etcd, or how to be known there
 	}
-	return node.Elected(node.Config{
-		Spec: cfg.Spec, Backend: "etcd", MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes,
-		LocalAddr: cfg.LocalAddr, PrivateStore: cfg.PrivateStore, Conns: cfg.Conns,
-	}, endpoints, elect)
+	return node.Elected("etcd", spec, endpoints, elect)
 }

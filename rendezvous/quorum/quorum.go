@@ -14,56 +14,35 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/election"
 	"github.com/muster-run/muster/rendezvous/internal/node"
-	"github.com/muster-run/muster/store/tcpstore"
 )
 
 // DefaultPort is that of hosts which name none. Their members talk to each other
 // on the port after it.
 const DefaultPort = 29400
 
-// Config says where one job meets.
-type Config struct {
-	rendezvous.Spec
-	// Endpoint names the hosts that elect: one, three or five with commas between
-	// them. If one of them is this host it runs a member.
-	Endpoint string
-	// MinNodes and MaxNodes are how many nodes the job may have.
-	MinNodes, MaxNodes int
-	// LocalAddr is this host's address in the eyes of the others. Default that of
-	// the interface that reaches the endpoint.
-	LocalAddr string
-	// PrivateStore makes worker rank 0 host the workers' store on a port that
-	// is held free for it (TORCH_DISABLE_SHARE_RDZV_TCP_STORE).
-	PrivateStore bool
-	// Conns bounds the connections to the stores that this agent holds; nil: nothing does.
-	Conns *tcpstore.Limit
-}
-
 // New returns the rendezvous of a job whose agents are elected by the hosts of the
-// endpoint. It opens nothing; Next does.
-func New(cfg Config) (rendezvous.Handler, error) {
-	members, err := Members(cfg.Endpoint)
+// endpoint: one, three or five with commas between them. If one of them is this host it runs
+// a member. New opens nothing; Next does.
+func New(spec rendezvous.Spec) (rendezvous.Handler, error) {
+	members, err := Members(spec.Endpoint)
 	if err != nil {
 		return nil, err
 	}
-	s := &cfg.Settings
+	s := &spec.Settings
 	if s.Token == "" && s.TokenFile != "" {
 		if s.Token, err = auth.ReadSecret("token_file", s.TokenFile); err != nil {
 			return nil, err
 		}
 	}
 	elect := func(ctx context.Context) election.Config {
-		how := election.Config{Endpoints: members, CACert: s.CACert, Cert: s.Cert, Key: s.Key, Token: s.Token}
+		how := election.Config{Endpoints: members, CACert: s.TLS.CACert, Cert: s.TLS.Cert, Key: s.TLS.Key, Token: s.Token}
 		if name, ok := member(ctx, members); ok {
 			how.Endpoints = nil
 			how.Member = &election.Member{Name: name, Members: members, Bind: s.Bind, Allow: node.Allowed(s), DataDir: s.DataDir}
 		}
 		return how
 	}
-	return node.Elected(node.Config{
-		Spec: cfg.Spec, Backend: "quorum", MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes,
-		LocalAddr: cfg.LocalAddr, PrivateStore: cfg.PrivateStore, Conns: cfg.Conns,
-	}, members, elect)
+	return node.Elected("quorum", spec, members, elect)
 }
 
 // Members takes an endpoint apart into the hosts that elect, each with its port.

@@ -20,8 +20,8 @@ func TestNameServerSilent(t *testing.T) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}}
-	h, err := quorum.New(quorum.Config{
-		Spec: rendezvous.Spec{RunID: "job1", LocalWorldSize: 1, Settings: rendezvous.DefaultSettings()}, Endpoint: "a.muster.invalid,b.muster.invalid,c.muster.invalid", MinNodes: 1, MaxNodes: 2,
+	h, err := quorum.New(rendezvous.Spec{
+		RunID: "job1", LocalWorldSize: 1, Endpoint: "a.muster.invalid,b.muster.invalid,c.muster.invalid", MinNodes: 1, MaxNodes: 2,
 	})
 	if err != nil {
 		t.Fatal(err)

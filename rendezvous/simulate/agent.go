@@ -5,45 +5,24 @@ import (
 
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/server"
-	"github.com/muster-run/muster/rendezvous/internal/state"
 )
 
 // statusInterval is how often a node that waits asks for whom.
 const statusInterval = 3 * time.Second
 
+// greetTimeout bounds an agent's connecting.
+const greetTimeout = time.Minute
+
 // closeTimeout bounds what an agent does about the rendezvous when it ends.
 const closeTimeout = 5 * time.Second
-
-// A phase says what an agent does.
-type phase uint8
-
-const (
-	dialing  phase = iota
-	greeting       // it has said who it is
-	joining        // it waits for its place in a round
-	placed         // it has one and waits to hear where the workers meet
-	opening        // it has rank 0 and makes that place
-	running        // its workers run
-	stopping       // its workers stop, for a new round
-	leaving        // it has said so and waits for the answer
-	closing
-	ended
-)
-
-var phaseNames = [...]string{"dialing", "greeting", "joining", "placed", "opening", "running", "stopping", "leaving", "closing", "ended"}
-
-func (p phase) String() string { return phaseNames[p] }
 
 // An agent is the model of one of muster's: a server.Seat, with what a server.Client does
 // on a connection, and the part of package agent that starts new rounds.
 type agent struct {
-	s     *sim
-	host  *host
-	node  state.Node
+	base
 	role  string
 	local int // workers
 	conn  *conn
-	phase phase
 	heard time.Duration // when it last got a message
 	seat  server.Seat
 	last  *server.Place     // of the round that it ran last
@@ -57,26 +36,23 @@ type agent struct {
 }
 
 func (s *sim) startAgent(h *host) {
-	s.living++
-	s.pids++
-	a := &agent{
-		s: s, host: h,
-		node: state.Node{Addr: h.name, PID: s.pids},
-		role: roles[h.id%7%len(roles)], local: 1 + h.id%3,
-	}
+	a := &agent{base: s.newBase(h), role: roles[h.id%7%len(roles)], local: 1 + h.id%3}
 	if s.cfg.Workers > 0 {
 		a.role, a.local = roles[0], s.cfg.Workers
 	}
 	h.agent = a
-	s.agents = append(s.agents, a)
 	s.trace("%s: agent %d starts", h.name, a.node.PID)
 	a.connect()
 }
 
 var roles = []string{"trainer", "trainer", "reader"}
 
-// time is what the host's clock shows.
-func (h *host) time(s *sim) time.Time { return s.clock().Add(h.skew) }
+func (a *agent) place() (round int, spare bool) {
+	if a.seat.Round != nil {
+		round = a.seat.Round.Round
+	}
+	return round, a.seat.Spare
+}
 
 func (a *agent) greet(c *conn) {
 	if a.phase != dialing || a.conn != nil {
@@ -85,29 +61,29 @@ func (a *agent) greet(c *conn) {
 	cfg := &a.s.cfg
 	a.conn, a.phase = c, greeting
 	a.step.stop()
-	a.step = a.s.after(cfg.Limit, a.disconnected)
+	a.step = a.s.after(cfg.limit(), a.disconnected)
 	a.send(&server.Message{
 		Type: server.Hello, Host: a.host.name, Sent: a.host.time(a.s).UnixNano(),
 		Greeting: server.Greeting{
 			Version: server.Version, RunID: runID, Node: &a.node, MinNodes: cfg.Min,
-			MaxNodes: cfg.Max, LastCall: cfg.LastCall, KeepAlive: cfg.KeepAlive, KeepAliveLimit: cfg.Limit,
+			MaxNodes: cfg.Max, LastCall: cfg.Settings.LastCall, KeepAlive: cfg.Settings.KeepAliveInterval, KeepAliveLimit: cfg.limit(),
 			Role: a.role, LocalWorldSize: a.local, Last: a.last, Instance: uint64(a.node.PID),
 		},
 	})
 }
 
-// connect begins a session with the server that there is, or will be.
+// connect begins a session with the holder that there is, or will be.
 func (a *agent) connect() {
 	a.setPhase(dialing)
 	a.conn, a.inbox = nil, nil
-	a.step = a.s.after(a.s.cfg.Greet, a.disconnected)
+	a.step = a.s.after(greetTimeout, a.disconnected)
 	a.dial(10 * time.Millisecond)
 }
 
 func (a *agent) dial(pause time.Duration) {
 	switch {
 	case a.phase != dialing:
-	case a.s.server.dead:
+	case a.s.holder.dead:
 		a.s.after(pause, func() { a.dial(min(2*pause, time.Second)) })
 	default:
 		a.s.dial(a.host, a, a.greet)
@@ -122,8 +98,8 @@ func (a *agent) send(m *server.Message) {
 
 // watchLimit ends the session when nothing has been heard for the limit.
 func (a *agent) watchLimit() {
-	a.limit = a.s.after(a.heard+a.s.cfg.Limit-a.s.now, func() {
-		if a.s.now < a.heard+a.s.cfg.Limit {
+	a.limit = a.s.after(a.heard+a.s.cfg.limit()-a.s.now, func() {
+		if a.s.now < a.heard+a.s.cfg.limit() {
 			a.watchLimit()
 			return
 		}
@@ -132,7 +108,7 @@ func (a *agent) watchLimit() {
 }
 
 func (a *agent) ping() {
-	a.pings = a.s.after(a.s.cfg.KeepAlive, func() {
+	a.pings = a.s.after(a.s.cfg.Settings.KeepAliveInterval, func() {
 		a.send(&server.Message{Type: server.Ping, Sent: a.host.time(a.s).UnixNano()})
 		a.ping()
 	})
@@ -141,17 +117,10 @@ func (a *agent) ping() {
 // join takes part in the next round.
 func (a *agent) join() {
 	a.setPhase(joining)
-	a.setDeadline(a.s.cfg.Join)
+	a.setDeadline(a.s.cfg.Settings.Join)
 	a.seat.Join()
 	a.send(&server.Message{Type: server.Join})
 	a.askStatus()
-}
-
-func (a *agent) setPhase(p phase) {
-	if a.phase != p {
-		a.s.trace("%s: %v", a.host.name, p)
-	}
-	a.phase = p
 }
 
 func (a *agent) setDeadline(d time.Duration) {
@@ -159,7 +128,7 @@ func (a *agent) setDeadline(d time.Duration) {
 	a.deadline = nil
 	if d > 0 {
 		a.deadline = a.s.after(d, func() {
-			a.s.timeouts++
+			a.s.result.TimedOut++
 			a.leave("join timed out", true)
 		})
 	}
@@ -219,14 +188,14 @@ func (a *agent) meet(m *server.Message) {
 	case server.BeSpare:
 		a.setDeadline(0)
 	case server.BeNoSpare:
-		a.setDeadline(a.s.cfg.Join)
+		a.setDeadline(a.s.cfg.Settings.Join)
 	case server.EndClosed:
 		a.close("closed")
 	case server.EndUnneeded:
 		a.close("closed, as a spare")
 	case server.FindStore:
 		a.setPhase(opening)
-		a.s.findMaster(a, m.Round, func() { a.run() })
+		a.s.findMaster(a, m.Round, a.run)
 	case server.OpenStore:
 		a.setPhase(opening)
 		a.step = a.s.after(a.s.pause(5*time.Millisecond), func() {
@@ -287,14 +256,6 @@ func (a *agent) restart() {
 	})
 }
 
-// fail has a worker fail.
-func (a *agent) fail() {
-	if a.phase == running {
-		a.s.trace("%s: a worker fails", a.host.name)
-		a.restart()
-	}
-}
-
 // leave makes the agent leave the job, or the round that it could not join.
 func (a *agent) leave(why string, timedOut bool) {
 	a.quiet()
@@ -323,12 +284,10 @@ func (a *agent) close(why string) {
 	a.step = a.s.after(closeTimeout, func() { a.end(why) })
 }
 
+func (a *agent) succeed() { a.close("the job has succeeded") }
+
 // quiet calls off what the agent would do by itself, but keep its session.
-func (a *agent) quiet() {
-	for _, t := range []*timer{a.deadline, a.status, a.step} {
-		t.stop()
-	}
-}
+func (a *agent) quiet() { stopAll(a.deadline, a.status, a.step) }
 
 func (a *agent) eof(c *conn) {
 	if c == a.conn && a.phase != ended {
@@ -346,15 +305,13 @@ func (a *agent) disconnected() {
 		a.follow()
 		return
 	}
-	a.s.lost++
+	a.s.result.Lost++
 	a.end(lostServer)
 }
 
 // follow goes on with the next server. Its loss is that of a node, to workers.
 func (a *agent) follow() {
-	for _, t := range []*timer{a.pings, a.limit, a.deadline, a.status} {
-		t.stop()
-	}
+	stopAll(a.pings, a.limit, a.deadline, a.status)
 	if a.conn != nil {
 		a.s.closeUp(a.conn)
 	}
@@ -368,21 +325,13 @@ func (a *agent) follow() {
 	}
 }
 
-// kill ends the process, whose kernel says so.
-func (a *agent) kill() { a.end("killed") }
-
-// end ends the process.
 func (a *agent) end(why string) {
 	if a.phase == ended {
 		return
 	}
 	a.quiet()
-	a.pings.stop()
-	a.limit.stop()
-	a.phase = ended
-	a.s.trace("%s: agent %d ends: %s", a.host.name, a.node.PID, why)
-	if a.host.agent == process(a) {
-		a.host.agent = nil
+	stopAll(a.pings, a.limit)
+	if a.over(why) {
 		if a.conn != nil && a.host.up {
 			a.s.closeUp(a.conn)
 		}

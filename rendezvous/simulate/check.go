@@ -7,27 +7,28 @@ import (
 
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/server"
+	"github.com/muster-run/muster/rendezvous/internal/state"
 )
 
 // checks is what a run has to hold to.
 type checks struct {
-	s             *sim
-	resumed       bool // the rendezvous is a new one
-	round         int  // the last complete one; -1: none
-	size          int  // nodes that it has now
-	run           int  // how many of them have come to run their workers
-	rounds        int
-	places        map[server.ID]int // ranks of its nodes
-	before        map[server.ID]int // of the round before
-	told          map[server.ID]bool
-	ranks         map[int]string // who has which rank, with those of PyTorch's agents that have read theirs
-	causes        int            // reasons for the next round
-	stirred       time.Duration  // when somebody last joined or was gone
-	excused       time.Duration  // when one of PyTorch's agents was last gone
-	gones         []*host
-	from          *conn // whose message the rendezvous has
-	what          server.Type
-	foreignBefore bool // the last round had nodes of PyTorch's
+	s           *sim
+	resumed     bool // the rendezvous is a new one
+	round       int  // the last complete one; -1: none
+	size        int  // nodes that it has now
+	run         int  // how many of them have come to run their workers
+	rounds      int
+	places      map[server.ID]int // ranks of its nodes
+	before      map[server.ID]int // of the round before
+	told        map[server.ID]bool
+	ranks       map[int]string // who has which rank, with those of PyTorch's agents that have read theirs
+	causes      int            // reasons for the next round
+	stirred     time.Duration  // when somebody last joined or was gone
+	excused     time.Duration  // when one of PyTorch's agents was last gone
+	gones       []*host
+	from        *conn // whose message the rendezvous has
+	what        server.Type
+	torchBefore bool // the last round had torch nodes
 }
 
 func (k *checks) reset() {
@@ -84,7 +85,7 @@ func (k *checks) said(out []server.Envelope, v *holder) {
 			k.evicted(c)
 		}
 	}
-	if most := (4+len(k.gones)+k.s.cfg.Foreign)*len(v.conns) + 8; len(out) > most {
+	if most := (4+len(k.gones)+k.s.cfg.Torch)*len(v.conns) + 8; len(out) > most {
 		k.s.fail("%d messages at once for %d sessions", len(out), len(v.conns))
 	}
 	for _, e := range out {
@@ -127,7 +128,7 @@ func (k *checks) evicted(c *conn) {
 	if k.from != nil && k.what == server.Hello && k.from.owner == c.owner {
 		return // it has come back
 	}
-	if silent < s.cfg.Limit-time.Millisecond {
+	if silent < s.cfg.limit()-time.Millisecond {
 		s.fail("%s is evicted after %v", c.host.name, silent)
 	}
 	alive := c.open && c.host.up && c.host.agent == c.owner
@@ -145,23 +146,58 @@ func (k *checks) placed(a *agent) {
 
 // master checks that nodes meet where their rank 0 is.
 func (k *checks) master(a *agent, m *server.Message) {
-	if want, got := k.s.masters[m.Round], fmt.Sprintf("%s:%d", m.Addr, m.Port); got != want {
+	if want, got := k.s.meetings[m.Round].addr, fmt.Sprintf("%s:%d", m.Addr, m.Port); got != want {
 		k.s.fail("round %d: %s is told to meet at %s, want %s", m.Round, a.host.name, got, want)
 	}
 }
 
-// offset checks what an agent believes of the server's clock: it cannot be wrong by
+// offset checks what an agent believes of the holder's clock: it cannot be wrong by
 // more than half the time that the answer took.
 func (k *checks) offset(a *agent, m *server.Message) {
 	s := k.s
 	now := a.host.time(s).UnixNano()
 	offset := time.Duration(m.Time - (m.Sent + (now-m.Sent)/2))
 	if wrong, most := (offset + a.host.skew).Abs(), time.Duration(now-m.Sent)/2+time.Microsecond; wrong > most {
-		s.fail("%s takes the server's clock to be %v ahead, which is wrong by %v", a.host.name, offset, wrong)
+		s.fail("%s takes the holder's clock to be %v ahead, which is wrong by %v", a.host.name, offset, wrong)
 	}
 }
 
 // refused checks that an agent is refused for a reason.
 func (k *checks) refused(a *agent, m *server.Message) {
 	k.s.fail("%s is refused: %s", a.host.name, m.Error)
+}
+
+// dropped checks whom one of PyTorch's agents takes for dead.
+func (k *checks) dropped(f *torchAgent, dead []state.Node) {
+	s := k.s
+	for _, n := range dead {
+		k.excused = s.now
+		h := s.byName[n.Addr]
+		busy := h.is(leaving)
+		if h.torch {
+			busy = h.is(opening) || s.now <= h.slowUntil+s.cfg.limit()
+		}
+		alive := h.agent != nil && h.agent.common().node == n && !busy
+		if alive && h.up && s.cfg.Loss == 0 && h.troubled < s.now-2*s.cfg.limit() && f.host.troubled < s.now-2*s.cfg.limit() && s.holder.stall < s.now-2*s.cfg.limit() {
+			s.fail("%s takes %s for dead, which is well", f.host.name, h.name)
+		}
+	}
+}
+
+// torchPlaced checks the place that one of PyTorch's agents has read. It counts the
+// participants when it looks, up to a second late; somebody may have left by then.
+func (k *checks) torchPlaced(f *torchAgent) {
+	s := k.s
+	if f.round > k.round {
+		k.round, k.size, k.run = f.round, f.size, 0 // a round without one of ours
+		k.rounds++
+		k.ranks = map[int]string{}
+	}
+	if f.size > s.cfg.Max || f.rank < 0 || f.rank >= s.cfg.Max || k.causes == 0 && s.now > k.excused+2*s.cfg.limit() && (f.size < s.cfg.Min || f.rank >= f.size) {
+		s.fail("%s: rank %d of %d in round %d, want %d to %d nodes", f.host.name, f.rank, f.size, f.round, s.cfg.Min, s.cfg.Max)
+	}
+	if f.round == k.round && k.ranks[f.rank] != "" {
+		s.fail("%s and %s both have rank %d in round %d", f.host.name, k.ranks[f.rank], f.rank, f.round)
+	}
+	k.ranks[f.rank] = f.host.name
 }

@@ -14,7 +14,7 @@ func (k *checks) complete(out []server.Envelope, v *holder) {
 	n := first.WorldSize
 	if k.resumed {
 		k.resume(out, v)
-	} else if first.Round <= k.round || k.rounds > 0 && !first.Torch && s.cfg.Foreign == 0 && first.Round != k.round+1 {
+	} else if first.Round <= k.round || k.rounds > 0 && !first.Torch && s.cfg.Torch == 0 && first.Round != k.round+1 {
 		s.fail("round %d after round %d", first.Round, k.round)
 	}
 	if n < s.cfg.Min || n > s.cfg.Max {
@@ -30,13 +30,13 @@ func (k *checks) complete(out []server.Envelope, v *holder) {
 	if !first.Torch {
 		k.workers(out, byRank, v)
 	}
-	if s.cfg.Foreign == 0 && k.rounds > 0 {
+	if s.cfg.Torch == 0 && k.rounds > 0 {
 		k.prompt(first, places, newcomers)
 	}
 	k.round, k.size, k.run = first.Round, n, 0
 	k.rounds++
 	k.places, k.before, k.told, k.causes = places, maps.Clone(places), map[server.ID]bool{}, 0
-	k.foreignBefore = first.Torch
+	k.torchBefore = first.Torch
 	for _, e := range out {
 		v.conns[e.To].joined = false
 	}
@@ -68,15 +68,15 @@ func (k *checks) ranked(out []server.Envelope, v *holder) (places map[server.ID]
 		old, stayed := k.before[e.To]
 		if !stayed {
 			newcomers++
-		} else if old < n && old != m.Rank && !m.Torch && !k.foreignBefore {
+		} else if old < n && old != m.Rank && !m.Torch && !k.torchBefore {
 			s.fail("round %d: %s had rank %d and gets %d", m.Round, v.conns[e.To].host.name, old, m.Rank)
 		}
 	}
 	return places, byRank, newcomers
 }
 
-// roomLost notes that the rendezvous is gone, and all that it knew.
-func (k *checks) roomLost() {
+// holderLost notes that the rendezvous is gone, and all that it knew.
+func (k *checks) holderLost() {
 	k.places, k.told, k.before = map[server.ID]int{}, map[server.ID]bool{}, nil
 	k.size, k.run, k.resumed = 0, 0, true
 }
@@ -94,11 +94,11 @@ func (k *checks) resume(out []server.Envelope, v *holder) {
 	for _, e := range out {
 		a, m := v.conns[e.To].owner.(*agent), e.Msg
 		if m.Round <= last {
-			k.s.fail("round %d of a new room after round %d", m.Round, last)
+			k.s.fail("round %d of a new holder after round %d", m.Round, last)
 			return
 		}
 		if p := a.last; p != nil && p.Round == last && p.Rank < m.WorldSize && p.Rank != m.Rank {
-			k.s.fail("round %d of a new room: %s had rank %d and gets %d", m.Round, a.host.name, p.Rank, m.Rank)
+			k.s.fail("round %d of a new holder: %s had rank %d and gets %d", m.Round, a.host.name, p.Rank, m.Rank)
 		}
 	}
 }
@@ -112,7 +112,7 @@ func (k *checks) prompt(m *server.Message, places map[server.ID]int, newcomers i
 	}
 	for id := range k.places {
 		if _, stays := places[id]; !stays {
-			s.fail("round %d has no place for %s, which was in the round before", m.Round, s.server.conns[id].host.name)
+			s.fail("round %d has no place for %s, which was in the round before", m.Round, s.holder.conns[id].host.name)
 		}
 	}
 	if late := s.now - k.stirred; newcomers == 0 && late > 0 {
@@ -128,7 +128,7 @@ func (k *checks) spares(v *holder) {
 			k.s.fail("round %d has %s, which has left", k.round, c.host.name)
 		}
 	}
-	if k.size == k.s.cfg.Max || k.s.cfg.Foreign > 0 {
+	if k.size == k.s.cfg.Max || k.s.cfg.Torch > 0 {
 		return
 	}
 	for _, h := range k.s.hosts {

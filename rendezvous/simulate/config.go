@@ -12,17 +12,16 @@ import (
 // A Config says what is simulated. Times are virtual.
 type Config struct {
 	Seed uint64
-	// Nodes is how many hosts have an agent at the beginning; Foreign of them have
-	// one of PyTorch's.
-	Nodes, Foreign int
+	// Nodes is how many hosts have an agent at the beginning; Torch of them have one of
+	// PyTorch's.
+	Nodes, Torch int
 	// Min and Max are --nnodes.
 	Min, Max int
 	// Workers is how many each node has; 0 means 1 to 3, with roles.
 	Workers int
-
-	// The settings of --rdzv-conf; zero means torchrun's defaults. Limit is how long
-	// a node may be silent, KeepAlive times keep_alive_max_attempt.
-	Join, LastCall, KeepAlive, Limit time.Duration
+	// Settings are those of --rdzv-conf: the times of the join, the last call and keep-alives
+	// count.
+	Settings rendezvous.Settings
 
 	// Arrive is the time within which agents start.
 	Arrive time.Duration
@@ -33,15 +32,13 @@ type Config struct {
 	Loss float64
 	// Skew is the most by which a host's clock is wrong.
 	Skew time.Duration
-	// Work is what the server does for each message that it gets or sends.
+	// Work is what the holder does for each message that it gets or sends.
 	Work time.Duration
 	// Stop is the longest that a node's workers take to stop.
 	Stop time.Duration
-	// Greet bounds an agent's connecting. Zero means a minute.
-	Greet time.Duration
 
-	// Elected has another server take over when one is lost, as the etcd and quorum
-	// backends do; otherwise no server is lost.
+	// Elected has another holder take over when one is lost, as the etcd and quorum
+	// backends do; otherwise no holder is lost.
 	Elected bool
 
 	// Faults is how many things go wrong within During.
@@ -57,19 +54,14 @@ type Config struct {
 	Trace io.Writer
 }
 
+// limit is how long a node may be silent.
+func (c *Config) limit() time.Duration { return c.Settings.KeepAliveLimit() }
+
 func (c *Config) fill() error {
-	def := rendezvous.DefaultSettings()
-	for _, d := range []struct {
-		v   *time.Duration
-		def time.Duration
-	}{{&c.Join, def.Join}, {&c.LastCall, def.LastCall}, {&c.KeepAlive, def.KeepAliveInterval}, {&c.Limit, def.KeepAliveLimit()}, {&c.Greet, time.Minute}} {
-		if *d.v == 0 {
-			*d.v = d.def
-		}
-	}
+	c.Settings = c.Settings.WithDefaults()
 	var errs []error
-	if c.Nodes < 1 || c.Foreign < 0 || c.Foreign > c.Nodes {
-		errs = append(errs, fmt.Errorf("%d nodes, %d of them foreign", c.Nodes, c.Foreign))
+	if c.Nodes < 1 || c.Torch < 0 || c.Torch > c.Nodes {
+		errs = append(errs, fmt.Errorf("%d nodes, %d of them of PyTorch", c.Nodes, c.Torch))
 	}
 	if c.Min < 1 || c.Max < c.Min {
 		errs = append(errs, fmt.Errorf("%d to %d nodes", c.Min, c.Max))
@@ -93,7 +85,7 @@ type Result struct {
 	Nodes     int // agents in all, with those that were started again
 	Faults    int
 	Events    int // of the simulation
-	Lost      int // agents that lost the server
+	Lost      int // agents that lost the holder
 	TimedOut  int // agents whose join took too long
 	// Up is what agents sent in the whole run, Down what they got.
 	Up, Down Traffic

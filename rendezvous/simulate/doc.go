@@ -1,18 +1,18 @@
 // Package simulate runs the rendezvous of many agents in one process, in virtual
 // time and over a simulated network, to find what goes wrong when hosts and links
-// do. Only tests and `muster sim` use it.
+// do. `muster sim` prints what it finds.
 //
 // What decides is real: the rendezvous, and what its messages mean to a node
-// (Rendezvous and Seat of package server). Around it are models: of the server that
+// (Rendezvous and Seat of rendezvous/internal/server). Around it are models: of the server that
 // holds the rendezvous, of what a muster agent does about a round, of PyTorch's agents
 // (which read and compare-and-set the pickled state, by clocks of their own), and of
-// the network between each host and the server:
+// the network between each host and the holder:
 //
 //   - A message takes the link's latency and a random part of its jitter.
 //   - A message that is lost is sent again, as TCP does it: after 200 ms, 400 ms
 //     and so on, up to 120 s. Loss is delay, therefore, and those behind it wait,
 //     too. A partition loses everything for a while.
-//   - A server may be lost, too, where another one can take over: its rendezvous is gone.
+//   - A holder may be lost, too, where another one can take over: its rendezvous is gone.
 //   - A process that dies takes its connection along; a host that dies does not say
 //     so, and answers on its old connections with a reset once it is up again.
 //

@@ -19,8 +19,8 @@ var troubles = []trouble{
 	{2, (*sim).stopAgent},
 	{3, (*sim).addAgent},
 	{2, (*sim).slowLink},
-	{1, (*sim).stallServer},
-	{2, (*sim).loseServer},
+	{1, (*sim).stallHolder},
+	{2, (*sim).loseHolder},
 }
 
 // fault makes one thing go wrong, on a host that has an agent.
@@ -39,18 +39,18 @@ func (s *sim) fault() {
 	n := s.rng.IntN(total)
 	for i := range troubles {
 		if n -= troubles[i].weight; n < 0 {
-			s.faults++
+			s.result.Faults++
 			troubles[i].do(s, h)
 			return
 		}
 	}
 }
 
-// killAgent ends an agent's process, of which the server hears.
+// killAgent ends an agent's process, of which the holder hears.
 func (s *sim) killAgent(h *host) {
 	if h.agent != nil {
 		s.trace("fault: %s: its agent is killed", h.name)
-		h.agent.kill()
+		h.agent.end("killed")
 		s.again(h)
 	}
 }
@@ -58,9 +58,9 @@ func (s *sim) killAgent(h *host) {
 // again starts an agent again, as a new node, unless its host is given up.
 func (s *sim) again(h *host) {
 	if s.rng.Float64() < s.cfg.Restart {
-		s.soon(s.pause(2*s.cfg.Limit), func() {
+		s.soon(s.pause(2*s.cfg.limit()), func() {
 			h.up = true
-			s.start(h, h.foreign)
+			s.start(h, h.torch)
 		})
 	}
 }
@@ -71,18 +71,18 @@ func (s *sim) loseHost(h *host) {
 		s.trace("fault: %s: the host is lost", h.name)
 		h.up = false
 		if h.agent != nil {
-			h.agent.kill()
+			h.agent.end("killed")
 		}
 		s.again(h)
 	}
 }
 
-// cutHost separates a host from the server for a while.
+// cutHost separates a host from the holder for a while.
 func (s *sim) cutHost(h *host) {
 	if s.now < h.cutUntil {
 		return
 	}
-	d := s.pause(2 * s.cfg.Limit)
+	d := s.pause(2 * s.cfg.limit())
 	s.trace("fault: %s: cut off for %v", h.name, d)
 	h.cutUntil = s.now + d
 	h.troubled = h.cutUntil
@@ -103,11 +103,9 @@ func (s *sim) cutMany(*host) {
 
 // failWorker has a worker fail: its agent goes on to a new round.
 func (s *sim) failWorker(h *host) {
-	switch a := h.agent.(type) {
-	case *agent:
-		a.fail()
-	case *foreign:
-		a.fail()
+	if h.is(running) {
+		s.trace("%s: a worker fails", h.name)
+		h.agent.restart()
 	}
 }
 
@@ -119,7 +117,7 @@ func (s *sim) stopAgent(h *host) {
 			s.trace("fault: %s: its agent is told to stop", h.name)
 			a.leave("told to stop", false)
 		}
-	case *foreign:
+	case *torchAgent:
 		s.killAgent(h)
 	}
 }
@@ -128,47 +126,47 @@ func (s *sim) stopAgent(h *host) {
 func (s *sim) addAgent(*host) {
 	h := s.addHost()
 	s.trace("fault: %s is new", h.name)
-	s.start(h, s.cfg.Foreign > 0 && s.rng.IntN(4) == 0)
+	s.start(h, s.cfg.Torch > 0 && s.rng.IntN(4) == 0)
 }
 
 // slowLink makes a link slow for a while.
 func (s *sim) slowLink(h *host) {
-	h.slow = s.pause(s.cfg.KeepAlive / 2)
+	h.slow = s.pause(s.cfg.Settings.KeepAliveInterval / 2)
 	s.trace("fault: %s: its link takes %v longer", h.name, h.slow)
-	d := s.pause(s.cfg.Limit)
+	d := s.pause(s.cfg.limit())
 	h.slowUntil = max(h.slowUntil, s.now+d)
 	s.soon(d, func() { h.slow = 0 })
 }
 
-// stallServer stops the server's process for a while.
-func (s *sim) stallServer(*host) {
-	d := s.pause(s.cfg.Limit * 3 / 4)
-	s.trace("fault: the server stops for %v", d)
-	s.server.stall = s.now + d
+// stallHolder stops the holder's process for a while.
+func (s *sim) stallHolder(*host) {
+	d := s.pause(s.cfg.limit() * 3 / 4)
+	s.trace("fault: the holder stops for %v", d)
+	s.holder.stall = s.now + d
 	s.soon(d, func() {})
 }
 
-// loseServer ends the server, and the agent of the host that it is on. Some time
+// loseHolder ends the holder, and the agent of the host that it is on. Some time
 // later there is another one, and the agents hear of it.
-func (s *sim) loseServer(h *host) {
-	v := s.server
+func (s *sim) loseHolder(h *host) {
+	v := s.holder
 	if !s.cfg.Elected || v.dead {
 		return
 	}
 	lost := s.rng.IntN(2) == 0
-	s.trace("fault: the server is lost, with its host: %v", lost)
+	s.trace("fault: the holder is lost, with its host: %v", lost)
 	v.die(lost)
 	if lost {
 		s.loseHost(h)
 	} else {
 		s.killAgent(h)
 	}
-	s.soon(s.pause(s.cfg.KeepAlive), func() {
-		s.trace("another server takes over")
-		s.newServer()
+	s.soon(s.pause(s.cfg.Settings.KeepAliveInterval), func() {
+		s.trace("another holder takes over")
+		s.newHolder()
 		for _, h := range s.hosts {
 			s.after(s.pause(100*time.Millisecond), func() {
-				if a, ok := h.agent.(*agent); ok && a.conn != nil && a.conn.server == v && a.conn.open {
+				if a, ok := h.agent.(*agent); ok && a.conn != nil && a.conn.holder == v && a.conn.open {
 					a.disconnected()
 				}
 			})
@@ -180,10 +178,10 @@ func (s *sim) loseServer(h *host) {
 func (s *sim) agentEnded(h *host, why string) {
 	s.disturbed = s.now
 	s.living--
-	if h.foreign {
+	if h.torch {
 		s.check.excused = s.now
 	}
 	if why == lostServer && !s.ending && s.rng.Float64() < s.cfg.Restart {
-		s.soon(time.Second+s.pause(5*time.Second), func() { s.start(h, h.foreign) })
+		s.soon(time.Second+s.pause(5*time.Second), func() { s.start(h, h.torch) })
 	}
 }

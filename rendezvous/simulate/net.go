@@ -15,7 +15,7 @@ const (
 // forever is longer than a run.
 const forever = 1 << 60
 
-// A host has one agent at a time, and a link to the server.
+// A host has one agent at a time, and a link to the holder.
 type host struct {
 	id        int
 	name      string
@@ -27,17 +27,7 @@ type host struct {
 	slowUntil time.Duration // when that ended
 	troubled  time.Duration // when something on its link was last wrong
 	agent     process       // nil: none
-	foreign   bool          // its agent is one of PyTorch's
-}
-
-// A process is an agent as the network sees it.
-type process interface {
-	// receive is called with a message of the connection, in order.
-	receive(c *conn, m *server.Message)
-	// eof is called when the other side has ended the connection.
-	eof(c *conn)
-	// kill ends it without a word.
-	kill()
+	torch     bool          // its agent is one of PyTorch's
 }
 
 // transit returns how long a message takes that a host sends or gets now.
@@ -61,20 +51,20 @@ func (s *sim) transit(h *host) time.Duration {
 	return sent - s.now + d
 }
 
-// A conn is a TCP connection between an agent and the server.
+// A conn is a TCP connection between an agent and the holder.
 type conn struct {
 	id     server.ID
 	host   *host
-	server *holder
+	holder *holder
 	owner  process // the agent's side; the host's process may be another one by now
 	open   bool    // the agent's side has not closed it
-	served bool    // the server's side has it
-	known  bool    // the server has had its greeting
+	served bool    // the holder's side has it
+	known  bool    // the holder has had its greeting
 	joined bool    // it has, and waits for a round
 	left   bool    // its node has left
 	up     pipe
 	down   pipe
-	heard  time.Duration // when the server last got a message
+	heard  time.Duration // when the holder last got a message
 	queued int           // messages on their way down
 }
 
@@ -90,10 +80,9 @@ func (s *sim) arrival(c *conn, p *pipe) time.Duration {
 	return p.last
 }
 
-// dial connects an agent: done is called when the server has agreed.
+// dial connects an agent: done is called when the holder's host has agreed.
 func (s *sim) dial(h *host, owner process, done func(c *conn)) {
-	s.conns++
-	c := &conn{id: server.ID(s.conns), host: h, server: s.server, owner: owner, open: true}
+	c := &conn{id: server.ID(len(s.all) + 1), host: h, holder: s.holder, owner: owner, open: true}
 	s.all = append(s.all, c)
 	s.at(s.now+s.transit(h), func() {
 		s.at(s.now+s.transit(h), func() {
@@ -104,12 +93,12 @@ func (s *sim) dial(h *host, owner process, done func(c *conn)) {
 	})
 }
 
-// send sends a message to the server.
+// send sends a message to the holder.
 func (s *sim) send(c *conn, m *server.Message) {
 	n := s.measure(m)
 	c.up.messages++
 	c.up.bytes += n
-	s.at(s.arrival(c, &c.up), func() { c.server.arrive(c, m) })
+	s.at(s.arrival(c, &c.up), func() { c.holder.arrive(c, m) })
 }
 
 // closeUp ends the connection on the agent's side, as the kernel does it for a
@@ -117,11 +106,11 @@ func (s *sim) send(c *conn, m *server.Message) {
 func (s *sim) closeUp(c *conn) {
 	if c.open {
 		c.open = false
-		s.at(s.arrival(c, &c.up), func() { c.server.eof(c) })
+		s.at(s.arrival(c, &c.up), func() { c.holder.eof(c) })
 	}
 }
 
-// sendDown sends a message to the agent, which the server may not notice to be
+// sendDown sends a message to the agent, which the holder may not notice to be
 // gone until its host says so.
 func (s *sim) sendDown(c *conn, m *server.Message, size int) {
 	c.down.messages++
@@ -141,7 +130,7 @@ func (s *sim) sendDown(c *conn, m *server.Message, size int) {
 	})
 }
 
-// closeDown ends the connection on the server's side.
+// closeDown ends the connection on the holder's side.
 func (s *sim) closeDown(c *conn) {
 	s.at(s.arrival(c, &c.down), func() {
 		if c.host.up && c.open && c.host.agent == c.owner {
@@ -154,7 +143,7 @@ func (s *sim) closeDown(c *conn) {
 func (s *sim) reset(c *conn) {
 	if c.open {
 		c.open = false
-		s.at(s.now+s.transit(c.host), func() { c.server.eof(c) })
+		s.at(s.now+s.transit(c.host), func() { c.holder.eof(c) })
 	}
 }
 
@@ -163,9 +152,8 @@ func (s *sim) measure(m *server.Message) int {
 	if !s.cfg.Measure {
 		return 0
 	}
-	if m != s.measured {
-		s.buffer = m.Append(s.buffer[:0])
-		s.measured = m
+	if m != s.cache.message {
+		s.cache.message, s.cache.text = m, m.Append(s.cache.text[:0])
 	}
-	return len(s.buffer)
+	return len(s.cache.text)
 }

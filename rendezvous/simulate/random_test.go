@@ -26,10 +26,10 @@ func Random(seed uint64, most int) Config {
 		c.Min = 1 + rng.IntN(c.Nodes)
 		c.Max = max(c.Min, c.Nodes+rng.IntN(5)-2)
 	}
-	c.LastCall = between(1*time.Second, 10*time.Second)
-	c.KeepAlive = between(1*time.Second, 5*time.Second)
-	c.Limit = c.KeepAlive*time.Duration(3+rng.IntN(3)) + between(0, time.Second)
-	c.Join = between(60*time.Second, 120*time.Second)
+	c.Settings.LastCall = between(1*time.Second, 10*time.Second)
+	c.Settings.KeepAliveInterval = between(1*time.Second, 5*time.Second)
+	c.Settings.KeepAliveMaxAttempt = 3 + rng.IntN(3)
+	c.Settings.Join = between(60*time.Second, 120*time.Second)
 	c.Arrive = between(1, 3*time.Second)
 	if chance(0.2) {
 		c.Arrive = between(1, 30*time.Second)
@@ -66,11 +66,11 @@ func Random(seed uint64, most int) Config {
 func mix(c *Config, rng *rand.Rand) {
 	c.Elected = false
 	c.Nodes = min(max(c.Nodes, 2), 16)
-	c.Foreign = min(1+rng.IntN(c.Nodes-1), 5)
+	c.Torch = min(1+rng.IntN(c.Nodes-1), 5)
 	c.Max = max(min(c.Max, c.Nodes+2), c.Min)
 	c.Min = min(c.Min, c.Nodes)
-	c.KeepAlive, c.Limit = 5*time.Second, 15*time.Second
-	c.LastCall = max(c.LastCall, 4*time.Second) // they look once a second, over lossy links
+	c.Settings.KeepAliveInterval, c.Settings.KeepAliveMaxAttempt = 5*time.Second, 3
+	c.Settings.LastCall = max(c.Settings.LastCall, 4*time.Second) // they look once a second, over lossy links
 	c.Skew = time.Duration(rng.Int64N(int64(2 * time.Second)))
 	c.Delay = min(c.Delay, 20*time.Millisecond)
 }

@@ -18,35 +18,45 @@ type sim struct {
 	queue
 	cfg    Config
 	rng    *rand.Rand
-	server *holder
+	holder *holder // whom agents connect to: the one that there is, or was last
 	hosts  []*host
 	byName map[string]*host
+	all    []*conn
+	pids   int
 	check  checks
 	out    *bufio.Writer // nil: no trace
 
-	agents   []*agent
-	foreigns []*foreign
-	all      []*conn
-	conns    int
-	pids     int
-	masters  map[int]string   // where the workers of each round meet
-	seekers  map[int][]func() // who waits to hear that
+	meetings map[int]*meeting // of the workers of each round
 
 	living    int           // processes that run
 	troubled  time.Duration // when TCP will last have sent again what was lost
 	disturbed time.Duration // when something last went wrong or was mended
 	pending   int           // things that are yet to happen
 	ending    bool
-	faults    int
-	lost      int
-	timeouts  int
 	result    Result
 	errs      []error
+	cache     cache
+}
 
-	measured    *server.Message
-	buffer      []byte
-	decoded     *state.State
-	decodedText []byte
+// A cache has what was made last of a message and of a state: many get the same.
+type cache struct {
+	message *server.Message
+	text    []byte // the message, as it goes over a connection
+	pickled []byte
+	state   *state.State // pickled, read
+}
+
+// A meeting is where the workers of a round meet: "" until its rank 0 has said so.
+type meeting struct {
+	addr    string
+	seekers []func() // who waits to hear that
+}
+
+func (s *sim) meeting(round int) *meeting {
+	if s.meetings[round] == nil {
+		s.meetings[round] = &meeting{}
+	}
+	return s.meetings[round]
 }
 
 // Run performs one run. The error names every promise that was broken.
@@ -56,20 +66,19 @@ func Run(cfg Config) (*Result, error) {
 	}
 	s := &sim{
 		cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0)),
-		byName: map[string]*host{}, masters: map[int]string{}, seekers: map[int][]func(){},
+		byName: map[string]*host{}, meetings: map[int]*meeting{},
 	}
 	if cfg.Trace != nil {
 		s.out = bufio.NewWriter(cfg.Trace)
 	}
-	s.newServer()
+	s.newHolder()
 	s.check.s = s
 	s.check.reset()
 	for range cfg.Nodes {
 		s.addHost()
 	}
 	for i, h := range s.hosts {
-		i := i
-		s.soon(s.pause(cfg.Arrive), func() { s.start(h, i < cfg.Foreign) })
+		s.soon(s.pause(cfg.Arrive), func() { s.start(h, i < cfg.Torch) })
 	}
 	for range cfg.Faults {
 		s.soon(s.pause(cfg.During), s.fault)
@@ -95,7 +104,7 @@ func (s *sim) addHost() *host {
 }
 
 // start starts a host's agent.
-func (s *sim) start(h *host, foreign bool) {
+func (s *sim) start(h *host, torch bool) {
 	if h.agent != nil || !h.up || s.ending {
 		return
 	}
@@ -103,8 +112,8 @@ func (s *sim) start(h *host, foreign bool) {
 	if s.result.Met == 0 {
 		s.result.Started = s.now
 	}
-	if h.foreign = foreign; foreign {
-		s.startForeign(h)
+	if h.torch = torch; torch {
+		s.startTorch(h)
 		return
 	}
 	s.startAgent(h)
@@ -139,9 +148,10 @@ func (s *sim) fail(format string, a ...any) {
 // openMaster is what rank 0 does: it makes the place where the workers meet.
 func (s *sim) openMaster(h *host, round int) (addr string, port int) {
 	port = 30000 + round
-	s.masters[round] = fmt.Sprintf("%s:%d", h.name, port)
-	seekers := s.seekers[round]
-	delete(s.seekers, round)
+	m := s.meeting(round)
+	m.addr = fmt.Sprintf("%s:%d", h.name, port)
+	seekers := m.seekers
+	m.seekers = nil
 	for _, found := range seekers {
 		found()
 	}
@@ -150,7 +160,7 @@ func (s *sim) openMaster(h *host, round int) (addr string, port int) {
 
 // findMaster waits at the store until somebody has published the place.
 func (s *sim) findMaster(p process, round int, found func()) {
-	h := s.hostOf(p)
+	h := p.common().host
 	answer := func() {
 		s.after(s.transit(h), func() {
 			if h.agent == p {
@@ -159,22 +169,12 @@ func (s *sim) findMaster(p process, round int, found func()) {
 		})
 	}
 	s.after(s.transit(h), func() {
-		if s.masters[round] != "" {
-			answer()
+		if m := s.meeting(round); m.addr == "" {
+			m.seekers = append(m.seekers, answer)
 			return
 		}
-		s.seekers[round] = append(s.seekers[round], answer)
+		answer()
 	})
-}
-
-func (s *sim) hostOf(p process) *host {
-	switch p := p.(type) {
-	case *agent:
-		return p.host
-	case *foreign:
-		return p.host
-	}
-	panic("a process of no kind")
 }
 
 // met notes that an agent's workers run.
@@ -185,31 +185,27 @@ func (s *sim) met() {
 	}
 }
 
-func (s *sim) traffic() Traffic {
-	var t Traffic
+// add counts what has gone one way over a connection.
+func (t *Traffic) add(p *pipe) {
+	t.Messages += p.messages
+	t.Bytes += p.bytes
+	t.Most = max(t.Most, p.bytes)
+}
+
+// traffic is all that has been sent, both ways.
+func (s *sim) traffic() (t Traffic) {
 	for _, c := range s.all {
-		n := c.up.bytes + c.down.bytes
-		t.Messages += c.up.messages + c.down.messages
-		t.Bytes += n
-		t.Most = max(t.Most, n)
+		t.add(&pipe{messages: c.up.messages + c.down.messages, bytes: c.up.bytes + c.down.bytes})
 	}
 	return t
 }
 
 func (s *sim) total() {
 	r := &s.result
-	r.Took, r.Events = s.now, s.steps
-	r.Nodes = len(s.agents) + len(s.foreigns)
-	r.Rounds, r.Faults, r.Lost, r.TimedOut = s.check.rounds, s.faults, s.lost, s.timeouts
+	r.Took, r.Events, r.Nodes, r.Rounds = s.now, s.steps, s.pids, s.check.rounds
 	for _, c := range s.all {
-		for _, d := range []struct {
-			sum *Traffic
-			p   *pipe
-		}{{&r.Up, &c.up}, {&r.Down, &c.down}} {
-			d.sum.Messages += d.p.messages
-			d.sum.Bytes += d.p.bytes
-			d.sum.Most = max(d.sum.Most, d.p.bytes)
-		}
+		r.Up.add(&c.up)
+		r.Down.add(&c.down)
 	}
 }
 
@@ -226,8 +222,8 @@ const mostEvents = 50_000_000
 // where they should be.
 func (s *sim) live() {
 	cfg := &s.cfg
-	settle := cfg.Limit + 2*cfg.LastCall + 4*cfg.Stop + 10*time.Second
-	end := cfg.Arrive + cfg.During + 20*(settle+cfg.Join)
+	settle := cfg.limit() + 2*cfg.Settings.LastCall + 4*cfg.Stop + 10*time.Second
+	end := cfg.Arrive + cfg.During + 20*(settle+cfg.Settings.Join)
 	var probe func()
 	settled := false
 	probe = func() {
@@ -240,10 +236,10 @@ func (s *sim) live() {
 		s.step()
 		bound := settle
 		if s.starving() {
-			bound += cfg.Join + 2*closeTimeout
+			bound += cfg.Settings.Join + 2*closeTimeout
 		}
-		if s.cfg.Foreign > 0 {
-			bound += readTimeout + cfg.Join // for a rank 0 that has gone before it said where to meet
+		if s.cfg.Torch > 0 {
+			bound += readTimeout + cfg.Settings.Join // for a rank 0 that has gone before it said where to meet
 		}
 		if s.pending == 0 && s.now > max(s.disturbed, s.troubled)+bound {
 			s.fail("no progress within %v of the last fault: %s", bound, s.where())
@@ -257,48 +253,34 @@ func (s *sim) live() {
 	s.trace("settled: %s", s.where())
 }
 
-// finish has one agent close the rendezvous and checks that all hear of it.
+// finish has one agent close the rendezvous and checks that all hear of it. Agents of
+// PyTorch all do.
 func (s *sim) finish() {
 	s.ending = true
 	var first *host
 	for _, h := range s.hosts {
-		if s.runs(h) && (first == nil || s.rng.IntN(4) == 0) {
+		if h.is(running) && (first == nil || s.rng.IntN(4) == 0) {
 			first = h
 		}
 	}
 	for _, h := range s.hosts {
-		switch a := h.agent.(type) {
-		case *agent:
-			if h == first {
-				s.trace("%s: its workers have succeeded", h.name)
-				a.close("the job has succeeded")
-			}
-		case *foreign:
-			if s.runs(h) {
-				a.wait.stop()
-				a.lock(func() { a.closeAll("the job has succeeded") })
-			}
+		switch {
+		case h.agent == nil:
+		case h.torch:
+			h.agent.succeed()
+		case h == first:
+			s.trace("%s: its workers have succeeded", h.name)
+			h.agent.succeed()
 		}
 	}
 	// The last messages, and what TCP sends again.
-	end := s.now + closeTimeout + s.cfg.Stop + 4*s.cfg.Delay + s.cfg.Jitter + 2*foreignPoll + time.Duration(s.cfg.Loss*float64(time.Minute)) + time.Duration(s.conns)*4*s.cfg.Work
+	end := s.now + closeTimeout + s.cfg.Stop + 4*s.cfg.Delay + s.cfg.Jitter + 2*torchPoll + time.Duration(s.cfg.Loss*float64(time.Minute)) + time.Duration(len(s.all))*4*s.cfg.Work
 	for len(s.heap) > 0 && s.living > 0 && s.now < end && len(s.errs) == 0 {
 		s.queue.step()
 	}
 	if n := s.living; n > 0 && len(s.errs) == 0 {
 		s.fail("%d agents have not heard that the rendezvous is closed: %s", n, s.where())
 	}
-}
-
-// runs says whether a host's workers run.
-func (s *sim) runs(h *host) bool {
-	switch a := h.agent.(type) {
-	case *agent:
-		return a.phase == running
-	case *foreign:
-		return a.phase == running
-	}
-	return false
 }
 
 // starving says whether there are too few agents for a round.
@@ -308,54 +290,40 @@ func (s *sim) starving() bool { return s.living < s.cfg.Min }
 func (s *sim) settled() bool {
 	n, run, spares := 0, 0, 0
 	for _, h := range s.hosts {
-		switch a := h.agent.(type) {
-		case nil:
+		if h.agent == nil {
 			continue
-		case *agent:
-			switch {
-			case a.phase == running && a.seat.Round.Round == s.check.round:
-				run++
-			case a.phase == joining && a.seat.Spare:
-				spares++
-			}
-		case *foreign:
-			switch {
-			case a.phase == running && a.round == s.check.round:
-				run++
-			case a.phase == joining && a.spare:
-				spares++
-			}
 		}
 		n++
+		switch round, spare := h.agent.place(); {
+		case h.is(running) && round == s.check.round:
+			run++
+		case h.is(joining) && spare:
+			spares++
+		}
 	}
 	if n < s.cfg.Min {
 		return n == 0
 	}
-	return run == min(n, s.cfg.Max) && run+spares == n && (run == s.check.size || s.cfg.Foreign > 0)
+	return run == min(n, s.cfg.Max) && run+spares == n && (run == s.check.size || s.cfg.Torch > 0)
 }
 
 // where says what every agent does.
 func (s *sim) where() string {
 	counts := map[string]int{}
 	for _, h := range s.hosts {
-		switch a := h.agent.(type) {
-		case *agent:
-			text := a.phase.String()
-			if a.seat.Spare {
-				text = "spare"
-			} else if a.phase == running {
-				text = fmt.Sprintf("in round %d", a.seat.Round.Round)
-			}
-			counts[text]++
-		case *foreign:
-			text := a.phase.String()
-			if a.spare {
-				text = "spare"
-			} else if a.phase == running {
-				text = fmt.Sprintf("in round %d", a.round)
-			}
-			counts["foreign "+text]++
+		if h.agent == nil {
+			continue
 		}
+		text := h.agent.common().phase.String()
+		if round, spare := h.agent.place(); spare {
+			text = "spare"
+		} else if h.is(running) {
+			text = fmt.Sprintf("in round %d", round)
+		}
+		if h.torch {
+			text = "torch " + text
+		}
+		counts[text]++
 	}
 	return fmt.Sprint(counts)
 }

@@ -43,5 +43,5 @@ func (s *sim) traceMessage(c *conn, m *server.Message) {
 		w.Known, w.Missing = nil, nil // any of them, as it happens
 		text = "status: " + w.String()
 	}
-	s.trace("room -> %s: %s", c.host.name, text)
+	s.trace("holder -> %s: %s", c.host.name, text)
 }

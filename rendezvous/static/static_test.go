@@ -26,7 +26,7 @@ func freeEndpoint(t *testing.T) string {
 // finds the store there empty. (spec/agent.md D1: torchrun's is not.)
 func TestEveryRoundFindsTheStoreEmpty(t *testing.T) {
 	endpoint := freeEndpoint(t)
-	h, err := static.New(static.Config{Spec: rendezvous.Spec{RunID: "none"}, Endpoint: endpoint})
+	h, err := static.New(rendezvous.Spec{RunID: "none", Endpoint: endpoint})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestEveryRoundFindsTheStoreEmpty(t *testing.T) {
 // With a token the agents' keys are out of reach for whoever reaches the workers' store.
 func TestAgentsKeysApart(t *testing.T) {
 	endpoint := freeEndpoint(t)
-	h, err := static.New(static.Config{Endpoint: endpoint, Spec: rendezvous.Spec{RunID: "none", Settings: rendezvous.Settings{Token: "the token of this job"}}})
+	h, err := static.New(rendezvous.Spec{Endpoint: endpoint, RunID: "none", Settings: rendezvous.Settings{Token: "the token of this job"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestPortInUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	h, err := static.New(static.Config{Spec: rendezvous.Spec{RunID: "none"}, Endpoint: l.Addr().String()})
+	h, err := static.New(rendezvous.Spec{RunID: "none", Endpoint: l.Addr().String()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,12 +108,12 @@ func TestPortInUse(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	for _, tt := range []struct {
-		cfg  static.Config
+		cfg  rendezvous.Spec
 		want string
 	}{
-		{static.Config{Endpoint: "localhost"}, "port is missing"},
-		{static.Config{Endpoint: "localhost:99999"}, "99999"},
-		{static.Config{Endpoint: "localhost:1", NodeRank: 1}, "node rank 1"},
+		{rendezvous.Spec{Endpoint: "localhost"}, "port is missing"},
+		{rendezvous.Spec{Endpoint: "localhost:99999"}, "99999"},
+		{rendezvous.Spec{Endpoint: "localhost:1", NodeRank: 1}, "node rank 1"},
 	} {
 		if _, err := static.New(tt.cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("New(%+v): %v, want an error with %q", tt.cfg, err, tt.want)
@@ -124,7 +124,7 @@ func TestNewRefuses(t *testing.T) {
 // bind= holds for a job on one host.
 func TestBind(t *testing.T) {
 	_, port, _ := net.SplitHostPort(freeEndpoint(t))
-	cfg := static.Config{Spec: rendezvous.Spec{RunID: "none", Settings: rendezvous.DefaultSettings()}, Endpoint: "master:" + port}
+	cfg := rendezvous.Spec{RunID: "none", Endpoint: "master:" + port}
 	cfg.Settings.Bind = "127.0.0.1"
 	h, err := static.New(cfg)
 	if err != nil {

@@ -41,17 +41,15 @@ func main() {
 }
 
 func run(runID, endpoint string, clients, nodes int, hosts bool) error {
-	settings := rendezvous.DefaultSettings()
+	var settings rendezvous.Settings
 	if !hosts {
 		settings.IsHost = &hosts
 	}
 	handlers := make([]rendezvous.Handler, clients)
 	for i := range handlers {
-		h, err := c10d.New(c10d.Config{
-			Spec: rendezvous.Spec{
-				RunID: runID, Role: "default", LocalWorldSize: 1, Host: "host" + strconv.Itoa(i),
-				Settings: settings, Logger: slog.New(slog.DiscardHandler),
-			},
+		h, err := c10d.New(rendezvous.Spec{
+			RunID: runID, Role: "default", LocalWorldSize: 1, Host: "host" + strconv.Itoa(i),
+			Settings: settings, Logger: slog.New(slog.DiscardHandler),
 			Endpoint: endpoint, MinNodes: nodes, MaxNodes: nodes, LocalAddr: "127.0.0.1",
 		})
 		if err != nil {

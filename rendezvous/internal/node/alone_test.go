@@ -19,13 +19,10 @@ import (
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
-func newHandler(t *testing.T, cfg c10d.Config) rendezvous.Handler {
+func newHandler(t *testing.T, cfg rendezvous.Spec) rendezvous.Handler {
 	t.Helper()
 	if cfg.RunID == "" {
 		cfg.RunID = "job1"
-	}
-	if cfg.Settings.StoreType == "" {
-		cfg.Settings = rendezvous.DefaultSettings()
 	}
 	h, err := c10d.New(cfg)
 	if err != nil {
@@ -54,7 +51,7 @@ func dial(t *testing.T, info *rendezvous.Info) *tcpstore.Client {
 // Every round has a workers' store of its own, which the workers of another
 // round can neither read nor reach. (spec/agent.md D1: torchrun keeps one.)
 func TestEveryRoundHasAFreshStore(t *testing.T) {
-	h := newHandler(t, c10d.Config{Endpoint: "localhost:0"})
+	h := newHandler(t, rendezvous.Spec{Endpoint: "localhost:0"})
 	first, err := h.Next(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +80,7 @@ func TestEveryRoundHasAFreshStore(t *testing.T) {
 }
 
 func TestKeysOfARound(t *testing.T) {
-	h := newHandler(t, c10d.Config{Endpoint: "127.0.0.1:0", LocalAddr: "localhost"})
+	h := newHandler(t, rendezvous.Spec{Endpoint: "127.0.0.1:0", LocalAddr: "localhost"})
 	info, err := h.Next(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -101,8 +98,8 @@ func TestKeysOfARound(t *testing.T) {
 // Two jobs may name one endpoint: the second is a client of the first's store.
 func TestTwoJobsAtOneEndpoint(t *testing.T) {
 	endpoint := freeEndpoint(t)
-	a := newHandler(t, c10d.Config{Spec: rendezvous.Spec{RunID: "a"}, Endpoint: endpoint})
-	b := newHandler(t, c10d.Config{Spec: rendezvous.Spec{RunID: "b"}, Endpoint: endpoint})
+	a := newHandler(t, rendezvous.Spec{RunID: "a", Endpoint: endpoint})
+	b := newHandler(t, rendezvous.Spec{RunID: "b", Endpoint: endpoint})
 	infoA, err := a.Next(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -138,9 +135,7 @@ func TestEndpointTakenByAStranger(t *testing.T) {
 		}
 	}()
 	yes := true
-	settings := rendezvous.DefaultSettings()
-	settings.IsHost = &yes
-	h := newHandler(t, c10d.Config{Spec: rendezvous.Spec{Settings: settings}, Endpoint: l.Addr().String()})
+	h := newHandler(t, rendezvous.Spec{Settings: rendezvous.Settings{IsHost: &yes}, Endpoint: l.Addr().String()})
 	_, err = h.Next(t.Context())
 	if connErr, ok := errors.AsType[*rendezvous.ConnectionError](err); !ok || !strings.Contains(connErr.Error(), l.Addr().String()) {
 		t.Errorf("Next: %v, want a ConnectionError that names %s", err, l.Addr())
@@ -148,7 +143,7 @@ func TestEndpointTakenByAStranger(t *testing.T) {
 }
 
 func TestPrivateStore(t *testing.T) {
-	h := newHandler(t, c10d.Config{Endpoint: "localhost:0", PrivateStore: true})
+	h := newHandler(t, rendezvous.Spec{Endpoint: "localhost:0", PrivateStore: true})
 	if h.UseAgentStore() {
 		t.Error("UseAgentStore is true")
 	}
@@ -165,7 +160,7 @@ func TestPrivateStore(t *testing.T) {
 }
 
 func TestShutdown(t *testing.T) {
-	h := newHandler(t, c10d.Config{Endpoint: "localhost:0"})
+	h := newHandler(t, rendezvous.Spec{Endpoint: "localhost:0"})
 	for range 2 {
 		if err := h.Shutdown(t.Context()); err != nil {
 			t.Fatal(err)
@@ -177,15 +172,13 @@ func TestShutdown(t *testing.T) {
 }
 
 func TestNewRefuses(t *testing.T) {
-	file := rendezvous.DefaultSettings()
-	file.StoreType = "file"
 	for _, tt := range []struct {
-		cfg  c10d.Config
+		cfg  rendezvous.Spec
 		want string
 	}{
-		{c10d.Config{Endpoint: "localhost:0"}, "run ID"},
-		{c10d.Config{Spec: rendezvous.Spec{RunID: "a"}, Endpoint: "localhost:x"}, "localhost:x"},
-		{c10d.Config{Spec: rendezvous.Spec{RunID: "a", Settings: file}}, "store_type=file"},
+		{rendezvous.Spec{Endpoint: "localhost:0"}, "run ID"},
+		{rendezvous.Spec{RunID: "a", Endpoint: "localhost:x"}, "localhost:x"},
+		{rendezvous.Spec{RunID: "a", Settings: rendezvous.Settings{StoreType: "file"}}, "store_type=file"},
 	} {
 		if _, err := c10d.New(tt.cfg); err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("New(%+v): %v, want an error with %q", tt.cfg, err, tt.want)
@@ -203,7 +196,7 @@ func TestGuardOfOneHost(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, port, _ := net.SplitHostPort(freeEndpoint(t))
-	cfg := c10d.Config{Endpoint: name + ":" + port, LocalAddr: name, Spec: rendezvous.Spec{Settings: rendezvous.DefaultSettings()}}
+	cfg := rendezvous.Spec{Endpoint: name + ":" + port, LocalAddr: name}
 	cfg.Settings.Bind = "127.0.0.2"
 	cfg.Settings.Allow = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 	info, err := newHandler(t, cfg).Next(t.Context())
@@ -221,14 +214,14 @@ func TestGuardOfOneHost(t *testing.T) {
 			nc.Close()
 		}
 	}
-	if got := node.ServerConfig(node.Config{Spec: cfg.Spec}).Allow; len(got) < 3 || got[len(got)-1] != cfg.Settings.Allow[0] {
+	if got := node.ServerConfig(cfg).Allow; len(got) < 3 || got[len(got)-1] != cfg.Settings.Allow[0] {
 		t.Errorf("allowed are %v, want this host and %v", got, cfg.Settings.Allow)
 	}
 }
 
 // What is open to this host alone stays so, whatever bind= says.
 func TestBindOfALoopbackEndpoint(t *testing.T) {
-	cfg := c10d.Config{Endpoint: freeEndpoint(t), Spec: rendezvous.Spec{Settings: rendezvous.DefaultSettings()}}
+	cfg := rendezvous.Spec{Endpoint: freeEndpoint(t)}
 	cfg.Settings.Bind = "192.0.2.1"
 	info, err := newHandler(t, cfg).Next(t.Context())
 	if err != nil {

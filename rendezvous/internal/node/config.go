@@ -14,7 +14,8 @@ import (
 // serverConfig is that of a store that this host serves. It listens on Settings.Bind;
 // without that on the address of host alone if that is a loopback one, else on all, as
 // PyTorch's does. In a job on one host a loopback address comes first.
-func (cfg *Config) serverConfig(host string, port int) tcpstore.ServerConfig {
+func (n *Node) serverConfig(host string, port int) tcpstore.ServerConfig {
+	cfg := &n.cfg
 	if ip := net.ParseIP(host); ip == nil || !ip.IsLoopback() || cfg.MaxNodes > 1 && cfg.Settings.Bind != "" {
 		host = cfg.Settings.Bind
 	}
@@ -40,16 +41,16 @@ func endpointHost(host string) string {
 
 // agentsConfig is serverConfig for the agents' store.
 func (n *Node) agentsConfig(host string, port int) tcpstore.ServerConfig {
-	cfg := n.cfg.serverConfig(host, port)
+	cfg := n.serverConfig(host, port)
 	cfg.KeepAlive, cfg.Guard = n.cfg.Settings.KeepAliveLimit(), n.guard
 	return cfg
 }
 
 // oneHost is serverConfig for the workers' store of a job on one host: only processes of this
 // host may connect, of this user and of root.
-func (cfg *Config) oneHost(host string, port int) tcpstore.ServerConfig {
-	c := cfg.serverConfig(host, port)
-	if cfg.Settings.OpenWorkersStore {
+func (n *Node) oneHost(host string, port int) tcpstore.ServerConfig {
+	c := n.serverConfig(host, port)
+	if n.cfg.Settings.OpenWorkersStore {
 		return c
 	}
 	c.Admit = func(nc net.Conn) string {

@@ -64,7 +64,7 @@ type elected struct {
 
 // Elected returns a node of a job under an election. how says how to elect, once, but for what
 // cfg says.
-func Elected(cfg Config, electorate []string, how func(context.Context) election.Config) (rendezvous.Handler, error) {
+func Elected(backend string, cfg rendezvous.Spec, electorate []string, how func(context.Context) election.Config) (rendezvous.Handler, error) {
 	e := &elected{electorate: electorate}
 	tell := cfg.OnWaiting
 	e.elect = func(ctx context.Context, addr string) (Election, error) {
@@ -78,12 +78,12 @@ func Elected(cfg Config, electorate []string, how func(context.Context) election
 		}
 		return election.Start(ctx, want)
 	}
-	return e.node(cfg)
+	return e.node(backend, cfg)
 }
 
 // node returns a node with this endpoint.
-func (e *elected) node(cfg Config) (rendezvous.Handler, error) {
-	n, err := ofMany(cfg)
+func (e *elected) node(backend string, cfg rendezvous.Spec) (rendezvous.Handler, error) {
+	n, err := ofMany(backend, cfg)
 	if err != nil {
 		return nil, err
 	}

@@ -107,7 +107,8 @@ func (v *voter) Close(_ context.Context, done bool) error {
 // elected makes a node of a job of several under an election.
 func elected(t testing.TB, b *ballot, min, max int, name string, change func(*rendezvous.Settings)) rendezvous.Handler {
 	t.Helper()
-	cfg := node.Config{Spec: spec(name), Backend: "etcd", MinNodes: min, MaxNodes: max}
+	cfg := spec(name)
+	cfg.MinNodes, cfg.MaxNodes = min, max
 	if change != nil {
 		change(&cfg.Settings)
 	}

@@ -49,7 +49,7 @@ func (e *fixed) lacking() string     { return "" }
 func (e *fixed) holds() bool         { return e.serves }
 
 func (e *fixed) lost(err error) error {
-	return e.n.connectionError(fmt.Errorf("lost: %w; the agent or the host that holds the rendezvous has ended or cannot be reached, and a %s job cannot outlive it", err, e.n.cfg.Backend))
+	return e.n.connectionError(fmt.Errorf("lost: %w; the agent or the host that holds the rendezvous has ended or cannot be reached, and a %s job cannot outlive it", err, e.n.backend))
 }
 
 func (e *fixed) loss(err error) rendezvous.Change {
@@ -117,8 +117,8 @@ func (e *fixed) close(ctx context.Context, all bool) error {
 type open struct{ fixed }
 
 // Open returns the node of a job of several that meets at a host and a port.
-func Open(cfg Config, host string, port int) (rendezvous.Handler, error) {
-	n, err := ofMany(cfg)
+func Open(backend string, cfg rendezvous.Spec, host string, port int) (rendezvous.Handler, error) {
+	n, err := ofMany(backend, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -215,8 +215,8 @@ func (n *Node) setNode(addr string) {
 type alone struct{ fixed }
 
 // Alone returns the node of a job on one host, whose workers meet in a store of their own.
-func Alone(cfg Config, host string, port int) (rendezvous.Handler, error) {
-	n, err := ofOne(cfg)
+func Alone(backend string, cfg rendezvous.Spec, host string, port int) (rendezvous.Handler, error) {
+	n, err := ofOne(backend, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -261,7 +261,7 @@ func (e *alone) next(ctx context.Context, number int) (*round, error) {
 	r := &round{number: number, size: 1, store: n.roundStore(number), jobStore: n.jobStore(0), addr: n.link.addr}
 	err := n.workers.close()
 	if err == nil {
-		r.port, err = n.workers.open(n.cfg.oneHost(r.addr, 0), n.cfg.PrivateStore)
+		r.port, err = n.workers.open(n.oneHost(r.addr, 0), n.cfg.PrivateStore)
 	}
 	if err != nil {
 		return nil, n.connectionError(fmt.Errorf("start the workers' store: %w", err))

@@ -105,7 +105,7 @@ func TestEvictedNodeComesBack(t *testing.T) {
 	}
 	t.Cleanup(func() { server.Close() })
 	w := newWire(t, server.Addr().String())
-	quick := func(cfg *c10d.Config) { cfg.Settings.KeepAliveInterval = 200 * time.Millisecond }
+	quick := func(cfg *rendezvous.Spec) { cfg.Settings.KeepAliveInterval = 200 * time.Millisecond }
 	a := open(t, server.Addr().String(), 2, 2, "a", nil)
 	b := open(t, w.Addr().String(), 2, 2, "b", quick)
 	meet(t, a, b)

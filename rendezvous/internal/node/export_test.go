@@ -11,10 +11,10 @@ import (
 )
 
 // ElectedBy is Elected with an election of the test's own. needs is what that waits for.
-func ElectedBy(cfg Config, elect func(ctx context.Context, addr string) (Election, error), needs string) (rendezvous.Handler, error) {
+func ElectedBy(cfg rendezvous.Spec, elect func(ctx context.Context, addr string) (Election, error), needs string) (rendezvous.Handler, error) {
 	e := &elected{electorate: []string{"127.0.0.1:1"}, elect: elect}
 	e.needs.Store(&needs)
-	return e.node(cfg)
+	return e.node("etcd", cfg)
 }
 
 // Address is where an agent that may be elected has its server.
@@ -25,9 +25,11 @@ func Address(h rendezvous.Handler) string {
 
 // Published is the address of the workers that a store has of a round before the given one.
 func Published(ctx context.Context, s store.Store, round int) (addr string, port int, ok bool) {
-	n := &Node{cfg: Config{Spec: rendezvous.Spec{RunID: "job1"}}, link: link{agents: s}}
+	n := &Node{cfg: rendezvous.Spec{RunID: "job1"}, link: link{agents: s}}
 	return n.published(ctx, round, func(string) bool { return true })
 }
 
 // ServerConfig is that of a store that a host serves.
-func ServerConfig(cfg Config) tcpstore.ServerConfig { return cfg.serverConfig("", 1) }
+func ServerConfig(cfg rendezvous.Spec) tcpstore.ServerConfig {
+	return (&Node{cfg: cfg}).serverConfig("", 1)
+}

@@ -29,7 +29,7 @@ func guardedJobs(t *testing.T) []guarded {
 	ca := testcert.New(t)
 	cert, key := ca.Issue()
 	withToken := func(s *rendezvous.Settings) { s.Token = jobToken }
-	withTLS := func(s *rendezvous.Settings) { s.CACert, s.Cert, s.Key = ca.File, cert, key }
+	withTLS := func(s *rendezvous.Settings) { s.TLS.CACert, s.TLS.Cert, s.TLS.Key = ca.File, cert, key }
 	return []guarded{
 		{"token", withToken}, {"TLS", withTLS},
 		{"TLS and token", func(s *rendezvous.Settings) { withToken(s); withTLS(s) }},
@@ -48,11 +48,11 @@ func ways(t *testing.T) []*way {
 	hosted, fixed, b := freeEndpoint(t), freeEndpoint(t), newBallot()
 	return []*way{
 		{"c10d", func(t *testing.T, _ int, name string, secure func(*rendezvous.Settings)) rendezvous.Handler {
-			return open(t, hosted, 2, 2, name, func(c *c10d.Config) { secure(&c.Settings) })
+			return open(t, hosted, 2, 2, name, func(c *rendezvous.Spec) { secure(&c.Settings) })
 		}, func() string { return hosted }},
 		{"static", func(t *testing.T, i int, name string, secure func(*rendezvous.Settings)) rendezvous.Handler {
-			cfg := static.Config{
-				Spec:     rendezvous.Spec{RunID: "none", Role: "trainer", LocalWorldSize: 2, Host: name, Settings: rendezvous.DefaultSettings()},
+			cfg := rendezvous.Spec{
+				RunID: "none", Role: "trainer", LocalWorldSize: 2, Host: name,
 				Endpoint: fixed, NodeRank: i, MaxNodes: 2,
 			}
 			secure(&cfg.Settings)
@@ -110,7 +110,7 @@ func TestGuardedJob(t *testing.T) {
 func strangersCertificate(t *testing.T) func(*rendezvous.Settings) {
 	ca := testcert.New(t)
 	cert, key := ca.Issue()
-	return func(s *rendezvous.Settings) { s.CACert, s.Cert, s.Key = ca.File, cert, key }
+	return func(s *rendezvous.Settings) { s.TLS.CACert, s.TLS.Cert, s.TLS.Key = ca.File, cert, key }
 }
 
 // attack does what somebody would who has read the source.
@@ -148,7 +148,7 @@ func TestOpenStore(t *testing.T) {
 	}
 	defer server.Close()
 	for _, job := range guardedJobs(t) {
-		h := open(t, server.Addr().String(), 2, 2, "a", func(c *c10d.Config) { job.secure(&c.Settings) })
+		h := open(t, server.Addr().String(), 2, 2, "a", func(c *rendezvous.Spec) { job.secure(&c.Settings) })
 		_, err = h.Next(t.Context())
 		var fault *tcpstore.ConnectError
 		if !errors.As(err, &fault) || fault.Attempts > 2 || !strings.Contains(err.Error(), "cannot prove that it belongs to the job") {
@@ -167,7 +167,7 @@ func TestHolderWithoutToken(t *testing.T) {
 		t.Run(job.name, func(t *testing.T) {
 			said := make(lines, 64)
 			endpoint := freeEndpoint(t)
-			a := open(t, endpoint, 2, 2, "a", func(c *c10d.Config) { c.Logger = slog.New(slog.NewTextHandler(said, nil)) })
+			a := open(t, endpoint, 2, 2, "a", func(c *rendezvous.Spec) { c.Logger = slog.New(slog.NewTextHandler(said, nil)) })
 			ctx, cancel := context.WithCancel(t.Context())
 			gone := make(chan error, 1)
 			go func() {
@@ -175,7 +175,7 @@ func TestHolderWithoutToken(t *testing.T) {
 				gone <- err
 			}()
 			connect(t, endpoint).Close()
-			_, err := open(t, endpoint, 2, 2, "b", func(c *c10d.Config) { job.secure(&c.Settings) }).Next(t.Context())
+			_, err := open(t, endpoint, 2, 2, "b", func(c *rendezvous.Spec) { job.secure(&c.Settings) }).Next(t.Context())
 			const want = "the server is muster's, and has no token or certificates to prove that it belongs to the job, tried 2 times"
 			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "; give all agents of the job, and muster store, the same token_file") {
 				t.Errorf("got %v, want %q in it", err, want)
@@ -200,7 +200,7 @@ func TestHolderWithoutToken(t *testing.T) {
 // A job of one host whose endpoint others can reach is guarded, too.
 func TestGuardedAlone(t *testing.T) {
 	endpoint := freeEndpoint(t)
-	h := open(t, endpoint, 1, 1, "a", func(c *c10d.Config) { c.Settings.Token = jobToken })
+	h := open(t, endpoint, 1, 1, "a", func(c *rendezvous.Spec) { c.Settings.Token = jobToken })
 	if _, err := h.Next(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -209,10 +209,9 @@ func TestGuardedAlone(t *testing.T) {
 
 // An agents' guard by certificates needs all files.
 func TestCertificatesTogether(t *testing.T) {
-	_, err := c10d.New(c10d.Config{
-		Spec:     rendezvous.Spec{RunID: "j", LocalWorldSize: 1, Settings: rendezvous.Settings{CACert: testcert.New(t).File}},
-		Endpoint: "h:1", MinNodes: 2, MaxNodes: 2,
-	})
+	spec := rendezvous.Spec{RunID: "j", LocalWorldSize: 1, Endpoint: "h:1", MinNodes: 2, MaxNodes: 2}
+	spec.Settings.TLS.CACert = testcert.New(t).File
+	_, err := c10d.New(spec)
 	if err == nil || !strings.Contains(err.Error(), "give cacert, cert and key together") {
 		t.Errorf("got %v", err)
 	}

@@ -45,7 +45,8 @@ func TestNobodyHoldsTheRendezvous(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var said strings.Builder
-			cfg := node.Config{Spec: spec("a"), Backend: "etcd", MinNodes: 2, MaxNodes: 2}
+			cfg := spec("a")
+			cfg.MinNodes, cfg.MaxNodes = 2, 2
 			cfg.Settings.Join = 10 * time.Second
 			cfg.OnWaiting = func(w rendezvous.Waiting) { said.WriteString(w.Note) }
 			cfg.Settings.KeepAliveInterval, cfg.Settings.KeepAliveMaxAttempt = 100*time.Millisecond, 3

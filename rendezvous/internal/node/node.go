@@ -18,6 +18,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,24 +38,6 @@ import (
 
 // waitingInterval is how often a node that waits says for whom.
 const waitingInterval = 3 * time.Second
-
-// Config is what all nodes have to know.
-type Config struct {
-	rendezvous.Spec
-	// Backend is the backend's name, as --rdzv-backend has it.
-	Backend string
-	// MinNodes and MaxNodes are how many nodes the job may have.
-	MinNodes, MaxNodes int
-	// LocalAddr is MASTER_ADDR of a store that this host has; "" means that the node
-	// finds out.
-	LocalAddr string
-	// PrivateStore makes worker rank 0 host the workers' store.
-	PrivateStore bool
-	// IdenticalWorkers says that agents do not exchange ranks before they start workers.
-	IdenticalWorkers bool
-	// Conns bounds the connections to the stores that this process serves; nil: nothing does.
-	Conns *tcpstore.Limit
-}
 
 // An endpoint is where a job's rendezvous is. String is what the user calls it.
 type endpoint interface {
@@ -126,7 +109,8 @@ type link struct {
 // not guard is theirs. Between two calls of Next the watcher of the round that the first
 // one returned has the protocol and may hang up; stopWatching ends it.
 type Node struct {
-	cfg      Config
+	backend  string // its name, as --rdzv-backend has it
+	cfg      rendezvous.Spec
 	log      *slog.Logger
 	guard    tcpstore.Guard // of the agents' store; nil: everybody may connect
 	endpoint endpoint
@@ -143,19 +127,18 @@ type Node struct {
 }
 
 // newNode returns a node without an endpoint.
-func newNode(cfg Config) (*Node, error) {
+func newNode(backend string, cfg rendezvous.Spec) (*Node, error) {
 	if cfg.RunID == "" {
-		return nil, fmt.Errorf("%s rendezvous: the run ID is empty; give --rdzv-id a value", cfg.Backend)
+		return nil, fmt.Errorf("%s rendezvous: the run ID is empty; give --rdzv-id a value", backend)
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
+	cfg.Settings = cfg.Settings.WithDefaults()
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	if cfg.OnWaiting == nil {
 		cfg.OnWaiting = func(rendezvous.Waiting) {}
 	}
-	n := &Node{cfg: cfg, log: cfg.Logger, link: link{hangUp: func() {}}, stop: func() {}}
+	n := &Node{backend: backend, cfg: cfg, log: cfg.Logger, link: link{hangUp: func() {}}, stop: func() {}}
 	s := &cfg.Settings
-	guard, err := auth.New(auth.Config{Token: s.Token, TokenFile: s.TokenFile, CACert: s.CACert, Cert: s.Cert, Key: s.Key})
+	guard, err := auth.New(auth.Config{Token: s.Token, TokenFile: s.TokenFile, CACert: s.TLS.CACert, Cert: s.TLS.Cert, Key: s.TLS.Key})
 	if err != nil {
 		return nil, err
 	}
@@ -166,21 +149,21 @@ func newNode(cfg Config) (*Node, error) {
 }
 
 // ofOne is newNode for a job on one host.
-func ofOne(cfg Config) (*Node, error) {
+func ofOne(backend string, cfg rendezvous.Spec) (*Node, error) {
 	cfg.MinNodes, cfg.MaxNodes = 1, 1
-	return newNode(cfg)
+	return newNode(backend, cfg)
 }
 
 // ofMany is newNode for a job that may have several hosts.
-func ofMany(cfg Config) (*Node, error) {
+func ofMany(backend string, cfg rendezvous.Spec) (*Node, error) {
 	if cfg.MinNodes < 1 || cfg.MaxNodes < cfg.MinNodes || cfg.LocalWorldSize < 1 {
 		return nil, fmt.Errorf("rendezvous: %d to %d nodes with %d workers here", cfg.MinNodes, cfg.MaxNodes, cfg.LocalWorldSize)
 	}
-	return newNode(cfg)
+	return newNode(backend, cfg)
 }
 
 // Backend implements rendezvous.Handler.
-func (n *Node) Backend() string { return n.cfg.Backend }
+func (n *Node) Backend() string { return n.backend }
 
 // RunID implements rendezvous.Handler.
 func (n *Node) RunID() string { return n.cfg.RunID }
@@ -297,7 +280,7 @@ func (n *Node) jobStore(first int) store.Store {
 }
 
 func (n *Node) connectionError(err error) error {
-	return &rendezvous.ConnectionError{Backend: n.cfg.Backend, Endpoint: n.endpoint.String(), Err: err}
+	return &rendezvous.ConnectionError{Backend: n.backend, Endpoint: n.endpoint.String(), Err: err}
 }
 
 // startWatching delivers what happens to a round. To a job on one host nothing can.

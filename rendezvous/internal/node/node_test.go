@@ -40,9 +40,10 @@ func freeEndpoint(t testing.TB) string {
 }
 
 // open makes a node of a job of several.
-func open(t testing.TB, endpoint string, min, max int, name string, change func(*c10d.Config)) rendezvous.Handler {
+func open(t testing.TB, endpoint string, min, max int, name string, change func(*rendezvous.Spec)) rendezvous.Handler {
 	t.Helper()
-	cfg := c10d.Config{Spec: spec(name), Endpoint: endpoint, MinNodes: min, MaxNodes: max}
+	cfg := spec(name)
+	cfg.Endpoint, cfg.MinNodes, cfg.MaxNodes = endpoint, min, max
 	if change != nil {
 		change(&cfg)
 	}
@@ -55,7 +56,7 @@ func open(t testing.TB, endpoint string, min, max int, name string, change func(
 }
 
 func spec(name string) rendezvous.Spec {
-	s := rendezvous.Spec{RunID: "job1", Role: "trainer", LocalWorldSize: 2, Host: name, Settings: rendezvous.DefaultSettings()}
+	s := rendezvous.Spec{RunID: "job1", Role: "trainer", LocalWorldSize: 2, Host: name}
 	s.Settings.LastCall = 2 * time.Second // a node that was told to come again may be slow
 	return s
 }
@@ -249,7 +250,7 @@ func TestSpare(t *testing.T) {
 	a, b := open(t, endpoint, 2, 2, "a", nil), open(t, endpoint, 2, 2, "b", nil)
 	meet(t, a, b)
 	said := make(lines, 16)
-	spare := open(t, endpoint, 2, 2, "s", func(c *c10d.Config) { c.Logger = slog.New(slog.NewTextHandler(said, nil)) })
+	spare := open(t, endpoint, 2, 2, "s", func(c *rendezvous.Spec) { c.Logger = slog.New(slog.NewTextHandler(said, nil)) })
 	got := make(chan error, 1)
 	go func() { _, err := spare.Next(t.Context()); got <- err }()
 	said.wait(t, "waits as a spare")
@@ -288,7 +289,7 @@ func (l lines) wait(t testing.TB, text string) {
 
 func TestServerLost(t *testing.T) {
 	endpoint := freeEndpoint(t)
-	a, b := open(t, endpoint, 2, 2, "a", nil), open(t, endpoint, 2, 2, "b", func(c *c10d.Config) {
+	a, b := open(t, endpoint, 2, 2, "a", nil), open(t, endpoint, 2, 2, "b", func(c *rendezvous.Spec) {
 		no := false
 		c.Settings.IsHost = &no
 	})
@@ -308,7 +309,7 @@ func TestServerLost(t *testing.T) {
 }
 
 func TestJoinTimeout(t *testing.T) {
-	h := open(t, freeEndpoint(t), 2, 2, "a", func(c *c10d.Config) { c.Settings.Join = 50 * time.Millisecond })
+	h := open(t, freeEndpoint(t), 2, 2, "a", func(c *rendezvous.Spec) { c.Settings.Join = 50 * time.Millisecond })
 	_, err := h.Next(t.Context())
 	if e, ok := errors.AsType[*rendezvous.TimeoutError](err); !ok || e.Phase != "join" {
 		t.Errorf("Next: %v", err)
@@ -325,7 +326,7 @@ func TestManyRefuses(t *testing.T) {
 	if _, err := b.Next(t.Context()); err == nil || !strings.Contains(err.Error(), "--nnodes is 1:3 on b and 1:2") {
 		t.Errorf("another --nnodes: %v", err)
 	}
-	if _, err := c10d.New(c10d.Config{Spec: rendezvous.Spec{RunID: "j", LocalWorldSize: 1}, Endpoint: "localhost:0", MinNodes: 2, MaxNodes: 2}); err == nil || !strings.Contains(err.Error(), "port 0") {
+	if _, err := c10d.New(rendezvous.Spec{RunID: "j", LocalWorldSize: 1, Endpoint: "localhost:0", MinNodes: 2, MaxNodes: 2}); err == nil || !strings.Contains(err.Error(), "port 0") {
 		t.Errorf("port 0: %v", err)
 	}
 }
@@ -334,8 +335,8 @@ func TestStaticNodes(t *testing.T) {
 	endpoint := freeEndpoint(t)
 	var nodes []rendezvous.Handler
 	for i := range 3 {
-		h, err := static.New(static.Config{
-			Spec:     rendezvous.Spec{RunID: "none", Role: "trainer", LocalWorldSize: 2, Host: fmt.Sprint("host", i), Settings: rendezvous.DefaultSettings()},
+		h, err := static.New(rendezvous.Spec{
+			RunID: "none", Role: "trainer", LocalWorldSize: 2, Host: fmt.Sprint("host", i),
 			Endpoint: endpoint, NodeRank: i, MaxNodes: 3,
 		})
 		if err != nil {
@@ -361,7 +362,7 @@ func TestStaticNodes(t *testing.T) {
 // workers'; this host always is.
 func TestAllow(t *testing.T) {
 	endpoint := freeEndpoint(t)
-	guard := func(c *c10d.Config) {
+	guard := func(c *rendezvous.Spec) {
 		c.Settings.Allow = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
 	}
 	infos := meet(t, open(t, endpoint, 2, 2, "a", guard), open(t, endpoint, 2, 2, "b", guard))
@@ -373,7 +374,7 @@ func TestAllow(t *testing.T) {
 func TestBind(t *testing.T) {
 	endpoint := freeEndpoint(t)
 	_, port, _ := net.SplitHostPort(endpoint)
-	bind := func(c *c10d.Config) {
+	bind := func(c *rendezvous.Spec) {
 		c.Settings.Bind = "127.0.0.1"
 		c.Endpoint = "127.0.0.2:" + port // names this host; it is at the other address alone
 	}

@@ -33,15 +33,15 @@ type ranked struct {
 
 // Ranked returns the node with a rank in a job whose rank 0 is at a host and a port.
 // Their store is the workers' too, unless the agents' is guarded.
-func Ranked(cfg Config, rank int, host string, port int) (rendezvous.Handler, error) {
+func Ranked(backend string, cfg rendezvous.Spec, host string, port int) (rendezvous.Handler, error) {
 	cfg.MinNodes = cfg.MaxNodes
-	n, err := ofMany(cfg)
+	n, err := ofMany(backend, cfg)
 	if err != nil {
 		return nil, err
 	}
-	n.link.me = state.Node{Addr: fmt.Sprintf("%08d", rank)}
+	n.link.me = state.Node{Addr: fmt.Sprintf("%08d", cfg.NodeRank)}
 	n.link.addr, n.link.exact, n.link.shared, n.link.port = host, true, n.guard == nil, port
-	n.endpoint = &ranked{fixed{n: n, host: host, port: port}, rank}
+	n.endpoint = &ranked{fixed{n: n, host: host, port: port}, cfg.NodeRank}
 	return n, nil
 }
 
@@ -214,8 +214,8 @@ type aloneShared struct {
 }
 
 // AloneShared returns the node of a static job on one host.
-func AloneShared(cfg Config, host string, port int) (rendezvous.Handler, error) {
-	n, err := ofOne(cfg)
+func AloneShared(backend string, cfg rendezvous.Spec, host string, port int) (rendezvous.Handler, error) {
+	n, err := ofOne(backend, cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -224,7 +224,7 @@ func AloneShared(cfg Config, host string, port int) (rendezvous.Handler, error) 
 }
 
 func (e *aloneShared) connect(context.Context) (protocol, error) {
-	if err := e.listen(e.n.cfg.oneHost(e.host, e.port)); err != nil {
+	if err := e.listen(e.n.oneHost(e.host, e.port)); err != nil {
 		return nil, err
 	}
 	if e.n.guard != nil {

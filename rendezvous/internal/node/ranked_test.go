@@ -15,8 +15,8 @@ import (
 // staticNode makes one of three nodes with fixed ranks.
 func staticNode(t *testing.T, endpoint string, rank int, tell func(rendezvous.Waiting)) rendezvous.Handler {
 	t.Helper()
-	h, err := static.New(static.Config{
-		Spec:     rendezvous.Spec{RunID: "none", Role: "trainer", LocalWorldSize: 2, Host: fmt.Sprint("host", rank), Settings: rendezvous.DefaultSettings(), OnWaiting: tell},
+	h, err := static.New(rendezvous.Spec{
+		RunID: "none", Role: "trainer", LocalWorldSize: 2, Host: fmt.Sprint("host", rank), OnWaiting: tell,
 		Endpoint: endpoint, NodeRank: rank, MaxNodes: 3,
 	})
 	if err != nil {

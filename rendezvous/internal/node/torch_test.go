@@ -25,7 +25,7 @@ type mixed struct {
 	server   *tcpstore.Server // that all have a connection to
 	endpoint string
 	nodes    int
-	change   func(*c10d.Config)
+	change   func(*rendezvous.Spec)
 }
 
 // mix tests a job with both protocols: the server holds the rendezvous, or only stores
@@ -70,7 +70,7 @@ func address(last int) string { return fmt.Sprintf("127.0.0.%d", last) }
 
 // ours is a node of ours.
 func (m *mixed) ours(last int) rendezvous.Handler {
-	return open(m, m.endpoint, m.nodes, m.nodes, address(last), func(c *c10d.Config) {
+	return open(m, m.endpoint, m.nodes, m.nodes, address(last), func(c *rendezvous.Spec) {
 		no := false
 		c.Settings.IsHost, c.LocalAddr, c.Settings.Join = &no, address(last), patience
 		if m.change != nil {
@@ -223,7 +223,7 @@ func (f *foreign) clean(want bool) {
 func TestForeignRank0Gone(t *testing.T) {
 	mix(t, 2, func(m *mixed) {
 		said := make(lines, 64)
-		m.change = func(c *c10d.Config) { c.Logger = slog.New(slog.NewTextHandler(said, nil)) }
+		m.change = func(c *rendezvous.Spec) { c.Logger = slog.New(slog.NewTextHandler(said, nil)) }
 		f, a := m.foreign(1), m.ours(2)
 		f.join()
 		arrived := m.next(a)
@@ -297,7 +297,7 @@ func TestForeignMasterStays(t *testing.T) {
 	for _, identical := range []bool{false, true} {
 		t.Run(fmt.Sprint("identical=", identical), func(t *testing.T) {
 			mix(t, 2, func(m *mixed) {
-				m.change = func(c *c10d.Config) { c.IdenticalWorkers = identical }
+				m.change = func(c *rendezvous.Spec) { c.IdenticalWorkers = identical }
 				f, a := m.foreign(1), m.ours(2)
 				f.join()
 				arrived := m.next(a)
@@ -334,7 +334,7 @@ func TestForeignMasterStays(t *testing.T) {
 func TestInherit(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
-		change   func(*c10d.Config)
+		change   func(*rendezvous.Spec)
 		between  func(f *foreign)
 		inherits bool
 	}{
@@ -344,7 +344,7 @@ func TestInherit(t *testing.T) {
 			f.leave()
 			f.me.Addr = address(5) // another one comes instead
 		}},
-		{name: "workers want a store of their own", change: func(c *c10d.Config) { c.PrivateStore = true }, between: func(*foreign) {}},
+		{name: "workers want a store of their own", change: func(c *rendezvous.Spec) { c.PrivateStore = true }, between: func(*foreign) {}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			mix(t, 3, func(m *mixed) {

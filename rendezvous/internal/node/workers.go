@@ -100,7 +100,7 @@ func (n *Node) openWorkersStore(ctx context.Context, r *round) (err error) {
 			r.hosts = nil
 		}
 		n.workers.hosts.Store(&r.hosts)
-		cfg := n.cfg.serverConfig("", 0)
+		cfg := n.serverConfig("", 0)
 		cfg.Admit = n.workers.admits
 		if r.port, err = n.workers.open(cfg, n.cfg.PrivateStore); err != nil {
 			return n.connectionError(fmt.Errorf("start the workers' store: %w", err))

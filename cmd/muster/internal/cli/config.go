@@ -18,7 +18,6 @@ import (
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
-	"github.com/muster-run/muster/rendezvous"
 )
 
 // A reader turns the values of one command line into a launch.Config and
@@ -109,7 +108,7 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	if hidden, _ := r.lookup("PET_RDZV_CONF"); !r.fromEnv(byName("rdzv-conf")) {
 		replaced, _ := parseConf(hidden)
 		for _, key := range slices.Sorted(maps.Keys(replaced)) {
-			if _, kept := conf[key]; !kept && rendezvous.IsGuard(key) {
+			if _, kept := conf[key]; !kept && auth.IsGuard(key) {
 				r.fail("--rdzv-conf replaces all of PET_RDZV_CONF, and so the job would be without its %s; give that with --rdzv-conf, too", key)
 			}
 		}
@@ -324,7 +323,7 @@ func parseConf(text string) (map[string]string, error) {
 			errs = append(errs, fmt.Errorf("%s is not in <key1>=<value1>,...,<keyN>=<valueN> format: a key is missing", quote(auth.HideSecrets(text))))
 		case value == "":
 			errs = append(errs, fmt.Errorf("the option %s must have a value specified", quote(key)))
-		case conf[key] != "" && rendezvous.IsGuard(key):
+		case conf[key] != "" && auth.IsGuard(key):
 			errs = append(errs, fmt.Errorf("the option %s is given twice", quote(key)))
 		default:
 			conf[key] = value

@@ -41,7 +41,7 @@ func TestSimTrace(t *testing.T) {
 		}
 		traces = append(traces, string(text))
 	}
-	if traces[0] != traces[1] || !strings.Contains(traces[0], "room -> n00003: round 0 rank 3/4 workers 24/32") {
+	if traces[0] != traces[1] || !strings.Contains(traces[0], "holder -> n00003: round 0 rank 3/4 workers 24/32") {
 		t.Errorf("the trace is %s", traces[0])
 	}
 }

@@ -78,26 +78,21 @@ func (d *doctor) handler(ctx context.Context) (rendezvous.Handler, error) {
 	if d.Backend == "quorum" {
 		settings.DataDir = "" // the job's
 	}
-	elected := etcd.Config{
-		Spec: rendezvous.Spec{
-			RunID: "muster-doctor." + d.RunID, LocalWorldSize: 1, Host: d.hostname,
-			OnWaiting: d.tell, Settings: settings, Logger: d.Logger,
-		},
-		Endpoint: d.endpoint(), LocalAddr: d.LocalAddr, MinNodes: d.MinNodes, MaxNodes: d.MaxNodes,
+	spec := rendezvous.Spec{
+		RunID: "muster-doctor." + d.RunID, Endpoint: d.endpoint(), MinNodes: d.MinNodes, MaxNodes: d.MaxNodes,
+		LocalWorldSize: 1, Host: d.hostname, LocalAddr: d.LocalAddr, OnWaiting: d.tell, Settings: settings, Logger: d.Logger,
 	}
 	switch d.Backend {
 	case "quorum":
-		return quorum.New(quorum.Config(elected))
+		return quorum.New(spec)
 	case "etcd", "etcd-v2":
-		return etcd.New(elected)
+		return etcd.New(spec)
 	}
-	return c10d.New(c10d.Config{
-		Spec: elected.Spec, Endpoint: elected.Endpoint, MinNodes: d.MinNodes, MaxNodes: d.MaxNodes,
-		// A store that stays may hold what an earlier meeting has left, whose rounds had the
-		// same numbers. The first host's address reaches all others with the round and is
-		// not dialled; with a number in it that is new, it tells this meeting from others.
-		LocalAddr: d.rendezvousAddr(ctx) + "#" + strconv.FormatUint(rand.Uint64(), 36),
-	})
+	// A store that stays may hold what an earlier meeting has left, whose rounds had the
+	// same numbers. The first host's address reaches all others with the round and is
+	// not dialled; with a number in it that is new, it tells this meeting from others.
+	spec.LocalAddr = d.rendezvousAddr(ctx) + "#" + strconv.FormatUint(rand.Uint64(), 36)
+	return c10d.New(spec)
 }
 
 // meet meets the other hosts and tries the network between them.

@@ -4,70 +4,63 @@ import (
 	"bytes"
 	"time"
 
+	"github.com/muster-run/muster/rendezvous/internal/pickle"
 	"github.com/muster-run/muster/rendezvous/internal/server"
 	"github.com/muster-run/muster/rendezvous/internal/state"
 )
 
 // How PyTorch's agents look at the state: at most once a second.
 const (
-	foreignPoll  = time.Second
-	foreignDelay = 300 * time.Millisecond // the longest pause before the first join
-	readTimeout  = 60 * time.Second
+	torchPoll   = time.Second
+	torchDelay  = 300 * time.Millisecond // the longest pause before the first join
+	readTimeout = 60 * time.Second
 )
 
-// A foreign is the model of one of PyTorch's agents: it reads the pickled state and
+// A torchAgent is the model of one of PyTorch's agents: it reads the pickled state and
 // compares and sets it, by its own clock, as dynamic_rendezvous.py does.
 // Source: DynamicRendezvousHandler, _BackendRendezvousStateHolder,
 // _DistributedRendezvousOpExecutor.
-type foreign struct {
-	s     *sim
-	host  *host
-	node  state.Node
-	phase phase
-	spare bool
-	round int
-	rank  int
-	size  int
+type torchAgent struct {
+	base
+	spare             bool
+	round, rank, size int
 
 	token  []byte
 	state  *state.State
 	synced time.Duration // when state was read last; it is good for a second
 	dirty  bool
-	locked bool // an operation is in progress
+	locked bool     // an operation is in progress
+	wants  []func() // what waits for it to be over
 
 	deadline time.Duration
 	wait     *timer
 	beats    *timer
 	reply    *timer // the store's timeout
 	call     int    // which call of the store is in progress
-	wants    []func()
-	publish  bool // it has published MASTER_ADDR once
+	publish  bool   // it has published MASTER_ADDR once
 }
 
-func (s *sim) startForeign(h *host) {
-	s.living++
-	s.pids++
-	f := &foreign{s: s, host: h, node: state.Node{Addr: h.name, PID: s.pids}, synced: -forever}
+func (s *sim) startTorch(h *host) {
+	f := &torchAgent{base: s.newBase(h), synced: -forever}
 	h.agent = f
-	s.foreigns = append(s.foreigns, f)
 	s.trace("%s: PyTorch's agent %d starts", h.name, f.node.PID)
 	f.next()
 }
 
-func (f *foreign) receive(*conn, *server.Message) {}
-func (f *foreign) eof(*conn)                      {}
-func (f *foreign) kill()                          { f.end("killed") }
+func (f *torchAgent) place() (round int, spare bool) { return f.round, f.spare }
+func (f *torchAgent) receive(*conn, *server.Message) {}
+func (f *torchAgent) eof(*conn)                      {}
 
 // request does something at the store and calls done when the answer has come.
-func (f *foreign) request(at func(), done func()) {
+func (f *torchAgent) request(at func(), done func()) {
 	f.call++
 	call := f.call
 	f.reply = f.s.after(readTimeout, f.cut)
 	f.s.at(f.s.now+f.s.transit(f.host), func() {
-		f.s.server.work(func() {
+		f.s.holder.work(func() {
 			at()
 			f.s.at(f.s.now+f.s.transit(f.host), func() {
-				if f.phase != ended && f.call == call && f.host.agent == process(f) {
+				if f.phase != ended && f.call == call && f.current() {
 					f.reply.stop()
 					done()
 				}
@@ -77,24 +70,24 @@ func (f *foreign) request(at func(), done func()) {
 }
 
 // sync reads the state, or writes it if it is dirty.
-func (f *foreign) sync(done func()) {
+func (f *torchAgent) sync(done func()) {
 	var text []byte
 	switch {
 	case f.dirty:
-		want, token := server.EncodeState(f.state), f.token
-		f.request(func() { text = f.s.server.compareAndSet(token, want) }, func() { f.accept(text, done) })
-	case f.s.now-f.synced < foreignPoll:
+		want, token := pickle.EncodeText(f.state), f.token
+		f.request(func() { text = f.s.holder.compareAndSet(token, want) }, func() { f.accept(text, done) })
+	case f.s.now-f.synced < torchPoll:
 		done()
 	default:
-		f.request(func() { text = f.s.server.read() }, func() { f.accept(text, done) })
+		f.request(func() { text = f.s.holder.read() }, func() { f.accept(text, done) })
 	}
 }
 
-func (f *foreign) accept(text []byte, done func()) {
+func (f *torchAgent) accept(text []byte, done func()) {
 	f.token, f.dirty, f.synced = text, false, f.s.now
 	f.state = f.s.decode(text)
 	// Source: _sanitize.
-	expire := f.now().Add(-f.s.cfg.Limit)
+	expire := f.now().Add(-f.s.cfg.limit())
 	var dead []state.Node
 	for n, at := range f.state.LastHeartbeats {
 		if at.Before(expire) {
@@ -106,25 +99,25 @@ func (f *foreign) accept(text []byte, done func()) {
 	done()
 }
 
-func (f *foreign) now() time.Time { return f.host.time(f.s).Truncate(time.Microsecond) }
+func (f *torchAgent) now() time.Time { return f.host.time(f.s).Truncate(time.Microsecond) }
 
-func (f *foreign) rules() state.Rules {
+func (f *torchAgent) rules() state.Rules {
 	cfg := &f.s.cfg
-	return state.Rules{MinNodes: cfg.Min, MaxNodes: cfg.Max, LastCall: cfg.LastCall, KeepAliveInterval: cfg.KeepAlive}
+	return state.Rules{MinNodes: cfg.Min, MaxNodes: cfg.Max, LastCall: cfg.Settings.LastCall, KeepAliveInterval: cfg.Settings.KeepAliveInterval}
 }
 
 // run performs an operation: it syncs, decides and acts until decide says that it
 // is over.
-func (f *foreign) run(decide func() state.Action, done func(state.Action)) {
+func (f *torchAgent) run(decide func() state.Action, done func(state.Action)) {
 	f.sync(func() {
 		switch a := decide(); a {
 		case state.Finish, state.FailClosed, state.FailRedundant, state.FailTimeout:
 			done(a)
 		case state.Sync:
-			f.wait = f.s.after(foreignPoll, func() { f.run(decide, done) })
+			f.wait = f.s.after(torchPoll, func() { f.run(decide, done) })
 		default:
 			if a == state.RemoveFromRedundancyList {
-				f.deadline = f.s.now + f.s.cfg.Join
+				f.deadline = f.s.now + f.s.cfg.Settings.Join
 			}
 			f.state.Do(a, f.node, f.rules(), f.now())
 			f.dirty = true
@@ -134,18 +127,18 @@ func (f *foreign) run(decide func() state.Action, done func(state.Action)) {
 }
 
 // next is next_rendezvous.
-func (f *foreign) next() {
+func (f *torchAgent) next() {
 	f.beats.stop()
 	f.wants, f.locked = nil, false
 	f.setPhase(joining)
 	pause := time.Duration(0)
 	if f.state == nil || f.state.Round == 0 {
-		pause = time.Duration(f.s.rng.Int64N(int64(foreignDelay)))
+		pause = time.Duration(f.s.rng.Int64N(int64(torchDelay)))
 	}
 	f.wait = f.s.after(pause, func() {
-		f.deadline = f.s.now + f.s.cfg.Join
+		f.deadline = f.s.now + f.s.cfg.Settings.Join
 		f.run(func() state.Action { return f.state.Exit(f.node) }, func(state.Action) {
-			f.s.check.foreignJoins(f)
+			f.s.check.causes++ // it has left its round
 			f.run(func() state.Action {
 				f.spare = f.state.RedundancyList.Has(f.node)
 				return f.state.Join(f.node, f.rules(), f.now(), f.now().Add(f.deadline-f.s.now))
@@ -154,14 +147,7 @@ func (f *foreign) next() {
 	})
 }
 
-func (f *foreign) setPhase(p phase) {
-	if f.phase != p {
-		f.s.trace("%s: %v", f.host.name, p)
-	}
-	f.phase = p
-}
-
-func (f *foreign) joined(a state.Action) {
+func (f *torchAgent) joined(a state.Action) {
 	switch a {
 	case state.FailClosed:
 		f.end("closed")
@@ -170,14 +156,14 @@ func (f *foreign) joined(a state.Action) {
 		f.end("closed, as a spare")
 		return
 	case state.FailTimeout:
-		f.s.timeouts++
+		f.s.result.TimedOut++
 		f.closeAll("join timed out")
 		return
 	}
 	f.spare = false
 	f.round, f.rank, f.size = f.state.Round, f.state.Participants[f.node], len(f.state.Participants)
 	f.s.trace("%s: round %d rank %d/%d", f.host.name, f.round, f.rank, f.size)
-	f.s.check.foreignPlaced(f)
+	f.s.check.torchPlaced(f)
 	f.beat()
 	f.setPhase(opening)
 	switch {
@@ -201,14 +187,14 @@ func (f *foreign) joined(a state.Action) {
 }
 
 // watch polls num_nodes_waiting.
-func (f *foreign) watch() {
+func (f *torchAgent) watch() {
 	f.setPhase(running)
 	f.s.met()
 	f.poll()
 }
 
-func (f *foreign) poll() {
-	f.wait = f.s.after(foreignPoll, func() {
+func (f *torchAgent) poll() {
+	f.wait = f.s.after(torchPoll, func() {
 		f.lock(func() {
 			f.sync(func() {
 				f.unlock()
@@ -217,7 +203,7 @@ func (f *foreign) poll() {
 				case len(f.state.WaitList) > 0:
 					f.restart()
 				case f.state.Round != f.round || len(f.state.Participants) < f.size:
-					f.fail() // so do workers whose peers are gone
+					f.s.failWorker(f.host) // so do workers whose peers are gone
 				default:
 					f.poll()
 				}
@@ -227,8 +213,8 @@ func (f *foreign) poll() {
 }
 
 // beat sends keep-alives.
-func (f *foreign) beat() {
-	f.beats = f.s.after(f.s.cfg.KeepAlive, func() {
+func (f *torchAgent) beat() {
+	f.beats = f.s.after(f.s.cfg.Settings.KeepAliveInterval, func() {
 		f.lock(func() {
 			f.run(func() state.Action { return f.state.Stay(f.node, f.rules(), f.now()) }, func(state.Action) { f.unlock() })
 		})
@@ -237,7 +223,7 @@ func (f *foreign) beat() {
 }
 
 // lock makes do happen when no other operation is in progress.
-func (f *foreign) lock(do func()) {
+func (f *torchAgent) lock(do func()) {
 	if f.locked {
 		f.wants = append(f.wants, do)
 		return
@@ -246,7 +232,7 @@ func (f *foreign) lock(do func()) {
 	do()
 }
 
-func (f *foreign) unlock() {
+func (f *torchAgent) unlock() {
 	f.locked = false
 	if len(f.wants) > 0 && f.phase != ended {
 		do := f.wants[0]
@@ -255,46 +241,39 @@ func (f *foreign) unlock() {
 	}
 }
 
-// fail has a worker fail.
-func (f *foreign) fail() {
-	if f.phase == running {
-		f.s.trace("%s: a worker fails", f.host.name)
-		f.restart()
-	}
-}
-
 // restart stops the workers and goes on to the next round.
-func (f *foreign) restart() {
+func (f *torchAgent) restart() {
 	f.wait.stop()
 	f.setPhase(stopping)
 	f.wait = f.s.after(f.s.pause(f.s.cfg.Stop), func() { f.lock(f.next) })
 }
 
 // cut ends the agent since the store does not answer.
-func (f *foreign) cut() {
-	f.s.lost++
+func (f *torchAgent) cut() {
+	f.s.result.Lost++
 	f.end(lostServer)
 }
 
+func (f *torchAgent) succeed() {
+	if f.phase == running {
+		f.wait.stop()
+		f.lock(func() { f.closeAll("the job has succeeded") })
+	}
+}
+
 // closeAll closes the rendezvous and ends.
-func (f *foreign) closeAll(why string) {
-	f.wait.stop()
-	f.beats.stop()
+func (f *torchAgent) closeAll(why string) {
+	stopAll(f.wait, f.beats)
 	f.setPhase(closing)
 	f.run(func() state.Action { return f.state.End() }, func(state.Action) { f.end(why) })
 }
 
-func (f *foreign) end(why string) {
+func (f *torchAgent) end(why string) {
 	if f.phase == ended {
 		return
 	}
-	for _, t := range []*timer{f.wait, f.beats, f.reply} {
-		t.stop()
-	}
-	f.phase = ended
-	f.s.trace("%s: agent %d ends: %s", f.host.name, f.node.PID, why)
-	if f.host.agent == process(f) {
-		f.host.agent = nil
+	stopAll(f.wait, f.beats, f.reply)
+	if f.over(why) {
 		f.s.agentEnded(f.host, why)
 	}
 }
@@ -320,22 +299,22 @@ func (v *holder) compareAndSet(token, want []byte) []byte {
 	if !v.created {
 		return want
 	}
-	v.s.trace("room: adopts")
+	v.s.trace("holder: adopts")
 	v.do(func(now time.Time) { v.rdzv.Adopt(now, want) })
 	return want
 }
 
 // decode reads a state, most often the one that was read last.
 func (s *sim) decode(text []byte) *state.State {
-	if !bytes.Equal(text, s.decodedText) || s.decoded == nil {
-		st, err := server.DecodeState(text)
+	if s.cache.state == nil || !bytes.Equal(text, s.cache.pickled) {
+		st, err := pickle.DecodeText(text)
 		if err != nil {
 			s.fail("the pickled state cannot be read: %v", err)
 		}
 		if st == nil {
 			st = state.NewState()
 		}
-		s.decodedText, s.decoded = text, st
+		s.cache.pickled, s.cache.state = text, st
 	}
-	return s.decoded.Clone()
+	return s.cache.state.Clone()
 }

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/muster-run/muster/rendezvous/internal/pickle"
 	"github.com/muster-run/muster/rendezvous/internal/server"
 )
 
@@ -25,13 +26,13 @@ type holder struct {
 	text    []byte // what is stored there
 }
 
-// began is when runs begin, by the server's clock.
+// began is when runs begin, by the holder's clock.
 var began = time.Unix(1_000_000_000, 0).UTC()
 
-// clock is the server's.
+// clock is the holder's.
 func (s *sim) clock() time.Time { return began.Add(s.now) }
 
-// arrive takes a message from the network; the server gets to it in turn.
+// arrive takes a message from the network; the holder gets to it in turn.
 func (v *holder) arrive(c *conn, m *server.Message) {
 	if v.dead {
 		if !v.lost {
@@ -48,25 +49,25 @@ func (v *holder) eof(c *conn) {
 		if c.served {
 			c.served = false
 			delete(v.conns, c.id)
-			v.s.trace("server: %s is gone", c.host.name)
+			v.s.trace("holder: %s is gone", c.host.name)
 			v.s.check.gone(c)
 			v.do(func(now time.Time) { v.rdzv.Gone(now, c.id) })
 		}
 	})
 }
 
-// newServer makes the server that agents connect to from now on.
-func (s *sim) newServer() {
-	s.server = &holder{s: s, rdzv: server.NewRendezvous(runID, slog.New(slog.DiscardHandler)), conns: map[server.ID]*conn{}, text: []byte(server.NoState)}
+// newHolder makes the holder that agents connect to from now on.
+func (s *sim) newHolder() {
+	s.holder = &holder{s: s, rdzv: server.NewRendezvous(runID, slog.New(slog.DiscardHandler)), conns: map[server.ID]*conn{}, text: []byte(pickle.Sentinel)}
 }
 
-// die ends the server. Its kernel says so on all connections, unless the host is
+// die ends the holder's process. Its kernel says so on all connections, unless the host is
 // lost, too.
 func (v *holder) die(host bool) {
 	v.dead, v.lost = true, host
 	v.timer.stop()
 	for _, c := range v.s.all {
-		if c.server == v && c.served {
+		if c.holder == v && c.served {
 			c.served = false
 			if !host {
 				v.s.closeDown(c)
@@ -74,10 +75,10 @@ func (v *holder) die(host bool) {
 		}
 	}
 	v.conns = nil
-	v.s.check.roomLost()
+	v.s.check.holderLost()
 }
 
-// work makes do happen when the server has done what it got before.
+// work makes do happen when the holder has done what it got before.
 func (v *holder) work(do func()) {
 	s := v.s
 	v.busy = max(v.busy, s.now, v.stall) + s.cfg.Work
@@ -88,7 +89,7 @@ func (v *holder) work(do func()) {
 	})
 }
 
-// A line is what waits for the server to get to it, in order.
+// A line is what waits for the holder to get to it, in order.
 type line struct{ length int }
 
 func (l *line) run(s *sim, at time.Duration, do func()) {
@@ -112,12 +113,12 @@ func (v *holder) receive(c *conn, m *server.Message) {
 		return // it has been ended
 	}
 	c.heard = v.s.now
-	v.s.trace("%s -> room: %s", c.host.name, m.Type)
+	v.s.trace("%s -> holder: %s", c.host.name, m.Type)
 	v.s.check.received(c, m)
 	v.do(func(now time.Time) { v.rdzv.Receive(now, c.id, m) })
 	if !v.created {
 		v.created = true
-		if existing := v.text; string(existing) != server.NoState {
+		if existing := v.text; string(existing) != pickle.Sentinel {
 			v.do(func(now time.Time) { v.rdzv.Adopt(now, existing) })
 		}
 	}
@@ -146,7 +147,7 @@ func (v *holder) do(f func(now time.Time)) {
 	v.setTimer()
 }
 
-// push sends a message when the server gets to it.
+// push sends a message when the holder gets to it.
 func (v *holder) push(c *conn, m *server.Message) {
 	size := v.s.measure(m)
 	v.busy = max(v.busy, v.s.now) + v.s.cfg.Work
@@ -172,7 +173,7 @@ func (v *holder) setTimer() {
 			if v.dead {
 				return
 			}
-			v.s.trace("room: wakes")
+			v.s.trace("holder: wakes")
 			v.do(func(now time.Time) { v.rdzv.Advance(now) })
 			if next := v.rdzv.Next(); !next.IsZero() && !next.After(v.s.clock()) {
 				v.s.fail("the rendezvous wakes at %v and wants to wake again at %v", v.s.now, next.Sub(began))
@@ -181,7 +182,7 @@ func (v *holder) setTimer() {
 	})
 }
 
-// wake makes do happen now, or first when the server goes on.
+// wake makes do happen now, or first when the holder goes on.
 func (v *holder) wake(do func()) {
 	if v.s.now < v.stall {
 		v.s.at(v.stall-1, do)
