@@ -10,13 +10,15 @@ import (
 	"github.com/muster-run/muster/rendezvous/internal/state"
 )
 
-// Limits beside those of Decode.
+// Limits beside those of Decode. A store decodes what a stranger has written while it holds
+// its lock, so that they are not far above what a state of MaxNodes nodes can need.
 const (
-	maxMarks = 64           // MARKs open at once
-	maxStack = 8 * MaxNodes // values on the stack
-	maxEach  = 4 * MaxNodes // nodes, as every one may be written for each collection; also times, tuples and bags
-	maxWork  = MaxSize      // values and 8-byte words that are copied or looked at beside the input itself
-	maxKnown = 1024         // strs that are shared
+	maxMarks = 64            // MARKs open at once
+	maxStack = 8 * MaxNodes  // values on the stack
+	maxMemo  = 8 * MaxNodes  // and in the memo
+	maxEach  = 4 * MaxNodes  // nodes, as every one may be written for each collection; also times, tuples and bags
+	maxWork  = 20 * MaxNodes // values and 8-byte words that are copied or looked at beside the input itself
+	maxKnown = 1024          // strs that are shared
 )
 
 // What the stack and the memo hold, beside bool and int. In the memo nil is what was
@@ -429,7 +431,7 @@ func (d *decoder) add(into kind, items []any) {
 func (d *decoder) put(at uint64) {
 	v := d.peek()
 	// Picklers count from 0, so that an index is smaller than the input.
-	if at >= uint64(len(d.data)) {
+	if at >= uint64(min(len(d.data), maxMemo)) {
 		d.fail("memo index %d in a pickle of %d bytes", at, len(d.data))
 	}
 	if d.err != nil {

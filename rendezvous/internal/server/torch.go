@@ -10,16 +10,6 @@ import (
 	"github.com/muster-run/muster/rendezvous/internal/state"
 )
 
-// NoState is what a store has for PyTorch's agents before there is a state.
-const NoState = pickle.Sentinel
-
-// DecodeState reads a state as PyTorch's agents keep it in a store: pickled, in
-// base64. That of NoState is nil. Nothing in it is executed.
-func DecodeState(text []byte) (*state.State, error) { return pickle.DecodeText(text) }
-
-// EncodeState is the reverse.
-func EncodeState(s *state.State) []byte { return pickle.EncodeText(s) }
-
 // Text returns the state as torch nodes read it, pickled and in base64, and
 // whether that is not what Text or Adopt had last.
 //
