@@ -50,9 +50,13 @@ var defects = []defect{
 	{"D6", "the root cause is found by whole seconds and rank", func(t *testing.T, l launcher) error {
 		dir := t.TempDir()
 		// A long interval puts both deaths into one poll.
-		j := workers(t, l, setup{}, "--standalone --nproc-per-node 2 --monitor-interval 3",
+		j := workers(t, l, setup{}, "--standalone --nproc-per-node 2 --monitor-interval 3 --event-log-handler console",
 			"ignore:TERM", "pid:"+dir, "ready", "gate", "r1:exit:11", "r0:after:"+dir+" 1", "r0:exit:10")
-		j.await("ready 0", "ready 1").gate.Open()
+		j.await("ready 0", "ready 1")
+		if l.name == "muster" { // it cannot know the order of deaths that were before it came to watch
+			j.awaitErrs("worker.status.START", 2)
+		}
+		j.gate.Open()
 		j.want(1)
 		cause := strings.Join(j.rootCause(), "\n")
 		if !strings.Contains(cause, "rank      : 1") || !strings.Contains(cause, "exitcode  : 11") {
@@ -365,6 +369,20 @@ func left(j *job, d time.Duration) error {
 		return fmt.Errorf("%d processes left: %v", len(left), left)
 	}
 	return nil
+}
+
+// awaitErrs waits until the launcher has written a text n times.
+func (j *job) awaitErrs(text string, n int) {
+	j.t.Helper()
+	for deadline := time.After(patience); strings.Count(j.errs(), text) < n; {
+		select {
+		case <-time.After(time.Millisecond):
+		case <-j.ended:
+			j.t.Fatalf("%s ended without %d times %q\n%s", j.l.name, n, text, j.console())
+		case <-deadline:
+			j.t.Fatalf("%s does not say %q\n%s", j.l.name, text, j.console())
+		}
+	}
 }
 
 // awaitOrEnd waits for the lines, or for the end of the launcher; false then.
