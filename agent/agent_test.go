@@ -113,12 +113,16 @@ type sink struct {
 	events []events.Event
 }
 
-func (s *sink) Record(e events.Event) {
-	if s.slow != "" && e.Name == s.slow {
+func (s *sink) Record(l events.Line) {
+	e, ok := l.(events.Event)
+	if !ok {
+		return
+	}
+	if s.slow != "" && e.Name() == s.slow {
 		time.Sleep(time.Second) // so that what does not wait for it comes first
 	}
 	if s.hook != nil {
-		s.hook(e.Name)
+		s.hook(e.Name())
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,7 +148,7 @@ func (j *job) shown(t *testing.T) (*agent.Agent, *health.Observer) {
 func (s *sink) names() []string {
 	var names []string
 	for _, e := range s.events {
-		names = append(names, string(e.Source)+" "+string(e.State))
+		names = append(names, e.Source()+" "+e.State)
 	}
 	return names
 }

@@ -38,7 +38,8 @@ type attemptSink struct {
 	attempts []events.AttemptEvent
 }
 
-func (s *attemptSink) RecordLine(e events.Line) {
+func (s *attemptSink) Record(e events.Line) {
+	s.sink.Record(e)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e, ok := e.(events.AttemptEvent); ok {

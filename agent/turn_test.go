@@ -177,7 +177,8 @@ type rdzvSink struct {
 	rdzv []events.RdzvEvent
 }
 
-func (s *rdzvSink) RecordLine(e events.Line) {
+func (s *rdzvSink) Record(e events.Line) {
+	s.sink.Record(e)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if e, ok := e.(events.RdzvEvent); ok {
@@ -188,7 +189,7 @@ func (s *rdzvSink) RecordLine(e events.Line) {
 func (s *rdzvSink) lines() []string {
 	var all []string
 	for _, e := range s.rdzv {
-		all = append(all, string(e.NodeState)+" "+e.Name+": "+e.Message)
+		all = append(all, e.NodeState+" "+e.Name+": "+e.Message)
 	}
 	return all
 }
@@ -205,7 +206,7 @@ func TestRdzvEventOfAFailure(t *testing.T) {
 		t.Fatal("no error")
 	}
 	last := s.rdzv[len(s.rdzv)-1]
-	if last.NodeState != events.NodeFailed || last.ErrorTrace == "" || last.Rank != nil {
+	if last.NodeState != "FAILED" || last.ErrorTrace == "" || last.Rank != nil {
 		t.Errorf("%+v", last)
 	}
 	if want := []string{"AGENT RENDEZVOUS", "AGENT FAILED"}; !slices.Equal(s.names(), want) {

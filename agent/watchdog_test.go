@@ -92,8 +92,8 @@ func (s *sink) watchdog() []string {
 	defer s.mu.Unlock()
 	var names []string
 	for _, e := range s.events {
-		if len(e.Inner) > 0 {
-			names = append(names, e.Name)
+		if e.Watchdog != nil {
+			names = append(names, e.Name())
 		}
 	}
 	return names

@@ -1,186 +1,208 @@
 // Package events tells machines what happened to a job: one Event for each
 // rendezvous, each start and each end of a worker, what the watchdog did, and the
-// end of the agent, handed to a Sink. The console sink prints them as torchrun
-// does, one line of JSON each; the file sink appends such lines to a file, along
-// with a RdzvEvent for each step of the rendezvous, an AttemptEvent for each
-// attempt that failed, and a PreemptedEvent if the whole job was told to stop.
+// end of the agent, as TorchElastic has them, along with lines of muster's own: a
+// RdzvEvent for each step of the rendezvous, an AttemptEvent for each attempt that
+// failed, and a PreemptedEvent if the whole job was told to stop.
+//
+// An Observer makes them of what an agent does and hands them to a Sink: to the Recorder
+// that Open makes, which prints and files them as JSON, or to one of the caller's own.
 //
 // Source: torch/distributed/elastic/events.
 package events
 
 import (
-	"fmt"
+	"math"
 	"strconv"
 	"time"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/pyjson"
 )
 
-// A State is the state that an event reports, as torch spells it.
-type State string
+// A Sink takes events. Record does not keep the agent waiting and may be called
+// concurrently.
+type Sink interface {
+	Record(Line)
+}
 
-// The states of events.
-// Source: the calls of _construct_event in elastic/agent/server/api.py.
-const (
-	Rendezvous        State = "RENDEZVOUS"
-	AssignWorkerRanks State = "ASSIGN_WORKER_RANKS"
-	Start             State = "START"
-	Succeeded         State = "SUCCEEDED"
-	Failed            State = "FAILED"
-	Terminated        State = "TERMINATED"
-	Running           State = "RUNNING"
-)
+// A Line is an Event, which torchrun would have too, or one of muster's own: RdzvEvent,
+// AttemptEvent, PreemptedEvent. A Sink tells them apart by their types.
+type Line interface {
+	// Append appends the event as one JSON object, without a newline.
+	Append(dst []byte) []byte
+}
 
-// A Source is who an event is about.
-type Source string
-
-// The sources of events.
-const (
-	Agent  Source = "AGENT"
-	Worker Source = "WORKER"
-)
-
-// An Event is one thing that happened. Pointers are null in the output where
-// nil.
+// An Event is one thing that happened, as torch records it. Pointers are null in the
+// output where nil.
 // Source: Event in elastic/events/api.py.
 type Event struct {
-	// Name defaults to "torchelastic.worker.status.<State>".
-	Name   string
-	Source Source
+	// State is RENDEZVOUS, ASSIGN_WORKER_RANKS, RUNNING (the watchdog's), SUCCEEDED or
+	// FAILED for the agent, and START, SUCCEEDED, FAILED or TERMINATED for a worker.
+	// Source: the calls of _construct_event in elastic/agent/server/api.py.
+	State string
 	// Time is when it happened; default: now. It is printed as whole
 	// milliseconds since 1970, the unit that torch documents (and never fills in).
 	Time time.Time
 
-	RunID       string
-	GlobalRank  *int // of the worker
-	GroupRank   *int // of this agent; nil before the first rendezvous is complete
-	PID         int  // of the worker; 0 is printed as null
-	Role        string
-	Hostname    string
-	State       State
-	RunTime     time.Duration // how long the run took; 0 until it has ended
-	RdzvBackend string
-	RawError    string        // JSON or text; "" is null
-	Restarts    int           // used so far
-	Duration    time.Duration // of the step that the event reports; 0 is null
+	// The agent and its place in the round, which is nil before the first rendezvous.
+	RunID, Role, Hostname     string
+	RdzvBackend               string
+	EntryPoint                string // base name of the program
+	GroupRank, GroupWorldSize *int
+	Restarts                  int // used so far
 
-	// The rest goes into the inner metadata, a string of JSON.
-	GroupWorldSize *int   // agents in the round; nil before the first rendezvous is complete
-	EntryPoint     string // base name of the program
-	// The worker's, left out for events of the agent.
-	LocalRank, RoleRank, RoleWorldSize int
-	ExitCode                           *int // of a failed worker
+	// Worker is who the event is about; nil for the agent.
+	Worker *Worker
+	// Watchdog is what the watchdog did; nil for all other events.
+	Watchdog *agent.Watchdog
 
-	// Inner replaces the inner metadata, for events with their own. Such events
-	// have no duration.
-	Inner []Field
+	RunTime  time.Duration // how long the run took; 0 until it has ended
+	Duration time.Duration // of the step that the event reports; 0 is null
+	RawError string        // JSON or text; "" is null
 }
 
-// A Field is one value of the inner metadata.
-type Field struct {
-	Key   string
-	Value any // string, bool, int, int64, float64 or nil
+// A Worker is who an Event is about.
+type Worker struct {
+	PID, Rank, LocalRank    int
+	RoleRank, RoleWorldSize int
+	ExitCode                *int // of one that failed
+}
+
+// Source is who the event is about, as torch says it: AGENT or WORKER.
+func (e Event) Source() string {
+	if e.Worker != nil {
+		return "WORKER"
+	}
+	return "AGENT"
+}
+
+// Name is torch's, which for an event of the watchdog is one of package timer's.
+func (e Event) Name() string {
+	if e.Watchdog != nil {
+		return e.Watchdog.Name
+	}
+	return "torchelastic.worker.status." + e.State
+}
+
+// metadata is what Python has within an Event, in its order.
+type metadata struct {
+	RunID      string `json:"run_id"`
+	GlobalRank *int   `json:"global_rank,omitempty"`
+	GroupRank  *int   `json:"group_rank,omitempty"`
+	WorkerID   string `json:"worker_id,omitempty"`
+	Role       string `json:"role"`
+	Hostname   string `json:"hostname"`
+	State      string `json:"state"`
+	RunTime    int64  `json:"total_run_time"` // whole seconds
+	Backend    string `json:"rdzv_backend"`
+	RawError   string `json:"raw_error,omitempty"`
+	Metadata   string `json:"metadata"` // JSON once more
+	Restarts   int    `json:"agent_restarts"`
+}
+
+// timed is that of all events but the watchdog's.
+type timed struct {
+	metadata
+	Duration float64 `json:"duration_ms,omitempty"`
+}
+
+// The types below are what torch has as a string of JSON within the metadata.
+
+type agentMetadata struct {
+	WorldSize  *int   `json:"group_world_size,omitempty"`
+	EntryPoint string `json:"entry_point"`
+}
+
+type workerMetadata struct {
+	agentMetadata
+	LocalRank int  `json:"local_rank"`
+	RoleRank  int  `json:"role_rank"`
+	RoleWorld int  `json:"role_world_size"`
+	ExitCode  *int `json:"exit_code,omitempty"`
+	PID       *int `json:"worker_pid,omitempty"` // of one that failed
+}
+
+type watchdogMetadata struct {
+	Event string `json:"watchdog_event"`
+}
+
+type timerMetadata struct {
+	watchdogMetadata
+	PID        string `json:"worker_pid"`
+	ScopeID    string `json:"scope_id"`
+	Expiration string `json:"expiration_time"`
+	Signal     string `json:"signal"`
 }
 
 // Append appends the event as one JSON object in Python's spelling, without a
 // newline.
 // Source: Event.serialize.
 func (e Event) Append(dst []byte) []byte {
-	name := e.Name
-	if name == "" {
-		name = "torchelastic.worker.status." + string(e.State)
+	m := metadata{
+		RunID: e.RunID, GroupRank: e.GroupRank, Role: e.Role, Hostname: e.Hostname, State: e.State, RunTime: int64(e.RunTime / time.Second),
+		Backend: e.RdzvBackend, RawError: e.RawError, Restarts: e.Restarts,
 	}
-	worker := pyjson.Value{}
-	if e.PID != 0 {
-		worker = pyjson.Str(strconv.Itoa(e.PID))
-	}
-	metadata := pyjson.Dict(
-		member("run_id", pyjson.Str(e.RunID)),
-		member("global_rank", number(e.GlobalRank)),
-		member("group_rank", number(e.GroupRank)),
-		member("worker_id", worker),
-		member("role", pyjson.Str(e.Role)),
-		member("hostname", pyjson.Str(e.Hostname)),
-		member("state", pyjson.Str(string(e.State))),
-		member("total_run_time", pyjson.Int(int64(e.RunTime/time.Second))),
-		member("rdzv_backend", pyjson.Str(e.RdzvBackend)),
-		member("raw_error", text(e.RawError)),
-		member("metadata", pyjson.Str(e.inner().String())),
-		member("agent_restarts", pyjson.Int(int64(e.Restarts))),
-	)
-	if e.Inner == nil {
-		duration := pyjson.Value{}
-		if e.Duration != 0 {
-			duration = pyjson.Float(float64(e.Duration) / float64(time.Millisecond))
+	if w := e.Worker; w != nil {
+		m.GlobalRank = &w.Rank
+		if w.PID != 0 {
+			m.WorkerID = strconv.Itoa(w.PID)
 		}
-		metadata.Members = append(metadata.Members, member("duration_ms", duration))
 	}
-	return pyjson.Dict(
-		member("name", pyjson.Str(name)),
-		member("source", pyjson.Str(string(e.Source))),
-		member("timestamp", pyjson.Int(milliseconds(e.Time))),
-		member("metadata", metadata),
-	).Append(dst)
+	m.Metadata = string(pyjson.AppendStruct(nil, e.inner()))
+	if e.Watchdog != nil {
+		return appendLine(dst, e.Name(), e.Source(), e.Time, m)
+	}
+	return appendLine(dst, e.Name(), e.Source(), e.Time, timed{m, float64(e.Duration) / float64(time.Millisecond)})
 }
 
-// inner is the metadata within the metadata, which torch keeps as a string.
-func (e *Event) inner() pyjson.Value {
-	v := pyjson.Dict()
-	if e.Inner != nil {
-		for _, f := range e.Inner {
-			v.Members = append(v.Members, member(f.Key, anyValue(f.Value)))
+// inner is the metadata within the metadata.
+// Source: LocalElasticAgent._log_watchdog_event for that of the watchdog.
+func (e *Event) inner() any {
+	if w := e.Watchdog; w != nil {
+		of, r := watchdogMetadata{w.Name}, w.Request
+		if r == nil { // the watchdog starts or ends
+			return of
 		}
-		return v
+		return timerMetadata{of, strconv.Itoa(r.PID), r.ScopeID, repr(r.ExpirationTime), strconv.Itoa(int(r.Signal))}
 	}
-	v.Members = append(v.Members,
-		member("group_world_size", number(e.GroupWorldSize)),
-		member("entry_point", pyjson.Str(e.EntryPoint)))
-	if e.Source != Worker {
-		return v
+	of, w := agentMetadata{e.GroupWorldSize, e.EntryPoint}, e.Worker
+	if w == nil {
+		return of
 	}
-	pid := pyjson.Value{}
-	if e.ExitCode != nil {
-		pid = pyjson.Int(int64(e.PID))
+	m := workerMetadata{of, w.LocalRank, w.RoleRank, w.RoleWorldSize, w.ExitCode, nil}
+	if w.ExitCode != nil {
+		m.PID = &w.PID
 	}
-	v.Members = append(v.Members,
-		member("local_rank", pyjson.Int(int64(e.LocalRank))),
-		member("role_rank", pyjson.Int(int64(e.RoleRank))),
-		member("role_world_size", pyjson.Int(int64(e.RoleWorldSize))),
-		member("exit_code", number(e.ExitCode)),
-		member("worker_pid", pid))
-	return v
+	return m
 }
 
-func member(key string, v pyjson.Value) pyjson.Member { return pyjson.Member{Key: key, Value: v} }
-
-func number(n *int) pyjson.Value {
-	if n == nil {
-		return pyjson.Value{}
+// repr is how Python's str prints a float.
+func repr(f float64) string {
+	switch {
+	case math.IsNaN(f):
+		return "nan"
+	case math.IsInf(f, 1):
+		return "inf"
+	case math.IsInf(f, -1):
+		return "-inf"
 	}
-	return pyjson.Int(int64(*n))
+	return pyjson.Float(f).Text
 }
 
-func text(s string) pyjson.Value {
-	if s == "" {
-		return pyjson.Value{}
-	}
-	return pyjson.Str(s)
+// appendLine appends what most events have in common.
+func appendLine(dst []byte, name, source string, at time.Time, metadata any) []byte {
+	return pyjson.AppendStruct(dst, struct {
+		Name     string `json:"name"`
+		Source   string `json:"source"`
+		Time     int64  `json:"timestamp"`
+		Metadata any    `json:"metadata"`
+	}{name, source, milliseconds(at), metadata})
 }
 
-func anyValue(v any) pyjson.Value {
-	switch v := v.(type) {
-	case nil:
-		return pyjson.Value{}
-	case string:
-		return pyjson.Str(v)
-	case bool:
-		return pyjson.True(v)
-	case int:
-		return pyjson.Int(int64(v))
-	case int64:
-		return pyjson.Int(v)
-	case float64:
-		return pyjson.Float(v)
+// milliseconds is a time as events have it; now if it is zero.
+func milliseconds(at time.Time) int64 {
+	if at.IsZero() {
+		at = time.Now()
 	}
-	return pyjson.Str(fmt.Sprint(v))
+	return at.UnixMilli()
 }

@@ -13,30 +13,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FileName is the name of the file in a log directory where no other is given.
-const FileName = "events.jsonl"
-
-// File is a sink that appends each event to a file as one line of JSON, with one
-// write, so that several agents may share a file on one host (not over NFS).
-// Make it with OpenFile. Its methods may be called concurrently; who opened it
-// closes it.
+// file is a sink that appends each line to a file as JSON, with one write, so that
+// several agents may share a file on one host (not over NFS).
 //
 // A disk that is full, or fails otherwise, costs events and not the job: the
 // first loss is logged, and Close logs how many there were. Once there is space
 // again, events are written again.
-type File struct {
+type file struct {
 	path string
 	log  *slog.Logger
 
-	mu   sync.Mutex // guards the rest, and keeps the order of events
-	file *os.File   // nil once closed
+	mu   sync.Mutex // guards the rest, and keeps the order of lines
+	to   *os.File   // nil once closed
 	torn bool       // the last line is incomplete
 	lost int
 }
 
-// CheckFile says why OpenFile(path) would fail, as far as that can be seen
+// checkFile says why openFile(path) would fail, as far as that can be seen
 // without making anything.
-func CheckFile(path string) error {
+func checkFile(path string) error {
 	info, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -86,74 +81,55 @@ func checkMode(path string, mode fs.FileMode) error {
 	return pathError(path, fmt.Errorf("it is no regular file (%v)", mode.Type()))
 }
 
-// A PathError says why events cannot be written to a file.
-type PathError struct {
-	Path string
-	Err  error
-}
-
-func (e *PathError) Error() string {
-	return fmt.Sprintf("event file %s: %v; name a file that can be written with --event-log-file", e.Path, e.Err)
-}
-
-func (e *PathError) Unwrap() error { return e.Err }
-
+// pathError says why events cannot be written to a file.
 func pathError(path string, err error) error {
-	var bare *fs.PathError // says the path once more
-	if errors.As(err, &bare) {
+	if bare, ok := errors.AsType[*fs.PathError](err); ok { // it says the path once more
 		err = bare.Err
 	}
-	return &PathError{Path: path, Err: err}
+	return fmt.Errorf("event file %s: %w; name a file that can be written with --event-log-file", path, err)
 }
 
-// OpenFile returns a sink that appends to the file at path, which is made, with
-// the directories that it is in, if it is not there. The error is a *PathError.
-// log gets what is lost; nil means slog.Default().
-func OpenFile(path string, log *slog.Logger) (*File, error) {
+// openFile opens a file to append to, which is made, with the directories that it is in,
+// if it is not there. log gets what is lost; nil means slog.Default().
+func openFile(path string, log *slog.Logger) (*file, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o777); err != nil {
 		return nil, pathError(path, err)
 	}
 	return open(path, log, 0)
 }
 
-// CreateFile is OpenFile for a file that must be new, in a directory that is there: a
+// createFile is openFile for a file that must be new, in a directory that is there: a
 // link in its place is not followed.
-func CreateFile(path string, log *slog.Logger) (*File, error) { return open(path, log, os.O_EXCL) }
+func createFile(path string, log *slog.Logger) (*file, error) { return open(path, log, os.O_EXCL) }
 
-func open(path string, log *slog.Logger, flags int) (*File, error) {
+func open(path string, log *slog.Logger, flags int) (*file, error) {
 	if log == nil {
 		log = slog.Default()
 	}
 	// O_NONBLOCK: a FIFO without a reader must not hold the agent up; it is refused.
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK|flags, 0o666)
+	to, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE|syscall.O_NONBLOCK|flags, 0o666)
 	if err != nil {
 		if info, statErr := os.Stat(path); statErr == nil && errors.Is(err, syscall.ENXIO) {
 			return nil, checkMode(path, info.Mode())
 		}
 		return nil, pathError(path, err)
 	}
-	info, err := file.Stat()
+	info, err := to.Stat()
 	if err == nil {
 		err = checkMode(path, info.Mode())
 	}
 	if err != nil {
-		file.Close()
+		to.Close()
 		return nil, err
 	}
-	return &File{path: path, log: log, file: file}, nil
+	return &file{path: path, log: log, to: to}, nil
 }
 
-// Path returns the file's path as it was given.
-func (f *File) Path() string { return f.path }
-
-// Record appends the event.
-func (f *File) Record(e Event) { f.RecordLine(e) }
-
-// RecordLine appends the event.
-func (f *File) RecordLine(e Line) {
+// Record appends a line.
+func (f *file) Record(l Line) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.file == nil {
+	if f.to == nil {
 		return
 	}
 	var line []byte
@@ -161,8 +137,8 @@ func (f *File) RecordLine(e Line) {
 		line = append(line, '\n')
 	}
 	end := len(line) // of what came before
-	line = append(e.Append(line), '\n')
-	n, err := f.file.Write(line)
+	line = append(l.Append(line), '\n')
+	n, err := f.to.Write(line)
 	if err == nil {
 		f.torn = false
 		return
@@ -176,14 +152,14 @@ func (f *File) RecordLine(e Line) {
 
 // Close closes the file. Events that come later are dropped. The error says that
 // the system could not keep what it had taken.
-func (f *File) Close() error {
+func (f *file) Close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.file == nil {
+	if f.to == nil {
 		return nil
 	}
-	err := f.file.Close()
-	f.file = nil
+	err := f.to.Close()
+	f.to = nil
 	if f.lost > 0 {
 		f.log.Warn("events were lost", "file", f.path, "events", f.lost)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -22,15 +23,26 @@ import (
 )
 
 // open returns a file sink and what it logs.
-func open(t *testing.T, path string) (*events.File, *bytes.Buffer) {
+func open(t *testing.T, path string) (*events.Recorder, *bytes.Buffer) {
 	t.Helper()
 	log := &bytes.Buffer{}
-	f, err := events.OpenFile(path, slog.New(slog.NewTextHandler(log, nil)))
+	f, err := events.Open(events.Config{File: path, Logger: slog.New(slog.NewTextHandler(log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() })
 	return f, log
+}
+
+// both returns a file and a console.
+func both(t *testing.T, path string, console io.Writer) *events.Recorder {
+	t.Helper()
+	r, err := events.Open(events.Config{Handler: "console", Console: console, File: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r
 }
 
 func contents(t *testing.T, path string) []string {
@@ -46,27 +58,24 @@ func contents(t *testing.T, path string) []string {
 // rendezvous.
 func TestFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "not", "there", "yet", "events.jsonl")
-	if err := events.CheckFile(path); err != nil {
+	if err := (&events.Config{File: path}).Check(); err != nil {
 		t.Error(err)
 	}
 	first, log := open(t, path)
-	first.Record(agent(events.Succeeded))
+	first.Record(host("SUCCEEDED"))
 	if err := first.Close(); err != nil {
 		t.Error(err)
 	}
-	first.Record(agent(events.Failed)) // too late
-	if err := events.CheckFile(path); err != nil {
+	first.Record(host("FAILED")) // too late
+	if err := (&events.Config{File: path}).Check(); err != nil {
 		t.Error(err)
 	}
 	second, _ := open(t, path)
-	if second.Path() != path {
-		t.Errorf("the path is %s", second.Path())
-	}
-	second.Record(worker(1, events.Start))
-	events.RecordLine(second, events.RdzvEvent{Name: "rendezvous.Next", RunID: "job7", Message: "joined \"round\" 0", Hostname: "h", PID: 7,
-		NodeState: events.NodeRunning, MasterEndpoint: "h:1", Rank: new(0), Time: 1795233104250})
+	second.Record(worker(1, "START"))
+	second.Record(events.RdzvEvent{Name: "rendezvous.Next", RunID: "job7", Message: "joined \"round\" 0", Hostname: "h", PID: 7,
+		NodeState: "RUNNING", MasterEndpoint: "h:1", Rank: new(0), Time: 1795233104250})
 	want := []string{
-		string(agent(events.Succeeded).Append(nil)), string(worker(1, events.Start).Append(nil)),
+		string(host("SUCCEEDED").Append(nil)), string(worker(1, "START").Append(nil)),
 		`{"name": "rendezvous.Next", "run_id": "job7", "message": "joined \"round\" 0", "hostname": "h", "pid": 7, "node_state": "RUNNING", ` +
 			`"master_endpoint": "h:1", "rank": 0, "local_id": null, "error_trace": "", "timestamp": 1795233104250}`,
 	}
@@ -81,13 +90,12 @@ func TestFile(t *testing.T) {
 // A file has failed attempts, the console has not.
 func TestAttempt(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "events.jsonl")
-	f, _ := open(t, path)
 	var console bytes.Buffer
-	both := events.Multi(events.Console(&console), f)
-	events.RecordLine(both, events.AttemptEvent{Time: time.UnixMilli(1795233104250), RunID: "job7", Hostname: "h", Host: "h", Role: "trainer",
+	both := both(t, path, &console)
+	both.Record(events.AttemptEvent{Time: time.UnixMilli(1795233104250), RunID: "job7", Hostname: "h", Host: "h", Role: "trainer",
 		GroupRank: 1, Rank: new(3), LocalRank: 1, PID: 42, Restarts: 2, MaxRestarts: 5, ExitCode: -7, Signal: 7, Cause: "signal", Message: "killed",
-		Ran: 90_000, Stderr: "a\nb", Step: 120, Files: "x", Action: "drain", Decision: "drained by rule r of p.yaml:3"})
-	events.RecordLine(both, events.AttemptEvent{Time: time.UnixMilli(1), Host: "g", Cause: "host lost"})
+		Ran: 90_000, Stderr: "a\nb", Progress: events.Progress{Step: 120, Files: "x"}, Action: "drain", Decision: "drained by rule r of p.yaml:3"})
+	both.Record(events.AttemptEvent{Time: time.UnixMilli(1), Host: "g", Cause: "host lost"})
 	want := []string{
 		`{"name": "muster.attempt.failed", "source": "AGENT", "timestamp": 1795233104250, "metadata": {"run_id": "job7", "global_rank": 3, "local_rank": 1, ` +
 			`"group_rank": 1, "worker_pid": 42, "role": "trainer", "hostname": "h", "failed_host": "h", "agent_restarts": 2, "max_restarts": 5, ` +
@@ -115,7 +123,7 @@ func TestFileShared(t *testing.T) {
 		f, _ := open(t, path)
 		wg.Go(func() {
 			for n := range each {
-				e := agent(events.Failed)
+				e := host("FAILED")
 				e.RawError = strings.Repeat(fmt.Sprintf("%d.%d ", i, n), 2000) // longer than a page
 				f.Record(e)
 			}
@@ -140,7 +148,7 @@ func TestFileFull(t *testing.T) {
 	}
 	f, log := open(t, "/dev/full")
 	for range 3 {
-		f.Record(agent(events.Succeeded))
+		f.Record(host("SUCCEEDED"))
 	}
 	if n := strings.Count(log.String(), "level=WARN"); n != 1 || !strings.Contains(log.String(), "no space left") {
 		t.Errorf("%d warnings: %s", n, log)
@@ -156,7 +164,7 @@ func TestFileTorn(t *testing.T) {
 	defer signal.Reset(syscall.SIGXFSZ)
 	path := filepath.Join(t.TempDir(), "events.jsonl")
 	f, log := open(t, path)
-	f.Record(agent(events.Succeeded))
+	f.Record(host("SUCCEEDED"))
 	size := len(contents(t, path)[0])
 	limited := func(most int) {
 		var was syscall.Rlimit
@@ -168,7 +176,7 @@ func TestFileTorn(t *testing.T) {
 		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &now); err != nil {
 			t.Fatal(err)
 		}
-		f.Record(agent(events.Failed))
+		f.Record(host("FAILED"))
 		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &was); err != nil {
 			t.Fatal(err)
 		}
@@ -177,9 +185,9 @@ func TestFileTorn(t *testing.T) {
 	limited(size + 2)  // nothing
 	limited(size + 3)  // only the newline that ends the torn line
 	limited(size + 10) // torn again
-	f.Record(agent(events.Succeeded))
-	whole := string(agent(events.Succeeded).Append(nil))
-	torn := string(agent(events.Failed).Append(nil))
+	f.Record(host("SUCCEEDED"))
+	whole := string(host("SUCCEEDED").Append(nil))
+	torn := string(host("FAILED").Append(nil))
 	if diff := cmp.Diff([]string{whole, torn[:1], torn[:7], whole}, contents(t, path)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
@@ -205,10 +213,9 @@ func TestFileRefused(t *testing.T) {
 		if tt.want == "not writable" && os.Geteuid() == 0 {
 			continue // root may write anywhere
 		}
-		err := events.CheckFile(tt.path)
-		for _, err := range []error{err, func() error { _, err := events.OpenFile(tt.path, nil); return err }()} {
-			bad, ok := errors.AsType[*events.PathError](err)
-			if !ok || bad.Path != tt.path || !strings.Contains(err.Error(), "--event-log-file") {
+		err := (&events.Config{File: tt.path}).Check()
+		for _, err := range []error{err, func() error { _, err := events.Open(events.Config{File: tt.path}); return err }()} {
+			if err == nil || !strings.Contains(err.Error(), "event file "+tt.path+": ") || !strings.Contains(err.Error(), "--event-log-file") {
 				t.Errorf("%s: %v", tt.path, err)
 			}
 		}
@@ -218,46 +225,56 @@ func TestFileRefused(t *testing.T) {
 	}
 }
 
-// A file that must be new is not made through a link, and not where there is one.
-func TestCreateFile(t *testing.T) {
+// The file of a log directory must be new, and is not made through a link.
+func TestFileOfLogDirectory(t *testing.T) {
 	dir := t.TempDir()
-	path, link := filepath.Join(dir, "events.jsonl"), filepath.Join(dir, "link")
-	if err := os.Symlink(path, link); err != nil {
+	cfg := events.Config{Handler: "file", LogDir: dir}
+	path := filepath.Join(dir, events.FileName)
+	if err := os.Symlink(filepath.Join(dir, "elsewhere"), path); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := events.CreateFile(link, nil); !errors.Is(err, fs.ErrExist) {
+	if _, err := events.Open(cfg); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("of a link: %v", err)
 	}
-	f, err := events.CreateFile(path, nil)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	r, err := events.Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Close(); err != nil {
-		t.Error(err)
+	r.Record(host("SUCCEEDED"))
+	if err := r.Close(); err != nil || len(contents(t, path)) != 1 {
+		t.Error(err, contents(t, path))
 	}
-	if _, err := events.CreateFile(path, nil); !errors.Is(err, fs.ErrExist) {
+	if _, err := events.Open(cfg); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("once more: %v", err)
 	}
 }
 
-func TestMulti(t *testing.T) {
+// kept is a sink of one's own.
+type kept struct{ lines []events.Line }
+
+func (k *kept) Record(l events.Line) { k.lines = append(k.lines, l) }
+
+// File and sink get every line, the console what torchrun prints.
+func TestRecorder(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "events.jsonl")
-	f, _ := open(t, path)
 	var b bytes.Buffer
-	both := events.Multi(nil, events.Console(&b), events.Null, f)
-	both.Record(agent(events.Succeeded))
-	events.RecordLine(both, events.RdzvEvent{Name: "x"})
+	own := &kept{}
+	r, err := events.Open(events.Config{Handler: "console", Console: &b, File: path, Sink: own})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Record(host("SUCCEEDED"))
+	r.Record(events.EndEvent("job7", "h", true, nil))
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
 	if n := strings.Count(b.String(), "\n"); n != 1 {
 		t.Errorf("the console has %d lines, want the event without the rendezvous", n)
 	}
-	if got := contents(t, path); len(got) != 2 || got[0]+"\n" != b.String() {
-		t.Errorf("the file has %q", got)
+	if got := contents(t, path); len(got) != 2 || got[0]+"\n" != b.String() || len(own.lines) != 2 {
+		t.Errorf("the file has %q, the sink %v", got, own.lines)
 	}
-	if got := events.Multi(events.Null, nil); got != events.Null {
-		t.Errorf("Multi of nothing is %v", got)
-	}
-	if got := events.Multi(f, events.Null); got != events.Sink(f) {
-		t.Errorf("Multi of one is %v", got)
-	}
-	events.RecordLine(events.Null, events.RdzvEvent{})
 }

@@ -27,25 +27,25 @@ type observed struct {
 func (o *observed) record() {
 	switch w := o.What.(type) {
 	case agent.Joining:
-		o.rdzv("rendezvous.Next", "joins the next round", map[bool]NodeState{false: NodeInit, true: NodeRunning}[w.Again], nil)
+		o.rdzv("rendezvous.Next", "joins the next round", map[bool]string{false: "INIT", true: "RUNNING"}[w.Again], nil)
 	case agent.Joined:
-		message, state := "could not join a round", NodeFailed
+		message, state := "could not join a round", "FAILED"
 		if r := o.Round; w.Err == nil {
-			message, state = fmt.Sprintf("joined round %d as node %d of %d", r.Round, r.Rank, r.WorldSize), NodeRunning
+			message, state = fmt.Sprintf("joined round %d as node %d of %d", r.Round, r.Rank, r.WorldSize), "RUNNING"
 		}
 		o.rdzv("rendezvous.Next", message, state, w.Err)
-		o.step(Rendezvous, w.Step, w.Before)
+		o.step("RENDEZVOUS", w.Step, w.Before)
 	case agent.RanksAssigned:
-		o.step(AssignWorkerRanks, w.Step, w.Before)
+		o.step("ASSIGN_WORKER_RANKS", w.Step, w.Before)
 	case agent.WorkersStarted:
 		for i := range o.Job.LocalWorldSize {
 			if w.Err == nil {
-				o.sink.Record(o.worker(Start, i, w.PIDs[i]))
+				o.sink.Record(o.worker("START", i, w.PIDs[i]))
 			}
 		}
 	case agent.Decided:
 		if w.Change != "" {
-			o.rdzv("rendezvous.Changes", w.Change, NodeRunning, nil)
+			o.rdzv("rendezvous.Changes", w.Change, "RUNNING", nil)
 		}
 	case agent.AttemptFailed:
 		o.attempt(&w)
@@ -57,18 +57,20 @@ func (o *observed) record() {
 		if o.Round != nil {
 			p.GroupRank = &o.Round.Rank
 		}
-		RecordLine(o.sink, p)
+		o.sink.Record(p)
 	case agent.Watchdog:
-		o.sink.Record(Watchdog(o.event(Agent, Running, o.Round), w.Name, w.Request))
+		e := o.event("RUNNING", o.Round)
+		e.Watchdog = &w
+		o.sink.Record(e)
 	case agent.Finished:
 		o.finished(&w)
 	}
 }
 
 // event has what all events have in common.
-func (o *observed) event(source Source, state State, round *rendezvous.Info) Event {
+func (o *observed) event(state string, round *rendezvous.Info) Event {
 	e := Event{
-		Time: o.Time, Source: source, State: state, RunID: o.Job.RunID, Role: o.Job.Role, Hostname: o.Job.Host,
+		Time: o.Time, State: state, RunID: o.Job.RunID, Role: o.Job.Role, Hostname: o.Job.Host,
 		RdzvBackend: o.Job.Backend, Restarts: o.Restarts, EntryPoint: o.Job.Program,
 	}
 	if round != nil {
@@ -78,8 +80,8 @@ func (o *observed) event(source Source, state State, round *rendezvous.Info) Eve
 }
 
 // step records a step of starting an attempt. torch tells the rank of the round before.
-func (o *observed) step(state State, s agent.Step, before *rendezvous.Info) {
-	e := o.event(Agent, state, before)
+func (o *observed) step(state string, s agent.Step, before *rendezvous.Info) {
+	e := o.event(state, before)
 	e.Duration = o.Time.Sub(s.Began)
 	if s.Err != nil {
 		e.RawError = s.Err.Error()
@@ -88,11 +90,9 @@ func (o *observed) step(state State, s agent.Step, before *rendezvous.Info) {
 }
 
 // worker has what all events of a worker have in common.
-func (o *observed) worker(state State, localRank, pid int) Event {
-	e := o.event(Worker, state, o.Round)
-	rank := o.Ranks.Base + localRank
-	e.GlobalRank, e.PID, e.LocalRank = &rank, pid, localRank
-	e.RoleRank, e.RoleWorldSize = o.Ranks.RoleBase+localRank, o.Ranks.RoleWorldSize
+func (o *observed) worker(state string, localRank, pid int) Event {
+	e := o.event(state, o.Round)
+	e.Worker = &Worker{PID: pid, Rank: o.Ranks.Base + localRank, LocalRank: localRank, RoleRank: o.Ranks.RoleBase + localRank, RoleWorldSize: o.Ranks.RoleWorldSize}
 	return e
 }
 
@@ -105,23 +105,23 @@ func (o *observed) finished(f *agent.Finished) {
 			continue
 		}
 		var failed *failure.ProcessFailure
-		state := Terminated
+		state := "TERMINATED"
 		if f.Result != nil {
 			failed = f.Result.Failures[o.Ranks.Base+i]
 		}
 		switch {
 		case f.Result != nil && !f.Result.IsFailed():
-			state, failed = Succeeded, nil
+			state, failed = "SUCCEEDED", nil
 		case failed != nil:
-			state = Failed
+			state = "FAILED"
 		}
 		e := o.worker(state, i, exit.PID)
 		if e.RunTime = took; failed != nil {
-			e.ExitCode, e.RawError = &failed.ExitCode, string(failed.ErrorFileData())
+			e.Worker.ExitCode, e.RawError = &failed.ExitCode, string(failed.ErrorFileData())
 		}
 		o.sink.Record(e)
 	}
-	e := o.event(Agent, State(f.State()), o.Round)
+	e := o.event(string(f.State()), o.Round)
 	if e.RunTime = took; f.Err != nil {
 		e.RawError = f.Err.Error()
 	}
@@ -132,7 +132,7 @@ func (o *observed) finished(f *agent.Finished) {
 func (o *observed) attempt(f *agent.AttemptFailed) {
 	e := AttemptEvent{
 		Time: o.Time, RunID: o.Job.RunID, Hostname: o.Job.Host, Host: f.Host, Role: f.Role, GroupRank: o.Round.Rank,
-		Restarts: o.Restarts, MaxRestarts: o.Job.MaxRestarts, Cause: f.Cause, Ran: f.Ran.Milliseconds(), Step: f.Progress.Step, Files: f.Progress.Files,
+		Restarts: o.Restarts, MaxRestarts: o.Job.MaxRestarts, Cause: f.Cause, Ran: f.Ran.Milliseconds(), Progress: Progress{f.Progress.Step, f.Progress.Files},
 	}
 	if w := f.Worker; w != nil {
 		e.Rank, e.LocalRank, e.PID, e.ExitCode, e.Signal = &w.Rank, w.LocalRank, w.PID, w.ExitCode, w.Signal
@@ -141,11 +141,11 @@ func (o *observed) attempt(f *agent.AttemptFailed) {
 	if f.Decision != nil {
 		e.Action, e.Decision = string(f.Decision.Action), f.Decision.String()
 	}
-	RecordLine(o.sink, e)
+	o.sink.Record(e)
 }
 
 // rdzv records a step of the rendezvous.
-func (o *observed) rdzv(name, message string, state NodeState, err error) {
+func (o *observed) rdzv(name, message, state string, err error) {
 	e := RdzvEvent{Time: o.Time.UnixMilli(), Name: name, Message: message, NodeState: state, RunID: o.Job.RunID, Hostname: o.Job.Host, PID: os.Getpid()}
 	if err != nil {
 		e.ErrorTrace = err.Error()
@@ -153,5 +153,5 @@ func (o *observed) rdzv(name, message string, state NodeState, err error) {
 		r := o.Round
 		e.Rank, e.MasterEndpoint = &r.Rank, net.JoinHostPort(r.MasterAddr, strconv.Itoa(r.MasterPort))
 	}
-	RecordLine(o.sink, e)
+	o.sink.Record(e)
 }

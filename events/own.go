@@ -1,13 +1,14 @@
 package events
 
 import (
+	"os"
 	"time"
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/pyjson"
 )
 
-// Names of muster's own events, which are Lines.
+// Names of muster's own events, as the lines of a file have them.
 const (
 	AttemptFailed = "muster.attempt.failed" // of an AttemptEvent
 	Preempted     = "muster.job.preempted"  // of a PreemptedEvent
@@ -38,17 +39,23 @@ type AttemptEvent struct {
 	Message  string         `json:"message,omitempty"` // the cause in a line
 	Ran      int64          `json:"ran_ms"`            // of the workers, in milliseconds
 	Stderr   string         `json:"stderr,omitempty"`  // the end of the worker's
-	// Step is the furthest of the host's workers' heartbeats, and Files what is known
-	// of the files that show progress.
-	Step  int64  `json:"step"`
-	Files string `json:"files,omitempty"`
+	Progress
 	// Action is what follows, and Decision says by which rule; empty without a policy.
 	Action   string `json:"action,omitempty"`
 	Decision string `json:"decision,omitempty"`
 }
 
+// Progress is how far the workers of a host had come: the furthest step that a heartbeat
+// told of, and what is known of the files that show progress.
+type Progress struct {
+	Step  int64  `json:"step"`
+	Files string `json:"files,omitempty"`
+}
+
 // Append appends the event as one JSON object, without a newline.
-func (e AttemptEvent) Append(dst []byte) []byte { return appendOwn(dst, AttemptFailed, e.Time, e) }
+func (e AttemptEvent) Append(dst []byte) []byte {
+	return appendLine(dst, AttemptFailed, "AGENT", e.Time, e)
+}
 
 // A PreemptedEvent says on each host of a job that the whole job was told to stop,
 // and by whom. torch's last event of the agent is FAILED then as for a job that has
@@ -68,52 +75,24 @@ type PreemptedEvent struct {
 }
 
 // Append appends the event as one JSON object, without a newline.
-func (e PreemptedEvent) Append(dst []byte) []byte { return appendOwn(dst, Preempted, e.Time, e) }
-
-// appendOwn appends an event of muster's own.
-func appendOwn(dst []byte, name string, at time.Time, metadata any) []byte {
-	return pyjson.AppendStruct(dst, struct {
-		Name     string `json:"name"`
-		Source   Source `json:"source"`
-		Time     int64  `json:"timestamp"`
-		Metadata any    `json:"metadata"`
-	}{name, Agent, milliseconds(at), metadata})
+func (e PreemptedEvent) Append(dst []byte) []byte {
+	return appendLine(dst, Preempted, "AGENT", e.Time, e)
 }
-
-// milliseconds is a time as events have it; now if it is zero.
-func milliseconds(at time.Time) int64 {
-	if at.IsZero() {
-		at = time.Now()
-	}
-	return at.UnixMilli()
-}
-
-// A NodeState is what a node is to the rendezvous.
-// Source: NodeState in elastic/events/api.py.
-type NodeState string
-
-// The states of a node.
-const (
-	NodeInit      NodeState = "INIT"
-	NodeRunning   NodeState = "RUNNING"
-	NodeSucceeded NodeState = "SUCCEEDED"
-	NodeFailed    NodeState = "FAILED"
-)
 
 // A RdzvEvent is a step of the rendezvous. Its lines have "node_state", which
 // those of an Event have not.
 // Source: RdzvEvent in elastic/events/api.py.
 type RdzvEvent struct {
-	Name           string    `json:"name"` // what is done, such as "rendezvous.Next"
-	RunID          string    `json:"run_id"`
-	Message        string    `json:"message"`
-	Hostname       string    `json:"hostname"`
-	PID            int       `json:"pid"` // of the agent
-	NodeState      NodeState `json:"node_state"`
-	MasterEndpoint string    `json:"master_endpoint"`
-	Rank           *int      `json:"rank,omitempty"`     // of the node in the round; nil where it has none
-	LocalID        *int      `json:"local_id,omitempty"` // of several nodes in one process
-	ErrorTrace     string    `json:"error_trace"`
+	Name           string `json:"name"` // what is done, such as "rendezvous.Next"
+	RunID          string `json:"run_id"`
+	Message        string `json:"message"`
+	Hostname       string `json:"hostname"`
+	PID            int    `json:"pid"`        // of the agent
+	NodeState      string `json:"node_state"` // INIT, RUNNING, SUCCEEDED or FAILED, as torch's
+	MasterEndpoint string `json:"master_endpoint"`
+	Rank           *int   `json:"rank,omitempty"`     // of the node in the round; nil where it has none
+	LocalID        *int   `json:"local_id,omitempty"` // of several nodes in one process
+	ErrorTrace     string `json:"error_trace"`
 	// Time is when it happened, in milliseconds since 1970; default: now. torch's type
 	// has no time.
 	Time int64 `json:"timestamp"`
@@ -126,4 +105,17 @@ func (e RdzvEvent) Append(dst []byte) []byte {
 		e.Time = time.Now().UnixMilli()
 	}
 	return pyjson.AppendStruct(dst, e)
+}
+
+// EndEvent says that this host has closed the rendezvous, or has only left it; or why it
+// could not say so to the others.
+func EndEvent(runID, host string, closed bool, err error) RdzvEvent {
+	e := RdzvEvent{Name: "rendezvous.Leave", RunID: runID, Hostname: host, PID: os.Getpid(), NodeState: "SUCCEEDED", Message: "has left the rendezvous"}
+	if closed {
+		e.Name, e.Message = "rendezvous.Shutdown", "has closed the rendezvous"
+	}
+	if err != nil {
+		e.NodeState, e.Message, e.ErrorTrace = "FAILED", "could not say that it leaves the rendezvous", err.Error()
+	}
+	return e
 }

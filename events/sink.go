@@ -1,137 +1,132 @@
 package events
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
 	"sync"
 )
 
-// A Sink takes events. Record does not keep the agent waiting and may be called
-// concurrently.
-type Sink interface {
-	Record(Event)
+// FileName is the name of the file in a log directory where no other is given.
+const FileName = "events.jsonl"
+
+// handlers are the names that a Config's Handler may have.
+// Source: get_logging_handler in elastic/events/handlers.py, but for file.
+const (
+	handlerNull    = "null"
+	handlerConsole = "console"
+	handlerRdzv    = "dynamic_rendezvous" // torch's own name for one more null
+	handlerFile    = "file"
+)
+
+// A Config says where events go.
+type Config struct {
+	// Handler is null (also ""), console, dynamic_rendezvous (as null), or file, which
+	// makes a new FileName in LogDir unless there is a File.
+	Handler string
+	// Console gets Events, but no other Lines, if Handler is console: what torchrun prints.
+	Console io.Writer
+	// File gets all Lines, whatever the Handler is; "" means none. It is made, with
+	// the directories that it is in, if it is not there. Several agents of a host may
+	// share it.
+	File   string
+	LogDir string // os.DevNull stands for none
+	// Sink gets all Lines, too; nil means no such sink. It stays the caller's.
+	Sink Sink
+	// Logger gets what is lost. Default slog.Default().
+	Logger *slog.Logger
 }
 
-// A Line is an event of another kind than Event, with a line of its own: RdzvEvent,
-// AttemptEvent, PreemptedEvent.
-type Line interface {
-	// Append appends the event as one JSON object, without a newline.
-	Append(dst []byte) []byte
+// Check says what is wrong with a Config, as far as that can be seen without making
+// anything.
+func (cfg *Config) Check() error {
+	errs := []error{cfg.checkHandler()}
+	switch {
+	case cfg.File != "":
+		errs = append(errs, checkFile(cfg.File))
+	case cfg.Handler == handlerFile && cfg.LogDir == os.DevNull:
+		errs = append(errs, fmt.Errorf("there is no log directory for %s: name a file with --event-log-file, or a directory with --log-dir", FileName))
+	}
+	return errors.Join(errs...)
 }
 
-// A LineSink is a Sink that takes Lines, too.
-type LineSink interface {
-	Sink
-	RecordLine(Line)
+func (cfg *Config) checkHandler() error {
+	switch cfg.Handler {
+	case "", handlerNull, handlerConsole, handlerRdzv, handlerFile:
+		return nil
+	}
+	return fmt.Errorf("event log handler %q is not known: want null, console (JSON lines on stderr), dynamic_rendezvous (as null) or file; "+
+		"handlers registered in Python cannot be loaded, so read the JSON lines of console or file instead", cfg.Handler)
 }
 
-// RecordLine hands e to a sink that wants it. Others get nothing, such as the
-// console, which prints what torchrun prints.
-func RecordLine(s Sink, e Line) {
-	if s, ok := s.(LineSink); ok {
-		s.RecordLine(e)
+// A Recorder is the Sink that a Config describes. Make it with Open; who opened it
+// closes it. Its methods may be called concurrently.
+type Recorder struct {
+	sinks []Sink
+	file  *file // one of sinks; nil if there is none
+}
+
+// Open returns a Recorder. The error says that there is no such handler, or why there
+// can be no file.
+func Open(cfg Config) (*Recorder, error) {
+	if err := cfg.checkHandler(); err != nil {
+		return nil, err
+	}
+	r := &Recorder{}
+	if cfg.Handler == handlerConsole {
+		r.sinks = append(r.sinks, &console{w: cfg.Console})
+	}
+	var err error
+	switch {
+	case cfg.File != "":
+		r.file, err = openFile(cfg.File, cfg.Logger)
+	case cfg.Handler == handlerFile:
+		r.file, err = createFile(filepath.Join(cfg.LogDir, FileName), cfg.Logger)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if r.file != nil {
+		r.sinks = append(r.sinks, r.file)
+	}
+	if cfg.Sink != nil {
+		r.sinks = append(r.sinks, cfg.Sink)
+	}
+	return r, nil
+}
+
+// Record hands a line to all sinks.
+func (r *Recorder) Record(l Line) {
+	for _, s := range r.sinks {
+		s.Record(l)
 	}
 }
 
-type null struct{}
+// Close closes the file; lines that come later are not in it. The error says that the
+// system could not keep what it had taken.
+func (r *Recorder) Close() error {
+	if r.file == nil {
+		return nil
+	}
+	return r.file.Close()
+}
 
-func (null) Record(Event) {}
-
-// Null is a sink that drops everything.
-var Null Sink = null{}
-
-// Console is a sink that prints each event as one line of JSON to w, with one
-// Write.
-func Console(w io.Writer) Sink { return &console{w: w} }
-
+// console prints each Event as one line of JSON, with one Write.
 type console struct {
 	mu sync.Mutex // one line at a time
 	w  io.Writer
 }
 
-func (c *console) Record(e Event) {
+func (c *console) Record(l Line) {
+	e, ok := l.(Event)
+	if !ok {
+		return
+	}
 	line := append(e.Append(nil), '\n')
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.w.Write(line) // a console that is gone is no reason to stop a job
-}
-
-// Multi is a sink that hands every event to each of the sinks. Those that are nil
-// or Null are left out; without any it is Null.
-func Multi(sinks ...Sink) Sink {
-	var all multi
-	for _, s := range sinks {
-		if s != nil && s != Null {
-			all = append(all, s)
-		}
-	}
-	switch len(all) {
-	case 0:
-		return Null
-	case 1:
-		return all[0]
-	}
-	return all
-}
-
-type multi []Sink
-
-func (all multi) Record(e Event) {
-	for _, s := range all {
-		s.Record(e)
-	}
-}
-
-func (all multi) RecordLine(e Line) {
-	for _, s := range all {
-		RecordLine(s, e)
-	}
-}
-
-// Names of event log handlers.
-// Source: get_logging_handler in elastic/events/handlers.py.
-const (
-	NameNull              = "null"
-	NameConsole           = "console"
-	NameDynamicRendezvous = "dynamic_rendezvous" // torch's own name for one more null
-	NameFile              = "file"               // ours
-)
-
-// Names are all names that CheckName accepts.
-var names = [...]string{NameNull, NameConsole, NameDynamicRendezvous, NameFile}
-
-// CheckName says whether --event-log-handler may have this name; "" means
-// NameNull. The error is an *UnknownError.
-func CheckName(name string) error {
-	if name == "" {
-		return nil
-	}
-	for _, n := range names {
-		if n == name {
-			return nil
-		}
-	}
-	return &UnknownError{Name: name}
-}
-
-// New returns the sink that --event-log-handler names, if it needs no more than
-// a console: NameNull (also ""), NameConsole, which prints to w, or
-// NameDynamicRendezvous. OpenFile is what NameFile stands for. The error for
-// others is an *UnknownError.
-func New(name string, w io.Writer) (Sink, error) {
-	switch name {
-	case "", NameNull, NameDynamicRendezvous:
-		return Null, nil
-	case NameConsole:
-		return Console(w), nil
-	}
-	return nil, &UnknownError{Name: name}
-}
-
-// An UnknownError is the error for a handler that is not built in.
-type UnknownError struct{ Name string }
-
-func (e *UnknownError) Error() string {
-	return fmt.Sprintf("event log handler %q is not known: want null, console (JSON lines on stderr), dynamic_rendezvous (as null) or file; "+
-		"handlers registered in Python cannot be loaded, so read the JSON lines of console or file instead", e.Name)
 }

@@ -173,6 +173,6 @@ func Default() Config {
 			AutopsyTimeout:     5 * time.Second,
 		},
 		SignalsText: "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
-		Records:     Records{EventLogHandler: events.NameNull, MetricsHandler: metricsNull},
+		Records:     Records{EventLogHandler: "null", MetricsHandler: metricsNull},
 	}
 }

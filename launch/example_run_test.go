@@ -81,8 +81,8 @@ func (a announced) Next(ctx context.Context) (*rendezvous.Info, error) {
 // states is a sink of one's own.
 type states struct{}
 
-func (states) Record(e events.Event) {
-	if e.Source == events.Agent {
+func (states) Record(l events.Line) {
+	if e, ok := l.(events.Event); ok && e.Worker == nil {
 		fmt.Println(e.State)
 	}
 }

@@ -104,12 +104,11 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		stdout.Flush(lastWords)
 		stderr.Flush(lastWords)
 	}()
-	sink, closeSink, err := openEvents(&cfg, run.Dir(), stderr)
+	sink, err := events.Open(*cfg.events(run.Dir(), stderr))
 	if err != nil {
 		return nil, err
 	}
-	sink = events.Multi(sink, cfg.Records.Events)
-	defer func() { err = errors.Join(err, closeSink()) }()
+	defer func() { err = errors.Join(err, sink.Close()) }()
 	supervisor, err := process.NewSupervisor(process.SupervisorConfig{Logger: log, Guard: true, WholeProgram: cfg.WholeProgram})
 	if err != nil {
 		return nil, err
@@ -160,15 +159,15 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	// A host that could not take part closes the job for nobody else.
-	end, what := handler.Leave, "rendezvous.Leave"
-	if result != nil && !result.Left {
-		end, what = handler.Shutdown, "rendezvous.Shutdown"
+	end, closed := handler.Leave, result != nil && !result.Left
+	if closed {
+		end = handler.Shutdown
 	}
 	cerr := end(leaving)
 	if cerr != nil {
 		log.Warn("cannot shut the rendezvous down", "error", cerr)
 	}
-	recordEnd(sink, &cfg, host, what, cerr)
+	sink.Record(events.EndEvent(cfg.RunID, host, closed, cerr))
 	return result, err
 }
 

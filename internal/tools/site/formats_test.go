@@ -16,6 +16,7 @@ import (
 	gm "github.com/yuin/goldmark/ast"
 	tables "github.com/yuin/goldmark/extension/ast"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
@@ -170,12 +171,12 @@ func addReport(t *testing.T, want map[string][]string) {
 func addEvents(t *testing.T, want map[string][]string) {
 	t.Helper()
 	code := 3
-	worker := events.Event{Source: events.Worker, State: events.Failed, ExitCode: &code}.Append(nil)
+	worker := events.Event{State: "FAILED", Worker: &events.Worker{ExitCode: &code}}.Append(nil)
 	want["Events"] = fields(t, worker)
 	want["Metadata of torch's events"] = fields(t, worker, "metadata")
 	want["Metadata within the metadata"] = fields(t, worker, "metadata", "metadata")
 	want["Metadata within the metadata of the watchdog"] = fields(t,
-		events.Watchdog(events.Event{}, timer.EventExpired, &timer.Request{}).Append(nil), "metadata", "metadata")
+		events.Event{Watchdog: &agent.Watchdog{Name: timer.EventExpired, Request: &timer.Request{}}}.Append(nil), "metadata", "metadata")
 	want["Metadata of muster.attempt.failed"] = fields(t, events.AttemptEvent{}.Append(nil), "metadata")
 	want["Metadata of muster.job.preempted"] = fields(t, events.PreemptedEvent{SignalTime: 1}.Append(nil), "metadata")
 	want["Steps of the rendezvous"] = fields(t, events.RdzvEvent{}.Append(nil))
