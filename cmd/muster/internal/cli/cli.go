@@ -82,11 +82,7 @@ func (p program) command(ctx context.Context, args []string) int {
 	case "--help", "-h":
 		return p.help(ctx, args)
 	}
-	all := subcommands()
-	for _, c := range all {
-		if c.name != name {
-			continue
-		}
+	if c := commandNamed(name); c != nil {
 		if len(args) > 0 && (args[0] == "--help" || args[0] == "-h") {
 			io.WriteString(p.stdout, c.help())
 			return exitOK
@@ -99,6 +95,9 @@ func (p program) command(ctx context.Context, args []string) int {
 			ctx, stop = signal.NotifyContext(ctx, c.stops...)
 			defer stop()
 		}
+		if c.do != nil {
+			return c.start(ctx, args, p.stdin, p.stdout, p.stderr)
+		}
 		return c.run(p, ctx, args)
 	}
 	hint := "`muster help` lists the commands"
@@ -106,9 +105,9 @@ func (p program) command(ctx context.Context, args []string) int {
 		hint = "to run a script: muster run " + strings.Join(append([]string{name}, args[:min(len(args), 8)]...), " ")
 	} else {
 		nearest := 3
-		for _, c := range all {
-			if d := text.Distance(c.name, name); d < nearest {
-				nearest, hint = d, "did you mean muster "+c.name+"?"
+		for _, c := range names(subcommands()) {
+			if d := text.Distance(c, name); d < nearest {
+				nearest, hint = d, "did you mean muster "+c+"?"
 			}
 		}
 	}

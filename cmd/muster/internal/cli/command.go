@@ -1,67 +1,186 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"log/slog"
+	"os"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/muster-run/muster/internal/text"
 )
 
-// A command is one of muster's besides run.
+// A command is one start of a subcommand that takes no options of run. What is wrong with
+// its arguments is gathered in errs, and reported together.
 type command struct {
-	name, usage    string
+	*flag.FlagSet
+	stdin          *os.File
 	stdout, stderr io.Writer
+	errs           []error
 }
 
-// fail says what went wrong, each thing in a line, and returns the exit status.
-func (c *command) fail(status int, err error) int {
+// A usageError says what is wrong with a command's arguments.
+type usageError struct{ error }
+
+// A statusError ends a command with a status of its own; without an error it says nothing.
+type statusError struct {
+	status int
+	error
+}
+
+// start runs a subcommand and returns the exit status. What went wrong is on stderr, each
+// thing in a line, after the usage if it is the arguments; the usage alone is on stdout if
+// that is what they ask for.
+func (s *subcommand) start(ctx context.Context, args []string, stdin *os.File, stdout, stderr io.Writer) int {
+	c := &command{FlagSet: flag.NewFlagSet("muster "+s.name, flag.ContinueOnError), stdin: stdin, stdout: stdout, stderr: stderr}
+	c.SetOutput(io.Discard) // errors are reported below
+	status, err := exitError, s.do(ctx, c, args)
+	if err == nil {
+		return exitOK
+	}
+	if ended, ok := err.(statusError); ok {
+		status, err = ended.status, ended.error
+	}
+	if refused, ok := err.(usageError); ok {
+		if errors.Is(refused.error, flag.ErrHelp) {
+			io.WriteString(stdout, s.usage)
+			return exitOK
+		}
+		io.WriteString(stderr, s.usage)
+		status, err = exitUsage, refused.error
+	}
 	for _, err := range split(err) {
-		fmt.Fprintf(c.stderr, "muster %s: error: %s\n", c.name, text.Lines(err.Error()))
+		fmt.Fprintf(stderr, "%s: error: %s\n", c.Name(), text.Lines(err.Error()))
 	}
 	return status
 }
 
-// refuse ends a command whose arguments could not be taken: with the usage, on stdout
-// if that is what was asked for.
-func (c *command) refuse(err error) int {
-	if errors.Is(err, flag.ErrHelp) {
-		io.WriteString(c.stdout, c.usage)
-		return exitOK
+// wrong notes what is wrong with the arguments.
+func (c *command) wrong(format string, a ...any) { c.errs = append(c.errs, fmt.Errorf(format, a...)) }
+
+// refused is what is wrong with the arguments, nil if nothing is.
+func (c *command) refused() error {
+	if err := errors.Join(c.errs...); err != nil {
+		return usageError{err}
 	}
-	io.WriteString(c.stderr, c.usage)
-	return c.fail(exitUsage, err)
+	return nil
 }
 
-// oneArgument parses flags that may come before and after one argument, a
-// directory.
-func oneArgument(flags *flag.FlagSet, args []string) (string, error) {
-	rest, err := arguments(flags, args)
-	switch {
-	case err != nil:
-		return "", err
-	case len(rest) == 0:
-		return "", errors.New("no directory is given; it is the job's --log-dir, or a run's directory in it")
-	case len(rest) > 1:
-		return "", fmt.Errorf("unexpected argument %s; want one directory", quote(rest[1]))
-	}
-	return rest[0], nil
-}
-
-// arguments parses flags that may come before, between and after arguments.
-func arguments(flags *flag.FlagSet, args []string) (rest []string, err error) {
+// arguments parses options that may come before, between and after arguments. It returns
+// false if they cannot be told apart.
+func (c *command) arguments(args []string) (rest []string, ok bool) {
 	for {
-		if err := flags.Parse(args); err != nil {
-			return nil, err
+		if err := c.Parse(args); err != nil {
+			c.errs = append(c.errs, err)
+			return rest, false
 		}
-		if flags.NArg() == 0 {
-			return rest, nil
+		if c.NArg() == 0 {
+			return rest, true
 		}
-		done := len(args) - flags.NArg()
+		done := len(args) - c.NArg()
 		if done > 0 && args[done-1] == "--" {
-			return append(rest, flags.Args()...), nil
+			return append(rest, c.Args()...), true
 		}
-		rest, args = append(rest, flags.Arg(0)), flags.Args()[1:]
+		rest, args = append(rest, c.Arg(0)), c.Args()[1:]
 	}
+}
+
+// options parses options where there are no arguments.
+func (c *command) options(args []string) {
+	if rest, _ := c.arguments(args); len(rest) > 0 {
+		c.wrong("unexpected argument %s", quote(rest[0]))
+	}
+}
+
+// directory parses options and one argument, a job's log directory.
+func (c *command) directory(args []string) string {
+	switch rest, ok := c.arguments(args); {
+	case !ok:
+	case len(rest) == 0:
+		c.wrong("no directory is given; it is the job's --log-dir, or a run's directory in it")
+	case len(rest) > 1:
+		c.wrong("unexpected argument %s; want one directory", quote(rest[1]))
+	default:
+		return rest[0]
+	}
+	return ""
+}
+
+// value is an option that set reads. An error of set means that want is wanted.
+func (c *command) value(name, want string, set func(text string) error) {
+	c.Func(name, "", func(text string) error {
+		if set(text) != nil {
+			c.wrong("--%s %s: want %s", name, quote(text), want)
+		}
+		return nil
+	})
+}
+
+func (c *command) number(name string, v *int, least, most int) {
+	c.value(name, fmt.Sprintf("a number from %d to %d", least, most), func(text string) error {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < least || n > most {
+			return strconv.ErrRange
+		}
+		*v = n
+		return nil
+	})
+}
+
+func (c *command) duration(name string, v *time.Duration, most time.Duration) {
+	c.value(name, fmt.Sprintf("a time such as 200us or 3s, at most %v", most), func(text string) error {
+		d, err := time.ParseDuration(text)
+		if err != nil || d < 0 || d > most {
+			return strconv.ErrRange
+		}
+		*v = d
+		return nil
+	})
+}
+
+// parseSeconds reads a number of seconds, more than 0 and at most most.
+func parseSeconds(text string, v *time.Duration, most float64) error {
+	n, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(n > 0 && n <= most) {
+		return strconv.ErrRange
+	}
+	*v = time.Duration(n * float64(time.Second))
+	return nil
+}
+
+// logger is newLogger's on stderr.
+func (c *command) logger(w io.Writer) (*slog.Logger, error) {
+	logger, err := newLogger(w, os.LookupEnv)
+	if err != nil {
+		return nil, statusError{exitUsage, err}
+	}
+	return logger, nil
+}
+
+// writeColumns writes rows with their columns below each other, each line after indent. A
+// cell of more than widest runes does not make its column wider.
+func writeColumns(w io.Writer, indent string, widest int, rows [][]string) error {
+	widths := make([]int, len(rows[0]))
+	for _, row := range rows {
+		for i, cell := range row {
+			if n := len([]rune(cell)); n <= widest {
+				widths[i] = max(widths[i], n)
+			}
+		}
+	}
+	var b strings.Builder
+	for _, row := range rows {
+		line := indent
+		for i, cell := range row {
+			line += fmt.Sprintf("%-*s  ", widths[i], cell)
+		}
+		b.WriteString(strings.TrimRight(line, " ") + "\n")
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
 }

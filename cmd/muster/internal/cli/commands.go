@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -20,7 +20,10 @@ type subcommand struct {
 	line  bool        // it also takes run's options
 	words []string    // what its first argument may be, where that can be listed
 	stops []os.Signal // they end ctx rather than the process
-	run   func(p program, ctx context.Context, args []string) int
+	// run runs it, or do, if it takes none of run's options and only has to say what went
+	// wrong.
+	run func(p program, ctx context.Context, args []string) int
+	do  func(ctx context.Context, c *command, args []string) error
 }
 
 // subcommands lists all of them, in the order of `muster help`.
@@ -30,23 +33,17 @@ func subcommands() []subcommand {
 		{name: "run", what: "start a script's workers and keep them running, as torchrun does", line: true, run: program.run},
 		{name: "explain", what: "show every setting of such a command line; run nothing", usage: explainHelp, line: true, run: program.explain},
 		{name: "doctor", what: "look for what would break a job, before it starts", usage: doctorUsage, line: true, stops: interrupt, run: program.doctor},
-		{name: "top", what: "watch a live job in the terminal", usage: topUsage, stops: append(interrupt[:2:2], syscall.SIGHUP),
-			run: func(p program, ctx context.Context, args []string) int {
-				return topCommand(ctx, args, p.stdin, p.stdout, p.stderr)
-			}},
-		{name: "dump", what: "show the stacks of workers on this host", usage: dumpUsage, stops: interrupt, run: plain(dumpCommand)},
-		{name: "report", what: "show how a job went and why it failed, from its log directory", usage: reportUsage, run: plain(reportCommand)},
-		{name: "logs", what: "print or follow the workers' log files", usage: logsUsage, stops: interrupt, run: plain(logsCommand)},
-		{name: "policy", what: "check a restart policy, or try it on past failures", usage: policyUsage, words: []string{"check", "test"},
-			run: func(p program, _ context.Context, args []string) int {
-				return policyCommand(args, p.stdin, p.stdout, p.stderr)
-			}},
-		{name: "store", what: "serve a TCPStore, or the rendezvous of jobs", usage: storeUsage, stops: interrupt, run: plain(storeCommand)},
-		{name: "watchdog", what: "serve worker timers to a script that muster did not start", usage: watchdogUsage, stops: interrupt, run: plain(watchdogCommand)},
+		{name: "top", what: "watch a live job in the terminal", usage: topUsage, stops: append(interrupt[:2:2], syscall.SIGHUP), do: topCommand},
+		{name: "dump", what: "show the stacks of workers on this host", usage: dumpUsage, stops: interrupt, do: dumpCommand},
+		{name: "report", what: "show how a job went and why it failed, from its log directory", usage: reportUsage, do: reportCommand},
+		{name: "logs", what: "print or follow the workers' log files", usage: logsUsage, stops: interrupt, do: logsCommand},
+		{name: "policy", what: "check a restart policy, or try it on past failures", usage: policyUsage, words: []string{"check", "test"}, do: policyCommand},
+		{name: "store", what: "serve a TCPStore, or the rendezvous of jobs", usage: storeUsage, stops: interrupt, do: storeCommand},
+		{name: "watchdog", what: "serve worker timers to a script that muster did not start", usage: watchdogUsage, stops: interrupt, do: watchdogCommand},
 		{name: "sim", what: "simulate the rendezvous of many hosts", usage: simUsage,
-			run: func(p program, _ context.Context, args []string) int {
+			do: func(_ context.Context, c *command, args []string) error {
 				began := time.Now()
-				return simCommand(args, p.stdout, p.stderr, func() time.Duration { return time.Since(began) })
+				return simCommand(c, args, func() time.Duration { return time.Since(began) })
 			}},
 		{name: "completion", what: "print a completion script for a shell", usage: completionUsage, words: shells, run: program.completion},
 		{name: "version", what: "print the version", usage: "usage: muster version\n\nPrints muster's version, and Go's.\n",
@@ -64,9 +61,14 @@ func subcommands() []subcommand {
 	return all
 }
 
-// plain is a command that needs no more of the program than where to write.
-func plain(f func(ctx context.Context, args []string, stdout, stderr io.Writer) int) func(program, context.Context, []string) int {
-	return func(p program, ctx context.Context, args []string) int { return f(ctx, args, p.stdout, p.stderr) }
+// commandNamed returns a subcommand, nil if there is none of that name.
+func commandNamed(name string) *subcommand {
+	all := subcommands()
+	i := slices.IndexFunc(all, func(c subcommand) bool { return c.name == name })
+	if i < 0 {
+		return nil
+	}
+	return &all[i]
 }
 
 // help is the text of its --help.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"os"
 	"slices"
@@ -139,11 +138,9 @@ func parseDoctor(args []string) (req doctorRequest, rest []string, errs []error)
 			}
 		case "--wait":
 			if text, ok := next(); ok {
-				n, err := strconv.ParseFloat(text, 64)
-				if err != nil || !(n > 0) || n > 3600 || math.IsNaN(n) {
+				if parseSeconds(text, &req.wait, 3600) != nil {
 					errs = append(errs, fmt.Errorf("--wait %s: want seconds, more than 0 and at most 3600", quote(text)))
 				}
-				req.wait = time.Duration(n * float64(time.Second))
 			}
 		default:
 			rest = append(rest, arg)
@@ -193,7 +190,7 @@ func (p program) readDoctor(l line, req doctorRequest) (doctor.Config, []error) 
 	if r.schedule != nil {
 		fmt.Fprintf(p.stderr, "%s: %s\n", p.name, r.schedule)
 	}
-	logDir, python := cfg.Logs.Dir, ""
+	logDir := cfg.Logs.Dir
 	// What doctor says in lines of its own is no error of the command line.
 	cfg.Logs.Dir, cfg.Records.EventLogFile, cfg.Records.EventLogHandler = os.DevNull, "", ""
 	if cfg.Workers.Entrypoint == "" {
@@ -204,19 +201,18 @@ func (p program) readDoctor(l line, req doctorRequest) (doctor.Config, []error) 
 	settings, _ := cfg.Settings() // Resolve has reported it
 	d := doctor.Config{
 		Backend: cfg.Rendezvous.Backend, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes, RunID: cfg.RunID,
-		LocalAddr: cfg.Rendezvous.LocalAddr, Settings: settings, Workers: cfg.NprocPerNode, LogDir: logDir,
+		LocalAddr: cfg.Rendezvous.LocalAddr, Settings: settings, Workers: doctor.Workers{Count: cfg.NprocPerNode}, LogDir: logDir,
 		HealthCheck: r.text("health-check"), Peer: req.peer, Wait: req.wait, Progress: p.stderr, Logger: logger,
 	}
 	if !r.flag("no-python") || r.flag("run-path") {
-		python, d.PythonErr = r.python()
-		d.Python = python
+		python, err := r.python()
+		d.Python = doctor.Python{Path: python, Err: err}
 	}
 	if word != "" {
-		d.WorkersWord = word
 		r.errs = nil
 		r.values["nproc-per-node"] = word
-		d.Workers = r.nproc()
-		d.WorkersErr = errors.Join(r.errs...)
+		count := r.nproc()
+		d.Workers = doctor.Workers{Count: count, Word: word, Err: errors.Join(r.errs...)}
 	}
 	if len(errs) == 0 {
 		errs = append(errs, meetingPoint(&d, &r, cfg)...)

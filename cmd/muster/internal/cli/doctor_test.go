@@ -63,27 +63,27 @@ func TestReadDoctor(t *testing.T) {
 		want       doctor.Config
 		errs       string
 	}{
-		{"one host", "", nil, doctor.Config{Backend: "c10d", MinNodes: 1, MaxNodes: 1, Workers: 1}, ""},
+		{"one host", "", nil, doctor.Config{Backend: "c10d", MinNodes: 1, MaxNodes: 1, Workers: doctor.Workers{Count: 1}}, ""},
 		{"an endpoint alone means c10d", "--nnodes 2 --rdzv-endpoint h", nil,
-			doctor.Config{Backend: "c10d", Host: "h", Port: 29400, MinNodes: 2, MaxNodes: 2, Workers: 1}, ""},
+			doctor.Config{Backend: "c10d", Host: "h", Port: 29400, MinNodes: 2, MaxNodes: 2, Workers: doctor.Workers{Count: 1}}, ""},
 		{"static without an endpoint", "--nnodes 2", nil,
-			doctor.Config{Backend: "static", Host: "127.0.0.1", Port: 29500, MinNodes: 2, MaxNodes: 2, Workers: 1}, ""},
+			doctor.Config{Backend: "static", Host: "127.0.0.1", Port: 29500, MinNodes: 2, MaxNodes: 2, Workers: doctor.Workers{Count: 1}}, ""},
 		{"static says who hosts", "--nnodes 2 --master-addr h --node-rank 1", nil,
-			doctor.Config{Backend: "static", Host: "h", Port: 29500, MinNodes: 2, MaxNodes: 2, Workers: 1, Settings: rendezvous.Settings{IsHost: &no}}, ""},
+			doctor.Config{Backend: "static", Host: "h", Port: 29500, MinNodes: 2, MaxNodes: 2, Workers: doctor.Workers{Count: 1}, Settings: rendezvous.Settings{IsHost: &no}}, ""},
 		{"a whole line of run", "--nnodes 1:4 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint h:1 --rdzv-conf is_host=1 --local-addr l --log-dir d --health-check c --no-python /bin/sh y", nil,
-			doctor.Config{Backend: "c10d", Host: "h", Port: 1, MinNodes: 1, MaxNodes: 4, Workers: 8, LocalAddr: "l", LogDir: "d", HealthCheck: "c", Settings: rendezvous.Settings{IsHost: &yes}}, ""},
+			doctor.Config{Backend: "c10d", Host: "h", Port: 1, MinNodes: 1, MaxNodes: 4, Workers: doctor.Workers{Count: 8}, LocalAddr: "l", LogDir: "d", HealthCheck: "c", Settings: rendezvous.Settings{IsHost: &yes}}, ""},
 		{"etcd", "--nnodes 2 --rdzv-backend etcd --rdzv-endpoint a,b:3", nil,
-			doctor.Config{Backend: "etcd", Members: []string{"a:2379", "b:3"}, MinNodes: 2, MaxNodes: 2, Workers: 1}, ""},
+			doctor.Config{Backend: "etcd", Members: []string{"a:2379", "b:3"}, MinNodes: 2, MaxNodes: 2, Workers: doctor.Workers{Count: 1}}, ""},
 		{"devices are counted later", "--nproc-per-node gpu", []string{"MUSTER_DEVICES=0"},
-			doctor.Config{Backend: "c10d", MinNodes: 1, MaxNodes: 1, Workers: 1, WorkersWord: "gpu"}, ""},
+			doctor.Config{Backend: "c10d", MinNodes: 1, MaxNodes: 1, Workers: doctor.Workers{Count: 1, Word: "gpu"}}, ""},
 		{"devices that are told", "--nproc-per-node auto --devices 4", nil,
-			doctor.Config{Backend: "c10d", MinNodes: 1, MaxNodes: 1, Workers: 4, WorkersWord: "auto"}, ""},
+			doctor.Config{Backend: "c10d", MinNodes: 1, MaxNodes: 1, Workers: doctor.Workers{Count: 4, Word: "auto"}}, ""},
 		{"port 0", "--nnodes 2 --rdzv-endpoint h:0", nil,
-			doctor.Config{Backend: "c10d", MinNodes: 2, MaxNodes: 2, Workers: 1}, "nnodes=2, and the endpoint h:0 has port 0, which no other host can know; name a port, and leave --standalone out"},
-		{"wrong", "--nnodes 2:1", nil, doctor.Config{Backend: "c10d", MinNodes: 1, MaxNodes: 1, Workers: 1},
+			doctor.Config{Backend: "c10d", MinNodes: 2, MaxNodes: 2, Workers: doctor.Workers{Count: 1}}, "nnodes=2, and the endpoint h:0 has port 0, which no other host can know; name a port, and leave --standalone out"},
+		{"wrong", "--nnodes 2:1", nil, doctor.Config{Backend: "c10d", MinNodes: 1, MaxNodes: 1, Workers: doctor.Workers{Count: 1}},
 			"argument --nnodes: min_nodes must be > 0 and <= max_nodes, got min_nodes=2, max_nodes=1"},
 		{"the scheduler says", "", []string{"SLURM_JOB_ID=7", "SLURM_JOB_NUM_NODES=2", "SLURM_NNODES=2", "SLURM_NODEID=1", "SLURM_NTASKS=2", "SLURM_PROCID=1", "SLURM_LOCALID=0", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=n[0-1]", "SLURM_JOB_NODELIST=n[0-1]", "SLURM_STEP_NUM_NODES=2", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_TASKS_PER_NODE=1(x2)", "SLURM_TASKS_PER_NODE=1(x2)"},
-			doctor.Config{Backend: "c10d", Host: "n0", MinNodes: 2, MaxNodes: 2, Workers: 1, Settings: rendezvous.Settings{IsHost: &no}}, ""},
+			doctor.Config{Backend: "c10d", Host: "n0", MinNodes: 2, MaxNodes: 2, Workers: doctor.Workers{Count: 1}, Settings: rendezvous.Settings{IsHost: &no}}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l, errs := parseLine(strings.Fields(tt.line))
@@ -102,11 +102,11 @@ func TestReadDoctor(t *testing.T) {
 				}
 				got.Port = 0
 			}
-			if strings.Contains(tt.line, "--nproc-per-node gpu") != (got.WorkersErr != nil) {
-				t.Errorf("got %v about the devices", got.WorkersErr)
+			if strings.Contains(tt.line, "--nproc-per-node gpu") != (got.Workers.Err != nil) {
+				t.Errorf("got %v about the devices", got.Workers.Err)
 			}
 			got.Settings = rendezvous.Settings{IsHost: got.Settings.IsHost}
-			ignore := cmpopts.IgnoreFields(doctor.Config{}, "RunID", "Python", "PythonErr", "WorkersErr", "Progress", "Logger", "System")
+			ignore := cmpopts.IgnoreFields(doctor.Config{}, "RunID", "Python", "Workers.Err", "Progress", "Logger", "System")
 			if d := cmp.Diff(tt.want, got, ignore); d != "" {
 				t.Errorf("(-want +got):\n%s", d)
 			}

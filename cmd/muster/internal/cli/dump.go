@@ -2,13 +2,9 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"math"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -51,15 +47,14 @@ type dumpRequest struct {
 }
 
 // dumpCommand is `muster dump`.
-func dumpCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	c := command{"dump", dumpUsage, stdout, stderr}
-	req, err := parseDump(args)
-	if err != nil {
-		return c.refuse(err)
+func dumpCommand(ctx context.Context, c *command, args []string) error {
+	req := parseDump(c, args)
+	if err := c.refused(); err != nil {
+		return err
 	}
-	logger, err := newLogger(stderr, os.LookupEnv)
+	logger, err := c.logger(c.stderr)
 	if err != nil {
-		return c.fail(exitUsage, err)
+		return err
 	}
 	jobs, err := req.find(ctx)
 	errs := []error{err}
@@ -73,54 +68,41 @@ func dumpCommand(ctx context.Context, args []string, stdout, stderr io.Writer) i
 			text, jsonPath, err := report.WriteDir(req.out)
 			errs = append(errs, err)
 			if err == nil {
-				fmt.Fprintf(stderr, "muster dump: wrote %s and %s\n", text, jsonPath)
+				fmt.Fprintf(c.stderr, "muster dump: wrote %s and %s\n", text, jsonPath)
 			}
 		}
 		if i > 0 && !req.json {
-			io.WriteString(stdout, "\n")
+			io.WriteString(c.stdout, "\n")
 		}
-		errs = append(errs, req.show(stdout, job, report, len(jobs)))
+		errs = append(errs, req.show(c.stdout, job, report, len(jobs)))
 	}
-	if err := errors.Join(errs...); err != nil {
-		return c.fail(exitError, err)
-	}
-	return exitOK
+	return errors.Join(errs...)
 }
 
-func parseDump(args []string) (req dumpRequest, err error) {
-	flags := flag.NewFlagSet("muster dump", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error is reported by the caller
-	var errs []error
-	flags.Func("pid", "", func(text string) error {
+func parseDump(c *command, args []string) (req dumpRequest) {
+	c.Func("pid", "", func(text string) error {
 		for pid := range strings.SplitSeq(text, ",") {
 			n, err := strconv.Atoi(strings.TrimSpace(pid))
 			if err != nil || n < 1 {
-				errs = append(errs, fmt.Errorf("--pid %s: want the number of a process", quote(pid)))
+				c.wrong("--pid %s: want the number of a process", quote(pid))
 				continue
 			}
 			req.pids = append(req.pids, n)
 		}
 		return nil
 	})
-	flags.StringVar(&req.job, "job", "", "")
-	flags.StringVar(&req.out, "out", "", "")
-	flags.BoolVar(&req.json, "json", false, "")
-	seconds := flags.String("timeout", "5", "")
-	if err := flags.Parse(args); err != nil {
-		return req, err
-	}
-	n, err := strconv.ParseFloat(*seconds, 64)
-	if err != nil || !(n > 0) || n > 3600 || math.IsNaN(n) {
-		errs = append(errs, fmt.Errorf("--timeout %s: want seconds, more than 0 and at most 3600", quote(*seconds)))
-	}
-	req.timeout = time.Duration(n * float64(time.Second))
+	c.StringVar(&req.job, "job", "", "")
+	c.StringVar(&req.out, "out", "", "")
+	c.BoolVar(&req.json, "json", false, "")
+	req.timeout = 5 * time.Second
+	c.value("timeout", "seconds, more than 0 and at most 3600", func(text string) error {
+		return parseSeconds(text, &req.timeout, 3600)
+	})
+	c.options(args)
 	if len(req.pids) > 0 && req.job != "" {
-		errs = append(errs, errors.New("--pid and --job exclude each other"))
+		c.wrong("--pid and --job exclude each other")
 	}
-	if flags.NArg() > 0 {
-		errs = append(errs, fmt.Errorf("unexpected argument %s", quote(flags.Arg(0))))
-	}
-	return req, errors.Join(errs...)
+	return req
 }
 
 // find returns the workers that were asked for, and an error for each that is not
@@ -185,12 +167,7 @@ func (req dumpRequest) reason(job autopsy.Job) string {
 // show prints a job's report.
 func (req dumpRequest) show(w io.Writer, job autopsy.Job, report *autopsy.Report, jobs int) error {
 	if req.json {
-		body, err := json.MarshalIndent(report, "", "  ")
-		if err != nil {
-			return err
-		}
-		_, err = w.Write(append(body, '\n'))
-		return err
+		return writeJSON(w, report)
 	}
 	var b strings.Builder
 	if jobs > 1 {

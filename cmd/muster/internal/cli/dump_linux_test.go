@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,7 +21,7 @@ import (
 func dump(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	status = dumpCommand(t.Context(), args, &out, &errs)
+	status = commandNamed("dump").start(t.Context(), args, nil, &out, &errs)
 	return status, out.String(), errs.String()
 }
 
@@ -140,8 +141,8 @@ func TestDumpHostile(t *testing.T) {
 	if err := (dumpRequest{}).show(&out, job, report, 2); err != nil {
 		t.Error(err)
 	}
-	c := command{"dump", "", &out, &errs}
-	c.fail(exitError, errors.New("job \x1b[31mred"))
+	s := subcommand{name: "dump", do: func(context.Context, *command, []string) error { return errors.New("job \x1b[31mred") }}
+	s.start(t.Context(), nil, nil, &out, &errs)
 	p := program{name: "muster run", say: &errs}
 	p.errorf("node %s is gone", "n1\x1b[31m")
 	got := out.String() + report.Text() + errs.String()

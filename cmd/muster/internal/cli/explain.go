@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/auth"
@@ -34,7 +33,7 @@ func (p program) explain(_ context.Context, args []string) int {
 	}
 	cfg := launch.Config{Env: p.env, Stdout: p.stdout, Stderr: p.stderr}
 	r, cfg, bad := p.read(l, cfg)
-	writeTable(p.stdout, r.settings(&cfg))
+	writeSettings(p.stdout, r.settings(&cfg))
 	for _, text := range r.warnings {
 		fmt.Fprintf(p.stdout, "note: %s\n", text)
 	}
@@ -215,22 +214,13 @@ func (r *reader) pythonFrom() string {
 	return "PATH"
 }
 
-// writeTable writes settings in columns.
-func writeTable(w io.Writer, rows []setting) {
-	rows = slices.Insert(rows, 0, setting{"SETTING", "VALUE", "FROM"})
-	var names, values int
-	for i := range rows {
-		rows[i].value = cmp.Or(printable(rows[i].value), "-")
-		names = max(names, utf8.RuneCountInString(rows[i].name))
-		if n := utf8.RuneCountInString(rows[i].value); n <= maxColumn {
-			values = max(values, n)
-		}
+// writeSettings writes settings in columns.
+func writeSettings(w io.Writer, settings []setting) {
+	rows := [][]string{{"SETTING", "VALUE", "FROM"}}
+	for _, s := range settings {
+		rows = append(rows, []string{s.name, cmp.Or(printable(s.value), "-"), printable(s.from)})
 	}
-	var b strings.Builder
-	for _, row := range rows {
-		fmt.Fprintf(&b, "%-*s  %-*s  %s\n", names, row.name, values, row.value, printable(row.from))
-	}
-	io.WriteString(w, b.String())
+	_ = writeColumns(w, "", maxColumn, rows)
 }
 
 // maxColumn is how long a value may be to make the others' column as wide.

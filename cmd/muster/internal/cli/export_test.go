@@ -1,4 +1,11 @@
 package cli
 
-// StoreCommand is for tests.
-var StoreCommand = storeCommand
+import (
+	"context"
+	"io"
+)
+
+// StoreCommand is `muster store`.
+func StoreCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return commandNamed("store").start(ctx, args, nil, stdout, stderr)
+}

@@ -19,11 +19,9 @@ func (p program) help(_ context.Context, args []string) int {
 		p.errorf("unexpected argument %s; want one command", quote(args[1]))
 		return exitUsage
 	}
-	for _, c := range subcommands() {
-		if c.name == args[0] {
-			io.WriteString(p.stdout, c.help())
-			return exitOK
-		}
+	if c := commandNamed(args[0]); c != nil {
+		io.WriteString(p.stdout, c.help())
+		return exitOK
 	}
 	p.errorf("no help on %s; `muster help` lists the commands", quote(args[0]))
 	return exitUsage

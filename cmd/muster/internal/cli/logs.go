@@ -2,8 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -71,51 +69,47 @@ func parseRankSet(text string) (set rankSet, err error) {
 }
 
 // logsCommand is `muster logs`. With --follow it runs until ctx is done.
-func logsCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	c := command{"logs", logsUsage, stdout, stderr}
-	req, err := parseLogs(args)
-	if err != nil {
-		return c.refuse(err)
+func logsCommand(ctx context.Context, c *command, args []string) error {
+	req := parseLogs(c, args)
+	if err := c.refused(); err != nil {
+		return err
 	}
-	if err := req.run(ctx, stdout, stderr); err != nil {
-		return c.fail(exitError, err)
-	}
-	return exitOK
+	return req.run(ctx, c.stdout, c.stderr)
 }
 
-func parseLogs(args []string) (req logsRequest, err error) {
-	flags := flag.NewFlagSet("muster logs", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error is reported by the caller
-	ranks := flags.String("rank", "", "")
-	flags.BoolVar(&req.local, "local-rank", false, "")
-	flags.StringVar(&req.attempt, "attempt", "", "")
-	stream := flags.String("stream", "both", "")
-	lines := flags.String("lines", "", "")
-	flags.StringVar(lines, "n", "", "")
-	flags.BoolVar(&req.follow, "follow", false, "")
-	flags.BoolVar(&req.follow, "f", false, "")
-	flags.BoolVar(&req.prefixed, "prefix", false, "")
-	if req.dir, err = oneArgument(flags, args); errors.Is(err, flag.ErrHelp) {
-		return req, err
-	}
-	errs := []error{err, checkAttempt(req.attempt)}
-	if *ranks != "" {
-		req.ranks, err = parseRankSet(*ranks)
-		errs = append(errs, err)
-	}
-	req.lines = -1
-	if *lines != "" {
-		n, err := strconv.ParseUint(*lines, 10, 31)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("--lines %s: want a number, 0 or more", quote(*lines)))
+func parseLogs(c *command, args []string) (req logsRequest) {
+	c.Func("rank", "", func(text string) (err error) {
+		if text != "" {
+			if req.ranks, err = parseRankSet(text); err != nil {
+				c.errs = append(c.errs, err)
+			}
 		}
-		req.lines = int(n)
-	}
-	req.stdout, req.stderr = *stream != "stderr", *stream != "stdout"
-	if !slices.Contains([]string{"stdout", "stderr", "both"}, *stream) {
-		errs = append(errs, fmt.Errorf("--stream %s: want stdout, stderr or both", quote(*stream)))
-	}
-	return req, errors.Join(errs...)
+		return nil
+	})
+	c.BoolVar(&req.local, "local-rank", false, "")
+	c.attempt(&req.attempt)
+	req.stdout, req.stderr = true, true
+	c.value("stream", "stdout, stderr or both", func(text string) error {
+		req.stdout, req.stderr = text != "stderr", text != "stdout"
+		if !slices.Contains([]string{"stdout", "stderr", "both"}, text) {
+			return strconv.ErrSyntax
+		}
+		return nil
+	})
+	req.lines = -1
+	c.value("lines", "a number, 0 or more", func(text string) error {
+		n, err := strconv.ParseUint(text, 10, 31)
+		if req.lines = int(n); text == "" {
+			req.lines, err = -1, nil
+		}
+		return err
+	})
+	c.Var(c.Lookup("lines").Value, "n", "")
+	c.BoolVar(&req.follow, "follow", false, "")
+	c.BoolVar(&req.follow, "f", false, "")
+	c.BoolVar(&req.prefixed, "prefix", false, "")
+	req.dir = c.directory(args)
+	return req
 }
 
 // run prints, and follows if that is asked for.

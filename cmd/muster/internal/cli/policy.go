@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -42,33 +43,28 @@ shown in parentheses.
 `
 
 // policyCommand is `muster policy`.
-func policyCommand(args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	c := command{"policy", policyUsage, stdout, stderr}
-	req, err := parsePolicy(args)
-	if err != nil {
-		return c.refuse(err)
+func policyCommand(_ context.Context, c *command, args []string) error {
+	req := parsePolicy(c, args)
+	if err := c.refused(); err != nil {
+		return err
 	}
 	p, err := loadPolicy(req.file)
 	if err != nil {
-		return c.fail(exitError, err)
+		return err
 	}
 	if req.events == "" {
-		checkPolicy(stdout, p)
-		return exitOK
+		return checkPolicy(c.stdout, p)
 	}
-	in := stdin
+	in := io.Reader(c.stdin)
 	if req.events != "-" {
 		f, err := openEventFile(req.events)
 		if err != nil {
-			return c.fail(exitError, err)
+			return err
 		}
 		defer f.Close()
 		in = f
 	}
-	if err := req.replay(p, in, stdout, stderr); err != nil {
-		return c.fail(exitError, err)
-	}
-	return exitOK
+	return req.replay(p, in, c.stdout, c.stderr)
 }
 
 // A policyRequest is what `muster policy` was asked for.
@@ -78,43 +74,42 @@ type policyRequest struct {
 	json         bool
 }
 
-func parsePolicy(args []string) (req policyRequest, err error) {
+func parsePolicy(c *command, args []string) (req policyRequest) {
 	if len(args) == 0 {
-		return req, errors.New("want check or test")
+		c.wrong("want check or test")
+		return req
 	}
-	what, args := args[0], args[1:]
-	flags := flag.NewFlagSet("muster policy", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error is reported by the caller
+	want := "a policy file"
 	req.maxRestarts = -1
-	want := 1
+	what, args := args[0], args[1:]
 	switch what {
 	case "check":
 	case "test":
-		want = 2
-		flags.IntVar(&req.maxRestarts, "max-restarts", -1, "")
-		flags.BoolVar(&req.json, "json", false, "")
+		want = "a policy file and a file of events"
+		c.IntVar(&req.maxRestarts, "max-restarts", -1, "")
+		c.BoolVar(&req.json, "json", false, "")
 	case "help", "--help", "-h":
-		return req, flag.ErrHelp
+		c.errs = append(c.errs, flag.ErrHelp)
+		return req
 	default:
-		return req, fmt.Errorf("%s: want check or test", quote(what))
+		c.wrong("%s: want check or test", quote(what))
+		return req
 	}
-	if err := flags.Parse(args); err != nil {
-		return req, err
+	switch rest, ok := c.arguments(args); {
+	case !ok:
+	case what == "check" && len(rest) == 1:
+		req.file = rest[0]
+	case what == "test" && len(rest) == 2:
+		req.file, req.events = rest[0], rest[1]
+	default:
+		c.wrong("policy %s wants %s, got %d", what, want, len(rest))
 	}
-	if flags.NArg() != want {
-		return req, fmt.Errorf("policy %s wants %s, got %d", what, map[int]string{1: "a policy file", 2: "a policy file and a file of events"}[want], flags.NArg())
-	}
-	if flags.Lookup("max-restarts") != nil && req.maxRestarts < 0 && isPassed(flags, "max-restarts") {
-		return req, fmt.Errorf("--max-restarts must be >= 0, got %d", req.maxRestarts)
-	}
-	req.file, req.events = flags.Arg(0), flags.Arg(1)
-	return req, nil
-}
-
-func isPassed(flags *flag.FlagSet, name string) bool {
-	passed := false
-	flags.Visit(func(f *flag.Flag) { passed = passed || f.Name == name })
-	return passed
+	c.Visit(func(f *flag.Flag) {
+		if f.Name == "max-restarts" && req.maxRestarts < 0 {
+			c.wrong("--max-restarts must be >= 0, got %d", req.maxRestarts)
+		}
+	})
+	return req
 }
 
 // loadPolicy is policy.Load with the file in each error.
@@ -149,7 +144,7 @@ func (r *reader) restartPolicy(cfg *launch.Config) {
 }
 
 // checkPolicy prints what is in a policy, and what may be wrong with it.
-func checkPolicy(w io.Writer, p *policy.Policy) {
+func checkPolicy(w io.Writer, p *policy.Policy) error {
 	var b strings.Builder
 	restarts, most := "as many restarts as --max-restarts says", math.MaxInt
 	if p.MaxRestarts >= 0 {
@@ -166,7 +161,8 @@ func checkPolicy(w io.Writer, p *policy.Policy) {
 	for _, note := range p.Notes(most) {
 		fmt.Fprintf(&b, "note: %s\n", note)
 	}
-	io.WriteString(w, b.String())
+	_, err := io.WriteString(w, b.String())
+	return err
 }
 
 // ruleText says what a rule does.
@@ -343,7 +339,7 @@ func (j *replayedJob) print(w io.Writer, asJSON, next bool) error {
 	for _, row := range j.rows {
 		table = append(table, row.cells())
 	}
-	writeColumns(&b, table)
+	_ = writeColumns(&b, "  ", math.MaxInt, table) // a Builder takes all
 	fmt.Fprintf(&b, "%s\n", j.summary())
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -377,21 +373,4 @@ func (j *replayedJob) summary() string {
 	}
 	r := j.rows[end]
 	return fmt.Sprintf("the policy would have stopped the job at failure %d of %d, by rule %s of %s", end+1, len(j.rows), text.Line(r.Rule, maxCell), r.Source)
-}
-
-// writeColumns writes rows with their columns below each other.
-func writeColumns(b *strings.Builder, rows [][]string) {
-	widths := make([]int, len(rows[0]))
-	for _, row := range rows {
-		for i, cell := range row {
-			widths[i] = max(widths[i], len([]rune(cell)))
-		}
-	}
-	for _, row := range rows {
-		line := ""
-		for i, cell := range row {
-			line += fmt.Sprintf("  %-*s", widths[i], cell)
-		}
-		b.WriteString(strings.TrimRight(line, " ") + "\n")
-	}
 }

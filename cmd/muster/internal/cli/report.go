@@ -3,10 +3,9 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/muster-run/muster/cmd/muster/internal/postmortem"
@@ -33,61 +32,42 @@ type reportRequest struct {
 }
 
 // reportCommand is `muster report`.
-func reportCommand(_ context.Context, args []string, stdout, stderr io.Writer) int {
-	c := command{"report", reportUsage, stdout, stderr}
-	req, err := parseReport(args)
-	if err != nil {
-		return c.refuse(err)
+func reportCommand(_ context.Context, c *command, args []string) error {
+	req := parseReport(c, args)
+	if err := c.refused(); err != nil {
+		return err
 	}
 	runs, attempt, err := postmortem.Find(req.dir)
-	if err != nil {
-		return c.fail(exitError, err)
+	switch {
+	case err != nil:
+		return err
+	case req.list:
+		return req.showList(c.stdout, runs)
+	case req.attempt != "":
+		attempt = "attempt_" + req.attempt
 	}
-	if req.list {
-		err = req.showList(stdout, runs)
-	} else {
-		if req.attempt != "" {
-			attempt = "attempt_" + req.attempt
-		}
-		err = req.show(stdout, stderr, runs, attempt)
-	}
-	if err != nil {
-		return c.fail(exitError, err)
-	}
-	return exitOK
+	return req.show(c.stdout, c.stderr, runs, attempt)
 }
 
-func parseReport(args []string) (req reportRequest, err error) {
-	flags := flag.NewFlagSet("muster report", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error is reported by the caller
-	flags.StringVar(&req.attempt, "attempt", "", "")
-	flags.BoolVar(&req.list, "list", false, "")
-	flags.BoolVar(&req.json, "json", false, "")
-	var errs []error
-	if req.dir, err = oneArgument(flags, args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return req, err
-		}
-		errs = append(errs, err)
-	}
-	if err := checkAttempt(req.attempt); err != nil {
-		errs = append(errs, err)
-	}
+func parseReport(c *command, args []string) (req reportRequest) {
+	c.attempt(&req.attempt)
+	c.BoolVar(&req.list, "list", false, "")
+	c.BoolVar(&req.json, "json", false, "")
+	req.dir = c.directory(args)
 	if req.list && req.attempt != "" {
-		errs = append(errs, errors.New("--list and --attempt exclude each other"))
+		c.wrong("--list and --attempt exclude each other")
 	}
-	return req, errors.Join(errs...)
+	return req
 }
 
-// checkAttempt says what is wrong with the value of --attempt.
-func checkAttempt(text string) error {
-	if text == "" {
+// attempt is the option --attempt.
+func (c *command) attempt(v *string) {
+	c.value("attempt", "a number such as 1, or 1.2 for a later start with the same restart count", func(text string) error {
+		if *v = text; text != "" && !postmortem.IsAttempt("attempt_"+text) {
+			return strconv.ErrSyntax
+		}
 		return nil
-	}
-	if !postmortem.IsAttempt("attempt_" + text) {
-		return fmt.Errorf("--attempt %s: want a number such as 1, or 1.2 for a later start with the same restart count", quote(text))
-	}
-	return nil
+	})
 }
 
 // showList prints the runs in a directory.

@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -42,50 +40,47 @@ const (
 )
 
 // simCommand is `muster sim`. elapsed measures how long it took.
-func simCommand(args []string, stdout, stderr io.Writer, elapsed func() time.Duration) int {
-	c := command{"sim", simUsage, stdout, stderr}
-	cfg, trace, err := simConfig(args)
-	if err != nil {
-		return c.refuse(err)
+func simCommand(c *command, args []string, elapsed func() time.Duration) error {
+	cfg, trace := simConfig(c, args)
+	if err := c.refused(); err != nil {
+		return err
 	}
 	if trace != "" {
 		f, err := os.Create(trace)
 		if err != nil {
-			return c.fail(exitError, err)
+			return err
 		}
 		defer f.Close()
 		cfg.Trace = f
 	}
 	r, err := simulate.Run(cfg)
 	if r != nil {
-		printSim(stdout, &cfg, r, elapsed())
+		printSim(c.stdout, &cfg, r, elapsed())
 	}
 	if err != nil {
-		return c.fail(exitError, fmt.Errorf("%w\nthe run can be repeated: muster sim with the same options and --trace FILE", err))
+		return fmt.Errorf("%w\nthe run can be repeated: muster sim with the same options and --trace FILE", err)
 	}
-	return exitOK
+	return nil
 }
 
 // simConfig reads the command line.
-func simConfig(args []string) (simulate.Config, string, error) {
-	cfg := simulate.Config{
+func simConfig(c *command, args []string) (cfg simulate.Config, trace string) {
+	cfg = simulate.Config{
 		Seed: 1, Nodes: 16, Workers: 8, Arrive: time.Second, Delay: 100 * time.Microsecond, Work: 10 * time.Microsecond,
 		Stop: time.Second, During: time.Minute, Restart: 0.5, Measure: true,
 	}
-	f := simFlags{FlagSet: flag.NewFlagSet("muster sim", flag.ContinueOnError)}
-	f.SetOutput(io.Discard) // the error is reported by the caller
-	f.number("nodes", &cfg.Nodes, 1, simMaxNodes)
-	f.number("min", &cfg.Min, 1, simMaxNodes)
-	f.number("max", &cfg.Max, 1, simMaxNodes)
-	f.number("faults", &cfg.Faults, 0, simMaxFaults)
-	f.duration("delay", &cfg.Delay, 10*time.Second)
-	f.duration("skew", &cfg.Skew, time.Hour)
-	f.duration("work", &cfg.Work, 10*time.Millisecond)
-	f.value("seed", "a number, at least 0", func(text string) (err error) {
+	c.number("nodes", &cfg.Nodes, 1, simMaxNodes)
+	c.number("min", &cfg.Min, 1, simMaxNodes)
+	c.number("max", &cfg.Max, 1, simMaxNodes)
+	c.number("faults", &cfg.Faults, 0, simMaxFaults)
+	c.duration("delay", &cfg.Delay, 10*time.Second)
+	c.duration("skew", &cfg.Skew, time.Hour)
+	c.duration("work", &cfg.Work, 10*time.Millisecond)
+	c.value("seed", "a number, at least 0", func(text string) (err error) {
 		cfg.Seed, err = strconv.ParseUint(text, 10, 64)
 		return err
 	})
-	f.value("loss", "a number of percent from 0 to 50", func(text string) error {
+	c.value("loss", "a number of percent from 0 to 50", func(text string) error {
 		percent, err := strconv.ParseFloat(text, 64)
 		if err != nil || !(percent >= 0 && percent <= 50) {
 			return strconv.ErrRange
@@ -93,18 +88,8 @@ func simConfig(args []string) (simulate.Config, string, error) {
 		cfg.Loss = percent / 100
 		return nil
 	})
-	trace := f.String("trace", "", "")
-	err := f.Parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		return cfg, "", err
-	}
-	errs := append(f.errs, err)
-	if f.NArg() > 0 {
-		errs = append(errs, fmt.Errorf("unexpected argument %s", quote(f.Arg(0))))
-	}
-	if err := errors.Join(errs...); err != nil {
-		return cfg, "", err
-	}
+	c.StringVar(&trace, "trace", "", "")
+	c.options(args)
 	cfg.Jitter = cfg.Delay
 	if cfg.Min == 0 {
 		if cfg.Min = cfg.Nodes; cfg.Max > 0 {
@@ -115,50 +100,13 @@ func simConfig(args []string) (simulate.Config, string, error) {
 		cfg.Max = max(cfg.Nodes, cfg.Min)
 	}
 	switch {
+	case c.errs != nil: // the rest may follow from those
 	case cfg.Max < cfg.Min:
-		err = fmt.Errorf("--max %d is less than --min %d", cfg.Max, cfg.Min)
+		c.wrong("--max %d is less than --min %d", cfg.Max, cfg.Min)
 	case cfg.Min > cfg.Nodes:
-		err = fmt.Errorf("--min %d is more than --nodes %d: they would wait until their join times out", cfg.Min, cfg.Nodes)
+		c.wrong("--min %d is more than --nodes %d: they would wait until their join times out", cfg.Min, cfg.Nodes)
 	}
-	return cfg, *trace, err
-}
-
-// simFlags are options with bounds; errs is what was wrong with their values.
-type simFlags struct {
-	*flag.FlagSet
-	errs []error
-}
-
-// value is an option that set reads.
-func (f *simFlags) value(name, want string, set func(text string) error) {
-	f.Func(name, "", func(text string) error {
-		if set(text) != nil {
-			f.errs = append(f.errs, fmt.Errorf("--%s %s: want %s", name, quote(text), want))
-		}
-		return nil
-	})
-}
-
-func (f *simFlags) number(name string, v *int, least, most int) {
-	f.value(name, fmt.Sprintf("a number from %d to %d", least, most), func(text string) error {
-		n, err := strconv.Atoi(text)
-		if err != nil || n < least || n > most {
-			return strconv.ErrRange
-		}
-		*v = n
-		return nil
-	})
-}
-
-func (f *simFlags) duration(name string, v *time.Duration, most time.Duration) {
-	f.value(name, fmt.Sprintf("a time such as 200us or 3s, at most %v", most), func(text string) error {
-		d, err := time.ParseDuration(text)
-		if err != nil || d < 0 || d > most {
-			return strconv.ErrRange
-		}
-		*v = d
-		return nil
-	})
+	return cfg, trace
 }
 
 // printSim prints what a run was like.

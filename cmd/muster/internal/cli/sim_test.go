@@ -1,12 +1,22 @@
 package cli
 
 import (
+	"context"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 )
+
+// sim runs `muster sim`, as if it took the same time always.
+func sim(t *testing.T, args []string, stdout, stderr io.Writer) int {
+	s := subcommand{name: "sim", usage: simUsage, do: func(_ context.Context, c *command, args []string) error {
+		return simCommand(c, args, func() time.Duration { return 1234567 })
+	}}
+	return s.start(t.Context(), args, nil, stdout, stderr)
+}
 
 // A seed stands for one run, whose numbers do not change.
 func TestSim(t *testing.T) {
@@ -18,7 +28,7 @@ func TestSim(t *testing.T) {
 		"--nodes 3 --max 2 --work 0s",
 	} {
 		out.WriteString("muster sim " + line + "\n")
-		status := simCommand(strings.Fields(line), &out, &out, func() time.Duration { return 1234567 })
+		status := sim(t, strings.Fields(line), &out, &out)
 		if status != exitOK {
 			t.Errorf("%s: status %d", line, status)
 		}
@@ -32,7 +42,7 @@ func TestSimTrace(t *testing.T) {
 	var traces []string
 	for range 2 {
 		var out strings.Builder
-		if status := simCommand([]string{"--nodes=4", "--faults=2", "--trace", path}, &out, &out, func() time.Duration { return 0 }); status != exitOK {
+		if status := sim(t, []string{"--nodes=4", "--faults=2", "--trace", path}, &out, &out); status != exitOK {
 			t.Fatal(&out)
 		}
 		text, err := os.ReadFile(path)
@@ -59,7 +69,7 @@ func TestSimErrors(t *testing.T) {
 		{"--node 3", []string{"-node"}},
 	} {
 		var stdout, stderr strings.Builder
-		if status := simCommand(strings.Fields(tt.line), &stdout, &stderr, nil); status != exitUsage || stdout.Len() > 0 {
+		if status := sim(t, strings.Fields(tt.line), &stdout, &stderr); status != exitUsage || stdout.Len() > 0 {
 			t.Errorf("%s: status %d, %s", tt.line, status, &stdout)
 		}
 		for _, want := range append(tt.want, "usage: muster sim") {
@@ -72,7 +82,7 @@ func TestSimErrors(t *testing.T) {
 
 func TestSimHelp(t *testing.T) {
 	var stdout, stderr strings.Builder
-	if status := simCommand([]string{"--help"}, &stdout, &stderr, nil); status != exitOK || stderr.Len() > 0 || stdout.String() != simUsage {
+	if status := sim(t, []string{"--help"}, &stdout, &stderr); status != exitOK || stderr.Len() > 0 || stdout.String() != simUsage {
 		t.Errorf("status %d: %s%s", status, &stdout, &stderr)
 	}
 	for line := range strings.Lines(simUsage) {

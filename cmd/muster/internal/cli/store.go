@@ -3,13 +3,10 @@ package cli
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -48,68 +45,51 @@ agents of muster can connect, and neither torchrun nor PyTorch's clients.
 `
 
 // storeCommand is `muster store`. It serves until ctx is done.
-func storeCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	fail := func(status int, format string, a ...any) int {
-		fmt.Fprintf(stderr, "muster store: error: "+format+"\n", a...)
-		return status
-	}
-	flags := flag.NewFlagSet("muster store", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error is reported below
-	host := flags.String("host", "", "")
-	portText := flags.String("port", "29500", "")
+func storeCommand(ctx context.Context, c *command, args []string) error {
+	host := c.String("host", "", "")
+	port := 29500 // torch's, as the help says
+	c.number("port", &port, 0, 65535)
 	var want auth.Config
-	flags.StringVar(&want.TokenFile, "token-file", "", "")
-	flags.StringVar(&want.CACert, "cacert", "", "")
-	flags.StringVar(&want.Cert, "cert", "", "")
-	flags.StringVar(&want.Key, "key", "", "")
-	var allowTexts []string
-	flags.Func("allow", "", func(text string) error {
-		allowTexts = append(allowTexts, strings.Split(text, ",")...)
+	for name, path := range map[string]*string{"token-file": &want.TokenFile, "cacert": &want.CACert, "cert": &want.Cert, "key": &want.Key} {
+		c.Func(name, "", func(text string) error {
+			if *path = text; text == "" {
+				c.wrong("--%s is empty: name a file, or leave it out", name)
+			}
+			return nil
+		})
+	}
+	var allow []netip.Prefix
+	c.Func("allow", "", func(text string) error {
+		for one := range strings.SplitSeq(text, ",") {
+			network, err := parseNetwork(one)
+			if err != nil {
+				c.errs = append(c.errs, err)
+			}
+			allow = append(allow, network)
+		}
 		return nil
 	})
-	err := flags.Parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		io.WriteString(stdout, storeUsage)
-		return exitOK
-	}
-	errs := []error{err}
-	port, err := strconv.ParseUint(*portText, 10, 16)
-	if err != nil {
-		errs = append(errs, fmt.Errorf("--port %s: want a number from 0 to 65535", quote(*portText)))
-	}
-	allow, err := parseNetworks(allowTexts)
-	if err != nil {
-		errs = append(errs, err)
-	}
-	flags.Visit(func(f *flag.Flag) {
-		if f.Value.String() == "" && slices.Contains([]string{"token-file", "cacert", "cert", "key"}, f.Name) {
-			errs = append(errs, fmt.Errorf("--%s is empty: name a file, or leave it out", f.Name))
-		}
-	})
+	c.options(args)
+	var err error
 	if want.TokenFile == "" {
 		if want.Token, err = auth.TokenOf(os.LookupEnv); err != nil {
-			errs = append(errs, err)
+			c.errs = append(c.errs, err)
 		}
 	}
 	guard, err := auth.New(want)
 	if err != nil {
-		errs = append(errs, err)
+		c.errs = append(c.errs, err)
 	}
-	if flags.NArg() > 0 {
-		errs = append(errs, fmt.Errorf("unexpected argument %s", quote(flags.Arg(0))))
+	if err := c.refused(); err != nil {
+		return err
 	}
-	if err := errors.Join(errs...); err != nil {
-		io.WriteString(stderr, storeUsage)
-		return fail(exitUsage, "%v", err)
-	}
-	logger, err := newLogger(stderr, os.LookupEnv)
+	logger, err := c.logger(c.stderr)
 	if err != nil {
-		return fail(exitUsage, "%v", err)
+		return err
 	}
 
-	addr := net.JoinHostPort(*host, strconv.FormatUint(port, 10))
 	cfg := tcpstore.ServerConfig{
-		Addr: addr, Allow: allow, Logger: logger,
+		Addr: net.JoinHostPort(*host, strconv.Itoa(port)), Allow: allow, Logger: logger,
 		Prepare: func(s *tcpstore.Server) { c10d.Serve(s, logger) },
 	}
 	if guard != nil {
@@ -117,37 +97,28 @@ func storeCommand(ctx context.Context, args []string, stdout, stderr io.Writer) 
 	}
 	server, err := tcpstore.Listen(cfg)
 	if err != nil {
-		return fail(exitError, "%v; %s", err, listenAdvice(err))
+		return fmt.Errorf("%w; %s", err, listenAdvice(err))
 	}
 	shown := server.Addr().String()
 	if *host != "" {
 		shown = net.JoinHostPort(*host, strconv.Itoa(server.Port()))
 	}
-	fmt.Fprintf(stdout, "listening on %s\n", shown)
+	fmt.Fprintf(c.stdout, "listening on %s\n", shown)
 	<-ctx.Done()
-	if err := server.Close(); err != nil {
-		return fail(exitError, "%v", err)
-	}
-	return exitOK
+	return server.Close()
 }
 
-// parseNetworks reads the values of --allow: networks, or single addresses.
-func parseNetworks(texts []string) (networks []netip.Prefix, err error) {
-	var errs []error
-	for _, text := range texts {
-		text = strings.TrimSpace(text)
-		network, err := netip.ParsePrefix(text)
-		if err != nil {
-			addr, addrErr := netip.ParseAddr(text)
-			if addrErr != nil || addr.Zone() != "" {
-				errs = append(errs, fmt.Errorf("--allow %s: want a network such as 10.0.0.0/8 or an address such as 10.0.0.5", quote(text)))
-				continue
-			}
-			network = netip.PrefixFrom(addr, addr.BitLen())
-		}
-		networks = append(networks, network)
+// parseNetwork reads a value of --allow: a network, or a single address.
+func parseNetwork(text string) (netip.Prefix, error) {
+	text = strings.TrimSpace(text)
+	if network, err := netip.ParsePrefix(text); err == nil {
+		return network, nil
 	}
-	return networks, errors.Join(errs...)
+	addr, err := netip.ParseAddr(text)
+	if err != nil || addr.Zone() != "" {
+		return netip.Prefix{}, fmt.Errorf("--allow %s: want a network such as 10.0.0.0/8 or an address such as 10.0.0.5", quote(text))
+	}
+	return netip.PrefixFrom(addr, addr.BitLen()), nil
 }
 
 // listenAdvice says what to do about an address that cannot be listened on.

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -47,44 +46,34 @@ type topRequest struct {
 }
 
 // topCommand is `muster top`. It runs until a key, or the end of ctx, ends it.
-func topCommand(ctx context.Context, args []string, stdin, stdout *os.File, stderr io.Writer) int {
-	c := command{"top", topUsage, stdout, stderr}
-	req, err := parseTop(args)
-	if err != nil {
-		return c.refuse(err)
+func topCommand(ctx context.Context, c *command, args []string) error {
+	req := parseTop(c, args)
+	if err := c.refused(); err != nil {
+		return err
 	}
 	source, first, err := req.find(ctx)
 	if err != nil {
-		return c.fail(exitError, err)
+		return err
 	}
+	stdout, _ := c.stdout.(*os.File)
 	view := &topView{addr: source.addrs[0], selected: -1}
 	view.take(first)
 	switch {
 	case req.json && source.many():
-		err = writeJSON(stdout, first.states)
+		return writeJSON(stdout, first.states)
 	case req.json:
-		err = writeJSON(stdout, first.states[0])
-	case req.once || !tui.IsTerminal(stdin) || !tui.IsTerminal(stdout):
-		err = snapshot(stdout, view)
-	default:
-		err = view.live(ctx, source, stdin, stdout)
+		return writeJSON(stdout, first.states[0])
+	case req.once || !tui.IsTerminal(c.stdin) || !tui.IsTerminal(stdout):
+		return snapshot(stdout, view)
 	}
-	if err != nil {
-		return c.fail(exitError, err)
-	}
-	return exitOK
+	return view.live(ctx, source, c.stdin, stdout)
 }
 
-func parseTop(args []string) (req topRequest, err error) {
-	flags := flag.NewFlagSet("muster top", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error is reported by the caller
-	flags.BoolVar(&req.all, "all", false, "")
-	flags.BoolVar(&req.once, "once", false, "")
-	flags.BoolVar(&req.json, "json", false, "")
-	rest, err := arguments(flags, args)
-	if err != nil {
-		return req, err
-	}
+func parseTop(c *command, args []string) (req topRequest) {
+	c.BoolVar(&req.all, "all", false, "")
+	c.BoolVar(&req.once, "once", false, "")
+	c.BoolVar(&req.json, "json", false, "")
+	rest, _ := c.arguments(args)
 	for _, arg := range rest {
 		targets := []string{arg}
 		if !strings.HasPrefix(arg, "unix:") { // whose path may have commas
@@ -92,14 +81,14 @@ func parseTop(args []string) (req topRequest, err error) {
 		}
 		for _, target := range targets {
 			if target == "" {
-				return req, fmt.Errorf("%s: want an address or a pid, or several with commas between them", quote(arg))
+				c.wrong("%s: want an address or a pid, or several with commas between them", quote(arg))
 			}
 			if !slices.Contains(req.targets, target) {
 				req.targets = append(req.targets, target)
 			}
 		}
 	}
-	return req, nil
+	return req
 }
 
 // find returns the agents that are meant, and their first answers.

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"math"
@@ -49,42 +48,26 @@ may write to the FIFO can have any process of this user killed.
 const envTimerFile = timer.EnvFile
 
 // watchdogCommand is `muster watchdog`. It serves until ctx is done.
-func watchdogCommand(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	fail := func(status int, format string, a ...any) int {
-		fmt.Fprintf(stderr, "muster watchdog: error: "+format+"\n", a...)
-		return status
-	}
-	flags := flag.NewFlagSet("muster watchdog", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // the error is reported below
-	path := flags.String("file", os.Getenv(envTimerFile), "")
-	runID := flags.String("run-id", "", "")
-	interval := flags.String("max-interval", "10", "")
-	killSelf := flags.Bool("kill-self", false, "")
-	events := flags.Bool("events", false, "")
-	err := flags.Parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		io.WriteString(stdout, watchdogUsage)
-		return exitOK
-	}
-	errs := []error{err}
-	seconds, err := strconv.ParseFloat(*interval, 64)
-	if err != nil || !(seconds > 0) || seconds > math.MaxInt64/1e9 {
-		errs = append(errs, fmt.Errorf("--max-interval %s: want seconds, more than 0", quote(*interval)))
-	}
+func watchdogCommand(ctx context.Context, c *command, args []string) error {
+	path := c.String("file", os.Getenv(envTimerFile), "")
+	runID := c.String("run-id", "", "")
+	interval := 10 * time.Second
+	c.value("max-interval", "seconds, more than 0", func(text string) error {
+		return parseSeconds(text, &interval, math.MaxInt64/1e9)
+	})
+	killSelf := c.Bool("kill-self", false, "")
+	events := c.Bool("events", false, "")
+	c.options(args)
 	if *path == "" {
-		errs = append(errs, errors.New("--file is required: the path of the FIFO"))
+		c.wrong("--file is required: the path of the FIFO")
 	}
-	if flags.NArg() > 0 {
-		errs = append(errs, fmt.Errorf("unexpected argument %s", quote(flags.Arg(0))))
+	if err := c.refused(); err != nil {
+		return err
 	}
-	if err := errors.Join(errs...); err != nil {
-		io.WriteString(stderr, watchdogUsage)
-		return fail(exitUsage, "%v", err)
-	}
-	out := &sharedWriter{w: stderr}
-	logger, err := newLogger(out, os.LookupEnv)
+	out := &sharedWriter{w: c.stderr}
+	logger, err := c.logger(out)
 	if err != nil {
-		return fail(exitUsage, "%v", err)
+		return err
 	}
 
 	ctx, stop := context.WithCancel(ctx)
@@ -99,20 +82,20 @@ func watchdogCommand(ctx context.Context, args []string, stdout, stderr io.Write
 	self := os.Getpid()
 	server, err := timer.NewServer(timer.Config{
 		RunID:       *runID,
-		MaxInterval: time.Duration(seconds * float64(time.Second)),
+		MaxInterval: interval,
 		Owns:        func(pid int) bool { return pid != self },
 		OnEvent:     w.event,
 		Logger:      logger,
 	})
 	if err != nil {
-		return fail(exitError, "%v", err)
+		return err
 	}
 	defer server.Close()
 	fifo, err := timer.ListenFIFO(server, *path)
 	if err != nil {
-		return fail(exitError, "%v", err)
+		return err
 	}
-	fmt.Fprintf(stdout, "listening on %s\n", *path)
+	fmt.Fprintf(c.stdout, "listening on %s\n", *path)
 	// The server ends after the FIFO, which has something to log till then.
 	running, end := context.WithCancel(context.Background())
 	served := make(chan error, 1)
@@ -120,12 +103,12 @@ func watchdogCommand(ctx context.Context, args []string, stdout, stderr io.Write
 	err = fifo.Serve(ctx)
 	end()
 	if err := errors.Join(err, <-served); err != nil {
-		return fail(exitError, "%v", err)
+		return err
 	}
 	if w.signal != 0 {
-		return endBy(w.signal)
+		return statusError{status: endBy(w.signal)}
 	}
-	return exitOK
+	return nil
 }
 
 // A watchdog deals with the events of a server, which come one at a time.

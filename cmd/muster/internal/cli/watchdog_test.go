@@ -202,7 +202,7 @@ func TestWatchdogErrors(t *testing.T) {
 		{[]string{"--file", dir + "/none/fifo"}, exitError, []string{dir, "no such file or directory"}},
 	} {
 		var stdout, stderr strings.Builder
-		if got := watchdogCommand(t.Context(), tt.args, &stdout, &stderr); got != tt.status {
+		if got := commandNamed("watchdog").start(t.Context(), tt.args, nil, &stdout, &stderr); got != tt.status {
 			t.Errorf("%q: status %d, want %d", tt.args, got, tt.status)
 		}
 		for _, part := range tt.want {

@@ -19,7 +19,7 @@ import (
 // A healthy host has nothing but ok in its report.
 func TestHealthyHost(t *testing.T) {
 	h := healthy()
-	report := doctor.Run(t.Context(), doctor.Config{MinNodes: 1, MaxNodes: 1, Workers: 1, LogDir: "/var/log", System: h.system()})
+	report := doctor.Run(t.Context(), doctor.Config{MinNodes: 1, MaxNodes: 1, Workers: doctor.Workers{Count: 1}, LogDir: "/var/log", System: h.system()})
 	if report.Status != doctor.OK || report.Host != "a" || len(report.Lines) < 10 {
 		t.Errorf("got %s", show(*report))
 	}
@@ -233,7 +233,7 @@ func TestPython(t *testing.T) {
 		want        []string
 	}{
 		{"version", "Python", doctor.Config{}, func(*host) {}, []string{"ok: 3.12.1 at /env/python3"}},
-		{"none", "Python", doctor.Config{PythonErr: errors.New("no Python interpreter")}, func(*host) {}, []string{"failure: no Python interpreter → activate the environment that has torch, or set PYTHON_EXEC"}},
+		{"none", "Python", doctor.Config{Python: doctor.Python{Err: errors.New("no Python interpreter")}}, func(*host) {}, []string{"failure: no Python interpreter → activate the environment that has torch, or set PYTHON_EXEC"}},
 		{"broken", "Python", doctor.Config{}, func(h *host) { h.run["/env/python3"] = "!cannot find libpython" }, []string{"failure: /env/python3: exit status 1: cannot find libpython → set PYTHON_EXEC…"}},
 		{"torch", "torch", doctor.Config{}, func(h *host) { torch(h, cpu) }, []string{"ok: 2.15.0 for CPUs only, imported in 2s; backends gloo, mpi"}},
 		{"no torch", "torch", doctor.Config{}, func(h *host) {
@@ -256,8 +256,8 @@ func TestPython(t *testing.T) {
 		{"old driver", "devices", doctor.Config{}, func(h *host) { gpus(h, 2); torch(h, strings.Replace(cuda, `"devices": 2`, `"devices": 0`, 1)) }, []string{
 			"failure: this host has 2 GPUs, but torch sees none → run /env/python3…"}},
 		{"no py-spy", "py-spy", doctor.Config{}, func(*host) {}, []string{"warning: not found beside the interpreter or in PATH…"}},
-		{"more workers than devices", "workers", doctor.Config{Workers: 3}, func(h *host) { gpus(h, 2) }, []string{"warning: 3 workers share 2 GPUs: NCCL refuses two ranks on one device → --nproc-per-node=gpu"}},
-		{"no device to count", "GPUs", doctor.Config{WorkersWord: "gpu", WorkersErr: errors.New("Cuda is not available")}, func(*host) {}, []string{"failure: --nproc-per-node=gpu: Cuda is not available…", "ok: no GPUs"}},
+		{"more workers than devices", "workers", doctor.Config{Workers: doctor.Workers{Count: 3}}, func(h *host) { gpus(h, 2) }, []string{"warning: 3 workers share 2 GPUs: NCCL refuses two ranks on one device → --nproc-per-node=gpu"}},
+		{"no device to count", "GPUs", doctor.Config{Workers: doctor.Workers{Word: "gpu", Err: errors.New("Cuda is not available")}}, func(*host) {}, []string{"failure: --nproc-per-node=gpu: Cuda is not available…", "ok: no GPUs"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := healthy()

@@ -65,15 +65,10 @@ type Config struct {
 	// Settings are those of --rdzv-conf.
 	Settings rendezvous.Settings
 
-	// Workers is the number of workers on this host; WorkersErr why it is not known,
-	// WorkersWord what was asked for ("gpu").
-	Workers     int
-	WorkersErr  error
-	WorkersWord string
-	// Python is the interpreter of the workers, PythonErr why there is none. Both
-	// are empty if the job needs none.
-	Python    string
-	PythonErr error
+	// Workers are those of this host.
+	Workers Workers
+	// Python is the interpreter of the workers.
+	Python Python
 	// LogDir is where log files go; "" means $TMPDIR, /dev/null nowhere.
 	LogDir string
 	// HealthCheck is the site's own check, a command for sh.
@@ -89,6 +84,20 @@ type Config struct {
 	System *System
 	// Logger gets what the rendezvous has to say. nil means slog.Default().
 	Logger *slog.Logger
+}
+
+// Workers says how many there are on this host. Word is what was asked for ("gpu"), if that is
+// no number, and Err why it could not be made one.
+type Workers struct {
+	Count int
+	Word  string
+	Err   error
+}
+
+// Python is an interpreter, or why there is none. Both are empty if the job needs none.
+type Python struct {
+	Path string
+	Err  error
 }
 
 // many says whether other hosts take part.

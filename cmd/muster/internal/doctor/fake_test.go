@@ -141,14 +141,14 @@ func (h *host) system() *doctor.System {
 func (h *host) found(t *testing.T, cfg doctor.Config, check string) (lines []string) {
 	t.Helper()
 	cfg.System = h.system()
-	if cfg.Workers == 0 {
-		cfg.Workers = 1
+	if cfg.Workers.Count == 0 {
+		cfg.Workers.Count = 1
 	}
 	if cfg.MaxNodes == 0 {
 		cfg.MinNodes, cfg.MaxNodes = 1, 1
 	}
-	if cfg.Python == "" && cfg.PythonErr == nil {
-		cfg.Python = "/env/python3"
+	if cfg.Python.Path == "" && cfg.Python.Err == nil {
+		cfg.Python.Path = "/env/python3"
 	}
 	for _, l := range doctor.Run(t.Context(), cfg).Lines {
 		if l.Check == check {

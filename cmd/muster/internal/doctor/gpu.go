@@ -90,11 +90,11 @@ func (d *doctor) checkGPUs(ctx context.Context) []Line {
 
 // checkWorkers compares the number of workers with that of the devices.
 func (d *doctor) checkWorkers(count int) []Line {
-	if d.WorkersErr != nil {
-		return []Line{failure(fmt.Sprintf("--nproc-per-node=%s: %v", d.WorkersWord, d.WorkersErr), "look at the other lines about GPUs, or give a number")}
+	if d.Workers.Err != nil {
+		return []Line{failure(fmt.Sprintf("--nproc-per-node=%s: %v", d.Workers.Word, d.Workers.Err), "look at the other lines about GPUs, or give a number")}
 	}
-	if count > 0 && d.Workers > count {
-		return []Line{warning(fmt.Sprintf("%s share %s: NCCL refuses two ranks on one device", text.Count(d.Workers, "worker"), text.Count(count, "GPU")), "--nproc-per-node=gpu").as("workers")}
+	if count > 0 && d.Workers.Count > count {
+		return []Line{warning(fmt.Sprintf("%s share %s: NCCL refuses two ranks on one device", text.Count(d.Workers.Count, "worker"), text.Count(count, "GPU")), "--nproc-per-node=gpu").as("workers")}
 	}
 	return nil
 }

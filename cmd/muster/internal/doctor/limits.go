@@ -27,7 +27,7 @@ const (
 // checkLimits looks at the limits of this process, which the workers inherit.
 func (d *doctor) checkLimits(context.Context) []Line {
 	var lines []Line
-	workers := max(d.Workers, 1)
+	workers := max(d.Workers.Count, 1)
 	few := d.System.Limits(workers)
 	for _, err := range split(few) {
 		lines = append(lines, failure(err.Error(), "ulimit -n 65536 (or LimitNOFILE= of the service, --ulimit of the container, limits.conf), and ulimit -u for processes"))

@@ -73,7 +73,7 @@ func shifted(args []string) error {
 	system.Now = func() time.Time { return time.Now().Add(ahead) }
 	report := doctor.Run(context.Background(), doctor.Config{
 		Backend: "c10d", Host: args[0], Port: 29400, MinNodes: 2, MaxNodes: 2, RunID: "none",
-		Settings: rendezvous.Settings{}.WithDefaults(), Workers: 1, LogDir: os.DevNull, Wait: patience,
+		Settings: rendezvous.Settings{}.WithDefaults(), Workers: doctor.Workers{Count: 1}, LogDir: os.DevNull, Wait: patience,
 		System: system,
 	})
 	return report.WriteJSON(os.Stdout)

@@ -76,15 +76,15 @@ func parseProbe(out []byte) (a pythonAnswer) {
 // checkPython starts the workers' interpreter and imports torch.
 func (d *doctor) checkPython(ctx context.Context) []Line {
 	switch {
-	case d.PythonErr != nil:
-		return []Line{failure(d.PythonErr.Error(), "activate the environment that has torch, or set PYTHON_EXEC")}
-	case d.Python == "":
+	case d.Python.Err != nil:
+		return []Line{failure(d.Python.Err.Error(), "activate the environment that has torch, or set PYTHON_EXEC")}
+	case d.Python.Path == "":
 		return []Line{ok("not needed")}
 	}
 	ctx, cancel := context.WithTimeout(ctx, importLimit)
 	defer cancel()
 	start := time.Now()
-	out, complaint, err := d.System.Run(ctx, d.Python, "-c", probe)
+	out, complaint, err := d.System.Run(ctx, d.Python.Path, "-c", probe)
 	a := parseProbe(out)
 	if a.Version == "" {
 		why := "it does not run Python"
@@ -97,10 +97,10 @@ func (d *doctor) checkPython(ctx context.Context) []Line {
 		case err != nil:
 			why = err.Error() + ": " + why
 		}
-		return []Line{failure(fmt.Sprintf("%s: %s", d.Python, why), "set PYTHON_EXEC to another interpreter, or repair this one")}
+		return []Line{failure(fmt.Sprintf("%s: %s", d.Python.Path, why), "set PYTHON_EXEC to another interpreter, or repair this one")}
 	}
-	where := d.Python
-	if a.Executable != "" && a.Executable != d.Python {
+	where := d.Python.Path
+	if a.Executable != "" && a.Executable != d.Python.Path {
 		where += " (" + a.Executable + ")"
 	}
 	lines := []Line{ok("%s at %s", a.Version, where)}
@@ -125,10 +125,10 @@ func (d *doctor) judgeTorch(ctx context.Context, a pythonAnswer, complaint []byt
 			why = "importing it took more than " + round(took)
 			fix = "look at the file system that it is on; " + copyIt
 		case strings.Contains(why, "ModuleNotFoundError") && strings.Contains(why, "'torch'"):
-			why = "it is not installed for " + d.Python
+			why = "it is not installed for " + d.Python.Path
 		case why == "":
 			why = "the interpreter died while it imported it"
-			fix = "run " + d.Python + " -X faulthandler -c 'import torch'"
+			fix = "run " + d.Python.Path + " -X faulthandler -c 'import torch'"
 		}
 		l = failure("cannot be imported: "+why, fix)
 	case !a.Distributed:
@@ -171,7 +171,7 @@ func (d *doctor) judgeDevices(a pythonAnswer) []Line {
 	case gpus > 0 && a.CUDA == "" && a.HIP == "":
 		l = warning(fmt.Sprintf("this host has %s, but torch %s was built for CPUs only", devices, a.Torch), "install the build for the driver's CUDA or ROCm: https://pytorch.org/get-started/locally")
 	case gpus > 0 && a.Devices == 0:
-		l = failure(fmt.Sprintf("this host has %s, but torch sees none%s", devices, hidden), "run "+d.Python+" -c 'import torch; torch.zeros(1).cuda()' for the reason; often the driver is older than torch's CUDA needs")
+		l = failure(fmt.Sprintf("this host has %s, but torch sees none%s", devices, hidden), "run "+d.Python.Path+" -c 'import torch; torch.zeros(1).cuda()' for the reason; often the driver is older than torch's CUDA needs")
 	case gpus > 0 && a.Devices != gpus:
 		l = warning(fmt.Sprintf("torch sees %s of %d%s", text.Count(a.Devices, "GPU"), gpus, hidden), "")
 	case a.Devices > 0 && a.CUDA != "" && !a.NCCL:
@@ -186,9 +186,9 @@ func (d *doctor) judgeDevices(a pythonAnswer) []Line {
 
 // findPySpy says whether stacks of workers that hang can be had.
 func (d *doctor) findPySpy() Line {
-	beside := filepath.Join(filepath.Dir(d.Python), "py-spy")
+	beside := filepath.Join(filepath.Dir(d.Python.Path), "py-spy")
 	for _, name := range []string{beside, "py-spy"} {
-		if strings.Contains(name, "/") && !strings.Contains(d.Python, "/") {
+		if strings.Contains(name, "/") && !strings.Contains(d.Python.Path, "/") {
 			continue
 		}
 		if path, err := execpath.Find(name, d.System.Lookup); err == nil {

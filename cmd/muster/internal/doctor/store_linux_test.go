@@ -106,7 +106,7 @@ func listenSilently(t *testing.T, h *netlab.Host) net.Listener {
 func TestRealTorch(t *testing.T) {
 	t.Parallel()
 	python := pypeer.Python(t)
-	report := doctor.Run(t.Context(), doctor.Config{MinNodes: 1, MaxNodes: 1, Workers: 1, Python: python, LogDir: os.DevNull})
+	report := doctor.Run(t.Context(), doctor.Config{MinNodes: 1, MaxNodes: 1, Workers: doctor.Workers{Count: 1}, Python: doctor.Python{Path: python}, LogDir: os.DevNull})
 	out, err := exec.Command(python, "-c", "import torch; print(torch.__version__)").Output()
 	if err != nil {
 		t.Fatal(err)
