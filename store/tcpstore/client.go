@@ -14,9 +14,9 @@ import (
 	"github.com/muster-run/muster/store"
 )
 
-// DefaultTimeout is the time limit of a Client that is given none.
+// defaultTimeout is the time limit of a Client that is given none.
 // Source: Store::kDefaultTimeout.
-const DefaultTimeout = 300 * time.Second
+const defaultTimeout = 300 * time.Second
 
 // A ClientConfig says whom to connect to.
 type ClientConfig struct {
@@ -24,7 +24,7 @@ type ClientConfig struct {
 	// server's. All IP addresses are tried, the first that answers is taken.
 	Addr string
 	// Timeout bounds Dial, and each call whose context has no deadline of its
-	// own. Default DefaultTimeout.
+	// own. Default 5 min.
 	Timeout time.Duration
 	// WorldSize, if above 0, counts this client among the workers that have
 	// joined, for which the process that hosts the server may be waiting
@@ -32,7 +32,7 @@ type ClientConfig struct {
 	WorldSize int
 	// KeepAlive is how long a connection outlives the host at its other end: one
 	// that has vanished, or been cut off, ends the calls that are blocked and
-	// the session. Below 0 nobody asks. Default DefaultKeepAlive. The system counts in
+	// the session. Below 0 nobody asks. Default 15 s. The system counts in
 	// seconds. On Linux a connection also ends if the server takes
 	// nothing of what was sent for that long.
 	KeepAlive time.Duration
@@ -202,8 +202,9 @@ func (c *Client) giveBack(l *line) {
 	c.drop(l)
 }
 
-// A LimitError is returned for keys and values that are more than a server takes;
-// it would close the connection.
+// A LimitError is returned for keys and values that are more than a server takes, which
+// would close the connection: keys of 8191 bytes with their prefixes, values of 8 MiB, and
+// 131,072 keys in one call.
 type LimitError struct {
 	What     string // What is "key", "value" or "number of keys"
 	Size     int    // Size is in bytes, or the number of keys

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 	"unsafe"
 
@@ -34,7 +32,7 @@ const bigTimeout = 2 * time.Minute
 // their greatest size: 512 MiB in all. Others wait, unread. A request that turns out to
 // be bigger keeps its place until it has one of the next class, so that those of the
 // last class wait for none and all come to an end.
-var places = [...]struct{ size, most int }{{fullBuffer, 0}, {1 << 20, 128}, {2 * MaxValue, 8}, {maxRequest, 4}}
+var places = [...]struct{ size, most int }{{fullBuffer, 0}, {1 << 20, 128}, {2 * maxValue, 8}, {maxRequest, 4}}
 
 var (
 	errSlow = fmt.Errorf("a request of more than %d KiB was not complete, or its reply not read, in %v", fullBuffer>>10, bigTimeout)
@@ -53,39 +51,15 @@ func (e *requestError) Unwrap() error { return e.err }
 // A conn is one client's connection. Its goroutine reads requests, performs
 // them in order and writes the replies when no complete request is left.
 //
-// # Who writes
-//
-// The answer to a parked WAIT or BARRIER, one byte, is due when another connection's
-// request fulfils it. To wake this connection's goroutine for that would cost the
-// client twice the time, so that other goroutine, which is at work anyway, writes the
-// byte itself. But the byte must not come between the bytes of a reply, nor behind the
-// answer to a CANCEL_WAIT that was performed later. turn is the right to write. It is
-// in one of three states:
-//
-//   - at work: the connection's goroutine has it. A wait that is fulfilled now is owed:
-//     the goroutine puts the byte between its replies (settle).
-//   - reading: nobody has it. The goroutine has written all that it has to, and blocks.
-//   - answering: another goroutine has it, from Fire to the end of Deliver. The
-//     connection's goroutine, if a request comes meanwhile, waits in read for its turn.
-//
-// Fire takes the turn under the map's lock, since that lock is the order in which waits
-// are fulfilled and cancelled; Deliver writes after it, since nobody may do system calls
-// under that lock, and only then gives the turn away. So one mutex is locked in one
-// function and unlocked in another. The goroutine goes from at work to reading under
-// the map's lock as well, unless no wait is parked: no wait can be fulfilled between its
-// last look at owed and the time that the turn is free.
-//
-// # Who touches what
-//
-// s, raw and since never change. dropped is guarded by s.mu; owed by the map's
-// lock; what the waiter has, too. All the rest is the connection's goroutine's, except
-// that Deliver uses nc, which does not change once requests are read.
+// s, raw, since and cut never change, nc not once requests are read. s.mu guards dropped,
+// the map's lock what is said of wait. All the rest is the goroutine's.
 type conn struct {
 	s     *Server
 	raw   net.Conn      // to be closed, by anybody
 	nc    net.Conn      // raw, or what the guard has made of it
 	ended chan struct{} // closed when the goroutine has left the data alone
 	since time.Time
+	cut   chan struct{} // the server's
 
 	validated atomic.Bool // it has begun as a client does
 	dropped   bool        // closed to make room
@@ -95,32 +69,22 @@ type conn struct {
 	buf   []byte
 	r, w  int // buf[r:w] is what has been read and not yet parsed
 	frame frame
-	class int           // of places: what buf and frame have one of
-	cut   chan struct{} // the server's
-	keys  []string      // scratch
+	class int      // of places: what buf and frame have one of
+	keys  []string // scratch
 
-	out    []byte      // replies to write
-	from   int         // out[from:] is not yet in chain
-	chain  net.Buffers // replies that come before, with big values among them
-	queued int         // bytes in chain
-
-	waiter  kv.Waiter
-	waiting bool       // the waiter may be parked
-	turn    sync.Mutex // the right to write
-	owed    bool       // a stop-waiting is to be written by the goroutine
+	replies batch // to be written
+	wait    wait
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
 	c := &conn{s: s, raw: nc, nc: nc, ended: make(chan struct{}), since: time.Now(), buf: make([]byte, firstBuffer)}
-	c.waiter.Notifier = c
+	c.wait.waiter.Notifier = c
 	_ = nc.SetReadDeadline(c.since.Add(openingTimeout))
 	return c
 }
 
 // serve performs requests until the connection ends.
 func (c *conn) serve() error {
-	c.turn.Lock()
-	defer c.turn.Unlock()
 	for {
 		if !c.validated.Load() {
 			if err := checkOpening(c.buf[c.r:c.w]); err != nil {
@@ -131,7 +95,7 @@ func (c *conn) serve() error {
 		switch {
 		case err != nil:
 			// What came before the bad request was good.
-			c.flush()
+			c.replies.writeTo(c.nc)
 			return &requestError{err: err}
 		case need == 0:
 			err = c.perform()
@@ -155,8 +119,8 @@ func (c *conn) serve() error {
 	}
 }
 
-// claim takes a place for a request of so many bytes, and limits its time. It may wait
-// for one, with the turn given away.
+// claim takes a place for a request of so many bytes, and limits its time. It may have
+// to wait for one.
 func (c *conn) claim(size int) error {
 	class := c.class
 	for places[class].size < size && class < len(places)-1 {
@@ -169,7 +133,7 @@ func (c *conn) claim(size int) error {
 		return err
 	}
 	err := c.place(class)
-	c.turn.Lock()
+	c.resume()
 	if err != nil {
 		return err
 	}
@@ -217,19 +181,13 @@ func (c *conn) shrink() {
 	}
 }
 
-// leave drops what the connection has waited for.
-func (c *conn) leave() {
-	c.unclaim()
-	c.s.m.Lock()
-	c.s.m.Cancel(&c.waiter)
-	c.s.m.Unlock()
-	c.turn.Lock() // a Deliver may be under way
-	defer c.turn.Unlock()
-}
-
 // fill reads more, into a buffer that has room for need more bytes or at least
 // twice the room there was.
 func (c *conn) fill(need int) error {
+	// Replies may lie in the buffer.
+	if err := c.replies.writeTo(c.nc); err != nil {
+		return err
+	}
 	full := c.w == len(c.buf)
 	if kept := c.w - c.r; c.r > 0 && (kept == 0 || c.w+need > len(c.buf)) {
 		copy(c.buf, c.buf[c.r:c.w])
@@ -288,153 +246,26 @@ func (c *conn) takeValue() error {
 	return nil
 }
 
-// read writes all replies and reads into b, without the turn while it blocks.
+// read writes all replies and reads into b.
 func (c *conn) read(b []byte) (n int, err error) {
 	if err := c.rest(); err != nil {
 		return 0, err
 	}
 	n, err = c.nc.Read(b)
-	c.turn.Lock()
+	c.resume()
 	return n, err
 }
 
-// rest writes all replies and gives the turn away. After an error it has it still.
-func (c *conn) rest() error {
-	for {
-		if err := c.flush(); err != nil {
-			return err
-		}
-		if !c.waiting {
-			c.turn.Unlock()
-			return nil
-		}
-		c.s.m.Lock()
-		owed := c.settle()
-		if !owed {
-			c.waiting = c.waiter.Parked()
-			c.turn.Unlock()
-		}
-		c.s.m.Unlock()
-		if !owed {
-			return nil
-		}
-	}
-}
-
-// settle puts an owed stop-waiting among the replies. The map is locked.
-func (c *conn) settle() bool {
-	if !c.owed {
-		return false
-	}
-	c.owed = false
-	c.out = append(c.out, stopWaiting)
-	return true
-}
-
-// Fire implements kv.Notifier: it takes the turn for Deliver, or leaves the answer to the
-// connection's goroutine, which is at work.
-func (c *conn) Fire() bool {
-	c.owed = !c.turn.TryLock()
-	return !c.owed
-}
-
-// Deliver implements kv.Notifier: it writes the answer to a wait. A client that
-// has filled its socket by not reading gets it from a goroutine of its own.
-func (c *conn) Deliver() {
-	if c.writeNow(stopWaiting) {
-		c.turn.Unlock()
-		return
-	}
-	go func() {
-		c.nc.Write([]byte{stopWaiting})
-		c.turn.Unlock()
-	}()
-}
-
-// writeNow writes a byte if that does not block.
-func (c *conn) writeNow(b byte) bool {
-	sc, ok := c.nc.(syscall.Conn)
-	if !ok {
-		return false
-	}
-	raw, err := sc.SyscallConn()
-	if err != nil {
-		return false
-	}
-	again := false
-	raw.Write(func(fd uintptr) bool {
-		_, err := syscall.Write(int(fd), []byte{b})
-		again = err == syscall.EAGAIN || err == syscall.EINTR
-		return true
-	})
-	return !again
-}
-
-// flush writes all replies.
-func (c *conn) flush() (err error) {
-	switch {
-	case len(c.chain) > 0:
-		c.link()
-		chain := c.chain
-		_, err = chain.WriteTo(c.nc)
-		if clear(c.chain); cap(c.chain) > 1024 {
-			c.chain = nil
-		}
-		c.chain, c.queued = c.chain[:0], 0
-	case len(c.out) > 0:
-		_, err = c.nc.Write(c.out)
-	}
-	if cap(c.out) > 2*fullReply {
-		c.out = nil
-	}
-	c.out, c.from = c.out[:0], 0
-	return err
-}
-
-// link moves what is in out to the chain.
-func (c *conn) link() {
-	if len(c.out) > c.from {
-		c.chain = append(c.chain, c.out[c.from:len(c.out):len(c.out)])
-		c.queued += len(c.out) - c.from
-		c.from = len(c.out)
-	}
-}
-
-// replyValue replies with a value that nobody changes: a big one is not copied.
-func (c *conn) replyValue(value []byte) {
-	if len(value) < bigValue {
-		c.replyBytes(value)
-		return
-	}
-	c.replyBig(value)
-}
-
-func (c *conn) replyBig(value []byte) {
-	c.out = appendInt(c.out, int64(len(value)))
-	c.link()
-	c.chain = append(c.chain, value)
-	c.queued += len(value)
-}
-
-func (c *conn) replyBytes(value []byte) {
-	c.out = appendInt(c.out, int64(len(value)))
-	c.out = append(c.out, value...)
-}
-
-func appendInt(b []byte, n int64) []byte { return binary.LittleEndian.AppendUint64(b, uint64(n)) }
-
-// replyKey replies with the value of a key, nothing if there is none.
+// replyKey replies with the value of a key, nothing if there is none. Where much is to be
+// written already, small values are not copied either.
 func (c *conn) replyKey(key string) {
 	value, _ := c.s.m.Get(key)
-	if len(value) < bigValue && c.queued+len(c.out) < mostCopied {
-		c.replyBytes(value)
+	if len(value) < bigValue && c.replies.len() < mostCopied {
+		c.replies.value(value)
 		return
 	}
-	if value, _ = c.s.m.Share(key); len(value) == 0 {
-		c.replyBytes(nil)
-		return
-	}
-	c.replyBig(value)
+	value, _ = c.s.m.Share(key)
+	c.replies.shared(value)
 }
 
 // text is a string over the bytes of the read buffer, good until the request
@@ -474,13 +305,13 @@ func (c *conn) perform() error {
 	switch f.query {
 	case qValidate:
 		if c.validated.Load() {
-			c.flush()
+			c.replies.writeTo(c.nc)
 			return &requestError{err: errSecondValidate}
 		}
 		c.validated.Store(true)
 		return c.nc.SetReadDeadline(time.Time{})
 	case qPing:
-		c.out = binary.LittleEndian.AppendUint32(c.out, uint32(f.num))
+		c.replies.out = binary.LittleEndian.AppendUint32(c.replies.out, uint32(f.num))
 		return nil
 	case qListKeys:
 		m.Lock()
@@ -496,11 +327,11 @@ func (c *conn) perform() error {
 	err := c.locked(f, m)
 	m.Unlock()
 	if err != nil {
-		c.flush()
+		c.replies.writeTo(c.nc)
 		return &requestError{err: err}
 	}
-	if len(c.out)+c.queued >= fullReply {
-		return c.flush()
+	if c.replies.len() >= fullReply {
+		return c.replies.writeTo(c.nc)
 	}
 	return nil
 }
@@ -512,7 +343,7 @@ func (c *conn) locked(f *frame, m *kv.Map) error {
 	case qSet:
 		m.Set(key, c.value(0))
 	case qCompareSet:
-		c.replyValue(m.CompareAndSet(key, c.value(0).Bytes, c.value(1)))
+		c.replies.value(m.CompareAndSet(key, c.value(0).Bytes, c.value(1)))
 	case qGet:
 		c.replyKey(key)
 	case qAdd:
@@ -520,7 +351,7 @@ func (c *conn) locked(f *frame, m *kv.Map) error {
 		if err != nil {
 			return fmt.Errorf("ADD to %.200q: %w", key, err)
 		}
-		c.out = appendInt(c.out, sum)
+		c.replies.int(sum)
 	case qCheck:
 		answer := byte(ready)
 		for _, key := range c.list() {
@@ -529,32 +360,32 @@ func (c *conn) locked(f *frame, m *kv.Map) error {
 				break
 			}
 		}
-		c.out = append(c.out, answer)
+		c.replies.byte(answer)
 	case qWait:
-		if c.waiter.Parked() {
+		if c.wait.waiter.Parked() {
 			return errSecondWait
 		}
-		c.parked(m.Wait(&c.waiter, c.list()...))
+		c.park(m.Wait(&c.wait.waiter, c.list()...))
 	case qBarrier:
-		if c.waiter.Parked() {
+		if c.wait.waiter.Parked() {
 			return errSecondWait
 		}
-		done, err := m.Barrier(&c.waiter, key, f.num)
+		done, err := m.Barrier(&c.wait.waiter, key, f.num)
 		if err != nil {
 			return fmt.Errorf("BARRIER at %.200q: %w", key, err)
 		}
-		c.parked(done)
+		c.park(done)
 	case qCancelWait:
-		m.Cancel(&c.waiter)
-		c.out = append(c.out, waitCanceled)
+		m.Cancel(&c.wait.waiter)
+		c.replies.byte(waitCanceled)
 	case qNumKeys:
-		c.out = appendInt(c.out, int64(m.Len()))
+		c.replies.int(int64(m.Len()))
 	case qDelete:
 		n := int64(0)
 		if m.Delete(key) {
 			n = 1
 		}
-		c.out = appendInt(c.out, n)
+		c.replies.int(n)
 	case qAppend:
 		m.Append(key, c.value(0))
 	case qMultiGet:
@@ -573,35 +404,26 @@ func (c *conn) locked(f *frame, m *kv.Map) error {
 		m.Push(key, c.value(0))
 	case qQueuePop:
 		value, before := m.Pop(key)
-		c.waiter.Popped(key)
-		c.out = appendInt(c.out, int64(before))
+		c.wait.waiter.Popped(key)
+		c.replies.int(int64(before))
 		if before > 0 {
-			c.replyValue(value)
+			c.replies.value(value)
 		}
 	case qQueueLen:
-		c.out = appendInt(c.out, int64(m.QueueLen(key)))
+		c.replies.int(int64(m.QueueLen(key)))
 	}
 	return nil
-}
-
-// parked replies to a WAIT or BARRIER that need not wait.
-func (c *conn) parked(done bool) {
-	if done {
-		c.out = append(c.out, stopWaiting)
-	} else {
-		c.waiting = true
-	}
 }
 
 // replyKeys replies to LIST_KEYS. The strings are the map's own, which nobody
 // changes.
 func (c *conn) replyKeys(keys []string) error {
-	c.out = appendInt(c.out, int64(len(keys)))
+	c.replies.int(int64(len(keys)))
 	for _, key := range keys {
-		c.out = appendInt(c.out, int64(len(key)))
-		c.out = append(c.out, key...)
-		if len(c.out) >= fullReply {
-			if err := c.flush(); err != nil {
+		c.replies.int(int64(len(key)))
+		c.replies.text(key)
+		if c.replies.len() >= fullReply {
+			if err := c.replies.writeTo(c.nc); err != nil {
 				return err
 			}
 		}

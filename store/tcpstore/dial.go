@@ -94,7 +94,7 @@ type dialer struct {
 func newDialer(cfg ClientConfig) *dialer {
 	d := &dialer{addr: cfg.Addr, timeout: cfg.Timeout, guard: cfg.Guard, slow: slowAttempt, onRetry: cfg.OnRetry, log: cfg.Logger, sockets: keepAlive(cfg.KeepAlive).dialer()}
 	if d.timeout == 0 {
-		d.timeout = DefaultTimeout
+		d.timeout = defaultTimeout
 	}
 	if d.log == nil {
 		d.log = slog.Default()

@@ -180,6 +180,26 @@ func TestPieces(t *testing.T) {
 	}
 }
 
+// The value that a COMPARE_SET answers with lies where it was received. It is the same when
+// the beginning of another request has to be moved over it before it is sent.
+func TestAnswerInTheBuffer(t *testing.T) {
+	request := func(q query, key string, values ...[]byte) []byte {
+		b := append(appendInt([]byte{byte(q)}, int64(len(key))), key...)
+		for _, v := range values {
+			b = append(appendInt(b, int64(len(v))), v...)
+		}
+		return b
+	}
+	swap := request(qCompareSet, "/swap", nil, bytes.Repeat([]byte("x"), 5000))
+	next := request(qSet, "/next", bytes.Repeat([]byte("y"), 4000))
+	for before := 0; before < 2*bigValue; before += 5 { // where the buffer has an end within swap
+		stream := slices.Concat(opening, request(qSet, "/a", make([]byte, before/2)), request(qSet, "/b", make([]byte, before/2)), swap, next)
+		if got, _ := served(t, stream, len(stream)); !bytes.Equal(got, append(appendInt(nil, 5000), bytes.Repeat([]byte("x"), 5000)...)) {
+			t.Fatalf("behind %d bytes the answer has %d of 5000 bytes", before, bytes.Count(got, []byte("x")))
+		}
+	}
+}
+
 // TestSessionPieces cuts the way into a session everywhere.
 func TestSessionPieces(t *testing.T) {
 	text := "what was sent ahead and what follows"

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// DefaultKeepAlive is how long a connection outlives the host at its other end
+// defaultKeepAlive is how long a connection outlives the host at its other end
 // where nothing else is asked for.
-const DefaultKeepAlive = 15 * time.Second
+const defaultKeepAlive = 15 * time.Second
 
 // keepAlive is a KeepAlive of a ClientConfig or a ServerConfig.
 type keepAlive time.Duration
@@ -17,7 +17,7 @@ type keepAlive time.Duration
 func (k keepAlive) limit() time.Duration {
 	switch {
 	case k == 0:
-		return DefaultKeepAlive
+		return defaultKeepAlive
 	case k < 0:
 		return 0
 	}

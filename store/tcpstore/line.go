@@ -19,9 +19,7 @@ type line struct {
 	in      *bufio.Reader
 	limit   time.Time      // the deadline set on nc
 	cutting sync.WaitGroup // a context that is about to set another one
-	request []byte         // what is to be sent
-	from    int            // request[from:] is not yet in chain
-	chain   net.Buffers    // what comes before, with big values among it
+	request batch          // to be sent
 }
 
 const (
@@ -53,16 +51,16 @@ type request struct {
 
 // check says what the server would close the connection for.
 func (r *request) check() error {
-	if len(r.keys) > MaxKeys {
-		return &LimitError{"number of keys", len(r.keys), MaxKeys, ""}
+	if len(r.keys) > maxKeys {
+		return &LimitError{"number of keys", len(r.keys), maxKeys, ""}
 	}
 	for i := range len(r.keys) + 1 {
 		key := r.key
 		if i > 0 {
 			key = r.keys[i-1]
 		}
-		if n := len(key) + 1; n > MaxKey {
-			return &LimitError{"key", n, MaxKey, key[:64]}
+		if n := len(key) + 1; n > maxKey {
+			return &LimitError{"key", n, maxKey, key[:64]}
 		}
 	}
 	for i := range len(r.pairs) + len(r.values) {
@@ -70,8 +68,8 @@ func (r *request) check() error {
 		if i >= len(r.values) {
 			key, value = r.keys[i-2], r.pairs[i-2]
 		}
-		if len(value) > MaxValue {
-			return &LimitError{"value", len(value), MaxValue, key[:min(len(key), 64)]}
+		if len(value) > maxValue {
+			return &LimitError{"value", len(value), maxValue, key[:min(len(key), 64)]}
 		}
 	}
 	return nil
@@ -91,66 +89,43 @@ func (r *request) awaited() []string {
 // put begins a new request. Behind one that servers do not answer goes one that they
 // do: CHECK of no keys, which is answered by ready.
 func (l *line) put(r *request) {
-	if cap(l.request) > mostReserved {
-		l.request = nil
-	}
-	l.request, l.from, l.chain = append(l.request[:0], byte(r.query)), 0, nil
+	l.request = batch{out: append(l.request.out[:0], byte(r.query))}
 	value := 0
 	for _, kind := range []byte(layouts[r.query]) {
 		switch kind {
 		case 'k':
 			l.key(r.key, r.bare)
 		case 'v':
-			l.value(r.values[value])
+			l.request.value(r.values[value])
 			value++
 		case 'n':
-			l.int(r.n)
+			l.request.int(r.n)
 		case 'K', 'P':
-			l.int(int64(len(r.keys)))
+			l.request.int(int64(len(r.keys)))
 			for i, key := range r.keys {
 				if l.key(key, false); kind == 'P' {
-					l.value(r.pairs[i])
+					l.request.value(r.pairs[i])
 				}
 			}
 		}
 	}
 	if silent[r.query] {
-		l.request = append(l.request, byte(qCheck))
-		l.int(0)
+		l.request.byte(byte(qCheck))
+		l.request.int(0)
 	}
 }
-
-func (l *line) int(n int64) { l.request = appendInt(l.request, n) }
 
 func (l *line) key(key string, bare bool) {
+	slash := "/"
 	if bare {
-		l.int(int64(len(key)))
-	} else {
-		l.int(int64(len(key)) + 1)
-		l.request = append(l.request, '/')
+		slash = ""
 	}
-	l.request = append(l.request, key...)
+	l.request.int(int64(len(slash) + len(key)))
+	l.request.text(slash)
+	l.request.text(key)
 }
 
-func (l *line) value(value []byte) {
-	l.int(int64(len(value)))
-	if len(value) < bigValue {
-		l.request = append(l.request, value...)
-		return
-	}
-	l.chain = append(l.chain, l.request[l.from:len(l.request):len(l.request)], value)
-	l.from = len(l.request)
-}
-
-func (l *line) send() (err error) {
-	if l.chain == nil {
-		_, err = l.nc.Write(l.request)
-		return err
-	}
-	chain := append(l.chain, l.request[l.from:])
-	_, err = chain.WriteTo(l.nc)
-	return err
-}
+func (l *line) send() error { return l.request.writeTo(l.nc) }
 
 // exchange sends the request and reads the reply, which is due within the
 // limit, or half as long again, if there is one and the context has no deadline.

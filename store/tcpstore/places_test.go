@@ -140,7 +140,7 @@ func TestGreatestRequests(t *testing.T) {
 	values := make([][]byte, 9)
 	keys := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i"}
 	for i := range values {
-		values[i] = make([]byte, tcpstore.MaxValue-100)
+		values[i] = make([]byte, 8<<20-100)
 	}
 	if err := c.MultiSet(t.Context(), keys[:8], values[:8]); err != nil {
 		t.Error(err)

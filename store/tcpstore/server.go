@@ -1,16 +1,14 @@
 package tcpstore
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math"
 	"net"
 	"net/netip"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/muster-run/muster/internal/admit"
@@ -42,7 +40,7 @@ type ServerConfig struct {
 	Guard Guard
 	// KeepAlive is how long a connection outlives the host at its other end. What
 	// that host waits for is then forgotten, and its sessions end. Below
-	// 0 nobody asks. Default DefaultKeepAlive. The system counts in seconds.
+	// 0 nobody asks. Default 15 s. The system counts in seconds.
 	KeepAlive time.Duration
 	// Prepare, if not nil, is called before the first connection is served. It is
 	// the place for HandleSession and Mirror, which otherwise come too late for
@@ -51,25 +49,6 @@ type ServerConfig struct {
 	// Logger gets a warning when a connection is closed for what it sent, once in
 	// ten seconds at most. Default slog.Default().
 	Logger *slog.Logger
-}
-
-// A Limit is how many connections servers may have together. At the limit a new one takes the
-// place of the oldest that has not begun as a client does, or is closed if there is none.
-type Limit struct {
-	Max  int
-	open atomic.Int64
-}
-
-// A Guard lets the ends of a connection prove to each other that they may use it. Accept is
-// for the end that a client has connected to, Connect for the client's; both return the
-// connection to go on with, and do not close the one that they are given. Accept sees to it
-// itself that nobody holds it up. It returns io.EOF for a client that has sent nothing.
-//
-// An error of Connect that is neither a timeout nor an end of the connection is final. It may
-// have a method Advice() string, which says what to do.
-type Guard interface {
-	Accept(nc net.Conn) (net.Conn, error)
-	Connect(ctx context.Context, nc net.Conn) (net.Conn, error)
 }
 
 // A Server is a TCPStore server. It holds at most about 64 KiB for each
@@ -84,24 +63,19 @@ type Guard interface {
 // a connection's goroutine takes mu only behind that: what it needs before is atomic, or a
 // sync.Map as handlers is.
 type Server struct {
-	log      *slog.Logger
-	ln       net.Listener
-	alive    keepAlive
-	allow    admit.List
-	admitted func(net.Conn) string
-	limit    *Limit
-	guard    Guard
-	memory   *kv.Memory
-	m        *kv.Map                    // memory's
-	all      sync.WaitGroup             // the goroutines
-	done     chan struct{}              // closed by Close
-	places   [len(places)]chan struct{} // of the requests that have one
-
-	refused, denied, tokened, full, strangers, broken admit.Tally // of connections
+	log    *slog.Logger
+	ln     net.Listener
+	alive  keepAlive
+	gate   gate
+	memory *kv.Memory
+	m      *kv.Map                    // memory's
+	all    sync.WaitGroup             // the goroutines
+	done   chan struct{}              // closed by Close
+	places [len(places)]chan struct{} // of the requests that have one
 
 	handlers sync.Map // of sessions: name → func(net.Conn)
 
-	mu       sync.Mutex         // guards the rest
+	mu       sync.Mutex         // guards the rest, and each conn's dropped
 	cut      chan struct{}      // closed, and made anew, by Reset
 	conns    map[*conn]struct{} // those that are not sessions
 	sessions map[net.Conn]struct{}
@@ -119,20 +93,12 @@ func Listen(cfg ServerConfig) (*Server, error) {
 		return nil, fmt.Errorf("tcpstore: Allow: %w", err)
 	}
 	s := &Server{
-		log: cfg.Logger, ln: cfg.Listener, alive: keepAlive(cfg.KeepAlive),
-		allow: allow, admitted: cfg.Admit, limit: cfg.Limit, guard: cfg.Guard,
+		log: cmp.Or(cfg.Logger, slog.Default()), ln: cfg.Listener, alive: keepAlive(cfg.KeepAlive),
+		gate:   gate{allow: allow, admitted: cfg.Admit, limit: cmp.Or(cfg.Limit, &Limit{Max: math.MaxInt}), guard: cfg.Guard},
 		memory: kv.NewMemory(), done: make(chan struct{}), cut: make(chan struct{}),
 		conns: map[*conn]struct{}{}, sessions: map[net.Conn]struct{}{},
 	}
-	if s.log == nil {
-		s.log = slog.Default()
-	}
-	if s.admitted == nil {
-		s.admitted = func(net.Conn) string { return "" }
-	}
-	if s.limit == nil {
-		s.limit = &Limit{Max: math.MaxInt}
-	}
+	s.gate.log = s.log
 	for i := range places {
 		s.places[i] = make(chan struct{}, places[i].most)
 	}
@@ -164,7 +130,7 @@ func (s *Server) Port() int {
 }
 
 // Refused returns how many connections were closed because of ServerConfig's Allow, Admit and Guard.
-func (s *Server) Refused() int64 { return s.refused.Count() + s.denied.Count() }
+func (s *Server) Refused() int64 { return s.gate.refused() }
 
 // Store returns a view of the server's data that sees what clients see,
 // without a connection. It works until Close, and none of its calls has a time
@@ -252,12 +218,7 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 	s.all.Wait()
-	s.refused.Finish(s.log, "tcpstore: more connections were refused", "refused")
-	s.denied.Finish(s.log, "tcpstore: more connections were refused: they did not prove that they belong to the job", "refused")
-	s.tokened.Finish(s.log, "tcpstore: more connections were refused: agents with a token, and this store has none", "refused")
-	s.full.Finish(s.log, "tcpstore: more connections were closed: too many were open", "closed")
-	s.strangers.Finish(s.log, "tcpstore: more connections were closed: they did not begin as a client of PyTorch 2 does", "closed")
-	s.broken.Finish(s.log, "tcpstore: more connections were closed for bad requests", "closed")
+	s.gate.finish()
 	s.memory.Close()
 	return err
 }
@@ -315,25 +276,18 @@ func (s *Server) accept() {
 
 // admits says whether a new connection may stay, and counts it if not.
 func (s *Server) admits(nc net.Conn) bool {
-	remote := nc.RemoteAddr()
-	if !s.allow.Admits(remote) {
-		s.refused.Warn(s.log, "tcpstore: connection refused: the address is not in an allowed network", "refused",
-			"remote", remote.String(), "allow", fmt.Sprint(s.allow))
+	if !s.gate.admits(nc) {
 		return false
 	}
-	if why := s.admitted(nc); why != "" {
-		s.refused.Warn(s.log, "tcpstore: connection refused: "+why, "refused", "remote", remote.String())
-		return false
-	}
-	if s.limit.open.Load() < int64(s.limit.Max) {
+	limit, remote := s.gate.limit, nc.RemoteAddr()
+	if limit.open.Load() < int64(limit.Max) {
 		return true
 	}
 	oldest := s.closeOldest()
 	if oldest != nil {
 		remote = oldest.RemoteAddr()
 	}
-	s.full.Warn(s.log, fmt.Sprintf("tcpstore: connection closed: %d are open, and the process needs the other descriptors; raise the limit of open files (ulimit -n)",
-		s.limit.Max), "closed", "remote", remote.String())
+	s.gate.turnAway(tooMany, remote, fmt.Sprintf("tcpstore: connection closed: %d are open, and the process needs the other descriptors; raise the limit of open files (ulimit -n)", limit.Max))
 	return oldest != nil
 }
 
@@ -365,14 +319,15 @@ func (s *Server) start(nc net.Conn) {
 		return
 	}
 	s.conns[c], c.cut = struct{}{}, s.cut
-	s.limit.open.Add(1)
-	s.all.Go(func() { s.serve(c); s.limit.open.Add(-1) })
+	s.gate.limit.open.Add(1)
+	s.all.Go(func() { s.serve(c); s.gate.limit.open.Add(-1) })
 }
 
 // serve serves a connection, and the session that it may become.
 func (s *Server) serve(c *conn) {
-	err := s.admit(c)
+	nc, err := s.gate.prove(c.raw)
 	if err == nil {
+		c.nc = nc
 		err = c.serve()
 	}
 	if err != errSession {
@@ -382,7 +337,7 @@ func (s *Server) serve(c *conn) {
 	close(c.ended)
 	switch ours := s.remove(c, err == errSession); {
 	case err != errSession:
-		s.report(c.nc, err)
+		s.gate.report(c.raw.RemoteAddr(), err)
 	case !ours:
 		c.raw.Close()
 	default:
@@ -390,22 +345,6 @@ func (s *Server) serve(c *conn) {
 		c.nc.Write([]byte{accepted})
 		s.hold(c.raw, c.afterwards(), c.session)
 	}
-}
-
-// admit lets a connection pass the guard.
-func (s *Server) admit(c *conn) error {
-	if s.guard == nil {
-		return nil
-	}
-	nc, err := s.guard.Accept(c.raw)
-	if err == nil {
-		c.nc = nc
-		return nil
-	}
-	if !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
-		s.denied.Warn(s.log, "tcpstore: connection refused: "+err.Error(), "refused", "remote", c.raw.RemoteAddr().String())
-	}
-	return err
 }
 
 // remove forgets a connection, or makes it a session if Close or Reset has not
@@ -420,21 +359,4 @@ func (s *Server) remove(c *conn, session bool) (ours bool) {
 		return true
 	}
 	return false
-}
-
-// report logs why a connection ended, unless the client or we just closed it.
-func (s *Server) report(nc net.Conn, err error) {
-	var bad *requestError
-	if !errors.As(err, &bad) {
-		return
-	}
-	tally := &s.broken
-	switch {
-	case errors.Is(err, errHas):
-		s.tokened.Warn(s.log, "tcpstore: connection refused: "+bad.Error(), "refused", "remote", nc.RemoteAddr().String())
-		return
-	case bad.opening:
-		tally = &s.strangers
-	}
-	tally.Warn(s.log, "tcpstore: connection closed: "+bad.Error(), "closed", "remote", nc.RemoteAddr().String())
 }

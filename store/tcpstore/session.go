@@ -85,18 +85,18 @@ func (s *Server) offers(key string) (some bool) {
 func (c *conn) enterSession(name string) error {
 	c.s.m.Lock()
 	c.settle()
-	parked := c.waiter.Parked()
+	parked := c.wait.waiter.Parked()
 	c.s.m.Unlock()
 	if parked {
-		c.flush()
+		c.replies.writeTo(c.nc)
 		return &requestError{err: errSessionWaits}
 	}
 	c.session = c.s.handler(name)
 	if c.session == nil {
-		c.out = append(c.out, refused)
+		c.replies.byte(refused)
 		return nil
 	}
-	if err := c.flush(); err != nil {
+	if err := c.replies.writeTo(c.nc); err != nil {
 		return err
 	}
 	return errSession
@@ -123,7 +123,7 @@ func (r *remainder) Read(b []byte) (int, error) {
 // of the buffer.
 func (c *conn) afterwards() net.Conn {
 	rest := bytes.Clone(c.buf[c.r:c.w])
-	c.buf, c.out, c.chain, c.keys = nil, nil, nil, nil
+	c.buf, c.keys, c.replies = nil, nil, batch{}
 	if len(rest) == 0 {
 		return c.nc
 	}
@@ -138,8 +138,8 @@ func (c *conn) afterwards() net.Conn {
 // error matches ErrNoSession at once; PyTorch's server has noticed nothing but
 // a question about a key. If no server answers, the error is a *ConnectError.
 func DialSession(ctx context.Context, cfg ClientConfig, name string) (net.Conn, error) {
-	if len(name) > MaxKey {
-		return nil, &LimitError{"session name", len(name), MaxKey, name[:64]}
+	if len(name) > maxKey {
+		return nil, &LimitError{"session name", len(name), maxKey, name[:64]}
 	}
 	return newDialer(cfg).dial(ctx, func(ctx context.Context, nc net.Conn) error { return openSession(ctx, nc, name) })
 }

@@ -46,11 +46,10 @@ const (
 // more closes the connection. The last bounds what a connection can make the
 // server hold before its request is complete.
 const (
-	MaxKey     = 8192     // bytes of a key
-	MaxValue   = 8 << 20  // bytes of a value
-	MaxKeys    = 131072   // keys in one CHECK, WAIT, MULTI_GET or MULTI_SET
+	maxKey     = 8192     // bytes of a key
+	maxValue   = 8 << 20  // bytes of a value
+	maxKeys    = 131072   // keys in one CHECK, WAIT, MULTI_GET or MULTI_SET
 	maxRequest = 64 << 20 // bytes of a request
-	bigValue   = 4096     // from here on values travel without a copy
 	maxQuoted  = 16       // bytes of a bad request shown in the log
 )
 
@@ -130,7 +129,7 @@ func (f *frame) parse(b []byte) (need int, err error) {
 			f.num = int64(binary.LittleEndian.Uint64(b[f.pos:]))
 			f.pos += 8
 		case 'k':
-			if f.key, need, err = f.bytes(b, MaxKey, "key"); need > 0 || err != nil {
+			if f.key, need, err = f.bytes(b, maxKey, "key"); need > 0 || err != nil {
 				return need, err
 			}
 		case 'v':
@@ -141,7 +140,7 @@ func (f *frame) parse(b []byte) (need int, err error) {
 				f.pos += 8
 				break
 			}
-			if f.value[values], need, err = f.bytes(b, MaxValue, "value"); need > 0 || err != nil {
+			if f.value[values], need, err = f.bytes(b, maxValue, "value"); need > 0 || err != nil {
 				if f.pos+8 <= len(b) && err == nil {
 					f.wants = int(binary.LittleEndian.Uint64(b[f.pos:]))
 				}
@@ -162,8 +161,8 @@ func (f *frame) parseList(b []byte, pairs bool) (need int, err error) {
 			return need, nil
 		}
 		n := binary.LittleEndian.Uint64(b[f.pos:])
-		if n > MaxKeys {
-			return 0, fmt.Errorf("list of %d keys, at most %d are allowed", n, MaxKeys)
+		if n > maxKeys {
+			return 0, fmt.Errorf("list of %d keys, at most %d are allowed", n, maxKeys)
 		}
 		f.num = int64(n)
 		f.pos += 8
@@ -174,9 +173,9 @@ func (f *frame) parseList(b []byte, pairs bool) (need int, err error) {
 		all *= 2
 	}
 	for ; f.items < all; f.items++ {
-		limit, what := MaxKey, "key"
+		limit, what := maxKey, "key"
 		if pairs && f.items%2 == 1 {
-			limit, what = MaxValue, "value"
+			limit, what = maxValue, "value"
 		}
 		if _, need, err = f.bytes(b, limit, what); err != nil {
 			return 0, err
