@@ -111,24 +111,15 @@ func (a *Agent) finish(ctx context.Context, at *attempt, n news) *Result {
 func (a *Agent) missing(ctx context.Context, at *attempt) []string {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)
 	defer cancel()
-	const most = 8
+	ranks, more := lacking(ctx, at.round.Store, donePrefix, at.round.WorldSize)
 	var names []string
-	for i := range at.round.WorldSize {
-		if i == at.round.Rank {
-			continue
+	for _, rank := range ranks {
+		if rank != at.round.Rank {
+			names = append(names, nodeName(ctx, at, rank))
 		}
-		done, err := at.round.Store.Check(ctx, fmt.Sprint(donePrefix, i))
-		if err != nil {
-			break
-		}
-		if done {
-			continue
-		}
-		if len(names) == most {
-			names = append(names, "and others")
-			break
-		}
-		names = append(names, nodeName(ctx, at, i))
+	}
+	if more {
+		names = append(names, "and others")
 	}
 	return names
 }

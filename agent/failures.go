@@ -15,6 +15,19 @@ import (
 	"github.com/muster-run/muster/store"
 )
 
+// How agents tell each other of failures, through the store of the round:
+//
+//  1. An agent that starts its workers sets agentPrefix and waits for failedKey (hear).
+//  2. The first whose worker fails puts a record at failedKey, by compare-and-set (put).
+//     That decides for all nodes whether another round follows, and with which count of
+//     restarts. Often its other workers still run then (tellEarly). Who hears of it stops
+//     its own workers (follow, fail, drain, giveUp).
+//  3. Where no round follows, all agents set failuresPrefix; that of the record gathers
+//     those and sets reportKey, and the others read it (gather.go). readKey tells when
+//     all have, since the store may end with that agent.
+//
+// Every wait has a bound: agents die, too.
+
 // Keys of our own in the store of a round. Nothing waits for an agent of
 // TorchElastic to set them.
 const (

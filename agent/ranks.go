@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -138,17 +139,15 @@ func silentNodes(ctx context.Context, s store.Store, groupSize int, err error) e
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	const most = 8
 	var silent []string
-	for i := 0; i < groupSize && len(silent) <= most; i++ {
-		if said, err := s.Check(ctx, fmt.Sprint(roleInfoPrefix, i)); err == nil && !said {
-			silent = append(silent, fmt.Sprint(i))
-		}
+	ranks, more := lacking(ctx, s, roleInfoPrefix, groupSize)
+	for _, rank := range ranks {
+		silent = append(silent, strconv.Itoa(rank))
 	}
 	switch {
-	case len(silent) > most:
+	case more:
 		return fmt.Errorf("nothing was heard of nodes %s and more (%s<group rank>); did their agents die, or can they not reach the store? %w",
-			strings.Join(silent[:most], ", "), roleInfoPrefix, err)
+			strings.Join(silent, ", "), roleInfoPrefix, err)
 	case len(silent) > 0:
 		return fmt.Errorf("nothing was heard of node %s (%s<group rank>); did its agent die, or can it not reach the store? %w",
 			strings.Join(silent, ", "), roleInfoPrefix, err)
@@ -157,6 +156,25 @@ func silentNodes(ctx context.Context, s store.Store, groupSize int, err error) e
 		return fmt.Errorf("node 0 has answered nobody (%s<group rank>), though all nodes have said what they run; did its agent die? %w", assignedRanksPrefix, err)
 	}
 	return err
+}
+
+// lacking returns the group ranks of nodes that have not set their key, the first 8, and
+// whether there are more.
+func lacking(ctx context.Context, s store.Store, prefix string, groupSize int) (ranks []int, more bool) {
+	for i := range groupSize {
+		there, err := s.Check(ctx, fmt.Sprint(prefix, i))
+		if err != nil {
+			break
+		}
+		if there {
+			continue
+		}
+		if len(ranks) == 8 {
+			return ranks, true
+		}
+		ranks = append(ranks, i)
+	}
+	return ranks, false
 }
 
 // identicalRanks assigns ranks without the store, for agents that all have the

@@ -16,7 +16,10 @@ const (
 	Failed    State = "FAILED"    // a worker failed, or the job was stopped
 )
 
-// phase is how far an attempt has come on this host.
+// phase is how far an attempt has come on this host. The same event means something
+// else in another phase: a node that is lost is a reason for a new round, but not in
+// failing, for this host has said by then what follows from its own failure. From
+// assigning an attempt goes on to running, and from there to one of the others.
 type phase uint8
 
 const (
@@ -27,7 +30,9 @@ const (
 	listening              // workers lost their peers; the agent waits to hear why
 )
 
-// event is something that happened to the worker group, or to the job.
+// event is something that happened to the worker group, or to the job. Who observes it
+// finds out all that next needs to tell it apart from its like, so that there are several
+// for what looks the same from outside: a node that is lost may have been done.
 type event uint8
 
 const (
@@ -60,7 +65,8 @@ const (
 	evBarrierBroken   // the exit barrier does not work
 )
 
-// action is what the agent does about it.
+// action is what the agent does about it. All but actWatch, actStart, actBarrier, actTell
+// and actListen end the attempt, unless another node turns out to have decided first.
 type action uint8
 
 const (

@@ -177,7 +177,9 @@ func (at *attempt) setAlarm(after time.Duration) {
 }
 
 // watch does what next says about everything that happens in the attempt. It
-// returns neither result nor error when another round is due.
+// returns neither result nor error when another round is due. An action ends the attempt,
+// or is followed by a wait, or makes news of its own: that the workers run, or that
+// another node was first to say what follows from a failure.
 func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 	for n := a.wait(ctx, at); ; {
 		if n.ev == evAssigned || n.ev == evAssignFailed {

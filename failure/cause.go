@@ -160,7 +160,7 @@ func (f *ProcessFailure) ending() string {
 		return s
 	}
 	s := "killed by " + signalText(sig)
-	if meaning := signalMeaning(sig); meaning != "" {
+	if meaning := signalMeaning[sig]; meaning != "" {
 		s += " (" + meaning + ")"
 	}
 	if f.CoreDumped {

@@ -37,30 +37,16 @@ func signalText(sig syscall.Signal) string {
 }
 
 // signalMeaning says what a deadly signal means for the program that got it.
-func signalMeaning(sig syscall.Signal) string {
-	switch sig {
-	case syscall.SIGSEGV:
-		return "segmentation fault"
-	case syscall.SIGBUS:
-		return "bus error"
-	case syscall.SIGABRT:
-		return "the program aborted itself"
-	case syscall.SIGFPE:
-		return "arithmetic error"
-	case syscall.SIGILL:
-		return "illegal instruction"
-	case syscall.SIGTRAP:
-		return "trap"
-	case syscall.SIGSYS:
-		return "forbidden system call"
-	case syscall.SIGPIPE:
-		return "wrote to a pipe that nobody reads"
-	case syscall.SIGXCPU:
-		return "CPU time limit"
-	case syscall.SIGXFSZ:
-		return "file size limit"
-	case syscall.SIGHUP:
-		return "the terminal went away"
-	}
-	return ""
+var signalMeaning = map[syscall.Signal]string{
+	syscall.SIGSEGV: "segmentation fault",
+	syscall.SIGBUS:  "bus error",
+	syscall.SIGABRT: "the program aborted itself",
+	syscall.SIGFPE:  "arithmetic error",
+	syscall.SIGILL:  "illegal instruction",
+	syscall.SIGTRAP: "trap",
+	syscall.SIGSYS:  "forbidden system call",
+	syscall.SIGPIPE: "wrote to a pipe that nobody reads",
+	syscall.SIGXCPU: "CPU time limit",
+	syscall.SIGXFSZ: "file size limit",
+	syscall.SIGHUP:  "the terminal went away",
 }

@@ -1,6 +1,7 @@
 package failure
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -122,27 +123,11 @@ func elfMachine(head string) string {
 	if len(head) < 20 || head[:4] != "\x7fELF" {
 		return ""
 	}
-	number := uint(head[18]) | uint(head[19])<<8
-	if head[5] == 2 { // big endian
-		number = uint(head[19]) | uint(head[18])<<8
+	var order binary.ByteOrder = binary.LittleEndian
+	if head[5] == 2 {
+		order = binary.BigEndian
 	}
-	switch number {
-	case 3:
-		return "386"
-	case 21:
-		return "ppc64"
-	case 22:
-		return "s390x"
-	case 40:
-		return "arm"
-	case 62:
-		return "amd64"
-	case 183:
-		return "arm64"
-	case 243:
-		return "riscv64"
-	case 258:
-		return "loong64"
-	}
-	return ""
+	return map[uint16]string{
+		3: "386", 21: "ppc64", 22: "s390x", 40: "arm", 62: "amd64", 183: "arm64", 243: "riscv64", 258: "loong64",
+	}[order.Uint16([]byte(head[18:20]))]
 }

@@ -43,6 +43,11 @@ type account struct {
 // exception groups; with torch's "[rank0]: " before each line; with the
 // beginning cut off), faulthandler's dumps, C++ exceptions that nobody caught,
 // and Go's panics. At most the last 256 KiB are looked at.
+//
+// It goes over the lines once (scan). Where an account begins, the function for its kind
+// takes what belongs to it. Others write to the same stream, and nothing marks an end:
+// so these functions let some lines of others pass, and all have a limit, lest a
+// hostile stream costs more than its size.
 func lift(stderr []byte, exitCode int) (account, bool) {
 	if len(stderr) > maxScan {
 		stderr = stderr[len(stderr)-maxScan:]

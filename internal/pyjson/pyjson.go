@@ -10,7 +10,9 @@
 package pyjson
 
 import (
+	"math"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -28,21 +30,7 @@ const (
 )
 
 func (k Kind) String() string {
-	switch k {
-	case Null:
-		return "null"
-	case Bool:
-		return "bool"
-	case Number:
-		return "number"
-	case String:
-		return "string"
-	case Array:
-		return "list"
-	case Object:
-		return "object"
-	}
-	return "kind " + strconv.Itoa(int(k))
+	return [...]string{"null", "bool", "number", "string", "list", "object"}[k]
 }
 
 // A Value is one JSON value. Only the fields of its Kind mean something.
@@ -218,26 +206,19 @@ func Clean(s string) string {
 // formatFloat prints f as Python's repr does: the shortest digits that read
 // back, in positional notation from 1e-4 to below 1e16.
 func formatFloat(f float64) string {
-	switch {
-	case f != f:
+	switch abs := math.Abs(f); {
+	case math.IsNaN(f):
 		return "NaN"
-	case f > 0 && f*0 != 0:
+	case math.IsInf(f, 1):
 		return "Infinity"
-	case f < 0 && f*0 != 0:
+	case math.IsInf(f, -1):
 		return "-Infinity"
-	}
-	abs := f
-	if abs < 0 {
-		abs = -abs
-	}
-	if abs != 0 && (abs < 1e-4 || abs >= 1e16) {
+	case abs != 0 && (abs < 1e-4 || abs >= 1e16):
 		return strconv.FormatFloat(f, 'e', -1, 64)
 	}
 	s := strconv.FormatFloat(f, 'f', -1, 64)
-	for i := range len(s) {
-		if s[i] == '.' {
-			return s
-		}
+	if strings.Contains(s, ".") {
+		return s
 	}
 	return s + ".0"
 }

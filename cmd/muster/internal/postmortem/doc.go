@@ -6,6 +6,10 @@
 //	                             /attempt_<n>[.<m>]/report.json, autopsy.json
 //	                             /job.jsonl, events.jsonl
 //
+// When an attempt ran, and why it ended, is taken from the first that knows it of
+// report.json, events.jsonl, job.jsonl and the times of the files; how the job ended is
+// what its agent says in job.jsonl, if that is there.
+//
 // All that is read is hostile: only regular files are opened, links are not
 // followed, no open waits for another process, and no run makes Read take more than
 // a bounded amount of memory. What is broken becomes a line in Problems.

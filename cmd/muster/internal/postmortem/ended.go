@@ -9,6 +9,7 @@ import (
 
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/internal/jobfile"
+	"github.com/muster-run/muster/internal/safeopen"
 	"github.com/muster-run/muster/internal/sleep"
 )
 
@@ -66,7 +67,7 @@ func (f *follower) agent(ctx context.Context) *jobfile.File {
 // does when one is opened.
 func (f *follower) refresh() {
 	for _, feed := range f.feeds {
-		if file, _, err := open(feed.stream.Path); err == nil {
+		if file, _, err := safeopen.Open(feed.stream.Path); err == nil {
 			file.Close()
 		}
 	}

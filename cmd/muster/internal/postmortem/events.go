@@ -13,6 +13,7 @@ import (
 
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
 // maxEventLine is the longest line of events that is read, in bytes.
@@ -55,7 +56,7 @@ type inner struct {
 
 // events reads events.jsonl, as far as there is one.
 func (rd *reader) events(run *Run, path string) map[number]*told {
-	f, size, err := open(path)
+	f, info, err := safeopen.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -65,6 +66,7 @@ func (rd *reader) events(run *Run, path string) map[number]*told {
 		return nil
 	}
 	defer f.Close()
+	size := info.Size()
 	if size > maxEvents {
 		run.problem("%s has %d bytes, of which the first %d are read", path, size, maxEvents)
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/muster-run/muster/internal/safeopen"
 	"github.com/muster-run/muster/logs"
 )
 
@@ -65,11 +66,11 @@ const blockSize = 64 << 10
 
 // openEnd opens a file at its last lines; it returns nil if they are not all in it.
 func openEnd(path string, lines int) (io.ReadCloser, error) {
-	f, size, err := open(path)
+	f, info, err := safeopen.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	from, ok, err := backward(f, size, lines)
+	from, ok, err := backward(f, info.Size(), lines)
 	if err == nil && ok {
 		_, err = f.Seek(from, io.SeekStart)
 	}

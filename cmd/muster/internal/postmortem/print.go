@@ -49,39 +49,31 @@ func (p *printer) drain(f *feed) error {
 	}
 }
 
-// put takes in what was read of a feed.
+// put takes in what was read of a feed, and writes the lines that have ended.
 func (p *printer) put(f *feed, text []byte) error {
-	p.out = p.out[:0]
-	end := bytes.LastIndexByte(text, '\n') + 1
-	if end > 0 {
-		p.begin(f)
-		whole := text[:end]
-		if len(f.pending) > 0 {
-			i := bytes.IndexByte(whole, '\n') + 1
-			p.out = append(append(p.out, f.pending...), whole[:i]...)
-			f.pending, whole = f.pending[:0], whole[i:]
-			p.line(f, len(whole) > 0)
+	for line := range bytes.Lines(text) {
+		f.pending = append(f.pending, line...)
+		whole := line[len(line)-1] == '\n'
+		if whole || len(f.pending) > maxPending {
+			p.piece(f, whole)
 		}
-		p.lines(f, whole)
-	}
-	f.pending = append(f.pending, text[end:]...)
-	if len(f.pending) > maxPending {
-		p.begin(f)
-		p.out = append(p.out, f.pending...)
-		f.pending = f.pending[:0]
-		p.mid = f
 	}
 	return p.flush()
 }
 
-// begin starts a line of a feed, unless it goes on with one.
-func (p *printer) begin(f *feed) {
-	if p.mid == f {
-		return
+// piece puts out what is pending of a feed: a whole line, or a part of one, which may go
+// on with the one before.
+func (p *printer) piece(f *feed, whole bool) {
+	if p.mid != f {
+		p.end()
+		p.out = append(p.out, f.prefix...)
+		p.mid = f
 	}
-	p.end()
-	p.out = append(p.out, f.prefix...)
-	p.mid = f
+	p.out = append(p.out, f.pending...)
+	f.pending = f.pending[:0]
+	if whole {
+		p.mid = nil
+	}
 }
 
 // end ends the line that was begun.
@@ -92,37 +84,10 @@ func (p *printer) end() {
 	}
 }
 
-// line says that a line has ended, and begins the next one if there is more.
-func (p *printer) line(f *feed, more bool) {
-	p.mid = nil
-	if more {
-		p.begin(f)
-	}
-}
-
-// lines takes in whole lines, the first of which has its prefix.
-func (p *printer) lines(f *feed, text []byte) {
-	if len(text) == 0 {
-		return
-	}
-	p.mid = nil
-	if len(f.prefix) == 0 {
-		p.out = append(p.out, text...)
-		return
-	}
-	for i := bytes.IndexByte(text, '\n') + 1; i < len(text); i = bytes.IndexByte(text, '\n') + 1 {
-		p.out = append(append(p.out, text[:i]...), f.prefix...)
-		text = text[i:]
-	}
-	p.out = append(p.out, text...)
-}
-
 // close writes what a feed has left and ends its line.
 func (p *printer) close(f *feed) error {
-	p.out = p.out[:0]
 	if len(f.pending) > 0 {
-		p.begin(f)
-		p.out = append(p.out, f.pending...)
+		p.piece(f, false)
 	}
 	if p.mid == f {
 		p.end()
@@ -135,8 +100,7 @@ func (p *printer) flush() error {
 		return nil
 	}
 	_, err := p.w.Write(p.out)
-	p.out = p.out[:0]
-	if err != nil {
+	if p.out = p.out[:0]; err != nil {
 		return &writeError{err}
 	}
 	return nil

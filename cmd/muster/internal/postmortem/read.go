@@ -333,22 +333,15 @@ func regular(dir, name string) string {
 // errBudget says that a run is too large to be read as a whole.
 var errBudget = errors.New("not read: the files of the run are larger than " + strconv.Itoa(maxTotal>>20) + " MiB together")
 
-// open opens a regular file. Errors do not name it.
-func open(path string) (*os.File, int64, error) {
-	f, info, err := safeopen.Open(path)
-	if err != nil {
-		return nil, 0, err
-	}
-	return f, info.Size(), nil
-}
-
-// file reads a file whole. One that is larger than limit is an error.
+// file reads a file whole. One that is larger than limit is an error. Errors do not
+// name the file.
 func (rd *reader) file(path string, limit int64) ([]byte, error) {
-	f, size, err := open(path)
+	f, info, err := safeopen.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
+	size := info.Size()
 	if size > limit {
 		return nil, fmt.Errorf("has %d bytes, more than the %d that are read", size, limit)
 	}
@@ -358,27 +351,22 @@ func (rd *reader) file(path string, limit int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, limit))
 }
 
-// end reads the last of a file.
+// end reads the last of a file, and says when that was written.
 func (rd *reader) end(path string) ([]byte, time.Time, error) {
-	f, size, err := open(path)
+	f, info, err := safeopen.Open(path)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
+	n := min(info.Size(), tailBytes)
+	if rd.budget -= n; rd.budget < 0 {
+		return nil, time.Time{}, errBudget
+	}
+	text, err := io.ReadAll(io.NewSectionReader(f, info.Size()-n, n)) // less if it has become shorter
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	from := max(0, size-tailBytes)
-	if rd.budget -= size - from; rd.budget < 0 {
-		return nil, time.Time{}, errBudget
-	}
-	buf := make([]byte, size-from)
-	n, err := f.ReadAt(buf, from)
-	if err != nil && err != io.EOF { // EOF: it has become shorter
-		return nil, time.Time{}, err
-	}
-	return buf[:n], info.ModTime(), nil
+	return text, info.ModTime(), nil
 }
 
 // KnowsRanks says whether the global ranks of an attempt's workers are known, or

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/muster-run/muster/failure"
@@ -282,25 +283,14 @@ func span(d time.Duration) string {
 }
 
 // rows are lines of cells whose columns are aligned.
-type rows struct{ lines [][]string }
+type rows struct{ lines []string }
 
-func (r *rows) add(cells ...string) { r.lines = append(r.lines, cells) }
+func (r *rows) add(cells ...string) { r.lines = append(r.lines, strings.Join(cells, "\t")) }
 
 func (r *rows) write(b *strings.Builder, indent string) {
-	var widths [8]int
+	w := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	for _, line := range r.lines {
-		for i, cell := range line[:len(line)-1] {
-			widths[i] = max(widths[i], len([]rune(cell)))
-		}
+		fmt.Fprintln(w, indent+line)
 	}
-	for _, line := range r.lines {
-		b.WriteString(indent)
-		for i, cell := range line {
-			b.WriteString(cell)
-			if i < len(line)-1 {
-				b.WriteString(strings.Repeat(" ", widths[i]-len([]rune(cell))+2))
-			}
-		}
-		b.WriteByte('\n')
-	}
+	w.Flush()
 }
