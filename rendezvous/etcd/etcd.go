@@ -12,6 +12,7 @@ import (
 
 	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/hostport"
+	"github.com/muster-run/muster/internal/pipe"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/election"
 	"github.com/muster-run/muster/rendezvous/internal/node"
@@ -35,7 +36,7 @@ func New(spec rendezvous.Spec) (rendezvous.Handler, error) {
 		}
 	}
 	elect := func(context.Context) election.Config {
-		return election.Config{Endpoints: endpoints, CACert: tls.CACert, Cert: tls.Cert, Key: tls.Key, User: user.User, Password: user.Password}
+		return election.Config{Elect: pipe.Elect{Endpoints: endpoints, CACert: tls.CACert, Cert: tls.Cert, Key: tls.Key, User: user.User, Password: user.Password}}
 	}
 	if agents := &spec.Settings.TLS; tls.CACert == "" || tls.Cert == "" {
 		agents.CACert, agents.Cert, agents.Key = "", "", "" // they say only how to know etcd, or how to be known there

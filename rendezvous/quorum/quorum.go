@@ -11,6 +11,7 @@ import (
 
 	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/hostport"
+	"github.com/muster-run/muster/internal/pipe"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/election"
 	"github.com/muster-run/muster/rendezvous/internal/node"
@@ -35,10 +36,9 @@ func New(spec rendezvous.Spec) (rendezvous.Handler, error) {
 		}
 	}
 	elect := func(ctx context.Context) election.Config {
-		how := election.Config{Endpoints: members, CACert: s.TLS.CACert, Cert: s.TLS.Cert, Key: s.TLS.Key, Token: s.Token}
+		how := election.Config{Elect: pipe.Elect{Endpoints: members, CACert: s.TLS.CACert, Cert: s.TLS.Cert, Key: s.TLS.Key, Token: s.Token}}
 		if name, ok := member(ctx, members); ok {
-			how.Endpoints = nil
-			how.Member = &election.Member{Name: name, Members: members, Bind: s.Bind, Allow: node.Allowed(s), DataDir: s.DataDir}
+			how.Member = &pipe.Serve{Name: name, Members: members, Bind: s.Bind, Allow: node.Allowed(s), DataDir: s.DataDir}
 		}
 		return how
 	}

@@ -42,7 +42,6 @@ var exemptMessages = map[string]string{
 	"panic: …": "of a worker that is a Go function; the rest is the panic's own text",
 	"MaxInterval …: want more than zero, or zero for …":      ofLibrary,
 	"MaxTimers …: want more than zero, or zero for …":        ofLibrary,
-	"TTL …: want whole seconds":                              ofLibrary,
 	"… ms: want 0 to a day":                                  ofPipe,
 	"addr is empty: where would this agent serve if it led?": ofPipe,
 	"ttl_ms=…: want whole seconds, 1000 or more":             ofPipe,

@@ -171,10 +171,8 @@ func (m *minder) again(cause error) (*child, error) {
 		return nil, fmt.Errorf("muster-quorum %s died %d times within a minute, the last time with: %v", m.mode, maxRestarts, cause)
 	}
 	m.e.logger.Warn("muster-quorum "+m.mode+" died and is started again", "error", cause, "run_id", m.e.cfg.RunID)
-	t := time.NewTimer(wait)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(wait):
 	case <-m.kick:
 	}
 	m.mu.Lock()

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-run/muster/internal/pipe"
 	"github.com/muster-run/muster/rendezvous/internal/election"
 )
 
@@ -32,11 +33,10 @@ func TestConfigErrors(t *testing.T) {
 		cfg  election.Config
 		want []string
 	}{
-		{"all at once", election.Config{TTL: 1500 * time.Millisecond, Cert: "c", User: "u"},
-			[]string{"TTL 1.5s", "run ID is empty", "address of this agent", "no endpoint", "certificate and its key", "user and a password"}},
-		{"no program", election.Config{RunID: "r", Addr: "a:1", Endpoints: []string{"e"}},
+		{"all at once", election.Config{Elect: pipe.Elect{Cert: "c", User: "u"}}, []string{"certificate and its key", "user and a password"}},
+		{"no program", election.Config{Elect: pipe.Elect{RunID: "r", Addr: "a:1", Endpoints: []string{"e"}}},
 			[]string{"need the program muster-quorum", "neither beside", "nor in PATH", "copy it there"}},
-		{"program that is not there", election.Config{RunID: "r", Addr: "a:1", Endpoints: []string{"e"}, Program: "/nowhere/muster-quorum"},
+		{"program that is not there", election.Config{Elect: pipe.Elect{RunID: "r", Addr: "a:1", Endpoints: []string{"e"}}, Program: "/nowhere/muster-quorum"},
 			[]string{"/nowhere/muster-quorum"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -59,7 +59,7 @@ func TestRefusedSettings(t *testing.T) {
 		{"not PEM", "h:1", os.Args[0], "has no certificate in PEM"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			err := failure(t, election.Config{RunID: "r", Addr: "a:1", Endpoints: []string{tt.endpoint}, CACert: tt.ca, Program: muster})
+			err := failure(t, election.Config{Elect: pipe.Elect{RunID: "r", Addr: "a:1", Endpoints: []string{tt.endpoint}, CACert: tt.ca}, Program: muster})
 			if err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %q in it", err, tt.want)
 			}
@@ -70,7 +70,7 @@ func TestRefusedSettings(t *testing.T) {
 // A bridge that dies over and over is not started for ever.
 func TestBridgeDiesAgainAndAgain(t *testing.T) {
 	t.Parallel()
-	err := failure(t, election.Config{RunID: "r", Addr: "a:1", Endpoints: []string{"h:1"}, Program: "false", Logger: slog.New(slog.DiscardHandler)})
+	err := failure(t, election.Config{Elect: pipe.Elect{RunID: "r", Addr: "a:1", Endpoints: []string{"h:1"}}, Program: "false", Logger: slog.New(slog.DiscardHandler)})
 	if err == nil || !strings.Contains(err.Error(), "muster-quorum elect died 5 times within a minute, the last time with: exit status 1") {
 		t.Errorf("got %v", err)
 	}

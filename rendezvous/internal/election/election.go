@@ -3,9 +3,9 @@
 // it does, connects to the leader if not, and asks again when that one is lost.
 //
 // What elects is etcd: a cluster that is there already, or members that the agents
-// of some hosts run themselves ([Member]). All of etcd is in a program of its own,
-// muster-quorum, that this package starts as a child and speaks to over pipes; it
-// costs this one nothing to start. A child that dies is started again; if this
+// of some hosts run themselves. All of etcd is in a program of its own, muster-quorum,
+// that this package starts as a child and speaks to over pipes (package pipe has what
+// they say, and the settings); it costs this one nothing to start. A child that dies is started again; if this
 // process dies, however it does, its children notice, give the leadership back
 // at once, and end.
 //
@@ -13,12 +13,12 @@
 package election
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"net/netip"
 	"strconv"
 	"sync"
 	"time"
@@ -34,26 +34,15 @@ var ErrClosed = errors.New("the run was closed")
 // ErrStopped is returned by Leader after Close.
 var ErrStopped = errors.New("this agent left the election")
 
-// Config says how to elect. Start checks it.
+// Config says how to elect.
 type Config struct {
-	RunID string
-	Addr  string // host:port where this agent serves if it leads, or several with commas between
-
-	// Endpoints are etcd's members, host:port or URLs. Default: Member's.
-	Endpoints []string
-	// TTL is how long a host that vanished stays the leader, in whole seconds; one whose
-	// agent died is replaced within milliseconds. Default 5s. etcd raises
-	// it to one and a half of its election timeouts.
-	TTL time.Duration
-
-	// CACert, Cert and Key are files in PEM; CACert or Cert asks for TLS.
-	CACert, Cert, Key string
-	User, Password    string
-	// Token is known to the agents of a run whose members of etcd are theirs. Without
-	// CACert, what follows from it stands in for certificates.
-	Token string
-
-	Member *Member // the member that this host runs; nil if it runs none
+	// Elect is for what etcd's members are asked. Start sets its ID. TTL is how long a host
+	// that vanished stays the leader, default 5s; one whose agent died is replaced within
+	// milliseconds.
+	pipe.Elect
+	// Member is the member that this host runs; nil if it runs none. What Elect says of the
+	// run, of TLS and of the token holds for it too.
+	Member *pipe.Serve
 
 	// Program is muster-quorum's path. Default: beside this program, then in PATH.
 	Program string
@@ -64,33 +53,11 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// A Member is a member of etcd for this run, on this host.
-type Member struct {
-	Name    string   // this host, as Members has it
-	Members []string // all hosts with a member, host or host:port; 1, 3 or 5
-	Port    int      // of those that name none; default 29400. The members talk on the next one.
-	Bind    string   // IP to listen on; default all
-	// Allow are the networks from which agents and other members may connect; default all.
-	Allow   []netip.Prefix
-	DataDir string // default a temporary directory, removed at the end
-
-	Heartbeat time.Duration // between the members; default 50ms
-	Election  time.Duration // a member silent for so long is replaced as etcd's own leader; default 500ms
-}
-
-// A Leader is the agent that holds the rendezvous.
-type Leader struct {
-	Addr string // where it serves, as its Config has it
-	Mine bool   // it is this one
-	Term int64  // which time of leading this is
-}
-
 // An Election is this agent's part in it. Its methods may be called concurrently.
 // Whoever started it closes it.
 type Election struct {
 	cfg     Config
 	program string
-	id      string // of this agent, for each of its bridges
 	logger  *slog.Logger
 	forks   chan func() // to the thread that the children are tied to
 	bridge  *minder
@@ -101,7 +68,7 @@ type Election struct {
 	threads sync.WaitGroup
 
 	mu      sync.Mutex // guards what follows
-	leader  *Leader
+	leader  *pipe.Leader
 	gone    chan struct{} // closed once leader is gone
 	lease   chan bool     // has room for one: the newest of Lease
 	changed chan struct{} // closed at the next change of leader and err
@@ -117,22 +84,28 @@ func Start(ctx context.Context, cfg Config) (*Election, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
-	if err := complete(&cfg); err != nil {
+	if err := checkPairs(&cfg); err != nil {
 		return nil, fmt.Errorf("election: %w", err)
+	}
+	cfg.ID = strconv.FormatUint(rand.Uint64(), 36)
+	cfg.TTL = cmp.Or(cfg.TTL, pipe.Millis(5*time.Second))
+	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	if cfg.OnWaiting == nil {
+		cfg.OnWaiting = func(string) {}
 	}
 	program, err := findProgram(cfg.Program)
 	if err != nil {
 		return nil, err
 	}
 	e := &Election{
-		cfg: cfg, program: program, id: strconv.FormatUint(rand.Uint64(), 36), logger: cfg.Logger,
+		cfg: cfg, program: program, logger: cfg.Logger,
 		forks: make(chan func()), reports: make(chan report), changed: make(chan struct{}), lease: make(chan bool, 1),
 	}
 	e.threads.Go(e.fork)
-	e.bridge = newMinder(e, "elect", e.electSettings())
+	e.bridge = newMinder(e, "elect", &cfg.Elect)
 	minders := []*minder{e.bridge}
 	if cfg.Member != nil {
-		e.member = newMinder(e, "serve", e.serveSettings())
+		e.member = newMinder(e, "serve", cfg.member())
 		minders = []*minder{e.member, e.bridge}
 	}
 	if err := e.begin(minders); err != nil {
@@ -158,33 +131,9 @@ func (e *Election) begin(minders []*minder) error {
 	return failed
 }
 
-// complete checks a configuration and sets its defaults.
-func complete(cfg *Config) error {
+// checkPairs reports options that were given without those that go with them.
+func checkPairs(cfg *Config) error {
 	var errs []error
-	if cfg.Logger == nil {
-		cfg.Logger = slog.Default()
-	}
-	if cfg.OnWaiting == nil {
-		cfg.OnWaiting = func(string) {}
-	}
-	if cfg.TTL == 0 {
-		cfg.TTL = 5 * time.Second
-	}
-	if cfg.TTL < time.Second || cfg.TTL%time.Second != 0 {
-		errs = append(errs, fmt.Errorf("TTL %v: want whole seconds", cfg.TTL))
-	}
-	if cfg.RunID == "" {
-		errs = append(errs, errors.New("the run ID is empty"))
-	}
-	if cfg.Addr == "" {
-		errs = append(errs, errors.New("the address of this agent is empty"))
-	}
-	if len(cfg.Endpoints) == 0 && cfg.Member != nil {
-		cfg.Endpoints = memberEndpoints(cfg.Member)
-	}
-	if len(cfg.Endpoints) == 0 {
-		errs = append(errs, errors.New("no endpoint of etcd is given"))
-	}
 	if (cfg.Cert == "") != (cfg.Key == "") {
 		errs = append(errs, errors.New("a certificate and its key go together"))
 	}
@@ -194,40 +143,32 @@ func complete(cfg *Config) error {
 	return errors.Join(errs...)
 }
 
-func (e *Election) electSettings() *pipe.Elect {
-	return &pipe.Elect{
-		RunID: e.cfg.RunID, ID: e.id, Addr: e.cfg.Addr, Endpoints: e.cfg.Endpoints, TTL: pipe.Millis(e.cfg.TTL),
-		CACert: e.cfg.CACert, Cert: e.cfg.Cert, Key: e.cfg.Key, User: e.cfg.User, Password: e.cfg.Password, Token: e.cfg.Token,
-	}
-}
-
-func (e *Election) serveSettings() *pipe.Serve {
-	m := e.cfg.Member
-	return &pipe.Serve{
-		CACert: e.cfg.CACert, Cert: e.cfg.Cert, Key: e.cfg.Key, Token: e.cfg.Token,
-		RunID: e.cfg.RunID, Name: m.Name, Members: m.Members, Port: m.Port, Bind: m.Bind, Allow: m.Allow, DataDir: m.DataDir,
-		Heartbeat: pipe.Millis(m.Heartbeat), Election: pipe.Millis(m.Election), TTL: pipe.Millis(e.cfg.TTL),
-	}
+// member returns the settings of this host's member.
+func (cfg *Config) member() *pipe.Serve {
+	m := *cfg.Member
+	m.RunID, m.TTL = cfg.RunID, cfg.TTL
+	m.CACert, m.Cert, m.Key, m.Token = cfg.CACert, cfg.Cert, cfg.Key, cfg.Token
+	return &m
 }
 
 // Leader returns who leads, once somebody does. It returns ErrClosed if the run
 // was closed, an error that says what to do if there is no point in waiting on,
 // ErrStopped after Close if there was neither, and the cause of ctx when that ends.
-func (e *Election) Leader(ctx context.Context) (Leader, error) {
+func (e *Election) Leader(ctx context.Context) (pipe.Leader, error) {
 	for {
 		e.mu.Lock()
 		leader, err, changed := e.leader, e.err, e.changed
 		e.mu.Unlock()
 		switch {
 		case err != nil:
-			return Leader{}, err
+			return pipe.Leader{}, err
 		case leader != nil:
 			return *leader, nil
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return Leader{}, context.Cause(ctx)
+			return pipe.Leader{}, context.Cause(ctx)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-run/muster/internal/pipe"
 	"github.com/muster-run/muster/rendezvous/internal/election"
 )
 
@@ -54,7 +55,7 @@ func TestAgentKilled(t *testing.T) {
 	agree(t, agents...)
 	t.Logf("the leader's agent was killed: known after %v, another led after %v",
 		lost.Round(time.Millisecond), time.Since(start).Round(time.Millisecond))
-	if lost > configs[0].TTL/2 {
+	if lost > time.Duration(configs[0].TTL)/2 {
 		t.Errorf("took %v: the lease ran out, instead of being given back", lost)
 	}
 	<-first.over
@@ -64,8 +65,11 @@ func TestAgentKilled(t *testing.T) {
 }
 
 // jsonConfig is a configuration without what JSON cannot have.
-func jsonConfig(cfg *election.Config) map[string]any {
-	return map[string]any{"RunID": cfg.RunID, "Addr": cfg.Addr, "Endpoints": cfg.Endpoints, "Program": cfg.Program, "TTL": cfg.TTL}
+func jsonConfig(cfg *election.Config) any {
+	return struct {
+		pipe.Elect
+		Program string
+	}{cfg.Elect, cfg.Program}
 }
 
 func TestBridgeKilled(t *testing.T) {
@@ -129,7 +133,7 @@ func TestClose(t *testing.T) {
 }
 
 // closedLeader waits for Leader's error.
-func (a *agent) closedLeader() (election.Leader, error) {
+func (a *agent) closedLeader() (pipe.Leader, error) {
 	for {
 		l, err := a.tryLeader()
 		if err != nil {

@@ -184,8 +184,8 @@ func (a *agent) waitMember() {
 // may run out before it can be prolonged.
 func (l *lab) config(i int) election.Config {
 	return election.Config{
-		RunID: "job", Addr: fmt.Sprintf("host%d:29400", i), Endpoints: l.names, Program: muster,
-		TTL: 10 * time.Second,
+		Elect:   pipe.Elect{RunID: "job", Addr: fmt.Sprintf("host%d:29400", i), Endpoints: l.names, TTL: pipe.Millis(10 * time.Second)},
+		Program: muster,
 	}
 }
 
@@ -214,7 +214,7 @@ func startAgent(t *testing.T, cfg election.Config) *agent {
 }
 
 // leader waits for one.
-func (a *agent) leader() election.Leader {
+func (a *agent) leader() pipe.Leader {
 	a.t.Helper()
 	l, err := a.tryLeader()
 	if err != nil {
@@ -223,7 +223,7 @@ func (a *agent) leader() election.Leader {
 	return l
 }
 
-func (a *agent) tryLeader() (election.Leader, error) {
+func (a *agent) tryLeader() (pipe.Leader, error) {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errors.New("the test lost patience"))
 	defer cancel()
 	return a.Leader(ctx)
@@ -247,7 +247,7 @@ func (a *agent) waits(words ...string) string {
 // agree checks that all agents come to know one leader, and that one of them is it.
 func agree(t *testing.T, agents ...*agent) (leader *agent, others []*agent) {
 	t.Helper()
-	var want election.Leader
+	var want pipe.Leader
 	for _, a := range agents {
 		if got := a.leader(); got.Term > want.Term {
 			want = got

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-run/muster/internal/pipe"
 	"github.com/muster-run/muster/rendezvous/internal/election"
 )
 
@@ -208,9 +209,8 @@ func TestOwnMembers(t *testing.T) {
 
 func (l *lab) quorumConfig(i int) election.Config {
 	cfg := l.config(i)
-	cfg.Endpoints = nil
 	bind, _, _ := strings.Cut(l.names[i], ":")
-	cfg.Member = &election.Member{Name: l.names[i], Members: l.names, Bind: bind}
+	cfg.Member = &pipe.Serve{Name: l.names[i], Members: l.names, Bind: bind}
 	return cfg
 }
 
@@ -242,16 +242,16 @@ func TestMemberConfigErrors(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name   string
-		member election.Member
+		member pipe.Serve
 		want   string
 	}{
-		{"two", election.Member{Name: "a", Members: []string{"a", "b"}}, "2 members: want 1, 3 or 5"},
-		{"twice", election.Member{Name: "a", Members: []string{"a", "b", "b:29400"}}, `member "b:29400" is named twice`},
-		{"stranger", election.Member{Name: "d", Members: []string{"a", "b", "c"}}, `this host's name "d" is not among the members ["a" "b" "c"]`},
-		{"port", election.Member{Name: "a:65535", Members: []string{"a:65535"}}, "port 65535: want 1 to 65534"},
-		{"bind", election.Member{Name: "a", Members: []string{"a"}, Bind: "eth0"}, `bind "eth0": want an IP address`},
-		{"slow", election.Member{Name: "a", Members: []string{"a"}, Heartbeat: time.Second}, "election timeout 500ms with heartbeats every 1s"},
-		{"foreign address", election.Member{Name: "a", Members: []string{"a"}, Bind: "192.0.2.1"}, "cannot assign requested address"},
+		{"two", pipe.Serve{Name: "a", Members: []string{"a", "b"}}, "2 members: want 1, 3 or 5"},
+		{"twice", pipe.Serve{Name: "a", Members: []string{"a", "b", "b:29400"}}, `member "b:29400" is named twice`},
+		{"stranger", pipe.Serve{Name: "d", Members: []string{"a", "b", "c"}}, `this host's name "d" is not among the members ["a" "b" "c"]`},
+		{"port", pipe.Serve{Name: "a:65535", Members: []string{"a:65535"}}, "port 65535: want 1 to 65534"},
+		{"bind", pipe.Serve{Name: "a", Members: []string{"a"}, Bind: "eth0"}, `bind "eth0": want an IP address`},
+		{"slow", pipe.Serve{Name: "a", Members: []string{"a"}, Heartbeat: pipe.Millis(time.Second)}, "election timeout 500ms with heartbeats every 1s"},
+		{"foreign address", pipe.Serve{Name: "a", Members: []string{"a"}, Bind: "192.0.2.1"}, "cannot assign requested address"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

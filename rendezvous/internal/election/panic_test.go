@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/muster-run/muster/internal/pipe"
 	"github.com/muster-run/muster/rendezvous/internal/election"
 )
 
@@ -21,7 +22,9 @@ func TestChildPanics(t *testing.T) {
 	}
 	var log bytes.Buffer
 	err := failure(t, election.Config{
-		RunID: "r", Addr: "a:1", Endpoints: []string{"h:1"}, Program: program, Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		Elect:   pipe.Elect{RunID: "r", Addr: "a:1", Endpoints: []string{"h:1"}},
+		Program: program,
+		Logger:  slog.New(slog.NewTextHandler(&log, nil)),
 	})
 	if err == nil || !strings.Contains(err.Error(), "the last time with: exit status 2: panic: no space left") {
 		t.Errorf("got %v", err)

@@ -116,9 +116,9 @@ func TestPartition(t *testing.T) {
 	text := leader.waits("no member of etcd answers", network.endpoints[0]+": connected, but no answer")
 	t.Logf("told: %s", text)
 	doubted, seen := wait(t, doubts, "the leader's doubt"), wait(t, theirs, "the end as the cluster sees it")
-	t.Logf("TTL %v: the leader was in doubt after %v, the cluster replaced it after %v", cfg.TTL, doubted.Round(time.Millisecond), seen.Round(time.Millisecond))
-	if doubted > cfg.TTL || doubted >= seen {
-		t.Errorf("the leader was in doubt after %v, want before the TTL of %v and before %v", doubted, cfg.TTL, seen)
+	t.Logf("TTL %v: the leader was in doubt after %v, the cluster replaced it after %v", time.Duration(cfg.TTL), doubted.Round(time.Millisecond), seen.Round(time.Millisecond))
+	if doubted > time.Duration(cfg.TTL) || doubted >= seen {
+		t.Errorf("the leader was in doubt after %v, want before the TTL of %v and before %v", doubted, time.Duration(cfg.TTL), seen)
 	}
 	if now := other.leader(); !now.Mine {
 		t.Errorf("got leader %+v, want the other", now)

@@ -2,12 +2,10 @@ package election
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 )
 
@@ -35,22 +33,6 @@ func findProgram(given string) (string, error) {
 		return "", fmt.Errorf("the rendezvous backends etcd and quorum need the program %s, which is neither beside %s nor in PATH: copy it there from where muster was built or unpacked", programName, here)
 	}
 	return path, nil
-}
-
-// memberEndpoints is where the members of a quorum serve.
-func memberEndpoints(m *Member) []string {
-	port := m.Port
-	if port == 0 {
-		port = 29400
-	}
-	out := make([]string, 0, len(m.Members))
-	for _, name := range m.Members {
-		if _, _, err := net.SplitHostPort(name); err != nil {
-			name = net.JoinHostPort(strings.Trim(name, "[]"), strconv.Itoa(port))
-		}
-		out = append(out, name)
-	}
-	return out
 }
 
 // environment is this process's, without secrets, and without the proxies that etcd would

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-run/muster/internal/pipe"
 	"github.com/muster-run/muster/internal/test/testcert"
 	"github.com/muster-run/muster/rendezvous/internal/election"
 )
@@ -27,8 +28,8 @@ func TestSecureCluster(t *testing.T) {
 	cluster.ask("auth alice wonder /muster/")
 
 	good := election.Config{
-		RunID: "job", Addr: "host0:29400", Endpoints: []string{client}, Program: muster, TTL: 10 * time.Second,
-		CACert: ca.File, Cert: clientCert, Key: clientKey, User: "alice", Password: "wonder",
+		Elect:   pipe.Elect{RunID: "job", Addr: "host0:29400", Endpoints: []string{client}, TTL: pipe.Millis(10 * time.Second), CACert: ca.File, Cert: clientCert, Key: clientKey, User: "alice", Password: "wonder"},
+		Program: muster,
 	}
 	agree(t, startAgent(t, good), startAgent(t, good))
 

@@ -75,7 +75,7 @@ func (e *Election) onBridge(w *waits, r *report) {
 	case r.ended:
 		e.lostMine()
 	case r.said.Leader != nil:
-		e.lead(Leader{Addr: r.said.Leader.Addr, Mine: r.said.Leader.Mine, Term: r.said.Leader.Term})
+		e.lead(*r.said.Leader)
 	case r.said.Gone != 0:
 		e.lost(r.said.Gone)
 	case r.said.Lease != nil:
@@ -89,7 +89,7 @@ func (e *Election) onBridge(w *waits, r *report) {
 }
 
 // lead takes a new leader, in place of the one before.
-func (e *Election) lead(l Leader) {
+func (e *Election) lead(l pipe.Leader) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.leader != nil && *e.leader == l {

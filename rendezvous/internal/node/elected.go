@@ -16,6 +16,7 @@ import (
 
 	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/hostport"
+	"github.com/muster-run/muster/internal/pipe"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/election"
 	"github.com/muster-run/muster/rendezvous/internal/server"
@@ -25,7 +26,7 @@ import (
 // An Election says which agent holds the rendezvous, so that it can be another one when
 // that is lost. See election.Election.
 type Election interface {
-	Leader(ctx context.Context) (election.Leader, error)
+	Leader(ctx context.Context) (pipe.Leader, error)
 	Lost(term int64) <-chan struct{}
 	Lease() <-chan bool
 	Close(ctx context.Context, done bool) error
@@ -54,8 +55,8 @@ type elected struct {
 	election Election
 	resign   func() // ends the campaign
 
-	leader  election.Leader // of the last connect
-	minding sync.WaitGroup  // of sessions, until they or their leaders are lost
+	leader  pipe.Leader    // of the last connect
+	minding sync.WaitGroup // of sessions, until they or their leaders are lost
 
 	mu   sync.Mutex // guards the rest
 	rdzv *server.Server
@@ -69,7 +70,7 @@ func Elected(backend string, cfg rendezvous.Spec, electorate []string, how func(
 	tell := cfg.OnWaiting
 	e.elect = func(ctx context.Context, addr string) (Election, error) {
 		want := how(ctx)
-		want.RunID, want.Addr, want.TTL, want.Logger = cfg.RunID, addr, cfg.Settings.KeepAliveLimit(), cfg.Logger
+		want.RunID, want.Addr, want.TTL, want.Logger = cfg.RunID, addr, pipe.Millis(cfg.Settings.KeepAliveLimit()), cfg.Logger
 		want.OnWaiting = func(text string) {
 			e.needs.Store(&text)
 			if tell != nil {
@@ -290,13 +291,11 @@ func (e *elected) find(ctx context.Context) (s *session, trouble, err error) {
 			n.cfg.OnWaiting(rendezvous.Waiting{Note: note})
 		}
 		n.log.Info("the agent that holds the rendezvous cannot be reached; trying again", "run_id", n.cfg.RunID, "leader", leader.Addr, "error", err)
-		timer := time.NewTimer(pause)
 		select {
 		case <-lost:
-		case <-timer.C:
+		case <-time.After(pause):
 		case <-ctx.Done():
 		}
-		timer.Stop()
 	}
 }
 
@@ -308,7 +307,7 @@ func denied(err error) bool {
 }
 
 // awaitLeader waits until an agent is elected, and says every few seconds for what.
-func (e *elected) awaitLeader(ctx context.Context) (election.Leader, error) {
+func (e *elected) awaitLeader(ctx context.Context) (pipe.Leader, error) {
 	for {
 		look, cancel := context.WithTimeout(ctx, waitingInterval)
 		leader, err := e.election.Leader(look)
@@ -323,7 +322,7 @@ func (e *elected) awaitLeader(ctx context.Context) (election.Leader, error) {
 }
 
 // follow begins a session with a leader, which ends when the leader is lost.
-func (e *elected) follow(ctx context.Context, leader election.Leader, lost <-chan struct{}) (*session, error) {
+func (e *elected) follow(ctx context.Context, leader pipe.Leader, lost <-chan struct{}) (*session, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	greeted := make(chan *session, 1)
@@ -348,7 +347,7 @@ func (e *elected) follow(ctx context.Context, leader election.Leader, lost <-cha
 	return s, err
 }
 
-func (e *elected) greet(ctx context.Context, leader election.Leader) (*session, error) {
+func (e *elected) greet(ctx context.Context, leader pipe.Leader) (*session, error) {
 	n, link := e.n, &e.n.link
 	e.leader, link.addr = leader, link.me.Addr
 	if leader.Mine {

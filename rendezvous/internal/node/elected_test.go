@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-run/muster/internal/pipe"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/election"
 	"github.com/muster-run/muster/rendezvous/internal/node"
@@ -62,21 +63,21 @@ type voter struct {
 	addr string
 }
 
-func (v *voter) Leader(ctx context.Context) (election.Leader, error) {
+func (v *voter) Leader(ctx context.Context) (pipe.Leader, error) {
 	for {
 		v.b.mu.Lock()
 		leader, term, news, closed := v.b.leader, v.b.term, v.b.news, v.b.closed
 		v.b.mu.Unlock()
 		if closed {
-			return election.Leader{}, election.ErrClosed
+			return pipe.Leader{}, election.ErrClosed
 		}
 		if leader != "" {
-			return election.Leader{Addr: leader, Mine: leader == v.addr, Term: term}, nil
+			return pipe.Leader{Addr: leader, Mine: leader == v.addr, Term: term}, nil
 		}
 		select {
 		case <-news:
 		case <-ctx.Done():
-			return election.Leader{}, context.Cause(ctx)
+			return pipe.Leader{}, context.Cause(ctx)
 		}
 	}
 }

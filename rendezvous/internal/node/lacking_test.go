@@ -7,23 +7,23 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-run/muster/internal/pipe"
 	"github.com/muster-run/muster/rendezvous"
-	"github.com/muster-run/muster/rendezvous/internal/election"
 	"github.com/muster-run/muster/rendezvous/internal/node"
 )
 
 // A candidate is an election of which one agent is always the leader, or none.
 type candidate struct {
-	leader *election.Leader
+	leader *pipe.Leader
 	lost   chan struct{}
 }
 
-func (c *candidate) Leader(ctx context.Context) (election.Leader, error) {
+func (c *candidate) Leader(ctx context.Context) (pipe.Leader, error) {
 	if c.leader != nil {
 		return *c.leader, nil
 	}
 	<-ctx.Done()
-	return election.Leader{}, context.Cause(ctx)
+	return pipe.Leader{}, context.Cause(ctx)
 }
 func (c *candidate) Lost(int64) <-chan struct{}        { return c.lost }
 func (c *candidate) Lease() <-chan bool                { return nil }
@@ -36,11 +36,11 @@ func TestNobodyHoldsTheRendezvous(t *testing.T) {
 	nobody := freeEndpoint(t)
 	for _, tt := range []struct {
 		name, lacking string
-		leader        *election.Leader
+		leader        *pipe.Leader
 		want          []string
 	}{
 		{"no leader", "1 of 3 members answer", nil, []string{"find the agent that holds the rendezvous timed out after 10s: 1 of 3 members answer"}},
-		{"unreachable", "", &election.Leader{Addr: nobody, Term: 1}, []string{"timed out after 10s: ", nobody, "connection refused"}},
+		{"unreachable", "", &pipe.Leader{Addr: nobody, Term: 1}, []string{"timed out after 10s: ", nobody, "connection refused"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
