@@ -10,25 +10,32 @@ import (
 	"github.com/muster-run/muster/rendezvous/internal/state"
 )
 
-// checks is what a run has to hold to.
+// checks is what a run has to hold to. It hears of what the rendezvous gets before the
+// rendezvous does (received, gone), and of what that says before anybody is told (said).
 type checks struct {
-	s           *sim
-	resumed     bool // the rendezvous is a new one
-	round       int  // the last complete one; -1: none
-	size        int  // nodes that it has now
-	run         int  // how many of them have come to run their workers
-	rounds      int
-	places      map[server.ID]int // ranks of its nodes
-	before      map[server.ID]int // of the round before
-	told        map[server.ID]bool
-	ranks       map[int]string // who has which rank, with those of PyTorch's agents that have read theirs
-	causes      int            // reasons for the next round
-	stirred     time.Duration  // when somebody last joined or was gone
-	excused     time.Duration  // when one of PyTorch's agents was last gone
-	gones       []*host
-	from        *conn // whose message the rendezvous has
-	what        server.Type
-	torchBefore bool // the last round had torch nodes
+	s       *sim
+	rounds  int  // that were complete
+	resumed bool // the holder is a new one, which has had no round
+
+	// The last complete round.
+	round       int               // its number; -1: none
+	size        int               // nodes that it has now
+	run         int               // how many of them have come to run their workers
+	places      map[server.ID]int // ranks of its nodes with a session
+	before      map[server.ID]int // the same as it began
+	ranks       map[int]string    // who has which rank, with those of PyTorch's agents that have read theirs
+	torchBefore bool              // it had torch nodes
+
+	// What has happened since.
+	told    map[server.ID]bool // who was told of a change
+	causes  int                // reasons for the next round
+	stirred time.Duration      // when somebody last joined or was gone
+	excused time.Duration      // when one of PyTorch's agents was last gone
+
+	// What the rendezvous is at.
+	gones []*host // whose loss it may tell of
+	from  *conn   // whose message it has
+	what  server.Type
 }
 
 func (k *checks) reset() {

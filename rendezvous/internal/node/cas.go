@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/muster-run/muster/internal/sleep"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/pickle"
 	"github.com/muster-run/muster/rendezvous/internal/server"
@@ -25,7 +26,8 @@ const (
 
 // cas is the protocol with a store that only stores, PyTorch's. The state of the
 // rendezvous is one value there, which all agents change by compare-and-set and look at
-// again and again.
+// again and again. At any time one goroutine uses it: the one that calls the protocol's
+// methods, or look while that one waits for rank 0.
 // Source: C10dRendezvousBackend, _BackendRendezvousStateHolder.
 type cas struct {
 	n        *Node
@@ -109,21 +111,9 @@ func (c *cas) act(ctx context.Context, a state.Action) error {
 		return err
 	}
 	if backoff := c.n.cfg.Settings.CASBackoffMax; backoff > 0 && string(got) != string(want) {
-		return sleep(ctx, rand.N(backoff))
+		return sleep.For(ctx, rand.N(backoff))
 	}
 	return nil
-}
-
-// sleep returns ctx's cause if that ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }
 
 // perform decides and acts until the operation is over.
@@ -137,7 +127,7 @@ func (c *cas) perform(ctx context.Context, decide func(now time.Time) state.Acti
 			return a, nil
 		case state.Sync:
 			waiting()
-			if err := sleep(ctx, lookJoining); err != nil {
+			if err := sleep.For(ctx, lookJoining); err != nil {
 				return 0, err
 			}
 			if err := c.read(ctx); err != nil {
@@ -229,7 +219,7 @@ func (c *cas) contiguous() bool {
 // look keeps the node alive while it waits for something else than the state, and
 // returns when a round that is to begin cannot: its rank 0 is gone.
 func (c *cas) look(ctx context.Context, round int) error {
-	for sleep(ctx, lookRunning) == nil {
+	for sleep.For(ctx, lookRunning) == nil {
 		c.keepAlive(ctx)
 		if _, there := rank0(c.state); c.state.Closed || !c.state.Complete || c.state.Round != round || !there {
 			return errStartOver
@@ -259,7 +249,7 @@ func (c *cas) waiting(deadline time.Time) rendezvous.Waiting {
 // before all others have seen the round as it is, or they would count fewer nodes.
 func (c *cas) watch(ctx context.Context, round int, deliver func(rendezvous.Change) bool) {
 	before, quiet, called := c.state, time.Now().Add(server.TorchLook), false
-	for sleep(ctx, lookRunning) == nil {
+	for sleep.For(ctx, lookRunning) == nil {
 		err := c.once(ctx, func(now time.Time) state.Action { return c.state.Stay(c.n.link.me, c.rules, now) })
 		if ctx.Err() != nil {
 			return

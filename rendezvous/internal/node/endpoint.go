@@ -40,7 +40,7 @@ type fixed struct {
 
 	serves bool             // this process does, which sets store
 	store  *tcpstore.Server // at the endpoint
-	rdzv   *server.Server   // in store, of a job on many hosts
+	rdzv   *server.Server   // in store; nil: there is nobody to meet, as in a job on one host
 }
 
 func (e *fixed) String() string      { return net.JoinHostPort(e.host, strconv.Itoa(e.port)) }
@@ -106,10 +106,12 @@ func (e *fixed) close(ctx context.Context, all bool) error {
 	if !e.serves {
 		return nil
 	}
-	if all {
-		e.rdzv.Drain(ctx.Done(), e.n.cfg.RunID)
+	if e.rdzv != nil {
+		if all {
+			e.rdzv.Drain(ctx.Done(), e.n.cfg.RunID)
+		}
+		e.rdzv.Close() // the others hear that this node leaves, not that it is lost
 	}
-	e.rdzv.Close() // the others hear that this node leaves, not that it is lost
 	return e.store.Close()
 }
 
@@ -267,11 +269,4 @@ func (e *alone) next(ctx context.Context, number int) (*round, error) {
 		return nil, n.connectionError(fmt.Errorf("start the workers' store: %w", err))
 	}
 	return r, publish(ctx, r)
-}
-
-func (e *alone) close(context.Context, bool) error {
-	if !e.serves {
-		return nil
-	}
-	return e.store.Close()
 }

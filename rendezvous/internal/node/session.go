@@ -63,7 +63,9 @@ func (s *session) meet(ctx context.Context, deadline time.Time) (*round, error) 
 	var last rendezvous.Waiting
 	ask := time.Now().Add(waitingInterval)
 	for {
-		m, err := s.recvUntil(ctx, earlier(deadline, ask))
+		until, cancel := context.WithDeadline(ctx, earlier(deadline, ask))
+		m, err := s.conn.Recv(until)
+		cancel()
 		switch now := time.Now(); {
 		case err == nil:
 		case ctx.Err() != nil:
@@ -189,12 +191,6 @@ func earlier(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-func (s *session) recvUntil(ctx context.Context, until time.Time) (*server.Message, error) {
-	ctx, cancel := context.WithDeadline(ctx, until)
-	defer cancel()
-	return s.conn.Recv(ctx)
 }
 
 // watch delivers what the server says of the round until ctx ends.

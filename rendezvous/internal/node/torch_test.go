@@ -18,7 +18,7 @@ import (
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
-// A mixed is a job of handlers and foreign nodes, which all start over together. Its
+// A mixed is a job of handlers and torch nodes, which all start over together. Its
 // nodes have addresses of this host, 127.0.0.<last>; ranks go by that.
 type mixed struct {
 	*testing.T
@@ -107,9 +107,9 @@ func (m *mixed) meets(arrived <-chan arrival, round, rank int, addr string) {
 	}
 }
 
-// A foreign is a node that knows the rendezvous only as a value in the store, as
+// A torchNode is a node that knows the rendezvous only as a value in the store, as
 // PyTorch's agents do, and a place for workers to meet.
-type foreign struct {
+type torchNode struct {
 	m       *mixed
 	me      state.Node
 	agents  store.Store
@@ -117,17 +117,17 @@ type foreign struct {
 	workers store.Store
 }
 
-func (m *mixed) foreign(last int) *foreign {
-	f := &foreign{m: m, me: state.Node{Addr: address(last), PID: 1}, agents: connect(m, m.endpoint)}
+func (m *mixed) torch(last int) *torchNode {
+	f := &torchNode{m: m, me: state.Node{Addr: address(last), PID: 1}, agents: connect(m, m.endpoint)}
 	f.server = serve(m, tcpstore.ServerConfig{Addr: address(last) + ":0"})
 	f.workers = connect(m, f.addr())
 	return f
 }
 
-func (f *foreign) addr() string { return f.server.Addr().String() }
+func (f *torchNode) addr() string { return f.server.Addr().String() }
 
 // perform does what decide says until it is to wait or is done.
-func (f *foreign) perform(decide func(*state.State, state.Rules, time.Time) state.Action) (*state.State, state.Action) {
+func (f *torchNode) perform(decide func(*state.State, state.Rules, time.Time) state.Action) (*state.State, state.Action) {
 	f.m.Helper()
 	const key = "torch.rendezvous.job1"
 	rules := state.Rules{MinNodes: f.m.nodes, MaxNodes: f.m.nodes, LastCall: time.Second, KeepAliveInterval: 5 * time.Second}
@@ -154,7 +154,7 @@ func (f *foreign) perform(decide func(*state.State, state.Rules, time.Time) stat
 }
 
 // join joins and does not wait for others.
-func (f *foreign) join() (*state.State, state.Action) {
+func (f *torchNode) join() (*state.State, state.Action) {
 	f.m.Helper()
 	return f.perform(func(st *state.State, r state.Rules, now time.Time) state.Action {
 		return st.Join(f.me, r, now, now.Add(time.Minute))
@@ -162,7 +162,7 @@ func (f *foreign) join() (*state.State, state.Action) {
 }
 
 // meets waits until its round is complete, looking at it now and then.
-func (f *foreign) meets(round, rank int) {
+func (f *torchNode) meets(round, rank int) {
 	f.m.Helper()
 	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
@@ -170,31 +170,31 @@ func (f *foreign) meets(round, rank int) {
 		st, a := f.join()
 		if a == state.Finish {
 			if st.Round != round || st.Participants[f.me] != rank {
-				f.m.Fatalf("foreign node: round %d, rank %d; want %d and %d", st.Round, st.Participants[f.me], round, rank)
+				f.m.Fatalf("torch node: round %d, rank %d; want %d and %d", st.Round, st.Participants[f.me], round, rank)
 			}
 			return
 		}
 		select {
 		case <-ticker.C:
 		case <-f.m.Context().Done():
-			f.m.Fatal("the foreign node does not meet anybody")
+			f.m.Fatal("the torch node does not meet anybody")
 		}
 	}
 }
 
 // leave leaves the round, for good or to join the next.
-func (f *foreign) leave() {
+func (f *torchNode) leave() {
 	f.m.Helper()
 	f.perform(func(st *state.State, _ state.Rules, _ time.Time) state.Action { return st.Exit(f.me) })
 }
 
 // publish says where the workers of a round meet.
-func (f *foreign) publish(round int) {
+func (f *torchNode) publish(round int) {
 	f.m.Helper()
 	f.say(round, f.me.Addr, strconv.Itoa(f.server.Port()))
 }
 
-func (f *foreign) say(round int, addr, port string) {
+func (f *torchNode) say(round int, addr, port string) {
 	f.m.Helper()
 	s := store.Prefix(fmt.Sprintf("torch.rendezvous.job1.%d", round), f.agents)
 	if err := s.MultiSet(f.m.Context(), []string{"MASTER_ADDR", "MASTER_PORT"}, [][]byte{[]byte(addr), []byte(port)}); err != nil {
@@ -202,8 +202,8 @@ func (f *foreign) say(round int, addr, port string) {
 	}
 }
 
-// litter leaves something in the workers' store.
-func (f *foreign) litter() {
+// leaveKeys leaves something in the workers' store.
+func (f *torchNode) leaveKeys() {
 	f.m.Helper()
 	if err := f.workers.Set(f.m.Context(), "left over", nil); err != nil {
 		f.m.Fatal(err)
@@ -211,20 +211,20 @@ func (f *foreign) litter() {
 }
 
 // clean checks whether it is there no more.
-func (f *foreign) clean(want bool) {
+func (f *torchNode) clean(want bool) {
 	f.m.Helper()
 	if there, err := f.workers.Check(f.m.Context(), "left over"); err != nil || there == want {
 		f.m.Errorf("what workers left in the store is there: %v, %v; want %v", there, err, !want)
 	}
 }
 
-// A foreign rank 0 that goes before it has said where the workers meet is not waited
+// A torch node of rank 0 that goes before it has said where the workers meet is not waited
 // for.
-func TestForeignRank0Gone(t *testing.T) {
+func TestTorchRank0Gone(t *testing.T) {
 	mix(t, 2, func(m *mixed) {
 		said := make(lines, 64)
 		m.change = func(c *rendezvous.Spec) { c.Logger = slog.New(slog.NewTextHandler(said, nil)) }
-		f, a := m.foreign(1), m.ours(2)
+		f, a := m.torch(1), m.ours(2)
 		f.join()
 		arrived := m.next(a)
 		f.meets(0, 0)
@@ -238,9 +238,9 @@ func TestForeignRank0Gone(t *testing.T) {
 }
 
 // What else a room says while a node waits for rank 0 it hears afterwards.
-func TestForeignRank0Late(t *testing.T) {
+func TestTorchRank0Late(t *testing.T) {
 	m := newMixed(t, 3, hold)
-	f, a, b := m.foreign(1), m.ours(2), m.ours(3)
+	f, a, b := m.torch(1), m.ours(2), m.ours(3)
 	f.join()
 	arrived := m.next(a)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -265,20 +265,20 @@ func TestForeignRank0Late(t *testing.T) {
 }
 
 // Nor is it waited for when the server is lost, or the job over.
-func TestForeignRank0Never(t *testing.T) {
+func TestTorchRank0Never(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		do   func(f *foreign)
+		do   func(f *torchNode)
 		want string
 	}{
-		{"server lost", func(f *foreign) { f.m.server.Close() }, "lost"},
-		{"job over", func(f *foreign) {
+		{"server lost", func(f *torchNode) { f.m.server.Close() }, "lost"},
+		{"job over", func(f *torchNode) {
 			f.perform(func(st *state.State, _ state.Rules, _ time.Time) state.Action { return st.End() })
 		}, rendezvous.ErrClosed.Error()},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			mix(t, 2, func(m *mixed) {
-				f, a := m.foreign(1), m.ours(2)
+				f, a := m.torch(1), m.ours(2)
 				f.join()
 				arrived := m.next(a)
 				f.meets(0, 0)
@@ -291,21 +291,21 @@ func TestForeignRank0Never(t *testing.T) {
 	}
 }
 
-// A foreign rank 0 publishes once in its life. Later rounds meet at the same place,
+// A torch node of rank 0 publishes once in its life. Later rounds meet at the same place,
 // which is emptied; unless agents start their workers when they like.
-func TestForeignMasterStays(t *testing.T) {
+func TestTorchMasterStays(t *testing.T) {
 	for _, identical := range []bool{false, true} {
 		t.Run(fmt.Sprint("identical=", identical), func(t *testing.T) {
 			mix(t, 2, func(m *mixed) {
 				m.change = func(c *rendezvous.Spec) { c.IdenticalWorkers = identical }
-				f, a := m.foreign(1), m.ours(2)
+				f, a := m.torch(1), m.ours(2)
 				f.join()
 				arrived := m.next(a)
 				f.meets(0, 0)
 				f.publish(0)
 				m.meets(arrived, 0, 1, f.addr())
 
-				f.litter()
+				f.leaveKeys()
 				f.leave()
 				f.join()
 				arrived = m.next(a)
@@ -317,7 +317,7 @@ func TestForeignMasterStays(t *testing.T) {
 				if err := end(a.Leave); err != nil {
 					m.Error(err)
 				}
-				f.litter()
+				f.leaveKeys()
 				f.leave()
 				f.join()
 				arrived = m.next(m.ours(3))
@@ -329,27 +329,27 @@ func TestForeignMasterStays(t *testing.T) {
 	}
 }
 
-// A node of ours that comes to have rank 0 uses the place that a foreign node has
+// A node of ours that comes to have rank 0 uses the place that a torch node has
 // published, as long as that takes part and the place is there.
 func TestInherit(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		change   func(*rendezvous.Spec)
-		between  func(f *foreign)
+		between  func(f *torchNode)
 		inherits bool
 	}{
-		{name: "it is there", inherits: true, between: func(f *foreign) { f.litter() }},
-		{name: "it has ended", between: func(f *foreign) { f.server.Close() }},
-		{name: "its node is gone", between: func(f *foreign) {
+		{name: "it is there", inherits: true, between: func(f *torchNode) { f.leaveKeys() }},
+		{name: "it has ended", between: func(f *torchNode) { f.server.Close() }},
+		{name: "its node is gone", between: func(f *torchNode) {
 			f.leave()
 			f.me.Addr = address(5) // another one comes instead
 		}},
-		{name: "workers want a store of their own", change: func(c *rendezvous.Spec) { c.PrivateStore = true }, between: func(*foreign) {}},
+		{name: "workers want a store of their own", change: func(c *rendezvous.Spec) { c.PrivateStore = true }, between: func(*torchNode) {}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			mix(t, 3, func(m *mixed) {
 				m.change = tt.change
-				f, a, b, c := m.foreign(2), m.ours(3), m.ours(1), m.ours(9)
+				f, a, b, c := m.torch(2), m.ours(3), m.ours(1), m.ours(9)
 				f.join()
 				atA, atC := m.next(a), m.next(c)
 				f.meets(0, 0)
@@ -375,7 +375,7 @@ func TestInherit(t *testing.T) {
 				}
 				place := net.JoinHostPort(info.MasterAddr, strconv.Itoa(info.MasterPort))
 				if inherits := place == f.addr(); info.Round != 1 || info.Rank != 0 || inherits != tt.inherits || !inherits && info.MasterAddr != address(1) {
-					m.Fatalf("%+v; the foreign node's place is %s, inherited: want %v", info.Info, f.addr(), tt.inherits)
+					m.Fatalf("%+v; the torch node's place is %s, inherited: want %v", info.Info, f.addr(), tt.inherits)
 				}
 				m.meets(atA, 1, rankA, place)
 				if tt.inherits {
@@ -386,13 +386,13 @@ func TestInherit(t *testing.T) {
 	}
 }
 
-func TestForeignMasterSenseless(t *testing.T) {
+func TestTorchMasterSenseless(t *testing.T) {
 	for _, tt := range []struct{ addr, port string }{
 		{"127.0.0.1", "x"}, {"127.0.0.1", "0"}, {"127.0.0.1", "65536"}, {"", "1"}, {strings.Repeat("a", 256), "1"},
 	} {
 		t.Run(fmt.Sprintf("%.10s_%s", tt.addr, tt.port), func(t *testing.T) {
 			mix(t, 2, func(m *mixed) {
-				f, a := m.foreign(1), m.ours(2)
+				f, a := m.torch(1), m.ours(2)
 				f.join()
 				arrived := m.next(a)
 				f.meets(0, 0)

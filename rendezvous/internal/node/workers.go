@@ -26,6 +26,8 @@ import (
 const publishedWait = 2 * time.Second
 
 // A workersStore is where the workers of the rounds meet in which this node has rank 0.
+// Either server or reserved is set, or neither in a round in which another node has it.
+// hosts is read by the server as connections come; the rest is Next's.
 // Its port stays the same as long as the node has that rank, since PyTorch's
 // agents go on using the first one; what is stored there is gone in every round.
 type workersStore struct {

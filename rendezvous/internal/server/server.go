@@ -29,17 +29,21 @@ type Mirrors interface {
 const endTimeout = 5 * time.Second
 
 // A Server holds one rendezvous for each run ID that it is asked for.
+//
+// Locks are taken in this order: the store's, Server.mu, live.mu, line.mu. The store calls
+// Render and Adopt with its own lock held, so no lock of ours is held when the Server calls
+// Mirror or Unmirror.
 type Server struct {
 	mirrors Mirrors
 	log     *slog.Logger
 
 	badGreeting admit.Tally
 
-	mu        sync.Mutex // guards the rest
-	live      map[string]*live
-	next      map[string]int // the first round of another job, where the rendezvous is forgotten
+	mu        sync.Mutex       // guards the rest
+	live      map[string]*live // by run ID
+	next      map[string]int   // the first round of another job, where the rendezvous is forgotten
 	last      ID
-	suspended bool
+	suspended bool // and so is each rendezvous that is made
 }
 
 // New returns a Server that holds no rendezvous yet. mirrors shows their states to torch
@@ -48,15 +52,16 @@ func New(mirrors Mirrors, log *slog.Logger) *Server {
 	return &Server{mirrors: mirrors, log: cmp.Or(log, slog.Default()), live: map[string]*live{}, next: map[string]int{}}
 }
 
-// live is a rendezvous in use.
+// live is a rendezvous in use. All that concerns it happens in do, with mu held: what the
+// rendezvous has to say is queued there, in order, before anything else can happen.
 type live struct {
-	key string
+	key string // of the state
 
 	mu    sync.Mutex // guards the rest
 	rdzv  *Rendezvous
-	lines map[ID]*line
-	timer *time.Timer
-	due   time.Time
+	lines map[ID]*line // of the sessions that have not ended
+	timer *time.Timer  // calls Advance
+	due   time.Time    // when timer fires; zero: it does not
 	// adopted says that a torch node has written the state.
 	adopted bool
 	// over is when the last session of a closed rendezvous ended.
@@ -64,7 +69,8 @@ type live struct {
 	idle chan struct{} // closed when the last session has ended; nil if nobody asks
 }
 
-// A line is one session's way out.
+// A line is one session's way out. Its writer goroutine alone writes to conn; everybody else
+// queues, and never waits for the network.
 type line struct {
 	conn net.Conn
 	wake chan struct{} // has room for one
@@ -72,7 +78,7 @@ type line struct {
 
 	mu     sync.Mutex // guards the rest
 	queued []byte
-	end    bool
+	end    bool // nothing more is queued; the connection ends after queued
 }
 
 // Serve serves one connection until it ends.
