@@ -17,14 +17,14 @@ import (
 
 const brokenScript = `
 import os, sys, time
+print("rank", os.environ["RANK"], "speaks", flush=True)
+if os.environ["RANK"] == "0":
+    time.sleep(60)
 from torch.distributed.elastic.multiprocessing.errors import record
 @record
 def main():
-    print("rank", os.environ["RANK"], "speaks", flush=True)
-    if os.environ["RANK"] == "1":
-        print("about to break", file=sys.stderr, flush=True)
-        raise ValueError("boom")
-    time.sleep(60)
+    print("about to break", file=sys.stderr, flush=True)
+    raise ValueError("boom")
 main()
 `
 
