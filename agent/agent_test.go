@@ -135,7 +135,7 @@ func records(s events.Sink) []func(agent.Event) { return []func(agent.Event){eve
 // shown makes an agent whose State package health knows.
 func (j *job) shown(t *testing.T) (*agent.Agent, *health.Observer) {
 	t.Helper()
-	o := health.NewObserver()
+	o := &health.Observer{}
 	j.Observers = append(j.Observers, o.Observe)
 	a, err := agent.New(j.Config)
 	if err != nil {

@@ -17,7 +17,6 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
-	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
 )
@@ -376,7 +375,7 @@ func TestPolicyBackOffIsShown(t *testing.T) {
 		t.Fatal("it does not wait")
 	}
 	s := o.State(t.Context())
-	if !strings.HasPrefix(s.Job.WaitingFor, "the back-off of rule slow, until ") || s.Job.Phase != health.Restarting || s.Job.Restarts != 1 {
+	if !strings.HasPrefix(s.Job.WaitingFor, "the back-off of rule slow, until ") || s.Job.Phase != "restarting" || s.Job.Restarts != 1 {
 		t.Errorf("%+v", s.Job)
 	}
 	cancel(&process.SignalError{Signal: 15})

@@ -15,46 +15,32 @@ import (
 	"time"
 )
 
-// An AddrError says what is wrong with an address, before anything was opened.
-type AddrError struct {
-	Addr, Reason string
+// addrError says what is wrong with an address, before anything was opened.
+func addrError(addr, reason string) error {
+	return fmt.Errorf("health address %q: %s; give a port such as 9000, host:port such as 0.0.0.0:9000, or unix:/path", addr, reason)
 }
 
-func (e *AddrError) Error() string {
-	return fmt.Sprintf("health address %q: %s; give a port such as 9000, host:port such as 0.0.0.0:9000, or unix:/path", e.Addr, e.Reason)
-}
-
-// A ListenError says why an address could not be listened at, and what to do. Its
-// cause is wrapped.
-type ListenError struct {
-	Addr string
-	Err  error
-	Hint string // empty where there is none
-}
-
-func (e *ListenError) Error() string {
-	text := fmt.Sprintf("health address %s: %v", e.Addr, e.Err)
-	if e.Hint != "" {
-		text += "; " + e.Hint
+// listenError says why an address could not be listened at, and what to do, if that is
+// known.
+func listenError(addr string, err error, hint string) error {
+	if hint != "" {
+		hint = "; " + hint
 	}
-	return text
+	return fmt.Errorf("health address %s: %w%s", addr, err, hint)
 }
-
-func (e *ListenError) Unwrap() error { return e.Err }
 
 // maxSocketPath is what sun_path holds on every system that we build for.
 const maxSocketPath = 103
 
 // ParseAddr says where an address is: network "tcp" or "unix", and the address on
-// it. A bare port, or one without a host, means 127.0.0.1. The error is an
-// *AddrError.
+// it. A bare port, or one without a host, means 127.0.0.1.
 func ParseAddr(addr string) (network, address string, err error) {
 	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
 		if path == "" || strings.ContainsRune(path, 0) {
-			return "", "", &AddrError{addr, "no path after unix:"}
+			return "", "", addrError(addr, "no path after unix:")
 		}
 		if len(path) > maxSocketPath {
-			return "", "", &AddrError{addr, fmt.Sprintf("a path of %d bytes is longer than sockets may have (%d)", len(path), maxSocketPath)}
+			return "", "", addrError(addr, fmt.Sprintf("a path of %d bytes is longer than sockets may have (%d)", len(path), maxSocketPath))
 		}
 		return "unix", path, nil
 	}
@@ -65,18 +51,18 @@ func ParseAddr(addr string) (network, address string, err error) {
 			if e, ok := errors.AsType[*net.AddrError](err); ok {
 				reason = e.Err
 			}
-			return "", "", &AddrError{addr, reason}
+			return "", "", addrError(addr, reason)
 		}
 	}
 	if port == "" {
-		return "", "", &AddrError{addr, "there is no port"}
+		return "", "", addrError(addr, "there is no port")
 	}
 	n, err := strconv.ParseUint(port, 10, 64)
 	switch {
 	case errors.Is(err, strconv.ErrRange) || err == nil && n > 65535:
-		return "", "", &AddrError{addr, "port " + port + " is more than 65535"}
+		return "", "", addrError(addr, "port "+port+" is more than 65535")
 	case err != nil:
-		return "", "", &AddrError{addr, fmt.Sprintf("port %q is not a number", port)}
+		return "", "", addrError(addr, fmt.Sprintf("port %q is not a number", port))
 	}
 	if host == "" {
 		host = "127.0.0.1"
@@ -84,7 +70,7 @@ func ParseAddr(addr string) (network, address string, err error) {
 	return "tcp", net.JoinHostPort(host, strconv.FormatUint(n, 10)), nil
 }
 
-// listen opens an address. The error is an *AddrError or a *ListenError.
+// listen opens an address.
 func listen(addr string) (net.Listener, error) {
 	network, address, err := ParseAddr(addr)
 	if err != nil {
@@ -95,7 +81,7 @@ func listen(addr string) (net.Listener, error) {
 	}
 	l, err := net.Listen(network, address)
 	if err != nil {
-		return nil, &ListenError{address, cause(err), hint(err)}
+		return nil, listenError(address, cause(err), hint(err))
 	}
 	return l, nil
 }
@@ -131,18 +117,18 @@ func listenUnix(path string) (net.Listener, error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		return nil, &ListenError{name, err, ""}
+		return nil, listenError(name, err, "")
 	case info.Mode().Type() != fs.ModeSocket:
-		return nil, &ListenError{name, errors.New("there is a file that is no socket"), "give another path, or remove it"}
+		return nil, listenError(name, errors.New("there is a file that is no socket"), "give another path, or remove it")
 	default:
 		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 			c.Close()
-			return nil, &ListenError{name, syscall.EADDRINUSE, "another process listens there; give another path"}
+			return nil, listenError(name, syscall.EADDRINUSE, "another process listens there; give another path")
 		} else if !errors.Is(err, syscall.ECONNREFUSED) {
-			return nil, &ListenError{name, cause(err), "another process may listen there; give another path"}
+			return nil, listenError(name, cause(err), "another process may listen there; give another path")
 		}
 		if err := os.Remove(path); err != nil {
-			return nil, &ListenError{name, err, "a dead process has left it; remove it"}
+			return nil, listenError(name, err, "a dead process has left it; remove it")
 		}
 	}
 	// The mode of the file that bind makes, where the system takes it from the socket.
@@ -157,17 +143,17 @@ func listenUnix(path string) (net.Listener, error) {
 		}
 	}
 	if err != nil {
-		return nil, &ListenError{name, cause(err), ""}
+		return nil, listenError(name, cause(err), "")
 	}
 	return l, nil
 }
 
-// URL is what to open in a browser for a server that listens at an address of this
-// host, which others know by name; for a socket it is its address.
-func URL(addr net.Addr, name string) string {
-	tcp, ok := addr.(*net.TCPAddr)
+// URL is what to open in a browser. name is the host's, as others know it; for a socket
+// the URL is its address.
+func (s *Server) URL(name string) string {
+	tcp, ok := s.Addr().(*net.TCPAddr)
 	if !ok {
-		return "unix:" + addr.String()
+		return "unix:" + s.Addr().String()
 	}
 	if !tcp.IP.IsUnspecified() {
 		name = tcp.IP.String()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -58,16 +59,12 @@ func (l *conns) admit(c *conn) (victim *conn, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.open) >= l.max {
-		for i, o := range l.open {
-			if o.answering == 0 {
-				victim = o
-				l.open = append(l.open[:i], l.open[i+1:]...)
-				break
-			}
-		}
-		if victim == nil {
+		i := slices.IndexFunc(l.open, func(o *conn) bool { return o.answering == 0 })
+		if i < 0 {
 			return nil, false
 		}
+		victim = l.open[i]
+		l.open = slices.Delete(l.open, i, i+1)
 	}
 	l.open = append(l.open, c)
 	return victim, true
@@ -77,12 +74,7 @@ func (l *conns) admit(c *conn) (victim *conn, ok bool) {
 func (c *conn) Close() error {
 	l := c.of
 	l.mu.Lock()
-	for i, o := range l.open {
-		if o == c {
-			l.open = append(l.open[:i], l.open[i+1:]...)
-			break
-		}
-	}
+	l.open = slices.DeleteFunc(l.open, func(o *conn) bool { return o == c })
 	l.mu.Unlock()
 	if err := c.Conn.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		return err
@@ -93,12 +85,7 @@ func (c *conn) Close() error {
 // closeIdle closes the connections that are not being answered.
 func (l *conns) closeIdle() {
 	l.mu.Lock()
-	var idle []*conn
-	for _, c := range l.open {
-		if c.answering == 0 {
-			idle = append(idle, c)
-		}
-	}
+	idle := slices.DeleteFunc(slices.Clone(l.open), func(c *conn) bool { return c.answering > 0 })
 	l.mu.Unlock()
 	for _, c := range idle {
 		c.Close()

@@ -16,7 +16,7 @@ type well struct{}
 func (well) Alive() time.Time               { return time.Now() }
 func (well) WriteMetrics(w io.Writer) error { return nil }
 func (well) State(context.Context) *health.State {
-	return &health.State{Time: time.Now(), Job: health.Job{RunID: "job7", Phase: health.Running, State: "HEALTHY"}}
+	return &health.State{Time: time.Now(), Job: health.Job{RunID: "job7", Phase: "running", State: "HEALTHY"}}
 }
 
 func ExampleListen() {

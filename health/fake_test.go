@@ -80,7 +80,7 @@ func running() *fake {
 	return &fake{
 		alive: time.Now(),
 		state: health.State{
-			Job:     health.Job{RunID: "job7", State: "HEALTHY", Phase: health.Running, Round: 2, Restarts: 1, MaxRestarts: 3, WorldSize: 2},
+			Job:     health.Job{RunID: "job7", State: "HEALTHY", Phase: "running", Round: 2, Restarts: 1, MaxRestarts: 3, WorldSize: 2},
 			Host:    health.Host{Name: "n0"},
 			Workers: []health.Worker{{Rank: 0, LocalRank: 0, PID: 100, State: "HEALTHY"}, {Rank: 1, LocalRank: 1, PID: 101, State: "HEALTHY"}},
 		},

@@ -45,7 +45,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		write(w, busy("the agent is about to end"))
 		return
 	}
-	defer s.finish()
+	defer s.requests.Done()
 	if r.ContentLength != 0 {
 		w.Header().Set("Connection", "close") // nobody waits for a body that is not read
 	}
@@ -149,7 +149,7 @@ func (s *Server) readyz(_ http.ResponseWriter, r *http.Request) reply {
 	switch {
 	case time.Since(at) > s.cfg.Refresh+staleAfter:
 		return textReply(http.StatusServiceUnavailable, "not ready: the agent has not said how the job is for %s", span(time.Since(at)))
-	case job.Phase != Running || job.State != "HEALTHY":
+	case !job.Runs():
 		return textReply(http.StatusServiceUnavailable, "not ready: phase: %s, state: %s", job.Phase, job.State)
 	}
 	return textReply(http.StatusOK, "ready: %s run, round %d, %s used", text.Count(len(snap.source.Workers), "worker"), job.Round, text.Count(job.Restarts, "restart"))

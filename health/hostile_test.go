@@ -162,7 +162,7 @@ func TestLoad(t *testing.T) {
 	}
 	wg.Wait()
 	took := time.Since(began)
-	if states, scrapes := f.asked(); states > int(took/health.DefaultRefresh)+2 || scrapes > int(took/health.DefaultRefresh)+2 {
+	if states, scrapes := f.asked(); states > int(took/(100*time.Millisecond))+2 || scrapes > int(took/(100*time.Millisecond))+2 {
 		t.Errorf("the source was asked %d and %d times in %v", states, scrapes, took)
 	}
 }

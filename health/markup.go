@@ -3,6 +3,7 @@ package health
 import (
 	"bytes"
 	"fmt"
+	"html"
 	"strings"
 	"time"
 	"unicode"
@@ -31,21 +32,15 @@ func (p *page) put(format string, args ...any) {
 	fmt.Fprintf(p, format, args...)
 }
 
-var entities = map[rune]string{'&': "&amp;", '<': "&lt;", '>': "&gt;", '"': "&#34;", '\'': "&#39;"}
-
 // escapeHTML makes any text safe inside an element and inside a quoted attribute.
 // Control characters, and those that turn the direction of writing, are left out.
 func escapeHTML(s string) string {
-	var b strings.Builder
-	b.Grow(len(s))
-	for _, r := range s {
-		if e, ok := entities[r]; ok {
-			b.WriteString(e)
-		} else if r == '\n' || unicode.IsGraphic(r) && !unicode.Is(unicode.Bidi_Control, r) {
-			b.WriteRune(r)
+	return html.EscapeString(strings.Map(func(r rune) rune {
+		if r == '\n' || unicode.IsGraphic(r) && !unicode.Is(unicode.Bidi_Control, r) {
+			return r
 		}
-	}
-	return b.String()
+		return -1
+	}, s))
 }
 
 // span writes a duration for people: "0.3 s", "12 s", "3 min 5 s", "42 min", "2 h 7 min".
@@ -99,15 +94,15 @@ func toneOf(state string) tone {
 // tone is that of a phase; state is the group's.
 func (ph Phase) tone(state string) tone {
 	switch ph {
-	case Running:
+	case running:
 		return good
-	case Rendezvous, Assigning:
+	case inRendezvous, assigning:
 		return wait
-	case Restarting:
+	case restarting:
 		return warn
-	case ExitBarrier:
+	case exitBarrier:
 		return done
-	case Ended:
+	case ended:
 		return toneOf(state)
 	}
 	return calm

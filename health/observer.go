@@ -17,29 +17,35 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 )
 
-// An Observer makes States of what an agent does. Its Observe is for
-// agent.Config.Observers; Watch names the agent, which it asks for what is live. All
-// methods may be called concurrently, also before and after the agent's Run.
+// An Observer makes States of what an agent does. Its zero value is ready: it needs no
+// agent yet. Its Observe is for agent.Config.Observers; Watch names the agent, which it asks
+// for what is live. All methods may be called concurrently, also before and after the
+// agent's Run.
+//
+// What events tell is noted in state, by Observe alone, which changes only what a State
+// of before does not share: the time line is copied for each State, the failures are made
+// anew. What is live, as workers, their usage, hosts and timers, is never noted: State asks
+// for it, without the lock, since the agent calls Observe and may hold locks of its own.
 type Observer struct {
-	meter procfs.Meter
+	meter procfs.Meter // has a lock of its own
 
-	mu      sync.Mutex // guards the rest
-	agent   *agent.Agent
-	state   State // without what is live
+	mu    sync.Mutex   // guards the rest; not held while the agent or /proc is asked
+	agent *agent.Agent // set once, by Watch; nil before
+	state State        // as far as events tell
+	// round and ranks are of the attempt that runs or ran last; round is nil before the
+	// first. waiting is what Job.WaitingFor says until the phase ends.
 	round   *rendezvous.Info
 	ranks   rendezvous.Ranks
 	waiting string
 }
 
-// NewObserver returns an Observer of an agent that does not exist yet.
-func NewObserver() *Observer { return &Observer{} }
-
 // Watch names the agent.
 func (o *Observer) Watch(a *agent.Agent) {
+	job := a.Job()
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.agent = a
-	o.know(a.Job())
+	o.know(job)
 }
 
 // know takes in what stays the same.
@@ -71,37 +77,37 @@ func (o *Observer) Observe(e agent.Event) {
 	job.Restarts = e.Restarts
 	switch w := e.What.(type) {
 	case agent.BackingOff:
-		o.moment(&e, KindPhase, Restarting, "waiting "+w.Decision.Delay.String()+" before the next round", "back-off of rule "+w.Decision.Rule+" of "+w.Decision.Source)
+		o.moment(&e, kindPhase, restarting, "waiting "+w.Decision.Delay.String()+" before the next round", "back-off of rule "+w.Decision.Rule+" of "+w.Decision.Source)
 		o.wait(rendezvous.Waiting{Note: fmt.Sprintf("the back-off of rule %s, until %s", w.Decision.Rule, w.Until.Format("15:04:05"))})
 	case agent.Joining:
 		if !w.Again {
 			o.know(e.Job)
 			job.Started, job.State = e.Time, string(agent.Init)
 		}
-		o.moment(&e, KindPhase, Rendezvous, "waiting for the hosts of the next round", "")
+		o.moment(&e, kindPhase, inRendezvous, "waiting for the hosts of the next round", "")
 	case agent.Joined:
 		if w.Err == nil {
 			o.round, o.ranks, job.State = e.Round, e.Ranks, string(agent.Init)
-			o.moment(&e, KindRound, Assigning, fmt.Sprintf("round %d: %s", e.Round.Round, text.Count(e.Round.WorldSize, "host")), "")
+			o.moment(&e, kindRound, assigning, fmt.Sprintf("round %d: %s", e.Round.Round, text.Count(e.Round.WorldSize, "host")), "")
 		}
 	case agent.WorkersStarted:
 		if w.Err == nil {
 			o.ranks, job.State = e.Ranks, string(agent.Healthy)
-			o.moment(&e, KindPhase, Running, fmt.Sprintf("%s of %d run here", text.Count(e.Job.LocalWorldSize, "worker"), e.Ranks.WorldSize), "")
+			o.moment(&e, kindPhase, running, fmt.Sprintf("%s of %d run here", text.Count(e.Job.LocalWorldSize, "worker"), e.Ranks.WorldSize), "")
 		}
 	case agent.BarrierEntered:
 		job.State = string(agent.Succeeded)
-		o.moment(&e, KindPhase, ExitBarrier, "the workers here have succeeded; waiting for the other hosts'", "")
+		o.moment(&e, kindPhase, exitBarrier, "the workers here have succeeded; waiting for the other hosts'", "")
 	case agent.Stopping:
 		job.State = string(w.State)
-		o.moment(&e, KindPhase, Restarting, strings.TrimSpace("stopping the workers "+w.For), w.Why)
+		o.moment(&e, kindPhase, restarting, strings.TrimSpace("stopping the workers "+w.For), w.Why)
 	case agent.Suspected:
-		o.moment(&e, KindFailure, "", w.What, w.Why)
+		o.moment(&e, kindFailure, "", w.What, w.Why)
 	case agent.FailureExplained:
 		o.failed(&e, w.Report, w.File)
 	case agent.RestartCounted:
 		job.State = string(agent.Stopped)
-		o.moment(&e, KindRestart, "", fmt.Sprintf("restart %d of %d", e.Restarts, e.Job.MaxRestarts), w.Why)
+		o.moment(&e, kindRestart, "", fmt.Sprintf("restart %d of %d", e.Restarts, e.Job.MaxRestarts), w.Why)
 	case agent.JobPreempted:
 		job.Preempted = &w.By
 	case agent.Finished:
@@ -110,7 +116,7 @@ func (o *Observer) Observe(e agent.Event) {
 }
 
 // moment notes a moment on the time line. An empty phase goes on.
-func (o *Observer) moment(e *agent.Event, kind Kind, phase Phase, what, why string) {
+func (o *Observer) moment(e *agent.Event, kind string, phase Phase, what, why string) {
 	if phase != "" {
 		o.state.Job.Phase, o.waiting = phase, ""
 	}
@@ -119,7 +125,7 @@ func (o *Observer) moment(e *agent.Event, kind Kind, phase Phase, what, why stri
 		m.Round = o.round.Round
 	}
 	line := &o.state.Timeline
-	if len(*line) == MaxTimeline {
+	if len(*line) == maxTimeline {
 		*line = slices.Delete(*line, 0, 1)
 	}
 	*line = append(*line, m)
@@ -130,7 +136,7 @@ func (o *Observer) moment(e *agent.Event, kind Kind, phase Phase, what, why stri
 func (o *Observer) failed(e *agent.Event, report *failure.Report, file string) {
 	var shown []Failure
 	for _, f := range report.Failures {
-		shown = append(shown, Short(f))
+		shown = append(shown, inShort(f))
 	}
 	o.state.Failures = shown
 	if root := report.Root(); root != nil {
@@ -138,7 +144,7 @@ func (o *Observer) failed(e *agent.Event, report *failure.Report, file string) {
 		if report.Autopsy != "" {
 			shown[0].Message += "\nworkers of this host: " + report.Autopsy
 		}
-		o.moment(e, KindFailure, "", fmt.Sprintf("rank %d failed", root.Rank), root.Cause)
+		o.moment(e, kindFailure, "", fmt.Sprintf("rank %d failed", root.Rank), root.Cause)
 	}
 }
 
@@ -155,7 +161,7 @@ func (o *Observer) finished(e *agent.Event, f *agent.Finished) {
 		outcome = jobfile.Left
 	}
 	o.state.Job.State = string(f.State())
-	o.moment(e, KindEnd, Ended, ends[outcome], why)
+	o.moment(e, kindEnd, ended, ends[outcome], why)
 }
 
 // Alive returns when the agent last made progress.

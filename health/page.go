@@ -84,15 +84,15 @@ func renderPage(s *State) []byte {
 func (p *page) headline() string {
 	job := &p.s.Job
 	switch {
-	case job.Preempted != nil && job.Phase == Ended:
+	case job.Preempted != nil && job.Phase == ended:
 		return "preempted"
 	case job.Preempted != nil:
 		return "being preempted"
 	}
-	if job.Phase == Ended {
+	if job.Phase == ended {
 		return strings.ToLower(job.State)
 	}
-	if job.Phase == Running && job.State != "HEALTHY" {
+	if job.Phase == running && !job.Runs() {
 		return string(job.Phase) + ", " + strings.ToLower(job.State)
 	}
 	return string(job.Phase)
@@ -139,9 +139,9 @@ func (p *page) failures() {
 	class := bad
 	title := "Failed"
 	switch p.s.Job.Phase {
-	case Running, ExitBarrier:
+	case running, exitBarrier:
 		class, title = warn, "The attempt before failed"
-	case Rendezvous, Assigning, Restarting:
+	case inRendezvous, assigning, restarting:
 		class, title = warn, "Failed; the workers start again"
 	}
 	if p.s.Job.Preempted != nil {

@@ -33,7 +33,7 @@ func busyJob(t testing.TB, now time.Time) *fake {
 		Time: now,
 		Job: health.Job{
 			RunID: "llama-sft-0412", Role: "default", Backend: "quorum", Endpoint: "10.4.0.11:29400", Entrypoint: "train.py --config sft.toml",
-			Started: at(42 * time.Minute), State: "HEALTHY", Phase: health.Running, Round: 3,
+			Started: at(42 * time.Minute), State: "HEALTHY", Phase: "running", Round: 3,
 			Restarts: 2, MaxRestarts: 5, MinHosts: 3, MaxHosts: 4, WorldSize: 16, LogDir: "/var/log/muster/llama-sft-0412",
 		},
 		Host: health.Host{Name: "gpu-a17", Addr: "10.4.0.12", GroupRank: 1},
@@ -51,17 +51,17 @@ func busyJob(t testing.TB, now time.Time) *fake {
 			{PID: 41873, Rank: 7, Scope: "train_step", Acquired: at(3 * time.Second), Deadline: now.Add(57 * time.Second)},
 		},
 		Timeline: []health.Moment{
-			{Time: at(42 * time.Minute), Kind: health.KindPhase, Phase: health.Rendezvous, What: "joined the rendezvous"},
-			{Time: at(40 * time.Minute), Kind: health.KindRound, Phase: health.Running, Round: 0, What: "round 0 complete", Why: "4 hosts, 16 workers"},
-			{Time: at(29 * time.Minute), Kind: health.KindFailure, Round: 0, What: "rank 9 failed", Why: "killed by SIGKILL: out of memory, on gpu-a18"},
-			{Time: at(29*time.Minute - time.Second), Kind: health.KindRestart, Phase: health.Restarting, Round: 0, Restarts: 1, What: "restart 1 of 5"},
-			{Time: at(28*time.Minute + 20*time.Second), Kind: health.KindRound, Phase: health.Running, Round: 1, Restarts: 1, What: "round 1 complete", Why: "4 hosts, 16 workers"},
-			{Time: at(18 * time.Minute), Kind: health.KindHosts, Phase: health.Rendezvous, Round: 1, Restarts: 1, What: "gpu-b01 is lost", Why: "it died or cannot be reached"},
-			{Time: at(17 * time.Minute), Kind: health.KindRound, Phase: health.Running, Round: 2, Restarts: 1, What: "round 2 complete", Why: "3 hosts, 12 workers"},
-			{Time: at(7 * time.Minute), Kind: health.KindFailure, Round: 2, Restarts: 1, What: "rank 6 missed its deadline", Why: "timer train_step, 60 s; rank 6 in load_batch, 3 ranks in all_reduce"},
-			{Time: at(7*time.Minute - 2*time.Second), Kind: health.KindRestart, Phase: health.Restarting, Round: 2, Restarts: 2, What: "restart 2 of 5"},
-			{Time: at(6*time.Minute + 40*time.Second), Kind: health.KindHosts, Phase: health.Rendezvous, Round: 2, Restarts: 2, What: "gpu-b02 has come"},
-			{Time: at(6 * time.Minute), Kind: health.KindRound, Phase: health.Running, Round: 3, Restarts: 2, What: "round 3 complete", Why: "4 hosts, 16 workers"},
+			{Time: at(42 * time.Minute), Kind: "phase", Phase: "rendezvous", What: "joined the rendezvous"},
+			{Time: at(40 * time.Minute), Kind: "round", Phase: "running", Round: 0, What: "round 0 complete", Why: "4 hosts, 16 workers"},
+			{Time: at(29 * time.Minute), Kind: "failure", Round: 0, What: "rank 9 failed", Why: "killed by SIGKILL: out of memory, on gpu-a18"},
+			{Time: at(29*time.Minute - time.Second), Kind: "restart", Phase: "restarting", Round: 0, Restarts: 1, What: "restart 1 of 5"},
+			{Time: at(28*time.Minute + 20*time.Second), Kind: "round", Phase: "running", Round: 1, Restarts: 1, What: "round 1 complete", Why: "4 hosts, 16 workers"},
+			{Time: at(18 * time.Minute), Kind: "hosts", Phase: "rendezvous", Round: 1, Restarts: 1, What: "gpu-b01 is lost", Why: "it died or cannot be reached"},
+			{Time: at(17 * time.Minute), Kind: "round", Phase: "running", Round: 2, Restarts: 1, What: "round 2 complete", Why: "3 hosts, 12 workers"},
+			{Time: at(7 * time.Minute), Kind: "failure", Round: 2, Restarts: 1, What: "rank 6 missed its deadline", Why: "timer train_step, 60 s; rank 6 in load_batch, 3 ranks in all_reduce"},
+			{Time: at(7*time.Minute - 2*time.Second), Kind: "restart", Phase: "restarting", Round: 2, Restarts: 2, What: "restart 2 of 5"},
+			{Time: at(6*time.Minute + 40*time.Second), Kind: "hosts", Phase: "rendezvous", Round: 2, Restarts: 2, What: "gpu-b02 has come"},
+			{Time: at(6 * time.Minute), Kind: "round", Phase: "running", Round: 3, Restarts: 2, What: "round 3 complete", Why: "4 hosts, 16 workers"},
 		},
 		Failures: []health.Failure{{Time: at(7 * time.Minute), Report: "/var/log/muster/llama-sft-0412/attempt_1/report.json", ProcessFailure: failure.ProcessFailure{
 			Observation: failure.Observation{Rank: 6, LocalRank: 2, PID: 40112, Host: "gpu-a17"}, Root: true, Cause: "killed by SIGKILL: it missed the deadline of its timer train_step",
@@ -140,7 +140,7 @@ func TestPageInBrowser(t *testing.T) {
 			f.set(func(f *fake) {
 				f.state.Time = now.Add(time.Second)
 				f.state.Workers[1].Heartbeat = &health.Heartbeat{Step: 987_654, Time: now}
-				f.state.Job.Phase, f.state.Job.WaitingFor = health.Restarting, "2 of 4 hosts"
+				f.state.Job.Phase, f.state.Job.WaitingFor = "restarting", "2 of 4 hosts"
 				f.state.Hosts = f.state.Hosts[:3]
 				f.state.Timers, f.state.LiveTimers = nil, 0
 			})
@@ -248,7 +248,7 @@ func crowdedJob(t *testing.T, now time.Time) *fake {
 	long := strings.Repeat("long_word", 20)
 	s := &f.state
 	s.Job.RunID, s.Job.Entrypoint, s.Job.Endpoint = long, long, long
-	s.Job.Phase, s.Job.State = health.Ended, "FAILED"
+	s.Job.Phase, s.Job.State = "ended", "FAILED"
 	s.Host.Name, s.Hosts[0].Name, s.Hosts[1].Addr = long, long, long
 	for i := range 300 {
 		s.Hosts = append(s.Hosts, health.Host{Name: fmt.Sprintf("gpu-%03d", i), GroupRank: 4 + i, Workers: 8, State: "FAILED"})
@@ -262,10 +262,10 @@ func crowdedJob(t *testing.T, now time.Time) *fake {
 		s.Workers = append(s.Workers, w)
 	}
 	for i := range 150 {
-		s.Timeline = append(s.Timeline, health.Moment{Time: now.Add(time.Duration(i-200) * time.Second), Kind: health.KindFailure,
-			Phase: []health.Phase{health.Restarting, health.Running}[i%2], Round: i, What: "rank 3 failed", Why: long})
+		s.Timeline = append(s.Timeline, health.Moment{Time: now.Add(time.Duration(i-200) * time.Second), Kind: "failure",
+			Phase: []health.Phase{"restarting", "running"}[i%2], Round: i, What: "rank 3 failed", Why: long})
 	}
-	s.Timeline = append(s.Timeline, health.Moment{Time: now, Kind: health.KindEnd, Phase: health.Ended, Round: 150, What: "the job has failed"})
+	s.Timeline = append(s.Timeline, health.Moment{Time: now, Kind: "end", Phase: "ended", Round: 150, What: "the job has failed"})
 	for i := range 8 {
 		s.Failures = append(s.Failures, health.Failure{Report: long, ProcessFailure: failure.ProcessFailure{
 			Observation: failure.Observation{Rank: 20 + i, Host: long}, Cause: "exit status 1", Message: long + "\nRuntimeError: " + long}})

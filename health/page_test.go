@@ -24,8 +24,8 @@ func tainted(s string) health.State {
 			Exit: &health.Exit{Signal: s, Cause: s}}},
 		Timers: []health.Timer{{Rank: -1, Scope: s, Deadline: now}},
 		Timeline: []health.Moment{
-			{Time: now.Add(-30 * time.Minute), Kind: health.Kind(s), Phase: health.Phase(s), What: s, Why: "x" + s},
-			{Time: now.Add(-20 * time.Minute), Kind: health.KindFailure, What: s, Why: "x" + s}},
+			{Time: now.Add(-30 * time.Minute), Kind: s, Phase: health.Phase(s), What: s, Why: "x" + s},
+			{Time: now.Add(-20 * time.Minute), Kind: "failure", What: s, Why: "x" + s}},
 		Failures: []health.Failure{{Report: "x" + s, ProcessFailure: failure.ProcessFailure{Observation: failure.Observation{Host: "x" + s}, Cause: s, Message: "x" + s}}},
 	}
 }
@@ -59,11 +59,11 @@ func FuzzPage(f *testing.F) {
 	want := marks(page(f, "word"))
 	f.Fuzz(func(t *testing.T, s string) {
 		switch health.Phase(s) { // these make another page
-		case "", health.Rendezvous, health.Assigning, health.Running, health.Restarting, health.ExitBarrier, health.Ended:
+		case "", "rendezvous", "assigning", "running", "restarting", "exit barrier", "ended":
 			return
 		}
-		switch health.Kind(s) {
-		case health.KindFailure, health.KindHosts, health.KindRestart, health.KindEnd:
+		switch s {
+		case "failure", "hosts", "restart", "end":
 			return
 		}
 		if got := page(t, s); marks(got) != want {
@@ -74,7 +74,7 @@ func FuzzPage(f *testing.F) {
 
 // TestEmptyPage: a job of which hardly anything is known yet.
 func TestEmptyPage(t *testing.T) {
-	f := &fake{alive: time.Now(), state: health.State{Job: health.Job{RunID: "job7", Phase: health.Rendezvous, State: "INIT", WaitingFor: "3 of 4 hosts, 12 s left"}}}
+	f := &fake{alive: time.Now(), state: health.State{Job: health.Job{RunID: "job7", Phase: "rendezvous", State: "INIT", WaitingFor: "3 of 4 hosts, 12 s left"}}}
 	page := get(listen(t, f, nil), "GET", "/").Body.String()
 	for _, want := range []string{"waiting for 3 of 4 hosts, 12 s left", "None run.", `<noscript><meta http-equiv="refresh" content="2"></noscript>`} {
 		if !strings.Contains(page, want) {
@@ -93,13 +93,13 @@ func TestHeadline(t *testing.T) {
 		phase       health.Phase
 		state, want string
 	}{
-		{health.Running, "HEALTHY", `class="pill good">running<`},
-		{health.Running, "FAILED", `class="pill good">running, failed<`},
-		{health.Rendezvous, "INIT", `class="pill wait">rendezvous<`},
-		{health.Restarting, "STOPPED", `class="pill warn">restarting<`},
-		{health.ExitBarrier, "SUCCEEDED", `class="pill done">exit barrier<`},
-		{health.Ended, "SUCCEEDED", `class="pill done">succeeded<`},
-		{health.Ended, "FAILED", `class="pill bad">failed<`},
+		{"running", "HEALTHY", `class="pill good">running<`},
+		{"running", "FAILED", `class="pill good">running, failed<`},
+		{"rendezvous", "INIT", `class="pill wait">rendezvous<`},
+		{"restarting", "STOPPED", `class="pill warn">restarting<`},
+		{"exit barrier", "SUCCEEDED", `class="pill done">exit barrier<`},
+		{"ended", "SUCCEEDED", `class="pill done">succeeded<`},
+		{"ended", "FAILED", `class="pill bad">failed<`},
 	} {
 		f := running()
 		f.state.Job.Phase, f.state.Job.State = tt.phase, tt.state
@@ -111,7 +111,7 @@ func TestHeadline(t *testing.T) {
 
 // A job that is preempted has not failed.
 func TestPreempted(t *testing.T) {
-	for phase, want := range map[health.Phase]string{health.Ended: `class="pill warn">preempted<`, health.Restarting: `class="pill warn">being preempted<`} {
+	for phase, want := range map[health.Phase]string{"ended": `class="pill warn">preempted<`, "restarting": `class="pill warn">being preempted<`} {
 		f := running()
 		f.state.Job.Phase, f.state.Job.State = phase, "FAILED"
 		f.state.Job.Preempted = &failure.Preemption{Host: "<b>", Signal: 15, Time: time.Date(20000, 1, 1, 0, 0, 0, 0, time.UTC)}

@@ -15,11 +15,10 @@ import (
 	"github.com/muster-run/muster/internal/text"
 )
 
-// Defaults of Config.
 const (
-	DefaultTimeout  = 60 * time.Second
-	DefaultRefresh  = 100 * time.Millisecond
-	DefaultMaxConns = 256
+	defaultTimeout  = 60 * time.Second
+	defaultRefresh  = 100 * time.Millisecond
+	defaultMaxConns = 256
 )
 
 // EnvPort names the variable that tells an agent where to serve.
@@ -64,13 +63,13 @@ type Config struct {
 	// Source knows the job.
 	Source Source
 	// Timeout is how long the agent may make no progress and still count as
-	// alive. Default DefaultTimeout.
+	// alive. Default 60 s.
 	Timeout time.Duration
 	// Refresh is how old an answer may be; the Source is asked no more often.
-	// Default DefaultRefresh.
+	// Default 100 ms.
 	Refresh time.Duration
 	// MaxConns is how many connections may be open at once; for more, the oldest
-	// ones that wait are closed. Default DefaultMaxConns.
+	// ones that wait are closed. Default 256.
 	MaxConns int
 	// Logger gets what clients do wrong (Debug) and what the Source does wrong
 	// (Warn). Default slog.Default().
@@ -94,21 +93,20 @@ type Server struct {
 	metrics         *cache[[]byte]
 	probes, reading *pacer
 
-	mu      sync.Mutex    // guards the rest
-	running int           // requests under way
-	ended   bool          // no more are to begin
-	idle    chan struct{} // closed when ended and none is under way
+	mu       sync.Mutex     // guards ended, and that requests begin only before it
+	ended    bool           // no more are to begin
+	requests sync.WaitGroup // that are under way
 }
 
 // Listen opens the address. Connections wait until Serve is called. The error is
-// an *AddrError, a *ListenError or says that there is no Source.
+// that of ParseAddr, wraps that of package net, or says that there is no Source.
 func Listen(cfg Config) (*Server, error) {
 	if cfg.Source == nil {
 		return nil, errors.New("health: Config.Source is nil")
 	}
-	cfg.Timeout = cmp.Or(cfg.Timeout, DefaultTimeout)
-	cfg.Refresh = cmp.Or(cfg.Refresh, DefaultRefresh)
-	cfg.MaxConns = cmp.Or(cfg.MaxConns, DefaultMaxConns)
+	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
+	cfg.Refresh = cmp.Or(cfg.Refresh, defaultRefresh)
+	cfg.MaxConns = cmp.Or(cfg.MaxConns, defaultMaxConns)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
 	l, err := listen(cfg.Addr)
 	if err != nil {
@@ -119,7 +117,6 @@ func Listen(cfg Config) (*Server, error) {
 		conns:   &conns{Listener: l, max: cfg.MaxConns},
 		probes:  &pacer{every: time.Second / probeRate, burst: burst, limit: paceLimit},
 		reading: &pacer{every: time.Second / readRate, burst: burst, limit: paceLimit},
-		idle:    make(chan struct{}),
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.state = &cache[*snapshot]{what: "the state of the job", fetch: s.fetchState, fresh: cfg.Refresh, log: s.log, life: s.life}
@@ -172,14 +169,9 @@ func (s *Server) Close() error {
 	s.end()
 	err := s.conns.Close()
 	s.mu.Lock()
-	if !s.ended {
-		s.ended = true
-		if s.running == 0 {
-			close(s.idle)
-		}
-	}
+	s.ended = true
 	s.mu.Unlock()
-	<-s.idle
+	s.requests.Wait()
 	s.state.flight.Wait()
 	s.metrics.flight.Wait()
 	if errors.Is(err, net.ErrClosed) {
@@ -188,24 +180,15 @@ func (s *Server) Close() error {
 	return err
 }
 
-// begin says that a request is under way; false when the server has ended.
+// begin counts a request as under way, until requests.Done; false when the server has ended.
 func (s *Server) begin() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {
 		return false
 	}
-	s.running++
+	s.requests.Add(1)
 	return true
-}
-
-func (s *Server) finish() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.running--
-	if s.ended && s.running == 0 {
-		close(s.idle)
-	}
 }
 
 // fetchState asks the Source.

@@ -26,16 +26,19 @@ type Source interface {
 	WriteMetrics(w io.Writer) error
 }
 
-// A Phase is what one host's agent is doing.
+// A Phase is what one host's agent is doing: rendezvous, where it waits for the other
+// hosts; assigning, while the hosts of the round exchange their ranks; running, as the
+// workers do; restarting, while workers are being stopped and a new round follows; exit
+// barrier, once this host's workers have succeeded and others' have not; ended.
 type Phase string
 
 const (
-	Rendezvous  Phase = "rendezvous"   // waits for the other hosts
-	Assigning   Phase = "assigning"    // the hosts of the round exchange their ranks
-	Running     Phase = "running"      // workers run
-	Restarting  Phase = "restarting"   // workers are being stopped, a new round follows
-	ExitBarrier Phase = "exit barrier" // this host's workers have succeeded, others' have not
-	Ended       Phase = "ended"        // the job is over
+	inRendezvous Phase = "rendezvous"
+	assigning    Phase = "assigning"
+	running      Phase = "running"
+	restarting   Phase = "restarting"
+	exitBarrier  Phase = "exit barrier"
+	ended        Phase = "ended"
 )
 
 // A State is one host's view of a job. Durations are in seconds and sizes in
@@ -45,17 +48,17 @@ type State struct {
 	Time    time.Time `json:"time"` // when this was so
 	Job     Job       `json:"job"`
 	// Host is the one that the answering agent runs on, and Hosts all of the round,
-	// in order of group rank.
+	// in order of group rank. A Server shows at most 10000 of them, 1000 workers and 100
+	// failures.
 	Host  Host   `json:"host"`
 	Hosts []Host `json:"hosts,omitempty"`
 	// Workers are those of this host, in order of local rank.
 	Workers []Worker `json:"workers,omitempty"`
-	// Timers are live ones of this host, the next deadline first, at most MaxTimers
-	// of them; LiveTimers is how many there are.
+	// Timers are live ones of this host, the next deadline first, at most 500 of them;
+	// LiveTimers is how many there are.
 	Timers     []Timer `json:"timers,omitempty"`
 	LiveTimers int     `json:"live_timers"`
-	// Timeline is what has happened, oldest first; a source keeps the last
-	// MaxTimeline moments.
+	// Timeline is what has happened, oldest first, the last 200 moments.
 	Timeline []Moment `json:"timeline,omitempty"`
 	// Failures are those of the last attempt that failed, the root cause first.
 	Failures []Failure `json:"failures,omitempty"`
@@ -64,11 +67,11 @@ type State struct {
 // What a State has at most; a server leaves out what a Source gives beyond that:
 // of the timeline the oldest, of the rest the last.
 const (
-	MaxTimeline = 200
-	MaxTimers   = 500
-	MaxHosts    = 10_000
-	MaxWorkers  = 1_000
-	MaxFailures = 100
+	maxTimeline = 200
+	maxTimers   = 500
+	maxHosts    = 10_000
+	maxWorkers  = 1_000
+	maxFailures = 100
 )
 
 // A Job is what all hosts share, as this one knows it.
@@ -96,6 +99,10 @@ type Job struct {
 	// such a job ends as FAILED, as under TorchElastic, but it has not failed.
 	Preempted *failure.Preemption `json:"preempted,omitempty"`
 }
+
+// Runs says whether the workers of the answering host run as they should, which is what
+// /readyz asks.
+func (j *Job) Runs() bool { return j.Phase == running && j.State == "HEALTHY" }
 
 // A Host is one node of the round.
 type Host struct {
@@ -172,22 +179,20 @@ type Timer struct {
 	Remaining float64 `json:"remaining"`
 }
 
-// A Kind is what sort of thing has happened.
-type Kind string
-
+// The kinds of a Moment.
 const (
-	KindPhase   Kind = "phase"   // the agent has come to another phase
-	KindRound   Kind = "round"   // a rendezvous is complete
-	KindRestart Kind = "restart" // a restart was counted
-	KindFailure Kind = "failure" // workers have failed, here or elsewhere
-	KindHosts   Kind = "hosts"   // hosts have come or gone
-	KindEnd     Kind = "end"     // the job is over
+	kindPhase   = "phase"   // the agent has come to another phase
+	kindRound   = "round"   // a rendezvous is complete
+	kindRestart = "restart" // a restart was counted
+	kindFailure = "failure" // workers have failed, here or elsewhere
+	kindHosts   = "hosts"   // hosts have come or gone
+	kindEnd     = "end"     // the job is over
 )
 
 // A Moment is something that has happened to the job.
 type Moment struct {
 	Time time.Time `json:"time"`
-	Kind Kind      `json:"kind"`
+	Kind string    `json:"kind"` // phase, round, restart, failure, hosts or end
 	// Phase is the one that begins with it; empty if it goes on.
 	Phase    Phase  `json:"phase,omitempty"`
 	Round    int    `json:"round"`
@@ -195,6 +200,10 @@ type Moment struct {
 	What     string `json:"what"`          // "restart 2 of 3"
 	Why      string `json:"why,omitempty"` // "rank 3 was killed by SIGKILL (out of memory)"
 }
+
+// IsFailure says whether workers have failed, IsRestart whether a restart was counted.
+func (m *Moment) IsFailure() bool { return m.Kind == kindFailure }
+func (m *Moment) IsRestart() bool { return m.Kind == kindRestart }
 
 // A Failure is one worker's, in short: what report.json has of it without traceback
 // and last lines.
@@ -206,8 +215,8 @@ type Failure struct {
 	Report string `json:"report,omitempty"`
 }
 
-// Short is a failure as a State has it.
-func Short(f *failure.ProcessFailure) Failure {
+// inShort is a failure as a State has it.
+func inShort(f *failure.ProcessFailure) Failure {
 	short := Failure{ProcessFailure: *f, Time: f.FailedAt}
 	short.Traceback, short.TracebackFrom, short.LastLines, short.StderrTail = "", "", nil, nil
 	return short

@@ -17,11 +17,11 @@ const (
 	maxLine     = 400       // characters of a line in a State
 )
 
-// LastLines returns the last n lines of a log file as a person would see them, at
+// endOf returns the last n lines of a log file as a person would see them, at
 // most 64 KiB of the file and 400 characters of each: without escape sequences and
 // other control characters, and of a line that was written over, as progress bars
 // do, the last version. Text that is not UTF-8 is shown as U+FFFD.
-func LastLines(path string, n int) ([]string, error) {
+func endOf(path string, n int) ([]string, error) {
 	end, err := tail(path, n, 64<<10)
 	if err != nil || len(end) == 0 {
 		return nil, err

@@ -38,7 +38,7 @@ func TestLastLines(t *testing.T) {
 		{"long", strings.Repeat("ä", 1000) + "\n", []string{strings.Repeat("ä", 400) + "..."}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got, err := health.LastLines(write(t, "log", tt.text), 3)
+			got, err := health.EndOf(write(t, "log", tt.text), 3)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -47,10 +47,10 @@ func TestLastLines(t *testing.T) {
 			}
 		})
 	}
-	if _, err := health.LastLines(filepath.Join(t.TempDir(), "gone"), 3); !os.IsNotExist(err) {
+	if _, err := health.EndOf(filepath.Join(t.TempDir(), "gone"), 3); !os.IsNotExist(err) {
 		t.Errorf("a file that is not there: %v", err)
 	}
-	if _, err := health.LastLines(t.TempDir(), 3); err == nil {
+	if _, err := health.EndOf(t.TempDir(), 3); err == nil {
 		t.Error("a directory: no error")
 	}
 }
@@ -65,7 +65,7 @@ func FuzzLastLines(f *testing.F) {
 		if err := os.WriteFile(path, text, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		lines, err := health.LastLines(path, int(n))
+		lines, err := health.EndOf(path, int(n))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -14,7 +14,7 @@ type band struct {
 
 // bands returns the phases that a State's moments tell of, without gaps.
 func bands(s *State, begin, end time.Time) []band {
-	current := band{from: begin, phase: Rendezvous}
+	current := band{from: begin, phase: inRendezvous}
 	var list []band
 	for _, m := range s.Timeline {
 		if m.Phase == "" || m.Phase == current.phase && m.Round == current.round {
@@ -27,7 +27,7 @@ func bands(s *State, begin, end time.Time) []band {
 		current = band{from: m.Time, phase: m.Phase, round: m.Round}
 	}
 	current.to = end
-	if end.After(current.from) && current.phase != Ended {
+	if end.After(current.from) && current.phase != ended {
 		list = append(list, current)
 	}
 	return list
@@ -37,10 +37,10 @@ func bands(s *State, begin, end time.Time) []band {
 func extent(s *State) (begin, end time.Time) {
 	begin, end = s.Job.Started, s.Time
 	if n := len(s.Timeline); n > 0 {
-		if s.Job.Phase == Ended {
+		if s.Job.Phase == ended {
 			end = s.Timeline[n-1].Time
 		}
-		if begin.IsZero() || n >= MaxTimeline { // the beginning is not known any more
+		if begin.IsZero() || n >= maxTimeline { // the beginning is not known any more
 			begin = s.Timeline[0].Time
 		}
 	}
@@ -110,7 +110,7 @@ func (p *page) timeline() {
 	for _, b := range bands(p.s, begin, end) {
 		x, width := r.at(b.from), max(r.at(b.to)-r.at(b.from), 0.25)
 		label := string(b.phase)
-		if b.phase == Running {
+		if b.phase == running {
 			label = fmt.Sprintf("round %d", b.round)
 		}
 		p.put(`<svg x="%.3f%%" y="30" width="%.3f%%" height="26"><rect class="%s" width="100%%" height="26"/><title>%s, round %d: %s from %s</title>`,
@@ -120,7 +120,7 @@ func (p *page) timeline() {
 			p.put(`<text x="7" y="17">%s</text>`, label)
 		case width > 7:
 			p.put(`<text class="roomy" x="7" y="17">%s</text>`, label)
-			if b.phase == Running {
+			if b.phase == running {
 				p.put(`<text class="tight" x="7" y="17">%d</text>`, b.round)
 			}
 		}
@@ -145,25 +145,42 @@ func (p *page) timeline() {
 	p.put("</section>\n")
 }
 
+// tone is that of a moment.
+func (p *page) tone(m *Moment) tone {
+	switch m.Kind {
+	case kindFailure:
+		return bad
+	case kindRestart:
+		return warn
+	case kindHosts:
+		return wait
+	case kindRound:
+		return good
+	case kindEnd:
+		return p.s.Job.Phase.tone(p.s.Job.State)
+	}
+	return calm
+}
+
 // marks are the moments that are not phases.
 func (p *page) marks(r ruler) {
-	for _, m := range p.s.Timeline {
-		var class tone
+	for i := range p.s.Timeline {
+		m := &p.s.Timeline[i]
 		shape, y := markup(""), 8
 		switch m.Kind {
-		case KindFailure:
-			class, shape = bad, `<path d="M-5,-5L5,5M5,-5L-5,5"/>`
-		case KindRestart:
-			class, shape, y = warn, `<path d="M-5,-4H5L0,4Z"/>`, 22
-		case KindHosts:
-			class, shape = wait, `<circle r="4"/>`
-		case KindEnd:
-			class, shape = p.s.Job.Phase.tone(p.s.Job.State), `<rect x="-4" y="-4" width="8" height="8"/>`
+		case kindFailure:
+			shape = `<path d="M-5,-5L5,5M5,-5L-5,5"/>`
+		case kindRestart:
+			shape, y = `<path d="M-5,-4H5L0,4Z"/>`, 22
+		case kindHosts:
+			shape = `<circle r="4"/>`
+		case kindEnd:
+			shape = `<rect x="-4" y="-4" width="8" height="8"/>`
 		default:
 			continue
 		}
 		p.put(`<svg class="mark %s" x="%.3f%%" y="%d">%s<title>%s %s</title></svg>`+"\n",
-			class, r.at(m.Time), y, shape, m.Time.In(p.s.Time.Location()).Format(time.TimeOnly), m.sentence())
+			p.tone(m), r.at(m.Time), y, shape, m.Time.In(p.s.Time.Location()).Format(time.TimeOnly), m.sentence())
 	}
 }
 
@@ -208,21 +225,8 @@ func (p *page) events() {
 
 func (p *page) event(i int) {
 	m := &p.s.Timeline[i]
-	t := calm
-	switch m.Kind {
-	case KindFailure:
-		t = bad
-	case KindRestart:
-		t = warn
-	case KindHosts:
-		t = wait
-	case KindRound:
-		t = good
-	case KindEnd:
-		t = p.s.Job.Phase.tone(p.s.Job.State)
-	}
 	p.put(`<li><time datetime="%s">%s</time><b class="dot %s"></b><span>%s`, m.Time.Format(time.RFC3339),
-		m.Time.In(p.s.Time.Location()).Format(time.TimeOnly), t, m.What)
+		m.Time.In(p.s.Time.Location()).Format(time.TimeOnly), p.tone(m), m.What)
 	if m.Why != "" {
 		p.put(` <small>%s</small>`, m.Why)
 	}

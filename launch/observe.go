@@ -87,7 +87,7 @@ func (o *observed) serve(host string) (at string, stop func()) {
 			log.Warn("the job's health is no longer served", "error", err)
 		}
 	}()
-	return health.URL(s.Addr(), host), func() {
+	return s.URL(host), func() {
 		end()
 		<-done
 	}

@@ -75,7 +75,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	if err != nil {
 		host = "localhost"
 	}
-	watched := &observed{Observer: health.NewObserver(), cfg: &cfg, line: newWaitingLine(cfg.Stderr)}
+	watched := &observed{Observer: &health.Observer{}, cfg: &cfg, line: newWaitingLine(cfg.Stderr)}
 	handler := cfg.Rendezvous.Handler
 	if handler == nil {
 		if handler, err = newHandler(cfg, *cfg.Rendezvous.settings, host, watched.waiting, log); err != nil {

@@ -15,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
 
@@ -128,8 +127,8 @@ func TestConsoleIsStuckWhileWaiting(t *testing.T) {
 	first, firstProbe := begin(together, stuck)
 	stuck.Close()
 	for _, p := range []*prober{aloneProbe, firstProbe} {
-		for s := p.phase(health.Rendezvous, false); s.Job.WaitingFor == ""; {
-			s = p.phase(health.Rendezvous, false)
+		for s := p.phase("rendezvous", false); s.Job.WaitingFor == ""; {
+			s = p.phase("rendezvous", false)
 		}
 		p.end()
 	}

@@ -124,7 +124,7 @@ func TestProbes(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "health")
 	first := workers(t, muster(t), setup{}, flags+" --health-addr unix:"+socket, append(steps, "exit:0")...)
 	p := probe(t, socket)
-	if s := p.phase(health.Rendezvous, false); s.Job.MinHosts != 2 || s.Job.RunID != "probes" {
+	if s := p.phase("rendezvous", false); s.Job.MinHosts != 2 || s.Job.RunID != "probes" {
 		t.Errorf("the job is %+v", s.Job)
 	}
 
@@ -132,13 +132,13 @@ func TestProbes(t *testing.T) {
 	s := setup{env: testproc.Env(first.board.Board, first.gate, "")}
 	workers(t, muster(t), s, flags, append(steps, "hang")...)
 	first.await("ready 0 in 0", "ready 1 in 0")
-	running := p.phase(health.Running, true)
+	running := p.phase("running", true)
 	if len(running.Workers) != 1 || len(running.Hosts) != 2 || running.Job.State != "HEALTHY" {
 		t.Errorf("state is %+v", running)
 	}
 	first.gate.Open()
 	first.await("ready 0 in 1", "ready 1 in 1")
-	restarted := p.phase(health.ExitBarrier, false)
+	restarted := p.phase("exit barrier", false)
 	if restarted.Job.Restarts != 1 || len(restarted.Failures) == 0 {
 		t.Errorf("state is %+v", restarted)
 	}

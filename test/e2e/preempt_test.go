@@ -13,7 +13,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/failure"
-	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
 
@@ -132,7 +131,7 @@ func TestPreemptionInOtherPhases(t *testing.T) {
 		agents := hosts(t, 2, "--preemption-signals TERM", at, "ready", "r0:exit:0", "hang")
 		agents[0].await("ready 0", "ready 1")
 		p := probe(t, socket)
-		at0 := p.phase(health.ExitBarrier, false).Host.GroupRank == 0
+		at0 := p.phase("exit barrier", false).Host.GroupRank == 0
 		p.end()
 		if !at0 {
 			t.Fatal("the first agent is not node 0")
@@ -147,7 +146,7 @@ func TestPreemptionInOtherPhases(t *testing.T) {
 		socket := filepath.Join(t.TempDir(), "health")
 		j := workers(t, muster(t), setup{}, fmt.Sprintf("--nnodes 2 --rdzv-backend c10d --rdzv-endpoint 127.0.0.1:%d --preemption-signals TERM --health-addr unix:%s", freePort(t), socket), "hang")
 		p := probe(t, socket)
-		p.phase(health.Rendezvous, false)
+		p.phase("rendezvous", false)
 		p.end()
 		j.signal(syscall.SIGTERM)
 		j.want(75).says("the job is preempted")

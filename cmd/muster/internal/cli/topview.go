@@ -185,7 +185,7 @@ func (v *topView) head(width int) []tui.Line {
 	s := v.state
 	job := &s.Job
 	style := tui.Green
-	if job.Phase != health.Running || job.State != "HEALTHY" {
+	if !job.Runs() {
 		style = tui.Yellow
 	}
 	how := string(job.Phase) + " " + job.State
@@ -342,10 +342,10 @@ func (v *topView) history(width int) []tui.Line {
 	for i := range v.state.Timeline {
 		m := &v.state.Timeline[i]
 		style := tui.Plain
-		switch m.Kind {
-		case health.KindFailure:
+		switch {
+		case m.IsFailure():
 			style = tui.Red
-		case health.KindRestart:
+		case m.IsRestart():
 			style = tui.Yellow
 		}
 		line := tui.Line{{Text: m.Time.Local().Format("15:04:05") + "  ", Style: tui.Dim}, {Text: text.Line(m.What, 200), Style: style}}

@@ -19,21 +19,21 @@ func topState() *health.State {
 	s := &health.State{
 		Version: 1, Time: now,
 		Job: health.Job{RunID: "llama-7b", Backend: "c10d", Endpoint: "n0:29400", Entrypoint: "train.py", Started: at(7500), State: "HEALTHY",
-			Phase: health.Running, Round: 2, Restarts: 1, MaxRestarts: 3, WorldSize: 16},
+			Phase: "running", Round: 2, Restarts: 1, MaxRestarts: 3, WorldSize: 16},
 		Host:       health.Host{Name: "n0", GroupRank: 0, Workers: 8},
 		Hosts:      []health.Host{{Name: "n0", GroupRank: 0, Workers: 8, State: "HEALTHY"}, {Name: "n1", GroupRank: 1, Workers: 8, State: "UNHEALTHY"}},
 		LiveTimers: 3,
 		Timers:     []health.Timer{{PID: 4002, Rank: 2, Scope: "all_reduce", Deadline: now.Add(4200 * time.Millisecond), Remaining: 4.2}},
 		Timeline: []health.Moment{
-			{Time: at(7500), Kind: health.KindPhase, What: "waiting for the hosts of the next round"},
-			{Time: at(7490), Kind: health.KindRound, What: "round 1: 2 hosts"},
-			{Time: at(600), Kind: health.KindFailure, What: "rank 3 failed", Why: "killed by SIGKILL: out of memory"},
-			{Time: at(599), Kind: health.KindRestart, What: "restart 1 of 3"},
-			{Time: at(598), Kind: health.KindRound, What: "round 2: 2 hosts"},
+			{Time: at(7500), Kind: "phase", What: "waiting for the hosts of the next round"},
+			{Time: at(7490), Kind: "round", What: "round 1: 2 hosts"},
+			{Time: at(600), Kind: "failure", What: "rank 3 failed", Why: "killed by SIGKILL: out of memory"},
+			{Time: at(599), Kind: "restart", What: "restart 1 of 3"},
+			{Time: at(598), Kind: "round", What: "round 2: 2 hosts"},
 		},
-		Failures: []health.Failure{health.Short(&failure.ProcessFailure{
+		Failures: []health.Failure{{Time: at(600), ProcessFailure: failure.ProcessFailure{
 			Observation: failure.Observation{Rank: 3, LocalRank: 3, Host: "n0"}, FailedAt: at(600), Root: true, Cause: "killed by SIGKILL: out of memory",
-		})},
+		}}},
 	}
 	for i := range 8 {
 		w := health.Worker{Rank: i, LocalRank: i, PID: 4000 + i, State: "HEALTHY", Started: at(598), LastOutput: at(i),
@@ -60,7 +60,7 @@ func shown(v *topView, width, height int) string {
 
 func TestTopScreens(t *testing.T) {
 	waiting := topState()
-	waiting.Job.Phase, waiting.Job.State, waiting.Job.WaitingFor = health.Rendezvous, "INIT", "1 of 2 hosts, 12 s left"
+	waiting.Job.Phase, waiting.Job.State, waiting.Job.WaitingFor = "rendezvous", "INIT", "1 of 2 hosts, 12 s left"
 	waiting.Workers, waiting.Timers, waiting.Hosts, waiting.Failures = nil, nil, nil, nil
 	tests := []struct {
 		name          string
@@ -193,7 +193,7 @@ func TestTopHostile(t *testing.T) {
 // A job that is preempted has not failed.
 func TestTopPreempted(t *testing.T) {
 	state := topState()
-	state.Job.Phase, state.Job.State = health.Ended, "FAILED"
+	state.Job.Phase, state.Job.State = "ended", "FAILED"
 	state.Job.Preempted = &failure.Preemption{Host: "n\x1b[31m1", Signal: 15, Time: state.Time}
 	var text strings.Builder
 	for _, line := range (&topView{state: state, selected: -1}).body(100, 100) {
