@@ -85,6 +85,17 @@ type Spec struct {
 	Title string
 }
 
+// A Group is the workers of one attempt, as an Agent needs them. *process.Group, whose
+// methods say what each does, is one.
+// Source: PContext in multiprocessing/api.py.
+type Group interface {
+	Wait(ctx context.Context) (*process.Result, error)
+	Failed() <-chan process.Exit
+	PIDs() map[int]int
+	Close(sig syscall.Signal, grace time.Duration)
+	Kill()
+}
+
 // Options are what a job may choose about how its workers are watched and stopped. They
 // are part of Config, and of package launch's.
 type Options struct {
@@ -129,9 +140,10 @@ type Config struct {
 	Supervisor *process.Supervisor
 	Logs       *logs.Run
 	// Start starts the workers of an attempt. Default Supervisor.Start, which an own one
-	// calls with a Config that it has changed.
+	// may call with a Config that it has changed. The PIDs of its Group have to be
+	// processes of this host: what looks for hangs and serves timers looks at them.
 	// Source: LocalElasticAgent._start_workers.
-	Start func(process.Config) (*process.Group, error)
+	Start func(process.Config) (Group, error)
 
 	// Env is the environment that workers inherit; nil means the agent's own.
 	Env []string
@@ -254,7 +266,14 @@ func New(cfg Config) (*Agent, error) {
 		return nil, err
 	}
 	if cfg.Start == nil {
-		cfg.Start = cfg.Supervisor.Start
+		start := cfg.Supervisor.Start
+		cfg.Start = func(c process.Config) (Group, error) {
+			g, err := start(c)
+			if err != nil {
+				return nil, err
+			}
+			return g, nil
+		}
 	}
 	if cfg.Spec.Args == nil {
 		cfg.Spec.Args = func(int) []string { return nil }

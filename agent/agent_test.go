@@ -222,7 +222,7 @@ func (j *job) mustRun(t *testing.T) *agent.Result {
 func TestOwnStart(t *testing.T) {
 	j := newJob(t, "rank", "", 2)
 	starts := 0
-	j.Start = func(cfg process.Config) (*process.Group, error) {
+	j.Start = func(cfg process.Config) (agent.Group, error) {
 		starts++
 		for i := range cfg.Envs {
 			cfg.Envs[i]["RANK"] = "1" + cfg.Envs[i]["RANK"]
@@ -327,7 +327,7 @@ func TestReportFollowsNoLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	j := newJob(t, "fail until", "9", 2)
-	j.Start = func(cfg process.Config) (*process.Group, error) {
+	j.Start = func(cfg process.Config) (agent.Group, error) {
 		for _, name := range []string{".report.json", "report.json"} {
 			if err := os.Symlink(victim, filepath.Join(j.logDir, "attempt_0", name)); err != nil {
 				t.Error(err)

@@ -21,7 +21,7 @@ type live struct {
 	// at is the last attempt that had a round, of which nobody else touches more than
 	// what its comments allow. group and exits come later.
 	at       *attempt
-	group    *process.Group
+	group    Group
 	exits    map[int]process.Exit
 	restarts int
 

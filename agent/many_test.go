@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
@@ -658,7 +659,7 @@ func TestFailsBeforeOthersStart(t *testing.T) {
 	var l *lab
 	l = newLab(t, []string{"a", "b"}, func(h *host) {
 		if h.Host == "b" {
-			h.Start = func(cfg process.Config) (*process.Group, error) {
+			h.Start = func(cfg process.Config) (agent.Group, error) {
 				l.awaitKey("round.0/muster/failed")
 				return h.Supervisor.Start(cfg)
 			}

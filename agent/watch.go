@@ -41,8 +41,8 @@ type attempt struct {
 type team struct {
 	ranks rendezvous.Ranks
 	logs  *logs.Attempt
-	group *process.Group // nil if the workers could not be started
-	began time.Time      // when the workers were about to start
+	group Group     // nil if the workers could not be started
+	began time.Time // when the workers were about to start
 }
 
 // course is how far an attempt has come. Only the goroutine of Run touches it.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/timer"
 )
@@ -136,7 +137,7 @@ func TestMissedDeadlineAtStart(t *testing.T) {
 		}
 	}
 	t.Setenv("TMPDIR", t.TempDir())
-	j.Start = func(cfg process.Config) (*process.Group, error) {
+	j.Start = func(cfg process.Config) (agent.Group, error) {
 		g, err := j.Supervisor.Start(cfg)
 		<-expired
 		if err == nil { // whoever kills the worker without knowing it does so now
