@@ -7,7 +7,6 @@ import (
 
 // For tests of what is not exported.
 var (
-	ReadAnswer        = readAnswer
 	ParsePySpy        = parsePySpy
 	ParseFaulthandler = parseFaulthandler
 )

@@ -1,20 +1,15 @@
 package cli
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/http10"
 )
 
 const (
@@ -25,8 +20,6 @@ const (
 )
 
 // fetchState asks the agent at an address, as --health-addr has it, for its State.
-// Package net/http would bring its client into a binary whose start is to be fast;
-// HTTP/1.0 without it is these lines.
 func fetchState(ctx context.Context, addr string) (*health.State, error) {
 	network, address, err := health.ParseAddr(addr)
 	if err != nil {
@@ -62,64 +55,9 @@ func get(ctx context.Context, network, address, path string) ([]byte, error) {
 		return nil, err
 	}
 	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
-	// By whatever name we got there: the agent checks names because of browsers.
-	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.0\r\nHost: localhost\r\nAccept: application/json\r\n\r\n", path); err != nil {
-		return nil, err
+	body, err := http10.Ask(ctx, conn, "GET", path, maxState)
+	if _, ok := errors.AsType[*http10.HeadError](err); ok {
+		err = fmt.Errorf("%w; is this the address of --health-addr?", err)
 	}
-	return readReply(conn)
-}
-
-// readReply reads an answer of HTTP/1.0.
-func readReply(r io.Reader) ([]byte, error) {
-	in := bufio.NewReaderSize(io.LimitReader(r, maxState), 8<<10)
-	line, err := headLine(in)
-	if err != nil {
-		return nil, err
-	}
-	proto, rest, _ := strings.Cut(line, " ")
-	status, _, _ := strings.Cut(rest, " ")
-	if !strings.HasPrefix(proto, "HTTP/1.") || len(status) != 3 {
-		return nil, errors.New("what answers does not speak HTTP; is this the address of --health-addr?")
-	}
-	length := int64(-1)
-	for {
-		if line, err = headLine(in); err != nil {
-			return nil, err
-		}
-		if line == "" {
-			break
-		}
-		name, value, _ := strings.Cut(line, ":")
-		if strings.EqualFold(name, "Content-Length") {
-			if length, err = strconv.ParseInt(strings.TrimSpace(value), 10, 64); err != nil || length < 0 || length > maxState {
-				return nil, fmt.Errorf("the answer has a length of %s bytes", quote(strings.TrimSpace(value)))
-			}
-		}
-	}
-	body, err := io.ReadAll(in)
-	if err != nil {
-		return nil, err
-	}
-	switch {
-	case length >= 0 && int64(len(body)) < length:
-		return nil, fmt.Errorf("the answer ends after %d of %d bytes", len(body), length)
-	case status != "200":
-		return nil, fmt.Errorf("it answers %s: %s", status, text.Line(string(bytes.TrimSpace(body[:min(len(body), 1000)])), 200))
-	}
-	return body, nil
-}
-
-// headLine reads a line of a head, of at most 8 KiB.
-func headLine(in *bufio.Reader) (string, error) {
-	line, err := in.ReadSlice('\n')
-	switch {
-	case err == bufio.ErrBufferFull:
-		return "", errors.New("the answer's head has a line of more than 8 KiB; is this the address of --health-addr?")
-	case err == io.EOF:
-		return "", errors.New("the answer ends in its head; is this the address of --health-addr?")
-	case err != nil:
-		return "", err
-	}
-	return strings.TrimRight(string(line), "\r\n"), nil
+	return body, err
 }

@@ -13,41 +13,6 @@ import (
 	"github.com/muster-run/muster/health"
 )
 
-func TestReadReply(t *testing.T) {
-	tests := []struct{ name, in, body, wrong string }{
-		{"whole", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "{}", ""},
-		{"no length", "HTTP/1.0 200 OK\n\n{}", "{}", ""},
-		{"cut", "HTTP/1.0 200 OK\r\ncontent-length: 5\r\n\r\n{}", "", "ends after 2 of 5 bytes"},
-		{"busy", "HTTP/1.0 503 Service Unavailable\r\n\r\nnot\x1b[2J yet\n", "", "it answers 503: not yet"},
-		{"no HTTP", "SSH-2.0-OpenSSH\r\n", "", "does not speak HTTP"},
-		{"nothing", "", "", "ends in its head"},
-		{"half a head", "HTTP/1.0 200 OK\r\nA: b\r\n", "", "ends in its head"},
-		{"endless head", "HTTP/1.0 200 OK\r\nA: " + strings.Repeat("b", 9<<10), "", "more than 8 KiB"},
-		{"huge", "HTTP/1.0 200 OK\r\nContent-Length: 99999999999\r\n\r\n", "", "length of '99999999999' bytes"},
-		{"negative", "HTTP/1.0 200 OK\r\nContent-Length: -1\r\n\r\n", "", "length of '-1' bytes"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			body, err := readReply(strings.NewReader(tt.in))
-			if string(body) != tt.body || (err == nil) != (tt.wrong == "") || err != nil && !strings.Contains(err.Error(), tt.wrong) {
-				t.Errorf("%q, %v; want %q, %q", body, err, tt.body, tt.wrong)
-			}
-		})
-	}
-}
-
-func FuzzReadReply(f *testing.F) {
-	for _, s := range []string{"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}", "HTTP/1.0 503 x\n\nno", "HTTP/1.0 200", "\n\n"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		body, err := readReply(strings.NewReader(s))
-		if err == nil && (!strings.HasPrefix(s, "HTTP/1.") || !strings.HasSuffix(s, string(body))) {
-			t.Errorf("body %q of %q", body, s)
-		}
-	})
-}
-
 // reply serves one answer and returns the address.
 func reply(t *testing.T, text string) string {
 	t.Helper()

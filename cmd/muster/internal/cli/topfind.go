@@ -3,6 +3,8 @@ package cli
 import (
 	"path/filepath"
 	"strings"
+
+	"github.com/muster-run/muster/launch"
 )
 
 // A found agent runs on this host and serves its job's health.
@@ -31,14 +33,7 @@ func agentArgs(cmdline []string) (args []string, ok bool) {
 // healthAddr returns where an agent that was started so serves its job's health,
 // "" for nowhere.
 func healthAddr(args, environ []string) string {
-	lookup := func(name string) (string, bool) {
-		for _, entry := range environ {
-			if value, ok := strings.CutPrefix(entry, name+"="); ok {
-				return value, true
-			}
-		}
-		return "", false
-	}
+	lookup := (&launch.Config{Env: environ}).LookupEnv
 	l, _ := parseLine(args)
 	v, _ := weigh(l, lookup) // what is wrong elsewhere is no matter
 	if addr := v.text("health-addr"); addr != "" {

@@ -1,0 +1,96 @@
+// Package http10 asks servers on this host or in this job by HTTP/1.0, whose servers close the
+// connection after their answer, which comes in one piece. It does without net/http: that would
+// bring its client into a binary whose start is to be fast.
+package http10
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/muster-run/muster/internal/text"
+)
+
+// A HeadError says that an answer does not begin as HTTP's do: it may be the wrong server.
+type HeadError struct{ text string }
+
+func (e *HeadError) Error() string { return e.text }
+
+// Ask sends a request without a body, and returns the body of the answer, of at most limit
+// bytes. It gives up when ctx is done. The caller closes conn.
+func Ask(ctx context.Context, conn net.Conn, method, path string, limit int64) ([]byte, error) {
+	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
+	// By whatever name we got there: servers check names because of browsers.
+	if _, err := fmt.Fprintf(conn, "%s %s HTTP/1.0\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n", method, path); err != nil {
+		return nil, err
+	}
+	return Read(conn, limit)
+}
+
+// Read reads an answer, and returns its body.
+func Read(r io.Reader, limit int64) ([]byte, error) {
+	in := bufio.NewReaderSize(r, 8<<10)
+	line, err := headLine(in)
+	if err != nil {
+		return nil, err
+	}
+	proto, rest, _ := strings.Cut(line, " ")
+	status, _, _ := strings.Cut(rest, " ")
+	if !strings.HasPrefix(proto, "HTTP/1.") || len(status) != 3 {
+		return nil, &HeadError{"what answers does not speak HTTP"}
+	}
+	length := int64(-1)
+	for {
+		if line, err = headLine(in); err != nil {
+			return nil, err
+		}
+		if line == "" {
+			break
+		}
+		name, value, _ := strings.Cut(line, ":")
+		value = strings.TrimSpace(value)
+		switch strings.ToLower(name) {
+		case "content-length":
+			if length, err = strconv.ParseInt(value, 10, 64); err != nil || length < 0 || length > limit {
+				return nil, fmt.Errorf("the answer has a length of '%s' bytes; the limit is %d", text.Line(value, 40), limit)
+			}
+		case "transfer-encoding":
+			return nil, fmt.Errorf("transfer encoding '%s' in an answer to HTTP/1.0", text.Line(value, 40))
+		}
+	}
+	most := length
+	if length < 0 {
+		most = limit + 1
+	}
+	body, err := io.ReadAll(io.LimitReader(in, most))
+	switch n := int64(len(body)); {
+	case err != nil:
+		return nil, err
+	case n < length:
+		return nil, fmt.Errorf("the answer ends after %d of %d bytes", n, length)
+	case n > limit:
+		return nil, fmt.Errorf("the answer has more than %d bytes", limit)
+	case status != "200":
+		return nil, fmt.Errorf("it answers %s: %s", status, text.Line(string(bytes.TrimSpace(body[:min(n, 1000)])), 200))
+	}
+	return body, nil
+}
+
+// headLine reads a line of a head, of at most 8 KiB.
+func headLine(in *bufio.Reader) (string, error) {
+	line, err := in.ReadSlice('\n')
+	switch {
+	case errors.Is(err, bufio.ErrBufferFull):
+		return "", &HeadError{"the answer's head has a line of more than 8 KiB"}
+	case err == io.EOF:
+		return "", &HeadError{"the answer ends in its head"}
+	}
+	return strings.TrimRight(string(line), "\r\n"), err
+}
