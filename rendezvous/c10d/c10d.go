@@ -6,8 +6,8 @@
 // in memory.
 //
 // For a job on many hosts there are two protocols. A muster server, in the agent of
-// the endpoint's host or a `muster store`, holds the rendezvous itself (package
-// server): agents have a session with it and are told what happens. A server of
+// the endpoint's host or a `muster store`, holds the rendezvous itself:
+// agents have a session with it and are told what happens. A server of
 // PyTorch's only stores the state, as one value that all agents change by
 // compare-and-set and look at again and again. PyTorch's agents can take part
 // either way, since a muster server shows and takes that value too.

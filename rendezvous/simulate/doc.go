@@ -1,6 +1,6 @@
 // Package simulate runs the rendezvous of many agents in one process, in virtual
 // time and over a simulated network, to find what goes wrong when hosts and links
-// do. `muster sim` prints what it finds.
+// do, and what it costs a job of many hosts to meet. `muster sim` prints what it finds.
 //
 // What decides is real: the rendezvous, and what its messages mean to a node
 // (Rendezvous and Seat of rendezvous/internal/server). Around it are models: of the server that

@@ -83,7 +83,7 @@ func TestMixedBadState(t *testing.T) {
 
 // Where the rendezvous is ours, a value that is no state changes nothing, before
 // and after the job has begun.
-func TestMixedPoisonedRoom(t *testing.T) {
+func TestMixedPoisonedHolder(t *testing.T) {
 	t.Parallel()
 	m := newMixed(t, "1:2", "", "ready", "gate", "exit:0")
 	store := m.serveStore(true).Store()

@@ -78,7 +78,7 @@ func (l lossy) Write(b []byte) (int, error) {
 }
 
 // lose loses what is sent on all connections that there are, and answers on the
-// session until that ends: the node shall not be the first to miss the room.
+// session until that ends: the node shall not be the first to miss the holder.
 func (w *wire) lose() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -96,7 +96,7 @@ func (w *wire) lose() {
 	}()
 }
 
-// A node that the room has not heard of, and dropped, meets the others again.
+// A node that the holder has not heard of, and dropped, meets the others again.
 func TestEvictedNodeComesBack(t *testing.T) {
 	t.Parallel()
 	server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: "127.0.0.1:0", Prepare: func(s *tcpstore.Server) { c10d.Serve(s, nil) }})

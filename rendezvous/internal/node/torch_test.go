@@ -31,7 +31,7 @@ type mixed struct {
 // mix tests a job with both protocols: the server holds the rendezvous, or only stores
 // its state, as PyTorch's does.
 func mix(t *testing.T, nodes int, test func(*mixed)) {
-	for name, prepare := range map[string]func(*tcpstore.Server){"room": hold, "store": nil} {
+	for name, prepare := range map[string]func(*tcpstore.Server){"holder": hold, "store": nil} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test(newMixed(t, nodes, prepare))
@@ -237,7 +237,7 @@ func TestTorchRank0Gone(t *testing.T) {
 	})
 }
 
-// What else a room says while a node waits for rank 0 it hears afterwards.
+// What else a holder says while a node waits for rank 0 it hears afterwards.
 func TestTorchRank0Late(t *testing.T) {
 	m := newMixed(t, 3, hold)
 	f, a, b := m.torch(1), m.ours(2), m.ours(3)

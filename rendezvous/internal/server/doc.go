@@ -6,8 +6,8 @@
 // key, and returns the messages that follow. Server gives it connections and a clock;
 // Client and Seat are the other end, an agent's part.
 //
-// The rules of who takes part are those of package rendezvous, and so is the state: an
-// agent of PyTorch meets the same rendezvous by the store's key (torch.go).
+// The state and the rules of who takes part are those of package state, which are
+// TorchElastic's: an agent of PyTorch meets the same rendezvous by the store's key (torch.go).
 //
 // The package neither listens nor elects who holds the rendezvous: a store hands it the
 // connections that begin a session, and the backends decide where it runs.

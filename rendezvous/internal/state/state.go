@@ -1,3 +1,10 @@
+// Package state is what the nodes of a job know together about their rendezvous, and the
+// rules by which one of them changes it: TorchElastic's, as a pure state machine. A State
+// says what a node does next (Join, Exit, Stay, End: an Action), and Do does it.
+//
+// There is no clock in it, no I/O and no log. It has three users: a node that changes the
+// state by compare-and-set at a store of PyTorch's, the server that holds it for all nodes,
+// and the simulation.
 package state
 
 import (
