@@ -21,6 +21,10 @@ const pipeAtomic = 4096
 // Lines stay whole. A line may be begun, as a progress bar is, and then open
 // names the stream it belongs to; another stream's output ends it with a
 // newline first.
+//
+// Tails, relays and the agent write to it, each from a goroutine of its own, and wait for
+// mu while another's write is stuck. So whoever must not wait asks closed or failure,
+// which do not take it. Whoever copies a line in several writes holds mu over all of them.
 type console struct {
 	w        io.Writer
 	file     *os.File // w, when it is ours to close

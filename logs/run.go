@@ -90,6 +90,9 @@ func defaultLayout(dir string, w Worker) Files {
 
 // A Run is the log directory of one agent and its way to the console. Its
 // methods may be called concurrently.
+//
+// Nothing in it changes between New and Close: what does, in the consoles and the
+// rotator, has locks of its own. Attempts use all of it but close nothing.
 type Run struct {
 	cfg      Config
 	log      *slog.Logger
@@ -115,13 +118,8 @@ func New(cfg Config) (*Run, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
 	}
-	r := &Run{cfg: cfg, log: cfg.Logger}
-	if r.log == nil {
-		r.log = slog.Default()
-	}
-	if r.cfg.LinePrefixTemplate == "" {
-		r.cfg.LinePrefixTemplate = defaultLinePrefix
-	}
+	r := &Run{cfg: cfg, log: cmp.Or(cfg.Logger, slog.Default())}
+	r.cfg.LinePrefixTemplate = cmp.Or(cfg.LinePrefixTemplate, defaultLinePrefix)
 	if r.cfg.Layout == nil {
 		r.cfg.Layout = defaultLayout
 	}

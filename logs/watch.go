@@ -31,11 +31,11 @@ func (w *watch) fire() {
 type watcher struct {
 	log     *slog.Logger
 	inotify *inotify.Watcher // nil: files are polled
+	told    sync.Once        // the log has said that files are polled
 	wg      sync.WaitGroup
 
 	mu    sync.Mutex         // guards the rest
 	armed map[int32][]*watch // by ID; followers of one file share it
-	told  bool               // the log has said that files are polled
 }
 
 // newWatcher starts a watcher. Without inotify, arm always fails.
@@ -51,12 +51,12 @@ func newWatcher(log *slog.Logger) *watcher {
 	return w
 }
 
-// polling says once that inotify does not work where it should. The caller holds
-// mu or is alone.
+// polling says once that inotify does not work where it should.
 func (w *watcher) polling(err error) {
-	if !w.told && !errors.Is(err, errors.ErrUnsupported) {
-		w.told = true
-		w.log.Warn("no inotify: looking at log files at intervals", "error", err, "interval", pollInterval)
+	if !errors.Is(err, errors.ErrUnsupported) {
+		w.told.Do(func() {
+			w.log.Warn("no inotify: looking at log files at intervals", "error", err, "interval", pollInterval)
+		})
 	}
 }
 

@@ -51,6 +51,12 @@ func (e *requestError) Unwrap() error { return e.err }
 // A conn is one client's connection. Its goroutine reads requests, performs
 // them in order and writes the replies when no complete request is left.
 //
+// It is opening until validated, with little time for that; then it performs requests;
+// then it has ended, or session takes over the connection with what afterwards leaves of
+// the buffer. A request of more than fullBuffer has a place (class) and little time, too,
+// from claim until shrink finds the buffer small again. Who answers a parked wait, and
+// when, is in wait.go.
+//
 // s, raw, since and cut never change, nc not once requests are read. s.mu guards dropped,
 // the map's lock what is said of wait. All the rest is the goroutine's.
 type conn struct {

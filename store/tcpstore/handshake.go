@@ -184,18 +184,24 @@ var hello = slices.Concat(
 // this has to do for one on a busy machine.
 const helloTimeout = 5 * time.Second
 
-// servesAll asks a server that does not prove anything whether it is one for everybody, and
-// returns what was seen: PyTorch's, ours without a guard, or "" if it is none.
-func (d *dialer) servesAll(ctx context.Context, remote string) string {
+// inquire asks a server on a connection of its own.
+func (d *dialer) inquire(ctx context.Context, remote string, question []byte) (answers [2]byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
 	defer cancel()
 	nc, err := d.sockets.DialContext(ctx, "tcp", remote)
 	if err != nil {
-		return ""
+		return answers, err
 	}
 	defer nc.Close()
-	var answers [2]byte
-	switch err := ask(ctx, nc, slices.Concat(greeting, checkOf(sessionKey)), answers[:]); {
+	err = ask(ctx, nc, question, answers[:])
+	return answers, err
+}
+
+// servesAll asks a server that does not prove anything whether it is one for everybody, and
+// returns what was seen: PyTorch's, ours without a guard, or "" if it is none.
+func (d *dialer) servesAll(ctx context.Context, remote string) string {
+	answers, err := d.inquire(ctx, remote, slices.Concat(greeting, checkOf(sessionKey)))
+	switch {
 	case err != nil:
 		return ""
 	case answers[1] == ready:
@@ -207,19 +213,7 @@ func (d *dialer) servesAll(ctx context.Context, remote string) string {
 // speaksTLS asks a server that closes connections without a word whether it is
 // one of TLS, which has to close those that do not begin as TLS does.
 func (d *dialer) speaksTLS(ctx context.Context, remote string) bool {
-	ctx, cancel := context.WithTimeout(ctx, helloTimeout)
-	defer cancel()
-	nc, err := d.sockets.DialContext(ctx, "tcp", remote)
-	if err != nil {
-		return false
-	}
-	defer nc.Close()
-	stop := context.AfterFunc(ctx, func() { nc.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
-	var b [2]byte
-	if _, err := nc.Write(hello); err != nil {
-		return false
-	}
-	_, err = io.ReadFull(nc, b[:])
-	return err == nil && isTLS(b[:])
+	_, err := d.inquire(ctx, remote, hello)
+	other, ok := errors.AsType[*NotStoreError](err)
+	return ok && other.Saw == sawTLS
 }

@@ -1,6 +1,9 @@
 package kv
 
-import "strings"
+import (
+	"container/list"
+	"strings"
+)
 
 // A Notifier is told once, when what its Waiter waits for has happened.
 type Notifier interface {
@@ -20,51 +23,34 @@ type Waiter struct {
 	queue    *string // the queue whose push fired the waiter; nil: none did
 }
 
-// A link is one waiter's place in one key's list.
+// A link is one waiter's place in one key's list, oldest first.
 type link struct {
-	waiter     *Waiter
-	list       *list // nil when not in any
-	at         *parked
-	next, prev *link
+	waiter *Waiter
+	at     *parked
+	list   *list.List // nil when not in any
+	place  *list.Element
 }
 
-// list is a doubly linked list, oldest first.
-type list struct{ first, last *link }
+func (k *link) appendTo(l *list.List) { k.list, k.place = l, l.PushBack(k) }
 
-func (l *list) append(k *link) {
-	k.list, k.prev, k.next = l, l.last, nil
-	if l.last == nil {
-		l.first = k
-	} else {
-		l.last.next = k
+// first returns the oldest link of a list, nil if it is empty.
+func first(l *list.List) *link {
+	if e := l.Front(); e != nil {
+		return e.Value.(*link)
 	}
-	l.last = k
-}
-
-func (l *list) remove(k *link) {
-	if k.prev == nil {
-		l.first = k.next
-	} else {
-		k.prev.next = k.next
-	}
-	if k.next == nil {
-		l.last = k.prev
-	} else {
-		k.next.prev = k.prev
-	}
-	k.list, k.prev, k.next = nil, nil, nil
+	return nil
 }
 
 // parked are a key's waiters.
 type parked struct {
 	key      string
-	keys     list // wait for the key, or for a value in the queue, to exist
-	changes  list // wait for the value to be set or changed
-	barriers list // arrived at the barrier of that name
+	keys     list.List // wait for the key, or for a value in the queue, to exist
+	changes  list.List // wait for the value to be set or changed
+	barriers list.List // arrived at the barrier of that name
 }
 
 func (p *parked) empty() bool {
-	return p.keys.first == nil && p.changes.first == nil && p.barriers.first == nil
+	return p.keys.Len()+p.changes.Len()+p.barriers.Len() == 0
 }
 
 func (m *Map) parkedAt(key string) *parked {
@@ -82,7 +68,8 @@ func (m *Map) unlink(k *link) {
 	if k.list == nil {
 		return
 	}
-	k.list.remove(k)
+	k.list.Remove(k.place)
+	k.list = nil
 	if k.at.empty() {
 		delete(m.parked, k.at.key)
 	}
@@ -110,7 +97,7 @@ func (m *Map) Wait(w *Waiter, keys ...string) bool {
 		}
 		p := m.parkedAt(key)
 		w.links[i] = link{waiter: w, at: p}
-		p.keys.append(&w.links[i])
+		w.links[i].appendTo(&p.keys)
 		i++
 	}
 	return false
@@ -150,10 +137,10 @@ func (m *Map) OnPush(w *Waiter, key string) {
 	m.park(w, p, &p.keys)
 }
 
-func (m *Map) park(w *Waiter, p *parked, l *list) {
+func (m *Map) park(w *Waiter, p *parked, l *list.List) {
 	w.links, w.pending, w.queue = make([]link, 1), 1, nil
 	w.links[0] = link{waiter: w, at: p}
-	l.append(&w.links[0])
+	w.links[0].appendTo(l)
 }
 
 // Parked reports whether the waiter is waiting.
@@ -207,9 +194,9 @@ func (m *Map) wakeKey(key string) {
 	}
 }
 
-func (m *Map) wakeAll(l *list) {
-	for l.first != nil {
-		m.fulfil(l.first)
+func (m *Map) wakeAll(l *list.List) {
+	for k := first(l); k != nil; k = first(l) {
+		m.fulfil(k)
 	}
 }
 
@@ -220,8 +207,8 @@ func (m *Map) wakeOne(key string) {
 	if p == nil {
 		return
 	}
-	for p.keys.first != nil {
-		w := p.keys.first.waiter
+	for oldest := first(&p.keys); oldest != nil; oldest = first(&p.keys) {
+		w := oldest.waiter
 		fired := false
 		for i := range w.links { // a key listed twice has two links
 			if k := &w.links[i]; k.list == &p.keys {
