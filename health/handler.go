@@ -168,12 +168,11 @@ func (s *Server) stateJSON(_ http.ResponseWriter, r *http.Request) reply {
 	if snap == nil {
 		return busy("the state of the job is not known yet")
 	}
-	snap.once.Do(snap.tidy)
-	snap.onceJSON.Do(snap.encode)
-	if snap.json == nil {
+	body := snap.json()
+	if body == nil {
 		return textReply(http.StatusInternalServerError, "internal error: the state of the job has no JSON form; the agent's log says more")
 	}
-	return reply{http.StatusOK, "application/json", snap.json}
+	return reply{http.StatusOK, "application/json", body}
 }
 
 // logs returns the end of a worker's log. Which file that is, the Source says.
@@ -229,29 +228,28 @@ func (s *Server) page(_ http.ResponseWriter, r *http.Request) reply {
 	if snap == nil {
 		return busy("the state of the job is not known yet")
 	}
-	snap.once.Do(snap.tidy)
-	snap.oncePage.Do(func() { snap.html = renderPage(snap.state) })
-	return reply{http.StatusOK, "text/html; charset=utf-8", snap.html}
+	return reply{http.StatusOK, "text/html; charset=utf-8", snap.html()}
 }
 
-// A snapshot is what the Source said at one moment, and what was made of it for
-// those who asked. It is made once, and only what somebody asks for.
+// A snapshot is what the Source said at one moment, and what is made of it for those
+// who ask, all of whom share it: once, and only what somebody asks for. Nobody changes it.
 type snapshot struct {
-	server *Server
-	source *State // as it was given
-
-	once, onceJSON, oncePage sync.Once
-	state                    *State
-	json, html               []byte
+	source     *State // as it was given, and the Source may still read it
+	json, html func() []byte
 }
 
-func (snap *snapshot) tidy() { snap.state = tidy(snap.source) }
-
-func (snap *snapshot) encode() {
-	body, err := json.Marshal(snap.state)
-	if err != nil {
-		snap.server.log.Warn("the state of the job has no JSON form", "error", err)
-		return
+func (s *Server) newSnapshot(source *State) *snapshot {
+	tidied := sync.OnceValue(func() *State { return tidy(source) })
+	return &snapshot{
+		source: source,
+		json: sync.OnceValue(func() []byte {
+			body, err := json.Marshal(tidied())
+			if err != nil {
+				s.log.Warn("the state of the job has no JSON form", "error", err)
+				return nil
+			}
+			return append(body, '\n')
+		}),
+		html: sync.OnceValue(func() []byte { return renderPage(tidied()) }),
 	}
-	snap.json = append(body, '\n')
 }

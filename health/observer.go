@@ -22,10 +22,10 @@ import (
 // for what is live. All methods may be called concurrently, also before and after the
 // agent's Run.
 //
-// What events tell is noted in state, by Observe alone, which changes only what a State
-// of before does not share: the time line is copied for each State, the failures are made
-// anew. What is live, as workers, their usage, hosts and timers, is never noted: State asks
-// for it, without the lock, since the agent calls Observe and may hold locks of its own.
+// state holds what events tell. A State that was handed out shares nothing with it that
+// changes later: State copies the time line, and Observe makes the list of failures anew.
+// What is live (workers, their usage, hosts, timers) is not kept. State asks the agent for
+// it each time, and without the lock: the agent calls Observe, with locks of its own.
 type Observer struct {
 	meter procfs.Meter // has a lock of its own
 

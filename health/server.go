@@ -78,20 +78,26 @@ type Config struct {
 
 // A Server answers at one address. Make it with Listen, then call either Serve or
 // Close, once.
+//
+// Each request runs in a goroutine of package net/http and touches nothing of the Server
+// that changes, but what has a lock of its own: the connections, the pacers, and the two
+// caches, in whose goroutines alone the Source is asked for its State and its metrics.
 type Server struct {
-	cfg   Config
+	cfg   Config // with the defaults filled in
 	log   *slog.Logger
-	conns *conns
+	conns *conns // the listener
 	hosts hosts
 
 	patience time.Duration // defaultPatience but in tests
 
+	// life is what the Source is asked under; end ends it, in Close.
 	life context.Context
 	end  context.CancelFunc
 
-	state           *cache[*snapshot]
-	metrics         *cache[[]byte]
-	probes, reading *pacer
+	state   *cache[*snapshot]
+	metrics *cache[[]byte]
+	probes  *pacer // of /healthz and /readyz, which a flood of others must not hold up
+	reading *pacer // of all others
 
 	mu       sync.Mutex     // guards ended, and that requests begin only before it
 	ended    bool           // no more are to begin
@@ -197,7 +203,7 @@ func (s *Server) fetchState(ctx context.Context) (*snapshot, error) {
 	if state == nil {
 		return nil, errors.New("the source has none")
 	}
-	return &snapshot{server: s, source: state}, nil
+	return s.newSnapshot(state), nil
 }
 
 // fetchMetrics asks the Source.
