@@ -143,10 +143,8 @@ func (a *Agent) TimerStats() (stats timer.Stats, malformed uint64) {
 	if w == nil {
 		return stats, 0
 	}
-	if w.file != nil {
-		malformed = w.file.Stats().Malformed
-	}
-	return w.server.Stats(), malformed
+	stats = w.server.Stats()
+	return stats, stats.FIFO.Malformed
 }
 
 // Alive returns when the agent last made progress. It waits for events only, which

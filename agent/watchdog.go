@@ -29,7 +29,7 @@ type watchdog struct {
 // startWatchdog begins to serve timers.
 // Source: LocalElasticAgent._setup_local_watchdog.
 func (a *Agent) startWatchdog() error {
-	cfg := timer.Config{RunID: a.cfg.Rendezvous.RunID(), Owns: isDescendant, Reap: a.reap, OnEvent: a.timerEvent, Logger: a.log}
+	cfg := timer.Config{RunID: a.cfg.Rendezvous.RunID(), Owns: isDescendant, Reap: a.reap, OnExpiry: a.timerExpired, Logger: a.log}
 	w := &watchdog{}
 	var life context.Context
 	life, w.end = context.WithCancel(context.Background())
@@ -84,7 +84,7 @@ func (a *Agent) armWatchdog() {
 		w.server.Reset(isDescendant)
 	}
 	if w.file != nil {
-		a.emitElsewhere(Watchdog{Name: timer.EventStarted})
+		a.emitElsewhere(Watchdog{Name: watchdogStarted})
 	}
 }
 
@@ -94,7 +94,7 @@ func (a *Agent) disarmWatchdog() {
 	w := a.watchdog.Load()
 	w.server.Settle()
 	if w.file != nil {
-		a.emitElsewhere(Watchdog{Name: timer.EventStopped})
+		a.emitElsewhere(Watchdog{Name: watchdogStopped})
 	}
 }
 
@@ -147,12 +147,22 @@ func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 	return e.Kill()
 }
 
-// timerEvent records what became of a timer. That the watchdog starts and stops is
-// recorded with the workers that it serves.
-func (a *Agent) timerEvent(name string, r *timer.Request) {
-	if r != nil {
-		a.emitElsewhere(Watchdog{name, r})
+// The names of events.
+// Source: log_event in file_based_local_timer.py.
+const (
+	watchdogStarted = "watchdog started"
+	timerExpired    = "timer expired"
+	workerKilled    = "kill worker process"
+	watchdogStopped = "watchdog stopped"
+)
+
+// timerExpired records what became of a timer.
+func (a *Agent) timerExpired(r timer.Request, killed bool) {
+	name := timerExpired
+	if killed {
+		name = workerKilled
 	}
+	a.emitElsewhere(Watchdog{name, &r})
 }
 
 // timerRequests is how many requests there were.
@@ -162,9 +172,5 @@ func (a *Agent) timerRequests() int64 {
 		return 0
 	}
 	s := w.server.Stats()
-	n := s.Acquired + s.Released
-	if w.socket != nil {
-		n += w.socket.Stats().Heartbeats
-	}
-	return int64(n)
+	return int64(s.Acquired + s.Released + s.Socket.Heartbeats)
 }

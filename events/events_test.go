@@ -115,10 +115,10 @@ func TestWatchdog(t *testing.T) {
 	}
 	request := &timer.Request{PID: 41, ScopeID: "sc", ExpirationTime: 1795233104.5, Signal: 9}
 	check(t, []string{want[2], want[4], want[5]}, []events.Event{
-		did(timer.EventStarted, nil), did(timer.EventExpired, request), did(timer.EventKill, request),
+		did("watchdog started", nil), did("timer expired", request), did("kill worker process", request),
 	})
 	for f, want := range map[float64]string{math.NaN(): "nan", math.Inf(1): "inf", math.Inf(-1): "-inf", 253402300800: "253402300800.0", 1e300: "1e+300", -1: "-1.0"} {
-		got := string(did(timer.EventExpired, &timer.Request{ExpirationTime: f, Signal: -1}).Append(nil))
+		got := string(did("timer expired", &timer.Request{ExpirationTime: f, Signal: -1}).Append(nil))
 		if want := `\"expiration_time\": \"` + want + `\", \"signal\": \"-1\"}`; !strings.Contains(got, want) {
 			t.Errorf("%v: got %s, want in it %s", f, got, want)
 		}

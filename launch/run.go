@@ -31,6 +31,10 @@ import (
 	"github.com/muster-run/muster/timer"
 )
 
+// envFileTimer set to 1 makes the agent serve timers over a FIFO.
+// Source: elastic/agent/server/local_elastic_agent.py.
+const envFileTimer = "TORCHELASTIC_ENABLE_FILE_TIMER"
+
 // Run runs one host's part of a job and returns when all that it started has
 // ended. A job whose workers failed is a Result with a Report, not an error;
 // errors are those of the configuration, the rendezvous and the log directory.
@@ -119,7 +123,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		}
 	})
 
-	enable, _ := cfg.LookupEnv(timer.EnvEnableFile)
+	enable, _ := cfg.LookupEnv(envFileTimer)
 	timerFile, _ := cfg.LookupEnv(timer.EnvFile)
 	fileTimer := enable == "1"
 	a, err := agent.New(agent.Config{

@@ -62,7 +62,7 @@ func BenchmarkFIFO(b *testing.B) {
 				}
 				sent += uint64(perWrite)
 			}
-			for f.Stats().Lines < sent {
+			for s.Stats().FIFO.Lines < sent {
 				runtime.Gosched()
 			}
 			b.ReportMetric(float64(sent)/b.Elapsed().Seconds(), "requests/s")

@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PipeBuf is the most bytes that a client may send at once, newline included: the
+// pipeBuf is the most bytes that a client may send at once, newline included: the
 // kernel does not mix so many with others'. PyTorch's client allows one more.
-const PipeBuf = 4096
+const pipeBuf = 4096
 
 // The number of times that a client tries to open the FIFO, and the time between.
 // Source: _open_non_blocking in file_based_local_timer.py.
@@ -27,21 +27,9 @@ const (
 const fullTime = time.Second
 
 var (
-	// ErrUnavailable is returned by a client when nobody reads the FIFO, or there is
-	// none, for about a second. It matches syscall.EPIPE, as what PyTorch raises.
-	ErrUnavailable error = unavailable{}
-	// ErrTooLong is returned by a client when a request does not fit into PipeBuf.
-	ErrTooLong = errors.New("timer request too long")
-	// ErrFull is returned by a client when the FIFO has been full for a second: its
-	// reader is stuck.
-	ErrFull = errors.New("timer FIFO is full")
+	errUnavailable = &wordedError{"timer server is not available", syscall.EPIPE}
+	errTooLong     = &wordedError{"timer request too long", ErrInvalid}
 )
-
-type unavailable struct{}
-
-func (unavailable) Error() string { return "timer server is not available" }
-
-func (unavailable) Is(target error) bool { return target == syscall.EPIPE }
 
 // A FileClient sends requests of this process to a FileServer, ours or PyTorch's.
 // It keeps nothing open.
@@ -56,9 +44,10 @@ type FileClient struct {
 
 var _ Client = (*FileClient)(nil)
 
-// Acquire starts or moves a timer. It takes up to a second when no server reads the
-// FIFO, or when that is full; the errors are ErrUnavailable, ErrTooLong, ErrFull.
-// An expiration before 1970 is taken as 1970: it has passed.
+// Acquire starts or moves a timer. When nobody reads the FIFO, or there is none, for about
+// a second, the error wraps syscall.EPIPE, as what PyTorch raises; when it has been full
+// for a second, because its reader is stuck, syscall.EAGAIN. A request of more than 4096
+// bytes is ErrInvalid. An expiration before 1970 is taken as 1970: it has passed.
 func (c *FileClient) Acquire(scopeID string, expiration time.Time) error {
 	at, err := acquisition(expiration)
 	if err == nil {
@@ -82,8 +71,8 @@ func (c *FileClient) Release(scopeID string) error {
 // Source: _send_request in file_based_local_timer.py.
 func (c *FileClient) Send(r Request) error {
 	line := append(r.AppendJSON(make([]byte, 0, 256)), '\n')
-	if len(line) > PipeBuf {
-		return fmt.Errorf("%w: %d bytes of JSON: want at most %d; choose a shorter scope", ErrTooLong, len(line)-1, PipeBuf-1)
+	if len(line) > pipeBuf {
+		return fmt.Errorf("%w: %d bytes of JSON: want at most %d; choose a shorter scope", errTooLong, len(line)-1, pipeBuf-1)
 	}
 	var err error
 	for try := range openTries {
@@ -91,11 +80,11 @@ func (c *FileClient) Send(r Request) error {
 			time.Sleep(openPause)
 		}
 		err = c.try(line)
-		if !(errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPIPE)) || errors.Is(err, ErrUnavailable) {
+		if !(errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPIPE)) || errors.Is(err, errUnavailable) {
 			return err
 		}
 	}
-	return fmt.Errorf("%w: %v", ErrUnavailable, err)
+	return fmt.Errorf("%w: %v", errUnavailable, err)
 }
 
 // try sends a line in one write: the kernel takes all of it or nothing.
@@ -106,11 +95,11 @@ func (c *FileClient) try(line []byte) error {
 	}
 	defer file.Close()
 	if info, err := file.Stat(); err != nil || info.Mode().Type() != fs.ModeNamedPipe {
-		return fmt.Errorf("%w: %s is no FIFO", ErrUnavailable, c.Path)
+		return fmt.Errorf("%w: %s is no FIFO", errUnavailable, c.Path)
 	}
 	_ = file.SetWriteDeadline(time.Now().Add(fullTime)) // on macOS there are none: it does not wait
 	if _, err = file.Write(line); errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.EAGAIN) {
-		return fmt.Errorf("%w: %s: %w", ErrFull, c.Path, unix.EAGAIN)
+		return fmt.Errorf("timer FIFO is full: %s: %w", c.Path, unix.EAGAIN)
 	}
 	return err
 }

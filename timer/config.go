@@ -28,13 +28,15 @@ type Config struct {
 	// Expiry.Kill; each process has a goroutine of its own, so others are not
 	// delayed. Meanwhile requests of that process are dropped. ctx ends with the
 	// server, which waits for Reap. An error is logged, and then there is no
-	// EventKill; the process's timers are gone all the same, and the kill is not tried
-	// again. Nil: the signal is sent at once.
+	// call of OnExpiry for the kill; the process's timers are gone all the same, and the
+	// kill is not tried again. Nil: the signal is sent at once.
 	Reap func(ctx context.Context, e *Expiry) error
-	// OnEvent gets the events: their names are the Event constants; r is nil when
-	// the event is not about a request. One call is made at a time, in order, by a
-	// goroutine that writes the log, too, and delays nothing else. Nil: no events.
-	OnEvent func(name string, r *Request)
+	// OnExpiry is called for each timer that has expired, and with killed once more for
+	// the one whose signal was sent. One call is made at a time, in order, by a goroutine
+	// that writes the log, too, and delays nothing else. May be nil.
+	// Source: log_event in file_based_local_timer.py, "timer expired" and "kill worker
+	// process".
+	OnExpiry func(r Request, killed bool)
 	// MaxTimers bounds how many timers may run; further ones are refused. Default
 	// 1,048,576 (some 200 MiB when all run).
 	MaxTimers int

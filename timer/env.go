@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Variables by which an agent tells its workers of its timer server, beside EnvSocket.
+// Variables by which an agent tells its workers of its timer server.
 // Source: elastic/agent/server/local_elastic_agent.py.
 const (
 	// EnvFile is the path of the FIFO.
 	EnvFile = "TORCHELASTIC_TIMER_FILE"
-	// EnvEnableFile set to "1" makes the agent serve one.
-	EnvEnableFile = "TORCHELASTIC_ENABLE_FILE_TIMER"
+	// EnvSocket is the path of the socket.
+	EnvSocket = "MUSTER_TIMER_SOCKET"
 )
 
 // FromEnv returns the client of a worker: of the agent's socket, or of its FIFO where

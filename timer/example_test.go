@@ -14,10 +14,8 @@ import (
 func ExampleServer() {
 	server, err := timer.NewServer(timer.Config{
 		Reap: func(_ context.Context, e *timer.Expiry) error { return e.Kill() },
-		OnEvent: func(name string, r *timer.Request) {
-			if r != nil {
-				fmt.Println(name+":", r.ScopeID)
-			}
+		OnExpiry: func(r timer.Request, killed bool) {
+			fmt.Println("timer expired:", r.ScopeID, killed)
 		},
 		Logger: slog.New(slog.DiscardHandler),
 	})
@@ -32,6 +30,6 @@ func ExampleServer() {
 	server.Settle()
 	fmt.Println(server.Stats().Expired, err, server.Close())
 	// Output:
-	// timer expired: step 7
+	// timer expired: step 7 false
 	// 1 <nil> <nil>
 }

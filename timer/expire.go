@@ -76,8 +76,8 @@ const maxShown = 8
 
 // report tells of expired timers.
 func (s *Server) report(e *Expiry) {
-	for i := range e.Timers {
-		s.emit(EventExpired, &e.Timers[i])
+	for _, r := range e.Timers {
+		s.emit(r, false)
 	}
 	last := e.Timers[len(e.Timers)-1]
 	var scopes []string // the last ones: the last of all is what the process is ended for
@@ -94,7 +94,7 @@ func (s *Server) succeeded(e *Expiry, err error) bool {
 		s.tell(slog.LevelError, "process with expired timers was not killed", "pid", e.PID, "signal", int(e.Signal), "error", err)
 		return false
 	}
-	s.emit(EventKill, &e.Timers[len(e.Timers)-1])
+	s.emit(e.Timers[len(e.Timers)-1], true)
 	return true
 }
 
@@ -116,7 +116,7 @@ func (s *Server) finish(p *process, e *Expiry, killed bool) {
 }
 
 // Settle deals with what is due now, and waits until that is done and what Run has
-// begun: Config.Reap has returned for every process that expired, and Config.OnEvent
+// begun: Config.Reap has returned for every process that expired, and Config.OnExpiry
 // and the log know. Run need not run.
 // Source: run_once in file_based_local_timer.py.
 func (s *Server) Settle() {

@@ -2,6 +2,8 @@ package timer
 
 import "time"
 
+const PipeBuf = pipeBuf
+
 // Plain makes servers of cfg use a Go timer in place of the kernel's: it works in a
 // synctest bubble.
 func Plain(cfg Config) Config {
@@ -33,15 +35,16 @@ func WithClock(cfg Config, now func() time.Time) Config {
 	return cfg
 }
 
-// ParseFast and ParseSlow are the two halves of ParseRequest.
+// ParseRequest reads a line; ParseFast and ParseSlow are its two halves.
 var (
-	ParseFast = parseFast
-	ParseSlow = parseSlow
+	ParseRequest = parseRequest
+	ParseFast    = parseFast
+	ParseSlow    = parseSlow
 )
 
 // Read has the reader of a FIFO take pieces, one after the other, and returns how
 // many bytes it keeps.
-func Read(s *Server, pieces [][]byte) (stats FileStats, left int) {
+func Read(s *Server, pieces [][]byte) (stats Stats, left int) {
 	f := &FileServer{path: "test", server: s}
 	r := newReader(f)
 	for _, piece := range pieces {
@@ -51,7 +54,7 @@ func Read(s *Server, pieces [][]byte) (stats FileStats, left int) {
 			piece = piece[n:]
 		}
 	}
-	return f.Stats(), r.have
+	return s.Stats(), r.have
 }
 
 // Entries is how many entries the heap of s has.

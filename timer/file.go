@@ -24,15 +24,6 @@ type FileServer struct {
 	path   string
 	fifo   *fifo // the first; Serve may make others
 	used   atomic.Bool
-
-	lines, malformed, tooLong atomic.Uint64
-}
-
-// FileStats counts what a FileServer read.
-type FileStats struct {
-	Lines     uint64 // complete lines
-	Malformed uint64 // of them, those that are no request
-	TooLong   uint64 // of those, the ones that were too long to look at
 }
 
 // ListenFIFO makes a FIFO at path, for Serve to read. A FIFO there that nobody
@@ -52,11 +43,6 @@ func ListenFIFO(server *Server, path string) (*FileServer, error) {
 
 // Path is where the FIFO is.
 func (f *FileServer) Path() string { return f.path }
-
-// Stats returns the counts so far.
-func (f *FileServer) Stats() FileStats {
-	return FileStats{Lines: f.lines.Load(), Malformed: f.malformed.Load(), TooLong: f.tooLong.Load()}
-}
 
 // Close removes the FIFO if Serve was not called. It may be called again.
 func (f *FileServer) Close() error {

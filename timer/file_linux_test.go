@@ -28,7 +28,7 @@ type served struct {
 	file   *timer.FileServer
 	t      *testing.T
 	log    *journal
-	events chan string // "name scope", or only the name
+	events chan string // what happened and the scope
 	mark   *exec.Cmd   // the process whose timers are marks
 	marks  int
 	writer *os.File
@@ -40,11 +40,12 @@ func serve(t *testing.T, cfg timer.Config) *served {
 	t.Helper()
 	s := &served{t: t, log: newJournal(), events: make(chan string, 10_000), mark: worker(t)}
 	cfg.Logger = s.log.logger()
-	cfg.OnEvent = func(name string, r *timer.Request) {
-		if r != nil {
-			name += " " + r.ScopeID
+	cfg.OnExpiry = func(r timer.Request, killed bool) {
+		name := "timer expired "
+		if killed {
+			name = "kill worker process "
 		}
-		s.events <- name
+		s.events <- name + r.ScopeID
 	}
 	if owns := cfg.Owns; owns != nil {
 		cfg.Owns = func(pid int) bool { return pid == s.mark.Process.Pid || owns(pid) }
@@ -74,7 +75,6 @@ func serve(t *testing.T, cfg timer.Config) *served {
 		wg.Wait()
 	})
 	t.Cleanup(s.stop)
-	s.event("watchdog started")
 	return s
 }
 
@@ -179,7 +179,7 @@ func TestLines(t *testing.T) {
 			if diff := cmp.Diff(tt.want, s.scopes(pid)); diff != "" {
 				t.Errorf("timers (-want +got)\n%s\nlog:\n%s", diff, s.log)
 			}
-			got := s.file.Stats()
+			got := s.Stats().FIFO
 			if got.Malformed != tt.malformed || got.TooLong != tt.tooLong {
 				t.Errorf("%d malformed, %d too long, want %d, %d", got.Malformed, got.TooLong, tt.malformed, tt.tooLong)
 			}
@@ -240,7 +240,7 @@ func TestManyWriters(t *testing.T) {
 	}
 	wg.Wait()
 	s.sync()
-	if got := s.Stats(); got.Timers != writers*each/2 || s.file.Stats().Malformed+got.Refused != 0 {
+	if got := s.Stats(); got.Timers != writers*each/2 || s.Stats().FIFO.Malformed+got.Refused != 0 {
 		t.Errorf("got %+v, want %d timers", got, writers*each/2)
 	}
 }
@@ -294,7 +294,9 @@ func TestEventOrder(t *testing.T) {
 		t.Errorf("it still has timers %q", got)
 	}
 	s.stop()
-	s.event("watchdog stopped")
+	if len(s.events) > 0 {
+		t.Errorf("then event %q", <-s.events)
+	}
 }
 
 func TestSignalZeroReports(t *testing.T) {
@@ -336,7 +338,7 @@ func TestMalformedFlood(t *testing.T) {
 	const flood = 20_000
 	s.write(strings.Repeat("nonsense\n", flood))
 	s.sync()
-	if got := s.file.Stats().Malformed; got != flood {
+	if got := s.Stats().FIFO.Malformed; got != flood {
 		t.Errorf("%d malformed, want %d", got, flood)
 	}
 	s.stop()
@@ -376,7 +378,7 @@ func TestFloodKeepsDeadlines(t *testing.T) {
 	})
 	endedBy(t, w)
 	late := now() - at
-	t.Logf("%.1f ms late after %d requests", 1000*late, s.file.Stats().Lines)
+	t.Logf("%.1f ms late after %d requests", 1000*late, s.Stats().FIFO.Lines)
 	if late < 0 || late > busy { // the flood ends only after this
 		t.Errorf("killed %.1f ms late", 1000*late)
 	}
@@ -562,8 +564,6 @@ func TestReset(t *testing.T) {
 	s.sync()
 	// The new worker is there, and known, before the server is told.
 	s.Reset(func(pid int) bool { return pid == next.Process.Pid || pid == s.mark.Process.Pid })
-	s.event("watchdog stopped")
-	s.event("watchdog started")
 	s.write(line(next.Process.Pid, "new", now()+0.1, 15) + line(old.Process.Pid, "late", 1, 9))
 	s.event("timer expired new")
 	s.event("kill worker process new")
@@ -597,9 +597,6 @@ func TestResetLosesNothing(t *testing.T) {
 		}
 	})
 	wg.Wait()
-	for range 400 {
-		<-s.events
-	}
 	s.sync()
 	if got := s.Stats(); got.Refused != 0 || got.Acquired < 200 {
 		t.Errorf("got %+v, want none refused", got)

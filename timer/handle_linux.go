@@ -32,7 +32,7 @@ type handle struct {
 	start uint64 // without a pidfd
 }
 
-// openHandle returns ErrNoProcess for a process that has ended.
+// openHandle returns errNoProcess for a process that has ended.
 func openHandle(pid int, bare bool) (*handle, error) {
 	h := &handle{pid: pid, fd: -1}
 	if !bare {
@@ -42,16 +42,16 @@ func openHandle(pid int, bare bool) (*handle, error) {
 			h.fd = fd
 			return h, nil
 		case unix.ESRCH:
-			return nil, ErrNoProcess
+			return nil, errNoProcess
 		case unix.EINVAL, unix.ENOENT:
 			// Before Linux 6.9 a thread's number gives EINVAL, later ENOENT.
-			return nil, fmt.Errorf("%w: the number is a thread's", ErrNoProcess)
+			return nil, fmt.Errorf("%w: the number is a thread's", errNoProcess)
 		}
 		// No pidfds here, or no descriptors left.
 	}
 	stat, err := procfs.Read(pid)
 	if err != nil || !stat.Alive() {
-		return nil, ErrNoProcess
+		return nil, errNoProcess
 	}
 	h.start = stat.Start
 	return h, nil

@@ -21,7 +21,7 @@ type handle struct {
 func openHandle(pid int, _ bool) (*handle, error) {
 	h := &handle{pid: pid, fd: -1}
 	if !h.alive() {
-		return nil, ErrNoProcess
+		return nil, errNoProcess
 	}
 	return h, nil
 }

@@ -272,7 +272,6 @@ func TestStopDuringReap(t *testing.T) {
 	}
 	s.event("timer expired s")
 	s.event("kill worker process s")
-	s.event("watchdog stopped")
 }
 
 // More processes than the server wants descriptors for.
@@ -314,7 +313,7 @@ func TestStuckReaders(t *testing.T) {
 	var events atomic.Int64
 	s, err := timer.NewServer(timer.Config{
 		Logger: slog.New(slog.NewTextHandler(stuck{free}, nil)),
-		OnEvent: func(string, *timer.Request) {
+		OnExpiry: func(timer.Request, bool) {
 			<-free
 			events.Add(1)
 		},
@@ -346,7 +345,7 @@ func TestStuckReaders(t *testing.T) {
 	if got := s.Stats(); got.Killed != n || got.Lost == 0 {
 		t.Errorf("got %+v", got)
 	}
-	if got, want := uint64(events.Load())+s.Stats().Lost, uint64(n*(each+2)+2); got != want {
+	if got, want := uint64(events.Load())+s.Stats().Lost, uint64(n*(each+2)); got != want {
 		t.Errorf("%d events and lost ones, want %d", got, want)
 	}
 }

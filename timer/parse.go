@@ -12,12 +12,17 @@ import (
 	"github.com/muster-run/muster/internal/pyjson"
 )
 
-// ParseRequest reads one line of a FIFO, without its newline. It takes what Python's
+// UnmarshalJSON reads one line of a FIFO, without its newline. It takes what Python's
 // json.loads takes: keys in any order, the last of equal ones, unknown ones ignored;
 // NaN and Infinity; lone surrogates (as their three-byte generalized UTF-8). A scope
 // that is a number, true, false or null names the timer by its text.
 // Source: _get_requests in file_based_local_timer.py.
-func ParseRequest(line []byte) (Request, error) {
+func (r *Request) UnmarshalJSON(line []byte) (err error) {
+	*r, err = parseRequest(line)
+	return err
+}
+
+func parseRequest(line []byte) (Request, error) {
 	if r, ok := parseFast(line); ok {
 		return r, nil
 	}
@@ -165,7 +170,7 @@ func salvage(line []byte, found func(Request)) {
 		if next := bytes.Index(line[1:], []byte(`{"`)); next >= 0 {
 			piece = line[:1+next]
 		}
-		if r, err := ParseRequest(piece); err == nil {
+		if r, err := parseRequest(piece); err == nil {
 			found(r)
 		}
 		line = line[len(piece):]

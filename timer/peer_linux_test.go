@@ -132,7 +132,7 @@ func TestTorchClient(t *testing.T) {
 	p.next()
 	p.say("outside")
 	s.sync()
-	if got := s.Stats(); got.Timers != 8 || s.file.Stats().Malformed+got.Refused != 0 {
+	if got := s.Stats(); got.Timers != 8 || got.FIFO.Malformed+got.Refused != 0 {
 		t.Errorf("got %+v, want 8 timers", got)
 	}
 }
@@ -159,7 +159,7 @@ func TestTorchErrors(t *testing.T) {
 	p.say("RuntimeError: FileTimerRequest larger than 4096 bytes is not sup")
 	p.say("sent")
 	s.sync()
-	if got := s.Stats(); got.Timers != 1 || s.file.Stats().Malformed+got.Refused != 0 {
+	if got := s.Stats(); got.Timers != 1 || got.FIFO.Malformed+got.Refused != 0 {
 		t.Errorf("got %+v, want one timer", got)
 	}
 }

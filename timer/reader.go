@@ -72,7 +72,7 @@ func (r *reader) took(n int) {
 	}
 	if len(text) > 0 && text[len(text)-1] == '}' && !r.skip {
 		// A whole request needs no newline; its writer may never send one.
-		if _, err := ParseRequest(text); err == nil {
+		if _, err := parseRequest(text); err == nil {
 			r.line(text)
 			r.eaten, text = true, nil
 		}
@@ -80,7 +80,7 @@ func (r *reader) took(n int) {
 	r.flush()
 	if len(text) > maxLine && !r.skip {
 		r.bad(text, fmt.Errorf("longer than %d bytes", maxLine))
-		r.f.tooLong.Add(1)
+		r.f.server.counts.longLines.Add(1)
 		r.lines++
 		r.skip = true
 	}
@@ -102,7 +102,7 @@ func (r *reader) line(text []byte) {
 		}
 	}
 	r.lines++
-	q, err := ParseRequest(text)
+	q, err := parseRequest(text)
 	if err != nil {
 		r.bad(text, err)
 		salvage(text, r.add)
@@ -120,13 +120,13 @@ func (r *reader) add(q Request) {
 
 // flush registers what was read.
 func (r *reader) flush() {
-	r.f.lines.Add(r.lines)
+	r.f.server.counts.lines.Add(r.lines)
 	r.lines = 0
 	if len(r.batch) == 0 {
 		return
 	}
 	for _, bad := range r.f.server.register(r.batch, 4) {
-		r.quiet.warn("timer request refused", "pid", bad.Request.PID, "scope_id", clip(bad.Request.ScopeID, 256), "error", bad.Err)
+		r.quiet.warn("timer request refused", "pid", bad.request.PID, "scope_id", clip(bad.request.ScopeID, 256), "error", bad.reason)
 	}
 	clear(r.batch)
 	r.batch = r.batch[:0]
@@ -134,7 +134,7 @@ func (r *reader) flush() {
 
 // bad tells of a line that is no request.
 func (r *reader) bad(text []byte, err error) {
-	r.f.malformed.Add(1)
+	r.f.server.counts.badLines.Add(1)
 	r.quiet.warn("malformed timer request skipped", "path", r.f.path, "text", clip(string(text[:min(len(text), 512)]), 512), "length", len(text), "error", err)
 }
 

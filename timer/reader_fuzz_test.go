@@ -38,7 +38,7 @@ func FuzzReader(f *testing.F) {
 		if left > 64<<10 {
 			t.Errorf("%d bytes are kept", left)
 		}
-		if stats.Malformed > stats.Lines || stats.TooLong > stats.Malformed {
+		if stats.FIFO.Malformed > stats.FIFO.Lines || stats.FIFO.TooLong > stats.FIFO.Malformed {
 			t.Errorf("got %+v", stats)
 		}
 		var got []string

@@ -8,7 +8,8 @@ import (
 )
 
 // Register takes requests in their order. Those that it refuses do not keep it from
-// the others; the error joins a *RefusedError for each, of at most 16. A release
+// the others; the error joins those of at most 16, each of which wraps ErrInvalid,
+// ErrNotOwned, ErrTooMany or, of a process that does not exist, syscall.ESRCH. A release
 // never fails.
 // Source: register_timers in file_based_local_timer.py.
 func (s *Server) Register(requests []Request) error {
@@ -21,7 +22,7 @@ func (s *Server) Register(requests []Request) error {
 
 // register returns the first limit requests that it refuses. It deals with what is
 // due before it returns: so a flood of requests delays nobody's deadline.
-func (s *Server) register(requests []Request, limit int) (refused []*RefusedError) {
+func (s *Server) register(requests []Request, limit int) (refused []*refusal) {
 	s.mu.Lock()
 	for _, r := range requests {
 		var err error
@@ -31,7 +32,7 @@ func (s *Server) register(requests []Request, limit int) (refused []*RefusedErro
 			s.stats.Refused++
 		}
 		if err != nil && len(refused) < limit {
-			refused = append(refused, &RefusedError{Request: r, Err: err})
+			refused = append(refused, &refusal{r, err})
 		}
 	}
 	s.arm()
@@ -185,7 +186,7 @@ func identify(pid int, bare bool, owns func(int) bool) (*handle, error) {
 	case owns != nil && !owns(pid):
 		err = ErrNotOwned
 	case !h.alive():
-		err = ErrNoProcess
+		err = errNoProcess
 	default:
 		return h, nil
 	}

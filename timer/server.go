@@ -19,7 +19,8 @@ type Server struct {
 	cfg    Config        // Owns is guarded by mu
 	alarm  alarm         // set with mu held
 	watch  *pidwatch.Set // tells when processes end; nil where nothing does
-	outbox outbox        // what the log and Config.OnEvent are still to get
+	counts counts
+	outbox outbox // what the log and Config.OnExpiry are still to get
 
 	// mu guards the rest. It is never held while a process is looked up, Config.Owns
 	// is asked, a signal is sent, or somebody else's function is called.
@@ -86,8 +87,7 @@ func NewServer(cfg Config) (*Server, error) {
 }
 
 // Run reaps until ctx is done, and returns after everything that it started has
-// ended: Config.Reap and the events too. It emits EventStarted first and EventStopped
-// last, and may be called once. The error is nil unless it was called before, or Close.
+// ended: Config.Reap and Config.OnExpiry too. It may be called once. The error is nil unless it was called before, or Close.
 // Source: TimerServer.start and stop.
 func (s *Server) Run(ctx context.Context) error {
 	s.mu.Lock()
@@ -97,7 +97,6 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	s.state, s.life = running, ctx
 	s.mu.Unlock()
-	s.emit(EventStarted, nil)
 
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -113,8 +112,6 @@ func (s *Server) Run(ctx context.Context) error {
 	s.shut()
 	s.mu.Unlock()
 	wg.Wait()
-	s.rest()
-	s.emit(EventStopped, nil)
 	s.rest()
 	return nil
 }
@@ -141,17 +138,14 @@ func (s *Server) shut() {
 
 // Reset drops all timers and from now on asks owns (nil: every process is owned)
 // instead of Config.Owns: it makes a server fit for the next attempt of a worker
-// group, while those who write requests notice nothing. It emits EventStopped and
-// EventStarted, as PyTorch's agent does, which makes a new server. Requests of
-// workers that owns already knows are never lost; expiries under way are finished.
+// group, while those who write requests notice nothing. (PyTorch's agent makes a new
+// server.) Requests of workers that owns already knows are never lost; expiries under way are finished.
 func (s *Server) Reset(owns func(pid int) bool) {
-	s.emit(EventStopped, nil)
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.cfg.Owns = owns
 	s.attempt++
 	s.forgetAll()
-	s.mu.Unlock()
-	s.emit(EventStarted, nil)
 }
 
 // forgetAll forgets all processes. The lock is held.
@@ -196,9 +190,9 @@ func (s *Server) died(key uint64) (more bool) {
 	return true
 }
 
-// emit has Config.OnEvent called.
-func (s *Server) emit(name string, r *Request) {
-	if s.cfg.OnEvent != nil && !s.outbox.post(func() { s.cfg.OnEvent(name, r) }) {
+// emit has Config.OnExpiry called.
+func (s *Server) emit(r Request, killed bool) {
+	if s.cfg.OnExpiry != nil && !s.outbox.post(func() { s.cfg.OnExpiry(r, killed) }) {
 		s.mu.Lock()
 		s.stats.Lost++
 		s.mu.Unlock()
@@ -210,7 +204,7 @@ func (s *Server) tell(level slog.Level, msg string, args ...any) {
 	s.outbox.post(func() { s.cfg.Logger.Log(context.Background(), level, msg, args...) })
 }
 
-// rest waits until no expiry is under way, and the log and Config.OnEvent know all.
+// rest waits until no expiry is under way, and the log and Config.OnExpiry know all.
 func (s *Server) rest() {
 	s.mu.Lock()
 	for s.reaping > 0 {

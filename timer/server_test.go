@@ -3,6 +3,7 @@ package timer_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 	"math/rand/v2"
@@ -235,7 +236,7 @@ func TestRefused(t *testing.T) {
 		{"replaces", req(me, "a", 2e10, 9), nil},
 		{"pid 0", req(0, "a", 1e10, 9), timer.ErrInvalid},
 		{"pid -1", req(-1, "a", 1e10, 9), timer.ErrInvalid},
-		{"no process", req(math.MaxInt32, "a", 1e10, 9), timer.ErrNoProcess},
+		{"no process", req(math.MaxInt32, "a", 1e10, 9), syscall.ESRCH},
 		{"no number of a process", req(math.MaxInt32+1, "a", 1e10, 9), timer.ErrInvalid},
 		{"somebody else's", req(1, "a", 1e10, 9), timer.ErrNotOwned},
 		{"signal", req(me, "a", 1e10, 65), timer.ErrInvalid},
@@ -251,8 +252,8 @@ func TestRefused(t *testing.T) {
 		}
 		if tt.want != nil {
 			refused++
-			if r, ok := errors.AsType[*timer.RefusedError](err); !ok || r.Request != tt.request {
-				t.Errorf("%s: %v, want a RefusedError of it", tt.name, err)
+			if want := fmt.Sprintf("timer %.64q of process %d: ", tt.request.ScopeID, tt.request.PID); !strings.HasPrefix(err.Error(), want) {
+				t.Errorf("%s: %v, want %s…", tt.name, err, want)
 			}
 		}
 	}
@@ -321,16 +322,16 @@ func TestDeadline(t *testing.T) {
 // Who asks for what is due now gets to know what Run has begun, too.
 func TestSettle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var got []string
+		var got []bool
 		s, stop := start(t, timer.Config{
-			Logger:  slog.New(slog.DiscardHandler),
-			Reap:    func(context.Context, *timer.Expiry) error { time.Sleep(time.Minute); return nil },
-			OnEvent: func(name string, _ *timer.Request) { time.Sleep(time.Minute); got = append(got, name) },
+			Logger:   slog.New(slog.DiscardHandler),
+			Reap:     func(context.Context, *timer.Expiry) error { time.Sleep(time.Minute); return nil },
+			OnExpiry: func(_ timer.Request, killed bool) { time.Sleep(time.Minute); got = append(got, killed) },
 		})
 		register(t, s, req(os.Getpid(), "a", now()+1, 9))
 		time.Sleep(2 * time.Second)
 		s.Settle()
-		if diff := cmp.Diff([]string{timer.EventStarted, timer.EventExpired, timer.EventKill}, got); diff != "" {
+		if diff := cmp.Diff([]bool{false, true}, got); diff != "" {
 			t.Errorf("events (-want +got)\n%s", diff)
 		}
 		stop()
@@ -351,10 +352,8 @@ func TestAgainstModel(t *testing.T) {
 		var got []expired
 		s, stop := start(t, timer.Config{
 			Logger: slog.New(slog.DiscardHandler),
-			OnEvent: func(name string, r *timer.Request) {
-				if r != nil {
-					got = append(got, expired{math.Round(now() * 1000), r.ScopeID})
-				}
+			OnExpiry: func(r timer.Request, _ bool) {
+				got = append(got, expired{math.Round(now() * 1000), r.ScopeID})
 			}})
 		model := map[string]float64{}
 		var want []expired

@@ -12,18 +12,6 @@ type Heartbeat struct {
 	Step int64     // how far it is; -1 when it did not say
 }
 
-// SocketStats counts what a SocketServer did.
-type SocketStats struct {
-	Connected  uint64 // connections that were served
-	Rejected   uint64 // connections that were not: another user's, or too many
-	Requests   uint64 // packets read
-	Malformed  uint64 // of them, those that are no request
-	Refused    uint64 // of them, those that were refused
-	Heartbeats uint64 // of them, heartbeats that counted
-
-	Conns int // open now
-}
-
 // A SocketClient is a Client that talks to a SocketServer. It connects when it is
 // first used. Its methods may be called concurrently; each uses a connection of its
 // own meanwhile. The fields are not changed after first use, and a SocketClient is

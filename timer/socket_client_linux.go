@@ -22,7 +22,7 @@ type conns struct {
 const maxIdle = 4
 
 // Acquire implements Client: the server has the timer when it returns. A refusal
-// wraps ErrNotOwned, ErrNoProcess, ErrTooMany or ErrInvalid; without a server the
+// wraps ErrNotOwned, ErrTooMany or ErrInvalid; without a server the
 // error wraps syscall.ENOENT or ECONNREFUSED, and os.ErrDeadlineExceeded when it
 // does not answer.
 func (c *SocketClient) Acquire(scopeID string, expiration time.Time) error {
@@ -80,7 +80,7 @@ func (c *SocketClient) exchange(f *frame, scopeID string) error {
 			return fmt.Errorf("timer socket %s: %w", c.Path, err)
 		}
 		err = talk(fd, f.kind, packet)
-		_, answered := errors.AsType[*answerError](err)
+		_, answered := errors.AsType[*wordedError](err)
 		full := f.kind == frameHeartbeat && errors.Is(err, os.ErrDeadlineExceeded)
 		if err == nil || full || answered && !errors.Is(err, ErrInvalid) {
 			c.put(fd)

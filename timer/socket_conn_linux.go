@@ -28,17 +28,19 @@ func (s *SocketServer) welcome(conn *net.UnixConn) *socketConn {
 	if err == nil {
 		c.peer, err = s.meet(raw)
 	}
-	if n := s.Stats().Conns; err == nil && n >= s.server.cfg.conns {
+	counts := &s.server.counts
+	if n := int(counts.conns.Load()); err == nil && n >= s.server.cfg.conns {
 		err = fmt.Errorf("%w: %d connections are open; does each of your processes keep only one?", ErrTooMany, n)
 	}
 	if err != nil {
-		s.count(func(st *SocketStats) { st.Rejected++ })
+		counts.rejected.Add(1)
 		s.server.cfg.Logger.Debug("timer connection rejected", "error", err)
 		_ = c.answer(verdict(err))
 		c.close()
 		return nil
 	}
-	s.count(func(st *SocketStats) { st.Connected++; st.Conns++ })
+	counts.connected.Add(1)
+	counts.conns.Add(1)
 	return c
 }
 
@@ -84,7 +86,7 @@ func (s *SocketServer) serve(ctx context.Context, c *socketConn) {
 	defer func() {
 		stop()
 		c.close()
-		s.count(func(st *SocketStats) { st.Conns-- })
+		s.server.counts.conns.Add(-1)
 	}()
 	var packet [maxFrame + 1]byte // one more, to see a packet that is too long
 	for {
@@ -100,16 +102,17 @@ func (s *SocketServer) serve(ctx context.Context, c *socketConn) {
 
 // turn deals with a request. It returns whether the connection is still of use.
 func (s *SocketServer) turn(c *socketConn, packet []byte) bool {
-	s.count(func(st *SocketStats) { st.Requests++ })
+	counts := &s.server.counts
+	counts.requests.Add(1)
 	f, err := parseFrame(packet)
 	if err != nil {
-		s.count(func(st *SocketStats) { st.Malformed++ })
+		counts.badRequests.Add(1)
 		s.server.cfg.Logger.Debug("malformed timer request", "pid", c.peer.pid, "error", err)
 		_ = c.answer(statusMalformed, err.Error())
 		return false
 	}
 	if err = s.handle(c, &f); err != nil {
-		s.count(func(st *SocketStats) { st.Refused++ })
+		counts.refused.Add(1)
 		s.server.cfg.Logger.Debug("timer request refused", "pid", c.peer.pid, "error", err)
 	}
 	if f.kind == frameHeartbeat {
@@ -187,7 +190,7 @@ func (c *socketConn) subject(pid int) (int, error) {
 	peer := c.peer.pid
 	if !c.peer.alive() {
 		// Its connection was inherited, and its number may be another's by now.
-		return 0, fmt.Errorf("%w: process %d, which connected, has ended; connect anew", ErrNoProcess, peer)
+		return 0, fmt.Errorf("%w: process %d, which connected, has ended; connect anew", errNoProcess, peer)
 	}
 	if own, _ := procfs.Descends(pid, peer); pid == 0 || pid == peer || own {
 		return cmp.Or(pid, peer), nil

@@ -8,10 +8,6 @@ import (
 	"syscall"
 )
 
-// EnvSocket names the environment variable that tells workers the path of the
-// agent's timer socket.
-const EnvSocket = "MUSTER_TIMER_SOCKET"
-
 // A request is one packet of 18 bytes and the scope, numbers in network order;
 // docs/timers.md has the table.
 const (
@@ -135,21 +131,12 @@ func parseAnswer(packet []byte) error {
 	case statusDone:
 		return nil
 	case statusRefused:
-		return &answerError{string(text), ErrNotOwned}
+		return &wordedError{"timer socket: " + string(text), ErrNotOwned}
 	case statusBusy:
-		return &answerError{string(text), ErrTooMany}
+		return &wordedError{"timer socket: " + string(text), ErrTooMany}
 	case statusMalformed:
-		return &answerError{string(text), ErrInvalid}
+		return &wordedError{"timer socket: " + string(text), ErrInvalid}
 	default:
 		return fmt.Errorf("timer socket: answer with status %d: %.64q", s, text)
 	}
 }
-
-// An answerError has the server's words and the reason that they stand for.
-type answerError struct {
-	text   string
-	reason error
-}
-
-func (e *answerError) Error() string { return "timer socket: " + e.text }
-func (e *answerError) Unwrap() error { return e.reason }

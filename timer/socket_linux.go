@@ -29,8 +29,7 @@ type SocketServer struct {
 
 	used atomic.Bool
 
-	mu    sync.Mutex // guards the rest
-	stats SocketStats
+	mu    sync.Mutex // guards beats
 	beats map[int]Heartbeat
 }
 
@@ -90,7 +89,7 @@ func (s *SocketServer) Serve(ctx context.Context) error {
 			return nil
 		case err != nil: // no descriptors are left: those who wait stay in the kernel's queue
 			if !short {
-				s.server.cfg.Logger.Warn("timer socket accepts nobody for now", "error", err, "connections", s.Stats().Conns)
+				s.server.cfg.Logger.Warn("timer socket accepts nobody for now", "error", err, "connections", s.server.counts.conns.Load())
 			}
 			short = true
 			select {
@@ -141,7 +140,7 @@ func (s *SocketServer) beat(pid int, step int64) {
 	h := Heartbeat{PID: pid, Time: time.Now(), Step: step}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.stats.Heartbeats++
+	s.server.counts.beats.Add(1)
 	if _, ok := s.beats[pid]; !ok && len(s.beats) >= maxBeats {
 		s.dropOldest()
 	}
@@ -156,18 +155,4 @@ func (s *SocketServer) dropOldest() {
 		}
 	}
 	delete(s.beats, oldest.PID)
-}
-
-// Stats returns the counts so far.
-func (s *SocketServer) Stats() SocketStats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.stats
-}
-
-// count changes the counts.
-func (s *SocketServer) count(change func(*SocketStats)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	change(&s.stats)
 }

@@ -30,9 +30,6 @@ func (*SocketServer) Close() {}
 // Heartbeat finds none.
 func (*SocketServer) Heartbeat(int) (Heartbeat, bool) { return Heartbeat{}, false }
 
-// Stats are zero.
-func (*SocketServer) Stats() SocketStats { return SocketStats{} }
-
 type conns struct{}
 
 // Acquire returns an error that wraps errors.ErrUnsupported.

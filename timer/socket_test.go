@@ -167,13 +167,13 @@ func TestSocketWhoseTimers(t *testing.T) {
 			core.Reset(nil)
 		})
 	}
-	if got := s.Stats().Refused; got != 4 {
+	if got := core.Stats().Socket.Refused; got != 4 {
 		t.Errorf("%d refused, want 4", got)
 	}
 }
 
 func TestSocketAsksOwns(t *testing.T) {
-	_, s := serveSocket(t, timer.Config{Owns: func(int) bool { return false }})
+	core, s := serveSocket(t, timer.Config{Owns: func(int) bool { return false }})
 	c := dial(t, &timer.SocketClient{Path: s.Path()})
 	for range 2 {
 		if err := c.Heartbeat(1); err != nil {
@@ -184,7 +184,7 @@ func TestSocketAsksOwns(t *testing.T) {
 			t.Errorf("Acquire: %v, want ErrNotOwned", err)
 		}
 	}
-	if got := s.Stats().Refused; got != 4 {
+	if got := core.Stats().Socket.Refused; got != 4 {
 		t.Errorf("%d refused, want 4", got)
 	}
 	if h, ok := s.Heartbeat(os.Getpid()); ok {
@@ -196,7 +196,7 @@ func TestSocketOfAnotherUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to become another user")
 	}
-	_, s := serveSocket(t, timer.Config{})
+	core, s := serveSocket(t, timer.Config{})
 	c := startChild(t, s.Path())
 	c.want("ok", "setuid 65534")
 	c.want("error: timer socket "+s.Path()+": connect: permission denied", "acquire a 1000")
@@ -211,7 +211,7 @@ func TestSocketOfAnotherUser(t *testing.T) {
 	if !strings.Contains(got, "it is user 65534's, and this server is user 0's") {
 		t.Errorf("%q, want to be told of the user", got)
 	}
-	if st := s.Stats(); st.Rejected != 1 || st.Conns != 0 {
+	if st := core.Stats().Socket; st.Rejected != 1 || st.Conns != 0 {
 		t.Errorf("%+v, want one rejected connection", st)
 	}
 }
@@ -317,7 +317,7 @@ func TestSocketMalformed(t *testing.T) {
 	if err := c.Acquire("fine", hour()); err != nil {
 		t.Error(err)
 	}
-	if got := s.Stats().Malformed; got != 12 {
+	if got := core.Stats().Socket.Malformed; got != 12 {
 		t.Errorf("%d malformed, want 12", got)
 	}
 	if err := c.Release("abc"); err != nil {
@@ -394,7 +394,7 @@ func TestSocketFlood(t *testing.T) {
 }
 
 func TestSocketConnections(t *testing.T) {
-	_, s := serveSocket(t, timer.Conns(timer.Config{}, 2))
+	core, s := serveSocket(t, timer.Conns(timer.Config{}, 2))
 	first, second := startRaw(t, s.Path()), startRaw(t, s.Path())
 	for _, c := range []*raw{first, second} {
 		c.send(packet(2, 0, 0, 0, "a"))
@@ -407,33 +407,33 @@ func TestSocketConnections(t *testing.T) {
 		t.Errorf("Acquire of a third: %v, want ErrTooMany", err)
 	}
 	unix.Close(first.fd)
-	for s.Stats().Conns > 1 { // until the server knows of the close
+	for core.Stats().Socket.Conns > 1 { // until the server knows of the close
 		runtime.Gosched()
 	}
 	if err := c.Acquire("a", hour()); err != nil {
 		t.Errorf("Acquire after one was closed: %v", err)
 	}
-	if st := s.Stats(); st.Connected != 3 || st.Rejected != 1 || st.Conns != 2 {
+	if st := core.Stats().Socket; st.Connected != 3 || st.Rejected != 1 || st.Conns != 2 {
 		t.Errorf("%+v, want 3 connected, 1 rejected, 2 open", st)
 	}
 	unix.Close(second.fd)
 }
 
 func TestSocketTooManyTimers(t *testing.T) {
-	_, s := serveSocket(t, timer.Config{MaxTimers: 2})
+	core, s := serveSocket(t, timer.Config{MaxTimers: 2})
 	c := dial(t, &timer.SocketClient{Path: s.Path()})
 	for i, want := range []error{nil, nil, timer.ErrTooMany} {
 		if err := c.Acquire(fmt.Sprint(i), hour()); !errors.Is(err, want) {
 			t.Errorf("acquire %d: %v, want %v", i, err, want)
 		}
 	}
-	if st := s.Stats(); st.Connected != 1 {
+	if st := core.Stats().Socket; st.Connected != 1 {
 		t.Errorf("%d connections, want one: a refusal does not end it", st.Connected)
 	}
 }
 
 func TestSocketHeartbeats(t *testing.T) {
-	_, s := serveSocket(t, timer.Config{})
+	core, s := serveSocket(t, timer.Config{})
 	me := os.Getpid()
 	if _, ok := s.Heartbeat(me); ok {
 		t.Error("a heartbeat before the first")
@@ -452,7 +452,7 @@ func TestSocketHeartbeats(t *testing.T) {
 			t.Errorf("Heartbeat() = %+v, %v; want step %d", last, ok, want)
 		}
 	}
-	if got := s.Stats().Heartbeats; got != uint64(len(steps)) {
+	if got := core.Stats().Socket.Heartbeats; got != uint64(len(steps)) {
 		t.Errorf("%d heartbeats, want %d", got, len(steps))
 	}
 }
@@ -499,10 +499,10 @@ func TestSocketHeartbeatsAreVouchedFor(t *testing.T) {
 		}
 	}
 
-	before := s.Stats()
+	before := core.Stats().Socket
 	core.Reset(owns(false))
 	beat(0)
-	if got := s.Stats(); got.Heartbeats != before.Heartbeats || got.Refused != before.Refused+2 {
+	if got := core.Stats().Socket; got.Heartbeats != before.Heartbeats || got.Refused != before.Refused+2 {
 		t.Errorf("in the next attempt: %+v after %+v, want two more refused", got, before)
 	}
 }
@@ -546,7 +546,7 @@ func TestSocketSilentServer(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(ctx) }()
 	again := dial(t, &timer.SocketClient{Path: s.Path()})
-	for st := s.Stats(); st.Connected < 3 || st.Conns > 1; st = s.Stats() { // until all of the first one is read
+	for st := core.Stats().Socket; st.Connected < 3 || st.Conns > 1; st = core.Stats().Socket { // until all of the first one is read
 		if err := again.Acquire("b", hour()); err != nil {
 			t.Fatal(err)
 		}
@@ -554,7 +554,7 @@ func TestSocketSilentServer(t *testing.T) {
 	if diff := cmp.Diff([]string{"b"}, scopes(core.Live(0))); diff != "" {
 		t.Errorf("live (-want +got):\n%s", diff)
 	}
-	if got := s.Stats().Heartbeats; got != uint64(sent) {
+	if got := core.Stats().Socket.Heartbeats; got != uint64(sent) {
 		t.Errorf("%d heartbeats, want the %d that were sent", got, sent)
 	}
 	cancel()

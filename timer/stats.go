@@ -3,20 +3,46 @@ package timer
 import (
 	"cmp"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
-// Stats counts what a server did since it was made.
+// Stats counts what a server did since it was made, for a metric or a page.
 type Stats struct {
 	Acquired uint64 // timers started or moved
 	Released uint64 // requests to end a timer
 	Refused  uint64 // requests for processes that are not there or not ours, or too many
 	Expired  uint64 // timers
 	Killed   uint64 // processes
-	Lost     uint64 // events that a slow OnEvent never got
+	Lost     uint64 // calls that a slow OnExpiry never got
 
 	Timers    int // live timers, those that never expire too
 	Processes int // processes that are watched
+
+	// FIFO is of the server's FileServers.
+	FIFO struct {
+		Lines     uint64 // complete lines
+		Malformed uint64 // of them, those that are no request
+		TooLong   uint64 // of those, the ones that were too long to look at
+	}
+	// Socket is of its SocketServers.
+	Socket struct {
+		Connected  uint64 // connections that were served
+		Rejected   uint64 // connections that were not: another user's, or too many
+		Requests   uint64 // packets read
+		Malformed  uint64 // of them, those that are no request
+		Refused    uint64 // of them, those that were refused
+		Heartbeats uint64 // of them, heartbeats that counted
+
+		Conns int // open now
+	}
+}
+
+// counts are those of Stats that do not need the server's lock.
+type counts struct {
+	lines, badLines, longLines                                 atomic.Uint64
+	connected, rejected, requests, badRequests, refused, beats atomic.Uint64
+	conns                                                      atomic.Int64
 }
 
 // Stats returns the counts so far.
@@ -25,6 +51,11 @@ func (s *Server) Stats() Stats {
 	defer s.mu.Unlock()
 	st := s.stats
 	st.Timers, st.Processes = s.timers.live(), len(s.procs)
+	c := &s.counts
+	st.FIFO.Lines, st.FIFO.Malformed, st.FIFO.TooLong = c.lines.Load(), c.badLines.Load(), c.longLines.Load()
+	st.Socket.Connected, st.Socket.Rejected, st.Socket.Conns = c.connected.Load(), c.rejected.Load(), int(c.conns.Load())
+	st.Socket.Requests, st.Socket.Malformed, st.Socket.Refused = c.requests.Load(), c.badRequests.Load(), c.refused.Load()
+	st.Socket.Heartbeats = c.beats.Load()
 	return st
 }
 

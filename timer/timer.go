@@ -93,19 +93,9 @@ func seconds(t time.Time) float64 {
 	return float64(t.Unix()) + float64(t.Nanosecond())/1e9
 }
 
-// The names of events.
-// Source: log_event in file_based_local_timer.py.
-const (
-	EventStarted = "watchdog started"
-	EventExpired = "timer expired"       // of each timer that was looked at
-	EventKill    = "kill worker process" // of the timer whose signal was sent
-	EventStopped = "watchdog stopped"
-)
-
-// Reasons for which a request is refused.
+// Reasons for which a server refuses a request. A client that gets one of them gains nothing
+// by trying again at once.
 var (
-	// ErrNoProcess is the reason when the process does not exist (any more).
-	ErrNoProcess = errors.New("no such process")
 	// ErrNotOwned is the reason when Config.Owns does not know the process.
 	ErrNotOwned = errors.New("not a process of this server")
 	// ErrTooMany is the reason when Config.MaxTimers run.
@@ -114,15 +104,26 @@ var (
 	ErrInvalid = errors.New("invalid request")
 )
 
-// A RefusedError says which request was refused and why. It wraps one of the
-// reasons above.
-type RefusedError struct {
-	Request Request
-	Err     error
+// errNoProcess is the reason when the process does not exist (any more).
+var errNoProcess = &wordedError{"no such process", syscall.ESRCH}
+
+// A refusal says which request was refused and why.
+type refusal struct {
+	request Request
+	reason  error
 }
 
-func (e *RefusedError) Error() string {
-	return fmt.Sprintf("timer %.64q of process %d: %v", e.Request.ScopeID, e.Request.PID, e.Err)
+func (e *refusal) Error() string {
+	return fmt.Sprintf("timer %.64q of process %d: %v", e.request.ScopeID, e.request.PID, e.reason)
 }
 
-func (e *RefusedError) Unwrap() error { return e.Err }
+func (e *refusal) Unwrap() error { return e.reason }
+
+// A wordedError has words of its own for a reason that programs know.
+type wordedError struct {
+	text   string
+	reason error
+}
+
+func (e *wordedError) Error() string { return e.text }
+func (e *wordedError) Unwrap() error { return e.reason }

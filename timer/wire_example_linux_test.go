@@ -2,6 +2,7 @@ package timer_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"os"
@@ -105,8 +106,9 @@ func ExampleFromEnv() {
 	// Output: <nil>
 }
 
-func ExampleParseRequest() {
-	r, err := timer.ParseRequest([]byte(`{"version": 1, "pid": 27237, "scope_id": "step 7", "expiration_time": 1700000000.5, "signal": 9}`))
+func ExampleRequest_UnmarshalJSON() {
+	var r timer.Request
+	err := json.Unmarshal([]byte(`{"version": 1, "pid": 27237, "scope_id": "step 7", "expiration_time": 1700000000.5, "signal": 9}`), &r)
 	fmt.Println(r.PID, r.ScopeID, r.Deadline().UTC().Format(time.RFC3339Nano), err)
 	fmt.Println(timer.Request{PID: r.PID, ScopeID: r.ScopeID, ExpirationTime: -1})
 	// Output:

@@ -176,7 +176,7 @@ func addEvents(t *testing.T, want map[string][]string) {
 	want["Metadata of torch's events"] = fields(t, worker, "metadata")
 	want["Metadata within the metadata"] = fields(t, worker, "metadata", "metadata")
 	want["Metadata within the metadata of the watchdog"] = fields(t,
-		events.Event{Watchdog: &agent.Watchdog{Name: timer.EventExpired, Request: &timer.Request{}}}.Append(nil), "metadata", "metadata")
+		events.Event{Watchdog: &agent.Watchdog{Name: "timer expired", Request: &timer.Request{}}}.Append(nil), "metadata", "metadata")
 	want["Metadata of muster.attempt.failed"] = fields(t, events.AttemptEvent{}.Append(nil), "metadata")
 	want["Metadata of muster.job.preempted"] = fields(t, events.PreemptedEvent{SignalTime: 1}.Append(nil), "metadata")
 	want["Steps of the rendezvous"] = fields(t, events.RdzvEvent{}.Append(nil))

@@ -84,7 +84,7 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 		RunID:       *runID,
 		MaxInterval: interval,
 		Owns:        func(pid int) bool { return pid != self },
-		OnEvent:     w.event,
+		OnExpiry:    w.expired,
 		Logger:      logger,
 	})
 	if err != nil {
@@ -99,10 +99,13 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 	// The server ends after the FIFO, which has something to log till then.
 	running, end := context.WithCancel(context.Background())
 	served := make(chan error, 1)
+	w.event("watchdog started", nil)
 	go func() { served <- server.Run(running) }()
 	err = fifo.Serve(ctx)
 	end()
-	if err := errors.Join(err, <-served); err != nil {
+	err = errors.Join(err, <-served)
+	w.event("watchdog stopped", nil)
+	if err != nil {
 		return err
 	}
 	if w.signal != 0 {
@@ -111,12 +114,25 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 	return nil
 }
 
-// A watchdog deals with the events of a server, which come one at a time.
+// A watchdog deals with the events of a server, one at a time.
 type watchdog struct {
 	runID  string
 	out    io.Writer          // nil: nobody wants them
 	stop   context.CancelFunc // called once a process was killed; may be nil
 	signal syscall.Signal     // what it was killed with, when stop was called
+}
+
+// expired tells of a timer, and notes the first kill.
+func (w *watchdog) expired(r timer.Request, killed bool) {
+	if !killed {
+		w.event("timer expired", &r)
+		return
+	}
+	w.event("kill worker process", &r)
+	if w.stop != nil && w.signal == 0 {
+		w.signal = r.Signal
+		w.stop()
+	}
 }
 
 // event writes a line with the keys of TorchElastic's metadata.
@@ -136,10 +152,6 @@ func (w *watchdog) event(name string, r *timer.Request) {
 			line.Set("signal", pyjson.Str(strconv.Itoa(int(r.Signal))))
 		}
 		_, _ = w.out.Write(append(line.Append(nil), '\n'))
-	}
-	if name == timer.EventKill && w.stop != nil && w.signal == 0 {
-		w.signal = r.Signal
-		w.stop()
 	}
 }
 
