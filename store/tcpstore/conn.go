@@ -317,6 +317,9 @@ func (c *conn) perform() error {
 		c.validated.Store(true)
 		return c.nc.SetReadDeadline(time.Time{})
 	case qPing:
+		m.Lock()
+		c.settle()
+		m.Unlock()
 		c.replies.out = binary.LittleEndian.AppendUint32(c.replies.out, uint32(f.num))
 		return nil
 	case qListKeys:

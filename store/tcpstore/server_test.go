@@ -91,6 +91,9 @@ func TestWaitOrder(t *testing.T) {
 	// A wait that its own connection fulfils.
 	w.send(0, unhex(wait+count+"01"+str("/k")+str("")+count+"08"+str("/k")))
 	w.expect(0, unhex("0000000000000000"+"00"+"0100000000000000"+"0100000000000000"))
+	// And a PING behind it.
+	w.send(0, unhex(wait+"01"+str("/k")+str("")+"0d01020304"+"08"+str("/k")))
+	w.expect(0, unhex("00"+"01020304"+"0100000000000000"))
 	// A wait in the middle of a long request.
 	half := "02" + str("/cas") + str("") + "1027000000000000"
 	w.send(0, unhex(wait+count))
