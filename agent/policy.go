@@ -120,7 +120,7 @@ func (p *prober) look(files []string) string {
 	}
 	if p.busy == nil {
 		p.busy = make(chan string, 1)
-		// It outlives the job only where the kernel holds it.
+		// The goroutine ends later than the job only if the file system blocks it.
 		go func(done chan<- string) { done <- stamps(files) }(p.busy)
 	}
 	timer := time.NewTimer(fileTimeout)

@@ -135,7 +135,7 @@ func answerRanks(ctx context.Context, s store.Store, groupSize int) error {
 // silentNodes adds to the error of a wait in vain which nodes were waited for.
 func silentNodes(ctx context.Context, s store.Store, groupSize int, err error) error {
 	if ctx.Err() != nil && !errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
-		return err // not in vain: somebody has other plans
+		return err // the caller gave up, so nobody has to be named
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

@@ -69,7 +69,8 @@ func span(exits map[int]process.Exit) (first, last time.Time) {
 	return first, last
 }
 
-// causes are why the workers of an attempt ended. Its goroutines have.
+// causes returns why each worker of an attempt ended. The attempt's goroutines have
+// ended before, so that nothing changes any more.
 func (at *attempt) causes() []failure.Cause {
 	var causes []failure.Cause
 	for i, x := range at.exits {

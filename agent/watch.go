@@ -49,7 +49,7 @@ type team struct {
 type course struct {
 	phase     phase
 	since     time.Time           // when assigning began or, in finished, the wait at the exit barrier
-	record    *record             // this node's, from failing on: it has told the others
+	record    *record             // what this node has told the others of its failure; nil before the phase failing
 	verdict   *policy.Decision    // what the policy says of the failure; nil before, and without one
 	lostHost  string              // its name, if the policy was asked about it
 	told      bool                // the observers know of the failure
@@ -376,7 +376,7 @@ func (a *Agent) leave(ctx context.Context, at *attempt, state State) (*Result, e
 	p := a.preemption(cause)
 	a.log.Warn("shutting down workers", "cause", cause, "grace", max(a.cfg.ShutdownTimeout, 0))
 	if p != nil {
-		told := *p // while p gets its workers
+		told := *p // a copy: stopForGood adds the workers to p meanwhile
 		at.wg.Go(func() { a.tellPreempted(at, &told) })
 		return a.stopForGood(ctx, at, p), cause
 	}

@@ -26,8 +26,9 @@ const (
 // files become one. What it holds is a queue of lines, each with the files that
 // have written it. A file joins the first equal line behind the one that it wrote
 // or joined last, else appends its own; so the order of each file's lines stays.
-// Lines of its own that come before one that it joins go with that one, before it:
-// behind it, they would keep the file from joining.
+// If lines that only this file has written come before a line that it joins, they
+// leave the queue before that line. Behind it in the queue, they would keep the file
+// from joining it.
 //
 // The head of the queue leaves it when no file can join it any more, because
 // each has done so or has gone past it, and after the delay at the latest. Only

@@ -417,7 +417,7 @@ func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
 		for _, w := range g.workers {
 			if g.signal(w, sig) {
 				told = append(told, w)
-				_ = syscall.Kill(-w.pid, syscall.SIGCONT) // who is stopped would not notice
+				_ = syscall.Kill(-w.pid, syscall.SIGCONT) // a stopped process gets a signal only once it is continued
 			}
 		}
 		for _, w := range told {

@@ -56,7 +56,7 @@ func (wt *watcher) ended(key uint64) bool {
 	e.at = at
 	if e.l == nil {
 		var ok bool
-		if e.end, ok = e.w.peek(); !ok { // who traces it hears of its end first
+		if e.end, ok = e.w.peek(); !ok { // a tracer, such as gdb, is told of the end first
 			wt.await(e.w)
 			return true
 		}

@@ -57,15 +57,15 @@ func (e *requestError) Unwrap() error { return e.err }
 // from claim until shrink finds the buffer small again. Who answers a parked wait, and
 // when, is in wait.go.
 //
-// s, raw, since and cut never change, nc not once requests are read. s.mu guards dropped,
-// the map's lock what is said of wait. All the rest is the goroutine's.
+// s, raw, since and cut never change, nor does nc once requests are read. s.mu guards
+// dropped, and the map's lock guards wait.phase. Only the goroutine touches the rest.
 type conn struct {
 	s     *Server
 	raw   net.Conn      // to be closed, by anybody
 	nc    net.Conn      // raw, or what the guard has made of it
 	ended chan struct{} // closed when the goroutine has left the data alone
 	since time.Time
-	cut   chan struct{} // the server's
+	cut   chan struct{} // the server's: closed when it closes
 
 	validated atomic.Bool // it has begun as a client does
 	dropped   bool        // closed to make room

@@ -42,7 +42,7 @@ type bridge struct {
 	out    *pipe.Writer
 	logger *slog.Logger
 	events chan any
-	born   int64 // the revision at which it first looked; of hold
+	born   int64 // the revision at which it first looked; only hold touches it
 
 	// of run:
 	teller
