@@ -3,6 +3,7 @@ package launch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -221,8 +222,10 @@ func newHandler(cfg Config, settings rendezvous.Settings, host string, waiting f
 		return etcd.New(spec)
 	case "quorum":
 		return quorum.New(spec)
+	case "c10d":
+		return c10d.New(spec)
 	}
-	return c10d.New(spec)
+	return nil, fmt.Errorf("rendezvous backend %q is not known", cfg.Rendezvous.Backend) // nor to Resolve
 }
 
 // identicalWorkers says whether agents assign ranks without asking each other.

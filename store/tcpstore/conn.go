@@ -65,7 +65,7 @@ type conn struct {
 	nc    net.Conn      // raw, or what the guard has made of it
 	ended chan struct{} // closed when the goroutine has left the data alone
 	since time.Time
-	cut   chan struct{} // the server's: closed when it closes
+	cut   chan struct{} // the server's, which Reset closes
 
 	validated atomic.Bool // it has begun as a client does
 	dropped   bool        // closed to make room
