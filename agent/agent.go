@@ -187,7 +187,7 @@ type Result struct {
 	// Left says that the job goes on, or may, without this host: the caller
 	// should use the rendezvous' Leave instead of Shutdown.
 	Left bool
-	// Drained says that it left since a rule of the policy says so of its workers'
+	// Drained says that it left because a rule of the policy says so of its workers'
 	// failure.
 	Drained bool
 	// Preempted says who asked the whole job to stop; nil if nobody did.

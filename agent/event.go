@@ -94,7 +94,7 @@ type (
 		For   string // "", "for good", "for a new round"
 		Why   string
 	}
-	// WorkersStopped: all have ended. Took is how long that was since they had to.
+	// WorkersStopped: all have ended. Took is the time from their signal to their end.
 	WorkersStopped struct{ Took time.Duration }
 	// BarrierEntered: this host's workers have succeeded, the others' are waited for.
 	BarrierEntered struct{}

@@ -21,10 +21,10 @@ import (
 //  2. The first whose worker fails puts a record at failedKey, by compare-and-set (put).
 //     That decides for all nodes whether another round follows, and with which count of
 //     restarts. Often its other workers still run then (tellEarly). Who hears of it stops
-//     its own workers (follow, fail, drain, giveUp).
+//     its own workers (follow, fail, stopPreempted, goOnWithout, giveUp).
 //  3. Where no round follows, all agents set failuresPrefix; that of the record gathers
 //     those and sets reportKey, and the others read it (gather.go). readKey tells when
-//     all have, since the store may end with that agent.
+//     all have, because the store may end with that agent.
 //
 // Every wait has a bound: agents die, too.
 
@@ -297,7 +297,7 @@ func (a *Agent) restart(at *attempt, rec *record) {
 	a.emit(at, RestartCounted{failed.Report.Root().Error(), failed.ReportFile, at.verdict})
 }
 
-// follow stops the workers since another node's have failed, and goes on with the
+// follow stops the workers because another node's have failed, and goes on with the
 // count of that node.
 func (a *Agent) follow(ctx context.Context, at *attempt, rec *record) {
 	a.carriedOutElsewhere(at, rec.Decision)
@@ -316,7 +316,7 @@ func (a *Agent) follow(ctx context.Context, at *attempt, rec *record) {
 	a.emit(at, RestartCounted{})
 }
 
-// goOnWithout stops the workers since another node leaves the job because of its
+// goOnWithout stops the workers because another node leaves the job because of its
 // workers' failure. No restart is counted.
 func (a *Agent) goOnWithout(ctx context.Context, at *attempt, rec *record) {
 	why := fmt.Sprintf("rank %d on %s: %s", rec.Rank, rec.Host, rec.Cause)
@@ -346,7 +346,7 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 	case rendezvous.Disconnected:
 		n.ev = evDisconnected
 		if at.phase == finished {
-			// Perhaps only since the agent that hosts the store has passed the
+			// Perhaps only because the agent that hosts the store has passed the
 			// barrier first; word of that may still be on its way.
 			at.wg.Go(func() {
 				if at.outlives(a.cfg.PeerTimeout) {
@@ -445,7 +445,7 @@ func findRecord(ctx context.Context, at *attempt) *record {
 	return rec
 }
 
-// endedElsewhere stops the workers since the job is over and nobody said why.
+// endedElsewhere stops the workers because the job is over and nobody said why.
 func (a *Agent) endedElsewhere(ctx context.Context, at *attempt, n news) (*Result, error) {
 	a.stopWorkers(ctx, at, syscall.SIGTERM)
 	who := "another node"

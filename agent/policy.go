@@ -164,7 +164,7 @@ func (a *Agent) tellOwn(at *attempt) {
 	a.tellFailed(at, root, a.failureOf(at, root))
 }
 
-// tellLost tells that an attempt ends since a host of it was lost.
+// tellLost tells that an attempt ends because a host of it was lost.
 func (a *Agent) tellLost(at *attempt, n news) {
 	if n.change.Kind == rendezvous.NodeLost {
 		a.tellFailed(at, nil, a.lossOf(at, cmp.Or(at.lostHost, n.change.Node)))
@@ -185,7 +185,7 @@ func (a *Agent) carriedOut(d *policy.Decision) {
 }
 
 // carriedOutElsewhere is carriedOut for another host's decision. Of the progress this
-// host has its own view, since files may look different from here.
+// host has its own view, because files may look different from here.
 func (a *Agent) carriedOutElsewhere(at *attempt, decided *policy.Decision) {
 	if decided == nil {
 		return
@@ -236,7 +236,7 @@ func (a *Agent) depart(at *attempt, state State) *Result {
 	return r
 }
 
-// giveUp ends the job since a host was lost, and a rule says that this was enough.
+// giveUp ends the job because a host was lost, and a rule says that this was enough.
 func (a *Agent) giveUp(ctx context.Context, at *attempt, n news) (*Result, error) {
 	rec := n.record
 	if rec == nil {
@@ -261,7 +261,7 @@ func decisionAttr(d *policy.Decision) []any {
 	return []any{"decision", d.String()}
 }
 
-// lostHost says that the job is stopped since a host was lost.
+// lostHost says that the job is stopped because a host was lost.
 func (r *record) lostHost() bool {
 	return r != nil && r.Final && r.Rank < 0 && r.Decision != nil && r.Failures == nil
 }

@@ -34,8 +34,8 @@ func (a *Agent) tellPreempted(at *attempt, p *failure.Preemption) {
 	a.put(context.WithoutCancel(at.life), at, rec)
 }
 
-// drain stops the workers since another node was told to stop the job.
-func (a *Agent) drain(ctx context.Context, at *attempt, rec *record) *Result {
+// stopPreempted stops the workers because another node was told to stop the job.
+func (a *Agent) stopPreempted(ctx context.Context, at *attempt, rec *record) *Result {
 	p := &failure.Preemption{Host: rec.Host, Signal: failure.Signal(rec.Signal), Time: rec.Time.Add(-at.round.ClockOffset)}
 	a.log.Warn("the job is preempted; stopping the workers", "by", p.String())
 	return a.stopForGood(ctx, at, p)

@@ -195,12 +195,12 @@ func (a *Agent) writeReport(at *attempt, report *failure.Report) string {
 // finishLogs brings everything that the workers wrote to the console. A console
 // that takes nothing any more may hold it up only until the job is stopped.
 func (a *Agent) finishLogs(ctx context.Context, at *attempt) {
-	if at.drained {
+	if at.flushed {
 		return
 	}
-	at.drained = true
+	at.flushed = true
 	a.disarmWatchdog()
-	drain, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	flush, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() {
 		timer := time.NewTimer(closeTimeout)
@@ -208,12 +208,12 @@ func (a *Agent) finishLogs(ctx context.Context, at *attempt) {
 		select {
 		case <-timer.C:
 		case <-a.cfg.Hurry:
-		case <-drain.Done():
+		case <-flush.Done():
 		}
 		cancel()
 	})
 	defer stop()
-	stats, err := at.logs.Finish(drain)
+	stats, err := at.logs.Finish(flush)
 	if stats.DiskFull {
 		at.diskFull = a.cfg.Logs.Dir()
 	}

@@ -43,7 +43,7 @@ const (
 	evSucceeded                     // all workers exited 0
 	evFailing                       // a worker ended otherwise, its peers are being stopped
 	evFailed                        // all have ended, one of them otherwise
-	evLostPeers                     // workers failed since they lost connections to others
+	evLostPeers                     // workers failed because they lost connections to others
 	evNoNews                        // and nobody said why
 	evUnhealthy                     // a worker is stuck in uninterruptible sleep
 	evSignal                        // the agent was told to stop
@@ -57,7 +57,7 @@ const (
 	evDisconnected    // the rendezvous cannot be reached any more
 	evPeerRestarts    // another node's workers failed; all start again
 	evPeerGaveUp      // the same, and no restarts are left
-	evPeerLostHost    // another node stops the job since a host was lost once too often
+	evPeerLostHost    // another node stops the job because a host was lost once too often
 	evPeerPreempted   // another node was told that the job shall stop
 	evBarrierPassed   // all nodes have reached the exit barrier
 	evBarrierTimedOut // they have not, in time
@@ -83,7 +83,7 @@ const (
 	actStop                  // stop the workers with the signal received, leave the job
 	actEnded                 // stop the workers: the job is over
 	actAbort                 // stop the workers and return an error
-	actDrain                 // stop the workers with the signal that another node received
+	actPreempt               // stop the workers with the signal that another node received
 	actDepart                // leave the job, which goes on without this host
 	actGiveUp                // stop the workers: a host was lost once too often
 )
@@ -119,7 +119,7 @@ func (ev event) isFailure() bool {
 // make this host leave.
 //
 // A host whose workers have succeeded goes where the others go: into a new
-// round if they start one, since they cannot train without it. It succeeds if
+// round if they start one, because they cannot train without it. It succeeds if
 // the job ends without saying that it failed.
 func next(ev event, ph phase, restartsLeft int, verdict policy.Action) (State, action) {
 	if ph == failing && ev.isElsewhere() {
@@ -160,7 +160,7 @@ func next(ev event, ph phase, restartsLeft int, verdict policy.Action) (State, a
 	case evSignal:
 		return Failed, actStop
 	case evPeerPreempted:
-		return Failed, actDrain
+		return Failed, actPreempt
 	case evPeerGaveUp:
 		return Failed, actFail
 	case evPeerLostHost:

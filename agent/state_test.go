@@ -43,9 +43,9 @@ func TestNext(t *testing.T) {
 		{"signal at the exit barrier", evSignal, finished, 5, Failed, actStop},
 		{"signal after workers lost peers", evSignal, listening, 5, Failed, actStop},
 
-		{"preempted elsewhere", evPeerPreempted, running, 5, Failed, actDrain},
-		{"preempted elsewhere, at the exit barrier", evPeerPreempted, finished, 5, Failed, actDrain},
-		{"preempted elsewhere, after the others were told", evPeerPreempted, failing, 5, Failed, actDrain},
+		{"preempted elsewhere", evPeerPreempted, running, 5, Failed, actPreempt},
+		{"preempted elsewhere, at the exit barrier", evPeerPreempted, finished, 5, Failed, actPreempt},
+		{"preempted elsewhere, after the others were told", evPeerPreempted, failing, 5, Failed, actPreempt},
 
 		{"nodes wait, none left", evNodesWaiting, running, 0, Stopped, actRejoin},
 		{"nodes wait, one left", evNodesWaiting, running, 1, Stopped, actRejoin},

@@ -60,7 +60,7 @@ type course struct {
 	overdue bool               // in finished: the exit barrier's timeout is over, and others need this node
 	alarm   *time.Timer        // the deadline of listening and finished; nil where none is set
 
-	drained  bool   // all that the workers wrote has gone where it should
+	flushed  bool   // all that the workers wrote has gone where it should
 	diskFull string // the log directory if no room was left in it then
 }
 
@@ -148,7 +148,7 @@ func (at *attempt) outlives(d time.Duration) bool {
 	}
 }
 
-// accuse notes that a worker is killed since it missed a deadline. The first one is the
+// accuse notes that a worker is killed because it missed a deadline. The first one is the
 // cause: others may be missed while the worker ends.
 func (at *attempt) accuse(localRank int, what string) {
 	at.mu.Lock()
@@ -240,8 +240,8 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			return a.endedElsewhere(ctx, at, n)
 		case actAbort:
 			return a.abort(ctx, at, n)
-		case actDrain:
-			return a.drain(ctx, at, n.record), nil
+		case actPreempt:
+			return a.stopPreempted(ctx, at, n.record), nil
 		case actGiveUp:
 			return a.giveUp(ctx, at, n)
 		}
@@ -300,7 +300,7 @@ func (a *Agent) startGroup(at *attempt) news {
 		at.wg.Go(func() { a.watchProgress(at) })
 	}
 	at.wg.Go(func() {
-		// It has no deadline: the group ends by itself, or since it is stopped.
+		// It has no deadline: the group ends by itself, or because it is stopped.
 		res, err := at.group.Wait(context.WithoutCancel(at.life))
 		if err == nil {
 			at.res, at.exits = res, res.Exits
@@ -370,7 +370,7 @@ func (a *Agent) stopWorkers(ctx context.Context, at *attempt, sig syscall.Signal
 	a.finishLogs(ctx, at)
 }
 
-// leave stops the workers since the agent was told to.
+// leave stops the workers because the agent was told to.
 func (a *Agent) leave(ctx context.Context, at *attempt, state State) (*Result, error) {
 	cause := context.Cause(ctx)
 	p := a.preemption(cause)
@@ -387,7 +387,7 @@ func (a *Agent) leave(ctx context.Context, at *attempt, state State) (*Result, e
 	return r, cause
 }
 
-// abort stops the workers since the agent cannot go on.
+// abort stops the workers because the agent cannot go on.
 func (a *Agent) abort(ctx context.Context, at *attempt, n news) (*Result, error) {
 	err := n.err
 	if n.ev == evDisconnected {
