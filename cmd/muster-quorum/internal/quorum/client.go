@@ -218,13 +218,16 @@ func speaksTLS(ctx context.Context, address string) bool {
 	return true
 }
 
+// otherToken begins the fault of a member with other secrets.
+const otherToken = "it has another token or authority than this agent"
+
 // dialFault is the error of a dial without the address, which the reader has.
 func dialFault(err error) string {
 	if plaintext, ok := errors.AsType[tls.RecordHeaderError](err); ok {
 		return "it has no token or certificate, and this agent has (" + plaintext.Error() + ")"
 	}
 	if other, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return "it has another token or authority than this agent (" + plain(other) + ")"
+		return otherToken + " (" + plain(other) + ")"
 	}
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
 		return "no answer (timeout)"

@@ -2,10 +2,16 @@ package quorum
 
 import (
 	"bytes"
+	"crypto/tls"
 	"errors"
+	"fmt"
+	"io"
+	"log"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -178,6 +184,88 @@ func TestExisting(t *testing.T) {
 	want := &way{embed.ClusterStateFlagExisting, "h1=http://h1:29401,h0=http://h0:29401,h2:29401=http://h2:29401", "muster/job"}
 	if diff := cmp.Diff(want, w, cmp.AllowUnexported(way{})); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// A member says who has its port, and nothing if that is the same run's.
+func TestPortHolder(t *testing.T) {
+	t.Parallel()
+	cluster, asked := "", make(chan struct{}, 1)
+	answer := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if cluster != "" {
+			w.Header().Set(clusterHeader, cluster)
+			_, _ = w.Write([]byte("[]"))
+		}
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+	})
+	secure := func(token string) *tls.Config {
+		id, err := identify(token, []string{"127.0.0.1"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := id.config()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	one, other := secure("the token of this job"), secure("not the token of this job")
+	for _, tt := range []struct {
+		name         string
+		theirs, mine *tls.Config
+		run, want    string // "" is served
+	}{
+		{"same run", nil, nil, "job", ""},
+		{"same run and token", one, one, "job", ""},
+		{"another run", nil, nil, "other", "a member of another run's quorum has the port"},
+		{"another token", one, other, "job", "a member of a quorum has the port, and it has another token or authority than this agent (tls: "},
+		{"no token here", one, nil, "job", "who has the port speaks TLS"},
+		{"no token there", nil, one, "job", "a member of a quorum without a token or certificate has the port, and this agent has one"},
+		{"no member", nil, nil, "", "another program has the port"},
+	} {
+		server := httptest.NewUnstartedServer(answer)
+		server.Config.ErrorLog = log.New(io.Discard, "", 0)
+		if server.TLS = tt.theirs; tt.theirs != nil {
+			server.StartTLS()
+		} else {
+			server.Start()
+		}
+		_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
+		n, _ := strconv.Atoi(port)
+		name := fmt.Sprintf("127.0.0.1:%d", n-1)
+		var out bytes.Buffer
+		m := &member{cfg: pipe.Serve{RunID: "job", Name: name, Members: []string{name}, Bind: "127.0.0.1"}, out: pipe.NewWriter(&out), tls: tt.mine}
+		var err error
+		if m.me, _, err = parseHosts(&m.cfg); err != nil {
+			t.Fatal(err)
+		}
+		m.me.secure = tt.mine != nil
+		cluster = ""
+		if tt.run != "" {
+			cluster = m.clusterID("muster/" + tt.run)
+		}
+		if tt.want != "" {
+			if err := m.freePorts(t.Context(), 0); err == nil || !strings.Contains(err.Error(), "address already in use: "+tt.want) {
+				t.Errorf("%s: got %v, want %q in it", tt.name, err, tt.want)
+			}
+			server.Close()
+			continue
+		}
+		select {
+		case <-asked:
+		default:
+		}
+		free := make(chan error)
+		go func() { free <- m.freePorts(t.Context(), 0) }()
+		<-asked
+		<-asked // past its patience
+		server.Close()
+		if err := <-free; err != nil || out.String() != `{"ready":true}`+"\n" {
+			t.Errorf("%s: got %v, and said %s", tt.name, err, out.String())
+		}
 	}
 }
 

@@ -63,6 +63,7 @@ type member struct {
 	logger *slog.Logger
 	ended  atomic.Bool // the job has; its data is of no use any more
 	overs  int         // how often it started over
+	takens int         // how often another one had its ports after all
 	tokens []string    // of the clusters that this run has had, as far as known
 
 	tls, tlsServer  *tls.Config // for connections to the others, and from them; nil without
@@ -72,8 +73,10 @@ type member struct {
 	waiting string     // as last told
 }
 
-// errStartOver asks for another start, with no data.
-var errStartOver = errors.New("start over")
+var (
+	errStartOver = errors.New("start over")            // another start, with no data
+	errTaken     = errors.New("a port has been taken") // another start
+)
 
 func (m *member) run(ctx context.Context) error {
 	cleanTLS, err := m.secure()
@@ -94,6 +97,7 @@ func (m *member) run(ctx context.Context) error {
 			return os.RemoveAll(dir)
 		case ctx.Err() != nil:
 			return nil
+		case errors.Is(err, errTaken):
 		case errors.Is(err, errStartOver):
 			if err := os.RemoveAll(dir); err != nil {
 				return err
@@ -106,7 +110,7 @@ func (m *member) run(ctx context.Context) error {
 
 // live starts etcd's server and stays until it or ctx ends.
 func (m *member) live(ctx context.Context, dir string) error {
-	if err := m.freePorts(ctx); err != nil {
+	if err := m.freePorts(ctx, portPatience); err != nil {
 		return err
 	}
 	cfg, err := m.embedConfig(dir)
@@ -126,16 +130,27 @@ func (m *member) live(ctx context.Context, dir string) error {
 	if len(m.cfg.Allow) > 0 || m.tls != nil {
 		unguard, err := m.guard(cfg)
 		if err != nil {
-			return err
+			return m.taken(err)
 		}
 		defer unguard()
 	}
 	e, err := embed.StartEtcd(cfg)
 	if err != nil {
-		return fmt.Errorf("start etcd: %w", err)
+		return m.taken(fmt.Errorf("start etcd: %w", err))
 	}
 	err = m.watch(ctx, e)
 	m.stop(e)
+	return err
+}
+
+// taken returns errTaken for an error by which a port is in use: another agent of this
+// host has started its member since freePorts looked.
+func (m *member) taken(err error) error {
+	const most = 10 // else it is never free and tryPorts does not see it
+	if errors.Is(err, syscall.EADDRINUSE) && m.takens < most {
+		m.takens++
+		return errTaken
+	}
 	return err
 }
 
@@ -192,22 +207,79 @@ func (m *member) listen(address string) string {
 	return net.JoinHostPort(ip, port)
 }
 
-// freePorts waits, for a while, until both ports are free: this host's member of
-// before may be about to end.
-func (m *member) freePorts(ctx context.Context) error {
-	const patience = 10 * time.Second
+// portPatience is how long another program may keep a port before the member gives up.
+const portPatience = 10 * time.Second
+
+// freePorts waits until both ports are free: for a while, since this host's member of
+// before may be about to end, and as long as another agent of this host has that of the
+// same run there, which then serves this one, too.
+func (m *member) freePorts(ctx context.Context, patience time.Duration) error {
 	deadline := time.Now().Add(patience)
+	served := false
 	for {
 		err := m.tryPorts()
 		if err == nil || ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if !errors.Is(err, syscall.EADDRINUSE) || time.Now().After(deadline) {
+		if !errors.Is(err, syscall.EADDRINUSE) {
 			return fmt.Errorf("%w; name another port after the host in --rdzv-endpoint", err)
 		}
-		m.wait(fmt.Sprintf("%v: another program has the port", err))
+		holder := m.portHolder(ctx)
+		switch {
+		case holder == "":
+			if !served {
+				m.wait("")
+				_ = m.out.Write(pipe.Report{Ready: true})
+			}
+			served, deadline = true, time.Now().Add(patience)
+			_ = sleep.For(ctx, time.Second)
+			continue
+		case time.Now().After(deadline):
+			return fmt.Errorf("%w: %s; name another port after the host in --rdzv-endpoint", err, holder)
+		case time.Until(deadline) < patience-time.Second: // a member of the run may just be starting
+			m.wait(fmt.Sprintf("%v: %s", err, holder))
+		}
 		_ = sleep.For(ctx, 100*time.Millisecond)
 	}
+}
+
+// portHolder says who has this member's ports; "" if it is a member of the same run.
+func (m *member) portHolder(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	n := askHost(ctx, m.me, m.tls)
+	if known := n.clusters(); len(known) > 0 {
+		if m.sameRun(known[0]) {
+			return ""
+		}
+		return "a member of another run's quorum has the port"
+	}
+	if strings.HasPrefix(n.fault, otherToken) {
+		return "a member of a quorum has the port, and " + n.fault + "; give all agents of the job the same token_file, or certificates of one authority"
+	}
+	open := *m.me
+	open.secure = false
+	switch n := askHost(ctx, &open, nil); {
+	case m.tls == nil && speaksTLS(ctx, m.me.peer):
+		return "who has the port speaks TLS: if it is a member of this job's quorum, give this agent its token_file, or cacert, cert and key"
+	case m.tls != nil && len(n.clusters()) > 0:
+		return "a member of a quorum without a token or certificate has the port, and this agent has one: give all agents of the job the same"
+	}
+	return "another program has the port"
+}
+
+// sameRun says whether a cluster is this run's: the first, or one that follows from it.
+func (m *member) sameRun(cluster string) bool {
+	const most = 8 // majorities that have lost their data
+	token := "muster/" + m.cfg.RunID
+	for range most {
+		id := m.clusterID(token)
+		if id == cluster {
+			return true
+		}
+		token = successor(m.cfg.RunID, id)
+	}
+	return false
 }
 
 func (m *member) tryPorts() error {
