@@ -34,7 +34,7 @@ func (e *ConfigError) Unwrap() error { return e.Err }
 //
 // Which rendezvous: Standalone is c10d at a free port of this host. So is static
 // for one host, if neither endpoint nor port is given. Otherwise it is what
-// RdzvBackend says.
+// Rendezvous.Backend says.
 //
 // Source: run and config_from_args in torch/distributed/run.py.
 func Resolve(cfg Config) (Config, error) {

@@ -10,8 +10,8 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 )
 
-// Settings returns those of the rendezvous: RdzvConf's, and the token of the environment
-// unless RdzvConf names a file.
+// Settings returns the rendezvous' settings: those of its Conf, and the environment's
+// token unless Conf names a file with one.
 func (cfg *Config) Settings() (rendezvous.Settings, error) {
 	settings, err := rendezvous.ParseSettings(cfg.Rendezvous.Backend, cfg.Rendezvous.Conf)
 	if settings.TokenFile == "" {

@@ -2,7 +2,7 @@
 // part in a round, and with which rank.
 //
 // A Handler carries one job's rendezvous over one backend. Each call of Next
-// closes a round: it returns once this node has its group rank, with a store
+// completes a round: it returns once this node has its group rank, with a store
 // that all nodes of the round share and the address at which the workers will
 // meet. Subpackages hold the backends, static, c10d, etcd and quorum; each makes a
 // Handler from a Spec. Package simulate runs the rendezvous of many hosts in one process.
