@@ -118,12 +118,15 @@ func TestRestartMeetsAgain(t *testing.T) {
 }
 
 func TestJudgeRestartMeetsAgain(t *testing.T) {
-	j := start(t, judge(t), withPython(t), "--standalone --nproc-per-node 2 --max-restarts 1", "testdata/again.py")
-	if status := j.statusOrHang(); status == 0 {
-		t.Error("torchrun's second attempt met; D1 is gone")
-	} else {
-		t.Logf("status %d\n%s", status, strings.Join(slices.Compact(grep(j.errs(), `connectFullMesh failed`)), "\n"))
+	const tries = 5 // now and then it does meet
+	for range tries {
+		j := start(t, judge(t), withPython(t), "--standalone --nproc-per-node 2 --max-restarts 1", "testdata/again.py")
+		if status := j.statusOrHang(); status != 0 {
+			t.Logf("status %d\n%s", status, strings.Join(slices.Compact(grep(j.errs(), `connectFullMesh failed`)), "\n"))
+			return
+		}
 	}
+	t.Errorf("torchrun's second attempt met %d times; D1 is gone", tries)
 }
 
 // A worker may be a launcher: its workers are a world of their own.
