@@ -111,7 +111,10 @@ func TestStartValidates(t *testing.T) {
 func file(t *testing.T, text string, mode fs.FileMode) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "prog")
-	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+	if err := testproc.WriteProgram(path, text); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, mode); err != nil {
 		t.Fatal(err)
 	}
 	return path

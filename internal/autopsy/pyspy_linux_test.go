@@ -58,8 +58,8 @@ func TestForeignPySpy(t *testing.T) {
 			target := filepath.Join(ours, "innocent")
 			must(t, os.Mkdir(evil, 0o755), os.Mkdir(ours, 0o755))
 			copyFile(t, testproc.Program(), path("python3"))
-			must(t, os.WriteFile(target, []byte("#!/bin/sh\n"), 0o755),
-				os.WriteFile(path("script"), []byte("#!/bin/sh\n"+script), 0o755),
+			must(t, testproc.WriteProgram(target, "#!/bin/sh\n"),
+				testproc.WriteProgram(path("script"), "#!/bin/sh\n"+script),
 				os.WriteFile(path("dump"), []byte(script), 0o644))
 			if attack == "shell" {
 				must(t, os.Symlink("/bin/sh", path("py-spy")))
@@ -82,9 +82,9 @@ func TestForeignPySpy(t *testing.T) {
 
 			// What our own PATH has is run for it.
 			must(t, os.Rename(target, filepath.Join(ours, "py-spy")),
-				os.WriteFile(filepath.Join(ours, "py-spy"), fmt.Appendf(nil, `#!/bin/sh
+				testproc.WriteProgram(filepath.Join(ours, "py-spy"), fmt.Sprintf(`#!/bin/sh
 echo '[{"pid":%d,"os_thread_id":%[1]d,"thread_name":"main","frames":[]}]'
-`, pid), 0o755))
+`, pid)))
 			if w = take(t, autopsy.Config{}, autopsy.Target{PID: pid}).Workers[0]; w.Python.Source != "py-spy" {
 				t.Errorf("with py-spy in PATH: %+v", w.Python)
 			}

@@ -99,7 +99,7 @@ func needPySpy(t *testing.T) string {
 func fakePySpy(t *testing.T, script string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "py-spy")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
+	if err := testproc.WriteProgram(path, "#!/bin/sh\n"+script+"\n"); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -422,6 +422,8 @@ func copyFile(t *testing.T, from, to string) {
 		t.Fatal(err)
 	}
 	defer in.Close()
+	syscall.ForkLock.RLock() // as testproc.WriteProgram does
+	defer syscall.ForkLock.RUnlock()
 	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE, 0o755)
 	if err != nil {
 		t.Fatal(err)

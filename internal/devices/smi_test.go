@@ -8,13 +8,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // nvidiaSMI puts a program of that name into PATH.
 func nvidiaSMI(t *testing.T, script string) {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "nvidia-smi"), []byte("#!/bin/sh\n"+script), 0o755); err != nil {
+	if err := testproc.WriteProgram(filepath.Join(dir, "nvidia-smi"), "#!/bin/sh\n"+script); err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", "/nowhere:"+dir)

@@ -67,18 +67,16 @@ def say(out, err):
 
 def wait_for_signal(fifo):
     """Says that it is ready, and what signal came; never ends by itself."""
-
-    def note(number, frame):
-        with open(fifo + "." + os.environ["RANK"], "w") as f:
-            f.write(signal.Signals(number).name)
-        sys.exit(1)
-
-    signal.signal(signal.SIGTERM, note)
-    signal.signal(signal.SIGINT, note)
+    signals = signal.SIGTERM, signal.SIGINT
+    # Blocked and waited for: a handler would not run if its signal came just before a
+    # long sleep began.
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     with open(fifo, "w") as f:
         f.write("%d\n" % os.getpid())
-    while True:
-        time.sleep(60)
+    number = signal.sigwait(signals)
+    with open(fifo + "." + os.environ["RANK"], "w") as f:
+        f.write(signal.Signals(number).name)
+    sys.exit(1)
 
 
 class Point:

@@ -316,7 +316,8 @@ class Server(unittest.TestCase):
             from muster.timer import TimerClient, expires
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
             with expires(0.1, "mine", client=TimerClient(signal=signal.SIGTERM)):
-                time.sleep(600)
+                while True:  # a signal just before a long sleep would not interrupt it
+                    time.sleep(0.05)
             """
         )
         self.assertEqual((status, out), (5, ""))

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/test/slurmlab"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 func readme(p *play) {
@@ -187,7 +188,7 @@ func slurm(p *play) {
 func (p *play) sbatch(lab *slurmlab.Lab, text string, env ...string) string {
 	p.Helper()
 	script, log := filepath.Join(p.dir, "train.sbatch"), filepath.Join(p.dir, "log")
-	p.must(os.WriteFile(script, []byte("#!/bin/sh\n"+text), 0o777))
+	p.must(testproc.WriteProgram(script, "#!/bin/sh\n"+text))
 	job := lab.Submit(slices.Concat(p.env, env), "--chdir="+p.dir, "--output="+log, "--open-mode=truncate", script)
 	end := lab.AwaitEnd(job)
 	said, err := os.ReadFile(log)

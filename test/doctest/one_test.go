@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 func hangs(p *play) {
@@ -201,5 +203,5 @@ func doctor(p *play) {
 func (p *play) site(name, script string) {
 	p.Helper()
 	p.must(os.MkdirAll(filepath.Join(p.dir, "site"), 0o777))
-	p.must(os.WriteFile(filepath.Join(p.dir, "site", name), []byte("#!/bin/sh\n"+script+"\n"), 0o777))
+	p.must(testproc.WriteProgram(filepath.Join(p.dir, "site", name), "#!/bin/sh\n"+script+"\n"))
 }

@@ -378,7 +378,7 @@ func contents(t testing.TB, path string) string {
 func script(t testing.TB, name, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+	if err := testproc.WriteProgram(path, text); err != nil {
 		t.Fatal(err)
 	}
 	return path

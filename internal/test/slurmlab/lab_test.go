@@ -12,6 +12,7 @@ import (
 
 	"github.com/muster-run/muster/internal/scheduler"
 	"github.com/muster-run/muster/internal/test/slurmlab"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // detect is what package scheduler makes of an environment, one NAME=value a line.
@@ -69,7 +70,7 @@ func TestScheduler(t *testing.T) {
 	// A batch script is no srun.
 	log := filepath.Join(t.TempDir(), "log")
 	script := filepath.Join(t.TempDir(), "env.sbatch")
-	if err := os.WriteFile(script, []byte("#!/bin/sh\nenv\nexit 3\n"), 0o755); err != nil {
+	if err := testproc.WriteProgram(script, "#!/bin/sh\nenv\nexit 3\n"); err != nil {
 		t.Fatal(err)
 	}
 	job := l.Submit(nil, "-N2", "-o", log, script)

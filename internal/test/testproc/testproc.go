@@ -403,6 +403,15 @@ func Program() string { return executable() }
 // Args returns the arguments of a worker that runs a script.
 func Args(script ...string) []string { return append([]string{word}, script...) }
 
+// WriteProgram writes a file that a test is about to execute. Nothing forks while it
+// is open: a child that another test starts would have it open until its own exec,
+// and "text file busy" would be the answer.
+func WriteProgram(path, text string) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, []byte(text), 0o755)
+}
+
 // OpenGate lets workers at the gate go on, also those that come later.
 func (l *Lab) OpenGate() { l.gate.Open() }
 

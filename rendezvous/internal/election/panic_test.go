@@ -3,12 +3,12 @@ package election_test
 import (
 	"bytes"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/muster-run/muster/internal/pipe"
+	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/rendezvous/internal/election"
 )
 
@@ -17,7 +17,7 @@ func TestChildPanics(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "muster-quorum")
 	script := "#!/bin/sh\nprintf 'panic: no space left\\n\\ngoroutine 1 [running]:\\nmain.main()\\n' >&2\nexit 2\n"
-	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
+	if err := testproc.WriteProgram(program, script); err != nil {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer

@@ -19,6 +19,7 @@ import (
 
 	"github.com/muster-run/muster/cmd/muster/internal/doctor"
 	"github.com/muster-run/muster/internal/test/netlab"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // A site is a lab whose hosts have a Python that has torch.
@@ -32,21 +33,19 @@ type site struct {
 func newSite(t *testing.T, hosts int) *site {
 	t.Parallel()
 	s := &site{t: t, lab: netlab.New(t, hosts), dir: t.TempDir()}
-	s.write("python3", 0o755, "#!/bin/sh\n"+
+	s.program("python3", "#!/bin/sh\n"+
 		`echo 'MUSTER {"version": "3.12.1", "executable": "", "files": 65536}'`+"\n"+
 		`echo 'MUSTER {"torch": "2.15.0", "seconds": 1.5, "cuda": "", "hip": "", "distributed": true, "gloo": true}'`+"\n")
-	s.write("py-spy", 0o755, "#!/bin/sh\n")
+	s.program("py-spy", "#!/bin/sh\n")
 	s.env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "PYTHON_EXEC=" + s.dir + "/python3", "TMPDIR=" + s.dir, "HOME=" + s.dir}
 	return s
 }
 
-func (s *site) write(name string, mode os.FileMode, text string) string {
+func (s *site) program(name, text string) {
 	s.t.Helper()
-	path := filepath.Join(s.dir, name)
-	if err := os.WriteFile(path, []byte(text), mode); err != nil {
+	if err := testproc.WriteProgram(filepath.Join(s.dir, name), text); err != nil {
 		s.t.Fatal(err)
 	}
-	return path
 }
 
 // sh runs a script on a host.
