@@ -17,8 +17,6 @@ import (
 	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/rendezvous"
-	"github.com/muster-run/muster/rendezvous/etcd"
-	"github.com/muster-run/muster/rendezvous/quorum"
 )
 
 // A ConfigError says everything that is wrong with a Config.
@@ -127,10 +125,8 @@ func orWriter(w, otherwise io.Writer) io.Writer {
 // resolveRendezvous chooses backend, endpoint and run ID.
 func (cfg *Config) resolveRendezvous() error {
 	var errs []error
-	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
-
 	if cfg.Rendezvous.MasterPort < 0 || cfg.Rendezvous.MasterPort > 65535 {
-		fail("master port: want 0 to 65535, got %d", cfg.Rendezvous.MasterPort)
+		errs = append(errs, fmt.Errorf("master port: want 0 to 65535, got %d", cfg.Rendezvous.MasterPort))
 		cfg.Rendezvous.MasterPort = 0 // or the endpoint would be wrong, too
 	}
 	if cfg.Rendezvous.Handler != nil {
@@ -153,46 +149,41 @@ func (cfg *Config) resolveRendezvous() error {
 	cfg.Rendezvous.settings = &settings
 	cfg.RunID = cmp.Or(cfg.RunID, noRunID)
 	cfg.Logs.RunID = cmp.Or(cfg.Logs.RunID, cfg.RunID)
+	return errors.Join(append(errs, cfg.checkEndpoint())...)
+}
 
-	switch cfg.Rendezvous.Backend {
-	case "static":
-		if cfg.Rendezvous.Endpoint == "" {
-			cfg.Rendezvous.Endpoint = joinHostPort(cfg.Rendezvous.MasterAddr, cmp.Or(cfg.Rendezvous.MasterPort, defaultMasterPort))
-		}
-		_, port, err := hostport.Split(cfg.Rendezvous.Endpoint, -1)
-		switch {
-		case err != nil:
-			errs = append(errs, err)
-		case port < 0:
-			fail("port is missing in endpoint: %s. Try to specify --master-port", cfg.Rendezvous.Endpoint)
-		case port == 0 && cfg.MaxNodes > 1:
-			fail(portZero, nodes(*cfg), cfg.Rendezvous.Endpoint)
-		}
-		if cfg.Rendezvous.NodeRank < 0 || cfg.Rendezvous.NodeRank >= cfg.MaxNodes {
-			fail("node rank: want 0 to %d for %s, got %d", cfg.MaxNodes-1, nodes(*cfg), cfg.Rendezvous.NodeRank)
-		}
-	case "c10d":
-		_, port, err := hostport.Split(cfg.Rendezvous.Endpoint, -1)
-		switch {
-		case err != nil:
-			errs = append(errs, err)
-		case port == 0 && cfg.MinNodes > 1 && cfg.MinNodes <= cfg.MaxNodes:
-			fail(portZero, nodes(*cfg), cfg.Rendezvous.Endpoint)
-		case port == 0:
-			cfg.MaxNodes = 1
-		}
-	case "etcd", "etcd-v2":
-		if _, err := hostport.SplitList(cfg.Rendezvous.Endpoint, etcd.DefaultPort); err != nil {
-			errs = append(errs, err)
-		}
-	case "quorum":
-		if _, err := quorum.Members(cfg.Rendezvous.Endpoint); err != nil {
-			errs = append(errs, err)
-		}
-	default:
-		fail("rendezvous backend %q is not known: want static, c10d, etcd or quorum; Python plug-ins cannot be loaded", cfg.Rendezvous.Backend)
+// checkStatic checks the address of the host with node rank 0, and fills it in.
+func (cfg *Config) checkStatic() error {
+	r := &cfg.Rendezvous
+	if r.Endpoint == "" {
+		r.Endpoint = joinHostPort(r.MasterAddr, cmp.Or(r.MasterPort, defaultMasterPort))
 	}
-	return errors.Join(errs...)
+	_, port, err := hostport.Split(r.Endpoint, -1)
+	switch {
+	case err != nil:
+	case port < 0:
+		err = fmt.Errorf("port is missing in endpoint: %s. Try to specify --master-port", r.Endpoint)
+	case port == 0 && cfg.MaxNodes > 1:
+		err = fmt.Errorf(portZero, nodes(*cfg), r.Endpoint)
+	}
+	if r.NodeRank < 0 || r.NodeRank >= cfg.MaxNodes {
+		err = errors.Join(err, fmt.Errorf("node rank: want 0 to %d for %s, got %d", cfg.MaxNodes-1, nodes(*cfg), r.NodeRank))
+	}
+	return err
+}
+
+// checkC10d checks the address of the host that holds the rendezvous. With port 0 the
+// job has no other.
+func (cfg *Config) checkC10d() error {
+	_, port, err := hostport.Split(cfg.Rendezvous.Endpoint, -1)
+	switch {
+	case err != nil:
+	case port == 0 && cfg.MinNodes > 1 && cfg.MinNodes <= cfg.MaxNodes:
+		err = fmt.Errorf(portZero, nodes(*cfg), cfg.Rendezvous.Endpoint)
+	case port == 0:
+		cfg.MaxNodes = 1
+	}
+	return err
 }
 
 // What is not in Default, since it counts only for jobs of several hosts.

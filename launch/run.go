@@ -3,7 +3,6 @@ package launch
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -24,10 +23,6 @@ import (
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
-	"github.com/muster-run/muster/rendezvous/c10d"
-	"github.com/muster-run/muster/rendezvous/etcd"
-	"github.com/muster-run/muster/rendezvous/quorum"
-	"github.com/muster-run/muster/rendezvous/static"
 	"github.com/muster-run/muster/store/tcpstore"
 	"github.com/muster-run/muster/timer"
 )
@@ -212,20 +207,14 @@ func newHandler(cfg Config, settings rendezvous.Settings, host string, waiting f
 		Settings:         settings,
 		Logger:           log,
 	}
-	switch cfg.Rendezvous.Backend {
-	case "static":
-		return static.New(spec)
-	case "etcd-v2":
-		log.Warn("the rendezvous backend etcd-v2 speaks etcd's v3 API here; agents of PyTorch cannot take part")
-		return etcd.New(spec)
-	case "etcd":
-		return etcd.New(spec)
-	case "quorum":
-		return quorum.New(spec)
-	case "c10d":
-		return c10d.New(spec)
+	backend, err := FindBackend(cfg.Rendezvous.Backend)
+	if err != nil {
+		return nil, err
 	}
-	return nil, fmt.Errorf("rendezvous backend %q is not known", cfg.Rendezvous.Backend) // nor to Resolve
+	if cfg.Rendezvous.Backend == etcdV2 {
+		log.Warn("the rendezvous backend etcd-v2 speaks etcd's v3 API here; agents of PyTorch cannot take part")
+	}
+	return backend.New(spec)
 }
 
 // identicalWorkers says whether agents assign ranks without asking each other.

@@ -7,6 +7,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+
+	"github.com/muster-run/muster/launch"
 )
 
 const completionUsage = `usage: muster completion bash|zsh|fish|tcsh
@@ -70,7 +72,11 @@ func (o *option) words() []string {
 	case "nproc-per-node":
 		return []string{"auto", "cpu", "gpu", "xpu"}
 	case "rdzv-backend":
-		return []string{"static", "c10d", "etcd", "quorum"}
+		var names []string
+		for _, b := range launch.Backends() {
+			names = append(names, b.Name)
+		}
+		return names
 	case "event-log-handler":
 		return []string{"null", "console", "file", "dynamic_rendezvous"}
 	case "redirects", "tee":

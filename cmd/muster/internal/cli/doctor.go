@@ -16,8 +16,6 @@ import (
 	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/rendezvous/c10d"
-	"github.com/muster-run/muster/rendezvous/etcd"
-	"github.com/muster-run/muster/rendezvous/quorum"
 )
 
 const doctorUsage = `usage: muster doctor [--json] [--wait SECONDS] [options of muster run] [training_script ...]
@@ -247,21 +245,21 @@ func doctorDefaults(l *line, lookup func(string) (string, bool)) (word string) {
 
 // meetingPoint fills in where the hosts meet.
 func meetingPoint(d *doctor.Config, r *reader, cfg launch.Config) (errs []error) {
-	var err error
-	switch cfg.Rendezvous.Backend {
-	case "etcd", "etcd-v2":
-		d.Members, err = hostport.SplitList(cfg.Rendezvous.Endpoint, etcd.DefaultPort)
-	case "quorum":
-		d.Members, err = quorum.Members(cfg.Rendezvous.Endpoint)
-	default:
-		d.Host, d.Port, err = hostport.Split(cfg.Rendezvous.Endpoint, c10d.DefaultPort)
-		if cfg.Rendezvous.Backend == "static" && cfg.MaxNodes > 1 && d.Settings.IsHost == nil && r.isGiven("node-rank") {
-			first := cfg.Rendezvous.NodeRank == 0
-			d.Settings.IsHost = &first
-		}
-		if d.Port == 0 {
-			d.Host = ""
-		}
+	backend, err := launch.FindBackend(cfg.Rendezvous.Backend)
+	if err != nil {
+		return append(errs, err)
+	}
+	if backend.Members != nil {
+		d.Members, err = backend.Members(cfg.Rendezvous.Endpoint)
+		return append(errs, split(err)...)
+	}
+	d.Host, d.Port, err = hostport.Split(cfg.Rendezvous.Endpoint, c10d.DefaultPort)
+	if backend.Name == "static" && cfg.MaxNodes > 1 && d.Settings.IsHost == nil && r.isGiven("node-rank") {
+		first := cfg.Rendezvous.NodeRank == 0
+		d.Settings.IsHost = &first
+	}
+	if d.Port == 0 {
+		d.Host = ""
 	}
 	return append(errs, split(err)...)
 }

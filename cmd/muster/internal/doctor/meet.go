@@ -13,10 +13,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
-	"github.com/muster-run/muster/rendezvous/etcd"
-	"github.com/muster-run/muster/rendezvous/quorum"
 	"github.com/muster-run/muster/store"
 )
 
@@ -82,11 +81,12 @@ func (d *doctor) handler(ctx context.Context) (rendezvous.Handler, error) {
 		RunID: "muster-doctor." + d.RunID, Endpoint: d.endpoint(), MinNodes: d.MinNodes, MaxNodes: d.MaxNodes,
 		LocalWorldSize: 1, Host: d.hostname, LocalAddr: d.LocalAddr, OnWaiting: d.tell, Settings: settings, Logger: d.Logger,
 	}
-	switch d.Backend {
-	case "quorum":
-		return quorum.New(spec)
-	case "etcd", "etcd-v2":
-		return etcd.New(spec)
+	if d.Members != nil {
+		backend, err := launch.FindBackend(d.Backend)
+		if err != nil {
+			return nil, err
+		}
+		return backend.New(spec)
 	}
 	// A store that stays may hold what an earlier meeting has left, whose rounds had the
 	// same numbers. The first host's address reaches all others with the round and is

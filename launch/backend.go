@@ -1,0 +1,61 @@
+package launch
+
+import (
+	"fmt"
+
+	"github.com/muster-run/muster/internal/hostport"
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/c10d"
+	"github.com/muster-run/muster/rendezvous/etcd"
+	"github.com/muster-run/muster/rendezvous/quorum"
+	"github.com/muster-run/muster/rendezvous/static"
+)
+
+// A Backend is a way in which agents meet: a value of Rendezvous.Backend.
+type Backend struct {
+	Name string
+	// New makes the rendezvous.
+	New func(rendezvous.Spec) (rendezvous.Handler, error)
+	// Members splits an endpoint that names several servers, and gives each its port.
+	// Nil: the endpoint is one address.
+	Members func(endpoint string) ([]string, error)
+
+	check func(*Config) error // of the endpoint, where Members does not do it
+}
+
+// Backends returns all of them. A new one is a row here.
+func Backends() []Backend {
+	etcdMembers := func(endpoint string) ([]string, error) { return hostport.SplitList(endpoint, etcd.DefaultPort) }
+	return []Backend{
+		{Name: "static", New: static.New, check: (*Config).checkStatic},
+		{Name: "c10d", New: c10d.New, check: (*Config).checkC10d},
+		{Name: "etcd", New: etcd.New, Members: etcdMembers},
+		{Name: "quorum", New: quorum.New, Members: quorum.Members},
+	}
+}
+
+// etcdV2 is a backend of torchrun's, in whose place etcd is.
+const etcdV2 = "etcd-v2"
+
+// FindBackend returns the backend of that name.
+func FindBackend(name string) (Backend, error) {
+	for _, b := range Backends() {
+		if b.Name == name || b.Name == "etcd" && name == etcdV2 {
+			return b, nil
+		}
+	}
+	return Backend{}, fmt.Errorf("rendezvous backend %q is not known: want static, c10d, etcd or quorum; Python plug-ins cannot be loaded", name)
+}
+
+// checkEndpoint checks the endpoint as the backend reads it.
+func (cfg *Config) checkEndpoint() error {
+	b, err := FindBackend(cfg.Rendezvous.Backend)
+	switch {
+	case err != nil:
+	case b.Members != nil:
+		_, err = b.Members(cfg.Rendezvous.Endpoint)
+	default:
+		err = b.check(cfg)
+	}
+	return err
+}
