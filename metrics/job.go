@@ -3,8 +3,6 @@ package metrics
 import (
 	"cmp"
 	"io"
-	"runtime"
-	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +11,7 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/version"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/timer"
 )
@@ -192,15 +191,7 @@ func (j *Job) writeLive(s scrape, live Live, again int) {
 
 // writeBuild writes what the program was built from.
 func writeBuild(s scrape) {
-	version, revision := "unknown", ""
-	if info, ok := debug.ReadBuildInfo(); ok {
-		version = info.Main.Version
-		for _, s := range info.Settings {
-			if s.Key == "vcs.revision" {
-				revision = s.Value
-			}
-		}
-	}
+	v := version.Read()
 	s.gauge("muster_build_info", "What the program was built from; always 1.", 1,
-		label{"version", version}, label{"revision", revision}, label{"goversion", runtime.Version()})
+		label{"version", v.Version}, label{"revision", v.Commit}, label{"goversion", v.Go})
 }

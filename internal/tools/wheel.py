@@ -1,4 +1,4 @@
-"""Makes one wheel of muster: the binaries of a directory and python/muster.
+"""Makes one wheel of muster-run: the binaries of a directory and python/muster.
 
 Standard library only. The same input gives the same bytes: entries are sorted,
 their times and modes are fixed. Which platform the wheel is for is read from the
@@ -25,32 +25,20 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 PACKAGE = os.path.join(ROOT, "python", "muster")
 BINARIES = ("muster", "muster-quorum")
 REQUIRES_PYTHON = ">=3.8"
+HOME = "https://github.com/muster-run/muster"
 
 
 class Unfit(Exception):
     """A binary that cannot be in a wheel."""
 
 
-def pep440(mod):
-    """The version of Go's stamp: v1.2.3, v0.0.0-<time>-<commit>[+dirty] or (devel)."""
-    if mod in ("", "(devel)"):
-        return "0.0.0.dev0"
-    m = re.fullmatch(r"v(\d+)\.(\d+)\.(\d+)(?:-([0-9A-Za-z.-]+))?(?:\+([0-9A-Za-z.-]+))?", mod)
+def version():
+    """The version in internal/version, as PEP 440 writes it: 0.2.0-dev is 0.2.0.dev0."""
+    with open(os.path.join(ROOT, "internal", "version", "version.go"), encoding="utf-8") as f:
+        m = re.search(r'^const Version = "(\d+\.\d+\.\d+)(-dev)?"$', f.read(), re.MULTILINE)
     if not m:
-        raise Unfit("version %r is not one that Go stamps" % mod)
-    major, minor, patch, pre, build = m.groups()
-    base = "%s.%s.%s" % (major, minor, patch)
-    local = [build] if build else []
-    pseudo = re.fullmatch(r"(?:(?P<pre>.+)\.)?(?:0\.)?(?P<time>\d{14})-(?P<commit>[0-9a-f]{12})", pre or "")
-    if pseudo:
-        base += ".dev" + pseudo["time"]
-        local.insert(0, "g" + pseudo["commit"])
-    elif pre:
-        label = re.fullmatch(r"(alpha|beta|rc)\.?(\d+)", pre)
-        if not label:
-            raise Unfit("version %r: want -alpha.N, -beta.N or -rc.N" % mod)
-        base += {"alpha": "a", "beta": "b", "rc": "rc"}[label[1]] + label[2]
-    return base + ("+" + ".".join(local) if local else "")
+        raise Unfit("internal/version/version.go: want a version such as 0.1.0 or 0.2.0-dev")
+    return m[1] + (".dev0" if m[2] else "")
 
 
 def elf_tags(data):
@@ -102,11 +90,16 @@ def metadata(version):
     with open(os.path.join(ROOT, "docs", "python.md"), encoding="utf-8") as f:
         description = f.read()
     return (
-        "Metadata-Version: 2.1\n"
-        "Name: muster\n"
+        "Metadata-Version: 2.4\n"
+        "Name: muster-run\n"
         "Version: %s\n"
         "Summary: torchrun as one static binary: starts a distributed PyTorch job and keeps it alive\n"
-        "License: BSD-3-Clause\n"
+        "Author: The muster authors\n"
+        "License-Expression: BSD-3-Clause\n"
+        "License-File: LICENSE\n"
+        "Project-URL: Source, %s\n"
+        "Project-URL: Issues, %s/issues\n"
+        "Project-URL: Changes, %s/blob/main/CHANGELOG.md\n"
         "Keywords: pytorch,torchrun,elastic,distributed\n"
         "Classifier: Operating System :: POSIX :: Linux\n"
         "Classifier: Operating System :: MacOS\n"
@@ -116,7 +109,7 @@ def metadata(version):
         "Provides-Extra: functions\n"
         "Requires-Dist: cloudpickle; extra == \"functions\"\n"
         "Description-Content-Type: text/markdown\n"
-        "\n%s" % (version, REQUIRES_PYTHON, description)
+        "\n%s" % (version, HOME, HOME, HOME, REQUIRES_PYTHON, description)
     )
 
 
@@ -138,26 +131,26 @@ def entry(name, mode):
     return info
 
 
-def make(mod, binaries, out):
+def make(binaries, out):
     """Writes the wheel and returns its path."""
     found = {tuple(tags_of(os.path.join(binaries, name))) for name in BINARIES}
     if len(found) != 1:
         raise Unfit("the binaries are for different platforms: %s" % sorted(found))
     tags = found.pop()
-    version = pep440(mod)
-    info = "muster-%s.dist-info" % version
-    scripts = "muster-%s.data/scripts/" % version
+    number = version()
+    info = "muster_run-%s.dist-info" % number
+    scripts = "muster_run-%s.data/scripts/" % number
 
     files = [(name, data, 0o644) for name, data in sources()]
     files.append(("muster/_version.py", (
-        '"""Written by internal/tools/wheel.py: the version of the wheel, and as the binary says it."""\n\n'
-        "VERSION = %r\nBINARY = %r\n" % (version, mod)).encode(), 0o644))
+        '"""Written by internal/tools/wheel.py: the version of the wheel."""\n\n'
+        "VERSION = %r\n" % number).encode(), 0o644))
     for name in BINARIES:
         with open(os.path.join(binaries, name), "rb") as f:
             files.append((scripts + name, f.read(), 0o755))
-    files.append((info + "/METADATA", metadata(version).encode(), 0o644))
+    files.append((info + "/METADATA", metadata(number).encode(), 0o644))
     with open(os.path.join(ROOT, "LICENSE"), "rb") as f:
-        files.append((info + "/LICENSE", f.read(), 0o644))
+        files.append((info + "/licenses/LICENSE", f.read(), 0o644))
     files.append((info + "/WHEEL", (
         "Wheel-Version: 1.0\nGenerator: muster wheel.py\nRoot-Is-Purelib: false\n"
         + "".join("Tag: py3-none-%s\n" % tag for tag in tags)).encode(), 0o644))
@@ -170,7 +163,7 @@ def make(mod, binaries, out):
     files.append((info + "/RECORD", (record + info + "/RECORD,,\n").encode(), 0o644))
 
     os.makedirs(out, exist_ok=True)
-    path = os.path.join(out, "muster-%s-py3-none-%s.whl" % (version, ".".join(tags)))
+    path = os.path.join(out, "muster_run-%s-py3-none-%s.whl" % (number, ".".join(tags)))
     with zipfile.ZipFile(path + ".part", "w") as wheel:
         for name, data, mode in files:
             wheel.writestr(entry(name, mode), data, compresslevel=9)
@@ -180,12 +173,11 @@ def make(mod, binaries, out):
 
 def main():
     parser = argparse.ArgumentParser(description="make a wheel of muster")
-    parser.add_argument("--version", required=True, help="the version that Go stamped into the binaries")
     parser.add_argument("--binaries", required=True, help="directory with " + " and ".join(BINARIES))
     parser.add_argument("--out", required=True, help="directory for the wheel")
     args = parser.parse_args()
     try:
-        print(make(args.version, args.binaries, args.out))
+        print(make(args.binaries, args.out))
     except (Unfit, OSError) as e:
         sys.exit("wheel: %s" % e)
 

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # wheel.sh [DIR [GOOS/GOARCH...]]: Python wheels with the binaries and the package
 # in python/muster, into DIR (default dist), for linux/amd64, linux/arm64 and
-# darwin/arm64 unless platforms are named. Their version is the one that Go
-# stamps into the binaries: the tag, or the commit's time and hash.
+# darwin/arm64 unless platforms are named. Their version is that of internal/version.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -20,6 +19,5 @@ for target; do
 	CGO_ENABLED=0 GOOS=${target%/*} GOARCH=${target#*/} go build $vcs -trimpath -ldflags '-s -w' -o "$built/$target/" ./cmd/muster ./cmd/muster-quorum
 done
 for target; do
-	mod=$(go version -m "$built/$target/muster" | awk '$1 == "mod" { print $3 }')
-	"$python" internal/tools/wheel.py --version "$mod" --binaries "$built/$target" --out "$out"
+	"$python" internal/tools/wheel.py --binaries "$built/$target" --out "$out"
 done

@@ -27,7 +27,7 @@ def find() -> str:
             return path
         tried.append(path)
     raise FileNotFoundError(
-        "the muster binary is neither in %s nor in PATH; install the wheel of this platform again, or name the binary in %s"
+        "the muster binary is neither in %s nor in PATH; install muster-run again, or name the binary in %s"
         % (", ".join(tried), ENV)
     )
 

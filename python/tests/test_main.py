@@ -81,12 +81,12 @@ class Wheel(unittest.TestCase):
         from muster import _version
 
         said = subprocess.run([_binary.find(), "version"], stdout=subprocess.PIPE).stdout.decode().split()[1]
-        self.assertEqual(_version.BINARY, said)
-        self.assertEqual(muster.__version__, _version.VERSION)
+        self.assertEqual(_version.VERSION, said)
+        self.assertEqual(muster.__version__, said)
         if sys.version_info >= (3, 8):
             from importlib import metadata
 
-            self.assertEqual(metadata.version("muster"), muster.__version__)
+            self.assertEqual(metadata.version("muster-run"), muster.__version__)
 
 
 if __name__ == "__main__":

@@ -228,7 +228,7 @@ from pip._vendor.packaging.tags import sys_tags
 from pip._vendor.packaging.utils import parse_wheel_filename
 name, version, build, tags = parse_wheel_filename(sys.argv[1])
 print(name, build, sorted({t.interpreter + "-" + t.abi for t in tags}), bool(tags & set(sys_tags())))`, filepath.Base(path))
-	if want := "muster () ['py3-none'] True\n"; got != want {
+	if want := "muster-run () ['py3-none'] True\n"; got != want {
 		t.Errorf("packaging: %s, want %s", got, want)
 	}
 	// What is on the path is the binary, not a script of Python's.

@@ -78,7 +78,7 @@ func (p program) command(ctx context.Context, args []string) int {
 	name, args := args[0], args[1:]
 	switch name {
 	case "--version":
-		return p.version()
+		return p.printVersion()
 	case "--help", "-h":
 		return p.help(ctx, args)
 	}
@@ -130,7 +130,7 @@ func (p program) run(ctx context.Context, args []string) int {
 	case l.asked("help"): // whatever else is wrong
 		return p.printHelp()
 	case l.asked("version"):
-		return p.version()
+		return p.printVersion()
 	case slices.Contains(shells, shell):
 		return p.printCompletion(shell)
 	}

@@ -46,14 +46,7 @@ func subcommands() []subcommand {
 				return simCommand(c, args, func() time.Duration { return time.Since(began) })
 			}},
 		{name: "completion", what: "print a completion script for a shell", usage: completionUsage, words: shells, run: program.completion},
-		{name: "version", what: "print the version", usage: "usage: muster version\n\nPrints muster's version, and Go's.\n",
-			run: func(p program, _ context.Context, args []string) int {
-				if len(args) > 0 {
-					p.errorf("unexpected argument %s", quote(args[0]))
-					return exitUsage
-				}
-				return p.version()
-			}},
+		{name: "version", what: "print the version", usage: versionUsage, do: versionCommand},
 		{name: "help", what: "show a command's usage and options", usage: "usage: muster help [COMMAND]\n\nLists the commands, or shows one command's usage and options.\n", run: program.help},
 	}
 	last := len(all) - 1

@@ -66,7 +66,7 @@ func TestBashCompletes(t *testing.T) {
 		{"muster|doctor|--wait|5|--rdzv-backend|q", "quorum"},
 		{"muster|explain|--rdzv_b", "--rdzv_backend"},
 		{"muster|explain|train.py|--rd", ""},
-		{"muster|version|--", "--help"},
+		{"muster|version|--", "--json --help"},
 		{"muster|dance|-", ""},
 		{"muster|run|--nn", "--nnodes"},
 		{"muster|run|--", strings.Join(allOptions(), " ")},

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"runtime"
-	"runtime/debug"
 	"strings"
 )
 
@@ -111,35 +109,4 @@ func (o *option) entry() string {
 	}
 	b.WriteByte('\n')
 	return b.String()
-}
-
-// version is `muster version`.
-func (p program) version() int {
-	fmt.Fprintf(p.stdout, "muster %s %s %s/%s, torchrun 2.15 command line\n",
-		buildVersion(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
-	return exitOK
-}
-
-// buildVersion is the module's version, or the commit it was built from.
-func buildVersion() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "(unknown)"
-	}
-	if v := info.Main.Version; v != "" && v != "(devel)" {
-		return v
-	}
-	revision, modified := "", ""
-	for _, s := range info.Settings {
-		switch {
-		case s.Key == "vcs.revision":
-			revision = s.Value[:min(len(s.Value), 12)]
-		case s.Key == "vcs.modified" && s.Value == "true":
-			modified = "+changes"
-		}
-	}
-	if revision == "" {
-		return "(devel)"
-	}
-	return revision + modified
 }

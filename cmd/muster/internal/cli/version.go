@@ -1,0 +1,52 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+
+	"github.com/muster-run/muster/internal/version"
+)
+
+const versionUsage = `usage: muster version [--json]
+
+Prints muster's version, the commit and the Go release that it was built from, and the
+torchrun whose command line it takes.
+
+  --json       print an object with version, commit, date, modified, go, os, arch, torchrun
+`
+
+// torchrun is the release of PyTorch whose command line muster takes.
+const torchrun = "2.15"
+
+// versionCommand is `muster version`.
+func versionCommand(_ context.Context, c *command, args []string) error {
+	asJSON := false
+	c.BoolVar(&asJSON, "json", false, "")
+	c.options(args)
+	if err := c.refused(); err != nil {
+		return err
+	}
+	if asJSON {
+		return json.NewEncoder(c.stdout).Encode(struct {
+			version.Info
+			Torchrun string `json:"torchrun"`
+		}{version.Read(), torchrun})
+	}
+	return printVersion(c.stdout)
+}
+
+// printVersion is what --version prints, too.
+func printVersion(w io.Writer) error {
+	v := version.Read()
+	_, err := fmt.Fprintf(w, "muster %s %s %s/%s, torchrun %s command line\n", v, v.Go, v.OS, v.Arch, torchrun)
+	return err
+}
+
+func (p program) printVersion() int {
+	if printVersion(p.stdout) != nil {
+		return exitError
+	}
+	return exitOK
+}
