@@ -120,9 +120,9 @@ const maxSeconds = int64(math.MaxInt64 / int64(time.Second))
 
 func seconds(of func(*Settings) *time.Duration) func(*Settings, string) string {
 	return func(s *Settings, value string) string {
-		n, err := strconv.ParseInt(value, 10, 64)
+		n, err := strconv.ParseInt(text.Seconds(value), 10, 64)
 		if err != nil || n < 1 || n > maxSeconds {
-			return "want a whole number of seconds, at least 1"
+			return "want a whole number of seconds, or a time such as 90s or 10m, at least 1s"
 		}
 		*of(s) = time.Duration(n) * time.Second
 		return ""

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Count writes a number of things: "1 host", "2 hosts".
@@ -63,4 +64,14 @@ func Clip(s string, limit int) string {
 		}
 	}
 	return s
+}
+
+// Seconds turns a time with units, such as 90s, 10m or 1h30m, into its number of seconds
+// as text. Any other text stays as it is.
+func Seconds(s string) string {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return s
+	}
+	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64)
 }

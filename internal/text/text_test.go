@@ -46,3 +46,14 @@ func TestClip(t *testing.T) {
 		}
 	}
 }
+
+func TestSeconds(t *testing.T) {
+	for in, want := range map[string]string{
+		"10m": "600", "1h30m": "5400", "90s": "90", "500ms": "0.5", "-1s": "-1", "0": "0",
+		"5": "5", "1.5": "1.5", "1_000": "1_000", " 5": " 5", "5 m": "5 m", "10x": "10x", "": "", "inf": "inf",
+	} {
+		if got := text.Seconds(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}

@@ -170,7 +170,7 @@ var samples = []sample{
 	args("--start-method", "bogus", "s.py"),
 	args("--numa-binding", "near", "s.py"),
 	args("--print-completion", "cmd", "s.py"),
-	args("--shutdown-timeout", "1s", "s.py"),
+	args("--shutdown-timeout", "1x", "s.py"),
 	args("--max-restarts=99999999999999999999x", "s.py"),
 	pet("MAX_RESTARTS", "x", "s.py"),
 	pet("MODULE", "true", "s.py"),

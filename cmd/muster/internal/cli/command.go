@@ -143,9 +143,10 @@ func (c *command) duration(name string, v *time.Duration, most time.Duration) {
 	})
 }
 
-// parseSeconds reads a number of seconds, more than 0 and at most most.
-func parseSeconds(text string, v *time.Duration, most float64) error {
-	n, err := strconv.ParseFloat(text, 64)
+// parseSeconds reads a number of seconds, or a time with units, more than 0 and at most
+// most seconds.
+func parseSeconds(given string, v *time.Duration, most float64) error {
+	n, err := strconv.ParseFloat(text.Seconds(given), 64)
 	if err != nil || !(n > 0 && n <= most) {
 		return strconv.ErrRange
 	}

@@ -137,7 +137,7 @@ func parseDoctor(args []string) (req doctorRequest, rest []string, errs []error)
 		case "--wait":
 			if text, ok := next(); ok {
 				if parseSeconds(text, &req.wait, 3600) != nil {
-					errs = append(errs, fmt.Errorf("--wait %s: want seconds, more than 0 and at most 3600", quote(text)))
+					errs = append(errs, fmt.Errorf("--wait %s: want seconds, or a time such as 10m, more than 0 and at most 3600s", quote(text)))
 				}
 			}
 		default:

@@ -95,7 +95,7 @@ func parseDump(c *command, args []string) (req dumpRequest) {
 	c.StringVar(&req.out, "out", "", "")
 	c.BoolVar(&req.json, "json", false, "")
 	req.timeout = 5 * time.Second
-	c.value("timeout", "seconds, more than 0 and at most 3600", func(text string) error {
+	c.value("timeout", "seconds, or a time such as 10m, more than 0 and at most 3600s", func(text string) error {
 		return parseSeconds(text, &req.timeout, 3600)
 	})
 	c.options(args)

@@ -46,7 +46,8 @@ are stopped, and started again as often as --max-restarts allows. Everything fro
 on is the script's; ${local_rank} in its arguments becomes the worker's local rank.
 
 An option may be written with _ for - and shortened while that is unambiguous. Most take
-their default from the variable PET_<NAME>, for example PET_NPROC_PER_NODE=gpu.
+their default from the variable PET_<NAME>, for example PET_NPROC_PER_NODE=gpu. SECONDS may
+have units: 90s, 10m, 1h30m.
 `)
 	for g := range groups {
 		fmt.Fprintf(&b, "\n%s:\n", g)

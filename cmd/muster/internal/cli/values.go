@@ -106,8 +106,17 @@ func misspelt(environ []string) (errs []error) {
 	return errs
 }
 
-// convert reads the text of one option.
-func (o *option) convert(text string) (any, error) {
+// convert reads the text of one option. Seconds may have units, which torchrun's may not.
+func (o *option) convert(given string) (any, error) {
+	if o.arg == "SECONDS" {
+		if value, err := o.read(text.Seconds(given)); err == nil {
+			return value, nil
+		}
+	}
+	return o.read(given)
+}
+
+func (o *option) read(text string) (any, error) {
 	switch o.kind {
 	case kindInt:
 		return parseInt(text)

@@ -52,7 +52,7 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 	path := c.String("file", os.Getenv(envTimerFile), "")
 	runID := c.String("run-id", "", "")
 	interval := 10 * time.Second
-	c.value("max-interval", "seconds, more than 0", func(text string) error {
+	c.value("max-interval", "seconds, or a time such as 10m, more than 0", func(text string) error {
 		return parseSeconds(text, &interval, math.MaxInt64/1e9)
 	})
 	killSelf := c.Bool("kill-self", false, "")
