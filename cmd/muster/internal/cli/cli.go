@@ -173,17 +173,27 @@ func (p program) run(ctx context.Context, args []string) int {
 // read makes a configuration of a command line. What could be read is returned even
 // if there are errors.
 func (p program) read(l line, cfg launch.Config) (reader, launch.Config, []error) {
-	var errs []error
+	var missing []error
 	if !l.hasScript && !l.unknown {
-		errs = append(errs, errors.New("the following arguments are required: training_script, training_script_args"))
+		missing = append(missing, errors.New("the following arguments are required: training_script, training_script_args"))
 	}
-	v, bad := weigh(l, cfg.LookupEnv)
+	r, cfg, errs := p.options(l, cfg)
+	if l.hasScript && cfg.Workers.Entrypoint != "" {
+		var err error
+		cfg, err = launch.Resolve(cfg)
+		errs = append(errs, r.named(split(err))...)
+	}
+	return r, cfg, append(missing, errs...)
+}
+
+// options reads what a command line and the environment say, before launch.Resolve.
+func (p program) options(l line, cfg launch.Config) (reader, launch.Config, []error) {
+	v, errs := weigh(l, cfg.LookupEnv)
 	environ := cfg.Env
 	if environ == nil {
 		environ = os.Environ()
 	}
-	errs = slices.Concat(errs, bad, misspelt(environ))
-
+	errs = append(errs, misspelt(environ)...)
 	logger, err := newLogger(p.stderr, cfg.LookupEnv)
 	if err != nil {
 		errs = append(errs, err)
@@ -191,12 +201,7 @@ func (p program) read(l line, cfg launch.Config) (reader, launch.Config, []error
 	cfg.Logger = logger
 	r := reader{values: v, line: l, lookup: cfg.LookupEnv, root: os.DirFS("/"), self: p.self, ask: p.name != torchrunName}
 	cfg = r.config(cfg)
-	errs = append(errs, r.errs...)
-	if l.hasScript && cfg.Workers.Entrypoint != "" {
-		cfg, err = launch.Resolve(cfg)
-		errs = append(errs, r.named(split(err))...)
-	}
-	return r, cfg, errs
+	return r, cfg, append(errs, r.errs...)
 }
 
 // recordError writes an error of the launcher itself where whoever started us

@@ -83,7 +83,7 @@ func (p program) doctor(ctx context.Context, args []string) int {
 	}
 	if req.listen {
 		if err := p.listen(ctx, port, report.Host); err != nil {
-			p.errorf("%v; %s", err, listenAdvice(err))
+			p.errorf("%v", err)
 			return exitError
 		}
 	}
@@ -98,9 +98,13 @@ func (p program) listen(ctx context.Context, port int, host string) error {
 	if port == 0 {
 		port = c10d.DefaultPort
 	}
-	return doctor.Listen(ctx, ":"+strconv.Itoa(port), func(port int) {
+	err := doctor.Listen(ctx, ":"+strconv.Itoa(port), func(port int) {
 		fmt.Fprintf(p.stderr, "muster doctor: listening; on another host: muster doctor --peer %s\n", net.JoinHostPort(host, strconv.Itoa(port)))
 	})
+	if err != nil {
+		return fmt.Errorf("%w; %s", err, listenAdvice(err, "--rdzv-endpoint :PORT"))
+	}
+	return nil
 }
 
 // parseDoctor takes doctor's own options out of a command line of run.
@@ -176,15 +180,8 @@ func takesNext(arg string) bool {
 func (p program) readDoctor(l line, req doctorRequest) (doctor.Config, []error) {
 	cfg := launch.Config{Env: p.env, Stdout: p.stdout, Stderr: p.stderr}
 	word := doctorDefaults(&l, cfg.LookupEnv)
-	v, errs := weigh(l, cfg.LookupEnv)
-	logger, err := newLogger(p.stderr, cfg.LookupEnv)
-	if err != nil {
-		errs = append(errs, err)
-	}
-	r := reader{values: v, line: l, lookup: cfg.LookupEnv, root: os.DirFS("/"), self: p.self, ask: true}
-	cfg.Logger = logger
-	cfg = r.config(cfg)
-	errs = append(errs, r.errs...)
+	r, cfg, errs := p.options(l, cfg)
+	errs = slices.DeleteFunc(errs, func(err error) bool { return errors.As(err, new(pythonError)) }) // a check says it
 	if r.schedule != nil {
 		fmt.Fprintf(p.stderr, "%s: %s\n", p.name, r.schedule)
 	}
@@ -194,13 +191,13 @@ func (p program) readDoctor(l line, req doctorRequest) (doctor.Config, []error) 
 	if cfg.Workers.Entrypoint == "" {
 		cfg.Workers.Entrypoint = "/bin/sh"
 	}
-	cfg, err = launch.Resolve(cfg)
-	errs = append(errs, split(err)...)
+	cfg, err := launch.Resolve(cfg)
+	errs = append(errs, r.named(split(err))...)
 	settings, _ := cfg.Settings() // Resolve has reported it
 	d := doctor.Config{
 		Backend: cfg.Rendezvous.Backend, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes, RunID: cfg.RunID,
 		LocalAddr: cfg.Rendezvous.LocalAddr, Settings: settings, Workers: doctor.Workers{Count: cfg.NprocPerNode}, LogDir: logDir,
-		HealthCheck: r.text("health-check"), Peer: req.peer, Wait: req.wait, Progress: p.stderr, Logger: logger,
+		HealthCheck: r.text("health-check"), Peer: req.peer, Wait: req.wait, Progress: p.stderr, Logger: cfg.Logger,
 	}
 	if !r.flag("no-python") || r.flag("run-path") {
 		python, err := r.python()

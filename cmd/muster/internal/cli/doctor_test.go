@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -82,6 +83,8 @@ func TestReadDoctor(t *testing.T) {
 			doctor.Config{Backend: "c10d", MinNodes: 2, MaxNodes: 2, Workers: doctor.Workers{Count: 1}}, "nnodes=2, and the endpoint h:0 has port 0, which no other host can know; name a port, and leave --standalone out"},
 		{"wrong", "--nnodes 2:1", nil, doctor.Config{Backend: "c10d", MinNodes: 1, MaxNodes: 1, Workers: doctor.Workers{Count: 1}},
 			"argument --nnodes: min_nodes must be > 0 and <= max_nodes, got min_nodes=2, max_nodes=1"},
+		{"a variable that is none", "", []string{"MUSTER_HANG_TIMOUT=60"}, doctor.Config{Backend: "c10d", MinNodes: 1, MaxNodes: 1, Workers: doctor.Workers{Count: 1}},
+			"no option has the variable MUSTER_HANG_TIMOUT (did you mean MUSTER_HANG_TIMEOUT?)"},
 		{"the scheduler says", "", []string{"SLURM_JOB_ID=7", "SLURM_JOB_NUM_NODES=2", "SLURM_NNODES=2", "SLURM_NODEID=1", "SLURM_NTASKS=2", "SLURM_PROCID=1", "SLURM_LOCALID=0", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=n[0-1]", "SLURM_JOB_NODELIST=n[0-1]", "SLURM_STEP_NUM_NODES=2", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_TASKS_PER_NODE=1(x2)", "SLURM_TASKS_PER_NODE=1(x2)"},
 			doctor.Config{Backend: "c10d", Host: "n0", MinNodes: 2, MaxNodes: 2, Workers: doctor.Workers{Count: 1}, Settings: rendezvous.Settings{IsHost: &no}}, ""},
 	} {
@@ -111,5 +114,28 @@ func TestReadDoctor(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", d)
 			}
 		})
+	}
+}
+
+// Without an interpreter the script's check of Python fails; the command line is right.
+func TestReadDoctorWithoutPython(t *testing.T) {
+	l, errs := parseLine([]string{"doctor_test.go"})
+	p := program{name: "muster doctor", env: []string{"PATH=/nowhere"}}
+	got, bad := p.readDoctor(l, doctorRequest{})
+	if errs != nil || len(bad) > 0 || got.Python.Err == nil {
+		t.Errorf("got the errors %v %v, and %v of Python", errs, bad, got.Python.Err)
+	}
+}
+
+// The advice names an option that the command has.
+func TestDoctorListensAtATakenPort(t *testing.T) {
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Skip(err)
+	}
+	defer l.Close()
+	err = program{}.listen(t.Context(), l.Addr().(*net.TCPAddr).Port, "h")
+	if err == nil || !strings.HasSuffix(err.Error(), "choose another --rdzv-endpoint :PORT") {
+		t.Errorf("error %v", err)
 	}
 }

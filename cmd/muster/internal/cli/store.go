@@ -97,7 +97,7 @@ func storeCommand(ctx context.Context, c *command, args []string) error {
 	}
 	server, err := tcpstore.Listen(cfg)
 	if err != nil {
-		return fmt.Errorf("%w; %s", err, listenAdvice(err))
+		return fmt.Errorf("%w; %s", err, listenAdvice(err, "--port, or 0 for a free one"))
 	}
 	shown := server.Addr().String()
 	if *host != "" {
@@ -121,15 +121,16 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	return netip.PrefixFrom(addr, addr.BitLen()), nil
 }
 
-// listenAdvice says what to do about an address that cannot be listened on.
-func listenAdvice(err error) string {
+// listenAdvice says what to do about an address that cannot be listened on. option is
+// the one that names the port.
+func listenAdvice(err error, option string) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return "another process has the port (`ss -ltnp` names it); choose another --port, or 0 for a free one"
+		return "another process has the port (`ss -ltnp` names it); choose another " + option
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return "--host must be an address of this host; leave it out to listen on all"
 	case errors.Is(err, syscall.EACCES):
-		return "ports below 1024 are reserved; choose another --port"
+		return "ports below 1024 are reserved; choose another " + option
 	}
 	return "check --host and --port"
 }

@@ -30,7 +30,7 @@ func (r *reader) command(cfg *launch.Config) {
 	}
 	python, err := r.python()
 	if err != nil {
-		r.errs = append(r.errs, err)
+		r.errs = append(r.errs, pythonError{err})
 	}
 	cfg.Workers.Entrypoint = python
 	switch {
@@ -53,6 +53,9 @@ func (r *reader) command(cfg *launch.Config) {
 		r.checkScript(cfg)
 	}
 }
+
+// A pythonError says that there is no interpreter for the script.
+type pythonError struct{ error }
 
 // checkScript reports a script that is not there once, rather than as the
 // failure of every worker. What follows an unknown option may be its argument
