@@ -66,7 +66,7 @@ func Resolve(cfg Config) (Config, error) {
 	if cfg.SignalsToHandle == nil {
 		signals, _, err := text.Signals(cfg.SignalsText)
 		if err != nil {
-			errs = append(errs, err)
+			fail("signals to handle: %w", err)
 		}
 		cfg.SignalsToHandle = signals
 	}

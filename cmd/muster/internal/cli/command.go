@@ -76,7 +76,7 @@ func (c *command) refused() error {
 func (c *command) arguments(args []string) (rest []string, ok bool) {
 	for {
 		if err := c.Parse(args); err != nil {
-			c.errs = append(c.errs, err)
+			c.errs = append(c.errs, parseError(err))
 			return rest, false
 		}
 		if c.NArg() == 0 {
@@ -88,6 +88,17 @@ func (c *command) arguments(args []string) (rest []string, ok bool) {
 		}
 		rest, args = append(rest, c.Arg(0)), c.Args()[1:]
 	}
+}
+
+// parseError says what package flag says in the words of run.
+func parseError(err error) error {
+	if name, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: -"); ok {
+		return fmt.Errorf("unrecognized arguments: --%s", name)
+	}
+	if name, ok := strings.CutPrefix(err.Error(), "flag needs an argument: -"); ok {
+		return fmt.Errorf("argument --%s: expected one argument", name)
+	}
+	return err
 }
 
 // options parses options where there are no arguments.
@@ -150,11 +161,11 @@ func parseSeconds(given string, v *time.Duration, most float64) error {
 	if err != nil || !(n > 0 && n <= most) {
 		return strconv.ErrRange
 	}
-	*v = time.Duration(n * float64(time.Second))
+	*v = max(time.Duration(n*float64(time.Second)), 1) // 0 would mean a default
 	return nil
 }
 
-// logger is newLogger's on stderr.
+// logger is newLogger's, which writes to w. A bad LOGLEVEL is wrong usage.
 func (c *command) logger(w io.Writer) (*slog.Logger, error) {
 	logger, err := newLogger(w, os.LookupEnv)
 	if err != nil {

@@ -331,7 +331,7 @@ func TestBadInput(t *testing.T) {
 		{args: "--metrics-handler statsd s.py", want: "statsd"},
 		{args: "--numa-binding node --devices 1 s.py", env: "CUDA_VISIBLE_DEVICES=", want: "no accelerator available for NUMA binding"},
 		{args: "--virtual-local-rank --nproc-per-node 2 s.py", env: "CUDA_VISIBLE_DEVICES=0", want: "local rank 1 has no device: CUDA_VISIBLE_DEVICES=0"},
-		{args: "--signals-to-handle SIGKILL,SIGTERM s.py", want: "argument --signals-to-handle/--signals_to_handle: signals to handle: SIGKILL cannot be handled"},
+		{args: "--signals-to-handle SIGKILL,SIGTERM s.py", want: "argument --signals-to-handle/--signals_to_handle: SIGKILL cannot be handled"},
 		{args: "--master-port 70000 s.py", want: "master port: want 0 to 65535, got 70000"},
 		{args: "s.py", env: "LOGLEVEL=loud", want: "LOGLEVEL='loud': want DEBUG, INFO"},
 		{args: "--log-dir s.py s.py", want: "log directory s.py: s.py is a file"},

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -74,7 +74,11 @@ func logsCommand(ctx context.Context, c *command, args []string) error {
 	if err := c.refused(); err != nil {
 		return err
 	}
-	return req.run(ctx, c.stdout, c.stderr)
+	logger, err := c.logger(c.stderr)
+	if err != nil {
+		return err
+	}
+	return req.run(ctx, c.stdout, c.stderr, logger)
 }
 
 func parseLogs(c *command, args []string) (req logsRequest) {
@@ -113,11 +117,7 @@ func parseLogs(c *command, args []string) (req logsRequest) {
 }
 
 // run prints, and follows if that is asked for.
-func (req *logsRequest) run(ctx context.Context, stdout, stderr io.Writer) error {
-	logger, err := newLogger(stderr, os.LookupEnv)
-	if err != nil {
-		return err
-	}
+func (req *logsRequest) run(ctx context.Context, stdout, stderr io.Writer, logger *slog.Logger) error {
 	runs, attempt, err := postmortem.Find(req.dir)
 	if err != nil {
 		return err
@@ -137,7 +137,7 @@ func (req *logsRequest) run(ctx context.Context, stdout, stderr io.Writer) error
 	}
 	a := &run.Attempts[len(run.Attempts)-1]
 	if req.ranks != nil && !req.local && !run.KnowsRanks(a) {
-		fmt.Fprintf(stderr, "muster logs: %s does not tell global ranks: --rank is taken for local ranks\n", run.Dir)
+		fmt.Fprintf(stderr, "muster logs: %s does not tell global ranks: --rank is taken for local ranks\n", text.Line(run.Dir, 4096))
 		req.local = true
 	}
 	streams := a.Streams(req.stdout, req.stderr, req.want)

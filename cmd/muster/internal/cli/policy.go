@@ -86,7 +86,7 @@ func parsePolicy(c *command, args []string) (req policyRequest) {
 	case "check":
 	case "test":
 		want = "a policy file and a file of events"
-		c.IntVar(&req.maxRestarts, "max-restarts", -1, "")
+		c.number("max-restarts", &req.maxRestarts, 0, math.MaxInt32)
 		c.BoolVar(&req.json, "json", false, "")
 	case "help", "--help", "-h":
 		c.errs = append(c.errs, flag.ErrHelp)
@@ -104,11 +104,6 @@ func parsePolicy(c *command, args []string) (req policyRequest) {
 	default:
 		c.wrong("policy %s wants %s, got %d", what, want, len(rest))
 	}
-	c.Visit(func(f *flag.Flag) {
-		if f.Name == "max-restarts" && req.maxRestarts < 0 {
-			c.wrong("--max-restarts must be >= 0, got %d", req.maxRestarts)
-		}
-	})
 	return req
 }
 
@@ -207,7 +202,7 @@ func (req *policyRequest) replay(p *policy.Policy, in io.Reader, stdout, stderr 
 	jobs := map[string]*replayedJob{}
 	var order []string
 	broken := 0
-	for n := 1; lines.Scan(); n++ {
+	for lines.Scan() {
 		var l attemptLine
 		if err := json.Unmarshal(lines.Bytes(), &struct {
 			Name *string `json:"name"`
@@ -229,7 +224,10 @@ func (req *policyRequest) replay(p *policy.Policy, in io.Reader, stdout, stderr 
 		}
 		jobs[id].decide(&l)
 	}
-	if err := lines.Err(); err != nil {
+	switch err := lines.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		return fmt.Errorf("%s: a line has more than %d MiB; is this a file of events?", req.events, maxEventLine>>20)
+	case err != nil:
 		return fmt.Errorf("%s: %w", req.events, err)
 	}
 	if broken > 0 {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,6 +20,14 @@ func TestPolicyExample(t *testing.T) {
 	}
 	if notes := p.Notes(p.MaxRestarts); notes != nil || len(p.Rules) != 5 || p.NoProgress == nil {
 		t.Errorf("%q, %+v", notes, p)
+	}
+}
+
+// What is no file of events has no lines, perhaps.
+func TestReplayOfAnEndlessLine(t *testing.T) {
+	err := (&policyRequest{events: "f"}).replay(&policy.Policy{}, bytes.NewReader(make([]byte, maxEventLine+1)), io.Discard, io.Discard)
+	if want := "f: a line has more than 4 MiB; is this a file of events?"; err == nil || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
 	}
 }
 
