@@ -29,13 +29,13 @@ type hostsBackend struct {
 	// meets are the hosts without which the agents cannot meet; members those that run
 	// etcd.
 	meets, members []int
-	// not says why there is nothing to test in a row.
+	// not is what the table has in rows in which there is nothing to test.
 	not map[string]string
 }
 
 const (
-	sameAs0    = "see above: the agent of rank 0 holds it"
-	fixedHosts = "the number of hosts is fixed"
+	sameAs0    = "is rank 0's"
+	fixedHosts = "fixed"
 )
 
 var hostsBackends = []hostsBackend{
@@ -56,7 +56,7 @@ var hostsBackends = []hostsBackend{
 			s.serve(3, "ready", pypeer.Python(s.t), "-c", pythonStore)
 			meetAt(3)(s)
 		},
-		not: map[string]string{"started again under its ID after status 0, 1 and 75": "refused, with the advice to take another `--rdzv-id`: the state of the job that has ended stays in the store"},
+		not: map[string]string{"started again under its ID after status 0, 1 and 75": "refused"},
 	},
 	{
 		name: "static", backend: "static", endsWith0: true, fixed: true, meets: []int{0},

@@ -33,7 +33,7 @@ func rowLinkDown(s *site, c *hostsBackend) string {
 	}
 	up := s.up(plugged, 3)
 	s.finish(agents...)
-	return "the agents wait and say so; all workers run " + ms(up.Sub(plugged)) + " after it is plugged in"
+	return ms(up.Sub(plugged))
 }
 
 // unknown makes all other hosts ask for the hardware address of a host, so that there

@@ -3,7 +3,7 @@
 package e2e
 
 import (
-	"fmt"
+	"cmp"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,13 +28,17 @@ func (h *hostsTable) set(backend, row, text string) {
 // String is the table as Markdown.
 func (h *hostsTable) String() string {
 	var b strings.Builder
+	b.WriteString("\n| event | outcome |")
+	for _, c := range hostsBackends {
+		b.WriteString(" " + c.name + " |")
+	}
+	b.WriteString("\n|" + strings.Repeat("---|", 2+len(hostsBackends)) + "\n")
 	for _, row := range hostsRows {
-		fmt.Fprintf(&b, "\n### %s\n\n| backend | what happened |\n|---|---|\n", row.name)
+		b.WriteString("| " + row.name + " | " + row.outcome + " |")
 		for _, c := range hostsBackends {
-			if text := h.cells[[2]string{c.name, row.name}]; text != "" {
-				fmt.Fprintf(&b, "| %s | %s |\n", c.name, text)
-			}
+			b.WriteString(" " + cmp.Or(h.cells[[2]string{c.name, row.name}], "–") + " |")
 		}
+		b.WriteString("\n")
 	}
 	return b.String()
 }

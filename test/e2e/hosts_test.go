@@ -15,31 +15,33 @@ import (
 
 var tables = flag.String("tables", "", "measure, one after the other, and leave the tables of docs/reliability.md in this directory")
 
-// A hostsRow is something that happens to a job, and what is to follow.
+// A hostsRow is something that happens to a job, and what is to follow. Run returns
+// a cell of the table: how long it took until the outcome.
 type hostsRow struct {
-	name   string
-	run    func(s *site, c *hostsBackend) string
-	silent bool // a host says nothing any more
-	elects bool // only where etcd elects who holds the rendezvous
+	name    string
+	outcome string
+	run     func(s *site, c *hostsBackend) string
+	silent  bool // a host says nothing any more
+	elects  bool // only where etcd elects who holds the rendezvous
 }
 
 var hostsRows = []hostsRow{
-	{name: "start", run: rowStart},
-	{name: "worker failure, restarts left", run: rowRestart},
-	{name: "worker failure, no restarts left", run: rowFail},
-	{name: "agent killed", run: rowKilled},
-	{name: "host cut off", run: rowCut, silent: true},
-	{name: "host joins", run: rowJoins},
-	{name: "host leaves cleanly", run: rowLeaves},
-	{name: "spare host", run: rowSpare},
-	{name: "agent of rank 0 killed", run: rowKilled0},
-	{name: "host of rank 0 lost", run: rowLost0, silent: true},
-	{name: "holder of the rendezvous lost", run: rowLostHolder, silent: true},
-	{name: "holder of the rendezvous, or rank 0, succeeds first", run: rowDone},
-	{name: "peer's link down at start", run: rowLinkDown},
-	{name: "started again under its ID after status 0, 1 and 75", run: rowAgain},
-	{name: "etcd's majority lost for less than the leases", run: rowNoMajority, elects: true},
-	{name: "etcd's majority lost for longer than the leases", run: rowNoLease, elects: true, silent: true},
+	{name: "start", outcome: "all workers run, after the last agent was started", run: rowStart},
+	{name: "worker failure, restarts left", outcome: "the other hosts' workers are told to stop; all run again", run: rowRestart},
+	{name: "worker failure, no restarts left", outcome: "the other hosts' workers are told to stop; all agents end, with host, rank and cause in each report", run: rowFail},
+	{name: "agent killed", outcome: "the others run without it; its own worker is dead too", run: rowKilled},
+	{name: "host cut off", outcome: "the others run without it; its own worker is stopped", run: rowCut, silent: true},
+	{name: "host joins", outcome: "all run with it, after its agent was started", run: rowJoins},
+	{name: "host leaves cleanly", outcome: "the others run without it", run: rowLeaves},
+	{name: "spare host", outcome: "it ends with the job with status 0, after the last worker was told to exit", run: rowSpare},
+	{name: "agent of rank 0 killed", outcome: "the others run without it", run: rowKilled0},
+	{name: "host of rank 0 lost", outcome: "the others run without it", run: rowLost0, silent: true},
+	{name: "holder of the rendezvous lost", outcome: "the others run without it", run: rowLostHolder, silent: true},
+	{name: "holder of the rendezvous, or rank 0, succeeds first", outcome: "it waits for the others; all end with status 0, after the last worker was told to exit", run: rowDone},
+	{name: "link to the rendezvous down at start", outcome: "all workers run, after the link is up", run: rowLinkDown},
+	{name: "started again under its ID after status 0, 1 and 75", outcome: "all workers of the new job run, after the last agent was started, at most", run: rowAgain},
+	{name: "etcd's majority lost for less than the leases", outcome: "no worker is stopped", run: rowNoMajority, elects: true},
+	{name: "etcd's majority lost for longer than the leases", outcome: "no worker is stopped; when one fails, all run again", run: rowNoLease, elects: true, silent: true},
 }
 
 // TestHosts is the matrix of backends and events. A cell mostly waits, so that more
@@ -138,7 +140,7 @@ func rowStart(s *site, _ *hostsBackend) string {
 	started := time.Now()
 	up := s.up(began, 3)
 	s.finish(agents...)
-	return "all workers run " + ms(up.Sub(started)) + " after the last agent was started"
+	return ms(up.Sub(started))
 }
 
 func rowRestart(s *site, _ *hostsBackend) string {
@@ -155,7 +157,7 @@ func rowRestart(s *site, _ *hostsBackend) string {
 	for _, j := range []*job{agents[0], agents[2]} {
 		j.says("workers failed on another host", "host=host1", "exit code 3", "restart=1/1").saysNot("no restart is counted")
 	}
-	return "the other hosts' workers are told to stop after " + ms(term.Sub(failed)) + ", all run again after " + ms(up.Sub(failed))
+	return ms(term.Sub(failed)) + "; " + ms(up.Sub(failed))
 }
 
 func rowFail(s *site, _ *hostsBackend) string {
@@ -168,8 +170,7 @@ func rowFail(s *site, _ *hostsBackend) string {
 	for _, j := range agents {
 		j.says(fmt.Sprintf("rank %d", s.rankOn(1)), "host1", "exit code 3")
 	}
-	return "the other hosts' workers are told to stop after " + ms(term.Sub(failed)) + ", all agents end after " + ms(ended.Sub(failed)) +
-		"; each report names host, rank and cause"
+	return ms(term.Sub(failed)) + "; " + ms(ended.Sub(failed))
 }
 
 // nodes is --nnodes for three hosts of which one may be lost.
@@ -190,10 +191,10 @@ const (
 // of that on host 2.
 func (s *site) goOn(c *hostsBackend, since time.Time, why string, agents ...*job) string {
 	s.t.Helper()
-	n, after := len(agents), "the others run without it after "
+	n, stopped := len(agents), ""
 	if c.fixed {
 		term := last(s.await(since, n, "term", n+1))
-		after = "the others' workers are told to stop after " + ms(term.Sub(since)) + "; with another agent in its place all run again after "
+		stopped = "stop " + ms(term.Sub(since)) + ", replaced "
 		since = time.Now()
 		agents = append(agents, s.start(2, c.nodes()))
 		n++
@@ -212,7 +213,7 @@ func (s *site) goOn(c *hostsBackend, since time.Time, why string, agents ...*job
 		}
 		j.says(why, "no restart is counted")
 	}
-	return after + ms(up.Sub(since))
+	return stopped + ms(up.Sub(since))
 }
 
 func rowKilled(s *site, c *hostsBackend) string {
@@ -221,7 +222,7 @@ func rowKilled(s *site, c *hostsBackend) string {
 	killed := time.Now()
 	agents[2].signal(syscall.SIGKILL)
 	agents[2].noneLeft(soon)
-	return s.goOn(c, killed, lostNode, agents[:2]...) + "; its own worker is dead too"
+	return s.goOn(c, killed, lostNode, agents[:2]...)
 }
 
 func rowCut(s *site, c *hostsBackend) string {
@@ -241,7 +242,7 @@ func rowCut(s *site, c *hostsBackend) string {
 		s.lab.Host(2).Plug()
 		text = s.goOn(c, cut, lostNode, agents[:2]...)
 	}
-	return text + "; the agent that is cut off ends its worker and itself after " + ms(ended.Sub(cut))
+	return text + "; " + ms(ended.Sub(cut))
 }
 
 // cutAndBack is rowCut for backends that no host is needed for: the agent that is
@@ -254,8 +255,7 @@ func (s *site) cutAndBack(c *hostsBackend, cut time.Time, agents []*job) string 
 	back := time.Now()
 	with := s.up(back, 3)
 	s.finish(agents...)
-	return "the others run without it after " + ms(without.Sub(cut)) + ", its own worker is told to stop after " + ms(last(stopped).Sub(cut)) +
-		"; plugged in again, all run with it after " + ms(with.Sub(back))
+	return ms(without.Sub(cut)) + "; " + ms(last(stopped).Sub(cut)) + ", back " + ms(with.Sub(back))
 }
 
 func rowJoins(s *site, c *hostsBackend) string {
@@ -265,7 +265,7 @@ func rowJoins(s *site, c *hostsBackend) string {
 	agents = append(agents, s.start(2, c.nodes()))
 	up := s.up(joins, 3)
 	s.finish(agents...)
-	return "all run with it " + ms(up.Sub(joins)) + " after its agent was started"
+	return ms(up.Sub(joins))
 }
 
 func rowLeaves(s *site, c *hostsBackend) string {
@@ -286,7 +286,7 @@ func rowSpare(s *site, _ *hostsBackend) string {
 	s.order(0, 0)
 	s.order(1, 0)
 	ended := s.want(0, append(agents, spare)...)
-	return "it waits, and ends with status 0 with the job, " + ms(ended.Sub(done)) + " after the last worker was told to exit"
+	return ms(ended.Sub(done))
 }
 
 // agentOf0 returns the agent of rank 0, and the others.
@@ -309,7 +309,7 @@ func (s *site) allEnd(c *hostsBackend, since time.Time, agents ...*job) string {
 	for _, j := range agents {
 		j.says("lost the connection to the rendezvous", "a "+c.backend+" job cannot outlive it")
 	}
-	return "the job ends: every agent that is left stops its worker and ends with an error that says why after " + ms(ended.Sub(since))
+	return "ends " + ms(ended.Sub(since))
 }
 
 func rowKilled0(s *site, c *hostsBackend) string {

@@ -123,10 +123,10 @@ func straits() []strait {
 		}
 	}
 	return []strait{
-		{name: "descriptors used up, from the start", ends: 0, status: 1, bare: true,
+		{name: "descriptors exhausted, from the start", ends: 0, status: 1, bare: true,
 			setup: sandboxed("prlimit", "--nofile=64:64"),
 			cells: [5]string{"`the limit of open files (ulimit -n) is 64, but 2 workers need 96`; status 1"}},
-		{name: "descriptors used up, later", ends: last,
+		{name: "descriptors exhausted, later", ends: last,
 			during: func(t testing.TB, j *job) { fileLimit(t, j, unix.Rlimit{Cur: 3, Max: 4096}) },
 			after: func(t testing.TB, j *job) {
 				for late := time.Now().Add(patience); !strings.Contains(j.errs(), "trying again") && time.Now().Before(late); _, _ = unix.Poll(nil, 1) {
@@ -134,26 +134,26 @@ func straits() []strait {
 				fileLimit(t, j, unix.Rlimit{Cur: 4096, Max: 4096})
 			},
 			bare:  true,
-			cells: [5]string{2: "`cannot write the failure report`", 3: "`too many open files`, and another attempt a second later, as often as there are restarts"}},
-		{name: "disk of the logs full, from the start", ends: last, bare: true,
+			cells: [5]string{2: "`cannot write the failure report`", 3: "`too many open files`; muster tries again after a second, as often as there are restarts"}},
+		{name: "log disk full, from the start", ends: last, bare: true,
 			setup: func(t testing.TB) (setup, string) {
 				dir := smallDisk(t, "size=64k")
 				fillUp(t, dir)
 				return setup{}, "-r 3 --log-dir " + dir
 			},
 			cells: [5]string{0: "`will not know from the log directory whether this job runs`; the workers start", 2: "the cause ends with `no room is left in …, where its output goes`; `cannot write the failure report`"}},
-		{name: "disk of the logs full, later", ends: last, setup: full, during: fill, bare: true,
+		{name: "log disk full, later", ends: last, setup: full, during: fill, bare: true,
 			cells: [5]string{2: "the cause ends with `no room is left in …, where its output goes`; `cannot write the failure report`"}},
-		{name: "disk of TMPDIR full", ends: last, bare: true,
+		{name: "TMPDIR disk full", ends: last, bare: true,
 			setup: func(t testing.TB) (setup, string) {
 				dir := smallDisk(t, "size=64k")
 				fillUp(t, dir)
 				return setup{env: []string{"TMPDIR=" + dir}}, ""
 			}},
 		{name: "no memory for a process", ends: 0, status: 1, bare: true, setup: noForks(unix.ENOMEM),
-			cells: [5]string{"`out of memory`; tried again after a second each until the restarts are used up, then status 1"}},
+			cells: [5]string{"`out of memory`; muster tries again every second until the restarts are used up, then status 1"}},
 		{name: "no more processes", ends: 0, status: 1, bare: true, setup: noForks(unix.EAGAIN),
-			cells: [5]string{"`no more processes or threads`; tried again after a second each until the restarts are used up, then status 1"}},
+			cells: [5]string{"`no more processes or threads`; muster tries again every second until the restarts are used up, then status 1"}},
 		{name: "read-only log directory", ends: 0, status: 2, bare: true,
 			setup: func(t testing.TB) (setup, string) { return setup{}, "--log-dir " + smallDisk(t, "ro") },
 			cells: [5]string{"`is not writable; name another directory with --log-dir`; status 2"}},
@@ -162,7 +162,7 @@ func straits() []strait {
 				return setup{env: []string{"TMPDIR=" + smallDisk(t, "ro")}}, ""
 			}},
 		{name: "no /proc", ends: last, strays: true, setup: sandboxed(inMounts(`umount -l /proc || exit 77`)...),
-			cells: [5]string{0: "`no guard`", 4: "what workers left behind in sessions of their own stays"}},
+			cells: [5]string{0: "`no guard`", 4: "processes that workers left in other sessions stay"}},
 		{name: "/proc of another pid namespace", ends: last,
 			setup: func(t testing.TB) (setup, string) {
 				s := setup{attr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}}
@@ -196,7 +196,7 @@ func straits() []strait {
 				}
 			},
 			after: func(_ testing.TB, j *job) { j.signal(syscall.SIGCONT) },
-			cells: [5]string{1: "the workers go on", 2: "seen when the agent goes on"}},
+			cells: [5]string{1: "the workers continue", 2: "noticed when the agent continues"}},
 		{name: "the console is gone", ends: last, quiet: true, setup: func(t testing.TB) (setup, string) {
 			r, w, err := os.Pipe()
 			if err != nil {
@@ -205,11 +205,11 @@ func straits() []strait {
 			r.Close()
 			t.Cleanup(func() { w.Close() })
 			return setup{stdout: w, stderr: w}, ""
-		}, cells: [5]string{1: "the messages are in no place but the report"}},
+		}, cells: [5]string{1: "messages are lost; the report has the failure"}},
 		{name: "nobody reads the console", ends: last, quiet: true, setup: func(t testing.TB) (setup, string) {
 			_, w := fullPipe(t)
 			return setup{stdout: w, stderr: w}, ""
-		}, cells: [5]string{0: "the messages wait for the console, the workers do not", 4: "after 10 s without anybody who reads them, the messages are given up"}},
+		}, cells: [5]string{0: "messages wait for the console, workers do not", 4: "messages that nobody reads for 10 s are discarded"}},
 		{name: "the guard is killed", ends: last,
 			during: func(t testing.TB, j *job) {
 				pid := theGuard(t, j)
@@ -237,7 +237,7 @@ func table() string {
 			case cell == "" && i > row.ends:
 				cell = "–"
 			case cell == "":
-				cell = "as ever"
+				cell = "normal"
 			}
 			b.WriteString(" " + cell + " |")
 		}
