@@ -104,7 +104,7 @@ func (r *Report) writeFlights(stem string) error {
 func (r *Report) Text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Autopsy: %s\n", cmp.Or(r.Reason, "on demand"))
-	fmt.Fprintf(&b, "%d workers on %s at %s, taken in %.2f s\n\n", len(r.Workers), r.Host, r.Time.Format(time.RFC3339), r.Seconds)
+	fmt.Fprintf(&b, "%s on %s at %s, taken in %.2f s\n\n", text.Count(len(r.Workers), "worker"), r.Host, r.Time.Format(time.RFC3339), r.Seconds)
 	b.WriteString(r.Summary() + "\n")
 	b.WriteString(r.Stacks())
 	for i := range r.Workers {

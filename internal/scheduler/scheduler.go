@@ -132,7 +132,7 @@ func broken(scheduler string, errs ...error) error {
 	if problems == nil {
 		return nil
 	}
-	return fmt.Errorf("%s's variables cannot be used: %s; say --nnodes and --rdzv-endpoint, or --standalone, to leave them alone",
+	return fmt.Errorf("%s's variables cannot be used: %s; with --nnodes and --rdzv-endpoint, or --standalone, muster ignores them",
 		scheduler, strings.Join(problems, ", and "))
 }
 

@@ -43,7 +43,7 @@ func TestWriter(t *testing.T) {
 		if !s.Flush(0) {
 			t.Error("Flush says that not all is written")
 		}
-		want := "one\ntwo\nthree\nmuster: 1 messages are missing here: nothing could be written for a while\n"
+		want := "one\ntwo\nthree\nmuster: messages missing here: 1; nothing could be written for a while\n"
 		if got := w.got.String(); got != want {
 			t.Errorf("written %.200q, want %q", got, want)
 		}

@@ -89,11 +89,11 @@ class LaunchConfig:
         needs none of them: without an endpoint the default backend means this host.
     rdzv_timeout: seconds; overrides rdzv_configs["timeout"].
     max_restarts: how often the workers are started again after a failure.
-    monitor_interval: seconds; bounds the little that has to be polled.
+    monitor_interval: accepted for torch's sake; the end of a worker is noticed at once.
     start_method: how a Python function gets its process: spawn, fork, forkserver.
     log_line_prefix_template: prefix of tee'd lines.
     metrics_cfg: taken for compatibility; muster does not use it.
-    local_addr: this host's address as the others shall use it.
+    local_addr: the address at which other hosts reach this one.
     event_log_handler: null or console.
     numa_options: torch's NumaOptions, or the name of a mode.
     signals_to_handle: signals that stop the job; workers get the one received.

@@ -15,9 +15,9 @@ import (
 
 const dumpUsage = `usage: muster dump [--pid PID[,PID...] | --job RUN_ID] [--out DIR] [--json] [--timeout SECONDS]
 
-Shows where workers on this host are, without stopping them: the Python stacks of all
-threads, equal ones together and those that differ first, so that the rank for which
-the others wait is seen. Without --pid and --job it looks at all workers of this user,
+Shows where workers on this host are, without ending them: the Python stacks of all
+threads, equal ones together and those that differ first, so that you see the rank for
+which the others wait. Without --pid and --job it looks at all workers of this user,
 whether muster or torchrun has started them, job by job.
 
   --pid PID          a process to look at, or the agent (muster run) whose workers to

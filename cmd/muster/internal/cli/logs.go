@@ -23,12 +23,12 @@ stderr of rank 3. It reads the directories of muster and of torchrun.
   DIR            the job's --log-dir, or a run's directory in it; of several runs the
                  newest is taken
   --rank RANKS   only these ranks: numbers and ranges (default: all)
-  --local-rank   the numbers are local ranks. So they are, too, where the directory does
-                 not tell global ones, which is said
+  --local-rank   the numbers are local ranks. They always are where the directory does
+                 not tell global ones; a note on stderr says so
   --attempt N    this attempt, 2 or 2.1 (default: the newest)
   --stream NAME  stdout, stderr or both (default)
-  --follow, -f   go on with what is written from now on, also by attempts to come, until
-                 the job has ended (torchrun's directories do not tell: until interrupted);
+  --follow, -f   print what is written from now on, too, also by later attempts, until the
+                 job has ended (torchrun's directories do not tell: until interrupted);
                  with --attempt, only by that one
   --lines, -n N  only the last N lines of each stream
   --prefix       prefixes also where there is one stream only

@@ -31,9 +31,9 @@ const policyUsage = `usage: muster policy check FILE
 check says what is wrong with a restart policy (see muster run --restart-policy), each
 error with its line, and what is in it.
 
-test decides about the failures of jobs that have run what the policy would have
-decided: which rule matches, what follows, after how long, what is left of the rule's
-budget. EVENTS is the file of --event-log-handler file or --event-log-file, - for
+test goes through the failures of jobs that have run and says what the policy would
+have decided: which rule matches, what follows, after how long, what is left of the
+rule's budget. EVENTS is the file of --event-log-handler file or --event-log-file, - for
 standard input. Where the policy would have ended a job, the failures after that are
 shown in parentheses.
 

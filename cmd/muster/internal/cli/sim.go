@@ -15,13 +15,13 @@ const simUsage = `usage: muster sim [--nodes N] [--min N] [--max N] [--seed N] [
 
 Simulates the rendezvous of a job of many hosts, in virtual time and without a network: the
 server that holds it, an agent on each host, and the links between them. Prints how long it
-takes until all have their ranks, and what that costs. A seed stands for one run.
+takes until all have their ranks, and what that costs. The same seed gives the same run.
 
   --nodes N       hosts, 1 to 131072 (default 16)
   --min N         hosts that the job needs, as in --nnodes MIN:MAX (default: all)
   --max N         hosts that it takes at most (default: all, or --min if that is more)
-  --seed N        what is random is drawn from it (default 1)
-  --delay TIME    latency of a link, one way: half of it to one and a half (default 100us)
+  --seed N        seed of all that is random (default 1)
+  --delay TIME    mean latency of links, one way: each has 0.5 to 1.5 of it (default 100us)
   --loss PERCENT  part of the messages that are lost and sent again, 0 to 50 (default 0)
   --faults N      things that go wrong in the first minute, 0 to 1000 (default 0): agents
                   are killed, hosts and links fail, workers fail, hosts come and go
@@ -116,7 +116,7 @@ func printSim(w io.Writer, cfg *simulate.Config, r *simulate.Result, took time.D
 	}
 	line("nodes", "%d, %d to %d in a round, %d in the first", cfg.Nodes, cfg.Min, cfg.Max, r.FirstSize)
 	line("seed", "%d", cfg.Seed)
-	line("time to rendezvous", "%v from the first start, %v from the last (virtual)", milliseconds(r.Met), milliseconds(r.Met-r.Started))
+	line("time to rendezvous", "%v from the beginning, %v from the last start (virtual)", milliseconds(r.Met), milliseconds(r.Met-r.Started))
 	line("until then, per agent", "%s messages, %s bytes, at most %d bytes", each(r.ToMeet.Messages, cfg.Nodes), each(r.ToMeet.Bytes, cfg.Nodes), r.ToMeet.Most)
 	line("until then, in all", "%d messages, %d bytes", r.ToMeet.Messages, r.ToMeet.Bytes)
 	if cfg.Faults > 0 {

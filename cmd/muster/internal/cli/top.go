@@ -26,10 +26,10 @@ with muster run --health-addr PORT. Of several agents it shows the workers toget
   ADDR    the agent's --health-addr: a port of this host, host:port, or unix:/path;
           several are separated by blanks or commas
   PID     an agent on this host, by its process
-          without either, the agent of this user on this host that serves
+          without either, the one agent of this user on this host that serves health
   --all   also the other hosts of the round, by their names and at the same port; there
           the agents must listen for others: --health-addr 0.0.0.0:PORT
-  --once  print the state once; so it is done, too, where stdout is no terminal
+  --once  print the state once; the default where stdout is no terminal
   --json  print the state once as JSON, those of several agents as a list
 
 Keys: q quits, up and down choose a worker and show its last lines, e shows its stderr,

@@ -406,7 +406,7 @@ func age(d time.Duration) string {
 	return fmt.Sprintf("%dd%02dh", int(d.Hours())/24, int(d.Hours())%24)
 }
 
-// size is a number of bytes in three digits: 812M, 1.2G.
+// sizeOf is a number of bytes in three digits: 812M, 1.2G.
 func sizeOf(n int64) string {
 	value, units := float64(max(0, n)), "KMGTPE"
 	value /= 1024

@@ -85,7 +85,7 @@ func misspelt(environ []string) (errs []error) {
 			continue
 		}
 		if d := text.Distance(auth.TokenVariable, name); d <= 2 || strings.HasPrefix(name, auth.TokenVariable+"_") {
-			errs = append(errs, fmt.Errorf("no option has the variable %s; the job's token is in %s, or in the file of --rdzv-conf token_file=PATH", name, auth.TokenVariable))
+			errs = append(errs, fmt.Errorf("unknown variable %s; put the job's token into %s, or into the file of --rdzv-conf token_file=PATH", name, auth.TokenVariable))
 			continue
 		}
 		typed, nearest, meant := strings.ReplaceAll(strings.ToLower(rest), "_", "-"), 3, ""
@@ -100,7 +100,7 @@ func misspelt(environ []string) (errs []error) {
 			}
 		}
 		if meant != "" {
-			errs = append(errs, fmt.Errorf("no option has the variable %s (did you mean %s?)", name, meant))
+			errs = append(errs, fmt.Errorf("unknown variable %s (did you mean %s?)", name, meant))
 		}
 	}
 	return errs

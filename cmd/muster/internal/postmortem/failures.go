@@ -12,14 +12,14 @@ import (
 	"github.com/muster-run/muster/internal/text"
 )
 
-// What is kept of foreign text, at most.
+// What is kept of a text from a file, at most.
 const (
 	maxFailures  = 1_000
 	maxLine      = 400 // characters
 	maxTraceback = 64 << 10
 )
 
-// clean makes foreign text one safe line.
+// clean makes a text from a file one safe line.
 func clean(s string) string { return text.Line(s, maxLine) }
 
 // paragraph makes a text of several lines safe to show; of a long one the end is left.

@@ -257,7 +257,7 @@ func (a *Attempt) writeFiles(b *strings.Builder) {
 	table.write(b, "    ")
 }
 
-// stamp is a time as people write it; "" for none.
+// stamp is a time as people write it; "-" for none.
 func stamp(t time.Time) string {
 	if t.IsZero() {
 		return "-"

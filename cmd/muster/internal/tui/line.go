@@ -27,7 +27,7 @@ var codes = [...][2]string{
 }
 
 // A Span is a piece of a line in one style. Its text holds no control characters;
-// see Clean.
+// package text's Line drops them.
 type Span struct {
 	Text  string
 	Style Style
