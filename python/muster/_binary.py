@@ -19,7 +19,7 @@ def find() -> str:
     named = os.environ.get(ENV)
     if named:
         if not _runnable(named):
-            raise FileNotFoundError("%s=%s is not a program" % (ENV, named))
+            raise FileNotFoundError("%s=%s is not a program; name the muster binary, or unset it" % (ENV, named))
         return named
     tried: List[str] = []
     for path in _candidates():

@@ -59,8 +59,15 @@ def split(line: List[str]) -> Tuple[List[str], Dict[str, str]]:
     """Takes what users of the host may not read out of a command line, and returns the rest
     and the environment for it. The binary does not pass it on."""
     name = "--rdzv-conf="
-    secret = [option for option in line if option.startswith(name) and "password=" in option]
+    secret = [o for o in line if o.startswith(name) and any(map(_names_secret, o[len(name):].split(",")))]
     return [o for o in line if o not in secret], {"PET_RDZV_CONF": o[len(name):] for o in secret}
+
+
+def _names_secret(pair: str) -> bool:
+    """Whether the key of a pair names a secret, by its sound, since a misspelt one does so
+    too. What is read from a file is named by the file's path."""
+    key = pair.split("=")[0].strip()
+    return key not in ("token_file", "password_file") and any(word in key.lower() for word in ("pass", "token", "secret"))
 
 
 def alone(config: LaunchConfig) -> bool:
@@ -85,7 +92,8 @@ def _rendezvous(config: LaunchConfig, add: Any, bad: List[str]) -> None:
     for key, value in settings.items():
         text = str(value).strip()
         if not text or (("," in text or "," in key or "=" in key) and key != "allow"):
-            bad.append("rdzv_configs[%r]: %r can be no value of --rdzv-conf, which is key=value,key=value" % (key, value))
+            bad.append("rdzv_configs[%r]: %s cannot be a value of --rdzv-conf, which is key=value,key=value" % (
+                key, "***" if _names_secret(key) else repr(value)))
         pairs.append("%s=%s" % (key, text))
     add("rdzv-conf", ",".join(pairs))
 

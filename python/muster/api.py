@@ -143,7 +143,7 @@ class _Launch:
         if self._ranks_are_known():
             return ["--no-python", "--", self.entrypoint, *words]
         if shutil.which(self.entrypoint) is None:
-            raise ConfigError("cannot run %s: it is no program, or not in PATH" % self.entrypoint, 2)
+            raise ConfigError("cannot run %s: no such program in PATH" % self.entrypoint, 2)
         # Which ranks this host got is what a worker finds in its environment.
         note = 'printf %s "$RANK" >"$1" && shift && exec "$@"'
         path = _worker.value_path(self.job, 0).replace("$", "$$")[:-1] + "${local_rank}"

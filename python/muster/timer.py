@@ -47,9 +47,9 @@ class TimerClient:
 
     def __init__(self, path: str | None = None, *, signal: int = _SIGKILL, timeout: float = 5.0) -> None:
         if not 0 <= signal <= 64:
-            raise ValueError(f"signal {signal} is none; want 0 to 64")
+            raise ValueError(f"signal must be a number from 0 to 64, got {signal}")
         if not 1e-3 <= timeout < 1e9:
-            raise ValueError(f"timeout {timeout} is not a time in seconds")
+            raise ValueError(f"timeout must be seconds, 0.001 or more, got {timeout}")
         self.path = os.environ.get(ENV_SOCKET, "") if path is None else path
         self._signal = signal
         self._timeout = timeout

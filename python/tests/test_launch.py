@@ -279,14 +279,17 @@ class Refused(Quiet):
         self.refused("at least one worker is needed, got 0", nproc=0)
         self.refused("max restarts must be >= 0", max_restarts=-1)
         self.refused("'bogus' is not known|\"bogus\" is not known", rdzv_backend="bogus", rdzv_endpoint="localhost:1")
-        self.refused("can be no value of --rdzv-conf", rdzv_configs={"read_timeout": "1,2"})
+        self.refused("'1,2' cannot be a value of --rdzv-conf", rdzv_configs={"read_timeout": "1,2"})
+        self.refused(r"^rdzv_configs\['password'\]: \*\*\* cannot be a value of", rdzv_configs={"password": "S3,cret"})
 
     def test_password(self):
         line, secret = _flags.split(_flags.flags(jobs.config(rdzv_configs={"user": "u", "password": "S3cret"}), ""))
         self.assertNotIn("S3cret", " ".join(line))
         self.assertEqual(secret, {"PET_RDZV_CONF": "user=u,password=S3cret"})
-        line, secret = _flags.split(_flags.flags(jobs.config(rdzv_configs={"join_timeout": 5}), ""))
-        self.assertIn("--rdzv-conf=join_timeout=5", line)
+        line, secret = _flags.split(_flags.flags(jobs.config(rdzv_configs={"Passwd": "S3cret"}), ""))  # which is misspelt
+        self.assertNotIn("S3cret", " ".join(line))
+        line, secret = _flags.split(_flags.flags(jobs.config(rdzv_configs={"token_file": "/t"}), ""))
+        self.assertIn("--rdzv-conf=token_file=/t", line)
         self.assertEqual(secret, {})
 
     def test_shutdown_timeout(self):

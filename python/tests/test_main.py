@@ -52,7 +52,7 @@ class Main(unittest.TestCase):
 
     def test_without_binary(self):
         done = run("version", MUSTER_BINARY="/nowhere/muster")
-        self.assertEqual((done.returncode, done.stderr), (1, b"muster: error: MUSTER_BINARY=/nowhere/muster is not a program\n"))
+        self.assertEqual((done.returncode, done.stderr), (1, b"muster: error: MUSTER_BINARY=/nowhere/muster is not a program; name the muster binary, or unset it\n"))
 
     def test_binary_of_another_system(self):
         path = self.write("muster", "\x7fELF, but not really", 0o700)
