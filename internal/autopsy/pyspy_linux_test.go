@@ -114,7 +114,7 @@ func must(t testing.TB, errs ...error) {
 func startAs(t *testing.T, uid uint32, program string, args ...string) (pid int) {
 	t.Helper()
 	cmd := exec.Command(program, args...)
-	cmd.Env = []string{"GORACE=atexit_sleep_ms=0", "PATH=" + filepath.Dir(program)}
+	cmd.Env = []string{"GORACE=atexit_sleep_ms=0", "PATH=" + filepath.Dir(program), testproc.Unpaused}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}, Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
 	must(t, err, cmd.Start())

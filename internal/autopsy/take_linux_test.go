@@ -47,7 +47,7 @@ func take(t *testing.T, cfg autopsy.Config, targets ...autopsy.Target) *autopsy.
 func start(t testing.TB, env []string, program string, args ...string) (pid int, stderr string) {
 	t.Helper()
 	cmd := exec.Command(program, args...)
-	cmd.Env = append(os.Environ(), env...)
+	cmd.Env = append(append(os.Environ(), testproc.Unpaused), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	stderr = filepath.Join(t.TempDir(), "stderr.log")
 	file, err := os.Create(stderr)
@@ -274,7 +274,7 @@ func TestNotPython(t *testing.T) {
 func hang(t *testing.T, lab *testproc.Lab) (pid int, stop func()) {
 	t.Helper()
 	cmd := exec.Command(testproc.Program(), testproc.Args("say:ready", "hang")...)
-	cmd.Env = lab.Env()
+	cmd.Env = append(lab.Env(), testproc.Unpaused)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

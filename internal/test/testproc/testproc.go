@@ -403,6 +403,10 @@ func Program() string { return executable() }
 // Args returns the arguments of a worker that runs a script.
 func Args(script ...string) []string { return append([]string{word}, script...) }
 
+// Unpaused in a process' environment keeps the tool that pauses processes under test off
+// it and its children: for tests that look whether a process is stopped.
+const Unpaused = "TESTPROC_UNPAUSED=1"
+
 // WriteProgram writes a file that a test is about to execute. Nothing forks while it
 // is open: a child that another test starts would have it open until its own exec,
 // and "text file busy" would be the answer.

@@ -5,9 +5,9 @@
 //	go run ./internal/tools/stress [-runs 3] [-busy 8] [-writers 2] [-pausers 2] [flags of test.sh and packages]
 //
 // Only test binaries and their descendants are paused, each held by a pidfd, and
-// none that is stopped already, which a test did. The few tests that stop a process
-// themselves may have it continued too early, if a pause was under way: run what
-// fails there again with -pausers 0. Everything ends with this program, also on
+// none that is stopped already, which a test did, or that has testproc.Unpaused in its
+// environment. The few other tests that stop a process themselves may have it continued
+// too early, if a pause was under way: run what fails there again with -pausers 0. Everything ends with this program, also on
 // Ctrl-C.
 package main
 
@@ -36,6 +36,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // written is how large the file of a writer gets.
@@ -221,7 +222,7 @@ func pause(ctx context.Context, root int) (n int) {
 		// Whether it is the one that was found is read when fd holds its number.
 		if s, err := procfs.Read(pid); err == nil && strings.ContainsRune("RSD", rune(s.State)) && slices.ContainsFunc(under, func(u procfs.Stat) bool {
 			return u.PID == pid && u.Start == s.Start
-		}) && unix.PidfdSendSignal(fd, unix.SIGSTOP, nil, 0) == nil {
+		}) && !unpaused(pid) && unix.PidfdSendSignal(fd, unix.SIGSTOP, nil, 0) == nil {
 			n++
 			sleep(ctx, time.Duration(float64(time.Millisecond)*math.Pow(1000, rand.Float64())))
 			_ = unix.PidfdSendSignal(fd, unix.SIGCONT, nil, 0)
@@ -229,6 +230,11 @@ func pause(ctx context.Context, root int) (n int) {
 		unix.Close(fd)
 	}
 	return n
+}
+
+func unpaused(pid int) bool {
+	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	return err == nil && slices.Contains(strings.Split(string(env), "\x00"), testproc.Unpaused)
 }
 
 // sleep says whether the time has passed without ctx being done.
