@@ -1,15 +1,16 @@
 package devices
 
 import (
-	"errors"
+	"bytes"
+	"context"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"strings"
-	"syscall"
 	"time"
+
+	"github.com/muster-run/muster/internal/children"
 )
 
 // smiTimeout bounds nvidia-smi, which takes seconds where the driver is not
@@ -29,41 +30,21 @@ func runSMI(args ...string) ([]byte, error) {
 	return nil, fmt.Errorf("not found: %w", fs.ErrNotExist)
 }
 
-// maxOutput bounds what is read of its output.
+// maxOutput bounds what is kept of its output.
 const maxOutput = 1 << 20
 
 // output runs a program and returns what it writes to stdout.
 func output(path string, args []string, timeout time.Duration) ([]byte, error) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	p, err := os.StartProcess(path, append([]string{path}, args...), &os.ProcAttr{
-		Files: []*os.File{nil, w, nil},
-		Sys:   &syscall.SysProcAttr{Setpgid: true}, // to be killed with its children
-	})
-	w.Close()
-	if err != nil {
-		return nil, err
-	}
-	// Nobody has waited for it yet, so the number is still its own.
-	kill := func() { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) }
-	deadline := time.AfterFunc(timeout, kill)
-	out, readErr := io.ReadAll(io.LimitReader(r, maxOutput))
-	expired := !deadline.Stop()
-	if expired || readErr != nil || len(out) == maxOutput {
-		kill()
-	}
-	// From here on its number may be another's: let os.Process see to that.
-	last := time.AfterFunc(timeout, func() { _ = p.Kill() })
-	state, err := p.Wait()
-	last.Stop()
-	if expired {
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.WaitDelay = time.Second
+	out, _, err := children.Output(cmd, maxOutput)
+	switch {
+	case ctx.Err() != nil:
 		return nil, fmt.Errorf("no answer within %v", timeout)
+	case err != nil:
+		return nil, fmt.Errorf("%w: %.200s", err, bytes.TrimSpace(out))
 	}
-	if err == nil && !state.Success() {
-		err = fmt.Errorf("%v: %.200s", state, strings.TrimSpace(string(out)))
-	}
-	return out, errors.Join(readErr, err)
+	return out, nil
 }
