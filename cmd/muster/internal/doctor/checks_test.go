@@ -1,6 +1,7 @@
 package doctor_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -339,4 +340,23 @@ func TestPort(t *testing.T) {
 			same(t, h.found(t, cfg, "port"), []string{tt.want})
 		})
 	}
+}
+
+// What a check says of its own end is not what is wrong with the host.
+func TestInterrupted(t *testing.T) {
+	t.Parallel()
+	ctx, interrupt := context.WithCancel(t.Context())
+	s := healthy().system()
+	s.Run = func(ctx context.Context, _ string, _ ...string) ([]byte, []byte, error) {
+		interrupt()
+		return nil, nil, context.Cause(ctx)
+	}
+	cfg := doctor.Config{System: s, MinNodes: 1, MaxNodes: 1, Python: doctor.Python{Path: "/env/python3"}}
+	var got []string
+	for _, l := range doctor.Run(ctx, cfg).Lines {
+		if l.Check == "Python" {
+			got = append(got, string(l.Status)+": "+l.Text+l.Advice)
+		}
+	}
+	same(t, got, []string{"failure: interrupted"})
 }

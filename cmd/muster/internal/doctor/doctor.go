@@ -172,8 +172,8 @@ func Run(ctx context.Context, cfg Config) *Report {
 // within runs a check for as long as it may take, and fills in where its lines belong.
 // A system call that never returns, as of a file system whose server is gone, keeps its
 // goroutine: there is no way to end it but the program's end, which is near.
-func (c check) within(ctx context.Context) (lines []Line) {
-	ctx, cancel := context.WithTimeout(ctx, c.limit)
+func (c check) within(job context.Context) (lines []Line) {
+	ctx, cancel := context.WithTimeout(job, c.limit)
 	defer cancel()
 	done := make(chan []Line, 1)
 	go func() { done <- c.run(ctx) }()
@@ -185,6 +185,10 @@ func (c check) within(ctx context.Context) (lines []Line) {
 		case <-time.After(time.Second):
 			lines = []Line{failure("no result within "+c.limit.String(), "something hangs: look for a file system or a device that does not answer (dmesg)")}
 		}
+	}
+	failed := func(l Line) bool { return l.Status == Failure }
+	if job.Err() != nil && slices.ContainsFunc(lines, failed) { // the interrupt's doing, most likely
+		lines = append(slices.DeleteFunc(lines, failed), failure("interrupted", ""))
 	}
 	for i := range lines {
 		lines[i].Group = c.group
