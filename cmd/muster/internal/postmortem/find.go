@@ -114,7 +114,7 @@ func runID(name string) string {
 
 // list returns a directory's entries, at most maxEntries, by name.
 func list(path string) ([]fs.DirEntry, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY, 0) // no FIFO, which may have its name by now
 	if err != nil {
 		return nil, err
 	}

@@ -2,9 +2,23 @@ package postmortem
 
 import (
 	"bytes"
+	"errors"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
+
+// A FIFO that has taken the place of a directory since that was seen holds nobody up.
+func TestListOfAFIFO(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "attempt_0")
+	if err := syscall.Mkfifo(path, 0o600); err != nil {
+		t.Skip(err)
+	}
+	if entries, err := list(path); !errors.Is(err, syscall.ENOTDIR) {
+		t.Errorf("got %v, %v", entries, err)
+	}
+}
 
 // Decoders alone, without files, so that a fuzzer gets far.
 func FuzzDecode(f *testing.F) {
