@@ -15,9 +15,9 @@ import (
 
 const (
 	littleSpace = 1 << 30  // of a directory for logs or temporary files: a warning
-	noSpace     = 16 << 20 // of it: a failure
+	noSpace     = 16 << 20 // of it, or of shared memory: a failure
 	trySize     = 64 << 10 // written to see whether that works
-	littleShm   = 1 << 30  // of shared memory in all; containers get 64 MiB unless asked
+	littleShm   = 1 << 30  // of shared memory: a warning; containers get 64 MiB unless asked
 	littleFiles = 1000     // inodes
 )
 
