@@ -266,14 +266,7 @@ func New(cfg Config) (*Agent, error) {
 		return nil, err
 	}
 	if cfg.Start == nil {
-		start := cfg.Supervisor.Start
-		cfg.Start = func(c process.Config) (Group, error) {
-			g, err := start(c)
-			if err != nil {
-				return nil, err
-			}
-			return g, nil
-		}
+		cfg.Start = func(c process.Config) (Group, error) { return cfg.Supervisor.Start(c) }
 	}
 	if cfg.Spec.Args == nil {
 		cfg.Spec.Args = func(int) []string { return nil }
@@ -428,10 +421,10 @@ func (a *Agent) startWorkers(at *attempt) error {
 		}
 		cfg.Envs[i] = a.workerEnv(at, i)
 	}
-	at.group, err = a.cfg.Start(cfg)
+	group, err := a.cfg.Start(cfg)
 	started := WorkersStarted{Step: Step{at.began, err}}
-	if err == nil {
-		started.PIDs = at.group.PIDs()
+	if err == nil { // else group may be a nil *process.Group
+		at.group, started.PIDs = group, group.PIDs()
 		a.live.ran(at)
 	}
 	a.emit(at, started)

@@ -218,6 +218,28 @@ func (j *job) mustRun(t *testing.T) *agent.Result {
 	return r
 }
 
+// What does not start leaves nothing to stop, however it is started, and what served the
+// workers ends.
+func TestNotStarted(t *testing.T) {
+	j := newJob(t, "", "", 2)
+	j.Spec.Entrypoint = filepath.Join(t.TempDir(), "program")
+	j.Start = func(cfg process.Config) (agent.Group, error) { return j.Supervisor.Start(cfg) } // a nil *process.Group
+	j.FileTimer = true
+	t.Setenv("TMPDIR", t.TempDir())
+	if r := j.mustRun(t); r.State != agent.Failed || r.Failures[0].StartError == "" {
+		t.Errorf("%+v", r)
+	}
+	var got []string
+	for _, e := range j.sink.events {
+		if e.Watchdog != nil {
+			got = append(got, e.Name())
+		}
+	}
+	if want := []string{"watchdog started", "watchdog stopped"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
 // A caller may start the workers its own way.
 func TestOwnStart(t *testing.T) {
 	j := newJob(t, "rank", "", 2)

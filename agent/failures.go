@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"syscall"
 	"time"
@@ -80,13 +81,17 @@ func (r *record) news() news {
 	return news{ev: evPeerRestarts, record: r}
 }
 
+// mostRestarts is the highest count of restarts that another host is believed: counting
+// goes on from it.
+const mostRestarts = math.MaxInt32
+
 // parseRecord reads what another agent wrote.
 func parseRecord(text []byte) (*record, error) {
 	if len(text) > maxRecord {
 		return nil, fmt.Errorf("%s holds %d bytes, more than %d", failedKey, len(text), maxRecord)
 	}
 	r := record{Node: -1, Rank: -1}
-	if err := json.Unmarshal(text, &r); err != nil || r.Node < 0 || r.Restarts < 0 || r.Signal < 0 || r.Signal > 64 || r.Decision != nil && !r.Decision.Valid() {
+	if err := json.Unmarshal(text, &r); err != nil || r.Node < 0 || r.Restarts < 0 || r.Restarts > mostRestarts || r.Signal < 0 || r.Signal > 64 || r.Decision != nil && !r.Decision.Valid() {
 		return nil, fmt.Errorf("%s holds %.100q, want an agent's record of a failure", failedKey, text)
 	}
 	return &r, nil
@@ -164,20 +169,14 @@ func (a *Agent) tellEarly(ctx context.Context, at *attempt, n news) *news {
 		}
 		a.reach(at, f)
 	}
-	rec := a.newRecord(at, []*failure.ProcessFailure{f}, nil, a.final(at))
+	// What follows is decided now: the end of the other workers changes nothing in it.
+	_, act := next(evFailed, failing, a.restartsLeft(), at.verdictAction())
+	rec := a.newRecord(at, []*failure.ProcessFailure{f}, nil, act == actFail)
 	if other := a.put(ctx, at, rec); other != nil {
 		return other
 	}
 	at.record, at.phase = rec, failing
 	return nil
-}
-
-// final says whether no round follows this host's failure.
-func (a *Agent) final(at *attempt) bool {
-	if at.verdict != nil {
-		return at.verdict.Action == policy.Stop
-	}
-	return a.restarts >= a.cfg.MaxRestarts
 }
 
 // newRecord makes this node's record.
@@ -280,7 +279,7 @@ func (a *Agent) learnRestarts(ctx context.Context, at *attempt) {
 		a.log.Warn("cannot learn how many restarts the job has used", "error", err, "restart", a.restarts)
 		return
 	}
-	if n > int64(a.restarts) && n < 1<<31 {
+	if n > int64(a.restarts) && n <= mostRestarts {
 		a.restarts = int(n)
 	}
 }

@@ -565,6 +565,24 @@ func TestClosed(t *testing.T) {
 	})
 }
 
+// A node that forges a record in another's name ends the job, but holds nobody up.
+func TestForgedRecord(t *testing.T) {
+	l := newLab(t, []string{"a"}, func(h *host) { h.PeerTimeout = 100 * time.Millisecond })
+	python := l.withPython()
+	l.start("a")
+	info, w := python.join(t), l.worker("a")
+	if err := info.Store.Set(t.Context(), "muster/failed", []byte(`{"node": 0, "host": "a", "final": true, "cause": "forged"}`)); err != nil {
+		t.Fatal(err)
+	}
+	l.mu.Lock()
+	l.close(python)
+	l.mu.Unlock()
+	w.stopped()
+	if r, err := l.ended("a"); err != nil || !r.IsFailed() {
+		t.Errorf("%+v, %v, want failure", r, err)
+	}
+}
+
 // withPython makes the nodes of host a, which assigns the ranks, and of an agent of
 // TorchElastic.
 func (l *lab) withPython() *node {

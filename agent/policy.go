@@ -48,6 +48,11 @@ func (a *Agent) consult(at *attempt, n news) policy.Action {
 			a.reach(at, root)
 		}
 	}
+	return at.verdictAction()
+}
+
+// verdictAction is what the policy says of the attempt's failure; "" if it says nothing.
+func (at *attempt) verdictAction() policy.Action {
 	if at.verdict == nil {
 		return ""
 	}

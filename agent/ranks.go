@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -102,9 +103,11 @@ func exchangeRanks(ctx context.Context, s store.Store, groupRank, groupSize int,
 	if err != nil {
 		return ranks, silentNodes(ctx, s, groupSize, err)
 	}
+	// fits says whether a node can have its workers from base on, in a world of size.
+	fits := func(base, size int) bool { return 0 <= base && base <= size-localSize }
 	var list []int
-	if err := json.Unmarshal(text, &list); err != nil || len(list) != 4 {
-		return ranks, fmt.Errorf("%s holds %.100q, want a list of four numbers", key, text)
+	if err := json.Unmarshal(text, &list); err != nil || len(list) != 4 || !fits(list[0], list[1]) || !fits(list[2], list[3]) {
+		return ranks, fmt.Errorf("%s holds %.100q, want a list of four numbers, the ranks of this node", key, text)
 	}
 	return rendezvous.Ranks{Base: list[0], WorldSize: list[1], RoleBase: list[2], RoleWorldSize: list[3]}, nil
 }
@@ -120,7 +123,7 @@ func answerRanks(ctx context.Context, s store.Store, groupSize int) error {
 	}
 	infos := make([]roleInfo, groupSize)
 	for i, text := range texts {
-		if err := json.Unmarshal(text, &infos[i]); err != nil || infos[i].LocalWorldSize < 1 {
+		if err := json.Unmarshal(text, &infos[i]); err != nil || infos[i].LocalWorldSize < 1 || infos[i].LocalWorldSize > math.MaxInt32 {
 			return fmt.Errorf("%s holds %.100q, want an agent's role, rank and local world size", keys[i], text)
 		}
 	}

@@ -68,7 +68,8 @@ func TestExchangeRanks(t *testing.T) {
 }
 
 func TestExchangeRanksRefusesNonsense(t *testing.T) {
-	for _, text := range []string{"", "{", `{"role": "a", "rank": 1, "local_world_size": 0}`, "[1]"} {
+	for _, text := range []string{"", "{", `{"role": "a", "rank": 1, "local_world_size": 0}`,
+		`{"role": "a", "rank": 1, "local_world_size": 2147483648}`, `{"role": "a", "rank": 1, "local_world_size": 9223372036854775807}`, "[1]"} {
 		s := store.NewMemory()
 		if err := s.Set(context.Background(), "torchelastic/role_info/1", []byte(text)); err != nil {
 			t.Fatal(err)
@@ -76,6 +77,19 @@ func TestExchangeRanksRefusesNonsense(t *testing.T) {
 		_, err := exchangeRanks(t.Context(), s, 0, 2, "a", 1)
 		if err == nil || !strings.Contains(err.Error(), "role_info/1") {
 			t.Errorf("role info %q: error %v, want one that names the key", text, err)
+		}
+	}
+}
+
+// Ranks that this node cannot have are an answer of nobody who can be believed.
+func TestExchangeRanksRefusesItsRanks(t *testing.T) {
+	for _, text := range []string{"[1, 2, 3]", "[-1, 2, 0, 2]", "[1, 2, 0, 2]", "[0, 2, 1, 2]", "[0, 2, -1, 2]", "[9223372036854775807, 2, 0, 2]"} {
+		s := store.NewMemory()
+		if err := s.Set(context.Background(), "torchelastic/assigned_ranks/1", []byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := exchangeRanks(t.Context(), s, 1, 2, "a", 2); err == nil || !strings.Contains(err.Error(), "assigned_ranks/1") {
+			t.Errorf("%s: %+v, error %v, want one that names the key", text, r, err)
 		}
 	}
 }

@@ -100,18 +100,15 @@ func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Re
 	var report *failure.Report
 	left := false
 	switch {
-	case n.record != nil && n.record.Node == at.round.Rank && !n.record.Final:
-		// The others were told that all restart, and then a worker got stuck.
-		left = true
-		fallthrough
-	case at.alone() || n.record == nil:
+	case n.ev != evPeerGaveUp: // the failure is this host's
 		a.explain(at, n.err)
 		a.tellOwn(at)
-		report = a.ownReport(at)
-	case n.record.Node == at.round.Rank:
-		a.explain(at, n.err)
-		a.tellOwn(at)
-		report = a.gather(ctx, at)
+		// If the others were told that all restart, a worker got stuck after that.
+		if left = n.record != nil && !n.record.Final; left || at.alone() || n.record == nil {
+			report = a.ownReport(at)
+		} else {
+			report = a.gather(ctx, at)
+		}
 	default:
 		what := "workers failed on another host, and no restarts are left; stopping the workers of this one"
 		if at.verdict = n.record.Decision; at.verdict != nil {

@@ -44,7 +44,7 @@ func TestNextVerdict(t *testing.T) {
 }
 
 // What another agent writes is not believed blindly.
-func TestParseRecordDecision(t *testing.T) {
+func TestParseRecord(t *testing.T) {
 	for _, tt := range []struct {
 		text string
 		ok   bool
@@ -55,6 +55,12 @@ func TestParseRecordDecision(t *testing.T) {
 		{`{"node": 1, "decision": {"streak": -1}}`, false},
 		{`{"node": 1, "decision": {"time": "yesterday"}}`, false},
 		{`{"node": 1, "decision": 7}`, false},
+		{`{"node": 1, "decision": {"streak": 9223372036854775807}}`, false},
+		{`{"node": 1, "decision": {"stalled": 9223372036854775807}}`, false},
+		{`{"node": 1, "restarts": 2147483647}`, true},
+		{`{"node": 1, "restarts": 2147483648}`, false},
+		{`{"node": 1, "restarts": 9223372036854775807}`, false},
+		{`{"node": 1, "restarts": -1}`, false},
 	} {
 		if rec, err := parseRecord([]byte(tt.text)); (err == nil) != tt.ok {
 			t.Errorf("%s: %+v, %v", tt.text, rec, err)

@@ -186,13 +186,13 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			at.ranks = n.ranks
 			a.emit(at, RanksAssigned{Step{at.since, n.err}, a.before()})
 		}
-		state, act := next(n.ev, at.phase, a.cfg.MaxRestarts-a.restarts, a.consult(at, n))
+		state, act := next(n.ev, at.phase, a.restartsLeft(), a.consult(at, n))
 		a.tellTurn(at, n, state, act)
 		switch act {
 		case actWatch:
 			a.sayStays(ctx, at, n)
 		case actStart:
-			n = a.startGroup(at)
+			n = a.startGroup(ctx, at)
 			continue
 		case actBarrier:
 			at.phase = finished
@@ -226,7 +226,6 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			if act == actFail {
 				return a.fail(ctx, at, state, n)
 			}
-			a.finishLogs(ctx, at)
 			if act == actDepart {
 				return a.depart(at, state), nil
 			}
@@ -248,6 +247,10 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 		n = a.wait(ctx, at)
 	}
 }
+
+// restartsLeft is how many more restarts the job may use by this host's Config. It is
+// negative where the other hosts have had more.
+func (a *Agent) restartsLeft() int { return a.cfg.MaxRestarts - a.restarts }
 
 // wait returns what happens next.
 func (a *Agent) wait(ctx context.Context, at *attempt) news {
@@ -290,10 +293,11 @@ func (a *Agent) wait(ctx context.Context, at *attempt) news {
 }
 
 // startGroup starts the workers.
-func (a *Agent) startGroup(at *attempt) news {
+func (a *Agent) startGroup(ctx context.Context, at *attempt) news {
 	at.phase = running
 	a.armWatchdog()
 	if err := a.startWorkers(at); err != nil {
+		a.finishLogs(ctx, at)
 		return a.notStarted(at, err)
 	}
 	if a.cfg.HangTimeout > 0 {

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -73,7 +74,7 @@ func (d Decision) String() string {
 
 // Valid says whether a decision that came from another host can be one.
 func (d *Decision) Valid() bool {
-	return d.Delay >= 0 && d.Delay <= maxDelay && d.Streak >= 0 && d.Stalled >= 0
+	return d.Delay >= 0 && d.Delay <= maxDelay && 0 <= d.Streak && d.Streak <= math.MaxInt32 && 0 <= d.Stalled && d.Stalled <= math.MaxInt32
 }
 
 // Decide says what follows from a failure at a time. Nothing has changed until
@@ -168,11 +169,7 @@ func (b *Budget) String() string {
 
 // delay is how long to wait the n-th time.
 func (b *Backoff) delay(n int, r *rand.Rand) time.Duration {
-	d := float64(b.Initial)
-	for ; n > 1 && d < float64(b.Max); n-- {
-		d *= b.Factor
-	}
-	d = min(d, float64(b.Max))
+	d := min(float64(b.Initial)*math.Pow(b.Factor, float64(max(n-1, 0))), float64(b.Max))
 	if b.Jitter > 0 {
 		share := rand.Float64
 		if r != nil {
