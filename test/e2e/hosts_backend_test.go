@@ -34,7 +34,7 @@ type hostsBackend struct {
 }
 
 const (
-	sameAs0    = "is rank 0's"
+	sameAs0    = "see rank 0"
 	fixedHosts = "fixed"
 )
 
