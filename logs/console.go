@@ -73,13 +73,14 @@ func (c *console) close() {
 }
 
 // put writes p, a piece of owner's output, whose first shown bytes are there already
-// if they were the last thing written. It ends another stream's line first. It returns
-// how many bytes at the end of p could not be written.
+// if they were the last thing written. (Where p is shorter, the worker has replaced what was
+// shown.) It ends another line first. It returns how many bytes at the end of p could not be
+// written.
 func (c *console) put(owner any, p []byte, shown int) (lost int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	begun := p[len(p)-1] != '\n'
-	if c.open == owner {
+	if c.open == owner && shown <= len(p) {
 		p = p[shown:]
 	} else {
 		c.end()

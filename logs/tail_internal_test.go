@@ -325,3 +325,22 @@ func (c *counter) Write(p []byte) (int, error) {
 	c.lines += bytes.Count(p, []byte{'\n'})
 	return len(p), nil
 }
+
+// A worker may replace what a terminal shows of its unfinished line by something shorter.
+func TestTailShownIsReplaced(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	appendTo(t, path, "0123456789")
+	r, w := io.Pipe()
+	d := &tailed{following(t, tailConfig{files: map[int]string{0: path}, prefixes: map[int]string{0: "P"}, to: &console{w: w, terminal: true}}), t, r}
+	d.expect("P0123456789")
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte("a\rbcdefghijkl"), 0); err != nil {
+		t.Fatal(err)
+	}
+	d.expect("\nPa\rPbcdefghijkl")
+	d.stop()
+}
