@@ -28,7 +28,7 @@ func (d *doctor) checkPort(ctx context.Context) Line {
 		return ok("%d is free on this host, where the hosts will meet", d.Port)
 	case errors.Is(err, syscall.EADDRINUSE):
 		holder := d.holder(d.Port)
-		what, store := identify(ctx, net.JoinHostPort("localhost", strconv.Itoa(d.Port)))
+		what, store := d.identify(ctx, net.JoinHostPort("localhost", strconv.Itoa(d.Port)))
 		text := fmt.Sprintf("%d is in use on this host, the endpoint, by %s: %s", d.Port, holder, what)
 		if store && d.Settings.IsHost == nil {
 			return warning(text, "right if it is the store of this job (muster store, or an agent of it); otherwise "+other)

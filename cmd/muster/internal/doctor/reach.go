@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/hostport"
 	"github.com/muster-run/muster/store/tcpstore"
 )
@@ -30,9 +31,14 @@ const (
 
 // identify finds out what has accepted a connection, and whether that is a TCPStore, by
 // which hosts can meet.
-func identify(ctx context.Context, addr string) (what string, store bool) {
-	quiet := slog.New(slog.DiscardHandler)
-	conn, err := tcpstore.DialSession(ctx, tcpstore.ClientConfig{Addr: addr, Timeout: identifyLimit, Logger: quiet}, "rendezvous")
+func (d *doctor) identify(ctx context.Context, addr string) (what string, store bool) {
+	cfg := tcpstore.ClientConfig{Addr: addr, Timeout: identifyLimit, Logger: slog.New(slog.DiscardHandler)}
+	s := &d.Settings
+	guard, _ := auth.New(auth.Config{Token: s.Token, TokenFile: s.TokenFile, CACert: s.TLS.CACert, Cert: s.TLS.Cert, Key: s.TLS.Key})
+	if guard != nil { // without one, meet says what is wrong with it
+		cfg.Guard = guard
+	}
+	conn, err := tcpstore.DialSession(ctx, cfg, "rendezvous")
 	if err == nil {
 		conn.Close()
 		return "a muster store or agent answers", true
@@ -40,8 +46,13 @@ func identify(ctx context.Context, addr string) (what string, store bool) {
 	if errors.Is(err, tcpstore.ErrNoSession) {
 		return "a TCPStore answers, PyTorch's or one without a rendezvous", true
 	}
+	if refused, found := errors.AsType[*auth.RefusedError](err); found {
+		return refused.Error(), true
+	}
 	if stranger, found := errors.AsType[*tcpstore.NotStoreError](err); found {
-		what = "the server " + stranger.Saw
+		if what = "the server " + stranger.Saw; stranger.Guarded() || guard != nil {
+			return what, stranger.Guarded()
+		}
 		if strings.HasPrefix(string(stranger.Answer), "HTTP/") {
 			what = "a web server answers (HTTP)"
 		}
@@ -127,7 +138,7 @@ func (d *doctor) checkReach(ctx context.Context) Line {
 		remote, err := d.System.reach(ctx, d.endpoint())
 		if err == nil {
 			took := time.Since(began)
-			what, store := identify(ctx, d.endpoint())
+			what, store := d.identify(ctx, d.endpoint())
 			if !store {
 				return failure(fmt.Sprintf("%s (%s): %s", d.endpoint(), remote, what), "another program has the port: end it there, or choose another port for --rdzv-endpoint on all hosts")
 			}

@@ -60,6 +60,21 @@ func TestMeetAtStore(t *testing.T) {
 	}
 }
 
+// Hosts with the job's token meet; one without it is told what it lacks.
+func TestMeetWithAToken(t *testing.T) {
+	s := newSite(t, 2)
+	token := []string{"MUSTER_TOKEN=" + strings.Repeat("t", 32)}
+	r0, r1 := s.both(token, token, "--nnodes=2", "--rdzv-endpoint=host0:29400")
+	for _, r := range []doctor.Report{r0, r1} {
+		expect(t, r, doctor.OK, "meeting", `^2 hosts met at host0:29400: `, "")
+		expectOnly(t, r)
+	}
+	expect(t, r1, doctor.OK, "endpoint", `: a muster store or agent answers$`, "")
+	_, r1 = s.both(token, nil, "--nnodes=2", "--rdzv-endpoint=host0:29400", "--wait=5")
+	expect(t, r1, doctor.Failure, "meeting", `takes only agents of its job.*give this agent what the others have`, "")
+	expectOnly(t, r1, "meeting")
+}
+
 // PyTorch's own store will do.
 func TestMeetAtTorchStore(t *testing.T) {
 	python := pypeer.Python(t)
