@@ -1,6 +1,9 @@
 package process
 
-import "time"
+import (
+	"bytes"
+	"time"
+)
 
 // WithoutPidfds makes a Supervisor act as on a kernel that has none. It must not
 // have started anything.
@@ -23,6 +26,13 @@ func (s *Supervisor) GuardPID() int {
 		return 0
 	}
 	return s.guard.cmd.Process.Pid
+}
+
+// GuardTags are the entries in environments that the next guard would look for.
+func (s *Supervisor) GuardTags() []string {
+	s.guard.mu.Lock()
+	defer s.guard.mu.Unlock()
+	return readGuarded(bytes.NewReader(s.guard.told.workers)).tags
 }
 
 var (

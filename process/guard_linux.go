@@ -31,6 +31,7 @@ import (
 //	t<entry>          an entry in the environment of a worker and its descendants
 //	w<pid> <start>    a worker that is in no cgroup, by number and start time
 //	x<pid>            nothing is left of that worker
+//	n                 nothing is left of any worker so far
 //	f<path>           a file or empty directory that this program would have removed
 //
 // and ended by SIGKILL, with its pipe still open, when nobody needs it any more. If it
@@ -48,14 +49,19 @@ type guard struct {
 	quit chan struct{}  // closed by stop
 	keep sync.WaitGroup // replace, which alone waits for the processes
 
-	forking sync.Mutex // guards the next two
+	forking sync.Mutex // guards the next three
 	stopped bool       // no more are started
 	cmd     *exec.Cmd  // the one that was started last; nil: none was
+	lacking bool       // the last attempt to start one has failed, and the log says so
 
 	mu   sync.Mutex // guards the next two
 	pipe *os.File   // to the guard; nil before the first
-	told []byte     // every record so far: what the next guard reads first
+	told told       // what the next guard reads first
 }
+
+// told are the records so far that still hold: those of workers (t, w, x) until nothing is
+// left of any, the others (c, f) for good.
+type told struct{ always, workers []byte }
 
 const noGuard = "no guard: if this process is killed, processes that its workers started may stay"
 
@@ -71,13 +77,12 @@ func (g *guard) ensure() {
 		return
 	}
 	g.once.Do(func() {
-		if cmd := g.start(); cmd != nil {
-			g.keep.Go(func() { g.replace(cmd) })
-		}
+		cmd := g.start()
+		g.keep.Go(func() { g.replace(cmd) })
 	})
 }
 
-// start starts a guard and logs why it cannot; nil: there is none. A guard needs
+// start starts a guard and logs, once, why it cannot; nil: there is none. A guard needs
 // neither its output nor this program's directory, and one thread will do.
 func (g *guard) start() *exec.Cmd {
 	g.forking.Lock()
@@ -86,9 +91,13 @@ func (g *guard) start() *exec.Cmd {
 		return nil
 	}
 	if err := g.fork(); err != nil {
-		g.log.Warn(noGuard, "error", err)
+		if !g.lacking {
+			g.log.Warn(noGuard, "error", err)
+		}
+		g.lacking = true
 		return nil
 	}
+	g.lacking = false
 	return g.cmd
 }
 
@@ -101,7 +110,7 @@ func (g *guard) fork() error {
 	g.mu.Lock()
 	g.pipe.Close()
 	g.pipe = pipe
-	told := g.told[:len(g.told):len(g.told)]
+	told := slices.Concat(g.told.always, g.told.workers)
 	g.mu.Unlock()
 	file, err := memoryFile(told)
 	if err != nil {
@@ -121,24 +130,37 @@ func (g *guard) fork() error {
 	return nil
 }
 
-// guardPause is the least time that a guard is there before another takes its place.
-const guardPause = time.Second
+// leastPause is the least time that a guard is there before another takes its place.
+// Where none can be started, this is when to try again; then after twice as long each
+// time, up to mostPause.
+const (
+	leastPause = time.Second
+	mostPause  = time.Minute
+)
 
-// replace starts another guard whenever one ends although nobody has told it to: the
-// OOM killer may have chosen it.
+// replace starts another guard whenever cmd, or the one after it, ends although nobody has
+// told it to: the OOM killer may have chosen it. It starts one, too, where that has failed
+// (cmd is nil).
 func (g *guard) replace(cmd *exec.Cmd) {
-	for cmd != nil {
-		_ = children.Wait(cmd)
+	for pause := leastPause; ; {
+		select {
+		case <-time.After(pause):
+		case <-g.quit:
+		}
+		if cmd != nil {
+			_ = children.Wait(cmd)
+		}
 		select {
 		case <-g.quit:
 			return
 		default:
 		}
-		g.log.Warn("the guard has ended; starting another", "pid", cmd.Process.Pid)
-		cmd = g.start()
-		select {
-		case <-time.After(guardPause):
-		case <-g.quit:
+		if cmd != nil {
+			g.log.Warn("the guard has ended; starting another", "pid", cmd.Process.Pid)
+			pause = leastPause
+		}
+		if cmd = g.start(); cmd == nil {
+			pause = min(2*pause, mostPause)
 		}
 	}
 }
@@ -182,13 +204,22 @@ func (g *guard) tell(records ...string) {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	known := len(g.told)
+	var lines []byte
 	for _, record := range records {
-		if !strings.Contains(record, "\n") {
-			g.told = append(append(g.told, record...), '\n')
+		if strings.Contains(record, "\n") {
+			continue
+		}
+		line := append([]byte(record), '\n')
+		switch lines = append(lines, line...); record[0] {
+		case 'n':
+			g.told.workers = nil
+		case 'c', 'f':
+			g.told.always = append(g.told.always, line...)
+		default:
+			g.told.workers = append(g.told.workers, line...)
 		}
 	}
-	if lines := g.told[known:]; g.pipe != nil && len(lines) > 0 {
+	if g.pipe != nil && len(lines) > 0 {
 		_ = g.pipe.SetWriteDeadline(time.Now().Add(time.Second))
 		_, _ = g.pipe.Write(lines)
 	}
@@ -288,8 +319,6 @@ func (w *guarded) record(line string) {
 			w.cgroup = text
 		}
 	case 't':
-		// Only the last ones can still have processes, but a restarted job has few
-		// attempts and old tags do no harm.
 		if strings.Contains(text, "=") && !slices.Contains(w.tags, text) {
 			w.tags = append(w.tags, text)
 		}
@@ -308,6 +337,8 @@ func (w *guarded) record(line string) {
 		if pid, err := strconv.Atoi(text); err == nil {
 			delete(w.workers, pid)
 		}
+	case 'n':
+		w.tags, w.workers = nil, map[int]uint64{}
 	}
 }
 

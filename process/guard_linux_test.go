@@ -169,6 +169,49 @@ func TestGuardIsKilled(t *testing.T) {
 	}
 }
 
+// Where no guard can be started at first, one is as soon as that is possible.
+func TestGuardComesLater(t *testing.T) {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	said := &journal{}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: limit.Max}); err != nil {
+		t.Fatal(err)
+	}
+	s := supervisor(t, process.SupervisorConfig{Guard: true, NoCgroup: true, Logger: said.logger()})
+	said.await(t, "no guard: ")
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		t.Fatal(err)
+	}
+	for late := time.Now().Add(testproc.Patience); s.GuardPID() == 0; _, _ = unix.Poll(nil, 1) {
+		if time.Now().After(late) {
+			t.Fatal("there is no guard")
+		}
+	}
+}
+
+// The guard need not know workers of which nothing is left, however many there were.
+func TestGuardForgets(t *testing.T) {
+	lab := testproc.New(t)
+	s := supervisor(t, process.SupervisorConfig{Guard: true})
+	tagged := func(name string, script ...string) process.Config {
+		cfg := workers(lab, script)
+		cfg.Envs[0]["TORCHELASTIC_ERROR_FILE"] = name
+		return cfg
+	}
+	for i := range 3 {
+		wait(t, start(t, s, tagged(fmt.Sprint("gone", i), "exit:0")))
+	}
+	g := start(t, s, tagged("first", "gate"))
+	start(t, s, tagged("second", "gate"))
+	if d := cmp.Diff([]string{"TORCHELASTIC_ERROR_FILE=first", "TORCHELASTIC_ERROR_FILE=second"}, s.GuardTags()); d != "" {
+		t.Error(d)
+	}
+	lab.OpenGate()
+	wait(t, g)
+}
+
 // A program whose main does not look what it was started as is never started again
 // as itself: it has no guard, and no workers that are functions. Where that has
 // happened all the same, it starts nothing.
@@ -226,6 +269,7 @@ func TestReadGuarded(t *testing.T) {
 		{"gone again", "w12 1\nw13 2\nx12\nx14\n", guarded{Workers: map[int]uint64{13: 2}}},
 		{"the number is another's", "w12 1\nx12\nw12 5\n", guarded{Workers: map[int]uint64{12: 5}}},
 		{"twice", "tA=b\ntA=b\nc/a/b\nc/a/c\n", guarded{Cgroup: "/a/c", Tags: []string{"A=b"}}},
+		{"nothing is left", "c/a\ntA=b\nw12 1\nf/b\nn\ntA=c\n", guarded{Cgroup: "/a", Tags: []string{"A=c"}, Files: []string{"/b"}}},
 		{"nonsense", "\nz\nw\nw 1\nw12\nw12 x\nwx 1\nw12 -1\nx\nxx\nt\ntA\nc\ncrelative\nf\nfrelative\n", guarded{}},
 		{"not every process, and not init", "w0 1\nw1 1\nw-1 1\nw-12 1\n", guarded{}},
 		{"cut short", "w12 34\nw13 3", guarded{Workers: map[int]uint64{12: 34}}},

@@ -81,6 +81,13 @@ func lookAt(pid int) (procfs.Stat, error) {
 	return p, err
 }
 
+// isIdle says whether nothing is left of any worker.
+func (s *Supervisor) isIdle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.known) == 0
+}
+
 // lastOne says whether no other worker is left.
 func (s *Supervisor) lastOne(w *worker) bool {
 	s.mu.Lock()

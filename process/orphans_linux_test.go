@@ -2,7 +2,9 @@ package process_test
 
 import (
 	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"syscall"
 	"testing"
 
@@ -100,6 +102,22 @@ func TestUnknownOrphansEndWithTheLastWorker(t *testing.T) {
 	await()
 	if d := cmp.Diff(map[int]int{0: 0, 1: 0}, codes(wait(t, g))); d != "" {
 		t.Error(d)
+	}
+	lab.CheckNothingLeft()
+}
+
+// What a worker leaves behind ends also where only this worker got no cgroup.
+func TestOrphansOfAWorkerWithoutCgroup(t *testing.T) {
+	lab := testproc.New(t)
+	s := supervisor(t, process.SupervisorConfig{})
+	if !s.HasCgroup() {
+		t.Skip("needs the right to make a cgroup")
+	}
+	if err := os.Mkdir(filepath.Join(s.CgroupPath(), "1.0"), 0o755); err != nil { // the first worker's
+		t.Fatal(err)
+	}
+	if r := wait(t, start(t, s, workers(lab, do("spawn:setsid,double:say:stray|hang", "exit:0")))); r.IsFailed() || !s.HasCgroup() {
+		t.Errorf("%+v, cgroups %v", r, s.HasCgroup())
 	}
 	lab.CheckNothingLeft()
 }

@@ -33,21 +33,23 @@ func (g *Group) prepare(plans []plan) {
 	if s.system.wholeProgram {
 		closeOnExec()
 	}
-	var tags []string
+	var records []string
+	if s.isIdle() {
+		records = append(records, "n")
+	}
 	for i := range plans {
 		p := &plans[i]
 		if p.tag == "" && s.system.cgroup == nil {
 			g.tagByEnv(p)
 		}
 		if p.tag != "" {
-			tags = append(tags, "t"+p.tag)
+			records = append(records, "t"+p.tag)
 		}
 	}
-	s.guard.tell(tags...)
+	s.guard.tell(records...)
 }
 
-// tag marks a worker that turns out to have no cgroup when others are forked
-// already.
+// tag marks a worker that turns out to have no cgroup after prepare.
 func (g *Group) tag(p *plan) {
 	if p.tag == "" {
 		g.tagByEnv(p)
@@ -82,7 +84,13 @@ func closeOnExec() {
 // this program ends, in its own cgroup if there is one.
 func (g *Group) spawn(p *plan) error {
 	s, w := g.sup, p.worker
-	if s.system.cgroup == nil {
+	var err error
+	if s.system.cgroup != nil {
+		if w.system.cgroup, err = cgroup.Make(s.system.cgroup.Path(), fmt.Sprintf("%d.%d", g.number, w.rank)); err != nil {
+			g.log.Debug("no cgroup for a worker", "local_rank", w.rank, "error", err)
+		}
+	}
+	if w.system.cgroup == nil {
 		g.tag(p)
 	}
 	attr := g.attr(p)
@@ -91,14 +99,8 @@ func (g *Group) spawn(p *plan) error {
 	if s.system.pidfds() {
 		attr.Sys.PidFD = &w.system.pidfd
 	}
-	if s.system.cgroup != nil {
-		dir, err := cgroup.Make(s.system.cgroup.Path(), fmt.Sprintf("%d.%d", g.number, w.rank))
-		if err != nil {
-			g.log.Debug("no cgroup for a worker", "local_rank", w.rank, "error", err)
-		} else {
-			w.system.cgroup = dir
-			attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, dir.FD()
-		}
+	if dir := w.system.cgroup; dir != nil {
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, dir.FD()
 	}
 	restore, err := setAffinity(g.cfg.CPUs[w.rank])
 	if err == nil {
