@@ -88,7 +88,7 @@ func NewReport(cfg ReportConfig, failures []*ProcessFailure) *Report {
 		r.Failures = append(r.Failures, &own)
 	}
 	slices.SortStableFunc(r.Failures, func(a, b *ProcessFailure) int {
-		return cmp.Or(slices.Index(kinds[:], a.Kind)-slices.Index(kinds[:], b.Kind), a.FailedAt.Compare(b.FailedAt), a.Rank-b.Rank)
+		return cmp.Or(slices.Index(kinds[:], a.Kind)-slices.Index(kinds[:], b.Kind), a.FailedAt.Compare(b.FailedAt), cmp.Compare(a.Rank, b.Rank))
 	})
 	if root := r.Root(); root != nil {
 		root.Root, r.Cause = true, root.Error()

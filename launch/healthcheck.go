@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/children"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // healthCheckTimeout is how long a site's own check may take.
@@ -31,11 +32,11 @@ type HealthCheckError struct {
 }
 
 func (e *HealthCheckError) Error() string {
-	text := fmt.Sprintf("health check %.200q: %v; this host does not join the job", e.Command, e.Err)
+	message := fmt.Sprintf("health check %.200q: %v; this host does not join the job", e.Command, e.Err)
 	if e.Tail != "" {
-		text += "; its last lines:\n    " + strings.ReplaceAll(e.Tail, "\n", "\n    ")
+		message += "; its last lines:\n    " + strings.ReplaceAll(e.Tail, "\n", "\n    ")
 	}
-	return text
+	return message
 }
 
 func (e *HealthCheckError) Unwrap() error { return e.Err }
@@ -71,16 +72,9 @@ func (cfg *Config) CheckHealth(ctx context.Context) error {
 // lastLines returns the last n lines of what was written, without what a terminal might act
 // upon.
 func lastLines(out []byte, n int) string {
-	text := strings.ToValidUTF8(string(out), "?")
 	var kept []string
-	for line := range strings.Lines(text) {
-		line = strings.Map(func(r rune) rune {
-			if r < ' ' && r != '\t' || r == 0x7f {
-				return -1
-			}
-			return r
-		}, line)
-		if strings.TrimSpace(line) != "" {
+	for line := range strings.Lines(string(out)) {
+		if line = text.Line(line, maxHealthTail); strings.TrimSpace(line) != "" {
 			kept = append(kept, line)
 		}
 	}

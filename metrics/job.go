@@ -156,7 +156,7 @@ func (j *Job) writeTo(s scrape) {
 		s.gauge("muster_group_state", "State of the worker group of this host: 1 for the one that it is in.", is, label{"state", string(state)})
 	}
 	if job := j.job; job != nil {
-		s.gauge("muster_restarts_remaining", "Restarts that the job may still use.", float64(job.MaxRestarts-j.restarts))
+		s.gauge("muster_restarts_remaining", "Restarts that the job may still use.", float64(remaining(job, j.restarts)))
 		s.gauge("muster_local_world_size", "Workers of this host.", float64(job.LocalWorldSize))
 		s.gauge("muster_job_info", "Which job and host the metrics are about; always 1.", 1,
 			label{"run_id", job.RunID}, label{"role", job.Role}, label{"host", job.Host})

@@ -76,6 +76,25 @@ func TestNames(t *testing.T) {
 	}
 }
 
+// Another host may have had more restarts than this one allows.
+func TestMoreRestartsThanAllowed(t *testing.T) {
+	r, j := &recorder{}, &metrics.Job{}
+	for _, observe := range []func(agent.Event){metrics.Observer(r), j.Observe} {
+		for _, what := range []any{agent.Decided{Seen: agent.Healthy}, agent.Finished{Result: &agent.Result{State: agent.Succeeded}}} {
+			observe(agent.Event{Job: &agent.Job{Role: "r", MaxRestarts: 1}, Restarts: 3, What: what})
+		}
+	}
+	for _, want := range []string{"[torchelastic]: workers.r.remaining_restarts=0", "[torchelastic]: workers.r.flakiness=50"} {
+		if !slices.Contains(r.lines, want) {
+			t.Errorf("%q lacks %q", r.lines, want)
+		}
+	}
+	var b bytes.Buffer
+	if err := j.WritePrometheus(&b); err != nil || !strings.Contains(b.String(), "\nmuster_restarts_remaining 0\n") {
+		t.Errorf("%v, %s", err, &b)
+	}
+}
+
 // A step that fails, and how long it took.
 func TestFailedStep(t *testing.T) {
 	r := &recorder{}

@@ -88,7 +88,7 @@ func Observer(handlers ...Handler) func(agent.Event) {
 		workers := "workers." + e.Job.Role + "."
 		if w, ok := e.What.(agent.Finished); ok && w.Err == nil {
 			summary(func(name string, value int64) { put(workers+name, value) },
-				w.State() == agent.Failed, e.Job.MaxRestarts, e.Job.MaxRestarts-e.Restarts)
+				w.State() == agent.Failed, e.Job.MaxRestarts, remaining(e.Job, e.Restarts))
 		}
 		watch.observe(&e, func(step string, d time.Duration, err error) {
 			outcome := ".success"
@@ -99,11 +99,15 @@ func Observer(handlers ...Handler) func(agent.Event) {
 			put(step+".duration.ms", d.Milliseconds())
 		})
 		if w, ok := e.What.(agent.Decided); ok && w.Seen != "" {
-			put(workers+"remaining_restarts", int64(e.Job.MaxRestarts-e.Restarts))
+			put(workers+"remaining_restarts", int64(remaining(e.Job, e.Restarts)))
 			put(workers+strings.ToLower(string(w.Seen)), 1)
 		}
 	}
 }
+
+// remaining is how many more restarts the job may use. Other hosts may have had more than
+// this one allows.
+func remaining(job *agent.Job, used int) int { return max(0, job.MaxRestarts-used) }
 
 // summary publishes how a run went: its flakiness, and which of torch's kinds it was.
 func summary(put func(string, int64), failed bool, maxRestarts, remaining int) {
