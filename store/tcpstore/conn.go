@@ -54,7 +54,7 @@ func (e *requestError) Unwrap() error { return e.err }
 // It is opening until validated, with little time for that; then it performs requests;
 // then it has ended, or session takes over the connection with what afterwards leaves of
 // the buffer. A request of more than fullBuffer has a place (class) and little time, too,
-// from claim until shrink finds the buffer small again. Who answers a parked wait, and
+// from claim until shrink. Who answers a parked wait, and
 // when, is in wait.go.
 //
 // s, raw, since and cut never change, nor does nc once requests are read. s.mu guards
@@ -85,12 +85,12 @@ type conn struct {
 func newConn(s *Server, nc net.Conn) *conn {
 	c := &conn{s: s, raw: nc, nc: nc, ended: make(chan struct{}), since: time.Now(), buf: make([]byte, firstBuffer)}
 	c.wait.waiter.Notifier = c
-	_ = nc.SetReadDeadline(c.since.Add(openingTimeout))
 	return c
 }
 
 // serve performs requests until the connection ends.
 func (c *conn) serve() error {
+	_ = c.nc.SetReadDeadline(c.since.Add(openingTimeout)) // the guard has had its own
 	for {
 		if !c.validated.Load() {
 			if err := checkOpening(c.buf[c.r:c.w]); err != nil {
@@ -172,19 +172,13 @@ func (c *conn) unclaim() {
 	}
 }
 
-// shrink gives the place back after a request, unless the buffer still holds much, which
-// then are other requests that have come.
+// shrink gives the place back after a request. A buffer of more than fullBuffer is never
+// larger than the request that it was made for, so that nothing of the next one is in it.
 func (c *conn) shrink() {
-	switch {
-	case c.class == 0:
-	case c.w-c.r > fullBuffer:
-		_ = c.nc.SetDeadline(time.Now().Add(bigTimeout))
-	default:
-		if len(c.buf) > fullBuffer {
-			c.resize(fullBuffer)
-		}
-		c.unclaim()
+	if len(c.buf) > fullBuffer {
+		c.resize(fullBuffer)
 	}
+	c.unclaim()
 }
 
 // fill reads more, into a buffer that has room for need more bytes or at least

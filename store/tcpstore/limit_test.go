@@ -1,6 +1,7 @@
 package tcpstore_test
 
 import (
+	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -87,6 +88,30 @@ func TestMute(t *testing.T) {
 			t.Errorf("log: %s", text)
 		}
 		synctest.Wait()
+	})
+}
+
+// open is a guard that lets everybody in, and has set a time limit meanwhile, as others do.
+type open struct{}
+
+func (open) Accept(nc net.Conn) (net.Conn, error)                     { return nc, nc.SetDeadline(time.Time{}) }
+func (open) Connect(_ context.Context, nc net.Conn) (net.Conn, error) { return nc, nil }
+
+// TestMuteBehindGuard has a connection pass the guard and then say nothing.
+func TestMuteBehindGuard(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ln := newPipes()
+		s, err := tcpstore.Listen(tcpstore.ServerConfig{Listener: ln, Guard: open{}, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		start := time.Now()
+		nc := ln.dial()
+		nc.SetReadDeadline(start.Add(time.Hour))
+		if _, err := nc.Read(make([]byte, 1)); !errors.Is(err, io.EOF) || time.Since(start) != 30*time.Second {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
 	})
 }
 
