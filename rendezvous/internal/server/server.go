@@ -30,20 +30,23 @@ const endTimeout = 5 * time.Second
 
 // A Server holds one rendezvous for each run ID that it is asked for.
 //
-// Locks are taken in this order: the store's, Server.mu, live.mu, line.mu. The store calls
-// Render and Adopt with its own lock held, so no lock of ours is held when the Server calls
-// Mirror or Unmirror.
+// Locks are taken in this order: Server.showing, the store's, Server.mu, live.mu, line.mu. The
+// store calls Render and Adopt with its own lock held, so nothing but showing is held when the
+// Server calls Mirror or Unmirror.
 type Server struct {
 	mirrors Mirrors
 	log     *slog.Logger
 
 	badGreeting admit.Tally
 
+	showing sync.Mutex // one call of Mirror or Unmirror at a time
+
 	mu        sync.Mutex       // guards the rest
 	live      map[string]*live // by run ID
 	next      map[string]int   // the first round of another job, where the rendezvous is forgotten
 	last      ID
 	suspended bool // and so is each rendezvous that is made
+	closed    bool
 }
 
 // New returns a Server that holds no rendezvous yet. mirrors shows their states to torch
@@ -55,7 +58,7 @@ func New(mirrors Mirrors, log *slog.Logger) *Server {
 // live is a rendezvous in use. All that concerns it happens in do, with mu held: what the
 // rendezvous has to say is queued there, in order, before anything else can happen.
 type live struct {
-	key string // of the state
+	runID string
 
 	mu    sync.Mutex // guards the rest
 	rdzv  *Rendezvous
@@ -68,6 +71,9 @@ type live struct {
 	over time.Time
 	idle chan struct{} // closed when the last session has ended; nil if nobody asks
 }
+
+// key is where the store shows the state.
+func (l *live) key() string { return "torch.rendezvous." + l.runID }
 
 // A line is one session's way out. Its writer goroutine alone writes to conn; everybody else
 // queues, and never waits for the network.
@@ -96,9 +102,12 @@ func (s *Server) Serve(conn net.Conn) {
 	_ = conn.SetReadDeadline(time.Time{})
 	hello.origin = originOf(conn)
 	ln := &line{conn: conn, wake: make(chan struct{}, 1), done: make(chan struct{})}
+	l, id := s.enter(hello, ln)
+	if l == nil {
+		return
+	}
 	var writer sync.WaitGroup
 	writer.Go(ln.write)
-	l, id := s.enter(hello, ln)
 	for {
 		m, err := Read(conn)
 		if err != nil {
@@ -121,30 +130,20 @@ func originOf(conn net.Conn) origin {
 	return origin{reached: local.IP.String(), from: remote.AddrPort().Addr().Unmap().WithZone("")}
 }
 
-// enter brings a session into its rendezvous, which is made if need be.
+// enter brings a session into its rendezvous, which is made if need be. It returns nil after
+// Close.
 func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil, 0
+	}
 	s.last++
 	id := s.last
-	l := s.live[hello.RunID]
-	created, first, ended := l == nil, s.next[hello.RunID], 0
-	if !created && hello.Last == nil { // one that took part belongs to the job that there was
-		l.do(func(r *Rendezvous, _ time.Time) {
-			if created = r.state.Closed || r.state.Round > 0 && r.deserted(); created {
-				first, ended = r.state.Round+1, r.history.ended
-			}
-			if r.state.Closed {
-				ended = first
-			}
-		})
-	}
-	var forgotten []string
+	l, created := s.find(hello)
+	var forgotten []*live
 	if created {
 		forgotten = s.forget(time.Now())
-		l = &live{key: "torch.rendezvous." + hello.RunID, rdzv: NewRendezvous(hello.RunID, s.log), lines: map[ID]*line{}}
-		l.rdzv.suspended = s.suspended
-		l.rdzv.history.first, l.rdzv.history.ended, l.rdzv.state.Round = first, ended, first
-		s.live[hello.RunID] = l
 	}
 	// The rendezvous must not be forgotten before the session is in it.
 	l.do(func(r *Rendezvous, now time.Time) {
@@ -152,24 +151,46 @@ func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 		r.Receive(now, id, hello)
 	})
 	s.mu.Unlock()
-	s.unmirror(forgotten...)
-	if created && s.mirrors != nil {
-		existing := s.mirrors.Mirror(l.key, l)
-		l.do(func(r *Rendezvous, now time.Time) {
-			if existing != nil && !l.adopted && first == 0 {
-				r.Adopt(now, existing)
-			}
-		})
+	for _, old := range forgotten {
+		s.hide(old)
+	}
+	if created {
+		s.show(l)
 	}
 	return l, id
+}
+
+// find returns the rendezvous that a hello is for: its run's. A new one is made where there
+// is none, or where the run's job has ended (it was closed, or all of its hosts are lost) and
+// the node is not one that took part in it. The rounds of a new one have numbers of their
+// own: the store still has keys of the rounds before. The caller holds mu.
+func (s *Server) find(hello *Message) (l *live, created bool) {
+	first, ended := s.next[hello.RunID], 0
+	if l = s.live[hello.RunID]; l != nil {
+		over := false
+		l.do(func(r *Rendezvous, _ time.Time) {
+			over = hello.Last == nil && (r.state.Closed || r.state.Round > 0 && r.deserted())
+			if first, ended = r.state.Round+1, r.history.ended; r.state.Closed {
+				ended = first
+			}
+		})
+		if !over {
+			return l, false
+		}
+	}
+	l = &live{runID: hello.RunID, rdzv: NewRendezvous(hello.RunID, s.log), lines: map[ID]*line{}}
+	l.rdzv.suspended = s.suspended
+	l.rdzv.history.first, l.rdzv.history.ended, l.rdzv.state.Round = first, ended, first
+	s.live[hello.RunID] = l
+	return l, true
 }
 
 // memory is how long it is remembered that a job has ended, for hosts that come late.
 const memory = time.Hour
 
-// forget drops the rendezvous of jobs that ended long ago and returns their keys. The
-// caller holds s.mu.
-func (s *Server) forget(now time.Time) (keys []string) {
+// forget drops the rendezvous of jobs that ended long ago and returns them, to be hidden.
+// The caller holds mu.
+func (s *Server) forget(now time.Time) (forgotten []*live) {
 	for runID, l := range s.live {
 		l.mu.Lock()
 		old := len(l.lines) == 0 && !l.over.IsZero() && now.Sub(l.over) > memory
@@ -177,19 +198,49 @@ func (s *Server) forget(now time.Time) (keys []string) {
 		l.mu.Unlock()
 		if old {
 			delete(s.live, runID)
-			s.next[runID] = next // the store still has keys of the rounds before
-			keys = append(keys, l.key)
+			s.next[runID] = next
+			forgotten = append(forgotten, l)
 		}
 	}
-	return keys
+	return forgotten
 }
 
-func (s *Server) unmirror(keys ...string) {
+// of returns a run's rendezvous; nil: there is none.
+func (s *Server) of(runID string) *live {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.live[runID]
+}
+
+// show lets torch nodes see a new rendezvous, unless it is dropped already. What they have
+// stored before is its first state.
+func (s *Server) show(l *live) {
 	if s.mirrors == nil {
 		return
 	}
-	for _, key := range keys {
-		s.mirrors.Unmirror(key)
+	s.showing.Lock()
+	defer s.showing.Unlock()
+	if s.of(l.runID) != l {
+		return
+	}
+	existing := s.mirrors.Mirror(l.key(), l)
+	l.do(func(r *Rendezvous, now time.Time) {
+		if existing != nil && !l.adopted && r.history.first == 0 {
+			r.Adopt(now, existing)
+		}
+	})
+}
+
+// hide ends show for a rendezvous that was dropped, unless its run has another one, which
+// is shown in its place.
+func (s *Server) hide(l *live) {
+	if s.mirrors == nil {
+		return
+	}
+	s.showing.Lock()
+	defer s.showing.Unlock()
+	if s.of(l.runID) == nil {
+		s.mirrors.Unmirror(l.key())
 	}
 }
 
@@ -207,13 +258,13 @@ func (s *Server) leave(l *live, id ID) {
 			close(l.idle)
 			l.idle = nil
 		}
-		if empty = r.Empty(); empty {
-			delete(s.live, r.runID)
+		if empty = r.Empty() && s.live[l.runID] == l; empty {
+			delete(s.live, l.runID)
 		}
 	})
 	s.mu.Unlock()
 	if empty {
-		s.unmirror(l.key)
+		s.hide(l)
 	}
 }
 
@@ -331,9 +382,7 @@ func (s *Server) Suspend(suspended bool) {
 
 // Drain waits until a run has no session any more, or until done is closed.
 func (s *Server) Drain(done <-chan struct{}, runID string) {
-	s.mu.Lock()
-	l := s.live[runID]
-	s.mu.Unlock()
+	l := s.of(runID)
 	if l == nil {
 		return
 	}
@@ -358,7 +407,7 @@ func (s *Server) Drain(done <-chan struct{}, runID string) {
 func (s *Server) Close() {
 	s.mu.Lock()
 	all := s.live
-	s.live = map[string]*live{}
+	s.live, s.closed = map[string]*live{}, true
 	s.mu.Unlock()
 	var lines []*line
 	for _, l := range all {
@@ -371,7 +420,7 @@ func (s *Server) Close() {
 			l.timer.Stop()
 		}
 		l.mu.Unlock()
-		s.unmirror(l.key)
+		s.hide(l)
 	}
 	for _, ln := range lines {
 		<-ln.done

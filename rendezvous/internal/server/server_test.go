@@ -1,6 +1,9 @@
 package server_test
 
 import (
+	"context"
+	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"sync"
@@ -128,4 +131,132 @@ func TestEndedJobsAreForgotten(t *testing.T) {
 			t.Errorf("what is remembered (-want +got):\n%s", d)
 		}
 	})
+}
+
+// A session that comes when the server has been closed is not let in: nobody would end it.
+func TestClosedServer(t *testing.T) {
+	shown := &keys{list: map[string]bool{}}
+	s, _ := newVisits(t, shown)
+	s.Close()
+	ours, theirs := net.Pipe()
+	defer ours.Close()
+	go s.Serve(theirs)
+	ours.SetDeadline(time.Now().Add(10 * time.Second))
+	c, err := server.Greet(t.Context(), ours, hello("job1", 1, 1))
+	if err == nil {
+		c.Close()
+		t.Error("a closed server has a new session")
+	} else if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrClosedPipe) {
+		t.Error(err)
+	}
+	if len(shown.list) > 0 {
+		t.Errorf("it shows %v", shown.list)
+	}
+}
+
+// Two agents of another release are refused. While the second's connection still ends,
+// others come: they meet in one rendezvous, which torch nodes can see.
+func TestRefusedSessionEndsLate(t *testing.T) {
+	shown := &keys{list: map[string]bool{}}
+	s, _ := newVisits(t, shown)
+	defer s.Close()
+	var served sync.WaitGroup
+	connect := func() net.Conn {
+		ours, theirs := net.Pipe()
+		served.Go(func() { s.Serve(theirs) })
+		return ours
+	}
+	var refused [2]net.Conn
+	for i := range refused {
+		refused[i] = connect()
+		m := hello("job1", i+1, 2)
+		m.Type, m.Version = server.Hello, server.Version-1
+		if _, err := refused[i].Write(m.Append(nil)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(refused[i], make([]byte, 4)); err != nil { // not the rest: the connection stays
+			t.Fatal(err)
+		}
+	}
+	join := func(pid int) *server.Client {
+		c, err := server.Greet(t.Context(), connect(), hello("job1", pid, 2))
+		if err == nil {
+			err = c.Send(&server.Message{Type: server.Join})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	end := func(nc net.Conn) {
+		nc.Close()
+		time.Sleep(50 * time.Millisecond) // until the server has noticed
+	}
+	end(refused[0])
+	one := join(3)
+	defer one.Close()
+	end(refused[1])
+	two := join(4)
+	defer two.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	for _, c := range []*server.Client{one, two} {
+		if m, err := c.Recv(ctx); err != nil || m.Type != server.Round && m.Type != server.Hosts {
+			t.Fatalf("%+v, %v; want a round", m, err)
+		}
+	}
+	shown.mu.Lock()
+	defer shown.mu.Unlock()
+	if !shown.list["torch.rendezvous.job1"] {
+		t.Error("torch nodes cannot see the rendezvous")
+	}
+}
+
+// slow are keys whose removal takes a while to begin.
+type slow struct{ keys }
+
+func (k *slow) Unmirror(key string) {
+	time.Sleep(200 * time.Millisecond)
+	k.keys.Unmirror(key)
+}
+
+// A node comes when the last one has just gone: torch nodes can see its rendezvous.
+func TestShownAgain(t *testing.T) {
+	shown := &slow{keys{list: map[string]bool{}}}
+	s := server.New(shown, slog.New(slog.DiscardHandler))
+	defer s.Close()
+	connect := func(pid int) (c *server.Client, served chan struct{}) {
+		ours, theirs := net.Pipe()
+		served = make(chan struct{})
+		go func() { defer close(served); s.Serve(theirs) }()
+		c, err := server.Greet(t.Context(), ours, hello("job1", pid, 2))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c, served
+	}
+	first, served := connect(1)
+	first.Close()
+	time.Sleep(50 * time.Millisecond) // it is being removed now
+	second, _ := connect(2)
+	defer second.Close()
+	<-served
+	for range 100 {
+		shown.mu.Lock()
+		there := shown.list["torch.rendezvous.job1"]
+		shown.mu.Unlock()
+		if there {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	t.Error("torch nodes cannot see the rendezvous")
+}
+
+// hello is the greeting of a node of a job of n.
+func hello(runID string, pid, n int) *server.Message {
+	return &server.Message{Host: "a", Greeting: server.Greeting{
+		RunID: runID, Node: &state.Node{Addr: "a", PID: pid}, MinNodes: n, MaxNodes: n,
+		KeepAlive: time.Second, KeepAliveLimit: 3 * time.Second, Role: "default", LocalWorldSize: 1,
+	}}
 }
