@@ -104,8 +104,7 @@ func TestDumpJob(t *testing.T) {
 
 // The pid of an agent stands for its workers.
 func TestDumpAgent(t *testing.T) {
-	cmd := exec.Command(os.Args[0], "run", "--standalone", "--nproc-per-node", "2", "--no-python", "sh", "-c", "echo ready; read x")
-	cmd.Args[0] = "muster" // see TestMain
+	cmd := exec.Command("muster", "run", "--standalone", "--nproc-per-node", "2", "--no-python", "sh", "-c", "echo ready; read x")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -41,6 +41,11 @@ func findAgents() (agents []foundAgent, silent int, err error) {
 // agentOf says whether a process is an agent of this user, and where it serves.
 func agentOf(pid int) (agent foundAgent, ok bool) {
 	dir := "/proc/" + strconv.Itoa(pid)
+	// The command line is in the process' memory: that of one which hangs may not come.
+	comm, _ := procfs.ReadFile(dir + "/comm")
+	if name := strings.TrimSpace(string(comm)); name != "muster" && name != torchrunName {
+		return agent, false
+	}
 	cmdline, err := procfs.ReadFile(dir + "/cmdline")
 	if err != nil {
 		return agent, false

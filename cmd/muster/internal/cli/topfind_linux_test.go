@@ -2,11 +2,30 @@ package cli
 
 import (
 	"encoding/binary"
+	"os/exec"
 	"strings"
 	"testing"
 
 	"github.com/muster-run/muster/internal/procfs"
 )
+
+// Of a process that is no muster nothing is read that its memory may hold up.
+func TestAgentOfAnotherProgram(t *testing.T) {
+	cmd := exec.Command("cat", "run", "-")
+	cmd.Args[0] = "muster"
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Skip(err)
+	}
+	defer cmd.Wait()
+	defer in.Close()
+	if agent, ok := agentOf(cmd.Process.Pid); ok {
+		t.Errorf("cat is the agent %+v", agent)
+	}
+}
 
 // Lines as the kernel of a little-endian machine prints them.
 func TestListener(t *testing.T) {
