@@ -1,6 +1,10 @@
 package timer
 
-import "time"
+import (
+	"os"
+	"testing"
+	"time"
+)
 
 const PipeBuf = pipeBuf
 
@@ -59,3 +63,19 @@ func Read(s *Server, pieces [][]byte) (stats Stats, left int) {
 
 // Entries is how many entries the heap of s has.
 func Entries(s *Server) int { return len(s.timers.entries) }
+
+// RemoveAgain removes the FIFO of f and has another made, so many times, and ends f.
+func RemoveAgain(t *testing.T, f *FileServer, times int) {
+	for range times {
+		next, err := f.fifo, os.Remove(f.path)
+		if err == nil {
+			next, err = f.replace()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.fifo.file.Close()
+		f.fifo = next
+	}
+	f.ended()
+}

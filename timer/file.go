@@ -24,6 +24,7 @@ type FileServer struct {
 	path   string
 	fifo   *fifo // the first; Serve may make others
 	used   atomic.Bool
+	remade *limiter // of Serve: who removes the FIFO may do so as often as he likes
 }
 
 // ListenFIFO makes a FIFO at path, for Serve to read. A FIFO there that nobody
@@ -38,7 +39,7 @@ func ListenFIFO(server *Server, path string) (*FileServer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("timer FIFO %s: %w", path, err)
 	}
-	return &FileServer{server: server, path: path, fifo: f}, nil
+	return &FileServer{server: server, path: path, fifo: f, remade: newLimiter(server, "the timer FIFO was removed more often")}, nil
 }
 
 // Path is where the FIFO is.
@@ -62,10 +63,8 @@ func (f *FileServer) Serve(ctx context.Context) error {
 		return errors.New("timer FIFO: Serve was called before, or Close")
 	}
 	r := newReader(f)
-	defer func() {
-		r.quiet.end()
-		f.server.outbox.wait()
-	}()
+	defer f.ended()
+	defer r.quiet.end()
 	for fifo := f.fifo; ; {
 		failed := make(chan error, 1)
 		reading, cancel := context.WithCancel(ctx)
@@ -87,6 +86,12 @@ func (f *FileServer) Serve(ctx context.Context) error {
 		fifo.file.Close()
 		fifo = next
 	}
+}
+
+// ended logs what is left to be logged.
+func (f *FileServer) ended() {
+	f.remade.end()
+	f.server.outbox.wait()
 }
 
 // successor waits until somebody has removed the FIFO, and returns one that it made in
@@ -163,6 +168,6 @@ func (f *FileServer) replace() (*fifo, error) {
 		f.server.tell(slog.LevelError, "the timer FIFO was removed and cannot be made again", "error", err, "path", f.path)
 		return nil, err
 	}
-	f.server.tell(slog.LevelWarn, "the timer FIFO was removed; made another", "path", f.path)
+	f.remade.warn("the timer FIFO was removed; made another", "path", f.path)
 	return next, nil
 }

@@ -417,6 +417,30 @@ func TestRemovedFIFO(t *testing.T) {
 	}
 }
 
+// Who removes the FIFO again and again does not fill the log.
+func TestRemovedFIFOAgainAndAgain(t *testing.T) {
+	log := newJournal()
+	s, err := timer.NewServer(timer.Config{Logger: log.logger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	f, err := timer.ListenFIFO(s, filepath.Join(t.TempDir(), "fifo"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const times = 1000
+	start := time.Now()
+	timer.RemoveAgain(t, f, times)
+	most := 10 * (int(time.Since(start)/time.Second) + 2)
+	if logged := strings.Count(log.String(), "made another"); logged < 1 || logged > most {
+		t.Errorf("logged %d times of %d, want at most %d", logged, times, most)
+	}
+	if most < times && !strings.Contains(log.String(), "not_logged=") {
+		t.Error("the log does not say how many it left out")
+	}
+}
+
 // Without inotify the server looks from time to time.
 func TestRemovedFIFOBlind(t *testing.T) {
 	s := serve(t, timer.Blind(timer.Config{MaxInterval: 20 * time.Millisecond}))

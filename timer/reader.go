@@ -20,7 +20,7 @@ const (
 // A reader makes requests of the bytes of a FIFO. One goroutine uses it.
 type reader struct {
 	f     *FileServer
-	quiet limiter
+	quiet *limiter
 
 	buf   []byte
 	have  int  // how much of buf is the beginning of a line
@@ -31,9 +31,10 @@ type reader struct {
 }
 
 func newReader(f *FileServer) *reader {
-	r := &reader{f: f, buf: make([]byte, maxLine+chunkSize), batch: make([]Request, 0, batchSize)}
-	r.quiet.log = func(msg string, args ...any) { f.server.tell(slog.LevelWarn, msg, args...) }
-	return r
+	return &reader{
+		f: f, quiet: newLimiter(f.server, "more timer requests were malformed or refused"),
+		buf: make([]byte, maxLine+chunkSize), batch: make([]Request, 0, batchSize),
+	}
 }
 
 // all takes what comes until the FIFO is woken.
@@ -149,13 +150,17 @@ func (r *reader) drain(file *fifo) {
 	r.have, r.skip, r.eaten = 0, false, false
 }
 
-// A limiter lets ten messages a second through, and says how many it held back.
+// A limiter lets ten warnings a second through, and says how many it held back. One
+// goroutine uses it.
 type limiter struct {
-	log     func(msg string, args ...any)
-	second  time.Time // when the one began in which count messages came
+	server  *Server
+	rest    string    // what end says
+	second  time.Time // when the one began in which count warnings came
 	count   int
 	dropped int
 }
+
+func newLimiter(s *Server, rest string) *limiter { return &limiter{server: s, rest: rest} }
 
 func (l *limiter) warn(msg string, args ...any) {
 	if now := time.Now(); now.Sub(l.second) >= time.Second {
@@ -169,12 +174,12 @@ func (l *limiter) warn(msg string, args ...any) {
 		args = append(args, "not_logged", l.dropped)
 		l.dropped = 0
 	}
-	l.log(msg, args...)
+	l.server.tell(slog.LevelWarn, msg, args...)
 }
 
-// end tells of messages that were held back.
+// end tells of warnings that were held back.
 func (l *limiter) end() {
 	if l.dropped > 0 {
-		l.log("more timer requests were malformed or refused", "not_logged", l.dropped)
+		l.server.tell(slog.LevelWarn, l.rest, "not_logged", l.dropped)
 	}
 }
