@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/muster-run/muster/internal/test/pypeer"
+	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/timer"
 )
 
@@ -40,7 +41,8 @@ func runPython(t *testing.T, python string) {
 	cmd := exec.Command(python, "-W", "ignore::DeprecationWarning", "-m", "unittest", "-v", "test_timer")
 	cmd.Dir = filepath.Join(source, "tests")
 	cmd.Env = append(os.Environ(), "PYTHONPATH="+source, "PYTHONDONTWRITEBYTECODE=1",
-		timer.EnvSocket+"="+path, "TIMER_TEST_CONTROL=3,4")
+		timer.EnvSocket+"="+path, "TIMER_TEST_CONTROL=3,4",
+		testproc.Unpaused) // each pause would begin the kernel's time limit of a recv anew
 	cmd.ExtraFiles = theirs
 	finished := make(chan struct{})
 	go func() {
