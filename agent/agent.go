@@ -11,8 +11,8 @@
 // Agents tell each other of failures through the store of the round, under keys
 // that begin with "muster/"; agents of TorchElastic neither write nor need them.
 //
-// What happens it tells in one stream of events (Event). The log for people is made of
-// that (log.go), and elsewhere what goes into event logs, metrics and status pages.
+// An agent emits what happens as one stream of events (Event). The log for people is one
+// reader of it (log.go); event logs, metrics and status pages are others.
 //
 // The package does not read flags or the launcher's environment; that is
 // package launch.
@@ -70,8 +70,8 @@ type Spec struct {
 	// Entrypoint is the program, looked up in the worker's PATH; or Func names
 	// a function registered with package process.
 	Entrypoint, Func string
-	// Args returns a worker's arguments, without the program's name. Nothing is put in
-	// for ${local_rank}, as package launch does.
+	// Args returns a worker's arguments, without the program's name. ${local_rank} in them
+	// is left as it is; package launch replaces it.
 	Args func(localRank int) []string
 	// Input returns what a worker's function gets; process.JSON says how values become
 	// bytes. nil means no input.
@@ -85,8 +85,8 @@ type Spec struct {
 	Title string
 }
 
-// A Group is the workers of one attempt, as an Agent needs them. *process.Group, whose
-// methods say what each does, is one.
+// A Group is the workers of one attempt, as an Agent needs them. *process.Group is one;
+// its methods' comments say what each does.
 // Source: PContext in multiprocessing/api.py.
 type Group interface {
 	Wait(ctx context.Context) (*process.Result, error)
@@ -103,8 +103,8 @@ type Options struct {
 	// failure.
 	MaxRestarts int
 	// Policy decides what follows from a failure of this host's workers, within
-	// MaxRestarts; its own MaxRestarts is not looked at. Without one each failure is a
-	// restart.
+	// MaxRestarts; the policy's own MaxRestarts is ignored. Without a policy the group
+	// starts again after each failure, MaxRestarts times.
 	Policy *policy.Policy
 	// ShutdownTimeout is the time between a stop signal to the workers and
 	// SIGKILL. Zero means process.DefaultGrace, process.NoGrace none.
@@ -115,16 +115,16 @@ type Options struct {
 	// TORCH_WORKER_SERVER_SOCKET; a worker that runs one (control_plane.worker_main)
 	// is then asked for its own view when evidence is taken.
 	WorkerServer bool
-	// HangTimeout is how long the workers of this host may together show no sign of
-	// life (no output, no CPU time to speak of, no use of a timer) until they count
-	// as hanging. Zero turns this off; only otherwise does anything look at them.
+	// HangTimeout is how long all workers of this host may show no sign of life (no
+	// output, almost no CPU time, no use of a timer) until they count as hanging. Zero
+	// turns the check off, and nothing looks at them then.
 	HangTimeout time.Duration
 	// HangNotify keeps such workers alive: evidence is kept and the log says so.
 	// Otherwise they are killed, which is a failure of the group.
 	HangNotify bool
 	// AutopsyTimeout bounds how long evidence of workers that hang is collected
-	// before they are killed. Zero or less turns it off, but package launch makes 5 s of
-	// zero.
+	// before they are killed. Zero or less turns it off here; in package launch zero means
+	// 5 s.
 	AutopsyTimeout time.Duration
 	// PreemptionSignals are those among the signals that stop the agent which mean
 	// that the whole job shall stop: all nodes stop their workers with the signal
@@ -139,9 +139,9 @@ type Config struct {
 	Rendezvous rendezvous.Handler
 	Supervisor *process.Supervisor
 	Logs       *logs.Run
-	// Start starts the workers of an attempt. Default Supervisor.Start, which an own one
-	// may call with a Config that it has changed. The PIDs of its Group have to be
-	// processes of this host: what looks for hangs and serves timers looks at them.
+	// Start starts the workers of an attempt. Default Supervisor.Start; a Start of your own
+	// may change the Config and call that. The Group's PIDs have to be processes of this
+	// host: the agent looks at them for hangs and timers.
 	// Source: LocalElasticAgent._start_workers.
 	Start func(process.Config) (Group, error)
 
@@ -184,8 +184,8 @@ type Result struct {
 	State State
 	// Restarts is how many restarts the job has used.
 	Restarts int
-	// Left says that the job goes on, or may, without this host: the caller
-	// should use the rendezvous' Leave instead of Shutdown.
+	// Left says that the job may go on without this host: the caller should use the
+	// rendezvous' Leave instead of Shutdown.
 	Left bool
 	// Drained says that it left because a rule of the policy says so of its workers'
 	// failure.
@@ -223,13 +223,13 @@ func (r *Result) Err() error {
 
 // An Agent runs one worker group. Make it with New; Run may be called once.
 type Agent struct {
-	// Nothing changes these after New, but for serverDir, which Run sets before the first attempt.
+	// Nothing changes these after New, except that Run sets serverDir before the first attempt.
 	cfg       Config
 	job       Job
 	log       *slog.Logger
 	serverDir string // of the workers' sockets; empty where they have none
 
-	// Only the goroutine of Run touches these, between its attempts and in them.
+	// Only the goroutine of Run touches these, between attempts and during them.
 	restarts int              // the job's, used so far; it never falls
 	last     *attempt         // the one before, which has ended; nil in the first
 	state    State            // the last that was decided
@@ -237,9 +237,9 @@ type Agent struct {
 	backOff  *policy.Decision // what to wait for before the next round; nil for nothing
 	files    prober
 
-	// What other goroutines ask for: those of observers, of the timers' servers.
-	live     live
-	watchdog atomic.Pointer[watchdog] // nil before the run
+	// Other goroutines read these: the callers of Workers and the like, and the timers' servers.
+	published published
+	watchdog  atomic.Pointer[watchdog] // nil before the run
 }
 
 // New checks the configuration.
@@ -305,7 +305,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		return nil, err
 	}
 	defer a.stopWatchdog()
-	defer a.live.close()
+	defer a.published.close()
 	if a.cfg.WorkerServer {
 		var err error
 		if a.serverDir, err = os.MkdirTemp(tempdir.Find(), "muster-workers-"); err != nil {
@@ -330,8 +330,8 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 	}
 }
 
-// attempt joins a round and runs the workers in it. It returns neither result
-// nor error when another round is due.
+// attempt joins a round and runs the workers in it. It returns neither a result
+// nor an error when another round is due.
 func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 	if err := a.waitBackOff(ctx); err != nil {
 		return a.notAdmitted(ctx, err)
@@ -345,7 +345,7 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 	}
 	if at.round = round; err == nil {
 		a.learnRestarts(ctx, at)
-		a.live.joined(at, a.cfg.Host)
+		a.published.joined(at, a.cfg.Host)
 	}
 	a.emit(at, Joined{Step{began, err}, a.before()})
 	if err != nil {
@@ -425,7 +425,7 @@ func (a *Agent) startWorkers(at *attempt) error {
 	started := WorkersStarted{Step: Step{at.began, err}}
 	if err == nil { // else group may be a nil *process.Group
 		at.group, started.PIDs = group, group.PIDs()
-		a.live.ran(at)
+		a.published.ran(at)
 	}
 	a.emit(at, started)
 	return err

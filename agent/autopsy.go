@@ -53,9 +53,9 @@ func (a *Agent) unheeded(ctx context.Context, at *attempt, pids map[int]int) {
 	a.autopsy(ctx, at, "workers do not end after the signal to stop", pids)
 }
 
-// suspects says whether a rank is one to blame for a hang: one that does something
-// else than most. Where nothing tells them apart all are. A worker that has ended is
-// none: had it failed, the agent would not wait for its peers.
+// suspects says whether a rank may be to blame for a hang: one that does something else than
+// most. Where nothing tells the ranks apart, all may be. A worker that has ended is not: had
+// it failed, the agent would not wait for the others.
 func (e *evidence) suspects(rank int) bool {
 	if e == nil {
 		return true
@@ -72,8 +72,8 @@ func (e *evidence) suspects(rank int) bool {
 	return !odd
 }
 
-// innocent says that a worker has missed a deadline only because of another one of
-// this host, which has missed one too.
+// innocent says that a worker has missed a deadline only because another one of this host has,
+// which the evidence blames.
 func (at *attempt) innocent(localRank int) bool {
 	e := at.lastEvidence()
 	if e == nil || e.suspects(at.ranks.Base+localRank) {

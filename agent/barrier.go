@@ -26,11 +26,11 @@ func (a *Agent) enterBarrier(at *attempt) {
 		if err := passBarrier(at.life, at.round.Store, at.round.Rank, at.round.WorldSize); err != nil {
 			n = news{ev: evBarrierBroken, err: err}
 		}
-		at.tell(n)
+		at.send(n)
 	})
 }
 
-// overdue says what it means that the exit barrier's timeout is over.
+// overdue is the news that the exit barrier's timeout is over.
 func (a *Agent) overdue(at *attempt) news {
 	at.setAlarm(0)
 	if !at.round.Serves || at.last() {
@@ -43,9 +43,9 @@ func (a *Agent) overdue(at *attempt) news {
 // last says whether all other nodes of the round are gone.
 func (at *attempt) last() bool { return len(at.gone) == at.round.WorldSize-1 }
 
-// passBarrier meets the agents of all n nodes, whatever they are, and waits for
-// them. Those that count as done have been counted, so that one that is lost
-// afterwards is not missed.
+// passBarrier meets the agents of all n nodes, ours and torch's, and waits for them. A node
+// counts itself before it says that it is done, so a node that is done and then lost is not
+// waited for.
 func passBarrier(ctx context.Context, s store.Store, groupRank, n int) error {
 	arrived, err := s.Add(ctx, barrierCount, 1)
 	if err != nil {
@@ -65,9 +65,9 @@ func passBarrier(ctx context.Context, s store.Store, groupRank, n int) error {
 	}
 }
 
-// isDone says whether the workers of a node had succeeded. An agent of
-// TorchElastic does not say so itself: it may be one that waits at the barrier,
-// where it sends no keep-alives, if more agents are there than have said so.
+// isDone says whether the workers of a node had succeeded. A torch agent does not say so, and
+// sends no keep-alives at the barrier. It may be there if more agents are counted there than
+// have said that they are done.
 func isDone(ctx context.Context, at *attempt, groupRank int) bool {
 	s := at.round.Store
 	if done, err := s.Check(ctx, fmt.Sprint(donePrefix, groupRank)); err != nil || done {
@@ -86,8 +86,8 @@ func isDone(ctx context.Context, at *attempt, groupRank int) bool {
 	return err == nil && arrived > 0
 }
 
-// finish is the success of this host's workers. That the others cannot be waited
-// for is no failure of the job.
+// finish is the result of this host's workers, which have succeeded. It is no failure that the
+// others cannot be waited for.
 func (a *Agent) finish(ctx context.Context, at *attempt, n news) *Result {
 	elapsed := time.Since(at.since)
 	r := a.succeeded(at)

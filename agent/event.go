@@ -13,12 +13,13 @@ import (
 )
 
 // An Event is something that happened to this host's part of a job. Each of
-// Config.Observers gets every event before the agent goes on. The goroutine of Run tells
-// most, in the order in which they happened; Suspected and Watchdog may come from others
-// at the same time. Nothing in an Event changes afterwards, nor may an observer change it.
+// Config.Observers gets every event before the agent goes on. The goroutine of Run emits
+// most, in the order in which they happened; Suspected and Watchdog may come from other
+// goroutines at the same time. Nothing in an Event changes afterwards, and an observer
+// must not change it.
 //
-// Packages events, metrics and health have observers that make of events what
-// TorchElastic records and publishes, and what people look at.
+// Packages events, metrics and health have observers. They turn events into what
+// TorchElastic records and publishes, and into what people look at.
 type Event struct {
 	Time time.Time
 	Job  *Job // the same in all events of an agent
@@ -51,21 +52,21 @@ type Step struct {
 
 // What may have happened.
 type (
-	// BackingOff: the next round begins later, as a rule wants.
+	// BackingOff: the next round begins later, because of a rule's back-off.
 	BackingOff struct {
 		Decision *policy.Decision
 		Until    time.Time
 	}
-	// Joining: the agent asks for a round, Again if it has had one. In the first this is
-	// how everything begins.
+	// Joining: the agent asks for a round, Again if it has had one. An agent's first event is
+	// the one without Again.
 	Joining struct{ Again bool }
-	// Joined: there is a round, whose nodes exchange their ranks now, or none for this
-	// host. Before is the last one.
+	// Joined: there is a round, and its nodes exchange their ranks now; or Err says why
+	// this host has none. Before is the round before; nil in the first.
 	Joined struct {
 		Step
 		Before *rendezvous.Info
 	}
-	// RanksAssigned: they have, or could not.
+	// RanksAssigned: they have exchanged them, or could not.
 	RanksAssigned struct {
 		Step
 		Before *rendezvous.Info
@@ -83,8 +84,8 @@ type (
 		Seen State
 		// Change says which other nodes have come or gone; "" for none.
 		Change string
-		// Again says that the workers start again for what happened at Since, Rejoining
-		// that no restart is counted for that.
+		// Again says that the workers start again because of what happened at Since;
+		// Rejoining says that no restart is counted for that.
 		Again, Rejoining bool
 		Since            time.Time
 	}
@@ -96,11 +97,12 @@ type (
 	}
 	// WorkersStopped: all have ended. Took is the time from their signal to their end.
 	WorkersStopped struct{ Took time.Duration }
-	// BarrierEntered: this host's workers have succeeded, the others' are waited for.
+	// BarrierEntered: this host's workers have succeeded, and it waits for the others'.
 	BarrierEntered struct{}
 	// Suspected: workers hang, or have missed a deadline.
 	Suspected struct{ What, Why string }
-	// FailureExplained: workers have failed, here or elsewhere. File has the report; "" for none.
+	// FailureExplained: workers have failed, here or on another host. File has the report;
+	// "" if it was not written.
 	FailureExplained struct {
 		Report *failure.Report
 		File   string
@@ -122,8 +124,8 @@ type (
 	}
 	// JobPreempted: somebody has asked the whole job to stop.
 	JobPreempted struct{ By failure.Preemption }
-	// Watchdog: something has become of a timer; Request is nil if the service itself
-	// begins or ends.
+	// Watchdog: the watchdog begins or ends, or has done something about a timer, its
+	// Request.
 	Watchdog struct {
 		Name    string
 		Request *timer.Request
@@ -136,27 +138,27 @@ type (
 	}
 )
 
-// emit tells the observers of an event of an attempt, which may be nil or lack its
-// round. Only the goroutine of Run calls it.
+// emit hands an event of an attempt, which may be nil or lack its round, to the observers.
+// Only the goroutine of Run calls it.
 func (a *Agent) emit(at *attempt, what any) {
 	e := Event{Time: time.Now(), Job: &a.job, Restarts: a.restarts, What: what}
 	if at != nil {
 		e.Round, e.Ranks = at.round, at.ranks
 	}
-	a.live.mu.Lock()
-	a.live.restarts = a.restarts
-	a.live.mu.Unlock()
+	a.published.mu.Lock()
+	a.published.restarts = a.restarts
+	a.published.mu.Unlock()
 	a.observe(e)
 }
 
 // emitElsewhere is emit for other goroutines.
 func (a *Agent) emitElsewhere(what any) {
-	a.live.mu.Lock()
-	e := Event{Time: time.Now(), Job: &a.job, Restarts: a.live.restarts, What: what}
-	if at := a.live.at; at != nil {
+	a.published.mu.Lock()
+	e := Event{Time: time.Now(), Job: &a.job, Restarts: a.published.restarts, What: what}
+	if at := a.published.at; at != nil {
 		e.Round = at.round
 	}
-	a.live.mu.Unlock()
+	a.published.mu.Unlock()
 	a.observe(e)
 }
 

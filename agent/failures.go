@@ -19,20 +19,21 @@ import (
 // How agents tell each other of failures, through the store of the round:
 //
 //  1. An agent that starts its workers sets agentPrefix and waits for failedKey (hear).
-//  2. The first whose worker fails puts a record at failedKey, by compare-and-set (put).
-//     That decides for all nodes whether another round follows, and with which count of
-//     restarts. Often its other workers still run then (tellEarly). Who hears of it stops
-//     its own workers (follow, fail, stopPreempted, goOnWithout, giveUp).
-//  3. Where no round follows, all agents set failuresPrefix; that of the record gathers
-//     those and sets reportKey, and the others read it (gather.go). readKey tells when
-//     all have, because the store may end with that agent.
+//  2. The first agent whose worker fails puts a record at failedKey, by compare-and-set
+//     (put). The record decides for all nodes whether another round follows, and with which
+//     count of restarts. Often the other workers of that host still run then
+//     (announceEarly). An agent that hears of the record stops its own workers (follow,
+//     fail, stopPreempted, goOnWithout, giveUp).
+//  3. Where no round follows, all agents set failuresPrefix. The agent of the record gathers
+//     those and sets reportKey, and the others read it (gather.go). The last one that has
+//     read it sets readKey, because the store may end with the agent of the record.
 //
 // Every wait has a bound: agents die, too.
 
 // Keys of our own in the store of a round. Nothing waits for an agent of
 // TorchElastic to set them.
 const (
-	// agentPrefix + group rank: the host's name. Who sets it knows the other keys.
+	// agentPrefix + group rank: the host's name. An agent that sets it knows the other keys.
 	agentPrefix = "muster/agents/"
 	// failedKey: the record of the node whose workers failed first.
 	failedKey = "muster/failed"
@@ -43,7 +44,7 @@ const (
 	failuresPrefix = "muster/failures/"
 	// reportKey: the failures of all nodes, gathered by the one of the record.
 	reportKey = "muster/report"
-	// readKey is a barrier of those that have read it.
+	// readKey: set once all have read reportKey, who count themselves at readKey/count.
 	readKey = "muster/read"
 )
 
@@ -62,8 +63,8 @@ type record struct {
 	// the whole job shall stop. Time is when, by the clock of the job.
 	Signal int       `json:"signal,omitempty"`
 	Time   time.Time `json:"time,omitzero"`
-	// Decision is what the node's policy says; nil where it has none. A node that is
-	// drained leaves, and the others go on without counting a restart.
+	// Decision is what the node's policy says; nil where it says nothing. A node whose
+	// policy drains it leaves, and the others go on without counting a restart.
 	Decision *policy.Decision `json:"decision,omitempty"`
 	// Failures is a list of one, the host's first, as failure.Encode has it.
 	Failures json.RawMessage `json:"failures,omitempty"`
@@ -97,12 +98,12 @@ func parseRecord(text []byte) (*record, error) {
 	return &r, nil
 }
 
-// announce tells the other nodes that this one's workers failed. The first to do
-// so decides what follows, by its own --max-restarts: announce returns the news
-// that another was first, or puts this node's record into n.
+// announce tells the other nodes that this one's workers failed, unless announceEarly has, and
+// puts this node's record into n. If another node was first, whose record decides then,
+// announce returns that as news.
 func (a *Agent) announce(ctx context.Context, at *attempt, n *news, final bool) *news {
 	if n.record == nil {
-		n.record = at.record // the others have been told already
+		n.record = at.record // of announceEarly
 	}
 	if n.record != nil || at.alone() && a.cfg.Rendezvous.Changes() == nil {
 		return nil
@@ -112,7 +113,7 @@ func (a *Agent) announce(ctx context.Context, at *attempt, n *news, final bool) 
 	return a.put(ctx, at, n.record)
 }
 
-// put writes a record, unless another node's is there; that is then news.
+// put writes a record, unless another node's is there, which it returns as news.
 func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)
 	defer cancel()
@@ -146,11 +147,11 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 	return &other
 }
 
-// tellEarly tells the other nodes of a worker's failure while its peers are being
-// stopped, which may take all of their grace. A failure that another worker's may
-// explain is left for their end, and one for which the evidence may still be on its
-// way is looked at again.
-func (a *Agent) tellEarly(ctx context.Context, at *attempt, n news) *news {
+// announceEarly tells the other nodes of a worker's failure while the other workers here are
+// being stopped, which may take all of their grace. A failure that another worker's may
+// explain waits for their end. One of which not all that the worker wrote may be here yet is
+// looked at again later.
+func (a *Agent) announceEarly(ctx context.Context, at *attempt, n news) *news {
 	if at.phase != running {
 		return nil
 	}
@@ -159,12 +160,12 @@ func (a *Agent) tellEarly(ctx context.Context, at *attempt, n news) *news {
 		return nil
 	}
 	if f.ExitCode > 0 && f.Traceback == "" && f.ErrorFile == "" && len(f.LastLines) == 0 {
-		a.later(at, n)
+		a.announceLater(at, n)
 		return nil
 	}
 	if a.policy != nil {
 		if n.waited == 0 && a.cfg.Policy.Unsettled(a.failureOf(at, f)) {
-			a.later(at, n)
+			a.announceLater(at, n)
 			return nil
 		}
 		a.reach(at, f)
@@ -194,7 +195,7 @@ func (a *Agent) newRecord(at *attempt, failures []*failure.ProcessFailure, err e
 	return rec
 }
 
-// hear waits for another node's failure. It also tells the others that this agent
+// hear waits for another node's record. It also tells the others that this agent
 // knows the keys of muster.
 func (a *Agent) hear(at *attempt) {
 	s := at.round.Store
@@ -217,7 +218,7 @@ func (a *Agent) hear(at *attempt) {
 		return
 	}
 	if rec.Node != at.round.Rank {
-		at.tell(rec.news())
+		at.send(rec.news())
 	}
 }
 
@@ -240,7 +241,7 @@ func lookUp(ctx context.Context, s store.Store, key string) ([]byte, error) {
 	return s.Get(ctx, key)
 }
 
-// hostOf is the name of a node's host; "" while its agent has not told it.
+// hostOf is the name of a node's host; "" while its agent has not set it.
 func hostOf(ctx context.Context, at *attempt, groupRank int) (string, error) {
 	name, err := lookUp(ctx, at.round.Store, fmt.Sprint(agentPrefix, groupRank))
 	return string(name[:min(len(name), 255)]), err
@@ -286,7 +287,7 @@ func (a *Agent) learnRestarts(ctx context.Context, at *attempt) {
 
 // restart counts a restart for this host's own failure, and keeps a report of it.
 func (a *Agent) restart(at *attempt, rec *record) {
-	a.tellOwn(at)
+	a.emitFailure(at)
 	a.carriedOut(at.verdict)
 	failed := a.failed(at, Stopped, a.ownReport(at))
 	a.restarts++
@@ -326,8 +327,8 @@ func (a *Agent) goOnWithout(ctx context.Context, at *attempt, rec *record) {
 	a.restarts = max(a.restarts, rec.Restarts)
 }
 
-// changed says what a change of the set of nodes means. Where the store has to be
-// asked, a goroutine does so and tells: changed returns no news then.
+// changed says what a change of the set of nodes means. Where the store has to be asked for
+// that, changed returns no news; a goroutine asks and sends them.
 func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 	n := news{change: c}
 	switch c.Kind {
@@ -349,7 +350,7 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 			// barrier first; word of that may still be on its way.
 			at.wg.Go(func() {
 				if at.outlives(a.cfg.PeerTimeout) {
-					at.tell(n)
+					at.send(n)
 				}
 			})
 			return news{}
@@ -384,13 +385,13 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 	return n
 }
 
-// ask has a goroutine look in the store for the reason of news, and tell it then. It
-// returns no news.
+// ask has a goroutine look in the store for the reason of news, and send them then. It
+// returns none.
 func (a *Agent) ask(at *attempt, n news, why func(context.Context, *attempt, news) news) news {
 	at.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(at.life, a.cfg.PeerTimeout)
 		defer cancel()
-		at.tell(why(ctx, at, n))
+		at.send(why(ctx, at, n))
 	})
 	return news{}
 }
@@ -407,8 +408,8 @@ func (a *Agent) whyGone(ctx context.Context, at *attempt, n news, mayBeDone bool
 	return n
 }
 
-// whyWaiting looks in the store for the reason why nodes wait: they may be of this
-// round, which a failure has broken up, and be quicker than word of that.
+// whyWaiting looks in the store for the reason why nodes wait: they may be nodes of this
+// round that a failure has broken up, and the news of that failure may come later.
 func (a *Agent) whyWaiting(ctx context.Context, at *attempt, n news) news {
 	if rec := findRecord(ctx, at); rec != nil {
 		return rec.news()
@@ -444,7 +445,7 @@ func findRecord(ctx context.Context, at *attempt) *record {
 	return rec
 }
 
-// endedElsewhere stops the workers because the job is over and nobody said why.
+// endedElsewhere stops the workers because another node has ended the job, without a record.
 func (a *Agent) endedElsewhere(ctx context.Context, at *attempt, n news) (*Result, error) {
 	a.stopWorkers(ctx, at, syscall.SIGTERM)
 	who := "another node"

@@ -29,16 +29,16 @@ type jobFailures struct {
 	Readers  int             `json:"readers"` // nodes that are known to wait for it
 }
 
-// publish tells the node of the record how this host's workers failed.
+// publish sets how this host's workers failed, for the node of the record.
 func (a *Agent) publish(ctx context.Context, at *attempt) error {
 	text, _ := failure.Encode(a.ownReport(at).Failures, at.round.ClockOffset, hostLimit)
 	return at.round.Store.Set(ctx, fmt.Sprint(failuresPrefix, at.round.Rank), text)
 }
 
-// introduction is how long the report waits for agents that have not said who they are.
+// introduction is how long the report waits for agents that have not set their agentPrefix.
 const introduction = 200 * time.Millisecond
 
-// gather makes the report of the job from what all its hosts say, and hands it to
+// gather makes the report of the job from what all its hosts publish, and hands it out to
 // them. It waits for hosts that are not known to be gone.
 func (a *Agent) gather(ctx context.Context, at *attempt) *failure.Report {
 	own := a.ownReport(at)
@@ -46,8 +46,8 @@ func (a *Agent) gather(ctx context.Context, at *attempt) *failure.Report {
 	// before that.
 	waiting, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout*3/4)
 	defer cancel()
-	// Our agents say who they are when they have started their workers, which some may
-	// be doing just now. An agent of PyTorch's never says it.
+	// An agent of ours sets its key once its workers run, and some may be starting them now.
+	// A torch agent never sets it.
 	keys := make([]string, at.round.WorldSize)
 	for i := range keys {
 		keys[i] = fmt.Sprint(agentPrefix, i)
@@ -176,8 +176,8 @@ func (a *Agent) handOut(ctx context.Context, at *attempt, report *failure.Report
 	}
 }
 
-// fetch begins to wait for the report that the node of the record makes. It
-// comes over the channel, which is closed when nothing is done any more.
+// fetch begins to wait for the report that the node of the record makes, and sends it on the
+// channel, which it closes when its goroutine ends.
 func (a *Agent) fetch(ctx context.Context, at *attempt) <-chan *jobFailures {
 	got := make(chan *jobFailures, 1)
 	go func() {
@@ -228,7 +228,7 @@ func (a *Agent) jobReport(ctx context.Context, at *attempt, rec *record, fetched
 	if err != nil {
 		a.log.Warn("cannot read the report of the job that another host made", "error", err)
 	}
-	if job == nil || err != nil {
+	if (job == nil || err != nil) && rec.Failures != nil {
 		if others, err = failure.Decode(rec.Failures, at.round.ClockOffset); err != nil {
 			a.log.Warn("cannot read another host's record of the failure", "error", err)
 		}

@@ -16,15 +16,16 @@ import (
 // times a second, also in a worker that hangs.
 const idleShare = 0.02
 
-// A vital is what shows that a worker is alive, summed up since its start.
+// A vital is the signs of life of a worker, summed up since its start.
 type vital struct {
 	cpu     time.Duration
 	written int64
-	timers  int64 // requests that its timers have had
+	timers  int64 // requests that the timers of all workers have had
 }
 
-// watchProgress finds out when no worker of this host does anything any more. It
-// tells the goroutine of Run once they have done nothing for Config.HangTimeout.
+// watchProgress finds out when no worker of this host does anything any more. Once they have
+// done nothing for Config.HangTimeout, it kills them, so that the group fails, or only keeps
+// evidence of them (hung).
 func (a *Agent) watchProgress(at *attempt) {
 	timeout := a.cfg.HangTimeout
 	ticker := time.NewTicker(lookEvery(timeout))
@@ -77,9 +78,9 @@ func (a *Agent) vitals(at *attempt) map[int]vital {
 	if err != nil {
 		return nil
 	}
-	v := make(map[int]vital, len(pids))
+	v, timers := make(map[int]vital, len(pids)), a.timerRequests()
 	for i, pid := range pids {
-		v[i] = vital{cpu: uses[pid].CPU, written: at.logs.Output(i).Bytes, timers: a.timerRequests()}
+		v[i] = vital{cpu: uses[pid].CPU, written: at.logs.Output(i).Bytes, timers: timers}
 	}
 	return v
 }

@@ -5,8 +5,8 @@ import (
 	"log/slog"
 )
 
-// logTo is the observer that tells an operator of events. What no event tells, such as
-// what the store refuses, is logged where it happens.
+// logTo is the observer that logs events for an operator. What is no event, such as a refusal
+// of the store, is logged where it happens.
 func logTo(log *slog.Logger) func(Event) {
 	return func(e Event) {
 		switch w := e.What.(type) {

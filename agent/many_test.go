@@ -581,6 +581,9 @@ func TestForgedRecord(t *testing.T) {
 	if r, err := l.ended("a"); err != nil || !r.IsFailed() {
 		t.Errorf("%+v, %v, want failure", r, err)
 	}
+	if log := l.hosts["a"].log.String(); strings.Contains(log, "cannot read") {
+		t.Errorf("log about a record without failures:\n%s", log)
+	}
 }
 
 // withPython makes the nodes of host a, which assigns the ranks, and of an agent of

@@ -15,15 +15,15 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 )
 
-// settleTime is how long an agent waits at first for the rest of what a failed worker
-// has written to stderr: where nothing is there yet, or a rule of its policy reads it.
-const settleTime = 200 * time.Millisecond
+// stderrWait is how long announceEarly waits at first for the rest of what a failed worker has
+// written to stderr: where nothing is there yet, or a rule of the policy reads it.
+const stderrWait = 200 * time.Millisecond
 
 // fileTimeout bounds a look at the files that show progress.
 const fileTimeout = 2 * time.Second
 
-// newPolicy makes what decides about failures; nil where there is no policy, and the
-// number of restarts alone decides.
+// newPolicy makes the engine that decides about failures; nil where there is no policy, so that
+// the number of restarts alone decides.
 func newPolicy(cfg *Config) *policy.Engine {
 	if cfg.Policy == nil {
 		return nil
@@ -31,8 +31,8 @@ func newPolicy(cfg *Config) *policy.Engine {
 	return &policy.Engine{Policy: cfg.Policy, MaxRestarts: cfg.MaxRestarts, Rand: cfg.Rand}
 }
 
-// consult asks the policy what follows from news, if it may have something to say; the
-// answer is empty if no rule applies. A decision stands for the rest of the attempt.
+// consult asks the policy what follows from news of a failure or of a lost host; "" if it says
+// nothing. What it says of a failure stands for the rest of the attempt (course.verdict).
 func (a *Agent) consult(at *attempt, n news) policy.Action {
 	switch {
 	case a.policy == nil:
@@ -153,30 +153,30 @@ func stamps(files []string) string {
 	return b.String()
 }
 
-// tellFailed tells that an attempt has failed: by root, or, if that is nil, by the loss of a host.
-func (a *Agent) tellFailed(at *attempt, root *failure.ProcessFailure, f policy.Failure) {
+// emitFailed emits that the attempt has failed: by root or, if that is nil, by the loss of a host.
+func (a *Agent) emitFailed(at *attempt, root *failure.ProcessFailure, f policy.Failure) {
 	f.Restarts, f.Progress = a.restarts, a.progressOf(at)
 	a.emit(at, AttemptFailed{f, root, at.verdict})
 }
 
-// tellOwn tells of the failure of this host's workers, once.
-func (a *Agent) tellOwn(at *attempt) {
+// emitFailure emits the failure of this host's workers, once.
+func (a *Agent) emitFailure(at *attempt) {
 	root := a.ownReport(at).Root()
-	if root == nil || root.Stopped() || at.told {
+	if root == nil || root.Stopped() || at.emitted {
 		return
 	}
-	at.told = true
-	a.tellFailed(at, root, a.failureOf(at, root))
+	at.emitted = true
+	a.emitFailed(at, root, a.failureOf(at, root))
 }
 
-// tellLost tells that an attempt ends because a host of it was lost.
-func (a *Agent) tellLost(at *attempt, n news) {
+// emitLoss emits that the attempt ends because a host was lost, if that is why.
+func (a *Agent) emitLoss(at *attempt, n news) {
 	if n.change.Kind == rendezvous.NodeLost {
-		a.tellFailed(at, nil, a.lossOf(at, cmp.Or(at.lostHost, n.change.Node)))
+		a.emitFailed(at, nil, a.lossOf(at, cmp.Or(at.lostHost, n.change.Node)))
 	}
 }
 
-// carriedOut tells the policy what follows, and notes how long to wait before it does.
+// carriedOut records in the policy that a decision is carried out, and notes its back-off.
 func (a *Agent) carriedOut(d *policy.Decision) {
 	if d == nil {
 		return
@@ -202,8 +202,8 @@ func (a *Agent) carriedOutElsewhere(at *attempt, decided *policy.Decision) {
 	a.carriedOut(&d)
 }
 
-// waitBackOff waits as long as a rule wants. The error is ctx's cause. The end of the
-// job elsewhere ends the wait, too.
+// waitBackOff waits out a back-off. The error is ctx's cause. The end of the job elsewhere ends
+// the wait, too.
 func (a *Agent) waitBackOff(ctx context.Context) error {
 	d := a.backOff
 	a.backOff = nil
@@ -232,20 +232,21 @@ func (a *Agent) waitBackOff(ctx context.Context) error {
 	}
 }
 
-// depart is the end of this host's part in a job that goes on without it.
+// depart is the result of a host that its policy drains: the job goes on without it.
 func (a *Agent) depart(at *attempt, state State) *Result {
-	a.tellOwn(at)
+	a.emitFailure(at)
 	r := a.failed(at, state, a.ownReport(at))
 	r.Left, r.Drained = true, true
 	a.log.Error("this host leaves the job, which may go on without it", "cause", r.Report.Root().Error(), "decision", at.verdict.String())
 	return r
 }
 
-// giveUp ends the job because a host was lost, and a rule says that this was enough.
+// giveUp ends the job because a host was lost and a rule, here or on the host of the record,
+// stops the job for that.
 func (a *Agent) giveUp(ctx context.Context, at *attempt, n news) (*Result, error) {
 	rec := n.record
 	if rec == nil {
-		a.tellLost(at, n)
+		a.emitLoss(at, n)
 		rec = a.newRecord(at, nil, nil, true)
 		rec.Cause = fmt.Sprintf("a host is lost (%s); %s", changeText(n.change), rec.Decision)
 		if !at.alone() && n.change.Rank >= 0 {
@@ -266,21 +267,21 @@ func decisionAttr(d *policy.Decision) []any {
 	return []any{"decision", d.String()}
 }
 
-// lostHost says that the job is stopped because a host was lost.
+// lostHost says that the record, which may be nil, stops the job because a host was lost.
 func (r *record) lostHost() bool {
 	return r != nil && r.Final && r.Rank < 0 && r.Decision != nil && r.Failures == nil
 }
 
-// leaves says that the node of the record leaves the job, and the others go on.
+// leaves says that the node of the record is drained: it leaves, and the others go on.
 func (r *record) leaves() bool { return r.Decision != nil && r.Decision.Action == policy.Drain }
 
-// later tells of a worker's failure again once the rest of its stderr should be
-// there, each time after twice as long.
-func (a *Agent) later(at *attempt, n news) {
-	n.waited = max(settleTime, 2*n.waited)
+// announceLater sends the news of a worker's failure again, when the rest of its stderr should
+// be there: each time after twice as long.
+func (a *Agent) announceLater(at *attempt, n news) {
+	n.waited = max(stderrWait, 2*n.waited)
 	at.wg.Go(func() {
 		if at.outlives(n.waited) {
-			at.tell(n)
+			at.send(n)
 		}
 	})
 }

@@ -22,8 +22,8 @@ func (a *Agent) preemption(cause error) *failure.Preemption {
 	return &failure.Preemption{Host: a.cfg.Host, Signal: failure.Signal(s.Signal), Time: time.Now()}
 }
 
-// tellPreempted tells the other nodes that all shall stop.
-func (a *Agent) tellPreempted(at *attempt, p *failure.Preemption) {
+// announcePreemption tells the other nodes to stop, too.
+func (a *Agent) announcePreemption(at *attempt, p *failure.Preemption) {
 	if at.alone() {
 		return
 	}
@@ -53,7 +53,7 @@ func (a *Agent) stopForGood(ctx context.Context, at *attempt, p *failure.Preempt
 // preempted is the result of an attempt of a preempted job, whose workers were told
 // to stop at began. A report of it is kept in any case.
 func (a *Agent) preempted(at *attempt, p *failure.Preemption, began time.Time) *Result {
-	a.tellEnds(at, p, began)
+	a.addWorkers(at, p, began)
 	at.preempted = p
 	r := a.stopped(at, Failed)
 	if r.Preempted = p; r.Report == nil {
@@ -62,8 +62,8 @@ func (a *Agent) preempted(at *attempt, p *failure.Preemption, began time.Time) *
 	return r
 }
 
-// tellEnds says in p how the workers ended, and what cut their grace short.
-func (a *Agent) tellEnds(at *attempt, p *failure.Preemption, began time.Time) {
+// addWorkers adds to p how the workers ended, and what cut their grace short.
+func (a *Agent) addWorkers(at *attempt, p *failure.Preemption, began time.Time) {
 	grace := max(a.cfg.ShutdownTimeout, 0)
 	p.Grace = grace.Seconds()
 	for _, i := range slices.Sorted(maps.Keys(at.exits)) {
@@ -78,7 +78,7 @@ func (a *Agent) tellEnds(at *attempt, p *failure.Preemption, began time.Time) {
 	}
 }
 
-// hurried says whether a second signal has come.
+// hurried says whether a second signal has come (Config.Hurry).
 func (a *Agent) hurried() bool {
 	select {
 	case <-a.cfg.Hurry: // never, if it is nil

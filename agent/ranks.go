@@ -47,7 +47,7 @@ func (a *Agent) assignRanks(at *attempt) {
 		if err != nil {
 			n = news{ev: evAssignFailed, err: err}
 		}
-		at.tell(n)
+		at.send(n)
 	}
 	switch {
 	case round.Ranks != nil:

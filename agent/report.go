@@ -80,8 +80,8 @@ func (a *Agent) succeeded(at *attempt) *Result {
 	return r
 }
 
-// stopped is the result of an attempt that was told to stop. Workers that did as
-// they were told are no failures; there is a report if one failed by itself.
+// stopped is the result of an attempt whose workers the agent has stopped, which is no failure
+// of theirs. There is a report if one failed by itself.
 func (a *Agent) stopped(at *attempt, state State) *Result {
 	if at.res != nil {
 		for _, exit := range at.res.Failures {
@@ -102,7 +102,7 @@ func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Re
 	switch {
 	case n.ev != evPeerGaveUp: // the failure is this host's
 		a.explain(at, n.err)
-		a.tellOwn(at)
+		a.emitFailure(at)
 		// If the others were told that all restart, a worker got stuck after that.
 		if left = n.record != nil && !n.record.Final; left || at.alone() || n.record == nil {
 			report = a.ownReport(at)
@@ -189,8 +189,8 @@ func (a *Agent) writeReport(at *attempt, report *failure.Report) string {
 	return path
 }
 
-// finishLogs brings everything that the workers wrote to the console. A console
-// that takes nothing any more may hold it up only until the job is stopped.
+// finishLogs ends the attempt's logs and timers once its workers have ended, and brings all that
+// they wrote to the console. A stuck console may hold it up only until the job is stopped.
 func (a *Agent) finishLogs(ctx context.Context, at *attempt) {
 	if at.flushed {
 		return

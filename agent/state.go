@@ -7,7 +7,7 @@ import "github.com/muster-run/muster/policy"
 type State string
 
 const (
-	Unknown   State = "UNKNOWN"   // the group cannot be told apart from others
+	Unknown   State = "UNKNOWN"   // TorchElastic's; no group here is in it
 	Init      State = "INIT"      // made, not started
 	Healthy   State = "HEALTHY"   // workers run
 	Unhealthy State = "UNHEALTHY" // a worker is wedged in the kernel
@@ -16,10 +16,11 @@ const (
 	Failed    State = "FAILED"    // a worker failed, or the job was stopped
 )
 
-// phase is how far an attempt has come on this host. The same event means something
-// else in another phase: a node that is lost is a reason for a new round, but not in
-// failing, for this host has said by then what follows from its own failure. From
-// assigning an attempt goes on to running, and from there to one of the others.
+// phase is how far an attempt has come on this host. The same event means something else in
+// another phase: a lost node is a reason for a new round, but not in failing, because this
+// host has announced by then what follows from its own failure. An attempt begins in
+// assigning, goes on to running, and from there to one of the others, never back. What
+// people see as a phase is coarser: health.Phase.
 type phase uint8
 
 const (
@@ -30,9 +31,9 @@ const (
 	listening              // workers lost their peers; the agent waits to hear why
 )
 
-// event is something that happened to the worker group, or to the job. Who observes it
-// finds out all that next needs to tell it apart from its like, so that there are several
-// for what looks the same from outside: a node that is lost may have been done.
+// event is something that happened to the worker group, or to the job. Whoever sends it has
+// found out all that next needs. So there are several events for what looks the same from
+// outside: a lost node is evNodeGone, or evDoneNodeGone if its workers had succeeded.
 type event uint8
 
 const (
@@ -44,7 +45,7 @@ const (
 	evFailing                       // a worker ended otherwise, its peers are being stopped
 	evFailed                        // all have ended, one of them otherwise
 	evLostPeers                     // workers failed because they lost connections to others
-	evNoNews                        // and nobody said why
+	evNoNews                        // the same, and in time no other node has announced a failure
 	evUnhealthy                     // a worker is stuck in uninterruptible sleep
 	evSignal                        // the agent was told to stop
 
@@ -61,36 +62,36 @@ const (
 	evPeerPreempted   // another node was told that the job shall stop
 	evBarrierPassed   // all nodes have reached the exit barrier
 	evBarrierTimedOut // they have not, in time
-	evBarrierOverdue  // the same, and they need this node
+	evBarrierOverdue  // the same, but the others need this node
 	evBarrierBroken   // the exit barrier does not work
 )
 
-// action is what the agent does about it. All but actWatch, actStart, actBarrier, actTell
+// action is what the agent does about it. All but actWatch, actStart, actBarrier, actAnnounce
 // and actListen end the attempt, unless another node turns out to have decided first.
 type action uint8
 
 const (
-	actWatch   action = iota // wait for the next event
-	actStart                 // start the workers
-	actBarrier               // wait for the other nodes' workers
-	actTell                  // tell the other nodes of the failure
-	actListen                // wait for word from the other nodes
-	actFinish                // success
-	actRestart               // count a restart, then a new round
-	actFollow                // a new round, with the count of the node that failed
-	actRejoin                // a new round, nothing counted
-	actFail                  // report and give up
-	actStop                  // stop the workers with the signal received, leave the job
-	actEnded                 // stop the workers: the job is over
-	actAbort                 // stop the workers and return an error
-	actPreempt               // stop the workers with the signal that another node received
-	actDepart                // leave the job, which goes on without this host
-	actGiveUp                // stop the workers: a host was lost once too often
+	actWatch    action = iota // wait for the next event
+	actStart                  // start the workers
+	actBarrier                // wait for the other nodes' workers
+	actAnnounce               // tell the other nodes of the failure
+	actListen                 // wait for word from the other nodes
+	actFinish                 // success
+	actRestart                // count a restart, then a new round
+	actFollow                 // a new round, with the count of the node that failed
+	actRejoin                 // a new round, nothing counted
+	actFail                   // report and give up
+	actStop                   // stop the workers with the signal received, leave the job
+	actEnded                  // stop the workers: the job is over
+	actAbort                  // stop the workers and return an error
+	actPreempt                // stop the workers with the signal that another node received
+	actDepart                 // leave the job, which goes on without this host
+	actGiveUp                 // stop the workers: a host was lost once too often
 )
 
-// isElsewhere says whether an event is about what the other nodes do with the round.
-// A host that has told them of its own failure has said what follows, so none of this
-// changes it. The loss of the rendezvous, and the order to stop the job, do.
+// isElsewhere says whether an event is about what the other nodes do with the round. A host
+// that has announced its own failure has said what follows, and none of these events
+// changes it. The loss of the rendezvous and a preemption do.
 func (ev event) isElsewhere() bool {
 	switch ev {
 	case evNodesWaiting, evNodeGone, evDoneNodeGone, evEvicted, evClosed, evClosedWhenDone, evPeerRestarts, evPeerGaveUp, evPeerLostHost:
@@ -108,19 +109,19 @@ func (ev event) isFailure() bool {
 	return ev == evFailed || ev == evNoNews || ev == evStartFailed || ev == evUnhealthy
 }
 
-// next decides what to do about ev in a phase: the state that the group is then
-// in, and the action. All that it needs to know was gathered before: restartsLeft is
-// how many more restarts the job may use, verdict what the restart policy says of the
-// event, empty if there is none or no rule applies.
+// next decides what to do about ev in a phase: the state that the group is in then, and the
+// action. It gets all that it needs to know: restartsLeft is how many more restarts the job
+// may use, verdict what the restart policy says of the event; "" without a policy and where
+// no rule applies.
 //
-// Without a verdict a worker that cannot be started is not tried again: whatever is
-// missing will be missing the next time. A group with a worker that cannot be killed,
-// which may still hold its GPU, is never started again; all that a rule can do is to
-// make this host leave.
+// Without a verdict a worker that cannot be started is not tried again: what is missing now
+// will be missing the next time. A group with a worker that cannot be killed is never
+// started again, since that worker may still hold its GPU; a rule can only make this host
+// leave.
 //
-// A host whose workers have succeeded goes where the others go: into a new
-// round if they start one, because they cannot train without it. It succeeds if
-// the job ends without saying that it failed.
+// A host whose workers have succeeded goes where the others go: into a new round if they
+// begin one, because they cannot train without it. It succeeds if the job ends and no node
+// has announced a failure.
 func next(ev event, ph phase, restartsLeft int, verdict policy.Action) (State, action) {
 	if ph == failing && ev.isElsewhere() {
 		return ph.state(), actWatch
@@ -133,7 +134,7 @@ func next(ev event, ph phase, restartsLeft int, verdict policy.Action) (State, a
 	case evSucceeded:
 		return Succeeded, actBarrier
 	case evFailing:
-		return Failed, actTell
+		return Failed, actAnnounce
 	case evLostPeers:
 		return Failed, actListen
 	case evFailed, evNoNews, evStartFailed, evUnhealthy:

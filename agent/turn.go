@@ -10,10 +10,10 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 )
 
-// tellTurn tells what has happened to the group and what follows. Where torchrun looks
-// at its workers ten times a second and tells what it sees each time, this agent does so
-// when there is something new; looking takes no time.
-func (a *Agent) tellTurn(at *attempt, n news, state State, act action) {
+// emitDecided emits what has happened to the group and what follows. torchrun looks at its
+// workers ten times a second and records each look; this agent records one where it knows
+// something new of them (sees).
+func (a *Agent) emitDecided(at *attempt, n news, state State, act action) {
 	d := Decided{
 		State: state, Seen: sees(n.ev, at.phase), Since: time.Now(), Rejoining: act == actRejoin,
 		Again: act == actRestart || act == actFollow || act == actRejoin,

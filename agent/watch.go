@@ -19,13 +19,11 @@ import (
 
 // attempt is this host's part of one round, from the moment when the agent asks for the
 // round until its workers have ended. The goroutine of Run owns it: it alone decides and
-// acts (watch). Other goroutines send it news, and each part says what else they may
-// touch. The phases, in which next decides differently, are those of state.go: an attempt
-// begins in assigning, goes on to running, and from there to failing, listening or
-// finished, never back.
+// acts (watch). Other goroutines send it news; the comment of each part says what else they
+// may touch. next decides differently in each phase (state.go).
 type attempt struct {
-	// round is set once, before any other goroutine has the attempt, which holds for
-	// the fields of goroutines, too. It is nil in an attempt that was not admitted.
+	// round is set once, before any other goroutine has the attempt; so are the fields of
+	// goroutines. It is nil in an attempt that was not admitted.
 	round *rendezvous.Info
 	team
 	course
@@ -36,7 +34,7 @@ type attempt struct {
 
 // team is the workers of an attempt. The goroutine of Run sets ranks at the end of the
 // phase assigning and the rest at the beginning of running. It then publishes the group
-// (live.ran) or starts the goroutines that use it; after that nobody changes it, and all
+// (published.ran) or starts the goroutines that use it; after that nobody changes it, and all
 // may read it.
 type team struct {
 	ranks rendezvous.Ranks
@@ -49,19 +47,19 @@ type team struct {
 type course struct {
 	phase     phase
 	since     time.Time           // when assigning began or, in finished, the wait at the exit barrier
-	record    *record             // what this node has told the others of its failure; nil before the phase failing
-	verdict   *policy.Decision    // what the policy says of the failure; nil before, and without one
-	lostHost  string              // its name, if the policy was asked about it
-	told      bool                // the observers know of the failure
-	preempted *failure.Preemption // once all has ended for that
+	record    *record             // what this node has announced of its failure; nil before the phase failing
+	verdict   *policy.Decision    // the policy's on the failure; nil before it, where no rule applies and without a policy
+	lostHost  string              // the name of a lost host that the verdict is about; "" if it is about a worker
+	emitted   bool                // AttemptFailed for a failure of this host
+	preempted *failure.Preemption // why the attempt ended, once its workers have; nil if for something else
 
 	gone    map[int]bool       // the group ranks of nodes that are no longer in the round
 	lost    *rendezvous.Change // the last of those
 	overdue bool               // in finished: the exit barrier's timeout is over, and others need this node
 	alarm   *time.Timer        // the deadline of listening and finished; nil where none is set
 
-	flushed  bool   // all that the workers wrote has gone where it should
-	diskFull string // the log directory if no room was left in it then
+	flushed  bool   // finishLogs was called
+	diskFull string // the log directory if finishLogs found no room left in it
 }
 
 // ends is what became of the workers. The goroutine that waits for the group sets res
@@ -74,9 +72,9 @@ type ends struct {
 	failures []*failure.ProcessFailure
 }
 
-// blame is why the agent has killed workers. Who is about to kill one adds to it first,
-// in whatever goroutine that is, so that it is complete once the workers have ended. The
-// goroutine of Run reads it then. Neither lock is taken under another.
+// blame is why the agent has killed workers. A goroutine that is about to kill one adds to it
+// first, so that it is complete when the workers have ended and the goroutine of Run reads
+// it. Neither lock is taken under another.
 type blame struct {
 	mu     sync.Mutex     // guards missed
 	missed map[int]string // by local rank: the deadline for which muster killed the worker
@@ -85,15 +83,14 @@ type blame struct {
 	evidence  *evidence  // what the last one found
 }
 
-// goroutines is the attempt's means to start, to hear and to end them. close waits for
-// those that wg has started, with life done; a function that starts one otherwise waits
-// for it itself.
+// goroutines is how the attempt starts goroutines, hears from them and ends them. close ends
+// life and waits for wg. A function that starts a goroutine without wg waits for it itself.
 type goroutines struct {
 	life  context.Context
 	end   context.CancelFunc
 	wg    sync.WaitGroup
 	news  chan news     // has room for one: the goroutine of Run may tell itself its ranks
-	known chan struct{} // closed when the workers run (live.ran)
+	known chan struct{} // closed when the workers run (published.ran)
 	ended chan struct{} // closed when they have ended
 }
 
@@ -105,7 +102,7 @@ type news struct {
 	waited time.Duration     // evFailing: for what the worker has written to stderr
 	change rendezvous.Change // changes of the set of nodes
 	host   string            // of the node that is lost, if a policy needs its name
-	record *record           // of another node
+	record *record           // evPeer…: of another node; of this one once announced
 	err    error             // evAssignFailed, evStartFailed, evDisconnected, evBarrierBroken
 }
 
@@ -128,15 +125,15 @@ func (at *attempt) close() {
 // alone says whether there is no other node in the round.
 func (at *attempt) alone() bool { return at.round.WorldSize == 1 }
 
-// tell hands news to the goroutine of Run.
-func (at *attempt) tell(n news) {
+// send hands news to the goroutine of Run.
+func (at *attempt) send(n news) {
 	select {
 	case at.news <- n:
 	case <-at.life.Done():
 	}
 }
 
-// outlives says whether the attempt still goes on after a while.
+// outlives waits for d, and says whether the attempt still goes on then.
 func (at *attempt) outlives(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -176,10 +173,10 @@ func (at *attempt) setAlarm(after time.Duration) {
 	}
 }
 
-// watch does what next says about everything that happens in the attempt. It
-// returns neither result nor error when another round is due. An action ends the attempt,
-// or is followed by a wait, or makes news of its own: that the workers run, or that
-// another node was first to say what follows from a failure.
+// watch does what next says about everything that happens in the attempt. It returns
+// neither a result nor an error when another round is due. An action ends the attempt, or is
+// followed by a wait, or makes news of its own: the workers run, or another node was the
+// first to announce a failure.
 func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 	for n := a.wait(ctx, at); ; {
 		if n.ev == evAssigned || n.ev == evAssignFailed {
@@ -187,7 +184,7 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			a.emit(at, RanksAssigned{Step{at.since, n.err}, a.before()})
 		}
 		state, act := next(n.ev, at.phase, a.restartsLeft(), a.consult(at, n))
-		a.tellTurn(at, n, state, act)
+		a.emitDecided(at, n, state, act)
 		switch act {
 		case actWatch:
 			a.sayStays(ctx, at, n)
@@ -201,8 +198,8 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			}
 			a.emit(at, BarrierEntered{})
 			a.enterBarrier(at)
-		case actTell:
-			if other := a.tellEarly(ctx, at, n); other != nil {
+		case actAnnounce:
+			if other := a.announceEarly(ctx, at, n); other != nil {
 				n = *other
 				continue
 			}
@@ -210,7 +207,7 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			at.phase = listening
 			at.setAlarm(a.cfg.PeerTimeout)
 		case actRejoin:
-			a.tellLost(at, n)
+			a.emitLoss(at, n)
 			a.carriedOut(at.verdict)
 			a.sayRejoins(at, n)
 			a.stopWorkers(ctx, at, syscall.SIGTERM)
@@ -308,7 +305,7 @@ func (a *Agent) startGroup(ctx context.Context, at *attempt) news {
 		res, err := at.group.Wait(context.WithoutCancel(at.life))
 		if err == nil {
 			at.res, at.exits = res, res.Exits
-			a.live.ended(res.Exits)
+			a.published.ended(res.Exits)
 		}
 		close(at.ended)
 	})
@@ -328,7 +325,7 @@ func (a *Agent) startGroup(ctx context.Context, at *attempt) news {
 // startPause is how long the agent waits for what it was short of.
 const startPause = time.Second
 
-// short says whether something is lacking that others may give back.
+// short says whether the system is short of something that other programs may give back.
 func short(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM)
 }
@@ -380,8 +377,8 @@ func (a *Agent) leave(ctx context.Context, at *attempt, state State) (*Result, e
 	p := a.preemption(cause)
 	a.log.Warn("shutting down workers", "cause", cause, "grace", max(a.cfg.ShutdownTimeout, 0))
 	if p != nil {
-		told := *p // a copy: stopForGood adds the workers to p meanwhile
-		at.wg.Go(func() { a.tellPreempted(at, &told) })
+		early := *p // a copy: stopForGood adds the workers to p meanwhile
+		at.wg.Go(func() { a.announcePreemption(at, &early) })
 		return a.stopForGood(ctx, at, p), cause
 	}
 	a.emit(at, Stopping{State: state, Why: cause.Error()})

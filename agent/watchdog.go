@@ -88,8 +88,8 @@ func (a *Agent) armWatchdog() {
 	}
 }
 
-// disarmWatchdog notes that the workers of an attempt have ended, after all that the
-// watchdog did to them is recorded.
+// disarmWatchdog waits until all that the watchdog did to the workers of an attempt, which have
+// ended, is recorded.
 func (a *Agent) disarmWatchdog() {
 	w := a.watchdog.Load()
 	w.server.Settle()
@@ -98,7 +98,7 @@ func (a *Agent) disarmWatchdog() {
 	}
 }
 
-// env is what the workers need to know.
+// env adds what the workers need to find it.
 func (w *watchdog) env(env map[string]string) {
 	if w.file != nil {
 		env[timer.EnvFile] = w.file.Path()
@@ -108,8 +108,8 @@ func (w *watchdog) env(env map[string]string) {
 	}
 }
 
-// isDescendant says whether a process is one of this program's workers, or of
-// theirs. Where no system call tells, who can write the FIFO is believed.
+// isDescendant says whether a process is below this one: a worker, or a process of one. Where
+// /proc does not tell, whoever can write the FIFO is believed.
 func isDescendant(pid int) bool {
 	own, err := procfs.Descends(pid, os.Getpid())
 	return own || errors.Is(err, errors.ErrUnsupported)
@@ -120,14 +120,14 @@ func isDescendant(pid int) bool {
 func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 	last := e.Timers[len(e.Timers)-1]
 	what := fmt.Sprintf("timer %q ran out at %s", last.ScopeID, last.Deadline().Format("15:04:05.000"))
-	s := &a.live
+	s := &a.published
 	s.mu.Lock()
 	at := s.at
 	s.mu.Unlock()
 	if at != nil {
 		select {
 		case <-at.known:
-		case <-at.life.Done(): // its workers could not all be started
+		case <-at.life.Done(): // its workers may never run
 		case <-ctx.Done():
 		}
 	}
@@ -156,7 +156,7 @@ const (
 	watchdogStopped = "watchdog stopped"
 )
 
-// timerExpired records what became of a timer.
+// timerExpired emits what became of a timer.
 func (a *Agent) timerExpired(r timer.Request, killed bool) {
 	name := timerExpired
 	if killed {

@@ -15,51 +15,53 @@ import (
 	"github.com/muster-run/muster/timer"
 )
 
-// live is what other goroutines than that of Run may ask for. That one writes it.
-type live struct {
+// published is what goroutines other than that of Run may read. The goroutine of Run writes
+// at, group and restarts, the one that waits for the group exits, Hosts and lookForHosts the
+// rest.
+type published struct {
 	mu sync.Mutex // guards the rest
-	// at is the last attempt that had a round, of which nobody else touches more than
-	// what its comments allow. group and exits come later.
+	// at is the last attempt that had a round; the comments of its parts say what others
+	// may read of it. group is set when its workers run, exits when they have ended.
 	at       *attempt
 	group    Group
 	exits    map[int]process.Exit
 	restarts int
 
 	hosts  map[int]string // names of the nodes of at, by group rank, as far as they are known
-	looked time.Time      // when somebody last looked for them
-	looks  sync.WaitGroup
-	over   bool // nobody is to look any more
+	looked time.Time      // when lookForHosts last began
+	looks  sync.WaitGroup // goroutines of lookForHosts
+	over   bool           // no more of those begin
 }
 
 // joined publishes an attempt that has its round.
-func (l *live) joined(at *attempt, host string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.at, l.group, l.exits = at, nil, nil
-	l.hosts, l.looked = map[int]string{at.round.Rank: host}, time.Time{}
+func (p *published) joined(at *attempt, host string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.at, p.group, p.exits = at, nil, nil
+	p.hosts, p.looked = map[int]string{at.round.Rank: host}, time.Time{}
 }
 
 // ran publishes its workers.
-func (l *live) ran(at *attempt) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.group = at.group
+func (p *published) ran(at *attempt) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.group = at.group
 	close(at.known)
 }
 
-// close waits for those who look for hosts' names.
-func (l *live) close() {
-	l.mu.Lock()
-	l.over = true
-	l.mu.Unlock()
-	l.looks.Wait()
+// ended publishes how they ended.
+func (p *published) ended(exits map[int]process.Exit) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.exits = maps.Clone(exits)
 }
 
-// ended publishes how they ended.
-func (l *live) ended(exits map[int]process.Exit) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.exits = maps.Clone(exits)
+// close waits for those who look for hosts' names.
+func (p *published) close() {
+	p.mu.Lock()
+	p.over = true
+	p.mu.Unlock()
+	p.looks.Wait()
 }
 
 // A Worker is a worker of this host, as it is now or was at its end.
@@ -67,7 +69,7 @@ type Worker struct {
 	Rank, LocalRank, PID int
 	Started              time.Time
 	Exit                 *process.Exit    // nil while it runs
-	Heartbeat            *timer.Heartbeat // what it last told; nil if it has not
+	Heartbeat            *timer.Heartbeat // its last; nil before the first
 	Output               logs.Output
 	// Stdout and Stderr are its log files, "" where there is none. Tail are the last
 	// lines of a stderr that has no file.
@@ -87,12 +89,12 @@ func lastLines(stderr []byte) []string {
 }
 
 // Workers returns the last workers that were started, by local rank; none while the
-// agent is in a round and has not started any. It may be called concurrently, as may
-// Hosts, Timers, TimerStats and Alive, also before and after Run.
+// agent is in a round and has not started any. Workers, Hosts, Timers, TimerStats and
+// Alive may be called concurrently, also before and after Run.
 func (a *Agent) Workers() []Worker {
-	a.live.mu.Lock()
-	at, group, exits := a.live.at, a.live.group, a.live.exits
-	a.live.mu.Unlock()
+	a.published.mu.Lock()
+	at, group, exits := a.published.at, a.published.group, a.published.exits
+	a.published.mu.Unlock()
 	if group == nil {
 		return nil
 	}
@@ -115,7 +117,7 @@ func (a *Agent) Workers() []Worker {
 	return workers
 }
 
-// heartbeat is what a worker last told of its progress; nil if it has not.
+// heartbeat is a worker's last; nil before the first.
 func (a *Agent) heartbeat(pid int) *timer.Heartbeat {
 	w := a.watchdog.Load()
 	if w == nil || w.socket == nil {
@@ -147,8 +149,8 @@ func (a *Agent) TimerStats() (stats timer.Stats, malformed uint64) {
 	return stats, stats.FIFO.Malformed
 }
 
-// Alive returns when the agent last made progress. It waits for events only, which
-// is progress, so that is now, unless the server of the workers' timers is stuck.
+// Alive returns when the agent last made progress: now, since an agent that waits for an
+// event is not stuck, unless the server of the workers' timers is.
 // Source: the alive callback of LocalElasticAgent._setup_healthcheck.
 func (a *Agent) Alive() time.Time {
 	if w := a.watchdog.Load(); w != nil {
@@ -157,36 +159,36 @@ func (a *Agent) Alive() time.Time {
 	return time.Now()
 }
 
-// mostHosts bounds how many hosts' names are looked up, and lookInterval is how often
-// those that are missing are.
+// mostHosts bounds how many hosts' names are looked up; lookInterval is the least time
+// between two looks.
 const (
 	mostHosts    = 256
 	lookInterval = 2 * time.Second
 )
 
 // Hosts returns the names of the nodes of the round, by group rank, as far as they are
-// known; nil where there is no round. The nodes tell them when their workers run: Hosts
-// begins to look up those that are missing, for the next call.
+// known; nil where there is no round. A node puts its name into the store when it starts
+// its workers. Hosts begins to look up the missing names, for the next call.
 func (a *Agent) Hosts() []string {
-	l := &a.live
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.at == nil {
+	p := &a.published
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.at == nil {
 		return nil
 	}
-	names := make([]string, l.at.round.WorldSize)
+	names := make([]string, p.at.round.WorldSize)
 	for i := range names {
-		names[i] = l.hosts[i]
+		names[i] = p.hosts[i]
 	}
-	if now := time.Now(); l.group != nil && !l.over && now.Sub(l.looked) >= lookInterval && len(l.hosts) < min(len(names), mostHosts) {
-		l.looked = now
-		at, known := l.at, maps.Clone(l.hosts)
-		l.looks.Go(func() { a.lookForHosts(at, known) })
+	if now := time.Now(); p.group != nil && !p.over && now.Sub(p.looked) >= lookInterval && len(p.hosts) < min(len(names), mostHosts) {
+		p.looked = now
+		at, known := p.at, maps.Clone(p.hosts)
+		p.looks.Go(func() { a.lookForHosts(at, known) })
 	}
 	return names
 }
 
-// lookForHosts adds to known the names that the nodes of an attempt have told, and
+// lookForHosts adds to known the names that it finds in the store of an attempt, and
 // publishes it.
 func (a *Agent) lookForHosts(at *attempt, known map[int]string) {
 	ctx, cancel := context.WithTimeout(at.life, a.cfg.PeerTimeout)
@@ -203,9 +205,9 @@ func (a *Agent) lookForHosts(at *attempt, known map[int]string) {
 			known[i] = name
 		}
 	}
-	a.live.mu.Lock()
-	defer a.live.mu.Unlock()
-	if a.live.at == at {
-		a.live.hosts = known
+	a.published.mu.Lock()
+	defer a.published.mu.Unlock()
+	if a.published.at == at {
+		a.published.hosts = known
 	}
 }
