@@ -265,9 +265,14 @@ func (s Settings) WithDefaults() Settings {
 	return s
 }
 
-// KeepAliveLimit is how long a node may be silent before it counts as dead.
+// KeepAliveLimit is how long a node may be silent before it counts as dead: the interval
+// times the attempts, as far as a duration can hold that.
 func (s *Settings) KeepAliveLimit() time.Duration {
-	return s.KeepAliveInterval * time.Duration(s.KeepAliveMaxAttempt)
+	attempts := time.Duration(max(s.KeepAliveMaxAttempt, 1))
+	if s.KeepAliveInterval > math.MaxInt64/attempts {
+		return math.MaxInt64
+	}
+	return s.KeepAliveInterval * attempts
 }
 
 // ParseSettings reads the keys and values of --rdzv-conf over the defaults, as far as
@@ -293,7 +298,11 @@ func ParseSettings(backend string, conf map[string]string) (Settings, error) {
 			continue
 		}
 		if k.readBy(backend) {
-			if want := k.set(&s, conf[name]); want != "" {
+			want := "want a value"
+			if strings.TrimSpace(conf[name]) != "" || !auth.IsGuard(name) {
+				want = k.set(&s, conf[name])
+			}
+			if want != "" {
 				errs = append(errs, fmt.Errorf("rendezvous configuration %s=%s: %s", name, conf[name], want))
 			}
 		}

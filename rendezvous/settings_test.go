@@ -55,6 +55,28 @@ func TestParseSettingsReportsEveryProblem(t *testing.T) {
 	}
 }
 
+// A guard without a value, as from an empty variable in a program that makes the settings,
+// must not leave the job open.
+func TestEmptyGuard(t *testing.T) {
+	for _, key := range []string{"bind", "allow", "cacert", "cert", "key", "token_file"} {
+		for _, value := range []string{"", " "} {
+			if s, err := rendezvous.ParseSettings("c10d", map[string]string{key: value}); err == nil || !strings.Contains(err.Error(), key) {
+				t.Errorf("%s=%q: %+v, %v; want an error", key, value, s, err)
+			}
+		}
+	}
+}
+
+func TestKeepAliveLimit(t *testing.T) {
+	s, err := rendezvous.ParseSettings("c10d", map[string]string{"keep_alive_interval": "9000000000", "keep_alive_max_attempt": "2147483647"})
+	if err != nil || s.KeepAliveLimit() < s.KeepAliveInterval {
+		t.Errorf("%v is less than the interval; %v", s.KeepAliveLimit(), err)
+	}
+	if s := (rendezvous.Settings{}).WithDefaults(); s.KeepAliveLimit() != 15*time.Second {
+		t.Errorf("by default: %v", s.KeepAliveLimit())
+	}
+}
+
 // Values that the backend does not read are not looked at. Source:
 // test_elastic_launch.py has a timeout of c10d in quotes.
 func TestParseSettingsOfABackend(t *testing.T) {

@@ -88,7 +88,7 @@ func (c *cas) accept(text []byte) error {
 	now := time.Now()
 	me := c.n.link.me
 	// By now another agent may have found out, and dropped them.
-	for _, n := range c.observer.Silent(now, c.limit*2/3) {
+	for _, n := range c.observer.Silent(now, c.limit/3*2) {
 		c.late.Add(n)
 	}
 	c.observer.See(now, st, func(n state.Node) bool { return n == me })
