@@ -102,7 +102,8 @@ func (p program) command(ctx context.Context, args []string) int {
 	}
 	hint := "`muster help` lists the commands"
 	if strings.HasPrefix(name, "-") || strings.ContainsAny(name, "./") {
-		hint = "to run a script: muster run " + strings.Join(append([]string{name}, args[:min(len(args), 8)]...), " ")
+		name, _, _ = strings.Cut(name, "=") // what follows may be a secret
+		hint = "to run a script: muster run " + name + " ..."
 	} else {
 		nearest := 3
 		for _, c := range names(subcommands()) {

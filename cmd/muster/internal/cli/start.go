@@ -19,9 +19,9 @@ import (
 // envErrorFile names where whoever started us looks for what went wrong.
 const envErrorFile = "TORCHELASTIC_ERROR_FILE"
 
-// start runs a job and returns the exit status, that of --exit-code if it failed. The report of a failed job goes
-// to stderr, and what made it fail to the error file; recorded says so. The error
-// is what else went wrong.
+// start runs a job and returns the exit status, that of --exit-code if it failed. The
+// report of a failed job goes to stderr, and what made it fail to the error file;
+// recorded says so. The error is what else went wrong.
 func start(ctx context.Context, cfg launch.Config, exitCode string) (status int, recorded bool, err error) {
 	cfg.WholeProgram = true
 	result, err := launch.Run(ctx, cfg)
@@ -44,7 +44,7 @@ func start(ctx context.Context, cfg launch.Config, exitCode string) (status int,
 	if result.Report != nil {
 		root = result.Report.Root()
 		fmt.Fprintln(out)
-		_ = result.Report.WriteText(out) // nobody is left to tell
+		_ = result.Report.WriteText(out) // which never fails
 		sayReport(out, result)
 		if root != nil {
 			errorFile, _ := cfg.LookupEnv(envErrorFile)

@@ -35,7 +35,11 @@ func fetchState(ctx context.Context, addr string) (*health.State, error) {
 		return nil, fmt.Errorf("ask the agent at %s: %w", addr, err)
 	}
 	state := new(health.State)
-	if err := json.Unmarshal(body, state); err != nil {
+	err = json.Unmarshal(body, state)
+	if err == nil && state.Version < 1 {
+		err = errors.New("it has no version")
+	}
+	if err != nil {
 		return nil, fmt.Errorf("ask the agent at %s: the answer is no state of a job: %w", addr, err)
 	}
 	if state.Version > health.StateVersion {

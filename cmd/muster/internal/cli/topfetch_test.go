@@ -45,6 +45,7 @@ func TestFetchState(t *testing.T) {
 	}
 	for body, want := range map[string]string{
 		"<html>":                   "is no state of a job",
+		"{}":                       "is no state of a job: it has no version",
 		`{"workers":[{"pid":""}]}`: "is no state of a job",
 		`{"version":7}`:            "is a newer muster (state version 7",
 	} {
