@@ -116,8 +116,8 @@ func (p program) command(ctx context.Context, args []string) int {
 	return exitUsage
 }
 
-// A console that takes nothing of what muster says holds the end of a job up for
-// unread, and for lastWords only if a signal has stopped the job.
+// How long the end of a job waits for a console that takes nothing of what muster says:
+// lastWords where a signal has stopped the job, else unread.
 const (
 	unread    = 10 * time.Second
 	lastWords = 2 * time.Second

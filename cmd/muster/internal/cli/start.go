@@ -91,8 +91,8 @@ func advise(err error, cfg launch.Config) error {
 	return fmt.Errorf("%w; name another --master-port or --rdzv-endpoint, the same for all agents", err)
 }
 
-// said returns where cfg's logger writes, so that what is said otherwise keeps the
-// order.
+// said returns what cfg's logger writes to, so that other messages keep their order with
+// its lines.
 func said(cfg launch.Config) *steady.Writer {
 	if cfg.Logger != nil {
 		if h, ok := cfg.Logger.Handler().(*logHandler); ok {

@@ -123,13 +123,13 @@ func (a *answers) add(addrs []string, states []*health.State, errs []error) {
 // askAll asks agents side by side.
 func askAll(ctx context.Context, addrs []string) ([]*health.State, []error) {
 	states, errs := make([]*health.State, len(addrs)), make([]error, len(addrs))
-	room := make(chan struct{}, mostAtOnce)
+	slots := make(chan struct{}, mostAtOnce)
 	var wg sync.WaitGroup
 	for i, addr := range addrs {
-		room <- struct{}{}
+		slots <- struct{}{}
 		wg.Go(func() {
 			states[i], errs[i] = fetchState(ctx, addr)
-			<-room
+			<-slots
 		})
 	}
 	wg.Wait()

@@ -50,11 +50,11 @@ func TestNames(t *testing.T) {
 		{"another host's", many, func(h *host) { h.names["a"] = "10.0.0.9" }, []string{
 			"failure: this host's own name a is 10.0.0.9, which no interface of it has → correct the entry…", "ok: the endpoint…"}},
 		{"endpoint is loopback", many, func(h *host) { h.names["b"] = "127.0.1.1" }, []string{
-			"ok: a is…", "warning: the endpoint b is 127.0.1.1 here, a loopback address → harmless to muster…"}},
+			"ok: a is…", "warning: the endpoint b is 127.0.1.1 here, a loopback address → muster's agents can do with that…"}},
 		{"endpoint has IPv6 only", many, func(h *host) { h.names["b"] = "fd00::2" }, []string{
 			"ok: a is…", "failure: the endpoint b has the address fd00::2, but this host has none of that kind (it has IPv4 only) → give the endpoint…"}},
 		{"endpoint is localhost", doctor.Config{Backend: "etcd", MinNodes: 2, MaxNodes: 2, Host: "localhost", Members: []string{"b:1"}}, func(*host) {}, []string{
-			"ok: a is…", "failure: the endpoint localhost means this host on every host, so that each would wait for the others by itself → name one host, for example --rdzv-endpoint=a"}},
+			"ok: a is…", "failure: the endpoint localhost means this host on every host: each would wait alone for the others → name one host, for example --rdzv-endpoint=a"}},
 		{"endpoint is 127.0.0.1", doctor.Config{Backend: "etcd", MinNodes: 2, MaxNodes: 2, Host: "127.0.0.1", Members: []string{"b:1"}}, func(*host) {}, []string{
 			"ok: a is…", "failure: the endpoint 127.0.0.1 means 127.0.0.1 on every host…"}},
 	} {
@@ -87,7 +87,7 @@ func TestInterfaces(t *testing.T) {
 		{"no address", many, func(h *host) { add(h, "ib0", true, 2044); h.env["NCCL_SOCKET_IFNAME"] = "=ib0" }, []string{"failure: NCCL_SOCKET_IFNAME==ib0: the interface has no address…"}},
 		{"tiny MTU", many, func(h *host) { h.ifaces[1].MTU = 576 }, []string{"warning: eth0 has the MTU 576, which is tiny…"}},
 		{"foreign --local-addr", doctor.Config{Backend: "etcd", MinNodes: 2, MaxNodes: 2, Members: []string{"b:1"}, LocalAddr: "10.0.0.7"}, func(*host) {}, []string{
-			"failure: --local-addr=10.0.0.7 is no address of this host (eth0 10.0.0.1) → give one that is, or leave it out"}},
+			"failure: --local-addr=10.0.0.7 is not an address of this host (eth0 10.0.0.1) → name one of this host's, or leave the option out"}},
 		{"none", many, func(h *host) { h.ifaces = h.ifaces[:1] }, []string{"failure: this host has no address but loopback ones…"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -203,7 +203,7 @@ func TestHostChecks(t *testing.T) {
 			h.files["proc/self/status"].Data = fmt.Appendf(nil, "CapEff:\t%016x\n", 1<<19)
 		}, []string{"ok: stacks of workers that hang can be read (kernel.yama.ptrace_scope=1)"}},
 		{"health check fails", "health check", doctor.Config{HealthCheck: "echo gpu 3 is gone; exit 4"}, func(*host) {}, []string{
-			"failure: health check \"echo gpu 3 is gone; exit 4\": exit status 4; this host does not join the job; its last lines:\n    gpu 3 is gone → see to what…"}},
+			"failure: health check \"echo gpu 3 is gone; exit 4\": exit status 4; this host does not join the job; its last lines:\n    gpu 3 is gone → mend what…"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := healthy()

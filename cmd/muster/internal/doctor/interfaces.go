@@ -35,7 +35,7 @@ func (d *doctor) checkInterfaces(context.Context) []Line {
 	}
 	if d.LocalAddr != "" {
 		if addr, err := netip.ParseAddr(d.LocalAddr); err == nil && d.interfaceOf(addr).Name == "" {
-			lines = append(lines, d.worse(fmt.Sprintf("--local-addr=%s is no address of this host (%s)", d.LocalAddr, d.addresses()), "give one that is, or leave it out"))
+			lines = append(lines, d.worse(fmt.Sprintf("--local-addr=%s is not an address of this host (%s)", d.LocalAddr, d.addresses()), "name one of this host's, or leave the option out"))
 		}
 	}
 	switch {

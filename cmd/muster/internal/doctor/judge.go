@@ -139,7 +139,7 @@ func (v *verdict) meeting() []Line {
 	}
 	lines := []Line{ok("%d hosts met at %s: %s", len(v.hosts), v.endpoint, text)}
 	if v.silent != nil {
-		lines = append(lines, failure("nothing was heard any more of "+names(v.silent), "look at what doctor says there"))
+		lines = append(lines, failure("the meeting has lost contact with "+names(v.silent), "see what doctor says there"))
 	}
 	return named("meeting", lines)
 }
@@ -257,7 +257,7 @@ func (v *verdict) stuck(g group) Line {
 		to += " (" + g.place.Addr + ")"
 	}
 	if g.kind == bytesVanish {
-		return failure(fmt.Sprintf("1 MiB from %s to %s does not arrive within %v (%s), whatever the size of packets", from, to, bulkLimit, g.problem), "look for lost packets: ip -s link, ethtool -S; the cable, the switch port")
+		return failure(fmt.Sprintf("1 MiB from %s to %s does not arrive within %v (%s), in packets of any size", from, to, bulkLimit, g.problem), "look for lost packets: ip -s link, ethtool -S; the cable, the switch port")
 	}
 	but := ""
 	if h := v.hosts[g.from[0]]; h != nil && h.MTU > 0 {

@@ -48,7 +48,7 @@ func TestJudge(t *testing.T) {
 			at(r, 0, 2).Problem, at(r, 2, 0).Problem = silence, silence
 		}, []string{"failure connections: a and c cannot reach each other at 10.0.0.3: no answer (packets vanish)"}},
 		{"the other says nothing", 2, func(_ []*doctor.HostInfo, r []*doctor.Result) { at(r, 0, 1).Problem, r[1] = silence, nil }, []string{
-			"failure meeting: nothing was heard any more of b", "failure connections: a cannot reach b at 10.0.0.2: no answer (packets vanish)"}},
+			"failure meeting: the meeting has lost contact with b", "failure connections: a cannot reach b at 10.0.0.2: no answer (packets vanish)"}},
 		{"one host behind a firewall", 12, func(_ []*doctor.HostInfo, r []*doctor.Result) {
 			for i := 1; i < 12; i++ {
 				at(r, i, 0).Problem = silence
@@ -83,7 +83,7 @@ func TestJudge(t *testing.T) {
 		}, []string{
 			"failure MTU: packets from a to b (10.0.0.2) of more than 1450 bytes vanish on the way, but eth0 has the MTU 1500: a connection is made, and then hangs"}},
 		{"nothing passes", 2, func(_ []*doctor.HostInfo, r []*doctor.Result) { at(r, 0, 1).Stuck = "timeout" }, []string{
-			"failure MTU: 1 MiB from a to b (10.0.0.2) does not arrive within 3s (timeout), whatever the size of packets"}},
+			"failure MTU: 1 MiB from a to b (10.0.0.2) does not arrive within 3s (timeout), in packets of any size"}},
 		{"different MTUs", 3, func(c []*doctor.HostInfo, _ []*doctor.Result) { c[1].MTU = 9000 }, []string{"warning MTU: the hosts have different MTUs: 1500 on a, c; 9000 on b"}},
 		{"far apart", 2, func(_ []*doctor.HostInfo, r []*doctor.Result) { at(r, 1, 0).Trip = 40 * time.Millisecond }, []string{
 			"warning connections: all hosts reach each other, but a round trip from b to a takes 40ms"}},

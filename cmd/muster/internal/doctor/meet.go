@@ -113,7 +113,7 @@ func (d *doctor) meet(ctx context.Context) []Line {
 	s := &session{d: d, store: store.Prefix("muster.doctor."+info.MasterAddr, info.Store), rank: info.Rank, size: info.WorldSize}
 	lines, err := s.examine(ctx)
 	if err != nil {
-		lines = append(lines, failure(fmt.Sprintf("the hosts have met, but then: %v", err), "look at what doctor says on the other hosts").as("meeting"))
+		lines = append(lines, failure(fmt.Sprintf("the hosts have met, but then: %v", err), "see what doctor says on the other hosts").as("meeting"))
 	}
 	return lines
 }
@@ -168,13 +168,13 @@ func (s *session) examine(ctx context.Context) ([]Line, error) {
 		i := s.d.interfaceOf(addr)
 		own.Iface, own.MTU = i.Name, i.MTU
 	}
-	if err := s.put(ctx, "card", own); err != nil {
+	if err := s.put(ctx, "host", own); err != nil {
 		return nil, err
 	}
-	s.hosts = get[hostInfo](ctx, s, "card", exchange)
+	s.hosts = get[hostInfo](ctx, s, "host", exchange)
 	for _, h := range s.hosts {
 		if h != nil && len(h.Addrs) == 0 {
-			return nil, fmt.Errorf("%q says no address of itself: another version of muster?", h.Name)
+			return nil, fmt.Errorf("%q has told no address of its own; does it run another version of muster?", h.Name)
 		}
 	}
 	to := targets(s.rank, s.size)
@@ -213,7 +213,7 @@ func (s *session) examine(ctx context.Context) ([]Line, error) {
 func (s *session) tidy(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	for _, what := range []string{"card", "quiet", "result"} {
+	for _, what := range []string{"host", "quiet", "result"} {
 		if _, err := s.store.Delete(ctx, s.key(what, s.rank)); err != nil {
 			return // the store's host has left already
 		}

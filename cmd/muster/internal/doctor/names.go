@@ -109,7 +109,7 @@ func (d *doctor) checkEndpointName(ctx context.Context) []Line {
 			"check its spelling and the name servers in /etc/resolv.conf, add it to /etc/hosts, or give the endpoint's address")}
 	case slices.ContainsFunc(addrs, netip.Addr.IsLoopback) && d.many():
 		return []Line{warning(fmt.Sprintf("the endpoint %s is %s here, a loopback address", d.Host, join(addrs)),
-			"harmless to muster if this is that host, but not to torch's agents: remove the name from the 127.* lines of /etc/hosts")}
+			"muster's agents can do with that if this is that host, but torch's cannot: remove the name from the 127.* lines of /etc/hosts")}
 	case !d.sharesFamily(addrs):
 		return []Line{failure(fmt.Sprintf("the endpoint %s has the address %s, but this host has none of that kind (%s)", d.Host, join(addrs), families(d.ownRoutable())),
 			"give the endpoint a name or an address of the kind that all hosts have, IPv4 or IPv6")}
@@ -120,7 +120,7 @@ func (d *doctor) checkEndpointName(ctx context.Context) []Line {
 }
 
 func (d *doctor) loopbackEndpoint(what string) []Line {
-	return []Line{failure(fmt.Sprintf("the endpoint %s means %s on every host, so that each would wait for the others by itself", d.Host, what),
+	return []Line{failure(fmt.Sprintf("the endpoint %s means %s on every host: each would wait alone for the others", d.Host, what),
 		"name one host, for example --rdzv-endpoint="+d.hostname)}
 }
 

@@ -279,7 +279,7 @@ func (c caller) sink(ctx context.Context, mss int, limit time.Duration, r io.Rea
 		return 0, err
 	}
 	if got, err := strconv.ParseInt(line, 10, 64); err != nil || got != n {
-		return 0, fmt.Errorf("%d bytes were sent, the other side has got %.20q", n, line)
+		return 0, fmt.Errorf("%d bytes were sent, but the other side received %.20q", n, line)
 	}
 	return n, nil
 }
