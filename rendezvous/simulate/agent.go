@@ -16,7 +16,7 @@ const greetTimeout = time.Minute
 // closeTimeout bounds what an agent does about the rendezvous when it ends.
 const closeTimeout = 5 * time.Second
 
-// An agent is the model of one of muster's: a server.Seat, with what a server.Client does
+// An agent is the model of one of muster's: a server.Participation, with what a server.Client does
 // on a connection, and the part of package agent that starts new rounds.
 type agent struct {
 	base
@@ -24,7 +24,7 @@ type agent struct {
 	local int // workers
 	conn  *conn
 	heard time.Duration // when it last got a message
-	seat  server.Seat
+	part  server.Participation
 	last  *server.Place     // of the round that it ran last
 	inbox []*server.Message // what has come while it was opening
 
@@ -48,10 +48,10 @@ func (s *sim) startAgent(h *host) {
 var roles = []string{"trainer", "trainer", "reader"}
 
 func (a *agent) place() (round int, spare bool) {
-	if a.seat.Round != nil {
-		round = a.seat.Round.Round
+	if a.part.Round != nil {
+		round = a.part.Round.Round
 	}
-	return round, a.seat.Spare
+	return round, a.part.Spare
 }
 
 func (a *agent) greet(c *conn) {
@@ -118,7 +118,7 @@ func (a *agent) ping() {
 func (a *agent) join() {
 	a.setPhase(joining)
 	a.setDeadline(a.s.cfg.Settings.Join)
-	a.seat.Join()
+	a.part.Join()
 	a.send(&server.Message{Type: server.Join})
 	a.askStatus()
 }
@@ -178,9 +178,9 @@ func (a *agent) greeted(m *server.Message) {
 	a.join()
 }
 
-// meet does what the seat says, and checks it.
+// meet does what the part says, and checks it.
 func (a *agent) meet(m *server.Message) {
-	step := a.seat.Meet(m)
+	step := a.part.Meet(m)
 	if m.Type == server.Round {
 		a.s.check.placed(a)
 	}
@@ -208,7 +208,7 @@ func (a *agent) meet(m *server.Message) {
 		a.run()
 	case server.JoinAgain:
 		a.setPhase(joining)
-		a.seat.Join()
+		a.part.Join()
 		a.send(&server.Message{Type: server.Join})
 	case server.Await:
 		if m.Type == server.Round {
@@ -221,7 +221,7 @@ func (a *agent) meet(m *server.Message) {
 func (a *agent) run() {
 	a.deadline.stop()
 	a.status.stop()
-	m := a.seat.Round
+	m := a.part.Round
 	a.last = &server.Place{Round: m.Round, Rank: m.Rank, WorldSize: m.WorldSize}
 	a.setPhase(running)
 	a.s.met()
@@ -236,7 +236,7 @@ func (a *agent) run() {
 
 // watch acts on what becomes of the round.
 func (a *agent) watch(m *server.Message) {
-	switch change, concerned := a.seat.News(m); {
+	switch change, concerned := a.part.News(m); {
 	case change.Kind == rendezvous.Closed:
 		a.close("another node has closed the rendezvous")
 	case concerned:

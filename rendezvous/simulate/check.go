@@ -146,8 +146,8 @@ func (k *checks) evicted(c *conn) {
 
 // placed checks what an agent is told of its round.
 func (k *checks) placed(a *agent) {
-	if a.last != nil && a.seat.Round.Round <= a.last.Round {
-		k.s.fail("%s is told of round %d after round %d", a.host.name, a.seat.Round.Round, a.last.Round)
+	if a.last != nil && a.part.Round.Round <= a.last.Round {
+		k.s.fail("%s is told of round %d after round %d", a.host.name, a.part.Round.Round, a.last.Round)
 	}
 }
 

@@ -3,7 +3,7 @@
 // do, and what it costs a job of many hosts to meet. `muster sim` prints what it finds.
 //
 // What decides is real: the rendezvous, and what its messages mean to a node
-// (Rendezvous and Seat of rendezvous/internal/server). Around it are models: of the server that
+// (Rendezvous and Participation of rendezvous/internal/server). Around it are models: of the server that
 // holds the rendezvous, of what a muster agent does about a round, of PyTorch's agents
 // (which read and compare-and-set the pickled state, by clocks of their own), and of
 // the network between each host and the holder:

@@ -170,7 +170,7 @@ func (e *open) connect(ctx context.Context) (protocol, error) {
 // rendezvous is there.
 func (e *open) again(p protocol) bool {
 	s, ok := p.(*session)
-	if !ok || !s.seat.Evicted || e.serves {
+	if !ok || !s.part.Evicted || e.serves {
 		return false
 	}
 	e.n.log.Info("connecting again to the rendezvous, which has not heard of this host for too long", "run_id", e.n.cfg.RunID)

@@ -17,7 +17,7 @@ import (
 type session struct {
 	n    *Node
 	conn *server.Client
-	seat server.Seat
+	part server.Participation
 	kept []*server.Message // said before watch was there to hear it
 }
 
@@ -46,7 +46,7 @@ func (s *session) close()                { s.conn.Close() }
 
 func (s *session) join() error {
 	s.kept = nil
-	s.seat.Join()
+	s.part.Join()
 	if err := s.conn.Join(); err != nil {
 		return s.n.endpoint.lost(err)
 	}
@@ -84,11 +84,11 @@ func (s *session) meet(ctx context.Context, deadline time.Time) (*round, error) 
 			}
 			continue
 		}
-		if m.Type == server.Status && m.Waiting != nil && s.seat.Round == nil {
+		if m.Type == server.Status && m.Waiting != nil && s.part.Round == nil {
 			last = *m.Waiting
 			s.tell(&last, deadline)
 		}
-		switch step := s.seat.Meet(m); step {
+		switch step := s.part.Meet(m); step {
 		case server.BeSpare:
 			deadline = time.Time{}
 			n.log.Info("the job has all the hosts that it may have; this one waits as a spare", "run_id", n.cfg.RunID)
@@ -130,9 +130,9 @@ func (s *session) tell(w *rendezvous.Waiting, deadline time.Time) {
 
 // round is the one in which this node has a rank.
 func (s *session) round() *round {
-	m := s.seat.Round
+	m := s.part.Round
 	return &round{
-		number: m.Round, rank: m.Rank, size: m.WorldSize, ranks: m.Ranks, torch: m.Torch, reached: m.Addr, hosts: s.seat.Hosts,
+		number: m.Round, rank: m.Rank, size: m.WorldSize, ranks: m.Ranks, torch: m.Torch, reached: m.Addr, hosts: s.part.Hosts,
 		store: s.n.roundStore(m.Round), jobStore: s.n.jobStore(m.Job),
 	}
 }
@@ -163,7 +163,7 @@ func (s *session) listen(ctx context.Context) error {
 		case err != nil:
 			return s.n.endpoint.lost(err)
 		}
-		change, concerned := s.seat.News(m)
+		change, concerned := s.part.News(m)
 		switch {
 		case change.Kind == rendezvous.Closed:
 			return rendezvous.ErrClosed
@@ -206,7 +206,7 @@ func (s *session) watch(ctx context.Context, _ int, deliver func(rendezvous.Chan
 			}
 			return
 		}
-		if change, concerned := s.seat.News(m); concerned && !deliver(change) {
+		if change, concerned := s.part.News(m); concerned && !deliver(change) {
 			return
 		}
 	}

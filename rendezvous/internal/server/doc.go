@@ -4,7 +4,7 @@
 // every agent polls, changes and replaces it. Here one server has the state: Rendezvous,
 // which is pure. It takes messages, times and what agents of PyTorch write under that
 // key, and returns the messages that follow. Server gives it connections and a clock;
-// Client and Seat are the other end, an agent's part.
+// Client and Participation are the other end, an agent's part.
 //
 // The state and the rules of who takes part are those of package state, which are
 // TorchElastic's: an agent of PyTorch meets the same rendezvous by the store's key (torch.go).

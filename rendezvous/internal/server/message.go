@@ -60,9 +60,9 @@ const (
 
 // A Message is one message of a session. Which fields count depends on its type.
 type Message struct {
-	Type      Type `json:"type"`
-	Greeting       // Hello
-	Placement      // Round
+	Type       Type `json:"type"`
+	Greeting        // Hello
+	Assignment      // Round
 
 	// Host is the node's in a Hello, and in a Change that of the node which it is about.
 	Host string `json:"host,omitempty"`
@@ -116,8 +116,8 @@ type Greeting struct {
 	Last *Place `json:"last,omitempty"`
 }
 
-// A Placement is what a Round says of a node's place in it, beside the rank.
-type Placement struct {
+// An Assignment is what a Round assigns to a node, beside the rank.
+type Assignment struct {
 	WorldSize int               `json:"world_size,omitempty"`
 	Ranks     *rendezvous.Ranks `json:"ranks,omitempty"` // nil: exchange them
 	// Job is the first round of the job, if others had this run ID before it.

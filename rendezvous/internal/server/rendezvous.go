@@ -45,6 +45,32 @@ type Envelope struct {
 // Some nodes have a session; torch nodes (agents of PyTorch) see and change the
 // same state through its pickled value.
 //
+// Where a round is (st is state):
+//
+//	joining   !st.Complete  Nodes become participants. Once there are MinNodes a last call
+//	                        runs, until st.Deadline. The round is complete when that is over,
+//	                        when there are MaxNodes, or when all come back who were in the
+//	                        last one (allBack).
+//	complete  st.Complete   Participants have their ranks. Who joins now waits (st.WaitList)
+//	                        or is a spare (st.RedundancyList). When the last participant has
+//	                        left, st.Round goes up, and the next round is joining.
+//	closed    st.Closed     No round follows, whatever the state was. Who joins is told so.
+//
+// While a round is complete, last says more of it, and torch whether torch nodes know it:
+//
+//	last.unannounced      All participants have a session, and none has been told of the
+//	                      round: tellAll tells them together, with their workers' ranks. In a
+//	                      round with torch nodes step tells each one (tellRound).
+//	torch.unaware         Until then torch nodes may not have seen the round. Nobody is told
+//	                      before that others wait for the next one (call, callLate).
+//	last.toldWaiting      Its nodes were told so, once.
+//	last.expected         Its participants with a session that have not left or been lost
+//	                      since. The next round need not wait longer than for them.
+//
+// What changes the state raises recheck, and settle then has joining nodes decide again,
+// each by step: all of them (recheckAll), or, in a big rendezvous, where one node is gone,
+// only those that its going can concern (recheckGap, see concerned).
+//
 // What holds between two calls:
 //   - sessions and nodes have the same sessions, by their IDs and by their nodes.
 //     joining has those that have said Join and have not heard Round, Closed or Left
@@ -52,7 +78,7 @@ type Envelope struct {
 //   - A node with a session that takes part in a complete round and is not joining was
 //     told of the round.
 //   - recheck is recheckNone and last.unannounced is false: settle sees to that at the end
-//     of each call. Within a call whatever changes the state raises recheck.
+//     of each call.
 //   - torch.stale is set if state is not what Text or Adopt had last.
 type Rendezvous struct {
 	runID     string
@@ -67,7 +93,7 @@ type Rendezvous struct {
 	nodes    map[state.Node]*session
 	joining  map[*session]struct{}
 	expiries expiries
-	recheck  recheck // which of the joining have to look at the state again
+	recheck  recheck // which of the joining have to decide again
 
 	torch        torchNodes
 	last         lastRound
@@ -83,8 +109,8 @@ type Rendezvous struct {
 type torchNodes struct {
 	state.Observer
 	silence time.Duration // without a new heartbeat for so long one is dead
-	unaware time.Time     // until when some may not have seen the last complete round; zero: all have
-	waiting state.Node    // one that has waited since before that
+	unaware time.Time     // see Rendezvous; zero: all have seen the last complete round
+	waiting state.Node    // one that waits for the next, to be told of after that
 	text    []byte        // the state's pickled value, as Text or Adopt had it last
 	stale   bool          // the state is another one by now
 }
@@ -95,8 +121,8 @@ type lastRound struct {
 	ranks        map[state.Node]int    // of all nodes that took part; they keep them
 	hostNames    map[state.Node]string // of those with a session
 	meetingPoint *Message              // where its workers meet, once known
-	unannounced  bool                  // all its nodes have a session, and none was told that it is complete
-	toldWaiting  bool                  // its nodes were told that others wait
+	unannounced  bool                  // see Rendezvous
+	toldWaiting  bool                  // its nodes were told that others wait for the next
 }
 
 // history is what was before this rendezvous, under the same run ID.
@@ -112,12 +138,12 @@ type progress struct {
 	at   time.Time
 }
 
-// recheck says which joining sessions have to look at the state again.
+// recheck says which joining sessions have to decide again.
 type recheck uint8
 
 const (
 	recheckNone recheck = iota
-	recheckGap          // somebody is gone: those who may fill the gap, or close the round
+	recheckGap          // somebody is gone: those who may fill the gap, or complete the round
 	recheckAll
 )
 
@@ -178,8 +204,7 @@ func (r *Rendezvous) Receive(now time.Time, id ID, m *Message) {
 		return
 	}
 	s.heard = now
-	switch last := s.hello.Last; {
-	case (m.Type == Join || m.Type == Close) && last != nil && last.Round < r.history.ended:
+	if last := s.hello.Last; (m.Type == Join || m.Type == Close) && last != nil && last.Round < r.history.ended {
 		r.send(s, &Message{Type: Closed}) // its job has ended
 		return
 	}
@@ -471,7 +496,7 @@ func (r *Rendezvous) tellAll() {
 	for i, s := range byRank {
 		all[i].WorldSize, all[i].RoleWorldSize = world, roles[s.hello.Role]
 		r.setJoining(s, false)
-		m := &Message{Type: Round, Round: st.Round, Rank: i, Placement: Placement{WorldSize: len(byRank), Ranks: &all[i], Job: r.history.first}}
+		m := &Message{Type: Round, Round: st.Round, Rank: i, Assignment: Assignment{WorldSize: len(byRank), Ranks: &all[i], Job: r.history.first}}
 		if i == 0 {
 			m.Addr = r.reached(s)
 			m.NumHosts = r.sendHosts(s, byRank)
@@ -497,10 +522,10 @@ func (r *Rendezvous) reached(s *session) (addr string) {
 	return addr
 }
 
-// tellRound tells a node its place in a round that torch nodes take part in.
+// tellRound tells a node its rank in a round that torch nodes take part in.
 func (r *Rendezvous) tellRound(s *session) {
 	st := r.state
-	m := &Message{Type: Round, Round: st.Round, Rank: st.Participants[s.node], Torch: true, Placement: Placement{WorldSize: len(st.Participants), Job: r.history.first}}
+	m := &Message{Type: Round, Round: st.Round, Rank: st.Participants[s.node], Torch: true, Assignment: Assignment{WorldSize: len(st.Participants), Job: r.history.first}}
 	for n, rank := range st.Participants {
 		if rank == 0 && r.nodes[n] == nil {
 			m.Published = true
@@ -612,7 +637,7 @@ func (r *Rendezvous) remove(now time.Time, n state.Node, kind rendezvous.ChangeK
 	}
 }
 
-// close makes this the last round.
+// close closes the rendezvous: this round is the last.
 func (r *Rendezvous) close(by *session) {
 	if !r.state.Closed {
 		r.state.Closed = true
@@ -702,7 +727,7 @@ func (r *Rendezvous) patience(now time.Time, s *session) (until time.Time, again
 	return now.Add(secondChance), true
 }
 
-// settle lets joining nodes look again after a change that concerns them.
+// settle has joining nodes decide again after a change that concerns them.
 func (r *Rendezvous) settle(now time.Time) {
 	for r.recheck != recheckNone {
 		list := r.concerned()
@@ -716,20 +741,20 @@ func (r *Rendezvous) settle(now time.Time) {
 	}
 }
 
-// concerned returns the joining nodes that have to look again: first those who were
+// concerned returns the joining nodes that have to decide again: first those who were
 // in the last round, in order of rank, then the others. If only somebody is
-// gone, these are spares, should there be space, and one participant that can close
+// gone, these are spares, should there be room, and one participant that can complete
 // the round; in a big rendezvous it would take too long if all did.
 func (r *Rendezvous) concerned() []*session {
 	st := r.state
 	var list []*session
-	switch space := len(st.Participants) < r.rules.MaxNodes; {
+	switch room := len(st.Participants) < r.rules.MaxNodes; {
 	case r.recheck == recheckAll:
 		list = make([]*session, 0, len(r.joining))
 		for s := range r.joining {
 			list = append(list, s)
 		}
-	case space && (!st.Complete || len(r.last.expected) < r.rules.MaxNodes || r.hasTorch()):
+	case room && (!st.Complete || len(r.last.expected) < r.rules.MaxNodes || r.hasTorch()):
 		for n := range st.RedundancyList {
 			if s := r.nodes[n]; s != nil && s.joining {
 				list = append(list, s)

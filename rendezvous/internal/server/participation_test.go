@@ -12,7 +12,7 @@ import (
 func TestSeat(t *testing.T) {
 	hosts := []netip.Prefix{netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("10.0.0.2/32")}
 	round := func(number, rank int) server.Message {
-		return server.Message{Type: server.Round, Round: number, Rank: rank, Placement: server.Placement{WorldSize: 2}}
+		return server.Message{Type: server.Round, Round: number, Rank: rank, Assignment: server.Assignment{WorldSize: 2}}
 	}
 	change := func(number int, kind rendezvous.ChangeKind) server.Message {
 		return server.Message{Type: server.Change, Round: number, Kind: kind, Rank: 1}
@@ -40,18 +40,18 @@ func TestSeat(t *testing.T) {
 		{"the end of a spare", []server.Message{{Type: server.Closed, Redundant: true}}, []server.Step{server.EndUnneeded}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			var seat server.Seat
-			seat.Join()
+			var part server.Participation
+			part.Join()
 			for i, m := range tt.said {
-				if got := seat.Meet(&m); got != tt.want[i] {
+				if got := part.Meet(&m); got != tt.want[i] {
 					t.Errorf("after %q: step %d, want %d", m.Type, got, tt.want[i])
 				}
-				if evicted := m.Kind == rendezvous.Evicted; seat.Evicted != evicted {
-					t.Errorf("after %q: evicted is %v", m.Type, seat.Evicted)
+				if evicted := m.Kind == rendezvous.Evicted; part.Evicted != evicted {
+					t.Errorf("after %q: evicted is %v", m.Type, part.Evicted)
 				}
 			}
-			if last := tt.said[len(tt.said)-1]; last.NumHosts > 0 && !slices.Equal(seat.Hosts, hosts) {
-				t.Errorf("hosts %v, want %v", seat.Hosts, hosts)
+			if last := tt.said[len(tt.said)-1]; last.NumHosts > 0 && !slices.Equal(part.Hosts, hosts) {
+				t.Errorf("hosts %v, want %v", part.Hosts, hosts)
 			}
 		})
 	}
