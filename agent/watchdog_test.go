@@ -40,6 +40,20 @@ func registerTimed() {
 		waitForSignal()
 		return nil, nil
 	})
+	// Sets itself more deadlines than are shown.
+	process.Register("set timers", func(_ context.Context, fifo []byte) ([]byte, error) {
+		client := &timer.SocketClient{Path: os.Getenv(timer.EnvSocket)}
+		for i := range 501 {
+			if err := client.Acquire(fmt.Sprint(i), time.Now().Add(time.Hour)); err != nil {
+				return nil, err
+			}
+		}
+		if err := sayStarted(string(fifo)); err != nil {
+			return nil, err
+		}
+		waitForSignal()
+		return nil, nil
+	})
 	process.Register("hang", func(ctx context.Context, _ []byte) ([]byte, error) {
 		if os.Getenv("TORCHELASTIC_RESTART_COUNT") != "0" {
 			return []byte("done"), nil
@@ -280,6 +294,25 @@ func TestUnheeded(t *testing.T) {
 	if err != nil || !strings.Contains(string(text), "workers do not end after the signal to stop") {
 		t.Errorf("%v: %.200s", err, text)
 	}
+}
+
+// Of many timers some are shown, and all are counted.
+func TestManyTimers(t *testing.T) {
+	prefix := fifos(t, 1)
+	j := newJob(t, "set timers", prefix, 1)
+	a, o := j.shown(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = a.Run(ctx)
+	}()
+	started(t, prefix, 1)
+	if s := o.State(t.Context()); len(s.Timers) != 500 || s.LiveTimers != 501 {
+		t.Errorf("%d timers shown of %d, want 500 of 501", len(s.Timers), s.LiveTimers)
+	}
+	cancel(&process.SignalError{Signal: syscall.SIGTERM})
+	<-done
 }
 
 // What the agent shows of itself, at each step of a job with a restart.

@@ -74,7 +74,7 @@ func (o *Observer) Observe(e agent.Event) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	job := &o.state.Job
-	job.Restarts = e.Restarts
+	job.Restarts = max(job.Restarts, e.Restarts) // an event of another goroutine may be late
 	switch w := e.What.(type) {
 	case agent.BackingOff:
 		o.moment(&e, kindPhase, restarting, "waiting "+w.Decision.Delay.String()+" before the next round", "back-off of rule "+w.Decision.Rule+" of "+w.Decision.Source)
@@ -175,9 +175,6 @@ func (o *Observer) Alive() time.Time {
 	return a.Alive()
 }
 
-// shownDeadlines is how many live timers a State has.
-const shownDeadlines = 100
-
 // State returns what is known of the job on this host.
 func (o *Observer) State(context.Context) *State {
 	o.mu.Lock()
@@ -214,7 +211,9 @@ func (o *Observer) State(context.Context) *State {
 		w := &workers[i]
 		s.Workers = append(s.Workers, workerState(w, uses))
 	}
-	for _, r := range a.Timers(shownDeadlines) {
+	timers, _ := a.TimerStats()
+	s.LiveTimers = timers.Timers
+	for _, r := range a.Timers(maxTimers) {
 		at := r.Deadline()
 		if at.IsZero() {
 			continue
