@@ -51,7 +51,7 @@ func (cfg *Config) CheckHealth(ctx context.Context) error {
 	limited, cancel := context.WithTimeoutCause(ctx, healthCheckTimeout, fmt.Errorf("no result within %v", healthCheckTimeout))
 	defer cancel()
 	cmd := exec.CommandContext(limited, "/bin/sh", "-c", cfg.HealthCheck)
-	cmd.Env = cfg.Env
+	cmd.Env = withoutSecrets(cfg.Env)
 	cmd.WaitDelay = time.Second
 	out, err := children.CombinedOutput(cmd, maxHealthTail)
 	switch {

@@ -23,10 +23,11 @@ func TestHealthCheck(t *testing.T) {
 		{"writes for a terminal", `printf '\033[31mred\033[0m\n\n'; exit 1`, 1, "lines:\n    red"},
 		{"leaves something behind", "sleep 2 & echo started", 0, ""},
 		{"sees the environment", `test "$LOOK" = here`, 0, ""},
+		{"sees no secret", `test -z "$MUSTER_TOKEN"`, 0, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			cfg := launch.Config{HealthCheck: tt.command, Env: []string{"PATH=/usr/bin:/bin", "LOOK=here"}}
+			cfg := launch.Config{HealthCheck: tt.command, Env: []string{"PATH=/usr/bin:/bin", "LOOK=here", "MUSTER_TOKEN=secret"}}
 			err := cfg.CheckHealth(t.Context())
 			bad, failed := errors.AsType[*launch.HealthCheckError](err)
 			switch {

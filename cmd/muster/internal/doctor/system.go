@@ -22,7 +22,7 @@ import (
 type System struct {
 	Hostname   func() (string, error)
 	Lookup     func(name string) (string, bool) // environment
-	Environ    func() []string                  // of the workers
+	Environ    func() []string                  // of the health check
 	LookupHost func(ctx context.Context, name string) ([]netip.Addr, error)
 	LookupAddr func(ctx context.Context, addr netip.Addr) ([]string, error)
 	Interfaces func() ([]Interface, error)
