@@ -154,8 +154,9 @@ func (k *ChangeKind) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Handler carries the rendezvous of one job on one node. Next may not be called
-// by two goroutines at once; the other methods may be called at any time.
+// Handler carries the rendezvous of one job on one node. Next, Changes, Leave and Shutdown
+// are called one after the other; the channel that Changes returned may be read meanwhile,
+// and the other methods may be called at any time.
 // Source: RendezvousHandler in rendezvous/api.py.
 type Handler interface {
 	// Backend returns the backend's name as --rdzv-backend has it.

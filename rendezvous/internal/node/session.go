@@ -100,7 +100,7 @@ func (s *session) meet(ctx context.Context, deadline time.Time) (*round, error) 
 			return nil, rendezvous.ErrClosed
 		case server.OpenStore, server.FindStore:
 			r := s.round()
-			err := s.findWorkersStore(ctx, r, deadline)
+			err := s.workersStore(ctx, r, deadline)
 			if !errors.Is(err, errStartOver) {
 				return r, err
 			}
@@ -137,9 +137,9 @@ func (s *session) round() *round {
 	}
 }
 
-// findWorkersStore makes the place where the workers meet, as rank 0, or finds the
-// one that a rank 0 of PyTorch's has published.
-func (s *session) findWorkersStore(ctx context.Context, r *round, deadline time.Time) error {
+// workersStore makes the round's workers' store, as rank 0, and says where it is; or it finds
+// the one that a rank 0 of PyTorch's has published.
+func (s *session) workersStore(ctx context.Context, r *round, deadline time.Time) error {
 	if r.rank != 0 {
 		return s.n.findWorkersStoreUnless(ctx, r, deadline, s.listen)
 	}

@@ -25,17 +25,28 @@ import (
 // in its life.
 const publishedWait = 2 * time.Second
 
-// A workersStore is where the workers of the rounds meet in which this node has rank 0.
-// Either server or reserved is set, or neither in a round in which another node has it.
-// hosts is read by the server as connections come; the rest is Next's.
-// Its port stays the same as long as the node has that rank, since PyTorch's
-// agents go on using the first one; what is stored there is gone in every round.
+// A workersStore is the store in which the workers of a round meet, at MASTER_ADDR and
+// MASTER_PORT, as far as this node has it. Which one it is depends on who has rank 0:
+//
+//	this node                 the agents' store, where that is shared (static on many hosts)
+//	                          a port held free for worker rank 0, with PrivateStore
+//	                          an earlier rank 0's (inherit), which agents of PyTorch keep to
+//	                          else a server of this node's
+//	another agent of muster   what its message Master says
+//	an agent of PyTorch's     what it has published in the store of the round, or of an
+//	                          earlier one, since it publishes once in its life
+//
+// A server's port stays the same as long as its node has rank 0, as agents of PyTorch go on
+// using the first one; what is stored there is gone in every round.
+//
+// Either server or reserved is set, or neither. server reads hosts as connections come; the
+// rest belongs to Next, and after it to Leave or Shutdown.
 type workersStore struct {
 	server   *tcpstore.Server
 	reserved *reservedPort
 	hosts    atomic.Pointer[[]netip.Prefix] // who may connect; empty: all
 
-	found struct { // the one that another node had in the last round
+	found struct { // what this node found last where another has rank 0
 		rank0 state.Node
 		addr  string
 		port  int
@@ -85,8 +96,8 @@ func (w *workersStore) admits(nc net.Conn) string {
 	return "no host of this round has the address; if it is a worker's, give --rdzv-conf open_workers_store=true"
 }
 
-// openWorkersStore makes the place where the workers of a round meet, on rank 0, and
-// publishes it for nodes that look for it in the agents' store.
+// openWorkersStore makes the workers' store of a round of which this node has rank 0, and
+// publishes its address for agents of PyTorch, which look for it in the agents' store.
 func (n *Node) openWorkersStore(ctx context.Context, r *round) (err error) {
 	if r.addr = n.link.addr; r.reached != "" && !n.link.exact {
 		r.addr = r.reached
@@ -124,9 +135,9 @@ func publish(ctx context.Context, r *round) error {
 		r.store.Set(ctx, "MASTER_PORT", []byte(strconv.Itoa(r.port))))
 }
 
-// inherit finds the workers' store of an earlier round for a rank 0 that had none.
+// inherit uses the workers' store of an earlier round, for a rank 0 that had none itself.
 // PyTorch's agents go on with the one that they saw first, whoever has rank 0; so
-// the others have to meet there too, as long as a node of the round has it.
+// the workers of all others have to meet there too, as long as its node takes part.
 func (n *Node) inherit(ctx context.Context, r *round) bool {
 	if !r.torch || r.number == 0 || n.cfg.PrivateStore || n.workers.serves() {
 		return false
@@ -171,8 +182,8 @@ func rank0(st *state.State) (node state.Node, ok bool) {
 	return node, false
 }
 
-// mostRounds is how many earlier rounds are looked at. A round's number is what anybody
-// has written.
+// mostRounds is how many earlier rounds are looked at: a round's number is what anybody may
+// have written.
 const mostRounds = 64
 
 // published returns the newest address of a round before this one that suits.
