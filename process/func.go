@@ -64,9 +64,9 @@ func lookupFunc(name string) Func {
 	return registry.funcs[name]
 }
 
-// JSON makes a Func of a function over values that encoding/json carries. No
-// input is the zero value. The caller makes the input
-// with json.Marshal, and reads the value with Exit.Decode.
+// JSON makes a Func of a function over values that encoding/json carries. The caller makes
+// the input with json.Marshal, and reads the value with Exit.Decode. Without an input the
+// function gets the zero value.
 func JSON[In, Out any](f func(context.Context, In) (Out, error)) Func {
 	return func(ctx context.Context, input []byte) ([]byte, error) {
 		var in In
@@ -98,15 +98,15 @@ func (e *FuncError) Error() string {
 	return e.Message
 }
 
-// The child knows its function by a variable, "<n>:<name>", and has its input and the
-// way back for its value as descriptors n and n+1. What comes back is a kind, a length, and as many
-// bytes: the value, or a FuncError as JSON.
+// The child reads the function's name in a variable, "<n>:<name>", the input from
+// descriptor n, and writes its result to n+1: a kind, a length, and as many bytes, which are
+// the value, or a FuncError as JSON.
 const (
 	funcVar = "MUSTER_FUNC"
 	inputFD = 3 // without extra files
 
-	returned byte = 0
-	failed   byte = 1
+	kindValue byte = 0
+	kindError byte = 1
 
 	maxValue = 1<<31 - 1
 
@@ -133,9 +133,9 @@ func FuncMain() {
 func funcMain(name string, input, result *os.File) int {
 	value, err := callFunc(name, input)
 	input.Close()
-	kind, status := returned, 0
+	kind, status := kindValue, 0
 	if ferr, ok := errors.AsType[*FuncError](err); ok {
-		kind, status = failed, exitError
+		kind, status = kindError, exitError
 		fmt.Fprintf(os.Stderr, "%s: %v\n", name, ferr)
 		if ferr.Stack != "" {
 			status = exitPanic
@@ -260,8 +260,8 @@ func (c *call) env(name string, extraFiles int) string {
 
 func (c *call) childEnds() []uintptr { return []uintptr{c.childIn.Fd(), c.childOut.Fd()} }
 
-// start begins to feed the worker and to read its result, so that neither side
-// waits for the other however large the values are.
+// start begins to write the input and to read the result, at the same time, so that neither
+// side waits for the other however large the values are.
 func (c *call) start() {
 	if c == nil {
 		return
@@ -277,8 +277,7 @@ func (c *call) start() {
 	})
 }
 
-// forked closes what the parent does not need once the worker is forked, or could
-// not be.
+// forked closes the worker's ends once it has been forked, and all ends if it could not be.
 func (c *call) forked() {
 	c.childIn.Close()
 	c.childOut.Close()
@@ -297,7 +296,7 @@ func readResult(r io.Reader) ([]byte, error) {
 		return nil, errNoResult
 	}
 	size := binary.LittleEndian.Uint64(head[1:])
-	if size > maxValue || head[0] > failed {
+	if size > maxValue || head[0] > kindError {
 		return nil, &FuncError{Message: "the worker returned something that is no value"}
 	}
 	var value bytes.Buffer
@@ -305,7 +304,7 @@ func readResult(r io.Reader) ([]byte, error) {
 	if n, err := io.Copy(&value, io.LimitReader(r, int64(size))); err != nil || uint64(n) != size {
 		return nil, &FuncError{Message: fmt.Sprintf("the worker ended after %d of %d bytes of its value", n, size)}
 	}
-	if head[0] == returned {
+	if head[0] == kindValue {
 		return value.Bytes(), nil
 	}
 	e := new(FuncError)
@@ -315,9 +314,9 @@ func readResult(r io.Reader) ([]byte, error) {
 	return nil, e
 }
 
-// finish adds what the function returned to the worker's end. What it wrote is in
-// the pipe; only something that got away from the group can still hold the other
-// end.
+// finish adds what the function returned to x. All that the worker wrote is in the pipe by
+// now. A process that got away from the group may still hold the other end; the deadlines
+// are for that.
 func (c *call) finish(x *Exit) {
 	_ = c.parentOut.SetReadDeadline(time.Now().Add(time.Second))
 	_ = c.parentIn.SetWriteDeadline(time.Now())

@@ -29,9 +29,8 @@ const mostUnheeded = 5 * time.Second
 // A Group is a set of workers started together. All methods may be called
 // concurrently.
 //
-// A group has one goroutine, run. Whoever else wants something of it sends to a
-// channel: the watcher sends events, Close and Kill send stops. So no field needs a
-// lock:
+// A group has one goroutine, run. Others send to its channels: the watcher sends
+// events, Close and Kill send stops. So no field needs a lock:
 //
 //   - cfg, sup, log, number, watch and oomBase are set before the first worker is forked.
 //   - workers is filled by the fork thread before run begins. A worker's rank and pid
@@ -68,7 +67,7 @@ type Group struct {
 
 // unheeded is the call of Config.Unheeded, of which there is one at most.
 type unheeded struct {
-	at   time.Time          // when it is due; zero: not, or no more
+	at   time.Time          // when it is due; zero: never, or it has been
 	end  context.CancelFunc // nil before it
 	call sync.WaitGroup
 }
@@ -103,12 +102,12 @@ type ending struct {
 }
 
 // A worker is one process that the group started. The fork thread makes it; from then on
-// it is run's, and other goroutines know of it by its rank and pid alone.
+// it is run's, and other goroutines use no more of it than its rank and pid.
 //
-//	alive   It may be signalled; StoppedBy and Uninterruptible of exit are filled. After
-//	        its end, before the event tells of that, it only seems to be (hasEnded).
-//	ended   onEnd has filled exit, but for what a function returned. left is in use.
-//	gone    Its pid may be another's by now. finish has let go of left and system.
+//	alive   The group may signal it, and notes that in StoppedBy and Uninterruptible of
+//	        exit. Between its end and the event of that it is alive here only (hasEnded).
+//	ended   onEnd has filled exit, except for what a function returned. left is in use.
+//	gone    Its pid may be another process's. finish has emptied left and system.
 //
 // A worker that SIGKILL does not end goes from alive to gone (abandon).
 type worker struct {
@@ -122,13 +121,19 @@ type worker struct {
 	system    workerSystem
 }
 
-// remains are the processes that a worker left behind, while they are being ended.
+// remains are the processes that a worker left behind, while clear ends them:
+//
+//	none found   all is nil
+//	SIGTERM      killAt is the end of their grace
+//	SIGKILL      killAt is zero; at lostAt the group gives up those that are still there
+//
+// A leftover that the watcher cannot watch has no event of its end; lookAt is when to
+// look for it again then, pause after the look before.
 type remains struct {
-	all    map[processID]*leftover // nil until one has been found
-	killAt time.Time               // when SIGTERM has been enough; zero once they have SIGKILL
-	lostAt time.Time               // when SIGKILL has been enough; zero before it
-	lookAt time.Time               // when to look again, where nothing tells of an end
-	pause  time.Duration
+	all            map[processID]*leftover
+	killAt, lostAt time.Time
+	lookAt         time.Time
+	pause          time.Duration
 }
 
 // A stage is where a worker stands.
@@ -239,8 +244,8 @@ type plan struct {
 
 const errorFileVar = "TORCHELASTIC_ERROR_FILE"
 
-// fork starts the workers in rank order. It runs on the fork thread. Whatever can
-// be found out beforehand is, so that most mistakes start nothing.
+// fork starts the workers in rank order. It runs on the fork thread. It finds out what it
+// can before the first fork, so that most mistakes start nothing.
 func (g *Group) fork() error {
 	cfg := &g.cfg
 	stdin := cfg.Stdin
@@ -316,8 +321,7 @@ func (g *Group) forkWorker(p *plan) error {
 	return nil
 }
 
-// attr is what every system is told of a worker's process: it leads a session, and has
-// these files.
+// attr is what is the same on all systems: a worker leads a session, and has these files.
 func (g *Group) attr(p *plan) *syscall.ProcAttr {
 	attr := &syscall.ProcAttr{Env: p.env, Sys: &syscall.SysProcAttr{Setsid: true}}
 	for _, f := range slices.Concat(p.stdio[:], g.cfg.ExtraFiles[p.rank]) {
@@ -329,7 +333,7 @@ func (g *Group) attr(p *plan) *syscall.ProcAttr {
 	return attr
 }
 
-// run owns the group until every worker has ended and nothing is left of it.
+// run owns the group until every worker is gone.
 func (g *Group) run() {
 	defer close(g.done)
 	g.live = len(g.workers)
@@ -370,8 +374,8 @@ func (g *Group) run() {
 	}
 }
 
-// onEnd handles the end of a worker's leader. Those of the others that must go get
-// their signal before anything else happens.
+// onEnd handles the end of a worker's leader. If the other workers have to end, they get
+// their signal first of all.
 func (g *Group) onEnd(e event) {
 	w := e.w
 	if w.stage != alive {
@@ -392,7 +396,7 @@ func (g *Group) onEnd(e event) {
 		g.failed <- *x
 	}
 	g.log.Debug("worker ended", "local_rank", w.rank, "pid", w.pid, "code", x.Code)
-	if w.stage == ended { // and has not been cleared with those that were killed at once
+	if w.stage == ended { // stop may have killed at once, and cleared it already
 		g.clear(w)
 	}
 }
@@ -403,8 +407,8 @@ func killedBySomebody(x *Exit) bool {
 	return x.StoppedBy == 0 && (x.Code == -int(syscall.SIGKILL) || x.Code == 128+int(syscall.SIGKILL))
 }
 
-// stop signals the workers that still run and gives them some grace. Those that
-// somebody has stopped (SIGSTOP, a debugger that left) go on, to end.
+// stop signals the workers that still run and gives them some grace. It continues those
+// that somebody has stopped (SIGSTOP, a debugger that left), so that they can end.
 func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
 	if grace <= 0 {
 		g.killWait = leastKillWait
@@ -432,7 +436,7 @@ func (g *Group) stop(sig syscall.Signal, grace time.Duration) {
 	}
 }
 
-// callUnheeded lets Config.Unheeded look at the workers that do not heed their signal.
+// callUnheeded calls Config.Unheeded with the workers that do not heed their signal.
 func (g *Group) callUnheeded() {
 	g.unheeded.at = time.Time{}
 	pids := map[int]int{}
@@ -449,7 +453,7 @@ func (g *Group) callUnheeded() {
 	g.unheeded.call.Go(func() { g.cfg.Unheeded(ctx, pids) })
 }
 
-// endUnheeded tells Config.Unheeded that there is nothing more to see.
+// endUnheeded ends the context of Config.Unheeded, or keeps it from being called.
 func (g *Group) endUnheeded() {
 	if g.unheeded.at = (time.Time{}); g.unheeded.end != nil {
 		g.unheeded.end()
@@ -498,8 +502,8 @@ func (g *Group) kill() {
 	}
 }
 
-// onTime does what is due and returns the next deadline; zero if there is none. It asks
-// for a deadline after everything that can set it, except for the events themselves.
+// onTime does what is due and returns the next deadline; zero if there is none. The order
+// matters: each deadline comes after all those whose actions can set it.
 func (g *Group) onTime(now time.Time) (next time.Time) {
 	at := func(deadline *time.Time, do func()) {
 		if isDue(*deadline, now) {

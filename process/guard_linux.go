@@ -247,7 +247,7 @@ const guardTime = 5 * time.Second
 // mostGuardPause is how long the guard waits at most for what has SIGKILL to end.
 const mostGuardPause = 16 * time.Millisecond
 
-// guarded is what a guard looks for.
+// guarded is what a guard knows, by its records.
 type guarded struct {
 	cgroup  string
 	tags    []string
@@ -286,8 +286,8 @@ func readGuarded(r io.Reader) *guarded {
 	}
 }
 
-// endStale kills what is left of the workers of a program that was killed together with
-// its guard. What else somebody has put into their cgroup lives on.
+// endStale kills what is left, in its cgroup, of the workers of a program that was killed
+// together with its guard. What somebody else has put into the cgroup lives on.
 func endStale(dir *cgroup.Dir) {
 	pids, _ := dir.PIDs()
 	for _, pid := range pids {
@@ -343,7 +343,7 @@ func (w *guarded) record(line string) {
 }
 
 // end kills what is left, until it has found nothing twice: a process may have
-// forked just behind the one look.
+// forked just after the first look.
 func (w *guarded) end(deadline time.Time) {
 	var dir *cgroup.Dir
 	if w.cgroup != "" {

@@ -9,14 +9,14 @@ import (
 	"github.com/muster-run/muster/internal/procfs"
 )
 
-// leftoverLook is when leftovers are looked at first on systems that do not tell when
-// one of them ends; then it is half as often each time, down to a 32nd.
+// leftoverLook is after how long clear looks again first for leftovers whose end nothing
+// tells; then after twice as long each time, up to 32 times as long.
 const leftoverLook = 10 * time.Millisecond
 
-// clear ends what a worker left behind: SIGTERM, some grace, SIGKILL. It is called
-// when the worker has ended and again whenever all that it found has ended or a
-// deadline has passed, until it finds nothing; then the worker is gone. With
-// nothing left behind this is two reads of small files.
+// clear ends what a worker left behind: SIGTERM, some grace, SIGKILL (see remains). run calls
+// it when the worker has ended, and again whenever all that it found has ended or a deadline
+// has passed. Once it finds nothing, the worker is gone. With nothing left behind this is
+// two reads of small files.
 func (g *Group) clear(w *worker) {
 	now, left := time.Now(), &w.left
 	left.lookAt = time.Time{}
@@ -81,8 +81,8 @@ func (g *Group) end(w *worker, p procfs.Stat, sig syscall.Signal) bool {
 	if !l.watched {
 		w.left.lookAt = time.Now().Add(w.left.pause)
 	}
-	if l.told != sig && l.told != syscall.SIGKILL {
-		l.told = sig
+	if l.sent != sig && l.sent != syscall.SIGKILL {
+		l.sent = sig
 		if err := l.signal(sig); err != nil && err != syscall.ESRCH {
 			g.log.Warn("cannot signal a process that a worker left behind", "local_rank", w.rank, "pid", p.PID, "signal", failure.Signal(sig).String(), "error", err)
 		}

@@ -12,10 +12,10 @@ import (
 	"github.com/muster-run/muster/internal/procfs"
 )
 
-// leftovers lists the live descendants of a worker whose leader has ended and is
-// not reaped yet. They are in the worker's cgroup; or, since the leader's orphans
-// are this program's children now, they descend from an orphan that session,
-// environment, or there being no other worker shows to be this worker's.
+// leftovers lists the live descendants of a worker whose leader has ended and is not
+// reaped yet. They are in the worker's cgroup, or descend from an orphan: the leader's
+// orphans are this program's children now. An orphan is this worker's by its session, by
+// its environment, or because there is no other worker.
 func (g *Group) leftovers(w *worker) []procfs.Stat {
 	var found []procfs.Stat
 	if dir := w.system.cgroup; dir != nil {
@@ -122,15 +122,14 @@ type leftover struct {
 	stat    procfs.Stat
 	pidfd   int            // -1 where there are none
 	watched bool           // an event tells of its end
-	told    syscall.Signal // the last signal
+	sent    syscall.Signal // the last signal
 }
 
 func (s *Supervisor) openLeftover(p procfs.Stat) *leftover {
 	return openLeftover(p, s.system.pidfds())
 }
 
-// openLeftover gets hold of a process; nil if it has ended or its number is
-// another's by now.
+// openLeftover opens a process; nil if it has ended or its number is another's by now.
 func openLeftover(p procfs.Stat, withPidfd bool) *leftover {
 	l := &leftover{stat: p, pidfd: -1}
 	if withPidfd {

@@ -21,7 +21,7 @@ func (g *Group) leftovers(w *worker) []procfs.Stat {
 type leftover struct {
 	stat    procfs.Stat
 	watched bool
-	told    syscall.Signal
+	sent    syscall.Signal
 }
 
 func (s *Supervisor) openLeftover(p procfs.Stat) *leftover { return &leftover{stat: p} }

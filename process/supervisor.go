@@ -52,9 +52,9 @@ type Supervisor struct {
 	forks chan func()   // what the fork thread runs; closed by Close
 	idle  chan struct{} // closed when the fork thread has ended
 
-	// system is NewSupervisor's until that returns, then the fork thread's, which may
-	// find the cgroup to be of no use, and Close's when no group is left. Everybody reads
-	// of it what never changes.
+	// NewSupervisor sets system. Later only the fork thread changes it, if the cgroup turns
+	// out to be of no use, and Close when no group is left. What never changes in it, all
+	// may read.
 	system system
 
 	// forking is held from a fork until the child is in known, so that nobody takes the

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -22,7 +23,7 @@ type system struct {
 	random       string // makes names and tags this Supervisor's
 	cgroups      cgroup.Paths
 	cgroup       *cgroup.Dir // holds the workers' cgroups; nil without
-	dropped      *cgroup.Dir // was that until it turned out to be of no use
+	dropped      *cgroup.Dir // the same, since it turned out to be of no use; then cgroup is nil
 	oomFiles     []string    // the counters of kills that can hit a worker
 
 	// With wholeProgram: each SIGCHLD makes reaper look for adopted children.
@@ -154,10 +155,8 @@ func (s *Supervisor) shut() error {
 		s.reapAdopted()
 	}
 	var err error
-	for _, dir := range []*cgroup.Dir{y.cgroup, y.dropped} {
-		if dir != nil {
-			err = removeCgroup(dir)
-		}
+	if dir := cmp.Or(y.cgroup, y.dropped); dir != nil {
+		err = removeCgroup(dir)
 	}
 	// Not before: if this program is killed now, the guard does the rest.
 	if s.guard != nil {

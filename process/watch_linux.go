@@ -24,9 +24,9 @@ type watcher struct {
 	wg     sync.WaitGroup
 	set    *pidwatch.Set // nil without pidfds
 
-	mu      sync.Mutex // guards the rest
-	watched map[uint64]event
-	next    uint64
+	mu      sync.Mutex       // guards the rest
+	watched map[uint64]event // what to send at the end of a process, by its key in set
+	next    uint64           // the last key
 }
 
 func newWatcher(s *Supervisor, events chan<- event) (*watcher, error) {
@@ -84,7 +84,8 @@ func (wt *watcher) worker(w *worker) {
 // ended. It must not pass for success.
 const unknownEnd = 255
 
-// await waits for the end of a worker's leader on a thread.
+// await waits for the end of a worker's leader in a goroutine, which takes a thread. Nothing
+// waits for that: a worker that is stuck in the kernel keeps it.
 func (wt *watcher) await(w *worker) {
 	go func() {
 		_, err := waitid(unix.P_PID, w.pid, unix.WEXITED|unix.WNOWAIT, nil)
@@ -124,8 +125,7 @@ func (wt *watcher) add(fd int, e event) error {
 	return err
 }
 
-// close ends the watching. A thread that waits for a worker stuck in the kernel
-// stays with it.
+// close ends the watching, except for goroutines of await.
 func (wt *watcher) close() {
 	close(wt.quit)
 	if wt.set != nil {
