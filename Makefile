@@ -11,7 +11,7 @@ build: ## bin/muster, and bin/torchrun as a link to it
 wheel: ## Python wheels for Linux and macOS, into dist
 	internal/tools/wheel.sh
 
-demo: build ## two workers train a model with DistributedDataParallel
+demo: build ## two workers train, one is killed, the training goes on
 	internal/tools/demo.sh
 
 test: lint build ## lint, then every test, with PyTorch as the judge

@@ -1,17 +1,20 @@
 """A training script that goes on where it was when a worker dies.
 
-    muster run --standalone --nproc-per-node 2 --max-restarts 3 \\
-        examples/train_checkpoint.py --dir /tmp/ckpt --die-at 3
+    muster run --standalone --nproc-per-node 2 --max-restarts 1 \\
+        examples/train_checkpoint.py --die-at 3
 
-Rank 0 saves a checkpoint after every epoch. With --die-at N the last rank kills
-itself in epoch N of the first attempt; muster stops the others, starts all
-workers again, and they load the checkpoint.
+Rank 0 saves a checkpoint after every epoch, in --dir, or in a temporary directory
+that goes at the end. With --die-at N the last rank kills itself in epoch N of the
+first attempt; muster stops the others, starts all workers again, and they load the
+checkpoint.
 """
 
 import argparse
 import gc
 import os
+import shutil
 import signal
+import tempfile
 
 import torch
 import torch.distributed as dist
@@ -24,11 +27,13 @@ from torch.nn.parallel import DistributedDataParallel
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=6)
-    parser.add_argument("--dir", required=True, help="where the checkpoint lives")
+    parser.add_argument("--dir", help="where the checkpoint lives")
     parser.add_argument("--die-at", type=int, default=-1, metavar="EPOCH")
     options = parser.parse_args()
-    os.makedirs(options.dir, exist_ok=True)
-    checkpoint = os.path.join(options.dir, "checkpoint.pt")
+    # The run ID is the same in every attempt.
+    directory = options.dir or os.path.join(tempfile.gettempdir(), "checkpoint-" + os.environ["TORCHELASTIC_RUN_ID"])
+    os.makedirs(directory, exist_ok=True)
+    checkpoint = os.path.join(directory, "checkpoint.pt")
     attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 
     dist.init_process_group("gloo")
@@ -70,7 +75,10 @@ def main():
             print(f"epoch {epoch}: loss {mean.item():.6f}", flush=True)
         dist.barrier()
 
-    # See train_ddp.py for why.
+    if rank == 0 and not options.dir:
+        shutil.rmtree(directory)
+    # The model holds the process group, and itself. Collected only while Python
+    # exits, the group's threads may abort the process, under any launcher.
     del model, optimizer, loss
     gc.collect()
     dist.destroy_process_group()
