@@ -59,7 +59,7 @@ type rotated struct {
 	r     *rotator
 	path  string
 	file  *os.File      // for reading and punching
-	tails []*follower   // what they have not copied yet stays, until ended
+	tails []*follower   // what they have not copied yet stays, until ended or their console is closed
 	ended chan struct{} // closed when the workers have ended and nobody follows the file
 
 	from       int64         // what is before is in segments
@@ -165,8 +165,10 @@ func (f *rotated) rotate(ended bool) (cut bool, err error) {
 		limit, gap = size-r.max-kept, true
 	}
 	if !ended {
-		for _, t := range f.tails {
-			limit = min(limit, t.start.Load())
+		for _, x := range f.tails {
+			if !x.t.to.closed.Load() {
+				limit = min(limit, x.start.Load())
+			}
 		}
 	}
 	if limit-f.from < (r.max-keptBack)/2 {

@@ -213,7 +213,7 @@ func TestRotateRemovedByHand(t *testing.T) {
 // What the console lacks stays.
 func TestRotateSlowConsole(t *testing.T) {
 	x := newRotation(t, 100)
-	tail := new(follower)
+	tail := &follower{t: &tail{tailConfig: tailConfig{to: &console{}}}}
 	x.f.tails = []*follower{tail}
 	text := x.write(4 * testMax)
 	if x.look(); len(x.segments()) != 0 {
@@ -227,6 +227,19 @@ func TestRotateSlowConsole(t *testing.T) {
 	x.f.look(true)
 	if x.f.from < 3*testMax {
 		t.Errorf("moved %d bytes at the end", x.f.from)
+	}
+	x.expect(text)
+}
+
+// A console that has been closed gets no more: the file does not grow for it.
+func TestRotateClosedConsole(t *testing.T) {
+	x := newRotation(t, 100)
+	gone := &console{}
+	gone.closed.Store(true)
+	x.f.tails = []*follower{{t: &tail{tailConfig: tailConfig{to: gone}}}}
+	text := x.write(4 * testMax)
+	if x.look(); x.f.from < 3*testMax {
+		t.Errorf("moved %d bytes", x.f.from)
 	}
 	x.expect(text)
 }

@@ -48,9 +48,6 @@ func (o *Observer) See(now time.Time, st *State, skip func(Node) bool) {
 // Len returns the number of nodes observed.
 func (o *Observer) Len() int { return len(o.seen) }
 
-// Has says whether a node is observed.
-func (o *Observer) Has(n Node) bool { _, ok := o.seen[n]; return ok }
-
 // Silent returns the nodes without a new heartbeat for longer than limit, sorted.
 func (o *Observer) Silent(now time.Time, limit time.Duration) []Node {
 	var silent []Node
