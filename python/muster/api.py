@@ -207,7 +207,7 @@ class _Launch:
                         failure.error_file, failure.log = NOT_AVAILABLE, ""
                 error = like_torch(ChildFailedError, TORCH_ERRORS)
                 return error(self.name, failures, stopped, report)
-        text = self._agent_error() or "muster ended with status %d; what it had to say is on stderr" % status
+        text = self._agent_error() or "muster ended with status %d; its messages are on stderr" % status
         return (ConfigError if status == 2 else LaunchError)(text, status)
 
     def _find_report(self) -> str:

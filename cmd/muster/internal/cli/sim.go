@@ -104,7 +104,7 @@ func simConfig(c *command, args []string) (cfg simulate.Config, trace string) {
 	case cfg.Max < cfg.Min:
 		c.wrong("--max %d is less than --min %d", cfg.Max, cfg.Min)
 	case cfg.Min > cfg.Nodes:
-		c.wrong("--min %d is more than --nodes %d: they would wait until their join times out", cfg.Min, cfg.Nodes)
+		c.wrong("--min %d is more than --nodes %d: the hosts would wait until their join times out", cfg.Min, cfg.Nodes)
 	}
 	return cfg, trace
 }

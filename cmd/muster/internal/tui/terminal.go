@@ -58,6 +58,7 @@ func Open(in, out *os.File) (*Terminal, error) {
 		return nil, err
 	}
 	if err := t.enter(); err != nil {
+		_ = t.leave()
 		t.wake.Close()
 		t.wakeIn.Close()
 		return nil, err

@@ -203,3 +203,20 @@ func TestNoTerminal(t *testing.T) {
 		t.Errorf("%dx%d, want 80x24", w, h)
 	}
 }
+
+// A terminal that cannot be drawn on is given back as it was.
+func TestTerminalCannotBeDrawnOn(t *testing.T) {
+	program, _ := openPTY(t, 20, 3)
+	before := settings(t, program)
+	readOnly, err := os.Open(program.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer readOnly.Close()
+	if _, err := tui.Open(program, readOnly); err == nil {
+		t.Error("it was opened")
+	}
+	if d := cmp.Diff(before, settings(t, program)); d != "" {
+		t.Errorf("(-before +after):\n%s", d)
+	}
+}
