@@ -11,7 +11,7 @@ import (
 // torch's words for a failure of which it knows nothing.
 const enableTraceback = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 
-// decode fills in what can be said about the failure.
+// decode fills in Kind, Cause, Hint, and what evidence sets.
 func (f *ProcessFailure) decode() {
 	what := f.evidence()
 	switch {
@@ -50,7 +50,7 @@ func (f *ProcessFailure) decode() {
 	f.Hint = oneLine(f.Hint, maxCause)
 }
 
-// evidence is what the worker itself said.
+// evidence is what the worker itself has written about its end.
 type evidence struct {
 	text string // one line; "" for nothing
 	sure bool   // text is the reason of the end, not just the last thing said
@@ -98,9 +98,8 @@ func (f *ProcessFailure) evidence() evidence {
 	return evidence{}
 }
 
-// explains says whether an account in stderr has to do with the end. That of a
-// process which somebody killed from outside or stopped is about something it
-// survived.
+// explains says whether an account in stderr has to do with the end. If somebody killed or
+// stopped the process, the account is about something that it had survived.
 func (f *ProcessFailure) explains(t account) bool {
 	switch sig := f.signal(); {
 	case f.StoppedBy != 0:
@@ -112,8 +111,7 @@ func (f *ProcessFailure) explains(t account) bool {
 	}
 }
 
-// gist is an exception's first line, and its second where the first says only
-// the type.
+// gist is an exception's first line, with its second if the first has only the type.
 func gist(message string) string {
 	message = strings.TrimSpace(message)
 	first, rest, _ := strings.Cut(message, "\n")
@@ -169,7 +167,7 @@ func (f *ProcessFailure) ending() string {
 	return s
 }
 
-// stopping says how a worker that the agent stopped went.
+// stopping says how a worker ended that the agent had stopped.
 func (f *ProcessFailure) stopping() string {
 	s := "stopped with " + f.StoppedBy.String()
 	switch {

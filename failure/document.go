@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/pyjson"
+	"github.com/muster-run/muster/internal/text"
 )
 
 const (
@@ -177,13 +178,13 @@ func (f *ProcessFailure) tidy() {
 	f.Rank, f.LocalRank, f.PID = max(-1, f.Rank), max(0, f.LocalRank), max(0, f.PID)
 	f.ExitCode = min(max(-maxSignal, f.ExitCode), 255)
 	f.Signal = Signal(f.signal())
-	if f.Message = long(f.Message); f.Message == "" {
+	if f.Message = multiline(f.Message); f.Message == "" {
 		f.Message = enableTraceback
 	}
-	f.Traceback = long(f.Traceback)
+	f.Traceback = multiline(f.Traceback)
 	f.LastLines = f.LastLines[max(0, len(f.LastLines)-maxTailLines):]
 	for i, line := range f.LastLines {
-		f.LastLines[i] = clip(strings.ReplaceAll(printable(line), "\n", " "), maxTailLine)
+		f.LastLines[i] = text.Clip(strings.ReplaceAll(printable(line), "\n", " "), maxTailLine)
 	}
 }
 
@@ -209,5 +210,5 @@ func tidyTime(t *time.Time) {
 	}
 }
 
-// long is text of many lines as a failure has it.
-func long(s string) string { return boundTraceback(printable(s), maxTraceback) }
+// multiline is text of many lines as a failure has it: printable and bounded.
+func multiline(s string) string { return boundTraceback(printable(s), maxTraceback) }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/muster-run/muster/internal/pyjson"
 	"github.com/muster-run/muster/internal/safeopen"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // maxErrorFile is how many bytes of an error file are read. torch's own are a
@@ -157,7 +158,7 @@ func (f *errorFile) take() error {
 		return nil
 	case pyjson.Object:
 	default:
-		f.Message = clip(message.String(), maxCause)
+		f.Message = text.Clip(message.String(), maxCause)
 		return fmt.Errorf(`has a %v as "message" instead of an object or a string`, message.Kind)
 	}
 	f.Object = true
@@ -172,7 +173,7 @@ func (f *errorFile) take() error {
 	case !ok:
 		return errors.New("has no timestamp")
 	case f.Timestamp.IsZero():
-		return fmt.Errorf("has an unusable timestamp %s", clip(stamp.String(), 40))
+		return fmt.Errorf("has an unusable timestamp %s", text.Clip(stamp.String(), 40))
 	}
 	return nil
 }
@@ -186,7 +187,7 @@ func textOf(v *pyjson.Value, key string) string {
 	case m.Kind == pyjson.String:
 		return m.Text
 	}
-	return clip(m.String(), maxTraceback)
+	return text.Clip(m.String(), maxTraceback)
 }
 
 // unixTime reads seconds as int() does from a number or a string; zero where

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/pyjson"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // An Observation is what the agent knows of one worker that ended badly. Zero
@@ -58,8 +59,8 @@ type Observation struct {
 // HangPrefix begins Observation.TimerExpired of a worker that hung.
 const HangPrefix = "--hang-timeout: "
 
-// A Cause is why a worker ended, or an attempt: what the rules of package policy and
-// muster_worker_exits_total tell apart.
+// A Cause is why a worker or an attempt ended, as the rules of package policy name it and
+// muster_worker_exits_total counts it.
 type Cause string
 
 const (
@@ -76,8 +77,8 @@ const (
 	CauseUninterruptible Cause = "uninterruptible" // it is stuck in the kernel and cannot be killed
 )
 
-// Class is the Cause of a worker that failed or was stopped. Of a failure that New has
-// not made, which has no Kind, it depends on what is observed of its end alone.
+// Class is the Cause of a worker that failed or was stopped. A failure that New has not made
+// has no Kind; its Class depends on the Observation alone.
 func (f *ProcessFailure) Class() Cause {
 	switch {
 	case f.StartError != "":
@@ -117,15 +118,15 @@ const (
 	fromFunction  = "function" // Observation.Stack
 )
 
-// A ProcessFailure is one worker's failure, explained. It is also the document that
-// report.json has of it, that agents send each other (Encode) and that readers get
-// (ParseReport). It does not change once made.
+// A ProcessFailure is one worker's failure, explained. As JSON it is part of report.json, and
+// what agents send each other (Encode) and readers get (ParseReport). It does not change
+// once made.
 // Source: ProcessFailure in errors/__init__.py.
 type ProcessFailure struct {
 	// Kind says what part the failure plays in the end of the job: "failed", which is
 	// the worker's own doing, "lost peer" or "stopped".
 	Kind string `json:"kind"`
-	// Root is set by NewReport: nothing else in the report went wrong before.
+	// Root says that this is the root cause of its report. NewReport sets it.
 	Root bool `json:"root"`
 	// Cause says in one line what happened, without rank and host.
 	Cause string `json:"cause"`
@@ -156,8 +157,8 @@ type ProcessFailure struct {
 	// LastLines are the last lines of StderrTail where there is no traceback.
 	LastLines []string `json:"stderr_tail,omitempty"`
 
-	// file is what the worker recorded; nil where there is no error file, or it is
-	// another host's.
+	// file is what the worker recorded; nil without an error file, and in a failure of
+	// another host.
 	file *errorFile
 }
 
@@ -170,7 +171,7 @@ func New(o Observation) *ProcessFailure {
 		f.FailedAt = time.Now()
 	}
 	if o.Err != nil && o.PID == 0 {
-		f.StartError = clip(o.Err.Error(), maxTailLine)
+		f.StartError = text.Clip(o.Err.Error(), maxTailLine)
 		errno, _ := errors.AsType[syscall.Errno](o.Err)
 		f.Errno = int(errno)
 	}
@@ -182,7 +183,7 @@ func New(o Observation) *ProcessFailure {
 		}
 	}
 	f.decode()
-	f.Message, f.Traceback = long(f.Message), long(f.Traceback)
+	f.Message, f.Traceback = multiline(f.Message), multiline(f.Traceback)
 	return f
 }
 

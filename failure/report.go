@@ -46,17 +46,17 @@ type Report struct {
 	// Cause is the root cause in one line, with rank and host; without one, who
 	// preempted the job.
 	Cause string `json:"cause,omitempty"`
-	// Failures begin with the root cause. The other failures follow in the order in
-	// which they happened, first those that are the worker's own doing, then those of a lost peer, then workers that the agent stopped.
+	// Failures are in the order of their kinds: those that are the worker's own doing, those
+	// of a lost peer, workers that the agent stopped; and in the order of time within one.
+	// The first is the root cause.
 	Failures []*ProcessFailure `json:"failures"`
 }
 
-// NewReport finds the root cause: the earliest failure that is the worker's own doing, to the
-// nanosecond. Failures that another one explains come after,
-// whatever their time, since a peer can notice a death before the agent does;
-// workers that the agent stopped come last. A worker that had recorded its own
-// error before anything else went wrong, and was stopped while it was still on
-// its way out, counts as failed.
+// NewReport sorts the failures and finds the root cause: the earliest failure that is the
+// worker's own doing. A failure that another one explains comes after, whatever its time,
+// since a worker can notice the death of another before the agent does. A worker that had
+// recorded an error of its own before anything else went wrong, and was stopped before it
+// could end, counts as failed.
 func NewReport(cfg ReportConfig, failures []*ProcessFailure) *Report {
 	r := &Report{Version: reportVersion, ReportConfig: cfg}
 	if cfg.Preempted != nil {

@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 // WriteText writes the report for people, with one Write: a first line that
@@ -72,7 +74,7 @@ func (r *Report) text() string {
 	if r.Autopsy != "" {
 		b.WriteString(rule + "What the workers of this host did before that:\n  " + oneLine(r.Autopsy, maxCause) + "\n")
 		if r.AutopsyFile != "" {
-			b.WriteString("  evidence  : " + clip(printable(r.AutopsyFile), maxPath) + "\n")
+			b.WriteString("  evidence  : " + text.Clip(printable(r.AutopsyFile), maxPath) + "\n")
 		}
 	}
 	if gaps := r.gaps(); gaps != "" {
@@ -130,7 +132,7 @@ func (t *textReport) entry(index int, f *ProcessFailure, limit int) {
 	}
 	file := notAvailable
 	if f.ErrorFile != "" {
-		file = clip(printable(f.ErrorFile), maxPath)
+		file = text.Clip(printable(f.ErrorFile), maxPath)
 	}
 	t.lines(fmt.Sprintf("[%d]:", index),
 		"  time      : "+f.FailedAt.Local().Format("2006-01-02_15:04:05"),
@@ -139,7 +141,7 @@ func (t *textReport) entry(index int, f *ProcessFailure, limit int) {
 		fmt.Sprintf("  exitcode  : %d (pid: %d) %s", f.ExitCode, f.PID, signal),
 		"  error_file: "+file)
 	for _, l := range [...]struct{ name, text string }{
-		{"cause", f.Cause}, {"hint", f.Hint}, {"note", f.note()}, {"log", clip(printable(f.StderrPath), maxPath)},
+		{"cause", f.Cause}, {"hint", f.Hint}, {"note", f.note()}, {"log", text.Clip(printable(f.StderrPath), maxPath)},
 	} {
 		if l.text != "" {
 			fmt.Fprintf(&t.b, "  %-10s: %s\n", l.name, l.text)

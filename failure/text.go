@@ -100,14 +100,14 @@ func boundTraceback(s string, limit int) string {
 	return fmt.Sprintf("%s\n[... %d bytes left out ...]\n%s", head, cut-len(head), s[cut:])
 }
 
-// lastLines returns the last lines of text, at most n and not blank, as a person would have
-// seen them: of a line that was overwritten by carriage returns its last state.
-func lastLines(text []byte, n int) []string {
+// lastLines returns the last n lines as a person would have seen them: of a line that was
+// overwritten by carriage returns its last state. It leaves out blank lines before the first.
+func lastLines(stderr []byte, n int) []string {
 	const window = 64 << 10
-	if len(text) > window {
-		text = text[len(text)-window:]
+	if len(stderr) > window {
+		stderr = stderr[len(stderr)-window:]
 	}
-	lines := strings.Split(strings.TrimRight(string(text), " \t\r\n"), "\n")
+	lines := strings.Split(strings.TrimRight(string(stderr), " \t\r\n"), "\n")
 	lines = lines[max(0, len(lines)-n):]
 	out := make([]string, 0, len(lines))
 	for _, line := range lines {
@@ -115,24 +115,10 @@ func lastLines(text []byte, n int) []string {
 		if i := strings.LastIndexByte(line, '\r'); i >= 0 {
 			line = line[i+1:]
 		}
-		out = append(out, clip(strings.TrimRight(printable(line), " \t"), maxTailLine))
+		out = append(out, text.Clip(strings.TrimRight(printable(line), " \t"), maxTailLine))
 	}
 	for len(out) > 0 && out[0] == "" {
 		out = out[1:]
 	}
 	return out
-}
-
-// clip shortens s to limit runes.
-func clip(s string, limit int) string {
-	if len(s) <= limit {
-		return s
-	}
-	n := 0
-	for i := range s {
-		if n++; n > limit {
-			return s[:i] + "..."
-		}
-	}
-	return s
 }

@@ -116,8 +116,8 @@ func (s *Server) handlers(path string) func(http.ResponseWriter, *http.Request) 
 	return nil
 }
 
-// healthz says whether the agent makes progress. It needs nothing of the Source
-// but the time of that.
+// healthz says whether the agent makes progress, by Source.Alive alone: the phase is only
+// shown.
 func (s *Server) healthz(_ http.ResponseWriter, r *http.Request) reply {
 	last := s.cfg.Source.Alive()
 	phase := Phase("not known")

@@ -17,15 +17,14 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 )
 
-// An Observer makes States of what an agent does. Its zero value is ready: it needs no
-// agent yet. Its Observe is for agent.Config.Observers; Watch names the agent, which it asks
-// for what is live. All methods may be called concurrently, also before and after the
-// agent's Run.
+// An Observer makes States of what an agent does. Its zero value is ready, without an agent.
+// Observe is for agent.Config.Observers; Watch names the agent that State asks. All methods
+// may be called concurrently, also before and after the agent's Run.
 //
-// state holds what events tell. A State that was handed out shares nothing with it that
-// changes later: State copies the time line, and Observe makes the list of failures anew.
-// What is live (workers, their usage, hosts, timers) is not kept. State asks the agent for
-// it each time, and without the lock: the agent calls Observe, with locks of its own.
+// The Observer keeps only what events tell, in state. A State that it returns shares
+// nothing with that which changes later: State copies the time line, and Observe makes a
+// new list of failures. State asks the agent for workers, their usage, hosts and timers
+// each time, and without the lock, so that Observe never waits for the answers.
 type Observer struct {
 	meter procfs.Meter // has a lock of its own
 
@@ -132,7 +131,7 @@ func (o *Observer) moment(e *agent.Event, kind string, phase Phase, what, why st
 }
 
 // failed notes the failures of an attempt, and what this host's workers did when they
-// hung. file has the whole report; "" for none.
+// hung. file is where the whole report is; "" for nowhere.
 func (o *Observer) failed(e *agent.Event, report *failure.Report, file string) {
 	var shown []Failure
 	for _, f := range report.Failures {

@@ -245,7 +245,7 @@ func (p *page) worker(w *Worker) {
 	p.cell("pid", "dim", orDash(w.PID > 0, strconv.Itoa(w.PID)))
 	p.put(`<td data-l="state" class="state"><b class="dot %s"></b>%s`, toneOf(w.State), w.State)
 	if w.Exit != nil {
-		p.put(` <small>%s</small>`, clip(w.Exit.String(), 150))
+		p.put(` <small>%s</small>`, text.Clip(w.Exit.String(), 150))
 	}
 	p.put("</td>")
 	used := w.Usage.Processes > 0
@@ -263,14 +263,6 @@ func (p *page) worker(w *Worker) {
 	}
 	p.cell("runs", "n", orDash(!w.Started.IsZero(), span(end.Sub(w.Started))))
 	p.put("</tr>\n")
-}
-
-// clip returns at most n characters of s.
-func clip(s string, n int) string {
-	if r := []rune(s); len(r) > n {
-		return string(r[:n]) + "…"
-	}
-	return s
 }
 
 func orDash(known bool, value string) string {

@@ -17,10 +17,10 @@ type Source interface {
 	// Alive returns when the agent last made progress: now, if it is waiting for
 	// something that it would notice. It returns at once.
 	Alive() time.Time
-	// State returns what is known at this moment. The caller may read the State at
-	// any later time and does not change it. What the server sets may be left out. Calls come one
-	// at a time, at most one in Config.Refresh. ctx ends when the server does; State
-	// then returns soon.
+	// State returns what is known at this moment; it may leave out the fields that the
+	// server sets. The caller may read the State at any later time, and does not change
+	// it. Calls come one at a time, at most one in Config.Refresh. ctx ends when the server
+	// does; State then returns soon.
 	State(ctx context.Context) *State
 	// WriteMetrics writes Prometheus' text format. Calls come as those of State.
 	WriteMetrics(w io.Writer) error

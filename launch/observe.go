@@ -29,7 +29,7 @@ func (o *observed) waiting(w rendezvous.Waiting) {
 	o.Waiting(w)
 }
 
-// watch names the agent.
+// watch names the agent to all who ask it.
 func (o *observed) watch(a *agent.Agent) {
 	o.Watch(a)
 	if o.metrics != nil {
@@ -37,7 +37,7 @@ func (o *observed) watch(a *agent.Agent) {
 	}
 }
 
-// addr returns where to serve; "" for nowhere.
+// addr returns where to serve the job's health; "" for nowhere.
 func (o *observed) addr() string {
 	if o.cfg.Health.Addr != "" {
 		return o.cfg.Health.Addr

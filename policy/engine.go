@@ -24,8 +24,8 @@ type Engine struct {
 	// What Record has noted. Decide only reads it, so that asking twice gives the same.
 	history map[string]history // by the name of the rule
 	stalled int                // restarts in a row without progress
-	seen    Progress
-	any     bool // there was a failure before
+	seen    Progress           // the furthest
+	any     bool               // a restart was recorded: seen and stalled count
 }
 
 // history is what a rule has done.
@@ -34,8 +34,8 @@ type history struct {
 	streak  int         // since the back-off began anew
 }
 
-// A Decision is what follows from a failure, and what other hosts need to know to
-// decide about the next.
+// A Decision is what follows from a failure, with what the Engines of other hosts record of
+// it so that they decide alike about the next.
 type Decision struct {
 	// Action is what to do. It is empty where no rule applies: a host that is lost
 	// is then replaced, and a worker that cannot be started or killed ends the job.

@@ -33,8 +33,8 @@ var (
 	}
 )
 
-// special says of a cause that only a rule which names it applies. Without one hosts
-// that are lost are replaced, and the other two end the job.
+// special says that only a rule that names the cause applies to it. Without such a rule a lost
+// host is replaced, and the other two causes end the job.
 func special(c failure.Cause) bool {
 	return c == failure.CauseHostLost || c == failure.CauseNotStarted || c == failure.CauseUninterruptible
 }
@@ -89,10 +89,11 @@ type Budget struct {
 }
 
 // A Backoff is how long the hosts wait before they start the workers again: Initial
-// the first time, Factor times as long each time after, at most Max. Jitter makes
-// that shorter by a random share, at most Jitter. It begins anew once there has been
-// progress (see NoProgress), or once workers have run for Reset. What a file leaves out
-// is 5 minutes for Max, 10 minutes for Reset, 2 for Factor; no time is over 24 hours.
+// the first time, Factor times as long each time after, at most Max. Each wait is shorter
+// by a random share of at most Jitter. The waits begin anew once there has been progress
+// (see NoProgress), or once workers have run for Reset. The defaults of a file are 5 minutes
+// for Max (at least Initial), 10 minutes for Reset and 2 for Factor. Initial and Max are at
+// most 24 hours.
 type Backoff struct {
 	Initial, Max, Reset time.Duration
 	Factor, Jitter      float64
@@ -105,9 +106,9 @@ const (
 	maxDelay      = 24 * time.Hour
 )
 
-// NoProgress stops the job after so many restarts in a row during which neither a
-// worker of the host that decides has told of a step that is further than all
-// before, nor one of the files has changed.
+// NoProgress stops the job after so many restarts in a row without progress: no worker of the
+// host that decides had a heartbeat with a step beyond all before, and none of the files
+// has changed.
 type NoProgress struct {
 	Restarts  int
 	Heartbeat bool     // look at the steps of heartbeats
@@ -133,7 +134,7 @@ type Failure struct {
 
 // Progress is how far a job has come.
 type Progress struct {
-	Step  int64  `json:"step,omitempty"`  // the furthest that a heartbeat told of
+	Step  int64  `json:"step,omitempty"`  // the furthest of all heartbeats
 	Files string `json:"files,omitempty"` // differs if files of NoProgress have changed; "": not known
 }
 

@@ -1,10 +1,9 @@
-// Package children knows the processes that this program has started for its own
-// use, beside the workers. Whoever looks after orphans and takes every child that
-// package process did not start for one (a Supervisor with WholeProgram) leaves them
-// alone: it neither collects them nor ends them with the last worker.
+// Package children knows the processes that this program has started for its own use,
+// beside the workers. A process.Supervisor with WholeProgram takes every other child that
+// it did not start for an orphan; these it neither reaps nor ends with the last worker.
 //
-// That is a fact about the whole program, so there is one list. All functions may
-// be called concurrently.
+// Which processes they are is a fact about the whole program, so there is one list. All
+// functions may be called concurrently.
 package children
 
 import (

@@ -30,7 +30,7 @@ const Name = "job.jsonl"
 // away.
 const version = 1
 
-// How a job ended on a host.
+// The values of End.Outcome: how a job ended on a host.
 const (
 	Succeeded = "succeeded"
 	Failed    = "failed"

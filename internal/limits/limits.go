@@ -30,8 +30,8 @@ func Check(n int) error {
 
 func filesFor(n int) uint64 { return uint64(n)*filesPerWorker + filesOfAgent }
 
-// CheckConnections is Check for files, with as many connections beside the workers as
-// the stores that this process holds need.
+// CheckConnections says whether this process may have the files of n workers and, beside
+// them, the connections of the stores that it holds.
 func CheckConnections(n, connections int) error {
 	return checkFiles(n, filesFor(n)+uint64(connections),
 		fmt.Sprintf(", with %d connections to the job's stores, which this host holds", connections))

@@ -1,8 +1,8 @@
 // Package pidwatch tells when processes end.
 //
-// The pidfds of a Set are in one epoll set, and that is in the runtime's poller:
-// one goroutine waits for any number of processes, and no thread does. A goroutine
-// per process would wake up in any order when several processes end at once.
+// The pidfds of a Set are in one epoll set, which is in the runtime's poller: one
+// goroutine waits for any number of processes, and takes no thread. With a goroutine for
+// each process, several that end at once would be reported in any order.
 package pidwatch
 
 import (
