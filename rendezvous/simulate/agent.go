@@ -16,8 +16,8 @@ const greetTimeout = time.Minute
 // closeTimeout bounds what an agent does about the rendezvous when it ends.
 const closeTimeout = 5 * time.Second
 
-// An agent is the model of one of muster's: a server.Participation, with what a server.Client does
-// on a connection, and the part of package agent that starts new rounds.
+// An agent is the model of one of muster's: a server.Participation, with what a server.Client
+// does on a connection, and the part of package agent that starts new rounds.
 type agent struct {
 	base
 	role  string
@@ -178,7 +178,7 @@ func (a *agent) greeted(m *server.Message) {
 	a.join()
 }
 
-// meet does what the part says, and checks it.
+// meet does what the participation says, and checks it.
 func (a *agent) meet(m *server.Message) {
 	step := a.part.Meet(m)
 	if m.Type == server.Round {

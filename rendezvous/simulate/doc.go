@@ -3,10 +3,10 @@
 // do, and what it costs a job of many hosts to meet. `muster sim` prints what it finds.
 //
 // What decides is real: the rendezvous, and what its messages mean to a node
-// (Rendezvous and Participation of rendezvous/internal/server). Around it are models: of the server that
-// holds the rendezvous, of what a muster agent does about a round, of PyTorch's agents
-// (which read and compare-and-set the pickled state, by clocks of their own), and of
-// the network between each host and the holder:
+// (Rendezvous and Participation of rendezvous/internal/server). Around it are models: of
+// the server that holds the rendezvous, of what a muster agent does about a round, of
+// PyTorch's agents (which read and compare-and-set the pickled state, by clocks of their
+// own), and of the network between each host and the holder:
 //
 //   - A message takes the link's latency and a random part of its jitter.
 //   - A message that is lost is sent again, as TCP does it: after 200 ms, 400 ms

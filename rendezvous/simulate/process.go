@@ -40,9 +40,9 @@ type phase uint8
 const (
 	dialing  phase = iota
 	greeting       // it has said who it is
-	joining        // it waits for its place in a round
-	placed         // it has one and waits to hear where the workers meet
-	opening        // it has rank 0 and makes that place, or asks the store for it
+	joining        // it waits for a round
+	placed         // it has a rank in one and waits to hear where the workers meet
+	opening        // it has rank 0 and makes the workers' store, or asks the agents' for it
 	running        // its workers run
 	stopping       // its workers stop, for a new round
 	leaving        // it has said so and waits for the answer

@@ -145,7 +145,7 @@ func (s *sim) fail(format string, a ...any) {
 	}
 }
 
-// openMaster is what rank 0 does: it makes the place where the workers meet.
+// openMaster is what rank 0 does: it makes the workers' store.
 func (s *sim) openMaster(h *host, round int) (addr string, port int) {
 	port = 30000 + round
 	m := s.meeting(round)
@@ -158,7 +158,7 @@ func (s *sim) openMaster(h *host, round int) (addr string, port int) {
 	return h.name, port
 }
 
-// findMaster waits at the store until somebody has published the place.
+// findMaster waits at the agents' store until somebody has published where that is.
 func (s *sim) findMaster(p process, round int, found func()) {
 	h := p.common().host
 	answer := func() {

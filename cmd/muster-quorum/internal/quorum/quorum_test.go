@@ -358,3 +358,23 @@ func TestLog(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
+
+// While somebody has the port where a notice is to be, the log does not say so all the time.
+func TestNoticeOfATakenPort(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var log bytes.Buffer
+	m := &member{cfg: pipe.Serve{Bind: "127.0.0.1"}, me: &host{peer: l.Addr().String()}, logger: slog.New(slog.NewTextHandler(&log, nil))}
+	for range 20 {
+		if up := m.post(nil, "1f"); up != nil {
+			up.close()
+			t.Fatal("two have one port")
+		}
+	}
+	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "cannot tell the others") {
+		t.Errorf("%d lines:\n%s", n, log.String())
+	}
+}

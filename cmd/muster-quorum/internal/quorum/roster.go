@@ -158,7 +158,7 @@ func (m *member) post(up *notice, lost string) *notice {
 	up.close()
 	l, err := m.open(m.me.peer)
 	if err != nil {
-		m.logger.Warn("cannot tell the others that this host's member has lost its data", "error", err)
+		m.unposted.Warn(m.logger, "cannot tell the others that this host's member has lost its data", "times", "error", err)
 		return nil
 	}
 	n := &notice{lost: lost, done: make(chan struct{})}

@@ -68,6 +68,7 @@ type member struct {
 
 	tls, tlsServer  *tls.Config // for connections to the others, and from them; nil without
 	refused, denied admit.Tally // connections
+	unposted        admit.Tally // notices
 
 	mu      sync.Mutex // guards waiting
 	waiting string     // as last told
