@@ -56,8 +56,8 @@ def flags(config: LaunchConfig, log_dir: str) -> List[str]:
 
 
 def split(line: List[str]) -> Tuple[List[str], Dict[str, str]]:
-    """Takes what users of the host may not read out of a command line, and returns the rest
-    and the environment for it. The binary does not pass it on."""
+    """Splits off what other users of the host may not read: returns the rest of the command
+    line, and the environment for it, which the binary does not pass on."""
     name = "--rdzv-conf="
     secret = [o for o in line if o.startswith(name) and any(map(_names_secret, o[len(name):].split(",")))]
     return [o for o in line if o not in secret], {"PET_RDZV_CONF": o[len(name):] for o in secret}

@@ -215,7 +215,7 @@ func (p program) readDoctor(l line, req doctorRequest) (doctor.Config, []error) 
 	return d, errs
 }
 
-// doctorDefaults changes what doctor takes otherwise than run: an endpoint alone means
+// doctorDefaults changes what doctor does not take as run does: an endpoint alone means
 // c10d, and a number of workers that only the devices know is looked up by a check. It
 // returns the word for that number.
 func doctorDefaults(l *line, lookup func(string) (string, bool)) (word string) {

@@ -105,8 +105,8 @@ func (a *answers) has(groupRank int) bool {
 	return groupRank >= 0 && slices.ContainsFunc(a.states, func(s *health.State) bool { return s.Host.GroupRank == groupRank })
 }
 
-// add takes in what agents have said. Those of other jobs have no place in it, nor has
-// one a second time.
+// add takes in what agents have said. It leaves out agents of other jobs, and a host that
+// it has already.
 func (a *answers) add(addrs []string, states []*health.State, errs []error) {
 	for i, state := range states {
 		switch {

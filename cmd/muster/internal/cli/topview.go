@@ -250,9 +250,9 @@ func (v *topView) facts() []string {
 	return facts
 }
 
-// answers returns what the agent of a host has said of it; nil if it was not asked, or
-// does not answer.
-func (v *topView) answers(groupRank int) *health.Host {
+// hostState returns what the agent of a host has said of it; nil if the agent was not
+// asked, or does not answer.
+func (v *topView) hostState(groupRank int) *health.Host {
 	for _, s := range append([]*health.State{v.state}, v.others...) {
 		if s.Host.GroupRank == groupRank {
 			return &s.Host
@@ -270,7 +270,7 @@ func (v *topView) hosts() tui.Line {
 	line := tui.Line{{Text: text.Count(len(s.Hosts), "host") + ":"}}
 	for i := range s.Hosts[:min(len(s.Hosts), 64)] {
 		h := &s.Hosts[i]
-		own := v.answers(h.GroupRank)
+		own := v.hostState(h.GroupRank)
 		name, workers := cmp.Or(h.Name, h.Addr), h.Workers
 		if own != nil {
 			name, workers = cmp.Or(name, own.Name), own.Workers

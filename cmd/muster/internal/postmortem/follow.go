@@ -17,8 +17,8 @@ import (
 const (
 	// gap is how long a Follow lets output come together.
 	gap = 2 * time.Millisecond
-	// pollInterval is how often is looked where the system does not tell of changes,
-	// as of those that other hosts make on a shared file system.
+	// pollInterval is how often Follow looks where the system does not tell of changes,
+	// such as those that other hosts make on a shared file system.
 	pollInterval = 500 * time.Millisecond
 )
 
@@ -59,11 +59,11 @@ type follower struct {
 	alive bool // its agent ran when it was asked last
 }
 
-// Follow writes what the workers of a run have written and write, whole lines, on
-// and on: when a new attempt begins it goes over to that. It returns when the job has
-// ended, as far as its directory tells that, when the one attempt that it follows is
-// over since another has begun, or when ctx ends, having written what there is; or
-// when its Writer fails. It starts one goroutine, which has ended then.
+// Follow writes the lines that the workers of a run have written, and those that they
+// write from now on. When a new attempt begins it goes on with that one. It returns when
+// the job has ended, as far as its directory tells; when another attempt has begun after
+// the only one to follow; when ctx ends, having written what there is; or when its Writer
+// fails. It starts one goroutine, which has ended by then.
 func Follow(ctx context.Context, cfg FollowConfig) error {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
