@@ -40,9 +40,9 @@ type console struct {
 	closed atomic.Bool // nobody reads it any more
 }
 
-// foreign owns an unfinished line that only a relay may continue: streams without
+// relays owns an unfinished line that only a relay may continue: streams without
 // prefixes share lines with each other as their writers had it.
-var foreign any = new(int)
+var relays any = new(int)
 
 // newConsole makes a console of a descriptor of its own for f: Go kills a
 // program that writes to a closed pipe through descriptor 1 or 2.
@@ -114,7 +114,7 @@ func (c *console) disown(owner any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.open == owner {
-		c.open = foreign
+		c.open = relays
 	}
 }
 
@@ -139,7 +139,7 @@ func (c *console) write(p []byte) (written int) {
 		}
 		c.open = nil
 		if c.last != 0 && c.last != '\n' {
-			c.open = foreign
+			c.open = relays
 		}
 		c.closed.Store(isGone(err, c.terminal))
 		break

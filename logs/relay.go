@@ -175,7 +175,7 @@ func (r *relay) write(p []byte) {
 	if len(p) == 0 || r.to == nil || r.abandoned.Load() {
 		return
 	}
-	lost := r.to.put(foreign, p, 0)
+	lost := r.to.put(relays, p, 0)
 	r.bytes.Add(int64(len(p) - lost))
 	r.lost.Add(int64(lost))
 }

@@ -104,7 +104,7 @@ func (s *Server) release(r Request) {
 	}
 }
 
-// manyTimers is from how many on an emptied map is worth to be made anew.
+// manyTimers is how many timers a map has had that is made anew when it is empty.
 const manyTimers = 1024
 
 // take takes a live timer out. The lock is held.

@@ -53,7 +53,7 @@ type process struct {
 	id     uint32 // tells apart processes that had the same number
 	handle *handle
 	timers map[string]*entry // the live ones, by scope
-	most   int               // how many there were since the map was made
+	most   int               // timers at a time, since the map was made
 	scopes int               // bytes of their scopes
 
 	generation int     // goes up when all timers are dropped

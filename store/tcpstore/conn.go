@@ -14,11 +14,11 @@ import (
 )
 
 const (
-	firstBuffer = 2 << 10  // a quiet connection's read buffer
-	fullBuffer  = 64 << 10 // a busy connection's
-	fullReply   = 32 << 10 // replies are written once they amount to this
-	firstTaken  = 1 << 20  // allocated for a value before any of it has arrived
-	mostCopied  = 256 << 10
+	firstBuffer = 2 << 10   // a quiet connection's read buffer
+	fullBuffer  = 64 << 10  // a busy connection's
+	fullReply   = 32 << 10  // replies are written once they amount to this
+	firstTaken  = 1 << 20   // allocated for a value before any of it has arrived
+	mostCopied  = 256 << 10 // where more is to be written, values are not copied
 )
 
 // openingTimeout is how long a new connection may take to begin as a client does.
@@ -63,7 +63,7 @@ type conn struct {
 	s     *Server
 	raw   net.Conn      // to be closed, by anybody
 	nc    net.Conn      // raw, or what the guard has made of it
-	ended chan struct{} // closed when the goroutine has left the data alone
+	ended chan struct{} // closed when the goroutine is done with the map
 	since time.Time
 	cut   chan struct{} // the server's, which Reset closes
 
@@ -75,7 +75,7 @@ type conn struct {
 	buf   []byte
 	r, w  int // buf[r:w] is what has been read and not yet parsed
 	frame frame
-	class int      // of places: what buf and frame have one of
+	class int      // of places, of which buf and frame have one; 0: they need none
 	keys  []string // scratch
 
 	replies batch // to be written

@@ -49,11 +49,11 @@ type minder struct {
 	limit    restarts
 	done     chan struct{} // closed when no child is left and none will be started
 
-	mu    sync.Mutex // guards what follows
-	child *child     // nil while there is none
-	op    string     // from end; no child is started after that
-	kick  chan struct{}
-	fault error // what the child that end told to end had to say
+	mu    sync.Mutex    // guards what follows
+	child *child        // nil while there is none
+	op    string        // from end; no child is started after that
+	kick  chan struct{} // closed by end: again waits no longer
+	fault error         // what the child that end told to end had to say
 }
 
 func newMinder(e *Election, mode string, settings any) *minder {

@@ -38,7 +38,7 @@ type cas struct {
 
 	token []byte       // the value as read last
 	state *state.State // what it says, without the dead; nil: not read yet
-	late  state.Set    // whose heartbeats have been missing for long, since compare
+	late  state.Set    // who was silent for most of limit, since the last compare: if gone, then lost
 	gone  bool         // the store could not be read
 }
 

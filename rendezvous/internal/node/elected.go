@@ -50,7 +50,7 @@ type elected struct {
 	elect      func(ctx context.Context, addr string) (Election, error)
 	needs      atomic.Pointer[string] // what the election waits for
 
-	entered  bool // which sets the next three
+	entered  bool // enter has set the next three
 	store    *tcpstore.Server
 	election Election
 	resign   func() // ends the campaign
@@ -142,7 +142,7 @@ func (e *elected) campaign(ctx context.Context) {
 	for {
 		leader, err := e.election.Leader(ctx)
 		if err != nil {
-			return // Next finds out
+			return // Next gets the same error
 		}
 		lost := e.election.Lost(leader.Term)
 		if leader.Mine {

@@ -44,13 +44,14 @@ type endpoint interface {
 	fmt.Stringer
 	// connect finds the rendezvous, or makes it, and sets the node's link.
 	connect(ctx context.Context) (protocol, error)
-	// again says whether connect can find another rendezvous after one was lost, by p.
+	// again says whether connect may find the rendezvous once more, or another, after p has
+	// lost it.
 	again(p protocol) bool
-	// lost is the error of a rendezvous that was there and is not any more, and loss
-	// what that means for a round.
+	// lost is the error of a rendezvous that was there and is not any more. loss is what a
+	// round that runs hears of it.
 	lost(err error) error
 	loss(err error) rendezvous.Change
-	// lacking says what an election waits for at the moment, "" if there is nothing.
+	// lacking says what an election waits for at the moment; "": for nothing.
 	lacking() string
 	// holds says whether this process holds the rendezvous.
 	holds() bool

@@ -16,11 +16,11 @@ import (
 // What the agents of a static job agree on before the first round, in the job's
 // store.
 const (
-	agentsKey = "agents" // how many of them are ours, those that were started again twice
+	agentsKey = "agents" // how many agents are muster's; one that was started again counts twice
 	hostKey   = "host/"  // and a node rank: its host's name
-	modeKey   = "mode"   // what rank 0 makes of that
-	modeHeld  = "held"   // all are: the rendezvous is held by rank 0's server
-	modePlain = "plain"  // PyTorch's take part, which know no rounds
+	modeKey   = "mode"   // what follows, in rank 0's word: one of these
+	modeHeld  = "held"   // all are muster's: rank 0's server holds the rendezvous
+	modePlain = "plain"  // some are PyTorch's, which know no rounds
 )
 
 // ranked is the endpoint of a job whose nodes have ranks from the start. Rank 0 serves
@@ -84,8 +84,8 @@ func (e *ranked) connect(ctx context.Context) (protocol, error) {
 	return n.greet(ctx, conn)
 }
 
-// report connects to rank 0's store, says that this node is there, and returns what
-// rank 0 makes of all nodes when they are.
+// report connects to rank 0's store, says that this node is there, and returns the mode
+// that rank 0 chooses when all nodes are.
 func (e *ranked) report(ctx context.Context, cfg tcpstore.ClientConfig) (mode string, err error) {
 	n := e.n
 	defer n.cfg.OnWaiting(rendezvous.Waiting{})
@@ -133,7 +133,7 @@ func (e *ranked) present(ctx context.Context, cfg tcpstore.ClientConfig) error {
 	return client.Close()
 }
 
-// countAgents waits, on rank 0, until all nodes have come, and says what they are.
+// countAgents waits, on rank 0, until all nodes have come, and chooses the mode.
 func (e *ranked) countAgents(ctx context.Context) (mode string, err error) {
 	defer e.n.cfg.OnWaiting(rendezvous.Waiting{})
 	all := e.n.cfg.MaxNodes

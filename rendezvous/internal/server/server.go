@@ -185,15 +185,15 @@ func (s *Server) find(hello *Message) (l *live, created bool) {
 	return l, true
 }
 
-// memory is how long it is remembered that a job has ended, for hosts that come late.
-const memory = time.Hour
+// rememberFor is how long a rendezvous whose job has ended is kept, for hosts that come late.
+const rememberFor = time.Hour
 
 // forget drops the rendezvous of jobs that ended long ago and returns them, to be hidden.
 // The caller holds mu.
 func (s *Server) forget(now time.Time) (forgotten []*live) {
 	for runID, l := range s.live {
 		l.mu.Lock()
-		old := len(l.lines) == 0 && !l.over.IsZero() && now.Sub(l.over) > memory
+		old := len(l.lines) == 0 && !l.over.IsZero() && now.Sub(l.over) > rememberFor
 		next := l.rdzv.state.Round + 1
 		l.mu.Unlock()
 		if old {
@@ -370,7 +370,7 @@ func (ln *line) write() {
 	}
 }
 
-// Suspend is that of all of them.
+// Suspend calls Suspend of each rendezvous, and of those that are made later.
 func (s *Server) Suspend(suspended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -56,15 +56,15 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, logger *slog.Logger
 
 // A member is this host's part in the cluster.
 type member struct {
-	cfg    pipe.Serve
-	me     *host
-	others []*host
-	out    *pipe.Writer
-	logger *slog.Logger
-	ended  atomic.Bool // the job has; its data is of no use any more
-	overs  int         // how often it started over
-	takens int         // how often another one had its ports after all
-	tokens []string    // of the clusters that this run has had, as far as known
+	cfg      pipe.Serve
+	me       *host
+	others   []*host
+	out      *pipe.Writer
+	logger   *slog.Logger
+	ended    atomic.Bool // the job has; its data is of no use any more
+	restarts int         // how often it started over, with no data
+	clashes  int         // how often another one had its ports after all
+	tokens   []string    // of the clusters that this run has had, as far as known
 
 	tls, tlsServer  *tls.Config // for connections to the others, and from them; nil without
 	refused, denied admit.Tally // connections
@@ -148,8 +148,8 @@ func (m *member) live(ctx context.Context, dir string) error {
 // host has started its member since freePorts looked.
 func (m *member) taken(err error) error {
 	const most = 10 // else it is never free and tryPorts does not see it
-	if errors.Is(err, syscall.EADDRINUSE) && m.takens < most {
-		m.takens++
+	if errors.Is(err, syscall.EADDRINUSE) && m.clashes < most {
+		m.clashes++
 		return errTaken
 	}
 	return err
@@ -338,10 +338,10 @@ func (m *member) afterStop(ctx context.Context, e *embed.Etcd, err error) error 
 		return ctx.Err()
 	}
 	const limit = 5 // one is what a replacement takes
-	m.overs++
+	m.restarts++
 	select {
 	case <-e.Server.StoppingNotify():
-		if m.overs <= limit {
+		if m.restarts <= limit {
 			m.logger.Warn("this host's member of etcd was replaced by another of its name, and starts over", "node", m.me.name)
 			return errStartOver
 		}
