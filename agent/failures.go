@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
@@ -86,14 +87,24 @@ func (r *record) news() news {
 // goes on from it.
 const mostRestarts = math.MaxInt32
 
-// parseRecord reads what another agent wrote.
-func parseRecord(text []byte) (*record, error) {
-	if len(text) > maxRecord {
-		return nil, fmt.Errorf("%s holds %d bytes, more than %d", failedKey, len(text), maxRecord)
+// Bounds of what other agents write of themselves, in characters.
+const (
+	maxHost = 255
+	maxText = 1000 // of a record
+)
+
+// parseRecord reads what another agent wrote. Its texts end up in logs and pages.
+func parseRecord(body []byte) (*record, error) {
+	if len(body) > maxRecord {
+		return nil, fmt.Errorf("%s holds %d bytes, more than %d", failedKey, len(body), maxRecord)
 	}
 	r := record{Node: -1, Rank: -1}
-	if err := json.Unmarshal(text, &r); err != nil || r.Node < 0 || r.Restarts < 0 || r.Restarts > mostRestarts || r.Signal < 0 || r.Signal > 64 || r.Decision != nil && !r.Decision.Valid() {
-		return nil, fmt.Errorf("%s holds %.100q, want an agent's record of a failure", failedKey, text)
+	if err := json.Unmarshal(body, &r); err != nil || r.Node < 0 || r.Restarts < 0 || r.Restarts > mostRestarts || r.Signal < 0 || r.Signal > 64 || r.Decision != nil && !r.Decision.Valid() {
+		return nil, fmt.Errorf("%s holds %.100q, want an agent's record of a failure", failedKey, body)
+	}
+	r.Host, r.Cause = text.Line(r.Host, maxHost), text.Line(r.Cause, maxText)
+	if d := r.Decision; d != nil {
+		d.Rule, d.Source, d.Why = text.Line(d.Rule, maxText), text.Line(d.Source, maxText), text.Line(d.Why, maxText)
 	}
 	return &r, nil
 }
@@ -244,7 +255,7 @@ func lookUp(ctx context.Context, s store.Store, key string) ([]byte, error) {
 // hostOf is the name of a node's host; "" while its agent has not set it.
 func hostOf(ctx context.Context, at *attempt, groupRank int) (string, error) {
 	name, err := lookUp(ctx, at.round.Store, fmt.Sprint(agentPrefix, groupRank))
-	return string(name[:min(len(name), 255)]), err
+	return text.Line(string(name), maxHost), err
 }
 
 // raise sets the number at key to n unless it is that much already.

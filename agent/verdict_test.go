@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/muster-run/muster/policy"
@@ -65,5 +67,21 @@ func TestParseRecord(t *testing.T) {
 		if rec, err := parseRecord([]byte(tt.text)); (err == nil) != tt.ok {
 			t.Errorf("%s: %+v, %v", tt.text, rec, err)
 		}
+	}
+}
+
+// A record's texts are one printable line each, of bounded length.
+func TestParseRecordText(t *testing.T) {
+	long := strings.Repeat("x", 50<<10)
+	text, err := json.Marshal(record{Host: "h\x1b[2J\x07", Cause: "a\nb" + long, Decision: &policy.Decision{Rule: "r\x07", Source: "s\x07", Why: "w\u202e"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := parseRecord(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Host != "h" || len(r.Cause) > 2000 || !strings.HasPrefix(r.Cause, "a bx") || r.Decision.Rule != "r" || r.Decision.Source != "s" || r.Decision.Why != "w" {
+		t.Errorf("%.100q, %.100q (%d bytes), %+v", r.Host, r.Cause, len(r.Cause), r.Decision)
 	}
 }

@@ -33,7 +33,7 @@ type Job struct {
 	stopwatch
 	live     Live
 	job      *agent.Job       // nil before the first event and Watch
-	round    *rendezvous.Info // the last whose workers started; nil before
+	round    *rendezvous.Info // the last whose workers were to start; nil before
 	world    int              // workers in it
 	state    agent.State      // "" before there is one
 	restarts int              // of the job
