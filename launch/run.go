@@ -46,6 +46,14 @@ const envFileTimer = "TORCHELASTIC_ENABLE_FILE_TIMER"
 // call only the workers themselves end, and the log says so.
 // Source: launch_agent in torch/distributed/launcher/api.py.
 func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
+	begun := false // the agent has run, and the handler is ended after it
+	defer func() {
+		if own := cfg.Rendezvous.Handler; own != nil && !begun {
+			leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+			defer cancel()
+			err = errors.Join(err, own.Leave(leaving))
+		}
+	}()
 	if cfg.Rendezvous.settings == nil {
 		if cfg, err = Resolve(cfg); err != nil {
 			return nil, err
@@ -155,6 +163,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	page, stopServing := watched.serve(host)
 	defer stopServing()
 	watched.announce(stderr, page, run.Dir())
+	begun = true
 	result, err = a.Run(ctx)
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()

@@ -2,6 +2,7 @@ package launch_test
 
 import (
 	"bytes"
+	"context"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 	"github.com/muster-run/muster/internal/safeopen"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/metrics"
+	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/rendezvous/c10d"
 )
 
 type collected struct {
@@ -52,6 +55,37 @@ func TestWorkerOfRun(t *testing.T) {
 		change(&cfg)
 		if _, err := launch.Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+// leaver is a handler that knows how it was ended.
+type leaver struct {
+	rendezvous.Handler
+	left int
+}
+
+func (l *leaver) Leave(ctx context.Context) error {
+	l.left++
+	return l.Handler.Leave(ctx)
+}
+
+// Run ends a handler that it was given also where the host does not join.
+func TestRunEndsHandler(t *testing.T) {
+	for name, change := range map[string]func(*launch.Config){
+		"health check": func(c *launch.Config) { c.HealthCheck = "exit 1" },
+		"config":       func(c *launch.Config) { c.MaxRestarts = -1 },
+	} {
+		handler, err := c10d.New(rendezvous.Spec{RunID: "job1", Endpoint: "localhost:0"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l := &leaver{Handler: handler}
+		cfg := launch.Default()
+		cfg.Workers.Entrypoint, cfg.Rendezvous.Handler, cfg.Logger = "/bin/true", l, slog.New(slog.DiscardHandler)
+		change(&cfg)
+		if r, err := launch.Run(t.Context(), cfg); err == nil || r != nil || l.left != 1 {
+			t.Errorf("%s: %+v, %v, left %d times, want an error and once", name, r, err, l.left)
 		}
 	}
 }
