@@ -41,7 +41,7 @@ class SignalException(Exception):
     """
 
     def __init__(self, msg: str, sigval: signal.Signals) -> None:
-        super().__init__(msg)
+        Exception.__init__(self, msg)  # not super(), which may be PyTorch's and wants sigval
         self.sigval = sigval
 
 

@@ -14,12 +14,14 @@ import sys
 import tempfile
 import textwrap
 import threading
+import types
 import unittest
+import unittest.mock
 import warnings
 
 import jobs
 import muster
-from muster import _flags
+from muster import _flags, errors
 
 METHODS = ("spawn", "fork", "forkserver")
 
@@ -259,6 +261,23 @@ class Failures(Quiet):
         with tempfile.TemporaryDirectory() as dir:
             e = self.failure(jobs.leave, 2, max_restarts=1, nproc=1, logs_specs=muster.DefaultLogsSpecs(log_dir=dir))
             self.assertEqual(os.path.basename(os.path.dirname(e.report)), "attempt_1")
+
+
+class LikeTorch(unittest.TestCase):
+    def test_signal(self):
+        """Where PyTorch is loaded, the exception is also its own."""
+        class SignalException(Exception):
+            def __init__(self, msg, sigval):  # as torch has it
+                super().__init__(msg)
+                self.sigval = sigval
+
+        theirs = types.ModuleType(errors.TORCH_API)
+        theirs.SignalException = SignalException
+        with unittest.mock.patch.dict(sys.modules, {errors.TORCH_API: theirs}):
+            e = errors.like_torch(errors.SignalException, errors.TORCH_API)("stopped", signal.SIGTERM)
+        self.assertIsInstance(e, SignalException)
+        self.assertIsInstance(e, muster.SignalException)
+        self.assertEqual((str(e), e.sigval), ("stopped", signal.SIGTERM))
 
 
 class Refused(Quiet):
