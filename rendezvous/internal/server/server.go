@@ -130,8 +130,8 @@ func originOf(conn net.Conn) origin {
 	return origin{reached: local.IP.String(), from: remote.AddrPort().Addr().Unmap().WithZone("")}
 }
 
-// enter brings a session into its rendezvous, which is made if need be. It returns nil after
-// Close.
+// enter brings a session into its rendezvous, which is made if need be; but not for a node
+// that is refused. It returns nil after Close.
 func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 	s.mu.Lock()
 	if s.closed {
@@ -141,15 +141,16 @@ func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 	s.last++
 	id := s.last
 	l, created := s.find(hello)
-	var forgotten []*live
-	if created {
-		forgotten = s.forget(time.Now())
-	}
-	// The rendezvous must not be forgotten before the session is in it.
 	l.do(func(r *Rendezvous, now time.Time) {
 		l.lines[id] = ln
 		r.Receive(now, id, hello)
+		created = created && len(r.sessions) > 0 // a node that is refused brings no rules
 	})
+	var forgotten []*live
+	if created {
+		forgotten = s.forget(time.Now())
+		s.live[hello.RunID] = l
+	}
 	s.mu.Unlock()
 	for _, old := range forgotten {
 		s.hide(old)
@@ -160,7 +161,7 @@ func (s *Server) enter(hello *Message, ln *line) (*live, ID) {
 	return l, id
 }
 
-// find returns the rendezvous that a hello is for: its run's. A new one is made where there
+// find returns the rendezvous that a hello is for: its run's. It makes a new one where there
 // is none, or where the run's job has ended (it was closed, or all of its hosts are lost) and
 // the node is not one that took part in it. The rounds of a new one have numbers of their
 // own: the store still has keys of the rounds before. The caller holds mu.
@@ -181,7 +182,6 @@ func (s *Server) find(hello *Message) (l *live, created bool) {
 	l = &live{runID: hello.RunID, rdzv: NewRendezvous(hello.RunID, s.log), lines: map[ID]*line{}}
 	l.rdzv.suspended = s.suspended
 	l.rdzv.history.first, l.rdzv.history.ended, l.rdzv.state.Round = first, ended, first
-	s.live[hello.RunID] = l
 	return l, true
 }
 

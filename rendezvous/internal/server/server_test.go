@@ -41,7 +41,11 @@ func (k *keys) Unmirror(key string) {
 // when it has its answer.
 func newVisits(t *testing.T, shown *keys) (s *server.Server, visit func(runID string, end bool, last *server.Place) *server.Message) {
 	s = server.New(shown, slog.New(slog.DiscardHandler))
-	visit = func(runID string, end bool, last *server.Place) *server.Message {
+	return s, visits(t, s)
+}
+
+func visits(t *testing.T, s *server.Server) (visit func(runID string, end bool, last *server.Place) *server.Message) {
+	return func(runID string, end bool, last *server.Place) *server.Message {
 		ours, theirs := net.Pipe()
 		var served sync.WaitGroup
 		served.Go(func() { s.Serve(theirs) })
@@ -71,7 +75,6 @@ func newVisits(t *testing.T, shown *keys) (s *server.Server, visit func(runID st
 		}
 		return m
 	}
-	return s, visit
 }
 
 // A job whose hosts are all gone, without an end, has left failures in the store of its
@@ -211,6 +214,45 @@ func TestRefusedSessionEndsLate(t *testing.T) {
 		t.Error("torch nodes cannot see the rendezvous")
 	}
 }
+
+// An agent that is refused makes no rendezvous: it has no rules, by which torch nodes that
+// met before would all count as dead, and would replace what is remembered of a job.
+func TestRefusedMakesNone(t *testing.T) {
+	shown := &ever{keys{list: map[string]bool{}}}
+	s := server.New(shown, slog.New(slog.DiscardHandler))
+	defer s.Close()
+	visit := visits(t, s)
+	refused := func(runID string) {
+		ours, theirs := net.Pipe()
+		var served sync.WaitGroup
+		served.Go(func() { s.Serve(theirs) })
+		defer served.Wait()
+		defer ours.Close()
+		m := hello(runID, 1, 2)
+		m.Type, m.Version = server.Hello, server.Version-1
+		if _, err := ours.Write(m.Append(nil)); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := server.Read(ours); err != nil || m.Type != server.Refused {
+			t.Fatalf("%+v, %v", m, err)
+		}
+	}
+	refused("job1")
+	if len(shown.list) != 0 {
+		t.Error("torch nodes see a rendezvous of nobody")
+	}
+	visit("job2", false, nil)
+	visit("job2", true, nil)
+	refused("job2")
+	if m := visit("job2", false, &server.Place{Round: 0, WorldSize: 1}); m.Type != server.Closed {
+		t.Errorf("one that took part in job2 hears %+v", m)
+	}
+}
+
+// ever are keys that are never removed.
+type ever struct{ keys }
+
+func (*ever) Unmirror(string) {}
 
 // slow are keys whose removal takes a while to begin.
 type slow struct{ keys }
