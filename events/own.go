@@ -107,8 +107,8 @@ func (e RdzvEvent) Append(dst []byte) []byte {
 	return pyjson.AppendStruct(dst, e)
 }
 
-// EndEvent says that this host has closed the rendezvous, or has only left it; or why it
-// could not say so to the others.
+// EndEvent says that this host has closed the rendezvous or has left it, or why it could do
+// neither.
 func EndEvent(runID, host string, closed bool, err error) RdzvEvent {
 	e := RdzvEvent{Name: "rendezvous.Leave", RunID: runID, Hostname: host, PID: os.Getpid(), NodeState: "SUCCEEDED", Message: "has left the rendezvous"}
 	if closed {

@@ -41,8 +41,8 @@ type PreemptedWorker struct {
 	Killed bool `json:"cut_short"`
 }
 
-// Add adds a worker. graceOver says that it ended after all of its grace: had it to be
-// killed before that, a second signal to its agent was the reason.
+// Add adds a worker, and sets CutShort if it was killed. graceOver says that it ended after
+// all of its grace; a worker that was killed before that was killed for a second signal.
 func (p *Preemption) Add(w PreemptedWorker, graceOver bool) {
 	switch {
 	case w.Killed && graceOver:

@@ -169,8 +169,8 @@ type hosts struct {
 	names   []string // beside localhost
 }
 
-// hostsOf knows a server by the names that it was given and, where others can connect,
-// by those of this host.
+// hostsOf returns the hosts of a server at l: the names that it was given and, where other
+// hosts can connect, those of this host.
 func hostsOf(l net.Addr, addr string, names []string) hosts {
 	tcp, ok := l.(*net.TCPAddr)
 	if !ok {

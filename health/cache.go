@@ -71,8 +71,8 @@ func (c *cache[T]) refresh() {
 	c.done = nil
 }
 
-// try calls fetch. A Source that panics would end a job since somebody looked at
-// it; it counts as one that has nothing to say.
+// try calls fetch. If the Source panics, that is an error: nobody should end a job by looking
+// at it.
 func (c *cache[T]) try() (value T, err error) {
 	defer func() {
 		if p := recover(); p != nil {

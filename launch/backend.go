@@ -34,7 +34,7 @@ func Backends() []Backend {
 	}
 }
 
-// etcdV2 is a backend of torchrun's, in whose place etcd is.
+// etcdV2 is the name of a backend of torchrun's. Here it means etcd.
 const etcdV2 = "etcd-v2"
 
 // FindBackend returns the backend of that name.

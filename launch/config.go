@@ -40,9 +40,10 @@ type Config struct {
 	// agent.DefaultExitBarrierTimeout or 5 s here; NoAutopsy means that no evidence is
 	// collected. PreemptionSignals are handled even if SignalsToHandle lacks them.
 	agent.Options
-	// SignalsToHandle are forwarded to the workers. SignalsText is the text
-	// that workers see in TORCHELASTIC_SIGNALS_TO_HANDLE, names with commas between, which
-	// alone says both. Both unset means SIGTERM,SIGINT,SIGHUP,SIGQUIT.
+	// SignalsToHandle are forwarded to the workers. SignalsText is the text that workers
+	// see in TORCHELASTIC_SIGNALS_TO_HANDLE, names with commas between; without
+	// SignalsToHandle those are taken from it. Both unset means
+	// SIGTERM,SIGINT,SIGHUP,SIGQUIT.
 	SignalsToHandle []syscall.Signal
 	SignalsText     string
 	// HealthCheck is a site's own check of this host, a command for sh, that runs
@@ -150,7 +151,7 @@ type Records struct {
 	MetricsHandler string
 	// Metrics gets TorchElastic's metrics, too; nil means no such handler.
 	Metrics metrics.Handler
-	// Observers get all that the agent tells, of which events and metrics are parts.
+	// Observers get all events of the agent. The events and metrics above are made of those.
 	Observers []func(agent.Event)
 }
 

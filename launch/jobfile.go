@@ -9,7 +9,7 @@ import (
 )
 
 // beginJobFile says in the run's directory that the job runs; nil where there is no
-// directory. A job runs also without.
+// directory. A job runs without the file, too.
 func beginJobFile(cfg *Config, dir, host string) *jobfile.Writer {
 	if dir == "" {
 		return nil
@@ -23,8 +23,8 @@ func beginJobFile(cfg *Config, dir, host string) *jobfile.Writer {
 	return w
 }
 
-// endJobFile says how it ended. A temporary directory without logs shall not stay for
-// this.
+// endJobFile says how it ended. It removes the file of a job that succeeded if nothing else is
+// in the temporary directory, which would stay for it.
 func endJobFile(cfg *Config, w *jobfile.Writer, result *agent.Result, err error) {
 	e := jobfile.End{Ended: time.Now()}
 	e.Outcome, e.Cause = agent.Finished{Step: agent.Step{Err: err}, Result: result}.Outcome()

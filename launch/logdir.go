@@ -48,9 +48,9 @@ func checkLogDir(cfg logs.Config) error {
 	}
 }
 
-// warnOfLogDir says who else can replace the run's directory. A job runs also there: that
-// everybody may is a mistake; a directory of a colleague, of a group, or, for root in a
-// container, of a user is where many people work.
+// warnOfLogDir logs who else can replace the run's directory. The job runs there all the same.
+// A directory that everybody may write to is a mistake, and a warning; one of a colleague, of
+// a group or, for root in a container, of a user is where many people work.
 func warnOfLogDir(cfg *Config, dir string) {
 	if dir == "" {
 		return

@@ -53,7 +53,7 @@ func (o *observed) addr() string {
 	return port
 }
 
-// observers get what the agent tells: for events, for metrics, and for what is served.
+// observers get the agent's events: for event logs, for metrics, and for what is served.
 func (o *observed) observers(sink events.Sink, stdout io.Writer) []func(agent.Event) {
 	all := append(slices.Clip(o.cfg.Records.Observers), events.Observer(sink), o.Observe)
 	if o.addr() != "" {
@@ -68,7 +68,7 @@ func (o *observed) observers(sink events.Sink, stdout io.Writer) []func(agent.Ev
 }
 
 // serve begins to serve where that is asked for, and returns where that is and what
-// ends it. A job runs also without.
+// ends it. A job runs without that, too.
 func (o *observed) serve(host string) (at string, stop func()) {
 	if o.metrics == nil {
 		return "", func() {}

@@ -14,7 +14,7 @@ const (
 	metricsConsole = "console"
 )
 
-// checkRecords says what is wrong with where events and metrics shall go.
+// checkRecords says what is wrong with the Records.
 func (cfg *Config) checkRecords() error {
 	errs := []error{cfg.events(cfg.Logs.Dir, nil).Check()}
 	switch cfg.Records.MetricsHandler {

@@ -121,7 +121,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	defer closing.Go(func() { // the end of the guard takes as long as removing the logs
+	defer closing.Go(func() { // beside the end of the logs, which takes as long
 		if cerr := supervisor.Close(); cerr != nil {
 			log.Warn("the workers' cgroup stays until the next job here removes it", "error", cerr)
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/muster-run/muster/timer"
 )
 
-// Live is what a Job asks for at each scrape; an *agent.Agent is one.
+// Live is what a Job asks at each scrape; an *agent.Agent is one.
 type Live interface {
 	Job() *agent.Job
 	Workers() []agent.Worker

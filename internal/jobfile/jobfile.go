@@ -4,10 +4,10 @@
 // The file has a line of JSON when the agent begins and a second one when it ends.
 // In between the agent holds a lock on it (flock), which the system takes away
 // however the agent ends. So a reader can tell three things apart: the job has ended
-// and how, it still runs, or its agent is gone without a word. Neither costs the
-// agent more than three system calls, and no process is asked.
+// and how, it still runs, or its agent is gone without a word. A line costs the agent no
+// more than three system calls, and a reader asks no process.
 //
-// What is read is hostile: a file that is no regular one, too large, or not what an
+// A reader trusts nothing: a file that is no regular one, too large, or not what an
 // agent writes is an error.
 package jobfile
 

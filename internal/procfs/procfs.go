@@ -1,6 +1,6 @@
-// Package procfs reads what package process needs to know from Linux's /proc:
-// parents, sessions, start times, states, environments. Nothing in it is cached; a
-// process may end between two reads, and callers must expect that.
+// Package procfs reads what muster needs to know from Linux's /proc: parents, sessions,
+// start times, states, environments, CPU time and memory, sockets. It caches nothing but
+// the readings of a Meter. A process may end between two reads; callers must expect that.
 //
 // Files are read with bare system calls: os.ReadFile first tries to register every
 // file with the network poller, which takes longer than the reading.
