@@ -16,6 +16,7 @@ import (
 	"github.com/muster-run/muster/cmd/muster/internal/doctor"
 	"github.com/muster-run/muster/internal/test/netlab"
 	"github.com/muster-run/muster/internal/test/pypeer"
+	"github.com/muster-run/muster/internal/test/testcert"
 )
 
 // serve starts a program on a host, waits for its first line, and ends it with the
@@ -73,6 +74,18 @@ func TestMeetWithAToken(t *testing.T) {
 	_, r1 = s.both(token, nil, "--nnodes=2", "--rdzv-endpoint=host0:29400", "--wait=5")
 	expect(t, r1, doctor.Failure, "meeting", `takes only agents of its job.*give this agent what the others have`, "")
 	expectOnly(t, r1, "meeting")
+}
+
+// Hosts with the job's certificates meet.
+func TestMeetByTLS(t *testing.T) {
+	s := newSite(t, 2)
+	ca := testcert.New(t)
+	cert, key := ca.Issue()
+	r0, r1 := s.both(nil, nil, "--nnodes=2", "--rdzv-endpoint=host0:29400", "--rdzv-conf=cacert="+ca.File+",cert="+cert+",key="+key)
+	for _, r := range []doctor.Report{r0, r1} {
+		expect(t, r, doctor.OK, "meeting", `^2 hosts met at host0:29400: `, "")
+		expectOnly(t, r)
+	}
 }
 
 // PyTorch's own store will do.
