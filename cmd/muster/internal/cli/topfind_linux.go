@@ -42,8 +42,8 @@ func findAgents() (agents []foundAgent, silent int, err error) {
 func agentOf(pid int) (agent foundAgent, ok bool) {
 	dir := "/proc/" + strconv.Itoa(pid)
 	// The command line is in the process' memory: that of one which hangs may not come.
-	comm, _ := procfs.ReadFile(dir + "/comm")
-	if name := strings.TrimSpace(string(comm)); name != "muster" && name != torchrunName {
+	comm, _ := procfs.ReadFile(dir + "/comm") // of the file that was started, such as muster-0.1
+	if name := string(comm); !strings.HasPrefix(name, "muster") && !strings.HasPrefix(name, torchrunName) {
 		return agent, false
 	}
 	cmdline, err := procfs.ReadFile(dir + "/cmdline")
