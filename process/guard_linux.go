@@ -130,9 +130,8 @@ func (g *guard) fork() error {
 	return nil
 }
 
-// leastPause is the least time that a guard is there before another takes its place.
-// Where none can be started, this is when to try again; then after twice as long each
-// time, up to mostPause.
+// leastPause is the least time between two starts of a guard. It is twice as long each time,
+// up to mostPause, while none can be started or each ends soon.
 const (
 	leastPause = time.Second
 	mostPause  = time.Minute
@@ -143,6 +142,7 @@ const (
 // (cmd is nil).
 func (g *guard) replace(cmd *exec.Cmd) {
 	for pause := leastPause; ; {
+		since := time.Now()
 		select {
 		case <-time.After(pause):
 		case <-g.quit:
@@ -155,13 +155,14 @@ func (g *guard) replace(cmd *exec.Cmd) {
 			return
 		default:
 		}
+		pause = min(2*pause, mostPause)
 		if cmd != nil {
 			g.log.Warn("the guard has ended; starting another", "pid", cmd.Process.Pid)
-			pause = leastPause
+			if time.Since(since) > 2*mostPause { // that one was there for a while
+				pause = leastPause
+			}
 		}
-		if cmd = g.start(); cmd == nil {
-			pause = min(2*pause, mostPause)
-		}
+		cmd = g.start()
 	}
 }
 
