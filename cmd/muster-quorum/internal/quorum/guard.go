@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"container/list"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -92,13 +94,47 @@ func (m *member) guard(c *embed.Config) (close func(), err error) {
 	return close, nil
 }
 
+// unproven are the connections that have not proved themselves yet, oldest first.
+type unproven struct {
+	most int // one more, and the oldest is closed
+
+	mu    sync.Mutex // guards conns
+	conns list.List
+}
+
+// add adds a connection; remove takes it out, where that is not done yet.
+func (u *unproven) add(nc net.Conn) (remove func()) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.conns.Len() >= max(u.most, 1) {
+		u.conns.Remove(u.conns.Front()).(net.Conn).Close()
+	}
+	e := u.conns.PushBack(nc)
+	return func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		u.conns.Remove(e)
+	}
+}
+
+// mostUnproven is how many connections may be unproven: of the descriptors that this
+// process may have, most are etcd's.
+func mostUnproven() int {
+	var limit syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+		return 64
+	}
+	return int(min(limit.Cur/4, 1024))
+}
+
 // forward passes connections on to a socket until the listener ends.
 func (m *member) forward(l net.Listener, socket string) {
 	for {
 		nc, err := l.Accept()
 		switch {
 		case err == nil:
-			go m.pass(nc, socket)
+			proved := m.unproven.add(nc)
+			go m.pass(nc, proved, socket)
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
@@ -107,9 +143,11 @@ func (m *member) forward(l net.Listener, socket string) {
 	}
 }
 
-// pass passes on what comes on a connection, both ways, until both have ended.
-func (m *member) pass(nc net.Conn, socket string) {
+// pass passes on what comes on a connection, both ways, until both have ended. It calls
+// proved when the connection has proved itself, or is not let in.
+func (m *member) pass(nc net.Conn, proved func(), socket string) {
 	defer nc.Close()
+	defer proved()
 	if secure, ok := nc.(*tls.Conn); ok {
 		ctx, cancel := context.WithTimeout(context.Background(), handshakeLimit)
 		defer cancel()
@@ -121,6 +159,7 @@ func (m *member) pass(nc net.Conn, socket string) {
 			return
 		}
 	}
+	proved()
 	to, err := net.Dial("unix", socket)
 	if err != nil {
 		return // etcd's server is not there yet, or not any more

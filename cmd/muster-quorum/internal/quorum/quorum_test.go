@@ -12,10 +12,12 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -376,5 +378,63 @@ func TestNoticeOfATakenPort(t *testing.T) {
 	}
 	if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "cannot tell the others") {
 		t.Errorf("%d lines:\n%s", n, log.String())
+	}
+}
+
+// Strangers that connect and say nothing do not use up a member's descriptors: the first of
+// them have to go. Who proves himself is let in meanwhile.
+func TestIdleStrangers(t *testing.T) {
+	id, err := identify("the token of this job", []string{"127.0.0.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &member{cfg: pipe.Serve{Bind: "127.0.0.1"}, logger: slog.New(slog.DiscardHandler)}
+	m.unproven.most = 8
+	if m.tls, err = id.config(); err != nil {
+		t.Fatal(err)
+	}
+	m.tlsServer = m.tls
+	socket := filepath.Join(t.TempDir(), "etcd")
+	etcd, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer etcd.Close()
+	l, err := m.open("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go m.forward(l, socket)
+	var idle []net.Conn
+	for range 12 {
+		nc, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		idle = append(idle, nc)
+	}
+	for i, nc := range idle[:4] {
+		nc.SetReadDeadline(time.Now().Add(handshakeLimit / 2))
+		if _, err := nc.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("connection %d: %v, want its end", i, err)
+		}
+	}
+	secure, err := tls.Dial("tcp", l.Addr().String(), m.tls)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer secure.Close()
+	if _, err := secure.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	inside, err := etcd.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer inside.Close()
+	if _, err := io.ReadFull(inside, make([]byte, 1)); err != nil {
+		t.Fatal(err)
 	}
 }

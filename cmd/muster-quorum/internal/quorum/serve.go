@@ -67,6 +67,7 @@ type member struct {
 	tokens   []string    // of the clusters that this run has had, as far as known
 
 	tls, tlsServer  *tls.Config // for connections to the others, and from them; nil without
+	unproven        unproven
 	refused, denied admit.Tally // connections
 	unposted        admit.Tally // notices
 
@@ -80,6 +81,7 @@ var (
 )
 
 func (m *member) run(ctx context.Context) error {
+	m.unproven.most = mostUnproven()
 	cleanTLS, err := m.secure()
 	defer cleanTLS()
 	if err != nil {
