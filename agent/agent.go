@@ -339,7 +339,7 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 	began := time.Now()
 	a.emit(a.last, Joining{Again: a.last != nil})
 	round, err := a.cfg.Rendezvous.Next(ctx)
-	for tries := a.cfg.MaxRestarts; tries > 0 && short(err) && a.cfg.Rendezvous.Changes() == nil && at.outlives(startPause); tries-- {
+	for tries := a.cfg.MaxRestarts; tries > 0 && isShortage(err) && a.cfg.Rendezvous.Changes() == nil && at.outlives(startPause); tries-- {
 		a.log.Warn("cannot begin a round for now; trying again", "run_id", a.cfg.Rendezvous.RunID(), "error", err)
 		round, err = a.cfg.Rendezvous.Next(ctx)
 	}

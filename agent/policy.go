@@ -114,7 +114,9 @@ func (a *Agent) progressOf(at *attempt) policy.Progress {
 	return p
 }
 
-// A prober looks at files that may be on a file system which does not answer.
+// A prober looks at files that may be on a file system which does not answer. busy is where
+// a look that was not over in time will send what it finds, which the next look returns;
+// nil without one. Only the goroutine of Run uses it.
 type prober struct{ busy chan string }
 
 // look returns a text that changes when one of the files does; "" where there are

@@ -46,7 +46,7 @@ func (p *published) ran(at *attempt) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.group = at.group
-	close(at.known)
+	close(at.started)
 }
 
 // ended publishes how they ended.

@@ -86,12 +86,12 @@ type blame struct {
 // goroutines is how the attempt starts goroutines, hears from them and ends them. close ends
 // life and waits for wg. A function that starts a goroutine without wg waits for it itself.
 type goroutines struct {
-	life  context.Context
-	end   context.CancelFunc
-	wg    sync.WaitGroup
-	news  chan news     // has room for one: the goroutine of Run may tell itself its ranks
-	known chan struct{} // closed when the workers run (published.ran)
-	ended chan struct{} // closed when they have ended
+	life    context.Context
+	end     context.CancelFunc
+	wg      sync.WaitGroup
+	news    chan news     // has room for one: the goroutine of Run may tell itself its ranks
+	started chan struct{} // closed when the workers run (published.ran)
+	ended   chan struct{} // closed when they have ended
 }
 
 // news is an event and what is known of it.
@@ -111,7 +111,7 @@ func newAttempt(ctx context.Context) *attempt {
 	return &attempt{
 		course:     course{gone: map[int]bool{}},
 		blame:      blame{missed: map[int]string{}},
-		goroutines: goroutines{life: life, end: end, news: make(chan news, 1), known: make(chan struct{}), ended: make(chan struct{})},
+		goroutines: goroutines{life: life, end: end, news: make(chan news, 1), started: make(chan struct{}), ended: make(chan struct{})},
 	}
 }
 
@@ -187,7 +187,7 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 		a.emitDecided(at, n, state, act)
 		switch act {
 		case actWatch:
-			a.sayStays(ctx, at, n)
+			a.logStays(ctx, at, n)
 		case actStart:
 			n = a.startGroup(ctx, at)
 			continue
@@ -209,7 +209,7 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 		case actRejoin:
 			a.emitLoss(at, n)
 			a.carriedOut(at.verdict)
-			a.sayRejoins(at, n)
+			a.logRejoin(at, n)
 			a.stopWorkers(ctx, at, syscall.SIGTERM)
 			return nil, nil
 		case actFollow:
@@ -325,14 +325,14 @@ func (a *Agent) startGroup(ctx context.Context, at *attempt) news {
 // startPause is how long the agent waits for what it was short of.
 const startPause = time.Second
 
-// short says whether the system is short of something that other programs may give back.
-func short(err error) bool {
+// isShortage says whether the system is short of something that other programs may give back.
+func isShortage(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM)
 }
 
 // notStarted says whether another attempt may succeed.
 func (a *Agent) notStarted(at *attempt, err error) news {
-	if !short(err) {
+	if !isShortage(err) {
 		return news{ev: evStartFailed, err: err}
 	}
 	if _, ok := errors.AsType[*process.StartError](err); !ok {
@@ -409,8 +409,8 @@ func stopSignal(cause error) syscall.Signal {
 	return syscall.SIGTERM
 }
 
-// sayRejoins logs why a new round begins.
-func (a *Agent) sayRejoins(at *attempt, n news) {
+// logRejoin logs why a new round begins.
+func (a *Agent) logRejoin(at *attempt, n news) {
 	level, why := slog.LevelWarn, n.change.Kind.String()
 	switch n.change.Kind {
 	case rendezvous.NodesWaiting:
@@ -432,8 +432,8 @@ func (a *Agent) sayRejoins(at *attempt, n news) {
 	a.emit(at, Stopping{Stopped, "for a new round", why})
 }
 
-// sayStays logs why the workers go on although something has happened.
-func (a *Agent) sayStays(ctx context.Context, at *attempt, n news) {
+// logStays logs why the workers go on although something has happened.
+func (a *Agent) logStays(ctx context.Context, at *attempt, n news) {
 	switch n.ev {
 	case evBarrierOverdue:
 		a.log.Warn("exit barrier: some nodes did not finish in time; the others need this host for their rendezvous or their workers' store, so it stays",

@@ -126,7 +126,7 @@ func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 	s.mu.Unlock()
 	if at != nil {
 		select {
-		case <-at.known:
+		case <-at.started:
 		case <-at.life.Done(): // its workers may never run
 		case <-ctx.Done():
 		}

@@ -11,8 +11,8 @@ import (
 // torch's words for a failure of which it knows nothing.
 const enableTraceback = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 
-// decode fills in Kind, Cause, Hint, and what evidence sets.
-func (f *ProcessFailure) decode() {
+// conclude fills in Kind, Cause, Hint, and what evidence sets.
+func (f *ProcessFailure) conclude() {
 	what := f.evidence()
 	switch {
 	case f.StartError != "":

@@ -182,7 +182,7 @@ func New(o Observation) *ProcessFailure {
 			f.FailedAt = failureTime(file, o.Started, f.FailedAt)
 		}
 	}
-	f.decode()
+	f.conclude()
 	f.Message, f.Traceback = multiline(f.Message), multiline(f.Traceback)
 	return f
 }

@@ -16,14 +16,14 @@ type conns struct {
 	net.Listener
 	max int
 
-	mu   sync.Mutex
-	open []*conn // oldest first
+	mu   sync.Mutex // guards open, and answering of each
+	open []*conn    // oldest first
 }
 
 type conn struct {
 	net.Conn
 	of        *conns
-	answering int // guarded by of.mu
+	answering int // requests; of.mu guards it
 }
 
 type connKey struct{}

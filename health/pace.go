@@ -15,8 +15,8 @@ type pacer struct {
 	burst int           // so many may come at once
 	limit time.Duration // nobody waits longer
 
-	mu   sync.Mutex
-	next time.Time // when the next request may go on
+	mu   sync.Mutex // guards next
+	next time.Time  // when the next request may go on
 }
 
 // wait returns when the request may go on; false if that is too far away, or ctx

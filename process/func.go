@@ -229,7 +229,9 @@ func writeErrorFile(path string, e *FuncError) error {
 	return os.WriteFile(path, text, 0o666)
 }
 
-// A call is the parent's side of one function worker.
+// A call is the parent's side of one function worker. The fork thread makes it, with forked;
+// after start its two goroutines have parentIn and parentOut, and value and err are the
+// second's until finish has waited for it.
 type call struct {
 	input               []byte
 	childIn, childOut   *os.File // the worker's ends
