@@ -44,7 +44,7 @@ const (
 const torchrunName = "torchrun"
 
 // Run runs the program started as args[0] and returns its exit status. It is
-// what main calls; nothing in it ends the process.
+// what main calls; nothing in it ends the process but `muster watchdog --kill-self`.
 func Run(ctx context.Context, args []string, stdin, stdout, stderr *os.File) int {
 	p := program{stdin: stdin, stdout: stdout, stderr: stderr, launch: start}
 	if len(args) > 0 {

@@ -112,7 +112,7 @@ func (c *command) options(args []string) {
 func (c *command) directory(args []string) string {
 	switch rest, ok := c.arguments(args); {
 	case !ok:
-	case len(rest) == 0:
+	case len(rest) == 0 || rest[0] == "":
 		c.wrong("no directory is given; it is the job's --log-dir, or a run's directory in it")
 	case len(rest) > 1:
 		c.wrong("unexpected argument %s; want one directory", quote(rest[1]))

@@ -46,14 +46,14 @@ agents of muster can connect, and neither torchrun nor PyTorch's clients.
 
 // storeCommand is `muster store`. It serves until ctx is done.
 func storeCommand(ctx context.Context, c *command, args []string) error {
-	host := c.String("host", "", "")
+	host := ""
 	port := 29500 // torch's, as the help says
 	c.number("port", &port, 0, 65535)
 	var want auth.Config
-	for name, path := range map[string]*string{"token-file": &want.TokenFile, "cacert": &want.CACert, "cert": &want.Cert, "key": &want.Key} {
+	for name, path := range map[string]*string{"host": &host, "token-file": &want.TokenFile, "cacert": &want.CACert, "cert": &want.Cert, "key": &want.Key} {
 		c.Func(name, "", func(text string) error {
 			if *path = text; text == "" {
-				c.wrong("--%s is empty: name a file, or leave it out", name)
+				c.wrong("--%s is empty: give it a value, or leave it out", name)
 			}
 			return nil
 		})
@@ -89,7 +89,7 @@ func storeCommand(ctx context.Context, c *command, args []string) error {
 	}
 
 	cfg := tcpstore.ServerConfig{
-		Addr: net.JoinHostPort(*host, strconv.Itoa(port)), Allow: allow, Logger: logger,
+		Addr: net.JoinHostPort(host, strconv.Itoa(port)), Allow: allow, Logger: logger,
 		Prepare: func(s *tcpstore.Server) { c10d.Serve(s, logger) },
 	}
 	if guard != nil {
@@ -100,8 +100,8 @@ func storeCommand(ctx context.Context, c *command, args []string) error {
 		return fmt.Errorf("%w; %s", err, listenAdvice(err, "--port, or 0 for a free one"))
 	}
 	shown := server.Addr().String()
-	if *host != "" {
-		shown = net.JoinHostPort(*host, strconv.Itoa(server.Port()))
+	if host != "" {
+		shown = net.JoinHostPort(host, strconv.Itoa(server.Port()))
 	}
 	fmt.Fprintf(c.stdout, "listening on %s\n", shown)
 	<-ctx.Done()
