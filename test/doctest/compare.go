@@ -101,7 +101,7 @@ var kinds = []struct {
 	{regexp.MustCompile(`(\bloss \d+\.\d{3})\d+`), "$1"},
 	{regexp.MustCompile(`\b\d+(\.\d+)? (B|[KMGT]iB)\b`), "<bytes>"},
 	{regexp.MustCompile(`\b\d+(\.\d+)? Gbit/s`), "<speed>"},
-	{regexp.MustCompile(`\b(pid|PID) \d+`), "$1 <pid>"},
+	{regexp.MustCompile(`\b(pid|PID)(:?) \d+`), "$1$2 <pid>"},
 	{regexp.MustCompile(`/[^ ]*/logs/`), "<dir>/logs/"},
 }
 

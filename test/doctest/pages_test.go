@@ -26,6 +26,8 @@ var plays = map[string]struct {
 	"docs/quickstart.md":      {1, quickstart},
 	"docs/restart-policy.md":  {2, restartPolicy},
 	"docs/slurm.md":           {0, slurm},
+	"docs/troubleshooting.md": {2, troubleshooting},
+	"docs/tutorial.md":        {1, tutorial},
 }
 
 // scripts are the pages whose blocks of sh are run, in one go, by another test.

@@ -24,8 +24,8 @@ var style string
 
 // order is that of the pages in the list; others follow by name.
 var order = []string{
-	"README", "quickstart", "migrate", "many-hosts", "slurm", "kubernetes", "python",
-	"hangs", "observe", "logs", "restart-policy", "after-a-failure", "handbook", "doctor",
+	"README", "quickstart", "tutorial", "migrate", "many-hosts", "slurm", "kubernetes", "python",
+	"hangs", "observe", "logs", "restart-policy", "after-a-failure", "troubleshooting", "handbook", "doctor",
 	"reliability", "benchmarks", "differences", "exit-codes", "library", "formats", "tcpstore", "timers", "decisions",
 }
 
