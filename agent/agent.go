@@ -302,14 +302,14 @@ func (a *Agent) Job() *Job { return &a.job }
 func (a *Agent) Run(ctx context.Context) (*Result, error) {
 	began := time.Now()
 	if err := a.startWatchdog(); err != nil {
-		return nil, err
+		return a.finished(began, nil, nil, err)
 	}
 	defer a.stopWatchdog()
 	defer a.published.close()
 	if a.cfg.WorkerServer {
 		var err error
 		if a.serverDir, err = os.MkdirTemp(tempdir.Find(), "muster-workers-"); err != nil {
-			return nil, fmt.Errorf("a directory for the workers' sockets: %w", err)
+			return a.finished(began, nil, nil, fmt.Errorf("a directory for the workers' sockets: %w", err))
 		}
 		defer os.RemoveAll(a.serverDir)
 		for i := range a.cfg.Spec.LocalWorldSize {
@@ -323,11 +323,21 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		at.close()
 		a.emit(at, AttemptEnded{Causes: at.causes()})
 		if r != nil || err != nil {
-			a.emit(at, Finished{Step: Step{began, err}, Result: r, Exits: at.exits})
-			return r, err
+			return a.finished(began, at, r, err)
 		}
 		a.last = at
 	}
+}
+
+// finished emits the end of a run, and returns its result. at is the last attempt; nil without
+// one.
+func (a *Agent) finished(began time.Time, at *attempt, r *Result, err error) (*Result, error) {
+	f := Finished{Step: Step{began, err}, Result: r}
+	if at != nil {
+		f.Exits = at.exits
+	}
+	a.emit(at, f)
+	return r, err
 }
 
 // attempt joins a round and runs the workers in it. It returns neither a result

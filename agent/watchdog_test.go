@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -217,6 +218,9 @@ func TestTimerFileRefused(t *testing.T) {
 	j.FileTimer, j.TimerFile = true, filepath.Join(t.TempDir(), "no", "such", "directory")
 	if _, err := j.run(t, t.Context()); err == nil || !strings.Contains(err.Error(), j.TimerFile) {
 		t.Errorf("got %v", err)
+	}
+	if got := j.sink.names(); !slices.Equal(got, []string{"AGENT FAILED"}) {
+		t.Errorf("events %q, want the agent's end", got)
 	}
 }
 
