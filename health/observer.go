@@ -94,6 +94,10 @@ func (o *Observer) Observe(e agent.Event) {
 			o.ranks, job.State = e.Ranks, string(agent.Healthy)
 			o.moment(&e, kindPhase, running, fmt.Sprintf("%s of %d run here", text.Count(e.Job.LocalWorldSize, "worker"), e.Ranks.WorldSize), "")
 		}
+	case agent.Decided:
+		if w.Rejoining && w.Change != "" {
+			o.moment(&e, kindHosts, "", w.Change, "")
+		}
 	case agent.BarrierEntered:
 		job.State = string(agent.Succeeded)
 		o.moment(&e, kindPhase, exitBarrier, "the workers here have succeeded; waiting for the other hosts'", "")

@@ -1,6 +1,7 @@
 package health_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/muster-run/muster/agent"
@@ -16,5 +17,21 @@ func TestLateEvent(t *testing.T) {
 	o.Observe(agent.Event{Job: job, Restarts: 0, What: agent.Suspected{What: "the workers hang"}})
 	if s := o.State(t.Context()); s.Job.Restarts != 1 {
 		t.Errorf("%d restarts, want 1", s.Job.Restarts)
+	}
+}
+
+// Hosts that come or go are on the time line.
+func TestHostsOnTimeLine(t *testing.T) {
+	o := &health.Observer{}
+	job := &agent.Job{}
+	o.Observe(agent.Event{Job: job, What: agent.Joining{}})
+	o.Observe(agent.Event{Job: job, What: agent.Decided{Change: "node lost: b (node 1)", Again: true, Rejoining: true}})
+	o.Observe(agent.Event{Job: job, What: agent.Decided{Change: "closed: c"}})
+	var got []string
+	for _, m := range o.State(t.Context()).Timeline {
+		got = append(got, m.Kind+": "+m.What)
+	}
+	if want := []string{"phase: waiting for the hosts of the next round", "hosts: node lost: b (node 1)"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

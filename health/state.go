@@ -185,7 +185,7 @@ const (
 	kindRound   = "round"   // a rendezvous is complete
 	kindRestart = "restart" // a restart was counted
 	kindFailure = "failure" // workers have failed, here or elsewhere
-	kindHosts   = "hosts"   // hosts have come or gone
+	kindHosts   = "hosts"   // hosts have come or gone, so that a new round begins
 	kindEnd     = "end"     // the job is over
 )
 
