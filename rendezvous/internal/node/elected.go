@@ -98,7 +98,7 @@ func (e *elected) again(protocol) bool { return true }
 func (e *elected) lacking() string     { return *e.needs.Load() }
 
 func (e *elected) lost(err error) error {
-	return e.n.connectionError(fmt.Errorf("lost the agent that held the rendezvous: %w", err))
+	return lostError{e.n.connectionError(fmt.Errorf("lost the agent that held the rendezvous: %w", err))}
 }
 
 // loss is that of a node: another agent will be elected.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -179,5 +180,22 @@ func TestElected(t *testing.T) {
 	late := elected(t, b, 2, 4, "late", longLastCall)
 	if _, err := late.Next(t.Context()); !errors.Is(err, rendezvous.ErrClosed) {
 		t.Errorf("Next after the end: %v", err)
+	}
+}
+
+// A node that cannot make the workers' store says so. It has not lost the rendezvous, and does
+// not join again and again.
+func TestElectedWithoutWorkersStore(t *testing.T) {
+	h := elected(t, newBallot(), 1, 2, "a", func(s *rendezvous.Settings) { s.LastCall = 10 * time.Millisecond })
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if _, err := h.Next(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := node.CloseWorkersStore(h); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Next(ctx); err == nil || !strings.Contains(err.Error(), "start the workers' store") {
+		t.Errorf("got %v", err)
 	}
 }

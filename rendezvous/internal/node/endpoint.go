@@ -49,7 +49,7 @@ func (e *fixed) lacking() string     { return "" }
 func (e *fixed) holds() bool         { return e.serves }
 
 func (e *fixed) lost(err error) error {
-	return e.n.connectionError(fmt.Errorf("lost: %w; the agent or the host that holds the rendezvous has ended or cannot be reached, and a %s job cannot outlive it", err, e.n.backend))
+	return lostError{e.n.connectionError(fmt.Errorf("lost: %w; the agent or the host that holds the rendezvous has ended or cannot be reached, and a %s job cannot outlive it", err, e.n.backend))}
 }
 
 func (e *fixed) loss(err error) rendezvous.Change {

@@ -33,3 +33,10 @@ func Published(ctx context.Context, s store.Store, round int) (addr string, port
 func ServerConfig(cfg rendezvous.Spec) tcpstore.ServerConfig {
 	return (&Node{cfg: cfg}).serverConfig("", 1)
 }
+
+// CloseWorkersStore has a node make its next workers' store where it cannot.
+func CloseWorkersStore(h rendezvous.Handler) error {
+	n := h.(*Node)
+	n.cfg.Settings.Bind = "192.0.2.1"
+	return n.workers.close()
+}

@@ -47,8 +47,8 @@ type endpoint interface {
 	// again says whether connect may find the rendezvous once more, or another, after p has
 	// lost it.
 	again(p protocol) bool
-	// lost is the error of a rendezvous that was there and is not any more. loss is what a
-	// round that runs hears of it.
+	// lost is the error, a lostError, of a rendezvous that was there and is not any more. loss
+	// is what a round that runs hears of it.
 	lost(err error) error
 	loss(err error) rendezvous.Change
 	// lacking says what an election waits for at the moment; "": for nothing.
@@ -59,6 +59,12 @@ type endpoint interface {
 	// that the job is over.
 	close(ctx context.Context, all bool) error
 }
+
+// A lostError is the end of a rendezvous as far as this node's connection to it goes: Next
+// may find it again, or another. Other errors are this node's own.
+type lostError struct{ *rendezvous.ConnectionError }
+
+func (e lostError) Unwrap() error { return e.ConnectionError }
 
 // A protocol is a way to take part in a rendezvous. Its methods are called by one
 // goroutine at a time.
@@ -238,7 +244,7 @@ func (n *Node) open(ctx context.Context) (protocol, error) {
 // replaceable says whether p has lost the rendezvous and another can be found, and if
 // so lets go of it.
 func (n *Node) replaceable(ctx context.Context, p protocol, err error) bool {
-	_, lost := errors.AsType[*rendezvous.ConnectionError](err)
+	_, lost := errors.AsType[lostError](err)
 	if p == nil || !lost || ctx.Err() != nil || !n.endpoint.again(p) {
 		return false
 	}
@@ -280,7 +286,7 @@ func (n *Node) jobStore(first int) store.Store {
 	return store.Prefix(prefix, n.link.agents)
 }
 
-func (n *Node) connectionError(err error) error {
+func (n *Node) connectionError(err error) *rendezvous.ConnectionError {
 	return &rendezvous.ConnectionError{Backend: n.backend, Endpoint: n.endpoint.String(), Err: err}
 }
 
