@@ -98,6 +98,10 @@ func parseError(err error) error {
 	if name, ok := strings.CutPrefix(err.Error(), "flag needs an argument: -"); ok {
 		return fmt.Errorf("argument --%s: expected one argument", name)
 	}
+	if rest, ok := strings.CutPrefix(err.Error(), "invalid boolean value "); ok {
+		value, name, _ := strings.Cut(strings.TrimSuffix(rest, ": parse error"), " for -")
+		return fmt.Errorf("argument --%s: ignored explicit argument %s", name, value)
+	}
 	return err
 }
 
