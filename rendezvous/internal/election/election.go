@@ -1,13 +1,13 @@
-// Package election makes one of a run's agents the holder of its rendezvous, so
-// that any host may be lost: each agent asks who leads, serves the rendezvous if
-// it does, connects to the leader if not, and asks again when that one is lost.
+// Package election makes one of a run's agents the holder of its rendezvous, and another
+// one when that is lost: each agent asks who leads, serves the rendezvous if it does,
+// connects to the leader if not, and asks again when that one is lost.
 //
 // What elects is etcd: a cluster that is there already, or members that the agents
 // of some hosts run themselves. All of etcd is in a program of its own, muster-quorum,
-// that this package starts as a child and speaks to over pipes (package pipe has what
-// they say, and the settings); it costs this one nothing to start. A child that dies is started again; if this
-// process dies, however it does, its children notice, give the leadership back
-// at once, and end.
+// which this package starts as a child and speaks to over pipes (package pipe has what
+// they say, and the settings). So an agent without an election does not pay for etcd at its
+// start. A child that dies is started again; if this process dies, however it does, its
+// children notice, give the leadership back at once, and end.
 //
 // The package does not carry the rendezvous: that is package server's business.
 package election
@@ -67,10 +67,11 @@ type Election struct {
 	told    sync.WaitGroup
 	threads sync.WaitGroup
 
+	lease chan bool // has room for one: the newest of Lease
+
 	mu      sync.Mutex // guards what follows
 	leader  *pipe.Leader
 	gone    chan struct{} // closed once leader is gone
-	lease   chan bool     // has room for one: the newest of Lease
 	changed chan struct{} // closed at the next change of leader and err
 	err     error         // why there will be no leader any more
 	closed  chan struct{} // made by the first Close, closed when it is over

@@ -4,9 +4,9 @@
 //
 // The model: a run has one key, /muster/<run_id>/leader, that lives as long as
 // the lease of the agent that created it. Whoever creates it leads; the others
-// watch it, and when it is gone each tries to create it again. The rendezvous
-// itself is not in etcd: the leader's own server holds it. So any host may be
-// lost, and etcd carries a few bytes per change of the leader.
+// watch it, and when it is gone each tries to create it again. So the run survives
+// the loss of any host. The rendezvous itself is not in etcd but in the leader's own
+// server: etcd carries a few bytes per change of the leader.
 //
 // [Elect] is an agent's bridge to a cluster, [Serve] a member of one. Both speak
 // package pipe over stdin and stdout and end when stdin does.

@@ -42,7 +42,7 @@ type bridge struct {
 	out    *pipe.Writer
 	logger *slog.Logger
 	events chan any
-	born   int64 // the revision at which it first looked; only hold touches it
+	born   int64 // the revision at which it first looked; campaign sets it, and end reads it when that is over
 
 	// of run:
 	teller
