@@ -317,8 +317,8 @@ func (c *Client) wait(ctx context.Context, r *request) error {
 		if err == nil {
 			return nil
 		}
-		if time.Since(began) > c.cfg.keepAlive().limit() {
-			tries = 1
+		if time.Since(began) > max(c.cfg.keepAlive().limit(), time.Second) {
+			tries = 1 // it has waited for a while: the connection did not end at once
 		}
 		if !repeatable(r.op) || !c.again(ctx, err, tries) {
 			return c.explain(ctx, l, r, err)

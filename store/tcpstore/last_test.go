@@ -187,3 +187,42 @@ func TestCloseWhileConnectingAgain(t *testing.T) {
 		})
 	}
 }
+
+// A server that ends each connection that waits is not asked for ever, whatever KeepAlive says.
+func TestClientLastsWithoutKeepAlive(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			nc, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer nc.Close()
+				const wait = 6 // a query
+				for b := make([]byte, 100); ; {
+					if _, err := nc.Read(b); err != nil || b[0] == wait {
+						return
+					}
+					nc.Write([]byte{1}) // the answer to a CHECK: there is no such key
+				}
+			}()
+		}
+	}()
+	c, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: l.Addr().String(), KeepAlive: -1, Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.Last()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	var lost *tcpstore.LostError
+	if err := c.Wait(ctx, "k"); !errors.As(err, &lost) {
+		t.Errorf("got %v, want a *LostError", err)
+	}
+}
