@@ -104,7 +104,7 @@ func (req *reportRequest) show(stdout, stderr io.Writer, runs []postmortem.Dir, 
 		}
 	}
 	if len(runs) > 1 {
-		fmt.Fprintf(stderr, "muster report: this is the newest of %d runs; `muster report --list` shows them all\n", len(runs))
+		fmt.Fprintf(stderr, "muster report: this is the newest of %d runs; `muster report --list DIR` shows them all\n", len(runs))
 		if n := sameRun(runs); n > 0 {
 			fmt.Fprintf(stderr, "muster report: %s the same run id: of the job's other hosts, or earlier\n", map[bool]string{true: "another has", false: fmt.Sprintf("%d others have", n)}[n == 1])
 		}
