@@ -473,13 +473,10 @@ func (a *Agent) endedMeanwhile(ctx context.Context, last *attempt) (*Result, err
 		look, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)
 		rec := findRecord(look, last)
 		cancel()
-		switch {
-		case rec == nil:
-		case rec.Signal != 0:
-			return a.stopPreempted(ctx, last, rec), nil
-		case rec.lostHost():
+		if rec.lostHost() {
 			return a.giveUp(ctx, last, rec.news())
-		case rec.Final:
+		}
+		if rec != nil && rec.Final {
 			return a.fail(ctx, last, Failed, rec.news())
 		}
 	}

@@ -99,7 +99,8 @@ func (a *Agent) stopped(at *attempt, state State) *Result {
 func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Result, error) {
 	var report *failure.Report
 	left := false
-	if n.ev.isFailure() { // this host's
+	switch {
+	case n.ev != evPeerGaveUp: // the failure is this host's
 		a.explain(at, n.err)
 		a.emitFailure(at)
 		// If the others were told that all restart, a worker got stuck after that.
@@ -108,7 +109,7 @@ func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Re
 		} else {
 			report = a.gather(ctx, at)
 		}
-	} else {
+	default:
 		what := "workers failed on another host, and no restarts are left; stopping the workers of this one"
 		if at.verdict = n.record.Decision; at.verdict != nil {
 			what = "workers failed on another host, whose policy stops the job; stopping the workers of this one"
