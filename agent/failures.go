@@ -473,10 +473,13 @@ func (a *Agent) endedMeanwhile(ctx context.Context, last *attempt) (*Result, err
 		look, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)
 		rec := findRecord(look, last)
 		cancel()
-		if rec.lostHost() {
+		switch {
+		case rec == nil:
+		case rec.Signal != 0:
+			return a.stopPreempted(ctx, last, rec), nil
+		case rec.lostHost():
 			return a.giveUp(ctx, last, rec.news())
-		}
-		if rec != nil && rec.Final {
+		case rec.Final:
 			return a.fail(ctx, last, Failed, rec.news())
 		}
 	}

@@ -565,6 +565,43 @@ func TestClosed(t *testing.T) {
 	})
 }
 
+// A host that waits for a new round learns from the last one why there is none.
+func TestEndedWhileWaiting(t *testing.T) {
+	for _, tt := range []struct {
+		name, record string
+		want         func(*agent.Result, error) bool
+	}{
+		{"preempted", `{"node": 1, "rank": -1, "host": "p", "final": true, "signal": 15, "time": "2026-11-22T12:00:00Z", "cause": "c"}`, func(r *agent.Result, err error) bool {
+			return err == nil && r.Preempted != nil && r.Preempted.Host == "p"
+		}},
+		{"failed", `{"node": 1, "rank": 1, "host": "p", "final": true, "cause": "c"}`, func(r *agent.Result, err error) bool {
+			return err == nil && r.IsFailed() && r.Preempted == nil && !r.Left
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t, []string{"a"}, func(h *host) { h.PeerTimeout = 100 * time.Millisecond })
+			python := l.withPython()
+			l.start("a")
+			info, w := python.join(t), l.worker("a")
+			l.hosts["a"].node.changes <- rendezvous.Change{Kind: rendezvous.NodesWaiting, Node: "x", Rank: -1}
+			w.stopped()
+			if err := info.Store.Set(t.Context(), "muster/failed", []byte(tt.record)); err != nil {
+				t.Fatal(err)
+			}
+			for waiting := false; !waiting; {
+				l.mu.Lock()
+				if waiting = l.hosts["a"].node.joined != nil; waiting {
+					l.close(python)
+				}
+				l.mu.Unlock()
+			}
+			if r, err := l.ended("a"); !tt.want(r, err) {
+				t.Errorf("%+v, %v", r, err)
+			}
+		})
+	}
+}
+
 // A node that forges a record in another's name ends the job, but holds nobody up.
 func TestForgedRecord(t *testing.T) {
 	l := newLab(t, []string{"a"}, func(h *host) { h.PeerTimeout = 100 * time.Millisecond })

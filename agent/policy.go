@@ -269,9 +269,9 @@ func decisionAttr(d *policy.Decision) []any {
 	return []any{"decision", d.String()}
 }
 
-// lostHost says that the record, which may be nil, stops the job because a host was lost.
+// lostHost says that the record stops the job because a host was lost.
 func (r *record) lostHost() bool {
-	return r != nil && r.Final && r.Rank < 0 && r.Decision != nil && r.Failures == nil
+	return r.Final && r.Rank < 0 && r.Decision != nil && r.Failures == nil
 }
 
 // leaves says that the node of the record is drained: it leaves, and the others go on.

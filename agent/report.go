@@ -99,8 +99,7 @@ func (a *Agent) stopped(at *attempt, state State) *Result {
 func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Result, error) {
 	var report *failure.Report
 	left := false
-	switch {
-	case n.ev != evPeerGaveUp: // the failure is this host's
+	if n.ev.isFailure() { // this host's
 		a.explain(at, n.err)
 		a.emitFailure(at)
 		// If the others were told that all restart, a worker got stuck after that.
@@ -109,7 +108,7 @@ func (a *Agent) fail(ctx context.Context, at *attempt, state State, n news) (*Re
 		} else {
 			report = a.gather(ctx, at)
 		}
-	default:
+	} else {
 		what := "workers failed on another host, and no restarts are left; stopping the workers of this one"
 		if at.verdict = n.record.Decision; at.verdict != nil {
 			what = "workers failed on another host, whose policy stops the job; stopping the workers of this one"

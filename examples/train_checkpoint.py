@@ -5,8 +5,8 @@
 
 Rank 0 saves a checkpoint after every epoch, in --dir, or in a temporary directory
 that goes at the end. With --die-at N the last rank kills itself in epoch N of the
-first attempt; muster stops the others, starts all workers again, and they load the
-checkpoint.
+first attempt, with --hang-at N it hangs there (muster needs --hang-timeout to notice);
+muster stops the others, starts all workers again, and they load the checkpoint.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 
 import torch
 import torch.distributed as dist
@@ -23,12 +24,17 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn.parallel import DistributedDataParallel
 
 
+def read_batch():
+    time.sleep(3600)  # as where a disk does not answer
+
+
 @record
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--dir", help="where the checkpoint lives")
     parser.add_argument("--die-at", type=int, default=-1, metavar="EPOCH")
+    parser.add_argument("--hang-at", type=int, default=-1, metavar="EPOCH")
     options = parser.parse_args()
     # The run ID is the same in every attempt.
     directory = options.dir or os.path.join(tempfile.gettempdir(), "checkpoint-" + os.environ["TORCHELASTIC_RUN_ID"])
@@ -56,6 +62,8 @@ def main():
     for epoch in range(first, options.epochs):
         if attempt == 0 and epoch == options.die_at and rank == world - 1:
             os.kill(os.getpid(), signal.SIGKILL)
+        if attempt == 0 and epoch == options.hang_at and rank == world - 1:
+            read_batch()
         # As many steps on every rank, whatever the number of them.
         for step in range(len(x) // (world * 16)):
             begin = (step * world + rank) * 16

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# pictures.sh: the status page's pictures in docs/, of a real job of this host: one of
-# four workers hangs, the autopsy names it, and the next attempt trains on.
+# pictures.sh: the pictures in docs/ of real jobs of this host, of whose four workers one
+# hangs, which muster says before it starts all again: hang.svg is the console,
+# status-page*.png the status page.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 top=$PWD
@@ -10,7 +11,11 @@ dir=$(mktemp -d)
 job=
 trap '[ -z "$job" ] || { kill "$job"; wait "$job" || :; }; cat "$dir/messages"; rm -rf "$dir"' EXIT
 cp internal/tools/pictures/train.py "$dir"
+cp examples/train_checkpoint.py "$dir/checkpoint.py"
+(cd internal/tools && go build -o "$dir" ./recording)
 cd "$dir"
+PATH=$top/bin:$PATH ./recording -o "$top/docs/hang.svg" \
+	muster run --nproc-per-node 4 --max-restarts 1 --hang-timeout 5s --log-dir logs checkpoint.py --hang-at 3
 "$top/bin/muster" run --nproc-per-node 4 --max-restarts 3 --rdzv-id llama-sft --log-dir logs --redirects 3 --health-addr 0 train.py 2>messages &
 job=$!
 cd "$top"

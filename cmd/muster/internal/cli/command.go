@@ -34,8 +34,8 @@ type statusError struct {
 }
 
 // start runs a subcommand and returns the exit status. What went wrong is on stderr, each
-// thing in a line, after the usage if it is the arguments; the usage alone is on stdout if
-// that is what they ask for.
+// thing in a line, and after wrong arguments where to read about them; the usage is on
+// stdout if that is what they ask for.
 func (s *subcommand) start(ctx context.Context, args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	c := &command{FlagSet: flag.NewFlagSet("muster "+s.name, flag.ContinueOnError), stdin: stdin, stdout: stdout, stderr: stderr}
 	c.SetOutput(io.Discard) // errors are reported below
@@ -51,8 +51,8 @@ func (s *subcommand) start(ctx context.Context, args []string, stdin *os.File, s
 			io.WriteString(stdout, s.usage)
 			return exitOK
 		}
-		io.WriteString(stderr, s.usage)
 		status, err = exitUsage, refused.error
+		defer fmt.Fprintf(stderr, "hint: `muster help %s` shows the options\n", s.name)
 	}
 	for _, err := range split(err) {
 		fmt.Fprintf(stderr, "%s: error: %s\n", c.Name(), text.Lines(err.Error()))

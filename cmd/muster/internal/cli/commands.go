@@ -14,6 +14,7 @@ import (
 // A subcommand is what may follow the name muster. The table of them is the source
 // of `muster help` and, with the option table, of completion.
 type subcommand struct {
+	group string // begins a group of commands in `muster help`
 	name  string
 	what  string      // what it does, on one line
 	usage string      // what --help prints, with its options; "" for run
@@ -30,22 +31,22 @@ type subcommand struct {
 func subcommands() []subcommand {
 	interrupt := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
 	all := []subcommand{
-		{name: "run", what: "start a script's workers and keep them running, as torchrun does", line: true, run: program.run},
+		{group: "Run a job", name: "run", what: "start a script's workers and keep them running, as torchrun does", line: true, run: program.run},
 		{name: "explain", what: "show every setting of such a command line; run nothing", usage: explainHelp, line: true, run: program.explain},
 		{name: "doctor", what: "look for what would break a job, before it starts", usage: doctorUsage, line: true, stops: interrupt, run: program.doctor},
-		{name: "top", what: "watch a live job in the terminal", usage: topUsage, stops: append(interrupt[:2:2], syscall.SIGHUP), do: topCommand},
+		{group: "Watch it", name: "top", what: "watch a live job in the terminal", usage: topUsage, stops: append(interrupt[:2:2], syscall.SIGHUP), do: topCommand},
 		{name: "dump", what: "show the stacks of workers on this host", usage: dumpUsage, stops: interrupt, do: dumpCommand},
-		{name: "report", what: "show how a job went and why it failed, from its log directory", usage: reportUsage, do: reportCommand},
+		{group: "Find out why it failed", name: "report", what: "show how a job went and why it failed, from its log directory", usage: reportUsage, do: reportCommand},
 		{name: "logs", what: "print or follow the workers' log files", usage: logsUsage, stops: interrupt, do: logsCommand},
 		{name: "policy", what: "check a restart policy, or try it on past failures", usage: policyUsage, words: []string{"check", "test"}, do: policyCommand},
-		{name: "store", what: "serve a TCPStore, or the rendezvous of jobs", usage: storeUsage, stops: interrupt, do: storeCommand},
+		{group: "Serve what a job needs", name: "store", what: "serve a TCPStore, or the rendezvous of jobs", usage: storeUsage, stops: interrupt, do: storeCommand},
 		{name: "watchdog", what: "serve worker timers to a script that muster did not start", usage: watchdogUsage, stops: interrupt, do: watchdogCommand},
+		{group: "Other", name: "completion", what: "print a completion script for a shell", usage: completionUsage, words: shells, run: program.completion},
 		{name: "sim", what: "simulate the rendezvous of many hosts", usage: simUsage,
 			do: func(_ context.Context, c *command, args []string) error {
 				began := time.Now()
 				return simCommand(c, args, func() time.Duration { return time.Since(began) })
 			}},
-		{name: "completion", what: "print a completion script for a shell", usage: completionUsage, words: shells, run: program.completion},
 		{name: "version", what: "print the version", usage: versionUsage, do: versionCommand},
 		{name: "help", what: "show a command's usage and options", usage: "usage: muster help [COMMAND]\n\nLists the commands, or shows one command's usage and options.\n", run: program.help},
 	}
@@ -126,8 +127,11 @@ func usageOptions(usage string) []option {
 // overview is `muster help`.
 func overview() string {
 	var b strings.Builder
-	b.WriteString("muster runs a distributed PyTorch job's workers and keeps the job alive.\n\nusage: muster COMMAND ...\n\n")
+	b.WriteString("muster runs a distributed PyTorch job's workers and keeps the job alive.\n\nusage: muster COMMAND ...\n")
 	for _, c := range subcommands() {
+		if c.group != "" {
+			fmt.Fprintf(&b, "\n%s\n", c.group)
+		}
 		fmt.Fprintf(&b, "  %-12s%s\n", c.name, c.what)
 	}
 	b.WriteString(`

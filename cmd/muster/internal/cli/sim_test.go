@@ -72,7 +72,7 @@ func TestSimErrors(t *testing.T) {
 		if status := sim(t, strings.Fields(tt.line), &stdout, &stderr); status != exitUsage || stdout.Len() > 0 {
 			t.Errorf("%s: status %d, %s", tt.line, status, &stdout)
 		}
-		for _, want := range append(tt.want, "usage: muster sim") {
+		for _, want := range append(tt.want, "hint: `muster help sim`") {
 			if !strings.Contains(stderr.String(), want) {
 				t.Errorf("%s: %q is not in %s", tt.line, want, &stderr)
 			}

@@ -191,8 +191,8 @@ func TestWatchdogErrors(t *testing.T) {
 		status int
 		want   []string
 	}{
-		{nil, exitUsage, []string{"usage:", "--file is required"}},
-		{[]string{"--file", file, "more"}, exitUsage, []string{"usage:", "'more'"}},
+		{nil, exitUsage, []string{"hint: `muster help ", "--file is required"}},
+		{[]string{"--file", file, "more"}, exitUsage, []string{"hint: `muster help ", "'more'"}},
 		{[]string{"--file", file, "--max-interval", "x"}, exitUsage, []string{"--max-interval 'x'"}},
 		{[]string{"--max-interval=0", "--fifo", "x"}, exitUsage, []string{"-fifo"}},
 		{[]string{"--max-interval=NaN"}, exitUsage, []string{"'NaN'", "--file is required"}},
