@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -137,6 +138,49 @@ func (p *play) etcd() {
 	_, err = fmt.Fprintf(settings, `{"listen": "%[1]s:2379", "peer": "%[1]s:2380", "dir": %[2]q}`+"\n", last.Addr, filepath.Join(dir, "data"))
 	p.must(err)
 	p.do(len(p.lab.Hosts())-1, "testetcd <"+in).says(1, "^ready$")
+}
+
+// The job of the checklist: one of its workers dies, then a scheduler takes a host away.
+func production(p *play) {
+	p.must(os.Symlink(filepath.Join(p.dir, "examples", "policy.yaml"), filepath.Join(p.dir, "policy.yaml")))
+	p.must(os.WriteFile(filepath.Join(p.dir, "token"), []byte("a token of at least 16 bytes"), 0o600))
+	p.site("mountpoint", `[ "$*" = "-q /data" ]`)
+	p.site("py-spy", "exit 0")
+	p.run("muster sim --nodes 1000").exits(0)
+	p.run("muster policy check policy.yaml").exits(0)
+
+	meet := "--nnodes 3 --nproc-per-node gpu --rdzv-backend quorum --rdzv-endpoint host0,host1,host2 --rdzv-id job7"
+	p.command("--rdzv-backend quorum --rdzv-endpoint host0,host1,host2") // as below
+	each := func(line string, env ...string) (runs [3]*run) {
+		p.Helper()
+		for i := range runs {
+			runs[i] = p.start(i, line, append(env, "MUSTER_DEVICES=2")...)
+		}
+		return runs
+	}
+	p.run("muster explain "+meet+" train.py", "MUSTER_DEVICES=2").exits(0)
+	for _, r := range each("muster doctor "+meet+" \\\n    --rdzv-conf token_file=token --log-dir logs train.py", p.torch()) {
+		r.exits(0).says(1, "3 hosts met at ")
+	}
+
+	job := each("muster run "+meet+" \\\n"+
+		"    --rdzv-conf token_file=token,keep_alive_max_attempt=6,join_timeout=1800 \\\n"+
+		"    --max-restarts 20 --restart-policy policy.yaml --hang-timeout 30m \\\n"+
+		"    --preemption-signals SIGTERM --shutdown-timeout 120 --health-check 'mountpoint -q /data' \\\n"+
+		"    --log-dir logs --redirects 3 --log-max-size 100M --log-keep 10 --health-addr 0.0.0.0:9000 train.py",
+		"TRAIN=die:1:0 stay")
+	get := p.health(0)
+	job[0].says(1, "killed by SIGKILL.*restart=1/20")
+	for limit := time.Now().Add(patience); !strings.Contains(get("/metrics"), "\nmuster_group_state{state=\"HEALTHY\"} 1\n"); {
+		if time.Now().After(limit) {
+			p.Fatal("the job has not started again")
+		}
+	}
+	p.served(get("/metrics"))
+	p.must(job[1].cmd.Process.Signal(unix.SIGTERM))
+	for _, r := range job {
+		r.exits(75)
+	}
 }
 
 func restartPolicy(p *play) {

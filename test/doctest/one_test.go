@@ -27,17 +27,45 @@ func hangs(p *play) {
 
 func observe(p *play) {
 	job := p.start(0, "muster run --nproc-per-node 8 --tee 3 --health-addr 9000 train.py", "TRAIN=beat stay").says(8, "step 12000 ")
+	get := p.health(0)
+	metrics := ""
+	for _, span := range p.page.Spans {
+		switch {
+		case span == "/metrics":
+			metrics = get(span)
+		case strings.HasPrefix(span, "/"):
+			get(span)
+		}
+	}
+	p.served(metrics)
+	job.interrupt().exits(1)
+}
+
+// served checks that the metrics that the page names are there.
+func (p *play) served(metrics string) {
+	p.Helper()
+	for _, span := range p.page.Spans {
+		for _, name := range regexp.MustCompile(`\bmuster_[a-z_]+`).FindAllString(span, -1) {
+			if !strings.Contains(metrics, "\n"+name) {
+				p.Errorf("/metrics has no %s", name)
+			}
+		}
+	}
+}
+
+// health asks an agent of a host for its health, at port 9000.
+func (p *play) health(host int) (get func(path string) string) {
 	client := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(_ context.Context, network, _ string) (c net.Conn, err error) {
-			err = p.lab.Host(0).Do(func() (err error) {
+			err = p.lab.Host(host).Do(func() (err error) {
 				c, err = net.DialTimeout(network, "127.0.0.1:9000", patience)
 				return err
 			})
 			return c, err
 		},
 	}}
-	get := func(path string) string {
+	return func(path string) string {
 		p.Helper()
 		answer, err := client.Get("http://localhost:9000" + path)
 		p.must(err)
@@ -48,22 +76,6 @@ func observe(p *play) {
 		}
 		return string(body)
 	}
-	metrics := ""
-	for _, span := range p.page.Spans {
-		switch {
-		case span == "/metrics":
-			metrics = get(span)
-		case strings.HasPrefix(span, "/"):
-			get(span)
-		}
-	}
-	for _, span := range p.page.Spans {
-		name := regexp.MustCompile(`^muster_[a-z_]+`).FindString(span)
-		if !strings.Contains(metrics, "\n"+name) {
-			p.Errorf("/metrics has no %s", name)
-		}
-	}
-	job.interrupt().exits(1)
 }
 
 func logs(p *play) {

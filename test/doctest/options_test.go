@@ -13,6 +13,8 @@ import (
 // strangers are options that the pages name and muster does not know.
 var strangers = map[string]string{
 	"--cpus-per-task": "srun's",
+	"--gpus-per-node": "sbatch's",
+	"--shm-size":      "docker's",
 	"--signal":        "sbatch's",
 	"--nproc":         "as argparse shortens --nproc-per-node",
 	"--nproc-per":     "the same, up to the underscore",

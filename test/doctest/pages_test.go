@@ -17,12 +17,14 @@ var plays = map[string]struct {
 	"docs/after-a-failure.md": {2, afterAFailure},
 	"docs/decisions.md":       {1, func(p *play) { p.run("muster run train.py").exits(0) }},
 	"docs/doctor.md":          {3, doctor},
+	"docs/frameworks.md":      {1, func(p *play) { p.run("muster run --nproc-per-node 8 train.py").exits(0) }},
 	"docs/handbook.md":        {1, func(*play) {}},
 	"docs/hangs.md":           {1, hangs},
 	"docs/logs.md":            {1, logs},
 	"docs/many-hosts.md":      {5, manyHosts},
 	"docs/migrate.md":         {1, func(*play) {}},
 	"docs/observe.md":         {1, observe},
+	"docs/production.md":      {3, production},
 	"docs/quickstart.md":      {1, quickstart},
 	"docs/restart-policy.md":  {2, restartPolicy},
 	"docs/slurm.md":           {0, slurm},
@@ -41,8 +43,14 @@ var excuses = []struct{ page, line, why string }{
 	{"README.md", "make demo    # two workers train, one is killed, the training goes on", "makes a virtual environment; the command that it runs is below it on the page, and is run"},
 	{"README.md", "make test    # all tests, with real PyTorch as the judge", "runs this test"},
 	{"README.md", demo, "TestDemo runs it, where PyTorch is"},
+	{"docs/frameworks.md", "muster run --nproc-per-node 2 examples/frameworks/with_accelerate.py", installed},
+	{"docs/frameworks.md", "muster run --nproc-per-node 2 examples/frameworks/with_lightning.py", installed},
+	{"docs/frameworks.md", "muster run --nproc-per-node 2 --max-restarts 1 examples/frameworks/with_transformers.py out", installed},
+	{"docs/frameworks.md", "muster run --nproc-per-node 2 examples/frameworks/with_deepspeed.py", installed},
 	{"docs/quickstart.md", "make build", "the tests build what they run"},
 }
+
+const installed = "needs a framework that the tests do not install; the page says when it was run, and with which version"
 
 // elsewhere says whether a command of a page is excused, or in a script.
 func elsewhere(p *Page, line string) bool {

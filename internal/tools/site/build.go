@@ -24,9 +24,9 @@ var style string
 
 // order is that of the pages in the list; others follow by name.
 var order = []string{
-	"README", "quickstart", "tutorial", "migrate", "many-hosts", "slurm", "kubernetes", "python",
-	"hangs", "observe", "logs", "restart-policy", "after-a-failure", "troubleshooting", "handbook", "doctor",
-	"reliability", "benchmarks", "differences", "exit-codes", "library", "formats", "tcpstore", "timers", "decisions",
+	"README", "quickstart", "tutorial", "migrate", "many-hosts", "slurm", "kubernetes", "python", "frameworks",
+	"production", "hangs", "observe", "logs", "restart-policy", "after-a-failure", "troubleshooting", "handbook", "doctor",
+	"reliability", "benchmarks", "differences", "comparison", "exit-codes", "library", "formats", "tcpstore", "timers", "decisions",
 }
 
 // A page is one Markdown file.
