@@ -61,16 +61,16 @@ func (c *Config) fill() error {
 	c.Settings = c.Settings.WithDefaults()
 	var errs []error
 	if c.Nodes < 1 || c.Torch < 0 || c.Torch > c.Nodes {
-		errs = append(errs, fmt.Errorf("Nodes is %d and Torch %d; want a node at least, and Torch from 0 to Nodes", c.Nodes, c.Torch))
+		errs = append(errs, fmt.Errorf("field Nodes is %d and Torch %d; want a node at least, and Torch from 0 to Nodes", c.Nodes, c.Torch))
 	}
 	if c.Min < 1 || c.Max < c.Min {
-		errs = append(errs, fmt.Errorf("Min is %d and Max %d; want 1 or more, and Max not below Min", c.Min, c.Max))
+		errs = append(errs, fmt.Errorf("field Min is %d and Max %d; want 1 or more, and Max not below Min", c.Min, c.Max))
 	}
 	if !(c.Loss >= 0 && c.Loss <= 0.5) {
-		errs = append(errs, fmt.Errorf("Loss is %v; want 0 to 0.5", c.Loss))
+		errs = append(errs, fmt.Errorf("field Loss is %v; want 0 to 0.5", c.Loss))
 	}
 	if c.Faults < 0 || c.Faults > 0 && c.During <= 0 {
-		errs = append(errs, fmt.Errorf("Faults is %d and During %v; want 0 or more, and a time above 0 for faults", c.Faults, c.During))
+		errs = append(errs, fmt.Errorf("field Faults is %d and During %v; want 0 or more, and a time above 0 for faults", c.Faults, c.During))
 	}
 	return errors.Join(errs...)
 }
