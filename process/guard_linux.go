@@ -130,8 +130,9 @@ func (g *guard) fork() error {
 	return nil
 }
 
-// leastPause is the least time between two starts of a guard. It is twice as long each time,
-// up to mostPause, while none can be started or each ends soon.
+// The first guard that ends is replaced at once. Where the next ends soon, too, or none can
+// be started, replace waits before it starts another: leastPause, and twice as long each
+// time, up to mostPause.
 const (
 	leastPause = time.Second
 	mostPause  = time.Minute
@@ -141,27 +142,29 @@ const (
 // told it to: the OOM killer may have chosen it. It starts one, too, where that has failed
 // (cmd is nil).
 func (g *guard) replace(cmd *exec.Cmd) {
-	for pause := leastPause; ; {
-		since := time.Now()
+	var pause time.Duration
+	for {
+		if cmd == nil {
+			pause = max(pause, leastPause)
+		} else {
+			since := time.Now()
+			_ = children.Wait(cmd)
+			select {
+			case <-g.quit:
+				return
+			default:
+			}
+			if time.Since(since) > 2*mostPause { // it was there for a while
+				pause = 0
+			}
+			g.log.Warn("the guard has ended; starting another", "pid", cmd.Process.Pid)
+		}
 		select {
 		case <-time.After(pause):
 		case <-g.quit:
-		}
-		if cmd != nil {
-			_ = children.Wait(cmd)
-		}
-		select {
-		case <-g.quit:
 			return
-		default:
 		}
-		pause = min(2*pause, mostPause)
-		if cmd != nil {
-			g.log.Warn("the guard has ended; starting another", "pid", cmd.Process.Pid)
-			if time.Since(since) > 2*mostPause { // that one was there for a while
-				pause = leastPause
-			}
-		}
+		pause = min(max(2*pause, leastPause), mostPause)
 		cmd = g.start()
 	}
 }
