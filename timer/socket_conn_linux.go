@@ -192,8 +192,11 @@ func (c *socketConn) subject(pid int) (int, error) {
 		// Its connection was inherited, and its number may be another's by now.
 		return 0, fmt.Errorf("%w: process %d, which connected, has ended; connect anew", errNoProcess, peer)
 	}
-	if own, _ := procfs.Descends(pid, peer); pid == 0 || pid == peer || own {
-		return cmp.Or(pid, peer), nil
+	if pid == 0 || pid == peer {
+		return peer, nil
+	}
+	if own, _ := procfs.Descends(pid, peer); own {
+		return pid, nil
 	}
 	return 0, fmt.Errorf("%w: process %d may time itself and its descendants, and %d is none of them", ErrNotOwned, peer, pid)
 }
