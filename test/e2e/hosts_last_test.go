@@ -14,7 +14,10 @@ import (
 // What stops no worker that is sound, and no job that is started again.
 
 // rowAgain: the same command at once, after each way in which a job can end.
-func rowAgain(s *site, _ *hostsBackend) string {
+func rowAgain(s *site, c *hostsBackend) string {
+	if c.keepsEnded {
+		return refusedAgain(s)
+	}
 	var slowest time.Duration
 	for _, status := range []int{0, 1, 75, 0} {
 		began := time.Now()
@@ -24,18 +27,41 @@ func rowAgain(s *site, _ *hostsBackend) string {
 		if n := s.all[len(s.all)-1].restart; n != 0 {
 			s.fatalf("a new job has restart count %d, want 0", n)
 		}
-		switch status {
-		case 0:
-			s.finish(agents...)
-		case 1:
-			s.order(1, 3)
-			s.want(1, agents...)
-		case 75:
-			agents[2].signal(syscall.SIGTERM)
-			s.want(75, agents...)
-		}
+		s.end(status, agents)
 	}
 	return ms(slowest)
+}
+
+// end ends a job of three hosts with a status.
+func (s *site) end(status int, agents []*job) {
+	s.t.Helper()
+	switch status {
+	case 0:
+		s.finish(agents...)
+		return
+	case 1:
+		s.order(1, 3)
+	case 75:
+		agents[2].signal(syscall.SIGTERM)
+	}
+	s.want(status, agents...)
+}
+
+// refusedAgain: a job has ended with each status, and one under its ID ends at once and
+// says what to do.
+func refusedAgain(s *site) string {
+	id := s.runID
+	for _, status := range []int{0, 1, 75} {
+		s.runID = fmt.Sprint(id, "-", status)
+		began := time.Now()
+		agents := s.startAll(3, "--nnodes 3 --preemption-signals SIGTERM")
+		s.up(began, 3)
+		s.end(status, agents)
+		again := s.start(0, "--nnodes 3")
+		s.want(1, again)
+		s.untilSays(again, "start the job anew with another --rdzv-id")
+	}
+	return "refused"
 }
 
 // rowDone: workers of three hosts succeed one after the other, and the hosts wait
