@@ -44,8 +44,8 @@ reliability: build ## measure again what docs/reliability.md says (as root)
 architecture: ## docs/architecture.svg, from the imports (needs Graphviz)
 	go run ./internal/tools/architecture
 
-docs: ## one static site of README and docs/ in dist/site
-	go run ./internal/tools/site . dist/site
+docs: ## the documentation site in dist/site, with search; dead links are errors
+	internal/tools/docs.sh
 
 venv: ## prepare PyTorch for demo and tests; PYTHON=… uses one that is there
 	internal/tools/venv.sh

@@ -1,4 +1,4 @@
-package main
+package pages
 
 import (
 	"io/fs"
@@ -18,7 +18,7 @@ var (
 
 // Each test and each file that a page names is there.
 func TestNames(t *testing.T) {
-	pages, err := read("../../..")
+	pages, err := read(root)
 	if err != nil {
 		t.Fatal(err)
 	}
