@@ -1,6 +1,6 @@
 # Targets only name commands; what each does is said in its script.
 
-.PHONY: help build wheel demo test stress lint bench judge compat fuzz venv docs pictures reliability architecture
+.PHONY: help build wheel demo test stress lint bench judge compat fuzz venv docs reference pictures reliability architecture
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile
@@ -43,6 +43,9 @@ reliability: build ## measure again what docs/reliability.md says (as root)
 
 architecture: ## docs/architecture.svg, from the imports (needs Graphviz)
 	go run ./internal/tools/architecture
+
+reference: ## write docs/reference from the tables in the code
+	go test ./cmd/muster/internal/cli ./internal/tools/pages -count 1 -run '^TestReference$$' -update
 
 docs: ## the documentation site in dist/site, with search; dead links are errors
 	internal/tools/docs.sh

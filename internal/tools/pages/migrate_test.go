@@ -98,9 +98,9 @@ var (
 var exemptVariables = []string{"MUSTER_", "PET_"}
 
 // Each variable that muster reads or sets, and each that torchrun does, is on
-// docs/migrate.md.
+// docs/reference/environment.md.
 func TestVariables(t *testing.T) {
-	spans := strings.Join(codeSpans(readPage(t, "migrate.md"), false), " ")
+	spans := strings.Join(codeSpans(readPage(t, "reference/environment.md"), false), " ")
 	named := map[string]bool{}
 	for _, word := range strings.Fields(spans) {
 		named[strings.TrimSuffix(word, "…")] = true
@@ -116,7 +116,7 @@ func TestVariables(t *testing.T) {
 	for _, text := range readModule(t).texts {
 		if name := strings.TrimSuffix(text, "="); variable.MatchString(name) && !own[name] {
 			if checked++; !has(name) {
-				t.Errorf("docs/migrate.md lacks %s, which muster uses", name)
+				t.Errorf("docs/reference/environment.md lacks %s, which muster uses", name)
 			}
 		}
 	}
@@ -125,7 +125,7 @@ func TestVariables(t *testing.T) {
 	}
 	for name := range variablesOfTorchrun(t) {
 		if !has(name) {
-			t.Errorf("docs/migrate.md lacks %s, which torchrun uses", name)
+			t.Errorf("docs/reference/environment.md lacks %s, which torchrun uses", name)
 		}
 	}
 }
