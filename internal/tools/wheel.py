@@ -16,6 +16,7 @@ import argparse
 import base64
 import hashlib
 import os
+import posixpath
 import re
 import struct
 import sys
@@ -86,9 +87,18 @@ def tags_of(path):
         raise Unfit("%s: %s" % (path, e)) from None
 
 
+def absolute(page):
+    """A page of docs/ whose links also work on an index."""
+    def link(m):
+        path = posixpath.normpath(posixpath.join("docs", m[1]))
+        return "](%s/blob/main/%s)" % (HOME, path)
+
+    return re.sub(r"\]\((?!https?:|#)([^)\s]+)\)", link, page)
+
+
 def metadata(version):
     with open(os.path.join(ROOT, "docs", "python.md"), encoding="utf-8") as f:
-        description = f.read()
+        description = absolute(f.read())
     return (
         "Metadata-Version: 2.4\n"
         "Name: muster-run\n"

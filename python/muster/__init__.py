@@ -5,10 +5,10 @@ next to nothing in a worker that only wants ``muster.heartbeat()``::
 
     import muster
 
-    config = muster.LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=4)
-    values = muster.elastic_launch(config, train)(arguments)   # {rank: value}
+    values = muster.run(train, (1e-3,), nproc_per_node=4, max_restarts=3)   # {rank: value}
 
-The names are those of ``torch.distributed.launcher.api``; PyTorch is not needed.
+LaunchConfig and elastic_launch are those of ``torch.distributed.launcher.api``; PyTorch
+is not needed.
 """
 
 from __future__ import annotations
@@ -32,12 +32,21 @@ if TYPE_CHECKING:
         ProcessFailure as ProcessFailure,
         SignalException as SignalException,
     )
-    from .timer import heartbeat as heartbeat
+    from .job import Job as Job, run as run, start as start
+    from .report import Failure as Failure, Report as Report, read_report as read_report
+    from .timer import deadline as deadline, heartbeat as heartbeat
 
     __version__: str
 
 # Where each name comes from.
 _HOME = {
+    "run": "job",
+    "start": "job",
+    "Job": "job",
+    "read_report": "report",
+    "Report": "report",
+    "Failure": "report",
+    "deadline": "timer",
     "elastic_launch": "api",
     "launch_agent": "api",
     "LaunchConfig": "config",

@@ -8,10 +8,17 @@ import subprocess
 import sys
 import threading
 from types import FrameType
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 
-def run(line: List[str], environ: Dict[str, str], signals: str, quiet_stdin: bool) -> Tuple[int, Optional[int]]:
+#: Held while a child is reaped, or signalled from another thread.
+_reaping = threading.Lock()
+
+
+def run(
+    line: List[str], environ: Dict[str, str], signals: str, quiet_stdin: bool,
+    started: Callable[["subprocess.Popen[bytes]"], None],
+) -> Tuple[int, Optional[int]]:
     """Runs the command line and waits for its end. Returns its status, as subprocess
     has it, and the first of the signals that came meanwhile, which were passed on.
     Any other exception, KeyboardInterrupt among them, stops the child first."""
@@ -24,9 +31,12 @@ def run(line: List[str], environ: Dict[str, str], signals: str, quiet_stdin: boo
         child = subprocess.Popen(
             _own_group(line), env=environ, stdin=subprocess.DEVNULL if quiet_stdin else None)
         try:
+            started(child)
             passing.to(child)
             passing.until_end_of(child)
-            status = child.wait()
+            _until_zombie(child)
+            with _reaping:
+                status = child.wait()
         except BaseException:
             child.terminate()
             try:
@@ -37,6 +47,12 @@ def run(line: List[str], environ: Dict[str, str], signals: str, quiet_stdin: boo
                 raise
             raise
         return status, passing.first
+
+
+def terminate(child: "subprocess.Popen[bytes]") -> None:
+    """Tells the child of a run in another thread to end, if it has not."""
+    with _reaping:
+        child.terminate()
 
 
 def _own_group(line: List[str]) -> List[str]:
@@ -50,6 +66,11 @@ _END = b"\0"  # no signal has this number
 
 
 def _wait_and_tell(child: "subprocess.Popen[bytes]", waker: int) -> None:
+    _until_zombie(child)
+    os.write(waker, _END)
+
+
+def _until_zombie(child: "subprocess.Popen[bytes]") -> None:
     if hasattr(os, "waitid"):
         # The process stays a zombie, so that no signal can hit another one of its number.
         try:
@@ -58,7 +79,6 @@ def _wait_and_tell(child: "subprocess.Popen[bytes]", waker: int) -> None:
             pass  # after an exception the main thread was first
     else:
         child.wait()
-    os.write(waker, _END)
 
 
 class _Signals:

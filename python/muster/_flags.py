@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Mapping, Tuple
 
 from .config import LaunchConfig
 from .errors import ConfigError
 
 START_METHODS = ("spawn", "fork", "forkserver")
+SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"  # the default of --signals-to-handle
 
 
 def flags(config: LaunchConfig, log_dir: str) -> List[str]:
@@ -88,14 +89,19 @@ def _rendezvous(config: LaunchConfig, add: Any, bad: List[str]) -> None:
         add("rdzv-endpoint", config.rdzv_endpoint)
         if rank is not None and config.rdzv_backend == "static":
             add("node-rank", rank)
-    pairs = []
+    add("rdzv-conf", pairs("rdzv_configs", settings, bad))
+
+
+def pairs(name: str, settings: Mapping[str, Any], bad: List[str]) -> str:
+    """The argument of --rdzv-conf, from what was given as name."""
+    words = []
     for key, value in settings.items():
         text = str(value).strip()
         if not text or (("," in text or "," in key or "=" in key) and key != "allow"):
-            bad.append("rdzv_configs[%r]: %s cannot be a value of --rdzv-conf, which is key=value,key=value" % (
-                key, "***" if _names_secret(key) else repr(value)))
-        pairs.append("%s=%s" % (key, text))
-    add("rdzv-conf", ",".join(pairs))
+            bad.append("%s[%r]: %s cannot be a value of --rdzv-conf, which is key=value,key=value" % (
+                name, key, "***" if _names_secret(key) else repr(value)))
+        words.append("%s=%s" % (key, text))
+    return ",".join(words)
 
 
 def _numa(options: Any) -> str:

@@ -51,6 +51,7 @@ def _said(e: BaseException) -> str:
 
 
 def name_of(function: Function) -> str:
+    function = getattr(function, "func", function)  # functools.partial
     return str(getattr(function, "__name__", type(function).__name__))
 
 

@@ -37,12 +37,12 @@ def load(job: str) -> Tuple[_payload.Function, Tuple[Any, ...]]:
 
 
 def begin(job: str, local_rank: int) -> None:
-    """Forgets what an earlier attempt has left."""
-    for path in (value_path(job, local_rank), value_path(job, local_rank) + ".part"):
-        try:
-            os.unlink(path)
-        except FileNotFoundError:
-            pass
+    """Forgets what an earlier attempt has left, and says which rank this is."""
+    try:
+        os.unlink(value_path(job, local_rank) + ".part")
+    except FileNotFoundError:
+        pass
+    _payload.write_private(value_path(job, local_rank), _rank())
 
 
 def call(job: str, local_rank: int, function: _payload.Function, args: Sequence[Any]) -> None:
@@ -60,8 +60,11 @@ def call(job: str, local_rank: int, function: _payload.Function, args: Sequence[
             _payload.name_of(function), type(value).__name__, e))
         fail(job, local_rank, error, None)
         raise SystemExit(1) from None
-    head = pickle.dumps(int(os.environ.get("RANK", "0")))
-    _payload.write_private(value_path(job, local_rank), head + body)
+    _payload.write_private(value_path(job, local_rank), _rank() + body)
+
+
+def _rank() -> bytes:
+    return pickle.dumps(int(os.environ.get("RANK", "0")))
 
 
 def value_path(job: str, local_rank: int) -> str:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import os
 import pickle
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import uuid
 import warnings
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Generic, List, Optional, Sequence, TypeVar, Union, cast, overload
 
 from . import _agent, _binary, _flags, _payload, _worker
 from .config import LaunchConfig
@@ -25,9 +27,19 @@ from .errors import (
     LaunchError,
     ProcessFailure,
     SignalException,
+    by_rank,
     like_torch,
-    read_report,
 )
+from .report import find_report
+
+TYPE_CHECKING = False
+T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec
+
+    P = ParamSpec("P")
+else:
+    P = TypeVar("P")  # Python 3.8 and 3.9 have no ParamSpec
 
 log = logging.getLogger("muster")
 
@@ -36,7 +48,7 @@ Entrypoint = Union[Callable[..., Any], str, None]
 JOB_FILE = "job.jsonl"  # how the job went, in each run's log directory
 
 
-class elastic_launch:
+class elastic_launch(Generic[P, T]):
     """Launches this host's part of a job and waits for its end::
 
         values = elastic_launch(config, train)(1e-3)        # {rank: what train returned}
@@ -51,56 +63,68 @@ class elastic_launch:
     thread it handles those signals while it runs; in another one the caller has to.
     """
 
-    def __init__(self, config: LaunchConfig, entrypoint: Entrypoint, health_check_server: Any = None) -> None:
+    @overload
+    def __init__(
+        self: "elastic_launch[P, T]", config: LaunchConfig, entrypoint: "Callable[P, T]", health_check_server: Any = None
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "elastic_launch[..., None]", config: LaunchConfig, entrypoint: Optional[str], health_check_server: Any = None
+    ) -> None: ...
+    def __init__(self, config: LaunchConfig, entrypoint: Any, health_check_server: Any = None) -> None:
         self._config = config
         self._entrypoint = entrypoint
         self._health_check_server = health_check_server
 
-    def __call__(self, *args: Any) -> Dict[int, Any]:
-        return launch_agent(self._config, self._entrypoint, list(args), self._health_check_server)
+    def __call__(self, *args: "P.args", **kwargs: "P.kwargs") -> Dict[int, T]:
+        entrypoint = functools.partial(self._entrypoint, **kwargs) if kwargs else self._entrypoint
+        return cast(Dict[int, T], launch_agent(self._config, entrypoint, list(args), self._health_check_server))
 
 
 def launch_agent(
     config: LaunchConfig, entrypoint: Entrypoint, args: List[Any], health_check_server: Any = None
 ) -> Dict[int, Any]:
     """elastic_launch as a function."""
-    if _worker.importing:
-        raise RuntimeError(
-            "this launch is at the top level of a script that workers import again to find their function; "
-            "put it under: if __name__ == \"__main__\":")
     if health_check_server is not None:
         warnings.warn("health_check_server has no effect: muster answers health checks itself", stacklevel=3)
     if not config.run_id:
         config.run_id = str(uuid.uuid4().int)
-        log.warning("config has no run_id, generated a random run_id: %s", config.run_id)
-    launch = _Launch(config, entrypoint, args)
+        log.info("config has no run_id, generated a random run_id: %s", config.run_id)
+    launch = Launch(entrypoint, args, _flags.log_dir(config.logs_specs), _flags.keeps_no_output(config.logs_specs))
     try:
-        return launch.run()
+        options = _flags.flags(config, launch.log_dir)
+        if callable(entrypoint):
+            launch.run(options, launch.function(config.start_method), config.signals_to_handle)
+            return launch.values()
+        launch.run(options, launch.program(config.max_nodes == 1), config.signals_to_handle, quiet_stdin=False)
+        return launch.ranks(config.nproc_per_node, config.max_nodes == 1)
     finally:
         launch.close()
 
 
-class _Launch:
-    """One launch and the files that it needs."""
+class Launch:
+    """One launch and the files that it needs. brief: a failure's text is its cause,
+    since the binary has printed the rest."""
 
-    def __init__(self, config: LaunchConfig, entrypoint: Entrypoint, args: List[Any]) -> None:
+    def __init__(self, entrypoint: Entrypoint, args: Sequence[Any], log_dir: str, no_output: bool, brief: bool = False) -> None:
+        if _worker.importing:
+            raise RuntimeError(
+                "this launch is at the top level of a script that workers import again to find their function; "
+                "put it under: if __name__ == \"__main__\":")
         if not callable(entrypoint) and (not isinstance(entrypoint, str) or not entrypoint):
             raise ConfigError("the entrypoint must be a function or the name of a program, got %r" % (entrypoint,), 2)
-        self.config = config
         self.entrypoint = entrypoint
         self.args = args
+        self.brief = brief
         self.name = _name(entrypoint, args)
         self.job = tempfile.mkdtemp(prefix="muster_")  # with mode 0700
         self.server: Optional[Any] = None
-        self._choose_log_dir()
-
-    def _choose_log_dir(self) -> None:
-        """The report is found beside the logs, so there has to be a directory."""
-        self.log_dir = _flags.log_dir(self.config.logs_specs)
-        self.own_log_dir = ""
-        if self.log_dir == os.devnull and _flags.keeps_no_output(self.config.logs_specs):
+        self.child: Optional["subprocess.Popen[bytes]"] = None
+        # The report is found beside the logs, so there has to be a directory.
+        self.log_dir, self.own_log_dir = log_dir, ""
+        if log_dir == os.devnull and no_output:
             self.log_dir = os.path.join(self.job, "logs")  # goes with the rest
-        elif not self.log_dir:
+        elif not log_dir:
             self.log_dir = self.own_log_dir = tempfile.mkdtemp(prefix="torchelastic_")
         self.logs_before = set(_entries(self.log_dir))
 
@@ -111,36 +135,39 @@ class _Launch:
             _remove_empty(self.own_log_dir)
         shutil.rmtree(self.job, ignore_errors=True)
 
-    def run(self) -> Dict[int, Any]:
-        options, secret = _flags.split(_flags.flags(self.config, self.log_dir))
-        options = ["--title=" + self.name, *options]
-        line = [_find_binary(), "run", *options, *self._command()]
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("PET_")}  # the config says it all
+    def run(
+        self, options: List[str], command: List[str], signals: str, quiet_stdin: bool = True,
+        started: Callable[["subprocess.Popen[bytes]"], None] = lambda child: None,
+    ) -> None:
+        """Runs the job to its end; started is called when it has begun."""
+        def begun(child: "subprocess.Popen[bytes]") -> None:
+            self.child = child
+            started(child)
+
+        options, secret = _flags.split(options)
+        line = [_find_binary(), "run", "--title=" + self.name, *options, *command]
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("PET_")}  # the options say it all
         environ.update(secret)
         environ["TORCHELASTIC_ERROR_FILE"] = os.path.join(self.job, "agent.json")
-        if callable(self.entrypoint) or self._is_python():
+        if command[0] == "--":
             environ["PYTHON_EXEC"] = sys.executable
-        status, received = _agent.run(
-            line, environ, self.config.signals_to_handle, quiet_stdin=callable(self.entrypoint))
+        status, received = _agent.run(line, environ, signals, quiet_stdin, begun)
         if received is not None:
             error = like_torch(SignalException, TORCH_API)
             raise error("Process %d got signal: %d" % (os.getpid(), received), signal.Signals(received))
         if status != 0:
             raise self._failure(status)
-        return self._values()
 
     def _is_python(self) -> bool:
         return self.entrypoint == sys.executable and self.args[:1] == ["-u"] and len(self.args) > 1
 
-    def _command(self) -> List[str]:
-        """What follows the options."""
-        if callable(self.entrypoint):
-            return self._function_command()
+    def program(self, ranks_are_known: bool) -> List[str]:
+        """What follows the options, for a program."""
         words = [str(arg) for arg in self.args]
         if self._is_python():
             return ["--", *words[1:]]  # so that the report is headed by the script
         assert isinstance(self.entrypoint, str)
-        if self._ranks_are_known():
+        if ranks_are_known:
             return ["--no-python", "--", self.entrypoint, *words]
         if shutil.which(self.entrypoint) is None:
             raise ConfigError("cannot run %s: no such program in PATH" % self.entrypoint, 2)
@@ -149,13 +176,9 @@ class _Launch:
         path = _worker.value_path(self.job, 0).replace("$", "$$")[:-1] + "${local_rank}"
         return ["--no-python", "--", "/bin/sh", "-c", note, "sh", path, self.entrypoint, *words]
 
-    def _ranks_are_known(self) -> bool:
-        return self.config.max_nodes == 1
-
-    def _function_command(self) -> List[str]:
-        """A boot script, named after the function since its name heads the report."""
+    def function(self, method: str) -> List[str]:
+        """The same for a function: a boot script, named after the function since its name heads the report."""
         assert callable(self.entrypoint)
-        method = self.config.start_method
         module = "_worker"
         if method != "fork":
             _payload.write_private(os.path.join(self.job, _payload.PAYLOAD), _payload.pack(self.entrypoint, self.args))
@@ -175,54 +198,57 @@ class _Launch:
             "main(%r, int(sys.argv[1]))\n" % (home, self.job, module, self.job)).encode())
         return ["--", *options, boot.replace("$", "$$"), "${local_rank}"]
 
-    def _values(self) -> Dict[int, Any]:
+    def values(self) -> Dict[int, Any]:
+        """What the functions of this host returned, by global rank."""
         values: Dict[int, Any] = {}
-        for local_rank in range(self.config.nproc_per_node):
-            path = _worker.value_path(self.job, local_rank)
-            if not callable(self.entrypoint):
-                rank = local_rank if self._ranks_are_known() else int(_read(path))
-                values[rank] = None
+        for name in _entries(self.job):
+            if not (name.startswith("value.") and name[6:].isdigit()):
                 continue
             try:
-                with open(path, "rb") as f:
+                with open(os.path.join(self.job, name), "rb") as f:
                     rank = pickle.load(f)
-                    values[rank] = pickle.load(f)
-            except FileNotFoundError:
-                # It ended with sys.exit(0), so there is no value.
-                if self._ranks_are_known():
-                    values[local_rank] = None
+                    # It has none where the function ended with sys.exit(0).
+                    values[rank] = pickle.load(f) if f.peek(1) else None
             except Exception as e:
-                raise LaunchError("the value of local rank %d cannot be read here: %s: %s" % (local_rank, type(e).__name__, e), 0) from e
+                raise LaunchError("the value of local rank %s cannot be read here: %s: %s" % (name[6:], type(e).__name__, e), 0) from e
         return dict(sorted(values.items()))
+
+    def ranks(self, nproc: int, known: bool) -> Dict[int, Any]:
+        """The ranks of a program's processes; they have no values."""
+        return dict.fromkeys(sorted(n if known else int(_read(_worker.value_path(self.job, n))) for n in range(nproc)))
 
     def _failure(self, status: int) -> Exception:
         """What to raise for a job that ended with this status."""
-        report = self._find_report()
-        if report:
-            failures, stopped = read_report(report)
-            if failures:
-                if self.log_dir.startswith(self.job):
-                    report = ""
-                    for failure in failures.values():
-                        failure.error_file, failure.log = NOT_AVAILABLE, ""
-                error = like_torch(ChildFailedError, TORCH_ERRORS)
-                return error(self.name, failures, stopped, report)
-        text = self._agent_error() or "muster ended with status %d; its messages are on stderr" % status
+        cause = self.said("cause")
+        try:
+            path, report = find_report(self.directory())
+            failures, stopped = by_rank(report)
+        except (OSError, ValueError):
+            failures = {}  # on a full disk, for one
+        if failures:
+            if self.log_dir.startswith(self.job):
+                path = ""
+                for failure in failures.values():
+                    failure.error_file, failure.log = NOT_AVAILABLE, ""
+            error = like_torch(ChildFailedError, TORCH_ERRORS)
+            return error(self.name, failures, stopped, path, report.cause if self.brief else "")
+        text = self._agent_error() or cause or "muster ended with status %d; its messages are on stderr" % status
         return (ConfigError if status == 2 else LaunchError)(text, status)
 
-    def _find_report(self) -> str:
-        """The newest report of this launch, "" if it has none. All hosts' agents write
-        the same report, so that of another agent on this host will do."""
-        found: List[Tuple[float, str]] = []
+    def directory(self) -> str:
+        """The directory of this run's logs. Raises FileNotFoundError until the agent has made it."""
         for run in set(_entries(self.log_dir)) - self.logs_before:
-            for attempt in _entries(os.path.join(self.log_dir, run)):
-                path = os.path.join(self.log_dir, run, attempt, "report.json")
-                try:
-                    if os.path.isfile(path) and json.loads(_read(path))["run_id"] == self.config.run_id:
-                        found.append((os.stat(path).st_mtime, path))
-                except (OSError, ValueError, KeyError, TypeError):
-                    continue  # on a full disk, for one
-        return max(found)[1] if found else ""
+            path = os.path.join(self.log_dir, run)
+            if self.child is not None and job_lines(path).get("pid") == self.child.pid:
+                return path
+        raise FileNotFoundError(self.log_dir)
+
+    def said(self, key: str) -> str:
+        """A field of job.jsonl, "" until it is there."""
+        try:
+            return str(job_lines(self.directory()).get(key, ""))
+        except FileNotFoundError:
+            return ""
 
     def _agent_error(self) -> str:
         """What the agent recorded as its own error."""
@@ -231,6 +257,17 @@ class _Launch:
         except (OSError, ValueError, KeyError, TypeError):
             return ""
         return str(message.get("message", "")) if isinstance(message, dict) else str(message)
+
+
+def job_lines(run: str) -> Dict[str, Any]:
+    """The fields of both lines of a run's job.jsonl."""
+    fields: Dict[str, Any] = {}
+    try:
+        for line in _read(os.path.join(run, JOB_FILE)).splitlines():
+            fields.update(json.loads(line))
+    except (OSError, ValueError, TypeError):
+        pass  # it is not there yet, or not to its end
+    return fields
 
 
 def _find_binary() -> str:
@@ -256,8 +293,6 @@ def _file_name(name: str) -> str:
 
 def _interpreter_flags() -> List[str]:
     """This interpreter's options, each one word: what is not an option is the script."""
-    import subprocess
-
     make: Optional[Callable[[], List[str]]] = getattr(subprocess, "_args_from_interpreter_flags", None)
     words: List[str] = []
     for word in make() if make is not None else []:

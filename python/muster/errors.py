@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple, Type
 
+from .report import Failure, Report
+
 NOT_AVAILABLE = "<N/A>"
 
 # What is read of a worker's error file.
@@ -122,6 +124,7 @@ class ChildFailedError(Exception):
         as far as its hosts have told, without the workers that muster stopped.
     stopped: those, by global rank.
     report: path of the report as JSON, "" if there is none.
+    cause: the root cause in one line, which is then the exception's text.
     """
 
     def __init__(
@@ -130,6 +133,7 @@ class ChildFailedError(Exception):
         failures: Dict[int, ProcessFailure],
         stopped: Optional[Dict[int, ProcessFailure]] = None,
         report: str = "",
+        cause: str = "",
     ) -> None:
         if not failures:
             raise AssertionError("a ChildFailedError needs a failure")
@@ -137,10 +141,14 @@ class ChildFailedError(Exception):
         self.failures = failures
         self.stopped = stopped or {}
         self.report = report
-        Exception.__init__(self, self.format_msg())
+        self.cause = cause
+        text = "%s failed: %s" % (name, cause) if cause else self.format_msg()
+        if cause and report:
+            text += "\nhint: muster report %s" % os.path.dirname(os.path.dirname(report))
+        Exception.__init__(self, text)
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        return ChildFailedError, (self.name, self.failures, self.stopped, self.report)
+        return ChildFailedError, (self.name, self.failures, self.stopped, self.report, self.cause)
 
     def get_first_failure(self) -> Tuple[int, ProcessFailure]:
         """The root cause, with its global rank."""
@@ -170,33 +178,22 @@ TORCH_ERRORS = "torch.distributed.elastic.multiprocessing.errors"
 TORCH_API = "torch.distributed.elastic.multiprocessing.api"
 
 
-def read_report(path: str) -> Tuple[Dict[int, ProcessFailure], Dict[int, ProcessFailure]]:
+def by_rank(report: Report) -> Tuple[Dict[int, ProcessFailure], Dict[int, ProcessFailure]]:
     """The failures of a report, and the workers that were stopped, by global rank."""
-    with open(path, encoding="utf-8") as f:
-        document = json.load(f)
     failures: Dict[int, ProcessFailure] = {}
     stopped: Dict[int, ProcessFailure] = {}
-    for item in document["failures"]:
-        failure = _failure(item)
+    for f in report.failures:
         # The root cause counts as a failure even where it is a stopped worker.
-        into = stopped if failure.kind == "stopped" and not item.get("root") else failures
-        into.setdefault(failure.rank, failure)
+        into = stopped if f.kind == "stopped" and not f.root else failures
+        into.setdefault(f.rank, _like_torch(f))
     return failures, stopped
 
 
-def _failure(item: Dict[str, Any]) -> ProcessFailure:
-    def text(key: str) -> str:
-        return str(item.get(key) or "")
-
-    def number(key: str) -> int:
-        value = item.get(key)
-        return value if isinstance(value, int) else 0
-
+def _like_torch(f: Failure) -> ProcessFailure:
     failure = ProcessFailure(
-        local_rank=number("local_rank"), pid=number("pid"), exitcode=number("exit_code"),
-        error_file=text("error_file") or NOT_AVAILABLE, message=text("message"), timestamp=_seconds(text("failed_at")),
-        rank=number("rank"), host=text("host"), kind=text("kind") or "failed", cause=text("cause"), hint=text("hint"),
-        traceback=text("traceback"), stderr_tail=list(item.get("stderr_tail") or []), log=text("log"),
+        local_rank=f.local_rank, pid=f.pid or 0, exitcode=f.exit_code, error_file=f.error_file or NOT_AVAILABLE,
+        message=f.message, timestamp=_seconds(f.failed_at), rank=f.rank, host=f.host, kind=f.kind, cause=f.cause,
+        hint=f.hint, traceback=f.traceback, stderr_tail=f.stderr_tail, log=f.log,
     )
     failure.error_file_data = _error_data(failure)
     message = failure.error_file_data.get("message")

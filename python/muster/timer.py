@@ -19,12 +19,19 @@ import sys
 import time
 from _thread import _local
 from types import TracebackType
-from typing import Any
+from typing import Any, Callable, TypeVar
 
 from . import _socket
 from ._socket import TimerError
 
-__all__ = ["ENV_SOCKET", "TimerClient", "TimerError", "expires", "heartbeat"]
+__all__ = ["ENV_SOCKET", "TimerClient", "TimerError", "deadline", "expires", "heartbeat"]
+
+TYPE_CHECKING = False
+T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing_extensions import ParamSpec
+
+    P = ParamSpec("P")
 
 ENV_SOCKET = "MUSTER_TIMER_SOCKET"
 
@@ -248,6 +255,78 @@ class expires:
     def _drop(self, scope: str) -> None:
         if self._scope is None:
             _live.pop(scope, None)
+
+
+class deadline(expires):
+    """Has the agent end this process unless a block, or each call of a function, ends in time::
+
+        with muster.deadline("10m"): ...
+
+        @muster.deadline(60)
+        def train_step(batch): ...
+
+    after: seconds, or a text such as "500ms", "60s", "10m", "1h30m".
+
+    In a process that muster has not started it does nothing, and says so once in the log.
+    """
+
+    __slots__ = ("_given",)
+
+    def __init__(self, after: float | str, client: Any = None) -> None:
+        super().__init__(_seconds(after), "", client)
+        self._given = client
+        self._scope = None
+        caller = sys._getframe(1)
+        self._stem = _stem(caller.f_code.co_filename, caller.f_lineno)
+
+    def __enter__(self) -> None:
+        global _noted
+        if self._client is None and not _noted:
+            _noted = True
+            import logging
+
+            logging.getLogger("muster").warning(
+                "muster.deadline has no effect: this process is no worker of muster run")
+        super().__enter__()
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        import functools
+
+        code = getattr(function, "__code__", None)
+        if code is not None and code.co_flags & _SUSPENDS:
+            raise TypeError(f"{code.co_name} is a coroutine or a generator, whose call ends at once; "
+                            "use `with muster.deadline(...)` within it")
+        after, client = self._after, self._given
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            timer = deadline(after, client)  # each call has one, in whichever process
+            if code is not None:
+                timer._stem = _stem(code.co_filename, code.co_firstlineno)
+            with timer:
+                return function(*args, **kwargs)
+
+        return call
+
+
+_noted = False
+_SUSPENDS = 0x20 | 0x80 | 0x200  # CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR
+_UNITS = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _seconds(after: float | str) -> float:
+    seconds: float = -1.0
+    if isinstance(after, str):
+        import re
+
+        parts = re.findall(r"([0-9]+(?:\.[0-9]+)?)(ms|[smh])", after)
+        if "".join(number + unit for number, unit in parts) == after:
+            seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    else:
+        seconds = after
+    if not seconds > 0:
+        raise ValueError(f"the deadline {after!r} is neither a number of seconds nor a time such as 500ms, 60s or 1h30m")
+    return seconds
 
 
 _live: dict[str, object] = {}  # default scopes in use

@@ -79,6 +79,11 @@ def wait_for_signal(fifo):
     sys.exit(1)
 
 
+def read(path):
+    with open(path) as f:
+        return f.read()
+
+
 class Point:
     """A value that is more than numbers."""
 
@@ -120,6 +125,11 @@ def overrun():
         pass
     with muster.timer.expires(after=0.2):
         time.sleep(60)
+
+
+@muster.deadline("200ms")
+def too_slow():
+    time.sleep(60)
 
 
 def cgroup():

@@ -8,6 +8,8 @@ import unittest
 
 import muster
 
+HERE = os.path.dirname(os.path.abspath(__file__))
+
 
 def python(code, *options):
     done = subprocess.run([sys.executable, *options, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -47,6 +49,23 @@ class Names(unittest.TestCase):
 
     def test_star(self):
         self.assertEqual(python("from muster import *; print(elastic_launch.__module__)"), "muster.api")
+
+
+PAGE = os.path.join(os.environ.get("MUSTER_SOURCE") or os.path.dirname(os.path.dirname(HERE)), "docs", "python.md")
+
+
+@unittest.skipUnless(os.path.isfile(PAGE), "needs the source tree")
+class Reference(unittest.TestCase):
+    def test_has_every_name(self):
+        """And the public members of the classes that are muster's own."""
+        with open(PAGE, encoding="utf-8") as f:
+            page = f.read().split("\n## Reference\n")[1].split("\n## ")[0]
+        names = set(muster.__all__)
+        for name in ("Job", "Report", "Failure"):
+            cls = getattr(muster, name)
+            names.update(n for n in vars(cls) if not n.startswith("_") and (name == "Job" or callable(getattr(cls, n))))
+        for name in sorted(names):
+            self.assertRegex(page, r"`(muster|Job|Report|Failure)\.%s\b" % name)
 
 
 class Types(unittest.TestCase):

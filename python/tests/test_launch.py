@@ -48,7 +48,7 @@ class ErrorFile(unittest.TestCase):
             write(path)
             with open(report, "w") as f:
                 json.dump({"failures": [{"rank": 3, "host": host, "error_file": path, "message": "from the report"}]}, f)
-            failures, _ = errors.read_report(report)
+            failures, _ = errors.by_rank(muster.read_report(report))
         return failures[3].error_file_data["message"]
 
     def test_error_file(self):

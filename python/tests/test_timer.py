@@ -120,6 +120,73 @@ class WithoutMuster(unittest.TestCase):
                     self.fail("the block ran without its timer")
 
 
+class Recorder:
+    """A client that has the timers in a list."""
+
+    def __init__(self):
+        self.held, self.left = [], []
+
+    def acquire(self, scope, until):
+        self.held.append((scope, until))
+
+    def release(self, scope):
+        self.left.append(scope)
+
+
+class Deadline(unittest.TestCase):
+    def test_times(self):
+        for after, want in ((60, 60), (0.5, 0.5), ("500ms", 0.5), ("60s", 60), ("10m", 600), ("1h30m", 5400), ("1.5s", 1.5)):
+            client, begin = Recorder(), time.time()
+            with muster.deadline(after, client):
+                pass
+            (scope, until), = client.held
+            self.assertTrue(begin + want <= until <= time.time() + want, (after, until - begin))
+            self.assertEqual(client.left, [scope])
+            self.assertRegex(scope, r"test_timer\.py#\d+$")
+        for after in (0, -1, float("nan"), "", "60", "1h 30m", "5 s", "-5s", "x"):
+            with self.assertRaisesRegex(ValueError, "neither a number of seconds nor a time"):
+                muster.deadline(after)
+
+    def test_each_call_has_its_own(self):
+        client = Recorder()
+
+        @muster.deadline("1m", client)
+        def count(n):
+            """Counts."""
+            if n == 0:
+                raise KeyError(n)
+            return count(n - 1)
+
+        with self.assertRaises(KeyError):
+            count(1)
+        scopes = [scope for scope, _ in client.held]
+        self.assertEqual(len(set(scopes)), 2)
+        self.assertEqual(client.left, scopes[::-1])
+        self.assertIn("#%d" % count.__wrapped__.__code__.co_firstlineno, scopes[0])
+        self.assertEqual((count.__name__, count.__doc__), ("count", "Counts."))
+
+    def test_no_coroutines(self):
+        async def step():
+            pass
+
+        with self.assertRaisesRegex(TypeError, "step is a coroutine or a generator"):
+            muster.deadline(1)(step)
+
+    def test_says_once_that_it_does_nothing(self):
+        status, out = run(
+            """
+            import logging, sys
+            logging.basicConfig(stream=sys.stdout, format="%(message)s")
+            import muster
+            step = muster.deadline(1)(lambda: None)
+            step()
+            step()
+            """,
+            MUSTER_TIMER_SOCKET="",
+        )
+        self.assertEqual((status, out), (0, "muster.deadline has no effect: this process is no worker of muster run\n"))
+
+
 class Fake:
     """A server that says what it is told to; None hangs up, "" says nothing."""
 

@@ -92,6 +92,8 @@ class Wheel(unittest.TestCase):
             metadata = z.read("muster_run-%s.dist-info/METADATA" % version).decode()
             self.assertIn("\nName: muster-run\nVersion: %s\n" % version, metadata)
             self.assertIn("muster_run-%s.dist-info/licenses/LICENSE" % version, modes)
+            self.assertNotRegex(metadata, r"\]\((?!https?:|#)")  # a relative link leads nowhere on an index
+            self.assertIn("](%s/blob/main/docs/hangs.md#timers)" % self.wheel.HOME, metadata)
             self.assertEqual(z.testzip(), None)
 
     def test_pip_refuses_another_platform(self):

@@ -53,7 +53,7 @@ func TestTimerExamples(t *testing.T) {
 			p := newPlay(t, name, 0)
 			script := surroundings
 			for _, b := range p.page.Blocks {
-				if strings.Contains(b.Text, "timer.expires(") {
+				if strings.Contains(b.Text, "timer.expires(") || strings.Contains(b.Text, "muster.deadline(") {
 					script += b.Text
 				}
 			}

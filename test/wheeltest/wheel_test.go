@@ -284,7 +284,7 @@ func TestTypes(t *testing.T) {
 	if err != nil {
 		t.Skipf("needs mypy: %v: %s", err, said.String())
 	}
-	output(t, filepath.Join(root, "python"), nil, strings.TrimSpace(string(mypy)), "--strict", "--cache-dir", os.DevNull, "muster")
+	output(t, filepath.Join(root, "python"), nil, strings.TrimSpace(string(mypy)), "--strict", "--cache-dir", os.DevNull, "muster", "tests/typed.py")
 }
 
 // The commands of docs/python.md, verbatim, and what they say they print.
