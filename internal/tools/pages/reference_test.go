@@ -2,6 +2,7 @@ package pages
 
 import (
 	"bytes"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -10,10 +11,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/events"
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/timer"
 )
@@ -107,3 +111,112 @@ func golden(t *testing.T, name string, want []byte) {
 		t.Errorf("docs/%s differs from the code (-code +page); `make reference` writes it:\n%s", name, diff)
 	}
 }
+
+const eventsPage = `# Events
+
+<!-- Written by "make reference"; the objects come from package events. -->
+
+muster writes an event as one line of JSON ([where](../observe.md#events)). The objects below have line breaks for the reader.
+[Formats](../formats.md#events) explains each field.
+
+| ` + "`name`" + ` | when |
+|---|---|
+| ` + "`torchelastic.worker.status.RENDEZVOUS`" + ` | this host has joined a round, or could not: then ` + "`raw_error`" + ` says why |
+| ` + "`torchelastic.worker.status.ASSIGN_WORKER_RANKS`" + ` | the workers of this host have ranks |
+| ` + "`torchelastic.worker.status.START`" + ` | a worker has started |
+| ` + "`torchelastic.worker.status.SUCCEEDED`" + `, ` + "`…FAILED`" + `, ` + "`…TERMINATED`" + ` | a worker of the last attempt has ended: with 0, by its own failure, or because muster stopped it |
+| ` + "`torchelastic.worker.status.SUCCEEDED`" + `, ` + "`…FAILED`" + `, with ` + "`source`" + ` AGENT | the agent ends |
+| ` + "`watchdog started`, `watchdog stopped`" + ` | the agent serves the workers' timers, or no longer does (` + "`state`" + ` is RUNNING) |
+| ` + "`timer expired`, `kill worker process`" + ` | a worker missed a deadline, and is killed for it |
+| ` + "`muster.attempt.failed`" + ` | an attempt failed on this host, whether another one follows or not |
+| ` + "`muster.job.preempted`" + ` | the whole job was told to stop |
+| ` + "`rendezvous.Next`" + ` | this host joins a round (INIT at first, later RUNNING), has joined it, or could not (FAILED) |
+| ` + "`rendezvous.Changes`" + ` | the set of hosts changes, and a new round follows |
+| ` + "`rendezvous.Leave`, `rendezvous.Shutdown`" + ` | this host has left the rendezvous, or has closed it for all |
+`
+
+// docs/reference/events.md has each event that package events makes; `make reference` writes it.
+func TestReferenceEvents(t *testing.T) {
+	page := []byte(eventsPage)
+	at, code, rank, size := time.UnixMilli(1.7e12), 1, 0, 2
+	for _, example := range []struct {
+		heading string
+		line    events.Line
+	}{
+		{"An event of the agent", events.Event{
+			State: "RENDEZVOUS", Time: at, RunID: "job7", Role: "default", Hostname: "host1", RdzvBackend: "c10d", EntryPoint: "python3",
+			Duration: 250 * time.Millisecond}},
+		{"An event of a worker", events.Event{
+			State: "FAILED", Time: at, RunID: "job7", Role: "default", Hostname: "host1", RdzvBackend: "c10d", EntryPoint: "python3",
+			GroupRank: &rank, GroupWorldSize: &size, RunTime: time.Minute,
+			Worker: &events.Worker{PID: 4711, Rank: 3, LocalRank: 3, RoleRank: 3, RoleWorldSize: 8, ExitCode: &code}}},
+		{"An event of the watchdog", events.Event{
+			State: "RUNNING", Time: at, RunID: "job7", Role: "default", Hostname: "host1", RdzvBackend: "c10d", EntryPoint: "python3",
+			GroupRank: &rank, GroupWorldSize: &size,
+			Watchdog: &agent.Watchdog{Name: "timer expired", Request: &timer.Request{PID: 4711, ScopeID: "step", ExpirationTime: 1.7e9, Signal: 9}}}},
+		{"An attempt failed", events.AttemptEvent{
+			Time: at, RunID: "job7", Rank: &size, LocalRank: 2, PID: 4711, Role: "default", Hostname: "host1", Host: "host1", MaxRestarts: 3,
+			Cause: failure.CauseExitCode, ExitCode: 1, Message: "ValueError: boom", Ran: 60000, Progress: events.Progress{Step: 120}}},
+		{"A job is preempted", events.PreemptedEvent{
+			Time: at, RunID: "job7", GroupRank: &rank, Role: "default", Hostname: "host1", Host: "host0", Signal: failure.Signal(15), SignalTime: 1.7e12}},
+		{"A step of the rendezvous", events.RdzvEvent{
+			Name: "rendezvous.Next", RunID: "job7", Message: "joined round 0 as node 0 of 2", Hostname: "host1", PID: 4700, NodeState: "RUNNING",
+			MasterEndpoint: "10.0.0.1:29500", Rank: &rank, Time: 1.7e12}},
+	} {
+		var indented bytes.Buffer
+		if err := json.Indent(&indented, example.line.Append(nil), "", "  "); err != nil {
+			t.Fatal(err)
+		}
+		page = fmt.Appendf(page, "\n## %s\n\n```json\n%s\n```\n", example.heading, &indented)
+	}
+	golden(t, "reference/events.md", page)
+
+	names := 0
+	for _, file := range []string{"events/observer.go", "events/own.go", "agent/watchdog.go"} {
+		source, err := os.ReadFile(root + "/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range eventName.FindAllSubmatch(source, -1) {
+			names++
+			if !bytes.Contains([]byte(eventsPage), m[1]) {
+				t.Errorf("docs/reference/events.md lacks %s of %s", m[1], file)
+			}
+		}
+	}
+	if names < 20 {
+		t.Errorf("only %d names of events were found", names)
+	}
+}
+
+// eventName is what an event is called, or its state.
+var eventName = regexp.MustCompile(`"((?:rendezvous|muster)\.[\w.]+|[A-Z_]{6,}|(?:watchdog|timer|kill) [a-z ]+)"`)
+
+// docs/exit-codes.md has each status that muster itself ends with.
+func TestExitStatuses(t *testing.T) {
+	found := readTables(readPage(t, "exit-codes.md"))
+	named := strings.Join(codeSpans(readPage(t, "exit-codes.md"), false), " ")
+	for _, rows := range found {
+		for _, r := range rows {
+			named += " " + strings.Join(r.cells, " ")
+		}
+	}
+	statuses := 0
+	for _, file := range []string{"cmd/muster/internal/cli/cli.go", "failure/preemption.go"} {
+		source, err := os.ReadFile(root + "/" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range exitStatus.FindAllSubmatch(source, -1) {
+			statuses++
+			if !slices.Contains(strings.Fields(named), string(m[1])) {
+				t.Errorf("docs/exit-codes.md lacks %s of %s", m[1], file)
+			}
+		}
+	}
+	if statuses < 5 {
+		t.Errorf("only %d statuses were found", statuses)
+	}
+}
+
+var exitStatus = regexp.MustCompile(`(?m)^(?:\texit[A-Z]\w+|const \w+Status) += (\d+)$`)
