@@ -149,7 +149,8 @@ func isValue(arg string) bool {
 		name, _, _ = strings.Cut(name, "=")
 		return byName(name) == nil && len(byPrefix(name)) == 0
 	}
-	return byShort(arg[1]) == nil
+	o := byShort(arg[1])
+	return o == nil || o.own
 }
 
 // isNegativeNumber matches -\d+ and -\d*\.\d+.

@@ -134,6 +134,8 @@ func (p program) run(ctx context.Context, args []string) int {
 		return p.printVersion()
 	case slices.Contains(shells, shell):
 		return p.printCompletion(shell)
+	case l.asked("dry-run"):
+		return p.explainLine(l, errs)
 	}
 	r, cfg, bad := p.read(l, cfg)
 	errs = append(errs, bad...)
@@ -195,10 +197,8 @@ func (p program) options(l line, cfg launch.Config) (reader, launch.Config, []er
 		environ = os.Environ()
 	}
 	errs = append(errs, misspelt(environ)...)
-	logger, err := newLogger(p.stderr, cfg.LookupEnv)
-	if err != nil {
-		errs = append(errs, err)
-	}
+	logger, err := v.logger(p.stderr, cfg.LookupEnv)
+	errs = append(errs, split(err)...)
 	cfg.Logger = logger
 	r := reader{values: v, line: l, lookup: cfg.LookupEnv, root: os.DirFS("/"), self: p.self, ask: p.name != torchrunName}
 	cfg = r.config(cfg)

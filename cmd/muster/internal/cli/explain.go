@@ -31,6 +31,11 @@ func (p program) explain(_ context.Context, args []string) int {
 		io.WriteString(p.stdout, explainHelp)
 		return exitOK
 	}
+	return p.explainLine(l, errs)
+}
+
+// explainLine prints what a command line means. errs is what is wrong with it.
+func (p program) explainLine(l line, errs []error) int {
 	cfg := launch.Config{Env: p.env, Stdout: p.stdout, Stderr: p.stderr}
 	r, cfg, bad := p.read(l, cfg)
 	writeSettings(p.stdout, r.settings(&cfg))
@@ -56,6 +61,9 @@ func (r *reader) settings(cfg *launch.Config) []setting {
 		o := &options[i]
 		switch o.kind {
 		case kindShell, kindHelp, kindVersion:
+			continue
+		}
+		if o.name == "dry-run" {
 			continue
 		}
 		s := setting{o.name, r.shown(o), r.from(o)}

@@ -193,6 +193,14 @@ var options = [...]option{
 		help: "a command that must succeed before this host joins the job, run by sh; a host that fails it does not join and exits with status 69"},
 	{name: "devices", kind: kindInt, env: "MUSTER_DEVICES", unset: true, own: true, group: groupOwn, arg: "N",
 		help: "how many devices this host has, for gpu, xpu and auto; 0 for none"},
+	{name: "log-format", env: "MUSTER_LOG_FORMAT", def: "text", choices: logFormats, own: true, group: groupOwn, arg: "FORMAT",
+		help: "how muster writes its own log lines: text, or json (one object on each line)"},
+	{name: "verbose", short: 'v', kind: kindFlag, own: true, group: groupOwn,
+		help: "log everything, as LOGLEVEL=DEBUG does"},
+	{name: "quiet", short: 'q', kind: kindFlag, own: true, group: groupOwn,
+		help: "log errors only, as LOGLEVEL=ERROR does"},
+	{name: "dry-run", kind: kindFlag, own: true, group: groupOther,
+		help: "print every setting and where it comes from, as muster explain does; run nothing"},
 	{name: "version", kind: kindVersion, own: true, group: groupOther,
 		help: "print the version"},
 	{name: "help", short: 'h', kind: kindHelp, group: groupOther,
@@ -207,6 +215,7 @@ var (
 
 	metricsHandlers = []string{"null", "console"}
 	hangActions     = []string{"kill", "notify"}
+	logFormats      = []string{"text", "json"}
 )
 
 // codeOfWorker as --exit-code means that a failed job exits as the worker that failed first.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -27,6 +28,37 @@ func newLogger(w io.Writer, lookup func(string) (string, bool)) (*slog.Logger, e
 		}
 	}
 	return slog.New(&logHandler{out: &steady.Writer{W: w}, level: level}), err
+}
+
+// logger makes the logger that --verbose, --quiet, --log-format and LOGLEVEL describe.
+func (v values) logger(w io.Writer, lookup func(string) (string, bool)) (*slog.Logger, error) {
+	logger, err := newLogger(w, lookup)
+	h := logger.Handler().(*logHandler)
+	switch verbose, quiet := v.flag("verbose"), v.flag("quiet"); {
+	case verbose && quiet:
+		err = errors.Join(err, errors.New("--verbose and --quiet exclude each other; give one of them"))
+	case verbose:
+		h.level = slog.LevelDebug
+	case quiet:
+		h.level = slog.LevelError
+	}
+	if v.text("log-format") == "json" {
+		h.json = slog.NewJSONHandler(h.out, &slog.HandlerOptions{Level: h.level, ReplaceAttr: jsonAttr}).
+			WithAttrs([]slog.Attr{slog.Int("agent_pid", os.Getpid())})
+	}
+	return logger, err
+}
+
+// jsonAttr writes levels as LOGLEVEL has them, and what has a text as that text.
+func jsonAttr(_ []string, a slog.Attr) slog.Attr {
+	switch value := a.Value.Any().(type) {
+	case slog.Level:
+		a.Value = slog.StringValue(levelName(value))
+	case time.Time:
+	case fmt.Stringer:
+		a.Value = slog.StringValue(value.String())
+	}
+	return a
 }
 
 // levelCritical is Python's CRITICAL.
@@ -57,13 +89,19 @@ func parseLevel(name string) (slog.Level, bool) {
 type logHandler struct {
 	out   *steady.Writer
 	level slog.Level
-	attrs string // " key=value", of With
-	group string // "group." before the keys that follow
+	json  slog.Handler // writes the lines instead; nil for text
+	attrs string       // " key=value", of With
+	group string       // "group." before the keys that follow
 }
 
 func (h *logHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
 
 func (h *logHandler) Handle(_ context.Context, record slog.Record) error {
+	if h.json != nil {
+		record = record.Clone()
+		record.AddAttrs(slog.String("logger", source(record.PC)))
+		return h.json.Handle(context.Background(), record)
+	}
 	var message strings.Builder
 	message.WriteString(record.Message)
 	message.WriteString(h.attrs)
@@ -83,19 +121,29 @@ func (h *logHandler) Handle(_ context.Context, record slog.Record) error {
 }
 
 func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	with := *h
+	if h.json != nil {
+		with.json = h.json.WithAttrs(attrs)
+	}
 	var text strings.Builder
 	text.WriteString(h.attrs)
 	for _, a := range attrs {
 		appendAttr(&text, h.group, a)
 	}
-	return &logHandler{out: h.out, level: h.level, attrs: text.String(), group: h.group}
+	with.attrs = text.String()
+	return &with
 }
 
 func (h *logHandler) WithGroup(name string) slog.Handler {
 	if name == "" {
 		return h
 	}
-	return &logHandler{out: h.out, level: h.level, attrs: h.attrs, group: h.group + name + "."}
+	with := *h
+	if h.json != nil {
+		with.json = h.json.WithGroup(name)
+	}
+	with.group += name + "."
+	return &with
 }
 
 // appendAttr writes " key=value", quoted where it would not be one word.
@@ -120,24 +168,28 @@ func appendAttr(b *strings.Builder, group string, a slog.Attr) {
 	b.WriteString(" " + group + a.Key + "=" + text)
 }
 
+// levelName is a level as parseLevel reads it.
+func levelName(level slog.Level) string {
+	switch {
+	case level >= levelCritical:
+		return "CRITICAL"
+	case level >= slog.LevelError:
+		return "ERROR"
+	case level >= slog.LevelWarn:
+		return "WARNING"
+	case level >= slog.LevelInfo:
+		return "INFO"
+	}
+	return "DEBUG"
+}
+
 // logPrefix is what every line of a record begins with.
 func logPrefix(record slog.Record) string {
-	letter := "D"
-	switch level := record.Level; {
-	case level >= levelCritical:
-		letter = "C"
-	case level >= slog.LevelError:
-		letter = "E"
-	case level >= slog.LevelWarn:
-		letter = "W"
-	case level >= slog.LevelInfo:
-		letter = "I"
-	}
 	at := record.Time
 	if at.IsZero() {
 		at = time.Now()
 	}
-	return letter + at.Format("0102 15:04:05.000000") + " " + strconv.Itoa(os.Getpid()) + " " + source(record.PC) + "] "
+	return levelName(record.Level)[:1] + at.Format("0102 15:04:05.000000") + " " + strconv.Itoa(os.Getpid()) + " " + source(record.PC) + "] "
 }
 
 // source names the package that logged, as people know it: muster/agent, muster/cli.

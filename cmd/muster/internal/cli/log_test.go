@@ -1,13 +1,16 @@
 package cli
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"regexp"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -51,6 +54,62 @@ func TestLogFormat(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// With --log-format json each record is one object, however many lines its message has.
+func TestLogFormatJSON(t *testing.T) {
+	var out strings.Builder
+	log, err := values{"log-format": "json", "verbose": true}.logger(&out, lookupLevel("ERROR"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	log.Debug("found", "n", 1, "pid", 7, "signal", syscall.SIGTERM)
+	log.With("role", "default").WithGroup("g").Warn("two\nlines", "error", errors.New("bad"), "took", 3*time.Second)
+	log.Log(t.Context(), levelCritical, "gone")
+	var got []map[string]any
+	for line := range strings.Lines(out.String()) {
+		var record map[string]any
+		if err := json.Unmarshal([]byte(line), &record); err != nil {
+			t.Fatalf("%q: %v", line, err)
+		}
+		if _, err := time.Parse(time.RFC3339Nano, record["time"].(string)); err != nil {
+			t.Error(err)
+		}
+		delete(record, "time")
+		got = append(got, record)
+	}
+	pid := float64(os.Getpid())
+	want := []map[string]any{
+		{"level": "DEBUG", "msg": "found", "n": 1.0, "pid": 7.0, "signal": "terminated", "agent_pid": pid, "logger": "muster/cli"},
+		{"level": "WARNING", "msg": "two\nlines", "role": "default", "agent_pid": pid,
+			"g": map[string]any{"error": "bad", "took": "3s", "logger": "muster/cli"}},
+		{"level": "CRITICAL", "msg": "gone", "agent_pid": pid, "logger": "muster/cli"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// --verbose and --quiet count, whatever LOGLEVEL says.
+func TestVerboseAndQuiet(t *testing.T) {
+	for _, tt := range []struct {
+		v    values
+		want slog.Level
+		err  bool
+	}{
+		{values{}, slog.LevelInfo, false},
+		{values{"verbose": true}, slog.LevelDebug, false},
+		{values{"quiet": true}, slog.LevelError, false},
+		{values{"verbose": true, "quiet": true}, slog.LevelInfo, true},
+	} {
+		log, err := tt.v.logger(io.Discard, lookupLevel("INFO"))
+		if (err != nil) != tt.err {
+			t.Errorf("%v: error %v", tt.v, err)
+		}
+		if !log.Enabled(t.Context(), tt.want) || log.Enabled(t.Context(), tt.want-1) {
+			t.Errorf("%v: the level is not %v", tt.v, tt.want)
+		}
 	}
 }
 
