@@ -16,6 +16,8 @@ from .errors import TORCH_API, ConfigError, SignalException, like_torch
 
 TYPE_CHECKING = False
 T = TypeVar("T")
+Count = Union[int, str]
+Line = Tuple[List[str], List[str], str]  # options, what follows them, and the signals to pass on
 if TYPE_CHECKING:
     from typing_extensions import Literal, TypeVarTuple, Unpack
 
@@ -23,19 +25,14 @@ if TYPE_CHECKING:
 
 
 @overload
-def run(
-    fn: str, args: Sequence[object] = ..., *, nproc_per_node: Union[int, str] = ..., **options: "Unpack[Options]"
-) -> Dict[int, None]: ...
+def run(fn: str, args: Sequence[object] = ..., *, nproc_per_node: Count = ..., **options: "Unpack[Options]") -> Dict[int, None]: ...
+@overload
+def run(fn: Callable[[], T], args: Tuple[()] = ..., *, nproc_per_node: Count = ..., **options: "Unpack[Options]") -> Dict[int, T]: ...
 @overload
 def run(
-    fn: Callable[[], T], args: Tuple[()] = ..., *, nproc_per_node: Union[int, str] = ..., **options: "Unpack[Options]"
+    fn: "Callable[[Unpack[Ts]], T]", args: "Tuple[Unpack[Ts]]", *, nproc_per_node: Count = ..., **options: "Unpack[Options]"
 ) -> Dict[int, T]: ...
-@overload
-def run(
-    fn: "Callable[[Unpack[Ts]], T]", args: "Tuple[Unpack[Ts]]", *, nproc_per_node: Union[int, str] = ...,
-    **options: "Unpack[Options]"
-) -> Dict[int, T]: ...
-def run(fn: Any, args: Sequence[Any] = (), *, nproc_per_node: Union[int, str] = "auto", **options: Any) -> Any:
+def run(fn: Any, args: Sequence[Any] = (), *, nproc_per_node: Count = "auto", **options: Any) -> Any:
     """Runs a function or a script on the workers of this host, and waits for the end.
 
     fn: a function, or the path of a script.
@@ -60,19 +57,14 @@ def run(fn: Any, args: Sequence[Any] = (), *, nproc_per_node: Union[int, str] = 
 
 
 @overload
-def start(
-    fn: str, args: Sequence[object] = ..., *, nproc_per_node: Union[int, str] = ..., **options: "Unpack[Options]"
-) -> "Job[None]": ...
+def start(fn: str, args: Sequence[object] = ..., *, nproc_per_node: Count = ..., **options: "Unpack[Options]") -> "Job[None]": ...
+@overload
+def start(fn: Callable[[], T], args: Tuple[()] = ..., *, nproc_per_node: Count = ..., **options: "Unpack[Options]") -> "Job[T]": ...
 @overload
 def start(
-    fn: Callable[[], T], args: Tuple[()] = ..., *, nproc_per_node: Union[int, str] = ..., **options: "Unpack[Options]"
+    fn: "Callable[[Unpack[Ts]], T]", args: "Tuple[Unpack[Ts]]", *, nproc_per_node: Count = ..., **options: "Unpack[Options]"
 ) -> "Job[T]": ...
-@overload
-def start(
-    fn: "Callable[[Unpack[Ts]], T]", args: "Tuple[Unpack[Ts]]", *, nproc_per_node: Union[int, str] = ...,
-    **options: "Unpack[Options]"
-) -> "Job[T]": ...
-def start(fn: Any, args: Sequence[Any] = (), *, nproc_per_node: Union[int, str] = "auto", **options: Any) -> Any:
+def start(fn: Any, args: Sequence[Any] = (), *, nproc_per_node: Count = "auto", **options: Any) -> Any:
     """The same as run, but returns at once. The job ends with the program at the latest.
 
     Returns a Job. Raises ConfigError if the function or its arguments cannot be sent.
@@ -89,7 +81,7 @@ class Job(Generic[T]):
     log_dir: where logs and reports are.
     """
 
-    def __init__(self, launch: Launch, line: Tuple[List[str], List[str], str]) -> None:
+    def __init__(self, launch: Launch, line: Line) -> None:
         self.pid = 0
         self.log_dir = launch.log_dir
         self._launch = launch
@@ -109,7 +101,7 @@ class Job(Generic[T]):
             raise self._error
         atexit.register(self.stop)
 
-    def _work(self, line: Tuple[List[str], List[str], str]) -> None:
+    def _work(self, line: Line) -> None:
         def begun(child: Any) -> None:
             self.pid = child.pid
             self._begun.set()
@@ -177,10 +169,7 @@ class Job(Generic[T]):
         self.stop()
 
 
-def _prepare(
-    caller: str, fn: Any, args: Sequence[Any], nproc_per_node: Union[int, str], options: Dict[str, Any]
-) -> Tuple[Launch, Tuple[List[str], List[str], str]]:
-    """The launch, and its options, what follows them, and the signals to pass on."""
+def _prepare(caller: str, fn: Any, args: Sequence[Any], nproc_per_node: Count, options: Dict[str, Any]) -> Tuple[Launch, Line]:
     options = {name: value for name, value in options.items() if value is not None}
     for name in options:
         if name not in Options.__annotations__:

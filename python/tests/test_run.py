@@ -124,14 +124,16 @@ class Start(Quiet):
         self.assertEqual((started.state, started.log_dir), ("failed", self.dir.name))
 
     def test_outlives_the_thread_that_started_it(self):
-        fifo, got = os.path.join(self.dir.name, "fifo"), []
-        os.mkfifo(fifo)
-        thread = threading.Thread(target=lambda: got.append(muster.start(jobs.read, (fifo,), nproc_per_node=1)))
-        thread.start()
-        thread.join()
-        with open(fifo, "w") as f:
-            f.write("go on")
-        self.assertEqual(got[0].wait(), {0: "go on"})
+        for method in METHODS:
+            fifo, got = os.path.join(self.dir.name, method), []
+            os.mkfifo(fifo)
+            thread = threading.Thread(
+                target=lambda: got.append(muster.start(jobs.read, (fifo,), nproc_per_node=1, start_method=method)))
+            thread.start()
+            thread.join()
+            with open(fifo, "w") as f:
+                f.write("go on")
+            self.assertEqual(got[0].wait(), {0: "go on"}, method)
 
     def test_ends_with_the_program(self):
         fifo = os.path.join(self.dir.name, "end")

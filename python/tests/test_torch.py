@@ -83,6 +83,26 @@ class Torch(unittest.TestCase):
             got.update(json.loads(line))
         return got
 
+    def test_run(self):
+        """Tensors, as arguments and as results, of functions that meet by torch.distributed."""
+        path = self.script("run.py", """
+import torch, torch.distributed as dist, muster
+
+def reduce(tensor):
+    dist.init_process_group("gloo")
+    tensor += dist.get_rank()
+    dist.all_reduce(tensor)
+    dist.destroy_process_group()
+    return tensor
+
+if __name__ == "__main__":
+    with muster.start(reduce, (torch.tensor([1., 2.]),), nproc_per_node=2) as job:
+        values = job.wait()
+    print({rank: tensor.tolist() for rank, tensor in values.items()})
+""")
+        out, err = self.start(path).communicate(timeout=300)
+        self.assertEqual(out.decode(), "{0: [3.0, 5.0], 1: [3.0, 5.0]}\n", err.decode())
+
     def test_record_passes_the_failure_on(self):
         """A launch within a program under PyTorch's @record, whose error file gets the worker's exception."""
         path = self.script("recorded.py", """
