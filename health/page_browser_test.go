@@ -15,6 +15,7 @@ import (
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/test/chromium"
 )
 
 var (
@@ -107,36 +108,36 @@ func TestPictures(t *testing.T) {
 	if *pictures == "" {
 		t.Skip("takes pictures of a job with -pictures")
 	}
-	b := startBrowser(t)
+	b := chromium.Start(t, "../internal/tools/chromium.sh")
 	for _, look := range looks {
-		p := b.tab()
-		p.width(look.width, look.scheme)
-		p.open(*picturesOf)
-		p.untilScripted()
-		p.screenshot(filepath.Join(*pictures, look.name+".png"))
-		p.close()
+		p := b.Tab()
+		p.Width(look.width, look.scheme)
+		p.Open(*picturesOf)
+		untilScripted(p)
+		p.Screenshot(filepath.Join(*pictures, look.name+".png"))
+		p.Close()
 	}
 }
 
 func TestPageInBrowser(t *testing.T) {
-	b := startBrowser(t)
+	b := chromium.Start(t, "../internal/tools/chromium.sh")
 	now := time.Date(2026, 4, 12, 16, 20, 30, 0, time.UTC)
 	for _, tt := range looks {
 		t.Run(tt.name, func(t *testing.T) {
-			b.t = t
+			b.T = t
 			f := busyJob(t, now)
 			_, url := serve(t, f, nil)
-			p := b.tab()
-			p.width(tt.width, tt.scheme)
-			p.open(url)
-			p.untilScripted()
+			p := b.Tab()
+			p.Width(tt.width, tt.scheme)
+			p.Open(url)
+			untilScripted(p)
 
 			say(t, f.state.Workers[1].Stdout, attack)
-			p.until(`document.body.innerText.includes("pwned")`)
+			p.Until(`document.body.innerText.includes("pwned")`)
 			checkPage(t, p, tt.width)
 
 			// What a person does in the page outlives an update.
-			p.eval(`document.getElementById("older").open = true; document.getElementById("l0").open = false; window.kept = document.getElementById("w0")`, nil)
+			p.Eval(`document.getElementById("older").open = true; document.getElementById("l0").open = false; window.kept = document.getElementById("w0")`, nil)
 			f.set(func(f *fake) {
 				f.state.Time = now.Add(time.Second)
 				f.state.Workers[1].Heartbeat = &health.Heartbeat{Step: 987_654, Time: now}
@@ -144,9 +145,9 @@ func TestPageInBrowser(t *testing.T) {
 				f.state.Hosts = f.state.Hosts[:3]
 				f.state.Timers, f.state.LiveTimers = nil, 0
 			})
-			p.until(`document.body.innerText.includes("987654")`)
+			p.Until(`document.body.innerText.includes("987654")`)
 			var got []string
-			p.eval(`[document.getElementById("phase").textContent, document.title, String(document.querySelectorAll(".hosts li").length),
+			p.Eval(`[document.getElementById("phase").textContent, document.title, String(document.querySelectorAll(".hosts li").length),
 				String(document.querySelectorAll(".timers").length), String(document.getElementById("older").open), String(document.getElementById("l0").open),
 				String(window.kept === document.getElementById("w0"))]`, &got)
 			want := []string{"restarting", "restarting · train.py --config sft.toml", "3", "0", "true", "false", "true"}
@@ -154,7 +155,7 @@ func TestPageInBrowser(t *testing.T) {
 				t.Errorf("after an update the page has\n%q, want\n%q", got, want)
 			}
 			checkPage(t, p, tt.width)
-			p.close()
+			p.Close()
 		})
 	}
 }
@@ -162,21 +163,21 @@ func TestPageInBrowser(t *testing.T) {
 // TestPageWithoutScript: the page is whole without its script, and updates itself
 // less gracefully.
 func TestPageWithoutScript(t *testing.T) {
-	b := startBrowser(t)
+	b := chromium.Start(t, "../internal/tools/chromium.sh")
 	now := time.Now()
 	f := busyJob(t, now)
 	say(t, f.state.Workers[1].Stdout, attack)
 	_, url := serve(t, f, nil)
-	p := b.tab()
-	p.call("Emulation.setScriptExecutionDisabled", map[string]any{"value": true}, nil)
-	p.width(390, "light")
-	p.open(url)
+	p := b.Tab()
+	p.Call("Emulation.setScriptExecutionDisabled", map[string]any{"value": true}, nil)
+	p.Width(390, "light")
+	p.Open(url)
 	checkPage(t, p, 390)
 	f.set(func(f *fake) { f.state.Workers[1].Heartbeat = &health.Heartbeat{Step: 987_654, Time: now} })
 	for i := 0; ; i++ {
 		var there bool
-		p.event("Page.loadEventFired")
-		if p.eval(`document.body.innerText.includes("987654")`, &there); there {
+		p.Event("Page.loadEventFired")
+		if p.Eval(`document.body.innerText.includes("987654")`, &there); there {
 			break
 		}
 		if i == 3 {
@@ -188,7 +189,7 @@ func TestPageWithoutScript(t *testing.T) {
 // TestPageLost: the page says so when nobody answers any more, and when the agent
 // answers but has nothing new; it comes back by itself.
 func TestPageLost(t *testing.T) {
-	b := startBrowser(t)
+	b := chromium.Start(t, "../internal/tools/chromium.sh")
 	f := busyJob(t, time.Now())
 	f.state.Time = time.Time{} // which time it is when somebody asks
 	server := &http.Server{}
@@ -201,17 +202,23 @@ func TestPageLost(t *testing.T) {
 	wg.Go(func() { _ = server.Serve(l) })
 	t.Cleanup(func() { server.Close(); wg.Wait() })
 
-	p := b.tab()
-	p.open("http://" + l.Addr().String())
-	p.until(`document.getElementById("live").textContent === "live"`)
+	p := b.Tab()
+	p.Open("http://" + l.Addr().String())
+	p.Until(`document.getElementById("live").textContent === "live"`)
 	f.set(func(f *fake) { f.state.Time = time.Now() }) // now its time stands still
-	p.until(`document.getElementById("live").textContent.startsWith("no news for ")`)
+	p.Until(`document.getElementById("live").textContent.startsWith("no news for ")`)
 	server.Close()
-	p.until(`document.getElementById("live").textContent.startsWith("no answer for ")`)
+	p.Until(`document.getElementById("live").textContent.startsWith("no answer for ")`)
 	var text string
-	if p.eval(`document.getElementById("phase").textContent`, &text); text != "running" {
+	if p.Eval(`document.getElementById("phase").textContent`, &text); text != "running" {
 		t.Errorf("what was known has become %q", text)
 	}
+}
+
+// untilScripted waits until the page's script has said how old the page is: "live",
+// which it is for a few seconds only where the state's time stands still.
+func untilScripted(p *chromium.Tab) {
+	p.Until(`document.getElementById("live").textContent !== ""`)
 }
 
 // say adds a line to a log.
@@ -228,17 +235,17 @@ func say(t *testing.T, path, line string) {
 
 // TestPageCrowded: a large job that has failed, with long words everywhere, fits.
 func TestPageCrowded(t *testing.T) {
-	b := startBrowser(t)
+	b := chromium.Start(t, "../internal/tools/chromium.sh")
 	now := time.Date(2026, 4, 12, 16, 20, 30, 0, time.UTC)
 	f := crowdedJob(t, now)
 	_, url := serve(t, f, nil)
 	for _, width := range []int{390, 800, 1400, 2560} {
-		p := b.tab()
-		p.width(width, "dark")
-		p.open(url)
-		p.untilScripted()
+		p := b.Tab()
+		p.Width(width, "dark")
+		p.Open(url)
+		untilScripted(p)
 		checkPage(t, p, width)
-		p.close()
+		p.Close()
 	}
 }
 
@@ -275,27 +282,27 @@ func crowdedJob(t *testing.T, now time.Time) *fake {
 }
 
 // checkPage looks at what must hold of the page at any time.
-func checkPage(t *testing.T, p *tab, width int) {
+func checkPage(t *testing.T, p *chromium.Tab, width int) {
 	t.Helper()
 	var wide []string
 	// Not innerWidth: phones make that larger for pages that are too wide.
-	p.eval(fmt.Sprintf(`[...document.querySelectorAll("body *")].filter((e) => !e.closest("pre, svg") || e.matches("pre, .timeline"))
+	p.Eval(fmt.Sprintf(`[...document.querySelectorAll("body *")].filter((e) => !e.closest("pre, svg") || e.matches("pre, .timeline"))
 		.filter((e) => e.getBoundingClientRect().right > %d + 1).map((e) => e.outerHTML.slice(0, 120))
 		.concat(document.documentElement.scrollWidth > %[1]d ? ["the document is " + document.documentElement.scrollWidth] : [])`, width), &wide)
 	if len(wide) > 0 {
 		t.Errorf("wider than %d pixels: %q", width, wide)
 	}
 	var safe bool
-	p.eval(`window.pwned === undefined && document.querySelectorAll("img, main script").length === 0`, &safe)
+	p.Eval(`window.pwned === undefined && document.querySelectorAll("img, main script").length === 0`, &safe)
 	if !safe {
 		t.Error("a line of a log has become a part of the page")
 	}
 	var text string
-	p.eval(`document.getElementById("l1").querySelector("pre").textContent`, &text)
+	p.Eval(`document.getElementById("l1").querySelector("pre").textContent`, &text)
 	if !strings.Contains(text, attack) {
 		t.Errorf("the log of local rank 1 does not show %s:\n%s", attack, text)
 	}
-	if wrong := p.b.complaints(); len(wrong) > 0 {
+	if wrong := p.Browser.Complaints(); len(wrong) > 0 {
 		t.Errorf("the console says %q", wrong)
 	}
 }

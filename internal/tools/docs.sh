@@ -1,12 +1,16 @@
 #!/usr/bin/env bash
-# docs.sh: writes the documentation site to dist/site: README.md, docs/ and the files that
+# docs.sh [DIR]: writes the documentation site to DIR (dist/site): README.md, docs/ and the files that
 # they link to. Zensical builds it, in the versions of pages/requirements.txt, from a virtual
 # environment of its own in muster/docs in the user's cache, which is made once. A dead link
 # is an error, and so is a page that would load something from another host.
 #
+# The status is 3 if the environment cannot be made.
+#
 #   BASE_PYTHON=…  make the environment with this interpreter (default: python3)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+
+site=${1:-dist/site}
 
 say() { printf 'docs: %s\n' "$*" >&2; }
 
@@ -18,11 +22,13 @@ if command -v flock >/dev/null; then
 	flock 9
 fi
 if ! cmp -s "$wanted" "$dir/requirements.txt"; then
-	base=$(command -v "${BASE_PYTHON:-python3}") || { say "no ${BASE_PYTHON:-python3}; install Python 3.10 or later"; exit 1; }
+	base=$(command -v "${BASE_PYTHON:-python3}") || { say "no ${BASE_PYTHON:-python3}; install Python 3.10 or later"; exit 3; }
 	say "installing Zensical into $dir, once"
 	rm -rf "$dir"
-	"$base" -m venv "$dir" >&2
-	"$dir/bin/python3" -m pip install --quiet --disable-pip-version-check --no-input --requirement "$wanted" >&2
+	if ! "$base" -m venv "$dir" >&2 || ! "$dir/bin/python3" -m pip install --quiet --disable-pip-version-check --no-input --requirement "$wanted" >&2; then
+		say "$base cannot install Zensical"
+		exit 3
+	fi
 	cp "$wanted" "$dir/requirements.txt"
 fi
 
@@ -37,7 +43,7 @@ if grep -rE '<(script|link|img)[^>]* (src|href)="?https?:' --include='*.html' "$
 	say "the site loads something from the network"
 	exit 1
 fi
-mkdir -p dist
-rm -rf dist/site
-mv "$work/site" dist/site
-say "look at it with python3 -m http.server -d dist/site"
+mkdir -p "$(dirname "$site")"
+rm -rf "$site"
+mv "$work/site" "$site"
+say "look at it with python3 -m http.server -d $site"

@@ -1,4 +1,5 @@
-package health_test
+// Package chromium drives a headless Chromium for tests of pages.
+package chromium
 
 import (
 	"bufio"
@@ -17,10 +18,10 @@ import (
 	"github.com/muster-run/muster/internal/test/testproc"
 )
 
-// A browser is a headless Chromium that a test drives over a pipe.
+// A Browser is a headless Chromium that a test drives over a pipe.
 // Source: https://chromedevtools.github.io/devtools-protocol/.
-type browser struct {
-	t   *testing.T
+type Browser struct {
+	T   *testing.T // who fails where the browser does
 	out *os.File
 
 	mu      sync.Mutex // guards the rest
@@ -47,11 +48,11 @@ type message struct {
 	} `json:"error"`
 }
 
-// startBrowser starts Chromium, which ends with the test. Where there is none it
-// skips the test.
-func startBrowser(t *testing.T) *browser {
+// Start starts Chromium, which ends with the test. The script is internal/tools/chromium.sh,
+// from where the test is. Where there is no browser, Start skips the test.
+func Start(t *testing.T, script string) *Browser {
 	t.Helper()
-	find := exec.Command("../internal/tools/chromium.sh")
+	find := exec.Command(script)
 	var why bytes.Buffer
 	find.Stderr = &why
 	path, err := find.Output()
@@ -76,7 +77,7 @@ func startBrowser(t *testing.T) *browser {
 	}
 	toIt.Close()
 	fromIt.Close()
-	b := &browser{t: t, out: out, waiting: make(map[int]chan answer), events: make(map[string]chan struct{})}
+	b := &Browser{T: t, out: out, waiting: make(map[int]chan answer), events: make(map[string]chan struct{})}
 	var reader sync.WaitGroup
 	reader.Go(func() { b.read(in) })
 	t.Cleanup(func() {
@@ -90,7 +91,7 @@ func startBrowser(t *testing.T) *browser {
 }
 
 // read takes what Chromium says, until it ends.
-func (b *browser) read(in *os.File) {
+func (b *Browser) read(in *os.File) {
 	r := bufio.NewReader(in)
 	for {
 		text, err := r.ReadBytes(0)
@@ -114,7 +115,7 @@ func (b *browser) read(in *os.File) {
 }
 
 // take deals with one message.
-func (b *browser) take(m *message) {
+func (b *Browser) take(m *message) {
 	switch m.Method {
 	case "":
 		a := answer{result: m.Result}
@@ -137,23 +138,23 @@ func (b *browser) take(m *message) {
 	}
 }
 
-// tab opens a page and returns its session.
-func (b *browser) tab() *tab {
-	b.t.Helper()
+// Tab opens a page and returns its session.
+func (b *Browser) Tab() *Tab {
+	b.T.Helper()
 	var made struct{ TargetID string }
 	b.call("", "Target.createTarget", map[string]any{"url": "about:blank"}, &made)
 	var got struct{ SessionID string }
 	b.call("", "Target.attachToTarget", map[string]any{"targetId": made.TargetID, "flatten": true}, &got)
-	tab := &tab{b, got.SessionID, made.TargetID}
+	tab := &Tab{b, got.SessionID, made.TargetID}
 	for _, domain := range []string{"Runtime", "Log", "Page"} {
-		tab.call(domain+".enable", nil, nil)
+		tab.Call(domain+".enable", nil, nil)
 	}
 	return tab
 }
 
 // call asks for something and waits for the answer; result may be nil.
-func (b *browser) call(session, method string, params map[string]any, result any) {
-	b.t.Helper()
+func (b *Browser) call(session, method string, params map[string]any, result any) {
+	b.T.Helper()
 	b.mu.Lock()
 	b.last++
 	id, done := b.last, make(chan answer, 1)
@@ -171,28 +172,28 @@ func (b *browser) call(session, method string, params map[string]any, result any
 	}
 	text, err := json.Marshal(request)
 	if err != nil {
-		b.t.Fatal(err)
+		b.T.Fatal(err)
 	}
 	if _, err := b.out.Write(append(text, 0)); err != nil {
-		b.t.Fatalf("%s: %v", method, err)
+		b.T.Fatalf("%s: %v", method, err)
 	}
 	select {
 	case a := <-done:
 		if a.err != nil {
-			b.t.Fatalf("%s: %v", method, a.err)
+			b.T.Fatalf("%s: %v", method, a.err)
 		}
 		if result != nil {
 			if err := json.Unmarshal(a.result, result); err != nil {
-				b.t.Fatalf("%s: %v", method, err)
+				b.T.Fatalf("%s: %v", method, err)
 			}
 		}
 	case <-time.After(testproc.Patience):
-		b.t.Fatalf("%s: no answer", method)
+		b.T.Fatalf("%s: no answer", method)
 	}
 }
 
-// complaints returns what was on the console, and forgets it.
-func (b *browser) complaints() []string {
+// Complaints returns what was on the console, and forgets it.
+func (b *Browser) Complaints() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	wrong := b.wrong
@@ -201,107 +202,100 @@ func (b *browser) complaints() []string {
 }
 
 // A tab is one page of the browser.
-type tab struct {
-	b           *browser
+type Tab struct {
+	Browser     *Browser
 	session, id string
 }
 
-func (p *tab) call(method string, params map[string]any, result any) {
-	p.b.t.Helper()
-	p.b.call(p.session, method, params, result)
+func (p *Tab) Call(method string, params map[string]any, result any) {
+	p.Browser.T.Helper()
+	p.Browser.call(p.session, method, params, result)
 }
 
 // next returns a channel that is closed at the next event of that name.
-func (p *tab) next(event string) <-chan struct{} {
+func (p *Tab) next(event string) <-chan struct{} {
 	came := make(chan struct{})
-	p.b.mu.Lock()
-	defer p.b.mu.Unlock()
-	p.b.events[event] = came
+	p.Browser.mu.Lock()
+	defer p.Browser.mu.Unlock()
+	p.Browser.events[event] = came
 	return came
 }
 
-// event waits for the next event of that name.
-func (p *tab) event(name string) {
-	p.b.t.Helper()
+// Event waits for the next event of that name.
+func (p *Tab) Event(name string) {
+	p.Browser.T.Helper()
 	select {
 	case <-p.next(name):
 	case <-time.After(testproc.Patience):
-		p.b.t.Fatalf("no %s", name)
+		p.Browser.T.Fatalf("no %s", name)
 	}
 }
 
-// open goes to a URL and waits until it is there.
-func (p *tab) open(url string) {
-	p.b.t.Helper()
+// Open goes to a URL and waits until it is there.
+func (p *Tab) Open(url string) {
+	p.Browser.T.Helper()
 	loaded := p.next("Page.loadEventFired")
 	var got struct{ ErrorText string }
-	p.call("Page.navigate", map[string]any{"url": url}, &got)
+	p.Call("Page.navigate", map[string]any{"url": url}, &got)
 	if got.ErrorText != "" {
-		p.b.t.Fatalf("open %s: %s", url, got.ErrorText)
+		p.Browser.T.Fatalf("open %s: %s", url, got.ErrorText)
 	}
 	select {
 	case <-loaded:
 	case <-time.After(testproc.Patience):
-		p.b.t.Fatalf("open %s: it does not load", url)
+		p.Browser.T.Fatalf("open %s: it does not load", url)
 	}
 }
 
-// close closes the page.
-func (p *tab) close() {
-	p.b.t.Helper()
-	p.b.call("", "Target.closeTarget", map[string]any{"targetId": p.id}, nil)
+// Close closes the page.
+func (p *Tab) Close() {
+	p.Browser.T.Helper()
+	p.Browser.call("", "Target.closeTarget", map[string]any{"targetId": p.id}, nil)
 }
 
-// eval runs a script, awaits its promise and stores its value.
-func (p *tab) eval(script string, value any) {
-	p.b.t.Helper()
+// Eval runs a script, awaits its promise and stores its value.
+func (p *Tab) Eval(script string, value any) {
+	p.Browser.T.Helper()
 	var got struct {
 		Result           struct{ Value json.RawMessage }
 		ExceptionDetails json.RawMessage
 	}
-	p.call("Runtime.evaluate", map[string]any{"expression": script, "awaitPromise": true, "returnByValue": true}, &got)
+	p.Call("Runtime.evaluate", map[string]any{"expression": script, "awaitPromise": true, "returnByValue": true}, &got)
 	if got.ExceptionDetails != nil {
-		p.b.t.Fatalf("%s: %s", script, got.ExceptionDetails)
+		p.Browser.T.Fatalf("%s: %s", script, got.ExceptionDetails)
 	}
 	if value != nil {
 		if err := json.Unmarshal(got.Result.Value, value); err != nil {
-			p.b.t.Fatalf("%s: %v in %s", script, err, got.Result.Value)
+			p.Browser.T.Fatalf("%s: %v in %s", script, err, got.Result.Value)
 		}
 	}
 }
 
-// until waits until a condition holds in the page.
-func (p *tab) until(condition string) {
-	p.b.t.Helper()
-	p.eval(`new Promise((resolve) => { const look = () => (`+condition+`) ? resolve() : setTimeout(look, 20); look(); })`, nil)
+// Until waits until a condition holds in the page.
+func (p *Tab) Until(condition string) {
+	p.Browser.T.Helper()
+	p.Eval(`new Promise((resolve) => { const look = () => (`+condition+`) ? resolve() : setTimeout(look, 20); look(); })`, nil)
 }
 
-// untilScripted waits until the page's script has said how old the page is: "live",
-// which it is for a few seconds only where the state's time stands still.
-func (p *tab) untilScripted() {
-	p.b.t.Helper()
-	p.until(`document.getElementById("live").textContent !== ""`)
-}
-
-// width makes the window so many pixels wide, and light or dark.
-func (p *tab) width(pixels int, scheme string) {
-	p.b.t.Helper()
-	p.call("Emulation.setDeviceMetricsOverride", map[string]any{
+// Width makes the window so many pixels wide, and light or dark.
+func (p *Tab) Width(pixels int, scheme string) {
+	p.Browser.T.Helper()
+	p.Call("Emulation.setDeviceMetricsOverride", map[string]any{
 		"width": pixels, "height": 900, "deviceScaleFactor": 1, "mobile": pixels < 600}, nil)
-	p.call("Emulation.setEmulatedMedia", map[string]any{
+	p.Call("Emulation.setEmulatedMedia", map[string]any{
 		"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil)
 }
 
-// screenshot writes the whole page to a file.
-func (p *tab) screenshot(path string) {
-	p.b.t.Helper()
+// Screenshot writes the whole page to a file.
+func (p *Tab) Screenshot(path string) {
+	p.Browser.T.Helper()
 	var got struct{ Data string }
-	p.call("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": true}, &got)
+	p.Call("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": true}, &got)
 	image, err := base64.StdEncoding.DecodeString(got.Data)
 	if err == nil {
 		err = os.WriteFile(path, image, 0o644)
 	}
 	if err != nil {
-		p.b.t.Fatal(err)
+		p.Browser.T.Fatal(err)
 	}
 }

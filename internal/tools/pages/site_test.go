@@ -1,0 +1,56 @@
+package pages
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/muster-run/muster/internal/test/chromium"
+)
+
+// Each page of the site fits into the window of a desktop and of a phone, light and dark, has
+// its pictures, and asks no other host for anything. The search finds an option.
+func TestSite(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "site")
+	out, err := exec.Command("../docs.sh", dir).CombinedOutput()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == 3 {
+		t.Skipf("no site: %s", out)
+	} else if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	server := httptest.NewServer(http.FileServer(http.Dir(dir)))
+	t.Cleanup(server.Close)
+	b := chromium.Start(t, "../chromium.sh")
+	p := b.Tab()
+	for _, pattern := range []string{"*.html", "docs/*.html", "docs/*/*.html"} {
+		files, _ := filepath.Glob(filepath.Join(dir, pattern))
+		if files == nil {
+			t.Errorf("the site has no %s", pattern)
+		}
+		for i, file := range files {
+			name, _ := filepath.Rel(dir, file)
+			for _, width := range []int{390, 1280} {
+				p.Width(width, []string{"light", "dark"}[i%2])
+				p.Open(server.URL + "/" + filepath.ToSlash(name))
+				var wrong []string
+				p.Eval(fmt.Sprintf(`[...document.images].filter((i) => i.complete && !i.naturalWidth).map((i) => "no picture " + i.src)
+					.concat(document.documentElement.scrollWidth > %d ? ["the document is " + document.documentElement.scrollWidth + " wide"] : [])
+					.concat(performance.getEntriesByType("resource").map((r) => r.name).filter((r) => !r.startsWith(location.origin)))`, width), &wrong)
+				if wrong = append(wrong, b.Complaints()...); len(wrong) > 0 {
+					t.Errorf("%s at %d pixels: %q", name, width, wrong)
+				}
+			}
+		}
+	}
+	p.Open(server.URL + "/index.html")
+	p.Eval(`window.inside = (n, f) => { for (const e of n.querySelectorAll("*")) { if (f(e)) return e; const r = e.shadowRoot && inside(e.shadowRoot, f); if (r) return r } };
+		window.input = () => inside(document, (e) => e.matches("input[aria-label=Search]")); 0`, nil)
+	p.Until(`document.querySelector(".md-search__button")`)
+	p.Until(`input() || (document.querySelector(".md-search__button").click(), false)`)
+	p.Eval(`input().value = "hang-timeout"; input().dispatchEvent(new Event("input", { bubbles: true })); 0`, nil)
+	p.Until(`inside(document, (e) => e.matches("a[href*='options.html'][href$='--hang-timeout']"))`)
+}
