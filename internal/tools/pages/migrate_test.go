@@ -1,6 +1,7 @@
 package pages
 
 import (
+	"cmp"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -12,6 +13,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/internal/test/pypeer"
 )
@@ -160,4 +163,25 @@ func variablesOfTorchrun(t *testing.T) map[string]bool {
 		}
 	})
 	return found
+}
+
+// docs/reference/rdzv-conf.md has each key of --rdzv-conf, with the backends that read it.
+func TestRdzvConf(t *testing.T) {
+	source, err := os.ReadFile(root + "/rendezvous/settings.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{}
+	for _, m := range regexp.MustCompile(`(?m)^\t\{"(\w+)", "([\w ]*)", `).FindAllSubmatch(source, -1) {
+		want[string(m[1])] = cmp.Or(string(m[2]), "all")
+	}
+	got := map[string]string{}
+	for _, r := range readTables(readPage(t, "reference/rdzv-conf.md"))["Keys of --rdzv-conf"] {
+		for _, name := range r.first {
+			got[name] = r.cells[1]
+		}
+	}
+	if diff := gocmp.Diff(want, got); diff != "" || len(want) < 20 {
+		t.Errorf("docs/reference/rdzv-conf.md (-code +page)\n%s", diff)
+	}
 }
