@@ -71,8 +71,9 @@ type Spec struct {
 	// a function registered with package process.
 	Entrypoint, Func string
 	// Args returns a worker's arguments, without the program's name. ${local_rank} in them
-	// is left as it is; package launch replaces it.
-	Args func(localRank int) []string
+	// is left as it is; package launch replaces it. The rank is the worker's in this
+	// attempt.
+	Args func(localRank, rank int) []string
 	// Input returns what a worker's function gets; process.JSON says how values become
 	// bytes. nil means no input.
 	Input func(localRank int) []byte
@@ -269,7 +270,7 @@ func New(cfg Config) (*Agent, error) {
 		cfg.Start = func(c process.Config) (Group, error) { return cfg.Supervisor.Start(c) }
 	}
 	if cfg.Spec.Args == nil {
-		cfg.Spec.Args = func(int) []string { return nil }
+		cfg.Spec.Args = func(int, int) []string { return nil }
 	}
 	cfg.Spec.Title = cmp.Or(cfg.Spec.Title, cfg.Spec.Entrypoint, cfg.Spec.Func)
 	if cfg.Host == "" {
@@ -427,7 +428,7 @@ func (a *Agent) startWorkers(at *attempt) error {
 		if spec.Input != nil {
 			cfg.Inputs[i] = spec.Input(i)
 		} else {
-			cfg.Args[i] = spec.Args(i)
+			cfg.Args[i] = spec.Args(i, at.ranks.Base+i)
 		}
 		cfg.Envs[i] = a.workerEnv(at, i)
 	}
@@ -452,6 +453,19 @@ func (a *Agent) before() *rendezvous.Info {
 // workerSocket is where a worker may make the socket of torch's worker server.
 func (a *Agent) workerSocket(localRank int) string {
 	return filepath.Join(a.serverDir, strconv.Itoa(localRank))
+}
+
+// SetsVariable says whether every worker gets the variable from its agent, whatever the
+// environment has.
+func SetsVariable(name string) bool {
+	switch name {
+	case "LOCAL_RANK", "RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",
+		"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID",
+		"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE",
+		timer.EnvSocket, "MUSTER_WORKER", "MUSTER_FUNC":
+		return true
+	}
+	return false
 }
 
 // workerEnv is what a worker's environment has on top of the inherited one.

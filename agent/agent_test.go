@@ -191,7 +191,7 @@ func newJob(t *testing.T, function, arg string, workers int) *job {
 	j.Config = agent.Config{
 		Spec: agent.Spec{
 			Role: "default", LocalWorldSize: workers, Func: function,
-			Args: func(int) []string { return []string{arg} },
+			Args: func(int, int) []string { return []string{arg} },
 		},
 		Rendezvous: handler, Supervisor: supervisor, Logs: run,
 		Host: "host1", Options: agent.Options{ShutdownTimeout: 20 * time.Second},
@@ -562,7 +562,7 @@ func TestNewReportsEveryProblem(t *testing.T) {
 func TestAsyncErrors(t *testing.T) {
 	j := newJob(t, "", "", 1)
 	j.Spec.Entrypoint = "/bin/sh"
-	j.Spec.Args = func(int) []string { return []string{"-c", `test "$TORCH_NCCL_ASYNC_ERROR_HANDLING" = 1`} }
+	j.Spec.Args = func(int, int) []string { return []string{"-c", `test "$TORCH_NCCL_ASYNC_ERROR_HANDLING" = 1`} }
 	if r := j.mustRun(t); r.IsFailed() {
 		t.Error(r.Err())
 	}

@@ -46,7 +46,7 @@ func Example() {
 	a, err := agent.New(agent.Config{
 		Spec: agent.Spec{
 			Role: "trainer", LocalWorldSize: 2, Entrypoint: "/bin/sh",
-			Args: func(int) []string { return []string{"-c", "exit $((RANK * 3))"} },
+			Args: func(int, int) []string { return []string{"-c", "exit $((RANK * 3))"} },
 		},
 		Rendezvous: meet, Supervisor: supervisor, Logs: run, Host: "host1", Logger: quiet,
 	})

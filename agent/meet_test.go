@@ -400,7 +400,7 @@ func (l *lab) add(name string, change func(h *host)) {
 	h.dir = run.Dir()
 	h.Config = agent.Config{
 		Spec: agent.Spec{Role: "default", LocalWorldSize: 1, Func: "obey", Title: "train.py",
-			Args: func(int) []string { return []string{l.socket} },
+			Args: func(int, int) []string { return []string{l.socket} },
 			Env:  func(int) map[string]string { return map[string]string{"TEST_HOST": name} }},
 		Supervisor: supervisor, Logs: run, Host: name, PeerTimeout: 20 * time.Second,
 		Options: agent.Options{ShutdownTimeout: 20 * time.Second, ExitBarrierTimeout: time.Minute}, Observers: records(h.sink), Logger: logger,

@@ -112,8 +112,10 @@ type Workers struct {
 	// PATH if it has no slash.
 	Entrypoint string
 	// Args follow the executable. In them ${local_rank} and $local_rank are the worker's
-	// local rank, and $$ is $.
+	// local rank, and $$ is $; ${rank}, ${role_name} and ${hostname} are replaced, too.
 	Args []string
+	// TorchrunMacros replaces only what torchrun does: ${local_rank}, $local_rank and $$.
+	TorchrunMacros bool
 	// Func names a function that every worker runs instead of Entrypoint, registered
 	// with package process; the program's main has to call process.FuncMain. Input
 	// returns what a worker's function gets; nil means nothing. What the functions

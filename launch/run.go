@@ -137,7 +137,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 			Entrypoint:     cfg.Workers.Entrypoint,
 			Func:           cfg.Workers.Func,
 			Input:          cfg.Workers.Input,
-			Args:           func(localRank int) []string { return text.Substitute(cfg.Workers.Args, localRank) },
+			Args:           cfg.Workers.arguments(host),
 			Env:            workerEnv(cfg),
 			CPUs:           cfg.Workers.CPUs,
 			Title:          cfg.Workers.Title,
@@ -230,6 +230,16 @@ func newHandler(cfg Config, settings rendezvous.Settings, host string, waiting f
 func identicalWorkers(cfg *Config) bool {
 	value, _ := cfg.LookupEnv("TORCH_ELASTIC_WORKER_IDENTICAL")
 	return value == "1"
+}
+
+// arguments returns each worker's arguments.
+func (w *Workers) arguments(host string) func(localRank, rank int) []string {
+	return func(localRank, rank int) []string {
+		if w.TorchrunMacros {
+			return text.Substitute(w.Args, localRank, nil)
+		}
+		return text.Substitute(w.Args, localRank, map[string]string{"rank": strconv.Itoa(rank), "role_name": w.Role, "hostname": host})
+	}
 }
 
 // workerEnv returns the variables of each worker that the launcher, not the

@@ -7,15 +7,16 @@ import (
 )
 
 // Substitute replaces ${local_rank} and $local_rank in every argument by the
-// worker's local rank and $$ by $. Everything else stays as it is, other $ too.
-// A name is as long as it can be: $local_rank_x is another name.
+// worker's local rank and $$ by $. Everything else stays as it is, other $ too, but
+// ${name} where more has the name. A name is as long as it can be: $local_rank_x is
+// another name.
 // Source: macros.substitute in torch/distributed/elastic/utils/api.py, which is
-// Python's string.Template.safe_substitute.
-func Substitute(args []string, localRank int) []string {
+// Python's string.Template.safe_substitute. torch has nothing like more.
+func Substitute(args []string, localRank int, more map[string]string) []string {
 	args = slices.Clone(args)
 	for i, arg := range args {
 		if strings.Contains(arg, "$") {
-			args[i] = substitute(arg, strconv.Itoa(localRank))
+			args[i] = substitute(arg, strconv.Itoa(localRank), more)
 		}
 	}
 	return args
@@ -23,7 +24,7 @@ func Substitute(args []string, localRank int) []string {
 
 const localRankMacro = "local_rank"
 
-func substitute(text, localRank string) string {
+func substitute(text, localRank string, more map[string]string) string {
 	var out strings.Builder
 	for {
 		before, rest, found := strings.Cut(text, "$")
@@ -40,16 +41,22 @@ func substitute(text, localRank string) string {
 			n++
 		}
 		name = name[:n]
+		braced = braced && strings.HasPrefix(rest[1+n:], "}")
+		value, known := more[name]
+		known = known && braced
+		if name == localRankMacro && (braced || rest[0] != '{') {
+			value, known = localRank, true
+		}
 		switch {
 		case strings.HasPrefix(rest, "$"):
 			out.WriteByte('$')
 			text = rest[1:]
-		case !braced && name == localRankMacro:
-			out.WriteString(localRank)
-			text = rest[n:]
-		case braced && name == localRankMacro && strings.HasPrefix(rest[1+n:], "}"):
-			out.WriteString(localRank)
+		case known && braced:
+			out.WriteString(value)
 			text = rest[n+2:]
+		case known:
+			out.WriteString(value)
+			text = rest[n:]
 		default:
 			out.WriteByte('$')
 			text = rest

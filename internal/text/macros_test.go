@@ -48,16 +48,29 @@ var macroCases = []struct{ in, want string }{
 
 func TestSubstitute(t *testing.T) {
 	for _, tt := range macroCases {
-		got := text.Substitute([]string{tt.in}, 7)
+		got := text.Substitute([]string{tt.in}, 7, nil)
 		if want := []string{tt.want}; !cmp.Equal(got, want) {
 			t.Errorf("Substitute(%q) = %q, want %q", tt.in, got, want)
 		}
 	}
 }
 
+// Names that torch lacks need braces; $$ escapes them as it does torch's.
+func TestSubstituteMore(t *testing.T) {
+	more := map[string]string{"rank": "9", "hostname": "$local_rank"}
+	for in, want := range map[string]string{
+		"${rank}/${local_rank}": "9/7", "$rank": "$rank", "$${rank}": "${rank}", "$$${rank}": "$9", "${rank": "${rank", "${rank}}": "9}",
+		"${ranks}": "${ranks}", "${hostname}": "$local_rank", "${role_name}": "${role_name}", "${RANK}": "${RANK}", "{rank}": "{rank}",
+	} {
+		if got := text.Substitute([]string{in}, 7, more); got[0] != want {
+			t.Errorf("Substitute(%q) = %q, want %q", in, got[0], want)
+		}
+	}
+}
+
 func TestSubstituteKeepsItsInput(t *testing.T) {
 	args := []string{"--rank", "$local_rank"}
-	text.Substitute(args, 1)
+	text.Substitute(args, 1, nil)
 	if args[1] != "$local_rank" {
 		t.Errorf("the caller's slice was changed: %q", args)
 	}
@@ -88,7 +101,7 @@ print(json.dumps([string.Template(a).safe_substitute(local_rank="7") for a in js
 	if err := json.Unmarshal(out, &want); err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(want, text.Substitute(in, 7)); diff != "" {
+	if diff := cmp.Diff(want, text.Substitute(in, 7, nil)); diff != "" {
 		t.Errorf("differs from string.Template (-python +muster):\n%s", diff)
 	}
 }
@@ -98,12 +111,12 @@ func FuzzSubstitute(f *testing.F) {
 		f.Add(tt.in)
 	}
 	f.Fuzz(func(t *testing.T, in string) {
-		got := text.Substitute([]string{in}, 7)[0]
+		got := text.Substitute([]string{in}, 7, nil)[0]
 		if !strings.Contains(in, "$") && got != in {
 			t.Errorf("%q became %q without a macro", in, got)
 		}
 		// A text whose every $ is doubled is that text.
-		if quoted := strings.ReplaceAll(in, "$", "$$"); text.Substitute([]string{quoted}, 7)[0] != in {
+		if quoted := strings.ReplaceAll(in, "$", "$$"); text.Substitute([]string{quoted}, 7, nil)[0] != in {
 			t.Errorf("%q does not survive quoting", in)
 		}
 		if len(got) > len(in) {

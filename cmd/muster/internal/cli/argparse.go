@@ -62,9 +62,9 @@ func parseLine(args []string) (line, []error) {
 			case !o.takesArg():
 				l.given[o] = "1"
 			case hasValue:
-				l.given[o] = value
+				l.give(o, value)
 			case i < len(args) && isValue(args[i]):
-				l.given[o] = args[i]
+				l.give(o, args[i])
 				i++
 			default:
 				fail("argument %s: expected one argument", o)
@@ -88,10 +88,10 @@ func parseLine(args []string) (line, []error) {
 			case !o.takesArg():
 				l.given[o] = "1"
 			case rest != "":
-				l.given[o] = strings.TrimPrefix(rest, "=")
+				l.give(o, strings.TrimPrefix(rest, "="))
 				rest = ""
 			case i < len(args) && isValue(args[i]):
-				l.given[o] = args[i]
+				l.give(o, args[i])
 				i++
 			default:
 				fail("argument %s: expected one argument", o)
@@ -99,6 +99,14 @@ func parseLine(args []string) (line, []error) {
 		}
 	}
 	return l, errs
+}
+
+// give notes an option's text.
+func (l line) give(o *option, text string) {
+	if before, again := l.given[o]; again && o.kind == kindEach {
+		text = before + "\x00" + text
+	}
+	l.given[o] = text
 }
 
 // lookup finds the option that --name means: its name, or an abbreviation that

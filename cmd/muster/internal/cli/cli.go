@@ -199,9 +199,19 @@ func (p program) options(l line, cfg launch.Config) (reader, launch.Config, []er
 	errs = append(errs, misspelt(environ)...)
 	logger, err := v.logger(p.stderr, cfg.LookupEnv)
 	errs = append(errs, split(err)...)
+	extra, bad := v.environment(cfg.LookupEnv)
+	errs = append(errs, bad...)
+	if extra != nil {
+		cfg.Env = slices.Concat(environ, extra)
+	}
 	cfg.Logger = logger
 	r := reader{values: v, line: l, lookup: cfg.LookupEnv, root: os.DirFS("/"), self: p.self, ask: p.name != torchrunName}
 	cfg = r.config(cfg)
+	for _, entry := range strings.Split(l.given[byName("env")], "\x00") {
+		if name, _, inline := strings.Cut(entry, "="); inline && isSecretName(name) {
+			r.warn("--env %s=...: everybody on this host can read command lines; set the variable and use --env %s, or use --env-file", name, name)
+		}
+	}
 	return r, cfg, append(errs, r.errs...)
 }
 

@@ -88,6 +88,8 @@ func (r *reader) shown(o *option) string {
 	switch {
 	case ok && o.name == "rdzv-conf":
 		return auth.HideSecrets(text)
+	case ok && o.kind == kindEach:
+		return hideValues(strings.Split(text, "\x00"))
 	case !ok && o.kind == kindFlag:
 		return "no"
 	case o.kind == kindFlag:

@@ -15,6 +15,7 @@ const (
 	kindInt          // Python's int()
 	kindFloat        // Python's float()
 	kindList         // comma separated, ",," is a literal comma
+	kindEach         // may be repeated; the texts are joined by NUL, which no argument has
 	kindFlag         // no argument; its variable is an integer
 	kindShell        // print a completion script and stop
 	kindHelp         // print the help and stop
@@ -193,6 +194,10 @@ var options = [...]option{
 		help: "a command that must succeed before this host joins the job, run by sh; a host that fails it does not join and exits with status 69"},
 	{name: "devices", kind: kindInt, env: "MUSTER_DEVICES", unset: true, own: true, group: groupOwn, arg: "N",
 		help: "how many devices this host has, for gpu, xpu and auto; 0 for none"},
+	{name: "env", kind: kindEach, unset: true, own: true, group: groupOwn, arg: "K[=V]",
+		help: "a variable for the workers, on top of muster's environment; may be repeated. K alone takes over the present value, and keeps a secret out of the command line"},
+	{name: "env-file", kind: kindEach, env: "MUSTER_ENV_FILE", unset: true, own: true, group: groupOwn, arg: "FILE",
+		help: "a file of such variables: KEY=VALUE on each line, taken as it stands; blank lines and lines that begin with # do not count. May be repeated; --env overrides it"},
 	{name: "log-format", env: "MUSTER_LOG_FORMAT", def: "text", choices: logFormats, own: true, group: groupOwn, arg: "FORMAT",
 		help: "how muster writes its own log lines: text, or json (one object on each line)"},
 	{name: "verbose", short: 'v', kind: kindFlag, own: true, group: groupOwn,

@@ -43,7 +43,8 @@ func runHelp(name string) string {
 	fmt.Fprintf(&b, "usage: %s [options] training_script [training_script_args...]\n\n", name)
 	b.WriteString(`Starts workers on this host, each running the script, and watches them. If one fails, all
 are stopped, and started again as often as --max-restarts allows. Everything from the script
-on is the script's; ${local_rank} in its arguments becomes the worker's local rank.
+on is the script's; ${local_rank}, ${rank}, ${role_name} and ${hostname} in its arguments
+are replaced for each worker, and $$ is a $.
 
 An option may be written with _ for - and shortened while that is unambiguous. Most take
 their default from the variable PET_<NAME>, for example PET_NPROC_PER_NODE=gpu. SECONDS may

@@ -47,7 +47,7 @@ func TestRunPath(t *testing.T) {
 
 // The code is an argument like any other, so nothing in it may look like a macro.
 func TestRunPathHasNoMacro(t *testing.T) {
-	if got := text.Substitute([]string{runPathCode}, 7)[0]; got != runPathCode {
+	if got := text.Substitute([]string{runPathCode}, 7, map[string]string{"rank": "7", "role_name": "r", "hostname": "h"})[0]; got != runPathCode {
 		t.Errorf("became\n%s", got)
 	}
 }

@@ -124,6 +124,8 @@ func (o *option) read(text string) (any, error) {
 		return parseFloat(text)
 	case kindList:
 		return splitList(text), nil
+	case kindEach:
+		return strings.Split(text, "\x00"), nil
 	case kindFlag:
 		n, err := parseInt(text)
 		if err != nil {

@@ -20,6 +20,7 @@ func (r *reader) command(cfg *launch.Config) {
 	if !r.hasScript {
 		return // reported by the caller
 	}
+	cfg.Workers.TorchrunMacros = !r.ask
 	module, noPython, runPath := r.flag("module"), r.flag("no-python"), r.flag("run-path")
 	if noPython && !runPath {
 		if module {
@@ -66,9 +67,9 @@ func (r *reader) checkScript(cfg *launch.Config) {
 	}
 	last := ""
 	for rank := range cfg.NprocPerNode {
-		path := text.Substitute([]string{r.script}, rank)[0]
-		if path == last {
-			return // the same for all ranks
+		path := text.Substitute([]string{r.script}, rank, nil)[0]
+		if path == last || r.ask && strings.Contains(path, "${") {
+			return // the same for all ranks, or the rest is known at the start only
 		}
 		last = path
 		_, err := os.Stat(path)

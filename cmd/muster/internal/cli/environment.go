@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+
+	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/internal/auth"
+)
+
+// environment reads --env-file and --env, whose entries come last and so count.
+func (v values) environment(lookup func(string) (string, bool)) (entries []string, errs []error) {
+	for _, file := range v.list("env-file") {
+		text, err := readHostFile(file)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--env-file: %w", err))
+			continue
+		}
+		for i, line := range strings.Split(string(text), "\n") {
+			line = strings.TrimSuffix(line, "\r")
+			if trimmed := strings.TrimSpace(line); trimmed == "" || trimmed[0] == '#' {
+				continue
+			}
+			err := checkVariable(line)
+			if !strings.Contains(line, "=") {
+				err = errors.New("a line without '='; want KEY=VALUE")
+			}
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s:%d: %w", file, i+1, err))
+				continue
+			}
+			entries = append(entries, line)
+		}
+	}
+	for _, entry := range v.list("env") {
+		err := checkVariable(entry)
+		if err == nil && !strings.Contains(entry, "=") {
+			value, ok := lookup(entry)
+			if !ok {
+				err = fmt.Errorf("%s is not set here; set it, or give a value: --env %s=VALUE", entry, entry)
+			}
+			entry += "=" + value
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--env: %w", err))
+			continue
+		}
+		entries = append(entries, entry)
+	}
+	return entries, errs
+}
+
+// checkVariable says what is wrong with K=V or K as a worker's variable. It never shows V.
+func checkVariable(entry string) error {
+	name, _, _ := strings.Cut(entry, "=")
+	odd := name == "" || strings.ContainsFunc(name, func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsPrint(c) })
+	switch own := byEnv(name); {
+	case strings.HasPrefix(name, "export "):
+		return fmt.Errorf("%s is no name of a variable; leave export out", quote(name))
+	case odd:
+		return fmt.Errorf("%s is no name of a variable; want KEY=VALUE", quote(name))
+	case strings.Contains(entry, "\x00"):
+		return fmt.Errorf("the value of %s has a NUL byte, which no variable can have; remove it", name)
+	case agent.SetsVariable(name):
+		return fmt.Errorf("muster sets %s for each worker, so it cannot be given; leave it out", name)
+	case own != nil:
+		return fmt.Errorf("muster reads %s itself, workers do not; use --%s", name, own.name)
+	case name == auth.TokenVariable:
+		return fmt.Errorf("workers do not get %s; set it in muster's own environment", name)
+	}
+	return nil
+}
+
+// byEnv finds the option whose variable this is, nil if there is none.
+func byEnv(name string) *option {
+	for i := range options {
+		if options[i].env == name && name != "" {
+			return &options[i]
+		}
+	}
+	return nil
+}
+
+// isSecretName says whether a variable's name sounds like a secret. TOKENIZERS_PARALLELISM
+// and MAX_TOKENS do not.
+func isSecretName(name string) bool {
+	for word := range strings.SplitSeq(strings.ToUpper(name), "_") {
+		for _, end := range []string{"TOKEN", "SECRET", "KEY", "PASSWORD", "PASSWD", "PASS", "CREDENTIAL", "CREDENTIALS"} {
+			if strings.HasSuffix(word, end) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// hideValues shows entries of --env without what may be secret.
+func hideValues(entries []string) string {
+	shown := make([]string, len(entries))
+	for i, entry := range entries {
+		shown[i] = entry
+		if name, _, inline := strings.Cut(entry, "="); inline && isSecretName(name) {
+			shown[i] = name + "=***"
+		}
+	}
+	return strings.Join(shown, " ")
+}
