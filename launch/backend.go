@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/muster-run/muster/internal/hostport"
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
 	"github.com/muster-run/muster/rendezvous/etcd"
@@ -43,6 +44,13 @@ func FindBackend(name string) (Backend, error) {
 		if b.Name == name || b.Name == "etcd" && name == etcdV2 {
 			return b, nil
 		}
+	}
+	var names []string
+	for _, b := range Backends() {
+		names = append(names, b.Name)
+	}
+	if meant := text.Nearest(name, names...); meant != "" {
+		return Backend{}, fmt.Errorf("rendezvous backend %q is not known; did you mean %s?", name, meant)
 	}
 	return Backend{}, fmt.Errorf("rendezvous backend %q is not known: want static, c10d, etcd or quorum; Python plug-ins cannot be loaded", name)
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 
 	"github.com/muster-run/muster/internal/execpath"
 	"github.com/muster-run/muster/process"
@@ -32,7 +33,11 @@ func checkEntrypoint(name string, lookup func(string) (string, bool)) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
-		return fmt.Errorf("%scannot run %s: %w", from, name, err)
+		hint := ""
+		if _, err := os.Stat(name); err == nil {
+			hint = "; write ./" + name + " for the file in this directory"
+		}
+		return fmt.Errorf("%scannot run %s: %w%s", from, name, err, hint)
 	default:
 		return fmt.Errorf("%scannot run %s: %w; chmod +x it, or let an interpreter run it", from, name, err)
 	}

@@ -162,7 +162,7 @@ func (cfg *Config) checkStatic() error {
 	switch {
 	case err != nil:
 	case port < 0:
-		err = fmt.Errorf("port is missing in endpoint: %s. Try to specify --master-port", r.Endpoint)
+		err = fmt.Errorf("port is missing in endpoint: %s; give it as HOST:PORT, or as --master-port", r.Endpoint)
 	case port == 0 && cfg.MaxNodes > 1:
 		err = fmt.Errorf(portZero, nodes(*cfg), r.Endpoint)
 	}

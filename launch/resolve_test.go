@@ -142,7 +142,7 @@ func TestResolveErrors(t *testing.T) {
 		{"no program", func(c *launch.Config) { c.Workers.Entrypoint = "" }, "no program named"},
 		{"program missing", func(c *launch.Config) { c.Workers.Entrypoint = "no-such-program" }, "no-such-program is in no directory of PATH=/usr/bin:/bin"},
 		{"path missing", func(c *launch.Config) { c.Workers.Entrypoint = "/no/such/program" }, "no such file"},
-		{"log directory is a file", func(c *launch.Config) { c.Logs.Dir = "/etc/passwd" }, "log directory /etc/passwd: /etc/passwd is a file; name another"},
+		{"log directory is a file", func(c *launch.Config) { c.Logs.Dir = "/etc/passwd" }, "log directory /etc/passwd: /etc/passwd is a file: not a directory; name another"},
 		{"log directory in a file", func(c *launch.Config) { c.Logs.Dir = "/etc/passwd/logs" }, "log directory: stat /etc/passwd/logs: not a directory"},
 		{"filters without files", func(c *launch.Config) { c.Logs.Dir, c.Logs.DuplicateStderrFilters = "/dev/null", []string{"x"} }, "no place for duplicate filters"},
 		{"directory", func(c *launch.Config) { c.Workers.Entrypoint = "/tmp" }, "/tmp is a directory"},

@@ -30,7 +30,8 @@ func Distance(a, b string) int {
 
 // Nearest returns the word that is most like what was typed, "" if none is alike:
 // at most a third of the longer one, or one letter, has to be changed, unless it is the
-// one word that begins so. Case, dashes, underscores and blanks do not count.
+// one word that begins so, but for the last letter of five or more. A short word begins with
+// the same letter. Case, dashes, underscores and blanks do not count.
 func Nearest(typed string, words ...string) string {
 	plain := strings.NewReplacer("-", "", "_", "", " ", "")
 	length := len(typed)
@@ -41,7 +42,7 @@ func Nearest(typed string, words ...string) string {
 	best, least, begins := "", 0, ""
 	for _, word := range words {
 		w := plain.Replace(strings.ToLower(word))
-		if len(typed) > 1 && strings.HasPrefix(w, typed) {
+		if len(typed) > 1 && strings.HasPrefix(w, typed) || len(typed) > 4 && strings.HasPrefix(w, typed[:len(typed)-1]) {
 			if begins != "" {
 				begins = " "
 			} else {
@@ -49,6 +50,9 @@ func Nearest(typed string, words ...string) string {
 			}
 		}
 		limit := max(1, max(len(word), length)/3)
+		if len(typed) < 5 && w[:1] != typed[:1] {
+			continue // stop is not top
+		}
 		if d := Distance(w, typed); d <= limit && d < len(typed) && (best == "" || d < least) {
 			best, least = word, d
 		}

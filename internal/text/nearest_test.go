@@ -12,6 +12,7 @@ func TestNearest(t *testing.T) {
 		{"max-restarts", "max_restarts"}, {"maxrestart", "max_restarts"}, {"rule", "rules"}, {"ruels", "rules"},
 		{"no progress", "no_progress"}, {"exti", "exit"}, {"DEFAULT", "default"}, {"max", "max_restarts"},
 		{"", ""}, {"x", ""}, {"budget", ""}, {"something else altogether", ""},
+		{"rulesets", ""}, {"no_pros", "no_progress"}, {"xit", ""},
 	} {
 		if got := text.Nearest(tt.typed, words...); got != tt.want {
 			t.Errorf("Nearest(%q) = %q, want %q", tt.typed, got, tt.want)

@@ -27,7 +27,12 @@ type line struct {
 func parseLine(args []string) (line, []error) {
 	l := line{given: map[*option]string{}}
 	var errs []error
-	fail := func(format string, a ...any) { errs = append(errs, fmt.Errorf(format, a...)) }
+	valueless := func(o *option) {
+		errs = append(errs, &refusal{fmt.Errorf("argument %s: expected one argument", o), "--" + o.name + " needs a value; write --" + o.name + " " + o.arg})
+	}
+	ignored := func(o *option, value string) {
+		errs = append(errs, &refusal{fmt.Errorf("argument %s: ignored explicit argument %s", o, quote(value)), "--" + o.name + " takes no value, got " + quote(value)})
+	}
 
 	for i := 0; i < len(args); {
 		arg := args[i]
@@ -58,7 +63,7 @@ func parseLine(args []string) (line, []error) {
 					i++
 				}
 			case !o.takesArg() && hasValue:
-				fail("argument %s: ignored explicit argument %s", o, quote(value))
+				ignored(o, value)
 			case !o.takesArg():
 				l.given[o] = "1"
 			case hasValue:
@@ -67,7 +72,7 @@ func parseLine(args []string) (line, []error) {
 				l.give(o, args[i])
 				i++
 			default:
-				fail("argument %s: expected one argument", o)
+				valueless(o)
 			}
 			continue
 		}
@@ -83,7 +88,7 @@ func parseLine(args []string) (line, []error) {
 			rest = rest[1:]
 			switch {
 			case !o.takesArg() && rest != "" && byShort(rest[0]) == nil:
-				fail("argument %s: ignored explicit argument %s", o, quote(strings.TrimPrefix(rest, "=")))
+				ignored(o, strings.TrimPrefix(rest, "="))
 				rest = ""
 			case !o.takesArg():
 				l.given[o] = "1"
@@ -94,7 +99,7 @@ func parseLine(args []string) (line, []error) {
 				l.give(o, args[i])
 				i++
 			default:
-				fail("argument %s: expected one argument", o)
+				valueless(o)
 			}
 		}
 	}
@@ -125,16 +130,19 @@ func lookup(name string) (*option, error) {
 		for i, o := range found {
 			names[i] = "--" + o.name
 		}
-		return found[0], fmt.Errorf("ambiguous option: --%s could match %s", printable(name), strings.Join(names, ", "))
+		list := strings.Join(names, ", ")
+		return found[0], &refusal{fmt.Errorf("ambiguous option: --%s could match %s", printable(name), list),
+			fmt.Sprintf("--%s could mean %s; write the option out", printable(name), list)}
 	}
 }
 
 // unrecognised names an unknown option and the known one most like it.
 func unrecognised(arg string) error {
+	argparse, meant := "", ""
 	if o := nearest(strings.TrimLeft(arg, "-")); o != nil {
-		return fmt.Errorf("unrecognized arguments: %s (did you mean --%s?)", printable(arg), o.name)
+		argparse, meant = " (did you mean --"+o.name+"?)", "; did you mean --"+o.name+"?"
 	}
-	return fmt.Errorf("unrecognized arguments: %s", printable(arg))
+	return &refusal{fmt.Errorf("unrecognized arguments: %s%s", printable(arg), argparse), "unknown option " + printable(arg) + meant}
 }
 
 // isValue says whether argparse would take arg for a value or the script rather

@@ -77,7 +77,7 @@ func (p program) command(ctx context.Context, args []string) int {
 	}
 	name, args := args[0], args[1:]
 	switch name {
-	case "--version":
+	case "--version", "-V":
 		return p.printVersion()
 	case "--help", "-h":
 		return p.help(ctx, args)
@@ -100,19 +100,18 @@ func (p program) command(ctx context.Context, args []string) int {
 		}
 		return c.run(p, ctx, args)
 	}
-	hint := "`muster help` lists the commands"
+	what, hint := "command", "`muster help` lists the commands"
 	if strings.HasPrefix(name, "-") || strings.ContainsAny(name, "./") {
 		name, _, _ = strings.Cut(name, "=") // what follows may be a secret
-		hint = "to run a script: muster run " + name + " ..."
-	} else {
-		nearest := 3
-		for _, c := range names(subcommands()) {
-			if d := text.Distance(c, name); d < nearest {
-				nearest, hint = d, "did you mean muster "+c+"?"
-			}
+		if l, _ := parseLine([]string{name}); l.unknown {
+			what = "option"
+		} else {
+			hint = "to run a script: muster run " + name + " ..."
 		}
+	} else if meant := text.Nearest(name, names(subcommands())...); meant != "" {
+		hint = "did you mean muster " + meant + "?"
 	}
-	p.errorf("unknown command %s; %s", quote(name), hint)
+	p.errorf("unknown %s %s; %s", what, quote(name), hint)
 	return exitUsage
 }
 
@@ -140,7 +139,9 @@ func (p program) run(ctx context.Context, args []string) int {
 	r, cfg, bad := p.read(l, cfg)
 	errs = append(errs, bad...)
 	if errs != nil {
-		return p.usage(cfg, errs)
+		status := p.usage(errs)
+		p.recordError(cfg, errors.Join(errs...))
+		return status
 	}
 	slog.SetDefault(cfg.Logger)
 	for _, text := range r.warnings {
@@ -160,7 +161,10 @@ func (p program) run(ctx context.Context, args []string) int {
 	}
 	defer out.Flush(limit)
 	if invalid, ok := errors.AsType[*launch.ConfigError](err); ok {
-		return p.usage(cfg, r.named(split(invalid)))
+		errs := r.named(split(invalid))
+		status := p.usage(errs)
+		p.recordError(cfg, errors.Join(errs...))
+		return status
 	}
 	if err != nil {
 		for _, err := range split(err) {
@@ -178,7 +182,7 @@ func (p program) run(ctx context.Context, args []string) int {
 func (p program) read(l line, cfg launch.Config) (reader, launch.Config, []error) {
 	var missing []error
 	if !l.hasScript && !l.unknown {
-		missing = append(missing, errors.New("the following arguments are required: training_script, training_script_args"))
+		missing = append(missing, errNoScript)
 	}
 	r, cfg, errs := p.options(l, cfg)
 	if l.hasScript && cfg.Workers.Entrypoint != "" {
@@ -226,26 +230,6 @@ func (p program) recordError(cfg launch.Config, err error) {
 
 // asked says whether an option without argument was given.
 func (l line) asked(name string) bool { return l.given[byName(name)] != "" }
-
-// usage reports everything that is wrong with the command line.
-func (p program) usage(cfg launch.Config, errs []error) int {
-	fmt.Fprintf(p.stderr, "usage: %s [options] training_script [training_script_args...]\n", p.name)
-	fmt.Fprintf(p.stderr, "       %s --help lists the options\n", p.name)
-	for _, err := range errs {
-		p.errorf("%v", err)
-	}
-	p.recordError(cfg, errors.Join(errs...))
-	return exitUsage
-}
-
-// errorf writes one line for people, named after the program.
-func (p program) errorf(format string, a ...any) {
-	w := p.say
-	if w == nil {
-		w = p.stderr
-	}
-	fmt.Fprintf(w, "%s: error: %s\n", p.name, text.Lines(fmt.Sprintf(format, a...)))
-}
 
 // split takes errors that were joined apart again, so that each gets its line.
 func split(err error) []error {

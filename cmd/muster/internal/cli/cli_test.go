@@ -53,11 +53,11 @@ func TestPortInUse(t *testing.T) {
 		args []string
 		want string
 	}{
-		{nil, "address already in use; name another --master-port or --rdzv-endpoint, or neither for a free port\n"},
+		{nil, "address already in use\nhint: name another --master-port or --rdzv-endpoint, or neither for a free port\n"},
 		{[]string{"--nnodes", "2"}, "address already in use; another agent of this job with node rank 0 may be on this host: give each agent its own --node-rank; " +
 			"otherwise name another --master-port or --rdzv-endpoint, the same for all agents\n"},
 		{[]string{"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:" + port, "--rdzv-conf", "is_host=true"},
-			"address already in use; name another --master-port or --rdzv-endpoint, the same for all agents\n"},
+			"address already in use\nhint: name another --master-port or --rdzv-endpoint, the same for all agents\n"},
 	} {
 		cmd := exec.Command(os.Args[0], append(append([]string{"run", "--master-port", port}, tt.args...), "--no-python", "true")...)
 		cmd.Args[0] = "muster"

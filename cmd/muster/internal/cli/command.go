@@ -39,7 +39,7 @@ type statusError struct {
 func (s *subcommand) start(ctx context.Context, args []string, stdin *os.File, stdout, stderr io.Writer) int {
 	c := &command{FlagSet: flag.NewFlagSet("muster "+s.name, flag.ContinueOnError), stdin: stdin, stdout: stdout, stderr: stderr}
 	c.SetOutput(io.Discard) // errors are reported below
-	status, err := exitError, s.do(ctx, c, args)
+	status, last, err := exitError, "", s.do(ctx, c, args)
 	if err == nil {
 		return exitOK
 	}
@@ -52,11 +52,9 @@ func (s *subcommand) start(ctx context.Context, args []string, stdin *os.File, s
 			return exitOK
 		}
 		status, err = exitUsage, refused.error
-		defer fmt.Fprintf(stderr, "hint: `muster help %s` shows the options\n", s.name)
+		last = "`muster help " + s.name + "` shows the options"
 	}
-	for _, err := range split(err) {
-		fmt.Fprintf(stderr, "%s: error: %s\n", c.Name(), text.Lines(err.Error()))
-	}
+	complain(stderr, hasColour(stderr), split(err), last)
 	return status
 }
 
@@ -76,7 +74,7 @@ func (c *command) refused() error {
 func (c *command) arguments(args []string) (rest []string, ok bool) {
 	for {
 		if err := c.Parse(args); err != nil {
-			c.errs = append(c.errs, parseError(err))
+			c.errs = append(c.errs, c.parseError(err))
 			return rest, false
 		}
 		if c.NArg() == 0 {
@@ -91,18 +89,31 @@ func (c *command) arguments(args []string) (rest []string, ok bool) {
 }
 
 // parseError says what package flag says in the words of run.
-func parseError(err error) error {
+func (c *command) parseError(err error) error {
 	if name, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: -"); ok {
-		return fmt.Errorf("unrecognized arguments: --%s", name)
+		var known []string
+		c.VisitAll(func(f *flag.Flag) { known = append(known, f.Name) })
+		if meant := text.Nearest(name, known...); meant != "" {
+			return fmt.Errorf("unknown option %s; did you mean %s?", dashed(name), dashed(meant))
+		}
+		return fmt.Errorf("unknown option %s", dashed(name))
 	}
 	if name, ok := strings.CutPrefix(err.Error(), "flag needs an argument: -"); ok {
-		return fmt.Errorf("argument --%s: expected one argument", name)
+		return fmt.Errorf("%s needs a value", dashed(name))
 	}
 	if rest, ok := strings.CutPrefix(err.Error(), "invalid boolean value "); ok {
 		value, name, _ := strings.Cut(strings.TrimSuffix(rest, ": parse error"), " for -")
-		return fmt.Errorf("argument --%s: ignored explicit argument %s", name, value)
+		return fmt.Errorf("%s takes no value, got %s", dashed(name), value)
 	}
 	return err
+}
+
+// dashed is an option as people type it.
+func dashed(name string) string {
+	if len(name) == 1 {
+		return "-" + printable(name)
+	}
+	return "--" + printable(name)
 }
 
 // options parses options where there are no arguments.
@@ -117,7 +128,7 @@ func (c *command) directory(args []string) string {
 	switch rest, ok := c.arguments(args); {
 	case !ok:
 	case len(rest) == 0 || rest[0] == "":
-		c.wrong("no directory is given; it is the job's --log-dir, or a run's directory in it")
+		c.wrong("no directory is given; give the job's --log-dir, or a run's directory in it")
 	case len(rest) > 1:
 		c.wrong("unexpected argument %s; want one directory", quote(rest[1]))
 	default:

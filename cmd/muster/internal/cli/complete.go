@@ -33,7 +33,7 @@ func (p program) completion(_ context.Context, args []string) int {
 	if len(args) == 1 && slices.Contains(shells, args[0]) {
 		return p.printCompletion(args[0])
 	}
-	p.errorf("completion wants one shell: %s; muster completion --help shows how to install the script", strings.Join(shells, ", "))
+	p.errorf("completion wants one shell: %s; `muster completion --help` shows how to install the script", strings.Join(shells, ", "))
 	return exitUsage
 }
 

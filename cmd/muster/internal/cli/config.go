@@ -42,7 +42,11 @@ func (r *reader) warn(format string, a ...any) {
 
 // argument reports a bad value in argparse's words.
 func (r *reader) argument(name, format string, a ...any) {
-	r.fail("argument %s: %w%s", byName(name), fmt.Errorf(format, a...), r.variable(name))
+	r.refuse(name, fmt.Errorf(format, a...))
+}
+
+func (r *reader) refuse(name string, err error) {
+	r.errs = append(r.errs, byName(name).refuse(err, r.variable(name)))
 }
 
 // variable names the variable that an option's value comes from, as messages end.
@@ -81,7 +85,7 @@ func (r *reader) named(errs []error) []error {
 // bad reports what is wrong with a value, each problem by itself.
 func (r *reader) bad(name string, err error) {
 	for _, err := range split(err) {
-		r.argument(name, "%w", err)
+		r.refuse(name, err)
 	}
 }
 
@@ -148,7 +152,7 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 		}
 		for _, name := range unknown {
 			if name != "" {
-				r.argument("preemption-signals", "%s is no signal", quote(name))
+				r.argument("preemption-signals", "%s is no signal; give names such as SIGTERM,SIGUSR1", quote(name))
 			}
 		}
 		cfg.PreemptionSignals = append([]syscall.Signal{}, signals...)
@@ -216,7 +220,8 @@ func parseNodes(text string) (least, most int, err error) {
 		return 0, 0, fmt.Errorf("%s is not in N or MIN:MAX format", quote(text))
 	}
 	if least < 1 || least > most {
-		return 0, 0, fmt.Errorf("min_nodes must be > 0 and <= max_nodes, got min_nodes=%d, max_nodes=%d", least, most)
+		return 0, 0, &refusal{fmt.Errorf("min_nodes must be > 0 and <= max_nodes, got min_nodes=%d, max_nodes=%d", least, most),
+			quote(text) + " is no number of hosts; give at least 1, as N or as MIN:MAX with the smaller first"}
 	}
 	return least, most, nil
 }
@@ -243,7 +248,7 @@ func (r *reader) nproc() int {
 		}
 	case "cpu":
 	default:
-		r.argument(name, "unsupported value %s: want a number, auto, cpu, gpu or xpu", quote(text))
+		r.argument(name, "unsupported value %s; want a number, auto, cpu, gpu or xpu", quote(text))
 		return 1
 	}
 	switch {
@@ -322,7 +327,7 @@ func parseConf(text string) (map[string]string, error) {
 		case key == "":
 			errs = append(errs, fmt.Errorf("%s is not in <key1>=<value1>,...,<keyN>=<valueN> format: a key is missing", quote(auth.HideSecrets(text))))
 		case value == "":
-			errs = append(errs, fmt.Errorf("the option %s must have a value specified", quote(key)))
+			errs = append(errs, &refusal{fmt.Errorf("the option %s must have a value specified", quote(key)), "the key " + quote(key) + " has no value; write KEY=VALUE,KEY=VALUE"})
 		case conf[key] != "" && auth.IsGuard(key):
 			errs = append(errs, fmt.Errorf("the option %s is given twice", quote(key)))
 		default:
@@ -361,7 +366,7 @@ const envShutdownTimeout = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 // shutdownTimeout reads --shutdown-timeout or what stands in for it.
 func (r *reader) shutdownTimeout() time.Duration {
 	const env = envShutdownTimeout
-	n, name := r.int("shutdown-timeout"), "shutdown timeout"
+	n, name := r.int("shutdown-timeout"), "--shutdown-timeout"
 	if !r.isSet("shutdown-timeout") {
 		text, ok := r.lookup(env)
 		if !ok {
@@ -369,7 +374,7 @@ func (r *reader) shutdownTimeout() time.Duration {
 		}
 		var err error
 		if n, err = parseInt(text); err != nil {
-			r.fail("%s: %w", env, err)
+			r.errs = append(r.errs, &refusal{fmt.Errorf("%s: %w", env, err), env + ": " + plain(err)})
 			return 0
 		}
 		name = env
@@ -408,7 +413,7 @@ func (r *reader) logs(cfg *logs.Config) {
 		if cfg.MaxSize, err = parseSize(text); err != nil {
 			r.bad("log-max-size", err)
 		} else if cfg.MaxSize != 0 && cfg.MaxSize < logs.MinMaxSize {
-			r.fail("--log-max-size %s is less than %dM, and not 0 for no limit%s", text, logs.MinMaxSize>>20, r.variable("log-max-size"))
+			r.fail("--log-max-size %s is too small; give 0 for no limit, or at least %dM%s", text, logs.MinMaxSize>>20, r.variable("log-max-size"))
 		}
 	}
 	if cfg.Keep < 1 {
@@ -420,7 +425,7 @@ func (r *reader) logs(cfg *logs.Config) {
 	}
 	cfg.LocalRanksFilter = ranks
 	if name := cmp.Or(r.text("logs-specs"), "default"); name != "default" {
-		r.argument("logs-specs", "Could not find entrypoint under 'torchrun.logs_specs[%s]' key: Python plug-ins cannot be loaded; say with --log-dir, --redirects and --tee where logs go", name)
+		r.argument("logs-specs", "Could not find entrypoint under 'torchrun.logs_specs[%s]' key: Python plug-ins cannot be loaded; use --log-dir, --redirects and --tee", name)
 	}
 }
 

@@ -30,12 +30,15 @@ type outcome struct {
 	stderr   string
 }
 
-// problems lists the errors on stderr without the program's name.
+// problems lists the errors on stderr, each with its hint.
 func (o outcome) problems() []string {
 	var list []string
 	for line := range strings.Lines(o.stderr) {
-		if _, problem, ok := strings.Cut(line, ": error: "); ok {
-			list = append(list, strings.TrimSpace(problem))
+		line = strings.TrimSpace(line)
+		if problem, ok := strings.CutPrefix(line, "error: "); ok {
+			list = append(list, problem)
+		} else if hint, ok := strings.CutPrefix(line, "hint: "); ok && len(list) > 0 {
+			list[len(list)-1] += "; " + hint
 		}
 	}
 	return list
@@ -272,39 +275,39 @@ func TestBadInput(t *testing.T) {
 		env  string
 		want string // every error there is, by what it contains
 	}{
-		{args: "--nnodes 0 s.py", want: "got min_nodes=0, max_nodes=0"},
-		{args: "--nnodes 2:1 s.py", want: "min_nodes must be > 0 and <= max_nodes, got min_nodes=2, max_nodes=1"},
-		{args: "--nnodes x s.py", want: "argument --nnodes: 'x' is not in N or MIN:MAX format"},
+		{args: "--nnodes 0 s.py", want: "--nnodes: '0' is no number of hosts; give at least 1"},
+		{args: "--nnodes 2:1 s.py", want: "--nnodes: '2:1' is no number of hosts"},
+		{args: "--nnodes x s.py", want: "--nnodes: 'x' is not in N or MIN:MAX format"},
 		{args: "--nnodes 1:2:3 s.py", want: "'1:2:3' is not in N or MIN:MAX format"},
-		{args: "--nnodes= s.py", want: "argument --nnodes: ''"},
+		{args: "--nnodes= s.py", want: "--nnodes: ''"},
 		{args: "--nproc-per-node 0 s.py", want: "at least one worker is needed, got 0"},
 		{args: "--nproc-per-node -1 s.py", want: "at least one worker is needed, got -1"},
-		{args: "--nproc-per-node foo s.py", want: "unsupported value 'foo': want a number, auto, cpu, gpu or xpu"},
+		{args: "--nproc-per-node foo s.py", want: "unsupported value 'foo'; give a number, auto, cpu, gpu or xpu"},
 		{args: "--nproc-per-node gpu s.py", env: "MUSTER_DEVICES=0", want: "Cuda is not available: no NVIDIA or AMD GPU found; --devices N"},
 		{args: "--nproc-per-node xpu s.py", env: "MUSTER_DEVICES=0", want: "Xpu is not available: no Intel GPU found"},
 		{args: "--nproc-per-node gpu --devices -1 s.py", want: "--devices must be >= 0, got -1"},
-		{args: "", want: "the following arguments are required: training_script, training_script_args"},
-		{args: "none.py", want: "training_script 'none.py': no such file"},
-		{args: "tool", want: "a program rather than a Python script is run with --no-python"},
-		{args: "pkg.mod", want: "a module is run with -m"},
+		{args: "", want: "there is no script to run; give one: muster run"},
+		{args: "none.py", want: "there is no file 'none.py' in /"},
+		{args: "tool", want: "use --no-python to run a program that is no Python script"},
+		{args: "pkg.mod", want: "use -m to run a module"},
 		{args: "s${local_rank}.py --nproc-per-node 2", want: ""},
-		{args: "--nproc-per-node 2 s${local_rank}.py", env: "OMP_NUM_THREADS=1", want: "training_script 's1.py': no such file"},
+		{args: "--nproc-per-node 2 s${local_rank}.py", env: "OMP_NUM_THREADS=1", want: "there is no file 's1.py' in /"},
 		{args: "s.py/x", want: "training_script 's.py/x': stat s.py/x: not a directory"},
-		{args: "--no-python s.py", want: "s.py is in no directory of PATH"},
+		{args: "--no-python s.py", want: "write ./s.py for the file in this directory"},
 		{args: "--no-python ./s.py", want: "cannot run ./s.py: ./s.py is not executable (mode -rw-r--r--)"},
 		{args: "--no-python ./none", want: "cannot run ./none: stat ./none: no such file or directory"},
-		{args: "--no-python -m s.py", want: "Don't use both the '--no-python' flag and the '--module' flag|in no directory of PATH"},
+		{args: "--no-python -m s.py", want: "--no-python and --module exclude each other; leave one of them out|in no directory of PATH"},
 		{args: "s.py", env: "PYTHON_EXEC=", want: "PYTHON_EXEC is set but empty"},
 		{args: "s.py", env: "PYTHON_EXEC=/no/python", want: "PYTHON_EXEC: cannot run /no/python: stat /no/python: no such file"},
 		{args: "s.py", env: "PATH=/nowhere", want: "no Python interpreter: looked for python3 and python in PATH=/nowhere; set PYTHON_EXEC"},
-		{args: "--redirects 4 s.py", want: "argument -r/--redirects: "},
-		{args: "--log-max-size 1000K s.py", want: "--log-max-size 1000K is less than 1M, and not 0 for no limit"},
-		{args: "--log-max-size much --log-keep 0 s.py", want: "argument --log-max-size/--log_max_size: invalid size 'much'|--log-keep must be positive, got 0"},
-		{args: "-t x s.py", want: "argument -t/--tee: "},
-		{args: "--rdzv-conf a s.py", want: "argument --rdzv-conf/--rdzv_conf: the option 'a' must have a value"},
+		{args: "--redirects 4 s.py", want: "--redirects: "},
+		{args: "--log-max-size 1000K s.py", want: "--log-max-size 1000K is too small; give 0 for no limit, or at least 1M"},
+		{args: "--log-max-size much --log-keep 0 s.py", want: "--log-max-size: invalid size 'much'|--log-keep must be positive, got 0"},
+		{args: "-t x s.py", want: "--tee: "},
+		{args: "--rdzv-conf a s.py", want: "--rdzv-conf: the key 'a' has no value; write KEY=VALUE"},
 		{args: "--rdzv-conf user=u,password=a,S3cret,b s.py", want: "'user=u,password=***,***,***' is not in <key1>=<value1>,...,<keyN>=<valueN> format: a part with a secret (***) has no key or no value; if the secret has a comma, use password_file or token_file"},
 		{args: "--rdzv-conf token:S3cret s.py", want: "'***' is not in"},
-		{args: "--rdzv-conf =b,c= s.py", want: "a key is missing|the option 'c' must have a value"},
+		{args: "--rdzv-conf =b,c= s.py", want: "a key is missing|the key 'c' has no value"},
 		{args: "--rdzv-conf join_timeout=x --rdzv-backend c10d s.py", want: "join_timeout=x: want a whole number"},
 		{args: "--health-addr 99999 s.py", want: "port 99999 is more than 65535"},
 		{args: "--nnodes 2 --standalone s.py", want: "nnodes=2, and the endpoint localhost:0 has port 0"},
@@ -316,11 +319,11 @@ func TestBadInput(t *testing.T) {
 		{args: "--monitor-interval -1 s.py", want: "must be a number of seconds > 0"},
 		{args: "--monitor-interval nan s.py", want: "got NaN"},
 		{args: "--monitor-interval inf s.py", want: "got +Inf"},
-		{args: "--exit-barrier-timeout 0 s.py", want: "argument --exit-barrier-timeout/--exit_barrier_timeout: must be a number of seconds > 0"},
-		{args: "--shutdown-timeout 1500ms s.py", want: "invalid int value: '1500ms'"},
-		{args: "--shutdown-timeout -1 s.py", want: "shutdown timeout must be non-negative and at most 3153600000, got -1"},
-		{args: "--shutdown-timeout 9000000000000000000 s.py", want: "shutdown timeout must be"},
-		{args: "s.py", env: "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=x", want: "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: invalid int value: 'x'"},
+		{args: "--exit-barrier-timeout 0 s.py", want: "--exit-barrier-timeout: must be a number of seconds > 0"},
+		{args: "--shutdown-timeout 1500ms s.py", want: "'1500ms' is not a time; give seconds, or a time such as 90s"},
+		{args: "--shutdown-timeout -1 s.py", want: "--shutdown-timeout must be non-negative and at most 3153600000, got -1"},
+		{args: "--shutdown-timeout 9000000000000000000 s.py", want: "--shutdown-timeout must be"},
+		{args: "s.py", env: "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=x", want: "TORCH_ELASTIC_SHUTDOWN_TIMEOUT: 'x' is not a whole number"},
 		{args: "s.py", env: "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=-1", want: "TORCH_ELASTIC_SHUTDOWN_TIMEOUT must be non-negative"},
 		{args: "--local-ranks-filter 0,x s.py", want: "must be a comma-separated list of integers"},
 		{args: "--logs-specs mine s.py", want: "Could not find entrypoint under 'torchrun.logs_specs[mine]' key: Python plug-ins cannot be loaded"},
@@ -331,13 +334,13 @@ func TestBadInput(t *testing.T) {
 		{args: "--metrics-handler statsd s.py", want: "statsd"},
 		{args: "--numa-binding node --devices 1 s.py", env: "CUDA_VISIBLE_DEVICES=", want: "no accelerator available for NUMA binding"},
 		{args: "--virtual-local-rank --nproc-per-node 2 s.py", env: "CUDA_VISIBLE_DEVICES=0", want: "local rank 1 has no device: CUDA_VISIBLE_DEVICES=0"},
-		{args: "--signals-to-handle SIGKILL,SIGTERM s.py", want: "argument --signals-to-handle/--signals_to_handle: SIGKILL cannot be handled"},
+		{args: "--signals-to-handle SIGKILL,SIGTERM s.py", want: "--signals-to-handle: SIGKILL cannot be handled"},
 		{args: "--master-port 70000 s.py", want: "master port: want 0 to 65535, got 70000"},
 		{args: "s.py", env: "LOGLEVEL=loud", want: "LOGLEVEL='loud': want DEBUG, INFO"},
 		{args: "--log-dir s.py s.py", want: "log directory s.py: s.py is a file"},
-		{args: "--foo bar s.py", want: "unrecognized arguments: --foo"}, // nothing about bar
+		{args: "--foo bar s.py", want: "unknown option --foo"}, // nothing about bar
 		{args: "--bad --nnodes x --nproc-per-node 0 -r 9 --max-restarts -1 --rdzv-backend zk s.py",
-			want: "unrecognized arguments: --bad|'x' is not in N|at least one worker|-r/--redirects|max restarts|\"zk\""},
+			want: "unknown option --bad|'x' is not in N|at least one worker|--redirects|max restarts|\"zk\""},
 	}
 	for _, tt := range tests {
 		t.Run(tt.args+" "+tt.env, func(t *testing.T) {

@@ -61,12 +61,7 @@ func (p program) doctor(ctx context.Context, args []string) int {
 	}
 	cfg, bad2 := p.readDoctor(l, req)
 	if errs = slices.Concat(errs, bad, bad2); len(errs) > 0 {
-		fmt.Fprintf(p.stderr, "usage: muster doctor [--json] [--wait SECONDS] [--listen | --peer HOST:PORT] [options of muster run]\n")
-		fmt.Fprintf(p.stderr, "       muster doctor --help says more\n")
-		for _, err := range errs {
-			p.errorf("%v", err)
-		}
-		return exitUsage
+		return p.usage(errs)
 	}
 	port := cfg.Port
 	if req.listen {

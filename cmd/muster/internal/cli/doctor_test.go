@@ -84,7 +84,7 @@ func TestReadDoctor(t *testing.T) {
 		{"wrong", "--nnodes 2:1", nil, doctor.Config{Backend: "c10d", MinNodes: 1, MaxNodes: 1, Workers: doctor.Workers{Count: 1}},
 			"argument --nnodes: min_nodes must be > 0 and <= max_nodes, got min_nodes=2, max_nodes=1"},
 		{"a variable that is none", "", []string{"MUSTER_HANG_TIMOUT=60"}, doctor.Config{Backend: "c10d", MinNodes: 1, MaxNodes: 1, Workers: doctor.Workers{Count: 1}},
-			"unknown variable MUSTER_HANG_TIMOUT (did you mean MUSTER_HANG_TIMEOUT?)"},
+			"unknown variable MUSTER_HANG_TIMOUT; did you mean MUSTER_HANG_TIMEOUT?"},
 		{"the scheduler says", "", []string{"SLURM_JOB_ID=7", "SLURM_JOB_NUM_NODES=2", "SLURM_NNODES=2", "SLURM_NODEID=1", "SLURM_NTASKS=2", "SLURM_PROCID=1", "SLURM_LOCALID=0", "SLURM_STEP_ID=0", "SLURM_STEP_NODELIST=n[0-1]", "SLURM_JOB_NODELIST=n[0-1]", "SLURM_STEP_NUM_NODES=2", "SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_TASKS_PER_NODE=1(x2)", "SLURM_TASKS_PER_NODE=1(x2)"},
 			doctor.Config{Backend: "c10d", Host: "n0", MinNodes: 2, MaxNodes: 2, Workers: doctor.Workers{Count: 1}, Settings: rendezvous.Settings{IsHost: &no}}, ""},
 	} {

@@ -38,15 +38,12 @@ func (p program) explain(_ context.Context, args []string) int {
 func (p program) explainLine(l line, errs []error) int {
 	cfg := launch.Config{Env: p.env, Stdout: p.stdout, Stderr: p.stderr}
 	r, cfg, bad := p.read(l, cfg)
+	if errs = append(errs, bad...); errs != nil {
+		return p.usage(errs)
+	}
 	writeSettings(p.stdout, r.settings(&cfg))
 	for _, text := range r.warnings {
 		fmt.Fprintf(p.stdout, "note: %s\n", text)
-	}
-	if errs = append(errs, bad...); errs != nil {
-		for _, err := range errs {
-			p.errorf("%v", err)
-		}
-		return exitUsage
 	}
 	return exitOK
 }

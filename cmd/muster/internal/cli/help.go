@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 // help is `muster help [command]`.
@@ -21,7 +23,11 @@ func (p program) help(_ context.Context, args []string) int {
 		io.WriteString(p.stdout, c.help())
 		return exitOK
 	}
-	p.errorf("no help on %s; `muster help` lists the commands", quote(args[0]))
+	hint := "`muster help` lists the commands"
+	if meant := text.Nearest(args[0], names(subcommands())...); meant != "" {
+		hint = "did you mean muster help " + meant + "?"
+	}
+	p.errorf("no help on %s; %s", quote(args[0]), hint)
 	return exitUsage
 }
 

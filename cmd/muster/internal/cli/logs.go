@@ -61,7 +61,7 @@ func parseRankSet(text string) (set rankSet, err error) {
 		a, errA := strconv.ParseUint(strings.TrimSpace(first), 10, 31)
 		b, errB := strconv.ParseUint(strings.TrimSpace(last), 10, 31)
 		if errA != nil || errB != nil || a > b {
-			return nil, fmt.Errorf("--rank %s: want ranks and ranges such as 3,5-7, got %s", quote(text), quote(part))
+			return nil, fmt.Errorf("--rank %s: want ranks and ranges such as 3,5-7", quote(text))
 		}
 		set = append(set, [2]int{int(a), int(b)})
 	}

@@ -76,7 +76,7 @@ type policyRequest struct {
 
 func parsePolicy(c *command, args []string) (req policyRequest) {
 	if len(args) == 0 {
-		c.wrong("want check or test")
+		c.wrong("policy needs to know what to do; give check or test")
 		return req
 	}
 	want := "a policy file"
@@ -92,7 +92,7 @@ func parsePolicy(c *command, args []string) (req policyRequest) {
 		c.errs = append(c.errs, flag.ErrHelp)
 		return req
 	default:
-		c.wrong("%s: want check or test", quote(what))
+		c.wrong("policy does not know %s; give check or test", quote(what))
 		return req
 	}
 	switch rest, ok := c.arguments(args); {
@@ -102,7 +102,7 @@ func parsePolicy(c *command, args []string) (req policyRequest) {
 	case what == "test" && len(rest) == 2:
 		req.file, req.events = rest[0], rest[1]
 	default:
-		c.wrong("policy %s wants %s, got %d", what, want, len(rest))
+		c.wrong("policy %s takes %s, got %s", what, want, text.Count(len(rest), "argument"))
 	}
 	return req
 }
@@ -111,7 +111,7 @@ func parsePolicy(c *command, args []string) (req policyRequest) {
 func loadPolicy(file string) (*policy.Policy, error) {
 	p, err := policy.Load(file)
 	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
-		return nil, fmt.Errorf("%s: %w", file, pathErr.Err)
+		return nil, fmt.Errorf("%s: %w; give the path of a policy in YAML", file, pathErr.Err)
 	}
 	return p, err
 }

@@ -66,7 +66,7 @@ func TestSimErrors(t *testing.T) {
 		{"--loss NaN --seed -1 more", []string{"--loss 'NaN'", "--seed '-1'", "unexpected argument 'more'"}},
 		{"--nodes 4 --min 5", []string{"--min 5 is more than --nodes 4"}},
 		{"--min 3 --max 2", []string{"--max 2 is less than --min 3"}},
-		{"--node 3", []string{"-node"}},
+		{"--knots 3", []string{"--knots"}},
 	} {
 		var stdout, stderr strings.Builder
 		if status := sim(t, strings.Fields(tt.line), &stdout, &stderr); status != exitUsage || stdout.Len() > 0 {

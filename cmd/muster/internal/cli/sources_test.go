@@ -38,8 +38,8 @@ func TestSourceIsNamed(t *testing.T) {
 
 func TestMisspeltVariable(t *testing.T) {
 	for entry, want := range map[string]string{
-		"MUSTER_HANG_TIMOUT=60":           "unknown variable MUSTER_HANG_TIMOUT (did you mean MUSTER_HANG_TIMEOUT?)",
-		"MUSTER_MAX_RESTARTS=3":           "unknown variable MUSTER_MAX_RESTARTS (did you mean PET_MAX_RESTARTS?)",
+		"MUSTER_HANG_TIMOUT=60":           "unknown variable MUSTER_HANG_TIMOUT; did you mean MUSTER_HANG_TIMEOUT?",
+		"MUSTER_MAX_RESTARTS=3":           "unknown variable MUSTER_MAX_RESTARTS; did you mean PET_MAX_RESTARTS?",
 		"MUSTER_HANG_TIMEOUT=60":          "",
 		"MUSTER_TOKN=t":                   "unknown variable MUSTER_TOKN; put the job's token into MUSTER_TOKEN, or into the file of --rdzv-conf token_file=PATH",
 		"MUSTER_TOKEN_FILE=/f":            "unknown variable MUSTER_TOKEN_FILE; put the job's token into MUSTER_TOKEN, or into the file of --rdzv-conf token_file=PATH",

@@ -126,11 +126,11 @@ func parseNetwork(text string) (netip.Prefix, error) {
 func listenAdvice(err error, option string) string {
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return "another process has the port (`ss -ltnp` names it); choose another " + option
+		return "`ss -ltnp` names the process that has the port; choose another " + option
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return "--host must be an address of this host; leave it out to listen on all"
+		return "give an address of this host as --host, or leave it out to listen on all"
 	case errors.Is(err, syscall.EACCES):
-		return "ports below 1024 are reserved; choose another " + option
+		return "choose another " + option + ": ports below 1024 are reserved"
 	}
 	return "check --host and --port"
 }

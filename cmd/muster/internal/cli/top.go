@@ -137,7 +137,7 @@ func (req *topRequest) findOne(ctx context.Context) (addr string, state *health.
 	}
 	state, err = fetchState(ctx, target)
 	if _, number := strconv.Atoi(target); err != nil && number == nil {
-		err = fmt.Errorf("%w; %s is taken for a port, since no agent of this user has that pid", err, target)
+		err = fmt.Errorf("%w; give another address or pid: no agent of this user has pid %s, so it is taken for a port", err, target)
 	}
 	return target, state, err
 }

@@ -292,7 +292,7 @@ func TestTopFindsAgents(t *testing.T) {
 			t.Errorf("top %d: %v: %s", pid, err, out)
 		}
 	}
-	if out, err := top(fmt.Sprint(silent)); err == nil || !strings.Contains(out, "does not serve its job's health; start it with --health-addr") {
+	if out, err := top(fmt.Sprint(silent)); err == nil || !strings.Contains(out, "does not serve its job's health\nhint: start it with --health-addr") {
 		t.Errorf("an agent that does not serve: %v: %s", err, out)
 	}
 	out, err := top("--json", fmt.Sprint(unixPID))

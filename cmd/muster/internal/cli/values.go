@@ -54,13 +54,14 @@ func weigh(l line, getenv func(string) (string, bool)) (values, []error) {
 			}
 		}
 		if o.choices != nil && ok && (from == "" || o.own) && !slices.Contains(o.choices, text) {
-			errs = append(errs, fmt.Errorf("argument %s: invalid choice: %s (choose from '%s')%s",
-				o, quote(text), strings.Join(o.choices, "', '"), from))
+			list, last := o.choices[:len(o.choices)-1], o.choices[len(o.choices)-1]
+			errs = append(errs, o.refuse(&refusal{fmt.Errorf("invalid choice: %s (choose from '%s')", quote(text), strings.Join(o.choices, "', '")),
+				quote(text) + " is not a choice; give " + strings.Join(list, ", ") + " or " + last}, from))
 			continue
 		}
 		value, err := o.convert(text)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("argument %s: %w%s", o, err, from))
+			errs = append(errs, o.refuse(err, from))
 			continue
 		}
 		v[o.name] = value
@@ -100,7 +101,7 @@ func misspelt(environ []string) (errs []error) {
 			}
 		}
 		if meant != "" {
-			errs = append(errs, fmt.Errorf("unknown variable %s (did you mean %s?)", name, meant))
+			errs = append(errs, fmt.Errorf("unknown variable %s; did you mean %s?", name, meant))
 		}
 	}
 	return errs
@@ -111,6 +112,9 @@ func (o *option) convert(given string) (any, error) {
 	if o.arg == "SECONDS" {
 		if value, err := o.read(text.Seconds(given)); err == nil {
 			return value, nil
+		}
+		if _, err := o.read(given); err != nil {
+			return nil, &refusal{err, quote(given) + " is not a time; give seconds, or a time such as 90s, 10m or 1h30m"}
 		}
 	}
 	return o.read(given)
@@ -129,7 +133,7 @@ func (o *option) read(text string) (any, error) {
 	case kindFlag:
 		n, err := parseInt(text)
 		if err != nil {
-			return nil, fmt.Errorf("%w; want 1 or 0", err)
+			return nil, &refusal{fmt.Errorf("%w; want 1 or 0", err), plain(err) + "; give 1 or 0"}
 		}
 		return n != 0, nil
 	case kindHelp, kindVersion:
@@ -145,9 +149,9 @@ func parseInt(text string) (int, error) {
 	n, err := strconv.Atoi(digits)
 	switch {
 	case ok && errors.Is(err, strconv.ErrRange):
-		return 0, fmt.Errorf("int value out of range: %s", quote(text))
+		return 0, &refusal{fmt.Errorf("int value out of range: %s", quote(text)), quote(text) + " is too large a number"}
 	case !ok || err != nil:
-		return 0, fmt.Errorf("invalid int value: %s", quote(text))
+		return 0, &refusal{fmt.Errorf("invalid int value: %s", quote(text)), quote(text) + " is not a whole number"}
 	}
 	return n, nil
 }
@@ -160,7 +164,7 @@ func parseFloat(text string) (float64, error) {
 	}
 	f, err := strconv.ParseFloat(number, 64)
 	if !ok || err != nil && !errors.Is(err, strconv.ErrRange) {
-		return 0, fmt.Errorf("invalid float value: %s", quote(text))
+		return 0, &refusal{fmt.Errorf("invalid float value: %s", quote(text)), quote(text) + " is not a number"}
 	}
 	return f, nil
 }

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -24,7 +25,8 @@ func (r *reader) command(cfg *launch.Config) {
 	module, noPython, runPath := r.flag("module"), r.flag("no-python"), r.flag("run-path")
 	if noPython && !runPath {
 		if module {
-			r.fail("Don't use both the '--no-python' flag and the '--module' flag at the same time.")
+			r.errs = append(r.errs, &refusal{errors.New("Don't use both the '--no-python' flag and the '--module' flag at the same time."), //lint:ignore ST1005 torchrun's words
+				"--no-python and --module exclude each other; leave one of them out"})
 		}
 		cfg.Workers.Entrypoint, cfg.Workers.Args, cfg.Workers.Title = r.script, r.args, r.script
 		return
@@ -39,6 +41,9 @@ func (r *reader) command(cfg *launch.Config) {
 		cfg.Workers.Args = slices.Concat([]string{"-u", "-c", runPathCode, r.script}, r.args)
 		cfg.Workers.Title = "run_script_path"
 	case module:
+		if info, err := os.Stat(r.script); r.ask && err == nil && info.Mode().IsRegular() {
+			r.fail("-m takes the name of a module, and %s is a file; leave -m out to run the file", quote(r.script))
+		}
 		cfg.Workers.Args = slices.Concat([]string{"-u", "-m", r.script}, r.args)
 	default:
 		cfg.Workers.Args = slices.Concat([]string{"-u", r.script}, r.args)
@@ -77,7 +82,12 @@ func (r *reader) checkScript(cfg *launch.Config) {
 		case err == nil:
 			continue
 		case errors.Is(err, fs.ErrNotExist):
-			r.fail("training_script %s: no such file%s", quote(path), r.scriptHint())
+			hint := r.scriptHint()
+			plain := "there is no file " + quote(path) + hint
+			if dir, err := os.Getwd(); hint == "" && err == nil && !filepath.IsAbs(path) {
+				plain += " in " + dir + "; give the path of the script"
+			}
+			r.errs = append(r.errs, &refusal{fmt.Errorf("training_script %s: no such file%s", quote(path), hint), plain})
 		default:
 			r.fail("training_script %s: %w", quote(path), err)
 		}
@@ -91,9 +101,9 @@ func (r *reader) scriptHint() string {
 		return ""
 	}
 	if _, err := execpath.Find(r.script, r.lookup); err == nil {
-		return "; a program rather than a Python script is run with --no-python"
+		return "; use --no-python to run a program that is no Python script"
 	}
-	return "; a module is run with -m"
+	return "; use -m to run a module"
 }
 
 // python chooses the interpreter: PYTHON_EXEC; the one beside the program, or the

@@ -1,0 +1,128 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/muster-run/muster/cmd/muster/internal/tui"
+	"github.com/muster-run/muster/internal/text"
+)
+
+// A refusal is what is wrong with a command line: as an error in argparse's words, which
+// people see under the name torchrun and find in error files, and in muster's words.
+type refusal struct {
+	error
+	plain string
+}
+
+func (e *refusal) Unwrap() error { return e.error }
+
+// plain is an error in muster's words.
+func plain(err error) string {
+	if r, ok := err.(*refusal); ok {
+		return r.plain
+	}
+	return err.Error()
+}
+
+// refuse says what is wrong with an option, and in from which variable has its value.
+func (o *option) refuse(err error, from string) error {
+	return &refusal{fmt.Errorf("argument %s: %w%s", o, err, from), "--" + o.name + ": " + plain(err) + from}
+}
+
+// complain writes errors, each in a line of its own, and what to do about it in the next.
+// last is what to do where no error says anything.
+func complain(w io.Writer, colour bool, errs []error, last string) {
+	red, blue, off := "", "", ""
+	if colour {
+		red, blue, off = "\x1b[1;31m", "\x1b[1;36m", "\x1b[0m"
+	}
+	var b strings.Builder
+	var said []string
+	for _, err := range errs {
+		message := plain(err)
+		if slices.Contains(said, message) {
+			continue
+		}
+		said = append(said, message)
+		what, advice := advised(message)
+		fmt.Fprintf(&b, "%serror:%s %s\n", red, off, text.Lines(what))
+		if advice != "" {
+			fmt.Fprintf(&b, "%shint:%s %s\n", blue, off, text.Lines(advice))
+			last = ""
+		}
+	}
+	if last != "" {
+		fmt.Fprintf(&b, "%shint:%s %s\n", blue, off, last)
+	}
+	io.WriteString(w, b.String())
+}
+
+// hasColour says whether w is a terminal on which colours are wanted.
+func hasColour(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && tui.IsTerminal(f)
+}
+
+// imperatives begin what muster's messages advise, after a semicolon.
+var imperatives = []string{
+	"check", "chmod", "choose", "did", "give", "leave", "let", "make", "name", "put", "raise", "remove", "run", "say", "see", "set",
+	"start", "to", "try", "use", "want", "write",
+}
+
+// advised takes a message apart: what is wrong, and what to do about it.
+func advised(message string) (what, advice string) {
+	from := "" // the variable in question, which may come last
+	if i := strings.LastIndex(message, " (from "); i >= 0 && strings.HasSuffix(message, ")") {
+		message, from = message[:i], message[i:]
+	}
+	for i := range message {
+		rest, ok := strings.CutPrefix(message[i:], "; ")
+		if !ok {
+			continue
+		}
+		verb, object, _ := strings.Cut(rest, " ")
+		if verb == "want" {
+			rest = "give " + object
+		}
+		if slices.Contains(imperatives, strings.TrimSuffix(verb, ":")) || strings.HasPrefix(rest, "`") || strings.HasPrefix(rest, "--") {
+			return message[:i] + from, rest
+		}
+	}
+	return message + from, ""
+}
+
+// errorf says what went wrong.
+func (p program) errorf(format string, a ...any) { p.complain([]error{fmt.Errorf(format, a...)}, "") }
+
+// complain says what went wrong, under the name torchrun as argparse would.
+func (p program) complain(errs []error, last string) {
+	var w io.Writer = p.stderr
+	if p.say != nil {
+		w = p.say
+	}
+	if p.name != torchrunName {
+		complain(w, hasColour(p.stderr), errs, last)
+		return
+	}
+	for _, err := range errs {
+		fmt.Fprintf(w, "%s: error: %s\n", p.name, text.Lines(err.Error()))
+	}
+}
+
+// usage reports everything that is wrong with the command line.
+func (p program) usage(errs []error) int {
+	if p.name == torchrunName {
+		fmt.Fprintf(p.stderr, "usage: %s [options] training_script [training_script_args...]\n", p.name)
+		fmt.Fprintf(p.stderr, "       %s --help lists the options\n", p.name)
+	}
+	p.complain(errs, "`"+strings.Replace(p.name, "muster ", "muster help ", 1)+"` shows the options")
+	return exitUsage
+}
+
+var errNoScript error = &refusal{errors.New("the following arguments are required: training_script, training_script_args"),
+	"there is no script to run; give one: muster run [options] train.py [its arguments]"}
