@@ -282,7 +282,7 @@ func New(cfg Config) (*Agent, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	cfg.Observers = append([]func(Event){logTo(cfg.Logger)}, cfg.Observers...)
+	cfg.Observers = append(slices.Clone(cfg.Observers), logTo(cfg.Logger)) // who reads a line finds the state that it tells of
 	job := Job{
 		RunID: cfg.Rendezvous.RunID(), Backend: cfg.Rendezvous.Backend(), Role: cfg.Spec.Role, Host: cfg.Host, Title: cfg.Spec.Title,
 		Program: filepath.Base(cmp.Or(cfg.Spec.Entrypoint, cfg.Spec.Func)), LocalWorldSize: cfg.Spec.LocalWorldSize,

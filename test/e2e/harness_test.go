@@ -24,7 +24,7 @@ import (
 // patience bounds every wait. Nothing is expected to take this long; it turns a
 // hang into a failure that says what was there. Many of PyTorch's processes that
 // start at once on a busy machine take a minute.
-const patience = 3 * time.Minute
+const patience = 10 * time.Minute
 
 // soon bounds what the kernel does by itself, as when the processes of a launcher
 // that was killed are. It is less than the grace that workers have.

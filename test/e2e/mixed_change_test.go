@@ -97,7 +97,7 @@ func TestMixedLeaves(t *testing.T) {
 		stays.await("2", "2")
 		leaves.signal(syscall.SIGTERM)
 		wantAll([]*job{stays}, 1)
-		stays.says("lost the connection to the rendezvous", "127.0.0.1", "cannot outlive it")
+		stays.says("127.0.0.1", "lost", "the rendezvous", "cannot outlive it") // in the round, or in the next one
 		leaves.status()
 	})
 	// torchrun does not act on an agent that leaves: its workers go on.
