@@ -87,7 +87,8 @@ func wantPreempted(t *testing.T, dir, signal, cut string) *failure.Preemption {
 // Where it is not asked for, a signal makes one host leave.
 func TestNoPreemption(t *testing.T) {
 	t.Parallel()
-	agents := hosts(t, 2, "--preemption-signals USR1", func(int) string { return "" }, "catch:TERM", "exit:0")
+	holder := func(host int) string { return fmt.Sprint("--rdzv-conf is_host=", host == 0) } // the other one leaves
+	agents := hosts(t, 2, "--preemption-signals USR1", holder, "catch:TERM", "exit:0")
 	agents[0].await("ready 0", "ready 1")
 	agents[1].signal(syscall.SIGTERM)
 	agents[1].want(1).saysNot("preempted")
