@@ -63,7 +63,7 @@ type member struct {
 	logger   *slog.Logger
 	ended    atomic.Bool // the job has; its data is of no use any more
 	restarts int         // how often it started over, with no data
-	clashes  int         // how often another one had its ports after all
+	vain     int         // how often it was started in vain
 	tokens   []string    // of the clusters that this run has had, as far as known
 
 	tls, tlsServer  *tls.Config // for connections to the others, and from them; nil without
@@ -76,8 +76,8 @@ type member struct {
 }
 
 var (
-	errStartOver = errors.New("start over")            // another start, with no data
-	errTaken     = errors.New("a port has been taken") // another start
+	errStartOver = errors.New("start over")    // another start, with no data
+	errAgain     = errors.New("start in vain") // another start
 )
 
 func (m *member) run(ctx context.Context) error {
@@ -100,7 +100,7 @@ func (m *member) run(ctx context.Context) error {
 			return os.RemoveAll(dir)
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, errTaken):
+		case errors.Is(err, errAgain):
 		case errors.Is(err, errStartOver):
 			if err := os.RemoveAll(dir); err != nil {
 				return err
@@ -133,28 +133,33 @@ func (m *member) live(ctx context.Context, dir string) error {
 	if len(m.cfg.Allow) > 0 || m.tls != nil {
 		unguard, err := m.guard(cfg)
 		if err != nil {
-			return m.taken(err)
+			return m.tryAgain(ctx, err)
 		}
 		defer unguard()
 	}
 	e, err := embed.StartEtcd(cfg)
 	if err != nil {
-		return m.taken(fmt.Errorf("start etcd: %w", err))
+		return m.tryAgain(ctx, fmt.Errorf("start etcd: %w", err))
 	}
 	err = m.watch(ctx, e)
 	m.stop(e)
 	return err
 }
 
-// taken returns errTaken for an error by which a port is in use: another agent of this
-// host has started its member since freePorts looked.
-func (m *member) taken(err error) error {
-	const most = 10 // else it is never free and tryPorts does not see it
-	if errors.Is(err, syscall.EADDRINUSE) && m.clashes < most {
-		m.clashes++
-		return errTaken
+// tryAgain returns errAgain for errors that another start may not meet: a port is in use,
+// as another agent of this host has started its member since freePorts looked; or the
+// member that etcd asks who belongs to the cluster does not know of this one yet.
+func (m *member) tryAgain(ctx context.Context, err error) error {
+	const most = 10                                                     // else the port is never free, and tryPorts does not see it
+	unknown := strings.Contains(err.Error(), "member count is unequal") // etcd has no error of its own for it
+	if m.vain >= most || !unknown && !errors.Is(err, syscall.EADDRINUSE) {
+		return err
 	}
-	return err
+	m.vain++
+	if unknown {
+		_ = sleep.For(ctx, 250*time.Millisecond)
+	}
+	return errAgain
 }
 
 func hasData(dir string) bool {
