@@ -44,6 +44,10 @@ type bridge struct {
 	events chan any
 	born   int64 // the revision at which it first looked; campaign sets it, and end reads it when that is over
 
+	// of hold, and of follow while that runs:
+	last  reign     // who led when it last looked
+	rough time.Time // when a request last failed, or the lease was lost
+
 	// of run:
 	teller
 	failures int // requests in a row
@@ -212,9 +216,7 @@ func (b *bridge) onNews(e any) []pipe.Report {
 	case saw:
 		reports = append(reports, b.saw(e.s, e.v)...)
 	case removed:
-		if b.leader != nil {
-			reports = append(reports, b.gone(b.leader.Term)...)
-		}
+		reports = append(reports, b.removed()...)
 	}
 	return reports
 }

@@ -52,6 +52,7 @@ func (b *bridge) hold(ctx context.Context, cli *clientv3.Client) {
 		}
 		b.events <- granted{s, sent} // also when run is over: it revokes the lease
 		b.live(ctx, cli, s)
+		b.rough = time.Now()
 	}
 }
 
@@ -109,8 +110,16 @@ func (b *bridge) keep(ctx context.Context, cli *clientv3.Client, s *session) {
 // true if it finds that the servers do not have the lease.
 func (b *bridge) follow(ctx context.Context, cli *clientv3.Client, s *session) (dropped bool) {
 	for ctx.Err() == nil {
-		v, err := b.campaign(ctx, cli, s)
+		// Who led before an outage of etcd, and lost its lease in it, comes first: its
+		// round goes on, where that of another would begin anew.
+		stand := b.last.id == "" || b.last.id == b.cfg.ID || time.Since(b.rough) > s.ttl
+		v, err := b.campaign(ctx, cli, s, stand)
+		if err == nil && !stand && v.leader == nil && !v.closed {
+			_ = sleep.For(ctx, s.ttl/5) // it takes one request, and a pause after one that failed
+			v, err = b.campaign(ctx, cli, s, true)
+		}
 		if err == nil {
+			b.compare(ctx, cli, v)
 			b.send(ctx, saw{s, v})
 			if v.closed {
 				return false
@@ -121,6 +130,7 @@ func (b *bridge) follow(ctx context.Context, cli *clientv3.Client, s *session) (
 		case is(err, rpctypes.ErrLeaseNotFound):
 			return true
 		case err != nil && ctx.Err() == nil:
+			b.rough = time.Now()
 			b.send(ctx, troubled{err})
 			_ = sleep.For(ctx, b.retry())
 		}
@@ -128,8 +138,51 @@ func (b *bridge) follow(ctx context.Context, cli *clientv3.Client, s *session) (
 	return false
 }
 
-// campaign creates the leader's key if there is none, and returns what there is.
-func (b *bridge) campaign(ctx context.Context, cli *clientv3.Client, s *session) (*view, error) {
+// A reign is that of an agent that leads without another in between, by one key or
+// several.
+type reign struct {
+	id            string
+	term, created int64 // the revisions that created its first key, and its last
+}
+
+// compare gives the leader of a view the term in which it leads already, if that is so.
+func (b *bridge) compare(ctx context.Context, cli *clientv3.Client, v *view) {
+	if v.leader == nil {
+		return
+	}
+	id, created := v.leader.ID, v.leader.Term
+	same := b.last.id == id && b.last.created == created
+	v.goesOn = !same && b.last.id == id && b.alone(ctx, cli, id, b.last.created, created)
+	if !same && !v.goesOn {
+		b.last = reign{id, created, created}
+	}
+	b.last.created, v.leader.Term = created, b.last.term
+}
+
+// alone says whether etcd knows that from one revision to a later one nobody else has led.
+func (b *bridge) alone(ctx context.Context, cli *clientv3.Client, id string, from, to int64) bool {
+	if to <= from {
+		return false // a cluster that began again
+	}
+	ctx, cancel := b.callContext(ctx)
+	defer cancel()
+	for w := range cli.Watch(ctx, b.keys.leader, clientv3.WithRev(from+1), clientv3.WithFilterDelete()) {
+		for _, e := range w.Events {
+			var c candidate
+			if json.Unmarshal(e.Kv.Value, &c) != nil || c.ID != id {
+				return false
+			}
+			if e.Kv.ModRevision == to {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// campaign creates the leader's key if there is none and it is to stand, and returns
+// what there is.
+func (b *bridge) campaign(ctx context.Context, cli *clientv3.Client, s *session, stand bool) (*view, error) {
 	ctx, cancel := b.callContext(ctx)
 	defer cancel()
 	me := &pipe.Leader{Addr: b.cfg.Addr, ID: b.cfg.ID}
@@ -137,8 +190,12 @@ func (b *bridge) campaign(ctx context.Context, cli *clientv3.Client, s *session)
 	if err != nil {
 		return nil, err
 	}
+	free := absent(b.keys.leader)
+	if !stand {
+		free = clientv3.Compare(clientv3.CreateRevision(b.keys.leader), "<", 0) // never
+	}
 	r, err := cli.Txn(ctx).
-		If(absent(b.keys.leader), b.open()).
+		If(free, b.open()).
 		Then(clientv3.OpPut(b.keys.leader, string(value), clientv3.WithLease(s.id))).
 		Else(clientv3.OpGet(b.keys.leader), clientv3.OpGet(b.keys.closed)).
 		Commit()
@@ -148,7 +205,7 @@ func (b *bridge) campaign(ctx context.Context, cli *clientv3.Client, s *session)
 	if b.born == 0 {
 		b.born = r.Header.Revision
 		if !r.Succeeded {
-			return b.campaign(ctx, cli, s) // a run that ended before was another job's
+			return b.campaign(ctx, cli, s, stand) // a run that ended before was another job's
 		}
 	}
 	if r.Succeeded {

@@ -27,12 +27,15 @@ type view struct {
 	closed bool
 	leader *pipe.Leader // nil if there is none; Mine is not set
 	lease  clientv3.LeaseID
+	goesOn bool // the leader's key is another one than in the view before, and nobody else led in between
 }
 
 // A teller decides what the agent is told. It has no clock and does no I/O.
 type teller struct {
 	leader  *pipe.Leader     // as last told; nil if gone
 	holds   clientv3.LeaseID // its lease
+	keyless bool             // its key is gone. It may come back: whose lease ran out while etcd did not answer stands again
+	good    bool             // as last told, if this agent leads: it has the lease that it leads by
 	session *session         // the lease in hand
 	until   time.Time        // when it has run out
 	doubted bool             // it has, and whether the servers still have it is not known
@@ -64,12 +67,16 @@ func (t *teller) doubt(doubted bool) []pipe.Report {
 	return t.lease()
 }
 
-// lease says of a leader whether its lease is good.
+// lease says of a leader whether its lease is good, if that is news.
 func (t *teller) lease() []pipe.Report {
 	if t.leader == nil || !t.leader.Mine {
 		return nil
 	}
-	good := !t.doubted
+	good := !t.doubted && t.session != nil && t.session.id == t.holds
+	if good == t.good {
+		return nil
+	}
+	t.good = good
 	return []pipe.Report{{Lease: &good}}
 }
 
@@ -79,17 +86,25 @@ func (t *teller) lost(s *session) []pipe.Report {
 		return nil
 	}
 	t.session = nil
-	if t.leader != nil && t.leader.Mine {
-		return t.gone(t.leader.Term)
+	return t.lease()
+}
+
+// removed takes that the leader's key is gone. Who leads next tells whether the leader
+// is, unless nobody will.
+func (t *teller) removed() []pipe.Report {
+	t.keyless = true
+	if t.closed {
+		return t.gone()
 	}
 	return nil
 }
 
-// gone says that the leader of a term is no more.
-func (t *teller) gone(term int64) []pipe.Report {
-	if t.leader == nil || t.leader.Term != term {
+// gone says that the leader is no more.
+func (t *teller) gone() []pipe.Report {
+	if t.leader == nil {
 		return nil
 	}
+	term := t.leader.Term
 	t.leader = nil
 	return []pipe.Report{{Gone: term}}
 }
@@ -102,23 +117,18 @@ func (t *teller) saw(s *session, v *view) []pipe.Report {
 	if t.closed || v.leader == nil || t.session != s {
 		return nil
 	}
-	mine := v.lease == s.id
+	t.keyless = false
 	// A cluster that began again, with no data, may give a term a second time.
-	if t.leader != nil && t.leader.Term == v.leader.Term && t.holds == v.lease {
-		return nil
+	if t.leader != nil && t.leader.Term == v.leader.Term && (t.holds == v.lease || v.goesOn) {
+		t.holds = v.lease
+		return t.lease()
 	}
-	var out []pipe.Report
-	if t.leader != nil {
-		out = t.gone(t.leader.Term)
-	}
+	out := t.gone()
 	leader := *v.leader
-	leader.Mine = mine
-	t.leader, t.holds = &leader, v.lease
+	leader.Mine = v.lease == s.id
+	t.leader, t.holds, t.good = &leader, v.lease, true
 	out = append(out, pipe.Report{Leader: &leader})
-	if t.doubted {
-		out = append(out, t.lease()...)
-	}
-	return out
+	return append(out, t.lease()...)
 }
 
 // close says once that the run was closed.
@@ -127,7 +137,11 @@ func (t *teller) close() []pipe.Report {
 		return nil
 	}
 	t.closed = true
-	return []pipe.Report{{Closed: true}}
+	out := []pipe.Report{{Closed: true}}
+	if t.keyless {
+		out = append(out, t.gone()...)
+	}
+	return out
 }
 
 // wait says for what the bridge waits, if that is news; "" is for nothing.

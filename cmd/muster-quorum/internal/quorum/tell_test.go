@@ -46,9 +46,10 @@ func TestTeller(t *testing.T) {
 	kept := func(s *session, want ...pipe.Report) step {
 		return step{"kept", func(t *teller) []pipe.Report { return t.kept(s, t0) }, want}
 	}
-	keyGone := func(term int64, want ...pipe.Report) step {
-		return step{"gone", func(t *teller) []pipe.Report { return t.gone(term) }, want}
+	removed := func(want ...pipe.Report) step {
+		return step{"removed", func(t *teller) []pipe.Report { return t.removed() }, want}
 	}
+	goesOn := func(v *view) *view { v.goesOn = true; return v }
 	wait := func(s string, want ...pipe.Report) step {
 		return step{"wait", func(t *teller) []pipe.Report { return t.wait(s) }, want}
 	}
@@ -60,26 +61,33 @@ func TestTeller(t *testing.T) {
 		{"one wins", []step{grant(mine), saw(mine, leads("me", 3, 7), told("me", 3, true)), saw(mine, leads("me", 3, 7))}},
 		{"another wins", []step{grant(mine), saw(mine, leads("you", 3, 9), told("you", 3, false)), saw(mine, leads("you", 3, 9))}},
 		{"nobody leads", []step{grant(mine), saw(mine, &view{})}},
-		{"the leader goes", []step{grant(mine), saw(mine, leads("you", 3, 9), told("you", 3, false)), keyGone(3, gone(3)), keyGone(3),
-			saw(mine, leads("me", 5, 7), told("me", 5, true))}},
+		{"the leader goes", []step{grant(mine), saw(mine, leads("you", 3, 9), told("you", 3, false)), removed(),
+			saw(mine, leads("me", 5, 7), gone(3), told("me", 5, true))}},
+		{"the leader's key goes and comes back", []step{grant(mine), saw(mine, leads("you", 3, 9), told("you", 3, false)), removed(),
+			saw(mine, goesOn(leads("you", 3, 10))), saw(mine, leads("you", 3, 10))}},
 		{"a change that was missed", []step{grant(mine), saw(mine, leads("you", 3, 9), told("you", 3, false)),
 			saw(mine, leads("she", 8, 11), gone(3), told("she", 8, false))}},
 		{"a term a second time, of a cluster that began again", []step{grant(mine), saw(mine, leads("you", 2, 9), told("you", 2, false)),
 			saw(mine, leads("you", 2, 10), gone(2), told("you", 2, false))}},
-		{"the lease of the leader is lost", []step{grant(mine), saw(mine, leads("me", 3, 7), told("me", 3, true)), lost(mine, gone(3)), lost(mine)}},
+		{"the lease of the leader is lost", []step{grant(mine), saw(mine, leads("me", 3, 7), told("me", 3, true)), lost(mine, lease(false)), lost(mine),
+			grant(next), saw(next, leads("you", 9, 9), gone(3), told("you", 9, false))}},
+		{"the lease of the leader is lost, and it leads by another", []step{grant(mine), saw(mine, leads("me", 3, 7), told("me", 3, true)), lost(mine, lease(false)),
+			removed(), grant(next), kept(next), saw(next, goesOn(leads("me", 3, 8)), lease(true)), saw(next, leads("me", 3, 8))}},
 		{"the leader is not answered", []step{grant(mine), saw(mine, leads("me", 3, 7), told("me", 3, true)), kept(mine),
 			silence(lease(false)), silence(), kept(mine, lease(true)), kept(mine), saw(mine, leads("me", 3, 7))}},
 		{"the leader is not answered, and another is elected", []step{grant(mine), saw(mine, leads("me", 3, 7), told("me", 3, true)), silence(lease(false)),
-			lost(mine, gone(3)), grant(next), kept(mine), saw(next, leads("you", 5, 9), told("you", 5, false)), kept(next)}},
+			lost(mine), grant(next), kept(mine), saw(next, leads("you", 5, 9), gone(3), told("you", 5, false)), kept(next)}},
 		{"a follower is not answered", []step{grant(mine), saw(mine, leads("you", 3, 9), told("you", 3, false)), silence(), kept(mine)}},
 		{"one wins that is not answered any more", []step{grant(mine), silence(), saw(mine, leads("me", 3, 7), told("me", 3, true), lease(false))}},
 		{"the lease of a follower is lost", []step{grant(mine), saw(mine, leads("you", 3, 9), told("you", 3, false)), lost(mine),
 			grant(next), saw(next, leads("you", 3, 9))}},
 		{"news of a lease that is lost", []step{grant(mine), lost(mine), saw(mine, leads("me", 3, 7))}},
-		{"the key of the lease of before", []step{grant(mine), saw(mine, leads("me", 3, 7), told("me", 3, true)), lost(mine, gone(3)),
-			grant(next), saw(next, leads("me", 3, 7), told("me", 3, false)), saw(next, leads("me", 9, 8), gone(3), told("me", 9, true))}},
+		{"the key of the lease of before", []step{grant(mine), saw(mine, leads("me", 3, 7), told("me", 3, true)), lost(mine, lease(false)),
+			grant(next), saw(next, leads("me", 3, 7)), saw(next, leads("me", 9, 8), gone(3), told("me", 9, true))}},
 		{"closed", []step{grant(mine), saw(mine, leads("you", 3, 9), told("you", 3, false)),
-			saw(mine, &view{closed: true}, pipe.Report{Closed: true}), saw(mine, &view{closed: true}), keyGone(3, gone(3)), saw(mine, leads("me", 5, 7))}},
+			saw(mine, &view{closed: true}, pipe.Report{Closed: true}), saw(mine, &view{closed: true}), removed(gone(3)), saw(mine, leads("me", 5, 7))}},
+		{"closed, after the key went", []step{grant(mine), saw(mine, leads("you", 3, 9), told("you", 3, false)), removed(),
+			saw(mine, &view{closed: true}, pipe.Report{Closed: true}, gone(3))}},
 		{"closed before", []step{grant(mine), saw(mine, &view{closed: true}, pipe.Report{Closed: true})}},
 		{"waiting", []step{wait(""), wait("a", text("a")), wait("a"), wait("b", text("b")), wait("", text("")), wait("")}},
 	} {
