@@ -139,6 +139,34 @@ func TestPartition(t *testing.T) {
 	}
 }
 
+// A leader that is cut off, and leads again after another has led and left, has a new
+// term: what it holds is not what the others have by now.
+func TestAnotherLedMeanwhile(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 3, "")
+	network := newCut(t, l.names)
+	cfg := l.config(0)
+	cfg.Endpoints = network.endpoints
+	leader := startAgent(t, cfg)
+	term := leader.leader().Term
+	other := startAgent(t, l.config(1))
+	if got := other.leader(); got.Term != term {
+		t.Fatalf("got leader %+v", got)
+	}
+	network.off()
+	wait(t, other.Lost(term), "the end as the cluster sees it")
+	if now := other.leader(); !now.Mine {
+		t.Errorf("got leader %+v, want the other", now)
+	}
+	other.closeNow(false)
+	mine := leader.Lost(term)
+	network.on()
+	wait(t, mine, "the end of the leader's first term")
+	if now := leader.leader(); !now.Mine || now.Term <= term {
+		t.Errorf("got leader %+v, want the first one in another term than %d", now, term)
+	}
+}
+
 // An agent that follows and is cut off learns afterwards what it missed.
 func TestPartitionOfFollower(t *testing.T) {
 	t.Parallel()
