@@ -62,8 +62,10 @@ type record struct {
 	Cause    string `json:"cause"`
 	// Signal is set if the node did not fail: it received this signal, with which
 	// the whole job shall stop. Time is when, by the clock of the job.
-	Signal int       `json:"signal,omitempty"`
-	Time   time.Time `json:"time,omitzero"`
+	Signal int `json:"signal,omitempty"`
+	// Asked is set if no worker has failed: somebody wants new ones (Agent.Restart).
+	Asked bool      `json:"asked,omitempty"`
+	Time  time.Time `json:"time,omitzero"`
 	// Decision is what the node's policy says; nil where it says nothing. A node whose
 	// policy drains it leaves, and the others go on without counting a restart.
 	Decision *policy.Decision `json:"decision,omitempty"`
@@ -77,6 +79,8 @@ func (r *record) news() news {
 		return news{ev: evPeerPreempted, record: r}
 	case r.lostHost():
 		return news{ev: evPeerLostHost, record: r}
+	case r.Asked:
+		return news{ev: evAsked, record: r}
 	case r.Final:
 		return news{ev: evPeerGaveUp, record: r}
 	}

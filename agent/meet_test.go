@@ -297,6 +297,7 @@ type host struct {
 	agent.Config
 	name   string
 	node   *node
+	agent  *agent.Agent
 	cancel context.CancelCauseFunc
 	log    *lockedBuffer
 	sink   *sink
@@ -429,7 +430,7 @@ func (l *lab) start(names ...string) {
 			l.t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancelCause(l.t.Context())
-		h.cancel = cancel
+		h.cancel, h.agent = cancel, a
 		l.running.Go(func() {
 			h.result, h.err = a.Run(ctx)
 			if h.result != nil && h.result.Left {

@@ -48,6 +48,7 @@ const (
 	evNoNews                        // the same, and in time no other node has announced a failure
 	evUnhealthy                     // a worker is stuck in uninterruptible sleep
 	evSignal                        // the agent was told to stop
+	evAsked                         // somebody, here or at another node, wants new workers
 
 	evNodesWaiting    // other nodes wait to be admitted
 	evNodeGone        // a node of the round is lost or has left
@@ -94,7 +95,7 @@ const (
 // changes it. The loss of the rendezvous and a preemption do.
 func (ev event) isElsewhere() bool {
 	switch ev {
-	case evNodesWaiting, evNodeGone, evDoneNodeGone, evEvicted, evClosed, evClosedWhenDone, evPeerRestarts, evPeerGaveUp, evPeerLostHost:
+	case evNodesWaiting, evNodeGone, evDoneNodeGone, evEvicted, evClosed, evClosedWhenDone, evPeerRestarts, evPeerGaveUp, evPeerLostHost, evAsked:
 		return true
 	}
 	return false
@@ -151,6 +152,8 @@ func next(ev event, ph phase, restartsLeft int, verdict policy.Action) (State, a
 		if verdict == policy.Stop {
 			return Failed, actGiveUp
 		}
+		return Stopped, actRejoin
+	case evAsked:
 		return Stopped, actRejoin
 	case evPeerRestarts:
 		return Stopped, actFollow

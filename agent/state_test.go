@@ -56,6 +56,8 @@ func TestNext(t *testing.T) {
 		{"node gone while ranks are exchanged", evNodeGone, assigning, 0, Stopped, actRejoin},
 		{"node gone at the exit barrier", evNodeGone, finished, 0, Stopped, actRejoin},
 		{"node gone after workers lost peers", evNodeGone, listening, 0, Stopped, actRejoin},
+		{"new workers are wanted", evAsked, running, 0, Stopped, actRejoin},
+		{"new workers are wanted, after the others were told of a failure", evAsked, failing, 0, Failed, actWatch},
 		{"evicted", evEvicted, running, 0, Stopped, actRejoin},
 		{"evicted at the exit barrier", evEvicted, finished, 0, Stopped, actRejoin},
 		{"done node gone", evDoneNodeGone, running, 0, Healthy, actWatch},

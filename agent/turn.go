@@ -50,7 +50,7 @@ func sees(ev event, ph phase) State {
 	case evUnhealthy:
 		return Unhealthy
 	}
-	if ev.isChange() && ph == running {
+	if (ev.isChange() || ev == evAsked) && ph == running {
 		return Healthy
 	}
 	return ""

@@ -207,6 +207,12 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			at.phase = listening
 			at.setAlarm(a.cfg.PeerTimeout)
 		case actRejoin:
+			if n.ev == evAsked && n.record == nil {
+				if other := a.announceAsked(ctx, at, &n); other != nil {
+					n = *other
+					continue
+				}
+			}
 			a.emitLoss(at, n)
 			a.carriedOut(at.verdict)
 			a.logRejoin(at, n)
@@ -412,6 +418,9 @@ func stopSignal(cause error) syscall.Signal {
 // logRejoin logs why a new round begins.
 func (a *Agent) logRejoin(at *attempt, n news) {
 	level, why := slog.LevelWarn, n.change.Kind.String()
+	if n.ev == evAsked {
+		why, n.change.Rank = n.record.Cause, -1
+	}
 	switch n.change.Kind {
 	case rendezvous.NodesWaiting:
 		level, why = slog.LevelInfo, "other nodes wait to be admitted"

@@ -13,7 +13,7 @@
 // never because of a clock: a server that nobody asks does nothing. Nobody waits long
 // for a Source that does not answer; there is always the last State, and /healthz needs none.
 //
-// Nothing can be changed through a Server. It listens at the loopback interface
+// Nothing can be changed through a Server, unless Config.Control is set. It listens at the loopback interface
 // unless its address says otherwise, and what is written on it is neither
 // encrypted nor does it ask who reads: a State names hosts, files and pids, and
 // the page shows the ends of logs.

@@ -73,6 +73,9 @@ func write(w http.ResponseWriter, rep reply) {
 
 // answer makes the reply to a request.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request) reply {
+	if r.Method == http.MethodPost && s.cfg.Control != nil {
+		return control(s.cfg.Control, r)
+	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
 		return textReply(http.StatusMethodNotAllowed, "%s is not allowed: what is here can be read, not changed", r.Method)

@@ -55,6 +55,11 @@ type Config struct {
 	// Addr is where to listen: a port, "host:port" or "unix:/path". A bare port
 	// means 127.0.0.1; 0 means any free one.
 	Addr string
+	// Listener is used instead of Addr where it is set. The Server closes it.
+	Listener net.Listener
+	// Control lets clients of the Server change the job. It is for a Listener that only
+	// the job's user can connect to; nil means that clients can only read.
+	Control Control
 	// Names are further names by which clients ask for this server, as that of a
 	// proxy. Otherwise it answers to addresses, localhost and, beyond the loopback
 	// interface, this host's own name; to others not, for a page on the internet may
@@ -114,9 +119,12 @@ func Listen(cfg Config) (*Server, error) {
 	cfg.Refresh = cmp.Or(cfg.Refresh, defaultRefresh)
 	cfg.MaxConns = cmp.Or(cfg.MaxConns, defaultMaxConns)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
-	l, err := listen(cfg.Addr)
-	if err != nil {
-		return nil, err
+	l := cfg.Listener
+	if l == nil {
+		var err error
+		if l, err = listen(cfg.Addr); err != nil {
+			return nil, err
+		}
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, hosts: hostsOf(l.Addr(), cfg.Addr, cfg.Names), patience: defaultPatience,

@@ -11,6 +11,7 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/unixsock"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -56,7 +57,7 @@ func (o *observed) addr() string {
 // observers get the agent's events: for event logs, for metrics, and for what is served.
 func (o *observed) observers(sink events.Sink, stdout io.Writer) []func(agent.Event) {
 	all := append(slices.Clip(o.cfg.Records.Observers), events.Observer(sink), o.Observe)
-	if o.addr() != "" {
+	if o.addr() != "" || o.cfg.Socket {
 		o.metrics = &metrics.Job{}
 		all = append(all, o.metrics.Observe)
 	}
@@ -67,17 +68,40 @@ func (o *observed) observers(sink events.Sink, stdout io.Writer) []func(agent.Ev
 	return append(all, metrics.Observer(handlers...))
 }
 
-// serve begins to serve where that is asked for, and returns where that is and what
-// ends it. A job runs without that, too.
-func (o *observed) serve(host string) (at string, stop func()) {
-	if o.metrics == nil {
-		return "", func() {}
+// serve begins to serve where that is asked for, and at the socket of this job's user. It
+// returns where the former is and what ends both. A job runs without either, too.
+func (o *observed) serve(host string, c health.Control) (at string, stop func()) {
+	var ends []func()
+	if addr := o.addr(); addr != "" {
+		s, end := o.begin(health.Config{Addr: addr, Names: o.cfg.Health.Names})
+		if s != nil {
+			at = s.URL(host)
+		}
+		ends = append(ends, end)
 	}
+	if o.cfg.Socket {
+		if l, err := unixsock.ListenAgent(o.cfg.RunID); err != nil {
+			o.cfg.Logger.Warn("the job has no socket, so muster ps, stop and the like do not find it", "error", err)
+		} else {
+			_, end := o.begin(health.Config{Listener: l, Control: c})
+			ends = append(ends, end)
+		}
+	}
+	return at, func() {
+		for _, end := range ends {
+			end()
+		}
+	}
+}
+
+// begin begins to serve at one address, and returns what ends that.
+func (o *observed) begin(cfg health.Config) (s *health.Server, stop func()) {
 	log := o.cfg.Logger
-	s, err := health.Listen(health.Config{Addr: o.addr(), Names: o.cfg.Health.Names, Source: o, Logger: log})
+	cfg.Source, cfg.Logger = o, log
+	s, err := health.Listen(cfg)
 	if err != nil {
 		log.Warn("the job's health is not served", "error", err)
-		return "", func() {}
+		return nil, func() {}
 	}
 	ctx, end := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -87,7 +111,7 @@ func (o *observed) serve(host string) (at string, stop func()) {
 			log.Warn("the job's health is no longer served", "error", err)
 		}
 	}()
-	return s.URL(host), func() {
+	return s, func() {
 		end()
 		<-done
 	}

@@ -62,6 +62,8 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	log := cfg.Logger
 	ctx, hurry, stop := process.NotifyContext(ctx, log, slices.Concat(cfg.SignalsToHandle, cfg.PreemptionSignals)...)
 	defer stop()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	// A console that went away is a write error for whoever writes there, no reason to
 	// end the job. SIGPIPE is not ignored, since workers would inherit that.
 	dropped := make(chan os.Signal, 1)
@@ -160,7 +162,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		return nil, err
 	}
 	watched.watch(a)
-	page, stopServing := watched.serve(host)
+	page, stopServing := watched.serve(host, &control{a, end, log})
 	defer stopServing()
 	watched.announce(stderr, page, run.Dir())
 	begun = true
@@ -168,11 +170,11 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	// A host that could not take part closes the job for nobody else.
-	end, closed := handler.Leave, result != nil && !result.Left
+	shut, closed := handler.Leave, result != nil && !result.Left
 	if closed {
-		end = handler.Shutdown
+		shut = handler.Shutdown
 	}
-	cerr := end(leaving)
+	cerr := shut(leaving)
 	if cerr != nil {
 		log.Warn("cannot shut the rendezvous down", "error", cerr)
 	}

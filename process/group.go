@@ -50,6 +50,7 @@ type Group struct {
 	workers []*worker // those that were started, by rank
 	events  chan event
 	stops   chan stopRequest
+	asked   chan signalRequest
 	failed  chan Exit // gets the first failure; there is room for it
 	result  *Result
 	done    chan struct{} // closed once result is complete
@@ -83,6 +84,12 @@ const (
 type stopRequest struct {
 	sig   syscall.Signal
 	grace time.Duration
+}
+
+type signalRequest struct {
+	localRank int
+	sig       syscall.Signal
+	sent      chan bool // has room for the answer
 }
 
 // An event is the end of a worker's leader, or of something that it left behind.
@@ -158,6 +165,7 @@ func newGroup(s *Supervisor, cfg Config) (*Group, error) {
 		cfg: cfg, sup: s, log: cfg.Logger,
 		events: make(chan event),
 		stops:  make(chan stopRequest),
+		asked:  make(chan signalRequest),
 		failed: make(chan Exit, 1),
 		result: &Result{
 			Exits: make(map[int]Exit, n), Failures: map[int]Exit{},
@@ -231,6 +239,30 @@ func (g *Group) Kill() {
 	case g.stops <- stopRequest{syscall.SIGKILL, 0}:
 	case <-g.done:
 	}
+}
+
+// Signal sends sig to the process of one worker, not to its descendants, and says whether it
+// still ran. What the signal makes of the worker is that one's own doing.
+func (g *Group) Signal(localRank int, sig syscall.Signal) bool {
+	r := signalRequest{localRank, sig, make(chan bool, 1)}
+	select {
+	case g.asked <- r:
+		return <-r.sent
+	case <-g.done:
+		return false
+	}
+}
+
+// signalOne is Signal's other half. The number of a worker that is alive is still its own, since
+// nobody has reaped it.
+func (g *Group) signalOne(r signalRequest) {
+	for _, w := range g.workers {
+		if w.rank == r.localRank && w.stage == alive && !w.hasEnded() {
+			r.sent <- syscall.Kill(w.pid, r.sig) == nil
+			return
+		}
+	}
+	r.sent <- false
 }
 
 // A plan is a worker that is not started yet, and what it takes to start it.
@@ -357,6 +389,8 @@ func (g *Group) run() {
 			}
 		case r := <-g.stops:
 			g.stop(r.sig, r.grace)
+		case r := <-g.asked:
+			g.signalOne(r)
 		case <-alarm.C:
 		}
 	}

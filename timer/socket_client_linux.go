@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/unixsock"
 )
 
 // conns are connections that nobody uses at the moment.
@@ -134,7 +136,7 @@ func (c *SocketClient) connect() (int, error) {
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
 		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit))
 	if err == nil {
-		err = withAddress(c.Path, func(addr string) error {
+		err = unixsock.WithAddress(c.Path, func(addr string) error {
 			_, err := retry(func() (int, error) { return 0, unix.Connect(fd, &unix.SockaddrUnix{Name: addr}) })
 			return err
 		})

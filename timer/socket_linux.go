@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/tempdir"
+	"github.com/muster-run/muster/internal/unixsock"
 )
 
 // A SocketServer feeds a Server from a Unix socket that child processes write
@@ -50,7 +51,7 @@ func ListenSocket(server *Server, path string) (_ *SocketServer, err error) {
 		path = filepath.Join(s.dir, "socket")
 	}
 	if s.path, err = filepath.Abs(path); err == nil { // workers may run elsewhere
-		s.listener, err = listenAt(s.path)
+		s.listener, err = unixsock.Listen("unixpacket", s.path)
 	}
 	if err == nil {
 		s.made, err = os.Lstat(s.path)

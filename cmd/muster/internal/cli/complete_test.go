@@ -50,7 +50,7 @@ func TestBashCompletes(t *testing.T) {
 		want string
 	}{
 		{"muster|", strings.Join(names(subcommands()), " ")},
-		{"muster|st", "store"},
+		{"muster|stor", "store"},
 		{"muster|completion|z", "zsh"},
 		{"muster|store|--", "--host --port --allow --token-file --cacert --cert --key --help"},
 		{"muster|store|--port|0|--a", "--allow"},
@@ -114,7 +114,7 @@ printf '%%s\n' "${COMPREPLY[@]-}"`, words[0]), "bash", file}, words...)...)
 func TestFishCompletes(t *testing.T) {
 	fish := shell(t, "fish")
 	for _, tt := range []struct{ line, want string }{
-		{"muster st", "store"},
+		{"muster stor", "store"},
 		{"muster run --nn", "--nnodes"},
 		{"muster store --nn", ""},
 		{"muster store --tok", "--token-file"},
@@ -170,7 +170,7 @@ func TestZshCompletes(t *testing.T) {
 		line string
 		want []string // what is offered, or what the line becomes
 	}{
-		{"muster st", []string{"muster store"}},
+		{"muster stor", []string{"muster store"}},
 		{"torchrun --nno", []string{"torchrun --nnodes="}},
 		{"muster run --nno", []string{"muster run --nnodes="}},
 		{"muster ", []string{"run", "serve a TCPStore"}},

@@ -23,7 +23,7 @@ const envErrorFile = "TORCHELASTIC_ERROR_FILE"
 // report of a failed job goes to stderr, and what made it fail to the error file;
 // recorded says so. The error is what else went wrong.
 func start(ctx context.Context, cfg launch.Config, exitCode string) (status int, recorded bool, err error) {
-	cfg.WholeProgram = true
+	cfg.WholeProgram, cfg.Socket = true, true
 	result, err := launch.Run(ctx, cfg)
 	out := said(cfg)
 	if result != nil && result.Preempted != nil && result.Report == nil {

@@ -1,0 +1,62 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+)
+
+// Restart asks for new workers on all nodes: they stop theirs and meet in a new round, as when a
+// node joins. No restart is counted. Restart returns when the agent has taken that in; it is an
+// error if no workers of this host run. Restart and Signal may be called concurrently, also
+// before and after Run.
+func (a *Agent) Restart() error {
+	a.published.mu.Lock()
+	at, group, exits := a.published.at, a.published.group, a.published.exits
+	a.published.mu.Unlock()
+	if group == nil || exits != nil {
+		return errNoWorkers
+	}
+	at.send(news{ev: evAsked})
+	return nil
+}
+
+// errNoWorkers is the answer to a request that is about the workers.
+var errNoWorkers = errors.New("no workers of this host run at the moment")
+
+// Signal sends sig to the workers of this host that run or, if rank is not negative, to the
+// one with this global rank. It returns those that it was sent to; it is an error if there are
+// none, or if the Group has no method Signal, as that of process has.
+func (a *Agent) Signal(sig syscall.Signal, rank int) (sent []Worker, err error) {
+	a.published.mu.Lock()
+	group, _ := a.published.group.(interface {
+		Signal(localRank int, sig syscall.Signal) bool
+	})
+	a.published.mu.Unlock()
+	for _, w := range a.Workers() {
+		if group != nil && (rank < 0 || w.Rank == rank) && group.Signal(w.LocalRank, sig) {
+			sent = append(sent, w)
+		}
+	}
+	switch {
+	case sent != nil:
+		return sent, nil
+	case rank >= 0:
+		return nil, fmt.Errorf("rank %d does not run on this host at the moment", rank)
+	}
+	return nil, errNoWorkers
+}
+
+// announceAsked tells the other nodes that somebody wants new workers, and puts the record into
+// n. If another node was first, whose record decides then, it returns that as news.
+func (a *Agent) announceAsked(ctx context.Context, at *attempt, n *news) *news {
+	n.record = &record{
+		Node: at.round.Rank, Rank: -1, Host: a.cfg.Host, Restarts: a.restarts, Asked: true,
+		Cause: "muster restart on " + a.cfg.Host + " asks for new workers",
+	}
+	if at.alone() {
+		return nil
+	}
+	return a.put(ctx, at, n.record)
+}
