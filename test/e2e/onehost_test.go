@@ -156,7 +156,7 @@ func straits() []strait {
 			cells: [5]string{"`no more processes or threads`; muster tries again every second until the restarts are used up, then status 1"}},
 		{name: "read-only log directory", ends: 0, status: 2, bare: true,
 			setup: func(t testing.TB) (setup, string) { return setup{}, "--log-dir " + smallDisk(t, "ro") },
-			cells: [5]string{"`is not writable; name another directory with --log-dir`; status 2"}},
+			cells: [5]string{"`is not writable` and `name another directory with --log-dir`; status 2"}},
 		{name: "read-only TMPDIR", ends: last, bare: true,
 			setup: func(t testing.TB) (setup, string) {
 				return setup{env: []string{"TMPDIR=" + smallDisk(t, "ro")}}, ""

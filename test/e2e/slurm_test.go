@@ -202,10 +202,13 @@ func slurmTwoTasks(t *testing.T, lab *slurmlab.Lab) {
 	if err == nil {
 		t.Errorf("srun succeeded:\n%s", out)
 	}
-	want := "srun started 2 tasks on a host (SLURM_STEP_TASKS_PER_NODE=2(x2)), where muster needs one that starts all workers of the host; " +
-		"use: srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 muster run"
-	if n := strings.Count(out, want); n != 4 {
-		t.Errorf("%d of 4 tasks said %q:\n%s", n, want, out)
+	for _, want := range []string{
+		"error: srun started 2 tasks on a host (SLURM_STEP_TASKS_PER_NODE=2(x2)), where muster needs one that starts all workers of the host\n",
+		"hint: use: srun --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=4 muster run ...\n",
+	} {
+		if n := strings.Count(out, want); n != 4 {
+			t.Errorf("%d of 4 tasks said %q:\n%s", n, want, out)
+		}
 	}
 }
 

@@ -236,7 +236,10 @@ func signalCommand(ctx context.Context, c *command, args []string) error {
 	c.number("rank", &rank, 0, 1<<30)
 	given := c.atMost(2, args)
 	sig := text.ParseSignal(given[0])
-	if sig <= 0 {
+	switch {
+	case given[0] == "":
+		c.wrong("no signal; name one first, such as USR1")
+	case sig <= 0:
 		c.wrong("%s: want a signal's name or number, such as USR1", quote(given[0]))
 	}
 	path := "/v1/signal?signal=" + strconv.Itoa(int(sig))
