@@ -155,10 +155,11 @@ func TestGuardIsKilled(t *testing.T) {
 		s := supervisor(t, process.SupervisorConfig{Guard: true, NoCgroup: noCgroup})
 		g := start(t, s, workers(lab, do("say:up", "gate")))
 		lab.PID("up")
-		if err := syscall.Kill(s.GuardPID(), syscall.SIGKILL); err != nil {
+		guard := s.GuardPID() // soon another one
+		if err := syscall.Kill(guard, syscall.SIGKILL); err != nil {
 			t.Fatal(err)
 		}
-		awaitEnd(t, s.GuardPID())
+		awaitEnd(t, guard)
 		lab.OpenGate()
 		if r := wait(t, g); r.IsFailed() {
 			t.Errorf("failed: %+v", r.Failures)
