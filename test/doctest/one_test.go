@@ -33,7 +33,7 @@ func observe(p *play) {
 		switch {
 		case span == "/metrics":
 			metrics = get(span)
-		case strings.HasPrefix(span, "/"):
+		case strings.HasPrefix(span, "/") && !strings.HasPrefix(span, "/tmp/"):
 			get(span)
 		}
 	}
