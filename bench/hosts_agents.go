@@ -21,7 +21,7 @@ func measureAgents(l *lab) ([]*row, error) {
 		{8, 0.2, map[string]int{torchrun: 1, muster: 10, floor: 10}},
 		{16, 0.4, map[string]int{torchrun: l.n(1, 0), muster: 10, floor: 10}},
 	} {
-		r := &row{What: fmt.Sprintf("hosts: %d agents run /bin/true each", of.n), Chart: fmt.Sprintf("%d agents run /bin/true", of.n), Goal: of.goal}
+		r := &row{What: fmt.Sprintf("hosts: %d agents run /bin/true each", of.n), Chart: fmt.Sprintf("%d agents run /bin/true", of.n), Bar: map[int]string{8: "a job of 8 hosts that does nothing"}[of.n], Goal: of.goal}
 		for _, c := range l.contenders() {
 			for range of.times[c] {
 				took, err := l.agentsOnce(c, of.n)

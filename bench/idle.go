@@ -17,7 +17,7 @@ func measureIdle(l *lab) ([]*row, error) {
 	if l.quick {
 		stretch = 6 * time.Second
 	}
-	rss := &row{What: "resident memory of the agent, 4 workers running", Chart: "agent's memory, 4 workers", Unit: size, Goal: 15 << 20}
+	rss := &row{What: "resident memory of the agent, 4 workers running", Chart: "agent's memory, 4 workers", Bar: "memory of the launcher", Unit: size, Goal: 15 << 20}
 	pss := &row{What: "the same, its share of shared pages only (PSS)", Unit: size}
 	extra := &row{What: "resident memory of its helper processes (the guard)", Unit: size}
 	cpu := &row{What: fmt.Sprintf("CPU of the idle agent and its helpers in %.0f s", stretch.Seconds()), Unit: seconds, GoalText: "0"}

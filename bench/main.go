@@ -119,8 +119,10 @@ func run(out, only, bin string, quick bool, rounds int) error {
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}
-	if err := os.WriteFile(filepath.Join(out, "benchmarks.svg"), p.chart(), 0o644); err != nil {
-		return err
+	for name, text := range map[string][]byte{"benchmarks.svg": p.chart(), "bars.svg": p.bars(), "benchmarks.md": p.markdown()} {
+		if err := os.WriteFile(filepath.Join(out, name), text, 0o644); err != nil {
+			return err
+		}
 	}
-	return os.WriteFile(filepath.Join(out, "benchmarks.md"), p.markdown(), 0o644)
+	return nil
 }

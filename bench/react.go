@@ -12,10 +12,10 @@ func measureReact(l *lab) ([]*row, error) {
 	const workers = 4
 	term50 := &row{What: "a worker's death → SIGTERM at the others, p50", Chart: "death → SIGTERM at the others", Goal: 0.002}
 	term99 := &row{What: "the same, p99", Quantile: 0.99}
-	restart := &row{What: "a worker's death → first instruction of the restarted group", Chart: "death → restarted group runs", Goal: 0.015}
+	restart := &row{What: "a worker's death → first instruction of the restarted group", Chart: "death → restarted group runs", Bar: "a worker dies → all run again", Goal: 0.015}
 	all := &row{What: "the same, of the last of its workers"}
 	failed := &row{What: "a worker's death → the launcher's exit", Chart: "death → launcher's exit", Goal: 0.010}
-	ended := &row{What: "the last worker's exit → the launcher's exit", Chart: "last exit → launcher's exit", Goal: 0.005}
+	ended := &row{What: "the last worker's exit → the launcher's exit", Chart: "last exit → launcher's exit", Bar: "the last worker ends → the job has ended", Goal: 0.005}
 	first := &row{What: "start of the launcher → first instruction of a worker", Chart: "launch → first instruction"}
 	own := &row{What: "a worker's own fork, exec and start-up, in each of the rows below"}
 	whole := &row{What: "the same, of the last of its workers"}

@@ -40,6 +40,7 @@ type row struct {
 	Samples  map[string][]float64 // by contender
 	Note     string               // footnote
 	Chart    string               // short name in the chart; "" leaves the row out
+	Bar      string               // what README's bars call it; "" leaves the row out
 }
 
 func (r *row) add(contender string, v ...float64) {
@@ -106,6 +107,14 @@ func quantile(samples []float64, q float64) float64 {
 		return s[i]
 	}
 	return s[i] + (at-float64(i))*(s[i+1]-s[i])
+}
+
+// plain writes v for a reader who compares at a glance: seconds or megabytes, not milliseconds.
+func (u unit) plain(v float64) string {
+	if u == size {
+		return fmt.Sprintf("%.0f MB", v/1e6)
+	}
+	return strconv.FormatFloat(v, 'g', 2, 64) + " s"
 }
 
 // format writes v with three significant digits and a unit to match.

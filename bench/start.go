@@ -16,6 +16,7 @@ func measureStart(l *lab) ([]*row, error) {
 			What:  fmt.Sprintf("wall time of `--standalone --nproc-per-node=%d --no-python /bin/true`", nproc),
 			Chart: fmt.Sprintf("whole job of %d × /bin/true", nproc),
 			Goal:  map[int]float64{1: 0.010, 8: 0.020}[nproc],
+			Bar:   map[int]string{8: "a job of 8 workers that do nothing"}[nproc],
 		}
 		rows = append(rows, r)
 		for round := -1; round < l.n(12, 2); round++ { // the first warms caches and is not counted
