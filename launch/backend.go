@@ -15,6 +15,7 @@ import (
 // A Backend is a way in which agents meet: a value of Rendezvous.Backend.
 type Backend struct {
 	Name string
+	What string // it in a few words
 	// New makes the rendezvous.
 	New func(rendezvous.Spec) (rendezvous.Handler, error)
 	// Members splits an endpoint that names several servers, and gives each its port.
@@ -28,10 +29,10 @@ type Backend struct {
 func Backends() []Backend {
 	etcdMembers := func(endpoint string) ([]string, error) { return hostport.SplitList(endpoint, etcd.DefaultPort) }
 	return []Backend{
-		{Name: "static", New: static.New, check: (*Config).checkStatic},
-		{Name: "c10d", New: c10d.New, check: (*Config).checkC10d},
-		{Name: "etcd", New: etcd.New, Members: etcdMembers},
-		{Name: "quorum", New: quorum.New, Members: quorum.Members},
+		{Name: "static", What: "the host of rank 0 is named; as torchrun, the default", New: static.New, check: (*Config).checkStatic},
+		{Name: "c10d", What: "one host serves it; torchrun's agents can join", New: c10d.New, check: (*Config).checkC10d},
+		{Name: "etcd", What: "an etcd cluster; survives the loss of any host", New: etcd.New, Members: etcdMembers},
+		{Name: "quorum", What: "some hosts elect who serves it; survives the loss of any host", New: quorum.New, Members: quorum.Members},
 	}
 }
 

@@ -19,7 +19,7 @@ type subcommand struct {
 	what  string      // what it does, on one line
 	usage string      // what --help prints, with its options; "" for run
 	line  bool        // it also takes run's options
-	words []string    // what its first argument may be, where that can be listed
+	words []word      // what its first argument may be, where that can be listed
 	stops []os.Signal // they end ctx rather than the process
 	// run runs it, or do, if it takes none of run's options and only has to say what went
 	// wrong.
@@ -39,13 +39,13 @@ func subcommands() []subcommand {
 		{name: "ps", what: "list this user's jobs on this host", usage: psUsage, do: psCommand},
 		{name: "stop", what: "stop a job's workers on this host", usage: stopUsage, stops: interrupt, do: stopCommand},
 		{name: "restart", what: "start a job's workers again", usage: restartUsage, do: restartCommand},
-		{name: "signal", what: "send a signal to a job's workers", usage: signalUsage, do: signalCommand},
+		{name: "signal", what: "send a signal to a job's workers", usage: signalUsage, words: bare([]string{"USR1", "USR2", "HUP", "INT", "TERM", "CONT", "STOP"}), do: signalCommand},
 		{group: "Find out why it failed", name: "report", what: "show how a job went and why it failed, from its log directory", usage: reportUsage, do: reportCommand},
 		{name: "logs", what: "print or follow the workers' log files", usage: logsUsage, stops: interrupt, do: logsCommand},
-		{name: "policy", what: "check a restart policy, or try it on past failures", usage: policyUsage, words: []string{"check", "test"}, do: policyCommand},
+		{name: "policy", what: "check a restart policy, or try it on past failures", usage: policyUsage, words: []word{{"check", "say what is wrong with a policy"}, {"test", "say what it would have decided"}}, do: policyCommand},
 		{group: "Serve what a job needs", name: "store", what: "serve a TCPStore, or the rendezvous of jobs", usage: storeUsage, stops: interrupt, do: storeCommand},
 		{name: "watchdog", what: "serve worker timers to a script that muster did not start", usage: watchdogUsage, stops: interrupt, do: watchdogCommand},
-		{group: "Other", name: "completion", what: "print a completion script for a shell", usage: completionUsage, words: shells, run: program.completion},
+		{group: "Other", name: "completion", what: "print a completion script for a shell", usage: completionUsage, words: bare(shells), run: program.completion},
 		{name: "sim", what: "simulate the rendezvous of many hosts", usage: simUsage,
 			do: func(_ context.Context, c *command, args []string) error {
 				began := time.Now()
@@ -55,7 +55,7 @@ func subcommands() []subcommand {
 		{name: "help", what: "show a command's usage and options", usage: "usage: muster help [COMMAND]\n\nLists the commands, or shows one command's usage and options.\n", run: program.help},
 	}
 	last := len(all) - 1
-	all[last].words = names(all[:last]) // what there is help on
+	all[last].words = described(all[:last]) // what there is help on
 	return all
 }
 

@@ -66,32 +66,57 @@ func completionScript(shell, name string) string {
 	}
 }
 
+// A word is what may be typed, and what it means, if the word does not say it.
+type word struct{ name, what string }
+
+// bare are words that say enough.
+func bare(names []string) (words []word) {
+	for _, name := range names {
+		words = append(words, word{name: name})
+	}
+	return words
+}
+
+// join makes one text of words.
+func join(words []word, between string, form func(word) string) string {
+	var s []string
+	for _, w := range words {
+		s = append(s, form(w))
+	}
+	return strings.Join(s, between)
+}
+
+func (w word) String() string { return w.name }
+
 // words lists what an option's argument may be, as far as it can be listed.
-func (o *option) words() []string {
+func (o *option) words() []word {
 	switch o.name {
 	case "nproc-per-node":
-		return []string{"auto", "cpu", "gpu", "xpu"}
+		return []word{{"auto", "one for each device, or for each core if there is none"}, {"cpu", "one for each core"},
+			{"gpu", "one for each GPU"}, {"xpu", "one for each Intel GPU"}}
 	case "rdzv-backend":
-		var names []string
+		var words []word
 		for _, b := range launch.Backends() {
-			names = append(names, b.Name)
+			words = append(words, word{b.Name, b.What})
 		}
-		return names
+		return words
 	case "event-log-handler":
-		return []string{"null", "console", "file", "dynamic_rendezvous"}
+		return []word{{"null", "nowhere"}, {"console", "JSON lines on stderr"}, {"file", "the file of --event-log-file"}, {"dynamic_rendezvous", "as null"}}
 	case "redirects", "tee":
-		return []string{"0", "1", "2", "3"}
+		return []word{{"0", "none"}, {"1", "stdout"}, {"2", "stderr"}, {"3", "both"}}
+	case "stream":
+		return bare([]string{"stdout", "stderr", "both"})
 	}
-	return o.choices
+	return bare(o.choices)
 }
 
 // action is what a shell does to complete the option's argument: with the words, of which
-// there is a list, with directories, or with files. "" if there is nothing to offer.
-func (o *option) action(words, directories, files string) string {
+// offer makes a list, with directories, or with files. "" if there is nothing to offer.
+func (o *option) action(offer func([]word) string, directories, files string) string {
 	switch list := o.words(); {
 	case !o.takesArg():
 	case list != nil:
-		return fmt.Sprintf(words, strings.Join(list, " "))
+		return offer(list)
 	case o.arg == "DIR":
 		return directories
 	case o.arg == "FILE" || o.arg == "PATH":
@@ -121,23 +146,42 @@ func names(commands []subcommand) (s []string) {
 	return s
 }
 
+// described are the commands as words.
+func described(commands []subcommand) (words []word) {
+	for _, c := range commands {
+		words = append(words, word{c.name, c.what})
+	}
+	return words
+}
+
+// bashLines are words and what they mean, one in a line, in single quotes.
+func bashLines(words []word) string {
+	return "'" + join(words, "\n", func(w word) string {
+		return strings.TrimSuffix(w.name+"\t"+strings.ReplaceAll(w.what, "'", `'\''`), "\t")
+	}) + "'"
+}
+
 func bashCompletion(name string, commands []subcommand) string {
 	var cases, values strings.Builder
 	first, choose, done := 1, "", map[string]bool{}
 	if name != torchrunName {
 		first = 2
-		choose = fmt.Sprintf("    ((COMP_CWORD == 1)) && { COMPREPLY=($(compgen -W %q -- \"$cur\")); return; }\n", strings.Join(names(commands), " "))
+		choose = fmt.Sprintf("    ((COMP_CWORD == 1)) && { _%s_offer %s; return; }\n", name, bashLines(described(commands)))
 	}
 	for _, c := range commands {
-		var opts, underscored, takes []string
+		var opts []word
+		var underscored, takes []string
 		for _, o := range c.options() {
 			plain, all := o.spellings(false), o.spellings(c.line)
-			opts, underscored = append(opts, plain...), append(underscored, all[len(plain):]...)
+			for _, s := range plain {
+				opts = append(opts, word{s, o.help})
+			}
+			underscored = append(underscored, all[len(plain):]...)
 			if !o.takesArg() {
 				continue
 			}
 			takes = append(takes, all...)
-			what := o.action(`COMPREPLY=($(compgen -W "%s" -- "$cur"))`, `COMPREPLY=($(compgen -d -- "$cur"))`, "compopt -o default 2>/dev/null")
+			what := o.action(func(w []word) string { return "_" + name + "_offer " + bashLines(w) }, `COMPREPLY=($(compgen -d -- "$cur"))`, "compopt -o default 2>/dev/null")
 			if what != "" && !done[o.name] {
 				done[o.name] = true
 				fmt.Fprintf(&values, "            %s) %s ;;\n", strings.Join(all, "|"), what)
@@ -147,10 +191,28 @@ func bashCompletion(name string, commands []subcommand) string {
 		if c.line {
 			script = "1"
 		}
-		fmt.Fprintf(&cases, "    %s) script=%s words=%q takes=%q\n        opts=%q\n        under=%q ;;\n", cmp.Or(c.name, "*"), script,
-			strings.Join(c.words, " "), strings.Join(takes, " "), strings.Join(opts, " "), strings.Join(underscored, " "))
+		fmt.Fprintf(&cases, "    %s) script=%s words=%s takes=%q\n        opts=%s\n        under=%q ;;\n", cmp.Or(c.name, "*"), script,
+			bashLines(c.words), strings.Join(takes, " "), bashLines(opts), strings.Join(underscored, " "))
 	}
 	return fmt.Sprintf(`# bash completion for %[1]s
+# Offers the words of $1, each in a line with a tab and what it means. The meanings are in the
+# lists that bash shows ($COMP_TYPE), which it does not insert.
+_%[1]s_offer() {
+    local line words=() means=() i width=0 blanks
+    while IFS= read -r line; do
+        word=${line%%%%$'\t'*}
+        [[ $word && $word == "$cur"* ]] || continue
+        COMPREPLY+=("$word") means+=("${line:${#word}+1}")
+        ((width = ${#word} > width ? ${#word} : width))
+    done <<< "$1"
+    case ${COMP_TYPE-} in 33|63|64) ;; *) return ;; esac
+    ((${#COMPREPLY[@]} > 1)) || return
+    printf -v blanks '%%*s' "$width" ''
+    for i in "${!COMPREPLY[@]}"; do
+        word=${COMPREPLY[i]}${blanks:${#COMPREPLY[i]}}
+        [[ ${means[i]} ]] && word="$word  ${means[i]}" && COMPREPLY[i]=${word:0:${COLUMNS:-80}-2}
+    done
+}
 _%[1]s() {
     local cur=${COMP_WORDS[COMP_CWORD]} i=%[2]d word script= words= takes= opts= under=
     COMPREPLY=()
@@ -184,8 +246,8 @@ _%[1]s() {
     done
     case $cur in
     --*_*) COMPREPLY=($(compgen -W "$under" -- "$cur")) ;;
-    -*) COMPREPLY=($(compgen -W "$opts" -- "$cur")) ;;
-    *) ((COMP_CWORD == 2)) && COMPREPLY=($(compgen -W "$words" -- "$cur")) ;;
+    -*) _%[1]s_offer "$opts" ;;
+    *) ((COMP_CWORD == 2)) && _%[1]s_offer "$words" ;;
     esac
 }
 complete -o default -F _%[1]s %[1]s
@@ -195,6 +257,13 @@ complete -o default -F _%[1]s %[1]s
 // zshText makes a text safe inside single quotes and _arguments' brackets.
 var zshText = strings.NewReplacer("'", "'\\''", "[", "\\[", "]", "\\]", ":", "\\:", "`", "")
 
+// zshWords are words for _arguments, within single quotes.
+func zshWords(words []word) string {
+	return "((" + join(words, " ", func(w word) string {
+		return strings.TrimSuffix(w.name+`\:"`+zshText.Replace(w.what)+`"`, `\:""`)
+	}) + "))"
+}
+
 func zshCompletion(name string, commands []subcommand) string {
 	var list, cases strings.Builder
 	for _, c := range commands {
@@ -203,13 +272,13 @@ func zshCompletion(name string, commands []subcommand) string {
 		if c.line {
 			rest = "-A '-*' '1:training script:_files' '*::script argument:_files'"
 		} else if c.words != nil {
-			rest = "'1:word:(" + strings.Join(c.words, " ") + ")' " + rest
+			rest = "'1:word:" + zshWords(c.words) + "' " + rest
 		}
 		fmt.Fprintf(&cases, "    %s) _arguments -S %s", cmp.Or(c.name, "*"), rest)
 		for _, o := range c.options() {
 			tail := "[" + zshText.Replace(o.help) + "]"
 			if o.takesArg() {
-				tail += ":" + zshText.Replace(o.arg) + ":" + o.action("(%s)", "_directories", "_files")
+				tail += ":" + zshText.Replace(o.arg) + ":" + o.action(zshWords, "_directories", "_files")
 			}
 			for _, s := range o.spellings(c.line) {
 				if o.takesArg() && strings.HasPrefix(s, "--") {
@@ -246,6 +315,11 @@ if [[ ${zsh_eval_context[-1]} == loadautofunc ]]; then _%[1]s "$@"; else compdef
 // fishText makes a text safe inside single quotes.
 var fishText = strings.NewReplacer(`\`, `\\`, "'", `\'`)
 
+// fishWords are words with what they mean, inside single quotes.
+func fishWords(words []word) string {
+	return join(words, " ", func(w word) string { return strings.TrimSuffix(w.name+`\t"`+fishText.Replace(w.what)+`"`, `\t""`) })
+}
+
 func fishCompletion(name string, commands []subcommand) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# fish completion for %s\n", name)
@@ -255,8 +329,7 @@ func fishCompletion(name string, commands []subcommand) string {
 			fmt.Fprintf(&b, "%s -n __fish_use_subcommand -x -a %s -d '%s'\n", of, c.name, fishText.Replace(c.what))
 			of += " -n '__fish_seen_subcommand_from " + c.name
 			if c.words != nil {
-				words := strings.Join(c.words, " ")
-				fmt.Fprintf(&b, "%s; and not __fish_seen_subcommand_from %s' -x -a '%s'\n", of, words, words)
+				fmt.Fprintf(&b, "%s; and not __fish_seen_subcommand_from %s' -x -a '%s'\n", of, join(c.words, " ", word.String), fishWords(c.words))
 			}
 			of += "'"
 		}
@@ -270,7 +343,7 @@ func fishCompletion(name string, commands []subcommand) string {
 				}
 			}
 			if o.takesArg() {
-				line += cmp.Or(o.action(" -x -a '%s'", " -x -a '(__fish_complete_directories)'", " -r"), " -x")
+				line += cmp.Or(o.action(func(w []word) string { return " -x -a '" + fishWords(w) + "'" }, " -x -a '(__fish_complete_directories)'", " -r"), " -x")
 			}
 			fmt.Fprintf(&b, "%s -d '%s'\n", line, fishText.Replace(o.help))
 		}
@@ -278,7 +351,10 @@ func fishCompletion(name string, commands []subcommand) string {
 	return b.String()
 }
 
-// tcshCompletion offers the options of all commands to each: its rules look at one word.
+func tcshWords(words []word) string { return "(" + join(words, " ", word.String) + ")" }
+
+// tcshCompletion offers the options of all commands to each: its rules look at one word, and
+// have no place for what it means.
 func tcshCompletion(name string, commands []subcommand) string {
 	var rules, long []string
 	for _, c := range commands {
@@ -288,7 +364,7 @@ func tcshCompletion(name string, commands []subcommand) string {
 			}
 			long = append(long, o.name)
 			for _, s := range o.spellings(c.line) {
-				if what := o.action("(%s)", "d", "f"); what != "" {
+				if what := o.action(tcshWords, "d", "f"); what != "" {
 					rules = append(rules, fmt.Sprintf("'n/%s/%s/'", s, what))
 				}
 			}
@@ -300,7 +376,7 @@ func tcshCompletion(name string, commands []subcommand) string {
 	}
 	for _, c := range commands {
 		if c.words != nil {
-			rules = append(rules, fmt.Sprintf("'n/%s/(%s)/'", c.name, strings.Join(c.words, " ")))
+			rules = append(rules, fmt.Sprintf("'n/%s/%s/'", c.name, tcshWords(c.words)))
 		}
 	}
 	return fmt.Sprintf("# tcsh completion for %s\ncomplete %s %s 'p/*/f/'\n", name, name, strings.Join(rules, " "))

@@ -43,8 +43,108 @@ func allOptions() []string {
 	return names
 }
 
+// bashOffers has bash complete the last word, and returns what it offers, one in a line. kind
+// is its COMP_TYPE.
+func bashOffers(t *testing.T, kind string, words ...string) string {
+	t.Helper()
+	cmd := exec.Command(shell(t, "bash"), append([]string{"--norc", "--noprofile", "-c", fmt.Sprintf(`set -u; source "$1"; shift
+COMP_WORDS=("$@")
+COMP_CWORD=$(($# - 1))
+complete -p %[1]s >/dev/null
+_%[1]s
+printf '%%s\n' "${COMPREPLY[@]-}"`, words[0]), "bash", completionFile(t, "bash", words[0])}, words...)...)
+	cmd.Env = append(os.Environ(), "COMP_TYPE="+kind, "COLUMNS=80")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+// What bash lists says what the words mean; what it inserts does not.
+func TestBashDescribes(t *testing.T) {
+	const list = "63"
+	for _, tt := range []struct{ line, want string }{
+		{"muster|s", `stop    stop a job's workers on this host
+signal  send a signal to a job's workers
+store   serve a TCPStore, or the rendezvous of jobs
+sim     simulate the rendezvous of many hosts
+`},
+		{"muster|sto", `stop   stop a job's workers on this host
+store  serve a TCPStore, or the rendezvous of jobs
+`},
+		{"muster|stor", "store\n"},
+		{"muster|help|re", `restart  start a job's workers again
+report   show how a job went and why it failed, from its log directory
+`},
+		{"muster|policy|", `check  say what is wrong with a policy
+test   say what it would have decided
+`},
+		{"muster|run|--tee|", `0  none
+1  stdout
+2  stderr
+3  both
+`},
+		{"torchrun|--rdzv-backend|", `static  the host of rank 0 is named; as torchrun, the default
+c10d    one host serves it; torchrun's agents can join
+etcd    an etcd cluster; survives the loss of any host
+quorum  some hosts elect who serves it; survives the loss of any host
+`},
+		{"muster|version|--", `--json  print an object with version, commit, date, modified, go, os, arch, to
+--help  print this help
+`},
+		{"muster|completion|", "bash\nzsh\ntcsh\nfish\n"},
+	} {
+		t.Run(tt.line, func(t *testing.T) {
+			if got := bashOffers(t, list, strings.Split(tt.line, "|")...); got != tt.want {
+				t.Errorf("lists\n%s\nwant\n%s", got, tt.want)
+			}
+		})
+	}
+}
+
+// Every shell is offered every option of every command, as the tables have them.
+func TestEveryOptionIsOffered(t *testing.T) {
+	zsh, tcsh := completionScript("zsh", "muster"), completionScript("tcsh", "muster")
+	for _, c := range subcommands() {
+		var want []string
+		for _, o := range c.options() {
+			want = append(want, o.spellings(false)...)
+		}
+		slices.Sort(want)
+		_, ofZsh, _ := strings.Cut(zsh, "    "+c.name+") ")
+		ofZsh, _, _ = strings.Cut(ofZsh, ";;")
+		for _, s := range want {
+			if !strings.Contains(ofZsh, "'"+s+"[") && !strings.Contains(ofZsh, "'"+s+"=[") && !strings.Contains(ofZsh, "'"+s+"+[") {
+				t.Errorf("zsh: %s has no %s", c.name, s)
+			}
+			if long, ok := strings.CutPrefix(s, "--"); ok && !strings.Contains(strings.NewReplacer("(", " ", ")", " ").Replace(tcsh), " "+long+" ") {
+				t.Errorf("tcsh: no %s", long)
+			}
+		}
+		t.Run("bash "+c.name, func(t *testing.T) {
+			got := strings.Fields(bashOffers(t, "", "muster", c.name, "-"))
+			if slices.Sort(got); !slices.Equal(got, want) {
+				t.Errorf("offers %q, want %q", got, want)
+			}
+		})
+		t.Run("fish "+c.name, func(t *testing.T) {
+			var got []string
+			for _, line := range fishOffers(t, "muster "+c.name+" -") {
+				word, what, _ := strings.Cut(line, "\t")
+				if got = append(got, word); what == "" {
+					t.Errorf("does not say what %s is", word)
+				}
+			}
+			if slices.Sort(got); !slices.Equal(got, want) {
+				t.Errorf("offers %q, want %q", got, want)
+			}
+		})
+	}
+}
+
 func TestBashCompletes(t *testing.T) {
-	bash := shell(t, "bash")
 	tests := []struct {
 		line string // '|' separates words as bash separates them; the last is being typed
 		want string
@@ -61,6 +161,7 @@ func TestBashCompletes(t *testing.T) {
 		{"muster|policy|", "check test"},
 		{"muster|policy|test|--j", "--json"},
 		{"muster|help|pol", "policy"},
+		{"muster|signal|U", "USR1 USR2"},
 		{"muster|help|help|", ""},
 		{"muster|doctor|--", strings.Join(allOptions(), " ") + " --json --wait --listen --peer"},
 		{"muster|doctor|--wait|5|--rdzv-backend|q", "quorum"},
@@ -91,19 +192,8 @@ func TestBashCompletes(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.line, func(t *testing.T) {
 			words := strings.Split(tt.line, "|")
-			file := completionFile(t, "bash", words[0])
-			cmd := exec.Command(bash, append([]string{"--norc", "--noprofile", "-c", fmt.Sprintf(`set -u; source "$1"; shift
-COMP_WORDS=("$@")
-COMP_CWORD=$(($# - 1))
-complete -p %[1]s >/dev/null
-_%[1]s
-printf '%%s\n' "${COMPREPLY[@]-}"`, words[0]), "bash", file}, words...)...)
-			cmd.Stderr = os.Stderr
-			out, err := cmd.Output()
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, want := strings.Fields(string(out)), strings.Fields(tt.want)
+			out := bashOffers(t, "", words...)
+			got, want := strings.Fields(out), strings.Fields(tt.want)
 			if !slices.Equal(got, want) {
 				t.Errorf("completes to %q, want %q", got, want)
 			}
@@ -111,8 +201,42 @@ printf '%%s\n' "${COMPREPLY[@]-}"`, words[0]), "bash", file}, words...)...)
 	}
 }
 
+// fishOffers has fish complete a line, and returns what it offers: words, most with a tab and
+// what they mean.
+func fishOffers(t *testing.T, line string) []string {
+	t.Helper()
+	name, _, _ := strings.Cut(line, " ")
+	cmd := exec.Command(shell(t, "fish"), "--no-config", "-c", "source $argv[1]; complete -C $argv[2]", completionFile(t, "fish", name), line)
+	cmd.Stderr = os.Stderr
+	cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "XDG_CONFIG_HOME="+t.TempDir())
+	cmd.Dir = t.TempDir()
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.FieldsFunc(string(out), func(r rune) bool { return r == '\n' })
+}
+
+func TestFishDescribes(t *testing.T) {
+	for _, tt := range []struct{ line, want string }{
+		{"muster stor", "store\tserve a TCPStore, or the rendezvous of jobs"},
+		{"muster help sto", "stop\tstop a job's workers on this host|store\tserve a TCPStore, or the rendezvous of jobs"},
+		{"muster run --rdzv-backend c", "c10d\tone host serves it; torchrun's agents can join"},
+		{"muster policy c", "check\tsay what is wrong with a policy"},
+		{"torchrun --tee ", "0\tnone|1\tstdout|2\tstderr|3\tboth"},
+		{"muster store --al", "--allow\t" + "networks or addresses that may connect, such as 10.0.0.0/8 or fd00::1; may be repeated. Workers on this host may come from 127.0.0.1 or ::1. Without it, everybody may"},
+	} {
+		t.Run(tt.line, func(t *testing.T) {
+			got := fishOffers(t, tt.line)
+			slices.Sort(got)
+			if got := strings.Join(got, "|"); got != tt.want {
+				t.Errorf("offers %q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
 func TestFishCompletes(t *testing.T) {
-	fish := shell(t, "fish")
 	for _, tt := range []struct{ line, want string }{
 		{"muster stor", "store"},
 		{"muster run --nn", "--nnodes"},
@@ -130,18 +254,9 @@ func TestFishCompletes(t *testing.T) {
 		{"torchrun --virt", "--virtual-local-rank"},
 	} {
 		t.Run(tt.line, func(t *testing.T) {
-			name, _, _ := strings.Cut(tt.line, " ")
-			cmd := exec.Command(fish, "--no-config", "-c", "source $argv[1]; complete -C $argv[2]", completionFile(t, "fish", name), tt.line)
-			cmd.Stderr = os.Stderr
-			cmd.Env = append(os.Environ(), "HOME="+t.TempDir(), "XDG_CONFIG_HOME="+t.TempDir())
-			cmd.Dir = t.TempDir()
-			out, err := cmd.Output()
-			if err != nil {
-				t.Fatal(err)
-			}
 			var got []string
-			for line := range strings.Lines(string(out)) {
-				word, _, _ := strings.Cut(strings.TrimSpace(line), "\t")
+			for _, line := range fishOffers(t, tt.line) {
+				word, _, _ := strings.Cut(line, "\t")
 				got = append(got, word)
 			}
 			slices.Sort(got)
@@ -180,6 +295,9 @@ func TestZshCompletes(t *testing.T) {
 		{"muster help po", []string{"muster help policy"}},
 		{"muster doctor --pe", []string{"muster doctor --peer="}},
 		{"torchrun --rdzv-backend c1", []string{"torchrun --rdzv-backend c10d"}},
+		{"muster run --rdzv-backend ", []string{"etcd", "an etcd cluster; survives the loss of any host"}},
+		{"muster policy ", []string{"check", "say what is wrong with a policy"}},
+		{"muster help sto", []string{"stop", "serve a TCPStore, or the rendezvous of jobs"}},
 		{"torchrun --numa_binding=ex", []string{"torchrun --numa_binding=exclusive"}},
 		{"torchrun --nproc-per-node ", []string{"auto", "cpu", "gpu", "xpu"}},
 	} {
@@ -260,7 +378,12 @@ func TestOptionsOfCommands(t *testing.T) {
 
 // Completion offers the backends that muster knows.
 func TestBackendsOffered(t *testing.T) {
-	words := byName("rdzv-backend").words()
+	var words []string
+	for _, w := range byName("rdzv-backend").words() {
+		if words = append(words, w.name); w.what == "" {
+			t.Errorf("%s has no description", w.name)
+		}
+	}
 	_, err := launch.Resolve(launch.Config{Workers: launch.Workers{Entrypoint: "true"}, Rendezvous: launch.Rendezvous{Backend: "pigeon"}})
 	if want := strings.Join(words[:3], ", ") + " or " + words[3]; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("offers %q; muster: %v", words, err)
