@@ -27,11 +27,7 @@ func checkFailure(t *testing.T, f *failure.ProcessFailure) {
 		t.Errorf("error file data is not JSON: %s", f.ErrorFileData())
 	}
 	report := failure.NewReport(failure.ReportConfig{Title: "t\x1b[31m", Host: "h"}, []*failure.ProcessFailure{f, f})
-	var b strings.Builder
-	if err := report.WriteText(&b); err != nil {
-		t.Fatal(err)
-	}
-	text := b.String()
+	text := text(t, report) + block(t, report)
 	if i := strings.IndexFunc(text, func(r rune) bool { return r != '\n' && r != '\t' && unicode.IsControl(r) }); i >= 0 || !utf8.ValidString(text) {
 		t.Errorf("report has a control character or is not UTF-8: %q", text)
 	}
@@ -41,11 +37,7 @@ func checkFailure(t *testing.T, f *failure.ProcessFailure) {
 	if n := strings.Count(text, "\n[0]:\n"); n < 1 {
 		t.Errorf("report has %d entries [0]:\n%s", n, text)
 	}
-	b.Reset()
-	if err := report.WriteJSON(&b); err != nil {
-		t.Fatal(err)
-	}
-	if !json.Valid([]byte(b.String())) || strings.Count(b.String(), "\n") != 1 {
-		t.Errorf("JSON report is not one line of JSON: %s", b.String())
+	if b := written(t, report.WriteJSON); !json.Valid([]byte(b)) || strings.Count(b, "\n") != 1 {
+		t.Errorf("JSON report is not one line of JSON: %s", b)
 	}
 }

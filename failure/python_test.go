@@ -94,7 +94,7 @@ def run(name, f):
 			if diff := cmp.Diff(read(t, filepath.Join(dir, name+".parent.json")), read(t, dst)); diff != "" {
 				t.Errorf("propagated, -torch +muster:\n%s", diff)
 			}
-			got := text(t, failure.NewReport(failure.ReportConfig{Title: "t.py"}, []*failure.ProcessFailure{f}))
+			got := block(t, failure.NewReport(failure.ReportConfig{Title: "t.py"}, []*failure.ProcessFailure{f}))
 			_, got, _ = strings.Cut(got, "ChildFailedError: ")
 			var kept []string
 			for l := range strings.Lines(got) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,10 +20,14 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata/report")
 
-func text(t *testing.T, r *failure.Report) string {
+func text(t *testing.T, r *failure.Report) string { return written(t, r.WriteText) }
+
+func block(t *testing.T, r *failure.Report) string { return written(t, r.WriteTorchrun) }
+
+func written(t *testing.T, write func(io.Writer) error) string {
 	t.Helper()
 	var b strings.Builder
-	if err := r.WriteText(&b); err != nil {
+	if err := write(&b); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()
@@ -56,7 +61,7 @@ func TestReportGolden(t *testing.T) {
 			if tt.errorFile != "" {
 				o.ErrorFile = write(t, tt.errorFile)
 			}
-			got := text(t, failure.NewReport(failure.ReportConfig{Title: tt.title}, []*failure.ProcessFailure{peer(0, 0), failure.New(o), peer(2, 0)}))
+			got := block(t, failure.NewReport(failure.ReportConfig{Title: tt.title}, []*failure.ProcessFailure{peer(0, 0), failure.New(o), peer(2, 0)}))
 			_, got, ok := strings.Cut(got, "\n")
 			if !ok {
 				t.Fatal("no first line")
@@ -81,7 +86,7 @@ func TestReportGolden(t *testing.T) {
 	}
 }
 
-// Whole reports, as people see them.
+// Whole reports, as people see them: muster's own, then torchrun's.
 func TestReportText(t *testing.T) {
 	local := time.Local
 	time.Local = time.UTC
@@ -119,6 +124,10 @@ func TestReportText(t *testing.T) {
 				f.ErrorFile = "/logs/0/error.json"
 				return f
 			}()}},
+		{"message", failure.ReportConfig{Title: "train.py"}, []*failure.ProcessFailure{
+			worker(0, failure.Observation{ExitCode: 1, Err: errors.New("out of cheese\nthe shop is closed")})}},
+		{"hang", failure.ReportConfig{Title: "train.py", Autopsy: "rank 0 in read (t.py:4), 1 rank in all_reduce (t.py:9)", AutopsyFile: "/logs/attempt_0/autopsy.txt"}, []*failure.ProcessFailure{
+			worker(0, failure.Observation{ExitCode: -9, TimerExpired: failure.HangPrefix + "no output for 3s"})}},
 		{"none", failure.ReportConfig{Title: "train.py"}, nil},
 		{"job", failure.ReportConfig{Title: "train.py", Host: "h1.example", Silent: []string{"h3.example (node 2), lost", "h4.example (node 3)"}, LeftOut: 7},
 			decoded(t, []*failure.ProcessFailure{peer(0, syscall.SIGTERM), worker(1, failure.Observation{ExitCode: 1, StderrTail: []byte(simple), StderrPath: "/logs/1/stderr.log"})})},
@@ -126,7 +135,8 @@ func TestReportText(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			got := text(t, failure.NewReport(tt.cfg, tt.failures))
+			r := failure.NewReport(tt.cfg, tt.failures)
+			got := text(t, r) + "\n--report torchrun\n\n" + block(t, r)
 			path := filepath.Join("testdata/report", strings.ReplaceAll(tt.name, " ", "-")+".txt")
 			if *update {
 				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
@@ -231,7 +241,11 @@ func TestReportBounded(t *testing.T) {
 		}
 		all = append(all, failure.New(o))
 	}
-	got := text(t, failure.NewReport(failure.ReportConfig{Title: strings.Repeat("x", 1<<20)}, all))
+	r := failure.NewReport(failure.ReportConfig{Title: strings.Repeat("x", 1<<20)}, all)
+	if got := text(t, r); len(got) > 128<<10 || !strings.HasSuffix(got, "\n    rank 32 (local_rank 0, pid 33): ValueError: boom\n    and 2967 more\n") {
+		t.Errorf("muster's report has %d bytes and ends with %.200q", len(got), got[max(0, len(got)-200):])
+	}
+	got := block(t, r)
 	if len(got) > 1<<20 {
 		t.Errorf("report has %d bytes", len(got))
 	}

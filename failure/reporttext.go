@@ -4,202 +4,108 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"unicode/utf8"
+	"time"
 
 	"github.com/muster-run/muster/internal/text"
 )
 
-// WriteText writes the report for people, with one Write: a first line that
-// says what happened, then torchrun's block with its fields, to which cause,
-// hint, note and log are added where there is something to say. Workers that
-// the agent stopped are listed apart, one line each. Size and line lengths are
-// bounded; terminal control sequences of workers do not get through.
+// WriteText writes the report for people, with one Write, as `muster report` lays it out: a
+// first line that says what happened, what the root cause said, and a line for each other
+// worker. Size and line lengths are bounded; terminal control sequences of workers do not
+// get through.
 func (r *Report) WriteText(w io.Writer) error {
-	_, err := io.WriteString(w, r.text())
+	_, err := io.WriteString(w, r.headline()+r.details())
 	return err
 }
 
-// childFailed is the line under which torchrun prints the block.
-const childFailed = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: "
-
-func (r *Report) text() string {
-	title := oneLine(r.Title, maxName) + " FAILED"
-	root := r.Root()
-	if root == nil {
-		if r.Preempted != nil {
-			return r.Preempted.Text() + r.gaps()
-		}
-		return "muster: " + title + ": no worker's failure was recorded\n" + r.decision() + r.gaps()
-	}
-	t := textReport{width: utf8.RuneCountInString(title)}
-	var others, peers []*ProcessFailure
-	for _, f := range r.Failures[1:] {
-		if f.Stopped() {
-			peers = append(peers, f)
-		} else {
-			others = append(others, f)
-		}
-	}
-	t.entry(0, root, maxTraceback)
-	cause := t.take()
-	for i, f := range others[:min(len(others), maxListed)] {
-		t.entry(i+1, f, maxTraceback/4)
-	}
-	if len(others) > maxListed {
-		t.compact(others[maxListed:], func(f *ProcessFailure) string { return f.Cause })
-	}
-	if len(others) == 0 {
-		t.b.WriteString("  <NO_OTHER_FAILURES>\n")
-	}
-	failures := t.take()
-	t.compact(peers, (*ProcessFailure).stopping)
-	stopped := t.take()
-
-	width := min(t.width, 60)
-	border, rule := strings.Repeat("=", width)+"\n", strings.Repeat("-", width)+"\n"
-	var b strings.Builder
+// headline says in a line what happened, in others who preempted the job and which rule
+// has decided what follows.
+func (r *Report) headline() string {
+	said, root := "", r.Root()
 	if r.Preempted != nil {
-		b.WriteString(r.Preempted.Text())
+		said = r.Preempted.Text()
+	} else if root == nil {
+		said = "muster: " + oneLine(r.Title, maxName) + " FAILED: no worker's failure was recorded\n"
 	}
-	b.WriteString("muster: " + root.Where())
-	if r.Restarts > 0 {
-		fmt.Fprintf(&b, " in attempt_%d (after %d of %d restarts)", r.Attempt, r.Attempt, r.Restarts)
+	if root != nil {
+		said += "muster: " + root.Where()
+		if r.Restarts > 0 {
+			said += fmt.Sprintf(" in attempt_%d (after %d of %d restarts)", r.Attempt, r.Attempt, r.Restarts)
+		}
+		said += ": " + root.Cause + "\n"
 	}
-	b.WriteString(": " + root.Cause + "\n" + r.decision() + childFailed + "\n")
-	b.WriteString(border + title + "\n" + rule + "Failures:\n" + failures)
-	b.WriteString(rule + "Root Cause (first observed failure):\n" + cause)
-	if stopped != "" {
-		b.WriteString(rule + "Stopped by muster after the failure:\n" + stopped)
+	if r.Decision != "" {
+		said += "muster: " + oneLine(r.Decision, maxCause) + "\n"
+	}
+	return said
+}
+
+// details say the rest.
+func (r *Report) details() string {
+	var b strings.Builder
+	if root := r.Root(); root != nil {
+		outcome := "failed"
+		if r.Preempted != nil {
+			outcome = "preempted"
+		}
+		b.WriteString(oneLine(r.Title, maxName) + ": " + outcome + "\n")
+		root.write(&b)
 	}
 	if r.Autopsy != "" {
-		b.WriteString(rule + "What the workers of this host did before that:\n  " + oneLine(r.Autopsy, maxCause) + "\n")
+		b.WriteString("  what the workers of this host did before that:\n    " + oneLine(r.Autopsy, maxCause) + "\n")
 		if r.AutopsyFile != "" {
-			b.WriteString("  evidence  : " + text.Clip(printable(r.AutopsyFile), maxPath) + "\n")
+			b.WriteString("    evidence: " + text.Clip(printable(r.AutopsyFile), maxPath) + "\n")
 		}
 	}
-	if gaps := r.gaps(); gaps != "" {
-		b.WriteString(rule + gaps)
+	if len(r.Failures) > 1 {
+		list(&b, "other workers", r.Failures[1:], (*ProcessFailure).Error)
 	}
-	b.WriteString(border)
+	list(&b, "hosts that did not answer", r.Silent, strings.Clone)
+	if r.LeftOut > 0 {
+		fmt.Fprintf(&b, "  left out of the report: %s of other hosts\n", text.Count(r.LeftOut, "worker"))
+	}
 	return b.String()
 }
 
-// decision says which rule has decided, in a line; "" where there is no policy.
-func (r *Report) decision() string {
-	if r.Decision == "" {
-		return ""
-	}
-	return "muster: " + oneLine(r.Decision, maxCause) + "\n"
-}
-
-// gaps says what the report does not know.
-func (r *Report) gaps() string {
-	text := ""
-	if len(r.Silent) > 0 {
-		text = "Hosts that did not answer:\n"
-		for i, host := range r.Silent {
-			if i == maxListed {
-				text += fmt.Sprintf("  and %d more\n", len(r.Silent)-i)
-				break
-			}
-			text += "  " + oneLine(host, maxName) + "\n"
+// list writes a line for each of a list, if it has any.
+func list[T any](b *strings.Builder, title string, all []T, say func(T) string) {
+	for i, one := range all {
+		if i == 0 {
+			b.WriteString("  " + title + ":\n")
 		}
-	}
-	if r.LeftOut > 0 {
-		text += fmt.Sprintf("Left out for want of room: %d workers of other hosts\n", r.LeftOut)
-	}
-	return text
-}
-
-// A textReport collects lines.
-type textReport struct {
-	b     strings.Builder
-	width int // of the longest line that torchrun's report has too
-}
-
-func (t *textReport) take() string {
-	s := t.b.String()
-	t.b.Reset()
-	return s
-}
-
-// entry writes one failure in full.
-// Source: _FAILURE_FORMAT_TEMPLATE.
-func (t *textReport) entry(index int, f *ProcessFailure, limit int) {
-	signal := ""
-	if f.Signal != 0 {
-		signal = " (" + f.Signal.String() + ")"
-	}
-	file := notAvailable
-	if f.ErrorFile != "" {
-		file = text.Clip(printable(f.ErrorFile), maxPath)
-	}
-	t.lines(fmt.Sprintf("[%d]:", index),
-		"  time      : "+f.FailedAt.Local().Format("2006-01-02_15:04:05"),
-		"  host      : "+oneLine(f.Host, maxName),
-		fmt.Sprintf("  rank      : %d (local_rank: %d)", f.Rank, f.LocalRank),
-		fmt.Sprintf("  exitcode  : %d (pid: %d) %s", f.ExitCode, f.PID, signal),
-		"  error_file: "+file)
-	for _, l := range [...]struct{ name, text string }{
-		{"cause", f.Cause}, {"hint", f.Hint}, {"note", f.note()}, {"log", text.Clip(printable(f.StderrPath), maxPath)},
-	} {
-		if l.text != "" {
-			fmt.Fprintf(&t.b, "  %-10s: %s\n", l.name, l.text)
-		}
-	}
-	shown := f.Message
-	switch {
-	case f.Traceback != "":
-		shown = indent(f.Traceback, limit)
-	case f.Recorded && (f.file == nil || f.file.Object):
-		shown = indent(f.Message, limit)
-	case shown == enableTraceback: // which would not help: muster looks at stderr, too
-		shown = "none, neither in an error file nor on the worker's stderr"
-	default:
-		shown = boundTraceback(printable(shown), limit)
-	}
-	t.lines("  traceback : " + shown)
-	if len(f.LastLines) > 0 {
-		count := "the last line"
-		if len(f.LastLines) > 1 {
-			count = fmt.Sprintf("the last %d lines", len(f.LastLines))
-		}
-		name := "stderr"
-		if f.Mixed {
-			name = "output"
-		}
-		fmt.Fprintf(&t.b, "  %-10s: %s\n", name, count)
-		for _, l := range f.LastLines {
-			t.b.WriteString("    " + l + "\n")
-		}
-	}
-}
-
-// indent puts a traceback two columns in, as torchrun does, which leaves a
-// line of two blanks where it ends in a newline.
-func indent(s string, limit int) string {
-	return strings.ReplaceAll(boundTraceback(printable(s), limit), "\n", "\n  ")
-}
-
-// lines writes lines and takes note of their width.
-func (t *textReport) lines(lines ...string) {
-	for _, l := range lines {
-		for part := range strings.SplitSeq(l, "\n") {
-			t.width = max(t.width, utf8.RuneCountInString(part))
-		}
-		t.b.WriteString(l + "\n")
-	}
-}
-
-// compact writes one line for each failure.
-func (t *textReport) compact(failures []*ProcessFailure, say func(*ProcessFailure) string) {
-	for i, f := range failures {
-		if i == maxCompact {
-			fmt.Fprintf(&t.b, "  and %d more\n", len(failures)-i)
+		if i == maxListed {
+			fmt.Fprintf(b, "    and %d more\n", len(all)-i)
 			return
 		}
-		fmt.Fprintf(&t.b, "  %s: %s\n", f.Where(), oneLine(say(f), maxCause))
+		b.WriteString("    " + oneLine(say(one), maxCause+2*maxName) + "\n")
 	}
+}
+
+// write writes what is known of the root cause besides its cause.
+func (f *ProcessFailure) write(b *strings.Builder) {
+	for _, row := range [...]struct{ name, text string }{
+		{"hint", f.Hint}, {"failed at", f.FailedAt.Local().Format(time.DateTime)}, {"note", f.note()}, {"log", text.Clip(printable(f.StderrPath), maxPath)},
+	} {
+		if row.text != "" {
+			fmt.Fprintf(b, "  %-9s  %s\n", row.name, row.text)
+		}
+	}
+	title, said := "", ""
+	switch {
+	case f.Traceback != "":
+		title, said = "traceback", f.Traceback
+	case strings.Contains(f.Message, "\n"): // more than the cause has
+		title, said = "message", f.Message
+	case len(f.LastLines) > 0:
+		title, said = "last lines of stderr", strings.Join(f.LastLines, "\n")
+		if f.Mixed {
+			title = "last lines of output"
+		}
+	default:
+		return
+	}
+	said = strings.TrimRight(boundTraceback(printable(said), maxTraceback), " \t\n")
+	b.WriteString("  " + title + ":\n    " + strings.ReplaceAll(said, "\n", "\n    ") + "\n")
 }
 
 // note says what is wrong with the error file.

@@ -97,7 +97,10 @@ class ProcessFailure:
         shown = self.traceback
         if not shown and isinstance(self.message, dict):
             shown = str(self.message.get("message", NOT_AVAILABLE))
-        return (shown or str(self.message)).replace("\n", "\n  ")
+        shown = shown or str(self.message)
+        if shown.startswith("To enable traceback see: "):  # muster looks at stderr, too
+            shown = "none, neither in an error file nor on the worker's stderr"
+        return shown.replace("\n", "\n  ")
 
     def _block(self, index: int) -> List[str]:
         name = self.signal_name()
@@ -109,9 +112,13 @@ class ProcessFailure:
             "  exitcode  : %d (pid: %d) %s" % (self.exitcode, self.pid, "" if name == NOT_AVAILABLE else " (%s)" % name),
             "  error_file: " + self.error_file,
         ]
-        if self.cause:
-            lines.append("  cause     : " + self.cause)
+        for name, text in (("cause", self.cause), ("hint", self.hint), ("log", self.log)):
+            if text:
+                lines.append("  %-10s: %s" % (name, text))
         lines.append("  traceback : " + self._text())
+        if self.stderr_tail:
+            lines.append("  stderr    : the last lines")
+            lines += ["    " + line for line in self.stderr_tail]
         return lines
 
 

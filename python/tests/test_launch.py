@@ -218,6 +218,7 @@ class Failures(Quiet):
                 self.assertIn("in fail_on", first.traceback)
                 self.assertNotIn("_worker.py", first.traceback)
                 self.assertIn("cause     : ValueError: boom \u00e9", str(e))
+                self.assertNotIn("muster: rank", self.said())  # the exception says it
                 self.assertTrue(os.path.isfile(e.report))
 
     def test_unreadable_report(self):
@@ -228,6 +229,10 @@ class Failures(Quiet):
             script = 'mkdir -p %s; printf "%s" >%s/report.json; exit 3' % (other, text, other)
             e = self.failure("/bin/sh", "-c", script, nproc=1, logs_specs=muster.DefaultLogsSpecs(log_dir=logs))
             self.assertEqual(e.get_first_failure()[1].exitcode, 3)
+
+    def test_program_that_says_why(self):
+        e = self.failure("/bin/sh", "-c", "echo out of cheese >&2; exit 3", nproc=1, logs_specs=muster.DefaultLogsSpecs(redirects=muster.Std.ALL))
+        self.assertRegex(str(e), r"(?s)\n  log       : /.*\n  traceback : none, .*\n  stderr    : the last lines\n    out of cheese\n")
 
     def test_exit_status(self):
         for method in METHODS:

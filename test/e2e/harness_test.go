@@ -145,7 +145,7 @@ func run(t testing.TB, l launcher, s setup, flags string, program ...string) *jo
 }
 
 // usualEnv is the environment of the tests without what would tell a launcher
-// how to behave.
+// how to behave. The report is torchrun's, to be compared with it.
 func usualEnv() []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		for _, prefix := range []string{"PET_", "TORCH", "MUSTER_", "OMP_", "LOGLEVEL=", "PYTHON", "MASTER_",
@@ -156,7 +156,7 @@ func usualEnv() []string {
 		}
 		return false
 	})
-	return append(env, "OMP_NUM_THREADS=1")
+	return append(env, "OMP_NUM_THREADS=1", "MUSTER_REPORT=torchrun")
 }
 
 // worker is the command line of a worker that takes these steps.

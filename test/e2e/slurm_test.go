@@ -119,7 +119,7 @@ func TestSlurm(t *testing.T) {
 		j := newSlurmJob(t, lab)
 		j.submit("requeue.sbatch", nil, "--no-python", "sh", "-c", `[ $RANK != 2 ] || exit 3; exec sleep 1000`)
 		j.wantEnd(slurmlab.End{State: "FAILED", Code: 3})
-		j.says("exitcode  : 3 ")
+		j.says(": exit code 3")
 	})
 	t.Run("cancel", func(t *testing.T) { slurmCancel(t, lab) })
 	t.Run("two tasks", func(t *testing.T) { slurmTwoTasks(t, lab) })
@@ -175,7 +175,7 @@ func slurmRequeue(t *testing.T, lab *slurmlab.Lab) {
 	j.submit("requeue.sbatch", nil, "--no-python", "sh", "-c", again+`[ $RANK != 3 ] || exit 75; exec sleep 1000`)
 	j.wantRequeued()
 	j.wantEnd(slurmlab.End{State: "COMPLETED"})
-	j.says("exitcode  : 75 ", "status 75: back to the queue, restart 1 of 3")
+	j.says(": exit code 75", "status 75: back to the queue, restart 1 of 3")
 	j.says(ranks("rank %d, restart 1")...)
 }
 

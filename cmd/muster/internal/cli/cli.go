@@ -10,6 +10,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -65,7 +66,7 @@ type program struct {
 	stdin, stdout, stderr *os.File
 	say                   io.Writer // for messages; nil: stderr
 	// launch runs a job: start but in tests.
-	launch func(ctx context.Context, cfg launch.Config, exitCode string) (status int, recorded bool, err error)
+	launch func(ctx context.Context, cfg launch.Config, exitCode, report string) (status int, recorded bool, err error)
 }
 
 // command runs the subcommand that args begin with.
@@ -152,7 +153,7 @@ func (p program) run(ctx context.Context, args []string) int {
 	}
 	out := said(cfg)
 	p.say = out
-	status, recorded, err := p.launch(ctx, cfg, r.text("exit-code"))
+	status, recorded, err := p.launch(ctx, cfg, r.text("exit-code"), cmp.Or(r.text("report"), p.name))
 	limit := unread
 	if _, stopped := errors.AsType[*process.SignalError](err); stopped || status == failure.PreemptedStatus {
 		limit = lastWords

@@ -55,7 +55,7 @@ func try(t *testing.T, env []string, self string, args ...string) outcome {
 	}
 	defer r.Close()
 	p := program{self: self, name: "muster run", stderr: w, stdout: w, env: append([]string{"PATH=" + bin(t)}, env...)}
-	p.launch = func(_ context.Context, cfg launch.Config, exitCode string) (int, bool, error) {
+	p.launch = func(_ context.Context, cfg launch.Config, exitCode, _ string) (int, bool, error) {
 		out.cfg, out.exitCode, out.ran = cfg, exitCode, true
 		return exitOK, false, nil
 	}

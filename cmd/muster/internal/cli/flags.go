@@ -150,6 +150,8 @@ var options = [...]option{
 
 	{name: "exit-code", env: "MUSTER_EXIT_CODE", def: "torchrun", choices: exitCodes, own: true, group: groupOwn, arg: "WHICH",
 		help: "exit status of a failed job: torchrun (1) or worker (that of the worker that failed first)"},
+	{name: "report", env: "MUSTER_REPORT", unset: true, choices: reports, own: true, group: groupOwn, arg: "KIND",
+		help: "how the report of a failed job is printed: muster, torchrun (PyTorch's block) or none; report.json is written anyway (default: muster, and torchrun where the program is called that)"},
 	{name: "event-log-file", env: "MUSTER_EVENT_LOG_FILE", own: true, group: groupOwn, arg: "PATH",
 		to:   func(c *launch.Config) any { return &c.Records.EventLogFile },
 		help: "append events to this file as JSON lines, whatever the handler is; several agents may share it (default: none, and events.jsonl in the log directory with --event-log-handler file)"},
@@ -218,6 +220,7 @@ var (
 	shells       = []string{"bash", "zsh", "tcsh", "fish"}
 	exitCodes    = []string{"torchrun", codeOfWorker}
 
+	reports         = []string{"muster", torchrunName, "none"}
 	metricsHandlers = []string{"null", "console"}
 	hangActions     = []string{"kill", "notify"}
 	logFormats      = []string{"text", "json"}

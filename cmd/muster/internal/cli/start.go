@@ -19,16 +19,15 @@ import (
 // envErrorFile names where whoever started us looks for what went wrong.
 const envErrorFile = "TORCHELASTIC_ERROR_FILE"
 
-// start runs a job and returns the exit status, that of --exit-code if it failed. The
-// report of a failed job goes to stderr, and what made it fail to the error file;
-// recorded says so. The error is what else went wrong.
-func start(ctx context.Context, cfg launch.Config, exitCode string) (status int, recorded bool, err error) {
+// start runs a job and returns the exit status, that of exitCode if it failed. The report
+// of a failed job goes to stderr in the way that report names, and what made it fail to the
+// error file; recorded says so. The error is what else went wrong.
+func start(ctx context.Context, cfg launch.Config, exitCode, report string) (status int, recorded bool, err error) {
 	cfg.WholeProgram, cfg.Socket = true, true
 	result, err := launch.Run(ctx, cfg)
 	out := said(cfg)
-	if result != nil && result.Preempted != nil && result.Report == nil {
-		io.WriteString(out, result.Preempted.Text())
-		sayReport(out, result)
+	if result != nil && report != "none" {
+		sayReport(out, result, report == torchrunName)
 	}
 	if sig, ok := errors.AsType[*process.SignalError](err); ok {
 		// torchrun's words, for those who look for them.
@@ -42,11 +41,7 @@ func start(ctx context.Context, cfg launch.Config, exitCode string) (status int,
 	}
 	var root *failure.ProcessFailure
 	if result.Report != nil {
-		root = result.Report.Root()
-		fmt.Fprintln(out)
-		_ = result.Report.WriteText(out) // which never fails
-		sayReport(out, result)
-		if root != nil {
+		if root = result.Report.Root(); root != nil {
 			errorFile, _ := cfg.LookupEnv(envErrorFile)
 			if err := failure.WriteErrorFile(errorFile, root); err != nil {
 				cfg.Logger.Error("the failure is not in the error file", "error", err)
@@ -68,8 +63,21 @@ func start(ctx context.Context, cfg launch.Config, exitCode string) (status int,
 	return exitOK, false, nil
 }
 
-// sayReport says where the report is for programs.
-func sayReport(w io.Writer, result *agent.Result) {
+// sayReport writes the report of a job that failed or was preempted, and where it is for
+// programs.
+func sayReport(w io.Writer, result *agent.Result, likeTorchrun bool) {
+	switch {
+	case result.Report != nil && likeTorchrun:
+		fmt.Fprintln(w)
+		result.Report.WriteTorchrun(w)
+	case result.Report != nil:
+		fmt.Fprintln(w)
+		result.Report.WriteText(w)
+	case result.Preempted != nil:
+		io.WriteString(w, result.Preempted.Text())
+	default:
+		return
+	}
 	if result.ReportFile != "" {
 		fmt.Fprintf(w, "The report as JSON: %s\n", result.ReportFile)
 	}
