@@ -69,6 +69,7 @@ type said struct{ at, text string }
 type module struct {
 	texts    []string // all string literals, with … for what is filled in
 	messages []said   // what the handbook must have
+	logged   []said   // those of them that are warnings or errors of a log
 }
 
 var verbs = regexp.MustCompile(`%[-+# 0]*(?:\d+|\*)?(?:\.(?:\d+|\*))?(?:\[\d+\])?[a-zA-Z]`)
@@ -213,12 +214,32 @@ func readModule(t *testing.T) *module {
 		if err != nil {
 			t.Fatal(err)
 		}
+		set, parsed := token.NewFileSet(), map[string]*ast.File{}
 		for _, file := range files {
 			if !strings.HasSuffix(file, "_test.go") {
-				m.readGo(t, name, file)
+				if parsed[file], err = parser.ParseFile(set, file, nil, parser.SkipObjectResolution); err != nil {
+					t.Fatal(err)
+				}
+				m.readGo(name, file, set, parsed[file])
+			}
+		}
+		unknown := loggedTexts(parsed, func(file string, at ast.Node, text string) {
+			where := name + "/" + filepath.Base(file) + ":" + strconv.Itoa(set.Position(at.Pos()).Line)
+			if exemptPackages[name] == "" && len(pieces(text)) > 0 && !slices.Contains(m.logged, said{where, text}) {
+				m.logged = append(m.logged, said{where, text})
+			}
+		})
+		for _, e := range unknown {
+			texts, ok := loggedIndirectly[name+": "+e]
+			if !ok {
+				t.Errorf("%s logs %s: its texts are not known; say them in loggedIndirectly", name, e)
+			}
+			for _, text := range texts {
+				m.logged = append(m.logged, said{name, text})
 			}
 		}
 	}
+	m.messages = append(m.messages, m.logged...)
 	files, _ := filepath.Glob("../../../python/muster/*.py")
 	for _, file := range files {
 		m.readPython(t, file)
@@ -226,14 +247,7 @@ func readModule(t *testing.T) *module {
 	return m
 }
 
-func (m *module) readGo(t *testing.T, pkg, file string) {
-	t.Helper()
-	set := token.NewFileSet()
-	tree, err := parser.ParseFile(set, file, nil, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
-	named := constants(tree)
+func (m *module) readGo(pkg, file string, set *token.FileSet, tree *ast.File) {
 	say := func(at ast.Node, text string) {
 		if exemptPackages[pkg] == "" && len(pieces(text)) > 0 {
 			m.messages = append(m.messages, said{pkg + "/" + filepath.Base(file) + ":" + strconv.Itoa(set.Position(at.Pos()).Line), text})
@@ -268,9 +282,7 @@ func (m *module) readGo(t *testing.T, pkg, file string) {
 	ast.Inspect(tree, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.CallExpr:
-			if text := logged(n, named); text != "" {
-				say(n, text)
-			} else if text, sure := erring(n); sure || advice.MatchString(text) {
+			if text, sure := erring(n); sure || advice.MatchString(text) {
 				say(n, text)
 			}
 		case ast.Expr:
@@ -313,22 +325,6 @@ func exportedReceiver(f *ast.FuncDecl) bool {
 	}
 	id, ok := typ.(*ast.Ident)
 	return ok && id.IsExported()
-}
-
-// logged is what a call logs as a warning or an error.
-func logged(call *ast.CallExpr, named map[string]string) string {
-	if f, ok := call.Fun.(*ast.SelectorExpr); ok && len(call.Args) > 0 && (f.Sel.Name == "Warn" || f.Sel.Name == "Error") {
-		if id, ok := call.Args[0].(*ast.Ident); ok {
-			return named[id.Name]
-		}
-		return constant(call.Args[0])
-	}
-	for i, arg := range call.Args {
-		if level, ok := arg.(*ast.SelectorExpr); ok && (level.Sel.Name == "LevelWarn" || level.Sel.Name == "LevelError") && i+1 < len(call.Args) {
-			return constant(call.Args[i+1])
-		}
-	}
-	return ""
 }
 
 // erring is the text of the error that a call makes; sure if nothing but the command

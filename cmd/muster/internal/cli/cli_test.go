@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -53,11 +54,11 @@ func TestPortInUse(t *testing.T) {
 		args []string
 		want string
 	}{
-		{nil, "address already in use\nhint: name another --master-port or --rdzv-endpoint, or neither for a free port\n"},
+		{nil, "address already in use [M]\nhint: name another --master-port or --rdzv-endpoint, or neither for a free port\n"},
 		{[]string{"--nnodes", "2"}, "address already in use; another agent of this job with node rank 0 may be on this host: give each agent its own --node-rank; " +
-			"otherwise name another --master-port or --rdzv-endpoint, the same for all agents\n"},
+			"otherwise name another --master-port or --rdzv-endpoint, the same for all agents [M]\n"},
 		{[]string{"--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:" + port, "--rdzv-conf", "is_host=true"},
-			"address already in use\nhint: name another --master-port or --rdzv-endpoint, the same for all agents\n"},
+			"address already in use [M]\nhint: name another --master-port or --rdzv-endpoint, the same for all agents\n"},
 	} {
 		cmd := exec.Command(os.Args[0], append(append([]string{"run", "--master-port", port}, tt.args...), "--no-python", "true")...)
 		cmd.Args[0] = "muster"
@@ -65,7 +66,7 @@ func TestPortInUse(t *testing.T) {
 		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != exitError {
 			t.Errorf("%q: it ended with %v, want status 1", tt.args, err)
 		}
-		if text := string(out); !strings.Contains(text, "127.0.0.1:"+port) || !strings.Contains(text, tt.want) {
+		if text := regexp.MustCompile(`\[M\d+\]`).ReplaceAllString(string(out), "[M]"); !strings.Contains(text, "127.0.0.1:"+port) || !strings.Contains(text, tt.want) {
 			t.Errorf("%q: it said %s, want %q", tt.args, text, tt.want)
 		}
 	}

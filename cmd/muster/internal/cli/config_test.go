@@ -260,7 +260,10 @@ func TestWarnings(t *testing.T) {
 		var got []string
 		for line := range strings.Lines(out.stderr) {
 			_, text, _ := strings.Cut(strings.TrimSpace(line), "] ")
-			got = append(got, text)
+			text, id, _ := strings.Cut(text, " [M")
+			if got = append(got, text); id == "" {
+				t.Errorf("no ID: %s", line)
+			}
 		}
 		if diff := cmp.Diff(tt.want, got); diff != "" || !out.ran {
 			t.Errorf("%s (-want +got):\n%s", tt.args, diff)

@@ -83,9 +83,9 @@ func parseLevel(name string) (slog.Level, bool) {
 }
 
 // A logHandler writes records in the format of TorchElastic's loggers, each line
-// of a message with the prefix:
+// of a message with the prefix, and warnings and errors with their ID at the end:
 //
-//	W1121 06:53:51.123000 4242 muster/agent] text key=value
+//	W1121 06:53:51.123000 4242 muster/agent] text key=value [M1001]
 type logHandler struct {
 	out   *steady.Writer
 	level slog.Level
@@ -97,9 +97,16 @@ type logHandler struct {
 func (h *logHandler) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level }
 
 func (h *logHandler) Handle(_ context.Context, record slog.Record) error {
+	id := ""
+	if record.Level >= slog.LevelWarn {
+		id = tag(record.Message)
+	}
 	if h.json != nil {
 		record = record.Clone()
 		record.AddAttrs(slog.String("logger", source(record.PC)))
+		if id != "" {
+			record.AddAttrs(slog.String("id", strings.Trim(id, " []")))
+		}
 		return h.json.Handle(context.Background(), record)
 	}
 	var message strings.Builder
@@ -109,6 +116,7 @@ func (h *logHandler) Handle(_ context.Context, record slog.Record) error {
 		appendAttr(&message, h.group, a)
 		return true
 	})
+	message.WriteString(id)
 	prefix := logPrefix(record)
 	var out strings.Builder
 	for line := range strings.SplitSeq(strings.TrimSuffix(text.Lines(message.String()), "\n"), "\n") {

@@ -32,6 +32,8 @@ func TestLogFormat(t *testing.T) {
 	log.With("role", "default").WithGroup("g").With("x", 1).Warn("two\nlines\n", "error", errors.New("bad\nthing"), slog.Group("in", "k", ""))
 	log.Warn("host n\x1b[31m1\rtold\u009b:", "scope_id", "a\u009b31m", "name", "\u202eb", "host", "é")
 	log.Error("done", slog.Group("", "inline", true), "took", 3*time.Second, slog.Attr{})
+	log.Info("worker output was lost")
+	log.Warn("worker output was lost", "bytes", 5)
 	log.Log(t.Context(), levelCritical, "gone")
 
 	prefix := regexp.MustCompile(fmt.Sprintf(`^([DIWEC])\d{4} \d{2}:\d{2}:\d{2}\.\d{6} %d muster/cli\] `, os.Getpid()))
@@ -50,6 +52,8 @@ func TestLogFormat(t *testing.T) {
 		`W| role=default g.x=1 g.error="bad\nthing" g.in.k=""`,
 		`W|host n1 told: scope_id="a\u009b31m" name="\u202eb" host=é`,
 		"E|done inline=true took=3s",
+		"I|worker output was lost",
+		"W|worker output was lost bytes=5" + tag("worker output was lost"),
 		"C|gone",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -66,6 +70,7 @@ func TestLogFormatJSON(t *testing.T) {
 	}
 	log.Debug("found", "n", 1, "pid", 7, "signal", syscall.SIGTERM)
 	log.With("role", "default").WithGroup("g").Warn("two\nlines", "error", errors.New("bad"), "took", 3*time.Second)
+	log.Warn("worker output was lost")
 	log.Log(t.Context(), levelCritical, "gone")
 	var got []map[string]any
 	for line := range strings.Lines(out.String()) {
@@ -84,6 +89,7 @@ func TestLogFormatJSON(t *testing.T) {
 		{"level": "DEBUG", "msg": "found", "n": 1.0, "pid": 7.0, "signal": "terminated", "agent_pid": pid, "logger": "muster/cli"},
 		{"level": "WARNING", "msg": "two\nlines", "role": "default", "agent_pid": pid,
 			"g": map[string]any{"error": "bad", "took": "3s", "logger": "muster/cli"}},
+		{"level": "WARNING", "msg": "worker output was lost", "agent_pid": pid, "logger": "muster/cli", "id": strings.Trim(tag("worker output was lost"), " []")},
 		{"level": "CRITICAL", "msg": "gone", "agent_pid": pid, "logger": "muster/cli"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

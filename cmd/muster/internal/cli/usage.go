@@ -50,7 +50,7 @@ func complain(w io.Writer, colour bool, errs []error, last string) {
 		}
 		said = append(said, message)
 		what, advice := advised(message)
-		fmt.Fprintf(&b, "%serror:%s %s\n", red, off, text.Lines(what))
+		fmt.Fprintf(&b, "%serror:%s %s\n", red, off, text.Lines(what+tag(message)))
 		if advice != "" {
 			fmt.Fprintf(&b, "%shint:%s %s\n", blue, off, text.Lines(advice))
 			last = ""
@@ -110,7 +110,7 @@ func (p program) complain(errs []error, last string) {
 		return
 	}
 	for _, err := range errs {
-		fmt.Fprintf(w, "%s: error: %s\n", p.name, text.Lines(err.Error()))
+		fmt.Fprintf(w, "%s: error: %s\n", p.name, text.Lines(err.Error()+tag(err.Error())))
 	}
 }
 
