@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from _thread import _local
+from _thread import _local, get_ident
 from types import TracebackType
 from typing import Any, Callable, TypeVar
 
@@ -221,7 +221,7 @@ class expires:
         self._client = _default() if client is None else client
         self._scope = scope
         self._stem = ""
-        self._held: list[str] = []
+        self._held: dict[int, list[str]] = {}  # by thread, since one object may guard blocks of several
         if scope is None and self._client is not None:
             caller = sys._getframe(1)
             self._stem = _stem(caller.f_code.co_filename, caller.f_lineno)
@@ -235,14 +235,17 @@ class expires:
         except BaseException:
             self._drop(scope)
             raise
-        self._held.append(scope)
+        self._held.setdefault(get_ident(), []).append(scope)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._client is None:
             return
-        scope = self._held.pop()
+        held = self._held[get_ident()]
+        scope = held.pop()
+        if not held:
+            del self._held[get_ident()]
         try:
             self._client.release(scope)
         except (TimerError, TimeoutError):

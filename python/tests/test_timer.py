@@ -425,6 +425,26 @@ class Server(unittest.TestCase):
                 self.assertEqual(live(), ["again"])
             self.assertEqual(live(), [])
 
+    def test_one_object_in_two_threads(self):
+        guard, inside, leave = expires(1000), threading.Event(), threading.Event()
+        self.addCleanup(leave.set)
+
+        def other():
+            with guard:
+                inside.set()
+                leave.wait()
+
+        thread = threading.Thread(target=other)
+        with guard:
+            first = live()
+            thread.start()
+            inside.wait()
+        self.assertEqual(len(live()), 1)
+        self.assertNotEqual(live(), first)
+        leave.set()
+        thread.join()
+        self.assertEqual(live(), [])
+
     def test_threads(self):
         errors = []
 
