@@ -91,8 +91,61 @@ host; counters begin at 0 when it starts. A histogram has ` + "`_bucket`, `_sum`
 		}
 	}
 	row()
+	page = append(page, metricsQueries...)
 	golden(t, "reference/metrics.md", page)
 }
+
+// metricsQueries are checked by test/prometheus.
+const metricsQueries = `
+## Queries
+
+Each series has the label ` + "`instance`" + ` of the agent that Prometheus scraped. The run ID is a label of ` + "`muster_job_info`" + ` only; a join adds it.
+
+Restarts that each job has used, by run ID:
+
+` + "```promql" + `
+max by (run_id) (muster_restarts_total * on (instance) group_left (run_id) muster_job_info)
+` + "```" + `
+
+Hosts whose workers do not run:
+
+` + "```promql" + `
+muster_group_state{state="HEALTHY"} == 0
+` + "```" + `
+
+CPUs that each worker has used during the last five minutes; a worker at 0 waits or hangs:
+
+` + "```promql" + `
+rate(muster_worker_cpu_seconds_total[5m])
+` + "```" + `
+
+Memory of all workers of a host, in bytes:
+
+` + "```promql" + `
+sum by (instance) (muster_worker_resident_memory_bytes)
+` + "```" + `
+
+Failures of workers during the last day, by cause:
+
+` + "```promql" + `
+sum by (cause) (increase(muster_worker_exits_total{cause!~"success|stopped"}[1d]))
+` + "```" + `
+
+Seconds within which 95 % of the restarts of the last day had their workers running again:
+
+` + "```promql" + `
+histogram_quantile(0.95, sum by (le) (rate(muster_restart_duration_seconds_bucket[1d])))
+` + "```" + `
+
+## Alerts and a dashboard
+
+[alerts.yaml](../../examples/prometheus/alerts.yaml) has alert rules for Prometheus, [prometheus.yaml](../../examples/prometheus/prometheus.yaml) a
+configuration that reads them and scrapes two hosts, and [dashboard.json](../../examples/prometheus/dashboard.json) a dashboard to import
+into Grafana: state, restarts, ends of workers by cause, their CPU time and memory, durations, deadlines.
+
+Tested by: ` + "`test/prometheus`" + `, which checks the names and labels against a scrape, and the queries and alerts with promtool. The dashboard
+was not opened in Grafana.
+`
 
 // golden compares a page with what it must be, or writes it.
 func golden(t *testing.T, name string, want []byte) {
