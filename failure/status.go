@@ -5,7 +5,7 @@ import "syscall"
 // ExitStatus is the exit status of an agent that passes on how the job's root cause f
 // ended: f's own exit code, 128+N where it died of signal N, and 127 or 126, as a shell
 // has it, where it could not be started. Where there is no worker to blame (f is nil),
-// or it did not end at all, the status is 1. It is never 0. docs/exit-codes.md has the
+// or it did not end at all, the status is 1. It is never 0. docs/reference/exit-codes.md has the
 // table.
 func (f *ProcessFailure) ExitStatus() int {
 	switch {

@@ -165,13 +165,13 @@ func checkFailurePolicy(t *testing.T, policy *batch.PodFailurePolicy, container 
 			t.Errorf("status %d: %q, want %s", status, actions[status], want)
 		}
 	}
-	text, err := os.ReadFile(filepath.Join(root, "docs", "exit-codes.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs", "reference", "exit-codes.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for status := range actions {
 		if n := strconv.Itoa(int(status)); !strings.Contains(string(text), "| "+n+" |") {
-			t.Errorf("docs/exit-codes.md knows no status %s", n)
+			t.Errorf("docs/reference/exit-codes.md knows no status %s", n)
 		}
 	}
 }

@@ -100,6 +100,9 @@ var (
 // The beginnings of names.
 var exemptVariables = []string{"MUSTER_", "PET_"}
 
+// What only torch's own tests, the Python package or the devices' drivers read.
+var otherVariables = []string{"TORCHELASTIC_ETCD_BINARY_PATH", "MUSTER_BINARY", "CUDA_DEVICE_ORDER"}
+
 // Each variable that muster reads or sets, and each that torchrun does, is on
 // docs/reference/environment.md.
 func TestVariables(t *testing.T) {
@@ -108,16 +111,15 @@ func TestVariables(t *testing.T) {
 	for _, word := range strings.Fields(spans) {
 		named[strings.TrimSuffix(word, "…")] = true
 	}
-	has := func(name string) bool {
-		return named[name] || strings.HasPrefix(name, "PET_") && named["PET_"] || slices.Contains(exemptVariables, name)
-	}
-	own := map[string]bool{}
+	has := func(name string) bool { return named[name] || slices.Contains(exemptVariables, name) }
+	used := map[string]bool{}
 	for _, o := range readOptions(t) {
-		own[o.env] = o.own
+		used[o.env] = true
 	}
 	checked := 0
 	for _, text := range readModule(t).texts {
-		if name := strings.TrimSuffix(text, "="); variable.MatchString(name) && !own[name] {
+		if name := strings.TrimSuffix(text, "="); variable.MatchString(name) {
+			used[name] = true
 			if checked++; !has(name) {
 				t.Errorf("docs/reference/environment.md lacks %s, which muster uses", name)
 			}
@@ -126,7 +128,13 @@ func TestVariables(t *testing.T) {
 	if checked < 40 {
 		t.Errorf("only %d names of variables were found in the code", checked)
 	}
-	for name := range variablesOfTorchrun(t) {
+	torchs := variablesOfTorchrun(t)
+	for name := range named {
+		if variable.MatchString(name) && !used[name] && len(torchs) > 0 && !torchs[name] && !slices.Contains(otherVariables, name) {
+			t.Errorf("docs/reference/environment.md has %s, which nobody uses", name)
+		}
+	}
+	for name := range torchs {
 		if !has(name) {
 			t.Errorf("docs/reference/environment.md lacks %s, which torchrun uses", name)
 		}

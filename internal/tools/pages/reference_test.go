@@ -245,17 +245,17 @@ func TestReferenceEvents(t *testing.T) {
 // eventName is what an event is called, or its state.
 var eventName = regexp.MustCompile(`"((?:rendezvous|muster)\.[\w.]+|[A-Z_]{6,}|(?:watchdog|timer|kill) [a-z ]+)"`)
 
-// docs/exit-codes.md has each status that muster itself ends with.
+// docs/reference/exit-codes.md has each status that muster itself ends with.
 func TestExitStatuses(t *testing.T) {
-	found := readTables(readPage(t, "exit-codes.md"))
-	named := strings.Join(codeSpans(readPage(t, "exit-codes.md"), false), " ")
+	found := readTables(readPage(t, "reference/exit-codes.md"))
+	named := strings.Join(codeSpans(readPage(t, "reference/exit-codes.md"), false), " ")
 	for _, rows := range found {
 		for _, r := range rows {
 			named += " " + strings.Join(r.cells, " ")
 		}
 	}
 	statuses := 0
-	for _, file := range []string{"cmd/muster/internal/cli/cli.go", "failure/preemption.go"} {
+	for _, file := range []string{"cmd/muster/internal/cli/status.go", "failure/preemption.go"} {
 		source, err := os.ReadFile(root + "/" + file)
 		if err != nil {
 			t.Fatal(err)
@@ -263,7 +263,7 @@ func TestExitStatuses(t *testing.T) {
 		for _, m := range exitStatus.FindAllSubmatch(source, -1) {
 			statuses++
 			if !slices.Contains(strings.Fields(named), string(m[1])) {
-				t.Errorf("docs/exit-codes.md lacks %s of %s", m[1], file)
+				t.Errorf("docs/reference/exit-codes.md lacks %s of %s", m[1], file)
 			}
 		}
 	}

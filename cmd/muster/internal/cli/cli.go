@@ -30,17 +30,6 @@ import (
 	"github.com/muster-run/muster/process"
 )
 
-// Exit statuses of the command line itself.
-const (
-	exitOK    = 0
-	exitError = 1
-	// exitUnfit says that this host is not fit for the job: it has failed its
-	// --health-check and has not joined, or a rule of its --restart-policy has drained
-	// it. It is EX_UNAVAILABLE.
-	exitUnfit = 69
-	exitUsage = 2
-)
-
 // torchrunName is the name under which the program behaves as torchrun does.
 const torchrunName = "torchrun"
 

@@ -21,6 +21,7 @@ type subcommand struct {
 	line  bool        // it also takes run's options
 	words []word      // what its first argument may be, where that can be listed
 	stops []os.Signal // they end ctx rather than the process
+	ends  [2]string   // when its exit status is 0 and 1, if ever; wrong arguments give 2
 	// run runs it, or do, if it takes none of run's options and only has to say what went
 	// wrong.
 	run func(p program, ctx context.Context, args []string) int
@@ -32,27 +33,27 @@ func subcommands() []subcommand {
 	interrupt := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
 	all := []subcommand{
 		{group: "Run a job", name: "run", what: "start a script's workers and keep them running, as torchrun does", line: true, run: program.run},
-		{name: "explain", what: "show every setting of such a command line; run nothing", usage: explainHelp, line: true, run: program.explain},
-		{name: "doctor", what: "look for what would break a job, before it starts", usage: doctorUsage, line: true, stops: interrupt, run: program.doctor},
-		{group: "Watch it", name: "top", what: "watch a live job in the terminal", usage: topUsage, stops: append(interrupt[:2:2], syscall.SIGHUP), do: topCommand},
-		{name: "dump", what: "show the stacks of workers on this host", usage: dumpUsage, stops: interrupt, do: dumpCommand},
-		{name: "ps", what: "list this user's jobs on this host", usage: psUsage, do: psCommand},
-		{name: "stop", what: "stop a job's workers on this host", usage: stopUsage, stops: interrupt, do: stopCommand},
-		{name: "restart", what: "start a job's workers again", usage: restartUsage, do: restartCommand},
-		{name: "signal", what: "send a signal to a job's workers", usage: signalUsage, words: bare([]string{"USR1", "USR2", "HUP", "INT", "TERM", "CONT", "STOP"}), do: signalCommand},
-		{group: "Find out why it failed", name: "report", what: "show how a job went and why it failed, from its log directory", usage: reportUsage, do: reportCommand},
-		{name: "logs", what: "print or follow the workers' log files", usage: logsUsage, stops: interrupt, do: logsCommand},
-		{name: "policy", what: "check a restart policy, or try it on past failures", usage: policyUsage, words: []word{{"check", "say what is wrong with a policy"}, {"test", "say what it would have decided"}}, do: policyCommand},
-		{group: "Serve what a job needs", name: "store", what: "serve a TCPStore, or the rendezvous of jobs", usage: storeUsage, stops: interrupt, do: storeCommand},
-		{name: "watchdog", what: "serve worker timers to a script that muster did not start", usage: watchdogUsage, stops: interrupt, do: watchdogCommand},
-		{group: "Other", name: "completion", what: "print a completion script for a shell", usage: completionUsage, words: bare(shells), run: program.completion},
-		{name: "sim", what: "simulate the rendezvous of many hosts", usage: simUsage,
+		{name: "explain", what: "show every setting of such a command line; run nothing", ends: [2]string{"it printed the settings"}, usage: explainHelp, line: true, run: program.explain},
+		{name: "doctor", what: "look for what would break a job, before it starts", ends: [2]string{"nothing failed; there may be warnings", "something failed"}, usage: doctorUsage, line: true, stops: interrupt, run: program.doctor},
+		{group: "Watch it", name: "top", what: "watch a live job in the terminal", ends: [2]string{"it showed something", "it found no agent, or none answered"}, usage: topUsage, stops: append(interrupt[:2:2], syscall.SIGHUP), do: topCommand},
+		{name: "dump", what: "show the stacks of workers on this host", ends: [2]string{"it showed something", "it found no worker"}, usage: dumpUsage, stops: interrupt, do: dumpCommand},
+		{name: "ps", what: "list this user's jobs on this host", ends: [2]string{"it listed the jobs, or there is none", "a directory for sockets cannot be trusted"}, usage: psUsage, do: psCommand},
+		{name: "stop", what: "stop a job's workers on this host", ends: [2]string{"it is done", "there is no such job, or the job does not stop"}, usage: stopUsage, stops: interrupt, do: stopCommand},
+		{name: "restart", what: "start a job's workers again", ends: [2]string{"it is done", "there is no such job, or it cannot restart"}, usage: restartUsage, do: restartCommand},
+		{name: "signal", what: "send a signal to a job's workers", ends: [2]string{"it is done", "there is no such job or worker"}, usage: signalUsage, words: bare([]string{"USR1", "USR2", "HUP", "INT", "TERM", "CONT", "STOP"}), do: signalCommand},
+		{group: "Find out why it failed", name: "report", what: "show how a job went and why it failed, from its log directory", ends: [2]string{"it showed something, whatever became of the job", "it found nothing"}, usage: reportUsage, do: reportCommand},
+		{name: "logs", what: "print or follow the workers' log files", ends: [2]string{"it showed something, whatever became of the job", "it found nothing"}, usage: logsUsage, stops: interrupt, do: logsCommand},
+		{name: "policy", what: "check a restart policy, or try it on past failures", ends: [2]string{"the policy is valid, or was replayed", "the policy is wrong, or a file cannot be read"}, usage: policyUsage, words: []word{{"check", "say what is wrong with a policy"}, {"test", "say what it would have decided"}}, do: policyCommand},
+		{group: "Serve what a job needs", name: "store", what: "serve a TCPStore, or the rendezvous of jobs", ends: [2]string{"SIGINT or SIGTERM stopped it", "it cannot listen or go on"}, usage: storeUsage, stops: interrupt, do: storeCommand},
+		{name: "watchdog", what: "serve worker timers to a script that muster did not start", ends: [2]string{"SIGINT or SIGTERM stopped it", "it cannot use the FIFO"}, usage: watchdogUsage, stops: interrupt, do: watchdogCommand},
+		{group: "Other", name: "completion", what: "print a completion script for a shell", ends: [2]string{"it printed the script"}, usage: completionUsage, words: bare(shells), run: program.completion},
+		{name: "sim", what: "simulate the rendezvous of many hosts", ends: [2]string{"all invariants held", "an invariant was violated; it shows the seed"}, usage: simUsage,
 			do: func(_ context.Context, c *command, args []string) error {
 				began := time.Now()
 				return simCommand(c, args, func() time.Duration { return time.Since(began) })
 			}},
-		{name: "version", what: "print the version", usage: versionUsage, do: versionCommand},
-		{name: "help", what: "show a command's usage and options", usage: "usage: muster help [COMMAND]\n\nLists the commands, or shows one command's usage and options.\n", run: program.help},
+		{name: "version", what: "print the version", ends: [2]string{"it printed the version"}, usage: versionUsage, do: versionCommand},
+		{name: "help", what: "show a command's usage and options", ends: [2]string{"it printed the help"}, usage: "usage: muster help [COMMAND]\n\nLists the commands, or shows one command's usage and options.\n", run: program.help},
 	}
 	last := len(all) - 1
 	all[last].words = described(all[:last]) // what there is help on
@@ -74,7 +75,7 @@ func (c *subcommand) help() string {
 	if c.usage == "" {
 		return runHelp("muster " + c.name)
 	}
-	return c.usage
+	return c.usage + exitText(c.endings())
 }
 
 // options are what the command takes, those of run first.

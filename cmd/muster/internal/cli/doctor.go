@@ -38,9 +38,6 @@ NCCL_SOCKET_IFNAME name.
                      29400), until interrupted: to try two hosts without a rendezvous
   --peer HOST:PORT   try the network to such a host
   --health-check CMD the site's own check, as for muster run
-
-Exit status: 0 if nothing failed (there may be warnings), 1 if something did, 2 if the
-command line is wrong.
 `
 
 // A doctorRequest is what `muster doctor` was asked for beside the options of run.

@@ -20,8 +20,6 @@ const explainHelp = `usage: muster explain [options] training_script [training_s
 Takes the command line of muster run, and prints every setting with its value and where
 that comes from: the command line, a variable, the scheduler that started this process
 (Slurm, MPI, LSF, PBS, Kubernetes), or the default. It runs nothing.
-
-Exit status: 0, or 2 if muster run would refuse the command line.
 `
 
 // explain is `muster explain`.

@@ -65,13 +65,11 @@ have units: 90s, 10m, 1h30m.
 		}
 	}
 	b.WriteString(`
-Exit status: 0 if all workers succeeded, 1 if the job failed, 2 if the command line is
-wrong, 69 if this host is unfit (its --health-check, or a rule that drains it), 75 if the
-job was preempted and may be started again. Other variables: PYTHON_EXEC is the interpreter
-(default: that of the active virtual or conda environment, else python3 from PATH);
-LOGLEVEL=INFO tells more of what happens; TORCHELASTIC_ERROR_FILE is where the failure is
-written as JSON.
+Other variables: PYTHON_EXEC is the interpreter (default: that of the active virtual or
+conda environment, else python3 from PATH); LOGLEVEL=INFO tells more of what happens;
+TORCHELASTIC_ERROR_FILE is where the failure is written as JSON.
 `)
+	b.WriteString(exitText(endings))
 	return b.String()
 }
 

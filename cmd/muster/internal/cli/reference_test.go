@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -73,4 +74,64 @@ func (o *option) valueType() string {
 		return "A switch"
 	}
 	return "Text"
+}
+
+// written compares the parts of a page that the code writes, each between a comment with its
+// name and one with "end"; `make reference` writes them.
+func written(t *testing.T, page string, parts map[string]string) {
+	t.Helper()
+	content, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(content)
+	for name, part := range parts {
+		begin := "<!-- " + name + ": written by \"make reference\" -->\n"
+		before, rest, ok := strings.Cut(text, begin)
+		_, after, more := strings.Cut(rest, "<!-- end -->")
+		if !ok || !more {
+			t.Fatalf("%s has no part %s", page, name)
+		}
+		text = before + begin + "\n" + part + "\n<!-- end -->" + after
+	}
+	golden(t, page, text)
+}
+
+// docs/reference/exit-codes.md has the statuses of each command from their table.
+func TestReferenceStatuses(t *testing.T) {
+	run := "| status | when |\n|---|---|\n"
+	for _, e := range endings {
+		run += fmt.Sprintf("| %d | %s |\n", e.status, e.when)
+	}
+	var b strings.Builder
+	b.WriteString("| command | 0 | 1 | 2 |\n|---|---|---|---|\n")
+	for _, c := range subcommands() {
+		if c.usage == "" {
+			continue
+		}
+		if c.ends[0] == "" {
+			t.Errorf("the table of commands does not say when muster %s succeeds", c.name)
+		}
+		if strings.Contains(c.usage, "xit status") {
+			t.Errorf("the usage of muster %s has its exit status itself", c.name)
+		}
+		fmt.Fprintf(&b, "| `muster %s` | %s | %s | the command line is wrong |\n", c.name, c.ends[0], c.ends[1])
+	}
+	written(t, "../../../../docs/reference/exit-codes.md", map[string]string{"run": run, "commands": b.String()})
+}
+
+// docs/reference/environment.md has the variable of each option.
+func TestReferenceEnvironment(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("| variable | option | value |\n|---|---|---|\n")
+	for i := range options {
+		if o := &options[i]; o.env != "" {
+			value := o.valueType()
+			if o.kind == kindFlag {
+				value = "1 or 0"
+			}
+			fmt.Fprintf(&b, "| `%s` | [`--%s`](options.md#--%s) | %s |\n", o.env, o.name, o.name, value)
+		}
+	}
+	written(t, "../../../../docs/reference/environment.md", map[string]string{"options": b.String()})
 }
