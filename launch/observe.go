@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -117,15 +118,23 @@ func (o *observed) begin(cfg health.Config) (s *health.Server, stop func()) {
 	}
 }
 
-// announce says in a line where to look while the job runs: where its status page is,
-// and where the log files are that somebody has asked for.
+// announce says in a line where to look while the job runs: where its status page is, and
+// its log directory, of which little is left after a success unless somebody has asked for
+// log files. A logger that does not even take warnings wants to be quiet.
 func (o *observed) announce(w io.Writer, page, logDir string) {
+	if !o.cfg.Logger.Enabled(context.Background(), slog.LevelWarn) {
+		return
+	}
 	var where []string
 	if page != "" {
 		where = append(where, "status page at "+page)
 	}
-	if l := &o.cfg.Logs; logDir != "" && (l.Dir != "" || l.Redirects.Any() || l.Tee.Any()) {
-		where = append(where, "log files in "+logDir)
+	if l := &o.cfg.Logs; logDir != "" {
+		what := "log directory "
+		if l.Dir != "" || l.Redirects.Any() || l.Tee.Any() {
+			what = "log files in "
+		}
+		where = append(where, what+logDir)
 	}
 	if where != nil {
 		fmt.Fprintf(w, "muster: %s\n", strings.Join(where, ", "))

@@ -26,7 +26,7 @@ func TestStreamsStayInTurn(t *testing.T) {
 	}
 	r, w := pipe(t)
 	all := collect(r)
-	j := workers(t, muster(t), setup{stdout: w, stderr: w}, "--standalone", append(steps, "exit:0")...)
+	j := workers(t, muster(t), setup{stdout: w, stderr: w}, "--standalone --quiet", append(steps, "exit:0")...)
 	w.Close()
 	j.want(0)
 	if got := all(); got != want.String() {

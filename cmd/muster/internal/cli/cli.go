@@ -137,6 +137,9 @@ func (p program) run(ctx context.Context, args []string) int {
 	for _, text := range r.warnings {
 		cfg.Logger.Warn(text)
 	}
+	for _, text := range r.notes {
+		cfg.Logger.Info(text)
+	}
 	if r.schedule != nil {
 		fmt.Fprintf(p.stderr, "%s: %s\n", p.name, r.schedule)
 	}

@@ -32,6 +32,7 @@ type reader struct {
 	schedule *schedule                   // what it said
 	errs     []error
 	warnings []string
+	notes    []string // for information
 }
 
 func (r *reader) fail(format string, a ...any) { r.errs = append(r.errs, fmt.Errorf(format, a...)) }
@@ -457,5 +458,5 @@ func (r *reader) threads(cfg *launch.Config) {
 	}
 	share := max(1, len(cpus)/cfg.NprocPerNode)
 	cfg.Workers.OMPNumThreads = strconv.Itoa(share)
-	r.warn("OMP_NUM_THREADS is not set: each of the %d workers gets %d, its share of %d CPUs", cfg.NprocPerNode, share, len(cpus))
+	r.notes = append(r.notes, fmt.Sprintf("OMP_NUM_THREADS is not set: each of the %d workers gets %d, its share of %d CPUs", cfg.NprocPerNode, share, len(cpus)))
 }

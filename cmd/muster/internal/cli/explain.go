@@ -40,7 +40,7 @@ func (p program) explainLine(l line, errs []error) int {
 		return p.usage(errs)
 	}
 	writeSettings(p.stdout, r.settings(&cfg))
-	for _, text := range r.warnings {
+	for _, text := range append(r.warnings, r.notes...) {
 		fmt.Fprintf(p.stdout, "note: %s\n", text)
 	}
 	return exitOK
