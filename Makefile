@@ -1,6 +1,6 @@
 # Targets only name commands; what each does is said in its script.
 
-.PHONY: help build wheel demo test stress lint bench judge compat fuzz venv docs reference pictures reliability architecture
+.PHONY: help build wheel release demo test stress lint bench judge compat fuzz venv docs reference pictures reliability architecture
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1	/p' Makefile
@@ -10,6 +10,9 @@ build: ## bin/muster, and bin/torchrun as a link to it
 
 wheel: ## Python wheels for Linux and macOS, into dist
 	internal/tools/wheel.sh
+
+release: ## all that is published, into dist: tarballs, wheels, sdist, image, SBOM, checksums
+	internal/tools/release.sh
 
 demo: build ## two workers train, one is killed, the training goes on
 	internal/tools/demo.sh

@@ -7,4 +7,4 @@ require (
 	golang.org/x/sys v0.49.0
 )
 
-require github.com/muster-run/muster v0.0.0
+require github.com/muster-run/muster v0.1.0

@@ -15,7 +15,7 @@ require go.yaml.in/yaml/v3 v3.0.4 // indirect
 
 require (
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
-	github.com/muster-run/muster v0.0.0
+	github.com/muster-run/muster v0.1.0
 	go.yaml.in/yaml/v2 v2.4.3 // indirect
 	google.golang.org/protobuf v1.36.11 // indirect
 )

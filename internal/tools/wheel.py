@@ -15,10 +15,13 @@ binaries themselves, and what its tags promise is checked there:
 import argparse
 import base64
 import hashlib
+import json
 import os
 import posixpath
 import re
+import shutil
 import struct
+import subprocess
 import sys
 import zipfile
 
@@ -26,7 +29,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 PACKAGE = os.path.join(ROOT, "python", "muster")
 BINARIES = ("muster", "muster-quorum")
 REQUIRES_PYTHON = ">=3.8"
-HOME = "https://github.com/muster-run/muster"
+MODULE = "github.com/muster-run/muster"
+HOME = "https://" + MODULE
+THIRD_PARTY = "THIRD-PARTY-LICENSES"
 
 
 class Unfit(Exception):
@@ -87,16 +92,55 @@ def tags_of(path):
         raise Unfit("%s: %s" % (path, e)) from None
 
 
-def absolute(page):
-    """A page of docs/ whose links also work on an index."""
+def modules(binaries):
+    """What is in each program: the modules of others, and Go's own packages, as (path,
+    version, checksum)."""
+    found = {}
+    for name in BINARIES:
+        said = subprocess.run(["go", "version", "-m", "-json", os.path.join(binaries, name)], check=True, stdout=subprocess.PIPE)
+        built = json.loads(said.stdout)
+        found[name] = {("std", built["GoVersion"].replace("go", "v", 1), "")}
+        for m in built["Deps"]:
+            if not m["Path"].startswith(MODULE):
+                found[name].add((m["Path"], m["Version"], m["Sum"]))
+    return found
+
+
+def third_party(found):
+    """The licences of what is in the programs, each text once."""
+    every = sorted({(path, version) for m in found.values() for path, version, _ in m if path != "std"})
+    said = subprocess.run(["go", "mod", "download", "-json"] + ["%s@%s" % m for m in every],
+                          check=True, stdout=subprocess.PIPE, env=dict(os.environ, GOWORK="off"), cwd=ROOT).stdout.decode()
+    root = subprocess.run(["go", "env", "GOROOT"], check=True, stdout=subprocess.PIPE).stdout.decode().strip()
+    dirs, decoder = [("Go", root)], json.JSONDecoder()
+    while said.strip():
+        module, end = decoder.raw_decode(said.lstrip())
+        said = said.lstrip()[end:]
+        dirs.append((module["Path"] + " " + module["Version"], module["Dir"]))
+    texts = {}
+    for name, dir in dirs:
+        files = [f for f in sorted(os.listdir(dir)) if re.match(r"(?i)(licen[cs]e|copying|notice|patents)", f)]
+        if not any(re.match("(?i)[lc]", f) for f in files):
+            raise Unfit("%s has no licence" % name)
+        for f in files:
+            with open(os.path.join(dir, f), "rb") as licence:
+                texts.setdefault(licence.read().strip(), []).append("%s (%s)" % (name, f))
+    page = b"The programs muster and muster-quorum contain the following, under the licences below.\n"
+    for text, names in texts.items():
+        page += b"\n" + b"-" * 79 + b"\n" + "\n".join(names).encode() + b"\n\n" + text + b"\n"
+    return page
+
+
+def absolute(page, base="docs"):
+    """A page whose links also work elsewhere; base is its directory."""
     def link(m):
-        path = posixpath.normpath(posixpath.join("docs", m[1]))
+        path = posixpath.normpath(posixpath.join(base, m[1]))
         return "](%s/blob/main/%s)" % (HOME, path)
 
     return re.sub(r"\]\((?!https?:|#)([^)\s]+)\)", link, page)
 
 
-def metadata(version):
+def metadata(version, licences):
     with open(os.path.join(ROOT, "docs", "python.md"), encoding="utf-8") as f:
         description = absolute(f.read())
     return (
@@ -106,7 +150,7 @@ def metadata(version):
         "Summary: torchrun as one static binary: starts a distributed PyTorch job and keeps it alive\n"
         "Author: The muster authors\n"
         "License-Expression: BSD-3-Clause\n"
-        "License-File: LICENSE\n"
+        "%s"
         "Project-URL: Source, %s\n"
         "Project-URL: Issues, %s/issues\n"
         "Project-URL: Changes, %s/blob/main/CHANGELOG.md\n"
@@ -119,7 +163,7 @@ def metadata(version):
         "Provides-Extra: functions\n"
         "Requires-Dist: cloudpickle; extra == \"functions\"\n"
         "Description-Content-Type: text/markdown\n"
-        "\n%s" % (version, HOME, HOME, HOME, REQUIRES_PYTHON, description)
+        "\n%s" % (version, "".join("License-File: %s\n" % name for name in licences), HOME, HOME, HOME, REQUIRES_PYTHON, description)
     )
 
 
@@ -141,8 +185,8 @@ def entry(name, mode):
     return info
 
 
-def make(binaries, out):
-    """Writes the wheel and returns its path."""
+def make(binaries, out, licences=None):
+    """Writes the wheel and returns its path. licences are those of what the programs contain."""
     found = {tuple(tags_of(os.path.join(binaries, name))) for name in BINARIES}
     if len(found) != 1:
         raise Unfit("the binaries are for different platforms: %s" % sorted(found))
@@ -158,9 +202,12 @@ def make(binaries, out):
     for name in BINARIES:
         with open(os.path.join(binaries, name), "rb") as f:
             files.append((scripts + name, f.read(), 0o755))
-    files.append((info + "/METADATA", metadata(number).encode(), 0o644))
     with open(os.path.join(ROOT, "LICENSE"), "rb") as f:
-        files.append((info + "/licenses/LICENSE", f.read(), 0o644))
+        texts = {"LICENSE": f.read()}
+    if licences:
+        texts[THIRD_PARTY] = licences
+    files.append((info + "/METADATA", metadata(number, sorted(texts)).encode(), 0o644))
+    files += [(info + "/licenses/" + name, texts[name], 0o644) for name in texts]
     files.append((info + "/WHEEL", (
         "Wheel-Version: 1.0\nGenerator: muster wheel.py\nRoot-Is-Purelib: false\n"
         + "".join("Tag: py3-none-%s\n" % tag for tag in tags)).encode(), 0o644))
@@ -181,14 +228,26 @@ def make(binaries, out):
     return path
 
 
+def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
+    """What pip calls to install from the source (PEP 517)."""
+    if not shutil.which("go"):
+        sys.exit("error: there is no Go, which builds muster\n"
+                 "hint: install Go 1.26 or newer (https://go.dev/dl), or a wheel, which needs no Go: there are wheels for "
+                 "Linux on x86-64 and aarch64 and for macOS on arm64")
+    platform = subprocess.run(["go", "env", "GOOS", "GOARCH"], check=True, stdout=subprocess.PIPE).stdout.decode().split()
+    made = subprocess.run([os.path.join(ROOT, "internal", "tools", "wheel.sh"), os.path.abspath(wheel_directory), "/".join(platform)],
+                          check=True, stdout=subprocess.PIPE, env=dict(os.environ, BASE_PYTHON=sys.executable)).stdout
+    return os.path.basename(made.decode().strip())
+
+
 def main():
     parser = argparse.ArgumentParser(description="make a wheel of muster")
     parser.add_argument("--binaries", required=True, help="directory with " + " and ".join(BINARIES))
     parser.add_argument("--out", required=True, help="directory for the wheel")
     args = parser.parse_args()
     try:
-        print(make(args.binaries, args.out))
-    except (Unfit, OSError) as e:
+        print(make(args.binaries, args.out, third_party(modules(args.binaries))))
+    except (Unfit, OSError, subprocess.CalledProcessError) as e:
         sys.exit("wheel: %s" % e)
 
 

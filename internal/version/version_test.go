@@ -3,6 +3,7 @@ package version_test
 import (
 	"os"
 	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/muster-run/muster/internal/version"
@@ -31,5 +32,22 @@ func TestChangelog(t *testing.T) {
 	first := regexp.MustCompile(`(?m)^## (\S+)`).FindSubmatch(text)
 	if first == nil || string(first[1]) != version.Version {
 		t.Errorf("CHANGELOG.md begins with %q, want %q", first, version.Version)
+	}
+}
+
+// The modules of the tree require the release that this is or becomes, and go.work puts the
+// tree in its place.
+func TestModules(t *testing.T) {
+	release := " v" + strings.TrimSuffix(version.Version, "-dev")
+	for _, name := range []string{"go.work", "bench/go.mod", "cmd/muster-quorum/go.mod", "internal/tools/go.mod", "test/go.mod"} {
+		text, err := os.ReadFile("../../" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range regexp.MustCompile(`github.com/muster-run/muster( v\S+)`).FindAllSubmatch(text, -1) {
+			if string(found[1]) != release {
+				t.Errorf("%s has%s, want%s", name, found[1], release)
+			}
+		}
 	}
 }

@@ -34,6 +34,7 @@ var plays = map[string]struct {
 
 // scripts are the pages whose blocks of sh are run, in one go, by another test.
 var scripts = map[string]string{
+	"docs/install.md":        "TestDocumentation in test/wheeltest",
 	"docs/python.md":         "TestDocumentation in test/wheeltest",
 	"docs/restart-policy.md": "TestPolicyDocumentation",
 }

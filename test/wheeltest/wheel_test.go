@@ -8,7 +8,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +27,7 @@ const root = "../.."
 var shared struct {
 	dir    string // of the suite
 	dist   string // with the wheel
+	built  string // with the binaries in it, by platform
 	python func() (string, error)
 }
 
@@ -42,13 +42,14 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	shared.dir, shared.dist = dir, filepath.Join(dir, "dist")
+	shared.dir, shared.dist, shared.built = dir, filepath.Join(dir, "dist"), filepath.Join(dir, "built")
 	shared.python = sync.OnceValues(func() (string, error) { return exec.LookPath("python3") })
 	return m.Run()
 }
 
 var wheel = sync.OnceValues(func() (string, error) {
-	cmd := exec.Command(filepath.Join(root, "internal/tools/wheel.sh"), shared.dist, runtime.GOOS+"/"+runtime.GOARCH)
+	cmd := exec.Command(filepath.Join(root, "internal/tools/wheel.sh"), shared.dist, platform)
+	cmd.Env = append(os.Environ(), "BUILT="+shared.built)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("wheel.sh: %w\n%s", err, out)
 	}
@@ -287,36 +288,44 @@ func TestTypes(t *testing.T) {
 	output(t, filepath.Join(root, "python"), nil, strings.TrimSpace(string(mypy)), "--strict", "--cache-dir", os.DevNull, "muster", "tests/typed.py")
 }
 
-// The commands of docs/python.md, verbatim, and what they say they print.
+// The commands of the pages, verbatim, and what they say they print.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 	if _, err := shared.python(); err != nil || len(pythons()) == 0 {
 		t.Skip("needs python3 with venv")
 	}
-	if _, err := wheel(); err != nil {
-		t.Fatal(err)
+	if platform != "linux/amd64" {
+		t.Skip("docs/install.md unpacks the tarball for linux/amd64")
 	}
-	page, err := doctest.Read(root, "docs/python.md")
+	made, err := firstRelease()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	if err := os.Symlink(shared.dist, filepath.Join(dir, "dist")); err != nil {
-		t.Fatal(err)
-	}
-	compared := 0
-	for _, script := range page.Scripts() {
-		got := stdout(t, dir, script.Text)
-		if !script.Compared {
-			continue
+	for name, least := range map[string]struct{ scripts, compared int }{"docs/install.md": {2, 0}, "docs/python.md": {4, 2}} {
+		page, err := doctest.Read(root, name)
+		if err != nil {
+			t.Fatal(err)
 		}
-		compared++
-		if diff := cmp.Diff(script.Output, got); diff != "" {
-			t.Errorf("docs/python.md:%d: output (-documented +got):\n%s", script.At, diff)
+		dir := t.TempDir()
+		for _, from := range []string{made, shared.dist} {
+			if err := os.CopyFS(filepath.Join(dir, "dist"), os.DirFS(from)); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	if n := len(page.Scripts()); n < 4 || compared < 2 {
-		t.Errorf("%d blocks of commands and %d of output in docs/python.md", n, compared)
+		compared := 0
+		for _, script := range page.Scripts() {
+			got := stdout(t, dir, script.Text)
+			if !script.Compared {
+				continue
+			}
+			compared++
+			if diff := cmp.Diff(script.Output, got); diff != "" {
+				t.Errorf("%s:%d: output (-documented +got):\n%s", name, script.At, diff)
+			}
+		}
+		if n := len(page.Scripts()); n < least.scripts || compared < least.compared {
+			t.Errorf("%d blocks of commands and %d of output in %s", n, compared, name)
+		}
 	}
 }
 
@@ -324,7 +333,7 @@ func TestDocumentation(t *testing.T) {
 func stdout(t *testing.T, dir, script string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sh", "-eu", "-c", script)
-	cmd.Dir = dir
+	cmd.Dir, cmd.Env = dir, append(os.Environ(), "HOME="+dir)
 	out, err := cmd.Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		t.Fatalf("%s\n%v\n%s%s", script, err, out, exit.Stderr)
