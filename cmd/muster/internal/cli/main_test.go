@@ -19,7 +19,7 @@ func TestMain(m *testing.M) {
 	process.GuardMain() // or a guard that a job starts would run the tests
 	testproc.Prepare()
 	program := func() { os.Exit(Run(context.Background(), os.Args, os.Stdin, os.Stdout, os.Stderr)) }
-	testscript.Main(m, map[string]func(){"muster": program, "torchrun": program})
+	testscript.Main(m, map[string]func(){"muster": program, "torchrun": program, "train": formatsWorker})
 }
 
 func TestScripts(t *testing.T) {
