@@ -29,7 +29,8 @@ type conn struct {
 type connKey struct{}
 
 // refusal is all that a client gets for which there is no room.
-const refusal = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+const refusal = "HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 53\r\n\r\n" +
+	"too many connections are open; try again in a second\n"
 
 const refusalTime = 100 * time.Millisecond
 

@@ -74,6 +74,7 @@ func write(w http.ResponseWriter, rep reply) {
 // answer makes the reply to a request.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request) reply {
 	if r.Method == http.MethodPost && s.cfg.Control != nil {
+		defer keep(r.Context())()
 		return control(s.cfg.Control, r)
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {

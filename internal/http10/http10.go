@@ -23,6 +23,14 @@ type HeadError struct{ text string }
 
 func (e *HeadError) Error() string { return e.text }
 
+// A StatusError is an answer with another status than 200.
+type StatusError struct {
+	Status string
+	Said   string // the answer's first 200 characters, without control characters
+}
+
+func (e *StatusError) Error() string { return "it answers " + e.Status + ": " + e.Said }
+
 // Ask sends a request without a body, and returns the body of the answer, of at most limit
 // bytes. It gives up when ctx is done. The caller closes conn.
 func Ask(ctx context.Context, conn net.Conn, method, path string, limit int64) ([]byte, error) {
@@ -78,7 +86,7 @@ func Read(r io.Reader, limit int64) ([]byte, error) {
 	case n > limit:
 		return nil, fmt.Errorf("the answer has more than %d bytes", limit)
 	case status != "200":
-		return nil, fmt.Errorf("it answers %s: %s", status, text.Line(string(bytes.TrimSpace(body[:min(n, 1000)])), 200))
+		return nil, &StatusError{status, text.Line(string(bytes.TrimSpace(body[:min(n, 1000)])), 200)}
 	}
 	return body, nil
 }

@@ -41,31 +41,31 @@ func isOurs(dir string) bool {
 	return err == nil && info.IsDir() && safeopen.Owner(info) == os.Geteuid() && info.Mode().Perm()&0o022 == 0
 }
 
-// check says what is wrong with a directory for sockets; it may not be a link either.
-func check(dir string) error {
+// check says what is wrong with a user's directory for sockets; it may not be a link either.
+func check(dir string, uid int) error {
 	info, err := os.Lstat(dir)
 	switch {
 	case err != nil:
 		return err
 	case !info.IsDir():
 		return fmt.Errorf("%s is no directory (%v); remove it", dir, info.Mode())
-	case safeopen.Owner(info) != os.Geteuid():
-		return fmt.Errorf("%s belongs to user %d, not to this user (%d); remove it", dir, safeopen.Owner(info), os.Geteuid())
+	case safeopen.Owner(info) != uid:
+		return fmt.Errorf("%s belongs to user %d, not to user %d; remove it (root may), or set XDG_RUNTIME_DIR", dir, safeopen.Owner(info), uid)
 	case info.Mode().Perm()&0o077 != 0:
 		return fmt.Errorf("%s is open to other users (mode %#o); remove it, or make it private: chmod 700 %s", dir, info.Mode().Perm(), dir)
 	}
 	return nil
 }
 
-// fileName is the name of an agent's socket: its run ID, made safe and short, and its pid.
-func fileName(runID string, pid int) string {
+// safeName is a run ID in the name of a socket: safe and short.
+func safeName(runID string) string {
 	safe := strings.Map(func(r rune) rune {
 		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_' {
 			return r
 		}
 		return '_'
 	}, runID)
-	return fmt.Sprintf("%s.%d", safe[:min(len(safe), 40)], pid)
+	return safe[:min(len(safe), 40)]
 }
 
 // A Listener is an agent's socket. It accepts nobody but this user and root.
@@ -82,10 +82,10 @@ func listenIn(dirs []string, runID string) (*Listener, error) {
 	for _, dir := range dirs {
 		err := os.Mkdir(dir, 0o700)
 		if errors.Is(err, fs.ErrExist) {
-			err = check(dir)
+			err = check(dir, os.Geteuid())
 		}
 		if err == nil {
-			path := filepath.Join(dir, fileName(runID, os.Getpid()))
+			path := filepath.Join(dir, fmt.Sprintf("%s.%d", safeName(runID), os.Getpid()))
 			var l *net.UnixListener
 			if l, err = Listen("unix", path); err == nil {
 				return &Listener{l, path}, nil
@@ -122,64 +122,118 @@ func (l *Listener) Close() error {
 // An Agent listens at a socket.
 type Agent struct {
 	Path string
-	PID  int // 0 if this process does not see its pid namespace
+	UID  int    // its user
+	PID  int    // 0 if this process does not see its pid namespace
+	Name string // its run ID, as far as the socket's name has it
 }
 
-// Agents returns the agents of this user on this host, by path. It removes what agents have
-// left that were killed. The error is of a directory that cannot be trusted.
-func Agents(ctx context.Context) ([]Agent, error) {
-	all := dirs()
-	if run := fmt.Sprintf("/run/user/%d", os.Geteuid()); isOurs(run) { // cron, for one, does not set XDG_RUNTIME_DIR
-		if dir := filepath.Join(run, "muster"); !slices.Contains(all, dir) {
-			all = append(all, dir)
+// MayHave says whether the agent's run ID can be this one. Only the agent knows it whole.
+func (a *Agent) MayHave(runID string) bool { return a.Name == safeName(runID) }
+
+// Agents returns the agents of this user on this host, for root those of all users, by path. It
+// removes what agents of this user have left that were killed. The error is of a directory of
+// this user that cannot be trusted.
+func Agents(ctx context.Context) (found []Agent, failure error) {
+	me := os.Geteuid()
+	own := append(dirs(), fmt.Sprintf("/run/user/%d/muster", me)) // cron, for one, does not set XDG_RUNTIME_DIR
+	all := slices.Clone(own)
+	if me == 0 {
+		for _, pattern := range []string{"/run/user/*/muster", "/tmp/muster-*"} {
+			more, _ := filepath.Glob(pattern)
+			all = append(all, more...)
 		}
 	}
-	return agentsIn(ctx, all)
-}
-
-// startTime is how long an agent may take between bind and listen.
-const startTime = 10 * time.Second
-
-func agentsIn(ctx context.Context, dirs []string) (found []Agent, failure error) {
-	for _, dir := range dirs {
-		err := check(dir)
-		if errors.Is(err, fs.ErrNotExist) {
+	slices.Sort(all)
+	for _, dir := range slices.Compact(all) {
+		uid, ok := userOf(dir)
+		if slices.Contains(own, dir) {
+			uid, ok = me, true
+		}
+		if !ok {
 			continue
 		}
-		var entries []fs.DirEntry
-		if err == nil {
-			entries, err = os.ReadDir(dir)
-		}
-		failure = errors.Join(failure, err)
-		for _, e := range entries {
-			path := filepath.Join(dir, e.Name())
-			conn, err := DialAgent(ctx, path)
-			if err == nil {
-				p, _ := PeerOf(conn)
-				conn.Close()
-				found = append(found, Agent{path, p.PID})
-			} else if info, gone := e.Info(); gone == nil && errors.Is(err, syscall.ECONNREFUSED) && time.Since(info.ModTime()) > startTime {
-				_ = os.Remove(path)
-			}
+		agents, err := agentsIn(ctx, dir, uid)
+		if found = append(found, agents...); uid == me { // anybody can make a directory for root to find
+			failure = errors.Join(failure, err)
 		}
 	}
 	return found, failure
 }
 
-// DialAgent connects to the agent that listens at path. It is an error if that is another
-// user's.
-func DialAgent(ctx context.Context, path string) (*net.UnixConn, error) {
-	conn, err := dial(ctx, "unix", path)
+// userOf returns the user whose agents have their sockets in a directory, by its name.
+func userOf(dir string) (uid int, ok bool) {
+	name, ok := strings.CutPrefix(filepath.Base(dir), "muster-")
+	if run, under := strings.CutPrefix(dir, "/run/user/"); under {
+		name, ok = strings.CutSuffix(run, "/muster")
+	}
+	uid, err := strconv.Atoi(name)
+	return uid, ok && err == nil
+}
+
+// startTime is how long an agent may take between bind and listen.
+const startTime = 10 * time.Second
+
+func agentsIn(ctx context.Context, dir string, uid int) (found []Agent, failure error) {
+	err := check(dir, uid)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var entries []fs.DirEntry
+	if err == nil {
+		entries, err = os.ReadDir(dir)
+	}
+	for _, e := range entries {
+		if e.Type() != fs.ModeSocket {
+			continue
+		}
+		a := Agent{Path: filepath.Join(dir, e.Name()), UID: uid}
+		a.Name, _, _ = strings.Cut(e.Name(), ".")
+		conn, err := a.Dial(ctx)
+		switch {
+		case err == nil:
+			p, _ := PeerOf(conn)
+			conn.Close()
+			a.PID = p.PID
+			found = append(found, a)
+		case errors.Is(err, syscall.EAGAIN): // it accepts nobody: stopped, say
+			found = append(found, a)
+		case errors.Is(err, syscall.ECONNREFUSED) && uid == os.Geteuid(): // in another's directory, the name may lead elsewhere by now
+			if info, gone := e.Info(); gone == nil && time.Since(info.ModTime()) > startTime {
+				_ = os.Remove(a.Path)
+			}
+		}
+	}
+	return found, err
+}
+
+// Dial connects to the agent. It is an error if somebody else than its user listens there.
+func (a *Agent) Dial(ctx context.Context) (*net.UnixConn, error) {
+	conn, err := dial(ctx, "unix", a.Path)
 	if err != nil {
 		return nil, err
 	}
 	p, err := PeerOf(conn)
-	if err == nil && p.UID != os.Geteuid() && os.Geteuid() != 0 {
-		err = fmt.Errorf("%s belongs to user %d", path, p.UID)
+	if err == nil && p.UID != a.UID {
+		err = fmt.Errorf("user %d listens at %s, not user %d", p.UID, a.Path, a.UID)
 	}
 	if err != nil {
 		conn.Close()
 		return nil, err
 	}
 	return conn, nil
+}
+
+// OwnerOf returns which other user has a job on this host: the kernel tells everybody the paths
+// of all sockets. job is its run ID, or its agent's pid.
+func OwnerOf(job string) (uid int, ok bool) {
+	sockets, _ := os.ReadFile("/proc/net/unix")
+	for line := range strings.Lines(string(sockets)) {
+		dir, file := filepath.Split(strings.TrimSpace(line[max(0, strings.IndexByte(line, '/')):]))
+		name, pid, _ := strings.Cut(file, ".")
+		uid, ok = userOf(filepath.Clean(dir))
+		if ok && uid != os.Geteuid() && (name == safeName(job) || pid == job) {
+			return uid, true
+		}
+	}
+	return 0, false
 }

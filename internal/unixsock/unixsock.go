@@ -37,6 +37,9 @@ func Listen(network, path string) (l *net.UnixListener, err error) {
 			l.Close()
 		}
 	}
+	if e, ok := errors.AsType[*net.OpError](err); ok {
+		err = e.Err
+	}
 	if err != nil {
 		return nil, fmt.Errorf("listen at %s: %w", path, err)
 	}

@@ -1,11 +1,15 @@
 package unixsock
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // An agent that has a socket is found; one that was killed is not, and its socket goes.
@@ -18,12 +22,24 @@ func TestAgents(t *testing.T) {
 	if info, err := os.Lstat(l.path); err != nil || info.Mode() != os.ModeSocket|0o600 {
 		t.Errorf("%v, %v", info, err)
 	}
-	agents, err := agentsIn(t.Context(), []string{"/nothing/here", dir})
-	if err != nil || len(agents) != 1 || agents[0] != (Agent{l.path, os.Getpid()}) {
+	others := filepath.Join(dir, "others")
+	err = errors.Join(os.WriteFile(others+".1", nil, 0o600), os.Symlink(l.path, others+".2"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	agents, err := agentsIn(t.Context(), dir, os.Geteuid())
+	want := Agent{l.path, os.Geteuid(), os.Getpid(), "run_1__" + strings.Repeat("x", 33)}
+	if err != nil || len(agents) != 1 || agents[0] != want {
+		t.Errorf("agents %v, %v; want %v", agents, err, want)
+	}
+	if !want.MayHave("run/1 \x1b"+strings.Repeat("x", 50)) || want.MayHave("run/1") {
+		t.Error("the run ID")
+	}
+	if agents, err := agentsIn(t.Context(), "/nothing/here", os.Geteuid()); agents != nil || err != nil {
 		t.Errorf("agents %v, %v", agents, err)
 	}
 	l.UnixListener.Close() // as a killed agent
-	if agents, err := agentsIn(t.Context(), []string{dir}); agents != nil || err != nil {
+	if agents, err := agentsIn(t.Context(), dir, os.Geteuid()); agents != nil || err != nil {
 		t.Errorf("agents %v, %v", agents, err)
 	}
 	if _, err := os.Lstat(l.path); err != nil {
@@ -33,9 +49,79 @@ func TestAgents(t *testing.T) {
 	if err := os.Chtimes(l.path, old, old); err != nil {
 		t.Fatal(err)
 	}
-	agentsIn(t.Context(), []string{dir})
+	agentsIn(t.Context(), dir, os.Geteuid())
 	if _, err := os.Lstat(l.path); !os.IsNotExist(err) {
 		t.Errorf("an old socket at which nobody listens: %v", err)
+	}
+	if left, err := os.ReadDir(dir); len(left) != 2 {
+		t.Errorf("of what is no socket there is %v, %v", left, err)
+	}
+}
+
+// An agent that accepts nobody is there, too.
+func TestStoppedAgent(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := listenIn([]string{dir}, "r")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	raw, err := l.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { _ = unix.Listen(int(fd), 0) }) // room for one
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		conn, err := dial(t.Context(), "unix", l.path)
+		if err != nil {
+			break
+		}
+		defer conn.Close()
+	}
+	agents, err := agentsIn(t.Context(), dir, os.Geteuid())
+	if want := (Agent{l.path, os.Geteuid(), 0, "r"}); err != nil || len(agents) != 1 || agents[0] != want {
+		t.Errorf("agents %v, %v; want %v", agents, err, want)
+	}
+}
+
+// Whose job it is, the kernel tells everybody.
+func TestOwnerOf(t *testing.T) {
+	dir, err := os.MkdirTemp("/tmp", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	theirs, ours := filepath.Join(dir, "muster-4000000001"), filepath.Join(dir, fmt.Sprint("muster-", os.Geteuid()))
+	id := fmt.Sprint("owner of ", os.Getpid())
+	for _, dir := range []string{theirs, ours} {
+		err := os.Mkdir(dir, 0o700)
+		if err == nil {
+			var l *Listener
+			if l, err = listenIn([]string{dir}, id+filepath.Base(dir)); err == nil {
+				defer l.Close()
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	newline, err := Listen("unix", filepath.Join(dir, "muster-1\n\nx"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer newline.Close()
+	if uid, ok := OwnerOf(id + "muster-4000000001"); uid != 4000000001 || !ok {
+		t.Skipf("user %d, %v: needs Linux's /proc/net/unix", uid, ok)
+	}
+	for _, job := range []string{id, id + filepath.Base(ours), "no such"} {
+		if uid, ok := OwnerOf(job); ok {
+			t.Errorf("%s is user %d's", job, uid)
+		}
 	}
 }
 
@@ -70,7 +156,7 @@ func TestUnsafe(t *testing.T) {
 		if l, err := listenIn([]string{dir}, "r"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("listen in %s: %v, %v; want %q", dir, l, err, want)
 		}
-		if agents, err := agentsIn(t.Context(), []string{dir}); agents != nil || err == nil || !strings.Contains(err.Error(), want) {
+		if agents, err := agentsIn(t.Context(), dir, os.Geteuid()); agents != nil || err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("agents in %s: %v, %v; want %q", dir, agents, err, want)
 		}
 	}

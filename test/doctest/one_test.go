@@ -33,12 +33,15 @@ func observe(p *play) {
 		switch {
 		case span == "/metrics":
 			metrics = get(span)
-		case strings.HasPrefix(span, "/") && !strings.HasPrefix(span, "/tmp/"):
+		case strings.HasPrefix(span, "/") && !strings.HasPrefix(span, "/tmp/") && !strings.HasPrefix(span, "/run/"):
 			get(span)
 		}
 	}
 	p.served(metrics)
-	job.interrupt().exits(1)
+	for _, form := range []string{"muster top JOB", "muster dump JOB", "muster logs JOB", "muster restart JOB", "muster stop JOB"} {
+		p.do(0, p.form(form, "JOB", job.pid())).exits(0)
+	}
+	job.exits(1)
 }
 
 // served checks that the metrics that the page names are there.
@@ -158,6 +161,7 @@ func afterAFailure(p *play) {
 	}
 	p.run("muster top").exits(0).prints(false)
 	p.do(0, p.form("muster top HOST:PORT", "HOST:PORT", "localhost:9000")).exits(0).says(1, "^muster train.py  .*llama-7b ")
+	p.do(0, p.form("muster top JOB", "JOB", "llama-7b")).exits(0).says(1, "^muster train.py  .*llama-7b ")
 	p.do(0, p.form("muster top PID", "PID", hosts[0].pid())).exits(0).says(1, "^muster train.py  .*llama-7b ")
 	for _, h := range hosts {
 		h.interrupt().exits(1)

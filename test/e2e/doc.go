@@ -12,6 +12,7 @@
 //
 // Which file shows that
 //
+//	asked         muster restart restarts the workers of all hosts
 //	badinput      a command line that cannot work is refused before anything starts
 //	console       output comes out line by line; a console that is stuck or gone stops no job
 //	defects       muster has none of torchrun's defects (docs/differences.md)

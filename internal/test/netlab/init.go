@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -101,6 +102,14 @@ func newSystem(name, etc string) error {
 		if err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("mount over /etc/%s: %w", file, err)
 		}
+	}
+	// No agent of another host is to be found here.
+	sockets := fmt.Sprintf("/tmp/muster-%d", os.Geteuid())
+	if err := os.Mkdir(sockets, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if err := unix.Mount("tmpfs", sockets, "tmpfs", 0, "mode=700"); err != nil {
+		return fmt.Errorf("mount over %s: %w", sockets, err)
 	}
 	if err := unix.Sethostname([]byte(name)); err != nil {
 		return fmt.Errorf("set host name %s: %w", name, err)

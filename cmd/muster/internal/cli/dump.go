@@ -1,10 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -13,16 +16,16 @@ import (
 	"github.com/muster-run/muster/internal/text"
 )
 
-const dumpUsage = `usage: muster dump [--pid PID[,PID...] | --job RUN_ID] [--out DIR] [--json] [--timeout SECONDS]
+const dumpUsage = `usage: muster dump [JOB | --pid PID[,PID...]] [--out DIR] [--json] [--timeout SECONDS]
 
 Shows where workers on this host are, without ending them: the Python stacks of all
 threads, equal ones together and those that differ first, so that you see the rank for
-which the others wait. Without --pid and --job it looks at all workers of this user,
+which the others wait. Without JOB and --pid it looks at all workers of this user,
 whether muster or torchrun has started them, job by job.
 
-  --pid PID          a process to look at, or the agent (muster run) whose workers to
-                     look at; may be repeated
-  --job RUN_ID       the workers of this job (its --rdzv-id)
+  JOB                a job's run ID (--rdzv-id), or the pid of its agent (muster run), as
+                     muster ps shows them
+  --pid PID          a process to look at; may be repeated
   --out DIR          write the whole evidence there, as autopsy.txt and autopsy.json: also
                      threads, system calls, sockets, memory and CPU time, the end of
                      stderr, the records of torch's flight recorder
@@ -57,13 +60,20 @@ func dumpCommand(ctx context.Context, c *command, args []string) error {
 		return err
 	}
 	jobs, err := req.find(ctx)
-	errs := []error{err}
+	return errors.Join(err, req.take(ctx, c, jobs, logger))
+}
+
+// take takes the evidence and shows it.
+func (req dumpRequest) take(ctx context.Context, c *command, jobs []autopsy.Job, logger *slog.Logger) error {
+	var errs []error
 	cfg := autopsy.Config{Timeout: req.timeout, Logger: logger}
-	for i, job := range jobs {
+	shown := 0
+	for _, job := range jobs {
 		report := autopsy.Take(ctx, req.reason(job), job.Workers, cfg)
 		if len(jobs) > 1 && report.Gone() {
 			continue // it ended meanwhile
 		}
+		shown++
 		if req.out != "" {
 			text, jsonPath, err := report.WriteDir(req.out)
 			errs = append(errs, err)
@@ -71,10 +81,13 @@ func dumpCommand(ctx context.Context, c *command, args []string) error {
 				fmt.Fprintf(c.stderr, "muster dump: wrote %s and %s\n", text, jsonPath)
 			}
 		}
-		if i > 0 && !req.json {
+		if shown > 1 && !req.json {
 			io.WriteString(c.stdout, "\n")
 		}
 		errs = append(errs, req.show(c.stdout, job, report, len(jobs)))
+	}
+	if shown == 0 && len(jobs) > 0 {
+		errs = append(errs, fmt.Errorf("the workers of the %d jobs on this host have ended", len(jobs)))
 	}
 	return errors.Join(errs...)
 }
@@ -91,16 +104,15 @@ func parseDump(c *command, args []string) (req dumpRequest) {
 		}
 		return nil
 	})
-	c.StringVar(&req.job, "job", "", "")
 	c.StringVar(&req.out, "out", "", "")
 	c.BoolVar(&req.json, "json", false, "")
 	req.timeout = 5 * time.Second
 	c.value("timeout", "seconds, or a time such as 10m, more than 0 and at most 3600s", func(text string) error {
 		return parseSeconds(text, &req.timeout, 3600)
 	})
-	c.options(args)
+	req.job = c.atMost(1, args)[0]
 	if len(req.pids) > 0 && req.job != "" {
-		c.wrong("--pid and --job exclude each other")
+		c.wrong("--pid and a job exclude each other; leave one of them out")
 	}
 	return req
 }
@@ -112,15 +124,6 @@ func (req dumpRequest) find(ctx context.Context) ([]autopsy.Job, error) {
 		var job autopsy.Job
 		var errs []error
 		for _, pid := range req.pids {
-			if _, isAgent := agentOf(pid); isAgent {
-				workers, err := autopsy.WorkersOf(ctx, pid)
-				if len(workers) == 0 && err == nil {
-					err = fmt.Errorf("the agent with pid %d has no workers now", pid)
-				}
-				errs = append(errs, err)
-				job.Workers = append(job.Workers, workers...)
-				continue
-			}
 			target, err := autopsy.TargetOf(ctx, pid)
 			if err != nil {
 				errs = append(errs, err)
@@ -133,27 +136,44 @@ func (req dumpRequest) find(ctx context.Context) ([]autopsy.Job, error) {
 		}
 		return []autopsy.Job{job}, errors.Join(errs...)
 	}
+	if req.job != "" {
+		return req.findJob(ctx)
+	}
 	jobs, err := autopsy.Find(ctx)
-	if err != nil {
-		return nil, err
+	if len(jobs) == 0 && err == nil {
+		err = errors.New("no workers of this user run on this host; name a process with --pid")
 	}
-	if req.job == "" {
-		if len(jobs) == 0 {
-			return nil, errors.New("no workers of this user run on this host; name a process with --pid")
+	return jobs, err
+}
+
+// findJob returns the workers of the job that is meant, one of muster's or of torchrun's.
+func (req dumpRequest) findJob(ctx context.Context) ([]autopsy.Job, error) {
+	agents, missing := theJob(ctx, req.job, false)
+	if agents != nil && missing != nil {
+		return nil, missing
+	}
+	var workers []autopsy.Target
+	for i := range agents {
+		if agents[i].PID == 0 {
+			continue // in a pid namespace that cannot be seen from here
 		}
-		return jobs, nil
-	}
-	var ids []string
-	for _, job := range jobs {
-		if job.RunID == req.job {
-			return []autopsy.Job{job}, nil
+		found, err := autopsy.WorkersOf(ctx, agents[i].PID)
+		if err != nil {
+			return nil, err
 		}
-		ids = append(ids, quote(job.RunID))
+		workers = append(workers, found...)
 	}
-	if ids == nil {
-		return nil, fmt.Errorf("job %s has no workers of this user on this host, and neither has another", quote(req.job))
+	if workers != nil {
+		return []autopsy.Job{{RunID: agents[0].runID(), Workers: workers}}, nil
 	}
-	return nil, fmt.Errorf("job %s has no workers of this user on this host; those that have are %s", quote(req.job), strings.Join(ids, ", "))
+	if agents != nil {
+		return nil, fmt.Errorf("%s has no workers now", agents[0].name())
+	}
+	jobs, err := autopsy.Find(ctx)
+	if i := slices.IndexFunc(jobs, func(j autopsy.Job) bool { return j.RunID == req.job }); i >= 0 {
+		return jobs[i : i+1], nil
+	}
+	return nil, cmp.Or(err, missing)
 }
 
 // reason is the report's title.

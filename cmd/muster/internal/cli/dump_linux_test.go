@@ -13,6 +13,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/muster-run/muster/internal/autopsy"
 )
@@ -62,7 +63,7 @@ func TestDumpJob(t *testing.T) {
 	pid := startRank(t, runID, 0)
 	startRank(t, runID, 1)
 
-	status, stdout, stderr := dump(t, "--job", runID)
+	status, stdout, stderr := dump(t, runID)
 	if status != exitOK || stderr != "" {
 		t.Errorf("status %d, stderr %q", status, stderr)
 	}
@@ -73,7 +74,7 @@ func TestDumpJob(t *testing.T) {
 	}
 
 	dir := filepath.Join(t.TempDir(), "evidence")
-	status, stdout, stderr = dump(t, "--job="+runID, "--json", "--out", dir, "--timeout", "2.5")
+	status, stdout, stderr = dump(t, runID, "--json", "--out", dir, "--timeout", "2.5")
 	if status != exitOK || !strings.Contains(stderr, "wrote "+dir+"/autopsy.txt and "+dir+"/autopsy.json") {
 		t.Errorf("status %d, stderr %q", status, stderr)
 	}
@@ -96,37 +97,28 @@ func TestDumpJob(t *testing.T) {
 		t.Errorf("of processes: status %d, %q, want %q", status, stdout, want)
 	}
 
-	status, _, stderr = dump(t, "--job", "nobody's")
-	if status != exitError || !strings.Contains(stderr, "those that have are") || !strings.Contains(stderr, runID) {
+	status, _, stderr = dump(t, "nobody's")
+	if status != exitError || !strings.Contains(stderr, "on this host has the run ID or pid 'nobody\\'s'\n") {
 		t.Errorf("of another job: status %d, stderr %q", status, stderr)
 	}
 }
 
-// The pid of an agent stands for its workers.
-func TestDumpAgent(t *testing.T) {
-	cmd := exec.Command("muster", "run", "--standalone", "--nproc-per-node", "2", "--no-python", "sh", "-c", "echo ready; read x")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
+// Of several jobs, those that have ended meanwhile are left out; if all have, that is an error.
+func TestDumpEnded(t *testing.T) {
+	cmd := exec.Command("true")
+	if err := cmd.Run(); err != nil {
+		t.Skip(err)
 	}
-	defer in.Close()
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
+	ended := autopsy.Job{RunID: "ended", Workers: []autopsy.Target{{PID: cmd.Process.Pid}}}
+	runs := autopsy.Job{RunID: "runs", Workers: []autopsy.Target{{PID: startRank(t, "runs", 0)}}}
+	var out, errs strings.Builder
+	c := &command{stdout: &out, stderr: &errs}
+	req := dumpRequest{timeout: time.Minute}
+	if err := req.take(t.Context(), c, []autopsy.Job{ended, runs}, nil); err != nil || !strings.HasPrefix(out.String(), "job runs:\n") {
+		t.Errorf("%v, %q", err, out.String())
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Wait()
-	}()
-	if _, err := io.ReadFull(out, make([]byte, len("ready\nready\n"))); err != nil {
-		t.Fatal(err)
-	}
-	status, stdout, stderr := dump(t, "--pid", fmt.Sprint(cmd.Process.Pid))
-	if status != exitOK || !strings.Contains(stdout, "no Python stacks of ranks 0-1:") {
-		t.Errorf("status %d, stdout %q, stderr %q; want the two workers", status, stdout, stderr)
+	if err := req.take(t.Context(), c, []autopsy.Job{ended, ended}, nil); err == nil || err.Error() != "the workers of the 2 jobs on this host have ended" {
+		t.Error(err)
 	}
 }
 
@@ -163,12 +155,13 @@ func TestDumpUsage(t *testing.T) {
 	}{
 		{"--pid x", exitUsage, `--pid 'x': want the number of a process`},
 		{"--pid 1,0", exitUsage, `--pid '0': want the number of a process`},
-		{"--pid 1 --job a", exitUsage, "exclude each other"},
+		{"--pid 1 a", exitUsage, "exclude each other"},
+		{"--job a", exitUsage, "unknown option --job"},
 		{"--timeout 0", exitUsage, "--timeout '0': want seconds"},
 		{"--timeout NaN", exitUsage, "--timeout 'NaN': want seconds"},
 		{"--timeout 1e9", exitUsage, "at most 3600"},
 		{"--jobs a", exitUsage, "jobs"},
-		{"train.py", exitUsage, "unexpected argument 'train.py'"},
+		{"a train.py", exitUsage, "unexpected argument 'train.py'"},
 		{"--pid 1073741824", exitError, "process 1073741824"},
 	} {
 		status, stdout, stderr := dump(t, strings.Fields(tt.args)...)

@@ -6,8 +6,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"io/fs"
+	"net"
 	"net/url"
+	"os"
+	"os/user"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,21 +27,22 @@ import (
 
 const psUsage = `usage: muster ps [--json]
 
-Lists the jobs of this user that run on this host, whoever has started them and however.
+Lists the jobs of this user that run on this host, whoever has started them and however;
+for root those of all users.
 
   --json  print one JSON document instead
 `
 
 const jobUsage = `
   JOB        a job's run ID, or the pid of its agent (muster run), as muster ps shows them;
-             without it the one job of this user on this host
+             without it the one job of this user
 `
 
 const stopUsage = `usage: muster stop [JOB] [--all] [--no-wait]
 
 Stops this host's part of a job, as SIGTERM to its agent does: the workers get SIGTERM, time
 to end, then SIGKILL. It returns when they have ended.
-` + jobUsage + `  --all      all jobs of this user on this host
+` + jobUsage + `  --all      all jobs of this user on this host; for root, too, only its own
   --no-wait  return at once
 `
 
@@ -55,82 +60,203 @@ which workers got it.
   SIGNAL     its name, such as USR1 or SIGUSR1, or its number` + jobUsage + `  --rank N   only to the worker of this global rank
 `
 
-// A job is one agent of this user on this host.
+const (
+	// fetchTimeout is how long an agent has to answer.
+	fetchTimeout = 5 * time.Second
+	// maxState bounds an answer: a State with all that it may have is smaller.
+	maxState = 48 << 20
+)
+
+// A job is one agent: on this host by the socket of its user, or where its --health-addr is.
 type job struct {
 	unixsock.Agent
+	addr  string // in place of the socket
 	state *health.State
 	err   error // why there is no state
 }
 
+// runID is what is known of it.
+func (j *job) runID() string {
+	if j.state == nil {
+		return j.Name
+	}
+	return j.state.Job.RunID
+}
+
 // name is the job's for people.
 func (j *job) name() string {
-	if j.state == nil {
-		return fmt.Sprintf("the job of the agent with pid %d", j.PID)
+	if j.addr != "" {
+		return "the agent at " + j.addr
 	}
-	return fmt.Sprintf("job %s (pid %d)", quote(j.state.Job.RunID), j.PID)
+	return fmt.Sprintf("job %s (pid %d)", quote(j.runID()), j.PID)
+}
+
+// user is the name of the job's user, or the number where it has no name.
+func (j *job) user() string { return userName(j.UID) }
+
+func userName(uid int) string {
+	number := strconv.Itoa(uid)
+	if u, err := user.LookupId(number); err == nil {
+		return u.Username
+	}
+	return number
 }
 
 // ask sends a request to the job's agent.
-func (j *job) ask(ctx context.Context, method, path string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+func (j *job) ask(ctx context.Context, method, path string) (body []byte, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, fetchTimeout, fmt.Errorf("no answer within %v", fetchTimeout))
 	defer cancel()
-	conn, err := unixsock.DialAgent(ctx, j.Path)
-	if err != nil {
-		return nil, err
+	conn, err := j.dial(ctx)
+	if e, ok := errors.AsType[*net.OpError](err); ok {
+		err = e.Err
 	}
-	defer conn.Close()
-	body, err := http10.Ask(ctx, conn, method, path, maxState)
+	if err == nil {
+		defer conn.Close()
+		body, err = http10.Ask(ctx, conn, method, path, maxState)
+	}
+	if _, ok := errors.AsType[*http10.HeadError](err); ok && j.addr != "" {
+		err = fmt.Errorf("%w; is this the address of --health-addr?", err)
+	}
+	if refused, ok := errors.AsType[*http10.StatusError](err); ok && j.addr == "" {
+		err = errors.New(refused.Said)
+	} else if j.addr == "" && ended(err) {
+		err = errors.New("its agent has ended")
+	}
 	if err != nil && ctx.Err() != nil {
-		err = fmt.Errorf("no answer within %v", fetchTimeout)
+		err = context.Cause(ctx)
 	}
 	return body, err
 }
 
-// findJobs returns the jobs of this user on this host, with their states.
-func findJobs(ctx context.Context) ([]job, error) {
-	agents, err := unixsock.Agents(ctx)
-	jobs := make([]job, len(agents))
+// ended says whether nobody listens at an agent's socket any more.
+func ended(err error) bool {
+	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist)
+}
+
+func (j *job) dial(ctx context.Context) (net.Conn, error) {
+	if j.addr == "" {
+		return j.Dial(ctx)
+	}
+	network, address, err := health.ParseAddr(j.addr)
+	if err != nil {
+		return nil, err
+	}
+	return new(net.Dialer).DialContext(ctx, network, address)
+}
+
+// fetch asks for the job's state.
+func (j *job) fetch(ctx context.Context) {
+	state := new(health.State)
+	body, err := j.ask(ctx, "GET", "/v1/state")
+	if err == nil {
+		if err = json.Unmarshal(body, state); err == nil && state.Version < 1 {
+			err = errors.New("it has no version")
+		}
+		if err != nil {
+			err = fmt.Errorf("the answer is no state of a job: %w", err)
+		}
+	}
+	if err == nil && state.Version > health.StateVersion {
+		err = fmt.Errorf("the agent is a newer muster (state version %d, this one knows %d); use that release's muster", state.Version, health.StateVersion)
+	}
+	if err != nil {
+		j.err, j.state = fmt.Errorf("ask %s: %w", j.name(), err), nil
+		return
+	}
+	j.state = state
+}
+
+// askAll asks agents side by side for their states.
+func askAll(ctx context.Context, jobs []job) {
+	slots := make(chan struct{}, mostAtOnce)
 	var asking sync.WaitGroup
-	for i := range agents {
-		j := &jobs[i]
-		j.Agent = agents[i]
+	for i := range jobs {
+		slots <- struct{}{}
 		asking.Go(func() {
-			body, err := j.ask(ctx, "GET", "/v1/state")
-			state := new(health.State)
-			if err == nil {
-				err = json.Unmarshal(body, state)
-			}
-			if j.err = err; err == nil {
-				j.state = state
-			}
+			jobs[i].fetch(ctx)
+			<-slots
 		})
 	}
 	asking.Wait()
+}
+
+// findJobs returns the jobs of this user on this host, for root those of all users, with their
+// states; where one is meant, only those that it may be.
+func findJobs(ctx context.Context, meant string) ([]job, error) {
+	agents, err := unixsock.Agents(ctx)
+	var jobs []job
+	for _, a := range agents {
+		if meant == "" || a.MayHave(meant) || strconv.Itoa(a.PID) == meant {
+			jobs = append(jobs, job{Agent: a})
+		}
+	}
+	askAll(ctx, jobs)
 	return jobs, err
 }
 
-// chooseJobs returns the agents of the job that is meant: several if several agents of one job
-// run on this host.
-func chooseJobs(jobs []job, meant string) ([]job, error) {
-	var chosen []job
-	for _, j := range jobs {
-		if meant == "" || strconv.Itoa(j.PID) == meant || j.state != nil && j.state.Job.RunID == meant {
-			chosen = append(chosen, j)
+// theJob returns the agents of the job that is meant, or else of the one job of this user:
+// several if several agents of one job run on this host. With all it returns those of all jobs
+// of this user. If there are several jobs, the error asks for one of them.
+func theJob(ctx context.Context, meant string, all bool) ([]job, error) {
+	jobs, err := findJobs(ctx, meant)
+	jobs = slices.DeleteFunc(jobs, func(j job) bool {
+		return meant == "" && j.UID != os.Geteuid() || meant != "" && strconv.Itoa(j.PID) != meant && j.runID() != meant && j.state != nil
+	})
+	if len(jobs) == 0 {
+		return nil, errors.Join(err, noJob(meant))
+	}
+	for i := range jobs[1:] {
+		if !all && !jobs[0].isOf(&jobs[i+1]) {
+			return jobs, chooseOne(jobs, meant)
 		}
 	}
-	switch {
-	case len(jobs) == 0:
-		return nil, errors.New("no job of this user runs on this host")
-	case len(chosen) == 0:
-		return nil, fmt.Errorf("no job of this user on this host has the run ID or pid %s; `muster ps` lists the jobs", quote(meant))
-	case len(chosen) > 1 && meant == "":
-		list := fmt.Sprintf("%d jobs of this user run on this host; name one:", len(jobs))
-		for _, j := range chosen {
-			list += "\n  " + j.name()
-		}
-		return nil, errors.New(list)
+	return jobs, nil
+}
+
+// isOf says whether two agents are of one job. A job on one host has only one.
+func (j *job) isOf(k *job) bool {
+	if j.UID != k.UID || j.runID() != k.runID() {
+		return false
 	}
-	return chosen, nil
+	if j.state == nil || k.state == nil {
+		return true
+	}
+	a, b := &j.state.Job, &k.state.Job
+	return a.Backend == b.Backend && a.Endpoint == b.Endpoint && a.MaxHosts != 1
+}
+
+// chooseOne asks for one of several jobs.
+func chooseOne(jobs []job, meant string) error {
+	list := fmt.Sprintf("%d jobs run on this host; name one by its run ID or pid:", len(jobs))
+	if meant != "" {
+		list = fmt.Sprintf("%d agents on this host have the run ID %s; name one by its pid:", len(jobs), quote(meant))
+	}
+	for i := range jobs {
+		list += "\n  " + jobs[i].name()
+		if jobs[i].UID != os.Geteuid() {
+			list += " of user " + jobs[i].user()
+		}
+	}
+	return errors.New(list)
+}
+
+// noJob says that there is not the job that is meant, or none.
+func noJob(meant string) error {
+	if meant == "" {
+		return errors.New("no job of this user runs on this host")
+	}
+	if uid, ok := unixsock.OwnerOf(meant); ok {
+		return fmt.Errorf("job %s belongs to user %s; run this command as that user, or as root", quote(meant), userName(uid))
+	}
+	return fmt.Errorf("no job of %s on this host has the run ID or pid %s; `muster ps` lists the jobs", whose(), quote(meant))
+}
+
+// whose jobs this user may see.
+func whose() string {
+	if os.Geteuid() == 0 {
+		return "any user"
+	}
+	return "this user"
 }
 
 // atMost parses options and at most n arguments, which it returns, "" where they are missing.
@@ -144,10 +270,11 @@ func (c *command) atMost(n int, args []string) []string {
 
 // A psJob is a job as `muster ps --json` prints it.
 type psJob struct {
-	PID int `json:"pid"`
+	PID  int    `json:"pid"`
+	User string `json:"user"`
 	*health.Job
 	Host    *health.Host `json:"host,omitempty"`
-	Workers []int        `json:"ranks,omitempty"` // global ranks on this host
+	Ranks   []int        `json:"ranks,omitempty"` // global ranks on this host
 	Problem string       `json:"problem,omitempty"`
 }
 
@@ -157,41 +284,38 @@ func psCommand(ctx context.Context, c *command, args []string) error {
 	if err := c.refused(); err != nil {
 		return err
 	}
-	jobs, err := findJobs(ctx)
-	if *asJSON {
-		list := []psJob{}
-		for _, j := range jobs {
-			p := psJob{PID: j.PID}
-			if j.state != nil {
-				p.Job, p.Host = &j.state.Job, &j.state.Host
-				for _, w := range j.state.Workers {
-					p.Workers = append(p.Workers, w.Rank)
-				}
-			} else {
-				p.Problem = j.err.Error()
-			}
-			list = append(list, p)
-		}
-		return errors.Join(err, writeJSON(c.stdout, map[string]any{"version": 1, "jobs": list}))
-	}
-	if len(jobs) == 0 {
+	jobs, err := findJobs(ctx, "")
+	if !*asJSON && len(jobs) == 0 {
 		if err == nil {
-			io.WriteString(c.stdout, "No job of this user runs on this host.\n")
+			fmt.Fprintf(c.stdout, "no job of %s runs on this host\n", whose())
 		}
 		return err
 	}
-	rows := [][]string{{"RUN ID", "PID", "RANKS", "STATE", "RESTARTS", "UP", "SCRIPT"}}
-	for _, j := range jobs {
-		row := []string{"-", strconv.Itoa(j.PID), "-", "no answer", "-", "-", "-"}
+	list := []psJob{}
+	rows := [][]string{{"RUN ID", "PID", "USER", "RANKS", "STATE", "RESTARTS", "UP", "SCRIPT"}}
+	for i := range jobs {
+		j := &jobs[i]
+		p := psJob{PID: j.PID, User: j.user()}
+		row := []string{text.Line(j.runID(), 80), strconv.Itoa(j.PID), text.Line(p.User, 40), "-", "no answer", "-", "-", "-"}
 		if s := j.state; s != nil {
-			var ranks []int
+			p.Job, p.Host = &s.Job, &s.Host
 			for _, w := range s.Workers {
-				ranks = append(ranks, w.Rank)
+				p.Ranks = append(p.Ranks, w.Rank)
 			}
-			row = []string{text.Line(s.Job.RunID, 80), row[1], cmp.Or(text.Ranges(ranks, ","), "-"), text.Line(string(s.Job.Phase), 40),
-				fmt.Sprintf("%d/%d", s.Job.Restarts, s.Job.MaxRestarts), max(0, time.Since(s.Job.Started)).Round(time.Second).String(), text.Line(s.Job.Entrypoint, 80)}
+			row = append(row[:3], cmp.Or(text.Ranges(p.Ranks, ","), "-"), text.Line(string(s.Job.Phase), 40), fmt.Sprintf("%d/%d", s.Job.Restarts, s.Job.MaxRestarts),
+				max(0, time.Since(s.Job.Started)).Round(time.Second).String(), text.Line(s.Job.Entrypoint, 80))
+		} else {
+			p.Problem = j.err.Error()
 		}
-		rows = append(rows, row)
+		list, rows = append(list, p), append(rows, row)
+	}
+	if *asJSON {
+		return errors.Join(err, writeJSON(c.stdout, map[string]any{"version": 1, "jobs": list}))
+	}
+	if os.Geteuid() != 0 {
+		for i := range rows {
+			rows[i] = slices.Delete(rows[i], 2, 3)
+		}
 	}
 	return errors.Join(err, writeColumns(c.stdout, "", 40, rows))
 }
@@ -203,19 +327,21 @@ func stopCommand(ctx context.Context, c *command, args []string) error {
 	all, noWait := c.Bool("all", false, ""), c.Bool("no-wait", false, "")
 	meant := c.atMost(1, args)[0]
 	if *all && meant != "" {
-		c.wrong("--all and a job exclude each other")
+		c.wrong("--all and a job exclude each other; leave one of them out")
 	}
 	return c.each(ctx, meant, *all, "/v1/stop", func(j *job, _ []byte) error {
 		fmt.Fprintf(c.stdout, "stopping %s\n", j.name())
 		return nil
 	}, func(j *job) error {
 		for !*noWait {
-			conn, err := unixsock.DialAgent(ctx, j.Path)
-			if err != nil {
+			conn, err := j.Dial(ctx)
+			switch {
+			case err == nil:
+				conn.Close()
+			case ended(err):
 				fmt.Fprintf(c.stdout, "%s has stopped\n", j.name())
 				return nil
 			}
-			conn.Close()
 			if err := sleep.For(ctx, stopPause); err != nil {
 				return err
 			}
@@ -263,13 +389,9 @@ func (c *command) each(ctx context.Context, meant string, all bool, path string,
 	if err := c.refused(); err != nil {
 		return err
 	}
-	jobs, err := findJobs(ctx)
-	if !all || len(jobs) == 0 {
-		chosen, missing := chooseJobs(jobs, meant)
-		if missing != nil {
-			return errors.Join(err, missing)
-		}
-		jobs = chosen
+	jobs, err := theJob(ctx, meant, all)
+	if err != nil {
+		return err
 	}
 	var errs []error
 	for i := range jobs {

@@ -3,12 +3,24 @@ package cli
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
+	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/unixsock"
 )
 
 // A real job is listed, signaled, restarted and stopped.
@@ -71,7 +83,7 @@ func TestJobs(t *testing.T) {
 	}
 	found := false
 	for _, j := range list.Jobs { // other tests' jobs may be among them
-		found = found || j.Job != nil && j.RunID == runID && j.PID == cmd.Process.Pid && len(j.Workers) == 1
+		found = found || j.Job != nil && j.RunID == runID && j.PID == cmd.Process.Pid && len(j.Ranks) == 1 && j.Ranks[0] == 0 && j.User == userName(os.Geteuid()) && j.Host != nil
 	}
 	if !found {
 		t.Errorf("ps --json: %s", out)
@@ -86,5 +98,207 @@ func TestJobs(t *testing.T) {
 	must("has stopped", "stop", runID)
 	if out, _ := muster("ps"); strings.Contains(out, runID) {
 		t.Errorf("ps after stop: %s", out)
+	}
+}
+
+// alone runs the rest of a test in a process of its own, in which nobody else has jobs and which
+// a shell has set up. It returns false in the process that waits for that.
+func alone(t *testing.T, setUp string) bool {
+	t.Helper()
+	if os.Getenv("TEST_ALONE") != "" {
+		return true
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	const script = `mkdir -p -m 700 $OWN; mount -t tmpfs -o mode=700 tmpfs $OWN && { ! [ -d /run/user ] || mount -t tmpfs tmpfs /run/user; } && eval "$0" || exit 77; exec "$@"`
+	cmd := exec.Command("sh", "-c", script, setUp, os.Args[0], "-test.run=^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$")
+	cmd.Env = append(os.Environ(), "TEST_ALONE=1", "XDG_RUNTIME_DIR=", "TMPDIR=", "OWN=/tmp/muster-0")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS} // which makes the mounts private
+	out, err := cmd.CombinedOutput()
+	if exit, ok := err.(*exec.ExitError); errors.Is(err, syscall.EPERM) || ok && exit.ExitCode() == 77 {
+		t.Skipf("needs the right to mount: %v: %s", err, out)
+	}
+	if err != nil {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+	return false
+}
+
+// says runs muster, and wants its status and what it says.
+func says(t *testing.T, line string, status int, want ...string) (out string) {
+	t.Helper()
+	said, err := exec.Command("muster", strings.Fields(line)...).CombinedOutput()
+	if exit, ok := err.(*exec.ExitError); err != nil && !ok || ok && exit.ExitCode() != status || !ok && status != 0 {
+		t.Errorf("muster %s: %v, want status %d: %s", line, err, status, said)
+	}
+	for _, w := range want {
+		if !strings.Contains(string(said), w) {
+			t.Errorf("muster %s: no %q in: %s", line, w, said)
+		}
+	}
+	return string(said)
+}
+
+// docs/formats.md has each field of `muster ps --json` that the state does not have.
+func TestPsFormat(t *testing.T) {
+	page, err := os.ReadFile("../../../../docs/formats.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, _ := strings.Cut(string(page), "\n### Job of this host\n")
+	section, _, _ = strings.Cut(section, "\n## ")
+	var want, have []string
+	for f := range reflect.TypeFor[psJob]().Fields() {
+		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" {
+			want = append(want, name)
+		}
+	}
+	for _, m := range regexp.MustCompile("(?m)^\\| `(\\w+)` \\|").FindAllStringSubmatch(section, -1) {
+		have = append(have, m[1])
+	}
+	if diff := cmp.Diff(want, have); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// Whoever may connect to an agent's socket cannot keep others from it.
+func TestSocketAbuse(t *testing.T) {
+	job := startJob(t, "--rdzv-id", fmt.Sprint("abused-", os.Getpid()))
+	agents, err := unixsock.Agents(t.Context())
+	i := slices.IndexFunc(agents, func(a unixsock.Agent) bool { return a.PID == job.Process.Pid })
+	if i < 0 {
+		t.Fatalf("%v, %v", agents, err)
+	}
+	dial := func() net.Conn {
+		conn, err := agents[i].Dial(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		return conn
+	}
+	answer := func(conn net.Conn) string {
+		t.Helper()
+		said, _ := io.ReadAll(io.LimitReader(conn, 1000)) // the rest is reset
+		return string(said)
+	}
+	for range 200 {
+		dial()
+	}
+	for range 200 { // which never read what they get
+		io.WriteString(dial(), "GET /v1/state HTTP/1.1\r\nHost: x\r\n\r\nGET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+	}
+	for request, want := range map[string]string{
+		"\x00\xff\x16\x03\r\n\r\n":                                                  "HTTP/1.1 400 ",
+		"GET /" + strings.Repeat("x", 1<<20) + " HTTP/1.0\r\n\r\n":                  "HTTP/1.1 431 ",
+		"POST /v1/nosuch HTTP/1.0\r\n\r\n":                                          "HTTP/1.0 404 ",
+		"POST /v1/signal?signal=0 HTTP/1.0\r\n\r\n":                                 "HTTP/1.0 400 ",
+		"POST /v1/signal?signal=USR1&rank=-1 HTTP/1.0\r\n\r\n":                      "HTTP/1.0 400 ",
+		"PUT /v1/stop HTTP/1.0\r\n\r\n":                                             "HTTP/1.0 405 ",
+		"POST /v1/signal HTTP/1.1\r\nHost: x\r\nContent-Length: 1073741824\r\n\r\n": "HTTP/1.1 400 ",
+	} {
+		conn := dial()
+		go func() {
+			io.WriteString(conn, request)
+			for i := 0; i < 1<<14; i++ { // 1 GB of body, if somebody reads that
+				if _, err := conn.Write(make([]byte, 1<<16)); err != nil || !strings.Contains(request, "1073741824") {
+					break
+				}
+			}
+			conn.(*net.UnixConn).CloseWrite()
+		}()
+		if said := answer(conn); !strings.HasPrefix(said, want) {
+			t.Errorf("%.60q: %.100q, want %q", request, said, want)
+		}
+	}
+	says(t, "ps", exitOK, job.pid())
+	says(t, "signal 0 "+job.pid(), exitUsage)
+	says(t, "signal CONT "+job.pid(), exitOK, "sent SIGCONT to rank 0 ")
+}
+
+// Several jobs, two of them with the same run ID: all commands find the one that is meant.
+func TestSeveralJobs(t *testing.T) {
+	if !alone(t, ":") {
+		return
+	}
+	for _, line := range []string{"stop", "stop --all", "top", "logs", "restart"} {
+		says(t, line, exitError, "error: no job of this user runs on this host")
+	}
+	says(t, "ps", exitOK, "no job of any user runs on this host")
+	if got := says(t, "ps --json", exitOK); got != "{\n  \"jobs\": [],\n  \"version\": 1\n}\n" {
+		t.Errorf("no jobs: %s", got)
+	}
+
+	single := startJob(t, "--rdzv-id", "single", "--tee", "3")
+	for _, name := range []string{"", " single", " " + single.pid()} {
+		says(t, "top"+name, exitOK, "muster sh  ", "  single ")
+		says(t, "logs"+name, exitOK, "begun\n")
+	}
+	says(t, "dump "+single.pid(), exitOK, "no Python stacks of rank 0:")
+	says(t, "dump single --json", exitOK, `"reason": "on demand, job single"`)
+	says(t, "top --json single 1", exitOK, `"run_id": "single"`) // 1 is a port at which nobody listens
+	says(t, "top --all single", exitError, "error: --all asks the other hosts at the port of this one, and job 'single' (pid "+single.pid()+") has none\nhint: name a port")
+	says(t, "top 1", exitError, "error: no job of any user on this host has the run ID or pid '1'\nhint: `muster ps` lists the jobs\nerror: ask the agent at 1: ")
+	says(t, "dump nosuch", exitError, "error: no job of any user on this host has the run ID or pid 'nosuch'\nhint: ")
+	says(t, "logs nosuch", exitError, "error: there is no directory 'nosuch', and no job of any user on this host has the run ID or pid 'nosuch'\nhint: ")
+	says(t, "signal USR1 single --rank 3", exitError, "error: job 'single' (pid "+single.pid()+"): rank 3 does not run on this host at the moment\n")
+
+	twins := []*agentJob{startJob(t, "--rdzv-id", "twin"), startJob(t, "--rdzv-id", "twin")}
+	for _, line := range []string{"stop twin", "top twin", "restart twin", "logs twin"} {
+		says(t, line, exitError, "error: 2 agents on this host have the run ID 'twin'\nhint: name one by its pid:\n", "(pid "+twins[0].pid()+")", "(pid "+twins[1].pid()+")")
+	}
+	says(t, "top", exitError, "error: 3 jobs run on this host\nhint: name one by its run ID or pid:\n", "\n  job 'single' (pid "+single.pid()+")\n")
+	says(t, "logs "+twins[0].pid(), exitError, "wrote to no files")
+
+	// The worker ignores SIGTERM, and reads on.
+	if got := says(t, "stop --no-wait "+twins[0].pid(), exitOK, "stopping job 'twin' (pid "+twins[0].pid()+")\n"); strings.Contains(got, "has stopped") {
+		t.Errorf("--no-wait: %s", got)
+	}
+	says(t, "ps", exitOK, twins[0].pid())
+	twins[0].gate.Close()
+	twins[0].Wait()
+	if got := says(t, "ps", exitOK, twins[1].pid()); strings.Contains(got, twins[0].pid()) {
+		t.Errorf("an agent that has ended: %s", got)
+	}
+
+	// Killed, it leaves its socket, which goes when somebody asks for the job.
+	twins[1].Process.Kill()
+	twins[1].Wait()
+	socket, old := fmt.Sprintf("%s/twin.%s", os.Getenv("OWN"), twins[1].pid()), time.Now().Add(-time.Minute)
+	if err := os.Chtimes(socket, old, old); err != nil {
+		t.Error(err)
+	}
+	says(t, "stop twin", exitError, "error: no job of any user on this host has the run ID or pid 'twin'\n")
+	if _, err := os.Lstat(socket); !os.IsNotExist(err) {
+		t.Errorf("the socket of an agent that was killed: %v", err)
+	}
+
+	other := startJob(t, "--rdzv-id", "other")
+	other.Process.Signal(syscall.SIGSTOP)
+	if err := unix.Waitid(unix.P_PID, other.Process.Pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	says(t, "ps --json", exitOK, `"problem": "ask job 'other' (pid `+other.pid()+`): no answer within 5s"`, `"run_id": "single"`)
+	other.Process.Signal(syscall.SIGCONT)
+	says(t, "stop --all --no-wait", exitOK, "stopping job 'single' (pid "+single.pid()+")\n", "stopping job 'other' (pid "+other.pid()+")\n")
+}
+
+// Without a directory for its socket a job runs, with one warning.
+func TestNoSocket(t *testing.T) {
+	for name, tt := range map[string]struct{ setUp, why string }{
+		"read-only": {`mount -o remount,ro $OWN`, "read-only file system"},
+		"full":      {`mount -o remount,nr_inodes=1 $OWN`, "no space left on device"},
+		"open":      {`chmod 770 $OWN`, "is open to other users (mode 0770); remove it, or make it private: chmod 700 /tmp/muster-0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if !alone(t, tt.setUp) {
+				return
+			}
+			said := says(t, "run --log-dir "+t.TempDir()+" --no-python true", exitOK, tt.why)
+			if strings.Count(said, "the job has no socket") != 1 || strings.Count(said, tt.why) != 1 {
+				t.Errorf("want one warning: %s", said)
+			}
+		})
 	}
 }

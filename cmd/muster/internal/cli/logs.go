@@ -2,9 +2,13 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,7 +17,7 @@ import (
 	"github.com/muster-run/muster/internal/text"
 )
 
-const logsUsage = `usage: muster logs DIR [--rank 3[,5-7]] [--local-rank] [--attempt N]
+const logsUsage = `usage: muster logs [JOB | DIR] [--rank 3[,5-7]] [--local-rank] [--attempt N]
                    [--stream stdout|stderr|both] [--follow] [--lines N] [--prefix]
 
 Prints what the workers of a job have written to their log files, byte for byte. With
@@ -22,6 +26,8 @@ stderr of rank 3. It reads the directories of muster and of torchrun.
 
   DIR            the job's --log-dir, or a run's directory in it; of several runs the
                  newest is taken
+  JOB            a job that runs on this host: its run ID, or the pid of its agent (muster
+                 run), as muster ps shows them; without JOB and DIR the one job of this user
   --rank RANKS   only these ranks: numbers and ranges (default: all)
   --local-rank   the numbers are local ranks. They always are where the directory does
                  not tell global ones; a note on stderr says so
@@ -78,6 +84,9 @@ func logsCommand(ctx context.Context, c *command, args []string) error {
 	if err != nil {
 		return err
 	}
+	if err := req.findJob(ctx); err != nil {
+		return err
+	}
 	return req.run(ctx, c.stdout, c.stderr, logger)
 }
 
@@ -112,8 +121,30 @@ func parseLogs(c *command, args []string) (req logsRequest) {
 	c.BoolVar(&req.follow, "follow", false, "")
 	c.BoolVar(&req.follow, "f", false, "")
 	c.BoolVar(&req.prefixed, "prefix", false, "")
-	req.dir = c.directory(args)
+	req.dir = c.atMost(1, args)[0]
 	return req
+}
+
+// findJob puts the directory of a job in the place of its name. What is there as a directory
+// is no job's name.
+func (req *logsRequest) findJob(ctx context.Context) error {
+	_, err := os.Lstat(req.dir)
+	if req.dir != "" && (!errors.Is(err, fs.ErrNotExist) || strings.ContainsRune(req.dir, filepath.Separator)) {
+		return nil
+	}
+	jobs, err := theJob(ctx, req.dir, false)
+	switch {
+	case jobs == nil && req.dir != "":
+		return fmt.Errorf("there is no directory %s, and %w", quote(req.dir), err)
+	case err != nil:
+		return err
+	case len(jobs) > 1:
+		return chooseOne(jobs, jobs[0].runID())
+	case jobs[0].state == nil:
+		return jobs[0].err
+	}
+	req.dir = jobs[0].state.Job.LogDir
+	return nil
 }
 
 // run prints, and follows if that is asked for.

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -14,19 +13,17 @@ import (
 
 	"github.com/muster-run/muster/cmd/muster/internal/tui"
 	"github.com/muster-run/muster/health"
-	"github.com/muster-run/muster/internal/text"
 )
 
-const topUsage = `usage: muster top [ADDR | unix:/path | PID]... [--all] [--once] [--json]
+const topUsage = `usage: muster top [JOB | ADDR]... [--all] [--once] [--json]
 
 Shows a live job: its hosts, the workers of one host with what they use and last said,
-timers, failures and what has happened. The job's agent must serve its health: start it
-with muster run --health-addr PORT. Of several agents it shows the workers together.
+timers, failures and what has happened. Of several agents it shows the workers together.
 
-  ADDR    the agent's --health-addr: a port of this host, host:port, or unix:/path;
-          several are separated by blanks or commas
-  PID     an agent on this host, by its process
-          without either, the one agent of this user on this host that serves health
+  JOB     a job of this user on this host: its run ID, or the pid of its agent (muster
+          run), as muster ps shows them; without JOB and ADDR the one job of this user
+  ADDR    an agent's --health-addr: host:port, unix:/path, or a port of this host; several
+          are separated by blanks or commas
   --all   also the other hosts of the round, by their names and at the same port; there
           the agents must listen for others: --health-addr 0.0.0.0:PORT
   --once  print the state once; the default where stdout is no terminal
@@ -56,7 +53,7 @@ func topCommand(ctx context.Context, c *command, args []string) error {
 		return err
 	}
 	stdout, _ := c.stdout.(*os.File)
-	view := &topView{addr: source.addrs[0], selected: -1}
+	view := &topView{asked: source.jobs[0].name(), selected: -1}
 	view.take(first)
 	switch {
 	case req.json && source.many():
@@ -81,7 +78,7 @@ func parseTop(c *command, args []string) (req topRequest) {
 		}
 		for _, target := range targets {
 			if target == "" {
-				c.wrong("%s: want an address or a pid, or several with commas between them", quote(arg))
+				c.wrong("%s: want a job or an address, or several with commas between them", quote(arg))
 			}
 			if !slices.Contains(req.targets, target) {
 				req.targets = append(req.targets, target)
@@ -94,95 +91,38 @@ func parseTop(c *command, args []string) (req topRequest) {
 // find returns the agents that are meant, and their first answers.
 func (req *topRequest) find(ctx context.Context) (*topSource, answers, error) {
 	source := &topSource{all: req.all}
-	if len(req.targets) > 1 {
-		for _, target := range req.targets {
-			if pid, err := strconv.Atoi(target); err == nil {
-				if agent, ok := agentOf(pid); ok && len(agent.addrs) > 0 {
-					target = agent.addrs[0]
-				}
+	targets := req.targets
+	if targets == nil {
+		targets = []string{""} // the one job of this user
+	}
+	var wrong, missing []error
+	for _, target := range targets {
+		jobs := []job{{addr: target}}
+		_, _, err := health.ParseAddr(target)
+		if !strings.Contains(target, ":") {
+			found, noJob := theJob(ctx, target, false)
+			if noJob != nil && err == nil { // a port
+				missing = append(missing, noJob)
+			} else {
+				jobs, err = found, noJob
 			}
-			source.addrs = append(source.addrs, target)
 		}
-		first := source.ask(ctx)
-		return source, first, first.err
+		wrong = append(wrong, err)
+		source.jobs = append(source.jobs, jobs...)
 	}
-	addr, state, err := req.findOne(ctx)
-	if err != nil {
+	if err := errors.Join(wrong...); err != nil {
 		return nil, answers{}, err
 	}
-	if source.addrs = []string{addr}; !req.all {
-		return source, answers{states: []*health.State{state}}, nil
-	}
-	if _, err := source.port(); err != nil {
-		return nil, answers{}, err
+	if req.all {
+		if _, err := source.port(); err != nil {
+			return nil, answers{}, err
+		}
 	}
 	first := source.ask(ctx)
+	if first.err != nil {
+		first.err = errors.Join(append(missing, first.err)...)
+	}
 	return source, first, first.err
-}
-
-// findOne returns the agent that is meant where at most one is named, and its first
-// answer.
-func (req *topRequest) findOne(ctx context.Context) (addr string, state *health.State, err error) {
-	if len(req.targets) == 0 {
-		return onlyAgent(ctx)
-	}
-	target := req.targets[0]
-	if pid, err := strconv.Atoi(target); err == nil {
-		if agent, ok := agentOf(pid); ok {
-			if len(agent.addrs) == 0 {
-				return "", nil, fmt.Errorf("the agent with pid %d does not serve its job's health; start it with --health-addr", pid)
-			}
-			return agent.ask(ctx)
-		}
-	}
-	state, err = fetchState(ctx, target)
-	if _, number := strconv.Atoi(target); err != nil && number == nil {
-		err = fmt.Errorf("%w; give another address or pid: no agent of this user has pid %s, so it is taken for a port", err, target)
-	}
-	return target, state, err
-}
-
-// ask returns the first of an agent's addresses that answers.
-func (a *foundAgent) ask(ctx context.Context) (addr string, state *health.State, err error) {
-	for _, addr = range a.addrs {
-		if state, err = fetchState(ctx, addr); err == nil {
-			return addr, state, nil
-		}
-	}
-	return addr, nil, err
-}
-
-// onlyAgent finds the agent where none is named.
-func onlyAgent(ctx context.Context) (addr string, state *health.State, err error) {
-	agents, silent, err := findAgents()
-	if err != nil {
-		return "", nil, err
-	}
-	var list strings.Builder
-	answering := 0
-	var failure error
-	for _, a := range agents {
-		at, s, err := a.ask(ctx)
-		if err != nil {
-			failure = err
-			continue
-		}
-		if answering++; answering == 1 {
-			addr, state = at, s
-		}
-		fmt.Fprintf(&list, "\n  muster top %-8d # %s, %s, at %s", a.pid, text.Line(s.Job.Entrypoint+" of run "+s.Job.RunID, 100), text.Line(string(s.Job.Phase), 40), at)
-	}
-	switch {
-	case answering == 1:
-		return addr, state, nil
-	case answering > 1:
-		return "", nil, fmt.Errorf("%d agents of this user serve their jobs' health; choose one:%s", answering, list.String())
-	case failure != nil:
-		return "", nil, failure
-	case silent > 0:
-		return "", nil, fmt.Errorf("%s of this user on this host, but none serves its job's health; start the job with --health-addr PORT", text.Count(silent, "agent"))
-	}
-	return "", nil, errors.New("no agent of this user runs on this host; name the address of another host's: muster top HOST:PORT")
 }
 
 // snapshot prints a view once.

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -237,9 +236,16 @@ func TestTopLosesAgent(t *testing.T) {
 	p.ends()
 }
 
-// startJob starts a job whose one worker reads a pipe until the test ends, and
-// returns the agent's pid.
-func startJob(t *testing.T, options ...string) int {
+// An agentJob is an agent with one worker, which reads a pipe until the test ends.
+type agentJob struct {
+	*exec.Cmd
+	gate *os.File // the worker ends when it is closed
+}
+
+func (j *agentJob) pid() string { return fmt.Sprint(j.Process.Pid) }
+
+// startJob starts a job and waits until its worker runs.
+func startJob(t *testing.T, options ...string) *agentJob {
 	t.Helper()
 	if _, err := exec.LookPath("sh"); err != nil {
 		t.Skip("needs sh")
@@ -250,7 +256,7 @@ func startJob(t *testing.T, options ...string) int {
 	}
 	defer in.Close()
 	args := append([]string{"run", "--log-dir", t.TempDir()}, options...)
-	cmd := exec.Command("muster", append(args, "--no-python", "sh", "-c", "echo begun; read x")...)
+	cmd := exec.Command("muster", append(args, "--no-python", "sh", "-c", "trap '' TERM; echo begun; read x")...)
 	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1")
 	cmd.Stdin = in
 	stdout, err := cmd.StdoutPipe()
@@ -262,6 +268,7 @@ func startJob(t *testing.T, options ...string) int {
 	}
 	t.Cleanup(func() {
 		out.Close()
+		cmd.Process.Signal(syscall.SIGCONT)
 		cmd.Process.Signal(syscall.SIGTERM)
 		io.Copy(io.Discard, stdout)
 		cmd.Wait()
@@ -269,42 +276,5 @@ func startJob(t *testing.T, options ...string) int {
 	if _, err := io.ReadFull(stdout, make([]byte, len("begun\n"))); err != nil {
 		t.Fatal(err)
 	}
-	return cmd.Process.Pid
-}
-
-func TestTopFindsAgents(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "health")
-	free := startJob(t, "--health_addr=0", "--rdzv-id", "free-port")
-	unixPID := startJob(t, "--health-addr", "unix:"+socket, "--rdzv-id", "by-socket")
-	silent := startJob(t)
-	top := func(args ...string) (string, error) {
-		out, err := exec.Command("muster", append([]string{"top"}, args...)...).CombinedOutput()
-		return string(out), err
-	}
-	for pid, want := range map[int]string{free: "free-port", unixPID: "by-socket"} {
-		// A worker may write before its agent has noted that all of them run.
-		running := regexp.MustCompile(`(?m)^muster sh  running HEALTHY  ` + want + ` `)
-		out, err := top(fmt.Sprint(pid))
-		for late := time.Now().Add(time.Minute); err == nil && !running.MatchString(out) && time.Now().Before(late); {
-			out, err = top(fmt.Sprint(pid))
-		}
-		if err != nil || !running.MatchString(out) {
-			t.Errorf("top %d: %v: %s", pid, err, out)
-		}
-	}
-	if out, err := top(fmt.Sprint(silent)); err == nil || !strings.Contains(out, "does not serve its job's health\nhint: start it with --health-addr") {
-		t.Errorf("an agent that does not serve: %v: %s", err, out)
-	}
-	out, err := top("--json", fmt.Sprint(unixPID))
-	var state health.State
-	if jsonErr := json.Unmarshal([]byte(out), &state); err != nil || jsonErr != nil || len(state.Workers) != 1 || state.Job.RunID != "by-socket" {
-		t.Errorf("--json: %v, %v: %s", err, jsonErr, out)
-	}
-	// Others may run on this machine, too; these are among them.
-	out, err = top()
-	for _, want := range []string{"choose one:", fmt.Sprintf("muster top %-8d # sh of run free-port, running", free), fmt.Sprintf("muster top %-8d # sh of run by-socket, running, at unix:%s", unixPID, socket)} {
-		if err == nil || !strings.Contains(out, want) {
-			t.Errorf("no %q in: %v: %s", want, err, out)
-		}
-	}
+	return &agentJob{cmd, out}
 }

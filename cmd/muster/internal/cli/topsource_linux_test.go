@@ -21,6 +21,14 @@ func onHost(rank int, name string) *health.State {
 	return s
 }
 
+// at are agents by their addresses.
+func at(addrs ...string) (jobs []job) {
+	for _, addr := range addrs {
+		jobs = append(jobs, job{addr: addr})
+	}
+	return jobs
+}
+
 // names are the hosts that have answered.
 func (a *answers) names() []string {
 	var names []string
@@ -51,14 +59,14 @@ func TestTopSource(t *testing.T) {
 	other, n3 := serve(t, "127.0.0.1:0", fixedJob{stranger}), serve(t, "127.0.0.1:0", fixedJob{onHost(3, "n3")})
 	const gone = "unix:/nothing/here"
 
-	s := topSource{addrs: []string{gone, n3, n1, other, n0, "localhost" + n1[strings.LastIndex(n1, ":"):]}}
+	s := topSource{jobs: at(gone, n3, n1, other, n0, "localhost"+n1[strings.LastIndex(n1, ":"):])}
 	a := s.ask(context.Background())
 	if diff := cmp.Diff([]string{"n3", "n0", "n1"}, a.names()); diff != "" || a.err != nil || !s.many() {
 		t.Errorf("-want +got:\n%s, %v", diff, a.err)
 	}
 	wantProblems(t, a, "ask the agent at "+gone, "the agent at "+other+" is of another job, other")
 
-	s = topSource{addrs: []string{gone, gone + "/either"}}
+	s = topSource{jobs: at(gone, gone+"/either")}
 	if a := s.ask(context.Background()); a.states != nil || a.problems != nil || a.err == nil || !strings.Contains(a.err.Error(), "either") {
 		t.Errorf("%+v", a)
 	}
@@ -71,14 +79,14 @@ func TestTopSourceAll(t *testing.T) {
 	_, port, _ := net.SplitHostPort(n0)
 	serve(t, "127.0.0.2:"+port, fixedJob{onHost(1, "127.0.0.2")})
 	first.Hosts = []health.Host{{Name: "n0", GroupRank: 0}, {Name: "127.0.0.2", GroupRank: 1}, {GroupRank: 2}, {Name: "127.0.0.3", GroupRank: 3}}
-	s := topSource{addrs: []string{n0}, all: true}
+	s := topSource{jobs: at(n0), all: true}
 	a := s.ask(context.Background())
 	if diff := cmp.Diff([]string{"n0", "127.0.0.2"}, a.names()); diff != "" || a.err != nil || !s.many() {
 		t.Errorf("-want +got:\n%s, %v", diff, a.err)
 	}
 	wantProblems(t, a, "the name of host 2 is not known (yet)", "ask the agent at 127.0.0.3:"+port)
 
-	if _, err := (&topSource{addrs: []string{"unix:/s"}, all: true}).port(); err == nil || !strings.Contains(err.Error(), "unix:/s is a socket; name a port") {
+	if _, err := (&topSource{jobs: at("unix:/s"), all: true}).port(); err == nil || !strings.Contains(err.Error(), "the agent at unix:/s has none; name a port") {
 		t.Errorf("a socket: %v", err)
 	}
 }

@@ -31,7 +31,7 @@ func (k sortKey) String() string {
 
 // A topView is what `muster top` shows. It does no I/O: State in, lines out.
 type topView struct {
-	addr     string
+	asked    string          // which agent
 	state    *health.State   // of the agent that speaks for the job; nil before the first
 	others   []*health.State // of other hosts
 	problem  string          // why there is no newer state
@@ -156,7 +156,7 @@ func (v *topView) render(width, height int) []tui.Line {
 // body draws what is above the last line, in at most height lines.
 func (v *topView) body(width, height int) []tui.Line {
 	if v.state == nil {
-		why := "asking " + v.addr + " …"
+		why := "asking " + v.asked + " …"
 		if v.problem != "" {
 			why = v.problem
 		}
