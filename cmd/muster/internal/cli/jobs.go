@@ -372,7 +372,9 @@ func signalCommand(ctx context.Context, c *command, args []string) error {
 	if rank >= 0 {
 		path += "&rank=" + url.QueryEscape(strconv.Itoa(rank))
 	}
-	return c.each(ctx, given[1], false, path, func(j *job, body []byte) error {
+	reached := false
+	err := c.each(ctx, given[1], false, path, func(j *job, body []byte) error {
+		reached = true
 		var sent struct{ Workers []health.Signaled }
 		err := json.Unmarshal(body, &sent)
 		var to []string
@@ -382,6 +384,10 @@ func signalCommand(ctx context.Context, c *command, args []string) error {
 		fmt.Fprintf(c.stdout, "sent %s to %s\n", text.SignalName(syscall.Signal(sig)), strings.Join(to, ", "))
 		return err
 	}, nil)
+	if rank >= 0 && reached {
+		return nil // the job's other agents on this host do not have the rank
+	}
+	return err
 }
 
 // each asks the agents of the job that is meant, or all of them, and then waits for each.
@@ -392,6 +398,9 @@ func (c *command) each(ctx context.Context, meant string, all bool, path string,
 	jobs, err := theJob(ctx, meant, all)
 	if err != nil {
 		return err
+	}
+	if path == "/v1/restart" {
+		jobs = jobs[:1] // its other hosts hear of it, and its other agents here
 	}
 	var errs []error
 	for i := range jobs {

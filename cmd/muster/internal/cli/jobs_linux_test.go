@@ -2,10 +2,12 @@ package cli
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -13,6 +15,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -20,6 +23,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/unixsock"
 )
 
@@ -138,6 +143,36 @@ func says(t *testing.T, line string, status int, want ...string) (out string) {
 		}
 	}
 	return string(said)
+}
+
+// Agents on one host are of one job if they meet at the same place; those of jobs on one host
+// never are.
+func TestIsOf(t *testing.T) {
+	agent := func(uid int, name, endpoint string, maxHosts int) job {
+		j := job{Agent: unixsock.Agent{UID: uid, Name: name}}
+		if endpoint != "" {
+			j.state = &health.State{Job: health.Job{RunID: name, Backend: "c10d", Endpoint: endpoint, MaxHosts: maxHosts}}
+		}
+		return j
+	}
+	first := agent(1, "j", "h:1", 2)
+	for _, tt := range []struct {
+		other job
+		want  bool
+	}{
+		{agent(1, "j", "h:1", 2), true},
+		{agent(1, "j", "", 0), true}, // it does not answer
+		{agent(1, "j", "h:2", 2), false},
+		{agent(1, "k", "h:1", 2), false},
+		{agent(2, "j", "h:1", 2), false},
+	} {
+		if got := first.isOf(&tt.other); got != tt.want {
+			t.Errorf("%+v: %v", tt.other, got)
+		}
+	}
+	if one := agent(1, "j", "localhost:0", 1); one.isOf(&one) {
+		t.Error("two jobs on one host")
+	}
 }
 
 // docs/formats.md has each field of `muster ps --json` that the state does not have.
@@ -282,6 +317,73 @@ func TestSeveralJobs(t *testing.T) {
 	says(t, "ps --json", exitOK, `"problem": "ask job 'other' (pid `+other.pid()+`): no answer within 5s"`, `"run_id": "single"`)
 	other.Process.Signal(syscall.SIGCONT)
 	says(t, "stop --all --no-wait", exitOK, "stopping job 'single' (pid "+single.pid()+")\n", "stopping job 'other' (pid "+other.pid()+")\n")
+}
+
+// A twoFold is one of two agents of a job, with one rank.
+type twoFold struct {
+	rank     int
+	stop     func() // ends what it serves
+	restarts *atomic.Int64
+}
+
+func (a twoFold) Stop()          { go a.stop() }
+func (a twoFold) Restart() error { a.restarts.Add(1); return nil }
+func (a twoFold) Signal(_ syscall.Signal, rank int) ([]agent.Worker, error) {
+	if rank >= 0 && rank != a.rank {
+		return nil, fmt.Errorf("rank %d is elsewhere", rank)
+	}
+	return []agent.Worker{{Rank: a.rank, PID: 40 + a.rank}}, nil
+}
+
+// Two agents of one job on this host are stopped together, and asked once for a restart.
+func TestAgentsOfOneJob(t *testing.T) {
+	if !alone(t, ":") {
+		return
+	}
+	var restarts atomic.Int64
+	for rank := range 2 {
+		l, err := unixsock.Listen("unix", fmt.Sprintf("%s/duo.%d", os.Getenv("OWN"), rank+1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		state := topState()
+		state.Job.RunID, state.Job.MaxHosts, state.Host.GroupRank = "duo", 2, rank
+		ctx, stop := context.WithCancel(t.Context())
+		s, err := health.Listen(health.Config{Listener: l, Source: fixedJob{state}, Control: twoFold{rank, stop, &restarts}, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		served := make(chan error)
+		go func() { served <- s.Serve(ctx) }()
+		t.Cleanup(func() {
+			stop()
+			if err := <-served; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	pid := fmt.Sprint(os.Getpid())
+	for _, tt := range []struct {
+		line   string
+		status int
+		want   string
+	}{
+		{"signal USR1 duo", exitOK, "sent SIGUSR1 to rank 0 (pid 40)\nsent SIGUSR1 to rank 1 (pid 41)\n"},
+		{"signal USR1 --rank 1", exitOK, "sent SIGUSR1 to rank 1 (pid 41)\n"},
+		{"signal USR1 --rank 2", exitError, "error: job 'duo' (pid " + pid + "): rank 2 is elsewhere\n"},
+		{"restart", exitOK, "restarting the workers of job 'duo' (pid " + pid + ")\n"},
+		{"logs", exitError, "error: 2 agents on this host have the run ID 'duo'\nhint: name one by its pid:\n" + strings.Repeat("  job 'duo' (pid "+pid+")\n", 2)},
+		{"stop", exitOK, strings.Repeat("stopping job 'duo' (pid "+pid+")\n", 2) + strings.Repeat("job 'duo' (pid "+pid+") has stopped\n", 2)},
+	} {
+		args := strings.Fields(tt.line)
+		var said strings.Builder
+		if status := commandNamed(args[0]).start(t.Context(), args[1:], nil, &said, &said); status != tt.status || said.String() != tt.want {
+			t.Errorf("muster %s: status %d, %s", tt.line, status, said.String())
+		}
+	}
+	if n := restarts.Load(); n != 1 {
+		t.Errorf("asked %d times for a restart", n)
+	}
 }
 
 // Without a directory for its socket a job runs, with one warning.
