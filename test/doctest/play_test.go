@@ -21,7 +21,7 @@ import (
 )
 
 // patience bounds every wait. Nothing is expected to take this long.
-const patience = 60 * time.Second
+const patience = 5 * time.Minute
 
 // A play follows a page: its commands, one after the other, on hosts of their own
 // whose directory has a train.py. Names, ports and processes meet no others.
