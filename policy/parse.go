@@ -1,62 +1,36 @@
 package policy
 
 import (
-	"bytes"
-	"cmp"
-	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
-	"sort"
-	"strconv"
-	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/yamlfile"
 )
+
+// defaultName is the name of Policy.Default.
+const defaultName = "default"
 
 // Bounds of a file.
 const (
-	maxSize    = 64 << 10 // bytes
 	maxRules   = 200
 	maxList    = 100  // members of one list
 	maxPattern = 1000 // bytes of one
 	maxName    = 64   // bytes of a rule's name
 	maxCount   = 1_000_000
-	maxShown   = 50 // errors that are reported
 )
 
-// An Error is one thing that is wrong with a file. Parse and Load join all of them, so
-// that an editor can show each in its place.
-type Error struct {
-	File         string
-	Line, Column int // from 1; 0 where it is about the whole file
-	Message      string
-}
-
-func (e *Error) Error() string {
-	if e.Line == 0 {
-		return e.File + ": " + e.Message
-	}
-	return fmt.Sprintf("%s:%d:%d: %s", e.File, e.Line, e.Column, e.Message)
-}
+// An Error is one thing that is wrong with a file: File, Line, Column and Message. Line and
+// Column are from 1, or 0 where it is about the whole file. Parse and Load join all of
+// them, so that an editor can show each in its place.
+type Error = yamlfile.Error
 
 // Load reads the policy in a file of at most 64 KiB. What is wrong with it comes as
 // from Parse.
 func Load(file string) (*Policy, error) {
-	info, err := os.Stat(file) // or opening a FIFO would wait for who writes it
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, &Error{File: file, Message: "it is no regular file"}
-	}
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxSize+1))
+	text, err := yamlfile.Read(file)
 	if err != nil {
 		return nil, err
 	}
@@ -66,117 +40,182 @@ func Load(file string) (*Policy, error) {
 // Parse reads a policy. The error joins everything that is wrong, each an *Error, in
 // the order of the text; file is its name in them.
 func Parse(text []byte, file string) (*Policy, error) {
-	r := &reader{file: file}
+	r := &reader{yamlfile.Reader{File: file}}
 	p := &Policy{File: file, MaxRestarts: -1, Default: Rule{Name: defaultName, Action: Retry}}
-	if root := r.document(text); root != nil {
-		r.plain(root)
+	if root := r.Root(text); root != nil {
 		r.policy(root, p)
+	} else if r.Err() == nil {
+		r.Fail(&yaml.Node{}, "it is empty; write {} for an empty policy")
 	}
-	if r.errs != nil {
-		return nil, r.err()
+	if err := r.Err(); err != nil {
+		return nil, err
 	}
 	return p, nil
 }
 
-// A reader goes through the nodes of a file and gathers what is wrong. It does not stop
-// at the first error: whoever writes a policy wants to see them all.
-type reader struct {
-	file string
-	errs []*Error
-}
+type reader struct{ yamlfile.Reader }
 
-func (r *reader) fail(n *yaml.Node, format string, a ...any) {
-	r.errs = append(r.errs, &Error{r.file, n.Line, n.Column, fmt.Sprintf(format, a...)})
-}
-
-// err joins the errors in the order of the text.
-func (r *reader) err() error {
-	slices.SortStableFunc(r.errs, func(a, b *Error) int {
-		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Column, b.Column))
+// policy reads the whole.
+func (r *reader) policy(n *yaml.Node, p *Policy) {
+	r.Mapping(n, "a policy", yamlfile.Keys{
+		"max_restarts": one(r, &p.MaxRestarts, number(0)),
+		"rules": func(n *yaml.Node) {
+			if n.Kind != yaml.SequenceNode {
+				r.Fail(n, "rules: want a list, got %s", yamlfile.Shown(n))
+			}
+			for i, item := range n.Content {
+				if i == maxRules {
+					r.Fail(item, "more than %d rules", maxRules)
+					return
+				}
+				rule := Rule{Name: fmt.Sprint("#", i+1), Line: item.Line}
+				r.rule(item, "a rule", &rule, yamlfile.Keys{
+					"name":  one(r, &rule.Name, name),
+					"match": func(n *yaml.Node) { r.match(n, &rule.Match) },
+				})
+				r.unique(item, p, &rule)
+				p.Rules = append(p.Rules, rule)
+			}
+		},
+		"default": func(n *yaml.Node) {
+			p.Default.Line = n.Line
+			r.rule(n, "the default", &p.Default, yamlfile.Keys{})
+		},
+		"no_progress": func(n *yaml.Node) { p.NoProgress = r.noProgress(n) },
 	})
-	if more := len(r.errs) - maxShown; more > 0 {
-		r.errs = append(r.errs[:maxShown], &Error{File: r.file, Message: fmt.Sprintf("and %d more", more)})
-	}
-	var errs []error
-	for _, e := range r.errs {
-		errs = append(errs, e)
-	}
-	return errors.Join(errs...)
 }
 
-// document returns the root of the one document in text; nil if there is none.
-func (r *reader) document(text []byte) *yaml.Node {
-	if len(text) > maxSize {
-		r.fail(&yaml.Node{}, "it is larger than %d bytes", maxSize)
-		return nil
+// unique reports a name that two rules have.
+func (r *reader) unique(n *yaml.Node, p *Policy, rule *Rule) {
+	if rule.Name == defaultName {
+		r.Fail(n, "a rule cannot have the name %s", defaultName)
 	}
-	docs, err := decode(text)
+	if i := slices.IndexFunc(p.Rules, func(other Rule) bool { return other.Name == rule.Name }); i >= 0 {
+		r.Fail(n, "a second rule with the name %s; the first is in line %d", rule.Name, p.Rules[i].Line)
+	}
+}
+
+// rule reads a rule, or the default, which lacks some of the keys.
+func (r *reader) rule(n *yaml.Node, what string, rule *Rule, all yamlfile.Keys) {
+	all["action"] = one(r, &rule.Action, action)
+	all["budget"] = func(n *yaml.Node) { rule.Budget = r.budget(n) }
+	all["backoff"] = func(n *yaml.Node) { rule.Backoff = r.backoff(n) }
+	values := r.Mapping(n, what, all)
 	switch {
-	case err != nil:
-		r.errs = append(r.errs, r.syntax(text, err))
-		return nil
-	case len(docs) == 0:
-		r.fail(&yaml.Node{}, "it is empty; an empty policy is {}")
-		return nil
-	case len(docs) > 1:
-		r.fail(docs[1], "a second document; a policy is one")
+	case values == nil:
+	case rule.Action == "":
+		if values["action"] == nil {
+			r.Fail(n, "%s without an action: want %s", what, list(actions))
+		}
+	case rule.Action != Retry:
+		for _, key := range []string{"budget", "backoff"} {
+			if at := values[key]; at != nil {
+				r.Fail(at, "%s is for action retry; this one is %s", key, rule.Action)
+			}
+		}
 	}
-	return docs[0].Content[0]
-}
-
-// decode reads all documents of a text. The YAML library is not ours, so a panic of it
-// is an error of the file.
-func decode(text []byte) (docs []*yaml.Node, err error) {
-	defer func() {
-		if fault := recover(); fault != nil {
-			err = fmt.Errorf("yaml: cannot be read: %v", fault)
+	for _, c := range rule.Causes {
+		switch {
+		case c == failure.CauseHostLost && rule.Action == Drain:
+			r.Fail(n, "a rule for cause %s cannot drain: the host has gone already", c)
+		case c == failure.CauseUninterruptible && rule.Action == Retry:
+			r.Fail(n, "a rule for cause %s cannot retry: the worker may still hold its devices; stop, or drain the host", c)
 		}
-	}()
-	for d := yaml.NewDecoder(bytes.NewReader(text)); ; {
-		doc := &yaml.Node{}
-		if err := d.Decode(doc); errors.Is(err, io.EOF) {
-			return docs, nil
-		} else if err != nil {
-			return nil, err
-		}
-		docs = append(docs, doc)
 	}
 }
 
-// syntax makes an Error of one of the library's: "yaml: line 3: did not find …". Some
-// name the line in which the unfinished thing begins; the line that matters is then the
-// first one after which the text cannot be completed any more.
-func (r *reader) syntax(text []byte, err error) *Error {
-	e := &Error{File: r.file, Message: strings.TrimPrefix(err.Error(), "yaml: ")}
-	if rest, ok := strings.CutPrefix(e.Message, "line "); ok {
-		number, message, _ := strings.Cut(rest, ": ")
-		if n, err := strconv.Atoi(number); err == nil {
-			e.Line, e.Column, e.Message = n, 1, message
-		}
-	}
-	if strings.HasPrefix(e.Message, "did not find expected") {
-		lines := bytes.SplitAfter(text, []byte("\n"))
-		e.Column, e.Line = 1, 1+sort.Search(len(lines), func(i int) bool {
-			_, again := decode(bytes.Join(lines[:i+1], nil))
-			return again != nil && again.Error() == err.Error()
-		})
-	}
-	e.Message = "this is not YAML: " + e.Message
-	return e
+// match reads the conditions of a rule.
+func (r *reader) match(n *yaml.Node, m *Match) {
+	r.Mapping(n, "match", yamlfile.Keys{
+		"exit":   many(r, &m.Exits, exits),
+		"signal": many(r, &m.Signals, signal),
+		"cause":  many(r, &m.Causes, cause),
+		"stderr": many(r, &m.Stderr, pattern),
+		"host":   many(r, &m.Hosts, glob),
+		"role":   many(r, &m.Roles, glob),
+	})
 }
 
-// plain refuses what makes a text mean more than it shows. An alias is not followed, so
-// that a small file cannot stand for a huge one.
-func (r *reader) plain(n *yaml.Node) {
+func (r *reader) budget(n *yaml.Node) *Budget {
+	b := &Budget{}
+	values := r.Mapping(n, "budget", yamlfile.Keys{
+		"restarts": one(r, &b.Restarts, number(0)),
+		"window":   one(r, &b.Window, duration),
+	})
+	if values != nil && values["restarts"] == nil {
+		r.Fail(n, "budget without restarts")
+	}
+	return b
+}
+
+func (r *reader) backoff(n *yaml.Node) *Backoff {
+	b := &Backoff{Factor: defaultFactor, Reset: defaultReset}
+	values := r.Mapping(n, "backoff", yamlfile.Keys{
+		"initial": one(r, &b.Initial, duration),
+		"max":     one(r, &b.Max, duration),
+		"reset":   one(r, &b.Reset, duration),
+		"factor":  one(r, &b.Factor, float(1, 1000)),
+		"jitter":  one(r, &b.Jitter, float(0, 1)),
+	})
+	switch limit := values["max"]; {
+	case values != nil && values["initial"] == nil:
+		r.Fail(n, "backoff without initial, the time to wait at first")
+	case limit == nil:
+		b.Max = max(defaultMax, b.Initial)
+	case b.Max > 0 && b.Max < b.Initial:
+		r.Fail(limit, "max %s is less than initial %s", short(b.Max), short(b.Initial))
+	}
+	if max(b.Initial, b.Max) > maxDelay {
+		r.Fail(n, "backoff of more than %s", short(maxDelay))
+	}
+	return b
+}
+
+func (r *reader) noProgress(n *yaml.Node) *NoProgress {
+	p := &NoProgress{}
+	values := r.Mapping(n, "no_progress", yamlfile.Keys{
+		"restarts":  one(r, &p.Restarts, number(1)),
+		"heartbeat": one(r, &p.Heartbeat, boolean),
+		"file":      many(r, &p.Files, line),
+	})
 	switch {
-	case n.Kind == yaml.AliasNode:
-		r.fail(n, "an alias (*%s); write out what it stands for", n.Value)
-	case n.Anchor != "":
-		r.fail(n, "an anchor (&%s); a policy has none", n.Anchor)
-	case n.Style&yaml.TaggedStyle != 0:
-		r.fail(n, "a tag (%s); a policy has none", n.Tag)
+	case values == nil:
+	case values["restarts"] == nil:
+		r.Fail(n, "no_progress without restarts")
+	case !p.Heartbeat && values["file"] == nil:
+		r.Fail(n, "no_progress looks at nothing: say heartbeat: true, or a file")
 	}
-	for _, child := range n.Content {
-		r.plain(child)
+	return p
+}
+
+// one reads a value into to, which stays as it is where the value is wrong.
+func one[T any](r *reader, to *T, parse func(*yaml.Node) (T, error)) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		if v, err := parse(n); err != nil {
+			r.Fail(n, "%v", err)
+		} else {
+			*to = v
+		}
+	}
+}
+
+// many reads the members of a list, or the one value that stands for such a list.
+func many[T any](r *reader, to *[]T, parse func(*yaml.Node) (T, error)) func(*yaml.Node) {
+	return func(n *yaml.Node) {
+		items := []*yaml.Node{n}
+		if n.Kind == yaml.SequenceNode {
+			items = n.Content
+		}
+		switch {
+		case len(items) == 0:
+			r.Fail(n, "an empty list, which nothing is in")
+		case len(items) > maxList:
+			r.Fail(n, "a list of more than %d", maxList)
+		default:
+			*to = make([]T, len(items))
+			for i, item := range items {
+				one(r, &(*to)[i], parse)(item)
+			}
+		}
 	}
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/yamlfile"
 )
 
 // The functions below read one value each. Their errors say what is wanted and what is
@@ -26,7 +27,7 @@ func number(least int) func(*yaml.Node) (int, error) {
 	return func(n *yaml.Node) (int, error) {
 		i, err := strconv.Atoi(n.Value)
 		if err != nil || n.ShortTag() != "!!int" || i < least || i > maxCount {
-			return 0, fmt.Errorf("want a whole number from %d to %d, got %s", least, maxCount, shown(n))
+			return 0, fmt.Errorf("want a whole number from %d to %d, got %s", least, maxCount, yamlfile.Shown(n))
 		}
 		return i, nil
 	}
@@ -36,7 +37,7 @@ func float(least, most float64) func(*yaml.Node) (float64, error) {
 	return func(n *yaml.Node) (float64, error) {
 		f, err := strconv.ParseFloat(n.Value, 64)
 		if err != nil || n.ShortTag() == "!!str" || !(f >= least && f <= most) { // nor NaN
-			return 0, fmt.Errorf("want a number from %v to %v, got %s", least, most, shown(n))
+			return 0, fmt.Errorf("want a number from %v to %v, got %s", least, most, yamlfile.Shown(n))
 		}
 		return f, nil
 	}
@@ -44,7 +45,7 @@ func float(least, most float64) func(*yaml.Node) (float64, error) {
 
 func boolean(n *yaml.Node) (bool, error) {
 	if n.ShortTag() != "!!bool" {
-		return false, fmt.Errorf("want true or false, got %s", shown(n))
+		return false, fmt.Errorf("want true or false, got %s", yamlfile.Shown(n))
 	}
 	return strings.EqualFold(n.Value, "true"), nil
 }
@@ -59,9 +60,9 @@ func duration(n *yaml.Node) (time.Duration, error) {
 	_, bare := strconv.ParseFloat(n.Value, 64)
 	switch {
 	case bare == nil:
-		return 0, fmt.Errorf("%s has no unit: want %s", quote(n.Value), want)
+		return 0, fmt.Errorf("%s has no unit: want %s", yamlfile.Quote(n.Value), want)
 	case err != nil:
-		return 0, fmt.Errorf("want %s, got %s", want, shown(n))
+		return 0, fmt.Errorf("want %s, got %s", want, yamlfile.Shown(n))
 	case d <= 0 || d > maxDuration:
 		return 0, fmt.Errorf("want a time that is more than 0 and at most a year, got %s", n.Value)
 	}
@@ -72,13 +73,13 @@ func duration(n *yaml.Node) (time.Duration, error) {
 func line(n *yaml.Node) (string, error) {
 	switch {
 	case n.Kind != yaml.ScalarNode:
-		return "", fmt.Errorf("want a text, got %s", shown(n))
+		return "", fmt.Errorf("want a text, got %s", yamlfile.Shown(n))
 	case n.Value == "":
 		return "", errors.New("an empty text")
 	case len(n.Value) > maxPattern:
 		return "", fmt.Errorf("a text of more than %d bytes", maxPattern)
 	case strings.ContainsFunc(n.Value, unicode.IsControl):
-		return "", fmt.Errorf("%s has a control character", quote(n.Value))
+		return "", fmt.Errorf("%s has a control character", yamlfile.Quote(n.Value))
 	}
 	return n.Value, nil
 }
@@ -94,7 +95,7 @@ func name(n *yaml.Node) (string, error) {
 func action(n *yaml.Node) (Action, error) {
 	s, err := line(n)
 	if err == nil && !slices.Contains(actions, Action(s)) {
-		err = fmt.Errorf("there is no action %s: want %s%s", quote(s), list(actions), suggest(s, words(actions)))
+		err = fmt.Errorf("there is no action %s: want %s%s", yamlfile.Quote(s), list(actions), yamlfile.Suggest(s, words(actions)))
 	}
 	return Action(s), err
 }
@@ -104,7 +105,7 @@ func cause(n *yaml.Node) (failure.Cause, error) {
 	s, err := line(n)
 	plain := failure.Cause(strings.NewReplacer("_", " ", "-", " ").Replace(s))
 	if err == nil && !slices.Contains(causes, plain) {
-		err = fmt.Errorf("there is no cause %s%s; there are %s", quote(s), suggest(s, words(causes)), list(causes))
+		err = fmt.Errorf("there is no cause %s%s; there are %s", yamlfile.Quote(s), yamlfile.Suggest(s, words(causes)), list(causes))
 	}
 	return plain, err
 }
@@ -127,7 +128,7 @@ func exits(n *yaml.Node) (Range, error) {
 		if text.Signal(strings.ToUpper(s)) != 0 {
 			hint = "; for a signal there is the key signal"
 		}
-		return Range{}, fmt.Errorf("want an exit status from 1 to 255, or a range such as 70-79, got %s%s", quote(s), hint)
+		return Range{}, fmt.Errorf("want an exit status from 1 to 255, or a range such as 70-79, got %s%s", yamlfile.Quote(s), hint)
 	case from == 0:
 		return Range{}, fmt.Errorf("%s: a worker with exit status 0 has not failed", s)
 	}
@@ -139,7 +140,7 @@ func signal(n *yaml.Node) (syscall.Signal, error) {
 	s, err := line(n)
 	sig := text.ParseSignal(s)
 	if err == nil && sig == 0 {
-		err = fmt.Errorf("there is no signal %s: want a name such as SIGBUS, or a number from 1 to 64", quote(s))
+		err = fmt.Errorf("there is no signal %s: want a name such as SIGBUS, or a number from 1 to 64", yamlfile.Quote(s))
 	}
 	return sig, err
 }
@@ -155,9 +156,9 @@ func pattern(n *yaml.Node) (*regexp.Regexp, error) {
 	if e, ok := errors.AsType[*syntax.Error](err); ok {
 		why := e.Code.String()
 		if expr := strings.TrimPrefix(e.Expr, lines); expr != "" {
-			why += ": " + quote(expr)
+			why += ": " + yamlfile.Quote(expr)
 		}
-		err = fmt.Errorf("%s is no regular expression (RE2): %s", quote(s), why)
+		err = fmt.Errorf("%s is no regular expression (RE2): %s", yamlfile.Quote(s), why)
 	}
 	return re, err
 }
@@ -169,33 +170,9 @@ func glob(n *yaml.Node) (string, error) {
 		return "", err
 	}
 	if _, err := path.Match(s, ""); err != nil {
-		return "", fmt.Errorf("%s is no pattern: * and ? stand for characters, [a-c] for one of some", quote(s))
+		return "", fmt.Errorf("%s is no pattern: * and ? stand for characters, [a-c] for one of some", yamlfile.Quote(s))
 	}
 	return s, nil
-}
-
-// shown says what a node is, for people.
-func shown(n *yaml.Node) string {
-	switch {
-	case n.Kind == yaml.MappingNode:
-		return "a mapping"
-	case n.Kind == yaml.SequenceNode:
-		return "a list"
-	case n.Kind == yaml.AliasNode:
-		return "an alias"
-	case n.ShortTag() == "!!null":
-		return "nothing"
-	}
-	return quote(n.Value)
-}
-
-// quote shows a text of the file, all of it if that is short.
-func quote(s string) string {
-	const most = 60
-	if len(s) > most {
-		return strconv.Quote(strings.ToValidUTF8(s[:most], "")) + "..."
-	}
-	return strconv.Quote(s)
 }
 
 func words[T ~string](all []T) []string {

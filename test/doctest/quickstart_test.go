@@ -18,4 +18,6 @@ func quickstart(p *play) {
 	p.run("bin/muster run --nproc-per-node 8 --hang-timeout 600 --max-restarts 3 train.py").exits(0).says(8, "training $")
 	p.run("bin/muster doctor --nproc-per-node 8", p.torch()).exits(0).says(1, "^host0: ")
 	p.run("bin/muster explain --nproc-per-node 8 train.py").exits(0).says(1, "nproc-per-node +8 ")
+	p.run("bin/muster explain --write job.yaml --nproc-per-node 8 --max-restarts 3 --tee 3 train.py --epochs 90").exits(0).says(1, "^Wrote job.yaml")
+	p.run("bin/muster run --config job.yaml").exits(0).says(8, "^\\[default[0-7]\\]:rank [0-7] of 8: training --epochs 90$")
 }

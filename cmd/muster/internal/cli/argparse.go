@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -11,8 +12,43 @@ type line struct {
 	given     map[*option]string // the last text of every option seen; "1" for flags
 	script    string
 	hasScript bool
-	args      []string // the script's
-	unknown   bool     // an option was not recognised: what follows it is a guess
+	args      []string         // the script's
+	unknown   bool             // an option was not recognised: what follows it is a guess
+	file      map[*option]told // what the file of --config says
+	stray     *option          // after the script, though probably meant for muster
+}
+
+// A told is a text that somebody gives for an option.
+type told struct {
+	text string
+	from string // a variable, FILE:LINE:COLUMN, or "" for the command line
+}
+
+// sources lists what is said of an option, that which counts first. Where an option may
+// be repeated, what a config file says counts beside it.
+func (l *line) sources(o *option, getenv func(string) (string, bool)) (all []told) {
+	if text, ok := l.given[o]; ok {
+		all = append(all, told{text: text})
+	}
+	if o.env != "" {
+		if text, ok := getenv(o.env); ok {
+			all = append(all, told{text, o.env})
+		}
+	}
+	if s, ok := l.file[o]; ok {
+		if all = append(all, s); o.kind == kindEach && len(all) > 1 {
+			all[0].text = s.text + "\x00" + all[0].text
+		}
+	}
+	return all
+}
+
+// line is where a text is from, as FILE:LINE if it is from a file.
+func (s told) line() string {
+	if i := strings.LastIndexByte(s.from, ':'); i >= 0 {
+		return s.from[:i]
+	}
+	return s.from
 }
 
 // parseLine takes arguments apart as Python's argparse does for torchrun's
@@ -45,6 +81,7 @@ func parseLine(args []string) (line, []error) {
 		}
 		if !strings.HasPrefix(arg, "-") || isValue(arg) {
 			l.script, l.hasScript, l.args = arg, true, args[i:]
+			l.stray = strayed(l.args)
 			if len(l.args) > 0 && l.args[0] == "--" {
 				l.args = l.args[1:] // argparse drops one that follows at once
 			}
@@ -104,6 +141,29 @@ func parseLine(args []string) (line, []error) {
 		}
 	}
 	return l, errs
+}
+
+// strayed finds the first of a script's arguments that is an option of muster's and of
+// hardly any script. It looks no further than --.
+func strayed(args []string) *option {
+	for _, arg := range args {
+		if arg == "--" {
+			break
+		}
+		name, _, _ := strings.Cut(arg, "=")
+		if name, long := strings.CutPrefix(name, "--"); long {
+			if o := byName(name); o != nil && slices.Contains(launchers, o.name) {
+				return o
+			}
+		}
+	}
+	return nil
+}
+
+// launchers are options that only a program that starts others has.
+var launchers = []string{
+	"nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "standalone", "max-restarts",
+	"local-ranks-filter", "restart-policy", "hang-timeout", "preemption-signals", "health-addr",
 }
 
 // give notes an option's text.

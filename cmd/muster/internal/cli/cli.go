@@ -173,7 +173,7 @@ func (p program) run(ctx context.Context, args []string) int {
 // read makes a configuration of a command line. What could be read is returned even
 // if there are errors.
 func (p program) read(l line, cfg launch.Config) (reader, launch.Config, []error) {
-	var missing []error
+	missing := l.readConfig(cfg.LookupEnv)
 	if !l.hasScript && !l.unknown {
 		missing = append(missing, errNoScript)
 	}

@@ -47,36 +47,34 @@ func (r *reader) argument(name, format string, a ...any) {
 }
 
 func (r *reader) refuse(name string, err error) {
-	r.errs = append(r.errs, byName(name).refuse(err, r.variable(name)))
+	r.errs = append(r.errs, byName(name).refuse(err, r.source(name)))
 }
 
-// variable names the variable that an option's value comes from, as messages end.
-func (r *reader) variable(name string) string {
-	if o := byName(name); r.fromEnv(o) {
-		return " (from " + o.env + ")"
+// source is where an option's value is from, as in told.from.
+func (r *reader) source(name string) string {
+	if all := r.sources(byName(name), r.lookup); len(all) > 0 {
+		return all[0].from
 	}
 	return ""
 }
 
-// fromEnv says whether an option's value comes from its variable.
-func (r *reader) fromEnv(o *option) bool {
-	_, given := r.given[o]
-	_, set := r.lookup(o.env)
-	return !given && set && o.env != ""
+// failAt is fail about the value of an option.
+func (r *reader) failAt(name, format string, a ...any) {
+	r.errs = append(r.errs, located(fmt.Errorf(format, a...), r.source(name)))
 }
 
-// named adds to errors that know nothing of options the variables whose values they show.
+// named adds to errors that know nothing of options where the values that they show are
+// from.
 func (r *reader) named(errs []error) []error {
 	for i, err := range errs {
 		for j := range options {
-			o := &options[j]
-			if !r.fromEnv(o) {
+			all := r.sources(&options[j], r.lookup)
+			if len(all) == 0 || all[0].from == "" {
 				continue
 			}
-			value, _ := r.lookup(o.env)
-			parts := strings.FieldsFunc(value, func(c rune) bool { return c == ',' || c == '=' })
+			parts := strings.FieldsFunc(all[0].text, func(c rune) bool { return c == ',' || c == '=' })
 			if slices.ContainsFunc(parts, func(part string) bool { return len(part) > 1 && strings.Contains(err.Error(), part) }) {
-				errs[i] = fmt.Errorf("%w (from %s)", errs[i], o.env)
+				errs[i] = located(errs[i], all[0].from)
 			}
 		}
 	}
@@ -110,11 +108,13 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	if err != nil {
 		r.bad("rdzv-conf", err)
 	}
-	if hidden, _ := r.lookup("PET_RDZV_CONF"); !r.fromEnv(byName("rdzv-conf")) {
-		replaced, _ := parseConf(hidden)
+	all := r.sources(byName("rdzv-conf"), r.lookup)
+	for i, hidden := range all {
+		replaced, _ := parseConf(hidden.text)
 		for _, key := range slices.Sorted(maps.Keys(replaced)) {
 			if _, kept := conf[key]; !kept && auth.IsGuard(key) {
-				r.fail("--rdzv-conf replaces all of PET_RDZV_CONF, and so the job would be without its %s; give that with --rdzv-conf, too", key)
+				by := cmp.Or(all[0].line(), "--rdzv-conf")
+				r.fail("%s replaces all of %s, and so the job would be without its %s; give that with %s, too", by, all[i].line(), key, by)
 			}
 		}
 	}
@@ -190,14 +190,10 @@ func (r *reader) into(field any, o *option) {
 	}
 }
 
-// isGiven says whether the option is on the command line or in the environment.
+// isGiven says whether the option is on the command line, in the environment or in the
+// config file.
 func (r *reader) isGiven(name string) bool {
-	o := byName(name)
-	if _, ok := r.given[o]; ok {
-		return true
-	}
-	_, ok := r.lookup(o.env)
-	return ok && o.env != ""
+	return len(r.sources(byName(name), r.lookup)) > 0
 }
 
 // nodes reads --nnodes, N or MIN:MAX. It returns zeros if they are no numbers.
@@ -381,7 +377,7 @@ func (r *reader) shutdownTimeout() time.Duration {
 		name = env
 	}
 	if n < 0 || n > maxSeconds {
-		r.fail("%s must be non-negative and at most %d, got %d%s", name, int64(maxSeconds), n, r.variable("shutdown-timeout"))
+		r.failAt("shutdown-timeout", "%s must be non-negative and at most %d, got %d", name, int64(maxSeconds), n)
 		return 0
 	}
 	return orNone(time.Duration(n)*time.Second, process.NoGrace)
@@ -414,11 +410,11 @@ func (r *reader) logs(cfg *logs.Config) {
 		if cfg.MaxSize, err = parseSize(text); err != nil {
 			r.bad("log-max-size", err)
 		} else if cfg.MaxSize != 0 && cfg.MaxSize < logs.MinMaxSize {
-			r.fail("--log-max-size %s is too small; give 0 for no limit, or at least %dM%s", text, logs.MinMaxSize>>20, r.variable("log-max-size"))
+			r.failAt("log-max-size", "--log-max-size %s is too small; give 0 for no limit, or at least %dM", text, logs.MinMaxSize>>20)
 		}
 	}
 	if cfg.Keep < 1 {
-		r.fail("--log-keep must be positive, got %d%s", cfg.Keep, r.variable("log-keep"))
+		r.failAt("log-keep", "--log-keep must be positive, got %d", cfg.Keep)
 	}
 	ranks, err := parseRanks(r.text("local-ranks-filter"))
 	if err != nil {

@@ -171,8 +171,10 @@ func takesNext(arg string) bool {
 // readDoctor makes doctor's configuration of the options of run.
 func (p program) readDoctor(l line, req doctorRequest) (doctor.Config, []error) {
 	cfg := launch.Config{Env: p.env, Stdout: p.stdout, Stderr: p.stderr}
+	bad := l.readConfig(cfg.LookupEnv)
 	word := doctorDefaults(&l, cfg.LookupEnv)
 	r, cfg, errs := p.options(l, cfg)
+	errs = append(bad, errs...)
 	errs = slices.DeleteFunc(errs, func(err error) bool { return errors.As(err, new(pythonError)) }) // a check says it
 	if r.schedule != nil {
 		fmt.Fprintf(p.stderr, "%s: %s\n", p.name, r.schedule)
@@ -211,23 +213,17 @@ func (p program) readDoctor(l line, req doctorRequest) (doctor.Config, []error) 
 // c10d, and a number of workers that only the devices know is looked up by a check. It
 // returns the word for that number.
 func doctorDefaults(l *line, lookup func(string) (string, bool)) (word string) {
-	has := func(name string) bool {
-		_, given := l.given[byName(name)]
-		_, set := lookup(byName(name).env)
-		return given || set
-	}
+	has := func(name string) bool { return len(l.sources(byName(name), lookup)) > 0 }
 	if has("rdzv-endpoint") && !has("rdzv-backend") {
 		l.given[byName("rdzv-backend")] = "c10d"
 	}
 	o := byName("nproc-per-node")
-	text, given := l.given[o]
-	if !given {
-		text, _ = lookup(o.env)
-	}
-	switch text {
-	case "gpu", "xpu", "auto", "cpu":
-		l.given[o] = "1"
-		return text
+	if all := l.sources(o, lookup); len(all) > 0 {
+		switch text := all[0].text; text {
+		case "gpu", "xpu", "auto", "cpu":
+			l.given[o] = "1"
+			return text
+		}
 	}
 	return ""
 }

@@ -3,9 +3,12 @@ package cli
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,21 +18,74 @@ import (
 	"github.com/muster-run/muster/launch"
 )
 
-const explainHelp = `usage: muster explain [options] training_script [training_script_args...]
+const explainHelp = `usage: muster explain [--write FILE] [options] training_script [training_script_args...]
 
 Takes the command line of muster run, and prints every setting with its value and where
-that comes from: the command line, a variable, the scheduler that started this process
-(Slurm, MPI, LSF, PBS, Kubernetes), or the default. It runs nothing.
+that comes from: the command line, a variable, the file of --config, the scheduler that
+started this process (Slurm, MPI, LSF, PBS, Kubernetes), or the default. It runs nothing.
+
+  --write FILE   instead write a file for --config, which must not exist yet, of what the
+                 command line, variables and another such file say; - is stdout
 `
 
 // explain is `muster explain`.
 func (p program) explain(_ context.Context, args []string) int {
+	args, file, writes, err := takeOption(args, "--write")
 	l, errs := parseLine(args)
 	if l.asked("help") {
 		io.WriteString(p.stdout, explainHelp)
 		return exitOK
 	}
-	return p.explainLine(l, errs)
+	if !writes {
+		return p.explainLine(l, errs)
+	}
+	r, _, bad := p.read(l, launch.Config{Env: p.env, Stdout: p.stdout, Stderr: p.stderr})
+	text, worse := r.writeConfig()
+	if errs = slices.Concat(split(err), errs, bad, worse); errs != nil {
+		return p.usage(errs)
+	}
+	if file == "-" {
+		io.WriteString(p.stdout, text)
+		return exitOK
+	}
+	if err := writeNew(file, text); err != nil {
+		p.errorf("%v", err)
+		return exitError
+	}
+	fmt.Fprintf(p.stdout, "Wrote %s. To start it: muster run --config %s\n", file, shellWords([]string{file}))
+	return exitOK
+}
+
+// takeOption takes an option with an argument out of a command line of run.
+func takeOption(args []string, name string) (rest []string, value string, found bool, err error) {
+	for i := 0; i < len(args) && args[i] != "--" && !isValue(args[i]); i++ {
+		option, value, inline := strings.Cut(args[i], "=")
+		switch {
+		case option != name && takesNext(args[i]):
+			i++
+		case option != name:
+		case inline:
+			return slices.Concat(args[:i], args[i+1:]), value, true, nil
+		case i+1 < len(args) && isValue(args[i+1]):
+			return slices.Concat(args[:i], args[i+2:]), args[i+1], true, nil
+		default:
+			return slices.Concat(args[:i], args[i+1:]), "", true, fmt.Errorf("%s needs a value; write %s FILE", name, name)
+		}
+	}
+	return args, "", false, nil
+}
+
+// writeNew writes a file that is not there yet.
+func writeNew(file, text string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%s exists already; remove it, or name another file", file)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return cmp.Or(err, f.Close())
 }
 
 // explainLine prints what a command line means. errs is what is wrong with it.
@@ -76,34 +132,31 @@ func (r *reader) settings(cfg *launch.Config) []setting {
 
 // shown is the text of an option's value before anything is made of it.
 func (r *reader) shown(o *option) string {
-	text, ok := r.given[o]
-	if !ok && o.env != "" {
-		text, ok = r.lookup(o.env)
-	}
+	all := r.sources(o, r.lookup)
 	switch {
-	case ok && o.name == "rdzv-conf":
-		return auth.HideSecrets(text)
-	case ok && o.kind == kindEach:
-		return hideValues(strings.Split(text, "\x00"))
-	case !ok && o.kind == kindFlag:
-		return "no"
 	case o.kind == kindFlag:
 		return map[bool]string{true: "yes", false: "no"}[r.flag(o.name)]
-	case !ok:
+	case len(all) == 0:
 		return o.def
+	case o.name == "rdzv-conf":
+		return auth.HideSecrets(all[0].text)
+	case o.kind == kindEach:
+		return hideValues(r.list(o.name))
 	}
-	return text
+	return all[0].text
 }
 
 // from says where an option's value comes from.
 func (r *reader) from(o *option) string {
-	if _, ok := r.given[o]; ok {
-		return "command line"
+	var from []string
+	for _, s := range r.sources(o, r.lookup) {
+		from = append(from, cmp.Or(s.line(), "command line"))
 	}
-	if o.env != "" {
-		if _, ok := r.lookup(o.env); ok {
-			return o.env
-		}
+	switch {
+	case o.kind == kindEach && len(from) > 0:
+		return strings.Join(from, ", ")
+	case len(from) > 0:
+		return from[0]
 	}
 	if t := r.taken(o.name); t != nil {
 		return t.from + " (" + r.schedule.scheduler + ")"
@@ -235,12 +288,16 @@ const maxColumn = 40
 func shellWords(words []string) string {
 	quoted := make([]string, len(words))
 	for i, word := range words {
-		plain := word != "" && !strings.ContainsFunc(word, func(r rune) bool {
-			return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./=:,+@%", r))
-		})
+		plain := word != "" && !strings.ContainsFunc(word, func(r rune) bool { return !isPlain(r) })
 		if quoted[i] = word; !plain {
 			quoted[i] = "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 		}
 	}
 	return strings.Join(quoted, " ")
+}
+
+// isPlain says whether neither a shell nor YAML sees more than itself in a character
+// within a word.
+func isPlain(r rune) bool {
+	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./=:,+@%", r)
 }

@@ -98,21 +98,19 @@ func (o *option) entry() string {
 		column = 0
 	}
 	b.WriteString(strings.Repeat(" ", helpIndent-column))
-	column = helpIndent
-	for i, word := range strings.Fields(text) {
-		width := len([]rune(word))
-		switch {
-		case i == 0:
-		case column+1+width > helpWidth:
-			b.WriteString("\n" + strings.Repeat(" ", helpIndent))
-			column = helpIndent
-		default:
-			b.WriteByte(' ')
-			column++
-		}
-		b.WriteString(word)
-		column += width
-	}
-	b.WriteByte('\n')
+	b.WriteString(strings.Join(wrap(text, helpWidth-helpIndent), "\n"+strings.Repeat(" ", helpIndent)) + "\n")
 	return b.String()
+}
+
+// wrap breaks a text into lines of at most width characters.
+func wrap(text string, width int) (lines []string) {
+	for _, word := range strings.Fields(text) {
+		last := len(lines) - 1
+		if last >= 0 && len([]rune(lines[last]))+1+len([]rune(word)) <= width {
+			lines[last] += " " + word
+		} else {
+			lines = append(lines, word)
+		}
+	}
+	return lines
 }

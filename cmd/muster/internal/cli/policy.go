@@ -9,7 +9,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"math"
 	"math/rand/v2"
 	"os"
@@ -110,10 +109,10 @@ func parsePolicy(c *command, args []string) (req policyRequest) {
 // loadPolicy is policy.Load with the file in each error.
 func loadPolicy(file string) (*policy.Policy, error) {
 	p, err := policy.Load(file)
-	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
-		return nil, fmt.Errorf("%s: %w; give the path of a policy in YAML", file, pathErr.Err)
+	if err != nil {
+		return nil, unreadable(file, "a policy", err)
 	}
-	return p, err
+	return p, nil
 }
 
 // restartPolicy reads --restart-policy. Its max_restarts counts where nobody has said

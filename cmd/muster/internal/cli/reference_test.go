@@ -16,8 +16,35 @@ func TestReference(t *testing.T) {
 <!-- Written by "make reference" from cmd/muster/internal/cli/flags.go. -->
 
 The options of ` + "`muster run`" + `, also under the name ` + "`torchrun`" + `. Dashes and underscores are the same. The command line overrides the
-variable, the variable overrides what the scheduler says, and that overrides the default; ` + "`muster explain`" + ` prints where each
-setting comes from. [Coming from torchrun](../migrate.md#every-option) compares each option with torchrun's.
+variable, the variable overrides the [config file](#in-a-file), that overrides what the scheduler says, and that overrides the default;
+` + "`muster explain`" + ` prints where each setting comes from. [Coming from torchrun](../migrate.md#every-option) compares each option with
+torchrun's.
+
+## In a file
+
+` + "`--config FILE`, or the variable `MUSTER_CONFIG`," + ` names a config file: a YAML mapping of option names to values.
+
+` + "```yaml" + `
+nproc_per_node: 8
+max_restarts: 3
+hang_timeout: 30m
+collapse: true
+rdzv_conf: {join_timeout: 1800, token_file: token}
+env: {NCCL_DEBUG: WARN, WANDB_API_KEY: }
+training_script: train.py
+training_script_args: [--epochs, 90]
+` + "```" + `
+
+- Names have underscores or dashes. A switch takes ` + "`true` or `false`" + `; every other value is the text that the command line takes.
+- An option whose value has commas also takes a list; ` + "`rdzv_conf` and `env` also take a mapping. A name in `env`" + ` without a value takes
+  over the present value, as ` + "`--env NAME`" + ` does.
+- ` + "`env` and `env_file`" + ` of the command line are added to those of the file; every other option replaces the file's.
+- ` + "`training_script` and `training_script_args`" + ` count if the command line names no script.
+- Relative paths start from the current directory, as on the command line.
+- All errors are reported at once, each with ` + "`FILE:LINE:COLUMN`" + `.
+
+` + "`muster explain --write FILE`" + ` writes such a file from a command line and the variables. It writes no secrets, nothing that the scheduler
+says, and no file that exists already.
 `)
 	for g := range groups {
 		fmt.Fprintf(&b, "\n## %s\n", g)

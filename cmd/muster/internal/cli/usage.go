@@ -29,9 +29,20 @@ func plain(err error) string {
 	return err.Error()
 }
 
-// refuse says what is wrong with an option, and in from which variable has its value.
+// refuse says what is wrong with an option, and where its value is from.
 func (o *option) refuse(err error, from string) error {
-	return &refusal{fmt.Errorf("argument %s: %w%s", o, err, from), "--" + o.name + ": " + plain(err) + from}
+	return located(&refusal{fmt.Errorf("argument %s: %w", o, err), "--" + o.name + ": " + plain(err)}, from)
+}
+
+// located is an error about a value with where that is from, as in told.from.
+func located(err error, from string) error {
+	switch {
+	case from == "":
+		return err
+	case strings.Contains(from, ":"):
+		return &refusal{fmt.Errorf("%s: %w", from, err), from + ": " + plain(err)}
+	}
+	return &refusal{fmt.Errorf("%w (from %s)", err, from), plain(err) + " (from " + from + ")"}
 }
 
 // complain writes errors, each in a line of its own, and what to do about it in the next.

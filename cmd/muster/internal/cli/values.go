@@ -27,8 +27,8 @@ func (v values) flag(name string) bool     { b, _ := v[name].(bool); return b }
 func (v values) isSet(name string) bool    { return v[name] != nil }
 
 // weigh takes each option's value from the command line, else from its
-// environment variable, else from its default, and converts it. An empty
-// variable counts as set. Choices bind the command line only, as in torchrun,
+// environment variable, else from the config file, else from its default, and converts
+// it. An empty variable counts as set. Choices do not bind variables, as in torchrun,
 // except for muster's own options. What is given on the command line hides a bad
 // variable.
 // Source: env and check_env in torch/distributed/argparse_util.py.
@@ -37,23 +37,19 @@ func weigh(l line, getenv func(string) (string, bool)) (values, []error) {
 	var errs []error
 	for i := range options {
 		o := &options[i]
-		text, ok := l.given[o]
-		from := ""
-		if !ok && o.env != "" {
-			if text, ok = getenv(o.env); ok {
-				from = " (from " + o.env + ")"
-			}
-		}
-		if !ok {
+		all := l.sources(o, getenv)
+		given := len(all) > 0
+		if !given {
 			if o.unset {
 				continue
 			}
-			text = o.def
+			all = []told{{text: o.def}}
 			if o.kind == kindFlag {
-				text = "0"
+				all[0].text = "0"
 			}
 		}
-		if o.choices != nil && ok && (from == "" || o.own) && !slices.Contains(o.choices, text) {
+		text, from := all[0].text, all[0].from
+		if o.choices != nil && given && (from == "" || from != o.env || o.own) && !slices.Contains(o.choices, text) {
 			list, last := o.choices[:len(o.choices)-1], o.choices[len(o.choices)-1]
 			errs = append(errs, o.refuse(&refusal{fmt.Errorf("invalid choice: %s (choose from '%s')", quote(text), strings.Join(o.choices, "', '")),
 				quote(text) + " is not a choice; give " + strings.Join(list, ", ") + " or " + last}, from))

@@ -23,6 +23,9 @@ func (r *reader) command(cfg *launch.Config) {
 	}
 	cfg.Workers.TorchrunMacros = !r.ask
 	module, noPython, runPath := r.flag("module"), r.flag("no-python"), r.flag("run-path")
+	if o := r.stray; o != nil && r.given[o] == "" && !noPython {
+		r.warn("--%s after the script goes to the script; write it before %s if it is for muster, or -- before it", o.name, r.script)
+	}
 	if noPython && !runPath {
 		if module {
 			r.errs = append(r.errs, &refusal{errors.New("Don't use both the '--no-python' flag and the '--module' flag at the same time."), //lint:ignore ST1005 torchrun's words
