@@ -58,8 +58,8 @@ func (cfg *Config) checkHandler() error {
 	case "", handlerNull, handlerConsole, handlerRdzv, handlerFile:
 		return nil
 	}
-	return fmt.Errorf("event log handler %q is not known: want null, console (JSON lines on stderr), dynamic_rendezvous (as null) or file; "+
-		"handlers registered in Python cannot be loaded, so read the JSON lines of console or file instead", cfg.Handler)
+	return fmt.Errorf("event log handler %q is not known, and handlers registered in Python cannot be loaded; "+
+		"want null, console (JSON lines on stderr), dynamic_rendezvous (as null) or file", cfg.Handler)
 }
 
 // A Recorder is the Sink that a Config describes. Make it with Open; who opened it

@@ -53,7 +53,7 @@ func FindBackend(name string) (Backend, error) {
 	if meant := text.Nearest(name, names...); meant != "" {
 		return Backend{}, fmt.Errorf("rendezvous backend %q is not known; did you mean %s?", name, meant)
 	}
-	return Backend{}, fmt.Errorf("rendezvous backend %q is not known: want static, c10d, etcd or quorum; Python plug-ins cannot be loaded", name)
+	return Backend{}, fmt.Errorf("rendezvous backend %q is not known, and Python plug-ins cannot be loaded; want static, c10d, etcd or quorum", name)
 }
 
 // checkEndpoint checks the endpoint as the backend reads it.

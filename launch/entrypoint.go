@@ -25,15 +25,14 @@ func (cfg *Config) checkWorker() error {
 
 func checkEntrypoint(name string, lookup func(string) (string, bool)) error {
 	_, err := execpath.Find(name, lookup)
-	from := ""
+	from, hint := "", "; give the path of a program"
 	if python, _ := lookup("PYTHON_EXEC"); python == name {
-		from = "PYTHON_EXEC: "
+		from, hint = "PYTHON_EXEC: ", "; set PYTHON_EXEC to an interpreter, or unset it"
 	}
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
-		hint := ""
 		if _, err := os.Stat(name); err == nil {
 			hint = "; write ./" + name + " for the file in this directory"
 		}

@@ -27,5 +27,5 @@ func ExampleResolve_problems() {
 	fmt.Println(err)
 	// Output:
 	// nproc per node: at least one worker is needed, got -1
-	// rendezvous backend "zookeeper" is not known: want static, c10d, etcd or quorum; Python plug-ins cannot be loaded
+	// rendezvous backend "zookeeper" is not known, and Python plug-ins cannot be loaded; want static, c10d, etcd or quorum
 }

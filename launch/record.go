@@ -20,7 +20,7 @@ func (cfg *Config) checkRecords() error {
 	switch cfg.Records.MetricsHandler {
 	case metricsNull, metricsConsole:
 	default:
-		errs = append(errs, fmt.Errorf("metrics handler %q is not known: want %s or %s", cfg.Records.MetricsHandler, metricsNull, metricsConsole))
+		errs = append(errs, fmt.Errorf("metrics handler %q is not known; want %s or %s", cfg.Records.MetricsHandler, metricsNull, metricsConsole))
 	}
 	return errors.Join(errs...)
 }

@@ -129,7 +129,7 @@ func TestResolveErrors(t *testing.T) {
 		{"etcd without an endpoint", func(c *launch.Config) { c.Rendezvous.Backend = "etcd" }, "the rendezvous endpoint is empty"},
 		{"etcd-v2 without an endpoint", func(c *launch.Config) { c.Rendezvous.Backend = "etcd-v2" }, "the rendezvous endpoint is empty"},
 		{"quorum of two", func(c *launch.Config) { c.Rendezvous.Backend, c.Rendezvous.Endpoint = "quorum", "a,b" }, "names 2 hosts"},
-		{"backend", func(c *launch.Config) { c.Rendezvous.Backend = "zk" }, `"zk" is not known: want static, c10d, etcd or quorum`},
+		{"backend", func(c *launch.Config) { c.Rendezvous.Backend = "zk" }, `"zk" is not known, and Python plug-ins cannot be loaded; want static, c10d, etcd or quorum`},
 		{"static without port", func(c *launch.Config) { c.Rendezvous.Endpoint = "host" }, "port is missing in endpoint: host"},
 		{"static port", func(c *launch.Config) { c.Rendezvous.Endpoint = "host:x" }, "port is not a number"},
 		{"c10d endpoint", func(c *launch.Config) { c.Rendezvous.Backend, c.Rendezvous.Endpoint = "c10d", "a:b:c" }, "too many colons"},

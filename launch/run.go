@@ -191,11 +191,11 @@ const lastWords = time.Second
 // newHandler makes the rendezvous that Resolve chose.
 func newHandler(cfg Config, settings rendezvous.Settings, host string, waiting func(rendezvous.Waiting), log *slog.Logger) (rendezvous.Handler, error) {
 	for _, key := range slices.Sorted(maps.Keys(settings.Unknown)) {
-		attrs := []any{"key", key, "backend", cfg.Rendezvous.Backend}
+		hint := "`muster help run` names the keys"
 		if meant := settings.Unknown[key]; meant != "" {
-			attrs = append(attrs, "hint", "did you mean "+meant+"?")
+			hint = "did you mean " + meant + "?"
 		}
-		log.Warn("the backend does not read this key of --rdzv-conf, so it has no effect", attrs...)
+		log.Warn("the backend does not read this key of --rdzv-conf, so it has no effect", "key", key, "backend", cfg.Rendezvous.Backend, "hint", hint)
 	}
 	if cfg.MaxNodes > 1 && cfg.meetsAtLoopback() {
 		log.Warn("the endpoint is a loopback address, so no other host can join, only agents of this host; name a host of the job with --rdzv-endpoint or --master-addr", "endpoint", cfg.Rendezvous.Endpoint)

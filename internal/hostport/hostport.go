@@ -89,7 +89,7 @@ func SplitList(list string, defaultPort int) ([]string, error) {
 		endpoints = append(endpoints, net.JoinHostPort(host, strconv.Itoa(port)))
 	}
 	if len(endpoints) == 0 && len(errs) == 0 {
-		errs = append(errs, errors.New("the rendezvous endpoint is empty: name the members, as --rdzv-endpoint host1,host2,host3"))
+		errs = append(errs, errors.New("the rendezvous endpoint is empty; name the members, as --rdzv-endpoint host1,host2,host3"))
 	}
 	return endpoints, errors.Join(errs...)
 }

@@ -93,7 +93,7 @@ func Signals(names string) (signals []syscall.Signal, unknown []string, err erro
 		case sig == 0:
 			unknown = append(unknown, name)
 		case sig == syscall.SIGKILL || sig == syscall.SIGSTOP:
-			errs = append(errs, fmt.Errorf("%s cannot be handled by any program", name))
+			errs = append(errs, fmt.Errorf("%s cannot be handled by any program; leave it out", name))
 		case !slices.Contains(signals, sig):
 			signals = append(signals, sig)
 		}

@@ -67,7 +67,7 @@ func parseLine(args []string) (line, []error) {
 		errs = append(errs, &refusal{fmt.Errorf("argument %s: expected one argument", o), "--" + o.name + " needs a value; write --" + o.name + " " + o.arg})
 	}
 	ignored := func(o *option, value string) {
-		errs = append(errs, &refusal{fmt.Errorf("argument %s: ignored explicit argument %s", o, quote(value)), "--" + o.name + " takes no value, got " + quote(value)})
+		errs = append(errs, &refusal{fmt.Errorf("argument %s: ignored explicit argument %s", o, quote(value)), "--" + o.name + " takes no value, got " + quote(value) + "; leave that out"})
 	}
 
 	for i := 0; i < len(args); {

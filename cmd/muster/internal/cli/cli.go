@@ -91,18 +91,25 @@ func (p program) command(ctx context.Context, args []string) int {
 		return c.run(p, ctx, args)
 	}
 	what, hint := "command", "`muster help` lists the commands"
-	if strings.HasPrefix(name, "-") || strings.ContainsAny(name, "./") {
+	if name == "-v" {
+		what, hint = "option", "`muster version` prints the version"
+	} else if strings.HasPrefix(name, "-") || strings.ContainsAny(name, "./") {
 		name, _, _ = strings.Cut(name, "=") // what follows may be a secret
 		if l, _ := parseLine([]string{name}); l.unknown {
 			what = "option"
 		} else {
 			hint = "to run a script: muster run " + name + " ..."
 		}
-	} else if meant := text.Nearest(name, names(subcommands())...); meant != "" {
+	} else if meant := cmp.Or(otherNames[name], text.Nearest(name, names(subcommands())...)); meant != "" {
 		hint = "did you mean muster " + meant + "?"
 	}
 	p.errorf("unknown %s %s; %s", what, quote(name), hint)
 	return exitUsage
+}
+
+// otherNames are what other programs call muster's commands.
+var otherNames = map[string]string{
+	"list": "ps", "ls": "ps", "status": "ps", "kill": "stop", "cancel": "stop", "launch": "run", "start": "run", "stack": "dump", "check": "doctor",
 }
 
 // How long the end of a job waits for a console that takes nothing of what muster says:
@@ -175,7 +182,7 @@ func (p program) run(ctx context.Context, args []string) int {
 func (p program) read(l line, cfg launch.Config) (reader, launch.Config, []error) {
 	missing := l.readConfig(cfg.LookupEnv)
 	if !l.hasScript && !l.unknown {
-		missing = append(missing, errNoScript)
+		missing = append(missing, p.noScript())
 	}
 	r, cfg, errs := p.options(l, cfg)
 	if l.hasScript && cfg.Workers.Entrypoint != "" {

@@ -103,7 +103,7 @@ func (c *command) parseError(err error) error {
 	}
 	if rest, ok := strings.CutPrefix(err.Error(), "invalid boolean value "); ok {
 		value, name, _ := strings.Cut(strings.TrimSuffix(rest, ": parse error"), " for -")
-		return fmt.Errorf("%s takes no value, got %s", dashed(name), value)
+		return fmt.Errorf("%s takes no value, got %s; leave that out", dashed(name), value)
 	}
 	return err
 }
@@ -119,7 +119,7 @@ func dashed(name string) string {
 // options parses options where there are no arguments.
 func (c *command) options(args []string) {
 	if rest, _ := c.arguments(args); len(rest) > 0 {
-		c.wrong("unexpected argument %s", quote(rest[0]))
+		c.wrong("unexpected argument %s; leave it out", quote(rest[0]))
 	}
 }
 
@@ -141,7 +141,7 @@ func (c *command) directory(args []string) string {
 func (c *command) value(name, want string, set func(text string) error) {
 	c.Func(name, "", func(text string) error {
 		if set(text) != nil {
-			c.wrong("--%s %s: want %s", name, quote(text), want)
+			c.wrong("--%s cannot be %s; want %s", name, quote(text), want)
 		}
 		return nil
 	})

@@ -33,7 +33,7 @@ func subcommands() []subcommand {
 	interrupt := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
 	all := []subcommand{
 		{group: "Run a job", name: "run", what: "start a script's workers and keep them running, as torchrun does", line: true, run: program.run},
-		{name: "explain", what: "show every setting of such a command line; run nothing", ends: [2]string{"it printed the settings"}, usage: explainHelp, line: true, run: program.explain},
+		{name: "explain", what: "show every setting of such a command line; run nothing", ends: [2]string{"it printed the settings", "it could not write the file"}, usage: explainHelp, line: true, run: program.explain},
 		{name: "doctor", what: "look for what would break a job, before it starts", ends: [2]string{"nothing failed; there may be warnings", "something failed"}, usage: doctorUsage, line: true, stops: interrupt, run: program.doctor},
 		{group: "Watch it", name: "top", what: "watch a live job in the terminal", ends: [2]string{"it showed something", "it found no job, or the job did not answer"}, usage: topUsage, stops: append(interrupt[:2:2], syscall.SIGHUP), do: topCommand},
 		{name: "dump", what: "show the stacks of workers on this host", ends: [2]string{"it showed something", "it found no worker, or the job has ended"}, usage: dumpUsage, stops: interrupt, do: dumpCommand},

@@ -60,13 +60,17 @@ func (r *reader) source(name string) string {
 
 // failAt is fail about the value of an option.
 func (r *reader) failAt(name, format string, a ...any) {
-	r.errs = append(r.errs, located(fmt.Errorf(format, a...), r.source(name)))
+	r.errs = append(r.errs, located(byName(name).advise(fmt.Errorf(format, a...)), r.source(name)))
 }
 
 // named adds to errors that know nothing of options where the values that they show are
 // from.
 func (r *reader) named(errs []error) []error {
 	for i, err := range errs {
+		if o := subject(err); o != nil {
+			errs[i] = located(o.advise(err), r.source(o.name))
+			continue
+		}
 		for j := range options {
 			all := r.sources(&options[j], r.lookup)
 			if len(all) == 0 || all[0].from == "" {
@@ -79,6 +83,18 @@ func (r *reader) named(errs []error) []error {
 		}
 	}
 	return errs
+}
+
+// subject finds the option with whose name an error of launch.Resolve begins.
+func subject(err error) *option {
+	text := strings.TrimPrefix(err.Error(), "the ")
+	for i := range options {
+		name := strings.ReplaceAll(strings.Replace(options[i].name, "rdzv", "rendezvous", 1), "-", " ")
+		if rest, ok := strings.CutPrefix(text, name); ok && options[i].to != nil && strings.HasPrefix(strings.TrimPrefix(rest, ":"), " ") {
+			return &options[i]
+		}
+	}
+	return nil
 }
 
 // bad reports what is wrong with a value, each problem by itself.
@@ -230,7 +246,7 @@ func (r *reader) nproc() int {
 	text := r.text(name)
 	if n, err := parseInt(text); err == nil {
 		if n < 1 {
-			r.argument(name, "at least one worker is needed, got %d", n)
+			r.argument(name, "at least one worker is needed, got %d; want 1 or more", n)
 			return 1
 		}
 		return n
@@ -371,7 +387,7 @@ func (r *reader) shutdownTimeout() time.Duration {
 		}
 		var err error
 		if n, err = parseInt(text); err != nil {
-			r.errs = append(r.errs, &refusal{fmt.Errorf("%s: %w", env, err), env + ": " + plain(err)})
+			r.errs = append(r.errs, &refusal{fmt.Errorf("%s: %w", env, err), env + ": " + plain(err) + "; give seconds"})
 			return 0
 		}
 		name = env
@@ -435,7 +451,7 @@ func parseRanks(text string) ([]int, error) {
 	for part := range strings.SplitSeq(text, ",") {
 		n, err := parseInt(part)
 		if err != nil {
-			return nil, fmt.Errorf("must be a comma-separated list of integers e.g. --local_ranks_filter=0,1,2, got %s", quote(text))
+			return nil, &refusal{fmt.Errorf("must be a comma-separated list of integers e.g. --local_ranks_filter=0,1,2, got %s", quote(text)), quote(text) + " is no list of local ranks; give one such as 0,1,2"}
 		}
 		ranks = append(ranks, n)
 	}

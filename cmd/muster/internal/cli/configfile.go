@@ -58,7 +58,7 @@ func (l *line) readConfig(lookup func(string) (string, bool)) []error {
 	known[keyScript] = func(n *yaml.Node) { script, _ = f.scalar(keyScript, n) }
 	known[keyArgs] = func(n *yaml.Node) {
 		if n.Kind != yaml.SequenceNode {
-			f.Fail(n, "%s: %s is no list; give one, such as [--epochs, 90]", keyArgs, yamlfile.Shown(n))
+			f.Fail(n, "%s: %s is no list; give one, such as [a, 90]", keyArgs, yamlfile.Shown(n))
 		}
 		for _, item := range n.Content {
 			arg, _ := f.scalar(keyArgs, item)

@@ -93,7 +93,7 @@ func TestConfigFile(t *testing.T) {
 	if diff := cmp.Diff([]string{"A=1", "HERE=there", "B=x=y,z", "B=2"}, cfg.Env[len(cfg.Env)-4:]); diff != "" {
 		t.Error(diff)
 	}
-	if r, _, _ := configured(t, everyForm, nil, "--no-python", "echo"); r.script != "echo" || r.args != nil && len(r.args) > 0 {
+	if r, _, _ := configured(t, everyForm, nil, "--no-python", "echo"); r.script != "echo" || len(r.args) > 0 {
 		t.Errorf("%s %q, want the command line's script without the file's arguments", r.script, r.args)
 	}
 }
@@ -115,12 +115,12 @@ func TestConfigErrors(t *testing.T) {
 			"job.yaml:1:12: --env: 'B C' is no name of a variable; want KEY=VALUE", "job.yaml:1:19: --env: 'export X' is no name of a variable; leave export out",
 			"job.yaml:2:23: --rdzv-conf: the value of 'password' has a comma, which it cannot have; leave it out"}},
 		{"log_dir: \"a\\0b\"", []string{"job.yaml:1:10: --log-dir: a NUL byte, which no argument can have; leave it out"}},
-		{"training_script_args: x", []string{"job.yaml:1:23: training_script_args without a training_script; name the script, too", "job.yaml:1:23: training_script_args: \"x\" is no list; give one, such as [--epochs, 90]"}},
+		{"training_script_args: x", []string{"job.yaml:1:23: training_script_args without a training_script; name the script, too", "job.yaml:1:23: training_script_args: \"x\" is no list; give one, such as [a, 90]"}},
 		{"max_restarts: x\nhang_action: kil\nstart_method: thread\nlog_keep: 0\nshutdown_timeout: -1\nrdzv_backend: zoo", []string{
-			"job.yaml:1:15: --max-restarts: 'x' is not a whole number", "job.yaml:2:14: --hang-action: 'kil' is not a choice; give kill or notify",
-			"job.yaml:3:15: --start-method: 'thread' is not a choice; give spawn, fork or forkserver", "job.yaml:4:11: --log-keep must be positive, got 0",
-			"job.yaml:5:19: --shutdown-timeout must be non-negative and at most 3153600000, got -1",
-			`job.yaml:6:15: rendezvous backend "zoo" is not known: want static, c10d, etcd or quorum; Python plug-ins cannot be loaded`}},
+			"job.yaml:1:15: --max-restarts: 'x' is not a whole number; give a whole number: --max-restarts N", "job.yaml:2:14: --hang-action: 'kil' is not a choice; give kill or notify",
+			"job.yaml:3:15: --start-method: 'thread' is not a choice; give spawn, fork or forkserver", "job.yaml:4:11: --log-keep must be positive, got 0; give a whole number: --log-keep N",
+			"job.yaml:5:19: --shutdown-timeout must be non-negative and at most 3153600000, got -1; give seconds, or a time such as 90s, 10m or 1h30m",
+			`job.yaml:6:15: rendezvous backend "zoo" is not known, and Python plug-ins cannot be loaded; want static, c10d, etcd or quorum`}},
 		{"", nil}, {"# nothing\n", nil}, {"env: []\n", nil},
 	} {
 		_, _, errs := configured(t, tt.config, nil, "--no-python", "true")
@@ -209,7 +209,7 @@ func FuzzYAMLText(f *testing.F) {
 // An option of muster's that has got behind the script.
 func TestStray(t *testing.T) {
 	for line, want := range map[string]string{
-		"ok --nproc-per-node 2":                         "--nproc-per-node after the script goes to the script; write it before ok if it is for muster, or -- before it",
+		"ok --nproc-per-node 2":                         "--nproc-per-node after the script goes to the script; if it is for muster, write it before ok; if not, write -- after ok",
 		"ok x --nproc_per_node=2 --nnodes 2":            "--nproc-per-node after the script",
 		"--nproc-per-node 1 ok --nproc-per-node 2":      "",
 		"--no-python ok --nproc-per-node 2":             "",

@@ -115,7 +115,7 @@ func parseDoctor(args []string) (req doctorRequest, rest []string, errs []error)
 			if i++; i < len(args) {
 				return args[i], true
 			}
-			errs = append(errs, fmt.Errorf("argument %s: expected one argument", name))
+			errs = append(errs, fmt.Errorf("%s needs a value; write %s VALUE", name, name))
 			return "", false
 		}
 		switch name {
@@ -126,14 +126,14 @@ func parseDoctor(args []string) (req doctorRequest, rest []string, errs []error)
 		case "--peer":
 			if text, ok := next(); ok {
 				if _, port, err := net.SplitHostPort(text); err != nil || port == "" {
-					errs = append(errs, fmt.Errorf("--peer %s: want HOST:PORT, as `muster doctor --listen` prints it there", quote(text)))
+					errs = append(errs, fmt.Errorf("--peer cannot be %s; want HOST:PORT, as `muster doctor --listen` prints it there", quote(text)))
 				}
 				req.peer = text
 			}
 		case "--wait":
 			if text, ok := next(); ok {
 				if parseSeconds(text, &req.wait, 3600) != nil {
-					errs = append(errs, fmt.Errorf("--wait %s: want seconds, or a time such as 10m, more than 0 and at most 3600s", quote(text)))
+					errs = append(errs, fmt.Errorf("--wait cannot be %s; want seconds, or a time such as 10m, more than 0 and at most 3600s", quote(text)))
 				}
 			}
 		default:

@@ -28,10 +28,10 @@ func TestParseDoctor(t *testing.T) {
 		{"--rdzv-id --json train.py --json", doctorRequest{wait: doctor.DefaultWait}, "--rdzv-id --json train.py --json", ""},
 		{"-mt3 --json pkg --listen", doctorRequest{json: true, wait: doctor.DefaultWait}, "-mt3 pkg --listen", ""},
 		{"-- --json", doctorRequest{wait: doctor.DefaultWait}, "-- --json", ""},
-		{"--wait", doctorRequest{wait: doctor.DefaultWait}, "", "argument --wait: expected one argument"},
-		{"--wait soon", doctorRequest{}, "", "--wait 'soon': want seconds, or a time such as 10m, more than 0 and at most 3600s"},
-		{"--wait=NaN", doctorRequest{}, "", "--wait 'NaN': want seconds, or a time such as 10m, more than 0 and at most 3600s"},
-		{"--peer host0", doctorRequest{peer: "host0", wait: doctor.DefaultWait}, "", "--peer 'host0': want HOST:PORT, as `muster doctor --listen` prints it there"},
+		{"--wait", doctorRequest{wait: doctor.DefaultWait}, "", "--wait needs a value; write --wait VALUE"},
+		{"--wait soon", doctorRequest{}, "", "--wait cannot be 'soon'; want seconds, or a time such as 10m, more than 0 and at most 3600s"},
+		{"--wait=NaN", doctorRequest{}, "", "--wait cannot be 'NaN'; want seconds, or a time such as 10m, more than 0 and at most 3600s"},
+		{"--peer host0", doctorRequest{peer: "host0", wait: doctor.DefaultWait}, "", "--peer cannot be 'host0'; want HOST:PORT, as `muster doctor --listen` prints it there"},
 		{"--listen --peer a:1", doctorRequest{listen: true, peer: "a:1", wait: doctor.DefaultWait}, "", "--listen and --peer exclude each other"},
 	} {
 		t.Run(tt.line, func(t *testing.T) {

@@ -97,7 +97,7 @@ func parseDump(c *command, args []string) (req dumpRequest) {
 		for pid := range strings.SplitSeq(text, ",") {
 			n, err := strconv.Atoi(strings.TrimSpace(pid))
 			if err != nil || n < 1 {
-				c.wrong("--pid %s: want the number of a process", quote(pid))
+				c.wrong("--pid cannot be %s; want the number of a process", quote(pid))
 				continue
 			}
 			req.pids = append(req.pids, n)

@@ -153,12 +153,12 @@ func TestDumpUsage(t *testing.T) {
 		status int
 		want   string
 	}{
-		{"--pid x", exitUsage, `--pid 'x': want the number of a process`},
-		{"--pid 1,0", exitUsage, `--pid '0': want the number of a process`},
+		{"--pid x", exitUsage, "--pid cannot be 'x'\nhint: give the number of a process"},
+		{"--pid 1,0", exitUsage, "--pid cannot be '0'\nhint: give the number of a process"},
 		{"--pid 1 a", exitUsage, "exclude each other"},
 		{"--job a", exitUsage, "unknown option --job"},
-		{"--timeout 0", exitUsage, "--timeout '0': want seconds"},
-		{"--timeout NaN", exitUsage, "--timeout 'NaN': want seconds"},
+		{"--timeout 0", exitUsage, "--timeout cannot be '0'\nhint: give seconds"},
+		{"--timeout NaN", exitUsage, "--timeout cannot be 'NaN'\nhint: give seconds"},
 		{"--timeout 1e9", exitUsage, "at most 3600"},
 		{"--jobs a", exitUsage, "jobs"},
 		{"a train.py", exitUsage, "unexpected argument 'train.py'"},

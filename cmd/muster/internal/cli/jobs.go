@@ -243,7 +243,7 @@ func chooseOne(jobs []job, meant string) error {
 // noJob says that there is not the job that is meant, or none.
 func noJob(meant string) error {
 	if meant == "" {
-		return errors.New("no job of this user runs on this host")
+		return errors.New("no job of this user runs on this host; run this on a host of the job, as the user who started it")
 	}
 	if uid, ok := unixsock.OwnerOf(meant); ok {
 		return fmt.Errorf("job %s belongs to user %s; run this command as that user, or as root", quote(meant), userName(uid))
@@ -263,7 +263,7 @@ func whose() string {
 func (c *command) atMost(n int, args []string) []string {
 	rest, ok := c.arguments(args)
 	if ok && len(rest) > n {
-		c.wrong("unexpected argument %s", quote(rest[n]))
+		c.wrong("unexpected argument %s; leave it out", quote(rest[n]))
 	}
 	return append(rest, make([]string, n)...)
 }
@@ -366,7 +366,7 @@ func signalCommand(ctx context.Context, c *command, args []string) error {
 	case given[0] == "":
 		c.wrong("no signal; name one first, such as USR1")
 	case sig <= 0:
-		c.wrong("%s: want a signal's name or number, such as USR1", quote(given[0]))
+		c.wrong("%s is no signal; want a name or number, such as USR1", quote(given[0]))
 	}
 	path := "/v1/signal?signal=" + strconv.Itoa(int(sig))
 	if rank >= 0 {

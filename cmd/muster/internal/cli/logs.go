@@ -67,7 +67,7 @@ func parseRankSet(text string) (set rankSet, err error) {
 		a, errA := strconv.ParseUint(strings.TrimSpace(first), 10, 31)
 		b, errB := strconv.ParseUint(strings.TrimSpace(last), 10, 31)
 		if errA != nil || errB != nil || a > b {
-			return nil, fmt.Errorf("--rank %s: want ranks and ranges such as 3,5-7", quote(text))
+			return nil, fmt.Errorf("--rank cannot be %s; want ranks and ranges such as 3,5-7", quote(text))
 		}
 		set = append(set, [2]int{int(a), int(b)})
 	}
@@ -232,7 +232,7 @@ func (req *logsRequest) none(a *postmortem.Attempt) error {
 	case len(ranks) == 0:
 		return fmt.Errorf("%s holds no workers", a.Dir)
 	case files:
-		return fmt.Errorf("none of these ranks is in %s; there are %s", a.Dir, strings.Join(ranks, ", "))
+		return fmt.Errorf("none of these ranks is in %s; choose from %s", a.Dir, strings.Join(ranks, ", "))
 	}
 	return fmt.Errorf("the workers of %s wrote to no files; start the job with --redirects 3, or --tee 3 to see their output on the console as well", a.Dir)
 }

@@ -101,7 +101,7 @@ func parsePolicy(c *command, args []string) (req policyRequest) {
 	case what == "test" && len(rest) == 2:
 		req.file, req.events = rest[0], rest[1]
 	default:
-		c.wrong("policy %s takes %s, got %s", what, want, text.Count(len(rest), "argument"))
+		c.wrong("policy %s takes %s, got %s; write muster policy %s FILE%s", what, want, text.Count(len(rest), "argument"), what, map[bool]string{true: " EVENTS"}[what == "test"])
 	}
 	return req
 }

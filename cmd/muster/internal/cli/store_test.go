@@ -64,13 +64,13 @@ func TestStoreErrors(t *testing.T) {
 	}{
 		{[]string{"--port", port, "--host", "127.0.0.1"}, 1, []string{port, "address already in use", "another --port"}},
 		{[]string{"--port", "0", "--host", "192.0.2.1"}, 1, []string{"192.0.2.1", "address of this host"}},
-		{[]string{"--port", "x"}, 2, []string{"hint: `muster help ", `'x'`, "0 to 65535"}},
+		{[]string{"--port", "x"}, 2, []string{"hint: give ", `'x'`, "0 to 65535"}},
 		{[]string{"--port", "65536", "more"}, 2, []string{"65536", "more"}},
-		{[]string{"--allow", "10.0.0.0/33"}, 2, []string{"hint: `muster help ", `'10.0.0.0/33'`, "10.0.0.0/8"}},
-		{[]string{"--allow", "10.0.0.0/8,", "--allow=host", "--port=x"}, 2, []string{`--allow ''`, `'host'`, "0 to 65535"}},
+		{[]string{"--allow", "10.0.0.0/33"}, 2, []string{"hint: give ", `'10.0.0.0/33'`, "10.0.0.0/8"}},
+		{[]string{"--allow", "10.0.0.0/8,", "--allow=host", "--port=x"}, 2, []string{`--allow cannot be ''`, `'host'`, "0 to 65535"}},
 		{[]string{"--host="}, 2, []string{"--host is empty: give it a value, or leave it out"}}, // it would be all addresses
 		{[]string{"--ports", "1"}, 2, []string{"--ports", "hint: did you mean --port?"}},
-		{[]string{"29500"}, 2, []string{"hint: `muster help ", "29500"}},
+		{[]string{"29500"}, 2, []string{"hint: leave it out", "29500"}},
 	} {
 		var stdout, stderr strings.Builder
 		status := cli.StoreCommand(t.Context(), tt.args, &stdout, &stderr)

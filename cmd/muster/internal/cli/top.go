@@ -78,7 +78,7 @@ func parseTop(c *command, args []string) (req topRequest) {
 		}
 		for _, target := range targets {
 			if target == "" {
-				c.wrong("%s: want a job or an address, or several with commas between them", quote(arg))
+				c.wrong("%s is no address; want a job or an address, or several with commas between them", quote(arg))
 			}
 			if !slices.Contains(req.targets, target) {
 				req.targets = append(req.targets, target)

@@ -31,7 +31,22 @@ func plain(err error) string {
 
 // refuse says what is wrong with an option, and where its value is from.
 func (o *option) refuse(err error, from string) error {
-	return located(&refusal{fmt.Errorf("argument %s: %w", o, err), "--" + o.name + ": " + plain(err)}, from)
+	return located(o.advise(&refusal{fmt.Errorf("argument %s: %w", o, err), "--" + o.name + ": " + plain(err)}), from)
+}
+
+// advise adds what the option takes to an error about it that gives no advice.
+func (o *option) advise(err error) error {
+	message := plain(err)
+	if _, advice := advised(message); advice != "" || !o.takesArg() {
+		return err
+	}
+	if o.arg == "SECONDS" {
+		return &refusal{err, message + "; give seconds, or a time such as 90s, 10m or 1h30m"}
+	}
+	if o.kind == kindInt {
+		return &refusal{err, message + "; give a whole number: --" + o.name + " " + o.arg}
+	}
+	return &refusal{err, message + "; write --" + o.name + " " + o.arg}
 }
 
 // located is an error about a value with where that is from, as in told.from.
@@ -81,7 +96,7 @@ func hasColour(w io.Writer) bool {
 
 // imperatives begin what muster's messages advise, after a semicolon.
 var imperatives = []string{
-	"check", "chmod", "choose", "did", "give", "leave", "let", "make", "name", "put", "raise", "remove", "run", "say", "see", "set",
+	"check", "chmod", "choose", "copy", "did", "give", "leave", "let", "make", "name", "put", "raise", "remove", "run", "say", "see", "set",
 	"start", "to", "try", "use", "want", "write",
 }
 
@@ -135,5 +150,8 @@ func (p program) usage(errs []error) int {
 	return exitUsage
 }
 
-var errNoScript error = &refusal{errors.New("the following arguments are required: training_script, training_script_args"),
-	"there is no script to run; give one: muster run [options] train.py [its arguments]"}
+// noScript says that a command line names no script.
+func (p program) noScript() error {
+	return &refusal{errors.New("the following arguments are required: training_script, training_script_args"),
+		"there is no script to run; give one: " + p.name + " [options] train.py [its arguments]"}
+}

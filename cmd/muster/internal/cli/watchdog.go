@@ -59,7 +59,7 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 	events := c.Bool("events", false, "")
 	c.options(args)
 	if *path == "" {
-		c.wrong("--file is required: the path of the FIFO")
+		c.wrong("there is no FIFO to serve; name its path with --file")
 	}
 	if err := c.refused(); err != nil {
 		return err

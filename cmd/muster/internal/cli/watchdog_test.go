@@ -191,11 +191,11 @@ func TestWatchdogErrors(t *testing.T) {
 		status int
 		want   []string
 	}{
-		{nil, exitUsage, []string{"hint: `muster help ", "--file is required"}},
-		{[]string{"--file", file, "more"}, exitUsage, []string{"hint: `muster help ", "'more'"}},
-		{[]string{"--file", file, "--max-interval", "x"}, exitUsage, []string{"--max-interval 'x'"}},
+		{nil, exitUsage, []string{"there is no FIFO to serve\nhint: name its path with --file"}},
+		{[]string{"--file", file, "more"}, exitUsage, []string{"'more'\nhint: leave it out"}},
+		{[]string{"--file", file, "--max-interval", "x"}, exitUsage, []string{"--max-interval cannot be 'x'"}},
 		{[]string{"--max-interval=0", "--fifo", "x"}, exitUsage, []string{"-fifo"}},
-		{[]string{"--max-interval=NaN"}, exitUsage, []string{"'NaN'", "--file is required"}},
+		{[]string{"--max-interval=NaN"}, exitUsage, []string{"'NaN'", "--file"}},
 		{[]string{"--file", file}, exitError, []string{file, "a file of 8 bytes is there"}},
 		{[]string{"--file", dir}, exitError, []string{dir, "something else is there"}},
 		{[]string{"--file", file + "/fifo"}, exitError, []string{file, "not a directory"}},

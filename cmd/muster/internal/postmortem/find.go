@@ -175,5 +175,5 @@ func (run *Run) Only(name string) error {
 	if n := len(names); n > 10 {
 		names = append(names[:4:4], append([]string{"..."}, names[n-5:]...)...)
 	}
-	return fmt.Errorf("%s has no %s; there are %s", run.Dir, name, strings.Join(names, ", "))
+	return fmt.Errorf("%s has no %s; choose from %s", run.Dir, name, strings.Join(names, ", "))
 }
