@@ -538,7 +538,7 @@ class Ends(Quiet):
             with self.subTest(method):
                 child, fifo, _ = self.launching(self.SCRIPT % method)
                 child.send_signal(number)
-                self.assertEqual(child.communicate(timeout=300)[0].decode().strip(), signal.Signals(number).name)
+                self.assertEqual(child.communicate(timeout=900)[0].decode().strip(), signal.Signals(number).name)
                 for rank in "01":
                     with open(fifo + "." + rank) as f:
                         self.assertEqual(f.read(), signal.Signals(number).name)
@@ -560,7 +560,7 @@ class Ends(Quiet):
             with self.subTest(method):
                 child, fifo, _ = self.launching(self.SCRIPT % method, stdin=side, preexec_fn=control)
                 os.write(terminal, b"\x03")
-                self.assertEqual(child.communicate(timeout=300)[0], b"SIGINT\n")
+                self.assertEqual(child.communicate(timeout=900)[0], b"SIGINT\n")
                 for rank in "01":
                     with open(fifo + "." + rank) as f:
                         self.assertEqual(f.read(), "SIGINT")
@@ -594,7 +594,7 @@ class Ends(Quiet):
                     print(e)
             """)
         child.send_signal(signal.SIGUSR1)
-        self.assertEqual(child.communicate(timeout=300)[0], b"too long\n")
+        self.assertEqual(child.communicate(timeout=900)[0], b"too long\n")
         for pid in pids:
             with self.assertRaises(ProcessLookupError):
                 os.kill(pid, 0)

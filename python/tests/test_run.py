@@ -140,7 +140,7 @@ class Start(Quiet):
         code = ("import os, sys; sys.path.insert(0, %r); import jobs, muster; os.mkfifo(%r); "
                 "muster.start(jobs.wait_for_signal, (%r,), nproc_per_node=1); open(%r).readline()"
                 % (os.path.dirname(jobs.__file__), fifo, fifo, fifo))
-        self.assertEqual(subprocess.run([sys.executable, "-c", code], timeout=300).returncode, 0, self.said())
+        self.assertEqual(subprocess.run([sys.executable, "-c", code], timeout=900).returncode, 0, self.said())
         self.assertTrue(os.path.exists(fifo + ".0"), "its worker got no signal")
 
     def test_argument_that_cannot_be_sent(self):

@@ -76,7 +76,7 @@ class Torch(unittest.TestCase):
             self.assertIn(word, line)
 
     def lines(self, child):
-        out, err = child.communicate(timeout=300)
+        out, err = child.communicate(timeout=900)
         self.assertEqual(child.returncode, 0, err.decode())
         got = {}
         for line in out.decode().splitlines():
@@ -100,7 +100,7 @@ if __name__ == "__main__":
         values = job.wait()
     print({rank: tensor.tolist() for rank, tensor in values.items()})
 """)
-        out, err = self.start(path).communicate(timeout=300)
+        out, err = self.start(path).communicate(timeout=900)
         self.assertEqual(out.decode(), "{0: [3.0, 5.0], 1: [3.0, 5.0]}\n", err.decode())
 
     def test_record_passes_the_failure_on(self):
@@ -123,7 +123,7 @@ if __name__ == "__main__":
 """ % HERE)
         error = os.path.join(self.dir.name, "error.json")
         child = self.start(path, TORCHELASTIC_ERROR_FILE=error)
-        out, err = child.communicate(timeout=300)
+        out, err = child.communicate(timeout=900)
         self.assertEqual(out.decode(), "True 0\n", err.decode())
         with open(error) as f:
             self.assertEqual(json.load(f)["message"]["message"], "ValueError: from the worker")

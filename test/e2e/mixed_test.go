@@ -63,7 +63,7 @@ func newMixed(t testing.TB, nnodes, flags string, steps ...string) *mixedJob {
 }
 
 // quick are timeouts that make a test quick and still have room on a busy machine.
-const quick = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=8,join_timeout=150,read_timeout=150"
+const quick = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=8,join_timeout=600,read_timeout=600"
 
 // awaitServer waits until the job's port is served.
 func (m *mixedJob) awaitServer(host *job) {

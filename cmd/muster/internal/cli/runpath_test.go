@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/internal/text"
 )
 
@@ -28,7 +29,7 @@ func runPath(t *testing.T, script string, args ...string) (out string, status in
 	}
 	file := filepath.Join(dir, "error.json")
 	cmd := exec.Command(python, append([]string{"-u", "-c", runPathCode, path}, args...)...)
-	cmd.Env = append(os.Environ(), "TORCHELASTIC_ERROR_FILE="+file)
+	cmd.Env = append(os.Environ(), "TORCHELASTIC_ERROR_FILE="+file, testproc.Unpaused) // it gives threads 0.1 s
 	said, err := cmd.Output()
 	if _, ok := err.(*exec.ExitError); err != nil && !ok {
 		t.Fatal(err)
