@@ -20,7 +20,8 @@ func TestDemo(t *testing.T) {
 	python := pypeer.Python(t)
 	p := newPlay(t, "README.md", 0)
 	r := p.start(outside, demo, "PYTHON_EXEC="+python)
-	elsewhere := regexp.MustCompile(` on host \S+:| report=\S+| log directory \S+`)
+	// On a busy machine rank 0 may tell of the lost connection before it is stopped.
+	elsewhere := regexp.MustCompile(` on host \S+:| report=\S+| log directory \S+|(?m:^\[rank0\]: .*\n)`)
 	r.shown = elsewhere.ReplaceAllString(r.shown, "")
 	r.exits(0).only(elsewhere).prints(true)
 }
