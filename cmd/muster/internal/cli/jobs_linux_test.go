@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -111,15 +112,24 @@ func TestJobs(t *testing.T) {
 func alone(t *testing.T, setUp string) bool {
 	t.Helper()
 	if os.Getenv("TEST_ALONE") != "" {
+		loopback(t)
 		return true
 	}
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	const script = `mkdir -p -m 700 $OWN; mount -t tmpfs -o mode=700 tmpfs $OWN && { ! [ -d /run/user ] || mount -t tmpfs tmpfs /run/user; } && eval "$0" || exit 77; exec "$@"`
+	// A /tmp and a /run/user with nothing of others, and a network, which has the names of sockets.
+	const script = `mount -t tmpfs tmpfs $NEW && for d in "$PWD" "${1%/*}" "$MUSTER_DIR"; do
+		mkdir -p "$NEW/${d#/tmp/}" && mount --bind "$d" "$NEW/${d#/tmp/}" || exit 77; done
+	mount --rbind $NEW /tmp && mkdir -m 700 $OWN && mount -t tmpfs -o mode=700 tmpfs $OWN && { ! [ -d /run/user ] || mount -t tmpfs tmpfs /run/user; } &&
+		cd "$PWD" && eval "$0" || exit 77; exec "$@"`
+	muster, err := exec.LookPath("muster")
+	if err != nil {
+		t.Fatal(err)
+	}
 	cmd := exec.Command("sh", "-c", script, setUp, os.Args[0], "-test.run=^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$")
-	cmd.Env = append(os.Environ(), "TEST_ALONE=1", "XDG_RUNTIME_DIR=", "TMPDIR=", "OWN=/tmp/muster-0")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS} // which makes the mounts private
+	cmd.Env = append(os.Environ(), "TEST_ALONE=1", "XDG_RUNTIME_DIR=", "TMPDIR=", "OWN=/tmp/muster-0", "NEW="+t.TempDir(), "MUSTER_DIR="+filepath.Dir(muster))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET} // which makes the mounts private
 	out, err := cmd.CombinedOutput()
 	if exit, ok := err.(*exec.ExitError); errors.Is(err, syscall.EPERM) || ok && exit.ExitCode() == 77 {
 		t.Skipf("needs the right to mount: %v: %s", err, out)
@@ -128,6 +138,21 @@ func alone(t *testing.T, setUp string) bool {
 		t.Fatalf("%v:\n%s", err, out)
 	}
 	return false
+}
+
+// loopback brings up lo of a new network.
+func loopback(t *testing.T) {
+	t.Helper()
+	lo, err := unix.NewIfreq("lo")
+	fd, socketErr := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err = errors.Join(err, socketErr); err == nil {
+		defer unix.Close(fd)
+		lo.SetUint16(unix.IFF_UP)
+		err = unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // says runs muster, and wants its status and what it says.
