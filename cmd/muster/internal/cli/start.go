@@ -29,8 +29,7 @@ func start(ctx context.Context, cfg launch.Config, exitCode, report string) (sta
 	if result != nil && report != "none" {
 		sayReport(out, result, report == torchrunName)
 	}
-	if sig, ok := errors.AsType[*process.SignalError](err); ok {
-		// torchrun's words, for those who look for them.
+	if sig, ok := errors.AsType[*process.SignalError](err); ok && report == torchrunName {
 		fmt.Fprintf(out, "torch.distributed.elastic.multiprocessing.api.SignalException: Process %d got signal: %d\n", os.Getpid(), int(sig.Signal))
 	}
 	if unfit, ok := errors.AsType[*launch.HealthCheckError](err); ok && result == nil {
