@@ -12,6 +12,7 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/internal/unixsock"
 	"github.com/muster-run/muster/metrics"
 	"github.com/muster-run/muster/rendezvous"
@@ -137,7 +138,7 @@ func (o *observed) announce(w io.Writer, page, logDir string) {
 		where = append(where, what+logDir)
 	}
 	if where != nil {
-		fmt.Fprintf(w, "muster: %s\n", strings.Join(where, ", "))
+		fmt.Fprintf(w, "muster: %s\n", text.Line(strings.Join(where, ", "), 8192))
 	}
 }
 

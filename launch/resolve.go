@@ -178,6 +178,8 @@ func (cfg *Config) checkC10d() error {
 	_, port, err := hostport.Split(cfg.Rendezvous.Endpoint, -1)
 	switch {
 	case err != nil:
+	case cfg.Rendezvous.Standalone && cfg.MinNodes > 1 && cfg.MinNodes <= cfg.MaxNodes:
+		err = fmt.Errorf("--standalone is a job of one host, and %s; leave one of them out", nodes(*cfg))
 	case port == 0 && cfg.MinNodes > 1 && cfg.MinNodes <= cfg.MaxNodes:
 		err = fmt.Errorf(portZero, nodes(*cfg), cfg.Rendezvous.Endpoint)
 	case port == 0:
@@ -193,7 +195,7 @@ const (
 	defaultMasterPort = 29500
 )
 
-const portZero = "%s, and the endpoint %s has port 0, which no other host can know; name a port, and leave --standalone out"
+const portZero = "%s, and the endpoint %s has port 0, which no other host can know; name a port"
 
 // meetsAtLoopback says whether the hosts are to meet at an address that each of them
 // has for itself. An etcd may well have a member, or a proxy, on every host.

@@ -12,7 +12,7 @@ class Options(TypedDict, total=False):
     rdzv_endpoint: str  # where they meet: a host of the job (c10d), members of an etcd cluster with commas between, or three or five hosts of the job (quorum)
     rdzv_id: str  # the job's name, the same on every host (default: a new one for a job of one host)
     rdzv_conf: Union[str, Mapping[str, object]]  # settings of the backend, such as join_timeout=600,last_call_timeout=30; keep_alive_interval times keep_alive_max_attempt is how long a host may be silent; bind=ADDR and allow=CIDR,... guard the port, open_workers_store=true opens the workers' store; token_file=PATH, or cacert, cert and key, say who may join; user and password_file are for etcd, data_dir for quorum
-    standalone: bool  # this host is the whole job; other rendezvous options are ignored
+    standalone: bool  # this host is the whole job; other rendezvous options are ignored, except --rdzv-id
     max_restarts: int  # how often the workers are started again after a failure
     monitor_interval: Union[float, str]  # accepted for torchrun's sake; a worker's end is noticed at once
     start_method: Literal["spawn", "fork", "forkserver"]  # spawn, fork or forkserver; accepted for torchrun's sake, --run-path always starts a fresh interpreter

@@ -17,6 +17,7 @@ Prints a script that completes muster's commands, their options and what these t
 install it for one user:
 
   bash (with the package bash-completion)
+      mkdir -p ~/.local/share/bash-completion/completions
       muster completion bash > ~/.local/share/bash-completion/completions/muster
   zsh  (in a directory of $fpath, before compinit)
       muster completion zsh > "${fpath[1]}/_muster"

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -413,25 +414,30 @@ func TestPython(t *testing.T) {
 		self string
 		env  []string
 		want string
+		from string
 	}{
-		{"PATH", "muster", nil, at("path", "python3")},
-		{"conda", "muster", []string{conda}, at("conda", "python")},
-		{"virtual environment first", "muster", []string{conda, venv}, at("venv", "python3")},
-		{"environment without Python", "muster", []string{"VIRTUAL_ENV=/nowhere"}, at("path", "python3")},
-		{"empty variable", "muster", []string{"VIRTUAL_ENV="}, at("path", "python3")},
-		{"link", at("link", "torchrun"), nil, at("link", "python3")},
-		{"link, found in PATH", "torchrun", []string{"PATH=" + filepath.Join(dirs["link"], "bin")}, at("link", "python3")},
-		{"environment before a link elsewhere", at("link", "torchrun"), []string{venv}, at("venv", "python3")},
-		{"link in an environment first", at("linkvenv", "torchrun"), []string{venv}, at("linkvenv", "python3")},
-		{"muster in an environment first", at("linkvenv", "muster"), []string{venv}, at("linkvenv", "python3")},
-		{"muster beside a python is no link", at("link", "muster"), nil, at("path", "python3")},
-		{"PYTHON_EXEC first", at("linkvenv", "torchrun"), []string{venv, "PYTHON_EXEC=" + at("conda", "python")}, at("conda", "python")},
+		{"PATH", "muster", nil, at("path", "python3"), "PATH"},
+		{"conda", "muster", []string{conda}, at("conda", "python"), "CONDA_PREFIX"},
+		{"virtual environment first", "muster", []string{conda, venv}, at("venv", "python3"), "VIRTUAL_ENV"},
+		{"environment without Python", "muster", []string{"VIRTUAL_ENV=/nowhere"}, at("path", "python3"), "PATH"},
+		{"empty variable", "muster", []string{"VIRTUAL_ENV="}, at("path", "python3"), "PATH"},
+		{"link", at("link", "torchrun"), nil, at("link", "python3"), "the directory of muster"},
+		{"link, found in PATH", "torchrun", []string{"PATH=" + filepath.Join(dirs["link"], "bin")}, at("link", "python3"), "the directory of muster"},
+		{"environment before a link elsewhere", at("link", "torchrun"), []string{venv}, at("venv", "python3"), "VIRTUAL_ENV"},
+		{"link in an environment first", at("linkvenv", "torchrun"), []string{venv}, at("linkvenv", "python3"), "the directory of muster"},
+		{"muster in an environment first", at("linkvenv", "muster"), []string{venv}, at("linkvenv", "python3"), "the directory of muster"},
+		{"muster beside a python is no link", at("link", "muster"), nil, at("path", "python3"), "PATH"},
+		{"PYTHON_EXEC first", at("linkvenv", "torchrun"), []string{venv, "PYTHON_EXEC=" + at("conda", "python")}, at("conda", "python"), "PYTHON_EXEC"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			out := try(t, append([]string{path}, tt.env...), tt.self, "s.py")
 			if out.cfg.Workers.Entrypoint != tt.want {
 				t.Errorf("got %s, want %s\n%s", out.cfg.Workers.Entrypoint, tt.want, out.stderr)
+			}
+			said := try(t, append([]string{path}, tt.env...), tt.self, "--dry-run", "s.py").stderr
+			if !regexp.MustCompile(`(?m)^command +` + regexp.QuoteMeta(tt.want) + ` .* ` + tt.from + `$`).MatchString(said) {
+				t.Errorf("want it from %s:\n%s", tt.from, said)
 			}
 		})
 	}

@@ -80,7 +80,7 @@ func TestReadDoctor(t *testing.T) {
 		{"devices that are told", "--nproc-per-node auto --devices 4", nil,
 			doctor.Config{Backend: "c10d", MinNodes: 1, MaxNodes: 1, Workers: doctor.Workers{Count: 4, Word: "auto"}}, ""},
 		{"port 0", "--nnodes 2 --rdzv-endpoint h:0", nil,
-			doctor.Config{Backend: "c10d", MinNodes: 2, MaxNodes: 2, Workers: doctor.Workers{Count: 1}}, "nnodes=2, and the endpoint h:0 has port 0, which no other host can know; name a port, and leave --standalone out"},
+			doctor.Config{Backend: "c10d", MinNodes: 2, MaxNodes: 2, Workers: doctor.Workers{Count: 1}}, "nnodes=2, and the endpoint h:0 has port 0, which no other host can know; name a port"},
 		{"wrong", "--nnodes 2:1", nil, doctor.Config{Backend: "c10d", MinNodes: 1, MaxNodes: 1, Workers: doctor.Workers{Count: 1}},
 			"argument --nnodes: min_nodes must be > 0 and <= max_nodes, got min_nodes=2, max_nodes=1"},
 		{"a variable that is none", "", []string{"MUSTER_HANG_TIMOUT=60"}, doctor.Config{Backend: "c10d", MinNodes: 1, MaxNodes: 1, Workers: doctor.Workers{Count: 1}},

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -264,10 +265,17 @@ func (r *reader) pythonFrom() string {
 	if r.flag("no-python") && !r.flag("run-path") {
 		return "--no-python"
 	}
-	for _, name := range []string{"PYTHON_EXEC", "VIRTUAL_ENV", "CONDA_PREFIX"} {
-		if text, _ := r.lookup(name); text != "" {
+	if _, ok := r.lookup("PYTHON_EXEC"); ok {
+		return "PYTHON_EXEC"
+	}
+	python, _ := r.python()
+	for _, name := range []string{"VIRTUAL_ENV", "CONDA_PREFIX"} {
+		if dir, _ := r.lookup(name); dir != "" && filepath.Dir(python) == filepath.Join(dir, "bin") {
 			return name
 		}
+	}
+	if filepath.Dir(python) == r.linkDir() {
+		return "the directory of muster"
 	}
 	return "PATH"
 }

@@ -82,7 +82,7 @@ var options = [...]option{
 		help: "settings of the backend, such as join_timeout=600,last_call_timeout=30; keep_alive_interval times keep_alive_max_attempt is how long a host may be silent; bind=ADDR and allow=CIDR,... guard the port, open_workers_store=true opens the workers' store; token_file=PATH, or cacert, cert and key, say who may join; user and password_file are for etcd, data_dir for quorum"},
 	{name: "standalone", kind: kindFlag, env: "PET_STANDALONE",
 		to:   func(c *launch.Config) any { return &c.Rendezvous.Standalone },
-		help: "this host is the whole job; other rendezvous options are ignored"},
+		help: "this host is the whole job; other rendezvous options are ignored, except --rdzv-id"},
 
 	{name: "max-restarts", kind: kindInt, env: "PET_MAX_RESTARTS", def: "0", group: groupFailure, arg: "N",
 		to:   func(c *launch.Config) any { return &c.MaxRestarts },

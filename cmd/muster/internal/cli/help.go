@@ -65,9 +65,10 @@ have units: 90s, 10m, 1h30m.
 		}
 	}
 	b.WriteString(`
-Other variables: PYTHON_EXEC is the interpreter (default: that of the active virtual or
-conda environment, else python3 from PATH); LOGLEVEL=INFO tells more of what happens;
-TORCHELASTIC_ERROR_FILE is where the failure is written as JSON.
+Other variables: PYTHON_EXEC is the interpreter (default: that of the virtual environment
+in which muster lies, else of the active virtual or conda environment, else python3 from
+PATH); LOGLEVEL=INFO tells more of what happens; TORCHELASTIC_ERROR_FILE is where the
+failure is written as JSON.
 `)
 	b.WriteString(exitText(endings))
 	return b.String()

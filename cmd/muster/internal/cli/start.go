@@ -11,6 +11,7 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/steady"
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -78,7 +79,7 @@ func sayReport(w io.Writer, result *agent.Result, likeTorchrun bool) {
 		return
 	}
 	if result.ReportFile != "" {
-		fmt.Fprintf(w, "The report as JSON: %s\n", result.ReportFile)
+		fmt.Fprintf(w, "The report as JSON: %s\n", text.Line(result.ReportFile, 4096))
 	}
 }
 
