@@ -65,6 +65,11 @@ const (
 	fetchTimeout = 5 * time.Second
 	// maxState bounds an answer: a State with all that it may have is smaller.
 	maxState = 48 << 20
+	// maxOthers bounds the answer of another user's agent, who may mean root ill: a State of
+	// 1,000 workers with their last lines, of 100 characters, is smaller.
+	maxOthers = 4 << 20
+	// maxListed bounds each list in a State: the longest is that of hosts.
+	maxListed = 10_000
 )
 
 // A job is one agent: on this host by the socket of its user, or where its --health-addr is.
@@ -112,7 +117,11 @@ func (j *job) ask(ctx context.Context, method, path string) (body []byte, err er
 	}
 	if err == nil {
 		defer conn.Close()
-		body, err = http10.Ask(ctx, conn, method, path, maxState)
+		limit := int64(maxState)
+		if j.addr == "" && j.UID != os.Geteuid() {
+			limit = maxOthers
+		}
+		body, err = http10.Ask(ctx, conn, method, path, limit)
 	}
 	if _, ok := errors.AsType[*http10.HeadError](err); ok && j.addr != "" {
 		err = fmt.Errorf("%w; is this the address of --health-addr?", err)
@@ -144,15 +153,42 @@ func (j *job) dial(ctx context.Context) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, network, address)
 }
 
-// fetch asks for the job's state.
-func (j *job) fetch(ctx context.Context) {
-	state := new(health.State)
+// parseState reads a state, or of its lists only the workers' ranks. A list of many small
+// entries would take a hundred times the memory of its text: it is counted before.
+func parseState(body []byte, whole bool) (*health.State, error) {
+	var brief struct {
+		Version                           int
+		Job                               health.Job
+		Host                              health.Host
+		Workers                           []struct{ Rank int }
+		Hosts, Timers, Timeline, Failures []struct{}
+	}
+	if err := json.Unmarshal(body, &brief); err != nil {
+		return nil, err
+	}
+	if brief.Version < 1 {
+		return nil, errors.New("it has no version")
+	}
+	if max(len(brief.Workers), len(brief.Hosts), len(brief.Timers), len(brief.Timeline), len(brief.Failures)) > maxListed {
+		return nil, fmt.Errorf("it has a list of more than %d entries", maxListed)
+	}
+	state := &health.State{Version: brief.Version, Job: brief.Job, Host: brief.Host}
+	if whole {
+		*state = health.State{}
+		return state, json.Unmarshal(body, state)
+	}
+	for _, w := range brief.Workers {
+		state.Workers = append(state.Workers, health.Worker{Rank: w.Rank})
+	}
+	return state, nil
+}
+
+// fetch asks for the job's state, as parseState reads it.
+func (j *job) fetch(ctx context.Context, whole bool) {
+	var state *health.State
 	body, err := j.ask(ctx, "GET", "/v1/state")
 	if err == nil {
-		if err = json.Unmarshal(body, state); err == nil && state.Version < 1 {
-			err = errors.New("it has no version")
-		}
-		if err != nil {
+		if state, err = parseState(body, whole); err != nil {
 			err = fmt.Errorf("the answer is no state of a job: %w", err)
 		}
 	}
@@ -166,14 +202,14 @@ func (j *job) fetch(ctx context.Context) {
 	j.state = state
 }
 
-// askAll asks agents side by side for their states.
-func askAll(ctx context.Context, jobs []job) {
+// askAll asks agents side by side for their states, as parseState reads them.
+func askAll(ctx context.Context, jobs []job, whole bool) {
 	slots := make(chan struct{}, mostAtOnce)
 	var asking sync.WaitGroup
 	for i := range jobs {
 		slots <- struct{}{}
 		asking.Go(func() {
-			jobs[i].fetch(ctx)
+			jobs[i].fetch(ctx, whole)
 			<-slots
 		})
 	}
@@ -181,26 +217,38 @@ func askAll(ctx context.Context, jobs []job) {
 }
 
 // findJobs returns the jobs of this user on this host, for root those of all users, with their
-// states; where one is meant, only those that it may be.
-func findJobs(ctx context.Context, meant string) ([]job, error) {
+// states, in short. Agents that are not wanted are not asked.
+func findJobs(ctx context.Context, wanted func([]unixsock.Agent) []unixsock.Agent) ([]job, error) {
 	agents, err := unixsock.Agents(ctx)
 	var jobs []job
+	for _, a := range wanted(agents) {
+		jobs = append(jobs, job{Agent: a})
+	}
+	askAll(ctx, jobs, false)
+	return jobs, err
+}
+
+// mayBe returns those agents that may be of the job that is meant, or else those of this user. A
+// pid is one agent's alone: any user may have taken it for a run ID.
+func mayBe(agents []unixsock.Agent, meant string) (found []unixsock.Agent) {
 	for _, a := range agents {
-		if meant == "" || a.MayHave(meant) || strconv.Itoa(a.PID) == meant {
-			jobs = append(jobs, job{Agent: a})
+		switch {
+		case meant != "" && strconv.Itoa(a.PID) == meant:
+			return []unixsock.Agent{a}
+		case meant == "" && a.UID == os.Geteuid(), meant != "" && a.MayHave(meant):
+			found = append(found, a)
 		}
 	}
-	askAll(ctx, jobs)
-	return jobs, err
+	return found
 }
 
 // theJob returns the agents of the job that is meant, or else of the one job of this user:
 // several if several agents of one job run on this host. With all it returns those of all jobs
 // of this user. If there are several jobs, the error asks for one of them.
 func theJob(ctx context.Context, meant string, all bool) ([]job, error) {
-	jobs, err := findJobs(ctx, meant)
+	jobs, err := findJobs(ctx, func(agents []unixsock.Agent) []unixsock.Agent { return mayBe(agents, meant) })
 	jobs = slices.DeleteFunc(jobs, func(j job) bool {
-		return meant == "" && j.UID != os.Geteuid() || meant != "" && strconv.Itoa(j.PID) != meant && j.runID() != meant && j.state != nil
+		return meant != "" && strconv.Itoa(j.PID) != meant && j.runID() != meant && j.state != nil
 	})
 	if len(jobs) == 0 {
 		return nil, errors.Join(err, noJob(meant))
@@ -284,7 +332,7 @@ func psCommand(ctx context.Context, c *command, args []string) error {
 	if err := c.refused(); err != nil {
 		return err
 	}
-	jobs, err := findJobs(ctx, "")
+	jobs, err := findJobs(ctx, func(agents []unixsock.Agent) []unixsock.Agent { return agents })
 	if !*asJSON && len(jobs) == 0 {
 		if err == nil {
 			fmt.Fprintf(c.stdout, "no job of %s runs on this host\n", whose())
@@ -302,7 +350,7 @@ func psCommand(ctx context.Context, c *command, args []string) error {
 			for _, w := range s.Workers {
 				p.Ranks = append(p.Ranks, w.Rank)
 			}
-			row = append(row[:3], cmp.Or(text.Ranges(p.Ranks, ","), "-"), text.Line(string(s.Job.Phase), 40), fmt.Sprintf("%d/%d", s.Job.Restarts, s.Job.MaxRestarts),
+			row = append(row[:3], cmp.Or(text.Line(text.Ranges(p.Ranks, ","), 80), "-"), text.Line(string(s.Job.Phase), 40), fmt.Sprintf("%d/%d", s.Job.Restarts, s.Job.MaxRestarts),
 				max(0, time.Since(s.Job.Started)).Round(time.Second).String(), text.Line(s.Job.Entrypoint, 80))
 		} else {
 			p.Problem = j.err.Error()

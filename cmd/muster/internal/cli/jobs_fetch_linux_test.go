@@ -41,7 +41,7 @@ func TestFetch(t *testing.T) {
 	}
 	fetch := func(ctx context.Context, addr string) (*health.State, error) {
 		jobs := at(addr)
-		askAll(ctx, jobs)
+		askAll(ctx, jobs, true)
 		return jobs[0].state, jobs[0].err
 	}
 	state, err := fetch(t.Context(), reply(t, ok(`{"version":1,"job":{"run_id":"j"},"hosts":null,"new":[]}`)))
@@ -56,6 +56,16 @@ func TestFetch(t *testing.T) {
 	} {
 		if _, err := fetch(t.Context(), reply(t, ok(body))); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", body, err, want)
+		}
+	}
+	list := `{"version":1,"job":{"run_id":"j"},"workers":[{"rank":3,"pid":7}` + strings.Repeat(",{}", maxListed)
+	for _, whole := range []bool{false, true} {
+		if _, err := parseState([]byte(list+"]}"), whole); err == nil || !strings.Contains(err.Error(), "a list of more than 10000 entries") {
+			t.Errorf("too many workers, %v: %v", whole, err)
+		}
+		state, err := parseState([]byte(strings.TrimSuffix(list, ",{}")+"]}"), whole)
+		if err != nil || len(state.Workers) != maxListed || state.Workers[0].Rank != 3 || (state.Workers[0].PID == 7) != whole || state.Job.RunID != "j" {
+			t.Errorf("as many as there may be, %v: %v", whole, err)
 		}
 	}
 	ctx, cancel := context.WithCancelCause(context.Background())

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -409,6 +410,63 @@ func TestAgentsOfOneJob(t *testing.T) {
 	if n := restarts.Load(); n != 1 {
 		t.Errorf("asked %d times for a restart", n)
 	}
+}
+
+// Another user's agent cannot trouble root: it is asked only where it is meant, and its answer
+// is bounded. A job's pid is no other job's run ID.
+func TestOthersAgent(t *testing.T) {
+	if !alone(t, ":") {
+		return
+	}
+	job := startJob(t, "--rdzv-id", "mine")
+	const uid = 65534
+	dir := fmt.Sprintf("/tmp/muster-%d", uid)
+	if err := errors.Join(os.Mkdir(dir, 0o700), os.Chown(dir, uid, uid)); err != nil {
+		t.Fatal(err)
+	}
+	listening := make(chan error)
+	var l net.Listener
+	go func() {
+		runtime.LockOSThread() // and the thread ends with the goroutine
+		var err error
+		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uid, ^uintptr(0)); errno != 0 {
+			err = errno
+		} else {
+			l, err = net.Listen("unix", dir+"/"+job.pid()+".1")
+		}
+		listening <- err
+	}()
+	if err := <-listening; err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int64
+	served := make(chan bool)
+	go func() {
+		defer close(served)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			if n, _ := conn.Read(make([]byte, 4096)); n > 0 {
+				asked.Add(1)
+				fmt.Fprintf(conn, "HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n", maxOthers+1)
+			}
+			conn.Close()
+		}
+	}()
+	defer func() { l.Close(); <-served }()
+	for _, line := range []string{"top", "signal CONT", "top " + job.pid(), "signal CONT " + job.pid()} {
+		says(t, line, exitOK)
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("another user's agent was asked %d times", n)
+	}
+	says(t, "ps --json", exitOK, fmt.Sprintf("the answer has a length of '%d' bytes; the limit is %d", maxOthers+1, maxOthers), `"run_id": "mine"`)
+	if n := asked.Load(); n != 1 {
+		t.Errorf("ps asked it %d times", n)
+	}
+	says(t, "logs "+job.pid(), exitError, "wrote to no files")
 }
 
 // Without a directory for its socket a job runs, with one warning.

@@ -102,7 +102,7 @@ func (a *answers) has(groupRank int) bool {
 // already.
 func (a *answers) add(ctx context.Context, jobs []job) {
 	jobs = slices.Clone(jobs)
-	askAll(ctx, jobs)
+	askAll(ctx, jobs, true)
 	for i := range jobs {
 		j := &jobs[i]
 		switch {
