@@ -203,16 +203,19 @@ func set(ranks []int) string {
 	return "{" + strings.Trim(strings.ReplaceAll(fmt.Sprint(ranks), " ", ", "), "[]") + "}"
 }
 
-// environ overlays a worker's variables on the inherited environment. None of
-// the overlay's names occurs twice in the result.
+// environ overlays a worker's variables on the inherited environment. Of the entries
+// with one name only the last is in the result.
 func environ(base []string, overlay map[string]string) []string {
 	env := make([]string, 0, len(base)+len(overlay)+2)
-	for _, entry := range base {
+	seen := make(map[string]bool, len(base))
+	for _, entry := range slices.Backward(base) {
 		name, _, _ := strings.Cut(entry, "=")
-		if _, ok := overlay[name]; !ok {
+		if _, ok := overlay[name]; !ok && !seen[name] {
+			seen[name] = true
 			env = append(env, entry)
 		}
 	}
+	slices.Reverse(env)
 	for _, name := range slices.Sorted(maps.Keys(overlay)) {
 		env = append(env, name+"="+overlay[name])
 	}

@@ -330,15 +330,15 @@ func TestEarlySuccess(t *testing.T) {
 func TestEnvironment(t *testing.T) {
 	lab := testproc.New(t)
 	s := supervisor(t, process.SupervisorConfig{})
-	show := do("env:BASE", "env:BOTH", "env:RANK", "env:EMPTY")
+	show := do("env:BASE", "env:BOTH", "env:RANK", "env:EMPTY", "env:TWICE")
 	cfg := workers(lab, show)
-	cfg.Env = append(cfg.Env, "BASE=a=b", "BOTH=base", "BOTH=twice", "EMPTY=x")
+	cfg.Env = append(cfg.Env, "BASE=a=b", "BOTH=base", "BOTH=twice", "EMPTY=x", "TWICE=first", "TWICE=last")
 	cfg.Envs[0] = map[string]string{"BOTH": "mine", "RANK": "0", "EMPTY": ""}
 	given := map[string]string{"BOTH": "mine", "RANK": "0", "EMPTY": ""}
 	if r := wait(t, start(t, s, cfg)); r.IsFailed() {
 		t.Fatalf("failed: %+v", r.Failures)
 	}
-	if d := cmp.Diff([]string{"BASE=a=b", "BOTH=mine", "EMPTY=", "RANK=0"}, lab.Lines(4)); d != "" {
+	if d := cmp.Diff([]string{"BASE=a=b", "BOTH=mine", "EMPTY=", "RANK=0", "TWICE=last"}, lab.Lines(5)); d != "" {
 		t.Error(d)
 	}
 	if d := cmp.Diff(given, cfg.Envs[0]); d != "" {

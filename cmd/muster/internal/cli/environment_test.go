@@ -78,6 +78,18 @@ func TestVariablesOfWorkersAreRefused(t *testing.T) {
 	}
 }
 
+// A worker has each variable once, with the value that --env gives it.
+func TestEnvironmentOfWorkers(t *testing.T) {
+	cmd := exec.Command(os.Args[0], "run", "-q", "--log-dir", os.DevNull, "--no-python", "--env", "QA=1", "--env", "QA=5", "env")
+	cmd.Args[0] = "muster"
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "QA=0"}
+	out, err := cmd.Output()
+	got := slices.DeleteFunc(strings.Split(string(out), "\n"), func(line string) bool { return !strings.HasPrefix(line, "QA=") })
+	if err != nil || !slices.Equal(got, []string{"QA=5"}) {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 func TestSecretNames(t *testing.T) {
 	got := hideValues([]string{"HF_TOKEN=s", "WANDB_API_KEY=s", "db_password=s", "AWS_SECRET_ACCESS_KEY=s", "HF_TOKEN", "TOKENIZERS_PARALLELISM=false", "MAX_TOKENS=3"})
 	want := "HF_TOKEN=*** WANDB_API_KEY=*** db_password=*** AWS_SECRET_ACCESS_KEY=*** HF_TOKEN TOKENIZERS_PARALLELISM=false MAX_TOKENS=3"
