@@ -291,12 +291,12 @@ func chooseOne(jobs []job, meant string) error {
 // noJob says that there is not the job that is meant, or none.
 func noJob(meant string) error {
 	if meant == "" {
-		return errors.New("no job of this user runs on this host; run this on a host of the job, as the user who started it")
+		return errors.New("no job of this user runs on this host; run this on a host of the job, as the user who started it (`muster ps` lists the jobs of a host)")
 	}
 	if uid, ok := unixsock.OwnerOf(meant); ok {
-		return fmt.Errorf("job %s belongs to user %s; run this command as that user, or as root", quote(meant), userName(uid))
+		return &refusal{error: fmt.Errorf("job %s belongs to user %s; run this command as that user, or as root", quote(meant), userName(uid))}
 	}
-	return fmt.Errorf("no job of %s on this host has the run ID or pid %s; `muster ps` lists the jobs", whose(), quote(meant))
+	return &refusal{error: fmt.Errorf("no job of %s on this host has the run ID or pid %s; `muster ps` lists the jobs", whose(), quote(meant))}
 }
 
 // whose jobs this user may see.

@@ -284,7 +284,7 @@ func TestSeveralJobs(t *testing.T) {
 		return
 	}
 	for _, line := range []string{"stop", "stop --all", "top", "logs", "restart"} {
-		says(t, line, exitError, "error: no job of this user runs on this host")
+		says(t, line, exitError, "error: no job of this user runs on this host\nhint: run this on a host of the job, as the user who started it (`muster ps` lists the jobs of a host)\n")
 	}
 	says(t, "ps", exitOK, "no job of any user runs on this host")
 	if got := says(t, "ps --json", exitOK); got != "{\n  \"jobs\": [],\n  \"version\": 1\n}\n" {
@@ -304,6 +304,11 @@ func TestSeveralJobs(t *testing.T) {
 	says(t, "dump nosuch", exitError, "error: no job of any user on this host has the run ID or pid 'nosuch'\nhint: ")
 	says(t, "logs nosuch", exitError, "error: there is no directory 'nosuch', and no job of any user on this host has the run ID or pid 'nosuch'\nhint: ")
 	says(t, "signal USR1 single --rank 3", exitError, "error: job 'single' (pid "+single.pid()+"): rank 3 does not run on this host at the moment\n")
+
+	bare := startJob(t, "--rdzv-id", "bare", "--log-dir", "/dev/null")
+	says(t, "logs bare", exitError, "error: job 'bare' (pid "+bare.pid()+") keeps no log files\nhint: start it with another --log-dir than /dev/null\n")
+	bare.gate.Close()
+	bare.Wait()
 
 	twins := []*agentJob{startJob(t, "--rdzv-id", "twin"), startJob(t, "--rdzv-id", "twin")}
 	for _, line := range []string{"stop twin", "top twin", "restart twin", "logs twin"} {

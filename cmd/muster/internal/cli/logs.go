@@ -142,6 +142,8 @@ func (req *logsRequest) findJob(ctx context.Context) error {
 		return chooseOne(jobs, jobs[0].runID())
 	case jobs[0].state == nil:
 		return jobs[0].err
+	case !filepath.IsAbs(jobs[0].state.Job.LogDir):
+		return fmt.Errorf("%s keeps no log files; start it with another --log-dir than /dev/null", jobs[0].name())
 	}
 	req.dir = jobs[0].state.Job.LogDir
 	return nil

@@ -13,7 +13,8 @@ import (
 )
 
 // A refusal is what is wrong with a command line: as an error in argparse's words, which
-// people see under the name torchrun and find in error files, and in muster's words.
+// people see under the name torchrun and find in error files, and in muster's words, if these
+// are others.
 type refusal struct {
 	error
 	plain string
@@ -23,7 +24,7 @@ func (e *refusal) Unwrap() error { return e.error }
 
 // plain is an error in muster's words.
 func plain(err error) string {
-	if r, ok := err.(*refusal); ok {
+	if r, ok := err.(*refusal); ok && r.plain != "" {
 		return r.plain
 	}
 	return err.Error()
@@ -61,7 +62,7 @@ func located(err error, from string) error {
 }
 
 // complain writes errors, each in a line of its own, and what to do about it in the next.
-// last is what to do where no error says anything.
+// last is what to do where no error says anything, after wrong usage.
 func complain(w io.Writer, colour bool, errs []error, last string) {
 	red, blue, off := "", "", ""
 	if colour {
@@ -69,6 +70,7 @@ func complain(w io.Writer, colour bool, errs []error, last string) {
 	}
 	var b strings.Builder
 	var said []string
+	usage := last != ""
 	for _, err := range errs {
 		message := plain(err)
 		if slices.Contains(said, message) {
@@ -76,7 +78,7 @@ func complain(w io.Writer, colour bool, errs []error, last string) {
 		}
 		said = append(said, message)
 		what, advice := advised(message)
-		fmt.Fprintf(&b, "%serror:%s %s\n", red, off, text.Lines(what+tag(message)))
+		fmt.Fprintf(&b, "%serror:%s %s\n", red, off, text.Lines(what+tagOf(err, message, usage)))
 		if advice != "" {
 			fmt.Fprintf(&b, "%shint:%s %s\n", blue, off, text.Lines(advice))
 			last = ""
@@ -86,6 +88,15 @@ func complain(w io.Writer, colour bool, errs []error, last string) {
 		fmt.Fprintf(&b, "%shint:%s %s\n", blue, off, last)
 	}
 	io.WriteString(w, b.String())
+}
+
+// tagOf is the ID of an error's message; what is wrong with a command line has none, whatever it
+// quotes.
+func tagOf(err error, message string, usage bool) string {
+	if _, refused := errors.AsType[*refusal](err); refused || usage {
+		return ""
+	}
+	return tag(message)
 }
 
 // hasColour says whether w is a terminal on which colours are wanted.
@@ -136,7 +147,7 @@ func (p program) complain(errs []error, last string) {
 		return
 	}
 	for _, err := range errs {
-		fmt.Fprintf(w, "%s: error: %s\n", p.name, text.Lines(err.Error()+tag(err.Error())))
+		fmt.Fprintf(w, "%s: error: %s\n", p.name, text.Lines(err.Error()+tagOf(err, err.Error(), last != "")))
 	}
 }
 

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -113,6 +114,27 @@ func TestComplain(t *testing.T) {
 	want := "\x1b[1;31merror:\x1b[0m a: b; c is wrong (from PET_TEE)\n\x1b[1;36mhint:\x1b[0m give 1, 2; or 3\n\x1b[1;31merror:\x1b[0m d\n"
 	if diff := cmp.Diff(want, b.String()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+// What a command line says is never taken for one of muster's messages.
+func TestRefusalHasNoID(t *testing.T) {
+	const message = "tcpstore: connect to x"
+	said := func(err error, last string) string {
+		var b strings.Builder
+		complain(&b, false, split(err), last)
+		return b.String()
+	}
+	if got := said(errors.New(message), ""); !strings.Contains(got, " [M") {
+		t.Fatalf("no ID: %s", got)
+	}
+	for _, got := range []string{
+		said(errors.New(message), "`muster help run` shows the options"),
+		said(fmt.Errorf("no directory, and %w", noJob(message)), ""),
+	} {
+		if strings.Contains(got, "[M") {
+			t.Error(got)
+		}
 	}
 }
 

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 // What is looked at, at most.
@@ -35,27 +37,35 @@ type Dir struct {
 type NotFoundError struct{ Path string }
 
 func (e *NotFoundError) Error() string {
-	return fmt.Sprintf("%s holds no run: there is neither an attempt_0 in it nor a directory that has one; give the --log-dir of a job, or the run's directory in it", e.Path)
+	return fmt.Sprintf("%s holds no run: there is neither an attempt_0 in it nor a directory that has one; give the --log-dir of a job, or the run's directory in it", shown(e.Path))
 }
+
+// shown is a path in a message, whoever has made it: one line, in which nothing reads as advice.
+func shown(path string) string { return strings.ReplaceAll(text.Line(path, 4096), "; ", `;\ `) }
 
 // Find returns the runs that a directory holds, the newest first: those in a
 // --log-dir, or the one whose directory it is. A directory attempt_N stands for its
 // run; attempt is then its name, else "". The error is a *NotFoundError if there
 // is no run.
 func Find(path string) (runs []Dir, attempt string, err error) {
+	defer func() {
+		if e, ok := errors.AsType[*fs.PathError](err); ok {
+			e.Path = shown(e.Path)
+		}
+	}()
 	path, err = filepath.Abs(path)
 	if err != nil {
 		return nil, "", err
 	}
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, "", fmt.Errorf("%s: %w; give the --log-dir of a job, or the run's directory in it", path, syscall.ENOENT)
+		return nil, "", fmt.Errorf("%s: %w; give the --log-dir of a job, or the run's directory in it", shown(path), syscall.ENOENT)
 	}
 	if err != nil {
 		return nil, "", err
 	}
 	if !info.IsDir() {
-		return nil, "", fmt.Errorf("%s is a file; give the log directory of a job", path)
+		return nil, "", fmt.Errorf("%s is a file; give the log directory of a job", shown(path))
 	}
 	if _, ok := parseAttempt(filepath.Base(path)); ok {
 		path, attempt = filepath.Dir(path), filepath.Base(path)
@@ -136,11 +146,11 @@ func (n number) compare(m number) int {
 
 // parseAttempt reads the name of an attempt's directory.
 func parseAttempt(name string) (n number, ok bool) {
-	text, ok := strings.CutPrefix(name, "attempt_")
+	count, ok := strings.CutPrefix(name, "attempt_")
 	if !ok {
 		return n, false
 	}
-	first, second, dotted := strings.Cut(text, ".")
+	first, second, dotted := strings.Cut(count, ".")
 	if n.restart, ok = decimal(first); !ok || !dotted {
 		return n, ok
 	}
@@ -149,9 +159,9 @@ func parseAttempt(name string) (n number, ok bool) {
 }
 
 // decimal reads a number without sign or leading zeros.
-func decimal(text string) (int, bool) {
-	n, err := strconv.Atoi(text)
-	return n, err == nil && n >= 0 && strconv.Itoa(n) == text
+func decimal(digits string) (int, bool) {
+	n, err := strconv.Atoi(digits)
+	return n, err == nil && n >= 0 && strconv.Itoa(n) == digits
 }
 
 // IsAttempt says whether a directory's name is that of an attempt: attempt_1,

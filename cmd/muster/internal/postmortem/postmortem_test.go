@@ -96,6 +96,17 @@ func TestFind(t *testing.T) {
 	if _, _, err := postmortem.Find(filepath.Join(root, "attempt")); err == nil || !strings.Contains(err.Error(), "is a file") {
 		t.Errorf("a file: %v", err)
 	}
+	for _, name := range []string{"none", "attempt", "attempt/under", "gone"} { // an agent of another user may say any path
+		path := filepath.Join(root, "x; run y\nerror: z")
+		if err := os.Rename(filepath.Join(root, strings.Split(name, "/")[0]), path); err != nil && name != "gone" {
+			t.Fatal(err)
+		}
+		_, _, err := postmortem.Find(filepath.Join(path, strings.TrimPrefix(name, strings.Split(name, "/")[0])))
+		if err == nil || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "; run y") {
+			t.Errorf("%s: %v", name, err)
+		}
+		_ = os.Rename(path, filepath.Join(root, strings.Split(name, "/")[0]))
+	}
 	if _, err := postmortem.Read(filepath.Join(root, "none")); !errors.As(err, &none) {
 		t.Errorf("Read of no run: %v", err)
 	}
