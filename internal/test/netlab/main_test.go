@@ -18,7 +18,7 @@ import (
 )
 
 // patience bounds every wait for what should happen.
-const patience = 30 * time.Second
+const patience = 5 * time.Minute
 
 // guests are what the test binary does when it is started again in a host, by the
 // first word of its command line. Each tells the test how far it is on stdout.

@@ -21,7 +21,7 @@ import (
 )
 
 // patience bounds each wait of a test.
-const patience = 90 * time.Second
+const patience = 5 * time.Minute
 
 // proc is a process with lines in and out.
 type proc struct {
