@@ -148,7 +148,7 @@ class Launch:
         # Of torch's names the exception shows the report.
         report = [] if self.brief else ["--report=none"]
         line = [_find_binary(), "run", "--title=" + self.name, *report, *options, *command]
-        environ = {k: v for k, v in os.environ.items() if not k.startswith("PET_")}  # the options say it all
+        environ = {k: v for k, v in os.environ.items() if not k.startswith("PET_") and k != "MUSTER_CONFIG"}  # the options say it all
         environ.update(secret)
         environ["TORCHELASTIC_ERROR_FILE"] = os.path.join(self.job, "agent.json")
         if command[0] == "--":

@@ -40,7 +40,7 @@ def run(fn: Any, args: Sequence[Any] = (), *, nproc_per_node: Count = "auto", **
     nproc_per_node: how many workers; "auto" is one for each GPU, or without GPUs for
         each core.
     options: those of ``muster run``, with underscores. None is the same as not given.
-        Variables PET_... have no effect, MUSTER_... have.
+        Variables PET_... and MUSTER_CONFIG have no effect, other MUSTER_... have.
 
     Returns what the function returned, by global rank, for the workers of this host;
     a script returns nothing. Raises ChildFailedError if workers failed, with the cause

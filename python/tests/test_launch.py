@@ -140,6 +140,8 @@ class Values(Quiet):
     def test_variables_of_the_command_line_do_not_count(self):
         os.environ["PET_NNODES"] = "7"
         self.addCleanup(os.environ.pop, "PET_NNODES")
+        os.environ["MUSTER_CONFIG"] = "/nosuch.yaml"
+        self.addCleanup(os.environ.pop, "MUSTER_CONFIG")
         self.assertEqual(launch(jobs.rank_plus, 0, nproc=1), {0: 0})
 
     def test_in_a_thread(self):
