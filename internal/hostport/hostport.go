@@ -15,11 +15,17 @@ import (
 	"time"
 )
 
+// errUser does not show the endpoint, which may have a password.
+var errUser = errors.New("the rendezvous endpoint has an '@', which no host name has; leave user and password out, and use user and password_file of --rdzv-conf")
+
 // Split takes "host[:port]", "[v6]" or "[v6]:port" apart. An empty host
 // is localhost; a missing port is defaultPort (-1 if the caller wants to know).
 // Source: parse_rendezvous_endpoint in rendezvous/utils.py.
 func Split(endpoint string, defaultPort int) (host string, port int, err error) {
 	endpoint = strings.TrimSpace(endpoint)
+	if strings.Contains(endpoint, "@") {
+		return "", 0, errUser
+	}
 	bad := func(why string) error {
 		return fmt.Errorf("rendezvous endpoint %q: %s; want host, host:port or [IPv6]:port", endpoint, why)
 	}
@@ -77,7 +83,7 @@ func SplitList(list string, defaultPort int) ([]string, error) {
 		switch {
 		case text == "":
 			continue
-		case strings.Contains(text, "://"):
+		case strings.Contains(text, "://") && !strings.Contains(text, "@"):
 			endpoints = append(endpoints, text)
 			continue
 		}

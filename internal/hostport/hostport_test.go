@@ -30,6 +30,7 @@ func TestSplit(t *testing.T) {
 		{"node1:-1", "", 0, "port"},
 		{"node1:x", "", 0, "port"},
 		{"a:b:c", "", 0, "too many colons"},
+		{"u:PW@node1:3", "", 0, "password_file"},
 		{"[::1", "", 0, "bracket"},
 		{"[node1]:3", "", 0, "IPv6"},
 		{"[::1]x", "", 0, "bracket"},
@@ -40,7 +41,7 @@ func TestSplit(t *testing.T) {
 	for _, tt := range tests {
 		host, port, err := hostport.Split(tt.endpoint, 29400)
 		if tt.err != "" {
-			if err == nil || !strings.Contains(err.Error(), tt.err) {
+			if err == nil || !strings.Contains(err.Error(), tt.err) || strings.Contains(err.Error(), "PW") {
 				t.Errorf("Split(%q): error %v, want one with %q", tt.endpoint, err, tt.err)
 			}
 			continue

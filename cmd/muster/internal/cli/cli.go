@@ -181,7 +181,7 @@ func (p program) run(ctx context.Context, args []string) int {
 // if there are errors.
 func (p program) read(l line, cfg launch.Config) (reader, launch.Config, []error) {
 	missing := l.readConfig(cfg.LookupEnv)
-	if !l.hasScript && !l.unknown {
+	if !l.hasScript && !l.unknown && missing == nil {
 		missing = append(missing, p.noScript())
 	}
 	r, cfg, errs := p.options(l, cfg)

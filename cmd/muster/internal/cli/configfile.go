@@ -202,8 +202,11 @@ func writeList(b *strings.Builder, items []string) {
 	}
 }
 
-// yamlText writes a text so that YAML reads it as one.
+// yamlText writes a text so that YAML reads it as one, and what is not UTF-8 as it is.
 func yamlText(s string) string {
+	if !utf8.ValidString(s) {
+		return s // the caller refuses it
+	}
 	plain := s != "" && !strings.HasSuffix(s, ":") && !slices.Contains([]string{"null", "true", "false", "yes", "no", "on", "off"}, strings.ToLower(s)) &&
 		!strings.ContainsFunc(s, func(c rune) bool { return !isPlain(c) }) && !strings.ContainsAny(s[:1], "-:=,+@%")
 	if plain {

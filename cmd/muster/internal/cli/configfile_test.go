@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -222,6 +223,32 @@ func TestStray(t *testing.T) {
 		got := strings.Join(r.warnings, "\n")
 		if !strings.Contains(got, want) || want == "" && strings.Contains(got, "after the script") || strings.Count(got, "after the script") > 1 {
 			t.Errorf("%s: %q, want %q", line, got, want)
+		}
+	}
+}
+
+// No warning where the option counts already, nor where torchrun gives none.
+func TestNotStray(t *testing.T) {
+	env := []string{"PATH=/usr/bin:/bin", "PYTHON_EXEC=/bin/sh"}
+	l, _ := parseLine(strings.Fields("ok --nproc-per-node 2"))
+	set, _, _ := program{name: "muster run"}.read(l, launch.Config{Env: append(env, "PET_NPROC_PER_NODE=2")})
+	torchrun, _, _ := program{name: torchrunName}.read(l, launch.Config{Env: env})
+	if got := strings.Join(append(set.warnings, torchrun.warnings...), "\n"); strings.Contains(got, "after the script") {
+		t.Error(got)
+	}
+}
+
+// What YAML cannot have or everybody could read is not written.
+func TestNotWritten(t *testing.T) {
+	for want, args := range map[string][]string{
+		"not UTF-8":     {"ok", "a\xffb"},
+		"password_file": {"--rdzv-backend", "etcd", "--rdzv-endpoint", "http://user:PW@h:1", "ok"},
+	} {
+		cmd := exec.Command(os.Args[0], append([]string{"explain", "--write", "-"}, args...)...)
+		cmd.Args[0], cmd.Env = "muster", []string{"PATH=/usr/bin:/bin", "PYTHON_EXEC=/bin/sh"}
+		out, err := cmd.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), want) || strings.Contains(string(out), "PW") {
+			t.Errorf("%q: %v\n%s", args, err, out)
 		}
 	}
 }
