@@ -315,7 +315,7 @@ func TestBadInput(t *testing.T) {
 		{args: "--rdzv-conf =b,c= s.py", want: "a key is missing|the key 'c' has no value"},
 		{args: "--rdzv-conf join_timeout=x --rdzv-backend c10d s.py", want: "join_timeout=x: want a whole number"},
 		{args: "--health-addr 99999 s.py", want: "port 99999 is more than 65535"},
-		{args: "--nnodes 2 --standalone s.py", want: "nnodes=2, and the endpoint localhost:0 has port 0"},
+		{args: "--nnodes 2 --standalone s.py", want: "--standalone is a job of one host, and nnodes=2"},
 		{args: "--rdzv-backend quorum --rdzv-endpoint h,i s.py", want: "names 2 hosts: want 3 or 5"},
 		{args: "--rdzv-backend zk s.py", want: `"zk" is not known`},
 		{args: "--rdzv-endpoint h s.py", want: "port is missing in endpoint: h"},
