@@ -54,6 +54,7 @@ func (f *ProcessFailure) conclude() {
 type evidence struct {
 	text string // one line; "" for nothing
 	sure bool   // text is the reason of the end, not just the last thing said
+	then bool   // the end followed from text, but is another thing
 }
 
 // evidence looks at the error file, then at stderr, and sets Message,
@@ -67,7 +68,7 @@ func (f *ProcessFailure) evidence() evidence {
 		f.Message = fmt.Sprintf("Signal %d (%s) received by PID %d", sig, signalText(sig), f.PID)
 	}
 	if f.file != nil && (f.file.Message != "" || f.file.Callstack != "") {
-		what := evidence{gist(f.file.Message), true}
+		what := evidence{gist(f.file.Message), true, f.ExitCode < 0}
 		if what.text == "" {
 			t, _ := lift([]byte(f.file.Callstack), 1)
 			what.text = oneLine(t.Exception, maxCause)
@@ -85,14 +86,14 @@ func (f *ProcessFailure) evidence() evidence {
 		if f.Stack != "" {
 			f.Traceback, f.TracebackFrom = f.Message+"\n\n"+f.Stack, fromFunction
 		}
-		return evidence{gist(f.Message), true}
+		return evidence{gist(f.Message), true, false}
 	}
 	t, ok := lift(f.StderrTail, f.ExitCode)
 	if ok && f.explains(t) {
 		f.Traceback, f.TracebackFrom = t.Text, fromStderr
 		sure := t.Kind == python && f.ExitCode == 1 || t.Kind == goPanic && f.ExitCode == 2 ||
 			t.Kind != python && crashed(f.signal()) || t.Kind == faulthandler && f.ExitCode == 1
-		return evidence{gist(t.Exception), sure}
+		return evidence{gist(t.Exception), sure, t.Aborted}
 	}
 	f.LastLines = lastLines(f.StderrTail, maxTailLines)
 	return evidence{}
@@ -136,7 +137,7 @@ func (f *ProcessFailure) account(what evidence) string {
 			return fmt.Sprintf("%s; last line %s: %s", end, where, oneLine(f.LastLines[n-1], 200))
 		}
 		return end
-	case f.TracebackFrom != fromStderr && f.ExitCode < 0:
+	case what.then:
 		return what.text + "; then " + end
 	case what.sure && f.ExitCode > 0:
 		return what.text

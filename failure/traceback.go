@@ -14,7 +14,11 @@ const (
 	maxMessage   = 200       // lines of an exception's message
 	maxIntruders = 20        // lines of others in the middle of a traceback
 	maxCarried   = 8         // tracebacks within messages within tracebacks
+	maxBetween   = 4         // lines between a traceback and the abort that follows from it
 )
+
+// What C++ says of an abort without an exception of its own.
+const noException = "terminate called without an active exception"
 
 // Kinds of account.
 const (
@@ -32,6 +36,7 @@ type account struct {
 	Text      string
 	Exception string // its gist in one line: "ValueError: boom"
 	Last      bool   // nothing but blank lines came after it
+	Aborted   bool   // an exception ended the program, and C++ aborted while it did
 
 	start, end int  // lines of stderr; end is the one after the last
 	harmless   bool // of a sort that ends no process, such as a thread's
@@ -69,6 +74,13 @@ func lift(stderr []byte, exitCode int) (account, bool) {
 		next >= 0 && all[next].Kind == faulthandler {
 		best.Text += "\n\n" + all[next].Text
 		best.end = all[next].end
+	}
+	// A thread of C++ that is there when Python ends after an exception aborts it.
+	if i := slices.IndexFunc(all, func(a account) bool { return a.start == best.start }); i > 0 && best.Exception == noException {
+		if a := all[i-1]; a.Kind == python && !a.harmless && best.start-a.end <= maxBetween {
+			a.Text, a.end, a.Aborted = a.Text+"\n\n"+best.Text, best.end, true
+			best = &a
+		}
 	}
 	best.Last = best.end > lastOf(own) && best.end > lastOf(ranked)
 	best.Text = boundTraceback(best.Text, maxTraceback)
