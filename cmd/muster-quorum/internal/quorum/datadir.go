@@ -57,16 +57,24 @@ const (
 
 // lockedTemp makes a directory that belongs to this process until unlock.
 func lockedTemp(parent string) (dir string, unlock func(), err error) {
-	if dir, err = os.MkdirTemp(parent, tempPattern); err != nil {
-		return "", nil, err
+	for {
+		if dir, err = os.MkdirTemp(parent, tempPattern); err != nil {
+			return "", nil, err
+		}
+		f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
+		if os.IsNotExist(err) {
+			continue // as below
+		}
+		if err != nil {
+			return "", nil, err
+		}
+		// Where a file system has no locks nobody sweeps either.
+		_ = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+		if _, err := os.Lstat(f.Name()); err == nil {
+			return dir, func() { f.Close() }, nil
+		}
+		f.Close() // another process has swept it before it was locked
 	}
-	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return "", nil, err
-	}
-	// Where a file system has no locks nobody sweeps either.
-	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-	return dir, func() { f.Close() }, nil
 }
 
 // sweep removes the directories of members that were killed and could not: those
@@ -77,28 +85,32 @@ func sweep(parent string, logger *slog.Logger) {
 		return
 	}
 	for _, dir := range dirs {
-		if abandoned(dir) {
-			if err := os.RemoveAll(dir); err != nil {
-				logger.Warn("cannot remove what a member that was killed has left", "error", err)
-			}
+		if err := sweepOne(dir); err != nil {
+			logger.Warn("cannot remove what a member that was killed has left", "error", err)
 		}
 	}
 }
 
-// abandoned returns true if a directory is this user's and its process is gone. One
+// sweepOne removes a directory if it is this user's and its process is gone. One
 // without a lock may just be in the making.
-func abandoned(dir string) bool {
+func sweepOne(dir string) error {
 	info, err := os.Lstat(dir)
 	if err != nil || !info.IsDir() {
-		return false
+		return nil
 	}
 	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || int(owner.Uid) != os.Getuid() {
-		return false
+		return nil
 	}
 	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR, 0)
-	if err != nil {
-		return os.IsNotExist(err) && time.Since(info.ModTime()) > time.Minute
+	switch {
+	case os.IsNotExist(err) && time.Since(info.ModTime()) > time.Minute:
+		return os.RemoveAll(dir)
+	case err != nil:
+		return nil
 	}
-	defer f.Close()
-	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil
+	defer f.Close() // once it is removed: who waits for the lock sees that then
+	if syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil {
+		return nil
+	}
+	return os.RemoveAll(dir)
 }

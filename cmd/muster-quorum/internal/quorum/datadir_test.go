@@ -4,6 +4,8 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -49,4 +51,35 @@ func TestSweep(t *testing.T) {
 	if _, err := os.Stat(mine); err == nil {
 		t.Errorf("%s is still there after its process's end", mine)
 	}
+}
+
+// A directory is never swept from under the process that has just made it.
+func TestSweepBesideStarts(t *testing.T) {
+	t.Parallel()
+	parent := t.TempDir()
+	var starts, sweeps sync.WaitGroup
+	var ended atomic.Bool
+	for range 4 {
+		sweeps.Go(func() {
+			for !ended.Load() {
+				sweep(parent, slog.New(slog.DiscardHandler))
+			}
+		})
+		starts.Go(func() {
+			for range 500 {
+				dir, unlock, err := lockedTemp(parent)
+				if err != nil {
+					t.Errorf("lockedTemp: %v", err)
+					return
+				}
+				if err := os.WriteFile(filepath.Join(dir, "cert.pem"), nil, 0o600); err != nil {
+					t.Errorf("a directory that is locked: %v", err)
+				}
+				unlock()
+			}
+		})
+	}
+	starts.Wait()
+	ended.Store(true)
+	sweeps.Wait()
 }
