@@ -142,7 +142,12 @@ func (m *member) live(ctx context.Context, dir string) error {
 		return m.tryAgain(ctx, fmt.Errorf("start etcd: %w", err))
 	}
 	err = m.watch(ctx, e)
-	m.stop(e)
+	switch {
+	case ctx.Err() != nil:
+		m.leave(e)
+	case errors.Is(err, errStartOver):
+		halt(e)
+	}
 	return err
 }
 
@@ -388,19 +393,23 @@ func (m *member) whoIsMissing(ctx context.Context) (text string, majority bool) 
 	return text + ": " + strings.Join(missing, ", ") + " do not answer", majority
 }
 
-// stop ends etcd's server, in 3 s at worst. What Close would still wait for, the
-// connections of others, ends with the process.
-func (m *member) stop(e *embed.Etcd) {
-	if m.ended.Load() && len(m.others) > 0 {
+// leave hands the leadership on, in a second at most. Etcd's server ends with the process,
+// as by a kill, which its data stands: HardStop closes the database while others may still
+// be answered, and etcd panics at that.
+func (m *member) leave(e *embed.Etcd) {
+	if !m.ended.Load() {
+		bounded(time.Second, func() { _ = e.Server.TryTransferLeadershipOnShutdown() })
+	} else if len(m.others) > 0 {
 		// The others are about to stop too: each shall see first that the run was
 		// closed, which the next heartbeat tells its member.
 		_ = sleep.For(context.Background(), 3*m.cfg.Heartbeat.Or(defaultHeartbeat))
 	}
-	if !m.ended.Load() {
-		bounded(time.Second, func() { _ = e.Server.TryTransferLeadershipOnShutdown() })
-	}
+}
+
+// halt stops a server that another is to follow in this process.
+func halt(e *embed.Etcd) {
 	bounded(2*time.Second, e.Server.HardStop)
-	bounded(50*time.Millisecond, e.Close)
+	bounded(50*time.Millisecond, e.Close) // what it still waits for, the connections of others, ends later
 }
 
 // bounded waits for work to end, but not longer than limit.

@@ -129,12 +129,27 @@ func do(cli *clientv3.Client, words []string) (string, error) {
 			names = append(names, name)
 		}
 		return strings.Join(names, " "), nil
+	case "status": // asks for it, again and again, until nobody answers
+		go flood(cli)
+		return "status", nil
 	case "gone": // KEY: waits until it is
 		return "gone", gone(ctx, cli, words[1])
 	case "auth": // USER PASSWORD PREFIX: enables authentication, with a user who may write there
 		return "auth", auth(ctx, cli, words[1], words[2], words[3])
 	}
 	return "", fmt.Errorf("command %q", words)
+}
+
+func flood(cli *clientv3.Client) {
+	for range 16 {
+		go func() {
+			for {
+				if _, err := cli.Status(context.Background(), cli.Endpoints()[0]); err != nil {
+					return
+				}
+			}
+		}()
+	}
 }
 
 func gone(ctx context.Context, cli *clientv3.Client, key string) error {
