@@ -140,7 +140,7 @@ func TestResolveErrors(t *testing.T) {
 		}, "local rank 1 has no device"},
 		{"numa mode", func(c *launch.Config) { c.Workers.NUMABinding = "near" }, `got "near"`},
 		{"no program", func(c *launch.Config) { c.Workers.Entrypoint = "" }, "no program named"},
-		{"program missing", func(c *launch.Config) { c.Workers.Entrypoint = "no-such-program" }, "no-such-program is in no directory of PATH=/usr/bin:/bin"},
+		{"program missing", func(c *launch.Config) { c.Workers.Entrypoint = "no-such-program" }, "no-such-program is in no directory of PATH"},
 		{"path missing", func(c *launch.Config) { c.Workers.Entrypoint = "/no/such/program" }, "no such file"},
 		{"log directory is a file", func(c *launch.Config) { c.Logs.Dir = "/etc/passwd" }, "log directory /etc/passwd: /etc/passwd is a file: not a directory; name another"},
 		{"log directory in a file", func(c *launch.Config) { c.Logs.Dir = "/etc/passwd/logs" }, "log directory: stat /etc/passwd/logs: not a directory"},

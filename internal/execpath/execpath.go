@@ -45,7 +45,10 @@ func Find(name string, lookup func(string) (string, bool)) (string, error) {
 	if denied != nil {
 		return "", denied
 	}
-	return "", fmt.Errorf("%s is in no directory of PATH=%s: %w", name, path, fs.ErrNotExist)
+	if executable("./"+name) == nil {
+		return "", fmt.Errorf("%s is in no directory of PATH; give ./%s for the file in the working directory: %w", name, name, fs.ErrNotExist)
+	}
+	return "", fmt.Errorf("%s is in no directory of PATH: %w", name, fs.ErrNotExist)
 }
 
 // executable says why the file cannot be run. It leaves to the kernel what only

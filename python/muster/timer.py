@@ -130,7 +130,10 @@ class TimerClient:
 
     def close(self) -> None:
         """Closes the connections. The timers stay; the next request connects anew."""
-        self._idle = _Idle()
+        idle, self._idle = self._idle, _Idle()
+        conns, idle.conns = idle.conns, []
+        for conn in conns:
+            conn.close()
 
     def _request(self, frame: bytes) -> None:
         try:

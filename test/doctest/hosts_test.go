@@ -20,7 +20,6 @@ import (
 func readme(p *play) {
 	p.run("bin/muster run --nproc-per-node 8 --max-restarts 3 --tee 3 --log-dir logs train.py --epochs 90").exits(0)
 	p.run("muster run train.py").exits(0).says(1, "^rank 0 of 1: training $")
-	p.start(0, "muster store --host 127.0.0.1 --port 29500").says(1, "29500").interrupt().exits(0)
 
 	p.job(0, "bin/muster run --nnodes 2:4 --nproc-per-node 8 --max-restarts 3 \\\n"+
 		"    --rdzv-backend c10d --rdzv-endpoint host0:29400 --rdzv-id job7 train.py")

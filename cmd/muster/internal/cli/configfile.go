@@ -127,6 +127,9 @@ func (f *configFile) text(o *option, n *yaml.Node) (string, bool) {
 			}
 		}
 	case n.Kind == yaml.SequenceNode && (o.kind == kindEach || strings.HasSuffix(o.arg, ",...")):
+		if o.kind != kindEach && len(n.Content) == 0 {
+			f.Fail(n, "--%s: the list is empty; leave the option out", o.name)
+		}
 		for _, item := range n.Content {
 			if o.kind == kindList {
 				item.Value = strings.ReplaceAll(item.Value, ",", ",,")

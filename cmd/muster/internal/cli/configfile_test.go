@@ -116,6 +116,7 @@ func TestConfigErrors(t *testing.T) {
 			"job.yaml:1:12: --env: 'B C' is no name of a variable; want KEY=VALUE", "job.yaml:1:19: --env: 'export X' is no name of a variable; leave export out",
 			"job.yaml:2:23: --rdzv-conf: the value of 'password' has a comma, which it cannot have; leave it out"}},
 		{"log_dir: \"a\\0b\"", []string{"job.yaml:1:10: --log-dir: a NUL byte, which no argument can have; leave it out"}},
+		{"signals_to_handle: []", []string{"job.yaml:1:20: --signals-to-handle: the list is empty; leave the option out"}},
 		{"training_script_args: x", []string{"job.yaml:1:23: training_script_args without a training_script; name the script, too", "job.yaml:1:23: training_script_args: \"x\" is no list; give one, such as [a, 90]"}},
 		{"max_restarts: x\nhang_action: kil\nstart_method: thread\nlog_keep: 0\nshutdown_timeout: -1\nrdzv_backend: zoo", []string{
 			"job.yaml:1:15: --max-restarts: 'x' is not a whole number; give a whole number: --max-restarts N", "job.yaml:2:14: --hang-action: 'kil' is not a choice; give kill or notify",

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"strconv"
-	"strings"
 
 	"github.com/muster-run/muster/cmd/muster/internal/postmortem"
-	"github.com/muster-run/muster/internal/text"
 )
 
 const reportUsage = `usage: muster report DIR [--attempt N] [--list] [--json]
@@ -21,7 +19,7 @@ they hung, and where the files are. It reads the directories of muster and of to
   DIR          the job's --log-dir, or a run's directory in it; of several runs the
                newest is shown
   --attempt N  only this attempt: 2, or 2.1 for the second start with that restart count
-  --list       list the runs in DIR instead, the newest first
+  --list       list the runs in DIR instead, the newest first, with how each ended
   --json       print everything as one JSON object
 `
 
@@ -72,15 +70,11 @@ func (c *command) attempt(v *string) {
 
 // showList prints the runs in a directory.
 func (req *reportRequest) showList(w io.Writer, runs []postmortem.Dir) error {
+	list := postmortem.List(runs)
 	if req.json {
-		return writeJSON(w, runs)
+		return writeJSON(w, list)
 	}
-	var b strings.Builder
-	for _, run := range runs {
-		fmt.Fprintf(&b, "%s  %s  %s\n", run.Time.Local().Format("2006-01-02 15:04:05"), text.Count(run.Attempts, "attempt"), text.Line(run.Path, 4096))
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
+	return postmortem.WriteList(w, list)
 }
 
 func writeJSON(w io.Writer, v any) error {

@@ -33,6 +33,26 @@ type Dir struct {
 	Time     time.Time `json:"time"`
 }
 
+// A Listed is a run in a list, with what became of it.
+type Listed struct {
+	Dir
+	Outcome Outcome `json:"outcome"`
+	Cause   string  `json:"cause,omitempty"` // of the last attempt
+}
+
+// List reads what became of runs.
+func List(runs []Dir) []Listed {
+	list := make([]Listed, 0, len(runs))
+	for _, d := range runs {
+		l := Listed{Dir: d, Outcome: Unknown}
+		if run, err := Read(d.Path); err == nil {
+			l.Outcome, l.Cause = run.Outcome, cmp.Or(run.Attempts[len(run.Attempts)-1].Cause, run.Cause)
+		}
+		list = append(list, l)
+	}
+	return list
+}
+
 // A NotFoundError says that there is no run in a directory.
 type NotFoundError struct{ Path string }
 
@@ -185,5 +205,5 @@ func (run *Run) Only(name string) error {
 	if n := len(names); n > 10 {
 		names = append(names[:4:4], append([]string{"..."}, names[n-5:]...)...)
 	}
-	return fmt.Errorf("%s has no %s; choose from %s", run.Dir, name, strings.Join(names, ", "))
+	return fmt.Errorf("%s has no %s; choose from %s", shown(run.Dir), name, strings.Join(names, ", "))
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -85,6 +86,10 @@ func TestFind(t *testing.T) {
 	if runs[0].RunID != "a" || runs[0].Attempts != 1 || runs[1].RunID != "b" || runs[1].Attempts != 2 {
 		t.Errorf("%+v", runs)
 	}
+	var text strings.Builder
+	if err := postmortem.WriteList(&text, postmortem.List(runs)); err != nil || !regexp.MustCompile(`(?m)^\S+ \S+ +2 attempts  unknown  .*/b_12345678$`).MatchString(text.String()) {
+		t.Errorf("WriteList: %v\n%s", err, &text)
+	}
 	runs, attempt, err = postmortem.Find(filepath.Join(root, "b_12345678/attempt_1/"))
 	if err != nil || attempt != "attempt_1" || len(runs) != 1 || runs[0].RunID != "b" {
 		t.Errorf("an attempt's directory: %v, %q, %v", runs, attempt, err)
@@ -150,7 +155,7 @@ func TestEvents(t *testing.T) {
 		got = append(got, r)
 	}
 	want := []row{
-		{"attempt_0", 490 * time.Millisecond, "unknown", "0=4/100 1=5/101 "},
+		{"attempt_0", 490 * time.Millisecond, "renewed", "0=4/100 1=5/101 "},
 		{"attempt_0.1", time.Second, "unknown", "0=2/200 1=3/201 "},
 		{"attempt_1", 8 * time.Second, "unknown", "0=0/300 "},
 		{"attempt_2", 0, "unknown", "0=-1/0 "},
@@ -158,6 +163,10 @@ func TestEvents(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(row{})); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+	var text strings.Builder
+	if err := run.WriteText(&text); err != nil || !strings.Contains(text.String(), "started anew without a failure") {
+		t.Errorf("WriteText: %v\n%s", err, &text)
 	}
 	if run.RunID != "job" || run.Host != "h" || run.Restarts != 10 {
 		t.Errorf("run %s on %s, %d restarts", run.RunID, run.Host, run.Restarts)

@@ -37,6 +37,8 @@ const (
 	Left      Outcome = "left"      // the job goes on without this host
 	Running   Outcome = "running"
 	Killed    Outcome = "killed" // the agent is gone and did not say how the job ended
+	// Renewed is said of an attempt: its workers started anew without a failure.
+	Renewed Outcome = "renewed"
 	// Unknown: nothing tells. The directory is torchrun's, and no worker has left an
 	// error.
 	Unknown Outcome = "unknown"
@@ -298,6 +300,9 @@ func (run *Run) sum(told map[number]*told) {
 		}
 		if a.Ended.After(run.Ended) {
 			run.Ended = a.Ended
+		}
+		if a != last && a.Outcome == Unknown && len(a.Failures) == 0 && run.Attempts[i+1].Restart == a.Restart {
+			a.Outcome = Renewed
 		}
 	}
 	if t := told[number{last.Restart, last.Again}]; t != nil && t.outcome != "" && last.Outcome != Preempted {

@@ -36,6 +36,22 @@ func (run *Run) WriteText(w io.Writer) error {
 	return err
 }
 
+// WriteList writes a line for each run of a list.
+func WriteList(w io.Writer, runs []Listed) error {
+	var b strings.Builder
+	table := rows{}
+	for _, run := range runs {
+		cells := []string{stamp(run.Time), text.Count(run.Attempts, "attempt"), string(run.Outcome), text.Line(run.Path, 4096)}
+		if run.Cause != "" {
+			cells = append(cells, run.Cause)
+		}
+		table.add(cells...)
+	}
+	table.write(&b, "")
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
 // heading says what became of the run.
 func (run *Run) heading(b *strings.Builder) {
 	what := run.Title
@@ -118,6 +134,8 @@ func (a *Attempt) verdict() string {
 		return "preempted: " + who(a.Preempted)
 	case a.Cause != "":
 		return a.Cause
+	case a.Outcome == Renewed:
+		return "started anew without a failure: hosts came or went, or somebody asked (muster restart)"
 	case a.Outcome != Unknown:
 		return string(a.Outcome)
 	}
