@@ -96,6 +96,9 @@ func storeCommand(ctx context.Context, c *command, args []string) error {
 		cfg.Guard = guard
 	}
 	server, err := tcpstore.Listen(cfg)
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
+		return fmt.Errorf("--host %s: %s; give an address of this host, or leave it out to listen on all", quote(host), dns.Err)
+	}
 	if err != nil {
 		return fmt.Errorf("%w; %s", err, listenAdvice(err, "--port, or 0 for a free one"))
 	}

@@ -64,6 +64,7 @@ func TestStoreErrors(t *testing.T) {
 	}{
 		{[]string{"--port", port, "--host", "127.0.0.1"}, 1, []string{port, "address already in use", "another --port"}},
 		{[]string{"--port", "0", "--host", "192.0.2.1"}, 1, []string{"192.0.2.1", "address of this host"}},
+		{[]string{"--port", "0", "--host", "no host"}, 1, []string{"error: --host 'no host': no such host\nhint: give an address of this host"}},
 		{[]string{"--port", "x"}, 2, []string{"hint: give ", `'x'`, "0 to 65535"}},
 		{[]string{"--port", "65536", "more"}, 2, []string{"65536", "more"}},
 		{[]string{"--allow", "10.0.0.0/33"}, 2, []string{"hint: give ", `'10.0.0.0/33'`, "10.0.0.0/8"}},
