@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/internal/text"
 )
 
@@ -29,7 +28,7 @@ func runPath(t *testing.T, script string, args ...string) (out string, status in
 	}
 	file := filepath.Join(dir, "error.json")
 	cmd := exec.Command(python, append([]string{"-u", "-c", runPathCode, path}, args...)...)
-	cmd.Env = append(os.Environ(), "TORCHELASTIC_ERROR_FILE="+file, testproc.Unpaused) // it gives threads 0.1 s
+	cmd.Env = append(os.Environ(), "TORCHELASTIC_ERROR_FILE="+file)
 	said, err := cmd.Output()
 	if _, ok := err.(*exec.ExitError); err != nil && !ok {
 		t.Fatal(err)
@@ -79,17 +78,19 @@ func TestRunPathRecordsExceptions(t *testing.T) {
 	}
 }
 
-// Threads that torch has may still be at work when the script ends: none is cut off.
+// Threads that torch has may still be at work when the script ends: they have 0.1 s, after
+// what the script does at its exit.
 func TestRunPathLetsThreadsEnd(t *testing.T) {
 	for _, end := range []string{"", "sys.exit(0)", "sys.exit(3)", "raise ValueError"} {
-		out, _, _ := runPath(t, `import atexit, sys, threading
-sys.modules["torch"] = sys
-over = threading.Event()
-threading.Thread(target=lambda: (over.wait(), print("the last")), daemon=True).start()
-atexit.register(over.set)
+		for torch, want := range map[string]string{"": "at exit\n", `sys.modules["torch"] = sys`: "at exit\nsleeps 0.1\n"} {
+			out, _, _ := runPath(t, `import atexit, sys, time
+`+torch+`
+time.sleep = lambda seconds: print("sleeps", seconds)
+atexit.register(print, "at exit")
 `+end)
-		if out != "the last\n" {
-			t.Errorf("%q: the thread says %q", end, out)
+			if out != want {
+				t.Errorf("%q, %q: %q, want %q", torch, end, out, want)
+			}
 		}
 	}
 }
