@@ -323,8 +323,9 @@ class Refused(Quiet):
             jobs.config(shutdown_timeout=-1)
 
     def test_no_binary(self):
-        os.environ["MUSTER_BINARY"] = "/nowhere/muster"
-        self.addCleanup(os.environ.pop, "MUSTER_BINARY")
+        environ = unittest.mock.patch.dict(os.environ, MUSTER_BINARY="/nowhere/muster")
+        environ.start()
+        self.addCleanup(environ.stop)
         self.refused("MUSTER_BINARY=/nowhere/muster is not a program")
         other = os.path.join(self.dir.name, "muster")
         with open(other, "w") as f:
