@@ -20,7 +20,7 @@ import (
 type system struct {
 	wholeProgram bool
 	noPidfd      bool   // for tests
-	random       string // makes names and tags this Supervisor's
+	random       string // makes tags this Supervisor's
 	cgroups      cgroup.Paths
 	cgroup       *cgroup.Dir // holds the workers' cgroups; nil without
 	dropped      *cgroup.Dir // the same, since it turned out to be of no use; then cgroup is nil
@@ -128,18 +128,9 @@ func (y *system) makeCgroup() error {
 	if y.cgroups.Unified == "" {
 		return fmt.Errorf("this process is in no cgroup of version 2")
 	}
-	name := fmt.Sprintf("%s%d-%s", cgroupPrefix, os.Getpid(), y.random)
-	dir, err := cgroup.Make(y.cgroups.Unified, name)
-	if err != nil {
-		return err
-	}
-	// The lock tells other guards that it is in use.
-	if err := dir.Lock(); err != nil {
-		_ = dir.Remove()
-		return err
-	}
-	y.cgroup = dir
-	return nil
+	var err error
+	y.cgroup, err = cgroup.MakeLocked(y.cgroups.Unified, cgroupPrefix) // other guards leave it alone
+	return err
 }
 
 // dropCgroup makes later workers do without cgroups.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path"
 	"strconv"
@@ -47,6 +48,23 @@ func Make(parent, name string) (*Dir, error) {
 	return d, nil
 }
 
+// MakeLocked makes a cgroup below parent that RemoveStale, called with this prefix, leaves
+// alone for as long as it is open: also by processes that see this one under another pid or
+// not at all.
+func MakeLocked(parent, prefix string) (d *Dir, err error) {
+	for range 10 {
+		if d, err = Make(parent, fmt.Sprintf("%s%d-%06x", prefix, os.Getpid(), rand.Uint32N(1<<24))); err == nil {
+			if err = d.lock(); err == nil {
+				if _, err = os.Lstat(d.path); err == nil {
+					return d, nil
+				}
+			}
+			_ = d.Remove() // another process has swept it before it was locked, or is about to
+		}
+	}
+	return nil, err
+}
+
 // Open opens a cgroup that exists.
 func Open(p string) (*Dir, error) {
 	fd, err := open(-1, p, syscall.O_RDONLY|syscall.O_DIRECTORY)
@@ -63,9 +81,7 @@ func (d *Dir) Path() string { return d.path }
 // it.
 func (d *Dir) FD() int { return d.fd }
 
-// Lock marks the cgroup as in use for as long as it is open, also to processes
-// that see this one under another number or not at all.
-func (d *Dir) Lock() error {
+func (d *Dir) lock() error {
 	if err := syscall.Flock(d.fd, syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		return fmt.Errorf("lock %s: %w", d.path, err)
 	}
@@ -162,7 +178,7 @@ func RemoveStale(parent, prefix string, left func(*Dir)) {
 		if err != nil {
 			continue
 		}
-		if d.Lock() == nil {
+		if d.lock() == nil {
 			if populated, err := d.Populated(); err == nil && populated {
 				if left != nil {
 					left(d)

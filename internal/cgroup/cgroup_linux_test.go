@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -80,16 +83,18 @@ func TestDir(t *testing.T) {
 func TestRemoveStale(t *testing.T) {
 	outer := makeDir(t, "muster-test-stale")
 	made := map[string]*cgroup.Dir{}
-	for _, name := range []string{"muster-1-0a1b2c", "muster-2-0a1b2c", "muster-3-0a1b2c", "muster-x-0a1b2c", "muster-4", "other"} {
+	held, err := cgroup.MakeLocked(outer.Path(), "muster-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Remove()
+	for _, name := range []string{"muster-2-0a1b2c", "muster-3-0a1b2c", "muster-x-0a1b2c", "muster-4", "other"} {
 		d, err := cgroup.Make(outer.Path(), name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = d.Remove() })
 		made[name] = d
-	}
-	if err := made["muster-1-0a1b2c"].Lock(); err != nil {
-		t.Fatal(err)
 	}
 	if err := os.Mkdir(filepath.Join(made["muster-2-0a1b2c"].Path(), "0.1"), 0o755); err != nil {
 		t.Fatal(err)
@@ -103,7 +108,7 @@ func TestRemoveStale(t *testing.T) {
 	}
 	for made["muster-3-0a1b2c"].Remove() != nil { // until the kernel is through with it
 	}
-	for name, want := range map[string]bool{"muster-1-0a1b2c": true, "muster-2-0a1b2c": false, "muster-x-0a1b2c": true, "muster-4": true, "other": true} {
+	for name, want := range map[string]bool{path.Base(held.Path()): true, "muster-2-0a1b2c": false, "muster-x-0a1b2c": true, "muster-4": true, "other": true} {
 		if _, err := os.Stat(filepath.Join(outer.Path(), name)); (err == nil) != want {
 			t.Errorf("%s: exists %v, want %v", name, err == nil, want)
 		}
@@ -114,6 +119,38 @@ func TestRemoveStale(t *testing.T) {
 	_ = theirs.Wait()
 	for made["muster-x-0a1b2c"].Remove() != nil {
 	}
+}
+
+// A cgroup is never swept from under the process that has just made it.
+func TestRemoveStaleBesideStarts(t *testing.T) {
+	outer := makeDir(t, "muster-test-starts")
+	var starts, sweeps sync.WaitGroup
+	var ended atomic.Bool
+	for range 2 {
+		sweeps.Go(func() {
+			for !ended.Load() {
+				cgroup.RemoveStale(outer.Path(), "muster-", nil)
+			}
+		})
+		starts.Go(func() {
+			for range 200 {
+				d, err := cgroup.MakeLocked(outer.Path(), "muster-")
+				if err != nil {
+					t.Errorf("MakeLocked: %v", err)
+					return
+				}
+				if _, err := cgroup.Make(d.Path(), "worker"); err != nil {
+					t.Errorf("a cgroup that is locked: %v", err)
+				}
+				if err := d.Remove(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	starts.Wait()
+	ended.Store(true)
+	sweeps.Wait()
 }
 
 func TestOOMFiles(t *testing.T) {

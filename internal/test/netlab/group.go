@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"os"
 	"time"
 
@@ -28,20 +27,8 @@ func newGroup() *cgroup.Dir {
 		return nil
 	}
 	cgroup.RemoveStale(own.Unified, groupPrefix, nil)
-	for range 10 {
-		name := fmt.Sprintf("%s%d-%06x", groupPrefix, os.Getpid(), rand.Uint32N(1<<24))
-		group, err := cgroup.Make(own.Unified, name)
-		if err != nil {
-			return nil
-		}
-		if group.Lock() == nil {
-			if _, err := os.Stat(group.Path()); err == nil {
-				return group
-			}
-		}
-		_ = group.Remove() // another test took it for stale, just now
-	}
-	return nil
+	group, _ := cgroup.MakeLocked(own.Unified, groupPrefix)
+	return group
 }
 
 // removeGroup removes a cgroup and all below it once their last process has ended,
