@@ -125,6 +125,7 @@ func (s *Supervisor) Close() error {
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
+		<-s.idle // another call ends it
 		return nil
 	}
 	s.closed = true
