@@ -82,8 +82,7 @@ func Create(dir string, b Begin) (*Writer, error) {
 	b.RunID, b.Title, b.Host = bound(b.RunID), bound(b.Title), bound(b.Host)
 	line := pyjson.AppendStruct(nil, first{version, b, locked})
 	if _, err := file.Write(append(line, '\n')); err != nil {
-		file.Close()
-		return nil, err
+		return nil, errors.Join(err, os.Remove(file.Name()), file.Close())
 	}
 	return &Writer{dir, file}, nil
 }

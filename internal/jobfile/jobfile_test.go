@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -86,6 +87,32 @@ func TestGone(t *testing.T) {
 		}
 		if got := read(t, dir); got.State != tt.want || got.Begin != begin {
 			t.Errorf("%q: %+v, want %s", tt.text, got, tt.want)
+		}
+	}
+}
+
+// On a full disk no file is left that says nothing.
+func TestFull(t *testing.T) {
+	signal.Ignore(unix.SIGXFSZ)
+	defer signal.Reset(unix.SIGXFSZ)
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &was); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for _, room := range []uint64{0, 10} {
+		if err := unix.Setrlimit(unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: room, Max: was.Max}); err != nil {
+			t.Fatal(err)
+		}
+		w, err := jobfile.Create(dir, begin)
+		if serr := unix.Setrlimit(unix.RLIMIT_FSIZE, &was); serr != nil {
+			t.Fatal(serr)
+		}
+		if w != nil || !errors.Is(err, unix.EFBIG) {
+			t.Errorf("%v, %v", w, err)
+		}
+		if _, err := os.Stat(filepath.Join(dir, jobfile.Name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("the file is left: %v", err)
 		}
 	}
 }
