@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -47,6 +48,7 @@ func (f *follower) open() bool {
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		f.fail("cannot follow a log file", err)
+		f.start.Store(math.MaxInt64) // its segments wait for nobody
 	}
 	return false
 }

@@ -244,6 +244,19 @@ func TestRotateClosedConsole(t *testing.T) {
 	x.expect(text)
 }
 
+// A file that cannot be followed does not grow for it.
+func TestRotateNotFollowed(t *testing.T) {
+	x := newRotation(t, 100)
+	cfg := tailConfig{to: &console{}, log: x.rotator.log, open: func(string) (*os.File, fs.FileInfo, error) { return nil, nil, fs.ErrPermission }}
+	x.f.tails = []*follower{{t: &tail{tailConfig: cfg}}}
+	x.f.tails[0].open()
+	text := x.write(4 * testMax)
+	if x.look(); x.f.from < 3*testMax {
+		t.Errorf("moved %d bytes", x.f.from)
+	}
+	x.expect(text)
+}
+
 func TestRotateLongLine(t *testing.T) {
 	x := newRotation(t, 100)
 	text := strings.Repeat("a line without end ", 5*testMax/19)
