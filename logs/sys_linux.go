@@ -145,5 +145,5 @@ func diskFull(dir string) bool {
 	if unix.Statfs(dir, &s) != nil || s.Blocks == 0 {
 		return false
 	}
-	return s.Bavail*uint64(s.Bsize) < diskFullBelow || s.Files > 0 && s.Ffree == 0
+	return s.Bavail*uint64(s.Frsize) < diskFullBelow || s.Files > 0 && s.Ffree == 0
 }

@@ -21,7 +21,7 @@ func disk(path string) (Disk, error) {
 	if err := unix.Statfs(path, &s); err != nil {
 		return Disk{}, &os.PathError{Op: "statfs", Path: path, Err: err}
 	}
-	block := uint64(s.Bsize)
+	block := uint64(s.Frsize) // not Bsize, which FUSE and network file systems set larger
 	return Disk{Size: s.Blocks * block, Free: s.Bavail * block, Files: s.Files, Left: s.Ffree}, nil
 }
 
