@@ -18,7 +18,8 @@ import (
 	"github.com/muster-run/muster/internal/safeopen"
 )
 
-// lookLimit is how long one process' environment may take to be read.
+// lookLimit is how long the environment of a process may take to be read, and those of many
+// without that of any one coming.
 const lookLimit = 2 * time.Second
 
 // Find returns the jobs whose workers run on this host, by run ID: those of this
@@ -29,17 +30,9 @@ func Find(ctx context.Context) ([]Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	envs := map[int]environ{}
-	for _, stat := range all {
-		pid := stat.PID
-		e := jobEnv(ctx, pid)
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		if e.runID != "" {
-			e.parent = stat.Parent
-			envs[pid] = e
-		}
+	envs := environs(ctx, all, readEnviron)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
 	}
 	workers := map[string][]Target{}
 	for pid, e := range envs {
@@ -107,7 +100,33 @@ func TargetOf(ctx context.Context, pid int) (Target, error) {
 type environ struct {
 	runID           string
 	rank, localRank int // -1 if there is none
-	parent          int
+	pid, parent     int
+}
+
+// environs looks at processes, all at the same time, since the kernel may hold up each look,
+// and returns those with a run ID, by pid.
+func environs(ctx context.Context, all []procfs.Stat, read func(pid int) environ) map[int]environ {
+	found, envs := make(chan environ, len(all)), map[int]environ{}
+	for _, stat := range all {
+		go func() {
+			e := read(stat.PID)
+			e.pid, e.parent = stat.PID, stat.Parent
+			found <- e
+		}()
+	}
+	for range all {
+		select {
+		case e := <-found:
+			if e.runID != "" {
+				envs[e.pid] = e
+			}
+		case <-time.After(lookLimit):
+			return envs
+		case <-ctx.Done():
+			return nil
+		}
+	}
+	return envs
 }
 
 func jobEnv(ctx context.Context, pid int) environ {
