@@ -55,8 +55,10 @@ func TestScheduler(t *testing.T) {
 	}
 	type text = scheduler.Fact[string]
 	type number = scheduler.Fact[int]
+	_, id, _ := strings.Cut(out, "0: SLURM_JOB_ID=")
+	id, _, _ = strings.Cut(id, "\n") // 1, unless the nodes were not up for the first one
 	want := scheduler.Job{
-		Scheduler: "Slurm", RunID: text{Value: "1.0", From: "SLURM_JOB_ID, SLURM_STEP_ID"},
+		Scheduler: "Slurm", RunID: text{Value: id + ".0", From: "SLURM_JOB_ID, SLURM_STEP_ID"},
 		Nodes: number{Value: 2, From: "SLURM_STEP_NUM_NODES"}, NodeRank: number{Value: 0, From: "SLURM_NODEID"},
 		Host: text{Value: "host0", From: "SLURM_STEP_NODELIST"}, Port: got[0].Port,
 		GPUs: number{Value: 2, From: "SLURM_GPUS_ON_NODE"},
