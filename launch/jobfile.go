@@ -15,7 +15,8 @@ func beginJobFile(cfg *Config, dir, host string) *jobfile.Writer {
 		return nil
 	}
 	w, err := jobfile.Create(dir, jobfile.Begin{
-		RunID: cfg.RunID, Title: cfg.Workers.Title, Host: host, PID: os.Getpid(), Started: time.Now(), MaxRestarts: cfg.MaxRestarts,
+		RunID: cfg.RunID, Title: cfg.Workers.Title, Host: host, PID: os.Getpid(), Started: time.Now(),
+		MaxRestarts: cfg.MaxRestarts, MaxNodes: cfg.MaxNodes,
 	})
 	if err != nil {
 		cfg.Logger.Warn("muster report and muster logs will not know from the log directory whether this job runs", "error", err)

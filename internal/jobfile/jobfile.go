@@ -47,6 +47,7 @@ type Begin struct {
 	PID         int       `json:"pid"` // the agent's
 	Started     time.Time `json:"started"`
 	MaxRestarts int       `json:"max_restarts"`
+	MaxNodes    int       `json:"max_nodes"` // 1: global ranks are local ranks
 }
 
 // An End is the second line.

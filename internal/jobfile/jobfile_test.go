@@ -17,7 +17,7 @@ import (
 )
 
 var (
-	begin = jobfile.Begin{RunID: "a/b", Title: "train \"x\".py", Host: "n0", PID: 42, Started: time.Unix(1e9, 5).UTC(), MaxRestarts: 3}
+	begin = jobfile.Begin{RunID: "a/b", Title: "train \"x\".py", Host: "n0", PID: 42, Started: time.Unix(1e9, 5).UTC(), MaxRestarts: 3, MaxNodes: 2}
 	end   = jobfile.End{Outcome: jobfile.Failed, Cause: "rank 1: boom", Restarts: 2, Ended: time.Unix(2e9, 0).UTC()}
 )
 

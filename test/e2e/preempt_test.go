@@ -71,7 +71,7 @@ func TestPreemption(t *testing.T) {
 func wantPreempted(t *testing.T, dir, signal, cut string) *failure.Preemption {
 	t.Helper()
 	host, _ := os.Hostname()
-	says := ": preempted: host " + host + " received " + signal + " at "
+	says := " restarts used: host " + host + " received " + signal + " at "
 	if j := run(t, launcher{"muster report", []string{filepath.Join(bin, "muster"), "report"}}, setup{}, dir).want(0); !strings.Contains(j.out(), says) {
 		t.Errorf("the report lacks %q:\n%s", says, j.out())
 	}

@@ -86,7 +86,7 @@ var (
 )
 
 // What depends on the kernel, on what the user may see, and on the network.
-var ofMachine = regexp.MustCompile(`^autopsy: \.(?:workers\[\]\.(?:(?:native|sockets|python)\.|problems)|groups\[\]\.)|^messages: \.hosts`)
+var ofMachine = regexp.MustCompile(`^autopsy: \.(?:workers\[\]\.(?:(?:native|sockets|python)\.|problems)|groups\[\]\.)|^doctor: \.lines\[\]\.|^messages: \.hosts`)
 
 // The examples in docs/formats.md have the keys that a real run has; `make reference` writes
 // those that do not.
@@ -99,7 +99,7 @@ func TestReferenceFormats(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	examples := slices.Concat(failedJob(t, dir), preemptedJob(t, dir), hosts(t, dir))
+	examples := slices.Concat(failedJob(t, dir), preemptedJob(t, dir), hosts(t, dir), printed(t, dir))
 	const page = "../../../../docs/formats.md"
 	content, err := os.ReadFile(page)
 	if err != nil {
@@ -365,6 +365,23 @@ func preemptedJob(t *testing.T, dir string) []example {
 		{"preempted", false, []string{string(report.Preempted)}},
 		{"preempted event", false, []string{lineWith(t, one(t, filepath.Join(logs, "job8_*", "events.jsonl")), `"muster.job.preempted"`)}},
 	}
+}
+
+// printed is what commands print, of the failed job and of the examples.
+func printed(t *testing.T, dir string) (list []example) {
+	for name, args := range map[string]string{
+		"report run": "report --json " + dir + "/logs", "report list": "report --list --json " + dir + "/logs",
+		"policy": "policy test --json policy.yaml failures.jsonl", "doctor": "doctor --json --no-python true",
+	} {
+		cmd := exec.Command("muster", strings.Fields(args)...)
+		cmd.Dir = "../../../../examples"
+		out, err := cmd.Output()
+		if err != nil && name != "doctor" { // which may find something
+			t.Fatalf("muster %s: %v", args, err)
+		}
+		list = append(list, example{name, false, []string{string(out)}})
+	}
+	return list
 }
 
 // hosts is a job of two agents. What one of them exchanges with the other goes through a

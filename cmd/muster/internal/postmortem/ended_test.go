@@ -108,8 +108,8 @@ func TestReportOfAgent(t *testing.T) {
 		}
 	}
 	for outcome, want := range map[string]string{
-		jobfile.Succeeded: "succeeded, 0 of 3 restarts used\n", jobfile.Failed: "failed: why, 0 of 3 restarts used\n",
-		jobfile.Preempted: "preempted: why, 0 of 3 restarts used\n", jobfile.Stopped: "stopped: why,", jobfile.Left: "went on without this host: why,",
+		jobfile.Succeeded: "succeeded, 0 of 3 restarts used\n", jobfile.Failed: "failed, 0 of 3 restarts used: why\n",
+		jobfile.Preempted: "preempted, 0 of 3 restarts used: why\n", jobfile.Stopped: "stopped, 0 of 3 restarts used: why\n", jobfile.Left: "went on without this host, 0 of 3 restarts used: why\n",
 	} {
 		dir := tree(t, map[string]string{"attempt_0/0/stdout.log": ""})
 		w := agentRuns(t, dir)
@@ -144,5 +144,25 @@ func TestEndOfTheLastAttempt(t *testing.T) {
 	run := read(t, dir)
 	if a := run.Attempts[0]; !run.Ended.Equal(ended) || !a.Ended.Equal(ended) || a.TimesFrom != "job" {
 		t.Errorf("the run ended at %v, its attempt at %v (by %s), want %v", run.Ended, a.Ended, a.TimesFrom, ended)
+	}
+}
+
+// In a job of one host the global ranks are the local ones, also before a file tells them.
+func TestRanksOfOneHost(t *testing.T) {
+	for nodes, want := range []int{-1, 1, -1} {
+		dir := tree(t, map[string]string{"attempt_0/0/stdout.log": "a\n", "attempt_0/1/stdout.log": "b\n", "events.jsonl": ""})
+		w, err := jobfile.Create(dir, jobfile.Begin{MaxNodes: nodes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		run := read(t, dir)
+		if got := run.Attempts[0].Workers[1].Rank; got != want {
+			t.Errorf("of %d nodes: rank %d, want %d", nodes, got, want)
+		}
+		end(t, w, jobfile.Stopped, "")
+		if nodes == 1 {
+			rank1 := func(w postmortem.Worker) bool { return w.Rank == 1 }
+			follow(t, dir, postmortem.FollowConfig{Lines: -1, GlobalRanks: true, Want: rank1}).endsItself("[1]:b\n== the agent was told to stop\n")
+		}
 	}
 }

@@ -36,8 +36,9 @@ type Dir struct {
 // A Listed is a run in a list, with what became of it.
 type Listed struct {
 	Dir
-	Outcome Outcome `json:"outcome"`
-	Cause   string  `json:"cause,omitempty"` // of the last attempt
+	Started time.Time `json:"started,omitzero"`
+	Outcome Outcome   `json:"outcome"`
+	Cause   string    `json:"cause,omitempty"` // of the last attempt
 }
 
 // List reads what became of runs.
@@ -46,7 +47,7 @@ func List(runs []Dir) []Listed {
 	for _, d := range runs {
 		l := Listed{Dir: d, Outcome: Unknown}
 		if run, err := Read(d.Path); err == nil {
-			l.Outcome, l.Cause = run.Outcome, cmp.Or(run.Attempts[len(run.Attempts)-1].Cause, run.Cause)
+			l.Started, l.Outcome, l.Cause = run.Started, run.Outcome, cmp.Or(run.Attempts[len(run.Attempts)-1].Cause, run.Cause)
 		}
 		list = append(list, l)
 	}

@@ -254,6 +254,7 @@ func (f *follower) ranks(rd *reader, a *Attempt) bool {
 // base is the global rank of local rank 0, where that is known.
 func (f *follower) base(rd *reader, a *Attempt) (int, bool) {
 	run := &Run{Dir: f.cfg.Dir}
+	run.job()
 	rd.report(run, a)
 	told := rd.events(run, filepath.Join(f.cfg.Dir, events.FileName))[number{a.Restart, a.Again}]
 	if told != nil {
@@ -264,6 +265,6 @@ func (f *follower) base(rd *reader, a *Attempt) (int, bool) {
 		}
 	}
 	probe := Attempt{Report: a.Report, Failures: a.Failures, Workers: []Worker{{Rank: -1}}}
-	probe.ranks(run.Host)
+	probe.ranks(run)
 	return probe.Workers[0].Rank, probe.Workers[0].Rank >= 0
 }

@@ -54,7 +54,7 @@ func FuzzDecode(f *testing.F) {
 		if x.parse(body) == nil {
 			a.Autopsies = append(a.Autopsies, x)
 		}
-		a.ranks(run.Host)
+		a.ranks(run)
 		var b strings.Builder
 		if err := run.WriteText(&b); err != nil {
 			t.Fatal(err)

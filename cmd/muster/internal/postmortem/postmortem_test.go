@@ -75,9 +75,11 @@ func TestFind(t *testing.T) {
 		"a_12345678/attempt_0/": "", "b_12345678/attempt_0/": "", "b_12345678/attempt_1/": "",
 		"none/file": "", "attempt": "", "c/attempt_x/": "", "d/attempt_0": "",
 	})
-	newest := time.Now().Add(time.Hour)
-	if err := os.Chtimes(filepath.Join(root, "a_12345678/attempt_0"), newest, newest); err != nil {
-		t.Fatal(err)
+	newest, first := time.Now().Add(time.Hour), time.Date(2020, 1, 2, 3, 4, 5, 0, time.Local)
+	for name, at := range map[string]time.Time{"a_12345678/attempt_0": newest, "b_12345678/attempt_0": first} {
+		if err := os.Chtimes(filepath.Join(root, name), at, at); err != nil {
+			t.Fatal(err)
+		}
 	}
 	runs, attempt, err := postmortem.Find(root)
 	if err != nil || attempt != "" || len(runs) != 2 {
@@ -87,7 +89,7 @@ func TestFind(t *testing.T) {
 		t.Errorf("%+v", runs)
 	}
 	var text strings.Builder
-	if err := postmortem.WriteList(&text, postmortem.List(runs)); err != nil || !regexp.MustCompile(`(?m)^\S+ \S+ +2 attempts  unknown  .*/b_12345678$`).MatchString(text.String()) {
+	if err := postmortem.WriteList(&text, postmortem.List(runs)); err != nil || !regexp.MustCompile(`(?m)^2020-01-02 03:04:05  2 attempts  unknown  .*/b_12345678$`).MatchString(text.String()) {
 		t.Errorf("WriteList: %v\n%s", err, &text)
 	}
 	runs, attempt, err = postmortem.Find(filepath.Join(root, "b_12345678/attempt_1/"))

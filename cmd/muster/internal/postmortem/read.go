@@ -181,7 +181,7 @@ func (rd *reader) attempt(run *Run, a *Attempt, told *told) {
 		rd.guess(run, a)
 	}
 	rd.autopsies(a, entries)
-	a.ranks(run.Host)
+	a.ranks(run)
 	a.times(told)
 }
 
@@ -206,9 +206,12 @@ func (rd *reader) workers(a *Attempt, entries []fs.DirEntry) {
 }
 
 // ranks finds the global ranks of workers from one of them: those of a host follow
-// each other.
-func (a *Attempt) ranks(host string) {
+// each other. In a job of one host they are the local ranks.
+func (a *Attempt) ranks(run *Run) {
 	base := -1
+	if run.agent != nil && run.agent.Begin.MaxNodes == 1 {
+		base = 0
+	}
 	for _, w := range a.Workers {
 		if w.Rank >= w.LocalRank {
 			base = w.Rank - w.LocalRank
@@ -218,7 +221,7 @@ func (a *Attempt) ranks(host string) {
 		base = p.Workers[0].Rank - p.Workers[0].LocalRank
 	}
 	for i := 0; base < 0 && i < len(a.Failures); i++ {
-		if f := a.Failures[i]; a.Report != "" && f.Host == host && f.Rank >= f.LocalRank {
+		if f := a.Failures[i]; a.Report != "" && f.Host == run.Host && f.Rank >= f.LocalRank {
 			base = f.Rank - f.LocalRank
 		}
 	}

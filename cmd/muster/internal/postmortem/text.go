@@ -41,7 +41,11 @@ func WriteList(w io.Writer, runs []Listed) error {
 	var b strings.Builder
 	table := rows{}
 	for _, run := range runs {
-		cells := []string{stamp(run.Time), text.Count(run.Attempts, "attempt"), string(run.Outcome), text.Line(run.Path, 4096)}
+		began := run.Started
+		if began.IsZero() {
+			began = run.Time
+		}
+		cells := []string{stamp(began), text.Count(run.Attempts, "attempt"), string(run.Outcome), text.Line(run.Path, 4096)}
 		if run.Cause != "" {
 			cells = append(cells, run.Cause)
 		}
@@ -62,12 +66,6 @@ func (run *Run) heading(b *strings.Builder) {
 	if n := len(run.Attempts); n > 1 {
 		fmt.Fprintf(b, " after %d attempts", n)
 	}
-	last := &run.Attempts[len(run.Attempts)-1]
-	if p := run.Preempted(); p != nil {
-		b.WriteString(": " + who(p))
-	} else if run.Cause != "" && (last.Cause == "" || run.Outcome != Failed) {
-		b.WriteString(": " + run.Cause)
-	}
 	switch {
 	case run.MaxRestarts >= 0:
 		fmt.Fprintf(b, ", %d of %d restarts used", run.Restarts, run.MaxRestarts)
@@ -75,6 +73,12 @@ func (run *Run) heading(b *strings.Builder) {
 		b.WriteString(", 1 restart")
 	case run.Restarts > 1:
 		fmt.Fprintf(b, ", %d restarts", run.Restarts)
+	}
+	last := &run.Attempts[len(run.Attempts)-1]
+	if p := run.Preempted(); p != nil {
+		b.WriteString(": " + who(p))
+	} else if run.Cause != "" && (last.Cause == "" || run.Outcome != Failed) {
+		b.WriteString(": " + run.Cause)
 	}
 	b.WriteByte('\n')
 	table := rows{}
