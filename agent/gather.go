@@ -19,19 +19,29 @@ const (
 	reportLimit = 1 << 20  // those of all hosts
 )
 
+// hostFailures is what a node publishes.
+type hostFailures struct {
+	Failures json.RawMessage `json:"failures"` // as failure.Encode has them
+	LeftOut  int             `json:"left_out"` // how many there was no room for
+}
+
 // jobFailures is what the node of the record has gathered. The others read it
 // instead of gathering for themselves, so that the traffic grows with the number
 // of nodes and not with its square.
 type jobFailures struct {
-	Failures json.RawMessage `json:"failures"` // as failure.Encode has them
-	Silent   []string        `json:"silent"`
-	LeftOut  int             `json:"left_out"`
-	Readers  int             `json:"readers"` // nodes that are known to wait for it
+	hostFailures
+	Silent  []string `json:"silent"`
+	Readers int      `json:"readers"` // nodes that are known to wait for it
 }
 
 // publish sets how this host's workers failed, for the node of the record.
 func (a *Agent) publish(ctx context.Context, at *attempt) error {
-	text, _ := failure.Encode(a.ownReport(at).Failures, at.round.ClockOffset, hostLimit)
+	var host hostFailures
+	host.Failures, host.LeftOut = failure.Encode(a.ownReport(at).Failures, at.round.ClockOffset, hostLimit)
+	text, err := json.Marshal(host)
+	if err != nil {
+		return err
+	}
 	return at.round.Store.Set(ctx, fmt.Sprint(failuresPrefix, at.round.Rank), text)
 }
 
@@ -73,7 +83,7 @@ func (a *Agent) gather(ctx context.Context, at *attempt) *failure.Report {
 		if i == at.round.Rank {
 			continue
 		}
-		list, err := a.failuresOf(ctx, at, i)
+		list, left, err := a.failuresOf(ctx, at, i)
 		if err != nil {
 			why := ""
 			switch {
@@ -86,7 +96,7 @@ func (a *Agent) gather(ctx context.Context, at *attempt) *failure.Report {
 			continue
 		}
 		readers++
-		all = append(all, list...)
+		all, cfg.LeftOut = append(all, list...), cfg.LeftOut+left
 	}
 	report := failure.NewReport(cfg, all)
 	a.handOut(ctx, at, report, readers)
@@ -137,26 +147,25 @@ func (a *Agent) awaitFailures(ctx context.Context, at *attempt, ours []bool) {
 	}
 }
 
-// failuresOf returns what a node has published.
-func (a *Agent) failuresOf(ctx context.Context, at *attempt, groupRank int) ([]*failure.ProcessFailure, error) {
+// failuresOf returns what a node has published, and how many failures that leaves out.
+func (a *Agent) failuresOf(ctx context.Context, at *attempt, groupRank int) (list []*failure.ProcessFailure, left int, err error) {
 	text, err := lookUp(ctx, at.round.Store, fmt.Sprint(failuresPrefix, groupRank))
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	if text == nil {
-		return nil, fmt.Errorf("node %d has said nothing", groupRank)
+		return nil, 0, fmt.Errorf("node %d has said nothing", groupRank)
 	}
-	if len(text) > hostLimit {
-		err = fmt.Errorf("%d bytes, more than %d", len(text), hostLimit)
-	}
-	var list []*failure.ProcessFailure
-	if err == nil {
-		list, err = failure.Decode(text, at.round.ClockOffset)
+	var host hostFailures
+	if len(text) > 2*hostLimit {
+		err = fmt.Errorf("%d bytes, more than %d", len(text), 2*hostLimit)
+	} else if err = json.Unmarshal(text, &host); err == nil {
+		list, err = failure.Decode(host.Failures, at.round.ClockOffset)
 	}
 	if err != nil {
 		a.log.Warn("cannot read what another host says of its failures", "group_rank", groupRank, "error", err)
 	}
-	return list, err
+	return list, max(0, host.LeftOut), err
 }
 
 // handOut gives the report to the other hosts and waits until they have it, since
@@ -164,6 +173,7 @@ func (a *Agent) failuresOf(ctx context.Context, at *attempt, groupRank int) ([]*
 func (a *Agent) handOut(ctx context.Context, at *attempt, report *failure.Report, readers int) {
 	job := jobFailures{Silent: report.Silent, Readers: readers}
 	job.Failures, job.LeftOut = failure.Encode(report.Failures, at.round.ClockOffset, reportLimit)
+	job.LeftOut += report.LeftOut
 	text, err := json.Marshal(job)
 	if err == nil {
 		err = at.round.Store.Set(ctx, reportKey, text)
@@ -239,6 +249,9 @@ func (a *Agent) jobReport(ctx context.Context, at *attempt, rec *record, fetched
 		if !slices.ContainsFunc(at.failures, func(own *failure.ProcessFailure) bool { return own.Rank == f.Rank }) {
 			all = append(all, f)
 		}
+	}
+	if missing := len(all) - len(others); missing > 0 { // which are this host's, so they are not left out here
+		cfg.LeftOut = max(0, cfg.LeftOut-missing)
 	}
 	if job != nil {
 		_ = at.round.Store.Wait(ctx, readKey) // others may still be reading from a store that ends with this agent

@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -227,6 +228,30 @@ func TestOneReport(t *testing.T) {
 			t.Errorf("%s: %d failures of its own, want %d", name, len(r.Failures), wantOwn)
 		}
 	}
+}
+
+// A report counts what a host had no room to say, on all hosts.
+func TestReportLeftOut(t *testing.T) {
+	l := newLab(t, abc, nil)
+	l.hosts["b"].node = l.node("b")
+	l.hosts["b"].node.wrap = func(s store.Store) store.Store { return &verbose{s} }
+	l.start(abc...)
+	l.all(abc...)["a"].tell(t, "boom")
+	for _, name := range abc {
+		if r, err := l.ended(name); err != nil || r.Report == nil || r.Report.LeftOut != 7 {
+			t.Errorf("%s: %+v, %v, want 7 failures left out", name, r, err)
+		}
+	}
+}
+
+// A verbose store is of a host with seven failures too many.
+type verbose struct{ store.Store }
+
+func (v *verbose) Set(ctx context.Context, key string, value []byte) error {
+	if strings.HasPrefix(key, "muster/failures/") {
+		value = bytes.Replace(value, []byte(`"left_out":0`), []byte(`"left_out":7`), 1)
+	}
+	return v.Store.Set(ctx, key, value)
 }
 
 // Times of other hosts are told by this host's clock.
