@@ -377,9 +377,13 @@ func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 	case ctx.Err() != nil:
 		preempted := a.preemption(context.Cause(ctx))
 		if preempted != nil {
+			if a.last != nil {
+				a.announcePreemption(a.last, preempted)
+			}
 			a.emit(nil, JobPreempted{*preempted})
 		}
-		return &Result{State: Failed, Restarts: a.restarts, Left: preempted == nil, Preempted: preempted}, err
+		// A job that has never had this host goes on without it.
+		return &Result{State: Failed, Restarts: a.restarts, Left: preempted == nil || a.last == nil, Preempted: preempted}, err
 	case errors.Is(err, rendezvous.ErrClosed) && a.last != nil:
 		return a.endedMeanwhile(ctx, a.last)
 	case errors.Is(err, rendezvous.ErrClosed):

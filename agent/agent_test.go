@@ -493,13 +493,13 @@ func TestHurry(t *testing.T) {
 
 func TestSignalBeforeTheRendezvous(t *testing.T) {
 	j := newJob(t, "rank", "", 1)
-	j.Rendezvous = stuck{j.Rendezvous}
+	j.Rendezvous, j.PreemptionSignals = stuck{j.Rendezvous}, []syscall.Signal{syscall.SIGTERM}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(&process.SignalError{Signal: syscall.SIGTERM})
-	_, err := j.run(t, ctx)
+	r, err := j.run(t, ctx)
 	var sig *process.SignalError
-	if !errors.As(err, &sig) {
-		t.Errorf("Run: %v, want the signal", err)
+	if !errors.As(err, &sig) || r.Preempted == nil || !r.Left {
+		t.Errorf("Run: %+v, %v, want the signal, and the job left to others", r, err)
 	}
 	if names := j.sink.names(); !slices.Equal(names, []string{"AGENT RENDEZVOUS", "AGENT FAILED"}) {
 		t.Errorf("events are %v", names)

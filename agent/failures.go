@@ -154,6 +154,13 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 		return nil
 	}
 	first, err := parseRecord(found)
+	if err == nil && rec.Signal != 0 && !first.Final {
+		// There will be no such round. Whoever waits for it looks again once the job is closed.
+		if _, err := at.round.Store.CompareAndSet(ctx, failedKey, found, text); err != nil {
+			a.log.Warn("cannot tell the other nodes of the failure", "error", err)
+		}
+		return nil
+	}
 	if err != nil {
 		a.log.Warn("cannot read another host's record of the failure", "error", err)
 		return nil

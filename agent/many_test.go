@@ -634,6 +634,30 @@ func TestEndedWhileWaiting(t *testing.T) {
 }
 
 // A node that forges a record in another's name ends the job, but holds nobody up.
+// A host that is told to stop the job while it waits for a new round tells the others why
+// there is none.
+func TestPreemptedWhileWaiting(t *testing.T) {
+	l := newLab(t, []string{"a", "b"}, func(h *host) {
+		h.MaxRestarts, h.PreemptionSignals = 1, []syscall.Signal{syscall.SIGTERM}
+	})
+	python := l.withPython()
+	l.start("a", "b")
+	python.join(t)
+	l.all("a", "b")["b"].tell(t, "boom")
+	for waiting := false; !waiting; {
+		l.mu.Lock()
+		waiting = l.hosts["a"].node.joined != nil && l.hosts["b"].node.joined != nil
+		l.mu.Unlock()
+		runtime.Gosched()
+	}
+	l.hosts["a"].cancel(&process.SignalError{Signal: syscall.SIGTERM})
+	for _, name := range []string{"a", "b"} {
+		if r, err := l.ended(name); r == nil || r.Preempted == nil || r.Preempted.Host != "a" || r.Left {
+			t.Errorf("%s: %+v, %v, want preempted by a", name, r, err)
+		}
+	}
+}
+
 func TestForgedRecord(t *testing.T) {
 	l := newLab(t, []string{"a"}, func(h *host) { h.PeerTimeout = 100 * time.Millisecond })
 	python := l.withPython()
