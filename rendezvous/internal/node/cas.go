@@ -92,6 +92,11 @@ func (c *cas) accept(text []byte) error {
 		c.late.Add(n)
 	}
 	c.observer.See(now, st, func(n state.Node) bool { return n == me })
+	silent := c.observer.Silent(now, c.limit/3*2)
+	maps.DeleteFunc(c.late, func(n state.Node, _ struct{}) bool {
+		_, there := st.LastHeartbeats[n]
+		return there && !slices.Contains(silent, n) // it has been heard of again
+	})
 	c.observer.Fix(now, st, before, c.rules.LastCall)
 	st.Drop(c.rules, c.observer.Silent(now, c.limit)...)
 	c.token, c.state = text, st
