@@ -101,7 +101,7 @@ type Rendezvous struct {
 	lastCallOver time.Time // when a last call was last found to be over
 	progress     progress
 
-	badState, refused admit.Tally // what strangers may cause as often as they like
+	badState, refused, unheard admit.Tally // what strangers may cause as often as they like
 }
 
 // torchNodes is what a rendezvous knows of the torch nodes, whom it observes, and what
@@ -113,6 +113,7 @@ type torchNodes struct {
 	waiting state.Node    // one that waits for the next, to be told of after that
 	text    []byte        // the state's pickled value, as Text or Adopt had it last
 	stale   bool          // the state is another one by now
+	dropped int           // how many have died
 }
 
 // A lastRound is the last complete round. The next one that is complete replaces it.

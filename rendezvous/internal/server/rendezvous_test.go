@@ -640,6 +640,27 @@ func TestSenseless(t *testing.T) {
 	}
 }
 
+// Nodes that a stranger writes into the state do not flood the log.
+func TestInventedNodes(t *testing.T) {
+	var log strings.Builder
+	l := newLab(t)
+	l.r = server.NewRendezvous("job", slog.New(slog.NewTextHandler(&log, nil)))
+	l.hello("A", 2, 5000)
+	st := l.text()
+	for i := range 1000 {
+		st.LastHeartbeats[state.Node{Addr: "invented", PID: i}] = l.now
+		st.WaitList.Add(state.Node{Addr: "invented", PID: i})
+	}
+	l.r.Adopt(l.now, pickle.EncodeText(st))
+	l.wait(time.Minute)
+	if left := len(l.text().LastHeartbeats); left > 1 {
+		t.Errorf("%d nodes are left", left)
+	}
+	if lines := strings.Count(log.String(), "has not been heard of"); lines < 3 || lines > 110 {
+		t.Errorf("%d lines", lines)
+	}
+}
+
 // What one node says of itself fits into what the others are told, however many they are and
 // whatever JSON makes of it.
 func TestLongNames(t *testing.T) {

@@ -144,10 +144,18 @@ func (r *Rendezvous) tellRemoved(old *state.State) {
 	}
 }
 
+// mostNamed is how many dead torch nodes get a line of the log each. A stranger can write any
+// number of them into the state.
+const mostNamed = 100
+
 // dropTorch drops torch nodes that are dead.
 func (r *Rendezvous) dropTorch(now time.Time) {
 	for _, n := range r.torch.Silent(now, r.torch.silence) {
-		r.log.Warn("rendezvous: node has not been heard of", "run_id", r.runID, "node", n.Addr, "for", r.torch.silence)
+		if r.torch.dropped++; r.torch.dropped <= mostNamed {
+			r.log.Warn("rendezvous: node has not been heard of", "run_id", r.runID, "node", n.Addr, "for", r.torch.silence)
+		} else {
+			r.unheard.Warn(r.log, "rendezvous: node has not been heard of", "nodes", "run_id", r.runID, "node", n.Addr, "for", r.torch.silence)
+		}
 		r.remove(now, n, rendezvous.NodeLost)
 	}
 }
