@@ -135,12 +135,13 @@ func TestClose(t *testing.T) {
 // closedLeader waits for Leader's error.
 func (a *agent) closedLeader() (pipe.Leader, error) {
 	for {
+		changed := a.Changed()
 		l, err := a.tryLeader()
 		if err != nil {
 			return l, err
 		}
 		select {
-		case <-a.Lost(l.Term):
+		case <-changed:
 		case <-time.After(patience):
 			return l, nil
 		}
