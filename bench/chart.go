@@ -34,7 +34,7 @@ func (p *page) chart() []byte {
 		return left + width*(math.Log10(v)-math.Log10(low))/(math.Log10(high)-math.Log10(low))
 	}
 	var b bytes.Buffer
-	begin(&b, height, "How many times better than torchrun (logarithmic)")
+	begin(&b, 900, height, 12, "How many times better than torchrun (logarithmic)")
 	fmt.Fprint(&b, `<rect class="bar" x="16" y="35" width="18" height="10"/><text class="faint" x="40" y="44">muster</text>
 <line class="floor" x1="100" x2="100" y1="33" y2="47"/><text class="faint" x="108" y="44">floor: the bare system calls, or a Go echo server</text>
 `)
@@ -70,7 +70,7 @@ func (p *page) chart() []byte {
 // megabytes, each pair on a scale of its own.
 func (p *page) bars() []byte {
 	var b bytes.Buffer
-	const left, width, line, top = 290.0, 500.0, 46.0, 48.0
+	const left, width, line, top = 16.0, 400.0, 62.0, 58.0 // to be read on a phone
 	y := top
 	for _, s := range p.Sections {
 		for _, r := range s.Rows {
@@ -78,27 +78,27 @@ func (p *page) bars() []byte {
 			if r.Bar == "" || !positive(values[torchrun]) || !positive(values[muster]) {
 				continue
 			}
-			fmt.Fprintf(&b, `<text class="text" x="%.0f" y="%.0f" text-anchor="end">%s</text>`, left-10, y+20, html.EscapeString(r.Bar))
+			fmt.Fprintf(&b, `<text class="text" x="%.0f" y="%.0f">%s</text>`, left, y-4, html.EscapeString(r.Bar))
 			longest := max(values[torchrun], values[muster])
 			for i, c := range []string{torchrun, muster} {
-				long, at := max(1, width*values[c]/longest), y+float64(16*i)
+				long, at := max(1, width*values[c]/longest), y+float64(17*i)
 				fmt.Fprintf(&b, `<rect class="%s" x="%.0f" y="%.0f" width="%.1f" height="13"/><text class="faint" x="%.1f" y="%.0f">%s %s</text>`,
-					map[string]string{torchrun: "other", muster: "bar"}[c], left, at, long, left+long+6, at+11, r.Unit.plain(values[c]), c)
+					map[string]string{torchrun: "other", muster: "bar"}[c], left, at, long, left+long+6, at+12, r.Unit.plain(values[c]), c)
 			}
 			b.WriteByte('\n')
 			y += line
 		}
 	}
 	var svg bytes.Buffer
-	begin(&svg, y, "torchrun and muster on one machine: shorter is better")
+	begin(&svg, 560, y-20, 14, "torchrun and muster on one machine: shorter is better")
 	b.WriteTo(&svg)
 	svg.WriteString("</svg>\n")
 	return svg.Bytes()
 }
 
 // begin writes an SVG as far as its title, in the page's colours, light or dark.
-func begin(b *bytes.Buffer, height float64, title string) {
-	fmt.Fprintf(b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 900 %.0f" font-family="system-ui, sans-serif" font-size="12" role="img">
+func begin(b *bytes.Buffer, width, height, size float64, title string) {
+	fmt.Fprintf(b, `<svg xmlns="http://www.w3.org/2000/svg" width="%.0f" viewBox="0 0 %.0f %.0f" font-family="system-ui, sans-serif" font-size="%.0f" role="img">
 <title>%s</title>
 <style>
 .page { fill: #ffffff } .text { fill: #1f2328 } .faint { fill: #59636e } .grid { stroke: #d1d9e0 } .one { stroke: #1f2328 }
@@ -108,9 +108,9 @@ func begin(b *bytes.Buffer, height float64, title string) {
 .bar { fill: #4493f8 } .worse { fill: #db6d28 } .other { fill: #6e7681 } .floor { stroke: #3fb950 }
 }
 </style>
-<rect class="page" width="900" height="%.0f"/>
+<rect class="page" width="%.0f" height="%.0f"/>
 <text class="text" x="16" y="24" font-size="15" font-weight="600">%s</text>
-`, height, title, height, title)
+`, width, width, height, size, title, width, height, title)
 }
 
 func positive(v float64) bool { return v > 0 && !math.IsInf(v, 0) }
