@@ -65,9 +65,9 @@ func takeOption(args []string, name string) (rest []string, value string, found 
 		case option != name && takesNext(args[i]):
 			i++
 		case option != name:
-		case inline:
+		case inline && value != "":
 			return slices.Concat(args[:i], args[i+1:]), value, true, nil
-		case i+1 < len(args) && isValue(args[i+1]):
+		case !inline && i+1 < len(args) && args[i+1] != "" && isValue(args[i+1]):
 			return slices.Concat(args[:i], args[i+2:]), args[i+1], true, nil
 		default:
 			return slices.Concat(args[:i], args[i+1:]), "", true, fmt.Errorf("%s needs a value; write %s FILE", name, name)
