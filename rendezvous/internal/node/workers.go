@@ -130,9 +130,10 @@ func (n *Node) openWorkersStore(ctx context.Context, r *round) (err error) {
 
 // publish says in the store of a round where its workers meet.
 func publish(ctx context.Context, r *round) error {
-	return errors.Join(
-		r.store.Set(ctx, "MASTER_ADDR", []byte(r.addr)),
-		r.store.Set(ctx, "MASTER_PORT", []byte(strconv.Itoa(r.port))))
+	if err := r.store.Set(ctx, "MASTER_ADDR", []byte(r.addr)); err != nil {
+		return err
+	}
+	return r.store.Set(ctx, "MASTER_PORT", []byte(strconv.Itoa(r.port)))
 }
 
 // inherit uses the workers' store of an earlier round, for a rank 0 that had none itself.
