@@ -16,18 +16,28 @@ type evidence struct {
 	file   string // of the text; empty if it was not written
 }
 
-// autopsy keeps evidence of the workers of this host before some of them are killed
-// for reason, and returns it; nil where that is turned off. It takes no longer than
-// Config.AutopsyTimeout and ends with ctx. Workers that miss their deadlines
-// together share one.
-func (a *Agent) autopsy(ctx context.Context, at *attempt, reason string, pids map[int]int) *evidence {
-	if a.cfg.AutopsyTimeout <= 0 {
-		return nil
+// isFresh says whether evidence was taken just now: workers that miss their deadlines
+// together share it.
+func (e *evidence) isFresh(within time.Duration) bool {
+	return e != nil && time.Since(e.report.Time) < within
+}
+
+// autopsy keeps evidence of the workers of this host before some of them are killed for
+// reason, unless that is turned off. It takes no longer than Config.AutopsyTimeout and ends
+// with ctx.
+func (a *Agent) autopsy(ctx context.Context, at *attempt, reason string, pids map[int]int) {
+	if a.cfg.AutopsyTimeout > 0 && !at.lastEvidence().isFresh(a.cfg.AutopsyTimeout) {
+		a.keep(at, a.lookAt(ctx, at, reason, pids))
 	}
+}
+
+// lookAt takes evidence of the workers of this host, or returns what was just taken. It leaves
+// some of Config.AutopsyTimeout for the way to other hosts.
+func (a *Agent) lookAt(ctx context.Context, at *attempt, reason string, pids map[int]int) *autopsy.Report {
 	at.autopsies.Lock()
 	defer at.autopsies.Unlock()
-	if last := at.evidence; last != nil && time.Since(last.report.Time) < a.cfg.AutopsyTimeout {
-		return last
+	if at.taken != nil && time.Since(at.taken.Time) < a.cfg.AutopsyTimeout {
+		return at.taken
 	}
 	targets := make([]autopsy.Target, 0, len(pids))
 	for _, i := range slices.Sorted(maps.Keys(pids)) {
@@ -36,16 +46,23 @@ func (a *Agent) autopsy(ctx context.Context, at *attempt, reason string, pids ma
 			Stderr: at.logs.Sink(i).StderrPath, Tail: func() []byte { return at.logs.StderrTail(i) },
 		})
 	}
-	e := &evidence{report: autopsy.Take(ctx, reason, targets, autopsy.Config{Timeout: a.cfg.AutopsyTimeout, Logger: a.log})}
+	at.taken = autopsy.Take(ctx, reason, targets, autopsy.Config{Timeout: a.cfg.AutopsyTimeout * 4 / 5, Logger: a.log})
+	return at.taken
+}
+
+// keep writes evidence down and says what it shows.
+func (a *Agent) keep(at *attempt, r *autopsy.Report) {
+	e := &evidence{report: r}
 	if dir := at.logs.Dir(); dir != "" {
 		var err error
-		if e.file, _, err = e.report.WriteDir(dir); err != nil {
+		if e.file, _, err = r.WriteDir(dir); err != nil {
 			a.log.Warn("cannot write the evidence of workers that hang", "error", err)
 		}
 	}
-	a.log.Warn("what the workers did: "+e.report.Summary(), "reason", reason, "evidence", e.file, "seconds", fmt.Sprintf("%.2f", e.report.Seconds))
+	a.log.Warn("what the workers did: "+r.Summary(), "reason", r.Reason, "evidence", e.file, "seconds", fmt.Sprintf("%.2f", r.Seconds))
+	at.mu.Lock()
+	defer at.mu.Unlock()
 	at.evidence = e
-	return e
 }
 
 // unheeded keeps evidence of workers that do not heed their stop signal.
@@ -91,7 +108,7 @@ func (at *attempt) innocent(localRank int) bool {
 
 // lastEvidence is what the last autopsy of the attempt found; nil if there was none.
 func (at *attempt) lastEvidence() *evidence {
-	at.autopsies.Lock()
-	defer at.autopsies.Unlock()
+	at.mu.Lock()
+	defer at.mu.Unlock()
 	return at.evidence
 }

@@ -101,7 +101,7 @@ func (a *Agent) hung(at *attempt, idle time.Duration) {
 	what := fmt.Sprintf("no output, no CPU time and no timer activity of this host's workers for %v", idle.Round(100*time.Millisecond))
 	a.log.Error("the workers hang: "+what, "run_id", a.cfg.Rendezvous.RunID(), "kill", !a.cfg.HangNotify)
 	a.emitElsewhere(Suspected{"the workers hang", what})
-	a.autopsy(context.WithoutCancel(at.life), at, "hang: "+what, at.group.PIDs())
+	a.autopsyOfJob(context.WithoutCancel(at.life), at, "hang: "+what, at.group.PIDs())
 	if a.cfg.HangNotify {
 		return
 	}

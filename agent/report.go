@@ -148,7 +148,10 @@ func (a *Agent) reportConfig(at *attempt) failure.ReportConfig {
 	if at.verdict != nil {
 		cfg.Decision = at.verdict.String()
 	}
-	if e := at.lastEvidence(); e != nil {
+	at.wholeJob.Lock() // the agent that asks all others says what it found before it kills a worker
+	e := at.lastEvidence()
+	at.wholeJob.Unlock()
+	if e != nil {
 		cfg.Autopsy, cfg.AutopsyFile = e.report.Summary(), e.file
 	}
 	return cfg

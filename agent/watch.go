@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
@@ -74,13 +75,15 @@ type ends struct {
 
 // blame is why the agent has killed workers. A goroutine that is about to kill one adds to it
 // first, so that it is complete when the workers have ended and the goroutine of Run reads
-// it. Neither lock is taken under another.
+// it. Of the locks only autopsies is taken under another, wholeJob.
 type blame struct {
-	mu     sync.Mutex     // guards missed
-	missed map[int]string // by local rank: the deadline for which muster killed the worker
+	mu       sync.Mutex     // guards missed and evidence
+	missed   map[int]string // by local rank: the deadline for which muster killed the worker
+	evidence *evidence      // what the last autopsy found
 
-	autopsies sync.Mutex // guards evidence, and is held while one is taken
-	evidence  *evidence  // what the last one found
+	wholeJob  sync.Mutex      // held while evidence of all hosts is gathered
+	autopsies sync.Mutex      // guards taken, and is held while this host's workers are looked at
+	taken     *autopsy.Report // of this host's workers
 }
 
 // goroutines is how the attempt starts goroutines, hears from them and ends them. close ends

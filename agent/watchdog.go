@@ -142,7 +142,7 @@ func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 			}
 		}
 		a.emitElsewhere(Suspected{fmt.Sprintf("process %d has missed a deadline", e.PID), what})
-		a.autopsy(ctx, at, fmt.Sprintf("process %d has missed a deadline: %s", e.PID, what), pids)
+		a.autopsyOfJob(ctx, at, fmt.Sprintf("process %d has missed a deadline: %s", e.PID, what), pids)
 	}
 	return e.Kill()
 }

@@ -60,7 +60,7 @@ func (r *Report) block() string {
 		b.WriteString(rule + "Stopped by muster after the failure:\n" + stopped)
 	}
 	if r.Autopsy != "" {
-		b.WriteString(rule + "What the workers of this host did before that:\n  " + oneLine(r.Autopsy, maxCause) + "\n")
+		b.WriteString(rule + "What the workers did before that:\n  " + oneLine(r.Autopsy, maxCause) + "\n")
 		if r.AutopsyFile != "" {
 			b.WriteString("  evidence  : " + text.Clip(printable(r.AutopsyFile), maxPath) + "\n")
 		}

@@ -21,7 +21,7 @@ type ReportConfig struct {
 	Restarts int `json:"max_restarts"`
 	// Silent are the hosts of the job that did not say how their workers ended.
 	Silent []string `json:"silent,omitempty"`
-	// Autopsy says what the workers of this host did when they hung, AutopsyFile
+	// Autopsy says what the workers did when they hung, AutopsyFile
 	// where the evidence is; empty where none was kept.
 	Autopsy     string `json:"autopsy,omitempty"`
 	AutopsyFile string `json:"autopsy_file,omitempty"`

@@ -52,7 +52,7 @@ func (r *Report) details() string {
 		root.write(&b)
 	}
 	if r.Autopsy != "" {
-		b.WriteString("  what the workers of this host did before that:\n    " + oneLine(r.Autopsy, maxCause) + "\n")
+		b.WriteString("  what the workers did before that:\n    " + oneLine(r.Autopsy, maxCause) + "\n")
 		if r.AutopsyFile != "" {
 			b.WriteString("    evidence: " + text.Clip(printable(r.AutopsyFile), maxPath) + "\n")
 		}

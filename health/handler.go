@@ -73,6 +73,9 @@ func write(w http.ResponseWriter, rep reply) {
 
 // answer makes the reply to a request.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request) reply {
+	if s.cfg.Autopsy != nil {
+		return s.forAgents(r)
+	}
 	if r.Method == http.MethodPost && s.cfg.Control != nil {
 		defer keep(r.Context())()
 		return control(s.cfg.Control, r)
@@ -97,6 +100,20 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) reply {
 	}
 	defer keep(r.Context())()
 	return do(w, r)
+}
+
+// forAgents makes the reply to another agent of the job.
+func (s *Server) forAgents(r *http.Request) reply {
+	if r.Method != http.MethodPost || r.URL.Path != "/v1/autopsy" {
+		return textReply(http.StatusNotFound, "this agent does not know %s %.200q, which may be of a later release", r.Method, r.URL.Path)
+	}
+	defer keep(r.Context())()
+	q := r.URL.Query()
+	body, err := s.cfg.Autopsy(r.Context(), q.Get("reason"), q.Get("number"))
+	if err != nil {
+		return textReply(http.StatusConflict, "%v", err)
+	}
+	return reply{http.StatusOK, "application/json", body}
 }
 
 // handlers returns what answers at a path, nil if nothing does.

@@ -60,6 +60,9 @@ type Config struct {
 	// Control lets clients of the Server change the job. It is for a Listener that only
 	// the job's user can connect to; nil means that clients can only read.
 	Control Control
+	// Autopsy answers other agents of the job, for whom a Listener is then: they get nothing
+	// else. It returns what this host's workers do at the moment, as JSON.
+	Autopsy func(ctx context.Context, reason, number string) ([]byte, error)
 	// Names are further names by which clients ask for this server, as that of a
 	// proxy. Otherwise it answers to addresses, localhost and, beyond the loopback
 	// interface, this host's own name; to others not, for a page on the internet may

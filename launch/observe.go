@@ -70,9 +70,10 @@ func (o *observed) observers(sink events.Sink, stdout io.Writer) []func(agent.Ev
 	return append(all, metrics.Observer(handlers...))
 }
 
-// serve begins to serve where that is asked for, and at the socket of this job's user. It
+// serve begins to serve where that is asked for, at the socket of this job's user, and to
+// the job's other agents. It
 // returns where the former is and what ends both. A job runs without either, too.
-func (o *observed) serve(host string, c health.Control) (at string, stop func()) {
+func (o *observed) serve(host string, c *control, calls rendezvous.Caller) (at string, stop func()) {
 	var ends []func()
 	if addr := o.addr(); addr != "" {
 		s, end := o.begin(health.Config{Addr: addr, Names: o.cfg.Health.Names})
@@ -88,6 +89,10 @@ func (o *observed) serve(host string, c health.Control) (at string, stop func())
 			_, end := o.begin(health.Config{Listener: l, Control: c})
 			ends = append(ends, end)
 		}
+	}
+	if calls != nil {
+		_, end := o.begin(health.Config{Listener: calls.Calls(), Autopsy: c.Autopsy})
+		ends = append(ends, end)
 	}
 	return at, func() {
 		for _, end := range ends {

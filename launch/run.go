@@ -162,7 +162,11 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		return nil, err
 	}
 	watched.watch(a)
-	page, stopServing := watched.serve(host, &control{a, end, log})
+	var calls rendezvous.Caller // of the job's other agents
+	if cfg.MaxNodes > 1 {
+		calls, _ = handler.(rendezvous.Caller)
+	}
+	page, stopServing := watched.serve(host, &control{a, end, log}, calls)
 	defer stopServing()
 	watched.announce(stderr, page, run.Dir())
 	begun = true

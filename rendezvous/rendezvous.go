@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"time"
 
@@ -182,4 +183,16 @@ type Handler interface {
 	// Shutdown closes the rendezvous for all nodes and releases what the
 	// handler holds. The handler cannot be used afterwards.
 	Shutdown(ctx context.Context) error
+}
+
+// A Caller is a Handler whose agents can call each other: a connection between two of them,
+// through who holds the rendezvous, with its token and TLS. There is none while no call is
+// open. Its methods may be called at any time.
+type Caller interface {
+	// Call connects to the agent with a group rank in the last round; the caller closes the
+	// connection. The error says why it cannot be: an agent of torchrun takes no calls.
+	Call(ctx context.Context, rank int) (net.Conn, error)
+	// Calls accepts the calls of other agents. It is to be called before Next, or no agent
+	// can call this one. Whoever accepts a connection closes it.
+	Calls() net.Listener
 }

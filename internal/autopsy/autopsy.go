@@ -122,9 +122,11 @@ type Process struct {
 
 // A Worker is the evidence of one worker.
 type Worker struct {
-	Rank      int `json:"rank"`
-	LocalRank int `json:"local_rank"`
-	PID       int `json:"pid"`
+	// Host is where it runs, in a report of several hosts.
+	Host      string `json:"host,omitempty"`
+	Rank      int    `json:"rank"`
+	LocalRank int    `json:"local_rank"`
+	PID       int    `json:"pid"`
 	// State is the process' state in words: running, sleeping, stopped, traced,
 	// uninterruptible sleep, zombie, gone.
 	State   string `json:"state"`
@@ -149,6 +151,8 @@ type Report struct {
 	// Seconds is how long taking it took.
 	Seconds float64  `json:"seconds"`
 	Workers []Worker `json:"workers"`
+	// Missing says of which hosts of the job there is nothing, and why.
+	Missing []string `json:"missing,omitempty"`
 }
 
 // Take looks at the targets, all at the same time, and returns when it has all it

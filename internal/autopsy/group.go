@@ -17,6 +17,8 @@ type Group struct {
 	Name  string `json:"name"`
 	Ranks []int  `json:"ranks"`
 	PIDs  []int  `json:"pids"`
+	// Hosts are theirs, in a report of several hosts.
+	Hosts []string `json:"hosts,omitempty"`
 	// Odd says that these ranks differ from most.
 	Odd bool `json:"odd,omitempty"`
 	// State is the process' state where that is telling: stopped, zombie, gone, …
@@ -53,7 +55,10 @@ func (r *Report) Groups() []Group {
 		for _, v := range same[1:] {
 			g.Ranks, g.PIDs = append(g.Ranks, v.group.Ranks...), append(g.PIDs, v.group.PIDs...)
 			g.Lines = append(g.Lines, v.group.Lines...)
+			g.Hosts = append(g.Hosts, v.group.Hosts...)
 		}
+		slices.Sort(g.Hosts)
+		g.Hosts = slices.Compact(g.Hosts)
 		slices.Sort(g.Ranks)
 		slices.Sort(g.PIDs)
 		slices.Sort(g.Lines)
@@ -146,7 +151,14 @@ func (r *Report) Summary() string {
 			parts = append(parts, fmt.Sprintf("%d more groups", len(groups)-most))
 			break
 		}
-		parts = append(parts, who(g)+" "+g.Name)
+		part := who(g)
+		if g.Odd && len(g.Hosts) == 1 {
+			part += " on " + g.Hosts[0]
+		}
+		parts = append(parts, part+" "+g.Name)
+	}
+	if n := len(r.Missing); n > 0 {
+		parts = append(parts, "nothing known of "+strings.Join(r.Missing[:min(n, most)], ", "))
 	}
 	if len(parts) == 0 {
 		return "no workers"
@@ -187,6 +199,9 @@ type viewed struct {
 // view finds the most telling place of a worker.
 func view(w *Worker) viewed {
 	g := Group{Ranks: []int{w.Rank}, PIDs: []int{w.PID}}
+	if w.Host != "" {
+		g.Hosts = []string{w.Host}
+	}
 	switch w.State {
 	case stateGone, stateZombie, stateStopped, stateTraced, stateDisk:
 		g.State = w.State

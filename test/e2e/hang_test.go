@@ -88,3 +88,47 @@ func TestHangIsExplained(t *testing.T) {
 		})
 	}
 }
+
+// Where the workers of a job on three hosts hang, each of muster's agents names the odd
+// one, wherever it is, and what it cannot know.
+func TestHangOverHosts(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		other func(testing.TB) launcher
+		wants []string
+	}{
+		{"muster", muster, []string{"2 ranks in all_reduce (distributed_c10d.py"}},
+		{"with torchrun", torchrun, []string{"rank 0 in all_reduce (distributed_c10d.py", "nothing known of group rank 1 (group rank 1 is an agent of torchrun, which takes no calls)"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			m := newMixed(t, "3", "")
+			m.program, m.env = []string{"testdata/hang.py"}, withPython(t).env
+			peers := []peer{{l: muster(t), addr: "1", hosts: true}, {l: tt.other(t), addr: "2"}, {l: muster(t), addr: "3"}}
+			dirs := make([]string, len(peers))
+			for i := range peers {
+				dirs[i] = t.TempDir()
+				peers[i].flags = "--log-dir " + dirs[i]
+				if peers[i].l.name == "muster" {
+					peers[i].flags += " --hang-timeout 8"
+				}
+			}
+			agents := m.startAll(peers...)
+			wantAll(agents, 1)
+			for i, j := range agents {
+				if j.l.name[:6] != "muster" {
+					continue
+				}
+				var a autopsy
+				readJSON(t, filepath.Join(dirs[i], "*", "attempt_0", "autopsy.json"), &a)
+				j.says(a.Summary)
+				for _, want := range append(tt.wants, "rank 2 on ", " in load_batch (hang.py") {
+					if !strings.Contains(a.Summary, want) {
+						t.Errorf("%s: no %q in %s", j.l.name, want, a.Summary)
+					}
+				}
+			}
+		})
+	}
+}

@@ -189,6 +189,7 @@ func (e *elected) drop() {
 		return
 	}
 	e.term = 0
+	e.store.HandleSession(callName, nil)
 	e.store.HandleSession(sessionName, nil)
 	e.rdzv.Close()
 	e.store.Reset()
@@ -353,11 +354,7 @@ func (e *elected) greet(ctx context.Context, leader pipe.Leader) (*session, erro
 	if leader.Mine {
 		e.hold(leader.Term)
 		link.agents, link.hangUp = e.store.Store(), func() {}
-		conn, err := e.store.ServeSession(sessionName)
-		if err != nil {
-			return nil, err
-		}
-		return n.greet(ctx, conn)
+		return n.greetOwn(ctx, e.store)
 	}
 	limit := n.cfg.Settings.KeepAliveLimit()
 	cfg := tcpstore.ClientConfig{Addr: leader.Addr, Timeout: limit, KeepAlive: limit, Guard: n.guard, Logger: n.log}
@@ -374,7 +371,7 @@ func (e *elected) greet(ctx context.Context, leader pipe.Leader) (*session, erro
 	if tcp, ok := conn.LocalAddr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() && n.cfg.LocalAddr == "" && n.cfg.Settings.Bind == "" {
 		link.addr = tcp.IP.String()
 	}
-	return n.greet(ctx, conn)
+	return n.greet(ctx, conn, dialerTo(cfg))
 }
 
 // mostAddrs is how many addresses an agent names that may be elected.

@@ -28,6 +28,7 @@ const sessionName = "rendezvous"
 // is called in the server's Prepare.
 func Serve(s *tcpstore.Server, log *slog.Logger) *server.Server {
 	rdzv := server.New(s, log)
+	s.HandleSession(callName, rdzv.ServeCall)
 	s.HandleSession(sessionName, rdzv.Serve)
 	return rdzv
 }
@@ -76,11 +77,23 @@ func (e *fixed) hold() error {
 
 // own begins this node's session with the rendezvous that this process holds.
 func (e *fixed) own(ctx context.Context) (protocol, error) {
-	conn, err := e.store.ServeSession(sessionName)
+	return e.n.greetOwn(ctx, e.store)
+}
+
+// greetOwn is greet where this process holds the rendezvous.
+func (n *Node) greetOwn(ctx context.Context, s *tcpstore.Server) (*session, error) {
+	dial := func(_ context.Context, name string) (net.Conn, error) { return s.ServeSession(name) }
+	conn, err := dial(ctx, sessionName)
 	if err != nil {
 		return nil, err
 	}
-	return e.n.greet(ctx, conn)
+	return n.greet(ctx, conn, dial)
+}
+
+// dialerTo is for a server elsewhere.
+func dialerTo(cfg tcpstore.ClientConfig) dialer {
+	cfg.OnRetry = nil // it is for Next
+	return func(ctx context.Context, name string) (net.Conn, error) { return tcpstore.DialSession(ctx, cfg, name) }
 }
 
 func (e *fixed) clientConfig(timeout time.Duration) tcpstore.ClientConfig {
@@ -163,7 +176,7 @@ func (e *open) connect(ctx context.Context) (protocol, error) {
 		return newCAS(ctx, n)
 	}
 	client.Last() // whether the server is still the same is for the session to say
-	return n.greet(ctx, conn)
+	return n.greet(ctx, conn, dialerTo(cfg))
 }
 
 // again: a node that the rendezvous has dropped is no part of it any more, but the

@@ -124,6 +124,7 @@ type Node struct {
 	link     link         // set by endpoint.connect
 	workers  workersStore // what this node serves, in rounds of which it has rank 0
 	last     *server.Place
+	calls    *callListener // nil: this agent takes no calls
 
 	changes chan rendezvous.Change // of the last round
 	stop    func()                 // stops the watcher of the last round

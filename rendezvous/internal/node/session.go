@@ -19,14 +19,23 @@ type session struct {
 	conn *server.Client
 	part server.Participation
 	kept []*server.Message // said before watch was there to hear it
+	dial dialer
 }
+
+// A dialer makes another connection to the server of a session, for the protocol of a name.
+type dialer func(ctx context.Context, name string) (net.Conn, error)
 
 // mostKept bounds session.kept. One change is enough for the agent to act.
 const mostKept = 64
 
-// greet begins a session, which ends conn.
-func (n *Node) greet(ctx context.Context, conn net.Conn) (*session, error) {
+// greet begins a session, which ends conn; dial leads to the same server.
+func (n *Node) greet(ctx context.Context, conn net.Conn, dial dialer) (*session, error) {
 	cfg, settings := &n.cfg, &n.cfg.Settings
+	s := &session{n: n, dial: dial}
+	var ring func(uint64)
+	if n.calls != nil {
+		ring = func(call uint64) { go s.answer(call) } // which ends by itself
+	}
 	c, err := server.Greet(ctx, conn, &server.Message{
 		Host: cfg.Host,
 		Greeting: server.Greeting{
@@ -34,11 +43,12 @@ func (n *Node) greet(ctx context.Context, conn net.Conn) (*session, error) {
 			LastCall: settings.LastCall, KeepAlive: settings.KeepAliveInterval, KeepAliveLimit: settings.KeepAliveLimit(), Role: cfg.Role,
 			LocalWorldSize: cfg.LocalWorldSize, Last: n.last,
 		},
-	})
+	}, ring)
 	if err != nil {
 		return nil, err
 	}
-	return &session{n: n, conn: c}, nil
+	s.conn = c
+	return s, nil
 }
 
 func (s *session) offset() time.Duration { return s.conn.Offset() }

@@ -32,6 +32,7 @@ type Client struct {
 	done    chan struct{} // closed when the session has ended
 	once    sync.Once
 	pinging sync.WaitGroup
+	ring    func(call uint64) // nil: this node takes no calls
 
 	mu  sync.Mutex // guards writes
 	err error      // why the session ended; set before done is closed
@@ -43,10 +44,14 @@ var instance = sync.OnceValue(rand.Uint64)
 
 // Greet begins a session on conn, which the Client closes. hello is completed. It
 // returns a *RefusedError if the rendezvous does not want the node.
-func Greet(ctx context.Context, conn net.Conn, hello *Message) (*Client, error) {
+//
+// ring is called when another agent calls this one, with the call's number, and must not
+// wait; nil if this one takes no calls.
+func Greet(ctx context.Context, conn net.Conn, hello *Message, ring func(call uint64)) (*Client, error) {
+	hello.Calls = ring != nil
 	hello.Type, hello.Version, hello.Instance = Hello, Version, instance()
 	hello.Sent = time.Now().UnixNano()
-	c := &Client{conn: conn, limit: hello.KeepAliveLimit, inbox: make(chan *Message, 64), closing: make(chan struct{}), done: make(chan struct{})}
+	c := &Client{conn: conn, limit: hello.KeepAliveLimit, ring: ring, inbox: make(chan *Message, 64), closing: make(chan struct{}), done: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	welcome, err := c.greet(hello)
 	if !stop() && err != nil {
@@ -142,8 +147,14 @@ func (c *Client) read() {
 			c.conn.Close()
 			return
 		}
-		if m.Type == Pong {
+		switch {
+		case m.Type == Pong:
 			c.setOffset(m)
+			continue
+		case m.Type == Ring:
+			if c.ring != nil {
+				c.ring(m.Call)
+			}
 			continue
 		}
 		select {

@@ -56,6 +56,13 @@ const (
 	Hosts   Type = "hosts"  // to rank 0, before its Round: addresses of the round's hosts
 	Change  Type = "change" // something happened to the round
 	Closed  Type = "closed" // no round will follow
+	Ring    Type = "ring"   // another agent calls
+)
+
+// Messages of calls, on connections of their own; Welcome and Refused answer them.
+const (
+	Call   Type = "call"   // to the agent with a Rank in the last round of a RunID
+	Answer Type = "answer" // to a Ring
 )
 
 // A Message is one message of a session. Which fields count depends on its type.
@@ -90,6 +97,8 @@ type Message struct {
 	Addr string `json:"addr,omitempty"`
 	Port int    `json:"port,omitempty"`
 
+	Call uint64 `json:"call,omitempty"` // Ring, Answer: the call's number
+
 	Redundant bool                `json:"redundant,omitempty"` // Closed, Spare: the node was, or is, a spare
 	Error     string              `json:"error,omitempty"`     // Refused
 	Waiting   *rendezvous.Waiting `json:"waiting,omitempty"`   // Status
@@ -110,6 +119,7 @@ type Greeting struct {
 	KeepAliveLimit time.Duration `json:"keep_alive_limit,omitempty"` // without a message it is dead
 	Role           string        `json:"role,omitempty"`
 	LocalWorldSize int           `json:"local_world_size,omitempty"`
+	Calls          bool          `json:"calls,omitempty"` // it answers a Ring
 
 	// Last is where the node stood in the last round, if it was in one of another
 	// rendezvous of the same run, whose holder is lost.

@@ -1,0 +1,166 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/muster-run/muster/internal/autopsy"
+	"github.com/muster-run/muster/internal/http10"
+	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/rendezvous"
+)
+
+// How agents find out what the workers of all hosts do, when some of one host hang: the
+// first that wants to know puts its group rank at autopsyPrefix and a number, by
+// compare-and-set. It asks the others over calls (Autopsy), while it looks at its own
+// workers, sets what all of them do at the same key and "/all", and counts the number up at
+// autopsiesKey. An agent that is asked, or finds that another was first, waits for that.
+
+const (
+	maxEvidence = 4 << 20 // what the hosts may have to say, in bytes
+	callsAtOnce = 64
+)
+
+// errNoAutopsy is the answer of an agent whose AutopsyTimeout is 0.
+var errNoAutopsy = errors.New("this host takes no evidence (--autopsy-timeout 0)")
+
+// Autopsy takes evidence of this host's workers for another agent of the job, as JSON; number
+// is that of the other's request. The error says why there is none.
+func (a *Agent) Autopsy(ctx context.Context, reason, number string) ([]byte, error) {
+	p := &a.published
+	p.mu.Lock()
+	at, group := p.at, p.group
+	p.mu.Unlock()
+	switch {
+	case group == nil:
+		return nil, errNoWorkers
+	case a.cfg.AutopsyTimeout <= 0:
+		return nil, errNoAutopsy
+	}
+	r := a.lookAt(ctx, at, text.Line(reason, 1000), group.PIDs())
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.over && at.wholeJob.TryLock() { // else this agent waits already
+		p.looks.Go(func() {
+			defer at.wholeJob.Unlock()
+			ctx, cancel := context.WithTimeout(at.life, a.cfg.AutopsyTimeout)
+			defer cancel()
+			a.keep(at, a.evidenceFrom(ctx, at, autopsyPrefix+text.Line(number, 20), r))
+		})
+	}
+	return json.Marshal((*plainReport)(r.Brief()))
+}
+
+// plainReport is a Report without what its MarshalJSON adds.
+type plainReport autopsy.Report
+
+// autopsyOfJob keeps evidence of the workers of all hosts, in which pids are this host's. It
+// takes no longer than Config.AutopsyTimeout.
+func (a *Agent) autopsyOfJob(ctx context.Context, at *attempt, reason string, pids map[int]int) {
+	caller, ok := a.cfg.Rendezvous.(rendezvous.Caller)
+	if a.cfg.AutopsyTimeout <= 0 || at.alone() || !ok {
+		a.autopsy(ctx, at, reason, pids)
+		return
+	}
+	at.wholeJob.Lock()
+	defer at.wholeJob.Unlock()
+	if at.lastEvidence().isFresh(a.cfg.AutopsyTimeout) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.AutopsyTimeout)
+	defer cancel()
+	a.keep(at, a.evidenceOfJob(ctx, at, caller, reason, func() *autopsy.Report { return a.lookAt(ctx, at, reason, pids) }))
+}
+
+func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvous.Caller, reason string, look func() *autopsy.Report) *autopsy.Report {
+	s := at.round.Store
+	mine := []byte(strconv.Itoa(at.round.Rank))
+	number, err := s.Add(ctx, autopsiesKey, 0)
+	key := autopsyPrefix + strconv.FormatInt(number, 10)
+	var first []byte
+	if err == nil {
+		first, err = s.CompareAndSet(ctx, key, nil, mine)
+	}
+	if err != nil {
+		return look().With(nil, []string{fmt.Sprintf("the other hosts (%v)", err)})
+	}
+	if string(first) != string(mine) {
+		return a.evidenceFrom(ctx, at, key, look())
+	}
+	var mu sync.Mutex
+	var others []*autopsy.Report
+	var missing []string
+	var asking sync.WaitGroup
+	slots := make(chan struct{}, callsAtOnce)
+	asking.Go(func() {
+		for rank := range at.round.WorldSize {
+			if rank == at.round.Rank {
+				continue
+			}
+			slots <- struct{}{}
+			asking.Go(func() {
+				defer func() { <-slots }()
+				r, err := askForEvidence(ctx, caller, rank, a.cfg.Host+": "+reason, number)
+				mu.Lock()
+				defer mu.Unlock()
+				if err != nil {
+					missing = append(missing, fmt.Sprintf("group rank %d (%v)", rank, err))
+				} else {
+					others = append(others, r)
+				}
+			})
+		}
+	})
+	own := look()
+	asking.Wait()
+	slices.Sort(missing)
+	all := own.With(others, missing)
+	found, err := json.Marshal((*plainReport)(all.Brief()))
+	if err == nil && len(found) <= maxEvidence {
+		err = s.Set(ctx, key+"/all", found)
+	}
+	if err == nil {
+		_, err = s.Add(ctx, autopsiesKey, 1)
+	}
+	if err != nil {
+		a.log.Warn("cannot tell the other hosts what all workers do", "error", err)
+	}
+	return all
+}
+
+// evidenceFrom adds to own what the agent that asks all others finds.
+func (a *Agent) evidenceFrom(ctx context.Context, at *attempt, key string, own *autopsy.Report) *autopsy.Report {
+	var all autopsy.Report
+	found, err := at.round.Store.Get(ctx, key+"/all")
+	if err == nil {
+		err = json.Unmarshal(found[:min(len(found), maxEvidence)], &all)
+	}
+	if err != nil {
+		return own.With(nil, []string{fmt.Sprintf("the other hosts (the agent that asks them does not say: %v)", err)})
+	}
+	all.Workers = slices.DeleteFunc(all.Workers, func(w autopsy.Worker) bool {
+		return slices.ContainsFunc(own.Workers, func(o autopsy.Worker) bool { return o.Rank == w.Rank })
+	})
+	return own.With([]*autopsy.Report{&all}, all.Missing)
+}
+
+// askForEvidence calls the agent with a group rank.
+func askForEvidence(ctx context.Context, caller rendezvous.Caller, rank int, reason string, number int64) (*autopsy.Report, error) {
+	conn, err := caller.Call(ctx, rank)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	body, err := http10.Ask(ctx, conn, "POST", fmt.Sprintf("/v1/autopsy?number=%d&reason=%s", number, url.QueryEscape(reason)), maxEvidence)
+	if err != nil {
+		return nil, err
+	}
+	r := &autopsy.Report{}
+	return r, json.Unmarshal(body, r)
+}

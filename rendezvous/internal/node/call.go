@@ -1,0 +1,96 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/muster-run/muster/rendezvous/internal/server"
+)
+
+// callName is what a muster server calls its calls.
+const callName = "call"
+
+// answerTime is how long the way to the caller may take.
+const answerTime = 10 * time.Second
+
+// errNoCalls is the error of Call where no muster server holds the rendezvous.
+var errNoCalls = errors.New("no agent of this job can be called: its rendezvous is held by PyTorch, or there is none at the moment")
+
+// Call implements rendezvous.Caller.
+func (n *Node) Call(ctx context.Context, rank int) (net.Conn, error) {
+	n.mu.Lock()
+	s, ok := n.protocol.(*session)
+	n.mu.Unlock()
+	if !ok {
+		return nil, errNoCalls
+	}
+	conn, err := s.dial(ctx, callName)
+	if err != nil {
+		return nil, err
+	}
+	err = server.Dial(ctx, conn, n.cfg.RunID, rank)
+	if refused, ok := errors.AsType[*server.RefusedError](err); ok {
+		err = errors.New(refused.Reason)
+	}
+	return conn, err
+}
+
+// Calls implements rendezvous.Caller.
+func (n *Node) Calls() net.Listener {
+	if n.calls == nil {
+		n.calls = &callListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+	}
+	return n.calls
+}
+
+// answer takes a call.
+func (s *session) answer(call uint64) {
+	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+	defer cancel()
+	conn, err := s.dial(ctx, callName)
+	if err == nil {
+		err = server.Take(ctx, conn, call)
+	}
+	if err != nil {
+		s.n.log.Debug("cannot answer another agent's call", "error", err)
+		return
+	}
+	s.n.calls.deliver(conn)
+}
+
+// A callListener accepts the calls of other agents.
+type callListener struct {
+	conns  chan net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (l *callListener) deliver(conn net.Conn) {
+	select {
+	case l.conns <- conn:
+	case <-l.closed:
+		conn.Close()
+	}
+}
+
+// Accept returns the next call.
+func (l *callListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close ends Accept. Calls that were accepted go on.
+func (l *callListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return nil
+}
+
+// Addr is that of no network.
+func (l *callListener) Addr() net.Addr { return &net.UnixAddr{Net: "call", Name: "calls of agents"} }

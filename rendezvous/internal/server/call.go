@@ -1,0 +1,205 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+)
+
+// A call is a connection between two agents of a run. Agents need not reach each other: the
+// server rings the one that is called, over its session; that one dials the server, which
+// then passes on what each of them writes. Nobody is connected for calls while there are none.
+
+const (
+	// ringTime is how long an agent has to answer.
+	ringTime = 10 * time.Second
+	// mostCalls is how many calls may be open.
+	mostCalls = 4096
+)
+
+// calls are those of a server.
+type calls struct {
+	mu      sync.Mutex // guards the rest
+	open    int
+	ringing map[uint64]chan<- answered // by number
+}
+
+// An answered call has the connection of the agent that was called, and over is closed once
+// it is not used any more.
+type answered struct {
+	conn net.Conn
+	over chan struct{}
+}
+
+// ServeCall serves one connection of an agent that calls another, or that answers.
+func (s *Server) ServeCall(conn net.Conn) {
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(helloTimeout))
+	m, err := Read(conn)
+	if err != nil {
+		return
+	}
+	switch m.Type {
+	case Call:
+		m.origin = originOf(conn)
+		s.call(conn, m)
+	case Answer:
+		s.answer(conn, m.Call)
+	}
+}
+
+// call rings an agent and connects it.
+func (s *Server) call(conn net.Conn, m *Message) {
+	callee, err := s.ring(m)
+	if err != nil {
+		_, _ = conn.Write((&Message{Type: Refused, Error: err.Error()}).Append(nil))
+		return
+	}
+	defer s.hangUp(callee)
+	for _, end := range []net.Conn{conn, callee.conn} {
+		if _, err := end.Write((&Message{Type: Welcome}).Append(nil)); err != nil {
+			return
+		}
+		_ = end.SetDeadline(time.Time{})
+	}
+	go func() {
+		_, _ = io.Copy(callee.conn, conn)
+		conn.Close()
+		callee.conn.Close()
+	}()
+	_, _ = io.Copy(conn, callee.conn)
+}
+
+// ring waits for the answer of the agent that is called.
+func (s *Server) ring(m *Message) (*answered, error) {
+	l := s.of(m.RunID)
+	if l == nil {
+		return nil, fmt.Errorf("no rendezvous of run %.80q is held here", m.RunID)
+	}
+	c := &s.calls
+	id, answer := rand.Uint64(), make(chan answered, 1)
+	c.mu.Lock()
+	if c.open == mostCalls {
+		c.mu.Unlock()
+		return nil, fmt.Errorf("%d calls between agents are open; try again later", mostCalls)
+	}
+	c.open++
+	c.ringing[id] = answer
+	c.mu.Unlock()
+	var err error
+	l.do(func(r *Rendezvous, _ time.Time) { err = r.ring(m, id) })
+	if err == nil {
+		timer := time.NewTimer(ringTime)
+		defer timer.Stop()
+		select {
+		case a := <-answer:
+			return &a, nil
+		case <-timer.C:
+			err = fmt.Errorf("the agent with group rank %d did not answer within %v", m.Rank, ringTime)
+		}
+	}
+	c.mu.Lock()
+	delete(c.ringing, id)
+	c.mu.Unlock()
+	select {
+	case a := <-answer: // just now
+		return &a, nil
+	default:
+		s.hangUp(nil)
+		return nil, err
+	}
+}
+
+// hangUp ends a call.
+func (s *Server) hangUp(a *answered) {
+	if a != nil {
+		a.conn.Close()
+		close(a.over)
+	}
+	s.calls.mu.Lock()
+	s.calls.open--
+	s.calls.mu.Unlock()
+}
+
+// answer hands an agent's connection to who called it.
+func (s *Server) answer(conn net.Conn, id uint64) {
+	s.calls.mu.Lock()
+	caller := s.calls.ringing[id]
+	delete(s.calls.ringing, id)
+	over := make(chan struct{})
+	if caller != nil {
+		caller <- answered{conn, over} // which has room
+	}
+	s.calls.mu.Unlock()
+	if caller == nil {
+		_, _ = conn.Write((&Message{Type: Refused, Error: "nobody calls any more"}).Append(nil))
+		return
+	}
+	<-over
+}
+
+// ring tells the node with a rank in the last round that it is called. The error says why
+// that cannot be. Only hosts of the job may call.
+func (r *Rendezvous) ring(m *Message, id uint64) error {
+	known := false
+	for _, s := range r.sessions {
+		known = known || s.hello.origin.near == m.origin.near && s.hello.origin.from == m.origin.from
+	}
+	if !known {
+		return errors.New("no agent of the job is on the host that calls")
+	}
+	for node, rank := range r.last.ranks {
+		if rank != m.Rank {
+			continue
+		}
+		switch s := r.nodes[node]; {
+		case s == nil && r.last.hostNames[node] == "":
+			return fmt.Errorf("group rank %d is an agent of torchrun, which takes no calls", rank)
+		case s == nil:
+			return fmt.Errorf("host %s, group rank %d, is gone", r.last.hostNames[node], rank)
+		case !s.hello.Calls:
+			return fmt.Errorf("the agent on host %s takes no calls: it is of an older release", s.hello.Host)
+		default:
+			r.send(s, &Message{Type: Ring, Call: id})
+			return nil
+		}
+	}
+	return fmt.Errorf("no agent has group rank %d", m.Rank)
+}
+
+// Dial calls the agent with a rank in a run's last round on conn, a connection to ServeCall.
+// Once it has answered, conn leads to it.
+func Dial(ctx context.Context, conn net.Conn, runID string, rank int) error {
+	return connect(ctx, conn, &Message{Type: Call, Greeting: Greeting{RunID: runID}, Rank: rank})
+}
+
+// Take answers a call on conn, a connection to ServeCall. conn then leads to who called.
+func Take(ctx context.Context, conn net.Conn, id uint64) error {
+	return connect(ctx, conn, &Message{Type: Answer, Call: id})
+}
+
+// connect sends a message and waits for the Welcome. It closes conn if that does not come.
+func connect(ctx context.Context, conn net.Conn, m *Message) error {
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	answer, err := (*Message)(nil), error(nil)
+	if _, err = conn.Write(m.Append(nil)); err == nil {
+		answer, err = Read(conn)
+	}
+	switch {
+	case !stop():
+		err = context.Cause(ctx)
+	case err == nil && answer.Type == Refused:
+		err = &RefusedError{answer.Error}
+	case err == nil && answer.Type != Welcome:
+		err = fmt.Errorf("the rendezvous answered %.40q, want %q", answer.Type, Welcome)
+	}
+	if err != nil {
+		conn.Close()
+	}
+	return err
+}

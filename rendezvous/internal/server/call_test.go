@@ -1,0 +1,133 @@
+package server_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/muster-run/muster/rendezvous/internal/server"
+)
+
+// A callLab is a server with one node, of rank 0, and what that is called with.
+type callLab struct {
+	t     *testing.T
+	s     *server.Server
+	rings chan uint64
+	all   sync.WaitGroup
+}
+
+// newCallLab returns one whose node does not answer, but for what the test does.
+func newCallLab(t *testing.T) *callLab {
+	l := &callLab{t: t, s: server.New(nil, slog.New(slog.DiscardHandler)), rings: make(chan uint64, 10)}
+	ours, theirs := net.Pipe()
+	l.all.Go(func() { l.s.Serve(theirs) })
+	c, err := server.Greet(t.Context(), ours, hello("job1", 1, 1), func(call uint64) { l.rings <- call })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Send(&server.Message{Type: server.Join}); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := c.Recv(t.Context()); err != nil || m.Type != server.Round {
+		t.Fatal(m, err)
+	}
+	t.Cleanup(func() {
+		c.Close()
+		l.s.Close()
+		l.all.Wait()
+	})
+	return l
+}
+
+// dial makes a connection to ServeCall.
+func (l *callLab) dial() net.Conn {
+	ours, theirs := net.Pipe()
+	l.all.Go(func() { l.s.ServeCall(theirs) })
+	l.t.Cleanup(func() { ours.Close() })
+	return ours
+}
+
+// call calls a rank, and returns the connection or why there is none.
+func (l *callLab) call(runID string, rank int) (net.Conn, error) {
+	conn := l.dial()
+	return conn, server.Dial(l.t.Context(), conn, runID, rank)
+}
+
+// What one agent writes the other reads, both ways, until one of them hangs up.
+func TestCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newCallLab(t)
+		answered := make(chan net.Conn, 1)
+		l.all.Go(func() {
+			conn := l.dial()
+			if err := server.Take(context.Background(), conn, <-l.rings); err != nil {
+				t.Errorf("Take: %v", err)
+			}
+			answered <- conn
+		})
+		caller, err := l.call("job1", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		callee := <-answered
+		time.Sleep(time.Hour) // a call may be silent for long
+		for _, way := range [][2]net.Conn{{caller, callee}, {callee, caller}} {
+			l.all.Go(func() { _, _ = way[0].Write([]byte("hello")) })
+			var text [5]byte
+			if _, err := io.ReadFull(way[1], text[:]); err != nil || string(text[:]) != "hello" {
+				t.Errorf("%q, %v", text, err)
+			}
+		}
+		callee.Close()
+		if n, err := caller.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("after the end: %d bytes, %v", n, err)
+		}
+	})
+}
+
+// Who cannot be reached is said, and nothing of a call is left.
+func TestCallIsRefused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newCallLab(t)
+		for _, tt := range []struct {
+			runID string
+			rank  int
+			want  string
+		}{
+			{"job2", 0, `no rendezvous of run "job2" is held here`},
+			{"job1", 1, "no agent has group rank 1"},
+			{"job1", -1, "no agent has group rank -1"},
+			{"job1", 0, "the agent with group rank 0 did not answer within 10s"},
+		} {
+			began := time.Now()
+			_, err := l.call(tt.runID, tt.rank)
+			var refused *server.RefusedError
+			if !errors.As(err, &refused) || refused.Reason != tt.want || time.Since(began) > 10*time.Second {
+				t.Errorf("rank %d of %s: %v after %v, want %s", tt.rank, tt.runID, err, time.Since(began), tt.want)
+			}
+		}
+		conn := l.dial()
+		if err := server.Take(t.Context(), conn, <-l.rings); err == nil || !strings.Contains(err.Error(), "nobody calls any more") {
+			t.Errorf("an answer that is late: %v", err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := server.Dial(ctx, l.dial(), "job1", 0); err != context.DeadlineExceeded {
+			t.Errorf("with a limit: %v", err)
+		}
+		for _, text := range []string{"", "x", "\x00\x00\x00\x02{}", "\xff\xff\xff\xff"} { // no call
+			conn := l.dial()
+			l.all.Go(func() { _, _ = io.WriteString(conn, text) })
+			if n, err := conn.Read(make([]byte, 1)); n > 0 || err != io.EOF {
+				t.Errorf("%q: %d bytes, %v", text, n, err)
+			}
+		}
+	})
+}
