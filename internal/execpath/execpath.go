@@ -45,9 +45,6 @@ func Find(name string, lookup func(string) (string, bool)) (string, error) {
 	if denied != nil {
 		return "", denied
 	}
-	if executable("./"+name) == nil {
-		return "", fmt.Errorf("%s is in no directory of PATH; give ./%s for the file in the working directory: %w", name, name, fs.ErrNotExist)
-	}
 	return "", fmt.Errorf("%s is in no directory of PATH: %w", name, fs.ErrNotExist)
 }
 
