@@ -399,8 +399,8 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 		if at.phase == assigning && a.policy == nil {
 			break
 		}
-		mayBeDone := at.phase != assigning
-		return a.ask(at, n, func(ctx context.Context, at *attempt, n news) news { return a.whyGone(ctx, at, n, mayBeDone) })
+		begun := at.phase != assigning
+		return a.ask(at, n, func(ctx context.Context, at *attempt, n news) news { return a.whyGone(ctx, at, n, begun) })
 	case rendezvous.Closed:
 		if at.phase == assigning || at.alone() {
 			n.ev = evClosed
@@ -422,11 +422,17 @@ func (a *Agent) ask(at *attempt, n news, why func(context.Context, *attempt, new
 	return news{}
 }
 
-// whyGone completes the news that a node is gone: whether its workers had succeeded,
-// if that can be, and the name of its host, which only a policy needs.
-func (a *Agent) whyGone(ctx context.Context, at *attempt, n news, mayBeDone bool) news {
-	if mayBeDone && isDone(ctx, at, n.change.Rank) {
-		n.ev = evDoneNodeGone
+// whyGone completes the news that a node is gone: the failure that made it leave, whose
+// news may come later, or whether its workers had succeeded, if the round has begun; and
+// the name of its host, which only a policy needs.
+func (a *Agent) whyGone(ctx context.Context, at *attempt, n news, begun bool) news {
+	if begun {
+		if rec := findRecord(ctx, at); rec != nil && rec.Node != at.round.Rank {
+			return rec.news()
+		}
+		if isDone(ctx, at, n.change.Rank) {
+			n.ev = evDoneNodeGone
+		}
 	}
 	if a.policy != nil {
 		n.host, _ = hostOf(ctx, at, n.change.Rank)

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -307,6 +308,20 @@ func (d *deaf) Get(ctx context.Context, key string) ([]byte, error) {
 		return nil, context.Cause(ctx)
 	}
 	return d.Store.Get(ctx, key)
+}
+
+// A late store does not tell of a failure by itself, only who asks.
+type late struct {
+	store.Store
+	waited atomic.Bool
+}
+
+func (l *late) Get(ctx context.Context, key string) ([]byte, error) {
+	if key == "muster/failed" && !l.waited.Swap(true) {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+	return l.Store.Get(ctx, key)
 }
 
 func (d *deaf) Check(ctx context.Context, keys ...string) (bool, error) {

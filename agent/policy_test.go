@@ -19,6 +19,7 @@ import (
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/policy"
 	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/store"
 )
 
 // rules gives hosts a policy, and many restarts.
@@ -117,6 +118,10 @@ func TestPolicyDrains(t *testing.T) {
 			h.Policy = nil
 		}
 	})
+	for _, name := range abc {
+		l.hosts[name].node = l.node(name)
+	}
+	l.hosts["a"].node.wrap = func(s store.Store) store.Store { return &late{Store: s} }
 	l.start(abc...)
 	w := l.all(abc...)
 	w["b"].tell(t, "exit 66 ECC error")
