@@ -75,10 +75,13 @@ func (a *Agent) autopsyOfJob(ctx context.Context, at *attempt, reason string, pi
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.AutopsyTimeout)
 	defer cancel()
-	a.keep(at, a.evidenceOfJob(ctx, at, caller, reason, func() *autopsy.Report { return a.lookAt(ctx, at, reason, pids) }))
+	looked := make(chan *autopsy.Report, 1)
+	go func() { looked <- a.lookAt(ctx, at, reason, pids) }() // at once: the store may not answer
+	a.keep(at, a.evidenceOfJob(ctx, at, caller, reason, looked))
 }
 
-func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvous.Caller, reason string, look func() *autopsy.Report) *autopsy.Report {
+// evidenceOfJob adds to this host's evidence, which comes on own, that of all others.
+func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvous.Caller, reason string, own <-chan *autopsy.Report) *autopsy.Report {
 	s := at.round.Store
 	mine := []byte(strconv.Itoa(at.round.Rank))
 	number, err := s.Add(ctx, autopsiesKey, 0)
@@ -88,10 +91,10 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 		first, err = s.CompareAndSet(ctx, key, nil, mine)
 	}
 	if err != nil {
-		return look().With(nil, []string{fmt.Sprintf("the other hosts (%v)", err)})
+		return (<-own).With(nil, []string{fmt.Sprintf("the other hosts (%v)", err)})
 	}
 	if string(first) != string(mine) {
-		return a.evidenceFrom(ctx, at, key, look())
+		return a.evidenceFrom(ctx, at, key, <-own)
 	}
 	var mu sync.Mutex
 	var others []*autopsy.Report
@@ -117,10 +120,9 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 			})
 		}
 	})
-	own := look()
 	asking.Wait()
 	slices.Sort(missing)
-	all := own.With(others, missing)
+	all := (<-own).With(others, missing)
 	found, err := json.Marshal((*plainReport)(all.Brief()))
 	if err == nil && len(found) <= maxEvidence {
 		err = s.Set(ctx, key+"/all", found)

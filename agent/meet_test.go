@@ -66,6 +66,9 @@ func (m *meeting) node(name string) *node {
 	return n
 }
 
+func (n *node) Call(context.Context, int) (net.Conn, error) { return nil, errors.New("no calls here") }
+func (n *node) Calls() net.Listener                         { return nil }
+
 func (n *node) Backend() string                   { return "meeting" }
 func (n *node) RunID() string                     { return "job1" }
 func (n *node) UseAgentStore() bool               { return true }

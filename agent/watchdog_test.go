@@ -18,7 +18,9 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/timer"
+	"regexp"
 )
 
 // registerTimed registers workers that hang.
@@ -352,5 +354,42 @@ func TestState(t *testing.T) {
 	}
 	if age := time.Since(a.Alive()); age > time.Minute {
 		t.Errorf("alive %v ago", age)
+	}
+}
+
+// An asleep store holds up who asks how many autopsies there were.
+type asleep struct{ store.Store }
+
+func (s *asleep) Add(ctx context.Context, key string, n int64) (int64, error) {
+	if key == "muster/autopsies" {
+		<-ctx.Done()
+		return 0, context.Cause(ctx)
+	}
+	return s.Store.Add(ctx, key, n)
+}
+
+// Evidence of this host's workers is taken at once, also where the others cannot be asked.
+func TestHangBesideStuckStore(t *testing.T) {
+	seen := make(chan struct{})
+	l := newLab(t, []string{"a", "b"}, func(h *host) {
+		if h.name == "a" {
+			h.HangTimeout, h.HangNotify, h.AutopsyTimeout = 100*time.Millisecond, true, 2*time.Second
+			h.Logger = slog.New(&logged{Handler: h.Logger.Handler(), message: "what the workers did", once: &sync.Once{}, seen: seen})
+		}
+	})
+	for _, name := range []string{"a", "b"} {
+		l.hosts[name].node = l.node(name)
+	}
+	l.hosts["a"].node.wrap = func(s store.Store) store.Store { return &asleep{s} }
+	l.start("a", "b")
+	w := l.all("a", "b")
+	<-seen
+	for _, name := range []string{"a", "b"} {
+		w[name].tell(t, "succeed")
+	}
+	l.succeeds("a", "b")
+	log := l.hosts["a"].log.String()
+	if !regexp.MustCompile(`what the workers did: rank 0 (in|sleeping).*nothing known of the other hosts \(context deadline exceeded\)`).MatchString(log) {
+		t.Errorf("log:\n%s", log)
 	}
 }
