@@ -70,9 +70,9 @@ func (o *observed) observers(sink events.Sink, stdout io.Writer) []func(agent.Ev
 	return append(all, metrics.Observer(handlers...))
 }
 
-// serve begins to serve where that is asked for, at the socket of this job's user, and to
-// the job's other agents. It
-// returns where the former is and what ends both. A job runs without either, too.
+// serve begins to serve where --health-addr asks for it, at the socket of this job's user,
+// and to the job's other agents, unless calls is nil. It returns the URL of the first and
+// what ends all three. A job runs without them, too.
 func (o *observed) serve(host string, c *control, calls rendezvous.Caller) (at string, stop func()) {
 	var ends []func()
 	if addr := o.addr(); addr != "" {
