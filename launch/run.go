@@ -129,6 +129,14 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		}
 	})
 
+	observers := watched.observers(sink, stdout)
+	if cfg.Records.OnEvent != "" {
+		c := &eventCommand{command: cfg.Records.OnEvent, env: cfg.Env, supervisor: supervisor, log: log, timeout: onEventTimeout, atEnd: onEventAtEnd}
+		c.begin()
+		defer c.end(hurry)
+		observers = append(observers, c.Observe)
+	}
+
 	enable, _ := cfg.LookupEnv(envFileTimer)
 	timerFile, _ := cfg.LookupEnv(timer.EnvFile)
 	fileTimer := enable == "1"
@@ -155,7 +163,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		TimerFile:              timerFile,
 		IdenticalWorkers:       identicalWorkers(&cfg),
 		Hurry:                  hurry,
-		Observers:              watched.observers(sink, stdout),
+		Observers:              observers,
 		Logger:                 log,
 	})
 	if err != nil {

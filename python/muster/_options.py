@@ -40,6 +40,7 @@ class Options(TypedDict, total=False):
     exit_code: Literal["torchrun", "worker"]  # exit status of a failed job: torchrun (1) or worker (that of the worker that failed first)
     report: Literal["muster", "torchrun", "none"]  # how the report of a failed job is printed: muster, torchrun (PyTorch's block) or none; report.json is written anyway (default: muster, and torchrun where the program is called that)
     event_log_file: Union[str, "PathLike[str]"]  # append events to this file as JSON lines, whatever the handler is; several agents may share it (default: none, and events.jsonl in the log directory with --event-log-handler file)
+    on_event: str  # a command that sh runs for each start, hang, failure, host lost, restart and end of the job on this host, with JSON on stdin; for 30 s at most, and the job does not wait for it until its end, and then for 5 s
     collapse: bool  # with --tee, write a line that several ranks of this host write within 0.1 s, equal to the last byte, once: [default0-7]:
     log_max_size: Union[int, str]  # move what a worker's log file holds beyond this size into compressed segments beside it, as stdout.log.000001.gz; 10M or 1G, 1M at least (default: files grow)
     log_keep: int  # segments of a log file to keep, the newest ones

@@ -42,7 +42,27 @@ func observe(p *play) {
 		p.do(0, p.form(form, "JOB", job.pid())).exits(0)
 	}
 	job.exits(1)
+	p.write("hook.py", hook)
+	server := p.do(0, "python3 -u hook.py").says(1, "^listening$")
+	p.run("muster run --on-event 'python3 examples/webhook.py http://127.0.0.1:9100/' --nproc-per-node 2 --max-restarts 1 train.py", "TRAIN=boom").exits(1)
+	server.says(2, `: start$`).says(3, `: (failure|restart): rank \d .*: boom`).says(1, `: end \(failed\): rank `)
+	server.interrupt()
 }
+
+// hook is a server of webhooks: it prints the text of what is posted to it.
+const hook = `
+import http.server, json
+class Hook(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        print(json.loads(self.rfile.read(int(self.headers["Content-Length"])))["text"])
+        self.send_response(204)
+        self.end_headers()
+    def log_message(self, *args):
+        pass
+with http.server.HTTPServer(("127.0.0.1", 9100), Hook) as server:
+    print("listening")
+    server.serve_forever()
+`
 
 // served checks that the metrics that the page names are there.
 func (p *play) served(metrics string) {

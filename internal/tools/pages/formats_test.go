@@ -286,6 +286,7 @@ func TestFormatsInSource(t *testing.T) {
 		want    []string
 	}{
 		{"muster/failed", source("agent/failures.go", "type record struct", "\n}", `json:"(\w+)`)},
+		{"What --on-event reads", source("launch/onevent.go", "type eventDocument struct", "\n}", `json:"(\w+)`)},
 		{"Message", source("rendezvous/internal/server/message.go", "// A Message is one", "// An origin is", `json:"(\w+)`)},
 		{"The rendezvous state", source("rendezvous/internal/pickle/encode.go", "func Encode(", "\n}", `str\("(\w+)"\)`)},
 		{"What agents keep in stores", keys},

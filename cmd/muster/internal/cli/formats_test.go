@@ -282,7 +282,7 @@ func failedJob(t *testing.T, dir string) []example {
 	var stderr bytes.Buffer
 	cmd := startFormats(t, &stderr, []string{"TORCHELASTIC_ERROR_FILE=" + errorFile}, "--rdzv-id", "job7", "--title", "llama-7b", "--nproc-per-node", "2",
 		"--max-restarts", "1", "--log-dir", logs, "--redirects", "3", "--event-log-handler", "file", "--health-addr", "unix:"+socket,
-		"--no-python", "train", fifos)
+		"--on-event", "cat >>"+dir+"/on-event.jsonl", "--no-python", "train", fifos)
 	both := make([]byte, 3) // rank 1 in the first attempt, both in the second
 	if _, err := io.ReadFull(ready, both); err != nil {
 		t.Fatal(err)
@@ -336,6 +336,7 @@ func failedJob(t *testing.T, dir string) []example {
 		{"attempt event", false, []string{lineWith(t, events, `"muster.attempt.failed"`)}},
 		{"rendezvous event", false, []string{lineWith(t, events, `"rendezvous.Next"`)}},
 		{"autopsy", false, []string{one(t, filepath.Join(logs, "job7_*", "attempt_0", "autopsy.json"))}},
+		{"on-event", true, []string{lineWith(t, one(t, filepath.Join(dir, "on-event.jsonl")), `"event":"failure"`)}},
 		{"log line", true, []string{lineWith(t, stderr.String(), `"msg":"timers expired"`)}},
 		{"error file", false, []string{one(t, errorFile)}},
 	}
