@@ -30,8 +30,9 @@ const (
 // errNoAutopsy is the answer of an agent whose AutopsyTimeout is 0.
 var errNoAutopsy = errors.New("this host takes no evidence (--autopsy-timeout 0)")
 
-// Autopsy takes evidence of this host's workers for another agent of the job, as JSON; number
-// is that of the other's request. The error says why there is none.
+// Autopsy takes evidence of this host's workers for another agent of the job, as JSON. number is
+// that of the other's request, whose outcome this agent keeps, too; "" if nobody will tell one.
+// The error says why there is none.
 func (a *Agent) Autopsy(ctx context.Context, reason, number string) ([]byte, error) {
 	p := &a.published
 	p.mu.Lock()
@@ -46,7 +47,7 @@ func (a *Agent) Autopsy(ctx context.Context, reason, number string) ([]byte, err
 	r := a.lookAt(ctx, at, text.Line(reason, 1000), group.PIDs())
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.over && at.wholeJob.TryLock() { // else this agent waits already
+	if number != "" && !p.over && at.wholeJob.TryLock() { // else this agent waits already
 		p.looks.Go(func() {
 			defer at.wholeJob.Unlock()
 			ctx, cancel := context.WithTimeout(at.life, a.cfg.AutopsyTimeout)
@@ -146,9 +147,6 @@ func (a *Agent) evidenceFrom(ctx context.Context, at *attempt, key string, own *
 	if err != nil {
 		return own.With(nil, []string{fmt.Sprintf("the other hosts (the agent that asks them does not say: %v)", err)})
 	}
-	all.Workers = slices.DeleteFunc(all.Workers, func(w autopsy.Worker) bool {
-		return slices.ContainsFunc(own.Workers, func(o autopsy.Worker) bool { return o.Rank == w.Rank })
-	})
 	return own.With([]*autopsy.Report{&all}, all.Missing)
 }
 

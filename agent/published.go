@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -31,6 +32,7 @@ type published struct {
 	looked time.Time      // when lookForHosts last began
 	looks  sync.WaitGroup // goroutines of lookForHosts
 	over   bool           // no more of those begin
+	turned chan struct{}  // closed when workers run next, or the agent has ended; nil until somebody waits
 }
 
 // joined publishes an attempt that has its round.
@@ -46,6 +48,7 @@ func (p *published) ran(at *attempt) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.group = at.group
+	p.turn()
 	close(at.started)
 }
 
@@ -60,8 +63,57 @@ func (p *published) ended(exits map[int]process.Exit) {
 func (p *published) close() {
 	p.mu.Lock()
 	p.over = true
+	p.turn()
 	p.mu.Unlock()
 	p.looks.Wait()
+}
+
+// turn wakes those who wait for the next workers. The caller holds mu.
+func (p *published) turn() {
+	if p.turned != nil {
+		close(p.turned)
+		p.turned = nil
+	}
+}
+
+// FollowLogs calls emit with what this host's workers write to files: of the attempt that runs
+// or ran last and of those after it, or only of that in a round if round is not negative. begin
+// is called before the first line of each, with the name of its directory. FollowLogs returns nil when there is nothing more to
+// come, or an error of ctx, begin or emit. It may be called concurrently, also before and after
+// Run; a slow emit holds nobody up.
+func (a *Agent) FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int, begin func(round int, attempt string) error, emit func(*logs.Chunk) error) error {
+	p := &a.published
+	var last *attempt
+	for {
+		p.mu.Lock()
+		at, over := p.at, p.over
+		ready := at != nil && at != last && p.group != nil && (round < 0 || at.round.Round == round)
+		passed := round >= 0 && at != nil && (at.round.Round > round || at == last)
+		if p.turned == nil && !over {
+			p.turned = make(chan struct{})
+		}
+		turned := p.turned
+		p.mu.Unlock()
+		switch {
+		case ready:
+			last = at
+			if err := begin(at.round.Round, filepath.Base(at.logs.Dir())); err != nil {
+				return err
+			}
+			if err := at.logs.Follow(ctx, cfg, emit); err != nil {
+				return err
+			}
+			cfg.Lines = -1
+		case over || passed || cfg.Once:
+			return nil
+		default:
+			select {
+			case <-turned:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+	}
 }
 
 // A Worker is a worker of this host, as it is now or was at its end.

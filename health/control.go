@@ -1,68 +1,180 @@
 package health
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
+	"net/url"
+	"slices"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/internal/http10"
 	"github.com/muster-run/muster/internal/text"
 )
 
-// A Control changes the job. Its methods are called from any goroutine. An error says why
-// nothing was done.
+// A Control changes the job on this host. Its methods are called from any goroutine. An error
+// says why nothing was done.
 type Control interface {
 	// Stop begins to stop this host's workers for good, as SIGTERM to the agent does, and
-	// returns at once.
-	Stop()
+	// returns at once. by names the host that asks for it, "" for this one.
+	Stop(by string)
 	// Restart begins a new round with new workers on all hosts. No restart is counted.
 	Restart() error
 	// Signal sends a signal to the workers of this host, or to that of one global rank if
 	// rank is not negative. It returns those that have got it.
 	Signal(sig syscall.Signal, rank int) ([]agent.Worker, error)
+	// Autopsy returns what this host's workers do at the moment, as JSON. number is the
+	// request's of which another agent will tell the outcome; "" for none.
+	Autopsy(ctx context.Context, reason, number string) ([]byte, error)
+}
+
+// Done says what a request to change the job has done.
+type Done struct {
+	// Hosts are the group ranks of the other hosts that have done it, Missing says why
+	// others have not.
+	Hosts   []int     `json:"hosts,omitempty"`
+	Missing []Missing `json:"missing,omitempty"`
+	// Workers are those that have got a signal.
+	Workers []Signaled `json:"workers,omitempty"`
+	// Reports are what the workers of the other hosts do.
+	Reports []json.RawMessage `json:"reports,omitempty"`
+}
+
+// Missing is a host that was not reached.
+type Missing struct {
+	GroupRank int    `json:"group_rank"`
+	Why       string `json:"why"`
 }
 
 // Signaled is a worker that a signal was sent to.
 type Signaled struct {
-	Rank int `json:"rank"`
-	PID  int `json:"pid"`
+	Rank int    `json:"rank"`
+	PID  int    `json:"pid"`
+	Host string `json:"host,omitempty"`
 }
 
-// control answers a request to change the job.
-func control(c Control, r *http.Request) reply {
-	var err error
-	done := struct {
-		Workers []Signaled `json:"workers,omitempty"`
-	}{}
+// autopsyTime is how long other hosts may take for their evidence.
+const autopsyTime = 8 * time.Second
+
+// control answers a request to change the job, or to look at its workers: on all hosts, with
+// scope=host on this one alone.
+func (s *Server) control(r *http.Request) reply {
 	switch r.URL.Path {
-	case "/v1/stop":
-		c.Stop()
 	case "/v1/restart":
-		err = c.Restart()
+		return doneReply(&Done{}, s.cfg.Control.Restart())
+	case "/v1/stop":
+		done := &Done{}
+		s.onOthers(r, done, url.Values{"by": {s.hostName(r.Context())}}, askTime, func([]byte) error { return nil })
+		s.cfg.Control.Stop(text.Line(r.URL.Query().Get("by"), 100))
+		return doneReply(done, nil)
 	case "/v1/signal":
-		q := r.URL.Query()
-		sig := text.ParseSignal(q.Get("signal"))
-		if sig <= 0 {
-			return textReply(http.StatusBadRequest, "signal %q is none; ask for /v1/signal?signal=SIGUSR1&rank=0", q.Get("signal"))
-		}
-		rank := -1
-		if v := q.Get("rank"); v != "" {
-			if rank, err = strconv.Atoi(v); err != nil || rank < 0 {
-				return textReply(http.StatusBadRequest, "rank %q is not a number, 0 or more", v)
-			}
-		}
-		var workers []agent.Worker
-		workers, err = c.Signal(sig, rank)
-		for _, w := range workers {
-			done.Workers = append(done.Workers, Signaled{w.Rank, w.PID})
-		}
-	default:
-		return textReply(http.StatusNotFound, "there is no %q to POST to; there are /v1/stop, /v1/restart and /v1/signal", r.URL.Path)
+		return s.signal(r)
+	case "/v1/autopsy":
+		return s.autopsy(r)
 	}
+	return textReply(http.StatusNotFound, "there is no %q to POST to; there are /v1/stop, /v1/restart, /v1/signal and /v1/autopsy", r.URL.Path)
+}
+
+func doneReply(done *Done, err error) reply {
 	if err != nil {
 		return textReply(http.StatusConflict, "%v", err)
 	}
 	body, _ := json.Marshal(done)
 	return reply{http.StatusOK, "application/json", append(body, '\n')}
+}
+
+// hostName is what this host is called.
+func (s *Server) hostName(ctx context.Context) string {
+	if snap, _ := s.state.get(ctx, s.patience); snap != nil {
+		return snap.source.Host.Name
+	}
+	return ""
+}
+
+// onOthers asks the other hosts what this one was asked, with more parameters, if the request is
+// about all of them. A host that refuses has nothing to do.
+func (s *Server) onOthers(r *http.Request, done *Done, more url.Values, limit time.Duration, said func(body []byte) error) {
+	if !s.wholeJob(r) {
+		return
+	}
+	q := r.URL.Query()
+	for name, value := range more {
+		q[name] = value
+	}
+	q.Set("scope", "host")
+	s.askEach(r.Context(), s.otherRanks(r.Context()), r.Method, r.URL.Path+"?"+q.Encode(), limit, func(rank int, body []byte, err error) {
+		if err == nil {
+			err = said(body)
+		}
+		if refused, ok := errors.AsType[*http10.StatusError](err); ok && refused.Status == strconv.Itoa(http.StatusConflict) {
+			return
+		}
+		if err != nil {
+			done.Missing = append(done.Missing, Missing{rank, err.Error()})
+			return
+		}
+		done.Hosts = append(done.Hosts, rank)
+	})
+	slices.Sort(done.Hosts)
+	slices.SortFunc(done.Missing, func(a, b Missing) int { return a.GroupRank - b.GroupRank })
+}
+
+// signal sends a signal to workers.
+func (s *Server) signal(r *http.Request) reply {
+	q := r.URL.Query()
+	sig := text.ParseSignal(q.Get("signal"))
+	if sig <= 0 {
+		return textReply(http.StatusBadRequest, "signal %q is none; ask for /v1/signal?signal=SIGUSR1&rank=0", q.Get("signal"))
+	}
+	rank := -1
+	if v := q.Get("rank"); v != "" {
+		var err error
+		if rank, err = strconv.Atoi(v); err != nil || rank < 0 {
+			return textReply(http.StatusBadRequest, "rank %q is not a number, 0 or more", v)
+		}
+	}
+	done, host := &Done{}, s.hostName(r.Context())
+	workers, err := s.cfg.Control.Signal(sig, rank)
+	for _, w := range workers {
+		done.Workers = append(done.Workers, Signaled{w.Rank, w.PID, host})
+	}
+	if rank < 0 || err != nil {
+		s.onOthers(r, done, nil, askTime, func(body []byte) error {
+			var theirs Done
+			err := json.Unmarshal(body, &theirs)
+			done.Workers = append(done.Workers, theirs.Workers...)
+			return err
+		})
+	}
+	if len(done.Workers) > 0 {
+		err = nil
+	}
+	slices.SortFunc(done.Workers, func(a, b Signaled) int { return a.Rank - b.Rank })
+	return doneReply(done, err)
+}
+
+// autopsy returns what the workers of this host do or, for the whole job, those of all others:
+// whoever asks for that looks at this host's himself.
+func (s *Server) autopsy(r *http.Request) reply {
+	if s.wholeJob(r) {
+		done := &Done{}
+		s.onOthers(r, done, nil, autopsyTime, func(body []byte) error {
+			if !json.Valid(body) {
+				return errors.New("the answer is no JSON")
+			}
+			done.Reports = append(done.Reports, body)
+			return nil
+		})
+		return doneReply(done, nil)
+	}
+	q := r.URL.Query()
+	body, err := s.cfg.Control.Autopsy(r.Context(), q.Get("reason"), q.Get("number"))
+	if err != nil {
+		return textReply(http.StatusConflict, "%v", err)
+	}
+	return reply{http.StatusOK, "application/json", body}
 }

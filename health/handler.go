@@ -49,7 +49,17 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		w.Header().Set("Connection", "close") // nobody waits for a body that is not read
 	}
+	if s.streams(r) {
+		s.followLogs(w, r)
+		return
+	}
 	write(w, s.answer(w, r))
+}
+
+// streams says whether a request is one for a stream of logs that may be answered.
+func (s *Server) streams(r *http.Request) bool {
+	return r.Method == http.MethodGet && r.URL.Path == "/v1/logs" && r.URL.Query().Has("follow") &&
+		s.hosts.allow(r.Host) && s.reading.wait(r.Context())
 }
 
 // write sends a reply.
@@ -73,12 +83,9 @@ func write(w http.ResponseWriter, rep reply) {
 
 // answer makes the reply to a request.
 func (s *Server) answer(w http.ResponseWriter, r *http.Request) reply {
-	if s.cfg.Autopsy != nil {
-		return s.forAgents(r)
-	}
 	if r.Method == http.MethodPost && s.cfg.Control != nil {
 		defer keep(r.Context())()
-		return control(s.cfg.Control, r)
+		return s.control(r)
 	}
 	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
@@ -100,20 +107,6 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) reply {
 	}
 	defer keep(r.Context())()
 	return do(w, r)
-}
-
-// forAgents makes the reply to another agent of the job.
-func (s *Server) forAgents(r *http.Request) reply {
-	if r.Method != http.MethodPost || r.URL.Path != "/v1/autopsy" {
-		return textReply(http.StatusNotFound, "this agent does not know %s %.200q, which may be of a later release", r.Method, r.URL.Path)
-	}
-	defer keep(r.Context())()
-	q := r.URL.Query()
-	body, err := s.cfg.Autopsy(r.Context(), q.Get("reason"), q.Get("number"))
-	if err != nil {
-		return textReply(http.StatusConflict, "%v", err)
-	}
-	return reply{http.StatusOK, "application/json", body}
 }
 
 // handlers returns what answers at a path, nil if nothing does.
@@ -178,6 +171,9 @@ func (s *Server) readyz(_ http.ResponseWriter, r *http.Request) reply {
 
 func (s *Server) scrape(_ http.ResponseWriter, r *http.Request) reply {
 	body, at := s.metrics.get(r.Context(), s.patience)
+	if r.URL.Query().Get("scope") == "job" && s.cfg.Call != nil {
+		body, at = s.jobMetrics.get(r.Context(), s.patience+askTime+firstWait)
+	}
 	if at.IsZero() {
 		return busy("there are no metrics yet")
 	}
@@ -185,7 +181,7 @@ func (s *Server) scrape(_ http.ResponseWriter, r *http.Request) reply {
 }
 
 func (s *Server) stateJSON(_ http.ResponseWriter, r *http.Request) reply {
-	snap, _ := s.state.get(r.Context(), s.patience)
+	snap := s.view(r)
 	if snap == nil {
 		return busy("the state of the job is not known yet")
 	}
@@ -217,12 +213,28 @@ func (s *Server) logs(_ http.ResponseWriter, r *http.Request) reply {
 	if snap == nil {
 		return busy("the state of the job is not known yet")
 	}
-	for i := range snap.source.Workers {
-		if w := &snap.source.Workers[i]; w.Rank == rank {
-			return s.logOf(w, stream, n)
+	if w := snap.source.worker(rank); w != nil {
+		return s.logOf(w, stream, n)
+	}
+	if !s.wholeJob(r) {
+		return textReply(http.StatusNotFound, "rank %d does not run on this host", rank)
+	}
+	if snap = s.view(r); snap != nil {
+		if w := snap.whole().worker(rank); w != nil {
+			return s.passOn(r, w.GroupRank)
 		}
 	}
-	return textReply(http.StatusNotFound, "rank %d does not run on this host", rank)
+	return textReply(http.StatusNotFound, "rank %d does not run on any host that answers", rank)
+}
+
+// worker returns the worker with a rank; nil if there is none.
+func (s *State) worker(rank int) *Worker {
+	for i := range s.Workers {
+		if s.Workers[i].Rank == rank {
+			return &s.Workers[i]
+		}
+	}
+	return nil
 }
 
 func (s *Server) logOf(w *Worker, stream string, n int) reply {
@@ -245,7 +257,7 @@ func (s *Server) logOf(w *Worker, stream string, n int) reply {
 }
 
 func (s *Server) page(_ http.ResponseWriter, r *http.Request) reply {
-	snap, _ := s.state.get(r.Context(), s.patience)
+	snap := s.view(r)
 	if snap == nil {
 		return busy("the state of the job is not known yet")
 	}
@@ -255,14 +267,19 @@ func (s *Server) page(_ http.ResponseWriter, r *http.Request) reply {
 // A snapshot is what the Source said at one moment, and what is made of it for those
 // who ask, all of whom share it: once, and only what somebody asks for. Nobody changes it.
 type snapshot struct {
-	source     *State // as it was given, and the Source may still read it
+	source     *State        // as it was given, and the Source may still read it
+	whole      func() *State // tidy, and with what other hosts say
 	json, html func() []byte
 }
 
-func (s *Server) newSnapshot(source *State) *snapshot {
-	tidied := sync.OnceValue(func() *State { return tidy(source) })
+func (s *Server) newSnapshot(source *State, o *others) *snapshot {
+	tidied := sync.OnceValue(func() *State {
+		t := tidy(source)
+		t.with(o)
+		return t
+	})
 	return &snapshot{
-		source: source,
+		source: source, whole: tidied,
 		json: sync.OnceValue(func() []byte {
 			body, err := json.Marshal(tidied())
 			if err != nil {

@@ -371,6 +371,7 @@ func TestStateJSON(t *testing.T) {
 	}
 	want.Timers = []health.Timer{want.Timers[0], want.Timers[2], want.Timers[1], want.Timers[3]} // by deadline
 	for i := range got.Workers {
+		want.Workers[i].Host, want.Workers[i].GroupRank = want.Host.Name, want.Host.GroupRank
 		if n := len(got.Workers[i].StdoutLines); n != 8 {
 			t.Errorf("worker %d has %d lines, want 8", i, n)
 		}

@@ -12,7 +12,8 @@ import (
 // A page is HTML that is being written.
 type page struct {
 	bytes.Buffer
-	s *State
+	s    *State
+	many bool // workers of several hosts are shown
 }
 
 // markup is text that is HTML already. Nothing that a Source gave is ever made one.

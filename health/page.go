@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -200,7 +201,7 @@ func (p *page) figures() {
 		}
 	}
 	figure("hosts", strconv.Itoa(len(s.Hosts)), note)
-	figure("world size", strconv.Itoa(job.WorldSize), text.Count(len(s.Workers), "worker")+" here")
+	figure("world size", strconv.Itoa(job.WorldSize), workersShown(s))
 	figure("restarts", strconv.Itoa(job.Restarts), fmt.Sprintf("of %d", job.MaxRestarts))
 	if !job.Started.IsZero() {
 		figure("since start", span(s.Time.Sub(job.Started)), job.Started.In(s.Time.Location()).Format("2 Jan 15:04"))
@@ -212,10 +213,22 @@ func (p *page) figures() {
 		rss += s.Workers[i].Usage.RSSBytes
 	}
 	if rss > 0 {
-		figure("CPU", fmt.Sprintf("%.1f", cpu/100), "CPUs busy here")
-		figure("memory", text.Size(rss), "of workers here")
+		figure("CPU", fmt.Sprintf("%.1f", cpu/100), "CPUs busy")
+		figure("memory", text.Size(rss), "of workers")
 	}
 	p.put("</dl>\n")
+}
+
+// workersShown says of which workers the page knows.
+func workersShown(s *State) string {
+	what := text.Count(len(s.Workers), "worker")
+	switch {
+	case len(s.Hosts) < 2 || len(s.Workers) == s.Job.WorldSize:
+		return what
+	case !slices.ContainsFunc(s.Workers, func(w Worker) bool { return w.GroupRank != s.Host.GroupRank }):
+		return what + " here"
+	}
+	return what + " known"
 }
 
 // cell writes one cell of a worker's row; label names it where there is no room
@@ -226,12 +239,17 @@ func (p *page) cell(label, class, value string) {
 
 func (p *page) workers() {
 	if len(p.s.Workers) == 0 {
-		p.put("<section id=\"workers\"><h2>Workers of this host</h2><p class=\"none\">None run.</p></section>\n")
+		p.put("<section id=\"workers\"><h2>Workers</h2><p class=\"none\">None run.</p></section>\n")
 		return
 	}
-	p.put(`<section id="workers"><h2>Workers of this host</h2>
-<table class="workers"><thead><tr><th>rank<th>local<th>pid<th>state<th class="n">CPU<th class="n">memory<th class="n">step<th class="n">last output<th class="n">runs</tr></thead><tbody>
-`)
+	p.many = slices.ContainsFunc(p.s.Workers, func(w Worker) bool { return w.GroupRank != p.s.Workers[0].GroupRank })
+	title, host := markup("Workers of this host"), markup("")
+	if p.many {
+		title, host = "Workers", "<th>host"
+	}
+	p.put(`<section id="workers"><h2>%s</h2>
+<table class="workers"><thead><tr><th>rank%s<th>local<th>pid<th>state<th class="n">CPU<th class="n">memory<th class="n">step<th class="n">last output<th class="n">runs</tr></thead><tbody>
+`, title, host)
 	for i := range p.s.Workers {
 		p.worker(&p.s.Workers[i])
 	}
@@ -239,8 +257,11 @@ func (p *page) workers() {
 }
 
 func (p *page) worker(w *Worker) {
-	p.put(`<tr id="w%d">`, w.LocalRank)
+	p.put(`<tr id="w%d">`, w.Rank)
 	p.cell("rank", "rank", strconv.Itoa(w.Rank))
+	if p.many {
+		p.cell("host", "", orDash(w.Host != "", w.Host))
+	}
 	p.cell("local rank", "dim", strconv.Itoa(w.LocalRank))
 	p.cell("pid", "dim", orDash(w.PID > 0, strconv.Itoa(w.PID)))
 	p.put(`<td data-l="state" class="state"><b class="dot %s"></b>%s`, toneOf(w.State), w.State)
@@ -357,7 +378,11 @@ func (p *page) hosts() {
 		if h.Workers > 0 {
 			p.put(`%s`, text.Count(h.Workers, "worker"))
 		}
-		p.put("</small></li>\n")
+		p.put("</small>")
+		if h.Problem != "" {
+			p.put(`<small class="problem">%s</small>`, text.Clip(h.Problem, 300))
+		}
+		p.put("</li>\n")
 	}
 	p.put("</ul>\n")
 	if n := len(p.s.Hosts) - shownHosts; n > 0 {
@@ -388,7 +413,10 @@ func (p *page) logs() {
 }
 
 func (p *page) log(w *Worker, open markup) {
-	p.put(`<details id="l%d"%s><summary><b class="dot %s"></b><b>rank %d</b>`, w.LocalRank, open, toneOf(w.State), w.Rank)
+	p.put(`<details id="l%d"%s><summary><b class="dot %s"></b><b>rank %d</b>`, w.Rank, open, toneOf(w.State), w.Rank)
+	if p.many {
+		p.put(` <small>%s</small>`, w.Host)
+	}
 	for _, stream := range []struct{ name, path string }{{"stdout", w.Stdout}, {"stderr", w.Stderr}} {
 		if stream.path != "" {
 			p.put(` <a href="v1/logs?rank=%d&amp;stream=%s" title="%s">%s</a>`, w.Rank, stream.name, stream.path, stream.name)

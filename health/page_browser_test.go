@@ -137,7 +137,7 @@ func TestPageInBrowser(t *testing.T) {
 			checkPage(t, p, tt.width)
 
 			// What a person does in the page outlives an update.
-			p.Eval(`document.getElementById("older").open = true; document.getElementById("l0").open = false; window.kept = document.getElementById("w0")`, nil)
+			p.Eval(`document.getElementById("older").open = true; document.getElementById("l4").open = false; window.kept = document.getElementById("w4")`, nil)
 			f.set(func(f *fake) {
 				f.state.Time = now.Add(time.Second)
 				f.state.Workers[1].Heartbeat = &health.Heartbeat{Step: 987_654, Time: now}
@@ -148,8 +148,8 @@ func TestPageInBrowser(t *testing.T) {
 			p.Until(`document.body.innerText.includes("987654")`)
 			var got []string
 			p.Eval(`[document.getElementById("phase").textContent, document.title, String(document.querySelectorAll(".hosts li").length),
-				String(document.querySelectorAll(".timers").length), String(document.getElementById("older").open), String(document.getElementById("l0").open),
-				String(window.kept === document.getElementById("w0"))]`, &got)
+				String(document.querySelectorAll(".timers").length), String(document.getElementById("older").open), String(document.getElementById("l4").open),
+				String(window.kept === document.getElementById("w4"))]`, &got)
 			want := []string{"restarting", "restarting · train.py --config sft.toml", "3", "0", "true", "false", "true"}
 			if fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Errorf("after an update the page has\n%q, want\n%q", got, want)
@@ -298,7 +298,7 @@ func checkPage(t *testing.T, p *chromium.Tab, width int) {
 		t.Error("a line of a log has become a part of the page")
 	}
 	var text string
-	p.Eval(`document.getElementById("l1").querySelector("pre").textContent`, &text)
+	p.Eval(`document.querySelectorAll("#logs details")[1].querySelector("pre").textContent`, &text)
 	if !strings.Contains(text, attack) {
 		t.Errorf("the log of local rank 1 does not show %s:\n%s", attack, text)
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/muster-run/muster/internal/text"
@@ -58,11 +59,15 @@ type Config struct {
 	// Listener is used instead of Addr where it is set. The Server closes it.
 	Listener net.Listener
 	// Control lets clients of the Server change the job. It is for a Listener that only
-	// the job's user can connect to; nil means that clients can only read.
+	// the job's user, or the job's other agents, can connect to; nil means that clients can
+	// only read.
 	Control Control
-	// Autopsy answers other agents of the job, for whom a Listener is then: they get nothing
-	// else. It returns what this host's workers do at the moment, as JSON.
-	Autopsy func(ctx context.Context, reason, number string) ([]byte, error)
+	// Call connects to the agent of another host, at a Server with a Control and without a
+	// Call. With it this Server is about the whole job, not only about this host. Its
+	// answers are those of a rendezvous.Caller.
+	Call func(ctx context.Context, groupRank int) (net.Conn, error)
+	// Logs follows what this host's workers write, for /v1/logs?follow; nil: nobody can.
+	Logs Follower
 	// Names are further names by which clients ask for this server, as that of a
 	// proxy. Otherwise it answers to addresses, localhost and, beyond the loopback
 	// interface, this host's own name; to others not, for a page on the internet may
@@ -89,7 +94,7 @@ type Config struct {
 //
 // Each request runs in a goroutine of package net/http and touches nothing of the Server
 // that changes, but what has a lock of its own: the connections, the pacers, and the two
-// caches, in whose goroutines alone the Source is asked for its State and its metrics.
+// caches, in whose goroutines alone the Source and the other hosts are asked.
 type Server struct {
 	cfg   Config // with the defaults filled in
 	log   *slog.Logger
@@ -104,8 +109,15 @@ type Server struct {
 
 	state   *cache[*snapshot]
 	metrics *cache[[]byte]
-	probes  *pacer // of /healthz and /readyz, which a flood of others must not hold up
-	reading *pacer // of all others
+	// With Config.Call: what other hosts say, and what is made of it. last and waited are
+	// fetchOthers' and fetchJob's own.
+	others     *cache[*others]
+	job        *cache[*snapshot]
+	jobMetrics *cache[[]byte]
+	last       others
+	waited     atomic.Bool
+	probes     *pacer // of /healthz and /readyz, which a flood of others must not hold up
+	reading    *pacer // of all others
 
 	mu       sync.Mutex     // guards ended, and that requests begin only before it
 	ended    bool           // no more are to begin
@@ -138,6 +150,9 @@ func Listen(cfg Config) (*Server, error) {
 	s.life, s.end = context.WithCancel(context.Background())
 	s.state = &cache[*snapshot]{what: "the state of the job", fetch: s.fetchState, fresh: cfg.Refresh, log: s.log, life: s.life}
 	s.metrics = &cache[[]byte]{what: "the metrics", fetch: s.fetchMetrics, fresh: cfg.Refresh, log: s.log, life: s.life}
+	s.others = &cache[*others]{what: "the state of other hosts", fetch: s.fetchOthers, fresh: othersFresh, log: s.log, life: s.life}
+	s.job = &cache[*snapshot]{what: "the state of all hosts", fetch: s.fetchJob, fresh: cfg.Refresh, log: s.log, life: s.life}
+	s.jobMetrics = &cache[[]byte]{what: "the metrics of all hosts", fetch: s.fetchJobMetrics, fresh: othersFresh, log: s.log, life: s.life}
 	return s, nil
 }
 
@@ -189,6 +204,9 @@ func (s *Server) Close() error {
 	s.ended = true
 	s.mu.Unlock()
 	s.requests.Wait()
+	s.jobMetrics.flight.Wait()
+	s.job.flight.Wait()
+	s.others.flight.Wait()
 	s.state.flight.Wait()
 	s.metrics.flight.Wait()
 	if errors.Is(err, net.ErrClosed) {
@@ -214,7 +232,7 @@ func (s *Server) fetchState(ctx context.Context) (*snapshot, error) {
 	if state == nil {
 		return nil, errors.New("the source has none")
 	}
-	return s.newSnapshot(state), nil
+	return s.newSnapshot(state, nil), nil
 }
 
 // fetchMetrics asks the Source.

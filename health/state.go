@@ -10,7 +10,7 @@ import (
 
 // StateVersion is the version of State's JSON. Fields may be added to a version;
 // a field that is taken away or changes its meaning makes a new one.
-const StateVersion = 1
+const StateVersion = 2
 
 // A Source knows the job. Its methods are called from any goroutine.
 type Source interface {
@@ -41,20 +41,21 @@ const (
 	ended        Phase = "ended"
 )
 
-// A State is one host's view of a job. Durations are in seconds and sizes in
-// bytes; times are RFC 3339. What is not known is absent.
+// A State is a job as one host knows it: what it does itself, and where agents can call each
+// other the workers and timers of all hosts. Durations are in seconds and sizes in bytes;
+// times are RFC 3339, by the answering host's clock. What is not known is absent.
 type State struct {
 	Version int       `json:"version"`
 	Time    time.Time `json:"time"` // when this was so
 	Job     Job       `json:"job"`
 	// Host is the one that the answering agent runs on, and Hosts all of the round,
-	// in order of group rank. A Server shows at most 10000 of them, 1000 workers and 100
-	// failures.
+	// in order of group rank. A Server shows at most 10000 of them, 1000 workers of a host
+	// and 10000 of the job, and 100 failures.
 	Host  Host   `json:"host"`
 	Hosts []Host `json:"hosts,omitempty"`
-	// Workers are those of this host, in order of local rank.
+	// Workers are in order of rank; with scope=host only those of this host.
 	Workers []Worker `json:"workers,omitempty"`
-	// Timers are live ones of this host, the next deadline first, at most 500 of them;
+	// Timers are live ones of the same workers, the next deadline first, at most 500 of them;
 	// LiveTimers is how many there are.
 	Timers     []Timer `json:"timers,omitempty"`
 	LiveTimers int     `json:"live_timers"`
@@ -67,11 +68,12 @@ type State struct {
 // What a State has at most; a server leaves out what a Source gives beyond that:
 // of the timeline the oldest, of the rest the last.
 const (
-	maxTimeline = 200
-	maxTimers   = 500
-	maxHosts    = 10_000
-	maxWorkers  = 1_000
-	maxFailures = 100
+	maxTimeline   = 200
+	maxTimers     = 500
+	maxHosts      = 10_000
+	maxWorkers    = 1_000
+	maxJobWorkers = 10_000
+	maxFailures   = 100
 )
 
 // A Job is what all hosts share, as this one knows it.
@@ -112,10 +114,14 @@ type Host struct {
 	GroupRank int    `json:"group_rank"`
 	Workers   int    `json:"workers,omitempty"`
 	State     string `json:"state,omitempty"`
+	// Problem is why its workers are missing, or not as they are now: its agent is torchrun's.
+	Problem string `json:"problem,omitempty"`
 }
 
-// A Worker is one local rank of this host.
+// A Worker is one local rank of a host.
 type Worker struct {
+	Host      string    `json:"host,omitempty"`
+	GroupRank int       `json:"group_rank"`
 	Rank      int       `json:"rank"`
 	LocalRank int       `json:"local_rank"`
 	PID       int       `json:"pid,omitempty"`

@@ -17,13 +17,19 @@ type control struct {
 }
 
 // Stop does what SIGTERM does, also where the agent handles no signals.
-func (c *control) Stop() {
-	c.log.Warn("muster stop: this host is asked to leave the job")
-	c.end(&stopError{process.SignalError{Signal: syscall.SIGTERM}})
+func (c *control) Stop(by string) {
+	c.log.Warn("muster stop: this host is asked to leave the job", "by", by)
+	if by != "" {
+		by = ", as " + by + " has asked"
+	}
+	c.end(&stopError{process.SignalError{Signal: syscall.SIGTERM}, by})
 }
 
 // A stopError is the cause of a stop by control.Stop: it is to the workers as the signal is.
-type stopError struct{ signal process.SignalError }
+type stopError struct {
+	signal process.SignalError
+	by     string
+}
 
-func (e *stopError) Error() string { return "muster stop: this host has left the job" }
+func (e *stopError) Error() string { return "muster stop: this host has left the job" + e.by }
 func (e *stopError) Unwrap() error { return &e.signal }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +25,7 @@ type observed struct {
 	cfg     *Config
 	line    *waitingLine
 	metrics *metrics.Job // nil where nobody can ask
+	logs    health.Follower
 }
 
 // waiting shows what the rendezvous waits for.
@@ -34,6 +36,7 @@ func (o *observed) waiting(w rendezvous.Waiting) {
 
 // watch names the agent to all who ask it.
 func (o *observed) watch(a *agent.Agent) {
+	o.logs = a
 	o.Watch(a)
 	if o.metrics != nil {
 		o.metrics.Watch(a)
@@ -59,7 +62,7 @@ func (o *observed) addr() string {
 // observers get the agent's events: for event logs, for metrics, and for what is served.
 func (o *observed) observers(sink events.Sink, stdout io.Writer) []func(agent.Event) {
 	all := append(slices.Clip(o.cfg.Records.Observers), events.Observer(sink), o.Observe)
-	if o.addr() != "" || o.cfg.Socket {
+	if o.addr() != "" || o.cfg.Socket || o.cfg.MaxNodes > 1 {
 		o.metrics = &metrics.Job{}
 		all = append(all, o.metrics.Observe)
 	}
@@ -75,8 +78,12 @@ func (o *observed) observers(sink events.Sink, stdout io.Writer) []func(agent.Ev
 // what ends all three. A job runs without them, too.
 func (o *observed) serve(host string, c *control, calls rendezvous.Caller) (at string, stop func()) {
 	var ends []func()
+	var call func(context.Context, int) (net.Conn, error)
+	if calls != nil {
+		call = calls.Call
+	}
 	if addr := o.addr(); addr != "" {
-		s, end := o.begin(health.Config{Addr: addr, Names: o.cfg.Health.Names})
+		s, end := o.begin(health.Config{Addr: addr, Names: o.cfg.Health.Names, Call: call})
 		if s != nil {
 			at = s.URL(host)
 		}
@@ -86,12 +93,12 @@ func (o *observed) serve(host string, c *control, calls rendezvous.Caller) (at s
 		if l, err := unixsock.ListenAgent(o.cfg.RunID); err != nil {
 			o.cfg.Logger.Warn("the job has no socket, so muster ps, stop and the like do not find it", "error", err)
 		} else {
-			_, end := o.begin(health.Config{Listener: l, Control: c})
+			_, end := o.begin(health.Config{Listener: l, Control: c, Call: call})
 			ends = append(ends, end)
 		}
 	}
 	if calls != nil {
-		_, end := o.begin(health.Config{Listener: calls.Calls(), Autopsy: c.Autopsy})
+		_, end := o.begin(health.Config{Listener: calls.Calls(), Control: c})
 		ends = append(ends, end)
 	}
 	return at, func() {
@@ -104,7 +111,7 @@ func (o *observed) serve(host string, c *control, calls rendezvous.Caller) (at s
 // begin begins to serve at one address, and returns what ends that.
 func (o *observed) begin(cfg health.Config) (s *health.Server, stop func()) {
 	log := o.cfg.Logger
-	cfg.Source, cfg.Logger = o, log
+	cfg.Source, cfg.Logger, cfg.Logs = o, log, o.logs
 	s, err := health.Listen(cfg)
 	if err != nil {
 		log.Warn("the job's health is not served", "error", err)

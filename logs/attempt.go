@@ -87,6 +87,7 @@ type Attempt struct {
 	owned   []*os.File      // the workers' ends, closed by Started
 	noRoom  bool            // the disk was full: no files
 
+	over      chan struct{} // closed when the workers have ended
 	started   bool
 	watcher   *watcher       // of tails
 	terminals []*os.File     // the agent's ends of ptys
@@ -128,7 +129,7 @@ func (r *Run) Attempt(restart int, workers []Worker) (*Attempt, error) {
 }
 
 func newAttempt(r *Run) *Attempt {
-	return &Attempt{run: r, workers: make(map[int]*worker), placed: make(map[string]bool)}
+	return &Attempt{run: r, workers: make(map[int]*worker), placed: make(map[string]bool), over: make(chan struct{})}
 }
 
 func (a *Attempt) open(restart int, workers []Worker) error {
@@ -519,6 +520,9 @@ func (a *Attempt) Output(localRank int) (out Output) {
 // left is counted as lost. Errors say why output was lost; the workers' log files
 // are not affected, unless they speak of a full disk.
 func (a *Attempt) Finish(ctx context.Context) (Stats, error) {
+	if a.over != nil {
+		close(a.over)
+	}
 	if !a.started {
 		a.discard()
 		return Stats{}, nil

@@ -62,6 +62,7 @@ type rotatedReader struct {
 	part  *os.File // the segment that is read, or nil
 	z     *gzip.Reader
 	is    segment
+	lost  int64  // bytes that were passed over, since their segment is gone
 	sum   uint32 // of the last segment that was read, when doubt is true
 	doubt bool   // what is in the file where the segment was is not known
 }
@@ -149,6 +150,7 @@ func (r *rotatedReader) readLive(p []byte) (n int, from int64, err error) {
 	n, err = readAt(r.live, p, at)
 	// The hole's last bytes are in a block with others.
 	zeros := n - len(bytes.TrimLeft(p[:n], "\x00"))
+	r.lost += at + int64(zeros) - from
 	return copy(p, p[zeros:n]), at + int64(zeros), err
 }
 
@@ -228,6 +230,7 @@ func (r *rotatedReader) begin(number int64) error {
 		r.generation, r.off = s.generation, s.from
 	}
 	if s.to <= r.off || s.gap {
+		r.lost += max(0, s.to-r.off)
 		r.off = max(r.off, s.to)
 		return part.Close()
 	}
@@ -237,6 +240,7 @@ func (r *rotatedReader) begin(number int64) error {
 			return fmt.Errorf("%s: %w", path, err)
 		}
 	}
+	r.lost += max(0, s.from-r.off)
 	r.off = max(r.off, s.from)
 	return nil
 }

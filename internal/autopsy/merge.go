@@ -31,8 +31,8 @@ func (r *Report) Brief() *Report {
 	return &brief
 }
 
-// With is the report with the workers of other hosts, by rank. missing says of which hosts
-// there is nothing.
+// With is the report with the workers of other hosts, by rank, but those that it has already.
+// missing says of which hosts there is nothing.
 func (r *Report) With(others []*Report, missing []string) *Report {
 	all := *r
 	all.Workers = slices.Clone(r.Workers)
@@ -40,7 +40,11 @@ func (r *Report) With(others []*Report, missing []string) *Report {
 		all.Workers[i].Host = r.Host
 	}
 	for _, other := range others {
-		all.Workers = append(all.Workers, other.Workers...)
+		for _, w := range other.Workers {
+			if !slices.ContainsFunc(r.Workers, func(own Worker) bool { return own.Rank == w.Rank }) {
+				all.Workers = append(all.Workers, w)
+			}
+		}
 	}
 	slices.SortStableFunc(all.Workers, func(a, b Worker) int { return cmp.Compare(a.Rank, b.Rank) })
 	all.Missing = append(slices.Clone(r.Missing), missing...)

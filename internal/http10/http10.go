@@ -42,37 +42,67 @@ func Ask(ctx context.Context, conn net.Conn, method, path string, limit int64) (
 	return Read(conn, limit)
 }
 
+// Stream sends a request without a body, and returns the body of the answer for the caller to
+// read as it comes, for as long as ctx lasts; stop ends that sooner, and is to be called. The
+// caller closes conn.
+func Stream(ctx context.Context, conn net.Conn, path string) (body *bufio.Reader, stop func() bool, err error) {
+	stop = context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	if _, err = fmt.Fprintf(conn, "GET %s HTTP/1.0\r\nHost: localhost\r\n\r\n", path); err != nil {
+		return nil, stop, err
+	}
+	body = bufio.NewReaderSize(conn, 64<<10)
+	status, length, err := head(body, maxRefusal)
+	if err != nil || status == "200" {
+		return body, stop, err
+	}
+	_, err = read(body, status, length, maxRefusal)
+	return nil, stop, err
+}
+
+// maxRefusal bounds an answer that is no stream.
+const maxRefusal = 64 << 10
+
 // Read reads an answer, and returns its body.
 func Read(r io.Reader, limit int64) ([]byte, error) {
 	in := bufio.NewReaderSize(r, 8<<10)
-	line, err := headLine(in)
+	status, length, err := head(in, limit)
 	if err != nil {
 		return nil, err
 	}
-	proto, rest, _ := strings.Cut(line, " ")
-	status, _, _ := strings.Cut(rest, " ")
-	if !strings.HasPrefix(proto, "HTTP/1.") || len(status) != 3 {
-		return nil, &HeadError{"what answers does not speak HTTP"}
+	return read(in, status, length, limit)
+}
+
+// head reads what comes before the body: the status, and the length, -1 without one.
+func head(in *bufio.Reader, limit int64) (status string, length int64, err error) {
+	line, err := headLine(in)
+	if err != nil {
+		return "", 0, err
 	}
-	length := int64(-1)
+	proto, rest, _ := strings.Cut(line, " ")
+	status, _, _ = strings.Cut(rest, " ")
+	if !strings.HasPrefix(proto, "HTTP/1.") || len(status) != 3 {
+		return "", 0, &HeadError{"what answers does not speak HTTP"}
+	}
+	length = -1
 	for {
-		if line, err = headLine(in); err != nil {
-			return nil, err
-		}
-		if line == "" {
-			break
+		if line, err = headLine(in); err != nil || line == "" {
+			return status, length, err
 		}
 		name, value, _ := strings.Cut(line, ":")
 		value = strings.TrimSpace(value)
 		switch strings.ToLower(name) {
 		case "content-length":
 			if length, err = strconv.ParseInt(value, 10, 64); err != nil || length < 0 || length > limit {
-				return nil, fmt.Errorf("the answer has a length of '%s' bytes; the limit is %d", text.Line(value, 40), limit)
+				return "", 0, fmt.Errorf("the answer has a length of '%s' bytes; the limit is %d", text.Line(value, 40), limit)
 			}
 		case "transfer-encoding":
-			return nil, fmt.Errorf("transfer encoding '%s' in an answer to HTTP/1.0", text.Line(value, 40))
+			return "", 0, fmt.Errorf("transfer encoding '%s' in an answer to HTTP/1.0", text.Line(value, 40))
 		}
 	}
+}
+
+// read reads the body.
+func read(in *bufio.Reader, status string, length, limit int64) ([]byte, error) {
 	most := length
 	if length < 0 {
 		most = limit + 1

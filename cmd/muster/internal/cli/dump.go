@@ -3,28 +3,31 @@ package cli
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
+	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/internal/text"
 )
 
 const dumpUsage = `usage: muster dump [JOB | --pid PID[,PID...]] [--out DIR] [--json] [--timeout SECONDS]
 
-Shows where workers on this host are, without ending them: the Python stacks of all
-threads, equal ones together and those that differ first, so that you see the rank for
-which the others wait. Without JOB and --pid it looks at all workers of this user,
-whether muster or torchrun has started them, job by job.
+Shows where workers are, without ending them: the Python stacks of all threads, equal
+ones together and those that differ first, so that you see the rank for which the others
+wait. Without JOB and --pid it looks at all workers of this user on this host, whether
+muster or torchrun has started them, job by job.
 
   JOB                a job's run ID (--rdzv-id), or the pid of its agent (muster run), as
-                     muster ps shows them
+                     muster ps shows them: its workers on all hosts
   --pid PID          a process to look at; may be repeated
   --out DIR          write the whole evidence there, as autopsy.txt and autopsy.json: also
                      threads, system calls, sockets, memory and CPU time, the end of
@@ -47,6 +50,7 @@ type dumpRequest struct {
 	out     string
 	json    bool
 	timeout time.Duration
+	agents  []job // of the job, on this host; nil without one
 }
 
 // dumpCommand is `muster dump`.
@@ -69,7 +73,8 @@ func (req dumpRequest) take(ctx context.Context, c *command, jobs []autopsy.Job,
 	cfg := autopsy.Config{Timeout: req.timeout, Logger: logger}
 	shown := 0
 	for _, job := range jobs {
-		report := autopsy.Take(ctx, req.reason(job), job.Workers, cfg)
+		others := req.others(ctx)
+		report := others(autopsy.Take(ctx, req.reason(job), job.Workers, cfg))
 		if len(jobs) > 1 && report.Gone() {
 			continue // it ended meanwhile
 		}
@@ -119,7 +124,7 @@ func parseDump(c *command, args []string) (req dumpRequest) {
 
 // find returns the workers that were asked for, and an error for each that is not
 // there.
-func (req dumpRequest) find(ctx context.Context) ([]autopsy.Job, error) {
+func (req *dumpRequest) find(ctx context.Context) ([]autopsy.Job, error) {
 	if len(req.pids) > 0 {
 		var job autopsy.Job
 		var errs []error
@@ -147,7 +152,7 @@ func (req dumpRequest) find(ctx context.Context) ([]autopsy.Job, error) {
 }
 
 // findJob returns the workers of the job that is meant, one of muster's or of torchrun's.
-func (req dumpRequest) findJob(ctx context.Context) ([]autopsy.Job, error) {
+func (req *dumpRequest) findJob(ctx context.Context) ([]autopsy.Job, error) {
 	agents, missing := theJob(ctx, req.job, false)
 	if agents != nil && missing != nil {
 		return nil, missing
@@ -163,8 +168,12 @@ func (req dumpRequest) findJob(ctx context.Context) ([]autopsy.Job, error) {
 		}
 		workers = append(workers, found...)
 	}
+	req.agents = agents
 	if workers != nil {
 		return []autopsy.Job{{RunID: agents[0].runID(), Workers: workers}}, nil
+	}
+	if agents != nil && agents[0].state != nil && agents[0].state.Job.MaxHosts > 1 {
+		return []autopsy.Job{{RunID: agents[0].runID()}}, nil // it may have some elsewhere
 	}
 	if agents != nil {
 		return nil, fmt.Errorf("%s has no workers now", agents[0].name())
@@ -174,6 +183,45 @@ func (req dumpRequest) findJob(ctx context.Context) ([]autopsy.Job, error) {
 		return jobs[i : i+1], nil
 	}
 	return nil, cmp.Or(err, missing)
+}
+
+// others begins to ask the other hosts of the job that is meant, and returns what adds their
+// evidence to that of this host.
+func (req dumpRequest) others(ctx context.Context) func(*autopsy.Report) *autopsy.Report {
+	agents := req.agents
+	if len(agents) == 0 || agents[0].state == nil || agents[0].state.Job.MaxHosts < 2 {
+		return func(own *autopsy.Report) *autopsy.Report { return own }
+	}
+	asked := make(chan error, 1)
+	done := &health.Done{}
+	go func() {
+		body, err := agents[0].askFor(ctx, "POST", "/v1/autopsy?reason="+url.QueryEscape("muster dump on "+agents[0].state.Host.Name), fetchTimeout+req.timeout)
+		if err == nil {
+			err = json.Unmarshal(body, done)
+		}
+		asked <- err
+	}()
+	return func(own *autopsy.Report) *autopsy.Report {
+		var reports []*autopsy.Report
+		var missing []string
+		if err := <-asked; err != nil {
+			missing = append(missing, fmt.Sprintf("the other hosts (%v)", err))
+		}
+		for _, body := range done.Reports {
+			r := &autopsy.Report{}
+			if err := json.Unmarshal(body, r); err != nil {
+				missing = append(missing, fmt.Sprintf("a host whose answer cannot be read (%v)", err))
+				continue
+			}
+			reports = append(reports, r)
+		}
+		for _, m := range done.Missing {
+			if !slices.ContainsFunc(agents, func(j job) bool { return j.state != nil && j.state.Host.GroupRank == m.GroupRank }) {
+				missing = append(missing, fmt.Sprintf("group rank %d (%s)", m.GroupRank, m.Why))
+			}
+		}
+		return own.With(reports, missing)
+	}
 }
 
 // reason is the report's title.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -38,11 +39,13 @@ const jobUsage = `
              without it the one job of this user
 `
 
-const stopUsage = `usage: muster stop [JOB] [--all] [--no-wait]
+const stopUsage = `usage: muster stop [JOB] [--host] [--all] [--no-wait]
 
-Stops this host's part of a job, as SIGTERM to its agent does: the workers get SIGTERM, time
-to end, then SIGKILL. It returns when they have ended.
-` + jobUsage + `  --all      all jobs of this user on this host; for root, too, only its own
+Stops a job on all its hosts, as SIGTERM to each agent does: the workers get SIGTERM, time
+to end, then SIGKILL. It returns when those of this host have ended, and fails if a host
+cannot be asked: one of torchrun's, or all others while PyTorch holds the rendezvous.
+` + jobUsage + `  --host     only this host's part: the others go on, or not, as when a host leaves
+  --all      all jobs of this user on this host; for root, too, only its own
   --no-wait  return at once
 `
 
@@ -52,12 +55,13 @@ Stops the workers of a job on all its hosts and starts new ones, in a new round,
 host joins. It counts no restart of --max-restarts.
 ` + jobUsage
 
-const signalUsage = `usage: muster signal SIGNAL [JOB] [--rank N]
+const signalUsage = `usage: muster signal SIGNAL [JOB] [--rank N] [--host]
 
-Sends a signal to a job's workers on this host, not to their child processes, and prints
+Sends a signal to a job's workers on all hosts, not to their child processes, and prints
 which workers got it.
 
   SIGNAL     its name, such as USR1 or SIGUSR1, or its number` + jobUsage + `  --rank N   only to the worker of this global rank
+  --host     only to workers of this host
 `
 
 const (
@@ -68,8 +72,6 @@ const (
 	// maxOthers bounds the answer of another user's agent, who may mean root ill: a State of
 	// 1,000 workers with their last lines, of 100 characters, is smaller.
 	maxOthers = 4 << 20
-	// maxListed bounds each list in a State: the longest is that of hosts.
-	maxListed = 10_000
 )
 
 // A job is one agent: on this host by the socket of its user, or where its --health-addr is.
@@ -77,7 +79,8 @@ type job struct {
 	unixsock.Agent
 	addr  string // in place of the socket
 	state *health.State
-	err   error // why there is no state
+	err   error        // why there is no state
+	done  *health.Done // what it has been asked to do
 }
 
 // runID is what is known of it.
@@ -109,7 +112,12 @@ func userName(uid int) string {
 
 // ask sends a request to the job's agent.
 func (j *job) ask(ctx context.Context, method, path string) (body []byte, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, fetchTimeout, fmt.Errorf("no answer within %v", fetchTimeout))
+	return j.askFor(ctx, method, path, fetchTimeout)
+}
+
+// askFor is ask with another limit of time.
+func (j *job) askFor(ctx context.Context, method, path string, limit time.Duration) (body []byte, err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
 	defer cancel()
 	conn, err := j.dial(ctx)
 	if e, ok := errors.AsType[*net.OpError](err); ok {
@@ -153,47 +161,17 @@ func (j *job) dial(ctx context.Context) (net.Conn, error) {
 	return new(net.Dialer).DialContext(ctx, network, address)
 }
 
-// parseState reads a state, or of its lists only the workers' ranks. A list of many small
-// entries would take a hundred times the memory of its text: it is counted before.
-func parseState(body []byte, whole bool) (*health.State, error) {
-	var brief struct {
-		Version                           int
-		Job                               health.Job
-		Host                              health.Host
-		Workers                           []struct{ Rank int }
-		Hosts, Timers, Timeline, Failures []struct{}
-	}
-	if err := json.Unmarshal(body, &brief); err != nil {
-		return nil, err
-	}
-	if brief.Version < 1 {
-		return nil, errors.New("it has no version")
-	}
-	if max(len(brief.Workers), len(brief.Hosts), len(brief.Timers), len(brief.Timeline), len(brief.Failures)) > maxListed {
-		return nil, fmt.Errorf("it has a list of more than %d entries", maxListed)
-	}
-	state := &health.State{Version: brief.Version, Job: brief.Job, Host: brief.Host}
-	if whole {
-		*state = health.State{}
-		return state, json.Unmarshal(body, state)
-	}
-	for _, w := range brief.Workers {
-		state.Workers = append(state.Workers, health.Worker{Rank: w.Rank})
-	}
-	return state, nil
-}
-
-// fetch asks for the job's state, as parseState reads it.
-func (j *job) fetch(ctx context.Context, whole bool) {
+// fetch asks for the state of the job on all hosts or, with ofHost, on the agent's alone, with
+// the lists' entries or, with brief, without them (health.ParseState).
+func (j *job) fetch(ctx context.Context, of stateOf) {
 	var state *health.State
-	body, err := j.ask(ctx, "GET", "/v1/state")
-	if err == nil {
-		if state, err = parseState(body, whole); err != nil {
-			err = fmt.Errorf("the answer is no state of a job: %w", err)
-		}
+	path := "/v1/state"
+	if of.host {
+		path += "?scope=host"
 	}
-	if err == nil && state.Version > health.StateVersion {
-		err = fmt.Errorf("the agent is a newer muster (state version %d, this one knows %d); use that release's muster", state.Version, health.StateVersion)
+	body, err := j.ask(ctx, "GET", path)
+	if err == nil {
+		state, err = health.ParseState(body, !of.brief)
 	}
 	if err != nil {
 		j.err, j.state = fmt.Errorf("ask %s: %w", j.name(), err), nil
@@ -202,14 +180,17 @@ func (j *job) fetch(ctx context.Context, whole bool) {
 	j.state = state
 }
 
-// askAll asks agents side by side for their states, as parseState reads them.
-func askAll(ctx context.Context, jobs []job, whole bool) {
+// stateOf says what is wanted of a job's state.
+type stateOf struct{ host, brief bool }
+
+// askAll asks agents side by side for their states.
+func askAll(ctx context.Context, jobs []job, of stateOf) {
 	slots := make(chan struct{}, mostAtOnce)
 	var asking sync.WaitGroup
 	for i := range jobs {
 		slots <- struct{}{}
 		asking.Go(func() {
-			jobs[i].fetch(ctx, whole)
+			jobs[i].fetch(ctx, of)
 			<-slots
 		})
 	}
@@ -217,14 +198,14 @@ func askAll(ctx context.Context, jobs []job, whole bool) {
 }
 
 // findJobs returns the jobs of this user on this host, for root those of all users, with their
-// states, in short. Agents that are not wanted are not asked.
-func findJobs(ctx context.Context, wanted func([]unixsock.Agent) []unixsock.Agent) ([]job, error) {
+// states. Agents that are not wanted are not asked.
+func findJobs(ctx context.Context, of stateOf, wanted func([]unixsock.Agent) []unixsock.Agent) ([]job, error) {
 	agents, err := unixsock.Agents(ctx)
 	var jobs []job
 	for _, a := range wanted(agents) {
 		jobs = append(jobs, job{Agent: a})
 	}
-	askAll(ctx, jobs, false)
+	askAll(ctx, jobs, of)
 	return jobs, err
 }
 
@@ -246,7 +227,7 @@ func mayBe(agents []unixsock.Agent, meant string) (found []unixsock.Agent) {
 // several if several agents of one job run on this host. With all it returns those of all jobs
 // of this user. If there are several jobs, the error asks for one of them.
 func theJob(ctx context.Context, meant string, all bool) ([]job, error) {
-	jobs, err := findJobs(ctx, func(agents []unixsock.Agent) []unixsock.Agent { return mayBe(agents, meant) })
+	jobs, err := findJobs(ctx, stateOf{host: true, brief: true}, func(agents []unixsock.Agent) []unixsock.Agent { return mayBe(agents, meant) })
 	jobs = slices.DeleteFunc(jobs, func(j job) bool {
 		return meant != "" && strconv.Itoa(j.PID) != meant && j.runID() != meant && j.state != nil
 	})
@@ -322,7 +303,8 @@ type psJob struct {
 	User string `json:"user"`
 	*health.Job
 	Host    *health.Host `json:"host,omitempty"`
-	Ranks   []int        `json:"ranks,omitempty"` // global ranks on this host
+	Hosts   int          `json:"hosts,omitempty"` // of the round
+	Ranks   []int        `json:"ranks,omitempty"` // global ranks on all hosts that answer
 	Problem string       `json:"problem,omitempty"`
 }
 
@@ -332,7 +314,7 @@ func psCommand(ctx context.Context, c *command, args []string) error {
 	if err := c.refused(); err != nil {
 		return err
 	}
-	jobs, err := findJobs(ctx, func(agents []unixsock.Agent) []unixsock.Agent { return agents })
+	jobs, err := findJobs(ctx, stateOf{brief: true}, func(agents []unixsock.Agent) []unixsock.Agent { return agents })
 	if !*asJSON && len(jobs) == 0 {
 		if err == nil {
 			fmt.Fprintf(c.stdout, "no job of %s runs on this host\n", whose())
@@ -340,17 +322,17 @@ func psCommand(ctx context.Context, c *command, args []string) error {
 		return err
 	}
 	list := []psJob{}
-	rows := [][]string{{"RUN ID", "PID", "USER", "RANKS", "STATE", "RESTARTS", "UP", "SCRIPT"}}
+	rows := [][]string{{"RUN ID", "PID", "USER", "HOSTS", "RANKS", "STATE", "RESTARTS", "UP", "SCRIPT"}}
 	for i := range jobs {
 		j := &jobs[i]
 		p := psJob{PID: j.PID, User: j.user()}
-		row := []string{text.Line(j.runID(), 80), strconv.Itoa(j.PID), text.Line(p.User, 40), "-", "no answer", "-", "-", "-"}
+		row := []string{text.Line(j.runID(), 80), strconv.Itoa(j.PID), text.Line(p.User, 40), "-", "-", "no answer", "-", "-", "-"}
 		if s := j.state; s != nil {
-			p.Job, p.Host = &s.Job, &s.Host
+			p.Job, p.Host, p.Hosts = &s.Job, &s.Host, len(s.Hosts)
 			for _, w := range s.Workers {
 				p.Ranks = append(p.Ranks, w.Rank)
 			}
-			row = append(row[:3], cmp.Or(text.Line(text.Ranges(p.Ranks, ","), 80), "-"), text.Line(string(s.Job.Phase), 40), fmt.Sprintf("%d/%d", s.Job.Restarts, s.Job.MaxRestarts),
+			row = append(row[:3], strconv.Itoa(max(1, p.Hosts)), cmp.Or(text.Line(text.Ranges(p.Ranks, ","), 80), "-"), text.Line(string(s.Job.Phase), 40), fmt.Sprintf("%d/%d", s.Job.Restarts, s.Job.MaxRestarts),
 				max(0, time.Since(s.Job.Started)).Round(time.Second).String(), text.Line(s.Job.Entrypoint, 80))
 		} else {
 			p.Problem = j.err.Error()
@@ -372,14 +354,17 @@ func psCommand(ctx context.Context, c *command, args []string) error {
 const stopPause = 100 * time.Millisecond
 
 func stopCommand(ctx context.Context, c *command, args []string) error {
-	all, noWait := c.Bool("all", false, ""), c.Bool("no-wait", false, "")
+	host, all, noWait := c.Bool("host", false, ""), c.Bool("all", false, ""), c.Bool("no-wait", false, "")
 	meant := c.atMost(1, args)[0]
 	if *all && meant != "" {
 		c.wrong("--all and a job exclude each other; leave one of them out")
 	}
-	return c.each(ctx, meant, *all, "/v1/stop", func(j *job, _ []byte) error {
-		fmt.Fprintf(c.stdout, "stopping %s\n", j.name())
-		return nil
+	return c.each(ctx, request{meant: meant, all: *all, path: "/v1/stop", host: *host}, func(j *job, done *health.Done) {
+		hosts := ""
+		if n := len(done.Hosts); n > 0 {
+			hosts = fmt.Sprintf(" on %d hosts", n+1)
+		}
+		fmt.Fprintf(c.stdout, "stopping %s%s\n", j.name(), hosts)
 	}, func(j *job) error {
 		for !*noWait {
 			conn, err := j.Dial(ctx)
@@ -399,14 +384,13 @@ func stopCommand(ctx context.Context, c *command, args []string) error {
 }
 
 func restartCommand(ctx context.Context, c *command, args []string) error {
-	return c.each(ctx, c.atMost(1, args)[0], false, "/v1/restart", func(j *job, _ []byte) error {
+	return c.each(ctx, request{meant: c.atMost(1, args)[0], path: "/v1/restart"}, func(j *job, _ *health.Done) {
 		fmt.Fprintf(c.stdout, "restarting the workers of %s\n", j.name())
-		return nil
 	}, nil)
 }
 
 func signalCommand(ctx context.Context, c *command, args []string) error {
-	rank := -1
+	rank, host := -1, c.Bool("host", false, "")
 	c.number("rank", &rank, 0, 1<<30)
 	given := c.atMost(2, args)
 	sig := text.ParseSignal(given[0])
@@ -416,50 +400,78 @@ func signalCommand(ctx context.Context, c *command, args []string) error {
 	case sig <= 0:
 		c.wrong("%s is no signal; want a name or number, such as USR1", quote(given[0]))
 	}
-	path := "/v1/signal?signal=" + strconv.Itoa(int(sig))
+	query := url.Values{"signal": {strconv.Itoa(int(sig))}}
 	if rank >= 0 {
-		path += "&rank=" + url.QueryEscape(strconv.Itoa(rank))
+		query.Set("rank", strconv.Itoa(rank))
 	}
 	reached := false
-	err := c.each(ctx, given[1], false, path, func(j *job, body []byte) error {
+	err := c.each(ctx, request{meant: given[1], path: "/v1/signal", query: query, host: *host}, func(_ *job, done *health.Done) {
 		reached = true
-		var sent struct{ Workers []health.Signaled }
-		err := json.Unmarshal(body, &sent)
 		var to []string
-		for _, w := range sent.Workers {
+		for _, w := range done.Workers {
 			to = append(to, fmt.Sprintf("rank %d (pid %d)", w.Rank, w.PID))
+			if len(done.Hosts) > 0 && w.Host != "" {
+				to[len(to)-1] = fmt.Sprintf("rank %d (pid %d on %s)", w.Rank, w.PID, text.Line(w.Host, 80))
+			}
 		}
 		fmt.Fprintf(c.stdout, "sent %s to %s\n", text.SignalName(syscall.Signal(sig)), strings.Join(to, ", "))
-		return err
 	}, nil)
 	if rank >= 0 && reached {
-		return nil // the job's other agents on this host do not have the rank
+		return nil // no other agent has the rank
 	}
 	return err
 }
 
-// each asks the agents of the job that is meant, or all of them, and then waits for each.
-func (c *command) each(ctx context.Context, meant string, all bool, path string, done func(*job, []byte) error, wait func(*job) error) error {
+// A request is what the agents of a job are to do.
+type request struct {
+	meant string // which job; "" is the one of this user
+	all   bool   // or all of them
+	path  string
+	query url.Values
+	host  bool // only the agents on this host
+}
+
+// each sends a request to one agent of each job that is meant, which passes it on to the agents
+// on other hosts, and to those agents on this host that it has not reached. It then waits for
+// each agent of this host. Agents on other hosts that were not reached are an error.
+func (c *command) each(ctx context.Context, req request, done func(*job, *health.Done), wait func(*job) error) error {
 	if err := c.refused(); err != nil {
 		return err
 	}
-	jobs, err := theJob(ctx, meant, all)
+	jobs, err := theJob(ctx, req.meant, req.all)
 	if err != nil {
 		return err
 	}
-	if path == "/v1/restart" {
+	if req.path == "/v1/restart" {
 		jobs = jobs[:1] // its other hosts hear of it, and its other agents here
 	}
 	var errs []error
 	for i := range jobs {
-		body, err := jobs[i].ask(ctx, "POST", path)
+		j := &jobs[i]
+		query := url.Values{}
+		maps.Copy(query, req.query)
+		before := slices.IndexFunc(jobs[:i], func(k job) bool { return k.done != nil && k.isOf(j) })
+		if before >= 0 && j.state != nil && slices.Contains(jobs[before].done.Hosts, j.state.Host.GroupRank) {
+			continue
+		}
+		if before >= 0 || req.host {
+			query.Set("scope", "host")
+		}
+		answer := &health.Done{}
+		body, err := j.ask(ctx, "POST", req.path+"?"+query.Encode())
 		if err == nil {
-			err = done(&jobs[i], body)
+			err = json.Unmarshal(body, answer)
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", jobs[i].name(), err))
-			jobs[i].err = err
+			errs = append(errs, fmt.Errorf("%s: %w", j.name(), err))
+			j.err = err
+			continue
 		}
+		done(j, answer)
+		j.done = answer
+	}
+	for i := range jobs {
+		errs = append(errs, notReached(jobs, &jobs[i]))
 	}
 	for i := range jobs {
 		if wait != nil && jobs[i].err == nil {
@@ -467,4 +479,23 @@ func (c *command) each(ctx context.Context, meant string, all bool, path string,
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// notReached says which hosts of a job the request has not reached.
+func notReached(jobs []job, j *job) error {
+	if j.done == nil {
+		return nil
+	}
+	var list []string
+	for _, m := range j.done.Missing {
+		if !slices.ContainsFunc(jobs, func(k job) bool {
+			return k.done != nil && k.isOf(j) && k.state != nil && k.state.Host.GroupRank == m.GroupRank
+		}) {
+			list = append(list, fmt.Sprintf("group rank %d (%s)", m.GroupRank, text.Line(m.Why, 300)))
+		}
+	}
+	if list == nil {
+		return nil
+	}
+	return fmt.Errorf("other hosts of %s were not reached: %s", j.name(), strings.Join(list, ", "))
 }

@@ -207,7 +207,7 @@ func TestPsFormat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(page), "\n### Job of this host\n")
+	_, section, _ := strings.Cut(string(page), "\n### Job of muster ps\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	var want, have []string
 	for f := range reflect.TypeFor[psJob]().Fields() {
@@ -299,7 +299,6 @@ func TestSeveralJobs(t *testing.T) {
 	says(t, "dump "+single.pid(), exitOK, "no Python stacks of rank 0:")
 	says(t, "dump single --json", exitOK, `"reason": "on demand, job single"`)
 	says(t, "top --json single 1", exitOK, `"run_id": "single"`) // 1 is a port at which nobody listens
-	says(t, "top --all single", exitError, "error: --all asks the other hosts at the port of this one, and job 'single' (pid "+single.pid()+") has none\nhint: name a port")
 	says(t, "top 1", exitError, "error: no job of any user on this host has the run ID or pid '1'\nhint: `muster ps` lists the jobs\nerror: ask the agent at 1: ")
 	says(t, "dump nosuch", exitError, "error: no job of any user on this host has the run ID or pid 'nosuch'\nhint: ")
 	says(t, "logs nosuch", exitError, "error: there is no directory 'nosuch', and no job of any user on this host has the run ID or pid 'nosuch'\nhint: ")
@@ -357,8 +356,11 @@ type twoFold struct {
 	restarts *atomic.Int64
 }
 
-func (a twoFold) Stop()          { go a.stop() }
+func (a twoFold) Stop(string)    { go a.stop() }
 func (a twoFold) Restart() error { a.restarts.Add(1); return nil }
+func (a twoFold) Autopsy(context.Context, string, string) ([]byte, error) {
+	return nil, errors.New("nothing")
+}
 func (a twoFold) Signal(_ syscall.Signal, rank int) ([]agent.Worker, error) {
 	if rank >= 0 && rank != a.rank {
 		return nil, fmt.Errorf("rank %d is elsewhere", rank)
@@ -403,7 +405,7 @@ func TestAgentsOfOneJob(t *testing.T) {
 		{"signal USR1 --rank 1", exitOK, "sent SIGUSR1 to rank 1 (pid 41)\n"},
 		{"signal USR1 --rank 2", exitError, "error: job 'duo' (pid " + pid + "): rank 2 is elsewhere\n"},
 		{"restart", exitOK, "restarting the workers of job 'duo' (pid " + pid + ")\n"},
-		{"logs", exitError, "error: 2 agents on this host have the run ID 'duo'\nhint: name one by its pid:\n" + strings.Repeat("  job 'duo' (pid "+pid+")\n", 2)},
+		{"logs", exitError, "error: ask job 'duo' (pid " + pid + "): it answers 404: this server does not follow logs\n"},
 		{"stop", exitOK, strings.Repeat("stopping job 'duo' (pid "+pid+")\n", 2) + strings.Repeat("job 'duo' (pid "+pid+") has stopped\n", 2)},
 	} {
 		args := strings.Fields(tt.line)

@@ -14,10 +14,12 @@ import (
 	"strings"
 
 	"github.com/muster-run/muster/cmd/muster/internal/postmortem"
+	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/http10"
 	"github.com/muster-run/muster/internal/text"
 )
 
-const logsUsage = `usage: muster logs [JOB | DIR] [--rank 3[,5-7]] [--local-rank] [--attempt N]
+const logsUsage = `usage: muster logs [JOB | HOST:PORT | DIR] [--rank 3[,5-7]] [--local-rank] [--attempt N]
                    [--stream stdout|stderr|both] [--follow] [--lines N] [--prefix]
 
 Prints what the workers of a job have written to their log files, byte for byte. With
@@ -27,7 +29,9 @@ stderr of rank 3. It reads the directories of muster and of torchrun.
   DIR            the job's --log-dir, or a run's directory in it; of several runs the
                  newest is taken
   JOB            a job that runs on this host: its run ID, or the pid of its agent (muster
-                 run), as muster ps shows them; without JOB and DIR the one job of this user
+                 run), as muster ps shows them; without JOB and DIR the one job of this user.
+                 The lines of all its hosts are printed. HOST:PORT is the --health-addr of
+                 an agent anywhere
   --rank RANKS   only these ranks: numbers and ranges (default: all)
   --local-rank   the numbers are local ranks. They always are where the directory does
                  not tell global ones; a note on stderr says so
@@ -43,35 +47,12 @@ stderr of rank 3. It reads the directories of muster and of torchrun.
 // A logsRequest is what `muster logs` was asked for.
 type logsRequest struct {
 	dir, attempt     string
-	ranks            rankSet
+	ranks            text.RankSet
+	rankText         string
 	local            bool
 	stdout, stderr   bool
 	follow, prefixed bool
 	lines            int // negative: all
-}
-
-// A rankSet is ranges of ranks; nil has all.
-type rankSet [][2]int
-
-func (s rankSet) has(rank int) bool {
-	return s == nil || slices.ContainsFunc(s, func(r [2]int) bool { return r[0] <= rank && rank <= r[1] })
-}
-
-// parseRankSet reads 3,5-7.
-func parseRankSet(text string) (set rankSet, err error) {
-	for part := range strings.SplitSeq(text, ",") {
-		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
-		if !isRange {
-			last = first
-		}
-		a, errA := strconv.ParseUint(strings.TrimSpace(first), 10, 31)
-		b, errB := strconv.ParseUint(strings.TrimSpace(last), 10, 31)
-		if errA != nil || errB != nil || a > b {
-			return nil, fmt.Errorf("--rank cannot be %s; want ranks and ranges such as 3,5-7", quote(text))
-		}
-		set = append(set, [2]int{int(a), int(b)})
-	}
-	return set, nil
 }
 
 // logsCommand is `muster logs`. With --follow it runs until ctx is done.
@@ -84,8 +65,12 @@ func logsCommand(ctx context.Context, c *command, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := req.findJob(ctx); err != nil {
+	j, err := req.findJob(ctx)
+	if err != nil {
 		return err
+	}
+	if j != nil {
+		return req.stream(ctx, j, c.stdout, c.stderr)
 	}
 	return req.run(ctx, c.stdout, c.stderr, logger)
 }
@@ -93,7 +78,8 @@ func logsCommand(ctx context.Context, c *command, args []string) error {
 func parseLogs(c *command, args []string) (req logsRequest) {
 	c.Func("rank", "", func(text string) (err error) {
 		if text != "" {
-			if req.ranks, err = parseRankSet(text); err != nil {
+			req.rankText = text
+			if req.ranks, err = rankSetOf(text); err != nil {
 				c.errs = append(c.errs, err)
 			}
 		}
@@ -125,28 +111,84 @@ func parseLogs(c *command, args []string) (req logsRequest) {
 	return req
 }
 
-// findJob puts the directory of a job in the place of its name. What is there as a directory
-// is no job's name.
-func (req *logsRequest) findJob(ctx context.Context) error {
+// rankSetOf reads 3,5-7.
+func rankSetOf(given string) (text.RankSet, error) {
+	set, err := text.ParseRankSet(given)
+	if err != nil {
+		err = fmt.Errorf("--rank cannot be %s; want ranks and ranges such as 3,5-7", quote(given))
+	}
+	return set, err
+}
+
+// findJob returns the agent to ask for the lines of a job on several hosts. Else it puts the
+// directory of a job in the place of its name. What is there as a directory is no job's name.
+func (req *logsRequest) findJob(ctx context.Context) (*job, error) {
 	_, err := os.Lstat(req.dir)
+	if req.dir != "" && errors.Is(err, fs.ErrNotExist) && strings.Contains(req.dir, ":") {
+		if _, _, err := health.ParseAddr(req.dir); err == nil {
+			return &job{addr: req.dir}, nil
+		}
+	}
 	if req.dir != "" && (!errors.Is(err, fs.ErrNotExist) || strings.ContainsRune(req.dir, filepath.Separator)) {
-		return nil
+		return nil, nil
 	}
 	jobs, err := theJob(ctx, req.dir, false)
 	switch {
 	case jobs == nil && req.dir != "":
-		return fmt.Errorf("there is no directory %s, and %w", quote(req.dir), err)
+		return nil, fmt.Errorf("there is no directory %s, and %w", quote(req.dir), err)
 	case err != nil:
-		return err
+		return nil, err
+	case jobs[0].state != nil && jobs[0].state.Job.MaxHosts > 1 && req.attempt == "" && !req.local:
+		return &jobs[0], nil
 	case len(jobs) > 1:
-		return chooseOne(jobs, jobs[0].runID())
+		return nil, chooseOne(jobs, jobs[0].runID())
 	case jobs[0].state == nil:
-		return jobs[0].err
+		return nil, jobs[0].err
 	case !filepath.IsAbs(jobs[0].state.Job.LogDir):
-		return fmt.Errorf("%s keeps no log files; start it with another --log-dir than /dev/null", jobs[0].name())
+		return nil, fmt.Errorf("%s keeps no log files; start it with another --log-dir than /dev/null", jobs[0].name())
 	}
 	req.dir = jobs[0].state.Job.LogDir
+	return nil, nil
+}
+
+// stream prints what the workers of all hosts have written, and follows if that is asked for.
+func (req *logsRequest) stream(ctx context.Context, j *job, stdout, stderr io.Writer) error {
+	if req.attempt != "" || req.local {
+		return errors.New("--attempt and --local-rank are for the log directory of one host; name that, or leave them out")
+	}
+	conn, err := j.dial(ctx)
+	if err != nil {
+		return fmt.Errorf("ask %s: %w", j.name(), err)
+	}
+	defer conn.Close()
+	q := health.LogQuery{Stdout: req.stdout, Stderr: req.stderr, Ranks: req.rankText, Lines: req.lines, Round: -1, Once: !req.follow}
+	in, stop, err := http10.Stream(ctx, conn, q.Path())
+	defer stop()
+	one := len(req.ranks) == 1 && req.ranks[0][0] == req.ranks[0][1] && req.stdout != req.stderr
+	if err == nil {
+		err = postmortem.PrintFrames(in, stdout, func(rank int, stderr bool) string {
+			if one && !req.prefixed {
+				return ""
+			}
+			return prefixOf(rank, stderr)
+		}, func(what string) { fmt.Fprintf(stderr, "muster logs: %s\n", what) })
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil // interrupted
+	case err != nil:
+		return fmt.Errorf("ask %s: %w", j.name(), err)
+	case req.follow:
+		fmt.Fprintf(stderr, "muster logs: the agent has ended, on this host\n")
+	}
 	return nil
+}
+
+func prefixOf(rank int, stderr bool) string {
+	if stderr {
+		return fmt.Sprintf("[%d err]: ", rank)
+	}
+	return fmt.Sprintf("[%d]: ", rank)
 }
 
 // run prints, and follows if that is asked for.
@@ -196,9 +238,9 @@ func (req *logsRequest) run(ctx context.Context, stdout, stderr io.Writer, logge
 // want selects workers.
 func (req *logsRequest) want(w postmortem.Worker) bool {
 	if req.local || w.Rank < 0 {
-		return req.ranks.has(w.LocalRank)
+		return req.ranks.Has(w.LocalRank)
 	}
-	return req.ranks.has(w.Rank)
+	return req.ranks.Has(w.Rank)
 }
 
 // prefix returns how lines begin where there are n streams.
@@ -211,10 +253,7 @@ func (req *logsRequest) prefix(n int) func(postmortem.Stream) string {
 		if req.local || rank < 0 {
 			rank = s.Worker.LocalRank
 		}
-		if s.Stderr {
-			return fmt.Sprintf("[%d err]: ", rank)
-		}
-		return fmt.Sprintf("[%d]: ", rank)
+		return prefixOf(rank, s.Stderr)
 	}
 }
 

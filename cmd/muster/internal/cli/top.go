@@ -15,17 +15,16 @@ import (
 	"github.com/muster-run/muster/health"
 )
 
-const topUsage = `usage: muster top [JOB | ADDR]... [--all] [--once] [--json]
+const topUsage = `usage: muster top [JOB | ADDR]... [--once] [--json]
 
-Shows a live job: its hosts, the workers of one host with what they use and last said,
-timers, failures and what has happened. Of several agents it shows the workers together.
+Shows a live job: its hosts, the workers of all hosts with what they use and last said,
+timers, failures and what has happened. Where agents cannot ask each other, since PyTorch
+holds the rendezvous, name several: it shows their workers together.
 
   JOB     a job of this user on this host: its run ID, or the pid of its agent (muster
           run), as muster ps shows them; without JOB and ADDR the one job of this user
   ADDR    an agent's --health-addr: host:port, unix:/path, or a port of this host; several
           are separated by blanks or commas
-  --all   also the other hosts of the round, by their names and at the same port; there
-          the agents must listen for others: --health-addr 0.0.0.0:PORT
   --once  print the state once; the default where stdout is no terminal
   --json  print the state once as JSON, those of several agents as a list
 
@@ -38,8 +37,8 @@ const topInterval = time.Second
 
 // A topRequest is what `muster top` was asked for.
 type topRequest struct {
-	targets         []string
-	all, once, json bool
+	targets    []string
+	once, json bool
 }
 
 // topCommand is `muster top`. It runs until a key, or the end of ctx, ends it.
@@ -56,7 +55,7 @@ func topCommand(ctx context.Context, c *command, args []string) error {
 	view := &topView{asked: source.jobs[0].name(), selected: -1}
 	view.take(first)
 	switch {
-	case req.json && source.many():
+	case req.json && len(source.jobs) > 1:
 		return writeJSON(stdout, first.states)
 	case req.json:
 		return writeJSON(stdout, first.states[0])
@@ -67,7 +66,6 @@ func topCommand(ctx context.Context, c *command, args []string) error {
 }
 
 func parseTop(c *command, args []string) (req topRequest) {
-	c.BoolVar(&req.all, "all", false, "")
 	c.BoolVar(&req.once, "once", false, "")
 	c.BoolVar(&req.json, "json", false, "")
 	rest, _ := c.arguments(args)
@@ -90,7 +88,7 @@ func parseTop(c *command, args []string) (req topRequest) {
 
 // find returns the agents that are meant, and their first answers.
 func (req *topRequest) find(ctx context.Context) (*topSource, answers, error) {
-	source := &topSource{all: req.all}
+	source := &topSource{}
 	targets := req.targets
 	if targets == nil {
 		targets = []string{""} // the one job of this user
@@ -112,11 +110,6 @@ func (req *topRequest) find(ctx context.Context) (*topSource, answers, error) {
 	}
 	if err := errors.Join(wrong...); err != nil {
 		return nil, answers{}, err
-	}
-	if req.all {
-		if _, err := source.port(); err != nil {
-			return nil, answers{}, err
-		}
 	}
 	first := source.ask(ctx)
 	if first.err != nil {

@@ -31,11 +31,11 @@ func (k sortKey) String() string {
 
 // A topView is what `muster top` shows. It does no I/O: State in, lines out.
 type topView struct {
-	asked    string          // which agent
-	state    *health.State   // of the agent that speaks for the job; nil before the first
-	others   []*health.State // of other hosts
-	problem  string          // why there is no newer state
-	problems []string        // why others are missing
+	asked    string        // which agent
+	state    *health.State // of the agent that speaks for the job, with what others say; nil before the first
+	many     bool          // there are workers of several hosts
+	problem  string        // why there is no newer state
+	problems []string      // why others are missing
 	sort     sortKey
 	selected int // rank of a worker; -1: none
 	stderr   bool
@@ -47,8 +47,17 @@ func (v *topView) take(a answers) {
 		v.problem = a.err.Error()
 		return
 	}
-	v.state, v.others = a.states[0], a.states[1:]
-	v.problem, v.problems = "", a.problems
+	v.state = a.states[0]
+	for _, other := range a.states[1:] {
+		v.state.Add(other)
+	}
+	v.many = slices.ContainsFunc(v.state.Workers, func(w health.Worker) bool { return w.GroupRank != v.state.Workers[0].GroupRank })
+	v.problem, v.problems = "", slices.Clone(a.problems)
+	for _, h := range v.state.Hosts {
+		if h.Problem != "" {
+			v.problems = append(v.problems, fmt.Sprintf("host %d: %s", h.GroupRank, h.Problem))
+		}
+	}
 }
 
 // key does what a key asks for. It returns false for the end.
@@ -105,11 +114,8 @@ func (v *topView) workers() []topWorker {
 		return nil
 	}
 	var list []topWorker
-	for _, s := range append([]*health.State{v.state}, v.others...) {
-		host := s.Host.Name
-		for i := range s.Workers {
-			list = append(list, topWorker{&s.Workers[i], host, s.Time})
-		}
+	for i := range v.state.Workers {
+		list = append(list, topWorker{&v.state.Workers[i], v.state.Time})
 	}
 	slices.SortStableFunc(list, func(a, b topWorker) int {
 		by := 0
@@ -250,18 +256,7 @@ func (v *topView) facts() []string {
 	return facts
 }
 
-// hostState returns what the agent of a host has said of it; nil if the agent was not
-// asked, or does not answer.
-func (v *topView) hostState(groupRank int) *health.Host {
-	for _, s := range append([]*health.State{v.state}, v.others...) {
-		if s.Host.GroupRank == groupRank {
-			return &s.Host
-		}
-	}
-	return nil
-}
-
-// hosts draws the hosts of the round; those that answer have a star.
+// hosts draws the hosts of the round; the one that answers has a star.
 func (v *topView) hosts() tui.Line {
 	s := v.state
 	if len(s.Hosts) == 0 {
@@ -270,21 +265,16 @@ func (v *topView) hosts() tui.Line {
 	line := tui.Line{{Text: text.Count(len(s.Hosts), "host") + ":"}}
 	for i := range s.Hosts[:min(len(s.Hosts), 64)] {
 		h := &s.Hosts[i]
-		own := v.hostState(h.GroupRank)
-		name, workers := cmp.Or(h.Name, h.Addr), h.Workers
-		if own != nil {
-			name, workers = cmp.Or(name, own.Name), own.Workers
-		}
-		name = text.Line(name, 80)
-		if own != nil {
+		name := text.Line(cmp.Or(h.Name, h.Addr, "host "+strconv.Itoa(h.GroupRank)), 80)
+		if h.GroupRank == s.Host.GroupRank {
 			name += "*"
 		}
 		style := tui.Plain
 		if h.State != "" && h.State != "HEALTHY" && h.State != "SUCCEEDED" {
 			style, name = tui.Yellow, name+" "+text.Line(h.State, 20)
 		}
-		if workers > 0 {
-			name += " (" + strconv.Itoa(workers) + ")"
+		if h.Workers > 0 {
+			name += " (" + strconv.Itoa(h.Workers) + ")"
 		}
 		line = append(line, tui.Span{Text: " "}, tui.Span{Text: name, Style: style})
 	}
@@ -369,8 +359,8 @@ func (v *topView) detail(workers []topWorker) []tui.Line {
 		name, path, output = "stderr", w.Stderr, w.StderrLines
 	}
 	title := fmt.Sprintf("%s of rank %d", name, w.Rank)
-	if len(v.others) > 0 {
-		title += " on " + text.Line(w.host, 80)
+	if v.many {
+		title += " on " + text.Line(w.Host, 80)
 	}
 	if path != "" {
 		title += "  " + text.Line(path, 4096)

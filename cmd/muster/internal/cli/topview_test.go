@@ -17,7 +17,7 @@ func topState() *health.State {
 	now := time.Date(2026, time.March, 4, 12, 30, 0, 0, time.Local)
 	at := func(seconds int) time.Time { return now.Add(-time.Duration(seconds) * time.Second) }
 	s := &health.State{
-		Version: 1, Time: now,
+		Version: health.StateVersion, Time: now,
 		Job: health.Job{RunID: "llama-7b", Backend: "c10d", Endpoint: "n0:29400", Entrypoint: "train.py", Started: at(7500), State: "HEALTHY",
 			Phase: "running", Round: 2, Restarts: 1, MaxRestarts: 3, WorldSize: 16},
 		Host:       health.Host{Name: "n0", GroupRank: 0, Workers: 8},

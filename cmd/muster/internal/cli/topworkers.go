@@ -14,8 +14,7 @@ import (
 // A topWorker is a row of the table.
 type topWorker struct {
 	*health.Worker
-	host string
-	now  time.Time // by the host's clock
+	now time.Time // by the answering host's clock, as all times
 }
 
 // A column of the table of workers. Those with the highest drop are left out first
@@ -29,7 +28,7 @@ type column struct {
 
 var workerColumns = []column{
 	{"RANK", 5, 0, func(w topWorker) string { return strconv.Itoa(w.Rank) }},
-	{"HOST", 10, 0, func(w topWorker) string { return orDash(w.host != "", text.Line(w.host, 80)) }},
+	{"HOST", 10, 0, func(w topWorker) string { return orDash(w.Host != "", text.Line(w.Host, 80)) }},
 	{"LOCAL", 5, 6, func(w topWorker) string { return strconv.Itoa(w.LocalRank) }},
 	{"PID", 8, 5, func(w topWorker) string { return orDash(w.PID > 0, strconv.Itoa(w.PID)) }},
 	{"STATE", 10, 0, workerState},
@@ -78,7 +77,7 @@ func workerState(w topWorker) string {
 func (v *topView) columns(workers []topWorker, width int) (shown []column, last int) {
 	beats := slices.ContainsFunc(workers, func(w topWorker) bool { return w.Heartbeat != nil })
 	shown = slices.DeleteFunc(slices.Clone(workerColumns), func(c column) bool {
-		return !beats && (c.title == "STEP" || c.title == "BEAT") || len(v.others) == 0 && c.title == "HOST"
+		return !beats && (c.title == "STEP" || c.title == "BEAT") || !v.many && c.title == "HOST"
 	})
 	for {
 		need := 2 // the mark

@@ -1,0 +1,394 @@
+package health
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/muster-run/muster/internal/http10"
+	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/logs"
+)
+
+// A Follower follows what the workers of a host write: an agent.Agent.
+type Follower interface {
+	FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int, begin func(round int, attempt string) error, emit func(*logs.Chunk) error) error
+}
+
+// A LogFrame is one part of the answer to /v1/logs?follow. In the answer it is a line of words,
+// and Data after it:
+//
+//	attempt ROUND GROUP_RANK HOST NAME   a host's workers begin to write, in this directory
+//	out ROUND RANK OFFSET LOST LENGTH    bytes of a stdout: whole lines
+//	err ROUND RANK OFFSET LOST LENGTH    the same of a stderr
+//	gone GROUP_RANK WHY                  nothing more comes from a host
+type LogFrame struct {
+	Kind          string // attempt, out, err, gone
+	Round, Rank   int    // Rank is a worker's, or a host's group rank
+	Host, Attempt string
+	Why           string
+	Offset, Lost  int64 // of Data: see logs.Chunk
+	Data          []byte
+}
+
+// maxFrame bounds the data of a frame, in bytes.
+const maxFrame = 1 << 20
+
+// ReadLogFrame reads a frame into f, whose Data is used again. The error is io.EOF at the end
+// of a stream, another one where it breaks off or is none.
+func ReadLogFrame(r *bufio.Reader, f *LogFrame) error {
+	line, err := r.ReadSlice('\n')
+	switch {
+	case err == io.EOF && len(line) == 0:
+		return io.EOF
+	case err == io.EOF:
+		return io.ErrUnexpectedEOF
+	case err != nil:
+		return err
+	}
+	words := strings.SplitN(string(line[:len(line)-1]), " ", 6)
+	*f = LogFrame{Kind: words[0], Data: f.Data[:0]}
+	number := func(i int) (n int64) {
+		if i >= len(words) {
+			err = errors.New("a word is missing")
+		} else if err == nil {
+			n, err = strconv.ParseInt(words[i], 10, 64)
+		}
+		return n
+	}
+	switch f.Kind {
+	case "attempt":
+		f.Round, f.Rank = int(number(1)), int(number(2))
+		if len(words) < 5 {
+			return errors.New("no stream of logs: a word is missing")
+		}
+		f.Host, f.Attempt = words[3], words[4]
+	case "gone":
+		f.Rank = int(number(1))
+		f.Why = strings.Join(words[min(2, len(words)):], " ")
+	case "out", "err":
+		f.Round, f.Rank, f.Offset, f.Lost = int(number(1)), int(number(2)), number(3), number(4)
+		n := number(5)
+		if err == nil && (n < 0 || n > maxFrame || f.Offset < 0 || f.Lost < 0) {
+			err = fmt.Errorf("%d bytes at %d", n, f.Offset)
+		}
+		if err == nil {
+			f.Data = slices.Grow(f.Data, int(n))[:n]
+			if _, err = io.ReadFull(r, f.Data); err != nil {
+				return io.ErrUnexpectedEOF
+			}
+		}
+	default:
+		err = fmt.Errorf("a frame '%s', perhaps of a later release", text.Line(f.Kind, 20))
+	}
+	if err != nil {
+		return fmt.Errorf("no stream of logs: %w", err)
+	}
+	return nil
+}
+
+// write writes a frame.
+func (f *LogFrame) write(w io.Writer) error {
+	var err error
+	switch f.Kind {
+	case "attempt":
+		_, err = fmt.Fprintf(w, "attempt %d %d %s %s\n", f.Round, f.Rank, oneWord(f.Host), oneWord(f.Attempt))
+	case "gone":
+		_, err = fmt.Fprintf(w, "gone %d %s\n", f.Rank, text.Line(f.Why, 400))
+	default:
+		if _, err = fmt.Fprintf(w, "%s %d %d %d %d %d\n", f.Kind, f.Round, f.Rank, f.Offset, f.Lost, len(f.Data)); err == nil {
+			_, err = w.Write(f.Data)
+		}
+	}
+	return err
+}
+
+// oneWord is a name as one word of a frame's line.
+func oneWord(name string) string {
+	return strings.ReplaceAll(text.Line(name, 400), " ", "_")
+}
+
+// LogQuery is what /v1/logs?follow is asked for.
+type LogQuery struct {
+	Stdout, Stderr bool
+	Ranks          string // "0,5-7"; "" means all
+	Teed           bool   // only what tee copies to the console
+	Lines          int    // of each stream's past; negative means all
+	Round          int    // only this one; negative means from the last one on
+	Once           bool   // only what there is
+	HostOnly       bool   // only the workers of the host that is asked
+	From           string // where streams of the round go on: "out:3:1024,…"
+}
+
+// Path is the request's.
+func (q *LogQuery) Path() string {
+	v := url.Values{"follow": {"1"}, "lines": {strconv.Itoa(q.Lines)}, "round": {strconv.Itoa(q.Round)}}
+	set := func(name, value string, if_ bool) {
+		if if_ {
+			v.Set(name, value)
+		}
+	}
+	set("follow", "0", q.Once)
+	set("stream", "stdout", !q.Stderr)
+	set("stream", "stderr", !q.Stdout)
+	set("rank", q.Ranks, q.Ranks != "")
+	set("teed", "1", q.Teed)
+	set("scope", "host", q.HostOnly)
+	set("from", q.From, q.From != "")
+	return "/v1/logs?" + v.Encode()
+}
+
+// parseLogQuery reads a request's parameters.
+func parseLogQuery(v url.Values) (q LogQuery, want text.RankSet, from map[string]int64, err error) {
+	q = LogQuery{
+		Stdout: v.Get("stream") != "stderr", Stderr: v.Get("stream") != "stdout", Ranks: v.Get("rank"), Teed: v.Get("teed") == "1",
+		Lines: -1, Round: -1, Once: v.Get("follow") == "0", HostOnly: v.Get("scope") == "host", From: v.Get("from"),
+	}
+	for name, to := range map[string]*int{"lines": &q.Lines, "round": &q.Round} {
+		if s := v.Get(name); s != "" {
+			if *to, err = strconv.Atoi(s); err != nil {
+				return q, nil, nil, fmt.Errorf("%s=%q is not a number", name, s)
+			}
+		}
+	}
+	if s := v.Get("stream"); s != "" && s != "stdout" && s != "stderr" {
+		return q, nil, nil, fmt.Errorf("stream %q is neither stdout nor stderr", s)
+	}
+	if q.Ranks != "" {
+		if want, err = text.ParseRankSet(q.Ranks); err != nil {
+			return q, nil, nil, err
+		}
+	}
+	from = map[string]int64{}
+	for part := range strings.SplitSeq(q.From, ",") {
+		if at := strings.LastIndexByte(part, ':'); at >= 0 {
+			if from[part[:at]], err = strconv.ParseInt(part[at+1:], 10, 64); err != nil || from[part[:at]] < 0 {
+				return q, nil, nil, fmt.Errorf("from=%q is not like out:3:1024", part)
+			}
+		}
+	}
+	return q, want, from, nil
+}
+
+func streamKey(kind string, rank int) string { return kind + ":" + strconv.Itoa(rank) }
+
+// A logStream is an answer to /v1/logs?follow.
+type logStream struct {
+	s    *Server
+	q    LogQuery
+	want text.RankSet
+	from map[string]int64
+
+	mu    sync.Mutex // guards the rest
+	w     io.Writer
+	flush func() error
+	err   error // of writing
+}
+
+// put writes a frame.
+func (l *logStream) put(f *LogFrame) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err == nil {
+		l.err = f.write(l.w)
+	}
+	if l.err == nil {
+		l.err = l.flush()
+	}
+	return l.err
+}
+
+// followLogs streams what workers write until the client or the job ends. The connection counts
+// as idle: where there is no room for others, it is closed.
+func (s *Server) followLogs(w http.ResponseWriter, r *http.Request) {
+	q, want, from, err := parseLogQuery(r.URL.Query())
+	if err != nil {
+		write(w, textReply(http.StatusBadRequest, "%v", err))
+		return
+	}
+	if s.cfg.Logs == nil {
+		write(w, textReply(http.StatusNotFound, "this server does not follow logs"))
+		return
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(s.life, cancel)()
+	c := http.NewResponseController(w)
+	_ = c.SetWriteDeadline(time.Time{})
+	_ = c.SetReadDeadline(time.Time{})
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.WriteHeader(http.StatusOK)
+	l := &logStream{s: s, q: q, want: want, from: from, w: w, flush: c.Flush}
+	if !s.wholeJob(r) {
+		l.own(ctx)
+		return
+	}
+	l.job(ctx, cancel)
+}
+
+// own streams what the workers of this host write.
+func (l *logStream) own(ctx context.Context) {
+	snap, _ := l.s.state.get(ctx, l.s.patience)
+	host := Host{GroupRank: -1}
+	if snap != nil {
+		host = snap.source.Host
+	}
+	round := -1
+	cfg := logs.FollowConfig{
+		Stdout: l.q.Stdout, Stderr: l.q.Stderr, Teed: l.q.Teed, Lines: l.q.Lines, Once: l.q.Once,
+		Want: func(w logs.Worker) bool { return l.want.Has(w.Rank) },
+		From: func(w logs.Worker, stderr bool) (int64, bool) {
+			at, ok := l.from[streamKey(kindOf(stderr), w.Rank)]
+			return at, ok && round == l.q.Round
+		},
+	}
+	err := l.s.cfg.Logs.FollowLogs(ctx, cfg, l.q.Round, func(r int, attempt string) error {
+		round = r
+		return l.put(&LogFrame{Kind: "attempt", Round: r, Rank: host.GroupRank, Host: host.Name, Attempt: attempt})
+	}, func(c *logs.Chunk) error {
+		return l.put(&LogFrame{Kind: kindOf(c.Stderr), Round: round, Rank: c.Worker.Rank, Offset: c.Offset, Lost: c.Lost, Data: c.Data})
+	})
+	if err != nil && ctx.Err() == nil {
+		_ = l.put(&LogFrame{Kind: "gone", Rank: host.GroupRank, Why: err.Error()})
+	}
+}
+
+func kindOf(stderr bool) string {
+	if stderr {
+		return "err"
+	}
+	return "out"
+}
+
+// job streams what the workers of all hosts write. It looks for hosts that join once a second.
+func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) {
+	defer cancel()
+	own, _ := l.s.state.get(ctx, l.s.patience)
+	if l.q.Once { // host by host, in the order of their ranks
+		ranks := l.s.otherRanks(ctx)
+		if own != nil && own.source.Host.GroupRank >= 0 {
+			ranks = append(ranks, own.source.Host.GroupRank)
+			slices.Sort(ranks)
+		}
+		for _, rank := range ranks {
+			if own != nil && rank == own.source.Host.GroupRank {
+				l.own(ctx)
+			} else {
+				l.other(ctx, rank, -1, l.q.Lines)
+			}
+		}
+		return
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		l.own(ctx)
+	}()
+	ticker := time.NewTicker(othersFresh)
+	defer ticker.Stop()
+	followed, lines := map[int]int{}, l.q.Lines // by host, the last round that is followed
+	var following sync.WaitGroup
+	defer following.Wait()
+	for {
+		if o, _ := l.s.others.get(ctx, l.s.patience+firstWait); o != nil {
+			for rank := range o.heard {
+				if since, ok := followed[rank]; ok && since == o.round {
+					continue
+				}
+				followed[rank] = o.round
+				round, lines := o.round, lines
+				following.Go(func() { l.other(ctx, rank, round, lines) })
+			}
+			lines = -1
+		}
+		select {
+		case <-ticker.C:
+		case <-ended: // the job has, or this host's part
+			if own == nil || own.source.Host.GroupRank < 0 {
+				ended = nil // it has not been in it
+				continue
+			}
+			following.Wait()
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// other passes on what the workers of another host write in one round, the last one if it is
+// negative. A connection that breaks
+// is made again, and goes on where it broke off.
+func (l *logStream) other(ctx context.Context, rank, round, lines int) {
+	at := map[string]int64{} // where each stream goes on
+	for {
+		q := l.q
+		q.HostOnly, q.Round, q.Lines = true, round, lines
+		var from []string
+		for key, offset := range at {
+			from = append(from, key+":"+strconv.FormatInt(offset, 10))
+		}
+		if from != nil {
+			q.From = strings.Join(from, ",")
+		}
+		over, err := l.pass(ctx, rank, &q, &round, at)
+		if over || err == nil || ctx.Err() != nil {
+			return
+		}
+		_ = l.put(&LogFrame{Kind: "gone", Rank: rank, Why: err.Error()})
+		if _, refused := errors.AsType[*http10.StatusError](err); refused || len(at) == 0 {
+			return
+		}
+		select {
+		case <-time.After(othersFresh):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// pass passes on one connection's stream, of one round. at is where each stream is then.
+func (l *logStream) pass(ctx context.Context, rank int, q *LogQuery, round *int, at map[string]int64) (over bool, err error) {
+	calling, cancel := context.WithTimeoutCause(ctx, askTime, fmt.Errorf("no answer within %v", askTime))
+	defer cancel()
+	conn, err := l.s.cfg.Call(calling, rank)
+	if err != nil {
+		return false, err
+	}
+	defer conn.Close()
+	in, stop, err := http10.Stream(ctx, conn, q.Path())
+	defer stop()
+	if err != nil {
+		return false, err
+	}
+	var f LogFrame
+	for {
+		switch err := ReadLogFrame(in, &f); {
+		case err == io.EOF:
+			return true, nil
+		case err != nil:
+			return false, err
+		}
+		switch f.Kind {
+		case "attempt":
+			if *round >= 0 && f.Round != *round {
+				return true, nil // of a later round, in which it may be another host
+			}
+			*round = f.Round
+		case "out", "err":
+			at[streamKey(f.Kind, f.Rank)] = f.Offset + int64(len(f.Data))
+		}
+		if err := l.put(&f); err != nil {
+			return true, err
+		}
+	}
+}

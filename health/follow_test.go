@@ -1,0 +1,148 @@
+package health_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/logs"
+)
+
+// FollowLogs emits two lines of the member's first rank, the second one when it may go on.
+func (m *member) FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int, begin func(int, string) error, emit func(*logs.Chunk) error) error {
+	w := logs.Worker{Rank: 2 * m.rank}
+	if !cfg.Want(w) {
+		return nil
+	}
+	if err := begin(max(round, 0), "attempt_0"); err != nil {
+		return err
+	}
+	text := []byte(fmt.Sprintf("first of %d\nsecond of %d\n", w.Rank, w.Rank))
+	at, _ := cfg.From(w, false)
+	if half := int64(bytes.IndexByte(text, '\n') + 1); at == 0 {
+		if err := emit(&logs.Chunk{Worker: w, Data: text[:half]}); err != nil || cfg.Once {
+			return err
+		}
+		at = half
+	}
+	select {
+	case <-m.goOn:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return emit(&logs.Chunk{Worker: w, Offset: at, Lost: 3, Data: text[at:]})
+}
+
+// frames reads a stream until its end or, if n is not 0, that many frames.
+func frames(t *testing.T, r *bufio.Reader, n int) (list []string) {
+	t.Helper()
+	var f health.LogFrame
+	for n == 0 || len(list) < n {
+		err := health.ReadLogFrame(r, &f)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err, list)
+		}
+		list = append(list, strings.TrimSpace(fmt.Sprintf("%s %d %d %s%s%s %d %s", f.Kind, f.Round, f.Rank, f.Host, f.Attempt, f.Why, f.Lost, f.Data)))
+	}
+	slices.Sort(list)
+	return list
+}
+
+// One agent streams what the workers of all hosts write. A connection that breaks goes on where
+// it broke off.
+func TestFollowLogs(t *testing.T) {
+	members, call := job(t, 4)
+	var broken atomic.Pointer[net.Conn]
+	cut := func(ctx context.Context, rank int) (net.Conn, error) {
+		conn, err := call(ctx, rank)
+		if err == nil && rank == 3 {
+			broken.Store(&conn)
+		}
+		return conn, err
+	}
+	_, url := serve(t, members[1].fake, func(c *health.Config) { c.Call, c.Logs = cut, members[1] })
+	get := func(path string) *bufio.Reader {
+		answer, err := http.Get(url + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { answer.Body.Close() })
+		return bufio.NewReader(answer.Body)
+	}
+	const torchrun = "gone 0 2 group rank 2 is an agent of torchrun, which takes no calls 0"
+	once := health.LogQuery{Stdout: true, Stderr: true, Lines: -1, Round: -1, Once: true}
+	want := []string{
+		"attempt 0 0 n0attempt_0 0", "attempt 0 1 n1attempt_0 0", "attempt 0 3 n3attempt_0 0", torchrun,
+		"out 0 0  0 first of 0", "out 0 2  0 first of 2", "out 0 6  0 first of 6",
+	}
+	if diff := cmp.Diff(want, frames(t, get(once.Path()), 0)); diff != "" {
+		t.Errorf("once, -want +got:\n%s", diff)
+	}
+	one := once
+	one.Ranks, one.HostOnly = "1-2", true
+	if diff := cmp.Diff([]string{"attempt 0 1 n1attempt_0 0", "out 0 2  0 first of 2"}, frames(t, get(one.Path()), 0)); diff != "" {
+		t.Errorf("one host, -want +got:\n%s", diff)
+	}
+	on := once
+	on.Once = false
+	live := get(on.Path())
+	if diff := cmp.Diff(want, frames(t, live, len(want))); diff != "" {
+		t.Errorf("at first, -want +got:\n%s", diff)
+	}
+	(*broken.Load()).Close()
+	if got := frames(t, live, 2); !strings.HasPrefix(got[1], "gone 0 3 ") || got[0] != "attempt 0 3 n3attempt_0 0" {
+		t.Errorf("cut off: %q", got)
+	}
+	for _, rank := range []int{0, 3, 1} {
+		members[rank].goOn <- true
+	}
+	want = []string{"out 0 0  3 second of 0", "out 0 2  3 second of 2", "out 0 6  3 second of 6"}
+	if diff := cmp.Diff(want, frames(t, live, 0)); diff != "" {
+		t.Errorf("then, -want +got:\n%s", diff)
+	}
+	for _, path := range []string{"/v1/logs?follow=1&rank=x", "/v1/logs?follow=1&stream=both", "/v1/logs?follow=1&lines=x", "/v1/logs?follow=1&from=out:3:x"} {
+		answer, err := http.Get(url + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		answer.Body.Close()
+		if answer.StatusCode != http.StatusBadRequest {
+			t.Errorf("%s: status %d", path, answer.StatusCode)
+		}
+	}
+}
+
+// Bytes that are no stream are an error, and take no memory.
+func FuzzReadLogFrame(f *testing.F) {
+	for _, s := range []string{"attempt 0 1 n1 attempt_0\n", "out 0 3 100 0 5\nline\n", "err 1 2 3 4 99999999\n", "gone 3 why not\n", "out 0\n", "new 1\n", "\n", "out 0 3 100 0 50\nline\n"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		r := bufio.NewReader(strings.NewReader(s))
+		var frame health.LogFrame
+		for {
+			err := health.ReadLogFrame(r, &frame)
+			if err == nil {
+				continue
+			}
+			if err == io.EOF && r.Buffered() > 0 || cap(frame.Data) > 4<<20 {
+				t.Errorf("%q: %v", s, err)
+			}
+			return
+		}
+	})
+}

@@ -1,0 +1,350 @@
+package health
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/muster-run/muster/internal/http10"
+	"github.com/muster-run/muster/metrics"
+)
+
+// A server with Config.Call shows the whole job: it asks the agents of the other hosts for
+// their States, and passes on what is meant for them. What they are asked has scope=host, so
+// that no agent asks on behalf of another.
+
+const (
+	askTime     = 2 * time.Second // that another agent has to answer
+	othersFresh = time.Second     // how old its answer may be
+	firstWait   = time.Second     // how long the first view of the job waits for all hosts
+	askedAtOnce = 64
+	// mostAsked is how many agents are asked in one go: of more, those that were not for the
+	// longest time. So a look at a large job costs no more than one at 100 hosts.
+	mostAsked = 128
+	// maxAnswer bounds an answer, in bytes: a State of 500 workers is smaller.
+	maxAnswer = 4 << 20
+)
+
+// What one of the other hosts has said.
+type heard struct {
+	at      time.Time // when it was asked last; zero: not yet
+	state   *State    // its last; nil: none
+	problem error     // why there is no newer one
+}
+
+// others are what the other hosts of a round have said, by group rank.
+type others struct {
+	round int
+	hosts []Host // of the round, where the answering host is not in it
+	heard map[int]heard
+}
+
+// wholeJob says whether a request is about all hosts.
+func (s *Server) wholeJob(r *http.Request) bool {
+	return s.cfg.Call != nil && r.URL.Query().Get("scope") != "host"
+}
+
+// ask sends a request to the agent of another host.
+func (s *Server) ask(ctx context.Context, rank int, method, path string, limit time.Duration) ([]byte, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
+	defer cancel()
+	conn, err := s.cfg.Call(ctx, rank)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	body, err := http10.Ask(ctx, conn, method, path, maxAnswer)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return body, err
+}
+
+// askEach sends a request to agents of other hosts side by side, and returns when all have
+// answered, or failed to.
+func (s *Server) askEach(ctx context.Context, ranks []int, method, path string, limit time.Duration, said func(rank int, body []byte, err error)) {
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	slots := make(chan struct{}, askedAtOnce)
+	for _, rank := range ranks {
+		slots <- struct{}{}
+		asking.Go(func() {
+			body, err := s.ask(ctx, rank, method, path, limit)
+			<-slots
+			mu.Lock()
+			defer mu.Unlock()
+			said(rank, body, err)
+		})
+	}
+	asking.Wait()
+}
+
+// otherRanks returns the group ranks of the other hosts of the round.
+func (s *Server) otherRanks(ctx context.Context) []int {
+	o, _ := s.others.get(ctx, s.patience+firstWait)
+	if o == nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(o.heard))
+}
+
+// fetchOthers asks the other hosts. It is called by one goroutine at a time.
+func (s *Server) fetchOthers(ctx context.Context) (*others, error) {
+	own, _ := s.state.get(ctx, s.patience)
+	if own == nil {
+		return nil, errors.New("the state of this host is not known")
+	}
+	now := others{round: own.source.Job.Round, heard: map[int]heard{}}
+	hosts := own.source.Hosts
+	if len(hosts) == 0 { // it waits for a round; there may be one without it
+		first := s.stateOf(ctx, 0)
+		if first.state == nil {
+			return &now, nil
+		}
+		now.hosts, now.round = first.state.Hosts, first.state.Job.Round
+		hosts = now.hosts
+		now.heard[0] = first
+	}
+	var ranks []int
+	for i := range hosts {
+		rank := hosts[i].GroupRank
+		if rank == own.source.Host.GroupRank || !now.heard[rank].at.IsZero() {
+			continue
+		}
+		if now.round == s.last.round {
+			now.heard[rank] = s.last.heard[rank]
+		} else {
+			now.heard[rank] = heard{}
+		}
+		ranks = append(ranks, rank)
+	}
+	slices.SortStableFunc(ranks, func(a, b int) int { return now.heard[a].at.Compare(now.heard[b].at) })
+	ranks = first(ranks, mostAsked)
+	s.askEach(ctx, ranks, "GET", "/v1/state?scope=host", askTime, func(rank int, body []byte, err error) {
+		h := heardFrom(body, err)
+		if h.state == nil {
+			h.state = now.heard[rank].state
+		}
+		now.heard[rank] = h
+	})
+	s.last = now
+	shared := now
+	shared.heard = maps.Clone(now.heard)
+	return &shared, nil
+}
+
+// stateOf asks one host for its State.
+func (s *Server) stateOf(ctx context.Context, rank int) heard {
+	return heardFrom(s.ask(ctx, rank, "GET", "/v1/state?scope=host", askTime))
+}
+
+func heardFrom(body []byte, err error) heard {
+	h := heard{at: time.Now(), problem: err}
+	if err == nil {
+		if h.state, h.problem = ParseState(body, true); h.problem == nil {
+			h.state.shift(h.at.Sub(h.state.Time))
+		}
+	}
+	return h
+}
+
+// fetchJob makes a view of the whole job.
+func (s *Server) fetchJob(ctx context.Context) (*snapshot, error) {
+	own, _ := s.state.get(ctx, s.patience)
+	if own == nil {
+		return nil, errors.New("the state of this host is not known")
+	}
+	wait := s.patience
+	if s.waited.CompareAndSwap(false, true) {
+		wait += firstWait
+	}
+	o, _ := s.others.get(ctx, wait)
+	return s.newSnapshot(own.source, o), nil
+}
+
+// view returns what a request is to see: the whole job, or this host.
+func (s *Server) view(r *http.Request) *snapshot {
+	if !s.wholeJob(r) {
+		snap, _ := s.state.get(r.Context(), s.patience)
+		return snap
+	}
+	snap, _ := s.job.get(r.Context(), 2*s.patience+firstWait)
+	return snap
+}
+
+// fetchJobMetrics asks all hosts for their metrics.
+func (s *Server) fetchJobMetrics(ctx context.Context) ([]byte, error) {
+	own, err := s.fetchMetrics(ctx)
+	if err != nil {
+		return nil, err
+	}
+	texts := map[int][]byte{}
+	if snap, _ := s.state.get(ctx, s.patience); snap != nil && snap.source.Host.GroupRank >= 0 {
+		texts[snap.source.Host.GroupRank] = own
+	}
+	s.askEach(ctx, s.otherRanks(ctx), "GET", "/metrics?scope=host", askTime, func(rank int, body []byte, err error) {
+		if err == nil {
+			texts[rank] = body
+		}
+	})
+	return metrics.Merge("group_rank", texts), nil
+}
+
+// with adds what other hosts have said to a State, which is the caller's alone.
+func (s *State) with(o *others) {
+	for i := range s.Workers {
+		s.Workers[i].Host, s.Workers[i].GroupRank = s.Host.Name, s.Host.GroupRank
+	}
+	if o == nil {
+		return
+	}
+	if o.hosts != nil {
+		s.Hosts = slices.Clone(o.hosts)
+	} else {
+		s.Hosts = slices.Clone(s.Hosts)
+	}
+	for _, rank := range slices.Sorted(maps.Keys(o.heard)) {
+		h := o.heard[rank]
+		if h.state != nil {
+			s.Add(h.state)
+		}
+		for i := range s.Hosts {
+			if at := &s.Hosts[i]; at.GroupRank == rank && h.state == nil {
+				at.Problem = "not asked yet"
+			} else if at.GroupRank == rank {
+				at.Problem = ""
+			}
+			if at := &s.Hosts[i]; at.GroupRank == rank && h.problem != nil {
+				at.Problem = h.problem.Error()
+			}
+		}
+	}
+	s.bound()
+}
+
+// Add adds the workers, timers and the host of another host's State, which it does not change,
+// unless they are there already. Times are taken as they are.
+func (s *State) Add(other *State) {
+	has := func(rank int) bool {
+		return slices.ContainsFunc(s.Workers, func(w Worker) bool { return w.Rank == rank })
+	}
+	for _, w := range other.Workers {
+		if w.Host == "" {
+			w.Host, w.GroupRank = other.Host.Name, other.Host.GroupRank
+		}
+		if !has(w.Rank) {
+			s.Workers = append(s.Workers, w)
+		}
+	}
+	for i := range s.Hosts {
+		if h := &s.Hosts[i]; h.GroupRank == other.Host.GroupRank {
+			name, state := h.Name, h.State
+			*h = other.Host
+			h.Name, h.State = cmp.Or(h.Name, name), cmp.Or(h.State, state)
+		}
+	}
+	s.Timers = append(s.Timers, other.Timers...)
+	s.LiveTimers += other.LiveTimers
+}
+
+// bound keeps a State of many hosts small.
+func (s *State) bound() {
+	slices.SortStableFunc(s.Workers, func(a, b Worker) int {
+		return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.GroupRank, b.GroupRank))
+	})
+	slices.SortStableFunc(s.Timers, func(a, b Timer) int { return a.Deadline.Compare(b.Deadline) })
+	s.Timers = first(s.Timers, maxTimers)
+	s.Workers = first(s.Workers, maxJobWorkers)
+	if len(s.Workers) <= maxWorkers {
+		return
+	}
+	for i := range s.Workers { // the last lines of each host are at /v1/state?scope=host there, and in /v1/logs
+		w := &s.Workers[i]
+		w.StdoutLines, w.StderrLines = last(w.StdoutLines), nil
+	}
+}
+
+func last(lines []string) []string { return lines[max(0, len(lines)-1):] }
+
+// shift moves all times of another host to this host's clock.
+func (s *State) shift(by time.Duration) {
+	move := func(t *time.Time) {
+		if !t.IsZero() {
+			*t = t.Add(by)
+			fit(t)
+		}
+	}
+	for i := range s.Workers {
+		w := &s.Workers[i]
+		move(&w.Started)
+		move(&w.LastOutput)
+		if w.Exit != nil {
+			move(&w.Exit.Time)
+		}
+		if w.Heartbeat != nil {
+			move(&w.Heartbeat.Time)
+		}
+	}
+	for i := range s.Timers {
+		move(&s.Timers[i].Acquired)
+		move(&s.Timers[i].Deadline)
+	}
+}
+
+// ParseState reads the JSON of a State. A list of many small entries would take a hundred times
+// the memory of its text: it is counted before, and one of more than 10,000 is refused, as is a
+// text without a version or with a later one than StateVersion.
+// Without whole it reads of the lists only the workers' ranks, and how many hosts there are.
+func ParseState(body []byte, whole bool) (*State, error) {
+	var brief struct {
+		Version                           int
+		Job                               Job
+		Host                              Host
+		Workers                           []struct{ Rank int }
+		Hosts, Timers, Timeline, Failures []struct{}
+	}
+	if err := json.Unmarshal(body, &brief); err != nil {
+		return nil, fmt.Errorf("the answer is no state of a job: %w", err)
+	}
+	switch n := max(len(brief.Workers), len(brief.Hosts), len(brief.Timers), len(brief.Timeline), len(brief.Failures)); {
+	case brief.Version < 1:
+		return nil, errors.New("the answer is no state of a job: it has no version")
+	case brief.Version != StateVersion:
+		return nil, fmt.Errorf("the agent is another release of muster (state version %d, this one knows %d); use that release's muster", brief.Version, StateVersion)
+	case n > maxHosts:
+		return nil, fmt.Errorf("the answer is no state of a job: it has a list of more than %d entries", maxHosts)
+	}
+	if whole {
+		state := &State{}
+		return state, json.Unmarshal(body, state)
+	}
+	state := &State{Version: brief.Version, Job: brief.Job, Host: brief.Host, Hosts: make([]Host, len(brief.Hosts))}
+	for _, w := range brief.Workers {
+		state.Workers = append(state.Workers, Worker{Rank: w.Rank})
+	}
+	return state, nil
+}
+
+// passOn asks the agent of another host what this one was asked.
+func (s *Server) passOn(r *http.Request, rank int) reply {
+	q := r.URL.Query()
+	q.Set("scope", "host")
+	body, err := s.ask(r.Context(), rank, r.Method, r.URL.Path+"?"+q.Encode(), askTime)
+	refused, ok := errors.AsType[*http10.StatusError](err)
+	switch {
+	case ok:
+		status, _ := strconv.Atoi(refused.Status)
+		return textReply(max(status, 400), "%s", refused.Said)
+	case err != nil:
+		return textReply(http.StatusBadGateway, "the host with group rank %d cannot be asked: %v", rank, err)
+	}
+	return reply{http.StatusOK, plain, body}
+}

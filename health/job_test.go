@@ -1,0 +1,249 @@
+package health_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/health"
+)
+
+// A member is one host of a job: what it shows, and what it was asked to do.
+type member struct {
+	*fake
+	rank int
+	goOn chan bool // with FollowLogs
+
+	mu   sync.Mutex // guards done
+	done []string
+}
+
+func (m *member) did(what string, args ...any) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.done = append(m.done, fmt.Sprintf(what, args...))
+}
+
+func (m *member) Stop(by string) { m.did("stop by %q", by) }
+func (m *member) Restart() error { m.did("restart"); return nil }
+func (m *member) Signal(sig syscall.Signal, rank int) ([]agent.Worker, error) {
+	if rank >= 0 && rank/2 != m.rank {
+		return nil, errors.New("rank is elsewhere")
+	}
+	m.did("signal %d to %d", sig, rank)
+	return []agent.Worker{{Rank: 2 * m.rank, PID: 100 + m.rank}}, nil
+}
+func (m *member) Autopsy(_ context.Context, reason, number string) ([]byte, error) {
+	if m.rank == 3 {
+		return nil, errors.New("no evidence is taken here")
+	}
+	return json.Marshal(map[string]any{"host": m.rank, "reason": reason})
+}
+
+// job serves a job of hosts with two workers each to its agents, and returns them with what
+// calls them. The agent on host 2 is torchrun's. Host 0's clock is an hour slow, host 3's two fast.
+func job(t *testing.T, n int) ([]*member, func(context.Context, int) (net.Conn, error)) {
+	var members []*member
+	for rank := range n {
+		m := &member{fake: running(), rank: rank, goOn: make(chan bool)}
+		now := time.Now().Add(time.Duration(rank-1) * time.Hour)
+		m.set(func(f *fake) {
+			f.metrics = fmt.Sprintf("# HELP muster_up Up.\n# TYPE muster_up gauge\nmuster_up{a=\"b\"} %d\n# HELP muster_nodes N.\n# TYPE muster_nodes gauge\nmuster_nodes 4\n", rank)
+			f.state = health.State{Time: now, Host: health.Host{Name: fmt.Sprintf("n%d", rank), GroupRank: rank, State: "HEALTHY", Workers: 2}, LiveTimers: 1}
+			f.state.Job = health.Job{RunID: "j", Phase: "running", State: "HEALTHY", WorldSize: 2 * n, MaxHosts: n}
+			for i := range n {
+				f.state.Hosts = append(f.state.Hosts, health.Host{GroupRank: i})
+			}
+			f.state.Hosts[rank] = f.state.Host
+			for i := range 2 {
+				path := write(t, "log", fmt.Sprintf("line of rank %d\n", 2*rank+i))
+				f.state.Workers = append(f.state.Workers, health.Worker{Rank: 2*rank + i, LocalRank: i, State: "HEALTHY", Stdout: path, Started: now.Add(-time.Minute)})
+			}
+			f.state.Timers = []health.Timer{{Rank: 2 * rank, Deadline: now.Add(time.Duration(10-rank) * time.Second)}}
+		})
+		members = append(members, m)
+	}
+	var addrs []string
+	for _, m := range members {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		serve(t, m.fake, func(c *health.Config) { c.Listener, c.Control, c.Logs = l, m, m })
+		addrs = append(addrs, l.Addr().String())
+	}
+	return members, func(ctx context.Context, rank int) (net.Conn, error) {
+		if rank == 2 {
+			return nil, errors.New("group rank 2 is an agent of torchrun, which takes no calls")
+		}
+		return new(net.Dialer).DialContext(ctx, "tcp", addrs[rank])
+	}
+}
+
+// One agent shows the workers of all hosts, by its own clock, and says of which it knows
+// nothing. With scope=host it shows its own.
+func TestWholeJob(t *testing.T) {
+	members, call := job(t, 4)
+	s, _ := serve(t, members[1].fake, func(c *health.Config) { c.Call = call })
+	get := func(path string) (int, string) {
+		answer, err := http.Get("http://" + s.Addr().String() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		body, err := io.ReadAll(answer.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.StatusCode, string(body)
+	}
+	state := func(path string) *health.State {
+		_, body := get(path)
+		state, err := health.ParseState([]byte(body), true)
+		if err != nil {
+			t.Fatal(err, body)
+		}
+		return state
+	}
+	all := state("/v1/state")
+	var ranks []int
+	var hosts, problems []string
+	for _, w := range all.Workers {
+		ranks, hosts = append(ranks, w.Rank), append(hosts, w.Host)
+		if age := all.Time.Sub(w.Started); age < 0 || age > 2*time.Minute {
+			t.Errorf("rank %d runs for %v", w.Rank, age)
+		}
+	}
+	for _, h := range all.Hosts {
+		problems = append(problems, h.Problem)
+	}
+	if diff := cmp.Diff([]int{0, 1, 2, 3, 6, 7}, ranks); diff != "" {
+		t.Errorf("ranks, -want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"n0", "n0", "n1", "n1", "n3", "n3"}, hosts); diff != "" {
+		t.Errorf("hosts, -want +got:\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"", "", "group rank 2 is an agent of torchrun, which takes no calls", ""}, problems); diff != "" {
+		t.Errorf("problems, -want +got:\n%s", diff)
+	}
+	if all.LiveTimers != 3 || len(all.Timers) != 3 || all.Timers[0].Rank != 6 || all.Hosts[3].Name != "n3" || all.Hosts[3].Workers != 2 {
+		t.Errorf("timers %+v, hosts %+v", all.Timers, all.Hosts)
+	}
+	if own := state("/v1/state?scope=host"); len(own.Workers) != 2 || own.Workers[0].Rank != 2 || own.LiveTimers != 1 {
+		t.Errorf("with scope=host: %+v", own)
+	}
+	for path, want := range map[string]string{
+		"/v1/logs?rank=7":            "line of rank 7\n",
+		"/v1/logs?rank=3":            "line of rank 3\n",
+		"/v1/logs?rank=5":            "rank 5 does not run on any host that answers\n",
+		"/v1/logs?rank=7&scope=host": "rank 7 does not run on this host\n",
+		"/v1/logs?rank=7&lines=x":    "lines=\"x\" is not a number from 1 to 1000\n",
+		"/metrics?scope=job": "# HELP muster_nodes N.\n# TYPE muster_nodes gauge\nmuster_nodes{group_rank=\"0\"} 4\nmuster_nodes{group_rank=\"1\"} 4\nmuster_nodes{group_rank=\"3\"} 4\n" +
+			"# HELP muster_up Up.\n# TYPE muster_up gauge\nmuster_up{group_rank=\"0\",a=\"b\"} 0\nmuster_up{group_rank=\"1\",a=\"b\"} 1\nmuster_up{group_rank=\"3\",a=\"b\"} 3\n",
+	} {
+		if _, body := get(path); body != want {
+			t.Errorf("%s: %q, want %q", path, body, want)
+		}
+	}
+	if _, page := get("/"); !strings.Contains(page, "<td data-l=\"host\" class=\"\">n3</td>") || !strings.Contains(page, "is an agent of torchrun") {
+		t.Errorf("the page does not show all hosts:\n%s", page)
+	}
+}
+
+// A host that waits for a round sees the job that runs without it.
+func TestWholeJobFromOutside(t *testing.T) {
+	_, call := job(t, 2)
+	spare := running()
+	spare.set(func(f *fake) {
+		f.state = health.State{Host: health.Host{Name: "spare", GroupRank: -1}, Job: health.Job{RunID: "j", Phase: "rendezvous"}}
+	})
+	s, _ := serve(t, spare, func(c *health.Config) { c.Call = call })
+	answer, err := http.Get("http://" + s.Addr().String() + "/v1/state")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	body, _ := io.ReadAll(answer.Body)
+	state, err := health.ParseState(body, true)
+	if err != nil || len(state.Workers) != 4 || len(state.Hosts) != 2 || state.Host.Name != "spare" {
+		t.Errorf("%v, %s", err, body)
+	}
+}
+
+// What is asked of one agent, all do.
+func TestControlOfAllHosts(t *testing.T) {
+	members, call := job(t, 4)
+	s, _ := serve(t, members[1].fake, func(c *health.Config) { c.Control, c.Call = members[1], call })
+	post := func(path string) (string, *health.Done) {
+		answer, err := http.Post("http://"+s.Addr().String()+path, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		body, _ := io.ReadAll(answer.Body)
+		done := &health.Done{}
+		_ = json.Unmarshal(body, done)
+		return string(body), done
+	}
+	noCalls := []health.Missing{{GroupRank: 2, Why: "group rank 2 is an agent of torchrun, which takes no calls"}}
+	for path, want := range map[string]health.Done{
+		"/v1/stop":                           {Hosts: []int{0, 3}, Missing: noCalls},
+		"/v1/stop?scope=host":                {},
+		"/v1/restart":                        {},
+		"/v1/signal?signal=10":               {Hosts: []int{0, 3}, Missing: noCalls, Workers: []health.Signaled{{Rank: 0, PID: 100, Host: "n0"}, {Rank: 2, PID: 101, Host: "n1"}, {Rank: 6, PID: 103, Host: "n3"}}},
+		"/v1/signal?signal=10&rank=7":        {Hosts: []int{3}, Missing: noCalls, Workers: []health.Signaled{{Rank: 6, PID: 103, Host: "n3"}}},
+		"/v1/signal?signal=10&rank=3":        {Workers: []health.Signaled{{Rank: 2, PID: 101, Host: "n1"}}},
+		"/v1/autopsy?reason=why":             {Hosts: []int{0}, Missing: noCalls, Reports: []json.RawMessage{[]byte(`{"host":0,"reason":"why"}`)}},
+		"/v1/signal?signal=10&rank=9":        {},
+		"/v1/signal?signal=12&rank=&scope=x": {Hosts: []int{0, 3}, Missing: noCalls, Workers: []health.Signaled{{Rank: 0, PID: 100, Host: "n0"}, {Rank: 2, PID: 101, Host: "n1"}, {Rank: 6, PID: 103, Host: "n3"}}},
+	} {
+		body, done := post(path)
+		if diff := cmp.Diff(want, *done); diff != "" {
+			t.Errorf("%s, -want +got:\n%s%s", path, diff, body)
+		}
+	}
+	if body, _ := post("/v1/signal?signal=10&rank=9"); body != "rank is elsewhere\n" {
+		t.Errorf("a rank that nobody has: %q", body)
+	}
+	if body, _ := post("/v1/new"); !strings.HasPrefix(body, `there is no "/v1/new" to POST to`) {
+		t.Errorf("an unknown request: %q", body)
+	}
+	for rank, want := range map[int][]string{
+		0: {`signal 10 to -1`, `signal 12 to -1`, `stop by "n1"`},
+		1: {`restart`, `signal 10 to -1`, `signal 10 to 3`, `signal 12 to -1`, `stop by ""`, `stop by ""`},
+		2: nil,
+		3: {`signal 10 to -1`, `signal 10 to 7`, `signal 12 to -1`, `stop by "n1"`},
+	} {
+		slices.Sort(members[rank].done)
+		if diff := cmp.Diff(want, members[rank].done); diff != "" {
+			t.Errorf("host %d, -want +got:\n%s", rank, diff)
+		}
+	}
+}
+
+// An answer that is no State, or one that would take much memory, does no harm.
+func TestParseState(t *testing.T) {
+	list := `{"version":2,"job":{"run_id":"j"},"workers":[{"rank":3,"pid":7}` + strings.Repeat(",{}", 10_000)
+	for _, whole := range []bool{false, true} {
+		if _, err := health.ParseState([]byte(list+"]}"), whole); err == nil || !strings.Contains(err.Error(), "a list of more than 10000 entries") {
+			t.Errorf("too many workers, %v: %v", whole, err)
+		}
+		state, err := health.ParseState([]byte(strings.TrimSuffix(list, ",{}")+"]}"), whole)
+		if err != nil || len(state.Workers) != 10_000 || state.Workers[0].Rank != 3 || (state.Workers[0].PID == 7) != whole || state.Job.RunID != "j" {
+			t.Errorf("as many as there may be, %v: %v", whole, err)
+		}
+	}
+}

@@ -1,0 +1,328 @@
+package logs
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"maps"
+	"math"
+	"os"
+	"slices"
+	"time"
+)
+
+// A Chunk is some of what a worker has written to one of its streams: whole lines, as many as
+// there are. Only a line of more than 256 KiB comes in pieces, and the last line may lack its
+// newline.
+type Chunk struct {
+	Worker Worker
+	Stderr bool
+	// Offset is how many bytes of the stream come before Data, and Lost how many of those just
+	// before it are gone: Config.Keep segments are kept, and others removed.
+	Offset, Lost int64
+	Data         []byte // valid until emit returns
+}
+
+// FollowConfig says what Follow follows. The zero value is nothing.
+type FollowConfig struct {
+	Stdout, Stderr bool
+	Teed           bool              // only streams that tee copies to the console
+	Want           func(Worker) bool // nil means every worker
+	Lines          int               // of each stream's past; negative means all
+	// From is where a stream is to begin instead, in bytes; false means what Lines says. It
+	// may be nil.
+	From func(w Worker, stderr bool) (offset int64, ok bool)
+	Once bool // only what there is already
+}
+
+// A stream is what Follow reads of one file.
+type stream struct {
+	Chunk   // Offset is that of pending
+	path    string
+	r       *rotatedReader // nil: not opened yet
+	lost    int64          // of r, as far as it was told
+	pending []byte         // the beginning of a line
+	watch   watch
+	armed   bool
+	failed  bool
+}
+
+// Follow calls emit with what the Attempt's workers have written to files, and with what they
+// write from now on. It returns nil when they have ended and all is read, or ctx's or emit's
+// error. It may be called at any time and any number of times: a slow emit holds nobody up,
+// since what it has not read yet is in the files. emit is called by Follow's goroutine.
+func (a *Attempt) Follow(ctx context.Context, cfg FollowConfig, emit func(*Chunk) error) error {
+	var streams []*stream
+	wake := make(chan struct{}, 1)
+	for _, rank := range slices.Sorted(maps.Keys(a.workers)) {
+		w := a.workers[rank]
+		if cfg.Want != nil && !cfg.Want(w.Worker) || cfg.Teed && !a.run.shows(rank) {
+			continue
+		}
+		for _, s := range []struct {
+			std  Std
+			path string
+			want bool
+		}{{StdOut, w.sink.StdoutPath, cfg.Stdout}, {StdErr, w.sink.StderrPath, cfg.Stderr}} {
+			if s.want && s.path != "" && (!cfg.Teed || a.run.cfg.Tee.For(rank)&s.std != 0) {
+				streams = append(streams, &stream{Chunk: Chunk{Worker: w.Worker, Stderr: s.std == StdErr}, path: s.path, watch: watch{wake: wake}})
+			}
+		}
+	}
+	if len(streams) == 0 {
+		return nil
+	}
+	f := &streamer{a: a, cfg: cfg, emit: emit, streams: streams, watcher: newWatcher(a.run.log)}
+	defer f.close()
+	return f.run(ctx, wake)
+}
+
+// A streamer is one call of Follow.
+type streamer struct {
+	a       *Attempt
+	cfg     FollowConfig
+	emit    func(*Chunk) error
+	streams []*stream
+	watcher *watcher
+	buf     []byte
+}
+
+func (f *streamer) close() {
+	for _, s := range f.streams {
+		if s.r != nil {
+			s.r.Close()
+		}
+	}
+	f.watcher.close()
+}
+
+func (f *streamer) run(ctx context.Context, wake <-chan struct{}) error {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	var last time.Time // when something was read
+	for {
+		over := f.cfg.Once || f.over() // before all is read that came until then
+		moved, err := f.round(ctx)
+		switch now := time.Now(); {
+		case err != nil:
+			return err
+		case moved && now.Sub(last) > gap:
+			last = now
+			continue
+		case moved: // they write without rest: let it come together
+			last = now
+			timer.Reset(gap)
+			select {
+			case <-timer.C:
+			case <-ctx.Done():
+			}
+			continue
+		case over:
+			return f.finish()
+		}
+		polling, again := f.arm()
+		if again {
+			continue
+		}
+		wait := time.Hour
+		if polling {
+			wait = pollInterval
+		}
+		timer.Reset(wait)
+		select {
+		case <-wake:
+		case <-timer.C:
+		case <-f.a.over:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// over says whether the workers have ended.
+func (f *streamer) over() bool {
+	select {
+	case <-f.a.over:
+		return true
+	default:
+		return false
+	}
+}
+
+// round reads some of each stream that may have grown.
+func (f *streamer) round(ctx context.Context) (moved bool, err error) {
+	for _, s := range f.streams {
+		if s.armed && !s.watch.fired.Load() && !f.over() {
+			continue
+		}
+		s.armed = false
+		if ctx.Err() != nil {
+			return false, context.Cause(ctx)
+		}
+		n, err := f.step(s)
+		if err != nil {
+			return false, err
+		}
+		moved = moved || n
+	}
+	return moved, nil
+}
+
+// arm makes the next change of each stream wake the streamer; again says that there was one.
+func (f *streamer) arm() (polling, again bool) {
+	for _, s := range f.streams {
+		if s.armed || s.failed {
+			continue
+		}
+		s.watch.fired.Store(false)
+		if s.r == nil || !f.watcher.arm(&s.watch, s.path, false) {
+			polling = true
+			continue
+		}
+		s.armed = true
+		if info, err := s.r.live.Stat(); err == nil && info.Size() != s.r.off {
+			s.armed, again = false, true
+		}
+	}
+	return polling, again
+}
+
+// open opens a stream where it is to begin.
+func (f *streamer) open(s *stream) error {
+	live, _, err := f.a.run.open(s.path)
+	if err != nil {
+		return err
+	}
+	r := &rotatedReader{path: s.path, live: live}
+	if from, ok := f.from(s); ok {
+		r.off = from
+	} else if f.cfg.Lines >= 0 {
+		from, _, err := lastLines(live, f.cfg.Lines)
+		if err != nil {
+			r.Close()
+			return err
+		}
+		r.off = from
+	}
+	s.r, s.Offset = r, r.off
+	return nil
+}
+
+func (f *streamer) from(s *stream) (offset int64, ok bool) {
+	if f.cfg.From == nil {
+		return 0, false
+	}
+	return f.cfg.From(s.Worker, s.Stderr)
+}
+
+// step reads some of a stream and emits its whole lines.
+func (f *streamer) step(s *stream) (moved bool, err error) {
+	if s.failed {
+		return false, nil
+	}
+	if f.buf == nil {
+		f.buf = make([]byte, blockSize)
+	}
+	if s.r == nil {
+		if err := f.open(s); err != nil {
+			f.giveUp(s, err)
+			return false, nil
+		}
+	}
+	n, err := s.r.Read(f.buf[copy(f.buf, s.pending):])
+	if err != nil && !errors.Is(err, io.EOF) {
+		f.giveUp(s, err)
+	}
+	if lost := s.r.lost - s.lost; lost > 0 {
+		if err := f.piece(s, s.pending); err != nil {
+			return false, err
+		}
+		copy(f.buf, f.buf[len(s.pending):][:n])
+		s.pending, s.lost = s.pending[:0], s.r.lost
+		s.Offset, s.Lost = s.Offset+lost, lost
+	}
+	if n == 0 {
+		return false, nil
+	}
+	have := f.buf[:len(s.pending)+n]
+	end := len(have)
+	for end > 0 && have[end-1] != '\n' {
+		end--
+	}
+	if end == 0 && len(have) == len(f.buf) {
+		end = len(have)
+	}
+	if err := f.piece(s, have[:end]); err != nil {
+		return false, err
+	}
+	s.pending = append(s.pending[:0], have[end:]...)
+	return true, nil
+}
+
+// piece emits some of a stream.
+func (f *streamer) piece(s *stream, data []byte) error {
+	if len(data) == 0 {
+		return nil
+	}
+	s.Data = data
+	err := f.emit(&s.Chunk)
+	s.Offset, s.Lost = s.Offset+int64(len(data)), 0
+	return err
+}
+
+// finish emits the lines without an end.
+func (f *streamer) finish() error {
+	for _, s := range f.streams {
+		if err := f.piece(s, s.pending); err != nil {
+			return err
+		}
+		s.pending = nil
+	}
+	return nil
+}
+
+// giveUp says once why a stream is not followed.
+func (f *streamer) giveUp(s *stream, err error) {
+	if !errors.Is(err, fs.ErrNotExist) || f.over() {
+		s.failed = true
+		f.a.run.log.Warn("cannot follow a log file", "local_rank", s.Worker.LocalRank, "file", s.path, "error", err)
+	}
+}
+
+// lastLines returns where the last lines of a file begin; false if there are not as many, or
+// what was there was moved into segments, and where what there is begins.
+func lastLines(f *os.File, lines int) (from int64, ok bool, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, false, err
+	}
+	size := info.Size()
+	if lines == 0 {
+		return size, true, nil
+	}
+	buf := make([]byte, 64<<10)
+	have, first := 0, int64(math.MaxInt64)
+	for end := size; end > 0; {
+		start := max(0, end-int64(len(buf)))
+		n, err := f.ReadAt(buf[:end-start], start)
+		if err != nil && err != io.EOF {
+			return 0, false, err
+		}
+		for i := n - 1; i >= 0; i-- {
+			at := start + int64(i) + 1
+			if buf[i] == 0 {
+				return min(first, size), false, nil
+			}
+			if buf[i] != '\n' || at == size {
+				continue
+			}
+			first = at
+			if have++; have == lines {
+				return at, true, nil
+			}
+		}
+		end = start
+	}
+	return 0, true, nil
+}

@@ -1,0 +1,167 @@
+//go:build linux
+
+package logs_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/logs"
+)
+
+// A collected stream is what Follow has emitted, by rank and stream.
+type collected struct {
+	text   map[string]string
+	pieces map[string]int
+	came   chan string // each key, as it comes
+}
+
+func collect() *collected {
+	return &collected{map[string]string{}, map[string]int{}, make(chan string, 10000)}
+}
+
+func (c *collected) emit(k *logs.Chunk) error {
+	key := fmt.Sprintf("%d %v", k.Worker.Rank, k.Stderr)
+	if int64(len(c.text[key])) != k.Offset && c.text[key] != "" {
+		return fmt.Errorf("%s: offset %d after %d bytes", key, k.Offset, len(c.text[key]))
+	}
+	if k.Lost > 0 {
+		c.text[key] += fmt.Sprintf("<%d lost>", k.Lost)
+	}
+	c.text[key] += string(k.Data)
+	c.pieces[key]++
+	c.came <- key
+	return nil
+}
+
+// Follow tells what comes while it comes, in whole lines, and ends with the workers. A line
+// without an end comes last, a long one in pieces.
+func TestFollow(t *testing.T) {
+	j := newJob(t, logs.Config{Redirects: logs.StdSpec{All: logs.StdAll}})
+	a, workers := j.begin(2)
+	c, over := collect(), make(chan error)
+	go func() {
+		over <- a.Follow(t.Context(), logs.FollowConfig{Stdout: true, Stderr: true, Lines: -1}, c.emit)
+	}()
+	for i := range 100 {
+		fmt.Fprintf(workers[i%2].out, "line %d\nbegun ", i)
+		if key := <-c.came; key != fmt.Sprintf("%d false", 10+i%2) {
+			t.Fatalf("a line of %s after one of worker %d", key, i%2)
+		}
+	}
+	long := strings.Repeat("x", 700_000)
+	fmt.Fprintf(workers[1].err, "%s\nend", long)
+	for _, w := range workers {
+		w.close()
+	}
+	finish(t, a)
+	if err := <-over; err != nil {
+		t.Fatal(err)
+	}
+	for rank := range 2 {
+		var want strings.Builder
+		for i := rank; i < 100; i += 2 {
+			fmt.Fprintf(&want, "line %d\nbegun ", i)
+		}
+		if diff := cmp.Diff(want.String(), c.text[fmt.Sprintf("%d false", 10+rank)]); diff != "" {
+			t.Errorf("worker %d, -want +got:\n%s", rank, diff)
+		}
+	}
+	if got := c.text["11 true"]; got != long+"\nend" || c.pieces["11 true"] < 3 {
+		t.Errorf("%d bytes in %d pieces", len(got), c.pieces["11 true"])
+	}
+	for name, tt := range map[string]struct {
+		cfg  logs.FollowConfig
+		want map[string]string
+	}{
+		"nothing":        {logs.FollowConfig{Lines: -1}, map[string]string{}},
+		"last lines":     {logs.FollowConfig{Stdout: true, Lines: 2}, map[string]string{"10 false": "begun line 98\nbegun ", "11 false": "begun line 99\nbegun "}},
+		"one worker":     {logs.FollowConfig{Stdout: true, Lines: 1, Want: func(w logs.Worker) bool { return w.Rank == 11 }}, map[string]string{"11 false": "begun "}},
+		"from a place":   {logs.FollowConfig{Stdout: true, Lines: 0, From: func(w logs.Worker, _ bool) (int64, bool) { return int64(len(c.text["10 false"]) - 3), w.Rank == 10 }}, map[string]string{"10 false": "un "}},
+		"what tee shows": {logs.FollowConfig{Stdout: true, Stderr: true, Lines: -1, Teed: true}, map[string]string{}},
+	} {
+		again := &collected{map[string]string{}, map[string]int{}, make(chan string, 100)}
+		if err := a.Follow(t.Context(), tt.cfg, func(k *logs.Chunk) error {
+			again.text[fmt.Sprintf("%d %v", k.Worker.Rank, k.Stderr)] += string(k.Data)
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff(tt.want, again.text); diff != "" {
+			t.Errorf("%s, -want +got:\n%s", name, diff)
+		}
+	}
+}
+
+// Follow ends with its context and with an error of emit. Once, it reads what there is.
+func TestFollowEnds(t *testing.T) {
+	j := newJob(t, logs.Config{Redirects: logs.StdSpec{All: logs.StdAll}})
+	a, workers := j.begin(1)
+	fmt.Fprintln(workers[0].out, "one")
+	c := collect()
+	if err := a.Follow(t.Context(), logs.FollowConfig{Stdout: true, Lines: -1, Once: true}, c.emit); err != nil || c.text["10 false"] != "one\n" {
+		t.Errorf("once: %v, %q", err, c.text)
+	}
+	why := errors.New("the reader is gone")
+	if err := a.Follow(t.Context(), logs.FollowConfig{Stdout: true, Lines: -1}, func(*logs.Chunk) error { return why }); err != why {
+		t.Errorf("emit fails: %v", err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	c = collect()
+	over := make(chan error)
+	go func() { over <- a.Follow(ctx, logs.FollowConfig{Stdout: true, Lines: -1}, c.emit) }()
+	<-c.came
+	cancel(why)
+	if err := <-over; err != why {
+		t.Errorf("its context ends: %v", err)
+	}
+	workers[0].close()
+	finish(t, a)
+	if err := new(logs.Attempt).Follow(t.Context(), logs.FollowConfig{Stdout: true}, c.emit); err != nil {
+		t.Errorf("an attempt without workers: %v", err)
+	}
+}
+
+// A reader that is slower than the worker loses only what is in segments that are gone by
+// then, and hears how much that is. It holds the rotation up in no way.
+func TestFollowRotated(t *testing.T) {
+	const lines, size = 60_000, 128
+	j := newJob(t, logs.Config{Redirects: logs.StdSpec{All: logs.StdAll}, MaxSize: logs.MinMaxSize, Keep: 2})
+	a, workers := j.begin(1)
+	read, total := make(chan bool), int64(0)
+	var next, lost int64
+	over := make(chan error)
+	go func() {
+		over <- a.Follow(t.Context(), logs.FollowConfig{Stdout: true, Lines: -1}, func(c *logs.Chunk) error {
+			<-read
+			if c.Offset != next+c.Lost {
+				return fmt.Errorf("offset %d after %d bytes, %d lost", c.Offset, next, c.Lost)
+			}
+			next, lost, total = c.Offset+int64(len(c.Data)), lost+c.Lost, total+int64(len(c.Data))
+			for line := range strings.Lines(string(c.Data)) {
+				if len(line) != size && c.Lost == 0 && lost == 0 {
+					return fmt.Errorf("a line of %d bytes", len(line))
+				}
+			}
+			return nil
+		})
+	}()
+	line := strings.Repeat("y", size-1) + "\n"
+	for range lines {
+		if _, err := workers[0].out.WriteString(line); err != nil {
+			t.Fatal(err)
+		}
+	}
+	workers[0].close()
+	finish(t, a)
+	close(read)
+	if err := <-over; err != nil || total+lost != lines*size {
+		t.Errorf("%v: %d bytes read and %d lost of %d", err, total, lost, lines*size)
+	}
+	t.Logf("%d of %d bytes lost", lost, lines*size)
+}

@@ -1,0 +1,137 @@
+//go:build linux
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// pidOf is what an agent calls itself in its log.
+func (s *site) pidOf(j *job) string {
+	s.t.Helper()
+	s.untilSays(j, " muster/")
+	return regexp.MustCompile(`[IWE]\d{4} \S+ (\d+) muster/`).FindStringSubmatch(j.errs())[1]
+}
+
+// command runs `muster NAME ...` on a host to its end.
+func (s *site) command(host, status int, args ...string) *job {
+	s.t.Helper()
+	j := onHost(s.t, s.lab.Host(host), s.wrote, errand{argv: append([]string{filepath.Join(bin, "muster")}, args...)})
+	s.want(status, j)
+	return j
+}
+
+// A job on three hosts is one job: its lines, workers and stacks are seen, and it is signalled
+// and stopped, from a host that has no workers.
+func TestHostsOneJob(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"c10d", "etcd", "quorum"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := backend(t, name)
+			s := newSite(t, 4+c.hosts)
+			c.prepare(s)
+			s.program = []string{"sh", "-c", `for i in 1 2 3; do echo "rank $RANK line $i"; done; echo problem >&2; exec sleep 1000`}
+			spare := s.waitingHost()
+			flags := fmt.Sprintf("--nnodes 3 --nproc-per-node 2 --no-python --tee 3 --log-dir %s", t.TempDir())
+			agents := s.startAll(3, flags)
+			var want []string
+			for rank := range 6 {
+				for line := 1; line <= 3; line++ {
+					want = append(want, fmt.Sprintf("[%d]: rank %d line %d", rank, rank, line))
+				}
+			}
+			for _, j := range agents {
+				s.untilSays(j, " line 3\n")
+			}
+			outside := s.start(spare, flags)
+			agent := s.pidOf(outside)
+			f := onHost(t, s.lab.Host(spare), s.wrote, errand{argv: []string{filepath.Join(bin, "muster"), "logs", "-f", "--stream", "stdout", "--prefix", agent}})
+			for rank := range 6 {
+				s.untilSays(f, fmt.Sprintf("rank %d line 3\n", rank))
+			}
+			logs := s.command(spare, 0, "logs", "--stream", "stdout", "--prefix", agent)
+			for _, out := range []string{logs.out(), f.out()} {
+				lines := strings.Split(strings.TrimSpace(out), "\n")
+				slices.Sort(lines)
+				if diff := cmp.Diff(want, lines); diff != "" {
+					t.Errorf("muster logs, -want +got:\n%s", diff)
+				}
+			}
+			if one := s.command(spare, 0, "logs", "--rank", "4", "--stream", "stderr", agent); one.out() != "problem\n" {
+				t.Errorf("stderr of rank 4 is %q", one.out())
+			}
+			var state struct {
+				Workers []struct {
+					Rank int
+					Host string
+				}
+				Hosts []struct{ Name, Problem string }
+			}
+			if err := json.Unmarshal([]byte(s.command(spare, 0, "top", "--json", agent).out()), &state); err != nil || len(state.Workers) != 6 || len(state.Hosts) != 3 {
+				t.Errorf("muster top: %v, %+v", err, state)
+			}
+			for i, w := range state.Workers {
+				if w.Rank != i || w.Host != state.Hosts[i/2].Name || state.Hosts[i/2].Problem != "" {
+					t.Errorf("worker %d: %+v of %+v", i, w, state.Hosts)
+				}
+			}
+			if got := s.command(spare, 0, "signal", "CONT", agent).out(); strings.Count(got, "rank ") != 6 {
+				t.Errorf("muster signal: %q", got)
+			}
+			if got := s.command(spare, 0, "signal", "CONT", "--rank", "5", agent).out(); strings.Count(got, "rank ") != 1 || !strings.Contains(got, "rank 5 (pid ") {
+				t.Errorf("muster signal --rank 5: %q", got)
+			}
+			if got := s.command(spare, 0, "dump", agent).out(); !strings.Contains(got, "6 ranks in ") {
+				t.Errorf("muster dump: %q", got)
+			}
+			if got := s.command(spare, 0, "stop", agent).out(); !strings.Contains(got, "on 4 hosts\n") {
+				t.Errorf("muster stop: %q", got)
+			}
+			s.want(1, append(agents, outside)...)
+			s.want(0, f)
+			for _, j := range agents {
+				j.says("muster stop: this host has left the job, as ")
+			}
+		})
+	}
+}
+
+// waitingHost is the host that has no workers and is none of the backend's.
+func (s *site) waitingHost() int { return len(s.lab.Hosts()) - 1 }
+
+// A rank that hangs on one of three hosts is named in the first line of what each says, whoever
+// holds the rendezvous.
+func TestHostsHang(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"etcd", "quorum"} { // c10d: TestHangOverHosts
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := backend(t, name)
+			s := newSite(t, 3+c.hosts)
+			s.env = withPython(t).env
+			c.prepare(s)
+			path, err := filepath.Abs("testdata/hang.py")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.program = []string{path}
+			agents := s.startAll(3, "--nnodes 3 --hang-timeout 8")
+			s.want(1, agents...)
+			odd := regexp.MustCompile(`what the workers did: 2 ranks in all_reduce \(distributed_c10d\.py:\d+\), rank 2 on host\d in load_batch \(hang\.py:\d+\)`)
+			for i, j := range agents {
+				if !odd.MatchString(j.errs()) {
+					t.Errorf("host %d does not say who differs:\n%s", i, j.errs())
+				}
+			}
+		})
+	}
+}
