@@ -9,3 +9,6 @@ func Uses([]int) (map[int]Use, error) { return nil, errors.ErrUnsupported }
 
 // Read is only known on Linux.
 func Read(int) (Stat, error) { return Stat{}, errors.ErrUnsupported }
+
+// Environ is only known on Linux.
+func Environ(int) ([]byte, error) { return nil, errors.ErrUnsupported }

@@ -158,6 +158,7 @@ func (p *play) open(path string) *os.File {
 func afterAFailure(p *play) {
 	p.run("muster run --nproc-per-node 2 --max-restarts 1 --redirects 3 --log-dir logs train.py", "TRAIN=boom:1 stay").exits(1).prints(false)
 	p.run("muster report logs").exits(0).prints(false)
+	p.run("muster bundle logs").exits(0).says(1, `^Wrote muster-\S+_\w{8}\.tar\.gz\. Look at it`)
 
 	job := p.do(0, "muster run --nproc-per-node 8 --tee 3 --log-dir logs train.py", "TRAIN=stay").says(8, "training $")
 	follow := p.start(0, "muster logs logs --follow").says(1, `rank 7 of 8`)

@@ -304,6 +304,19 @@ func TestSeveralJobs(t *testing.T) {
 	says(t, "logs nosuch", exitError, "error: there is no directory 'nosuch', and no job of any user on this host has the run ID or pid 'nosuch'\nhint: ")
 	says(t, "signal USR1 single --rank 3", exitError, "error: job 'single' (pid "+single.pid()+"): rank 3 does not run on this host at the moment\n")
 
+	file := filepath.Join(t.TempDir(), "b.tar.gz")
+	says(t, "bundle single -o "+file, exitOK, "Wrote "+file)
+	dirs, err := filepath.Glob(filepath.Join(single.Args[3], "single_*")) // of --log-dir
+	if err != nil || len(dirs) != 1 {
+		t.Fatal(dirs, err)
+	}
+	live, _ := unpack(t, file, "muster-"+filepath.Base(dirs[0]))
+	for name, want := range map[string]string{"state.json": `"run_id": "single"`, "stacks.txt": "no Python stacks of rank 0:", "index.txt": "of the job's agent\n", "report.txt": ": still runs"} {
+		if !strings.Contains(live[name], want) {
+			t.Errorf("bundle single: %s has no %q:\n%s", name, want, live[name])
+		}
+	}
+
 	bare := startJob(t, "--rdzv-id", "bare", "--log-dir", "/dev/null")
 	says(t, "logs bare", exitError, "error: job 'bare' (pid "+bare.pid()+") keeps no log files\nhint: start it with another --log-dir than /dev/null\n")
 	bare.gate.Close()

@@ -121,34 +121,49 @@ func rankSetOf(given string) (text.RankSet, error) {
 }
 
 // findJob returns the agent to ask for the lines of a job on several hosts. Else it puts the
-// directory of a job in the place of its name. What is there as a directory is no job's name.
+// directory of a job in the place of its name.
 func (req *logsRequest) findJob(ctx context.Context) (*job, error) {
-	_, err := os.Lstat(req.dir)
-	if req.dir != "" && errors.Is(err, fs.ErrNotExist) && strings.Contains(req.dir, ":") {
+	if _, err := os.Lstat(req.dir); errors.Is(err, fs.ErrNotExist) && strings.Contains(req.dir, ":") {
 		if _, _, err := health.ParseAddr(req.dir); err == nil {
 			return &job{addr: req.dir}, nil
 		}
 	}
-	if req.dir != "" && (!errors.Is(err, fs.ErrNotExist) || strings.ContainsRune(req.dir, filepath.Separator)) {
-		return nil, nil
-	}
-	jobs, err := theJob(ctx, req.dir, false)
+	jobs, err := jobOrDir(ctx, req.dir)
 	switch {
-	case jobs == nil && req.dir != "":
-		return nil, fmt.Errorf("there is no directory %s, and %w", quote(req.dir), err)
-	case err != nil:
+	case jobs == nil || err != nil:
 		return nil, err
 	case jobs[0].state != nil && jobs[0].state.Job.MaxHosts > 1 && req.attempt == "" && !req.local:
 		return &jobs[0], nil
-	case len(jobs) > 1:
-		return nil, chooseOne(jobs, jobs[0].runID())
-	case jobs[0].state == nil:
-		return nil, jobs[0].err
-	case !filepath.IsAbs(jobs[0].state.Job.LogDir):
-		return nil, fmt.Errorf("%s keeps no log files; start it with another --log-dir than /dev/null", jobs[0].name())
 	}
-	req.dir = jobs[0].state.Job.LogDir
-	return nil, nil
+	req.dir, err = logDirOf(jobs)
+	return nil, err
+}
+
+// jobOrDir returns the agents of the job that is meant; nil if that is a directory. What is
+// there as a directory is no job's name.
+func jobOrDir(ctx context.Context, meant string) ([]job, error) {
+	_, err := os.Lstat(meant)
+	if meant != "" && (!errors.Is(err, fs.ErrNotExist) || strings.ContainsRune(meant, filepath.Separator)) {
+		return nil, nil
+	}
+	jobs, err := theJob(ctx, meant, false)
+	if jobs == nil && meant != "" {
+		err = fmt.Errorf("there is no directory %s, and %w", quote(meant), err)
+	}
+	return jobs, err
+}
+
+// logDirOf is the log directory of a job with one agent on this host.
+func logDirOf(jobs []job) (string, error) {
+	switch {
+	case len(jobs) > 1:
+		return "", chooseOne(jobs, jobs[0].runID())
+	case jobs[0].state == nil:
+		return "", jobs[0].err
+	case !filepath.IsAbs(jobs[0].state.Job.LogDir):
+		return "", fmt.Errorf("%s keeps no log files; start it with another --log-dir than /dev/null", jobs[0].name())
+	}
+	return jobs[0].state.Job.LogDir, nil
 }
 
 // stream prints what the workers of all hosts have written, and follows if that is asked for.

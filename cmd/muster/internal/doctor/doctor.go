@@ -74,6 +74,9 @@ type Config struct {
 	// HealthCheck is the site's own check, a command for sh.
 	HealthCheck string
 
+	// Local leaves out what asks the network, runs Python or a command, or writes to LogDir: the
+	// host and its GPUs are left.
+	Local bool
 	// Peer is host:port of a doctor that listens, to be tried; "" for none.
 	Peer string
 	// Wait is how long to wait for the other hosts. 0 means DefaultWait.
@@ -147,6 +150,11 @@ func Run(ctx context.Context, cfg Config) *Report {
 		{"host", "health check", 10 * time.Minute, d.checkHealth},
 		{"Python", "Python", 90 * time.Second, d.checkPython},
 		{"GPUs", "GPUs", 45 * time.Second, d.checkGPUs},
+	}
+	if cfg.Local {
+		checks = slices.DeleteFunc(checks, func(c check) bool {
+			return c.group == "network" || c.group == "Python" || c.name == "health check" || c.name == "log directory"
+		})
 	}
 	found := make([][]Line, len(checks))
 	var all, local sync.WaitGroup

@@ -1,0 +1,198 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/muster-run/muster/cmd/muster/internal/doctor"
+	"github.com/muster-run/muster/cmd/muster/internal/postmortem"
+	"github.com/muster-run/muster/internal/auth"
+	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/text"
+)
+
+const bundleUsage = `usage: muster bundle [JOB | DIR] [--out FILE] [--tail SIZE]
+
+Packs what explains a job on this host into one .tar.gz, to hand to a person: the report,
+events, stacks, error files and the last lines of the workers that failed, the versions,
+the environment without its secrets, and what muster doctor finds without the network. The
+workers' logs and error files are in it as they are: look at them first. It changes
+nothing in the job's directory and follows no links. index.txt in it says what was cut or
+left out.
+
+  DIR          the job's --log-dir, or a run's directory in it; of several runs the newest
+               is taken
+  JOB          a job that runs on this host: its run ID, or the pid of its agent; then its
+               state and its stacks are in the bundle, too. Without JOB and DIR the one job
+               of this user
+  --out, -o FILE
+               the file, which must not exist yet (default: muster-RUN.tar.gz here, after
+               the run's directory)
+  --tail SIZE  how much of the end of each log file, of the last attempt and the last two
+               that failed (default 64K; 8M at most)
+`
+
+// bundleTime bounds what doctor and the workers' stacks may take together.
+const bundleTime = time.Minute
+
+// bundleCommand is `muster bundle`.
+func bundleCommand(ctx context.Context, c *command, args []string) error {
+	out, tail := "", int64(64<<10)
+	c.StringVar(&out, "out", "", "")
+	c.StringVar(&out, "o", "", "")
+	c.value("tail", "a size such as 64K, at most 8M", func(text string) (err error) {
+		if tail, err = parseSize(text); err == nil && (tail < 0 || tail > maxBundleFile) {
+			err = strconv.ErrRange
+		}
+		return err
+	})
+	dir := c.atMost(1, args)[0]
+	if err := c.refused(); err != nil {
+		return err
+	}
+	live, err := jobOrDir(ctx, dir)
+	if err == nil && live != nil {
+		dir, err = logDirOf(live)
+	}
+	if err != nil {
+		return err
+	}
+	runs, _, err := postmortem.Find(dir)
+	if err != nil {
+		return err
+	}
+	if len(runs) > 1 {
+		fmt.Fprintf(c.stderr, "muster bundle: this is %s, the newest of %d runs\n", text.Line(runs[0].Path, 4096), len(runs))
+	}
+	run, err := postmortem.Read(runs[0].Path)
+	if err != nil {
+		return err
+	}
+	name := "muster-" + strings.Map(func(r rune) rune {
+		if isPlain(r) && !strings.ContainsRune("/:=,@%", r) {
+			return r
+		}
+		return '_'
+	}, filepath.Base(run.Dir))
+	if out == "" {
+		out = name + ".tar.gz"
+	}
+	if err := writeBundle(ctx, out, name, run, live, tail); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(c.stdout, "Wrote %s. Look at it before you hand it on: the workers' output is in it as it is.\n", printable(out))
+	return err
+}
+
+// writeBundle makes the file, which only this user may read. live has the job's agent, or
+// nobody if that was not asked for.
+func writeBundle(ctx context.Context, file, name string, run *postmortem.Run, live []job, tail int64) (err error) {
+	root, err := os.OpenRoot(run.Dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%s exists already; remove it, or name another file with --out", printable(file))
+	}
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err = errors.Join(err, f.Close()); err != nil {
+			_ = os.Remove(file)
+		}
+	}()
+	a := newArchive(f, name)
+	a.print("report.txt", run.WriteText)
+	a.print("report.json", func(w io.Writer) error { return writeJSON(w, run) })
+	a.print("versions.txt", printVersion)
+	env, from := os.Environ(), "of this command"
+	if live != nil {
+		a.print("state.json", func(w io.Writer) error { return writeJSON(w, live[0].state) })
+		if b, err := procfs.Environ(live[0].PID); err == nil && len(b) > 0 {
+			env, from = strings.Split(strings.Trim(string(b), "\x00"), "\x00"), "of the job's agent"
+		}
+	}
+	a.add("environment.txt", []byte(shownEnvironment(env)), a.time, from)
+	limited, cancel := context.WithTimeout(ctx, bundleTime)
+	defer cancel()
+	if live != nil {
+		a.print("stacks.txt", func(w io.Writer) error {
+			if commandNamed("dump").start(limited, []string{strconv.Itoa(live[0].PID)}, nil, w, w) != exitOK {
+				return errors.New("not of all workers")
+			}
+			return nil
+		})
+	}
+	a.print("doctor.txt", doctor.Run(limited, doctor.Config{
+		Local: true, MinNodes: 1, MaxNodes: 1, Logger: slog.New(slog.DiscardHandler),
+		Workers: doctor.Workers{Count: len(run.Attempts[len(run.Attempts)-1].Workers)},
+	}).WriteText)
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	a.run(root, run, tail)
+	return a.close()
+}
+
+// run adds what a run's directory holds, the newest attempt first.
+func (a *archive) run(root *os.Root, run *postmortem.Run, tail int64) {
+	a.files(root, ".", maxBundleFile, ".jsonl")
+	failed := 0
+	for i, at := range slices.Backward(run.Attempts) {
+		a.files(root, at.Name, maxBundleFile, ".json", ".txt")
+		logs := i == len(run.Attempts)-1
+		if at.Outcome == postmortem.Failed || len(at.Failures) > 0 {
+			failed++
+			logs = logs || failed <= 2
+		}
+		for _, w := range at.Workers {
+			dir := filepath.Join(at.Name, filepath.Base(w.Dir))
+			a.files(root, dir, maxBundleFile, ".json")
+			if logs {
+				a.files(root, dir, tail, ".log")
+			}
+		}
+	}
+}
+
+// shownVariables are what the names of variables begin with that say how a job runs.
+var shownVariables = []string{
+	"MUSTER_", "PET_", "TORCH", "PYTORCH_", "NCCL_", "GLOO_", "UCX_", "FI_", "CUDA_", "NVIDIA_", "OMP_", "MKL_", "KMP_", "PYTHON", "VIRTUAL_ENV", "CONDA_PREFIX",
+	"PATH=", "LD_", "LOGLEVEL=", "MASTER_", "NODE_RANK=", "WORLD_SIZE=", "RANK=", "LOCAL_RANK=", "SLURM_", "PMI", "OMPI_", "LSB_", "PBS_", "KUBERNETES_", "XDG_RUNTIME_DIR=", "TMPDIR=",
+}
+
+var userInURL = regexp.MustCompile(`://[^/\s]+@`)
+
+// shownEnvironment is the variables of an environment that say how a job runs, without
+// secrets, as muster explain hides them.
+func shownEnvironment(env []string) string {
+	var b bytes.Buffer
+	for _, entry := range slices.Sorted(slices.Values(env)) {
+		if !slices.ContainsFunc(shownVariables, func(begin string) bool { return strings.HasPrefix(entry, begin) }) {
+			continue
+		}
+		switch name, value, _ := strings.Cut(entry, "="); name {
+		case "PET_RDZV_CONF":
+			entry = name + "=" + auth.HideSecrets(value)
+		case "MUSTER_ON_EVENT", "MUSTER_HEALTH_CHECK": // a webhook's address is one, too
+			entry = name + "=***"
+		}
+		fmt.Fprintln(&b, userInURL.ReplaceAllString(printable(hideValues([]string{entry})), "://***@"))
+	}
+	return b.String()
+}
