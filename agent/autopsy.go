@@ -70,23 +70,25 @@ func (a *Agent) unheeded(ctx context.Context, at *attempt, pids map[int]int) {
 	a.autopsy(ctx, at, "workers do not end after the signal to stop", pids)
 }
 
-// suspects says whether a rank may be to blame for a hang: one that does something else than
-// most. Where nothing tells the ranks apart, all may be. A worker that has ended is not: had
-// it failed, the agent would not wait for the others.
-func (e *evidence) suspects(rank int) bool {
+// odd returns the ranks that are to blame for a hang: those that do something else than most;
+// none where nothing tells the ranks apart. A worker that has ended is not: had it failed, the
+// agent would not wait for the others.
+func (e *evidence) odd() (ranks []int) {
 	if e == nil {
-		return true
+		return nil
 	}
-	odd := false
 	for _, g := range e.report.Groups() {
-		if !g.Odd || g.Ended() {
-			continue
-		}
-		if odd = true; slices.Contains(g.Ranks, rank) {
-			return true
+		if g.Odd && !g.Ended() {
+			ranks = append(ranks, g.Ranks...)
 		}
 	}
-	return !odd
+	return ranks
+}
+
+// suspects says whether a rank may be to blame.
+func (e *evidence) suspects(rank int) bool {
+	odd := e.odd()
+	return len(odd) == 0 || slices.Contains(odd, rank)
 }
 
 // innocent says that a worker has missed a deadline only because another one of this host has,

@@ -9,7 +9,9 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/internal/http10"
 	"github.com/muster-run/muster/internal/text"
@@ -53,6 +55,7 @@ func (a *Agent) Autopsy(ctx context.Context, reason, number string) ([]byte, err
 			ctx, cancel := context.WithTimeout(at.life, a.cfg.AutopsyTimeout)
 			defer cancel()
 			a.keep(at, a.evidenceFrom(ctx, at, autopsyPrefix+text.Line(number, 20), r))
+			a.confess(at, group)
 		})
 	}
 	return json.Marshal((*plainReport)(r.Brief()))
@@ -79,6 +82,41 @@ func (a *Agent) autopsyOfJob(ctx context.Context, at *attempt, reason string, pi
 	looked := make(chan *autopsy.Report, 1)
 	go func() { looked <- a.lookAt(ctx, at, reason, pids) }() // at once: the store may not answer
 	a.keep(at, a.evidenceOfJob(ctx, at, caller, reason, looked))
+}
+
+// blameTime is how long the host whose workers differ has to say that they have failed.
+const blameTime = 2 * time.Second
+
+// confess kills workers of this host that are to blame for a hang that another host has found, so
+// that they are the root cause in the record of the failure.
+func (a *Agent) confess(at *attempt, group Group) {
+	e := at.lastEvidence()
+	blamed := false
+	for i := range group.PIDs() {
+		if slices.Contains(e.odd(), at.ranks.Base+i) && !a.cfg.HangNotify {
+			at.accuse(i, failure.HangPrefix+"it differs from the ranks that wait; "+e.report.Reason)
+			blamed = true
+		}
+	}
+	if blamed {
+		group.Kill()
+	}
+}
+
+// yield lets another host, whose workers alone are to blame, say that they have failed. It
+// returns false if there is none, or it does not in time.
+func (a *Agent) yield(ctx context.Context, at *attempt, group Group) bool {
+	odd := at.lastEvidence().odd()
+	for i := range group.PIDs() {
+		odd = slices.DeleteFunc(odd, func(rank int) bool { return rank == at.ranks.Base+i })
+	}
+	if at.alone() || len(odd) == 0 || len(odd) < len(at.lastEvidence().odd()) {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, blameTime)
+	defer cancel()
+	_, err := at.round.Store.Get(ctx, failedKey)
+	return err == nil
 }
 
 // evidenceOfJob adds to this host's evidence, which comes on own, that of all others.

@@ -99,6 +99,9 @@ func (r *rotatedReader) Read(p []byte) (int, error) {
 		if err != nil {
 			return 0, err
 		}
+		if from > r.off {
+			r.lost += from - r.off
+		}
 		r.off = from + int64(n)
 		if n == 0 {
 			return 0, io.EOF
@@ -150,7 +153,6 @@ func (r *rotatedReader) readLive(p []byte) (n int, from int64, err error) {
 	n, err = readAt(r.live, p, at)
 	// The hole's last bytes are in a block with others.
 	zeros := n - len(bytes.TrimLeft(p[:n], "\x00"))
-	r.lost += at + int64(zeros) - from
 	return copy(p, p[zeros:n]), at + int64(zeros), err
 }
 

@@ -112,7 +112,7 @@ func (s *site) waitingHost() int { return len(s.lab.Hosts()) - 1 }
 // holds the rendezvous.
 func TestHostsHang(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"etcd", "quorum"} { // c10d: TestHangOverHosts
+	for _, name := range []string{"c10d", "etcd", "quorum"} { // with torchrun: TestHangOverHosts
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := backend(t, name)
@@ -124,12 +124,15 @@ func TestHostsHang(t *testing.T) {
 				t.Fatal(err)
 			}
 			s.program = []string{path}
-			agents := s.startAll(3, "--nnodes 3 --hang-timeout 8")
+			agents := append(s.startAll(2, "--nnodes 3 --hang-timeout 8"), s.start(2, "--nnodes 3")) // whose hang others notice
 			s.want(1, agents...)
 			odd := regexp.MustCompile(`what the workers did: 2 ranks in all_reduce \(distributed_c10d\.py:\d+\), rank 2 on host\d in load_batch \(hang\.py:\d+\)`)
 			for i, j := range agents {
 				if !odd.MatchString(j.errs()) {
 					t.Errorf("host %d does not say who differs:\n%s", i, j.errs())
+				}
+				if !strings.Contains(j.errs(), "\nmuster: rank 2 (local_rank 0, pid ") || !strings.Contains(j.errs(), "it differs from the ranks that wait") {
+					t.Errorf("host %d does not blame rank 2:\n%s", i, j.errs())
 				}
 			}
 		})
