@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // A kit is programs that tests need, and the packages that have them.
@@ -84,7 +86,8 @@ func (k *kit) get() string {
 	}
 	run := func(args ...string) ([]byte, error) {
 		cmd := exec.Command(apt, append([]string{"-q", "-y", "-o", "DPkg::Lock::Timeout=120"}, args...)...)
-		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		// A pause of its su would stop dpkg, for good.
+		cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", testproc.Unpaused)
 		return cmd.CombinedOutput()
 	}
 	args := append([]string{"install", "--no-install-recommends"}, k.packages...)

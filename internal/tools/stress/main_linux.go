@@ -159,8 +159,8 @@ func run(ctx context.Context, pausers int, args []string, count map[string]int) 
 	return pauses, cmd.Wait()
 }
 
-// tree returns a process' descendants; only those below a test binary, and these
-// themselves, if tests is set.
+// tree returns a process' descendants. If tests is set, these are only those below a test
+// binary, and these themselves, but none that has testproc.Unpaused, nor what is below it.
 func tree(root int, tests bool) ([]procfs.Stat, error) {
 	all, err := procfs.All()
 	if err != nil {
@@ -175,6 +175,9 @@ func tree(root int, tests bool) ([]procfs.Stat, error) {
 	walk = func(pid int, below bool) {
 		for _, s := range children[pid] {
 			in := below || isTest(s.PID)
+			if tests && in && unpaused(s.PID) {
+				continue
+			}
 			if in {
 				found = append(found, s)
 			}
@@ -222,7 +225,7 @@ func pause(ctx context.Context, root int) (n int) {
 		// Whether it is the one that was found is read when fd holds its number.
 		if s, err := procfs.Read(pid); err == nil && strings.ContainsRune("RSD", rune(s.State)) && slices.ContainsFunc(under, func(u procfs.Stat) bool {
 			return u.PID == pid && u.Start == s.Start
-		}) && !unpaused(pid) && unix.PidfdSendSignal(fd, unix.SIGSTOP, nil, 0) == nil {
+		}) && unix.PidfdSendSignal(fd, unix.SIGSTOP, nil, 0) == nil {
 			n++
 			sleep(ctx, time.Duration(float64(time.Millisecond)*math.Pow(1000, rand.Float64())))
 			_ = unix.PidfdSendSignal(fd, unix.SIGCONT, nil, 0)
