@@ -45,6 +45,8 @@ const (
 	failuresPrefix = "muster/failures/"
 	// reportKey: the failures of all nodes, gathered by the one of the record.
 	reportKey = "muster/report"
+	// lastWordsKey: the end of stderr of the worker in the record (lastwords.go).
+	lastWordsKey = "muster/last_words"
 	// readKey: set once all have read reportKey, who count themselves at readKey/count.
 	readKey = "muster/read"
 	// autopsyPrefix + a number: the group rank of the node that asks all others what their
@@ -155,6 +157,7 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 		return nil
 	}
 	if string(found) == string(text) {
+		a.sayLastWords(ctx, at, rec)
 		return nil
 	}
 	first, err := parseRecord(found)
@@ -245,6 +248,7 @@ func (a *Agent) hear(at *attempt) {
 	}
 	if rec.Node != at.round.Rank {
 		at.send(rec.news())
+		a.keepLastWords(at.life, at, rec)
 	}
 }
 
@@ -335,7 +339,8 @@ func (a *Agent) follow(ctx context.Context, at *attempt, rec *record) {
 		"cause", rec.Cause, "restart", fmt.Sprintf("%d/%d", rec.Restarts, a.cfg.MaxRestarts))
 	a.emit(at, Stopping{State: Stopped, Why: fmt.Sprintf("rank %d on %s: %s", rec.Rank, rec.Host, rec.Cause)})
 	if failures, err := failure.Decode(rec.Failures, at.round.ClockOffset); err == nil && len(failures) > 0 {
-		a.emit(at, FailureExplained{Report: failure.NewReport(a.reportConfig(at), failures)})
+		report := failure.NewReport(a.reportConfig(at), failures)
+		a.emit(at, FailureExplained{report, a.writeReport(at, report)})
 	}
 	a.stopWorkers(ctx, at, syscall.SIGTERM)
 	a.restarts = max(a.restarts, rec.Restarts)

@@ -138,3 +138,61 @@ func TestHostsHang(t *testing.T) {
 		})
 	}
 }
+
+// The host of the worker that fails loses its power once another one has heard of it: traceback
+// and last words are in the report and the logs of the others, also where the host held the
+// rendezvous.
+func TestHostsLastWords(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"c10d", "quorum"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := backend(t, name)
+			s := newSite(t, 3)
+			s.env = withPython(t).env
+			c.prepare(s)
+			s.program = []string{script(t, "dies.py", `
+import os, sys, time
+if os.environ["RANK"] == "0":
+    sys.stderr.write("filler\n" * 9000)
+    raise ValueError("the last straw")
+time.sleep(1000)
+`)}
+			dir := t.TempDir()
+			agents := s.startAll(3, "--nnodes 3 --redirects 3 --log-dir "+dir)
+			var zero *job
+			var others []*job
+			for _, j := range agents {
+				if s.untilSays(j, "rendezvous complete"); strings.Contains(j.errs(), " node=0 nodes=3") {
+					zero = j
+				} else {
+					others = append(others, j)
+				}
+			}
+			for _, j := range others {
+				s.untilSays(j, "is kept here, too")
+			}
+			s.lab.Host(s.hostOf(zero)).PowerOff()
+			s.want(1, others...)
+			kept, err := filepath.Glob(filepath.Join(dir, "*", "attempt_0", "stderr_of_rank_0.log"))
+			if err != nil || len(kept) != 2 {
+				t.Fatalf("kept at %q, %v", kept, err)
+			}
+			for _, path := range kept {
+				if text := contents(t, path); len(text) < 60_000 || !strings.HasSuffix(text, "ValueError: the last straw\n") {
+					t.Errorf("%s has %d bytes, at the end %q", path, len(text), text[max(0, len(text)-100):])
+				}
+				var report struct {
+					Failures []struct {
+						Rank      int
+						Traceback string
+					}
+				}
+				readJSON(t, filepath.Join(filepath.Dir(path), "report.json"), &report)
+				if len(report.Failures) == 0 || report.Failures[0].Rank != 0 || !strings.Contains(report.Failures[0].Traceback, `raise ValueError("the last straw")`) {
+					t.Errorf("%+v", report)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,69 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/muster-run/muster/internal/safeopen"
+)
+
+// The record of a failure has the cause and the traceback. What else the worker wrote to its
+// stderr at last is on its host only, which may be lost with it: power, or a person who takes the
+// machine away. So the agent of the record sets it at lastWordsKey, and two other agents keep it
+// beside their workers' logs.
+
+const (
+	// lastWordsTime is how long an agent that keeps them waits for them.
+	lastWordsTime = time.Second
+	// keepers is how many agents keep them.
+	keepers = 2
+)
+
+// sayLastWords sets the end of stderr of the worker in this node's record.
+func (a *Agent) sayLastWords(ctx context.Context, at *attempt, rec *record) {
+	if rec.Rank < 0 || rec.Signal != 0 {
+		return
+	}
+	if err := at.round.Store.Set(ctx, lastWordsKey, at.logs.StderrTail(rec.Rank-at.ranks.Base)); err != nil {
+		a.log.Warn("cannot give the end of the failed worker's stderr to other hosts", "error", err)
+	}
+}
+
+// keepLastWords writes what another host's failed worker wrote to its stderr at last into the
+// attempt's directory, if this node is one of those that do.
+func (a *Agent) keepLastWords(ctx context.Context, at *attempt, rec *record) {
+	before := at.round.Rank // nodes with lower ranks, that of the record not counted
+	if rec.Node < before {
+		before--
+	}
+	dir := at.logs.Dir()
+	if before >= keepers || rec.Rank < 0 || rec.Signal != 0 || dir == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWordsTime)
+	defer cancel()
+	text, err := at.round.Store.Get(ctx, lastWordsKey)
+	if err != nil || len(text) == 0 || len(text) > maxLastWords {
+		return
+	}
+	path := filepath.Join(dir, fmt.Sprintf("stderr_of_rank_%d.log", rec.Rank))
+	f, err := safeopen.Create(path)
+	if err == nil {
+		_, err = f.Write(text)
+		if cerr := f.Close(); err == nil {
+			err = cerr
+		}
+	}
+	if err != nil {
+		os.Remove(path)
+		a.log.Warn("cannot keep the end of the failed worker's stderr", "error", err)
+		return
+	}
+	a.log.Info("the end of the failed worker's stderr is kept here, too", "host", rec.Host, "rank", rec.Rank, "file", path)
+}
+
+// maxLastWords bounds what another agent says, in bytes.
+const maxLastWords = 64 << 10
