@@ -45,7 +45,7 @@ const (
 	failuresPrefix = "muster/failures/"
 	// reportKey: the failures of all nodes, gathered by the one of the record.
 	reportKey = "muster/report"
-	// lastWordsKey: the end of stderr of the worker in the record (lastwords.go).
+	// lastWordsKey: the end of stderr of the worker in the record.
 	lastWordsKey = "muster/last_words"
 	// readKey: set once all have read reportKey, who count themselves at readKey/count.
 	readKey = "muster/read"
