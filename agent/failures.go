@@ -184,7 +184,7 @@ func (a *Agent) announceEarly(ctx context.Context, at *attempt, n news) *news {
 	if at.phase != running {
 		return nil
 	}
-	f := a.explainExit(at, n.exit, nil)
+	f := a.explainExit(at, n.exit, nil, nil)
 	if f.Stopped() || f.LostPeer() {
 		return nil
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -32,13 +33,15 @@ func (a *Agent) explain(at *attempt, startErr error) {
 	} else {
 		startErr = nil
 	}
+	faults := sync.OnceValue(at.findFaults)
 	for _, localRank := range slices.Sorted(maps.Keys(exits)) {
-		at.failures = append(at.failures, a.explainExit(at, exits[localRank], startErr))
+		at.failures = append(at.failures, a.explainExit(at, exits[localRank], startErr, faults))
 	}
 }
 
-// explainExit finds out why a worker failed.
-func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error) *failure.ProcessFailure {
+// explainExit finds out why a worker failed. faults looks for those of GPUs; nil where there is
+// no time for that.
+func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error, faults func() *gpuFaults) *failure.ProcessFailure {
 	localRank := exit.LocalRank
 	missed, stoppedBy := at.missedBy(localRank), exit.StoppedBy
 	switch {
@@ -54,7 +57,10 @@ func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error) *fai
 		o.Err = startErr
 	}
 	o.StderrTail, o.StderrPath, o.Mixed = at.logs.StderrTail(localRank), sink.StderrPath, sink.Joined()
-	o.DiskFull = at.diskFull
+	o.DiskFull, o.Core = at.diskFull, a.coreOf(exit)
+	if faults != nil && mayBeHardware(exit, missed, o.StderrTail) {
+		o.GPU = faults().of(exit.PID, at.exits)
+	}
 	return failure.New(o)
 }
 

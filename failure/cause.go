@@ -43,6 +43,10 @@ func (f *ProcessFailure) conclude() {
 			f.Kind = lostPeer
 		}
 	}
+	if f.GPU != "" && !f.Stopped() {
+		f.Cause += "; " + f.GPU
+		f.Hint = "Xids 13, 31, 43 and 45 come from programs; after any other fault of a GPU, run muster doctor on that host before it takes part again"
+	}
 	if f.Hint == "" && !f.Stopped() {
 		f.Hint = f.hint(what.text)
 	}

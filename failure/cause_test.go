@@ -54,6 +54,8 @@ func TestCause(t *testing.T) {
 		{"recorded, then crashed", o{ExitCode: -11, ErrorFile: record("ValueError: boom")}, "ValueError: boom; then killed by SIGSEGV (segmentation fault)", "", failure.Failed},
 		{"long", o{ExitCode: 1, ErrorFile: record("ValueError: " + strings.Repeat("é", 5000))}, "ValueError: " + strings.Repeat("é", 388) + "...", "", failure.Failed},
 		{"signal", o{ExitCode: -11, CoreDumped: true}, "killed by SIGSEGV (segmentation fault), core dumped", "", failure.Failed},
+		{"a GPU", o{ExitCode: -6, GPU: "Xid 79 (it has fallen off the bus) of GPU 3"}, "killed by SIGABRT (the program aborted itself); Xid 79 (it has fallen off the bus) of GPU 3", "run muster doctor on that host", failure.Failed},
+		{"a GPU of a worker that was stopped", o{ExitCode: -15, StoppedBy: 15, GPU: "Xid 79"}, "stopped with SIGTERM", "", failure.Stopped},
 		{"real-time signal", o{ExitCode: -40}, "killed by SIGRTMIN+6", "", failure.Failed},
 		{"signal without a name", o{ExitCode: -33}, "killed by signal 33", "", failure.Failed},
 		{"SIGKILL", o{ExitCode: -9}, "killed by SIGKILL", "somebody else sent SIGKILL", failure.Failed},

@@ -164,7 +164,7 @@ func (f *ProcessFailure) tidy() {
 		text  *string
 		limit int
 	}{
-		{&f.Host, maxName}, {&f.Cause, maxCause}, {&f.Hint, maxCause}, {&f.StartError, maxTailLine}, {&f.OOM, maxName}, {&f.Abandoned, maxName},
+		{&f.Host, maxName}, {&f.Cause, maxCause}, {&f.Hint, maxCause}, {&f.StartError, maxTailLine}, {&f.OOM, maxName}, {&f.GPU, maxCause}, {&f.Core, maxPath}, {&f.Abandoned, maxName},
 		{&f.TimerExpired, maxName}, {&f.ErrorFile, maxPath}, {&f.Note, maxCause}, {&f.TracebackFrom, maxName}, {&f.StderrPath, maxPath},
 	} {
 		*s.text = oneLine(*s.text, s.limit)

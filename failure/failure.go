@@ -31,6 +31,11 @@ type Observation struct {
 	// OOM is the evidence of an out-of-memory kill, such as
 	// "cgroup memory.events: oom_kill 0→1".
 	OOM string `json:"oom,omitempty"`
+	// GPU is what the kernel and the driver say of this host's GPUs if one of them may be to
+	// blame, such as "Xid 79 (it has fallen off the bus) of GPU 3".
+	GPU string `json:"gpu,omitempty"`
+	// Core says where the core dump is.
+	Core string `json:"core,omitempty"`
 	// Abandoned is the kernel function in which the process was stuck when it
 	// did not die of SIGKILL.
 	Abandoned string `json:"stuck_in,omitempty"`

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/cgroup"
+	"github.com/muster-run/muster/internal/kmsg"
 )
 
 // oomCounts are the kernel's counters of processes that it killed for lack of
@@ -61,27 +62,14 @@ func inFirstPIDNamespace() bool {
 // kernelLogKill looks for the kernel's message that it killed pid, written after
 // since (microseconds since boot), and whether it killed others.
 func kernelLogKill(pid int, since int64) (text string, others bool) {
-	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return "", false
-	}
-	defer unix.Close(fd)
-	buf := make([]byte, 8192)
-	for range 100_000 {
-		n, err := unix.Read(fd, buf)
-		if err == unix.EPIPE || err == unix.EINTR {
-			continue // the oldest messages were overwritten meanwhile
-		}
-		if err != nil || n <= 0 {
-			break
-		}
-		killed, line := parseKill(string(buf[:n]), since)
+	kmsg.Read(func(record string) {
+		killed, line := parseKill(record, since)
 		if killed == pid {
 			text = line
 		} else if killed > 0 {
 			others = true
 		}
-	}
+	})
 	return text, others
 }
 
@@ -89,11 +77,10 @@ func kernelLogKill(pid int, since int64) (text string, others bool) {
 // If it says that a process was killed for lack of memory after since, it returns
 // the process's number and the text. Constraints of the texts: mm/oom_kill.c.
 func parseKill(record string, since int64) (pid int, text string) {
-	head, text, ok := strings.Cut(record, ";")
+	text, ok := kmsg.After(record, since) // another process may have had this pid before
 	if !ok {
 		return 0, ""
 	}
-	text, _, _ = strings.Cut(text, "\n")
 	_, rest, ok := strings.Cut(text, "illed process ")
 	if !ok {
 		return 0, ""
@@ -103,22 +90,5 @@ func parseKill(record string, since int64) (pid int, text string) {
 	if !ok || err != nil || pid <= 0 {
 		return 0, ""
 	}
-	fields := strings.SplitN(head, ",", 4)
-	if len(fields) < 3 {
-		return 0, ""
-	}
-	// Another process may have had this pid before.
-	if at, err := strconv.ParseInt(fields[2], 10, 64); err != nil || at < since {
-		return 0, ""
-	}
 	return pid, text
-}
-
-// sinceBoot returns the microseconds since boot, as the kernel log counts them.
-func sinceBoot() int64 {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		return 0
-	}
-	return ts.Nano() / 1000
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/cgroup"
+	"github.com/muster-run/muster/internal/kmsg"
 	"github.com/muster-run/muster/internal/procfs"
 )
 
@@ -29,7 +30,7 @@ func selfPath() string { return "/proc/self/exe" }
 // prepare does what concerns all workers of a group before the first is forked.
 func (g *Group) prepare(plans []plan) {
 	s := g.sup
-	g.oomBase = oomBase{s.system.oomCounts(), sinceBoot()}
+	g.oomBase = oomBase{s.system.oomCounts(), kmsg.Now()}
 	if s.system.wholeProgram {
 		closeOnExec()
 	}

@@ -9,6 +9,7 @@ package devices
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -158,7 +159,7 @@ func (s System) knowUUIDs(list []Device) bool {
 func (s System) askSMI() ([]Device, error) {
 	run := s.SMI
 	if run == nil {
-		run = runSMI
+		run = func(query ...string) ([]byte, error) { return runSMI(context.Background(), query...) }
 	}
 	out, err := run("--query-gpu=uuid,pci.bus_id", "--format=csv,noheader")
 	if err != nil {

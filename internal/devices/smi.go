@@ -19,12 +19,12 @@ const smiTimeout = 30 * time.Second
 
 // runSMI runs nvidia-smi from PATH, or from where WSL keeps it, and returns its
 // output.
-func runSMI(args ...string) ([]byte, error) {
+func runSMI(ctx context.Context, args ...string) ([]byte, error) {
 	dirs := append(filepath.SplitList(os.Getenv("PATH")), "/usr/lib/wsl/lib")
 	for _, dir := range dirs {
 		path := filepath.Join(dir, "nvidia-smi")
 		if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
-			return output(path, args, smiTimeout)
+			return output(ctx, path, args, smiTimeout)
 		}
 	}
 	return nil, fmt.Errorf("not found: %w", fs.ErrNotExist)
@@ -34,8 +34,8 @@ func runSMI(args ...string) ([]byte, error) {
 const maxOutput = 1 << 20
 
 // output runs a program and returns what it writes to stdout.
-func output(path string, args []string, timeout time.Duration) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+func output(ctx context.Context, path string, args []string, timeout time.Duration) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, args...)
 	cmd.WaitDelay = time.Second

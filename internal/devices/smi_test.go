@@ -24,15 +24,15 @@ func nvidiaSMI(t *testing.T, script string) {
 
 func TestRunSMI(t *testing.T) {
 	nvidiaSMI(t, `echo "asked for $*"`)
-	if out, err := runSMI("--query", "x"); string(out) != "asked for --query x\n" || err != nil {
+	if out, err := runSMI(t.Context(), "--query", "x"); string(out) != "asked for --query x\n" || err != nil {
 		t.Errorf("got %q, %v", out, err)
 	}
 	nvidiaSMI(t, "echo broken; exit 9")
-	if _, err := runSMI(); err == nil || !strings.Contains(err.Error(), "exit status 9: broken") {
+	if _, err := runSMI(t.Context()); err == nil || !strings.Contains(err.Error(), "exit status 9: broken") {
 		t.Errorf("error %v", err)
 	}
 	t.Setenv("PATH", "/nowhere")
-	if _, err := runSMI(); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := runSMI(t.Context()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("error %v", err)
 	}
 }
@@ -41,7 +41,7 @@ func TestSMITimeout(t *testing.T) {
 	// The child of the shell keeps the pipe open after the shell is dead.
 	nvidiaSMI(t, "/bin/sleep 60 & wait")
 	start := time.Now()
-	_, err := output(filepath.Join(filepath.SplitList(os.Getenv("PATH"))[1], "nvidia-smi"), nil, 50*time.Millisecond)
+	_, err := output(t.Context(), filepath.Join(filepath.SplitList(os.Getenv("PATH"))[1], "nvidia-smi"), nil, 50*time.Millisecond)
 	if err == nil || !strings.Contains(err.Error(), "no answer within 50ms") {
 		t.Errorf("error %v", err)
 	}

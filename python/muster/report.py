@@ -39,6 +39,8 @@ class Failure:
     start_error: str = ""
     errno: Optional[int] = None
     oom: str = ""
+    gpu: str = ""
+    core: str = ""
     stuck_in: str = ""
     timer: str = ""
     error_file: str = ""

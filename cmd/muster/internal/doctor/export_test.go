@@ -1,6 +1,10 @@
 package doctor
 
-import "time"
+import (
+	"time"
+
+	"github.com/muster-run/muster/internal/devices"
+)
 
 // What tests of the decisions need of the inside.
 type (
@@ -21,7 +25,7 @@ var (
 
 // SMI is what is said of the answer of nvidia-smi to all that it is asked.
 func SMI(out []byte) []Line {
-	if list := parseSMI(out, fields); len(list) > 0 {
+	if list := devices.ParseSMI(out, fields); len(list) > 0 {
 		return judgeGPUs(list)
 	}
 	return nil

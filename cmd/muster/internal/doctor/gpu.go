@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os/exec"
-	"strconv"
 	"strings"
 
 	"github.com/muster-run/muster/internal/devices"
@@ -24,31 +23,6 @@ var fields = []string{"index", "name", "driver_version", "persistence_mode", "co
 	"ecc.errors.uncorrected.volatile.total", "ecc.errors.corrected.volatile.total",
 	"remapped_rows.pending", "remapped_rows.failure", "retired_pages.pending",
 	"memory.used", "memory.total", "temperature.gpu", "pci.bus_id"}
-
-// A gpu is one line of nvidia-smi's answer, by the names of its fields.
-type gpu map[string]string
-
-// number returns a field's number; 0 for "[N/A]" and the like.
-func (g gpu) number(field string) int {
-	n, _ := strconv.Atoi(g[field])
-	return n
-}
-
-// parseSMI reads the answer of nvidia-smi --format=csv,noheader,nounits.
-func parseSMI(out []byte, fields []string) (list []gpu) {
-	for line := range strings.Lines(string(out)) {
-		values := strings.Split(strings.TrimSpace(line), ",")
-		if len(values) != len(fields) {
-			continue
-		}
-		g := gpu{}
-		for i, value := range values {
-			g[fields[i]] = strings.TrimSpace(value)
-		}
-		list = append(list, g)
-	}
-	return list
-}
 
 // checkGPUs counts the GPUs and looks at their health.
 func (d *doctor) checkGPUs(ctx context.Context) []Line {
@@ -77,7 +51,7 @@ func (d *doctor) checkGPUs(ctx context.Context) []Line {
 		why := strings.Trim(lastLines(append(out, complaint...), 2), " ")
 		return append(lines, failure(fmt.Sprintf("nvidia-smi: %v: %s", err, why), "load the driver (modprobe nvidia), or install the one that matches its library; a GPU that is lost needs a reboot"))
 	}
-	list := parseSMI(out, asked)
+	list := devices.ParseSMI(out, asked)
 	if len(list) == 0 {
 		return append(lines, ok("no GPUs"))
 	}
@@ -105,7 +79,7 @@ const (
 )
 
 // judgeGPUs says what is wrong with each.
-func judgeGPUs(list []gpu) []Line {
+func judgeGPUs(list []devices.GPU) []Line {
 	var kinds, order []string
 	names := map[string]int{}
 	unloaded := 0 // their driver, while no program uses them
@@ -132,35 +106,26 @@ func judgeGPUs(list []gpu) []Line {
 	return lines
 }
 
-func judgeGPU(g gpu) (lines []Line) {
+func judgeGPU(g devices.GPU) (lines []Line) {
 	index := g["index"]
 	found := func(is bool, of func(text, advice string) Line, text, advice string) {
 		if is {
 			lines = append(lines, of("GPU "+index+text, advice))
 		}
 	}
-	yes := func(field string) bool { return g[field] == "Yes" || g[field] == "1" }
-	errors := g.number("ecc.errors.uncorrected.volatile.total")
+	errors := g.Number("ecc.errors.uncorrected.volatile.total")
 	found(errors > 0, failure, fmt.Sprintf(": %s of memory (ECC) since the driver was loaded", text.Count(errors, "uncorrected error")), "take the host out of the job, reset the GPU (nvidia-smi -r -i "+index+"); replace it if they come back")
-	errors = g.number("ecc.errors.corrected.volatile.total")
+	errors = g.Number("ecc.errors.corrected.volatile.total")
 	found(errors > 1000, warning, fmt.Sprintf(": %s of memory (ECC) since the driver was loaded", text.Count(errors, "corrected error")), "watch it: many of them come before uncorrected ones")
-	found(yes("remapped_rows.failure"), failure, ": a row of its memory could not be remapped", "replace the GPU")
+	found(g.Is("remapped_rows.failure"), failure, ": a row of its memory could not be remapped", "replace the GPU")
 	for _, field := range []string{"remapped_rows.pending", "retired_pages.pending"} {
-		found(yes(field), warning, ": damaged memory waits to be taken out of use", "reset the GPU (nvidia-smi -r -i "+index+") or reboot")
+		found(g.Is(field), warning, ": damaged memory waits to be taken out of use", "reset the GPU (nvidia-smi -r -i "+index+") or reboot")
 	}
-	used, heat := g.number("memory.used"), g.number("temperature.gpu")
+	used, heat := g.Number("memory.used"), g.Number("temperature.gpu")
 	found(used > usedMemory, warning, fmt.Sprintf(": %d of %s MiB are in use: something else runs on it", used, g["memory.total"]), "nvidia-smi shows the processes; end what an earlier job has left")
 	found(heat >= hotGPU, warning, fmt.Sprintf(": %d C", heat), "look at its cooling: it slows down, and all others wait for it")
 	found(g["compute_mode"] == "Prohibited", failure, ": its compute mode is Prohibited", "nvidia-smi -c DEFAULT -i "+index)
 	return lines
-}
-
-// grave are the Xid errors after which a GPU is not to be trusted until it was reset.
-// Source: NVIDIA's catalogue of Xid errors.
-var grave = map[int]string{
-	48: "uncorrected memory error", 62: "internal micro-controller halt", 63: "memory row remapped", 64: "memory row remapping failed",
-	74: "NVLink error", 79: "it has fallen off the bus", 92: "many corrected memory errors", 94: "contained memory error",
-	95: "uncontained memory error", 119: "its firmware (GSP) does not answer", 120: "error of its firmware (GSP)", 140: "unrecovered memory error",
 }
 
 // judgeXids looks through the kernel's messages: "NVRM: Xid (PCI:0000:3b:00): 79, …".
@@ -172,17 +137,11 @@ func judgeXids(log []byte) []Line {
 	count := map[event]int{}
 	var order []event
 	for line := range strings.Lines(string(log)) {
-		_, rest, found := strings.Cut(line, "NVRM: Xid (PCI:")
-		at, rest, found2 := strings.Cut(rest, "): ")
-		if !found || !found2 {
+		x, ok := devices.ParseXid(line)
+		if !ok {
 			continue
 		}
-		digits := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
-		code, err := strconv.Atoi(rest[:digits])
-		if err != nil {
-			continue
-		}
-		e := event{text.Clip(at, 40), code}
+		e := event{x.PCI, x.Code}
 		if count[e]++; count[e] == 1 {
 			order = append(order, e)
 		}
@@ -193,7 +152,7 @@ func judgeXids(log []byte) []Line {
 		if count[e] > 1 {
 			times = fmt.Sprintf(", %d times", count[e])
 		}
-		if what := grave[e.code]; what != "" {
+		if what := (devices.Xid{Code: e.code}).Grave(); what != "" {
 			lines = append(lines, failure(fmt.Sprintf("the kernel reports Xid %d (%s) of the GPU at %s%s", e.code, what, e.at, times), "take the host out of the job; reset the GPU or reboot"))
 		} else {
 			lines = append(lines, warning(fmt.Sprintf("the kernel reports Xid %d of the GPU at %s%s", e.code, e.at, times), "13, 31 and 43 come from programs; for others see NVIDIA's catalogue of Xid errors"))

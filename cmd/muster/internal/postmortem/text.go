@@ -166,6 +166,12 @@ func (a *Attempt) write(b *strings.Builder, seen map[string]string) {
 		if root.Note != "" {
 			table.add("note", "the error file "+root.Note)
 		}
+		if root.GPU != "" {
+			table.add("GPUs", root.GPU)
+		}
+		if root.Core != "" {
+			table.add("core dump", root.Core)
+		}
 	}
 	if d := a.Duration(); d > 0 {
 		text := span(d)

@@ -1,0 +1,155 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/muster-run/muster/internal/devices"
+	"github.com/muster-run/muster/internal/kmsg"
+	"github.com/muster-run/muster/process"
+)
+
+// faultsTimeout bounds how long nvidia-smi is waited for after a failure.
+const faultsTimeout = 2 * time.Second
+
+// mayBeHardware says whether a GPU may be to blame for a worker's end: a crash, a missed deadline,
+// or an error of CUDA. SIGKILL and the like come from somebody.
+func mayBeHardware(exit process.Exit, missed string, stderr []byte) bool {
+	switch {
+	case exit.OOMKilled != "" || missed == "" && exit.StoppedBy != 0 || exit.PID == 0:
+		return false
+	case missed != "":
+		return true
+	}
+	switch syscall.Signal(-exit.Code) {
+	case syscall.SIGABRT, syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL, syscall.SIGTRAP:
+		return true
+	}
+	said := strings.ToLower(string(stderr))
+	return slices.ContainsFunc([]string{"cuda error", "cuda failure", "cudnn_status", "cublas_status", "uncorrectable", "cudaerror", "device-side assert", "gpu is lost"},
+		func(part string) bool { return strings.Contains(said, part) })
+}
+
+// A gpuFaults is what is wrong with this host's GPUs.
+type gpuFaults struct {
+	xids  []devices.Xid
+	said  []string // by nvidia-smi
+	index map[string]string
+}
+
+// findFaults looks for them: in the kernel's log since the workers began, and at nvidia-smi. It
+// takes no longer than faultsTimeout.
+func (at *attempt) findFaults() *gpuFaults {
+	f := &gpuFaults{xids: xidsOf(kmsg.Read, kmsg.Now()-time.Since(at.began).Microseconds())}
+	ctx, cancel := context.WithTimeout(context.Background(), faultsTimeout)
+	defer cancel()
+	type answer struct {
+		said  []string
+		index map[string]string
+	}
+	found := make(chan answer, 1)
+	// The goroutine ends later only if the driver holds nvidia-smi in the kernel.
+	go func() {
+		said, index := devices.Faults(ctx)
+		found <- answer{said, index}
+	}()
+	select {
+	case a := <-found:
+		f.said, f.index = a.said, a.index
+	case <-ctx.Done():
+	}
+	return f
+}
+
+// xidsOf finds the Xids among the kernel's records since some time, each of a GPU once.
+func xidsOf(read func(each func(record string)), since int64) (xids []devices.Xid) {
+	const most = 8
+	read(func(record string) {
+		text, _ := kmsg.After(record, since)
+		x, ok := devices.ParseXid(text)
+		if ok && len(xids) < most && !slices.ContainsFunc(xids, func(y devices.Xid) bool { return x.PCI == y.PCI && x.Code == y.Code && x.PID == y.PID }) {
+			xids = append(xids, x)
+		}
+	})
+	return xids
+}
+
+// of says what concerns a worker: what the kernel does not blame on one of its others.
+func (f *gpuFaults) of(pid int, others map[int]process.Exit) string {
+	var said []string
+	for _, x := range f.xids {
+		another := func(e process.Exit) bool { return e.PID == x.PID && e.PID != pid }
+		if text := x.String(f.index); !slices.ContainsFunc(slices.Collect(maps.Values(others)), another) && !slices.Contains(said, text) {
+			said = append(said, text)
+		}
+	}
+	return strings.Join(append(said, f.said...), "; ")
+}
+
+// coreFile says where the kernel has put a core dump, by its core_pattern; "" where that cannot be
+// told. cwd is the directory of the process.
+// Source: core(5).
+func coreFile(pattern, usesPID, cwd, host string, pid int, sig syscall.Signal) string {
+	pattern = strings.TrimSuffix(pattern, "\n")
+	if program, piped := strings.CutPrefix(pattern, "|"); piped {
+		words := strings.Fields(program)
+		switch {
+		case len(words) == 0:
+			return ""
+		case filepath.Base(words[0]) == "systemd-coredump":
+			return fmt.Sprintf("systemd-coredump has it: coredumpctl info %d", pid)
+		case filepath.Base(words[0]) == "apport":
+			return "apport has it: see /var/crash and /var/lib/apport/coredump"
+		}
+		return "given to " + words[0]
+	}
+	known := map[byte]string{
+		'%': "%", 'p': fmt.Sprint(pid), 's': fmt.Sprint(int(sig)), 'h': host, 'u': fmt.Sprint(os.Getuid()), 'g': fmt.Sprint(os.Getgid()),
+	}
+	var path strings.Builder
+	for i := 0; i < len(pattern); i++ {
+		if pattern[i] != '%' {
+			path.WriteByte(pattern[i])
+			continue
+		}
+		if i++; i == len(pattern) {
+			break
+		}
+		text, ok := known[pattern[i]]
+		if !ok {
+			text = "*" // a time, a name: what only the kernel knows
+		}
+		path.WriteString(text)
+	}
+	if strings.TrimSpace(usesPID) == "1" && !strings.Contains(pattern, "%p") {
+		fmt.Fprintf(&path, ".%d", pid)
+	}
+	if path.Len() == 0 {
+		return ""
+	}
+	if file := path.String(); filepath.IsAbs(file) {
+		return file
+	}
+	return filepath.Join(cwd, path.String())
+}
+
+// coreOf says where the core dump of a worker is.
+func (a *Agent) coreOf(exit process.Exit) string {
+	if !exit.CoreDumped {
+		return ""
+	}
+	pattern, err := os.ReadFile("/proc/sys/kernel/core_pattern")
+	if err != nil {
+		return ""
+	}
+	usesPID, _ := os.ReadFile("/proc/sys/kernel/core_uses_pid")
+	cwd, _ := os.Getwd()
+	return coreFile(string(pattern), string(usesPID), cwd, a.cfg.Host, exit.PID, syscall.Signal(max(0, -exit.Code)))
+}
