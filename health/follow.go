@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -15,6 +16,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/http10"
+	"github.com/muster-run/muster/internal/sleep"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/logs"
 )
@@ -30,9 +32,10 @@ type Follower interface {
 //	attempt ROUND GROUP_RANK HOST NAME   a host's workers begin to write, in this directory
 //	out ROUND RANK OFFSET LOST LENGTH    bytes of a stdout: whole lines
 //	err ROUND RANK OFFSET LOST LENGTH    the same of a stderr
-//	gone GROUP_RANK WHY                  nothing more comes from a host
+//	gone GROUP_RANK WHY                  nothing more comes from a host, or not at once
+//	end                                  nothing more comes at all; without it the stream broke off
 type LogFrame struct {
-	Kind          string // attempt, out, err, gone
+	Kind          string // attempt, out, err, gone, end
 	Round, Rank   int    // Rank is a worker's, or a host's group rank
 	Host, Attempt string
 	Why           string
@@ -72,6 +75,7 @@ func ReadLogFrame(r *bufio.Reader, f *LogFrame) error {
 			return errors.New("no stream of logs: a word is missing")
 		}
 		f.Host, f.Attempt = words[3], words[4]
+	case "end":
 	case "gone":
 		f.Rank = int(number(1))
 		f.Why = strings.Join(words[min(2, len(words)):], " ")
@@ -102,6 +106,8 @@ func (f *LogFrame) write(w io.Writer) error {
 	switch f.Kind {
 	case "attempt":
 		_, err = fmt.Fprintf(w, "attempt %d %d %s %s\n", f.Round, f.Rank, oneWord(f.Host), oneWord(f.Attempt))
+	case "end":
+		_, err = io.WriteString(w, "end\n")
 	case "gone":
 		_, err = fmt.Fprintf(w, "gone %d %s\n", f.Rank, text.Line(f.Why, 400))
 	default:
@@ -121,7 +127,7 @@ func oneWord(name string) string {
 type LogQuery struct {
 	Stdout, Stderr bool
 	Ranks          string // "0,5-7"; "" means all
-	Teed           bool   // only what tee copies to the console
+	Gather         bool   // only what tee copies to the console; a server that ends waits for it
 	Lines          int    // of each stream's past; negative means all
 	Round          int    // only this one; negative means from the last one on
 	Once           bool   // only what there is
@@ -141,7 +147,7 @@ func (q *LogQuery) Path() string {
 	set("stream", "stdout", !q.Stderr)
 	set("stream", "stderr", !q.Stdout)
 	set("rank", q.Ranks, q.Ranks != "")
-	set("teed", "1", q.Teed)
+	set("gather", "1", q.Gather)
 	set("scope", "host", q.HostOnly)
 	set("from", q.From, q.From != "")
 	return "/v1/logs?" + v.Encode()
@@ -150,7 +156,7 @@ func (q *LogQuery) Path() string {
 // parseLogQuery reads a request's parameters.
 func parseLogQuery(v url.Values) (q LogQuery, want text.RankSet, from map[string]int64, err error) {
 	q = LogQuery{
-		Stdout: v.Get("stream") != "stderr", Stderr: v.Get("stream") != "stdout", Ranks: v.Get("rank"), Teed: v.Get("teed") == "1",
+		Stdout: v.Get("stream") != "stderr", Stderr: v.Get("stream") != "stdout", Ranks: v.Get("rank"), Gather: v.Get("gather") == "1",
 		Lines: -1, Round: -1, Once: v.Get("follow") == "0", HostOnly: v.Get("scope") == "host", From: v.Get("from"),
 	}
 	for name, to := range map[string]*int{"lines": &q.Lines, "round": &q.Round} {
@@ -204,11 +210,14 @@ func (l *logStream) put(f *LogFrame) error {
 	if l.err == nil {
 		l.err = l.flush()
 	}
+	if l.q.Gather {
+		l.s.gathered.Add(1)
+	}
 	return l.err
 }
 
 // followLogs streams what workers write until the client or the job ends. The connection counts
-// as idle: where there is no room for others, it is closed.
+// as idle, and is closed where there is no room for others, unless an agent of the job gathers.
 func (s *Server) followLogs(w http.ResponseWriter, r *http.Request) {
 	q, want, from, err := parseLogQuery(r.URL.Query())
 	if err != nil {
@@ -219,6 +228,9 @@ func (s *Server) followLogs(w http.ResponseWriter, r *http.Request) {
 		write(w, textReply(http.StatusNotFound, "this server does not follow logs"))
 		return
 	}
+	if q.Gather && s.cfg.Control != nil {
+		defer keep(r.Context())()
+	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(s.life, cancel)()
@@ -228,15 +240,18 @@ func (s *Server) followLogs(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.WriteHeader(http.StatusOK)
 	l := &logStream{s: s, q: q, want: want, from: from, w: w, flush: c.Flush}
-	if !s.wholeJob(r) {
-		l.own(ctx)
-		return
+	if s.wholeJob(r) {
+		err = l.job(ctx, cancel)
+	} else {
+		err = l.own(ctx)
 	}
-	l.job(ctx, cancel)
+	if err == nil {
+		_ = l.put(&LogFrame{Kind: "end"})
+	}
 }
 
 // own streams what the workers of this host write.
-func (l *logStream) own(ctx context.Context) {
+func (l *logStream) own(ctx context.Context) error {
 	snap, _ := l.s.state.get(ctx, l.s.patience)
 	host := Host{GroupRank: -1}
 	if snap != nil {
@@ -244,22 +259,19 @@ func (l *logStream) own(ctx context.Context) {
 	}
 	round := -1
 	cfg := logs.FollowConfig{
-		Stdout: l.q.Stdout, Stderr: l.q.Stderr, Teed: l.q.Teed, Lines: l.q.Lines, Once: l.q.Once,
+		Stdout: l.q.Stdout, Stderr: l.q.Stderr, Teed: l.q.Gather, Lines: l.q.Lines, Once: l.q.Once,
 		Want: func(w logs.Worker) bool { return l.want.Has(w.Rank) },
 		From: func(w logs.Worker, stderr bool) (int64, bool) {
 			at, ok := l.from[streamKey(kindOf(stderr), w.Rank)]
 			return at, ok && round == l.q.Round
 		},
 	}
-	err := l.s.cfg.Logs.FollowLogs(ctx, cfg, l.q.Round, func(r int, attempt string) error {
+	return l.s.cfg.Logs.FollowLogs(ctx, cfg, l.q.Round, func(r int, attempt string) error {
 		round = r
 		return l.put(&LogFrame{Kind: "attempt", Round: r, Rank: host.GroupRank, Host: host.Name, Attempt: attempt})
 	}, func(c *logs.Chunk) error {
 		return l.put(&LogFrame{Kind: kindOf(c.Stderr), Round: round, Rank: c.Worker.Rank, Offset: c.Offset, Lost: c.Lost, Data: c.Data})
 	})
-	if err != nil && ctx.Err() == nil {
-		_ = l.put(&LogFrame{Kind: "gone", Rank: host.GroupRank, Why: err.Error()})
-	}
 }
 
 func kindOf(stderr bool) string {
@@ -270,7 +282,7 @@ func kindOf(stderr bool) string {
 }
 
 // job streams what the workers of all hosts write. It looks for hosts that join once a second.
-func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) {
+func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) error {
 	defer cancel()
 	own, _ := l.s.state.get(ctx, l.s.patience)
 	if l.q.Once { // host by host, in the order of their ranks
@@ -280,18 +292,19 @@ func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) {
 			slices.Sort(ranks)
 		}
 		for _, rank := range ranks {
-			if own != nil && rank == own.source.Host.GroupRank {
-				l.own(ctx)
-			} else {
+			if own == nil || rank != own.source.Host.GroupRank {
 				l.other(ctx, rank, -1, l.q.Lines)
+			} else if err := l.own(ctx); err != nil {
+				return err
 			}
 		}
-		return
+		return nil
 	}
 	ended := make(chan struct{})
+	var ownErr error
 	go func() {
 		defer close(ended)
-		l.own(ctx)
+		ownErr = l.own(ctx)
 	}()
 	ticker := time.NewTicker(othersFresh)
 	defer ticker.Stop()
@@ -318,77 +331,106 @@ func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) {
 				continue
 			}
 			following.Wait()
-			return
+			return ownErr
 		case <-ctx.Done():
-			return
+			return context.Cause(ctx)
 		}
 	}
 }
 
 // other passes on what the workers of another host write in one round, the last one if it is
-// negative. A connection that breaks
-// is made again, and goes on where it broke off.
+// negative.
 func (l *logStream) other(ctx context.Context, rank, round, lines int) {
-	at := map[string]int64{} // where each stream goes on
-	for {
-		q := l.q
-		q.HostOnly, q.Round, q.Lines = true, round, lines
+	q := l.q
+	q.HostOnly, q.Round, q.Lines = true, round, lines
+	if err := FollowHost(ctx, l.s.cfg.Call, rank, q, l.put); err != nil && ctx.Err() == nil {
+		_ = l.put(&LogFrame{Kind: "gone", Rank: rank, Why: err.Error()})
+	}
+}
+
+// attempts is how often FollowHost calls a host that it has not reached yet.
+const attempts = 3
+
+// FollowHost asks the agent with a group rank for a stream of its host's logs, over call, and
+// emits its frames. It ends with the stream, or with the round. A connection that breaks is
+// said, by a frame gone, and made again; the stream goes on where it broke off. The error is
+// ctx's, emit's, or says why the host cannot be reached.
+func FollowHost(ctx context.Context, call func(context.Context, int) (net.Conn, error), rank int, q LogQuery, emit func(*LogFrame) error) error {
+	h := &hostStream{call: call, rank: rank, q: q, at: map[string]int64{}, emit: emit}
+	for tries := 1; ; tries++ {
+		err := h.pass(ctx)
+		_, refused := errors.AsType[*http10.StatusError](err)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case h.emitting != nil:
+			return h.emitting
+		case refused, q.Once, h.reached == 0 && tries >= attempts:
+			return err
+		case h.reached > 0:
+			if err := emit(&LogFrame{Kind: "gone", Rank: rank, Why: err.Error()}); err != nil {
+				return err
+			}
+		}
 		var from []string
-		for key, offset := range at {
+		for key, offset := range h.at {
 			from = append(from, key+":"+strconv.FormatInt(offset, 10))
 		}
-		if from != nil {
-			q.From = strings.Join(from, ",")
-		}
-		over, err := l.pass(ctx, rank, &q, &round, at)
-		if over || err == nil || ctx.Err() != nil {
-			return
-		}
-		_ = l.put(&LogFrame{Kind: "gone", Rank: rank, Why: err.Error()})
-		if _, refused := errors.AsType[*http10.StatusError](err); refused || len(at) == 0 {
-			return
-		}
-		select {
-		case <-time.After(othersFresh):
-		case <-ctx.Done():
-			return
+		h.q.From = strings.Join(from, ",")
+		if err := sleep.For(ctx, othersFresh); err != nil {
+			return err
 		}
 	}
 }
 
-// pass passes on one connection's stream, of one round. at is where each stream is then.
-func (l *logStream) pass(ctx context.Context, rank int, q *LogQuery, round *int, at map[string]int64) (over bool, err error) {
+// A hostStream is one call of FollowHost.
+type hostStream struct {
+	call     func(context.Context, int) (net.Conn, error)
+	rank     int
+	q        LogQuery
+	at       map[string]int64 // where each stream goes on
+	reached  int              // how often the host has answered
+	emit     func(*LogFrame) error
+	emitting error // its error
+}
+
+// pass emits what comes over one connection.
+func (h *hostStream) pass(ctx context.Context) error {
 	calling, cancel := context.WithTimeoutCause(ctx, askTime, fmt.Errorf("no answer within %v", askTime))
 	defer cancel()
-	conn, err := l.s.cfg.Call(calling, rank)
+	conn, err := h.call(calling, h.rank)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer conn.Close()
-	in, stop, err := http10.Stream(ctx, conn, q.Path())
+	in, stop, err := http10.Stream(ctx, conn, h.q.Path())
 	defer stop()
 	if err != nil {
-		return false, err
+		return err
 	}
+	h.reached++
 	var f LogFrame
 	for {
-		switch err := ReadLogFrame(in, &f); {
-		case err == io.EOF:
-			return true, nil
-		case err != nil:
-			return false, err
+		if err := ReadLogFrame(in, &f); err == io.EOF {
+			return io.ErrUnexpectedEOF
+		} else if err != nil {
+			return err
 		}
 		switch f.Kind {
+		case "end":
+			return nil
 		case "attempt":
-			if *round >= 0 && f.Round != *round {
-				return true, nil // of a later round, in which it may be another host
+			if h.q.Round >= 0 && f.Round != h.q.Round {
+				return nil // of a later round, in which it may be another host
 			}
-			*round = f.Round
+			h.q.Round = f.Round
 		case "out", "err":
-			at[streamKey(f.Kind, f.Rank)] = f.Offset + int64(len(f.Data))
+			h.at[streamKey(f.Kind, f.Rank)] = f.Offset + int64(len(f.Data))
 		}
-		if err := l.put(&f); err != nil {
-			return true, err
+		if h.emitting = h.emit(&f); h.emitting != nil {
+			return h.emitting
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
-	"sync/atomic"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -66,11 +66,14 @@ func frames(t *testing.T, r *bufio.Reader, n int) (list []string) {
 // it broke off.
 func TestFollowLogs(t *testing.T) {
 	members, call := job(t, 4)
-	var broken atomic.Pointer[net.Conn]
+	var mu sync.Mutex
+	var open []net.Conn // to host 3
 	cut := func(ctx context.Context, rank int) (net.Conn, error) {
 		conn, err := call(ctx, rank)
 		if err == nil && rank == 3 {
-			broken.Store(&conn)
+			mu.Lock()
+			defer mu.Unlock()
+			open = append(open, conn)
 		}
 		return conn, err
 	}
@@ -86,7 +89,7 @@ func TestFollowLogs(t *testing.T) {
 	const torchrun = "gone 0 2 group rank 2 is an agent of torchrun, which takes no calls 0"
 	once := health.LogQuery{Stdout: true, Stderr: true, Lines: -1, Round: -1, Once: true}
 	want := []string{
-		"attempt 0 0 n0attempt_0 0", "attempt 0 1 n1attempt_0 0", "attempt 0 3 n3attempt_0 0", torchrun,
+		"attempt 0 0 n0attempt_0 0", "attempt 0 1 n1attempt_0 0", "attempt 0 3 n3attempt_0 0", "end 0 0  0", torchrun,
 		"out 0 0  0 first of 0", "out 0 2  0 first of 2", "out 0 6  0 first of 6",
 	}
 	if diff := cmp.Diff(want, frames(t, get(once.Path()), 0)); diff != "" {
@@ -94,23 +97,28 @@ func TestFollowLogs(t *testing.T) {
 	}
 	one := once
 	one.Ranks, one.HostOnly = "1-2", true
-	if diff := cmp.Diff([]string{"attempt 0 1 n1attempt_0 0", "out 0 2  0 first of 2"}, frames(t, get(one.Path()), 0)); diff != "" {
+	if diff := cmp.Diff([]string{"attempt 0 1 n1attempt_0 0", "end 0 0  0", "out 0 2  0 first of 2"}, frames(t, get(one.Path()), 0)); diff != "" {
 		t.Errorf("one host, -want +got:\n%s", diff)
 	}
 	on := once
 	on.Once = false
+	want = slices.DeleteFunc(want, func(f string) bool { return f == "end 0 0  0" })
 	live := get(on.Path())
 	if diff := cmp.Diff(want, frames(t, live, len(want))); diff != "" {
 		t.Errorf("at first, -want +got:\n%s", diff)
 	}
-	(*broken.Load()).Close()
+	mu.Lock()
+	for _, conn := range open {
+		conn.Close()
+	}
+	mu.Unlock()
 	if got := frames(t, live, 2); !strings.HasPrefix(got[1], "gone 0 3 ") || got[0] != "attempt 0 3 n3attempt_0 0" {
 		t.Errorf("cut off: %q", got)
 	}
 	for _, rank := range []int{0, 3, 1} {
 		members[rank].goOn <- true
 	}
-	want = []string{"out 0 0  3 second of 0", "out 0 2  3 second of 2", "out 0 6  3 second of 6"}
+	want = []string{"end 0 0  0", "out 0 0  3 second of 0", "out 0 2  3 second of 2", "out 0 6  3 second of 6"}
 	if diff := cmp.Diff(want, frames(t, live, 0)); diff != "" {
 		t.Errorf("then, -want +got:\n%s", diff)
 	}

@@ -116,8 +116,10 @@ type Server struct {
 	jobMetrics *cache[[]byte]
 	last       others
 	waited     atomic.Bool
-	probes     *pacer // of /healthz and /readyz, which a flood of others must not hold up
-	reading    *pacer // of all others
+
+	gathered atomic.Int64 // frames of streams that another host gathers
+	probes   *pacer       // of /healthz and /readyz, which a flood of others must not hold up
+	reading  *pacer       // of all others
 
 	mu       sync.Mutex     // guards ended, and that requests begin only before it
 	ended    bool           // no more are to begin
@@ -179,7 +181,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		closing, cancel := s.closing(context.WithoutCancel(ctx))
 		defer cancel()
 		s.conns.Listener.Close()
 		s.conns.closeIdle() // Shutdown would wait for browsers that connect in advance
@@ -193,6 +195,28 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	<-stopped
 	return s.Close()
+}
+
+// closing is the time for what is being answered when the server ends. Lines that another host
+// gathers have as long as they move.
+func (s *Server) closing(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		ticker := time.NewTicker(closeTimeout)
+		defer ticker.Stop()
+		for before := int64(-1); ctx.Err() == nil; {
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+			}
+			now := s.gathered.Load()
+			if now == before || now == 0 {
+				cancel()
+			}
+			before = now
+		}
+	}()
+	return ctx, cancel
 }
 
 // Close ends a server that Serve was not called for. It returns when no request is

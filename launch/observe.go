@@ -74,9 +74,9 @@ func (o *observed) observers(sink events.Sink, stdout io.Writer) []func(agent.Ev
 }
 
 // serve begins to serve where --health-addr asks for it, at the socket of this job's user,
-// and to the job's other agents, unless calls is nil. It returns the URL of the first and
-// what ends all three. A job runs without them, too.
-func (o *observed) serve(host string, c *control, calls rendezvous.Caller) (at string, stop func()) {
+// and to the job's other agents, unless calls is nil. It returns the URL of the first, what ends
+// the last, and what ends the first two. A job runs without them, too.
+func (o *observed) serve(host string, c *control, calls rendezvous.Caller) (at string, hangUp, stop func()) {
 	var ends []func()
 	var call func(context.Context, int) (net.Conn, error)
 	if calls != nil {
@@ -97,11 +97,11 @@ func (o *observed) serve(host string, c *control, calls rendezvous.Caller) (at s
 			ends = append(ends, end)
 		}
 	}
+	hangUp = func() {}
 	if calls != nil {
-		_, end := o.begin(health.Config{Listener: calls.Calls(), Control: c})
-		ends = append(ends, end)
+		_, hangUp = o.begin(health.Config{Listener: calls.Calls(), Control: c})
 	}
-	return at, func() {
+	return at, hangUp, func() {
 		for _, end := range ends {
 			end()
 		}

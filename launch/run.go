@@ -92,6 +92,13 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 			return nil, &ConfigError{err}
 		}
 	}
+	var calls rendezvous.Caller // of the job's other agents
+	if cfg.MaxNodes > 1 {
+		if calls, _ = handler.(rendezvous.Caller); calls == nil && cfg.Logs.Gather {
+			log.Warn("lines of several hosts cannot be gathered over this rendezvous; each host prints its own")
+			cfg.Logs.Gather = false
+		}
+	}
 	var closing sync.WaitGroup
 	defer closing.Wait()
 	run, err := logs.New(cfg.Logs)
@@ -137,6 +144,10 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		observers = append(observers, c.Observe)
 	}
 
+	gather := &gathering{run: run, calls: calls, log: log, host: host}
+	if cfg.Logs.Gather {
+		observers = append(observers, gather.Observe)
+	}
 	enable, _ := cfg.LookupEnv(envFileTimer)
 	timerFile, _ := cfg.LookupEnv(timer.EnvFile)
 	fileTimer := enable == "1"
@@ -170,15 +181,14 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		return nil, err
 	}
 	watched.watch(a)
-	var calls rendezvous.Caller // of the job's other agents
-	if cfg.MaxNodes > 1 {
-		calls, _ = handler.(rendezvous.Caller)
-	}
-	page, stopServing := watched.serve(host, &control{a, end, log}, calls)
+	gather.agent = a
+	page, hangUp, stopServing := watched.serve(host, &control{a, end, log}, calls)
 	defer stopServing()
 	watched.announce(stderr, page, run.Dir())
 	begun = true
 	result, err = a.Run(ctx)
+	gather.finish()
+	hangUp()
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	// A host that could not take part closes the job for nobody else.

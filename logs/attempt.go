@@ -321,7 +321,7 @@ func (a *Attempt) openTails() error {
 				continue
 			}
 			all.prefixes[rank], all.files[rank] = a.prefix(w.Worker), path
-			if cfg.Tee.For(rank)&s.std != 0 {
+			if cfg.Tee.For(rank)&s.std != 0 && !cfg.Gather {
 				tee.files[rank] = path
 			}
 		}

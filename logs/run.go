@@ -53,6 +53,9 @@ type Config struct {
 	// are ranges then, "0-2,5". A line that not all of them have written waits for
 	// as long at most. Only lines that tee copies are meant.
 	Collapse bool
+	// Gather means that no Attempt copies what tee is for to the console: a Gather of the
+	// host with rank 0 does, for all hosts.
+	Gather bool
 	// MaxSize is how much of a worker's output, in bytes, its log file holds; what
 	// is older is moved into compressed segments beside it, whole lines each:
 	// stdout.log.000001.gz and so on. The file is not replaced, it gets a hole at

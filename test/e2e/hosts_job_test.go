@@ -196,3 +196,51 @@ time.sleep(1000)
 		})
 	}
 }
+
+// The lines of all hosts come out on the console of the host with rank 0, each once and in its
+// worker's order, and on no other; also those of a worker that fails, and of the attempt after it.
+func TestHostsGather(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"c10d", "etcd", "quorum"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const lines = 3000
+			c := backend(t, name)
+			s := newSite(t, 3+c.hosts)
+			c.prepare(s)
+			s.program = []string{"sh", "-c", fmt.Sprintf(`i=0; while [ $i -lt %d ]; do echo "$TORCHELASTIC_RESTART_COUNT $i"; i=$((i+1)); done; exit $((1 - TORCHELASTIC_RESTART_COUNT))`, lines)}
+			agents := s.startAll(3, "--nnodes 3 --nproc-per-node 2 --no-python --max-restarts 1 --tee 3 --gather console")
+			s.want(0, agents...)
+			consoles := 0
+			for _, j := range agents {
+				if j.out() == "" {
+					continue
+				}
+				consoles++
+				next := map[string]int{}
+				for line := range strings.Lines(j.out()) {
+					var rank, attempt, n int
+					var host string
+					if _, err := fmt.Sscanf(line, "[%d %s %d", &rank, &host, &n); err != nil {
+						t.Fatalf("%q: %v", line, err)
+					}
+					_, _ = fmt.Sscanf(host[strings.Index(host, "]:")+2:], "%d", &attempt)
+					worker := fmt.Sprint(rank, " in attempt ", attempt)
+					if next[worker] != n {
+						t.Fatalf("rank %s: line %d, want %d", worker, n, next[worker])
+					}
+					next[worker]++
+				}
+				for rank := range 6 {
+					if n := next[fmt.Sprint(rank, " in attempt 1")]; n != lines {
+						t.Errorf("rank %d wrote %d lines in the attempt that succeeded, want %d", rank, n, lines)
+					}
+				}
+				j.saysNot("gathered lines are missing")
+			}
+			if consoles != 1 {
+				t.Errorf("%d hosts have printed lines", consoles)
+			}
+		})
+	}
+}

@@ -425,6 +425,7 @@ func (r *reader) logs(cfg *logs.Config) {
 	if cfg.LinePrefixTemplate == "" {
 		cfg.LinePrefixTemplate, _ = r.lookup("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
 	}
+	cfg.Gather = r.text("gather") == "console"
 	if text := r.text("log-max-size"); text != "" {
 		var err error
 		if cfg.MaxSize, err = parseSize(text); err != nil {

@@ -161,6 +161,8 @@ var options = [...]option{
 	{name: "collapse", kind: kindFlag, env: "MUSTER_COLLAPSE", own: true, group: groupOwn,
 		to:   func(c *launch.Config) any { return &c.Logs.Collapse },
 		help: "with --tee, write a line that several ranks of this host write within 0.1 s, equal to the last byte, once: [default0-7]:"},
+	{name: "gather", env: "MUSTER_GATHER", def: "none", choices: gatherTo, own: true, group: groupOwn, arg: "WHERE",
+		help: "with --tee, console: write the lines of all hosts to the console of the host with rank 0, as [3 host1]:"},
 	{name: "log-max-size", env: "MUSTER_LOG_MAX_SIZE", own: true, group: groupOwn, arg: "SIZE",
 		help: "move what a worker's log file holds beyond this size into compressed segments beside it, as stdout.log.000001.gz; 10M or 1G, 1M at least (default: files grow)"},
 	{name: "log-keep", kind: kindInt, env: "MUSTER_LOG_KEEP", def: "5", own: true, group: groupOwn, arg: "N",
@@ -227,6 +229,7 @@ var (
 
 	reports         = []string{"muster", torchrunName, "none"}
 	metricsHandlers = []string{"null", "console"}
+	gatherTo        = []string{"none", "console"}
 	hangActions     = []string{"kill", "notify"}
 	logFormats      = []string{"text", "json"}
 )

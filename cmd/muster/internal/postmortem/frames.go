@@ -20,11 +20,14 @@ func PrintFrames(in *bufio.Reader, w io.Writer, prefix func(rank int, stderr boo
 	for {
 		switch err := health.ReadLogFrame(in, &f); {
 		case err == io.EOF:
+			note("the connection to the agent broke off")
 			return finish(p, feeds)
 		case err != nil:
 			return errors.Join(err, finish(p, feeds))
 		}
 		switch f.Kind {
+		case "end":
+			return finish(p, feeds)
 		case "attempt":
 			if round >= 0 && f.Round > round {
 				note(text.Line(f.Attempt, 100))

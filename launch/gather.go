@@ -1,0 +1,172 @@
+package launch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/logs"
+	"github.com/muster-run/muster/rendezvous"
+)
+
+// stalled is how long gathered lines may make no progress at the end before they are given up.
+const stalled = 5 * time.Second
+
+// gathering copies what tee copies on all hosts to the console of the host with rank 0, if this
+// is it (logs.Config.Gather). Each round has a Gather of its own: who has which rank changes.
+// Lines come from the hosts' log files, so that nobody waits for a slow console.
+type gathering struct {
+	run   *logs.Run
+	calls rendezvous.Caller // nil: there are no other hosts
+	log   *slog.Logger
+	agent *agent.Agent // set before it runs
+	host  string
+
+	last *gatheredRound // owned by the agent's goroutine, which calls Observe
+	old  sync.WaitGroup // the rounds before, which end
+}
+
+// A gatheredRound gathers the lines of one round.
+type gatheredRound struct {
+	*logs.Gather
+	of      *gathering
+	round   int
+	moved   atomic.Int64 // bytes
+	streams sync.WaitGroup
+	cancel  context.CancelFunc
+
+	mu     sync.Mutex // guards broken
+	broken []string   // why lines of other hosts may be missing
+}
+
+// Observe begins to gather when the workers of the host with rank 0 run.
+func (g *gathering) Observe(e agent.Event) {
+	started, ok := e.What.(agent.WorkersStarted)
+	if !ok || started.Err != nil {
+		return
+	}
+	g.leave()
+	if e.Ranks.Base != 0 {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &gatheredRound{Gather: g.run.Gather(e.Ranks.WorldSize), of: g, round: e.Round.Round, cancel: cancel}
+	g.last = r
+	r.streams.Go(func() { r.own(ctx) })
+	for rank := range e.Round.WorldSize {
+		if rank != e.Round.Rank {
+			r.streams.Go(func() { r.other(ctx, rank) })
+		}
+	}
+}
+
+// leave ends the last round, beside what follows.
+func (g *gathering) leave() {
+	if r := g.last; r != nil {
+		g.old.Go(r.finish)
+		g.last = nil
+	}
+}
+
+// finish ends all of it, once all that the workers of all hosts have written is copied. A host
+// or a console that is stuck holds it up for a few seconds.
+func (g *gathering) finish() {
+	g.leave()
+	g.old.Wait()
+}
+
+// put takes some of what a worker has written.
+func (r *gatheredRound) put(host string, c *logs.Chunk) error {
+	r.moved.Add(int64(len(c.Data)))
+	err := r.Put(host, c)
+	r.moved.Add(1)
+	return err
+}
+
+// own gathers the lines of this host.
+func (r *gatheredRound) own(ctx context.Context) {
+	cfg := logs.FollowConfig{Stdout: true, Stderr: true, Teed: true, Lines: -1}
+	err := r.of.agent.FollowLogs(ctx, cfg, r.round, func(int, string) error { return nil }, func(c *logs.Chunk) error { return r.put(r.of.host, c) })
+	if err != nil {
+		r.failed("of this host", err)
+	}
+}
+
+// other gathers those of another one.
+func (r *gatheredRound) other(ctx context.Context, rank int) {
+	q := health.LogQuery{Stdout: true, Stderr: true, Gather: true, Lines: -1, Round: r.round, HostOnly: true}
+	host := ""
+	err := health.FollowHost(ctx, r.of.calls.Call, rank, q, func(f *health.LogFrame) error {
+		switch f.Kind {
+		case "attempt":
+			host = f.Host
+		case "gone":
+			r.of.log.Info("lines of another host come later", "group_rank", rank, "host", host, "error", f.Why)
+		default:
+			return r.put(host, &logs.Chunk{Worker: logs.Worker{Rank: f.Rank}, Stderr: f.Kind == "err", Offset: f.Offset, Lost: f.Lost, Data: f.Data})
+		}
+		return nil
+	})
+	if err != nil {
+		r.failed(fmt.Sprintf("of group rank %d", rank), err)
+	}
+}
+
+func (r *gatheredRound) failed(whose string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.broken = append(r.broken, fmt.Sprintf("%s (%v)", whose, err))
+}
+
+// finish waits until all hosts have sent the last line of the round and the console has it, or
+// nothing has moved for a while.
+func (r *gatheredRound) finish() {
+	all := make(chan struct{})
+	go func() {
+		r.streams.Wait()
+		close(all)
+	}()
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	ended := make(chan struct{})
+	go func() { // ends ctx if nothing moves
+		defer close(ended)
+		ticker := time.NewTicker(stalled)
+		defer ticker.Stop()
+		for before := r.moved.Load() + r.Progress(); ; {
+			select {
+			case <-ticker.C:
+			case <-ctx.Done():
+				return
+			}
+			if now := r.moved.Load() + r.Progress(); now == before {
+				stop()
+				return
+			} else {
+				before = now
+			}
+		}
+	}()
+	select {
+	case <-all:
+	case <-ctx.Done():
+		r.cancel()
+	}
+	stats, err := r.Close(ctx)
+	r.cancel()
+	<-all
+	stop()
+	<-ended
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if stats.LostBytes > 0 || err != nil || r.broken != nil {
+		r.of.log.Warn("gathered lines are missing from this console; the log files on their hosts have them",
+			"bytes", stats.LostBytes, "missing", strings.Join(r.broken, ", "), "error", err)
+	}
+}

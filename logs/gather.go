@@ -1,0 +1,248 @@
+package logs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/muster-run/muster/internal/text"
+)
+
+// maxGathered bounds what waits for the console in a Gather, in bytes.
+const maxGathered = 16 << 20
+
+// defaultGatherPrefix is the template of the prefix of a line of any host.
+const defaultGatherPrefix = "[${rank} ${hostname}]:"
+
+// A Gather copies the lines of all workers of a job to the console of a Run, each with its
+// rank and host, and with Config.Collapse equal lines of all ranks once. Its methods may be
+// called concurrently.
+type Gather struct {
+	run   *Run
+	world int
+	std   [2]*gathered // stdout, stderr
+}
+
+// A gathered is what a Gather does for one console. Its goroutine owns the tail, which follows no
+// files: it has the followers, one for each rank, and the way to the console.
+type gathered struct {
+	t    *tail
+	wake chan struct{} // has room for one
+	done chan struct{}
+
+	mu     sync.Mutex // guards the rest
+	room   sync.Cond  // there is room, or it is closed
+	queue  []portion
+	held   int // bytes in queue
+	closed bool
+}
+
+// A portion is some of what one worker has written.
+type portion struct {
+	f      *follower
+	prefix string
+	data   []byte
+	end    bool // nothing comes after it for now
+}
+
+// Gather begins to copy lines of the workers with the ranks from 0 to world-1. The caller owes
+// Close, before that of the Run.
+func (r *Run) Gather(world int) *Gather {
+	g := &Gather{run: r, world: world}
+	for i, to := range []*console{r.stdout, r.stderr} {
+		t := newTail(tailConfig{to: to, log: r.log})
+		t.followers = make([]*follower, world)
+		for rank := range t.followers {
+			t.followers[rank] = &follower{t: t, localRank: rank, index: rank, limit: -1}
+		}
+		if r.cfg.Collapse && world > 1 {
+			t.collapser = newCollapser(t, collapseDelay, func(ranks []int) string { return g.prefix(text.Ranges(ranks, ","), "") })
+		}
+		t.timer = time.NewTimer(time.Hour)
+		std := &gathered{t: t, wake: make(chan struct{}, 1), done: make(chan struct{})}
+		std.room.L = &std.mu
+		g.std[i] = std
+		go std.run()
+	}
+	return g
+}
+
+// prefix is that of a line.
+func (g *Gather) prefix(ranks, host string) string {
+	template := g.run.cfg.LinePrefixTemplate
+	if template == defaultLinePrefix {
+		if template = defaultGatherPrefix; host == "" {
+			template = "[${rank}]:"
+		}
+	}
+	return expand(template, map[string]string{"role_name": "", "local_rank": "", "rank": ranks, "hostname": host})
+}
+
+// Put copies some of what a worker has written, as Follow emits it, and says where some of it is
+// lost. It waits while the console is too far behind. A rank that there is not is an error.
+func (g *Gather) Put(host string, c *Chunk) error {
+	rank := c.Worker.Rank
+	if rank < 0 || rank >= g.world {
+		return fmt.Errorf("rank %d of a world of %d", rank, g.world)
+	}
+	p := portion{prefix: g.prefix(strconv.Itoa(rank), host), data: bytes.Clone(c.Data)}
+	if c.Lost > 0 {
+		p.data = append(fmt.Appendf(nil, "(muster: %s of this worker's output are missing)\n", text.Size(c.Lost)), p.data...)
+	}
+	g.of(c.Stderr).put(rank, p)
+	return nil
+}
+
+// End ends the line that a worker has begun on a console.
+func (g *Gather) End(rank int, stderr bool) {
+	if rank >= 0 && rank < g.world {
+		g.of(stderr).put(rank, portion{end: true})
+	}
+}
+
+// Progress is how many bytes have come out, or were lost.
+func (g *Gather) Progress() (n int64) {
+	for _, s := range g.std {
+		n += s.t.counts.bytes.Load() + s.t.counts.lost.Load()
+	}
+	return n
+}
+
+func (g *Gather) of(stderr bool) *gathered {
+	if stderr {
+		return g.std[1]
+	}
+	return g.std[0]
+}
+
+// Close copies what was put, and ends. When ctx ends first, because the console is stuck, what
+// is left is counted as lost.
+func (g *Gather) Close(ctx context.Context) (Stats, error) {
+	var stats Stats
+	for _, std := range g.std {
+		std.close()
+	}
+	var err error
+	for _, std := range g.std {
+		if stuck := await(ctx, std.done); stuck != nil {
+			std.t.abandoned.Store(true)
+			std.mu.Lock()
+			std.t.counts.lost.Add(int64(std.held) + std.t.counts.held.Load())
+			std.mu.Unlock()
+			err = fmt.Errorf("gathered lines not written in time: %w", stuck)
+		}
+		std.t.addTo(&stats)
+	}
+	return stats, err
+}
+
+func (s *gathered) put(rank int, p portion) {
+	p.f = s.t.followers[rank]
+	s.mu.Lock()
+	for s.held > maxGathered && !s.closed {
+		s.room.Wait()
+	}
+	if !s.closed {
+		s.queue, s.held = append(s.queue, p), s.held+len(p.data)
+	}
+	s.mu.Unlock()
+	s.signal()
+}
+
+func (s *gathered) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *gathered) close() {
+	s.mu.Lock()
+	s.closed = true
+	s.room.Broadcast()
+	s.mu.Unlock()
+	s.signal()
+}
+
+func (s *gathered) run() {
+	defer close(s.done)
+	for {
+		s.mu.Lock()
+		queue, closed := s.queue, s.closed
+		s.queue = nil
+		s.mu.Unlock()
+		for i := range queue {
+			s.copy(&queue[i])
+			s.mu.Lock()
+			s.held -= len(queue[i].data)
+			s.room.Broadcast()
+			s.mu.Unlock()
+		}
+		c := s.t.collapser
+		switch {
+		case len(queue) > 0:
+			continue
+		case closed:
+			if c != nil {
+				c.flushTo(math.MaxInt64)
+			}
+			for _, f := range s.t.followers {
+				s.end(f)
+			}
+			return
+		}
+		wait := time.Hour
+		if c != nil {
+			c.expire(time.Now())
+			if left := c.wait(time.Now()); left > 0 {
+				wait = left
+			}
+		}
+		s.t.timer.Reset(wait)
+		select {
+		case <-s.wake:
+		case <-s.t.timer.C:
+		}
+	}
+}
+
+// copy copies a portion: what continues the line that the worker has begun, whole lines, and the
+// beginning of another one.
+func (s *gathered) copy(p *portion) {
+	f, b := p.f, p.data
+	if p.end {
+		s.end(f)
+		return
+	}
+	if string(f.prefix) != p.prefix {
+		f.prefix = []byte(p.prefix)
+	}
+	if f.begun && len(b) > 0 {
+		n := bytes.IndexByte(b, '\n') + 1
+		if f.begun = n == 0; f.begun {
+			n = len(b)
+		}
+		s.t.put(f, b[:n], n, 0)
+		b = b[n:]
+	}
+	if n := bytes.LastIndexByte(b, '\n') + 1; n > 0 {
+		s.t.copyUnits(f, b[:n])
+		b = b[n:]
+	}
+	if len(b) > 0 {
+		s.t.flushBefore(f)
+		s.t.put(f, append(append([]byte(nil), f.prefix...), b...), len(b), 1)
+		f.begun = true
+	}
+}
+
+func (s *gathered) end(f *follower) {
+	if f.begun {
+		s.t.to.endOf(f)
+		f.begun = false
+	}
+}
