@@ -9,6 +9,7 @@ import (
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // A worker that uses less than this share of one CPU does nothing that counts as
@@ -23,15 +24,14 @@ type vital struct {
 	timers  int64 // requests that the timers of all workers have had
 }
 
-// watchProgress finds out when no worker of this host does anything any more. Once they have
-// done nothing for Config.HangTimeout, it kills them, so that the group fails, or only keeps
-// evidence of them (hung).
+// watchProgress finds out when this host's workers make no progress any more: none of them
+// writes or uses a timer, and one at least, which may wait for the others, does nothing. After
+// Config.HangTimeout it kills them, so that the group fails, or only keeps evidence (hung).
 func (a *Agent) watchProgress(at *attempt) {
 	timeout := a.cfg.HangTimeout
 	ticker := time.NewTicker(lookEvery(timeout))
 	defer ticker.Stop()
-	w := watched{last: a.vitals(at), seen: time.Now()}
-	w.active = w.seen
+	w := newWatched(a.vitals(at), time.Now())
 	told := false
 	for {
 		select {
@@ -43,7 +43,7 @@ func (a *Agent) watchProgress(at *attempt) {
 		}
 		idle := w.look(a.vitals(at), time.Now())
 		if idle >= timeout && !told {
-			a.hung(at, idle)
+			a.hung(at, idle, w.busy(timeout/2))
 		}
 		told = idle >= timeout
 	}
@@ -58,17 +58,56 @@ func lookEvery(timeout time.Duration) time.Duration {
 
 // watched is what is known of the workers of one attempt.
 type watched struct {
-	last         map[int]vital
-	seen, active time.Time // when they were looked at, and had done something
+	last map[int]vital
+	seen time.Time         // when they were looked at
+	said time.Time         // when one of them had written, or used a timer
+	used map[int]time.Time // when each had used its CPU
 }
 
-// look takes the workers as they are now and returns how long they have done nothing.
+func newWatched(v map[int]vital, now time.Time) *watched {
+	w := &watched{last: v, seen: now, said: now, used: map[int]time.Time{}}
+	for i := range v {
+		w.used[i] = now
+	}
+	return w
+}
+
+// look takes the workers as they are now and returns for how long they have made no progress.
 func (w *watched) look(v map[int]vital, now time.Time) time.Duration {
-	if v == nil || progressed(w.last, v, now.Sub(w.seen)) {
-		w.active = now
+	if v == nil || len(v) != len(w.last) {
+		*w = *newWatched(v, now)
+		return 0
+	}
+	for i, n := range v {
+		b := w.last[i]
+		if n.written != b.written || n.timers != b.timers {
+			w.said = now
+		}
+		if (n.cpu - b.cpu).Seconds() > idleShare*now.Sub(w.seen).Seconds() {
+			w.used[i] = now
+		}
 	}
 	w.last, w.seen = v, now
-	return now.Sub(w.active)
+	since := now
+	for _, at := range w.used {
+		if at.Before(since) {
+			since = at
+		}
+	}
+	if w.said.After(since) {
+		since = w.said
+	}
+	return now.Sub(since)
+}
+
+// busy returns the local ranks of the workers that have used their CPU within a time.
+func (w *watched) busy(within time.Duration) (ranks []int) {
+	for _, i := range slices.Sorted(maps.Keys(w.used)) {
+		if w.seen.Sub(w.used[i]) < within {
+			ranks = append(ranks, i)
+		}
+	}
+	return ranks
 }
 
 // vitals looks at the workers, by local rank; nil if that is not possible.
@@ -85,20 +124,12 @@ func (a *Agent) vitals(at *attempt) map[int]vital {
 	return v
 }
 
-// progressed says whether any worker has done something in a while.
-func progressed(before, now map[int]vital, in time.Duration) bool {
-	for i, v := range now {
-		b := before[i]
-		if v.written != b.written || v.timers != b.timers || (v.cpu-b.cpu).Seconds() > idleShare*in.Seconds() {
-			return true
-		}
-	}
-	return len(now) != len(before)
-}
-
-// hung acts on workers that do nothing.
-func (a *Agent) hung(at *attempt, idle time.Duration) {
+// hung acts on workers that make no progress, some of which may be busy while the others wait.
+func (a *Agent) hung(at *attempt, idle time.Duration, busy []int) {
 	what := fmt.Sprintf("no output, no CPU time and no timer activity of this host's workers for %v", idle.Round(100*time.Millisecond))
+	if len(busy) > 0 {
+		what = fmt.Sprintf("no output and no timer activity of this host's workers for %v, in which only local rank %s used CPU time", idle.Round(100*time.Millisecond), text.Ranges(busy, ","))
+	}
 	a.log.Error("the workers hang: "+what, "run_id", a.cfg.Rendezvous.RunID(), "kill", !a.cfg.HangNotify)
 	a.emitElsewhere(Suspected{"the workers hang", what})
 	a.autopsyOfJob(context.WithoutCancel(at.life), at, "hang: "+what, at.group.PIDs())

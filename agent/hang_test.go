@@ -36,32 +36,44 @@ func TestSuspects(t *testing.T) {
 }
 
 // Workers that idle are found out in time however short the timeout is, though their
-// CPU time comes in ticks: each of eight uses half a percent of a CPU in the background.
+// CPU time comes in ticks: each of eight uses half a percent of a CPU in the background. One that
+// spins while the others wait is none that makes progress; one that writes is.
 func TestIdleWorkersHang(t *testing.T) {
 	const tick = 10 * time.Millisecond
 	for _, timeout := range []time.Duration{time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second, time.Minute} {
-		for _, busy := range []bool{false, true} {
+		for _, tt := range []struct {
+			name string
+			busy int // how many use 3 %
+			says bool
+			hang bool
+		}{{"idle", 0, false, true}, {"one spins", 1, false, true}, {"all compute", 8, false, false}, {"one writes", 0, true, false}} {
 			began := time.Unix(0, 0)
 			at := func(now time.Time) map[int]vital {
 				v := map[int]vital{}
 				for i := range 8 {
 					// The ticks of the workers come at different times.
 					used := now.Add(time.Duration(i)*270*time.Millisecond).Sub(began) / 200
-					if busy && i == 3 {
-						used *= 6 // 3 %
+					if i < tt.busy {
+						used *= 6
 					}
 					v[i] = vital{cpu: used.Truncate(tick), written: 7}
+					if tt.says && i == 3 {
+						v[i] = vital{cpu: v[i].cpu, written: now.UnixNano()}
+					}
 				}
 				return v
 			}
-			w := watched{last: at(began), seen: began, active: began}
+			w := newWatched(at(began), began)
 			idle, now := time.Duration(0), began
 			for idle < timeout && now.Sub(began) < 2*time.Minute {
 				now = now.Add(lookEvery(timeout))
 				idle = w.look(at(now), now)
 			}
-			if took := now.Sub(began); busy != (took >= 2*time.Minute) || !busy && took > timeout+2*lookEvery(timeout) {
-				t.Errorf("timeout %v, one busy: %t: found out after %v", timeout, busy, took)
+			if took := now.Sub(began); tt.hang != (took < 2*time.Minute) || tt.hang && took > timeout+2*lookEvery(timeout) {
+				t.Errorf("timeout %v, %s: found out after %v", timeout, tt.name, took)
+			}
+			if busy := w.busy(timeout / 2); tt.hang && len(busy) != tt.busy {
+				t.Errorf("timeout %v, %s: busy are %v", timeout, tt.name, busy)
 			}
 		}
 	}

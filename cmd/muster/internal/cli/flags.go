@@ -182,7 +182,7 @@ var options = [...]option{
 		help: "signals on which the whole job stops: every host's workers get it at the same moment and have --shutdown-timeout, the exit status is 75 (default: none, or SIGTERM,SIGUSR1 where a scheduler says how the hosts meet)"},
 	{name: "hang-timeout", kind: kindFloat, env: "MUSTER_HANG_TIMEOUT", def: "0", own: true, group: groupOwn, arg: "SECONDS",
 		to:   func(c *launch.Config) any { return &c.HangTimeout },
-		help: "the workers hang if none on this host has written output or used the CPU or a timer for that long; 0 for never"},
+		help: "the workers hang if for that long none on this host has written output or used a timer, and one at least has not used the CPU; 0 for never"},
 	{name: "hang-action", env: "MUSTER_HANG_ACTION", def: "kill", choices: hangActions, own: true, group: groupOwn, arg: "WHAT",
 		help: "what to do then, after evidence is kept: kill (a failure, so restarts apply) or notify (only report it)"},
 	{name: "autopsy-timeout", kind: kindFloat, env: "MUSTER_AUTOPSY_TIMEOUT", def: "5", own: true, group: groupOwn, arg: "SECONDS",
