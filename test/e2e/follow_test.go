@@ -33,7 +33,10 @@ func TestFollowEndsWithTheJob(t *testing.T) {
 			dir := t.TempDir()
 			j := workers(t, muster(t), setup{}, "--standalone -r 3 --preemption-signals TERM --log-dir "+dir, `print:the line\n`, "ready", "gate", tt.last)
 			j.await("ready 0")
-			run(t, tool("report"), setup{}, dir).want(0).tells(": still runs")
+			live := run(t, tool("report"), setup{}, dir).want(0)
+			if live.tells(": still runs"); strings.Contains(live.out(), "no failure is recorded") {
+				t.Errorf("of a job that runs the report says\n%s", live.out())
+			}
 			f := start(t, tool("logs"), setup{}, "--follow "+dir)
 			if tt.signal != 0 {
 				j.signal(tt.signal)

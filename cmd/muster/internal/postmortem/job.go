@@ -102,7 +102,7 @@ func (run *Run) how(last *Attempt) Outcome {
 	if o == Unknown {
 		return last.Outcome
 	}
-	if run.agent.State == jobfile.Ended && last.Outcome == Unknown {
+	if (run.agent.State == jobfile.Ended || o == Running) && last.Outcome == Unknown {
 		last.Outcome = o
 	}
 	return o

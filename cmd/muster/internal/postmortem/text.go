@@ -140,6 +140,8 @@ func (a *Attempt) verdict() string {
 		return a.Cause
 	case a.Outcome == Renewed:
 		return "started anew without a failure: hosts came or went, or somebody asked (muster restart)"
+	case a.Outcome == Running:
+		return "still runs"
 	case a.Outcome != Unknown:
 		return string(a.Outcome)
 	}
