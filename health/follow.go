@@ -19,6 +19,7 @@ import (
 	"github.com/muster-run/muster/internal/sleep"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/logs"
+	"github.com/muster-run/muster/rendezvous"
 )
 
 // A Follower follows what the workers of a host write: an agent.Agent.
@@ -348,7 +349,8 @@ func (l *logStream) other(ctx context.Context, rank, round, lines int) {
 	}
 }
 
-// attempts is how often FollowHost calls a host that it has not reached yet.
+// attempts is how often in a row FollowHost calls a host that it has not reached yet, or that
+// cannot be called.
 const attempts = 3
 
 // FollowHost asks the agent with a group rank for a stream of its host's logs, over call, and
@@ -360,6 +362,10 @@ func FollowHost(ctx context.Context, call func(context.Context, int) (net.Conn, 
 	for tries := 1; ; tries++ {
 		err := h.pass(ctx)
 		_, refused := errors.AsType[*http10.StatusError](err)
+		_, gone := errors.AsType[*rendezvous.CallError](err)
+		if h.reached > 0 && !gone {
+			tries = 0
+		}
 		switch {
 		case err == nil:
 			return nil
@@ -367,7 +373,7 @@ func FollowHost(ctx context.Context, call func(context.Context, int) (net.Conn, 
 			return context.Cause(ctx)
 		case h.emitting != nil:
 			return h.emitting
-		case refused, q.Once, h.reached == 0 && tries >= attempts:
+		case refused, q.Once, tries >= attempts:
 			return err
 		case h.reached > 0:
 			if err := emit(&LogFrame{Kind: "gone", Rank: rank, Why: err.Error()}); err != nil {

@@ -33,7 +33,8 @@ const (
 	writeTimeout  = 10 * time.Second // of an answer, which slow readers may not take longer for
 	idleTimeout   = 60 * time.Second // between two requests of a connection
 	maxHeader     = 8 << 10
-	closeTimeout  = time.Second // for what is being answered when the server ends
+	closeTimeout  = time.Second      // for what is being answered when the server ends
+	gatherTimeout = 30 * time.Second // the same without progress, for lines that another host gathers
 	maxMetrics    = 16 << 20
 )
 
@@ -200,17 +201,22 @@ func (s *Server) Serve(ctx context.Context) error {
 // closing is the time for what is being answered when the server ends. Lines that another host
 // gathers have as long as they move.
 func (s *Server) closing(ctx context.Context) (context.Context, context.CancelFunc) {
+	before := s.gathered.Load()
+	if before == 0 {
+		return context.WithTimeout(ctx, closeTimeout)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {
-		ticker := time.NewTicker(closeTimeout)
+		ticker := time.NewTicker(gatherTimeout)
 		defer ticker.Stop()
-		for before := int64(-1); ctx.Err() == nil; {
+		for {
 			select {
 			case <-ticker.C:
 			case <-ctx.Done():
+				return
 			}
 			now := s.gathered.Load()
-			if now == before || now == 0 {
+			if now == before {
 				cancel()
 			}
 			before = now

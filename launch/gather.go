@@ -15,8 +15,9 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 )
 
-// stalled is how long gathered lines may make no progress at the end before they are given up.
-const stalled = 5 * time.Second
+// stalled is how long gathered lines may make no progress at the end before they are given up:
+// the console may be stuck.
+const stalled = 30 * time.Second
 
 // gathering copies what tee copies on all hosts to the console of the host with rank 0, if this
 // is it (logs.Config.Gather). Each round has a Gather of its own: who has which rank changes.

@@ -185,12 +185,17 @@ type Handler interface {
 	Shutdown(ctx context.Context) error
 }
 
+// A CallError says why an agent cannot be called: it is one of torchrun, or is gone.
+type CallError struct{ Reason string }
+
+func (e *CallError) Error() string { return e.Reason }
+
 // A Caller is a Handler whose agents can call each other: a connection between two of them,
 // through who holds the rendezvous, with its token and TLS. There is none while no call is
 // open. Its methods may be called at any time.
 type Caller interface {
 	// Call connects to the agent with a group rank in the last round; the caller closes the
-	// connection. The error says why it cannot be: an agent of torchrun takes no calls.
+	// connection. The error is a *CallError if that agent cannot be called.
 	Call(ctx context.Context, rank int) (net.Conn, error)
 	// Calls accepts the calls of other agents. It is to be called before Next, or no agent
 	// can call this one. Whoever accepts a connection closes it.

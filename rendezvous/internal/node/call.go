@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/server"
 )
 
@@ -33,7 +34,7 @@ func (n *Node) Call(ctx context.Context, rank int) (net.Conn, error) {
 	}
 	err = server.Dial(ctx, conn, n.cfg.RunID, rank)
 	if refused, ok := errors.AsType[*server.RefusedError](err); ok {
-		err = errors.New(refused.Reason)
+		err = &rendezvous.CallError{Reason: refused.Reason}
 	}
 	return conn, err
 }
