@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // An autopsy is what autopsy.json says.
@@ -57,7 +59,7 @@ func TestHangIsExplained(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			j := run(t, muster(t), withPython(t, tt.env...), fmt.Sprintf("--standalone --nproc-per-node 3 --max-restarts 1 --log-dir %s %s", dir, tt.flags), "testdata/hang.py").want(0).noneLeft(0)
+			j := run(t, muster(t), withPython(t, append(tt.env, testproc.Unpaused)...), fmt.Sprintf("--standalone --nproc-per-node 3 --max-restarts 1 --log-dir %s %s", dir, tt.flags), "testdata/hang.py").want(0).noneLeft(0)
 			if !slices.Contains(strings.Split(j.out(), "\n"), "sum 9") {
 				t.Errorf("the second attempt does not get to its end\n%s", j.console())
 			}
@@ -105,7 +107,7 @@ func TestHangOverHosts(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			m := newMixed(t, "3", "")
-			m.program, m.env = []string{"testdata/hang.py"}, withPython(t).env
+			m.program, m.env = []string{"testdata/hang.py"}, withPython(t, testproc.Unpaused).env
 			peers := []peer{{l: muster(t), addr: "1", hosts: true}, {l: tt.other(t), addr: "2"}, {l: muster(t), addr: "3"}}
 			dirs := make([]string, len(peers))
 			for i := range peers {

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // pidOf is what an agent calls itself in its log.
@@ -117,7 +119,7 @@ func TestHostsHang(t *testing.T) {
 			t.Parallel()
 			c := backend(t, name)
 			s := newSite(t, 3+c.hosts)
-			s.env = withPython(t).env
+			s.env = withPython(t, testproc.Unpaused).env
 			c.prepare(s)
 			path, err := filepath.Abs("testdata/hang.py")
 			if err != nil {
