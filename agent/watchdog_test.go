@@ -238,7 +238,7 @@ func TestHang(t *testing.T) {
 	// The status page shows what the report of the last attempt that failed has.
 	last := filepath.Join(j.logDir, fmt.Sprintf("attempt_%d", r.Restarts-1), "report.json")
 	s := o.State(t.Context())
-	if f := s.Failures[0]; f.Report != last || !strings.HasSuffix(f.Message, "\nworkers of this host: "+readReport(t, last).Autopsy) {
+	if f := s.Failures[0]; f.Report != last || !strings.HasSuffix(f.Message, "\nwhat the workers did: "+readReport(t, last).Autopsy) {
 		t.Errorf("the state shows %+v, want the report %s", f, last)
 	}
 	if s.Hosts[0].State != "SUCCEEDED" {

@@ -145,7 +145,7 @@ func (o *Observer) failed(e *agent.Event, report *failure.Report, file string) {
 	if root := report.Root(); root != nil {
 		shown[0].Report = file
 		if report.Autopsy != "" {
-			shown[0].Message += "\nworkers of this host: " + report.Autopsy
+			shown[0].Message += "\nwhat the workers did: " + report.Autopsy
 		}
 		o.moment(e, kindFailure, "", fmt.Sprintf("rank %d failed", root.Rank), root.Cause)
 	}

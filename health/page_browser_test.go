@@ -66,7 +66,7 @@ func busyJob(t testing.TB, now time.Time) *fake {
 		},
 		Failures: []health.Failure{{Time: at(7 * time.Minute), Report: "/var/log/muster/llama-sft-0412/attempt_1/report.json", ProcessFailure: failure.ProcessFailure{
 			Observation: failure.Observation{Rank: 6, LocalRank: 2, PID: 40112, Host: "gpu-a17"}, Root: true, Cause: "killed by SIGKILL: it missed the deadline of its timer train_step",
-			Message: "Signal 9 (SIGKILL) received by PID 40112\nworkers of this host: 3 ranks in all_reduce (distributed_c10d.py:4181), rank 6 in load_batch (train.py:21)",
+			Message: "Signal 9 (SIGKILL) received by PID 40112\nwhat the workers did: 3 ranks in all_reduce (distributed_c10d.py:4181), rank 6 in load_batch (train.py:21)",
 		}}},
 	}
 	for i := range 4 {

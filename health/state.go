@@ -217,7 +217,7 @@ type Failure struct {
 	failure.ProcessFailure
 	Time time.Time `json:"time,omitzero"` // FailedAt
 	// Report is the file that has all failures, for the root cause, whose Message ends
-	// with what the workers of the answering host did, where they hung.
+	// with what the workers did, where they hung.
 	Report string `json:"report,omitempty"`
 }
 
