@@ -54,8 +54,10 @@ func (a *Agent) Autopsy(ctx context.Context, reason, number string) ([]byte, err
 			defer at.wholeJob.Unlock()
 			ctx, cancel := context.WithTimeout(at.life, a.cfg.AutopsyTimeout)
 			defer cancel()
-			a.keep(at, a.evidenceFrom(ctx, at, autopsyPrefix+text.Line(number, 20), r))
-			a.confess(at, group)
+			all, blame := a.evidenceFrom(ctx, at, autopsyPrefix+text.Line(number, 20), r)
+			if a.keep(at, all); blame {
+				a.confess(at, group)
+			}
 		})
 	}
 	return json.Marshal((*plainReport)(r.Brief()))
@@ -66,7 +68,9 @@ type plainReport autopsy.Report
 
 // autopsyOfJob keeps evidence of the workers of all hosts, in which pids are this host's. It
 // takes no longer than Config.AutopsyTimeout.
-func (a *Agent) autopsyOfJob(ctx context.Context, at *attempt, reason string, pids map[int]int) {
+//
+// With blame, workers will be killed for it: those of other hosts that differ are to be killed there.
+func (a *Agent) autopsyOfJob(ctx context.Context, at *attempt, reason string, pids map[int]int, blame bool) {
 	caller, ok := a.cfg.Rendezvous.(rendezvous.Caller)
 	if a.cfg.AutopsyTimeout <= 0 || at.alone() || !ok {
 		a.autopsy(ctx, at, reason, pids)
@@ -81,7 +85,7 @@ func (a *Agent) autopsyOfJob(ctx context.Context, at *attempt, reason string, pi
 	defer cancel()
 	looked := make(chan *autopsy.Report, 1)
 	go func() { looked <- a.lookAt(ctx, at, reason, pids) }() // at once: the store may not answer
-	a.keep(at, a.evidenceOfJob(ctx, at, caller, reason, looked))
+	a.keep(at, a.evidenceOfJob(ctx, at, caller, reason, looked, blame))
 }
 
 // blameTime is how long the host whose workers differ has to say that they have failed.
@@ -106,11 +110,15 @@ func (a *Agent) confess(at *attempt, group Group) {
 // yield lets another host, whose workers alone are to blame, say that they have failed. It
 // returns false if there is none, or it does not in time.
 func (a *Agent) yield(ctx context.Context, at *attempt, group Group) bool {
-	odd := at.lastEvidence().odd()
+	e := at.lastEvidence()
+	if e == nil || len(e.report.Missing) > 0 {
+		return false // who is missing may be the one to blame
+	}
+	odd := e.odd()
 	for i := range group.PIDs() {
 		odd = slices.DeleteFunc(odd, func(rank int) bool { return rank == at.ranks.Base+i })
 	}
-	if at.alone() || len(odd) == 0 || len(odd) < len(at.lastEvidence().odd()) {
+	if at.alone() || len(odd) == 0 || len(odd) < len(e.odd()) {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, blameTime)
@@ -120,7 +128,7 @@ func (a *Agent) yield(ctx context.Context, at *attempt, group Group) bool {
 }
 
 // evidenceOfJob adds to this host's evidence, which comes on own, that of all others.
-func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvous.Caller, reason string, own <-chan *autopsy.Report) *autopsy.Report {
+func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvous.Caller, reason string, own <-chan *autopsy.Report, blame bool) *autopsy.Report {
 	s := at.round.Store
 	mine := []byte(strconv.Itoa(at.round.Rank))
 	number, err := s.Add(ctx, autopsiesKey, 0)
@@ -133,8 +141,11 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 		return (<-own).With(nil, []string{fmt.Sprintf("the other hosts (%v)", err)})
 	}
 	if string(first) != string(mine) {
-		return a.evidenceFrom(ctx, at, key, <-own)
+		all, _ := a.evidenceFrom(ctx, at, key, <-own)
+		return all
 	}
+	asked, cancel := context.WithTimeout(ctx, a.cfg.AutopsyTimeout*9/10) // so that the others hear of it in time
+	defer cancel()
 	var mu sync.Mutex
 	var others []*autopsy.Report
 	var missing []string
@@ -148,7 +159,7 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 			slots <- struct{}{}
 			asking.Go(func() {
 				defer func() { <-slots }()
-				r, err := askForEvidence(ctx, caller, rank, a.cfg.Host+": "+reason, number)
+				r, err := askForEvidence(asked, caller, rank, a.cfg.Host+": "+reason, number)
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
@@ -162,7 +173,9 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 	asking.Wait()
 	slices.Sort(missing)
 	all := (<-own).With(others, missing)
-	found, err := json.Marshal((*plainReport)(all.Brief()))
+	brief := all.Brief()
+	brief.Blame = blame
+	found, err := json.Marshal((*plainReport)(brief))
 	if err == nil && len(found) <= maxEvidence {
 		err = s.Set(ctx, key+"/all", found)
 	}
@@ -176,16 +189,17 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 }
 
 // evidenceFrom adds to own what the agent that asks all others finds.
-func (a *Agent) evidenceFrom(ctx context.Context, at *attempt, key string, own *autopsy.Report) *autopsy.Report {
+// blame says that it tells of all hosts and whom to blame.
+func (a *Agent) evidenceFrom(ctx context.Context, at *attempt, key string, own *autopsy.Report) (_ *autopsy.Report, blame bool) {
 	var all autopsy.Report
 	found, err := at.round.Store.Get(ctx, key+"/all")
 	if err == nil {
 		err = json.Unmarshal(found[:min(len(found), maxEvidence)], &all)
 	}
 	if err != nil {
-		return own.With(nil, []string{fmt.Sprintf("the other hosts (the agent that asks them does not say: %v)", err)})
+		return own.With(nil, []string{fmt.Sprintf("the other hosts (the agent that asks them does not say: %v)", err)}), false
 	}
-	return own.With([]*autopsy.Report{&all}, all.Missing)
+	return own.With([]*autopsy.Report{&all}, all.Missing), all.Blame && len(all.Missing) == 0
 }
 
 // askForEvidence calls the agent with a group rank.

@@ -24,6 +24,7 @@ type conn struct {
 	net.Conn
 	of        *conns
 	answering int // requests; of.mu guards it
+	streaming int // the same of those that may be closed for another connection
 }
 
 type connKey struct{}
@@ -86,7 +87,7 @@ func (c *conn) Close() error {
 // closeIdle closes the connections that are not being answered.
 func (l *conns) closeIdle() {
 	l.mu.Lock()
-	idle := slices.DeleteFunc(slices.Clone(l.open), func(c *conn) bool { return c.answering > 0 })
+	idle := slices.DeleteFunc(slices.Clone(l.open), func(c *conn) bool { return c.answering+c.streaming > 0 })
 	l.mu.Unlock()
 	for _, c := range idle {
 		c.Close()
@@ -96,13 +97,22 @@ func (l *conns) closeIdle() {
 // keep says that a connection is being answered, until the returned function is
 // called.
 func keep(ctx context.Context) (done func()) {
+	return count(ctx, func(c *conn) *int { return &c.answering })
+}
+
+// stream says the same of one that is closed all the same where there is no room for others.
+func stream(ctx context.Context) (done func()) {
+	return count(ctx, func(c *conn) *int { return &c.streaming })
+}
+
+func count(ctx context.Context, what func(*conn) *int) (done func()) {
 	c, ok := ctx.Value(connKey{}).(*conn)
 	if !ok { // not one of ours: a handler that somebody else serves
 		return func() {}
 	}
 	add := func(n int) {
 		c.of.mu.Lock()
-		c.answering += n
+		*what(c) += n
 		c.of.mu.Unlock()
 	}
 	add(1)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"slices"
@@ -65,7 +66,7 @@ const autopsyTime = 8 * time.Second
 func (s *Server) control(r *http.Request) reply {
 	switch r.URL.Path {
 	case "/v1/restart":
-		return doneReply(&Done{}, s.cfg.Control.Restart())
+		return doneReply(&Done{}, s.restart(r))
 	case "/v1/stop":
 		done := &Done{}
 		s.onOthers(r, done, url.Values{"by": {s.hostName(r.Context())}}, askTime, func([]byte) error { return nil })
@@ -77,6 +78,20 @@ func (s *Server) control(r *http.Request) reply {
 		return s.autopsy(r)
 	}
 	return textReply(http.StatusNotFound, "there is no %q to POST to; there are /v1/stop, /v1/restart, /v1/signal and /v1/autopsy", r.URL.Path)
+}
+
+// restart asks for new workers. A host that has none, since it waits for a place, asks one that has.
+func (s *Server) restart(r *http.Request) error {
+	err := s.cfg.Control.Restart()
+	if err == nil || !s.wholeJob(r) {
+		return err
+	}
+	for _, rank := range s.otherRanks(r.Context()) {
+		if _, asked := s.ask(r.Context(), rank, http.MethodPost, "/v1/restart?scope=host", askTime); asked == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 func doneReply(done *Done, err error) reply {
@@ -150,8 +165,11 @@ func (s *Server) signal(r *http.Request) reply {
 			return err
 		})
 	}
-	if len(done.Workers) > 0 {
+	switch {
+	case len(done.Workers) > 0:
 		err = nil
+	case rank >= 0 && s.wholeJob(r):
+		err = fmt.Errorf("rank %d runs on no host that answers", rank)
 	}
 	slices.SortFunc(done.Workers, func(a, b Signaled) int { return a.Rank - b.Rank })
 	return doneReply(done, err)

@@ -44,8 +44,11 @@ type LogFrame struct {
 	Data          []byte
 }
 
-// maxFrame bounds the data of a frame, in bytes.
-const maxFrame = 1 << 20
+const (
+	maxFrame     = 1 << 20 // data of a frame, in bytes
+	maxStreams   = 1 << 16 // streams of one host
+	maxFollowing = 32      // clients that follow the logs of the whole job: each costs a call to each host
+)
 
 // ReadLogFrame reads a frame into f, whose Data is used again. The error is io.EOF at the end
 // of a stream, another one where it breaks off or is none.
@@ -75,7 +78,7 @@ func ReadLogFrame(r *bufio.Reader, f *LogFrame) error {
 		if len(words) < 5 {
 			return errors.New("no stream of logs: a word is missing")
 		}
-		f.Host, f.Attempt = words[3], words[4]
+		f.Host, f.Attempt = text.Line(words[3], 255), text.Line(words[4], 255)
 	case "end":
 	case "gone":
 		f.Rank = int(number(1))
@@ -229,9 +232,18 @@ func (s *Server) followLogs(w http.ResponseWriter, r *http.Request) {
 		write(w, textReply(http.StatusNotFound, "this server does not follow logs"))
 		return
 	}
-	if q.Gather && s.cfg.Control != nil {
+	whole := s.wholeJob(r)
+	if q.Gather = q.Gather && s.cfg.Control != nil && !whole; q.Gather {
 		defer keep(r.Context())()
 	}
+	if whole {
+		defer s.following.Add(-1)
+		if s.following.Add(1) > maxFollowing {
+			write(w, busy("too many follow the logs of this job"))
+			return
+		}
+	}
+	defer stream(r.Context())()
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(s.life, cancel)()
@@ -241,7 +253,7 @@ func (s *Server) followLogs(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.WriteHeader(http.StatusOK)
 	l := &logStream{s: s, q: q, want: want, from: from, w: w, flush: c.Flush}
-	if s.wholeJob(r) {
+	if whole {
 		err = l.job(ctx, cancel)
 	} else {
 		err = l.own(ctx)
@@ -284,7 +296,6 @@ func kindOf(stderr bool) string {
 
 // job streams what the workers of all hosts write. It looks for hosts that join once a second.
 func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) error {
-	defer cancel()
 	own, _ := l.s.state.get(ctx, l.s.patience)
 	if l.q.Once { // host by host, in the order of their ranks
 		ranks := l.s.otherRanks(ctx)
@@ -301,17 +312,20 @@ func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) error {
 		}
 		return nil
 	}
+	var following sync.WaitGroup
 	ended := make(chan struct{})
 	var ownErr error
-	go func() {
+	following.Go(func() {
 		defer close(ended)
 		ownErr = l.own(ctx)
+	})
+	defer func() { // nobody may write to a response that is over
+		cancel()
+		following.Wait()
 	}()
 	ticker := time.NewTicker(othersFresh)
 	defer ticker.Stop()
 	followed, lines := map[int]int{}, l.q.Lines // by host, the last round that is followed
-	var following sync.WaitGroup
-	defer following.Wait()
 	for {
 		if o, _ := l.s.others.get(ctx, l.s.patience+firstWait); o != nil {
 			for rank := range o.heard {
@@ -361,7 +375,8 @@ func FollowHost(ctx context.Context, call func(context.Context, int) (net.Conn, 
 	h := &hostStream{call: call, rank: rank, q: q, at: map[string]int64{}, emit: emit}
 	for tries := 1; ; tries++ {
 		err := h.pass(ctx)
-		_, refused := errors.AsType[*http10.StatusError](err)
+		status, refused := errors.AsType[*http10.StatusError](err)
+		refused = refused && status.Status != strconv.Itoa(http.StatusServiceUnavailable)
 		_, gone := errors.AsType[*rendezvous.CallError](err)
 		if h.reached > 0 && !gone {
 			tries = 0
@@ -433,7 +448,9 @@ func (h *hostStream) pass(ctx context.Context) error {
 			}
 			h.q.Round = f.Round
 		case "out", "err":
-			h.at[streamKey(f.Kind, f.Rank)] = f.Offset + int64(len(f.Data))
+			if h.at[streamKey(f.Kind, f.Rank)] = f.Offset + int64(len(f.Data)); len(h.at) > maxStreams {
+				return fmt.Errorf("the host sends more than %d streams", maxStreams)
+			}
 		}
 		if h.emitting = h.emit(&f); h.emitting != nil {
 			return h.emitting

@@ -154,3 +154,37 @@ func FuzzReadLogFrame(f *testing.F) {
 		}
 	})
 }
+
+// A chatty follower goes on for a moment after its reader is gone.
+type chatty struct{ *member }
+
+func (c chatty) FollowLogs(ctx context.Context, _ logs.FollowConfig, round int, begin func(int, string) error, emit func(*logs.Chunk) error) error {
+	err := begin(max(round, 0), "attempt_0")
+	for err == nil {
+		err = emit(&logs.Chunk{Worker: logs.Worker{Rank: 2 * c.rank}, Data: bytes.Repeat([]byte("line\n"), 10_000)})
+	}
+	return emit(&logs.Chunk{Data: []byte("late\n")})
+}
+
+// A reader that goes away, as on Ctrl-C, does no harm, and one at an address that all can read
+// cannot make agents wait for it.
+func TestFollowerGoes(t *testing.T) {
+	members, call := job(t, 2)
+	s, url := serve(t, members[1].fake, func(c *health.Config) { c.Call, c.Logs = call, chatty{members[1]} })
+	for range 30 {
+		conn, err := net.Dial("tcp", s.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "GET /v1/logs?follow=1&gather=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		if _, err := io.ReadFull(conn, make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+		conn.Close()
+	}
+	if answer, err := http.Get(url + "/healthz"); err != nil {
+		t.Error(err)
+	} else {
+		answer.Body.Close()
+	}
+}

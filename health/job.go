@@ -89,7 +89,16 @@ func (s *Server) askEach(ctx context.Context, ranks []int, method, path string, 
 
 // otherRanks returns the group ranks of the other hosts of the round.
 func (s *Server) otherRanks(ctx context.Context) []int {
-	o, _ := s.others.get(ctx, s.patience+firstWait)
+	if own, _ := s.state.get(ctx, s.patience); own != nil && len(own.source.Hosts) > 0 {
+		var ranks []int
+		for _, h := range own.source.Hosts {
+			if h.GroupRank != own.source.Host.GroupRank {
+				ranks = append(ranks, h.GroupRank)
+			}
+		}
+		return ranks
+	}
+	o, _ := s.others.get(ctx, s.patience+askTime)
 	if o == nil {
 		return nil
 	}
@@ -129,7 +138,7 @@ func (s *Server) fetchOthers(ctx context.Context) (*others, error) {
 	slices.SortStableFunc(ranks, func(a, b int) int { return now.heard[a].at.Compare(now.heard[b].at) })
 	ranks = first(ranks, mostAsked)
 	s.askEach(ctx, ranks, "GET", "/v1/state?scope=host", askTime, func(rank int, body []byte, err error) {
-		h := heardFrom(body, err)
+		h := heardFrom(rank, body, err)
 		if h.state == nil {
 			h.state = now.heard[rank].state
 		}
@@ -143,13 +152,16 @@ func (s *Server) fetchOthers(ctx context.Context) (*others, error) {
 
 // stateOf asks one host for its State.
 func (s *Server) stateOf(ctx context.Context, rank int) heard {
-	return heardFrom(s.ask(ctx, rank, "GET", "/v1/state?scope=host", askTime))
+	body, err := s.ask(ctx, rank, "GET", "/v1/state?scope=host", askTime)
+	return heardFrom(rank, body, err)
 }
 
-func heardFrom(body []byte, err error) heard {
+func heardFrom(rank int, body []byte, err error) heard {
 	h := heard{at: time.Now(), problem: err}
 	if err == nil {
-		if h.state, h.problem = ParseState(body, true); h.problem == nil {
+		if h.state, h.problem = ParseState(body, true); h.problem == nil && h.state.Host.GroupRank != rank {
+			h.state, h.problem = nil, fmt.Errorf("it is not in this round (its group rank is %d)", h.state.Host.GroupRank)
+		} else if h.problem == nil {
 			h.state.shift(h.at.Sub(h.state.Time))
 		}
 	}
@@ -324,7 +336,10 @@ func ParseState(body []byte, whole bool) (*State, error) {
 	}
 	if whole {
 		state := &State{}
-		return state, json.Unmarshal(body, state)
+		if err := json.Unmarshal(body, state); err != nil {
+			return nil, fmt.Errorf("the answer is no state of a job: %w", err)
+		}
+		return state, nil
 	}
 	state := &State{Version: brief.Version, Job: brief.Job, Host: brief.Host, Hosts: make([]Host, len(brief.Hosts))}
 	for _, w := range brief.Workers {
@@ -337,7 +352,7 @@ func ParseState(body []byte, whole bool) (*State, error) {
 func (s *Server) passOn(r *http.Request, rank int) reply {
 	q := r.URL.Query()
 	q.Set("scope", "host")
-	body, err := s.ask(r.Context(), rank, r.Method, r.URL.Path+"?"+q.Encode(), askTime)
+	body, err := s.ask(r.Context(), rank, http.MethodGet, r.URL.Path+"?"+q.Encode(), askTime)
 	refused, ok := errors.AsType[*http10.StatusError](err)
 	switch {
 	case ok:

@@ -215,7 +215,7 @@ func TestControlOfAllHosts(t *testing.T) {
 			t.Errorf("%s, -want +got:\n%s%s", path, diff, body)
 		}
 	}
-	if body, _ := post("/v1/signal?signal=10&rank=9"); body != "rank is elsewhere\n" {
+	if body, _ := post("/v1/signal?signal=10&rank=9"); body != "rank 9 runs on no host that answers\n" {
 		t.Errorf("a rank that nobody has: %q", body)
 	}
 	if body, _ := post("/v1/new"); !strings.HasPrefix(body, `there is no "/v1/new" to POST to`) {

@@ -118,9 +118,10 @@ type Server struct {
 	last       others
 	waited     atomic.Bool
 
-	gathered atomic.Int64 // frames of streams that another host gathers
-	probes   *pacer       // of /healthz and /readyz, which a flood of others must not hold up
-	reading  *pacer       // of all others
+	gathered  atomic.Int64 // frames of streams that another host gathers
+	following atomic.Int64 // streams of the whole job
+	probes    *pacer       // of /healthz and /readyz, which a flood of others must not hold up
+	reading   *pacer       // of all others
 
 	mu       sync.Mutex     // guards ended, and that requests begin only before it
 	ended    bool           // no more are to begin

@@ -18,18 +18,16 @@ type control struct {
 
 // Stop does what SIGTERM does, also where the agent handles no signals.
 func (c *control) Stop(by string) {
-	c.log.Warn("muster stop: this host is asked to leave the job", "by", by)
+	log := c.log
 	if by != "" {
-		by = ", as " + by + " has asked"
+		log = log.With("by", by)
 	}
-	c.end(&stopError{process.SignalError{Signal: syscall.SIGTERM}, by})
+	log.Warn("muster stop: this host is asked to leave the job")
+	c.end(&stopError{process.SignalError{Signal: syscall.SIGTERM}})
 }
 
 // A stopError is the cause of a stop by control.Stop: it is to the workers as the signal is.
-type stopError struct {
-	signal process.SignalError
-	by     string
-}
+type stopError struct{ signal process.SignalError }
 
-func (e *stopError) Error() string { return "muster stop: this host has left the job" + e.by }
+func (e *stopError) Error() string { return "muster stop: this host has left the job" }
 func (e *stopError) Unwrap() error { return &e.signal }

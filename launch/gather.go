@@ -85,9 +85,7 @@ func (g *gathering) finish() {
 // put takes some of what a worker has written.
 func (r *gatheredRound) put(host string, c *logs.Chunk) error {
 	r.moved.Add(int64(len(c.Data)))
-	err := r.Put(host, c)
-	r.moved.Add(1)
-	return err
+	return r.Put(host, c)
 }
 
 // own gathers the lines of this host.

@@ -15,6 +15,9 @@ import (
 // maxGathered bounds what waits for the console in a Gather, in bytes.
 const maxGathered = 16 << 20
 
+// portionSize is about what a portion takes beside its data, in bytes.
+const portionSize = 128
+
 // defaultGatherPrefix is the template of the prefix of a line of any host.
 const defaultGatherPrefix = "[${rank} ${hostname}]:"
 
@@ -93,7 +96,9 @@ func (g *Gather) Put(host string, c *Chunk) error {
 	if c.Lost > 0 {
 		p.data = append(fmt.Appendf(nil, "(muster: %s of this worker's output are missing)\n", text.Size(c.Lost)), p.data...)
 	}
-	g.of(c.Stderr).put(rank, p)
+	if len(p.data) > 0 {
+		g.of(c.Stderr).put(rank, p)
+	}
 	return nil
 }
 
@@ -131,7 +136,7 @@ func (g *Gather) Close(ctx context.Context) (Stats, error) {
 		if stuck := await(ctx, std.done); stuck != nil {
 			std.t.abandoned.Store(true)
 			std.mu.Lock()
-			std.t.counts.lost.Add(int64(std.held) + std.t.counts.held.Load())
+			std.t.counts.lost.Add(int64(max(0, std.held-portionSize*len(std.queue))) + std.t.counts.held.Load())
 			std.mu.Unlock()
 			err = fmt.Errorf("gathered lines not written in time: %w", stuck)
 		}
@@ -147,7 +152,7 @@ func (s *gathered) put(rank int, p portion) {
 		s.room.Wait()
 	}
 	if !s.closed {
-		s.queue, s.held = append(s.queue, p), s.held+len(p.data)
+		s.queue, s.held = append(s.queue, p), s.held+len(p.data)+portionSize
 	}
 	s.mu.Unlock()
 	s.signal()
@@ -178,7 +183,7 @@ func (s *gathered) run() {
 		for i := range queue {
 			s.copy(&queue[i])
 			s.mu.Lock()
-			s.held -= len(queue[i].data)
+			s.held -= len(queue[i].data) + portionSize
 			s.room.Broadcast()
 			s.mu.Unlock()
 		}

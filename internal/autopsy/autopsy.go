@@ -153,6 +153,8 @@ type Report struct {
 	Workers []Worker `json:"workers"`
 	// Missing says of which hosts of the job there is nothing, and why.
 	Missing []string `json:"missing,omitempty"`
+	// Blame: in what the agent that asks all others tells them: who differs is to be killed.
+	Blame bool `json:"blame,omitempty"`
 }
 
 // Take looks at the targets, all at the same time, and returns when it has all it

@@ -101,7 +101,7 @@ func TestHostsOneJob(t *testing.T) {
 			s.want(1, append(agents, outside)...)
 			s.want(0, f)
 			for _, j := range agents {
-				j.says("muster stop: this host has left the job, as ")
+				j.says("muster stop: this host is asked to leave the job by=host")
 			}
 		})
 	}

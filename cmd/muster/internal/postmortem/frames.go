@@ -10,6 +10,9 @@ import (
 	"github.com/muster-run/muster/internal/text"
 )
 
+// maxFeeds bounds the streams of a job.
+const maxFeeds = 1 << 18
+
 // PrintFrames writes the lines of a stream of logs that an agent sends, as Print does. note
 // gets what else there is to say: another attempt, lines that are lost, a host that is gone.
 func PrintFrames(in *bufio.Reader, w io.Writer, prefix func(rank int, stderr bool) string, note func(string)) error {
@@ -39,8 +42,19 @@ func PrintFrames(in *bufio.Reader, w io.Writer, prefix func(rank int, stderr boo
 			key := fmt.Sprint(f.Kind, f.Rank)
 			to := feeds[key]
 			if to == nil {
-				to = &feed{prefix: []byte(prefix(f.Rank, f.Kind == "err"))}
+				to = &feed{round: f.Round, prefix: []byte(prefix(f.Rank, f.Kind == "err"))}
 				feeds[key] = to
+			}
+			if len(feeds) > maxFeeds {
+				return fmt.Errorf("the agent sends more than %d streams", maxFeeds)
+			}
+			if to.round != f.Round { // another attempt's
+				if len(to.pending) > 0 {
+					p.piece(to, false)
+				}
+				if to.round = f.Round; p.mid == to {
+					p.end()
+				}
 			}
 			if f.Lost > 0 {
 				note(fmt.Sprintf("%s of std%s of rank %d are missing: their segments are gone", text.Size(f.Lost), f.Kind, f.Rank))

@@ -26,6 +26,7 @@ type feed struct {
 	prefix  []byte
 	from    io.ReadCloser
 	pending []byte // a line whose end has not come
+	round   int    // of PrintFrames: which it is of
 }
 
 // drain writes what a feed has, whole lines.
