@@ -38,6 +38,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/devices"
 	"github.com/muster-run/muster/internal/tempdir"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/policy"
@@ -241,6 +242,7 @@ type Agent struct {
 	// Other goroutines read these: the callers of Workers and the like, and the timers' servers.
 	published published
 	watchdog  atomic.Pointer[watchdog] // nil before the run
+	gpus      devices.Meter
 }
 
 // New checks the configuration.

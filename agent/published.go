@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/muster-run/muster/internal/devices"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
@@ -168,6 +169,14 @@ func (a *Agent) Workers() []Worker {
 	slices.SortFunc(workers, func(a, b Worker) int { return cmp.Compare(a.LocalRank, b.LocalRank) })
 	return workers
 }
+
+// A GPU is how busy one of this host's GPUs is.
+type GPU = devices.Use
+
+// GPUs returns the GPUs that this job may use, in the order of the local ranks of the workers that by
+// convention use them; nil if nothing is known of them. Only the first call waits for nvidia-smi,
+// at most for a time.
+func (a *Agent) GPUs(wait time.Duration) []GPU { return a.gpus.Read(wait) }
 
 // heartbeat is a worker's last; nil before the first.
 func (a *Agent) heartbeat(pid int) *timer.Heartbeat {

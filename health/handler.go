@@ -275,6 +275,9 @@ type snapshot struct {
 func (s *Server) newSnapshot(source *State, o *others) *snapshot {
 	tidied := sync.OnceValue(func() *State {
 		t := tidy(source)
+		if g, ok := s.cfg.Source.(gpuSource); ok {
+			t.addGPUs(g.GPUs(gpuWait))
+		}
 		t.with(o)
 		return t
 	})

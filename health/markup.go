@@ -14,6 +14,7 @@ type page struct {
 	bytes.Buffer
 	s    *State
 	many bool // workers of several hosts are shown
+	gpus bool // and GPUs of some
 }
 
 // markup is text that is HTML already. Nothing that a Source gave is ever made one.

@@ -178,6 +178,17 @@ func (o *Observer) Alive() time.Time {
 	return a.Alive()
 }
 
+// GPUs returns how busy the GPUs of this host are (agent.Agent.GPUs).
+func (o *Observer) GPUs(wait time.Duration) []agent.GPU {
+	o.mu.Lock()
+	a := o.agent
+	o.mu.Unlock()
+	if a == nil {
+		return nil
+	}
+	return a.GPUs(wait)
+}
+
 // State returns what is known of the job on this host.
 func (o *Observer) State(context.Context) *State {
 	o.mu.Lock()

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/text"
 )
 
@@ -208,6 +209,7 @@ func (p *page) figures() {
 	}
 	var cpu float64
 	var rss int64
+	gpus, percent := gpusOf(s, func(*Worker) bool { return true })
 	for i := range s.Workers {
 		cpu += s.Workers[i].Usage.CPUPercent
 		rss += s.Workers[i].Usage.RSSBytes
@@ -216,7 +218,20 @@ func (p *page) figures() {
 		figure("CPU", fmt.Sprintf("%.1f", cpu/100), "CPUs busy")
 		figure("memory", text.Size(rss), "of workers")
 	}
+	if gpus > 0 {
+		figure("GPU", fmt.Sprintf("%d %%", percent), "of "+text.Count(gpus, "GPU"))
+	}
 	p.put("</dl>\n")
+}
+
+// gpusOf counts the GPUs of some workers, and says how busy they are on average.
+func gpusOf(s *State, of func(*Worker) bool) (n, percent int) {
+	for i := range s.Workers {
+		if w := &s.Workers[i]; w.GPU != nil && w.GPU.Percent != nil && of(w) {
+			n, percent = n+1, percent+*w.GPU.Percent
+		}
+	}
+	return n, percent / max(n, 1)
 }
 
 // workersShown says of which workers the page knows.
@@ -242,14 +257,18 @@ func (p *page) workers() {
 		p.put("<section id=\"workers\"><h2>Workers</h2><p class=\"none\">None run.</p></section>\n")
 		return
 	}
+	p.gpus = slices.ContainsFunc(p.s.Workers, func(w Worker) bool { return w.GPU != nil })
 	p.many = slices.ContainsFunc(p.s.Workers, func(w Worker) bool { return w.GroupRank != p.s.Workers[0].GroupRank })
-	title, host := markup("Workers of this host"), markup("")
+	title, host, gpu := markup("Workers of this host"), markup(""), markup("")
+	if p.gpus {
+		gpu = `<th class="n">GPU<th class="n">GPU memory`
+	}
 	if p.many {
 		title, host = "Workers", "<th>host"
 	}
 	p.put(`<section id="workers"><h2>%s</h2>
-<table class="workers"><thead><tr><th>rank%s<th>local<th>pid<th>state<th class="n">CPU<th class="n">memory<th class="n">step<th class="n">last output<th class="n">runs</tr></thead><tbody>
-`, title, host)
+<table class="workers"><thead><tr><th>rank%s<th>local<th>pid<th>state<th class="n">CPU<th class="n">memory%s<th class="n">step<th class="n">last output<th class="n">runs</tr></thead><tbody>
+`, title, host, gpu)
 	for i := range p.s.Workers {
 		p.worker(&p.s.Workers[i])
 	}
@@ -272,6 +291,9 @@ func (p *page) worker(w *Worker) {
 	used := w.Usage.Processes > 0
 	p.cell("CPU", "n", orDash(used, fmt.Sprintf("%.0f %%", w.Usage.CPUPercent)))
 	p.cell("memory", "n", orDash(used, text.Size(w.Usage.RSSBytes)))
+	if p.gpus {
+		p.gpu(w.GPU)
+	}
 	step := "–"
 	if w.Heartbeat != nil {
 		step = strconv.FormatInt(w.Heartbeat.Step, 10)
@@ -284,6 +306,19 @@ func (p *page) worker(w *Worker) {
 	}
 	p.cell("runs", "n", orDash(!w.Started.IsZero(), span(end.Sub(w.Started))))
 	p.put("</tr>\n")
+}
+
+// gpu writes the cells of a worker's GPU.
+func (p *page) gpu(g *agent.GPU) {
+	busy, memory := "–", "–"
+	if g != nil {
+		memory = text.Size(g.UsedBytes) + " of " + text.Size(g.TotalBytes)
+		if g.Percent != nil {
+			busy = strconv.Itoa(*g.Percent) + " %"
+		}
+	}
+	p.cell("GPU", "n", busy)
+	p.cell("GPU memory", "n dim", memory)
 }
 
 func orDash(known bool, value string) string {
@@ -377,6 +412,9 @@ func (p *page) hosts() {
 		}
 		if h.Workers > 0 {
 			p.put(`%s`, text.Count(h.Workers, "worker"))
+		}
+		if n, percent := gpusOf(p.s, func(w *Worker) bool { return w.GroupRank == h.GroupRank }); n > 0 {
+			p.put(`, GPU %d %%`, percent)
 		}
 		p.put("</small>")
 		if h.Problem != "" {

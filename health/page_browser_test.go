@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/test/chromium"
@@ -88,6 +89,10 @@ func busyJob(t testing.TB, now time.Time) *fake {
 			LastOutput: at(time.Duration(300+400*i) * time.Millisecond), Heartbeat: &health.Heartbeat{Step: 1847, Time: at(time.Second)},
 			Stdout: write(t, "stdout.log", out.String()), Stderr: write(t, "stderr.log", stderr),
 		})
+		if i < 3 {
+			percent := 88 + i*4
+			f.state.Workers[i].GPU = &agent.GPU{Index: i, Percent: &percent, UsedBytes: int64(61+i) << 30, TotalBytes: 80 << 30}
+		}
 	}
 	return f
 }

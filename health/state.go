@@ -5,6 +5,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
 )
 
@@ -25,6 +26,15 @@ type Source interface {
 	// WriteMetrics writes Prometheus' text format. Calls come as those of State.
 	WriteMetrics(w io.Writer) error
 }
+
+// A gpuSource is a Source that also knows how busy this host's GPUs are, as an Observer does: by
+// local rank, and waiting at most for a time.
+type gpuSource interface {
+	GPUs(wait time.Duration) []agent.GPU
+}
+
+// gpuWait is how long the first view waits for nvidia-smi.
+const gpuWait = 500 * time.Millisecond
 
 // A Phase is what one host's agent is doing: rendezvous, where it waits for the other
 // hosts; assigning, while the hosts of the round exchange their ranks; running, as the
@@ -129,6 +139,9 @@ type Worker struct {
 	Started   time.Time `json:"started,omitzero"`
 	Exit      *Exit     `json:"exit,omitempty"` // nil while it runs
 	Usage     Usage     `json:"usage,omitzero"`
+	// GPU is the one with the worker's local rank among those that the job may use, which is
+	// what workers use by convention; nil where nvidia-smi tells nothing.
+	GPU *agent.GPU `json:"gpu,omitempty"`
 	// LastOutput is when the worker last wrote to its stdout or stderr. Where the
 	// Source does not say, the server looks at its log files.
 	LastOutput time.Time  `json:"last_output,omitzero"`

@@ -6,6 +6,8 @@ import (
 	"os"
 	"slices"
 	"time"
+
+	"github.com/muster-run/muster/agent"
 )
 
 // shownLines is how many of a log's last lines a State has.
@@ -56,6 +58,15 @@ func tidy(s *State) *State {
 		}
 	}
 	return &t
+}
+
+// addGPUs adds how busy the GPUs of this host are, by local rank, to workers that run.
+func (s *State) addGPUs(gpus []agent.GPU) {
+	for i := range s.Workers {
+		if w := &s.Workers[i]; w.Exit == nil && w.LocalRank >= 0 && w.LocalRank < len(gpus) {
+			w.GPU = &gpus[w.LocalRank]
+		}
+	}
 }
 
 // orEnd returns lines, or the last ones of a file where there are none.

@@ -21,6 +21,7 @@ type Live interface {
 	Job() *agent.Job
 	Workers() []agent.Worker
 	TimerStats() (stats timer.Stats, malformed uint64)
+	GPUs(wait time.Duration) []agent.GPU
 }
 
 // A Job keeps the metrics of one agent for Prometheus. The texts with the metrics say
@@ -178,15 +179,28 @@ func (j *Job) writeLive(s scrape, live Live, again int) {
 			pids = append(pids, workers[i].PID)
 		}
 	}
-	uses := j.meter.Read(time.Now(), pids)
+	uses, gpus := j.meter.Read(time.Now(), pids), live.GPUs(0)
 	for _, w := range workers {
 		if u, ok := uses[w.PID]; ok {
 			labels := []label{{"rank", strconv.Itoa(w.Rank)}, {"local_rank", strconv.Itoa(w.LocalRank)}}
 			s.counter("muster_worker_cpu_seconds_total", "CPU time of a worker, user and system.", u.CPU.Seconds(), labels...)
 			s.gauge("muster_worker_resident_memory_bytes", "Memory that a worker has resident.", float64(u.Resident), labels...)
 			s.gauge("muster_worker_restarts", "Times that the worker with this local rank was started again.", float64(again), labels...)
+			if w.LocalRank < len(gpus) {
+				s.gpu(&gpus[w.LocalRank], labels)
+			}
 		}
 	}
+}
+
+// gpu writes how busy a worker's GPU is.
+func (s scrape) gpu(g *agent.GPU, worker []label) {
+	labels := append(worker, label{"gpu", strconv.Itoa(g.Index)})
+	if g.Percent != nil {
+		s.gauge("muster_worker_gpu_utilization_ratio", "Part of the time in which the GPU with the worker's local rank computed, as nvidia-smi said at the scrape before.", float64(*g.Percent)/100, labels...)
+	}
+	s.gauge("muster_worker_gpu_memory_used_bytes", "Memory in use of the GPU with the worker's local rank, by whichever process.", float64(g.UsedBytes), labels...)
+	s.gauge("muster_worker_gpu_memory_bytes", "Memory of the GPU with the worker's local rank.", float64(g.TotalBytes), labels...)
 }
 
 // writeBuild writes what the program was built from.

@@ -32,6 +32,11 @@ func (live) TimerStats() (timer.Stats, uint64) {
 	return timer.Stats{Timers: 3, Expired: 2, Killed: 1}, 4
 }
 
+func (live) GPUs(time.Duration) []agent.GPU {
+	percent := 97
+	return []agent.GPU{{Index: 6, Percent: &percent, UsedBytes: 61 << 30, TotalBytes: 80 << 30}}
+}
+
 // newJob returns a job's metrics, and what tells it of the agent's events, which come
 // after each other.
 func newJob() (j *metrics.Job, tell func(after time.Duration, what any)) {
@@ -111,27 +116,30 @@ func TestJob(t *testing.T) {
 	tell(0, agent.Decided{State: agent.Stopped, Rejoining: true})
 	tell(0, agent.Decided{State: agent.Unknown})
 	check(map[string]float64{
-		"muster_group_state{state=UNKNOWN}":               1,
-		"muster_restarts_remaining":                       2,
-		"muster_restarts_total":                           1,
-		"muster_rejoins_total":                            1,
-		"muster_worker_exits_total{cause=oom}":            1,
-		"muster_worker_exits_total{cause=stopped}":        1,
-		"muster_worker_exits_total{cause=timer}":          0,
-		"muster_step_failures_total{step=rendezvous}":     1,
-		"muster_step_failures_total{step=initialization}": 1,
-		"muster_step_failures_total{step=worker_start}":   0,
-		"muster_rendezvous_duration_seconds":              3,
-		"muster_rank_assignment_duration_seconds":         2,
-		"muster_worker_start_duration_seconds":            2,
-		"muster_worker_stop_duration_seconds":             1,
-		"muster_initialization_duration_seconds":          3,
-		"muster_restart_duration_seconds":                 1,
-		"muster_worker_restarts{rank=4,local_rank=0}":     1,
-		"muster_timers_live":                              3,
-		"muster_timers_expired_total":                     2,
-		"muster_timer_kills_total":                        1,
-		"muster_timer_malformed_lines_total":              4,
+		"muster_group_state{state=UNKNOWN}":                              1,
+		"muster_restarts_remaining":                                      2,
+		"muster_restarts_total":                                          1,
+		"muster_rejoins_total":                                           1,
+		"muster_worker_exits_total{cause=oom}":                           1,
+		"muster_worker_exits_total{cause=stopped}":                       1,
+		"muster_worker_exits_total{cause=timer}":                         0,
+		"muster_step_failures_total{step=rendezvous}":                    1,
+		"muster_step_failures_total{step=initialization}":                1,
+		"muster_step_failures_total{step=worker_start}":                  0,
+		"muster_rendezvous_duration_seconds":                             3,
+		"muster_rank_assignment_duration_seconds":                        2,
+		"muster_worker_start_duration_seconds":                           2,
+		"muster_worker_stop_duration_seconds":                            1,
+		"muster_initialization_duration_seconds":                         3,
+		"muster_restart_duration_seconds":                                1,
+		"muster_worker_restarts{rank=4,local_rank=0}":                    1,
+		"muster_timers_live":                                             3,
+		"muster_worker_gpu_utilization_ratio{rank=4,local_rank=0,gpu=6}": 0.97,
+		"muster_worker_gpu_memory_used_bytes{rank=4,local_rank=0,gpu=6}": 61 << 30,
+		"muster_worker_gpu_memory_bytes{rank=4,local_rank=0,gpu=6}":      80 << 30,
+		"muster_timers_expired_total":                                    2,
+		"muster_timer_kills_total":                                       1,
+		"muster_timer_malformed_lines_total":                             4,
 	})
 	h := parse(t, text(t, r))["muster_rendezvous_duration_seconds"].Metric[0].Histogram
 	if got, want := h.GetSampleSum(), 701.0015; got != want {

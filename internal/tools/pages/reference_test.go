@@ -30,6 +30,7 @@ type oneWorker struct{}
 func (oneWorker) Job() *agent.Job                   { return &agent.Job{} }
 func (oneWorker) Workers() []agent.Worker           { return []agent.Worker{{PID: os.Getpid()}} }
 func (oneWorker) TimerStats() (timer.Stats, uint64) { return timer.Stats{}, 0 }
+func (oneWorker) GPUs(time.Duration) []agent.GPU    { return []agent.GPU{{Percent: new(int)}} }
 
 var (
 	sample     = regexp.MustCompile(`^(\w+?)(?:_bucket|_sum|_count)?(?:\{(.*)\})? `)

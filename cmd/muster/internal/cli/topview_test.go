@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/cmd/muster/internal/tui"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
@@ -62,6 +63,10 @@ func TestTopScreens(t *testing.T) {
 	waiting := topState()
 	waiting.Job.Phase, waiting.Job.State, waiting.Job.WaitingFor = "rendezvous", "INIT", "1 of 2 hosts, 12 s left"
 	waiting.Workers, waiting.Timers, waiting.Hosts, waiting.Failures = nil, nil, nil, nil
+	busy, withGPUs := 97, topState()
+	for i := range withGPUs.Workers[:4] {
+		withGPUs.Workers[i].GPU = &agent.GPU{Index: i, Percent: &busy, UsedBytes: 61 << 30, TotalBytes: 80 << 30}
+	}
 	tests := []struct {
 		name          string
 		view          topView
@@ -70,6 +75,7 @@ func TestTopScreens(t *testing.T) {
 		{"80x24", topView{state: topState(), selected: -1}, 80, 24},
 		{"80x24_worker", topView{state: topState(), selected: 6, sort: byCPU}, 80, 24},
 		{"120x40", topView{state: topState(), selected: 3, stderr: true}, 120, 40},
+		{"120x40_gpus", topView{state: withGPUs, selected: -1}, 120, 40},
 		{"40x15", topView{state: topState(), selected: -1}, 40, 15},
 		{"40x15_worker", topView{state: topState(), selected: 7, sort: byOutput}, 40, 15},
 		{"80x24_waiting", topView{state: waiting, selected: 2}, 80, 24},

@@ -38,6 +38,18 @@ var workerColumns = []column{
 	{"MEM", 5, 2, func(w topWorker) string {
 		return orDash(w.Exit == nil && w.Usage.RSSBytes > 0, sizeOf(w.Usage.RSSBytes))
 	}},
+	{"GPU%", 4, 1, func(w topWorker) string {
+		if w.GPU == nil || w.GPU.Percent == nil {
+			return "-"
+		}
+		return strconv.Itoa(*w.GPU.Percent)
+	}},
+	{"GMEM", 4, 3, func(w topWorker) string {
+		if w.GPU == nil {
+			return "-"
+		}
+		return sizeOf(w.GPU.UsedBytes)
+	}},
 	{"STEP", 8, 3, func(w topWorker) string {
 		return orDash(w.Heartbeat != nil, strconv.FormatInt(stepOf(w), 10))
 	}},
@@ -76,8 +88,9 @@ func workerState(w topWorker) string {
 // columns are those that fit, and the room that is left for the last output.
 func (v *topView) columns(workers []topWorker, width int) (shown []column, last int) {
 	beats := slices.ContainsFunc(workers, func(w topWorker) bool { return w.Heartbeat != nil })
+	gpus := slices.ContainsFunc(workers, func(w topWorker) bool { return w.GPU != nil })
 	shown = slices.DeleteFunc(slices.Clone(workerColumns), func(c column) bool {
-		return !beats && (c.title == "STEP" || c.title == "BEAT") || !v.many && c.title == "HOST"
+		return !gpus && (c.title == "GPU%" || c.title == "GMEM") || !beats && (c.title == "STEP" || c.title == "BEAT") || !v.many && c.title == "HOST"
 	})
 	for {
 		need := 2 // the mark
