@@ -1,6 +1,9 @@
 package health
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // DefaultPatience is how long a request waits for the Source.
 const DefaultPatience = defaultPatience
@@ -10,3 +13,9 @@ var EndOf = endOf
 
 // SetPatience changes that before the first request.
 func (s *Server) SetPatience(d time.Duration) { s.patience = d }
+
+// NewSearcher is a Server's.
+func NewSearcher() *searcher { return &searcher{turn: make(chan struct{}, 1)} }
+
+// Begin is begin.
+func (s *searcher) Begin(ctx context.Context) (end func()) { return s.begin(ctx) }

@@ -170,6 +170,9 @@ func parseLogQuery(v url.Values) (q LogQuery, want text.RankSet, from map[string
 			}
 		}
 	}
+	if v.Has("follow") && v.Has("contains") {
+		return q, nil, nil, errors.New("follow and contains exclude each other; leave one of them out")
+	}
 	if s := v.Get("stream"); s != "" && s != "stdout" && s != "stderr" {
 		return q, nil, nil, fmt.Errorf("stream %q is neither stdout nor stderr", s)
 	}

@@ -195,6 +195,9 @@ func (s *Server) stateJSON(_ http.ResponseWriter, r *http.Request) reply {
 // logs returns the end of a worker's log. Which file that is, the Source says.
 func (s *Server) logs(_ http.ResponseWriter, r *http.Request) reply {
 	q := r.URL.Query()
+	if q.Has("contains") {
+		return s.search(r)
+	}
 	rank, err := strconv.Atoi(q.Get("rank"))
 	if err != nil {
 		return textReply(http.StatusBadRequest, "rank %q is not a number; ask for /v1/logs?rank=0&stream=stdout", q.Get("rank"))

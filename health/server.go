@@ -122,6 +122,7 @@ type Server struct {
 	following atomic.Int64 // streams of the whole job
 	probes    *pacer       // of /healthz and /readyz, which a flood of others must not hold up
 	reading   *pacer       // of all others
+	searches  searcher     // in logs
 
 	mu       sync.Mutex     // guards ended, and that requests begin only before it
 	ended    bool           // no more are to begin
@@ -149,7 +150,7 @@ func Listen(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger, hosts: hostsOf(l.Addr(), cfg.Addr, cfg.Names), patience: defaultPatience,
 		conns:   &conns{Listener: l, max: cfg.MaxConns},
 		probes:  &pacer{every: time.Second / probeRate, burst: burst, limit: paceLimit},
-		reading: &pacer{every: time.Second / readRate, burst: burst, limit: paceLimit},
+		reading: &pacer{every: time.Second / readRate, burst: burst, limit: paceLimit}, searches: searcher{turn: make(chan struct{}, 1)},
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.state = &cache[*snapshot]{what: "the state of the job", fetch: s.fetchState, fresh: cfg.Refresh, log: s.log, life: s.life}
