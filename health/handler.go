@@ -87,7 +87,8 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) reply {
 		defer keep(r.Context())()
 		return s.control(r)
 	}
-	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+	stacks := s.token != "" && r.Method == http.MethodPost && r.URL.Path == "/v1/autopsy"
+	if r.Method != http.MethodGet && r.Method != http.MethodHead && !stacks {
 		w.Header().Set("Allow", "GET, HEAD")
 		return textReply(http.StatusMethodNotAllowed, "%s is not allowed: what is here can be read, not changed", r.Method)
 	}
@@ -96,6 +97,9 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) reply {
 			"or by one that --health-names has; at the loopback interface as localhost", r.Host)
 	}
 	pace, do := s.reading, s.handlers(r.URL.Path)
+	if stacks {
+		do = s.stacks
+	}
 	if do == nil {
 		return textReply(http.StatusNotFound, "there is no %q here; there are /, /healthz, /readyz, /metrics, /v1/state and /v1/logs?rank=N", r.URL.Path)
 	}
@@ -294,6 +298,6 @@ func (s *Server) newSnapshot(source *State, o *others) *snapshot {
 			}
 			return append(body, '\n')
 		}),
-		html: sync.OnceValue(func() []byte { return renderPage(tidied()) }),
+		html: sync.OnceValue(func() []byte { return renderPage(tidied(), s.token != "") }),
 	}
 }

@@ -69,6 +69,12 @@ type Config struct {
 	Call func(ctx context.Context, groupRank int) (net.Conn, error)
 	// Logs follows what this host's workers write, for /v1/logs?follow; nil: nobody can.
 	Logs Follower
+	// TokenFile names a file with a token that no other user can read. Clients that send the token
+	// (Authorization: Bearer TOKEN) get from POST /v1/autopsy what the workers do, by Look and,
+	// with Call, on all hosts. "" means that nobody does. Look has the arguments and the results
+	// of Control.Autopsy.
+	TokenFile string
+	Look      func(ctx context.Context, reason, number string) ([]byte, error)
 	// Names are further names by which clients ask for this server, as that of a
 	// proxy. Otherwise it answers to addresses, localhost and, beyond the loopback
 	// interface, this host's own name; to others not, for a page on the internet may
@@ -123,6 +129,8 @@ type Server struct {
 	probes    *pacer       // of /healthz and /readyz, which a flood of others must not hold up
 	reading   *pacer       // of all others
 	searches  searcher     // in logs
+	token     string       // of Config.TokenFile; "" if there is none
+	looking   sync.Mutex   // while somebody asks for stacks
 
 	mu       sync.Mutex     // guards ended, and that requests begin only before it
 	ended    bool           // no more are to begin
@@ -134,6 +142,13 @@ type Server struct {
 func Listen(cfg Config) (*Server, error) {
 	if cfg.Source == nil {
 		return nil, errors.New("health: Config.Source is nil")
+	}
+	token := ""
+	if cfg.TokenFile != "" {
+		var err error
+		if token, err = ReadToken(cfg.TokenFile); err != nil {
+			return nil, err
+		}
 	}
 	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
 	cfg.Refresh = cmp.Or(cfg.Refresh, defaultRefresh)
@@ -147,7 +162,7 @@ func Listen(cfg Config) (*Server, error) {
 		}
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, hosts: hostsOf(l.Addr(), cfg.Addr, cfg.Names), patience: defaultPatience,
+		cfg: cfg, log: cfg.Logger, hosts: hostsOf(l.Addr(), cfg.Addr, cfg.Names), patience: defaultPatience, token: token,
 		conns:   &conns{Listener: l, max: cfg.MaxConns},
 		probes:  &pacer{every: time.Second / probeRate, burst: burst, limit: paceLimit},
 		reading: &pacer{every: time.Second / readRate, burst: burst, limit: paceLimit}, searches: searcher{turn: make(chan struct{}, 1)},

@@ -83,7 +83,7 @@ func (o *observed) serve(host string, c *control, calls rendezvous.Caller) (at s
 		call = calls.Call
 	}
 	if addr := o.addr(); addr != "" {
-		s, end := o.begin(health.Config{Addr: addr, Names: o.cfg.Health.Names, Call: call})
+		s, end := o.begin(health.Config{Addr: addr, Names: o.cfg.Health.Names, TokenFile: o.cfg.Health.TokenFile, Look: c.Autopsy, Call: call})
 		if s != nil {
 			at = s.URL(host)
 		}

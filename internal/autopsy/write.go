@@ -113,6 +113,16 @@ func (r *Report) Text() string {
 	return text.Lines(b.String())
 }
 
+// Answer is the report as `muster dump` prints it: what differs, and the groups with their stacks.
+func (r *Report) Answer() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n%s", r.Summary(), r.Stacks())
+	for _, problem := range r.Problems() {
+		fmt.Fprintf(&b, "\n%s\n", problem)
+	}
+	return text.Lines(b.String())
+}
+
 // Stacks is the groups with their stacks, those that differ first.
 func (r *Report) Stacks() string {
 	var b strings.Builder

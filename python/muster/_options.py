@@ -56,6 +56,7 @@ class Options(TypedDict, total=False):
     worker_server: bool  # give each worker a path in TORCH_WORKER_SERVER_SOCKET, so that one that runs torch's control_plane.worker_main can be asked for its stacks and its flight recorder
     health_addr: Union[int, str]  # serve /healthz, /readyz, /metrics, /v1/state and a status page; a port alone is at 127.0.0.1 (default: $TORCHELASTIC_HEALTH_CHECK_PORT, else nowhere)
     health_names: Union[str, Sequence[object]]  # further host names that requests there may use, such as a proxy's; addresses, localhost and this host's own name always work
+    health_token_file: Union[str, "PathLike[str]"]  # a file with a token of 16 bytes or more, which only this user can read; whoever has the token can ask at --health-addr, and with a button on the status page, for the stacks of all workers
     health_check: str  # a command that must succeed before this host joins the job, run by sh; a host that fails it does not join and exits with status 69
     devices: int  # how many devices this host has, for gpu, xpu and auto; 0 for none
     config: Union[str, "PathLike[str]"]  # options in a file (YAML), by their names; the command line and variables override it; muster explain --write makes one

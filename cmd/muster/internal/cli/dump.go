@@ -237,14 +237,10 @@ func (req dumpRequest) show(w io.Writer, job autopsy.Job, report *autopsy.Report
 	if req.json {
 		return writeJSON(w, report)
 	}
-	var b strings.Builder
+	title := ""
 	if jobs > 1 {
-		fmt.Fprintf(&b, "job %s:\n", job.RunID)
+		title = text.Lines(fmt.Sprintf("job %s:\n", job.RunID))
 	}
-	fmt.Fprintf(&b, "%s\n%s", report.Summary(), report.Stacks())
-	for _, problem := range report.Problems() {
-		fmt.Fprintf(&b, "\n%s\n", problem)
-	}
-	_, err := io.WriteString(w, text.Lines(b.String()))
+	_, err := io.WriteString(w, title+report.Answer())
 	return err
 }
