@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -98,13 +99,21 @@ func (a *Agent) confess(at *attempt, group Group) {
 	blamed := false
 	for i := range group.PIDs() {
 		if slices.Contains(e.odd(), at.ranks.Base+i) && !a.cfg.HangNotify {
-			at.accuse(i, failure.HangPrefix+"it differs from the ranks that wait; "+e.report.Reason)
+			at.accuse(i, failure.HangPrefix+"it differs from the ranks that wait"+foundOn(e.report.Reason))
 			blamed = true
 		}
 	}
 	if blamed {
 		group.Kill()
 	}
+}
+
+// foundOn is the host that begins the reason for which another agent has asked.
+func foundOn(reason string) string {
+	if host, _, ok := strings.Cut(reason, ": hang: "); ok && host != "" {
+		return "; " + host + " has found that the workers hang"
+	}
+	return ""
 }
 
 // yield lets another host, whose workers alone are to blame, say that they have failed. It

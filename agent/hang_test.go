@@ -93,3 +93,16 @@ func TestFirstDeadlineIsTheCause(t *testing.T) {
 		t.Errorf("rank 0 was killed for %q", got)
 	}
 }
+
+func TestFoundOn(t *testing.T) {
+	for reason, want := range map[string]string{
+		"host2: hang: no output of this host's workers for 8s": "; host2 has found that the workers hang",
+		"hang: no output":   "",
+		"timer: batch":      "",
+		": hang: of nobody": "",
+	} {
+		if got := foundOn(reason); got != want {
+			t.Errorf("%q: got %q, want %q", reason, got, want)
+		}
+	}
+}

@@ -368,7 +368,7 @@ func TestMembershipChanges(t *testing.T) {
 		then    []string // run in the next round
 		say     string
 	}{
-		{"a host joins", []string{"a", "b"}, func(l *lab) { l.start("c") }, abc, "other nodes wait to be admitted"},
+		{"a host joins", []string{"a", "b"}, func(l *lab) { l.start("c") }, abc, "level=WARN msg=\"other hosts join the job; stopping the workers for a new round, no restart is counted"},
 		{"a host dies", abc, func(l *lab) { l.hosts["c"].node.lose() }, []string{"a", "b"}, "a node of the round is lost"},
 		{"a host is told to stop", abc, func(l *lab) {
 			l.hosts["c"].cancel(&process.SignalError{Signal: syscall.SIGTERM})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync"
 	"syscall"
@@ -420,13 +419,13 @@ func stopSignal(cause error) syscall.Signal {
 
 // logRejoin logs why a new round begins.
 func (a *Agent) logRejoin(at *attempt, n news) {
-	level, why := slog.LevelWarn, n.change.Kind.String()
+	why := n.change.Kind.String()
 	if n.ev == evAsked {
 		why, n.change.Rank = n.record.Cause, -1
 	}
 	switch n.change.Kind {
 	case rendezvous.NodesWaiting:
-		level, why = slog.LevelInfo, "other nodes wait to be admitted"
+		why = "other hosts join the job"
 	case rendezvous.NodeLost:
 		why = "a node of the round is lost: it died or cannot be reached"
 		if n.change.Rank < 0 {
@@ -439,7 +438,7 @@ func (a *Agent) logRejoin(at *attempt, n news) {
 	case rendezvous.Suspended:
 		why = "etcd does not answer, and half of the job's nodes may begin a round of their own elsewhere"
 	}
-	a.log.Log(context.Background(), level, why+"; stopping the workers for a new round, no restart is counted",
+	a.log.Warn(why+"; stopping the workers for a new round, no restart is counted",
 		a.changeAttrs(at, n.change)...)
 	a.emit(at, Stopping{Stopped, "for a new round", why})
 }

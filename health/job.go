@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/http10"
 	"github.com/muster-run/muster/metrics"
 )
@@ -228,6 +229,9 @@ func (s *State) with(o *others) {
 		if h.state != nil {
 			s.Add(h.state)
 		}
+		if h.problem != nil {
+			s.doubt(rank)
+		}
 		for i := range s.Hosts {
 			if at := &s.Hosts[i]; at.GroupRank == rank && h.state == nil {
 				at.Problem = "not asked yet"
@@ -265,6 +269,20 @@ func (s *State) Add(other *State) {
 	}
 	s.Timers = append(s.Timers, other.Timers...)
 	s.LiveTimers += other.LiveTimers
+}
+
+// doubt says that nobody knows any more how a host and its workers are.
+func (s *State) doubt(groupRank int) {
+	for i := range s.Workers {
+		if w := &s.Workers[i]; w.GroupRank == groupRank && w.Exit == nil {
+			w.State, w.Usage, w.GPU = string(agent.Unknown), Usage{}, nil
+		}
+	}
+	for i := range s.Hosts {
+		if h := &s.Hosts[i]; h.GroupRank == groupRank && h.State != "" {
+			h.State = string(agent.Unknown)
+		}
+	}
 }
 
 // bound keeps a State of many hosts small.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // A member is one host of a job: what it shows, and what it was asked to do.
@@ -160,6 +162,43 @@ func TestWholeJob(t *testing.T) {
 	}
 	if _, page := get("/"); !strings.Contains(page, "<td data-l=\"host\" class=\"\">n3</td>") || !strings.Contains(page, "is an agent of torchrun") {
 		t.Errorf("the page does not show all hosts:\n%s", page)
+	}
+}
+
+// Of a host that does not answer any more nobody knows how its workers are.
+func TestSilentHost(t *testing.T) {
+	members, call := job(t, 2)
+	var silent atomic.Bool
+	_, url := serve(t, members[0].fake, func(c *health.Config) {
+		c.Call = func(ctx context.Context, rank int) (net.Conn, error) {
+			if silent.Load() {
+				return nil, errors.New("no answer within 2s")
+			}
+			return call(ctx, rank)
+		}
+	})
+	for deadline := time.Now().Add(testproc.Patience); ; {
+		_, body := fetch(t, url+"/v1/state")
+		state, err := health.ParseState([]byte(body), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var states []string
+		for _, h := range state.Hosts {
+			states = append(states, h.State)
+		}
+		for _, w := range state.Workers {
+			states = append(states, w.State)
+		}
+		got := strings.Join(states, " ")
+		switch {
+		case got == "HEALTHY HEALTHY HEALTHY HEALTHY HEALTHY HEALTHY" && !silent.Load():
+			silent.Store(true)
+		case got == "HEALTHY UNKNOWN HEALTHY HEALTHY UNKNOWN UNKNOWN" && silent.Load() && state.Hosts[1].Problem == "no answer within 2s":
+			return
+		case time.Now().After(deadline):
+			t.Fatalf("hosts and workers are %s, silent: %v", got, silent.Load())
+		}
 	}
 }
 

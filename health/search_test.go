@@ -95,7 +95,8 @@ func TestSearchIsBounded(t *testing.T) {
 		f.state.Workers = append(f.state.Workers, health.Worker{Rank: i, LocalRank: i, Stdout: write(t, "many", strings.Repeat(strings.Repeat("e", 390)+"\n", 1000))})
 	}
 	got := get(listen(t, f, nil), "GET", "/v1/logs?lines=1000&contains=e").Body.String()
-	if len(got) > 300<<10 || !strings.Contains(got, "# [7]: there is more\n") || !strings.Contains(got, "# [0]: searched ") || !strings.Contains(got, " of 1.0 TiB\n") {
+	said := strings.Contains(got, "# [7]: there is more\n") || strings.Contains(got, "# [7]: searched ") // the second on a busy machine
+	if len(got) > 300<<10 || !said || !strings.Contains(got, "# [0]: searched ") || !strings.Contains(got, " of 1.0 TiB\n") {
 		t.Errorf("%d bytes, the last of them:\n%s", len(got), got[max(0, len(got)-2000):])
 	}
 	if got = get(listen(t, f, nil), "GET", "/v1/logs?rank=0&contains=the").Body.String(); strings.Contains(got, "beginning") {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -22,7 +23,17 @@ type waitingLine struct {
 
 	mu    sync.Mutex // guards the rest
 	shown int        // length of what is on the terminal's line
+	said  string     // elsewhere, the line before; "" if it was none
+	again time.Time  // when the same line is written again
+	gap   time.Duration
 }
+
+// waitingGap is the first time between two equal lines; the next is twice as long, and so on up to
+// longestGap: a spare waits for days.
+const (
+	waitingGap = time.Minute
+	longestGap = time.Hour
+)
 
 func newWaitingLine(out io.Writer) *waitingLine {
 	l := &waitingLine{out: &steady.Writer{W: out}}
@@ -40,6 +51,14 @@ func (l *waitingLine) show(w rendezvous.Waiting) {
 	text := ""
 	if w.MaxNodes > 0 || w.Note != "" {
 		text = "muster: waiting for hosts: " + w.String()
+	}
+	if now := time.Now(); text != l.said {
+		l.said, l.gap, l.again = text, waitingGap, now.Add(waitingGap)
+	} else if !l.terminal && now.Before(l.again) {
+		return
+	} else {
+		l.gap = min(2*l.gap, longestGap)
+		l.again = now.Add(l.gap)
 	}
 	switch {
 	case !l.terminal && text != "":

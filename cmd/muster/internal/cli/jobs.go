@@ -332,7 +332,7 @@ func psCommand(ctx context.Context, c *command, args []string) error {
 			for _, w := range s.Workers {
 				p.Ranks = append(p.Ranks, w.Rank)
 			}
-			row = append(row[:3], strconv.Itoa(max(1, p.Hosts)), cmp.Or(text.Line(text.Ranges(p.Ranks, ","), 80), "-"), text.Line(string(s.Job.Phase), 40), fmt.Sprintf("%d/%d", s.Job.Restarts, s.Job.MaxRestarts),
+			row = append(row[:3], strconv.Itoa(max(1, p.Hosts)), cmp.Or(text.Line(text.Ranges(p.Ranks, ","), 80), "-"), psState(s), fmt.Sprintf("%d/%d", s.Job.Restarts, s.Job.MaxRestarts),
 				max(0, time.Since(s.Job.Started)).Round(time.Second).String(), text.Line(s.Job.Entrypoint, 80))
 		} else {
 			p.Problem = j.err.Error()
@@ -348,6 +348,15 @@ func psCommand(ctx context.Context, c *command, args []string) error {
 		}
 	}
 	return errors.Join(err, writeColumns(c.stdout, "", 40, rows))
+}
+
+// psState is how a job is, or that its part on this host only waits: for a place, or for the next
+// round.
+func psState(s *health.State) string {
+	if s.Host.GroupRank < 0 && len(s.Hosts) > 0 && len(s.Workers) > 0 {
+		return "waiting"
+	}
+	return text.Line(string(s.Job.Phase), 40)
 }
 
 // stopPause is the time between two looks whether an agent has ended.

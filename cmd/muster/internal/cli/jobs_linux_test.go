@@ -507,3 +507,20 @@ func TestNoSocket(t *testing.T) {
 		})
 	}
 }
+
+// What waits for a place in a job that runs is not said to run.
+func TestStateInPS(t *testing.T) {
+	workers, hosts := []health.Worker{{Rank: 0}}, make([]health.Host, 2)
+	for _, tt := range []struct {
+		state health.State
+		want  string
+	}{
+		{health.State{Job: health.Job{Phase: "running"}, Hosts: hosts, Workers: workers}, "running"},
+		{health.State{Job: health.Job{Phase: "rendezvous"}, Host: health.Host{GroupRank: -1}, Hosts: hosts, Workers: workers}, "waiting"},
+		{health.State{Job: health.Job{Phase: "rendezvous"}, Host: health.Host{GroupRank: -1}}, "rendezvous"},
+	} {
+		if got := psState(&tt.state); got != tt.want {
+			t.Errorf("%+v: got %q, want %q", tt.state, got, tt.want)
+		}
+	}
+}

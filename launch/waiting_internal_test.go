@@ -1,0 +1,40 @@
+package launch
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/muster-run/muster/rendezvous"
+)
+
+// A spare says that it waits, and then less and less often; what changes is said at once.
+func TestWaitingLine(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		l := newWaitingLine(&out)
+		show := func(w rendezvous.Waiting, times int, want int) {
+			t.Helper()
+			out.Reset()
+			for range times {
+				l.show(w)
+				time.Sleep(3 * time.Second)
+			}
+			if n := strings.Count(out.String(), "muster: waiting for hosts: "+w.String()+"\n"); n != want || strings.Count(out.String(), "\n") != want {
+				t.Errorf("%d times %q: said %d times, want %d", times, w, n, want)
+			}
+		}
+		spare := rendezvous.Waiting{MaxNodes: 2, Note: "this host is a spare"}
+		show(spare, 19, 1)
+		show(spare, 41, 1)
+		show(spare, 24*60*20, 27) // a day: 3, 7, 15, 31 and 63 min after the first, then hourly
+		for i := range 5 {
+			show(rendezvous.Waiting{MaxNodes: 2, Left: time.Duration(i+1) * time.Minute}, 1, 1)
+		}
+		show(spare, 1, 1)
+		l.show(rendezvous.Waiting{}) // the wait is over
+		show(spare, 2, 1)
+	})
+}
