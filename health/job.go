@@ -144,6 +144,9 @@ func (s *Server) fetchOthers(ctx context.Context) (*others, error) {
 			h.state = now.heard[rank].state
 		}
 		now.heard[rank] = h
+		if s.last.heard == nil { // whoever looks first does not wait for a host that hangs
+			s.early.Store(&others{now.round, now.hosts, maps.Clone(now.heard)})
+		}
 	})
 	s.last = now
 	shared := now
@@ -180,6 +183,9 @@ func (s *Server) fetchJob(ctx context.Context) (*snapshot, error) {
 		wait += firstWait
 	}
 	o, _ := s.others.get(ctx, wait)
+	if o == nil {
+		o = s.early.Load()
+	}
 	return s.newSnapshot(own.source, o), nil
 }
 
@@ -234,7 +240,7 @@ func (s *State) with(o *others) {
 		}
 		for i := range s.Hosts {
 			if at := &s.Hosts[i]; at.GroupRank == rank && h.state == nil {
-				at.Problem = "not asked yet"
+				at.Problem = "no answer yet"
 			} else if at.GroupRank == rank {
 				at.Problem = ""
 			}

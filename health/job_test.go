@@ -202,6 +202,33 @@ func TestSilentHost(t *testing.T) {
 	}
 }
 
+// A host that hangs hides no other one, not even from the first look.
+func TestFirstLook(t *testing.T) {
+	members, call := job(t, 4)
+	hangs := make(chan bool)
+	s, url := serve(t, members[1].fake, func(c *health.Config) {
+		c.Call = func(ctx context.Context, rank int) (net.Conn, error) {
+			if rank == 3 {
+				<-hangs
+			}
+			return call(ctx, rank)
+		}
+	})
+	t.Cleanup(func() { close(hangs) })
+	s.SetPatience(10 * time.Millisecond)
+	for deadline := time.Now().Add(testproc.Patience); ; {
+		_, body := fetch(t, url+"/v1/state")
+		if state, err := health.ParseState([]byte(body), true); err == nil && len(state.Workers) == 4 && state.Workers[0].Rank == 0 {
+			if state.Hosts[3].Problem != "no answer yet" || !strings.Contains(state.Hosts[2].Problem, "torchrun") {
+				t.Errorf("hosts: %+v", state.Hosts)
+			}
+			return
+		} else if time.Now().After(deadline) {
+			t.Fatalf("host 0 is not shown: %v %s", err, body)
+		}
+	}
+}
+
 // A host that waits for a round sees the job that runs without it.
 func TestWholeJobFromOutside(t *testing.T) {
 	_, call := job(t, 2)

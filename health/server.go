@@ -123,6 +123,7 @@ type Server struct {
 	jobMetrics *cache[[]byte]
 	last       others
 	waited     atomic.Bool
+	early      atomic.Pointer[others] // what has come of the first answers
 
 	gathered  atomic.Int64 // frames of streams that another host gathers
 	following atomic.Int64 // streams of the whole job
