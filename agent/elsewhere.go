@@ -92,11 +92,11 @@ func (a *Agent) autopsyOfJob(ctx context.Context, at *attempt, reason string, pi
 // blameTime is how long the host whose workers differ has to say that they have failed.
 const blameTime = 2 * time.Second
 
-// confess kills workers of this host that are to blame for a hang that another host has found, so
-// that they are the root cause in the record of the failure.
-func (a *Agent) confess(at *attempt, group Group) {
+// confess kills workers of this host that are to blame for a hang, and with them all others of this
+// host, so that they are the root cause in the record of the failure. It returns false if there
+// are none.
+func (a *Agent) confess(at *attempt, group Group) (blamed bool) {
 	e := at.lastEvidence()
-	blamed := false
 	for i := range group.PIDs() {
 		if slices.Contains(e.odd(), at.ranks.Base+i) && !a.cfg.HangNotify {
 			at.accuse(i, failure.HangPrefix+"it differs from the ranks that wait"+foundOn(e.report.Reason))
@@ -106,6 +106,7 @@ func (a *Agent) confess(at *attempt, group Group) {
 	if blamed {
 		group.Kill()
 	}
+	return blamed
 }
 
 // foundOn is the host that begins the reason for which another agent has asked.

@@ -1,6 +1,7 @@
 package health_test
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -312,4 +314,72 @@ func TestParseState(t *testing.T) {
 			t.Errorf("as many as there may be, %v: %v", whole, err)
 		}
 	}
+}
+
+// One agent shows a job of a thousand hosts, of which each tenth is frozen and one sends without
+// end: each look asks a bounded number of them, and after a few looks all that answer are known.
+func TestThousandHosts(t *testing.T) {
+	const hosts, most = 1000, 128
+	synctest.Test(t, func(t *testing.T) {
+		f := running()
+		f.state.Host, f.state.Workers = health.Host{Name: "n0", GroupRank: 0, State: "HEALTHY"}, nil
+		for i := range hosts {
+			f.state.Hosts = append(f.state.Hosts, health.Host{GroupRank: i})
+		}
+		f.state.Hosts[0] = f.state.Host
+		var calls atomic.Int64
+		call := func(_ context.Context, rank int) (net.Conn, error) {
+			calls.Add(1)
+			ours, theirs := net.Pipe()
+			go func() {
+				defer theirs.Close()
+				request, err := http.ReadRequest(bufio.NewReader(theirs))
+				switch {
+				case err != nil:
+				case rank%10 == 3:
+					_, _ = io.Copy(io.Discard, theirs) // until the asker gives up
+				case rank == 7:
+					_, _ = io.WriteString(theirs, "HTTP/1.0 200 OK\r\n\r\n")
+					for err == nil {
+						_, err = theirs.Write(make([]byte, 64<<10))
+					}
+				case strings.HasPrefix(request.URL.Path, "/v1/signal"):
+					_, _ = io.WriteString(theirs, "HTTP/1.0 200 OK\r\n\r\n{}")
+				default:
+					state := health.State{Version: health.StateVersion, Time: time.Now(), Host: health.Host{Name: fmt.Sprint("n", rank), GroupRank: rank, State: "HEALTHY"}}
+					state.Job = f.state.Job
+					body, _ := json.Marshal(&state)
+					fmt.Fprintf(theirs, "HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+				}
+			}()
+			return ours, nil
+		}
+		s := listen(t, f, func(c *health.Config) { c.Call = call })
+		s.SetPatience(health.DefaultPatience)
+		for look := range 12 {
+			calls.Store(0)
+			began := time.Now()
+			w := get(s, "GET", "/v1/state")
+			if took := time.Since(began); took > 3*time.Second || calls.Load() > 2*most {
+				t.Fatalf("look %d took %v and %d calls: %d", look, took, calls.Load(), w.Code)
+			}
+			time.Sleep(3 * time.Second)
+		}
+		state, err := health.ParseState(get(s, "GET", "/v1/state").Body.Bytes(), true)
+		if err != nil || len(state.Hosts) != hosts {
+			t.Fatal(err, len(state.Hosts))
+		}
+		for i, h := range state.Hosts {
+			want := ""
+			switch {
+			case i%10 == 3:
+				want = "no answer within 2s"
+			case i == 7:
+				want = "the answer has more than 4194304 bytes"
+			}
+			if (want == "") != (h.Problem == "") || !strings.Contains(h.Problem, want) || want == "" && h.Name != fmt.Sprint("n", i) {
+				t.Errorf("host %d: %+v", i, h)
+			}
+		}
+	})
 }

@@ -15,6 +15,9 @@ import (
 // maxGathered bounds what waits for the console in a Gather, in bytes.
 const maxGathered = 16 << 20
 
+// maxSpare is how many buffers are kept for later.
+const maxSpare = 16
+
 // portionSize is about what a portion takes beside its data, in bytes.
 const portionSize = 128
 
@@ -40,7 +43,8 @@ type gathered struct {
 	mu     sync.Mutex // guards the rest
 	room   sync.Cond  // there is room, or it is closed
 	queue  []portion
-	held   int // bytes in queue
+	held   int      // bytes in queue
+	spare  [][]byte // buffers to use again
 	closed bool
 }
 
@@ -92,13 +96,16 @@ func (g *Gather) Put(host string, c *Chunk) error {
 	if rank < 0 || rank >= g.world {
 		return fmt.Errorf("rank %d of a world of %d", rank, g.world)
 	}
-	p := portion{prefix: g.prefix(strconv.Itoa(rank), host), data: bytes.Clone(c.Data)}
+	if len(c.Data) == 0 && c.Lost == 0 {
+		return nil
+	}
+	std := g.of(c.Stderr)
+	p := portion{prefix: g.prefix(strconv.Itoa(rank), host), data: std.buffer()}
 	if c.Lost > 0 {
-		p.data = append(fmt.Appendf(nil, "(muster: %s of this worker's output are missing)\n", text.Size(c.Lost)), p.data...)
+		p.data = fmt.Appendf(p.data, "(muster: %s of this worker's output are missing)\n", text.Size(c.Lost))
 	}
-	if len(p.data) > 0 {
-		g.of(c.Stderr).put(rank, p)
-	}
+	p.data = append(p.data, c.Data...)
+	std.put(rank, p)
 	return nil
 }
 
@@ -158,6 +165,19 @@ func (s *gathered) put(rank int, p portion) {
 	s.signal()
 }
 
+// buffer returns an empty one.
+func (s *gathered) buffer() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(s.spare)
+	if n == 0 {
+		return nil
+	}
+	b := s.spare[n-1]
+	s.spare = s.spare[:n-1]
+	return b[:0]
+}
+
 func (s *gathered) signal() {
 	select {
 	case s.wake <- struct{}{}:
@@ -184,6 +204,9 @@ func (s *gathered) run() {
 			s.copy(&queue[i])
 			s.mu.Lock()
 			s.held -= len(queue[i].data) + portionSize
+			if len(s.spare) < maxSpare {
+				s.spare = append(s.spare, queue[i].data)
+			}
 			s.room.Broadcast()
 			s.mu.Unlock()
 		}

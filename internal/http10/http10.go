@@ -50,7 +50,7 @@ func Stream(ctx context.Context, conn net.Conn, path string) (body *bufio.Reader
 	if _, err = fmt.Fprintf(conn, "GET %s HTTP/1.0\r\nHost: localhost\r\n\r\n", path); err != nil {
 		return nil, stop, err
 	}
-	body = bufio.NewReaderSize(conn, 64<<10)
+	body = bufio.NewReaderSize(conn, 4<<10)
 	status, length, err := head(body, maxRefusal)
 	if err != nil || status == "200" {
 		return body, stop, err

@@ -110,31 +110,36 @@ func TestHostsOneJob(t *testing.T) {
 // waitingHost is the host that has no workers and is none of the backend's.
 func (s *site) waitingHost() int { return len(s.lab.Hosts()) - 1 }
 
-// A rank that hangs on one of three hosts is named in the first line of what each says, whoever
-// holds the rendezvous.
+// A rank that hangs on one of several hosts is named in the first line of what each says,
+// whoever holds the rendezvous.
 func TestHostsHang(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"c10d", "etcd", "quorum"} { // with torchrun: TestHangOverHosts
-		t.Run(name, func(t *testing.T) {
+	for _, tt := range []struct {
+		backend        string // with torchrun: TestHangOverHosts
+		hosts, workers int
+	}{{"c10d", 4, 2}, {"etcd", 3, 1}, {"quorum", 3, 1}} {
+		t.Run(tt.backend, func(t *testing.T) {
 			t.Parallel()
-			c := backend(t, name)
-			s := newSite(t, 3+c.hosts)
-			s.env = withPython(t, testproc.Unpaused).env
+			c := backend(t, tt.backend)
+			s := newSite(t, tt.hosts+c.hosts)
+			rank, last := 2*tt.workers, tt.hosts-1
+			s.env = withPython(t, testproc.Unpaused, fmt.Sprint("ODD=", rank)).env
 			c.prepare(s)
 			path, err := filepath.Abs("testdata/hang.py")
 			if err != nil {
 				t.Fatal(err)
 			}
 			s.program = []string{path}
-			agents := append(s.startAll(2, "--nnodes 3 --hang-timeout 8"), s.start(2, "--nnodes 3")) // whose hang others notice
+			flags := fmt.Sprintf("--nnodes %d --nproc-per-node %d", tt.hosts, tt.workers)
+			agents := append(s.startAll(last, flags+" --hang-timeout 8"), s.start(last, flags)) // whose hang others notice
 			s.want(1, agents...)
-			odd := regexp.MustCompile(`what the workers did: 2 ranks in all_reduce \(distributed_c10d\.py:\d+\), rank 2 on host\d in load_batch \(hang\.py:\d+\)`)
+			odd := regexp.MustCompile(fmt.Sprintf(`what the workers did: %d ranks in all_reduce \(distributed_c10d\.py:\d+\), rank %d on host\d in load_batch \(hang\.py:\d+\)`, tt.hosts*tt.workers-1, rank))
 			for i, j := range agents {
 				if !odd.MatchString(j.errs()) {
 					t.Errorf("host %d does not say who differs:\n%s", i, j.errs())
 				}
-				if !strings.Contains(j.errs(), "\nmuster: rank 2 (local_rank 0, pid ") || !strings.Contains(j.errs(), "it differs from the ranks that wait") {
-					t.Errorf("host %d does not blame rank 2:\n%s", i, j.errs())
+				if !strings.Contains(j.errs(), fmt.Sprintf("\nmuster: rank %d (local_rank 0, pid ", rank)) || !strings.Contains(j.errs(), "it differs from the ranks that wait") {
+					t.Errorf("host %d does not blame rank %d:\n%s", i, rank, j.errs())
 				}
 			}
 		})

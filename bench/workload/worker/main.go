@@ -62,7 +62,7 @@ type worker struct {
 }
 
 func newWorker() *worker {
-	w := &worker{rank: cmp.Or(os.Getenv("LOCAL_RANK"), "0"), restart: cmp.Or(os.Getenv("TORCHELASTIC_RESTART_COUNT"), "0")}
+	w := &worker{rank: cmp.Or(os.Getenv("RANK"), os.Getenv("LOCAL_RANK"), "0"), restart: cmp.Or(os.Getenv("TORCHELASTIC_RESTART_COUNT"), "0")}
 	f, err := os.OpenFile(os.Getenv("BENCH_EVENTS"), os.O_WRONLY|os.O_APPEND, 0)
 	if err != nil {
 		os.Stderr.WriteString(err.Error() + "\n")
