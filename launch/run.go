@@ -144,6 +144,22 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		observers = append(observers, c.Observe)
 	}
 
+	env := workerEnv(cfg)
+	if cfg.Workers.CacheDir != "" {
+		c, err := newCaches(ctx, &cfg)
+		if err != nil {
+			return nil, &ConfigError{err}
+		}
+		defer c.end(hurry)
+		observers = append(observers, c.Observe)
+		without := env
+		env = func(localRank int) map[string]string {
+			all := without(localRank)
+			maps.Copy(all, c.Env())
+			return all
+		}
+	}
+
 	gather := &gathering{run: run, calls: calls, log: log, host: host}
 	if cfg.Logs.Gather {
 		observers = append(observers, gather.Observe)
@@ -159,7 +175,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 			Func:           cfg.Workers.Func,
 			Input:          cfg.Workers.Input,
 			Args:           cfg.Workers.arguments(host),
-			Env:            workerEnv(cfg),
+			Env:            env,
 			CPUs:           cfg.Workers.CPUs,
 			Title:          cfg.Workers.Title,
 		},
