@@ -2,6 +2,7 @@ package launch
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -33,7 +34,7 @@ type caches struct {
 func newCaches(ctx context.Context, cfg *Config) (*caches, error) {
 	cache, err := compilecache.New(cfg.Workers.CacheDir, "", cfg.LookupEnv, cfg.Logger)
 	if err != nil {
-		return nil, err
+		return nil, &ConfigError{fmt.Errorf("compile caches: %w", err)}
 	}
 	saving, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	c := &caches{cache, cfg.Logger, make(chan struct{}), make(chan time.Time, 8), make(chan struct{}), cancel}

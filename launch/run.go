@@ -148,7 +148,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	if cfg.Workers.CacheDir != "" {
 		c, err := newCaches(ctx, &cfg)
 		if err != nil {
-			return nil, &ConfigError{err}
+			return nil, err
 		}
 		defer c.end(hurry)
 		observers = append(observers, c.Observe)

@@ -69,7 +69,7 @@ func New(dir, local string, lookup func(string) (string, bool), log *slog.Logger
 	if local == "" {
 		users, err := os.UserCacheDir()
 		if err != nil {
-			return nil, fmt.Errorf("the host's directory for compile caches: %w; set XDG_CACHE_HOME", err)
+			return nil, fmt.Errorf("no directory of this host for them: %w", err)
 		}
 		local = filepath.Join(users, "muster", "compile")
 	}
@@ -105,7 +105,7 @@ func New(dir, local string, lookup func(string) (string, bool), log *slog.Logger
 func machine() (string, error) {
 	cpus, err := os.ReadFile("/proc/cpuinfo")
 	if err != nil {
-		return "", fmt.Errorf("compile caches are carried between hosts of the same kind: %w", err)
+		return "", fmt.Errorf("they are carried between hosts with the same CPU: %w", err)
 	}
 	release, err := os.ReadFile("/etc/os-release")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
