@@ -137,6 +137,9 @@ type Workers struct {
 	// CPUs are the CPUs that each local rank may use. nil means: those that
 	// NUMABinding says, or all.
 	CPUs map[int][]int
+	// Warm starts Python workers as forks of a process that has imported what they import:
+	// see docs/warm.md. Linux only; elsewhere, and where it cannot be, they start as usual.
+	Warm bool
 	// OMPNumThreads is the workers' OMP_NUM_THREADS; "" leaves it as it is.
 	OMPNumThreads string
 	// CacheDir is a directory, usually one that hosts share, from which this host gets what

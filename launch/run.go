@@ -20,6 +20,7 @@ import (
 	"github.com/muster-run/muster/internal/limits"
 	"github.com/muster-run/muster/internal/steady"
 	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/internal/warm"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
@@ -167,6 +168,12 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	enable, _ := cfg.LookupEnv(envFileTimer)
 	timerFile, _ := cfg.LookupEnv(timer.EnvFile)
 	fileTimer := enable == "1"
+	var startWorkers func(process.Config) (agent.Group, error)
+	if cfg.Workers.Warm {
+		host := warm.New(ctx, warm.Config{Supervisor: supervisor, Varies: agent.SetsVariable, Logger: log})
+		defer host.Close()
+		startWorkers = func(c process.Config) (agent.Group, error) { return host.Start(c) }
+	}
 	a, err := agent.New(agent.Config{
 		Spec: agent.Spec{
 			Role:           cfg.Workers.Role,
@@ -181,6 +188,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		},
 		Rendezvous:             handler,
 		Supervisor:             supervisor,
+		Start:                  startWorkers,
 		Logs:                   run,
 		Env:                    cfg.Env,
 		Host:                   host,

@@ -83,8 +83,24 @@ type Config struct {
 	// (state D) before the group is stopped as wedged. Zero turns this off; only
 	// otherwise does anything look at the workers' states.
 	UninterruptibleTimeout time.Duration
+	// Fork starts a worker as a copy of a process that is prepared for it, instead of by fork
+	// and exec. An error means that there is no such worker: it is started as usual then, and
+	// the log says why. Only Linux calls it, and only for programs, without CPUs and
+	// ExtraFiles. May be nil.
+	Fork func(Image, func(pid int) error) error
 	// Logger defaults to the Supervisor's.
 	Logger *slog.Logger
+}
+
+// An Image is what a worker gets from exec. Config.Fork starts a process that has all of it and
+// leads a session of its own, calls the function that it was given with the process's number
+// before that runs any of the program, and returns once the process is this program's child.
+// If the function returns an error, Fork ends the process and returns that.
+type Image struct {
+	LocalRank int
+	Path      string
+	Args, Env []string   // Args begin with the program's name
+	Files     []*os.File // stdin, stdout and stderr
 }
 
 // size returns the number of workers.

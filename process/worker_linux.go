@@ -94,9 +94,65 @@ func (g *Group) spawn(p *plan) error {
 	if w.system.cgroup == nil {
 		g.tag(p)
 	}
+	if !g.forkImage(p) {
+		if err := g.exec(p); err != nil {
+			if w.system.cgroup != nil {
+				_ = w.system.cgroup.Remove()
+			}
+			return err
+		}
+	}
+	if s.guard != nil && w.system.cgroup == nil {
+		if st, err := procfs.Read(w.pid); err == nil {
+			s.guard.tell(fmt.Sprintf("w%d %d", w.pid, st.Start))
+		}
+	}
+	return nil
+}
+
+// forkImage starts a worker by Config.Fork, and says whether it could.
+func (g *Group) forkImage(p *plan) bool {
+	w := p.worker
+	w.system.pidfd = -1
+	if g.cfg.Fork == nil || g.cfg.Func != "" || len(g.cfg.CPUs[w.rank]) > 0 || len(g.cfg.ExtraFiles[w.rank]) > 0 {
+		return false
+	}
+	err := g.cfg.Fork(Image{w.rank, p.path, p.argv, p.env, p.stdio[:]}, func(pid int) error {
+		if g.sup.system.pidfds() {
+			var err error
+			if w.system.pidfd, err = unix.PidfdOpen(pid, 0); err != nil {
+				return fmt.Errorf("open process %d: %w", pid, err)
+			}
+		}
+		if dir := w.system.cgroup; dir != nil {
+			if err := dir.Add(pid); err != nil {
+				return err
+			}
+		}
+		w.pid = pid
+		g.sup.remember(pid) // before it is an orphan of the process that forked it
+		return nil
+	})
+	if err == nil {
+		return true
+	}
+	g.log.Warn("no warm start: workers are started cold", "local_rank", w.rank, "reason", err)
+	if w.system.pidfd >= 0 {
+		unix.Close(w.system.pidfd)
+		w.system.pidfd = -1
+	}
+	if w.pid != 0 {
+		g.sup.forget(w.pid)
+		w.pid = 0
+	}
+	return false
+}
+
+// exec starts a worker by fork and exec.
+func (g *Group) exec(p *plan) error {
+	s, w := g.sup, p.worker
 	attr := g.attr(p)
 	attr.Sys.Pdeathsig = syscall.SIGKILL
-	w.system.pidfd = -1
 	if s.system.pidfds() {
 		attr.Sys.PidFD = &w.system.pidfd
 	}
@@ -111,18 +167,7 @@ func (g *Group) spawn(p *plan) error {
 		}
 		restore()
 	}
-	if err != nil {
-		if w.system.cgroup != nil {
-			_ = w.system.cgroup.Remove()
-		}
-		return err
-	}
-	if s.guard != nil && w.system.cgroup == nil {
-		if st, err := procfs.Read(w.pid); err == nil {
-			s.guard.tell(fmt.Sprintf("w%d %d", w.pid, st.Start))
-		}
-	}
-	return nil
+	return err
 }
 
 // perhapsCgroup says whether an error of clone and exec can come from placing the

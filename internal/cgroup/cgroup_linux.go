@@ -122,14 +122,19 @@ func (d *Dir) PIDs() ([]int, error) {
 
 // Kill sends SIGKILL to every process in the cgroup and below it, all at once.
 // Linux 5.14 and later can do that.
-func (d *Dir) Kill() error {
-	fd, err := open(d.fd, "cgroup.kill", syscall.O_WRONLY)
+func (d *Dir) Kill() error { return d.write("cgroup.kill", "1") }
+
+// Add moves a process into the cgroup.
+func (d *Dir) Add(pid int) error { return d.write("cgroup.procs", strconv.Itoa(pid)) }
+
+func (d *Dir) write(name, text string) error {
+	fd, err := open(d.fd, name, syscall.O_WRONLY)
 	if err != nil {
-		return &os.PathError{Op: "open", Path: d.path + "/cgroup.kill", Err: err}
+		return &os.PathError{Op: "open", Path: d.path + "/" + name, Err: err}
 	}
 	defer syscall.Close(fd)
-	if _, err := syscall.Write(fd, []byte("1")); err != nil {
-		return &os.PathError{Op: "write", Path: d.path + "/cgroup.kill", Err: err}
+	if _, err := syscall.Write(fd, []byte(text)); err != nil {
+		return &os.PathError{Op: "write", Path: d.path + "/" + name, Err: err}
 	}
 	return nil
 }

@@ -54,6 +54,7 @@ class Options(TypedDict, total=False):
     hang_timeout: Union[float, str]  # the workers hang if for that long none on this host has written output or used a timer, and one at least has not used the CPU; 0 for never
     hang_action: Literal["kill", "notify"]  # what to do then, after evidence is kept: kill (a failure, so restarts apply) or notify (only report it)
     autopsy_timeout: Union[float, str]  # how long evidence (stacks, sockets, threads) of workers that hang or miss a deadline is collected at most before they are killed; 0 for not at all
+    warm: bool  # start the workers as forks of a Python process that has imported what they import, which is learnt, so that a restart takes a fraction of a second; where that is not safe they start as usual (Linux only)
     worker_server: bool  # give each worker a path in TORCH_WORKER_SERVER_SOCKET, so that one that runs torch's control_plane.worker_main can be asked for its stacks and its flight recorder
     health_addr: Union[int, str]  # serve /healthz, /readyz, /metrics, /v1/state and a status page; a port alone is at 127.0.0.1 (default: $TORCHELASTIC_HEALTH_CHECK_PORT, else nowhere)
     health_names: Union[str, Sequence[object]]  # further host names that requests there may use, such as a proxy's; addresses, localhost and this host's own name always work

@@ -30,6 +30,9 @@ var plays = map[string]struct {
 	"docs/slurm.md":           {0, slurm},
 	"docs/troubleshooting.md": {2, troubleshooting},
 	"docs/tutorial.md":        {1, tutorial},
+	"docs/warm.md": {1, func(p *play) {
+		p.run("muster run --warm --nproc-per-node 8 --max-restarts 3 train.py").exits(0)
+	}},
 }
 
 // scripts are the pages whose blocks of sh are run, in one go, by another test.

@@ -1,0 +1,252 @@
+package warm
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/muster-run/muster/internal/safeopen"
+)
+
+// A memory is what is learnt of one program: a directory with the files below, each of lines.
+// Without a directory it forgets everything at the end.
+type memory struct {
+	dir string
+	log *slog.Logger
+
+	mu   sync.Mutex        // guards the rest
+	out  map[string]string // why a module is left out
+	last time.Duration     // what the last template took
+}
+
+const (
+	jobFile     = "job"     // what it is about; with other content all is forgotten
+	modulesFile = "modules" // what a worker had imported, in order; written by workers
+	leftFile    = "left"    // module, tab, why it is not imported by a template
+	tookFile    = "took"    // seconds that the last template took
+)
+
+// Bounds of what is believed.
+const (
+	maxMemory  = 4 << 20
+	maxModules = 20_000
+)
+
+var moduleName = regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL\pN_]+)*$`)
+
+// Dir is where everything learnt is by default.
+func Dir() (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(cache, "muster", "warm"), nil
+}
+
+// openMemory finds what is known of a program, and forgets it if the script or the interpreter
+// has changed since.
+func openMemory(dir string, p *program, log *slog.Logger) *memory {
+	m := &memory{log: log, out: map[string]string{}}
+	var err error
+	if dir == "" {
+		dir, err = Dir()
+	}
+	if err == nil {
+		key, job := p.identity()
+		dir = filepath.Join(dir, key)
+		if err = os.MkdirAll(dir, 0o700); err == nil {
+			err = check(dir)
+		}
+		m.dir = dir
+		if lines := m.read(jobFile); err == nil && !slices.Equal(lines, job) {
+			for _, name := range []string{modulesFile, leftFile, tookFile} {
+				_ = os.Remove(filepath.Join(dir, name))
+			}
+			err = m.write(jobFile, job)
+		}
+	}
+	if err != nil {
+		m.dir = ""
+		log.Info("what warm starts learn is not kept", "error", err)
+		return m
+	}
+	for _, line := range m.read(leftFile) {
+		if name, why, ok := strings.Cut(line, "\t"); ok && moduleName.MatchString(name) {
+			m.out[name] = why
+		}
+	}
+	if lines := m.read(tookFile); len(lines) == 1 {
+		seconds, _ := strconv.ParseFloat(lines[0], 64)
+		m.last = time.Duration(min(max(seconds, 0), 3600) * float64(time.Second))
+	}
+	return m
+}
+
+// check refuses a directory in which another user can write.
+func check(dir string) error {
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || info.Mode().Perm()&0o022 != 0 || !ok || int(owner.Uid) != os.Geteuid() {
+		return fmt.Errorf("%s is not a directory that only this user can change", dir)
+	}
+	return nil
+}
+
+// identity is the name of what is known of a program, and what it has to be about.
+func (p *program) identity() (key string, job []string) {
+	target := p.target
+	stamp := ""
+	if !p.module {
+		if abs, err := filepath.Abs(target); err == nil {
+			target = abs
+		}
+		stamp = fileStamp(target)
+	}
+	job = []string{"script " + target, "stamp " + stamp, "python " + p.python, "stamp " + fileStamp(p.python)}
+	hash := sha256.New()
+	fmt.Fprintf(hash, "%q %q %q", target, p.python, p.flags)
+	for _, entry := range p.env {
+		switch name, _, _ := strings.Cut(entry, "="); name {
+		case "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONNOUSERSITE":
+			fmt.Fprintf(hash, " %q", entry)
+		}
+	}
+	return hex.EncodeToString(hash.Sum(nil)[:12]), job
+}
+
+// fileStamp changes with a file.
+func fileStamp(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		return "none"
+	}
+	return fmt.Sprint(info.Size(), " ", info.ModTime().UnixNano())
+}
+
+// names is what a template imports: what a worker had imported, or torch where nothing is
+// known and the script has the word import before it.
+func (m *memory) names(p *program) []string {
+	var names []string
+	for _, name := range m.read(modulesFile) {
+		if moduleName.MatchString(name) && !m.isLeft(name) && len(names) < maxModules {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 && !m.isLeft("torch") && importsTorch(p) {
+		names = []string{"torch"}
+	}
+	return names
+}
+
+var torchImport = regexp.MustCompile(`(?m)^\s*(import|from)\s+torch\b`)
+
+func importsTorch(p *program) bool {
+	if p.module {
+		return false
+	}
+	f, _, err := safeopen.Open(p.target)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	text, _ := io.ReadAll(io.LimitReader(f, maxMemory))
+	return torchImport.Match(text)
+}
+
+// isLeft says whether a module, or a package that holds it, breaks a rule.
+func (m *memory) isLeft(name string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for left := range m.out {
+		if name == left || strings.HasPrefix(name, left+".") {
+			return true
+		}
+	}
+	return false
+}
+
+// leave remembers that a module is not to be imported by a template.
+func (m *memory) leave(name, why string) {
+	why = strings.Join(strings.Fields(why), " ")
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.out[name]; ok || !moduleName.MatchString(name) {
+		return
+	}
+	m.log.Info("a module is left out of warm starts", "module", name, "reason", why)
+	m.out[name] = why
+	var lines []string
+	for name, why := range m.out {
+		lines = append(lines, name+"\t"+why)
+	}
+	slices.Sort(lines)
+	_ = m.write(leftFile, lines)
+}
+
+func (m *memory) took() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.last
+}
+
+func (m *memory) keepTook(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last = d
+	_ = m.write(tookFile, []string{fmt.Sprintf("%.3f", d.Seconds())})
+}
+
+// read returns the lines of a file that this user owns; none where there is no such file.
+func (m *memory) read(name string) (lines []string) {
+	if m.dir == "" {
+		return nil
+	}
+	f, info, err := safeopen.Open(filepath.Join(m.dir, name))
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	if owner, ok := info.Sys().(*syscall.Stat_t); !ok || int(owner.Uid) != os.Geteuid() || info.Size() > maxMemory {
+		return nil
+	}
+	scan := bufio.NewScanner(io.LimitReader(f, maxMemory))
+	for scan.Scan() {
+		lines = append(lines, scan.Text())
+	}
+	return lines
+}
+
+// write replaces a file at once.
+func (m *memory) write(name string, lines []string) error {
+	if m.dir == "" {
+		return nil
+	}
+	f, err := os.CreateTemp(m.dir, name+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.WriteString(strings.Join(lines, "\n") + "\n")
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), filepath.Join(m.dir, name))
+}

@@ -1,0 +1,585 @@
+# The template of warm starts: a Python process that has imported what workers import, and forks
+# them. It runs from memory, as `python FLAGS -c 'exec(…)'`, with its code at descriptor 3 and a
+# socket to the agent at 4. It needs Python 3.8 and only the standard library.
+#
+# Both sides send frames: a length of four bytes, then fields with NUL between. The agent says
+# import once, then fork for each worker, which is answered by pid, to which it says go. The
+# worker is a fork of a fork: when the process between has ended, the worker is the agent's child.
+import _socket
+import builtins
+import gc
+import os
+import sys
+import time
+
+SOURCE, AGENT = 3, 4
+PR_SET_PDEATHSIG, PR_SET_MM, PR_SET_MM_MAP = 1, 35, 14
+LEARN_AT = (10.0, 60.0)  # seconds after the start, and at the end
+
+# What libraries read without Python's knowledge when they are loaded.
+READ_BY_C = ("OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "PYTORCH_", "TORCH_", "LD_", "MALLOC_", "PYTHON", "TZ")
+
+socket = _socket.socket(fileno=AGENT)
+agent = os.getppid()
+reads = {}  # name in the environment: the modules whose import has read it
+
+
+class Broken(Exception):
+    """Modules that must not be in the template, with the reason."""
+
+
+def send(*fields):
+    body = b"\0".join(f if isinstance(f, bytes) else f.encode("utf-8", "surrogateescape") for f in fields)
+    socket.sendall(len(body).to_bytes(4, "little") + body)
+
+
+def receive():
+    """Returns the fields of a frame, and the descriptors that came with it; None at the end."""
+    size = 4
+    head, ancillary, _, _ = socket.recvmsg(size, _socket.CMSG_SPACE(4 * 8))
+    fds = []
+    for level, kind, data in ancillary:
+        if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
+            fds = [int.from_bytes(data[i : i + 4], sys.byteorder) for i in range(0, len(data) - 3, 4)]
+    head = exactly(head, size)
+    body = exactly(b"", int.from_bytes(head, "little"))
+    return body.split(b"\0"), fds
+
+
+def exactly(data, size):
+    parts = [data]
+    size -= len(data)
+    while size > 0:
+        part = socket.recv(min(size, 1 << 20))
+        if not part:
+            os._exit(0)  # the agent is gone, or wants no template any more
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+# ---- What is imported, and whether that is safe
+
+
+def importing():
+    """Names the modules that are being imported, innermost first."""
+    frame, names = sys._getframe(2), []
+    while frame is not None:
+        name = frame.f_globals.get("__name__")
+        if frame.f_code.co_name == "<module>" and name not in ("__main__", __name__):
+            names.append(name)
+        frame = frame.f_back
+    return names
+
+
+def record(varying):
+    """Records what imports read of the environment; returns what ends that, and the modules
+    that have read what differs between workers."""
+    kind, broken = type(os.environ), {}
+    getitem, iterate = kind.__getitem__, kind.__iter__
+
+    def get(self, key):
+        names = importing()
+        if names:
+            text = os.fsdecode(key) if isinstance(key, (bytes, str)) else str(key)
+            reads.setdefault(text, names[0])
+            if text in varying:
+                for name in names:
+                    broken.setdefault(name, "%s reads %s at import" % (names[0], text))
+        return getitem(self, key)
+
+    def every(self):
+        for name in importing():
+            broken.setdefault(name, "%s reads the whole environment at import" % name)
+        return iterate(self)
+
+    kind.__getitem__, kind.__iter__ = get, every
+
+    def end():
+        kind.__getitem__, kind.__iter__ = getitem, iterate
+
+    return end, broken
+
+
+def installed():
+    """The directories of modules that do not change while a job runs."""
+    return [os.path.dirname(os.__file__)] + [p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages")]
+
+
+def is_installed(module, dirs):
+    file = getattr(module, "__file__", None)
+    return not isinstance(file, str) or not os.path.isabs(file) or any(file.startswith(d + os.sep) for d in dirs)
+
+
+def stamp(dirs):
+    """Changes when pip installs or removes something."""
+    found = []
+    for d in dirs:
+        try:
+            found.append(os.stat(d).st_mtime_ns)
+        except OSError:
+            found.append(0)
+    return found
+
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+
+def descriptors():
+    found = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found[int(name)] = os.readlink("/proc/self/fd/" + name)
+        except OSError:
+            pass  # the listing's own
+    return found
+
+
+class Survey:
+    """What a fork would not survive. check says what has become worse since the last call."""
+
+    def __init__(self):
+        self.threads, self.children, self.cuda, self.open = 1, "", False, descriptors()
+
+    def check(self):
+        before = (self.threads, self.children, self.cuda, self.open)
+        if threads() > self.threads:
+            rehearse()
+        with open("/proc/self/task/%d/children" % os.getpid()) as f:
+            self.children = f.read()
+        cuda = getattr(sys.modules.get("torch"), "cuda", None)
+        self.threads, self.open, self.cuda = threads(), descriptors(), cuda is not None and cuda.is_initialized()
+        if self.threads > before[0]:
+            return "starts a thread"
+        if len(self.children) > len(before[1]):
+            return "starts a process"
+        if self.cuda > before[2]:
+            return "initializes CUDA"
+        for fd, what in self.open.items():
+            if before[3].get(fd) != what:
+                return "leaves %s open" % what
+        return None
+
+
+def rehearse():
+    """Forks for nothing. Libraries that prepare for a fork (OpenBLAS) end their threads, and start
+    them again when they are used."""
+    pid = fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def fork():
+    if "warnings" not in sys.modules:
+        return os.fork()
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # 3.12 counts the threads that a fork has just ended
+        return os.fork()
+
+
+def load(varying, names):
+    """Imports the modules in their order. If some break a rule, this template is of no use: the
+    agent makes another one without them."""
+    import importlib
+
+    dirs = installed()
+    survey, before = Survey(), set(sys.modules)
+    why = survey.check()
+    if why:
+        raise Broken({"": "the interpreter, before any import, " + why})
+    end, broken = record(varying)
+    try:
+        for name in names:
+            if name in sys.modules:
+                continue
+            send("step", name)
+            try:
+                importlib.import_module(name)
+            except Exception as e:
+                send("left", name, "cannot be imported: %s: %s" % (type(e).__name__, str(e).replace("\0", " ")[:200]))
+                continue
+            why = survey.check()
+            if why:
+                broken.setdefault(name, why)
+    finally:
+        end()
+    if broken:
+        raise Broken(broken)
+    outside = [n for n, m in list(sys.modules.items()) if n not in before and not is_installed(m, dirs)]
+    if outside:
+        raise Broken({n: "is no installed module" for n in outside})
+    return dirs
+
+
+# ---- One worker
+
+
+class Request:
+    def __init__(self, fields, fds):
+        text = [os.fsdecode(f) for f in fields]
+        self.path, self.learn, count = text[1], text[2], int(text[3])
+        self.argv, self.environ = text[4 : 4 + count], text[4 + count :]
+        self.fds = fds
+        self.flags, self.module, self.script = 1, None, None
+        while not self.is_program(self.argv[self.flags]):
+            self.flags += 2 if self.argv[self.flags] in ("-X", "-W") else 1
+
+    def is_program(self, arg):
+        if arg == "-m":
+            self.module, self.args = self.argv[self.flags + 1], self.argv[self.flags + 2 :]
+        elif not arg.startswith("-"):
+            self.script, self.args = arg, self.argv[self.flags + 1 :]
+        return not arg.startswith("-") or arg == "-m"
+
+
+def serve(varying, dirs, environ, said):
+    """Forks workers until the agent closes the socket. Returns in a worker, with its request."""
+    before, changed = stamp(dirs), dict(os.environ)
+    while True:
+        fields, fds = receive()
+        request = Request(fields, fds)
+        why = differs(request, environ, varying, dirs, before)
+        if why:
+            send("error", why)
+        elif work():
+            request.changed = {n: changed.get(n) for n in set(environ) ^ set(changed) | {n for n in environ if changed.get(n) != environ[n]}}
+            become(request, said)
+            return request
+        for fd in fds:
+            os.close(fd)
+
+
+def differs(request, environ, varying, dirs, before):
+    """Says why the template is not what the worker would become; None if it is."""
+    wanted = dict(e.partition("=")[::2] for e in request.environ)
+    for name in sorted(set(wanted) ^ set(environ) | {n for n in wanted if wanted[n] != environ.get(n)}):
+        if name not in varying:
+            return "%s has another value than when the modules were imported" % name
+    if stamp(dirs) != before:
+        return "a package was installed or removed since the modules were imported"
+    top = {name.partition(".")[0] for name in sys.modules}
+    own = os.getcwd() if request.module else os.path.dirname(os.path.realpath(request.script))
+    top.difference_update(sys.builtin_module_names)
+    for d in [own] + [p for p in sys.path if p not in dirs and not p.startswith(dirs[0])]:
+        try:
+            found = top.intersection(n.partition(".")[0] for n in os.listdir(d))
+        except OSError:
+            continue
+        if found:
+            return "%s in %s stands before an installed module" % (sorted(found)[0], d)
+    return None
+
+
+def work():
+    """Forks one worker, and returns True in it."""
+    hold, release = os.pipe()  # the process between ends when nobody holds release any more
+    tell, told = os.pipe()  # its answer
+    wait, go = os.pipe()
+    between = fork()
+    if between == 0:
+        os.close(release)
+        os.close(go)
+        worker = fork()
+        if worker == 0:
+            os.close(hold)
+            if os.read(wait, 1) != b"g":
+                os._exit(1)
+            for fd in (tell, told, wait):
+                os.close(fd)
+            return True
+        os.write(told, b"%d" % worker)
+        os.read(hold, 1)
+        os._exit(0)
+    for fd in (hold, told, wait):
+        os.close(fd)
+    pid = os.read(tell, 20)
+    os.close(tell)
+    send("pid", pid or b"0")
+    ok = receive()[0][0] == b"go" and pid
+    os.close(release)
+    os.waitpid(between, 0)
+    if ok:
+        os.write(go, b"g")
+        send("gone")
+    os.close(go)
+    return False
+
+
+def become(request, said):
+    """Makes of a fork what exec makes of a worker."""
+    try:
+        import ctypes
+
+        os.setsid()
+        prctl = ctypes.CDLL(None).prctl
+        prctl(PR_SET_PDEATHSIG, 9, 0, 0, 0)
+        if os.getppid() != agent:
+            os._exit(1)
+        for fd, target in zip(request.fds, range(3)):
+            os.dup2(fd, target, inheritable=True)
+        for fd in request.fds:
+            os.close(fd)
+        set_environ(request)
+        rename(ctypes, prctl, request)
+        for fd, text in said.items():
+            if text:
+                os.write(fd, text)  # the imports have said it
+        reopen()
+        reseed()
+        sys.argv[:] = [request.script or "-m"] + request.args
+        if hasattr(sys, "orig_argv"):
+            sys.orig_argv[1:] = request.argv[1:]
+        if not sys.flags.isolated and not getattr(sys.flags, "safe_path", False):
+            sys.path.insert(0, os.getcwd() if request.module else os.path.dirname(os.path.realpath(request.script)))
+        sys.path_importer_cache.clear()
+        if request.script:
+            request.code = compiled(request)
+        if request.learn:
+            Lesson(request.learn)
+        socket.close()
+    except BaseException as e:
+        cold(request, "%s: %s" % (type(e).__name__, e))
+
+
+def cold(request, why):
+    """Turns the worker into one that is started cold, in the same process."""
+    import signal
+
+    send("cold", str(os.getpid()), why)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_DFL)  # Python ignores them, and exec keeps that
+    os.execve(request.path, request.argv, dict(e.partition("=")[::2] for e in request.environ))
+
+
+def set_environ(request):
+    os.environ.clear()
+    for entry in request.environ:
+        name, _, value = entry.partition("=")
+        os.environ[name] = value
+    for name, value in request.changed.items():  # by a wrapper or an import
+        if value is not None:
+            os.environ[name] = value
+        else:
+            os.environ.pop(name, None)
+
+
+def rename(ctypes, prctl, request):
+    """Shows the worker's arguments and environment in /proc, as exec does."""
+    import mmap
+
+    args, env = (b"".join(os.fsencode(t) + b"\0" for t in texts) for texts in (request.argv, request.environ))
+    room = mmap.mmap(-1, len(args) + len(env), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    room.write(args + env)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(room))
+    request.room = room  # for as long as the process lives
+    with open("/proc/self/stat", "rb") as f:
+        stat = [0, 0, 0] + f.read().rpartition(b")")[2].split()
+    sbrk = ctypes.CDLL(None).sbrk
+    sbrk.restype = ctypes.c_void_p
+    fields = [int(stat[i]) for i in (26, 27, 45, 46, 47)] + [sbrk(0), int(stat[28])]
+    fields += [start, start + len(args), start + len(args), start + len(args) + len(env), 0]
+    table = b"".join(n.to_bytes(8, sys.byteorder) for n in fields) + bytes(4) + b"\xff" * 4
+    prctl(PR_SET_MM, PR_SET_MM_MAP, ctypes.c_char_p(table), ctypes.c_ulong(len(table)), 0)
+
+
+def reopen():
+    """Makes the standard streams anew, as the interpreter does: what they are decides."""
+    import io
+
+    buffered = not sys.stdout.write_through  # no -u
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        old = getattr(sys, name)
+        stream = open(fd, mode + "b", buffering=-1 if buffered or mode == "r" else 0, closefd=False)
+        raw = getattr(stream, "raw", stream)
+        raw.name = "<%s>" % name
+        line = buffered and (raw.isatty() or fd == 2)
+        text = io.TextIOWrapper(
+            stream, encoding=old.encoding, errors=old.errors, newline="\n", line_buffering=line, write_through=not buffered)
+        text.mode = mode
+        setattr(sys, name, text)
+        setattr(sys, "__%s__" % name, text)
+
+
+def reseed():
+    """What differs between processes from their beginning. The module random sees to itself."""
+    legacy = sys.modules.get("numpy.random")
+    if legacy is not None:
+        legacy.seed()
+    threading = sys.modules.get("threading")
+    if threading is not None and hasattr(threading.main_thread(), "_set_native_id"):
+        threading.main_thread()._set_native_id()  # Python before 3.12 keeps the parent's
+    process = sys.modules.get("multiprocessing.process")
+    if process is not None:
+        process.current_process().authkey = os.urandom(32)
+
+
+def compiled(request):
+    with open(request.script, "rb") as f:
+        source = f.read()
+    if request.script.endswith(".pyc"):
+        raise ValueError("a .pyc file")
+    name = request.script
+    if sys.version_info >= (3, 9) and not os.path.isabs(name):
+        name = os.getcwd() + "/" + (name[2:] if name.startswith("./") else name)
+    request.script = name
+    try:
+        code = compile(source, name, "exec", dont_inherit=True)
+    except Exception as e:
+        return e
+    if b"environ" in source or b"putenv" in source:
+        for variable in assigned(source, name):
+            if variable in reads or variable.startswith(READ_BY_C):
+                raise ValueError("the script sets %s, which %s" % (
+                    variable, "%s has read at import" % reads[variable] if variable in reads else "libraries read when they are loaded"))
+    return code
+
+
+def assigned(source, name):
+    """The variables that a script sets, as far as that can be seen."""
+    import ast
+
+    def constant(node):
+        node = getattr(node, "value", node) if type(node).__name__ == "Index" else node
+        return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+    def is_environ(node):
+        return getattr(node, "attr", getattr(node, "id", None)) == "environ"
+
+    for node in ast.walk(ast.parse(source, name)):
+        if isinstance(node, ast.Subscript) and is_environ(node.value) and not isinstance(node.ctx, ast.Load):
+            found = [constant(node.slice)]
+        elif isinstance(node, ast.Call) and isinstance(node.func, (ast.Attribute, ast.Name)):
+            called = getattr(node.func, "attr", getattr(node.func, "id", None))
+            if called == "putenv" or called in ("setdefault", "pop") and is_environ(node.func.value):
+                found = [constant(a) for a in node.args[:1]]
+            elif called == "update" and is_environ(node.func.value):
+                found = [constant(k) for a in node.args if isinstance(a, ast.Dict) for k in a.keys] + [k.arg for k in node.keywords]
+            else:
+                continue
+        else:
+            continue
+        for variable in found:
+            if variable:
+                yield variable
+
+
+class Lesson:
+    """Keeps what the worker has imported for the next template: at its end, and earlier when the
+    garbage collector runs, which takes neither a thread nor a signal."""
+
+    def __init__(self, path):
+        import atexit
+
+        self.path, self.pid = path, os.getpid()
+        self.begun, self.due = time.monotonic(), list(LEARN_AT)
+        self.known = 0
+        atexit.register(self.write)
+        gc.callbacks.append(self.collected)
+
+    def collected(self, phase, info):
+        if time.monotonic() - self.begun < self.due[0]:
+            return
+        del self.due[0]
+        if not self.due:
+            gc.callbacks.remove(self.collected)
+        self.write()
+
+    def write(self):
+        try:
+            if os.getpid() != self.pid or len(sys.modules) == self.known:
+                return
+            self.known, dirs, names = len(sys.modules), installed(), []
+            for name, module in list(sys.modules.items()):
+                spec = getattr(module, "__spec__", None)
+                if spec is not None and spec.name == name and name != "__main__" and is_installed(module, dirs) and "\n" not in name:
+                    names.append(name)
+            new = "%s.%d" % (self.path, self.pid)
+            with open(new, "w") as f:
+                f.write("\n".join(names) + "\n")
+            os.replace(new, self.path)
+        except Exception:
+            pass  # the next start is as this one
+
+
+def run(request):
+    """Runs the program as the interpreter's main does."""
+    import signal
+
+    main = sys.modules["__main__"].__dict__
+    try:
+        if request.module:
+            import runpy
+
+            runpy._run_module_as_main(request.module)
+            return
+        from importlib.machinery import SourceFileLoader
+
+        main["__file__"], main["__cached__"] = request.script, None
+        main["__loader__"] = SourceFileLoader("__main__", request.script)
+        try:
+            if isinstance(request.code, BaseException):
+                raise request.code.with_traceback(None)
+            exec(request.code, main)
+        finally:
+            main.pop("__file__", None)
+            main.pop("__cached__", None)
+    except SystemExit:
+        raise
+    except BaseException as e:
+        report(e)
+        if isinstance(e, KeyboardInterrupt):
+            sys.excepthook = lambda *args: None
+            raise
+        sys.exit(1)
+
+
+def report(e):
+    """Prints an exception without this file's frames."""
+    tb = e.__traceback__
+    while tb is not None and tb.tb_frame.f_code.co_filename == FILE:
+        tb = tb.tb_next
+    e.__traceback__ = tb
+    sys.last_type, sys.last_value, sys.last_traceback = type(e), e, tb
+    if sys.version_info >= (3, 12):
+        sys.last_exc = e
+    sys.excepthook(type(e), e, tb)
+
+
+FILE = sys._getframe().f_code.co_filename
+
+
+def main():
+    """Makes the template, and serves. Returns in a worker, with its request."""
+    os.close(SOURCE)
+    fields, _ = receive()
+    varying = frozenset(os.fsdecode(fields[1]).split(","))
+    count = int(fields[2])
+    given = dict(os.fsdecode(e).partition("=")[::2] for e in fields[3 : 3 + count])  # a wrapper may have changed it
+    names = [os.fsdecode(f) for f in fields[3 + count :]]
+    if sys.path and sys.path[0] == "":
+        del sys.path[0]
+    begun = time.monotonic()
+    try:
+        dirs = load(varying, names)
+    except Broken as e:
+        for name, why in e.args[0].items():
+            send("left", name, why)
+        os._exit(0)
+    said = {}
+    for fd in (1, 2):
+        getattr(sys, ("stdout", "stderr")[fd - 1]).flush()
+        said[fd] = os.pread(fd, 1 << 16, 0)
+    import atexit, ctypes, importlib, io, mmap, signal  # which a worker's beginning needs
+
+    gc.collect()
+    gc.freeze()
+    send("ready", "%.3f" % (time.monotonic() - begun), str(len(sys.modules)))
+    return serve(varying, dirs, given, said)
+
+
+request = main()
+run(request)

@@ -1,0 +1,330 @@
+package warm
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/children"
+	"github.com/muster-run/muster/process"
+)
+
+//go:embed template.py
+var source []byte
+
+// command is what the template's interpreter runs; its end is what ps shows.
+const command = `exec(compile(open(3,'rb',closefd=False).read(),'<muster warm>','exec'),{'__name__':'muster_warm'})  # muster: template of warm starts`
+
+// answerTime is how long a template may take for one step of a fork.
+const answerTime = 10 * time.Second
+
+// maxFrame bounds what a template says at once.
+const maxFrame = 1 << 20
+
+// A template is a process that forks workers. One goroutine reads what it says; load, and after
+// it fork, wait for that. Only one of them runs at a time.
+type template struct {
+	program *program
+	names   []string // what it was told to import
+	learn   string   // the file where the worker of local rank 0 writes what it has imported
+	log     *slog.Logger
+	cmd     *exec.Cmd
+	conn    *net.UnixConn
+	frames  chan []string // closed at the end of the template
+	idle    bool          // at the lowest priority until it is ready
+	isReady bool
+	modules int
+	step    string // the last import that began
+	ended   chan struct{}
+	once    sync.Once
+}
+
+// startTemplate starts the process, which imports names then: see load.
+func startTemplate(h *Host, p *program, names []string, idle bool) (*template, error) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "template"), os.NewFile(uintptr(fds[1]), "template")
+	defer ours.Close()
+	defer theirs.Close()
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		return nil, err
+	}
+	t := &template{
+		program: p, names: names, log: h.log, conn: conn.(*net.UnixConn), idle: idle && canBeIdle(),
+		frames: make(chan []string, 64), ended: make(chan struct{}),
+	}
+	var files [3]*os.File // its code, stdout, stderr
+	for i, text := range [][]byte{source, nil, nil} {
+		if files[i], err = memoryFile(text); err != nil {
+			conn.Close()
+			return nil, err
+		}
+		defer files[i].Close()
+	}
+	args := append([]string{p.name}, p.flags...)
+	t.cmd = &exec.Cmd{
+		Path: p.python, Args: append(args, "-c", command), Env: p.env,
+		Stdout: files[1], Stderr: files[2], ExtraFiles: []*os.File{files[0], theirs},
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
+	}
+	begun := make(chan error)
+	h.work.Go(func() {
+		runtime.LockOSThread() // and never unlocked: its end is what Pdeathsig looks at
+		if err := children.Start(t.cmd); err != nil {
+			begun <- err
+			return
+		}
+		begun <- nil
+		_ = children.Wait(t.cmd)
+		close(t.ended)
+	})
+	if err := <-begun; err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("start a template: %w", err)
+	}
+	if t.idle {
+		setIdle(t.cmd.Process.Pid, true)
+	}
+	h.work.Go(t.read)
+	fields := append([]string{"import", strings.Join(p.varying, ","), strconv.Itoa(len(p.env))}, p.env...)
+	_ = t.send(nil, append(fields, names...)...) // a template that is gone says so to load
+	return t, nil
+}
+
+// read takes what the template and its workers say.
+func (t *template) read() {
+	defer close(t.frames)
+	for {
+		var size [4]byte
+		if _, err := io.ReadFull(t.conn, size[:]); err != nil {
+			return
+		}
+		n := binary.LittleEndian.Uint32(size[:])
+		if n > maxFrame {
+			return
+		}
+		body := make([]byte, n)
+		if _, err := io.ReadFull(t.conn, body); err != nil {
+			return
+		}
+		frame := strings.Split(string(body), "\x00")
+		if frame[0] == "cold" && len(frame) == 3 {
+			t.log.Warn("no warm start: workers are started cold", "pid", frame[1], "reason", frame[2])
+			continue
+		}
+		select {
+		case t.frames <- frame:
+		case <-t.ended:
+			return
+		}
+	}
+}
+
+// send sends one frame, with files.
+func (t *template) send(files []*os.File, fields ...string) error {
+	var body bytes.Buffer
+	for i, f := range fields {
+		if i > 0 {
+			body.WriteByte(0)
+		}
+		body.WriteString(f)
+	}
+	var rights []byte
+	if len(files) > 0 {
+		var fds []int
+		for _, f := range files {
+			fds = append(fds, int(f.Fd()))
+		}
+		rights = unix.UnixRights(fds...)
+	}
+	_ = t.conn.SetWriteDeadline(time.Now().Add(answerTime))
+	if _, _, err := t.conn.WriteMsgUnix(binary.LittleEndian.AppendUint32(nil, uint32(body.Len())), rights, nil); err != nil {
+		return err
+	}
+	_, err := t.conn.Write(body.Bytes())
+	return err
+}
+
+var errGone = errors.New("the template has ended")
+
+// next waits for a frame.
+func (t *template) next(ctx context.Context, timeout time.Duration) ([]string, error) {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case frame, ok := <-t.frames:
+		if !ok {
+			return nil, errGone
+		}
+		return frame, nil
+	case <-timer.C:
+		return nil, fmt.Errorf("the template has not answered for %v", timeout)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// load waits until the template has imported its modules. It returns those that it must not
+// have, with the reasons. Without an error it is ready, or has ended because of them.
+func (t *template) load(ctx context.Context, limit time.Duration, hangs func(module string)) (left map[string]string, err error) {
+	left = map[string]string{}
+	late := time.Now().Add(limit)
+	for {
+		frame, err := t.next(ctx, time.Until(late))
+		switch {
+		case err == errGone:
+			return left, nil
+		case err != nil:
+			if ctx.Err() == nil && t.step != "" {
+				hangs(t.step)
+				err = fmt.Errorf("%w, at the import of %s", err, t.step)
+			}
+			return left, err
+		}
+		switch {
+		case frame[0] == "step" && len(frame) == 2:
+			t.step = frame[1]
+		case frame[0] == "left" && len(frame) == 3:
+			left[frame[1]] = frame[2]
+		case frame[0] == "ready" && len(frame) == 3:
+			t.modules, _ = strconv.Atoi(frame[2])
+			if t.idle {
+				setIdle(t.cmd.Process.Pid, false)
+			}
+			t.isReady = true
+			return left, nil
+		}
+	}
+}
+
+// fork is process.Config.Fork.
+func (t *template) fork(img process.Image, adopt func(int) error) error {
+	learn := ""
+	if img.LocalRank == 0 {
+		learn = t.learn
+	}
+	fields := append([]string{"fork", img.Path, learn, strconv.Itoa(len(img.Args))}, img.Args...)
+	if err := t.send(img.Files, append(fields, img.Env...)...); err != nil {
+		return t.lost(err)
+	}
+	answer, err := t.next(context.Background(), answerTime)
+	if err != nil {
+		return t.lost(err)
+	}
+	if answer[0] == "error" && len(answer) == 2 {
+		return errors.New(answer[1])
+	}
+	pid, err := strconv.Atoi(answer[len(answer)-1])
+	if err != nil || answer[0] != "pid" || pid <= 1 {
+		return t.lost(fmt.Errorf("the template answered %q", answer))
+	}
+	if err := adopt(pid); err != nil {
+		_ = t.send(nil, "no")
+		return err
+	}
+	if err := t.send(nil, "go"); err != nil {
+		return t.lost(err)
+	}
+	if answer, err = t.next(context.Background(), answerTime); err != nil || answer[0] != "gone" {
+		return t.lost(cmpErr(err, answer))
+	}
+	return nil
+}
+
+func cmpErr(err error, answer []string) error {
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("the template answered %q", answer)
+}
+
+// lost ends a template that does not do what it should.
+func (t *template) lost(err error) error {
+	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
+		err = errGone
+	}
+	_ = t.cmd.Process.Kill()
+	return err
+}
+
+func (t *template) isAlive() bool {
+	select {
+	case <-t.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// lastStep says where a template ended.
+func (t *template) lastStep() string {
+	<-t.ended
+	if t.step == "" {
+		return t.cmd.ProcessState.String()
+	}
+	return fmt.Sprintf("%v, at the import of %s", t.cmd.ProcessState, t.step)
+}
+
+// close ends the template. Its workers stay.
+func (t *template) close() {
+	if t == nil {
+		return
+	}
+	t.once.Do(func() {
+		_ = t.cmd.Process.Kill()
+		<-t.ended
+		t.conn.Close()
+	})
+}
+
+// canBeIdle says whether a thread at the lowest priority may leave it again. A thread that
+// has to end then tries.
+var canBeIdle = sync.OnceValue(func() bool {
+	can := make(chan bool)
+	go func() {
+		runtime.LockOSThread()
+		can <- setIdle(0, true) == nil && setIdle(0, false) == nil
+	}()
+	return <-can
+})
+
+func setIdle(pid int, idle bool) error {
+	attr := &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_NORMAL}
+	if idle {
+		attr.Policy = unix.SCHED_IDLE
+	}
+	return unix.SchedSetAttr(pid, attr, 0)
+}
+
+// memoryFile is a file that is nowhere, to be read from its beginning.
+func memoryFile(text []byte) (*os.File, error) {
+	fd, err := unix.MemfdCreate("muster-warm", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "muster-warm")
+	if _, err = f.WriteAt(text, 0); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}

@@ -1,0 +1,23 @@
+"""DDP over gloo. Rank 0 says when its first step is done, and dies FAILS times."""
+import os
+import time
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+
+dist.init_process_group("gloo")
+model = DDP(torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    if step == 0 and dist.get_rank() == 0:
+        print("STEP %.3f" % time.time(), flush=True)
+if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < int(os.environ["FAILS"]) and dist.get_rank() == 0:
+    time.sleep(1.1)  # a worker that dies in its first second makes the next start cold
+    print("DEATH %.3f" % time.time(), flush=True)
+    os._exit(7)
+dist.barrier()
+dist.destroy_process_group()

@@ -1,0 +1,324 @@
+// Package warm starts workers as forks of a template: a Python process that has imported what
+// workers import (template.py). A Host keeps one and makes the next. What to import is learnt
+// from the workers (memory.go). Where a fork would not be the same as a fresh process, or
+// nobody can say, workers start as usual, and the log says why.
+package warm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/muster-run/muster/internal/execpath"
+	"github.com/muster-run/muster/process"
+)
+
+// Config is what a Host needs.
+type Config struct {
+	Supervisor *process.Supervisor
+	// Varies says whether a variable differs between workers or attempts.
+	Varies func(name string) bool
+	// Dir holds what is learnt. "" means warm in muster's part of the user's cache.
+	Dir    string
+	Logger *slog.Logger
+}
+
+const (
+	leastWait = 2 * time.Minute // for the imports of the first template
+	tries     = 6               // templates that may break a rule, one after the other
+	soon      = time.Second     // a worker that dies earlier makes the next start cold
+)
+
+// When a worker has written what it has imported, and a little later: LEARN_AT in template.py.
+var lookAgain = []time.Duration{0, 12 * time.Second, 63 * time.Second}
+
+// A Host starts the groups of one job on this host, one after the other.
+type Host struct {
+	cfg    Config
+	log    *slog.Logger
+	life   context.Context // ends with Close, and when the job is told to stop
+	end    context.CancelFunc
+	work   sync.WaitGroup // follow, and templates
+	mu     sync.Mutex     // held while a group starts; guards the rest
+	now    *template      // nil without
+	memory *memory        // nil before the first start
+	off    bool           // no warm starts any more, which has been said
+	last   *process.Group
+	begun  time.Time // of last, if it was warm
+}
+
+// New returns a Host. The caller closes it. ctx cuts its waiting short.
+func New(ctx context.Context, cfg Config) *Host {
+	h := &Host{cfg: cfg, log: cfg.Logger}
+	h.life, h.end = context.WithCancel(ctx)
+	return h
+}
+
+// Close ends the template.
+func (h *Host) Close() {
+	h.end()
+	h.mu.Lock()
+	h.now.close()
+	h.now = nil
+	h.mu.Unlock()
+	h.work.Wait()
+}
+
+// Start is Supervisor.Start, warm where that is possible.
+func (h *Host) Start(cfg process.Config) (*process.Group, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	p, err := newProgram(&cfg, h.cfg.Varies)
+	switch {
+	case h.off:
+	case err != nil:
+		h.cold(err, true)
+	case h.diedSoon():
+		h.cold(fmt.Errorf("a worker died in its first %v after the warm start before", soon), false)
+	default:
+		if err := h.ready(p); err != nil {
+			h.cold(err, true)
+		}
+		if h.now != nil {
+			fork := h.now
+			cfg.Fork = fork.fork
+			if h.memory.dir != "" {
+				fork.learn = filepath.Join(h.memory.dir, modulesFile)
+			}
+		}
+	}
+	h.begun = time.Time{}
+	if cfg.Fork != nil {
+		h.begun = time.Now()
+	}
+	g, err := h.cfg.Supervisor.Start(cfg)
+	if h.last = g; err == nil && !h.off && h.memory != nil {
+		h.work.Go(func() { h.follow(g, p) })
+	}
+	return g, err
+}
+
+// cold says why the workers start cold, or why they do from now on.
+func (h *Host) cold(why error, forGood bool) {
+	h.off = h.off || forGood
+	h.log.Warn("no warm start: workers are started cold", "reason", why)
+}
+
+// diedSoon says whether the last group was warm and a worker of it failed at once.
+func (h *Host) diedSoon() bool {
+	if h.last == nil || h.begun.IsZero() {
+		return false
+	}
+	r, err := h.last.Wait(h.life)
+	if err != nil {
+		return false
+	}
+	for _, exit := range r.Failures {
+		if exit.StoppedBy == 0 && exit.Time.Sub(h.begun) < soon {
+			return true
+		}
+	}
+	return false
+}
+
+// ready sees to it that there is a template, if there can be one.
+func (h *Host) ready(p *program) error {
+	if h.memory == nil {
+		h.memory = openMemory(h.cfg.Dir, p, h.log)
+	}
+	if h.now != nil && h.now.isAlive() && h.now.program.same(p) {
+		return nil
+	}
+	h.now.close()
+	h.now = nil
+	t, err := h.make(p, false)
+	h.now = t
+	return err
+}
+
+// make makes a template, leaving out what breaks a rule.
+func (h *Host) make(p *program, idle bool) (*template, error) {
+	for range tries {
+		names := h.memory.names(p)
+		begun := time.Now()
+		t, err := startTemplate(h, p, names, idle)
+		if err != nil {
+			return nil, err
+		}
+		left, err := t.load(h.life, max(leastWait, 10*h.memory.took()), func(name string) { h.memory.leave(name, "takes too long to import") })
+		for _, name := range slices.Sorted(maps.Keys(left)) {
+			h.memory.leave(name, left[name])
+		}
+		if why, ok := left[""]; ok {
+			err = errors.Join(err, errors.New(why))
+		}
+		switch {
+		case err != nil:
+			t.close()
+			return nil, err
+		case t.isReady:
+			h.log.Info("the template of warm starts is ready", "modules", t.modules, "took", time.Since(begun).Round(time.Millisecond), "pid", t.cmd.Process.Pid)
+			h.memory.keepTook(time.Since(begun))
+			return t, nil
+		case len(left) == 0 || slices.Equal(names, h.memory.names(p)):
+			why := t.lastStep()
+			t.close()
+			return nil, fmt.Errorf("the template ended before it was ready: %s", why)
+		}
+		t.close()
+	}
+	return nil, fmt.Errorf("%d templates in turn have imported a module that breaks a rule", tries)
+}
+
+// follow makes another template while the workers run, if they have imported more than the
+// present one has, or that one is gone.
+func (h *Host) follow(g *process.Group, p *program) {
+	ctx, cancel := context.WithCancel(h.life)
+	defer cancel()
+	h.work.Go(func() { _, _ = g.Wait(ctx); cancel() })
+	begun := time.Now()
+	for _, at := range lookAgain {
+		select {
+		case <-time.After(time.Until(begun.Add(at))):
+		case <-ctx.Done():
+			return
+		}
+		h.mu.Lock()
+		now := h.now
+		h.mu.Unlock()
+		if now != nil && now.isAlive() && slices.Equal(now.names, h.memory.names(p)) {
+			continue
+		}
+		next, err := h.make(p, true)
+		if err != nil {
+			if h.life.Err() == nil {
+				h.log.Info("no further template for warm starts", "reason", err)
+			}
+			return
+		}
+		h.mu.Lock()
+		old := h.now
+		if h.life.Err() != nil {
+			old = next
+		} else {
+			h.now = next
+		}
+		h.mu.Unlock()
+		old.close()
+	}
+}
+
+// A program is what all workers of a group run, and with what.
+type program struct {
+	python, name string   // the interpreter: its path, and argv[0]
+	flags        []string // of the interpreter
+	module       bool     // run by -m
+	target       string   // a path, or a module's name
+	env          []string // what all workers have
+	varying      []string // names of what they have not in common
+}
+
+func (p *program) same(q *program) bool {
+	return p.python == q.python && p.module == q.module && p.target == q.target && slices.Equal(p.flags, q.flags) && slices.Equal(p.env, q.env)
+}
+
+// newProgram says why workers cannot be forks of a template.
+func newProgram(cfg *process.Config, varies func(string) bool) (*program, error) {
+	if cfg.Func != "" || len(cfg.Args) == 0 {
+		return nil, errors.New("they run a function of this program")
+	}
+	if len(cfg.CPUs) > 0 {
+		return nil, errors.New("they are bound to CPUs, and libraries count those when they are loaded")
+	}
+	p := &program{name: cfg.Entrypoint}
+	base := filepath.Base(cfg.Entrypoint)
+	if !strings.HasPrefix(base, "python") {
+		return nil, fmt.Errorf("%s is no Python interpreter by its name", base)
+	}
+	rest := 0
+	for rank, args := range cfg.Args {
+		n, err := split(args)
+		if err != nil {
+			return nil, err
+		}
+		first := cfg.Args[0]
+		if rest = n; rank != 0 && (n > len(first) || !slices.Equal(args[:n], first[:n])) {
+			return nil, errors.New("they do not all run the same script")
+		}
+	}
+	head := cfg.Args[0][:rest]
+	p.target, head = head[rest-1], head[:rest-1]
+	if n := len(head); n > 0 && head[n-1] == "-m" {
+		p.module, head = true, head[:n-1]
+	}
+	p.flags = head
+	if !p.module {
+		info, err := os.Stat(p.target)
+		switch {
+		case err != nil:
+			return nil, err
+		case !info.Mode().IsRegular():
+			return nil, fmt.Errorf("%s is no regular file", p.target)
+		}
+	}
+	values := map[string]string{}
+	vary := map[string]bool{"TORCHELASTIC_ERROR_FILE": true, "MUSTER_WORKER": true} // of package process
+	for rank := range cfg.Args {
+		for name, value := range cfg.Envs[rank] {
+			if before, ok := values[name]; varies(name) || ok && before != value || len(cfg.Envs) > 1 && !inAll(cfg.Envs, name) {
+				vary[name] = true
+			}
+			values[name] = value
+		}
+	}
+	for _, entry := range slices.Backward(cfg.Env) { // the last of one name counts
+		name, value, _ := strings.Cut(entry, "=")
+		if _, ok := values[name]; !ok && !varies(name) {
+			values[name] = value
+		}
+	}
+	for name, value := range values {
+		if !vary[name] {
+			p.env = append(p.env, name+"="+value)
+		}
+	}
+	p.varying = slices.Sorted(maps.Keys(vary))
+	slices.Sort(p.env)
+	var err error
+	p.python, err = execpath.Find(cfg.Entrypoint, func(name string) (string, bool) { v, ok := values[name]; return v, ok })
+	return p, err
+}
+
+func inAll(envs map[int]map[string]string, name string) bool {
+	for _, env := range envs {
+		if _, ok := env[name]; !ok {
+			return false
+		}
+	}
+	return true
+}
+
+// split returns how many of an interpreter's arguments end with the script or module.
+func split(args []string) (int, error) {
+	for i := 0; i < len(args); i++ {
+		switch arg := args[i]; {
+		case arg == "-m" && i+1 < len(args):
+			return i + 2, nil
+		case arg == "-X" || arg == "-W":
+			i++
+		case !strings.HasPrefix(arg, "-"):
+			return i + 1, nil
+		case strings.Trim(arg[1:], "uObBsSEIPd") != "" && !strings.HasPrefix(arg, "-X") && !strings.HasPrefix(arg, "-W"):
+			return 0, fmt.Errorf("the interpreter has the option %s", arg)
+		}
+	}
+	return 0, errors.New("there is no script")
+}

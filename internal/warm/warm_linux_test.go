@@ -1,0 +1,525 @@
+package warm_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/internal/test/pypeer"
+	"github.com/muster-run/muster/internal/warm"
+	"github.com/muster-run/muster/logs"
+	"github.com/muster-run/muster/process"
+)
+
+// A lab starts groups of workers and keeps what they and the Host say.
+type lab struct {
+	t      *testing.T
+	python string
+	sup    *process.Supervisor
+	cache  string
+	dir    string // the working directory of scripts, and their OUT
+	log    text
+	env    []string
+}
+
+// text is a log that may be read while it is written.
+type text struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *text) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *text) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skipf("needs Python: %v", err)
+	}
+	// A wrapper, as pyenv has them, knows where the interpreter is.
+	real, err := exec.Command(python, "-c", "import sys; print(sys.executable)").Output()
+	if err != nil {
+		t.Skipf("needs Python: %v", err)
+	}
+	l := &lab{t: t, python: strings.TrimSpace(string(real)), cache: t.TempDir(), dir: t.TempDir()}
+	l.env = append(os.Environ(), "OUT="+l.dir)
+	logger := slog.New(slog.NewTextHandler(&l.log, nil))
+	l.sup, err = process.NewSupervisor(process.SupervisorConfig{Logger: logger, WholeProgram: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.sup.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+func (l *lab) host() *warm.Host {
+	h := warm.New(l.t.Context(), warm.Config{
+		Supervisor: l.sup, Varies: agent.SetsVariable, Dir: l.cache, Logger: slog.New(slog.NewTextHandler(&l.log, nil)),
+	})
+	l.t.Cleanup(h.Close)
+	return h
+}
+
+func (l *lab) script(name, body string) string {
+	l.t.Helper()
+	path := filepath.Join(l.dir, name)
+	if err := os.WriteFile(path, []byte(body), 0o644); err != nil {
+		l.t.Fatal(err)
+	}
+	return path
+}
+
+// ended is what became of a worker.
+type ended struct {
+	Code           int
+	Stdout, Stderr string
+}
+
+type starter func(process.Config) (*process.Group, error)
+
+// run runs n workers to their end.
+func (l *lab) run(start starter, n int, args ...string) []ended {
+	l.t.Helper()
+	both, err := logs.ParseStd("3")
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	run, err := logs.New(logs.Config{Dir: l.t.TempDir(), RunID: "x", Redirects: both, Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	var workers []logs.Worker
+	cfg := process.Config{
+		Entrypoint: l.python, Env: l.env, Grace: 10 * time.Second,
+		Args: map[int][]string{}, Envs: map[int]map[string]string{},
+	}
+	for i := range n {
+		workers = append(workers, logs.Worker{LocalRank: i, Rank: i, Role: "x"})
+		cfg.Args[i] = args
+		cfg.Envs[i] = map[string]string{"RANK": strconv.Itoa(i), "LOCAL_RANK": strconv.Itoa(i), "WORLD_SIZE": strconv.Itoa(n),
+			"TORCHELASTIC_ERROR_FILE": filepath.Join(l.dir, fmt.Sprint("error", i))}
+	}
+	at, err := run.Attempt(0, workers)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	cfg.Logs = at
+	g, err := start(cfg)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(l.t.Context(), 3*time.Minute)
+	defer cancel()
+	r, err := g.Wait(ctx)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	all := make([]ended, n)
+	for i := range all {
+		out, _ := os.ReadFile(r.Stdouts[i])
+		errs, _ := os.ReadFile(r.Stderrs[i])
+		all[i] = ended{r.Exits[i].Code, string(out), string(errs)}
+	}
+	if _, err := at.Finish(ctx); err != nil {
+		l.t.Error(err)
+	}
+	return all
+}
+
+// seen is what testdata/self.py has written.
+func (l *lab) seen(rank int) map[string]any {
+	l.t.Helper()
+	path := filepath.Join(l.dir, strconv.Itoa(rank))
+	body, err := os.ReadFile(path)
+	var seen map[string]any
+	if err == nil {
+		err = json.Unmarshal(body, &seen)
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	_ = os.Remove(path)
+	return seen
+}
+
+// A script sees the same of itself as in a worker that was started cold, except for what
+// docs/warm.md lists.
+func TestEquality(t *testing.T) {
+	self, err := filepath.Abs("testdata/self.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, flags := range [][]string{{"-u"}, {"-X", "dev", "-O", "-W", "error::ResourceWarning"}} {
+		t.Run(strings.Join(flags, " "), func(t *testing.T) {
+			l := newLab(t)
+			l.env = append(l.env, "MP=1")
+			h := l.host()
+			args := append(slices.Clone(flags), self, "a", "b c", "")
+			cold := l.run(l.sup.Start, 2, args...)
+			want := []map[string]any{l.seen(0), l.seen(1)}
+			for range 2 { // without knowledge, and with it
+				got := l.run(h.Start, 2, args...)
+				if diff := cmp.Diff(cold, got); diff != "" {
+					t.Errorf("what became of the workers (-cold +warm):\n%s", diff)
+				}
+				for rank := range want {
+					seen := l.seen(rank)
+					if !reflectNumber(seen["frames"], 3) {
+						t.Errorf("%v frames are below the script, want 3 as docs/warm.md says", seen["frames"])
+					}
+					for _, key := range []string{"frames", "gc", "random", "hash"} {
+						if key == "random" && seen[key] == want[rank][key] {
+							t.Errorf("random numbers are those of another worker")
+						}
+						delete(seen, key)
+						delete(want[rank], key)
+					}
+					if diff := cmp.Diff(want[rank], seen); diff != "" {
+						t.Errorf("rank %d (-cold +warm):\n%s", rank, diff)
+					}
+				}
+			}
+			if s := l.log.String(); strings.Contains(s, "cold") {
+				t.Errorf("workers have started cold:\n%s", s)
+			}
+		})
+	}
+}
+
+func reflectNumber(got any, want float64) bool { n, ok := got.(float64); return ok && n == want }
+
+// How a script ends, and what it prints then, is the same.
+func TestEnds(t *testing.T) {
+	l := newLab(t)
+	h := l.host()
+	tests := map[string]string{
+		"exit status":      "import sys\nsys.exit(3)",
+		"exit message":     "import sys\nsys.exit('the message')",
+		"exception":        "def f():\n    raise ValueError('x')\ntry:\n    1/0\nexcept Exception:\n    f()",
+		"syntax error":     "x = (\ny",
+		"excepthook":       "import sys\nsys.excepthook = lambda t, v, tb: print('hook', t, v, tb.tb_frame.f_code.co_name, tb.tb_next, flush=True)\n1/0",
+		"signal":           "import os, signal\nos.kill(os.getpid(), signal.SIGUSR1)",
+		"interrupt":        "raise KeyboardInterrupt",
+		"SIGPIPE":          "import os\nr, w = os.pipe()\nos.close(r)\nos.write(w, b'x')",
+		"thread at exit":   "import threading, time, atexit\natexit.register(print, 'last')\nthreading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\nprint('end')",
+		"faulthandler":     "import faulthandler, sys\nsys.stderr.flush()\nfaulthandler.enable()\nprint('ok')",
+		"warnings":         "import warnings\nwarnings.warn('once')\nwarnings.warn('deep', stacklevel=2)",
+		"utf-8 and cookie": "# coding: latin-1\nprint(ascii('\xe4'))",
+		"_exit":            "import os\nprint('x', flush=True)\nos._exit(9)",
+	}
+	for name, body := range tests {
+		t.Run(name, func(t *testing.T) {
+			l.t = t
+			path := l.script("script.py", body)
+			cold := l.run(l.sup.Start, 1, "-u", path)
+			// Each is a job of its own, so that no start is cold since the last one failed early.
+			got := l.run(l.host().Start, 1, "-u", path)
+			if name == "warnings" { // a level of the stack that is not there is <sys> or <string>
+				for _, e := range [][]ended{cold, got} {
+					e[0].Stderr = regexp.MustCompile(`(?m)^.*deep.*$`).ReplaceAllString(e[0].Stderr, "deep")
+				}
+			}
+			if diff := cmp.Diff(cold, got); diff != "" {
+				t.Errorf("(-cold +warm):\n%s", diff)
+			}
+		})
+	}
+	l.t = t
+	_ = h
+	if s := l.log.String(); strings.Contains(s, "cold") {
+		t.Errorf("workers have started cold:\n%s", s)
+	}
+}
+
+// A module of python -m, with the frames of runpy.
+func TestModule(t *testing.T) {
+	l := newLab(t)
+	l.env = append(l.env, "PYTHONPATH="+l.dir)
+	l.script("trainer.py", "import sys\nprint(sys.argv, __spec__.name, __name__, __file__, sys.orig_argv[1:] if hasattr(sys, 'orig_argv') else '')\n1/0\n")
+	cold := l.run(l.sup.Start, 1, "-u", "-m", "trainer", "x")
+	got := l.run(l.host().Start, 1, "-u", "-m", "trainer", "x")
+	if diff := cmp.Diff(cold, got); diff != "" || got[0].Code != 1 {
+		t.Errorf("(-cold +warm):\n%s", diff)
+	}
+}
+
+// packages makes an installed module of each body, and what an earlier worker has learnt of
+// a script that imports them all.
+func (l *lab) packages(bodies map[string]string) (script string) {
+	l.t.Helper()
+	site := filepath.Join(l.dir, "site-packages")
+	if err := os.Mkdir(site, 0o755); err != nil {
+		l.t.Fatal(err)
+	}
+	l.env = append(l.env, "PYTHONPATH="+site)
+	body := "import sys\nfirst = set(sys.modules)\n"
+	names := []string{}
+	for name := range bodies {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if err := os.WriteFile(filepath.Join(site, name+".py"), []byte(bodies[name]), 0o644); err != nil {
+			l.t.Fatal(err)
+		}
+		body += "try:\n    import " + name + "\nexcept ImportError:\n    pass\n"
+	}
+	body += "print(sorted(n for n in first if n in " + fmt.Sprintf("{'%s'}", strings.Join(names, "','")) + "))\n"
+	return l.script("script.py", body)
+}
+
+// Each rule of safety has a module that breaks it: that one is left out, remembered with its
+// reason, and the workers start warm without it.
+func TestRules(t *testing.T) {
+	l := newLab(t)
+	script := l.packages(map[string]string{
+		"clean":   "",
+		"thread":  "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+		"socket_": "import socket\ns = socket.socket()",
+		"file":    "f = open(__file__)",
+		"child":   "import subprocess, sys\np = subprocess.Popen([sys.executable, '-c', 'input()'], stdin=subprocess.PIPE)",
+		"rank":    "import os\nx = os.environ.get('RANK')",
+		"outer":   "import inner",
+		"inner":   "import os\nx = os.getenv('LOCAL_RANK')",
+		"copies":  "import os\nx = dict(os.environ)",
+		"reads":   "import os\nx = os.environ.get('HOME')",
+	})
+	h := l.host()
+	l.run(h.Start, 1, "-u", script) // learns
+	got := l.run(l.host().Start, 2, "-u", script)
+	for rank, e := range got {
+		if e.Code != 0 || e.Stdout != "['clean', 'reads']\n" {
+			t.Errorf("rank %d: %+v, want clean and reads to be imported before the script", rank, e)
+		}
+	}
+	found, err := filepath.Glob(filepath.Join(l.cache, "*", "left"))
+	if err != nil || len(found) != 1 {
+		t.Fatal(found, err)
+	}
+	left, err := os.ReadFile(found[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"thread\tstarts a thread", "socket_\tleaves socket:", "file\tleaves ", "rank\trank reads RANK at import", "outer\tinner reads LOCAL_RANK at import",
+		"inner\tinner reads LOCAL_RANK at import", "copies\tcopies reads the whole environment at import",
+	} {
+		if !strings.Contains(string(left), want) {
+			t.Errorf("no %q in:\n%s", want, left)
+		}
+	}
+	if !regexp.MustCompile(`child\t(starts a process|leaves pipe)`).Match(left) {
+		t.Errorf("child is not left out:\n%s", left)
+	}
+	if s := l.log.String(); strings.Contains(s, "cold") {
+		t.Errorf("workers have started cold:\n%s", s)
+	}
+}
+
+// What makes a start cold, with the reason, while the worker runs all the same.
+func TestCold(t *testing.T) {
+	const say = "print('ran')\n"
+	tests := []struct {
+		name, body string
+		prepare    func(l *lab)
+		args       []string
+		reason     string
+	}{
+		{name: "a variable that libraries have read", body: "import os\nos.environ['OMP_NUM_THREADS'] = '1'\n" + say, reason: "the script sets OMP_NUM_THREADS"},
+		{name: "its own random.py", body: say, prepare: func(l *lab) { l.script("shutil.py", "") }, reason: "stands before an installed module"},
+		{name: "-c", args: []string{"-c", "print('ran')"}, reason: "option -c"},
+		{name: "a hook of the interpreter", body: say, prepare: func(l *lab) {
+			l.script("sitecustomize.py", "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()")
+			l.env = append(l.env, "PYTHONPATH="+l.dir)
+		}, reason: "before any import, starts a thread"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			l := newLab(t)
+			if tt.prepare != nil {
+				tt.prepare(l)
+			}
+			args := tt.args
+			if args == nil {
+				args = []string{"-u", l.script("script.py", tt.body)}
+			}
+			h := l.host()
+			if tt.name == "its own random.py" { // what is imported is learnt from another script
+				args = []string{"-u", l.script("script.py", "import shutil\n"+say)}
+			}
+			got := l.run(h.Start, 1, args...)
+			if !strings.HasPrefix(got[0].Stdout, "ran") || got[0].Code != 0 {
+				t.Errorf("the worker: %+v", got[0])
+			}
+			h.Close() // nobody writes any more
+			if s := l.log.String(); !strings.Contains(s, tt.reason) || !strings.Contains(s, "cold") {
+				t.Errorf("no %q in:\n%s", tt.reason, s)
+			}
+		})
+	}
+}
+
+// A template that is killed costs nothing but the warm start of those workers, and another
+// one takes its place.
+func TestTemplateKilled(t *testing.T) {
+	l := newLab(t)
+	h := l.host()
+	script := l.script("script.py", "import os, time\nprint(os.environ['RANK'], 'ran')\ntime.sleep(0)\n")
+	l.run(h.Start, 1, "-u", script)
+	pid := regexp.MustCompile(`template of warm starts is ready.* pid=(\d+)`).FindStringSubmatch(l.log.String())
+	if pid == nil {
+		t.Fatalf("no template:\n%s", l.log.String())
+	}
+	n, _ := strconv.Atoi(pid[1])
+	if err := syscall.Kill(n, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	go func() {
+		time.Sleep(100 * time.Millisecond)
+		_ = syscall.Kill(n, syscall.SIGKILL)
+	}()
+	for rank, e := range l.run(h.Start, 2, "-u", script) {
+		if e.Code != 0 || e.Stdout != fmt.Sprintf("%d ran\n", rank) {
+			t.Errorf("rank %d: %+v", rank, e)
+		}
+	}
+	if took := time.Since(begun); took > time.Minute {
+		t.Errorf("took %v", took)
+	}
+	if s := l.log.String(); !strings.Contains(s, "no warm start: workers are started cold") || !strings.Contains(s, "the template has ended") {
+		t.Errorf("nothing is said:\n%s", s)
+	}
+	before := l.log.String()
+	l.run(h.Start, 1, "-u", script)
+	if s := strings.TrimPrefix(l.log.String(), before); strings.Contains(s, "cold") {
+		t.Errorf("the next start is cold:\n%s", s)
+	}
+}
+
+// A worker that fails in its first second makes the next start cold, and only that.
+func TestEarlyDeath(t *testing.T) {
+	l := newLab(t)
+	h := l.host()
+	script := l.script("script.py", "import sys\nsys.exit(5)\n")
+	for i, want := range []bool{false, true, false} {
+		before := l.log.String()
+		if got := l.run(h.Start, 1, "-u", script); got[0].Code != 5 {
+			t.Fatalf("start %d: %+v", i, got)
+		}
+		if s := strings.TrimPrefix(l.log.String(), before); strings.Contains(s, "started cold") != want {
+			t.Errorf("start %d: cold should be %v:\n%s", i, want, s)
+		}
+	}
+}
+
+// What is learnt of a script is forgotten when the script changes, and not believed where
+// others can write.
+func TestMemory(t *testing.T) {
+	l := newLab(t)
+	script := l.script("script.py", "import sys\nprint('shelve' in sys.modules)\nimport shelve\n")
+	start := func() string { l.t.Helper(); return l.run(l.host().Start, 1, "-u", script)[0].Stdout }
+	if got := start() + start(); got != "False\nTrue\n" {
+		t.Errorf("the module was there at the first and at the second start: %q", got)
+	}
+	l.script("script.py", "import sys\nprint('shelve' in sys.modules)\n\nimport shelve\n")
+	if got := start(); got != "False\n" {
+		t.Errorf("the module was there after the script changed: %q", got)
+	}
+	found, err := filepath.Glob(filepath.Join(l.cache, "*"))
+	if err != nil || len(found) != 1 {
+		t.Fatal(found, err)
+	}
+	if err := os.WriteFile(filepath.Join(found[0], "modules"), []byte("no name\n\x00\xff\nimport os\nnot.there\n../x\nshelve\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := start(); got != "True\n" {
+		t.Errorf("one good name among broken ones: %q", got)
+	}
+	if err := os.Chmod(found[0], 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if got := start(); got != "False\n" {
+		t.Errorf("a directory in which others can write is believed: %q", got)
+	}
+}
+
+// The first optimizer step after a worker's death, with real PyTorch. bench/ measures; here
+// warm only has to be faster at all.
+func TestDDP(t *testing.T) {
+	python := pypeer.Python(t)
+	muster := filepath.Join(t.TempDir(), "muster")
+	if out, err := exec.Command("go", "build", "-o", muster, "github.com/muster-run/muster/cmd/muster").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	cache := t.TempDir()
+	restart := func(flags ...string) []time.Duration {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		args := append([]string{"run", "--nproc-per-node", "2", "--max-restarts", "2"}, flags...)
+		cmd := exec.CommandContext(ctx, muster, append(args, "testdata/ddp.py")...)
+		cmd.Env = append(os.Environ(), "PYTHON_EXEC="+python, "XDG_CACHE_HOME="+cache, "FAILS=2")
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("%v\n%s\n%s", err, out, errs.String())
+		}
+		var death float64
+		var took []time.Duration
+		for line := range strings.Lines(string(out)) {
+			word, number, _ := strings.Cut(strings.TrimSpace(line), " ")
+			at, _ := strconv.ParseFloat(number, 64)
+			if word == "DEATH" {
+				death = at
+			} else if death != 0 {
+				took = append(took, time.Duration((at-death)*float64(time.Second)))
+			}
+		}
+		if len(took) != 2 {
+			t.Fatalf("no two restarts:\n%s\n%s", out, errs.String())
+		}
+		if strings.Contains(errs.String(), "cold") {
+			t.Errorf("a worker has started cold:\n%s", errs.String())
+		}
+		return took
+	}
+	cold := restart()
+	restart("--warm") // learns
+	warm := restart("--warm")
+	t.Logf("death to first step: cold %v, warm %v", cold, warm)
+	if slices.Min(warm)*2 > slices.Min(cold) {
+		t.Errorf("warm restarts take %v, cold ones %v: want less than half", warm, cold)
+	}
+}
