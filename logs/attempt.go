@@ -80,6 +80,7 @@ type Output struct {
 type Attempt struct {
 	run     *Run
 	dir     string
+	again   int             // the first number after the restart count to try
 	workers map[int]*worker // by local rank
 	tails   []*tail         // of what tee copies, and of filtered lines
 	rotated []*rotated
@@ -109,7 +110,17 @@ type worker struct {
 // Where the disk is full the job goes on without files: what tee was to copy
 // goes to the console as it is, and what was to be redirected nowhere.
 func (r *Run) Attempt(restart int, workers []Worker) (*Attempt, error) {
+	return r.AttemptInRound(restart, restart, workers)
+}
+
+// AttemptInRound is Attempt for a round of the rendezvous. With Config.Job the directory of one that
+// has another number than the restart count is attempt_<restart>.<round>, so that one attempt has one
+// name on all hosts, also on those that joined later.
+func (r *Run) AttemptInRound(restart, round int, workers []Worker) (*Attempt, error) {
 	a := newAttempt(r)
+	if r.cfg.Job && round != restart {
+		a.again = round
+	}
 	err := a.open(restart, workers)
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		r.log.Error("no room for log files: output of this attempt is not kept, what would be redirected is lost", "error", err)
@@ -162,7 +173,11 @@ func (a *Attempt) makeDir(restart int) error {
 		return nil
 	}
 	base := filepath.Join(a.run.dir, "attempt_"+strconv.Itoa(restart))
-	for i, dir := 1, base; ; i++ {
+	for i := a.again; ; i++ {
+		dir := base
+		if i > 0 {
+			dir += "." + strconv.Itoa(i)
+		}
 		err := named(dir, a.run.root.Mkdir(filepath.Base(dir), 0o777))
 		if err == nil {
 			a.dir = dir
@@ -171,7 +186,6 @@ func (a *Attempt) makeDir(restart int) error {
 		if !errors.Is(err, fs.ErrExist) {
 			return err
 		}
-		dir = base + "." + strconv.Itoa(i)
 	}
 }
 
@@ -200,7 +214,7 @@ func (a *Attempt) openSink(w *worker, hold time.Duration) (err error) {
 	switch {
 	case s.StdoutPath != "":
 		s.Stdout, err = a.own(a.create(s.StdoutPath))
-	case a.shows(w.LocalRank, StdOut):
+	case a.shows(w.Worker, StdOut):
 		s.Stdout = r.outFile
 	default:
 		s.Stdout, err = a.own(os.OpenFile(os.DevNull, os.O_WRONLY, 0))
@@ -242,11 +256,11 @@ func (a *Attempt) place(path string) (string, error) {
 }
 
 // shows reports whether a stream without a file goes to the console.
-func (a *Attempt) shows(localRank int, s Std) bool {
-	if a.noRoom && a.run.cfg.Redirects.For(localRank)&s != 0 && a.run.cfg.Tee.For(localRank)&s == 0 {
+func (a *Attempt) shows(w Worker, s Std) bool {
+	if a.noRoom && a.run.cfg.Redirects.For(w.LocalRank)&s != 0 && a.run.cfg.Tee.For(w.LocalRank)&s == 0 {
 		return false
 	}
-	return a.run.shows(localRank)
+	return a.run.shows(w)
 }
 
 // appendNew is how a file of a new attempt is made: nobody can have put a file or a
@@ -277,7 +291,7 @@ func (a *Attempt) own(f *os.File, err error) (*os.File, error) {
 // that is filtered out has one too, which leads nowhere else.
 func (a *Attempt) openRelay(w *worker, hold time.Duration) (*os.File, error) {
 	var to *console
-	if a.shows(w.LocalRank, StdErr) {
+	if a.shows(w.Worker, StdErr) {
 		to = a.run.stderr
 	}
 	var agent, end *os.File
@@ -317,7 +331,7 @@ func (a *Attempt) openTails() error {
 		tee.files, tee.to = make(map[int]string), s.console
 		for rank, w := range a.workers {
 			path := s.path(&w.sink)
-			if path == "" || !a.run.shows(rank) {
+			if path == "" || !a.run.shows(w.Worker) {
 				continue
 			}
 			all.prefixes[rank], all.files[rank] = a.prefix(w.Worker), path

@@ -96,7 +96,7 @@ func (g *Gather) Put(host string, c *Chunk) error {
 	if rank < 0 || rank >= g.world {
 		return fmt.Errorf("rank %d of a world of %d", rank, g.world)
 	}
-	if len(c.Data) == 0 && c.Lost == 0 {
+	if len(c.Data) == 0 && c.Lost == 0 || !text.RankSet(g.run.cfg.RanksFilter).Has(rank) {
 		return nil
 	}
 	std := g.of(c.Stderr)

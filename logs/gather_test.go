@@ -73,6 +73,23 @@ func TestGather(t *testing.T) {
 	}
 }
 
+// The console shows the ranks of its filter only.
+func TestGatherFiltered(t *testing.T) {
+	j := newJob(t, logs.Config{Tee: logs.StdSpec{All: logs.StdAll}, Gather: true, RanksFilter: [][2]int{{0, 0}, {2, 3}}})
+	g := j.Gather(5)
+	for rank := range 5 {
+		if err := g.Put("h", chunk(rank, "a\n")); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := g.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff("[0 h]:a\n[2 h]:a\n[3 h]:a\n", content(t, j.stdout)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 // Equal lines of all ranks come out once.
 func TestGatherCollapsed(t *testing.T) {
 	j := newJob(t, logs.Config{Tee: logs.StdSpec{All: logs.StdAll}, Gather: true, Collapse: true})

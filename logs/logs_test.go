@@ -147,6 +147,10 @@ func TestDestinations(t *testing.T) {
 		console       string
 	}{
 		{"0", "0", nil, false, "out\n"},
+		{"0", "0", []int{10}, false, "out\n"}, // global
+		{"0", "0", []int{11}, false, ""},
+		{"0", "3", []int{11}, true, ""},
+		{"0", "3", []int{10}, true, "[default0]:out\n"},
 		{"3", "0", nil, true, ""},
 		{"0", "3", nil, true, "[default0]:out\n"},
 		{"3", "3", nil, true, "[default0]:out\n"},
@@ -158,7 +162,11 @@ func TestDestinations(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(fmt.Sprintf("r%s t%s %v", tt.redirect, tt.tee, tt.filter), func(t *testing.T) {
-			j := newJob(t, logs.Config{Redirects: parse(t, tt.redirect), Tee: parse(t, tt.tee), LocalRanksFilter: tt.filter})
+			cfg := logs.Config{Redirects: parse(t, tt.redirect), Tee: parse(t, tt.tee), LocalRanksFilter: tt.filter}
+			if len(tt.filter) > 0 && tt.filter[0] >= 10 {
+				cfg.LocalRanksFilter, cfg.RanksFilter = nil, [][2]int{{5, 5}, {tt.filter[0], tt.filter[0]}}
+			}
+			j := newJob(t, cfg)
 			a, w := j.begin(1)
 			if got := a.Output(0); got != (logs.Output{}) {
 				t.Errorf("Output = %+v before the first", got)

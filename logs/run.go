@@ -17,6 +17,7 @@ import (
 
 	"github.com/muster-run/muster/internal/safeopen"
 	"github.com/muster-run/muster/internal/tempdir"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // Config says where output goes.
@@ -32,6 +33,12 @@ type Config struct {
 	// RunID begins the name of the run's directory. A slash in it becomes an
 	// underscore there, and a very long one is cut.
 	RunID string
+	// Job makes the run's directory one of those of its job, which several hosts may write to:
+	// <dir>/<run id>/<host>, or <host>.1 and so on where there is one of an agent before. No
+	// name in it is random: characters that are not plain become underscores, and a name
+	// that was changed ends in a hash. A directory in it has the name of a global rank, and
+	// an attempt that of its round, too: see AttemptInRound.
+	Job bool
 	// Redirects are the streams that go to files, Tee those that go to files
 	// and, line by line, to the console.
 	Redirects, Tee StdSpec
@@ -39,6 +46,9 @@ type Config struct {
 	// the filtered files; empty means all. Files are written for the others
 	// too.
 	LocalRanksFilter []int
+	// RanksFilter lists ranges of global ranks, first and last, in the same way; nil means all.
+	// A worker has to be in both lists.
+	RanksFilter [][2]int
 	// DuplicateStdoutFilters and DuplicateStderrFilters copy each line that
 	// holds one of their strings to filtered_stdout.log and
 	// filtered_stderr.log, from every worker that has a file for the stream.
@@ -87,7 +97,10 @@ type Files struct{ Stdout, Stderr, ErrorFile string }
 
 // defaultLayout is TorchElastic's: a directory per local rank.
 func defaultLayout(dir string, w Worker) Files {
-	dir = filepath.Join(dir, strconv.Itoa(w.LocalRank))
+	return filesIn(filepath.Join(dir, strconv.Itoa(w.LocalRank)))
+}
+
+func filesIn(dir string) Files {
 	return Files{filepath.Join(dir, "stdout.log"), filepath.Join(dir, "stderr.log"), filepath.Join(dir, "error.json")}
 }
 
@@ -125,6 +138,9 @@ func New(cfg Config) (*Run, error) {
 	r.cfg.LinePrefixTemplate = cmp.Or(cfg.LinePrefixTemplate, defaultLinePrefix)
 	if r.cfg.Layout == nil {
 		r.cfg.Layout = defaultLayout
+		if cfg.Job {
+			r.cfg.Layout = jobLayout
+		}
 	}
 	if r.cfg.Stdout == nil {
 		r.cfg.Stdout = os.Stdout
@@ -206,6 +222,12 @@ func (r *Run) makeDir() error {
 		if err := os.MkdirAll(root, 0o777); err != nil {
 			return fmt.Errorf("log directory: %w; name a writable directory with --log-dir", err)
 		}
+	}
+	if r.cfg.Job {
+		if err := r.makeJobDir(root); err != nil {
+			return fmt.Errorf("log directory: %w", err)
+		}
+		return nil
 	}
 	dir, err := makeRandomDir(root, dirName(r.cfg.RunID)+"_")
 	if err != nil {
@@ -337,5 +359,7 @@ func removeEmpty(dir string) error {
 // 2>&1, a print between two updates of a progress bar has to stay there.
 func (r *Run) joined() bool { return r.stdout == r.stderr && !r.stdout.null }
 
-// shows reports whether a local rank may reach the console.
-func (r *Run) shows(localRank int) bool { return r.filter == nil || r.filter[localRank] }
+// shows reports whether a worker may reach the console.
+func (r *Run) shows(w Worker) bool {
+	return (r.filter == nil || r.filter[w.LocalRank]) && text.RankSet(r.cfg.RanksFilter).Has(w.Rank)
+}

@@ -57,7 +57,7 @@ func (a *Attempt) Follow(ctx context.Context, cfg FollowConfig, emit func(*Chunk
 	wake := make(chan struct{}, 1)
 	for _, rank := range slices.Sorted(maps.Keys(a.workers)) {
 		w := a.workers[rank]
-		if cfg.Want != nil && !cfg.Want(w.Worker) || cfg.Teed && !a.run.shows(rank) {
+		if cfg.Want != nil && !cfg.Want(w.Worker) || cfg.Teed && !a.run.shows(w.Worker) {
 			continue
 		}
 		for _, s := range []struct {

@@ -29,6 +29,7 @@ type archive struct {
 	zip   *gzip.Writer
 	tar   *tar.Writer
 	dir   string // that all entries are in
+	of    string // the directory in it of the host whose files are added; "" if there is one only
 	time  time.Time
 	left  int // how many more bytes it takes
 	index [][]string
@@ -42,7 +43,7 @@ func newArchive(w io.Writer, dir string) *archive {
 
 // omit notes in the index that something is missing, and why.
 func (a *archive) omit(name string, why error) {
-	a.index = append(a.index, []string{printable(name), "-", "left out: " + printable(why.Error())})
+	a.index = append(a.index, []string{printable(path.Join(a.of, name)), "-", "left out: " + printable(why.Error())})
 }
 
 // add adds a file. note says what is special about it.
@@ -51,6 +52,7 @@ func (a *archive) add(name string, content []byte, changed time.Time, note strin
 		a.omit(name, fmt.Errorf("the bundle has its limit of %d MiB", maxBundle>>20))
 		return
 	}
+	name = path.Join(a.of, name)
 	a.left -= len(content)
 	a.index = append(a.index, []string{printable(name), fmt.Sprint(len(content)), note})
 	a.write(name, content, changed)

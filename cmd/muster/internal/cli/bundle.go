@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,7 +26,7 @@ import (
 
 const bundleUsage = `usage: muster bundle [JOB | DIR] [--out FILE] [--tail SIZE]
 
-Packs what explains a job on this host into one .tar.gz, to hand to a person: the report,
+Packs what explains a job into one .tar.gz, to hand to a person: the report,
 events, stacks, error files and the last lines of the workers that failed, the versions,
 the environment without its secrets, and what muster doctor finds without the network. The
 workers' logs and error files are in it as they are: look at them first. It changes
@@ -33,7 +34,7 @@ nothing in the job's directory and follows no links. index.txt in it says what w
 left out.
 
   DIR          the job's --log-dir, or a run's directory in it; of several runs the newest
-               is taken
+               is taken. With --log-layout job it is that of all hosts
   JOB          a job that runs on this host: its run ID, or the pid of its agent; then its
                state and its stacks are in the bundle, too. Without JOB and DIR the one job
                of this user
@@ -63,47 +64,62 @@ func bundleCommand(ctx context.Context, c *command, args []string) error {
 		return err
 	}
 	live, err := jobOrDir(ctx, dir)
-	if err == nil && live != nil {
-		dir, err = logDirOf(live)
-	}
 	if err != nil {
 		return err
 	}
-	runs, _, err := postmortem.Find(dir)
-	if err != nil {
-		return err
+	var runs []*postmortem.Run
+	var missing []string // why there is no more
+	dirs, called := []string{dir}, ""
+	if live != nil {
+		dirs, called = nil, live[0].runID()
 	}
-	if len(runs) > 1 {
-		fmt.Fprintf(c.stderr, "muster bundle: this is %s, the newest of %d runs\n", text.Line(runs[0].Path, 4096), len(runs))
+	for i := range live {
+		if dir, err := logDirOf(live[i : i+1]); err != nil {
+			missing = append(missing, err.Error())
+		} else {
+			dirs = append(dirs, dir)
+		}
 	}
-	run, err := postmortem.Read(runs[0].Path)
-	if err != nil {
-		return err
+	for _, dir := range dirs {
+		found, _, err := postmortem.Find(dir)
+		if len(found) > 1 {
+			fmt.Fprintf(c.stderr, "muster bundle: this is %s, the newest of %d runs\n", text.Line(found[0].Path, 4096), len(found))
+		}
+		var run *postmortem.Run
+		if err == nil {
+			run, err = found[0].Read()
+		}
+		switch {
+		case err == nil:
+			runs, called = append(runs, run), cmp.Or(called, filepath.Base(run.Dir))
+		case live == nil:
+			return err
+		default: // it waits for its place in the job
+			missing = append(missing, err.Error())
+		}
+	}
+	if len(runs) == 1 {
+		called = filepath.Base(runs[0].Dir)
 	}
 	name := "muster-" + strings.Map(func(r rune) rune {
 		if isPlain(r) && !strings.ContainsRune("/:=,@%", r) {
 			return r
 		}
 		return '_'
-	}, filepath.Base(run.Dir))
+	}, called)
 	if out == "" {
 		out = name + ".tar.gz"
 	}
-	if err := writeBundle(ctx, out, name, run, live, tail); err != nil {
+	if err := writeBundle(ctx, out, name, runs, missing, live, tail); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(c.stdout, "Wrote %s. Look at it before you hand it on: the workers' output is in it as it is.\n", printable(out))
 	return err
 }
 
-// writeBundle makes the file, which only this user may read. live has the job's agent, or
+// writeBundle makes the file, which only this user may read. live has the job's agents, or
 // nobody if that was not asked for.
-func writeBundle(ctx context.Context, file, name string, run *postmortem.Run, live []job, tail int64) (err error) {
-	root, err := os.OpenRoot(run.Dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
+func writeBundle(ctx context.Context, file, name string, runs []*postmortem.Run, missing []string, live []job, tail int64) (err error) {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%s exists already; remove it, or name another file with --out", printable(file))
@@ -117,8 +133,21 @@ func writeBundle(ctx context.Context, file, name string, run *postmortem.Run, li
 		}
 	}()
 	a := newArchive(f, name)
-	a.print("report.txt", run.WriteText)
-	a.print("report.json", func(w io.Writer) error { return writeJSON(w, run) })
+	for _, why := range missing {
+		a.omit("report.txt", errors.New(why))
+	}
+	hosts := runs // each with a directory of its own
+	for i, run := range runs {
+		if len(runs) > 1 {
+			a.of = filepath.Base(runs[i].Dir)
+		}
+		a.print("report.txt", run.WriteText)
+		a.print("report.json", func(w io.Writer) error { return writeJSON(w, run) })
+		if run.Hosts != nil {
+			hosts = run.Hosts
+		}
+	}
+	a.of = ""
 	a.print("versions.txt", printVersion)
 	env, from := os.Environ(), "of this command"
 	if live != nil {
@@ -138,14 +167,30 @@ func writeBundle(ctx context.Context, file, name string, run *postmortem.Run, li
 			return nil
 		})
 	}
+	workers := 0 // of one host
+	if len(hosts) > 0 {
+		workers = len(hosts[0].Attempts[len(hosts[0].Attempts)-1].Workers)
+	}
 	a.print("doctor.txt", doctor.Run(limited, doctor.Config{
 		Local: true, MinNodes: 1, MaxNodes: 1, Logger: slog.New(slog.DiscardHandler),
-		Workers: doctor.Workers{Count: len(run.Attempts[len(run.Attempts)-1].Workers)},
+		Workers: doctor.Workers{Count: workers},
 	}).WriteText)
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	a.run(root, run, tail)
+	for _, run := range hosts {
+		if len(hosts) > 1 {
+			a.of = filepath.Base(run.Dir)
+		}
+		root, err := os.OpenRoot(run.Dir)
+		if err != nil {
+			a.omit(".", err)
+			continue
+		}
+		a.run(root, run, tail)
+		root.Close()
+	}
+	a.of = ""
 	return a.close()
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/devices"
+	"github.com/muster-run/muster/internal/jobfile"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/logs"
@@ -425,7 +426,14 @@ func (r *reader) logs(cfg *logs.Config) {
 	if cfg.LinePrefixTemplate == "" {
 		cfg.LinePrefixTemplate, _ = r.lookup("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
 	}
-	cfg.Gather = r.text("gather") == "console"
+	cfg.Gather, cfg.Job = r.text("gather") == "console", r.text("log-layout") == jobfile.JobLayout
+	if ranks := r.text("ranks-filter"); ranks != "" {
+		set, err := text.ParseRankSet(ranks)
+		if err != nil {
+			r.bad("ranks-filter", err)
+		}
+		cfg.RanksFilter = set
+	}
 	if text := r.text("log-max-size"); text != "" {
 		var err error
 		if cfg.MaxSize, err = parseSize(text); err != nil {

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/muster-run/muster/internal/jobfile"
 	"github.com/muster-run/muster/internal/text"
 )
 
@@ -31,6 +32,10 @@ type Dir struct {
 	// Attempts is how many there are, Time when the last of them began.
 	Attempts int       `json:"attempts"`
 	Time     time.Time `json:"time"`
+	// Hosts are the directories of a job that has one for each host (--log-layout job).
+	Hosts []Dir `json:"hosts,omitempty"`
+
+	agent *jobfile.File // of a host of such a job
 }
 
 // A Listed is a run in a list, with what became of it.
@@ -46,7 +51,7 @@ func List(runs []Dir) []Listed {
 	list := make([]Listed, 0, len(runs))
 	for _, d := range runs {
 		l := Listed{Dir: d, Outcome: Unknown}
-		if run, err := Read(d.Path); err == nil {
+		if run, err := d.Read(); err == nil {
 			l.Started, l.Outcome, l.Cause = run.Started, run.Outcome, cmp.Or(run.Attempts[len(run.Attempts)-1].Cause, run.Cause)
 		}
 		list = append(list, l)
@@ -98,6 +103,20 @@ func Find(path string) (runs []Dir, attempt string, err error) {
 	if run, ok := runOf(path, entries); ok {
 		return []Dir{run}, attempt, nil
 	}
+	runs = runsIn(path, entries, true)
+	if runs == nil {
+		return nil, "", &NotFoundError{path}
+	}
+	slices.SortFunc(runs, func(a, b Dir) int {
+		return cmp.Or(b.Time.Compare(a.Time), cmp.Compare(a.Path, b.Path))
+	})
+	return runs, attempt, nil
+}
+
+// runsIn returns the runs whose directories are in one, and with deeper the jobs that have
+// those of their hosts one below.
+func runsIn(path string, entries []fs.DirEntry, deeper bool) (runs []Dir) {
+	var hosts []Dir
 	for _, e := range entries {
 		if !e.IsDir() {
 			continue
@@ -107,17 +126,17 @@ func Find(path string) (runs []Dir, attempt string, err error) {
 		if err != nil {
 			continue // another user's
 		}
-		if run, ok := runOf(sub, inner); ok {
+		run, ok := runOf(sub, inner)
+		switch {
+		case ok && run.isOfHost():
+			hosts = append(hosts, run)
+		case ok && deeper:
 			runs = append(runs, run)
+		case deeper:
+			runs = append(runs, runsIn(sub, inner, false)...)
 		}
 	}
-	if runs == nil {
-		return nil, "", &NotFoundError{path}
-	}
-	slices.SortFunc(runs, func(a, b Dir) int {
-		return cmp.Or(b.Time.Compare(a.Time), cmp.Compare(a.Path, b.Path))
-	})
-	return runs, attempt, nil
+	return append(runs, jobsOf(path, hosts)...)
 }
 
 // runOf says whether the entries are those of a run's directory.

@@ -24,7 +24,8 @@ const (
 
 // FollowConfig says what Follow follows.
 type FollowConfig struct {
-	Dir            string // of the run
+	Dir            string // of the run, or of the job with Hosts
+	Hosts          []Dir  // those of a job, to which others may come
 	Attempt        string // the first to follow; "" is the newest
 	Only           bool   // none after it
 	Stdout, Stderr bool
@@ -40,6 +41,8 @@ type FollowConfig struct {
 	End    func(how string)
 	Writer io.Writer
 	Logger *slog.Logger // nil means slog.Default()
+
+	among bool // Dir is one of several, and follows with them
 }
 
 // A follower follows a run.
@@ -50,7 +53,7 @@ type follower struct {
 
 	number  number
 	attempt *Attempt // nil before the first
-	first   bool     // it is the first
+	past    bool     // it is the one of whose past only some lines are wanted
 	dirty   bool     // something may be new
 	seen    map[string]bool
 	feeds   []*feed
@@ -63,12 +66,21 @@ type follower struct {
 // write from now on. When a new attempt begins it goes on with that one. It returns when
 // the job has ended, as far as its directory tells; when another attempt has begun after
 // the only one to follow; when ctx ends, having written what there is; or when its Writer
-// fails. It starts one goroutine, which has ended by then.
+// fails. The goroutines that it starts have ended by then.
 func Follow(ctx context.Context, cfg FollowConfig) error {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	f := &follower{cfg: cfg, watch: newDirWatcher(cfg.Dir, cfg.Logger), print: printer{w: cfg.Writer}, failed: map[string]bool{}}
+	out := &output{w: cfg.Writer}
+	if len(cfg.Hosts) > 0 {
+		return followHosts(ctx, cfg, out)
+	}
+	return followRun(ctx, cfg, out)
+}
+
+// followRun follows one run.
+func followRun(ctx context.Context, cfg FollowConfig, out *output) error {
+	f := &follower{cfg: cfg, watch: newDirWatcher(cfg.Dir, cfg.Logger), print: printer{output: out}, failed: map[string]bool{}}
 	defer f.watch.close()
 	f.watch.add(cfg.Dir)
 	for {
@@ -117,6 +129,9 @@ func (f *follower) next() (name string, ok bool) {
 	if f.attempt != nil {
 		return f.choose(func(_ string, n, best number) bool { return n.compare(f.number) > 0 && n.compare(best) < 0 })
 	}
+	if from, _ := parseAttempt(f.cfg.Attempt); f.cfg.among && !f.cfg.Only {
+		return f.choose(func(_ string, n, best number) bool { return n.compare(from) >= 0 && n.compare(best) < 0 })
+	}
 	if f.cfg.Attempt != "" {
 		return f.choose(func(name string, _, _ number) bool { return name == f.cfg.Attempt })
 	}
@@ -144,11 +159,13 @@ func (f *follower) choose(better func(name string, n, best number) bool) (name s
 
 // enter goes over to an attempt.
 func (f *follower) enter(name string) error {
-	f.first = f.attempt == nil
-	if !f.first && f.cfg.Begin != nil {
-		f.cfg.Begin(name)
-	}
 	f.number, _ = parseAttempt(name)
+	f.past = f.attempt == nil && (!f.cfg.among || name == f.cfg.Attempt)
+	f.print.begin(f.number, func() {
+		if !f.past && f.cfg.Begin != nil {
+			f.cfg.Begin(name)
+		}
+	})
 	f.attempt = &Attempt{Name: name, Dir: filepath.Join(f.cfg.Dir, name), Restart: f.number.restart, Again: f.number.again}
 	f.seen = map[string]bool{}
 	f.watch.add(f.attempt.Dir)
@@ -197,19 +214,21 @@ func (f *follower) complain(path string, err error) {
 func (f *follower) find() {
 	rd := &reader{budget: maxTotal}
 	a := &Attempt{Dir: f.attempt.Dir, Restart: f.attempt.Restart, Again: f.attempt.Again}
+	run := &Run{Dir: f.cfg.Dir}
+	run.job()
 	for again := true; again; {
 		entries, err := list(a.Dir)
 		if err != nil {
 			return
 		}
 		a.Workers = nil
-		rd.workers(a, entries)
+		rd.workers(run, a, entries)
 		again = false
 		for _, w := range a.Workers {
 			again = f.watch.add(w.Dir) || again // files may have come before
 		}
 	}
-	if !f.ranks(rd, a) {
+	if !run.inJobLayout() && !f.ranks(rd, a) {
 		return
 	}
 	for _, s := range a.Streams(f.cfg.Stdout, f.cfg.Stderr, f.cfg.Want) {
@@ -222,7 +241,7 @@ func (f *follower) find() {
 // open begins to follow a stream.
 func (f *follower) open(s Stream) {
 	lines := -1
-	if f.first {
+	if f.past {
 		lines = f.cfg.Lines
 	}
 	from, err := s.Open(lines)
@@ -231,7 +250,7 @@ func (f *follower) open(s Stream) {
 		return
 	}
 	f.seen[s.Path] = true
-	f.feeds = append(f.feeds, &feed{stream: s, prefix: []byte(f.cfg.Prefix(s)), from: from})
+	f.feeds = append(f.feeds, &feed{stream: s, prefix: f.cfg.Prefix(s), from: from, number: f.number, attempt: f.attempt.Name})
 	slices.SortStableFunc(f.feeds, func(x, y *feed) int { return x.stream.Worker.LocalRank - y.stream.Worker.LocalRank })
 }
 

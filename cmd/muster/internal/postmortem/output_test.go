@@ -119,7 +119,10 @@ func follow(t *testing.T, dir string, cfg postmortem.FollowConfig) *followed {
 	out, in := io.Pipe()
 	ctx, stop := context.WithCancel(context.Background())
 	f := &followed{t: t, dir: dir, out: out, stop: stop, done: make(chan error, 1)}
-	cfg.Dir, cfg.Stdout, cfg.Stderr, cfg.Prefix, cfg.Writer, cfg.Logger = dir, true, true, byRank, in, slog.New(slog.DiscardHandler)
+	if cfg.Prefix == nil {
+		cfg.Prefix = byRank
+	}
+	cfg.Dir, cfg.Stdout, cfg.Stderr, cfg.Writer, cfg.Logger = dir, true, true, in, slog.New(slog.DiscardHandler)
 	cfg.Begin = func(name string) { fmt.Fprintf(in, "== %s\n", name) }
 	cfg.End = cfg.Begin
 	if cfg.Want == nil {

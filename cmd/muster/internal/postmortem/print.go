@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"strings"
+	"sync"
 )
 
 // maxPending is how much of a line without end is kept before it is written in
@@ -13,20 +15,48 @@ const maxPending = 64 << 10
 // A printer writes the lines of several streams, each with its prefix, byte for
 // byte and never mixed.
 type printer struct {
-	w   io.Writer
+	*output
 	buf []byte
+}
+
+// An output is where several printers write.
+type output struct {
+	w io.Writer
+
+	mu  sync.Mutex // guards the rest
 	out []byte
 	// mid is the feed whose line was begun on w; nil at the beginning of a line.
-	mid *feed
+	mid    *feed
+	newest *number // of the attempts that have begun
+}
+
+// begin notes that an attempt has begun, and calls tell if nobody has noted that before. What
+// comes of earlier ones says from now on of which it is.
+func (p *output) begin(n number, tell func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.newest == nil || n.compare(*p.newest) > 0 {
+		p.newest = &n
+		tell()
+	}
 }
 
 // A feed is one stream that a printer writes.
 type feed struct {
 	stream  Stream
-	prefix  []byte
+	prefix  string
 	from    io.ReadCloser
 	pending []byte // a line whose end has not come
-	round   int    // of PrintFrames: which it is of
+	number  number // of its attempt
+	attempt string // its name
+}
+
+// late is the prefix of a line that comes after another attempt has begun.
+func (f *feed) late() string {
+	if begin, ok := strings.CutSuffix(f.prefix, "]: "); ok {
+		return begin + " " + f.attempt + "]: "
+	}
+	return f.prefix + "[" + f.attempt + "]: "
 }
 
 // drain writes what a feed has, whole lines.
@@ -52,6 +82,8 @@ func (p *printer) drain(f *feed) error {
 
 // put takes in what was read of a feed, and writes the lines that have ended.
 func (p *printer) put(f *feed, text []byte) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	for line := range bytes.Lines(text) {
 		f.pending = append(f.pending, line...)
 		whole := line[len(line)-1] == '\n'
@@ -67,7 +99,11 @@ func (p *printer) put(f *feed, text []byte) error {
 func (p *printer) piece(f *feed, whole bool) {
 	if p.mid != f {
 		p.end()
-		p.out = append(p.out, f.prefix...)
+		prefix := f.prefix
+		if p.newest != nil && f.number.compare(*p.newest) < 0 {
+			prefix = f.late()
+		}
+		p.out = append(p.out, prefix...)
 		p.mid = f
 	}
 	p.out = append(p.out, f.pending...)
@@ -87,6 +123,8 @@ func (p *printer) end() {
 
 // close writes what a feed has left and ends its line.
 func (p *printer) close(f *feed) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if len(f.pending) > 0 {
 		p.piece(f, false)
 	}
@@ -117,7 +155,7 @@ func (e *writeError) Unwrap() error { return e.err }
 // is negative. A last line without end gets one. A stream that cannot be read to
 // its end does not keep the others from being written.
 func Print(w io.Writer, streams []Stream, prefix func(Stream) string, lines int) error {
-	p := &printer{w: w}
+	p := &printer{output: &output{w: w}}
 	var errs []error
 	for _, s := range streams {
 		from, err := s.Open(lines)
@@ -125,7 +163,7 @@ func Print(w io.Writer, streams []Stream, prefix func(Stream) string, lines int)
 			errs = append(errs, err)
 			continue
 		}
-		f := &feed{stream: s, prefix: []byte(prefix(s)), from: from}
+		f := &feed{stream: s, prefix: prefix(s), from: from}
 		err = errors.Join(p.drain(f), p.close(f))
 		if _, ours := errors.AsType[*writeError](err); ours {
 			return err

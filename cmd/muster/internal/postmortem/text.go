@@ -3,6 +3,7 @@ package postmortem
 import (
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -83,10 +84,13 @@ func (run *Run) heading(b *strings.Builder) {
 	b.WriteByte('\n')
 	table := rows{}
 	table.add("run id", run.RunID)
-	if run.Host != "" {
+	for _, of := range run.Hosts {
+		table.add("host", fmt.Sprintf("%s: %s, in %s", of.Host, of.verdict(), text.Line(filepath.Base(of.Dir), 300)))
+	}
+	if run.Host != "" && run.Hosts == nil {
 		table.add("host", run.Host)
 	}
-	if run.Outcome == Running || run.Outcome == Killed {
+	if run.Hosts == nil && (run.Outcome == Running || run.Outcome == Killed) {
 		table.add("agent", run.who())
 	}
 	if !run.Started.IsZero() {
@@ -262,7 +266,7 @@ func (a *Attempt) writeFiles(b *strings.Builder) {
 		if a.Outcome == Preempted {
 			what = "the same for programs"
 		}
-		table.add("report.json", what)
+		table.add(text.Line(strings.TrimPrefix(a.Report, a.Dir+"/"), 400), what)
 	}
 	for i, w := range a.Workers {
 		if i == shownOthers {
@@ -278,7 +282,7 @@ func (a *Attempt) writeFiles(b *strings.Builder) {
 		if names == nil {
 			names = []string{"no files: the output went to the console; --redirects 3 or --tee 3 keeps it"}
 		}
-		who := fmt.Sprintf("%d/", w.LocalRank)
+		who := text.Line(strings.TrimPrefix(w.Dir, a.Dir+"/"), 400) + "/"
 		if w.Rank >= 0 {
 			who += fmt.Sprintf("  rank %d", w.Rank)
 		}
