@@ -101,7 +101,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) reply {
 		do = s.stacks
 	}
 	if do == nil {
-		return textReply(http.StatusNotFound, "there is no %q here; there are /, /healthz, /readyz, /metrics, /v1/state and /v1/logs?rank=N", r.URL.Path)
+		return textReply(http.StatusNotFound, "there is no %q here; there are /, /healthz, /readyz, /metrics, /v1/state and /v1/logs with ?rank=N, ?contains=TEXT or ?follow=1", r.URL.Path)
 	}
 	if r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {
 		pace = s.probes

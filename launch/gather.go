@@ -42,8 +42,9 @@ type gatheredRound struct {
 	streams sync.WaitGroup
 	cancel  context.CancelFunc
 
-	mu     sync.Mutex // guards broken
-	broken []string   // why lines of other hosts may be missing
+	mu      sync.Mutex // guards the rest
+	attempt string     // its name; "" before its first line
+	broken  []string   // why lines of other hosts may be missing
 }
 
 // Observe begins to gather when the workers of the host with rank 0 run.
@@ -51,6 +52,11 @@ func (g *gathering) Observe(e agent.Event) {
 	started, ok := e.What.(agent.WorkersStarted)
 	if !ok || started.Err != nil {
 		return
+	}
+	if r := g.last; r != nil {
+		r.mu.Lock()
+		r.Late(r.attempt)
+		r.mu.Unlock()
 	}
 	g.leave()
 	if e.Ranks.Base != 0 {
@@ -91,7 +97,12 @@ func (r *gatheredRound) put(host string, c *logs.Chunk) error {
 // own gathers the lines of this host.
 func (r *gatheredRound) own(ctx context.Context) {
 	cfg := logs.FollowConfig{Stdout: true, Stderr: true, Teed: true, Lines: -1}
-	err := r.of.agent.FollowLogs(ctx, cfg, r.round, func(int, string) error { return nil }, func(c *logs.Chunk) error { return r.put(r.of.host, c) })
+	err := r.of.agent.FollowLogs(ctx, cfg, r.round, func(_ int, attempt string) error {
+		r.mu.Lock()
+		r.attempt = attempt
+		r.mu.Unlock()
+		return nil
+	}, func(c *logs.Chunk) error { return r.put(r.of.host, c) })
 	if err != nil {
 		r.failed("of this host", err)
 	}
@@ -164,8 +175,17 @@ func (r *gatheredRound) finish() {
 	<-ended
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if stats.LostBytes > 0 || err != nil || r.broken != nil {
-		r.of.log.Warn("gathered lines are missing from this console; the log files on their hosts have them",
-			"bytes", stats.LostBytes, "missing", strings.Join(r.broken, ", "), "error", err)
+	var what []any
+	if stats.LostBytes > 0 {
+		what = append(what, "bytes", stats.LostBytes)
+	}
+	if r.broken != nil {
+		what = append(what, "missing", strings.Join(r.broken, ", "))
+	}
+	if err != nil {
+		what = append(what, "error", err)
+	}
+	if what != nil {
+		r.of.log.Warn("gathered lines are missing from this console; the log files on their hosts have them", what...)
 	}
 }

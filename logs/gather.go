@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/muster-run/muster/internal/text"
@@ -30,12 +32,14 @@ const defaultGatherPrefix = "[${rank} ${hostname}]:"
 type Gather struct {
 	run   *Run
 	world int
-	std   [2]*gathered // stdout, stderr
+	late  atomic.Pointer[string] // the attempt's name, once it is not the last any more
+	std   [2]*gathered           // stdout, stderr
 }
 
 // A gathered is what a Gather does for one console. Its goroutine owns the tail, which follows no
 // files: it has the followers, one for each rank, and the way to the console.
 type gathered struct {
+	of   *Gather
 	t    *tail
 	wake chan struct{} // has room for one
 	done chan struct{}
@@ -67,10 +71,10 @@ func (r *Run) Gather(world int) *Gather {
 			t.followers[rank] = &follower{t: t, localRank: rank, index: rank, limit: -1}
 		}
 		if r.cfg.Collapse && world > 1 {
-			t.collapser = newCollapser(t, collapseDelay, func(ranks []int) string { return g.prefix(text.Ranges(ranks, ","), "") })
+			t.collapser = newCollapser(t, collapseDelay, func(ranks []int) string { return g.marked(g.prefix(text.Ranges(ranks, ","), "")) })
 		}
 		t.timer = time.NewTimer(time.Hour)
-		std := &gathered{t: t, wake: make(chan struct{}, 1), done: make(chan struct{})}
+		std := &gathered{of: g, t: t, wake: make(chan struct{}, 1), done: make(chan struct{})}
 		std.room.L = &std.mu
 		g.std[i] = std
 		go std.run()
@@ -87,6 +91,26 @@ func (g *Gather) prefix(ranks, host string) string {
 		}
 	}
 	return expand(template, map[string]string{"role_name": "", "local_rank": "", "rank": ranks, "hostname": host})
+}
+
+// Late says that lines which come out from now on come after another attempt has begun: the name of
+// theirs is put into their prefix then.
+func (g *Gather) Late(attempt string) {
+	if attempt != "" {
+		g.late.Store(&attempt)
+	}
+}
+
+// marked is a prefix with the name of the attempt, if that is needed.
+func (g *Gather) marked(prefix string) string {
+	late := g.late.Load()
+	if late == nil {
+		return prefix
+	}
+	if begin, ok := strings.CutSuffix(prefix, "]:"); ok {
+		return begin + " " + *late + "]:"
+	}
+	return prefix + "[" + *late + "]:"
 }
 
 // Put copies some of what a worker has written, as Follow emits it, and says where some of it is
@@ -246,8 +270,8 @@ func (s *gathered) copy(p *portion) {
 		s.end(f)
 		return
 	}
-	if string(f.prefix) != p.prefix {
-		f.prefix = []byte(p.prefix)
+	if prefix := s.of.marked(p.prefix); string(f.prefix) != prefix {
+		f.prefix = []byte(prefix)
 	}
 	if f.begun && len(b) > 0 {
 		n := bytes.IndexByte(b, '\n') + 1

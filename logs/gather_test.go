@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -70,6 +71,27 @@ func TestGather(t *testing.T) {
 	}
 	if got, want := content(t, j.stderr), "[0 h0]:(muster: 5 B of this worker's output are missing)\n[0 h0]:an error\n"; got != want {
 		t.Errorf("stderr: %q, want %q", got, want)
+	}
+}
+
+// What comes out when another attempt has begun says of which it is.
+func TestGatherLate(t *testing.T) {
+	for template, want := range map[string]string{"": "[0 h]:early\n[0 h attempt_0]:late\n", "${rank}: ": "0: early\n0: [attempt_0]:late\n"} {
+		j := newJob(t, logs.Config{Tee: logs.StdSpec{All: logs.StdAll}, Gather: true, LinePrefixTemplate: template})
+		g := j.Gather(1)
+		g.Late("")
+		_ = g.Put("h", chunk(0, "early\n"))
+		for g.Progress() < int64(len("early\n")) {
+			runtime.Gosched()
+		}
+		g.Late("attempt_0")
+		_ = g.Put("h", chunk(0, "late\n"))
+		if _, err := g.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if diff := cmp.Diff(want, content(t, j.stdout)); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
 	}
 }
 

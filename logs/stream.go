@@ -198,7 +198,7 @@ func (f *streamer) open(s *stream) error {
 	if from, ok := f.from(s); ok {
 		r.off = from
 	} else if f.cfg.Lines >= 0 {
-		from, _, err := lastLines(live, f.cfg.Lines)
+		from, _, err := LastLines(live, f.cfg.Lines)
 		if err != nil {
 			r.Close()
 			return err
@@ -290,9 +290,9 @@ func (f *streamer) giveUp(s *stream, err error) {
 	}
 }
 
-// lastLines returns where the last lines of a file begin; false if there are not as many, or
+// LastLines returns where the last lines of a file begin, in bytes; false if there are not as many, or
 // what was there was moved into segments, and where what there is begins.
-func lastLines(f *os.File, lines int) (from int64, ok bool, err error) {
+func LastLines(f *os.File, lines int) (from int64, ok bool, err error) {
 	info, err := f.Stat()
 	if err != nil {
 		return 0, false, err

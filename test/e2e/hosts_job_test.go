@@ -95,11 +95,17 @@ func TestHostsOneJob(t *testing.T) {
 			if got := s.command(spare, 0, "dump", agent).out(); !strings.Contains(got, "no Python stacks of ranks 0-5:") {
 				t.Errorf("muster dump: %q", got)
 			}
+			bundle := filepath.Join(t.TempDir(), "b.tar.gz") // of a host that waits: what there is
+			s.command(spare, 0, "bundle", "-o", bundle, agent)
+			if list := output(t, "tar", "tzf", bundle); !strings.Contains(list, "/state.json\n") || strings.Contains(list, "/report.txt\n") {
+				t.Error(list)
+			}
 			if got := s.command(spare, 0, "stop", agent).out(); !strings.Contains(got, "on 4 hosts\n") {
 				t.Errorf("muster stop: %q", got)
 			}
 			s.want(1, append(agents, outside)...)
 			s.want(0, f)
+			f.says("muster logs: the agent was told to stop: ")
 			for _, j := range agents {
 				j.says("muster stop: this host is asked to leave the job by=host")
 			}
@@ -228,7 +234,7 @@ func TestHostsGather(t *testing.T) {
 				for line := range strings.Lines(j.out()) {
 					var rank, attempt, n int
 					var host string
-					if _, err := fmt.Sscanf(line, "[%d %s %d", &rank, &host, &n); err != nil {
+					if _, err := fmt.Sscanf(strings.Replace(line, " attempt_0]:", "]:", 1), "[%d %s %d", &rank, &host, &n); err != nil {
 						t.Fatalf("%q: %v", line, err)
 					}
 					_, _ = fmt.Sscanf(host[strings.Index(host, "]:")+2:], "%d", &attempt)

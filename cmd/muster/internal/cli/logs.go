@@ -194,9 +194,20 @@ func (req *logsRequest) stream(ctx context.Context, j *job, stdout, stderr io.Wr
 	case err != nil:
 		return fmt.Errorf("ask %s: %w", j.name(), err)
 	case req.follow:
-		fmt.Fprintf(stderr, "muster logs: the agent has ended, on this host\n")
+		fmt.Fprintf(stderr, "muster logs: %s\n", j.howEnded(ctx))
 	}
 	return nil
+}
+
+// howEnded says what became of a job whose agent sends no more lines.
+func (j *job) howEnded(ctx context.Context) string {
+	if j.state == nil {
+		return "the agent at " + printable(j.addr) + " has ended"
+	}
+	if how := postmortem.Ending(ctx, j.state.Job.LogDir); how != "" {
+		return how
+	}
+	return "the agent has ended, on this host"
 }
 
 func prefixOf(rank int, stderr bool) string {

@@ -1,14 +1,17 @@
 package postmortem
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/muster-run/muster/internal/inotify"
 	"github.com/muster-run/muster/internal/jobfile"
+	"github.com/muster-run/muster/internal/sleep"
 )
 
 // agentOf says what a run's agent has written of itself; nil if there is nothing
@@ -45,6 +48,25 @@ func outcome(f *jobfile.File) Outcome {
 		}
 	}
 	return Unknown
+}
+
+// endTime is how long an agent may take to its end when it has sent the last line.
+const endTime = 10 * time.Second
+
+// Ending says in a line what became of a job whose agent on this host ends, from its directory; ""
+// if that does not tell.
+func Ending(ctx context.Context, dir string) string {
+	for limit := time.Now().Add(endTime); ; {
+		f, err := agentOf(dir)
+		switch {
+		case f == nil || err != nil:
+			return ""
+		case f.State != jobfile.Runs:
+			return ending(f)
+		case time.Now().After(limit) || sleep.For(ctx, 5*gap) != nil:
+			return "the agent sends no more lines, and has not ended"
+		}
+	}
 }
 
 // ending says in a line what became of the job; "" if that is not known, or it runs.

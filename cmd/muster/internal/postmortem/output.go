@@ -66,11 +66,11 @@ const blockSize = 64 << 10
 
 // openEnd opens a file at its last lines; it returns nil if they are not all in it.
 func openEnd(path string, lines int) (io.ReadCloser, error) {
-	f, info, err := safeopen.Open(path)
+	f, _, err := safeopen.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	from, ok, err := backward(f, info.Size(), lines)
+	from, ok, err := logs.LastLines(f, lines)
 	if err == nil && ok {
 		_, err = f.Seek(from, io.SeekStart)
 	}
@@ -79,36 +79,6 @@ func openEnd(path string, lines int) (io.ReadCloser, error) {
 		return nil, err
 	}
 	return &liveFile{f}, nil
-}
-
-// backward returns where the last lines of a file begin; false if there are
-// not as many, or what was there was moved away.
-func backward(f *os.File, size int64, lines int) (from int64, ok bool, err error) {
-	if lines == 0 {
-		return size, true, nil
-	}
-	buf := make([]byte, blockSize)
-	have := 0
-	for end := size; end > 0; {
-		start := max(0, end-blockSize)
-		n, err := f.ReadAt(buf[:end-start], start)
-		if err != nil && err != io.EOF {
-			return 0, false, err
-		}
-		for i := n - 1; i >= 0; i-- {
-			if buf[i] == 0 {
-				return 0, false, nil // where segments were taken from
-			}
-			if buf[i] != '\n' || start+int64(i)+1 == size {
-				continue
-			}
-			if have++; have == lines {
-				return start + int64(i) + 1, true, nil
-			}
-		}
-		end = start
-	}
-	return 0, true, nil
 }
 
 // A liveFile is a file that grows. One that has become shorter is read from its
