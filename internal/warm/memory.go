@@ -82,6 +82,12 @@ func openMemory(dir string, p *program, log *slog.Logger) *memory {
 		log.Info("what warm starts learn is not kept", "error", err)
 		return m
 	}
+	m.recall()
+	return m
+}
+
+// recall reads what a memory keeps, except for the modules.
+func (m *memory) recall() {
 	for _, line := range m.read(leftFile) {
 		if name, why, ok := strings.Cut(line, "\t"); ok && moduleName.MatchString(name) {
 			m.out[name] = why
@@ -91,7 +97,6 @@ func openMemory(dir string, p *program, log *slog.Logger) *memory {
 		seconds, _ := strconv.ParseFloat(lines[0], 64)
 		m.last = time.Duration(min(max(seconds, 0), 3600) * float64(time.Second))
 	}
-	return m
 }
 
 // check refuses a directory in which another user can write.

@@ -77,6 +77,7 @@ def record(varying):
     that have read what differs between workers."""
     kind, broken = type(os.environ), {}
     getitem, iterate = kind.__getitem__, kind.__iter__
+    copies = (kind.copy.__code__, type(os.environ.keys()).__iter__.__code__)  # dict() asks for the keys
 
     def get(self, key):
         names = importing()
@@ -89,8 +90,11 @@ def record(varying):
         return getitem(self, key)
 
     def every(self):
-        for name in importing():
-            broken.setdefault(name, "%s reads the whole environment at import" % name)
+        # Whoever looks through the environment does not see what is not there. A copy lacks it later.
+        if sys._getframe(1).f_code in copies:
+            names = importing()
+            for name in names:
+                broken.setdefault(name, "%s copies the environment at import" % names[0])
         return iterate(self)
 
     kind.__getitem__, kind.__iter__ = get, every
@@ -205,6 +209,10 @@ def load(varying, names):
             why = survey.check()
             if why:
                 broken.setdefault(name, why)
+            if "torch" in broken:
+                break
+            for again in broken:
+                sys.modules.pop(again, None)  # what else imports it shall break the rule, too
     finally:
         end()
     if broken:
@@ -264,7 +272,8 @@ def differs(request, environ, varying, dirs, before):
     top = {name.partition(".")[0] for name in sys.modules}
     own = os.getcwd() if request.module else os.path.dirname(os.path.realpath(request.script))
     top.difference_update(sys.builtin_module_names)
-    for d in [own] + [p for p in sys.path if p not in dirs and not p.startswith(dirs[0])]:
+    first = sys.path[: sys.path.index(dirs[0])] if dirs[0] in sys.path else []
+    for d in [own] + [p for p in first if p not in dirs]:
         try:
             found = top.intersection(n.partition(".")[0] for n in os.listdir(d))
         except OSError:

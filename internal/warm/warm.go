@@ -33,7 +33,8 @@ type Config struct {
 
 const (
 	leastWait = 2 * time.Minute // for the imports of the first template
-	tries     = 6               // templates that may break a rule, one after the other
+	tries     = 8               // templates that may break a rule, one after the other
+	fewTries  = 2               // the same while workers wait
 	soon      = time.Second     // a worker that dies earlier makes the next start cold
 )
 
@@ -85,7 +86,7 @@ func (h *Host) Start(cfg process.Config) (*process.Group, error) {
 		h.cold(fmt.Errorf("a worker died in its first %v after the warm start before", soon), false)
 	default:
 		if err := h.ready(p); err != nil {
-			h.cold(err, true)
+			h.cold(err, err != errRules)
 		}
 		if h.now != nil {
 			fork := h.now
@@ -144,9 +145,15 @@ func (h *Host) ready(p *program) error {
 	return err
 }
 
+var errRules = errors.New("several templates in turn have imported modules that break a rule")
+
 // make makes a template, leaving out what breaks a rule.
 func (h *Host) make(p *program, idle bool) (*template, error) {
-	for range tries {
+	n := fewTries
+	if idle {
+		n = tries
+	}
+	for range n {
 		names := h.memory.names(p)
 		begun := time.Now()
 		t, err := startTemplate(h, p, names, idle)
@@ -175,7 +182,7 @@ func (h *Host) make(p *program, idle bool) (*template, error) {
 		}
 		t.close()
 	}
-	return nil, fmt.Errorf("%d templates in turn have imported a module that breaks a rule", tries)
+	return nil, errRules
 }
 
 // follow makes another template while the workers run, if they have imported more than the
@@ -200,6 +207,9 @@ func (h *Host) follow(g *process.Group, p *program) {
 		next, err := h.make(p, true)
 		if err != nil {
 			if h.life.Err() == nil {
+				h.mu.Lock()
+				h.off = h.off || h.now == nil // as in cold, which the next start would say again
+				h.mu.Unlock()
 				h.log.Info("no further template for warm starts", "reason", err)
 			}
 			return

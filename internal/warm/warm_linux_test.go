@@ -312,14 +312,16 @@ func TestRules(t *testing.T) {
 		"outer":   "import inner",
 		"inner":   "import os\nx = os.getenv('LOCAL_RANK')",
 		"copies":  "import os\nx = dict(os.environ)",
+		"copies2": "import os\nx = os.environ.copy()",
+		"scans":   "import os\nx = [k for k, v in os.environ.items() if k.startswith('SCANS_')] + [k for k in os.environ if k == 'X']",
 		"reads":   "import os\nx = os.environ.get('HOME')",
 	})
 	h := l.host()
 	l.run(h.Start, 1, "-u", script) // learns
 	got := l.run(l.host().Start, 2, "-u", script)
 	for rank, e := range got {
-		if e.Code != 0 || e.Stdout != "['clean', 'reads']\n" {
-			t.Errorf("rank %d: %+v, want clean and reads to be imported before the script", rank, e)
+		if e.Code != 0 || e.Stdout != "['clean', 'reads', 'scans']\n" {
+			t.Errorf("rank %d: %+v, want clean, reads and scans to be imported before the script", rank, e)
 		}
 	}
 	found, err := filepath.Glob(filepath.Join(l.cache, "*", "left"))
@@ -332,7 +334,7 @@ func TestRules(t *testing.T) {
 	}
 	for _, want := range []string{
 		"thread\tstarts a thread", "socket_\tleaves socket:", "file\tleaves ", "rank\trank reads RANK at import", "outer\tinner reads LOCAL_RANK at import",
-		"inner\tinner reads LOCAL_RANK at import", "copies\tcopies reads the whole environment at import",
+		"inner\tinner reads LOCAL_RANK at import", "copies\tcopies copies the environment at import", "copies2\tcopies2 copies the environment at import",
 	} {
 		if !strings.Contains(string(left), want) {
 			t.Errorf("no %q in:\n%s", want, left)
@@ -474,14 +476,56 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// The first optimizer step after a worker's death, with real PyTorch. bench/ measures; here
-// warm only has to be faster at all.
-func TestDDP(t *testing.T) {
-	python := pypeer.Python(t)
+// build returns muster, built.
+func build(t *testing.T) string {
+	t.Helper()
 	muster := filepath.Join(t.TempDir(), "muster")
 	if out, err := exec.Command("go", "build", "-o", muster, "github.com/muster-run/muster/cmd/muster").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+	return muster
+}
+
+// Real programs do the same as when they start cold.
+func TestPrograms(t *testing.T) {
+	python, muster, cache := pypeer.Python(t), build(t), t.TempDir()
+	run := func(flags ...string) (results [2]string, log string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		out := t.TempDir()
+		args := append([]string{"run", "--nproc-per-node", "2"}, flags...)
+		cmd := exec.CommandContext(ctx, muster, append(args, "testdata/programs.py")...)
+		cmd.Env = append(os.Environ(), "PYTHON_EXEC="+python, "XDG_CACHE_HOME="+cache, "OUT="+out)
+		text, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		for rank := range results {
+			body, err := os.ReadFile(filepath.Join(out, fmt.Sprint("out", rank)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			results[rank] = string(body)
+		}
+		return results, string(text)
+	}
+	want, _ := run()
+	for _, when := range []string{"without knowledge", "with it"} {
+		got, log := run("--warm")
+		if got != want {
+			t.Errorf("%s: got %q, want %q as cold", when, got, want)
+		}
+		if strings.Contains(log, "started cold") {
+			t.Errorf("%s, workers have started cold:\n%s", when, log)
+		}
+	}
+}
+
+// The first optimizer step after a worker's death, with real PyTorch. bench/ measures; here
+// warm only has to be faster at all.
+func TestDDP(t *testing.T) {
+	python, muster := pypeer.Python(t), build(t)
 	cache := t.TempDir()
 	restart := func(flags ...string) []time.Duration {
 		t.Helper()

@@ -32,6 +32,7 @@ var plays = map[string]struct {
 	"docs/tutorial.md":        {1, tutorial},
 	"docs/warm.md": {1, func(p *play) {
 		p.run("muster run --warm --nproc-per-node 8 --max-restarts 3 train.py").exits(0)
+		p.run("muster warm explain train.py").exits(0)
 	}},
 }
 

@@ -47,7 +47,8 @@ func subcommands() []subcommand {
 		{name: "policy", what: "check a restart policy, or try it on past failures", ends: [2]string{"the policy is valid, or was replayed", "the policy is wrong, or a file cannot be read"}, usage: policyUsage, words: []word{{"check", "say what is wrong with a policy"}, {"test", "say what it would have decided"}}, do: policyCommand},
 		{group: "Serve what a job needs", name: "store", what: "serve a TCPStore, or the rendezvous of jobs", ends: [2]string{"SIGINT or SIGTERM stopped it", "it cannot listen or go on"}, usage: storeUsage, stops: interrupt, do: storeCommand},
 		{name: "watchdog", what: "serve worker timers to a script that muster did not start", ends: [2]string{"SIGINT or SIGTERM stopped it", "it cannot use the FIFO"}, usage: watchdogUsage, stops: interrupt, do: watchdogCommand},
-		{group: "Other", name: "completion", what: "print a completion script for a shell", ends: [2]string{"it printed the script"}, usage: completionUsage, words: bare(shells), run: program.completion},
+		{group: "Other", name: "warm", what: "show or forget what warm starts have learnt", ends: [2]string{"it is done, or nothing is known", "the cache directory cannot be read or changed"}, usage: warmUsage, words: []word{{"status", "list the scripts"}, {"explain", "say why modules are left out"}, {"clear", "forget it"}}, do: warmCommand},
+		{name: "completion", what: "print a completion script for a shell", ends: [2]string{"it printed the script"}, usage: completionUsage, words: bare(shells), run: program.completion},
 		{name: "sim", what: "simulate the rendezvous of many hosts", ends: [2]string{"all invariants held", "an invariant was violated; it shows the seed"}, usage: simUsage,
 			do: func(_ context.Context, c *command, args []string) error {
 				began := time.Now()
