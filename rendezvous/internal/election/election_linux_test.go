@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/pipe"
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-run/muster/rendezvous/internal/election"
 )
 
@@ -87,6 +89,28 @@ func TestBridgeKilled(t *testing.T) {
 			t.Errorf("leader %+v after another's bridge died, want still %+v", now, before)
 		}
 	}
+}
+
+// An agent whose bridge is killed gives up its leadership, and the others hear so also if it leads
+// again before they look.
+func TestLeadsAgain(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 1, "")
+	leader, others := agree(t, l.agent(0), l.agent(1))
+	before := leader.leader()
+	if err := unix.Kill(others[0].BridgePID(), unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	kill(t, leader.BridgePID())
+	wait(t, leader.Lost(before.Term), "the loss of a leadership that no bridge watches")
+	if now := leader.leader(); !now.Mine || now.Term <= before.Term {
+		t.Errorf("leader %+v after %+v, want the same agent in a later term", now, before)
+	}
+	if err := unix.Kill(others[0].BridgePID(), unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, others[0].Lost(before.Term), "the loss of the term before, as the other sees it")
+	agree(t, leader, others[0])
 }
 
 func TestClose(t *testing.T) {

@@ -2,6 +2,7 @@ package quorum
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -37,6 +38,7 @@ func Elect(ctx context.Context, in io.Reader, out io.Writer, logger *slog.Logger
 // that the agent is told; the others send it events.
 type bridge struct {
 	cfg    pipe.Elect
+	name   string // unlike any other's
 	keys   keys
 	client clientv3.Config
 	out    *pipe.Writer
@@ -81,7 +83,7 @@ type (
 )
 
 func newBridge(in *pipe.Reader, out *pipe.Writer, logger *slog.Logger) (*bridge, error) {
-	b := &bridge{out: out, logger: logger, events: make(chan any)}
+	b := &bridge{name: rand.Text(), out: out, logger: logger, events: make(chan any)}
 	if err := in.Read(&b.cfg); err != nil {
 		return nil, fmt.Errorf("settings: %w", err)
 	}

@@ -138,10 +138,10 @@ func (b *bridge) follow(ctx context.Context, cli *clientv3.Client, s *session) (
 	return false
 }
 
-// A reign is that of an agent that leads without another in between, by one key or
-// several.
+// A reign is that of an agent that leads without another in between, by one key or several.
+// It ends with the agent's bridge: the agent has given it up then.
 type reign struct {
-	id            string
+	id, bridge    string
 	term, created int64 // the revisions that created its first key, and its last
 }
 
@@ -152,24 +152,24 @@ func (b *bridge) compare(ctx context.Context, cli *clientv3.Client, v *view) {
 	}
 	id, created := v.leader.ID, v.leader.Term
 	same := b.last.id == id && b.last.created == created
-	v.goesOn = !same && b.last.id == id && b.alone(ctx, cli, id, b.last.created, created)
+	v.goesOn = !same && b.last.id == id && b.last.bridge == v.bridge && b.alone(ctx, cli, b.last, created)
 	if !same && !v.goesOn {
-		b.last = reign{id, created, created}
+		b.last = reign{id, v.bridge, created, created}
 	}
 	b.last.created, v.leader.Term = created, b.last.term
 }
 
-// alone says whether etcd knows that from one revision to a later one nobody else has led.
-func (b *bridge) alone(ctx context.Context, cli *clientv3.Client, id string, from, to int64) bool {
-	if to <= from {
+// alone says whether etcd knows that since a reign, up to a revision, nobody else has led.
+func (b *bridge) alone(ctx context.Context, cli *clientv3.Client, last reign, to int64) bool {
+	if to <= last.created {
 		return false // a cluster that began again
 	}
 	ctx, cancel := b.callContext(ctx)
 	defer cancel()
-	for w := range cli.Watch(ctx, b.keys.leader, clientv3.WithRev(from+1), clientv3.WithFilterDelete()) {
+	for w := range cli.Watch(ctx, b.keys.leader, clientv3.WithRev(last.created+1), clientv3.WithFilterDelete()) {
 		for _, e := range w.Events {
 			var c candidate
-			if json.Unmarshal(e.Kv.Value, &c) != nil || c.ID != id {
+			if json.Unmarshal(e.Kv.Value, &c) != nil || c.ID != last.id || c.Bridge != last.bridge {
 				return false
 			}
 			if e.Kv.ModRevision == to {
@@ -186,7 +186,7 @@ func (b *bridge) campaign(ctx context.Context, cli *clientv3.Client, s *session,
 	ctx, cancel := b.callContext(ctx)
 	defer cancel()
 	me := &pipe.Leader{Addr: b.cfg.Addr, ID: b.cfg.ID}
-	value, err := json.Marshal(candidate{me.Addr, me.ID})
+	value, err := json.Marshal(candidate{me.Addr, me.ID, b.name})
 	if err != nil {
 		return nil, err
 	}
@@ -210,7 +210,7 @@ func (b *bridge) campaign(ctx context.Context, cli *clientv3.Client, s *session,
 	}
 	if r.Succeeded {
 		me.Term = r.Header.Revision
-		return &view{rev: r.Header.Revision, leader: me, lease: s.id}, nil
+		return &view{rev: r.Header.Revision, leader: me, bridge: b.name, lease: s.id}, nil
 	}
 	v, err := b.readView(r)
 	if err != nil || v.leader == nil || v.leader.ID != b.cfg.ID || v.lease == s.id {
@@ -234,8 +234,9 @@ func absent(key string) clientv3.Cmp {
 
 // candidate is the value of the leader's key.
 type candidate struct {
-	Addr string `json:"addr"`
-	ID   string `json:"id"`
+	Addr   string `json:"addr"`
+	ID     string `json:"id"`
+	Bridge string `json:"bridge"` // unlike any other's, also of one agent
 }
 
 func (b *bridge) readView(r *clientv3.TxnResponse) (*view, error) {
@@ -250,7 +251,7 @@ func (b *bridge) readView(r *clientv3.TxnResponse) (*view, error) {
 			if err := json.Unmarshal(kv.Value, &c); err != nil || c.Addr == "" {
 				return nil, fmt.Errorf("etcd's key %s has the value %.100q, which no agent of muster wrote: delete it", b.keys.leader, kv.Value)
 			}
-			v.leader = &pipe.Leader{Addr: c.Addr, ID: c.ID, Term: kv.CreateRevision}
+			v.leader, v.bridge = &pipe.Leader{Addr: c.Addr, ID: c.ID, Term: kv.CreateRevision}, c.Bridge
 			v.lease = clientv3.LeaseID(kv.Lease)
 		}
 	}

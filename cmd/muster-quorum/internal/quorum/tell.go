@@ -26,6 +26,7 @@ type view struct {
 	rev    int64
 	closed bool
 	leader *pipe.Leader // nil if there is none; Mine is not set
+	bridge string       // the leader's
 	lease  clientv3.LeaseID
 	goesOn bool // the leader's key is another one than in the view before, and nobody else led in between
 }
