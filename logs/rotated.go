@@ -55,6 +55,7 @@ func OpenRotated(path string) (io.ReadCloser, error) {
 type rotatedReader struct {
 	path       string
 	live       *os.File // nil if there is none
+	plain      bool     // it has no segments, and gets none
 	off        int64    // in the file, of the next byte
 	number     int64    // of the last segment that was looked at
 	generation int64
@@ -86,9 +87,12 @@ func (r *rotatedReader) Read(p []byte) (int, error) {
 			continue
 		}
 		n, from, err := r.readLive(p)
-		numbers, listErr := r.later()
-		if listErr != nil {
-			return 0, listErr
+		var numbers []int64
+		if !r.plain {
+			var listErr error
+			if numbers, listErr = r.later(); listErr != nil {
+				return 0, listErr
+			}
 		}
 		if len(numbers) > 0 {
 			if err := r.begin(numbers[0]); err != nil {

@@ -194,7 +194,7 @@ func (f *streamer) open(s *stream) error {
 	if err != nil {
 		return err
 	}
-	r := &rotatedReader{path: s.path, live: live}
+	r := &rotatedReader{path: s.path, live: live, plain: f.a.run.rotator == nil}
 	if from, ok := f.from(s); ok {
 		r.off = from
 	} else if f.cfg.Lines >= 0 {

@@ -106,6 +106,8 @@ type Python struct {
 	// "worker server" or "faulthandler"; "" if no source had them.
 	Source  string   `json:"source,omitempty"`
 	Threads []Thread `json:"threads,omitempty"`
+	// Unread says that it is a Python interpreter, and that no source had them.
+	Unread bool `json:"unread,omitempty"`
 	// Seconds is how long that took.
 	Seconds float64 `json:"seconds,omitempty"`
 	// Problems say why a source did not answer, and what to do.

@@ -37,6 +37,8 @@ type Group struct {
 	Frames []Frame `json:"frames,omitempty"`
 	// Children says where the first rank's child processes are.
 	Children []string `json:"children,omitempty"`
+
+	unread bool // what they do is not known
 }
 
 // Ended says that the ranks' processes have ended.
@@ -116,14 +118,16 @@ func tellApart(groups []Group) {
 
 // markOdd marks the groups that differ: the smaller ones and, among groups of
 // equal size, those for which others wait in a collective. A process that cannot
-// go on is always odd among others that could.
+// go on is always odd among others that could. One whose stacks could not be read, as those of
+// others could, is not: nobody knows what it does.
 func markOdd(groups []Group) {
-	largest, waiting, able := 0, false, false
+	largest, waiting, able, read := 0, false, false, false
 	for _, g := range groups {
-		able = able || g.State == ""
+		able, read = able || g.State == "", read || g.Frames != nil
 	}
+	unknown := func(g *Group) bool { return g.unread && g.State == "" && read }
 	for _, g := range groups {
-		if g.State == "" || !able {
+		if (g.State == "" || !able) && !unknown(&g) {
 			largest = max(largest, len(g.Ranks))
 		}
 	}
@@ -133,7 +137,7 @@ func markOdd(groups []Group) {
 	for i := range groups {
 		g := &groups[i]
 		stuck := g.State != "" && able
-		g.Odd = len(groups) > 1 && (stuck || len(g.Ranks) < largest || waiting && !g.Collective)
+		g.Odd = len(groups) > 1 && !unknown(g) && (stuck || len(g.Ranks) < largest || waiting && !g.Collective)
 	}
 }
 
@@ -210,7 +214,7 @@ func view(w *Worker) viewed {
 	main, telling := tellingThread(python.Threads)
 	if telling == nil {
 		place := nativePlace(w)
-		g.Name = strings.TrimSpace(g.State + " " + place)
+		g.Name, g.unread = strings.TrimSpace(g.State+" "+place), w.Python.Unread
 		return viewed{"native " + g.State + place, g}
 	}
 	place := tellingFrame(telling.Frames)

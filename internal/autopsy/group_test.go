@@ -70,6 +70,8 @@ func TestGroups(t *testing.T) {
 		Children: []autopsy.Process{{PID: 7, Python: reduce(50).Python}}}
 	native := autopsy.Worker{PID: 5, State: "sleeping", Native: autopsy.Native{Threads: []autopsy.NativeThread{
 		{TID: 5, State: "sleeping", Syscall: "read fd 3", WaitChannel: "pipe_read"}}}}
+	unread := native
+	unread.Python.Unread = true
 	hook := other("Dummy-1", c10d+":99 all_gather_into_tensor", site+"torch/distributed/fsdp/_unshard.py:3 unshard")
 	backward := mainThread(site+"torch/autograd/graph.py:8 _engine_run_backward", site+"torch/_tensor.py:6 backward", "/srv/train.py:55 step")
 
@@ -97,6 +99,30 @@ func TestGroups(t *testing.T) {
 				"0-2, 4-7 in all_reduce (distributed_c10d.py:4181)",
 			},
 			summary: "7 ranks in all_reduce (distributed_c10d.py:4181), rank 3 in DataLoader.__next__ (dataloader.py:725)",
+		},
+		{
+			name:    "one that is no Python",
+			workers: append(repeat(3, reduce(50)), native),
+			want:    []string{"*3 in the system call read, no Python stacks", "0-2 in all_reduce (distributed_c10d.py:4181)"},
+			summary: "3 ranks in all_reduce (distributed_c10d.py:4181), rank 3 in the system call read, no Python stacks",
+		},
+		{
+			name:    "one that could not be read is not to blame",
+			workers: append(repeat(3, reduce(50)), unread),
+			want:    []string{"3 in the system call read, no Python stacks", "0-2 in all_reduce (distributed_c10d.py:4181)"},
+			summary: "3 ranks in all_reduce (distributed_c10d.py:4181), rank 3 in the system call read, no Python stacks",
+		},
+		{
+			name:    "two that could not be read, and one that differs",
+			workers: append(repeat(2, unread), reduce(50), reduce(50), loading, unread),
+			want:    []string{"*4 in DataLoader.__next__ (dataloader.py:725)", "2-3 in all_reduce (distributed_c10d.py:4181)", "0-1, 5 in the system call read, no Python stacks"},
+			summary: "3 ranks in the system call read, no Python stacks, 2 ranks in all_reduce (distributed_c10d.py:4181), rank 4 in DataLoader.__next__ (dataloader.py:725)",
+		},
+		{
+			name:    "none could be read",
+			workers: append(repeat(2, unread), state("stopped")),
+			want:    []string{"*2 stopped with no Python stacks", "0-1 in the system call read, no Python stacks"},
+			summary: "2 ranks in the system call read, no Python stacks, rank 2 stopped with no Python stacks",
 		},
 		{
 			name:    "the user's code says more than the library that calls it",

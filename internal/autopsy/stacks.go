@@ -37,7 +37,7 @@ func (t *taking) python(ctx context.Context, s *subject) Python {
 		p = next
 	}
 	if p.Source == "" {
-		p.Problems = append(p.Problems, installHint)
+		p.Unread, p.Problems = true, append(p.Problems, installHint)
 	}
 	return p
 }
