@@ -321,8 +321,10 @@ def work():
 def become(request, said):
     """Makes of a fork what exec makes of a worker."""
     try:
+        import atexit
         import ctypes
 
+        atexit.register(gc.unfreeze)  # runs last: the interpreter's end collects what it does in any process
         os.setsid()
         prctl = ctypes.CDLL(None).prctl
         prctl(PR_SET_PDEATHSIG, 9, 0, 0, 0)

@@ -348,6 +348,20 @@ func TestRules(t *testing.T) {
 	}
 }
 
+// The interpreter's end collects what a module left in the template, too.
+func TestLastCollection(t *testing.T) {
+	l := newLab(t)
+	script := l.packages(map[string]string{
+		"cycle": "import os\nclass A:\n    def __del__(self, write=os.write):\n        write(1, b'deleted\\n')\na = A()\na.self = a\n",
+	})
+	cold := l.run(l.sup.Start, 1, "-u", script)
+	l.run(l.host().Start, 1, "-u", script) // learns
+	got := l.run(l.host().Start, 1, "-u", script)
+	if want := "deleted\n"; cold[0].Stdout != "[]\n"+want || got[0].Stdout != "['cycle']\n"+want {
+		t.Errorf("cold %+v, warm %+v", cold, got)
+	}
+}
+
 // What makes a start cold, with the reason, while the worker runs all the same.
 func TestCold(t *testing.T) {
 	const say = "print('ran')\n"
