@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/muster-run/muster/agent"
@@ -20,69 +22,93 @@ const (
 )
 
 // caches carries compile caches to this host before its first workers start, and what they compile
-// back to Workers.CacheDir, while they run and when they have ended.
+// back to Workers.CacheDir, while they run and when they have ended. Whatever is wrong with that
+// directory, or slow, stops no job.
 type caches struct {
-	*compilecache.Cache
+	cfg    *Config
 	log    *slog.Logger
-	seeded chan struct{}
-	save   chan time.Time // until when; closed by end
+	seeded chan map[string]string // what the workers get; of capacity 1, and closed after it
+	save   chan time.Time         // until when; closed by end
 	done   chan struct{}
+	ctx    context.Context // of the job
 	cancel context.CancelFunc
+
+	ready atomic.Bool // there is something to save to
+
+	once sync.Once
+	env  map[string]string // from seeded
 }
 
 // newCaches begins to seed. The caller calls end.
-func newCaches(ctx context.Context, cfg *Config) (*caches, error) {
-	cache, err := compilecache.New(cfg.Workers.CacheDir, "", cfg.LookupEnv, cfg.Logger)
-	if err != nil {
-		return nil, &ConfigError{fmt.Errorf("compile caches: %w", err)}
-	}
+func newCaches(ctx context.Context, cfg *Config) *caches {
 	saving, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	c := &caches{cache, cfg.Logger, make(chan struct{}), make(chan time.Time, 8), make(chan struct{}), cancel}
-	go c.run(ctx, saving)
-	return c, nil
+	c := &caches{cfg: cfg, log: cfg.Logger, seeded: make(chan map[string]string, 1), save: make(chan time.Time, 8), done: make(chan struct{}), ctx: ctx, cancel: cancel}
+	go c.run(saving)
+	return c
 }
 
-func (c *caches) run(ctx, saving context.Context) {
+func (c *caches) run(saving context.Context) {
 	defer close(c.done)
-	c.seed(ctx)
-	close(c.seeded)
+	cache := c.seed()
+	if cache == nil {
+		return
+	}
 	ticker := time.NewTicker(saveEvery)
 	defer ticker.Stop()
 	for {
 		select {
 		case now := <-ticker.C:
-			c.saveUntil(saving, now.Add(-compiling))
+			c.saveUntil(saving, cache, now.Add(-compiling))
 		case until, ok := <-c.save:
 			if !ok {
 				return
 			}
-			c.saveUntil(saving, until)
+			c.saveUntil(saving, cache, until)
 		}
 	}
 }
 
-func (c *caches) seed(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, seedTime)
+// seed returns nil if there is no cache.
+func (c *caches) seed() *compilecache.Cache {
+	defer close(c.seeded)
+	ctx, cancel := context.WithTimeout(c.ctx, seedTime)
 	defer cancel()
 	start := time.Now()
-	n, err := c.Seed(ctx)
+	cache, err := compilecache.New(c.cfg.Workers.CacheDir, "", c.cfg.LookupEnv, c.log)
+	if err != nil {
+		c.log.Warn("compile caches are not carried", "error", err)
+		return nil
+	}
+	n, err := cache.Seed(ctx)
 	if c.log.Info("compile caches are on this host", "seeded", n, "took", time.Since(start)); err != nil {
 		c.log.Warn("compile caches are not seeded in full; the workers compile what is missing", "error", err)
 	}
+	c.ready.Store(true)
+	c.seeded <- cache.Env()
+	return cache
 }
 
-func (c *caches) saveUntil(ctx context.Context, until time.Time) {
-	if n, err := c.Save(ctx, until); err != nil {
+// Env is what the workers get, once the host is seeded; nothing if that takes too long.
+func (c *caches) Env() map[string]string {
+	c.once.Do(func() {
+		timer := time.NewTimer(seedTime)
+		defer timer.Stop()
+		select {
+		case c.env = <-c.seeded:
+		case <-timer.C:
+			c.log.Warn("compile caches are not carried", "error", fmt.Sprintf("nothing came of %s within %v", c.cfg.Workers.CacheDir, seedTime))
+		case <-c.ctx.Done():
+		}
+	})
+	return c.env
+}
+
+func (c *caches) saveUntil(ctx context.Context, cache *compilecache.Cache, until time.Time) {
+	if n, err := cache.Save(ctx, until); err != nil {
 		c.log.Warn("compile caches are not saved in full", "files", n, "error", err)
 	} else if n > 0 {
 		c.log.Info("compile caches are saved", "files", n)
 	}
-}
-
-// Env is what the workers get, once the host is seeded.
-func (c *caches) Env() map[string]string {
-	<-c.seeded
-	return c.Cache.Env()
 }
 
 // Observe saves what the workers of an attempt have compiled.
@@ -104,6 +130,10 @@ func (c *caches) Observe(e agent.Event) {
 // end waits for what is being saved, until hurry at most.
 func (c *caches) end(hurry <-chan struct{}) {
 	close(c.save)
+	defer c.cancel()
+	if !c.ready.Load() {
+		return
+	}
 	timer := time.NewTimer(savingTime)
 	defer timer.Stop()
 	select {
@@ -111,5 +141,4 @@ func (c *caches) end(hurry <-chan struct{}) {
 	case <-timer.C:
 	case <-hurry:
 	}
-	c.cancel()
 }

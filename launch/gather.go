@@ -29,6 +29,9 @@ type gathering struct {
 	agent *agent.Agent // set before it runs
 	host  string
 
+	life   context.Context // ends when nobody waits for lines any more
+	giveUp context.CancelFunc
+
 	last *gatheredRound // owned by the agent's goroutine, which calls Observe
 	old  sync.WaitGroup // the rounds before, which end
 }
@@ -83,9 +86,25 @@ func (g *gathering) leave() {
 
 // finish ends all of it, once all that the workers of all hosts have written is copied. A host
 // or a console that is stuck holds it up for a few seconds.
-func (g *gathering) finish() {
+//
+// It ends at once with hurry, and with ctx, unless that has ended before: who stops a job wants
+// its last lines, who stops it again does not.
+func (g *gathering) finish(ctx context.Context, hurry <-chan struct{}) {
+	stopped := ctx.Done()
+	if ctx.Err() != nil {
+		stopped = nil
+	}
+	go func() {
+		select {
+		case <-hurry:
+		case <-stopped:
+		case <-g.life.Done():
+		}
+		g.giveUp()
+	}()
 	g.leave()
 	g.old.Wait()
+	g.giveUp()
 }
 
 // put takes some of what a worker has written.
@@ -142,7 +161,7 @@ func (r *gatheredRound) finish() {
 		r.streams.Wait()
 		close(all)
 	}()
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(r.of.life)
 	defer stop()
 	ended := make(chan struct{})
 	go func() { // ends ctx if nothing moves

@@ -147,10 +147,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 
 	env := workerEnv(cfg)
 	if cfg.Workers.CacheDir != "" {
-		c, err := newCaches(ctx, &cfg)
-		if err != nil {
-			return nil, err
-		}
+		c := newCaches(ctx, &cfg)
 		defer c.end(hurry)
 		observers = append(observers, c.Observe)
 		without := env
@@ -162,6 +159,8 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	}
 
 	gather := &gathering{run: run, calls: calls, log: log, host: host}
+	gather.life, gather.giveUp = context.WithCancel(context.WithoutCancel(ctx))
+	defer gather.giveUp()
 	if cfg.Logs.Gather {
 		observers = append(observers, gather.Observe)
 	}
@@ -211,7 +210,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	watched.announce(stderr, page, run.Dir())
 	begun = true
 	result, err = a.Run(ctx)
-	gather.finish()
+	gather.finish(ctx, hurry)
 	hangUp()
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()

@@ -24,8 +24,10 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -36,6 +38,7 @@ const (
 	maxFile   = 1 << 30   // bytes of a file that is carried
 	maxTotal  = 10 << 30  // bytes of all entries: the oldest are removed
 	maxFiles  = 1_000_000 // entries
+	maxPath   = 4 << 10   // bytes of a path, quoted
 	maxHeader = 5 << 10   // bytes of an entry's first line
 	stale     = time.Hour // age of a file that nobody writes any more, and that is no entry
 
@@ -83,12 +86,13 @@ func New(dir, local string, lookup func(string) (string, bool), log *slog.Logger
 		if err := os.MkdirAll(path, 0o700); err != nil {
 			return nil, err
 		}
-		if info, err := os.Stat(path); err != nil {
-			return nil, err
-		} else if !safeopen.Trusted(info, false) {
-			return nil, fmt.Errorf("%s: another user may write there, and workers would run it; use a directory of your own, with chmod go-w", path)
-		}
 	}
+	shared, host, err := c.open()
+	if err != nil {
+		return nil, err
+	}
+	defer shared.Close()
+	defer host.Close()
 	for _, cache := range caches {
 		if _, set := lookup(cache.env); set {
 			log.Info("compile cache is left where its variable says, and not carried", "variable", cache.env)
@@ -136,14 +140,11 @@ func (c *Cache) Seed(ctx context.Context) (seeded int, err error) {
 	defer shared.Close()
 	defer host.Close()
 	have := map[string]bool{}
-	if err := c.walk(ctx, host, time.Time{}, func(path string, _ fs.FileInfo) { have[entryName(path)] = true }); err != nil {
-		return 0, err
-	}
-	entries, err := c.entries(shared)
+	problem := c.walk(ctx, host, time.Time{}, func(path string, _ fs.FileInfo) { have[entryName(path)] = true })
+	entries, err := c.entries(ctx, shared)
 	if err != nil {
 		return 0, err
 	}
-	var bad error
 	for _, e := range entries {
 		if have[e.Name()] {
 			continue
@@ -151,13 +152,14 @@ func (c *Cache) Seed(ctx context.Context) (seeded int, err error) {
 		if ctx.Err() != nil {
 			return seeded, context.Cause(ctx)
 		}
-		if err := c.seed(shared, host, e.Name()); err != nil {
-			bad = fmt.Errorf("%s: %w", e.Name(), err)
-			continue
+		switch err := c.seed(shared, host, e.Name()); {
+		case err == nil:
+			seeded++
+		case err != errElsewhere:
+			problem = cmp.Or(problem, fmt.Errorf("%s: %w", e.Name(), err))
 		}
-		seeded++
 	}
-	return seeded, bad
+	return seeded, problem
 }
 
 // Save makes entries of the host's files that were not written after a time, and returns how many.
@@ -168,7 +170,7 @@ func (c *Cache) Save(ctx context.Context, until time.Time) (saved int, err error
 	}
 	defer shared.Close()
 	defer host.Close()
-	entries, err := c.entries(shared)
+	entries, err := c.entries(ctx, shared)
 	if err != nil {
 		return 0, err
 	}
@@ -177,13 +179,11 @@ func (c *Cache) Save(ctx context.Context, until time.Time) (saved int, err error
 		there[e.Name()], total = true, total+e.Size()
 	}
 	files := map[string]fs.FileInfo{}
-	if err := c.walk(ctx, host, until, func(path string, info fs.FileInfo) {
+	problem := c.walk(ctx, host, until, func(path string, info fs.FileInfo) {
 		if !there[entryName(path)] && info.Size() <= maxFile {
 			files[path] = info
 		}
-	}); err != nil {
-		return 0, err
-	}
+	})
 	newest := slices.SortedFunc(maps.Keys(files), func(a, b string) int { return files[b].ModTime().Compare(files[a].ModTime()) })
 	for _, path := range newest {
 		if ctx.Err() != nil {
@@ -197,31 +197,53 @@ func (c *Cache) Save(ctx context.Context, until time.Time) (saved int, err error
 			}
 		}
 		if total+info.Size() > c.limit {
-			return saved, nil // what is older has no place, or it would go and come
+			break // what is older has no place, or it would go and come
 		}
 		switch err := c.save(shared, host, path); {
 		case errors.Is(err, errPart), errors.Is(err, fs.ErrNotExist): // PyTorch has removed it
 		case err != nil:
-			return saved, err
+			problem = cmp.Or(problem, fmt.Errorf("%s: %w", path, err))
 		default:
 			saved, total = saved+1, total+info.Size()
 		}
 	}
-	return saved, nil
+	return saved, problem
 }
 
 func (c *Cache) open() (shared, host *os.Root, err error) {
-	if shared, err = os.OpenRoot(c.shared); err != nil {
+	if shared, err = open(c.shared); err != nil {
 		return nil, nil, err
 	}
-	if host, err = os.OpenRoot(c.host); err != nil {
+	if host, err = open(c.host); err != nil {
 		shared.Close()
 	}
 	return shared, host, err
 }
 
+// open opens a directory that this user alone may write to. It is no link, which another user may
+// have put into a directory that they share.
+func open(path string) (*os.Root, error) {
+	entry, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, err
+	}
+	info, err := root.Stat(".")
+	if err == nil && !(entry.IsDir() && os.SameFile(entry, info) && safeopen.Trusted(info, false)) {
+		err = fmt.Errorf("%s: another user may write there, and workers would run it; use a directory of your own, with chmod go-w", path)
+	}
+	if err != nil {
+		root.Close()
+		return nil, err
+	}
+	return root, nil
+}
+
 // entries are those of the shared directory, that of the oldest file first. It removes what was not finished.
-func (c *Cache) entries(shared *os.Root) ([]fs.FileInfo, error) {
+func (c *Cache) entries(ctx context.Context, shared *os.Root) ([]fs.FileInfo, error) {
 	dir, err := shared.Open(".")
 	if err != nil {
 		return nil, err
@@ -233,15 +255,16 @@ func (c *Cache) entries(shared *os.Root) ([]fs.FileInfo, error) {
 	}
 	var entries []fs.FileInfo
 	for _, name := range names {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
 		info, err := shared.Lstat(name)
 		switch {
-		case err != nil: // another host has removed it
-		case !strings.HasSuffix(name, suffix):
-			if time.Since(info.ModTime()) > stale {
-				_ = shared.Remove(name)
-			}
-		case info.Mode().IsRegular():
+		case err != nil || !info.Mode().IsRegular(): // another host has removed it, or it is none
+		case strings.HasSuffix(name, suffix):
 			entries = append(entries, info)
+		case temporary.MatchString(name) && time.Since(info.ModTime()) > stale:
+			_ = shared.Remove(name)
 		}
 	}
 	slices.SortFunc(entries, func(a, b fs.FileInfo) int {
@@ -250,23 +273,22 @@ func (c *Cache) entries(shared *os.Root) ([]fs.FileInfo, error) {
 	return entries, nil
 }
 
-// walk calls found for the host's files that are carried. A zero time is no limit.
-func (c *Cache) walk(ctx context.Context, host *os.Root, until time.Time, found func(path string, info fs.FileInfo)) error {
+// walk calls found for the host's files that are carried. A zero time is no limit. It goes on where
+// one cannot be looked at, and returns the first such error.
+func (c *Cache) walk(ctx context.Context, host *os.Root, until time.Time, found func(path string, info fs.FileInfo)) (problem error) {
 	for _, cache := range caches {
-		if cache.dir == cuda || c.own[cache.dir] {
-			continue
-		}
 		err := fs.WalkDir(host.FS(), cache.dir, func(path string, d fs.DirEntry, err error) error {
 			switch {
 			case ctx.Err() != nil:
 				return context.Cause(ctx)
-			case errors.Is(err, fs.ErrNotExist): // none yet, or PyTorch has removed it
-				return nil
 			case err != nil:
-				return err
-			case d.IsDir() && d.Name() == "locks":
+				if !errors.Is(err, fs.ErrNotExist) { // none yet, or PyTorch has removed it
+					problem = cmp.Or(problem, err)
+				}
+				return nil
+			case d.IsDir() && (unfinished(d.Name()) || d.Name() == "locks" || path == cuda || c.own[path]):
 				return fs.SkipDir
-			case !d.Type().IsRegular() || strings.HasSuffix(path, ".lock") || unfinished(d.Name()):
+			case !d.Type().IsRegular() || unfinished(d.Name()) || !c.carries(path):
 				return nil
 			}
 			if info, err := d.Info(); err == nil && (until.IsZero() || !info.ModTime().After(until)) {
@@ -278,12 +300,19 @@ func (c *Cache) walk(ctx context.Context, host *os.Root, until time.Time, found 
 			return err
 		}
 	}
-	return nil
+	return problem
 }
 
-// unfinished says whether a file is still being written: as we, PyTorch and Triton call them.
+// carries says whether a path is one of the caches that are carried.
+func (c *Cache) carries(path string) bool {
+	dir, file, _ := strings.Cut(path, "/")
+	return (dir == "inductor" || dir == "triton") && !c.own[dir] && file != "" && fs.ValidPath(path) && len(strconv.Quote(path)) < maxPath
+}
+
+// unfinished says whether a file or directory is still being written, or guards others: as we,
+// PyTorch and Triton call them.
 func unfinished(name string) bool {
-	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "tmp") || strings.Contains(name, ".tmp")
+	return strings.HasPrefix(name, ".") || strings.HasPrefix(name, "tmp") || strings.Contains(name, ".tmp") || strings.HasSuffix(name, ".lock")
 }
 
 // entryName is the file of a path's entry.
@@ -340,6 +369,9 @@ func whole(f *os.File, size int64) bool {
 	return true
 }
 
+// errElsewhere: the user has put that cache elsewhere.
+var errElsewhere = errors.New("its cache is elsewhere")
+
 // seed makes a file of an entry.
 func (c *Cache) seed(shared, host *os.Root, name string) error {
 	f, info, err := safeopen.OpenIn(shared, name)
@@ -356,7 +388,9 @@ func (c *Cache) seed(shared, host *os.Root, name string) error {
 	switch {
 	case err != nil:
 		return err
-	case entryName(path) != name || !filepath.IsLocal(path) || c.own[strings.Split(path, "/")[0]]:
+	case entryName(path) == name && c.own[strings.Split(path, "/")[0]]:
+		return errElsewhere
+	case entryName(path) != name || !c.carries(path):
 		return fmt.Errorf("is not the entry of %q", path)
 	case info.Size() > size+maxHeader+sha256.Size*2+1 || size > maxFile:
 		return errors.New("has another size than it says")
@@ -392,9 +426,12 @@ func readHeader(in *bufio.Reader, sum hash.Hash) (path string, mode fs.FileMode,
 	return path, mode, size, nil
 }
 
+// temporary is what replace calls a file that is not whole.
+var temporary = regexp.MustCompile(`^\.muster-\d+-[0-9a-f]+$`)
+
 // replace writes a file beside its place, and puts it there when it is whole.
 func replace(root *os.Root, path string, mode fs.FileMode, written time.Time, write func(io.Writer) error) error {
-	temp := filepath.Join(filepath.Dir(path), fmt.Sprintf(".%d-%x", os.Getpid(), time.Now().UnixNano()))
+	temp := filepath.Join(filepath.Dir(path), fmt.Sprintf(".muster-%d-%x", os.Getpid(), time.Now().UnixNano()))
 	f, err := root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err

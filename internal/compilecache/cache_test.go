@@ -76,10 +76,6 @@ func TestCarry(t *testing.T) {
 		t.Fatal(err)
 	}
 	put(t, a.host, "inductor/half2.so", "\x7fELF"+strings.Repeat("\xff", 100))
-	old := filepath.Join(a.host, "triton/tmp.pid_1")
-	if err := os.RemoveAll(old); err != nil {
-		t.Fatal(err)
-	}
 	n, err := a.Save(t.Context(), time.Now().Add(-time.Hour))
 	if n != 0 || err != nil {
 		t.Errorf("Save of what was written an hour ago: %d, %v", n, err)
@@ -138,7 +134,50 @@ func TestOwnPlace(t *testing.T) {
 	if env := b.Env(); env["TRITON_CACHE_DIR"] != "" || env["TORCHINDUCTOR_CACHE_DIR"] != filepath.Join(b.host, "inductor") || env["CUDA_CACHE_PATH"] == "" {
 		t.Errorf("%v", env)
 	}
-	seed(t, b, 1, "is not the entry of")
+	seed(t, b, 1, "")
+}
+
+// A file that cannot be saved does not keep others from it, nor does a cache that cannot be looked at.
+func TestOneBadFile(t *testing.T) {
+	a := host(t, t.TempDir())
+	put(t, a.host, "inductor/good", "good")
+	put(t, a.host, "inductor/a\xff/bad", "bad")
+	if err := os.Symlink(t.TempDir(), filepath.Join(a.host, "triton")); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := a.Save(t.Context(), time.Now().Add(time.Hour)); n != 1 || err == nil {
+		t.Errorf("Save: %d files, %v", n, err)
+	}
+}
+
+// A link in the place of the user's directory leads nowhere, and what it points to stays.
+func TestLinkedDirectory(t *testing.T) {
+	shared, home := t.TempDir(), t.TempDir()
+	c := host(t, shared)
+	if err := os.Remove(c.shared); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(home, c.shared); err != nil {
+		t.Fatal(err)
+	}
+	mine := put(t, home, "thesis.tex", "thesis")
+	old := time.Now().Add(-10 * stale)
+	if err := os.Chtimes(mine, old, old); err != nil {
+		t.Fatal(err)
+	}
+	put(t, c.host, "inductor/x", "x")
+	if _, err := New(shared, t.TempDir(), func(string) (string, bool) { return "", false }, c.log); err == nil || !strings.Contains(err.Error(), "another user") {
+		t.Errorf("New: %v", err)
+	}
+	if n, err := c.Save(t.Context(), time.Now().Add(time.Hour)); n != 0 || err == nil {
+		t.Errorf("Save: %d, %v", n, err)
+	}
+	if n, err := c.Seed(t.Context()); n != 0 || err == nil {
+		t.Errorf("Seed: %d, %v", n, err)
+	}
+	if left, _ := os.ReadDir(home); len(left) != 1 || left[0].Name() != "thesis.tex" {
+		t.Errorf("the home has %v", left)
+	}
 }
 
 // An entry that is damaged, of somebody else, or leads out of the caches is not used.
@@ -215,17 +254,22 @@ func TestBadEntries(t *testing.T) {
 func TestSharedDirectory(t *testing.T) {
 	shared := t.TempDir()
 	c := host(t, shared)
-	left := put(t, c.shared, ".12-34", "half")
+	left, own := put(t, c.shared, ".muster-12-34", "half"), put(t, c.shared, "notes", "of the user")
 	save(t, c, 0)
 	if _, err := os.Stat(left); err != nil {
 		t.Error("what may still be written is removed")
 	}
-	if err := os.Chtimes(left, time.Time{}, time.Now().Add(-2*stale)); err != nil {
-		t.Fatal(err)
+	for _, path := range []string{left, own} {
+		if err := os.Chtimes(path, time.Time{}, time.Now().Add(-2*stale)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	save(t, c, 0)
 	if _, err := os.Stat(left); err == nil {
 		t.Error("what is not finished stays")
+	}
+	if _, err := os.Stat(own); err != nil {
+		t.Error("what is not muster's is removed")
 	}
 	if err := os.Chmod(c.shared, 0o777); err != nil {
 		t.Fatal(err)

@@ -3,10 +3,15 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // What workers compile on one host is there on another one before its workers start, and in the
@@ -39,8 +44,38 @@ exit "$STATUS"
 	if err := os.Chmod(filepath.Join(shared, glob(t, shared, "caches/user*")[0]), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	j := run(t, muster(t), setup{env: []string{"XDG_CACHE_HOME=" + t.TempDir(), "STATUS=0"}}, "--no-python --cache-dir "+filepath.Join(shared, "caches"), program)
-	if j.status(); !strings.Contains(j.errs(), "another user may write there") {
-		t.Errorf("a directory for all to write: %s", j.errs())
+	without := run(t, muster(t), setup{env: []string{"XDG_CACHE_HOME=" + t.TempDir(), "WHO=d", "STATUS=0", "TORCHINDUCTOR_CACHE_DIR=" + t.TempDir(), "TRITON_CACHE_DIR=" + t.TempDir()}},
+		"--no-python --cache-dir "+filepath.Join(shared, "caches"), program).want(0).noneLeft(0)
+	if !strings.Contains(without.errs(), "another user may write there") || without.out() != "compiles\ncompiles\n" {
+		t.Errorf("a directory for all to write: %q\n%s", without.out(), without.errs())
 	}
+}
+
+// A directory that does not answer holds no job up for ever: its stop ends it.
+func TestCompileCachesHang(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("mounts a file system, which needs root")
+	}
+	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip("no FUSE here: ", err)
+	}
+	dir := t.TempDir()
+	if err := unix.Mount("muster-test", dir, "fuse", 0, fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse.Fd())); err != nil {
+		fuse.Close()
+		t.Skip("no FUSE here: ", err)
+	}
+	t.Cleanup(func() {
+		fuse.Close() // whoever waits gets an error now
+		if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	j := start(t, muster(t), setup{env: []string{"XDG_CACHE_HOME=" + t.TempDir()}}, "--no-python -v --cache-dir "+dir, "sleep", "1000")
+	for !strings.Contains(j.errs(), "rendezvous complete") {
+		time.Sleep(5 * time.Millisecond)
+	}
+	j.signal(syscall.SIGTERM)
+	j.want(1).noneLeft(0)
 }
