@@ -93,6 +93,9 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 			return nil, &ConfigError{err}
 		}
 	}
+	if cfg.Logs.Gather && !cfg.Logs.Tee.Any() {
+		log.Warn("only lines that --tee copies are gathered, and there are none; add --tee 3")
+	}
 	var calls rendezvous.Caller // of the job's other agents
 	if cfg.MaxNodes > 1 {
 		if calls, _ = handler.(rendezvous.Caller); calls == nil && cfg.Logs.Gather {

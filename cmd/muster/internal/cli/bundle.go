@@ -151,7 +151,6 @@ func writeBundle(ctx context.Context, file, name string, runs []*postmortem.Run,
 	a.print("versions.txt", printVersion)
 	env, from := os.Environ(), "of this command"
 	if live != nil {
-		a.print("state.json", func(w io.Writer) error { return writeJSON(w, live[0].state) })
 		if b, err := procfs.Environ(live[0].PID); err == nil && len(b) > 0 {
 			env, from = strings.Split(strings.Trim(string(b), "\x00"), "\x00"), "of the job's agent"
 		}
@@ -160,8 +159,16 @@ func writeBundle(ctx context.Context, file, name string, runs []*postmortem.Run,
 	limited, cancel := context.WithTimeout(ctx, bundleTime)
 	defer cancel()
 	if live != nil {
+		pid := strconv.Itoa(live[0].PID)
+		a.print("state.json", func(w io.Writer) error {
+			whole := job{Agent: live[0].Agent} // live has what finds a job
+			if whole.fetch(limited, stateOf{}); whole.err != nil {
+				return whole.err
+			}
+			return writeJSON(w, whole.state)
+		})
 		a.print("stacks.txt", func(w io.Writer) error {
-			if commandNamed("dump").start(limited, []string{strconv.Itoa(live[0].PID)}, nil, w, w) != exitOK {
+			if commandNamed("dump").start(limited, []string{pid}, nil, w, w) != exitOK {
 				return errors.New("not of all workers")
 			}
 			return nil
@@ -221,7 +228,16 @@ var shownVariables = []string{
 	"PATH=", "LD_", "LOGLEVEL=", "MASTER_", "NODE_RANK=", "WORLD_SIZE=", "RANK=", "LOCAL_RANK=", "SLURM_", "PMI", "OMPI_", "LSB_", "PBS_", "KUBERNETES_", "XDG_RUNTIME_DIR=", "TMPDIR=",
 }
 
-var userInURL = regexp.MustCompile(`://[^/\s]+@`)
+// secretValues are what may be secret in any value: a URL's user and query, and what follows an
+// authorization's scheme.
+var secretValues = []struct {
+	is *regexp.Regexp
+	to string
+}{
+	{regexp.MustCompile(`://\S+@`), "://***@"},
+	{regexp.MustCompile(`(://[^\s?]*)\?\S+`), "$1?***"},
+	{regexp.MustCompile(`(?i)\b(bearer|basic)\s+\S+`), "$1 ***"},
+}
 
 // shownEnvironment is the variables of an environment that say how a job runs, without
 // secrets, as muster explain hides them.
@@ -237,7 +253,11 @@ func shownEnvironment(env []string) string {
 		case "MUSTER_ON_EVENT", "MUSTER_HEALTH_CHECK": // a webhook's address is one, too
 			entry = name + "=***"
 		}
-		fmt.Fprintln(&b, userInURL.ReplaceAllString(printable(hideValues([]string{entry})), "://***@"))
+		shown := printable(hideValues([]string{entry}))
+		for _, secret := range secretValues {
+			shown = secret.is.ReplaceAllString(shown, secret.to)
+		}
+		fmt.Fprintln(&b, shown)
 	}
 	return b.String()
 }

@@ -96,7 +96,12 @@ func TestBundle(t *testing.T) {
 	t.Setenv("PET_RDZV_CONF", "token=hidden-2,is_host=1")
 	t.Setenv("NCCL_DEBUG", "INFO")
 	t.Setenv("MUSTER_ON_EVENT", "curl https://hooks.example/hidden-3")
-	t.Setenv("TORCH_HOME", "https://user:hidden-4@example/x")
+	t.Setenv("TORCH_HOME", "https://user:hidden-4/hidden-6@example/x")
+	t.Setenv("TORCH_HUB", "https://example/x?token=hidden-7")
+	t.Setenv("TORCH_HEADERS", "Authorization: Bearer hidden-8")
+	for _, name := range []string{"SLURM_JWT", "OMPI_AUTH", "CUDA_APIKEYS", "TORCHX_CREDS", "TORCH_PWD2", "MUSTER_NOTIFY_WEBHOOK"} {
+		t.Setenv(name, "hidden-9")
+	}
 	t.Setenv("MY_OWN", "hidden-5")
 	out := says(t, "bundle logs --tail 10", exitOK, "Wrote muster-job_7_abcdefgh.tar.gz. Look at it before")
 	if strings.Contains(out, "newest") {
@@ -120,7 +125,7 @@ func TestBundle(t *testing.T) {
 	}
 	for name, wants := range map[string][]string{
 		"report.txt": {"failed after 4 attempts", "boom"}, "report.json": {`"cause": "boom"`}, "versions.txt": {"torchrun " + torchrun}, "doctor.txt": {"host\n", "limits: "},
-		"environment.txt": {"MUSTER_TOKEN=***\n", "PET_RDZV_CONF=token=***,is_host=1\n", "NCCL_DEBUG=INFO\n", "MUSTER_ON_EVENT=***\n", "TORCH_HOME=https://***@example/x\n"},
+		"environment.txt": {"MUSTER_TOKEN=***\n", "PET_RDZV_CONF=token=***,is_host=1\n", "NCCL_DEBUG=INFO\n", "MUSTER_ON_EVENT=***\n", "TORCH_HOME=https://***@example/x\n", "TORCH_HUB=https://example/x?***\n", "SLURM_JWT=***\n"},
 		"index.txt": {
 			"rotated.jsonl           8388608  the last of 9437184 bytes\n", "attempt_3/0/stdout.log  10       the last of 21 bytes\n",
 			"attempt_3/0/stderr.log  4        what comes before is in segments (--log-max-size)\n",

@@ -83,12 +83,15 @@ func byEnv(name string) *option {
 	return nil
 }
 
-// isSecretName says whether a variable's name sounds like a secret. TOKENIZERS_PARALLELISM
-// and MAX_TOKENS do not.
+// isSecretName says whether a variable's name sounds like a secret. TOKENIZERS_PARALLELISM,
+// MAX_TOKENS and PWD do not.
 func isSecretName(name string) bool {
+	if name == "PWD" || name == "OLDPWD" {
+		return false
+	}
 	for word := range strings.SplitSeq(strings.ToUpper(name), "_") {
-		for _, end := range []string{"TOKEN", "SECRET", "KEY", "PASSWORD", "PASSWD", "PASS", "CREDENTIAL", "CREDENTIALS"} {
-			if strings.HasSuffix(word, end) {
+		for _, end := range []string{"TOKEN", "SECRET", "KEY", "KEYS", "PASSWORD", "PASSWD", "PASS", "PWD", "CREDENTIAL", "CREDENTIALS", "CRED", "CREDS", "AUTH", "JWT", "WEBHOOK", "COOKIE"} {
+			if strings.HasSuffix(strings.TrimRight(word, "0123456789"), end) {
 				return true
 			}
 		}

@@ -332,8 +332,12 @@ func psCommand(ctx context.Context, c *command, args []string) error {
 			for _, w := range s.Workers {
 				p.Ranks = append(p.Ranks, w.Rank)
 			}
+			up := "-" // it starts
+			if !s.Job.Started.IsZero() {
+				up = max(0, time.Since(s.Job.Started)).Round(time.Second).String()
+			}
 			row = append(row[:3], strconv.Itoa(max(1, p.Hosts)), cmp.Or(text.Line(text.Ranges(p.Ranks, ","), 80), "-"), psState(s), fmt.Sprintf("%d/%d", s.Job.Restarts, s.Job.MaxRestarts),
-				max(0, time.Since(s.Job.Started)).Round(time.Second).String(), text.Line(s.Job.Entrypoint, 80))
+				up, text.Line(s.Job.Entrypoint, 80))
 		} else {
 			p.Problem = j.err.Error()
 		}
