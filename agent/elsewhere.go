@@ -157,6 +157,7 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 	asked, cancel := context.WithTimeout(ctx, a.cfg.AutopsyTimeout*9/10) // so that the others hear of it in time
 	defer cancel()
 	var mu sync.Mutex
+	var peers autopsy.Peers
 	var others []*autopsy.Report
 	var missing []string
 	var asking sync.WaitGroup
@@ -169,7 +170,7 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 			slots <- struct{}{}
 			asking.Go(func() {
 				defer func() { <-slots }()
-				r, err := askForEvidence(asked, caller, rank, a.cfg.Host+": "+reason, number)
+				r, err := askForEvidence(asked, caller, &peers, rank, a.cfg.Host+": "+reason, number)
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
@@ -201,19 +202,19 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 // evidenceFrom adds to own what the agent that asks all others finds.
 // blame says that it tells of all hosts and whom to blame.
 func (a *Agent) evidenceFrom(ctx context.Context, at *attempt, key string, own *autopsy.Report) (_ *autopsy.Report, blame bool) {
-	var all autopsy.Report
+	var all *autopsy.Report
 	found, err := at.round.Store.Get(ctx, key+"/all")
 	if err == nil {
-		err = json.Unmarshal(found[:min(len(found), maxEvidence)], &all)
+		all, err = new(autopsy.Peers).Read(found[:min(len(found), maxEvidence)])
 	}
 	if err != nil {
 		return own.With(nil, []string{fmt.Sprintf("the other hosts (the agent that asks them does not say: %v)", err)}), false
 	}
-	return own.With([]*autopsy.Report{&all}, all.Missing), all.Blame && len(all.Missing) == 0
+	return own.With([]*autopsy.Report{all}, all.Missing), all.Blame && len(all.Missing) == 0
 }
 
 // askForEvidence calls the agent with a group rank.
-func askForEvidence(ctx context.Context, caller rendezvous.Caller, rank int, reason string, number int64) (*autopsy.Report, error) {
+func askForEvidence(ctx context.Context, caller rendezvous.Caller, peers *autopsy.Peers, rank int, reason string, number int64) (*autopsy.Report, error) {
 	conn, err := caller.Call(ctx, rank)
 	if err != nil {
 		return nil, err
@@ -223,6 +224,5 @@ func askForEvidence(ctx context.Context, caller rendezvous.Caller, rank int, rea
 	if err != nil {
 		return nil, err
 	}
-	r := &autopsy.Report{}
-	return r, json.Unmarshal(body, r)
+	return peers.Read(body)
 }

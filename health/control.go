@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/internal/http10"
 	"github.com/muster-run/muster/internal/text"
 )
@@ -58,8 +59,11 @@ type Signaled struct {
 	Host string `json:"host,omitempty"`
 }
 
-// autopsyTime is how long other hosts may take for their evidence.
-const autopsyTime = 8 * time.Second
+const (
+	// autopsyTime is how long other hosts may take for their evidence.
+	autopsyTime = 8 * time.Second
+	maxReason   = 1000 // characters of why it is asked for
+)
 
 // control answers a request to change the job, or to look at its workers: on all hosts, with
 // scope=host on this one alone.
@@ -110,15 +114,12 @@ func (s *Server) hostName(ctx context.Context) string {
 	return ""
 }
 
-// onOthers asks the other hosts what this one was asked, with more parameters, if the request is
-// about all of them. A host that refuses has nothing to do.
-func (s *Server) onOthers(r *http.Request, done *Done, more url.Values, limit time.Duration, said func(body []byte) error) {
+// onOthers asks the other hosts what this one was asked, if the request is about all of them: with
+// the parameters q alone, for a client's may mean more to them than to this server. A host that
+// refuses has nothing to do.
+func (s *Server) onOthers(r *http.Request, done *Done, q url.Values, limit time.Duration, said func(body []byte) error) {
 	if !s.wholeJob(r) {
 		return
-	}
-	q := r.URL.Query()
-	for name, value := range more {
-		q[name] = value
 	}
 	q.Set("scope", "host")
 	s.askEach(r.Context(), s.otherRanks(r.Context()), r.Method, r.URL.Path+"?"+q.Encode(), limit, func(rank int, body []byte, err error) {
@@ -158,7 +159,7 @@ func (s *Server) signal(r *http.Request) reply {
 		done.Workers = append(done.Workers, Signaled{w.Rank, w.PID, host})
 	}
 	if rank < 0 || err != nil {
-		s.onOthers(r, done, nil, askTime, func(body []byte) error {
+		s.onOthers(r, done, url.Values{"signal": {q.Get("signal")}, "rank": {q.Get("rank")}}, askTime, func(body []byte) error {
 			var theirs Done
 			err := json.Unmarshal(body, &theirs)
 			done.Workers = append(done.Workers, theirs.Workers...)
@@ -178,18 +179,19 @@ func (s *Server) signal(r *http.Request) reply {
 // autopsy returns what the workers of this host do or, for the whole job, those of all others:
 // whoever asks for that looks at this host's himself.
 func (s *Server) autopsy(r *http.Request) reply {
+	q := r.URL.Query()
 	if s.wholeJob(r) {
+		var peers autopsy.Peers
 		done := &Done{}
-		s.onOthers(r, done, nil, autopsyTime, func(body []byte) error {
-			if !json.Valid(body) {
-				return errors.New("the answer is no JSON")
+		s.onOthers(r, done, url.Values{"reason": {text.Line(q.Get("reason"), maxReason)}}, autopsyTime, func(body []byte) error {
+			err := peers.Admit(body)
+			if err == nil {
+				done.Reports = append(done.Reports, body)
 			}
-			done.Reports = append(done.Reports, body)
-			return nil
+			return err
 		})
 		return doneReply(done, nil)
 	}
-	q := r.URL.Query()
 	body, err := s.cfg.Control.Autopsy(r.Context(), q.Get("reason"), q.Get("number"))
 	if err != nil {
 		return textReply(http.StatusConflict, "%v", err)

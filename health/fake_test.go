@@ -1,9 +1,13 @@
 package health_test
 
 import (
+	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -85,6 +89,21 @@ func running() *fake {
 			Workers: []health.Worker{{Rank: 0, LocalRank: 0, PID: 100, State: "HEALTHY"}, {Rank: 1, LocalRank: 1, PID: 101, State: "HEALTHY"}},
 		},
 		metrics: "# TYPE muster_restarts gauge\nmuster_restarts 1\n",
+	}
+}
+
+// answering is a Config.Call to agents that answer what a test wants.
+func answering(say func(r *http.Request) string) func(context.Context, int) (net.Conn, error) {
+	return func(context.Context, int) (net.Conn, error) {
+		ours, theirs := net.Pipe()
+		go func() {
+			defer theirs.Close()
+			if r, err := http.ReadRequest(bufio.NewReader(theirs)); err == nil {
+				body := say(r)
+				fmt.Fprintf(theirs, "HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+			}
+		}()
+		return ours, nil
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/internal/http10"
 	"github.com/muster-run/muster/metrics"
 )
@@ -32,6 +33,8 @@ const (
 	mostAsked = 128
 	// maxAnswer bounds an answer, in bytes: a State of 500 workers is smaller.
 	maxAnswer = 4 << 20
+	// maxElements bounds all lists of a State together: 1,000 workers have 16 lines each.
+	maxElements = 100_000
 )
 
 // What one of the other hosts has said.
@@ -166,6 +169,7 @@ func heardFrom(rank int, body []byte, err error) heard {
 		if h.state, h.problem = ParseState(body, true); h.problem == nil && h.state.Host.GroupRank != rank {
 			h.state, h.problem = nil, fmt.Errorf("it is not in this round (its group rank is %d)", h.state.Host.GroupRank)
 		} else if h.problem == nil {
+			h.state.clean()
 			h.state.shift(h.at.Sub(h.state.Time))
 		}
 	}
@@ -336,8 +340,9 @@ func (s *State) shift(by time.Duration) {
 }
 
 // ParseState reads the JSON of a State. A list of many small entries would take a hundred times
-// the memory of its text: it is counted before, and one of more than 10,000 is refused, as is a
-// text without a version or with a later one than StateVersion.
+// the memory of its text: it is counted before, and one of more than 10,000 is refused, as are
+// lists of more than 100,000 together, those within others too, and a text without a version or
+// with a later one than StateVersion.
 // Without whole it reads of the lists only the workers' ranks, and how many hosts there are.
 func ParseState(body []byte, whole bool) (*State, error) {
 	var brief struct {
@@ -346,6 +351,9 @@ func ParseState(body []byte, whole bool) (*State, error) {
 		Host                              Host
 		Workers                           []struct{ Rank int }
 		Hosts, Timers, Timeline, Failures []struct{}
+	}
+	if outer, inner := autopsy.Elements(body); outer+inner > maxElements {
+		return nil, fmt.Errorf("the answer is no state of a job: it has lists of more than %d entries in all", maxElements)
 	}
 	if err := json.Unmarshal(body, &brief); err != nil {
 		return nil, fmt.Errorf("the answer is no state of a job: %w", err)

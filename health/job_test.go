@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -313,6 +314,41 @@ func TestParseState(t *testing.T) {
 		if err != nil || len(state.Workers) != 10_000 || state.Workers[0].Rank != 3 || (state.Workers[0].PID == 7) != whole || state.Job.RunID != "j" {
 			t.Errorf("as many as there may be, %v: %v", whole, err)
 		}
+	}
+}
+
+// Lists within others count, too: one worker's lines would take much more memory than their text.
+func TestParseStateCountsAll(t *testing.T) {
+	body := `{"version":2,"workers":[{"stdout_lines":[""` + strings.Repeat(`,""`, 1_400_000) + `]}]}`
+	for _, whole := range []bool{false, true} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := health.ParseState([]byte(body), whole)
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; err == nil || !strings.Contains(err.Error(), "more than 100000 entries in all") || took > 16<<20 {
+			t.Errorf("%v: %v, and it took %d bytes", whole, err, took)
+		}
+	}
+}
+
+// What other hosts say of themselves is cleaned before it is shown.
+func TestStateOfOthersIsClean(t *testing.T) {
+	members, _ := job(t, 2)
+	evil := "a\x1b[2Jb\u009bc\u202ed"
+	state := health.State{
+		Version: health.StateVersion, Host: health.Host{Name: evil, GroupRank: 1, State: evil},
+		Workers: []health.Worker{{Rank: 2, State: evil, Stdout: evil, StdoutLines: []string{evil + "\n" + evil}, Exit: &health.Exit{Cause: evil}}},
+		Timers:  []health.Timer{{Scope: evil}},
+	}
+	_, url := serve(t, members[0].fake, func(c *health.Config) {
+		c.Call = answering(func(*http.Request) string {
+			body, _ := json.Marshal(&state)
+			return string(body)
+		})
+	})
+	_, body := fetch(t, url+"/v1/state")
+	if n := strings.Count(body, "abcd"); n != 9 || strings.ContainsAny(body, "\u009b\u202e") || strings.Contains(body, "u001b") || !strings.Contains(body, `"abcd abcd"`) {
+		t.Errorf("%d clean texts in %q", n, body)
 	}
 }
 

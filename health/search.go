@@ -5,13 +5,18 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"net/http"
 	"net/url"
+	"os"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/internal/safeopen"
@@ -95,8 +100,12 @@ func (s *Server) searchOthers(ctx context.Context, q url.Values, rank int, own [
 	defer cancel()
 	q.Set("scope", "host")
 	answers, notes := map[int][]byte{rank: own}, []string{}
-	s.askEach(ctx, s.otherRanks(ctx), http.MethodGet, "/v1/logs?"+q.Encode(), askTime, func(rank int, body []byte, err error) {
-		answers[rank] = body
+	ranks, owner := s.otherRanks(ctx), s.owners(ctx)
+	s.askEach(ctx, ranks, http.MethodGet, "/v1/logs?"+q.Encode(), askTime, func(rank int, body []byte, err error) {
+		if err == nil && len(body) > 2*maxFound {
+			err = fmt.Errorf("its answer is too large: it has %s", text.Size(len(body)))
+		}
+		answers[rank] = foundBy(rank, body, owner)
 		if err != nil {
 			answers[rank] = fmt.Appendf(nil, "# the host with group rank %d was not searched: %s\n", rank, text.Line(err.Error(), 300))
 		}
@@ -113,6 +122,58 @@ func (s *Server) searchOthers(ctx context.Context, q url.Values, rank int, own [
 		all = append(all, note...)
 	}
 	return all
+}
+
+// owners returns on which host, by group rank, a rank runs. Of two that say so it is this one, or
+// the one with the lower group rank.
+func (s *Server) owners(ctx context.Context) map[int]int {
+	owner := map[int]int{}
+	add := func(state *State) {
+		for i := range state.Workers {
+			if _, ok := owner[state.Workers[i].Rank]; !ok {
+				owner[state.Workers[i].Rank] = state.Host.GroupRank
+			}
+		}
+	}
+	if own, _ := s.state.get(ctx, s.patience); own != nil {
+		add(own.source)
+	}
+	o, _ := s.others.get(ctx, s.patience+firstWait)
+	if o == nil {
+		o = s.early.Load()
+	}
+	if o != nil {
+		for _, rank := range slices.Sorted(maps.Keys(o.heard)) {
+			if state := o.heard[rank].state; state != nil {
+				add(state)
+			}
+		}
+	}
+	return owner
+}
+
+// foundBy returns what another host has found, with each line as this host writes its own. Lines
+// of ranks that do not run there are left out; until it has said which do, only those of ranks that
+// run on other hosts.
+func foundBy(host int, body []byte, owner map[int]int) []byte {
+	known := slices.Contains(slices.Collect(maps.Values(owner)), host)
+	var found []byte
+	alien := 0
+	for line := range strings.Lines(string(body)) {
+		line = text.Line(line, maxLine+50) // and what it begins with
+		begin, _, ok := strings.Cut(strings.TrimPrefix(line, "# "), "]: ")
+		rank, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(begin, "["), " err"))
+		ok = ok && err == nil && begin[0] == '['
+		if at, has := owner[rank]; ok && (has && at != host || !has && known) || !ok && !strings.HasPrefix(line, "# ") {
+			alien++
+			continue
+		}
+		found = append(append(found, line...), '\n')
+	}
+	if alien > 0 {
+		found = fmt.Appendf(found, "# the host with group rank %d sent %s that no rank of it has written; left out\n", host, text.Count(alien, "line"))
+	}
+	return found
 }
 
 // find is a search in the logs of one host.
@@ -138,7 +199,7 @@ func (f *find) in(workers []Worker, q LogQuery) []byte {
 	var all, notes []byte
 	for i, s := range streams {
 		share := time.Until(f.until) / time.Duration(len(streams)-i)
-		found, searched, size, err := f.file(s.path, searchBytes/int64(len(streams)), time.Now().Add(share))
+		found, searched, size, hole, err := f.file(s.path, searchBytes/int64(len(streams)), time.Now().Add(share))
 		left := maxFound - len(all)
 		for i, line := range slices.Backward(found) { // the last ones have room first
 			if left -= len(s.prefix) + len(line) + 1; left < 0 {
@@ -153,6 +214,8 @@ func (f *find) in(workers []Worker, q LogQuery) []byte {
 		switch {
 		case err != nil:
 			notes = fmt.Appendf(notes, "# %snot searched: %s\n", s.prefix, text.Line(err.Error(), 300))
+		case hole:
+			notes = fmt.Appendf(notes, "# %ssearched %s of %s; muster logs also shows what --log-max-size has cut off\n", s.prefix, text.Size(searched), text.Size(size))
 		case searched < size:
 			notes = fmt.Appendf(notes, "# %ssearched %s of %s\n", s.prefix, text.Size(searched), text.Size(size))
 		}
@@ -164,18 +227,23 @@ func (f *find) in(workers []Worker, q LogQuery) []byte {
 }
 
 // file returns the last lines with the text in the last limit bytes of a file, cleaned as those of a
-// State. It follows no symbolic link and reads regular files only.
-func (f *find) file(path string, limit int64, until time.Time) (found []string, searched, size int64, err error) {
+// State. It follows no symbolic link and reads regular files only. A hole, which rotation leaves at
+// the beginning, is not searched.
+func (f *find) file(path string, limit int64, until time.Time) (found []string, searched, size int64, hole bool, err error) {
 	file, info, err := safeopen.Open(path)
 	if err != nil {
-		return nil, 0, 0, err
+		return nil, 0, 0, false, err
 	}
 	defer file.Close()
 	size = info.Size()
-	from := max(0, size-limit)
+	data, hole := dataAfterHole(file)
+	from := max(data, size-limit)
 	in := bufio.NewReaderSize(io.NewSectionReader(file, from, size-from), 64<<10)
 	for n := 0; n%64 != 0 || time.Now().Before(until); n++ {
 		line, err := in.ReadSlice('\n') // a longer line comes in pieces
+		if hole && searched == 0 {
+			line = bytes.TrimLeft(line, "\x00") // the hole's last bytes are in a block with others
+		}
 		searched += int64(len(line))
 		if bytes.Contains(line, f.text) {
 			if len(found) >= 2*f.lines {
@@ -190,12 +258,32 @@ func (f *find) file(path string, limit int64, until time.Time) (found []string, 
 		if err == io.EOF {
 			break
 		} else if err != nil && err != bufio.ErrBufferFull {
-			return nil, 0, 0, err
+			return nil, 0, 0, false, err
 		}
 	}
 	found = found[max(0, len(found)-f.lines):]
 	for i, line := range found {
 		found[i] = text.Line(strings.Trim(line, "\r\n\x00"), maxLine)
 	}
-	return found, searched, size, nil
+	return found, searched, size, hole, nil
+}
+
+// seekData is SEEK_DATA of Linux, the only system where logs are rotated.
+const seekData = 3
+
+// dataAfterHole says whether a file begins with a hole, and where it then holds something, as far
+// as its file system knows.
+func dataAfterHole(file *os.File) (at int64, hole bool) {
+	var b [1]byte
+	if n, _ := file.ReadAt(b[:], 0); n == 0 || b[0] != 0 || runtime.GOOS != "linux" {
+		return 0, false
+	}
+	at, err := file.Seek(0, seekData)
+	if errors.Is(err, syscall.ENXIO) { // it is nothing else
+		at, err = file.Seek(0, io.SeekEnd)
+	}
+	if err != nil {
+		at = 0
+	}
+	return at, true
 }

@@ -1,6 +1,7 @@
 package health_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -101,6 +103,72 @@ func TestSearchIsBounded(t *testing.T) {
 	}
 	if got = get(listen(t, f, nil), "GET", "/v1/logs?rank=0&contains=the").Body.String(); strings.Contains(got, "beginning") {
 		t.Errorf("a search in 1 TiB found\n%s", got)
+	}
+}
+
+// TestSearchAfterHole: the hole that rotation leaves is not searched, and the answer says so.
+func TestSearchAfterHole(t *testing.T) {
+	f := running()
+	hole := func(size int64, end string) string {
+		path := write(t, "hole", "")
+		if err := os.Truncate(path, size); err != nil {
+			t.Fatal(err)
+		}
+		if end != "" {
+			say(t, path, end)
+		}
+		return path
+	}
+	f.state.Workers = []health.Worker{
+		{Rank: 0, Stdout: hole(1<<40+1000, "the end")}, // in the middle of a block
+		{Rank: 1, LocalRank: 1, Stdout: hole(1<<20, "")},
+		{Rank: 2, LocalRank: 2, Stdout: write(t, "zeros", strings.Repeat("\x00", 200_000)+"the zeros' end\n")}, // of a file system without holes
+		{Rank: 3, LocalRank: 3, Stdout: write(t, "binary", "a\x00b\n")},
+	}
+	const (
+		end     = "[0]: the end\n"
+		notes   = "# [0]: searched 8 B of 1.0 TiB; muster logs also shows what --log-max-size has cut off\n# [1]: searched 0 B of 1.0 MiB; muster logs also shows what --log-max-size has cut off\n"
+		noteTwo = "# [2]: searched 15 B of 195 KiB; muster logs also shows what --log-max-size has cut off\n"
+	)
+	for query, want := range map[string]string{
+		"contains=end":          end + "[2]: the zeros' end\n" + notes + noteTwo,
+		"contains=%00":          "[3]: ab\n" + notes + noteTwo,
+		"contains=e+end&rank=0": end + notes[:strings.Index(notes, "# [1]")],
+	} {
+		got := get(listen(t, f, nil), "GET", "/v1/logs?"+query).Body.String()
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s, -want +got:\n%s", query, diff)
+		}
+	}
+}
+
+// TestSearchDistrustsOthers: what another host has found is cleaned, and lines of ranks that it
+// does not have are left out.
+func TestSearchDistrustsOthers(t *testing.T) {
+	members, _ := job(t, 2)
+	state := health.State{Version: health.StateVersion, Host: health.Host{Name: "n1", GroupRank: 1}, Workers: []health.Worker{{Rank: 2}, {Rank: 3}}}
+	var found atomic.Value
+	_, base := serve(t, members[0].fake, func(c *health.Config) {
+		c.Call = answering(func(r *http.Request) string {
+			if r.URL.Path == "/v1/logs" {
+				return found.Load().(string)
+			}
+			body, _ := json.Marshal(&state)
+			return string(body)
+		})
+	})
+	const left = "[0]: line of rank 0\n"
+	for name, tt := range map[string]struct{ says, want string }{
+		"controls":   {"[3]: \x1b[31mline\x1b]0;title\a of\u009b2J \u202erank 3\u2028\x00\n", "[3]: line of2J rank 3\n"},
+		"a long one": {"[3 err]: " + strings.Repeat("x", 1000) + "\n", "[3 err]: " + strings.Repeat("x", 441) + "...\n"},
+		"forged": {"[0]: line of rank 0 too\n[3]: hidden\r[0]: line\n# [1]: searched nothing\nline\n[9]: line\n[3]: line\n# [3]: searched 1 B of 2 B\n",
+			"[3]: line\n# [3]: searched 1 B of 2 B\n# the host with group rank 1 sent 5 lines that no rank of it has written; left out\n"},
+		"too many": {strings.Repeat("[3]: line\n", 60_000), "# the host with group rank 1 was not searched: its answer is too large: it has 586 KiB\n"},
+	} {
+		found.Store(tt.says)
+		if code, got := fetch(t, base+"/v1/logs?contains=line+of+rank+0&n="+url.QueryEscape(name)); code != 200 || got != left+tt.want {
+			t.Errorf("%s: %d, -want +got\n%s", name, code, cmp.Diff(left+tt.want, got))
+		}
 	}
 }
 

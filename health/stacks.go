@@ -13,11 +13,16 @@ import (
 
 	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/autopsy"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // ReadToken reads Config.TokenFile. The error says what is wrong with it.
 func ReadToken(path string) (string, error) {
 	token, err := auth.ReadSecret("health token file", path)
+	if err == nil && (strings.Trim(token, " ") != token || strings.ContainsFunc(token, func(r rune) bool { return r < ' ' || r > '~' })) {
+		err = fmt.Errorf("health token file: no HTTP header can carry what is in %s: want one line of ASCII without control characters, "+
+			"and no blank at its ends, for example from `openssl rand -hex 32`", path)
+	}
 	return token, cmp.Or(err, auth.CheckToken(token))
 }
 
@@ -40,7 +45,7 @@ func (s *Server) stacks(w http.ResponseWriter, r *http.Request) reply {
 	}
 	defer s.looking.Unlock()
 	host := s.hostName(r.Context())
-	reason := "the status page of " + host
+	reason := text.Line("the status page of "+host, maxReason)
 	looked := make(chan *autopsy.Report, 1)
 	var missing []string
 	go func() {
@@ -56,11 +61,14 @@ func (s *Server) stacks(w http.ResponseWriter, r *http.Request) reply {
 		}
 		looked <- own
 	}()
+	var peers autopsy.Peers
 	done, others := &Done{}, []*autopsy.Report{}
 	s.onOthers(r, done, url.Values{"reason": {reason}}, autopsyTime, func(body []byte) error {
-		report := &autopsy.Report{}
-		others = append(others, report)
-		return json.Unmarshal(body, report)
+		report, err := peers.Read(body)
+		if err == nil {
+			others = append(others, report)
+		}
+		return err
 	})
 	own := <-looked
 	for _, m := range done.Missing {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/muster-run/muster/health"
@@ -128,6 +129,32 @@ func TestStacks(t *testing.T) {
 	}
 }
 
+// TestStacksQuery: other hosts are asked for nothing but stacks, whatever the client asks for, and what
+// they say is bounded.
+func TestStacksQuery(t *testing.T) {
+	f := running()
+	f.state.Host.Name = "n0\x1b[2J"
+	f.state.Hosts = []health.Host{{GroupRank: 0}, {GroupRank: 1}}
+	var asked atomic.Value
+	s := listen(t, f, func(c *health.Config) {
+		c.TokenFile = tokenFile(t)
+		c.Look = func(context.Context, string, string) ([]byte, error) { return report(t, "n0", 0, "load"), nil }
+		c.Call = answering(func(r *http.Request) string {
+			asked.Store(r.URL.String())
+			return `{"workers":[{}` + strings.Repeat(",{}", 300_000) + `]}`
+		})
+	})
+	r, w := httptest.NewRequest("POST", "http://localhost/v1/autopsy?number=5&reason=mine&signal=9&x=y", nil), httptest.NewRecorder()
+	r.Header.Set("Authorization", "Bearer "+token)
+	s.Handler().ServeHTTP(w, r)
+	if got, want := asked.Load(), "/v1/autopsy?reason=the+status+page+of+n0&scope=host"; got != want {
+		t.Errorf("the other host was asked for %q, want %q", got, want)
+	}
+	if w.Code != 200 || !strings.Contains(w.Body.String(), "group rank 1 (its evidence is too large") || !strings.Contains(w.Body.String(), "rank 0 in load") {
+		t.Errorf("%d: %.500s", w.Code, w.Body)
+	}
+}
+
 // TestNoToken: without a token nobody gets stacks, and the page has no button.
 func TestNoToken(t *testing.T) {
 	s := listen(t, running(), func(c *health.Config) {
@@ -151,7 +178,9 @@ func TestBadToken(t *testing.T) {
 	if err := os.Chmod(open, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{open: "other users can read or change", short: "can be guessed", write(t, "token", "\n"): "is empty", "/nowhere/token": "no such file"} {
+	for path, want := range map[string]string{open: "other users can read or change", short: "can be guessed", write(t, "token", "\n"): "is empty", "/nowhere/token": "no such file",
+		write(t, "token", token+"\n"+token+"\n"): "no HTTP header can carry", write(t, "token", token+"\x00"): "want one line of ASCII", write(t, "token", token+"é"): "openssl rand",
+		write(t, "token", token+" \n"): "no blank at its ends", write(t, "token", "\t"+token): "health token file"} {
 		if s, err := health.Listen(health.Config{Addr: "0", Source: running(), TokenFile: path}); err == nil {
 			s.Close()
 			t.Errorf("no error; want %q", want)

@@ -4,10 +4,12 @@ import (
 	"cmp"
 	"math"
 	"os"
+	"reflect"
 	"slices"
 	"time"
 
 	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // shownLines is how many of a log's last lines a State has.
@@ -58,6 +60,40 @@ func tidy(s *State) *State {
 		}
 	}
 	return &t
+}
+
+// clean makes all texts of another host's State as safe to show as this host's are.
+func (s *State) clean() {
+	for i := range s.Workers {
+		for _, lines := range [][]string{s.Workers[i].StdoutLines, s.Workers[i].StderrLines} {
+			for k, line := range lines {
+				lines[k] = text.Line(line, maxLine)
+			}
+		}
+	}
+	cleanTexts(reflect.ValueOf(s).Elem())
+}
+
+// cleanTexts cleans all exported strings of a value that can be set.
+func cleanTexts(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Pointer:
+		if !v.IsNil() {
+			cleanTexts(v.Elem())
+		}
+	case reflect.Struct:
+		for _, field := range v.Fields() {
+			if field.CanSet() {
+				cleanTexts(field)
+			}
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			cleanTexts(v.Index(i))
+		}
+	case reflect.String:
+		v.SetString(text.Lines(v.String()))
+	}
 }
 
 // addGPUs adds how busy the GPUs of this host are, by local rank, to workers that run.

@@ -202,14 +202,15 @@ func (req dumpRequest) others(ctx context.Context) func(*autopsy.Report) *autops
 		asked <- err
 	}()
 	return func(own *autopsy.Report) *autopsy.Report {
+		var peers autopsy.Peers
 		var reports []*autopsy.Report
 		var missing []string
 		if err := <-asked; err != nil {
 			missing = append(missing, fmt.Sprintf("the other hosts (%v)", err))
 		}
 		for _, body := range done.Reports {
-			r := &autopsy.Report{}
-			if err := json.Unmarshal(body, r); err != nil {
+			r, err := peers.Read(body)
+			if err != nil {
 				missing = append(missing, fmt.Sprintf("a host whose answer cannot be read (%v)", err))
 				continue
 			}

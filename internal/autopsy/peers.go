@@ -1,0 +1,87 @@
+package autopsy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+	"sync/atomic"
+
+	"github.com/muster-run/muster/internal/text"
+)
+
+// What the Reports of other hosts may take of memory, in bytes.
+const (
+	maxPeer  = 16 << 20  // one of them: the stacks of 128 workers take less
+	maxPeers = 256 << 20 // all of them
+)
+
+// Peers reads what other hosts say of their workers, as the answers to one question. A JSON of a
+// few bytes may stand for a Report of many, so its weight is found out before it is decoded. The
+// zero Peers is ready to use, also concurrently.
+type Peers struct {
+	weight atomic.Int64 // of all that were admitted
+}
+
+// Admit says what is wrong with an answer that is no JSON, or that is too large to be decoded.
+func (p *Peers) Admit(body []byte) error {
+	workers, others := Elements(body)
+	weight := int64(len(body)) + int64(workers)*int64(reflect.TypeFor[Worker]().Size()) +
+		int64(others)*int64(max(reflect.TypeFor[Process]().Size(), reflect.TypeFor[NativeThread]().Size(), reflect.TypeFor[Flight]().Size()))
+	switch {
+	case weight > maxPeer:
+		return fmt.Errorf("its evidence is too large: it takes %s of memory, and the limit is %s", text.Size(weight), text.Size(maxPeer))
+	case !json.Valid(body):
+		return errors.New("the answer is no JSON")
+	case p.weight.Add(weight) > maxPeers:
+		p.weight.Add(-weight)
+		return fmt.Errorf("the evidence of all hosts is too large: the limit is %s", text.Size(maxPeers))
+	}
+	return nil
+}
+
+// Read reads a Report.
+func (p *Peers) Read(body []byte) (*Report, error) {
+	if err := p.Admit(body); err != nil {
+		return nil, err
+	}
+	r := &Report{}
+	if err := json.Unmarshal(body, r); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// Elements counts the elements of lists in JSON without decoding it: outer ones are in lists of the
+// whole, as workers are, inner ones in lists within these. An empty list counts as one of an element.
+func Elements(body []byte) (outer, inner int) {
+	var open []byte // the brackets that are not closed yet
+	count := func() {
+		if len(open) > 2 {
+			inner++
+		} else {
+			outer++
+		}
+	}
+	for i := 0; i < len(body); i++ {
+		switch c := body[i]; c {
+		case '"':
+			for i++; i < len(body) && body[i] != '"'; i++ {
+				if body[i] == '\\' {
+					i++
+				}
+			}
+		case '{', '[':
+			if open = append(open, c); c == '[' {
+				count()
+			}
+		case '}', ']':
+			open = open[:max(0, len(open)-1)]
+		case ',':
+			if len(open) > 0 && open[len(open)-1] == '[' {
+				count()
+			}
+		}
+	}
+	return outer, inner
+}
