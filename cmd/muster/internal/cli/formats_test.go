@@ -43,11 +43,13 @@ func formatsWorker() {
 		}
 		check(client.Heartbeat(120))
 		check(client.Acquire("epoch", time.Now().Add(10*time.Minute)))
+		goOn, err := os.Open(filepath.Join(dir, "go")) // while the test has it open
+		check(err)
 		ready, err := os.OpenFile(filepath.Join(dir, "ready"), os.O_WRONLY, 0)
 		check(err)
 		ready.Write([]byte("x"))
 		if rank == "0" {
-			_, err := os.ReadFile(filepath.Join(dir, "go"))
+			_, err := io.ReadAll(goOn)
 			check(err)
 			os.Exit(3)
 		}
