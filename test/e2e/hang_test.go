@@ -54,7 +54,7 @@ func TestHangIsExplained(t *testing.T) {
 	}{
 		{"torch's timers", "", `missed a deadline: timer "a step" ran out at `, []string{"TIMER=1", "TORCHELASTIC_ENABLE_FILE_TIMER=1"}},
 		{"hang timeout", "--hang-timeout 8", "missed a deadline: --hang-timeout: no output, no CPU time and no timer activity", nil},
-		{"one spins", "--hang-timeout 8", "missed a deadline: --hang-timeout: no output and no timer activity of this host's workers for 8", []string{"SPIN=1"}},
+		{"one spins", "--hang-timeout 8", "missed a deadline: --hang-timeout: no output and no timer activity of this host's workers for ", []string{"SPIN=1"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -10,7 +10,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/muster-run/muster/internal/warm"
+	"github.com/muster-run/muster/process/warm"
 )
 
 const warmUsage = `usage: muster warm status

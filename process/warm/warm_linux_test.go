@@ -22,9 +22,9 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/test/pypeer"
-	"github.com/muster-run/muster/internal/warm"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/process/warm"
 )
 
 // A lab starts groups of workers and keeps what they and the Host say.
