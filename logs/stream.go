@@ -100,27 +100,27 @@ func (f *streamer) close() {
 func (f *streamer) run(ctx context.Context, wake <-chan struct{}) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	var last time.Time // when something was read
+	var p pace
 	for {
 		over := f.cfg.Once || f.over() // before all is read that came until then
 		moved, err := f.round(ctx)
-		switch now := time.Now(); {
+		switch {
 		case err != nil:
 			return err
-		case moved && now.Sub(last) > gap:
-			last = now
-			continue
-		case moved: // they write without rest: let it come together
-			last = now
-			timer.Reset(gap)
-			select {
-			case <-timer.C:
-			case <-ctx.Done():
+		case moved:
+			if d := p.moved(time.Now()); d > 0 {
+				timer.Reset(d)
+				select {
+				case <-timer.C:
+				case <-f.a.over:
+				case <-ctx.Done():
+				}
 			}
 			continue
 		case over:
 			return f.finish()
 		}
+		p.still()
 		polling, again := f.arm()
 		if again {
 			continue

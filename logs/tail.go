@@ -22,9 +22,6 @@ const (
 	// longUnit is the length from which a begun line is not read again when
 	// more of it arrives; at its end it is copied from the file piece by piece.
 	longUnit = 64 << 10
-	// gap is how long a tail that copies without rest lets output come together.
-	// A line after a longer pause does not wait.
-	gap = time.Millisecond
 	// previewDelay is how long a begun line may stay silent before a terminal
 	// shows what there is of it, a prompt for example.
 	previewDelay = 100 * time.Millisecond
@@ -163,7 +160,7 @@ func (t *tail) run() {
 	defer close(t.done)
 	defer t.closeFiles()
 	t.timer = time.NewTimer(time.Hour)
-	var last time.Time // when something was copied
+	var p pace
 	for !t.stopped() && !t.to.closed.Load() {
 		copied, more := t.round()
 		if t.collapser != nil {
@@ -172,14 +169,11 @@ func (t *tail) run() {
 		if more {
 			continue
 		}
-		if copied {
-			now := time.Now()
-			soon := now.Sub(last) < gap
-			last = now
-			if soon {
-				t.pause(gap, nil)
-				continue
-			}
+		if !copied {
+			p.still()
+		} else if d := p.moved(time.Now()); d > 0 {
+			t.pause(d, nil)
+			continue
 		}
 		if !t.arm() {
 			t.pause(t.preview(), t.wake)
