@@ -30,13 +30,14 @@ var measurements = []struct {
 	{"hosts", measureHosts},
 	{"view", measureView},
 	{"caches", measureCaches},
+	{"warm", measureWarm},
 	{"wheel", measureWheel},
 	{"timer", measureTimer},
 }
 
 func main() {
 	out := flag.String("out", "", "write benchmarks.md and benchmarks.svg into this `directory`; default docs for a full run, else nowhere")
-	only := flag.String("run", "", "measurements whose name matches this `regexp`: start idle react tee latency store hosts view caches wheel timer")
+	only := flag.String("run", "", "measurements whose name matches this `regexp`: start idle react tee latency store hosts view caches warm wheel timer")
 	quick := flag.Bool("quick", false, "fewer rounds")
 	rounds := flag.Int("count", 0, "`rounds` of every measurement, 0 for its own")
 	bin := flag.String("muster", "bin/muster", "the muster `binary`")
