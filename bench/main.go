@@ -40,6 +40,7 @@ func main() {
 	only := flag.String("run", "", "measurements whose name matches this `regexp`: start idle react tee latency store hosts view caches warm wheel timer")
 	quick := flag.Bool("quick", false, "fewer rounds")
 	rounds := flag.Int("count", 0, "`rounds` of every measurement, 0 for its own")
+	picture := flag.String("restart", "", "draw where a restart's time goes, cold and warm, into this `file`, and measure nothing else")
 	bin := flag.String("muster", "bin/muster", "the muster `binary`")
 	flag.Parse()
 	if *out == "" && *only == "" && !*quick && *rounds == 0 {
@@ -52,13 +53,13 @@ func main() {
 		}
 		os.Exit(status)
 	}
-	if err := run(*out, *only, *bin, *quick, *rounds); err != nil {
+	if err := run(*out, *only, *bin, *picture, *quick, *rounds); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(out, only, bin string, quick bool, rounds int) error {
+func run(out, only, bin, picture string, quick bool, rounds int) error {
 	match, err := regexp.Compile(only)
 	if err != nil {
 		return err
@@ -95,6 +96,9 @@ func run(out, only, bin string, quick bool, rounds int) error {
 	}
 	if err := l.build(); err != nil {
 		return err
+	}
+	if picture != "" {
+		return drawRestart(l, picture)
 	}
 	p := &page{Machine: describe(l), Missing: missing, Begin: time.Now()}
 	for _, m := range measurements {

@@ -10,7 +10,8 @@
 //	<what> <local rank> <restart count> <pid> <nanoseconds> [<number>]
 //
 // With "bare" as its first argument it is the floor: a launcher of nothing but
-// fork, exec, wait and kill.
+// fork, exec, wait and kill. With "exec" it becomes the program that its further
+// arguments name.
 package main
 
 import (
@@ -35,6 +36,11 @@ func main() {
 		os.Exit(bare(args))
 	}
 	w := newWorker()
+	if mode == "exec" {
+		w.note("exec", begin, 0)
+		os.Stderr.WriteString(unix.Exec(args[0], args, os.Environ()).Error() + "\n")
+		os.Exit(66)
+	}
 	w.note("start", begin, 0)
 	time.AfterFunc(lifetime, func() { os.Exit(70) })
 	switch mode {
