@@ -25,6 +25,8 @@ fi
 # The race detector has each process wait a second before it exits, workers, too, in
 # case another thread is about to race.
 export GORACE="atexit_sleep_ms=0 ${GORACE:-}"
+# For PyTorch's processes, see venv.sh.
+export COLLECT_LESS=1
 # Programs and Python files that tests build and run are not what Go caches by.
 # Tests wait more than they compute, so more of them run at once than there are
 # CPUs. lint.sh has vetted.

@@ -68,7 +68,7 @@ func newLab(t *testing.T) *lab {
 		t.Skipf("needs Python: %v", err)
 	}
 	l := &lab{t: t, python: strings.TrimSpace(string(real)), cache: t.TempDir(), dir: t.TempDir()}
-	l.env = append(os.Environ(), "OUT="+l.dir)
+	l.env = append(os.Environ(), "OUT="+l.dir, "COLLECT_LESS=")
 	logger := slog.New(slog.NewTextHandler(&l.log, nil))
 	l.sup, err = process.NewSupervisor(process.SupervisorConfig{Logger: logger, WholeProgram: true})
 	if err != nil {
