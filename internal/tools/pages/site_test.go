@@ -33,9 +33,11 @@ func TestSite(t *testing.T) {
 		}
 		for i, file := range files {
 			name, _ := filepath.Rel(dir, file)
-			for _, width := range []int{390, 1280} {
+			for n, width := range [][]int{{390, 1280}, {1280, 390}}[i/2%2] {
 				p.Width(width, []string{"light", "dark"}[i%2])
-				p.Open(server.URL + "/" + filepath.ToSlash(name))
+				if n == 0 { // the other is the same window, resized
+					p.Open(server.URL + "/" + filepath.ToSlash(name))
+				}
 				var wrong []string
 				p.Eval(fmt.Sprintf(`[...document.images].filter((i) => i.complete && !i.naturalWidth).map((i) => "no picture " + i.src)
 					.concat(document.documentElement.scrollWidth > %d ? ["the document is " + document.documentElement.scrollWidth + " wide"] : [])
