@@ -146,6 +146,11 @@ type Config struct {
 	// host: the agent looks at them for hangs and timers.
 	// Source: LocalElasticAgent._start_workers.
 	Start func(process.Config) (Group, error)
+	// Prepare is called before each rendezvous, and returns at once. workers may be called once,
+	// from any goroutine; it returns what Start will get, but for what only the round gives: ranks
+	// and other values of variables that SetsVariable names, and the logs. It may wait for
+	// Spec.Env. May be nil.
+	Prepare func(workers func() process.Config)
 
 	// Env is the environment that workers inherit; nil means the agent's own.
 	Env []string
@@ -351,6 +356,11 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 	}
 	began := time.Now()
 	a.emit(a.last, Joining{Again: a.last != nil})
+	if a.cfg.Prepare != nil {
+		a.cfg.Prepare(func() process.Config {
+			return a.workers(&attempt{round: &rendezvous.Info{}, team: team{logs: &logs.Attempt{}}}, 0)
+		})
+	}
 	round, err := a.cfg.Rendezvous.Next(ctx)
 	for tries := a.cfg.MaxRestarts; tries > 0 && isShortage(err) && a.cfg.Rendezvous.Changes() == nil && at.outlives(startPause); tries-- {
 		a.log.Warn("cannot begin a round for now; trying again", "run_id", a.cfg.Rendezvous.RunID(), "error", err)
@@ -407,11 +417,29 @@ func (a *Agent) startWorkers(at *attempt) error {
 		at.logs = &logs.Attempt{}
 		return err
 	}
+	if a.serverDir != "" {
+		for i := range workers {
+			_ = os.Remove(a.workerSocket(i)) // the last attempt's; torch does not replace it
+		}
+	}
+	group, err := a.cfg.Start(a.workers(at, a.restarts))
+	started := WorkersStarted{Step: Step{at.began, err}}
+	if err == nil { // else group may be a nil *process.Group
+		at.group, started.PIDs = group, group.PIDs()
+		a.published.ran(at)
+	}
+	a.emit(at, started)
+	return err
+}
+
+// workers describes the workers of an attempt.
+func (a *Agent) workers(at *attempt, restarts int) process.Config {
+	spec := &a.cfg.Spec
 	cfg := process.Config{
 		Name:                   spec.Role,
 		Entrypoint:             spec.Entrypoint,
 		Func:                   spec.Func,
-		Envs:                   make(map[int]map[string]string, len(workers)),
+		Envs:                   make(map[int]map[string]string, spec.LocalWorldSize),
 		Env:                    a.cfg.Env,
 		Logs:                   at.logs,
 		CPUs:                   spec.CPUs,
@@ -423,29 +451,19 @@ func (a *Agent) startWorkers(at *attempt) error {
 		cfg.Unheeded = func(ctx context.Context, pids map[int]int) { a.unheeded(ctx, at, pids) }
 	}
 	if spec.Input != nil {
-		cfg.Inputs = make(map[int][]byte, len(workers))
+		cfg.Inputs = make(map[int][]byte, spec.LocalWorldSize)
 	} else {
-		cfg.Args = make(map[int][]string, len(workers))
+		cfg.Args = make(map[int][]string, spec.LocalWorldSize)
 	}
-	for i := range workers {
-		if a.serverDir != "" {
-			_ = os.Remove(a.workerSocket(i)) // the last attempt's; torch does not replace it
-		}
+	for i := range spec.LocalWorldSize {
 		if spec.Input != nil {
 			cfg.Inputs[i] = spec.Input(i)
 		} else {
 			cfg.Args[i] = spec.Args(i, at.ranks.Base+i)
 		}
-		cfg.Envs[i] = a.workerEnv(at, i)
+		cfg.Envs[i] = a.workerEnv(at, restarts, i)
 	}
-	group, err := a.cfg.Start(cfg)
-	started := WorkersStarted{Step: Step{at.began, err}}
-	if err == nil { // else group may be a nil *process.Group
-		at.group, started.PIDs = group, group.PIDs()
-		a.published.ran(at)
-	}
-	a.emit(at, started)
-	return err
+	return cfg
 }
 
 // before is the last round; nil in the first.
@@ -476,7 +494,7 @@ func SetsVariable(name string) bool {
 
 // workerEnv is what a worker's environment has on top of the inherited one.
 // Source: LocalElasticAgent._start_workers.
-func (a *Agent) workerEnv(at *attempt, localRank int) map[string]string {
+func (a *Agent) workerEnv(at *attempt, restarts, localRank int) map[string]string {
 	useAgentStore := "False"
 	if a.cfg.Rendezvous.UseAgentStore() {
 		useAgentStore = "True"
@@ -493,7 +511,7 @@ func (a *Agent) workerEnv(at *attempt, localRank int) map[string]string {
 		"ROLE_WORLD_SIZE":              strconv.Itoa(at.ranks.RoleWorldSize),
 		"MASTER_ADDR":                  at.round.MasterAddr,
 		"MASTER_PORT":                  strconv.Itoa(at.round.MasterPort),
-		"TORCHELASTIC_RESTART_COUNT":   strconv.Itoa(a.restarts),
+		"TORCHELASTIC_RESTART_COUNT":   strconv.Itoa(restarts),
 		"TORCHELASTIC_MAX_RESTARTS":    strconv.Itoa(a.cfg.MaxRestarts),
 		"TORCHELASTIC_RUN_ID":          a.cfg.Rendezvous.RunID(),
 		"TORCHELASTIC_USE_AGENT_STORE": useAgentStore,

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"os/signal"
@@ -255,6 +256,42 @@ func TestOwnStart(t *testing.T) {
 	want := map[int][]byte{0: []byte("rank 10"), 1: []byte("rank 11")}
 	if diff := cmp.Diff(want, r.ReturnValues); diff != "" || starts != 1 {
 		t.Errorf("%d starts, return values (-want +got):\n%s", starts, diff)
+	}
+}
+
+// What Prepare is told before a round is what Start gets after it, except for what the round
+// gives.
+func TestPrepare(t *testing.T) {
+	j := newJob(t, "fail until", "1", 2)
+	j.MaxRestarts, j.WorkerServer = 1, true
+	j.Env = []string{"INHERITED=yes"}
+	j.Spec.Env = func(localRank int) map[string]string { return map[string]string{"EXTRA": fmt.Sprint(localRank)} }
+	prepared := make(chan func() process.Config, 2)
+	j.Prepare = func(workers func() process.Config) { prepared <- workers }
+	starts := 0
+	j.Start = func(cfg process.Config) (agent.Group, error) {
+		starts++
+		if len(prepared) == 0 {
+			t.Fatal("Start comes before Prepare")
+		}
+		ahead := (<-prepared)()
+		if diff := cmp.Diff(cfg.Args, ahead.Args); diff != "" || ahead.Func != cfg.Func || !slices.Equal(ahead.Env, cfg.Env) {
+			t.Errorf("Prepare got %+v, Start %+v", ahead, cfg)
+		}
+		rest := func(env map[string]string) map[string]string {
+			env = maps.Clone(env)
+			maps.DeleteFunc(env, func(name, _ string) bool { return agent.SetsVariable(name) })
+			return env
+		}
+		for rank, env := range cfg.Envs {
+			if diff := cmp.Diff(rest(env), rest(ahead.Envs[rank])); diff != "" || len(env) != len(ahead.Envs[rank]) {
+				t.Errorf("variables of %d (-Start +Prepare):\n%s", rank, diff)
+			}
+		}
+		return j.Supervisor.Start(cfg)
+	}
+	if r := j.mustRun(t); r.IsFailed() || starts != 2 {
+		t.Errorf("%d starts, %+v", starts, r)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/process/warm"
 )
 
 // StateVersion is the version of State's JSON. Fields may be added to a version;
@@ -124,6 +125,8 @@ type Host struct {
 	GroupRank int    `json:"group_rank"`
 	Workers   int    `json:"workers,omitempty"`
 	State     string `json:"state,omitempty"`
+	// Warm is what warm starts cost this host; nil without --warm. Only Host of a State has it.
+	Warm *warm.Stats `json:"warm,omitempty"`
 	// Problem is why its workers are missing, or not as they are now: its agent is torchrun's.
 	Problem string `json:"problem,omitempty"`
 }

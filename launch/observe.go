@@ -16,6 +16,7 @@ import (
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/internal/unixsock"
 	"github.com/muster-run/muster/metrics"
+	"github.com/muster-run/muster/process/warm"
 	"github.com/muster-run/muster/rendezvous"
 )
 
@@ -26,6 +27,7 @@ type observed struct {
 	line    *waitingLine
 	metrics *metrics.Job // nil where nobody can ask
 	logs    health.Follower
+	warm    func() *warm.Stats // nil without
 }
 
 // waiting shows what the rendezvous waits for.
@@ -39,6 +41,7 @@ func (o *observed) watch(a *agent.Agent) {
 	o.logs = a
 	o.Watch(a)
 	if o.metrics != nil {
+		o.metrics.Warm = o.warm
 		o.metrics.Watch(a)
 	}
 }
@@ -158,6 +161,9 @@ func (o *observed) announce(w io.Writer, page, logDir string) {
 func (o *observed) State(ctx context.Context) *health.State {
 	s := o.Observer.State(ctx)
 	s.Job.Endpoint = o.cfg.Rendezvous.Endpoint
+	if o.warm != nil {
+		s.Host.Warm = o.warm()
+	}
 	s.Job.MinHosts, s.Job.MaxHosts = o.cfg.MinNodes, o.cfg.MaxNodes
 	return s
 }

@@ -171,9 +171,11 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	timerFile, _ := cfg.LookupEnv(timer.EnvFile)
 	fileTimer := enable == "1"
 	var startWorkers func(process.Config) (agent.Group, error)
+	var prepare func(func() process.Config)
 	if cfg.Workers.Warm {
 		host := warm.New(ctx, warm.Config{Supervisor: supervisor, Varies: agent.SetsVariable, Logger: log})
 		defer host.Close()
+		prepare, watched.warm = host.Prepare, host.Stats
 		startWorkers = func(c process.Config) (agent.Group, error) { return host.Start(c) }
 	}
 	a, err := agent.New(agent.Config{
@@ -191,6 +193,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		Rendezvous:             handler,
 		Supervisor:             supervisor,
 		Start:                  startWorkers,
+		Prepare:                prepare,
 		Logs:                   run,
 		Env:                    cfg.Env,
 		Host:                   host,

@@ -12,6 +12,7 @@ import (
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/procfs"
 	"github.com/muster-run/muster/internal/version"
+	"github.com/muster-run/muster/process/warm"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/timer"
 )
@@ -28,6 +29,9 @@ type Live interface {
 // what they are. Its zero value is ready. Observe is for agent.Config.Observers; Watch
 // names the agent, once there is one. All methods may be called concurrently.
 type Job struct {
+	// Warm is asked at each scrape what warm starts cost; nil without them. Set it before Watch.
+	Warm func() *warm.Stats
+
 	meter procfs.Meter
 
 	mu sync.Mutex // guards the rest; not held while the agent or /proc is asked
@@ -123,6 +127,9 @@ func (j *Job) WritePrometheus(w io.Writer) error {
 	j.mu.Unlock()
 	if live != nil {
 		j.writeLive(s, live, again)
+		if j.Warm != nil {
+			s.warm(j.Warm())
+		}
 	}
 	writeBuild(s)
 	writeProcess(s)
@@ -191,6 +198,19 @@ func (j *Job) writeLive(s scrape, live Live, again int) {
 			}
 		}
 	}
+}
+
+// warm writes what warm starts cost.
+func (s scrape) warm(w *warm.Stats) {
+	ready := 0.0
+	if w.Ready {
+		ready = 1
+	}
+	s.gauge("muster_warm_template_ready", "Whether there is a process that workers of this host are forked from: 1 or 0.", ready)
+	s.gauge("muster_warm_template_pss_bytes", "Memory of that process. What it shares with workers counts in equal parts for all of them.", float64(w.PSSBytes))
+	s.gauge("muster_warm_template_build_seconds", "Time that it took to start that process and to import what workers need.", w.BuildSeconds)
+	s.counter("muster_worker_starts_total", "Workers of this host that were started with --warm, by how: as a fork of that process, or as usual.", float64(w.WarmStarts), label{"how", "warm"})
+	s.counter("muster_worker_starts_total", "Workers of this host that were started with --warm, by how: as a fork of that process, or as usual.", float64(w.ColdStarts), label{"how", "cold"})
 }
 
 // gpu writes how busy a worker's GPU is.

@@ -13,6 +13,8 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/metrics"
+	"github.com/muster-run/muster/process/warm"
+	"github.com/muster-run/muster/timer"
 )
 
 // A recorder keeps "group: name=value" and the time.
@@ -94,6 +96,42 @@ func TestMoreRestartsThanAllowed(t *testing.T) {
 		t.Errorf("%v, %s", err, &b)
 	}
 }
+
+// What warm starts cost, where there are any.
+func TestWarm(t *testing.T) {
+	scrape := func(j *metrics.Job) string {
+		j.Watch(nobody{})
+		var b strings.Builder
+		if err := j.WritePrometheus(&b); err != nil {
+			t.Fatal(err)
+		}
+		return b.String()
+	}
+	if s := scrape(&metrics.Job{}); strings.Contains(s, "warm") {
+		t.Errorf("without warm starts:\n%s", s)
+	}
+	s := scrape(&metrics.Job{Warm: func() *warm.Stats {
+		return &warm.Stats{Ready: true, PSSBytes: 4096, BuildSeconds: 1.5, WarmStarts: 7, ColdStarts: 2}
+	}})
+	for _, want := range []string{"_template_ready 1", "_template_pss_bytes 4096", "_template_build_seconds 1.5"} {
+		if !strings.Contains(s, "\nmuster_warm"+want+"\n") {
+			t.Errorf("no %s in\n%s", want, s)
+		}
+	}
+	for _, want := range []string{`{how="warm"} 7`, `{how="cold"} 2`} {
+		if !strings.Contains(s, "\nmuster_worker_starts_total"+want+"\n") {
+			t.Errorf("no %s in\n%s", want, s)
+		}
+	}
+}
+
+// nobody is an agent without workers.
+type nobody struct{}
+
+func (nobody) Job() *agent.Job                   { return &agent.Job{} }
+func (nobody) Workers() []agent.Worker           { return nil }
+func (nobody) TimerStats() (timer.Stats, uint64) { return timer.Stats{}, 0 }
+func (nobody) GPUs(time.Duration) []agent.GPU    { return nil }
 
 // A step that fails, and how long it took.
 func TestFailedStep(t *testing.T) {

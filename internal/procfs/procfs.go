@@ -7,8 +7,10 @@
 package procfs
 
 import (
+	"bytes"
 	"io/fs"
 	"slices"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 )
@@ -73,4 +75,28 @@ func Descends(pid, ancestor int) (bool, error) {
 		pid = s.Parent
 	}
 	return false, nil
+}
+
+// PSS returns the memory of a process in bytes, of which what it shares counts in equal parts
+// for all who share it.
+func PSS(pid int) (int64, error) {
+	text, err := ReadFile("/proc/" + strconv.Itoa(pid) + "/smaps_rollup")
+	return kilobytes(text, "Pss:"), err
+}
+
+// Available returns how many bytes of memory new programs can have, without swapping.
+func Available() (int64, error) {
+	text, err := ReadFile("/proc/meminfo")
+	return kilobytes(text, "MemAvailable:"), err
+}
+
+// kilobytes reads a line "Name:  12 kB" and returns bytes; 0 if there is none.
+func kilobytes(text []byte, name string) int64 {
+	for line := range bytes.Lines(text) {
+		if f := bytes.Fields(line); len(f) == 3 && string(f[0]) == name {
+			n, _ := strconv.ParseInt(string(f[1]), 10, 64)
+			return n << 10
+		}
+	}
+	return 0
 }

@@ -120,3 +120,22 @@ func TestWaitChannel(t *testing.T) {
 		t.Errorf("of nobody: got %q, want %q", got, want)
 	}
 }
+
+// The memory of this process is as large as something that it has just used.
+func TestPSS(t *testing.T) {
+	before, err := procfs.PSS(os.Getpid())
+	if err != nil {
+		t.Skipf("no smaps_rollup: %v", err)
+	}
+	used := make([]byte, 32<<20)
+	for i := range used {
+		used[i] = 1
+	}
+	after, err := procfs.PSS(os.Getpid())
+	if err != nil || after-before < 24<<20 || used[1] != 1 {
+		t.Errorf("%d bytes, and %d after 32 MiB more, %v", before, after, err)
+	}
+	if n, err := procfs.Available(); err != nil || n < 1<<20 {
+		t.Errorf("%d bytes of memory are available, %v", n, err)
+	}
+}

@@ -34,6 +34,8 @@ type memory struct {
 const (
 	jobFile     = "job"     // what it is about; with other content all is forgotten
 	modulesFile = "modules" // what a worker had imported, in order; written by workers
+	filesFile   = "files"   // of these
+	mapsFile    = "maps"    // files that a worker had mapped: path, tab, offset, space, length, tab, …
 	leftFile    = "left"    // module, tab, why it is not imported by a template
 	tookFile    = "took"    // seconds that the last template took
 )
@@ -71,7 +73,7 @@ func openMemory(dir string, p *program, log *slog.Logger) *memory {
 		}
 		m.dir = dir
 		if lines := m.read(jobFile); err == nil && !slices.Equal(lines, job) {
-			for _, name := range []string{modulesFile, leftFile, tookFile} {
+			for _, name := range []string{modulesFile, filesFile, mapsFile, leftFile, tookFile} {
 				_ = os.Remove(filepath.Join(dir, name))
 			}
 			err = m.write(jobFile, job)

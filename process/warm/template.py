@@ -482,10 +482,10 @@ class Lesson:
     """Keeps what the worker has imported for the next template: at its end, and earlier when the
     garbage collector runs, which takes neither a thread nor a signal."""
 
-    def __init__(self, path):
+    def __init__(self, dir):
         import atexit
 
-        self.path, self.pid = path, os.getpid()
+        self.dir, self.pid = dir, os.getpid()
         self.begun, self.due = time.monotonic(), list(LEARN_AT)
         self.known = 0
         atexit.register(self.write)
@@ -503,17 +503,27 @@ class Lesson:
         try:
             if os.getpid() != self.pid or len(sys.modules) == self.known:
                 return
-            self.known, dirs, names = len(sys.modules), installed(), []
+            self.known, dirs, names, files = len(sys.modules), installed(), [], {}
             for name, module in list(sys.modules.items()):
                 spec = getattr(module, "__spec__", None)
-                if spec is not None and spec.name == name and name != "__main__" and is_installed(module, dirs) and "\n" not in name:
+                if spec is None or "\n" in name:
+                    continue
+                if spec.name == name and name != "__main__" and is_installed(module, dirs):
                     names.append(name)
-            new = "%s.%d" % (self.path, self.pid)
-            with open(new, "w") as f:
-                f.write("\n".join(names) + "\n")
-            os.replace(new, self.path)
+                cached = getattr(spec, "cached", None)
+                files[cached if cached and os.path.exists(cached) else getattr(spec, "origin", None)] = 0
+            self.keep("modules", names)
+            self.keep("files", [f for f in files if isinstance(f, str) and f.startswith("/") and "\n" not in f])
         except Exception:
             pass  # the next start is as this one
+
+
+    def keep(self, name, lines):
+        path = "%s/%s" % (self.dir, name)
+        new = "%s.%d" % (path, self.pid)
+        with open(new, "w") as f:
+            f.write("\n".join(lines) + "\n")
+        os.replace(new, path)
 
 
 def run(request):

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -42,15 +41,16 @@ const maxFrame = 1 << 20
 type template struct {
 	program *program
 	names   []string // what it was told to import
-	learn   string   // the file where the worker of local rank 0 writes what it has imported
-	log     *slog.Logger
+	learn   string   // the directory where the worker of local rank 0 writes what it has imported
+	host    *Host
 	cmd     *exec.Cmd
 	conn    *net.UnixConn
 	frames  chan []string // closed at the end of the template
 	idle    bool          // at the lowest priority until it is ready
 	isReady bool
 	modules int
-	step    string // the last import that began
+	took    time.Duration // until it was ready
+	step    string        // the last import that began
 	ended   chan struct{}
 	once    sync.Once
 }
@@ -69,7 +69,7 @@ func startTemplate(h *Host, p *program, names []string, idle bool) (*template, e
 		return nil, err
 	}
 	t := &template{
-		program: p, names: names, log: h.log, conn: conn.(*net.UnixConn), idle: idle && canBeIdle(),
+		program: p, names: names, host: h, conn: conn.(*net.UnixConn), idle: idle && canBeIdle(),
 		frames: make(chan []string, 64), ended: make(chan struct{}),
 	}
 	var files [3]*os.File // its code, stdout, stderr
@@ -128,7 +128,9 @@ func (t *template) read() {
 		}
 		frame := strings.Split(string(body), "\x00")
 		if frame[0] == "cold" && len(frame) == 3 {
-			t.log.Warn("no warm start: workers are started cold", "pid", frame[1], "reason", frame[2])
+			t.host.log.Warn("no warm start: workers are started cold", "pid", frame[1], "reason", frame[2])
+			t.host.forked.Add(-1)
+			t.host.execed.Add(1)
 			continue
 		}
 		select {

@@ -5,6 +5,7 @@ package warm
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"os/exec"
 	"runtime"
 	"time"
@@ -19,8 +20,13 @@ type template struct {
 	learn   string
 	cmd     *exec.Cmd
 	modules int
+	took    time.Duration
 	isReady bool
 }
+
+func readAhead(context.Context, []string, *slog.Logger) {}
+
+func mapped(int) []string { return nil }
 
 func startTemplate(*Host, *program, []string, bool) (*template, error) {
 	return nil, fmt.Errorf("%s has no warm starts", runtime.GOOS)

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/muster-run/muster/internal/execpath"
@@ -47,11 +48,15 @@ type Host struct {
 	log    *slog.Logger
 	life   context.Context // ends with Close, and when the job is told to stop
 	end    context.CancelFunc
-	work   sync.WaitGroup // follow, and templates
-	mu     sync.Mutex     // held while a group starts; guards the rest
-	now    *template      // nil without
-	memory *memory        // nil before the first start
-	off    bool           // no warm starts any more, which has been said
+	work   sync.WaitGroup           // Prepare, follow and templates
+	waits  atomic.Bool              // workers wait for a template
+	ahead  sync.Once                // files are read ahead
+	now    atomic.Pointer[template] // nil without; mu is held to change it
+	forked atomic.Int64             // workers that were started warm
+	execed atomic.Int64             // and cold
+	mu     sync.Mutex               // held while a group starts or a template is made for it; guards the rest
+	memory *memory                  // nil before the first start
+	off    bool                     // no warm starts any more, which has been said
 	last   *process.Group
 	begun  time.Time // of last, if it was warm
 }
@@ -63,21 +68,52 @@ func New(ctx context.Context, cfg Config) *Host {
 	return h
 }
 
+// Prepare makes the template before there is a group to start, and has the system read the files
+// that the workers are going to import. It returns at once. workers returns what Start will
+// get; it may wait, as that of agent.Config.Prepare.
+func (h *Host) Prepare(workers func() process.Config) {
+	got := make(chan process.Config, 1)
+	go func() { got <- workers() }() // which nobody can cut short
+	h.work.Go(func() {
+		select {
+		case cfg := <-got:
+			h.prepare(&cfg)
+		case <-h.life.Done():
+		}
+	})
+}
+
+func (h *Host) prepare(cfg *process.Config) {
+	p, err := newProgram(cfg, h.cfg.Varies)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err != nil || h.off || h.life.Err() != nil {
+		return // Start gives the reason
+	}
+	h.remember(p)
+	h.ahead.Do(func() { go readAhead(h.life, slices.Concat(h.memory.read(mapsFile), h.memory.read(filesFile)), h.log) })
+	if err := h.ready(p); err != nil && err != errRules && h.life.Err() == nil {
+		h.cold(err, true)
+	}
+}
+
 // Close ends the template.
 func (h *Host) Close() {
 	h.end()
 	h.mu.Lock()
-	h.now.close()
-	h.now = nil
+	h.now.Swap(nil).close()
 	h.mu.Unlock()
 	h.work.Wait()
 }
 
 // Start is Supervisor.Start, warm where that is possible.
 func (h *Host) Start(cfg process.Config) (*process.Group, error) {
+	h.waits.Store(true)
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	defer h.waits.Store(false)
 	p, err := newProgram(&cfg, h.cfg.Varies)
+	forked := 0
 	switch {
 	case h.off:
 	case err != nil:
@@ -85,14 +121,18 @@ func (h *Host) Start(cfg process.Config) (*process.Group, error) {
 	case h.diedSoon():
 		h.cold(fmt.Errorf("a worker died in its first %v after the warm start before", soon), false)
 	default:
+		h.remember(p)
 		if err := h.ready(p); err != nil {
 			h.cold(err, err != errRules)
 		}
-		if h.now != nil {
-			fork := h.now
-			cfg.Fork = fork.fork
-			if h.memory.dir != "" {
-				fork.learn = filepath.Join(h.memory.dir, modulesFile)
+		if t := h.now.Load(); t != nil {
+			t.learn = h.memory.dir
+			cfg.Fork = func(img process.Image, adopt func(int) error) error {
+				err := t.fork(img, adopt)
+				if err == nil {
+					forked++
+				}
+				return err
 			}
 		}
 	}
@@ -101,7 +141,11 @@ func (h *Host) Start(cfg process.Config) (*process.Group, error) {
 		h.begun = time.Now()
 	}
 	g, err := h.cfg.Supervisor.Start(cfg)
-	if h.last = g; err == nil && !h.off && h.memory != nil {
+	if err == nil {
+		h.forked.Add(int64(forked))
+		h.execed.Add(int64(len(cfg.Envs) - forked))
+	}
+	if h.last = g; err == nil && h.memory != nil {
 		h.work.Go(func() { h.follow(g, p) })
 	}
 	return g, err
@@ -130,18 +174,21 @@ func (h *Host) diedSoon() bool {
 	return false
 }
 
-// ready sees to it that there is a template, if there can be one.
-func (h *Host) ready(p *program) error {
+// remember opens what is known of a program.
+func (h *Host) remember(p *program) {
 	if h.memory == nil {
 		h.memory = openMemory(h.cfg.Dir, p, h.log)
 	}
-	if h.now != nil && h.now.isAlive() && h.now.program.same(p) {
+}
+
+// ready sees to it that there is a template, if there can be one.
+func (h *Host) ready(p *program) error {
+	if t := h.now.Load(); t != nil && t.isAlive() && t.program.same(p) {
 		return nil
 	}
-	h.now.close()
-	h.now = nil
+	h.now.Swap(nil).close()
 	t, err := h.make(p, false)
-	h.now = t
+	h.now.Store(t)
 	return err
 }
 
@@ -149,11 +196,7 @@ var errRules = errors.New("several templates in turn have imported modules that 
 
 // make makes a template, leaving out what breaks a rule.
 func (h *Host) make(p *program, idle bool) (*template, error) {
-	n := fewTries
-	if idle {
-		n = tries
-	}
-	for range n {
+	for n := 0; n < fewTries || n < tries && (idle || !h.waits.Load()); n++ {
 		names := h.memory.names(p)
 		begun := time.Now()
 		t, err := startTemplate(h, p, names, idle)
@@ -173,6 +216,7 @@ func (h *Host) make(p *program, idle bool) (*template, error) {
 			return nil, err
 		case t.isReady:
 			h.log.Info("the template of warm starts is ready", "modules", t.modules, "took", time.Since(begun).Round(time.Millisecond), "pid", t.cmd.Process.Pid)
+			t.took = time.Since(begun)
 			h.memory.keepTook(time.Since(begun))
 			return t, nil
 		case len(left) == 0 || slices.Equal(names, h.memory.names(p)):
@@ -198,28 +242,32 @@ func (h *Host) follow(g *process.Group, p *program) {
 		case <-ctx.Done():
 			return
 		}
+		if at > 0 {
+			if files := mapped(g.PIDs()[0]); files != nil {
+				_ = h.memory.write(mapsFile, files)
+			}
+		}
 		h.mu.Lock()
-		now := h.now
+		off := h.off
 		h.mu.Unlock()
-		if now != nil && now.isAlive() && slices.Equal(now.names, h.memory.names(p)) {
+		now := h.now.Load()
+		if off || now != nil && now.isAlive() && slices.Equal(now.names, h.memory.names(p)) {
 			continue
 		}
 		next, err := h.make(p, true)
 		if err != nil {
 			if h.life.Err() == nil {
 				h.mu.Lock()
-				h.off = h.off || h.now == nil // as in cold, which the next start would say again
+				h.off = h.off || h.now.Load() == nil // as in cold, which the next start would say again
 				h.mu.Unlock()
 				h.log.Info("no further template for warm starts", "reason", err)
 			}
 			return
 		}
 		h.mu.Lock()
-		old := h.now
-		if h.life.Err() != nil {
-			old = next
-		} else {
-			h.now = next
+		old := next
+		if h.life.Err() == nil {
+			old = h.now.Swap(next)
 		}
 		h.mu.Unlock()
 		old.close()

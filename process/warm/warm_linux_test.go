@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -17,8 +18,10 @@ import (
 	"syscall"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/test/pypeer"
@@ -36,6 +39,7 @@ type lab struct {
 	dir    string // the working directory of scripts, and their OUT
 	log    text
 	env    []string
+	cpus   map[int][]int
 }
 
 // text is a log that may be read while it is written.
@@ -105,6 +109,20 @@ type ended struct {
 	Stdout, Stderr string
 }
 
+// workers describes n workers.
+func (l *lab) workers(n int, args ...string) process.Config {
+	cfg := process.Config{
+		Entrypoint: l.python, Env: l.env, Grace: 10 * time.Second, CPUs: l.cpus,
+		Args: map[int][]string{}, Envs: map[int]map[string]string{},
+	}
+	for i := range n {
+		cfg.Args[i] = args
+		cfg.Envs[i] = map[string]string{"RANK": strconv.Itoa(i), "LOCAL_RANK": strconv.Itoa(i), "WORLD_SIZE": strconv.Itoa(n),
+			"TORCHELASTIC_ERROR_FILE": filepath.Join(l.dir, fmt.Sprint("error", i))}
+	}
+	return cfg
+}
+
 type starter func(process.Config) (*process.Group, error)
 
 // run runs n workers to their end.
@@ -119,16 +137,10 @@ func (l *lab) run(start starter, n int, args ...string) []ended {
 		l.t.Fatal(err)
 	}
 	var workers []logs.Worker
-	cfg := process.Config{
-		Entrypoint: l.python, Env: l.env, Grace: 10 * time.Second,
-		Args: map[int][]string{}, Envs: map[int]map[string]string{},
-	}
 	for i := range n {
 		workers = append(workers, logs.Worker{LocalRank: i, Rank: i, Role: "x"})
-		cfg.Args[i] = args
-		cfg.Envs[i] = map[string]string{"RANK": strconv.Itoa(i), "LOCAL_RANK": strconv.Itoa(i), "WORLD_SIZE": strconv.Itoa(n),
-			"TORCHELASTIC_ERROR_FILE": filepath.Join(l.dir, fmt.Sprint("error", i))}
 	}
+	cfg := l.workers(n, args...)
 	at, err := run.Attempt(0, workers)
 	if err != nil {
 		l.t.Fatal(err)
@@ -441,6 +453,120 @@ func TestTemplateKilled(t *testing.T) {
 	if s := strings.TrimPrefix(l.log.String(), before); strings.Contains(s, "cold") {
 		t.Errorf("the next start is cold:\n%s", s)
 	}
+}
+
+// The template is made before there is a group to start, and the files of the last worker are
+// read into the page cache meanwhile.
+func TestPrepare(t *testing.T) {
+	l := newLab(t)
+	script := l.packages(map[string]string{"clean": ""})
+	first := l.host()
+	l.run(first.Start, 1, "-u", script) // learns
+	if s := first.Stats(); !s.Ready || s.WarmStarts != 1 || s.ColdStarts != 0 || s.PSSBytes < 1<<20 || s.BuildSeconds <= 0 || s.Modules == 0 {
+		t.Errorf("statistics are %+v", s)
+	}
+	first.Close()
+	if s := first.Stats(); s.Ready || s.PID != 0 || s.WarmStarts != 1 {
+		t.Errorf("at the end, statistics are %+v", s)
+	}
+
+	found, err := filepath.Glob(filepath.Join(l.cache, "*", "files"))
+	if err != nil || len(found) != 1 {
+		t.Fatal(found, err)
+	}
+	files, err := os.ReadFile(found[0])
+	if err != nil || !regexp.MustCompile(`(?m)^/.*/site-packages/.*clean.*\.pyc?$`).Match(files) || !regexp.MustCompile(`(?m)^/.*\.so\b`).Match(files) {
+		t.Errorf("neither modules nor libraries, %v:\n%s", err, files)
+	}
+	big := filepath.Join(l.dir, "big")
+	if err := os.WriteFile(big, make([]byte, 8<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	evict(t, big)
+	list := append(files, "/does/not/exist\n/dev/zero\n"+l.dir+"\n"+big+"\n"...)
+	if err := os.WriteFile(found[0], list, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	h := l.host()
+	before := l.log.String()
+	h.Prepare(func() process.Config { return l.workers(2, "-u", script) })
+	await(t, "a template", func() bool { return h.Stats().Ready })
+	await(t, "the file to be in the page cache", func() bool { return resident(t, big) == 8<<20 })
+	pid := h.Stats().PID
+	for rank, e := range l.run(h.Start, 2, "-u", script) {
+		if e.Stdout != "['clean']\n" {
+			t.Errorf("rank %d: %+v", rank, e)
+		}
+	}
+	if s := h.Stats(); s.PID != pid || s.WarmStarts != 2 || s.ColdStarts != 0 {
+		t.Errorf("prepared as %d, then %+v", pid, s)
+	}
+	if s := strings.TrimPrefix(l.log.String(), before); strings.Count(s, "template of warm starts is ready") != 1 {
+		t.Errorf("not one template:\n%s", s)
+	}
+}
+
+// Whoever waits for the workers' variables for ever does not keep a Host from its end.
+func TestPrepareStuck(t *testing.T) {
+	h := newLab(t).host()
+	stuck := make(chan process.Config)
+	h.Prepare(func() process.Config { return <-stuck })
+	h.Close()
+	close(stuck)
+}
+
+func await(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited a minute for %s", what)
+		}
+	}
+}
+
+// evict takes a file out of the page cache.
+func evict(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := errors.Join(f.Sync(), unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED)); err != nil {
+		t.Fatal(err)
+	}
+	if n := resident(t, path); n > 1<<20 {
+		t.Skipf("%d bytes of %s stay in memory: no disk", n, path)
+	}
+}
+
+// resident is how much of a file is in the page cache.
+func resident(t *testing.T, path string) int {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := unix.Mmap(int(f.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(text)
+	pages := make([]byte, (len(text)+os.Getpagesize()-1)/os.Getpagesize())
+	if _, _, errno := unix.Syscall(unix.SYS_MINCORE, uintptr(unsafe.Pointer(&text[0])), uintptr(len(text)), uintptr(unsafe.Pointer(&pages[0]))); errno != 0 {
+		t.Fatal(errno)
+	}
+	n := 0
+	for _, p := range pages {
+		n += int(p&1) * os.Getpagesize()
+	}
+	return n
 }
 
 // A worker that fails in its first second makes the next start cold, and only that.

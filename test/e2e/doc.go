@@ -47,4 +47,5 @@
 //	signal        signals, grace, and many jobs at once
 //	slurm         the examples in a real Slurm
 //	train         the same losses as under torchrun, checkpoints, restarts
+//	warm          a host has its template of warm starts before it has a rank
 package e2e

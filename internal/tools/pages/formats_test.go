@@ -22,6 +22,7 @@ import (
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/internal/jobfile"
+	"github.com/muster-run/muster/process/warm"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/timer"
 )
@@ -124,17 +125,18 @@ func TestFormats(t *testing.T) {
 		"Flight recorder":      fieldsOf(reflect.TypeFor[autopsy.Flight]()),
 		"Group":                fieldsOf(reflect.TypeFor[autopsy.Group]()),
 
-		"/v1/state":  fieldsOf(reflect.TypeFor[health.State]()),
-		"Job":        fieldsOf(reflect.TypeFor[health.Job]()),
-		"Preemption": fieldsOf(reflect.TypeFor[failure.Preemption]()),
-		"Host":       fieldsOf(reflect.TypeFor[health.Host]()),
-		"Worker":     fieldsOf(reflect.TypeFor[health.Worker]()),
-		"Exit":       fieldsOf(reflect.TypeFor[health.Exit]()),
-		"Usage":      fieldsOf(reflect.TypeFor[health.Usage]()),
-		"Heartbeat":  fieldsOf(reflect.TypeFor[health.Heartbeat]()),
-		"Timer":      fieldsOf(reflect.TypeFor[health.Timer]()),
-		"Moment":     fieldsOf(reflect.TypeFor[health.Moment]()),
-		"Failure":    fieldsOf(reflect.TypeFor[health.Failure]()),
+		"/v1/state":   fieldsOf(reflect.TypeFor[health.State]()),
+		"Warm starts": fieldsOf(reflect.TypeFor[warm.Stats]()),
+		"Job":         fieldsOf(reflect.TypeFor[health.Job]()),
+		"Preemption":  fieldsOf(reflect.TypeFor[failure.Preemption]()),
+		"Host":        fieldsOf(reflect.TypeFor[health.Host]()),
+		"Worker":      fieldsOf(reflect.TypeFor[health.Worker]()),
+		"Exit":        fieldsOf(reflect.TypeFor[health.Exit]()),
+		"Usage":       fieldsOf(reflect.TypeFor[health.Usage]()),
+		"Heartbeat":   fieldsOf(reflect.TypeFor[health.Heartbeat]()),
+		"Timer":       fieldsOf(reflect.TypeFor[health.Timer]()),
+		"Moment":      fieldsOf(reflect.TypeFor[health.Moment]()),
+		"Failure":     fieldsOf(reflect.TypeFor[health.Failure]()),
 	}
 	addReport(t, want)
 	addEvents(t, want)

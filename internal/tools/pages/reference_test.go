@@ -19,6 +19,7 @@ import (
 	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/metrics"
+	"github.com/muster-run/muster/process/warm"
 	"github.com/muster-run/muster/timer"
 )
 
@@ -43,6 +44,7 @@ func TestReference(t *testing.T) {
 		t.Skip("other systems tell less of a process")
 	}
 	var job metrics.Job
+	job.Warm = func() *warm.Stats { return &warm.Stats{Ready: true} }
 	job.Watch(oneWorker{})
 	var scrape bytes.Buffer
 	if err := job.WritePrometheus(&scrape); err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/muster-run/muster/cmd/muster/internal/tui"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/process/warm"
 )
 
 // A sortKey is what the workers are sorted by.
@@ -221,6 +222,9 @@ func (v *topView) head(width int) []tui.Line {
 	if line := v.timers(); line != nil {
 		lines = append(lines, line)
 	}
+	if w := s.Host.Warm; w != nil {
+		lines = append(lines, tui.Line{{Text: warmText(w)}})
+	}
 	if line := v.failure(); line != nil {
 		lines = append(lines, line)
 	}
@@ -238,6 +242,15 @@ func (v *topView) head(width int) []tui.Line {
 		}
 	}
 	return lines
+}
+
+// warmText says what warm starts cost the host that answers.
+func warmText(w *warm.Stats) string {
+	how := "no template"
+	if w.Ready {
+		how = fmt.Sprintf("template %s, built in %.1f s", sizeOf(w.PSSBytes), w.BuildSeconds)
+	}
+	return fmt.Sprintf("warm starts: %s; %d warm, %d cold", how, w.WarmStarts, w.ColdStarts)
 }
 
 // facts are the numbers of the job.

@@ -11,6 +11,7 @@ import (
 	"github.com/muster-run/muster/cmd/muster/internal/tui"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/process/warm"
 )
 
 // topState is a job in the middle of its life: 8 workers, one of which has died.
@@ -67,6 +68,10 @@ func TestTopScreens(t *testing.T) {
 	for i := range withGPUs.Workers[:4] {
 		withGPUs.Workers[i].GPU = &agent.GPU{Index: i, Percent: &busy, UsedBytes: 61 << 30, TotalBytes: 80 << 30}
 	}
+	withWarm := topState()
+	withWarm.Host.Warm = &warm.Stats{Ready: true, PID: 77, Modules: 1800, BuildSeconds: 2.345, PSSBytes: 212 << 20, WarmStarts: 14, ColdStarts: 2}
+	withoutTemplate := topState()
+	withoutTemplate.Host.Warm = &warm.Stats{ColdStarts: 8}
 	tests := []struct {
 		name          string
 		view          topView
@@ -76,6 +81,8 @@ func TestTopScreens(t *testing.T) {
 		{"80x24_worker", topView{state: topState(), selected: 6, sort: byCPU}, 80, 24},
 		{"120x40", topView{state: topState(), selected: 3, stderr: true}, 120, 40},
 		{"120x40_gpus", topView{state: withGPUs, selected: -1}, 120, 40},
+		{"80x24_warm", topView{state: withWarm, selected: -1}, 80, 24},
+		{"80x24_cold", topView{state: withoutTemplate, selected: -1}, 80, 24},
 		{"40x15", topView{state: topState(), selected: -1}, 40, 15},
 		{"40x15_worker", topView{state: topState(), selected: 7, sort: byOutput}, 40, 15},
 		{"80x24_waiting", topView{state: waiting, selected: 2}, 80, 24},
