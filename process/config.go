@@ -85,8 +85,8 @@ type Config struct {
 	UninterruptibleTimeout time.Duration
 	// Fork starts a worker as a copy of a process that is prepared for it, instead of by fork
 	// and exec. An error means that there is no such worker: it is started as usual then, and
-	// the log says why. Only Linux calls it, and only for programs, without CPUs and
-	// ExtraFiles. May be nil.
+	// the log says why. Only Linux calls it, and only for programs without ExtraFiles.
+	// May be nil.
 	Fork func(Image, func(pid int) error) error
 	// Logger defaults to the Supervisor's.
 	Logger *slog.Logger

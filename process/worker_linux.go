@@ -12,6 +12,7 @@ import (
 
 	"github.com/muster-run/muster/internal/cgroup"
 	"github.com/muster-run/muster/internal/kmsg"
+	"github.com/muster-run/muster/internal/numa"
 	"github.com/muster-run/muster/internal/procfs"
 )
 
@@ -114,7 +115,7 @@ func (g *Group) spawn(p *plan) error {
 func (g *Group) forkImage(p *plan) bool {
 	w := p.worker
 	w.system.pidfd = -1
-	if g.cfg.Fork == nil || g.cfg.Func != "" || len(g.cfg.CPUs[w.rank]) > 0 || len(g.cfg.ExtraFiles[w.rank]) > 0 {
+	if g.cfg.Fork == nil || g.cfg.Func != "" || len(g.cfg.ExtraFiles[w.rank]) > 0 {
 		return false
 	}
 	err := g.cfg.Fork(Image{w.rank, p.path, p.argv, p.env, p.stdio[:]}, func(pid int) error {
@@ -128,6 +129,9 @@ func (g *Group) forkImage(p *plan) bool {
 			if err := dir.Add(pid); err != nil {
 				return err
 			}
+		}
+		if err := numa.Bind(pid, g.cfg.CPUs[w.rank]); err != nil {
+			return err
 		}
 		w.pid = pid
 		g.sup.remember(pid) // before it is an orphan of the process that forked it
@@ -203,18 +207,12 @@ func setAffinity(cpus []int) (restore func(), err error) {
 	if len(cpus) == 0 {
 		return func() {}, nil
 	}
-	var before, wanted unix.CPUSet
+	var before unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &before); err != nil {
 		return nil, fmt.Errorf("read CPU affinity: %w", err)
 	}
-	for _, cpu := range cpus {
-		wanted.Set(cpu)
-	}
-	if wanted.Count() == 0 {
-		return nil, fmt.Errorf("bind to CPUs %v: no such CPU", cpus)
-	}
-	if err := unix.SchedSetaffinity(0, &wanted); err != nil {
-		return nil, fmt.Errorf("bind to CPUs %v: %w", cpus, err)
+	if err := numa.Bind(0, cpus); err != nil {
+		return nil, err
 	}
 	return func() { _ = unix.SchedSetaffinity(0, &before) }, nil
 }

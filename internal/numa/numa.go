@@ -1,6 +1,5 @@
 // Package numa says which CPUs a worker should run on so that it is near its
-// device. It reads Linux's sysfs through an fs.FS and changes nothing; setting
-// the affinity is package process's business.
+// device, which it reads in Linux's sysfs through an fs.FS, and binds processes to CPUs.
 //
 // Source: torch/numa/binding.py. torchrun starts workers under the numactl
 // program; here the set is given to the kernel directly.

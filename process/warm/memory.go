@@ -116,9 +116,13 @@ func check(dir string) error {
 
 // identity is the name of what is known of a program, and what it has to be about.
 func (p *program) identity() (key string, job []string) {
-	target := p.target
-	stamp := ""
-	if !p.module {
+	target, stamp, code := p.target, "", ""
+	if p.how == "-c" {
+		code = p.target
+		target = "-c " + strings.Join(strings.Fields(fmt.Sprintf("%.60s", code)), " ")
+	}
+	if p.script != "" {
+		target = p.script
 		if abs, err := filepath.Abs(target); err == nil {
 			target = abs
 		}
@@ -126,7 +130,7 @@ func (p *program) identity() (key string, job []string) {
 	}
 	job = []string{"script " + target, "stamp " + stamp, "python " + p.python, "stamp " + fileStamp(p.python)}
 	hash := sha256.New()
-	fmt.Fprintf(hash, "%q %q %q", target, p.python, p.flags)
+	fmt.Fprintf(hash, "%q %q %q %q", target, code, p.python, p.flags)
 	for _, entry := range p.env {
 		switch name, _, _ := strings.Cut(entry, "="); name {
 		case "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONNOUSERSITE":
@@ -163,10 +167,7 @@ func (m *memory) names(p *program) []string {
 var torchImport = regexp.MustCompile(`(?m)^\s*(import|from)\s+torch\b`)
 
 func importsTorch(p *program) bool {
-	if p.module {
-		return false
-	}
-	f, _, err := safeopen.Open(p.target)
+	f, _, err := safeopen.Open(p.script)
 	if err != nil {
 		return false
 	}

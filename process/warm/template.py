@@ -232,16 +232,18 @@ class Request:
         self.path, self.learn, count = text[1], text[2], int(text[3])
         self.argv, self.environ = text[4 : 4 + count], text[4 + count :]
         self.fds = fds
-        self.flags, self.module, self.script = 1, None, None
+        self.flags, self.module, self.script, self.text = 1, None, None, None
         while not self.is_program(self.argv[self.flags]):
             self.flags += 2 if self.argv[self.flags] in ("-X", "-W") else 1
 
     def is_program(self, arg):
         if arg == "-m":
             self.module, self.args = self.argv[self.flags + 1], self.argv[self.flags + 2 :]
+        elif arg == "-c":
+            self.text, self.args = self.argv[self.flags + 1], self.argv[self.flags + 2 :]
         elif not arg.startswith("-"):
             self.script, self.args = arg, self.argv[self.flags + 1 :]
-        return not arg.startswith("-") or arg == "-m"
+        return not arg.startswith("-") or arg in ("-m", "-c")
 
 
 def serve(varying, dirs, environ, said):
@@ -270,7 +272,7 @@ def differs(request, environ, varying, dirs, before):
     if stamp(dirs) != before:
         return "a package was installed or removed since the modules were imported"
     top = {name.partition(".")[0] for name in sys.modules}
-    own = os.getcwd() if request.module else os.path.dirname(os.path.realpath(request.script))
+    own = os.path.dirname(os.path.realpath(request.script)) if request.script else os.getcwd()
     top.difference_update(sys.builtin_module_names)
     first = sys.path[: sys.path.index(dirs[0])] if dirs[0] in sys.path else []
     for d in [own] + [p for p in first if p not in dirs]:
@@ -341,13 +343,13 @@ def become(request, said):
                 os.write(fd, text)  # the imports have said it
         reopen()
         reseed()
-        sys.argv[:] = [request.script or "-m"] + request.args
+        sys.argv[:] = [request.script or ("-m" if request.module else "-c")] + request.args
         if hasattr(sys, "orig_argv"):
             sys.orig_argv[1:] = request.argv[1:]
         if not sys.flags.isolated and not getattr(sys.flags, "safe_path", False):
-            sys.path.insert(0, os.getcwd() if request.module else os.path.dirname(os.path.realpath(request.script)))
+            sys.path.insert(0, os.path.dirname(os.path.realpath(request.script)) if request.script else os.getcwd() if request.module else "")
         sys.path_importer_cache.clear()
-        if request.script:
+        if not request.module:
             request.code = compiled(request)
         if request.learn:
             Lesson(request.learn)
@@ -429,24 +431,34 @@ def reseed():
 
 
 def compiled(request):
-    with open(request.script, "rb") as f:
-        source = f.read()
-    if request.script.endswith(".pyc"):
-        raise ValueError("a .pyc file")
     name = request.script
-    if sys.version_info >= (3, 9) and not os.path.isabs(name):
-        name = os.getcwd() + "/" + (name[2:] if name.startswith("./") else name)
-    request.script = name
+    if name:
+        if name.endswith(".pyc"):
+            raise ValueError("a .pyc file")
+        with open(name, "rb") as f:
+            source = f.read()
+        if sys.version_info >= (3, 9) and not os.path.isabs(name):
+            name = os.getcwd() + "/" + (name[2:] if name.startswith("./") else name)
+        request.script = name
+    else:
+        source, name = os.fsencode(request.text), "<string>"
+        if request.args and os.path.isfile(request.args[0]):  # --run-path
+            with open(request.args[0], "rb") as f:
+                check(f.read(), request.args[0])
+    check(source, name)
     try:
-        code = compile(source, name, "exec", dont_inherit=True)
+        return compile(source, name, "exec", dont_inherit=True)
     except Exception as e:
         return e
+
+
+def check(source, name):
+    """Refuses a script that sets what libraries have read."""
     if b"environ" in source or b"putenv" in source:
         for variable in assigned(source, name):
             if variable in reads or variable.startswith(READ_BY_C):
                 raise ValueError("the script sets %s, which %s" % (
                     variable, "%s has read at import" % reads[variable] if variable in reads else "libraries read when they are loaded"))
-    return code
 
 
 def assigned(source, name):
@@ -460,7 +472,11 @@ def assigned(source, name):
     def is_environ(node):
         return getattr(node, "attr", getattr(node, "id", None)) == "environ"
 
-    for node in ast.walk(ast.parse(source, name)):
+    try:
+        tree = ast.parse(source, name)
+    except Exception:
+        return  # which running it will say
+    for node in ast.walk(tree):
         if isinstance(node, ast.Subscript) and is_environ(node.value) and not isinstance(node.ctx, ast.Load):
             found = [constant(node.slice)]
         elif isinstance(node, ast.Call) and isinstance(node.func, (ast.Attribute, ast.Name)):
@@ -536,6 +552,11 @@ def run(request):
             import runpy
 
             runpy._run_module_as_main(request.module)
+            return
+        if not request.script:
+            if isinstance(request.code, BaseException):
+                raise request.code.with_traceback(None)
+            exec(request.code, main)
             return
         from importlib.machinery import SourceFileLoader
 

@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/children"
+	"github.com/muster-run/muster/internal/numa"
 	"github.com/muster-run/muster/process"
 )
 
@@ -88,7 +89,11 @@ func startTemplate(h *Host, p *program, names []string, idle bool) (*template, e
 	}
 	begun := make(chan error)
 	h.work.Go(func() {
-		runtime.LockOSThread() // and never unlocked: its end is what Pdeathsig looks at
+		runtime.LockOSThread() // and never unlocked: its end is what Pdeathsig looks at, and it is bound
+		if err := numa.Bind(0, p.cpus); err != nil {
+			begun <- err
+			return
+		}
 		if err := children.Start(t.cmd); err != nil {
 			begun <- err
 			return

@@ -278,23 +278,22 @@ func (h *Host) follow(g *process.Group, p *program) {
 type program struct {
 	python, name string   // the interpreter: its path, and argv[0]
 	flags        []string // of the interpreter
-	module       bool     // run by -m
-	target       string   // a path, or a module's name
+	how          string   // "" runs a script, "-m" a module, "-c" code
+	target       string   // its path, its name, or the code itself
+	script       string   // the file that is run; "" if nobody knows
+	cpus         []int    // that it is bound to; nil for all
 	env          []string // what all workers have
 	varying      []string // names of what they have not in common
 }
 
 func (p *program) same(q *program) bool {
-	return p.python == q.python && p.module == q.module && p.target == q.target && slices.Equal(p.flags, q.flags) && slices.Equal(p.env, q.env)
+	return p.python == q.python && p.how == q.how && p.target == q.target && slices.Equal(p.cpus, q.cpus) && slices.Equal(p.flags, q.flags) && slices.Equal(p.env, q.env)
 }
 
 // newProgram says why workers cannot be forks of a template.
 func newProgram(cfg *process.Config, varies func(string) bool) (*program, error) {
 	if cfg.Func != "" || len(cfg.Args) == 0 {
 		return nil, errors.New("they run a function of this program")
-	}
-	if len(cfg.CPUs) > 0 {
-		return nil, errors.New("they are bound to CPUs, and libraries count those when they are loaded")
 	}
 	p := &program{name: cfg.Entrypoint}
 	base := filepath.Base(cfg.Entrypoint)
@@ -314,11 +313,15 @@ func newProgram(cfg *process.Config, varies func(string) bool) (*program, error)
 	}
 	head := cfg.Args[0][:rest]
 	p.target, head = head[rest-1], head[:rest-1]
-	if n := len(head); n > 0 && head[n-1] == "-m" {
-		p.module, head = true, head[:n-1]
+	if n := len(head); n > 0 && (head[n-1] == "-m" || head[n-1] == "-c") {
+		p.how, head = head[n-1], head[:n-1]
 	}
 	p.flags = head
-	if !p.module {
+	switch args := cfg.Args[0][rest:]; {
+	case p.how == "-c" && len(args) > 0 && strings.HasSuffix(args[0], ".py"): // --run-path
+		p.script = args[0]
+	case p.how == "":
+		p.script = p.target
 		info, err := os.Stat(p.target)
 		switch {
 		case err != nil:
@@ -351,8 +354,30 @@ func newProgram(cfg *process.Config, varies func(string) bool) (*program, error)
 	p.varying = slices.Sorted(maps.Keys(vary))
 	slices.Sort(p.env)
 	var err error
+	if p.cpus, err = sameCPUs(cfg, values); err != nil {
+		return nil, err
+	}
 	p.python, err = execpath.Find(cfg.Entrypoint, func(name string) (string, bool) { v, ok := values[name]; return v, ok })
 	return p, err
+}
+
+// sameCPUs returns the CPUs of a template: what libraries learn of them when they are loaded,
+// their number, has to be right for all workers.
+func sameCPUs(cfg *process.Config, env map[string]string) ([]int, error) {
+	first := cfg.CPUs[0]
+	for rank := range cfg.Args {
+		if cpus := cfg.CPUs[rank]; len(cpus) != len(first) {
+			return nil, errors.New("they are bound to different numbers of CPUs, and libraries count those when they are loaded")
+		} else if slices.Equal(cpus, first) {
+			continue
+		}
+		for _, name := range []string{"OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"} {
+			if _, ok := env[name]; ok {
+				return nil, fmt.Errorf("they are bound to different CPUs, and %s has libraries look at those when they are loaded", name)
+			}
+		}
+	}
+	return first, nil
 }
 
 func inAll(envs map[int]map[string]string, name string) bool {
@@ -364,11 +389,11 @@ func inAll(envs map[int]map[string]string, name string) bool {
 	return true
 }
 
-// split returns how many of an interpreter's arguments end with the script or module.
+// split returns how many of an interpreter's arguments end with the script, module or code.
 func split(args []string) (int, error) {
 	for i := 0; i < len(args); i++ {
 		switch arg := args[i]; {
-		case arg == "-m" && i+1 < len(args):
+		case (arg == "-m" || arg == "-c") && i+1 < len(args):
 			return i + 2, nil
 		case arg == "-X" || arg == "-W":
 			i++
