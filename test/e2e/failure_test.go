@@ -57,6 +57,7 @@ func TestReportHasTorchrunsLines(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
+			tt.setup.forked = true
 			theirs := run(t, torchrun(t), tt.setup, "--standalone --nproc-per-node 2 "+tt.flags, tt.program...).want(1)
 			ours := run(t, muster(t), tt.setup, "--standalone --nproc-per-node 2 "+tt.flags, tt.program...).want(1).noneLeft(0)
 			got := ours.rootCause()

@@ -84,6 +84,7 @@ type setup struct {
 	attr   *syscall.SysProcAttr
 	wrap   []string // command line put in front, such as prlimit
 	closed []int    // descriptors that shall be closed at the start
+	forked bool     // torchrun may be a fork of a process that has imported it
 }
 
 // start starts a job: a launcher, its flags (split at blanks), the program.
@@ -125,7 +126,11 @@ func start(t testing.TB, l launcher, s setup, flags string, program ...string) *
 	if s.stderr != nil {
 		j.cmd.Stderr = s.stderr
 	}
-	if err := j.cmd.Start(); err != nil {
+	begin := j.cmd.Start
+	if s.forked && l.name == "torchrun" {
+		begin = func() error { return fork(t, j.cmd) }
+	}
+	if err := begin(); err != nil {
 		t.Fatalf("start %s: %v", l.name, err)
 	}
 	t.Cleanup(j.destroy)

@@ -85,7 +85,7 @@ func TestLogTreeEqualsTorchrun(t *testing.T) {
 					program = slices.Concat(tt.flags, []string{"--no-python"}, worker("r1:error:sorry\\n", "r1:exit:3", "hang"))
 					status = 1
 				}
-				run(t, l, setup{}, "--nproc-per-node 2 --log-dir "+dir, program...).want(status)
+				run(t, l, setup{forked: true}, "--nproc-per-node 2 --log-dir "+dir, program...).want(status)
 				names[i], files[i] = tree(t, dir)
 			}
 			// Ours also has how the job went, and the report for machines where it failed.

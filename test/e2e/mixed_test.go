@@ -104,7 +104,7 @@ func (m *mixedJob) start(p peer) *job {
 			program = worker(p.steps...)
 		}
 	}
-	s := setup{stderr: p.errs, env: slices.Concat(m.env, testproc.Env(m.board.Board, m.gate, ""), p.env)}
+	s := setup{forked: true, stderr: p.errs, env: slices.Concat(m.env, testproc.Env(m.board.Board, m.gate, ""), p.env)}
 	j := start(m.t, p.l, s, flags, program...)
 	j.l.name = fmt.Sprintf("%s at %s", p.l.name, p.addr)
 	j.board, j.gate = m.board, m.gate
