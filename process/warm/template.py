@@ -195,6 +195,10 @@ def load(varying, names):
     why = survey.check()
     if why:
         raise Broken({"": "the interpreter, before any import, " + why})
+    if not hasattr(os, "fork"):
+        raise Broken({"": "this Python cannot fork"})
+    if sys.version_info < (3, 9) and sys.flags.dev_mode:
+        raise Broken({"": "forks of Python 3.8 crash at their end with -X dev"})
     end, broken = record(varying)
     try:
         for name in names:

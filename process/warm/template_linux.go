@@ -53,6 +53,7 @@ type template struct {
 	took    time.Duration // until it was ready
 	step    string        // the last import that began
 	ended   chan struct{}
+	unread  chan struct{} // closed when nobody reads frames any more
 	once    sync.Once
 }
 
@@ -71,7 +72,7 @@ func startTemplate(h *Host, p *program, names []string, idle bool) (*template, e
 	}
 	t := &template{
 		program: p, names: names, host: h, conn: conn.(*net.UnixConn), idle: idle && canBeIdle(),
-		frames: make(chan []string, 64), ended: make(chan struct{}),
+		frames: make(chan []string, 64), ended: make(chan struct{}), unread: make(chan struct{}),
 	}
 	var files [3]*os.File // its code, stdout, stderr
 	for i, text := range [][]byte{source, nil, nil} {
@@ -140,7 +141,7 @@ func (t *template) read() {
 		}
 		select {
 		case t.frames <- frame:
-		case <-t.ended:
+		case <-t.unread:
 			return
 		}
 	}
@@ -297,6 +298,7 @@ func (t *template) close() {
 		return
 	}
 	t.once.Do(func() {
+		close(t.unread)
 		_ = t.cmd.Process.Kill()
 		<-t.ended
 		t.conn.Close()

@@ -5,6 +5,7 @@
 package warm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,15 +29,17 @@ type Config struct {
 	// Varies says whether a variable differs between workers or attempts.
 	Varies func(name string) bool
 	// Dir holds what is learnt. "" means warm in muster's part of the user's cache.
-	Dir    string
-	Logger *slog.Logger
+	Dir string
+	// ImportTimeout is how long a template may import, or ten times as long as the one before
+	// if that is longer. Default 2 minutes.
+	ImportTimeout time.Duration
+	Logger        *slog.Logger
 }
 
 const (
-	leastWait = 2 * time.Minute // for the imports of the first template
-	tries     = 8               // templates that may break a rule, one after the other
-	fewTries  = 2               // the same while workers wait
-	soon      = time.Second     // a worker that dies earlier makes the next start cold
+	tries    = 8           // templates that may break a rule, one after the other
+	fewTries = 2           // the same while workers wait
+	soon     = time.Second // a worker that dies earlier makes the next start cold
 )
 
 // When a worker has written what it has imported, and a little later: LEARN_AT in template.py.
@@ -203,7 +206,7 @@ func (h *Host) make(p *program, idle bool) (*template, error) {
 		if err != nil {
 			return nil, err
 		}
-		left, err := t.load(h.life, max(leastWait, 10*h.memory.took()), func(name string) { h.memory.leave(name, "takes too long to import") })
+		left, err := t.load(h.life, max(cmp.Or(h.cfg.ImportTimeout, 2*time.Minute), 10*h.memory.took()), func(name string) { h.memory.leave(name, "takes too long to import") })
 		for _, name := range slices.Sorted(maps.Keys(left)) {
 			h.memory.leave(name, left[name])
 		}
