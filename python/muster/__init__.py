@@ -17,7 +17,7 @@ TYPE_CHECKING = False  # importing typing would take longer than all the rest
 if TYPE_CHECKING:
     from typing import Any, List
 
-    from . import timer as timer
+    from . import live as live, timer as timer
     from .api import elastic_launch as elastic_launch, launch_agent as launch_agent
     from .config import (
         DefaultLogsSpecs as DefaultLogsSpecs,
@@ -61,7 +61,7 @@ _HOME = {
     "heartbeat": "timer",
 }
 
-__all__ = [*_HOME, "timer", "__version__"]
+__all__ = [*_HOME, "live", "timer", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
@@ -69,8 +69,8 @@ def __getattr__(name: str) -> Any:
 
     if name in _HOME:
         value = getattr(import_module("." + _HOME[name], __name__), name)
-    elif name == "timer":
-        value = import_module(".timer", __name__)
+    elif name in ("live", "timer"):
+        value = import_module("." + name, __name__)
     elif name == "__version__":
         value = _version()
     else:

@@ -1,0 +1,196 @@
+"""A worker's connection to its agent under ``muster run --live``. docs/live.md has the messages."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import threading
+from typing import Any, Callable
+
+from ._socket import _connect
+
+VERSION = 1
+NEVER = float("inf")
+_MAX_TEXT = 2000
+
+
+class Gone(ConnectionError):
+    """The agent has closed the connection, so nobody decides about members any more."""
+
+
+class Superseded(RuntimeError):
+    """A newer change came while this one was under way."""
+
+
+class Link:
+    """Tells the agent where this worker is, and waits for its decisions.
+
+    A thread listens. stop_at is what the training reads at each boundary: the
+    number of completed steps at which it has to rest, 0 for at once, and NEVER
+    while nothing changes. step returns how many steps are completed. abort ends
+    the collectives in flight; the thread calls it on an urgent change.
+    """
+
+    def __init__(self, path: str, ident: str, step: Callable[[], int], abort: Callable[[], None]) -> None:
+        self.stop_at = NEVER
+        self.urgent = False
+        self.change = 0  # the one whose members this worker has
+        self.ident = ident
+        self._step, self._abort = step, abort
+        self._announced = 0
+        self._members: dict[str, Any] | None = None
+        self._over = ""
+        self._restart = False
+        self._news = threading.Condition()  # guards all of the above
+        self._sending = threading.Lock()
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            _connect(self._sock, path)
+            self._send(type="hello", version=VERSION, id=ident)
+        except BaseException:
+            self._sock.close()
+            raise
+        threading.Thread(target=self._listen, name="muster.live", daemon=True).start()
+
+    @property
+    def over(self) -> bool:
+        """The agent is gone, or this worker has left it."""
+        return bool(self._over)
+
+    def rest(self, handle: str, step: int) -> dict[str, Any]:
+        """Says that this worker is outside of collectives, and waits for the members
+        of the newest change. Raises Gone. If the agent wants to restart the
+        workers, this waits for the end."""
+        said = -1
+        while True:
+            with self._news:
+                while not self._due(said):
+                    self._news.wait()
+                if self._over:
+                    raise Gone(self._over)
+                members, announced = self._members, self._announced
+                if members is not None and members["change"] >= announced and members["change"] > self.change:
+                    self.change = members["change"]
+                    self.stop_at, self.urgent = NEVER, False
+                    return members
+            said = announced
+            self._send(type="ready", change=announced, handle=handle, step=step)
+
+    def _due(self, said: int) -> bool:
+        if self._restart and not self._over:
+            return False
+        news = self._members is not None and self._members["change"] > self.change
+        # A new process has no change to answer; it asks to be brought in.
+        ask = said < self._announced and (self._announced > self.change or self._announced == 0)
+        return bool(self._over) or news or ask
+
+    def guard(self) -> threading.Condition:
+        """Held while what abort looks at is changed."""
+        return self._news
+
+    def check(self) -> None:
+        """Raises Superseded if an urgent change is waiting. The caller holds guard()."""
+        if self.urgent:
+            raise Superseded("the members change again")
+
+    def failed(self, error: BaseException) -> None:
+        self._send(type="failed", change=self.change, error=str(error)[:_MAX_TEXT])
+
+    def done(self) -> None:
+        self._send(type="done", change=self.change)
+
+    def close(self) -> None:
+        """This worker takes no part any more."""
+        with self._news:
+            self._over = self._over or "closed"
+            self.stop_at = NEVER
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the agent was faster
+
+    def _send(self, **message: Any) -> None:
+        line = json.dumps(message).encode() + b"\n"
+        try:
+            with self._sending:
+                self._sock.sendall(line, socket.MSG_NOSIGNAL)
+        except OSError as e:
+            self._end(f"the agent does not answer: {e.strerror or e}")
+
+    def _listen(self) -> None:
+        try:
+            with self._sock.makefile("rb") as lines:
+                for line in lines:
+                    self._take(json.loads(line))
+            self._end("the agent closed the connection")
+        except (OSError, ValueError, KeyError) as e:
+            self._end(f"the agent's message cannot be read: {e!r}")
+
+    def _end(self, why: str) -> None:
+        with self._news:
+            self._over = self._over or why
+            self.stop_at = NEVER
+            self._news.notify_all()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        kind = message["type"]
+        if kind == "where":
+            self._tell(message)
+            return
+        with self._news:
+            if kind == "restart":
+                self._restart = True
+                self.stop_at = 0
+            elif kind == "members":
+                if message["change"] >= self._announced and message["change"] > self.change:
+                    self._announced = message["change"]
+                    self._members = message
+            elif kind == "change" and message["change"] > self.change:
+                self._change(message["change"], message)
+            self._news.notify_all()
+        if kind == "change" and not message["urgent"] and message["at"] <= self._step():
+            # Others may have stopped before that step, and this one wait for them in it.
+            self._tell(message)
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        self._send(type="at", change=message["change"], step=self._step())
+
+    def _change(self, change: int, message: dict[str, Any]) -> None:
+        if change < self._announced or (change == self._announced and self.urgent):
+            return
+        self._announced = change
+        if message["urgent"]:
+            self.stop_at, self.urgent = 0, True
+            self._abort()
+        else:
+            self.stop_at = min(self.stop_at, message["at"])
+
+
+def sockets() -> dict[int, int]:
+    """The sockets of this process: the file descriptor by the inode's number."""
+    found = {}
+    for name in os.listdir("/dev/fd"):
+        try:
+            status = os.fstat(int(name))
+        except OSError:
+            continue  # the directory's own, or closed since
+        if stat.S_ISSOCK(status.st_mode):
+            found[status.st_ino] = int(name)
+    return found
+
+
+def shut(inode: int, descriptor: int) -> None:
+    """Ends both directions of a network connection, as if its host were gone. What
+    waits for it, in any thread, fails at once."""
+    try:
+        own = os.dup(descriptor)  # the number may belong to something else by now
+    except OSError:
+        return
+    with socket.socket(fileno=own) as sock:
+        try:
+            if os.fstat(own).st_ino == inode and sock.family != socket.AF_UNIX:
+                sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # it listens, or is closed already

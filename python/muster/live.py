@@ -1,0 +1,418 @@
+"""A training that goes on when ranks come and go, under ``muster run --live``::
+
+    sampler = muster.live.Sampler(len(data), batch=64, seed=17)
+    run = muster.live.join("gloo", state=[model, optimizer, sampler])   # for init_process_group
+    model = run.ddp(model)                                              # for DistributedDataParallel
+    while run.before(steps):
+        with run:                       # one step; repeated if a rank is lost in it
+            x, y = data[sampler.indices()]
+            optimizer.zero_grad()
+            (loss(model(x), y) * sampler.scale).backward()
+            optimizer.step()
+
+When a rank is lost, the agents agree who is left, the process group is made anew
+within the same processes, and ranks that are a step behind take the state of one
+that is not. A rank that joins takes it, too. run.rank, run.world and run.step say
+how it is now. docs/live.md has the rules.
+
+Where nobody leads live changes (without muster, without --live, with a torch that
+cannot do it), the same script runs as with init_process_group, and says so once.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+from importlib import import_module
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
+
+from . import _livelink
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+__all__ = ["ENV_SOCKET", "Run", "Sampler", "join"]
+
+ENV_SOCKET = "MUSTER_LIVE_SOCKET"
+
+_AGAIN = 3  # times that a step fails while nobody is lost, before its error is raised
+_log = logging.getLogger("muster")
+
+
+def join(
+    backend: str | None = None,
+    *,
+    state: Iterable[Any] = (),
+    on_change: Callable[[Run], object] | None = None,
+    step: int = 0,
+    timeout: timedelta | None = None,
+    **options: Any,
+) -> Run:
+    """Takes the place of torch.distributed.init_process_group, and returns when
+    this process is a member and has the members' state.
+
+    state: what a new rank has to get, objects with state_dict and
+    load_state_dict: the model (not the one that run.ddp returns), optimizers,
+    schedulers, samplers. on_change is called with the run after each change of
+    the members, on those that were members before; it makes new data loaders,
+    say, and does not communicate. step is how many steps a checkpoint had.
+    timeout and options go to init_process_group.
+    """
+    objects = list(state)
+    for one in objects:
+        if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
+            raise TypeError(f"state has a {type(one).__name__}, which has no state_dict and load_state_dict")
+    dist: Any = import_module("torch.distributed")
+    if timeout is not None:
+        options["timeout"] = timeout
+    why = _cannot(dist, backend)
+    if not why:
+        run = _Live(dist, objects, on_change, step)
+        why = run._init(backend, options)
+        if not why:
+            return run
+    if os.environ.get("RANK", "0") == "0":
+        _log.warning("muster.live: %s, so the loss of a rank ends this job, or restarts it", why)
+    dist.init_process_group(backend, **options)
+    return Run(dist, objects, step)
+
+
+def _cannot(dist: Any, backend: str | None) -> str:
+    if not os.environ.get(ENV_SOCKET):
+        return "this process is no worker of muster run --live"
+    if "enable_reconfigure" not in inspect.signature(dist.init_process_group).parameters:
+        return f"PyTorch {import_module('torch').__version__} cannot change the members of a process group"
+    if not backend or ":" in backend:
+        return "live changes need the name of one backend"
+    return ""
+
+
+class Run:
+    """A training's place among the members. join makes it.
+
+    rank and world are this process' rank and how many ranks there are; step is the
+    number of steps that are completed. They change between steps only.
+    """
+
+    rank: int
+    world: int
+    live = False
+    """Whether the members can change."""
+
+    def __init__(self, dist: Any, state: list[Any], step: int) -> None:
+        self._dist = dist
+        self._state = state
+        self._step = step
+        self._samplers = [one for one in state if isinstance(one, Sampler)]
+        if not self.live:
+            self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        for sampler in self._samplers:
+            sampler._run = self
+
+    @property
+    def step(self) -> int:
+        return self._step
+
+    def before(self, steps: int) -> bool:
+        """Whether there is a step to do: fewer than steps are completed. At the end
+        it waits for all members, so that none is left a step behind."""
+        return self._step < steps
+
+    def ddp(self, model: Any, **options: Any) -> Any:
+        """DistributedDataParallel(model, **options), which follows the members."""
+        return import_module("torch.nn.parallel").DistributedDataParallel(model, **options)
+
+    def close(self) -> None:
+        """Leaves the live job; before does it at the end."""
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        if error is None:
+            self._complete()
+        return None
+
+    def _complete(self) -> None:
+        self._step += 1
+        for sampler in self._samplers:
+            sampler._advance()
+
+
+class _Live(Run):
+    live = True
+
+    def __init__(self, dist: Any, state: list[Any], on_change: Callable[[Run], object] | None, step: int) -> None:
+        self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        super().__init__(dist, state, step)
+        self._torch: Any = import_module("._livetorch", __package__)
+        self._on_change = on_change
+        self._ddps: list[Any] = []
+        self._updated = False  # an optimizer has begun to step in this step
+        self._torn: BaseException | None = None  # the error that left the state between two steps
+        self._again = 0
+        self._before: dict[int, int] = {}  # sockets from before the group was made
+        self._own: dict[int, int] | None = {}  # those of the group; None while it is made
+        optimizer: Any = import_module("torch.optim").Optimizer
+        for one in state:
+            if isinstance(one, optimizer):
+                one.register_step_pre_hook(self._mark_updated)
+
+    def _mark_updated(self, *_: Any) -> None:
+        self._updated = True
+
+    def _init(self, backend: str | None, options: dict[str, Any]) -> str:
+        """Makes the group and becomes a member. Returns why it cannot be done."""
+        dist = self._dist
+        # Not env://, whose keys depend on the restart count, which new and old
+        # processes do not have in common.
+        tcp = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
+                            wait_for_workers=False)
+        dist.init_process_group(backend, store=dist.PrefixStore("muster.live", tcp), rank=self.rank,
+                                world_size=self.world, enable_reconfigure=True, **options)
+        if not dist._supports_reconfigure():
+            dist.destroy_process_group()
+            return f"the backend {backend} cannot change its members"
+        self._gloo = dist.get_backend() == "gloo"
+        self._rewind = self._torch.Rewind(self._state)
+        self._link = _livelink.Link(
+            os.environ[ENV_SOCKET], os.environ["MUSTER_LIVE_ID"], lambda: self._step, self._abort)
+        self._change()
+        return ""
+
+    def before(self, steps: int) -> bool:
+        while True:
+            if self._link.stop_at <= self._step:
+                self._pause()
+            if self._step < steps:
+                return True
+            if self._link.over:
+                return False
+            try:
+                self._dist.barrier()
+            except RuntimeError as e:
+                if not self._lost(e):
+                    raise
+                self._pause(e)
+            else:
+                self.close()
+
+    def ddp(self, model: Any, **options: Any) -> Any:
+        if not any(one is model for one in self._state):
+            raise ValueError("the model is not in join's state, so a new rank would not get it")
+        self._rewind = self._torch.Rewind(self._state)  # the model may have moved to a device
+        made = self._torch.DDP(model, **options)
+        self._ddps.append(made)
+        return made
+
+    def close(self) -> None:
+        self._link.close()
+
+    def __enter__(self) -> Run:
+        self._updated = False
+        self._rewind.mark()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if error is None:
+            self._complete()
+            self._again = 0
+            if self._link.stop_at <= self._step:
+                self._pause()
+            return False
+        if not self._lost(error) or self._again >= _AGAIN:
+            return False
+        _log.info("muster.live: rank %d of %d: step %d is interrupted: %s", self.rank, self.world, self._step, error)
+        was, self._torn = self._step, error if self._updated else None
+        self._rewind.back()
+        self._pause(error)
+        if self._step != was:
+            self._rewind.forth()
+        return True
+
+    def _lost(self, error: BaseException) -> bool:
+        """Whether the error is that of a collective without all its members. What an
+        urgent change ends may have any text."""
+        if self._link.over or not isinstance(error, RuntimeError):
+            return False
+        return self._link.urgent or isinstance(error, self._dist.DistError) or "/gloo/" in str(error)
+
+    def _pause(self, error: BaseException | None = None) -> None:
+        """Lets the members change, and returns when this rank may go on."""
+        was = self.world
+        try:
+            joined = self._change(error)
+        except _livelink.Gone:
+            if error is not None:
+                raise error from None
+            return  # a group that works goes on without the agent
+        self._again = self._again + 1 if error is not None and self.world == was and not joined else 0
+        _log.info("muster.live: goes on as rank %d of %d at step %d", self.rank, self.world, self._step)
+        if self._on_change is not None:
+            self._on_change(self)
+
+    def _change(self, error: BaseException | None = None) -> list[int]:
+        link = self._link
+        while True:
+            if error is not None and not link.urgent:
+                link.failed(error)
+            own = self._dist._get_reconfigure_handle()
+            # Two new processes may have been told the same rank; gloo takes the rest of
+            # a handle for an address, which it does not use.
+            handle = f"{own}#{link.ident}" if self._gloo else own
+            members = link.rest(handle, self._step if self._torn is None else -1)
+            try:
+                self._become(members, own)
+            except RuntimeError as e:
+                if not (isinstance(e, _livelink.Superseded) or self._lost(e)):
+                    raise
+                error = e
+                continue
+            link.done()
+            return list(members["joined"])
+
+    def _become(self, members: dict[str, Any], own: str) -> None:
+        dist, rank, handles = self._dist, members["rank"], list(members["handles"])
+        handles[rank] = own
+        before = _livelink.sockets()
+        with self._link.guard():
+            self._link.check()
+            self._before, self._own = before, None
+        # Half of what the agent allows, so that a worker whose peer is lost on the way
+        # says so before it is taken for lost itself.
+        limit = import_module("datetime").timedelta(seconds=members.get("timeout", 10) / 2)
+        dist._reconfigure(uuid=members["uuid"], handles=handles, timeout=limit).wait()
+        after = _livelink.sockets()
+        with self._link.guard():
+            self._own = {inode: fd for inode, fd in after.items() if inode not in before}
+            self._link.check()
+        self.rank, self.world = rank, members["world"]
+        dist.distributed_c10d._world.pg_group_ranks[dist.group.WORLD] = {i: i for i in range(self.world)}
+        self._align(members["source"], members["steps"], members["joined"])
+        os.environ.update(members["env"])
+        for made in self._ddps:
+            made.remake()
+
+    def _align(self, source: int, steps: list[int], joined: list[int]) -> None:
+        """Gives all ranks the source's state. A rank that is where the source is keeps
+        its own."""
+        if self._torn is not None and (source < 0 or steps[source] < 0):
+            raise RuntimeError(
+                "a collective failed after the optimizer's step on all ranks; communicate before it") from self._torn
+        if source < 0 or self.world == 1:
+            return
+        if self.rank == source:
+            self._torch.send_state(self._state, self._step, source)
+            return
+        dicts, step = self._torch.receive_state(source)
+        if self.rank not in joined and step == steps[self.rank]:
+            return
+        for one, found in zip(self._state, dicts):
+            one.load_state_dict(found)
+        self._step, self._torn = step, None
+
+    def _abort(self) -> None:
+        """Ends the collectives in flight; the agent's thread calls it, with the link's
+        guard held. gloo knows no way (its abort does nothing, 2.15), but fails at once
+        when its connections end."""
+        if not self._gloo:
+            self._dist.group.WORLD.abort()
+            return
+        for inode, descriptor in _livelink.sockets().items():
+            if inode in self._own if self._own is not None else inode not in self._before:
+                _livelink.shut(inode, descriptor)
+
+
+class Sampler:
+    """Which samples each rank takes in each step: a shuffled order of length samples
+    per epoch, of which every sample is taken once, whatever the members do.
+
+    With keep="global" a step has batch samples of the order, which its ranks share;
+    they are the same whatever their number. An epoch is divided into steps
+    of nearly equal size, batch at most. With keep="local" each rank takes batch of
+    them, so that more ranks take more, and the epoch's last step what is left.
+
+    Shares may differ by one sample. DDP averages over ranks; multiply a loss that is
+    a mean over the rank's samples by scale to get the mean over all.
+    """
+
+    def __init__(self, length: int, batch: int, seed: int = 0, shuffle: bool = True, keep: str = "global") -> None:
+        if length < 1 or batch < 1:
+            raise ValueError(f"length and batch must be 1 or more, got {length} and {batch}")
+        if keep not in ("global", "local"):
+            raise ValueError(f"keep must be 'global' or 'local', got {keep!r}")
+        self.epoch = 0
+        self._length, self._batch, self._seed, self._shuffle = length, batch, seed, shuffle
+        self._local = keep == "local"
+        self._parts = -(-length // batch)  # steps of an epoch, of the global batch
+        self._offset = 0  # samples of this epoch that are taken
+        self._run: Run | None = None
+        self._order: tuple[int, Any] = (-1, None)  # of which epoch
+
+    def indices(self) -> list[int]:
+        """The samples of this rank in the step that comes or is under way."""
+        return self._share(self.epoch, self._offset)
+
+    @property
+    def scale(self) -> float:
+        """This rank's number of samples, over the mean of all ranks."""
+        run = self._member()
+        all_ = self._end(self._offset) - self._offset
+        return (all_ * (run.rank + 1) // run.world - all_ * run.rank // run.world) * run.world / all_
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """The lists of this and the following steps without end: a batch_sampler for a
+        DataLoader, which has to be made again after each change."""
+        epoch, offset = self.epoch, self._offset
+        while True:
+            yield self._share(epoch, offset)
+            epoch, offset = self._after(epoch, offset)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"seed": self._seed, "epoch": self.epoch, "offset": self._offset}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._seed, self.epoch, self._offset = state["seed"], state["epoch"], state["offset"]
+        self._order = (-1, None)
+
+    def _share(self, epoch: int, offset: int) -> list[int]:
+        run = self._member()
+        all_ = self._end(offset) - offset
+        if all_ < run.world:
+            raise ValueError(f"a step of {all_} samples is too small for {run.world} ranks")
+        begin, end = offset + all_ * run.rank // run.world, offset + all_ * (run.rank + 1) // run.world
+        if not self._shuffle:
+            return list(range(begin, end))
+        if self._order[0] != epoch:
+            torch: Any = import_module("torch")
+            generator = torch.Generator().manual_seed(self._seed + epoch)
+            self._order = (epoch, torch.randperm(self._length, generator=generator))
+        found: list[int] = self._order[1][begin:end].tolist()
+        return found
+
+    def _end(self, offset: int) -> int:
+        """Where the step that begins at offset ends."""
+        if self._local:
+            end = offset + self._batch * self._member().world
+            # A rest with which not every rank had a sample is taken along.
+            return end if self._length - end >= self._member().world else self._length
+        part = -(-offset * self._parts // self._length)
+        return self._length * (part + 1) // self._parts
+
+    def _after(self, epoch: int, offset: int) -> tuple[int, int]:
+        end = self._end(offset)
+        return (epoch, end) if end < self._length else (epoch + 1, 0)
+
+    def _advance(self) -> None:
+        self.epoch, self._offset = self._after(self.epoch, self._offset)
+
+    def _member(self) -> Run:
+        if self._run is None:
+            raise RuntimeError("the sampler is not in the state of muster.live.join")
+        return self._run

@@ -1,0 +1,63 @@
+"""A training for test_live.py. What LIVE_FAULT says happens in a step: raise (a
+collective's error between backward and the optimizer's step), torn (after it)."""
+
+import json
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import muster
+
+
+def say(**values):
+    print(json.dumps(values), flush=True)
+
+
+def main(steps, batch, keep):
+    fault = json.loads(os.environ.get("LIVE_FAULT") or "{}")
+    torch.set_num_threads(1)
+    torch.manual_seed(int(os.environ.get("LIVE_SEED", "17")))
+    generator = torch.Generator().manual_seed(17)
+    x = torch.rand(96, 8, generator=generator)
+    y = x.sum(1, keepdim=True)
+    model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 1)).double()
+    x, y = x.double(), y.double()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    sampler = muster.live.Sampler(len(x), batch, seed=17, keep=keep)
+    run = muster.live.join("gloo", state=[model, optimizer, sampler],
+                           on_change=lambda run: say(changed=run.step, world=run.world))
+    model.eval()  # samples do not depend on how they are shared
+    ddp = run.ddp(model)
+    say(pid=os.getpid(), joined=run.step, live=run.live, world=run.world)
+    while run.before(steps):
+        with run:
+            samples = sampler.indices()
+            say(enter=run.step)
+            draw = torch.rand(1).item()
+            loss = (ddp(x[samples]) - y[samples]).square().mean() * sampler.scale
+            loss.backward()
+            with torch.no_grad():
+                model[1].running_mean += 1  # as a forward pass in training does
+            if fault.get("step") == run.step and fault["do"] == "raise":
+                fault = {}
+                raise dist.DistError("a test's")
+            optimizer.step()
+            if fault.get("step") == run.step and fault["do"] == "torn":
+                fault = {}
+                raise dist.DistError("a test's")
+            if fault.get("step") == run.step and fault["do"] == "bug":
+                raise RuntimeError("a bug")
+            optimizer.zero_grad()
+            say(step=run.step, world=run.world, rank=run.rank, t=time.time(), draw=draw,
+                sum=sum(p.detach().sum().item() for p in model.parameters()),
+                mean=model[1].running_mean[0].item(), samples=samples)
+    say(end=run.step)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
