@@ -116,10 +116,13 @@ func check(dir string) error {
 
 // identity is the name of what is known of a program, and what it has to be about.
 func (p *program) identity() (key string, job []string) {
-	target, stamp, code := p.target, "", ""
-	if p.how == "-c" {
+	target, stamp, code := p.target, "", p.function
+	switch {
+	case p.how == "-c":
 		code = p.target
 		target = "-c " + strings.Join(strings.Fields(fmt.Sprintf("%.60s", code)), " ")
+	case code != "":
+		target = "function " + code
 	}
 	if p.script != "" {
 		target = p.script
@@ -167,13 +170,8 @@ func (m *memory) names(p *program) []string {
 var torchImport = regexp.MustCompile(`(?m)^\s*(import|from)\s+torch\b`)
 
 func importsTorch(p *program) bool {
-	f, _, err := safeopen.Open(p.script)
-	if err != nil {
-		return false
-	}
-	defer f.Close()
-	text, _ := io.ReadAll(io.LimitReader(f, maxMemory))
-	return torchImport.Match(text)
+	info, err := os.Stat(p.script)
+	return err == nil && info.Mode().IsRegular() && torchImport.MatchString(beginning(p.script, maxMemory))
 }
 
 // isLeft says whether a module, or a package that holds it, breaks a rule.

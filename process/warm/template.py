@@ -233,8 +233,8 @@ def load(varying, names):
 class Request:
     def __init__(self, fields, fds):
         text = [os.fsdecode(f) for f in fields]
-        self.path, self.learn, count = text[1], text[2], int(text[3])
-        self.argv, self.environ = text[4 : 4 + count], text[4 + count :]
+        self.path, self.learn, self.subject, count = text[1], text[2], text[3], int(text[4])
+        self.argv, self.environ = text[5 : 5 + count], text[5 + count :]
         self.fds = fds
         self.flags, self.module, self.script, self.text = 1, None, None, None
         while not self.is_program(self.argv[self.flags]):
@@ -446,10 +446,10 @@ def compiled(request):
         request.script = name
     else:
         source, name = os.fsencode(request.text), "<string>"
-        if request.args and os.path.isfile(request.args[0]):  # --run-path
-            with open(request.args[0], "rb") as f:
-                check(f.read(), request.args[0])
     check(source, name)
+    if request.subject != request.argv[request.flags] and os.path.isfile(request.subject):  # what the code or the script of muster.run imports then
+        with open(request.subject, "rb") as f:
+            check(f.read(), request.subject)
     try:
         return compile(source, name, "exec", dont_inherit=True)
     except Exception as e:

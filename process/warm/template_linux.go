@@ -230,7 +230,7 @@ func (t *template) fork(img process.Image, adopt func(int) error) error {
 	if img.LocalRank == 0 {
 		learn = t.learn
 	}
-	fields := append([]string{"fork", img.Path, learn, strconv.Itoa(len(img.Args))}, img.Args...)
+	fields := append([]string{"fork", img.Path, learn, t.program.script, strconv.Itoa(len(img.Args))}, img.Args...)
 	if err := t.send(img.Files, append(fields, img.Env...)...); err != nil {
 		return t.lost(err)
 	}

@@ -9,10 +9,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -283,7 +285,8 @@ type program struct {
 	flags        []string // of the interpreter
 	how          string   // "" runs a script, "-m" a module, "-c" code
 	target       string   // its path, its name, or the code itself
-	script       string   // the file that is run; "" if nobody knows
+	script       string   // the file that is run, "" if nobody knows
+	function     string   // of it, which is run with muster.run; "" for all of it
 	cpus         []int    // that it is bound to; nil for all
 	env          []string // what all workers have
 	varying      []string // names of what they have not in common
@@ -332,6 +335,13 @@ func newProgram(cfg *process.Config, varies func(string) bool) (*program, error)
 		case !info.Mode().IsRegular():
 			return nil, fmt.Errorf("%s is no regular file", p.target)
 		}
+		switch boot := bootLine.FindStringSubmatch(beginning(p.target, 8192)); {
+		case boot == nil:
+		case boot[1] == "forks":
+			return nil, errors.New("start_method has them forked from another process")
+		default:
+			p.function, p.script = boot[2], boot[3]
+		}
 	}
 	values := map[string]string{}
 	vary := map[string]bool{"TORCHELASTIC_ERROR_FILE": true, "MUSTER_WORKER": true} // of package process
@@ -362,6 +372,21 @@ func newProgram(cfg *process.Config, varies func(string) bool) (*program, error)
 	}
 	p.python, err = execpath.Find(cfg.Entrypoint, func(name string) (string, bool) { v, ok := values[name]; return v, ok })
 	return p, err
+}
+
+// bootLine begins the script by which muster.run runs a function.
+// Source: Launch.function in python/muster/api.py.
+var bootLine = regexp.MustCompile(`^# muster (runs|forks) (.*) of (.*)\n`)
+
+// beginning returns at most n bytes of a file; "" if it cannot be read.
+func beginning(path string, n int64) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	text, _ := io.ReadAll(io.LimitReader(f, n))
+	return string(text)
 }
 
 // sameCPUs returns the CPUs of a template: what libraries learn of them when they are loaded,

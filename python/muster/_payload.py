@@ -89,25 +89,31 @@ def _blame(function: Function, args: Sequence[Any], advice: str) -> None:
             raise ConfigError("argument %d of %s, a %s, cannot be sent to the workers: %s" % (i, name_of(function), type(arg).__name__, e), 2) from e
 
 
+def _start() -> str:
+    from multiprocessing import process
+
+    return getattr(process, "ORIGINAL_DIR", None) or os.getcwd()
+
+
+def main_path() -> str:
+    """The file of the main script; "" if it has none, as a notebook."""
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    return os.path.normpath(os.path.join(_start(), path)) if path else ""
+
+
 def _setup() -> Dict[str, Any]:
     """What a new interpreter needs to find what this one has, as multiprocessing
     does it: the module path, and how the main script is imported again."""
-    from multiprocessing import process
-
-    start = getattr(process, "ORIGINAL_DIR", None) or os.getcwd()
     setup: Dict[str, Any] = {
-        "sys_path": [start if entry == "" else entry for entry in sys.path],
+        "sys_path": [_start() if entry == "" else entry for entry in sys.path],
         "sys_argv": list(sys.argv),
     }
     main = sys.modules.get("__main__")
     name = getattr(getattr(main, "__spec__", None), "name", None)
-    path = getattr(main, "__file__", None)
     if name is not None:
         setup["main_name"] = name
-    elif path is not None:
-        path = os.path.normpath(os.path.join(start, path))
-        if os.path.isfile(path):
-            setup["main_path"] = path
+    elif os.path.isfile(main_path()):
+        setup["main_path"] = main_path()
     return setup
 
 

@@ -178,10 +178,14 @@ class Launch:
         path = _worker.value_path(self.job, 0).replace("$", "$$")[:-1] + "${local_rank}"
         return ["--no-python", "--", "/bin/sh", "-c", note, "sh", path, self.entrypoint, *words]
 
-    def function(self, method: str) -> List[str]:
+    def function(self, method: str, warm: bool = False) -> List[str]:
         """The same for a function: a boot script, named after the function since its name heads the report."""
         assert callable(self.entrypoint)
-        module = "_worker"
+        if warm and method == "fork":
+            raise ConfigError("start_method \"fork\" forks the workers from this process, which needs no warm start; leave warm out", 2)
+        if warm:
+            method = "spawn"  # the agent's template takes the fork server's place
+        module, verb = "_worker", "runs"
         if method != "fork":
             _payload.write_private(os.path.join(self.job, _payload.PAYLOAD), _payload.pack(self.entrypoint, self.args))
         options = [*_interpreter_flags()]
@@ -189,15 +193,18 @@ class Launch:
             from . import _forkserver
 
             self.server = _forkserver.start(method, self.job, self.entrypoint, self.args)
-            module, options = "_stub", ["-I", "-S"]
+            module, verb, options = "_stub", "forks", ["-I", "-S"]
         boot = os.path.join(self.job, _file_name(self.name))
         home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+        # The first line is for warm starts: what is learnt is about the function, not about this file.
+        about = "# muster %s %s of %s" % (verb, self.name, _payload.main_path())
         _payload.write_private(boot, (
+            "%s\n"
             "import sys\n"
             "del __file__  # a script that workers could not import again\n"
             "sys.path[:] = [%r] + [p for p in sys.path if p != %r]\n"
             "from muster.%s import main\n"
-            "main(%r, int(sys.argv[1]))\n" % (home, self.job, module, self.job)).encode())
+            "main(%r, int(sys.argv[1]))\n" % (" ".join(about.encode("utf-8", "replace").decode().splitlines()), home, self.job, module, self.job)).encode())
         return ["--", *options, boot.replace("$", "$$"), "${local_rank}"]
 
     def values(self) -> Dict[int, Any]:

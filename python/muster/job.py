@@ -203,7 +203,7 @@ def _prepare(caller: str, fn: Any, args: Sequence[Any], nproc_per_node: Count, o
                 line.append("%s=%s" % (flag, _flags.pairs(name, value, bad) if isinstance(value, Mapping) else _word(value)))
         if bad:
             raise ConfigError("; ".join(bad), 2)
-        command = launch.function(method) if callable(fn) else ["--", fn, *map(str, args)]
+        command = launch.function(method, bool(options.get("warm"))) if callable(fn) else ["--", fn, *map(str, args)]
         return launch, (line, command, ",".join(signals))
     except BaseException:
         launch.close()

@@ -146,3 +146,16 @@ def kill_the_agent(path):
 def launch_within():
     """A job within a job."""
     return muster.elastic_launch(config(nproc=1, run_id="inner"), rank_plus)(40)
+
+
+def how_warm():
+    """Whether this worker is a fork of a template, and whether a module is there that only
+    this function imports."""
+    known = "shelve" in sys.modules
+    import shelve  # noqa: F401
+
+    frame, files = sys._getframe(), set()
+    while frame is not None:
+        files.add(frame.f_code.co_filename)
+        frame = frame.f_back
+    return "<muster warm>" in files, known

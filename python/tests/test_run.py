@@ -11,6 +11,7 @@ import sys
 import threading
 import types
 import unittest
+from unittest import mock
 
 import jobs
 import muster
@@ -25,6 +26,21 @@ class Run(Quiet):
         for method in METHODS:
             with self.subTest(method):
                 self.assertEqual(muster.run(jobs.rank_plus, (5,), nproc_per_node=2, start_method=method), {0: 5, 1: 6})
+
+    @unittest.skipUnless(sys.platform == "linux", "warm starts are Linux's")
+    def test_warm(self):
+        with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": self.dir.name}):
+            for method, known in (("spawn", False), ("spawn", True), ("forkserver", True)):
+                with self.subTest(method, known=known):
+                    got = muster.run(jobs.how_warm, nproc_per_node=2, start_method=method, warm=True)
+                    self.assertEqual(got, dict.fromkeys((0, 1), (True, known)))
+            with self.assertRaisesRegex(muster.ConfigError, "leave warm out"):
+                muster.run(jobs.how_warm, start_method="fork", warm=True)
+            for method in ("fork", "forkserver"):  # where warm comes from the environment
+                with self.subTest(method), mock.patch.dict(os.environ, {"MUSTER_WARM": "1"}):
+                    got = muster.run(jobs.how_warm, nproc_per_node=1, start_method=method)
+                    self.assertFalse(got[0][0])
+        self.assertEqual(len(os.listdir(os.path.join(self.dir.name, "muster", "warm"))), 1)  # of one function
 
     def test_keyword_arguments(self):
         self.assertEqual(muster.run(functools.partial(jobs.rank_plus, number=5), nproc_per_node=1), {0: 5})

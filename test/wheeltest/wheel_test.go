@@ -187,6 +187,18 @@ func modules(t *testing.T) []string {
 	return names
 }
 
+// Jobs do the same where workers are forks of a template.
+func TestPackageWarm(t *testing.T) {
+	t.Parallel()
+	for _, p := range ends(t) {
+		t.Run(p.String(), func(t *testing.T) {
+			t.Parallel()
+			dir := environment(t, p)
+			unittest(t, filepath.Join(dir, "bin/python"), []string{"MUSTER_WARM=1", "XDG_CACHE_HOME=" + t.TempDir()}, "test_launch", "test_run")
+		})
+	}
+}
+
 func TestPackage(t *testing.T) {
 	t.Parallel()
 	for _, p := range ends(t) {
