@@ -80,7 +80,7 @@ var differences = map[string]struct {
 func TestEnvironmentEqualsTorchrun(t *testing.T) {
 	t.Parallel()
 	home := t.TempDir()
-	bare := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "FOO=bar", "TMPDIR=" + home, "EMPTY=", "TORCHELASTIC_ERROR_FILE=/tmp/agent's own"}
+	bare := []string{"PATH=" + os.Getenv("PATH"), "HOME=" + home, "FOO=bar", "TMPDIR=" + home, "EMPTY=", "TORCHELASTIC_ERROR_FILE=/tmp/agent's own", "COLLECT_LESS=" + os.Getenv("COLLECT_LESS")}
 	tests := []struct {
 		name  string
 		n     int

@@ -55,7 +55,7 @@ var hostsBackends = []hostsBackend{
 	{
 		name: "c10d, PyTorch's store", backend: "c10d", hosts: 1, meets: []int{3},
 		prepare: func(s *site) {
-			s.serve(3, "ready", pypeer.Python(s.t), "-c", pythonStore)
+			s.serve(3, "listening", pypeer.Python(s.t), "../../store/tcpstore/testdata/torchstore.py", "host3", "29400")
 			meetAt(3)(s)
 		},
 		keepsEnded: true,
@@ -163,10 +163,3 @@ func meetAt(host int) func(s *site) {
 		}
 	}
 }
-
-const pythonStore = `
-import torch.distributed as dist, signal
-store = dist.TCPStore("host3", 29400, is_master=True, wait_for_workers=False)
-print("ready", flush=True)
-signal.pause()
-`

@@ -14,8 +14,11 @@ import threading
 import time
 from datetime import timedelta
 
-import torch.distributed as dist
-from torch.distributed import PrefixStore, TCPStore
+if sys.argv[1] == "group":
+    import torch.distributed as dist
+    from torch.distributed import PrefixStore, TCPStore
+else:
+    from torchstore import PrefixStore, TCPStore
 
 
 def has(name):

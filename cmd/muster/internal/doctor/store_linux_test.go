@@ -92,10 +92,7 @@ func TestMeetByTLS(t *testing.T) {
 func TestMeetAtTorchStore(t *testing.T) {
 	python := pypeer.Python(t)
 	s := newSite(t, 3)
-	s.serve(2, python, "-uc", `import sys, torch.distributed as d
-s = d.TCPStore("0.0.0.0", 29400, is_master=True, wait_for_workers=False)
-print("listening", flush=True)
-import signal; signal.pause()`)
+	s.serve(2, python, "../../../../store/tcpstore/testdata/torchstore.py", "0.0.0.0", "29400")
 	for range 2 {
 		r0, r1 := s.both(nil, nil, "--nnodes=2", "--rdzv-endpoint=10.77.0.13:29400")
 		for _, r := range []doctor.Report{r0, r1} {
