@@ -140,6 +140,15 @@ func (cfg *Config) resolveRendezvous() error {
 		cfg.Rendezvous.settings = new(rendezvous.Settings)
 		return errors.Join(errs...)
 	}
+	switch cfg.Rendezvous.Store = cmp.Or(cfg.Rendezvous.Store, StoreShared); cfg.Rendezvous.Store {
+	case StoreShared:
+	case StoreLocal:
+		if own, _ := cfg.LookupEnv(envNoSharedStore); own == "1" {
+			errs = append(errs, fmt.Errorf("--store local and %s=1 contradict each other: rank 0's worker cannot serve the store as well; leave one of them out", envNoSharedStore))
+		}
+	default:
+		errs = append(errs, fmt.Errorf("store: want %s or %s, got %q", StoreShared, StoreLocal, cfg.Rendezvous.Store))
+	}
 	alone := cfg.Rendezvous.Backend == "static" && cfg.Rendezvous.Endpoint == "" && cfg.Rendezvous.MasterPort == 0 && cfg.MaxNodes == 1
 	if cfg.Rendezvous.Standalone || alone {
 		cfg.Rendezvous.Backend, cfg.Rendezvous.Endpoint = "c10d", "localhost:0"
@@ -199,6 +208,9 @@ const (
 	noRunID           = "none"
 	defaultMasterPort = 29500
 )
+
+// envNoSharedStore makes worker rank 0 serve the workers' store.
+const envNoSharedStore = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 const portZero = "%s, and the endpoint %s has port 0, which no other host can know; name a port"
 

@@ -251,7 +251,7 @@ func newHandler(cfg Config, settings rendezvous.Settings, host string, waiting f
 	if cfg.MaxNodes > 1 && cfg.meetsAtLoopback() {
 		log.Warn("the endpoint is a loopback address, so no other host can join, only agents of this host; name a host of the job with --rdzv-endpoint or --master-addr", "endpoint", cfg.Rendezvous.Endpoint)
 	}
-	noShare, _ := cfg.LookupEnv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE")
+	noShare, _ := cfg.LookupEnv(envNoSharedStore)
 	spec := rendezvous.Spec{
 		RunID:            cfg.RunID,
 		Endpoint:         cfg.Rendezvous.Endpoint,
@@ -263,6 +263,7 @@ func newHandler(cfg Config, settings rendezvous.Settings, host string, waiting f
 		Host:             host,
 		LocalAddr:        cfg.Rendezvous.LocalAddr,
 		PrivateStore:     noShare == "1",
+		LocalStore:       cfg.Rendezvous.Store == StoreLocal,
 		IdenticalWorkers: identicalWorkers(&cfg),
 		Conns:            &tcpstore.Limit{Max: limits.Connections(cfg.NprocPerNode)},
 		OnWaiting:        waiting,

@@ -44,6 +44,19 @@ func (b *batch) shared(value []byte) {
 	}
 }
 
+// take moves what other holds to the end of this batch.
+func (b *batch) take(other *batch) {
+	if len(other.chain) == 0 {
+		b.out = append(b.out, other.out...)
+		other.out, other.from = other.out[:0], 0
+		return
+	}
+	other.link()
+	b.link()
+	b.chain, b.queued = append(b.chain, other.chain...), b.queued+other.queued
+	*other = batch{}
+}
+
 // link moves what is in out to the chain.
 func (b *batch) link() {
 	if len(b.out) > b.from {

@@ -80,6 +80,7 @@ type conn struct {
 
 	replies batch // to be written
 	wait    wait
+	via     via // of a relay's client
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
@@ -316,14 +317,18 @@ func (c *conn) perform() error {
 		m.Unlock()
 		c.replies.out = binary.LittleEndian.AppendUint32(c.replies.out, uint32(f.num))
 		return nil
-	case qListKeys:
+	case qSession:
+		return c.enterSession(text(f.key.of(c.buf[c.r:])))
+	}
+	if c.s.relay != nil {
+		return c.relay()
+	}
+	if f.query == qListKeys {
 		m.Lock()
 		c.settle()
 		keys := m.Keys()
 		m.Unlock()
 		return c.replyKeys(keys)
-	case qSession:
-		return c.enterSession(text(f.key.of(c.buf[c.r:])))
 	}
 	m.Lock()
 	c.settle()

@@ -58,12 +58,14 @@ func port(s *tcpstore.Server) string { return strconv.Itoa(s.Port()) }
 
 // TestPeerVectors has a real client make the calls of the vectors at our
 // server, and compares what they return.
-func TestPeerVectors(t *testing.T) {
+func TestPeerVectors(t *testing.T) { ofBoth(t, testPeerVectors) }
+
+func testPeerVectors(t *testing.T, open func(testing.TB) *tcpstore.Server) {
 	var got map[string]struct {
 		Result any
 		Error  string
 	}
-	ask(t, &got, "ops", "127.0.0.1", port(listen(t)), port(listen(t)))
+	ask(t, &got, "ops", "127.0.0.1", port(open(t)), port(open(t)))
 
 	data, err := os.ReadFile("testdata/vectors-2.15.0-libuv.json")
 	if err != nil {
@@ -105,9 +107,11 @@ func TestPeerVectors(t *testing.T) {
 	}
 }
 
-func TestPeerMore(t *testing.T) {
+func TestPeerMore(t *testing.T) { ofBoth(t, testPeerMore) }
+
+func testPeerMore(t *testing.T, open func(testing.TB) *tcpstore.Server) {
 	var got string
-	ask(t, &got, "more", "127.0.0.1", port(listen(t)))
+	ask(t, &got, "more", "127.0.0.1", port(open(t)))
 	if got != "ok" {
 		t.Error(got)
 	}
@@ -115,13 +119,15 @@ func TestPeerMore(t *testing.T) {
 
 // TestPeerGroup has three processes reduce a tensor over gloo, meeting at our
 // server.
-func TestPeerGroup(t *testing.T) {
+func TestPeerGroup(t *testing.T) { ofBoth(t, testPeerGroup) }
+
+func testPeerGroup(t *testing.T, open func(testing.TB) *tcpstore.Server) {
 	const size = 3
 	var all []struct {
 		Sum      []float64
 		Gathered []struct{ Rank int }
 	}
-	ask(t, &all, "group", "127.0.0.1", port(listen(t)), strconv.Itoa(size))
+	ask(t, &all, "group", "127.0.0.1", port(open(t)), strconv.Itoa(size))
 	if len(all) != size {
 		t.Errorf("results of %d processes", len(all))
 	}
@@ -243,6 +249,71 @@ func TestPeerSession(t *testing.T) {
 				t.Errorf("the server says: %s", text)
 			}
 		})
+	}
+}
+
+// TestPeerRounds has real clients of a relay wait while the store behind it is replaced, and
+// then lost. What they wait for ends at once with an error, and they go on.
+func TestPeerRounds(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	s := following(t)
+	cmd := peer(t, ctx, "rounds", "127.0.0.1", port(s))
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cancel()
+	lines := bufio.NewScanner(out)
+	next := func() string {
+		t.Helper()
+		if !lines.Scan() {
+			cmd.Wait()
+			t.Fatalf("peer.py rounds ended: %s", cmd.Stderr)
+		}
+		return lines.Text()
+	}
+	for _, dialShared := range []func(context.Context) (net.Conn, error){
+		to(t, tcpstore.NewShared()),
+		func(context.Context) (net.Conn, error) { return nil, store.ErrClosed },
+	} {
+		if line := next(); line != "blocked" {
+			t.Fatal(line)
+		}
+		awaitWaiting(t, s, 4)
+		_ = s.Follow(t.Context(), dialShared)
+		fmt.Fprintln(in, "go")
+	}
+	if line := next(); line != "held" {
+		t.Fatal(line)
+	}
+	follow(t, s, to(t, tcpstore.NewShared()))
+	var got [2]map[string]string
+	if err := json.Unmarshal([]byte(next()), &got); err != nil {
+		t.Fatal(err)
+	}
+	const ended = "DistStoreError: Stop_waiting response is expected"
+	const none = "ValueError: cannot create std::vector larger than max_size()"
+	want := [2]map[string]string{{"get": ended, "wait": ended, "pop": ended, "barrier": ended}, {
+		"get": ended, "wait": ended, "pop": ended, "barrier": ended,
+		"then get": ended, "then wait": ended, "then check": "DistStoreError: ready or not_ready response expected", "then multi_get": ended,
+		"then compare_set": none, "then pop": none, "then add": "1", "later": "b'x'",
+	}}
+	for i := range 5 {
+		n := strconv.Itoa(i)
+		want[0]["add"+n], want[0]["old"+n], want[0]["get"+n] = strconv.Itoa(i+1), "False", "b'v'"
+		want[0]["timeout"+n] = "DistStoreError: wait timeout after 20ms, keys: /never"
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 

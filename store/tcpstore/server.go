@@ -46,6 +46,8 @@ type ServerConfig struct {
 	// the place for HandleSession and Mirror, which otherwise come too late for
 	// a client that connects at once.
 	Prepare func(*Server)
+	// Relay makes a server without data of its own: see Server.Follow.
+	Relay bool
 	// Logger gets a warning when a connection is closed for what it sent, once in
 	// ten seconds at most. Default slog.Default().
 	Logger *slog.Logger
@@ -73,6 +75,7 @@ type Server struct {
 	done   chan struct{}              // closed by Close
 	places [len(places)]chan struct{} // of the requests that have one
 
+	relay    *relay   // nil: the data is in memory
 	handlers sync.Map // of sessions: name → func(net.Conn)
 
 	mu       sync.Mutex         // guards the rest, and each conn's dropped
@@ -103,6 +106,9 @@ func Listen(cfg ServerConfig) (*Server, error) {
 		s.places[i] = make(chan struct{}, places[i].most)
 	}
 	s.m = s.memory.Map
+	if cfg.Relay {
+		s.relay = newRelay()
+	}
 	if s.ln == nil {
 		lc := net.ListenConfig{KeepAlive: -1} // accept sets it
 		ln, err := lc.Listen(context.Background(), "tcp", cfg.Addr)
@@ -209,6 +215,9 @@ func (s *Server) Close() error {
 	}
 	s.closed = true
 	close(s.done)
+	if s.relay != nil {
+		s.relay.stop()
+	}
 	err := s.ln.Close()
 	for c := range s.conns {
 		c.raw.Close()

@@ -116,9 +116,11 @@ func TestWaitOrder(t *testing.T) {
 
 // TestCancelRace has waits cancelled at the moment they are fulfilled: the answer
 // is 00 01 or 01, and nothing else ever arrives.
-func TestCancelRace(t *testing.T) {
+func TestCancelRace(t *testing.T) { ofBoth(t, testCancelRace) }
+
+func testCancelRace(t *testing.T, open func(testing.TB) *tcpstore.Server) {
 	const clients, rounds = 4, 500
-	s := listen(t)
+	s := open(t)
 	var all sync.WaitGroup
 	crossed := make([]int, clients)
 	for i := range clients {
@@ -171,8 +173,10 @@ func TestCancelRace(t *testing.T) {
 }
 
 // TestWakeMany has 200 connections wait for one key while sending other requests.
-func TestWakeMany(t *testing.T) {
-	w := newWires(t, listen(t))
+func TestWakeMany(t *testing.T) { ofBoth(t, testWakeMany) }
+
+func testWakeMany(t *testing.T, open func(testing.TB) *tcpstore.Server) {
+	w := newWires(t, open(t))
 	w.opened(0)
 	const n = 200
 	for round := range 5 {
@@ -192,9 +196,11 @@ func TestWakeMany(t *testing.T) {
 }
 
 // TestBigLists uses the most keys that a request may have.
-func TestBigLists(t *testing.T) {
+func TestBigLists(t *testing.T) { ofBoth(t, testBigLists) }
+
+func testBigLists(t *testing.T, open func(testing.TB) *tcpstore.Server) {
 	const n = 131072
-	w := newWires(t, listen(t))
+	w := newWires(t, open(t))
 	w.opened(0)
 	w.opened(1)
 	var keys, pairs bytes.Buffer

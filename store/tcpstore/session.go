@@ -85,7 +85,7 @@ func (s *Server) offers(key string) (some bool) {
 func (c *conn) enterSession(name string) error {
 	c.s.m.Lock()
 	c.settle()
-	parked := c.wait.waiter.Parked()
+	parked := c.waits()
 	c.s.m.Unlock()
 	if parked {
 		c.replies.writeTo(c.nc)

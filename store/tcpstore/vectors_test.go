@@ -150,10 +150,12 @@ func str(s string) string {
 }
 
 // TestVectors replays every recorded call, in order, on one server.
-func TestVectors(t *testing.T) {
+func TestVectors(t *testing.T) { ofBoth(t, testVectors) }
+
+func testVectors(t *testing.T, open func(testing.TB) *tcpstore.Server) {
 	const other = 1000
 	fresh := func() *wires {
-		w := newWires(t, listen(t))
+		w := newWires(t, open(t))
 		w.opened(other)
 		return w
 	}
@@ -230,7 +232,9 @@ func keyList(t *testing.T, b []byte) (keys []string) {
 
 // TestProbes replays what was sent to the real server by hand. Where ours is to
 // behave better the steps are replaced.
-func TestProbes(t *testing.T) {
+func TestProbes(t *testing.T) { ofBoth(t, testProbes) }
+
+func testProbes(t *testing.T, open func(testing.TB) *tcpstore.Server) {
 	closedAtOnce := func(i int, sent string) []step {
 		return []step{{Conn: i, Dir: "c2s", Hex: sent}, {Conn: i, Dir: "s2c", Closed: "eof"}}
 	}
@@ -261,7 +265,7 @@ func TestProbes(t *testing.T) {
 		long[fmt.Sprint("check_count_", 131072+n)] = append(count, bytes.Repeat(unhex(str("/a")), 131072+n)...)
 	}
 
-	w := newWires(t, listen(t))
+	w := newWires(t, open(t))
 	for _, p := range loadVectors(t).Probes {
 		steps := p.Steps
 		if our, ok := ours[p.Name]; ok {

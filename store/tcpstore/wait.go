@@ -36,6 +36,10 @@ type wait struct {
 	waiter kv.Waiter
 	phase  phase
 	answer sync.WaitGroup // of Deliver
+	code   byte           // the answer: stopWaiting, or waitCanceled of a relay
+	relay  bool           // a relay's WAIT or BARRIER is under way; the map's lock guards it, too
+	giving bool           // a relay's client is giving it up, and will get waitCanceled for that
+	ended  bool           // a relay has ended one with waitCanceled, and nothing has come since; as relay
 
 	parked bool // the waiter may be parked; the goroutine's own
 }
@@ -57,13 +61,16 @@ func (c *conn) park(done bool) {
 	}
 }
 
+// waits says whether a WAIT or BARRIER is under way. The map is locked.
+func (c *conn) waits() bool { return c.wait.relay || c.wait.waiter.Parked() }
+
 // settle puts an owed answer among the replies. The map is locked.
 func (c *conn) settle() bool {
 	if c.wait.phase != owing {
 		return false
 	}
 	c.wait.phase = working
-	c.replies.byte(stopWaiting)
+	c.replies.byte(c.wait.code)
 	return true
 }
 
@@ -77,7 +84,7 @@ func (c *conn) rest() error {
 		c.s.m.Lock()
 		owed := c.settle()
 		if !owed {
-			if c.wait.parked = c.wait.waiter.Parked(); c.wait.parked {
+			if c.wait.parked = c.waits(); c.wait.parked {
 				c.wait.phase = reading
 			}
 		}
@@ -104,6 +111,7 @@ func (c *conn) leave() {
 	c.unclaim()
 	c.s.m.Lock()
 	c.s.m.Cancel(&c.wait.waiter)
+	c.hangUp()
 	c.s.m.Unlock()
 	c.wait.answer.Wait()
 }
@@ -122,12 +130,12 @@ func (c *conn) Fire() bool {
 // Deliver implements kv.Notifier: it writes the answer to a wait. A client that
 // has filled its socket by not reading gets it from a goroutine of its own.
 func (c *conn) Deliver() {
-	if c.writeNow(stopWaiting) {
+	if c.writeNow(c.wait.code) {
 		c.wait.answer.Done()
 		return
 	}
 	go func() {
-		c.nc.Write([]byte{stopWaiting})
+		c.nc.Write([]byte{c.wait.code})
 		c.wait.answer.Done()
 	}()
 }

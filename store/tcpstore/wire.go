@@ -88,6 +88,7 @@ type frame struct {
 	// taken[i] is value i where it was read past the buffer, which then
 	// goes on with what follows the value.
 	taken [2][]byte
+	cut   [2]int // where they belong in what is in the buffer
 	// wants is the length of the value that parse stopped at, if it is a
 	// big one that may be taken past the buffer.
 	wants int
@@ -138,6 +139,7 @@ func (f *frame) parse(b []byte) (need int, err error) {
 			}
 			if f.taken[values] != nil {
 				f.pos += 8
+				f.cut[values] = f.pos
 				break
 			}
 			if f.value[values], need, err = f.bytes(b, maxValue, "value"); need > 0 || err != nil {

@@ -190,6 +190,7 @@ func (e *elected) drop() {
 	}
 	e.term = 0
 	e.store.HandleSession(callName, nil)
+	e.store.HandleSession(storeName, nil)
 	e.store.HandleSession(sessionName, nil)
 	e.rdzv.Close()
 	e.store.Reset()

@@ -29,6 +29,7 @@ const sessionName = "rendezvous"
 func Serve(s *tcpstore.Server, log *slog.Logger) *server.Server {
 	rdzv := server.New(s, log)
 	s.HandleSession(callName, rdzv.ServeCall)
+	s.HandleSession(storeName, rdzv.ServeStore)
 	s.HandleSession(sessionName, rdzv.Serve)
 	return rdzv
 }
@@ -274,6 +275,9 @@ func (e *alone) dial(ctx context.Context) error {
 func (e *alone) next(ctx context.Context, number int) (*round, error) {
 	n := e.n
 	r := &round{number: number, size: 1, store: n.roundStore(number), jobStore: n.jobStore(0), addr: n.link.addr}
+	if n.cfg.LocalStore {
+		return r, nil
+	}
 	err := n.workers.close()
 	if err == nil {
 		r.port, err = n.workers.open(n.oneHost(r.addr, 0), n.cfg.PrivateStore)

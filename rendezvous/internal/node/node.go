@@ -123,6 +123,7 @@ type Node struct {
 	endpoint endpoint
 	link     link         // set by endpoint.connect
 	workers  workersStore // what this node serves, in rounds of which it has rank 0
+	local    localStore   // or in every round, if its workers' store is local
 	last     *server.Place
 	calls    *callListener // nil: this agent takes no calls
 
@@ -194,6 +195,9 @@ func (n *Node) Next(ctx context.Context) (*rendezvous.Info, error) {
 	if err == nil {
 		err = n.checkSize(r)
 	}
+	if err == nil && n.cfg.LocalStore {
+		err = n.openLocalStore(ctx, p, r)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -235,6 +239,9 @@ func (n *Node) open(ctx context.Context) (protocol, error) {
 		return nil, err
 	case err != nil:
 		return nil, n.connectionError(err)
+	}
+	if _, held := p.(*session); !held && n.cfg.LocalStore && n.cfg.MaxNodes > 1 {
+		return nil, n.connectionError(errTorchStore)
 	}
 	n.mu.Lock()
 	n.protocol = p
@@ -341,5 +348,5 @@ func (n *Node) end(ctx context.Context, all bool) error {
 		p.close()
 	}
 	n.link.hangUp()
-	return errors.Join(err, n.workers.close(), n.endpoint.close(ctx, all))
+	return errors.Join(err, n.local.close(), n.workers.close(), n.endpoint.close(ctx, all))
 }

@@ -102,6 +102,10 @@ func (n *Node) openWorkersStore(ctx context.Context, r *round) (err error) {
 	if r.addr = n.link.addr; r.reached != "" && !n.link.exact {
 		r.addr = r.reached
 	}
+	if n.cfg.LocalStore {
+		r.port, err = n.local.listen(n)
+		return err
+	}
 	if n.link.shared {
 		if r.port = n.link.port; r.number > 0 {
 			err = n.emptyWorkersStore(ctx, n.link.agents)

@@ -9,6 +9,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/muster-run/muster/store"
 )
 
 // A call is a connection between two agents of a run. Agents need not reach each other: the
@@ -146,11 +148,7 @@ func (s *Server) answer(conn net.Conn, id uint64) {
 // ring tells the node with a rank in the last round that it is called. The error says why
 // that cannot be. Only hosts of the job may call.
 func (r *Rendezvous) ring(m *Message, id uint64) error {
-	known := false
-	for _, s := range r.sessions {
-		known = known || s.hello.origin.near == m.origin.near && s.hello.origin.from == m.origin.from
-	}
-	if !known {
+	if !r.knows(m.origin) {
 		return errors.New("no agent of the job is on the host that calls")
 	}
 	for node, rank := range r.last.ranks {
@@ -170,6 +168,14 @@ func (r *Rendezvous) ring(m *Message, id uint64) error {
 		}
 	}
 	return fmt.Errorf("no agent has group rank %d", m.Rank)
+}
+
+// knows says whether an agent of the job is on the host that a connection comes from.
+func (r *Rendezvous) knows(o origin) (known bool) {
+	for _, s := range r.sessions {
+		known = known || s.hello.origin.near == o.near && s.hello.origin.from == o.from
+	}
+	return known
 }
 
 // Dial calls the agent with a rank in a run's last round on conn, a connection to ServeCall.
@@ -193,6 +199,8 @@ func connect(ctx context.Context, conn net.Conn, m *Message) error {
 	switch {
 	case !stop():
 		err = context.Cause(ctx)
+	case err == nil && answer.Type == Refused && answer.Over:
+		err = store.ErrClosed
 	case err == nil && answer.Type == Refused:
 		err = &RefusedError{answer.Error}
 	case err == nil && answer.Type != Welcome:

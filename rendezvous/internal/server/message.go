@@ -65,6 +65,11 @@ const (
 	Answer Type = "answer" // to a Ring
 )
 
+// A message on a connection for the workers of one host; Welcome and Refused answer it.
+const (
+	Store Type = "store" // the workers' store of a Round of a RunID
+)
+
 // A Message is one message of a session. Which fields count depends on its type.
 type Message struct {
 	Type       Type `json:"type"`
@@ -101,6 +106,7 @@ type Message struct {
 
 	Redundant bool                `json:"redundant,omitempty"` // Closed, Spare: the node was, or is, a spare
 	Error     string              `json:"error,omitempty"`     // Refused
+	Over      bool                `json:"over,omitempty"`      // Refused, of a Store: there is none of that round any more
 	Waiting   *rendezvous.Waiting `json:"waiting,omitempty"`   // Status
 
 	origin origin // Hello; set by the server
@@ -119,7 +125,8 @@ type Greeting struct {
 	KeepAliveLimit time.Duration `json:"keep_alive_limit,omitempty"` // without a message it is dead
 	Role           string        `json:"role,omitempty"`
 	LocalWorldSize int           `json:"local_world_size,omitempty"`
-	Calls          bool          `json:"calls,omitempty"` // it answers a Ring
+	Calls          bool          `json:"calls,omitempty"`       // it answers a Ring
+	LocalStore     bool          `json:"local_store,omitempty"` // its workers use a store of a round here
 
 	// Last is where the node stood in the last round, if it was in one of another
 	// rendezvous of the same run, whose holder is lost.

@@ -255,6 +255,10 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 		r.refuse(id, "--nnodes is %d:%d on %s and %d:%d on the hosts that came before; give all hosts of run %q the same",
 			m.MinNodes, m.MaxNodes, m.Host, r.rules.MinNodes, r.rules.MaxNodes, r.runID)
 		return
+	} else if other := r.otherStore(m.LocalStore); other != nil {
+		r.refuse(id, "--store is %s on %s and %s on %s, which came before; give all hosts of run %q the same",
+			storeName(m.LocalStore), m.Host, storeName(!m.LocalStore), other.hello.Host, r.runID)
+		return
 	}
 	s := &session{id: id, hello: m, node: *m.Node, heard: now, expires: now.Add(m.KeepAliveLimit)}
 	r.sessions[id], r.nodes[s.node] = s, s

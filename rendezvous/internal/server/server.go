@@ -10,6 +10,7 @@ import (
 
 	"github.com/muster-run/muster/internal/admit"
 	"github.com/muster-run/muster/store"
+	"github.com/muster-run/muster/store/tcpstore"
 )
 
 // mostQueued is how many bytes may wait for a session that does not read before
@@ -70,6 +71,11 @@ type live struct {
 	adopted bool
 	// over is when the last session of a closed rendezvous ended.
 	over time.Time
+	// workers is the workers' store of a round, if agents have asked for one.
+	workers struct {
+		round  int
+		shared *tcpstore.Shared
+	}
 	idle chan struct{} // closed when the last session has ended; nil if nobody asks
 }
 
@@ -255,6 +261,9 @@ func (s *Server) leave(l *live, id ID) {
 		if len(l.lines) == 0 && (r.state.Closed || r.state.Round > 0) {
 			l.over = now
 		}
+		if len(l.lines) == 0 {
+			l.endWorkers()
+		}
 		if len(l.lines) == 0 && l.idle != nil {
 			close(l.idle)
 			l.idle = nil
@@ -420,6 +429,7 @@ func (s *Server) Close() {
 		if l.timer != nil {
 			l.timer.Stop()
 		}
+		l.endWorkers()
 		l.mu.Unlock()
 		s.hide(l)
 	}

@@ -4,6 +4,7 @@ peer.py ops HOST PORT PORT2    the calls of the recorded vectors; results as JSO
 peer.py more HOST PORT         what the vectors do not have; fails by itself
 peer.py group HOST PORT SIZE   a gloo process group over our store; a result per rank
 peer.py join HOST PORT SIZE    all but one of the clients that count among SIZE workers
+peer.py rounds HOST PORT       clients of a relay, at what they do when it has another store
 peer.py serve LIBUV            servers for our client, one for each line of stdin
 """
 
@@ -262,6 +263,51 @@ def join(host, port, size):
 
 def join_one(host, port, size):
     TCPStore(host, int(port), size, is_master=False, wait_for_workers=True)
+
+
+def rounds(host, port):
+    stores = [connect(host, port) for _ in range(5)]
+
+    def call(f):
+        try:
+            return repr(f())
+        except Exception as e:
+            return type(e).__name__ + ": " + str(e).split("\n")[0]
+
+    def blocked():
+        results = {}
+        calls = {"get": lambda: stores[0].get("never"), "wait": lambda: stores[1].wait(["a", "b"]),
+                 "pop": lambda: stores[2].queue_pop("q"), "barrier": lambda: stores[3].barrier("bar", 2, ms(600_000))}
+        threads = [threading.Thread(target=lambda n=n, f=f: results.__setitem__(n, call(f))) for n, f in calls.items()]
+        for t in threads:
+            t.start()
+        print("blocked", flush=True)
+        sys.stdin.readline()  # the store is another one, or lost
+        for t in threads:
+            t.join()
+        return results
+
+    stores[4].set("old", "1")
+    first = blocked()
+    for i, s in enumerate(stores):
+        first["add%d" % i] = call(lambda: s.add("n", 1))
+        first["old%d" % i] = call(lambda: s.check(["old"]))
+        s.set("k%d" % i, "v")
+        first["get%d" % i] = call(lambda: s.get("k%d" % i))
+        first["timeout%d" % i] = call(lambda: s.wait(["never"], ms(20)))
+    lost = blocked()
+    s = stores[4]
+    for name, f in {"get": lambda: s.get("n"), "check": lambda: s.check(["n"]), "multi_get": lambda: s.multi_get(["n", "n"]),
+                    "compare_set": lambda: s.compare_set("c", "", "x"), "pop": lambda: s.queue_pop("q", False),
+                    "wait": lambda: s.wait(["n"], ms(60_000))}.items():
+        lost["then " + name] = call(f)
+    s.set("later", "x")
+    held = threading.Thread(target=lambda: lost.__setitem__("then add", call(lambda: s.add("n", 1))))
+    held.start()
+    print("held", flush=True)
+    held.join()
+    lost["later"] = call(lambda: stores[0].get("later"))
+    print(json.dumps([first, lost]), flush=True)
 
 
 def mirror(host, port, key):

@@ -162,6 +162,9 @@ var options = [...]option{
 	{name: "cache-dir", env: "MUSTER_CACHE_DIR", own: true, group: groupOwn, arg: "DIR",
 		to:   func(c *launch.Config) any { return &c.Workers.CacheDir },
 		help: "carry what TorchInductor and Triton compile over this directory, which hosts share: to this host before its workers start, and back while they run and when they end (default: PyTorch's caches are left alone)"},
+	{name: "store", env: "MUSTER_STORE", def: "shared", choices: stores, own: true, group: groupOwn, arg: "WHERE",
+		to:   func(c *launch.Config) any { return &c.Rendezvous.Store },
+		help: "where workers meet: shared (at a store that the agent with rank 0 serves) or local (each agent serves one at 127.0.0.1 and passes requests on over its own connection: no port open to other hosts, one connection a host; muster on all hosts)"},
 	{name: "collapse", kind: kindFlag, env: "MUSTER_COLLAPSE", own: true, group: groupOwn,
 		to:   func(c *launch.Config) any { return &c.Logs.Collapse },
 		help: "with --tee, write a line that several ranks of this host write within 0.1 s, equal to the last byte, once: [default0-7]:"},
@@ -243,6 +246,7 @@ var (
 
 	reports         = []string{"muster", torchrunName, "none"}
 	metricsHandlers = []string{"null", "console"}
+	stores          = []string{launch.StoreShared, launch.StoreLocal}
 	gatherTo        = []string{"none", "console"}
 	logLayouts      = []string{"torchrun", jobfile.JobLayout}
 	hangActions     = []string{"kill", "notify"}
