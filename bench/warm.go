@@ -243,23 +243,8 @@ func (w *warmLab) slowLibrary() (string, error) {
 
 // installNVRx installs ft_launcher into a virtual environment of its own, with torch from beside.
 func (l *lab) installNVRx(dir string) (string, error) {
-	site, err := exec.Command(l.python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").Output()
-	if err != nil {
-		return "", err
-	}
-	python := filepath.Join(dir, "bin", "python")
-	if out, err := exec.Command(l.python, "-m", "venv", dir).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("venv: %w: %s", err, out)
-	}
-	own, err := filepath.Glob(filepath.Join(dir, "lib", "python3*", "site-packages"))
-	if err != nil || len(own) != 1 {
-		return "", fmt.Errorf("no site-packages in %s", dir)
-	}
-	if err := os.WriteFile(filepath.Join(own[0], "torch.pth"), site, 0o644); err != nil {
-		return "", err
-	}
-	if out, err := exec.Command(python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", nvrxPackage).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("pip: %w: %s", err, out)
+	if out, err := exec.Command("internal/tools/beside.sh", l.python, dir, nvrxPackage).CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
 	}
 	return filepath.Join(dir, "bin", "ft_launcher"), nil
 }

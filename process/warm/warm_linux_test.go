@@ -858,52 +858,6 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// build returns muster, built.
-func build(t *testing.T) string {
-	t.Helper()
-	muster := filepath.Join(t.TempDir(), "muster")
-	if out, err := exec.Command("go", "build", "-o", muster, "github.com/muster-run/muster/cmd/muster").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	return muster
-}
-
-// Real programs do the same as when they start cold.
-func TestPrograms(t *testing.T) {
-	python, muster, cache := pypeer.Python(t), build(t), t.TempDir()
-	run := func(flags ...string) (results [2]string, log string) {
-		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-		defer cancel()
-		out := t.TempDir()
-		args := append([]string{"run", "--nproc-per-node", "2"}, flags...)
-		cmd := exec.CommandContext(ctx, muster, append(args, "testdata/programs.py")...)
-		cmd.Env = append(os.Environ(), "PYTHON_EXEC="+python, "XDG_CACHE_HOME="+cache, "OUT="+out)
-		text, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%v\n%s", err, text)
-		}
-		for rank := range results {
-			body, err := os.ReadFile(filepath.Join(out, fmt.Sprint("out", rank)))
-			if err != nil {
-				t.Fatal(err)
-			}
-			results[rank] = string(body)
-		}
-		return results, string(text)
-	}
-	want, _ := run()
-	for _, when := range []string{"without knowledge", "with it"} {
-		got, log := run("--warm")
-		if got != want {
-			t.Errorf("%s: got %q, want %q as cold", when, got, want)
-		}
-		if strings.Contains(log, "started cold") {
-			t.Errorf("%s, workers have started cold:\n%s", when, log)
-		}
-	}
-}
-
 // The first optimizer step after a worker's death, with real PyTorch. bench/ measures; here
 // warm only has to be faster at all.
 func TestDDP(t *testing.T) {

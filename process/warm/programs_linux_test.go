@@ -1,0 +1,236 @@
+package warm_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/muster-run/muster/internal/test/pypeer"
+	"github.com/muster-run/muster/internal/test/testproc"
+)
+
+// build returns muster, built.
+func build(t *testing.T) string {
+	t.Helper()
+	muster := filepath.Join(t.TempDir(), "muster")
+	if out, err := exec.Command("go", "build", "-o", muster, "github.com/muster-run/muster/cmd/muster").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return muster
+}
+
+// judge skips what takes minutes, and what packages are installed for.
+func judge(t *testing.T) {
+	t.Helper()
+	if os.Getenv("MUSTER_JUDGE") == "" {
+		t.Skip("takes minutes; `make judge` runs it")
+	}
+}
+
+// same runs a script on two workers, cold, and warm without knowledge and with it. What the
+// workers write has to be the same, and no start cold.
+func same(t *testing.T, muster, python, script string) {
+	t.Helper()
+	cache := t.TempDir()
+	run := func(flags ...string) (results [2]string, log string) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		out := t.TempDir()
+		args := append([]string{"run", "--nproc-per-node", "2", "--max-restarts", "1"}, flags...)
+		cmd := exec.CommandContext(ctx, muster, append(args, filepath.Join("testdata", script))...)
+		cmd.Env = append(os.Environ(), "PYTHON_EXEC="+python, "XDG_CACHE_HOME="+cache, "TORCHINDUCTOR_CACHE_DIR="+out, "OUT="+out)
+		text, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		for rank := range results {
+			body, err := os.ReadFile(filepath.Join(out, fmt.Sprint("out", rank)))
+			if err != nil {
+				t.Fatalf("%v\n%s", err, text)
+			}
+			results[rank] = string(body)
+		}
+		return results, string(text)
+	}
+	want, _ := run()
+	for _, when := range []string{"without knowledge", "with it"} {
+		got, log := run("--warm")
+		if got != want {
+			t.Errorf("%s: got %q, want %q as cold", when, got, want)
+		}
+		if strings.Contains(log, "started cold") {
+			t.Errorf("%s, workers have started cold:\n%s", when, log)
+		}
+	}
+}
+
+// Real programs do the same as when they start cold.
+func TestPrograms(t *testing.T) {
+	muster := build(t)
+	t.Run("processes of its own", func(t *testing.T) { same(t, muster, newLab(t).python, "pools.py") })
+	t.Run("torch", func(t *testing.T) { same(t, muster, pypeer.Python(t), "programs.py") })
+}
+
+// The same with the compiler, and with trainers from PyPI. Each is restarted once.
+func TestJudgePrograms(t *testing.T) {
+	judge(t)
+	muster, python := build(t), pypeer.Python(t)
+	t.Run("compiled", func(t *testing.T) {
+		if _, err := exec.LookPath("cc"); err != nil {
+			t.Skipf("TorchInductor needs a C++ compiler: %v", err)
+		}
+		same(t, muster, python, "compiled.py")
+	})
+	t.Run("trainers", func(t *testing.T) {
+		dir := t.TempDir()
+		if out, err := exec.Command("../../internal/tools/beside.sh", python, dir, "lightning", "transformers", "accelerate").CombinedOutput(); err != nil {
+			t.Skipf("cannot install Lightning and Transformers: %v\n%s", err, out)
+		}
+		for _, script := range []string{"trainer_lightning.py", "trainer_transformers.py"} {
+			t.Run(script, func(t *testing.T) { same(t, muster, filepath.Join(dir, "bin", "python3"), script) })
+		}
+	})
+}
+
+// Ten restarts at random moments. TestJudgeRestarts is the long form.
+func TestRestarts(t *testing.T)      { restarts(t, 10) }
+func TestJudgeRestarts(t *testing.T) { judge(t); restarts(t, 200) }
+
+// restarts restarts a training n times at random moments after the first worker of an attempt
+// begins: by muster restart, or by killing it. None hangs or is cold, nothing grows, nothing
+// is left.
+func restarts(t *testing.T, n int) {
+	python, muster := pypeer.Python(t), build(t)
+	lab := testproc.New(t)
+	seed := uint64(time.Now().UnixNano())
+	random := rand.New(rand.NewPCG(seed, 0))
+	t.Logf("seed %d", seed)
+	env := append(lab.Env(), "PYTHON_EXEC="+python, "XDG_CACHE_HOME="+t.TempDir(), "TMPDIR="+t.TempDir(), "ENOUGH="+filepath.Join(t.TempDir(), "enough"))
+	var log text
+	start := func(steps string) *exec.Cmd {
+		t.Helper()
+		cmd := exec.Command(muster, "run", "--warm", "--nproc-per-node", "2", "--max-restarts", strconv.Itoa(n), "testdata/steps.py", steps)
+		cmd.Env, cmd.Stdout, cmd.Stderr = env, &log, &log
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { // after what is fatal
+			if cmd.ProcessState == nil {
+				_ = cmd.Process.Signal(syscall.SIGTERM)
+				_ = cmd.Wait()
+			}
+		})
+		return cmd
+	}
+	// said waits until a worker says a word in an attempt, or in another one.
+	said := func(want, in string, other bool) (attempt string, pid int) {
+		t.Helper()
+		for {
+			word, rest, _ := strings.Cut(lab.Line(), " ")
+			attempt, number, _ := strings.Cut(rest, " ")
+			if word == want && (attempt == in) != other {
+				pid, err := strconv.Atoi(number)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return attempt, pid
+			}
+		}
+	}
+	if err := start("1").Wait(); err != nil { // learns
+		t.Fatalf("%v\n%s", err, log.String())
+	}
+	lab.Lines(4)
+	job := start("1000000")
+	attempt, pid := said("begin", "", true)
+	var first, last use
+	for i := range n {
+		if i == n/5 {
+			said("step", attempt, false)
+			first = measure(t, lab, job.Process.Pid)
+		}
+		time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond)
+		if random.IntN(5) == 0 {
+			time.Sleep(1100 * time.Millisecond) // earlier, the next start would be cold
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		} else {
+			for { // until all of its workers run
+				out, err := exec.Command(muster, "restart", strconv.Itoa(job.Process.Pid)).CombinedOutput()
+				if err == nil {
+					break
+				}
+				if !bytes.Contains(out, []byte("no workers of this host run at the moment")) {
+					t.Fatalf("%v: %s\n%s", err, out, log.String())
+				}
+			}
+		}
+		attempt, pid = said("begin", attempt, true)
+	}
+	said("step", attempt, false)
+	last = measure(t, lab, job.Process.Pid)
+	t.Logf("after %d restarts %+v, after %d %+v", n/5, first, n, last)
+	if first.agent != last.agent || first.template != last.template {
+		t.Errorf("open descriptors: %d and %d, then %d and %d", first.agent, first.template, last.agent, last.template)
+	}
+	if grown := last.memory - first.memory; grown > 2<<10 {
+		t.Errorf("the template's memory has grown by %d KiB", grown)
+	}
+	if err := os.WriteFile(strings.TrimPrefix(env[len(env)-1], "ENOUGH="), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := job.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, log.String())
+	}
+	if strings.Contains(log.String(), "cold") {
+		t.Errorf("a start was cold:\n%s", log.String())
+	}
+}
+
+// A use is what an agent and its template have.
+type use struct{ agent, template, memory int } // open descriptors, and KiB that are of no file
+
+func measure(t *testing.T, lab *testproc.Lab, agent int) (u use) {
+	t.Helper()
+	var template string
+	for _, pid := range lab.Left() {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if bytes.Contains(line, []byte("muster: template of warm starts")) {
+			if template != "" {
+				t.Fatalf("%s and %d are templates", template, pid)
+			}
+			template = strconv.Itoa(pid)
+		}
+	}
+	descriptors := func(pid string) int {
+		all, err := os.ReadDir("/proc/" + pid + "/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	u.agent, u.template = descriptors(strconv.Itoa(agent)), descriptors(template)
+	text, err := os.ReadFile("/proc/" + template + "/smaps_rollup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^Anonymous: +(\d+) kB`).FindSubmatch(text)
+	if m == nil {
+		t.Fatalf("%s", text)
+	}
+	u.memory, err = strconv.Atoi(string(m[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
