@@ -223,7 +223,7 @@ def make(binaries, out, licences=None):
     path = os.path.join(out, "muster_run-%s-py3-none-%s.whl" % (number, ".".join(tags)))
     with zipfile.ZipFile(path + ".part", "w") as wheel:
         for name, data, mode in files:
-            wheel.writestr(entry(name, mode), data, compresslevel=9)
+            wheel.writestr(entry(name, mode), data)
     os.replace(path + ".part", path)
     return path
 

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,42 +41,41 @@ func (j *job) rootCause() []string {
 	return strings.Split(strings.TrimSuffix(block, "\n"), "\n")
 }
 
-// Every line of torchrun's entry is in ours, in the same order: tools that look
-// for its fields find them.
+// sameReport checks that every line of torchrun's entry is in ours, in the same order:
+// tools that look for its fields find them.
+func sameReport(t *testing.T, ours, theirs *job) {
+	t.Helper()
+	got := ours.rootCause()
+	for _, line := range theirs.rootCause() {
+		if strings.HasPrefix(line, "  traceback : To enable traceback see: ") {
+			line = "  traceback : none, neither in an error file nor on the worker's stderr" // advice for Python only
+		}
+		i := slices.Index(got, line)
+		if i < 0 {
+			t.Errorf("torchrun's line %q is missing, or not in its place\n%s", line, ours.console())
+			break
+		}
+		got = got[i+1:]
+	}
+	ours.says(strings.Join(grep(theirs.errs(), ` FAILED$`), ""), "\nFailures:\n", "  <NO_OTHER_FAILURES>\n")
+}
+
 func TestReportHasTorchrunsLines(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
 		name    string
-		setup   setup
-		flags   string
 		program []string
 	}{
-		{"record", withPython(t), "", []string{"testdata/rec.py"}},
-		{"exit", setup{}, "--no-python", worker("r1:exit:3", "hang")},
-		{"signal", setup{}, "--no-python", worker("r1:kill:KILL", "hang")},
-		{"record of any language", setup{}, "--no-python", worker(`r1:errorfile:{"message": "out of cheese", "timestamp": "1700000000"}`, "r1:exit:1", "hang")},
+		{"exit", worker("r1:exit:3", "hang")},
+		{"signal", worker("r1:kill:KILL", "hang")},
+		{"record of any language", worker(`r1:errorfile:{"message": "out of cheese", "timestamp": "1700000000"}`, "r1:exit:1", "hang")},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			tt.setup.forked = true
-			theirs := run(t, torchrun(t), tt.setup, "--standalone --nproc-per-node 2 "+tt.flags, tt.program...).want(1)
-			ours := run(t, muster(t), tt.setup, "--standalone --nproc-per-node 2 "+tt.flags, tt.program...).want(1).noneLeft(0)
-			got := ours.rootCause()
-			for _, line := range theirs.rootCause() {
-				if strings.HasPrefix(line, "  traceback : To enable traceback see: ") {
-					line = "  traceback : none, neither in an error file nor on the worker's stderr" // advice for Python only
-				}
-				i := 0
-				for i < len(got) && got[i] != line {
-					i++
-				}
-				if i == len(got) {
-					t.Errorf("torchrun's line %q is missing, or not in its place\n%s", line, ours.console())
-					break
-				}
-				got = got[i+1:]
-			}
-			ours.says(strings.Join(grep(theirs.errs(), ` FAILED$`), ""), "\nFailures:\n", "  <NO_OTHER_FAILURES>\n")
+			const flags = "--standalone --nproc-per-node 2 --no-python"
+			theirs := run(t, torchrun(t), setup{forked: true}, flags, tt.program...).want(1)
+			ours := run(t, muster(t), setup{}, flags, tt.program...).want(1).noneLeft(0)
+			sameReport(t, ours, theirs)
 		})
 	}
 }
@@ -106,13 +106,17 @@ func TestUndecoratedFailure(t *testing.T) {
 	}
 }
 
-// What torchrun hands to its own parent we hand over as well.
+// What torchrun hands to its own parent we hand over as well, and the report has what
+// PyTorch's @record has recorded.
 func TestErrorFileIsPropagated(t *testing.T) {
 	t.Parallel()
 	var got [2]any
+	var jobs [2]*job
 	for i, l := range []launcher{muster(t), torchrun(t)} {
 		path := filepath.Join(t.TempDir(), "agent_error.json")
-		run(t, l, withPython(t, "TORCHELASTIC_ERROR_FILE="+path), "--standalone --nproc-per-node 2", "testdata/rec.py").want(1)
+		s := withPython(t, "TORCHELASTIC_ERROR_FILE="+path)
+		s.forked = true
+		jobs[i] = run(t, l, s, "--standalone --nproc-per-node 2", "testdata/rec.py").want(1)
 		text := regexp.MustCompile(`"timestamp": "\d+"`).ReplaceAllString(contents(t, path), `"timestamp": "T"`)
 		if err := json.Unmarshal([]byte(text), &got[i]); err != nil {
 			t.Fatalf("%s: %v in %s", l.name, err, text)
@@ -121,6 +125,7 @@ func TestErrorFileIsPropagated(t *testing.T) {
 	if diff := cmp.Diff(got[1], got[0]); diff != "" {
 		t.Errorf("(-torchrun +muster)\n%s", diff)
 	}
+	sameReport(t, jobs[0].noneLeft(0), jobs[1])
 	if code := got[0].(map[string]any)["message"].(map[string]any)["errorCode"]; code != 1.0 {
 		t.Errorf("errorCode is %v, want 1", code)
 	}
