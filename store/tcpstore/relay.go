@@ -336,6 +336,9 @@ func (c *conn) relay() error {
 			continue
 		}
 		if v.link != l {
+			if v.link != nil {
+				delete(v.link.clients, v.number) // its end is nothing to this client any more
+			}
 			l.last++
 			v.link, v.number, v.read = l, l.last, nil
 			l.clients[v.number] = c
