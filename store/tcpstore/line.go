@@ -244,9 +244,14 @@ func (l *line) bytes() ([]byte, error) {
 	if n < 0 || n > maxReply {
 		return nil, fmt.Errorf("reply announces %d bytes, at most %d are accepted", n, maxReply)
 	}
+	return readAll(l.in, n)
+}
+
+// readAll reads n bytes, and takes no more memory than twice what has come.
+func readAll(in io.Reader, n int64) ([]byte, error) {
 	b := make([]byte, min(n, mostReserved))
 	for have := 0; ; {
-		m, err := io.ReadFull(l.in, b[have:])
+		m, err := io.ReadFull(in, b[have:])
 		if err != nil {
 			return nil, noEOF(err)
 		}

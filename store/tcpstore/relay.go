@@ -234,9 +234,9 @@ func (l *link) read() error {
 		if n > maxReply || kind > kindBad || kind == kindWait && n != 1 {
 			return fmt.Errorf("an answer of kind %d with %d bytes", kind, n)
 		}
-		reply := make([]byte, n)
-		if _, err := io.ReadFull(in, reply); err != nil {
-			return noEOF(err)
+		reply, err := readAll(in, int64(n))
+		if err != nil {
+			return err
 		}
 		if l.receive(number, kind, reply) {
 			return nil

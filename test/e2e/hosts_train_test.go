@@ -29,6 +29,9 @@ def counting(a, b):
     if saved == 3 and not os.path.exists(noted):
         with open(os.environ["TESTPROC_BOARD"], "w") as board:
             print(os.path.expandvars("saved $HOST $RANK $WORLD_SIZE $TORCHELASTIC_RESTART_COUNT $MASTER_ADDR:$MASTER_PORT"), time.time_ns(), file=board)
+        if os.environ.get("LOSSY_END"):
+            open(noted, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
         while True:
             signal.pause()
 os.replace = counting
@@ -63,16 +66,25 @@ func (s *site) losses() []string {
 	return all
 }
 
+// rank0Ends makes the worker of rank 0 end after the third checkpoint.
+const rank0Ends = "LOSSY_END=1"
+
 // The host of rank 0 is lost in the middle of a training; another takes its place,
 // the training goes on from its checkpoint, and the losses are those of one that
 // nothing happened to.
 func TestHostsTraining(t *testing.T) {
 	t.Parallel()
-	var calm, etcd, quorum []string
+	var calm, etcd, quorum, local, localKilled []string
 	var all sync.WaitGroup
 	all.Go(func() { t.Run("undisturbed", func(t *testing.T) { calm = train(t, "c10d") }) })
 	all.Go(func() { t.Run("etcd", func(t *testing.T) { etcd = trainAndLose(t, "etcd") }) })
 	all.Go(func() { t.Run("quorum", func(t *testing.T) { quorum = trainAndLose(t, "quorum") }) })
+	all.Go(func() {
+		t.Run("quorum, local store", func(t *testing.T) { local = trainAndLose(t, "quorum", "--store local") })
+	})
+	all.Go(func() {
+		t.Run("c10d, local store, a worker killed", func(t *testing.T) { localKilled = trainAndKill(t, "c10d", "--store local") })
+	})
 	all.Wait()
 	if t.Failed() || calm == nil {
 		return
@@ -83,9 +95,9 @@ func TestHostsTraining(t *testing.T) {
 	// The lost one had not yet printed the loss of epoch 2.
 	want := slices.DeleteFunc(slices.Clone(calm), func(line string) bool { return strings.Contains(line, "epoch 2") })
 	want = slices.Insert(want, 1, strings.Replace(want[0], "epoch 0", "epoch 3", 1))
-	for name, got := range map[string][]string{"etcd": etcd, "quorum": quorum} {
+	for name, got := range map[string][]string{"etcd": etcd, "quorum": quorum, "quorum, local store": local, "c10d, local store": localKilled} {
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: losses (-undisturbed +with a host lost)\n%s", name, diff)
+			t.Errorf("%s: losses (-undisturbed +with a host or a worker lost)\n%s", name, diff)
 		}
 	}
 }
@@ -101,19 +113,45 @@ func train(t *testing.T, name string) []string {
 }
 
 // trainAndLose does so and loses the host of rank 0 after the third checkpoint.
-func trainAndLose(t *testing.T, name string) []string {
+func trainAndLose(t *testing.T, name string, flags ...string) []string {
 	c := backend(t, name)
 	s, noted := newTraining(t, c)
-	agents := s.startAll(3, "--nnodes 3")
+	all := strings.Join(append(flags, "--nnodes 3"), " ")
+	agents := s.startAll(3, all)
 	saved := s.await(time.Time{}, 1, "saved", 3)[0]
+	saved.meetsAtHome(t, len(flags) > 0)
 	if err := os.WriteFile(noted, nil, 0o666); err != nil {
 		t.Fatal(err)
 	}
 	lost := slices.IndexFunc(agents, func(j *job) bool { return s.lab.Host(s.hostOf(j)).Name == saved.host })
 	began := time.Now()
 	s.lab.Host(lost).PowerOff()
-	agents[lost] = s.start(3+c.hosts, "--nnodes 3")
+	agents[lost] = s.start(3+c.hosts, all)
 	ended := s.want(0, agents...)
 	t.Logf("the host of rank 0 was lost after three epochs; the training had ended %s later", ms(ended.Sub(began)))
 	return s.losses()
+}
+
+// trainAndKill trains on three hosts, where rank 0's worker is killed after the third
+// checkpoint and all start again.
+func trainAndKill(t *testing.T, name string, flags string) []string {
+	s, _ := newTraining(t, backend(t, name))
+	s.env = append(s.env, rank0Ends)
+	agents := s.startAll(3, "--nnodes 3 --max-restarts 1 "+flags)
+	s.await(time.Time{}, 1, "saved", 3)[0].meetsAtHome(t, true)
+	s.want(0, agents...)
+	losses := s.losses()
+	for i, line := range losses {
+		losses[i] = strings.Replace(line, "attempt 1:", "attempt 0:", 1) // a lost host does not count as a restart
+	}
+	slices.Sort(losses)
+	return losses
+}
+
+// meetsAtHome checks that the workers' store is at the loopback address, or is not.
+func (r hostReport) meetsAtHome(t *testing.T, want bool) {
+	t.Helper()
+	if got := strings.HasPrefix(r.master, "127.0.0.1:"); got != want {
+		t.Errorf("the workers meet at %s", r.master)
+	}
 }
