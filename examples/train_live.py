@@ -48,7 +48,7 @@ def main():
             optimizer.step()
             total = sum(p.detach().double().sum().item() for p in model.parameters())
             print(json.dumps({"step": run.step, "world": run.world, "rank": run.rank, "t": time.time(),
-                              "sum": total, "samples": samples}), flush=True)
+                              "sum": total, "samples": samples if sampler.scale else []}), flush=True)
     dist.destroy_process_group()
 
 

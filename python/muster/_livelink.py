@@ -127,6 +127,8 @@ class Link:
             self._end("the agent closed the connection")
         except (OSError, ValueError, KeyError) as e:
             self._end(f"the agent's message cannot be read: {e!r}")
+        finally:
+            self._sock.close()  # the agent counts this worker out
 
     def _end(self, why: str) -> None:
         with self._news:
@@ -185,12 +187,15 @@ def shut(inode: int, descriptor: int) -> None:
     """Ends both directions of a network connection, as if its host were gone. What
     waits for it, in any thread, fails at once."""
     try:
-        own = os.dup(descriptor)  # the number may belong to something else by now
+        own = os.dup(descriptor)
     except OSError:
-        return
-    with socket.socket(fileno=own) as sock:
-        try:
-            if os.fstat(own).st_ino == inode and sock.family != socket.AF_UNIX:
-                sock.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # it listens, or is closed already
+        return  # closed already
+    try:
+        if os.fstat(own).st_ino == inode:  # and the number does not belong to something else by now
+            with socket.socket(fileno=os.dup(own)) as sock:
+                if sock.family != socket.AF_UNIX:
+                    sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass  # it listens, or its peer was faster
+    finally:
+        os.close(own)

@@ -339,7 +339,9 @@ class Sampler:
     them, so that more ranks take more, and the epoch's last step what is left.
 
     Shares may differ by one sample. DDP averages over ranks; multiply a loss that is
-    a mean over the rank's samples by scale to get the mean over all.
+    a mean over the rank's samples by scale to get the mean over all. A step may have
+    fewer samples than there are ranks; ranks without a share get one that another rank
+    has, and a scale of 0.
     """
 
     def __init__(self, length: int, batch: int, seed: int = 0, shuffle: bool = True, keep: str = "global") -> None:
@@ -384,9 +386,9 @@ class Sampler:
     def _share(self, epoch: int, offset: int) -> list[int]:
         run = self._member()
         all_ = self._end(offset) - offset
-        if all_ < run.world:
-            raise ValueError(f"a step of {all_} samples is too small for {run.world} ranks")
         begin, end = offset + all_ * run.rank // run.world, offset + all_ * (run.rank + 1) // run.world
+        if begin == end:
+            begin, end = offset, offset + 1
         if not self._shuffle:
             return list(range(begin, end))
         if self._order[0] != epoch:

@@ -3,21 +3,25 @@ collective's error between backward and the optimizer's step), torn (after it)."
 
 import json
 import os
-import sys
 import time
 
 import torch
+import torch._dynamo  # as optimizers do, but once, before processes are forked
 import torch.distributed as dist
 from torch import nn
 
-import muster
+import muster._livelink, muster._livetorch, muster.live
 
 
-def say(**values):
-    print(json.dumps(values), flush=True)
+def work(environ, lines, errors, steps, batch, keep):
+    """What a process of the fork server does. It sends dicts through lines."""
+    os.environ.update(environ)
+    with open(errors, "ab") as f:
+        os.dup2(f.fileno(), 2)
 
+    def say(**values):
+        lines.send(values)
 
-def main(steps, batch, keep):
     fault = json.loads(os.environ.get("LIVE_FAULT") or "{}")
     torch.set_num_threads(1)
     torch.manual_seed(int(os.environ.get("LIVE_SEED", "17")))
@@ -36,8 +40,7 @@ def main(steps, batch, keep):
     while run.before(steps):
         with run:
             samples = sampler.indices()
-            say(enter=run.step)
-            draw = torch.rand(1).item()
+            say(enter=run.step, draw=torch.rand(1).item())
             loss = (ddp(x[samples]) - y[samples]).square().mean() * sampler.scale
             loss.backward()
             with torch.no_grad():
@@ -52,12 +55,8 @@ def main(steps, batch, keep):
             if fault.get("step") == run.step and fault["do"] == "bug":
                 raise RuntimeError("a bug")
             optimizer.zero_grad()
-            say(step=run.step, world=run.world, rank=run.rank, t=time.time(), draw=draw,
+            say(step=run.step, world=run.world, rank=run.rank, t=time.time(),
                 sum=sum(p.detach().sum().item() for p in model.parameters()),
-                mean=model[1].running_mean[0].item(), samples=samples)
+                mean=model[1].running_mean[0].item(), samples=samples if sampler.scale else [])
     say(end=run.step)
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])
