@@ -6,11 +6,14 @@
 //	make bench                      everything
 //	go run ./bench -quick           fewer rounds, printed only
 //	go run ./bench -run 'tee|react' some measurements, printed only
+//	go run ./bench -restart FILE    a picture of where a restart's time goes, cold and warm
 //
 // Each measurement has a file of its own and returns rows; a row holds the
 // samples of each contender, and every figure that is printed comes from them.
 // Goals are shown beside the figures and take no part in them. Workers are
-// workload/worker, a program that notes moments on the monotonic clock.
+// workload/worker, a program that notes moments on the monotonic clock. The warm
+// rows have two contenders more in their notes: muster without --warm, and NVRx's
+// ft_launcher, which they install from PyPI.
 //
 // Without an interpreter that can import torch only muster and the floor are
 // measured, which the page then says.

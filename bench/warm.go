@@ -45,7 +45,7 @@ func measureWarm(l *lab) ([]*row, error) {
 	restart := &row{What: "a worker's death → first optimizer step of the restarted DDP job, 2 workers, `--warm`", Goal: 0.250,
 		Chart: "death → first step, `--warm`", Bar: "a worker dies → DDP trains again (--warm)", Note: "torchrun and ft_launcher (" + nvrxPackage + ") with " + ownStore + ", since their restarts fail otherwise ([D1](differences.md))"}
 	slow := &row{What: "the same, 4 ms more for each call that opens or looks at a file of Python's modules", Goal: 0.300,
-		Note: "a preloaded library delays these calls in all processes, from the death on"}
+		Note: "a preloaded library delays these calls in all processes, from the death on; about 30 of those of a warm restart are PyTorch's: init_process_group reads what each installed package registers"}
 	start := &row{What: "start → first optimizer step of 8 DDP workers, `--warm`, list known", Chart: "start → first step of 8, `--warm`",
 		Note: "the aim is a third of " + cold}
 	idle := &row{What: "memory of 8 idle workers that have imported torch, `--warm` (PSS)", Unit: size, Chart: "memory of 8 workers, `--warm`",
