@@ -2,11 +2,13 @@ package node_test
 
 import (
 	"errors"
+	"io"
 	"net"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
@@ -27,6 +29,31 @@ func worker(t testing.TB, info *rendezvous.Info) *tcpstore.Client {
 	}
 	t.Cleanup(func() { c.Close() })
 	return c
+}
+
+// raw is a connection to a node's workers' store.
+func raw(t testing.TB, info *rendezvous.Info) net.Conn {
+	t.Helper()
+	nc, err := net.Dial("tcp", net.JoinHostPort(info.MasterAddr, strconv.Itoa(info.MasterPort)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nc.Close() })
+	_ = nc.SetDeadline(time.Now().Add(patience))
+	return nc
+}
+
+// exchange sends requests and returns the first n bytes of the answer.
+func exchange(t testing.TB, nc net.Conn, requests string, n int) string {
+	t.Helper()
+	answer := make([]byte, n)
+	if _, err := io.WriteString(nc, requests); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(nc, answer); err != nil {
+		t.Fatal(err)
+	}
+	return string(answer)
 }
 
 // nexts lets all nodes join at once and returns what they know, in this order.
@@ -83,13 +110,18 @@ func TestLocalStore(t *testing.T) {
 			if first[0].Serves == first[1].Serves {
 				t.Error("not one of the nodes serves, which holds the rendezvous")
 			}
-			pending := make(chan error, 1)
-			waiting := worker(t, first[1])
-			go func() { pending <- waiting.Wait(t.Context(), "never") }()
+			// A WAIT for "/never" and a GETNUMKEYS, whose answer says that the WAIT is there.
+			waiting := raw(t, first[1])
+			if got := exchange(t, waiting, "\x00\xce\xf7\x85\x3c\x06\x01\x00\x00\x00\x00\x00\x00\x00\x06\x00\x00\x00\x00\x00\x00\x00/never\x07", 8); got != "\x01\x00\x00\x00\x00\x00\x00\x00" {
+				t.Fatalf("the first round has %q keys", got)
+			}
 
 			second := nexts(t, nodes...)
-			if err := <-pending; err == nil {
-				t.Error("a wait of the first round has ended without an error")
+			if got := exchange(t, waiting, "", 1); got != "\x01" {
+				t.Errorf("a wait of the first round ended with %q", got)
+			}
+			if got := exchange(t, waiting, "\x07", 8); got != "\x00\x00\x00\x00\x00\x00\x00\x00" {
+				t.Errorf("whoever waited finds %q keys in the second round", got)
 			}
 			for i, info := range second {
 				if info.MasterAddr != first[i].MasterAddr || info.MasterPort != first[i].MasterPort {
