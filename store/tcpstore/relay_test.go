@@ -245,7 +245,10 @@ func TestRelayAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	(<-links).Close()
-	<-links
+	// This waits for the next link, and a CHECK would fail before.
+	if n, err := c.NumKeys(t.Context()); err != nil || n != 1 {
+		t.Errorf("%d keys, %v", n, err)
+	}
 	if got, err := c.Get(t.Context(), "k"); err != nil || string(got) != "v" {
 		t.Errorf("%q, %v", got, err)
 	}
