@@ -41,6 +41,7 @@ class Link:
         self._step, self._abort = step, abort
         self._announced = 0
         self._members: dict[str, Any] | None = None
+        self._resting = False
         self._over = ""
         self._restart = False
         self._news = threading.Condition()  # guards all of the above
@@ -67,7 +68,9 @@ class Link:
         while True:
             with self._news:
                 while not self._due(said):
+                    self._resting = True
                     self._news.wait()
+                    self._resting = False
                 if self._over:
                     raise Gone(self._over)
                 members, announced = self._members, self._announced
@@ -165,7 +168,8 @@ class Link:
         self._announced = change
         if message["urgent"]:
             self.stop_at, self.urgent = 0, True
-            self._abort()
+            if not self._resting:
+                self._abort()
         else:
             self.stop_at = min(self.stop_at, message["at"])
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import time
 from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator
@@ -38,6 +39,7 @@ __all__ = ["ENV_SOCKET", "Run", "Sampler", "join"]
 ENV_SOCKET = "MUSTER_LIVE_SOCKET"
 
 _AGAIN = 3  # times that a step fails while nobody is lost, before its error is raised
+_GRACE = 0.01  # seconds
 _log = logging.getLogger("muster")
 
 
@@ -320,10 +322,12 @@ class _Live(Run):
     def _abort(self) -> None:
         """Ends the collectives in flight; the agent's thread calls it, with the link's
         guard held. gloo knows no way (its abort does nothing, 2.15), but fails at once
-        when its connections end."""
+        when its connections end. An operation that it begins in that very moment may
+        never return, so those that are due get the time to begin before."""
         if not self._gloo:
             self._dist.group.WORLD.abort()
             return
+        time.sleep(_GRACE)
         for inode, descriptor in _livelink.sockets().items():
             if inode in self._own if self._own is not None else inode not in self._before:
                 _livelink.shut(inode, descriptor)
