@@ -117,6 +117,11 @@ type Options struct {
 	// TORCH_WORKER_SERVER_SOCKET; a worker that runs one (control_plane.worker_main)
 	// is then asked for its own view when evidence is taken.
 	WorkerServer bool
+	// Live lets workers that use muster.live go on when others are lost or join (docs/live.md).
+	// LiveTimeout is how long they have to come to rest, and to go on; zero means
+	// DefaultLiveTimeout.
+	Live        bool
+	LiveTimeout time.Duration
 	// HangTimeout is how long all workers of this host may show no sign of life (no
 	// output, almost no CPU time, no use of a timer) until they count as hanging. Zero
 	// turns the check off, and nothing looks at them then.
@@ -248,6 +253,10 @@ type Agent struct {
 	published published
 	watchdog  atomic.Pointer[watchdog] // nil before the run
 	gpus      devices.Meter
+
+	live   *liveWorkers // nil without Config.Live
+	kept   *kept        // of the last attempt; of the goroutine of Run
+	futile int          // live changes without a loss, one after the other
 }
 
 // New checks the configuration.
@@ -325,9 +334,20 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		}
 		a.cfg.Supervisor.RemoveIfKilled(a.serverDir)
 	}
+	if a.cfg.Live {
+		var err error
+		if a.live, err = openLive(a.log); err != nil {
+			return a.finished(began, nil, nil, err)
+		}
+		a.cfg.Supervisor.RemoveIfKilled(a.live.path(), a.live.dir)
+		defer a.live.close()
+	}
 	for {
 		at := newAttempt(ctx)
 		r, err := a.attempt(ctx, at)
+		if r != nil || err != nil {
+			a.dropKept(ctx)
+		}
 		at.close()
 		a.emit(at, AttemptEnded{Causes: at.causes()})
 		if r != nil || err != nil {
@@ -422,7 +442,14 @@ func (a *Agent) startWorkers(at *attempt) error {
 			_ = os.Remove(a.workerSocket(i)) // the last attempt's; torch does not replace it
 		}
 	}
-	group, err := a.cfg.Start(a.workers(at, a.restarts))
+	cfg := a.workers(at, a.restarts)
+	if a.live != nil {
+		at.logs.KeepOpen()
+		for i := range workers {
+			maps.Copy(cfg.Envs[i], a.live.env(i))
+		}
+	}
+	group, err := a.cfg.Start(cfg)
 	started := WorkersStarted{Step: Step{at.began, err}}
 	if err == nil { // else group may be a nil *process.Group
 		at.group, started.PIDs = group, group.PIDs()
@@ -445,6 +472,7 @@ func (a *Agent) workers(at *attempt, restarts int) process.Config {
 		CPUs:                   spec.CPUs,
 		Grace:                  a.cfg.ShutdownTimeout,
 		UninterruptibleTimeout: a.cfg.UninterruptibleTimeout,
+		Apart:                  a.live != nil,
 		Logger:                 a.log,
 	}
 	if a.cfg.AutopsyTimeout > 0 {
@@ -486,7 +514,7 @@ func SetsVariable(name string) bool {
 	case "LOCAL_RANK", "RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",
 		"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID",
 		"TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE",
-		timer.EnvSocket, "MUSTER_WORKER", "MUSTER_FUNC":
+		timer.EnvSocket, liveSocketVar, liveIDVar, "MUSTER_WORKER", "MUSTER_FUNC":
 		return true
 	}
 	return false

@@ -42,7 +42,7 @@ func (a *Agent) lookAt(ctx context.Context, at *attempt, reason string, pids map
 	targets := make([]autopsy.Target, 0, len(pids))
 	for _, i := range slices.Sorted(maps.Keys(pids)) {
 		targets = append(targets, autopsy.Target{
-			Rank: at.ranks.Base + i, LocalRank: i, PID: pids[i],
+			Rank: at.rank(i), LocalRank: i, PID: pids[i],
 			Stderr: at.logs.Sink(i).StderrPath, Tail: func() []byte { return at.logs.StderrTail(i) },
 		})
 	}
@@ -95,13 +95,13 @@ func (e *evidence) suspects(rank int) bool {
 // which the evidence blames.
 func (at *attempt) innocent(localRank int) bool {
 	e := at.lastEvidence()
-	if e == nil || e.suspects(at.ranks.Base+localRank) {
+	if e == nil || e.suspects(at.rank(localRank)) {
 		return false
 	}
 	at.mu.Lock()
 	defer at.mu.Unlock()
 	for i := range at.missed {
-		if e.suspects(at.ranks.Base + i) {
+		if e.suspects(at.rank(i)) {
 			return true
 		}
 	}

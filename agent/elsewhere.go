@@ -98,7 +98,7 @@ const blameTime = 2 * time.Second
 func (a *Agent) confess(at *attempt, group Group) (blamed bool) {
 	e := at.lastEvidence()
 	for i := range group.PIDs() {
-		if slices.Contains(e.odd(), at.ranks.Base+i) && !a.cfg.HangNotify {
+		if slices.Contains(e.odd(), at.rank(i)) && !a.cfg.HangNotify {
 			at.accuse(i, failure.HangPrefix+"it differs from the ranks that wait"+foundOn(e.report.Reason))
 			blamed = true
 		}
@@ -126,7 +126,7 @@ func (a *Agent) yield(ctx context.Context, at *attempt, group Group) bool {
 	}
 	odd := e.odd()
 	for i := range group.PIDs() {
-		odd = slices.DeleteFunc(odd, func(rank int) bool { return rank == at.ranks.Base+i })
+		odd = slices.DeleteFunc(odd, func(rank int) bool { return rank == at.rank(i) })
 	}
 	if at.alone() || len(odd) == 0 || len(odd) < len(e.odd()) {
 		return false

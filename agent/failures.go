@@ -70,8 +70,12 @@ type record struct {
 	// the whole job shall stop. Time is when, by the clock of the job.
 	Signal int `json:"signal,omitempty"`
 	// Asked is set if no worker has failed: somebody wants new ones (Agent.Restart).
-	Asked bool      `json:"asked,omitempty"`
-	Time  time.Time `json:"time,omitzero"`
+	Asked bool `json:"asked,omitempty"`
+	// Live is set if the workers of the other nodes go on. At is the step before which they come
+	// to rest; negative: at once.
+	Live bool      `json:"live,omitempty"`
+	At   int64     `json:"at,omitempty"`
+	Time time.Time `json:"time,omitzero"`
 	// Decision is what the node's policy says; nil where it says nothing. A node whose
 	// policy drains it leaves, and the others go on without counting a restart.
 	Decision *policy.Decision `json:"decision,omitempty"`
@@ -87,6 +91,8 @@ func (r *record) news() news {
 		return news{ev: evPeerLostHost, record: r}
 	case r.Asked:
 		return news{ev: evAsked, record: r}
+	case r.Live:
+		return news{ev: evPeerLive, record: r}
 	case r.Final:
 		return news{ev: evPeerGaveUp, record: r}
 	}

@@ -27,7 +27,7 @@ func (a *Agent) sayLastWords(ctx context.Context, at *attempt, rec *record) {
 	if rec.Rank < 0 || rec.Signal != 0 {
 		return
 	}
-	if err := at.round.Store.Set(ctx, lastWordsKey, at.logs.StderrTail(rec.Rank-at.ranks.Base)); err != nil {
+	if err := at.round.Store.Set(ctx, lastWordsKey, at.logs.StderrTail(at.localRank(rec.Rank))); err != nil {
 		a.log.Warn("cannot give the end of the failed worker's stderr to other hosts", "error", err)
 	}
 }

@@ -69,7 +69,7 @@ func (a *Agent) addWorkers(at *attempt, p *failure.Preemption, began time.Time) 
 	for _, i := range slices.Sorted(maps.Keys(at.exits)) {
 		exit := at.exits[i]
 		w := failure.PreemptedWorker{
-			Rank: at.ranks.Base + i, LocalRank: i, PID: exit.PID, ExitCode: exit.Code, Ended: exit.Time,
+			Rank: at.rank(i), LocalRank: i, PID: exit.PID, ExitCode: exit.Code, Ended: exit.Time,
 			Signal: failure.Signal(max(0, -exit.Code)), StoppedBy: failure.Signal(exit.StoppedBy),
 		}
 		over := exit.Time.Sub(began) >= grace

@@ -88,7 +88,7 @@ func (a *Agent) FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int
 	for {
 		p.mu.Lock()
 		at, over := p.at, p.over
-		ready := at != nil && at != last && p.group != nil && (round < 0 || at.round.Round == round)
+		ready := at != nil && at != last && (last == nil || p.group == nil || at.logs != last.logs) && p.group != nil && (round < 0 || at.round.Round == round)
 		passed := round >= 0 && at != nil && (at.round.Round > round || at == last)
 		if p.turned == nil && !over {
 			p.turned = make(chan struct{})
@@ -155,7 +155,7 @@ func (a *Agent) Workers() []Worker {
 	for i, pid := range group.PIDs() {
 		sink := at.logs.Sink(i)
 		w := Worker{
-			Rank: at.ranks.Base + i, LocalRank: i, PID: pid, Started: at.began,
+			Rank: at.rank(i), LocalRank: i, PID: pid, Started: at.began,
 			Heartbeat: a.heartbeat(pid), Output: at.logs.Output(i), Stdout: sink.StdoutPath, Stderr: sink.StderrPath,
 		}
 		if sink.StderrPath == "" {

@@ -51,7 +51,7 @@ func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error, faul
 		stoppedBy = 0 // it is the one to blame, also if its peers' end was quicker
 	}
 	sink, o := at.logs.Sink(localRank), exit.Observation()
-	o.Rank, o.Started, o.Host = at.ranks.Base+localRank, at.began, a.cfg.Host
+	o.Rank, o.Started, o.Host = at.rank(localRank), at.began, a.cfg.Host
 	o.StoppedBy, o.TimerExpired = failure.Signal(stoppedBy), missed
 	if o.Entrypoint = a.cfg.Spec.Entrypoint; startErr != nil {
 		o.Err = startErr
@@ -81,7 +81,7 @@ func onlyLostPeers(failures []*failure.ProcessFailure) bool {
 func (a *Agent) succeeded(at *attempt) *Result {
 	r := &Result{State: Succeeded, Restarts: a.restarts, ReturnValues: make(map[int][]byte, len(at.exits))}
 	for i, exit := range at.exits {
-		r.ReturnValues[at.ranks.Base+i] = exit.Value
+		r.ReturnValues[at.rank(i)] = exit.Value
 	}
 	return r
 }

@@ -49,6 +49,7 @@ const (
 	evUnhealthy                     // a worker is stuck in uninterruptible sleep
 	evSignal                        // the agent was told to stop
 	evAsked                         // somebody, here or at another node, wants new workers
+	evLiveChange                    // the members of a live group are to change (live.go)
 
 	evNodesWaiting    // other nodes wait to be admitted
 	evNodeGone        // a node of the round is lost or has left
@@ -58,6 +59,7 @@ const (
 	evClosedWhenDone  // the same, by a node whose workers had succeeded
 	evDisconnected    // the rendezvous cannot be reached any more
 	evPeerRestarts    // another node's workers failed; all start again
+	evPeerLive        // the same, or its workers join, and all others go on
 	evPeerGaveUp      // the same, and no restarts are left
 	evPeerLostHost    // another node stops the job because a host was lost once too often
 	evPeerPreempted   // another node was told that the job shall stop
@@ -95,7 +97,7 @@ const (
 // changes it. The loss of the rendezvous and a preemption do.
 func (ev event) isElsewhere() bool {
 	switch ev {
-	case evNodesWaiting, evNodeGone, evDoneNodeGone, evEvicted, evClosed, evClosedWhenDone, evPeerRestarts, evPeerGaveUp, evPeerLostHost, evAsked:
+	case evNodesWaiting, evNodeGone, evDoneNodeGone, evEvicted, evClosed, evClosedWhenDone, evPeerRestarts, evPeerLive, evPeerGaveUp, evPeerLostHost, evAsked, evLiveChange:
 		return true
 	}
 	return false
@@ -154,6 +156,8 @@ func next(ev event, ph phase, restartsLeft int, verdict policy.Action) (State, a
 		}
 		return Stopped, actRejoin
 	case evAsked:
+		return Stopped, actRejoin
+	case evLiveChange, evPeerLive: // where they cannot go on as they are
 		return Stopped, actRejoin
 	case evPeerRestarts:
 		return Stopped, actFollow

@@ -30,6 +30,7 @@ type attempt struct {
 	ends
 	blame
 	goroutines
+	liveState
 }
 
 // team is the workers of an attempt. The goroutine of Run sets ranks at the end of the
@@ -114,6 +115,7 @@ func newAttempt(ctx context.Context) *attempt {
 		course:     course{gone: map[int]bool{}},
 		blame:      blame{missed: map[int]string{}},
 		goroutines: goroutines{life: life, end: end, news: make(chan news, 1), started: make(chan struct{}), ended: make(chan struct{})},
+		liveState:  liveState{forgiven: map[int]process.Exit{}, released: make(chan struct{})},
 	}
 }
 
@@ -185,7 +187,17 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			at.ranks = n.ranks
 			a.emit(at, RanksAssigned{Step{at.since, n.err}, a.before()})
 		}
+		if a.aside(at, &n) {
+			n = a.wait(ctx, at)
+			continue
+		}
 		state, act := next(n.ev, at.phase, a.restartsLeft(), a.consult(at, n))
+		if goes, other := a.goOn(ctx, at, &n, act); goes {
+			return nil, nil
+		} else if other != nil {
+			n = *other
+			continue
+		}
 		a.emitDecided(at, n, state, act)
 		switch act {
 		case actWatch:
@@ -263,7 +275,7 @@ func (a *Agent) wait(ctx context.Context, at *attempt) news {
 	var firstEnd <-chan process.Exit
 	if at.phase == running || at.phase == failing {
 		ended = at.ended
-		if at.phase == running && !at.alone() {
+		if at.phase == running && (!at.alone() || a.live != nil) {
 			firstEnd = at.group.Failed()
 		}
 	}
@@ -301,27 +313,46 @@ func (a *Agent) wait(ctx context.Context, at *attempt) news {
 func (a *Agent) startGroup(ctx context.Context, at *attempt) news {
 	at.phase = running
 	a.armWatchdog()
-	if err := a.startWorkers(at); err != nil {
+	had := a.kept != nil
+	if had {
+		a.adopt(at)
+	} else if err := a.startWorkers(at); err != nil {
 		a.finishLogs(ctx, at)
 		return a.notStarted(at, err)
+	}
+	if a.live != nil {
+		at.wg.Go(func() { a.form(at, had) })
 	}
 	if a.cfg.HangTimeout > 0 {
 		at.wg.Go(func() { a.watchProgress(at) })
 	}
 	at.wg.Go(func() {
 		// It has no deadline: the group ends by itself, or because it is stopped.
-		res, err := at.group.Wait(context.WithoutCancel(at.life))
+		life, cancel := context.WithCancel(context.WithoutCancel(at.life))
+		defer cancel()
+		at.wg.Go(func() {
+			select {
+			case <-at.released:
+				cancel()
+			case <-life.Done():
+			}
+		})
+		res, err := at.group.Wait(life)
 		if err == nil {
+			res = at.forgive(res)
 			at.res, at.exits = res, res.Exits
 			a.published.ended(res.Exits)
 		}
-		close(at.ended)
+		if !at.keptOn.Load() {
+			close(at.ended)
+		}
 	})
 	at.wg.Go(func() {
 		select {
 		case <-a.cfg.Hurry:
 			at.group.Kill()
 		case <-at.ended:
+		case <-at.released:
 		}
 	})
 	if !at.alone() {

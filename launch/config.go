@@ -101,7 +101,7 @@ type Rendezvous struct {
 	// by which it reaches the rendezvous.
 	LocalAddr string
 	// Store says where the workers of a job meet: "shared", which is the default, means at a
-	// store that the agent with rank 0 serves, and "local" that each agent serves them one at the
+	// store that the agent with rank 0 serves, and "local", which Live implies, that each agent serves them one at the
 	// loopback address of its host and passes requests on over its own connection.
 	Store string
 	// Standalone makes this host a job of its own: c10d at a free port.

@@ -55,6 +55,9 @@ func Resolve(cfg Config) (Config, error) {
 	if cfg.HangTimeout < 0 {
 		fail("hang timeout must be non-negative, got %v", cfg.HangTimeout)
 	}
+	if cfg.LiveTimeout < 0 {
+		fail("live timeout must be non-negative, got %v", cfg.LiveTimeout)
+	}
 	if err := cfg.checkRecords(); err != nil {
 		errs = append(errs, err)
 	}
@@ -139,6 +142,9 @@ func (cfg *Config) resolveRendezvous() error {
 		cfg.Logs.RunID = cmp.Or(cfg.Logs.RunID, cfg.RunID)
 		cfg.Rendezvous.settings = new(rendezvous.Settings)
 		return errors.Join(errs...)
+	}
+	if cfg.Live {
+		cfg.Rendezvous.Store = StoreLocal // one that stays where it is as hosts come and go
 	}
 	switch cfg.Rendezvous.Store = cmp.Or(cfg.Rendezvous.Store, StoreShared); cfg.Rendezvous.Store {
 	case StoreShared:

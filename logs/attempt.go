@@ -32,7 +32,7 @@ type Worker struct {
 // A Sink is where one worker's output goes.
 type Sink struct {
 	// Stdout and Stderr are what the worker gets as descriptors 1 and 2. They
-	// belong to the Attempt and are valid until Started. They may be the same.
+	// belong to the Attempt and are valid until Started, or Finish (KeepOpen). They may be the same.
 	Stdout, Stderr *os.File
 	// StdoutPath and StderrPath name the files, "" for a stream without one.
 	StdoutPath, StderrPath string
@@ -87,6 +87,7 @@ type Attempt struct {
 	placed  map[string]bool // paths that Config.Layout has named
 	owned   []*os.File      // the workers' ends, closed by Started
 	noRoom  bool            // the disk was full: no files
+	kept    bool            // owned are closed by Finish instead
 
 	over      chan struct{} // closed when the workers have ended
 	started   bool
@@ -456,12 +457,19 @@ func (a *Attempt) Sink(localRank int) Sink {
 	return Sink{}
 }
 
+// KeepOpen makes the Sinks valid until Finish, for workers that replace others. It is called
+// before Started.
+func (a *Attempt) KeepOpen() { a.kept = true }
+
 // Started says that all workers have been started, or that none will be: it
 // closes the Attempt's own copies of their descriptors and begins to follow
 // their output. It is called once.
 func (a *Attempt) Started() error {
 	a.started = true
-	err := a.closeOwned()
+	var err error
+	if !a.kept {
+		err = a.closeOwned()
+	}
 	for _, w := range a.workers {
 		if w.relay != nil {
 			w.relay.start()
@@ -550,7 +558,7 @@ func (a *Attempt) Finish(ctx context.Context) (Stats, error) {
 		}
 	}
 	var stats Stats
-	var errs []error
+	errs := []error{a.closeOwned()}
 	toFile := false
 	for _, w := range a.workers {
 		toFile = toFile || w.sink.StdoutPath != "" || w.sink.StderrPath != ""

@@ -2,11 +2,14 @@ package process
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -33,8 +36,8 @@ const mostUnheeded = 5 * time.Second
 // events, Close and Kill send stops. So no field needs a lock:
 //
 //   - cfg, sup, log, number, watch and oomBase are set before the first worker is forked.
-//   - workers is filled by the fork thread before run begins. A worker's rank and pid
-//     never change; everything else in it is run's from then on.
+//   - workers is filled by the fork thread before run begins; run adds to it. A worker's rank
+//     and pid never change; everything else in it is run's from then on.
 //   - result is run's until done is closed, and nobody changes it afterwards.
 //   - The fields below are run's alone. state only goes up: running, stopping,
 //     killing. killAt is set only while stopping, abandonAt and giveUpAt only while
@@ -47,11 +50,13 @@ type Group struct {
 	watch  *watcher
 	oomBase
 
-	workers []*worker // those that were started, by rank
+	mu      sync.Mutex // held by run to change workers, and by others to read it
+	workers []*worker  // those that were started: the first by rank, then what Replace started
 	events  chan event
 	stops   chan stopRequest
 	asked   chan signalRequest
-	failed  chan Exit // gets the first failure; there is room for it
+	more    chan replaceRequest
+	failed  chan Exit // gets the first failure, with Config.Apart each; there is room for it
 	result  *Result
 	done    chan struct{} // closed once result is complete
 
@@ -118,14 +123,15 @@ type ending struct {
 //
 // A worker that SIGKILL does not end goes from alive to gone (abandon).
 type worker struct {
-	rank, pid int
-	stage     stage
-	exit      Exit
-	tag       string    // an environment entry that its descendants inherit
-	call      *call     // of a function worker; has goroutines of its own until its finish
-	dSince    time.Time // since when it is in uninterruptible sleep; zero if it is not
-	left      remains
-	system    workerSystem
+	rank, pid  int
+	generation int // above 0: it is a replacement
+	stage      stage
+	exit       Exit
+	tag        string    // an environment entry that its descendants inherit
+	call       *call     // of a function worker; has goroutines of its own until its finish
+	dSince     time.Time // since when it is in uninterruptible sleep; zero if it is not
+	left       remains
+	system     workerSystem
 }
 
 // remains are the processes that a worker left behind, while clear ends them:
@@ -166,7 +172,8 @@ func newGroup(s *Supervisor, cfg Config) (*Group, error) {
 		events: make(chan event),
 		stops:  make(chan stopRequest),
 		asked:  make(chan signalRequest),
-		failed: make(chan Exit, 1),
+		more:   make(chan replaceRequest),
+		failed: make(chan Exit, n+1),
 		result: &Result{
 			Exits: make(map[int]Exit, n), Failures: map[int]Exit{},
 			Stdouts: make(map[int]string, n), Stderrs: make(map[int]string, n),
@@ -197,18 +204,78 @@ func (g *Group) Wait(ctx context.Context) (*Result, error) {
 }
 
 // Failed delivers the end of the first worker that failed by itself as soon as it
-// has ended, while its peers are still being stopped. Value and Err of a function
-// are not known then. Nothing comes where no worker fails.
+// has ended, while its peers are still being stopped, or with Config.Apart of each that
+// fails. Value and Err of a function are not known then. Nothing comes where no worker fails.
 func (g *Group) Failed() <-chan Exit { return g.failed }
 
 // PIDs returns the workers' process IDs by local rank, also after they ended.
 // Source: PContext.pids.
 func (g *Group) PIDs() map[int]int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	pids := make(map[int]int, len(g.workers))
 	for _, w := range g.workers {
 		pids[w.rank] = w.pid
 	}
 	return pids
+}
+
+// ErrNoReplacement matches the error of a Replace that comes too late.
+var ErrNoReplacement = errors.New("process: the group has ended, or is being stopped")
+
+type replaceRequest struct {
+	localRank int
+	args      []string
+	env       map[string]string
+	started   chan error // has room for the answer
+}
+
+// Replace starts another worker in place of one that has failed, with other arguments and
+// variables than Config has for it, and the same output, whose files the Logs have to keep
+// open. Only groups with Config.Apart whose workers are programs have it. The Result has the
+// end of the last worker of a local rank.
+func (g *Group) Replace(localRank int, args []string, env map[string]string) error {
+	r := replaceRequest{localRank, args, env, make(chan error, 1)}
+	select {
+	case g.more <- r:
+		return <-r.started
+	case <-g.done:
+		return ErrNoReplacement
+	}
+}
+
+// replace is Replace's other half. A worker of which something is left yet goes on to end.
+func (g *Group) replace(r replaceRequest) error {
+	last := slices.IndexFunc(g.workers, func(w *worker) bool { return w.rank == r.localRank && w.stage == alive })
+	if g.state != running || last >= 0 || g.cfg.Func != "" || r.localRank < 0 || r.localRank >= g.cfg.size() {
+		return fmt.Errorf("%w: no worker for local rank %d", ErrNoReplacement, r.localRank)
+	}
+	cfg := g.cfg
+	env := maps.Clone(r.env)
+	if g.cfg.Logs != nil {
+		// Another name than the last worker's, by which what that one has left behind is known.
+		if file := g.cfg.Logs.Sink(r.localRank).ErrorFile; file != "" {
+			ext := filepath.Ext(file)
+			env[errorFileVar] = fmt.Sprintf("%s.%d%s", strings.TrimSuffix(file, ext), len(g.workers), ext)
+		}
+	}
+	cfg.Args, cfg.Envs = map[int][]string{r.localRank: r.args}, map[int]map[string]string{r.localRank: env}
+	var programs lookup
+	p, err := g.plan(&cfg, r.localRank, cfg.Stdin, &programs)
+	if err != nil {
+		return err
+	}
+	p.generation = len(g.workers)
+	forked := make(chan error, 1)
+	g.sup.forks <- func() { forked <- g.forkWorker(&p) } // the thread is there: Close waits for this group
+	if err := <-forked; err != nil {
+		return &StartError{r.localRank, p.path, err}
+	}
+	g.mu.Lock()
+	g.workers = append(g.workers, p.worker)
+	g.mu.Unlock()
+	g.live++
+	return nil
 }
 
 // Close sends sig to every worker's process group (0: SIGTERM), gives them grace,
@@ -292,30 +359,10 @@ func (g *Group) fork() error {
 	plans := make([]plan, cfg.size())
 	var programs lookup
 	for i := range plans {
-		p := &plans[i]
-		p.worker = &worker{rank: i, exit: Exit{LocalRank: i}}
-		p.stdio = [3]*os.File{stdin, os.Stdout, os.Stderr}
-		overlay := cfg.Envs[i]
-		if cfg.Logs != nil {
-			sink := cfg.Logs.Sink(i)
-			p.stdio[1], p.stdio[2] = sink.Stdout, sink.Stderr
-			g.result.Stdouts[i], g.result.Stderrs[i] = sink.StdoutPath, sink.StderrPath
-			overlay = map[string]string{errorFileVar: sink.ErrorFile}
-			maps.Copy(overlay, cfg.Envs[i])
-		}
-		p.env = environ(cfg.Env, overlay)
-		if p.exit.ErrorFile = overlay[errorFileVar]; p.exit.ErrorFile != "" {
-			p.tag = errorFileVar + "=" + p.exit.ErrorFile
-		}
-		if cfg.Func != "" {
-			p.path, p.argv = selfPath(), os.Args[:1]
-			continue
-		}
 		var err error
-		if p.path, err = programs.in(p.env, cfg.Entrypoint); err != nil {
-			return &StartError{i, cfg.Entrypoint, err}
+		if plans[i], err = g.plan(cfg, i, stdin, &programs); err != nil {
+			return err
 		}
-		p.argv = append([]string{cfg.Entrypoint}, cfg.Args[i]...)
 	}
 	g.prepare(plans)
 	g.sup.guard.ensure()
@@ -327,6 +374,33 @@ func (g *Group) fork() error {
 		g.workers = append(g.workers, p.worker)
 	}
 	return nil
+}
+
+// plan prepares the start of one worker.
+func (g *Group) plan(cfg *Config, i int, stdin *os.File, programs *lookup) (p plan, err error) {
+	p.worker = &worker{rank: i, exit: Exit{LocalRank: i}}
+	p.stdio = [3]*os.File{stdin, os.Stdout, os.Stderr}
+	overlay := cfg.Envs[i]
+	if cfg.Logs != nil {
+		sink := cfg.Logs.Sink(i)
+		p.stdio[1], p.stdio[2] = sink.Stdout, sink.Stderr
+		g.result.Stdouts[i], g.result.Stderrs[i] = sink.StdoutPath, sink.StderrPath
+		overlay = map[string]string{errorFileVar: sink.ErrorFile}
+		maps.Copy(overlay, cfg.Envs[i])
+	}
+	p.env = environ(cfg.Env, overlay)
+	if p.exit.ErrorFile = overlay[errorFileVar]; p.exit.ErrorFile != "" {
+		p.tag = errorFileVar + "=" + p.exit.ErrorFile
+	}
+	if cfg.Func != "" {
+		p.path, p.argv = selfPath(), os.Args[:1]
+		return p, nil
+	}
+	if p.path, err = programs.in(p.env, cfg.Entrypoint); err != nil {
+		return p, &StartError{i, cfg.Entrypoint, err}
+	}
+	p.argv = append([]string{cfg.Entrypoint}, cfg.Args[i]...)
+	return p, nil
 }
 
 // forkWorker starts one worker and lets the watcher watch it.
@@ -391,6 +465,8 @@ func (g *Group) run() {
 			g.stop(r.sig, r.grace)
 		case r := <-g.asked:
 			g.signalOne(r)
+		case r := <-g.more:
+			r.started <- g.replace(r)
 		case <-alarm.C:
 		}
 	}
@@ -402,7 +478,7 @@ func (g *Group) run() {
 			w.call.finish(&w.exit)
 		}
 		g.result.Exits[w.rank] = w.exit
-		if w.exit.failed() {
+		if delete(g.result.Failures, w.rank); w.exit.failed() {
 			g.result.Failures[w.rank] = w.exit
 		}
 	}
@@ -420,14 +496,17 @@ func (g *Group) onEnd(e event) {
 	x.Time, x.Code, x.CoreDumped = e.at, e.end.code, e.end.core
 	x.UserTime, x.SystemTime, x.MaxRSS = e.end.user, e.end.system, e.end.maxRSS
 	first := x.Code != 0 && g.state == running
-	if first {
+	if first && !g.cfg.Apart {
 		g.stop(syscall.SIGTERM, g.cfg.Grace)
 	}
 	if killedBySomebody(x) {
 		x.OOMKilled = g.oomEvidence(w)
 	}
 	if first {
-		g.failed <- *x
+		select {
+		case g.failed <- *x:
+		default: // nobody has taken those before it; it is in the Result
+		}
 	}
 	g.log.Debug("worker ended", "local_rank", w.rank, "pid", w.pid, "code", x.Code)
 	if w.stage == ended { // stop may have killed at once, and cleared it already

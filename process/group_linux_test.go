@@ -1,6 +1,7 @@
 package process_test
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 	"testing"
@@ -57,5 +58,48 @@ func TestSignalError(t *testing.T) {
 		if got, want := (&process.SignalError{Signal: sig}).Error(), fmt.Sprintf("received signal %s (%d)", want, int(sig)); got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
+	}
+}
+
+// Apart, a worker that fails leaves its peers alone, and another takes its place.
+func TestReplace(t *testing.T) {
+	for _, cgroup := range []bool{true, false} {
+		t.Run(fmt.Sprint("cgroup ", cgroup), func(t *testing.T) {
+			lab := testproc.New(t)
+			s := supervisor(t, process.SupervisorConfig{NoCgroup: !cgroup})
+			cfg := workers(lab, do("say:first", "gate", "exit:0"), do("say:first", "exit:3"))
+			cfg.Apart = true
+			g := start(t, s, cfg)
+			lab.PIDs("first", 2)
+			if exit := <-g.Failed(); exit.LocalRank != 1 || exit.Code != 3 {
+				t.Errorf("failed: %+v", exit)
+			}
+			before := g.PIDs()
+			if err := g.Replace(1, testproc.Args(do("say:second", "kill:9")...), cfg.Envs[1]); err != nil {
+				t.Fatal(err)
+			}
+			lab.PIDs("second", 1)
+			if exit := <-g.Failed(); exit.LocalRank != 1 || exit.Code != -9 {
+				t.Errorf("failed: %+v", exit)
+			}
+			if err := g.Replace(1, testproc.Args(do("say:third", "gate", "exit:0")...), cfg.Envs[1]); err != nil {
+				t.Fatal(err)
+			}
+			lab.PIDs("third", 1)
+			if err := g.Replace(0, testproc.Args(do("exit:0")...), cfg.Envs[0]); !errors.Is(err, process.ErrNoReplacement) {
+				t.Errorf("a worker that runs is replaced: %v", err)
+			}
+			if after := g.PIDs(); after[0] != before[0] || after[1] == before[1] {
+				t.Errorf("PIDs %v, then %v", before, after)
+			}
+			lab.OpenGate()
+			r := wait(t, g)
+			if d := cmp.Diff(map[int]int{0: 0, 1: 0}, codes(r)); d != "" || r.IsFailed() {
+				t.Errorf("%s, failures %v", d, r.Failures)
+			}
+			if err := g.Replace(1, testproc.Args(do("exit:0")...), cfg.Envs[1]); !errors.Is(err, process.ErrNoReplacement) {
+				t.Errorf("a worker of a group that has ended is replaced: %v", err)
+			}
+		})
 	}
 }

@@ -56,11 +56,13 @@ func (g *Group) tag(p *plan) {
 	if p.tag == "" {
 		g.tagByEnv(p)
 		g.sup.guard.tell("t" + p.tag)
+	} else if p.generation > 0 {
+		g.sup.guard.tell("t" + p.tag)
 	}
 }
 
 func (g *Group) tagByEnv(p *plan) {
-	p.tag = fmt.Sprintf("%s=%d.%s.%d.%d", tagVar, os.Getpid(), g.sup.system.random, g.number, p.rank)
+	p.tag = fmt.Sprintf("%s=%d.%s.%s", tagVar, os.Getpid(), g.sup.system.random, workerName(g.number, p.worker))
 	p.env = append(p.env, p.tag)
 }
 
@@ -82,13 +84,21 @@ func closeOnExec() {
 	}
 }
 
+// workerName is unique among those of this program.
+func workerName(group int, w *worker) string {
+	if w.generation > 0 {
+		return fmt.Sprintf("%d.%d.%d", group, w.rank, w.generation)
+	}
+	return fmt.Sprintf("%d.%d", group, w.rank)
+}
+
 // spawn forks and executes one worker: in a session of its own, to be killed when
 // this program ends, in its own cgroup if there is one.
 func (g *Group) spawn(p *plan) error {
 	s, w := g.sup, p.worker
 	var err error
 	if s.system.cgroup != nil {
-		if w.system.cgroup, err = cgroup.Make(s.system.cgroup.Path(), fmt.Sprintf("%d.%d", g.number, w.rank)); err != nil {
+		if w.system.cgroup, err = cgroup.Make(s.system.cgroup.Path(), workerName(g.number, w)); err != nil {
 			g.log.Debug("no cgroup for a worker", "local_rank", w.rank, "error", err)
 		}
 	}

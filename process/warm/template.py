@@ -12,8 +12,7 @@ import os
 import sys
 import time
 
-SOURCE, AGENT = 3, globals().get("AGENT", 4)
-CALL = globals().get("CALL")  # in the server of muster.run's start_method: what a worker does
+SOURCE, AGENT = 3, 4
 PR_SET_PDEATHSIG, PR_SET_MM, PR_SET_MM_MAP = 1, 35, 14
 LEARN_AT = (10.0, 60.0)  # seconds after the start, and at the end
 
@@ -257,7 +256,7 @@ def serve(varying, dirs, environ, said):
     while True:
         fields, fds = receive()
         request = Request(fields, fds)
-        why = differs(request, environ, varying, dirs, before) if CALL is None else None
+        why = differs(request, environ, varying, dirs, before)
         if why:
             send("error", why)
         elif work():
@@ -331,6 +330,7 @@ def become(request, said):
         import atexit
         import ctypes
 
+        atexit.register(gc.unfreeze)  # runs last: the interpreter's end collects what it does in any process
         os.setsid()
         prctl = ctypes.CDLL(None).prctl
         prctl(PR_SET_PDEATHSIG, 9, 0, 0, 0)
@@ -340,11 +340,6 @@ def become(request, said):
             os.dup2(fd, target, inheritable=True)
         for fd in request.fds:
             os.close(fd)
-        if CALL is not None:
-            rename(ctypes, prctl, request)
-            socket.close()
-            return
-        atexit.register(gc.unfreeze)  # runs last: the interpreter's end collects what it does in any process
         set_environ(request)
         rename(ctypes, prctl, request)
         for fd, text in said.items():
@@ -553,8 +548,8 @@ class Lesson:
 
 def run(request):
     """Runs the program as the interpreter's main does."""
-    if CALL is not None:
-        CALL(dict(e.partition("=")[::2] for e in request.environ), int(request.argv[-1]))
+    import signal
+
     main = sys.modules["__main__"].__dict__
     try:
         if request.module:
@@ -605,11 +600,8 @@ FILE = sys._getframe().f_code.co_filename
 
 def main():
     """Makes the template, and serves. Returns in a worker, with its request."""
-    fields, _ = receive()
-    if CALL is not None:
-        send("ready", "0", str(len(sys.modules)))
-        return serve((), [], {}, {})
     os.close(SOURCE)
+    fields, _ = receive()
     varying = frozenset(os.fsdecode(fields[1]).split(","))
     count = int(fields[2])
     given = dict(os.fsdecode(e).partition("=")[::2] for e in fields[3 : 3 + count])  # a wrapper may have changed it

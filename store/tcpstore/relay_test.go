@@ -245,10 +245,7 @@ func TestRelayAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	(<-links).Close()
-	// This waits for the next link, and a CHECK would fail before.
-	if n, err := c.NumKeys(t.Context()); err != nil || n != 1 {
-		t.Errorf("%d keys, %v", n, err)
-	}
+	<-links
 	if got, err := c.Get(t.Context(), "k"); err != nil || string(got) != "v" {
 		t.Errorf("%q, %v", got, err)
 	}

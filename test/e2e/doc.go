@@ -33,6 +33,7 @@
 //	inturn        stdout and stderr of one worker stay in turn
 //	leftover      nothing of a job is left, however it ends
 //	listen        the workers' store lets nobody else in
+//	live          a group goes on when workers and hosts are lost, and come
 //	logs          the log directory is torchrun's; no line is lost or torn
 //	metrics       a live job's metrics hold while it restarts
 //	mixed         agents of muster and of torchrun share a job

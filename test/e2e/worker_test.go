@@ -35,6 +35,7 @@ import (
 //	error:TEXT         write TEXT to stderr, likewise
 //	flood:N            write N lines to stdout, whatever happens to them
 //	errorfile:TEXT     write TEXT into $TORCHELASTIC_ERROR_FILE
+//	live               take part in a live group, and report its memberships
 //	dump:DIR           describe itself in DIR/RANK.json
 //	pid:DIR            leave its pid in DIR/RANK
 //	after:DIR RANK     wait until the worker that did so is dead
@@ -72,6 +73,7 @@ var steps = testproc.Steps{
 		must(os.WriteFile(os.Getenv("TORCHELASTIC_ERROR_FILE"), []byte(unescape(text)), 0o666))
 	},
 	"dump": func(dir string) { dump(filepath.Join(dir, rank()+".json")) },
+	"live": takePart,
 	"pid": func(dir string) {
 		must(os.WriteFile(filepath.Join(dir, rank()), []byte(strconv.Itoa(os.Getpid())), 0o666))
 	},

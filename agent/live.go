@@ -1,0 +1,670 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/process"
+	"github.com/muster-run/muster/rendezvous"
+)
+
+// How a job goes on when workers or hosts are lost, or come (docs/live.md):
+//
+//  1. An agent that loses a worker, or hears that a host is lost, keeps its other workers and
+//     meets the other agents in a new round, as for a restart (goOn). The workers come to rest.
+//  2. In the round each agent says which workers it has at livePartPrefix and its group rank.
+//     The agent with group rank 0 makes the list of all (planLive), at livePlanKey.
+//  3. Each agent hands it to its workers, which then reconfigure their process group (form).
+//  4. Workers that start come in by another round once they are ready: who wants one sets
+//     liveJoinKey, and the agent that has rank 0 asks for it, with the step at which all
+//     come to rest.
+//
+// Whatever does not work out ends the workers of the agent that finds it, which is a failure as
+// any other: the group restarts.
+
+const (
+	livePartPrefix = "muster/live/"
+	liveFormPrefix = "muster/live/form/"
+	livePlanKey    = "muster/live/plan"
+	liveJoinKey    = "muster/live/join"
+)
+
+// DefaultLiveTimeout is how long a worker may take to come to rest, or to take part in a new
+// membership.
+const DefaultLiveTimeout = 30 * time.Second
+
+const (
+	// maxPart bounds what an agent, and maxPlan what the plan says, in bytes.
+	maxPart = 8 << 20
+	maxPlan = 64 << 20
+	// stepsAhead is how many steps after the present one all workers come to rest, and
+	// straggle how long after the first of this host before they are made to.
+	stepsAhead = 2
+	straggle   = time.Second
+	// mostFutile is how many changes without a loss may follow each other.
+	mostFutile = 3
+)
+
+// errNotLive ends a worker whose group cannot go on as it is.
+var errNotLive = errors.New("no live change")
+
+// kept is the workers of an attempt that has ended without them.
+type kept struct {
+	team
+	lost map[int]process.Exit // workers that have failed, by local rank
+}
+
+// lively says whether the workers of this host can go on as others are lost or come.
+func (a *Agent) lively(at *attempt) bool {
+	return a.live != nil && at.phase == running && at.formed.Load() != nil && len(a.live.left()) > 0
+}
+
+// aside handles news that concern a live group and do not end the attempt.
+func (a *Agent) aside(at *attempt, n *news) bool {
+	switch {
+	case a.live == nil || at.phase != running || at.formed.Load() == nil:
+	case n.ev == evLiveChange:
+		return !a.lively(at) // their end is news, too
+	case n.ev == evNodesWaiting && n.change.Kind == rendezvous.NodesWaiting:
+		if !at.formed.Load().leader {
+			return true // the agent with rank 0 asks for a round
+		}
+		n.ev, n.record = evLiveChange, &record{Cause: "a host joins"}
+	case n.ev == evFailing && !a.live.isMember(n.exit.LocalRank) && a.restartsLeft() > 0:
+		a.restarts++
+		a.log.Warn("live: a worker has failed before it took part; another one starts", "cause", a.explainExit(at, n.exit, nil, nil).Error())
+		return a.replace(at, n.exit.LocalRank)
+	}
+	return false
+}
+
+// goOn keeps the workers over the end of an attempt, if they can go on without what n says is
+// lost, or with what it says is new. It returns false if they cannot, and another node's record
+// as news if that decides.
+func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goes bool, other *news) {
+	if a.live == nil || at.phase != running {
+		return false, nil
+	}
+	formed, lost := at.formed.Load() != nil, maps.Clone(at.forgiven)
+	m := &liveMessage{Type: "change", Urgent: true}
+	switch {
+	case n.ev == evFailing || n.ev == evFailed || n.ev == evLostPeers:
+		if n.ev == evFailing {
+			lost[n.exit.LocalRank] = n.exit
+			a.live.ended(n.exit.LocalRank)
+		}
+		left := 0 // of a group that has ended
+		if n.ev == evFailing {
+			left = len(a.live.left())
+		}
+		if !formed || left == 0 && (at.alone() || a.restartsLeft() <= 0) {
+			if n.ev == evFailing {
+				at.wg.Go(func() { at.group.Close(syscall.SIGTERM, a.cfg.ShutdownTimeout) })
+			}
+			return false, nil
+		}
+		failures := at.failures
+		if n.ev == evFailing {
+			failures = []*failure.ProcessFailure{a.explainExit(at, n.exit, nil, nil)}
+		}
+		n.record = a.newRecord(at, failures, nil, false)
+		n.record.Live, n.record.At = true, -1
+		if other := a.put(ctx, at, n.record); other != nil && other.ev != evPeerLive {
+			return false, other
+		}
+		m.Reason = n.record.who()
+	case n.ev == evPeerLive:
+		m.Reason, m.Urgent, m.At = n.record.who(), n.record.At < 0, max(n.record.At, 0)
+		a.restarts = max(a.restarts, n.record.Restarts)
+	case n.ev == evLiveChange:
+		rec := n.record
+		rec.Node, rec.Host, rec.Rank, rec.Restarts, rec.Live = at.round.Rank, a.cfg.Host, -1, a.restarts, true
+		if rec.At == 0 {
+			rec.At = a.meetingStep(at)
+		}
+		if other := a.put(ctx, at, rec); other != nil && other.ev != evPeerLive {
+			return false, other
+		}
+		m.Reason, m.Urgent, m.At = rec.Cause, rec.At < 0, max(rec.At, 0)
+	case formed && act == actRejoin && (n.ev == evNodeGone || n.ev == evEvicted || n.ev == evNodesWaiting):
+		m.Reason = "host lost: " + n.change.Node
+	default:
+		return false, nil
+	}
+	for taken := true; taken; {
+		select {
+		case x := <-at.group.Failed():
+			lost[x.LocalRank] = x
+			a.live.ended(x.LocalRank)
+		default:
+			taken = false
+		}
+	}
+	if !formed || len(a.live.left()) == 0 || n.ev == evFailed || n.ev == evLostPeers {
+		a.comeBack(ctx, at, n)
+		return true, nil
+	}
+	a.log.Warn("live: the workers come to rest", "run_id", a.cfg.Rendezvous.RunID(), "round", at.round.Round, "cause", m.Reason, "workers_here", len(a.live.members()))
+	if n.ev != evLiveChange || n.record.At >= 0 {
+		a.futile = 0
+	}
+	a.comeToRest(m)
+	a.kept = &kept{team: at.team, lost: lost}
+	at.keptOn.Store(true)
+	close(at.released)
+	return true, nil
+}
+
+// comeBack ends the attempt of a host that has no workers left, or none that can go on. Others
+// start in the next round.
+func (a *Agent) comeBack(ctx context.Context, at *attempt, n *news) {
+	failed := n.ev == evFailing || n.ev == evFailed || n.ev == evLostPeers
+	a.stopWorkers(ctx, at, syscall.SIGTERM)
+	if failed {
+		a.explain(at, nil)
+		a.restart(at, n.record)
+	}
+}
+
+// who is the record's cause with the worker that it is about.
+func (r *record) who() string {
+	if r.Rank < 0 {
+		return r.Cause
+	}
+	return fmt.Sprintf("rank %d on %s: %s", r.Rank, r.Host, r.Cause)
+}
+
+// comeToRest begins a change of this host's members.
+func (a *Agent) comeToRest(m *liveMessage) {
+	w := a.live
+	w.mu.Lock()
+	w.change++
+	m.Change = w.change
+	w.mu.Unlock()
+	w.send(w.members(), func(int) *liveMessage { return m })
+}
+
+// meetingStep is the step at which workers can come to rest all together; -1 if it is not known.
+func (a *Agent) meetingStep(at *attempt) int64 {
+	ctx, cancel := context.WithTimeout(at.life, time.Second)
+	defer cancel()
+	w, members := a.live, a.live.members()
+	w.mu.Lock()
+	change := w.change
+	for _, x := range members {
+		x.at = nil
+	}
+	w.mu.Unlock()
+	w.send(members, func(int) *liveMessage { return &liveMessage{Type: "where", Change: change} })
+	step := int64(-1)
+	err := w.await(ctx, func() bool {
+		for _, x := range members {
+			if x.at == nil && !x.gone {
+				return false
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return -1
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, x := range members {
+		if x.at != nil {
+			step = max(step, x.at.Step)
+		}
+	}
+	return step + stepsAhead
+}
+
+// adopt goes on with workers that were kept, and starts others in place of those that failed.
+func (a *Agent) adopt(at *attempt) {
+	k := a.kept
+	a.kept = nil
+	ranks := at.ranks
+	at.team, at.forgiven = k.team, k.lost
+	at.ranks = ranks
+	for _, i := range slices.Sorted(maps.Keys(at.forgiven)) {
+		if a.restartsLeft() > 0 {
+			a.restarts++
+			a.replace(at, i)
+		}
+	}
+	a.published.ran(at)
+	a.emit(at, WorkersStarted{Step: Step{time.Now(), nil}, PIDs: at.group.PIDs()})
+}
+
+// replace starts a worker in place of one that has failed, and says whether it could.
+func (a *Agent) replace(at *attempt, localRank int) bool {
+	err := error(process.ErrNoReplacement)
+	if group, ok := at.group.(interface {
+		Replace(localRank int, args []string, env map[string]string) error
+	}); ok {
+		env := a.workerEnv(at, a.restarts, localRank)
+		maps.Copy(env, a.live.env(localRank))
+		err = group.Replace(localRank, a.cfg.Spec.Args(localRank, at.ranks.Base+localRank), env)
+	}
+	if err != nil {
+		a.live.ended(localRank)
+		a.log.Warn("live: cannot start a worker in place of one that failed", "local_rank", localRank, "error", err)
+		return false
+	}
+	at.mu.Lock()
+	delete(at.forgiven, localRank)
+	at.mu.Unlock()
+	return true
+}
+
+// dropKept stops workers that were kept, if there is no round for them.
+func (a *Agent) dropKept(ctx context.Context) {
+	k := a.kept
+	if k == nil {
+		return
+	}
+	a.kept = nil
+	k.group.Close(syscall.SIGTERM, a.cfg.ShutdownTimeout)
+	a.finishLogs(ctx, &attempt{team: k.team})
+}
+
+// form brings the workers of a round together. It runs as long as the round does.
+func (a *Agent) form(at *attempt, had bool) {
+	began := time.Now()
+	err := a.formOnce(at, had, began)
+	for err == nil {
+		err = a.watchLive(at)
+	}
+	if at.life.Err() != nil {
+		return
+	}
+	a.log.Warn("live: the workers cannot go on; they are stopped, and all start again", "error", err)
+	at.formed.Store(nil)
+	for i := range a.live.left() {
+		at.accuse(i, "live change: "+err.Error())
+	}
+	at.group.Kill()
+}
+
+// formOnce makes the membership of the round, and hands it to this host's workers.
+func (a *Agent) formOnce(at *attempt, had bool, began time.Time) error {
+	w := a.live
+	if had {
+		a.awaitRest(at)
+	}
+	w.mu.Lock()
+	change := w.change
+	w.mu.Unlock()
+	part := a.livePart(change)
+	plan, err := a.agree(at, livePartPrefix, part)
+	if err == nil && plan.Form {
+		if part.Starting > 0 {
+			if err := w.await(at.life, func() bool { return a.allReady() }); err != nil {
+				return err
+			}
+		}
+		plan, err = a.agree(at, liveFormPrefix, a.livePart(change))
+	}
+	if err != nil {
+		return err
+	}
+	if plan.Torn {
+		return fmt.Errorf("%w: no worker has the state of a whole step", errNotLive)
+	}
+	if plan.Form || len(plan.Locals) != at.round.WorldSize || len(plan.Steps) != len(plan.Handles) || plan.leader() < 0 {
+		return fmt.Errorf("%w: the plan of the round makes no sense", errNotLive)
+	}
+	return a.reconfigure(at, plan, change, began)
+}
+
+// allReady says whether all workers have said hello and are ready. The caller holds the lock.
+func (a *Agent) allReady() bool {
+	for _, x := range a.live.workers {
+		if !x.gone && x.ready == nil || x.gone && !x.heard {
+			return false
+		}
+	}
+	return true
+}
+
+// awaitRest waits until the members of this host are at rest, and kills those that are not in
+// time.
+func (a *Agent) awaitRest(at *attempt) {
+	w := a.live
+	members := w.members()
+	rest := func() (resting, waiting int) {
+		for _, x := range members {
+			switch {
+			case x.gone:
+			case x.ready != nil && x.ready.Change == w.change:
+				resting++
+			default:
+				waiting++
+			}
+		}
+		return
+	}
+	ctx, cancel := context.WithTimeout(at.life, a.liveTimeout())
+	defer cancel()
+	// Some may have gone past the step, or a peer may fail meanwhile.
+	early, stop := context.WithCancel(ctx)
+	defer stop()
+	_ = w.await(ctx, func() bool {
+		resting, waiting := rest()
+		failed := false
+		for _, x := range members {
+			failed = failed || x.disturbed(w.change)
+		}
+		return waiting == 0 || resting > 0 || failed
+	})
+	timer := time.AfterFunc(straggle, stop)
+	defer timer.Stop()
+	err := w.await(early, func() bool {
+		_, waiting := rest()
+		for _, x := range members {
+			if x.disturbed(w.change) {
+				stop()
+			}
+		}
+		return waiting == 0
+	})
+	if err != nil && ctx.Err() == nil {
+		w.mu.Lock()
+		change := w.change
+		late := map[int]*liveWorker{}
+		for i, x := range members {
+			if !x.gone && (x.ready == nil || x.ready.Change != change) {
+				late[i] = x
+			}
+		}
+		w.mu.Unlock()
+		w.send(late, func(int) *liveMessage {
+			return &liveMessage{Type: "change", Change: change, Urgent: true, Reason: "others are at rest already"}
+		})
+		err = w.await(ctx, func() bool { _, waiting := rest(); return waiting == 0 })
+	}
+	if err == nil || at.life.Err() != nil {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, x := range members {
+		if !x.gone && (x.ready == nil || x.ready.Change != w.change) {
+			a.log.Warn("live: a worker does not come to rest in time; it is killed", "local_rank", i, "timeout", a.liveTimeout())
+			at.accuse(i, fmt.Sprintf("live change: not at rest within %v", a.liveTimeout()))
+			x.gone = true
+			if one, ok := at.group.(interface {
+				Signal(localRank int, sig syscall.Signal) bool
+			}); ok {
+				go one.Signal(i, syscall.SIGKILL)
+			}
+		}
+	}
+}
+
+func (a *Agent) liveTimeout() time.Duration {
+	if a.cfg.LiveTimeout > 0 {
+		return a.cfg.LiveTimeout
+	}
+	return DefaultLiveTimeout
+}
+
+// livePart is what this agent says of its workers.
+func (a *Agent) livePart(change int) livePart {
+	w := a.live
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var part livePart
+	for _, i := range slices.Sorted(maps.Keys(w.workers)) {
+		switch x := w.workers[i]; {
+		case x.gone:
+		case x.member && x.ready != nil && x.ready.Change == change:
+			part.Members = append(part.Members, liveMember{i, x.ready.Handle, x.ready.Step, false})
+			part.Kept++
+		case !x.member && x.ready != nil:
+			part.Members = append(part.Members, liveMember{i, x.ready.Handle, x.ready.Step, true})
+		case !x.member:
+			part.Starting++
+		}
+	}
+	return part
+}
+
+// agree tells the others what this agent has, and returns the plan of all.
+func (a *Agent) agree(at *attempt, prefix string, part livePart) (*livePlan, error) {
+	if at.alone() {
+		return planLive([]livePart{part}), nil
+	}
+	s, n := at.round.Store, at.round.WorldSize
+	text, err := json.Marshal(part)
+	if err == nil {
+		err = s.Set(at.life, prefix+strconv.Itoa(at.round.Rank), text)
+	}
+	planKey := livePlanKey + prefix[len(livePartPrefix):]
+	if err == nil && at.round.Rank == 0 {
+		err = a.lead(at, prefix, planKey, n)
+	}
+	var found []byte
+	if err == nil {
+		found, err = patientGet(at.life, s, planKey)
+	}
+	plan := &livePlan{}
+	if err == nil && len(found) > maxPlan {
+		err = fmt.Errorf("%s holds %d bytes, more than %d", planKey, len(found), maxPlan)
+	}
+	if err == nil {
+		err = json.Unmarshal(found, plan)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNotLive, err)
+	}
+	return plan, nil
+}
+
+// lead makes the plan of all agents.
+func (a *Agent) lead(at *attempt, prefix, planKey string, n int) error {
+	parts := make([]livePart, n)
+	for i := range parts {
+		text, err := patientGet(at.life, at.round.Store, prefix+strconv.Itoa(i))
+		if err == nil && len(text) > maxPart {
+			err = fmt.Errorf("%d bytes of %s, more than %d", len(text), prefix, maxPart)
+		}
+		if err == nil {
+			err = json.Unmarshal(text, &parts[i])
+		}
+		if err != nil {
+			return err
+		}
+	}
+	text, err := json.Marshal(planLive(parts))
+	if err != nil {
+		return err
+	}
+	return at.round.Store.Set(at.life, planKey, text)
+}
+
+// reconfigure tells this host's members of their ranks.
+func (a *Agent) reconfigure(at *attempt, plan *livePlan, change int, began time.Time) error {
+	w, mine := a.live, plan.Locals[at.round.Rank]
+	base, ranks, to := plan.first(at.round.Rank), map[int]int{}, map[int]*liveWorker{}
+	w.mu.Lock()
+	for i, local := range mine {
+		x := w.workers[local]
+		if x == nil || base+i >= len(plan.Handles) || x.ready == nil || x.ready.Handle != plan.Handles[base+i] {
+			w.mu.Unlock()
+			return fmt.Errorf("%w: the plan has another worker with local rank %d", errNotLive, local)
+		}
+		ranks[local], to[local], x.member, x.failed = base+i, x, true, nil
+	}
+	w.mu.Unlock()
+	at.formed.Store(&formed{ranks: ranks, leader: plan.leader() == at.round.Rank})
+	w.send(to, func(local int) *liveMessage {
+		return &liveMessage{Type: "members", Change: change, liveMembers: &liveMembers{
+			UUID: int64(at.round.Round) + 1, Rank: ranks[local], World: len(plan.Handles), Handles: plan.Handles, Steps: plan.Steps,
+			Source: plan.Source, Joined: plan.Joined, Env: a.rankEnv(at, plan, local, ranks[local]), Timeout: a.liveTimeout().Seconds(),
+		}}
+	})
+	ctx, cancel := context.WithTimeout(at.life, a.liveTimeout())
+	defer cancel()
+	var failed *liveMessage
+	err := w.await(ctx, func() bool {
+		waiting := false
+		for _, x := range to {
+			if !x.gone && x.failed != nil && x.failed.Change == change {
+				failed = x.failed
+			}
+			waiting = waiting || !x.gone && x.done != change && (x.failed == nil || x.failed.Change != change)
+		}
+		return !waiting
+	})
+	switch {
+	case err != nil && at.life.Err() == nil:
+		return fmt.Errorf("%w: the workers do not take part within %v", errNotLive, a.liveTimeout())
+	case err != nil:
+		return err
+	case failed != nil:
+		return nil // watchLive finds it
+	}
+	a.log.Warn("live: the workers go on", "round", at.round.Round, "world_size", len(plan.Handles), "joined", len(plan.Joined), "here", len(to), "took", time.Since(began).Round(time.Millisecond))
+	return nil
+}
+
+// rankEnv is what of a worker's environment changes with its rank.
+func (a *Agent) rankEnv(at *attempt, plan *livePlan, localRank, rank int) map[string]string {
+	n := strconv.Itoa(len(plan.Handles))
+	return map[string]string{
+		"RANK": strconv.Itoa(rank), "WORLD_SIZE": n, "ROLE_RANK": strconv.Itoa(rank), "ROLE_WORLD_SIZE": n,
+		"LOCAL_RANK": strconv.Itoa(localRank), "LOCAL_WORLD_SIZE": strconv.Itoa(len(plan.Locals[at.round.Rank])),
+		"GROUP_RANK": strconv.Itoa(at.round.Rank), "GROUP_WORLD_SIZE": strconv.Itoa(at.round.WorldSize),
+		"MASTER_ADDR": at.round.MasterAddr, "MASTER_PORT": strconv.Itoa(at.round.MasterPort),
+	}
+}
+
+// formed is the membership of a round, as far as this host has to know.
+type formed struct {
+	ranks  map[int]int // of this host's members, by local rank
+	leader bool        // one of them is rank 0
+}
+
+// watchLive waits for a reason for the next change, and sends it.
+func (a *Agent) watchLive(at *attempt) error {
+	w, f := a.live, at.formed.Load()
+	var failed *liveMessage
+	joins := false
+	wake := make(chan struct{})
+	if f.leader && !at.alone() {
+		at.wg.Go(func() {
+			if _, err := patientGet(at.life, at.round.Store, liveJoinKey); err == nil {
+				w.mu.Lock()
+				joins = true
+				w.tell()
+				w.mu.Unlock()
+			}
+			close(wake)
+		})
+	}
+	asked := false
+	for {
+		ready := false
+		err := w.await(at.life, func() bool {
+			failed, ready = nil, false
+			for _, x := range w.workers {
+				if x.gone {
+					continue
+				}
+				if x.member && x.failed != nil && x.failed.Change == w.change {
+					failed = x.failed
+				}
+				ready = ready || !x.member && x.ready != nil
+			}
+			return failed != nil || joins || ready && !asked
+		})
+		switch {
+		case err != nil:
+			return err
+		case failed != nil:
+			// Its reason may be on its way; then life ends.
+			if !at.outlives(a.cfg.PeerTimeout) {
+				return context.Cause(at.life)
+			}
+			if a.futile++; a.futile > mostFutile {
+				return fmt.Errorf("%w: %d changes did not help: %s", errNotLive, mostFutile, failed.Error)
+			}
+			at.send(news{ev: evLiveChange, record: &record{At: -1, Cause: "a collective failed on " + a.cfg.Host + ": " + firstLine(failed.Error)}})
+			<-at.life.Done()
+			return context.Cause(at.life)
+		case joins || ready && f.leader:
+			at.send(news{ev: evLiveChange, record: &record{Cause: "workers join"}})
+			<-at.life.Done()
+			return context.Cause(at.life)
+		default:
+			asked = true
+			if err := at.round.Store.Set(at.life, liveJoinKey, []byte(a.cfg.Host)); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func firstLine(s string) string {
+	for i, r := range s {
+		if r == '\n' {
+			return s[:i]
+		}
+	}
+	return s
+}
+
+// rank is that of a worker of this host.
+func (at *attempt) rank(localRank int) int {
+	if f := at.formed.Load(); f != nil {
+		if rank, ok := f.ranks[localRank]; ok {
+			return rank
+		}
+	}
+	return at.ranks.Base + localRank
+}
+
+// localRank is that of the worker with a rank.
+func (at *attempt) localRank(rank int) int {
+	if f := at.formed.Load(); f != nil {
+		for i, r := range f.ranks {
+			if r == rank {
+				return i
+			}
+		}
+	}
+	return rank - at.ranks.Base
+}
+
+// liveState is the part of an attempt that live changes need.
+type liveState struct {
+	formed   atomic.Pointer[formed] // nil before the workers are a group that can change
+	forgiven map[int]process.Exit   // workers without which the others went on, by local rank; mu guards it
+	keptOn   atomic.Bool            // the workers go on after this attempt
+	released chan struct{}          // closed when they are kept
+}
+
+// forgive leaves out of a result the workers without which the others have gone on.
+func (at *attempt) forgive(res *process.Result) *process.Result {
+	at.mu.Lock()
+	defer at.mu.Unlock()
+	if len(at.forgiven) == 0 {
+		return res
+	}
+	r := *res
+	r.Exits, r.Failures = maps.Clone(res.Exits), maps.Clone(res.Failures)
+	for i := range at.forgiven {
+		delete(r.Exits, i)
+		delete(r.Failures, i)
+	}
+	return &r
+}

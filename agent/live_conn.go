@@ -1,0 +1,312 @@
+package agent
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/muster-run/muster/internal/tempdir"
+)
+
+// Variables by which a worker finds its agent for live changes (docs/live.md).
+const (
+	liveSocketVar = "MUSTER_LIVE_SOCKET"
+	liveIDVar     = "MUSTER_LIVE_ID"
+)
+
+const (
+	liveVersion = 1
+	// maxLiveLine bounds what a worker writes in one line, mostLiveConns its connections.
+	maxLiveLine   = 64 << 10
+	mostLiveConns = 4096
+	// maxHandle bounds a handle, and liveWrite how long a worker may not read.
+	maxHandle = 4096
+	liveWrite = 5 * time.Second
+)
+
+// A liveMessage is one line between a worker and its agent; docs/live.md says what each type
+// means.
+type liveMessage struct {
+	Type    string `json:"type"`
+	Version int    `json:"version,omitempty"`
+	ID      string `json:"id,omitempty"`
+	Change  int    `json:"change"`
+	Handle  string `json:"handle,omitempty"`
+	Step    int64  `json:"step,omitempty"`
+	Error   string `json:"error,omitempty"`
+
+	Urgent bool   `json:"urgent"`
+	At     int64  `json:"at"`
+	Reason string `json:"reason"`
+
+	*liveMembers
+}
+
+// liveMembers is what a worker learns of a new membership.
+type liveMembers struct {
+	UUID    int64             `json:"uuid"`
+	Rank    int               `json:"rank"`
+	World   int               `json:"world"`
+	Handles []string          `json:"handles"`
+	Steps   []int64           `json:"steps"`
+	Source  int               `json:"source"`
+	Joined  []int             `json:"joined"`
+	Env     map[string]string `json:"env"`
+	Timeout float64           `json:"timeout"` // seconds
+}
+
+// liveWorkers are this host's workers as far as they take part in live changes: their
+// connections, and what they said last.
+type liveWorkers struct {
+	log      *slog.Logger
+	dir      string
+	listener *net.UnixListener
+	wg       sync.WaitGroup
+
+	mu      sync.Mutex // guards the rest
+	closed  bool
+	conns   map[net.Conn]bool
+	workers map[int]*liveWorker // by local rank: those that were started last
+	starts  int                 // of workers, for their IDs
+	change  int                 // the last change of this host's members, from 1
+	news    chan struct{}       // closed, and replaced, when a worker has said something
+}
+
+// A liveWorker is one worker process. The lock of liveWorkers guards it.
+type liveWorker struct {
+	id     string
+	conn   net.Conn
+	writes *sync.Mutex // of conn
+	gone   bool        // it has ended, or hung up
+	member bool        // of the last membership
+	heard  bool        // it has said hello
+
+	ready, at, failed *liveMessage // the last of each
+	done              int          // the last change that it has completed
+}
+
+// disturbed says whether a worker that is to come to rest in a change cannot do so by itself: a
+// collective has failed, or it says unasked that it has gone past the step. The caller holds the
+// lock.
+func (x *liveWorker) disturbed(change int) bool {
+	return x.failed != nil && x.failed.Change < change || x.at != nil && x.at.Change == change
+}
+
+// openLive listens for workers.
+func openLive(log *slog.Logger) (*liveWorkers, error) {
+	dir, err := os.MkdirTemp(tempdir.Find(), "muster-live-")
+	if err != nil {
+		return nil, fmt.Errorf("a directory for the socket of live changes: %w", err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "live"), Net: "unix"})
+	if err != nil {
+		os.RemoveAll(dir)
+		return nil, err
+	}
+	w := &liveWorkers{log: log, dir: dir, listener: l, conns: map[net.Conn]bool{}, workers: map[int]*liveWorker{}, change: 1, news: make(chan struct{})}
+	w.wg.Go(w.accept)
+	return w, nil
+}
+
+func (w *liveWorkers) path() string { return w.listener.Addr().String() }
+
+func (w *liveWorkers) close() {
+	w.listener.Close()
+	w.mu.Lock()
+	w.closed = true
+	for conn := range w.conns {
+		conn.Close()
+	}
+	w.mu.Unlock()
+	w.wg.Wait()
+	os.RemoveAll(w.dir)
+}
+
+func (w *liveWorkers) accept() {
+	for {
+		conn, err := w.listener.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			time.Sleep(10 * time.Millisecond) // short of descriptors, for example
+			continue
+		}
+		w.mu.Lock()
+		if w.closed || len(w.conns) >= mostLiveConns {
+			conn.Close()
+		} else {
+			w.conns[conn] = true
+			w.wg.Go(func() { w.serve(conn) })
+		}
+		w.mu.Unlock()
+	}
+}
+
+// serve reads what one worker says.
+func (w *liveWorkers) serve(conn net.Conn) {
+	var x *liveWorker
+	defer func() {
+		conn.Close()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(w.conns, conn)
+		if x != nil {
+			x.gone = true
+			w.tell()
+		}
+	}()
+	lines := bufio.NewReaderSize(conn, maxLiveLine)
+	for {
+		line, err := lines.ReadSlice('\n')
+		if err != nil {
+			if err != io.EOF && !errors.Is(err, net.ErrClosed) {
+				w.log.Debug("live: a worker's connection has ended", "error", err)
+			}
+			return
+		}
+		m := &liveMessage{}
+		if err := json.Unmarshal(line, m); err != nil || len(m.Handle) > maxHandle || m.Step < -1 {
+			w.log.Warn("live: a worker says what has no meaning; it takes no part", "line", fmt.Sprintf("%.100q", line))
+			return
+		}
+		if x == nil {
+			if x = w.hello(conn, m); x == nil {
+				return
+			}
+			continue
+		}
+		w.heard(x, m)
+	}
+}
+
+// hello finds the worker that has connected.
+func (w *liveWorkers) hello(conn net.Conn, m *liveMessage) *liveWorker {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, x := range w.workers {
+		if m.Type == "hello" && m.ID == x.id && !x.heard && m.Version == liveVersion {
+			x.conn, x.heard = conn, true
+			return x
+		}
+	}
+	w.log.Warn("live: a process wants to take part that is no worker of this agent, or speaks another version", "type", m.Type, "version", m.Version)
+	return nil
+}
+
+func (w *liveWorkers) heard(x *liveWorker, m *liveMessage) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch m.Type {
+	case "ready":
+		x.ready = m
+	case "at":
+		x.at = m
+	case "done":
+		x.done = m.Change
+	case "failed":
+		x.failed = m
+	}
+	w.tell()
+}
+
+// tell wakes who waits. The caller holds mu.
+func (w *liveWorkers) tell() {
+	close(w.news)
+	w.news = make(chan struct{})
+}
+
+// env is what a worker that is about to start gets.
+func (w *liveWorkers) env(localRank int) map[string]string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.starts++
+	x := &liveWorker{id: strconv.Itoa(w.starts), writes: new(sync.Mutex)}
+	w.workers[localRank] = x
+	return map[string]string{liveSocketVar: w.path(), liveIDVar: x.id}
+}
+
+// ended says that a worker has ended.
+func (w *liveWorkers) ended(localRank int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if x := w.workers[localRank]; x != nil {
+		x.gone = true
+		w.tell()
+	}
+}
+
+// each returns the workers for which is returns true, by local rank.
+func (w *liveWorkers) each(is func(*liveWorker) bool) map[int]*liveWorker {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	found := map[int]*liveWorker{}
+	for i, x := range w.workers {
+		if is(x) {
+			found[i] = x
+		}
+	}
+	return found
+}
+
+// isMember says whether a worker was one of the last membership.
+func (w *liveWorkers) isMember(localRank int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.workers[localRank] != nil && w.workers[localRank].member
+}
+
+// left are the workers that have not ended.
+func (w *liveWorkers) left() map[int]*liveWorker {
+	return w.each(func(x *liveWorker) bool { return !x.gone })
+}
+
+// members are the workers of the last membership that are still there.
+func (w *liveWorkers) members() map[int]*liveWorker {
+	return w.each(func(x *liveWorker) bool { return x.member && !x.gone })
+}
+
+// send sends to workers, each on a goroutine of its own.
+func (w *liveWorkers) send(to map[int]*liveWorker, message func(localRank int) *liveMessage) {
+	for i, x := range to {
+		line, err := json.Marshal(message(i))
+		if err != nil {
+			panic(err) // there is nothing in it that JSON cannot say
+		}
+		w.wg.Go(func() {
+			x.writes.Lock()
+			defer x.writes.Unlock()
+			_ = x.conn.SetWriteDeadline(time.Now().Add(liveWrite))
+			if _, err := x.conn.Write(append(line, '\n')); err != nil {
+				x.conn.Close() // serve says that it is gone
+			}
+		})
+	}
+}
+
+// await waits until done, called with mu held, returns true, or ctx ends.
+func (w *liveWorkers) await(ctx context.Context, done func() bool) error {
+	for {
+		w.mu.Lock()
+		over, news := done(), w.news
+		w.mu.Unlock()
+		if over {
+			return nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,266 @@
+//go:build linux
+
+package e2e
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/test/testproc"
+)
+
+// takePart is a worker of a live group without PyTorch: it reports each membership, as
+// "UUID RANK/WORLD PID STEPS", and has completed a step more at each change.
+func takePart(string) {
+	conn, err := net.Dial("unix", os.Getenv("MUSTER_LIVE_SOCKET"))
+	must(err)
+	say := func(m map[string]any) {
+		line, err := json.Marshal(m)
+		must(err)
+		_, err = conn.Write(append(line, '\n'))
+		must(err)
+	}
+	handle := func(change int) string { return fmt.Sprintf("%d.%d", os.Getpid(), change) }
+	say(map[string]any{"type": "hello", "version": 1, "id": os.Getenv("MUSTER_LIVE_ID")})
+	say(map[string]any{"type": "ready", "change": 0, "handle": handle(0), "step": 0})
+	go func() {
+		var step int64
+		lines := bufio.NewScanner(conn)
+		for lines.Scan() {
+			var m struct {
+				Type              string
+				Change            int
+				UUID, Rank, World int
+				Handles           []string
+				Steps             []int64
+			}
+			must(json.Unmarshal(lines.Bytes(), &m))
+			switch m.Type {
+			case "where":
+				say(map[string]any{"type": "at", "change": m.Change, "step": step})
+			case "change":
+				step++
+				say(map[string]any{"type": "ready", "change": m.Change, "handle": handle(m.Change), "step": step})
+			case "members":
+				if len(m.Handles) != m.World || len(m.Steps) != m.World || !strings.HasPrefix(m.Handles[m.Rank], strconv.Itoa(os.Getpid())+".") {
+					must(fmt.Errorf("%+v is no membership of %d", m, os.Getpid()))
+				}
+				step = slices.Max(m.Steps)
+				testproc.Say(fmt.Sprintf("%d %d/%d %d %d", m.UUID, m.Rank, m.World, os.Getpid(), step))
+				say(map[string]any{"type": "done", "change": m.Change})
+			}
+		}
+	}()
+}
+
+// A liveMember is one line of takePart.
+type liveMember struct{ uuid, rank, world, pid, step int }
+
+// members waits until all of a membership of a size, and without some, have reported it, and
+// returns them by rank. A new worker may be so quick that there was none without it.
+func (j *job) members(world int, lost ...int) []liveMember {
+	j.t.Helper()
+	seen := map[int]map[int]liveMember{}
+	for {
+		var m liveMember
+		if _, err := fmt.Sscanf(j.line(), "%d %d/%d %d %d", &m.uuid, &m.rank, &m.world, &m.pid, &m.step); err != nil {
+			j.t.Fatal(err)
+		}
+		if m.world != world {
+			continue
+		}
+		if seen[m.uuid] == nil {
+			seen[m.uuid] = map[int]liveMember{}
+		}
+		if old, again := seen[m.uuid][m.rank]; again && old.pid != m.pid {
+			j.t.Fatalf("%v and %v have one rank", old, m)
+		}
+		seen[m.uuid][m.rank] = m
+		if len(seen[m.uuid]) == world && !slices.ContainsFunc(lost, func(pid int) bool {
+			return slices.ContainsFunc(slices.Collect(maps.Values(seen[m.uuid])), func(m liveMember) bool { return m.pid == pid })
+		}) {
+			var all []liveMember
+			for rank := range world {
+				all = append(all, seen[m.uuid][rank])
+			}
+			return all
+		}
+	}
+}
+
+// goesOn checks that all of before but the lost are among after, in their order.
+func goesOn(t *testing.T, before, after []liveMember, lost ...int) {
+	t.Helper()
+	var old, now []int
+	for _, m := range before {
+		if !slices.Contains(lost, m.pid) {
+			old = append(old, m.pid)
+		}
+	}
+	for _, m := range after {
+		if slices.Contains(old, m.pid) {
+			now = append(now, m.pid)
+		}
+		if m.step != after[0].step {
+			t.Errorf("after %v: steps differ", after)
+		}
+	}
+	if !slices.Equal(old, now) {
+		t.Errorf("%v go on after %v, want %v", now, before, old)
+	}
+}
+
+// Workers of a live group go on when others are lost, and come back.
+func TestLive(t *testing.T) {
+	t.Parallel()
+	m := newMixed(t, "2:3", "--live --max-restarts 9", "live", "gate", "exit:0")
+	peers := []peer{{l: muster(t), addr: "1", hosts: true, nproc: 2}, {l: muster(t), addr: "2"}, {l: muster(t), addr: "3"}}
+	agents := m.startAll(peers...)
+	first := agents[0]
+	all := first.members(4)
+
+	kill := func(pid int) { // a worker
+		must(syscall.Kill(pid, syscall.SIGKILL))
+		back := first.members(4, pid)
+		goesOn(t, all, back, pid)
+		all = back
+	}
+	kill(all[1].pid) // which has a peer on its host
+	kill(all[2].pid) // which has none
+	kill(all[0].pid)
+
+	lost := all[3].pid
+	agents[2].signal(syscall.SIGKILL)
+	left := first.members(3, lost)
+	goesOn(t, all, left, lost)
+	agents[2] = m.start(peers[2])
+	goesOn(t, left, first.members(4))
+	m.gate.Open()
+	wantAll(agents, 0)
+}
+
+// A group of one host goes on likewise, until its restarts are used up; then without those that
+// fail, and the job succeeds with those that are left.
+func TestLiveAlone(t *testing.T) {
+	t.Parallel()
+	j := start(t, muster(t), setup{}, "--standalone --nproc-per-node 3 --live --max-restarts 1 --no-python", worker("live", "gate", "exit:0")...)
+	all := j.members(3)
+	must(syscall.Kill(all[0].pid, syscall.SIGKILL))
+	back := j.members(3, all[0].pid)
+	goesOn(t, all, back, all[0].pid)
+	must(syscall.Kill(back[0].pid, syscall.SIGKILL))
+	goesOn(t, back, j.members(2, back[0].pid), back[0].pid)
+	j.gate.Open()
+	j.want(0).noneLeft(0)
+}
+
+// A liveStep is a line of examples/train_live.py.
+type liveStep struct {
+	Step, World, Rank int
+	Sum               float64
+	Samples           []int
+}
+
+// liveSteps returns what all ranks have completed, by step and rank.
+func liveSteps(t *testing.T, agents ...*job) map[int]map[int]liveStep {
+	t.Helper()
+	all := map[int]map[int]liveStep{}
+	for _, j := range agents {
+		for line := range strings.Lines(j.out()) {
+			var s liveStep
+			if json.Unmarshal([]byte(line), &s) != nil {
+				continue // the last of a worker that was killed
+			}
+			if all[s.Step] == nil {
+				all[s.Step] = map[int]liveStep{}
+			}
+			if _, again := all[s.Step][s.Rank]; again {
+				t.Errorf("rank %d completes step %d twice", s.Rank, s.Step)
+			}
+			all[s.Step][s.Rank] = s
+		}
+	}
+	return all
+}
+
+// awaitLive waits until a step that is not below from was completed by a world of a size.
+func awaitLive(t *testing.T, world, from int, agents ...*job) (step int) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		for step, ranks := range liveSteps(t, agents...) {
+			if s, ok := ranks[0]; ok && step >= from && s.World == world {
+				return step
+			}
+		}
+	}
+	t.Fatalf("no step from %d on of %d ranks\n%s", from, world, agents[0].console())
+	return 0
+}
+
+// A training on three hosts goes on when a worker and then a host are lost, and when they come
+// back: all ranks have equal parameters after each step, and no sample is seen twice in an epoch
+// or missed.
+func TestLiveTrains(t *testing.T) {
+	t.Parallel()
+	m := newMixed(t, "2:3", "--live --max-restarts 9")
+	python, err := filepath.Abs("../../python")
+	must(err)
+	m.program, m.env = []string{"../../examples/train_live.py", "--steps", "1000000", "--samples", "960", "--pause", "0.01"}, withPython(t, testproc.Unpaused, "PYTHONPATH="+python).env
+	peers := []peer{{l: muster(t), addr: "1", hosts: true}, {l: muster(t), addr: "2"}, {l: muster(t), addr: "3"}}
+	agents := m.startAll(peers...)
+	step := awaitLive(t, 3, 5, agents...)
+	running, err := procfs.All()
+	must(err)
+	for _, p := range running {
+		if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)); p.Parent == agents[1].cmd.Process.Pid && strings.Contains(string(name), "train_live") {
+			must(syscall.Kill(p.PID, syscall.SIGKILL))
+		}
+	}
+	step = awaitLive(t, 2, step, agents...)
+	step = awaitLive(t, 3, step, agents...)
+	agents[2].signal(syscall.SIGKILL)
+	step = awaitLive(t, 2, step, agents...)
+	agents = append(agents, m.start(peers[2]))
+	step = awaitLive(t, 3, step+1, agents...)
+	all := liveSteps(t, agents...)
+	const perEpoch = 20
+	seen, torn := map[int]int{}, false // torn: a rank was killed after a step, and before it printed that
+	for i := range step {
+		torn = torn || len(all[i]) != all[i][0].World
+		for rank, s := range all[i] {
+			if s.Sum != all[i][0].Sum {
+				t.Errorf("after step %d rank %d has the sum %v, rank 0 %v", i, rank, s.Sum, all[i][0].Sum)
+			}
+			for _, sample := range s.Samples {
+				seen[sample]++
+			}
+		}
+		if (i+1)%perEpoch != 0 {
+			continue
+		}
+		for sample := range 960 {
+			if n := seen[sample]; n != 1 && !torn {
+				t.Errorf("sample %d was seen %d times in epoch %d", sample, n, i/perEpoch)
+				break
+			}
+		}
+		clear(seen)
+		torn = false
+	}
+	for _, i := range []int{0, 1, 3} {
+		agents[i].signal(syscall.SIGTERM)
+	}
+	t.Logf("%d steps", step)
+}
