@@ -254,9 +254,10 @@ type Agent struct {
 	watchdog  atomic.Pointer[watchdog] // nil before the run
 	gpus      devices.Meter
 
-	live   *liveWorkers // nil without Config.Live
-	kept   *kept        // of the last attempt; of the goroutine of Run
-	futile int          // live changes without a loss, one after the other
+	live    *liveWorkers // nil without Config.Live
+	kept    *kept        // of the last attempt; of the goroutine of Run, as carried is
+	carried *membership  // what the next attempt begins with; nil where all start anew
+	futile  atomic.Int32 // live changes without a loss, one after the other
 }
 
 // New checks the configuration.

@@ -74,7 +74,7 @@ func (a *Agent) aside(at *attempt, n *news) bool {
 	case a.live == nil || at.phase != running || at.formed.Load() == nil:
 	case n.ev == evLiveChange:
 		return !a.lively(at) // their end is news, too
-	case n.ev == evNodesWaiting && n.change.Kind == rendezvous.NodesWaiting:
+	case n.ev == evNodesWaiting && n.change.Kind == rendezvous.NodesWaiting && !at.formed.Load().pending:
 		if !at.formed.Load().leader {
 			return true // the agent with rank 0 asks for a round
 		}
@@ -149,13 +149,16 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 			taken = false
 		}
 	}
+	if formed {
+		a.carried = &membership{ranks: at.formed.Load().ranks, pending: true}
+	}
 	if !formed || len(a.live.left()) == 0 || n.ev == evFailed || n.ev == evLostPeers {
 		a.comeBack(ctx, at, n)
 		return true, nil
 	}
 	a.log.Warn("live: the workers come to rest", "run_id", a.cfg.Rendezvous.RunID(), "round", at.round.Round, "cause", m.Reason, "workers_here", len(a.live.members()))
 	if n.ev != evLiveChange || n.record.At >= 0 {
-		a.futile = 0
+		a.futile.Store(0)
 	}
 	a.comeToRest(m)
 	a.kept = &kept{team: at.team, lost: lost}
@@ -272,7 +275,16 @@ func (a *Agent) dropKept(ctx context.Context) {
 		return
 	}
 	a.kept = nil
+	closed := make(chan struct{})
+	go func() {
+		select {
+		case <-a.cfg.Hurry:
+			k.group.Kill()
+		case <-closed:
+		}
+	}()
 	k.group.Close(syscall.SIGTERM, a.cfg.ShutdownTimeout)
+	close(closed)
 	a.finishLogs(ctx, &attempt{team: k.team})
 }
 
@@ -394,18 +406,27 @@ func (a *Agent) awaitRest(at *attempt) {
 	if err == nil || at.life.Err() != nil {
 		return
 	}
+	a.killLate(at, members, "does not come to rest", func(x *liveWorker) bool {
+		return x.ready != nil && x.ready.Change == w.change
+	})
+}
+
+// killLate kills the workers that have not done in time what they had to. They count as lost.
+func (a *Agent) killLate(at *attempt, of map[int]*liveWorker, what string, done func(*liveWorker) bool) {
+	w := a.live
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for i, x := range members {
-		if !x.gone && (x.ready == nil || x.ready.Change != w.change) {
-			a.log.Warn("live: a worker does not come to rest in time; it is killed", "local_rank", i, "timeout", a.liveTimeout())
-			at.accuse(i, fmt.Sprintf("live change: not at rest within %v", a.liveTimeout()))
-			x.gone = true
-			if one, ok := at.group.(interface {
-				Signal(localRank int, sig syscall.Signal) bool
-			}); ok {
-				go one.Signal(i, syscall.SIGKILL)
-			}
+	for i, x := range of {
+		if x.gone || done(x) {
+			continue
+		}
+		a.log.Warn("live: a worker is killed, since the others wait for it", "local_rank", i, "it", what, "timeout", a.liveTimeout())
+		at.accuse(i, fmt.Sprintf("live change: it %s within %v", what, a.liveTimeout()))
+		x.gone = true
+		if one, ok := at.group.(interface {
+			Signal(localRank int, sig syscall.Signal) bool
+		}); ok {
+			at.wg.Go(func() { one.Signal(i, syscall.SIGKILL) })
 		}
 	}
 }
@@ -505,7 +526,7 @@ func (a *Agent) reconfigure(at *attempt, plan *livePlan, change int, began time.
 		ranks[local], to[local], x.member, x.failed = base+i, x, true, nil
 	}
 	w.mu.Unlock()
-	at.formed.Store(&formed{ranks: ranks, leader: plan.leader() == at.round.Rank})
+	at.formed.Store(&membership{ranks: ranks, leader: plan.leader() == at.round.Rank})
 	w.send(to, func(local int) *liveMessage {
 		return &liveMessage{Type: "members", Change: change, liveMembers: &liveMembers{
 			UUID: int64(at.round.Round) + 1, Rank: ranks[local], World: len(plan.Handles), Handles: plan.Handles, Steps: plan.Steps,
@@ -526,10 +547,13 @@ func (a *Agent) reconfigure(at *attempt, plan *livePlan, change int, began time.
 		return !waiting
 	})
 	switch {
-	case err != nil && at.life.Err() == nil:
-		return fmt.Errorf("%w: the workers do not take part within %v", errNotLive, a.liveTimeout())
-	case err != nil:
+	case err != nil && at.life.Err() != nil:
 		return err
+	case err != nil:
+		a.killLate(at, to, "does not take part", func(x *liveWorker) bool {
+			return x.done == change || x.failed != nil && x.failed.Change == change
+		})
+		return nil // their end is news
 	case failed != nil:
 		return nil // watchLive finds it
 	}
@@ -548,10 +572,11 @@ func (a *Agent) rankEnv(at *attempt, plan *livePlan, localRank, rank int) map[st
 	}
 }
 
-// formed is the membership of a round, as far as this host has to know.
-type formed struct {
-	ranks  map[int]int // of this host's members, by local rank
-	leader bool        // one of them is rank 0
+// A membership is that of a round, as far as this host has to know.
+type membership struct {
+	ranks   map[int]int // of this host's members, by local rank
+	leader  bool        // one of them is rank 0
+	pending bool        // it is the last one; that of this round is not known yet
 }
 
 // watchLive waits for a reason for the next change, and sends it.
@@ -595,7 +620,7 @@ func (a *Agent) watchLive(at *attempt) error {
 			if !at.outlives(a.cfg.PeerTimeout) {
 				return context.Cause(at.life)
 			}
-			if a.futile++; a.futile > mostFutile {
+			if a.futile.Add(1) > mostFutile {
 				return fmt.Errorf("%w: %d changes did not help: %s", errNotLive, mostFutile, failed.Error)
 			}
 			at.send(news{ev: evLiveChange, record: &record{At: -1, Cause: "a collective failed on " + a.cfg.Host + ": " + firstLine(failed.Error)}})
@@ -647,10 +672,10 @@ func (at *attempt) localRank(rank int) int {
 
 // liveState is the part of an attempt that live changes need.
 type liveState struct {
-	formed   atomic.Pointer[formed] // nil before the workers are a group that can change
-	forgiven map[int]process.Exit   // workers without which the others went on, by local rank; mu guards it
-	keptOn   atomic.Bool            // the workers go on after this attempt
-	released chan struct{}          // closed when they are kept
+	formed   atomic.Pointer[membership] // nil before the workers are a group that can change
+	forgiven map[int]process.Exit       // workers without which the others went on, by local rank; mu guards it
+	keptOn   atomic.Bool                // the workers go on after this attempt
+	released chan struct{}              // closed when they are kept
 }
 
 // forgive leaves out of a result the workers without which the others have gone on.

@@ -3,6 +3,7 @@ package agent
 import (
 	"bufio"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,7 +12,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"time"
 
@@ -29,9 +29,11 @@ const (
 	// maxLiveLine bounds what a worker writes in one line, mostLiveConns its connections.
 	maxLiveLine   = 64 << 10
 	mostLiveConns = 4096
-	// maxHandle bounds a handle, and liveWrite how long a worker may not read.
+	// maxHandle bounds a handle, liveWrite how long a worker may not read, and liveQueue how many
+	// messages wait for it.
 	maxHandle = 4096
 	liveWrite = 5 * time.Second
+	liveQueue = 64
 )
 
 // A liveMessage is one line between a worker and its agent; docs/live.md says what each type
@@ -70,6 +72,7 @@ type liveMembers struct {
 type liveWorkers struct {
 	log      *slog.Logger
 	dir      string
+	random   string
 	listener *net.UnixListener
 	wg       sync.WaitGroup
 
@@ -77,7 +80,7 @@ type liveWorkers struct {
 	closed  bool
 	conns   map[net.Conn]bool
 	workers map[int]*liveWorker // by local rank: those that were started last
-	starts  int                 // of workers, for their IDs
+	starts  int                 // of workers, for their IDs, which no other host has
 	change  int                 // the last change of this host's members, from 1
 	news    chan struct{}       // closed, and replaced, when a worker has said something
 }
@@ -86,7 +89,7 @@ type liveWorkers struct {
 type liveWorker struct {
 	id     string
 	conn   net.Conn
-	writes *sync.Mutex // of conn
+	lines  chan []byte // to it, in order; closed by serve
 	gone   bool        // it has ended, or hung up
 	member bool        // of the last membership
 	heard  bool        // it has said hello
@@ -113,7 +116,7 @@ func openLive(log *slog.Logger) (*liveWorkers, error) {
 		os.RemoveAll(dir)
 		return nil, err
 	}
-	w := &liveWorkers{log: log, dir: dir, listener: l, conns: map[net.Conn]bool{}, workers: map[int]*liveWorker{}, change: 1, news: make(chan struct{})}
+	w := &liveWorkers{log: log, dir: dir, random: rand.Text(), listener: l, conns: map[net.Conn]bool{}, workers: map[int]*liveWorker{}, change: 1, news: make(chan struct{})}
 	w.wg.Go(w.accept)
 	return w, nil
 }
@@ -163,6 +166,8 @@ func (w *liveWorkers) serve(conn net.Conn) {
 		delete(w.conns, conn)
 		if x != nil {
 			x.gone = true
+			close(x.lines)
+			x.lines = nil
 			w.tell()
 		}
 	}()
@@ -196,7 +201,9 @@ func (w *liveWorkers) hello(conn net.Conn, m *liveMessage) *liveWorker {
 	defer w.mu.Unlock()
 	for _, x := range w.workers {
 		if m.Type == "hello" && m.ID == x.id && !x.heard && m.Version == liveVersion {
-			x.conn, x.heard = conn, true
+			x.conn, x.heard, x.lines = conn, true, make(chan []byte, liveQueue)
+			lines := x.lines
+			w.wg.Go(func() { write(conn, lines) })
 			return x
 		}
 	}
@@ -231,7 +238,7 @@ func (w *liveWorkers) env(localRank int) map[string]string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.starts++
-	x := &liveWorker{id: strconv.Itoa(w.starts), writes: new(sync.Mutex)}
+	x := &liveWorker{id: fmt.Sprintf("%s.%d", w.random, w.starts)}
 	w.workers[localRank] = x
 	return map[string]string{liveSocketVar: w.path(), liveIDVar: x.id}
 }
@@ -276,21 +283,33 @@ func (w *liveWorkers) members() map[int]*liveWorker {
 	return w.each(func(x *liveWorker) bool { return x.member && !x.gone })
 }
 
-// send sends to workers, each on a goroutine of its own.
+// send sends to workers. It does not wait: one that does not read is dropped.
 func (w *liveWorkers) send(to map[int]*liveWorker, message func(localRank int) *liveMessage) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	for i, x := range to {
 		line, err := json.Marshal(message(i))
 		if err != nil {
 			panic(err) // there is nothing in it that JSON cannot say
 		}
-		w.wg.Go(func() {
-			x.writes.Lock()
-			defer x.writes.Unlock()
-			_ = x.conn.SetWriteDeadline(time.Now().Add(liveWrite))
-			if _, err := x.conn.Write(append(line, '\n')); err != nil {
-				x.conn.Close() // serve says that it is gone
-			}
-		})
+		if x.lines == nil {
+			continue // it is gone
+		}
+		select {
+		case x.lines <- append(line, '\n'):
+		default:
+			x.conn.Close() // serve says that it is gone
+		}
+	}
+}
+
+// write writes lines to a worker. After an error serve drops them.
+func write(conn net.Conn, lines <-chan []byte) {
+	for line := range lines {
+		_ = conn.SetWriteDeadline(time.Now().Add(liveWrite))
+		if _, err := conn.Write(line); err != nil {
+			conn.Close()
+		}
 	}
 }
 

@@ -321,6 +321,8 @@ func (a *Agent) startGroup(ctx context.Context, at *attempt) news {
 		return a.notStarted(at, err)
 	}
 	if a.live != nil {
+		at.formed.Store(a.carried)
+		a.carried = nil
 		at.wg.Go(func() { a.form(at, had) })
 	}
 	if a.cfg.HangTimeout > 0 {

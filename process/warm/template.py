@@ -530,8 +530,8 @@ class Lesson:
                     continue
                 if spec.name == name and name != "__main__" and is_installed(module, dirs):
                     names.append(name)
-                cached = getattr(spec, "cached", None)
-                files[cached if cached and os.path.exists(cached) else getattr(spec, "origin", None)] = 0
+                # Without a look at whether it exists: that would take seconds on a slow file system.
+                files[getattr(spec, "cached", None) or getattr(spec, "origin", None)] = 0
             self.keep("modules", names)
             self.keep("files", [f for f in files if isinstance(f, str) and f.startswith("/") and "\n" not in f])
         except Exception:

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -164,6 +165,59 @@ func TestLiveAlone(t *testing.T) {
 	goesOn(t, back, j.members(2, back[0].pid), back[0].pid)
 	j.gate.Open()
 	j.want(0).noneLeft(0)
+}
+
+// Whatever dies, also at once and during a change, the others go on in one membership after the
+// other, and the group is whole again.
+func TestLiveRandom(t *testing.T) {
+	for seed := range uint64(6) {
+		t.Run(itoa(int(seed)), func(t *testing.T) {
+			t.Parallel()
+			random := rand.New(rand.NewPCG(seed, 16))
+			m := newMixed(t, "2:3", "--live --max-restarts 99", "live", "gate", "exit:0")
+			peers := []peer{{l: muster(t), addr: "1", hosts: true, nproc: 2}, {l: muster(t), addr: "2", nproc: 2}, {l: muster(t), addr: "3"}}
+			agents := m.startAll(peers...)
+			first := agents[0]
+			all := first.members(5)
+			for range 8 {
+				var lost []int
+				kill := func(pid int) {
+					lost = append(lost, pid)
+					must(syscall.Kill(pid, syscall.SIGKILL))
+				}
+				at := random.IntN(5)
+				switch random.IntN(4) {
+				case 0:
+					kill(all[at].pid)
+				case 1: // two at once
+					kill(all[at].pid)
+					kill(all[(at+1)%5].pid)
+				case 2: // one during the change, or after it
+					kill(all[at].pid)
+					for range random.IntN(4) {
+						first.line()
+					}
+					kill(all[(at+2)%5].pid)
+				case 3: // an agent, whose workers end with it
+					i := 1 + random.IntN(2)
+					for _, m := range all {
+						if p, err := procfs.Read(m.pid); err == nil && p.Parent == agents[i].cmd.Process.Pid {
+							lost = append(lost, m.pid)
+						}
+					}
+					agents[i].signal(syscall.SIGKILL)
+					<-agents[i].ended
+					agents[i] = m.start(peers[i])
+				}
+				t.Logf("lost %v of %v", lost, all)
+				now := first.members(5, lost...)
+				goesOn(t, all, now, lost...)
+				all = now
+			}
+			m.gate.Open()
+			wantAll(agents, 0)
+		})
+	}
 }
 
 // A liveStep is a line of examples/train_live.py.

@@ -1,0 +1,194 @@
+//go:build linux
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// restarting is muster without --live: the same script starts again.
+const restarting = "muster without `--live`"
+
+// measureLive kills one of three workers, each on a host of its own, or its agent, and looks
+// when the others have completed another step.
+func measureLive(l *lab) ([]*row, error) {
+	if l.python == "" || l.musterBin == "" {
+		return nil, nil
+	}
+	script, err := filepath.Abs("bench/workload/live.py")
+	if err != nil {
+		return nil, err
+	}
+	worker := &row{What: "SIGKILL of one of 3 workers on 3 hosts → the others' next optimizer step, `--live`", Goal: 0.120, Chart: "a worker is lost → next step, `--live`",
+		Note: "DDP over gloo, steps of 5 ms and more; the others start again from nothing, and the step is their first"}
+	worst := &row{What: "the same, p99", Quantile: 0.99, Goal: 0.250}
+	agent := &row{What: "SIGKILL of one of 3 agents → the others' next optimizer step, `--live`", Goal: 0.150, Chart: "an agent is lost → next step, `--live`"}
+	joins := &row{What: "the worker's replacement, `--live --warm` → next step of all 3", Goal: 0.500, Note: "from the SIGKILL"}
+	pause := &row{What: "how long the others stand still for it", Goal: 0.050, Note: "between two steps of the others, of which one is 5 ms of work and more"}
+	for _, c := range []struct {
+		name    string
+		flags   []string
+		deaths  int
+		byAgent bool
+	}{
+		{muster, []string{"--live", "--warm"}, l.n(40, 4), false},
+		{muster, []string{"--live", "--warm"}, l.n(8, 2), true},
+		{restarting, nil, l.n(3, 1), false},
+		{torchrun, nil, l.n(3, 1), false},
+	} {
+		if c.name == torchrun && l.torchrunBin == "" {
+			continue
+		}
+		t, err := l.startLive(c.name, c.flags, script)
+		if err == nil {
+			for i := 0; i < c.deaths && err == nil; i++ {
+				var got liveTimes
+				if got, err = t.die(c.byAgent); err != nil {
+					break
+				}
+				if c.byAgent {
+					agent.add(c.name, got.next)
+					continue
+				}
+				worker.add(c.name, got.next)
+				worst.add(c.name, got.next)
+				if c.name == muster {
+					joins.add(muster, got.all)
+					pause.add(muster, got.pause)
+				}
+			}
+			err = errors.Join(err, t.dismiss())
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.name, err)
+		}
+	}
+	worker.Note += "; " + restarting + " " + worker.cell(restarting)
+	return []*row{worker, worst, agent, joins, pause}, nil
+}
+
+// A liveTeam is three agents with a worker each.
+type liveTeam struct {
+	team
+	live   bool
+	deaths int
+	argv   []string // of the last agent
+}
+
+type liveTimes struct{ next, all, pause float64 } // seconds
+
+func (l *lab) startLive(c string, flags []string, script string) (*liveTeam, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	as := c
+	if c == restarting {
+		as = muster
+	}
+	t := &liveTeam{team: team{l: l, contender: as}, live: c == muster}
+	flags = append(flags, "--max-restarts=1000")
+	for i := range 3 {
+		conf := fmt.Sprintf("--rdzv-conf=last_call_timeout=3,is_host=%t", i == 0)
+		t.argv = append([]string{"/usr/bin/env", "PYTHON_EXEC=" + l.python}, l.hostArgv(as, i, port, "2:3", append(flags, conf), l.python, script)...)
+		if t.live { // without --no-python, so that workers may be forks
+			n := len(t.argv)
+			t.argv = append(t.argv[:n-3:n-3], script)
+		}
+		j, err := l.start(t.argv, console{})
+		if err != nil {
+			return nil, err
+		}
+		t.agents = append(t.agents, j)
+	}
+	_, err = t.await(t.agents, 0, 0, 3)
+	return t, err
+}
+
+// await waits until each of some agents has noted a step of a world after a time, in an attempt
+// that is not below restart, and returns when the last of them did.
+func (t *liveTeam) await(agents []*job, since int64, restart int, world int64) (last int64, err error) {
+	for _, j := range agents {
+		end := time.Now().Add(2 * time.Minute)
+		for {
+			all, err := j.events()
+			if err != nil {
+				return 0, err
+			}
+			var at int64
+			for _, e := range all {
+				if e.What == "step" && e.At > since && e.Restart >= restart && e.Additional == world {
+					at = e.At
+					break
+				}
+			}
+			if at > 0 {
+				last = max(last, at)
+				break
+			}
+			if time.Now().After(end) || zombie(j.pid) {
+				return 0, fmt.Errorf("no step of %d ranks: %w: %s", world, errQuiet, j.console())
+			}
+			time.Sleep(2 * time.Millisecond)
+		}
+	}
+	return last, nil
+}
+
+// die kills the last agent, or its worker, and waits until all go on.
+func (t *liveTeam) die(byAgent bool) (got liveTimes, err error) {
+	t.deaths++
+	others := t.agents[:2]
+	last := t.agents[2]
+	pid, err := last.worker()
+	if err != nil {
+		return got, err
+	}
+	begin := now()
+	if byAgent {
+		last.signal(syscall.SIGKILL)
+	} else if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		return got, err
+	}
+	if !t.live {
+		at, err := t.await(t.agents, begin, t.deaths, 3)
+		got.next = float64(at-begin) / 1e9
+		return got, err
+	}
+	at, err := t.await(others, begin, 0, 2)
+	if err != nil {
+		return got, err
+	}
+	got.next = float64(at-begin) / 1e9
+	if byAgent {
+		if err := last.wait(); err != nil {
+			return got, err
+		}
+		last.discard()
+		if t.agents[2], err = t.l.start(t.argv, console{}); err != nil {
+			return got, err
+		}
+	}
+	if at, err = t.await(t.agents, at, 0, 3); err != nil {
+		return got, err
+	}
+	got.all = float64(at-begin) / 1e9
+	all, err := others[0].events()
+	var before int64
+	for _, e := range all {
+		if e.What == "step" && e.At > begin {
+			if e.Additional == 3 && before > 0 {
+				got.pause = float64(e.At-before) / 1e9
+				break
+			}
+			if e.Additional == 2 {
+				before = e.At
+			}
+		}
+	}
+	return got, err
+}
