@@ -24,7 +24,7 @@ func measureLive(l *lab) ([]*row, error) {
 		return nil, err
 	}
 	worker := &row{What: "SIGKILL of one of 3 workers on 3 hosts → the others' next optimizer step, `--live`", Goal: 0.120, Chart: "a worker is lost → next step, `--live`",
-		Note: "DDP over gloo, steps of 5 ms and more; the others start again from nothing, and the step is their first"}
+		Note: "DDP over gloo, steps of 5 ms and more; the others start again from nothing, and the step is their first; torchrun with " + ownStore + " ([D1](differences.md))"}
 	worst := &row{What: "the same, p99", Quantile: 0.99, Goal: 0.250}
 	agent := &row{What: "SIGKILL of one of 3 agents → the others' next optimizer step, `--live`", Goal: 0.150, Chart: "an agent is lost → next step, `--live`"}
 	joins := &row{What: "the worker's replacement, `--live --warm` → next step of all 3", Goal: 0.500, Note: "from the SIGKILL"}
@@ -38,7 +38,7 @@ func measureLive(l *lab) ([]*row, error) {
 		{muster, []string{"--live", "--warm"}, l.n(40, 4), false},
 		{muster, []string{"--live", "--warm"}, l.n(8, 2), true},
 		{restarting, nil, l.n(3, 1), false},
-		{torchrun, nil, l.n(3, 1), false},
+		{torchrun, nil, l.n(2, 1), false},
 	} {
 		if c.name == torchrun && l.torchrunBin == "" {
 			continue
@@ -74,9 +74,8 @@ func measureLive(l *lab) ([]*row, error) {
 // A liveTeam is three agents with a worker each.
 type liveTeam struct {
 	team
-	live   bool
-	deaths int
-	argv   []string // of the last agent
+	live bool
+	argv []string // of the last agent
 }
 
 type liveTimes struct{ next, all, pause float64 } // seconds
@@ -92,9 +91,13 @@ func (l *lab) startLive(c string, flags []string, script string) (*liveTeam, err
 	}
 	t := &liveTeam{team: team{l: l, contender: as}, live: c == muster}
 	flags = append(flags, "--max-restarts=1000")
+	env := []string{"/usr/bin/env", "PYTHON_EXEC=" + l.python}
+	if as == torchrun {
+		env = append(env, ownStore)
+	}
 	for i := range 3 {
 		conf := fmt.Sprintf("--rdzv-conf=last_call_timeout=3,is_host=%t", i == 0)
-		t.argv = append([]string{"/usr/bin/env", "PYTHON_EXEC=" + l.python}, l.hostArgv(as, i, port, "2:3", append(flags, conf), l.python, script)...)
+		t.argv = append(env[:len(env):len(env)], l.hostArgv(as, i, port, "2:3", append(flags, conf), l.python, script)...)
 		if t.live { // without --no-python, so that workers may be forks
 			n := len(t.argv)
 			t.argv = append(t.argv[:n-3:n-3], script)
@@ -105,13 +108,13 @@ func (l *lab) startLive(c string, flags []string, script string) (*liveTeam, err
 		}
 		t.agents = append(t.agents, j)
 	}
-	_, err = t.await(t.agents, 0, 0, 3)
+	_, err = t.await(t.agents, 0, nil, 3)
 	return t, err
 }
 
-// await waits until each of some agents has noted a step of a world after a time, in an attempt
-// that is not below restart, and returns when the last of them did.
-func (t *liveTeam) await(agents []*job, since int64, restart int, world int64) (last int64, err error) {
+// await waits until each of some agents has noted a step of a world after a time, by none of
+// some processes, and returns when the last of them did.
+func (t *liveTeam) await(agents []*job, since int64, not map[int]bool, world int64) (last int64, err error) {
 	for _, j := range agents {
 		end := time.Now().Add(2 * time.Minute)
 		for {
@@ -121,7 +124,7 @@ func (t *liveTeam) await(agents []*job, since int64, restart int, world int64) (
 			}
 			var at int64
 			for _, e := range all {
-				if e.What == "step" && e.At > since && e.Restart >= restart && e.Additional == world {
+				if e.What == "step" && e.At > since && !not[e.PID] && e.Additional == world {
 					at = e.At
 					break
 				}
@@ -141,12 +144,19 @@ func (t *liveTeam) await(agents []*job, since int64, restart int, world int64) (
 
 // die kills the last agent, or its worker, and waits until all go on.
 func (t *liveTeam) die(byAgent bool) (got liveTimes, err error) {
-	t.deaths++
 	others := t.agents[:2]
 	last := t.agents[2]
 	pid, err := last.worker()
 	if err != nil {
 		return got, err
+	}
+	before := map[int]bool{}
+	for _, j := range t.agents {
+		other, err := j.worker()
+		if err != nil {
+			return got, err
+		}
+		before[other] = true
 	}
 	begin := now()
 	if byAgent {
@@ -155,11 +165,11 @@ func (t *liveTeam) die(byAgent bool) (got liveTimes, err error) {
 		return got, err
 	}
 	if !t.live {
-		at, err := t.await(t.agents, begin, t.deaths, 3)
+		at, err := t.await(t.agents, begin, before, 3)
 		got.next = float64(at-begin) / 1e9
 		return got, err
 	}
-	at, err := t.await(others, begin, 0, 2)
+	at, err := t.await(others, begin, nil, 2)
 	if err != nil {
 		return got, err
 	}
@@ -173,20 +183,20 @@ func (t *liveTeam) die(byAgent bool) (got liveTimes, err error) {
 			return got, err
 		}
 	}
-	if at, err = t.await(t.agents, at, 0, 3); err != nil {
+	if at, err = t.await(t.agents, at, nil, 3); err != nil {
 		return got, err
 	}
 	got.all = float64(at-begin) / 1e9
 	all, err := others[0].events()
-	var before int64
+	var two int64 // the last step of 2
 	for _, e := range all {
 		if e.What == "step" && e.At > begin {
-			if e.Additional == 3 && before > 0 {
-				got.pause = float64(e.At-before) / 1e9
+			if e.Additional == 3 && two > 0 {
+				got.pause = float64(e.At-two) / 1e9
 				break
 			}
 			if e.Additional == 2 {
-				before = e.At
+				two = e.At
 			}
 		}
 	}
