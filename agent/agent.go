@@ -491,6 +491,9 @@ func (a *Agent) workers(at *attempt, restarts int) process.Config {
 			cfg.Args[i] = spec.Args(i, at.ranks.Base+i)
 		}
 		cfg.Envs[i] = a.workerEnv(at, restarts, i)
+		if a.live != nil { // startWorkers says which worker it is
+			cfg.Envs[i][liveSocketVar], cfg.Envs[i][liveIDVar] = a.live.path(), ""
+		}
 	}
 	return cfg
 }
