@@ -53,7 +53,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		s.followLogs(w, r)
 		return
 	}
-	write(w, s.answer(w, r))
+	rep, done := s.answer(w, r)
+	defer done()
+	write(w, rep)
+	_ = http.NewResponseController(w).Flush() // before the connection counts as idle
 }
 
 // streams says whether a request is one for a stream of logs that may be answered.
@@ -81,36 +84,40 @@ func write(w http.ResponseWriter, rep reply) {
 	_, _ = w.Write(rep.body) // a client that is gone needs no answer
 }
 
-// answer makes the reply to a request.
-func (s *Server) answer(w http.ResponseWriter, r *http.Request) reply {
+// answer makes the reply to a request. The caller calls done once that is sent: until then
+// the server's end does not close the connection.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request) (rep reply, done func()) {
+	done = func() {}
 	if r.Method == http.MethodPost && s.cfg.Control != nil {
+		done = stream(r.Context())
 		defer keep(r.Context())()
-		return s.control(r)
+		return s.control(r), done
 	}
 	stacks := s.token != "" && r.Method == http.MethodPost && r.URL.Path == "/v1/autopsy"
 	if r.Method != http.MethodGet && r.Method != http.MethodHead && !stacks {
 		w.Header().Set("Allow", "GET, HEAD")
-		return textReply(http.StatusMethodNotAllowed, "%s is not allowed: what is here can be read, not changed", r.Method)
+		return textReply(http.StatusMethodNotAllowed, "%s is not allowed: what is here can be read, not changed", r.Method), done
 	}
 	if !s.hosts.allow(r.Host) {
 		return textReply(http.StatusForbidden, "this server does not answer as %q: it is asked by an address, as localhost, by a name of its own host, "+
-			"or by one that --health-names has; at the loopback interface as localhost", r.Host)
+			"or by one that --health-names has; at the loopback interface as localhost", r.Host), done
 	}
 	pace, do := s.reading, s.handlers(r.URL.Path)
 	if stacks {
 		do = s.stacks
 	}
 	if do == nil {
-		return textReply(http.StatusNotFound, "there is no %q here; there are /, /healthz, /readyz, /metrics, /v1/state and /v1/logs with ?rank=N, ?contains=TEXT or ?follow=1", r.URL.Path)
+		return textReply(http.StatusNotFound, "there is no %q here; there are /, /healthz, /readyz, /metrics, /v1/state and /v1/logs with ?rank=N, ?contains=TEXT or ?follow=1", r.URL.Path), done
 	}
 	if r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {
 		pace = s.probes
 	}
 	if !pace.wait(r.Context()) {
-		return busy("too many requests")
+		return busy("too many requests"), done
 	}
+	done = stream(r.Context())
 	defer keep(r.Context())()
-	return do(w, r)
+	return do(w, r), done
 }
 
 // handlers returns what answers at a path, nil if nothing does.

@@ -204,3 +204,70 @@ func TestServeEnds(t *testing.T) {
 		t.Error("the port is still open")
 	}
 }
+
+// A held listener's connections write only once the listener was closed, and are given the
+// time to be closed, too.
+type heldListener struct {
+	net.Listener
+	end    func()
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (l *heldListener) Close() error {
+	l.once.Do(func() { close(l.closed) })
+	return l.Listener.Close()
+}
+
+func (l *heldListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return &heldConn{Conn: c, l: l, closed: make(chan struct{})}, err
+}
+
+type heldConn struct {
+	net.Conn
+	l      *heldListener
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (c *heldConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+func (c *heldConn) Write(p []byte) (int, error) {
+	c.l.end()
+	<-c.l.closed
+	select {
+	case <-c.closed:
+	case <-time.After(100 * time.Millisecond):
+	}
+	return c.Conn.Write(p)
+}
+
+// An answer that is not written yet when the server ends is sent whole.
+func TestServeEndsWithAnswer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	s, err := health.Listen(health.Config{Listener: &heldListener{Listener: l, end: cancel, closed: make(chan struct{})}, Source: running()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx) }()
+	r, err := http.Get("http://" + l.Addr().String() + "/healthz")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	if body, err := io.ReadAll(r.Body); err != nil || r.StatusCode != http.StatusOK || len(body) == 0 {
+		t.Errorf("status %d, %q, %v", r.StatusCode, body, err)
+	}
+	if err := <-ended; err != nil {
+		t.Errorf("Serve: %v", err)
+	}
+}
