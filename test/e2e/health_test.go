@@ -101,7 +101,7 @@ func (p *prober) end() {
 func (p *prober) phase(want health.Phase, ready bool) *health.State {
 	p.t.Helper()
 	for deadline := time.Now().Add(patience); ; {
-		status, body := p.get("/v1/state", patience)
+		status, body := p.get("/v1/state?scope=host", patience)
 		var s health.State
 		if err := json.Unmarshal([]byte(body), &s); status == http.StatusOK && err != nil {
 			p.t.Fatalf("%v: %s", err, body)

@@ -31,30 +31,36 @@ import (
 // the second, rank 0 fails when it is told to.
 func formatsWorker() {
 	client := &timer.SocketClient{Path: os.Getenv(timer.EnvSocket)}
-	dir, rank := os.Args[1], os.Getenv("RANK")
+	dir, rank, first := os.Args[1], os.Getenv("RANK"), os.Getenv("TORCHELASTIC_RESTART_COUNT") == "0"
 	fmt.Println("epoch 0: loss 0.065606")
 	fmt.Fprintln(os.Stderr, "reading batch 3")
-	if rank == "1" || os.Getenv("TORCHELASTIC_RESTART_COUNT") != "0" {
-		check := func(err error) {
-			if err != nil {
-				fmt.Fprintln(os.Stderr, err)
-				os.Exit(1)
-			}
+	check := func(err error) {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
 		}
+	}
+	open := func(name string, flag int) *os.File { // while the test has it open
+		f, err := os.OpenFile(filepath.Join(dir, name), flag, 0)
+		check(err)
+		return f
+	}
+	if rank == "0" && first {
+		_, err := io.ReadFull(open("turn", os.O_RDONLY), make([]byte, 1)) // of rank 1, which is ready
+		check(err)
+		check(client.Acquire("batch", time.Now().Add(200*time.Millisecond)))
+	} else {
 		check(client.Heartbeat(120))
 		check(client.Acquire("epoch", time.Now().Add(10*time.Minute)))
-		goOn, err := os.Open(filepath.Join(dir, "go")) // while the test has it open
-		check(err)
-		ready, err := os.OpenFile(filepath.Join(dir, "ready"), os.O_WRONLY, 0)
-		check(err)
-		ready.Write([]byte("x"))
-		if rank == "0" {
+		goOn := open("go", os.O_RDONLY)
+		open("ready", os.O_WRONLY).Write([]byte("x"))
+		if first {
+			open("turn", os.O_WRONLY).Write([]byte("x"))
+		} else if rank == "0" {
 			_, err := io.ReadAll(goOn)
 			check(err)
 			os.Exit(3)
 		}
-	} else if err := client.Acquire("batch", time.Now().Add(200*time.Millisecond)); err != nil {
-		fmt.Fprintln(os.Stderr, err)
 	}
 	os.ReadFile(filepath.Join(dir, "never")) // until muster ends it
 }
@@ -275,6 +281,7 @@ func lineWith(t *testing.T, lines, text string) string {
 func failedJob(t *testing.T, dir string) []example {
 	fifos := t.TempDir()
 	ready, goOn := fifo(t, fifos, "ready"), fifo(t, fifos, "go")
+	fifo(t, fifos, "turn")
 	fifo(t, fifos, "never")
 	logs, socket, errorFile := filepath.Join(dir, "logs"), filepath.Join(fifos, "s"), filepath.Join(dir, "error.json")
 	t.Setenv("XDG_RUNTIME_DIR", fifos)
