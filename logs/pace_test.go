@@ -34,13 +34,13 @@ func TestPace(t *testing.T) {
 		longest  time.Duration
 	}{
 		{time.Second, 10, 0},
-		{5 * time.Millisecond, 2000, 0},
-		{2 * time.Millisecond, 10 * (50 + 15), rest},
-		{100 * time.Microsecond, 10 * (50 + 15), rest},
-		{time.Microsecond, 10 * (50 + 15), rest},
+		{11 * time.Millisecond, 910, 0},
+		{2 * time.Millisecond, 10 * (10 + burst), rest},
+		{100 * time.Microsecond, 10 * (10 + burst), rest},
+		{time.Microsecond, 10 * (10 + burst), rest},
 	} {
 		looks, longest := wakeups(tt.interval)
-		if looks > tt.most+15 || longest > tt.longest {
+		if looks > tt.most+burst || longest > tt.longest {
 			t.Errorf("a line every %v: %d looks in 10 s, want %d; one waits %v, want %v", tt.interval, looks, tt.most, longest, tt.longest)
 		}
 	}
