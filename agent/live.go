@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/live"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -46,10 +47,6 @@ const (
 	// maxPart bounds what an agent, and maxPlan what the plan says, in bytes.
 	maxPart = 8 << 20
 	maxPlan = 64 << 20
-	// stepsAhead is how many steps after the present one all workers come to rest, and
-	// straggle how long after the first of this host before they are made to.
-	stepsAhead = 2
-	straggle   = time.Second
 	// mostFutile is how many changes without a loss may follow each other.
 	mostFutile = 3
 )
@@ -204,30 +201,19 @@ func (a *Agent) meetingStep(at *attempt) int64 {
 	w.mu.Lock()
 	change := w.change
 	for _, x := range members {
-		x.at = nil
+		x.At = nil
 	}
 	w.mu.Unlock()
-	w.send(members, func(int) *liveMessage { return &liveMessage{Type: "where", Change: change} })
+	w.send(members, func(int) *liveMessage { return &liveMessage{Type: "where", Said: live.Said{Change: change}} })
 	step := int64(-1)
-	err := w.await(ctx, func() bool {
-		for _, x := range members {
-			if x.at == nil && !x.gone {
-				return false
-			}
-		}
-		return true
+	err := w.await(ctx, func() (all bool) {
+		step, all = w.host.Meeting()
+		return all
 	})
 	if err != nil {
 		return -1
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, x := range members {
-		if x.at != nil {
-			step = max(step, x.at.Step)
-		}
-	}
-	return step + stepsAhead
+	return step
 }
 
 // adopt goes on with workers that were kept, and starts others in place of those that failed.
@@ -288,12 +274,12 @@ func (a *Agent) dropKept(ctx context.Context) {
 	a.finishLogs(ctx, &attempt{team: k.team})
 }
 
-// form brings the workers of a round together. It runs as long as the round does.
-func (a *Agent) form(at *attempt, had bool) {
-	began := time.Now()
-	err := a.formOnce(at, had, began)
+// form brings the workers of a round together, after a change of this host's members. It runs
+// as long as the round does, and a moment of the next change.
+func (a *Agent) form(at *attempt, change int, had bool) {
+	err := a.formOnce(at, change, had)
 	for err == nil {
-		err = a.watchLive(at)
+		err = a.watchLive(at, change)
 	}
 	if at.life.Err() != nil {
 		return
@@ -307,19 +293,16 @@ func (a *Agent) form(at *attempt, had bool) {
 }
 
 // formOnce makes the membership of the round, and hands it to this host's workers.
-func (a *Agent) formOnce(at *attempt, had bool, began time.Time) error {
-	w := a.live
+func (a *Agent) formOnce(at *attempt, change int, had bool) error {
+	began := time.Now()
 	if had {
-		a.awaitRest(at)
+		a.awaitRest(at, change)
 	}
-	w.mu.Lock()
-	change := w.change
-	w.mu.Unlock()
 	part := a.livePart(change)
 	plan, err := a.agree(at, livePartPrefix, part)
 	if err == nil && plan.Form {
 		if part.Starting > 0 {
-			if err := w.await(at.life, func() bool { return a.allReady() }); err != nil {
+			if err := a.live.await(at.life, a.live.host.Settled); err != nil {
 				return err
 			}
 		}
@@ -328,87 +311,45 @@ func (a *Agent) formOnce(at *attempt, had bool, began time.Time) error {
 	if err != nil {
 		return err
 	}
-	if plan.Torn {
-		return fmt.Errorf("%w: no worker has the state of a whole step", errNotLive)
-	}
-	if plan.Form || len(plan.Locals) != at.round.WorldSize || len(plan.Steps) != len(plan.Handles) || plan.leader() < 0 {
-		return fmt.Errorf("%w: the plan of the round makes no sense", errNotLive)
+	if err := plan.Check(at.round.WorldSize); err != nil {
+		return fmt.Errorf("%w: %w", errNotLive, err)
 	}
 	return a.reconfigure(at, plan, change, began)
 }
 
-// allReady says whether all workers have said hello and are ready. The caller holds the lock.
-func (a *Agent) allReady() bool {
-	for _, x := range a.live.workers {
-		if !x.gone && x.ready == nil || x.gone && !x.heard {
-			return false
-		}
-	}
-	return true
-}
-
 // awaitRest waits until the members of this host are at rest, and kills those that are not in
 // time.
-func (a *Agent) awaitRest(at *attempt) {
-	w := a.live
-	members := w.members()
-	rest := func() (resting, waiting int) {
-		for _, x := range members {
-			switch {
-			case x.gone:
-			case x.ready != nil && x.ready.Change == w.change:
-				resting++
-			default:
-				waiting++
-			}
-		}
-		return
-	}
-	ctx, cancel := context.WithTimeout(at.life, a.liveTimeout())
-	defer cancel()
-	// Some may have gone past the step, or a peer may fail meanwhile.
-	early, stop := context.WithCancel(ctx)
-	defer stop()
-	_ = w.await(ctx, func() bool {
-		resting, waiting := rest()
-		failed := false
-		for _, x := range members {
-			failed = failed || x.disturbed(w.change)
-		}
-		return waiting == 0 || resting > 0 || failed
-	})
-	timer := time.AfterFunc(straggle, stop)
-	defer timer.Stop()
-	err := w.await(early, func() bool {
-		_, waiting := rest()
-		for _, x := range members {
-			if x.disturbed(w.change) {
-				stop()
-			}
-		}
-		return waiting == 0
-	})
-	if err != nil && ctx.Err() == nil {
+func (a *Agent) awaitRest(at *attempt, change int) {
+	w, rest := a.live, live.Rest{Change: change, Until: time.Now().Add(a.liveTimeout())}
+	for {
 		w.mu.Lock()
-		change := w.change
-		late := map[int]*liveWorker{}
-		for i, x := range members {
-			if !x.gone && (x.ready == nil || x.ready.Change != change) {
-				late[i] = x
-			}
-		}
+		step, until := rest.Next(w.host, time.Now())
+		news := w.news
 		w.mu.Unlock()
-		w.send(late, func(int) *liveMessage {
-			return &liveMessage{Type: "change", Change: change, Urgent: true, Reason: "others are at rest already"}
-		})
-		err = w.await(ctx, func() bool { _, waiting := rest(); return waiting == 0 })
+		resting := func(x *liveWorker) bool { return x.Resting(change) }
+		switch step {
+		case live.Rested:
+			return
+		case live.Kill:
+			a.killLate(at, w.members(), "does not come to rest", resting)
+			return
+		case live.Urge:
+			w.send(w.each(func(x *liveWorker) bool { return x.Member && !x.Gone && !resting(x) }), func(int) *liveMessage {
+				return &liveMessage{Type: "change", Said: live.Said{Change: change}, Urgent: true, Reason: "others are at rest already"}
+			})
+			continue
+		}
+		alarm := time.NewTimer(time.Until(until))
+		select {
+		case <-news:
+		case <-alarm.C:
+		case <-at.life.Done():
+		}
+		alarm.Stop()
+		if at.life.Err() != nil {
+			return
+		}
 	}
-	if err == nil || at.life.Err() != nil {
-		return
-	}
-	a.killLate(at, members, "does not come to rest", func(x *liveWorker) bool {
-		return x.ready != nil && x.ready.Change == w.change
-	})
 }
 
 // killLate kills the workers that have not done in time what they had to. They count as lost.
@@ -417,12 +358,12 @@ func (a *Agent) killLate(at *attempt, of map[int]*liveWorker, what string, done 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i, x := range of {
-		if x.gone || done(x) {
+		if x.Gone || done(x) {
 			continue
 		}
 		a.log.Warn("live: a worker is killed, since the others wait for it", "local_rank", i, "it", what, "timeout", a.liveTimeout())
 		at.accuse(i, fmt.Sprintf("live change: it %s within %v", what, a.liveTimeout()))
-		x.gone = true
+		x.Gone = true
 		if one, ok := at.group.(interface {
 			Signal(localRank int, sig syscall.Signal) bool
 		}); ok {
@@ -439,30 +380,16 @@ func (a *Agent) liveTimeout() time.Duration {
 }
 
 // livePart is what this agent says of its workers.
-func (a *Agent) livePart(change int) livePart {
-	w := a.live
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	var part livePart
-	for _, i := range slices.Sorted(maps.Keys(w.workers)) {
-		switch x := w.workers[i]; {
-		case x.gone:
-		case x.member && x.ready != nil && x.ready.Change == change:
-			part.Members = append(part.Members, liveMember{i, x.ready.Handle, x.ready.Step, false})
-			part.Kept++
-		case !x.member && x.ready != nil:
-			part.Members = append(part.Members, liveMember{i, x.ready.Handle, x.ready.Step, true})
-		case !x.member:
-			part.Starting++
-		}
-	}
-	return part
+func (a *Agent) livePart(change int) live.Part {
+	a.live.mu.Lock()
+	defer a.live.mu.Unlock()
+	return a.live.host.Part(change)
 }
 
 // agree tells the others what this agent has, and returns the plan of all.
-func (a *Agent) agree(at *attempt, prefix string, part livePart) (*livePlan, error) {
+func (a *Agent) agree(at *attempt, prefix string, part live.Part) (*live.Plan, error) {
 	if at.alone() {
-		return planLive([]livePart{part}), nil
+		return live.Agree([]live.Part{part}), nil
 	}
 	s, n := at.round.Store, at.round.WorldSize
 	text, err := json.Marshal(part)
@@ -477,7 +404,7 @@ func (a *Agent) agree(at *attempt, prefix string, part livePart) (*livePlan, err
 	if err == nil {
 		found, err = patientGet(at.life, s, planKey)
 	}
-	plan := &livePlan{}
+	plan := &live.Plan{}
 	if err == nil && len(found) > maxPlan {
 		err = fmt.Errorf("%s holds %d bytes, more than %d", planKey, len(found), maxPlan)
 	}
@@ -492,7 +419,7 @@ func (a *Agent) agree(at *attempt, prefix string, part livePart) (*livePlan, err
 
 // lead makes the plan of all agents.
 func (a *Agent) lead(at *attempt, prefix, planKey string, n int) error {
-	parts := make([]livePart, n)
+	parts := make([]live.Part, n)
 	for i := range parts {
 		text, err := patientGet(at.life, at.round.Store, prefix+strconv.Itoa(i))
 		if err == nil && len(text) > maxPart {
@@ -505,7 +432,7 @@ func (a *Agent) lead(at *attempt, prefix, planKey string, n int) error {
 			return err
 		}
 	}
-	text, err := json.Marshal(planLive(parts))
+	text, err := json.Marshal(live.Agree(parts))
 	if err != nil {
 		return err
 	}
@@ -513,46 +440,37 @@ func (a *Agent) lead(at *attempt, prefix, planKey string, n int) error {
 }
 
 // reconfigure tells this host's members of their ranks.
-func (a *Agent) reconfigure(at *attempt, plan *livePlan, change int, began time.Time) error {
-	w, mine := a.live, plan.Locals[at.round.Rank]
-	base, ranks, to := plan.first(at.round.Rank), map[int]int{}, map[int]*liveWorker{}
+func (a *Agent) reconfigure(at *attempt, plan *live.Plan, change int, began time.Time) error {
+	w := a.live
 	w.mu.Lock()
-	for i, local := range mine {
-		x := w.workers[local]
-		if x == nil || base+i >= len(plan.Handles) || x.ready == nil || x.ready.Handle != plan.Handles[base+i] {
-			w.mu.Unlock()
-			return fmt.Errorf("%w: the plan has another worker with local rank %d", errNotLive, local)
-		}
-		ranks[local], to[local], x.member, x.failed = base+i, x, true, nil
-	}
+	ranks, err := w.host.Place(plan, at.round.Rank)
 	w.mu.Unlock()
-	at.formed.Store(&membership{ranks: ranks, leader: plan.leader() == at.round.Rank})
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNotLive, err)
+	}
+	to := map[int]*liveWorker{}
+	for local := range ranks {
+		to[local] = w.workers[local]
+	}
+	at.formed.Store(&membership{ranks: ranks, leader: plan.Leader() == at.round.Rank})
 	w.send(to, func(local int) *liveMessage {
-		return &liveMessage{Type: "members", Change: change, liveMembers: &liveMembers{
+		return &liveMessage{Type: "members", Said: live.Said{Change: change}, liveMembers: &liveMembers{
 			UUID: int64(at.round.Round) + 1, Rank: ranks[local], World: len(plan.Handles), Handles: plan.Handles, Steps: plan.Steps,
 			Source: plan.Source, Joined: plan.Joined, Env: a.rankEnv(at, plan, local, ranks[local]), Timeout: a.liveTimeout().Seconds(),
 		}}
 	})
 	ctx, cancel := context.WithTimeout(at.life, a.liveTimeout())
 	defer cancel()
-	var failed *liveMessage
-	err := w.await(ctx, func() bool {
-		waiting := false
-		for _, x := range to {
-			if !x.gone && x.failed != nil && x.failed.Change == change {
-				failed = x.failed
-			}
-			waiting = waiting || !x.gone && x.done != change && (x.failed == nil || x.failed.Change != change)
-		}
-		return !waiting
+	var failed *live.Said
+	err = w.await(ctx, func() (all bool) {
+		all, failed = w.host.Taken(change, ranks)
+		return all
 	})
 	switch {
 	case err != nil && at.life.Err() != nil:
 		return err
 	case err != nil:
-		a.killLate(at, to, "does not take part", func(x *liveWorker) bool {
-			return x.done == change || x.failed != nil && x.failed.Change == change
-		})
+		a.killLate(at, to, "does not take part", func(x *liveWorker) bool { return x.TookPart(change) })
 		return nil // their end is news
 	case failed != nil:
 		return nil // watchLive finds it
@@ -562,7 +480,7 @@ func (a *Agent) reconfigure(at *attempt, plan *livePlan, change int, began time.
 }
 
 // rankEnv is what of a worker's environment changes with its rank.
-func (a *Agent) rankEnv(at *attempt, plan *livePlan, localRank, rank int) map[string]string {
+func (a *Agent) rankEnv(at *attempt, plan *live.Plan, localRank, rank int) map[string]string {
 	n := strconv.Itoa(len(plan.Handles))
 	return map[string]string{
 		"RANK": strconv.Itoa(rank), "WORLD_SIZE": n, "ROLE_RANK": strconv.Itoa(rank), "ROLE_WORLD_SIZE": n,
@@ -580,9 +498,9 @@ type membership struct {
 }
 
 // watchLive waits for a reason for the next change, and sends it.
-func (a *Agent) watchLive(at *attempt) error {
+func (a *Agent) watchLive(at *attempt, change int) error {
 	w, f := a.live, at.formed.Load()
-	var failed *liveMessage
+	var failed *live.Said
 	joins := false
 	wake := make(chan struct{})
 	if f.leader && !at.alone() {
@@ -600,16 +518,7 @@ func (a *Agent) watchLive(at *attempt) error {
 	for {
 		ready := false
 		err := w.await(at.life, func() bool {
-			failed, ready = nil, false
-			for _, x := range w.workers {
-				if x.gone {
-					continue
-				}
-				if x.member && x.failed != nil && x.failed.Change == w.change {
-					failed = x.failed
-				}
-				ready = ready || !x.member && x.ready != nil
-			}
+			failed, ready = w.host.Unrest(change)
 			return failed != nil || joins || ready && !asked
 		})
 		switch {

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/muster-run/muster/internal/live"
 	"github.com/muster-run/muster/internal/tempdir"
 )
 
@@ -42,10 +43,7 @@ type liveMessage struct {
 	Type    string `json:"type"`
 	Version int    `json:"version,omitempty"`
 	ID      string `json:"id,omitempty"`
-	Change  int    `json:"change"`
-	Handle  string `json:"handle,omitempty"`
-	Step    int64  `json:"step,omitempty"`
-	Error   string `json:"error,omitempty"`
+	live.Said
 
 	Urgent bool   `json:"urgent"`
 	At     int64  `json:"at"`
@@ -80,6 +78,7 @@ type liveWorkers struct {
 	closed  bool
 	conns   map[net.Conn]bool
 	workers map[int]*liveWorker // by local rank: those that were started last
+	host    live.Host           // the same, as far as decisions go
 	starts  int                 // of workers, for their IDs, which no other host has
 	change  int                 // the last change of this host's members, from 1
 	news    chan struct{}       // closed, and replaced, when a worker has said something
@@ -87,22 +86,10 @@ type liveWorkers struct {
 
 // A liveWorker is one worker process. The lock of liveWorkers guards it.
 type liveWorker struct {
-	id     string
-	conn   net.Conn
-	lines  chan []byte // to it, in order; closed by serve
-	gone   bool        // it has ended, or hung up
-	member bool        // of the last membership
-	heard  bool        // it has said hello
-
-	ready, at, failed *liveMessage // the last of each
-	done              int          // the last change that it has completed
-}
-
-// disturbed says whether a worker that is to come to rest in a change cannot do so by itself: a
-// collective has failed, or it says unasked that it has gone past the step. The caller holds the
-// lock.
-func (x *liveWorker) disturbed(change int) bool {
-	return x.failed != nil && x.failed.Change < change || x.at != nil && x.at.Change == change
+	live.Worker
+	id    string
+	conn  net.Conn
+	lines chan []byte // to it, in order; closed by serve
 }
 
 // openLive listens for workers.
@@ -116,7 +103,7 @@ func openLive(log *slog.Logger) (*liveWorkers, error) {
 		os.RemoveAll(dir)
 		return nil, err
 	}
-	w := &liveWorkers{log: log, dir: dir, random: rand.Text(), listener: l, conns: map[net.Conn]bool{}, workers: map[int]*liveWorker{}, change: 1, news: make(chan struct{})}
+	w := &liveWorkers{log: log, dir: dir, random: rand.Text(), listener: l, conns: map[net.Conn]bool{}, workers: map[int]*liveWorker{}, host: live.Host{}, change: 1, news: make(chan struct{})}
 	w.wg.Go(w.accept)
 	return w, nil
 }
@@ -165,7 +152,7 @@ func (w *liveWorkers) serve(conn net.Conn) {
 		defer w.mu.Unlock()
 		delete(w.conns, conn)
 		if x != nil {
-			x.gone = true
+			x.Gone = true
 			close(x.lines)
 			x.lines = nil
 			w.tell()
@@ -200,8 +187,8 @@ func (w *liveWorkers) hello(conn net.Conn, m *liveMessage) *liveWorker {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, x := range w.workers {
-		if m.Type == "hello" && m.ID == x.id && !x.heard && m.Version == liveVersion {
-			x.conn, x.heard, x.lines = conn, true, make(chan []byte, liveQueue)
+		if m.Type == "hello" && m.ID == x.id && !x.Heard && m.Version == liveVersion {
+			x.conn, x.Heard, x.lines = conn, true, make(chan []byte, liveQueue)
 			lines := x.lines
 			w.wg.Go(func() { write(conn, lines) })
 			return x
@@ -214,16 +201,7 @@ func (w *liveWorkers) hello(conn net.Conn, m *liveMessage) *liveWorker {
 func (w *liveWorkers) heard(x *liveWorker, m *liveMessage) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch m.Type {
-	case "ready":
-		x.ready = m
-	case "at":
-		x.at = m
-	case "done":
-		x.done = m.Change
-	case "failed":
-		x.failed = m
-	}
+	x.Hear(m.Type, &m.Said)
 	w.tell()
 }
 
@@ -239,7 +217,7 @@ func (w *liveWorkers) env(localRank int) map[string]string {
 	defer w.mu.Unlock()
 	w.starts++
 	x := &liveWorker{id: fmt.Sprintf("%s.%d", w.random, w.starts)}
-	w.workers[localRank] = x
+	w.workers[localRank], w.host[localRank] = x, &x.Worker
 	return map[string]string{liveSocketVar: w.path(), liveIDVar: x.id}
 }
 
@@ -248,9 +226,16 @@ func (w *liveWorkers) ended(localRank int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if x := w.workers[localRank]; x != nil {
-		x.gone = true
+		x.Gone = true
 		w.tell()
 	}
+}
+
+// lastChange is the last change of this host's members.
+func (w *liveWorkers) lastChange() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.change
 }
 
 // each returns the workers for which is returns true, by local rank.
@@ -270,17 +255,17 @@ func (w *liveWorkers) each(is func(*liveWorker) bool) map[int]*liveWorker {
 func (w *liveWorkers) isMember(localRank int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.workers[localRank] != nil && w.workers[localRank].member
+	return w.workers[localRank] != nil && w.workers[localRank].Member
 }
 
 // left are the workers that have not ended.
 func (w *liveWorkers) left() map[int]*liveWorker {
-	return w.each(func(x *liveWorker) bool { return !x.gone })
+	return w.each(func(x *liveWorker) bool { return !x.Gone })
 }
 
 // members are the workers of the last membership that are still there.
 func (w *liveWorkers) members() map[int]*liveWorker {
-	return w.each(func(x *liveWorker) bool { return x.member && !x.gone })
+	return w.each(func(x *liveWorker) bool { return x.Member && !x.Gone })
 }
 
 // send sends to workers. It does not wait: one that does not read is dropped.

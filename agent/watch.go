@@ -323,7 +323,8 @@ func (a *Agent) startGroup(ctx context.Context, at *attempt) news {
 	if a.live != nil {
 		at.formed.Store(a.carried)
 		a.carried = nil
-		at.wg.Go(func() { a.form(at, had) })
+		change := a.live.lastChange()
+		at.wg.Go(func() { a.form(at, change, had) })
 	}
 	if a.cfg.HangTimeout > 0 {
 		at.wg.Go(func() { a.watchProgress(at) })

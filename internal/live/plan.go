@@ -1,27 +1,27 @@
-package agent
+package live
 
 import "slices"
 
-// A livePart is what one agent says of its workers in a round.
-type livePart struct {
+// A Part is what one agent says of its workers in a round.
+type Part struct {
 	// Members were members until now, or are ready to be.
-	Members []liveMember `json:"members"`
-	// Kept is how many of them were members until now.
+	Members []Member `json:"members"`
+	// Kept is how many of them have had the members' state.
 	Kept int `json:"kept"`
 	// Starting is how many more are starting, and not ready yet.
 	Starting int `json:"starting"`
 }
 
-type liveMember struct {
+type Member struct {
 	LocalRank int    `json:"local_rank"`
 	Handle    string `json:"handle"`
 	Step      int64  `json:"step"` // how many it has completed; -1: its state lies between two
-	New       bool   `json:"new"`  // it was no member until now
+	New       bool   `json:"new"`  // it never had the members' state
 }
 
-// A livePlan is the membership of a round. Ranks go by group rank, then local rank.
-type livePlan struct {
-	// Form says that there is none yet: nobody was a member until now, and the workers that are
+// A Plan is the membership of a round. Ranks go by group rank, then local rank.
+type Plan struct {
+	// Form says that there is none yet: nobody has the members' state, and the workers that are
 	// starting are waited for.
 	Form bool `json:"form,omitempty"`
 	// Torn says that there cannot be one: the states of all members lie between two steps.
@@ -35,16 +35,16 @@ type livePlan struct {
 	Locals [][]int `json:"locals,omitempty"`
 }
 
-// planLive makes the membership of a round from what its agents say, in order of group rank.
-func planLive(parts []livePart) *livePlan {
-	p := &livePlan{Source: -1, Joined: []int{}, Locals: make([][]int, len(parts))}
+// Agree makes the membership of a round from what its agents say, in order of group rank.
+func Agree(parts []Part) *Plan {
+	p := &Plan{Source: -1, Joined: []int{}, Locals: make([][]int, len(parts))}
 	kept := 0
 	for _, part := range parts {
 		kept += part.Kept
 	}
-	starting := slices.ContainsFunc(parts, func(part livePart) bool { return part.Starting > 0 })
+	starting := slices.ContainsFunc(parts, func(part Part) bool { return part.Starting > 0 })
 	if kept == 0 && starting {
-		return &livePlan{Form: true, Source: -1}
+		return &Plan{Form: true, Source: -1}
 	}
 	differ := false
 	for i, part := range parts {
@@ -56,15 +56,15 @@ func planLive(parts []livePart) *livePlan {
 				p.Joined = append(p.Joined, rank)
 			}
 			differ = differ || m.Step != p.Steps[0]
-			if !m.New && m.Step >= 0 && (p.Source < 0 || m.Step > p.Steps[p.Source]) {
+			if (kept == 0 || !m.New) && m.Step >= 0 && (p.Source < 0 || m.Step > p.Steps[p.Source]) {
 				p.Source = rank
 			}
 		}
 	}
 	switch {
 	case kept > 0 && p.Source < 0:
-		return &livePlan{Torn: true, Source: -1}
-	case kept == 0:
+		return &Plan{Torn: true, Source: -1}
+	case kept == 0 && !differ:
 		p.Source = -1 // all begin anew, each with its own state
 	case !differ && len(p.Joined) == 0:
 		p.Source = -1
@@ -72,8 +72,8 @@ func planLive(parts []livePart) *livePlan {
 	return p
 }
 
-// first is the rank of a node's first member.
-func (p *livePlan) first(node int) int {
+// First is the rank of a node's first member.
+func (p *Plan) First(node int) int {
 	n := 0
 	for _, locals := range p.Locals[:node] {
 		n += len(locals)
@@ -81,7 +81,7 @@ func (p *livePlan) first(node int) int {
 	return n
 }
 
-// leader is the first node that has a member; -1 if there is none.
-func (p *livePlan) leader() int {
+// Leader is the first node that has a member; -1 if there is none.
+func (p *Plan) Leader() int {
 	return slices.IndexFunc(p.Locals, func(locals []int) bool { return len(locals) > 0 })
 }

@@ -1,0 +1,223 @@
+package live
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Said is what a worker says about a change; docs/live.md has the messages.
+type Said struct {
+	Change int    `json:"change"`
+	Handle string `json:"handle,omitempty"`
+	Step   int64  `json:"step,omitempty"`
+	Error  string `json:"error,omitempty"`
+}
+
+// A Worker is what its agent knows of one worker process.
+type Worker struct {
+	Heard  bool // it has said hello
+	Gone   bool // it has ended, or hung up
+	Member bool // it was told of a membership
+	Done   int  // the last change that it has completed; 0: it never had the members' state
+
+	Ready, At, Failed *Said // the last of each
+}
+
+// Hear notes what the worker says.
+func (x *Worker) Hear(kind string, m *Said) {
+	switch kind {
+	case "ready":
+		x.Ready = m
+	case "at":
+		x.At = m
+	case "done":
+		x.Done = m.Change
+	case "failed":
+		x.Failed = m
+	}
+}
+
+// Resting says whether a worker is at rest for a change, and TookPart whether it has done, or
+// could not do, what it had to for its membership.
+func (x *Worker) Resting(change int) bool { return x.Ready != nil && x.Ready.Change == change }
+
+func (x *Worker) TookPart(change int) bool { return x.Done == change || x.failed(change) }
+
+func (x *Worker) failed(change int) bool { return x.Failed != nil && x.Failed.Change == change }
+
+// disturbed says whether a worker that is to come to rest in a change cannot do so by itself: a
+// collective has failed, or it says unasked that it has gone past the step.
+func (x *Worker) disturbed(change int) bool {
+	return x.Failed != nil && x.Failed.Change < change || x.At != nil && x.At.Change == change
+}
+
+// A Host is one host's workers, by local rank: those that were started last.
+type Host map[int]*Worker
+
+// members are the workers of the last membership that are still there.
+func (h Host) members(yield func(int, *Worker) bool) {
+	for i, x := range h {
+		if x.Member && !x.Gone && !yield(i, x) {
+			return
+		}
+	}
+}
+
+// Settled says whether no worker has still to start: all are ready, or have ended.
+func (h Host) Settled() bool {
+	for _, x := range h {
+		if !x.Gone && x.Ready == nil || x.Gone && !x.Heard {
+			return false
+		}
+	}
+	return true
+}
+
+// Part is what the host says of its workers in a round, after a change.
+func (h Host) Part(change int) Part {
+	var part Part
+	for _, i := range slices.Sorted(maps.Keys(h)) {
+		switch x := h[i]; {
+		case x.Gone:
+		case x.Ready != nil && (!x.Member || x.Resting(change)):
+			part.Members = append(part.Members, Member{i, x.Ready.Handle, x.Ready.Step, x.Done == 0})
+			if x.Done > 0 {
+				part.Kept++
+			}
+		case !x.Member:
+			part.Starting++
+		}
+	}
+	return part
+}
+
+// StepsAhead is how many steps after the present one all workers come to rest.
+const StepsAhead = 2
+
+// Meeting is the step at which the members can come to rest all together, of those that have
+// said where they are since the last change; -1: nobody has.
+func (h Host) Meeting() (step int64, all bool) {
+	step, all = -1, true
+	for _, x := range h.members {
+		if x.At == nil {
+			all = false
+		} else {
+			step = max(step, x.At.Step+StepsAhead)
+		}
+	}
+	return step, all
+}
+
+// A Rest is how the members of a host come to rest.
+type Rest struct {
+	Change int
+	Until  time.Time // they have to by then
+	first  time.Time // when one did, or could not by itself
+	urged  bool
+}
+
+// What Rest.Next says is to be done.
+type RestStep int
+
+const (
+	Wait   RestStep = iota
+	Urge            // those that do not rest are to come to rest at once
+	Rested          // all do
+	Kill            // the time is up for those that do not
+)
+
+// straggle is how long after the first of a host the others have until they are urged.
+const straggle = time.Second
+
+// Next says what to do about members that come to rest; for Wait, until when at most.
+func (r *Rest) Next(h Host, now time.Time) (step RestStep, until time.Time) {
+	resting, waiting, disturbed := 0, 0, false
+	for _, x := range h.members {
+		if x.Resting(r.Change) {
+			resting++
+		} else {
+			waiting++
+		}
+		disturbed = disturbed || x.disturbed(r.Change)
+	}
+	if r.first.IsZero() && (resting > 0 || disturbed) {
+		r.first = now
+	}
+	switch {
+	case waiting == 0:
+		return Rested, now
+	case !now.Before(r.Until):
+		return Kill, now
+	case r.urged || r.first.IsZero():
+		return Wait, r.Until
+	case disturbed || !now.Before(r.first.Add(straggle)):
+		r.urged = true
+		return Urge, now
+	}
+	if until = r.first.Add(straggle); until.After(r.Until) {
+		until = r.Until
+	}
+	return Wait, until
+}
+
+// Place makes the workers of a plan members, and returns their ranks.
+func (h Host) Place(plan *Plan, node int) (ranks map[int]int, err error) {
+	ranks = map[int]int{}
+	base := plan.First(node)
+	for i, local := range plan.Locals[node] {
+		x := h[local]
+		if x == nil || base+i >= len(plan.Handles) || x.Ready == nil || x.Ready.Handle != plan.Handles[base+i] {
+			return nil, fmt.Errorf("the plan has another worker with local rank %d", local)
+		}
+		ranks[local] = base + i
+	}
+	for local := range ranks {
+		h[local].Member, h[local].Failed = true, nil
+	}
+	return ranks, nil
+}
+
+// Check says why a plan for so many nodes cannot be one.
+func (p *Plan) Check(nodes int) error {
+	if p.Torn {
+		return errors.New("no worker has the state of a whole step")
+	}
+	if p.Form || len(p.Locals) != nodes || len(p.Steps) != len(p.Handles) || p.Leader() < 0 {
+		return errors.New("the plan of the round makes no sense")
+	}
+	return nil
+}
+
+// Taken says whether the members in ranks have taken part in a change, or are gone, and
+// what one that failed says.
+func (h Host) Taken(change int, ranks map[int]int) (all bool, failed *Said) {
+	all = true
+	for local := range ranks {
+		switch x := h[local]; {
+		case x.Gone:
+		case x.failed(change):
+			failed = x.Failed
+		case x.Done != change:
+			all = false
+		}
+	}
+	return all, failed
+}
+
+// Unrest says what of the host's workers is a reason for the next change: a member has failed, or
+// others are ready to be members.
+func (h Host) Unrest(change int) (failed *Said, joins bool) {
+	for _, x := range h {
+		switch {
+		case x.Gone:
+		case x.Member && x.failed(change):
+			failed = x.Failed
+		case !x.Member && x.Ready != nil:
+			joins = true
+		}
+	}
+	return failed, joins
+}

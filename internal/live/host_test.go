@@ -1,0 +1,91 @@
+package live
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func member(ready, done int) *Worker {
+	return &Worker{Heard: true, Member: true, Done: done, Ready: &Said{Change: ready, Handle: "h", Step: 9}}
+}
+
+func TestPart(t *testing.T) {
+	gone := member(4, 3)
+	gone.Gone = true
+	host := Host{
+		0: member(4, 3), // at rest
+		1: member(3, 3), // not yet
+		2: member(4, 0), // it was told of a membership that did not come about
+		3: gone,
+		4: {Heard: true, Ready: &Said{Handle: "n"}}, // joins
+		5: {},                                       // starts
+	}
+	want := Part{Members: []Member{{0, "h", 9, false}, {2, "h", 9, true}, {4, "n", 0, true}}, Kept: 1, Starting: 1}
+	if diff := cmp.Diff(want, host.Part(4)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if host.Settled() {
+		t.Error("nobody starts, it says")
+	}
+}
+
+// Members come to rest by themselves, or are urged to once others rest or fail.
+func TestRest(t *testing.T) {
+	began := time.Unix(100, 0)
+	at := func(d time.Duration) time.Time { return began.Add(d) }
+	failed, past := member(3, 3), member(3, 3)
+	failed.Failed = &Said{Change: 3}
+	past.At = &Said{Change: 4}
+	for _, tt := range []struct {
+		name  string
+		host  Host
+		after time.Duration
+		want  RestStep
+		until time.Duration
+	}{
+		{"all rest", Host{0: member(4, 3), 1: {}}, 0, Rested, 0},
+		{"none does", Host{0: member(3, 3)}, 0, Wait, 30 * time.Second},
+		{"none does in time", Host{0: member(3, 3)}, 30 * time.Second, Kill, 30 * time.Second},
+		{"one does", Host{0: member(3, 3), 1: member(4, 3)}, 5 * time.Second, Wait, 6 * time.Second},
+		{"one does, late", Host{0: member(3, 3), 1: member(4, 3)}, 29500 * time.Millisecond, Wait, 30 * time.Second},
+		{"a collective has failed", Host{0: failed, 1: member(3, 3)}, time.Second, Urge, time.Second},
+		{"one has gone past the step", Host{0: past}, time.Second, Urge, time.Second},
+	} {
+		rest := Rest{Change: 4, Until: at(30 * time.Second)}
+		if step, until := rest.Next(tt.host, at(tt.after)); step != tt.want || !until.Equal(at(tt.until)) {
+			t.Errorf("%s: %v until %v, want %v until %v", tt.name, step, until.Sub(began), tt.want, tt.until)
+		}
+	}
+	host, rest := Host{0: member(3, 3), 1: member(4, 3)}, Rest{Change: 4, Until: at(30 * time.Second)}
+	for i, want := range []RestStep{Wait, Urge, Wait} {
+		if step, _ := rest.Next(host, at(time.Duration(i)*straggle)); step != want {
+			t.Errorf("a straggler, time %d: %v, want %v", i, step, want)
+		}
+	}
+}
+
+// A host takes a plan only if its workers are those that it is about.
+func TestPlace(t *testing.T) {
+	host := Host{0: member(4, 3), 1: {Heard: true, Ready: &Said{Handle: "n"}, Failed: &Said{}}}
+	plan := &Plan{Handles: []string{"x", "h", "n"}, Steps: []int64{9, 9, 0}, Locals: [][]int{{0}, {0, 1}}}
+	if _, err := host.Place(&Plan{Handles: []string{"x", "h", "other"}, Locals: plan.Locals}, 1); err == nil || host[1].Member {
+		t.Errorf("a plan with another worker: %v", err)
+	}
+	ranks, err := host.Place(plan, 1)
+	if diff := cmp.Diff(map[int]int{0: 1, 1: 2}, ranks); err != nil || diff != "" || !host[1].Member {
+		t.Errorf("%v, (-want +got):\n%s", err, diff)
+	}
+	if all, _ := host.Taken(4, ranks); all {
+		t.Error("all have taken part, it says")
+	}
+	host[0].Hear("done", &Said{Change: 4})
+	host[1].Hear("failed", &Said{Change: 4, Error: "reset"})
+	if all, failed := host.Taken(4, ranks); !all || failed == nil {
+		t.Errorf("taken: %v, %v", all, failed)
+	}
+	if failed, joins := host.Unrest(4); failed == nil || joins {
+		t.Errorf("unrest: %v, %v", failed, joins)
+	}
+}
