@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -42,8 +43,9 @@ const (
 
 // Bounds of what is believed.
 const (
-	maxMemory  = 4 << 20
-	maxModules = 20_000
+	maxMemory   = 4 << 20
+	maxModules  = 20_000
+	maxPrograms = 200
 )
 
 var moduleName = regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL\pN_]+)*$`)
@@ -77,7 +79,10 @@ func openMemory(dir string, p *program, log *slog.Logger) *memory {
 				_ = os.Remove(filepath.Join(dir, name))
 			}
 			err = m.write(jobFile, job)
+			forgetOldest(filepath.Dir(dir), dir)
 		}
+		now := time.Now()
+		_ = os.Chtimes(dir, now, now) // forgetOldest goes by this
 	}
 	if err != nil {
 		m.dir = ""
@@ -86,6 +91,26 @@ func openMemory(dir string, p *program, log *slog.Logger) *memory {
 	}
 	m.recall()
 	return m
+}
+
+// forgetOldest removes what is known of those programs that were not started for the longest time,
+// if it is of too many.
+func forgetOldest(dir, but string) {
+	all, err := os.ReadDir(dir)
+	if err != nil || len(all) <= maxPrograms {
+		return
+	}
+	started := map[string]time.Time{}
+	for _, entry := range all {
+		if info, err := entry.Info(); err == nil && info.IsDir() {
+			started[filepath.Join(dir, entry.Name())] = info.ModTime()
+		}
+	}
+	delete(started, but)
+	oldest := slices.SortedFunc(maps.Keys(started), func(a, b string) int { return started[a].Compare(started[b]) })
+	for _, path := range oldest[:max(0, len(oldest)-(maxPrograms-1))] {
+		_ = os.RemoveAll(path)
+	}
 }
 
 // recall reads what a memory keeps, except for the modules.

@@ -5,6 +5,7 @@
 # Both sides send frames: a length of four bytes, then fields with NUL between. The agent says
 # import once, then fork for each worker, which is answered by pid, to which it says go. The
 # worker is a fork of a fork: when the process between has ended, the worker is the agent's child.
+import _imp
 import _socket
 import builtins
 import gc
@@ -267,6 +268,15 @@ def serve(varying, dirs, environ, said):
             os.close(fd)
 
 
+def is_module(directory, name):
+    """Says whether an import that searches the directory would take this entry before later directories."""
+    suffixes = [".py", ".pyc"] + _imp.extension_suffixes()
+    dot = name.find(".")
+    if dot >= 0:
+        return name[dot:] in suffixes
+    return any(os.path.isfile(os.path.join(directory, name, "__init__" + s)) for s in suffixes)
+
+
 def differs(request, environ, varying, dirs, before):
     """Says why the template is not what the worker would become; None if it is."""
     wanted = dict(e.partition("=")[::2] for e in request.environ)
@@ -281,7 +291,7 @@ def differs(request, environ, varying, dirs, before):
     first = sys.path[: sys.path.index(dirs[0])] if dirs[0] in sys.path else []
     for d in [own] + [p for p in first if p not in dirs]:
         try:
-            found = top.intersection(n.partition(".")[0] for n in os.listdir(d))
+            found = [n.partition(".")[0] for n in os.listdir(d) if n.partition(".")[0] in top and is_module(d, n)]
         except OSError:
             continue
         if found:

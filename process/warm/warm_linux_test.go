@@ -557,6 +557,12 @@ func TestCold(t *testing.T) {
 	}{
 		{name: "a variable that libraries have read", body: "import os\nos.environ['OMP_NUM_THREADS'] = '1'\n" + say, reason: "the script sets OMP_NUM_THREADS"},
 		{name: "its own ctypes.py", body: say, prepare: func(l *lab) { l.script("ctypes.py", "") }, reason: "stands before an installed module"},
+		{name: "its own package ctypes", body: say, prepare: func(l *lab) {
+			if err := os.Mkdir(filepath.Join(l.dir, "ctypes"), 0o700); err != nil {
+				l.t.Fatal(err)
+			}
+			l.script("ctypes/__init__.py", "")
+		}, reason: "stands before an installed module"},
 		{name: "in code of --run-path", reason: "the script sets OMP_NUM_THREADS", prepare: func(l *lab) {
 			l.script("other.py", "import os\nos.environ.update(OMP_NUM_THREADS='1')\n"+say)
 		}, args: []string{"-c", "import runpy, sys\nrunpy.run_path(sys.argv[1])", "other.py"}},
@@ -583,7 +589,7 @@ func TestCold(t *testing.T) {
 				args = []string{"-u", l.script("script.py", tt.body)}
 			}
 			h := l.host()
-			if tt.name == "its own ctypes.py" { // what is imported is learnt from another script
+			if strings.HasPrefix(tt.name, "its own") { // what is imported is learnt from another script
 				args = []string{"-u", l.script("script.py", "import ctypes\n"+say)}
 			}
 			if len(args) > 2 && args[2] == "other.py" {
@@ -598,6 +604,20 @@ func TestCold(t *testing.T) {
 				t.Errorf("no %q in:\n%s", tt.reason, s)
 			}
 		})
+	}
+}
+
+// Files and directories beside a script that have a module's name, but are none, change nothing.
+func TestNamesOfModules(t *testing.T) {
+	l := newLab(t)
+	l.script("ctypes.txt", "")
+	if err := os.Mkdir(filepath.Join(l.dir, "site"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h := l.host()
+	l.run(h.Start, 1, "-u", l.script("script.py", "import ctypes\n"))
+	if s := h.Stats(); s.WarmStarts != 1 {
+		t.Errorf("statistics are %+v:\n%s", s, l.log.String())
 	}
 }
 

@@ -87,7 +87,8 @@ type setup struct {
 	forked bool     // torchrun may be a fork of a process that has imported it
 }
 
-// start starts a job: a launcher, its flags (split at blanks), the program.
+// start starts a job: a launcher, its flags (split at blanks), the program. With E2E_WARM, that is
+// started by a Python script if it is none itself, and muster forks the script from a template.
 func start(t testing.TB, l launcher, s setup, flags string, program ...string) *job {
 	t.Helper()
 	j := &job{
@@ -95,6 +96,17 @@ func start(t testing.TB, l launcher, s setup, flags string, program ...string) *
 		tag: testproc.NewTag(), tmp: t.TempDir(), board: newBoard(t), gate: testproc.NewGate(t),
 	}
 	argv := slices.Concat(s.wrap, l.argv, strings.Fields(flags), program)
+	warm, python := slices.Index(argv, "--no-python"), []string(nil)
+	if warm >= 0 && os.Getenv("E2E_WARM") != "" {
+		script, err := filepath.Abs("testdata/exec.py")
+		if err != nil {
+			t.Fatal(err)
+		}
+		argv[warm], python = script, []string{"PYTHON_EXEC=" + pypeer.Python(t)}
+		if l.name == "muster" {
+			argv = slices.Insert(argv, warm, "--warm")
+		}
+	}
 	if len(s.closed) > 0 {
 		redirect := "exec \"$@\""
 		for _, fd := range s.closed {
@@ -108,6 +120,7 @@ func start(t testing.TB, l launcher, s setup, flags string, program ...string) *
 	if s.bare == nil {
 		j.cmd.Env = slices.Concat(usualEnv(), []string{"TMPDIR=" + j.tmp}, testproc.Env(j.board.Board, j.gate, j.tag), s.env)
 	}
+	j.cmd.Env = append(j.cmd.Env, python...)
 	for i := range j.outErr {
 		f, err := os.Create(filepath.Join(t.TempDir(), "console"))
 		if err != nil {
@@ -177,6 +190,11 @@ func workers(t testing.TB, l launcher, s setup, flags string, steps ...string) *
 func (j *job) status() int {
 	j.t.Helper()
 	j.within(patience)
+	for _, line := range grep(j.errs(), "no warm start") {
+		if !strings.Contains(line, "a worker died in its first") {
+			j.t.Error(line)
+		}
+	}
 	ws := j.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if ws.Signaled() {
 		return -int(ws.Signal())

@@ -79,3 +79,18 @@ func awaitText(j *job, text string) {
 		}
 	}
 }
+
+// What a worker gets, does and leaves is the same when it is a fork of the template: these tests
+// pass with --warm, too. Each worker of theirs is a script that becomes the program.
+func TestJudgeThroughTemplate(t *testing.T) {
+	judge(t)
+	cmd := exec.Command(exe, "-test.v", "-test.parallel", "4", "-test.run", "^Test(EnvironmentEquals|ProcessEquals|PythonCommandLine|RunIDIsKept|"+
+		"Threads|ReportHas|UndecoratedFailure|ErrorFile|ExitStatus|EventsMatch|EventFile|MetricsMatch|StreamsStay|StuckConsole|NothingIsLeft|LogTree|Tee|"+
+		"Filters|NoLine|DiskFull|Signals|SecondSignal|SignalSkips|ShutdownTimeout|GraceIsKept|Nohup|Restarts|Pipeline|Console|Closed|Terminal|Preemption)")
+	cmd.Env = append(os.Environ(), "E2E_WARM=1")
+	out, err := cmd.CombinedOutput()
+	t.Logf("%s", out)
+	if n := strings.Count(string(out), "\n--- PASS"); err != nil || n < 35 {
+		t.Errorf("%d tests pass: %v", n, err)
+	}
+}
