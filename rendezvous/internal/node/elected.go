@@ -372,7 +372,7 @@ func (e *elected) greet(ctx context.Context, leader pipe.Leader) (*session, erro
 	if tcp, ok := conn.LocalAddr().(*net.TCPAddr); ok && !tcp.IP.IsLoopback() && n.cfg.LocalAddr == "" && n.cfg.Settings.Bind == "" {
 		link.addr = tcp.IP.String()
 	}
-	return n.greet(ctx, conn, dialerTo(cfg))
+	return n.greet(ctx, conn, dialerTo(conn, cfg))
 }
 
 // mostAddrs is how many addresses an agent names that may be elected.

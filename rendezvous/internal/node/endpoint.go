@@ -91,8 +91,10 @@ func (n *Node) greetOwn(ctx context.Context, s *tcpstore.Server) (*session, erro
 	return n.greet(ctx, conn, dial)
 }
 
-// dialerTo is for a server elsewhere.
-func dialerTo(cfg tcpstore.ClientConfig) dialer {
+// dialerTo leads to the server elsewhere that conn is a connection to, by the same way: that server
+// knows hosts by the addresses that their sessions come from, of which a host may have more.
+func dialerTo(conn net.Conn, cfg tcpstore.ClientConfig) dialer {
+	cfg.Addr = conn.RemoteAddr().String()
 	cfg.OnRetry = nil // it is for Next
 	return func(ctx context.Context, name string) (net.Conn, error) { return tcpstore.DialSession(ctx, cfg, name) }
 }
@@ -177,7 +179,7 @@ func (e *open) connect(ctx context.Context) (protocol, error) {
 		return newCAS(ctx, n)
 	}
 	client.Last() // whether the server is still the same is for the session to say
-	return n.greet(ctx, conn, dialerTo(cfg))
+	return n.greet(ctx, conn, dialerTo(conn, cfg))
 }
 
 // again: a node that the rendezvous has dropped is no part of it any more, but the

@@ -81,7 +81,7 @@ func (e *ranked) connect(ctx context.Context) (protocol, error) {
 	if err != nil {
 		return nil, err
 	}
-	return n.greet(ctx, conn, dialerTo(cfg))
+	return n.greet(ctx, conn, dialerTo(conn, cfg))
 }
 
 // report connects to rank 0's store, says that this node is there, and returns the mode
