@@ -451,7 +451,7 @@ func (a *Agent) startWorkers(at *attempt) error {
 		}
 	}
 	group, err := a.cfg.Start(cfg)
-	started := WorkersStarted{Step: Step{at.began, err}}
+	started := WorkersStarted{Step: Step{at.began, err}, Live: a.live != nil}
 	if err == nil { // else group may be a nil *process.Group
 		at.group, started.PIDs = group, group.PIDs()
 		a.published.ran(at)

@@ -71,11 +71,18 @@ type (
 		Step
 		Before *rendezvous.Info
 	}
-	// WorkersStarted: all workers run, or one could not be started.
+	// WorkersStarted: all workers run, or one could not be started. Live says that those of
+	// all hosts are yet to become a group, or to go on as one: Reconfigured follows.
 	WorkersStarted struct {
 		Step
 		PIDs map[int]int // by local rank
+		Live bool
 	}
+	// Resting: the workers of a live group come to rest, since others are lost or come.
+	Resting struct{ Why string }
+	// Reconfigured: the workers are a live group of World ranks, of which Stayed were in the
+	// group before.
+	Reconfigured struct{ World, Stayed int }
 	// Decided: something has happened, and the agent knows what follows.
 	Decided struct {
 		State State // of the group from now on

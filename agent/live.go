@@ -154,6 +154,7 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 		return true, nil
 	}
 	a.log.Warn("live: the workers come to rest", "run_id", a.cfg.Rendezvous.RunID(), "round", at.round.Round, "cause", m.Reason, "workers_here", len(a.live.members()))
+	a.emit(at, Resting{m.Reason})
 	if n.ev != evLiveChange || n.record.At >= 0 {
 		a.futile.Store(0)
 	}
@@ -230,7 +231,7 @@ func (a *Agent) adopt(at *attempt) {
 		}
 	}
 	a.published.ran(at)
-	a.emit(at, WorkersStarted{Step: Step{time.Now(), nil}, PIDs: at.group.PIDs()})
+	a.emit(at, WorkersStarted{Step: Step{time.Now(), nil}, PIDs: at.group.PIDs(), Live: true})
 }
 
 // replace starts a worker in place of one that has failed, and says whether it could.
@@ -476,6 +477,7 @@ func (a *Agent) reconfigure(at *attempt, plan *live.Plan, change int, began time
 		return nil // watchLive finds it
 	}
 	a.log.Warn("live: the workers go on", "round", at.round.Round, "world_size", len(plan.Handles), "joined", len(plan.Joined), "here", len(to), "took", time.Since(began).Round(time.Millisecond))
+	a.emitElsewhere(Reconfigured{len(plan.Handles), len(plan.Handles) - len(plan.Joined)})
 	return nil
 }
 

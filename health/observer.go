@@ -92,8 +92,16 @@ func (o *Observer) Observe(e agent.Event) {
 	case agent.WorkersStarted:
 		if w.Err == nil {
 			o.ranks, job.State = e.Ranks, string(agent.Healthy)
-			o.moment(&e, kindPhase, running, fmt.Sprintf("%s of %d run here", text.Count(e.Job.LocalWorldSize, "worker"), e.Ranks.WorldSize), "")
+			m := o.moment(&e, kindPhase, running, fmt.Sprintf("%s of %d run here", text.Count(e.Job.LocalWorldSize, "worker"), e.Ranks.WorldSize), "")
+			if !w.Live {
+				m.Ranks = e.Ranks.WorldSize
+			}
 		}
+	case agent.Resting:
+		o.moment(&e, kindLive, "", "the workers come to rest", w.Why)
+	case agent.Reconfigured:
+		m := o.moment(&e, kindLive, "", fmt.Sprintf("%s form the live group, %d of them as before", text.Count(w.World, "rank"), w.Stayed), "")
+		m.Ranks, m.Stayed, o.ranks.WorldSize = w.World, w.Stayed, w.World
 	case agent.Decided:
 		if w.Rejoining && w.Change != "" {
 			o.moment(&e, kindHosts, "", w.Change, "")
@@ -118,8 +126,8 @@ func (o *Observer) Observe(e agent.Event) {
 	}
 }
 
-// moment notes a moment on the time line. An empty phase goes on.
-func (o *Observer) moment(e *agent.Event, kind string, phase Phase, what, why string) {
+// moment notes a moment on the time line, and returns it. An empty phase goes on.
+func (o *Observer) moment(e *agent.Event, kind string, phase Phase, what, why string) *Moment {
 	if phase != "" {
 		o.state.Job.Phase, o.waiting = phase, ""
 	}
@@ -132,6 +140,7 @@ func (o *Observer) moment(e *agent.Event, kind string, phase Phase, what, why st
 		*line = slices.Delete(*line, 0, 1)
 	}
 	*line = append(*line, m)
+	return &(*line)[len(*line)-1]
 }
 
 // failed notes the failures of an attempt, and what this host's workers did when they

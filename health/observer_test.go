@@ -1,11 +1,13 @@
 package health_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/rendezvous"
 )
 
 // An event of another goroutine may be late, and does not take back a restart.
@@ -32,6 +34,26 @@ func TestHostsOnTimeLine(t *testing.T) {
 		got = append(got, m.Kind+": "+m.What)
 	}
 	if want := []string{"phase: waiting for the hosts of the next round", "hosts: node lost: b (node 1)"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// A live change is on the time line from the rest of the workers on, and says how many ranks go on.
+func TestLiveOnTimeLine(t *testing.T) {
+	o := &health.Observer{}
+	job := &agent.Job{LocalWorldSize: 2}
+	ranks := rendezvous.Ranks{WorldSize: 6}
+	for _, what := range []any{
+		agent.WorkersStarted{}, agent.WorkersStarted{Live: true}, agent.Reconfigured{World: 6},
+		agent.Resting{Why: "rank 1 on b: killed by SIGKILL"}, agent.WorkersStarted{Live: true}, agent.Reconfigured{World: 5, Stayed: 5},
+	} {
+		o.Observe(agent.Event{Job: job, Ranks: ranks, What: what})
+	}
+	var got []string
+	for _, m := range o.State(t.Context()).Timeline {
+		got = append(got, fmt.Sprint(m.Kind, " ", m.Ranks, " ", m.Stayed, " ", m.Why))
+	}
+	if want := []string{"phase 6 0 ", "phase 0 0 ", "live 6 0 ", "live 0 0 rank 1 on b: killed by SIGKILL", "phase 0 0 ", "live 5 5 "}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -208,24 +208,31 @@ const (
 	kindRestart = "restart" // a restart was counted
 	kindFailure = "failure" // workers have failed, here or elsewhere
 	kindHosts   = "hosts"   // hosts have come or gone, so that a new round begins
+	kindLive    = "live"    // workers come to rest, or go on, as others are lost or come
 	kindEnd     = "end"     // the job is over
 )
 
 // A Moment is something that has happened to the job.
 type Moment struct {
 	Time time.Time `json:"time"`
-	Kind string    `json:"kind"` // phase, round, restart, failure, hosts or end
+	Kind string    `json:"kind"` // phase, round, restart, failure, hosts, live or end
 	// Phase is the one that begins with it; empty if it goes on.
 	Phase    Phase  `json:"phase,omitempty"`
 	Round    int    `json:"round"`
 	Restarts int    `json:"restarts"`
 	What     string `json:"what"`          // "restart 2 of 3"
 	Why      string `json:"why,omitempty"` // "rank 3 was killed by SIGKILL (out of memory)"
+	// Ranks is how many run from then on; 0 in moments after which not all do that are to.
+	// Stayed of them have not been stopped before.
+	Ranks  int `json:"ranks,omitempty"`
+	Stayed int `json:"stayed,omitempty"`
 }
 
-// IsFailure says whether workers have failed, IsRestart whether a restart was counted.
+// IsFailure says whether workers have failed, IsRestart whether a restart was counted, IsLive
+// whether it is a part of a live change.
 func (m *Moment) IsFailure() bool { return m.Kind == kindFailure }
 func (m *Moment) IsRestart() bool { return m.Kind == kindRestart }
+func (m *Moment) IsLive() bool    { return m.Kind == kindLive }
 
 // A Failure is one worker's, in short: what report.json has of it without traceback
 // and last lines.

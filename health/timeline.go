@@ -152,7 +152,7 @@ func (p *page) tone(m *Moment) tone {
 		return bad
 	case kindRestart:
 		return warn
-	case kindHosts:
+	case kindHosts, kindLive:
 		return wait
 	case kindRound:
 		return good
@@ -172,7 +172,7 @@ func (p *page) marks(r ruler) {
 			shape = `<path d="M-5,-5L5,5M5,-5L-5,5"/>`
 		case kindRestart:
 			shape, y = `<path d="M-5,-4H5L0,4Z"/>`, 22
-		case kindHosts:
+		case kindHosts, kindLive:
 			shape = `<circle r="4"/>`
 		case kindEnd:
 			shape = `<rect x="-4" y="-4" width="8" height="8"/>`
@@ -180,11 +180,12 @@ func (p *page) marks(r ruler) {
 			continue
 		}
 		p.put(`<svg class="mark %s" x="%.3f%%" y="%d">%s<title>%s %s</title></svg>`+"\n",
-			p.tone(m), r.at(m.Time), y, shape, m.Time.In(p.s.Time.Location()).Format(time.TimeOnly), m.sentence())
+			p.tone(m), r.at(m.Time), y, shape, m.Time.In(p.s.Time.Location()).Format(time.TimeOnly), m.Sentence())
 	}
 }
 
-func (m *Moment) sentence() string {
+// Sentence is what has happened, and why.
+func (m *Moment) Sentence() string {
 	if m.Why == "" {
 		return m.What
 	}
