@@ -57,7 +57,8 @@ var errNotLive = errors.New("no live change")
 // kept is the workers of an attempt that has ended without them.
 type kept struct {
 	team
-	lost map[int]process.Exit // workers that have failed, by local rank
+	lost     map[int]process.Exit // workers that have failed, by local rank
+	restarts int                  // that were counted before; the record of the loss counts one, too
 }
 
 // lively says whether the workers of this host can go on as others are lost or come.
@@ -159,7 +160,7 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 		a.futile.Store(0)
 	}
 	a.comeToRest(m)
-	a.kept = &kept{team: at.team, lost: lost}
+	a.kept = &kept{team: at.team, lost: lost, restarts: a.restarts}
 	at.keptOn.Store(true)
 	close(at.released)
 	return true, nil
@@ -225,8 +226,9 @@ func (a *Agent) adopt(at *attempt) {
 	at.team, at.forgiven = k.team, k.lost
 	at.ranks = ranks
 	for _, i := range slices.Sorted(maps.Keys(at.forgiven)) {
-		if a.restartsLeft() > 0 {
-			a.restarts++
+		if k.restarts < a.cfg.MaxRestarts {
+			k.restarts++
+			a.restarts = max(a.restarts, k.restarts)
 			a.replace(at, i)
 		}
 	}
