@@ -369,7 +369,10 @@ type twoFold struct {
 	restarts *atomic.Int64
 }
 
-func (a twoFold) Stop(string)    { go a.stop() }
+func (a twoFold) Stop(string) { go a.stop() }
+func (a twoFold) Drill(string, string, time.Duration) (func(), error) {
+	return nil, errors.New("no drills")
+}
 func (a twoFold) Restart() error { a.restarts.Add(1); return nil }
 func (a twoFold) Autopsy(context.Context, string, string) ([]byte, error) {
 	return nil, errors.New("nothing")
@@ -487,6 +490,7 @@ func TestOthersAgent(t *testing.T) {
 		t.Errorf("ps asked it %d times", n)
 	}
 	says(t, "logs "+job.pid(), exitError, "wrote to no files")
+	says(t, fmt.Sprint("chaos --kill-rank 1 ", os.Getpid()), exitError, "belongs to user "+userName(uid)+"; drills are for jobs of your own")
 }
 
 // Without a directory for its socket a job runs, with one warning.
