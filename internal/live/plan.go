@@ -35,7 +35,8 @@ type Plan struct {
 	Locals [][]int `json:"locals,omitempty"`
 }
 
-// Agree makes the membership of a round from what its agents say, in order of group rank.
+// Agree makes the membership of a round from what its agents say, in order of group rank. If
+// nobody has the members' state yet, all take that of the first who is furthest, as DDP's do.
 func Agree(parts []Part) *Plan {
 	p := &Plan{Source: -1, Joined: []int{}, Locals: make([][]int, len(parts))}
 	kept := 0
@@ -64,8 +65,6 @@ func Agree(parts []Part) *Plan {
 	switch {
 	case kept > 0 && p.Source < 0:
 		return &Plan{Torn: true, Source: -1}
-	case kept == 0 && !differ:
-		p.Source = -1 // all begin anew, each with its own state
 	case !differ && len(p.Joined) == 0:
 		p.Source = -1
 	}

@@ -16,7 +16,7 @@ func TestAgree(t *testing.T) {
 	}{
 		{"nobody is ready", []Part{{Starting: 2}, {Members: []Member{fresh(0, "a")}}}, &Plan{Form: true, Source: -1}},
 		{"all are new", []Part{{Members: []Member{fresh(0, "a"), fresh(1, "b")}}, {Members: []Member{fresh(0, "c")}}},
-			&Plan{Handles: []string{"a", "b", "c"}, Steps: []int64{0, 0, 0}, Source: -1, Joined: []int{0, 1, 2}, Locals: [][]int{{0, 1}, {0}}}},
+			&Plan{Handles: []string{"a", "b", "c"}, Steps: []int64{0, 0, 0}, Source: 0, Joined: []int{0, 1, 2}, Locals: [][]int{{0, 1}, {0}}}},
 		{"one is lost", []Part{{Members: []Member{old(1, "b", 7)}, Kept: 1, Starting: 1}, {Members: []Member{old(0, "c", 7)}, Kept: 1}},
 			&Plan{Handles: []string{"b", "c"}, Steps: []int64{7, 7}, Source: -1, Joined: []int{}, Locals: [][]int{{1}, {0}}}},
 		{"a step apart", []Part{{Members: []Member{old(0, "a", 7)}, Kept: 1}, {Members: []Member{old(0, "c", 8)}, Kept: 1}, {}},
