@@ -453,7 +453,8 @@ func (a *Agent) startWorkers(at *attempt) error {
 	group, err := a.cfg.Start(cfg)
 	started := WorkersStarted{Step: Step{at.began, err}, Live: a.live != nil}
 	if err == nil { // else group may be a nil *process.Group
-		at.group, started.PIDs = group, group.PIDs()
+		at.group, at.parts, started.PIDs = group, &parts{of: map[int]*logs.Part{}}, group.PIDs()
+		a.published.part(at, nil)
 		a.published.ran(at)
 	}
 	a.emit(at, started)

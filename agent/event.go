@@ -72,11 +72,12 @@ type (
 		Before *rendezvous.Info
 	}
 	// WorkersStarted: all workers run, or one could not be started. Live says that those of
-	// all hosts are yet to become a group, or to go on as one: Reconfigured follows.
+	// all hosts are yet to become a group, or to go on as one: Reconfigured follows. Kept says
+	// that those of this host have run in the round before, but for some that replace others.
 	WorkersStarted struct {
 		Step
-		PIDs map[int]int // by local rank
-		Live bool
+		PIDs       map[int]int // by local rank
+		Live, Kept bool
 	}
 	// Resting: the workers of a live group come to rest, since others are lost or come.
 	Resting struct{ Why string }

@@ -233,7 +233,7 @@ func (a *Agent) adopt(at *attempt) {
 		}
 	}
 	a.published.ran(at)
-	a.emit(at, WorkersStarted{Step: Step{time.Now(), nil}, PIDs: at.group.PIDs(), Live: true})
+	a.emit(at, WorkersStarted{Step: Step{time.Now(), nil}, PIDs: at.group.PIDs(), Live: true, Kept: true})
 }
 
 // replace starts a worker in place of one that has failed, and says whether it could.
@@ -456,6 +456,7 @@ func (a *Agent) reconfigure(at *attempt, plan *live.Plan, change int, began time
 		to[local] = w.workers[local]
 	}
 	at.formed.Store(&membership{ranks: ranks, leader: plan.Leader() == at.round.Rank})
+	a.published.part(at, ranks)
 	w.send(to, func(local int) *liveMessage {
 		return &liveMessage{Type: "members", Said: live.Said{Change: change}, liveMembers: &liveMembers{
 			UUID: int64(at.round.Round) + 1, Rank: ranks[local], World: len(plan.Handles), Handles: plan.Handles, Steps: plan.Steps,

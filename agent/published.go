@@ -53,6 +53,34 @@ func (p *published) ran(at *attempt) {
 	close(at.started)
 }
 
+// keptParts is for how many rounds after one its lines can be asked for.
+const keptParts = 16
+
+// parts are those of a team's logs that are of each round. The lock of published guards them.
+type parts struct {
+	last *logs.Part
+	of   map[int]*logs.Part
+}
+
+// part publishes which part of the workers' logs is of a round. Where workers live on it begins
+// when their ranks are known; what they write before is of the last round.
+func (p *published) part(at *attempt, ranks map[int]int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t, round := at.parts, at.round.Round
+	switch {
+	case t.of[round] != nil:
+		return
+	case t.last == nil:
+		t.last = at.logs.Part()
+	default:
+		t.last = t.last.Next(ranks)
+	}
+	t.of[round] = t.last
+	maps.DeleteFunc(t.of, func(r int, _ *logs.Part) bool { return r < round-keptParts })
+	p.turn()
+}
+
 // ended publishes how they ended.
 func (p *published) ended(exits map[int]process.Exit) {
 	p.mu.Lock()
@@ -88,8 +116,12 @@ func (a *Agent) FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int
 	for {
 		p.mu.Lock()
 		at, over := p.at, p.over
-		ready := at != nil && at != last && (last == nil || p.group == nil || at.logs != last.logs) && p.group != nil && (round < 0 || at.round.Round == round)
-		passed := round >= 0 && at != nil && (at.round.Round > round || at == last)
+		ready := at != nil && p.group != nil && (last == nil || at.logs != last.logs)
+		passed := round >= 0 && at != nil && (at.round.Round > round || last != nil)
+		if cfg.Part = nil; ready && round >= 0 {
+			cfg.Part = at.parts.of[round]
+			ready = cfg.Part != nil
+		}
 		if p.turned == nil && !over {
 			p.turned = make(chan struct{})
 		}
@@ -98,7 +130,11 @@ func (a *Agent) FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int
 		switch {
 		case ready:
 			last = at
-			if err := begin(at.round.Round, filepath.Base(at.logs.Dir())); err != nil {
+			of := at.round.Round
+			if round >= 0 {
+				of = round
+			}
+			if err := begin(of, filepath.Base(at.logs.Dir())); err != nil {
 				return err
 			}
 			if err := at.logs.Follow(ctx, cfg, emit); err != nil {

@@ -40,6 +40,7 @@ type attempt struct {
 type team struct {
 	ranks rendezvous.Ranks
 	logs  *logs.Attempt
+	parts *parts
 	group Group     // nil if the workers could not be started
 	began time.Time // when the workers were about to start
 }

@@ -56,7 +56,7 @@ func (g *gathering) Observe(e agent.Event) {
 	if !ok || started.Err != nil {
 		return
 	}
-	if r := g.last; r != nil {
+	if r := g.last; r != nil && !started.Kept {
 		r.mu.Lock()
 		r.Late(r.attempt)
 		r.mu.Unlock()

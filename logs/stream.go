@@ -33,7 +33,8 @@ type FollowConfig struct {
 	// From is where a stream is to begin instead, in bytes; false means what Lines says. It
 	// may be nil.
 	From func(w Worker, stderr bool) (offset int64, ok bool)
-	Once bool // only what there is already
+	Once bool  // only what there is already
+	Part *Part // only what is of this part of the Attempt; nil means all
 }
 
 // A stream is what Follow reads of one file.
@@ -53,11 +54,14 @@ type stream struct {
 // error. It may be called at any time and any number of times: a slow emit holds nobody up,
 // since what it has not read yet is in the files. emit is called by Follow's goroutine.
 func (a *Attempt) Follow(ctx context.Context, cfg FollowConfig, emit func(*Chunk) error) error {
+	if cfg.Part == nil {
+		cfg.Part = a.Part()
+	}
 	var streams []*stream
 	wake := make(chan struct{}, 1)
 	for _, rank := range slices.Sorted(maps.Keys(a.workers)) {
-		w := a.workers[rank]
-		if cfg.Want != nil && !cfg.Want(w.Worker) || cfg.Teed && !a.run.shows(w.Worker) {
+		w := *a.workers[rank]
+		if w.Worker = cfg.Part.worker(w.Worker); cfg.Want != nil && !cfg.Want(w.Worker) || cfg.Teed && !a.run.shows(w.Worker) {
 			continue
 		}
 		for _, s := range []struct {
@@ -113,6 +117,7 @@ func (f *streamer) run(ctx context.Context, wake <-chan struct{}) error {
 				select {
 				case <-timer.C:
 				case <-f.a.over:
+				case <-f.cfg.Part.over:
 				case <-ctx.Done():
 				}
 			}
@@ -134,16 +139,19 @@ func (f *streamer) run(ctx context.Context, wake <-chan struct{}) error {
 		case <-wake:
 		case <-timer.C:
 		case <-f.a.over:
+		case <-f.cfg.Part.over:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
 }
 
-// over says whether the workers have ended.
+// over says whether the workers have ended, or the part has.
 func (f *streamer) over() bool {
 	select {
 	case <-f.a.over:
+		return true
+	case <-f.cfg.Part.over:
 		return true
 	default:
 		return false
@@ -204,6 +212,8 @@ func (f *streamer) open(s *stream) error {
 			return err
 		}
 		r.off = from
+	} else {
+		r.off = f.cfg.Part.from[s.path]
 	}
 	s.r, s.Offset = r, r.off
 	return nil
@@ -231,6 +241,7 @@ func (f *streamer) step(s *stream) (moved bool, err error) {
 		}
 	}
 	n, err := s.r.Read(f.buf[copy(f.buf, s.pending):])
+	n = f.cfg.Part.limit(s.path, s.r.off-int64(n), n)
 	if err != nil && !errors.Is(err, io.EOF) {
 		f.giveUp(s, err)
 	}
@@ -274,7 +285,7 @@ func (f *streamer) piece(s *stream, data []byte) error {
 // finish emits the lines without an end.
 func (f *streamer) finish() error {
 	for _, s := range f.streams {
-		if err := f.piece(s, s.pending); err != nil {
+		if err := f.piece(s, s.pending[:f.cfg.Part.limit(s.path, s.Offset, len(s.pending))]); err != nil {
 			return err
 		}
 		s.pending = nil

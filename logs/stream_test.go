@@ -165,3 +165,60 @@ func TestFollowRotated(t *testing.T) {
 	}
 	t.Logf("%d of %d bytes lost", lost, lines*size)
 }
+
+// A follower of a part gets the lines of that part, each line is of one part, and the next part
+// has the ranks that it is said to have.
+func TestFollowPart(t *testing.T) {
+	j := newJob(t, logs.Config{Redirects: logs.StdSpec{All: logs.StdAll}})
+	a, workers := j.begin(2)
+	follow := func(p *logs.Part) (*collected, chan error) {
+		c, over := collect(), make(chan error, 1)
+		go func() {
+			over <- a.Follow(t.Context(), logs.FollowConfig{Stdout: true, Stderr: true, Lines: -1, Part: p}, func(k *logs.Chunk) error {
+				one := *k
+				one.Offset = int64(len(c.text[fmt.Sprintf("%d %v", k.Worker.Rank, k.Stderr)]))
+				return c.emit(&one)
+			})
+		}()
+		return c, over
+	}
+	first := a.Part()
+	c1, over1 := follow(first)
+	fmt.Fprint(workers[0].out, "one\nbegun ")
+	<-c1.came
+	second := first.Next(map[int]int{0: 3})
+	if err := <-over1; err != nil {
+		t.Fatal(err)
+	}
+	c2, over2 := follow(second)
+	fmt.Fprint(workers[0].out, "here, ended there\n")
+	fmt.Fprint(workers[1].err, "two\n")
+	<-c2.came
+	<-c2.came
+	third := second.Next(nil)
+	if err := <-over2; err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprint(workers[0].out, "last")
+	for _, w := range workers {
+		w.close()
+	}
+	finish(t, a)
+	late1, over1 := follow(first)
+	late2, over2 := follow(second)
+	c3, over3 := follow(third)
+	for _, over := range []chan error{over1, over2, over3} {
+		if err := <-over; err != nil {
+			t.Fatal(err)
+		}
+	}
+	begin, middle := map[string]string{"10 false": "one\n"}, map[string]string{"3 false": "begun here, ended there\n", "11 true": "two\n"}
+	for i, tt := range []struct {
+		c    *collected
+		want map[string]string
+	}{{c1, begin}, {c2, middle}, {late1, begin}, {late2, middle}, {c3, map[string]string{"10 false": "last"}}} {
+		if diff := cmp.Diff(tt.want, tt.c.text); diff != "" {
+			t.Errorf("%d, -want +got:\n%s", i, diff)
+		}
+	}
+}

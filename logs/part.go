@@ -1,0 +1,79 @@
+package logs
+
+import (
+	"bytes"
+	"os"
+	"sync"
+)
+
+// A Part is what an Attempt's workers write from one moment to another: rounds share an Attempt
+// where workers live on from one to the next.
+type Part struct {
+	a    *Attempt
+	rank map[int]int      // by local rank; of others it is that of the Attempt
+	from map[string]int64 // where it begins in each file; nil: with the Attempt
+	over chan struct{}    // closed once to is set
+
+	mu sync.Mutex // guards the rest
+	to map[string]int64
+}
+
+// Part begins the Attempt's first part, which has all until Next is called.
+func (a *Attempt) Part() *Part { return &Part{a: a, over: make(chan struct{})} }
+
+// Next ends a part, and begins the one that follows, in which workers have other ranks, by local
+// rank. It is called once. Each line is of one part.
+func (p *Part) Next(rank map[int]int) *Part {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.to = map[string]int64{}
+	for _, w := range p.a.workers {
+		for _, path := range []string{w.sink.StdoutPath, w.sink.StderrPath} {
+			if path != "" {
+				p.to[path] = max(p.from[path], p.a.linesEnd(path))
+			}
+		}
+	}
+	close(p.over)
+	return &Part{a: p.a, rank: rank, from: p.to, over: make(chan struct{})}
+}
+
+// worker is one with its rank in the part.
+func (p *Part) worker(w Worker) Worker {
+	if rank, ok := p.rank[w.LocalRank]; ok {
+		w.Rank = rank
+	}
+	return w
+}
+
+// limit is how many of n bytes that a stream has read of a file, at an offset, are of the part.
+func (p *Part) limit(path string, off int64, n int) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.to == nil {
+		return n
+	}
+	return int(max(0, min(int64(n), p.to[path]-off)))
+}
+
+// linesEnd is where the last whole line of a file ends, or the file if its last line is long.
+func (a *Attempt) linesEnd(path string) int64 {
+	f, info, err := a.run.open(path)
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	return lastNewline(f, info.Size())
+}
+
+func lastNewline(f *os.File, size int64) int64 {
+	buf := make([]byte, min(size, 64<<10))
+	n, _ := f.ReadAt(buf, size-int64(len(buf)))
+	if i := bytes.LastIndexByte(buf[:n], '\n'); i >= 0 {
+		return size - int64(len(buf)-i-1)
+	}
+	if int64(len(buf)) == size {
+		return 0
+	}
+	return size
+}
