@@ -9,6 +9,9 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
+
+	"github.com/muster-run/muster/internal/procfs"
 )
 
 // A drilled is what `muster chaos --json` prints of a drill, or in the end of all.
@@ -61,6 +64,25 @@ func TestChaos(t *testing.T) {
 	}
 	agents[1].says("this agent is about to fail, since a drill asks for it")
 	agents[0].says("node has not been heard of")
+
+	// A worker that was stopped continues, also if the drill is broken off.
+	var pid int
+	drill := exec.Command(filepath.Join(bin, "muster"), "chaos", itoa(agents[0].cmd.Process.Pid), "--stop-rank=0")
+	must(drill.Start())
+	for deadline := time.Now().Add(patience); pid == 0 && time.Now().Before(deadline); {
+		running, err := procfs.All()
+		must(err)
+		for _, p := range running {
+			if p.Parent == agents[0].cmd.Process.Pid && p.State == 'T' {
+				pid = p.PID
+			}
+		}
+	}
+	must(drill.Process.Signal(syscall.SIGINT))
+	must(drill.Wait())
+	if p, err := procfs.Read(pid); err != nil || p.State == 'T' {
+		t.Errorf("the worker after a drill that was broken off: %+v, %v", p, err)
+	}
 
 	less := chaos(t, agents[0], "--kill-agent 1 --stop-agent 1 --limit 5s")
 	for i, d := range less {

@@ -187,14 +187,11 @@ func (c *command) showDrill(d *drill, asJSON bool) error {
 		fmt.Fprintf(c.stdout, drillRow, "", "DRILL", "VICTIM", "NOTICED", "THEN", "RUNS", "RANKS", "WHOLE", "RESTARTS")
 	}
 	then := cmp.Or(d.How, d.Outcome)
-	if d.Problem != "" {
-		then = "not done: " + d.Problem
-	}
 	ranks, restarts := "-", "-"
 	if d.RanksBefore > 0 {
 		ranks, restarts = fmt.Sprintf("%d/%d", d.Ranks, d.RanksBefore), strconv.Itoa(d.Restarts)
 	}
-	_, err := fmt.Fprintf(c.stdout, drillRow, d.Number, d.What, cmp.Or(d.Victim.String(), "-"), inWords(d.Noticed), text.Line(then, 200), inWords(d.Running), ranks, inWords(d.Whole), restarts)
+	_, err := fmt.Fprintf(c.stdout, drillRow, d.Number, d.What, cmp.Or(d.Victim.String(), "-"), inWords(d.Noticed), then, inWords(d.Running), ranks, inWords(d.Whole), restarts)
 	return err
 }
 

@@ -78,6 +78,9 @@ func (d *drill) run(ctx context.Context, req *chaosRequest, kind drillKind, rand
 		d.Outcome, d.Problem = cmp.Or(d.Outcome, drillNotDone), err.Error()
 		return
 	}
+	if kind.what == "stop-rank" { // a new worker with its rank does not mind
+		defer j.ask(context.WithoutCancel(ctx), "POST", "/v1/signal?signal=CONT&rank="+strconv.Itoa(*d.Victim.Rank))
+	}
 	healed, limit := d.Time, d.Time.Add(req.limit)
 	if kind.what == "cut-host" {
 		healed = d.Time.Add(req.silent)
@@ -92,9 +95,6 @@ func (d *drill) run(ctx context.Context, req *chaosRequest, kind drillKind, rand
 		if now := time.Now(); now.After(healed) && (d.Outcome == drillRecovered || now.After(limit)) || sleep.For(ctx, drillPause) != nil {
 			break
 		}
-	}
-	if kind.what == "stop-rank" { // a new worker with its rank does not mind
-		_, _ = j.ask(context.WithoutCancel(ctx), "POST", "/v1/signal?signal=CONT&rank="+strconv.Itoa(*d.Victim.Rank))
 	}
 }
 
