@@ -14,6 +14,7 @@ import (
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/live"
+	"github.com/muster-run/muster/internal/sleep"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -29,6 +30,9 @@ import (
 //     liveJoinKey, and the agent that has rank 0 asks for it, with the step at which all
 //     come to rest.
 //
+// The training ends when a worker says so, which it does when all have completed the last step.
+// Then liveOverKey is set: nobody joins any more, and workers that are starting are stopped.
+//
 // Whatever does not work out ends the workers of the agent that finds it, which is a failure as
 // any other: the group restarts.
 
@@ -37,6 +41,7 @@ const (
 	liveFormPrefix = "muster/live/form/"
 	livePlanKey    = "muster/live/plan"
 	liveJoinKey    = "muster/live/join"
+	liveOverKey    = "muster/live/over"
 )
 
 // DefaultLiveTimeout is how long a worker may take to come to rest, or to take part in a new
@@ -70,6 +75,11 @@ func (a *Agent) lively(at *attempt) bool {
 func (a *Agent) aside(at *attempt, n *news) bool {
 	switch {
 	case a.live == nil || at.phase != running || at.formed.Load() == nil:
+	case a.live.isOver() && n.ev == evFailing && !a.live.isMember(n.exit.LocalRank):
+		at.pardon(n.exit)
+		return true
+	case a.live.isOver():
+		return n.ev == evLiveChange || n.ev == evNodesWaiting && n.change.Kind == rendezvous.NodesWaiting
 	case n.ev == evLiveChange:
 		return !a.lively(at) // their end is news, too
 	case n.ev == evNodesWaiting && n.change.Kind == rendezvous.NodesWaiting && !at.formed.Load().pending:
@@ -92,7 +102,10 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 	if a.live == nil || at.phase != running {
 		return false, nil
 	}
-	formed, lost := at.formed.Load() != nil, maps.Clone(at.forgiven)
+	formed, over := at.formed.Load() != nil, a.live.isOver()
+	at.mu.Lock()
+	lost := maps.Clone(at.forgiven)
+	at.mu.Unlock()
 	m := &liveMessage{Type: "change", Urgent: true}
 	switch {
 	case n.ev == evFailing || n.ev == evFailed || n.ev == evLostPeers:
@@ -104,7 +117,7 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 		if n.ev == evFailing {
 			left = len(a.live.left())
 		}
-		if !formed || left == 0 && (at.alone() || a.restartsLeft() <= 0) {
+		if !formed || over || left == 0 && (at.alone() || a.restartsLeft() <= 0) {
 			if n.ev == evFailing {
 				at.wg.Go(func() { at.group.Close(syscall.SIGTERM, a.cfg.ShutdownTimeout) })
 			}
@@ -150,7 +163,7 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 	if formed {
 		a.carried = &membership{ranks: at.formed.Load().ranks, pending: true}
 	}
-	if !formed || len(a.live.left()) == 0 || n.ev == evFailed || n.ev == evLostPeers {
+	if !formed || len(a.live.left()) == 0 && !over || n.ev == evFailed || n.ev == evLostPeers {
 		a.comeBack(ctx, at, n)
 		return true, nil
 	}
@@ -226,7 +239,7 @@ func (a *Agent) adopt(at *attempt) {
 	at.team, at.forgiven = k.team, k.lost
 	at.ranks = ranks
 	for _, i := range slices.Sorted(maps.Keys(at.forgiven)) {
-		if k.restarts < a.cfg.MaxRestarts {
+		if k.restarts < a.cfg.MaxRestarts && !a.live.isOver() {
 			k.restarts++
 			a.restarts = max(a.restarts, k.restarts)
 			a.replace(at, i)
@@ -277,14 +290,26 @@ func (a *Agent) dropKept(ctx context.Context) {
 	a.finishLogs(ctx, &attempt{team: k.team})
 }
 
+// errOver is why nothing is formed any more, and errNewer why what was decided is not done.
+var (
+	errOver  = errors.New("the training has ended")
+	errNewer = errors.New("the members of this host change again")
+)
+
 // form brings the workers of a round together, after a change of this host's members. It runs
 // as long as the round does, and a moment of the next change.
 func (a *Agent) form(at *attempt, change int, had bool) {
-	err := a.formOnce(at, change, had)
+	forming, end := context.WithCancelCause(at.life)
+	defer end(nil)
+	at.wg.Go(func() { a.awaitEnd(at, end) })
+	err := a.formOnce(forming, at, change, had)
 	for err == nil {
-		err = a.watchLive(at, change)
+		err = a.watchLive(forming, at, change)
 	}
-	if at.life.Err() != nil {
+	if errors.Is(err, errNewer) {
+		<-forming.Done()
+	}
+	if forming.Err() != nil {
 		return
 	}
 	a.log.Warn("live: the workers cannot go on; they are stopped, and all start again", "error", err)
@@ -295,21 +320,62 @@ func (a *Agent) form(at *attempt, change int, had bool) {
 	at.group.Kill()
 }
 
+// awaitEnd waits until the training has ended on some host, and tells the others and this host's
+// workers, as long as the round lives.
+func (a *Agent) awaitEnd(at *attempt, end context.CancelCauseFunc) {
+	w := a.live
+	if !at.alone() {
+		at.wg.Go(func() {
+			if _, err := patientGet(at.life, at.round.Store, liveOverKey); err == nil {
+				w.end()
+			}
+		})
+	}
+	if w.await(at.life, func() bool { return w.over }) != nil {
+		return
+	}
+	end(errOver)
+	if !at.alone() {
+		if err := at.round.Store.Set(at.life, liveOverKey, []byte(a.cfg.Host)); err != nil {
+			a.log.Warn("live: cannot tell the other hosts that the training has ended", "error", err)
+		}
+	}
+	w.send(w.members(), func(int) *liveMessage { return &liveMessage{Type: "over"} })
+	group, ok := at.group.(interface {
+		Signal(localRank int, sig syscall.Signal) bool
+	})
+	for i := range w.each(func(x *liveWorker) bool { return !x.Member && !x.Gone }) {
+		a.log.Warn("live: the training has ended while a worker was starting; it is stopped", "local_rank", i)
+		at.pardon(process.Exit{LocalRank: i})
+		if ok {
+			group.Signal(i, syscall.SIGKILL)
+		}
+	}
+}
+
+// patience is how long the agent waits in silence for workers to come to their first membership.
+const patience = 30 * time.Second
+
 // formOnce makes the membership of the round, and hands it to this host's workers.
-func (a *Agent) formOnce(at *attempt, change int, had bool) error {
+func (a *Agent) formOnce(ctx context.Context, at *attempt, change int, had bool) error {
 	began := time.Now()
 	if had {
-		a.awaitRest(at, change)
-	}
-	part := a.livePart(change)
-	plan, err := a.agree(at, livePartPrefix, part)
-	if err == nil && plan.Form {
-		if part.Starting > 0 {
-			if err := a.live.await(at.life, a.live.host.Settled); err != nil {
-				return err
-			}
+		if err := a.awaitRest(ctx, at, change); err != nil {
+			return err
 		}
-		plan, err = a.agree(at, liveFormPrefix, a.livePart(change))
+	}
+	part, err := a.livePart(change)
+	var plan *live.Plan
+	if err == nil {
+		plan, err = a.agree(ctx, at, livePartPrefix, part)
+	}
+	if err == nil && plan.Form {
+		if err := a.awaitStart(ctx, part.Starting); err != nil {
+			return err
+		}
+		if part, err = a.livePart(change); err == nil {
+			plan, err = a.agree(ctx, at, liveFormPrefix, part)
+		}
 	}
 	if err != nil {
 		return err
@@ -317,12 +383,34 @@ func (a *Agent) formOnce(at *attempt, change int, had bool) error {
 	if err := plan.Check(at.round.WorldSize); err != nil {
 		return fmt.Errorf("%w: %w", errNotLive, err)
 	}
-	return a.reconfigure(at, plan, change, began)
+	return a.reconfigure(ctx, at, plan, change, began)
+}
+
+// awaitStart waits until no worker has still to start.
+func (a *Agent) awaitStart(ctx context.Context, starting int) error {
+	for starting > 0 {
+		soon, cancel := context.WithTimeout(ctx, patience)
+		err := a.live.await(soon, a.live.host.Settled)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		var missing []int
+		for i := range a.live.each(func(x *liveWorker) bool { return !x.Gone && x.Ready == nil }) {
+			missing = append(missing, i)
+		}
+		slices.Sort(missing)
+		a.log.Info("live: waiting for workers to call muster.live.join", "local_ranks", missing)
+	}
+	return nil
 }
 
 // awaitRest waits until the members of this host are at rest, and kills those that are not in
 // time.
-func (a *Agent) awaitRest(at *attempt, change int) {
+func (a *Agent) awaitRest(ctx context.Context, at *attempt, change int) error {
 	w, rest := a.live, live.Rest{Change: change, Until: time.Now().Add(a.liveTimeout())}
 	for {
 		w.mu.Lock()
@@ -332,10 +420,10 @@ func (a *Agent) awaitRest(at *attempt, change int) {
 		resting := func(x *liveWorker) bool { return x.Resting(change) }
 		switch step {
 		case live.Rested:
-			return
+			return context.Cause(ctx)
 		case live.Kill:
 			a.killLate(at, w.members(), "does not come to rest", resting)
-			return
+			return context.Cause(ctx)
 		case live.Urge:
 			w.send(w.each(func(x *liveWorker) bool { return x.Member && !x.Gone && !resting(x) }), func(int) *liveMessage {
 				return &liveMessage{Type: "change", Said: live.Said{Change: change}, Urgent: true, Reason: "others are at rest already"}
@@ -346,11 +434,11 @@ func (a *Agent) awaitRest(at *attempt, change int) {
 		select {
 		case <-news:
 		case <-alarm.C:
-		case <-at.life.Done():
+		case <-ctx.Done():
 		}
 		alarm.Stop()
-		if at.life.Err() != nil {
-			return
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 	}
 }
@@ -382,30 +470,33 @@ func (a *Agent) liveTimeout() time.Duration {
 	return DefaultLiveTimeout
 }
 
-// livePart is what this agent says of its workers.
-func (a *Agent) livePart(change int) live.Part {
+// livePart is what this agent says of its workers, all of which rest for the change.
+func (a *Agent) livePart(change int) (live.Part, error) {
 	a.live.mu.Lock()
 	defer a.live.mu.Unlock()
-	return a.live.host.Part(change)
+	if a.live.change != change {
+		return live.Part{}, errNewer
+	}
+	return a.live.host.Part(change), nil
 }
 
 // agree tells the others what this agent has, and returns the plan of all.
-func (a *Agent) agree(at *attempt, prefix string, part live.Part) (*live.Plan, error) {
+func (a *Agent) agree(ctx context.Context, at *attempt, prefix string, part live.Part) (*live.Plan, error) {
 	if at.alone() {
-		return live.Agree([]live.Part{part}), nil
+		return live.Agree([]live.Part{part}), context.Cause(ctx)
 	}
 	s, n := at.round.Store, at.round.WorldSize
 	text, err := json.Marshal(part)
 	if err == nil {
-		err = s.Set(at.life, prefix+strconv.Itoa(at.round.Rank), text)
+		err = s.Set(ctx, prefix+strconv.Itoa(at.round.Rank), text)
 	}
 	planKey := livePlanKey + prefix[len(livePartPrefix):]
 	if err == nil && at.round.Rank == 0 {
-		err = a.lead(at, prefix, planKey, n)
+		err = a.lead(ctx, at, prefix, planKey, n)
 	}
 	var found []byte
 	if err == nil {
-		found, err = patientGet(at.life, s, planKey)
+		found, err = patientGet(ctx, s, planKey)
 	}
 	plan := &live.Plan{}
 	if err == nil && len(found) > maxPlan {
@@ -421,10 +512,10 @@ func (a *Agent) agree(at *attempt, prefix string, part live.Part) (*live.Plan, e
 }
 
 // lead makes the plan of all agents.
-func (a *Agent) lead(at *attempt, prefix, planKey string, n int) error {
+func (a *Agent) lead(ctx context.Context, at *attempt, prefix, planKey string, n int) error {
 	parts := make([]live.Part, n)
 	for i := range parts {
-		text, err := patientGet(at.life, at.round.Store, prefix+strconv.Itoa(i))
+		text, err := patientGet(ctx, at.round.Store, prefix+strconv.Itoa(i))
 		if err == nil && len(text) > maxPart {
 			err = fmt.Errorf("%d bytes of %s, more than %d", len(text), prefix, maxPart)
 		}
@@ -439,13 +530,17 @@ func (a *Agent) lead(at *attempt, prefix, planKey string, n int) error {
 	if err != nil {
 		return err
 	}
-	return at.round.Store.Set(at.life, planKey, text)
+	return at.round.Store.Set(ctx, planKey, text)
 }
 
 // reconfigure tells this host's members of their ranks.
-func (a *Agent) reconfigure(at *attempt, plan *live.Plan, change int, began time.Time) error {
+func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, change int, began time.Time) error {
 	w := a.live
 	w.mu.Lock()
+	if w.change != change || w.over { // whoever is no member yet would not hear of it
+		w.mu.Unlock()
+		return errNewer
+	}
 	ranks, err := w.host.Place(plan, at.round.Rank)
 	w.mu.Unlock()
 	if err != nil {
@@ -463,15 +558,15 @@ func (a *Agent) reconfigure(at *attempt, plan *live.Plan, change int, began time
 			Source: plan.Source, Joined: plan.Joined, Env: a.rankEnv(at, plan, local, ranks[local]), Timeout: a.liveTimeout().Seconds(),
 		}}
 	})
-	ctx, cancel := context.WithTimeout(at.life, a.liveTimeout())
+	soon, cancel := context.WithTimeout(ctx, a.liveTimeout())
 	defer cancel()
 	var failed *live.Said
-	err = w.await(ctx, func() (all bool) {
+	err = w.await(soon, func() (all bool) {
 		all, failed = w.host.Taken(change, ranks)
 		return all
 	})
 	switch {
-	case err != nil && at.life.Err() != nil:
+	case err != nil && ctx.Err() != nil:
 		return err
 	case err != nil:
 		a.killLate(at, to, "does not take part", func(x *liveWorker) bool { return x.TookPart(change) })
@@ -503,26 +598,24 @@ type membership struct {
 }
 
 // watchLive waits for a reason for the next change, and sends it.
-func (a *Agent) watchLive(at *attempt, change int) error {
+func (a *Agent) watchLive(ctx context.Context, at *attempt, change int) error {
 	w, f := a.live, at.formed.Load()
 	var failed *live.Said
 	joins := false
-	wake := make(chan struct{})
 	if f.leader && !at.alone() {
 		at.wg.Go(func() {
-			if _, err := patientGet(at.life, at.round.Store, liveJoinKey); err == nil {
+			if _, err := patientGet(ctx, at.round.Store, liveJoinKey); err == nil {
 				w.mu.Lock()
 				joins = true
 				w.tell()
 				w.mu.Unlock()
 			}
-			close(wake)
 		})
 	}
 	asked := false
 	for {
 		ready := false
-		err := w.await(at.life, func() bool {
+		err := w.await(ctx, func() bool {
 			failed, ready = w.host.Unrest(change)
 			return failed != nil || joins || ready && !asked
 		})
@@ -530,23 +623,23 @@ func (a *Agent) watchLive(at *attempt, change int) error {
 		case err != nil:
 			return err
 		case failed != nil:
-			// Its reason may be on its way; then life ends.
-			if !at.outlives(a.cfg.PeerTimeout) {
-				return context.Cause(at.life)
+			// Its reason may be on its way; then life ends, or the training has.
+			if sleep.For(ctx, a.cfg.PeerTimeout) != nil {
+				return context.Cause(ctx)
 			}
 			if a.futile.Add(1) > mostFutile {
 				return fmt.Errorf("%w: %d changes did not help: %s", errNotLive, mostFutile, failed.Error)
 			}
 			at.send(news{ev: evLiveChange, record: &record{At: -1, Cause: "a collective failed on " + a.cfg.Host + ": " + firstLine(failed.Error)}})
-			<-at.life.Done()
-			return context.Cause(at.life)
+			<-ctx.Done()
+			return context.Cause(ctx)
 		case joins || ready && f.leader:
 			at.send(news{ev: evLiveChange, record: &record{Cause: "workers join"}})
-			<-at.life.Done()
-			return context.Cause(at.life)
+			<-ctx.Done()
+			return context.Cause(ctx)
 		default:
 			asked = true
-			if err := at.round.Store.Set(at.life, liveJoinKey, []byte(a.cfg.Host)); err != nil {
+			if err := at.round.Store.Set(ctx, liveJoinKey, []byte(a.cfg.Host)); err != nil {
 				return err
 			}
 		}
@@ -590,6 +683,13 @@ type liveState struct {
 	forgiven map[int]process.Exit       // workers without which the others went on, by local rank; mu guards it
 	keptOn   atomic.Bool                // the workers go on after this attempt
 	released chan struct{}              // closed when they are kept
+}
+
+// pardon has a worker's end be no failure.
+func (at *attempt) pardon(x process.Exit) {
+	at.mu.Lock()
+	defer at.mu.Unlock()
+	at.forgiven[x.LocalRank] = x
 }
 
 // forgive leaves out of a result the workers without which the others have gone on.

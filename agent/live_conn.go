@@ -81,6 +81,7 @@ type liveWorkers struct {
 	host    live.Host           // the same, as far as decisions go
 	starts  int                 // of workers, for their IDs, which no other host has
 	change  int                 // the last change of this host's members, from 1
+	over    bool                // the training has ended
 	news    chan struct{}       // closed, and replaced, when a worker has said something
 }
 
@@ -202,7 +203,30 @@ func (w *liveWorkers) heard(x *liveWorker, m *liveMessage) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	x.Hear(m.Type, &m.Said)
+	w.over = w.over || m.Type == "end" && x.Member
 	w.tell()
+}
+
+// begin says that workers start that were not kept.
+func (w *liveWorkers) begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = false
+}
+
+// end says that the training has ended.
+func (w *liveWorkers) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.over = true
+	w.tell()
+}
+
+// isOver says whether the training has ended.
+func (w *liveWorkers) isOver() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.over
 }
 
 // tell wakes who waits. The caller holds mu.

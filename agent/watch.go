@@ -317,9 +317,14 @@ func (a *Agent) startGroup(ctx context.Context, at *attempt) news {
 	had := a.kept != nil
 	if had {
 		a.adopt(at)
-	} else if err := a.startWorkers(at); err != nil {
-		a.finishLogs(ctx, at)
-		return a.notStarted(at, err)
+	} else {
+		if a.live != nil {
+			a.live.begin()
+		}
+		if err := a.startWorkers(at); err != nil {
+			a.finishLogs(ctx, at)
+			return a.notStarted(at, err)
+		}
 	}
 	if a.live != nil {
 		at.formed.Store(a.carried)

@@ -28,7 +28,7 @@ type Plan struct {
 	Torn    bool     `json:"torn,omitempty"`
 	Handles []string `json:"handles,omitempty"`
 	Steps   []int64  `json:"steps,omitempty"`
-	// Source is the rank whose state the others take; -1: all are at the same step.
+	// Source is the rank whose state the others take; -1: all have the same.
 	Source int   `json:"source"`
 	Joined []int `json:"joined"` // ranks
 	// Locals are the local ranks of the members of each node.

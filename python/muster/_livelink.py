@@ -43,6 +43,7 @@ class Link:
         self._members: dict[str, Any] | None = None
         self._resting = False
         self._over = ""
+        self.ended = False  # the training has, for all
         self._restart = False
         self._news = threading.Condition()  # guards all of the above
         self._sending = threading.Lock()
@@ -60,17 +61,18 @@ class Link:
         """The agent is gone, or this worker has left it."""
         return bool(self._over)
 
-    def rest(self, handle: str, step: int) -> dict[str, Any]:
+    def rest(self, handle: str, step: int, limit: float | None = None) -> dict[str, Any]:
         """Says that this worker is outside of collectives, and waits for the members
-        of the newest change. Raises Gone. If the agent wants to restart the
-        workers, this waits for the end."""
+        of the newest change, no longer than limit seconds. Raises Gone and TimeoutError.
+        If the agent wants to restart the workers, this waits for the end."""
         said = -1
         while True:
             with self._news:
-                while not self._due(said):
-                    self._resting = True
-                    self._news.wait()
-                    self._resting = False
+                self._resting = True
+                due = self._news.wait_for(lambda: self._due(said), limit)
+                self._resting = False
+                if not due:
+                    raise TimeoutError(f"the other workers have not come to muster.live.join within {limit:g} s")
                 if self._over:
                     raise Gone(self._over)
                 members, announced = self._members, self._announced
@@ -105,10 +107,13 @@ class Link:
         self._send(type="done", change=self.change)
 
     def close(self) -> None:
-        """This worker takes no part any more."""
+        """The training has ended."""
         with self._news:
-            self._over = self._over or "closed"
+            gone = self._over
+            self._over = gone or "closed"
             self.stop_at = NEVER
+        if not gone:
+            self._send(type="end")
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -148,6 +153,10 @@ class Link:
             if kind == "restart":
                 self._restart = True
                 self.stop_at = 0
+            elif kind == "over":
+                self._over = self._over or "the training has ended"
+                self.ended = True
+                self.stop_at = NEVER
             elif kind == "members":
                 if message["change"] >= self._announced and message["change"] > self.change:
                     self._announced = message["change"]

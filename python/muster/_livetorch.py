@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 from importlib import import_module
-from typing import Any
+from typing import Any, Callable
 
 torch: Any = import_module("torch")
 dist: Any = import_module("torch.distributed")
 _DDP: Any = import_module("torch.nn.parallel").DistributedDataParallel
 
 _BUCKET = 64 << 20
+
+
+_COLLECTIVES = (
+    "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all", "all_to_all_single",
+    "barrier", "batch_isend_irecv", "broadcast", "broadcast_object_list", "gather", "gather_object", "irecv", "isend",
+    "monitored_barrier", "recv", "reduce", "reduce_scatter", "reduce_scatter_tensor", "scatter",
+    "scatter_object_list", "send",
+)
+
+
+def guard(allowed: Callable[[], bool]) -> None:
+    """Has the functions of torch.distributed raise an error while the group of all
+    members may not be used: what one rank says outside of a step would meet what
+    others say within one, as a rank that has joined goes straight to the step."""
+
+    def guarded(name: str, function: Any) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **options: Any) -> Any:
+            if options.get("group") in (None, dist.group.WORLD) and not allowed():
+                raise RuntimeError(
+                    f"torch.distributed.{name} outside of a step: a rank that joins later would take it for a part of "
+                    "its step; do it within 'with run', or without the process group before muster.live.join")
+            return function(*args, **options)
+
+        call._muster_live = True  # type: ignore[attr-defined]
+        return call
+
+    for module in (dist, dist.distributed_c10d):
+        for name in _COLLECTIVES:
+            function = getattr(module, name, None)
+            if function is not None and not hasattr(function, "_muster_live"):
+                setattr(module, name, guarded(name, function))
 
 
 class DDP(_DDP):  # type: ignore[misc]

@@ -127,7 +127,8 @@ class Run:
         return import_module("torch.nn.parallel").DistributedDataParallel(model, **options)
 
     def close(self) -> None:
-        """Leaves the live job; before does it at the end."""
+        """Says that the training has ended, for all ranks: nobody joins any more.
+        before does it at the end; call it where the loop is left earlier."""
 
     def __enter__(self) -> Run:
         return self
@@ -145,6 +146,10 @@ class Run:
             sampler._advance()
 
 
+class _Unformed(RuntimeError):
+    """The group could not be made for new members."""
+
+
 class _Live(Run):
     live = True
 
@@ -157,6 +162,7 @@ class _Live(Run):
         self._updated = False  # an optimizer has begun to step in this step
         self._torn: BaseException | None = None  # the error that left the state between two steps
         self._again = 0
+        self._open = True  # collectives are allowed
         self._before: dict[int, int] = {}  # sockets from before the group was made
         self._own: dict[int, int] | None = {}  # those of the group; None while it is made
         optimizer: Any = import_module("torch.optim").Optimizer
@@ -183,7 +189,10 @@ class _Live(Run):
         self._rewind = self._torch.Rewind(self._state)
         self._link = _livelink.Link(
             os.environ[ENV_SOCKET], os.environ["MUSTER_LIVE_ID"], lambda: self._step, self._abort)
-        self._change()
+        limit: Any = options.get("timeout") or dist.default_pg_timeout
+        self._change(limit=limit.total_seconds())
+        self._open = False
+        self._torch.guard(lambda: self._open or self._link.over)
         return ""
 
     def before(self, steps: int) -> bool:
@@ -195,11 +204,13 @@ class _Live(Run):
             if self._link.over:
                 return False
             try:
+                self._open = True
                 self._dist.barrier()
             except RuntimeError as e:
-                if not self._lost(e):
+                if self._lost(e):
+                    self._pause(e)
+                elif not self._link.ended:
                     raise
-                self._pause(e)
             else:
                 self.close()
 
@@ -215,7 +226,7 @@ class _Live(Run):
         self._link.close()
 
     def __enter__(self) -> Run:
-        self._updated = False
+        self._updated, self._open = False, True
         self._rewind.mark()
         return self
 
@@ -227,6 +238,7 @@ class _Live(Run):
             self._again = 0
             if self._link.stop_at <= self._step:
                 self._pause()
+            self._open = False
             return False
         if not self._lost(error) or self._again >= _AGAIN:
             return False
@@ -236,6 +248,7 @@ class _Live(Run):
         self._pause(error)
         if self._step != was:
             self._rewind.forth()
+        self._open = False
         return True
 
     def _lost(self, error: BaseException) -> bool:
@@ -251,16 +264,18 @@ class _Live(Run):
         try:
             joined = self._change(error)
         except _livelink.Gone:
-            if error is not None:
+            if error is not None and not self._link.ended:
                 raise error from None
             return  # a group that works goes on without the agent
         self._again = self._again + 1 if error is not None and self.world == was and not joined else 0
         _log.info("muster.live: goes on as rank %d of %d at step %d", self.rank, self.world, self._step)
+        self._open = False
         if self._on_change is not None:
             self._on_change(self)
 
-    def _change(self, error: BaseException | None = None) -> list[int]:
+    def _change(self, error: BaseException | None = None, limit: float | None = None) -> list[int]:
         link = self._link
+        self._open = True
         while True:
             if error is not None and not link.urgent:
                 link.failed(error)
@@ -268,11 +283,11 @@ class _Live(Run):
             # Two new processes may have been told the same rank; gloo takes the rest of
             # a handle for an address, which it does not use.
             handle = f"{own}#{link.ident}" if self._gloo else own
-            members = link.rest(handle, self._step if self._torn is None else -1)
+            members = link.rest(handle, self._step if self._torn is None else -1, limit)
             try:
                 self._become(members, own)
             except RuntimeError as e:
-                if not (isinstance(e, _livelink.Superseded) or self._lost(e)):
+                if not (isinstance(e, (_livelink.Superseded, _Unformed)) or self._lost(e)):
                     raise
                 error = e
                 continue
@@ -289,7 +304,10 @@ class _Live(Run):
         # Half of what the agent allows, so that a worker whose peer is lost on the way
         # says so before it is taken for lost itself.
         limit = import_module("datetime").timedelta(seconds=members.get("timeout", 10) / 2)
-        dist._reconfigure(uuid=members["uuid"], handles=handles, timeout=limit).wait()
+        try:
+            dist._reconfigure(uuid=members["uuid"], handles=handles, timeout=limit).wait()
+        except (RuntimeError, ValueError) as e:  # ValueError: its store became another round's
+            raise _Unformed(f"the members could not reach each other: {e}") from e
         after = _livelink.sockets()
         with self._link.guard():
             self._own = {inode: fd for inode, fd in after.items() if inode not in before}

@@ -1,6 +1,8 @@
 """A training for test_live.py. What LIVE_FAULT says happens in a step: raise (a
-collective's error between backward and the optimizer's step), torn (after it)."""
+collective's error between backward and the optimizer's step), torn (after it), or after
+the step: outside (a collective there)."""
 
+import datetime
 import json
 import os
 import time
@@ -32,7 +34,8 @@ def work(environ, lines, errors, steps, batch, keep):
     x, y = x.double(), y.double()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     sampler = muster.live.Sampler(len(x), batch, seed=17, keep=keep)
-    run = muster.live.join("gloo", state=[model, optimizer, sampler],
+    limit = float(os.environ.get("LIVE_TIMEOUT", "60"))
+    run = muster.live.join("gloo", state=[model, optimizer, sampler], timeout=datetime.timedelta(seconds=limit),
                            on_change=lambda run: say(changed=run.step, world=run.world))
     model.eval()  # samples do not depend on how they are shared
     ddp = run.ddp(model)
@@ -58,5 +61,11 @@ def work(environ, lines, errors, steps, batch, keep):
             say(step=run.step, world=run.world, rank=run.rank, t=time.time(),
                 sum=sum(p.detach().sum().item() for p in model.parameters()),
                 mean=model[1].running_mean[0].item(), samples=samples if sampler.scale else [])
+        if fault.get("step") == run.step and fault["do"] == "outside":
+            fault = {}
+            try:
+                dist.barrier()
+            except RuntimeError as e:
+                say(refused=str(e))
     say(end=run.step)
     dist.destroy_process_group()

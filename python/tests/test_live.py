@@ -258,8 +258,13 @@ class Live(unittest.TestCase):
 
     def test_undisturbed(self):
         agent = Agent(self, steps=8)
-        workers = agent.start(3)
+        workers = agent.start(3, LIVE_FAULT='{"step": 4, "do": "outside"}')
         agent.until_end(workers)
+        agent.until(lambda: all(w.gone for w in workers))
+        for worker in workers:
+            self.assertEqual(worker.messages[-1], {"type": "end"})
+            refused, = (line["refused"] for line in worker.lines if "refused" in line)
+            self.assertIn("torch.distributed.barrier outside of a step", refused)
         sums = self.same_sums(workers)
         self.each_once(workers, 8, 24)
         alone = Agent(self, steps=8)
@@ -405,6 +410,27 @@ class Live(unittest.TestCase):
         worker.sock.shutdown(socket.SHUT_RDWR)
         agent.until(lambda: worker.lines[-1] == {"end": 30})
         self.assertEqual(worker.wait(), 0)
+
+    def test_over(self):
+        """The training has ended for others while this rank still waits for them."""
+        agent = Agent(self, steps=10)
+        agent.may_begin = lambda: False
+        waits, = agent.start(1, rank=0, world=2)
+        agent.arguments = (11, *agent.arguments[1:])
+        other, = agent.start(1, rank=1, world=2)
+        agent.hold = 2
+        agent.until(lambda: reached(waits, 9)() and "enter" in other.lines[-1] and other.lines[-1]["enter"] == 10)
+        waits.send(type="over")
+        other.process.kill()
+        agent.until_end([waits])
+
+    def test_others_do_not_come(self):
+        agent = Agent(self)
+        worker, = agent.start(1, rank=0, world=2, LIVE_TIMEOUT="0.5")
+        agent.hold = 2
+        agent.until(lambda: worker.gone)
+        self.assertEqual(worker.wait(), 1)
+        self.assertIn("the other workers have not come to muster.live.join within 0.5 s", agent.said())
 
     def test_without_muster(self):
         agent = Agent(self, steps=3)

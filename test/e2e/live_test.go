@@ -26,7 +26,10 @@ import (
 // takePart is a worker of a live group without PyTorch: it reports and prints each membership, as
 // "UUID RANK/WORLD PID STEPS HOST HASH", the last of the handles, and has completed a step more
 // at each change.
-func takePart(string) {
+//
+// From the change on that slow says, if it does, it says "asked" and waits for the gate before it
+// comes to rest.
+func takePart(slow string) {
 	conn, err := net.Dial("unix", os.Getenv("MUSTER_LIVE_SOCKET"))
 	must(err)
 	say := func(m map[string]any) {
@@ -35,6 +38,7 @@ func takePart(string) {
 		_, err = conn.Write(append(line, '\n'))
 		must(err)
 	}
+	endTraining = func() { say(map[string]any{"type": "end"}) }
 	handle := func(change int) string { return fmt.Sprintf("%d.%d", os.Getpid(), change) }
 	say(map[string]any{"type": "hello", "version": 1, "id": os.Getenv("MUSTER_LIVE_ID")})
 	say(map[string]any{"type": "ready", "change": 0, "handle": handle(0), "step": 0})
@@ -54,6 +58,10 @@ func takePart(string) {
 			case "where":
 				say(map[string]any{"type": "at", "change": m.Change, "step": step})
 			case "change":
+				if slow != "" && m.Change >= number(slow) {
+					testproc.Say("asked")
+					testproc.AwaitGate()
+				}
 				step++
 				say(map[string]any{"type": "ready", "change": m.Change, "handle": handle(m.Change), "step": step})
 			case "members":
@@ -71,6 +79,9 @@ func takePart(string) {
 		}
 	}()
 }
+
+// endTraining says that all steps are completed.
+var endTraining func()
 
 // A liveMember is one line of takePart.
 type liveMember struct{ uuid, rank, world, pid, step int }

@@ -74,6 +74,7 @@ var steps = testproc.Steps{
 	},
 	"dump": func(dir string) { dump(filepath.Join(dir, rank()+".json")) },
 	"live": takePart,
+	"end":  func(string) { endTraining() },
 	"pid": func(dir string) {
 		must(os.WriteFile(filepath.Join(dir, rank()), []byte(strconv.Itoa(os.Getpid())), 0o666))
 	},

@@ -141,13 +141,7 @@ func run(script []string) {
 		case "err":
 			fmt.Fprintln(os.Stderr, arg)
 		case "gate":
-			gate, err := os.Open(os.Getenv(gateVar))
-			check(err)
-			for err = syscall.EINTR; err == syscall.EINTR; {
-				err = syscall.Flock(int(gate.Fd()), syscall.LOCK_SH)
-			}
-			check(err)
-			gate.Close()
+			AwaitGate()
 		case "hang":
 			hang()
 		case "ignore":
@@ -191,6 +185,17 @@ func run(script []string) {
 			check(fmt.Errorf("testproc: no step %q", step))
 		}
 	}
+}
+
+// AwaitGate waits until the test opens the gate.
+func AwaitGate() {
+	gate, err := os.Open(os.Getenv(gateVar))
+	check(err)
+	for err = syscall.EINTR; err == syscall.EINTR; {
+		err = syscall.Flock(int(gate.Fd()), syscall.LOCK_SH)
+	}
+	check(err)
+	gate.Close()
 }
 
 // forThis takes off what says for which workers a step is, and tells whether this is
