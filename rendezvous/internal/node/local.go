@@ -18,7 +18,7 @@ const storeName = "store"
 // loopback is where the workers of a host find a local store.
 const loopback = "127.0.0.1"
 
-var errTorchStore = errors.New("an agent of torchrun takes part, whose workers cannot use the store of --store local; run muster on all hosts, or leave --store local out")
+var errTorchStore = errors.New("an agent of torchrun takes part, whose workers cannot use the store of --store local and --live; run muster on all hosts, or leave that option out")
 
 // A localStore is the workers' store with LocalStore: a server at the loopback address that
 // keeps its port as long as the node lives. It is a relay of a store beside the rendezvous,

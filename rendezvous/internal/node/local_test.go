@@ -1,6 +1,7 @@
 package node_test
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
+	"github.com/muster-run/muster/rendezvous/internal/pickle"
+	"github.com/muster-run/muster/rendezvous/internal/state"
 	"github.com/muster-run/muster/rendezvous/static"
 	"github.com/muster-run/muster/store/tcpstore"
 )
@@ -178,7 +181,41 @@ func TestLocalStoreOnAll(t *testing.T) {
 	}
 }
 
-// An agent of torchrun's, as far as the store shows one, takes part: it is refused.
+// An agent of torchrun's that comes later is refused, whatever it writes; the job goes on.
+func TestLocalStoreTorchComes(t *testing.T) {
+	t.Parallel()
+	endpoint := freeEndpoint(t)
+	h := open(t, endpoint, 1, 2, "host0", local)
+	nexts(t, h)
+	m := &mixed{T: t, endpoint: endpoint, nodes: 2}
+	f := m.torch(2)
+	if st, a := f.join(); a != state.FailClosed {
+		t.Errorf("it may %v in %+v", a, st)
+	}
+	const key = "torch.rendezvous.job1"
+	text, err := f.agents.Get(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wants := state.NewState()
+	wants.WaitList.Add(f.me)
+	if _, err := f.agents.CompareAndSet(t.Context(), key, text, pickle.EncodeText(wants)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := f.agents.Get(t.Context(), key); err != nil || !bytes.Equal(got, text) {
+		t.Errorf("what it wrote has become %q, %v", got, err)
+	}
+	select {
+	case c := <-h.Changes():
+		t.Errorf("the job is told %v", c)
+	default:
+	}
+	if again := nexts(t, h); again[0].WorldSize != 1 {
+		t.Errorf("the next round is %+v", again[0])
+	}
+}
+
+// An agent of torchrun's, as far as the store shows one, was there first: muster's ends.
 func TestLocalStoreTorch(t *testing.T) {
 	t.Parallel()
 	server, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: "127.0.0.1:0"}) // it has no sessions, as PyTorch's

@@ -95,6 +95,8 @@ type Rendezvous struct {
 	expiries expiries
 	recheck  recheck // which of the joining have to decide again
 
+	localStore bool // their workers use a store of their host (--store local)
+
 	torch        torchNodes
 	last         lastRound
 	history      history
@@ -251,6 +253,7 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 	if len(r.sessions) == 0 {
 		r.rules = state.Rules{MinNodes: m.MinNodes, MaxNodes: m.MaxNodes, LastCall: m.LastCall, KeepAliveInterval: m.KeepAlive}
 		r.torch.silence = m.KeepAliveLimit
+		r.localStore, r.torch.stale = m.LocalStore, true
 	} else if m.MinNodes != r.rules.MinNodes || m.MaxNodes != r.rules.MaxNodes {
 		r.refuse(id, "--nnodes is %d:%d on %s and %d:%d on the hosts that came before; give all hosts of run %q the same",
 			m.MinNodes, m.MaxNodes, m.Host, r.rules.MinNodes, r.rules.MaxNodes, r.runID)

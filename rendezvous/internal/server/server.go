@@ -333,6 +333,10 @@ func (l *live) Render() (value []byte, changed bool) {
 // Adopt implements store.Mirror.
 func (l *live) Adopt(value []byte) {
 	l.do(func(r *Rendezvous, now time.Time) {
+		if r.refusesTorch() {
+			r.torch.stale = true
+			return
+		}
 		l.adopted = true
 		r.Adopt(now, value)
 	})

@@ -27,6 +27,10 @@ func (r *Rendezvous) Text(now time.Time) (text []byte, changed bool) {
 	if !r.torch.stale {
 		return r.torch.text, false
 	}
+	if r.refusesTorch() {
+		st = st.Clone()
+		st.Closed = true // to them
+	}
 	if st.Closed && len(st.WaitList) == 0 && r.hasTorch() {
 		// While workers run PyTorch's agents only look for nodes that wait. They then
 		// stop their workers and find that there is no next round.
@@ -36,6 +40,10 @@ func (r *Rendezvous) Text(now time.Time) (text []byte, changed bool) {
 	r.torch.text, r.torch.stale = pickle.EncodeText(st), false
 	return r.torch.text, true
 }
+
+// refusesTorch says that torch nodes cannot join, since their workers could not use the store of
+// the others' hosts. Those that were there before the others stay.
+func (r *Rendezvous) refusesTorch() bool { return r.localStore && !r.hasTorch() }
 
 // Adopt takes over what a torch node has written in place of Text's last result.
 // What no node can have meant is refused: the old state stays.
