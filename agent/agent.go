@@ -209,9 +209,10 @@ type Result struct {
 	// Failures of this host's workers in the last attempt, by global rank; empty
 	// on success, and when the workers ended because the agent was told to stop.
 	Failures map[int]*failure.ProcessFailure
-	// Report explains the failures of all hosts; nil if there are none.
-	Report *failure.Report
-	// ReportFile is where Report was written as JSON; empty if nowhere. One of a
+	// Report explains the failures of all hosts; nil if there are none. Lost has those of this
+	// host's workers without which a live group has succeeded; nil if there are none.
+	Report, Lost *failure.Report
+	// ReportFile is where Report or Lost was written as JSON; empty if nowhere. One of a
 	// preempted job is written also where Report is nil.
 	ReportFile string
 }

@@ -77,11 +77,21 @@ func onlyLostPeers(failures []*failure.ProcessFailure) bool {
 	return lost
 }
 
-// succeeded is the result of workers that all exited 0.
+// succeeded is the result of workers that all exited 0, but for those of a live group that were
+// lost and not replaced.
 func (a *Agent) succeeded(at *attempt) *Result {
 	r := &Result{State: Succeeded, Restarts: a.restarts, ReturnValues: make(map[int][]byte, len(at.exits))}
 	for i, exit := range at.exits {
 		r.ReturnValues[at.rank(i)] = exit.Value
+	}
+	for _, i := range slices.Sorted(maps.Keys(at.forgiven)) {
+		at.failures = append(at.failures, a.explainExit(at, at.forgiven[i], nil, nil))
+	}
+	if len(at.failures) > 0 {
+		r.Lost = a.ownReport(at)
+		r.ReportFile = a.writeReport(at, r.Lost)
+		a.log.Warn("live: the job has succeeded without workers that were lost and not replaced, since no restarts were left",
+			"run_id", a.cfg.Rendezvous.RunID(), "lost_here", len(at.failures), "cause", r.Lost.Root().Error(), "report", r.ReportFile)
 	}
 	return r
 }

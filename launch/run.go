@@ -113,7 +113,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		return nil, err
 	}
 	defer func() {
-		keep := err != nil || result.IsFailed()
+		keep := err != nil || result.IsFailed() || result.Lost != nil
 		err = errors.Join(err, run.Close(keep))
 	}()
 	warnOfLogDir(&cfg, run.Dir())

@@ -173,7 +173,8 @@ func TestLive(t *testing.T) {
 // fail, and the job succeeds with those that are left.
 func TestLiveAlone(t *testing.T) {
 	t.Parallel()
-	j := start(t, muster(t), setup{}, "--standalone --nproc-per-node 3 --live --max-restarts 1 --no-python", worker("live", "gate", "exit:0")...)
+	dir := t.TempDir()
+	j := start(t, muster(t), setup{env: []string{"TMPDIR=" + dir}}, "--standalone --nproc-per-node 3 --live --max-restarts 1 --no-python", worker("live", "gate", "exit:0")...)
 	all := j.members(3)
 	must(syscall.Kill(all[0].pid, syscall.SIGKILL))
 	back := j.members(3, all[0].pid)
@@ -181,7 +182,11 @@ func TestLiveAlone(t *testing.T) {
 	must(syscall.Kill(back[0].pid, syscall.SIGKILL))
 	goesOn(t, back, j.members(2, back[0].pid), back[0].pid)
 	j.gate.Open()
-	j.want(0).noneLeft(0)
+	j.want(0).noneLeft(0).says("lost and not replaced", "lost_here=1", "on host ", "[M1216]")
+	report, err := os.ReadFile(one(t, dir, "*/*/*/report.json"))
+	if err != nil || !strings.Contains(string(report), "SIGKILL") {
+		t.Errorf("%v in %s", err, report)
+	}
 }
 
 // Lines that are gathered over live changes come out once, with the ranks that their workers have.
