@@ -125,10 +125,12 @@ type (
 	// AttemptEnded: all workers of the attempt that had been started have ended.
 	AttemptEnded struct{ Causes []failure.Cause }
 	// RestartCounted: a restart of the job was counted. The rest says why, if that is a
-	// failure of this host's workers; File has the report of it, "" for none.
+	// failure of this host's workers; File has the report of it, "" for none. Live says that the
+	// workers of other hosts go on.
 	RestartCounted struct {
 		Why, File string
 		Decision  *policy.Decision // nil without a policy
+		Live      bool
 	}
 	// JobPreempted: somebody has asked the whole job to stop.
 	JobPreempted struct{ By failure.Preemption }

@@ -321,8 +321,9 @@ func (a *Agent) learnRestarts(ctx context.Context, at *attempt) {
 	}
 }
 
-// restart counts a restart for this host's own failure, and keeps a report of it.
-func (a *Agent) restart(at *attempt, rec *record) {
+// restart counts a restart for this host's own failure, and keeps a report of it. Live says that
+// the workers of other hosts go on.
+func (a *Agent) restart(at *attempt, rec *record, live bool) {
 	a.emitFailure(at)
 	a.carriedOut(at.verdict)
 	failed := a.failed(at, Stopped, a.ownReport(at))
@@ -330,7 +331,7 @@ func (a *Agent) restart(at *attempt, rec *record) {
 	if rec != nil {
 		a.restarts = max(a.restarts, rec.Restarts)
 	}
-	a.emit(at, RestartCounted{failed.Report.Root().Error(), failed.ReportFile, at.verdict})
+	a.emit(at, RestartCounted{failed.Report.Root().Error(), failed.ReportFile, at.verdict, live})
 }
 
 // follow stops the workers because another node's have failed, and goes on with the

@@ -147,7 +147,9 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 		}
 		m.Reason, m.Urgent, m.At = rec.Cause, rec.At < 0, max(rec.At, 0)
 	case formed && act == actRejoin && (n.ev == evNodeGone || n.ev == evEvicted || n.ev == evNodesWaiting):
-		m.Reason = "host lost: " + n.change.Node
+		if m.Reason = n.why(); n.change.Node != "" {
+			m.Reason = "host lost: " + n.change.Node
+		}
 	default:
 		return false, nil
 	}
@@ -186,7 +188,7 @@ func (a *Agent) comeBack(ctx context.Context, at *attempt, n *news) {
 	a.stopWorkers(ctx, at, syscall.SIGTERM)
 	if failed {
 		a.explain(at, nil)
-		a.restart(at, n.record)
+		a.restart(at, n.record, true)
 	}
 }
 

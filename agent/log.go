@@ -25,7 +25,12 @@ func logTo(log *slog.Logger) func(Event) {
 		case RestartCounted:
 			if w.Why != "" {
 				attrs := []any{"cause", w.Why, "restart", fmt.Sprintf("%d/%d", e.Restarts, e.Job.MaxRestarts), "report", w.File}
-				log.Warn("restarting the worker group", append(attrs, decisionAttr(w.Decision)...)...)
+				attrs = append(attrs, decisionAttr(w.Decision)...)
+				if w.Live {
+					log.Warn("live: no worker of this host is left; others start, and join the group", attrs...)
+				} else {
+					log.Warn("restarting the worker group", attrs...)
+				}
 			}
 		}
 	}

@@ -247,7 +247,7 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			if act == actDepart {
 				return a.depart(at, state), nil
 			}
-			a.restart(at, n.record)
+			a.restart(at, n.record, false)
 			return nil, nil
 		case actFinish:
 			return a.finish(ctx, at, n), nil
@@ -459,28 +459,36 @@ func stopSignal(cause error) syscall.Signal {
 
 // logRejoin logs why a new round begins.
 func (a *Agent) logRejoin(at *attempt, n news) {
-	why := n.change.Kind.String()
 	if n.ev == evAsked {
-		why, n.change.Rank = n.record.Cause, -1
+		n.change.Rank = -1
 	}
-	switch n.change.Kind {
-	case rendezvous.NodesWaiting:
-		why = "other hosts join the job"
-	case rendezvous.NodeLost:
-		why = "a node of the round is lost: it died or cannot be reached"
-		if n.change.Rank < 0 {
-			why = "the agent that held the rendezvous is gone"
-		}
-	case rendezvous.NodeLeft:
-		why = "a node of the round has left"
-	case rendezvous.Evicted:
-		why = "the other nodes count this host as lost"
-	case rendezvous.Suspended:
-		why = "etcd does not answer, and half of the job's nodes may begin a round of their own elsewhere"
-	}
+	why := n.why()
 	a.log.Warn(why+"; stopping the workers for a new round, no restart is counted",
 		a.changeAttrs(at, n.change)...)
 	a.emit(at, Stopping{Stopped, "for a new round", why})
+}
+
+// why is the reason for a new round.
+func (n *news) why() string {
+	if n.record != nil {
+		return n.record.Cause
+	}
+	switch n.change.Kind {
+	case rendezvous.NodesWaiting:
+		return "other hosts join the job"
+	case rendezvous.NodeLost:
+		if n.change.Rank < 0 {
+			return "the agent that held the rendezvous is gone"
+		}
+		return "a node of the round is lost: it died or cannot be reached"
+	case rendezvous.NodeLeft:
+		return "a node of the round has left"
+	case rendezvous.Evicted:
+		return "the other nodes count this host as lost"
+	case rendezvous.Suspended:
+		return "etcd does not answer, and half of the job's nodes may begin a round of their own elsewhere"
+	}
+	return n.change.Kind.String()
 }
 
 // logStays logs why the workers go on although something has happened.

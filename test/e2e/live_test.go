@@ -167,6 +167,12 @@ func TestLive(t *testing.T) {
 	goesOn(t, left, first.members(4))
 	m.gate.Open()
 	wantAll(agents, 0)
+	if at := slices.IndexFunc(agents, func(j *job) bool { return strings.Contains(j.errs(), "[M1217]") }); at != 1 {
+		t.Errorf("agent %d says that no worker of its host was left", at)
+	}
+	for _, j := range agents {
+		j.saysNot("[M1052]")
+	}
 }
 
 // A group of one host goes on likewise, until its restarts are used up; then without those that
