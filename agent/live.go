@@ -29,6 +29,8 @@ import (
 //  4. Workers that start come in by another round once they are ready: who wants one sets
 //     liveJoinKey, and the agent that has rank 0 asks for it, with the step at which all
 //     come to rest.
+//  5. Workers that have no place in the membership, since their replica group is not whole,
+//     are at rest until it is.
 //
 // The training ends when a worker says so, which it does when all have completed the last step.
 // Then liveOverKey is set: nobody joins any more, and workers that are starting are stopped.
@@ -41,6 +43,7 @@ const (
 	liveFormPrefix = "muster/live/form/"
 	livePlanKey    = "muster/live/plan"
 	liveJoinKey    = "muster/live/join"
+	liveReadyKey   = "muster/live/ready" // how many workers are ready to join
 	liveOverKey    = "muster/live/over"
 )
 
@@ -552,12 +555,12 @@ func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, c
 	for local := range ranks {
 		to[local] = w.workers[local]
 	}
-	at.formed.Store(&membership{ranks: ranks, leader: plan.Leader() == at.round.Rank})
+	at.formed.Store(&membership{ranks: ranks, leader: plan.Leader() == at.round.Rank, lacks: plan.Lacks})
 	a.published.part(at, ranks)
 	w.send(to, func(local int) *liveMessage {
 		return &liveMessage{Type: "members", Said: live.Said{Change: change}, liveMembers: &liveMembers{
 			UUID: int64(at.round.Round) + 1, Rank: ranks[local], World: len(plan.Handles), Handles: plan.Handles, Steps: plan.Steps,
-			Source: plan.Source, Joined: plan.Joined, Env: a.rankEnv(at, plan, local, ranks[local]), Timeout: a.liveTimeout().Seconds(),
+			Source: plan.Source, Joined: plan.Joined, Groups: plan.Groups, Env: a.rankEnv(at, plan, local, ranks[local]), Timeout: a.liveTimeout().Seconds(),
 		}}
 	})
 	soon, cancel := context.WithTimeout(ctx, a.liveTimeout())
@@ -596,6 +599,7 @@ func (a *Agent) rankEnv(at *attempt, plan *live.Plan, localRank, rank int) map[s
 type membership struct {
 	ranks   map[int]int // of this host's members, by local rank
 	leader  bool        // one of them is rank 0
+	lacks   int         // how many more workers make a replica group
 	pending bool        // it is the last one; that of this round is not known yet
 }
 
@@ -614,13 +618,17 @@ func (a *Agent) watchLive(ctx context.Context, at *attempt, change int) error {
 			}
 		})
 	}
-	asked := false
+	counted, ready := 0, 0
 	for {
-		ready := false
+		enough := false
 		err := w.await(ctx, func() bool {
-			failed, ready = w.host.Unrest(change)
-			return failed != nil || joins || ready && !asked
+			failed, enough, ready = w.host.Unrest(change), joins, w.host.Joining()
+			return failed != nil || joins || ready > counted
 		})
+		if err == nil && failed == nil && !enough {
+			enough, err = a.enough(ctx, at, f, ready, ready-counted)
+			counted = ready
+		}
 		switch {
 		case err != nil:
 			return err
@@ -635,17 +643,26 @@ func (a *Agent) watchLive(ctx context.Context, at *attempt, change int) error {
 			at.send(news{ev: evLiveChange, record: &record{At: -1, Cause: "a collective failed on " + a.cfg.Host + ": " + firstLine(failed.Error)}})
 			<-ctx.Done()
 			return context.Cause(ctx)
-		case joins || ready && f.leader:
+		case enough && (f.leader || at.alone()):
 			at.send(news{ev: evLiveChange, record: &record{Cause: "workers join"}})
 			<-ctx.Done()
 			return context.Cause(ctx)
-		default:
-			asked = true
+		case enough:
 			if err := at.round.Store.Set(ctx, liveJoinKey, []byte(a.cfg.Host)); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// enough says whether the workers that are ready make a replica group: all of this host, of which some
+// are not counted yet.
+func (a *Agent) enough(ctx context.Context, at *attempt, f *membership, ready, more int) (bool, error) {
+	if f.lacks <= 1 || at.alone() {
+		return ready >= f.lacks, nil
+	}
+	n, err := at.round.Store.Add(ctx, liveReadyKey, int64(more))
+	return n >= int64(f.lacks), err
 }
 
 func firstLine(s string) string {

@@ -61,6 +61,7 @@ type liveMembers struct {
 	Steps   []int64           `json:"steps"`
 	Source  int               `json:"source"`
 	Joined  []int             `json:"joined"`
+	Groups  [][]int           `json:"groups,omitempty"`
 	Env     map[string]string `json:"env"`
 	Timeout float64           `json:"timeout"` // seconds
 }
@@ -190,6 +191,7 @@ func (w *liveWorkers) hello(conn net.Conn, m *liveMessage) *liveWorker {
 	for _, x := range w.workers {
 		if m.Type == "hello" && m.ID == x.id && !x.Heard && m.Version == liveVersion {
 			x.conn, x.Heard, x.lines = conn, true, make(chan []byte, liveQueue)
+			x.Size = max(m.Size, 1)
 			lines := x.lines
 			w.wg.Go(func() { write(conn, lines) })
 			return x

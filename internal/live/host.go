@@ -14,6 +14,7 @@ type Said struct {
 	Handle string `json:"handle,omitempty"`
 	Step   int64  `json:"step,omitempty"`
 	Error  string `json:"error,omitempty"`
+	Size   int    `json:"replica_size,omitempty"`
 }
 
 // A Worker is what its agent knows of one worker process.
@@ -21,7 +22,11 @@ type Worker struct {
 	Heard  bool // it has said hello
 	Gone   bool // it has ended, or hung up
 	Member bool // it was told of a membership
-	Done   int  // the last change that it has completed; 0: it never had the members' state
+	Done   int  // the last change that it has completed; 0: it never had the members' state, or waits
+
+	Size           int  // of its replica group
+	Place, Replica int  // its shard and its group, from 1; 0: it was in none, or waits since
+	offered        bool // in the last round
 
 	Ready, At, Failed *Said // the last of each
 }
@@ -80,10 +85,17 @@ func (h Host) Settled() bool {
 func (h Host) Part(change int) Part {
 	var part Part
 	for _, i := range slices.Sorted(maps.Keys(h)) {
-		switch x := h[i]; {
+		x := h[i]
+		x.offered = !x.Gone && x.Ready != nil && (!x.Member || x.Resting(change))
+		switch {
 		case x.Gone:
-		case x.Ready != nil && (!x.Member || x.Resting(change)):
-			part.Members = append(part.Members, Member{i, x.Ready.Handle, x.Ready.Step, x.Done == 0})
+		case x.offered:
+			part.Members = append(part.Members, Member{i, x.Ready.Handle, x.Ready.Step, x.Done == 0, x.Place, x.Replica})
+			if part.Size == 0 {
+				part.Size = x.Size
+			} else if part.Size != x.Size {
+				part.Size = -1
+			}
 			if x.Done > 0 {
 				part.Kept++
 			}
@@ -163,7 +175,7 @@ func (r *Rest) Next(h Host, now time.Time) (step RestStep, until time.Time) {
 	return Wait, until
 }
 
-// Place makes the workers of a plan members, and returns their ranks.
+// Place makes the workers of a plan members, and returns their ranks. Others wait.
 func (h Host) Place(plan *Plan, node int) (ranks map[int]int, err error) {
 	ranks = map[int]int{}
 	base := plan.First(node)
@@ -174,8 +186,17 @@ func (h Host) Place(plan *Plan, node int) (ranks map[int]int, err error) {
 		}
 		ranks[local] = base + i
 	}
-	for local := range ranks {
-		h[local].Member, h[local].Failed = true, nil
+	for local, x := range h {
+		if _, has := ranks[local]; x.offered && !has {
+			x.Member, x.Replica, x.Done = false, 0, 0
+		}
+	}
+	for local, rank := range ranks {
+		x := h[local]
+		x.Member, x.Failed = true, nil
+		if replica, place := plan.seat(rank); place > 0 {
+			x.Replica, x.Place = replica, place
+		}
 	}
 	return ranks, nil
 }
@@ -183,7 +204,7 @@ func (h Host) Place(plan *Plan, node int) (ranks map[int]int, err error) {
 // Check says why a plan for so many nodes cannot be one.
 func (p *Plan) Check(nodes int) error {
 	if p.Torn {
-		return errors.New("no worker has the state of a whole step")
+		return errors.New(p.Why)
 	}
 	if p.Form || len(p.Locals) != nodes || len(p.Steps) != len(p.Handles) || p.Leader() < 0 {
 		return errors.New("the plan of the round makes no sense")
@@ -207,17 +228,22 @@ func (h Host) Taken(change int, ranks map[int]int) (all bool, failed *Said) {
 	return all, failed
 }
 
-// Unrest says what of the host's workers is a reason for the next change: a member has failed, or
-// others are ready to be members.
-func (h Host) Unrest(change int) (failed *Said, joins bool) {
-	for _, x := range h {
-		switch {
-		case x.Gone:
-		case x.Member && x.failed(change):
+// Unrest is what a member has said that failed, which is a reason for the next change.
+func (h Host) Unrest(change int) (failed *Said) {
+	for _, x := range h.members {
+		if x.failed(change) {
 			failed = x.Failed
-		case !x.Member && x.Ready != nil:
-			joins = true
 		}
 	}
-	return failed, joins
+	return failed
+}
+
+// Joining is how many workers are ready to be members that the last round had not.
+func (h Host) Joining() (n int) {
+	for _, x := range h {
+		if !x.Gone && !x.Member && x.Ready != nil && !x.offered {
+			n++
+		}
+	}
+	return n
 }

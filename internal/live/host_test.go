@@ -22,7 +22,7 @@ func TestPart(t *testing.T) {
 		4: {Heard: true, Ready: &Said{Handle: "n"}}, // joins
 		5: {},                                       // starts
 	}
-	want := Part{Members: []Member{{0, "h", 9, false}, {2, "h", 9, true}, {4, "n", 0, true}}, Kept: 1, Starting: 1}
+	want := Part{Members: []Member{{0, "h", 9, false, 0, 0}, {2, "h", 9, true, 0, 0}, {4, "n", 0, true, 0, 0}}, Kept: 1, Starting: 1}
 	if diff := cmp.Diff(want, host.Part(4)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -85,7 +85,51 @@ func TestPlace(t *testing.T) {
 	if all, failed := host.Taken(4, ranks); !all || failed == nil {
 		t.Errorf("taken: %v, %v", all, failed)
 	}
-	if failed, joins := host.Unrest(4); failed == nil || joins {
-		t.Errorf("unrest: %v, %v", failed, joins)
+	if host.Unrest(4) == nil || host.Joining() != 0 {
+		t.Errorf("unrest: %v, %d join", host.Unrest(4), host.Joining())
+	}
+}
+
+// Who is not in the plan, since its replica group is not whole, waits: it joins once that is, and is
+// no reason for a change before.
+func TestWaits(t *testing.T) {
+	host := Host{0: member(4, 3), 1: member(4, 3)}
+	for _, x := range host {
+		x.Size = 2
+	}
+	place := func(plan *Plan) {
+		t.Helper()
+		plan.Handles = []string{"h", "h", "h", "h"}
+		if _, err := host.Place(plan, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if part := host.Part(4); part.Size != 2 || part.Kept != 2 {
+		t.Errorf("%+v, want a size of 2", part)
+	}
+	place(&Plan{Locals: [][]int{{0, 1}}, Groups: [][]int{{0, 1}}})
+	host[0].Ready, host[1].Gone = &Said{Change: 5, Handle: "h", Step: 11}, true
+	if diff := cmp.Diff([]Member{{0, "h", 11, false, 1, 1}}, host.Part(5).Members); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	place(&Plan{Locals: [][]int{{}, {0, 1}}, Groups: [][]int{{0, 1}}})
+	if host.Joining() != 0 || host[0].Member {
+		t.Errorf("%+v joins by itself", host[0])
+	}
+	host[1] = &Worker{Heard: true, Size: 2, Ready: &Said{Handle: "h"}}
+	if host.Joining() != 1 {
+		t.Errorf("%+v does not join", host[1])
+	}
+	if diff := cmp.Diff([]Member{{0, "h", 11, true, 1, 0}, {1, "h", 0, true, 0, 0}}, host.Part(6).Members); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	place(&Plan{Locals: [][]int{{0, 1}}, Groups: [][]int{{0, 1}}}) // which does not come about
+	host[1].Ready = &Said{Change: 5, Handle: "n"}
+	if part := host.Part(5); part.Kept != 0 {
+		t.Errorf("%+v, want no state that is not the members'", part)
+	}
+	host[1].Size = 1
+	if part := host.Part(5); part.Size != -1 {
+		t.Errorf("%+v, want two sizes", part)
 	}
 }

@@ -6,17 +6,22 @@ import "slices"
 type Part struct {
 	// Members were members until now, or are ready to be.
 	Members []Member `json:"members"`
-	// Kept is how many of them have had the members' state.
+	// Kept is how many of them are not new.
 	Kept int `json:"kept"`
 	// Starting is how many more are starting, and not ready yet.
 	Starting int `json:"starting"`
+	// Size is the workers' replica_size, if there are any; -1: they have several.
+	Size int `json:"replica_size,omitempty"`
 }
 
 type Member struct {
 	LocalRank int    `json:"local_rank"`
 	Handle    string `json:"handle"`
 	Step      int64  `json:"step"` // how many it has completed; -1: its state lies between two
-	New       bool   `json:"new"`  // it never had the members' state
+	New       bool   `json:"new"`  // it never had the members' state, or waited
+	// Place is which shard it has, and Replica the group in which it was; both from 1; 0: none.
+	Place   int `json:"place,omitempty"`
+	Replica int `json:"replica,omitempty"`
 }
 
 // A Plan is the membership of a round. Ranks go by group rank, then local rank.
@@ -24,8 +29,10 @@ type Plan struct {
 	// Form says that there is none yet: nobody has the members' state, and the workers that are
 	// starting are waited for.
 	Form bool `json:"form,omitempty"`
-	// Torn says that there cannot be one: the states of all members lie between two steps.
+	// Torn says that there cannot be one, for the reason in Why: the states of all members lie
+	// between two steps, for example.
 	Torn    bool     `json:"torn,omitempty"`
+	Why     string   `json:"why,omitempty"`
 	Handles []string `json:"handles,omitempty"`
 	Steps   []int64  `json:"steps,omitempty"`
 	// Source is the rank whose state the others take; -1: all have the same.
@@ -33,42 +40,89 @@ type Plan struct {
 	Joined []int `json:"joined"` // ranks
 	// Locals are the local ranks of the members of each node.
 	Locals [][]int `json:"locals,omitempty"`
+	// Groups are the ranks of each replica group, by place, if it has several.
+	Groups [][]int `json:"groups,omitempty"`
+	// Lacks is how many more workers it takes to make one more group.
+	Lacks int `json:"lacks"`
 }
 
 // Agree makes the membership of a round from what its agents say, in order of group rank. If
 // nobody has the members' state yet, all take that of the first who is furthest, as DDP's do.
 func Agree(parts []Part) *Plan {
 	p := &Plan{Source: -1, Joined: []int{}, Locals: make([][]int, len(parts))}
-	kept := 0
-	for _, part := range parts {
+	kept, starting, size := 0, false, 0
+	var members []seat
+	for i, part := range parts {
 		kept += part.Kept
+		starting = starting || part.Starting > 0
+		for _, m := range part.Members {
+			members = append(members, seat{i, m})
+		}
+		switch {
+		case size == 0:
+			size = part.Size
+		case part.Size != 0 && part.Size != size:
+			size = -1
+		}
 	}
-	starting := slices.ContainsFunc(parts, func(part Part) bool { return part.Starting > 0 })
 	if kept == 0 && starting {
 		return &Plan{Form: true, Source: -1}
 	}
-	differ := false
-	for i, part := range parts {
-		for _, m := range part.Members {
-			rank := len(p.Handles)
-			p.Handles, p.Steps = append(p.Handles, m.Handle), append(p.Steps, m.Step)
-			p.Locals[i] = append(p.Locals[i], m.LocalRank)
-			if m.New {
-				p.Joined = append(p.Joined, rank)
-			}
-			differ = differ || m.Step != p.Steps[0]
-			if (kept == 0 || !m.New) && m.Step >= 0 && (p.Source < 0 || m.Step > p.Steps[p.Source]) {
-				p.Source = rank
-			}
-		}
+	torn := func(why string) *Plan { return &Plan{Torn: true, Why: why, Source: -1} }
+	if size < 0 {
+		return torn("workers have different values of replica_size")
 	}
-	switch {
-	case kept > 0 && p.Source < 0:
-		return &Plan{Torn: true, Source: -1}
-	case !differ && len(p.Joined) == 0:
+	size = max(size, 1)
+	groups, lacks := replicaGroups(size, members)
+	if len(groups) == 0 && len(members) > 0 {
+		return torn("no whole replica group is left, or can be made")
+	}
+	step := common(size, members, groups, kept)
+	if step < 0 && len(members) > 0 {
+		return torn("no worker has the state of a whole step, or none has some shard of it")
+	}
+	taken, ranks, differ := map[int]bool{}, map[int]int{}, false // by index of members
+	for _, i := range slices.Concat(groups...) {
+		taken[i] = true
+	}
+	for i, m := range members {
+		if !taken[i] {
+			continue
+		}
+		ranks[i] = len(p.Handles)
+		p.Handles, p.Steps = append(p.Handles, m.Handle), append(p.Steps, m.Step)
+		p.Locals[m.node] = append(p.Locals[m.node], m.LocalRank)
+		if m.New {
+			p.Joined = append(p.Joined, ranks[i])
+		}
+		if p.Source < 0 && (kept == 0 || !m.New) && m.Step == step {
+			p.Source = ranks[i]
+		}
+		differ = differ || m.Step != p.Steps[0]
+	}
+	if !differ && len(p.Joined) == 0 {
 		p.Source = -1
 	}
+	p.Lacks = lacks
+	if size > 1 {
+		for _, group := range groups {
+			for place, i := range group {
+				group[place] = ranks[i]
+			}
+		}
+		p.Groups = groups
+	}
 	return p
+}
+
+// seat is the replica group of a rank, and its place there, both from 1.
+func (p *Plan) seat(rank int) (replica, place int) {
+	for i, group := range p.Groups {
+		if at := slices.Index(group, rank); at >= 0 {
+			return i + 1, at + 1
+		}
+	}
+	return 0, 0
 }
 
 // First is the rank of a node's first member.

@@ -1,14 +1,31 @@
 package live
 
 import (
+	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 )
 
 func TestAgree(t *testing.T) {
-	old := func(local int, handle string, step int64) Member { return Member{local, handle, step, false} }
-	fresh := func(local int, handle string) Member { return Member{local, handle, 0, true} }
+	old := func(local int, handle string, step int64) Member { return Member{local, handle, step, false, 0, 0} }
+	fresh := func(local int, handle string) Member { return Member{local, handle, 0, true, 0, 0} }
+	in := func(local int, handle string, step int64, place, replica int) Member {
+		return Member{local, handle, step, false, place, replica}
+	}
+	back := func(local int, handle string, step int64, place int) Member { // it has waited
+		return Member{local, handle, step, true, place, 0}
+	}
+	of := func(size int, members ...Member) Part {
+		part := Part{Members: members, Size: size}
+		for _, m := range members {
+			if !m.New {
+				part.Kept++
+			}
+		}
+		return part
+	}
 	for _, tt := range []struct {
 		name  string
 		parts []Part
@@ -16,22 +33,103 @@ func TestAgree(t *testing.T) {
 	}{
 		{"nobody is ready", []Part{{Starting: 2}, {Members: []Member{fresh(0, "a")}}}, &Plan{Form: true, Source: -1}},
 		{"all are new", []Part{{Members: []Member{fresh(0, "a"), fresh(1, "b")}}, {Members: []Member{fresh(0, "c")}}},
-			&Plan{Handles: []string{"a", "b", "c"}, Steps: []int64{0, 0, 0}, Source: 0, Joined: []int{0, 1, 2}, Locals: [][]int{{0, 1}, {0}}}},
+			&Plan{Lacks: 1, Handles: []string{"a", "b", "c"}, Steps: []int64{0, 0, 0}, Source: 0, Joined: []int{0, 1, 2}, Locals: [][]int{{0, 1}, {0}}}},
 		{"one is lost", []Part{{Members: []Member{old(1, "b", 7)}, Kept: 1, Starting: 1}, {Members: []Member{old(0, "c", 7)}, Kept: 1}},
-			&Plan{Handles: []string{"b", "c"}, Steps: []int64{7, 7}, Source: -1, Joined: []int{}, Locals: [][]int{{1}, {0}}}},
+			&Plan{Lacks: 1, Handles: []string{"b", "c"}, Steps: []int64{7, 7}, Source: -1, Joined: []int{}, Locals: [][]int{{1}, {0}}}},
 		{"a step apart", []Part{{Members: []Member{old(0, "a", 7)}, Kept: 1}, {Members: []Member{old(0, "c", 8)}, Kept: 1}, {}},
-			&Plan{Handles: []string{"a", "c"}, Steps: []int64{7, 8}, Source: 1, Joined: []int{}, Locals: [][]int{{0}, {0}, nil}}},
+			&Plan{Lacks: 1, Handles: []string{"a", "c"}, Steps: []int64{7, 8}, Source: 1, Joined: []int{}, Locals: [][]int{{0}, {0}, nil}}},
 		{"one is between two steps", []Part{{Members: []Member{old(0, "a", -1), old(1, "b", 9)}, Kept: 2}},
-			&Plan{Handles: []string{"a", "b"}, Steps: []int64{-1, 9}, Source: 1, Joined: []int{}, Locals: [][]int{{0, 1}}}},
-		{"all are", []Part{{Members: []Member{old(0, "a", -1)}, Kept: 1}, {Members: []Member{fresh(0, "n")}}}, &Plan{Torn: true, Source: -1}},
-		{"those that are left had no state yet, of two checkpoints", []Part{{Members: []Member{fresh(0, "a"), {1, "b", 50, true}}}},
-			&Plan{Handles: []string{"a", "b"}, Steps: []int64{0, 50}, Source: 1, Joined: []int{0, 1}, Locals: [][]int{{0, 1}}}},
+			&Plan{Lacks: 1, Handles: []string{"a", "b"}, Steps: []int64{-1, 9}, Source: 1, Joined: []int{}, Locals: [][]int{{0, 1}}}},
+		{"all are", []Part{{Members: []Member{old(0, "a", -1)}, Kept: 1}, {Members: []Member{fresh(0, "n")}}}, &Plan{Torn: true, Why: "no worker has the state of a whole step, or none has some shard of it", Source: -1}},
+		{"those that are left had no state yet, of two checkpoints", []Part{{Members: []Member{fresh(0, "a"), {1, "b", 50, true, 0, 0}}}},
+			&Plan{Lacks: 1, Handles: []string{"a", "b"}, Steps: []int64{0, 50}, Source: 1, Joined: []int{0, 1}, Locals: [][]int{{0, 1}}}},
 		{"one joins with rank 0", []Part{{Members: []Member{fresh(0, "n"), old(1, "b", 9)}, Kept: 1}},
-			&Plan{Handles: []string{"n", "b"}, Steps: []int64{0, 9}, Source: 1, Joined: []int{0}, Locals: [][]int{{0, 1}}}},
+			&Plan{Lacks: 1, Handles: []string{"n", "b"}, Steps: []int64{0, 9}, Source: 1, Joined: []int{0}, Locals: [][]int{{0, 1}}}},
+		{"a replica group is lost", []Part{of(2, in(0, "a", 7, 1, 1), in(1, "b", 7, 2, 1)), of(2, in(0, "c", 7, 1, 2))},
+			&Plan{Handles: []string{"a", "b"}, Steps: []int64{7, 7}, Source: -1, Joined: []int{}, Locals: [][]int{{0, 1}, nil}, Groups: [][]int{{0, 1}}, Lacks: 1}},
+		{"it is whole again", []Part{of(2, in(0, "a", 7, 1, 1), in(1, "b", 7, 2, 1)), of(2, back(0, "c", 5, 1), fresh(1, "n"))},
+			&Plan{Handles: []string{"a", "b", "c", "n"}, Steps: []int64{7, 7, 5, 0}, Source: 0, Joined: []int{2, 3}, Locals: [][]int{{0, 1}, {0, 1}},
+				Groups: [][]int{{0, 1}, {2, 3}}, Lacks: 2}},
+		{"two that are left make one", []Part{of(2, in(1, "b", 7, 2, 1)), of(2, in(0, "c", 7, 1, 2))},
+			&Plan{Handles: []string{"b", "c"}, Steps: []int64{7, 7}, Source: -1, Joined: []int{}, Locals: [][]int{{1}, {0}}, Groups: [][]int{{1, 0}}, Lacks: 2}},
+		{"one has completed a step more, and goes back", []Part{of(2, in(0, "a", 8, 1, 1), in(1, "b", 7, 2, 1)), of(2, in(0, "c", 7, 1, 2), in(1, "d", 7, 2, 2))},
+			&Plan{Handles: []string{"a", "b", "c", "d"}, Steps: []int64{8, 7, 7, 7}, Source: 1, Joined: []int{}, Locals: [][]int{{0, 1}, {0, 1}},
+				Groups: [][]int{{0, 1}, {2, 3}}, Lacks: 2}},
+		{"it cannot", []Part{of(2, in(0, "a", 8, 1, 1), in(1, "b", 7, 2, 1))},
+			&Plan{Torn: true, Why: "no worker has the state of a whole step, or none has some shard of it", Source: -1}},
+		{"a shard is gone", []Part{of(2, in(0, "a", 7, 1, 1), fresh(1, "n"))},
+			&Plan{Torn: true, Why: "no worker has the state of a whole step, or none has some shard of it", Source: -1}},
+		{"so that no group is left", []Part{of(2, in(0, "a", 7, 1, 1)), of(2, in(0, "c", 7, 1, 2))},
+			&Plan{Torn: true, Why: "no whole replica group is left, or can be made", Source: -1}},
+		{"only those are left that waited", []Part{of(2, back(0, "a", 5, 1), fresh(1, "n"))},
+			&Plan{Torn: true, Why: "no worker has the state of a whole step, or none has some shard of it", Source: -1}},
+		{"one is left over at the start", []Part{of(2, fresh(0, "a"), fresh(1, "b")), of(2, fresh(0, "c"))},
+			&Plan{Handles: []string{"a", "b"}, Steps: []int64{0, 0}, Source: 0, Joined: []int{0, 1}, Locals: [][]int{{0, 1}, nil}, Groups: [][]int{{0, 1}}, Lacks: 1}},
+		{"two sizes", []Part{of(2, fresh(0, "a"), fresh(1, "b")), of(1, fresh(0, "c"))},
+			&Plan{Torn: true, Why: "workers have different values of replica_size", Source: -1}},
+		{"two sizes on one host", []Part{of(-1, fresh(0, "a"), fresh(1, "b"))}, &Plan{Torn: true, Why: "workers have different values of replica_size", Source: -1}},
 	} {
 		got := Agree(tt.parts)
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+// Whatever is left, there are as many replica groups as can be, each with one member for each
+// place; nobody changes the place, and a group that is whole stays.
+func TestReplicaGroups(t *testing.T) {
+	for seed := range uint64(2000) {
+		random := rand.New(rand.NewPCG(seed, 16))
+		size := 2 + random.IntN(3)
+		var members []seat
+		at, free := make([]int, size), 0
+		for i := range random.IntN(20) {
+			m := seat{random.IntN(4), Member{LocalRank: i, New: true}}
+			switch random.IntN(5) {
+			case 0:
+				free++
+			case 1: // it waits
+				m.Place = 1 + random.IntN(size)
+				at[m.Place-1]++
+			default:
+				m.New, m.Place, m.Replica = false, 1+i%size, 1+i/size
+				at[m.Place-1]++
+			}
+			members = append(members, m)
+		}
+		most := 0
+		for need := 0; need <= free; most++ {
+			need = 0
+			for _, n := range at {
+				need += max(most+1-n, 0)
+			}
+		}
+		most-- // for which there are not enough
+		before := map[int]int{}
+		for _, m := range members {
+			if m.Replica > 0 {
+				before[m.Replica]++
+			}
+		}
+		groups, lacks := replicaGroups(size, members)
+		if len(groups) != most || lacks < 1 || lacks > size {
+			t.Fatalf("seed %d: %d groups and %d lacking, want %d groups of %+v", seed, len(groups), lacks, most, members)
+		}
+		taken := slices.Sorted(slices.Values(slices.Concat(groups...)))
+		if len(slices.Compact(taken)) != most*size {
+			t.Fatalf("seed %d: %v are not groups of different members", seed, groups)
+		}
+		for _, group := range groups {
+			for place, i := range group {
+				m := members[i]
+				if m.Place > 0 && m.Place != place+1 {
+					t.Fatalf("seed %d: %+v is at place %d", seed, m, place)
+				}
+				if m.Replica > 0 && before[m.Replica] == size && members[group[0]].Replica != m.Replica {
+					t.Fatalf("seed %d: %v takes the whole group %d apart", seed, groups, m.Replica)
+				}
+			}
 		}
 	}
 }

@@ -33,7 +33,8 @@ class Link:
     the collectives in flight; the thread calls it on an urgent change.
     """
 
-    def __init__(self, path: str, ident: str, step: Callable[[], int], abort: Callable[[], None]) -> None:
+    def __init__(self, path: str, ident: str, step: Callable[[], int], abort: Callable[[], None],
+                 replica_size: int = 1) -> None:
         self.stop_at = NEVER
         self.urgent = False
         self.change = 0  # the one whose members this worker has
@@ -50,7 +51,7 @@ class Link:
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             _connect(self._sock, path)
-            self._send(type="hello", version=VERSION, id=ident)
+            self._send(type="hello", version=VERSION, id=ident, replica_size=replica_size)
         except BaseException:
             self._sock.close()
             raise
@@ -206,9 +207,10 @@ def shut(inode: int, descriptor: int) -> None:
     try:
         if os.fstat(own).st_ino == inode:  # and the number does not belong to something else by now
             with socket.socket(fileno=os.dup(own)) as sock:
-                if sock.family != socket.AF_UNIX:
+                # gloo ends the process if one on which it listens fails.
+                if sock.family != socket.AF_UNIX and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                     sock.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass  # it listens, or its peer was faster
+        pass  # its peer was faster
     finally:
         os.close(own)

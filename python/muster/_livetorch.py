@@ -75,13 +75,64 @@ class DDP(_DDP):  # type: ignore[misc]
             self.register_comm_hook(*hook)
 
 
+class Groups:
+    """The process groups of a rank in a job of replica groups: shard has those with which it
+    shares one copy of the state, replicate those with the same shards in each copy."""
+
+    def __init__(self, store: Any, timeout: Any) -> None:
+        for name in ("torch._dynamo", "torch.distributed.fsdp"):
+            import_module(name)  # which takes seconds, and others wait when the optimizer does it
+        self._store, self._timeout = store, timeout or dist.distributed_c10d.default_pg_timeout
+        self.shard: Any = None
+        self.replicate: Any = None
+        self.same: list[int] = []  # the ranks of replicate
+
+    def become(self, members: dict[str, Any], handles: list[str], limit: Any) -> None:
+        """Follows the default group, which is that of members by now."""
+        table, rank = members["groups"], members["rank"]
+        row = next(i for i, ranks in enumerate(table) if rank in ranks)
+        place = table[row].index(rank)
+        self.same = [ranks[place] for ranks in table]
+        self.shard = self._one(self.shard, "shard", rank, table[row], row, members["uuid"], handles, limit)
+        self.replicate = self._one(self.replicate, "replicate", rank, self.same, place, members["uuid"], handles, limit)
+
+    def _one(self, group: Any, name: str, rank: int, ranks: list[int], number: int, uuid: int, handles: list[str],
+             limit: Any) -> Any:
+        c10d, own = dist.distributed_c10d, ranks.index(rank)
+        if group is None:
+            group, _ = c10d._new_process_group_helper(
+                len(ranks), own, ranks, dist.get_backend(), self._store, group_name=f"muster.live.{name}",
+                timeout=self._timeout, enable_reconfigure=True)
+        # gloo needs nothing of the others' handles but that they differ.
+        chosen = [handles[i] for i in ranks]
+        chosen[own] = dist._get_reconfigure_handle(group)
+        dist._reconfigure(uuid=(uuid << 20) + number, handles=chosen, group=group, timeout=limit).wait()
+        c10d._world.pg_group_ranks[group] = {one: i for i, one in enumerate(ranks)}
+        return group
+
+    def mesh(self, members: dict[str, Any]) -> Any:
+        return import_module("torch.distributed.device_mesh").DeviceMesh.from_group(
+            [self.replicate, self.shard], "cpu", torch.tensor(members["groups"]), mesh_dim_names=("replicate", "shard"))
+
+
+def _sharded() -> Any:
+    return import_module("torch.distributed.tensor").DTensor
+
+
 class _Pickler(pickle.Pickler):
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: Any, mesh: Any) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self.tensors: list[Any] = []
         self._index: dict[int, int] = {}
+        self._mesh = mesh
+        self._sharded = _sharded() if mesh is not None else ()
 
     def persistent_id(self, value: Any) -> Any:
+        if isinstance(value, self._sharded):
+            if value.device_mesh != self._mesh:
+                raise TypeError("state has a tensor that is not sharded over run.mesh")
+            own = value.detach().to_local()
+            return self.persistent_id(own), value.placements, value.shape, value.stride()
         if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.layout != torch.strided or value.is_meta:
             return None
         if id(value) not in self._index:
@@ -91,46 +142,51 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, data: bytes, tensors: list[Any]) -> None:
+    def __init__(self, data: bytes, tensors: list[Any], mesh: Any) -> None:
         super().__init__(io.BytesIO(data))
-        self._tensors = tensors
+        self._tensors, self._mesh = tensors, mesh
 
     def persistent_load(self, pid: Any) -> Any:
-        return self._tensors[pid]
+        if isinstance(pid, int):
+            return self._tensors[pid]
+        own, placements, shape, stride = pid
+        return _sharded().from_local(
+            self._tensors[own], self._mesh, placements, run_check=False, shape=shape, stride=stride)
 
 
-def send_state(state: list[Any], step: int, rank: int) -> None:
-    """Sends the state of this rank to all. They call receive_state."""
+def send_state(state: list[Any], step: int, group: Any, rank: int, mesh: Any = None) -> None:
+    """Sends the state of this rank of the group to all in it. They call receive_state. Of tensors
+    that are sharded over the mesh it sends this rank's shard."""
     data = io.BytesIO()
-    pickler = _Pickler(data)
+    pickler = _Pickler(data, mesh)
     pickler.dump([one.state_dict() for one in state])
     shapes = [(tuple(t.shape), t.dtype, t.device.type) for t in pickler.tensors]
-    dist.broadcast_object_list([(data.getvalue(), shapes, step)], src=rank)
-    _broadcast([t.detach().contiguous() for t in pickler.tensors], rank)
+    dist.broadcast_object_list([(data.getvalue(), shapes, step)], group=group, group_src=rank)
+    _broadcast([t.detach().contiguous() for t in pickler.tensors], group, rank)
 
 
-def receive_state(source: int) -> tuple[list[dict[str, Any]], int]:
+def receive_state(group: Any, source: int, mesh: Any = None) -> tuple[list[dict[str, Any]], int]:
     """Returns the state dicts and the step of the source. Nothing has changed here
     until the caller loads them, so the source may be lost at any time."""
     head: list[Any] = [None]
-    dist.broadcast_object_list(head, src=source)
+    dist.broadcast_object_list(head, group=group, group_src=source)
     data, shapes, step = head[0]
     tensors = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype, device in shapes]
-    _broadcast(tensors, source)
-    return _Unpickler(data, tensors).load(), step
+    _broadcast(tensors, group, source)
+    return _Unpickler(data, tensors, mesh).load(), step
 
 
-def _broadcast(tensors: list[Any], source: int) -> None:
+def _broadcast(tensors: list[Any], group: Any, source: int) -> None:
     # As bytes, so that those of all types share a few large messages, and types
     # that a backend does not know pass, too.
     flat = [t.reshape(-1).view(torch.uint8) for t in tensors if t.numel()]
     if flat:
-        dist._broadcast_coalesced(dist.group.WORLD, flat, _BUCKET, source)
+        dist._broadcast_coalesced(group, flat, _BUCKET, source)
 
 
 class Rewind:
     """Brings back what a step changes before its last collective: torch's random
-    state, the buffers of modules, and gradients."""
+    state, the buffers of modules, gradients, and what fully_shard has under way."""
 
     def __init__(self, state: list[Any]) -> None:
         self._modules = [one for one in state if isinstance(one, torch.nn.Module)]
@@ -142,12 +198,15 @@ class Rewind:
                     if buffer is not None and name not in module._non_persistent_buffers_set
                 ]
         self._kept = [buffer.clone() for buffer in self._buffers]
-        self._random = self._ahead = self._now()
+        self._random = self._ahead = self._last = self._now()
 
     def mark(self) -> None:
         self._random = self._now()
         if self._buffers:
             self._copy(self._kept, self._buffers)
+
+    def passed(self) -> None:
+        self._last = self._random
 
     def back(self) -> None:
         """To where mark was."""
@@ -155,13 +214,20 @@ class Rewind:
         self._set(self._random)
         if self._buffers:
             self._copy(self._buffers, self._kept)
-        for module in self._modules:
-            module.zero_grad(set_to_none=True)
+        for root in self._modules:
+            for module in root.modules():
+                if hasattr(module, "reset_iter_state") and module._get_fsdp_state()._is_root:
+                    module.reset_iter_state()
+            root.zero_grad(set_to_none=True)
 
     def forth(self) -> None:
         """Takes back the random state: the step is not repeated, since another rank has
         completed it."""
         self._set(self._ahead)
+
+    def further(self) -> None:
+        """To the step before, which another rank has not completed."""
+        self._set(self._last)
 
     @staticmethod
     def _now() -> Any:

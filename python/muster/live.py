@@ -42,13 +42,17 @@ _AGAIN = 3  # times that a step fails while nobody is lost, before its error is 
 _GRACE = 0.01  # seconds
 _log = logging.getLogger("muster")
 
+if TYPE_CHECKING:
+    _State = Iterable[Any] | Callable[["Run"], Iterable[Any]]
+
 
 def join(
     backend: str | None = None,
     *,
-    state: Iterable[Any] = (),
+    state: Iterable[Any] | Callable[[Run], Iterable[Any]] = (),
     on_change: Callable[[Run], object] | None = None,
     step: int = 0,
+    replica_size: int = 1,
     timeout: timedelta | None = None,
     **options: Any,
 ) -> Run:
@@ -61,33 +65,38 @@ def join(
     the members, on those that were members before; it makes new data loaders,
     say, and does not communicate. step is how many steps a checkpoint had.
     timeout and options go to init_process_group.
+
+    replica_size: how many ranks have the state in shards between them. A function
+    as state gets the run, whose mesh fully_shard takes, and returns the objects.
     """
-    objects = list(state)
-    for one in objects:
-        if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
-            raise TypeError(f"state has a {type(one).__name__}, which has no state_dict and load_state_dict")
+    if replica_size < 1:
+        raise ValueError(f"replica_size must be 1 or more, got {replica_size}")
+    if replica_size > 1 and not callable(state):
+        raise TypeError("with replica_size, state has to be a function, which shards the model over run.mesh")
     dist: Any = import_module("torch.distributed")
     if timeout is not None:
         options["timeout"] = timeout
-    why = _cannot(dist, backend)
+    why = _cannot(dist, backend, replica_size)
     if not why:
-        run = _Live(dist, objects, on_change, step)
+        run = _Live(dist, state, on_change, step, replica_size)
         why = run._init(backend, options)
         if not why:
             return run
     if os.environ.get("RANK", "0") == "0":
         _log.warning("muster.live: %s, so the loss of a rank ends this job, or restarts it", why)
     dist.init_process_group(backend, **options)
-    return Run(dist, objects, step)
+    return Run(dist, state, step, replica_size)
 
 
-def _cannot(dist: Any, backend: str | None) -> str:
+def _cannot(dist: Any, backend: str | None, replica_size: int) -> str:
     if not os.environ.get(ENV_SOCKET):
         return "this process is no worker of muster run --live"
     if "enable_reconfigure" not in inspect.signature(dist.init_process_group).parameters:
         return f"PyTorch {import_module('torch').__version__} cannot change the members of a process group"
     if not backend or ":" in backend:
         return "live changes need the name of one backend"
+    if replica_size > 1 and backend != "gloo":
+        return f"replica groups can change with gloo only, not with {backend}"
     return ""
 
 
@@ -102,14 +111,31 @@ class Run:
     world: int
     live = False
     """Whether the members can change."""
+    mesh: Any = None
+    """With replica_size, the device mesh with the dimensions replicate and shard. It keeps
+    the shape that it was made with."""
 
-    def __init__(self, dist: Any, state: list[Any], step: int) -> None:
+    def __init__(self, dist: Any, state: _State, step: int, replica_size: int) -> None:
         self._dist = dist
-        self._state = state
         self._step = step
-        self._samplers = [one for one in state if isinstance(one, Sampler)]
-        if not self.live:
-            self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.state: list[Any] = []
+        if self.live:
+            return
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        if replica_size > 1:
+            if self.world % replica_size:
+                raise ValueError(f"{self.world} ranks are no whole replica groups of {replica_size}")
+            device = "cpu" if dist.get_backend() == "gloo" else import_module("torch").accelerator.current_accelerator().type
+            self.mesh = import_module("torch.distributed.device_mesh").init_device_mesh(
+                device, (self.world // replica_size, replica_size), mesh_dim_names=("replicate", "shard"))
+        self._hold(state)
+
+    def _hold(self, state: _State) -> None:
+        self.state = list(state(self) if callable(state) else state)
+        for one in self.state:
+            if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
+                raise TypeError(f"state has a {type(one).__name__}, which has no state_dict and load_state_dict")
+        self._samplers = [one for one in self.state if isinstance(one, Sampler)]
         for sampler in self._samplers:
             sampler._run = self
 
@@ -153,9 +179,13 @@ class _Unformed(RuntimeError):
 class _Live(Run):
     live = True
 
-    def __init__(self, dist: Any, state: list[Any], on_change: Callable[[Run], object] | None, step: int) -> None:
+    def __init__(self, dist: Any, state: _State, on_change: Callable[[Run], object] | None, step: int,
+                 replica_size: int) -> None:
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        super().__init__(dist, state, step)
+        super().__init__(dist, state, step, replica_size)
+        self._size = replica_size
+        self._groups: Any = None
+        self._make: Any = state if callable(state) else None  # until this process is a member
         self._torch: Any = import_module("._livetorch", __package__)
         self._on_change = on_change
         self._ddps: list[Any] = []
@@ -165,12 +195,21 @@ class _Live(Run):
         self._open = True  # collectives are allowed
         self._before: dict[int, int] = {}  # sockets from before the group was made
         self._own: dict[int, int] | None = {}  # those of the group; None while it is made
+        self._hold(() if callable(state) else state)
+
+    def _hold(self, state: _State) -> None:
+        super()._hold(state)
+        self._rewind = self._torch.Rewind(self.state)
         optimizer: Any = import_module("torch.optim").Optimizer
-        for one in state:
+        for one in self.state:
             if isinstance(one, optimizer):
                 one.register_step_pre_hook(self._mark_updated)
 
     def _mark_updated(self, *_: Any) -> None:
+        # The ranks with one shard must not step while those with another cannot: then no
+        # whole state would be left.
+        if self._size > 1 and not self._updated:
+            self._dist.barrier()
         self._updated = True
 
     def _init(self, backend: str | None, options: dict[str, Any]) -> str:
@@ -180,15 +219,17 @@ class _Live(Run):
         # processes do not have in common.
         tcp = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
                             wait_for_workers=False)
-        dist.init_process_group(backend, store=dist.PrefixStore("muster.live", tcp), rank=self.rank,
+        store = dist.PrefixStore("muster.live", tcp)
+        dist.init_process_group(backend, store=store, rank=self.rank,
                                 world_size=self.world, enable_reconfigure=True, **options)
         if not dist._supports_reconfigure():
             dist.destroy_process_group()
             return f"the backend {backend} cannot change its members"
         self._gloo = dist.get_backend() == "gloo"
-        self._rewind = self._torch.Rewind(self._state)
+        if self._size > 1:
+            self._groups = self._torch.Groups(store, options.get("timeout"))
         self._link = _livelink.Link(
-            os.environ[ENV_SOCKET], os.environ["MUSTER_LIVE_ID"], lambda: self._step, self._abort)
+            os.environ[ENV_SOCKET], os.environ["MUSTER_LIVE_ID"], lambda: self._step, self._abort, self._size)
         limit: Any = options.get("timeout") or dist.default_pg_timeout
         self._change(limit=limit.total_seconds())
         self._open = False
@@ -215,9 +256,11 @@ class _Live(Run):
                 self.close()
 
     def ddp(self, model: Any, **options: Any) -> Any:
-        if not any(one is model for one in self._state):
+        if self._size > 1:
+            raise ValueError("ddp does not go with replica_size; call the model that fully_shard returns")
+        if not any(one is model for one in self.state):
             raise ValueError("the model is not in join's state, so a new rank would not get it")
-        self._rewind = self._torch.Rewind(self._state)  # the model may have moved to a device
+        self._rewind = self._torch.Rewind(self.state)  # the model may have moved to a device
         made = self._torch.DDP(model, **options)
         self._ddps.append(made)
         return made
@@ -235,6 +278,7 @@ class _Live(Run):
     ) -> bool:
         if error is None:
             self._complete()
+            self._rewind.passed()
             self._again = 0
             if self._link.stop_at <= self._step:
                 self._pause()
@@ -246,7 +290,7 @@ class _Live(Run):
         was, self._torn = self._step, error if self._updated else None
         self._rewind.back()
         self._pause(error)
-        if self._step != was:
+        if self._step > was:
             self._rewind.forth()
         self._open = False
         return True
@@ -260,13 +304,15 @@ class _Live(Run):
 
     def _pause(self, error: BaseException | None = None) -> None:
         """Lets the members change, and returns when this rank may go on."""
-        was = self.world
+        was, step = self.world, self._step
         try:
             joined = self._change(error)
         except _livelink.Gone:
             if error is not None and not self._link.ended:
                 raise error from None
             return  # a group that works goes on without the agent
+        if self._step < step:
+            self._rewind.further()
         self._again = self._again + 1 if error is not None and self.world == was and not joined else 0
         _log.info("muster.live: goes on as rank %d of %d at step %d", self.rank, self.world, self._step)
         self._open = False
@@ -306,6 +352,9 @@ class _Live(Run):
         limit = import_module("datetime").timedelta(seconds=members.get("timeout", 10) / 2)
         try:
             dist._reconfigure(uuid=members["uuid"], handles=handles, timeout=limit).wait()
+            dist.distributed_c10d._world.pg_group_ranks[dist.group.WORLD] = {i: i for i in range(members["world"])}
+            if self._groups is not None:
+                self._groups.become(members, handles, limit)
         except (RuntimeError, ValueError) as e:  # ValueError: its store became another round's
             raise _Unformed(f"the members could not reach each other: {e}") from e
         after = _livelink.sockets()
@@ -313,7 +362,10 @@ class _Live(Run):
             self._own = {inode: fd for inode, fd in after.items() if inode not in before}
             self._link.check()
         self.rank, self.world = rank, members["world"]
-        dist.distributed_c10d._world.pg_group_ranks[dist.group.WORLD] = {i: i for i in range(self.world)}
+        if self._make is not None:
+            self.mesh = self._groups and self._groups.mesh(members)
+            self._hold(self._make)
+            self._make = None
         self._align(members["source"], members["steps"], members["joined"])
         os.environ.update(members["env"])
         for made in self._ddps:
@@ -325,15 +377,22 @@ class _Live(Run):
         if self._torn is not None and (source < 0 or steps[source] < 0):
             raise RuntimeError(
                 "a collective failed after the optimizer's step on all ranks; communicate before it") from self._torn
-        if source < 0 or self.world == 1:
+        group, ranks = self._dist.group.WORLD, list(range(self.world))
+        if self._groups is not None:  # each takes the same shards
+            group, ranks = self._groups.replicate, self._groups.same
+        if source < 0 or len(ranks) == 1:
             return
-        if self.rank == source:
-            self._torch.send_state(self._state, self._step, source)
+        # The agents see to it that there is one that was a member, unless none was.
+        first = ranks.index(source) if source in ranks else next(
+            i for i, rank in enumerate(ranks)
+            if steps[rank] == steps[source] and (source in joined or rank not in joined))
+        if self.rank == ranks[first]:
+            self._torch.send_state(self.state, self._step, group, first, self.mesh)
             return
-        dicts, step = self._torch.receive_state(source)
+        dicts, step = self._torch.receive_state(group, first, self.mesh)
         if self.rank not in joined and step == steps[self.rank]:
             return
-        for one, found in zip(self._state, dicts):
+        for one, found in zip(self.state, dicts):
             one.load_state_dict(found)
         self._step, self._torn = step, None
 

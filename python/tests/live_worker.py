@@ -11,6 +11,7 @@ import torch
 import torch._dynamo  # as optimizers do, but once, before processes are forked
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 import muster._livelink, muster._livetorch, muster.live
 
@@ -32,13 +33,22 @@ def work(environ, lines, errors, steps, batch, keep):
     y = x.sum(1, keepdim=True)
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 1)).double()
     x, y = x.double(), y.double()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     sampler = muster.live.Sampler(len(x), batch, seed=17, keep=keep)
     limit = float(os.environ.get("LIVE_TIMEOUT", "60"))
-    run = muster.live.join("gloo", state=[model, optimizer, sampler], timeout=datetime.timedelta(seconds=limit),
+    size = int(os.environ.get("LIVE_REPLICA_SIZE", "1"))
+
+    def state(run):
+        if size > 1:
+            for layer in (model[0], model[3], model):
+                fully_shard(layer, mesh=run.mesh)
+        return [model, torch.optim.Adam(model.parameters(), lr=1e-2), sampler]
+
+    run = muster.live.join("gloo", state=state, replica_size=size, timeout=datetime.timedelta(seconds=limit),
                            on_change=lambda run: say(changed=run.step, world=run.world))
+    optimizer = run.state[1]
     model.eval()  # samples do not depend on how they are shared
-    ddp = run.ddp(model)
+    ddp = run.ddp(model) if size == 1 else model
+    place = run.mesh.get_local_rank("shard") if size > 1 else 0
     say(pid=os.getpid(), joined=run.step, live=run.live, world=run.world)
     while run.before(steps):
         with run:
@@ -46,6 +56,8 @@ def work(environ, lines, errors, steps, batch, keep):
             say(enter=run.step, draw=torch.rand(1).item())
             loss = (ddp(x[samples]) - y[samples]).square().mean() * sampler.scale
             loss.backward()
+            if size > 1:
+                nn.utils.clip_grad_norm_(model.parameters(), 100)
             with torch.no_grad():
                 model[1].running_mean += 1  # as a forward pass in training does
             if fault.get("step") == run.step and fault["do"] == "raise":
@@ -59,7 +71,8 @@ def work(environ, lines, errors, steps, batch, keep):
                 raise RuntimeError("a bug")
             optimizer.zero_grad()
             say(step=run.step, world=run.world, rank=run.rank, t=time.time(),
-                sum=sum(p.detach().sum().item() for p in model.parameters()),
+                sum=sum((p.detach().to_local() if size > 1 else p.detach()).sum().item() for p in model.parameters()),
+                place=place,
                 mean=model[1].running_mean[0].item(), samples=samples if sampler.scale else [])
         if fault.get("step") == run.step and fault["do"] == "outside":
             fault = {}

@@ -26,7 +26,7 @@ CONTEXT.set_forkserver_preload(["live_worker"])
 class Worker:
     def __init__(self, agent, ident, environ):
         self.ident, self.sock, self.lines, self.messages = ident, None, [], []
-        self.member, self.ready, self.gone, self.spare = False, None, False, False
+        self.member, self.ready, self.gone, self.spare, self.place = False, None, False, False, None
         reader, writer = CONTEXT.Pipe(duplex=False)
         import live_worker
 
@@ -69,10 +69,10 @@ class Worker:
 class Agent:
     """Begins a change when a member is lost or fails, and brings in whoever asks."""
 
-    def __init__(self, test, steps=30, batch=24, keep="global"):
+    def __init__(self, test, steps=30, batch=24, keep="global", size=1):
         import torch.distributed as dist
 
-        self.arguments = (steps, batch, keep)
+        self.arguments, self.size = (steps, batch, keep), size
         self.dir = tempfile.TemporaryDirectory()
         test.addCleanup(self.dir.cleanup)
         self.errors = os.path.join(self.dir.name, "stderr")
@@ -127,7 +127,8 @@ class Agent:
             self.workers[ident] = worker = Worker(self, ident, {
                 "MUSTER_LIVE_SOCKET": self.path, "MUSTER_LIVE_ID": ident,
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.store.port),
-                "RANK": str(i if rank is None else rank), "WORLD_SIZE": str(world or n), **environ})
+                "RANK": str(i if rank is None else rank), "WORLD_SIZE": str(world or n),
+                "LIVE_REPLICA_SIZE": str(self.size), **environ})
             worker.spare = spare
             started.append(worker)
         if not self.change and not spare:
@@ -159,21 +160,42 @@ class Agent:
         if not self.open or any(not w.ready or w.ready["change"] != self.change for w in old):
             return
         self.open, self.hold = False, 0
-        together = old + joining
+        rows = self.rows(old + joining)
+        together = [w for w in old + joining if any(w in row for row in rows)]
+        for worker in set(old) - set(together):
+            worker.member = False  # it waits
         if not together:
             return
         steps = [w.ready["step"] for w in together]
-        joined = list(range(len(old), len(together)))
+        joined = [i for i, w in enumerate(together) if not w.member]
         source = -1
         if joined or len(set(steps)) > 1 or min(steps) < 0:
-            source = max(range(len(old) or len(together)), key=lambda i: (steps[i], -i))
+            source = max((i for i in range(len(together)) if i not in joined or len(joined) == len(together)),
+                         key=lambda i: (steps[i], -i))
         message = dict(type="members", change=self.change, uuid=self.change, world=len(together),
                        handles=[w.ready["handle"] for w in together], steps=steps, source=source, joined=joined, timeout=4)
+        if self.size > 1:
+            message["groups"] = [[together.index(w) for w in row] for row in rows]
         self.changes.append(message)
         self.before_members()
         for rank, worker in enumerate(together):
             worker.member, worker.ready = True, None
             worker.send(rank=rank, env={"RANK": str(rank), "WORLD_SIZE": str(len(together))}, **message)
+
+    def rows(self, workers):
+        """Whole replica groups of them. Who had a place keeps it."""
+        rows, left = [], list(workers)
+        while True:
+            row = []
+            for place in range(self.size):
+                fit = [w for w in left if w.place == place] or [w for w in left if w.place is None]
+                if not fit:
+                    return rows
+                row.append(fit[0])
+                left.remove(fit[0])
+            for place, worker in enumerate(row):
+                worker.place = place
+            rows.append(row)
 
     def step(self):
         """Handles one event."""
@@ -235,10 +257,10 @@ class Live(unittest.TestCase):
         sums = {}
         for worker in workers:
             for line in {line["step"]: line for line in worker.steps()}.values():
-                sums.setdefault(line["step"], {})[worker.ident] = (line["sum"], line["mean"])
+                sums.setdefault((line["step"], line["place"]), {})[worker.ident] = (line["sum"], line["mean"])
         for step, found in sorted(sums.items()):
             self.assertEqual(len(set(found.values())), 1, (step, found))
-        return {step: next(iter(found.values())) for step, found in sums.items()}
+        return {step: next(iter(found.values())) for (step, place), found in sums.items() if not place}
 
     def each_once(self, workers, steps, batch):
         """In the epochs of which all ranks said which samples they took."""
@@ -300,6 +322,29 @@ class Live(unittest.TestCase):
             self.assertEqual(steps, sorted(set(steps)))
             self.assertEqual(worker.steps()[-1]["mean"], 120)
 
+    def test_a_replica_group(self):
+        """One of 2 x 2 ranks is killed; the other group goes on. The rank that shared a state with it
+        rests until there is a replacement."""
+        agent = Agent(self, steps=120, size=2)
+        workers = agent.start(4)
+        spare, = agent.start(1, rank=3, world=4, spare=True, LIVE_SEED="5")
+        agent.until(lambda: spare.ready)
+        agent.until(reached(workers[3], 20))
+        workers[3].process.kill()
+        left = workers[:2]
+        agent.until(lambda: all(line["world"] == 2 for w in left for line in w.steps()[-1:]))
+        self.assertEqual((workers[2].member, workers[2].steps()[-1]["world"]), (False, 4))
+        spare.spare = False
+        agent.begin(urgent=False)
+        agent.until_end([*workers[:3], spare])
+        self.assertEqual([m["world"] for m in agent.changes], [4, 2, 4])
+        self.assertEqual(agent.changes[2]["joined"], [2, 3])
+        self.assertEqual({w.steps()[-1]["place"] for w in (workers[2], spare)}, {0, 1})
+        self.assertGreater(spare.steps()[0]["step"], 20)
+        self.same_sums([*workers, spare])
+        self.each_once([*workers, spare], 120, 24)
+        for worker in left:
+            self.assertEqual([line["step"] for line in worker.steps()], list(range(120)))
 
     def fails(self, do, may_begin=lambda workers: True, n=3):
         """A collective of the second rank fails in step 5."""

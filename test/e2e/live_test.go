@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -23,13 +24,16 @@ import (
 	"github.com/muster-run/muster/internal/test/testproc"
 )
 
+// endMember says for a worker of takePart that the training has ended, if it is a member.
+var endMember func()
+
 // takePart is a worker of a live group without PyTorch: it reports and prints each membership, as
 // "UUID RANK/WORLD PID STEPS HOST HASH", the last of the handles, and has completed a step more
 // at each change.
 //
 // From the change on that slow says, if it does, it says "asked" and waits for the gate before it
-// comes to rest.
-func takePart(slow string) {
+// comes to rest. size is that of its replica group, if it has one, in which it keeps its place.
+func takePart(slow, size string) {
 	conn, err := net.Dial("unix", os.Getenv("MUSTER_LIVE_SOCKET"))
 	must(err)
 	say := func(m map[string]any) {
@@ -40,10 +44,19 @@ func takePart(slow string) {
 	}
 	endTraining = func() { say(map[string]any{"type": "end"}) }
 	handle := func(change int) string { return fmt.Sprintf("%d.%d", os.Getpid(), change) }
-	say(map[string]any{"type": "hello", "version": 1, "id": os.Getenv("MUSTER_LIVE_ID")})
+	replica, _ := strconv.Atoi(size)
+	say(map[string]any{"type": "hello", "version": 1, "id": os.Getenv("MUSTER_LIVE_ID"), "replica_size": replica})
 	say(map[string]any{"type": "ready", "change": 0, "handle": handle(0), "step": 0})
+	var member atomic.Bool
+	endMember = func() {
+		if !member.Load() {
+			select {} // the agent ends it
+		}
+		endTraining()
+	}
 	go func() {
 		var step int64
+		last := -1
 		lines := bufio.NewScanner(conn)
 		for lines.Scan() {
 			var m struct {
@@ -52,12 +65,14 @@ func takePart(slow string) {
 				UUID, Rank, World int
 				Handles           []string
 				Steps             []int64
+				Groups            [][]int
 			}
 			must(json.Unmarshal(lines.Bytes(), &m))
 			switch m.Type {
 			case "where":
 				say(map[string]any{"type": "at", "change": m.Change, "step": step})
 			case "change":
+				member.Store(false)
 				if slow != "" && m.Change >= number(slow) {
 					testproc.Say("asked")
 					testproc.AwaitGate()
@@ -68,12 +83,23 @@ func takePart(slow string) {
 				if len(m.Handles) != m.World || len(m.Steps) != m.World || !strings.HasPrefix(m.Handles[m.Rank], strconv.Itoa(os.Getpid())+".") {
 					must(fmt.Errorf("%+v is no membership of %d", m, os.Getpid()))
 				}
+				for _, group := range m.Groups {
+					if place := slices.Index(group, m.Rank); len(group) != replica || place >= 0 && last >= 0 && place != last {
+						must(fmt.Errorf("%+v takes %d from place %d", m, os.Getpid(), last))
+					} else if place >= 0 {
+						last = place
+					}
+				}
+				if len(m.Groups)*replica != m.World && replica > 0 {
+					must(fmt.Errorf("%+v are not all in groups of %d", m, replica))
+				}
 				step = slices.Max(m.Steps)
 				hash := fnv.New32()
 				fmt.Fprint(hash, m.Handles)
 				line := fmt.Sprintf("%d %d/%d %d %d %s %d", m.UUID, m.Rank, m.World, os.Getpid(), step, cmp.Or(os.Getenv("HOST"), "-"), hash.Sum32())
 				fmt.Println(line)
 				testproc.Say(line)
+				member.Store(true)
 				say(map[string]any{"type": "done", "change": m.Change})
 			}
 		}
@@ -241,11 +267,34 @@ func TestLiveGather(t *testing.T) {
 	}
 }
 
+// Of a replica group of which one is lost nobody goes on, on whatever hosts they are, until it is
+// whole again; the other groups do.
+func TestLiveReplicas(t *testing.T) {
+	t.Parallel()
+	m := newMixed(t, "3", "--live --max-restarts 2", "replica:2", "gate", "last", "exit:0")
+	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true, nproc: 3}, peer{l: muster(t), addr: "2"}, peer{l: muster(t), addr: "3", nproc: 2})
+	first := agents[0]
+	all := first.members(6)
+	for _, i := range []int{5, 3} { // which has a peer on its host, and which has none
+		must(syscall.Kill(all[i].pid, syscall.SIGKILL))
+		back := first.members(6, all[i].pid)
+		goesOn(t, all, back, all[i].pid)
+		all = back
+	}
+	must(syscall.Kill(all[1].pid, syscall.SIGKILL)) // no restart is left
+	left := first.members(4, all[1].pid)
+	if slices.ContainsFunc(left, func(m liveMember) bool { return m.pid == all[0].pid }) {
+		t.Errorf("%v go on after %v, with half a replica group", left, all)
+	}
+	m.gate.Open()
+	wantAll(agents, 0)
+}
+
 // A liveStep is a line of examples/train_live.py.
 type liveStep struct {
-	Step, World, Rank int
-	Sum               float64
-	Samples           []int
+	Step, World, Rank, Place int
+	Sum                      float64
+	Samples                  []int
 }
 
 // liveSteps returns what all ranks have completed, by step and rank.
@@ -290,34 +339,78 @@ func awaitLive(t *testing.T, world, from int, agents ...*job) (step int) {
 func TestLiveTrains(t *testing.T) {
 	t.Parallel()
 	m := newMixed(t, "2:3", "--live --max-restarts 9")
-	python, err := filepath.Abs("../../python")
-	must(err)
-	m.program, m.env = []string{"../../examples/train_live.py", "--steps", "1000000", "--samples", "960", "--pause", "0.01"}, withPython(t, testproc.Unpaused, "PYTHONPATH="+python).env
+	m.trains(t, "train_live.py")
 	peers := []peer{{l: muster(t), addr: "1", hosts: true}, {l: muster(t), addr: "2"}, {l: muster(t), addr: "3"}}
 	agents := m.startAll(peers...)
 	step := awaitLive(t, 3, 5, agents...)
-	running, err := procfs.All()
-	must(err)
-	for _, p := range running {
-		if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)); p.Parent == agents[1].cmd.Process.Pid && strings.Contains(string(name), "train_live") {
-			must(syscall.Kill(p.PID, syscall.SIGKILL))
-		}
-	}
+	must(syscall.Kill(trainers(agents[1])[0], syscall.SIGKILL))
 	step = awaitLive(t, 2, step, agents...)
 	step = awaitLive(t, 3, step, agents...)
 	agents[2].signal(syscall.SIGKILL)
 	step = awaitLive(t, 2, step, agents...)
 	agents = append(agents, m.start(peers[2]))
 	step = awaitLive(t, 3, step+1, agents...)
-	all := liveSteps(t, agents...)
+	checkLive(t, step, liveSteps(t, agents...))
+	for _, i := range []int{0, 1, 3} {
+		agents[i].signal(syscall.SIGTERM)
+	}
+	t.Logf("%d steps", step)
+}
+
+// With a state that is sharded over the two ranks of each host, a training loses one rank, and so
+// one copy of the state, and gets it back.
+func TestLiveReplicasTrain(t *testing.T) {
+	t.Parallel()
+	m := newMixed(t, "2", "--live --max-restarts 9")
+	m.trains(t, "train_live_hsdp.py")
+	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true, nproc: 2}, peer{l: muster(t), addr: "2", nproc: 2})
+	step := awaitLive(t, 4, 5, agents...)
+	for _, host := range []int{1, 0} {
+		must(syscall.Kill(trainers(agents[host])[1], syscall.SIGKILL))
+		step = awaitLive(t, 2, step, agents...)
+		step = awaitLive(t, 4, step+1, agents...)
+	}
+	checkLive(t, step, liveSteps(t, agents...))
+	for _, j := range agents {
+		j.signal(syscall.SIGTERM)
+	}
+	t.Logf("%d steps", step)
+}
+
+// trains makes one of the examples the program.
+func (m *mixedJob) trains(t *testing.T, example string) {
+	python, err := filepath.Abs("../../python")
+	must(err)
+	m.program = []string{"../../examples/" + example, "--steps", "1000000", "--samples", "960", "--pause", "0.01"}
+	m.env = withPython(t, testproc.Unpaused, "PYTHONPATH="+python).env
+}
+
+// trainers are the workers of an agent.
+func trainers(j *job) (pids []int) {
+	running, err := procfs.All()
+	must(err)
+	for _, p := range running {
+		if name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID)); p.Parent == j.cmd.Process.Pid && strings.Contains(string(name), "train_live") {
+			pids = append(pids, p.PID)
+		}
+	}
+	return pids
+}
+
+// checkLive checks the steps before step: ranks with the same state have equal sums, and no sample
+// is seen twice in an epoch or missed.
+func checkLive(t *testing.T, step int, all map[int]map[int]liveStep) {
+	t.Helper()
 	const perEpoch = 20
 	seen, torn := map[int]int{}, false // torn: a rank was killed after a step, and before it printed that
 	for i := range step {
 		torn = torn || len(all[i]) != all[i][0].World
+		sums := map[int]float64{}
 		for rank, s := range all[i] {
-			if s.Sum != all[i][0].Sum {
-				t.Errorf("after step %d rank %d has the sum %v, rank 0 %v", i, rank, s.Sum, all[i][0].Sum)
+			if sum, ok := sums[s.Place]; ok && s.Sum != sum {
+				t.Errorf("after step %d rank %d has the sum %v, another one %v", i, rank, s.Sum, sum)
 			}
+			sums[s.Place] = s.Sum
 			for _, sample := range s.Samples {
 				seen[sample]++
 			}
@@ -334,8 +427,4 @@ func TestLiveTrains(t *testing.T) {
 		clear(seen)
 		torn = false
 	}
-	for _, i := range []int{0, 1, 3} {
-		agents[i].signal(syscall.SIGTERM)
-	}
-	t.Logf("%d steps", step)
 }

@@ -72,9 +72,11 @@ var steps = testproc.Steps{
 	"errorfile": func(text string) {
 		must(os.WriteFile(os.Getenv("TORCHELASTIC_ERROR_FILE"), []byte(unescape(text)), 0o666))
 	},
-	"dump": func(dir string) { dump(filepath.Join(dir, rank()+".json")) },
-	"live": takePart,
-	"end":  func(string) { endTraining() },
+	"dump":    func(dir string) { dump(filepath.Join(dir, rank()+".json")) },
+	"live":    func(slow string) { takePart(slow, "") },
+	"replica": func(size string) { takePart("", size) },
+	"last":    func(string) { endMember() },
+	"end":     func(string) { endTraining() },
 	"pid": func(dir string) {
 		must(os.WriteFile(filepath.Join(dir, rank()), []byte(strconv.Itoa(os.Getpid())), 0o666))
 	},

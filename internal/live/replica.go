@@ -1,0 +1,104 @@
+package live
+
+import "slices"
+
+// A seat is a member, on a node.
+type seat struct {
+	node int
+	Member
+}
+
+// replicaGroups puts members into groups of size, with one for each place: who has been at a
+// place has its shard, and stays there. A group that is whole stays, too. Of the others as many
+// are made as can be. It returns the groups as indices of members, and how many more members
+// it takes to make another one.
+func replicaGroups(size int, members []seat) (groups [][]int, lacks int) {
+	if size == 1 {
+		for i := range members {
+			groups = append(groups, []int{i})
+		}
+		return groups, 1
+	}
+	last := map[int][]int{} // by the number of the group
+	for i, m := range members {
+		if m.Replica > 0 {
+			last[m.Replica] = append(last[m.Replica], i)
+		}
+	}
+	var rest, behind []int // those that waited come second
+	for i, m := range members {
+		switch {
+		case m.Replica == 0:
+			behind = append(behind, i)
+		case len(last[m.Replica]) < size:
+			rest = append(rest, i)
+		case last[m.Replica][0] == i:
+			group := last[m.Replica]
+			slices.SortFunc(group, func(a, b int) int { return members[a].Place - members[b].Place })
+			groups = append(groups, group)
+		}
+	}
+	for rest = append(rest, behind...); ; {
+		group := replicaGroup(size, members, rest)
+		if lacks = size - len(group); lacks > 0 {
+			break
+		}
+		rest = slices.DeleteFunc(rest, func(i int) bool { return slices.Contains(group, i) })
+		groups = append(groups, group)
+	}
+	slices.SortFunc(groups, slices.Compare)
+	return groups, lacks
+}
+
+// replicaGroup takes one group from rest, if possible of one node. It is short if not all places
+// can be taken.
+func replicaGroup(size int, members []seat, rest []int) []int {
+	var group []int
+	for place := 1; place <= size; place++ {
+		best, badness := -1, 0
+		for _, i := range rest {
+			bad := 1
+			switch m := members[i]; {
+			case slices.Contains(group, i) || m.Place > 0 && m.Place != place:
+				continue
+			case m.Place == 0:
+				bad += 2 // it can take any place
+			}
+			if len(group) > 0 && members[group[0]].node != members[i].node {
+				bad++
+			}
+			if best < 0 || bad < badness {
+				best, badness = i, bad
+			}
+		}
+		if best >= 0 {
+			group = append(group, best)
+		}
+	}
+	return group
+}
+
+// common is the highest step that the members of a plan can go on from: for each place there is
+// one that has completed it, and no more; -1 if there is none. The states of new ones count
+// if there are no others.
+func common(size int, members []seat, groups [][]int, kept int) int64 {
+	best, tried := int64(-1), map[int64]bool{}
+	has := func(m seat) bool { return kept == 0 || !m.New }
+	for _, candidate := range members {
+		if !has(candidate) || candidate.Step <= best || tried[candidate.Step] {
+			continue
+		}
+		tried[candidate.Step] = true
+		all := true
+		for place := range size {
+			all = all && slices.ContainsFunc(groups, func(group []int) bool {
+				m := members[group[place]]
+				return has(m) && m.Step == candidate.Step
+			})
+		}
+		if all {
+			best = candidate.Step
+		}
+	}
+	return best
+}
