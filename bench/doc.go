@@ -13,7 +13,7 @@
 // Goals are shown beside the figures and take no part in them. Workers are
 // workload/worker, a program that notes moments on the monotonic clock. The warm
 // rows have two contenders more in their notes: muster without --warm, and NVRx's
-// ft_launcher, which they install from PyPI.
+// ft_launcher, which they install from PyPI; one of the live rows has torchft, from there, too.
 //
 // Without an interpreter that can import torch only muster and the floor are
 // measured, which the page then says.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -29,6 +30,9 @@ func measureLive(l *lab) ([]*row, error) {
 	agent := &row{What: "SIGKILL of one of 3 agents → the others' next optimizer step, `--live`", Goal: 0.150, Chart: "an agent is lost → next step, `--live`"}
 	joins := &row{What: "the worker's replacement, `--live --warm` → next step of all 3", Goal: 0.500, Note: "from the SIGKILL"}
 	pause := &row{What: "how long the others stand still for it", Goal: 0.050, Note: "between two steps of the others, of which one is 5 ms of work and more"}
+	if err := l.learnLive(script); err != nil {
+		return nil, err
+	}
 	for _, c := range []struct {
 		name    string
 		flags   []string
@@ -67,7 +71,10 @@ func measureLive(l *lab) ([]*row, error) {
 			return nil, fmt.Errorf("%s: %w", c.name, err)
 		}
 	}
-	worker.Note += "; " + restarting + " " + worker.cell(restarting)
+	if err := l.measureTorchFT(worker); err != nil {
+		return nil, fmt.Errorf("torchft: %w", err)
+	}
+	worker.Note += fmt.Sprintf("; %s %s; %s (%s, lighthouse %s) %s", restarting, worker.cell(restarting), torchFT, torchFTPackage, strings.Join(lighthouseFlags, " "), worker.cell(torchFT))
 	return []*row{worker, worst, agent, joins, pause}, nil
 }
 
@@ -79,6 +86,16 @@ type liveTeam struct {
 }
 
 type liveTimes struct{ next, all, pause float64 } // seconds
+
+// learnLive has workers write down what they import, which they do after ten seconds.
+func (l *lab) learnLive(script string) error {
+	t, err := l.startLive(muster, []string{"--live", "--warm"}, script)
+	if err != nil {
+		return err
+	}
+	time.Sleep(15 * time.Second)
+	return t.dismiss()
+}
 
 func (l *lab) startLive(c string, flags []string, script string) (*liveTeam, error) {
 	port, err := freePort()
@@ -157,6 +174,9 @@ func (t *liveTeam) die(byAgent bool) (got liveTimes, err error) {
 			return got, err
 		}
 		before[other] = true
+	}
+	if t.live {
+		time.Sleep(1500 * time.Millisecond) // the death of a worker in its first second makes the next start cold
 	}
 	begin := now()
 	if byAgent {
