@@ -557,6 +557,7 @@ func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, c
 	}
 	at.formed.Store(&membership{ranks: ranks, leader: plan.Leader() == at.round.Rank, lacks: plan.Lacks})
 	a.published.part(at, ranks)
+	w.reached(slices.Max(plan.Steps))
 	w.send(to, func(local int) *liveMessage {
 		return &liveMessage{Type: "members", Said: live.Said{Change: change}, liveMembers: &liveMembers{
 			UUID: int64(at.round.Round) + 1, Rank: ranks[local], World: len(plan.Handles), Handles: plan.Handles, Steps: plan.Steps,

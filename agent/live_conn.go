@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/muster-run/muster/internal/admit"
 	"github.com/muster-run/muster/internal/live"
 	"github.com/muster-run/muster/internal/tempdir"
 )
@@ -27,9 +28,18 @@ const (
 
 const (
 	liveVersion = 1
-	// maxLiveLine bounds what a worker writes in one line, mostLiveConns its connections.
-	maxLiveLine   = 64 << 10
-	mostLiveConns = 4096
+	// maxLiveLine bounds what a worker writes in one line, maxLiveHello in its first.
+	maxLiveLine  = 64 << 10
+	maxLiveHello = 1 << 10
+	// mostStrangers is how many connections may be there that have not said hello, and liveHello how
+	// long each has for it.
+	mostStrangers = 64
+	liveHello     = 30 * time.Second
+	// maxStep bounds the step that a worker says, and fastest how many it can do in a second.
+	maxStep = 1 << 48
+	fastest = 1_000_000
+	// maxSocket is how long the path of a socket may be on all systems.
+	maxSocket = 100
 	// maxHandle bounds a handle, liveWrite how long a worker may not read, and liveQueue how many
 	// messages wait for it.
 	maxHandle = 4096
@@ -77,13 +87,19 @@ type liveWorkers struct {
 
 	mu      sync.Mutex // guards the rest
 	closed  bool
-	conns   map[net.Conn]bool
+	conns   map[net.Conn]bool   // false: it has not said hello
+	silent  int                 // how many have not
 	workers map[int]*liveWorker // by local rank: those that were started last
 	host    live.Host           // the same, as far as decisions go
 	starts  int                 // of workers, for their IDs, which no other host has
 	change  int                 // the last change of this host's members, from 1
 	over    bool                // the training has ended
 	news    chan struct{}       // closed, and replaced, when a worker has said something
+
+	step   int64     // that of the last membership, which began then
+	stepAt time.Time // zero: there was none
+
+	senseless, strangers admit.Tally
 }
 
 // A liveWorker is one worker process. The lock of liveWorkers guards it.
@@ -96,14 +112,18 @@ type liveWorker struct {
 
 // openLive listens for workers.
 func openLive(log *slog.Logger) (*liveWorkers, error) {
-	dir, err := os.MkdirTemp(tempdir.Find(), "muster-live-")
+	parent := tempdir.Find()
+	if len(parent)+len("/muster-live-4294967295/live") > maxSocket {
+		parent = "/tmp"
+	}
+	dir, err := os.MkdirTemp(parent, "muster-live-")
 	if err != nil {
 		return nil, fmt.Errorf("a directory for the socket of live changes: %w", err)
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(dir, "live"), Net: "unix"})
 	if err != nil {
 		os.RemoveAll(dir)
-		return nil, err
+		return nil, fmt.Errorf("the socket of live changes: %w", err)
 	}
 	w := &liveWorkers{log: log, dir: dir, random: rand.Text(), listener: l, conns: map[net.Conn]bool{}, workers: map[int]*liveWorker{}, host: live.Host{}, change: 1, news: make(chan struct{})}
 	w.wg.Go(w.accept)
@@ -135,10 +155,11 @@ func (w *liveWorkers) accept() {
 			continue
 		}
 		w.mu.Lock()
-		if w.closed || len(w.conns) >= mostLiveConns {
+		if w.closed || w.silent >= mostStrangers {
 			conn.Close()
 		} else {
-			w.conns[conn] = true
+			w.conns[conn] = false
+			w.silent++
 			w.wg.Go(func() { w.serve(conn) })
 		}
 		w.mu.Unlock()
@@ -152,6 +173,9 @@ func (w *liveWorkers) serve(conn net.Conn) {
 		conn.Close()
 		w.mu.Lock()
 		defer w.mu.Unlock()
+		if !w.conns[conn] {
+			w.silent--
+		}
 		delete(w.conns, conn)
 		if x != nil {
 			x.Gone = true
@@ -160,7 +184,8 @@ func (w *liveWorkers) serve(conn net.Conn) {
 			w.tell()
 		}
 	}()
-	lines := bufio.NewReaderSize(conn, maxLiveLine)
+	_ = conn.SetReadDeadline(time.Now().Add(liveHello))
+	lines := bufio.NewReaderSize(conn, maxLiveHello)
 	for {
 		line, err := lines.ReadSlice('\n')
 		if err != nil {
@@ -170,14 +195,16 @@ func (w *liveWorkers) serve(conn net.Conn) {
 			return
 		}
 		m := &liveMessage{}
-		if err := json.Unmarshal(line, m); err != nil || len(m.Handle) > maxHandle || m.Step < -1 {
-			w.log.Warn("live: a worker says what has no meaning; it takes no part", "line", fmt.Sprintf("%.100q", line))
+		if err := json.Unmarshal(line, m); err != nil || len(m.Handle) > maxHandle || !w.plausible(x, m.Step) {
+			w.senseless.Warn(w.log, "live: a worker says what has no meaning; it takes no part", "lines", "line", fmt.Sprintf("%.100q", line))
 			return
 		}
 		if x == nil {
 			if x = w.hello(conn, m); x == nil {
 				return
 			}
+			_ = conn.SetReadDeadline(time.Time{})
+			lines = bufio.NewReaderSize(lines, maxLiveLine)
 			continue
 		}
 		w.heard(x, m)
@@ -190,6 +217,8 @@ func (w *liveWorkers) hello(conn net.Conn, m *liveMessage) *liveWorker {
 	defer w.mu.Unlock()
 	for _, x := range w.workers {
 		if m.Type == "hello" && m.ID == x.id && !x.Heard && m.Version == liveVersion {
+			w.conns[conn] = true
+			w.silent--
 			x.conn, x.Heard, x.lines = conn, true, make(chan []byte, liveQueue)
 			x.Size = max(m.Size, 1)
 			lines := x.lines
@@ -197,8 +226,26 @@ func (w *liveWorkers) hello(conn net.Conn, m *liveMessage) *liveWorker {
 			return x
 		}
 	}
-	w.log.Warn("live: a process wants to take part that is no worker of this agent, or speaks another version", "type", m.Type, "version", m.Version)
+	w.strangers.Warn(w.log, "live: a process wants to take part that is no worker of this agent, or speaks another version", "processes", "type", m.Type, "version", m.Version)
 	return nil
+}
+
+// plausible says whether a worker can be at a step.
+func (w *liveWorkers) plausible(x *liveWorker, step int64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	most := int64(maxStep)
+	if x != nil && x.Member && !w.stepAt.IsZero() {
+		most = min(most, w.step+int64(fastest*(1+time.Since(w.stepAt).Seconds())))
+	}
+	return step >= -1 && step <= most
+}
+
+// reached says at which step a membership begins.
+func (w *liveWorkers) reached(step int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.step, w.stepAt = step, time.Now()
 }
 
 func (w *liveWorkers) heard(x *liveWorker, m *liveMessage) {
