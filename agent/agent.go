@@ -343,6 +343,9 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		}
 		a.cfg.Supervisor.RemoveIfKilled(a.live.path(), a.live.dir)
 		defer a.live.close()
+		if s, ok := a.cfg.Rendezvous.(rendezvous.Scaler); ok {
+			s.OnSpare(func() { a.spare(ctx) })
+		}
 	}
 	for {
 		at := newAttempt(ctx)

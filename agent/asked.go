@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
+
+	"github.com/muster-run/muster/rendezvous"
 )
 
 // Restart asks for new workers on all nodes: they stop theirs and meet in a new round, as when a
@@ -20,6 +23,22 @@ func (a *Agent) Restart() error {
 	}
 	at.send(news{ev: evAsked})
 	return nil
+}
+
+// scaleTime is how long the rendezvous may take to hear of a new size.
+const scaleTime = 2 * time.Second
+
+// Scale sets how many hosts the job is wanted to have. Those that came last wait as spares, and
+// come back when more are wanted; no restart is counted. It may be called concurrently, also
+// before and after Run.
+func (a *Agent) Scale(nodes int) error {
+	s, ok := a.cfg.Rendezvous.(rendezvous.Scaler)
+	if !ok {
+		return errors.New("the number of hosts of this job cannot change")
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), scaleTime, fmt.Errorf("no answer within %v", scaleTime))
+	defer cancel()
+	return s.Scale(ctx, nodes)
 }
 
 // errNoWorkers is the answer to a request that is about the workers.

@@ -370,7 +370,7 @@ func (a *Agent) goOnWithout(ctx context.Context, at *attempt, rec *record) {
 func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 	n := news{change: c}
 	switch c.Kind {
-	case rendezvous.NodesWaiting:
+	case rendezvous.NodesWaiting, rendezvous.Resized:
 		n.ev = evNodesWaiting
 		if at.phase == assigning || at.alone() {
 			break

@@ -85,11 +85,15 @@ func (a *Agent) aside(at *attempt, n *news) bool {
 		return n.ev == evLiveChange || n.ev == evNodesWaiting && n.change.Kind == rendezvous.NodesWaiting
 	case n.ev == evLiveChange:
 		return !a.lively(at) // their end is news, too
-	case n.ev == evNodesWaiting && n.change.Kind == rendezvous.NodesWaiting && !at.formed.Load().pending:
+	case n.ev == evNodesWaiting && (n.change.Kind == rendezvous.NodesWaiting || n.change.Kind == rendezvous.Resized) && !at.formed.Load().pending:
 		if !at.formed.Load().leader {
 			return true // the agent with rank 0 asks for a round
 		}
-		n.ev, n.record = evLiveChange, &record{Cause: "a host joins"}
+		cause := "a host joins"
+		if n.change.Kind == rendezvous.Resized {
+			cause = fewerHosts
+		}
+		n.ev, n.record = evLiveChange, &record{Cause: cause}
 	case n.ev == evFailing && !a.live.isMember(n.exit.LocalRank) && a.restartsLeft() > 0:
 		a.restarts++
 		a.log.Warn("live: a worker has failed before it took part; another one starts", "cause", a.explainExit(at, n.exit, nil, nil).Error())
@@ -275,6 +279,23 @@ func (a *Agent) replace(at *attempt, localRank int) bool {
 	return true
 }
 
+// fewerHosts is why the members change where hosts leave because a user wants it.
+const fewerHosts = "the job is wanted to have fewer hosts"
+
+// spare ends the workers of a host for which the round has no place, once they are at rest: those
+// of the others finish their step with them. Later it begins anew.
+func (a *Agent) spare(ctx context.Context) {
+	if k := a.kept; k != nil {
+		a.log.Warn("live: this host waits as a spare; its workers are stopped", "run_id", a.cfg.Rendezvous.RunID())
+		at := newAttempt(ctx)
+		at.team = k.team
+		_ = a.awaitRest(at.life, at, a.live.lastChange()) // if ctx has ended they are stopped at once
+		at.close()
+		a.dropKept(ctx)
+	}
+	a.carried = nil
+}
+
 // dropKept stops workers that were kept, if there is no round for them.
 func (a *Agent) dropKept(ctx context.Context) {
 	k := a.kept
@@ -292,6 +313,9 @@ func (a *Agent) dropKept(ctx context.Context) {
 	}()
 	k.group.Close(syscall.SIGTERM, a.cfg.ShutdownTimeout)
 	close(closed)
+	if res, err := k.group.Wait(context.WithoutCancel(ctx)); err == nil {
+		a.published.ended(res.Exits)
+	}
 	a.finishLogs(ctx, &attempt{team: k.team})
 }
 

@@ -30,6 +30,8 @@ type Control interface {
 	// Signal sends a signal to the workers of this host, or to that of one global rank if
 	// rank is not negative. It returns those that have got it.
 	Signal(sig syscall.Signal, rank int) ([]agent.Worker, error)
+	// Scale sets how many hosts the job is wanted to have.
+	Scale(hosts int) error
 	// Autopsy returns what this host's workers do at the moment, as JSON. number is the
 	// request's of which another agent will tell the outcome; "" for none.
 	Autopsy(ctx context.Context, reason, number string) ([]byte, error)
@@ -85,12 +87,18 @@ func (s *Server) control(r *http.Request) reply {
 		return doneReply(done, nil)
 	case "/v1/signal":
 		return s.signal(r)
+	case "/v1/scale":
+		hosts, err := strconv.Atoi(r.URL.Query().Get("hosts"))
+		if err != nil {
+			return textReply(http.StatusBadRequest, "hosts %q is not a number", r.URL.Query().Get("hosts"))
+		}
+		return doneReply(&Done{}, s.cfg.Control.Scale(hosts))
 	case "/v1/autopsy":
 		return s.autopsy(r)
 	case "/v1/chaos":
 		return s.chaos(r)
 	}
-	return textReply(http.StatusNotFound, "there is no %q to POST to; there are /v1/stop, /v1/restart, /v1/signal, /v1/autopsy and /v1/chaos", r.URL.Path)
+	return textReply(http.StatusNotFound, "there is no %q to POST to; there are /v1/stop, /v1/restart, /v1/signal, /v1/scale, /v1/autopsy and /v1/chaos", r.URL.Path)
 }
 
 // chaos begins a drill on one host, named by its group rank.

@@ -28,7 +28,7 @@ func newCallLab(t *testing.T) *callLab {
 	l := &callLab{t: t, s: server.New(nil, slog.New(slog.DiscardHandler)), rings: make(chan uint64, 10)}
 	ours, theirs := net.Pipe()
 	l.all.Go(func() { l.s.Serve(theirs) })
-	c, err := server.Greet(t.Context(), ours, hello("job1", 1, 1), func(call uint64) { l.rings <- call })
+	c, err := server.Greet(t.Context(), ours, hello("job1", 1, 1), func(call uint64) { l.rings <- call }, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,6 +43,7 @@ const (
 	Ping   Type = "ping"   // it is alive; answered by Pong
 	Status Type = "status" // whom does it wait for? answered by Status
 	Master Type = "master" // from rank 0: where the round's workers meet
+	Size   Type = "size"   // the job is wanted to have so many nodes; answered by Size
 )
 
 // Messages from the rendezvous to a node.
@@ -103,9 +104,10 @@ type Message struct {
 	Port int    `json:"port,omitempty"`
 
 	Call uint64 `json:"call,omitempty"` // Ring, Answer: the call's number
+	Wish *Wish  `json:"wish,omitempty"` // Hello, Size
 
 	Redundant bool                `json:"redundant,omitempty"` // Closed, Spare: the node was, or is, a spare
-	Error     string              `json:"error,omitempty"`     // Refused
+	Error     string              `json:"error,omitempty"`     // Refused, Size
 	Over      bool                `json:"over,omitempty"`      // Refused, of a Store: there is none of that round any more
 	Waiting   *rendezvous.Waiting `json:"waiting,omitempty"`   // Status
 
@@ -131,6 +133,8 @@ type Greeting struct {
 	// Last is where the node stood in the last round, if it was in one of another
 	// rendezvous of the same run, whose holder is lost.
 	Last *Place `json:"last,omitempty"`
+	// Spare says that it waited as a spare there when the holder was lost.
+	Spare bool `json:"spare,omitempty"`
 }
 
 // An Assignment is what a Round assigns to a node, beside the rank.
@@ -139,6 +143,8 @@ type Assignment struct {
 	Ranks     *rendezvous.Ranks `json:"ranks,omitempty"` // nil: exchange them
 	// Job is the first round of the job, if others had this run ID before it.
 	Job int `json:"job,omitempty"`
+	// Since is the first of the rounds that the node has been in without a break.
+	Since int `json:"since,omitempty"`
 	// NumHosts is for rank 0: how many addresses were in the Hosts before; 0 if they are
 	// not known of every host.
 	NumHosts int `json:"num_hosts,omitempty"`
@@ -170,6 +176,7 @@ type Place struct {
 	Round     int `json:"round"`
 	Rank      int `json:"rank"`
 	WorldSize int `json:"world_size"`
+	Since     int `json:"since,omitempty"` // see Assignment
 }
 
 // Append appends the message as it goes over a connection: its length in four

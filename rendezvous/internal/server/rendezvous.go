@@ -85,7 +85,8 @@ type Rendezvous struct {
 	log       *slog.Logger
 	state     *state.State
 	rules     state.Rules // those of the first node
-	suspended bool        // see Suspend
+	wish      Wish
+	suspended bool // see Suspend
 	out       []Envelope
 
 	// The nodes with a session.
@@ -122,6 +123,7 @@ type torchNodes struct {
 type lastRound struct {
 	expected     state.Set             // nodes with a session that took part and have not gone
 	ranks        map[state.Node]int    // of all nodes that took part; they keep them
+	since        map[state.Node]int    // the first round of those that each has been in without a break
 	hostNames    map[state.Node]string // of those with a session
 	meetingPoint *Message              // where its workers meet, once known
 	unannounced  bool                  // see Rendezvous
@@ -133,6 +135,10 @@ type history struct {
 	lost  *Place // the last round under a holder that is lost, until there is one here
 	first int    // the first round of this job; above 0 where another job was before it
 	ended int    // the first round that no job which has ended can have had
+	// spares is until when spares of the lost holder leave the places to those who were in the
+	// round; zero: they do not. waited says that there was such a time.
+	spares time.Time
+	waited bool
 }
 
 // progress is what was said last about the next round.
@@ -227,6 +233,10 @@ func (r *Rendezvous) Receive(now time.Time, id ID, m *Message) {
 		r.send(s, r.status(now))
 	case Master:
 		r.setMaster(s, m)
+	case Size:
+		if m.Wish != nil {
+			r.scale(now, s, m.Wish.Nodes)
+		}
 	default:
 		r.gone(now, s)
 		r.refuse(id, "message of type %.40q: no such type", m.Type)
@@ -266,8 +276,9 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 	s := &session{id: id, hello: m, node: *m.Node, heard: now, expires: now.Add(m.KeepAliveLimit)}
 	r.sessions[id], r.nodes[s.node] = s, s
 	heap.Push(&r.expiries, s)
-	r.resume(s)
+	r.resume(now, s)
 	r.send(s, &Message{Type: Welcome, Sent: m.Sent, Time: now.UnixNano()})
+	r.hear(now, s)
 }
 
 // replace ends the session of a node that has come back with another connection
@@ -293,7 +304,11 @@ func (r *Rendezvous) evict(now time.Time, s *session) {
 func (r *Rendezvous) status(now time.Time) *Message {
 	const big = 256
 	if r.progress.said == nil || len(r.sessions) <= big || now.Sub(r.progress.at) >= time.Second {
-		w := r.state.Waiting(r.torch.Clock(now), r.rules, r.last.ranks, r.name)
+		rules := r.bounds()
+		if r.suspended {
+			rules = r.rules // more than half of those that there may be
+		}
+		w := r.state.Waiting(r.torch.Clock(now), rules, r.last.ranks, r.name)
 		w.Suspended = r.suspended
 		r.progress.said, r.progress.at = &Message{Type: Status, Waiting: &w}, now
 	}
@@ -303,7 +318,10 @@ func (r *Rendezvous) status(now time.Time) *Message {
 // resume goes on, in a rendezvous that has had no round yet, where the one before it
 // ended: the next round has the next number, nodes keep their ranks, and those who
 // took part are expected.
-func (r *Rendezvous) resume(s *session) {
+func (r *Rendezvous) resume(now time.Time, s *session) {
+	if s.hello.Spare && !r.history.waited && r.last.hostNames == nil {
+		r.history.spares, r.history.waited = now.Add(r.rules.LastCall), true
+	}
 	last := s.hello.Last
 	switch st := r.state; {
 	case last == nil || last.Round < 0 || last.Rank < 0 || last.Rank >= last.WorldSize || st.Complete || r.history.lost == nil && st.Round > 0:
@@ -311,12 +329,15 @@ func (r *Rendezvous) resume(s *session) {
 	case r.history.lost == nil || last.Round > r.history.lost.Round:
 		r.history.lost = last
 		st.Round = last.Round + 1
-		r.last.ranks, r.last.expected = map[state.Node]int{}, state.Set{}
+		r.last.ranks, r.last.since, r.last.expected = map[state.Node]int{}, map[state.Node]int{}, state.Set{}
 		r.torch.stale = true
 	case last.Round < r.history.lost.Round:
 		return
 	}
-	r.last.ranks[s.node] = last.Rank
+	if s.hello.Spare {
+		return // it was in a round before that
+	}
+	r.last.ranks[s.node], r.last.since[s.node] = last.Rank, last.Since
 	r.last.expected.Add(s.node)
 }
 
@@ -326,7 +347,9 @@ func (r *Rendezvous) join(now time.Time, s *session) {
 		r.do(now, s.node, state.RemoveFromParticipants)
 	}
 	r.setJoining(s, true)
-	r.step(now, s)
+	if r.recheck != recheckAll { // else it was the last to leave, and settle has all decide in their order
+		r.step(now, s)
+	}
 }
 
 func (r *Rendezvous) setJoining(s *session, joining bool) {
@@ -361,17 +384,27 @@ func (r *Rendezvous) step(now time.Time, s *session) {
 // decide is State.Join, and what a rendezvous can do better because it knows who will
 // come back. With torch nodes it keeps to their rules.
 func (r *Rendezvous) decide(now time.Time, me state.Node) state.Action {
-	st := r.state
-	a := st.Join(me, r.rules, r.torch.Clock(now), never)
+	st, rules := r.state, r.bounds()
+	a := st.Join(me, rules, r.torch.Clock(now), never)
 	_, participant := st.Participants[me]
 	switch {
 	case st.Closed:
-	case st.Complete && !participant && st.WaitList.Has(me) && len(st.Participants) >= r.rules.MaxNodes:
+	case (a == state.AddToParticipants || a == state.RemoveFromRedundancyList) && r.yields(me):
+		if st.RedundancyList.Has(me) {
+			return state.Sync
+		}
+		return state.AddToRedundancyList
+	case st.Complete && !participant && r.last.expected.Has(me) && len(st.Participants) >= rules.MaxNodes:
+		if st.WaitList.Has(me) {
+			return state.Sync
+		}
+		return state.AddToWaitList // of a round that has too many: who leaves says the next one
+	case st.Complete && !participant && st.WaitList.Has(me) && len(st.Participants) >= rules.MaxNodes:
 		return state.AddToRedundancyList // it was full before its turn
 	case r.hasTorch():
-	case a == state.RemoveFromRedundancyList && st.Complete && len(r.last.expected) >= r.rules.MaxNodes:
+	case a == state.RemoveFromRedundancyList && st.Complete && len(r.last.expected) >= rules.MaxNodes:
 		return state.Sync // those who left the round come back
-	case !st.Complete && participant && r.allBack():
+	case !st.Complete && participant && (r.allBack() || len(st.Participants) == rules.MaxNodes):
 		a = state.MarkComplete
 	}
 	if a == state.MarkComplete && r.suspended && !r.most() {
@@ -399,7 +432,7 @@ func (r *Rendezvous) most() bool { return 2*len(r.state.Participants) > r.rules.
 // this one, and nobody else is there, so that there is nobody to wait for.
 func (r *Rendezvous) allBack() bool {
 	st := r.state
-	if len(st.RedundancyList) > 0 && len(st.Participants) < r.rules.MaxNodes {
+	if len(st.RedundancyList) > 0 && len(st.Participants) < r.bounds().MaxNodes {
 		return false // spares come first, or they would break the round up
 	}
 	if r.history.lost != nil && len(r.last.expected) < r.history.lost.WorldSize-1 {
@@ -425,7 +458,7 @@ func (r *Rendezvous) do(now time.Time, me state.Node, a state.Action) {
 	if a == state.AddToRedundancyList {
 		delete(st.WaitList, me)
 	}
-	st.Do(a, me, r.rules, r.torch.Clock(now))
+	st.Do(a, me, r.bounds(), r.torch.Clock(now))
 	r.holdOpen(now, lastCall)
 	r.torch.stale = true
 	if s := r.nodes[me]; s != nil && (a == state.AddToRedundancyList || a == state.RemoveFromRedundancyList) {
@@ -440,6 +473,9 @@ func (r *Rendezvous) do(now time.Time, me state.Node, a state.Action) {
 		r.call(now, me)
 	case a == state.RemoveFromParticipants:
 		r.raise(recheckGap)
+	case a == state.AddToParticipants && !r.history.spares.IsZero() && r.survivorsBack():
+		r.history.spares = time.Time{}
+		r.raise(recheckAll)
 	}
 }
 
@@ -457,9 +493,16 @@ func (r *Rendezvous) completed(now time.Time) {
 	if r.last.unannounced {
 		st.AssignRanks(r.last.ranks)
 	}
-	r.last.ranks = maps.Clone(st.Participants)
+	since := map[state.Node]int{}
+	for n := range st.Participants {
+		since[n] = st.Round
+		if before, ok := r.last.since[n]; ok {
+			since[n] = before
+		}
+	}
+	r.last.ranks, r.last.since = maps.Clone(st.Participants), since
 	r.makeSpares()
-	r.last.meetingPoint, r.last.toldWaiting, r.history.lost = nil, false, nil
+	r.last.meetingPoint, r.last.toldWaiting, r.history.lost, r.history.spares = nil, false, nil, time.Time{}
 	r.raise(recheckAll)
 	r.torch.unaware = time.Time{}
 	if !r.last.unannounced || len(st.WaitList) > 0 { // torch nodes that were too slow for the last call
@@ -504,7 +547,7 @@ func (r *Rendezvous) tellAll() {
 	for i, s := range byRank {
 		all[i].WorldSize, all[i].RoleWorldSize = world, roles[s.hello.Role]
 		r.setJoining(s, false)
-		m := &Message{Type: Round, Round: st.Round, Rank: i, Assignment: Assignment{WorldSize: len(byRank), Ranks: &all[i], Job: r.history.first}}
+		m := &Message{Type: Round, Round: st.Round, Rank: i, Assignment: Assignment{WorldSize: len(byRank), Ranks: &all[i], Job: r.history.first, Since: r.last.since[s.node]}}
 		if i == 0 {
 			m.Addr = r.reached(s)
 			m.NumHosts = r.sendHosts(s, byRank)
@@ -533,7 +576,7 @@ func (r *Rendezvous) reached(s *session) (addr string) {
 // tellRound tells a node its rank in a round that torch nodes take part in.
 func (r *Rendezvous) tellRound(s *session) {
 	st := r.state
-	m := &Message{Type: Round, Round: st.Round, Rank: st.Participants[s.node], Torch: true, Assignment: Assignment{WorldSize: len(st.Participants), Job: r.history.first}}
+	m := &Message{Type: Round, Round: st.Round, Rank: st.Participants[s.node], Torch: true, Assignment: Assignment{WorldSize: len(st.Participants), Job: r.history.first, Since: r.last.since[s.node]}}
 	for n, rank := range st.Participants {
 		if rank == 0 && r.nodes[n] == nil {
 			m.Published = true
@@ -697,6 +740,9 @@ func (r *Rendezvous) Next() time.Time {
 	if !r.torch.unaware.IsZero() {
 		earlier(r.torch.unaware)
 	}
+	if !r.history.spares.IsZero() {
+		earlier(r.history.spares)
+	}
 	return next
 }
 
@@ -713,6 +759,10 @@ func (r *Rendezvous) Advance(now time.Time) {
 	}
 	r.dropTorch(now)
 	r.callLate(now)
+	if until := r.history.spares; !until.IsZero() && !now.Before(until) {
+		r.history.spares = time.Time{}
+		r.raise(recheckAll)
+	}
 	if !r.state.Complete && !r.state.Deadline.IsZero() && r.torch.Clock(now).After(r.state.Deadline) {
 		r.lastCallOver = r.torch.Clock(now)
 		r.raise(recheckAll)
@@ -738,6 +788,7 @@ func (r *Rendezvous) patience(now time.Time, s *session) (until time.Time, again
 // settle has joining nodes decide again after a change that concerns them.
 func (r *Rendezvous) settle(now time.Time) {
 	for r.recheck != recheckNone {
+		r.resize(now)
 		list := r.concerned()
 		r.recheck = recheckNone
 		if r.last.unannounced {
@@ -750,31 +801,27 @@ func (r *Rendezvous) settle(now time.Time) {
 }
 
 // concerned returns the joining nodes that have to decide again: first those who were
-// in the last round, in order of rank, then the others. If only somebody is
+// in the last round, who has been longest in the job first, then the others. If only somebody is
 // gone, these are spares, should there be room, and one participant that can complete
 // the round; in a big rendezvous it would take too long if all did.
 func (r *Rendezvous) concerned() []*session {
 	st := r.state
 	var list []*session
-	switch room := len(st.Participants) < r.rules.MaxNodes; {
+	most := r.bounds().MaxNodes
+	switch room := len(st.Participants) < most; {
 	case r.recheck == recheckAll:
 		list = make([]*session, 0, len(r.joining))
 		for s := range r.joining {
 			list = append(list, s)
 		}
-	case room && (!st.Complete || len(r.last.expected) < r.rules.MaxNodes || r.hasTorch()):
+	case room && (!st.Complete || len(r.last.expected) < most || r.hasTorch()):
 		for n := range st.RedundancyList {
 			if s := r.nodes[n]; s != nil && s.joining {
 				list = append(list, s)
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b *session) int {
-		if x, y := r.turn(a), r.turn(b); x != y {
-			return x - y
-		}
-		return int(a.id - b.id)
-	})
+	slices.SortFunc(list, r.before)
 	if r.recheck == recheckAll || st.Complete {
 		return list
 	}

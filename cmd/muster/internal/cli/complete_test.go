@@ -67,6 +67,7 @@ func TestBashDescribes(t *testing.T) {
 	const list = "63"
 	for _, tt := range []struct{ line, want string }{
 		{"muster|s", `stop    stop a job's workers on this host
+scale   change how many hosts a job shall have
 signal  send a signal to a job's workers
 store   serve a TCPStore, or the rendezvous of jobs
 sim     simulate the rendezvous of many hosts

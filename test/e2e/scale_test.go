@@ -1,0 +1,120 @@
+//go:build linux
+
+package e2e
+
+import (
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A job of three hosts is wanted to have two, then three, then one: hosts become spares and come
+// back, whichever agent is asked. The loss of the agent that holds the rendezvous changes nothing.
+func TestScale(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"c10d", "etcd", "quorum"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := backend(t, name)
+			s := newSite(t, 3+c.hosts)
+			c.prepare(s)
+			agents := s.startAll(3, "--nnodes 1:3 --want 2")
+			up := s.running(time.Time{}, 2)
+			for i, want := range []int{3, 1} {
+				asked := time.Now()
+				for said := ""; !strings.Contains(said, "shall have "+itoa(want)+" host"); {
+					j := onHost(t, s.lab.Host(i), s.wrote, errand{argv: []string{filepath.Join(bin, "muster"), "scale", s.runID, itoa(want)}})
+					if status := j.status(); status != 0 && !strings.Contains(j.errs(), "cannot be reached at the moment") {
+						t.Fatal(j.console())
+					}
+					said = j.out()
+				}
+				up = s.running(asked, want)
+				s.agree(up)
+				if up[0].restart != 0 {
+					t.Errorf("the restart count is %d, want 0", up[0].restart)
+				}
+			}
+			for deadline := time.Now().Add(patience); !strings.Contains(s.command(1, 0, "top", "--json", s.runID).out(), `"want_hosts": 1,`); {
+				if time.Now().After(deadline) {
+					t.Fatal("the state does not say how many hosts are wanted")
+				}
+			}
+			s.command(0, 1, "scale", s.runID, "4").says("the job has 1 to 3 hosts (--nnodes), and 4 are asked for")
+			if c.holder != nil {
+				lost, killed := c.holder(s), time.Now()
+				agents[lost].signal(syscall.SIGKILL)
+				<-agents[lost].ended
+				agents = slices.Delete(agents, lost, lost+1)
+				up = s.running(killed, 1)
+			}
+			for i, h := range s.lab.Hosts() {
+				if h.Name == up[0].host {
+					s.order(i, 0)
+				}
+			}
+			s.want(0, agents...)
+		})
+	}
+}
+
+// With --live the workers of the hosts that stay go on, in both directions.
+func TestScaleLive(t *testing.T) {
+	t.Parallel()
+	m := newMixed(t, "1:3", "--live --want 3", "live", "gate", "exit:0")
+	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true, nproc: 2}, peer{l: muster(t), addr: "2"}, peer{l: muster(t), addr: "3"})
+	first := agents[0]
+	scale := func(by *job, hosts string) {
+		t.Helper()
+		if out, err := exec.Command(filepath.Join(bin, "muster"), "scale", itoa(by.cmd.Process.Pid), hosts).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	all := first.members(4)
+	scale(agents[1], "2")
+	left := first.members(3)
+	gone := slices.DeleteFunc(slices.Clone(all), func(m liveMember) bool {
+		return slices.ContainsFunc(left, func(l liveMember) bool { return l.pid == m.pid })
+	})
+	if len(gone) != 1 || gone[0].rank != 3 {
+		t.Errorf("%v leave, want the last rank", gone)
+	}
+	goesOn(t, all, left, gone[0].pid)
+	scale(agents[2], "3") // the spare
+	goesOn(t, left, first.members(4))
+	scale(agents[2], "1")
+	alone := first.members(2)
+	goesOn(t, all[:2], alone)
+	m.gate.Open()
+	wantAll(agents, 0)
+}
+
+// With an agent of PyTorch in the job there is no such thing as a wanted size, and it says so.
+func TestScaleMixed(t *testing.T) {
+	t.Parallel()
+	ours, theirs := muster(t), torchrun(t)
+	for name, tt := range map[string]struct {
+		peers []peer
+		says  string
+	}{
+		"muster hosts":   {[]peer{{l: ours, addr: "1", hosts: true}, {l: theirs, addr: "2"}}, "an agent of PyTorch takes part in the job"},
+		"torchrun hosts": {[]peer{{l: ours, addr: "1"}, {l: theirs, addr: "2", hosts: true}}, "PyTorch holds the rendezvous"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMixed(t, "1:2", "", "report:$WORLD_SIZE", "gate", "exit:0")
+			agents := m.startAll(tt.peers...)
+			agents[0].await("2", "2")
+			out, err := exec.Command(filepath.Join(bin, "muster"), "scale", itoa(agents[0].cmd.Process.Pid), "1").CombinedOutput()
+			if err == nil || !strings.Contains(string(out), tt.says) {
+				t.Errorf("muster scale: %v: %s", err, out)
+			}
+			m.gate.Open()
+			wantAll(agents, 0)
+		})
+	}
+}
