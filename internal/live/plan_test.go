@@ -93,7 +93,7 @@ func TestReplicaGroups(t *testing.T) {
 				m.Place = 1 + random.IntN(size)
 				at[m.Place-1]++
 			default:
-				m.New, m.Place, m.Replica = false, 1+i%size, 1+i/size
+				m.New, m.Place, m.Replica = false, 1+(i+i/size)%size, 1+i/size
 				at[m.Place-1]++
 			}
 			members = append(members, m)

@@ -33,7 +33,7 @@ func replicaGroups(size int, members []seat) (groups [][]int, lacks int) {
 		case len(last[m.Replica]) < size:
 			rest = append(rest, i)
 		case last[m.Replica][0] == i:
-			group := last[m.Replica]
+			group := slices.Clone(last[m.Replica])
 			slices.SortFunc(group, func(a, b int) int { return members[a].Place - members[b].Place })
 			groups = append(groups, group)
 		}
