@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -231,7 +232,7 @@ func (a *Agent) meetingStep(at *attempt) int64 {
 	w.send(members, func(int) *liveMessage { return &liveMessage{Type: "where", Said: live.Said{Change: change}} })
 	step := int64(-1)
 	err := w.await(ctx, func() (all bool) {
-		step, all = w.host.Meeting()
+		step, all = w.host.Meeting(change)
 		return all
 	})
 	if err != nil {
@@ -512,7 +513,9 @@ func (a *Agent) livePart(change int) (live.Part, error) {
 // agree tells the others what this agent has, and returns the plan of all.
 func (a *Agent) agree(ctx context.Context, at *attempt, prefix string, part live.Part) (*live.Plan, error) {
 	if at.alone() {
-		return live.Agree([]live.Part{part}), context.Cause(ctx)
+		plan := live.Agree([]live.Part{part})
+		plan.UUID = live.UUID(at.round.Round, rand.Uint32())
+		return plan, context.Cause(ctx)
 	}
 	s, n := at.round.Store, at.round.WorldSize
 	text, err := json.Marshal(part)
@@ -555,7 +558,9 @@ func (a *Agent) lead(ctx context.Context, at *attempt, prefix, planKey string, n
 			return err
 		}
 	}
-	text, err := json.Marshal(live.Agree(parts))
+	plan := live.Agree(parts)
+	plan.UUID = live.UUID(at.round.Round, rand.Uint32())
+	text, err := json.Marshal(plan)
 	if err != nil {
 		return err
 	}
@@ -570,10 +575,10 @@ func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, c
 		w.mu.Unlock()
 		return errNewer
 	}
-	ranks, err := w.host.Place(plan, at.round.Rank)
+	ranks, lost := w.host.Place(plan, at.round.Rank)
 	w.mu.Unlock()
-	if err != nil {
-		return fmt.Errorf("%w: %w", errNotLive, err)
+	if lost >= 0 {
+		return a.changeAgain(ctx, at, fmt.Sprintf("the worker with local rank %d on %s ended as it was to join", lost, a.cfg.Host))
 	}
 	to := map[int]*liveWorker{}
 	for local := range ranks {
@@ -584,14 +589,14 @@ func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, c
 	w.reached(slices.Max(plan.Steps))
 	w.send(to, func(local int) *liveMessage {
 		return &liveMessage{Type: "members", Said: live.Said{Change: change}, liveMembers: &liveMembers{
-			UUID: int64(at.round.Round) + 1, Rank: ranks[local], World: len(plan.Handles), Handles: plan.Handles, Steps: plan.Steps,
+			UUID: plan.UUID, Rank: ranks[local], World: len(plan.Handles), Handles: plan.Handles, Steps: plan.Steps,
 			Source: plan.Source, Joined: plan.Joined, Groups: plan.Groups, Env: a.rankEnv(at, plan, local, ranks[local]), Timeout: a.liveTimeout().Seconds(),
 		}}
 	})
 	soon, cancel := context.WithTimeout(ctx, a.liveTimeout())
 	defer cancel()
 	var failed *live.Said
-	err = w.await(soon, func() (all bool) {
+	err := w.await(soon, func() (all bool) {
 		all, failed = w.host.Taken(change, ranks)
 		return all
 	})
@@ -662,12 +667,7 @@ func (a *Agent) watchLive(ctx context.Context, at *attempt, change int) error {
 			if sleep.For(ctx, a.cfg.PeerTimeout) != nil {
 				return context.Cause(ctx)
 			}
-			if a.futile.Add(1) > mostFutile {
-				return fmt.Errorf("%w: %d changes did not help: %s", errNotLive, mostFutile, failed.Error)
-			}
-			at.send(news{ev: evLiveChange, record: &record{At: -1, Cause: "a collective failed on " + a.cfg.Host + ": " + firstLine(failed.Error)}})
-			<-ctx.Done()
-			return context.Cause(ctx)
+			return a.changeAgain(ctx, at, "a collective failed on "+a.cfg.Host+": "+firstLine(failed.Error))
 		case enough && (f.leader || at.alone()):
 			at.send(news{ev: evLiveChange, record: &record{Cause: "workers join"}})
 			<-ctx.Done()
@@ -688,6 +688,16 @@ func (a *Agent) enough(ctx context.Context, at *attempt, f *membership, ready, m
 	}
 	n, err := at.round.Store.Add(ctx, liveReadyKey, int64(more))
 	return n >= int64(f.lacks), err
+}
+
+// changeAgain asks for another round at once, unless too many in a row did not help.
+func (a *Agent) changeAgain(ctx context.Context, at *attempt, cause string) error {
+	if at.formed.Load() == nil || a.futile.Add(1) > mostFutile {
+		return fmt.Errorf("%w, and another change would not help: %s", errNotLive, cause)
+	}
+	at.send(news{ev: evLiveChange, record: &record{At: -1, Cause: cause}})
+	<-ctx.Done()
+	return context.Cause(ctx)
 }
 
 func firstLine(s string) string {

@@ -2,7 +2,6 @@ package live
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -109,14 +108,17 @@ func (h Host) Part(change int) Part {
 // StepsAhead is how many steps after the present one all workers come to rest.
 const StepsAhead = 2
 
-// Meeting is the step at which the members can come to rest all together, of those that have
-// said where they are since the last change; -1: nobody has.
-func (h Host) Meeting() (step int64, all bool) {
+// Meeting is the step at which the members that a change has brought together can come to rest,
+// and whether all have said where they are; -1 if they cannot, since not all are together yet.
+func (h Host) Meeting(change int) (step int64, all bool) {
 	step, all = -1, true
 	for _, x := range h.members {
-		if x.At == nil {
+		switch {
+		case x.Done != change:
+			return -1, true
+		case x.At == nil:
 			all = false
-		} else {
+		default:
 			step = max(step, x.At.Step+StepsAhead)
 		}
 	}
@@ -175,14 +177,15 @@ func (r *Rest) Next(h Host, now time.Time) (step RestStep, until time.Time) {
 	return Wait, until
 }
 
-// Place makes the workers of a plan members, and returns their ranks. Others wait.
-func (h Host) Place(plan *Plan, node int) (ranks map[int]int, err error) {
+// Place makes the workers of a plan members, and returns their ranks; lost is the local rank of
+// one that has ended since the plan was made, or -1. Then nobody becomes a member. Others wait.
+func (h Host) Place(plan *Plan, node int) (ranks map[int]int, lost int) {
 	ranks = map[int]int{}
 	base := plan.First(node)
 	for i, local := range plan.Locals[node] {
 		x := h[local]
-		if x == nil || base+i >= len(plan.Handles) || x.Ready == nil || x.Ready.Handle != plan.Handles[base+i] {
-			return nil, fmt.Errorf("the plan has another worker with local rank %d", local)
+		if x == nil || x.Ready == nil || x.Ready.Handle != plan.Handles[base+i] {
+			return nil, local
 		}
 		ranks[local] = base + i
 	}
@@ -198,7 +201,7 @@ func (h Host) Place(plan *Plan, node int) (ranks map[int]int, err error) {
 			x.Replica, x.Place = replica, place
 		}
 	}
-	return ranks, nil
+	return ranks, -1
 }
 
 // Check says why a plan for so many nodes cannot be one.
@@ -206,7 +209,11 @@ func (p *Plan) Check(nodes int) error {
 	if p.Torn {
 		return errors.New(p.Why)
 	}
-	if p.Form || len(p.Locals) != nodes || len(p.Steps) != len(p.Handles) || p.Leader() < 0 {
+	members := 0
+	for _, locals := range p.Locals {
+		members += len(locals)
+	}
+	if p.Form || len(p.Locals) != nodes || members != len(p.Handles) || len(p.Steps) != members || members == 0 {
 		return errors.New("the plan of the round makes no sense")
 	}
 	return nil

@@ -66,16 +66,37 @@ func TestRest(t *testing.T) {
 	}
 }
 
+// Members that are no group yet cannot meet at a step.
+func TestMeeting(t *testing.T) {
+	at := member(4, 4)
+	at.At = &Said{Step: 9}
+	for _, tt := range []struct {
+		name string
+		host Host
+		step int64
+		all  bool
+	}{
+		{"all have said where they are", Host{0: at, 1: {}}, 9 + StepsAhead, true},
+		{"one has not", Host{0: at, 1: member(4, 4)}, 9 + StepsAhead, false},
+		{"one is no member yet", Host{0: at, 1: member(4, 3)}, -1, true},
+		{"none is left", Host{}, -1, true},
+	} {
+		if step, all := tt.host.Meeting(4); all != tt.all || all && step != tt.step {
+			t.Errorf("%s: %d, %v", tt.name, step, all)
+		}
+	}
+}
+
 // A host takes a plan only if its workers are those that it is about.
 func TestPlace(t *testing.T) {
 	host := Host{0: member(4, 3), 1: {Heard: true, Ready: &Said{Handle: "n"}, Failed: &Said{}}}
 	plan := &Plan{Handles: []string{"x", "h", "n"}, Steps: []int64{9, 9, 0}, Locals: [][]int{{0}, {0, 1}}}
-	if _, err := host.Place(&Plan{Handles: []string{"x", "h", "other"}, Locals: plan.Locals}, 1); err == nil || host[1].Member {
-		t.Errorf("a plan with another worker: %v", err)
+	if _, lost := host.Place(&Plan{Handles: []string{"x", "h", "other"}, Locals: plan.Locals}, 1); lost != 1 || host[1].Member {
+		t.Errorf("a plan with a worker that was replaced: %d is lost", lost)
 	}
-	ranks, err := host.Place(plan, 1)
-	if diff := cmp.Diff(map[int]int{0: 1, 1: 2}, ranks); err != nil || diff != "" || !host[1].Member {
-		t.Errorf("%v, (-want +got):\n%s", err, diff)
+	ranks, lost := host.Place(plan, 1)
+	if diff := cmp.Diff(map[int]int{0: 1, 1: 2}, ranks); lost >= 0 || diff != "" || !host[1].Member {
+		t.Errorf("%d is lost, (-want +got):\n%s", lost, diff)
 	}
 	if all, _ := host.Taken(4, ranks); all {
 		t.Error("all have taken part, it says")
@@ -100,8 +121,8 @@ func TestWaits(t *testing.T) {
 	place := func(plan *Plan) {
 		t.Helper()
 		plan.Handles = []string{"h", "h", "h", "h"}
-		if _, err := host.Place(plan, 0); err != nil {
-			t.Fatal(err)
+		if _, lost := host.Place(plan, 0); lost >= 0 {
+			t.Fatal(lost)
 		}
 	}
 	if part := host.Part(4); part.Size != 2 || part.Kept != 2 {

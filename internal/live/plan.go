@@ -26,6 +26,9 @@ type Member struct {
 
 // A Plan is the membership of a round. Ranks go by group rank, then local rank.
 type Plan struct {
+	// UUID is no other membership's: holders of the rendezvous that follow each other may count
+	// rounds from the same number.
+	UUID int64 `json:"uuid"`
 	// Form says that there is none yet: nobody has the members' state, and the workers that are
 	// starting are waited for.
 	Form bool `json:"form,omitempty"`
@@ -124,6 +127,9 @@ func (p *Plan) seat(rank int) (replica, place int) {
 	}
 	return 0, 0
 }
+
+// UUID returns one for a round. Those of later rounds are higher.
+func UUID(round int, random uint32) int64 { return int64(round+1)<<32 | int64(random) }
 
 // First is the rank of a node's first member.
 func (p *Plan) First(node int) int {

@@ -3,6 +3,7 @@ package simulate
 import (
 	"time"
 
+	"github.com/muster-run/muster/internal/live"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/internal/server"
 )
@@ -33,12 +34,17 @@ type agent struct {
 	pings    *timer
 	limit    *timer
 	step     *timer // the end of what it is doing by itself
+
+	crew *crew // its workers, in a live job
 }
 
 func (s *sim) startAgent(h *host) {
 	a := &agent{base: s.newBase(h), role: roles[h.id%7%len(roles)], local: 1 + h.id%3}
 	if s.cfg.Workers > 0 {
 		a.role, a.local = roles[0], s.cfg.Workers
+	}
+	if s.cfg.Live {
+		a.crew = &crew{a: a, host: live.Host{}, procs: map[int]*worker{}, change: 1}
 	}
 	h.agent = a
 	s.trace("%s: agent %d starts", h.name, a.node.PID)
@@ -225,6 +231,9 @@ func (a *agent) run() {
 	a.last = &server.Place{Round: m.Round, Rank: m.Rank, WorldSize: m.WorldSize}
 	a.setPhase(running)
 	a.s.met()
+	if a.crew != nil {
+		a.crew.begin()
+	}
 	inbox := a.inbox
 	a.inbox = nil
 	for _, m := range inbox {
@@ -239,15 +248,25 @@ func (a *agent) watch(m *server.Message) {
 	switch change, concerned := a.part.News(m); {
 	case change.Kind == rendezvous.Closed:
 		a.close("another node has closed the rendezvous")
+	case concerned && a.crew != nil:
+		a.crew.heard(change)
 	case concerned:
 		a.restart()
 	}
 }
 
-// restart stops the workers and goes on to the next round.
+// restart stops the workers, or those that cannot go on, and goes on to the next round.
 func (a *agent) restart() {
+	if a.crew != nil {
+		a.crew.goOn(-1)
+		return
+	}
+	a.rejoin(a.s.pause(a.s.cfg.Stop))
+}
+
+func (a *agent) rejoin(pause time.Duration) {
 	a.setPhase(stopping)
-	a.step = a.s.after(a.s.pause(a.s.cfg.Stop), func() {
+	a.step = a.s.after(pause, func() {
 		if !a.conn.open {
 			a.connect()
 		} else {
@@ -286,8 +305,13 @@ func (a *agent) close(why string) {
 
 func (a *agent) succeed() { a.close("the job has succeeded") }
 
-// quiet calls off what the agent would do by itself, but keep its session.
-func (a *agent) quiet() { stopAll(a.deadline, a.status, a.step) }
+// quiet calls off what the agent would do by itself, but keep its session, and ends its workers.
+func (a *agent) quiet() {
+	stopAll(a.deadline, a.status, a.step)
+	if a.crew != nil {
+		a.crew.end(!a.host.up)
+	}
+}
 
 func (a *agent) eof(c *conn) {
 	if c == a.conn && a.phase != ended {

@@ -37,6 +37,11 @@ type Config struct {
 	// Stop is the longest that a node's workers take to stop.
 	Stop time.Duration
 
+	// Live has the workers of a round go on in the next, as under --live. Torn is the part of those
+	// that come to rest between two steps.
+	Live bool
+	Torn float64
+
 	// Elected has another holder take over when one is lost, as the etcd and quorum
 	// backends do; otherwise no holder is lost.
 	Elected bool
@@ -63,6 +68,9 @@ func (c *Config) fill() error {
 	if c.Nodes < 1 || c.Torch < 0 || c.Torch > c.Nodes {
 		errs = append(errs, fmt.Errorf("field Nodes is %d and Torch %d; want a node at least, and Torch from 0 to Nodes", c.Nodes, c.Torch))
 	}
+	if c.Live && c.Torch > 0 {
+		errs = append(errs, errors.New("fields Live and Torch are both set; agents of PyTorch take no part in live changes"))
+	}
 	if c.Min < 1 || c.Max < c.Min {
 		errs = append(errs, fmt.Errorf("field Min is %d and Max %d; want 1 or more, and Max not below Min", c.Min, c.Max))
 	}
@@ -87,6 +95,9 @@ type Result struct {
 	Events    int // of the simulation
 	Lost      int // agents that lost the holder
 	TimedOut  int // agents whose join took too long
+	// Memberships is how many a live job had, Late how many workers were killed because others
+	// waited for them, and GaveUp how many changes did not work out.
+	Memberships, Late, GaveUp int
 	// Up is what agents sent in the whole run, Down what they got.
 	Up, Down Traffic
 	// ToMeet is what had been sent when the first round began to run.

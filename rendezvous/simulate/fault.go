@@ -103,7 +103,16 @@ func (s *sim) cutMany(*host) {
 
 // failWorker has a worker fail: its agent goes on to a new round.
 func (s *sim) failWorker(h *host) {
-	if h.is(running) {
+	if a, ok := h.agent.(*agent); ok && a.crew != nil {
+		a.crew.kill(s.rng.IntN(a.local))
+		if h = s.hosts[s.rng.IntN(len(s.hosts))]; s.rng.IntN(2) == 0 { // another one, perhaps during the change
+			s.soon(s.pause(200*time.Millisecond), func() {
+				if a, ok := h.agent.(*agent); ok {
+					a.crew.kill(s.rng.IntN(a.local))
+				}
+			})
+		}
+	} else if h.is(running) {
 		s.trace("%s: a worker fails", h.name)
 		h.agent.restart()
 	}

@@ -28,6 +28,12 @@ type sim struct {
 
 	meetings map[int]*meeting // of the workers of each round
 
+	rounds      map[roundID]*liveRound // of live jobs
+	groups      map[int64]*liveGroup   // by UUID
+	memberships int
+	late        int // workers that were killed since others waited for them
+	gaveUp      int // changes that did not work out
+
 	living    int           // processes that run
 	troubled  time.Duration // when TCP will last have sent again what was lost
 	disturbed time.Duration // when something last went wrong or was mended
@@ -66,7 +72,7 @@ func Run(cfg Config) (*Result, error) {
 	}
 	s := &sim{
 		cfg: cfg, rng: rand.New(rand.NewPCG(cfg.Seed, 0)),
-		byName: map[string]*host{}, meetings: map[int]*meeting{},
+		byName: map[string]*host{}, meetings: map[int]*meeting{}, rounds: map[roundID]*liveRound{}, groups: map[int64]*liveGroup{},
 	}
 	if cfg.Trace != nil {
 		s.out = bufio.NewWriter(cfg.Trace)
@@ -203,6 +209,7 @@ func (s *sim) traffic() (t Traffic) {
 func (s *sim) total() {
 	r := &s.result
 	r.Took, r.Events, r.Nodes, r.Rounds = s.now, s.steps, s.pids, s.check.rounds
+	r.Memberships, r.Late, r.GaveUp = s.memberships, s.late, s.gaveUp
 	for _, c := range s.all {
 		r.Up.add(&c.up)
 		r.Down.add(&c.down)
@@ -237,6 +244,9 @@ func (s *sim) live() {
 		bound := settle
 		if s.starving() {
 			bound += cfg.Settings.Join + 2*closeTimeout
+		}
+		if s.cfg.Live {
+			bound += 4 * liveTimeout
 		}
 		if s.cfg.Torch > 0 {
 			bound += readTimeout + cfg.Settings.Join // for a rank 0 that has gone before it said where to meet
@@ -295,7 +305,7 @@ func (s *sim) settled() bool {
 		}
 		n++
 		switch round, spare := h.agent.place(); {
-		case h.is(running) && round == s.check.round:
+		case h.is(running) && round == s.check.round && s.together(h):
 			run++
 		case h.is(joining) && spare:
 			spares++
@@ -305,6 +315,12 @@ func (s *sim) settled() bool {
 		return n == 0
 	}
 	return run == min(n, s.cfg.Max) && run+spares == n && (run == s.check.size || s.cfg.Torch > 0)
+}
+
+// together says whether the workers of a host are where they should be.
+func (s *sim) together(h *host) bool {
+	a, ok := h.agent.(*agent)
+	return !ok || a.crew == nil || a.crew.together()
 }
 
 // where says what every agent does.
@@ -319,6 +335,9 @@ func (s *sim) where() string {
 			text = "spare"
 		} else if h.is(running) {
 			text = fmt.Sprintf("in round %d", round)
+			if !s.together(h) {
+				text += ", workers apart"
+			}
 		}
 		if h.torch {
 			text = "torch " + text
