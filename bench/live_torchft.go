@@ -49,22 +49,23 @@ func (l *lab) measureTorchFT(to ...*row) (err error) {
 		}
 		t.agents = append(t.agents, j)
 	}
-	since, err := t.await(t.agents, 0, nil, 3)
+	_, err = t.await(t.agents, 0, nil, 3)
 	for i := 0; i < l.n(8, 1) && err == nil; i++ {
 		lost, begin := t.agents[2], now()
 		lost.signal(syscall.SIGKILL)
-		if since, err = t.await(t.agents[:2], begin, nil, 2); err != nil {
+		var next int64
+		if next, err = t.await(t.agents[:2], begin, nil, 2); err != nil {
 			break
 		}
 		for _, r := range to {
-			r.add(torchFT, float64(since-begin)/1e9)
+			r.add(torchFT, float64(next-begin)/1e9)
 		}
 		if err = lost.wait(); err != nil {
 			break
 		}
 		lost.discard()
 		if t.agents[2], err = l.start(t.argv, console{}); err == nil {
-			since, err = t.await(t.agents, since, nil, 3)
+			_, err = t.await(t.agents, next, nil, 3)
 		}
 	}
 	return err
