@@ -144,6 +144,8 @@ var (
 	form = regexp.MustCompile(`(^|[ /:=])[A-Z]+\b|…`)
 	// The name of a command with something that is neither an option nor a word.
 	argument = regexp.MustCompile(`^help [a-z]+$| --help$| ([a-z][^ ]*[^a-z ]|[^a-z -])[^ ]*( |$)`)
+	// What the name of a command is followed by in a message of it.
+	message = regexp.MustCompile(`^[a-z]+: `)
 	// Options to be put into the command before them.
 	options = regexp.MustCompile(`^--rdzv-backend [a-z]+ --`)
 )
@@ -155,7 +157,7 @@ func inText(span string) bool {
 		return false
 	}
 	rest, ok := strings.CutPrefix(strings.TrimPrefix(strings.TrimPrefix(span, "srun "), "python -m "), "muster ")
-	return options.MatchString(span) || ok && argument.MatchString(rest)
+	return options.MatchString(span) || ok && argument.MatchString(rest) && !message.MatchString(rest)
 }
 
 // Commands are the command lines of a page, in their order, those within text last.
