@@ -221,7 +221,7 @@ class Agent:
         self.decide()
 
     def until(self, what):
-        end = time.monotonic() + WAIT
+        end = time.monotonic() + 10 * WAIT  # all of it; WAIT is for one event
         while not what():
             assert time.monotonic() < end, "timed out"
             try:
