@@ -15,7 +15,7 @@ import unittest
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 TORCH = importlib.util.find_spec("torch")
-WAIT = 60  # seconds, for a machine that is busy
+WAIT = 120  # seconds, for a machine that is busy: longer than the limit of a collective
 
 
 # Its processes have imported torch before they are forked.
@@ -221,7 +221,7 @@ class Agent:
         self.decide()
 
     def until(self, what):
-        end = time.monotonic() + 10 * WAIT  # all of it; WAIT is for one event
+        end = time.monotonic() + 5 * WAIT  # all of it; WAIT is for one event
         while not what():
             assert time.monotonic() < end, "timed out"
             try:
