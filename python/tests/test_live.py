@@ -27,6 +27,7 @@ class Worker:
     def __init__(self, agent, ident, environ):
         self.ident, self.sock, self.lines, self.messages = ident, None, [], []
         self.member, self.ready, self.gone, self.spare, self.place = False, None, False, False, None
+        agent.workers[ident] = self  # before the process can say hello
         reader, writer = CONTEXT.Pipe(duplex=False)
         import live_worker
 
@@ -124,7 +125,7 @@ class Agent:
         started = []
         for i in range(n):
             ident = "w%d" % len(self.workers)
-            self.workers[ident] = worker = Worker(self, ident, {
+            worker = Worker(self, ident, {
                 "MUSTER_LIVE_SOCKET": self.path, "MUSTER_LIVE_ID": ident,
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.store.port),
                 "RANK": str(i if rank is None else rank), "WORLD_SIZE": str(world or n),
