@@ -34,7 +34,9 @@ func (g *Group) leftovers(w *worker) []procfs.Stat {
 		return found
 	}
 	mine := map[int]bool{}
+	s.forking.Lock() // a child that another group was just forking is in known afterwards
 	last := s.system.wholeProgram && s.lastOne(w)
+	s.forking.Unlock()
 	for _, pid := range orphans {
 		if s.isKnown(pid) {
 			continue

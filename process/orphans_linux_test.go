@@ -5,8 +5,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -101,6 +104,45 @@ func TestUnknownOrphansEndWithTheLastWorker(t *testing.T) {
 	g.Close(syscall.SIGTERM, long)
 	await()
 	if d := cmp.Diff(map[int]int{0: 0, 1: 0}, codes(wait(t, g))); d != "" {
+		t.Error(d)
+	}
+	lab.CheckNothingLeft()
+}
+
+// A group whose last worker has ended does not take for an orphan what another group is
+// just forking.
+func TestForkBesideTheLastWorker(t *testing.T) {
+	lab := testproc.New(t)
+	s := supervisor(t, process.SupervisorConfig{WholeProgram: true, NoCgroup: true})
+	cfg := workers(lab, do("say:up", "gate"))
+	cfg.LeftoverGrace = process.NoGrace
+	last := start(t, s, cfg)
+	lab.Line()
+	cfg = workers(lab, do("hang"))
+	cfg.Fork = func(img process.Image, adopt func(int) error) error {
+		// As an orphan it is a child of the first thread, as what another thread forks is not.
+		cmd := exec.Command("sh", append([]string{"-c", `exec 0<&- 2>&-; setsid "$@" >&- & echo $!`, "sh", img.Path}, img.Args[1:]...)...)
+		cmd.Env = img.Env
+		out, err := cmd.Output()
+		if err != nil {
+			return err
+		}
+		pid, err := strconv.Atoi(strings.TrimSpace(string(out)))
+		if err != nil {
+			return err
+		}
+		lab.OpenGate()
+		awaitEnd(t, last.PIDs()[0])
+		time.Sleep(50 * time.Millisecond) // for the other group to do what it must not
+		if err = adopt(pid); err != nil {
+			t.Errorf("the forked worker was taken for an orphan: %v", err)
+		}
+		return err
+	}
+	g := start(t, s, cfg)
+	wait(t, last)
+	g.Close(syscall.SIGTERM, long)
+	if d := cmp.Diff(map[int]int{0: -int(syscall.SIGTERM)}, codes(wait(t, g))); d != "" {
 		t.Error(d)
 	}
 	lab.CheckNothingLeft()

@@ -293,8 +293,11 @@ func failedJob(t *testing.T, dir string) []example {
 		"--max-restarts", "1", "--log-dir", logs, "--redirects", "3", "--event-log-handler", "file", "--health-addr", "unix:"+socket,
 		"--on-event", "cat >>"+dir+"/on-event.jsonl", "--no-python", "train", fifos)
 	both := make([]byte, 3) // rank 1 in the first attempt, both in the second
+	ready.SetReadDeadline(time.Now().Add(5 * time.Minute))
 	if _, err := io.ReadFull(ready, both); err != nil {
-		t.Fatal(err)
+		cmd.Process.Kill()
+		cmd.Wait()
+		t.Fatalf("the workers do not come to their places: %v\n%s", err, &stderr)
 	}
 	client := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", socket)
