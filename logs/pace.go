@@ -5,14 +5,14 @@ import "time"
 const (
 	// A follower is woken up to burst times in a window; then it rests, and looks every rest
 	// for as long as spell, or until it finds nothing new.
-	burst  = 10
-	window = 100 * time.Millisecond
+	burst  = 15
+	window = 50 * time.Millisecond
 	rest   = 100 * time.Millisecond
 	spell  = time.Second
 )
 
 // A pace lets output come together where it arrives often: each wake-up takes CPU time from the
-// workers that wrote it. A line after a pause, and all of up to 100 lines a second, do not wait.
+// workers that wrote it. A line after a pause, and all of up to 300 lines a second, do not wait.
 type pace struct {
 	begun time.Time // the window
 	moves int       // in it

@@ -34,7 +34,7 @@ func TestPace(t *testing.T) {
 		longest  time.Duration
 	}{
 		{time.Second, 10, 0},
-		{11 * time.Millisecond, 910, 0},
+		{4 * time.Millisecond, 2500, 0},
 		{2 * time.Millisecond, 10 * (10 + burst), rest},
 		{100 * time.Microsecond, 10 * (10 + burst), rest},
 		{time.Microsecond, 10 * (10 + burst), rest},
