@@ -68,8 +68,8 @@ func TestXids(t *testing.T) {
 
 func TestCoreFile(t *testing.T) {
 	for _, tt := range []struct{ pattern, usesPID, want string }{
-		{"core\n", "0\n", "/work/core"},
-		{"core\n", "1\n", "/work/core.41"},
+		{"core\n", "0\n", "/data/core"},
+		{"core\n", "1\n", "/data/core.41"},
 		{"/var/cores/%h.%p.%s.%u%%\n", "1\n", "/var/cores/host0.41.6.UID%"},
 		{"/var/cores/%e.%t\n", "0\n", "/var/cores/*.*"},
 		{"|/usr/lib/systemd/systemd-coredump %P %u %g %s %t 9223372036854775808 %h\n", "0\n", "systemd-coredump has it: coredumpctl info 41"},
@@ -77,7 +77,7 @@ func TestCoreFile(t *testing.T) {
 		{"|/opt/collect %p\n", "0\n", "given to /opt/collect"},
 		{"|\n", "0\n", ""},
 		{"\n", "0\n", ""},
-		{"core%", "0\n", "/work/core"},
+		{"core%", "0\n", "/data/core"},
 	} {
 		want := strings.ReplaceAll(tt.want, "UID", fmt.Sprint(os.Getuid()))
 		if got := coreFile(tt.pattern, tt.usesPID, "/work", "host0", 41, syscall.SIGABRT); got != want {

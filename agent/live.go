@@ -82,6 +82,9 @@ func (a *Agent) aside(at *attempt, n *news) bool {
 	case a.live.isOver() && n.ev == evFailing && !a.live.isMember(n.exit.LocalRank):
 		at.pardon(n.exit)
 		return true
+	case n.ev == evFailing && n.waited == 0 && a.policy != nil && a.cfg.Policy.Unsettled(a.failureOf(at, a.explainExit(at, n.exit, nil, nil))):
+		a.announceLater(at, *n)
+		return true
 	case a.live.isOver():
 		return n.ev == evLiveChange || n.ev == evNodesWaiting && n.change.Kind == rendezvous.NodesWaiting
 	case n.ev == evLiveChange:
@@ -96,8 +99,14 @@ func (a *Agent) aside(at *attempt, n *news) bool {
 		}
 		n.ev, n.record = evLiveChange, &record{Cause: cause}
 	case n.ev == evFailing && !a.live.isMember(n.exit.LocalRank) && a.restartsLeft() > 0:
+		f := a.explainExit(at, n.exit, nil, nil)
+		if a.startAll(at, []*failure.ProcessFailure{f}) {
+			return false
+		}
+		a.carriedOut(atOnce(at.verdict))
+		at.verdict = nil
 		a.restarts++
-		a.log.Warn("live: a worker has failed before it took part; another one starts", "cause", a.explainExit(at, n.exit, nil, nil).Error())
+		a.log.Warn("live: a worker has failed before it took part; another one starts", "cause", f.Error())
 		return a.replace(at, n.exit.LocalRank)
 	}
 	return false
@@ -125,15 +134,15 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 		if n.ev == evFailing {
 			left = len(a.live.left())
 		}
-		if !formed || over || left == 0 && (at.alone() || a.restartsLeft() <= 0) {
+		failures := at.failures
+		if n.ev == evFailing {
+			failures = []*failure.ProcessFailure{a.explainExit(at, n.exit, nil, nil)}
+		}
+		if !formed || over || left == 0 && (at.alone() || a.restartsLeft() <= 0) || a.startAll(at, failures) {
 			if n.ev == evFailing {
 				at.wg.Go(func() { at.group.Close(syscall.SIGTERM, a.cfg.ShutdownTimeout) })
 			}
 			return false, nil
-		}
-		failures := at.failures
-		if n.ev == evFailing {
-			failures = []*failure.ProcessFailure{a.explainExit(at, n.exit, nil, nil)}
 		}
 		n.record = a.newRecord(at, failures, nil, false)
 		n.record.Live, n.record.At = true, -1
@@ -144,6 +153,7 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 	case n.ev == evPeerLive:
 		m.Reason, m.Urgent, m.At = n.record.who(), n.record.At < 0, max(n.record.At, 0)
 		a.restarts = max(a.restarts, n.record.Restarts)
+		a.carriedOutElsewhere(at, atOnce(n.record.Decision))
 	case n.ev == evLiveChange:
 		rec := n.record
 		rec.Node, rec.Host, rec.Rank, rec.Restarts, rec.Live = at.round.Rank, a.cfg.Host, -1, a.restarts, true
@@ -176,6 +186,9 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 	if !formed || len(a.live.left()) == 0 && !over || n.ev == evFailed || n.ev == evLostPeers {
 		a.comeBack(ctx, at, n)
 		return true, nil
+	}
+	if n.ev != evPeerLive {
+		a.carriedOut(atOnce(at.verdict))
 	}
 	a.log.Warn("live: the workers come to rest", "run_id", a.cfg.Rendezvous.RunID(), "round", at.round.Round, "cause", m.Reason, "workers_here", len(a.live.members()))
 	a.emit(at, Resting{m.Reason})
@@ -418,6 +431,7 @@ func (a *Agent) formOnce(ctx context.Context, at *attempt, change int, had bool)
 
 // awaitStart waits until no worker has still to start.
 func (a *Agent) awaitStart(ctx context.Context, starting int) error {
+	var said []int
 	for starting > 0 {
 		soon, cancel := context.WithTimeout(ctx, patience)
 		err := a.live.await(soon, a.live.host.Settled)
@@ -432,8 +446,10 @@ func (a *Agent) awaitStart(ctx context.Context, starting int) error {
 		for i := range a.live.each(func(x *liveWorker) bool { return !x.Gone && x.Ready == nil }) {
 			missing = append(missing, i)
 		}
-		slices.Sort(missing)
-		a.log.Info("live: waiting for workers to call muster.live.join", "local_ranks", missing)
+		if slices.Sort(missing); !slices.Equal(missing, said) {
+			a.log.Warn("live: the job waits for workers to call muster.live.join", "local_ranks", missing)
+			said = missing
+		}
 	}
 	return nil
 }

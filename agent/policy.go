@@ -67,9 +67,30 @@ func (a *Agent) reach(at *attempt, f *failure.ProcessFailure) {
 	at.verdict = a.decide(at, a.failureOf(at, f))
 }
 
+// startAll says whether the policy has a failure end more than the worker of a live group.
+func (a *Agent) startAll(at *attempt, failures []*failure.ProcessFailure) bool {
+	if root := failure.NewReport(failure.ReportConfig{}, failures).Root(); root != nil {
+		a.reach(at, root)
+	}
+	return at.verdict != nil && (at.verdict.Action != policy.Retry || at.verdict.All)
+}
+
+// atOnce is a decision without its back-off: those who go on wait for nothing.
+func atOnce(d *policy.Decision) *policy.Decision {
+	if d == nil {
+		return nil
+	}
+	prompt := *d
+	prompt.Delay = 0
+	return &prompt
+}
+
 // decide asks the policy; nil if no rule applies. A host without which there is no round cannot be drained.
 func (a *Agent) decide(at *attempt, f policy.Failure) *policy.Decision {
 	f.Restarts, f.Progress = a.restarts, a.progressOf(at)
+	if a.lively(at) { // without a restart the others go on alone
+		f.Restarts = min(f.Restarts, a.cfg.MaxRestarts-1)
+	}
 	d := a.policy.Decide(f, time.Now())
 	if d.Action == "" {
 		return nil

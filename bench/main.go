@@ -109,6 +109,10 @@ func run(out, only, bin, picture string, quick bool, rounds int) error {
 		}
 		begin := time.Now()
 		rows, err := m.run(l)
+		if err != nil { // of forty minutes of starting torchrun, one start may fail
+			fmt.Fprintf(os.Stderr, "bench: %s, once more after: %v\n", m.name, err)
+			rows, err = m.run(l)
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}

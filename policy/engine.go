@@ -45,6 +45,8 @@ type Decision struct {
 	Source string `json:"source"`
 	// Why says what made a rule that would retry stop; empty otherwise.
 	Why string `json:"why,omitempty"`
+	// All is Rule.All of the rule that matched.
+	All bool `json:"all,omitempty"`
 	// Delay is how long to wait before a Retry.
 	Delay time.Duration `json:"delay,omitempty"`
 	// Budget is how many more restarts the rule may cause; -1 if it has no budget.
@@ -85,7 +87,7 @@ func (e *Engine) Decide(f Failure, now time.Time) Decision {
 	if r == nil {
 		return Decision{Budget: -1, Time: now}
 	}
-	d := Decision{Action: r.Action, Rule: r.Name, Source: p.File, Budget: -1, Time: now, Progress: e.furthest(f.Progress)}
+	d := Decision{Action: r.Action, Rule: r.Name, Source: p.File, Budget: -1, All: r.All, Time: now, Progress: e.furthest(f.Progress)}
 	if r.Line > 0 {
 		d.Source = fmt.Sprintf("%s:%d", p.File, r.Line)
 	}

@@ -100,6 +100,7 @@ func (r *reader) rule(n *yaml.Node, what string, rule *Rule, all yamlfile.Keys) 
 	all["action"] = one(r, &rule.Action, action)
 	all["budget"] = func(n *yaml.Node) { rule.Budget = r.budget(n) }
 	all["backoff"] = func(n *yaml.Node) { rule.Backoff = r.backoff(n) }
+	all["all"] = one(r, &rule.All, boolean)
 	values := r.Mapping(n, what, all)
 	switch {
 	case values == nil:
@@ -108,7 +109,7 @@ func (r *reader) rule(n *yaml.Node, what string, rule *Rule, all yamlfile.Keys) 
 			r.Fail(n, "%s without an action: want %s", what, list(actions))
 		}
 	case rule.Action != Retry:
-		for _, key := range []string{"budget", "backoff"} {
+		for _, key := range []string{"budget", "backoff", "all"} {
 			if at := values[key]; at != nil {
 				r.Fail(at, "%s is for action retry; this one is %s", key, rule.Action)
 			}

@@ -32,7 +32,7 @@ rules:
     backoff: {initial: 5s, factor: 3, max: 1m, jitter: 0.2, reset: 20m}
   - match: {cause: [lost peer, not_started, host-lost]}
     action: stop
-default: {action: retry, backoff: {initial: 1s}}
+default: {action: retry, all: true, backoff: {initial: 1s}}
 no_progress: {restarts: 3, file: [ckpt/latest, ckpt/step], heartbeat: true}
 `
 
@@ -58,7 +58,7 @@ func TestParse(t *testing.T) {
 			{Name: "#3", Line: 11, Action: policy.Stop,
 				Match: policy.Match{Causes: []failure.Cause{failure.CauseLostPeer, failure.CauseNotStarted, failure.CauseHostLost}}},
 		},
-		Default: policy.Rule{Name: "default", Line: 13, Action: policy.Retry,
+		Default: policy.Rule{Name: "default", Line: 13, Action: policy.Retry, All: true,
 			Backoff: &policy.Backoff{Initial: time.Second, Factor: 2, Max: 5 * time.Minute, Reset: 10 * time.Minute}},
 		NoProgress: &policy.NoProgress{Restarts: 3, Heartbeat: true, Files: []string{"ckpt/latest", "ckpt/step"}},
 	}

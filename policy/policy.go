@@ -65,6 +65,9 @@ type Rule struct {
 	Action  Action
 	Budget  *Budget  // of a Retry; nil for as many as MaxRestarts allows
 	Backoff *Backoff // of a Retry; nil for none
+	// All, of a Retry, has all workers start again also where the others could go on without
+	// the one that failed (agent.Config.Live).
+	All bool
 }
 
 // A Match says which failures a rule is for: those that fit all that it has. Of a

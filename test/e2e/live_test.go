@@ -221,6 +221,29 @@ func TestLiveAlone(t *testing.T) {
 	}
 }
 
+// A restart policy decides for a live group, too: whether the others go on, all start again, or
+// the job ends. What a rule has caused on one host counts on all.
+func TestLivePolicy(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "policy.yaml")
+	must(os.WriteFile(file, []byte("rules:\n"+
+		"- {name: again, match: {signal: SIGHUP}, action: retry, all: true}\n"+
+		"- {name: once, match: {signal: SIGKILL}, action: retry, budget: {restarts: 1}, backoff: {initial: 1h}}\n"), 0o644))
+	m := newMixed(t, "2", "--live --max-restarts 9 --restart-policy "+file, "live", "hang")
+	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true, nproc: 2}, peer{l: muster(t), addr: "2", nproc: 2})
+	first := agents[0]
+	all := first.members(4)
+	must(syscall.Kill(all[3].pid, syscall.SIGKILL))
+	back := first.members(4, all[3].pid)
+	goesOn(t, all, back, all[3].pid)
+	pids := []int{back[0].pid, back[1].pid, back[2].pid, back[3].pid}
+	must(syscall.Kill(pids[0], syscall.SIGHUP))
+	all = first.members(4, pids...)
+	must(syscall.Kill(all[0].pid, syscall.SIGKILL))
+	wantAll(agents, 1)
+	first.says("its budget of 1 restart is used up")
+}
+
 // Lines that are gathered over live changes come out once, with the ranks that their workers have.
 func TestLiveGather(t *testing.T) {
 	t.Parallel()

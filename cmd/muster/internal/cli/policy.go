@@ -162,6 +162,9 @@ func checkPolicy(w io.Writer, p *policy.Policy) error {
 // ruleText says what a rule does.
 func ruleText(r *policy.Rule) string {
 	s := string(r.Action)
+	if r.All {
+		s += " all"
+	}
 	if r.Budget != nil {
 		s += ", at most " + r.Budget.String()
 	}
