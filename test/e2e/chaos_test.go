@@ -51,9 +51,10 @@ func chaos(t *testing.T, j *job, flags string) (all []drilled) {
 // host cut off, agent killed, host leaves cleanly.
 func TestChaos(t *testing.T) {
 	t.Parallel()
-	m := newMixed(t, "1:3", "--max-restarts 3", "gate", "exit:0")
+	m := newMixed(t, "1:3", "--max-restarts 3", "ready", "gate", "exit:0")
 	peers := []peer{{l: muster(t), addr: "1", hosts: true}, {l: muster(t), addr: "2"}, {l: muster(t), addr: "3"}}
 	agents := m.startAll(peers...)
+	agents[0].await("ready 2")
 	three := chaos(t, agents[0], "--kill-rank 2 --cut-host 1 --cut-time 15s --limit 60s")
 	if d := three[0]; d.Outcome != "recovered" || d.How != "restart" || d.Restarts != 1 || d.Ranks != 3 || d.Victim.Rank != 2 || d.Noticed <= 0 || d.Whole < d.Noticed {
 		t.Errorf("a killed rank: %+v", d)
@@ -68,7 +69,11 @@ func TestChaos(t *testing.T) {
 	// A worker that was stopped continues, also if the drill is broken off.
 	var pid int
 	drill := exec.Command(filepath.Join(bin, "muster"), "chaos", itoa(agents[0].cmd.Process.Pid), "--stop-rank=0")
+	head, err := drill.StdoutPipe()
+	must(err)
 	must(drill.Start())
+	_, err = head.Read(make([]byte, 1)) // its first line: it minds signals
+	must(err)
 	for deadline := time.Now().Add(patience); pid == 0 && time.Now().Before(deadline); {
 		running, err := procfs.All()
 		must(err)
@@ -80,7 +85,11 @@ func TestChaos(t *testing.T) {
 	}
 	must(drill.Process.Signal(syscall.SIGINT))
 	must(drill.Wait())
-	if p, err := procfs.Read(pid); err != nil || p.State == 'T' {
+	p, err := procfs.Read(pid)
+	for deadline := time.Now().Add(patience); err == nil && p.State == 'T' && time.Now().Before(deadline); {
+		p, err = procfs.Read(pid)
+	}
+	if err != nil || p.State == 'T' {
 		t.Errorf("the worker after a drill that was broken off: %+v, %v", p, err)
 	}
 
