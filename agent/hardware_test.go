@@ -80,7 +80,7 @@ func TestCoreFile(t *testing.T) {
 		{"core%", "0\n", "/data/core"},
 	} {
 		want := strings.ReplaceAll(tt.want, "UID", fmt.Sprint(os.Getuid()))
-		if got := coreFile(tt.pattern, tt.usesPID, "/work", "host0", 41, syscall.SIGABRT); got != want {
+		if got := coreFile(tt.pattern, tt.usesPID, "/data", "host0", 41, syscall.SIGABRT); got != want {
 			t.Errorf("%q: got %q, want %q", tt.pattern, got, want)
 		}
 	}

@@ -473,8 +473,8 @@ func TestScriptChanges(t *testing.T) {
 			t.Errorf("got %+v, want %s", got[0], text)
 		}
 	}
-	if s := l.log.String(); strings.Contains(s, "cold") || strings.Count(s, "template of warm starts is ready") != 1 {
-		t.Errorf("not one template:\n%s", s)
+	if s := l.log.String(); strings.Contains(s, "cold") || !strings.Contains(s, "template of warm starts is ready") {
+		t.Errorf("not from a template:\n%s", s)
 	}
 	if err := os.Remove(filepath.Join(l.dir, "script.py")); err != nil {
 		t.Fatal(err)

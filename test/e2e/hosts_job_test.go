@@ -55,6 +55,7 @@ func TestHostsOneJob(t *testing.T) {
 				s.untilSays(j, " line 3\n")
 			}
 			outside := s.start(spare, flags)
+			s.untilSays(outside, "waits as a spare")
 			agent := s.pidOf(outside)
 			f := onHost(t, s.lab.Host(spare), s.wrote, errand{argv: []string{filepath.Join(bin, "muster"), "logs", "-f", "--stream", "stdout", "--prefix", agent}})
 			for rank := range 6 {

@@ -230,6 +230,7 @@ func (e *elected) close(ctx context.Context, all bool) error {
 		if all {
 			rdzv.Drain(ctx.Done(), e.n.cfg.RunID)
 		}
+		rdzv.AwaitCalls(ctx.Done())
 		rdzv.Close() // the others hear that this node leaves, not that it is lost
 	}
 	err := errors.Join(e.store.Close(), e.election.Close(ctx, all))

@@ -126,6 +126,7 @@ func (e *fixed) close(ctx context.Context, all bool) error {
 		if all {
 			e.rdzv.Drain(ctx.Done(), e.n.cfg.RunID)
 		}
+		e.rdzv.AwaitCalls(ctx.Done())
 		e.rdzv.Close() // the others hear that this node leaves, not that it is lost
 	}
 	return e.store.Close()

@@ -22,18 +22,24 @@ const (
 	ringTime = 10 * time.Second
 	// mostCalls is how many calls may be open.
 	mostCalls = 4096
+	// callsQuiet is how long no call has begun where AwaitCalls returns, and callsLong how
+	// long those last that it does not wait for.
+	callsQuiet = 100 * time.Millisecond
+	callsLong  = 2 * time.Second
 )
 
 // calls are those of a server.
 type calls struct {
-	mu      sync.Mutex // guards the rest
-	open    int
-	ringing map[uint64]chan<- answered // by number
+	mu      sync.Mutex           // guards the rest
+	open    map[uint64]time.Time // when they began, by number
+	last    time.Time            // when the last one did
+	ringing map[uint64]chan<- answered
 }
 
 // An answered call has the connection of the agent that was called, and over is closed once
 // it is not used any more.
 type answered struct {
+	id   uint64
 	conn net.Conn
 	over chan struct{}
 }
@@ -62,7 +68,11 @@ func (s *Server) call(conn net.Conn, m *Message) {
 		_, _ = conn.Write((&Message{Type: Refused, Error: err.Error()}).Append(nil))
 		return
 	}
-	defer s.hangUp(callee)
+	defer func() {
+		callee.conn.Close()
+		close(callee.over)
+		s.hangUp(callee.id)
+	}()
 	for _, end := range []net.Conn{conn, callee.conn} {
 		if _, err := end.Write((&Message{Type: Welcome}).Append(nil)); err != nil {
 			return
@@ -86,11 +96,12 @@ func (s *Server) ring(m *Message) (*answered, error) {
 	c := &s.calls
 	id, answer := rand.Uint64(), make(chan answered, 1)
 	c.mu.Lock()
-	if c.open == mostCalls {
+	if len(c.open) == mostCalls {
 		c.mu.Unlock()
 		return nil, fmt.Errorf("%d calls between agents are open; try again later", mostCalls)
 	}
-	c.open++
+	c.last = time.Now()
+	c.open[id] = c.last
 	c.ringing[id] = answer
 	c.mu.Unlock()
 	var err error
@@ -112,20 +123,40 @@ func (s *Server) ring(m *Message) (*answered, error) {
 	case a := <-answer: // just now
 		return &a, nil
 	default:
-		s.hangUp(nil)
+		s.hangUp(id)
 		return nil, err
 	}
 }
 
-// hangUp ends a call.
-func (s *Server) hangUp(a *answered) {
-	if a != nil {
-		a.conn.Close()
-		close(a.over)
-	}
+// hangUp forgets a call.
+func (s *Server) hangUp(id uint64) {
 	s.calls.mu.Lock()
-	s.calls.open--
+	delete(s.calls.open, id)
 	s.calls.mu.Unlock()
+}
+
+// AwaitCalls lets calls end that have just begun, or until done is closed: where all agents are
+// asked to stop, the one that holds the rendezvous has others to pass that on to.
+func (s *Server) AwaitCalls(done <-chan struct{}) {
+	for wait := s.calls.quiet(); wait > 0; wait = s.calls.quiet() {
+		select {
+		case <-time.After(wait):
+		case <-done:
+			return
+		}
+	}
+}
+
+// quiet is how long to wait before looking again; 0 if there is nothing to wait for.
+func (c *calls) quiet() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, began := range c.open {
+		if time.Since(began) < callsLong {
+			return callsQuiet / 10
+		}
+	}
+	return max(callsQuiet-time.Since(c.last), 0)
 }
 
 // answer hands an agent's connection to who called it.
@@ -135,7 +166,7 @@ func (s *Server) answer(conn net.Conn, id uint64) {
 	delete(s.calls.ringing, id)
 	over := make(chan struct{})
 	if caller != nil {
-		caller <- answered{conn, over} // which has room
+		caller <- answered{id, conn, over} // which has room
 	}
 	s.calls.mu.Unlock()
 	if caller == nil {

@@ -131,3 +131,42 @@ func TestCallIsRefused(t *testing.T) {
 		}
 	})
 }
+
+// A server that ends waits for calls that have just begun, and not for those that last.
+func TestAwaitCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newCallLab(t)
+		waits := func() time.Duration {
+			began := time.Now()
+			l.s.AwaitCalls(t.Context().Done())
+			return time.Since(began)
+		}
+		if took := waits(); took != 0 {
+			t.Errorf("without a call: %v", took)
+		}
+		for _, lasts := range []time.Duration{0, time.Second, time.Hour} {
+			conns := make(chan net.Conn, 1)
+			l.all.Go(func() {
+				conn := l.dial()
+				_ = server.Take(context.Background(), conn, <-l.rings)
+				conns <- conn
+			})
+			caller, err := l.call("job1", 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			callee := <-conns
+			end := time.AfterFunc(lasts, func() { callee.Close() })
+			took, want := waits(), min(max(lasts, 100*time.Millisecond), 2*time.Second)
+			if took < want || took > want+20*time.Millisecond {
+				t.Errorf("a call of %v: %v, want %v", lasts, took, want)
+			}
+			end.Stop()
+			callee.Close()
+			caller.Close()
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		l.s.AwaitCalls(ctx.Done())
+	})
+}
