@@ -14,8 +14,19 @@ import (
 // restarting is muster without --live: the same script starts again.
 const restarting = "muster without `--live`"
 
-// measureLive kills one of three workers, each on a host of its own, or its agent, and looks
-// when the others have completed another step.
+// What a liveTeam loses.
+const (
+	aWorker = iota
+	anAgent
+	aHost // falls silent: its agent and its worker are stopped
+)
+
+// liveLimit is how long a host may be silent under muster: keep_alive_interval times
+// keep_alive_max_attempt.
+const liveLimit = 5.0
+
+// measureLive kills one of three workers, each on a host of its own, or its agent, or stops
+// both, and looks when the others have completed another step.
 func measureLive(l *lab) ([]*row, error) {
 	if l.python == "" || l.musterBin == "" {
 		return nil, nil
@@ -28,41 +39,49 @@ func measureLive(l *lab) ([]*row, error) {
 		Note: "DDP over gloo, steps of 5 ms and more; the others start again from nothing, and the step is their first; torchrun with " + ownStore + " ([D1](differences.md))"}
 	worst := &row{What: "the same, p99", Quantile: 0.99, Goal: 0.250}
 	agent := &row{What: "SIGKILL of one of 3 agents → the others' next optimizer step, `--live`", Goal: 0.150, Chart: "an agent is lost → next step, `--live`"}
+	host := &row{What: "one of 3 hosts falls silent → the others' next optimizer step, `--live`", Goal: liveLimit + 0.150, Chart: "a host falls silent → next step, `--live`",
+		Note: fmt.Sprintf("SIGSTOP of the agent and its worker; a host may be silent for %.0f s, and its last sign of life is up to a second old", liveLimit)}
+	growth := &row{What: "live growth by one host: how long the others stand still", Goal: 0.050, Note: "the host of an agent that was killed comes back"}
 	joins := &row{What: "the worker's replacement, `--live --warm` → next step of all 3", Goal: 0.500, Note: "from the SIGKILL"}
 	pause := &row{What: "how long the others stand still for it", Goal: 0.050, Note: "between two steps of the others, of which one is 5 ms of work and more"}
 	if err := l.learnLive(script); err != nil {
 		return nil, err
 	}
 	for _, c := range []struct {
-		name    string
-		flags   []string
-		deaths  int
-		byAgent bool
+		name   string
+		flags  []string
+		losses int
+		what   int
 	}{
-		{muster, []string{"--live", "--warm"}, l.n(40, 4), false},
-		{muster, []string{"--live", "--warm"}, l.n(8, 2), true},
-		{restarting, nil, l.n(3, 1), false},
-		{torchrun, nil, l.n(2, 1), false},
+		{muster, []string{"--live", "--warm"}, l.n(40, 4), aWorker},
+		{muster, []string{"--live", "--warm"}, l.n(8, 2), anAgent},
+		{muster, []string{"--live", "--warm"}, l.n(4, 1), aHost},
+		{restarting, nil, l.n(3, 1), aWorker},
+		{torchrun, nil, l.n(2, 1), aWorker},
 	} {
 		if c.name == torchrun && l.torchrunBin == "" {
 			continue
 		}
 		t, err := l.startLive(c.name, c.flags, script)
 		if err == nil {
-			for i := 0; i < c.deaths && err == nil; i++ {
+			for i := 0; i < c.losses && err == nil; i++ {
 				var got liveTimes
-				if got, err = t.die(c.byAgent); err != nil {
+				if got, err = t.drop(c.what); err != nil {
 					break
 				}
-				if c.byAgent {
+				switch c.what {
+				case aHost:
+					host.add(c.name, got.next)
+				case anAgent:
 					agent.add(c.name, got.next)
-					continue
-				}
-				worker.add(c.name, got.next)
-				worst.add(c.name, got.next)
-				if c.name == muster {
-					joins.add(muster, got.all)
-					pause.add(muster, got.pause)
+					growth.add(c.name, got.pause)
+				case aWorker:
+					worker.add(c.name, got.next)
+					worst.add(c.name, got.next)
+					if c.name == muster {
+						joins.add(muster, got.all)
+						pause.add(muster, got.pause)
+					}
 				}
 			}
 			err = errors.Join(err, t.dismiss())
@@ -75,7 +94,7 @@ func measureLive(l *lab) ([]*row, error) {
 		return nil, fmt.Errorf("torchft: %w", err)
 	}
 	worker.Note += fmt.Sprintf("; %s %s; %s (%s, lighthouse %s) %s", restarting, worker.cell(restarting), torchFT, torchFTPackage, strings.Join(lighthouseFlags, " "), worker.cell(torchFT))
-	return []*row{worker, worst, agent, joins, pause}, nil
+	return []*row{worker, worst, agent, host, joins, pause, growth}, nil
 }
 
 // A liveTeam is three agents with a worker each.
@@ -85,7 +104,11 @@ type liveTeam struct {
 	argv []string // of the last agent
 }
 
-type liveTimes struct{ next, all, pause float64 } // seconds
+// liveTimes are those of a loss, in seconds.
+type liveTimes struct {
+	at               int64 // when it was, in ns
+	next, all, pause float64
+}
 
 // learnLive has workers write down what they import, which they do after ten seconds.
 func (l *lab) learnLive(script string) error {
@@ -97,7 +120,7 @@ func (l *lab) learnLive(script string) error {
 	return t.dismiss()
 }
 
-func (l *lab) startLive(c string, flags []string, script string) (*liveTeam, error) {
+func (l *lab) startLive(c string, flags []string, script string, env ...string) (*liveTeam, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
@@ -108,12 +131,15 @@ func (l *lab) startLive(c string, flags []string, script string) (*liveTeam, err
 	}
 	t := &liveTeam{team: team{l: l, contender: as}, live: c == muster}
 	flags = append(flags, "--max-restarts=1000")
-	env := []string{"/usr/bin/env", "PYTHON_EXEC=" + l.python}
+	env = append([]string{"/usr/bin/env", "PYTHON_EXEC=" + l.python}, env...)
 	if as == torchrun {
 		env = append(env, ownStore)
 	}
 	for i := range 3 {
 		conf := fmt.Sprintf("--rdzv-conf=last_call_timeout=3,is_host=%t", i == 0)
+		if t.live {
+			conf += fmt.Sprintf(",keep_alive_interval=1,keep_alive_max_attempt=%.0f", liveLimit)
+		}
 		t.argv = append(env[:len(env):len(env)], l.hostArgv(as, i, port, "2:3", append(flags, conf), l.python, script)...)
 		if t.live { // without --no-python, so that workers may be forks
 			n := len(t.argv)
@@ -159,8 +185,8 @@ func (t *liveTeam) await(agents []*job, since int64, not map[int]bool, world int
 	return last, nil
 }
 
-// die kills the last agent, or its worker, and waits until all go on.
-func (t *liveTeam) die(byAgent bool) (got liveTimes, err error) {
+// drop kills or stops something of the last host, and waits until all go on.
+func (t *liveTeam) drop(what int) (got liveTimes, err error) {
 	others := t.agents[:2]
 	last := t.agents[2]
 	pid, err := last.worker()
@@ -179,9 +205,17 @@ func (t *liveTeam) die(byAgent bool) (got liveTimes, err error) {
 		time.Sleep(1500 * time.Millisecond) // the death of a worker in its first second makes the next start cold
 	}
 	begin := now()
-	if byAgent {
+	got.at = begin
+	switch what {
+	case aWorker:
+		err = syscall.Kill(pid, syscall.SIGKILL)
+	case anAgent:
 		last.signal(syscall.SIGKILL)
-	} else if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+	case aHost:
+		last.signal(syscall.SIGSTOP)
+		err = syscall.Kill(pid, syscall.SIGSTOP)
+	}
+	if err != nil {
 		return got, err
 	}
 	if !t.live {
@@ -194,7 +228,11 @@ func (t *liveTeam) die(byAgent bool) (got liveTimes, err error) {
 		return got, err
 	}
 	got.next = float64(at-begin) / 1e9
-	if byAgent {
+	if what != aWorker {
+		if what == aHost {
+			syscall.Kill(pid, syscall.SIGKILL)
+			last.signal(syscall.SIGKILL)
+		}
 		if err := last.wait(); err != nil {
 			return got, err
 		}

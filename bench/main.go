@@ -42,7 +42,8 @@ func main() {
 	only := flag.String("run", "", "measurements whose name matches this `regexp`: start idle react tee latency store localstore hosts view caches warm live wheel timer")
 	quick := flag.Bool("quick", false, "fewer rounds")
 	rounds := flag.Int("count", 0, "`rounds` of every measurement, 0 for its own")
-	picture := flag.String("restart", "", "draw where a restart's time goes, cold and warm, into this `file`, and measure nothing else")
+	restart := flag.String("restart", "", "draw where a restart's time goes, cold and warm, into this `file`, and measure nothing else")
+	change := flag.String("change", "", "draw a live change into this `file`, and measure nothing else")
 	bin := flag.String("muster", "bin/muster", "the muster `binary`")
 	flag.Parse()
 	if *out == "" && *only == "" && !*quick && *rounds == 0 {
@@ -55,13 +56,13 @@ func main() {
 		}
 		os.Exit(status)
 	}
-	if err := run(*out, *only, *bin, *picture, *quick, *rounds); err != nil {
+	if err := run(*out, *only, *bin, *restart, *change, *quick, *rounds); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(out, only, bin, picture string, quick bool, rounds int) error {
+func run(out, only, bin, restart, change string, quick bool, rounds int) error {
 	match, err := regexp.Compile(only)
 	if err != nil {
 		return err
@@ -99,8 +100,11 @@ func run(out, only, bin, picture string, quick bool, rounds int) error {
 	if err := l.build(); err != nil {
 		return err
 	}
-	if picture != "" {
-		return drawRestart(l, picture)
+	switch {
+	case restart != "":
+		return drawRestart(l, restart)
+	case change != "":
+		return drawChange(l, change)
 	}
 	p := &page{Machine: describe(l), Missing: missing, Begin: time.Now()}
 	for _, m := range measurements {

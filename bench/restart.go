@@ -5,6 +5,7 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -27,7 +28,7 @@ var phases = []string{
 // drawRestart restarts a job cold and warm, and draws into a file where the time goes.
 func drawRestart(l *lab, path string) error {
 	if l.python == "" || l.musterBin == "" {
-		return fmt.Errorf("it needs muster and torch")
+		return errNoTorch
 	}
 	w := &warmLab{lab: l, dir: filepath.Join(l.dir, "warm")}
 	// The interpreter of cold workers notes when it is started.
@@ -52,8 +53,13 @@ func drawRestart(l *lab, path string) error {
 		slices.SortFunc(all, func(a, b []float64) int { return cmp.Compare(sum(a), sum(b)) })
 		times[c] = all[restarts/2]
 	}
-	torch := output(l.python, "-c", "import torch; print(torch.__version__)")
-	return os.WriteFile(path, restartPicture(times[cold], times[muster], fmt.Sprintf("two workers, DDP over gloo, %d CPUs, PyTorch %s", runtime.NumCPU(), torch)), 0o644)
+	return os.WriteFile(path, restartPicture(times[cold], times[muster], fmt.Sprintf("two workers, DDP over gloo, %d CPUs, PyTorch %s", runtime.NumCPU(), l.torchVersion())), 0o644)
+}
+
+var errNoTorch = errors.New("it needs muster and torch")
+
+func (l *lab) torchVersion() string {
+	return output(l.python, "-c", "import torch; print(torch.__version__)")
 }
 
 func sum(v []float64) (s float64) {
@@ -82,18 +88,21 @@ func (t *training) phases(attempt int) []float64 {
 	return all
 }
 
-// restartPicture shows both restarts on one scale, the warm one on its own too, and the numbers.
-func restartPicture(cold, warm []float64, where string) []byte {
-	const left, width, high = 64.0, 560.0, 26.0
-	var b bytes.Buffer
-	begin(&b, 700, 250+24*float64(len(phases)), 13, "From a worker's death to the first step of the restarted job")
-	fmt.Fprint(&b, `<style>
+// palette has a colour for each part of a time.
+const palette = `<style>
 .p0 { fill: #cf222e } .p1 { fill: #bf8700 } .p2 { fill: #8250df } .p3 { fill: #0969da } .p4 { fill: #54aeff } .p5 { fill: #1a7f37 } .p6 { fill: #8c959f }
 @media (prefers-color-scheme: dark) {
 .p0 { fill: #f85149 } .p1 { fill: #d29922 } .p2 { fill: #a371f7 } .p3 { fill: #1f6feb } .p4 { fill: #79c0ff } .p5 { fill: #3fb950 } .p6 { fill: #6e7681 }
 }
 </style>
-`)
+`
+
+// restartPicture shows both restarts on one scale, the warm one on its own too, and the numbers.
+func restartPicture(cold, warm []float64, where string) []byte {
+	const left, width, high = 64.0, 560.0, 26.0
+	var b bytes.Buffer
+	begin(&b, 700, 250+24*float64(len(phases)), 13, "From a worker's death to the first step of the restarted job")
+	b.WriteString(palette)
 	fmt.Fprintf(&b, `<text class="faint" x="16" y="44">%s</text>`+"\n", where)
 	bar := func(name string, y, scale float64, times []float64) {
 		fmt.Fprintf(&b, `<text class="text" x="16" y="%.0f">%s</text>`, y+18, name)

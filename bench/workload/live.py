@@ -20,7 +20,26 @@ def note(what, number):
             what, os.environ["LOCAL_RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"], os.getpid(), time.monotonic_ns(), number))
 
 
+def noted(cls, method, before="", after=""):
+    """Notes when a method is called, and when it returns."""
+    call = getattr(cls, method)
+
+    def noting(*args, **options):
+        if before:
+            note(before, 0)
+        result = call(*args, **options)
+        if after:
+            note(after, 0)
+        return result
+    setattr(cls, method, noting)
+
+
 note("start", 0)
+if "BENCH_SPANS" in os.environ:
+    noted(muster.live._Live, "__enter__", after="begin")
+    noted(muster.live._Live, "_pause", before="pause")
+    noted(muster._livelink.Link, "rest", before="rest", after="members")
+    noted(muster.live._Live, "_align", before="group", after="state")
 torch.manual_seed(0)
 torch.set_num_threads(1)
 pause = float(sys.argv[1]) if len(sys.argv) > 1 else 0.005

@@ -2,7 +2,7 @@
 # pictures.sh (as root): the pictures in docs/ of real jobs of this host, of whose workers one
 # hangs, which muster says before it starts all again: hang.svg is the console of four workers,
 # status-page*.png the status page of eight on four hosts. restart.svg is where the time of a
-# restart goes, cold and warm. chaos.svg is muster chaos on a training of three hosts.
+# restart goes, cold and warm, live.svg what ranks do in a live change. chaos.svg is muster chaos on a training of three hosts.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 top=$PWD
@@ -15,6 +15,7 @@ cp internal/tools/pictures/train.py "$dir"
 cp examples/train_checkpoint.py "$dir/checkpoint.py"
 (cd internal/tools && go build -o "$dir" ./recording)
 MUSTER_PYTHON=$PYTHON_EXEC go run ./bench -restart docs/restart.svg
+MUSTER_PYTHON=$PYTHON_EXEC go run ./bench -change docs/live.svg
 cd "$dir"
 PATH=$top/bin:$PATH ./recording -o "$top/docs/hang.svg" \
 	muster run --nproc-per-node 4 --max-restarts 1 --hang-timeout 5s --log-dir logs checkpoint.py --hang-at 3
