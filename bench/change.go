@@ -100,12 +100,12 @@ func (c *change) picture(where string) []byte {
 		b.WriteByte('\n')
 		y += 36
 	}
-	fmt.Fprintf(&b, `<path class="one" fill="none" stroke-dasharray="3 3" d="M%.1f 56 V%.0f"/><text class="text" x="%[1]f" y="%[3].0f" text-anchor="middle">SIGKILL</text>`+"\n", x(c.at), y+2, y+18)
+	fmt.Fprintf(&b, `<path class="one" fill="none" stroke-dasharray="3 3" d="M%.1f 56 V%.0f"/><text class="text" x="%.1[1]f" y="%.0[3]f" text-anchor="middle">SIGKILL</text>`+"\n", x(c.at), y+2, y+18)
 	for _, mark := range []struct {
 		after float64
 		name  string
 	}{{c.next, "two go on"}, {c.all, "three go on"}} {
-		fmt.Fprintf(&b, `<path class="one" fill="none" stroke-dasharray="3 3" d="M%.1f 56 V%.0f"/><text class="text" x="%[1]f" y="%[3].0f" text-anchor="middle">%[4]s</text><text class="text" x="%[1]f" y="%[5].0f" text-anchor="middle">%[6]s</text>`+"\n",
+		fmt.Fprintf(&b, `<path class="one" fill="none" stroke-dasharray="3 3" d="M%.1f 56 V%.0f"/><text class="text" x="%.1[1]f" y="%.0[3]f" text-anchor="middle">%[4]s</text><text class="text" x="%.1[1]f" y="%.0[5]f" text-anchor="middle">%[6]s</text>`+"\n",
 			x(c.at+int64(mark.after*1e9)), y+2, y+18, seconds.format(mark.after), y+34, mark.name)
 	}
 	y += 50

@@ -12,6 +12,7 @@ type Said struct {
 	Change int    `json:"change"`
 	Handle string `json:"handle,omitempty"`
 	Step   int64  `json:"step,omitempty"`
+	Next   bool   `json:"next,omitempty"`
 	Error  string `json:"error,omitempty"`
 	Size   int    `json:"replica_size,omitempty"`
 }
@@ -89,7 +90,7 @@ func (h Host) Part(change int) Part {
 		switch {
 		case x.Gone:
 		case x.offered:
-			part.Members = append(part.Members, Member{i, x.Ready.Handle, x.Ready.Step, x.Done == 0, x.Place, x.Replica})
+			part.Members = append(part.Members, Member{i, x.Ready.Handle, x.Ready.Step, x.Ready.Next, x.Done == 0, x.Place, x.Replica})
 			if part.Size == 0 {
 				part.Size = x.Size
 			} else if part.Size != x.Size {

@@ -18,7 +18,9 @@ type Member struct {
 	LocalRank int    `json:"local_rank"`
 	Handle    string `json:"handle"`
 	Step      int64  `json:"step"` // how many it has completed; -1: its state lies between two
-	New       bool   `json:"new"`  // it never had the members' state, or waited
+	// Next says that it can complete one more step, since all communication for that is done.
+	Next bool `json:"next,omitempty"`
+	New  bool `json:"new"` // it never had the members' state, or waited
 	// Place is which shard it has, and Replica the group in which it was; both from 1; 0: none.
 	Place   int `json:"place,omitempty"`
 	Replica int `json:"replica,omitempty"`
@@ -81,6 +83,9 @@ func Agree(parts []Part) *Plan {
 		return torn("no whole replica group is left, or can be made")
 	}
 	step := common(size, members, groups, kept)
+	if step < 0 {
+		step = completed(members, groups)
+	}
 	if step < 0 && len(members) > 0 {
 		return torn("no worker has the state of a whole step, or none has some shard of it")
 	}

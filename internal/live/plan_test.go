@@ -9,13 +9,19 @@ import (
 )
 
 func TestAgree(t *testing.T) {
-	old := func(local int, handle string, step int64) Member { return Member{local, handle, step, false, 0, 0} }
-	fresh := func(local int, handle string) Member { return Member{local, handle, 0, true, 0, 0} }
+	old := func(local int, handle string, step int64) Member {
+		return Member{local, handle, step, false, false, 0, 0}
+	}
+	fresh := func(local int, handle string) Member { return Member{local, handle, 0, false, true, 0, 0} }
 	in := func(local int, handle string, step int64, place, replica int) Member {
-		return Member{local, handle, step, false, place, replica}
+		return Member{local, handle, step, false, false, place, replica}
 	}
 	back := func(local int, handle string, step int64, place int) Member { // it has waited
-		return Member{local, handle, step, true, place, 0}
+		return Member{local, handle, step, false, true, place, 0}
+	}
+	next := func(m Member) Member { // it is in the barrier before the optimizers
+		m.Next = true
+		return m
 	}
 	of := func(size int, members ...Member) Part {
 		part := Part{Members: members, Size: size}
@@ -41,7 +47,7 @@ func TestAgree(t *testing.T) {
 		{"one is between two steps", []Part{{Members: []Member{old(0, "a", -1), old(1, "b", 9)}, Kept: 2}},
 			&Plan{Lacks: 1, Handles: []string{"a", "b"}, Steps: []int64{-1, 9}, Source: 1, Joined: []int{}, Locals: [][]int{{0, 1}}}},
 		{"all are", []Part{{Members: []Member{old(0, "a", -1)}, Kept: 1}, {Members: []Member{fresh(0, "n")}}}, &Plan{Torn: true, Why: "no worker has the state of a whole step, or none has some shard of it", Source: -1}},
-		{"those that are left had no state yet, of two checkpoints", []Part{{Members: []Member{fresh(0, "a"), {1, "b", 50, true, 0, 0}}}},
+		{"those that are left had no state yet, of two checkpoints", []Part{{Members: []Member{fresh(0, "a"), {1, "b", 50, false, true, 0, 0}}}},
 			&Plan{Lacks: 1, Handles: []string{"a", "b"}, Steps: []int64{0, 50}, Source: 1, Joined: []int{0, 1}, Locals: [][]int{{0, 1}}}},
 		{"one joins with rank 0", []Part{{Members: []Member{fresh(0, "n"), old(1, "b", 9)}, Kept: 1}},
 			&Plan{Lacks: 1, Handles: []string{"n", "b"}, Steps: []int64{0, 9}, Source: 1, Joined: []int{0}, Locals: [][]int{{0, 1}}}},
@@ -58,6 +64,14 @@ func TestAgree(t *testing.T) {
 		{"it cannot", []Part{of(2, in(0, "a", 8, 1, 1), in(1, "b", 7, 2, 1))},
 			&Plan{Torn: true, Why: "no worker has the state of a whole step, or none has some shard of it", Source: -1}},
 		{"a shard is gone", []Part{of(2, in(0, "a", 7, 1, 1), fresh(1, "n"))},
+			&Plan{Torn: true, Why: "no worker has the state of a whole step, or none has some shard of it", Source: -1}},
+		{"who is in the barrier completes the step", []Part{of(2, in(0, "a", 8, 1, 1), next(in(1, "b", 7, 2, 1))), of(2, back(0, "c", 8, 1))},
+			&Plan{Handles: []string{"a", "b"}, Steps: []int64{8, 8}, Source: -1, Joined: []int{}, Locals: [][]int{{0, 1}, nil}, Groups: [][]int{{0, 1}}, Lacks: 1}},
+		{"or repeats it", []Part{of(2, next(in(0, "a", 7, 1, 1)), next(in(1, "b", 7, 2, 1)))},
+			&Plan{Handles: []string{"a", "b"}, Steps: []int64{7, 7}, Source: -1, Joined: []int{}, Locals: [][]int{{0, 1}}, Groups: [][]int{{0, 1}}, Lacks: 2}},
+		{"who joins cannot have the state of one who completes it", []Part{of(2, in(0, "a", 8, 1, 1), next(in(1, "b", 7, 2, 1))), of(2, back(0, "c", 8, 1), fresh(1, "n"))},
+			&Plan{Torn: true, Why: "no worker has the state of a whole step, or none has some shard of it", Source: -1}},
+		{"who is before the barrier cannot complete it", []Part{of(2, in(0, "a", 8, 1, 1), in(1, "b", 7, 2, 1))},
 			&Plan{Torn: true, Why: "no worker has the state of a whole step, or none has some shard of it", Source: -1}},
 		{"so that no group is left", []Part{of(2, in(0, "a", 7, 1, 1)), of(2, in(0, "c", 7, 1, 2))},
 			&Plan{Torn: true, Why: "no whole replica group is left, or can be made", Source: -1}},

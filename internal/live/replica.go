@@ -102,3 +102,23 @@ func common(size int, members []seat, groups [][]int, kept int) int64 {
 	}
 	return best
 }
+
+// completed has those members of a plan that can complete their step do so, if all have completed
+// the same step then, and returns that; -1 if they have not. The state of those is not ready to
+// be sent, so nobody may need one.
+func completed(members []seat, groups [][]int) (step int64) {
+	step = -1
+	ranks := slices.Concat(groups...)
+	for _, i := range ranks {
+		step = max(step, members[i].Step)
+	}
+	for _, i := range ranks {
+		if m := members[i]; m.New || m.Step != step && (!m.Next || m.Step+1 != step) {
+			return -1
+		}
+	}
+	for _, i := range ranks {
+		members[i].Step = step
+	}
+	return step
+}

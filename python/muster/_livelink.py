@@ -62,9 +62,10 @@ class Link:
         """The agent is gone, or this worker has left it."""
         return bool(self._over)
 
-    def rest(self, handle: str, step: int, limit: float | None = None) -> dict[str, Any]:
+    def rest(self, handle: str, step: int, limit: float | None = None, following: bool = False) -> dict[str, Any]:
         """Says that this worker is outside of collectives, and waits for the members
-        of the newest change, no longer than limit seconds. Raises Gone and TimeoutError.
+        of the newest change, no longer than limit seconds; following: it can complete the
+        following step, too. Raises Gone and TimeoutError.
         If the agent wants to restart the workers, this waits for the end."""
         said = -1
         while True:
@@ -82,7 +83,7 @@ class Link:
                     self.stop_at, self.urgent = NEVER, False
                     return members
             said = announced
-            self._send(type="ready", change=announced, handle=handle, step=step)
+            self._send(type="ready", change=announced, handle=handle, step=step, **({"next": True} if following else {}))
 
     def _due(self, said: int) -> bool:
         if self._restart and not self._over:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import io
 import pickle
 from importlib import import_module
@@ -29,9 +30,13 @@ def guard(allowed: Callable[[], bool]) -> None:
     others say within one, as a rank that has joined goes straight to the step."""
 
     def guarded(name: str, function: Any) -> Any:
+        names = list(inspect.signature(function).parameters)
+        at = names.index("group") if "group" in names else len(names)
+
         @functools.wraps(function)
         def call(*args: Any, **options: Any) -> Any:
-            if options.get("group") in (None, dist.group.WORLD) and not allowed():
+            group = args[at] if len(args) > at else options.get("group")
+            if group in (None, dist.group.WORLD) and not allowed():
                 raise RuntimeError(
                     f"torch.distributed.{name} outside of a step: a rank that joins later would take it for a part of "
                     "its step; do it within 'with run', or without the process group before muster.live.join")

@@ -191,6 +191,9 @@ class _Live(Run):
         self._ddps: list[Any] = []
         self._updated = False  # an optimizer has begun to step in this step
         self._torn: BaseException | None = None  # the error that left the state between two steps
+        self._next = False  # has all that it takes to complete the step
+        self._halved: tuple[BaseException, int, int, list[int]] | None = None  # of _halfway
+        self._then: tuple[int, int] | None = None  # rank and world after this step
         self._again = 0
         self._open = True  # collectives are allowed
         self._before: dict[int, int] = {}  # sockets from before the group was made
@@ -209,8 +212,29 @@ class _Live(Run):
         # The ranks with one shard must not step while those with another cannot: then no
         # whole state would be left.
         if self._size > 1 and not self._updated:
-            self._dist.barrier()
+            try:
+                self._dist.barrier()
+            except RuntimeError as e:
+                if not self._lost(e) or self._again >= _AGAIN:
+                    raise
+                self._halfway(e)
         self._updated = True
+
+    def _halfway(self, error: BaseException) -> None:
+        """Lets the members change where others may have left the barrier, and stepped. Returns
+        if all complete the step, as the members that they were; otherwise raises the error."""
+        rank, world, step = self.rank, self.world, self._step
+        self._next = True
+        try:
+            joined = self._change(error)
+        except _livelink.Gone:
+            raise error from None
+        finally:
+            completes, self._next = self._next, False
+        self._halved = error, world, step, joined
+        if not completes:
+            raise error
+        self._then, self.rank, self.world = (self.rank, self.world), rank, world
 
     def _init(self, backend: str | None, options: dict[str, Any]) -> str:
         """Makes the group and becomes a member. Returns why it cannot be done."""
@@ -269,7 +293,7 @@ class _Live(Run):
         self._link.close()
 
     def __enter__(self) -> Run:
-        self._updated, self._open = False, True
+        self._updated, self._open, self._halved, self._then = False, True, None, None
         self._rewind.mark()
         return self
 
@@ -280,10 +304,18 @@ class _Live(Run):
             self._complete()
             self._rewind.passed()
             self._again = 0
+            if self._halved is not None and self._then is not None:
+                self.rank, self.world = self._then
+                self._resume(*self._halved)
             if self._link.stop_at <= self._step:
                 self._pause()
             self._open = False
             return False
+        if self._halved is not None and error is self._halved[0]:
+            self._resume(*self._halved)
+            if self._step > self._halved[2]:
+                self._rewind.forth()
+            return True
         if not self._lost(error) or self._again >= _AGAIN:
             return False
         _log.info("muster.live: rank %d of %d: step %d is interrupted: %s", self.rank, self.world, self._step, error)
@@ -311,6 +343,9 @@ class _Live(Run):
             if error is not None and not self._link.ended:
                 raise error from None
             return  # a group that works goes on without the agent
+        self._resume(error, was, step, joined)
+
+    def _resume(self, error: BaseException | None, was: int, step: int, joined: list[int]) -> None:
         if self._step < step:
             self._rewind.further()
         self._again = self._again + 1 if error is not None and self.world == was and not joined else 0
@@ -329,7 +364,7 @@ class _Live(Run):
             # Two new processes may have been told the same rank; gloo takes the rest of
             # a handle for an address, which it does not use.
             handle = f"{own}#{link.ident}" if self._gloo else own
-            members = link.rest(handle, self._step if self._torn is None else -1, limit)
+            members = link.rest(handle, self._step if self._torn is None else -1, limit, self._next)
             try:
                 self._become(members, own)
             except RuntimeError as e:
@@ -362,6 +397,9 @@ class _Live(Run):
             self._own = {inode: fd for inode, fd in after.items() if inode not in before}
             self._link.check()
         self.rank, self.world = rank, members["world"]
+        if self._next and members["steps"][rank] == self._step:
+            self._next = False
+            self._rewind.back()
         if self._make is not None:
             self.mesh = self._groups and self._groups.mesh(members)
             self._hold(self._make)

@@ -374,7 +374,7 @@ func TestLiveTrains(t *testing.T) {
 	agents = append(agents, m.start(peers[2]))
 	step = awaitLive(t, 3, step+1, agents...)
 	checkLive(t, step, liveSteps(t, agents...))
-	for _, i := range []int{0, 1, 3} {
+	for _, i := range []int{3, 1, 0} { // who holds the rendezvous last
 		agents[i].signal(syscall.SIGTERM)
 	}
 	t.Logf("%d steps", step)
@@ -394,10 +394,30 @@ func TestLiveReplicasTrain(t *testing.T) {
 		step = awaitLive(t, 4, step+1, agents...)
 	}
 	checkLive(t, step, liveSteps(t, agents...))
-	for _, j := range agents {
+	for _, j := range slices.Backward(agents) {
 		j.signal(syscall.SIGTERM)
 	}
 	t.Logf("%d steps", step)
+}
+
+// A rank that is in the barrier before the optimizer, when those with the other shards have left
+// it and the only one with the same shards is lost, completes the step.
+func TestLiveReplicasCompleteStep(t *testing.T) {
+	t.Parallel()
+	m := newMixed(t, "2", "--live --max-restarts 9")
+	m.trains(t, "train_live_hsdp.py")
+	m.program = slices.Concat([]string{"testdata/live_barrier.py", m.program[0], filepath.Join(t.TempDir(), "mark")}, m.program[1:])
+	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true, nproc: 2}, peer{l: muster(t), addr: "2", nproc: 2})
+	step := awaitLive(t, 4, awaitLive(t, 2, 8, agents...), agents...)
+	all := liveSteps(t, agents...)
+	checkLive(t, step, all)
+	if len(all[7]) != 3 || all[7][1].World != 4 {
+		t.Errorf("the step in which rank 3 was lost: %+v", all[7])
+	}
+	for _, j := range slices.Backward(agents) { // who holds the rendezvous last
+		j.saysNot("all start again")
+		j.signal(syscall.SIGTERM)
+	}
 }
 
 // trains makes one of the examples the program.
