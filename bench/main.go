@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -44,6 +45,7 @@ func main() {
 	rounds := flag.Int("count", 0, "`rounds` of every measurement, 0 for its own")
 	restart := flag.String("restart", "", "draw where a restart's time goes, cold and warm, into this `file`, and measure nothing else")
 	change := flag.String("change", "", "draw a live change into this `file`, and measure nothing else")
+	resume := flag.String("resume", "", "keep what is measured in this `file`, and take what is in it as measured")
 	bin := flag.String("muster", "bin/muster", "the muster `binary`")
 	flag.Parse()
 	if *out == "" && *only == "" && !*quick && *rounds == 0 {
@@ -56,13 +58,13 @@ func main() {
 		}
 		os.Exit(status)
 	}
-	if err := run(*out, *only, *bin, *restart, *change, *quick, *rounds); err != nil {
+	if err := run(*out, *only, *bin, *restart, *change, *resume, *quick, *rounds); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(out, only, bin, restart, change string, quick bool, rounds int) error {
+func run(out, only, bin, restart, change, resume string, quick bool, rounds int) error {
 	match, err := regexp.Compile(only)
 	if err != nil {
 		return err
@@ -107,8 +109,11 @@ func run(out, only, bin, restart, change string, quick bool, rounds int) error {
 		return drawChange(l, change)
 	}
 	p := &page{Machine: describe(l), Missing: missing, Begin: time.Now()}
+	if err := p.load(resume); err != nil {
+		return err
+	}
 	for _, m := range measurements {
-		if !match.MatchString(m.name) {
+		if !match.MatchString(m.name) || slices.ContainsFunc(p.Sections, func(s section) bool { return s.Name == m.name }) {
 			continue
 		}
 		begin := time.Now()
@@ -128,8 +133,11 @@ func run(out, only, bin, restart, change string, quick bool, rounds int) error {
 			}
 		}
 		p.Sections = append(p.Sections, section{m.name, rows})
+		p.Took += time.Since(begin)
+		if err := p.save(resume); err != nil {
+			return err
+		}
 	}
-	p.Took = time.Since(p.Begin)
 	if out == "" {
 		return nil
 	}

@@ -4,10 +4,14 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"time"
 
@@ -26,6 +30,37 @@ type page struct {
 type section struct {
 	Name string
 	Rows []*row
+}
+
+// save writes what was measured until now into a file, and load takes it from there.
+func (p *page) save(path string) error {
+	if path == "" {
+		return nil
+	}
+	text, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, text, 0o644)
+}
+
+func (p *page) load(path string) error {
+	text, err := os.ReadFile(path)
+	if path == "" || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	old := page{}
+	if err == nil {
+		err = json.Unmarshal(text, &old)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	if !slices.Equal(old.Machine, p.Machine) {
+		return fmt.Errorf("%s was measured with %q, not %q; remove it", path, old.Machine, p.Machine)
+	}
+	*p = old
+	return nil
 }
 
 // describe says what the figures were measured on and with.
