@@ -6,7 +6,9 @@
 //	make bench                      everything
 //	go run ./bench -quick           fewer rounds, printed only
 //	go run ./bench -run 'tee|react' some measurements, printed only
+//	go run ./bench -resume FILE     keeps what is measured, and goes on from there when started again
 //	go run ./bench -restart FILE    a picture of where a restart's time goes, cold and warm
+//	go run ./bench -change FILE     a picture of a live change
 //
 // Each measurement has a file of its own and returns rows; a row holds the
 // samples of each contender, and every figure that is printed comes from them.
