@@ -284,6 +284,9 @@ func (l *logStream) own(ctx context.Context) error {
 	}
 	return l.s.cfg.Logs.FollowLogs(ctx, cfg, l.q.Round, func(r int, attempt string) error {
 		round = r
+		if l.q.Gather {
+			l.s.gathers.Store(max(l.s.gathers.Load(), int64(r)+1))
+		}
 		return l.put(&LogFrame{Kind: "attempt", Round: r, Rank: host.GroupRank, Host: host.Name, Attempt: attempt})
 	}, func(c *logs.Chunk) error {
 		return l.put(&LogFrame{Kind: kindOf(c.Stderr), Round: round, Rank: c.Worker.Rank, Offset: c.Offset, Lost: c.Lost, Data: c.Data})

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -186,5 +187,36 @@ func TestFollowerGoes(t *testing.T) {
 		t.Error(err)
 	} else {
 		answer.Body.Close()
+	}
+}
+
+// The end of a host whose lines are gathered waits until that has begun, also where its workers
+// end at once.
+func TestEndAwaitsGatherer(t *testing.T) {
+	members, _ := job(t, 2)
+	m := members[1]
+	s := listen(t, m.fake, func(c *health.Config) { c.Control, c.Logs, c.Gathered = m, m, true })
+	ctx, end := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx) }()
+	end()
+	close(m.goOn)
+	select {
+	case err := <-ended:
+		t.Fatal(err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	q := health.LogQuery{Stdout: true, Gather: true, Lines: -1, Round: 0, HostOnly: true}
+	answer, err := http.Get("http://" + s.Addr().String() + q.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	want := []string{"attempt 0 1 n1attempt_0 0", "end 0 0  0", "out 0 2  0 first of 2", "out 0 2  3 second of 2"}
+	if diff := cmp.Diff(want, frames(t, bufio.NewReader(answer.Body), 0)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
 	}
 }

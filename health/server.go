@@ -35,6 +35,7 @@ const (
 	maxHeader     = 8 << 10
 	closeTimeout  = time.Second      // for what is being answered when the server ends
 	gatherTimeout = 30 * time.Second // the same without progress, for lines that another host gathers
+	gatherBegins  = 10 * time.Second // until another host begins to gather, where workers end at once
 	maxMetrics    = 16 << 20
 )
 
@@ -57,6 +58,9 @@ type Config struct {
 	// Addr is where to listen: a port, "host:port" or "unix:/path". A bare port
 	// means 127.0.0.1; 0 means any free one.
 	Addr string
+	// Gathered says that the host with rank 0 gathers the lines of this one's workers. The
+	// Server's end waits until it has begun.
+	Gathered bool
 	// Listener is used instead of Addr where it is set. The Server closes it.
 	Listener net.Listener
 	// Control lets clients of the Server change the job. It is for a Listener that only
@@ -126,6 +130,7 @@ type Server struct {
 	early      atomic.Pointer[others] // what has come of the first answers
 
 	gathered  atomic.Int64 // frames of streams that another host gathers
+	gathers   atomic.Int64 // how many rounds had begun when the last of those did
 	following atomic.Int64 // streams of the whole job
 	probes    *pacer       // of /healthz and /readyz, which a flood of others must not hold up
 	reading   *pacer       // of all others
@@ -200,6 +205,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
+		s.awaitGatherer()
 		closing, cancel := s.closing(context.WithoutCancel(ctx))
 		defer cancel()
 		s.conns.Listener.Close()
@@ -214,6 +220,21 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	<-stopped
 	return s.Close()
+}
+
+// awaitGatherer lets the host with rank 0 begin to gather what this host's workers of the last
+// round have written: they may have ended before it could.
+func (s *Server) awaitGatherer() {
+	if !s.cfg.Gathered {
+		return
+	}
+	own := s.cfg.Source.State(s.life)
+	if own == nil || own.Host.GroupRank <= 0 || len(own.Workers) == 0 {
+		return
+	}
+	for end := time.Now().Add(gatherBegins); s.gathers.Load() <= int64(own.Job.Round) && time.Now().Before(end); {
+		time.Sleep(5 * time.Millisecond)
+	}
 }
 
 // closing is the time for what is being answered when the server ends. Lines that another host

@@ -103,7 +103,7 @@ func (o *observed) serve(host string, c *control, calls rendezvous.Caller) (at s
 	}
 	hangUp = func() {}
 	if calls != nil {
-		_, hangUp = o.begin(health.Config{Listener: calls.Calls(), Control: c})
+		_, hangUp = o.begin(health.Config{Listener: calls.Calls(), Control: c, Gathered: o.cfg.Logs.Gather})
 	}
 	return at, hangUp, func() {
 		for _, end := range ends {
