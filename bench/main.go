@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -118,7 +119,9 @@ func run(out, only, bin, restart, change, resume string, quick bool, rounds int)
 		}
 		begin := time.Now()
 		rows, err := m.run(l)
-		if err != nil { // of forty minutes of starting torchrun, one start may fail
+		if err != nil { // of forty minutes of starting torchrun, one start may fail; the page says so
+			line, _, _ := strings.Cut(err.Error(), "\n")
+			p.Again = append(p.Again, m.name+": "+line)
 			fmt.Fprintf(os.Stderr, "bench: %s, once more after: %v\n", m.name, err)
 			rows, err = m.run(l)
 		}

@@ -22,6 +22,7 @@ import (
 type page struct {
 	Machine  []string
 	Missing  []string
+	Again    []string // measurements that failed once, and the error
 	Begin    time.Time
 	Took     time.Duration
 	Sections []section
@@ -127,6 +128,9 @@ brackets; ratios say how many times better muster is. What is measured how: [ben
 
 `)
 	fmt.Fprintf(&b, "* %s, %.0f s in all\n", p.Begin.Format("2006-01-02"), p.Took.Seconds())
+	for _, a := range p.Again {
+		fmt.Fprintf(&b, "* failed, and was measured again: %s\n", a)
+	}
 	for _, line := range append(p.Machine, p.Missing...) {
 		fmt.Fprintf(&b, "* %s\n", line)
 	}

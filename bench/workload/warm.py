@@ -73,4 +73,4 @@ if int(os.environ["TORCHELASTIC_RESTART_COUNT"]) < int(sys.argv[1]):
 dist.barrier()
 dist.destroy_process_group()
 atexit._run_exitfuncs()  # in which a warm worker says what it has imported
-os._exit(0)  # the interpreter's end aborts in one of 40 workers, under torchrun, too
+os._exit(0)  # the interpreter's end aborts now and then, under torchrun, too
