@@ -24,9 +24,10 @@ type Worker struct {
 	Member bool // it was told of a membership
 	Done   int  // the last change that it has completed; 0: it never had the members' state, or waits
 
-	Size           int  // of its replica group
-	Place, Replica int  // its shard and its group, from 1; 0: it was in none, or waits since
-	offered        bool // in the last round
+	Size           int   // of its replica group
+	Place, Replica int   // its shard and its group, from 1; 0: it was in none, or waits since
+	of             int64 // the membership in which that group has this number
+	offered        bool  // in the last round
 
 	Ready, At, Failed *Said // the last of each
 }
@@ -90,7 +91,7 @@ func (h Host) Part(change int) Part {
 		switch {
 		case x.Gone:
 		case x.offered:
-			part.Members = append(part.Members, Member{i, x.Ready.Handle, x.Ready.Step, x.Ready.Next, x.Done == 0, x.Place, x.Replica})
+			part.Members = append(part.Members, Member{i, x.Ready.Handle, x.Ready.Step, x.Ready.Next, x.Done == 0, x.Place, x.Replica, x.of})
 			if part.Size == 0 {
 				part.Size = x.Size
 			} else if part.Size != x.Size {
@@ -199,7 +200,7 @@ func (h Host) Place(plan *Plan, node int) (ranks map[int]int, lost int) {
 		x := h[local]
 		x.Member, x.Failed = true, nil
 		if replica, place := plan.seat(rank); place > 0 {
-			x.Replica, x.Place = replica, place
+			x.Replica, x.Place, x.of = replica, place, plan.UUID
 		}
 	}
 	return ranks, -1

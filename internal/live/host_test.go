@@ -22,7 +22,7 @@ func TestPart(t *testing.T) {
 		4: {Heard: true, Ready: &Said{Handle: "n"}}, // joins
 		5: {},                                       // starts
 	}
-	want := Part{Members: []Member{{0, "h", 9, false, false, 0, 0}, {2, "h", 9, false, true, 0, 0}, {4, "n", 0, false, true, 0, 0}}, Kept: 1, Starting: 1}
+	want := Part{Members: []Member{{0, "h", 9, false, false, 0, 0, 0}, {2, "h", 9, false, true, 0, 0, 0}, {4, "n", 0, false, true, 0, 0, 0}}, Kept: 1, Starting: 1}
 	if diff := cmp.Diff(want, host.Part(4)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -128,9 +128,9 @@ func TestWaits(t *testing.T) {
 	if part := host.Part(4); part.Size != 2 || part.Kept != 2 {
 		t.Errorf("%+v, want a size of 2", part)
 	}
-	place(&Plan{Locals: [][]int{{0, 1}}, Groups: [][]int{{0, 1}}})
+	place(&Plan{UUID: 17, Locals: [][]int{{0, 1}}, Groups: [][]int{{0, 1}}})
 	host[0].Ready, host[1].Gone = &Said{Change: 5, Handle: "h", Step: 11}, true
-	if diff := cmp.Diff([]Member{{0, "h", 11, false, false, 1, 1}}, host.Part(5).Members); diff != "" {
+	if diff := cmp.Diff([]Member{{0, "h", 11, false, false, 1, 1, 17}}, host.Part(5).Members); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	place(&Plan{Locals: [][]int{{}, {0, 1}}, Groups: [][]int{{0, 1}}})
@@ -141,7 +141,7 @@ func TestWaits(t *testing.T) {
 	if host.Joining() != 1 {
 		t.Errorf("%+v does not join", host[1])
 	}
-	if diff := cmp.Diff([]Member{{0, "h", 11, false, true, 1, 0}, {1, "h", 0, false, true, 0, 0}}, host.Part(6).Members); diff != "" {
+	if diff := cmp.Diff([]Member{{0, "h", 11, false, true, 1, 0, 17}, {1, "h", 0, false, true, 0, 0, 0}}, host.Part(6).Members); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	place(&Plan{Locals: [][]int{{0, 1}}, Groups: [][]int{{0, 1}}}) // which does not come about

@@ -22,8 +22,10 @@ type Member struct {
 	Next bool `json:"next,omitempty"`
 	New  bool `json:"new"` // it never had the members' state, or waited
 	// Place is which shard it has, and Replica the group in which it was; both from 1; 0: none.
-	Place   int `json:"place,omitempty"`
-	Replica int `json:"replica,omitempty"`
+	// Groups are numbered anew in each membership; Of is the UUID of the one that is meant.
+	Place   int   `json:"place,omitempty"`
+	Replica int   `json:"replica,omitempty"`
+	Of      int64 `json:"of,omitempty"`
 }
 
 // A Plan is the membership of a round. Ranks go by group rank, then local rank.

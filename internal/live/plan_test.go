@@ -10,14 +10,18 @@ import (
 
 func TestAgree(t *testing.T) {
 	old := func(local int, handle string, step int64) Member {
-		return Member{local, handle, step, false, false, 0, 0}
+		return Member{local, handle, step, false, false, 0, 0, 0}
 	}
-	fresh := func(local int, handle string) Member { return Member{local, handle, 0, false, true, 0, 0} }
+	fresh := func(local int, handle string) Member { return Member{local, handle, 0, false, true, 0, 0, 0} }
 	in := func(local int, handle string, step int64, place, replica int) Member {
-		return Member{local, handle, step, false, false, place, replica}
+		return Member{local, handle, step, false, false, place, replica, 0}
 	}
 	back := func(local int, handle string, step int64, place int) Member { // it has waited
-		return Member{local, handle, step, false, true, place, 0}
+		return Member{local, handle, step, false, true, place, 0, 0}
+	}
+	since := func(uuid int64, m Member) Member {
+		m.Of = uuid
+		return m
 	}
 	next := func(m Member) Member { // it is in the barrier before the optimizers
 		m.Next = true
@@ -47,7 +51,7 @@ func TestAgree(t *testing.T) {
 		{"one is between two steps", []Part{{Members: []Member{old(0, "a", -1), old(1, "b", 9)}, Kept: 2}},
 			&Plan{Lacks: 1, Handles: []string{"a", "b"}, Steps: []int64{-1, 9}, Source: 1, Joined: []int{}, Locals: [][]int{{0, 1}}}},
 		{"all are", []Part{{Members: []Member{old(0, "a", -1)}, Kept: 1}, {Members: []Member{fresh(0, "n")}}}, &Plan{Torn: true, Why: "no worker has the state of a whole step, or none has some shard of it", Source: -1}},
-		{"those that are left had no state yet, of two checkpoints", []Part{{Members: []Member{fresh(0, "a"), {1, "b", 50, false, true, 0, 0}}}},
+		{"those that are left had no state yet, of two checkpoints", []Part{{Members: []Member{fresh(0, "a"), {1, "b", 50, false, true, 0, 0, 0}}}},
 			&Plan{Lacks: 1, Handles: []string{"a", "b"}, Steps: []int64{0, 50}, Source: 1, Joined: []int{0, 1}, Locals: [][]int{{0, 1}}}},
 		{"one joins with rank 0", []Part{{Members: []Member{fresh(0, "n"), old(1, "b", 9)}, Kept: 1}},
 			&Plan{Lacks: 1, Handles: []string{"n", "b"}, Steps: []int64{0, 9}, Source: 1, Joined: []int{0}, Locals: [][]int{{0, 1}}}},
@@ -58,6 +62,9 @@ func TestAgree(t *testing.T) {
 				Groups: [][]int{{0, 1}, {2, 3}}, Lacks: 2}},
 		{"two that are left make one", []Part{of(2, in(1, "b", 7, 2, 1)), of(2, in(0, "c", 7, 1, 2))},
 			&Plan{Handles: []string{"b", "c"}, Steps: []int64{7, 7}, Source: -1, Joined: []int{}, Locals: [][]int{{1}, {0}}, Groups: [][]int{{1, 0}}, Lacks: 2}},
+		{"a host comes back that was cut off when others had these numbers", []Part{of(2, since(2, in(0, "a", 9, 1, 1)), since(2, in(1, "b", 9, 2, 1))), of(2, in(0, "c", 7, 2, 1), in(1, "d", 7, 1, 1))},
+			&Plan{Handles: []string{"a", "b", "c", "d"}, Steps: []int64{9, 9, 7, 7}, Source: 0, Joined: []int{}, Locals: [][]int{{0, 1}, {0, 1}},
+				Groups: [][]int{{0, 1}, {3, 2}}, Lacks: 2}},
 		{"one has completed a step more, and goes back", []Part{of(2, in(0, "a", 8, 1, 1), in(1, "b", 7, 2, 1)), of(2, in(0, "c", 7, 1, 2), in(1, "d", 7, 2, 2))},
 			&Plan{Handles: []string{"a", "b", "c", "d"}, Steps: []int64{8, 7, 7, 7}, Source: 1, Joined: []int{}, Locals: [][]int{{0, 1}, {0, 1}},
 				Groups: [][]int{{0, 1}, {2, 3}}, Lacks: 2}},

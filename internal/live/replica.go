@@ -19,21 +19,25 @@ func replicaGroups(size int, members []seat) (groups [][]int, lacks int) {
 		}
 		return groups, 1
 	}
-	last := map[int][]int{} // by the number of the group
+	type group struct {
+		of      int64
+		replica int
+	}
+	last := map[group][]int{}
 	for i, m := range members {
 		if m.Replica > 0 {
-			last[m.Replica] = append(last[m.Replica], i)
+			last[group{m.Of, m.Replica}] = append(last[group{m.Of, m.Replica}], i)
 		}
 	}
 	var rest, behind []int // those that waited come second
 	for i, m := range members {
-		switch {
+		switch were := last[group{m.Of, m.Replica}]; {
 		case m.Replica == 0:
 			behind = append(behind, i)
-		case len(last[m.Replica]) < size:
+		case len(were) < size:
 			rest = append(rest, i)
-		case last[m.Replica][0] == i:
-			group := slices.Clone(last[m.Replica])
+		case were[0] == i:
+			group := slices.Clone(were)
 			slices.SortFunc(group, func(a, b int) int { return members[a].Place - members[b].Place })
 			groups = append(groups, group)
 		}
