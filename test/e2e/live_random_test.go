@@ -72,13 +72,14 @@ type liveGroup struct {
 // A liveSite is a live job whose memberships are watched.
 type liveSite struct {
 	*site
-	random  *rand.Rand
-	workers []int  // by host
-	agents  []*job // by host
-	flags   func(host int) string
-	cut     map[int]bool // hosts that were cut off some time
-	boots   int
-	groups  map[int]*liveGroup
+	random   *rand.Rand
+	workers  []int  // by host
+	agents   []*job // by host
+	replicas bool   // of more than one worker
+	flags    func(host int) string
+	cut      map[int]bool // hosts that were cut off some time
+	boots    int
+	groups   map[int]*liveGroup
 }
 
 // heed reads one report of a member and checks that it agrees with the others about the group.
@@ -106,16 +107,16 @@ func (l *liveSite) heed(line string) *liveGroup {
 	return known
 }
 
-// whole waits for a complete membership of a world that satisfies a condition. Agents that
-// end meanwhile are started again; only those of hosts that were cut off may.
-func (l *liveSite) whole(world int, is func(*liveGroup) bool) *liveGroup {
+// whole waits for a complete membership that satisfies a condition. Agents that end meanwhile are
+// started again; only those of hosts that were cut off may.
+func (l *liveSite) whole(is func(*liveGroup) bool) *liveGroup {
 	l.t.Helper()
 	look := time.NewTicker(200 * time.Millisecond)
 	defer look.Stop()
 	for timeout := time.After(patience); ; {
 		select {
 		case line := <-l.board.Lines:
-			if g := l.heed(line); len(g.ranks) == g.world && g.world == world && is(g) {
+			if g := l.heed(line); len(g.ranks) == g.world && is(g) {
 				return g
 			}
 		case <-look.C:
@@ -130,7 +131,7 @@ func (l *liveSite) whole(world int, is func(*liveGroup) bool) *liveGroup {
 				}
 			}
 		case <-timeout:
-			l.fatalf("no membership of %d", world)
+			l.fatalf("no such membership")
 		}
 	}
 }
@@ -169,7 +170,12 @@ func (l *liveSite) trouble(g *liveGroup) (what string, lost []liveID, hit int) {
 		must(l.lab.Host(host).Command(context.Background(), "sh", "-c", fmt.Sprintf("for i in $(seq %d); do /bin/true; done", 10*l.boots)).Run())
 		l.agents[host] = l.start(host, l.flags(host))
 	}
-	switch l.random.IntN(8) {
+	kinds := 9
+	if l.replicas {
+		kinds = 8
+	}
+	hit = -1
+	switch l.random.IntN(kinds) {
 	case 0, 1:
 		kill(at)
 		return "a worker is killed", lost, -1
@@ -197,18 +203,35 @@ func (l *liveSite) trouble(g *liveGroup) (what string, lost []liveID, hit int) {
 		host = l.holds(host)
 		off(host)
 		return "the holder, or a host, is lost", nil, host
-	default:
+	case 7:
 		what = "a host is cut off"
 		l.cut[host] = true
 		l.lab.Host(host).Unplug()
-		if l.random.IntN(2) == 0 {
-			l.whole(g.world-l.workers[host], func(now *liveGroup) bool { return now.uuid > g.uuid })
+		if l.replicas || l.random.IntN(2) == 0 { // with a kill, too, there might be no replica group left
+			l.whole(func(now *liveGroup) bool {
+				return now.uuid > g.uuid && (now.world == g.world-l.workers[host] || l.replicas && now.world < g.world)
+			})
 		} else {
 			what += " for a moment, in which a worker is killed"
 			kill(at)
 		}
 		l.lab.Host(host).Plug()
 		return what, lost, host
+	default: // not with replica groups, of which those wait that have lost a peer
+		l.scale(host, 2)
+		small := l.whole(func(now *liveGroup) bool { return now.uuid > g.uuid && now.world < g.world })
+		stay := slices.Collect(maps.Values(small.ranks))
+		for _, id := range g.ranks {
+			switch {
+			case slices.Contains(stay, id):
+			case hit >= 0 && hit != id.host:
+				l.fatalf("of %+v hosts %d and %d are not in %+v", g, hit, id.host, small)
+			default:
+				hit = id.host
+			}
+		}
+		l.scale(host, 3)
+		return "one host less is wanted, and again one more", nil, hit
 	}
 }
 
@@ -236,12 +259,12 @@ func (l *liveSite) play(times int, done func()) {
 	for _, n := range l.workers {
 		world += n
 	}
-	g := l.whole(world, func(*liveGroup) bool { return true })
+	g := l.whole(func(now *liveGroup) bool { return now.world == world })
 	for range times {
 		what, lost, hit := l.trouble(g)
 		l.t.Logf("after membership %d: %s: %v, host %d", g.uuid, what, lost, hit)
-		now := l.whole(world, func(now *liveGroup) bool {
-			return now.uuid > g.uuid && !slices.ContainsFunc(slices.Collect(maps.Values(now.ranks)), func(id liveID) bool { return slices.Contains(lost, id) })
+		now := l.whole(func(now *liveGroup) bool {
+			return now.world == world && now.uuid > g.uuid && !slices.ContainsFunc(slices.Collect(maps.Values(now.ranks)), func(id liveID) bool { return slices.Contains(lost, id) })
 		})
 		stay := slices.Collect(maps.Values(now.ranks))
 		for rank, id := range g.ranks {
@@ -266,6 +289,20 @@ func TestLiveRandom(t *testing.T) {
 	eachSequence(t, 16, liveBackends, func(t *testing.T, c *hostsBackend, random *rand.Rand) {
 		gate := testproc.NewGate(t)
 		newLive(t, c, random, []int{2, 2, 1}, testproc.Env(nil, gate, ""), "--no-python", worker("live", "gate", "exit:0")...).play(4, gate.Open)
+	})
+}
+
+// The same where two workers are a replica group: the peer of one that is lost waits for another.
+func TestLiveRandomReplicas(t *testing.T) {
+	backends := liveBackends
+	if os.Getenv("MUSTER_SEQUENCES") == "" {
+		backends = []string{"etcd"}
+	}
+	eachSequence(t, 4, backends, func(t *testing.T, c *hostsBackend, random *rand.Rand) {
+		gate := testproc.NewGate(t)
+		l := newLive(t, c, random, []int{2, 2, 2}, testproc.Env(nil, gate, ""), "--no-python", worker("replica:2", "gate", "exit:0")...)
+		l.replicas = true
+		l.play(4, gate.Open)
 	})
 }
 

@@ -26,13 +26,7 @@ func TestScale(t *testing.T) {
 			up := s.running(time.Time{}, 2)
 			for i, want := range []int{3, 1} {
 				asked := time.Now()
-				for said := ""; !strings.Contains(said, "shall have "+itoa(want)+" host"); {
-					j := onHost(t, s.lab.Host(i), s.wrote, errand{argv: []string{filepath.Join(bin, "muster"), "scale", s.runID, itoa(want)}})
-					if status := j.status(); status != 0 && !strings.Contains(j.errs(), "cannot be reached at the moment") {
-						t.Fatal(j.console())
-					}
-					said = j.out()
-				}
+				s.scale(i, want)
 				up = s.running(asked, want)
 				s.agree(up)
 				if up[0].restart != 0 {
@@ -59,6 +53,18 @@ func TestScale(t *testing.T) {
 			}
 			s.want(0, agents...)
 		})
+	}
+}
+
+// scale has the agent of a host told how many hosts the job shall have.
+func (s *site) scale(host, want int) {
+	s.t.Helper()
+	for said := ""; !strings.Contains(said, "shall have "+itoa(want)+" host"); {
+		j := onHost(s.t, s.lab.Host(host), s.wrote, errand{argv: []string{filepath.Join(bin, "muster"), "scale", s.runID, itoa(want)}})
+		if status := j.status(); status != 0 && !strings.Contains(j.errs(), "cannot be reached at the moment") {
+			s.fatalf("muster scale: %s", j.console())
+		}
+		said = j.out()
 	}
 }
 
