@@ -237,6 +237,10 @@ func (s *Server) followLogs(w http.ResponseWriter, r *http.Request) {
 	}
 	whole := s.wholeJob(r)
 	if q.Gather = q.Gather && s.cfg.Control != nil && !whole; q.Gather {
+		if !s.cfg.Gathered {
+			write(w, textReply(http.StatusConflict, "this host runs without --gather, and prints its lines itself"))
+			return
+		}
 		defer keep(r.Context())()
 	}
 	if whole {

@@ -220,3 +220,19 @@ func TestEndAwaitsGatherer(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A host without --gather prints its lines itself, and nobody else does.
+func TestGatherRefused(t *testing.T) {
+	members, _ := job(t, 2)
+	m := members[1]
+	_, url := serve(t, m.fake, func(c *health.Config) { c.Control, c.Logs = m, m })
+	q := health.LogQuery{Stdout: true, Gather: true, Lines: -1, HostOnly: true}
+	answer, err := http.Get(url + q.Path())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if text, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode != http.StatusConflict || !strings.Contains(string(text), "runs without --gather") {
+		t.Errorf("%d %q, %v", answer.StatusCode, text, err)
+	}
+}

@@ -232,7 +232,11 @@ func (s *Server) awaitGatherer() {
 	if own == nil || own.Host.GroupRank <= 0 || len(own.Workers) == 0 {
 		return
 	}
-	for end := time.Now().Add(gatherBegins); s.gathers.Load() <= int64(own.Job.Round) && time.Now().Before(end); {
+	for end := time.Now().Add(gatherBegins); s.gathers.Load() <= int64(own.Job.Round); {
+		if time.Now().After(end) {
+			s.log.Warn("this host's lines are on no console, since nobody gathers them: the host with rank 0 is lost or runs without --gather; its log files have them")
+			return
+		}
 		time.Sleep(5 * time.Millisecond)
 	}
 }
