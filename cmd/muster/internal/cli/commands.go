@@ -38,7 +38,7 @@ func subcommands() []subcommand {
 		{group: "Watch it", name: "top", what: "watch a live job in the terminal", ends: [2]string{"it showed something", "it found no job, or the job did not answer"}, usage: topUsage, stops: append(interrupt[:2:2], syscall.SIGHUP), do: topCommand},
 		{name: "dump", what: "show the stacks of workers on this host", ends: [2]string{"it showed something", "it found no worker, or the job has ended"}, usage: dumpUsage, stops: interrupt, do: dumpCommand},
 		{name: "ps", what: "list this user's jobs on this host", ends: [2]string{"it listed the jobs, or there is none", "a directory for sockets cannot be trusted"}, usage: psUsage, do: psCommand},
-		{name: "stop", what: "stop a job's workers on this host", ends: [2]string{"it is done", "there is no such job, or the job does not stop"}, usage: stopUsage, stops: interrupt, do: stopCommand},
+		{name: "stop", what: "stop a job on all its hosts", ends: [2]string{"it is done", "there is no such job, or the job does not stop"}, usage: stopUsage, stops: interrupt, do: stopCommand},
 		{name: "restart", what: "start a job's workers again", ends: [2]string{"it is done", "there is no such job, or it cannot restart"}, usage: restartUsage, do: restartCommand},
 		{name: "scale", what: "change how many hosts a job shall have", ends: [2]string{"it is done", "there is no such job, or it cannot have so many"}, usage: scaleUsage, do: scaleCommand},
 		{name: "signal", what: "send a signal to a job's workers", ends: [2]string{"it is done", "there is no such job or worker"}, usage: signalUsage, words: bare([]string{"USR1", "USR2", "HUP", "INT", "TERM", "CONT", "STOP"}), do: signalCommand},

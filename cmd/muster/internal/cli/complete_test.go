@@ -66,13 +66,13 @@ printf '%%s\n' "${COMPREPLY[@]-}"`, words[0]), "bash", completionFile(t, "bash",
 func TestBashDescribes(t *testing.T) {
 	const list = "63"
 	for _, tt := range []struct{ line, want string }{
-		{"muster|s", `stop    stop a job's workers on this host
+		{"muster|s", `stop    stop a job on all its hosts
 scale   change how many hosts a job shall have
 signal  send a signal to a job's workers
 store   serve a TCPStore, or the rendezvous of jobs
 sim     simulate the rendezvous of many hosts
 `},
-		{"muster|sto", `stop   stop a job's workers on this host
+		{"muster|sto", `stop   stop a job on all its hosts
 store  serve a TCPStore, or the rendezvous of jobs
 `},
 		{"muster|stor", "store\n"},
@@ -221,7 +221,7 @@ func fishOffers(t *testing.T, line string) []string {
 func TestFishDescribes(t *testing.T) {
 	for _, tt := range []struct{ line, want string }{
 		{"muster stor", "store\tserve a TCPStore, or the rendezvous of jobs"},
-		{"muster help sto", "stop\tstop a job's workers on this host|store\tserve a TCPStore, or the rendezvous of jobs"},
+		{"muster help sto", "stop\tstop a job on all its hosts|store\tserve a TCPStore, or the rendezvous of jobs"},
 		{"muster run --rdzv-backend c", "c10d\tone host serves it; torchrun's agents can join"},
 		{"muster policy c", "check\tsay what is wrong with a policy"},
 		{"torchrun --tee ", "0\tnone|1\tstdout|2\tstderr|3\tboth"},
