@@ -234,8 +234,8 @@ def load(varying, names):
 class Request:
     def __init__(self, fields, fds):
         text = [os.fsdecode(f) for f in fields]
-        self.path, self.learn, self.subject, count = text[1], text[2], text[3], int(text[4])
-        self.argv, self.environ = text[5 : 5 + count], text[5 + count :]
+        self.path, self.learn, self.subject, self.look, count = text[1], text[2], text[3], text[4], int(text[5])
+        self.argv, self.environ = text[6 : 6 + count], text[6 + count :]
         self.fds = fds
         self.flags, self.module, self.script, self.text = 1, None, None, None
         while not self.is_program(self.argv[self.flags]):
@@ -257,7 +257,7 @@ def serve(varying, dirs, environ, said):
     while True:
         fields, fds = receive()
         request = Request(fields, fds)
-        why = differs(request, environ, varying, dirs, before)
+        why = differs(request, environ, varying) or request.look and moved(request, dirs, before)
         if why:
             send("error", why)
         elif work():
@@ -277,12 +277,17 @@ def is_module(directory, name):
     return any(os.path.isfile(os.path.join(directory, name, "__init__" + s)) for s in suffixes)
 
 
-def differs(request, environ, varying, dirs, before):
+def differs(request, environ, varying):
     """Says why the template is not what the worker would become; None if it is."""
     wanted = dict(e.partition("=")[::2] for e in request.environ)
     for name in sorted(set(wanted) ^ set(environ) | {n for n in wanted if wanted[n] != environ.get(n)}):
         if name not in varying:
             return "%s has another value than when the modules were imported" % name
+    return None
+
+
+def moved(request, dirs, before):
+    """The same for files, once for the workers of a start: a look takes long on a slow file system."""
     if stamp(dirs) != before:
         return "a package was installed or removed since the modules were imported"
     top = {name.partition(".")[0] for name in sys.modules}

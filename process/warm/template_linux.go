@@ -224,13 +224,16 @@ func (t *template) load(ctx context.Context, limit time.Duration, hangs func(mod
 	}
 }
 
-// fork is process.Config.Fork.
-func (t *template) fork(img process.Image, adopt func(int) error) error {
-	learn := ""
+// fork is process.Config.Fork. With look the template looks for files that have changed.
+func (t *template) fork(img process.Image, adopt func(int) error, look bool) error {
+	learn, looks := "", ""
 	if img.LocalRank == 0 {
 		learn = t.learn
 	}
-	fields := append([]string{"fork", img.Path, learn, t.program.script, strconv.Itoa(len(img.Args))}, img.Args...)
+	if look {
+		looks = "look"
+	}
+	fields := append([]string{"fork", img.Path, learn, t.program.script, looks, strconv.Itoa(len(img.Args))}, img.Args...)
 	if err := t.send(img.Files, append(fields, img.Env...)...); err != nil {
 		return t.lost(err)
 	}

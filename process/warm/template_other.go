@@ -35,7 +35,7 @@ func startTemplate(*Host, *program, []string, bool) (*template, error) {
 func (*template) load(context.Context, time.Duration, func(string)) (map[string]string, error) {
 	return nil, nil
 }
-func (*template) fork(process.Image, func(int) error) error { return nil }
-func (*template) isAlive() bool                             { return false }
-func (*template) lastStep() string                          { return "" }
-func (*template) close()                                    {}
+func (*template) fork(process.Image, func(int) error, bool) error { return nil }
+func (*template) isAlive() bool                                   { return false }
+func (*template) lastStep() string                                { return "" }
+func (*template) close()                                          {}

@@ -118,7 +118,7 @@ func (h *Host) Start(cfg process.Config) (*process.Group, error) {
 	defer h.mu.Unlock()
 	defer h.waits.Store(false)
 	p, err := newProgram(&cfg, h.cfg.Varies)
-	forked := 0
+	forked, started := 0, false
 	switch {
 	case h.off:
 	case err != nil:
@@ -133,7 +133,7 @@ func (h *Host) Start(cfg process.Config) (*process.Group, error) {
 		if t := h.now.Load(); t != nil {
 			t.learn = h.memory.dir
 			cfg.Fork = func(img process.Image, adopt func(int) error) error {
-				err := t.fork(img, adopt)
+				err := t.fork(img, adopt, forked == 0 || started)
 				if err == nil {
 					forked++
 				}
@@ -146,6 +146,7 @@ func (h *Host) Start(cfg process.Config) (*process.Group, error) {
 		h.begun = time.Now()
 	}
 	g, err := h.cfg.Supervisor.Start(cfg)
+	started = true // who replaces one of them comes later
 	if err == nil {
 		h.forked.Add(int64(forked))
 		h.execed.Add(int64(len(cfg.Envs) - forked))
