@@ -3,16 +3,22 @@
 package e2e
 
 import (
+	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/muster-run/muster/internal/numa"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
 
@@ -87,6 +93,19 @@ func TestHostsOneJob(t *testing.T) {
 					t.Errorf("worker %d: %+v of %+v", i, w, state.Hosts)
 				}
 			}
+			type psJob struct {
+				PID, Hosts int
+				Ranks      []int
+			}
+			var ps struct{ Jobs []psJob }
+			if err := json.Unmarshal([]byte(s.command(spare, 0, "ps", "--json").out()), &ps); err != nil {
+				t.Error(err)
+			}
+			if !slices.ContainsFunc(ps.Jobs, func(j psJob) bool {
+				return fmt.Sprint(j.PID) == agent && j.Hosts == 3 && slices.Equal(j.Ranks, []int{0, 1, 2, 3, 4, 5})
+			}) {
+				t.Errorf("muster ps: %+v", ps)
+			}
 			if got := s.command(spare, 0, "signal", "CONT", agent).out(); strings.Count(got, "rank ") != 6 {
 				t.Errorf("muster signal: %q", got)
 			}
@@ -118,38 +137,67 @@ func TestHostsOneJob(t *testing.T) {
 func (s *site) waitingHost() int { return len(s.lab.Hosts()) - 1 }
 
 // A rank that hangs on one of several hosts is named in the first line of what each says,
-// whoever holds the rendezvous.
+// whoever holds the rendezvous. TestHangOverHosts has an agent of torchrun.
 func TestHostsHang(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		backend        string // with torchrun: TestHangOverHosts
+		backend        string
 		hosts, workers int
 	}{{"c10d", 4, 2}, {"etcd", 3, 1}, {"quorum", 3, 1}} {
 		t.Run(tt.backend, func(t *testing.T) {
 			t.Parallel()
-			c := backend(t, tt.backend)
-			s := newSite(t, tt.hosts+c.hosts)
-			rank, last := 2*tt.workers, tt.hosts-1
-			s.env = withPython(t, testproc.Unpaused, fmt.Sprint("ODD=", rank)).env
-			c.prepare(s)
-			path, err := filepath.Abs("testdata/hang.py")
-			if err != nil {
-				t.Fatal(err)
-			}
-			s.program = []string{path}
-			flags := fmt.Sprintf("--nnodes %d --nproc-per-node %d", tt.hosts, tt.workers)
-			agents := append(s.startAll(last, flags+" --hang-timeout 8"), s.start(last, flags)) // whose hang others notice
-			s.want(1, agents...)
-			odd := regexp.MustCompile(fmt.Sprintf(`what the workers did: %d ranks in all_reduce \(distributed_c10d\.py:\d+\), rank %d on host\d in load_batch \(hang\.py:\d+\)`, tt.hosts*tt.workers-1, rank))
-			for i, j := range agents {
-				if !odd.MatchString(j.errs()) {
-					t.Errorf("host %d does not say who differs:\n%s", i, j.errs())
-				}
-				if !strings.Contains(j.errs(), fmt.Sprintf("\nmuster: rank %d (local_rank 0, pid ", rank)) || !strings.Contains(j.errs(), "it differs from the ranks that wait") {
-					t.Errorf("host %d does not blame rank %d:\n%s", i, rank, j.errs())
-				}
-			}
+			hostsHang(t, tt.backend, tt.hosts, tt.workers, nil)
 		})
+	}
+}
+
+// The same with eight ranks each, and with an agent of torchrun.
+func TestJudgeHostsHang(t *testing.T) {
+	other := judge(t)
+	t.Run("beside torchrun", func(t *testing.T) { hostsHang(t, "c10d", 4, 2, &other) })
+	for _, name := range []string{"c10d", "etcd", "quorum"} {
+		t.Run(name, func(t *testing.T) { hostsHang(t, name, 4, 2, nil) })
+	}
+}
+
+// hostsHang lets the first rank of the third host hang. Host 1 may have an agent of another
+// launcher, which takes no part in the search.
+func hostsHang(t *testing.T, name string, hosts, workers int, other *launcher) {
+	c := backend(t, name)
+	s := newSite(t, hosts+c.hosts)
+	rank, last, known := 2*workers, hosts-1, hosts*workers-1
+	s.env = withPython(t, testproc.Unpaused, fmt.Sprint("ODD=", rank)).env
+	c.prepare(s)
+	path, err := filepath.Abs("testdata/hang.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.program = []string{path}
+	flags := fmt.Sprintf("--nnodes %d --nproc-per-node %d", hosts, workers)
+	var agents []*job
+	for i := range hosts {
+		switch {
+		case i == 1 && other != nil:
+			s.startOf(*other, i, flags)
+			known -= workers
+		case i == last: // notices what others say
+			agents = append(agents, s.start(i, flags))
+		default:
+			agents = append(agents, s.start(i, flags+" --hang-timeout 8"))
+		}
+	}
+	s.want(1, s.agents...)
+	odd := regexp.MustCompile(fmt.Sprintf(`what the workers did: %d ranks in all_reduce \(distributed_c10d\.py:\d+\), rank %d on host2 in load_batch \(hang\.py:\d+\)`, known, rank))
+	for _, j := range agents {
+		if !odd.MatchString(j.errs()) {
+			t.Errorf("%s does not say who differs:\n%s", j.l.name, j.errs())
+		}
+		if !strings.Contains(j.errs(), fmt.Sprintf("\nmuster: rank %d (local_rank 0, pid ", rank)) || !strings.Contains(j.errs(), "it differs from the ranks that wait") {
+			t.Errorf("%s does not blame rank %d:\n%s", j.l.name, rank, j.errs())
+		}
+		if other != nil && !strings.Contains(j.errs(), "nothing known of group rank 1 (group rank 1 is an agent of torchrun, which takes no calls)") {
+			t.Errorf("%s does not say what it cannot know:\n%s", j.l.name, j.errs())
+		}
 	}
 }
 
@@ -161,53 +209,75 @@ func TestHostsLastWords(t *testing.T) {
 	for _, name := range []string{"c10d", "quorum"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := backend(t, name)
-			s := newSite(t, 3)
-			s.env = withPython(t).env
-			c.prepare(s)
-			s.program = []string{script(t, "dies.py", `
+			lastWords(t, name, func(s *site, _ *job, others []*job) {
+				for _, j := range others {
+					s.untilSays(j, "is kept here, too")
+				}
+			})
+		})
+	}
+}
+
+// The same a hundred times, the power lost a tenth of a second after the worker raised.
+func TestJudgeLastWords(t *testing.T) {
+	judge(t)
+	for i := range 100 {
+		name := []string{"c10d", "quorum"}[i%2]
+		t.Run(fmt.Sprint(name, i), func(t *testing.T) {
+			lastWords(t, name, func(s *site, zero *job, _ []*job) {
+				s.untilSays(zero, "raises\n")
+				time.Sleep(100 * time.Millisecond)
+			})
+		})
+	}
+}
+
+// lastWords lets rank 0 fail and cuts the power of its host when failed returns.
+func lastWords(t *testing.T, name string, failed func(s *site, zero *job, others []*job)) {
+	c := backend(t, name)
+	s := newSite(t, 3)
+	s.env = withPython(t).env
+	c.prepare(s)
+	s.program = []string{script(t, "dies.py", `
 import os, sys, time
 if os.environ["RANK"] == "0":
     sys.stderr.write("filler\n" * 9000)
+    print("raises", flush=True)
     raise ValueError("the last straw")
 time.sleep(1000)
 `)}
-			dir := t.TempDir()
-			agents := s.startAll(3, "--nnodes 3 --redirects 3 --log-dir "+dir)
-			var zero *job
-			var others []*job
-			for _, j := range agents {
-				if s.untilSays(j, "rendezvous complete"); strings.Contains(j.errs(), " node=0 nodes=3") {
-					zero = j
-				} else {
-					others = append(others, j)
-				}
+	dir := t.TempDir()
+	agents := s.startAll(3, "--nnodes 3 --redirects 2 --log-dir "+dir)
+	var zero *job
+	var others []*job
+	for _, j := range agents {
+		if s.untilSays(j, "rendezvous complete"); strings.Contains(j.errs(), " node=0 nodes=3") {
+			zero = j
+		} else {
+			others = append(others, j)
+		}
+	}
+	failed(s, zero, others)
+	s.lab.Host(s.hostOf(zero)).PowerOff()
+	s.want(1, others...)
+	kept, err := filepath.Glob(filepath.Join(dir, "*", "attempt_0", "stderr_of_rank_0.log"))
+	if err != nil || len(kept) != 2 {
+		t.Fatalf("kept at %q, %v", kept, err)
+	}
+	for _, path := range kept {
+		if text := contents(t, path); len(text) < 60_000 || !strings.HasSuffix(text, "ValueError: the last straw\n") {
+			t.Errorf("%s has %d bytes, at the end %q", path, len(text), text[max(0, len(text)-100):])
+		}
+		var report struct {
+			Failures []struct {
+				Rank      int
+				Traceback string
 			}
-			for _, j := range others {
-				s.untilSays(j, "is kept here, too")
-			}
-			s.lab.Host(s.hostOf(zero)).PowerOff()
-			s.want(1, others...)
-			kept, err := filepath.Glob(filepath.Join(dir, "*", "attempt_0", "stderr_of_rank_0.log"))
-			if err != nil || len(kept) != 2 {
-				t.Fatalf("kept at %q, %v", kept, err)
-			}
-			for _, path := range kept {
-				if text := contents(t, path); len(text) < 60_000 || !strings.HasSuffix(text, "ValueError: the last straw\n") {
-					t.Errorf("%s has %d bytes, at the end %q", path, len(text), text[max(0, len(text)-100):])
-				}
-				var report struct {
-					Failures []struct {
-						Rank      int
-						Traceback string
-					}
-				}
-				readJSON(t, filepath.Join(filepath.Dir(path), "report.json"), &report)
-				if len(report.Failures) == 0 || report.Failures[0].Rank != 0 || !strings.Contains(report.Failures[0].Traceback, `raise ValueError("the last straw")`) {
-					t.Errorf("%+v", report)
-				}
-			}
-		})
+		}
+		readJSON(t, filepath.Join(filepath.Dir(path), "report.json"), &report)
+		if len(report.Failures) == 0 || report.Failures[0].Rank != 0 || !strings.Contains(report.Failures[0].Traceback, `raise ValueError("the last straw")`) {
+			t.Errorf("%+v", report)
+		}
 	}
 }
 
@@ -255,6 +325,66 @@ func TestHostsGather(t *testing.T) {
 			if consoles != 1 {
 				t.Errorf("%d hosts have printed lines", consoles)
 			}
+		})
+	}
+}
+
+// Ten million lines of eight workers on four hosts come out on the console of one, each once and
+// in order, whose reader rests three times for two seconds.
+func TestJudgeGatherMany(t *testing.T) {
+	judge(t)
+	const each = 1_250_000
+	for _, tt := range []struct{ name, flags string }{{"plain", ""}, {"collapsed", "--collapse"}} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newSite(t, 4)
+			backend(t, "c10d").prepare(s)
+			s.program = []string{"seq", "0", fmt.Sprint(each - 1)}
+			flags := fmt.Sprintf("--nnodes 4 --nproc-per-node 2 --no-python --tee 1 --gather console %s --log-dir %s", tt.flags, t.TempDir())
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			s.stdout = w
+			s.start(0, flags)
+			w.Close()
+			s.stdout = nil
+			for i := 1; i < 4; i++ {
+				s.start(i, flags)
+			}
+			var next [8]int
+			lines, total, rests := 0, 0, 0
+			for in := bufio.NewScanner(r); in.Scan(); lines++ {
+				head, number, _ := strings.Cut(in.Text(), "]:")
+				list, _, _ := strings.Cut(strings.TrimPrefix(head, "["), " ")
+				ranks, err := numa.ParseRanges(list)
+				n, err2 := strconv.Atoi(number)
+				if err := errors.Join(err, err2); err != nil {
+					t.Fatalf("%q: %v", in.Text(), err)
+				}
+				for _, rank := range ranks {
+					if next[rank] != n {
+						t.Fatalf("rank %d: line %d, want %d", rank, n, next[rank])
+					}
+					next[rank]++
+					total++
+				}
+				if total > (rests+1)*2_500_000 && rests < 3 {
+					rests++
+					time.Sleep(2 * time.Second)
+				}
+			}
+			s.want(0, s.agents...)
+			if total != 8*each {
+				t.Errorf("%d lines of each rank, want %d", next, each)
+			}
+			for _, j := range s.agents {
+				j.saysNot("gathered lines are missing")
+				if j.out() != "" {
+					t.Errorf("%s prints lines, too", j.l.name)
+				}
+			}
+			t.Logf("%d lines came out for %d", lines, total)
 		})
 	}
 }

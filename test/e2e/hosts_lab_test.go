@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -38,6 +39,8 @@ type site struct {
 	flags func(host int) string
 	// program is run by the workers instead of hostworker.
 	program []string
+	// stdout is that of the agents that start next, default a file that out() reads.
+	stdout *os.File
 	// env is added to the agents'.
 	env []string
 	all []hostReport
@@ -110,7 +113,13 @@ const (
 // start starts an agent on a host.
 func (s *site) start(host int, flags string) *job {
 	s.t.Helper()
-	all := fmt.Sprintf("run --rdzv-id %s %s %s", s.runID, s.flags(host), flags)
+	return s.startOf(launcher{"muster", []string{filepath.Join(bin, "muster"), "run"}}, host, flags)
+}
+
+// startOf starts an agent of muster or of torchrun on a host.
+func (s *site) startOf(l launcher, host int, flags string) *job {
+	s.t.Helper()
+	all := fmt.Sprintf("--rdzv-id %s %s %s", s.runID, s.flags(host), flags)
 	program := s.program
 	if program == nil {
 		all += " --no-python"
@@ -118,8 +127,9 @@ func (s *site) start(host int, flags string) *job {
 	}
 	h := s.lab.Host(host)
 	j := onHost(s.t, h, s.wrote, errand{
-		argv: slices.Concat([]string{filepath.Join(bin, "muster")}, strings.Fields(all), program),
-		env:  slices.Concat(testproc.Env(s.board.Board, nil, ""), []string{"MUSTER_E2E_DIR=" + s.dir, "LOGLEVEL=INFO"}, s.env),
+		argv:   slices.Concat(l.argv, strings.Fields(all), program),
+		env:    slices.Concat(testproc.Env(s.board.Board, nil, ""), []string{"MUSTER_E2E_DIR=" + s.dir, "LOGLEVEL=INFO"}, s.env),
+		stdout: s.stdout,
 	})
 	j.l.name = fmt.Sprintf("agent on %s", h.Name)
 	s.agents = append(s.agents, j)
@@ -138,9 +148,10 @@ func (s *site) startAll(n int, flags string) []*job {
 
 // An errand is what to start on a host.
 type errand struct {
-	argv  []string
-	env   []string // added to the usual environment
-	stdin *os.File // default /dev/null
+	argv   []string
+	env    []string // added to the usual environment
+	stdin  *os.File // default /dev/null
+	stdout *os.File // default a file that out() reads
 }
 
 // onHost starts something on a host as a job. It says on wrote when there is output.
@@ -173,7 +184,7 @@ func onHost(t testing.TB, h *netlab.Host, wrote chan<- struct{}, e errand) *job 
 			io.Copy(&teller{f, wrote}, r)
 		})
 	}
-	j.cmd.Stdout, j.cmd.Stderr = ends[0], ends[1]
+	j.cmd.Stdout, j.cmd.Stderr = cmp.Or(e.stdout, ends[0]), ends[1]
 	err := h.Start(j.cmd)
 	for _, w := range ends {
 		w.Close()
