@@ -132,6 +132,7 @@ type LogQuery struct {
 	Stdout, Stderr bool
 	Ranks          string // "0,5-7"; "" means all
 	Gather         bool   // only what tee copies to the console; a server that ends waits for it
+	Taken          bool   // no lines: those of the round are all there, so it need not wait
 	Lines          int    // of each stream's past; negative means all
 	Round          int    // only this one; negative means from the last one on
 	Once           bool   // only what there is
@@ -152,6 +153,7 @@ func (q *LogQuery) Path() string {
 	set("stream", "stderr", !q.Stdout)
 	set("rank", q.Ranks, q.Ranks != "")
 	set("gather", "1", q.Gather)
+	set("taken", "1", q.Taken)
 	set("scope", "host", q.HostOnly)
 	set("from", q.From, q.From != "")
 	return "/v1/logs?" + v.Encode()
@@ -160,7 +162,7 @@ func (q *LogQuery) Path() string {
 // parseLogQuery reads a request's parameters.
 func parseLogQuery(v url.Values) (q LogQuery, want text.RankSet, from map[string]int64, err error) {
 	q = LogQuery{
-		Stdout: v.Get("stream") != "stderr", Stderr: v.Get("stream") != "stdout", Ranks: v.Get("rank"), Gather: v.Get("gather") == "1",
+		Stdout: v.Get("stream") != "stderr", Stderr: v.Get("stream") != "stdout", Ranks: v.Get("rank"), Gather: v.Get("gather") == "1", Taken: v.Get("taken") == "1",
 		Lines: -1, Round: -1, Once: v.Get("follow") == "0", HostOnly: v.Get("scope") == "host", From: v.Get("from"),
 	}
 	for name, to := range map[string]*int{"lines": &q.Lines, "round": &q.Round} {
@@ -242,6 +244,8 @@ func (s *Server) followLogs(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		defer keep(r.Context())()
+		s.gathering.Add(1)
+		defer func() { s.gathered.Add(1); s.gathering.Add(-1) }()
 	}
 	if whole {
 		defer s.following.Add(-1)
@@ -260,13 +264,16 @@ func (s *Server) followLogs(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.WriteHeader(http.StatusOK)
 	l := &logStream{s: s, q: q, want: want, from: from, w: w, flush: c.Flush}
-	if whole {
+	switch {
+	case q.Gather && q.Taken:
+		s.gatheredTo.Store(max(s.gatheredTo.Load(), int64(q.Round)+1))
+	case whole:
 		err = l.job(ctx, cancel)
-	} else {
+	default:
 		err = l.own(ctx)
 	}
-	if err == nil {
-		_ = l.put(&LogFrame{Kind: "end"})
+	if err == nil && l.put(&LogFrame{Kind: "end"}) == nil && q.Gather && !q.Taken {
+		<-ctx.Done() // some of it may be on its way
 	}
 }
 
@@ -288,9 +295,6 @@ func (l *logStream) own(ctx context.Context) error {
 	}
 	return l.s.cfg.Logs.FollowLogs(ctx, cfg, l.q.Round, func(r int, attempt string) error {
 		round = r
-		if l.q.Gather {
-			l.s.gathers.Store(max(l.s.gathers.Load(), int64(r)+1))
-		}
 		return l.put(&LogFrame{Kind: "attempt", Round: r, Rank: host.GroupRank, Host: host.Name, Attempt: attempt})
 	}, func(c *logs.Chunk) error {
 		return l.put(&LogFrame{Kind: kindOf(c.Stderr), Round: round, Rank: c.Worker.Rank, Offset: c.Offset, Lost: c.Lost, Data: c.Data})
@@ -392,7 +396,10 @@ func FollowHost(ctx context.Context, call func(context.Context, int) (net.Conn, 
 			tries = 0
 		}
 		switch {
-		case err == nil:
+		case err == nil && h.q.Gather && !h.q.Taken:
+			h.q.Taken = true
+			continue
+		case err == nil, h.q.Taken:
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)

@@ -190,8 +190,8 @@ func TestFollowerGoes(t *testing.T) {
 	}
 }
 
-// The end of a host whose lines are gathered waits until that has begun, also where its workers
-// end at once.
+// The end of a host whose lines are gathered waits until they are, also where its workers end at
+// once and where the connection breaks.
 func TestEndAwaitsGatherer(t *testing.T) {
 	members, _ := job(t, 2)
 	m := members[1]
@@ -199,23 +199,40 @@ func TestEndAwaitsGatherer(t *testing.T) {
 	ctx, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Serve(ctx) }()
+	goesOn := func() {
+		t.Helper()
+		select {
+		case err := <-ended:
+			t.Fatal(err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	gather := func(taken bool) io.ReadCloser {
+		t.Helper()
+		q := health.LogQuery{Stdout: true, Gather: true, Taken: taken, Lines: -1, Round: 0, HostOnly: true}
+		answer, err := http.Get("http://" + s.Addr().String() + q.Path())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return answer.Body
+	}
 	end()
+	goesOn()
+	broken := gather(false)
+	if _, err := io.ReadFull(broken, make([]byte, 10)); err != nil {
+		t.Fatal(err)
+	}
+	broken.Close()
+	goesOn()
 	close(m.goOn)
-	select {
-	case err := <-ended:
-		t.Fatal(err)
-	case <-time.After(50 * time.Millisecond):
-	}
-	q := health.LogQuery{Stdout: true, Gather: true, Lines: -1, Round: 0, HostOnly: true}
-	answer, err := http.Get("http://" + s.Addr().String() + q.Path())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer answer.Body.Close()
+	whole := gather(false)
 	want := []string{"attempt 0 1 n1attempt_0 0", "end 0 0  0", "out 0 2  0 first of 2", "out 0 2  3 second of 2"}
-	if diff := cmp.Diff(want, frames(t, bufio.NewReader(answer.Body), 0)); diff != "" {
+	if diff := cmp.Diff(want, frames(t, bufio.NewReader(whole), len(want))); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
+	whole.Close()
+	goesOn()
+	gather(true).Close()
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}

@@ -35,7 +35,7 @@ const (
 	maxHeader     = 8 << 10
 	closeTimeout  = time.Second      // for what is being answered when the server ends
 	gatherTimeout = 30 * time.Second // the same without progress, for lines that another host gathers
-	gatherBegins  = 10 * time.Second // until another host begins to gather, where workers end at once
+	gatherBegins  = 10 * time.Second // until another host begins to gather, or comes back
 	maxMetrics    = 16 << 20
 )
 
@@ -59,7 +59,7 @@ type Config struct {
 	// means 127.0.0.1; 0 means any free one.
 	Addr string
 	// Gathered says that the host with rank 0 gathers the lines of this one's workers. The
-	// Server's end waits until it has begun.
+	// Server's end waits for that.
 	Gathered bool
 	// Listener is used instead of Addr where it is set. The Server closes it.
 	Listener net.Listener
@@ -129,14 +129,15 @@ type Server struct {
 	waited     atomic.Bool
 	early      atomic.Pointer[others] // what has come of the first answers
 
-	gathered  atomic.Int64 // frames of streams that another host gathers
-	gathers   atomic.Int64 // how many rounds had begun when the last of those did
-	following atomic.Int64 // streams of the whole job
-	probes    *pacer       // of /healthz and /readyz, which a flood of others must not hold up
-	reading   *pacer       // of all others
-	searches  searcher     // in logs
-	token     string       // of Config.TokenFile; "" if there is none
-	looking   sync.Mutex   // while somebody asks for stacks
+	gathering  atomic.Int64 // streams that another host gathers
+	gathered   atomic.Int64 // frames of these, and how often one has ended
+	gatheredTo atomic.Int64 // how many rounds had begun when the last that came to its end did
+	following  atomic.Int64 // streams of the whole job
+	probes     *pacer       // of /healthz and /readyz, which a flood of others must not hold up
+	reading    *pacer       // of all others
+	searches   searcher     // in logs
+	token      string       // of Config.TokenFile; "" if there is none
+	looking    sync.Mutex   // while somebody asks for stacks
 
 	mu       sync.Mutex     // guards ended, and that requests begin only before it
 	ended    bool           // no more are to begin
@@ -222,8 +223,8 @@ func (s *Server) Serve(ctx context.Context) error {
 	return s.Close()
 }
 
-// awaitGatherer lets the host with rank 0 begin to gather what this host's workers of the last
-// round have written: they may have ended before it could.
+// awaitGatherer lets the host with rank 0 gather what this host's workers of the last round have
+// written: they may have ended before it could begin, and a connection that breaks comes back.
 func (s *Server) awaitGatherer() {
 	if !s.cfg.Gathered {
 		return
@@ -232,12 +233,17 @@ func (s *Server) awaitGatherer() {
 	if own == nil || own.Host.GroupRank <= 0 || len(own.Workers) == 0 {
 		return
 	}
-	for end := time.Now().Add(gatherBegins); s.gathers.Load() <= int64(own.Job.Round); {
-		if time.Now().After(end) {
-			s.log.Warn("this host's lines are on no console, since nobody gathers them: the host with rank 0 is lost or runs without --gather; its log files have them")
+	for moved, last := s.gathered.Load(), time.Now(); s.gatheredTo.Load() <= int64(own.Job.Round); time.Sleep(5 * time.Millisecond) {
+		limit := gatherBegins
+		if s.gathering.Load() > 0 {
+			limit = gatherTimeout
+		}
+		if now := s.gathered.Load(); now != moved {
+			moved, last = now, time.Now()
+		} else if time.Since(last) > limit {
+			s.log.Warn("lines of this host are on no console: the host with rank 0 is lost or stuck, or runs without --gather; the log files have them")
 			return
 		}
-		time.Sleep(5 * time.Millisecond)
 	}
 }
 
