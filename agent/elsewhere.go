@@ -121,8 +121,8 @@ func foundOn(reason string) string {
 // returns false if there is none, or it does not in time.
 func (a *Agent) yield(ctx context.Context, at *attempt, group Group) bool {
 	e := at.lastEvidence()
-	if e == nil || len(e.report.Missing) > 0 {
-		return false // who is missing may be the one to blame
+	if e == nil || !e.report.Certain() {
+		return false
 	}
 	odd := e.odd()
 	for i := range group.PIDs() {
@@ -200,7 +200,7 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 }
 
 // evidenceFrom adds to own what the agent that asks all others finds.
-// blame says that it tells of all hosts and whom to blame.
+// blame says that it tells for certain whom to blame.
 func (a *Agent) evidenceFrom(ctx context.Context, at *attempt, key string, own *autopsy.Report) (_ *autopsy.Report, blame bool) {
 	var all *autopsy.Report
 	found, err := at.round.Store.Get(ctx, key+"/all")
@@ -210,7 +210,8 @@ func (a *Agent) evidenceFrom(ctx context.Context, at *attempt, key string, own *
 	if err != nil {
 		return own.With(nil, []string{fmt.Sprintf("the other hosts (the agent that asks them does not say: %v)", err)}), false
 	}
-	return own.With([]*autopsy.Report{all}, all.Missing), all.Blame && len(all.Missing) == 0
+	r := own.With([]*autopsy.Report{all}, all.Missing)
+	return r, all.Blame && r.Certain()
 }
 
 // askForEvidence calls the agent with a group rank.

@@ -141,6 +141,19 @@ func markOdd(groups []Group) {
 	}
 }
 
+// Certain says that the groups that differ are to blame: nothing is missing that might be instead,
+// or the others wait for them in a collective, whatever those do of whom nothing is known.
+func (r *Report) Certain() bool {
+	waits := false
+	for _, g := range r.Groups() {
+		if g.Odd && g.Collective && len(r.Missing) > 0 {
+			return false
+		}
+		waits = waits || g.Collective && !g.Odd
+	}
+	return waits || len(r.Missing) == 0
+}
+
 // Summary is the groups in one line, the largest first: "7 ranks in all_reduce
 // (distributed_c10d.py:4181), rank 3 in DataLoader.__next__ (dataloader.py:725)".
 func (r *Report) Summary() string {

@@ -125,7 +125,7 @@ func TestHangOverHosts(t *testing.T) {
 				}
 				var a autopsy
 				readJSON(t, filepath.Join(dirs[i], "*", "attempt_0", "autopsy.json"), &a)
-				j.says(a.Summary)
+				j.says(a.Summary, "\nmuster: rank 2 (local_rank 0, pid ", "it differs from the ranks that wait")
 				for _, want := range append(tt.wants, "rank 2 on ", " in load_batch (hang.py") {
 					if !strings.Contains(a.Summary, want) {
 						t.Errorf("%s: no %q in %s", j.l.name, want, a.Summary)
