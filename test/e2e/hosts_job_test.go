@@ -178,7 +178,7 @@ func hostsHang(t *testing.T, name string, hosts, workers int, other *launcher) {
 	for i := range hosts {
 		switch {
 		case i == 1 && other != nil:
-			s.startOf(*other, i, flags)
+			s.startOf(*other, i, flags+" --local-addr "+s.lab.Host(i).Addr)
 			known -= workers
 		case i == last: // notices what others say
 			agents = append(agents, s.start(i, flags))
@@ -334,10 +334,11 @@ func TestHostsGather(t *testing.T) {
 func TestJudgeGatherMany(t *testing.T) {
 	judge(t)
 	const each = 1_250_000
-	for _, tt := range []struct{ name, flags string }{{"plain", ""}, {"collapsed", "--collapse"}} {
-		t.Run(tt.name, func(t *testing.T) {
-			s := newSite(t, 4)
-			backend(t, "c10d").prepare(s)
+	for _, tt := range []struct{ backend, flags string }{{"c10d", ""}, {"c10d", "--collapse"}, {"etcd", ""}, {"quorum", "--collapse"}} {
+		t.Run(tt.backend+tt.flags, func(t *testing.T) {
+			c := backend(t, tt.backend)
+			s := newSite(t, 4+c.hosts)
+			c.prepare(s)
 			s.program = []string{"seq", "0", fmt.Sprint(each - 1)}
 			flags := fmt.Sprintf("--nnodes 4 --nproc-per-node 2 --no-python --tee 1 --gather console %s --log-dir %s", tt.flags, t.TempDir())
 			r, w, err := os.Pipe()
@@ -376,10 +377,12 @@ func TestJudgeGatherMany(t *testing.T) {
 			}
 			s.want(0, s.agents...)
 			if total != 8*each {
+				for _, j := range s.agents {
+					t.Errorf("%s:\n%s", j.l.name, j.errs())
+				}
 				t.Errorf("%d lines of each rank, want %d", next, each)
 			}
 			for _, j := range s.agents {
-				j.saysNot("gathered lines are missing")
 				if j.out() != "" {
 					t.Errorf("%s prints lines, too", j.l.name)
 				}
