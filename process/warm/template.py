@@ -441,6 +441,9 @@ def reseed():
     legacy = sys.modules.get("numpy.random")
     if legacy is not None:
         legacy.seed()
+    generator = getattr(sys.modules.get("torch"), "default_generator", None)
+    if generator is not None:
+        generator.seed()  # torch.seed would have CUDA seeded, too, once it is initialized
     threading = sys.modules.get("threading")
     if threading is not None and hasattr(threading.main_thread(), "_set_native_id"):
         threading.main_thread()._set_native_id()  # Python before 3.12 keeps the parent's

@@ -898,14 +898,21 @@ func TestDDP(t *testing.T) {
 		}
 		var death float64
 		var took []time.Duration
+		seeds := map[string]bool{}
 		for line := range strings.Lines(string(out)) {
 			word, number, _ := strings.Cut(strings.TrimSpace(line), " ")
 			at, _ := strconv.ParseFloat(number, 64)
-			if word == "DEATH" {
+			switch {
+			case word == "SEED":
+				seeds[number] = true
+			case word == "DEATH":
 				death = at
-			} else if death != 0 {
+			case death != 0:
 				took = append(took, time.Duration((at-death)*float64(time.Second)))
 			}
+		}
+		if len(seeds) != 2*3 {
+			t.Errorf("workers have the random numbers of others:\n%s", out)
 		}
 		if len(took) != 2 {
 			t.Fatalf("no two restarts:\n%s\n%s", out, errs.String())

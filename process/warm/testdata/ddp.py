@@ -1,4 +1,4 @@
-"""DDP over gloo. Rank 0 says when its first step is done, and dies FAILS times."""
+"""DDP over gloo. Each rank says what its random numbers come from, rank 0 when its first step is done; it dies FAILS times."""
 import os
 import time
 
@@ -6,6 +6,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
 
+os.write(1, b"SEED %d\n" % torch.initial_seed())
 dist.init_process_group("gloo")
 model = DDP(torch.nn.Linear(8, 8))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
