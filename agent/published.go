@@ -25,6 +25,7 @@ type published struct {
 	// at is the last attempt that had a round; the comments of its parts say what others
 	// may read of it. group is set when its workers run, exits when they have ended.
 	at       *attempt
+	past     []*attempt // those before it that had workers, the last ones
 	group    Group
 	exits    map[int]process.Exit
 	restarts int
@@ -40,6 +41,13 @@ type published struct {
 func (p *published) joined(at *attempt, host string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	switch n := len(p.past); {
+	case p.group == nil:
+	case n > 0 && p.past[n-1].logs == p.at.logs: // its workers live on
+		p.past[n-1] = p.at
+	default:
+		p.past = append(p.past[max(0, n+1-keptAttempts):], p.at)
+	}
 	p.at, p.group, p.exits = at, nil, nil
 	p.hosts, p.looked = map[int]string{at.round.Rank: host}, time.Time{}
 }
@@ -53,8 +61,8 @@ func (p *published) ran(at *attempt) {
 	close(at.started)
 }
 
-// keptParts is for how many rounds after one its lines can be asked for.
-const keptParts = 16
+// Of how many attempts after one, and rounds after one of an attempt, its lines can be asked for.
+const keptAttempts, keptParts = 8, 16
 
 // parts are those of a team's logs that are of each round. The lock of published guards them.
 type parts struct {
@@ -79,6 +87,44 @@ func (p *published) part(at *attempt, ranks map[int]int) {
 	t.of[round] = t.last
 	maps.DeleteFunc(t.of, func(r int, _ *logs.Part) bool { return r < round-keptParts })
 	p.turn()
+}
+
+// known are the attempts that had workers, as far as they are kept, the last one first. The caller
+// holds mu, of which the same is true below.
+func (p *published) known(yield func(*attempt) bool) {
+	if p.group != nil && !yield(p.at) {
+		return
+	}
+	for _, at := range slices.Backward(p.past) {
+		if !yield(at) {
+			return
+		}
+	}
+}
+
+// inRound is the attempt whose workers ran in a round, and which part of their logs that is.
+func (p *published) inRound(round int) (*attempt, *logs.Part) {
+	for at := range p.known {
+		if part := at.parts.of[round]; part != nil {
+			return at, part
+		}
+	}
+	return nil, nil
+}
+
+// after is the first attempt with other log files than those of one, the last attempt if that is
+// nil; nil if there is none yet.
+func (p *published) after(one *attempt) (next *attempt) {
+	for at := range p.known {
+		switch {
+		case one == nil:
+			return at
+		case at.logs == one.logs:
+			return next
+		}
+		next = at
+	}
+	return next
 }
 
 // ended publishes how they ended.
@@ -116,12 +162,13 @@ func (a *Agent) FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int
 	for {
 		p.mu.Lock()
 		at, over := p.at, p.over
-		ready := at != nil && p.group != nil && (last == nil || at.logs != last.logs)
 		passed := round >= 0 && at != nil && (at.round.Round > round || last != nil)
-		if cfg.Part = nil; ready && round >= 0 {
-			cfg.Part = at.parts.of[round]
-			ready = cfg.Part != nil
+		if cfg.Part = nil; round >= 0 {
+			at, cfg.Part = p.inRound(round)
+		} else {
+			at = p.after(last)
 		}
+		ready := at != nil && (last == nil || at.logs != last.logs)
 		if p.turned == nil && !over {
 			p.turned = make(chan struct{})
 		}

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -202,6 +204,8 @@ type logStream struct {
 	q    LogQuery
 	want text.RankSet
 	from map[string]int64
+	// rounds are those in which own begins to follow workers, for job.
+	rounds chan int
 
 	mu    sync.Mutex // guards the rest
 	w     io.Writer
@@ -295,6 +299,13 @@ func (l *logStream) own(ctx context.Context) error {
 	}
 	return l.s.cfg.Logs.FollowLogs(ctx, cfg, l.q.Round, func(r int, attempt string) error {
 		round = r
+		if l.rounds != nil {
+			select {
+			case l.rounds <- r:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
 		return l.put(&LogFrame{Kind: "attempt", Round: r, Rank: host.GroupRank, Host: host.Name, Attempt: attempt})
 	}, func(c *logs.Chunk) error {
 		return l.put(&LogFrame{Kind: kindOf(c.Stderr), Round: round, Rank: c.Worker.Rank, Offset: c.Offset, Lost: c.Lost, Data: c.Data})
@@ -328,6 +339,7 @@ func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) error {
 	}
 	var following sync.WaitGroup
 	ended := make(chan struct{})
+	l.rounds = make(chan int, 64)
 	var ownErr error
 	following.Go(func() {
 		defer close(ended)
@@ -340,20 +352,25 @@ func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) error {
 	ticker := time.NewTicker(othersFresh)
 	defer ticker.Stop()
 	followed, lines := map[int]int{}, l.q.Lines // by host, the last round that is followed
+	follow := func(round int, ranks iter.Seq[int]) {
+		for rank := range ranks {
+			if since, ok := followed[rank]; ok && since >= round {
+				continue
+			}
+			followed[rank] = round
+			lines := lines
+			following.Go(func() { l.other(ctx, rank, round, lines) })
+		}
+		lines = -1
+	}
 	for {
 		if o, _ := l.s.others.get(ctx, l.s.patience+firstWait); o != nil {
-			for rank := range o.heard {
-				if since, ok := followed[rank]; ok && since == o.round {
-					continue
-				}
-				followed[rank] = o.round
-				round, lines := o.round, lines
-				following.Go(func() { l.other(ctx, rank, round, lines) })
-			}
-			lines = -1
+			follow(o.round, maps.Keys(o.heard))
 		}
 		select {
 		case <-ticker.C:
+		case round := <-l.rounds: // it may be over before the next tick
+			follow(round, slices.Values(l.s.otherRanks(ctx)))
 		case <-ended: // the job has, or this host's part
 			if own == nil || own.source.Host.GroupRank < 0 {
 				ended = nil // it has not been in it
@@ -430,6 +447,7 @@ type hostStream struct {
 	q        LogQuery
 	at       map[string]int64 // where each stream goes on
 	reached  int              // how often the host has answered
+	host     string           // its name
 	emit     func(*LogFrame) error
 	emitting error // its error
 }
@@ -449,8 +467,8 @@ func (h *hostStream) pass(ctx context.Context) error {
 		return err
 	}
 	h.reached++
-	var f LogFrame
-	for {
+	left := &rendezvous.CallError{Reason: fmt.Sprintf("host %s has left the job, or has no more of its lines", h.host)}
+	for f, again := (LogFrame{}), h.host == "" || h.q.Taken; ; {
 		if err := ReadLogFrame(in, &f); err == io.EOF {
 			return io.ErrUnexpectedEOF
 		} else if err != nil {
@@ -458,12 +476,18 @@ func (h *hostStream) pass(ctx context.Context) error {
 		}
 		switch f.Kind {
 		case "end":
+			if !again {
+				return left
+			}
 			return nil
 		case "attempt":
 			if h.q.Round >= 0 && f.Round != h.q.Round {
 				return nil // of a later round, in which it may be another host
 			}
-			h.q.Round = f.Round
+			if h.host != "" && f.Host != h.host {
+				return left
+			}
+			h.q.Round, h.host, again = f.Round, f.Host, true
 		case "out", "err":
 			if h.at[streamKey(f.Kind, f.Rank)] = f.Offset + int64(len(f.Data)); len(h.at) > maxStreams {
 				return fmt.Errorf("the host sends more than %d streams", maxStreams)

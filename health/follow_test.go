@@ -167,6 +167,31 @@ func (c chatty) FollowLogs(ctx context.Context, _ logs.FollowConfig, round int, 
 	return emit(&logs.Chunk{Data: []byte("late\n")})
 }
 
+// Another host may have the rank of one that is lost. Its lines are not taken for those.
+func TestFollowedHostLeaves(t *testing.T) {
+	_, call := job(t, 4)
+	var conn net.Conn
+	next := func(ctx context.Context, rank int) (_ net.Conn, err error) {
+		if conn == nil {
+			conn, err = call(ctx, rank)
+			return conn, err
+		}
+		return call(ctx, 1)
+	}
+	q := health.LogQuery{Stdout: true, Lines: -1, HostOnly: true}
+	lines := 0
+	err := health.FollowHost(t.Context(), next, 3, q, func(f *health.LogFrame) error {
+		if f.Kind == "out" {
+			lines++
+			conn.Close()
+		}
+		return nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "host n3 has left the job") || lines != 1 {
+		t.Errorf("%d lines, %v", lines, err)
+	}
+}
+
 // A reader that goes away, as on Ctrl-C, does no harm, and one at an address that all can read
 // cannot make agents wait for it.
 func TestFollowerGoes(t *testing.T) {

@@ -3,10 +3,13 @@
 package e2e
 
 import (
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // `muster logs --follow` ends with the job that it follows, however that ends, and says
@@ -50,6 +53,34 @@ func TestFollowEndsWithTheJob(t *testing.T) {
 			run(t, tool("report"), setup{}, dir).want(0).tells(tt.tells)
 			run(t, tool("logs"), setup{}, "-f "+dir).want(0).says(tt.follow)
 		})
+	}
+}
+
+// Who follows a job has the lines of all hosts and attempts, however short those are.
+func TestFollowShortAttempts(t *testing.T) {
+	t.Parallel()
+	m := newMixed(t, "2", "--no-python --max-restarts 3 --redirects 3 --log-dir "+t.TempDir())
+	dir := t.TempDir() // of what the first and the last attempt wait for
+	m.program = []string{"sh", "-c", `echo "rank $RANK is in attempt $TORCHELASTIC_RESTART_COUNT"
+		case $TORCHELASTIC_RESTART_COUNT in 0 | 3) while [ ! -e "$0/$TORCHELASTIC_RESTART_COUNT" ]; do sleep 0.01; done; esac
+		[ $TORCHELASTIC_RESTART_COUNT -lt 3 ] || exit 0
+		[ $RANK -eq 1 ] || exec sleep 1000
+		exit 1`, dir}
+	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"})
+	awaitText(agents[0], "muster: log files in ")
+	f := start(t, launcher{"muster logs", []string{filepath.Join(bin, "muster"), "logs"}}, setup{}, "--follow --stream stdout "+itoa(agents[0].cmd.Process.Pid))
+	for _, attempt := range []string{"0", "3"} {
+		for deadline := time.Now().Add(patience); strings.Count(f.out(), "is in attempt "+attempt+"\n") < 2; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal(f.console())
+			}
+		}
+		must(os.WriteFile(filepath.Join(dir, attempt), nil, 0o600))
+	}
+	wantAll(agents, 0)
+	f.want(0)
+	for attempt := range 4 {
+		f.tells(fmt.Sprintf("rank 1 is in attempt %d\n", attempt))
 	}
 }
 
