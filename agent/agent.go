@@ -154,8 +154,9 @@ type Config struct {
 	// Prepare is called before each rendezvous, and returns at once. workers may be called once,
 	// from any goroutine; it returns what Start will get, but for what only the round gives: ranks
 	// and other values of variables that SetsVariable names, and the logs. It may wait for
-	// Spec.Env. May be nil.
-	Prepare func(workers func() process.Config)
+	// Spec.Env. done, which may be nil, is closed when all is prepared; a host waits up to two minutes
+	// for it before it joins a live job. May be nil.
+	Prepare func(workers func() process.Config) (done <-chan struct{})
 
 	// Env is the environment that workers inherit; nil means the agent's own.
 	Env []string
@@ -382,9 +383,12 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 	began := time.Now()
 	a.emit(a.last, Joining{Again: a.last != nil})
 	if a.cfg.Prepare != nil {
-		a.cfg.Prepare(func() process.Config {
+		prepared := a.cfg.Prepare(func() process.Config {
 			return a.workers(&attempt{round: &rendezvous.Info{}, team: team{logs: &logs.Attempt{}}}, 0)
 		})
+		if prepared != nil && a.live != nil && a.kept == nil {
+			a.awaitPrepared(ctx, prepared)
+		}
 	}
 	round, err := a.cfg.Rendezvous.Next(ctx)
 	for tries := a.cfg.MaxRestarts; tries > 0 && isShortage(err) && a.cfg.Rendezvous.Changes() == nil && at.outlives(startPause); tries-- {
@@ -402,6 +406,27 @@ func (a *Agent) attempt(ctx context.Context, at *attempt) (*Result, error) {
 	at.since = time.Now()
 	a.assignRanks(at)
 	return a.watch(ctx, at)
+}
+
+// preparing is how long a host waits at most before it joins.
+const preparing = 2 * time.Minute
+
+// awaitPrepared lets a host join a live job when its workers can start: all others stand still
+// from the moment at which it joins until they do.
+func (a *Agent) awaitPrepared(ctx context.Context, prepared <-chan struct{}) {
+	ctx, cancel := context.WithTimeout(ctx, preparing)
+	defer cancel()
+	select {
+	case <-prepared:
+		return
+	case <-time.After(time.Second):
+		a.log.Info("this host joins the job when its template of warm starts is ready", "run_id", a.cfg.Rendezvous.RunID())
+	case <-ctx.Done():
+	}
+	select {
+	case <-prepared:
+	case <-ctx.Done():
+	}
 }
 
 // notAdmitted says what it means that there is no further round.

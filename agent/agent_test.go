@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -267,7 +268,7 @@ func TestPrepare(t *testing.T) {
 	j.Env = []string{"INHERITED=yes"}
 	j.Spec.Env = func(localRank int) map[string]string { return map[string]string{"EXTRA": fmt.Sprint(localRank)} }
 	prepared := make(chan func() process.Config, 2)
-	j.Prepare = func(workers func() process.Config) { prepared <- workers }
+	j.Prepare = func(workers func() process.Config) <-chan struct{} { prepared <- workers; return nil }
 	starts := 0
 	j.Start = func(cfg process.Config) (agent.Group, error) {
 		starts++
@@ -293,6 +294,37 @@ func TestPrepare(t *testing.T) {
 	if r := j.mustRun(t); r.IsFailed() || starts != 2 {
 		t.Errorf("%d starts, %+v", starts, r)
 	}
+}
+
+// A host joins a live job when all is prepared.
+func TestPreparedBeforeItJoins(t *testing.T) {
+	j := newJob(t, "rank", "", 1)
+	j.Live = true
+	var ready atomic.Bool
+	j.Prepare = func(func() process.Config) <-chan struct{} {
+		done := make(chan struct{})
+		time.AfterFunc(50*time.Millisecond, func() { ready.Store(true); close(done) })
+		return done
+	}
+	j.Rendezvous = lateHandler{j.Rendezvous, func() {
+		if !ready.Load() {
+			t.Error("it joins before")
+		}
+	}}
+	if r := j.mustRun(t); r.IsFailed() {
+		t.Errorf("%+v", r)
+	}
+}
+
+// A lateHandler calls joins before each round.
+type lateHandler struct {
+	rendezvous.Handler
+	joins func()
+}
+
+func (h lateHandler) Next(ctx context.Context) (*rendezvous.Info, error) {
+	h.joins()
+	return h.Handler.Next(ctx)
 }
 
 func TestSuccess(t *testing.T) {

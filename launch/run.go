@@ -172,7 +172,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	timerFile, _ := cfg.LookupEnv(timer.EnvFile)
 	fileTimer := enable == "1"
 	var startWorkers func(process.Config) (agent.Group, error)
-	var prepare func(func() process.Config)
+	var prepare func(func() process.Config) <-chan struct{}
 	if cfg.Workers.Warm {
 		host := warm.New(ctx, warm.Config{Supervisor: supervisor, Varies: agent.SetsVariable, Logger: log})
 		defer host.Close()

@@ -74,18 +74,20 @@ func New(ctx context.Context, cfg Config) *Host {
 }
 
 // Prepare makes the template before there is a group to start, and has the system read the files
-// that the workers are going to import. It returns at once. workers returns what Start will
-// get; it may wait, as that of agent.Config.Prepare.
-func (h *Host) Prepare(workers func() process.Config) {
-	got := make(chan process.Config, 1)
+// that the workers are going to import. It returns at once; done is closed when there is one, or
+// will be none. workers returns what Start will get; it may wait, as that of agent.Config.Prepare.
+func (h *Host) Prepare(workers func() process.Config) (done <-chan struct{}) {
+	got, ended := make(chan process.Config, 1), make(chan struct{})
 	go func() { got <- workers() }() // which nobody can cut short
 	h.work.Go(func() {
+		defer close(ended)
 		select {
 		case cfg := <-got:
 			h.prepare(&cfg)
 		case <-h.life.Done():
 		}
 	})
+	return ended
 }
 
 func (h *Host) prepare(cfg *process.Config) {
