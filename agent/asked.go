@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,17 +12,17 @@ import (
 )
 
 // Restart asks for new workers on all nodes: they stop theirs and meet in a new round, as when a
-// node joins. No restart is counted. Restart returns when the agent has taken that in; it is an
-// error if no workers of this host run. Restart and Signal may be called concurrently, also
-// before and after Run.
-func (a *Agent) Restart() error {
+// node joins. No restart is counted. by is the host on which somebody wants it, for the log.
+// Restart returns when the agent has taken that in; it is an error if no workers of this host run.
+// Restart and Signal may be called concurrently, also before and after Run.
+func (a *Agent) Restart(by string) error {
 	a.published.mu.Lock()
 	at, group, exits := a.published.at, a.published.group, a.published.exits
 	a.published.mu.Unlock()
 	if group == nil || exits != nil {
 		return errNoWorkers
 	}
-	at.send(news{ev: evAsked})
+	at.send(news{ev: evAsked, host: by})
 	return nil
 }
 
@@ -72,7 +73,7 @@ func (a *Agent) Signal(sig syscall.Signal, rank int) (sent []Worker, err error) 
 func (a *Agent) announceAsked(ctx context.Context, at *attempt, n *news) *news {
 	n.record = &record{
 		Node: at.round.Rank, Rank: -1, Host: a.cfg.Host, Restarts: a.restarts, Asked: true,
-		Cause: "muster restart on " + a.cfg.Host + " asks for new workers",
+		Cause: "muster restart on " + cmp.Or(n.host, a.cfg.Host) + " asks for new workers",
 	}
 	if at.alone() {
 		return nil

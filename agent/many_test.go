@@ -374,10 +374,10 @@ func TestMembershipChanges(t *testing.T) {
 			l.hosts["c"].cancel(&process.SignalError{Signal: syscall.SIGTERM})
 		}, []string{"a", "b"}, "a node of the round has left"},
 		{"somebody wants new workers", abc, func(l *lab) {
-			for l.hosts["b"].agent.Restart() != nil { // b may not have noted yet that its workers run
+			for l.hosts["b"].agent.Restart("c") != nil { // b may not have noted yet that its workers run
 				runtime.Gosched()
 			}
-		}, abc, "muster restart on b asks for new workers; stopping the workers for a new round, no restart is counted"},
+		}, abc, "muster restart on c asks for new workers; stopping the workers for a new round, no restart is counted"},
 		{"this host is evicted", []string{"a"}, func(l *lab) {
 			l.hosts["a"].node.changes <- rendezvous.Change{Kind: rendezvous.Evicted, Node: "a", Rank: 0}
 		}, []string{"a"}, "the other nodes count this host as lost"},

@@ -105,7 +105,7 @@ type news struct {
 	exit   process.Exit      // evFailing
 	waited time.Duration     // evFailing: for what the worker has written to stderr
 	change rendezvous.Change // changes of the set of nodes
-	host   string            // of the node that is lost, if a policy needs its name
+	host   string            // of the node that is lost, if a policy needs its name; evAsked: where it was asked
 	record *record           // evPeer…: of another node; of this one once announced
 	err    error             // evAssignFailed, evStartFailed, evDisconnected, evBarrierBroken
 }

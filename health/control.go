@@ -26,7 +26,7 @@ type Control interface {
 	// returns at once. by names the host that asks for it, "" for this one.
 	Stop(by string)
 	// Restart begins a new round with new workers on all hosts. No restart is counted.
-	Restart() error
+	Restart(by string) error
 	// Signal sends a signal to the workers of this host, or to that of one global rank if
 	// rank is not negative. It returns those that have got it.
 	Signal(sig syscall.Signal, rank int) ([]agent.Worker, error)
@@ -126,12 +126,14 @@ func (s *Server) chaos(r *http.Request) reply {
 
 // restart asks for new workers. A host that has none, since it waits for a place, asks one that has.
 func (s *Server) restart(r *http.Request) error {
-	err := s.cfg.Control.Restart()
+	by := text.Line(r.URL.Query().Get("by"), 100)
+	err := s.cfg.Control.Restart(by)
 	if err == nil || !s.wholeJob(r) {
 		return err
 	}
+	by = url.QueryEscape(s.hostName(r.Context()))
 	for _, rank := range s.otherRanks(r.Context()) {
-		if _, asked := s.ask(r.Context(), rank, http.MethodPost, "/v1/restart?scope=host", askTime); asked == nil {
+		if _, asked := s.ask(r.Context(), rank, http.MethodPost, "/v1/restart?scope=host&by="+by, askTime); asked == nil {
 			return nil
 		}
 	}

@@ -50,7 +50,7 @@ func (m *member) Drill(what, by string, length time.Duration) (func(), error) {
 	}
 	return func() { m.drilled <- fmt.Sprintf("%s for %v by %q", what, length, by) }, nil
 }
-func (m *member) Restart() error        { m.did("restart"); return nil }
+func (m *member) Restart(string) error  { m.did("restart"); return nil }
 func (m *member) Scale(hosts int) error { m.did("scale %d", hosts); return nil }
 func (m *member) Signal(sig syscall.Signal, rank int) ([]agent.Worker, error) {
 	if rank >= 0 && rank/2 != m.rank {

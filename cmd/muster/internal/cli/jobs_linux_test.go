@@ -373,8 +373,8 @@ func (a twoFold) Stop(string) { go a.stop() }
 func (a twoFold) Drill(string, string, time.Duration) (func(), error) {
 	return nil, errors.New("no drills")
 }
-func (a twoFold) Restart() error  { a.restarts.Add(1); return nil }
-func (a twoFold) Scale(int) error { return nil }
+func (a twoFold) Restart(string) error { a.restarts.Add(1); return nil }
+func (a twoFold) Scale(int) error      { return nil }
 func (a twoFold) Autopsy(context.Context, string, string) ([]byte, error) {
 	return nil, errors.New("nothing")
 }
