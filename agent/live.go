@@ -53,9 +53,11 @@ const (
 const DefaultLiveTimeout = 30 * time.Second
 
 const (
-	// maxPart bounds what an agent, and maxPlan what the plan says, in bytes.
-	maxPart = 8 << 20
-	maxPlan = 64 << 20
+	// maxPart bounds what an agent, and maxPlan what the plan says, in bytes; maxMembers the workers
+	// of a host.
+	maxMembers = 4096
+	maxPart    = 8 << 20
+	maxPlan    = 64 << 20
 	// mostFutile is how many changes without a loss may follow each other.
 	mostFutile = 3
 )
@@ -569,6 +571,9 @@ func (a *Agent) lead(ctx context.Context, at *attempt, prefix, planKey string, n
 		}
 		if err == nil {
 			err = json.Unmarshal(text, &parts[i])
+		}
+		if err == nil && len(parts[i].Members) > maxMembers {
+			err = fmt.Errorf("%d workers on one host, more than %d", len(parts[i].Members), maxMembers)
 		}
 		if err != nil {
 			return err

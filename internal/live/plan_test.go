@@ -154,3 +154,18 @@ func TestReplicaGroups(t *testing.T) {
 		}
 	}
 }
+
+// What workers say of their groups and steps, however absurd, takes no time.
+func TestAgreeOnAbsurdParts(t *testing.T) {
+	absurd := Part{Size: 1 << 40, Kept: 2, Members: []Member{{Handle: "a", Step: 1}, {Handle: "b", Step: 1}}}
+	if p := Agree([]Part{absurd}); !p.Torn {
+		t.Errorf("groups of 2^40: %+v", p)
+	}
+	many := Part{Kept: 100_000}
+	for i := range 100_000 {
+		many.Members = append(many.Members, Member{LocalRank: i, Handle: "h", Step: int64(i)})
+	}
+	if p := Agree([]Part{many}); p.Torn || p.Source != 99_999 {
+		t.Errorf("the source is %d: %s", p.Source, p.Why)
+	}
+}

@@ -19,6 +19,9 @@ func replicaGroups(size int, members []seat) (groups [][]int, lacks int) {
 		}
 		return groups, 1
 	}
+	if size > len(members) {
+		return nil, size - len(members)
+	}
 	type group struct {
 		of      int64
 		replica int
@@ -86,22 +89,21 @@ func replicaGroup(size int, members []seat, rest []int) []int {
 // one that has completed it, and no more; -1 if there is none. The states of new ones count
 // if there are no others.
 func common(size int, members []seat, groups [][]int, kept int) int64 {
-	best, tried := int64(-1), map[int64]bool{}
-	has := func(m seat) bool { return kept == 0 || !m.New }
-	for _, candidate := range members {
-		if !has(candidate) || candidate.Step <= best || tried[candidate.Step] {
-			continue
-		}
-		tried[candidate.Step] = true
-		all := true
-		for place := range size {
-			all = all && slices.ContainsFunc(groups, func(group []int) bool {
-				m := members[group[place]]
-				return has(m) && m.Step == candidate.Step
-			})
-		}
-		if all {
-			best = candidate.Step
+	type shard struct {
+		step  int64
+		place int
+	}
+	have, places := map[shard]bool{}, map[int64]int{} // by step, how many places have it
+	best := int64(-1)
+	for _, group := range groups {
+		for place, i := range group {
+			m := members[i]
+			if of := (shard{m.Step, place}); (kept == 0 || !m.New) && !have[of] {
+				have[of] = true
+				if places[m.Step]++; places[m.Step] == size {
+					best = max(best, m.Step)
+				}
+			}
 		}
 	}
 	return best
