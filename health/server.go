@@ -61,6 +61,8 @@ type Config struct {
 	// Gathered says that the host with rank 0 gathers the lines of this one's workers. The
 	// Server's end waits for that.
 	Gathered bool
+	// Reachable says whether other hosts can ask this one at all. May be nil.
+	Reachable func() bool
 	// Listener is used instead of Addr where it is set. The Server closes it.
 	Listener net.Listener
 	// Control lets clients of the Server change the job. It is for a Listener that only
@@ -226,7 +228,7 @@ func (s *Server) Serve(ctx context.Context) error {
 // awaitGatherer lets the host with rank 0 gather what this host's workers of the last round have
 // written: they may have ended before it could begin, and a connection that breaks comes back.
 func (s *Server) awaitGatherer() {
-	if !s.cfg.Gathered {
+	if !s.cfg.Gathered || s.cfg.Reachable != nil && !s.cfg.Reachable() {
 		return
 	}
 	own := s.cfg.Source.State(s.life)

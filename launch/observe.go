@@ -2,6 +2,7 @@ package launch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -103,7 +104,15 @@ func (o *observed) serve(host string, c *control, calls rendezvous.Caller) (at s
 	}
 	hangUp = func() {}
 	if calls != nil {
-		_, hangUp = o.begin(health.Config{Listener: calls.Calls(), Control: c, Gathered: o.cfg.Logs.Gather})
+		_, hangUp = o.begin(health.Config{Listener: calls.Calls(), Control: c, Gathered: o.cfg.Logs.Gather, Reachable: func() bool {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel() // the answer is not waited for
+			conn, err := calls.Call(ctx, 0)
+			if err == nil {
+				conn.Close()
+			}
+			return !errors.Is(err, rendezvous.ErrNoCalls)
+		}})
 	}
 	return at, hangUp, func() {
 		for _, end := range ends {

@@ -192,12 +192,15 @@ type CallError struct{ Reason string }
 
 func (e *CallError) Error() string { return e.Reason }
 
+// ErrNoCalls is the error of Call while no muster server holds the rendezvous.
+var ErrNoCalls = errors.New("no agent of this job can be called: its rendezvous is held by PyTorch, or there is none at the moment")
+
 // A Caller is a Handler whose agents can call each other: a connection between two of them,
 // through who holds the rendezvous, with its token and TLS. There is none while no call is
 // open. Its methods may be called at any time.
 type Caller interface {
 	// Call connects to the agent with a group rank in the last round; the caller closes the
-	// connection. The error is a *CallError if that agent cannot be called.
+	// connection. The error is a *CallError if that agent cannot be called, ErrNoCalls if none can.
 	Call(ctx context.Context, rank int) (net.Conn, error)
 	// Calls accepts the calls of other agents. It is to be called before Next, or no agent
 	// can call this one. Whoever accepts a connection closes it.

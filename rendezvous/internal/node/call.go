@@ -17,16 +17,13 @@ const callName = "call"
 // answerTime is how long the way to the caller may take.
 const answerTime = 10 * time.Second
 
-// errNoCalls is the error of Call where no muster server holds the rendezvous.
-var errNoCalls = errors.New("no agent of this job can be called: its rendezvous is held by PyTorch, or there is none at the moment")
-
 // Call implements rendezvous.Caller.
 func (n *Node) Call(ctx context.Context, rank int) (net.Conn, error) {
 	n.mu.Lock()
 	s, ok := n.protocol.(*session)
 	n.mu.Unlock()
 	if !ok {
-		return nil, errNoCalls
+		return nil, rendezvous.ErrNoCalls
 	}
 	conn, err := s.dial(ctx, callName)
 	if err != nil {

@@ -180,8 +180,9 @@ func (req *logsRequest) stream(ctx context.Context, j *job, stdout, stderr io.Wr
 	in, stop, err := http10.Stream(ctx, conn, q.Path())
 	defer stop()
 	one := len(req.ranks) == 1 && req.ranks[0][0] == req.ranks[0][1] && req.stdout != req.stderr
+	printed := &counter{Writer: stdout}
 	if err == nil {
-		err = postmortem.PrintFrames(in, stdout, func(rank int, stderr bool) string {
+		err = postmortem.PrintFrames(in, printed, func(rank int, stderr bool) string {
 			if one && !req.prefixed {
 				return ""
 			}
@@ -195,8 +196,24 @@ func (req *logsRequest) stream(ctx context.Context, j *job, stdout, stderr io.Wr
 		return fmt.Errorf("ask %s: %w", j.name(), err)
 	case req.follow:
 		fmt.Fprintf(stderr, "muster logs: %s\n", j.howEnded(ctx))
+	case printed.n == 0 && req.ranks != nil:
+		return fmt.Errorf("%s has no lines of rank %s in files; muster ps shows its ranks, and workers write to files with --redirects 3 or --tee 3", j.name(), printable(req.rankText))
+	case printed.n == 0:
+		return fmt.Errorf("the workers of %s have written nothing to log files; they do with --redirects 3, or with --tee 3 to the console as well", j.name())
 	}
 	return nil
+}
+
+// A counter counts what is written.
+type counter struct {
+	io.Writer
+	n int64
+}
+
+func (c *counter) Write(b []byte) (int, error) {
+	n, err := c.Writer.Write(b)
+	c.n += int64(n)
+	return n, err
 }
 
 // howEnded says what became of a job whose agent sends no more lines.
