@@ -51,6 +51,9 @@ func TestWith(t *testing.T) {
 			t.Errorf("%d: ranks (-want +got)\n%s", i, diff)
 		}
 	}
+	if got := all.Text(); !strings.Contains(got, "4 workers on 2 hosts, seen from ") || strings.Contains(got, "threads in the kernel, 0:") {
+		t.Errorf("the text is\n%s", got)
+	}
 	if len(here.Workers) != 2 || here.Workers[0].Host != "" || len(here.Missing) > 0 {
 		t.Errorf("With has changed what it was given: %+v", here)
 	}

@@ -104,11 +104,21 @@ func (r *Report) writeFlights(stem string) error {
 func (r *Report) Text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Autopsy: %s\n", cmp.Or(r.Reason, "on demand"))
-	fmt.Fprintf(&b, "%s on %s at %s, taken in %.2f s\n\n", text.Count(len(r.Workers), "worker"), r.Host, r.Time.Format(time.RFC3339), r.Seconds)
+	where := r.Host
+	hosts := map[string]bool{r.Host: true}
+	for i := range r.Workers {
+		hosts[cmp.Or(r.Workers[i].Host, r.Host)] = true
+	}
+	if len(hosts) > 1 {
+		where = fmt.Sprintf("%d hosts, seen from %s", len(hosts), r.Host)
+	}
+	fmt.Fprintf(&b, "%s on %s at %s, taken in %.2f s\n\n", text.Count(len(r.Workers), "worker"), where, r.Time.Format(time.RFC3339), r.Seconds)
 	b.WriteString(r.Summary() + "\n")
 	b.WriteString(r.Stacks())
 	for i := range r.Workers {
-		r.Workers[i].text(&b)
+		if w := &r.Workers[i]; cmp.Or(w.Host, r.Host) == r.Host { // other hosts keep the details of theirs
+			w.text(&b)
+		}
 	}
 	return text.Lines(b.String())
 }

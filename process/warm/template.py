@@ -637,7 +637,7 @@ def main():
     for fd in (1, 2):
         getattr(sys, ("stdout", "stderr")[fd - 1]).flush()
         said[fd] = os.pread(fd, 1 << 16, 0)
-    import atexit, ctypes, importlib, io, mmap, signal  # which a worker's beginning needs
+    import atexit, ctypes, importlib.machinery, io, mmap, signal  # which a worker's beginning needs
 
     gc.collect()
     gc.freeze()
