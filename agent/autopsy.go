@@ -60,6 +60,7 @@ func (a *Agent) keep(at *attempt, r *autopsy.Report) {
 		}
 	}
 	a.log.Warn("what the workers did: "+r.Summary(), "reason", r.Reason, "evidence", e.file, "seconds", fmt.Sprintf("%.2f", r.Seconds))
+	a.emitElsewhere(EvidenceTaken{r.Summary()})
 	at.mu.Lock()
 	defer at.mu.Unlock()
 	at.evidence = e

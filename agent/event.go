@@ -14,7 +14,7 @@ import (
 
 // An Event is something that happened to this host's part of a job. Each of
 // Config.Observers gets every event before the agent goes on. The goroutine of Run emits
-// most, in the order in which they happened; Suspected and Watchdog may come from other
+// most, in the order in which they happened; Suspected, EvidenceTaken and Watchdog may come from other
 // goroutines at the same time. Nothing in an Event changes afterwards, and an observer
 // must not change it.
 //
@@ -109,6 +109,8 @@ type (
 	BarrierEntered struct{}
 	// Suspected: workers hang, or have missed a deadline.
 	Suspected struct{ What, Why string }
+	// EvidenceTaken: what the workers did when a hang or a missed deadline was noticed.
+	EvidenceTaken struct{ Summary string }
 	// FailureExplained: workers have failed, here or on another host. File has the report;
 	// "" if it was not written.
 	FailureExplained struct {

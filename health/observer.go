@@ -114,6 +114,8 @@ func (o *Observer) Observe(e agent.Event) {
 		o.moment(&e, kindPhase, restarting, strings.TrimSpace("stopping the workers "+w.For), w.Why)
 	case agent.Suspected:
 		o.moment(&e, kindFailure, "", w.What, w.Why)
+	case agent.EvidenceTaken:
+		o.moment(&e, kindFailure, "", "what the workers did", w.Summary)
 	case agent.FailureExplained:
 		o.failed(&e, w.Report, w.File)
 	case agent.RestartCounted:

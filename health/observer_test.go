@@ -22,18 +22,19 @@ func TestLateEvent(t *testing.T) {
 	}
 }
 
-// Hosts that come or go are on the time line.
-func TestHostsOnTimeLine(t *testing.T) {
+// Hosts that come or go, and what a hang is about, are on the time line.
+func TestMomentsOnTimeLine(t *testing.T) {
 	o := &health.Observer{}
 	job := &agent.Job{}
 	o.Observe(agent.Event{Job: job, What: agent.Joining{}})
 	o.Observe(agent.Event{Job: job, What: agent.Decided{Change: "node lost: b (node 1)", Again: true, Rejoining: true}})
 	o.Observe(agent.Event{Job: job, What: agent.Decided{Change: "closed: c"}})
+	o.Observe(agent.Event{Job: job, What: agent.EvidenceTaken{Summary: "rank 3 differs"}})
 	var got []string
 	for _, m := range o.State(t.Context()).Timeline {
-		got = append(got, m.Kind+": "+m.What)
+		got = append(got, m.Kind+": "+m.What+m.Why)
 	}
-	if want := []string{"phase: waiting for the hosts of the next round", "hosts: node lost: b (node 1)"}; !slices.Equal(got, want) {
+	if want := []string{"phase: waiting for the hosts of the next round", "hosts: node lost: b (node 1)", "failure: what the workers didrank 3 differs"}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
