@@ -90,7 +90,7 @@ func TestJudgeThroughTemplate(t *testing.T) {
 	cmd.Env = append(os.Environ(), "E2E_WARM=1")
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
-	if n := strings.Count(string(out), "\n--- PASS"); err != nil || n < 35 {
+	if n := strings.Count(string(out), "\n--- PASS"); err != nil || n < 40 {
 		t.Errorf("%d tests pass: %v", n, err)
 	}
 }
