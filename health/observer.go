@@ -100,7 +100,7 @@ func (o *Observer) Observe(e agent.Event) {
 	case agent.Resting:
 		o.moment(&e, kindLive, "", "the workers come to rest", w.Why)
 	case agent.Reconfigured:
-		m := o.moment(&e, kindLive, "", fmt.Sprintf("%s form the live group, %d of them as before", text.Count(w.World, "rank"), w.Stayed), "")
+		m := o.moment(&e, kindLive, "", fmt.Sprintf("the live group has %s, %d as before", text.Count(w.World, "rank"), w.Stayed), "")
 		m.Ranks, m.Stayed, o.ranks.WorldSize = w.World, w.Stayed, w.World
 	case agent.Decided:
 		if w.Rejoining && w.Change != "" {

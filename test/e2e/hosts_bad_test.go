@@ -191,7 +191,7 @@ func TestHostsRefused(t *testing.T) {
 		s.up(time.Time{}, 2)
 		second := []*job{s.start(0, "--nnodes 2"), s.start(1, "--nnodes 2")}
 		for _, j := range second {
-			s.untilSays(j, "waiting for hosts: this host is a spare: it takes the place of one of the job's 2 hosts that is lost")
+			s.untilSays(j, "waiting for hosts: this host is a spare: it takes the place of a host that is lost")
 		}
 		s.order(0, 0)
 		s.order(1, 0)

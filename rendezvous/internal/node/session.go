@@ -3,7 +3,6 @@ package node
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"time"
 
@@ -138,7 +137,7 @@ func (s *session) meet(ctx context.Context, deadline time.Time) (*round, error) 
 // tell says for whom this node waits, and until when.
 func (s *session) tell(w *rendezvous.Waiting, deadline time.Time) {
 	if w.Left = time.Until(deadline); deadline.IsZero() {
-		w.Left, w.Note = 0, fmt.Sprintf("this host is a spare: it takes the place of one of the job's %d hosts that is lost", w.MaxNodes)
+		w.Left, w.Note = 0, "this host is a spare: it takes the place of a host that is lost"
 	}
 	s.n.cfg.OnWaiting(*w)
 }
