@@ -194,7 +194,7 @@ func (a *Agent) announceEarly(ctx context.Context, at *attempt, n news) *news {
 	if f.Stopped() || f.LostPeer() {
 		return nil
 	}
-	if f.ExitCode > 0 && f.Traceback == "" && f.ErrorFile == "" && len(f.LastLines) == 0 {
+	if saysNothing(f) {
 		a.announceLater(at, n)
 		return nil
 	}
@@ -219,7 +219,7 @@ func (a *Agent) announceEarly(ctx context.Context, at *attempt, n news) *news {
 func (a *Agent) newRecord(at *attempt, failures []*failure.ProcessFailure, err error, final bool) *record {
 	rec := &record{Node: at.round.Rank, Rank: -1, Host: a.cfg.Host, Restarts: a.restarts, Final: final, Decision: at.verdict}
 	if !final && !rec.leaves() {
-		rec.Restarts++
+		rec.Restarts += 1 - at.paid()
 	}
 	if root := failure.NewReport(failure.ReportConfig{}, failures).Root(); root != nil {
 		rec.Rank, rec.Cause = root.Rank, root.Cause
@@ -327,7 +327,7 @@ func (a *Agent) restart(at *attempt, rec *record, live bool) {
 	a.emitFailure(at)
 	a.carriedOut(at.verdict)
 	failed := a.failed(at, Stopped, a.ownReport(at))
-	a.restarts++
+	a.restarts += 1 - at.paid()
 	if rec != nil {
 		a.restarts = max(a.restarts, rec.Restarts)
 	}

@@ -96,7 +96,14 @@ func (a *Agent) gather(ctx context.Context, at *attempt) *failure.Report {
 			continue
 		}
 		readers++
-		all, cfg.LeftOut = append(all, list...), cfg.LeftOut+left
+		cfg.LeftOut += left
+		for _, f := range list {
+			if !slices.ContainsFunc(all, func(known *failure.ProcessFailure) bool {
+				return known.Rank == f.Rank && known.PID == f.PID && known.Host == f.Host
+			}) {
+				all = append(all, f) // a loss that others knew, too, is in all
+			}
+		}
 	}
 	report := failure.NewReport(cfg, all)
 	a.handOut(ctx, at, report, readers)

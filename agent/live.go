@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/live"
 	"github.com/muster-run/muster/internal/sleep"
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -61,9 +63,6 @@ const (
 	// mostFutile is how many changes without a loss may follow each other.
 	mostFutile = 3
 )
-
-// errNotLive ends a worker whose group cannot go on as it is.
-var errNotLive = errors.New("no live change")
 
 // kept is the workers of an attempt that has ended without them.
 type kept struct {
@@ -121,7 +120,13 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 	if a.live == nil || at.phase != running {
 		return false, nil
 	}
-	formed, over := at.formed.Load() != nil, a.live.isOver()
+	last, over := at.formed.Load(), a.live.isOver()
+	formed := last != nil
+	var losses []*failure.ProcessFailure
+	paid, counted := false, a.restarts
+	if formed {
+		losses, paid = slices.Clone(last.losses), last.paid
+	}
 	at.mu.Lock()
 	lost := maps.Clone(at.forgiven)
 	at.mu.Unlock()
@@ -140,6 +145,7 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 		if n.ev == evFailing {
 			failures = []*failure.ProcessFailure{a.explainExit(at, n.exit, nil, nil)}
 		}
+		losses = append(losses, failures...)
 		if !formed || over || left == 0 && (at.alone() || a.restartsLeft() <= 0) || a.startAll(at, failures) {
 			if n.ev == evFailing {
 				at.wg.Go(func() { at.group.Close(syscall.SIGTERM, a.cfg.ShutdownTimeout) })
@@ -148,12 +154,18 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 		}
 		n.record = a.newRecord(at, failures, nil, false)
 		n.record.Live, n.record.At = true, -1
+		if a.restartsLeft() <= 0 {
+			n.record.Restarts = a.restarts // nobody is replaced
+		}
 		if other := a.put(ctx, at, n.record); other != nil && other.ev != evPeerLive {
 			return false, other
 		}
 		m.Reason = n.record.who()
 	case n.ev == evPeerLive:
 		m.Reason, m.Urgent, m.At = n.record.who(), n.record.At < 0, max(n.record.At, 0)
+		if theirs, err := failure.Decode(n.record.Failures, at.round.ClockOffset); err == nil {
+			losses = append(losses, theirs...)
+		}
 		a.restarts = max(a.restarts, n.record.Restarts)
 		a.carriedOutElsewhere(at, atOnce(n.record.Decision))
 	case n.ev == evLiveChange:
@@ -177,13 +189,15 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 		select {
 		case x := <-at.group.Failed():
 			lost[x.LocalRank] = x
+			losses = append(losses, a.explainExit(at, x, nil, nil))
 			a.live.ended(x.LocalRank)
 		default:
 			taken = false
 		}
 	}
 	if formed {
-		a.carried = &membership{ranks: at.formed.Load().ranks, pending: true}
+		paid = paid || n.record != nil && n.record.Rank >= 0 && n.record.Restarts > counted
+		a.carried = &membership{ranks: last.ranks, pending: true, losses: losses, paid: paid}
 	}
 	if !formed || len(a.live.left()) == 0 && !over || n.ev == evFailed || n.ev == evLostPeers {
 		a.comeBack(ctx, at, n)
@@ -357,10 +371,12 @@ func (a *Agent) form(at *attempt, change int, had bool) {
 	if forming.Err() != nil {
 		return
 	}
-	a.log.Warn("live: the workers cannot go on; they are stopped, and all start again", "error", err)
-	at.formed.Store(nil)
+	a.log.Warn("live: the workers cannot go on; they are stopped", "error", err)
+	if f := at.formed.Swap(nil); f != nil && len(f.losses) > 0 {
+		at.broken.Store(f)
+	}
 	for i := range a.live.left() {
-		at.accuse(i, "live change: "+err.Error())
+		at.accuse(i, failure.LivePrefix+text.Line(err.Error(), maxText))
 	}
 	at.group.Kill()
 }
@@ -389,9 +405,14 @@ func (a *Agent) awaitEnd(at *attempt, end context.CancelCauseFunc) {
 	group, ok := at.group.(interface {
 		Signal(localRank int, sig syscall.Signal) bool
 	})
+	starting := w.each(func(x *liveWorker) bool { return !x.Gone && x.Ready == nil })
 	for i := range w.each(func(x *liveWorker) bool { return !x.Member && !x.Gone }) {
-		a.log.Warn("live: the training has ended while a worker was starting; it is stopped", "local_rank", i)
-		at.pardon(process.Exit{LocalRank: i})
+		it := "waits for others"
+		if starting[i] != nil {
+			it = "is starting"
+		}
+		a.log.Warn("live: the training has ended without a worker; it is stopped", "local_rank", i, "it", it)
+		at.pardon(process.Exit{LocalRank: i, StoppedBy: syscall.SIGKILL})
 		if ok {
 			group.Signal(i, syscall.SIGKILL)
 		}
@@ -426,7 +447,7 @@ func (a *Agent) formOnce(ctx context.Context, at *attempt, change int, had bool)
 		return err
 	}
 	if err := plan.Check(at.round.WorldSize); err != nil {
-		return fmt.Errorf("%w: %w", errNotLive, err)
+		return err
 	}
 	return a.reconfigure(ctx, at, plan, change, began)
 }
@@ -536,9 +557,9 @@ func (a *Agent) agree(ctx context.Context, at *attempt, prefix string, part live
 		return plan, context.Cause(ctx)
 	}
 	s, n := at.round.Store, at.round.WorldSize
-	text, err := json.Marshal(part)
+	said, err := json.Marshal(part)
 	if err == nil {
-		err = s.Set(ctx, prefix+strconv.Itoa(at.round.Rank), text)
+		err = s.Set(ctx, prefix+strconv.Itoa(at.round.Rank), said)
 	}
 	planKey := livePlanKey + prefix[len(livePartPrefix):]
 	if err == nil && at.round.Rank == 0 {
@@ -555,10 +576,7 @@ func (a *Agent) agree(ctx context.Context, at *attempt, prefix string, part live
 	if err == nil {
 		err = json.Unmarshal(found, plan)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errNotLive, err)
-	}
-	return plan, nil
+	return plan, err
 }
 
 // lead makes the plan of all agents.
@@ -652,6 +670,9 @@ type membership struct {
 	leader  bool        // one of them is rank 0
 	lacks   int         // how many more workers make a replica group
 	pending bool        // it is the last one; that of this round is not known yet
+
+	losses []*failure.ProcessFailure // of a pending one: why it changes
+	paid   bool                      // a restart has been counted for them
 }
 
 // watchLive waits for a reason for the next change, and sends it.
@@ -688,7 +709,7 @@ func (a *Agent) watchLive(ctx context.Context, at *attempt, change int) error {
 			if sleep.For(ctx, a.cfg.PeerTimeout) != nil {
 				return context.Cause(ctx)
 			}
-			return a.changeAgain(ctx, at, "a collective failed on "+a.cfg.Host+": "+firstLine(failed.Error))
+			return a.changeAgain(ctx, at, "a collective failed on "+a.cfg.Host+": "+text.Line(firstLine(failed.Error), maxText))
 		case enough && (f.leader || at.alone()):
 			at.send(news{ev: evLiveChange, record: &record{Cause: "workers join"}})
 			<-ctx.Done()
@@ -714,7 +735,7 @@ func (a *Agent) enough(ctx context.Context, at *attempt, f *membership, ready, m
 // changeAgain asks for another round at once, unless too many in a row did not help.
 func (a *Agent) changeAgain(ctx context.Context, at *attempt, cause string) error {
 	if at.formed.Load() == nil || a.futile.Add(1) > mostFutile {
-		return fmt.Errorf("%w, and another change would not help: %s", errNotLive, cause)
+		return fmt.Errorf("another change would not help: %s", cause)
 	}
 	at.send(news{ev: evLiveChange, record: &record{At: -1, Cause: cause}})
 	<-ctx.Done()
@@ -732,7 +753,7 @@ func firstLine(s string) string {
 
 // rank is that of a worker of this host.
 func (at *attempt) rank(localRank int) int {
-	if f := at.formed.Load(); f != nil {
+	if f := cmp.Or(at.formed.Load(), at.broken.Load()); f != nil {
 		if rank, ok := f.ranks[localRank]; ok {
 			return rank
 		}
@@ -755,16 +776,28 @@ func (at *attempt) localRank(rank int) int {
 // liveState is the part of an attempt that live changes need.
 type liveState struct {
 	formed   atomic.Pointer[membership] // nil before the workers are a group that can change
+	broken   atomic.Pointer[membership] // the last one, if there can be no other after losses
 	forgiven map[int]process.Exit       // workers without which the others went on, by local rank; mu guards it
 	keptOn   atomic.Bool                // the workers go on after this attempt
 	released chan struct{}              // closed when they are kept
+}
+
+// paid is how many restarts have been counted for a failure before it: a worker was lost, and then
+// the others could not go on.
+func (at *attempt) paid() int {
+	if b := at.broken.Load(); b != nil && b.paid {
+		return 1
+	}
+	return 0
 }
 
 // pardon has a worker's end be no failure.
 func (at *attempt) pardon(x process.Exit) {
 	at.mu.Lock()
 	defer at.mu.Unlock()
-	at.forgiven[x.LocalRank] = x
+	if _, known := at.forgiven[x.LocalRank]; !known {
+		at.forgiven[x.LocalRank] = x
+	}
 }
 
 // forgive leaves out of a result the workers without which the others have gone on.

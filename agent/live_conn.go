@@ -31,8 +31,8 @@ const (
 	// maxLiveLine bounds what a worker writes in one line, maxLiveHello in its first.
 	maxLiveLine  = 64 << 10
 	maxLiveHello = 1 << 10
-	// mostStrangers is how many connections may be there that have not said hello, and liveHello how
-	// long each has for it.
+	// mostStrangers is how many connections may be there that have not said hello, besides those of
+	// workers, and liveHello how long each has for it.
 	mostStrangers = 64
 	liveHello     = 30 * time.Second
 	// maxStep bounds the step that a worker says, and fastest how many it can do in a second.
@@ -155,7 +155,7 @@ func (w *liveWorkers) accept() {
 			continue
 		}
 		w.mu.Lock()
-		if w.closed || w.silent >= mostStrangers {
+		if w.closed || w.silent >= mostStrangers+w.awaited() {
 			conn.Close()
 		} else {
 			w.conns[conn] = false
@@ -164,6 +164,16 @@ func (w *liveWorkers) accept() {
 		}
 		w.mu.Unlock()
 	}
+}
+
+// awaited is how many workers have still to say hello. The caller holds mu.
+func (w *liveWorkers) awaited() (n int) {
+	for _, x := range w.workers {
+		if !x.Heard && !x.Gone {
+			n++
+		}
+	}
+	return n
 }
 
 // serve reads what one worker says.

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -71,6 +72,27 @@ func TestLiveStrangers(t *testing.T) {
 	worker := dialLive(t, w)
 	fmt.Fprintf(worker, `{"type":"hello","version":1,"id":%q}`+"\n"+`{"type":"ready","step":7}`+"\n", id)
 	if err := w.await(t.Context(), func() bool { return w.host[0].Ready != nil && w.host[0].Ready.Step == 7 }); err != nil {
+		t.Error(err)
+	}
+}
+
+// The workers of a large host may all connect before one of them says hello.
+func TestLiveCrowd(t *testing.T) {
+	w := openLiveTest(t)
+	var ids []string
+	var conns []net.Conn
+	for i := range 2 * mostStrangers {
+		ids = append(ids, w.env(i)[liveIDVar])
+	}
+	for range ids {
+		conns = append(conns, dialLive(t, w))
+	}
+	for i, conn := range conns {
+		fmt.Fprintf(conn, `{"type":"hello","version":1,"id":%q}`+"\n"+`{"type":"ready"}`+"\n", ids[i])
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := w.await(ctx, w.host.Settled); err != nil {
 		t.Error(err)
 	}
 }

@@ -87,7 +87,7 @@ func atOnce(d *policy.Decision) *policy.Decision {
 
 // decide asks the policy; nil if no rule applies. A host without which there is no round cannot be drained.
 func (a *Agent) decide(at *attempt, f policy.Failure) *policy.Decision {
-	f.Restarts, f.Progress = a.restarts, a.progressOf(at)
+	f.Restarts, f.Progress = a.restarts-at.paid(), a.progressOf(at)
 	if a.lively(at) { // without a restart the others go on alone
 		f.Restarts = min(f.Restarts, a.cfg.MaxRestarts-1)
 	}

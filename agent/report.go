@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -34,7 +35,11 @@ func (a *Agent) explain(at *attempt, startErr error) {
 		startErr = nil
 	}
 	faults := sync.OnceValue(at.findFaults)
+	a.addLosses(at)
 	for _, localRank := range slices.Sorted(maps.Keys(exits)) {
+		if slices.ContainsFunc(at.failures, func(f *failure.ProcessFailure) bool { return at.isOwn(f, localRank) }) {
+			continue // it was to replace that one
+		}
 		at.failures = append(at.failures, a.explainExit(at, exits[localRank], startErr, faults))
 	}
 }
@@ -47,6 +52,7 @@ func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error, faul
 	switch {
 	case missed != "" && at.innocent(localRank):
 		missed, stoppedBy = "", syscall.SIGKILL
+	case strings.HasPrefix(missed, failure.LivePrefix) && at.broken.Load() != nil: // the loss before is to blame
 	case missed != "":
 		stoppedBy = 0 // it is the one to blame, also if its peers' end was quicker
 	}
@@ -62,6 +68,33 @@ func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error, faul
 		o.GPU = faults().of(exit.PID, at.exits)
 	}
 	return failure.New(o)
+}
+
+// saysNothing says that not all that a worker wrote may have been here when its failure was explained.
+func saysNothing(f *failure.ProcessFailure) bool {
+	return f.ExitCode > 0 && f.Traceback == "" && f.ErrorFile == "" && len(f.LastLines) == 0
+}
+
+// addLosses adds the failures after which the workers of a live group could not go on.
+func (a *Agent) addLosses(at *attempt) {
+	b := at.broken.Load()
+	if b == nil {
+		return
+	}
+	for _, f := range b.losses {
+		at.mu.Lock()
+		x, last := at.forgiven[f.LocalRank]
+		at.mu.Unlock()
+		if last && saysNothing(f) && at.isOwn(f, f.LocalRank) {
+			f = a.explainExit(at, x, nil, nil)
+		}
+		at.failures = append(at.failures, f)
+	}
+}
+
+// isOwn says whether a failure is that of the worker that had a local rank here.
+func (at *attempt) isOwn(f *failure.ProcessFailure, localRank int) bool {
+	return f.LocalRank == localRank && f.Rank == at.rank(localRank)
 }
 
 // onlyLostPeers says whether the failures are all the consequence of another
@@ -85,7 +118,9 @@ func (a *Agent) succeeded(at *attempt) *Result {
 		r.ReturnValues[at.rank(i)] = exit.Value
 	}
 	for _, i := range slices.Sorted(maps.Keys(at.forgiven)) {
-		at.failures = append(at.failures, a.explainExit(at, at.forgiven[i], nil, nil))
+		if x := at.forgiven[i]; x.StoppedBy == 0 {
+			at.failures = append(at.failures, a.explainExit(at, x, nil, nil))
+		}
 	}
 	if len(at.failures) > 0 {
 		r.Lost = a.ownReport(at)

@@ -192,7 +192,7 @@ func (a *Agent) watch(ctx context.Context, at *attempt) (*Result, error) {
 			n = a.wait(ctx, at)
 			continue
 		}
-		state, act := next(n.ev, at.phase, a.restartsLeft(), a.consult(at, n))
+		state, act := next(n.ev, at.phase, a.restartsLeft()+at.paid(), a.consult(at, n))
 		if goes, other := a.goOn(ctx, at, &n, act); goes {
 			return nil, nil
 		} else if other != nil {

@@ -31,6 +31,8 @@ func (f *ProcessFailure) conclude() {
 		f.Cause = "killed by SIGKILL: out of memory (" + oneLine(f.OOM, maxName) + ")"
 	case f.OOM != "":
 		f.Cause = f.account(what) + "; out of memory (" + oneLine(f.OOM, maxName) + ")"
+	case strings.HasPrefix(f.TimerExpired, LivePrefix):
+		f.Cause = oneLine(f.TimerExpired, maxName) + "; " + f.ending()
 	case f.TimerExpired != "":
 		f.Cause = "missed a deadline: " + oneLine(f.TimerExpired, maxName) + "; " + f.ending()
 	default:
@@ -183,6 +185,9 @@ func (f *ProcessFailure) stopping() string {
 		s += "; had to be killed after the grace"
 	default:
 		s += "; " + f.ending()
+	}
+	if strings.HasPrefix(f.TimerExpired, LivePrefix) {
+		s += "; " + oneLine(f.TimerExpired, maxName)
 	}
 	return s
 }

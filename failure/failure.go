@@ -64,6 +64,9 @@ type Observation struct {
 // HangPrefix begins Observation.TimerExpired of a worker that hung.
 const HangPrefix = "--hang-timeout: "
 
+// LivePrefix begins it if the worker was killed since those of a live group could not go on.
+const LivePrefix = "no live change: "
+
 // A Cause is why a worker or an attempt ended, as the rules of package policy name it and
 // muster_worker_exits_total counts it.
 type Cause string
@@ -94,7 +97,7 @@ func (f *ProcessFailure) Class() Cause {
 		return CauseUninterruptible
 	case strings.HasPrefix(f.TimerExpired, HangPrefix):
 		return CauseHang
-	case f.TimerExpired != "":
+	case f.TimerExpired != "" && (f.StoppedBy == 0 || !strings.HasPrefix(f.TimerExpired, LivePrefix)):
 		return CauseTimer
 	case f.LostPeer():
 		return CauseLostPeer

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -28,7 +29,7 @@ func TestLiveEnds(t *testing.T) {
 		j := start(t, muster(t), setup{}, "--standalone --nproc-per-node 2 --live --max-restarts 1 --no-python", worker(steps...)...)
 		lose(t, j)
 		j.gate.Open()
-		j.want(0).noneLeft(0).says("the training has ended while a worker was starting")
+		j.want(0).noneLeft(0).says("it is stopped local_rank=1 it=\"is starting\"").saysNot("[M1216]")
 	})
 	t.Run("two hosts", func(t *testing.T) {
 		t.Parallel()
@@ -69,4 +70,53 @@ func TestLiveJoinsNoneButAll(t *testing.T) {
 		}
 	}
 	j.signal(syscall.SIGTERM)
+}
+
+// The error of a collective reaches the other hosts, however long it is.
+func TestLiveLongError(t *testing.T) {
+	t.Parallel()
+	m := newMixed(t, "2", "--live", "live", "gate", "r1:fail:60000", "hang")
+	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"})
+	before := agents[0].members(2)
+	m.gate.Open()
+	goesOn(t, before, agents[0].members(2))
+	for _, j := range slices.Backward(agents) {
+		j.saysNot("[M1069]")
+		j.signal(syscall.SIGTERM)
+	}
+}
+
+// Where no live change can be made after a loss, all start again, for which one restart is counted.
+// The failure is that of the worker that was lost; those that muster has ended follow from it.
+func TestLiveCannotGoOn(t *testing.T) {
+	t.Parallel()
+	lose := func(t *testing.T, first *job, rank, world int) {
+		t.Helper()
+		all := first.members(world)
+		must(syscall.Kill(all[rank].pid, syscall.SIGKILL))
+		var gone []int
+		for _, m := range all {
+			gone = append(gone, m.pid)
+		}
+		must(syscall.Kill(first.members(world, gone...)[rank].pid, syscall.SIGKILL))
+	}
+	want := func(j *job, rank int) {
+		j.want(1).noneLeft(0).says(fmt.Sprintf("muster: rank %d ", rank), "(after 1 of 1 restarts): killed by SIGKILL",
+			"stopped with SIGKILL; no live change: no worker has").saysNot("missed a deadline")
+	}
+	t.Run("one host", func(t *testing.T) {
+		t.Parallel()
+		j := start(t, muster(t), setup{}, "--standalone --nproc-per-node 3 --live --max-restarts 1 --no-python", worker("replica:2", "hang")...)
+		lose(t, j, 0, 2) // the third, which waits, has no shard
+		want(j, 0)
+	})
+	t.Run("two hosts", func(t *testing.T) {
+		t.Parallel()
+		m := newMixed(t, "2", "--live --max-restarts 1", "replica:2", "hang")
+		agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2", nproc: 2})
+		lose(t, agents[0], 1, 2)
+		for _, j := range agents {
+			want(j, 1)
+		}
+	})
 }

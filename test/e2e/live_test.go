@@ -27,6 +27,9 @@ import (
 // endMember says for a worker of takePart that the training has ended, if it is a member.
 var endMember func()
 
+// failMember says for a member that a collective has failed, with an error of some length.
+var failMember func(length string)
+
 // takePart is a worker of a live group without PyTorch: it reports and prints each membership, as
 // "UUID RANK/WORLD PID STEPS HOST HASH", the last of the handles, and has completed a step more
 // at each change.
@@ -48,6 +51,11 @@ func takePart(slow, size string) {
 	say(map[string]any{"type": "hello", "version": 1, "id": os.Getenv("MUSTER_LIVE_ID"), "replica_size": replica})
 	say(map[string]any{"type": "ready", "change": 0, "handle": handle(0), "step": 0})
 	var member atomic.Bool
+	var change atomic.Int64
+	failMember = func(length string) {
+		_, err := fmt.Fprintf(conn, `{"type":"failed","change":%d,"error":"%s"}`+"\n", change.Load(), strings.Repeat("<", number(length)))
+		must(err)
+	}
 	endMember = func() {
 		if !member.Load() {
 			select {} // the agent ends it
@@ -98,6 +106,7 @@ func takePart(slow, size string) {
 				fmt.Fprint(hash, m.Handles)
 				line := fmt.Sprintf("%d %d/%d %d %d %s %d", m.UUID, m.Rank, m.World, os.Getpid(), step, cmp.Or(os.Getenv("HOST"), "-"), hash.Sum32())
 				fmt.Println(line)
+				change.Store(int64(m.Change))
 				member.Store(true) // the test may open the gate once it has the line
 				testproc.Say(line)
 				say(map[string]any{"type": "done", "change": m.Change})
@@ -311,6 +320,7 @@ func TestLiveReplicas(t *testing.T) {
 	}
 	m.gate.Open()
 	wantAll(agents, 0)
+	first.says(`it="waits for others"`, "lost_here=1", "[M1216]")
 }
 
 // A liveStep is a line of examples/train_live.py.
@@ -415,7 +425,7 @@ func TestLiveReplicasCompleteStep(t *testing.T) {
 		t.Errorf("the step in which rank 3 was lost: %+v", all[7])
 	}
 	for _, j := range slices.Backward(agents) { // who holds the rendezvous last
-		j.saysNot("all start again")
+		j.saysNot("[M1196]")
 		j.signal(syscall.SIGTERM)
 	}
 }

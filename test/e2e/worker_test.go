@@ -76,6 +76,7 @@ var steps = testproc.Steps{
 	"live":    func(slow string) { takePart(slow, "") },
 	"replica": func(size string) { takePart("", size) },
 	"last":    func(string) { endMember() },
+	"fail":    func(length string) { failMember(length) },
 	"end":     func(string) { endTraining() },
 	"pid": func(dir string) {
 		must(os.WriteFile(filepath.Join(dir, rank()), []byte(strconv.Itoa(os.Getpid())), 0o666))
