@@ -19,7 +19,8 @@ import (
 //
 // The protocol has no way to say that a store is lost, but PyTorch's clients take some
 // answers for an error and go on with the connection (failure). What has no such answer waits
-// for the next link, if it has not been sent.
+// for the next link, if it has not been sent. What changes the store, has been sent, and may or
+// may not have been performed when the link breaks ends the client's connection.
 //
 // The map's lock guards everything in it, in its links, and in each conn's via.
 type relay struct {
@@ -40,6 +41,10 @@ type link struct {
 	due     int  // replies
 	retired bool // it ends once none is due
 	over    bool // the Shared has ended
+
+	// Counts of requests without a reply: sent, sent before the last asked-for answer, and
+	// performed, as answers to later requests say.
+	sent, asked, known uint64
 }
 
 // A via is what a relay's client has at its link.
@@ -48,7 +53,8 @@ type via struct {
 	number uint32
 	reply  chan relayed // of one
 	due    bool
-	read   *link // whose keys the last WAIT or CHECK has found
+	silent uint64 // link.sent after this client's last
+	read   *link  // whose keys the last WAIT or CHECK has found
 }
 
 // relayed is a reply, or what there is instead.
@@ -198,6 +204,9 @@ func (l *link) cut() {
 	l.s.m.Lock()
 	defer l.s.m.Unlock()
 	for _, c := range l.clients {
+		if c.via.silent > l.known && !l.over && !l.retired {
+			c.raw.Close() // a reply that never comes cannot say that it may be lost
+		}
 		c.replied(relayed{lost: true})
 	}
 	clear(l.clients)
@@ -249,9 +258,15 @@ func (l *link) receive(number uint32, kind byte, reply []byte) (last bool) {
 	m := l.s.m
 	m.Lock()
 	c := l.clients[number]
-	l.over = l.over || kind == kindOver
+	if kind == kindOver || kind == kindWait && reply[0] == waitCanceled {
+		l.over = true
+		l.leave() // before a client is told
+	}
 	deliver := false
 	switch {
+	case number == 0:
+		l.known = l.asked
+		l.askKnown()
 	case c == nil:
 	case kind == kindWait:
 		if c.wait.relay {
@@ -271,6 +286,15 @@ func (l *link) receive(number uint32, kind byte, reply []byte) (last bool) {
 		c.Deliver()
 	}
 	return last
+}
+
+// askKnown asks for an answer, which says that all that was sent before has been performed, if
+// that is of use and no other one is due. The map is locked.
+func (l *link) askKnown() {
+	if l.asked == l.known && l.sent > l.asked {
+		l.asked = l.sent
+		l.send(0, func(b *batch) { b.byte(byte(qNumKeys)) })
+	}
 }
 
 // hangUp takes a client off its link. The map is locked.
@@ -340,7 +364,7 @@ func (c *conn) relay() error {
 				delete(v.link.clients, v.number) // its end is nothing to this client any more
 			}
 			l.last++
-			v.link, v.number, v.read = l, l.last, nil
+			v.link, v.number, v.silent, v.read = l, l.last, 0, nil
 			l.clients[v.number] = c
 		}
 		l.send(v.number, c.verbatim)
@@ -350,6 +374,9 @@ func (c *conn) relay() error {
 			m.Unlock()
 			return nil
 		case silent[f.query]:
+			l.sent++
+			v.silent = l.sent
+			l.askKnown()
 			m.Unlock()
 			l.out.awaitRoom()
 			return nil

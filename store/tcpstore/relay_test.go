@@ -180,6 +180,10 @@ func TestRelayLost(t *testing.T) {
 		"wait":        {waitK + str("/n"), "01"},
 		"barrier":     {"12" + str("/n") + "0200000000000000", "01"},
 		"queue pop":   {"0f" + str("/n"), "0100000000000000" + none},
+		"set":         {"01" + str("/n") + str("x"), ""},
+		"append":      {"09" + str("/n") + str("x"), ""},
+		"multi set":   {"0b0100000000000000" + str("/n") + str("x"), ""},
+		"queue push":  {"0e" + str("/n") + str("x"), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, _, link := opened(t)
@@ -194,6 +198,40 @@ func TestRelayLost(t *testing.T) {
 			w.sync(0)
 		})
 	}
+}
+
+// TestRelayKnown has the link end after one client's SET is known to have been performed, and
+// before another one's is. Nothing is asked for as long as an answer is due.
+func TestRelayKnown(t *testing.T) {
+	w, _, link := opened(t)
+	set, asked := "01"+str("/n")+str("x"), "00000000"+"07"
+	w.send(0, unhex(set))
+	takes(t, link, "01000000"+set+asked)
+	w.opened(1)
+	w.send(1, unhex(set))
+	takes(t, link, "02000000"+set)
+	says(t, link, "00000000"+"00"+"08000000"+"0100000000000000")
+	takes(t, link, asked)
+	link.Close()
+	w.expectClosed(1)
+	w.sync(0)
+}
+
+// TestRelayTold has a client that is told of the end of a store set a key then: in the next one.
+func TestRelayTold(t *testing.T) {
+	s, first := relay(t), tcpstore.NewShared()
+	follow(t, s, to(t, first))
+	w, k := newWires(t, s), str("/k")
+	w.opened(0)
+	w.send(0, unhex(waitK+k))
+	awaitWaiting(t, s, 1)
+	first.End()
+	w.expect(0, unhex("01"))
+	w.send(0, unhex("01"+k+str("v")+"10"+k)) // QUEUE_LEN waits for the next store
+	follow(t, s, to(t, tcpstore.NewShared()))
+	w.expect(0, unhex("0000000000000000"))
+	w.send(0, unhex(waitK+k))
+	w.expect(0, unhex("00"))
 }
 
 // TestRelayOver has requests come to a Shared that has ended: they are performed at the next.
