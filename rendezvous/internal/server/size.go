@@ -22,6 +22,9 @@ type Wish struct {
 	Serial int64 `json:"serial,omitempty"`
 }
 
+// mostWishes is a Serial that no job comes to. Another host's word may not use up those above it.
+const mostWishes = 1 << 30
+
 // bounds are the rules with the wish in place of the most nodes that there may be. PyTorch's
 // agents know no wish and join by their own rules, so that there is none while they take part.
 // While the rendezvous is suspended a round needs more than half of the nodes that there may be.
@@ -41,13 +44,16 @@ func (r *Rendezvous) scale(now time.Time, s *session, nodes int) {
 	case r.hasTorch():
 		r.send(s, &Message{Type: Size, Error: "an agent of PyTorch takes part in the job, which knows no wish for its size; the job has all hosts that it may have"})
 	default:
-		r.setWish(now, Wish{nodes, r.wish.Serial + 1})
+		r.setWish(now, Wish{nodes, min(r.wish.Serial+1, mostWishes)})
 	}
 }
 
 // hear takes the wish from a Hello, or tells the node of another one.
 func (r *Rendezvous) hear(now time.Time, s *session) {
 	w := s.hello.Wish
+	if w != nil && (w.Serial < 0 || w.Serial > mostWishes) {
+		w = nil
+	}
 	switch {
 	case w != nil && w.Nodes >= r.rules.MinNodes && w.Nodes <= r.rules.MaxNodes && (r.wish.Nodes == 0 || w.Serial > r.wish.Serial):
 		r.setWish(now, *w)

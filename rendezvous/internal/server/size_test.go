@@ -99,6 +99,24 @@ func TestSize(t *testing.T) {
 			a: round 6 rank 0/2 workers 0/4
 			b: round 6 rank 1/2 workers 2/4
 			c: spare redundant`},
+		{"serials that no job comes to", `
+			wish 3 9223372036854775807
+			hello 1 4 a
+			wish 3 -1
+			hello 1 4 b
+			wish 3 1073741824
+			hello 1 4 c
+			want 2 a
+			join a b c`, `
+			a: size 3.1073741824
+			b: size 3.1073741824
+			c: size 3.1073741824
+			a: size 2.1073741824
+			b: size 2.1073741824
+			c: size 2.1073741824
+			a: round 0 rank 0/2 workers 0/4
+			b: round 0 rank 1/2 workers 2/4
+			c: spare redundant`},
 		{"a spare is quicker at a new holder than those who were in the round", `
 			wish 3 1
 			was spare
