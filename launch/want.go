@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -34,9 +36,15 @@ func (cfg *Config) resolveWant() error {
 	return nil
 }
 
-// readWant reads a number of hosts from a file.
+// readWant reads a number of hosts from a file. It follows links: a file of a volume of
+// Kubernetes is one.
 func readWant(path string) (int, error) {
-	f, _, err := safeopen.Open(path)
+	f, _, err := safeopen.OpenIf(path, os.O_RDONLY, func(info fs.FileInfo) error {
+		if !info.Mode().IsRegular() {
+			return fmt.Errorf("%s is no regular file; left alone", path)
+		}
+		return nil
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -68,7 +76,7 @@ func (cfg *Config) followWant(ctx context.Context, every time.Duration, scale fu
 			said = ""
 		case err.Error() != said: // it is tried again and again
 			said = err.Error()
-			cfg.Logger.Warn("the job does not have the size that the file of --want-file asks for; trying again", "error", err)
+			cfg.Logger.Warn("the file of --want-file does not set the job's size, which stays; trying again", "file", cfg.WantFile, "error", err)
 		}
 	}
 }

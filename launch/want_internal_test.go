@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -46,6 +47,26 @@ func TestWant(t *testing.T) {
 			continue
 		}
 		t.Errorf("%d, file %q: %d, %v; want %d, %q", tt.want, tt.text, cfg.Want, err, tt.is, tt.says)
+	}
+}
+
+// TestWantIn has the file where Kubernetes puts it, and what is no file.
+func TestWantIn(t *testing.T) {
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	err := errors.Join(os.Mkdir(in("..2026_11"), 0o700), os.WriteFile(in("..2026_11/want"), []byte("3"), 0o600),
+		os.Symlink("..2026_11", in("..data")), os.Symlink("..data/want", in("want")),
+		syscall.Mkfifo(in("fifo"), 0o600), os.Symlink("fifo", in("to-fifo")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := readWant(in("want")); n != 3 || err != nil {
+		t.Errorf("a file of a volume: %d, %v", n, err)
+	}
+	for _, name := range []string{"fifo", "to-fifo", "..data", "gone"} {
+		if _, err := readWant(in(name)); err == nil || !strings.Contains(err.Error(), in(name)) {
+			t.Errorf("%s: error %v, want one that names it", name, err)
+		}
 	}
 }
 
@@ -91,7 +112,7 @@ func TestFollowWant(t *testing.T) {
 		if n := strings.Count(log.String(), "not now"); n != 1 {
 			t.Errorf("a refusal is logged %d times:\n%s", n, &log)
 		}
-		if !strings.Contains(log.String(), "no such file") {
+		if !strings.Contains(log.String(), "no such file") || !strings.Contains(log.String(), path) || strings.Contains(log.String(), "asks for") {
 			t.Errorf("nothing is said of a file that is gone:\n%s", &log)
 		}
 	})
