@@ -9,7 +9,7 @@ import (
 )
 
 // mostSilent is how long a drill may cut a host off.
-const mostSilent = time.Hour
+const mostSilent = 10 * time.Minute
 
 // Drill returns what makes this host's part of the job fail (health.Control).
 func (c *control) Drill(what, by string, length time.Duration) (fail func(), err error) {

@@ -100,7 +100,7 @@ func parseChaos(c *command, args []string) (req chaosRequest) {
 	c.duration("every", &req.every, 24*time.Hour)
 	c.duration("for", &req.lasts, 30*24*time.Hour)
 	c.duration("limit", &req.limit, 24*time.Hour)
-	c.duration("cut-time", &req.silent, time.Hour)
+	c.duration("cut-time", &req.silent, 10*time.Minute)
 	c.value("seed", "a number, at least 0", func(text string) (err error) {
 		req.seed, err = strconv.ParseUint(text, 10, 64)
 		return err
