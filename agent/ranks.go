@@ -23,8 +23,20 @@ const (
 	exitBarrierKey      = "torchelastic/agent/terminal_state"
 )
 
-// connectionsOfAgent is how many connections an agent has to the one that holds the stores.
-const connectionsOfAgent = 2
+// connectionsOfAgent is how many connections an agent has to the one that holds the stores;
+// connectionsOfStore are those for a store of its workers that it passes on, in two rounds.
+const (
+	connectionsOfAgent = 2
+	connectionsOfStore = 2
+)
+
+// connections is how many the other hosts have to the stores that this one holds.
+func connections(round *rendezvous.Info, worldSize, localWorldSize int) int {
+	if round.LocalStore {
+		return (connectionsOfAgent + connectionsOfStore) * round.WorldSize
+	}
+	return worldSize - localWorldSize + connectionsOfAgent*round.WorldSize
+}
 
 // roleInfo is what each agent tells group rank 0.
 type roleInfo struct {
@@ -41,7 +53,7 @@ func (a *Agent) assignRanks(at *attempt) {
 		if err != nil {
 			err = fmt.Errorf("assign ranks: %w", err)
 		} else if round.Rank == 0 && !at.alone() && a.cfg.Rendezvous.UseAgentStore() {
-			err = limits.CheckConnections(spec.LocalWorldSize, ranks.WorldSize-spec.LocalWorldSize+connectionsOfAgent*round.WorldSize)
+			err = limits.CheckConnections(spec.LocalWorldSize, connections(round, ranks.WorldSize, spec.LocalWorldSize))
 		}
 		n := news{ev: evAssigned, ranks: ranks}
 		if err != nil {

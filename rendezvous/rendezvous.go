@@ -86,6 +86,8 @@ type Info struct {
 	// MASTER_PORT. The store there is empty when Next returns.
 	MasterAddr string
 	MasterPort int
+	// LocalStore says that each agent of the round has such a place of its own, for its workers.
+	LocalStore bool
 
 	// Ranks are this node's worker ranks where the rendezvous has assigned them;
 	// nil means that the agents exchange them through Store.

@@ -215,7 +215,7 @@ func (n *Node) Next(ctx context.Context) (*rendezvous.Info, error) {
 		Store: r.store, JobStore: r.jobStore,
 		// Where nobody would tell that the others are gone this process does not wait for them.
 		Serves:     !r.constant && (n.endpoint.holds() || n.workers.serves()),
-		MasterAddr: r.addr, MasterPort: r.port,
+		MasterAddr: r.addr, MasterPort: r.port, LocalStore: n.cfg.LocalStore,
 		Ranks: r.ranks, ClockOffset: p.offset(),
 	}, nil
 }
