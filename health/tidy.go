@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"math"
 	"os"
-	"reflect"
 	"slices"
 	"time"
 
@@ -71,29 +70,7 @@ func (s *State) clean() {
 			}
 		}
 	}
-	cleanTexts(reflect.ValueOf(s).Elem())
-}
-
-// cleanTexts cleans all exported strings of a value that can be set.
-func cleanTexts(v reflect.Value) {
-	switch v.Kind() {
-	case reflect.Pointer:
-		if !v.IsNil() {
-			cleanTexts(v.Elem())
-		}
-	case reflect.Struct:
-		for _, field := range v.Fields() {
-			if field.CanSet() {
-				cleanTexts(field)
-			}
-		}
-	case reflect.Slice:
-		for i := range v.Len() {
-			cleanTexts(v.Index(i))
-		}
-	case reflect.String:
-		v.SetString(text.Lines(v.String()))
-	}
+	text.Each(s, text.Lines)
 }
 
 // addGPUs adds how busy the GPUs of this host are, by local rank, to workers that run.

@@ -40,7 +40,7 @@ func (p *Peers) Admit(body []byte) error {
 	return nil
 }
 
-// Read reads a Report.
+// Read reads a Report. What is shown of it as one line is one.
 func (p *Peers) Read(body []byte) (*Report, error) {
 	if err := p.Admit(body); err != nil {
 		return nil, err
@@ -49,6 +49,7 @@ func (p *Peers) Read(body []byte) (*Report, error) {
 	if err := json.Unmarshal(body, r); err != nil {
 		return nil, err
 	}
+	text.Each(r, func(s string) string { return text.Line(s, len(s)) })
 	return r, nil
 }
 

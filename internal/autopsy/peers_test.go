@@ -76,3 +76,18 @@ func TestPeersRead(t *testing.T) {
 	}
 	t.Error("there is no limit for all hosts")
 }
+
+// Another host adds no line to what is printed.
+func TestPeersLines(t *testing.T) {
+	r, err := new(autopsy.Peers).Read([]byte(`{"host":"b\nc","workers":[{"rank":1,"host":"b\nforged","python":{"threads":[{"main":true,"frames":[
+		{"function":"step\nforged","file":"train.py\nforged","line":3}]}]}},{"rank":2,"state":"running\nforged","python":{"problems":["none\nforged"]},"problems":["no\r\nforged"]}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := (&autopsy.Report{Host: "a"}).With([]*autopsy.Report{r}, nil)
+	for name, text := range map[string]string{"answer": all.Answer(), "text": all.Text()} {
+		if strings.Contains(text, "\nforged") || !strings.Contains(text, "step forged") {
+			t.Errorf("%s:\n%s", name, text)
+		}
+	}
+}

@@ -218,7 +218,7 @@ func (req dumpRequest) others(ctx context.Context) func(*autopsy.Report) *autops
 		}
 		for _, m := range done.Missing {
 			if !slices.ContainsFunc(agents, func(j job) bool { return j.state != nil && j.state.Host.GroupRank == m.GroupRank }) {
-				missing = append(missing, fmt.Sprintf("group rank %d (%s)", m.GroupRank, m.Why))
+				missing = append(missing, fmt.Sprintf("group rank %d (%s)", m.GroupRank, text.Line(m.Why, len(m.Why))))
 			}
 		}
 		return own.With(reports, missing)
