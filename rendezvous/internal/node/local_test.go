@@ -102,8 +102,8 @@ func TestLocalStore(t *testing.T) {
 			first := nexts(t, nodes...)
 			var workers [2]*tcpstore.Client
 			for i, info := range first {
-				if info.MasterAddr != "127.0.0.1" || info.MasterPort == first[1-i].MasterPort {
-					t.Errorf("node %d meets at %s:%d", i, info.MasterAddr, info.MasterPort)
+				if info.MasterAddr != "127.0.0.1" || !info.LocalStore || info.MasterPort == first[1-i].MasterPort {
+					t.Errorf("node %d meets at %s:%d, local %v", i, info.MasterAddr, info.MasterPort, info.LocalStore)
 				}
 				workers[i] = worker(t, info)
 				if sum, err := workers[i].Add(t.Context(), "n", 1); err != nil || sum != int64(i+1) {
