@@ -325,7 +325,11 @@ func (a *Agent) learnRestarts(ctx context.Context, at *attempt) {
 // the workers of other hosts go on.
 func (a *Agent) restart(at *attempt, rec *record, live bool) {
 	a.emitFailure(at)
-	a.carriedOut(at.verdict)
+	if live {
+		a.carriedOut(atOnce(at.verdict))
+	} else {
+		a.carriedOut(at.verdict)
+	}
 	failed := a.failed(at, Stopped, a.ownReport(at))
 	a.restarts += 1 - at.paid()
 	if rec != nil {

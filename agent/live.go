@@ -161,7 +161,10 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 			return false, other
 		}
 		m.Reason = n.record.who()
-	case n.ev == evPeerLive:
+	case n.ev == evPeerLive || formed && n.ev == evPeerRestarts && n.record.leaves():
+		if n.ev == evPeerRestarts {
+			n.record.At = -1
+		}
 		m.Reason, m.Urgent, m.At = n.record.who(), n.record.At < 0, max(n.record.At, 0)
 		if theirs, err := failure.Decode(n.record.Failures, at.round.ClockOffset); err == nil {
 			losses = append(losses, theirs...)
@@ -203,7 +206,7 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 		a.comeBack(ctx, at, n)
 		return true, nil
 	}
-	if n.ev != evPeerLive {
+	if n.ev != evPeerLive && n.ev != evPeerRestarts {
 		a.carriedOut(atOnce(at.verdict))
 	}
 	a.log.Warn("live: the workers come to rest", "run_id", a.cfg.Rendezvous.RunID(), "round", at.round.Round, "cause", m.Reason, "workers_here", len(a.live.members()))

@@ -253,6 +253,29 @@ func TestLivePolicy(t *testing.T) {
 	first.says("its budget of 1 restart is used up")
 }
 
+// The last worker of a host is replaced without the back-off for which the others would wait, and
+// they go on when the host is drained.
+func TestLivePolicyLastOfHost(t *testing.T) {
+	t.Parallel()
+	policy := policyFile(t, "rules:\n"+
+		"- {name: bad-gpu, match: {exit: 66}, action: drain}\n"+
+		"- {name: late, match: {signal: SIGKILL}, action: retry, backoff: {initial: 1h}}\n")
+	m := newMixed(t, "1:3", "--live --max-restarts 9 --restart-policy "+policy, "live", "gate", "r1:exit:66", "hang")
+	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"}, peer{l: muster(t), addr: "3"})
+	first := agents[0]
+	all := first.members(3)
+	must(syscall.Kill(all[1].pid, syscall.SIGKILL))
+	back := first.members(3, all[1].pid)
+	goesOn(t, all, back, all[1].pid)
+	m.gate.Open()
+	goesOn(t, back, first.members(2, back[1].pid), back[1].pid)
+	agents[1].want(69).noneLeft(0).says("drained by rule bad-gpu")
+	for _, i := range []int{2, 0} { // who holds the rendezvous last
+		agents[i].saysNot("[M1062]")
+		agents[i].signal(syscall.SIGTERM)
+	}
+}
+
 // Lines that are gathered over live changes come out once, with the ranks that their workers have.
 func TestLiveGather(t *testing.T) {
 	t.Parallel()
