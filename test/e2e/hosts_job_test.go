@@ -329,6 +329,25 @@ func TestHostsGather(t *testing.T) {
 	}
 }
 
+// Lines of a host that is lost are said to be missing, also where another one has its rank then.
+func TestHostsGatherWithoutOne(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 3)
+	s.conf = limit3
+	backend(t, "c10d").prepare(s)
+	end := filepath.Join(t.TempDir(), "end")
+	s.program = []string{"sh", "-c", `while [ ! -e "$0" ]; do echo line; sleep 0.02; done`, end}
+	agents := s.startAll(3, "--nnodes 2:3 --no-python --tee 3 --gather console")
+	s.untilSays(agents[0], "[1 host1]:line\n")
+	s.lab.Host(1).PowerOff()
+	s.untilSays(agents[0], " nodes=2 ")
+	s.untilSays(agents[0], "[1 host2]:line\n")
+	s.untilSays(agents[0], "host host1 has left the job")
+	must(os.WriteFile(end, nil, 0o600))
+	s.want(0, agents[0], agents[2])
+	agents[0].says("gathered lines are missing", "of group rank 1 (host ")
+}
+
 // Ten million lines of eight workers on four hosts come out on the console of one, each once and
 // in order, whose reader rests three times for two seconds.
 func TestJudgeGatherMany(t *testing.T) {
