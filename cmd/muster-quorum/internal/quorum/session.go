@@ -1,6 +1,7 @@
 package quorum
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -119,7 +120,9 @@ func (b *bridge) follow(ctx context.Context, cli *clientv3.Client, s *session) (
 			v, err = b.campaign(ctx, cli, s, true)
 		}
 		if err == nil {
-			b.compare(ctx, cli, v)
+			err = b.compare(ctx, cli, v)
+		}
+		if err == nil {
 			b.send(ctx, saw{s, v})
 			if v.closed {
 				return false
@@ -145,24 +148,30 @@ type reign struct {
 	term, created int64 // the revisions that created its first key, and its last
 }
 
-// compare gives the leader of a view the term in which it leads already, if that is so.
-func (b *bridge) compare(ctx context.Context, cli *clientv3.Client, v *view) {
+// compare gives the leader of a view the term in which it leads already, if that is so. After an
+// error nobody knows yet.
+func (b *bridge) compare(ctx context.Context, cli *clientv3.Client, v *view) (err error) {
 	if v.leader == nil {
-		return
+		return nil
 	}
 	id, created := v.leader.ID, v.leader.Term
 	same := b.last.id == id && b.last.created == created
-	v.goesOn = !same && b.last.id == id && b.last.bridge == v.bridge && b.alone(ctx, cli, b.last, created)
+	if !same && b.last.id == id && b.last.bridge == v.bridge {
+		if v.goesOn, err = b.alone(ctx, cli, b.last, created); err != nil {
+			return err
+		}
+	}
 	if !same && !v.goesOn {
 		b.last = reign{id, v.bridge, created, created}
 	}
 	b.last.created, v.leader.Term = created, b.last.term
+	return nil
 }
 
 // alone says whether etcd knows that since a reign, up to a revision, nobody else has led.
-func (b *bridge) alone(ctx context.Context, cli *clientv3.Client, last reign, to int64) bool {
+func (b *bridge) alone(ctx context.Context, cli *clientv3.Client, last reign, to int64) (bool, error) {
 	if to <= last.created {
-		return false // a cluster that began again
+		return false, nil // a cluster that began again
 	}
 	ctx, cancel := b.callContext(ctx)
 	defer cancel()
@@ -170,14 +179,17 @@ func (b *bridge) alone(ctx context.Context, cli *clientv3.Client, last reign, to
 		for _, e := range w.Events {
 			var c candidate
 			if json.Unmarshal(e.Kv.Value, &c) != nil || c.ID != last.id || c.Bridge != last.bridge {
-				return false
+				return false, nil
 			}
 			if e.Kv.ModRevision == to {
-				return true
+				return true, nil
 			}
 		}
+		if w.CompactRevision > 0 {
+			return false, nil // etcd does not know any more
+		}
 	}
-	return false
+	return false, cmp.Or(ctx.Err(), errSilentWatch)
 }
 
 // campaign creates the leader's key if there is none and it is to stand, and returns
