@@ -23,7 +23,7 @@ import (
 func build(t *testing.T) string {
 	t.Helper()
 	muster := filepath.Join(t.TempDir(), "muster")
-	if out, err := exec.Command("go", "build", "-o", muster, "github.com/muster-run/muster/cmd/muster").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-trimpath", "-o", muster, "github.com/muster-run/muster/cmd/muster").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	return muster

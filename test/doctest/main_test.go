@@ -33,7 +33,7 @@ func testMain(m *testing.M) (int, error) {
 	}
 	defer os.RemoveAll(dir)
 	bin = filepath.Join(dir, "bin")
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", bin+"/", "./cmd/muster", "./cmd/muster-quorum", "./cmd/muster-quorum/internal/testetcd")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", bin+"/", "./cmd/muster", "./cmd/muster-quorum", "./cmd/muster-quorum/internal/testetcd")
 	build.Dir = root
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {

@@ -51,7 +51,7 @@ type site struct {
 // goBuild builds a program into bin once. Tests of many hosts alone need it.
 func goBuild(name, path string) func() error {
 	return sync.OnceValue(func() error {
-		build := exec.Command("go", "build", "-o", filepath.Join(bin, name), path)
+		build := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(bin, name), path)
 		build.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := build.CombinedOutput(); err != nil {
 			return fmt.Errorf("build %s: %w\n%s", name, err, out)

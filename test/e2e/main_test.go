@@ -43,7 +43,7 @@ func runTests(m *testing.M) int {
 		}
 		return m.Run()
 	}
-	build := exec.Command("go", "build", "-o", filepath.Join(bin, "muster"), "../../cmd/muster")
+	build := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(bin, "muster"), "../../cmd/muster")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "e2e: build muster: %v\n%s", err, out)

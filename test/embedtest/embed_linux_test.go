@@ -58,7 +58,7 @@ var built = sync.OnceValues(func() (bin string, err error) {
 	bin = filepath.Join(dir, "bin")
 	for _, args := range [][]string{
 		{"mod", "edit", "-module=example.test/embed", "-require=github.com/muster-run/muster@v0.0.0", "-replace=github.com/muster-run/muster@v0.0.0=" + source},
-		{"build", "-ldflags=-s -w", "-o", bin + "/", "./..."},
+		{"build", "-trimpath", "-ldflags=-s -w", "-o", bin + "/", "./..."},
 	} {
 		cmd := exec.Command("go", args...)
 		cmd.Dir = dir

@@ -180,7 +180,7 @@ func checkFailurePolicy(t *testing.T, policy *batch.PodFailurePolicy, container 
 func build(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "muster")
-	cmd := exec.Command("go", "build", "-o", path, "./cmd/muster")
+	cmd := exec.Command("go", "build", "-trimpath", "-o", path, "./cmd/muster")
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -295,7 +295,7 @@ func TestDeathOfTheTest(t *testing.T) {
 func TestMusterRuns(t *testing.T) {
 	lab := netlab.New(t, 1)
 	muster := filepath.Join(t.TempDir(), "muster")
-	build := exec.Command("go", "build", "-o", muster, "../../../cmd/muster")
+	build := exec.Command("go", "build", "-trimpath", "-o", muster, "../../../cmd/muster")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build muster: %v\n%s", err, out)

@@ -38,7 +38,7 @@ func build(m *testing.M) (int, error) {
 	if err := os.Setenv("TMPDIR", dir); err != nil { // where members that are killed leave their data
 		return 1, err
 	}
-	cmd := exec.Command("go", "build", "-o", dir+"/", "../../../cmd/muster-quorum", "../../../cmd/muster-quorum/internal/testetcd")
+	cmd := exec.Command("go", "build", "-trimpath", "-o", dir+"/", "../../../cmd/muster-quorum", "../../../cmd/muster-quorum/internal/testetcd")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return 1, fmt.Errorf("build muster-quorum: %w\n%s", err, out)

@@ -20,7 +20,7 @@ var quorumProgram = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(dir, "muster-quorum")
-	build := exec.Command("go", "build", "-o", path, "../../../../cmd/muster-quorum")
+	build := exec.Command("go", "build", "-trimpath", "-o", path, "../../../../cmd/muster-quorum")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	build.Stderr = os.Stderr
 	return path, build.Run()
