@@ -43,7 +43,7 @@ func (a *Agent) watchProgress(at *attempt) {
 		}
 		idle := w.look(a.vitals(at), time.Now())
 		if idle >= timeout && !told {
-			a.hung(at, idle, w.busy(timeout/2))
+			a.hung(at, idle, w.busy(timeout))
 		}
 		told = idle >= timeout
 	}
@@ -100,8 +100,9 @@ func (w *watched) look(v map[int]vital, now time.Time) time.Duration {
 	return now.Sub(since)
 }
 
-// busy returns the local ranks of the workers that have used their CPU within a time.
-func (w *watched) busy(within time.Duration) (ranks []int) {
+// busy returns the local ranks of the workers that still use their CPU as a timeout ends.
+func (w *watched) busy(timeout time.Duration) (ranks []int) {
+	within := max(timeout/4, lookEvery(timeout))
 	for _, i := range slices.Sorted(maps.Keys(w.used)) {
 		if w.seen.Sub(w.used[i]) < within {
 			ranks = append(ranks, i)

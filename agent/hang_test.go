@@ -72,7 +72,7 @@ func TestIdleWorkersHang(t *testing.T) {
 			if took := now.Sub(began); tt.hang != (took < 2*time.Minute) || tt.hang && took > timeout+2*lookEvery(timeout) {
 				t.Errorf("timeout %v, %s: found out after %v", timeout, tt.name, took)
 			}
-			if busy := w.busy(timeout / 2); tt.hang && len(busy) != tt.busy {
+			if busy := w.busy(timeout); tt.hang && len(busy) != tt.busy {
 				t.Errorf("timeout %v, %s: busy are %v", timeout, tt.name, busy)
 			}
 		}
