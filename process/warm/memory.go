@@ -35,7 +35,9 @@ type memory struct {
 const (
 	jobFile     = "job"     // what it is about; with other content all is forgotten
 	modulesFile = "modules" // what a worker had imported, in order; written by workers
-	filesFile   = "files"   // of these
+	ownFile     = "own"     // the modules of a worker that are not installed
+	setsFile    = "sets"    // variables that a worker has set
+	filesFile   = "files"   // of the modules
 	mapsFile    = "maps"    // files that a worker had mapped: path, tab, offset, space, length, tab, …
 	leftFile    = "left"    // module, tab, why it is not imported by a template
 	tookFile    = "took"    // seconds that the last template took
@@ -75,7 +77,7 @@ func openMemory(dir string, p *program, log *slog.Logger) *memory {
 		}
 		m.dir = dir
 		if lines := m.read(jobFile); err == nil && !slices.Equal(lines, job) {
-			for _, name := range []string{modulesFile, filesFile, mapsFile, leftFile, tookFile} {
+			for _, name := range []string{modulesFile, ownFile, setsFile, filesFile, mapsFile, leftFile, tookFile} {
 				_ = os.Remove(filepath.Join(dir, name))
 			}
 			err = m.write(jobFile, job)

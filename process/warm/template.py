@@ -20,9 +20,16 @@ LEARN_AT = (10.0, 60.0)  # seconds after the start, and at the end
 # What libraries read without Python's knowledge when they are loaded.
 READ_BY_C = ("OMP_", "MKL_", "KMP_", "GOMP_", "OPENBLAS_", "PYTORCH_", "TORCH_", "LD_", "MALLOC_", "PYTHON", "TZ")
 
+# Modules that may take random bytes at import: reseed replaces them, or they only tell apart what
+# is in one process.
+MAY_DRAW = ("numpy.random", "multiprocessing.process", "torch.")
+# What these set themselves, and no script by a name that cannot be seen.
+SET_BY_TORCH = ("TORCH", "PYTORCH_", "TRITON_")
+
 socket = _socket.socket(fileno=AGENT)
 agent = os.getppid()
 reads = {}  # name in the environment: the modules whose import has read it
+generators = []  # random.Random that imports have made and not seeded
 
 
 class Broken(Exception):
@@ -73,19 +80,27 @@ def importing():
     return names
 
 
-def record(varying):
+def record(varying, sets, names):
     """Records what imports read of the environment; returns what ends that, and the modules
-    that have read what differs between workers."""
-    kind, broken = type(os.environ), {}
+    that have read what differs between workers, or what their program sets, or have done what
+    each process does for itself."""
+    kind, broken, given = type(os.environ), {}, dict(os.environ)
     getitem, iterate = kind.__getitem__, kind.__iter__
     copies = (kind.copy.__code__, type(os.environ.keys()).__iter__.__code__)  # dict() asks for the keys
+
+    def breaks(what, but=()):
+        names = importing()
+        if names and not names[0].startswith(but):
+            for name in names:
+                broken.setdefault(name, "%s %s at import" % (names[0], what))
 
     def get(self, key):
         names = importing()
         if names:
             text = os.fsdecode(key) if isinstance(key, (bytes, str)) else str(key)
             reads.setdefault(text, names[0])
-            if text in varying:
+            # What another import has set is right.
+            if text in varying or text in sets and self._data.get(self.encodekey(text)) == (self.encodevalue(given[text]) if text in given else None):
                 for name in names:
                     broken.setdefault(name, "%s reads %s at import" % (names[0], text))
         return getitem(self, key)
@@ -93,15 +108,39 @@ def record(varying):
     def every(self):
         # Whoever looks through the environment does not see what is not there. A copy lacks it later.
         if sys._getframe(1).f_code in copies:
-            names = importing()
-            for name in names:
-                broken.setdefault(name, "%s copies the environment at import" % names[0])
+            breaks("copies the environment")
         return iterate(self)
 
     kind.__getitem__, kind.__iter__ = get, every
+    undo = [(kind, "__getitem__", getitem), (kind, "__iter__", iterate)]
+
+    def watch(owner, name, note):
+        real = getattr(owner, name)
+
+        def watched(*args, **options):
+            note(*args, **options)
+            return real(*args, **options)
+
+        setattr(owner, name, watched)
+        undo.append((owner, name, real))
+
+    def seeded(generator, a=None, *args, **options):
+        generators[:] = [g for g in generators if g is not generator] + [generator] * (a is None)
+
+    watch(os, "urandom", lambda *args: breaks("takes random bytes", MAY_DRAW))
+    if "random" in names:
+        import random
+
+        watch(random, "_urandom", lambda *args: breaks("takes random bytes", MAY_DRAW))
+        watch(random.Random, "seed", seeded)
+    if "tempfile" in names:
+        import tempfile
+
+        watch(tempfile, "_get_candidate_names", lambda: breaks("makes a temporary file"))
 
     def end():
-        kind.__getitem__, kind.__iter__ = getitem, iterate
+        for owner, name, real in undo:
+            setattr(owner, name, real)
 
     return end, broken
 
@@ -186,7 +225,33 @@ def fork():
         return os.fork()
 
 
-def load(varying, names):
+def early(varying, dirs):
+    """Says which file that the interpreter runs first has the name of a variable that differs
+    between workers; None if none has."""
+    import re
+
+    named = re.compile(r"\b(%s)\b" % "|".join(map(re.escape, varying)))
+    files = [getattr(sys.modules.get(n), "__file__", None) for n in ("sitecustomize", "usercustomize")]
+    if not sys.flags.no_site:
+        for d in dirs:
+            try:
+                files += ["%s/%s" % (d, n) for n in os.listdir(d) if n.endswith(".pth")]
+            except OSError:
+                pass
+    for file in files:
+        try:
+            with open(file, "rb") as f:
+                lines = f.read(1 << 20).decode("utf-8", "replace").splitlines()
+        except (OSError, TypeError):
+            continue
+        for line in lines:
+            found = named.search(line) if not file.endswith(".pth") or line.startswith(("import ", "import\t")) else None
+            if found:
+                return "%s, which the interpreter runs first, has %s" % (file, found.group())
+    return None
+
+
+def load(varying, sets, own, names):
     """Imports the modules in their order. If some break a rule, this template is of no use: the
     agent makes another one without them."""
     import importlib
@@ -200,7 +265,10 @@ def load(varying, names):
         raise Broken({"": "this Python cannot fork"})
     if sys.version_info < (3, 9) and sys.flags.dev_mode:
         raise Broken({"": "forks of Python 3.8 crash at their end with -X dev"})
-    end, broken = record(varying)
+    why = early(varying, dirs)
+    if why:
+        raise Broken({"": why})
+    end, broken = record(varying, sets, names)
     try:
         for name in names:
             if name in sys.modules:
@@ -211,6 +279,11 @@ def load(varying, names):
             except Exception as e:
                 send("left", name, "cannot be imported: %s: %s" % (type(e).__name__, str(e).replace("\0", " ")[:200]))
                 continue
+            other = next((n for n in own if n in sys.modules), None)
+            if other:
+                own.discard(other)
+                del sys.modules[other]
+                broken.setdefault(name, "imports %s, of which the program has its own" % other)
             why = survey.check()
             if why:
                 broken.setdefault(name, why)
@@ -251,13 +324,13 @@ class Request:
         return not arg.startswith("-") or arg in ("-m", "-c")
 
 
-def serve(varying, dirs, environ, said):
+def serve(varying, sets, dirs, environ, said):
     """Forks workers until the agent closes the socket. Returns in a worker, with its request."""
     before, changed = stamp(dirs), dict(os.environ)
     while True:
         fields, fds = receive()
         request = Request(fields, fds)
-        why = differs(request, environ, varying) or request.look and moved(request, dirs, before)
+        why = differs(request, environ, varying) or late(sets, environ, changed) or request.look and moved(request, dirs, before)
         if why:
             send("error", why)
         elif work():
@@ -283,6 +356,14 @@ def differs(request, environ, varying):
     for name in sorted(set(wanted) ^ set(environ) | {n for n in wanted if wanted[n] != environ.get(n)}):
         if name not in varying:
             return "%s has another value than when the modules were imported" % name
+    return None
+
+
+def late(sets, environ, changed):
+    """Says why the value of a variable that the program sets would come too late."""
+    for name in sorted(sets):
+        if name.startswith(READ_BY_C) and changed.get(name) == environ.get(name):  # no import has set it
+            return "the script sets %s, which libraries read when they are loaded" % name
     return None
 
 
@@ -371,7 +452,7 @@ def become(request, said):
         if not request.module:
             request.code = compiled(request)
         if request.learn:
-            Lesson(request.learn)
+            Lesson(request.learn, dict(os.environ))
         socket.close()
     except BaseException as e:
         cold(request, "%s: %s" % (type(e).__name__, e))
@@ -438,6 +519,8 @@ def reopen():
 
 def reseed():
     """What differs between processes from their beginning. The module random sees to itself."""
+    for generator in generators:
+        generator.seed()
     legacy = sys.modules.get("numpy.random")
     if legacy is not None:
         legacy.seed()
@@ -464,6 +547,8 @@ def compiled(request):
         request.script = name
     else:
         source, name = os.fsencode(request.text), "<string>"
+    if b"\0" in source:
+        raise ValueError("the script is an archive, or has NUL bytes")
     check(source, name)
     if request.subject != request.argv[request.flags] and os.path.isfile(request.subject):  # what the code or the script of muster.run imports then
         with open(request.subject, "rb") as f:
@@ -520,10 +605,10 @@ class Lesson:
     """Keeps what the worker has imported for the next template: at its end, and earlier when the
     garbage collector runs, which takes neither a thread nor a signal."""
 
-    def __init__(self, dir):
+    def __init__(self, dir, environ):
         import atexit
 
-        self.dir, self.pid = dir, os.getpid()
+        self.dir, self.environ, self.pid = dir, environ, os.getpid()
         self.begun, self.due = time.monotonic(), list(LEARN_AT)
         self.known = 0
         atexit.register(self.write)
@@ -541,15 +626,19 @@ class Lesson:
         try:
             if os.getpid() != self.pid or len(sys.modules) == self.known:
                 return
-            self.known, dirs, names, files = len(sys.modules), installed(), [], {}
+            self.known, dirs, names, own, files = len(sys.modules), installed(), [], [], {}
             for name, module in list(sys.modules.items()):
                 spec = getattr(module, "__spec__", None)
                 if spec is None or "\n" in name:
                     continue
-                if spec.name == name and name != "__main__" and is_installed(module, dirs):
-                    names.append(name)
+                if spec.name == name and name != "__main__":
+                    (names if is_installed(module, dirs) else own).append(name)
                 # Without a look at whether it exists: that would take seconds on a slow file system.
                 files[getattr(spec, "cached", None) or getattr(spec, "origin", None)] = 0
+            now, sets = os.environ, self.environ
+            sets = [n for n in set(now) | set(sets) if now.get(n) != sets.get(n) and not n.startswith(SET_BY_TORCH) and not set(n) & set(",\n")]
+            self.keep("sets", sorted(sets))
+            self.keep("own", own)
             self.keep("modules", names)
             self.keep("files", [f for f in files if isinstance(f, str) and f.startswith("/") and "\n" not in f])
         except Exception:
@@ -621,14 +710,15 @@ def main():
     os.close(SOURCE)
     fields, _ = receive()
     varying = frozenset(os.fsdecode(fields[1]).split(","))
-    count = int(fields[2])
-    given = dict(os.fsdecode(e).partition("=")[::2] for e in fields[3 : 3 + count])  # a wrapper may have changed it
-    names = [os.fsdecode(f) for f in fields[3 + count :]]
+    sets, own = (set(os.fsdecode(f).split(",")) - {""} for f in fields[2:4])
+    count = int(fields[4])
+    given = dict(os.fsdecode(e).partition("=")[::2] for e in fields[5 : 5 + count])  # a wrapper may have changed it
+    names = [os.fsdecode(f) for f in fields[5 + count :]]
     if sys.path and sys.path[0] == "":
         del sys.path[0]
     begun = time.monotonic()
     try:
-        dirs = load(varying, names)
+        dirs = load(varying, sets, own, names)
     except Broken as e:
         for name, why in e.args[0].items():
             send("left", name, why)
@@ -642,7 +732,7 @@ def main():
     gc.collect()
     gc.freeze()
     send("ready", "%.3f" % (time.monotonic() - begun), str(len(sys.modules)))
-    return serve(varying, dirs, given, said)
+    return serve(varying, sets, dirs, given, said)
 
 
 request = main()

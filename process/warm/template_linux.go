@@ -111,7 +111,8 @@ func startTemplate(h *Host, p *program, names []string, idle bool) (*template, e
 		setIdle(t.cmd.Process.Pid, true)
 	}
 	h.work.Go(t.read)
-	fields := append([]string{"import", strings.Join(p.varying, ","), strconv.Itoa(len(p.env))}, p.env...)
+	fields := []string{"import", strings.Join(p.varying, ","), strings.Join(h.memory.read(setsFile), ","), strings.Join(h.memory.read(ownFile), ","), strconv.Itoa(len(p.env))}
+	fields = append(fields, p.env...)
 	_ = t.send(nil, append(fields, names...)...) // a template that is gone says so to load
 	return t, nil
 }

@@ -1,6 +1,7 @@
 package warm_test
 
 import (
+	"archive/zip"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -335,6 +336,11 @@ func TestRules(t *testing.T) {
 		"copies2": "import os\nx = os.environ.copy()",
 		"scans":   "import os\nx = [k for k, v in os.environ.items() if k.startswith('SCANS_')] + [k for k in os.environ if k == 'X']",
 		"reads":   "import os\nx = os.environ.get('HOME')",
+		"temp":    "import tempfile\nx = tempfile.TemporaryDirectory()",
+		"temp2":   "import tempfile\nx = tempfile.TemporaryFile()",
+		"uuid4":   "import uuid\nx = uuid.uuid4()",
+		"secret":  "import secrets\nx = secrets.token_hex()",
+		"draws":   "import random\nx = random.SystemRandom().random()",
 	})
 	h := l.host()
 	l.run(h.Start, 1, "-u", script) // learns
@@ -355,6 +361,8 @@ func TestRules(t *testing.T) {
 	for _, want := range []string{
 		"thread\tstarts a thread", "socket_\tleaves socket:", "file\tleaves ", "rank\trank reads RANK at import", "outer\tinner reads LOCAL_RANK at import",
 		"inner\tinner reads LOCAL_RANK at import", "copies\tcopies copies the environment at import", "copies2\tcopies2 copies the environment at import",
+		"temp\ttemp makes a temporary file", "temp2\tleaves /",
+		"uuid4\tuuid4 takes random bytes", "secret\tsecret takes random bytes", "draws\tdraws takes random bytes",
 	} {
 		if !strings.Contains(string(left), want) {
 			t.Errorf("no %q in:\n%s", want, left)
@@ -362,6 +370,80 @@ func TestRules(t *testing.T) {
 	}
 	if !regexp.MustCompile(`child\t(starts a process|leaves pipe)`).Match(left) {
 		t.Errorf("child is not left out:\n%s", left)
+	}
+	if s := l.log.String(); strings.Contains(s, "cold") {
+		t.Errorf("workers have started cold:\n%s", s)
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A variable that C libraries read, set where the script's text does not show it, makes the next start cold.
+func TestLateVariable(t *testing.T) {
+	l := newLab(t)
+	l.script("config.py", "import os\nos.environ.update({'OMP_SCHEDULE'.upper(): 'static'})\n")
+	script := l.script("script.py", "import os, config\nprint(os.environ['OMP_SCHEDULE'])\n")
+	l.run(l.host().Start, 1, "-u", script) // learns
+	if s := l.log.String(); strings.Contains(s, "cold") {
+		t.Fatal(s)
+	}
+	got := l.run(l.host().Start, 1, "-u", script)
+	if s := l.log.String(); got[0].Stdout != "static\n" || !strings.Contains(s, "the script sets OMP_SCHEDULE, which libraries read") {
+		t.Errorf("%+v\n%s", got, s)
+	}
+}
+
+// What the program does to its environment and its modules where its text does not show it is learnt:
+// no module is imported ahead that would have seen it.
+func TestProgramsOwn(t *testing.T) {
+	l := newLab(t)
+	script := l.packages(map[string]string{
+		"clean":    "",
+		"mode":     "import os\nx = os.environ.get('MODE', 'default')",
+		"other":    "import os\nx = os.environ.get('OTHER')",
+		"gone":     "import os\nx = os.environ.get('GONE')",
+		"sets":     "import os\nos.environ['BY_IMPORT'] = 'b'",
+		"later":    "import sets, os\nx = os.environ['BY_IMPORT']",
+		"user":     "import vendored\nx = vendored.x",
+		"numbers_": "import random\nx = random.Random()\ny = random.Random(7)",
+	})
+	site := filepath.Join(l.dir, "site-packages")
+	vendor := filepath.Join(l.dir, "vendor")
+	must(t, os.Mkdir(vendor, 0o755))
+	must(t, os.WriteFile(filepath.Join(site, "vendored.py"), []byte("x = 'installed'"), 0o644))
+	must(t, os.WriteFile(filepath.Join(vendor, "vendored.py"), []byte("x = 'vendored'"), 0o644))
+	must(t, os.WriteFile(filepath.Join(l.dir, "config.py"), []byte("import os\nos.environ.update(**{'MODE': 's'})\nfor k in ['OTHER']:\n    os.environ[k] = 'o'\nE = os.environ\ndel E['GO' + 'NE']\n"), 0o644))
+	text, err := os.ReadFile(script)
+	must(t, err)
+	body := "import sys\nfirst = set(sys.modules)\nsys.path.insert(0, '" + vendor + "')\nimport config, vendored\n" + strings.SplitN(string(text), "\n", 3)[2] +
+		"print(mode.x, other.x, gone.x, later.x, user.x, numbers_.y.random())\nprint(numbers_.x.random())\n"
+	must(t, os.WriteFile(script, []byte(body), 0o644))
+	l.env = append(l.env, "GONE=g")
+	cold := l.run(l.sup.Start, 1, "-u", script)
+	want := strings.Split(cold[0].Stdout, "\n")[1]
+	if !strings.HasPrefix(want, "s o None b vendored ") {
+		t.Fatalf("cold: %+v", cold)
+	}
+	l.run(l.host().Start, 1, "-u", script) // learns
+	drawn := map[string]bool{}
+	h := l.host()
+	for range 2 {
+		for rank, e := range l.run(h.Start, 2, "-u", script) {
+			lines := strings.Split(e.Stdout, "\n")
+			if e.Code != 0 || len(lines) < 3 || lines[0] != "['clean', 'later', 'numbers_', 'sets']" || lines[1] != want {
+				t.Errorf("rank %d: %+v, want %q", rank, e, want)
+				continue
+			}
+			drawn[lines[2]] = true
+		}
+	}
+	if len(drawn) != 4 {
+		t.Errorf("four workers have drawn %v", slices.Collect(maps.Keys(drawn)))
 	}
 	if s := l.log.String(); strings.Contains(s, "cold") {
 		t.Errorf("workers have started cold:\n%s", s)
@@ -577,6 +659,19 @@ func TestCold(t *testing.T) {
 			l.script("sitecustomize.py", "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()")
 			l.env = append(l.env, "PYTHONPATH="+l.dir)
 		}, reason: "before any import, starts a thread"},
+		{name: "a hook that knows its rank", body: say, prepare: func(l *lab) {
+			l.script("sitecustomize.py", "import os\nx = os.environ.get('RANK')")
+			l.env = append(l.env, "PYTHONPATH="+l.dir)
+		}, reason: "sitecustomize.py, which the interpreter runs first, has RANK"},
+		{name: "an archive", reason: "the script is an archive", prepare: func(l *lab) {
+			var archive bytes.Buffer
+			z := zip.NewWriter(&archive)
+			f, err := z.Create("__main__.py")
+			must(l.t, err)
+			_, err = f.Write([]byte(say))
+			must(l.t, errors.Join(err, z.Close()))
+			l.script("app.pyz", archive.String())
+		}, args: []string{"-u", "app.pyz"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
@@ -592,8 +687,8 @@ func TestCold(t *testing.T) {
 			if strings.HasPrefix(tt.name, "its own") { // what is imported is learnt from another script
 				args = []string{"-u", l.script("script.py", "import ctypes\n"+say)}
 			}
-			if len(args) > 2 && args[2] == "other.py" {
-				args[2] = filepath.Join(l.dir, args[2])
+			if last := &args[len(args)-1]; *last == "other.py" || *last == "app.pyz" {
+				*last = filepath.Join(l.dir, *last)
 			}
 			got := l.run(h.Start, max(1, tt.workers), args...)
 			if !strings.HasPrefix(got[0].Stdout, "ran") || got[0].Code != 0 {
