@@ -37,7 +37,7 @@ func drawChange(l *lab, path string) error {
 	if err := l.learnLive(script); err != nil {
 		return err
 	}
-	t, err := l.startLive(muster, []string{"--live", "--warm"}, script, "BENCH_SPANS=1")
+	t, err := l.startLive(muster, []string{"--live", "--warm"}, script, nil, "BENCH_SPANS=1")
 	if err != nil {
 		return err
 	}

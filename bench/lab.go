@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/test/netlab"
 )
 
 // patience is how long one run of a launcher may take.
@@ -109,7 +111,10 @@ type job struct {
 type console struct{ stdin, stdout, stderr *os.File }
 
 // start starts argv. Its events file is made, empty.
-func (l *lab) start(argv []string, c console) (*job, error) {
+func (l *lab) start(argv []string, c console) (*job, error) { return l.startOn(nil, argv, c) }
+
+// startOn is start on a host of a netlab, if it is not nil.
+func (l *lab) startOn(host *netlab.Host, argv []string, c console) (*job, error) {
 	l.mu.Lock()
 	l.runs++
 	dir := filepath.Join(l.dir, "run"+strconv.Itoa(l.runs))
@@ -135,9 +140,17 @@ func (l *lab) start(argv []string, c console) (*job, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	j.begin = now()
-	j.pid, err = syscall.ForkExec(argv[0], argv, &syscall.ProcAttr{
-		Env: env, Files: files, Sys: &syscall.SysProcAttr{Setpgid: true},
-	})
+	fork := func() (err error) {
+		j.pid, err = syscall.ForkExec(argv[0], argv, &syscall.ProcAttr{
+			Env: env, Files: files, Sys: &syscall.SysProcAttr{Setpgid: true},
+		})
+		return err
+	}
+	if host != nil {
+		err = host.Do(fork)
+	} else {
+		err = fork()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", argv[0], err)
 	}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/muster-run/muster/internal/test/netlab"
 )
 
 // restarting is muster without --live: the same script starts again.
@@ -18,7 +20,7 @@ const restarting = "muster without `--live`"
 const (
 	aWorker = iota
 	anAgent
-	aHost // falls silent: its agent and its worker are stopped
+	aHost // is unplugged
 )
 
 // liveLimit is how long a host may be silent under muster: keep_alive_interval times
@@ -39,8 +41,8 @@ func measureLive(l *lab) ([]*row, error) {
 		Note: "DDP over gloo, steps of 5 ms and more; the others start again from nothing, and the step is their first; torchrun with " + ownStore + " ([D1](differences.md))"}
 	worst := &row{What: "the same, p99", Quantile: 0.99, Goal: 0.250}
 	agent := &row{What: "SIGKILL of one of 3 agents → the others' next optimizer step, `--live`", Goal: 0.150, Chart: "an agent is lost → next step, `--live`"}
-	host := &row{What: "one of 3 hosts falls silent → the others' next optimizer step, `--live`", Goal: liveLimit + 0.150, Chart: "a host falls silent → next step, `--live`",
-		Note: fmt.Sprintf("SIGSTOP of the agent and its worker; a host may be silent for %.0f s, and its last sign of life is up to a second old", liveLimit)}
+	host := &row{What: "one of 3 hosts is unplugged → the others' next optimizer step, `--live`", Goal: liveLimit + 0.150, Chart: "a host is unplugged → next step, `--live`",
+		Note: fmt.Sprintf("hosts are namespaces; one may be silent for %.0f s, and its last sign of life is up to a second old", liveLimit)}
 	growth := &row{What: "live growth by one host: how long the others stand still", Goal: 0.050, Note: "the host of an agent that was killed comes back"}
 	joins := &row{What: "the worker's replacement, `--live --warm` → next step of all 3", Goal: 0.500, Note: "from the SIGKILL"}
 	pause := &row{What: "how long the others stand still for it", Goal: 0.050, Note: "between two steps of the others, of which one is 5 ms of work and more"}
@@ -62,7 +64,16 @@ func measureLive(l *lab) ([]*row, error) {
 		if c.name == torchrun && l.torchrunBin == "" {
 			continue
 		}
-		t, err := l.startLive(c.name, c.flags, script)
+		var hosts *netlab.Lab
+		if c.what == aHost {
+			var end func()
+			if hosts, end, err = l.namespaces(3); err != nil {
+				fmt.Println("no host is unplugged:", err)
+				continue
+			}
+			defer end()
+		}
+		t, err := l.startLive(c.name, c.flags, script, hosts)
 		if err == nil {
 			for i := 0; i < c.losses && err == nil; i++ {
 				var got liveTimes
@@ -100,8 +111,9 @@ func measureLive(l *lab) ([]*row, error) {
 // A liveTeam is three agents with a worker each.
 type liveTeam struct {
 	team
-	live bool
-	argv []string // of the last agent
+	live  bool
+	hosts *netlab.Lab // nil: all on this machine
+	argv  []string    // of the last agent
 }
 
 // liveTimes are those of a loss, in seconds.
@@ -112,7 +124,7 @@ type liveTimes struct {
 
 // learnLive has workers write down what they import, which they do after ten seconds.
 func (l *lab) learnLive(script string) error {
-	t, err := l.startLive(muster, []string{"--live", "--warm"}, script)
+	t, err := l.startLive(muster, []string{"--live", "--warm"}, script, nil)
 	if err != nil {
 		return err
 	}
@@ -120,7 +132,7 @@ func (l *lab) learnLive(script string) error {
 	return t.dismiss()
 }
 
-func (l *lab) startLive(c string, flags []string, script string, env ...string) (*liveTeam, error) {
+func (l *lab) startLive(c string, flags []string, script string, hosts *netlab.Lab, env ...string) (*liveTeam, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
@@ -129,7 +141,7 @@ func (l *lab) startLive(c string, flags []string, script string, env ...string) 
 	if c == restarting {
 		as = muster
 	}
-	t := &liveTeam{team: team{l: l, contender: as}, live: c == muster}
+	t := &liveTeam{team: team{l: l, contender: as}, live: c == muster, hosts: hosts}
 	flags = append(flags, "--max-restarts=1000")
 	env = append([]string{"/usr/bin/env", "PYTHON_EXEC=" + l.python}, env...)
 	if as == torchrun {
@@ -140,12 +152,16 @@ func (l *lab) startLive(c string, flags []string, script string, env ...string) 
 		if t.live {
 			conf += fmt.Sprintf(",keep_alive_interval=1,keep_alive_max_attempt=%.0f", liveLimit)
 		}
-		t.argv = append(env[:len(env):len(env)], l.hostArgv(as, i, port, "2:3", append(flags, conf), l.python, script)...)
+		own := append(flags[:len(flags):len(flags)], conf)
+		if hosts != nil {
+			own = append(own, "--rdzv-endpoint="+hosts.Host(0).Addr+":"+port, "--local-addr="+hosts.Host(i).Addr)
+		}
+		t.argv = append(env[:len(env):len(env)], l.hostArgv(as, i, port, "2:3", own, l.python, script)...)
 		if t.live { // without --no-python, so that workers may be forks
 			n := len(t.argv)
 			t.argv = append(t.argv[:n-3:n-3], script)
 		}
-		j, err := l.start(t.argv, console{})
+		j, err := t.start(i)
 		if err != nil {
 			return nil, err
 		}
@@ -153,6 +169,15 @@ func (l *lab) startLive(c string, flags []string, script string, env ...string) 
 	}
 	_, err = t.await(t.agents, 0, nil, 3)
 	return t, err
+}
+
+// start starts the last agent's command, on the host of agent i.
+func (t *liveTeam) start(i int) (*job, error) {
+	var host *netlab.Host
+	if t.hosts != nil {
+		host = t.hosts.Host(i)
+	}
+	return t.l.startOn(host, t.argv, console{})
 }
 
 // await waits until each of some agents has noted a step of a world after a time, by none of
@@ -185,7 +210,7 @@ func (t *liveTeam) await(agents []*job, since int64, not map[int]bool, world int
 	return last, nil
 }
 
-// drop kills or stops something of the last host, and waits until all go on.
+// drop kills something of the last host or unplugs it, and waits until all go on.
 func (t *liveTeam) drop(what int) (got liveTimes, err error) {
 	others := t.agents[:2]
 	last := t.agents[2]
@@ -212,8 +237,7 @@ func (t *liveTeam) drop(what int) (got liveTimes, err error) {
 	case anAgent:
 		last.signal(syscall.SIGKILL)
 	case aHost:
-		last.signal(syscall.SIGSTOP)
-		err = syscall.Kill(pid, syscall.SIGSTOP)
+		t.hosts.Host(2).Unplug()
 	}
 	if err != nil {
 		return got, err
@@ -230,14 +254,17 @@ func (t *liveTeam) drop(what int) (got liveTimes, err error) {
 	got.next = float64(at-begin) / 1e9
 	if what != aWorker {
 		if what == aHost {
-			syscall.Kill(pid, syscall.SIGKILL)
-			last.signal(syscall.SIGKILL)
+			t.hosts.Host(2).Kill()
 		}
 		if err := last.wait(); err != nil {
 			return got, err
 		}
 		last.discard()
-		if t.agents[2], err = t.l.start(t.argv, console{}); err != nil {
+		if what == aHost {
+			t.hosts.Host(2).Plug()
+			t.hosts.Host(2).Boot()
+		}
+		if t.agents[2], err = t.start(2); err != nil {
 			return got, err
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -29,7 +28,7 @@ const patience = 20 * time.Second
 // Methods of Lab and Host that do not return an error fail the test instead, and so
 // belong to the test's goroutine. Those that do may be called from anywhere.
 type Lab struct {
-	t      testing.TB
+	t      TB
 	net    *os.File // the switch's network namespace
 	hosts  []*Host
 	etc    string      // directory of hosts and resolv.conf
@@ -38,9 +37,20 @@ type Lab struct {
 	ipv6   bool
 }
 
+// A TB is a test, as testing.TB is, or what takes its place in a program that is none.
+type TB interface {
+	Helper()
+	Fatalf(format string, args ...any)
+	Errorf(format string, args ...any)
+	Skip(args ...any)
+	Skipf(format string, args ...any)
+	TempDir() string
+	Cleanup(func())
+}
+
 // New makes n hosts, host0 to host(n-1), that reach each other. It skips the test
 // where that is not possible: without root, without iproute2.
-func New(t testing.TB, n int) *Lab {
+func New(t TB, n int) *Lab {
 	t.Helper()
 	if n < 1 || n > maxHosts {
 		t.Fatalf("netlab: %d hosts; want 1 to %d", n, maxHosts)
