@@ -198,9 +198,9 @@ def sockets() -> dict[int, int]:
     return found
 
 
-def shut(inode: int, descriptor: int) -> None:
-    """Ends both directions of a network connection, as if its host were gone. What
-    waits for it, in any thread, fails at once."""
+def shut(inode: int, descriptor: int, how: int) -> None:
+    """Ends a network connection, as if its host were gone. What waits for it, in any
+    thread, fails at once."""
     try:
         own = os.dup(descriptor)
     except OSError:
@@ -210,7 +210,7 @@ def shut(inode: int, descriptor: int) -> None:
             with socket.socket(fileno=os.dup(own)) as sock:
                 # gloo ends the process if one on which it listens fails.
                 if sock.family != socket.AF_UNIX and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    sock.shutdown(socket.SHUT_RDWR)
+                    sock.shutdown(how)
     except OSError:
         pass  # its peer was faster
     finally:

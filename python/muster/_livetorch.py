@@ -166,27 +166,90 @@ def send_state(state: list[Any], step: int, group: Any, rank: int, mesh: Any = N
     pickler = _Pickler(data, mesh)
     pickler.dump([one.state_dict() for one in state])
     shapes = [(tuple(t.shape), t.dtype, t.device.type) for t in pickler.tensors]
-    dist.broadcast_object_list([(data.getvalue(), shapes, step)], group=group, group_src=rank)
+    _broadcast_head((data.getvalue(), shapes, step), group, rank)
     _broadcast([t.detach().contiguous() for t in pickler.tensors], group, rank)
 
 
 def receive_state(group: Any, source: int, mesh: Any = None) -> tuple[list[dict[str, Any]], int]:
     """Returns the state dicts and the step of the source. Nothing has changed here
     until the caller loads them, so the source may be lost at any time."""
-    head: list[Any] = [None]
-    dist.broadcast_object_list(head, group=group, group_src=source)
-    data, shapes, step = head[0]
+    data, shapes, step = _broadcast_head(None, group, source)
     tensors = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype, device in shapes]
     _broadcast(tensors, group, source)
     return _Unpickler(data, tensors, mesh).load(), step
+
+
+def _gloo(group: Any) -> bool:
+    return str(dist.get_backend(group)) == "gloo"
+
+
+def _broadcast_head(head: Any, group: Any, source: int) -> Any:
+    """Returns the source's."""
+    if not _gloo(group):
+        box = [head]
+        dist.broadcast_object_list(box, group=group, group_src=source)
+        return box[0]
+    data = torch.frombuffer(bytearray(pickle.dumps(head)), dtype=torch.uint8)
+    size = torch.tensor([data.numel()])
+    _spread(size, group, source)
+    if dist.get_rank(group) != source:
+        data = torch.empty(size.item(), dtype=torch.uint8)
+    _spread(data, group, source)
+    return pickle.loads(data.numpy().tobytes())
 
 
 def _broadcast(tensors: list[Any], group: Any, source: int) -> None:
     # As bytes, so that those of all types share a few large messages, and types
     # that a backend does not know pass, too.
     flat = [t.reshape(-1).view(torch.uint8) for t in tensors if t.numel()]
-    if flat:
-        dist._broadcast_coalesced(group, flat, _BUCKET, source)
+    if not _gloo(group):
+        if flat:
+            dist._broadcast_coalesced(group, flat, _BUCKET, source)
+        return
+    while flat:
+        bucket = [flat.pop(0)]
+        room = _BUCKET - bucket[0].numel()
+        while flat and flat[0].numel() <= room:
+            room -= flat[0].numel()
+            bucket.append(flat.pop(0))
+        if len(bucket) == 1 and not bucket[0].is_cuda:
+            _spread(bucket[0], group, source)
+            continue
+        sizes = [t.numel() for t in bucket]
+        own = dist.get_rank(group) == source
+        whole = torch.cat([t.cpu() for t in bucket]) if own else torch.empty(sum(sizes), dtype=torch.uint8)
+        _spread(whole, group, source)
+        if not own:
+            for t, part in zip(bucket, whole.split(sizes)):
+                t.copy_(part)
+
+
+_answer: Any = None  # under way to the rank that the last tensor came from
+
+
+def _spread(tensor: Any, group: Any, source: int) -> None:
+    """Broadcasts over gloo, in a tree of messages. A broadcast of gloo's would not do: whoever
+    sends and waits for nothing but that does not notice when the receiver is lost. So each
+    receiver answers."""
+    global _answer
+    size = dist.get_world_size(group)
+    place = (dist.get_rank(group) - source) % size
+    bit = 1
+    while bit < size and not place & bit:
+        bit <<= 1
+    if place:
+        above = (place - bit + source) % size
+        dist.recv(tensor, group=group, group_src=above)
+        _answer = dist.isend(torch.zeros(1, dtype=torch.uint8), group=group, group_dst=above)
+    below = []
+    while bit > 1:
+        bit >>= 1
+        if place + bit < size:
+            below.append((place + bit + source) % size)
+    sending = [dist.isend(tensor, group=group, group_dst=rank) for rank in below]
+    for rank in below:
+        dist.recv(torch.empty(1, dtype=torch.uint8), group=group, group_src=rank)
+    del sending  # which has arrived
 
 
 class Rewind:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import socket
 import time
 from importlib import import_module
 from types import TracebackType
@@ -443,9 +444,12 @@ class _Live(Run):
             self._dist.group.WORLD.abort()
             return
         time.sleep(_GRACE)
+        # gloo forgets a message that cannot be written, so that its sender waits for good. It ends
+        # the other direction when it has seen the end of this one.
+        how = socket.SHUT_RDWR if self._own is None else socket.SHUT_RD
         for inode, descriptor in _livelink.sockets().items():
             if inode in self._own if self._own is not None else inode not in self._before:
-                _livelink.shut(inode, descriptor)
+                _livelink.shut(inode, descriptor, how)
 
 
 class Sampler:

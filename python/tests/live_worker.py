@@ -5,6 +5,8 @@ the step: outside (a collective there)."""
 import datetime
 import json
 import os
+import signal
+import threading
 import time
 
 import torch
@@ -14,6 +16,41 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 import muster._livelink, muster._livetorch, muster.live
+
+
+class Ballast:
+    """State that takes a while to send: so many MiB."""
+
+    def __init__(self, size):
+        self.bytes = torch.zeros(size << 20, dtype=torch.uint8)
+
+    def state_dict(self):
+        return {"bytes": self.bytes}
+
+    def load_state_dict(self, found):
+        self.bytes = found["bytes"]
+
+
+def stop_when_it_receives():
+    """Stops this process when a part of the ballast has come."""
+
+    def memory():
+        with open("/proc/self/statm") as f:
+            return int(f.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    def watch():
+        before = memory()
+        while memory() < before + (24 << 20):
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    receive = muster._livetorch._broadcast
+
+    def receiving(*args):
+        threading.Thread(target=watch, daemon=True).start()
+        receive(*args)
+
+    muster._livetorch._broadcast = receiving
 
 
 def work(environ, lines, errors, steps, batch, keep):
@@ -35,13 +72,16 @@ def work(environ, lines, errors, steps, batch, keep):
     x, y = x.double(), y.double()
     sampler = muster.live.Sampler(len(x), batch, seed=17, keep=keep)
     limit = float(os.environ.get("LIVE_TIMEOUT", "60"))
+    more = [Ballast(int(os.environ["LIVE_BALLAST"]))] if "LIVE_BALLAST" in os.environ else []
+    if os.environ.get("LIVE_STOPS"):
+        stop_when_it_receives()
     size = int(os.environ.get("LIVE_REPLICA_SIZE", "1"))
 
     def state(run):
         if size > 1:
             for layer in (model[0], model[3], model):
                 fully_shard(layer, mesh=run.mesh)
-        return [model, torch.optim.Adam(model.parameters(), lr=1e-2), sampler]
+        return [model, torch.optim.Adam(model.parameters(), lr=1e-2), sampler, *more]
 
     run = muster.live.join("gloo", state=state, replica_size=size, timeout=datetime.timedelta(seconds=limit),
                            on_change=lambda run: say(changed=run.step, world=run.world))
@@ -50,7 +90,11 @@ def work(environ, lines, errors, steps, batch, keep):
     ddp = run.ddp(model) if size == 1 else model
     place = run.mesh.get_local_rank("shard") if size > 1 else 0
     say(pid=os.getpid(), joined=run.step, live=run.live, world=run.world)
+    # "step change": no rank goes beyond that step until that change is known.
+    hold, change = map(int, os.environ.get("LIVE_HOLD", "%d 0" % steps).split())
     while run.before(steps):
+        while run.step >= hold and run._link._announced < change and run._link.stop_at > run.step:
+            time.sleep(0.001)
         with run:
             samples = sampler.indices()
             say(enter=run.step, draw=torch.rand(1).item())

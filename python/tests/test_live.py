@@ -300,7 +300,7 @@ class Live(unittest.TestCase):
     def test_killed(self):
         """One of three is killed; the others go on, and a replacement joins."""
         agent = Agent(self, steps=120)
-        workers = agent.start(3)
+        workers = agent.start(3, LIVE_HOLD="60 3")
         spare, = agent.start(1, rank=2, world=3, spare=True, LIVE_SEED="5")
         agent.until(lambda: spare.ready)
         agent.until(reached(workers[2], 20))
@@ -327,7 +327,7 @@ class Live(unittest.TestCase):
         """One of 2 x 2 ranks is killed; the other group goes on. The rank that shared a state with it
         rests until there is a replacement."""
         agent = Agent(self, steps=120, size=2)
-        workers = agent.start(4)
+        workers = agent.start(4, LIVE_HOLD="60 3")
         spare, = agent.start(1, rank=3, world=4, spare=True, LIVE_SEED="5")
         agent.until(lambda: spare.ready)
         agent.until(reached(workers[3], 20))
@@ -397,7 +397,7 @@ class Live(unittest.TestCase):
     def test_stopped(self):
         """A rank is silent; the others wait for it in a collective, and are told."""
         agent = Agent(self, steps=60)
-        workers = agent.start(3)
+        workers = agent.start(3, LIVE_HOLD="30 2")
         silent, left = workers[1], [workers[0], workers[2]]
         agent.until(reached(silent, 10))
         os.kill(silent.process.pid, signal.SIGSTOP)
@@ -414,7 +414,7 @@ class Live(unittest.TestCase):
     def test_grows(self):
         """Before a step that the agent names."""
         agent = Agent(self, steps=400)
-        workers = agent.start(2)
+        workers = agent.start(2, LIVE_HOLD="200 2")
         spare, = agent.start(1, rank=2, world=3, spare=True, LIVE_SEED="5")
         agent.until(lambda: spare.ready)
         agent.until(lambda: all(worker.steps() for worker in workers))
@@ -436,7 +436,7 @@ class Live(unittest.TestCase):
     def test_lost_in_a_change(self):
         """The second loss comes when the members of the first are decided."""
         agent = Agent(self, steps=40, keep="local", batch=8)
-        workers = agent.start(3)
+        workers = agent.start(3, LIVE_HOLD="20 2")
 
         def kill():
             if len(agent.changes) == 2:
@@ -448,6 +448,22 @@ class Live(unittest.TestCase):
         agent.until_end(workers[:1])
         self.assertEqual([m["world"] for m in agent.changes], [3, 2, 1])
         self.assertEqual(len(workers[0].steps()[-1]["samples"]), 8)
+
+    def test_lost_as_it_takes_the_state(self):
+        """Who sends it is not held up by one that does not take it any more."""
+        agent = Agent(self, steps=400)
+        workers = agent.start(1, LIVE_BALLAST="512", LIVE_TIMEOUT="600", LIVE_HOLD="60 2")
+        late, = agent.start(1, rank=1, world=2, spare=True, LIVE_BALLAST="512", LIVE_STOPS="1")
+        agent.until(lambda: late.ready and workers[0].steps())
+        late.spare = False
+        agent.begin(urgent=True)
+        agent.until(lambda: len(agent.changes) == 2)
+        while state(late.process.pid) != "T":
+            time.sleep(0.01)
+        late.process.kill()
+        agent.until_end(workers)
+        self.assertEqual([m["world"] for m in agent.changes], [1, 2, 1])
+        self.same_sums(workers)
 
     def test_the_agent_goes(self):
         agent = Agent(self)
