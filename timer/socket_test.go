@@ -320,6 +320,9 @@ func TestSocketMalformed(t *testing.T) {
 	if got := core.Stats().Socket.Malformed; got != 12 {
 		t.Errorf("%d malformed, want 12", got)
 	}
+	for !slices.Contains(scopes(core.Live(0)), "abc") { // of who has closed, whose packet may come late
+		time.Sleep(time.Millisecond)
+	}
 	if err := c.Release("abc"); err != nil {
 		t.Error(err)
 	}
