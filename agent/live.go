@@ -48,6 +48,7 @@ const (
 	liveJoinKey    = "muster/live/join"
 	liveReadyKey   = "muster/live/ready" // how many workers are ready to join
 	liveOverKey    = "muster/live/over"
+	liveUrgeKey    = "muster/live/urge" // a host, for which the others are to come to rest at once
 )
 
 // DefaultLiveTimeout is how long a worker may take to come to rest, or to take part in a new
@@ -432,6 +433,13 @@ func (a *Agent) formOnce(ctx context.Context, at *attempt, change int, had bool)
 		if err := a.awaitRest(ctx, at, change); err != nil {
 			return err
 		}
+		waiting, told := context.WithCancel(ctx)
+		defer told()
+		at.wg.Go(func() {
+			if sleep.For(waiting, live.Straggle) == nil {
+				a.urgeOthers(waiting, at)
+			}
+		})
 	}
 	part, err := a.livePart(change)
 	var plan *live.Plan
@@ -484,9 +492,22 @@ func (a *Agent) awaitStart(ctx context.Context, starting int) error {
 // time.
 func (a *Agent) awaitRest(ctx context.Context, at *attempt, change int) error {
 	w, rest := a.live, live.Rest{Change: change, Until: time.Now().Add(a.liveTimeout())}
+	waiting, rested := context.WithCancel(ctx)
+	defer rested()
+	if at.round.Store != nil && !at.alone() {
+		at.wg.Go(func() {
+			if _, err := patientGet(waiting, at.round.Store, liveUrgeKey); err == nil {
+				w.mu.Lock()
+				rest.Others = true
+				w.tell()
+				w.mu.Unlock()
+			}
+		})
+	}
 	for {
 		w.mu.Lock()
 		step, until := rest.Next(w.host, time.Now())
+		others := rest.Others
 		news := w.news
 		w.mu.Unlock()
 		resting := func(x *liveWorker) bool { return x.Resting(change) }
@@ -500,6 +521,9 @@ func (a *Agent) awaitRest(ctx context.Context, at *attempt, change int) error {
 			w.send(w.each(func(x *liveWorker) bool { return x.Member && !x.Gone && !resting(x) }), func(int) *liveMessage {
 				return &liveMessage{Type: "change", Said: live.Said{Change: change}, Urgent: true, Reason: "others are at rest already"}
 			})
+			if !others {
+				at.wg.Go(func() { a.urgeOthers(waiting, at) })
+			}
 			continue
 		}
 		alarm := time.NewTimer(time.Until(until))
@@ -512,6 +536,17 @@ func (a *Agent) awaitRest(ctx context.Context, at *attempt, change int) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+	}
+}
+
+// urgeOthers has the workers of the other hosts come to rest at once: they may be in a collective
+// with those of this host, which are not.
+func (a *Agent) urgeOthers(ctx context.Context, at *attempt) {
+	if at.round.Store == nil || at.alone() {
+		return
+	}
+	if err := at.round.Store.Set(ctx, liveUrgeKey, []byte(a.cfg.Host)); err != nil && ctx.Err() == nil {
+		a.log.Debug("live: cannot tell the other hosts that the workers here wait", "error", err)
 	}
 }
 

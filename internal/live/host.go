@@ -131,6 +131,7 @@ func (h Host) Meeting(change int) (step int64, all bool) {
 type Rest struct {
 	Change int
 	Until  time.Time // they have to by then
+	Others bool      // those of another host rest, and wait, or could not come to rest by themselves
 	first  time.Time // when one did, or could not by itself
 	urged  bool
 }
@@ -145,8 +146,9 @@ const (
 	Kill            // the time is up for those that do not
 )
 
-// straggle is how long after the first of a host the others have until they are urged.
-const straggle = time.Second
+// Straggle is how long after the first of a host the others have until they are urged, and after
+// all of one host those of the others.
+const Straggle = time.Second
 
 // Next says what to do about members that come to rest; for Wait, until when at most.
 func (r *Rest) Next(h Host, now time.Time) (step RestStep, until time.Time) {
@@ -167,13 +169,13 @@ func (r *Rest) Next(h Host, now time.Time) (step RestStep, until time.Time) {
 		return Rested, now
 	case !now.Before(r.Until):
 		return Kill, now
-	case r.urged || r.first.IsZero():
+	case r.urged || r.first.IsZero() && !r.Others:
 		return Wait, r.Until
-	case disturbed || !now.Before(r.first.Add(straggle)):
+	case disturbed || r.Others || !now.Before(r.first.Add(Straggle)):
 		r.urged = true
 		return Urge, now
 	}
-	if until = r.first.Add(straggle); until.After(r.Until) {
+	if until = r.first.Add(Straggle); until.After(r.Until) {
 		until = r.Until
 	}
 	return Wait, until

@@ -58,9 +58,15 @@ func TestRest(t *testing.T) {
 			t.Errorf("%s: %v until %v, want %v until %v", tt.name, step, until.Sub(began), tt.want, tt.until)
 		}
 	}
+	others := Rest{Change: 4, Until: at(30 * time.Second), Others: true}
+	for _, want := range []RestStep{Urge, Wait} {
+		if step, _ := others.Next(Host{0: member(3, 3)}, at(time.Second)); step != want {
+			t.Errorf("those of another host rest: %v, want %v", step, want)
+		}
+	}
 	host, rest := Host{0: member(3, 3), 1: member(4, 3)}, Rest{Change: 4, Until: at(30 * time.Second)}
 	for i, want := range []RestStep{Wait, Urge, Wait} {
-		if step, _ := rest.Next(host, at(time.Duration(i)*straggle)); step != want {
+		if step, _ := rest.Next(host, at(time.Duration(i)*Straggle)); step != want {
 			t.Errorf("a straggler, time %d: %v, want %v", i, step, want)
 		}
 	}

@@ -48,6 +48,8 @@ type liveRound struct {
 	told   []func(*liveRecord)
 	join   bool
 	joins  func()
+	urged  bool
+	urge   []func()
 }
 
 // A liveRecord is why a round ends, and at which step; -1: at once.
@@ -101,7 +103,18 @@ func (c *crew) begin() {
 		})
 	})
 	if had {
-		c.rest = &live.Rest{Change: c.change, Until: c.s().clock().Add(liveTimeout)}
+		rest := &live.Rest{Change: c.change, Until: c.s().clock().Add(liveTimeout)}
+		c.rest = rest
+		urge := func() {
+			c.s().after(c.s().transit(c.a.host), func() {
+				if rest.Others = true; goesOn() && c.rest == rest {
+					c.news()
+				}
+			})
+		}
+		if r.urge = append(r.urge, urge); r.urged {
+			urge()
+		}
 	} else {
 		c.post(0)
 	}
@@ -132,12 +145,19 @@ func (c *crew) news() {
 			return
 		case live.Urge:
 			c.send(func(w *worker) bool { return !w.info.Resting(c.change) }, -1)
+			c.urgeOthers()
 			c.news()
 			return
 		case live.Kill:
 			c.killLate(func(x *live.Worker) bool { return x.Member && !x.Resting(c.change) })
 		}
 		c.rest = nil
+		goesOn, r := c.inRound(), c.round()
+		s.after(live.Straggle, func() {
+			if goesOn() && r.plans[0] == nil {
+				c.urgeOthers()
+			}
+		})
 		c.post(0)
 	case c.stage == 1 && c.host.Settled():
 		c.stage = 0
@@ -145,6 +165,19 @@ func (c *crew) news() {
 	case c.stage == 2:
 		c.watch()
 	}
+}
+
+// urgeOthers has the members of the other hosts come to rest at once.
+func (c *crew) urgeOthers() {
+	r := c.round()
+	c.s().after(c.s().transit(c.a.host), func() {
+		if !r.urged {
+			r.urged = true
+			for _, urge := range r.urge {
+				urge()
+			}
+		}
+	})
 }
 
 // wake looks again after a time.

@@ -30,6 +30,10 @@ var endMember func()
 // failMember says for a member that a collective has failed, with an error of some length.
 var failMember func(length string)
 
+// waitsForOthers has a worker of takePart come to rest at once only, as one does that waits in a
+// collective for a peer which is at rest.
+var waitsForOthers bool
+
 // takePart is a worker of a live group without PyTorch: it reports and prints each membership, as
 // "UUID RANK/WORLD PID STEPS HOST HASH", the last of the handles, and has completed a step more
 // at each change.
@@ -69,6 +73,7 @@ func takePart(slow, size string) {
 		for lines.Scan() {
 			var m struct {
 				Type              string
+				Urgent            bool
 				Change            int
 				UUID, Rank, World int
 				Handles           []string
@@ -80,6 +85,9 @@ func takePart(slow, size string) {
 			case "where":
 				say(map[string]any{"type": "at", "change": m.Change, "step": step})
 			case "change":
+				if waitsForOthers && !m.Urgent {
+					continue
+				}
 				member.Store(false)
 				if slow != "" && m.Change >= number(slow) {
 					testproc.Say("asked")
@@ -173,6 +181,20 @@ func goesOn(t *testing.T, before, after []liveMember, lost ...int) {
 	if !slices.Equal(old, now) {
 		t.Errorf("%v go on after %v, want %v", now, before, old)
 	}
+}
+
+// A worker that waits for one of another host, which is at rest, is told to come to rest, too,
+// before it is taken for lost.
+func TestLiveOthersRest(t *testing.T) {
+	t.Parallel()
+	m := newMixed(t, "2", "--live --max-restarts 9 --live-timeout 600", "r0:stuck", "live", "gate", "exit:0")
+	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2", nproc: 2})
+	first := agents[0]
+	all := first.members(3)
+	must(syscall.Kill(all[2].pid, syscall.SIGKILL))
+	goesOn(t, all, first.members(3, all[2].pid), all[2].pid)
+	m.gate.Open()
+	wantAll(agents, 0)
 }
 
 // Workers of a live group go on when others are lost, and come back.

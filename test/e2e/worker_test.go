@@ -75,6 +75,7 @@ var steps = testproc.Steps{
 	"dump":    func(dir string) { dump(filepath.Join(dir, rank()+".json")) },
 	"live":    func(slow string) { takePart(slow, "") },
 	"replica": func(size string) { takePart("", size) },
+	"stuck":   func(string) { waitsForOthers = true },
 	"last":    func(string) { endMember() },
 	"fail":    func(length string) { failMember(length) },
 	"end":     func(string) { endTraining() },
