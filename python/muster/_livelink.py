@@ -6,8 +6,9 @@ import json
 import os
 import socket
 import stat
+import struct
 import threading
-from typing import Any, Callable
+from typing import Any, Callable, Container
 
 from ._socket import _connect
 
@@ -198,9 +199,50 @@ def sockets() -> dict[int, int]:
     return found
 
 
-def shut(inode: int, descriptor: int, how: int) -> None:
-    """Ends a network connection, as if its host were gone. What waits for it, in any
-    thread, fails at once."""
+class Door:
+    """Where gloo listens for the connections of one group's pairs. A peer begins with the
+    number of its pair; pairs are numbered as they are made, size of them for each membership."""
+
+    def __init__(self, address: Any) -> None:
+        self._address = address
+        self._numbers = range(0)
+
+    @property
+    def port(self) -> int:
+        port: int = self._address[1]
+        return port
+
+    def expect(self, size: int) -> None:
+        """A membership of that size is made."""
+        self._numbers = range(self._numbers.stop, self._numbers.stop + size)
+
+    def knock(self) -> None:
+        """Takes the place of all peers, and hangs up. A pair that waits for one fails."""
+        for number in self._numbers:
+            try:
+                with socket.create_connection(self._address[:2], 1) as sock:
+                    sock.sendall(struct.pack("=q", number))
+            except OSError:
+                return
+
+
+def doors(before: dict[int, int]) -> list[Door]:
+    """Those that were made since some sockets were listed."""
+    found = []
+    for inode, descriptor in sockets().items():
+        if inode not in before:
+            try:
+                with socket.socket(fileno=os.dup(descriptor)) as sock:
+                    if sock.family != socket.AF_UNIX and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                        found.append(Door(sock.getsockname()))
+            except OSError:
+                pass  # closed since
+    return found
+
+
+def shut(inode: int, descriptor: int, how: int, but: Container[int] = ()) -> None:
+    """Ends a network connection, as if its host were gone, unless its local port is one
+    of some. What waits for it, in any thread, fails at once."""
     try:
         own = os.dup(descriptor)
     except OSError:
@@ -209,7 +251,8 @@ def shut(inode: int, descriptor: int, how: int) -> None:
         if os.fstat(own).st_ino == inode:  # and the number does not belong to something else by now
             with socket.socket(fileno=os.dup(own)) as sock:
                 # gloo ends the process if one on which it listens fails.
-                if sock.family != socket.AF_UNIX and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                if (sock.family != socket.AF_UNIX and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                        and sock.getsockname()[1] not in but):
                     sock.shutdown(how)
     except OSError:
         pass  # its peer was faster

@@ -9,6 +9,8 @@ import pickle
 from importlib import import_module
 from typing import Any, Callable
 
+from . import _livelink
+
 torch: Any = import_module("torch")
 dist: Any = import_module("torch.distributed")
 _DDP: Any = import_module("torch.nn.parallel").DistributedDataParallel
@@ -91,6 +93,7 @@ class Groups:
         self.shard: Any = None
         self.replicate: Any = None
         self.same: list[int] = []  # the ranks of replicate
+        self.doors: dict[str, list[_livelink.Door]] = {}  # of each
 
     def become(self, members: dict[str, Any], handles: list[str], limit: Any) -> None:
         """Follows the default group, which is that of members by now."""
@@ -105,9 +108,13 @@ class Groups:
              limit: Any) -> Any:
         c10d, own = dist.distributed_c10d, ranks.index(rank)
         if group is None:
+            before = _livelink.sockets()
             group, _ = c10d._new_process_group_helper(
                 len(ranks), own, ranks, dist.get_backend(), self._store, group_name=f"muster.live.{name}",
                 timeout=self._timeout, enable_reconfigure=True)
+            self.doors[name] = _livelink.doors(before)
+        for door in self.doors[name]:
+            door.expect(len(ranks))
         # gloo needs nothing of the others' handles but that they differ.
         chosen = [handles[i] for i in ranks]
         chosen[own] = dist._get_reconfigure_handle(group)

@@ -25,6 +25,7 @@ import inspect
 import logging
 import os
 import socket
+import threading
 import time
 from importlib import import_module
 from types import TracebackType
@@ -197,8 +198,9 @@ class _Live(Run):
         self._then: tuple[int, int] | None = None  # rank and world after this step
         self._again = 0
         self._open = True  # collectives are allowed
-        self._before: dict[int, int] = {}  # sockets from before the group was made
-        self._own: dict[int, int] | None = {}  # those of the group; None while it is made
+        self._making: object = None  # the attempt to make the group that is under way
+        self._before: dict[int, int] = {}  # sockets from before it
+        self._own: dict[int, int] = {}  # those of the group
         self._hold(() if callable(state) else state)
 
     def _hold(self, state: _State) -> None:
@@ -242,15 +244,17 @@ class _Live(Run):
         dist = self._dist
         # Not env://, whose keys depend on the restart count, which new and old
         # processes do not have in common.
-        tcp = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
-                            wait_for_workers=False)
-        store = dist.PrefixStore("muster.live", tcp)
+        self._store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False,
+                                    wait_for_workers=False)
+        store = dist.PrefixStore("muster.live", self._store)
+        before = _livelink.sockets()
         dist.init_process_group(backend, store=store, rank=self.rank,
                                 world_size=self.world, enable_reconfigure=True, **options)
         if not dist._supports_reconfigure():
             dist.destroy_process_group()
             return f"the backend {backend} cannot change its members"
         self._gloo = dist.get_backend() == "gloo"
+        self._doors = _livelink.doors(before) if self._gloo else []
         if self._size > 1:
             self._groups = self._torch.Groups(store, options.get("timeout"))
         self._link = _livelink.Link(
@@ -338,13 +342,14 @@ class _Live(Run):
     def _pause(self, error: BaseException | None = None) -> None:
         """Lets the members change, and returns when this rank may go on."""
         was, step = self.world, self._step
+        broken_off = self._link.urgent
         try:
             joined = self._change(error)
         except _livelink.Gone:
             if error is not None and not self._link.ended:
                 raise error from None
             return  # a group that works goes on without the agent
-        self._resume(error, was, step, joined)
+        self._resume(None if broken_off else error, was, step, joined)
 
     def _resume(self, error: BaseException | None, was: int, step: int, joined: list[int]) -> None:
         if self._step < step:
@@ -379,24 +384,36 @@ class _Live(Run):
     def _become(self, members: dict[str, Any], own: str) -> None:
         dist, rank, handles = self._dist, members["rank"], list(members["handles"])
         handles[rank] = own
-        before = _livelink.sockets()
-        with self._link.guard():
-            self._link.check()
-            self._before, self._own = before, None
+        before, making = _livelink.sockets(), object()
         # Half of what the agent allows, so that a worker whose peer is lost on the way
         # says so before it is taken for lost itself.
         limit = import_module("datetime").timedelta(seconds=members.get("timeout", 10) / 2)
+        self._store.set_timeout(limit)
+        late = threading.Timer(limit.total_seconds(), self._break_off, [making])
+        late.daemon = True
+        with self._link.guard():
+            self._link.check()
+            self._before, self._own, self._making = before, {}, making
+        late.start()
         try:
+            for door in self._doors:
+                door.expect(members["world"])
             dist._reconfigure(uuid=members["uuid"], handles=handles, timeout=limit).wait()
             dist.distributed_c10d._world.pg_group_ranks[dist.group.WORLD] = {i: i for i in range(members["world"])}
             if self._groups is not None:
                 self._groups.become(members, handles, limit)
         except (RuntimeError, ValueError) as e:  # ValueError: its store became another round's
             raise _Unformed(f"the members could not reach each other: {e}") from e
+        finally:
+            late.cancel()
+            with self._link.guard():
+                self._making = None
         after = _livelink.sockets()
         with self._link.guard():
             self._own = {inode: fd for inode, fd in after.items() if inode not in before}
             self._link.check()
+        if self._gloo:  # content with a peer that it has connected to and that may not get further
+            dist.barrier()
         self.rank, self.world = rank, members["world"]
         if self._next and members["steps"][rank] == self._step:
             self._next = False
@@ -443,13 +460,31 @@ class _Live(Run):
         if not self._gloo:
             self._dist.group.WORLD.abort()
             return
+        if self._making is not None:
+            threading.Thread(target=self._break_off, args=[self._making], name="muster.live", daemon=True).start()
+            return
         time.sleep(_GRACE)
-        # gloo forgets a message that cannot be written, so that its sender waits for good. It ends
-        # the other direction when it has seen the end of this one.
-        how = socket.SHUT_RDWR if self._own is None else socket.SHUT_RD
         for inode, descriptor in _livelink.sockets().items():
-            if inode in self._own if self._own is not None else inode not in self._before:
-                _livelink.shut(inode, descriptor, how)
+            if inode in self._own:
+                # gloo forgets a message that cannot be written, so that its sender waits for good. It
+                # ends the other direction when it has seen the end of this one.
+                _livelink.shut(inode, descriptor, socket.SHUT_RD)
+
+    def _break_off(self, making: object) -> None:
+        """Ends an attempt to make the group. gloo waits five times as long as it is told to for
+        a peer: it has connected to it, tries to anew where that fails, or waits to hear from it."""
+        while True:
+            doors = sum(list(self._groups.doors.values()), self._doors) if self._groups is not None else self._doors
+            ports = [door.port for door in doors]
+            with self._link.guard():
+                if self._making is not making:
+                    return
+                for inode, descriptor in _livelink.sockets().items():
+                    if inode not in self._before:
+                        _livelink.shut(inode, descriptor, socket.SHUT_RDWR, ports)
+            for door in doors:
+                door.knock()
+            time.sleep(_GRACE)
 
 
 class Sampler:

@@ -91,6 +91,8 @@ class Agent:
         self.failed = False  # a member's collective
         self.may_begin = lambda: True  # to look for what has failed
         self.before_members = lambda: None
+        self.alone = lambda worker: None  # with a worker that joins, when it is told of members and the others are not yet
+        self.timeout = 4
         test.addCleanup(self.stop)
 
     def stop(self):
@@ -174,14 +176,16 @@ class Agent:
             source = max((i for i in range(len(together)) if i not in joined or len(joined) == len(together)),
                          key=lambda i: (steps[i], -i))
         message = dict(type="members", change=self.change, uuid=self.change, world=len(together),
-                       handles=[w.ready["handle"] for w in together], steps=steps, source=source, joined=joined, timeout=4)
+                       handles=[w.ready["handle"] for w in together], steps=steps, source=source, joined=joined, timeout=self.timeout)
         if self.size > 1:
             message["groups"] = [[together.index(w) for w in row] for row in rows]
         self.changes.append(message)
         self.before_members()
-        for rank, worker in enumerate(together):
+        for rank, worker in reversed(list(enumerate(together))):
             worker.member, worker.ready = True, None
             worker.send(rank=rank, env={"RANK": str(rank), "WORLD_SIZE": str(len(together))}, **message)
+            if rank in joined:
+                self.alone(worker)
 
     def rows(self, workers):
         """Whole replica groups of them. Who had a place keeps it."""
@@ -464,6 +468,32 @@ class Live(unittest.TestCase):
         agent.until_end(workers)
         self.assertEqual([m["world"] for m in agent.changes], [1, 2, 1])
         self.same_sums(workers)
+
+    def test_lost_as_it_connects(self):
+        """It has said where it is, and does nothing more: one that waits to hear from it, or that
+        has connected to it, is not held up."""
+        agent = Agent(self, steps=10**6)
+        agent.timeout = 3600
+        worker, = agent.start(1)
+
+        def stop(late):
+            while not agent.store.check(["muster.live/0//cpu//reconfigure/%d/0/1" % agent.change]):
+                time.sleep(0.001)
+            os.kill(late.process.pid, signal.SIGSTOP)
+
+        agent.until(lambda: worker.steps())
+        agent.alone = stop
+        for _ in range(3):  # whose address is higher connects
+            late, = agent.start(1, rank=1, world=2, spare=True)
+            agent.until(lambda: late.ready)
+            late.spare = False
+            agent.begin(urgent=True)
+            agent.until(lambda: late.member)
+            agent.begin(urgent=True, without=[late])
+            step = worker.steps()[-1]["step"]
+            agent.until(reached(worker, step + 1))
+            late.kill()
+        self.assertEqual([m["world"] for m in agent.changes], [1] + [2, 1] * 3)
 
     def test_the_agent_goes(self):
         agent = Agent(self)
