@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
@@ -27,8 +26,12 @@ import (
 
 const (
 	maxEvidence = 4 << 20 // what the hosts may have to say, in bytes
-	callsAtOnce = 64
+	callsAtOnce = 1024    // all hosts of a large job: soon their workers are killed
 )
+
+// evidenceOfHost is what one of some hosts may have to say, in bytes: less in a large job, as
+// whoever asks has it of all at once.
+func evidenceOfHost(hosts int) int { return max(256<<10, min(maxEvidence, 64<<20/hosts)) }
 
 // errNoAutopsy is the answer of an agent whose AutopsyTimeout is 0.
 var errNoAutopsy = errors.New("this host takes no evidence (--autopsy-timeout 0)")
@@ -61,11 +64,8 @@ func (a *Agent) Autopsy(ctx context.Context, reason, number string) ([]byte, err
 			}
 		})
 	}
-	return json.Marshal((*plainReport)(r.Brief()))
+	return r.Brief().Pack(evidenceOfHost(at.round.WorldSize))
 }
-
-// plainReport is a Report without what its MarshalJSON adds.
-type plainReport autopsy.Report
 
 // autopsyOfJob keeps evidence of the workers of all hosts, in which pids are this host's. It
 // takes no longer than Config.AutopsyTimeout.
@@ -170,7 +170,7 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 			slots <- struct{}{}
 			asking.Go(func() {
 				defer func() { <-slots }()
-				r, err := askForEvidence(asked, caller, &peers, rank, a.cfg.Host+": "+reason, number)
+				r, err := askForEvidence(asked, caller, &peers, rank, a.cfg.Host+": "+reason, number, evidenceOfHost(at.round.WorldSize))
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
@@ -186,10 +186,11 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 	all := (<-own).With(others, missing)
 	brief := all.Brief()
 	brief.Blame = blame
-	found, err := json.Marshal((*plainReport)(brief))
-	if err == nil && len(found) <= maxEvidence {
-		err = s.Set(ctx, key+"/all", found)
+	found, err := brief.Pack(maxEvidence)
+	if err != nil { // which they are to hear, too, and not to wait for more
+		found, _ = (&autopsy.Report{Reason: all.Reason, Missing: []string{fmt.Sprintf("the other hosts (%v)", err)}}).Pack(maxEvidence)
 	}
+	err = s.Set(ctx, key+"/all", found)
 	if err == nil {
 		_, err = s.Add(ctx, autopsiesKey, 1)
 	}
@@ -215,13 +216,13 @@ func (a *Agent) evidenceFrom(ctx context.Context, at *attempt, key string, own *
 }
 
 // askForEvidence calls the agent with a group rank.
-func askForEvidence(ctx context.Context, caller rendezvous.Caller, peers *autopsy.Peers, rank int, reason string, number int64) (*autopsy.Report, error) {
+func askForEvidence(ctx context.Context, caller rendezvous.Caller, peers *autopsy.Peers, rank int, reason string, number int64, limit int) (*autopsy.Report, error) {
 	conn, err := caller.Call(ctx, rank)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	body, err := http10.Ask(ctx, conn, "POST", fmt.Sprintf("/v1/autopsy?number=%d&reason=%s", number, url.QueryEscape(reason)), maxEvidence)
+	body, err := http10.Ask(ctx, conn, "POST", fmt.Sprintf("/v1/autopsy?number=%d&reason=%s", number, url.QueryEscape(reason)), int64(limit))
 	if err != nil {
 		return nil, err
 	}

@@ -4,10 +4,14 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/rendezvous"
@@ -34,10 +38,108 @@ func (p peer) Call(context.Context, int) (net.Conn, error) {
 	return ours, nil
 }
 
+// A crowd are the agents of other hosts, each with two workers, the last one's the odd ones. It
+// answers when all have been called.
+type crowd struct {
+	rendezvous.Caller
+	hosts int
+	depth int // of the stacks
+	calls atomic.Int32
+	all   chan struct{}
+}
+
+// host is the evidence of a host's workers.
+func (c *crowd) host(groupRank int) *autopsy.Report {
+	r := &autopsy.Report{Host: fmt.Sprint("host", groupRank)}
+	function, file := "all_reduce", "/usr/lib/python3/site-packages/torch/distributed/distributed_c10d.py"
+	if groupRank == c.hosts-1 {
+		function, file = "load", "/home/user/data.py"
+	}
+	stack := []autopsy.Frame{{Function: function, File: file, Line: 7}}
+	for i := range c.depth {
+		stack = append(stack, autopsy.Frame{Function: fmt.Sprint("step", i), File: "/home/user/train.py", Line: i})
+	}
+	for i := range 2 {
+		r.Workers = append(r.Workers, autopsy.Worker{
+			Rank: 2*groupRank + i, LocalRank: i, PID: 100 + i, State: "sleeping",
+			Python: autopsy.Python{Threads: []autopsy.Thread{{Main: true, Frames: stack}, {Name: "pin memory", Frames: stack[1:]}}},
+		})
+	}
+	return r
+}
+
+func (c *crowd) Call(ctx context.Context, rank int) (net.Conn, error) {
+	if int(c.calls.Add(1)) == c.hosts-1 {
+		close(c.all)
+	}
+	select {
+	case <-c.all:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	body, err := c.host(rank).Brief().Pack(evidenceOfHost(c.hosts))
+	if err != nil {
+		return nil, err
+	}
+	return peer{body: string(body)}.Call(ctx, rank)
+}
+
+// The evidence of many hosts, which are all asked at once, reaches the others, who come to the
+// same groups as the one that asks: also where the stacks of all are too large to be handed out.
+func TestEvidenceOfMany(t *testing.T) {
+	for _, tt := range []struct{ hosts, depth int }{{3, 4}, {3, 20_000}, {500, 60}} {
+		t.Run(fmt.Sprint(tt), func(t *testing.T) {
+			c := &crowd{hosts: tt.hosts, depth: tt.depth, all: make(chan struct{})}
+			a := &Agent{cfg: Config{Options: Options{AutopsyTimeout: time.Minute}, Host: "host0"}, log: slog.New(slog.DiscardHandler)}
+			at := newAttempt(t.Context())
+			defer at.close()
+			at.round = &rendezvous.Info{Store: store.NewMemory(), WorldSize: tt.hosts}
+			own := make(chan *autopsy.Report, 1)
+			own <- c.host(0)
+			all := a.evidenceOfJob(t.Context(), at, c, "hang: a test", own, true)
+			want := fmt.Sprintf("%d ranks in all_reduce (distributed_c10d.py:7), ranks %d-%d on host%d in load (data.py:7)", 2*tt.hosts-2, 2*tt.hosts-2, 2*tt.hosts-1, tt.hosts-1)
+			if got := all.Summary(); got != want {
+				t.Errorf("who asks finds\n%s, want\n%s", got, want)
+			}
+			if there, err := at.round.Store.Check(t.Context(), autopsyPrefix+"0/all"); err != nil || !there {
+				t.Fatal("the others are told nothing", err)
+			}
+			for _, rank := range []int{1, tt.hosts - 1} {
+				theirs, blame := a.evidenceFrom(t.Context(), at, autopsyPrefix+"0", c.host(rank))
+				odd := (&evidence{report: theirs}).odd()
+				if got := theirs.Summary(); got != want || !blame || !slices.Equal(odd, []int{2*tt.hosts - 2, 2*tt.hosts - 1}) {
+					t.Errorf("host %d finds\n%s, blames %v: %v, want\n%s", rank, got, odd, blame, want)
+				}
+			}
+		})
+	}
+}
+
+// Where even that is too large, the others hear so, and do not wait in vain.
+func TestEvidenceNobodyCanHave(t *testing.T) {
+	own := &autopsy.Report{Host: "host0"}
+	for i := range 50 {
+		own.Workers = append(own.Workers, autopsy.Worker{Rank: i, Python: autopsy.Python{Threads: []autopsy.Thread{{
+			Main: true, Frames: []autopsy.Frame{{Function: fmt.Sprint(i, strings.Repeat("f", 100_000)), File: "/home/user/train.py"}},
+		}}}})
+	}
+	a := &Agent{cfg: Config{Options: Options{AutopsyTimeout: time.Minute}}, log: slog.New(slog.DiscardHandler)}
+	at := newAttempt(t.Context())
+	defer at.close()
+	at.round = &rendezvous.Info{Store: store.NewMemory(), WorldSize: 2}
+	taken := make(chan *autopsy.Report, 1)
+	taken <- own
+	a.evidenceOfJob(t.Context(), at, &peer{body: "{}"}, "hang: a test", taken, true)
+	theirs, blame := a.evidenceFrom(t.Context(), at, autopsyPrefix+"0", &autopsy.Report{Host: "host1", Workers: []autopsy.Worker{{Rank: 50}}})
+	if blame || len(theirs.Missing) != 1 || !strings.Contains(theirs.Missing[0], "the other hosts (their evidence has ") {
+		t.Errorf("missing %q, blame %v", theirs.Missing, blame)
+	}
+}
+
 // Evidence of another host that would take much memory is not decoded, whether that host is asked
 // or has set it in the store, and it counts as missing.
 func TestEvidenceTooLarge(t *testing.T) {
-	r, err := askForEvidence(t.Context(), peer{body: bomb}, new(autopsy.Peers), 1, "a test", 1)
+	r, err := askForEvidence(t.Context(), peer{body: bomb}, new(autopsy.Peers), 1, "a test", 1, maxEvidence)
 	if r != nil || err == nil || !strings.Contains(err.Error(), "too large") {
 		t.Errorf("asked: %v", err)
 	}

@@ -134,6 +134,8 @@ type Worker struct {
 	State   string `json:"state"`
 	Command string `json:"command,omitempty"`
 	Python  Python `json:"python"`
+	// Same: its stacks are those of the n-th of Report.Shared, from 1 on; 0 if it has its own.
+	Same int `json:"same,omitempty"`
 	// Children are its descendants, those that run Python with their stacks.
 	Children []Process `json:"children,omitempty"`
 	Native   Native    `json:"native"`
@@ -153,6 +155,8 @@ type Report struct {
 	// Seconds is how long taking it took.
 	Seconds float64  `json:"seconds"`
 	Workers []Worker `json:"workers"`
+	// Shared are the stacks that several workers have, of other hosts in a large job.
+	Shared []Worker `json:"shared,omitempty"`
 	// Missing says of which hosts of the job there is nothing, and why.
 	Missing []string `json:"missing,omitempty"`
 	// Blame: in what the agent that asks all others tells them: who differs is to be killed.

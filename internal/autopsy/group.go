@@ -47,10 +47,7 @@ func (g *Group) Ended() bool { return g.State == stateGone || g.State == stateZo
 // Groups puts the workers together that are in the same place, going by the
 // functions of the most telling thread. Groups that differ from most come first.
 func (r *Report) Groups() []Group {
-	views := make([]viewed, len(r.Workers))
-	for i := range r.Workers {
-		views[i] = view(&r.Workers[i])
-	}
+	views := r.views()
 	var groups []Group
 	for _, same := range alike(views, func(v *viewed) string { return v.key }) {
 		g := same[0].group
@@ -74,6 +71,29 @@ func (r *Report) Groups() []Group {
 	})
 	return groups
 }
+
+// views are the workers' places.
+func (r *Report) views() []viewed {
+	shared := make([]viewed, len(r.Shared))
+	for i := range r.Shared {
+		shared[i] = view(&r.Shared[i])
+	}
+	views := make([]viewed, len(r.Workers))
+	for i := range r.Workers {
+		w := &r.Workers[i]
+		views[i] = view(w)
+		if r.shares(w) {
+			own := views[i].group
+			views[i] = shared[w.Same-1]
+			g := &views[i].group
+			g.Ranks, g.PIDs, g.Hosts, g.Lines = own.Ranks, own.PIDs, own.Hosts, slices.Clone(g.Lines)
+		}
+	}
+	return views
+}
+
+// shares says whether a worker's stacks are in Shared.
+func (r *Report) shares(w *Worker) bool { return w.Same > 0 && w.Same <= len(r.Shared) }
 
 // alike puts values with the same key together, in the order of the first of each.
 func alike[T any](list []T, key func(*T) string) (groups [][]*T) {
@@ -493,7 +513,7 @@ func from(f Frame) string {
 func (r *Report) Problems() []string {
 	var without []Worker
 	for _, w := range r.Workers {
-		if p, _ := pythonOf(&w); len(p.Threads) == 0 && w.State != stateGone && w.State != stateZombie {
+		if p, _ := pythonOf(&w); len(p.Threads) == 0 && w.Same == 0 && w.State != stateGone && w.State != stateZombie {
 			without = append(without, w)
 		}
 	}

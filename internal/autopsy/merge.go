@@ -2,7 +2,11 @@ package autopsy
 
 import (
 	"cmp"
+	"encoding/json"
+	"fmt"
 	"slices"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 // Brief is what other hosts need of the report to group the workers of all: the Python
@@ -13,7 +17,7 @@ func (r *Report) Brief() *Report {
 	for _, w := range r.Workers {
 		short := Worker{
 			Host: cmp.Or(w.Host, r.Host), Rank: w.Rank, LocalRank: w.LocalRank, PID: w.PID, State: w.State,
-			Python: w.Python, Problems: w.Problems,
+			Python: w.Python, Same: w.Same, Problems: w.Problems,
 		}
 		for _, c := range w.Children {
 			if len(c.Python.Threads) > 0 {
@@ -31,6 +35,56 @@ func (r *Report) Brief() *Report {
 	return &brief
 }
 
+// Pack is a Brief as JSON of at most limit bytes. Where it would be longer, the workers in the same
+// place share what tells that place (Shared), and the rest is left out. The error says that it is
+// too long all the same.
+func (r *Report) Pack(limit int) ([]byte, error) {
+	type plain Report // without what MarshalJSON adds
+	body, err := json.Marshal((*plain)(r))
+	if err == nil && len(body) > limit {
+		body, err = json.Marshal((*plain)(r.short()))
+	}
+	if err == nil && len(body) > limit {
+		err = fmt.Errorf("their evidence has %s, and the limit is %s", text.Size(int64(len(body))), text.Size(int64(limit)))
+	}
+	return body, err
+}
+
+// short is the report with the stacks of each place once.
+func (r *Report) short() *Report {
+	short := *r
+	short.Workers, short.Shared = slices.Clone(r.Workers), nil
+	same := map[string]int{}
+	for i, v := range r.views() {
+		w, from := &short.Workers[i], &r.Workers[i]
+		if r.shares(from) {
+			from = &r.Shared[from.Same-1]
+		}
+		if same[v.key] == 0 {
+			s := Worker{PID: from.PID, State: from.State, Python: from.Python.short(), Native: from.Native, Problems: from.Problems}
+			for _, c := range from.Children {
+				c.Python = c.Python.short()
+				s.Children = append(s.Children, c)
+			}
+			short.Shared = append(short.Shared, s)
+			same[v.key] = len(short.Shared)
+		}
+		// An older release takes it for a worker of which nothing is known.
+		*w = Worker{Host: w.Host, Rank: w.Rank, LocalRank: w.LocalRank, PID: w.PID, State: w.State, Same: same[v.key], Python: Python{Unread: true}}
+	}
+	return &short
+}
+
+// short has only the threads that say where a process is.
+func (p Python) short() Python {
+	main, telling := tellingThread(p.Threads)
+	p.Threads = slices.DeleteFunc(slices.Clone(p.Threads), func(t Thread) bool {
+		is := func(u *Thread) bool { return u != nil && u.ID == t.ID && u.TID == t.TID && u.Name == t.Name }
+		return !is(main) && !is(telling)
+	})
+	return p
+}
+
 // With is the report with the workers of other hosts, by rank, but those that it has already.
 // missing says of which hosts there is nothing.
 func (r *Report) With(others []*Report, missing []string) *Report {
@@ -40,8 +94,13 @@ func (r *Report) With(others []*Report, missing []string) *Report {
 		all.Workers[i].Host = r.Host
 	}
 	for _, other := range others {
+		before := len(all.Shared)
+		all.Shared = append(slices.Clip(all.Shared), other.Shared...)
 		for _, w := range other.Workers {
 			if !slices.ContainsFunc(r.Workers, func(own Worker) bool { return own.Rank == w.Rank }) {
+				if w.Same > 0 {
+					w.Same += before
+				}
 				all.Workers = append(all.Workers, w)
 			}
 		}
