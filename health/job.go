@@ -28,7 +28,7 @@ const (
 	askTime     = 2 * time.Second // that another agent has to answer
 	othersFresh = time.Second     // how old its answer may be
 	firstWait   = time.Second     // how long the first view of the job waits for all hosts
-	askedAtOnce = 64
+	askedAtOnce = 1024            // all of a large job: one that hangs keeps its place until the limit
 	// mostAsked is how many agents are asked in one go: of more, those that were not for the
 	// longest time. So a look at a large job costs no more than one at 100 hosts.
 	mostAsked = 128

@@ -402,7 +402,7 @@ func TestThousandHosts(t *testing.T) {
 			}()
 			return ours, nil
 		}
-		s := listen(t, f, func(c *health.Config) { c.Call = call })
+		s := listen(t, f, func(c *health.Config) { c.Call, c.Control = call, &member{fake: f} })
 		s.SetPatience(health.DefaultPatience)
 		for look := range 12 {
 			calls.Store(0)
@@ -428,6 +428,15 @@ func TestThousandHosts(t *testing.T) {
 			if (want == "") != (h.Problem == "") || !strings.Contains(h.Problem, want) || want == "" && h.Name != fmt.Sprint("n", i) {
 				t.Errorf("host %d: %+v", i, h)
 			}
+		}
+		// All are asked for their stacks at once: those who are frozen hold up nobody else.
+		began, done := time.Now(), health.Done{}
+		w := get(s, "POST", "/v1/autopsy?reason=why")
+		if err := json.Unmarshal(w.Body.Bytes(), &done); err != nil || len(done.Hosts) != hosts-102 || len(done.Missing) != 101 {
+			t.Errorf("%d hosts have answered, %d have not: %v", len(done.Hosts), len(done.Missing), err)
+		}
+		if took := time.Since(began); took > 9*time.Second {
+			t.Errorf("it took %v", took)
 		}
 	})
 }

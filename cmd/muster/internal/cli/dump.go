@@ -43,6 +43,11 @@ worker was started with MUSTER_DUMP_SIGNAL=SIGUSR1 and has called
 faulthandler.register(signal.SIGUSR1).
 `
 
+// othersTime is how long an agent may take to ask all others: 8 s for their stacks, if one does not
+// answer, and before that for their states, where it has no workers itself. Who gives up sooner has
+// nothing of any.
+const othersTime = 15 * time.Second
+
 // A dumpRequest is what `muster dump` was asked for.
 type dumpRequest struct {
 	pids    []int
@@ -195,7 +200,7 @@ func (req dumpRequest) others(ctx context.Context) func(*autopsy.Report) *autops
 	asked := make(chan error, 1)
 	done := &health.Done{}
 	go func() {
-		body, err := agents[0].askFor(ctx, "POST", "/v1/autopsy?reason="+url.QueryEscape("muster dump on "+agents[0].state.Host.Name), fetchTimeout+req.timeout)
+		body, err := agents[0].askFor(ctx, "POST", "/v1/autopsy?reason="+url.QueryEscape("muster dump on "+agents[0].state.Host.Name), max(othersTime, fetchTimeout+req.timeout))
 		if err == nil {
 			err = json.Unmarshal(body, done)
 		}
