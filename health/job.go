@@ -235,10 +235,15 @@ func (s *State) with(o *others) {
 	} else {
 		s.Hosts = slices.Clone(s.Hosts)
 	}
+	told := o.hosts == nil
 	for _, rank := range slices.Sorted(maps.Keys(o.heard)) {
 		h := o.heard[rank]
 		if h.state != nil {
 			s.Add(h.state)
+			if !told && h.problem == nil {
+				s.history(h.state)
+				told = true
+			}
 		}
 		if h.problem != nil {
 			s.doubt(rank)
@@ -280,6 +285,13 @@ func (s *State) Add(other *State) {
 	}
 	s.Timers = append(s.Timers, other.Timers...)
 	s.LiveTimers += other.LiveTimers
+}
+
+// history takes over how the job is, and what has happened to it, from a host that has workers of it.
+func (s *State) history(of *State) {
+	j := &of.Job
+	s.Job.State, s.Job.Round, s.Job.Restarts, s.Job.WorldSize = j.State, j.Round, j.Restarts, j.WorldSize
+	s.Timeline, s.Failures = of.Timeline[max(0, len(of.Timeline)-maxTimeline):], first(of.Failures, maxFailures)
 }
 
 // doubt says that nobody knows any more how a host and its workers are.
@@ -333,6 +345,16 @@ func (s *State) shift(by time.Duration) {
 		if w.Heartbeat != nil {
 			move(&w.Heartbeat.Time)
 		}
+	}
+	for i := range s.Timeline {
+		move(&s.Timeline[i].Time)
+	}
+	for i := range s.Failures {
+		f := &s.Failures[i]
+		move(&f.Time)
+		move(&f.Started)
+		move(&f.FailedAt)
+		move(&f.Ended)
 	}
 	for i := range s.Timers {
 		move(&s.Timers[i].Acquired)

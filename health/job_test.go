@@ -22,6 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
@@ -240,9 +241,15 @@ func TestFirstLook(t *testing.T) {
 	}
 }
 
-// A host that waits for a round sees the job that runs without it.
+// A host that waits for a round sees the job that runs without it: its hosts, and what has happened
+// to it, by its own clock.
 func TestWholeJobFromOutside(t *testing.T) {
-	_, call := job(t, 2)
+	members, call := job(t, 2)
+	members[0].set(func(f *fake) { // whose clock is an hour slow
+		f.state.Job.Round, f.state.Job.Restarts = 4, 2
+		f.state.Timeline = []health.Moment{{Time: f.state.Time.Add(-time.Minute), Kind: "restart", What: "restart 2 of 3"}}
+		f.state.Failures = []health.Failure{{ProcessFailure: failure.ProcessFailure{Observation: failure.Observation{Rank: 3}, Cause: "boom"}, Time: f.state.Time.Add(-time.Minute)}}
+	})
 	spare := running()
 	spare.set(func(f *fake) {
 		f.state = health.State{Host: health.Host{Name: "spare", GroupRank: -1}, Job: health.Job{RunID: "j", Phase: "rendezvous"}}
@@ -256,7 +263,21 @@ func TestWholeJobFromOutside(t *testing.T) {
 	body, _ := io.ReadAll(answer.Body)
 	state, err := health.ParseState(body, true)
 	if err != nil || len(state.Workers) != 4 || len(state.Hosts) != 2 || state.Host.Name != "spare" {
-		t.Errorf("%v, %s", err, body)
+		t.Fatalf("%v, %s", err, body)
+	}
+	if j := state.Job; j.Restarts != 2 || j.Round != 4 || j.WorldSize != 4 || j.State != "HEALTHY" || j.Phase != "rendezvous" {
+		t.Errorf("the job is %+v", j)
+	}
+	if len(state.Timeline) != 1 || len(state.Failures) != 1 || state.Failures[0].Cause != "boom" {
+		t.Fatalf("the time line is %+v, the failures %+v", state.Timeline, state.Failures)
+	}
+	for _, at := range []time.Time{state.Timeline[0].Time, state.Failures[0].Time} {
+		if age := state.Time.Sub(at); age < time.Minute/2 || age > 2*time.Minute {
+			t.Errorf("it happened %v ago", age)
+		}
+	}
+	if _, page := fetch(t, "http://"+s.Addr().String()+"/"); !strings.Contains(page, "<h2>The attempt before failed</h2>") {
+		t.Errorf("the page says\n%s", page)
 	}
 }
 

@@ -151,10 +151,10 @@ func (p *page) failures() {
 	}
 	class := bad
 	title := "Failed"
-	switch p.s.Job.Phase {
-	case running, exitBarrier:
+	switch phase := p.s.Job.Phase; {
+	case phase == running, phase == exitBarrier, phase == inRendezvous && p.s.Host.GroupRank < 0: // the job may run without this host
 		class, title = warn, "The attempt before failed"
-	case inRendezvous, assigning, restarting:
+	case phase == inRendezvous, phase == assigning, phase == restarting:
 		class, title = warn, "Failed; the workers start again"
 	}
 	if p.s.Job.Preempted != nil {
