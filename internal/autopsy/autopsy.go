@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/muster-run/muster/internal/text"
 )
 
 // defaultTimeout bounds Take where Config names no timeout.
@@ -322,6 +324,6 @@ func (t *taking) subject(ctx context.Context, target Target) *subject {
 	if len(m.argv) > 0 {
 		s.program = m.argv[0]
 	}
-	s.command, s.python, s.env = cut(strings.Join(m.argv, " "), maxText), m.python, m.env
+	s.command, s.python, s.env = cut(text.CommandLine(m.argv), maxText), m.python, m.env
 	return s
 }

@@ -285,6 +285,15 @@ func hang(t *testing.T, lab *testproc.Lab) (pid int, stop func()) {
 	}
 }
 
+// What sounds like a secret in a command line is in no evidence.
+func TestCommandLine(t *testing.T) {
+	pid, _ := start(t, nil, "/bin/sh", "-c", "echo ready; sleep 1000; exit 0", "train.sh", "--api-key=hidden", "--hf-token", "hidden", "--lr", "3")
+	w := take(t, autopsy.Config{}, autopsy.Target{PID: pid}).Workers[0]
+	if want := "train.sh --api-key=*** --hf-token *** --lr 3"; !strings.HasSuffix(w.Command, want) {
+		t.Errorf("got %q, want %q", w.Command, want)
+	}
+}
+
 // A shell script that runs Python shows its child's stacks.
 func TestWrapper(t *testing.T) {
 	needPySpy(t)

@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -206,11 +205,14 @@ func (a *archive) run(root *os.Root, run *postmortem.Run, tail int64) {
 	a.files(root, ".", maxBundleFile, ".jsonl")
 	failed := 0
 	for i, at := range slices.Backward(run.Attempts) {
-		a.files(root, at.Name, maxBundleFile, ".json", ".txt")
+		a.files(root, at.Name, maxBundleFile, ".json", ".txt", ".pickle")
 		logs := i == len(run.Attempts)-1
 		if at.Outcome == postmortem.Failed || len(at.Failures) > 0 {
 			failed++
 			logs = logs || failed <= 2
+		}
+		if logs {
+			a.files(root, at.Name, tail, ".log")
 		}
 		for _, w := range at.Workers {
 			dir := filepath.Join(at.Name, filepath.Base(w.Dir))
@@ -228,17 +230,6 @@ var shownVariables = []string{
 	"PATH=", "LD_", "LOGLEVEL=", "MASTER_", "NODE_RANK=", "WORLD_SIZE=", "RANK=", "LOCAL_RANK=", "SLURM_", "PMI", "OMPI_", "LSB_", "PBS_", "KUBERNETES_", "XDG_RUNTIME_DIR=", "TMPDIR=",
 }
 
-// secretValues are what may be secret in any value: a URL's user and query, and what follows an
-// authorization's scheme.
-var secretValues = []struct {
-	is *regexp.Regexp
-	to string
-}{
-	{regexp.MustCompile(`://\S+@`), "://***@"},
-	{regexp.MustCompile(`(://[^\s?]*)\?\S+`), "$1?***"},
-	{regexp.MustCompile(`(?i)\b(bearer|basic)\s+\S+`), "$1 ***"},
-}
-
 // shownEnvironment is the variables of an environment that say how a job runs, without
 // secrets, as muster explain hides them.
 func shownEnvironment(env []string) string {
@@ -253,11 +244,7 @@ func shownEnvironment(env []string) string {
 		case "MUSTER_ON_EVENT", "MUSTER_HEALTH_CHECK": // a webhook's address is one, too
 			entry = name + "=***"
 		}
-		shown := printable(hideValues([]string{entry}))
-		for _, secret := range secretValues {
-			shown = secret.is.ReplaceAllString(shown, secret.to)
-		}
-		fmt.Fprintln(&b, shown)
+		fmt.Fprintln(&b, printable(text.HideSecrets(hideValues([]string{entry}))))
 	}
 	return b.String()
 }

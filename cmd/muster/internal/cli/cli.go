@@ -212,7 +212,7 @@ func (p program) options(l line, cfg launch.Config) (reader, launch.Config, []er
 	r := reader{values: v, line: l, lookup: cfg.LookupEnv, root: os.DirFS("/"), self: p.self, ask: p.name != torchrunName}
 	cfg = r.config(cfg)
 	for _, entry := range strings.Split(l.given[byName("env")], "\x00") {
-		if name, _, inline := strings.Cut(entry, "="); inline && isSecretName(name) {
+		if name, _, inline := strings.Cut(entry, "="); inline && text.IsSecret(name) {
 			r.warn("--env %s=...: everybody on this host can read command lines; set the variable and use --env %s, or use --env-file", name, name)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/muster-run/muster/internal/auth"
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/internal/yamlfile"
 )
 
@@ -174,7 +175,7 @@ func (r *reader) writeConfig() (string, []error) {
 		case o.kind == kindEach:
 			items := r.list(o.name)
 			for _, item := range items {
-				if name, _, inline := strings.Cut(item, "="); inline && o.name == "env" && isSecretName(name) {
+				if name, _, inline := strings.Cut(item, "="); inline && o.name == "env" && text.IsSecret(name) {
 					errs = append(errs, fmt.Errorf("--env %s=...: a secret is not written; set the variable and use --env %s, or use --env-file", name, name))
 				}
 			}

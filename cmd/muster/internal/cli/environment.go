@@ -8,6 +8,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/auth"
+	"github.com/muster-run/muster/internal/text"
 )
 
 // environment reads --env-file and --env, whose entries come last and so count.
@@ -83,28 +84,12 @@ func byEnv(name string) *option {
 	return nil
 }
 
-// isSecretName says whether a variable's name sounds like a secret. TOKENIZERS_PARALLELISM,
-// MAX_TOKENS and PWD do not.
-func isSecretName(name string) bool {
-	if name == "PWD" || name == "OLDPWD" {
-		return false
-	}
-	for word := range strings.SplitSeq(strings.ToUpper(name), "_") {
-		for _, end := range []string{"TOKEN", "SECRET", "KEY", "KEYS", "PASSWORD", "PASSWD", "PASS", "PWD", "CREDENTIAL", "CREDENTIALS", "CRED", "CREDS", "AUTH", "JWT", "WEBHOOK", "COOKIE"} {
-			if strings.HasSuffix(strings.TrimRight(word, "0123456789"), end) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // hideValues shows entries of --env without what may be secret.
 func hideValues(entries []string) string {
 	shown := make([]string, len(entries))
 	for i, entry := range entries {
 		shown[i] = entry
-		if name, _, inline := strings.Cut(entry, "="); inline && isSecretName(name) {
+		if name, _, inline := strings.Cut(entry, "="); inline && text.IsSecret(name) {
 			shown[i] = name + "=***"
 		}
 	}

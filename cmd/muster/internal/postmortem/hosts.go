@@ -146,7 +146,7 @@ func joinAttempt(dir string, parts []*Attempt) Attempt {
 		}
 		return cmp.Compare(slices.Index(weight, a.Outcome), slices.Index(weight, b.Outcome))
 	})
-	all.Dir, all.Workers, all.Problems = dir, nil, nil
+	all.Dir, all.Workers, all.Problems, all.LastWords = dir, nil, nil, nil
 	for _, a := range parts {
 		if !a.Started.IsZero() && a.Started.Before(all.Started) {
 			all.Started = a.Started
@@ -158,6 +158,7 @@ func joinAttempt(dir string, parts []*Attempt) Attempt {
 			all.Autopsies = a.Autopsies
 		}
 		all.Problems = append(all.Problems, a.Problems...)
+		all.LastWords = append(all.LastWords, a.LastWords...)
 		for _, w := range a.Workers {
 			all.Workers = slices.DeleteFunc(all.Workers, func(other Worker) bool { return other.Rank == w.Rank })
 			all.Workers = append(all.Workers, w)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/muster-run/muster/events"
@@ -97,8 +98,11 @@ type Attempt struct {
 	Silent    []string  `json:"silent,omitempty"`
 	LeftOut   int       `json:"left_out,omitempty"`
 	Autopsies []Autopsy `json:"autopsies,omitempty"`
-	Workers   []Worker  `json:"workers"` // those of this host, by local rank
-	Problems  []string  `json:"problems,omitempty"`
+	// LastWords are the paths of files that have what a failed worker of another host wrote to its
+	// stderr at last.
+	LastWords []string `json:"last_words,omitempty"`
+	Workers   []Worker `json:"workers"` // those of this host, by local rank
+	Problems  []string `json:"problems,omitempty"`
 }
 
 // Duration is how long the attempt ran; 0 if that is not known.
@@ -183,8 +187,21 @@ func (rd *reader) attempt(run *Run, a *Attempt, told *told) {
 		rd.guess(run, a)
 	}
 	rd.autopsies(a, entries)
+	for _, e := range entries {
+		if _, ok := lastWordsOf(e.Name()); ok && e.Type().IsRegular() && len(a.LastWords) < shownOthers {
+			a.LastWords = append(a.LastWords, filepath.Join(a.Dir, e.Name()))
+		}
+	}
 	a.ranks(run)
 	a.times(told)
+}
+
+// lastWordsOf returns the rank of the worker whose last words are in a file of an attempt.
+func lastWordsOf(name string) (rank int, ok bool) {
+	name, ok = strings.CutPrefix(name, "stderr_of_rank_")
+	digits, isLog := strings.CutSuffix(name, ".log")
+	rank, isRank := decimal(digits)
+	return rank, ok && isLog && isRank
 }
 
 // workers finds the directories of the local ranks, or of the ranks.

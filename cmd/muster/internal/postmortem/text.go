@@ -268,6 +268,10 @@ func (a *Attempt) writeFiles(b *strings.Builder) {
 		}
 		table.add(text.Line(strings.TrimPrefix(a.Report, a.Dir+"/"), 400), what)
 	}
+	for _, path := range a.LastWords {
+		rank, _ := lastWordsOf(filepath.Base(path))
+		table.add(text.Line(strings.TrimPrefix(path, a.Dir+"/"), 400), fmt.Sprintf("the last that rank %d wrote to stderr, on another host", rank))
+	}
 	for i, w := range a.Workers {
 		if i == shownOthers {
 			table.add("...", fmt.Sprintf("and of %d more workers", len(a.Workers)-i))
