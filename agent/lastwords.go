@@ -18,7 +18,7 @@ import (
 const (
 	// lastWordsTime is how long an agent that keeps them waits for them.
 	lastWordsTime = time.Second
-	// keepers is how many agents keep them.
+	// keepers is how many agents keep them: the first ones that have a directory.
 	keepers = 2
 )
 
@@ -33,20 +33,29 @@ func (a *Agent) sayLastWords(ctx context.Context, at *attempt, rec *record) {
 }
 
 // keepLastWords writes what another host's failed worker wrote to its stderr at last into the
-// attempt's directory, if this node is one of those that do.
+// attempt's directory, if this node is one of those that do. An agent of torchrun is not, and neither
+// is one that keeps no files.
 func (a *Agent) keepLastWords(ctx context.Context, at *attempt, rec *record) {
-	before := at.round.Rank // nodes with lower ranks, that of the record not counted
-	if rec.Node < before {
-		before--
-	}
 	dir := at.logs.Dir()
-	if before >= keepers || rec.Rank < 0 || rec.Signal != 0 || dir == "" {
+	if rec.Rank < 0 || rec.Signal != 0 || dir == "" {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastWordsTime)
 	defer cancel()
-	text, err := at.round.Store.Get(ctx, lastWordsKey)
-	if err != nil || len(text) == 0 || len(text) > maxLastWords {
+	s := at.round.Store
+	n, err := s.Add(ctx, keepersKey, 1)
+	if err == nil && n > keepers {
+		return
+	}
+	var text []byte
+	if err == nil {
+		text, err = s.Get(ctx, lastWordsKey)
+	}
+	if err != nil {
+		a.log.Warn("cannot keep the end of the failed worker's stderr", "error", err)
+		return
+	}
+	if len(text) == 0 || len(text) > maxLastWords {
 		return
 	}
 	path := filepath.Join(dir, fmt.Sprintf("stderr_of_rank_%d.log", rec.Rank))
