@@ -57,6 +57,11 @@ func TestHostsLogLayout(t *testing.T) {
 	for rank := range 6 {
 		s.untilSays(follow, fmt.Sprintf("[%d]: rank %d of 6\n", rank, rank))
 	}
+	bundle := filepath.Join(t.TempDir(), "live.tar.gz")
+	s.command(1, 0, "bundle", "-o", bundle, s.runID)
+	if list := output(t, "tar", "tzf", bundle); strings.Count(list, "/job.jsonl\n") != 3 || strings.Count(list, "/report.txt\n") != 1 || strings.Count(list, "/attempt_0.1/") != 6*2 {
+		t.Error(list)
+	}
 	if err := os.WriteFile(fail, nil, 0o666); err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +97,7 @@ func TestHostsLogLayout(t *testing.T) {
 	if err != nil || len(files) != 4+6 {
 		t.Errorf("%v, %v", files, err)
 	}
-	bundle := filepath.Join(t.TempDir(), "b.tar.gz")
+	bundle = filepath.Join(t.TempDir(), "b.tar.gz")
 	s.command(2, 0, "bundle", "-o", bundle, dir)
 	if list := output(t, "tar", "tzf", bundle); strings.Count(list, "/job.jsonl\n") != 3 || strings.Count(list, "/report.txt\n") != 1 {
 		t.Error(list)

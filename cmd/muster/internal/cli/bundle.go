@@ -35,8 +35,9 @@ left out.
   DIR          the job's --log-dir, or a run's directory in it; of several runs the newest
                is taken. With --log-layout job it is that of all hosts
   JOB          a job that runs on this host: its run ID, or the pid of its agent; then its
-               state and its stacks are in the bundle, too. Without JOB and DIR the one job
-               of this user
+               state and its stacks are in the bundle, too. Of the logs and reports, those of
+               its agents on this host, with --log-layout job of all hosts. Without JOB and
+               DIR the one job of this user
   --out, -o FILE
                the file, which must not exist yet (default: muster-RUN.tar.gz here, after
                the run's directory)
@@ -80,13 +81,13 @@ func bundleCommand(ctx context.Context, c *command, args []string) error {
 		}
 	}
 	for _, dir := range dirs {
-		found, _, err := postmortem.Find(dir)
-		if len(found) > 1 {
-			fmt.Fprintf(c.stderr, "muster bundle: this is %s, the newest of %d runs\n", text.Line(found[0].Path, 4096), len(found))
-		}
+		found, err := runIn(c, dir, live != nil)
 		var run *postmortem.Run
+		if err == nil && slices.ContainsFunc(runs, func(r *postmortem.Run) bool { return r.Dir == found.Path }) {
+			continue // two agents of one job, whose hosts' directories are beside each other
+		}
 		if err == nil {
-			run, err = found[0].Read()
+			run, err = found.Read()
 		}
 		switch {
 		case err == nil:
@@ -114,6 +115,21 @@ func bundleCommand(ctx context.Context, c *command, args []string) error {
 	}
 	_, err = fmt.Fprintf(c.stdout, "Wrote %s. Look at it before you hand it on: the workers' output is in it as it is.\n", printable(out))
 	return err
+}
+
+// runIn returns the run in a directory, which is a live agent's own or what a person has named.
+func runIn(c *command, dir string, live bool) (postmortem.Dir, error) {
+	if live {
+		return postmortem.OfAgent(dir)
+	}
+	found, _, err := postmortem.Find(dir)
+	if err != nil {
+		return postmortem.Dir{}, err
+	}
+	if len(found) > 1 {
+		fmt.Fprintf(c.stderr, "muster bundle: this is %s, the newest of %d runs\n", text.Line(found[0].Path, 4096), len(found))
+	}
+	return found[0], nil
 }
 
 // writeBundle makes the file, which only this user may read. live has the job's agents, or

@@ -69,6 +69,31 @@ func jobsOf(path string, hosts []Dir) (jobs []Dir) {
 	return jobs
 }
 
+// OfAgent returns the run in an agent's directory or, where those of a job's hosts are beside each
+// other, the job with all of them; of an agent that has no attempt yet the newest there.
+func OfAgent(path string) (Dir, error) {
+	if own := (Dir{Path: path}); own.isOfHost() {
+		entries, err := list(filepath.Dir(path))
+		if err != nil {
+			return own, err
+		}
+		jobs := runsIn(filepath.Dir(path), entries, false)
+		for _, job := range jobs {
+			if slices.ContainsFunc(job.Hosts, func(h Dir) bool { return h.Path == path }) {
+				return job, nil
+			}
+		}
+		if len(jobs) > 0 {
+			return jobs[0], nil
+		}
+	}
+	runs, _, err := Find(path)
+	if err != nil {
+		return Dir{}, err
+	}
+	return runs[0], nil
+}
+
 // precedes says that the job had ended on a host before another agent began there.
 func (d *Dir) precedes(other *Dir) bool {
 	over := slices.Contains([]string{jobfile.Succeeded, jobfile.Failed, jobfile.Preempted}, d.agent.End.Outcome)

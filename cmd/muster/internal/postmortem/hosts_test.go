@@ -122,6 +122,18 @@ func TestHosts(t *testing.T) {
 	if own := read(t, runs[0].Path); own.Attempts[1].Workers[1].Rank != 5 || own.Attempts[1].Workers[1].LocalRank != 1 {
 		t.Errorf("%+v", own.Attempts[1].Workers)
 	}
+	// An agent finds the job there of which it is one host, or waits to be.
+	s.host("spare", "spare", now)
+	for name, want := range map[string]string{"b": "a.1 b c", "a": "a", "spare": "a.1 b c"} {
+		job, err := postmortem.OfAgent(filepath.Join(s.dir, name))
+		var got []string
+		for _, h := range job.Hosts {
+			got = append(got, filepath.Base(h.Path))
+		}
+		if err != nil || strings.Join(got, " ") != want {
+			t.Errorf("%s: %v, %v, want %s", name, got, err, want)
+		}
+	}
 	s.ends(a, jobfile.Failed, now)
 	if runs, _, err = postmortem.Find(s.dir); err != nil {
 		t.Fatal(err)
