@@ -259,7 +259,7 @@ func workerState(from *agent.Worker, uses map[int]procfs.Reading) Worker {
 		LastOutput: from.Output.Last, Stdout: from.Stdout, Stderr: from.Stderr, StderrLines: from.Tail,
 	}
 	if h := from.Heartbeat; h != nil {
-		w.Heartbeat = &Heartbeat{Step: h.Step, Time: h.Time}
+		w.Heartbeat = &Heartbeat{Step: h.Step, Time: h.Time, StepsPerSecond: h.PerSecond}
 	}
 	use, runs := uses[w.PID]
 	w.Usage = Usage{CPUSeconds: use.CPU.Seconds(), CPUPercent: use.Percent, RSSBytes: use.Resident, Processes: use.Processes, Threads: use.Threads}

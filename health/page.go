@@ -309,8 +309,11 @@ func (p *page) worker(w *Worker) {
 		p.gpu(w.GPU)
 	}
 	step := "–"
-	if w.Heartbeat != nil {
-		step = strconv.FormatInt(w.Heartbeat.Step, 10)
+	if h := w.Heartbeat; h != nil {
+		step = strconv.FormatInt(h.Step, 10)
+		if pace := h.Pace(); pace != "" {
+			step += " · " + pace
+		}
 	}
 	p.cell("step", "n", step)
 	p.cell("last output", "n", orDash(!w.LastOutput.IsZero(), span(p.s.Time.Sub(w.LastOutput))+" ago"))

@@ -1,6 +1,7 @@
 package health_test
 
 import (
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -85,6 +86,28 @@ func TestEmptyPage(t *testing.T) {
 		if strings.Contains(page, not) {
 			t.Errorf("the page has %q:\n%s", not, page)
 		}
+	}
+}
+
+// Steps per second are beside the step, where they are known.
+func TestPace(t *testing.T) {
+	f := running()
+	f.set(func(f *fake) {
+		f.state.Workers = nil
+		for i, pace := range []float64{3.42, 0.0123, 125.7, 0, math.NaN()} {
+			f.state.Workers = append(f.state.Workers, health.Worker{Rank: i, LocalRank: i, Heartbeat: &health.Heartbeat{Step: 1200, StepsPerSecond: pace}})
+		}
+	})
+	s := listen(t, f, nil)
+	page := get(s, "GET", "/").Body.String()
+	for _, want := range []string{">1200 · 3.4/s<", ">1200 · 0.012/s<", ">1200 · 126/s<", ">1200<"} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page does not say %q:\n%s", want, page)
+		}
+	}
+	state, err := health.ParseState(get(s, "GET", "/v1/state").Body.Bytes(), true)
+	if err != nil || state.Workers[0].Heartbeat.StepsPerSecond != 3.42 || state.Workers[4].Heartbeat.StepsPerSecond != 0 {
+		t.Errorf("%v, %+v", err, state)
 	}
 }
 

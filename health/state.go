@@ -3,6 +3,7 @@ package health
 import (
 	"context"
 	"io"
+	"strconv"
 	"time"
 
 	"github.com/muster-run/muster/agent"
@@ -189,6 +190,23 @@ type Usage struct {
 type Heartbeat struct {
 	Step int64     `json:"step"`
 	Time time.Time `json:"time"`
+	// StepsPerSecond of the last half minute to minute; 0 where that is not known, or the worker
+	// says nothing any more.
+	StepsPerSecond float64 `json:"steps_per_second,omitempty"`
+}
+
+// Pace is StepsPerSecond for people: "3.4/s"; "" where it is not known.
+func (h *Heartbeat) Pace() string {
+	switch r := h.StepsPerSecond; {
+	case r <= 0:
+		return ""
+	case r > 1e6:
+		return "> 1M/s"
+	case r < 10:
+		return strconv.FormatFloat(r, 'g', 2, 64) + "/s"
+	default:
+		return strconv.FormatFloat(r, 'f', 0, 64) + "/s"
+	}
 }
 
 // A Timer is one deadline that a worker has set itself.

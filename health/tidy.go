@@ -50,6 +50,9 @@ func tidy(s *State) *State {
 	for i := range t.Workers {
 		w := &t.Workers[i]
 		w.Usage.CPUPercent, w.Usage.CPUSeconds = finite(w.Usage.CPUPercent), finite(w.Usage.CPUSeconds)
+		if h := w.Heartbeat; h != nil {
+			w.Heartbeat = &Heartbeat{h.Step, h.Time, finite(h.StepsPerSecond)}
+		}
 		if w.LastOutput.IsZero() {
 			w.LastOutput = lastWrite(w.Stdout, w.Stderr)
 		}

@@ -193,6 +193,10 @@ func (j *Job) writeLive(s scrape, live Live, again int) {
 			s.counter("muster_worker_cpu_seconds_total", "CPU time of a worker, user and system.", u.CPU.Seconds(), labels...)
 			s.gauge("muster_worker_resident_memory_bytes", "Memory that a worker has resident.", float64(u.Resident), labels...)
 			s.gauge("muster_worker_restarts", "Times that the worker with this local rank was started again.", float64(again), labels...)
+			if h := w.Heartbeat; h != nil && h.Step >= 0 {
+				s.gauge("muster_worker_step", "Step that a worker's last heartbeat told.", float64(h.Step), labels...)
+				s.gauge("muster_worker_steps_per_second", "Steps per second of a worker, of the last half minute to minute; 0 where that is not known, or it tells nothing any more.", h.PerSecond, labels...)
+			}
 			if w.LocalRank < len(gpus) {
 				s.gpu(&gpus[w.LocalRank], labels)
 			}

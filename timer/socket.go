@@ -10,6 +10,9 @@ type Heartbeat struct {
 	PID  int
 	Time time.Time // when it was read here
 	Step int64     // how far it is; -1 when it did not say
+	// PerSecond is how many steps it does in a second, of the last half minute to minute; 0 where
+	// that is not known yet, or it says nothing any more.
+	PerSecond float64
 }
 
 // A SocketClient is a Client that talks to a SocketServer. It connects when it is

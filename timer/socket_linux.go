@@ -31,7 +31,7 @@ type SocketServer struct {
 	used atomic.Bool
 
 	mu    sync.Mutex // guards beats
-	beats map[int]Heartbeat
+	beats map[int]*pace
 }
 
 // ListenSocket makes the socket at path, which only this user may connect to. A
@@ -43,7 +43,7 @@ type SocketServer struct {
 // Clients may connect from now on and are answered once Serve runs. Whoever calls it
 // calls Serve or Close.
 func ListenSocket(server *Server, path string) (_ *SocketServer, err error) {
-	s := &SocketServer{server: server, beats: map[int]Heartbeat{}}
+	s := &SocketServer{server: server, beats: map[int]*pace{}}
 	if path == "" {
 		if s.dir, err = os.MkdirTemp(tempdir.Find(), "muster-timer-"); err != nil {
 			return nil, fmt.Errorf("timer socket: %w", err)
@@ -131,28 +131,36 @@ func (s *SocketServer) remove() {
 func (s *SocketServer) Heartbeat(pid int) (Heartbeat, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h, ok := s.beats[pid]
-	return h, ok
+	p, ok := s.beats[pid]
+	if !ok {
+		return Heartbeat{}, false
+	}
+	return p.at(time.Now()), true
 }
 
 const maxBeats = 4096
 
 func (s *SocketServer) beat(pid int, step int64) {
-	h := Heartbeat{PID: pid, Time: time.Now(), Step: step}
+	now := time.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.server.counts.beats.Add(1)
-	if _, ok := s.beats[pid]; !ok && len(s.beats) >= maxBeats {
-		s.dropOldest()
+	p, ok := s.beats[pid]
+	if !ok {
+		if len(s.beats) >= maxBeats {
+			s.dropOldest()
+		}
+		p = &pace{Heartbeat: Heartbeat{PID: pid}}
+		s.beats[pid] = p
 	}
-	s.beats[pid] = h
+	p.beat(step, now)
 }
 
 func (s *SocketServer) dropOldest() {
-	oldest := Heartbeat{PID: -1}
-	for _, h := range s.beats {
-		if oldest.PID < 0 || h.Time.Before(oldest.Time) {
-			oldest = h
+	var oldest *pace
+	for _, p := range s.beats {
+		if oldest == nil || p.Time.Before(oldest.Time) {
+			oldest = p
 		}
 	}
 	delete(s.beats, oldest.PID)

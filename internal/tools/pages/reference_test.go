@@ -28,8 +28,10 @@ var update = flag.Bool("update", false, "write docs/reference anew")
 // oneWorker is an agent whose worker is this process.
 type oneWorker struct{}
 
-func (oneWorker) Job() *agent.Job                   { return &agent.Job{} }
-func (oneWorker) Workers() []agent.Worker           { return []agent.Worker{{PID: os.Getpid()}} }
+func (oneWorker) Job() *agent.Job { return &agent.Job{} }
+func (oneWorker) Workers() []agent.Worker {
+	return []agent.Worker{{PID: os.Getpid(), Heartbeat: &timer.Heartbeat{Step: 1200, PerSecond: 3.42}}}
+}
 func (oneWorker) TimerStats() (timer.Stats, uint64) { return timer.Stats{}, 0 }
 func (oneWorker) GPUs(time.Duration) []agent.GPU    { return []agent.GPU{{Percent: new(int)}} }
 

@@ -177,6 +177,18 @@ func TestTopSort(t *testing.T) {
 	}
 }
 
+// The pace is beside the step, where heartbeats tell one.
+func TestTopPace(t *testing.T) {
+	s := topState()
+	s.Workers[1].Heartbeat.StepsPerSecond, s.Workers[2].Heartbeat.StepsPerSecond = 3.42, 0.0123
+	got := shown(&topView{state: s}, 120, 30)
+	for _, want := range []string{" STEP    PACE   BEAT ", " 12000       -     1s ", " 11999   3.4/s     1s ", " 11998 0.012/s     1s "} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in\n%s", want, got)
+		}
+	}
+}
+
 // What a hostile agent says does not reach the terminal's ears.
 func TestTopHostile(t *testing.T) {
 	const evil = "\x1b]0;owned\a\x1b[2J\r\n\x00\u202egnp.\x9b31m"
@@ -190,7 +202,7 @@ func TestTopHostile(t *testing.T) {
 		w := &s.Workers[i]
 		w.State, w.Stdout, w.StdoutLines, w.Rank, w.PID = evil, evil, []string{evil}, math.MinInt+i, math.MaxInt
 		w.Usage = health.Usage{CPUPercent: math.MaxFloat64, RSSBytes: math.MaxInt64, Processes: 1}
-		w.LastOutput, w.Heartbeat.Step = time.Time{}.Add(1), math.MinInt64
+		w.LastOutput, w.Heartbeat.Step, w.Heartbeat.StepsPerSecond = time.Time{}.Add(1), math.MinInt64, math.MaxFloat64
 	}
 	s.Workers[1].Exit = &health.Exit{Signal: evil, Cause: evil, Code: 1}
 	v := &topView{state: s, selected: math.MinInt, problem: evil}

@@ -53,6 +53,7 @@ var workerColumns = []column{
 	{"STEP", 8, 3, func(w topWorker) string {
 		return orDash(w.Heartbeat != nil, strconv.FormatInt(stepOf(w), 10))
 	}},
+	{"PACE", 7, 4, func(w topWorker) string { return orDash(paceOf(w) != "", paceOf(w)) }},
 	{"BEAT", 6, 4, func(w topWorker) string {
 		if w.Heartbeat == nil {
 			return "-"
@@ -85,12 +86,21 @@ func workerState(w topWorker) string {
 	return "exit " + strconv.Itoa(w.Exit.Code)
 }
 
+// paceOf is how many steps a worker does in a second; "" where that is not known.
+func paceOf(w topWorker) string {
+	if w.Heartbeat == nil {
+		return ""
+	}
+	return w.Heartbeat.Pace()
+}
+
 // columns are those that fit, and the room that is left for the last output.
 func (v *topView) columns(workers []topWorker, width int) (shown []column, last int) {
 	beats := slices.ContainsFunc(workers, func(w topWorker) bool { return w.Heartbeat != nil })
+	paces := slices.ContainsFunc(workers, func(w topWorker) bool { return paceOf(w) != "" })
 	gpus := slices.ContainsFunc(workers, func(w topWorker) bool { return w.GPU != nil })
 	shown = slices.DeleteFunc(slices.Clone(workerColumns), func(c column) bool {
-		return !gpus && (c.title == "GPU%" || c.title == "GMEM") || !beats && (c.title == "STEP" || c.title == "BEAT") || !v.many && c.title == "HOST"
+		return !gpus && (c.title == "GPU%" || c.title == "GMEM") || !beats && (c.title == "STEP" || c.title == "BEAT") || !paces && c.title == "PACE" || !v.many && c.title == "HOST"
 	})
 	for {
 		need := 2 // the mark
