@@ -39,6 +39,7 @@ import (
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/devices"
+	"github.com/muster-run/muster/internal/kmsg"
 	"github.com/muster-run/muster/internal/tempdir"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/policy"
@@ -189,6 +190,8 @@ type Config struct {
 	Observers []func(Event)
 	// Logger gets what happened, for people. Default slog.Default().
 	Logger *slog.Logger
+
+	kernelLog func(each func(record string)) // kmsg.Read but in tests
 }
 
 // Result is how a run ended.
@@ -300,6 +303,9 @@ func New(cfg Config) (*Agent, error) {
 	cfg.PeerTimeout = cmp.Or(cfg.PeerTimeout, 2*time.Second)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
+	}
+	if cfg.kernelLog == nil {
+		cfg.kernelLog = kmsg.Read
 	}
 	cfg.Observers = append(slices.Clone(cfg.Observers), logTo(cfg.Logger)) // who reads a line finds the state that it tells of
 	job := Job{

@@ -192,7 +192,7 @@ func (a *Agent) announceEarly(ctx context.Context, at *attempt, n news) *news {
 	if at.phase != running {
 		return nil
 	}
-	f := a.explainExit(at, n.exit, nil, nil)
+	f := a.explainExit(at, n.exit, nil, func() *gpuFaults { return a.findXids(at) }) // nvidia-smi takes too long
 	if f.Stopped() || f.LostPeer() {
 		return nil
 	}

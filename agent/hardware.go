@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -13,11 +14,18 @@ import (
 
 	"github.com/muster-run/muster/internal/devices"
 	"github.com/muster-run/muster/internal/kmsg"
+	"github.com/muster-run/muster/internal/safeopen"
 	"github.com/muster-run/muster/process"
 )
 
-// faultsTimeout bounds how long nvidia-smi is waited for after a failure.
-const faultsTimeout = 2 * time.Second
+const (
+	// faultsTimeout bounds how long nvidia-smi is waited for after a failure.
+	faultsTimeout = 2 * time.Second
+	// detailsTimeout bounds nvidia-smi -q, for which only the agent's end waits.
+	detailsTimeout = 5 * time.Second
+	// detailsFile, in an attempt's directory, is what that says.
+	detailsFile = "nvidia-smi.txt"
+)
 
 // mayBeHardware says whether a GPU may be to blame for a worker's end: a crash, a missed deadline,
 // or an error of CUDA. SIGKILL and the like come from somebody.
@@ -39,15 +47,28 @@ func mayBeHardware(exit process.Exit, missed string, stderr []byte) bool {
 
 // A gpuFaults is what is wrong with this host's GPUs.
 type gpuFaults struct {
-	xids  []devices.Xid
-	said  []string // by nvidia-smi
-	index map[string]string
+	xids    []devices.Xid
+	said    []string // by nvidia-smi
+	index   map[string]string
+	workers []int // the pids of this host's
 }
 
-// findFaults looks for them: in the kernel's log since the workers began, and at nvidia-smi. It
-// takes no longer than faultsTimeout.
-func (at *attempt) findFaults() *gpuFaults {
-	f := &gpuFaults{xids: xidsOf(kmsg.Read, kmsg.Now()-time.Since(at.began).Microseconds())}
+// findXids looks for them in the kernel's log since the workers began, for which it waits for nobody.
+func (a *Agent) findXids(at *attempt) *gpuFaults {
+	f := &gpuFaults{xids: xidsOf(a.cfg.kernelLog, kmsg.Now()-time.Since(at.began).Microseconds())}
+	if at.group != nil {
+		f.workers = slices.Collect(maps.Values(at.group.PIDs()))
+	}
+	return f
+}
+
+// findFaults looks for Xids, and at nvidia-smi. It takes no longer than faultsTimeout.
+func (a *Agent) findFaults(at *attempt) *gpuFaults {
+	a.keepDetails(at)
+	f := a.findXids(at)
+	for _, exit := range at.exits { // some may have left the group
+		f.workers = append(f.workers, exit.PID)
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), faultsTimeout)
 	defer cancel()
 	type answer struct {
@@ -68,6 +89,37 @@ func (at *attempt) findFaults() *gpuFaults {
 	return f
 }
 
+// keepDetails writes what nvidia-smi -q says of this host's GPUs beside the attempt's report. It
+// waits for nothing.
+func (a *Agent) keepDetails(at *attempt) {
+	if at.logs == nil || at.logs.Dir() == "" {
+		return
+	}
+	dir := at.logs.Dir()
+	a.published.looks.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), detailsTimeout)
+		defer cancel()
+		found := make(chan []byte, 1)
+		go func() { found <- devices.Details(ctx) }() // which ends later as that of findFaults
+		var text []byte
+		select {
+		case text = <-found:
+		case <-ctx.Done():
+		}
+		if len(text) == 0 {
+			return
+		}
+		file, err := safeopen.Create(filepath.Join(dir, detailsFile))
+		if err == nil {
+			_, err = file.Write(text)
+			err = errors.Join(err, file.Close())
+		}
+		if err != nil { // as of the report, of which a warning tells
+			a.log.Debug("cannot keep what nvidia-smi says of this host's GPUs", "error", err)
+		}
+	})
+}
+
 // xidsOf finds the Xids among the kernel's records since some time, each of a GPU once.
 func xidsOf(read func(each func(record string)), since int64) (xids []devices.Xid) {
 	const most = 8
@@ -82,11 +134,11 @@ func xidsOf(read func(each func(record string)), since int64) (xids []devices.Xi
 }
 
 // of says what concerns a worker: what the kernel does not blame on one of its others.
-func (f *gpuFaults) of(pid int, others map[int]process.Exit) string {
+func (f *gpuFaults) of(pid int) string {
 	var said []string
 	for _, x := range f.xids {
-		another := func(e process.Exit) bool { return e.PID == x.PID && e.PID != pid }
-		if text := x.String(f.index); !slices.ContainsFunc(slices.Collect(maps.Values(others)), another) && !slices.Contains(said, text) {
+		another := x.PID != pid && slices.Contains(f.workers, x.PID)
+		if text := x.String(f.index); !another && !slices.Contains(said, text) {
 			said = append(said, text)
 		}
 	}

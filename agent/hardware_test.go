@@ -48,19 +48,18 @@ func TestXids(t *testing.T) {
 		"4,4,202,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
 		"4,5,203,-;NVRM: Xid (PCI:0000:86:00): 31, pid=7, name=python3, Ch 00000010, intr 00000000. MMU Fault",
 	}
-	f := gpuFaults{index: map[string]string{"0000:3b:00": "3"}, said: []string{"GPU 1 has had 2 uncorrected errors"}}
+	f := gpuFaults{index: map[string]string{"0000:3b:00": "3"}, said: []string{"GPU 1 has had 2 uncorrected errors"}, workers: []int{7, 8}}
 	f.xids = xidsOf(func(each func(string)) {
 		for _, r := range records {
 			each(r)
 		}
 	}, 150)
-	workers := map[int]process.Exit{0: {PID: 7}, 1: {PID: 8}}
 	const all = "Xid 79 (it has fallen off the bus) of GPU 3; "
 	for pid, want := range map[int]string{
 		7: all + "Xid 31 (Ch 00000010) of GPU at 0000:86:00; GPU 1 has had 2 uncorrected errors",
 		8: all + "GPU 1 has had 2 uncorrected errors",
 	} {
-		if diff := cmp.Diff(want, f.of(pid, workers)); diff != "" {
+		if diff := cmp.Diff(want, f.of(pid)); diff != "" {
 			t.Errorf("pid %d (-want +got):\n%s", pid, diff)
 		}
 	}
@@ -96,7 +95,7 @@ func TestFaultsTimeout(t *testing.T) {
 	at := newAttempt(t.Context())
 	at.began = time.Now()
 	began := time.Now()
-	if f := at.findFaults(); len(f.said) > 0 {
+	if f := (&Agent{cfg: Config{kernelLog: func(func(string)) {}}}).findFaults(at); len(f.said) > 0 {
 		t.Errorf("got %q", f.said)
 	}
 	if took := time.Since(began); took < faultsTimeout || took > 10*faultsTimeout {

@@ -34,7 +34,7 @@ func (a *Agent) explain(at *attempt, startErr error) {
 	} else {
 		startErr = nil
 	}
-	faults := sync.OnceValue(at.findFaults)
+	faults := sync.OnceValue(func() *gpuFaults { return a.findFaults(at) })
 	a.addLosses(at)
 	for _, localRank := range slices.Sorted(maps.Keys(exits)) {
 		if slices.ContainsFunc(at.failures, func(f *failure.ProcessFailure) bool { return at.isOwn(f, localRank) }) {
@@ -44,8 +44,8 @@ func (a *Agent) explain(at *attempt, startErr error) {
 	}
 }
 
-// explainExit finds out why a worker failed. faults looks for those of GPUs; nil where there is
-// no time for that.
+// explainExit finds out why a worker failed. faults looks for those of GPUs; nil where there are
+// none.
 func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error, faults func() *gpuFaults) *failure.ProcessFailure {
 	localRank := exit.LocalRank
 	missed, stoppedBy := at.missedBy(localRank), exit.StoppedBy
@@ -65,7 +65,7 @@ func (a *Agent) explainExit(at *attempt, exit process.Exit, startErr error, faul
 	o.StderrTail, o.StderrPath, o.Mixed = at.logs.StderrTail(localRank), sink.StderrPath, sink.Joined()
 	o.DiskFull, o.Core = at.diskFull, a.coreOf(exit)
 	if faults != nil && mayBeHardware(exit, missed, o.StderrTail) {
-		o.GPU = faults().of(exit.PID, at.exits)
+		o.GPU = faults().of(exit.PID)
 	}
 	return failure.New(o)
 }

@@ -2,7 +2,9 @@ package devices
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"strconv"
 	"strings"
 
@@ -108,6 +110,19 @@ func Faults(ctx context.Context) (faults []string, index map[string]string) {
 		add(g.Is("remapped_rows.pending") || g.Is("retired_pages.pending"), "has damaged memory that waits to be taken out of use")
 	}
 	return faults, index
+}
+
+// Details is all that nvidia-smi says of this host's GPUs, until ctx is done; nil where it says
+// nothing, or why it does not.
+func Details(ctx context.Context) []byte {
+	out, err := runSMI(ctx, "-q")
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		out = []byte("nvidia-smi -q: " + text.Line(err.Error(), 1000) + "\n")
+	}
+	return out
 }
 
 // String says what happened to which GPU; index is that of Faults.

@@ -51,3 +51,20 @@ func TestFaults(t *testing.T) {
 		})
 	}
 }
+
+// All that nvidia-smi says is kept, also why it says nothing, but not that there is none.
+func TestDetails(t *testing.T) {
+	for script, want := range map[string]string{
+		`echo "asked for $*"`:                "asked for -q\n",
+		"echo No devices were found; exit 6": "nvidia-smi -q: exit status 6: No devices were found\n",
+	} {
+		nvidiaSMI(t, script)
+		if got := string(Details(t.Context())); got != want {
+			t.Errorf("%s: got %q, want %q", script, got, want)
+		}
+	}
+	t.Setenv("PATH", "/nowhere")
+	if got := Details(t.Context()); got != nil {
+		t.Errorf("without nvidia-smi: %q", got)
+	}
+}

@@ -182,6 +182,7 @@ func joinAttempt(dir string, parts []*Attempt) Attempt {
 		if all.Autopsies == nil {
 			all.Autopsies = a.Autopsies
 		}
+		all.GPUs = cmp.Or(all.GPUs, a.GPUs)
 		all.Problems = append(all.Problems, a.Problems...)
 		all.LastWords = append(all.LastWords, a.LastWords...)
 		for _, w := range a.Workers {

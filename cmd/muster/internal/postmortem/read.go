@@ -101,8 +101,10 @@ type Attempt struct {
 	// LastWords are the paths of files that have what a failed worker of another host wrote to its
 	// stderr at last.
 	LastWords []string `json:"last_words,omitempty"`
-	Workers   []Worker `json:"workers"` // those of this host, by local rank
-	Problems  []string `json:"problems,omitempty"`
+	// GPUs is the path of what nvidia-smi -q said on the host of a worker that crashed.
+	GPUs     string   `json:"gpus,omitempty"`
+	Workers  []Worker `json:"workers"` // those of this host, by local rank
+	Problems []string `json:"problems,omitempty"`
 }
 
 // Duration is how long the attempt ran; 0 if that is not known.
@@ -187,6 +189,7 @@ func (rd *reader) attempt(run *Run, a *Attempt, told *told) {
 		rd.guess(run, a)
 	}
 	rd.autopsies(a, entries)
+	a.GPUs = regular(a.Dir, "nvidia-smi.txt")
 	for _, e := range entries {
 		if _, ok := lastWordsOf(e.Name()); ok && e.Type().IsRegular() && len(a.LastWords) < shownOthers {
 			a.LastWords = append(a.LastWords, filepath.Join(a.Dir, e.Name()))

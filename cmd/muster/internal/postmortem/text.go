@@ -268,6 +268,9 @@ func (a *Attempt) writeFiles(b *strings.Builder) {
 		}
 		table.add(text.Line(strings.TrimPrefix(a.Report, a.Dir+"/"), 400), what)
 	}
+	if a.GPUs != "" {
+		table.add(text.Line(strings.TrimPrefix(a.GPUs, a.Dir+"/"), 400), "what nvidia-smi -q said after that")
+	}
 	for _, path := range a.LastWords {
 		rank, _ := lastWordsOf(filepath.Base(path))
 		table.add(text.Line(strings.TrimPrefix(path, a.Dir+"/"), 400), fmt.Sprintf("the last that rank %d wrote to stderr, on another host", rank))
