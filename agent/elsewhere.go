@@ -29,9 +29,12 @@ const (
 	callsAtOnce = 1024    // all hosts of a large job: soon their workers are killed
 )
 
-// evidenceOfHost is what one of some hosts may have to say, in bytes: less in a large job, as
-// whoever asks has it of all at once.
-func evidenceOfHost(hosts int) int { return max(256<<10, min(maxEvidence, 64<<20/hosts)) }
+// evidenceOfHost is what one of some hosts should say, and the most that it may, in bytes: less in a
+// large job, as whoever asks has it of all at once.
+func evidenceOfHost(hosts int) (should, most int) {
+	should = min(maxEvidence, 64<<20/hosts)
+	return should, max(should, 256<<10)
+}
 
 // errNoAutopsy is the answer of an agent whose AutopsyTimeout is 0.
 var errNoAutopsy = errors.New("this host takes no evidence (--autopsy-timeout 0)")
@@ -162,6 +165,7 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 	var missing []string
 	var asking sync.WaitGroup
 	slots := make(chan struct{}, callsAtOnce)
+	_, most := evidenceOfHost(at.round.WorldSize)
 	asking.Go(func() {
 		for rank := range at.round.WorldSize {
 			if rank == at.round.Rank {
@@ -170,7 +174,7 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 			slots <- struct{}{}
 			asking.Go(func() {
 				defer func() { <-slots }()
-				r, err := askForEvidence(asked, caller, &peers, rank, a.cfg.Host+": "+reason, number, evidenceOfHost(at.round.WorldSize))
+				r, err := askForEvidence(asked, caller, &peers, rank, a.cfg.Host+": "+reason, number, most)
 				mu.Lock()
 				defer mu.Unlock()
 				if err != nil {
@@ -186,9 +190,9 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 	all := (<-own).With(others, missing)
 	brief := all.Brief()
 	brief.Blame = blame
-	found, err := brief.Pack(maxEvidence)
+	found, err := brief.Pack(maxEvidence, maxEvidence)
 	if err != nil { // which they are to hear, too, and not to wait for more
-		found, _ = (&autopsy.Report{Reason: all.Reason, Missing: []string{fmt.Sprintf("the other hosts (%v)", err)}}).Pack(maxEvidence)
+		found, _ = (&autopsy.Report{Reason: all.Reason, Missing: []string{fmt.Sprintf("the other hosts (%v)", err)}}).Pack(maxEvidence, maxEvidence)
 	}
 	err = s.Set(ctx, key+"/all", found)
 	if err == nil {

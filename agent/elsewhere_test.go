@@ -115,6 +115,32 @@ func TestEvidenceOfMany(t *testing.T) {
 	}
 }
 
+// The evidence of a thousand hosts with eight workers each fits into what whoever asks may have.
+func TestEvidenceOfThousand(t *testing.T) {
+	r := &autopsy.Report{Host: "host0"}
+	for i := range 8 {
+		w := autopsy.Worker{Rank: i, PID: 100 + i, State: "sleeping"}
+		for thread := range 4 {
+			th := autopsy.Thread{Main: thread == 0, TID: thread}
+			for frame := range 60 {
+				th.Frames = append(th.Frames, autopsy.Frame{Function: fmt.Sprint("function", i, frame), File: "/usr/lib/python3/site-packages/torch/a_module.py", Line: frame})
+			}
+			w.Python.Threads = append(w.Python.Threads, th)
+		}
+		r.Workers = append(r.Workers, w)
+	}
+	body, err := r.Brief().Pack(evidenceOfHost(1000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var peers autopsy.Peers
+	for i := range 999 {
+		if err := peers.Admit(body); err != nil {
+			t.Fatalf("of host %d, with %d bytes: %v", i, len(body), err)
+		}
+	}
+}
+
 // Where even that is too large, the others hear so, and do not wait in vain.
 func TestEvidenceNobodyCanHave(t *testing.T) {
 	own := &autopsy.Report{Host: "host0"}

@@ -35,13 +35,13 @@ func (r *Report) Brief() *Report {
 	return &brief
 }
 
-// Pack is a Brief as JSON of at most limit bytes. Where it would be longer, the workers in the same
-// place share what tells that place (Shared), and the rest is left out. The error says that it is
-// too long all the same.
-func (r *Report) Pack(limit int) ([]byte, error) {
+// Pack is a Brief as JSON. Where it would be longer than some bytes, the workers in the same place
+// share what tells that place (Shared), and the rest is left out. The error says that it is longer
+// than limit all the same.
+func (r *Report) Pack(should, limit int) ([]byte, error) {
 	type plain Report // without what MarshalJSON adds
 	body, err := json.Marshal((*plain)(r))
-	if err == nil && len(body) > limit {
+	if err == nil && len(body) > should {
 		body, err = json.Marshal((*plain)(r.short()))
 	}
 	if err == nil && len(body) > limit {
