@@ -15,6 +15,7 @@ const (
 	// What waits is bounded: beyond one of these the oldest line waits no longer.
 	maxHeldBytes = 2 << 20
 	maxHeldLines = 16 << 10
+	maxHeldSets  = 8 << 20 // words of collapser.sets
 	// maxCollapsed is the length, in bytes, of the longest line that waits for
 	// others; longer ones are copied at once.
 	maxCollapsed = 4 << 10
@@ -31,13 +32,16 @@ const (
 // from joining it.
 //
 // The head of the queue leaves it when no file can join it any more, because
-// each has done so or has gone past it, and after the delay at the latest. Only
-// the tail's goroutine uses it.
+// each has done so or has gone past it (where all files are known), and after the
+// delay at the latest. Only the tail's goroutine uses it.
 type collapser struct {
 	t      *tail
 	delay  time.Duration
 	prefix func(localRanks []int) string
 	seed   maphash.Seed
+	grows  bool // files may be added
+
+	maxBytes, maxLines int // that wait
 
 	queue []held   // from head on
 	head  int      // index in queue
@@ -78,16 +82,31 @@ type chain struct{ first, last int64 }
 
 func newCollapser(t *tail, delay time.Duration, prefix func([]int) string) *collapser {
 	return &collapser{
-		t: t, delay: delay, prefix: prefix, seed: maphash.MakeSeed(), first: 1,
-		words: (len(t.followers) + 63) / 64, last: make([]int64, len(t.followers)),
+		t: t, delay: delay, prefix: prefix, seed: maphash.MakeSeed(), first: 1, maxBytes: maxHeldBytes, maxLines: maxHeldLines,
+		words: max(1, (len(t.followers)+63)/64), last: make([]int64, len(t.followers)),
 	}
+}
+
+// grow adds a file.
+func (c *collapser) grow() {
+	c.last = append(c.last, 0)
+	if len(c.last) <= 64*c.words {
+		return
+	}
+	var sets []uint64
+	for set := range slices.Chunk(c.sets, c.words) {
+		sets = append(append(sets, set...), 0)
+	}
+	c.sets = sets
+	c.words++
+	c.maxLines = min(c.maxLines, maxHeldSets/c.words)
 }
 
 // copyUnits takes whole units of a file.
 func (c *collapser) copyUnits(f *follower, b []byte) {
 	due := time.Now().Add(c.delay)
 	for len(b) > 0 {
-		unit := b[:unitLen(b)]
+		unit := b[:c.t.unitLen(b)]
 		b = b[len(unit):]
 		if f.shown > 0 || len(unit) > maxCollapsed || unit[len(unit)-1] != '\n' || bytes.IndexByte(unit, '\r') >= 0 {
 			c.settle(f.index, due)
@@ -124,7 +143,7 @@ func (c *collapser) add(f *follower, text []byte) {
 // settle puts the lines of a file that have found none to join at the end of the queue.
 func (c *collapser) settle(file int, due time.Time) {
 	for _, l := range c.own {
-		for c.len() > 0 && (c.len() >= maxHeldLines || len(c.text)-c.queue[c.head].from+c.extra+len(l.text) > maxHeldBytes) {
+		for c.len() > 0 && (c.len() >= c.maxLines || len(c.text)-c.queue[c.head].from+c.extra+len(l.text) > c.maxBytes) {
 			c.emit()
 		}
 		c.join(file, c.push(l.hash, l.text, due))
@@ -154,7 +173,7 @@ func (c *collapser) find(behind int64, hash uint64, line []byte) int64 {
 		return next
 	}
 	if c.index == nil {
-		c.index = make([]chain, maxHeldLines)
+		c.index = make([]chain, c.maxLines)
 	}
 	at := c.chain(hash).first
 	for range maxSteps {
@@ -192,7 +211,10 @@ func (c *collapser) push(hash uint64, line []byte, due time.Time) int64 {
 // expire writes the lines that nothing can join any more, and those whose time
 // is over.
 func (c *collapser) expire(now time.Time) {
-	passed := slices.Min(c.last)
+	passed := int64(0)
+	if !c.grows {
+		passed = slices.Min(c.last)
+	}
 	for c.len() > 0 && (c.first <= passed || !now.Before(c.queue[c.head].due)) {
 		c.emit()
 	}

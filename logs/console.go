@@ -100,6 +100,13 @@ func (c *console) end() {
 	}
 }
 
+// isOpen says whether the line that owner has begun is at the end.
+func (c *console) isOpen(owner any) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.open == owner
+}
+
 // endOf ends the line that owner has begun.
 func (c *console) endOf(owner any) {
 	c.mu.Lock()

@@ -33,7 +33,7 @@ type follower struct {
 	shown   int       // bytes of the begun unit's output that a terminal shows already
 	grown   time.Time // when scanned last changed
 	armed   bool      // the next change fires watch; the file need not be looked at before
-	begun   bool      // in a Gather: its line goes on
+	begun   bool      // by piece: its line goes on
 	failed  bool      // it cannot be read, and the log has said so
 }
 

@@ -1,12 +1,10 @@
 package logs
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"math"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -103,14 +101,10 @@ func (g *Gather) Late(attempt string) {
 
 // marked is a prefix with the name of the attempt, if that is needed.
 func (g *Gather) marked(prefix string) string {
-	late := g.late.Load()
-	if late == nil {
-		return prefix
+	if late := g.late.Load(); late != nil {
+		return latePrefix(prefix, *late)
 	}
-	if begin, ok := strings.CutSuffix(prefix, "]:"); ok {
-		return begin + " " + *late + "]:"
-	}
-	return prefix + "[" + *late + "]:"
+	return prefix
 }
 
 // Put copies some of what a worker has written, as Follow emits it, and says where some of it is
@@ -243,7 +237,7 @@ func (s *gathered) run() {
 				c.flushTo(math.MaxInt64)
 			}
 			for _, f := range s.t.followers {
-				s.end(f)
+				s.t.endLine(f)
 			}
 			return
 		}
@@ -262,39 +256,14 @@ func (s *gathered) run() {
 	}
 }
 
-// copy copies a portion: what continues the line that the worker has begun, whole lines, and the
-// beginning of another one.
+// copy copies a portion.
 func (s *gathered) copy(p *portion) {
-	f, b := p.f, p.data
 	if p.end {
-		s.end(f)
+		s.t.endLine(p.f)
 		return
 	}
-	if prefix := s.of.marked(p.prefix); string(f.prefix) != prefix {
-		f.prefix = []byte(prefix)
+	if prefix := s.of.marked(p.prefix); string(p.f.prefix) != prefix {
+		p.f.prefix = []byte(prefix)
 	}
-	if f.begun && len(b) > 0 {
-		n := bytes.IndexByte(b, '\n') + 1
-		if f.begun = n == 0; f.begun {
-			n = len(b)
-		}
-		s.t.put(f, b[:n], n, 0)
-		b = b[n:]
-	}
-	if n := bytes.LastIndexByte(b, '\n') + 1; n > 0 {
-		s.t.copyUnits(f, b[:n])
-		b = b[n:]
-	}
-	if len(b) > 0 {
-		s.t.flushBefore(f)
-		s.t.put(f, append(append([]byte(nil), f.prefix...), b...), len(b), 1)
-		f.begun = true
-	}
-}
-
-func (s *gathered) end(f *follower) {
-	if f.begun {
-		s.t.to.endOf(f)
-		f.begun = false
-	}
+	s.t.piece(p.f, p.data)
 }

@@ -29,3 +29,12 @@ func expand(template string, vars map[string]string) string {
 		return found
 	})
 }
+
+// latePrefix is the prefix of a line that comes after another attempt has begun.
+func latePrefix(prefix, attempt string) string {
+	bare := strings.TrimRight(prefix, " ")
+	if begin, ok := strings.CutSuffix(bare, "]:"); ok {
+		return begin + " " + attempt + "]:" + prefix[len(bare):]
+	}
+	return prefix + "[" + attempt + "]:"
+}

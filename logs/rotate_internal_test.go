@@ -364,6 +364,61 @@ func TestOpenRotatedWithoutSegments(t *testing.T) {
 	}
 }
 
+// A Stream begins at any line, in whichever segment that is, and goes on while the file is rotated,
+// and when it is cut.
+func TestOpenStream(t *testing.T) {
+	x := newRotation(t, 100)
+	all := x.write(3 * testMax)
+	x.look()
+	n := len(all) / 64
+	buf := make([]byte, blockSize)
+	reads := func(s *Stream, what, want string) {
+		t.Helper()
+		var got strings.Builder
+		for moved := true; moved; {
+			var err error
+			if moved, err = s.Read(buf, func(c *Chunk) error {
+				if c.Lost != 0 || c.Data[len(c.Data)-1] != '\n' {
+					t.Errorf("%s: %d bytes lost before %.80q", what, c.Lost, c.Data)
+				}
+				got.Write(c.Data)
+				return nil
+			}); err != nil || s.Err() != nil {
+				t.Fatal(err, s.Err())
+			}
+		}
+		if got.String() != want {
+			t.Errorf("%s: %d lines from %.10q, want %d from %.10q", what, got.Len()/64, got.String(), len(want)/64, want)
+		}
+	}
+	var last *Stream
+	for _, lines := range []int{-1, 0, 1, 4095, 4096, 4097, 20_000, n - 1, n, n + 1} {
+		s, err := OpenStream(x.f.path, lines)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		from := max(0, n-lines)
+		if lines < 0 {
+			from = 0
+		}
+		reads(s, fmt.Sprint(lines, " lines"), all[from*64:])
+		last = s
+	}
+	more := x.write(2 * testMax)
+	x.look()
+	reads(last, "what came since", more)
+	if err := os.Truncate(x.f.path, 0); err != nil {
+		t.Fatal(err)
+	}
+	reads(last, "what came since it was cut", x.write(640))
+	for _, path := range []string{x.f.path + "x", filepath.Dir(x.f.path)} {
+		if _, err := OpenStream(path, 1); err == nil || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
 func TestDamagedSegment(t *testing.T) {
 	for name, damage := range map[string]func(b []byte) []byte{
 		"empty":     func(b []byte) []byte { return nil },

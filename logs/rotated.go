@@ -10,6 +10,7 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,24 +29,34 @@ import (
 // is neither file nor segment, and from Read those of a damaged segment. Reader
 // and Close are not for concurrent use; the caller closes it.
 func OpenRotated(path string) (io.ReadCloser, error) {
-	r := &rotatedReader{path: path}
-	var err error
-	if r.live, err = os.Open(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	r, err := openRotated(path, os.Open)
+	if err != nil {
 		return nil, err
-	}
-	if r.live == nil {
-		numbers, listErr := r.later()
-		if listErr != nil {
-			return nil, listErr
-		}
-		if len(numbers) == 0 {
-			return nil, err
-		}
 	}
 	return struct {
 		io.Reader
 		io.Closer
 	}{bufio.NewReaderSize(r, 64<<10), r}, nil
+}
+
+func openRotated(path string, open func(string) (*os.File, error)) (*rotatedReader, error) {
+	r := &rotatedReader{path: path}
+	var err error
+	if r.live, err = open(path); err == nil {
+		return r, nil
+	}
+	r.live = nil
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	numbers, listErr := r.later()
+	if listErr != nil {
+		return nil, listErr
+	}
+	if len(numbers) == 0 {
+		return nil, err
+	}
+	return r, nil
 }
 
 // A rotatedReader reads a file's segments and then the file.
@@ -267,4 +278,104 @@ func (r *rotatedReader) endPart() error {
 	_, err = part.ReadAt(end[:], fi.Size()-int64(len(end)))
 	r.sum, r.doubt = binary.LittleEndian.Uint32(end[:]), err == nil
 	return err
+}
+
+// seekLines goes to the last lines, from the beginning of a file; not at all if lines is negative.
+func (r *rotatedReader) seekLines(lines int) error {
+	if lines < 0 {
+		return nil
+	}
+	begin := *r
+	if r.live != nil {
+		from, ok, err := lastLines(r.live, lines)
+		if ok || err != nil {
+			r.off = max(r.off, from)
+			return err
+		}
+	}
+	// They are not all near the file's end: count them first.
+	n, open := 0, false
+	err := begin.eachBlock(func(b []byte, _ *rotatedReader) bool {
+		n, open = n+bytes.Count(b, []byte{'\n'}), b[len(b)-1] != '\n'
+		return true
+	})
+	if open {
+		n++
+	}
+	if n -= lines; n <= 0 || err != nil {
+		return err
+	}
+	return begin.eachBlock(func(b []byte, at *rotatedReader) bool {
+		rest := b
+		for ; n > 0; n-- {
+			i := bytes.IndexByte(rest, '\n')
+			if i < 0 {
+				return true
+			}
+			rest = rest[i+1:]
+		}
+		r.off, r.generation, r.number = at.off-int64(len(rest)), at.generation, max(0, at.number-1)
+		return false
+	})
+}
+
+// eachBlock calls f with what there is, and the reader behind it, until f returns false. r stays
+// where it is.
+func (r rotatedReader) eachBlock(f func(b []byte, r *rotatedReader) bool) error {
+	live := r.live
+	defer func() {
+		if r.part != nil {
+			r.part.Close()
+		}
+		if r.live != live {
+			r.live.Close()
+		}
+	}()
+	buf := make([]byte, blockSize)
+	for {
+		n, err := r.Read(buf)
+		if n > 0 && !f(buf[:n], &r) || errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// lastLines returns where the last lines of a file begin, in bytes; false if there are not as many, or
+// what was there was moved into segments, and where what there is begins.
+func lastLines(f *os.File, lines int) (from int64, ok bool, err error) {
+	info, err := f.Stat()
+	if err != nil {
+		return 0, false, err
+	}
+	size := info.Size()
+	if lines == 0 {
+		return size, true, nil
+	}
+	buf := make([]byte, 64<<10)
+	have, first := 0, int64(math.MaxInt64)
+	for end := size; end > 0; {
+		start := max(0, end-int64(len(buf)))
+		n, err := f.ReadAt(buf[:end-start], start)
+		if err != nil && err != io.EOF {
+			return 0, false, err
+		}
+		for i := n - 1; i >= 0; i-- {
+			at := start + int64(i) + 1
+			if buf[i] == 0 {
+				return min(first, size), false, nil
+			}
+			if buf[i] != '\n' || at == size {
+				continue
+			}
+			first = at
+			if have++; have == lines {
+				return at, true, nil
+			}
+		}
+		end = start
+	}
+	return 0, true, nil
 }

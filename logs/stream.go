@@ -1,15 +1,18 @@
 package logs
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"maps"
-	"math"
 	"os"
 	"slices"
 	"time"
+
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
 // A Chunk is some of what a worker has written to one of its streams: whole lines, as many as
@@ -37,16 +40,101 @@ type FollowConfig struct {
 	Part *Part // only what is of this part of the Attempt; nil means all
 }
 
+// A Stream reads one log file of a worker with its segments, in whole lines, also while the worker
+// writes. Its methods are not for concurrent use.
+type Stream struct {
+	Chunk   // Offset is that of pending
+	r       *rotatedReader
+	lost    int64  // of r, as far as it was told
+	pending []byte // the beginning of a line
+	limit   func(off int64, n int) int
+	err     error
+}
+
+// OpenStream opens a file at its last lines, or at its beginning if lines is negative. A file that
+// is no regular one is an error, and one that there is not, nor a segment of it, fs.ErrNotExist.
+func OpenStream(path string, lines int) (*Stream, error) {
+	r, err := openRotated(path, func(path string) (*os.File, error) {
+		f, _, err := safeopen.Open(path)
+		return f, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if err := r.seekLines(lines); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return &Stream{Chunk: Chunk{Offset: r.off}, r: r}, nil
+}
+
+// Read reads some of the stream into buf, which has the same size each time, and calls emit with
+// the whole lines of that. A line that does not fit into buf comes in pieces. It returns false at
+// the end, where a later Read returns what was written since, and emit's error.
+func (s *Stream) Read(buf []byte, emit func(*Chunk) error) (moved bool, err error) {
+	n, err := s.r.Read(buf[copy(buf, s.pending):])
+	if s.limit != nil {
+		n = s.limit(s.r.off-int64(n), n)
+	}
+	if s.err = nil; err != nil && !errors.Is(err, io.EOF) {
+		s.err = err
+	}
+	if lost := s.r.lost - s.lost; lost > 0 {
+		if err := s.piece(s.pending, emit); err != nil {
+			return false, err
+		}
+		copy(buf, buf[len(s.pending):][:n])
+		s.pending, s.lost = s.pending[:0], s.r.lost
+		s.Offset, s.Lost = s.Offset+lost, lost
+	}
+	if n == 0 {
+		return false, nil
+	}
+	have := buf[:len(s.pending)+n]
+	end := bytes.LastIndexByte(have, '\n') + 1
+	if end == 0 && len(have) == len(buf) {
+		end = len(have)
+	}
+	if err := s.piece(have[:end], emit); err != nil {
+		return false, err
+	}
+	s.pending = append(s.pending[:0], have[end:]...)
+	return true, nil
+}
+
+// Err is why the last Read could not read, if that was no end.
+func (s *Stream) Err() error { return s.err }
+
+// Finish emits the line without an end.
+func (s *Stream) Finish(emit func(*Chunk) error) error {
+	rest := s.pending
+	if s.pending = nil; s.limit != nil {
+		rest = rest[:s.limit(s.Offset, len(rest))]
+	}
+	return s.piece(rest, emit)
+}
+
+// Close closes the file.
+func (s *Stream) Close() error { return s.r.Close() }
+
+// piece emits some of the stream.
+func (s *Stream) piece(data []byte, emit func(*Chunk) error) error {
+	if len(data) == 0 {
+		return nil
+	}
+	s.Data = data
+	err := emit(&s.Chunk)
+	s.Offset, s.Lost = s.Offset+int64(len(data)), 0
+	return err
+}
+
 // A stream is what Follow reads of one file.
 type stream struct {
-	Chunk   // Offset is that of pending
-	path    string
-	r       *rotatedReader // nil: not opened yet
-	lost    int64          // of r, as far as it was told
-	pending []byte         // the beginning of a line
-	watch   watch
-	armed   bool
-	failed  bool
+	Stream // r is nil until it is open
+	path   string
+	watch  watch
+	armed  bool
+	failed bool
 }
 
 // Follow calls emit with what the Attempt's workers have written to files, and with what they
@@ -70,7 +158,8 @@ func (a *Attempt) Follow(ctx context.Context, cfg FollowConfig, emit func(*Chunk
 			want bool
 		}{{StdOut, w.sink.StdoutPath, cfg.Stdout}, {StdErr, w.sink.StderrPath, cfg.Stderr}} {
 			if s.want && s.path != "" && (!cfg.Teed || a.run.cfg.Tee.For(rank)&s.std != 0) {
-				streams = append(streams, &stream{Chunk: Chunk{Worker: w.Worker, Stderr: s.std == StdErr}, path: s.path, watch: watch{wake: wake}})
+				one := Stream{Chunk: Chunk{Worker: w.Worker, Stderr: s.std == StdErr}, limit: func(off int64, n int) int { return cfg.Part.limit(s.path, off, n) }}
+				streams = append(streams, &stream{Stream: one, path: s.path, watch: watch{wake: wake}})
 			}
 		}
 	}
@@ -205,15 +294,11 @@ func (f *streamer) open(s *stream) error {
 	r := &rotatedReader{path: s.path, live: live, plain: f.a.run.rotator == nil}
 	if from, ok := f.from(s); ok {
 		r.off = from
-	} else if f.cfg.Lines >= 0 {
-		from, _, err := LastLines(live, f.cfg.Lines)
-		if err != nil {
+	} else if r.off = f.cfg.Part.from[s.path]; f.cfg.Lines >= 0 {
+		if err := r.seekLines(f.cfg.Lines); err != nil {
 			r.Close()
 			return err
 		}
-		r.off = from
-	} else {
-		r.off = f.cfg.Part.from[s.path]
 	}
 	s.r, s.Offset = r, r.off
 	return nil
@@ -240,55 +325,19 @@ func (f *streamer) step(s *stream) (moved bool, err error) {
 			return false, nil
 		}
 	}
-	n, err := s.r.Read(f.buf[copy(f.buf, s.pending):])
-	n = f.cfg.Part.limit(s.path, s.r.off-int64(n), n)
-	if err != nil && !errors.Is(err, io.EOF) {
-		f.giveUp(s, err)
+	moved, err = s.Read(f.buf, f.emit)
+	if err == nil && s.Err() != nil {
+		f.giveUp(s, s.Err())
 	}
-	if lost := s.r.lost - s.lost; lost > 0 {
-		if err := f.piece(s, s.pending); err != nil {
-			return false, err
-		}
-		copy(f.buf, f.buf[len(s.pending):][:n])
-		s.pending, s.lost = s.pending[:0], s.r.lost
-		s.Offset, s.Lost = s.Offset+lost, lost
-	}
-	if n == 0 {
-		return false, nil
-	}
-	have := f.buf[:len(s.pending)+n]
-	end := len(have)
-	for end > 0 && have[end-1] != '\n' {
-		end--
-	}
-	if end == 0 && len(have) == len(f.buf) {
-		end = len(have)
-	}
-	if err := f.piece(s, have[:end]); err != nil {
-		return false, err
-	}
-	s.pending = append(s.pending[:0], have[end:]...)
-	return true, nil
-}
-
-// piece emits some of a stream.
-func (f *streamer) piece(s *stream, data []byte) error {
-	if len(data) == 0 {
-		return nil
-	}
-	s.Data = data
-	err := f.emit(&s.Chunk)
-	s.Offset, s.Lost = s.Offset+int64(len(data)), 0
-	return err
+	return moved, err
 }
 
 // finish emits the lines without an end.
 func (f *streamer) finish() error {
 	for _, s := range f.streams {
-		if err := f.piece(s, s.pending[:f.cfg.Part.limit(s.path, s.Offset, len(s.pending))]); err != nil {
+		if err := s.Finish(f.emit); err != nil {
 			return err
 		}
-		s.pending = nil
 	}
 	return nil
 }
@@ -299,41 +348,4 @@ func (f *streamer) giveUp(s *stream, err error) {
 		s.failed = true
 		f.a.run.log.Warn("cannot follow a log file", "local_rank", s.Worker.LocalRank, "file", s.path, "error", err)
 	}
-}
-
-// LastLines returns where the last lines of a file begin, in bytes; false if there are not as many, or
-// what was there was moved into segments, and where what there is begins.
-func LastLines(f *os.File, lines int) (from int64, ok bool, err error) {
-	info, err := f.Stat()
-	if err != nil {
-		return 0, false, err
-	}
-	size := info.Size()
-	if lines == 0 {
-		return size, true, nil
-	}
-	buf := make([]byte, 64<<10)
-	have, first := 0, int64(math.MaxInt64)
-	for end := size; end > 0; {
-		start := max(0, end-int64(len(buf)))
-		n, err := f.ReadAt(buf[:end-start], start)
-		if err != nil && err != io.EOF {
-			return 0, false, err
-		}
-		for i := n - 1; i >= 0; i-- {
-			at := start + int64(i) + 1
-			if buf[i] == 0 {
-				return min(first, size), false, nil
-			}
-			if buf[i] != '\n' || at == size {
-				continue
-			}
-			first = at
-			if have++; have == lines {
-				return at, true, nil
-			}
-		}
-		end = start
-	}
-	return 0, true, nil
 }

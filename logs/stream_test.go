@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -164,6 +165,36 @@ func TestFollowRotated(t *testing.T) {
 		t.Errorf("%v: %d bytes read and %d lost of %d", err, total, lost, lines*size)
 	}
 	t.Logf("%d of %d bytes lost", lost, lines*size)
+}
+
+// The last lines are as many as are asked for, also where the file has fewer by now.
+func TestFollowLastLinesOfSegments(t *testing.T) {
+	const lines, size, last = 30_000, 128, 20_000
+	j := newJob(t, logs.Config{Redirects: logs.StdSpec{All: logs.StdAll}, MaxSize: logs.MinMaxSize})
+	a, workers := j.begin(1)
+	for i := range lines {
+		fmt.Fprintf(workers[0].out, "%0*d\n", size-1, i)
+	}
+	workers[0].close()
+	look := time.NewTicker(10 * time.Millisecond)
+	defer look.Stop()
+	for heldBack(t, workers[0].out.Name()) > logs.MinMaxSize {
+		<-look.C
+	}
+	next := lines - last
+	err := a.Follow(t.Context(), logs.FollowConfig{Stdout: true, Lines: last, Once: true}, func(c *logs.Chunk) error {
+		for line := range strings.Lines(string(c.Data)) {
+			if line != fmt.Sprintf("%0*d\n", size-1, next) {
+				return fmt.Errorf("%q where line %d is to be", line, next)
+			}
+			next++
+		}
+		return nil
+	})
+	if err != nil || next != lines {
+		t.Errorf("%v; ends before line %d", err, next)
+	}
+	finish(t, a)
 }
 
 // A follower of a part gets the lines of that part, each line is of one part, and the next part

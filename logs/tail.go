@@ -44,6 +44,8 @@ type tailConfig struct {
 	// and lines of more than 4 KiB do not wait. Not with containing.
 	collapse        time.Duration
 	collapsedPrefix func(localRanks []int) string
+	// whole means that a line with carriage returns is one, with one prefix.
+	whole bool
 	// to gets the lines, always whole ones and as many as there are with one
 	// write, except that a line of more than 64 KiB may come in pieces. After an
 	// error the lines of that write are lost, and the next ones are tried again.
@@ -326,12 +328,20 @@ func (t *tail) copyUnits(f *follower, b []byte) {
 	t.writeUnits(f, b)
 }
 
+// unitLen is the length of the unit that b begins with.
+func (t *tail) unitLen(b []byte) int {
+	if t.whole {
+		return bytes.IndexByte(b, '\n') + 1
+	}
+	return unitLen(b)
+}
+
 // writeUnits writes whole units that pass the filter.
 func (t *tail) writeUnits(f *follower, b []byte) {
 	if !t.matches(b) {
 		return
 	}
-	plain := len(t.needles) == 0 && b[len(b)-1] == '\n' && bytes.IndexByte(b, '\r') < 0
+	plain := t.whole || len(t.needles) == 0 && b[len(b)-1] == '\n' && bytes.IndexByte(b, '\r') < 0
 	out, from, lines := t.out[:0], 0, int64(0)
 	for at := 0; at < len(b); {
 		if plain {
@@ -354,6 +364,36 @@ func (t *tail) writeUnits(f *follower, b []byte) {
 		}
 	}
 	t.out = out
+}
+
+// piece copies some of what f has: what continues the line that it has begun, whole lines, and the
+// beginning of another one. A line that another's has come into begins again, with its prefix.
+func (t *tail) piece(f *follower, b []byte) {
+	if f.begun && len(b) > 0 && t.to.isOpen(f) {
+		n := bytes.IndexByte(b, '\n') + 1
+		if f.begun = n == 0; f.begun {
+			n = len(b)
+		}
+		t.put(f, b[:n], n, 0)
+		b = b[n:]
+	}
+	if n := bytes.LastIndexByte(b, '\n') + 1; n > 0 {
+		t.copyUnits(f, b[:n])
+		f.begun, b = false, b[n:]
+	}
+	if len(b) > 0 {
+		t.flushBefore(f)
+		t.put(f, append(append([]byte(nil), f.prefix...), b...), len(b), 1)
+		f.begun = true
+	}
+}
+
+// endLine ends the line that f has begun.
+func (t *tail) endLine(f *follower) {
+	if f.begun {
+		t.to.endOf(f)
+		f.begun = false
+	}
 }
 
 // put writes out, which is what became of some bytes of f's file.

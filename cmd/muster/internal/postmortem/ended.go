@@ -67,7 +67,7 @@ func (f *follower) agent(ctx context.Context) *jobfile.File {
 // does when one is opened.
 func (f *follower) refresh() {
 	for _, feed := range f.feeds {
-		if file, _, err := safeopen.Open(feed.stream.Path); err == nil {
+		if file, _, err := safeopen.Open(feed.path); err == nil {
 			file.Close()
 		}
 	}

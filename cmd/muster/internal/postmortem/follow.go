@@ -3,7 +3,6 @@ package postmortem
 import (
 	"context"
 	"errors"
-	"io"
 	"log/slog"
 	"math"
 	"os"
@@ -33,13 +32,12 @@ type FollowConfig struct {
 	// rank is known, where events.jsonl will tell it.
 	Want        func(Worker) bool
 	GlobalRanks bool
-	Lines       int                 // of each stream of the first attempt; negative: all
-	Prefix      func(Stream) string // of a stream's lines
+	Lines       int // of each stream of the first attempt; negative: all
+	Printing
 	// Begin is called before the first line of an attempt after the first.
 	Begin func(attempt string)
 	// End is called when the job has ended and all is written, with how that went.
 	End    func(how string)
-	Writer io.Writer
 	Logger *slog.Logger // nil means slog.Default()
 
 	among bool // Dir is one of several, and follows with them
@@ -71,11 +69,16 @@ func Follow(ctx context.Context, cfg FollowConfig) error {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	out := &output{w: cfg.Writer}
+	out := newOutput(cfg.Printing, true)
+	follow := followRun
 	if len(cfg.Hosts) > 0 {
-		return followHosts(ctx, cfg, out)
+		follow = followHosts
 	}
-	return followRun(ctx, cfg, out)
+	err := follow(ctx, cfg, out)
+	if closed := out.Close(); err == nil {
+		err = closed
+	}
+	return err
 }
 
 // followRun follows one run.
@@ -88,7 +91,10 @@ func followRun(ctx context.Context, cfg FollowConfig, out *output) error {
 		last := ctx.Err() != nil || over != ""
 		err := f.round()
 		if err != nil || last {
-			if err = errors.Join(err, f.leave()); err == nil && over != "" && cfg.End != nil {
+			if left := f.leave(); err == nil {
+				err = left
+			}
+			if err == nil && over != "" && cfg.End != nil {
 				cfg.End(over)
 			}
 			return err
@@ -179,27 +185,18 @@ func (f *follower) leave() error {
 	}
 	f.find()
 	f.refresh()
-	errs := []error{f.copy()}
-	for _, feed := range f.feeds {
-		errs = append(errs, f.print.close(feed))
+	err := f.copy()
+	if closed := f.print.close(f.feeds); err == nil {
+		err = closed
 	}
 	f.feeds = nil
 	f.watch.removeBelow(f.attempt.Dir)
-	return errors.Join(errs...)
+	return err
 }
 
 // copy writes what the streams have.
 func (f *follower) copy() error {
-	for _, feed := range f.feeds {
-		err := f.print.drain(feed)
-		if _, ours := errors.AsType[*writeError](err); ours {
-			return err
-		}
-		if err != nil {
-			f.complain(feed.stream.Path, err)
-		}
-	}
-	return nil
+	return f.print.drain(f.feeds, func(feed *feed, err error) { f.complain(feed.path, err) })
 }
 
 // complain says once that a file cannot be read.
@@ -244,14 +241,14 @@ func (f *follower) open(s Stream) {
 	if f.past {
 		lines = f.cfg.Lines
 	}
-	from, err := s.Open(lines)
+	opened, err := f.print.open(&s, lines, f.number, f.attempt.Name)
 	if err != nil {
 		f.complain(s.Path, err)
 		return
 	}
 	f.seen[s.Path] = true
-	f.feeds = append(f.feeds, &feed{stream: s, prefix: f.cfg.Prefix(s), from: from, number: f.number, attempt: f.attempt.Name})
-	slices.SortStableFunc(f.feeds, func(x, y *feed) int { return x.stream.Worker.LocalRank - y.stream.Worker.LocalRank })
+	f.feeds = append(f.feeds, opened)
+	slices.SortStableFunc(f.feeds, func(x, y *feed) int { return x.rank - y.rank })
 }
 
 // ranks sets the workers' global ranks. It returns false if they are needed and

@@ -8,29 +8,31 @@ import (
 
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/logs"
 )
 
 // maxFeeds bounds the streams of a job.
 const maxFeeds = 1 << 18
 
-// PrintFrames writes the lines of a stream of logs that an agent sends, as Print does. note
-// gets what else there is to say: another attempt, lines that are lost, a host that is gone.
-func PrintFrames(in *bufio.Reader, w io.Writer, prefix func(rank int, stderr bool) string, note func(string)) error {
-	p := &printer{output: &output{w: w}}
-	feeds := map[string]*feed{}
+// PrintFrames writes the lines of a stream of logs that an agent sends, as Print does; live ones as
+// they are written. note gets what else there is to say: another attempt, lines that are lost, a host
+// that is gone.
+func PrintFrames(in *bufio.Reader, cfg Printing, live bool, note func(string)) error {
+	p := newOutput(cfg, live)
+	streams := map[string]bool{}
 	names := map[int]string{} // of attempts, by round
 	var f health.LogFrame
 	for {
 		switch err := health.ReadLogFrame(in, &f); {
 		case err == io.EOF:
 			note("the connection to the agent broke off")
-			return finish(p, feeds)
+			return p.Close()
 		case err != nil:
-			return errors.Join(err, finish(p, feeds))
+			return errors.Join(err, p.Close())
 		}
 		switch f.Kind {
 		case "end":
-			return finish(p, feeds)
+			return p.Close()
 		case "attempt":
 			if names[f.Round] == "" && len(names) < maxFeeds {
 				names[f.Round] = text.Line(f.Attempt, 100)
@@ -43,41 +45,16 @@ func PrintFrames(in *bufio.Reader, w io.Writer, prefix func(rank int, stderr boo
 		case "gone":
 			note(fmt.Sprintf("nothing more from the host with group rank %d: %s", f.Rank, text.Line(f.Why, 400)))
 		default:
-			key := fmt.Sprint(f.Kind, f.Rank)
-			to := feeds[key]
-			if to == nil {
-				to = &feed{prefix: prefix(f.Rank, f.Kind == "err"), number: number{restart: f.Round}, attempt: names[f.Round]}
-				feeds[key] = to
-			}
-			if len(feeds) > maxFeeds {
-				return fmt.Errorf("the agent sends more than %d streams", maxFeeds)
-			}
-			if to.number.restart != f.Round { // another attempt's
-				if len(to.pending) > 0 {
-					p.piece(to, false)
-				}
-				if p.mid == to {
-					p.end()
-				}
-				to.number.restart, to.attempt = f.Round, names[f.Round]
+			if streams[fmt.Sprint(f.Kind, f.Rank)] = true; len(streams) > maxFeeds {
+				return errors.Join(fmt.Errorf("the agent sends more than %d streams", maxFeeds), p.Close())
 			}
 			if f.Lost > 0 {
 				note(fmt.Sprintf("%s of std%s of rank %d are missing: their segments are gone", text.Size(f.Lost), f.Kind, f.Rank))
 			}
-			if err := p.put(to, f.Data); err != nil {
-				return err
+			c := logs.Chunk{Stderr: f.Kind == "err", Data: f.Data}
+			if p.put(f.Rank, number{restart: f.Round}, names[f.Round], &c) != nil {
+				return p.Close() // which has the error, too
 			}
 		}
 	}
-}
-
-// finish ends all lines.
-func finish(p *printer, feeds map[string]*feed) error {
-	for _, f := range feeds {
-		if len(f.pending) > 0 {
-			p.piece(f, false)
-		}
-	}
-	p.end()
-	return p.flush()
 }

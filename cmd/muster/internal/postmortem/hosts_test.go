@@ -59,7 +59,7 @@ func (s *shared) ends(w *jobfile.Writer, outcome string, at time.Time) {
 	}
 }
 
-func byGlobalRank(s postmortem.Stream) string { return fmt.Sprintf("[%d]: ", s.Worker.Rank) }
+func byGlobalRank(ranks string, _ bool) string { return "[" + ranks + "]: " }
 
 // All hosts of a job are one run, with the earliest root cause of them, whenever they joined;
 // earlier runs under the same run ID are others.
@@ -101,7 +101,7 @@ func TestHosts(t *testing.T) {
 			t.Errorf("%s %+v", run.Outcome, run.Attempts)
 		}
 		var out strings.Builder
-		if err := postmortem.Print(&out, run.Attempts[1].Streams(true, true, everyone), byGlobalRank, -1); err != nil {
+		if err := postmortem.Print(to(&out, byGlobalRank), run.Attempts[1].Streams(true, true, everyone), -1); err != nil {
 			t.Error(err)
 		}
 		want := "[0]: rank 0 in a.1/attempt_0.1\n[1]: rank 1 in a.1/attempt_0.1\n[2]: rank 2 in c/attempt_0.1\n[3]: rank 3 in c/attempt_0.1\n[4]: rank 4 in b/attempt_0.1\n[5]: rank 5 in b/attempt_0.1\n"
@@ -180,7 +180,7 @@ func TestFollowHosts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := follow(t, s.dir, postmortem.FollowConfig{Hosts: runs[0].Hosts, Attempt: "attempt_0", Lines: 1, Prefix: byGlobalRank})
+	f := follow(t, s.dir, postmortem.FollowConfig{Hosts: runs[0].Hosts, Attempt: "attempt_0", Lines: 1, Printing: postmortem.Printing{Prefix: byGlobalRank}})
 	f.sees("[0]: rank 0 in a/attempt_0\n")
 	f.write("b/attempt_0/1/stdout.log", "early\n")
 	f.sees("[1]: early\n")

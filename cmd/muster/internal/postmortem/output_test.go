@@ -16,18 +16,23 @@ import (
 
 func everyone(postmortem.Worker) bool { return true }
 
-func noPrefix(postmortem.Stream) string { return "" }
+func noPrefix(string, bool) string { return "" }
 
-func byRank(s postmortem.Stream) string {
-	return fmt.Sprintf("[%d%s]:", s.Worker.LocalRank, map[bool]string{true: "e"}[s.Stderr])
+func byRank(ranks string, stderr bool) string {
+	return fmt.Sprintf("[%s%s]:", ranks, map[bool]string{true: "e"}[stderr])
+}
+
+// to prints to a writer.
+func to(w io.Writer, prefix func(string, bool) string) postmortem.Printing {
+	return postmortem.Printing{Writer: w, Prefix: prefix}
 }
 
 // printed prints all streams of the last attempt.
-func printed(t *testing.T, dir string, prefix func(postmortem.Stream) string, lines int) string {
+func printed(t *testing.T, dir string, prefix func(string, bool) string, lines int) string {
 	t.Helper()
 	run := read(t, dir)
 	var b strings.Builder
-	if err := postmortem.Print(&b, run.Attempts[len(run.Attempts)-1].Streams(true, true, everyone), prefix, lines); err != nil {
+	if err := postmortem.Print(to(&b, prefix), run.Attempts[len(run.Attempts)-1].Streams(true, true, everyone), lines); err != nil {
 		t.Fatal(err)
 	}
 	return b.String()
@@ -86,7 +91,7 @@ func TestPrintSeveral(t *testing.T) {
 	}
 	broken := errors.New("broken")
 	run := read(t, dir)
-	err := postmortem.Print(failing{broken}, run.Attempts[1].Streams(true, false, everyone), noPrefix, -1)
+	err := postmortem.Print(to(failing{broken}, noPrefix), run.Attempts[1].Streams(true, false, everyone), -1)
 	if !errors.Is(err, broken) || err.Error() != "broken" {
 		t.Errorf("a writer that fails: %v", err)
 	}
@@ -95,9 +100,54 @@ func TestPrintSeveral(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b strings.Builder
-	if err := postmortem.Print(&b, streams, noPrefix, -1); !errors.Is(err, os.ErrNotExist) || b.String() != "b\nc\n" {
+	if err := postmortem.Print(to(&b, noPrefix), streams, -1); !errors.Is(err, os.ErrNotExist) || b.String() != "b\nc\n" {
 		t.Errorf("a file that is gone: %q, %v", b.String(), err)
 	}
+}
+
+// Equal lines of several workers are printed once, wherever they are in a long file.
+func TestPrintCollapsed(t *testing.T) {
+	var own, want strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&own, "line %d\n", i)
+		fmt.Fprintf(&want, "[0,2-3]:line %d\n", i)
+	}
+	dir := tree(t, map[string]string{
+		"attempt_0/0/stdout.log": own.String() + "mine\n" + "no end", "attempt_0/1/stdout.log": "", "attempt_0/1/stderr.log": "line 1\n",
+		"attempt_0/2/stdout.log": own.String(), "attempt_0/3/stdout.log": own.String(),
+	})
+	var out strings.Builder
+	cfg := to(&out, byRank)
+	cfg.Collapse = true
+	if err := postmortem.Print(cfg, read(t, dir).Attempts[0].Streams(true, true, everyone), -1); err != nil {
+		t.Error(err)
+	}
+	got, fromErr := strings.CutSuffix(out.String(), "[1e]:line 1\n")
+	if want := want.String() + "[0]:mine\n[0]:no end\n"; got != want || !fromErr {
+		t.Errorf("%d bytes, want %d; ends with %q", len(got), len(want), out.String()[max(0, out.Len()-100):])
+	}
+}
+
+// So they are where they are followed, unless the machine rests for longer than
+// they wait for each other.
+func TestFollowCollapsed(t *testing.T) {
+	dir := tree(t, map[string]string{
+		"attempt_0/0/stdout.log": "same\n", "attempt_0/1/stdout.log": "same\n", "attempt_0/2/stdout.log": "same\n", "attempt_0/2/stderr.log": "same\n",
+	})
+	const want = "[0-2]:same\n[2e]:same\n"
+	var got string
+	for range 20 {
+		f := follow(t, dir, postmortem.FollowConfig{Lines: -1, Printing: postmortem.Printing{Collapse: true}})
+		f.stop()
+		all, err := io.ReadAll(f.out)
+		if err := errors.Join(err, <-f.done); err != nil {
+			t.Fatal(err)
+		}
+		if got = string(all); got == want {
+			return
+		}
+	}
+	t.Errorf("%q, want %q", got, want)
 }
 
 type failing struct{ err error }
@@ -235,14 +285,14 @@ func TestFollowOnly(t *testing.T) {
 func TestFollowLongLines(t *testing.T) {
 	// It is there as a whole: a reader may come upon a write half done, and up to
 	// 64 KiB of a line without an end are not shown yet.
-	long := strings.Repeat("x", 100<<10)
-	dir := tree(t, map[string]string{"attempt_0/0/stdout.log": long, "attempt_0/1/stdout.log": ""})
+	long, rest := strings.Repeat("x", 64<<10), strings.Repeat("z", 36<<10)
+	dir := tree(t, map[string]string{"attempt_0/0/stdout.log": long + rest, "attempt_0/1/stdout.log": ""})
 	f := follow(t, dir, postmortem.FollowConfig{Lines: -1})
 	f.sees("[0]:" + long)
 	f.write("attempt_0/1/stdout.log", "y\n")
 	f.sees("\n[1]:y\n")
 	f.write("attempt_0/0/stdout.log", "tail\n")
-	f.sees("[0]:tail\n")
+	f.sees("[0]:" + rest + "tail\n")
 	f.ends("")
 }
 
@@ -252,7 +302,7 @@ func TestFollowRanks(t *testing.T) {
 	want := func(w postmortem.Worker) bool { return w.Rank == 1 }
 	f := follow(t, dir, postmortem.FollowConfig{Lines: -1, GlobalRanks: true, Want: want})
 	f.write("events.jsonl", started(0, 0, 1, 0, 100))
-	f.sees("[0]:zero\n")
+	f.sees("[1]:zero\n")
 	f.write("attempt_1/0/stdout.log", "zero again\n")
 	f.write("attempt_1/1/stdout.log", "one again\n")
 	f.sees("== attempt_1\n")

@@ -1,19 +1,26 @@
 package postmortem
 
 import (
-	"bytes"
 	"errors"
 	"io"
-	"strings"
 	"sync"
+
+	"github.com/muster-run/muster/logs"
 )
 
-// maxPending is how much of a line without end is kept before it is written in
-// pieces.
-const maxPending = 64 << 10
+// blockSize is how much of a file is read at once, in bytes, and of how much a line without end is
+// printed in pieces.
+const blockSize = 64 << 10
 
-// A printer writes the lines of several streams, each with its prefix, byte for
-// byte and never mixed.
+// Printing says how lines are printed.
+type Printing struct {
+	Writer     io.Writer
+	Prefix     func(ranks string, stderr bool) string // of a line of one rank, or of several: "0-2,5"
+	LocalRanks bool                                   // ranks are local ones
+	Collapse   bool                                   // equal lines of several ranks are printed once
+}
+
+// A printer writes the lines of several streams.
 type printer struct {
 	*output
 	buf []byte
@@ -21,154 +28,133 @@ type printer struct {
 
 // An output is where several printers write.
 type output struct {
-	w io.Writer
+	Printing
+	*logs.Printer
 
-	mu  sync.Mutex // guards the rest
-	out []byte
-	// mid is the feed whose line was begun on w; nil at the beginning of a line.
-	mid    *feed
-	newest *number // of the attempts that have begun
+	mu     sync.Mutex // guards newest
+	newest *number    // of the attempts that have begun
+}
+
+func newOutput(cfg Printing, live bool) *output {
+	return &output{Printing: cfg, Printer: logs.NewPrinter(cfg.Writer, logs.PrinterConfig{Prefix: cfg.Prefix, Collapse: cfg.Collapse, Live: live})}
 }
 
 // begin notes that an attempt has begun, and calls tell if nobody has noted that before. What
 // comes of earlier ones says from now on of which it is.
-func (p *output) begin(n number, tell func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.newest == nil || n.compare(*p.newest) > 0 {
-		p.newest = &n
+func (o *output) begin(n number, tell func()) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.newest == nil || n.compare(*o.newest) > 0 {
+		o.newest = &n
+		_ = o.Flush() // Put has the error, too
 		tell()
 	}
 }
 
+// put writes some of what a rank has written in an attempt.
+func (o *output) put(rank int, n number, attempt string, c *logs.Chunk) error {
+	o.mu.Lock()
+	late := o.newest != nil && n.compare(*o.newest) < 0
+	o.mu.Unlock()
+	return o.Put(rank, c.Stderr, attempt, late, c.Data)
+}
+
 // A feed is one stream that a printer writes.
 type feed struct {
-	stream  Stream
-	prefix  string
-	from    io.ReadCloser
-	pending []byte // a line whose end has not come
+	*logs.Stream
+	path    string
+	rank    int
 	number  number // of its attempt
 	attempt string // its name
+	ended   bool   // the last that was written of it was the end of a line
 }
 
-// late is the prefix of a line that comes after another attempt has begun.
-func (f *feed) late() string {
-	if begin, ok := strings.CutSuffix(f.prefix, "]: "); ok {
-		return begin + " " + f.attempt + "]: "
+// open opens a stream at its last lines, or all of them if lines is negative.
+func (p *printer) open(s *Stream, lines int, n number, attempt string) (*feed, error) {
+	from, err := logs.OpenStream(s.Path, lines)
+	if err != nil {
+		return nil, err
 	}
-	return f.prefix + "[" + f.attempt + "]: "
+	from.Stderr = s.Stderr
+	return &feed{Stream: from, path: s.Path, rank: s.rank(p.LocalRanks), number: n, attempt: attempt}, nil
 }
 
-// drain writes what a feed has, whole lines.
-func (p *printer) drain(f *feed) error {
+func (p *printer) emit(f *feed) func(*logs.Chunk) error {
+	return func(c *logs.Chunk) error {
+		f.ended = c.Data[len(c.Data)-1] == '\n'
+		return p.put(f.rank, f.number, f.attempt, c)
+	}
+}
+
+// drain writes what feeds have: one after the other, or with Collapse in turn, so that equal lines
+// meet. It calls fail for those that cannot be read.
+func (p *printer) drain(feeds []*feed, fail func(*feed, error)) error {
 	if p.buf == nil {
 		p.buf = make([]byte, blockSize)
 	}
-	for {
-		n, err := f.from.Read(p.buf)
-		if n > 0 {
-			if err := p.put(f, p.buf[:n]); err != nil {
-				return err
+	for again := true; again; {
+		again = false
+		for _, f := range feeds {
+			for {
+				moved, err := f.Read(p.buf, p.emit(f))
+				if err != nil {
+					return err
+				}
+				if f.Err() != nil {
+					fail(f, f.Err())
+				}
+				if !moved {
+					break
+				}
+				if p.Collapse && f.ended {
+					again = true
+					break
+				}
 			}
 		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// put takes in what was read of a feed, and writes the lines that have ended.
-func (p *printer) put(f *feed, text []byte) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for line := range bytes.Lines(text) {
-		f.pending = append(f.pending, line...)
-		whole := line[len(line)-1] == '\n'
-		if whole || len(f.pending) > maxPending {
-			p.piece(f, whole)
-		}
-	}
-	return p.flush()
-}
-
-// piece puts out what is pending of a feed: a whole line, or a part of one, which may go
-// on with the one before.
-func (p *printer) piece(f *feed, whole bool) {
-	if p.mid != f {
-		p.end()
-		prefix := f.prefix
-		if p.newest != nil && f.number.compare(*p.newest) < 0 {
-			prefix = f.late()
-		}
-		p.out = append(p.out, prefix...)
-		p.mid = f
-	}
-	p.out = append(p.out, f.pending...)
-	f.pending = f.pending[:0]
-	if whole {
-		p.mid = nil
-	}
-}
-
-// end ends the line that was begun.
-func (p *printer) end() {
-	if p.mid != nil {
-		p.out = append(p.out, '\n')
-		p.mid = nil
-	}
-}
-
-// close writes what a feed has left and ends its line.
-func (p *printer) close(f *feed) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(f.pending) > 0 {
-		p.piece(f, false)
-	}
-	if p.mid == f {
-		p.end()
-	}
-	return errors.Join(p.flush(), f.from.Close())
-}
-
-func (p *printer) flush() error {
-	if len(p.out) == 0 {
-		return nil
-	}
-	_, err := p.w.Write(p.out)
-	if p.out = p.out[:0]; err != nil {
-		return &writeError{err}
 	}
 	return nil
 }
 
-// A writeError is one of the writer, not of a file that is read.
-type writeError struct{ err error }
+// close writes what feeds have left and ends their lines.
+func (p *printer) close(feeds []*feed) error {
+	for _, f := range feeds {
+		_ = f.Finish(p.emit(f)) // Flush has the error, too
+		_ = p.End(f.rank, f.Stderr, f.attempt)
+		f.Close()
+	}
+	return p.Flush()
+}
 
-func (e *writeError) Error() string { return e.err.Error() }
-func (e *writeError) Unwrap() error { return e.err }
-
-// Print writes streams one after another: the last lines of each, or all if lines
-// is negative. A last line without end gets one. A stream that cannot be read to
+// Print writes streams one after another, or with Collapse together: the last lines of each, or all
+// if lines is negative. A last line without end gets one. A stream that cannot be read to
 // its end does not keep the others from being written.
-func Print(w io.Writer, streams []Stream, prefix func(Stream) string, lines int) error {
-	p := &printer{output: &output{w: w}}
+func Print(cfg Printing, streams []Stream, lines int) error {
+	p := &printer{output: newOutput(cfg, false)}
 	var errs []error
+	var feeds []*feed
+	write := func() error {
+		err := p.drain(feeds, func(_ *feed, err error) { errs = append(errs, err) })
+		if closed := p.close(feeds); err == nil {
+			err = closed
+		}
+		feeds = nil
+		return err
+	}
 	for _, s := range streams {
-		from, err := s.Open(lines)
+		f, err := p.open(&s, lines, number{}, "")
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		f := &feed{stream: s, prefix: prefix(s), from: from}
-		err = errors.Join(p.drain(f), p.close(f))
-		if _, ours := errors.AsType[*writeError](err); ours {
-			return err
+		if feeds = append(feeds, f); !cfg.Collapse {
+			if err := write(); err != nil {
+				return err
+			}
 		}
-		errs = append(errs, err)
+	}
+	if err := write(); err != nil {
+		return err
 	}
 	return errors.Join(errs...)
 }
