@@ -138,6 +138,7 @@ type LogQuery struct {
 	Lines          int    // of each stream's past; negative means all
 	Round          int    // only this one; negative means from the last one on
 	Once           bool   // only what there is
+	Together       bool   // of all hosts at a time then, not host by host
 	HostOnly       bool   // only the workers of the host that is asked
 	From           string // where streams of the round go on: "out:3:1024,…"
 }
@@ -156,6 +157,7 @@ func (q *LogQuery) Path() string {
 	set("rank", q.Ranks, q.Ranks != "")
 	set("gather", "1", q.Gather)
 	set("taken", "1", q.Taken)
+	set("together", "1", q.Together)
 	set("scope", "host", q.HostOnly)
 	set("from", q.From, q.From != "")
 	return "/v1/logs?" + v.Encode()
@@ -165,7 +167,7 @@ func (q *LogQuery) Path() string {
 func parseLogQuery(v url.Values) (q LogQuery, want text.RankSet, from map[string]int64, err error) {
 	q = LogQuery{
 		Stdout: v.Get("stream") != "stderr", Stderr: v.Get("stream") != "stdout", Ranks: v.Get("rank"), Gather: v.Get("gather") == "1", Taken: v.Get("taken") == "1",
-		Lines: -1, Round: -1, Once: v.Get("follow") == "0", HostOnly: v.Get("scope") == "host", From: v.Get("from"),
+		Lines: -1, Round: -1, Once: v.Get("follow") == "0", Together: v.Get("together") == "1", HostOnly: v.Get("scope") == "host", From: v.Get("from"),
 	}
 	for name, to := range map[string]*int{"lines": &q.Lines, "round": &q.Round} {
 		if s := v.Get(name); s != "" {
@@ -322,20 +324,30 @@ func kindOf(stderr bool) string {
 // job streams what the workers of all hosts write. It looks for hosts that join once a second.
 func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) error {
 	own, _ := l.s.state.get(ctx, l.s.patience)
-	if l.q.Once { // host by host, in the order of their ranks
+	if l.q.Once { // host by host, in the order of their ranks, or together
 		ranks := l.s.otherRanks(ctx)
 		if own != nil && own.source.Host.GroupRank >= 0 {
 			ranks = append(ranks, own.source.Host.GroupRank)
 			slices.Sort(ranks)
 		}
+		var err error
+		var all sync.WaitGroup
 		for _, rank := range ranks {
-			if own == nil || rank != own.source.Host.GroupRank {
-				l.other(ctx, rank, -1, l.q.Lines)
-			} else if err := l.own(ctx); err != nil {
-				return err
+			all.Go(func() {
+				if own == nil || rank != own.source.Host.GroupRank {
+					l.other(ctx, rank, -1, l.q.Lines)
+				} else {
+					err = l.own(ctx)
+				}
+			})
+			if !l.q.Together {
+				if all.Wait(); err != nil {
+					return err
+				}
 			}
 		}
-		return nil
+		all.Wait()
+		return err
 	}
 	var following sync.WaitGroup
 	ended := make(chan struct{})

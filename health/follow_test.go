@@ -96,6 +96,11 @@ func TestFollowLogs(t *testing.T) {
 	if diff := cmp.Diff(want, frames(t, get(once.Path()), 0)); diff != "" {
 		t.Errorf("once, -want +got:\n%s", diff)
 	}
+	together := once
+	together.Together = true
+	if diff := cmp.Diff(want, frames(t, get(together.Path()), 0)); diff != "" {
+		t.Errorf("together, -want +got:\n%s", diff)
+	}
 	one := once
 	one.Ranks, one.HostOnly = "1-2", true
 	if diff := cmp.Diff([]string{"attempt 0 1 n1attempt_0 0", "end 0 0  0", "out 0 2  0 first of 2"}, frames(t, get(one.Path()), 0)); diff != "" {

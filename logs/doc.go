@@ -39,6 +39,9 @@
 //	a pipe, pty relay -> console                              relay.go
 //	the agent   consoleWriter -> console                      console.go
 //
+// Whoever reads on another host, or later, reads files in whole lines ([Stream]) and has a [Gather] or
+// a [Printer] put them together, which use a tail's collapser and a console.
+//
 // A rotator works on the files beside that (rotate.go); what it shares with a tail is
 // how far each follower has come. The tail and the collapser cut output into units
 // (lines.go). The package starts no processes.

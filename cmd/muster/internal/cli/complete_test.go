@@ -156,7 +156,7 @@ func TestBashCompletes(t *testing.T) {
 		{"muster|store|--", "--host --port --allow --token-file --cacert --cert --key --help"},
 		{"muster|store|--port|0|--a", "--allow"},
 		{"muster|store|--token_", ""}, // only run's options may have underscores
-		{"muster|logs|-", "--rank --local-rank --attempt --stream --follow -f --lines -n --prefix --help -h"},
+		{"muster|logs|-", "--rank --local-rank --attempt --stream --follow -f --lines -n --prefix --collapse --help -h"},
 		{"muster|logs|dir|--fo", "--follow"},
 		{"muster|logs|-n|", ""},
 		{"muster|policy|", "check test"},

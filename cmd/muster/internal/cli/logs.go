@@ -20,7 +20,7 @@ import (
 )
 
 const logsUsage = `usage: muster logs [JOB | HOST:PORT | DIR] [--rank 3[,5-7]] [--local-rank] [--attempt N]
-                   [--stream stdout|stderr|both] [--follow] [--lines N] [--prefix]
+                   [--stream stdout|stderr|both] [--follow] [--lines N] [--prefix] [--collapse]
 
 Prints what the workers of a job have written to their log files, byte for byte. With
 several workers or streams each line gets a prefix: [3]: for stdout and [3 err]: for
@@ -42,6 +42,8 @@ stderr of rank 3. It reads the directories of muster and of torchrun.
                  with --attempt, only by that one
   --lines, -n N  only the last N lines of each stream
   --prefix       prefixes also where there is one stream only
+  --collapse     a line that several ranks have written comes once, as [0-2,5]: ...; with
+                 --follow if they write it within 0.1 s
 `
 
 // A logsRequest is what `muster logs` was asked for.
@@ -52,6 +54,7 @@ type logsRequest struct {
 	local            bool
 	stdout, stderr   bool
 	follow, prefixed bool
+	collapse         bool
 	lines            int // negative: all
 }
 
@@ -107,6 +110,7 @@ func parseLogs(c *command, args []string) (req logsRequest) {
 	c.BoolVar(&req.follow, "follow", false, "")
 	c.BoolVar(&req.follow, "f", false, "")
 	c.BoolVar(&req.prefixed, "prefix", false, "")
+	c.BoolVar(&req.collapse, "collapse", false, "")
 	req.dir = c.atMost(1, args)[0]
 	return req
 }
@@ -176,18 +180,13 @@ func (req *logsRequest) stream(ctx context.Context, j *job, stdout, stderr io.Wr
 		return fmt.Errorf("ask %s: %w", j.name(), err)
 	}
 	defer conn.Close()
-	q := health.LogQuery{Stdout: req.stdout, Stderr: req.stderr, Ranks: req.rankText, Lines: req.lines, Round: -1, Once: !req.follow}
+	q := health.LogQuery{Stdout: req.stdout, Stderr: req.stderr, Ranks: req.rankText, Lines: req.lines, Round: -1, Once: !req.follow, Together: req.collapse}
 	in, stop, err := http10.Stream(ctx, conn, q.Path())
 	defer stop()
 	one := len(req.ranks) == 1 && req.ranks[0][0] == req.ranks[0][1] && req.stdout != req.stderr
 	printed := &counter{Writer: stdout}
 	if err == nil {
-		err = postmortem.PrintFrames(in, printed, func(rank int, stderr bool) string {
-			if one && !req.prefixed {
-				return ""
-			}
-			return prefixOf(rank, stderr)
-		}, func(what string) { fmt.Fprintf(stderr, "muster logs: %s\n", what) })
+		err = postmortem.PrintFrames(in, req.printing(printed, one), req.follow, func(what string) { fmt.Fprintf(stderr, "muster logs: %s\n", what) })
 	}
 	switch {
 	case ctx.Err() != nil:
@@ -227,11 +226,17 @@ func (j *job) howEnded(ctx context.Context) string {
 	return "the agent has ended, on this host"
 }
 
-func prefixOf(rank int, stderr bool) string {
-	if stderr {
-		return fmt.Sprintf("[%d err]: ", rank)
-	}
-	return fmt.Sprintf("[%d]: ", rank)
+// printing says how lines are printed, of one stream or of several.
+func (req *logsRequest) printing(w io.Writer, one bool) postmortem.Printing {
+	return postmortem.Printing{Writer: w, LocalRanks: req.local, Collapse: req.collapse, Prefix: func(ranks string, stderr bool) string {
+		switch {
+		case one && !req.prefixed:
+			return ""
+		case stderr:
+			return "[" + ranks + " err]: "
+		}
+		return "[" + ranks + "]: "
+	}}
 }
 
 // run prints, and follows if that is asked for.
@@ -263,18 +268,15 @@ func (req *logsRequest) run(ctx context.Context, stdout, stderr io.Writer, logge
 		if len(streams) == 0 {
 			return req.none(a)
 		}
-		return postmortem.Print(stdout, streams, req.prefix(len(streams)), req.lines)
+		return postmortem.Print(req.printing(stdout, len(streams) < 2), streams, req.lines)
 	}
-	many := len(streams)
-	if req.ranks == nil {
-		many = 2 // workers to come
-	}
+	one := len(streams) < 2 && req.ranks != nil // else there are workers to come
 	return postmortem.Follow(ctx, postmortem.FollowConfig{
 		Dir: run.Dir, Hosts: runs[0].Hosts, Attempt: a.Name, Only: attempt != "", Stdout: req.stdout, Stderr: req.stderr,
-		Want: req.want, GlobalRanks: req.ranks != nil && !req.local, Lines: req.lines, Prefix: req.prefix(many),
+		Want: req.want, GlobalRanks: req.ranks != nil && !req.local, Lines: req.lines, Printing: req.printing(stdout, one),
 		Begin:  func(name string) { fmt.Fprintf(stderr, "muster logs: %s\n", name) },
 		End:    func(how string) { fmt.Fprintf(stderr, "muster logs: %s\n", how) },
-		Writer: stdout, Logger: logger,
+		Logger: logger,
 	})
 }
 
@@ -284,20 +286,6 @@ func (req *logsRequest) want(w postmortem.Worker) bool {
 		return req.ranks.Has(w.LocalRank)
 	}
 	return req.ranks.Has(w.Rank)
-}
-
-// prefix returns how lines begin where there are n streams.
-func (req *logsRequest) prefix(n int) func(postmortem.Stream) string {
-	return func(s postmortem.Stream) string {
-		if n < 2 && !req.prefixed {
-			return ""
-		}
-		rank := s.Worker.Rank
-		if req.local || rank < 0 {
-			rank = s.Worker.LocalRank
-		}
-		return prefixOf(rank, s.Stderr)
-	}
 }
 
 // none says why there is nothing to print.
