@@ -33,8 +33,8 @@ type Follower interface {
 // and Data after it:
 //
 //	attempt ROUND GROUP_RANK HOST NAME   a host's workers begin to write, in this directory
-//	out ROUND RANK OFFSET LOST LENGTH    bytes of a stdout: whole lines
-//	err ROUND RANK OFFSET LOST LENGTH    the same of a stderr
+//	out ROUND RANK OFFSET LOST LENGTH SIZE    bytes of a stdout: whole lines; SIZE only if asked for
+//	err ROUND RANK OFFSET LOST LENGTH SIZE    the same of a stderr
 //	gone GROUP_RANK WHY                  nothing more comes from a host, or not at once
 //	end                                  nothing more comes at all; without it the stream broke off
 type LogFrame struct {
@@ -43,6 +43,7 @@ type LogFrame struct {
 	Host, Attempt string
 	Why           string
 	Offset, Lost  int64 // of Data: see logs.Chunk
+	Size          int64 // of the stream then; 0: not told
 	Data          []byte
 }
 
@@ -64,7 +65,7 @@ func ReadLogFrame(r *bufio.Reader, f *LogFrame) error {
 	case err != nil:
 		return err
 	}
-	words := strings.SplitN(string(line[:len(line)-1]), " ", 6)
+	words := strings.SplitN(string(line[:len(line)-1]), " ", 7)
 	*f = LogFrame{Kind: words[0], Data: f.Data[:0]}
 	number := func(i int) (n int64) {
 		if i >= len(words) {
@@ -88,6 +89,9 @@ func ReadLogFrame(r *bufio.Reader, f *LogFrame) error {
 	case "out", "err":
 		f.Round, f.Rank, f.Offset, f.Lost = int(number(1)), int(number(2)), number(3), number(4)
 		n := number(5)
+		if len(words) > 6 {
+			f.Size = number(6)
+		}
 		if err == nil && (n < 0 || n > maxFrame || f.Offset < 0 || f.Lost < 0) {
 			err = fmt.Errorf("%d bytes at %d", n, f.Offset)
 		}
@@ -117,7 +121,11 @@ func (f *LogFrame) write(w io.Writer) error {
 	case "gone":
 		_, err = fmt.Fprintf(w, "gone %d %s\n", f.Rank, text.Line(f.Why, 400))
 	default:
-		if _, err = fmt.Fprintf(w, "%s %d %d %d %d %d\n", f.Kind, f.Round, f.Rank, f.Offset, f.Lost, len(f.Data)); err == nil {
+		line := fmt.Appendf(nil, "%s %d %d %d %d %d", f.Kind, f.Round, f.Rank, f.Offset, f.Lost, len(f.Data))
+		if f.Size > 0 {
+			line = fmt.Appendf(line, " %d", f.Size)
+		}
+		if _, err = w.Write(append(line, '\n')); err == nil {
 			_, err = w.Write(f.Data)
 		}
 	}
@@ -140,6 +148,7 @@ type LogQuery struct {
 	Once           bool   // only what there is
 	Together       bool   // of all hosts at a time then, not host by host
 	HostOnly       bool   // only the workers of the host that is asked
+	Sizes          bool   // frames tell the sizes of streams
 	From           string // where streams of the round go on: "out:3:1024,…"
 }
 
@@ -158,6 +167,7 @@ func (q *LogQuery) Path() string {
 	set("gather", "1", q.Gather)
 	set("taken", "1", q.Taken)
 	set("together", "1", q.Together)
+	set("sizes", "1", q.Sizes)
 	set("scope", "host", q.HostOnly)
 	set("from", q.From, q.From != "")
 	return "/v1/logs?" + v.Encode()
@@ -167,7 +177,7 @@ func (q *LogQuery) Path() string {
 func parseLogQuery(v url.Values) (q LogQuery, want text.RankSet, from map[string]int64, err error) {
 	q = LogQuery{
 		Stdout: v.Get("stream") != "stderr", Stderr: v.Get("stream") != "stdout", Ranks: v.Get("rank"), Gather: v.Get("gather") == "1", Taken: v.Get("taken") == "1",
-		Lines: -1, Round: -1, Once: v.Get("follow") == "0", Together: v.Get("together") == "1", HostOnly: v.Get("scope") == "host", From: v.Get("from"),
+		Lines: -1, Round: -1, Once: v.Get("follow") == "0", Together: v.Get("together") == "1", Sizes: v.Get("sizes") == "1", HostOnly: v.Get("scope") == "host", From: v.Get("from"),
 	}
 	for name, to := range map[string]*int{"lines": &q.Lines, "round": &q.Round} {
 		if s := v.Get(name); s != "" {
@@ -220,7 +230,11 @@ func (l *logStream) put(f *LogFrame) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.err == nil {
-		l.err = f.write(l.w)
+		one := *f
+		if !l.q.Sizes {
+			one.Size = 0
+		}
+		l.err = one.write(l.w)
 	}
 	if l.err == nil {
 		l.err = l.flush()
@@ -310,7 +324,7 @@ func (l *logStream) own(ctx context.Context) error {
 		}
 		return l.put(&LogFrame{Kind: "attempt", Round: r, Rank: host.GroupRank, Host: host.Name, Attempt: attempt})
 	}, func(c *logs.Chunk) error {
-		return l.put(&LogFrame{Kind: kindOf(c.Stderr), Round: round, Rank: c.Worker.Rank, Offset: c.Offset, Lost: c.Lost, Data: c.Data})
+		return l.put(&LogFrame{Kind: kindOf(c.Stderr), Round: round, Rank: c.Worker.Rank, Offset: c.Offset, Lost: c.Lost, Size: c.Size, Data: c.Data})
 	})
 }
 
@@ -413,9 +427,10 @@ const attempts = 3
 // FollowHost asks the agent with a group rank for a stream of its host's logs, over call, and
 // emits its frames. It ends with the stream, or with the round. A connection that breaks is
 // said, by a frame gone, and made again; the stream goes on where it broke off. The error is
-// ctx's, emit's, or says why the host cannot be reached.
+// ctx's, emit's, or says why the host cannot be reached, and how much of what it has written is missing.
 func FollowHost(ctx context.Context, call func(context.Context, int) (net.Conn, error), rank int, q LogQuery, emit func(*LogFrame) error) error {
-	h := &hostStream{call: call, rank: rank, q: q, at: map[string]int64{}, emit: emit}
+	h := &hostStream{call: call, rank: rank, q: q, at: map[string]int64{}, size: map[string]int64{}, emit: emit}
+	h.q.Sizes = true
 	for tries := 1; ; tries++ {
 		err := h.pass(ctx)
 		status, refused := errors.AsType[*http10.StatusError](err)
@@ -435,7 +450,7 @@ func FollowHost(ctx context.Context, call func(context.Context, int) (net.Conn, 
 		case h.emitting != nil:
 			return h.emitting
 		case refused, q.Once, tries >= attempts:
-			return err
+			return h.missing(err)
 		case h.reached > 0:
 			if err := emit(&LogFrame{Kind: "gone", Rank: rank, Why: err.Error()}); err != nil {
 				return err
@@ -458,10 +473,24 @@ type hostStream struct {
 	rank     int
 	q        LogQuery
 	at       map[string]int64 // where each stream goes on
+	size     map[string]int64 // how long each is, as far as that was told
 	reached  int              // how often the host has answered
 	host     string           // its name
 	emit     func(*LogFrame) error
 	emitting error // its error
+}
+
+// missing adds to the end of a stream what will not come. Nobody but the host knows what it wrote
+// after it was heard last.
+func (h *hostStream) missing(err error) error {
+	if h.reached == 0 {
+		return err
+	}
+	n := int64(0)
+	for key, size := range h.size {
+		n += max(0, size-h.at[key])
+	}
+	return fmt.Errorf("%w; %s of its lines are known to be missing, and what it wrote after it was heard last is not counted", err, text.Size(n))
 }
 
 // pass emits what comes over one connection.
@@ -484,6 +513,9 @@ func (h *hostStream) pass(ctx context.Context) error {
 		if err := ReadLogFrame(in, &f); err == io.EOF {
 			return io.ErrUnexpectedEOF
 		} else if err != nil {
+			if errors.Is(err, io.ErrUnexpectedEOF) && (f.Kind == "out" || f.Kind == "err") { // in the midst of it
+				h.size[streamKey(f.Kind, f.Rank)] = max(f.Size, f.Offset+int64(len(f.Data)))
+			}
 			return err
 		}
 		switch f.Kind {
@@ -501,7 +533,9 @@ func (h *hostStream) pass(ctx context.Context) error {
 			}
 			h.q.Round, h.host, again = f.Round, f.Host, true
 		case "out", "err":
-			if h.at[streamKey(f.Kind, f.Rank)] = f.Offset + int64(len(f.Data)); len(h.at) > maxStreams {
+			key := streamKey(f.Kind, f.Rank)
+			h.size[key] = f.Size
+			if h.at[key] = f.Offset + int64(len(f.Data)); len(h.at) > maxStreams {
 				return fmt.Errorf("the host sends more than %d streams", maxStreams)
 			}
 		}

@@ -12,12 +12,14 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/logs"
+	"github.com/muster-run/muster/rendezvous"
 )
 
 // FollowLogs emits two lines of the member's first rank, the second one when it may go on.
@@ -32,7 +34,7 @@ func (m *member) FollowLogs(ctx context.Context, cfg logs.FollowConfig, round in
 	text := []byte(fmt.Sprintf("first of %d\nsecond of %d\n", w.Rank, w.Rank))
 	at, _ := cfg.From(w, false)
 	if half := int64(bytes.IndexByte(text, '\n') + 1); at == 0 {
-		if err := emit(&logs.Chunk{Worker: w, Data: text[:half]}); err != nil || cfg.Once {
+		if err := emit(&logs.Chunk{Worker: w, Size: int64(len(text)), Data: text[:half]}); err != nil || cfg.Once {
 			return err
 		}
 		at = half
@@ -142,7 +144,7 @@ func TestFollowLogs(t *testing.T) {
 
 // Bytes that are no stream are an error, and take no memory.
 func FuzzReadLogFrame(f *testing.F) {
-	for _, s := range []string{"attempt 0 1 n1 attempt_0\n", "out 0 3 100 0 5\nline\n", "err 1 2 3 4 99999999\n", "gone 3 why not\n", "out 0\n", "new 1\n", "\n", "out 0 3 100 0 50\nline\n"} {
+	for _, s := range []string{"attempt 0 1 n1 attempt_0\n", "out 0 3 100 0 5\nline\n", "err 1 2 3 4 99999999\n", "gone 3 why not\n", "out 0 3 100 0 5 200\nline\n", "out 0\n", "new 1\n", "\n", "out 0 3 100 0 50\nline\n"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -172,7 +174,8 @@ func (c chatty) FollowLogs(ctx context.Context, _ logs.FollowConfig, round int, 
 	return emit(&logs.Chunk{Data: []byte("late\n")})
 }
 
-// Another host may have the rank of one that is lost. Its lines are not taken for those.
+// Another host may have the rank of one that is lost. Its lines are not taken for those, and those
+// that are missing are counted as far as they were told of.
 func TestFollowedHostLeaves(t *testing.T) {
 	_, call := job(t, 4)
 	var conn net.Conn
@@ -192,9 +195,36 @@ func TestFollowedHostLeaves(t *testing.T) {
 		}
 		return nil
 	})
-	if err == nil || !strings.Contains(err.Error(), "host n3 has left the job") || lines != 1 {
+	if err == nil || !strings.Contains(err.Error(), "host n3 has left the job") || !strings.Contains(err.Error(), "; 12 B of its lines are known to be missing") || lines != 1 {
 		t.Errorf("%d lines, %v", lines, err)
 	}
+}
+
+// So are those of a host that is lost in the midst of a frame.
+func TestFollowedHostIsCutOff(t *testing.T) {
+	calls := 0
+	call := func(context.Context, int) (net.Conn, error) {
+		if calls++; calls > 1 {
+			return nil, &rendezvous.CallError{Reason: "nobody knows it"}
+		}
+		conn, far := net.Pipe()
+		go func() {
+			defer far.Close()
+			_, _ = http.ReadRequest(bufio.NewReader(far))
+			_, _ = io.WriteString(far, "HTTP/1.0 200 OK\r\n\r\nattempt 0 3 n3 attempt_0\nout 0 6 0 0 2 10\na\nout 0 6 2 0 2 20\nb\nerr 0 7 0 0 30\nbegun")
+		}()
+		return conn, nil
+	}
+	synctest.Test(t, func(t *testing.T) {
+		var got []string
+		err := health.FollowHost(t.Context(), call, 3, health.LogQuery{Stdout: true, Lines: -1, HostOnly: true}, func(f *health.LogFrame) error {
+			got = append(got, f.Kind+" "+string(f.Data))
+			return nil
+		})
+		if err == nil || !strings.Contains(err.Error(), "nobody knows it; 46 B of its lines are known to be missing") || len(got) < 4 || got[2] != "out b\n" {
+			t.Errorf("%v after %q", err, got)
+		}
+	})
 }
 
 // A reader that goes away, as on Ctrl-C, does no harm, and one at an address that all can read

@@ -370,7 +370,7 @@ func TestOpenStream(t *testing.T) {
 	x := newRotation(t, 100)
 	all := x.write(3 * testMax)
 	x.look()
-	n := len(all) / 64
+	n, size := len(all)/64, len(all)
 	buf := make([]byte, blockSize)
 	reads := func(s *Stream, what, want string) {
 		t.Helper()
@@ -378,8 +378,8 @@ func TestOpenStream(t *testing.T) {
 		for moved := true; moved; {
 			var err error
 			if moved, err = s.Read(buf, func(c *Chunk) error {
-				if c.Lost != 0 || c.Data[len(c.Data)-1] != '\n' {
-					t.Errorf("%s: %d bytes lost before %.80q", what, c.Lost, c.Data)
+				if c.Lost != 0 || c.Data[len(c.Data)-1] != '\n' || c.Size != int64(size) {
+					t.Errorf("%s: %d bytes lost before %.80q, of %d, want %d", what, c.Lost, c.Data, c.Size, size)
 				}
 				got.Write(c.Data)
 				return nil
@@ -407,10 +407,12 @@ func TestOpenStream(t *testing.T) {
 	}
 	more := x.write(2 * testMax)
 	x.look()
+	size += len(more)
 	reads(last, "what came since", more)
 	if err := os.Truncate(x.f.path, 0); err != nil {
 		t.Fatal(err)
 	}
+	size += 640
 	reads(last, "what came since it was cut", x.write(640))
 	for _, path := range []string{x.f.path + "x", filepath.Dir(x.f.path)} {
 		if _, err := OpenStream(path, 1); err == nil || !strings.Contains(err.Error(), path) {

@@ -70,6 +70,7 @@ type rotatedReader struct {
 	off        int64    // in the file, of the next byte
 	number     int64    // of the last segment that was looked at
 	generation int64
+	size       int64 // of the file, when it was looked at last
 
 	part  *os.File // the segment that is read, or nil
 	z     *gzip.Reader
@@ -151,7 +152,7 @@ func (r *rotatedReader) readLive(p []byte) (n int, from int64, err error) {
 	if err != nil {
 		return 0, from, err
 	}
-	if fi.Size() < from || r.doubt && r.restarted() {
+	if r.size = fi.Size(); r.size < from || r.doubt && r.restarted() {
 		r.generation++
 		from = 0
 	}

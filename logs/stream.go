@@ -24,6 +24,7 @@ type Chunk struct {
 	// Offset is how many bytes of the stream come before Data, and Lost how many of those just
 	// before it are gone: Config.Keep segments are kept, and others removed.
 	Offset, Lost int64
+	Size         int64  // of the stream when it was looked at: what is behind Data was written, too
 	Data         []byte // valid until emit returns
 }
 
@@ -91,6 +92,11 @@ func (s *Stream) Read(buf []byte, emit func(*Chunk) error) (moved bool, err erro
 		return false, nil
 	}
 	have := buf[:len(s.pending)+n]
+	left := len(have) + int(max(0, s.r.size-s.r.off))
+	if s.limit != nil {
+		left = s.limit(s.Offset, left)
+	}
+	s.Size = s.Offset + int64(left)
 	end := bytes.LastIndexByte(have, '\n') + 1
 	if end == 0 && len(have) == len(buf) {
 		end = len(have)

@@ -178,6 +178,7 @@ func logs(p *play) {
 			}
 		}
 	}
+	p.run("muster logs logs --collapse").exits(0).says(8, `^\[[0-7]\]: rank [0-7] of 8: training $`)
 }
 
 // open opens a named pipe so that nobody at its other end finds it closed.
@@ -197,6 +198,7 @@ func afterAFailure(p *play) {
 	job := p.do(0, "muster run --nproc-per-node 8 --tee 3 --log-dir logs train.py", "TRAIN=stay").says(8, "training $")
 	follow := p.start(0, "muster logs logs --follow").says(1, `rank 7 of 8`)
 	p.run("muster logs logs --rank 3,5-7 --stream stderr --lines 20").exits(0)
+	p.run("muster logs logs --collapse").exits(0).says(8, "training $")
 	job.interrupt().exits(1)
 	follow.interrupt().exits(0)
 

@@ -78,6 +78,9 @@ func TestHostsOneJob(t *testing.T) {
 			if one := s.command(spare, 0, "logs", "--rank", "4", "--stream", "stderr", agent); one.out() != "problem\n" {
 				t.Errorf("stderr of rank 4 is %q", one.out())
 			}
+			if all := s.command(spare, 0, "logs", "--collapse", "--stream", "stderr", agent); all.out() != "[0-5 err]: problem\n" {
+				t.Errorf("collapsed stderr of all ranks is %q", all.out())
+			}
 			var state struct {
 				Workers []struct {
 					Rank int
