@@ -3,6 +3,7 @@ package logs
 import (
 	"io"
 	"math"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -59,7 +60,10 @@ func NewPrinter(w io.Writer, cfg PrinterConfig) *Printer {
 	for i := range p.std {
 		t := newTail(tailConfig{to: p.to, whole: true})
 		if cfg.Collapse {
-			t.collapser = newCollapser(t, collapseDelay, func(ranks []int) string { return cfg.Prefix(text.Ranges(ranks, ","), i == 1) })
+			t.collapser = newCollapser(t, collapseDelay, func(ranks []int) string {
+				slices.Sort(ranks) // they are in the order in which they came
+				return cfg.Prefix(text.Ranges(ranks, ","), i == 1)
+			})
 			t.collapser.grows, t.collapser.maxBytes, t.collapser.maxLines = true, maxPrintedBytes, maxPrintedLines
 		}
 		p.std[i] = printed{t, map[int]*printedRank{}}

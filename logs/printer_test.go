@@ -73,6 +73,7 @@ func TestPrinterCollapses(t *testing.T) {
 		fmt.Fprintf(&want, "[0-%d]: line %d\n", ranks-1, i)
 	}
 	for rank := range ranks {
+		rank = ranks - 1 - rank
 		for i := range lines {
 			put(rank, false, false, "line %d\n", i)
 		}
