@@ -19,13 +19,17 @@ const maxFeeds = 1 << 18
 // that is gone.
 func PrintFrames(in *bufio.Reader, cfg Printing, live bool, note func(string)) error {
 	p := newOutput(cfg, live)
-	streams := map[string]bool{}
-	names := map[int]string{} // of attempts, by round
+	left := map[string]int64{} // of streams, what was written and has not come
+	names := map[int]string{}  // of attempts, by round
 	var f health.LogFrame
 	for {
 		switch err := health.ReadLogFrame(in, &f); {
 		case err == io.EOF:
-			note("the connection to the agent broke off")
+			n := int64(0)
+			for _, size := range left {
+				n += size
+			}
+			note(fmt.Sprintf("the connection to the agent broke off; %s of lines that were written before are missing, and all that was written since", text.Size(n)))
 			return p.Close()
 		case err != nil:
 			return errors.Join(err, p.Close())
@@ -45,7 +49,8 @@ func PrintFrames(in *bufio.Reader, cfg Printing, live bool, note func(string)) e
 		case "gone":
 			note(fmt.Sprintf("nothing more from the host with group rank %d: %s", f.Rank, text.Line(f.Why, 400)))
 		default:
-			if streams[fmt.Sprint(f.Kind, f.Rank)] = true; len(streams) > maxFeeds {
+			left[fmt.Sprint(f.Kind, f.Rank)] = max(0, f.Size-f.Offset-int64(len(f.Data)))
+			if len(left) > maxFeeds {
 				return errors.Join(fmt.Errorf("the agent sends more than %d streams", maxFeeds), p.Close())
 			}
 			if f.Lost > 0 {

@@ -34,6 +34,11 @@ func TestPrintFrames(t *testing.T) {
 	if diff := cmp.Diff(want, notes); diff != "" {
 		t.Errorf("notes, -want +got:\n%s", diff)
 	}
+	notes = nil
+	err = postmortem.PrintFrames(bufio.NewReader(strings.NewReader("out 0 0 0 0 2 9\na\nout 0 0 2 0 2 10\nb\nerr 0 0 0 0 2 4\nc\n")), to(&out, byRank), false, func(what string) { notes = append(notes, what) })
+	if diff := cmp.Diff([]string{"the connection to the agent broke off; 8 B of lines that were written before are missing, and all that was written since"}, notes); diff != "" || err != nil {
+		t.Errorf("%v, notes, -want +got:\n%s", err, diff)
+	}
 	if err := postmortem.PrintFrames(bufio.NewReader(strings.NewReader("new 1\n")), to(&out, nil), false, nil); err == nil {
 		t.Error("a frame of a later release is taken")
 	}
