@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -98,16 +99,15 @@ func TestPrinterCollapses(t *testing.T) {
 // Live lines wait for equal ones for 0.1 s, at the beginning for longer.
 func TestPrinterLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var out strings.Builder
+		var out guarded
 		p := logs.NewPrinter(&out, logs.PrinterConfig{Prefix: byRanks, Collapse: true, Live: true})
 		prints := func(after time.Duration, want string) {
 			t.Helper()
 			time.Sleep(after)
 			synctest.Wait()
-			if got := out.String(); got != want {
+			if got := out.take(); got != want {
 				t.Errorf("%q, want %q", got, want)
 			}
-			out.Reset()
 		}
 		put := func(rank int, text string) {
 			t.Helper()
@@ -129,6 +129,27 @@ func TestPrinterLive(t *testing.T) {
 		}
 		prints(time.Second, "[0]: end\n")
 	})
+}
+
+// guarded is what a timer's goroutine writes.
+type guarded struct {
+	mu  sync.Mutex
+	out []byte
+}
+
+func (g *guarded) Write(b []byte) (int, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.out = append(g.out, b...)
+	return len(b), nil
+}
+
+func (g *guarded) take() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	text := string(g.out)
+	g.out = nil
+	return text
 }
 
 type failingWriter struct{ err error }
