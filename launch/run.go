@@ -3,6 +3,7 @@ package launch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"maps"
@@ -31,6 +32,9 @@ import (
 // envFileTimer set to 1 makes the agent serve timers over a FIFO.
 // Source: elastic/agent/server/local_elastic_agent.py.
 const envFileTimer = "TORCHELASTIC_ENABLE_FILE_TIMER"
+
+// envTemplate is the descriptor of a socket to a template: see warm.Server.
+const envTemplate = "MUSTER_TEMPLATE"
 
 // Run runs one host's part of a job and returns when all that it started has
 // ended. A job whose workers failed is a Result with a Report, not an error;
@@ -71,6 +75,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	signal.Notify(dropped, syscall.SIGPIPE)
 	defer signal.Stop(dropped)
 
+	template, forks := cfg.LookupEnv(envTemplate)
 	cfg.Env = withoutSecrets(cfg.Env)
 	if err := limits.Check(cfg.NprocPerNode); err != nil {
 		return nil, err
@@ -173,7 +178,21 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	fileTimer := enable == "1"
 	var startWorkers func(process.Config) (agent.Group, error)
 	var prepare func(func() process.Config) <-chan struct{}
-	if cfg.Workers.Warm {
+	if forks {
+		fd, err := strconv.Atoi(template)
+		if err != nil {
+			return nil, fmt.Errorf("%s: want a number: %w", envTemplate, err)
+		}
+		server, err := warm.NewServer(ctx, fd, log)
+		if err != nil {
+			return nil, err
+		}
+		defer server.Close()
+		startWorkers = func(c process.Config) (agent.Group, error) {
+			c.Fork = server.Fork
+			return supervisor.Start(c)
+		}
+	} else if cfg.Workers.Warm {
 		host := warm.New(ctx, warm.Config{Supervisor: supervisor, Varies: agent.SetsVariable, Logger: log})
 		defer host.Close()
 		prepare, watched.warm = host.Prepare, host.Stats

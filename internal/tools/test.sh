@@ -13,7 +13,7 @@ cd "$(dirname "$0")/../.."
 		echo "test: Kubernetes' types cannot be downloaded, so the manifests are not checked" >&2
 	fi
 	# Those that take longest begin first, then all, also of the other modules in go.work.
-	set -- ./test/e2e ./cmd/muster/internal/cli ./test/wheeltest ./store/tcpstore ./rendezvous/internal/election ./logs github.com/muster-run/muster/...
+	set -- ./test/e2e ./test/wheeltest ./cmd/muster/internal/cli ./process/warm ./store/tcpstore ./test/doctest ./rendezvous/internal/election ./logs github.com/muster-run/muster/...
 }
 MUSTER_PYTHON=$(internal/tools/venv.sh)
 export MUSTER_PYTHON

@@ -13,7 +13,8 @@ import os
 import sys
 import time
 
-SOURCE, AGENT = 3, 4
+SOURCE, AGENT = 3, globals().get("AGENT", 4)
+CALL = globals().get("CALL")  # in the server of muster.run's start_method: what a worker does
 PR_SET_PDEATHSIG, PR_SET_MM, PR_SET_MM_MAP = 1, 35, 14
 LEARN_AT = (10.0, 60.0)  # seconds after the start, and at the end
 
@@ -330,7 +331,9 @@ def serve(varying, sets, dirs, environ, said):
     while True:
         fields, fds = receive()
         request = Request(fields, fds)
-        why = differs(request, environ, varying) or late(sets, environ, changed) or request.look and moved(request, dirs, before)
+        why = None
+        if CALL is None:
+            why = differs(request, environ, varying) or late(sets, environ, changed) or request.look and moved(request, dirs, before)
         if why:
             send("error", why)
         elif work():
@@ -426,7 +429,6 @@ def become(request, said):
         import atexit
         import ctypes
 
-        atexit.register(gc.unfreeze)  # runs last: the interpreter's end collects what it does in any process
         os.setsid()
         prctl = ctypes.CDLL(None).prctl
         prctl(PR_SET_PDEATHSIG, 9, 0, 0, 0)
@@ -436,6 +438,11 @@ def become(request, said):
             os.dup2(fd, target, inheritable=True)
         for fd in request.fds:
             os.close(fd)
+        if CALL is not None:
+            rename(ctypes, prctl, request)
+            socket.close()
+            return
+        atexit.register(gc.unfreeze)  # runs last: the interpreter's end collects what it does in any process
         set_environ(request)
         rename(ctypes, prctl, request)
         for fd, text in said.items():
@@ -655,8 +662,8 @@ class Lesson:
 
 def run(request):
     """Runs the program as the interpreter's main does."""
-    import signal
-
+    if CALL is not None:
+        CALL(dict(e.partition("=")[::2] for e in request.environ), int(request.argv[-1]))
     main = sys.modules["__main__"].__dict__
     try:
         if request.module:
@@ -707,8 +714,11 @@ FILE = sys._getframe().f_code.co_filename
 
 def main():
     """Makes the template, and serves. Returns in a worker, with its request."""
-    os.close(SOURCE)
     fields, _ = receive()
+    if CALL is not None:
+        send("ready", "0", str(len(sys.modules)))
+        return serve((), (), [], {}, {})
+    os.close(SOURCE)
     varying = frozenset(os.fsdecode(fields[1]).split(","))
     sets, own = (set(os.fsdecode(f).split(",")) - {""} for f in fields[2:4])
     count = int(fields[4])

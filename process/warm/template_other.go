@@ -24,6 +24,20 @@ type template struct {
 	isReady bool
 }
 
+// A Server is possible on Linux only.
+type Server struct{}
+
+// NewServer always fails.
+func NewServer(context.Context, int, *slog.Logger) (*Server, error) {
+	return nil, fmt.Errorf("%s has no server of start_method", runtime.GOOS)
+}
+
+// Fork is never called.
+func (*Server) Fork(process.Image, func(int) error) error { return nil }
+
+// Close does nothing.
+func (*Server) Close() {}
+
 func readAhead(context.Context, []string, *slog.Logger) {}
 
 func mapped(int) []string { return nil }

@@ -338,12 +338,8 @@ func newProgram(cfg *process.Config, varies func(string) bool) (*program, error)
 		case !info.Mode().IsRegular():
 			return nil, fmt.Errorf("%s is no regular file", p.target)
 		}
-		switch boot := bootLine.FindStringSubmatch(beginning(p.target, 8192)); {
-		case boot == nil:
-		case boot[1] == "forks":
-			return nil, errors.New("start_method has them forked from another process")
-		default:
-			p.function, p.script = boot[2], boot[3]
+		if boot := bootLine.FindStringSubmatch(beginning(p.target, 8192)); boot != nil {
+			p.function, p.script = boot[1], boot[2]
 		}
 	}
 	values := map[string]string{}
@@ -379,7 +375,7 @@ func newProgram(cfg *process.Config, varies func(string) bool) (*program, error)
 
 // bootLine begins the script by which muster.run runs a function.
 // Source: Launch.function in python/muster/api.py.
-var bootLine = regexp.MustCompile(`^# muster (runs|forks) (.*) of (.*)\n`)
+var bootLine = regexp.MustCompile(`^# muster runs (.*) of (.*)\n`)
 
 // beginning returns at most n bytes of a file; "" if it cannot be read.
 func beginning(path string, n int64) string {

@@ -978,13 +978,13 @@ func TestMemory(t *testing.T) {
 func TestDDP(t *testing.T) {
 	python, muster := pypeer.Python(t), build(t)
 	cache := t.TempDir()
-	restart := func(flags ...string) []time.Duration {
+	restart := func(times int, flags ...string) []time.Duration {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
-		args := append([]string{"run", "--nproc-per-node", "2", "--max-restarts", "2"}, flags...)
+		args := append([]string{"run", "--nproc-per-node", "2", "--max-restarts", strconv.Itoa(times)}, flags...)
 		cmd := exec.CommandContext(ctx, muster, append(args, "testdata/ddp.py")...)
-		cmd.Env = append(os.Environ(), "PYTHON_EXEC="+python, "XDG_CACHE_HOME="+cache, "FAILS=2")
+		cmd.Env = append(os.Environ(), "PYTHON_EXEC="+python, "XDG_CACHE_HOME="+cache, fmt.Sprint("FAILS=", times))
 		var errs bytes.Buffer
 		cmd.Stderr = &errs
 		out, err := cmd.Output()
@@ -1006,20 +1006,20 @@ func TestDDP(t *testing.T) {
 				took = append(took, time.Duration((at-death)*float64(time.Second)))
 			}
 		}
-		if len(seeds) != 2*3 {
+		if len(seeds) != 2*(times+1) {
 			t.Errorf("workers have the random numbers of others:\n%s", out)
 		}
-		if len(took) != 2 {
-			t.Fatalf("no two restarts:\n%s\n%s", out, errs.String())
+		if len(took) != times {
+			t.Fatalf("%d restarts, want %d:\n%s\n%s", len(took), times, out, errs.String())
 		}
 		if strings.Contains(errs.String(), "cold") {
 			t.Errorf("a worker has started cold:\n%s", errs.String())
 		}
 		return took
 	}
-	cold := restart()
-	restart("--warm") // learns
-	warm := restart("--warm")
+	cold := restart(1)
+	restart(1, "--warm") // learns
+	warm := restart(2, "--warm")
 	t.Logf("death to first step: cold %v, warm %v", cold, warm)
 	if slices.Min(warm)*2 > slices.Min(cold) {
 		t.Errorf("warm restarts take %v, cold ones %v: want less than half", warm, cold)

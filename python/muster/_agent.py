@@ -11,13 +11,17 @@ from types import FrameType
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from . import _forkserver
+
 #: Held while a child is reaped, or signalled from another thread.
 _reaping = threading.Lock()
 
 
 def run(
     line: List[str], environ: Dict[str, str], signals: str, quiet_stdin: bool,
-    started: Callable[["subprocess.Popen[bytes]"], None],
+    started: Callable[["subprocess.Popen[bytes]"], None], server: "Optional[_forkserver.Server]" = None,
 ) -> Tuple[int, Optional[int]]:
     """Runs the command line and waits for its end. Returns its status, as subprocess
     has it, and the first of the signals that came meanwhile, which were passed on.
@@ -28,8 +32,15 @@ def run(
                 stream.flush()  # before what the workers say
             except (AttributeError, OSError, ValueError):
                 pass
+        more: Dict[str, Any] = {}
+        if server is not None:
+            environ = {**environ, server.ENV: str(server.agent.fileno())}
+            more = {"pass_fds": (server.agent.fileno(),), "preexec_fn": server.begin}
+            server.expect()
         child = subprocess.Popen(
-            _own_group(line), env=environ, stdin=subprocess.DEVNULL if quiet_stdin else None)
+            _own_group(line), env=environ, stdin=subprocess.DEVNULL if quiet_stdin else None, **more)
+        if server is not None:
+            server.close()
         try:
             started(child)
             passing.to(child)

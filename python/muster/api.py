@@ -153,7 +153,7 @@ class Launch:
         environ["TORCHELASTIC_ERROR_FILE"] = os.path.join(self.job, "agent.json")
         if command[0] == "--":
             environ["PYTHON_EXEC"] = sys.executable
-        status, received = _agent.run(line, environ, signals, quiet_stdin, begun)
+        status, received = _agent.run(line, environ, signals, quiet_stdin, begun, self.server)
         if received is not None:
             error = like_torch(SignalException, TORCH_API)
             raise error("Process %d got signal: %d" % (os.getpid(), received), signal.Signals(received))
@@ -185,27 +185,28 @@ class Launch:
             raise ConfigError("start_method \"fork\" forks the workers from this process, which needs no warm start; leave warm out", 2)
         if warm:
             method = "spawn"  # the agent's template takes the fork server's place
-        module, verb = "_worker", "runs"
+        main = "_worker import main"
         if method != "fork":
             _payload.write_private(os.path.join(self.job, _payload.PAYLOAD), _payload.pack(self.entrypoint, self.args))
-        options = [*_interpreter_flags()]
         if method != "spawn":
             from . import _forkserver
 
-            self.server = _forkserver.start(method, self.job, self.entrypoint, self.args)
-            module, verb, options = "_stub", "forks", ["-I", "-S"]
+            self.server = _forkserver.Server(method, self.job, self.entrypoint, self.args)
+        call = "main(%r, int(sys.argv[1]))" % self.job
+        if method == "fork":  # there is no other way to the function
+            main, call = "_forkserver import gone", "gone()"
         boot = os.path.join(self.job, _file_name(self.name))
         home = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-        # The first line is for warm starts: what is learnt is about the function, not about this file.
-        about = "# muster %s %s of %s" % (verb, self.name, _payload.main_path())
+        # For warm starts, which learn about the function and not about this file.
+        about = "# muster runs %s of %s" % (self.name, _payload.main_path())
         _payload.write_private(boot, (
             "%s\n"
             "import sys\n"
             "del __file__  # a script that workers could not import again\n"
             "sys.path[:] = [%r] + [p for p in sys.path if p != %r]\n"
-            "from muster.%s import main\n"
-            "main(%r, int(sys.argv[1]))\n" % (" ".join(about.encode("utf-8", "replace").decode().splitlines()), home, self.job, module, self.job)).encode())
-        return ["--", *options, boot.replace("$", "$$"), "${local_rank}"]
+            "from muster.%s\n"
+            "%s\n" % (" ".join(about.encode("utf-8", "replace").decode().splitlines()), home, self.job, main, call)).encode())
+        return ["--", *_interpreter_flags(), boot.replace("$", "$$"), "${local_rank}"]
 
     def values(self) -> Dict[int, Any]:
         """What the functions of this host returned, by global rank."""

@@ -159,3 +159,16 @@ def how_warm():
         files.add(frame.f_code.co_filename)
         frame = frame.f_back
     return "<muster warm>" in files, known
+
+
+def kill_server():
+    """Kills the process that forks the workers, in the first attempt."""
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        agent = os.getppid()
+        with open("/proc/%d/task/%d/children" % (agent, agent)) as f:
+            others = set(map(int, f.read().split())) - {os.getpid()}
+        for pid in others:
+            if os.path.samefile("/proc/%d/exe" % pid, "/proc/self/exe"):
+                os.kill(pid, signal.SIGKILL)
+        raise ValueError("once more")
+    return 7

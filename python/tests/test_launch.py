@@ -14,6 +14,7 @@ import sys
 import tempfile
 import textwrap
 import threading
+import time
 import types
 import unittest
 import unittest.mock
@@ -156,7 +157,7 @@ class Values(Quiet):
         self.assertEqual(got, [{0: 1, 1: 2}] * 3)
 
     @unittest.skipUnless(sys.platform == "linux", "needs cgroups")
-    def test_forks_are_where_muster_put_their_stubs(self):
+    def test_forks_are_where_muster_put_them(self):
         if "muster-" not in launch(jobs.cgroup, nproc=1)[0]:
             self.skipTest("no right to make cgroups here")
         for method in ("fork", "forkserver"):
@@ -583,6 +584,14 @@ class Ends(Quiet):
                     ended = select.select([fd], [], [], 300)[0]
                     os.close(fd)
                     self.assertTrue(ended, "a worker lives on")
+                while any(os.path.exists("/proc/%d" % pid) for pid in pids):  # without a pidfd
+                    time.sleep(0.01)
+
+    @unittest.skipUnless(sys.platform == "linux", "forks on Linux only")
+    def test_server_is_killed(self):
+        self.assertEqual(launch(jobs.kill_server, nproc=1, max_restarts=1, start_method="forkserver"), {0: 7})
+        failure = self.failure(jobs.kill_server, nproc=1, max_restarts=1, start_method="fork").get_first_failure()[1]
+        self.assertEqual(failure.exitcode, 1)
 
     def test_another_exception(self):
         child, _, pids = self.launching("""

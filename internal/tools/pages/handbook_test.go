@@ -47,8 +47,6 @@ var exemptMessages = map[string]string{
 	"ttl_ms=…: want whole seconds, 1000 or more":             ofPipe,
 	"the server offers no such session":                      handled,
 	"module … has no attribute …":                            "Python's own words for its own error",
-	"a request of … bytes with … descriptors":                "between two processes of the package; its reader ends",
-	"a request that is no object":                            "between two processes of the package; its reader ends",
 	"a ChildFailedError needs a failure":                     "an assertion",
 }
 
