@@ -148,6 +148,33 @@ func TestForkBesideTheLastWorker(t *testing.T) {
 	lab.CheckNothingLeft()
 }
 
+// A fork that fails when the worker may run already: it is killed before another takes its place.
+func TestForkFailsLate(t *testing.T) {
+	lab := testproc.New(t)
+	s := supervisor(t, process.SupervisorConfig{WholeProgram: true, NoCgroup: true})
+	cfg := workers(lab, do("gate", "exit:0"))
+	first := 0
+	cfg.Fork = func(img process.Image, adopt func(int) error) error {
+		cmd := exec.Command("sh", append([]string{"-c", `exec 0<&- 2>&-; setsid "$@" >&- & echo $!`, "sh", img.Path}, img.Args[1:]...)...)
+		cmd.Env = img.Env
+		out, err := cmd.Output()
+		if err != nil {
+			return err
+		}
+		if first, err = strconv.Atoi(strings.TrimSpace(string(out))); err != nil {
+			return err
+		}
+		return errors.Join(adopt(first), errors.New("no answer"))
+	}
+	g := start(t, s, cfg)
+	awaitEnd(t, first)
+	lab.OpenGate()
+	if d := cmp.Diff(map[int]int{0: 0}, codes(wait(t, g))); d != "" || g.PIDs()[0] == first {
+		t.Error(d, g.PIDs(), first)
+	}
+	lab.CheckNothingLeft()
+}
+
 // What a worker leaves behind ends also where only this worker got no cgroup.
 func TestOrphansOfAWorkerWithoutCgroup(t *testing.T) {
 	lab := testproc.New(t)

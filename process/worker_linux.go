@@ -151,6 +151,10 @@ func (g *Group) forkImage(p *plan) bool {
 		return true
 	}
 	g.log.Warn("no warm start: workers are started cold", "local_rank", w.rank, "reason", err)
+	if w.pid != 0 { // it may run, and there must not be two; nobody has reaped it, so the numbers are its own
+		_ = syscall.Kill(-w.pid, syscall.SIGKILL)
+		_ = syscall.Kill(w.pid, syscall.SIGKILL)
+	}
 	if w.system.pidfd >= 0 {
 		unix.Close(w.system.pidfd)
 		w.system.pidfd = -1
