@@ -27,10 +27,19 @@ type memory struct {
 	dir string
 	log *slog.Logger
 
-	mu   sync.Mutex        // guards the rest
-	out  map[string]string // why a module is left out
-	last time.Duration     // what the last template took
+	mu   sync.Mutex      // guards the rest
+	out  map[string]left // modules that are left out
+	last time.Duration   // what the last template took
 }
+
+// A left is why a module is left out, and since when, where another time may be different.
+type left struct {
+	why   string
+	since time.Time // zero: for good
+}
+
+// tryAgain is when a module is imported again that was slow or failed.
+const tryAgain = 24 * time.Hour
 
 const (
 	jobFile     = "job"     // what it is about; with other content all is forgotten
@@ -39,7 +48,9 @@ const (
 	setsFile    = "sets"    // variables that a worker has set
 	filesFile   = "files"   // of the modules
 	mapsFile    = "maps"    // files that a worker had mapped: path, tab, offset, space, length, tab, …
-	leftFile    = "left"    // module, tab, why it is not imported by a template
+	leftFile    = "left"    // module, tab, why it is not imported by a template; perhaps tab, since when
+	stampsFile  = "stamps"  // size, time and path of the program's own modules, and of the directories of others
+	killedFile  = "killed"  // the module at whose import a template was killed
 	tookFile    = "took"    // seconds that the last template took
 )
 
@@ -61,10 +72,10 @@ func Dir() (string, error) {
 	return filepath.Join(cache, "muster", "warm"), nil
 }
 
-// openMemory finds what is known of a program, and forgets it if the script or the interpreter
-// has changed since.
+// openMemory finds what is known of a program, and forgets it if the script, the interpreter, the
+// program's own modules or the installed packages have changed since.
 func openMemory(dir string, p *program, log *slog.Logger) *memory {
-	m := &memory{log: log, out: map[string]string{}}
+	m := &memory{log: log, out: map[string]left{}}
 	var err error
 	if dir == "" {
 		dir, err = Dir()
@@ -76,8 +87,8 @@ func openMemory(dir string, p *program, log *slog.Logger) *memory {
 			err = check(dir)
 		}
 		m.dir = dir
-		if lines := m.read(jobFile); err == nil && !slices.Equal(lines, job) {
-			for _, name := range []string{modulesFile, ownFile, setsFile, filesFile, mapsFile, leftFile, tookFile} {
+		if lines := m.read(jobFile); err == nil && (!slices.Equal(lines, job) || m.isOld()) {
+			for _, name := range []string{modulesFile, ownFile, setsFile, filesFile, mapsFile, leftFile, stampsFile, killedFile, tookFile} {
 				_ = os.Remove(filepath.Join(dir, name))
 			}
 			err = m.write(jobFile, job)
@@ -118,14 +129,29 @@ func forgetOldest(dir, but string) {
 // recall reads what a memory keeps, except for the modules.
 func (m *memory) recall() {
 	for _, line := range m.read(leftFile) {
-		if name, why, ok := strings.Cut(line, "\t"); ok && moduleName.MatchString(name) {
-			m.out[name] = why
+		name, why, ok := strings.Cut(line, "\t")
+		why, at, passes := strings.Cut(why, "\t")
+		since, _ := time.Parse(time.RFC3339, at)
+		if ok && moduleName.MatchString(name) && !(passes && time.Since(since) > tryAgain) {
+			m.out[name] = left{why, since}
 		}
 	}
 	if lines := m.read(tookFile); len(lines) == 1 {
 		seconds, _ := strconv.ParseFloat(lines[0], 64)
 		m.last = time.Duration(min(max(seconds, 0), 3600) * float64(time.Second))
 	}
+}
+
+// isOld says whether a module of the program's own, or what is installed, has changed.
+func (m *memory) isOld() bool {
+	for _, line := range m.read(stampsFile) {
+		size, rest, _ := strings.Cut(line, " ")
+		at, path, _ := strings.Cut(rest, " ")
+		if now := fileStamp(path); now != "none" && now != size+" "+at {
+			return true
+		}
+	}
+	return false
 }
 
 // check refuses a directory in which another user can write.
@@ -213,8 +239,19 @@ func (m *memory) isLeft(name string) bool {
 	return false
 }
 
-// leave remembers that a module is not to be imported by a template.
-func (m *memory) leave(name, why string) {
+// blame has a module left out at whose import a template has ended: at once, or where it was
+// killed, which may have been for other reasons, when that happens again. It says whether it is.
+func (m *memory) blame(name, state string) bool {
+	if killed := state == "signal: killed"; killed && !slices.Equal(m.read(killedFile), []string{name}) {
+		_ = m.write(killedFile, []string{name})
+		return false
+	}
+	m.leave(name, "ends the template: "+state, true)
+	return true
+}
+
+// leave remembers that a module is not to be imported by a template, at all or for a day.
+func (m *memory) leave(name, why string, passes bool) {
 	why = strings.Join(strings.Fields(why), " ")
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -222,10 +259,18 @@ func (m *memory) leave(name, why string) {
 		return
 	}
 	m.log.Info("a module is left out of warm starts", "module", name, "reason", why)
-	m.out[name] = why
+	l := left{why: why}
+	if passes {
+		l.since = time.Now()
+	}
+	m.out[name] = l
 	var lines []string
-	for name, why := range m.out {
-		lines = append(lines, name+"\t"+why)
+	for name, l := range m.out {
+		line := name + "\t" + l.why
+		if !l.since.IsZero() {
+			line += "\t" + l.since.UTC().Format(time.RFC3339)
+		}
+		lines = append(lines, line)
 	}
 	slices.Sort(lines)
 	_ = m.write(leftFile, lines)

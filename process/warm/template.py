@@ -28,6 +28,7 @@ MAY_DRAW = ("numpy.random", "multiprocessing.process", "torch.")
 SET_BY_TORCH = ("TORCH", "PYTORCH_", "TRITON_")
 
 socket = _socket.socket(fileno=AGENT)
+os.set_inheritable(AGENT, False)  # a worker that becomes a cold one shall not speak for the template
 agent = os.getppid()
 reads = {}  # name in the environment: the modules whose import has read it
 generators = []  # random.Random that imports have made and not seeded
@@ -146,6 +147,18 @@ def record(varying, sets, names):
     return end, broken
 
 
+class Finder:
+    """Finds no module, but tells the agent of each that is looked for, and which of the list wanted it."""
+
+    def __init__(self):
+        self.name, self.wanted, self.pid = "", {}, os.getpid()
+
+    def find_spec(self, name, path=None, target=None):
+        if os.getpid() == self.pid:
+            self.wanted.setdefault(name, self.name)
+            send("step", self.name)
+
+
 def installed():
     """The directories of modules that do not change while a job runs."""
     return [os.path.dirname(os.__file__)] + [p for p in sys.path if os.path.basename(p) in ("site-packages", "dist-packages")]
@@ -154,6 +167,15 @@ def installed():
 def is_installed(module, dirs):
     file = getattr(module, "__file__", None)
     return not isinstance(file, str) or not os.path.isabs(file) or any(file.startswith(d + os.sep) for d in dirs)
+
+
+def file_stamp(path):
+    """A file's line in what is learnt. Source: fileStamp in memory.go."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return None if "\n" in path else "%d %d %s" % (found.st_size, found.st_mtime_ns, path)
 
 
 def stamp(dirs):
@@ -270,15 +292,23 @@ def load(varying, sets, own, names):
     if why:
         raise Broken({"": why})
     end, broken = record(varying, sets, names)
+    finder = Finder()
+    sys.meta_path.insert(0, finder)
     try:
         for name in names:
             if name in sys.modules:
                 continue
+            finder.name = name
             send("step", name)
             try:
                 importlib.import_module(name)
-            except Exception as e:
-                send("left", name, "cannot be imported: %s: %s" % (type(e).__name__, str(e).replace("\0", " ")[:200]))
+                why = None
+            except BaseException as e:
+                why = "cannot be imported: %s: %s" % (type(e).__name__, str(e).replace("\0", " ")[:200])
+            if os.getpid() != finder.pid:
+                os._exit(0)  # a child that the module has forked
+            if why:
+                send("failed", name, why)
                 continue
             other = next((n for n in own if n in sys.modules), None)
             if other:
@@ -294,11 +324,13 @@ def load(varying, sets, own, names):
                 sys.modules.pop(again, None)  # what else imports it shall break the rule, too
     finally:
         end()
+        sys.meta_path[:] = [f for f in sys.meta_path if f is not finder]
+    for name, module in list(sys.modules.items()):
+        if name not in before and not is_installed(module, dirs):
+            by = finder.wanted.get(name, name)
+            broken.setdefault(by, "is no installed module" if by == name else "imports %s, which is no installed module" % name)
     if broken:
         raise Broken(broken)
-    outside = [n for n, m in list(sys.modules.items()) if n not in before and not is_installed(m, dirs)]
-    if outside:
-        raise Broken({n: "is no installed module" for n in outside})
     return dirs
 
 
@@ -334,9 +366,14 @@ def serve(varying, sets, dirs, environ, said):
         why = None
         if CALL is None:
             why = differs(request, environ, varying) or late(sets, environ, changed) or request.look and moved(request, dirs, before)
+        try:
+            forked = not why and work()
+        except OSError as e:
+            why = "a fork fails: %s" % e
         if why:
-            send("error", why)
-        elif work():
+            send("stale" if why is STALE else "error", why)
+        elif forked:
+            request.sets = sets
             request.changed = {n: changed.get(n) for n in set(environ) ^ set(changed) | {n for n in environ if changed.get(n) != environ[n]}}
             become(request, said)
             return request
@@ -370,10 +407,13 @@ def late(sets, environ, changed):
     return None
 
 
+STALE = "a package was installed or removed since the modules were imported"
+
+
 def moved(request, dirs, before):
     """The same for files, once for the workers of a start: a look takes long on a slow file system."""
     if stamp(dirs) != before:
-        return "a package was installed or removed since the modules were imported"
+        return STALE
     top = {name.partition(".")[0] for name in sys.modules}
     own = os.path.dirname(os.path.realpath(request.script)) if request.script else os.getcwd()
     top.difference_update(sys.builtin_module_names)
@@ -393,19 +433,29 @@ def work():
     hold, release = os.pipe()  # the process between ends when nobody holds release any more
     tell, told = os.pipe()  # its answer
     wait, go = os.pipe()
-    between = fork()
+    try:
+        between = fork()
+    except OSError:
+        for fd in (hold, release, tell, told, wait, go):
+            os.close(fd)
+        raise
     if between == 0:
         os.close(release)
         os.close(go)
-        worker = fork()
+        try:
+            worker = fork()
+        except OSError:
+            os._exit(1)
         if worker == 0:
             os.close(hold)
+            os.setsid()  # before anybody knows it, and may signal its group
+            os.write(told, b"%d" % os.getpid())
             if os.read(wait, 1) != b"g":
                 os._exit(1)
             for fd in (tell, told, wait):
                 os.close(fd)
             return True
-        os.write(told, b"%d" % worker)
+        os.close(told)
         os.read(hold, 1)
         os._exit(0)
     for fd in (hold, told, wait):
@@ -429,7 +479,6 @@ def become(request, said):
         import atexit
         import ctypes
 
-        os.setsid()
         prctl = ctypes.CDLL(None).prctl
         prctl(PR_SET_PDEATHSIG, 9, 0, 0, 0)
         if os.getppid() != agent:
@@ -458,8 +507,8 @@ def become(request, said):
         sys.path_importer_cache.clear()
         if not request.module:
             request.code = compiled(request)
-        if request.learn:
-            Lesson(request.learn, dict(os.environ))
+        lesson = Lesson(request.learn, dict(os.environ), request.sets) if request.learn else None
+        Late(lesson)
         socket.close()
     except BaseException as e:
         cold(request, "%s: %s" % (type(e).__name__, e))
@@ -469,7 +518,10 @@ def cold(request, why):
     """Turns the worker into one that is started cold, in the same process."""
     import signal
 
-    send("cold", str(os.getpid()), why)
+    try:
+        send("cold", str(os.getpid()), why)
+    except OSError:
+        pass  # nobody reads any more
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)  # Python ignores them, and exec keeps that
     os.execve(request.path, request.argv, dict(e.partition("=")[::2] for e in request.environ))
@@ -608,14 +660,46 @@ def assigned(source, name):
                 yield variable
 
 
+class Late:
+    """Sees the program set a variable, by whatever means, that the template's imports have read
+    with another value. In a process of its own they might have come after that."""
+
+    def __init__(self, lesson):
+        self.lesson, self.said, self.pid = lesson, set(), os.getpid()
+        for name in ("putenv", "unsetenv"):
+            self.watch(os, name)
+            if hasattr(os.environ, name):  # Python 3.8 looks there
+                self.watch(os.environ, name)
+
+    def watch(self, owner, name):
+        real = getattr(owner, name)
+
+        def call(key, *value):
+            real(key, *value)
+            self.note(os.fsdecode(key), os.fsdecode(value[0]) if value else None)
+
+        setattr(owner, name, call)
+
+    def note(self, name, value):
+        if name in self.said or name.startswith(SET_BY_TORCH) or os.getpid() != self.pid:
+            return
+        if name not in reads and not name.startswith(READ_BY_C) or os.environ.get(name) == value:
+            return
+        self.said.add(name)
+        os.write(2, os.fsencode("muster: %s is set after %s it, in the template of warm starts: if the program sets it before that import, it has no effect now; start it again\n" % (
+            name, "%s has read" % reads[name] if name in reads else "libraries may have read")))
+        if self.lesson is not None:
+            self.lesson.tell(name)
+
+
 class Lesson:
     """Keeps what the worker has imported for the next template: at its end, and earlier when the
     garbage collector runs, which takes neither a thread nor a signal."""
 
-    def __init__(self, dir, environ):
+    def __init__(self, dir, environ, sets):
         import atexit
 
-        self.dir, self.environ, self.pid = dir, environ, os.getpid()
+        self.dir, self.environ, self.sets, self.pid = dir, environ, set(sets), os.getpid()
         self.begun, self.due = time.monotonic(), list(LEARN_AT)
         self.known = 0
         atexit.register(self.write)
@@ -633,24 +717,36 @@ class Lesson:
         try:
             if os.getpid() != self.pid or len(sys.modules) == self.known:
                 return
-            self.known, dirs, names, own, files = len(sys.modules), installed(), [], [], {}
+            self.known, dirs, names, own, paths, files = len(sys.modules), installed(), [], [], [], {}
             for name, module in list(sys.modules.items()):
                 spec = getattr(module, "__spec__", None)
                 if spec is None or "\n" in name:
                     continue
                 if spec.name == name and name != "__main__":
-                    (names if is_installed(module, dirs) else own).append(name)
+                    if is_installed(module, dirs):
+                        names.append(name)
+                    else:
+                        own.append(name)
+                        paths.append(module.__file__)
                 # Without a look at whether it exists: that would take seconds on a slow file system.
                 files[getattr(spec, "cached", None) or getattr(spec, "origin", None)] = 0
             now, sets = os.environ, self.environ
             sets = [n for n in set(now) | set(sets) if now.get(n) != sets.get(n) and not n.startswith(SET_BY_TORCH) and not set(n) & set(",\n")]
             self.keep("sets", sorted(sets))
             self.keep("own", own)
+            self.keep("stamps", [s for s in map(file_stamp, dirs + paths) if s])
             self.keep("modules", names)
             self.keep("files", [f for f in files if isinstance(f, str) and f.startswith("/") and "\n" not in f])
         except Exception:
             pass  # the next start is as this one
 
+    def tell(self, name):
+        """Keeps at once that the program sets a variable: it may be started again before write."""
+        self.sets.add(name)
+        try:
+            self.keep("sets", sorted(n for n in self.sets if not set(n) & set(",\n")))
+        except OSError:
+            pass  # the next start is as this one
 
     def keep(self, name, lines):
         path = "%s/%s" % (self.dir, name)
@@ -721,13 +817,15 @@ def main():
     os.close(SOURCE)
     varying = frozenset(os.fsdecode(fields[1]).split(","))
     sets, own = (set(os.fsdecode(f).split(",")) - {""} for f in fields[2:4])
-    count = int(fields[4])
-    given = dict(os.fsdecode(e).partition("=")[::2] for e in fields[5 : 5 + count])  # a wrapper may have changed it
-    names = [os.fsdecode(f) for f in fields[5 + count :]]
+    count = int(fields[5])
+    given = dict(os.fsdecode(e).partition("=")[::2] for e in fields[6 : 6 + count])  # a wrapper may have changed it
+    names = [os.fsdecode(f) for f in fields[6 + count :]]
     if sys.path and sys.path[0] == "":
         del sys.path[0]
     begun = time.monotonic()
     try:
+        if int(fields[4]) != agent:
+            raise Broken({"": "another process stands between muster and the interpreter"})
         dirs = load(varying, sets, own, names)
     except Broken as e:
         for name, why in e.args[0].items():

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,6 +31,10 @@ var source []byte
 
 // command is what the template's interpreter runs; its end is what ps shows.
 const command = `exec(compile(open(3,'rb',closefd=False).read(),'<muster warm>','exec'),{'__name__':'muster_warm'})  # muster: template of warm starts`
+
+// killTime is how long a template may take to end when it is killed. One that the kernel does not
+// end, since a file system hangs, is left behind.
+const killTime = 2 * time.Second
 
 // answerTime is how long a template may take for one step of a fork.
 const answerTime = 10 * time.Second
@@ -51,7 +56,8 @@ type template struct {
 	isReady bool
 	modules int
 	took    time.Duration // until it was ready
-	step    string        // the last import that began
+	step    string        // the module whose import began last
+	killed  atomic.Bool   // it did not do what it should, or is out of date
 	ended   chan struct{}
 	unread  chan struct{} // closed when nobody reads frames any more
 	once    sync.Once
@@ -71,7 +77,7 @@ func startTemplate(h *Host, p *program, names []string, idle bool) (*template, e
 		return nil, err
 	}
 	t := &template{
-		program: p, names: names, host: h, conn: conn.(*net.UnixConn), idle: idle && canBeIdle(),
+		program: p, names: names, learn: h.memory.dir, host: h, conn: conn.(*net.UnixConn), idle: idle && canBeIdle(),
 		frames: make(chan []string, 64), ended: make(chan struct{}), unread: make(chan struct{}),
 	}
 	var files [3]*os.File // its code, stdout, stderr
@@ -89,7 +95,7 @@ func startTemplate(h *Host, p *program, names []string, idle bool) (*template, e
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
 	}
 	begun := make(chan error)
-	h.work.Go(func() {
+	go func() { // Close does not wait for it: see killTime
 		runtime.LockOSThread() // and never unlocked: its end is what Pdeathsig looks at, and it is bound
 		if err := numa.Bind(0, p.cpus); err != nil {
 			begun <- err
@@ -102,7 +108,7 @@ func startTemplate(h *Host, p *program, names []string, idle bool) (*template, e
 		begun <- nil
 		_ = children.Wait(t.cmd)
 		close(t.ended)
-	})
+	}()
 	if err := <-begun; err != nil {
 		conn.Close()
 		return nil, fmt.Errorf("start a template: %w", err)
@@ -111,7 +117,7 @@ func startTemplate(h *Host, p *program, names []string, idle bool) (*template, e
 		setIdle(t.cmd.Process.Pid, true)
 	}
 	h.work.Go(t.read)
-	fields := []string{"import", strings.Join(p.varying, ","), strings.Join(h.memory.read(setsFile), ","), strings.Join(h.memory.read(ownFile), ","), strconv.Itoa(len(p.env))}
+	fields := []string{"import", strings.Join(p.varying, ","), strings.Join(h.memory.read(setsFile), ","), strings.Join(h.memory.read(ownFile), ","), strconv.Itoa(os.Getpid()), strconv.Itoa(len(p.env))}
 	fields = append(fields, p.env...)
 	_ = t.send(nil, append(fields, names...)...) // a template that is gone says so to load
 	return t, nil
@@ -173,8 +179,6 @@ func (t *template) send(files []*os.File, fields ...string) error {
 	return err
 }
 
-var errGone = errors.New("the template has ended")
-
 // next waits for a frame.
 func (t *template) next(ctx context.Context, timeout time.Duration) ([]string, error) {
 	timer := time.NewTimer(timeout)
@@ -186,25 +190,27 @@ func (t *template) next(ctx context.Context, timeout time.Duration) ([]string, e
 		}
 		return frame, nil
 	case <-timer.C:
-		return nil, fmt.Errorf("the template has not answered for %v", timeout)
+		return nil, fmt.Errorf("%w for %v", errSilent, timeout)
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 }
 
-// load waits until the template has imported its modules. It returns those that it must not
-// have, with the reasons. Without an error it is ready, or has ended because of them.
-func (t *template) load(ctx context.Context, limit time.Duration, hangs func(module string)) (left map[string]string, err error) {
+// load waits until the template has imported its modules, each of which, and each that they import
+// in turn, may take as long as limit. It returns those that it must not have, with the reasons, and
+// calls fails for those of which another time may be different. Without an error it is ready, or has ended.
+func (t *template) load(ctx context.Context, limit time.Duration, fails func(module, why string)) (left map[string]string, err error) {
 	left = map[string]string{}
-	late := time.Now().Add(limit)
 	for {
-		frame, err := t.next(ctx, time.Until(late))
+		frame, err := t.next(ctx, limit)
 		switch {
 		case err == errGone:
 			return left, nil
 		case err != nil:
 			if ctx.Err() == nil && t.step != "" {
-				hangs(t.step)
+				if !t.idle { // who has the lowest priority may not have had its turn
+					fails(t.step, "takes too long to import")
+				}
 				err = fmt.Errorf("%w, at the import of %s", err, t.step)
 			}
 			return left, err
@@ -214,6 +220,8 @@ func (t *template) load(ctx context.Context, limit time.Duration, hangs func(mod
 			t.step = frame[1]
 		case frame[0] == "left" && len(frame) == 3:
 			left[frame[1]] = frame[2]
+		case frame[0] == "failed" && len(frame) == 3:
+			fails(frame[1], frame[2])
 		case frame[0] == "ready" && len(frame) == 3:
 			t.modules, _ = strconv.Atoi(frame[2])
 			if t.idle {
@@ -227,6 +235,9 @@ func (t *template) load(ctx context.Context, limit time.Duration, hangs func(mod
 
 // fork is process.Config.Fork. With look the template looks for files that have changed.
 func (t *template) fork(img process.Image, adopt func(int) error, look bool) error {
+	if t.killed.Load() {
+		return errGone
+	}
 	learn, looks := "", ""
 	if img.LocalRank == 0 {
 		learn = t.learn
@@ -242,8 +253,11 @@ func (t *template) fork(img process.Image, adopt func(int) error, look bool) err
 	if err != nil {
 		return t.lost(err)
 	}
-	if answer[0] == "error" && len(answer) == 2 {
+	switch {
+	case answer[0] == "error" && len(answer) == 2:
 		return errors.New(answer[1])
+	case answer[0] == "stale" && len(answer) == 2:
+		return t.lost(errors.New(answer[1])) // so that there will be another
 	}
 	pid, err := strconv.Atoi(answer[len(answer)-1])
 	if err != nil || answer[0] != "pid" || pid <= 1 {
@@ -269,13 +283,27 @@ func cmpErr(err error, answer []string) error {
 	return fmt.Errorf("the template answered %q", answer)
 }
 
-// lost ends a template that does not do what it should.
+// lost ends a template that does not do what it should, or is out of date.
 func (t *template) lost(err error) error {
 	if errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET) {
 		err = errGone
 	}
+	t.killed.Store(true)
 	_ = t.cmd.Process.Kill()
 	return err
+}
+
+// isFit says whether it can fork workers.
+func (t *template) isFit() bool {
+	return t != nil && t.isAlive() && !t.killed.Load()
+}
+
+// gone is closed at the template's end; nil without a template.
+func (t *template) gone() <-chan struct{} {
+	if t == nil {
+		return nil
+	}
+	return t.ended
 }
 
 func (t *template) isAlive() bool {
@@ -287,13 +315,23 @@ func (t *template) isAlive() bool {
 	}
 }
 
-// lastStep says where a template ended.
-func (t *template) lastStep() string {
-	<-t.ended
-	if t.step == "" {
-		return t.cmd.ProcessState.String()
+// await waits until the template has ended, for killTime at most.
+func (t *template) await() {
+	timer := time.NewTimer(killTime)
+	defer timer.Stop()
+	select {
+	case <-t.ended:
+	case <-timer.C:
 	}
-	return fmt.Sprintf("%v, at the import of %s", t.cmd.ProcessState, t.step)
+}
+
+// lastStep says how a template ended that has closed its socket, and at which import.
+func (t *template) lastStep() (state, step string) {
+	t.await()
+	if t.isAlive() {
+		return "it does not end", t.step
+	}
+	return t.cmd.ProcessState.String(), t.step
 }
 
 // close ends the template. Its workers stay.
@@ -304,7 +342,7 @@ func (t *template) close() {
 	t.once.Do(func() {
 		close(t.unread)
 		_ = t.cmd.Process.Kill()
-		<-t.ended
+		t.await()
 		t.conn.Close()
 	})
 }

@@ -17,7 +17,6 @@ import (
 type template struct {
 	program *program
 	names   []string
-	learn   string
 	cmd     *exec.Cmd
 	modules int
 	took    time.Duration
@@ -46,10 +45,12 @@ func startTemplate(*Host, *program, []string, bool) (*template, error) {
 	return nil, fmt.Errorf("%s has no warm starts", runtime.GOOS)
 }
 
-func (*template) load(context.Context, time.Duration, func(string)) (map[string]string, error) {
+func (*template) load(context.Context, time.Duration, func(string, string)) (map[string]string, error) {
 	return nil, nil
 }
 func (*template) fork(process.Image, func(int) error, bool) error { return nil }
 func (*template) isAlive() bool                                   { return false }
-func (*template) lastStep() string                                { return "" }
+func (*template) isFit() bool                                     { return false }
+func (*template) gone() <-chan struct{}                           { return nil }
+func (*template) lastStep() (state, step string)                  { return "", "" }
 func (*template) close()                                          {}

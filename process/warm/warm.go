@@ -32,8 +32,8 @@ type Config struct {
 	Varies func(name string) bool
 	// Dir holds what is learnt. "" means warm in muster's part of the user's cache.
 	Dir string
-	// ImportTimeout is how long a template may import, or ten times as long as the one before
-	// if that is longer. Default 2 minutes.
+	// ImportTimeout is how long one module of a template may take, or ten times as long as the
+	// whole template before if that is longer. Default 2 minutes.
 	ImportTimeout time.Duration
 	Logger        *slog.Logger
 }
@@ -59,7 +59,8 @@ type Host struct {
 	now    atomic.Pointer[template] // nil without; mu is held to change it
 	forked atomic.Int64             // workers that were started warm
 	execed atomic.Int64             // and cold
-	mu     sync.Mutex               // held while a group starts or a template is made for it; guards the rest
+	making sync.Mutex               // held while a template is made beside the workers
+	mu     sync.Mutex               // held while a group starts or a template is made for it, and while one forks; guards the rest
 	memory *memory                  // nil before the first start
 	off    bool                     // no warm starts any more, which has been said
 	last   *process.Group
@@ -133,9 +134,11 @@ func (h *Host) Start(cfg process.Config) (*process.Group, error) {
 			h.cold(err, err != errRules)
 		}
 		if t := h.now.Load(); t != nil {
-			t.learn = h.memory.dir
 			cfg.Fork = func(img process.Image, adopt func(int) error) error {
-				err := t.fork(img, adopt, forked == 0 || started)
+				if started {
+					return h.replace(p, img, adopt)
+				}
+				err := t.fork(img, adopt, forked == 0)
 				if err == nil {
 					forked++
 				}
@@ -157,6 +160,22 @@ func (h *Host) Start(cfg process.Config) (*process.Group, error) {
 		h.work.Go(func() { h.follow(g, p) })
 	}
 	return g, err
+}
+
+// replace forks a worker in place of one of a group that runs, from what is the template then.
+func (h *Host) replace(p *program, img process.Image, adopt func(int) error) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	err := errGone
+	if t := h.now.Load(); t.isFit() && t.program.same(p) {
+		err = t.fork(img, adopt, true)
+	}
+	if err == nil {
+		h.forked.Add(1)
+	} else {
+		h.execed.Add(1)
+	}
+	return err
 }
 
 // cold says why the workers start cold, or why they do from now on.
@@ -191,7 +210,7 @@ func (h *Host) remember(p *program) {
 
 // ready sees to it that there is a template, if there can be one.
 func (h *Host) ready(p *program) error {
-	if t := h.now.Load(); t != nil && t.isAlive() && t.program.same(p) {
+	if t := h.now.Load(); t.isFit() && t.program.same(p) {
 		return nil
 	}
 	h.now.Swap(nil).close()
@@ -199,6 +218,11 @@ func (h *Host) ready(p *program) error {
 	h.now.Store(t)
 	return err
 }
+
+var (
+	errGone   = errors.New("the template has ended")
+	errSilent = errors.New("the template has not answered")
+)
 
 var errRules = errors.New("several templates in turn have imported modules that break a rule")
 
@@ -211,9 +235,9 @@ func (h *Host) make(p *program, idle bool) (*template, error) {
 		if err != nil {
 			return nil, err
 		}
-		left, err := t.load(h.life, max(cmp.Or(h.cfg.ImportTimeout, 2*time.Minute), 10*h.memory.took()), func(name string) { h.memory.leave(name, "takes too long to import") })
+		left, err := t.load(h.life, max(cmp.Or(h.cfg.ImportTimeout, 2*time.Minute), 10*h.memory.took()), func(name, why string) { h.memory.leave(name, why, true) })
 		for _, name := range slices.Sorted(maps.Keys(left)) {
-			h.memory.leave(name, left[name])
+			h.memory.leave(name, left[name], false)
 		}
 		if why, ok := left[""]; ok {
 			err = errors.Join(err, errors.New(why))
@@ -228,9 +252,15 @@ func (h *Host) make(p *program, idle bool) (*template, error) {
 			h.memory.keepTook(time.Since(begun))
 			return t, nil
 		case len(left) == 0 || slices.Equal(names, h.memory.names(p)):
-			why := t.lastStep()
+			state, step := t.lastStep()
 			t.close()
-			return nil, fmt.Errorf("the template ended before it was ready: %s", why)
+			if len(left) == 0 && step != "" && h.memory.blame(step, state) {
+				continue
+			}
+			if step != "" {
+				state += ", at the import of " + step
+			}
+			return nil, fmt.Errorf("the template ended before it was ready: %s", state)
 		}
 		t.close()
 	}
@@ -244,42 +274,59 @@ func (h *Host) follow(g *process.Group, p *program) {
 	defer cancel()
 	h.work.Go(func() { _, _ = g.Wait(ctx); cancel() })
 	begun := time.Now()
-	for _, at := range lookAgain {
-		select {
-		case <-time.After(time.Until(begun.Add(at))):
-		case <-ctx.Done():
-			return
+	for looks, made := 0, 0; made < tries; {
+		var again <-chan time.Time
+		if looks < len(lookAgain) {
+			again = time.After(time.Until(begun.Add(lookAgain[looks])))
 		}
-		if at > 0 {
+		select {
+		case <-again:
+			if looks++; looks == 1 {
+				break
+			}
 			if files := mapped(g.PIDs()[0]); files != nil {
 				_ = h.memory.write(mapsFile, files)
 			}
-		}
-		h.mu.Lock()
-		off := h.off
-		h.mu.Unlock()
-		now := h.now.Load()
-		if off || now != nil && now.isAlive() && slices.Equal(now.names, h.memory.names(p)) {
-			continue
-		}
-		next, err := h.make(p, true)
-		if err != nil {
-			if h.life.Err() == nil {
-				h.mu.Lock()
-				h.off = h.off || h.now.Load() == nil // as in cold, which the next start would say again
-				h.mu.Unlock()
-				h.log.Info("no further template for warm starts", "reason", err)
-			}
+		case <-h.now.Load().gone():
+			made++
+		case <-ctx.Done():
 			return
 		}
-		h.mu.Lock()
-		old := next
-		if h.life.Err() == nil {
-			old = h.now.Swap(next)
+		if !h.improve(ctx, p) {
+			return
 		}
-		h.mu.Unlock()
-		old.close()
 	}
+}
+
+// improve makes another template if there is need, one at a time. It returns false where there can be none.
+func (h *Host) improve(ctx context.Context, p *program) bool {
+	h.making.Lock()
+	defer h.making.Unlock()
+	h.mu.Lock()
+	off := h.off
+	h.mu.Unlock()
+	now := h.now.Load()
+	if off || ctx.Err() != nil {
+		return false
+	}
+	if now.isFit() && slices.Equal(now.names, h.memory.names(p)) {
+		return true
+	}
+	next, err := h.make(p, true)
+	h.mu.Lock()
+	old := next
+	switch {
+	case h.life.Err() != nil:
+	case err != nil:
+		h.log.Info("no further template for warm starts", "reason", err)
+		// As in cold, which the next start would say again.
+		h.off = h.off || h.now.Load() == nil && !errors.Is(err, errSilent)
+	default:
+		old = h.now.Swap(next)
+	}
+	h.mu.Unlock()
+	old.close()
+	return err == nil
 }
 
 // A program is what all workers of a group run, and with what.
@@ -426,7 +473,7 @@ func split(args []string) (int, error) {
 			i++
 		case !strings.HasPrefix(arg, "-"):
 			return i + 1, nil
-		case strings.Trim(arg[1:], "uObBsSEIPd") != "" && !strings.HasPrefix(arg, "-X") && !strings.HasPrefix(arg, "-W"):
+		case arg == "-" || strings.Trim(arg[1:], "uObBsSEIPd") != "" && !strings.HasPrefix(arg, "-X") && !strings.HasPrefix(arg, "-W"):
 			return 0, fmt.Errorf("the interpreter has the option %s", arg)
 		}
 	}
