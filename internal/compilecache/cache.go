@@ -64,6 +64,7 @@ type Cache struct {
 	own          map[string]bool // directories that the user has put elsewhere
 	log          *slog.Logger
 	limit        int64
+	saved        map[string]time.Time // of the host's files that need no look at the shared directory: when they were written
 }
 
 // New makes the directories: below dir one for this user and kind of machine, and below local, or
@@ -81,7 +82,7 @@ func New(dir, local string, lookup func(string) (string, bool), log *slog.Logger
 		return nil, err
 	}
 	c := &Cache{host: filepath.Join(local, kind), shared: filepath.Join(dir, fmt.Sprintf("user%d-%s", os.Geteuid(), kind)),
-		env: map[string]string{}, own: map[string]bool{}, log: log, limit: maxTotal}
+		env: map[string]string{}, own: map[string]bool{}, log: log, limit: maxTotal, saved: map[string]time.Time{}}
 	for _, path := range []string{c.host, c.shared} {
 		if err := os.MkdirAll(path, 0o700); err != nil {
 			return nil, err
@@ -131,7 +132,7 @@ func machine() (string, error) {
 // Env is what workers get.
 func (c *Cache) Env() map[string]string { return c.env }
 
-// Seed copies the entries to the host that it lacks, and returns how many.
+// Seed copies the entries to the host that it lacks, the newest first, and returns how many.
 func (c *Cache) Seed(ctx context.Context) (seeded int, err error) {
 	shared, host, err := c.open()
 	if err != nil {
@@ -145,7 +146,7 @@ func (c *Cache) Seed(ctx context.Context) (seeded int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	for _, e := range entries {
+	for _, e := range slices.Backward(entries) {
 		if have[e.Name()] {
 			continue
 		}
@@ -170,6 +171,15 @@ func (c *Cache) Save(ctx context.Context, until time.Time) (saved int, err error
 	}
 	defer shared.Close()
 	defer host.Close()
+	files := map[string]fs.FileInfo{}
+	problem := c.walk(ctx, host, until, func(path string, info fs.FileInfo) {
+		if !c.saved[path].Equal(info.ModTime()) && info.Size() <= maxFile {
+			files[path] = info
+		}
+	})
+	if len(files) == 0 {
+		return 0, problem
+	}
 	entries, err := c.entries(ctx, shared)
 	if err != nil {
 		return 0, err
@@ -178,12 +188,12 @@ func (c *Cache) Save(ctx context.Context, until time.Time) (saved int, err error
 	for _, e := range entries {
 		there[e.Name()], total = true, total+e.Size()
 	}
-	files := map[string]fs.FileInfo{}
-	problem := c.walk(ctx, host, until, func(path string, info fs.FileInfo) {
-		if !there[entryName(path)] && info.Size() <= maxFile {
-			files[path] = info
+	for path, info := range files {
+		if there[entryName(path)] {
+			c.saved[path] = info.ModTime()
+			delete(files, path)
 		}
-	})
+	}
 	newest := slices.SortedFunc(maps.Keys(files), func(a, b string) int { return files[b].ModTime().Compare(files[a].ModTime()) })
 	for _, path := range newest {
 		if ctx.Err() != nil {
@@ -201,10 +211,12 @@ func (c *Cache) Save(ctx context.Context, until time.Time) (saved int, err error
 		}
 		switch err := c.save(shared, host, path); {
 		case errors.Is(err, errPart), errors.Is(err, fs.ErrNotExist): // PyTorch has removed it
+			c.saved[path] = info.ModTime()
 		case err != nil:
 			problem = cmp.Or(problem, fmt.Errorf("%s: %w", path, err))
 		default:
 			saved, total = saved+1, total+info.Size()
+			c.saved[path] = info.ModTime()
 		}
 	}
 	return saved, problem
@@ -284,6 +296,11 @@ func (c *Cache) walk(ctx context.Context, host *os.Root, until time.Time, found 
 			case err != nil:
 				if !errors.Is(err, fs.ErrNotExist) { // none yet, or PyTorch has removed it
 					problem = cmp.Or(problem, err)
+				}
+				return nil
+			case temporary.MatchString(d.Name()):
+				if info, err := d.Info(); err == nil && time.Since(info.ModTime()) > stale {
+					_ = host.Remove(path) // of an agent that was killed
 				}
 				return nil
 			case d.IsDir() && (unfinished(d.Name()) || d.Name() == "locks" || path == cuda || c.own[path]):

@@ -265,6 +265,11 @@ func TestSharedDirectory(t *testing.T) {
 		}
 	}
 	save(t, c, 0)
+	if _, err := os.Stat(left); err != nil {
+		t.Error("the directory is looked at where the host has nothing new")
+	}
+	put(t, c.host, "inductor/new", "x")
+	save(t, c, 1)
 	if _, err := os.Stat(left); err == nil {
 		t.Error("what is not finished stays")
 	}
@@ -277,6 +282,43 @@ func TestSharedDirectory(t *testing.T) {
 	if _, err := New(shared, t.TempDir(), func(string) (string, bool) { return "", false }, c.log); err == nil || !strings.Contains(err.Error(), "another user may write there") {
 		t.Errorf("New: %v", err)
 	}
+}
+
+// What an agent that was killed was writing to the host is removed.
+func TestHostTemporaries(t *testing.T) {
+	c := host(t, t.TempDir())
+	old, young := put(t, c.host, "inductor/a/.muster-12-34", "half"), put(t, c.host, "inductor/a/.muster-12-35", "half")
+	if err := os.Chtimes(old, time.Time{}, time.Now().Add(-2*stale)); err != nil {
+		t.Fatal(err)
+	}
+	seed(t, c, 0, "")
+	if left := must(filepath.Glob(filepath.Join(c.host, "inductor/a/.muster-*"))); len(left) != 1 || left[0] != young {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// The newest entries are seeded first: there may be no time for all.
+func TestNewestFirst(t *testing.T) {
+	shared := t.TempDir()
+	c := host(t, shared)
+	for i := range 3 {
+		at := time.Now().Add(time.Duration(i-10) * time.Minute)
+		if err := os.Chtimes(put(t, c.host, fmt.Sprint("inductor/", i), "x"), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	save(t, c, 3)
+	for i := range 3 { // and is said first
+		path := filepath.Join(c.shared, entryName(fmt.Sprint("inductor/", i)))
+		info := must(os.Stat(path))
+		if err := os.WriteFile(path, []byte("damaged"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(path, info.ModTime(), info.ModTime()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seed(t, host(t, shared), 0, entryName("inductor/2"))
 }
 
 // The shared directory is bounded: the oldest entries go.
