@@ -98,7 +98,11 @@ func start(t testing.TB, l launcher, s setup, flags string, program ...string) *
 	argv := slices.Concat(s.wrap, l.argv, strings.Fields(flags), program)
 	warm, python := slices.Index(argv, "--no-python"), []string(nil)
 	if warm >= 0 && os.Getenv("E2E_WARM") != "" {
-		script, err := filepath.Abs("testdata/exec.py")
+		name := "testdata/exec.py"
+		if l.name == "muster" {
+			name = "testdata/warm.py"
+		}
+		script, err := filepath.Abs(name)
 		if err != nil {
 			t.Fatal(err)
 		}
