@@ -494,7 +494,7 @@ func (a *Agent) awaitRest(ctx context.Context, at *attempt, change int) error {
 	w, rest := a.live, live.Rest{Change: change, Until: time.Now().Add(a.liveTimeout())}
 	waiting, rested := context.WithCancel(ctx)
 	defer rested()
-	if at.round.Store != nil && !at.alone() {
+	if at.round != nil && !at.alone() { // a spare is in no round
 		at.wg.Go(func() {
 			if _, err := patientGet(waiting, at.round.Store, liveUrgeKey); err == nil {
 				w.mu.Lock()
@@ -542,7 +542,7 @@ func (a *Agent) awaitRest(ctx context.Context, at *attempt, change int) error {
 // urgeOthers has the workers of the other hosts come to rest at once: they may be in a collective
 // with those of this host, which are not.
 func (a *Agent) urgeOthers(ctx context.Context, at *attempt) {
-	if at.round.Store == nil || at.alone() {
+	if at.round == nil || at.alone() {
 		return
 	}
 	if err := at.round.Store.Set(ctx, liveUrgeKey, []byte(a.cfg.Host)); err != nil && ctx.Err() == nil {
