@@ -67,7 +67,10 @@ func (m *meeting) node(name string) *node {
 }
 
 func (n *node) Call(context.Context, int) (net.Conn, error) { return nil, errors.New("no calls here") }
-func (n *node) Calls() net.Listener                         { return nil }
+func (n *node) CallToRead(context.Context, int) (net.Conn, error) {
+	return nil, errors.New("no calls here")
+}
+func (n *node) Calls() net.Listener { return nil }
 
 func (n *node) Backend() string                   { return "meeting" }
 func (n *node) RunID() string                     { return "job1" }

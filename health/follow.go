@@ -48,9 +48,11 @@ type LogFrame struct {
 }
 
 const (
-	maxFrame     = 1 << 20 // data of a frame, in bytes
-	maxStreams   = 1 << 16 // streams of one host
-	maxFollowing = 32      // clients that follow the logs of the whole job: each costs a call to each host
+	maxFrame   = 1 << 20 // data of a frame, in bytes
+	maxStreams = 1 << 16 // streams of one host
+	// Clients that follow the logs of the whole job, and the calls to other hosts that they have
+	// together, one to each; some may follow a job of any size.
+	minFollowing, maxFollowing, maxFollowed = 4, 32, 512
 )
 
 // ReadLogFrame reads a frame into f, whose Data is used again. The error is io.EOF at the end
@@ -245,6 +247,14 @@ func (l *logStream) put(f *LogFrame) error {
 	return l.err
 }
 
+// callFor returns what connects to another agent that is to be asked for a path.
+func (s *Server) callFor(path string) func(context.Context, int) (net.Conn, error) {
+	if strings.HasPrefix(path, "/v1/logs?") {
+		return s.cfg.CallToRead
+	}
+	return s.cfg.Call
+}
+
 // followLogs streams what workers write until the client or the job ends. The connection counts
 // as idle, and is closed where there is no room for others, unless an agent of the job gathers.
 func (s *Server) followLogs(w http.ResponseWriter, r *http.Request) {
@@ -269,7 +279,8 @@ func (s *Server) followLogs(w http.ResponseWriter, r *http.Request) {
 	}
 	if whole {
 		defer s.following.Add(-1)
-		if s.following.Add(1) > maxFollowing {
+		hosts := max(1, len(s.otherRanks(r.Context())))
+		if s.following.Add(1) > min(maxFollowing, max(minFollowing, int64(maxFollowed/hosts))) {
 			write(w, busy("too many follow the logs of this job"))
 			return
 		}
@@ -415,7 +426,11 @@ func (l *logStream) job(ctx context.Context, cancel context.CancelFunc) error {
 func (l *logStream) other(ctx context.Context, rank, round, lines int) {
 	q := l.q
 	q.HostOnly, q.Round, q.Lines = true, round, lines
-	if err := FollowHost(ctx, l.s.cfg.Call, rank, q, l.put); err != nil && ctx.Err() == nil {
+	if !l.s.dialing.wait(ctx) {
+		_ = l.put(&LogFrame{Kind: "gone", Rank: rank, Why: "too many follow the logs of this job; try again later"})
+		return
+	}
+	if err := FollowHost(ctx, l.s.cfg.CallToRead, rank, q, l.put); err != nil && ctx.Err() == nil {
 		_ = l.put(&LogFrame{Kind: "gone", Rank: rank, Why: err.Error()})
 	}
 }

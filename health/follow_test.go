@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -295,6 +297,62 @@ func TestEndAwaitsGatherer(t *testing.T) {
 	gather(true).Close()
 	if err := <-ended; err != nil {
 		t.Error(err)
+	}
+}
+
+// However many follow the logs of a large job at an address that all can read, few of them are let
+// in, their calls begin one after the other, and all are such as leave room for what is asked at
+// the socket.
+func TestFollowersAreLimited(t *testing.T) {
+	const hosts = 300
+	members, _ := job(t, 4)
+	m := members[1]
+	m.set(func(f *fake) {
+		for i := 4; i < hosts; i++ {
+			f.state.Hosts = append(f.state.Hosts, health.Host{GroupRank: i})
+		}
+	})
+	var calls, others atomic.Int64
+	silent := func(context.Context, int) (net.Conn, error) {
+		calls.Add(1)
+		ours, theirs := net.Pipe()
+		t.Cleanup(func() { theirs.Close() })
+		go func() { _, _ = io.Copy(io.Discard, theirs) }()
+		return ours, nil
+	}
+	none := func(context.Context, int) (net.Conn, error) { // it is asked how its host is
+		others.Add(1)
+		return nil, errors.New("none")
+	}
+	began := time.Now()
+	s, _ := serve(t, m.fake, func(c *health.Config) { c.Call, c.CallToRead, c.Logs = none, silent, m })
+	in, refused := 0, 0
+	for range 200 {
+		conn, err := net.Dial("tcp", s.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "GET /v1/logs?follow=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		switch {
+		case err != nil:
+			t.Fatal(err)
+		case answer.StatusCode == http.StatusOK:
+			in++
+		case answer.StatusCode == http.StatusServiceUnavailable:
+			refused++
+		}
+	}
+	if in != 4 || refused != 196 {
+		t.Errorf("%d are let in, %d refused", in, refused)
+	}
+	seconds := 2 + int64(time.Since(began)/time.Second)
+	if n, most := calls.Load(), 200*seconds; n == 0 || n > most {
+		t.Errorf("%d calls to read, want 1 to %d", n, most)
+	}
+	if n, most := others.Load(), 128*seconds; n > most {
+		t.Errorf("%d other calls, more than %d", n, most)
 	}
 }
 

@@ -61,7 +61,7 @@ func (s *Server) wholeJob(r *http.Request) bool {
 func (s *Server) ask(ctx context.Context, rank int, method, path string, limit time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
 	defer cancel()
-	conn, err := s.cfg.Call(ctx, rank)
+	conn, err := s.callFor(path)(ctx, rank)
 	if err != nil {
 		return nil, err
 	}

@@ -53,6 +53,13 @@ const (
 	paceLimit = 2 * time.Second // longer than MaxConns requests take
 )
 
+// The calls to other hosts that begin in a second for followers of their logs: each is work for the
+// host that holds the rendezvous. One follower of 1,000 hosts needs 4 s.
+const (
+	dialRate  = 200
+	dialLimit = 10 * time.Second
+)
+
 // Config is what a Server needs.
 type Config struct {
 	// Addr is where to listen: a port, "host:port" or "unix:/path". A bare port
@@ -73,6 +80,8 @@ type Config struct {
 	// Call. With it this Server is about the whole job, not only about this host. Its
 	// answers are those of a rendezvous.Caller.
 	Call func(ctx context.Context, groupRank int) (net.Conn, error)
+	// CallToRead is Call for who reads logs, whom anybody may be at an open address. Default Call.
+	CallToRead func(ctx context.Context, groupRank int) (net.Conn, error)
 	// Logs follows what this host's workers write, for /v1/logs?follow; nil: nobody can.
 	Logs Follower
 	// TokenFile names a file with a token that no other user can read. Clients that send the token
@@ -137,6 +146,7 @@ type Server struct {
 	following  atomic.Int64 // streams of the whole job
 	probes     *pacer       // of /healthz and /readyz, which a flood of others must not hold up
 	reading    *pacer       // of all others
+	dialing    *pacer       // of calls to follow other hosts' logs
 	searches   searcher     // in logs
 	token      string       // of Config.TokenFile; "" if there is none
 	looking    sync.Mutex   // while somebody asks for stacks
@@ -163,6 +173,9 @@ func Listen(cfg Config) (*Server, error) {
 	cfg.Refresh = cmp.Or(cfg.Refresh, defaultRefresh)
 	cfg.MaxConns = cmp.Or(cfg.MaxConns, defaultMaxConns)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.Default())
+	if cfg.CallToRead == nil {
+		cfg.CallToRead = cfg.Call
+	}
 	l := cfg.Listener
 	if l == nil {
 		var err error
@@ -174,7 +187,8 @@ func Listen(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger, hosts: hostsOf(l.Addr(), cfg.Addr, cfg.Names), patience: defaultPatience, token: token,
 		conns:   &conns{Listener: l, max: cfg.MaxConns},
 		probes:  &pacer{every: time.Second / probeRate, burst: burst, limit: paceLimit},
-		reading: &pacer{every: time.Second / readRate, burst: burst, limit: paceLimit}, searches: searcher{turn: make(chan struct{}, 1)},
+		reading: &pacer{every: time.Second / readRate, burst: burst, limit: paceLimit},
+		dialing: &pacer{every: time.Second / dialRate, burst: dialRate, limit: dialLimit}, searches: searcher{turn: make(chan struct{}, 1)},
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.state = &cache[*snapshot]{what: "the state of the job", fetch: s.fetchState, fresh: cfg.Refresh, log: s.log, life: s.life}

@@ -83,12 +83,12 @@ func (o *observed) observers(sink events.Sink, stdout io.Writer) []func(agent.Ev
 // the last, and what ends the first two. A job runs without them, too.
 func (o *observed) serve(host string, c *control, calls rendezvous.Caller) (at string, hangUp, stop func()) {
 	var ends []func()
-	var call func(context.Context, int) (net.Conn, error)
+	var call, toRead func(context.Context, int) (net.Conn, error)
 	if calls != nil {
-		call = calls.Call
+		call, toRead = calls.Call, calls.CallToRead
 	}
 	if addr := o.addr(); addr != "" {
-		s, end := o.begin(health.Config{Addr: addr, Names: o.cfg.Health.Names, TokenFile: o.cfg.Health.TokenFile, Look: c.Autopsy, Call: call})
+		s, end := o.begin(health.Config{Addr: addr, Names: o.cfg.Health.Names, TokenFile: o.cfg.Health.TokenFile, Look: c.Autopsy, Call: call, CallToRead: toRead})
 		if s != nil {
 			at = s.URL(host)
 		}
@@ -98,7 +98,7 @@ func (o *observed) serve(host string, c *control, calls rendezvous.Caller) (at s
 		if l, err := unixsock.ListenAgent(o.cfg.RunID); err != nil {
 			o.cfg.Logger.Warn("the job has no socket, so muster ps, stop and the like do not find it", "error", err)
 		} else {
-			_, end := o.begin(health.Config{Listener: l, Control: c, Call: call})
+			_, end := o.begin(health.Config{Listener: l, Control: c, Call: call, CallToRead: toRead})
 			ends = append(ends, end)
 		}
 	}

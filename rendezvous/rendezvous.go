@@ -190,7 +190,10 @@ type Handler interface {
 }
 
 // A CallError says why an agent cannot be called: it is one of torchrun, or is gone.
-type CallError struct{ Reason string }
+type CallError struct {
+	Reason string
+	Final  bool // it stays so for as long as the round lasts
+}
 
 func (e *CallError) Error() string { return e.Reason }
 
@@ -204,6 +207,9 @@ type Caller interface {
 	// Call connects to the agent with a group rank in the last round; the caller closes the
 	// connection. The error is a *CallError if that agent cannot be called, ErrNoCalls if none can.
 	Call(ctx context.Context, rank int) (net.Conn, error)
+	// CallToRead is Call for somebody who reads logs for as long as he likes. Such calls are
+	// refused sooner, so that there is room for others.
+	CallToRead(ctx context.Context, rank int) (net.Conn, error)
 	// Calls accepts the calls of other agents. It is to be called before Next, or no agent
 	// can call this one. Whoever accepts a connection closes it.
 	Calls() net.Listener

@@ -135,6 +135,9 @@ func (s *Server) Port() int {
 	return 0
 }
 
+// MaxConns returns how many connections the server may have, with others of its Limit.
+func (s *Server) MaxConns() int { return s.gate.limit.Max }
+
 // Refused returns how many connections were closed because of ServerConfig's Allow, Admit and Guard.
 func (s *Server) Refused() int64 { return s.gate.refused() }
 

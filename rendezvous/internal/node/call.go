@@ -19,6 +19,15 @@ const answerTime = 10 * time.Second
 
 // Call implements rendezvous.Caller.
 func (n *Node) Call(ctx context.Context, rank int) (net.Conn, error) {
+	return n.call(ctx, rank, false)
+}
+
+// CallToRead implements rendezvous.Caller.
+func (n *Node) CallToRead(ctx context.Context, rank int) (net.Conn, error) {
+	return n.call(ctx, rank, true)
+}
+
+func (n *Node) call(ctx context.Context, rank int, reader bool) (net.Conn, error) {
 	n.mu.Lock()
 	s, ok := n.protocol.(*session)
 	n.mu.Unlock()
@@ -29,9 +38,9 @@ func (n *Node) Call(ctx context.Context, rank int) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = server.Dial(ctx, conn, n.cfg.RunID, rank)
+	err = server.Dial(ctx, conn, n.cfg.RunID, rank, reader)
 	if refused, ok := errors.AsType[*server.RefusedError](err); ok {
-		err = &rendezvous.CallError{Reason: refused.Reason}
+		err = &rendezvous.CallError{Reason: refused.Reason, Final: refused.Final}
 	}
 	return conn, err
 }

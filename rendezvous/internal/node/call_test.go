@@ -7,10 +7,13 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/muster-run/muster/rendezvous"
+	"github.com/muster-run/muster/store/tcpstore"
 )
 
 // echo answers calls: it sends back what it reads up to a newline, with its name.
@@ -83,5 +86,107 @@ func TestCalls(t *testing.T) {
 	cancel(errors.New("enough"))
 	if _, err := ask(ctx, nodes[2], infos[0].Rank, "x"); err == nil {
 		t.Error("a call whose context has ended")
+	}
+}
+
+// Agents with a token, certificates or both call each other, those that do not hold the rendezvous
+// too.
+func TestCallsOfGuardedJob(t *testing.T) {
+	t.Parallel()
+	text := strings.Repeat("0123456789abcdef", 1<<16)
+	for _, job := range guardedJobs(t) {
+		t.Run(job.name, func(t *testing.T) {
+			endpoint := freeEndpoint(t)
+			nodes := make([]rendezvous.Handler, 3)
+			for i := range nodes {
+				nodes[i] = open(t, endpoint, 3, 3, fmt.Sprint("host", i), func(c *rendezvous.Spec) { job.secure(&c.Settings) })
+				l := nodes[i].(rendezvous.Caller).Calls()
+				defer l.Close()
+				go func() {
+					for {
+						conn, err := l.Accept()
+						if err != nil {
+							return
+						}
+						go func() {
+							defer conn.Close()
+							_, _ = io.Copy(conn, conn)
+						}()
+					}
+				}()
+			}
+			infos := meet(t, nodes...)
+			for i := range nodes {
+				for k := range nodes {
+					conn, err := nodes[i].(rendezvous.Caller).Call(t.Context(), infos[k].Rank)
+					if err != nil {
+						t.Fatalf("host%d calls host%d: %v", i, k, err)
+					}
+					_ = conn.SetDeadline(time.Now().Add(patience))
+					go func() { _, _ = io.WriteString(conn, text) }()
+					answer := make([]byte, len(text))
+					if _, err := io.ReadFull(conn, answer); err != nil || string(answer) != text {
+						t.Errorf("host%d calls host%d: another text, %v", i, k, err)
+					}
+					conn.Close()
+				}
+			}
+		})
+	}
+}
+
+// Thousands of calls of readers who never hang up are in the way of nobody: another host joins,
+// and agents reach each other.
+func TestCallsBesideRendezvous(t *testing.T) {
+	t.Parallel()
+	const each, conns = 250, 240
+	endpoint := freeEndpoint(t)
+	agent := func(i int) rendezvous.Handler {
+		h := open(t, endpoint, 4, 4, fmt.Sprint("host", i), func(c *rendezvous.Spec) {
+			c.Conns, c.Settings.IsHost = &tcpstore.Limit{Max: conns}, new(i == 0)
+		})
+		l := h.(rendezvous.Caller).Calls()
+		t.Cleanup(func() { l.Close() })
+		go echo(l, fmt.Sprint("host", i))
+		return h
+	}
+	nodes := []rendezvous.Handler{agent(0), agent(1), agent(2), agent(3)}
+	meet(t, nodes...)
+	ctx, hangUp := context.WithTimeout(t.Context(), patience)
+	defer hangUp()
+	var flood sync.WaitGroup
+	defer flood.Wait()
+	var open, refused atomic.Int64
+	full := make(chan struct{})
+	for i := range 12 {
+		flood.Go(func() {
+			for range each {
+				conn, err := nodes[i%3].(rendezvous.Caller).CallToRead(ctx, (i+1)%3)
+				if err == nil {
+					open.Add(1)
+					defer conn.Close()
+				} else if refused.Add(1) == 1 {
+					close(full)
+				}
+			}
+		})
+	}
+	<-full
+	if err := end(nodes[3].Leave); err != nil {
+		t.Fatal(err)
+	}
+	nodes[3] = agent(3)
+	for range 3 {
+		infos := meet(t, nodes...)
+		for i, info := range infos {
+			from := (i + 1) % len(nodes)
+			if answer, err := ask(ctx, nodes[from], info.Rank, "hello\n"); answer != fmt.Sprintf("host%d: hello\n", i) {
+				t.Errorf("host%d calls host%d: %q, %v", from, i, answer, err)
+			}
+		}
+	}
+	flood.Wait()
+	if open.Load() == 0 || open.Load()+refused.Load() != 12*each {
+		t.Errorf("%d open, %d refused", open.Load(), refused.Load())
 	}
 }

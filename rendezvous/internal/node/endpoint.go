@@ -28,6 +28,7 @@ const sessionName = "rendezvous"
 // is called in the server's Prepare.
 func Serve(s *tcpstore.Server, log *slog.Logger) *server.Server {
 	rdzv := server.New(s, log)
+	rdzv.LimitCalls(s.MaxConns())
 	s.HandleSession(callName, rdzv.ServeCall)
 	s.HandleSession(storeName, rdzv.ServeStore)
 	s.HandleSession(sessionName, rdzv.Serve)

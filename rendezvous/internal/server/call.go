@@ -20,8 +20,10 @@ import (
 const (
 	// ringTime is how long an agent has to answer.
 	ringTime = 10 * time.Second
-	// mostCalls is how many calls may be open.
-	mostCalls = 4096
+	// mostCalls is how many calls may be open; one of readersPart may be for a reader, whom
+	// anybody may be: they last for as long as those like, and must leave room for others.
+	mostCalls   = 4096
+	readersPart = 4
 	// callsQuiet is how long no call has begun where AwaitCalls returns, and callsLong how
 	// long those last that it does not wait for.
 	callsQuiet = 100 * time.Millisecond
@@ -30,10 +32,18 @@ const (
 
 // calls are those of a server.
 type calls struct {
-	mu      sync.Mutex           // guards the rest
-	open    map[uint64]time.Time // when they began, by number
-	last    time.Time            // when the last one did
+	most int // never changes once the server serves
+
+	mu      sync.Mutex          // guards the rest
+	open    map[uint64]openCall // by number
+	readers int                 // how many of them are for a reader
+	last    time.Time           // when the last of the others began
 	ringing map[uint64]chan<- answered
+}
+
+type openCall struct {
+	began  time.Time
+	reader bool
 }
 
 // An answered call has the connection of the agent that was called, and over is closed once
@@ -43,6 +53,10 @@ type answered struct {
 	conn net.Conn
 	over chan struct{}
 }
+
+// LimitCalls leaves half of the connections that the server may have to others than calls, each
+// of which has two. It is called before the server serves.
+func (s *Server) LimitCalls(conns int) { s.calls.most = min(mostCalls, conns/4) }
 
 // ServeCall serves one connection of an agent that calls another, or that answers.
 func (s *Server) ServeCall(conn net.Conn) {
@@ -65,7 +79,8 @@ func (s *Server) ServeCall(conn net.Conn) {
 func (s *Server) call(conn net.Conn, m *Message) {
 	callee, err := s.ring(m)
 	if err != nil {
-		_, _ = conn.Write((&Message{Type: Refused, Error: err.Error()}).Append(nil))
+		_, final := errors.AsType[finalError](err)
+		_, _ = conn.Write((&Message{Type: Refused, Error: err.Error(), Final: final}).Append(nil))
 		return
 	}
 	defer func() {
@@ -80,12 +95,36 @@ func (s *Server) call(conn net.Conn, m *Message) {
 		_ = end.SetDeadline(time.Time{})
 	}
 	go func() {
-		_, _ = io.Copy(callee.conn, conn)
+		pass(callee.conn, conn)
 		conn.Close()
 		callee.conn.Close()
 	}()
-	_, _ = io.Copy(conn, callee.conn)
+	pass(conn, callee.conn)
 }
+
+// pass passes on what src sends until either end is closed. Between two sockets io.Copy would have
+// a pipe: two more descriptors, and up to 1 MiB of what the pipes of all the user's processes may
+// have. The buffer of a call that says little stays small.
+func pass(dst io.Writer, src io.Reader) {
+	buf := make([]byte, 2<<10)
+	for {
+		n, err := src.Read(buf)
+		if n > 0 {
+			if _, failed := dst.Write(buf[:n]); failed != nil {
+				return
+			}
+		}
+		if err != nil {
+			return
+		}
+		if n == len(buf) && n < 32<<10 {
+			buf = make([]byte, 4*n)
+		}
+	}
+}
+
+// A finalError is of an agent that takes no calls for as long as the round lasts.
+type finalError struct{ error }
 
 // ring waits for the answer of the agent that is called.
 func (s *Server) ring(m *Message) (*answered, error) {
@@ -93,18 +132,12 @@ func (s *Server) ring(m *Message) (*answered, error) {
 	if l == nil {
 		return nil, fmt.Errorf("no rendezvous of run %.80q is held here", m.RunID)
 	}
-	c := &s.calls
 	id, answer := rand.Uint64(), make(chan answered, 1)
-	c.mu.Lock()
-	if len(c.open) == mostCalls {
-		c.mu.Unlock()
-		return nil, fmt.Errorf("%d calls between agents are open; try again later", mostCalls)
+	c := &s.calls
+	err := c.begin(id, m.Reader, answer)
+	if err != nil {
+		return nil, err
 	}
-	c.last = time.Now()
-	c.open[id] = c.last
-	c.ringing[id] = answer
-	c.mu.Unlock()
-	var err error
 	l.do(func(r *Rendezvous, _ time.Time) { err = r.ring(m, id) })
 	if err == nil {
 		timer := time.NewTimer(ringTime)
@@ -128,15 +161,39 @@ func (s *Server) ring(m *Message) (*answered, error) {
 	}
 }
 
+// begin counts a call, until hangUp. The error says why there is no room for it.
+func (c *calls) begin(id uint64, reader bool, answer chan<- answered) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	switch {
+	case len(c.open) >= c.most:
+		return fmt.Errorf("%d calls between agents are open; try again later", c.most)
+	case !reader:
+		c.last = now
+	case c.readers >= c.most/readersPart:
+		return fmt.Errorf("%d calls between agents are open for readers of logs; try again later", c.readers)
+	default:
+		c.readers++
+	}
+	c.open[id] = openCall{now, reader}
+	c.ringing[id] = answer
+	return nil
+}
+
 // hangUp forgets a call.
 func (s *Server) hangUp(id uint64) {
-	s.calls.mu.Lock()
-	delete(s.calls.open, id)
-	s.calls.mu.Unlock()
+	c := &s.calls
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.open[id].reader {
+		c.readers--
+	}
+	delete(c.open, id)
 }
 
 // AwaitCalls lets calls end that have just begun, or until done is closed: where all agents are
-// asked to stop, the one that holds the rendezvous has others to pass that on to.
+// asked to stop, the one that holds the rendezvous has others to pass that on to. Readers are none.
 func (s *Server) AwaitCalls(done <-chan struct{}) {
 	for wait := s.calls.quiet(); wait > 0; wait = s.calls.quiet() {
 		select {
@@ -151,8 +208,8 @@ func (s *Server) AwaitCalls(done <-chan struct{}) {
 func (c *calls) quiet() time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, began := range c.open {
-		if time.Since(began) < callsLong {
+	for _, call := range c.open {
+		if !call.reader && time.Since(call.began) < callsLong {
 			return callsQuiet / 10
 		}
 	}
@@ -188,11 +245,11 @@ func (r *Rendezvous) ring(m *Message, id uint64) error {
 		}
 		switch s := r.nodes[node]; {
 		case s == nil && r.last.hostNames[node] == "":
-			return fmt.Errorf("group rank %d is an agent of torchrun, which takes no calls", rank)
+			return finalError{fmt.Errorf("group rank %d is an agent of torchrun, which takes no calls", rank)}
 		case s == nil:
 			return fmt.Errorf("host %s, group rank %d, is gone", r.last.hostNames[node], rank)
 		case !s.hello.Calls:
-			return fmt.Errorf("the agent on host %s takes no calls: it is of an older release", s.hello.Host)
+			return finalError{fmt.Errorf("the agent on host %s takes no calls: it is of an older release", s.hello.Host)}
 		default:
 			r.send(s, &Message{Type: Ring, Call: id})
 			return nil
@@ -210,9 +267,9 @@ func (r *Rendezvous) knows(o origin) (known bool) {
 }
 
 // Dial calls the agent with a rank in a run's last round on conn, a connection to ServeCall.
-// Once it has answered, conn leads to it.
-func Dial(ctx context.Context, conn net.Conn, runID string, rank int) error {
-	return connect(ctx, conn, &Message{Type: Call, Greeting: Greeting{RunID: runID}, Rank: rank})
+// Once it has answered, conn leads to it. With reader it is refused sooner.
+func Dial(ctx context.Context, conn net.Conn, runID string, rank int, reader bool) error {
+	return connect(ctx, conn, &Message{Type: Call, Greeting: Greeting{RunID: runID}, Rank: rank, Reader: reader})
 }
 
 // Take answers a call on conn, a connection to ServeCall. conn then leads to who called.
@@ -233,7 +290,7 @@ func connect(ctx context.Context, conn net.Conn, m *Message) error {
 	case err == nil && answer.Type == Refused && answer.Over:
 		err = store.ErrClosed
 	case err == nil && answer.Type == Refused:
-		err = &RefusedError{answer.Error}
+		err = &RefusedError{answer.Error, answer.Final}
 	case err == nil && answer.Type != Welcome:
 		err = fmt.Errorf("the rendezvous answered %.40q, want %q", answer.Type, Welcome)
 	}

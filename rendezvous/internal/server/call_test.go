@@ -1,11 +1,13 @@
 package server_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -57,7 +59,7 @@ func (l *callLab) dial() net.Conn {
 // call calls a rank, and returns the connection or why there is none.
 func (l *callLab) call(runID string, rank int) (net.Conn, error) {
 	conn := l.dial()
-	return conn, server.Dial(l.t.Context(), conn, runID, rank)
+	return conn, server.Dial(l.t.Context(), conn, runID, rank, false)
 }
 
 // What one agent writes the other reads, both ways, until one of them hangs up.
@@ -119,7 +121,7 @@ func TestCallIsRefused(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := server.Dial(ctx, l.dial(), "job1", 0); err != context.DeadlineExceeded {
+		if err := server.Dial(ctx, l.dial(), "job1", 0, false); err != context.DeadlineExceeded {
 			t.Errorf("with a limit: %v", err)
 		}
 		for _, text := range []string{"", "x", "\x00\x00\x00\x02{}", "\xff\xff\xff\xff"} { // no call
@@ -130,6 +132,123 @@ func TestCallIsRefused(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Readers leave room for others, calls leave room for the rendezvous, and those that end make
+// room; who is refused for that may try again, and who calls an agent of torchrun may not.
+func TestCallsAreLimited(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newCallLab(t)
+		l.s.LimitCalls(32) // 8 calls, 2 of them for readers
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		l.all.Go(func() {
+			for {
+				select {
+				case id := <-l.rings:
+					_ = server.Take(ctx, l.dial(), id)
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+		call := func(reader bool) (net.Conn, string) {
+			conn := l.dial()
+			err := server.Dial(ctx, conn, "job1", 0, reader)
+			var refused *server.RefusedError
+			if errors.As(err, &refused) && !refused.Final {
+				return nil, refused.Reason
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			return conn, ""
+		}
+		readers, others := [10]net.Conn{}, [8]net.Conn{}
+		for i := range readers {
+			var why string
+			if readers[i], why = call(true); (i < 2) != (why == "") || i >= 2 && why != "2 calls between agents are open for readers of logs; try again later" {
+				t.Errorf("reader %d: %q", i, why)
+			}
+		}
+		began := time.Now()
+		if l.s.AwaitCalls(ctx.Done()); time.Since(began) > 0 {
+			t.Errorf("the end waits %v for readers", time.Since(began))
+		}
+		for i := range others {
+			var why string
+			if others[i], why = call(false); (i < 6) != (why == "") || i >= 6 && why != "8 calls between agents are open; try again later" {
+				t.Errorf("call %d: %q", i, why)
+			}
+		}
+		readers[0].Close()
+		others[0].Close()
+		synctest.Wait()
+		for _, reader := range []bool{true, false} {
+			if _, why := call(reader); why != "" {
+				t.Errorf("reader %v, when one has ended: %q", reader, why)
+			}
+		}
+	})
+}
+
+// Calls cost two descriptors each and no pipes, of which the user's other processes have need.
+func TestCallsTakeNoPipes(t *testing.T) {
+	l := newCallLab(t)
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	dial := func() net.Conn {
+		conn, err := net.Dial("tcp", tcp.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		served, err := tcp.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.all.Go(func() { l.s.ServeCall(served) })
+		return conn
+	}
+	pipes := func() (n int) {
+		files, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Skip(err)
+		}
+		for _, f := range files {
+			if target, _ := os.Readlink("/proc/self/fd/" + f.Name()); strings.HasPrefix(target, "pipe:") {
+				n++
+			}
+		}
+		return n
+	}
+	before := pipes()
+	answered := make(chan net.Conn, 1)
+	l.all.Go(func() {
+		conn := dial()
+		if err := server.Take(context.Background(), conn, <-l.rings); err != nil {
+			t.Errorf("Take: %v", err)
+		}
+		answered <- conn
+	})
+	caller := dial()
+	if err := server.Dial(t.Context(), caller, "job1", 0, false); err != nil {
+		t.Fatal(err)
+	}
+	callee := <-answered
+	text := bytes.Repeat([]byte("0123456789abcdef"), 1<<16) // it fills buffers of all sizes
+	for _, way := range [][2]net.Conn{{caller, callee}, {callee, caller}} {
+		l.all.Go(func() { _, _ = way[0].Write(text) })
+		got := make([]byte, len(text))
+		if _, err := io.ReadFull(way[1], got); err != nil || !bytes.Equal(got, text) {
+			t.Errorf("another text arrives, %v", err)
+		}
+	}
+	if n := pipes(); n != before {
+		t.Errorf("%d ends of pipes, %d before the call", n, before)
+	}
 }
 
 // A server that ends waits for calls that have just begun, and not for those that last.

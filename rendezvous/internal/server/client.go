@@ -12,8 +12,12 @@ import (
 	"time"
 )
 
-// A RefusedError is what the rendezvous had against a node.
-type RefusedError struct{ Reason string }
+// A RefusedError is what the rendezvous had against a node, or why it does not connect a call;
+// that is Final if it stays so for as long as the round lasts.
+type RefusedError struct {
+	Reason string
+	Final  bool
+}
 
 func (e *RefusedError) Error() string { return "refused by the rendezvous: " + e.Reason }
 
@@ -78,7 +82,7 @@ func (c *Client) greet(hello *Message) (*Message, error) {
 	case err != nil:
 		return nil, err
 	case m.Type == Refused:
-		return nil, &RefusedError{m.Error}
+		return nil, &RefusedError{Reason: m.Error}
 	case m.Type != Welcome:
 		return nil, fmt.Errorf("the rendezvous answered %.40q, want %q", m.Type, Welcome)
 	}

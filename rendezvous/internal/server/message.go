@@ -103,12 +103,14 @@ type Message struct {
 	Addr string `json:"addr,omitempty"`
 	Port int    `json:"port,omitempty"`
 
-	Call uint64 `json:"call,omitempty"` // Ring, Answer: the call's number
-	Wish *Wish  `json:"wish,omitempty"` // Hello, Size
+	Call   uint64 `json:"call,omitempty"`   // Ring, Answer: the call's number
+	Reader bool   `json:"reader,omitempty"` // Call: for somebody who reads logs
+	Wish   *Wish  `json:"wish,omitempty"`   // Hello, Size
 
 	Redundant bool                `json:"redundant,omitempty"` // Closed, Spare: the node was, or is, a spare
 	Error     string              `json:"error,omitempty"`     // Refused, Size
 	Over      bool                `json:"over,omitempty"`      // Refused, of a Store: there is none of that round any more
+	Final     bool                `json:"final,omitempty"`     // Refused, of a Call: it stays so in this round
 	Waiting   *rendezvous.Waiting `json:"waiting,omitempty"`   // Status
 
 	origin origin // Hello; set by the server
