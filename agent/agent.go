@@ -488,7 +488,7 @@ func (a *Agent) startWorkers(at *attempt) error {
 	group, err := a.cfg.Start(cfg)
 	started := WorkersStarted{Step: Step{at.began, err}, Live: a.live != nil}
 	if err == nil { // else group may be a nil *process.Group
-		at.group, at.parts, started.PIDs = group, &parts{of: map[int]*logs.Part{}}, group.PIDs()
+		at.group, at.parts, started.PIDs = group, &parts{of: map[int]roundPart{}}, group.PIDs()
 		a.published.part(at, nil)
 		a.published.ran(at)
 	}

@@ -67,7 +67,13 @@ const keptAttempts, keptParts = 8, 16
 // parts are those of a team's logs that are of each round. The lock of published guards them.
 type parts struct {
 	last *logs.Part
-	of   map[int]*logs.Part
+	of   map[int]roundPart
+}
+
+// A roundPart is the part of a round, in which this node had a group rank.
+type roundPart struct {
+	*logs.Part
+	groupRank int
 }
 
 // part publishes which part of the workers' logs is of a round. Where workers live on it begins
@@ -77,15 +83,15 @@ func (p *published) part(at *attempt, ranks map[int]int) {
 	defer p.mu.Unlock()
 	t, round := at.parts, at.round.Round
 	switch {
-	case t.of[round] != nil:
+	case t.of[round].Part != nil:
 		return
 	case t.last == nil:
 		t.last = at.logs.Part()
 	default:
 		t.last = t.last.Next(ranks)
 	}
-	t.of[round] = t.last
-	maps.DeleteFunc(t.of, func(r int, _ *logs.Part) bool { return r < round-keptParts })
+	t.of[round] = roundPart{t.last, at.round.Rank}
+	maps.DeleteFunc(t.of, func(r int, _ roundPart) bool { return r < round-keptParts })
 	p.turn()
 }
 
@@ -103,13 +109,13 @@ func (p *published) known(yield func(*attempt) bool) {
 }
 
 // inRound is the attempt whose workers ran in a round, and which part of their logs that is.
-func (p *published) inRound(round int) (*attempt, *logs.Part) {
+func (p *published) inRound(round int) (*attempt, roundPart) {
 	for at := range p.known {
-		if part := at.parts.of[round]; part != nil {
+		if part := at.parts.of[round]; part.Part != nil {
 			return at, part
 		}
 	}
-	return nil, nil
+	return nil, roundPart{}
 }
 
 // after is the first attempt with other log files than those of one, the last attempt if that is
@@ -153,18 +159,20 @@ func (p *published) turn() {
 
 // FollowLogs calls emit with what this host's workers write to files: of the attempt that runs
 // or ran last and of those after it, or only of that in a round if round is not negative. begin
-// is called before the first line of each, with the name of its directory. FollowLogs returns nil when there is nothing more to
-// come, or an error of ctx, begin or emit. It may be called concurrently, also before and after
-// Run; a slow emit holds nobody up.
-func (a *Agent) FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int, begin func(round int, attempt string) error, emit func(*logs.Chunk) error) error {
+// is called before the first line of each, with the round, this node's group rank in it, and the
+// name of its directory. FollowLogs returns nil when there is nothing more to come, or an error of
+// ctx, begin or emit. It may be called concurrently, also before and after Run; a slow emit holds
+// nobody up.
+func (a *Agent) FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int, begin func(round, groupRank int, attempt string) error, emit func(*logs.Chunk) error) error {
 	p := &a.published
 	var last *attempt
 	for {
 		p.mu.Lock()
 		at, over := p.at, p.over
 		passed := round >= 0 && at != nil && (at.round.Round > round || last != nil)
-		if cfg.Part = nil; round >= 0 {
-			at, cfg.Part = p.inRound(round)
+		var part roundPart
+		if round >= 0 {
+			at, part = p.inRound(round)
 		} else {
 			at = p.after(last)
 		}
@@ -177,11 +185,11 @@ func (a *Agent) FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int
 		switch {
 		case ready:
 			last = at
-			of := at.round.Round
-			if round >= 0 {
-				of = round
+			of, groupRank := at.round.Round, at.round.Rank
+			if cfg.Part = part.Part; round >= 0 {
+				of, groupRank = round, part.groupRank
 			}
-			if err := begin(of, filepath.Base(at.logs.Dir())); err != nil {
+			if err := begin(of, groupRank, filepath.Base(at.logs.Dir())); err != nil {
 				return err
 			}
 			if err := at.logs.Follow(ctx, cfg, emit); err != nil {

@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/http10"
-	"github.com/muster-run/muster/internal/sleep"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/rendezvous"
@@ -26,7 +25,7 @@ import (
 
 // A Follower follows what the workers of a host write: an agent.Agent.
 type Follower interface {
-	FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int, begin func(round int, attempt string) error, emit func(*logs.Chunk) error) error
+	FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int, begin func(round, groupRank int, attempt string) error, emit func(*logs.Chunk) error) error
 }
 
 // A LogFrame is one part of the answer to /v1/logs?follow. In the answer it is a line of words,
@@ -311,9 +310,9 @@ func (s *Server) followLogs(w http.ResponseWriter, r *http.Request) {
 // own streams what the workers of this host write.
 func (l *logStream) own(ctx context.Context) error {
 	snap, _ := l.s.state.get(ctx, l.s.patience)
-	host := Host{GroupRank: -1}
+	host := ""
 	if snap != nil {
-		host = snap.source.Host
+		host = snap.source.Host.Name
 	}
 	round := -1
 	cfg := logs.FollowConfig{
@@ -324,7 +323,7 @@ func (l *logStream) own(ctx context.Context) error {
 			return at, ok && round == l.q.Round
 		},
 	}
-	return l.s.cfg.Logs.FollowLogs(ctx, cfg, l.q.Round, func(r int, attempt string) error {
+	return l.s.cfg.Logs.FollowLogs(ctx, cfg, l.q.Round, func(r, groupRank int, attempt string) error {
 		round = r
 		if l.rounds != nil {
 			select {
@@ -333,7 +332,7 @@ func (l *logStream) own(ctx context.Context) error {
 				return context.Cause(ctx)
 			}
 		}
-		return l.put(&LogFrame{Kind: "attempt", Round: r, Rank: host.GroupRank, Host: host.Name, Attempt: attempt})
+		return l.put(&LogFrame{Kind: "attempt", Round: r, Rank: groupRank, Host: host, Attempt: attempt})
 	}, func(c *logs.Chunk) error {
 		return l.put(&LogFrame{Kind: kindOf(c.Stderr), Round: round, Rank: c.Worker.Rank, Offset: c.Offset, Lost: c.Lost, Size: c.Size, Data: c.Data})
 	})
@@ -430,43 +429,51 @@ func (l *logStream) other(ctx context.Context, rank, round, lines int) {
 		_ = l.put(&LogFrame{Kind: "gone", Rank: rank, Why: "too many follow the logs of this job; try again later"})
 		return
 	}
-	if err := FollowHost(ctx, l.s.cfg.CallToRead, rank, q, l.put); err != nil && ctx.Err() == nil {
+	if err := FollowHost(ctx, l.s.cfg.CallToRead, rank, q, nil, l.put); err != nil && ctx.Err() == nil {
 		_ = l.put(&LogFrame{Kind: "gone", Rank: rank, Why: err.Error()})
 	}
 }
 
-// attempts is how often in a row FollowHost calls a host that it has not reached yet, or that
-// cannot be called.
-const attempts = 3
+const (
+	// attempts is how often in a row FollowHost calls a host before it says that it does not
+	// reach it, or gives it up.
+	attempts = 3
+	// mostPause is the longest time between two calls; a host that ends waits for longer.
+	mostPause = gatherBegins / 2
+)
 
 // FollowHost asks the agent with a group rank for a stream of its host's logs, over call, and
-// emits its frames. It ends with the stream, or with the round. A connection that breaks is
-// said, by a frame gone, and made again; the stream goes on where it broke off. The error is
-// ctx's, emit's, or says why the host cannot be reached, and how much of what it has written is missing.
-func FollowHost(ctx context.Context, call func(context.Context, int) (net.Conn, error), rank int, q LogQuery, emit func(*LogFrame) error) error {
+// emits its frames. It ends with the stream, or with the round. A connection that breaks is made
+// again, and the stream goes on where it broke off. Where that takes more than a moment, a frame
+// gone says so. A host that has not answered yet is called until over is closed, and a few times
+// more; nil means that it is. The error is ctx's, emit's, or says why the host cannot be reached,
+// and how much of what it has written is missing.
+func FollowHost(ctx context.Context, call func(context.Context, int) (net.Conn, error), rank int, q LogQuery, over <-chan struct{}, emit func(*LogFrame) error) error {
 	h := &hostStream{call: call, rank: rank, q: q, at: map[string]int64{}, size: map[string]int64{}, emit: emit}
 	h.q.Sizes = true
-	for tries := 1; ; tries++ {
+	for ; ; h.failed++ {
 		err := h.pass(ctx)
 		status, refused := errors.AsType[*http10.StatusError](err)
 		refused = refused && status.Status != strconv.Itoa(http.StatusServiceUnavailable)
-		_, gone := errors.AsType[*rendezvous.CallError](err)
-		if h.reached > 0 && !gone {
-			tries = 0
-		}
+		why, gone := errors.AsType[*rendezvous.CallError](err)
 		switch {
 		case err == nil && h.q.Gather && !h.q.Taken:
-			h.q.Taken = true
+			h.q.Taken, h.failed = true, -1
 			continue
-		case err == nil, h.q.Taken:
+		case err == nil:
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case h.emitting != nil:
 			return h.emitting
-		case refused, q.Once, tries >= attempts:
+		case refused, gone && why.Final, q.Once:
 			return h.missing(err)
-		case h.reached > 0:
+		case h.failed+1 < attempts:
+		case h.q.Taken:
+			return nil // all lines are here
+		case over == nil && (gone || h.host == ""):
+			return h.missing(err)
+		case h.failed+1 == attempts:
 			if err := emit(&LogFrame{Kind: "gone", Rank: rank, Why: err.Error()}); err != nil {
 				return err
 			}
@@ -476,8 +483,13 @@ func FollowHost(ctx context.Context, call func(context.Context, int) (net.Conn, 
 			from = append(from, key+":"+strconv.FormatInt(offset, 10))
 		}
 		h.q.From = strings.Join(from, ",")
-		if err := sleep.For(ctx, othersFresh); err != nil {
-			return err
+		h.missed = true
+		select {
+		case <-time.After(min(time.Duration(max(1, h.failed+2-attempts))*othersFresh, mostPause)):
+		case <-over: // and what this host has written is still there
+			over, h.failed = nil, -1
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		}
 	}
 }
@@ -489,8 +501,9 @@ type hostStream struct {
 	q        LogQuery
 	at       map[string]int64 // where each stream goes on
 	size     map[string]int64 // how long each is, as far as that was told
-	reached  int              // how often the host has answered
-	host     string           // its name
+	failed   int              // how many calls before this one have failed since the last frame
+	missed   bool             // one has
+	host     string           // its name; "" before the first frame
 	emit     func(*LogFrame) error
 	emitting error // its error
 }
@@ -498,7 +511,7 @@ type hostStream struct {
 // missing adds to the end of a stream what will not come. Nobody but the host knows what it wrote
 // after it was heard last.
 func (h *hostStream) missing(err error) error {
-	if h.reached == 0 {
+	if h.host == "" {
 		return err
 	}
 	n := int64(0)
@@ -522,9 +535,11 @@ func (h *hostStream) pass(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	h.reached++
 	left := &rendezvous.CallError{Reason: fmt.Sprintf("host %s has left the job, or has no more of its lines", h.host)}
-	for f, again := (LogFrame{}), h.host == "" || h.q.Taken; ; {
+	if h.host == "" {
+		left.Reason = "it has left the job: another host has its rank"
+	}
+	for f, again := (LogFrame{}), h.host == "" && !h.missed || h.q.Taken; ; {
 		if err := ReadLogFrame(in, &f); err == io.EOF {
 			return io.ErrUnexpectedEOF
 		} else if err != nil {
@@ -543,10 +558,10 @@ func (h *hostStream) pass(ctx context.Context) error {
 			if h.q.Round >= 0 && f.Round != h.q.Round {
 				return nil // of a later round, in which it may be another host
 			}
-			if h.host != "" && f.Host != h.host {
+			if h.host != "" && f.Host != h.host || h.q.Round >= 0 && f.Rank != h.rank {
 				return left
 			}
-			h.q.Round, h.host, again = f.Round, f.Host, true
+			h.q.Round, h.host, h.failed, again = f.Round, f.Host, 0, true
 		case "out", "err":
 			key := streamKey(f.Kind, f.Rank)
 			h.size[key] = f.Size

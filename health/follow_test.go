@@ -25,12 +25,12 @@ import (
 )
 
 // FollowLogs emits two lines of the member's first rank, the second one when it may go on.
-func (m *member) FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int, begin func(int, string) error, emit func(*logs.Chunk) error) error {
+func (m *member) FollowLogs(ctx context.Context, cfg logs.FollowConfig, round int, begin func(int, int, string) error, emit func(*logs.Chunk) error) error {
 	w := logs.Worker{Rank: 2 * m.rank}
 	if !cfg.Want(w) {
 		return nil
 	}
-	if err := begin(max(round, 0), "attempt_0"); err != nil {
+	if err := begin(max(round, 0), m.rank, "attempt_0"); err != nil {
 		return err
 	}
 	text := []byte(fmt.Sprintf("first of %d\nsecond of %d\n", w.Rank, w.Rank))
@@ -122,7 +122,7 @@ func TestFollowLogs(t *testing.T) {
 		conn.Close()
 	}
 	mu.Unlock()
-	if got := frames(t, live, 2); !strings.HasPrefix(got[1], "gone 0 3 ") || got[0] != "attempt 0 3 n3attempt_0 0" {
+	if got := frames(t, live, 1); got[0] != "attempt 0 3 n3attempt_0 0" {
 		t.Errorf("cut off: %q", got)
 	}
 	for _, rank := range []int{0, 3, 1} {
@@ -168,8 +168,8 @@ func FuzzReadLogFrame(f *testing.F) {
 // A chatty follower goes on for a moment after its reader is gone.
 type chatty struct{ *member }
 
-func (c chatty) FollowLogs(ctx context.Context, _ logs.FollowConfig, round int, begin func(int, string) error, emit func(*logs.Chunk) error) error {
-	err := begin(max(round, 0), "attempt_0")
+func (c chatty) FollowLogs(ctx context.Context, _ logs.FollowConfig, round int, begin func(int, int, string) error, emit func(*logs.Chunk) error) error {
+	err := begin(max(round, 0), c.rank, "attempt_0")
 	for err == nil {
 		err = emit(&logs.Chunk{Worker: logs.Worker{Rank: 2 * c.rank}, Data: bytes.Repeat([]byte("line\n"), 10_000)})
 	}
@@ -190,7 +190,7 @@ func TestFollowedHostLeaves(t *testing.T) {
 	}
 	q := health.LogQuery{Stdout: true, Lines: -1, HostOnly: true}
 	lines := 0
-	err := health.FollowHost(t.Context(), next, 3, q, func(f *health.LogFrame) error {
+	err := health.FollowHost(t.Context(), next, 3, q, nil, func(f *health.LogFrame) error {
 		if f.Kind == "out" {
 			lines++
 			conn.Close()
@@ -219,7 +219,7 @@ func TestFollowedHostIsCutOff(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var got []string
-		err := health.FollowHost(t.Context(), call, 3, health.LogQuery{Stdout: true, Lines: -1, HostOnly: true}, func(f *health.LogFrame) error {
+		err := health.FollowHost(t.Context(), call, 3, health.LogQuery{Stdout: true, Lines: -1, HostOnly: true}, nil, func(f *health.LogFrame) error {
 			got = append(got, f.Kind+" "+string(f.Data))
 			return nil
 		})
@@ -227,6 +227,75 @@ func TestFollowedHostIsCutOff(t *testing.T) {
 			t.Errorf("%v after %q", err, got)
 		}
 	})
+}
+
+// While the round lasts, a host that cannot be reached for a while is asked again, and said once
+// to be missing; but not one that is sure to take no calls.
+func TestFollowedHostIsAway(t *testing.T) {
+	later, never := &rendezvous.CallError{Reason: "try again later"}, &rendezvous.CallError{Reason: "torchrun", Final: true}
+	const head = "HTTP/1.0 200 OK\r\n\r\n"
+	lines, none, others := head+"attempt 4 3 n3 attempt_0\nout 4 6 0 0 5\nline\nend\n", head+"end\n", head+"attempt 4 2 n3 attempt_0\nout 4 4 0 0 5\nline\nend\n"
+	for _, tt := range []struct {
+		name    string
+		away    int   // calls that fail
+		err     error // of these
+		answers []string
+		over    time.Duration // when the round is over
+		took    time.Duration
+		frames  string
+		want    string // the error
+	}{
+		{"not at all", 0, nil, []string{lines, none}, time.Hour, 0, "attempt 3, out 6", ""},
+		{"for a moment", 2, later, []string{lines, none}, time.Hour, 2 * time.Second, "attempt 3, out 6", ""},
+		{"for long", 30, later, []string{lines, none}, time.Hour, 132 * time.Second, "gone 3, attempt 3, out 6", ""},
+		{"as the round ends", 30, later, []string{lines, none}, 4 * time.Minute, 132 * time.Second, "gone 3, attempt 3, out 6", ""},
+		{"until the round is over", 30, later, []string{lines, none}, 126*time.Second + time.Second/2, 127*time.Second + time.Second/2, "gone 3, attempt 3, out 6", ""},
+		{"for good", 1000, later, nil, time.Minute, time.Minute + 2*time.Second, "gone 3", "try again later"},
+		{"for good, of torchrun", 1000, never, nil, time.Hour, 0, "", "torchrun"},
+		{"and another has its rank", 0, nil, []string{others, others, others, others, others, others, others}, 3500 * time.Millisecond, 5500 * time.Millisecond, "gone 3", "another host has its rank"},
+		{"and another has its rank, without lines", 1, later, []string{none, none, none, none, none}, 1500 * time.Millisecond, 3500 * time.Millisecond, "", "another host has its rank"},
+		{"when it is told that all has come", 0, nil, []string{lines, "", "", none}, time.Hour, 2 * time.Second, "attempt 3, out 6", ""},
+		{"and never told", 0, nil, []string{lines, "", "", "", ""}, time.Hour, 2 * time.Second, "attempt 3, out 6", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var answering sync.WaitGroup
+				defer answering.Wait()
+				away, answers := tt.away, tt.answers
+				call := func(context.Context, int) (net.Conn, error) {
+					if away > 0 {
+						away--
+						return nil, tt.err
+					}
+					ours, theirs := net.Pipe()
+					answer := answers[0]
+					answers = answers[1:]
+					answering.Go(func() {
+						defer theirs.Close()
+						if _, err := http.ReadRequest(bufio.NewReader(theirs)); err == nil {
+							_, _ = io.WriteString(theirs, answer)
+						}
+					})
+					return ours, nil
+				}
+				over := make(chan struct{})
+				defer time.AfterFunc(tt.over, func() { close(over) }).Stop()
+				var got []string
+				began := time.Now()
+				q := health.LogQuery{Stdout: true, Gather: true, Lines: -1, Round: 4, HostOnly: true}
+				err := health.FollowHost(t.Context(), call, 3, q, over, func(f *health.LogFrame) error {
+					got = append(got, fmt.Sprintf("%s %d", f.Kind, f.Rank))
+					return nil
+				})
+				if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+					t.Errorf("error %v, want %q", err, tt.want)
+				}
+				if frames := strings.Join(got, ", "); frames != tt.frames || time.Since(began) != tt.took {
+					t.Errorf("%q after %v, want %q after %v", frames, time.Since(began), tt.frames, tt.took)
+				}
+			})
+		})
+	}
 }
 
 // A reader that goes away, as on Ctrl-C, does no harm, and one at an address that all can read

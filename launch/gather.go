@@ -44,6 +44,7 @@ type gatheredRound struct {
 	moved   atomic.Int64 // bytes
 	streams sync.WaitGroup
 	cancel  context.CancelFunc
+	over    chan struct{} // closed when the round is
 
 	mu      sync.Mutex // guards the rest
 	attempt string     // its name; "" before its first line
@@ -66,7 +67,7 @@ func (g *gathering) Observe(e agent.Event) {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &gatheredRound{Gather: g.run.Gather(e.Ranks.WorldSize), of: g, round: e.Round.Round, cancel: cancel}
+	r := &gatheredRound{Gather: g.run.Gather(e.Ranks.WorldSize), of: g, round: e.Round.Round, cancel: cancel, over: make(chan struct{})}
 	g.last = r
 	r.streams.Go(func() { r.own(ctx) })
 	for rank := range e.Round.WorldSize {
@@ -116,7 +117,7 @@ func (r *gatheredRound) put(host string, c *logs.Chunk) error {
 // own gathers the lines of this host.
 func (r *gatheredRound) own(ctx context.Context) {
 	cfg := logs.FollowConfig{Stdout: true, Stderr: true, Teed: true, Lines: -1}
-	err := r.of.agent.FollowLogs(ctx, cfg, r.round, func(_ int, attempt string) error {
+	err := r.of.agent.FollowLogs(ctx, cfg, r.round, func(_, _ int, attempt string) error {
 		r.mu.Lock()
 		r.attempt = attempt
 		r.mu.Unlock()
@@ -131,12 +132,12 @@ func (r *gatheredRound) own(ctx context.Context) {
 func (r *gatheredRound) other(ctx context.Context, rank int) {
 	q := health.LogQuery{Stdout: true, Stderr: true, Gather: true, Lines: -1, Round: r.round, HostOnly: true}
 	host := ""
-	err := health.FollowHost(ctx, r.of.calls.Call, rank, q, func(f *health.LogFrame) error {
+	err := health.FollowHost(ctx, r.of.calls.Call, rank, q, r.over, func(f *health.LogFrame) error {
 		switch f.Kind {
 		case "attempt":
 			host = f.Host
 		case "gone":
-			r.of.log.Info("lines of another host come later", "group_rank", rank, "host", host, "error", f.Why)
+			r.of.log.Warn("lines of another host are missing so far: it cannot be reached; trying again", "group_rank", rank, "host", host, "error", f.Why)
 		default:
 			return r.put(host, &logs.Chunk{Worker: logs.Worker{Rank: f.Rank}, Stderr: f.Kind == "err", Offset: f.Offset, Lost: f.Lost, Data: f.Data})
 		}
@@ -156,6 +157,7 @@ func (r *gatheredRound) failed(whose string, err error) {
 // finish waits until all hosts have sent the last line of the round and the console has it, or
 // nothing has moved for a while.
 func (r *gatheredRound) finish() {
+	close(r.over)
 	all := make(chan struct{})
 	go func() {
 		r.streams.Wait()
