@@ -81,6 +81,7 @@ func (s *Server) control(r *http.Request) reply {
 	case "/v1/restart":
 		return doneReply(&Done{}, s.restart(r))
 	case "/v1/stop":
+		r = r.WithContext(s.life) // also if the client is gone meanwhile: a part of the job would go on
 		done := &Done{}
 		s.onOthers(r, done, url.Values{"by": {s.hostName(r.Context())}}, askTime, func([]byte) error { return nil })
 		s.cfg.Control.Stop(text.Line(r.URL.Query().Get("by"), 100))

@@ -336,6 +336,42 @@ func TestControlOfAllHosts(t *testing.T) {
 	}
 }
 
+type stopped struct {
+	*member
+	done chan struct{}
+}
+
+func (s stopped) Stop(by string) { close(s.done) }
+
+// All hosts are asked to stop, also where whoever asked for it is gone meanwhile: no part of a job
+// goes on without the other.
+func TestStopIsWhole(t *testing.T) {
+	members, call := job(t, 4)
+	slow := func(ctx context.Context, rank int) (net.Conn, error) {
+		if rank == 3 {
+			select {
+			case <-ctx.Done():
+			case <-time.After(300 * time.Millisecond): // the client has long gone
+			}
+		}
+		return call(ctx, rank)
+	}
+	m := stopped{members[1], make(chan struct{})}
+	s, _ := serve(t, m.fake, func(c *health.Config) { c.Control, c.Call = m, slow })
+	conn, err := net.Dial("tcp", s.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(conn, "POST /v1/stop HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+	conn.Close()
+	<-m.done
+	for _, rank := range []int{0, 3} {
+		if diff := cmp.Diff([]string{`stop by "n1"`}, members[rank].done); diff != "" {
+			t.Errorf("host %d, -want +got:\n%s", rank, diff)
+		}
+	}
+}
+
 // An answer that is no State, or one that would take much memory, does no harm.
 func TestParseState(t *testing.T) {
 	list := `{"version":2,"job":{"run_id":"j"},"workers":[{"rank":3,"pid":7}` + strings.Repeat(",{}", 10_000)

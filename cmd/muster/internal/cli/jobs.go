@@ -76,6 +76,8 @@ which workers got it.
 const (
 	// fetchTimeout is how long an agent has to answer.
 	fetchTimeout = 5 * time.Second
+	// passTimeout is the same where it asks all others first, of whom many may hang.
+	passTimeout = 10 * time.Second
 	// maxState bounds an answer: a State with all that it may have is smaller.
 	maxState = 48 << 20
 	// maxOthers bounds the answer of another user's agent, who may mean root ill: a State of
@@ -499,7 +501,7 @@ func (c *command) each(ctx context.Context, req request, done func(*job, *health
 			query.Set("scope", "host")
 		}
 		answer := &health.Done{}
-		body, err := j.ask(ctx, "POST", req.path+"?"+query.Encode())
+		body, err := j.askFor(ctx, "POST", req.path+"?"+query.Encode(), passTimeout)
 		if err == nil {
 			err = json.Unmarshal(body, answer)
 		}
