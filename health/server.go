@@ -33,6 +33,7 @@ const (
 	writeTimeout  = 10 * time.Second // of an answer, which slow readers may not take longer for
 	idleTimeout   = 60 * time.Second // between two requests of a connection
 	maxHeader     = 8 << 10
+	maxFromHeader = maxHeader + 48*maxStreams // of an agent, which says where each stream goes on
 	closeTimeout  = time.Second      // for what is being answered when the server ends
 	gatherTimeout = 30 * time.Second // the same without progress, for lines that another host gathers
 	gatherBegins  = 10 * time.Second // until another host begins to gather, or comes back
@@ -217,6 +218,9 @@ func (s *Server) Serve(ctx context.Context) error {
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(ctx, connKey{}, c)
 		},
+	}
+	if s.cfg.Control != nil {
+		srv.MaxHeaderBytes = maxFromHeader
 	}
 	srv.Protocols.SetHTTP1(true)
 	stopped := make(chan struct{})

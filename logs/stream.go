@@ -33,7 +33,7 @@ type FollowConfig struct {
 	Stdout, Stderr bool
 	Teed           bool              // only streams that tee copies to the console
 	Want           func(Worker) bool // nil means every worker
-	Lines          int               // of each stream's past; negative means all
+	Lines          int               // of each stream's past, which a Chunk without Data begins; negative means all
 	// From is where a stream is to begin instead, in bytes; false means what Lines says. It
 	// may be nil.
 	From func(w Worker, stderr bool) (offset int64, ok bool)
@@ -329,6 +329,12 @@ func (f *streamer) step(s *stream) (moved bool, err error) {
 		if err := f.open(s); err != nil {
 			f.giveUp(s, err)
 			return false, nil
+		}
+		if f.cfg.Lines >= 0 { // so that who comes back later, before the first line, knows from where
+			s.Data = nil
+			if err := f.emit(&s.Chunk); err != nil {
+				return false, err
+			}
 		}
 	}
 	moved, err = s.Read(f.buf, f.emit)

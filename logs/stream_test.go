@@ -83,7 +83,7 @@ func TestFollow(t *testing.T) {
 		"nothing":        {logs.FollowConfig{Lines: -1}, map[string]string{}},
 		"last lines":     {logs.FollowConfig{Stdout: true, Lines: 2}, map[string]string{"10 false": "begun line 98\nbegun ", "11 false": "begun line 99\nbegun "}},
 		"one worker":     {logs.FollowConfig{Stdout: true, Lines: 1, Want: func(w logs.Worker) bool { return w.Rank == 11 }}, map[string]string{"11 false": "begun "}},
-		"from a place":   {logs.FollowConfig{Stdout: true, Lines: 0, From: func(w logs.Worker, _ bool) (int64, bool) { return int64(len(c.text["10 false"]) - 3), w.Rank == 10 }}, map[string]string{"10 false": "un "}},
+		"from a place":   {logs.FollowConfig{Stdout: true, Lines: 0, From: func(w logs.Worker, _ bool) (int64, bool) { return int64(len(c.text["10 false"]) - 3), w.Rank == 10 }}, map[string]string{"10 false": "un ", "11 false": ""}},
 		"what tee shows": {logs.FollowConfig{Stdout: true, Stderr: true, Lines: -1, Teed: true}, map[string]string{}},
 	} {
 		again := &collected{map[string]string{}, map[string]int{}, make(chan string, 100)}
@@ -97,6 +97,29 @@ func TestFollow(t *testing.T) {
 			t.Errorf("%s, -want +got:\n%s", name, diff)
 		}
 	}
+}
+
+// Who has not seen a line yet learns where each stream begins, and misses none when he comes back.
+func TestFollowFromNow(t *testing.T) {
+	j := newJob(t, logs.Config{Redirects: logs.StdSpec{All: logs.StdAll}})
+	a, workers := j.begin(1)
+	fmt.Fprintln(workers[0].out, "one")
+	var at int64
+	gone := errors.New("the connection is gone")
+	if err := a.Follow(t.Context(), logs.FollowConfig{Stdout: true}, func(k *logs.Chunk) error {
+		at = k.Offset
+		return gone
+	}); err != gone || at != 4 {
+		t.Errorf("it begins at %d, %v", at, err)
+	}
+	fmt.Fprintln(workers[0].out, "two")
+	c := collect()
+	from := func(logs.Worker, bool) (int64, bool) { return at, true }
+	if err := a.Follow(t.Context(), logs.FollowConfig{Stdout: true, From: from, Once: true}, c.emit); err != nil || c.text["10 false"] != "two\n" {
+		t.Errorf("%q, %v", c.text, err)
+	}
+	workers[0].close()
+	finish(t, a)
 }
 
 // Follow ends with its context and with an error of emit. Once, it reads what there is.
