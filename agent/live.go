@@ -353,10 +353,12 @@ func (a *Agent) dropKept(ctx context.Context) {
 	a.finishLogs(ctx, &attempt{team: k.team})
 }
 
-// errOver is why nothing is formed any more, and errNewer why what was decided is not done.
+// errOver is why nothing is formed any more, errNewer why what was decided is not done, and
+// errStore what is wrong where the store of the round may have ended with its host.
 var (
 	errOver  = errors.New("the training has ended")
 	errNewer = errors.New("the members of this host change again")
+	errStore = errors.New("the agents cannot meet in the store of the round")
 )
 
 // form brings the workers of a round together, after a change of this host's members. It runs
@@ -369,8 +371,11 @@ func (a *Agent) form(at *attempt, change int, had bool) {
 	for err == nil {
 		err = a.watchLive(forming, at, change)
 	}
-	if errors.Is(err, errNewer) {
+	switch {
+	case errors.Is(err, errNewer):
 		<-forming.Done()
+	case errors.Is(err, errStore): // the loss of a host is news of its own
+		_ = sleep.For(forming, a.cfg.PeerTimeout)
 	}
 	if forming.Err() != nil {
 		return
@@ -614,7 +619,14 @@ func (a *Agent) agree(ctx context.Context, at *attempt, prefix string, part live
 	if err == nil {
 		err = json.Unmarshal(found, plan)
 	}
-	return plan, err
+	return plan, storeError(err)
+}
+
+func storeError(err error) error {
+	if err != nil {
+		err = fmt.Errorf("%w: %w", errStore, err)
+	}
+	return err
 }
 
 // lead makes the plan of all agents.
@@ -754,7 +766,7 @@ func (a *Agent) watchLive(ctx context.Context, at *attempt, change int) error {
 			return context.Cause(ctx)
 		case enough:
 			if err := at.round.Store.Set(ctx, liveJoinKey, []byte(a.cfg.Host)); err != nil {
-				return err
+				return storeError(err)
 			}
 		}
 	}
@@ -767,7 +779,7 @@ func (a *Agent) enough(ctx context.Context, at *attempt, f *membership, ready, m
 		return ready >= f.lacks, nil
 	}
 	n, err := at.round.Store.Add(ctx, liveReadyKey, int64(more))
-	return n >= int64(f.lacks), err
+	return n >= int64(f.lacks), storeError(err)
 }
 
 // changeAgain asks for another round at once, unless too many in a row did not help.
