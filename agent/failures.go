@@ -74,10 +74,12 @@ type record struct {
 	// Asked is set if no worker has failed: somebody wants new ones (Agent.Restart).
 	Asked bool `json:"asked,omitempty"`
 	// Live is set if the workers of the other nodes go on. At is the step before which they come
-	// to rest; negative: at once.
-	Live bool      `json:"live,omitempty"`
-	At   int64     `json:"at,omitempty"`
-	Time time.Time `json:"time,omitzero"`
+	// to rest; negative: at once. Futile is how many such changes without a loss have followed each
+	// other with this one, if there is no other reason for it.
+	Live   bool      `json:"live,omitempty"`
+	At     int64     `json:"at,omitempty"`
+	Futile int       `json:"futile,omitempty"`
+	Time   time.Time `json:"time,omitzero"`
 	// Decision is what the node's policy says; nil where it says nothing. A node whose
 	// policy drains it leaves, and the others go on without counting a restart.
 	Decision *policy.Decision `json:"decision,omitempty"`

@@ -31,7 +31,8 @@ import (
 //  3. Each agent hands it to its workers, which then reconfigure their process group (form).
 //  4. Workers that start come in by another round once they are ready: who wants one sets
 //     liveJoinKey, and the agent that has rank 0 asks for it, with the step at which all
-//     come to rest.
+//     come to rest. It does so once the workers of all agents are together, as they say
+//     at liveTogetherPrefix; those that still reconfigure could only come to rest at once.
 //  5. Workers that have no place in the membership, since their replica group is not whole,
 //     are at rest until it is.
 //
@@ -49,6 +50,8 @@ const (
 	liveReadyKey   = "muster/live/ready" // how many workers are ready to join
 	liveOverKey    = "muster/live/over"
 	liveUrgeKey    = "muster/live/urge" // a host, for which the others are to come to rest at once
+
+	liveTogetherPrefix = "muster/live/together/"
 )
 
 // DefaultLiveTimeout is how long a worker may take to come to rest, or to take part in a new
@@ -61,7 +64,7 @@ const (
 	maxMembers = 4096
 	maxPart    = 8 << 20
 	maxPlan    = 64 << 20
-	// mostFutile is how many changes without a loss may follow each other.
+	// mostFutile is how many changes without a loss may follow each other, whoever asks for them.
 	mostFutile = 3
 )
 
@@ -91,15 +94,20 @@ func (a *Agent) aside(at *attempt, n *news) bool {
 		return n.ev == evLiveChange || n.ev == evNodesWaiting && n.change.Kind == rendezvous.NodesWaiting
 	case n.ev == evLiveChange:
 		return !a.lively(at) // their end is news, too
-	case n.ev == evNodesWaiting && (n.change.Kind == rendezvous.NodesWaiting || n.change.Kind == rendezvous.Resized) && !at.formed.Load().pending:
-		if !at.formed.Load().leader {
-			return true // the agent with rank 0 asks for a round
-		}
+	case n.ev == evNodesWaiting && (n.change.Kind == rendezvous.NodesWaiting || n.change.Kind == rendezvous.Resized):
 		cause := "a host joins"
 		if n.change.Kind == rendezvous.Resized {
 			cause = fewerHosts
 		}
-		n.ev, n.record = evLiveChange, &record{Cause: cause}
+		if at.formed.Load().pending { // which hosts do not ask for that have members already
+			n.ev, n.record = evLiveChange, &record{Cause: cause, At: -1}
+			return false
+		}
+		a.live.mu.Lock()
+		at.wanted = cause // the agent with rank 0 asks for a round
+		a.live.tell()
+		a.live.mu.Unlock()
+		return true
 	case n.ev == evFailing && !a.live.isMember(n.exit.LocalRank) && a.restartsLeft() > 0:
 		f := a.explainExit(at, n.exit, nil, nil)
 		if a.startAll(at, []*failure.ProcessFailure{f}) {
@@ -175,9 +183,6 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 	case n.ev == evLiveChange:
 		rec := n.record
 		rec.Node, rec.Host, rec.Rank, rec.Restarts, rec.Live = at.round.Rank, a.cfg.Host, -1, a.restarts, true
-		if rec.At == 0 {
-			rec.At = a.meetingStep(at)
-		}
 		if other := a.put(ctx, at, rec); other != nil && other.ev != evPeerLive {
 			return false, other
 		}
@@ -186,6 +191,13 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 		if m.Reason = n.why(); n.change.Node != "" {
 			m.Reason = "host lost: " + n.change.Node
 		}
+	case !formed && n.ev == evNodesWaiting:
+		// So that those hear of it that have a group already.
+		other = a.put(ctx, at, &record{Node: at.round.Rank, Host: a.cfg.Host, Rank: -1, Restarts: a.restarts, Live: true, At: -1, Cause: n.why()})
+		if other != nil && other.ev == evPeerLive {
+			other = nil
+		}
+		return false, other
 	default:
 		return false, nil
 	}
@@ -212,7 +224,10 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 	}
 	a.log.Warn("live: the workers come to rest", "run_id", a.cfg.Rendezvous.RunID(), "round", at.round.Round, "cause", m.Reason, "workers_here", len(a.live.members()))
 	a.emit(at, Resting{m.Reason})
-	if n.ev != evLiveChange || n.record.At >= 0 {
+	switch {
+	case n.record != nil && n.record.Futile > 0:
+		a.futile.Store(max(a.futile.Load(), int32(min(n.record.Futile, mostFutile+1))))
+	case n.ev != evLiveChange || n.record.At >= 0:
 		a.futile.Store(0)
 	}
 	a.comeToRest(m)
@@ -251,27 +266,56 @@ func (a *Agent) comeToRest(m *liveMessage) {
 	w.send(w.members(), func(int) *liveMessage { return m })
 }
 
-// meetingStep is the step at which workers can come to rest all together; -1 if it is not known.
-func (a *Agent) meetingStep(at *attempt) int64 {
-	ctx, cancel := context.WithTimeout(at.life, time.Second)
+// plan asks for a change that nobody needs at once. It begins at a step, unless the workers of
+// some host are not together when they have to be.
+func (a *Agent) plan(ctx context.Context, at *attempt, change int, cause string) error {
+	rec := &record{Cause: cause, At: -1}
+	if a.together(ctx, at) {
+		for {
+			step, err := a.meetingStep(ctx, change)
+			if rec.At = step; err == nil || ctx.Err() != nil {
+				break
+			}
+		}
+	}
+	if ctx.Err() == nil {
+		at.send(news{ev: evLiveChange, record: rec})
+	}
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+// together waits until the workers of all agents are members, and says whether they are.
+func (a *Agent) together(ctx context.Context, at *attempt) bool {
+	if at.alone() {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, a.liveTimeout())
+	defer cancel()
+	for i := range at.round.WorldSize {
+		if _, err := patientGet(ctx, at.round.Store, liveTogetherPrefix+strconv.Itoa(i)); err != nil {
+			return false
+		}
+	}
+	return true
+}
+
+// meetingStep is the step at which workers can come to rest all together; -1 if they cannot.
+func (a *Agent) meetingStep(ctx context.Context, change int) (step int64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	w, members := a.live, a.live.members()
 	w.mu.Lock()
-	change := w.change
 	for _, x := range members {
 		x.At = nil
 	}
 	w.mu.Unlock()
 	w.send(members, func(int) *liveMessage { return &liveMessage{Type: "where", Said: live.Said{Change: change}} })
-	step := int64(-1)
-	err := w.await(ctx, func() (all bool) {
+	err = w.await(ctx, func() (all bool) {
 		step, all = w.host.Meeting(change)
 		return all
 	})
-	if err != nil {
-		return -1
-	}
-	return step
+	return step, err
 }
 
 // adopt goes on with workers that were kept, and starts others in place of those that failed.
@@ -520,8 +564,9 @@ func (a *Agent) awaitRest(ctx context.Context, at *attempt, change int) error {
 		case live.Rested:
 			return context.Cause(ctx)
 		case live.Kill:
-			a.killLate(at, w.members(), "does not come to rest", resting)
-			return context.Cause(ctx)
+			now := time.Now()
+			a.killLate(at, w.members(), "does not come to rest", func(x *liveWorker) bool { return !x.Late(change, now) })
+			continue
 		case live.Urge:
 			w.send(w.each(func(x *liveWorker) bool { return x.Member && !x.Gone && !resting(x) }), func(int) *liveMessage {
 				return &liveMessage{Type: "change", Said: live.Said{Change: change}, Urgent: true, Reason: "others are at rest already"}
@@ -682,21 +727,39 @@ func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, c
 			Source: plan.Source, Joined: plan.Joined, Groups: plan.Groups, Env: a.rankEnv(at, plan, local, ranks[local]), Timeout: a.liveTimeout().Seconds(),
 		}}
 	})
-	soon, cancel := context.WithTimeout(ctx, a.liveTimeout())
-	defer cancel()
 	var failed *live.Said
-	err := w.await(soon, func() (all bool) {
-		all, failed = w.host.Taken(change, ranks)
-		return all
-	})
+	taken := func(limit time.Duration) error {
+		soon, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		return w.await(soon, func() (all bool) {
+			all, failed = w.host.Taken(change, ranks)
+			return all
+		})
+	}
+	late := func(to map[int]*liveWorker) {
+		a.killLate(at, to, "does not take part", func(x *liveWorker) bool { return x.TookPart(change) })
+	}
+	err := taken(a.liveTimeout())
+	if n := len(plan.Joined); err != nil && ctx.Err() == nil && n > 0 && n < len(plan.Handles) {
+		// They may wait for one that joins, on whatever host, which is no reason to lose the state.
+		joins := maps.Clone(to)
+		maps.DeleteFunc(joins, func(local int, _ *liveWorker) bool { return !slices.Contains(plan.Joined, ranks[local]) })
+		late(joins)
+		err = taken(a.cfg.PeerTimeout)
+	}
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return err
 	case err != nil:
-		a.killLate(at, to, "does not take part", func(x *liveWorker) bool { return x.TookPart(change) })
+		late(to)
 		return nil // their end is news
 	case failed != nil:
 		return nil // watchLive finds it
+	}
+	if !at.alone() {
+		if err := at.round.Store.Set(ctx, liveTogetherPrefix+strconv.Itoa(at.round.Rank), []byte(a.cfg.Host)); err != nil {
+			return storeError(err)
+		}
 	}
 	a.log.Warn("live: the workers go on", "round", at.round.Round, "world_size", len(plan.Handles), "joined", len(plan.Joined), "here", len(to), "took", time.Since(began).Round(time.Millisecond))
 	a.emitElsewhere(Reconfigured{len(plan.Handles), len(plan.Handles) - len(plan.Joined)})
@@ -729,7 +792,7 @@ type membership struct {
 func (a *Agent) watchLive(ctx context.Context, at *attempt, change int) error {
 	w, f := a.live, at.formed.Load()
 	var failed *live.Said
-	joins := false
+	joins, wanted := false, ""
 	if f.leader && !at.alone() {
 		at.wg.Go(func() {
 			if _, err := patientGet(ctx, at.round.Store, liveJoinKey); err == nil {
@@ -745,9 +808,12 @@ func (a *Agent) watchLive(ctx context.Context, at *attempt, change int) error {
 		enough := false
 		err := w.await(ctx, func() bool {
 			failed, enough, ready = w.host.Unrest(change), joins, w.host.Joining()
-			return failed != nil || joins || ready > counted
+			if f.leader {
+				wanted = at.wanted
+			}
+			return failed != nil || joins || ready > counted || wanted != ""
 		})
-		if err == nil && failed == nil && !enough {
+		if err == nil && failed == nil && !enough && wanted == "" {
 			enough, err = a.enough(ctx, at, f, ready, ready-counted)
 			counted = ready
 		}
@@ -760,10 +826,8 @@ func (a *Agent) watchLive(ctx context.Context, at *attempt, change int) error {
 				return context.Cause(ctx)
 			}
 			return a.changeAgain(ctx, at, "a collective failed on "+a.cfg.Host+": "+text.Line(firstLine(failed.Error), maxText))
-		case enough && (f.leader || at.alone()):
-			at.send(news{ev: evLiveChange, record: &record{Cause: "workers join"}})
-			<-ctx.Done()
-			return context.Cause(ctx)
+		case wanted != "" || enough && f.leader:
+			return a.plan(ctx, at, change, cmp.Or(wanted, "workers join"))
 		case enough:
 			if err := at.round.Store.Set(ctx, liveJoinKey, []byte(a.cfg.Host)); err != nil {
 				return storeError(err)
@@ -784,10 +848,11 @@ func (a *Agent) enough(ctx context.Context, at *attempt, f *membership, ready, m
 
 // changeAgain asks for another round at once, unless too many in a row did not help.
 func (a *Agent) changeAgain(ctx context.Context, at *attempt, cause string) error {
-	if at.formed.Load() == nil || a.futile.Add(1) > mostFutile {
+	n := a.futile.Load() + 1
+	if at.formed.Load() == nil || n > mostFutile {
 		return fmt.Errorf("another change would not help: %s", cause)
 	}
-	at.send(news{ev: evLiveChange, record: &record{At: -1, Cause: cause}})
+	at.send(news{ev: evLiveChange, record: &record{At: -1, Cause: cause, Futile: int(n)}})
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
@@ -827,6 +892,7 @@ func (at *attempt) localRank(rank int) int {
 type liveState struct {
 	formed   atomic.Pointer[membership] // nil before the workers are a group that can change
 	broken   atomic.Pointer[membership] // the last one, if there can be no other after losses
+	wanted   string                     // why others want a change; the lock of liveWorkers guards it
 	forgiven map[int]process.Exit       // workers without which the others went on, by local rank; mu guards it
 	keptOn   atomic.Bool                // the workers go on after this attempt
 	released chan struct{}              // closed when they are kept

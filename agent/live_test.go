@@ -3,11 +3,14 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"slices"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/muster-run/muster/internal/live"
+	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
 )
@@ -15,7 +18,8 @@ import (
 // A liveGroup notes when its workers are killed.
 type liveGroup struct {
 	Group
-	killed chan struct{}
+	killed    chan struct{}
+	signalled chan int
 }
 
 func (g *liveGroup) Kill() { close(g.killed) }
@@ -42,6 +46,67 @@ func (s *endingStore) Get(ctx context.Context, key string) ([]byte, error) {
 		return nil, store.ErrClosed
 	default:
 		return value, err
+	}
+}
+
+// Signal ends a worker.
+func (g *liveGroup) Signal(localRank int, _ syscall.Signal) bool {
+	g.signalled <- localRank
+	return true
+}
+
+// Where somebody joins, those that have the state may wait for that one: it is killed first, and
+// they have the time to hear of it.
+func TestLiveKillsWhoJoins(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		joined  []int
+		heard   bool // the end of one that joins on another host
+		killed  []int
+		seconds int
+	}{
+		{"one joins here", []int{1}, false, []int{1, 0}, 12},
+		{"one joins here, and its end is heard of", []int{1}, true, []int{1}, 11},
+		{"one joins elsewhere", []int{2}, false, []int{0, 1}, 12},
+		{"one joins elsewhere, and its end is heard of", []int{2}, true, nil, 11},
+		{"nobody joins", nil, false, []int{0, 1}, 10},
+		{"all do", []int{0, 1, 2}, false, []int{0, 1}, 10},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := &liveWorkers{workers: map[int]*liveWorker{}, host: live.Host{}, change: 2, news: make(chan struct{})}
+				for i := range 2 {
+					x := &liveWorker{Worker: live.Worker{Heard: true, Member: true, Done: 1, Ready: &live.Said{Change: 2, Handle: "a"}}}
+					w.workers[i], w.host[i] = x, &x.Worker
+				}
+				a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{PeerTimeout: 2 * time.Second, Options: Options{LiveTimeout: 10 * time.Second}}}
+				at := newAttempt(context.Background())
+				group := &liveGroup{signalled: make(chan int, 9)}
+				at.group, at.round = group, &rendezvous.Info{WorldSize: 2, Store: store.NewMemory()}
+				at.parts = &parts{of: map[int]roundPart{0: {Part: &logs.Part{}}}}
+				plan := &live.Plan{Handles: []string{"a", "a", "b"}, Steps: []int64{1, 1, 0}, Joined: tt.joined, Locals: [][]int{{0, 1}, {0}}}
+				began := time.Now()
+				if tt.heard {
+					time.AfterFunc(11*time.Second, at.end)
+				}
+				_ = a.reconfigure(at.life, at, plan, 2, began)
+				if took := time.Since(began); took != time.Duration(tt.seconds)*time.Second {
+					t.Errorf("after %v", took)
+				}
+				at.close()
+				close(group.signalled)
+				var killed []int
+				for i := range group.signalled {
+					killed = append(killed, i)
+				}
+				if tt.killed == nil || tt.killed[0] == 0 {
+					slices.Sort(killed)
+				}
+				if !slices.Equal(killed, tt.killed) {
+					t.Errorf("killed: %v, want %v", killed, tt.killed)
+				}
+			})
+		})
 	}
 }
 

@@ -29,6 +29,9 @@ type Worker struct {
 	of             int64 // the membership in which that group has this number
 	offered        bool  // in the last round
 
+	asked int       // the first of the changes for which it has not come to rest
+	due   time.Time // when it has to
+
 	Ready, At, Failed *Said // the last of each
 }
 
@@ -53,6 +56,11 @@ func (x *Worker) Resting(change int) bool { return x.Ready != nil && x.Ready.Cha
 func (x *Worker) TookPart(change int) bool { return x.Done == change || x.failed(change) }
 
 func (x *Worker) failed(change int) bool { return x.Failed != nil && x.Failed.Change == change }
+
+// Late says whether the time is up in which a worker had to come to rest for a change.
+func (x *Worker) Late(change int, now time.Time) bool {
+	return !x.Resting(change) && !now.Before(x.due)
+}
 
 // disturbed says whether a worker that is to come to rest in a change cannot do so by itself: a
 // collective has failed, or it says unasked that it has gone past the step.
@@ -130,7 +138,7 @@ func (h Host) Meeting(change int) (step int64, all bool) {
 // A Rest is how the members of a host come to rest.
 type Rest struct {
 	Change int
-	Until  time.Time // they have to by then
+	Until  time.Time // they have to by then, or earlier if they have not done so for the change before
 	Others bool      // those of another host rest, and wait, or could not come to rest by themselves
 	first  time.Time // when one did, or could not by itself
 	urged  bool
@@ -143,7 +151,7 @@ const (
 	Wait   RestStep = iota
 	Urge            // those that do not rest are to come to rest at once
 	Rested          // all do
-	Kill            // the time is up for those that do not
+	Kill            // some are late
 )
 
 // Straggle is how long after the first of a host the others have until they are urged, and after
@@ -152,12 +160,18 @@ const Straggle = time.Second
 
 // Next says what to do about members that come to rest; for Wait, until when at most.
 func (r *Rest) Next(h Host, now time.Time) (step RestStep, until time.Time) {
-	resting, waiting, disturbed := 0, 0, false
+	resting, waiting, disturbed, due := 0, 0, false, r.Until
 	for _, x := range h.members {
 		if x.Resting(r.Change) {
 			resting++
 		} else {
 			waiting++
+			if x.Ready != nil && x.Ready.Change >= x.asked {
+				x.asked, x.due = r.Change, r.Until
+			}
+			if x.due.Before(due) {
+				due = x.due
+			}
 		}
 		disturbed = disturbed || x.disturbed(r.Change)
 	}
@@ -167,16 +181,16 @@ func (r *Rest) Next(h Host, now time.Time) (step RestStep, until time.Time) {
 	switch {
 	case waiting == 0:
 		return Rested, now
-	case !now.Before(r.Until):
+	case !now.Before(due):
 		return Kill, now
 	case r.urged || r.first.IsZero() && !r.Others:
-		return Wait, r.Until
+		return Wait, due
 	case disturbed || r.Others || !now.Before(r.first.Add(Straggle)):
 		r.urged = true
 		return Urge, now
 	}
-	if until = r.first.Add(Straggle); until.After(r.Until) {
-		until = r.Until
+	if until = r.first.Add(Straggle); until.After(due) {
+		until = due
 	}
 	return Wait, until
 }
@@ -224,19 +238,19 @@ func (p *Plan) Check(nodes int) error {
 }
 
 // Taken says whether the members in ranks have taken part in a change, or are gone, and
-// what one that failed says.
+// what one that failed says, for which the others are not waited for.
 func (h Host) Taken(change int, ranks map[int]int) (all bool, failed *Said) {
 	all = true
 	for local := range ranks {
 		switch x := h[local]; {
 		case x.Gone:
 		case x.failed(change):
-			failed = x.Failed
+			return true, x.Failed
 		case x.Done != change:
 			all = false
 		}
 	}
-	return all, failed
+	return all, nil
 }
 
 // Unrest is what a member has said that failed, which is a reason for the next change.

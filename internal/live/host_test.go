@@ -72,6 +72,39 @@ func TestRest(t *testing.T) {
 	}
 }
 
+// Changes that follow each other give a worker that answers none of them no more time; the others
+// have as long for each.
+func TestRestLate(t *testing.T) {
+	at := func(seconds int) time.Time { return time.Unix(int64(seconds), 0) }
+	stuck, other := member(3, 3), member(3, 3)
+	host := Host{0: stuck, 1: other}
+	next := func(change, until, now int) RestStep {
+		rest := Rest{Change: change, Until: at(until)}
+		step, _ := rest.Next(host, at(now))
+		return step
+	}
+	if step := next(4, 30, 0); step != Wait {
+		t.Error(step)
+	}
+	other.Ready = &Said{Change: 4}
+	if step := next(5, 50, 20); step != Wait {
+		t.Error(step)
+	}
+	if step := next(6, 60, 30); step != Kill || !stuck.Late(6, at(30)) || other.Late(6, at(30)) {
+		t.Errorf("%v, late are %v and %v", step, stuck.Late(6, at(30)), other.Late(6, at(30)))
+	}
+	if step := next(6, 60, 60); step != Kill || !other.Late(6, at(60)) {
+		t.Errorf("%v, late: %v", step, other.Late(6, at(60)))
+	}
+	stuck.Ready, other.Ready = &Said{Change: 6}, &Said{Change: 6}
+	if step := next(6, 60, 60); step != Rested {
+		t.Error(step)
+	}
+	if step := next(7, 90, 61); step != Wait {
+		t.Error(step)
+	}
+}
+
 // Members that are no group yet cannot meet at a step.
 func TestMeeting(t *testing.T) {
 	at := member(4, 4)
@@ -107,10 +140,12 @@ func TestPlace(t *testing.T) {
 	if all, _ := host.Taken(4, ranks); all {
 		t.Error("all have taken part, it says")
 	}
-	host[0].Hear("done", &Said{Change: 4})
 	host[1].Hear("failed", &Said{Change: 4, Error: "reset"})
-	if all, failed := host.Taken(4, ranks); !all || failed == nil {
-		t.Errorf("taken: %v, %v", all, failed)
+	for range 2 { // the other one may wait for it
+		if all, failed := host.Taken(4, ranks); !all || failed == nil {
+			t.Errorf("taken: %v, %v", all, failed)
+		}
+		host[0].Hear("done", &Said{Change: 4})
 	}
 	if host.Unrest(4) == nil || host.Joining() != 0 {
 		t.Errorf("unrest: %v, %d join", host.Unrest(4), host.Joining())

@@ -30,6 +30,7 @@ type crew struct {
 	pending bool // that of this round is not known yet
 	leader  bool
 	asked   bool // it has said, or is about to say, that workers join
+	wanted  bool // a host waits
 	futile  int
 
 	rest   *live.Rest // while members come to rest
@@ -48,6 +49,8 @@ type liveRound struct {
 	told   []func(*liveRecord)
 	join   bool
 	joins  func()
+	made   map[*crew]bool // whose members are together
+	all    func()         // called when those of all are
 	urged  bool
 	urge   []func()
 }
@@ -66,7 +69,7 @@ type roundID struct {
 func (c *crew) round() *liveRound {
 	id := roundID{c.in, c.a.part.Round.Round}
 	if c.s().rounds[id] == nil {
-		c.s().rounds[id] = &liveRound{}
+		c.s().rounds[id] = &liveRound{made: map[*crew]bool{}}
 	}
 	return c.s().rounds[id]
 }
@@ -90,7 +93,7 @@ func (c *crew) begin() {
 			c.start(i)
 		}
 	}
-	c.stage, c.leader, c.asked, c.rest, c.ranks = 0, false, false, nil, nil
+	c.stage, c.leader, c.asked, c.wanted, c.rest, c.ranks = 0, false, false, false, nil, nil
 	c.alarm.stop()
 	c.in = c.a.conn.holder
 	goesOn := c.inRound()
@@ -149,7 +152,10 @@ func (c *crew) news() {
 			c.news()
 			return
 		case live.Kill:
-			c.killLate(func(x *live.Worker) bool { return x.Member && !x.Resting(c.change) })
+			now := s.clock()
+			c.killLate(func(x *live.Worker) bool { return x.Member && x.Late(c.change, now) })
+			c.news()
+			return
 		}
 		c.rest = nil
 		goesOn, r := c.inRound(), c.round()
@@ -309,7 +315,14 @@ func (c *crew) watch() {
 		return
 	}
 	failed, joins := c.host.Unrest(c.change), c.host.Joining() > 0
-	goesOn := c.inRound()
+	goesOn, r := c.inRound(), c.round()
+	if n := c.a.part.Round.WorldSize; failed == nil {
+		s.after(s.transit(c.a.host), func() {
+			if r.made[c] = true; r.all != nil && len(r.made) == n {
+				r.all()
+			}
+		})
+	}
 	switch {
 	case failed != nil:
 		c.stage = 3
@@ -318,11 +331,10 @@ func (c *crew) watch() {
 				c.again()
 			}
 		})
-	case joins && c.leader:
+	case (joins || c.wanted) && c.leader:
 		c.ask()
 	case joins && !c.asked:
 		c.asked = true
-		r := c.round()
 		s.after(s.transit(c.a.host), func() {
 			if r.join = true; r.joins != nil {
 				s.after(s.transit(c.a.host), r.joins)
@@ -331,12 +343,32 @@ func (c *crew) watch() {
 	}
 }
 
-// ask has all come to rest at a step, since others join.
+// ask has all come to rest at a step once they are together, since others join.
 func (c *crew) ask() {
 	if c.asked {
 		return
 	}
 	c.asked = true
+	r, goesOn, said := c.round(), c.inRound(), false
+	all := func(meet bool) {
+		if !goesOn() || said {
+			return
+		}
+		if said = true; meet {
+			c.meet()
+		} else {
+			c.announce(-1)
+		}
+	}
+	r.all = func() { c.s().after(c.s().transit(c.a.host), func() { all(true) }) }
+	if len(r.made) == c.a.part.Round.WorldSize {
+		r.all()
+	}
+	c.s().after(liveTimeout, func() { all(false) })
+}
+
+// meet has all come to rest at a step.
+func (c *crew) meet() {
 	change, goesOn := c.change, c.inRound()
 	for i := range c.ranks {
 		c.procs[i].info.At = nil
@@ -374,10 +406,13 @@ func (c *crew) announce(at int64) {
 // heard is what happens to the workers when the set of nodes changes.
 func (c *crew) heard(change rendezvous.Change) {
 	switch {
-	case change.Kind != rendezvous.NodesWaiting || !c.formed || c.pending:
+	case change.Kind != rendezvous.NodesWaiting:
 		c.goOn(-1)
-	case c.leader:
-		c.ask()
+	case !c.formed || c.pending:
+		c.announce(-1)
+	default:
+		c.wanted = true
+		c.news()
 	}
 }
 
@@ -456,7 +491,7 @@ func (c *crew) kill(local int) {
 // together says whether all workers are members of the round's group.
 func (c *crew) together() bool {
 	for i := range c.a.local {
-		if w := c.procs[i]; w == nil || !w.alive || w.group == nil || !w.group.made || w.group.round != (roundID{c.in, c.a.part.Round.Round}) {
+		if w := c.procs[i]; w == nil || !w.alive || w.group == nil || !w.made || w.group.round != (roundID{c.in, c.a.part.Round.Round}) {
 			return false
 		}
 	}

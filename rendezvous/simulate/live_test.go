@@ -62,6 +62,9 @@ func TestLiveSeeds(t *testing.T) {
 	if sum.Memberships < 2**liveSeeds {
 		t.Errorf("only %d memberships", sum.Memberships)
 	}
+	if sum.Late > *liveSeeds/200 { // else some wait for others that do not come to rest by themselves
+		t.Errorf("%d workers are killed because they are late", sum.Late)
+	}
 }
 
 // A live seed stands for one run, to the byte.

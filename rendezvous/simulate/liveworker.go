@@ -25,6 +25,7 @@ type worker struct {
 	uuid   int64 // of its last membership
 	joined int   // the change of that
 	group  *liveGroup
+	made   bool             // it has all its connections to that
 	last   [2]time.Duration // when what was said last arrives, from and to it
 }
 
@@ -34,7 +35,6 @@ type liveGroup struct {
 	round   roundID
 	plan    *live.Plan
 	here    map[int]*worker
-	made    bool
 	arrived int // members that wait in the present collective
 }
 
@@ -91,7 +91,7 @@ func (w *worker) failed(g *liveGroup) {
 func (w *worker) stop(change int, at int64) {
 	s := w.c.s()
 	w.change = change
-	if at >= 0 && w.group != nil {
+	if at >= 0 && w.group != nil && w.made {
 		if w.step < at {
 			w.stopAt = at
 		} else {
@@ -102,7 +102,7 @@ func (w *worker) stop(change int, at int64) {
 	s.after(s.pause(100*time.Millisecond), func() {
 		if w.alive && w.change == change && w.rested < change {
 			w.torn = w.torn || w.whole && s.cfg.Torn > 0 && s.rng.Float64() < s.cfg.Torn
-			w.part(false)
+			w.part(!w.made) // others have connected to it, and do not notice
 			w.ready()
 		}
 	})
@@ -135,9 +135,9 @@ func (w *worker) become(change, node, rank int, plan *live.Plan) {
 	if !slices.Equal(g.plan.Handles, plan.Handles) || g.here[rank] != nil {
 		s.fail("two memberships have the UUID %d, or two workers its rank %d", uuid, rank)
 	}
-	g.here[rank], w.group, w.uuid, w.joined, w.node = w, g, uuid, change, node
+	g.here[rank], w.group, w.made, w.uuid, w.joined, w.node = w, g, false, uuid, change, node
 	s.after(liveTimeout/2, func() {
-		if !g.made {
+		if !w.made {
 			w.failed(g)
 		}
 	})
@@ -156,7 +156,8 @@ func (g *liveGroup) whole() bool {
 	return true
 }
 
-// make connects the members and brings their states in line.
+// make brings the states of the members in line and connects them. Each is done by itself: a change
+// may find one that computes already, and another one that still waits for its connections.
 func (g *liveGroup) make() {
 	if !g.whole() {
 		return
@@ -197,11 +198,15 @@ func (g *liveGroup) make() {
 	}
 	s.trace("membership %d: %d members", g.uuid, len(g.here))
 	s.memberships++
-	g.made = true
 	for rank := range g.plan.Handles {
 		w := g.here[rank]
-		w.say("done", live.Said{Change: w.change})
-		w.compute(g)
+		s.after(s.pause(time.Second), func() {
+			if w.alive && w.group == g && w.change == w.joined {
+				w.made = true
+				w.say("done", live.Said{Change: w.change})
+				w.compute(g)
+			}
+		})
 	}
 }
 
