@@ -2,6 +2,7 @@ package tcpstore
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -55,6 +56,7 @@ type via struct {
 	due    bool
 	silent uint64 // link.sent after this client's last
 	read   *link  // whose keys the last WAIT or CHECK has found
+	waited []byte // the last request, if it was a WAIT
 }
 
 // relayed is a reply, or what there is instead.
@@ -323,6 +325,13 @@ func (c *conn) relay() error {
 			return err
 		}
 	}
+	// PyTorch's wait and then get are a WAIT, the same one again, and a GET.
+	request := c.buf[c.r : c.r+f.pos]
+	again := f.query == qWait && bytes.Equal(request, v.waited)
+	v.waited = nil
+	if f.query == qWait && !again {
+		v.waited = bytes.Clone(request)
+	}
 	m.Lock()
 	c.settle()
 	canceled := c.wait.ended
@@ -340,7 +349,7 @@ func (c *conn) relay() error {
 	}
 	for {
 		l := c.s.relay.link
-		if l == nil || v.read != nil && v.read != l && (f.query == qGet || f.query == qMultiGet) {
+		if l == nil || v.read != nil && v.read != l && (again || f.query == qGet || f.query == qMultiGet) {
 			if reply := failure(f.query); reply != nil {
 				c.wait.ended, c.wait.giving = waits, false
 				m.Unlock()

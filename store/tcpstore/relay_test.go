@@ -240,12 +240,14 @@ func TestRelayOver(t *testing.T) {
 	first := tcpstore.NewShared()
 	follow(t, s, to(t, first))
 	w := newWires(t, s)
-	for i := range 3 {
+	for i := range 4 {
 		w.opened(i)
 	}
 	k := str("/k")
 	w.send(0, unhex("01"+k+str("v")+waitK+k))
 	w.expect(0, unhex("00"))
+	w.send(3, unhex(waitK+k))
+	w.expect(3, unhex("00"))
 	w.send(1, unhex(waitK+str("/never")))
 	awaitWaiting(t, s, 1)
 	first.End()
@@ -264,6 +266,11 @@ func TestRelayOver(t *testing.T) {
 	w.expect(0, unhex(none))
 	w.send(0, unhex("01"+k+str("new")+waitK+k+"03"+k))
 	w.expect(0, unhex("00"+str("new")))
+	// Who waits for the key twice, as gloo does, reads what the first WAIT has found.
+	w.send(3, unhex(waitK+k))
+	w.expect(3, unhex("01"))
+	w.send(3, unhex(waitK+k+"03"+k))
+	w.expect(3, unhex("00"+str("new")))
 }
 
 // TestRelayAgain has a link end and another one to the same store follow by itself.
