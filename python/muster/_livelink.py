@@ -46,7 +46,6 @@ class Link:
         self._resting = False
         self._over = ""
         self.ended = False  # the training has, for all
-        self._restart = False
         self._news = threading.Condition()  # guards all of the above
         self._sending = threading.Lock()
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -66,8 +65,7 @@ class Link:
     def rest(self, handle: str, step: int, limit: float | None = None, following: bool = False) -> dict[str, Any]:
         """Says that this worker is outside of collectives, and waits for the members
         of the newest change, no longer than limit seconds; following: it can complete the
-        following step, too. Raises Gone and TimeoutError.
-        If the agent wants to restart the workers, this waits for the end."""
+        following step, too. Raises Gone and TimeoutError."""
         said = -1
         while True:
             with self._news:
@@ -87,8 +85,6 @@ class Link:
             self._send(type="ready", change=announced, handle=handle, step=step, **({"next": True} if following else {}))
 
     def _due(self, said: int) -> bool:
-        if self._restart and not self._over:
-            return False
         news = self._members is not None and self._members["change"] > self.change
         # A new process has no change to answer; it asks to be brought in.
         ask = said < self._announced and (self._announced > self.change or self._announced == 0)
@@ -136,8 +132,8 @@ class Link:
                 for line in lines:
                     self._take(json.loads(line))
             self._end("the agent closed the connection")
-        except (OSError, ValueError, KeyError) as e:
-            self._end(f"the agent's message cannot be read: {e!r}")
+        except Exception as e:  # the training would wait for good; abort is the backend's
+            self._end(f"the agent's message cannot be read, or followed: {e!r}")
         finally:
             self._sock.close()  # the agent counts this worker out
 
@@ -153,10 +149,7 @@ class Link:
             self._tell(message)
             return
         with self._news:
-            if kind == "restart":
-                self._restart = True
-                self.stop_at = 0
-            elif kind == "over":
+            if kind == "over":
                 self._over = self._over or "the training has ended"
                 self.ended = True
                 self.stop_at = NEVER
