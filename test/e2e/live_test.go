@@ -526,3 +526,18 @@ func checkLive(t *testing.T, step int, all map[int]map[int]liveStep) {
 		torn = false
 	}
 }
+
+// A spare host takes the place of one that is lost, and its worker joins those that go on.
+func TestLiveSpare(t *testing.T) {
+	t.Parallel()
+	m := newMixed(t, "1:2", "--live --max-restarts 9", "live", "gate", "exit:0")
+	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"})
+	first := agents[0]
+	all := first.members(2)
+	spare := m.start(peer{l: muster(t), addr: "3"})
+	spare.awaitErrs("waiting for hosts", 1)
+	agents[1].signal(syscall.SIGKILL)
+	goesOn(t, all, first.members(2, all[1].pid), all[1].pid)
+	m.gate.Open()
+	wantAll([]*job{first, spare}, 0)
+}
