@@ -34,9 +34,9 @@ const (
 	idleTimeout   = 60 * time.Second // between two requests of a connection
 	maxHeader     = 8 << 10
 	maxFromHeader = maxHeader + 48*maxStreams // of an agent, which says where each stream goes on
-	closeTimeout  = time.Second      // for what is being answered when the server ends
-	gatherTimeout = 30 * time.Second // the same without progress, for lines that another host gathers
-	gatherBegins  = 10 * time.Second // until another host begins to gather, or comes back
+	closeTimeout  = time.Second               // for what is being answered when the server ends
+	gatherTimeout = 30 * time.Second          // the same without progress, for lines that another host gathers
+	gatherBegins  = 10 * time.Second          // until another host begins to gather, or comes back
 	maxMetrics    = 16 << 20
 )
 
