@@ -200,7 +200,7 @@ func (p program) options(l line, cfg launch.Config) (reader, launch.Config, []er
 	if environ == nil {
 		environ = os.Environ()
 	}
-	errs = append(errs, misspelt(environ)...)
+	errs = append(errs, unknownVariables(environ)...)
 	logger, err := v.logger(p.stderr, cfg.LookupEnv)
 	errs = append(errs, split(err)...)
 	extra, bad := v.environment(cfg.LookupEnv)

@@ -36,7 +36,7 @@ func TestSourceIsNamed(t *testing.T) {
 	}
 }
 
-func TestMisspeltVariable(t *testing.T) {
+func TestUnknownVariable(t *testing.T) {
 	for entry, want := range map[string]string{
 		"MUSTER_HANG_TIMOUT=60":           "unknown variable MUSTER_HANG_TIMOUT; did you mean MUSTER_HANG_TIMEOUT?",
 		"MUSTER_MAX_RESTARTS=3":           "unknown variable MUSTER_MAX_RESTARTS; did you mean PET_MAX_RESTARTS?",
@@ -47,13 +47,19 @@ func TestMisspeltVariable(t *testing.T) {
 		"MUSTER_WORKER=1":                 "",
 		"MUSTER_PORT_29400_TCP=tcp://x":   "",
 		"MUSTER_SERVICE_HOST=10.0.0.1":    "",
+		"MUSTER_MASTER_PORT=1":            "unknown variable MUSTER_MASTER_PORT; did you mean PET_MASTER_PORT?",
+		"MUSTER_WATCHDOG=60":              "unknown variable MUSTER_WATCHDOG; unset it, or find the one you mean in `muster help run`",
+		"MUSTER_PORT=tcp://x":             "",
+		"MUSTER_HEAD_SERVICE_PORT_RDZV=1": "",
+		"MUSTER_HEAD_PORT_1_TCP_ADDR=x":   "",
+		"MUSTER_=1":                       "unknown variable MUSTER_; unset it, or find the one you mean in `muster help run`",
 		"MUSTER_E2E_TAG=1":                "",
 		"MUSTER_PYTHON=/usr/bin/python3":  "",
 		"MUSTER_TIMER_SOCKET=/run/timers": "",
 		"HANG_TIMOUT=1":                   "",
 	} {
 		got := ""
-		for _, err := range misspelt([]string{"A=b", entry}) {
+		for _, err := range unknownVariables([]string{"A=b", entry}) {
 			got += err.Error()
 		}
 		if got != want {

@@ -72,10 +72,13 @@ var otherVariables = []string{
 	"MUSTER_TIMER_SOCKET", "MUSTER_TOKEN", "MUSTER_WORKER",
 }
 
-// misspelt finds variables that are probably meant for an option and are none: a job
-// should not run without the watchdog that MUSTER_HANG_TIMOUT was to give it. Others may
-// begin so as well, as those that Kubernetes makes of a service called muster.
-func misspelt(environ []string) (errs []error) {
+// testVariables are what follows MUSTER_ in those of muster's own tests, which start it with their environment.
+var testVariables = []string{"BENCH", "BIN", "DIR", "E2E", "JUDGE", "PYTHON", "SEQUENCE", "SOURCE", "UPDATE"}
+
+// unknownVariables refuses those that nobody reads: a job should not run without the
+// watchdog that MUSTER_HANG_TIMOUT or MUSTER_WATCHDOG was to give it. Those that Kubernetes
+// makes of services called muster or muster-head are nobody's mistake.
+func unknownVariables(environ []string) (errs []error) {
 	for _, entry := range environ {
 		name, _, _ := strings.Cut(entry, "=")
 		rest, ok := strings.CutPrefix(name, "MUSTER_")
@@ -87,18 +90,23 @@ func misspelt(environ []string) (errs []error) {
 			continue
 		}
 		typed, nearest, meant := strings.ReplaceAll(strings.ToLower(rest), "_", "-"), 3, ""
+		known := strings.Contains(name+"_", "_PORT_") || strings.Contains(name, "_SERVICE_") ||
+			slices.ContainsFunc(testVariables, func(prefix string) bool { return strings.HasPrefix(rest, prefix) })
 		for i := range options {
 			o := &options[i]
 			if o.env == name {
-				meant = ""
+				known, meant = true, ""
 				break
 			}
 			if d := text.Distance(o.name, typed); o.env != "" && d < nearest && 3*d < len(typed) {
 				nearest, meant = d, o.env
 			}
 		}
-		if meant != "" {
+		switch {
+		case meant != "":
 			errs = append(errs, fmt.Errorf("unknown variable %s; did you mean %s?", name, meant))
+		case !known:
+			errs = append(errs, fmt.Errorf("unknown variable %s; unset it, or find the one you mean in `muster help run`", name))
 		}
 	}
 	return errs
