@@ -3,6 +3,7 @@ package auth_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
@@ -183,6 +184,27 @@ func TestStrangerTrusts(t *testing.T) {
 	}
 }
 
+// TLS 1.2, whose handshake anybody can read, is not spoken, not even by who has a good certificate.
+func TestOldTLS(t *testing.T) {
+	ca := testcert.New(t)
+	cert, key := ca.Issue()
+	s, log := listen(t, auth.Config{CACert: ca.File, Cert: cert, Key: key})
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc, err := tls.Dial("tcp", s.Addr().String(), &tls.Config{
+		MaxVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, NextProtos: []string{"muster-agents/1"}, InsecureSkipVerify: true,
+	})
+	if err == nil {
+		nc.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "protocol version not supported") {
+		t.Errorf("got %v", err)
+	}
+	log.await(t, "client offered only unsupported versions")
+}
+
 // A session, calls that block, and values of all sizes work inside TLS as without.
 func TestInside(t *testing.T) {
 	ca := testcert.New(t)
@@ -313,6 +335,31 @@ func TestReplay(t *testing.T) {
 	}
 }
 
+// With TLS, too, what an agent has said is of no use to whoever has recorded it.
+func TestReplayTLS(t *testing.T) {
+	ca := testcert.New(t)
+	cert, key := ca.Issue()
+	cfg := auth.Config{Token: token, CACert: ca.File, Cert: cert, Key: key}
+	s, _ := listen(t, cfg)
+	addr, said := relay(t, s)
+	c, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: addr, Guard: guard(t, cfg)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Add(t.Context(), "n", 1); err != nil || n != 1 {
+		t.Fatal(n, err)
+	}
+	c.Close()
+	raw(t, s, said())
+	if value, err := s.Store().Get(t.Context(), "n"); err != nil || string(value) != "1" {
+		t.Errorf("a replay has made it %q, %v", value, err)
+	}
+	s.Close()
+	if s.Refused() != 1 {
+		t.Errorf("%d refused", s.Refused())
+	}
+}
+
 // Somebody who has the endpoint and sends an agent its own words does not pass for the store.
 func TestReflection(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -355,10 +402,25 @@ func TestRelayed(t *testing.T) {
 	}
 }
 
-// Ten thousand strangers do not keep an agent out.
+// Thousands of strangers do not keep an agent out.
 func TestFlood(t *testing.T) {
-	s, log := listen(t, auth.Config{Token: token})
-	const n, atOnce = 10_000, 100
+	ca := testcert.New(t)
+	cert, key := ca.Issue()
+	for _, tt := range []struct {
+		name string
+		cfg  auth.Config
+		n    int64
+	}{
+		{"token", auth.Config{Token: token}, 10_000},
+		{"TLS", auth.Config{CACert: ca.File, Cert: cert, Key: key}, 1000},
+	} {
+		t.Run(tt.name, func(t *testing.T) { flood(t, tt.cfg, tt.n) })
+	}
+}
+
+func flood(t *testing.T, cfg auth.Config, n int64) {
+	s, log := listen(t, cfg)
+	const atOnce = 100
 	garbage := []string{"", "\x00\xce\xf7\x85\x3c\x0d\x01\x02\x03\x04", "GET / HTTP/1.0\r\n\r\n", "\xaamuster\x01", "\x16\x03\x01\x02\x00", strings.Repeat("\xaa", 100)}
 	var left atomic.Int64
 	var all sync.WaitGroup
@@ -379,7 +441,7 @@ func TestFlood(t *testing.T) {
 			}
 		})
 	}
-	c, err := dial(t, s, auth.Config{Token: token})
+	c, err := dial(t, s, cfg)
 	if err != nil {
 		t.Error(err)
 	} else {
