@@ -41,6 +41,11 @@ func TestAnswers(t *testing.T) {
 	f := running()
 	f.alive = time.Now().Add(time.Hour) // 0.0 s ago, however long the test takes
 	s := listen(t, f, nil)
+	named := running()
+	named.state.Job.Entrypoint = "train.py --lr 1"
+	if w := get(listen(t, named, nil), "GET", "/"); !strings.Contains(w.Body.String(), "<h1>train.py --lr 1</h1>") {
+		t.Errorf("the page is not headed by what runs: %s", w.Body)
+	}
 	for _, tt := range []struct {
 		method, target string
 		status         int

@@ -10,6 +10,25 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 )
 
+// Hosts do not find each other at an address that each has for itself, whoever serves there,
+// but for an etcd.
+func TestMeetsAtLoopback(t *testing.T) {
+	for _, tt := range []struct {
+		backend, endpoint string
+		want              bool
+	}{
+		{"c10d", "localhost:29400", true}, {"c10d", "127.0.0.1", true}, {"c10d", "[::1]:29400", true}, {"c10d", "host1:29400", false},
+		{"static", "127.0.0.1:29500", true}, {"quorum", "localhost", true}, {"quorum", "127.0.0.1:2379", true}, {"quorum", "host1,host2,host3", false},
+		{"etcd", "localhost:2379", false},
+	} {
+		var cfg Config
+		cfg.Rendezvous.Backend, cfg.Rendezvous.Endpoint = tt.backend, tt.endpoint
+		if got := cfg.meetsAtLoopback(); got != tt.want {
+			t.Errorf("%s at %s: got %t", tt.backend, tt.endpoint, got)
+		}
+	}
+}
+
 // A spare says that it waits, and then less and less often; what changes is said at once.
 func TestWaitingLine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -8,11 +8,19 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // TestMain is also a client of another user's: it connects to the address given and waits
 // for the end of its input, or closes the connection at once.
 func TestMain(m *testing.M) {
+	testproc.RefuseMain()
+	if os.Getenv("ADMIT_TEST_GONE") != "" {
+		gone()
+	}
 	addr := os.Getenv("ADMIT_TEST_DIAL")
 	if addr == "" {
 		os.Exit(m.Run())
@@ -27,6 +35,41 @@ func TestMain(m *testing.M) {
 	}
 	fmt.Println("connected")
 	_, _ = os.Stdin.Read(make([]byte, 1))
+}
+
+// gone tells whether the end of a connection that has closed it is taken for this user's.
+func gone() {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		panic(err)
+	}
+	nc, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		panic(err)
+	}
+	nc.Close()
+	if nc, err = l.Accept(); err != nil {
+		panic(err)
+	}
+	fmt.Print(Mine(nc))
+	os.Exit(0)
+}
+
+// Where the kernel cannot be asked whose a connection is, as in many sandboxes, it is
+// served as before.
+func TestNobodyToAsk(t *testing.T) {
+	noNetlink := testproc.Call{Number: unix.SYS_SOCKET, Mask: ^uint32(0), Value: unix.AF_NETLINK, Errno: unix.EAFNOSUPPORT}
+	for want, wrap := range map[string][]string{"true": testproc.Refuse(noNetlink), "false": {}} {
+		if want == "false" && !canAsk() {
+			continue
+		}
+		argv := append(wrap, testproc.Program())
+		cmd := exec.Command(argv[0], argv[1:]...)
+		cmd.Env = append(os.Environ(), "ADMIT_TEST_GONE=1")
+		if out, err := cmd.Output(); err != nil || string(out) != want {
+			t.Errorf("%q: %s, %v, want %s", wrap, out, err, want)
+		}
+	}
 }
 
 func TestMine(t *testing.T) {

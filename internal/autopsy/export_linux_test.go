@@ -12,6 +12,7 @@ var (
 	ParseSyscall     = parseSyscall
 	ParseKernelStack = parseKernelStack
 	Appended         = appended
+	SendSignal       = sendSignal
 	OpenTrusted      = openTrusted
 	Trigger          = trigger
 	ReadBounded      = readBounded

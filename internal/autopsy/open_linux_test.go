@@ -3,7 +3,9 @@ package autopsy_test
 import (
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -11,8 +13,34 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/autopsy"
+	"github.com/muster-run/muster/internal/procfs"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
+
+// A process that has got the pid of the one that was meant is not signalled, with pidfds or
+// without.
+func TestAnotherProcess(t *testing.T) {
+	for name, wrap := range map[string][]string{"pidfds": nil, "no pidfds": testproc.Refuse(testproc.NoPidfds()...)} {
+		victim := exec.Command(testproc.Program(), testproc.Args("hang")...)
+		must(t, victim.Start())
+		stat, err := procfs.Read(victim.Process.Pid)
+		must(t, err)
+		kill := func(start uint64) string {
+			argv := append(slices.Clone(wrap), testproc.Program(), "kill", strconv.Itoa(victim.Process.Pid), strconv.FormatUint(start, 10))
+			out, err := exec.Command(argv[0], argv[1:]...).Output()
+			must(t, err)
+			return string(out)
+		}
+		if got := kill(stat.Start - 1); got != "no such process" {
+			t.Errorf("%s: the signal for an earlier process: %s", name, got)
+		}
+		if got := kill(stat.Start); got != "<nil>" {
+			t.Errorf("%s: the signal: %s", name, got)
+			_ = victim.Process.Kill()
+		}
+		_ = victim.Wait()
+	}
+}
 
 // A process chooses the paths of its flight recorder's pipe, of the file that this writes
 // and of its server's socket, and what its stderr is. What is not its user's, or is of

@@ -21,6 +21,32 @@ import (
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
+// Serve ends the server with its context, and returns when Close does.
+func TestServe(t *testing.T) {
+	s, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: s.Addr().String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for _, end := range []func(stop func()){func(stop func()) { stop() }, func(func()) { s.Close() }} {
+		ctx, stop := context.WithCancel(t.Context())
+		served := make(chan error)
+		go func() { served <- s.Serve(ctx) }()
+		end(stop)
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+		stop()
+		if err := c.Set(t.Context(), "k", nil); err == nil {
+			t.Error("it is still served")
+		}
+	}
+}
+
 // TestRefused sends what no good client sends. Each connection is closed, the
 // log says why, and the others go on.
 func TestRefused(t *testing.T) {

@@ -45,10 +45,16 @@ func TestNobodyHoldsTheRendezvous(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var said strings.Builder
+			told := []time.Time{time.Now()}
 			cfg := spec("a")
 			cfg.MinNodes, cfg.MaxNodes = 2, 2
 			cfg.Settings.Join = 10 * time.Second
-			cfg.OnWaiting = func(w rendezvous.Waiting) { said.WriteString(w.Note) }
+			cfg.OnWaiting = func(w rendezvous.Waiting) {
+				said.WriteString(w.Note)
+				if w.Note != "" { // else it waits no longer
+					told = append(told, time.Now())
+				}
+			}
 			cfg.Settings.KeepAliveInterval, cfg.Settings.KeepAliveMaxAttempt = 100*time.Millisecond, 3
 			h, err := node.ElectedBy(cfg, func(context.Context, string) (node.Election, error) {
 				return &candidate{tt.leader, make(chan struct{})}, nil
@@ -64,6 +70,14 @@ func TestNobodyHoldsTheRendezvous(t *testing.T) {
 			for _, want := range tt.want {
 				if !strings.Contains(err.Error(), want) {
 					t.Errorf("got %v, want %q in it", err, want)
+				}
+			}
+			if len(told) < 3 { // of the three times in 10 s, a busy machine may leave one out
+				t.Errorf("while waiting it said something %d times", len(told)-1)
+			}
+			for i := 1; i < len(told) && tt.leader == nil; i++ {
+				if pause := told[i].Sub(told[i-1]); pause < 3*time.Second {
+					t.Errorf("it said something again after %v: %s", pause, said.String())
 				}
 			}
 			if text := said.String(); tt.leader == nil && !strings.Contains(text, "1 of 3 members answer; giving up in ") {

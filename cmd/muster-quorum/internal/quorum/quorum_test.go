@@ -283,6 +283,26 @@ func TestPortHolder(t *testing.T) {
 	}
 }
 
+// Another program's server at the port of a member is no member that is up.
+func TestStrangerIsNotCounted(t *testing.T) {
+	t.Parallel()
+	m := newMember(t)
+	for _, h := range m.others {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if h == m.others[0] {
+				w.Header().Set(clusterHeader, "abc")
+			}
+			_, _ = w.Write([]byte("[]"))
+		}))
+		defer s.Close()
+		h.peer = strings.TrimPrefix(s.URL, "http://")
+	}
+	want := "2 of 3 members of the quorum are up: " + m.others[1].name + " (another program has the port) does not answer"
+	if got, majority := m.whoIsMissing(t.Context()); got != want || !majority {
+		t.Errorf("got %q, majority %t, want %q", got, majority, want)
+	}
+}
+
 // Whatever answers on a member's port, nothing but a list counts.
 func FuzzAskHost(f *testing.F) {
 	f.Add(200, "abc", []byte(`[{"id":18446744073709551615,"name":"h0","peerURLs":["http://h0:1"],"clientURLs":["http://h0:0"]}]`))
