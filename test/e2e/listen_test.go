@@ -78,6 +78,42 @@ func TestWorkersStoreOfOneHost(t *testing.T) {
 	}
 }
 
+// served says whether a store serves a client on a host.
+func (s *site) served(host int, addr string) bool {
+	err := s.lab.Host(host).Do(func() error {
+		nc, err := net.Dial("tcp", addr)
+		if err != nil {
+			return err
+		}
+		defer nc.Close()
+		_ = nc.SetDeadline(time.Now().Add(patience))
+		_, _ = nc.Write([]byte{0, 0xce, 0xf7, 0x85, 0x3c, 7})
+		_, err = io.ReadFull(nc, make([]byte, 8))
+		if ne, ok := err.(net.Error); ok && ne.Timeout() {
+			s.t.Error("neither served nor closed")
+		}
+		return err
+	})
+	return err == nil
+}
+
+// allow= holds for a job on one host with an open store.
+func TestAllowOfOneHost(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, 3)
+	s.flags = func(int) string {
+		return "--master-addr 10.77.0.11 --master-port 29500 --rdzv-conf open_workers_store=1,allow=10.77.0.12"
+	}
+	agents := s.startAll(1, "--nnodes 1")
+	up := s.running(time.Time{}, 1)
+	for host, want := range []bool{true, true, false} {
+		if got := s.served(host, up[0].master); got != want {
+			t.Errorf("host %d is served: %t", host, got)
+		}
+	}
+	s.finish(agents...)
+}
+
 // The workers' store of many hosts is for those of the round, in each round.
 func TestWorkersStoreOfManyHosts(t *testing.T) {
 	t.Parallel()
@@ -87,28 +123,16 @@ func TestWorkersStoreOfManyHosts(t *testing.T) {
 	}{
 		{"guarded", "", false},
 		{"opened", ",open_workers_store=true", true},
+		{"quorum", "", false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t, 3)
-			s.endpoint("10.77.0.11:29400", limit9+tt.conf)
-			served := func(host int, master string) bool {
-				err := s.lab.Host(host).Do(func() error {
-					nc, err := net.Dial("tcp", master)
-					if err != nil {
-						return err
-					}
-					defer nc.Close()
-					_ = nc.SetDeadline(time.Now().Add(patience))
-					_, _ = nc.Write([]byte{0, 0xce, 0xf7, 0x85, 0x3c, 7})
-					_, err = io.ReadFull(nc, make([]byte, 8))
-					if ne, ok := err.(net.Error); ok && ne.Timeout() {
-						t.Error("neither served nor closed")
-					}
-					return err
-				})
-				return err == nil
+			if s.endpoint("10.77.0.11:29400", limit9+tt.conf); tt.name == "quorum" {
+				s.conf = limit9
+				backend(t, "quorum").prepare(s)
 			}
+			served := s.served
 			agents := s.startAll(2, "--nnodes 2:3 --max-restarts 1")
 			up := s.await(time.Time{}, 2, "up", 2)
 			if !served(0, up[0].master) || !served(1, up[0].master) {

@@ -80,7 +80,7 @@ func TestSecretTorchrun(t *testing.T) {
 }
 
 // Agents that etcd has elected prove to each other that they have the job's token. One with
-// another is told so, and the job goes on.
+// another is told so, and the job goes on. The workers' store is for the round's hosts.
 func TestSecretEtcd(t *testing.T) {
 	t.Parallel()
 	c := backend(t, "etcd")
@@ -96,7 +96,13 @@ func TestSecretEtcd(t *testing.T) {
 	s.conf = tokenFile(secretToken)
 	c.prepare(s)
 	agents := s.startAll(2, "--nnodes 1:2")
-	s.up(time.Time{}, 2)
+	up := s.await(time.Time{}, 2, "up", 2)
+	s.agree(up)
+	for host, want := range []bool{true, true, false} {
+		if got := s.served(host, up[0].master); got != want {
+			t.Errorf("the workers' store serves host %d: %t", host, got)
+		}
+	}
 	s.conf = tokenFile("another token, of somebody else")
 	stranger := s.start(2, "--nnodes 1:2")
 	s.want(1, stranger)
