@@ -9,6 +9,7 @@ import (
 	"go/token"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -98,7 +99,6 @@ func TestExamples(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	count := 0
 	for name, paths := range files {
 		for _, path := range paths {
 			file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
@@ -106,7 +106,6 @@ func TestExamples(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, e := range doc.Examples(file) {
-				count++
 				if e.Output == "" && !e.EmptyOutput {
 					continue // it is only compiled
 				}
@@ -128,9 +127,30 @@ func TestExamples(t *testing.T) {
 			}
 		}
 	}
-	if count < 20 { // they are found somewhere else
-		t.Errorf("there are %d examples", count)
+	for _, name := range publicPackages(t) {
+		if files[name] == nil {
+			t.Errorf("package %s has no example", name)
+		}
 	}
+}
+
+// publicPackages are named as exampleFiles has them.
+func publicPackages(t *testing.T) (names []string) {
+	t.Helper()
+	cmd := exec.Command("go", "list", "./...")
+	cmd.Dir = root
+	list, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for path := range strings.FieldsSeq(string(list)) {
+		name := strings.TrimPrefix(path, "github.com/muster-run/muster/")
+		if parts := strings.Split(name, "/"); slices.Contains([]string{"cmd", "examples", "bench", "test"}, parts[0]) || slices.Contains(parts, "internal") {
+			continue
+		}
+		names = append(names, strings.ReplaceAll(name, "/", "_"))
+	}
+	return names
 }
 
 // All examples stand where they are found.
