@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -400,9 +401,19 @@ func TestWorkerEnvironment(t *testing.T) {
 func TestRestart(t *testing.T) {
 	j := newJob(t, "fail until", "2", 2)
 	j.MaxRestarts = 3
+	var said bytes.Buffer
+	j.Host, j.Logger = "", slog.New(slog.NewTextHandler(&said, nil))
+	var about agent.Job
+	j.Observers = append(j.Observers, func(e agent.Event) { about = *e.Job })
 	r := j.mustRun(t)
 	if r.IsFailed() || r.Restarts != 2 {
 		t.Errorf("result is %+v, want success after 2 restarts", r)
+	}
+	if name, err := os.Hostname(); err != nil || about.Host != name || about.Title != "fail until" {
+		t.Errorf("the job is %+v, want the defaults %q and the function's name", about, name)
+	}
+	if n := strings.Count(said.String(), `level=INFO msg="workers failed" rank=1 local_rank=1 host=`+about.Host); n != 2 {
+		t.Errorf("the log says %d times that workers failed: %s", n, &said)
 	}
 	for n := range 2 {
 		if _, err := os.Stat(filepath.Join(j.logDir, fmt.Sprint("attempt_", n), "report.json")); err != nil {

@@ -35,6 +35,9 @@ func build(m *testing.M) (int, error) {
 	}
 	defer os.RemoveAll(dir)
 	noteSources()
+	if err := os.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH")); err != nil { // where backends look for the program
+		return 1, err
+	}
 	if err := os.Setenv("TMPDIR", dir); err != nil { // where members that are killed leave their data
 		return 1, err
 	}

@@ -1,16 +1,22 @@
 package election_test
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	mathrand "math/rand/v2"
 	"net"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/muster-run/muster/internal/pipe"
 	"github.com/muster-run/muster/internal/test/testcert"
+	"github.com/muster-run/muster/rendezvous"
+	backend "github.com/muster-run/muster/rendezvous/etcd"
 	"github.com/muster-run/muster/rendezvous/internal/election"
 )
 
@@ -49,6 +55,30 @@ func TestSecureCluster(t *testing.T) {
 			tt.change(&cfg)
 			if _, err := startAgent(t, cfg).tryLeader(); err == nil || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("Leader: got %v, want %q in it", err, tt.want)
+			}
+		})
+	}
+
+	// As the backend has it: the password is that of a file.
+	for password, want := range map[string]string{"wonder": "", "wander": "user or password is wrong"} {
+		t.Run("password_file with "+password, func(t *testing.T) {
+			file := filepath.Join(t.TempDir(), "password")
+			if err := os.WriteFile(file, []byte(password+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			settings, err := rendezvous.ParseSettings("etcd", map[string]string{"last_call_timeout": "1", "cacert": ca.File, "cert": clientCert, "key": clientKey,
+				"user": "alice", "password_file": file})
+			if err != nil {
+				t.Fatal(err)
+			}
+			h, err := backend.New(rendezvous.Spec{RunID: "file", Endpoint: client, LocalAddr: "127.0.0.1", MinNodes: 1, MaxNodes: 1, LocalWorldSize: 1, Settings: settings,
+				Logger: slog.New(slog.DiscardHandler)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer h.Shutdown(context.Background())
+			if _, err := h.Next(t.Context()); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+				t.Errorf("got %v, want %q in it", err, want)
 			}
 		})
 	}
