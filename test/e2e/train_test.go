@@ -68,6 +68,20 @@ func trainOn(t testing.TB, l launcher, n int) []string {
 	return losses
 }
 
+// A script under --run-path that leaves its process group to the interpreter's end does not
+// abort, as torchrun's does not.
+func TestJudgeRunPathKeepsGroup(t *testing.T) {
+	judge(t)
+	script := filepath.Join(t.TempDir(), "keep.py")
+	text := "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\ndist.all_reduce(torch.ones(1))\n"
+	if err := os.WriteFile(script, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 8 {
+		run(t, muster(t), withPython(t), "--standalone --nproc-per-node 2 --run-path", script).want(0).saysNot("terminate called")
+	}
+}
+
 // The same script, seed and data give the same losses, to the last digit shown.
 func TestLossesEqualTorchrun(t *testing.T) {
 	t.Parallel()
