@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"syscall"
 	"testing"
 
 	"github.com/muster-run/muster/internal/autopsy"
@@ -22,12 +21,6 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
-		os.Exit(0)
-	}
-	if len(os.Args) == 4 && os.Args[1] == "kill" {
-		pid, _ := strconv.Atoi(os.Args[2])
-		start, _ := strconv.ParseUint(os.Args[3], 10, 64)
-		fmt.Print(autopsy.SendSignal(pid, start, syscall.SIGKILL))
 		os.Exit(0)
 	}
 	os.Exit(m.Run())

@@ -1,6 +1,7 @@
 package autopsy_test
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -20,14 +22,25 @@ import (
 // A process that has got the pid of the one that was meant is not signalled, with pidfds or
 // without.
 func TestAnotherProcess(t *testing.T) {
+	const whom = "AUTOPSY_TEST_KILL" // the pid and its start
+	if text := os.Getenv(whom); text != "" {
+		var pid int
+		var start uint64
+		_, err := fmt.Sscan(text, &pid, &start)
+		must(t, err)
+		fmt.Print(autopsy.SendSignal(pid, start, syscall.SIGKILL))
+		os.Exit(0)
+	}
 	for name, wrap := range map[string][]string{"pidfds": nil, "no pidfds": testproc.Refuse(testproc.NoPidfds()...)} {
 		victim := exec.Command(testproc.Program(), testproc.Args("hang")...)
 		must(t, victim.Start())
 		stat, err := procfs.Read(victim.Process.Pid)
 		must(t, err)
 		kill := func(start uint64) string {
-			argv := append(slices.Clone(wrap), testproc.Program(), "kill", strconv.Itoa(victim.Process.Pid), strconv.FormatUint(start, 10))
-			out, err := exec.Command(argv[0], argv[1:]...).Output()
+			argv := append(slices.Clone(wrap), testproc.Program(), "-test.run=^TestAnotherProcess$")
+			cmd := exec.Command(argv[0], argv[1:]...)
+			cmd.Env = append(os.Environ(), fmt.Sprint(whom, "=", victim.Process.Pid, " ", start))
+			out, err := cmd.Output()
 			must(t, err)
 			return string(out)
 		}
