@@ -99,7 +99,7 @@ func (s *Server) control(r *http.Request) reply {
 	case "/v1/chaos":
 		return s.chaos(r)
 	}
-	return textReply(http.StatusNotFound, "there is no %q to POST to; there are /v1/stop, /v1/restart, /v1/signal, /v1/scale, /v1/autopsy and /v1/chaos", r.URL.Path)
+	return textReply(http.StatusNotFound, "there is no %.200q to POST to; there are /v1/stop, /v1/restart, /v1/signal, /v1/scale, /v1/autopsy and /v1/chaos", r.URL.Path)
 }
 
 // chaos begins a drill on one host, named by its group rank.

@@ -107,7 +107,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (rep reply, done
 		do = s.stacks
 	}
 	if do == nil {
-		return textReply(http.StatusNotFound, "there is no %q here; there are /, /healthz, /readyz, /metrics, /v1/state and /v1/logs with ?rank=N, ?contains=TEXT or ?follow=1", r.URL.Path), done
+		return textReply(http.StatusNotFound, "there is no %.200q here; there are /, /healthz, /readyz, /metrics, /v1/state and /v1/logs with ?rank=N, ?contains=TEXT or ?follow=1", r.URL.Path), done
 	}
 	if r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {
 		pace = s.probes

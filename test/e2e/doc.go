@@ -36,6 +36,7 @@
 //	listen        the workers' store lets nobody else in
 //	live          a group goes on when workers and hosts are lost, and come
 //	live_end      no worker joins a training that has ended, or one without its members
+//	live_holder   the holder of the rendezvous is lost in the midst of a live change
 //	live_random   whatever dies, also at once and during a change, by backend
 //	logs          the log directory is torchrun's; no line is lost or torn
 //	metrics       a live job's metrics hold while it restarts

@@ -252,7 +252,7 @@ func TestSocketAbuse(t *testing.T) {
 	}
 	for request, want := range map[string]string{
 		"\x00\xff\x16\x03\r\n\r\n":                                                  "HTTP/1.1 400 ",
-		"GET /" + strings.Repeat("x", 1<<20) + " HTTP/1.0\r\n\r\n":                  "HTTP/1.1 431 ",
+		"GET /" + strings.Repeat("x", 4<<20) + " HTTP/1.0\r\n\r\n":                  "HTTP/1.1 431 ",
 		"POST /v1/nosuch HTTP/1.0\r\n\r\n":                                          "HTTP/1.0 404 ",
 		"POST /v1/signal?signal=0 HTTP/1.0\r\n\r\n":                                 "HTTP/1.0 400 ",
 		"POST /v1/signal?signal=USR1&rank=-1 HTTP/1.0\r\n\r\n":                      "HTTP/1.0 400 ",
