@@ -37,6 +37,9 @@ type Spec struct {
 	// and at the same port in all rounds. What it holds is where the rendezvous is. All nodes
 	// must have the same; agents of PyTorch cannot take part.
 	LocalStore bool
+	// Live says that workers go on from round to round, and stand still in between: a round in which
+	// all of the last one are back is complete, without a last call for others. All nodes have the same.
+	Live bool
 	// IdenticalWorkers says that agents do not exchange their ranks before they start
 	// workers (TORCH_ELASTIC_WORKER_IDENTICAL). For c10d.
 	IdenticalWorkers bool

@@ -73,7 +73,7 @@ func (a *agent) greet(c *conn) {
 		Greeting: server.Greeting{
 			Version: server.Version, RunID: runID, Node: &a.node, MinNodes: cfg.Min,
 			MaxNodes: cfg.Max, LastCall: cfg.Settings.LastCall, KeepAlive: cfg.Settings.KeepAliveInterval, KeepAliveLimit: cfg.limit(),
-			Role: a.role, LocalWorldSize: a.local, Last: a.last, Spare: a.part.Spare, Instance: uint64(a.node.PID),
+			Role: a.role, LocalWorldSize: a.local, Last: a.last, Spare: a.part.Spare, Instance: uint64(a.node.PID), Live: cfg.Live,
 		},
 	})
 }

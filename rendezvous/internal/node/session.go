@@ -40,7 +40,7 @@ func (n *Node) greet(ctx context.Context, conn net.Conn, dial dialer) (*session,
 		Greeting: server.Greeting{
 			RunID: cfg.RunID, Node: &n.link.me, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes,
 			LastCall: settings.LastCall, KeepAlive: settings.KeepAliveInterval, KeepAliveLimit: settings.KeepAliveLimit(), Role: cfg.Role,
-			LocalWorldSize: cfg.LocalWorldSize, LocalStore: cfg.LocalStore, Last: n.last, Spare: n.sizing.spare,
+			LocalWorldSize: cfg.LocalWorldSize, LocalStore: cfg.LocalStore, Live: cfg.Live, Last: n.last, Spare: n.sizing.spare,
 		},
 		Wish: n.sizing.greeting(),
 	}, ring, n.heard)

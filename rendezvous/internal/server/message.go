@@ -131,6 +131,7 @@ type Greeting struct {
 	LocalWorldSize int           `json:"local_world_size,omitempty"`
 	Calls          bool          `json:"calls,omitempty"`       // it answers a Ring
 	LocalStore     bool          `json:"local_store,omitempty"` // its workers use a store of a round here
+	Live           bool          `json:"live,omitempty"`        // its workers go on in the next round
 
 	// Last is where the node stood in the last round, if it was in one of another
 	// rendezvous of the same run, whose holder is lost.

@@ -97,6 +97,7 @@ type Rendezvous struct {
 	recheck  recheck // which of the joining have to decide again
 
 	localStore bool // their workers use a store of their host (--store local)
+	live       bool // their workers go on in the next round, and stand still until it is complete
 
 	torch        torchNodes
 	last         lastRound
@@ -263,7 +264,7 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 	if len(r.sessions) == 0 {
 		r.rules = state.Rules{MinNodes: m.MinNodes, MaxNodes: m.MaxNodes, LastCall: m.LastCall, KeepAliveInterval: m.KeepAlive}
 		r.torch.silence = m.KeepAliveLimit
-		r.localStore, r.torch.stale = m.LocalStore, true
+		r.localStore, r.live, r.torch.stale = m.LocalStore, m.Live, true
 	} else if m.MinNodes != r.rules.MinNodes || m.MaxNodes != r.rules.MaxNodes {
 		r.refuse(id, "--nnodes is %d:%d on %s and %d:%d on the hosts that came before; give all hosts of run %q the same",
 			m.MinNodes, m.MaxNodes, m.Host, r.rules.MinNodes, r.rules.MaxNodes, r.runID)
@@ -429,7 +430,9 @@ func (r *Rendezvous) Suspend(now time.Time, suspended bool) {
 func (r *Rendezvous) most() bool { return 2*len(r.state.Participants) > r.rules.MaxNodes }
 
 // allBack says whether everybody who took part in the last round takes part in
-// this one, and nobody else is there, so that there is nobody to wait for.
+// this one, and nobody else is there, so that there is nobody to wait for. In a live job others may
+// be there: more of them can come in the next round, at little cost, but while a last call lasts no
+// worker would get on.
 func (r *Rendezvous) allBack() bool {
 	st := r.state
 	if len(st.RedundancyList) > 0 && len(st.Participants) < r.bounds().MaxNodes {
@@ -438,7 +441,10 @@ func (r *Rendezvous) allBack() bool {
 	if r.history.lost != nil && len(r.last.expected) < r.history.lost.WorldSize-1 {
 		return false // of the last round only the node that held it is known to be lost
 	}
-	if st.Round == 0 || len(st.WaitList) > 0 || len(st.Participants) < r.rules.MinNodes || len(st.Participants) != len(r.last.expected) {
+	if st.Round == 0 || len(st.WaitList) > 0 || len(st.Participants) < r.rules.MinNodes {
+		return false
+	}
+	if others := len(st.Participants) - len(r.last.expected); others != 0 && (!r.live || len(r.last.expected) == 0) {
 		return false
 	}
 	for n := range r.last.expected {

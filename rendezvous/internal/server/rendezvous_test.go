@@ -29,6 +29,7 @@ type lab struct {
 	lastCall time.Duration
 	wish     *server.Wish // of those that say hello next
 	spare    bool         // they were spares
+	live     bool         // their workers go on
 }
 
 func newLab(t *testing.T) *lab {
@@ -56,7 +57,7 @@ func (l *lab) greet(name, addr, process string, min, max int, last *server.Place
 		Greeting: server.Greeting{
 			Version: server.Version, RunID: "job", Node: &state.Node{Addr: "addr-" + addr, PID: 1}, Instance: uint64(process[0]),
 			MinNodes: min, MaxNodes: max, LastCall: l.lastCall, KeepAlive: 5 * time.Second,
-			KeepAliveLimit: limit, Role: "trainer", LocalWorldSize: 2, Last: last, Spare: l.spare,
+			KeepAliveLimit: limit, Role: "trainer", LocalWorldSize: 2, Last: last, Spare: l.spare, Live: l.live,
 		},
 	})
 }
@@ -113,6 +114,8 @@ func (l *lab) run(script string) string {
 			l.send(f[2], server.Message{Type: server.Size, Wish: &server.Wish{Nodes: n}})
 		case "was":
 			l.spare = f[1] == "spare"
+		case "live":
+			l.live = true
 		case "wish": // number and serial of those who say hello next
 			l.wish = &server.Wish{}
 			fmt.Sscan(strings.Join(f[1:], " "), &l.wish.Nodes, &l.wish.Serial)
@@ -318,6 +321,37 @@ func TestScenarios(t *testing.T) {
 			b: round 1 rank 0/3 workers 0/6
 			c: round 1 rank 1/3 workers 2/6
 			a: round 1 rank 2/3 workers 4/6`},
+		{"a new host below max: a last call", `
+			hello 1 3 a
+			join a
+			wait 14s
+			ping a
+			wait 14s
+			ping a
+			wait 3s
+			hello 1 3 b
+			join b
+			join a
+			wait 14s
+			ping a b`, `
+			a: round 0 rank 0/1 workers 0/2
+			a: nodes waiting b -1`},
+		{"a new host below max, in a live job: none", `
+			live
+			hello 1 3 a
+			join a
+			wait 14s
+			ping a
+			wait 14s
+			ping a
+			wait 3s
+			hello 1 3 b
+			join b
+			join a`, `
+			a: round 0 rank 0/1 workers 0/2
+			a: nodes waiting b -1
+			a: round 1 rank 0/2 workers 0/4
+			b: round 1 rank 1/2 workers 2/4`},
 		{"a host is lost: the others go on without a last call", `
 			hello 2 3 a b c
 			join a b c
