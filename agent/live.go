@@ -720,7 +720,9 @@ func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, c
 	}
 	at.formed.Store(&membership{ranks: ranks, leader: plan.Leader() == at.round.Rank, lacks: plan.Lacks})
 	a.published.part(at, ranks)
-	w.reached(slices.Max(plan.Steps))
+	if again := w.reached(slices.Max(plan.Steps)); again && len(plan.Joined) == len(plan.Handles) {
+		a.log.Warn("live: no worker is left that had the state of the training; it begins anew where the script does", "step", slices.Max(plan.Steps))
+	}
 	w.send(to, func(local int) *liveMessage {
 		return &liveMessage{Type: "members", Said: live.Said{Change: change}, liveMembers: &liveMembers{
 			UUID: plan.UUID, Rank: ranks[local], World: len(plan.Handles), Handles: plan.Handles, Steps: plan.Steps,

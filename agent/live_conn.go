@@ -251,11 +251,13 @@ func (w *liveWorkers) plausible(x *liveWorker, step int64) bool {
 	return step >= -1 && step <= most
 }
 
-// reached says at which step a membership begins.
-func (w *liveWorkers) reached(step int64) {
+// reached says at which step a membership begins, and returns whether there was one before.
+func (w *liveWorkers) reached(step int64) (again bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	again = !w.stepAt.IsZero()
 	w.step, w.stepAt = step, time.Now()
+	return again
 }
 
 func (w *liveWorkers) heard(x *liveWorker, m *liveMessage) {

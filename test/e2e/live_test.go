@@ -272,7 +272,7 @@ func TestLivePolicy(t *testing.T) {
 	all = first.members(4, pids...)
 	must(syscall.Kill(all[0].pid, syscall.SIGKILL))
 	wantAll(agents, 1)
-	first.says("its budget of 1 restart is used up")
+	first.says("its budget of 1 restart is used up", "[M1219]")
 }
 
 // The last worker of a host is replaced without the back-off for which the others would wait, and
