@@ -296,6 +296,8 @@ func (a *Agent) wait(ctx context.Context, at *attempt) news {
 		case c, ok := <-changes:
 			if !ok {
 				changes = nil // nothing more will be heard
+			} else if c.Kind == rendezvous.Closed && ctx.Err() != nil {
+				return news{ev: evSignal} // who was asked to stop the job has ended before
 			} else if n := a.changed(at, c); n.ev != 0 {
 				return n
 			}

@@ -23,8 +23,9 @@ import (
 // says why nothing was done.
 type Control interface {
 	// Stop begins to stop this host's workers for good, as SIGTERM to the agent does, and
-	// returns at once. by names the host that asks for it, "" for this one.
-	Stop(by string)
+	// returns at once. by names the host that asks for it, "" for this one. With wholeJob this
+	// host closes the rendezvous once its workers have ended: spares hear of it by that.
+	Stop(by string, wholeJob bool)
 	// Restart begins a new round with new workers on all hosts. No restart is counted.
 	Restart(by string) error
 	// Signal sends a signal to the workers of this host, or to that of one global rank if
@@ -84,7 +85,7 @@ func (s *Server) control(r *http.Request) reply {
 		r = r.WithContext(s.life) // also if the client is gone meanwhile: a part of the job would go on
 		done := &Done{}
 		s.onOthers(r, done, url.Values{"by": {s.hostName(r.Context())}}, askTime, func([]byte) error { return nil })
-		s.cfg.Control.Stop(text.Line(r.URL.Query().Get("by"), 100))
+		s.cfg.Control.Stop(text.Line(r.URL.Query().Get("by"), 100), s.wholeJob(r))
 		return doneReply(done, nil)
 	case "/v1/signal":
 		return s.signal(r)

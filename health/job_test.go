@@ -44,7 +44,7 @@ func (m *member) did(what string, args ...any) {
 	m.done = append(m.done, fmt.Sprintf(what, args...))
 }
 
-func (m *member) Stop(by string) { m.did("stop by %q", by) }
+func (m *member) Stop(by string, _ bool) { m.did("stop by %q", by) }
 func (m *member) Drill(what, by string, length time.Duration) (func(), error) {
 	if what == "" {
 		return nil, errors.New("no drill")
@@ -341,7 +341,7 @@ type stopped struct {
 	done chan struct{}
 }
 
-func (s stopped) Stop(by string) { close(s.done) }
+func (s stopped) Stop(string, bool) { close(s.done) }
 
 // All hosts are asked to stop, also where whoever asked for it is gone meanwhile: no part of a job
 // goes on without the other.

@@ -17,17 +17,20 @@ type control struct {
 }
 
 // Stop does what SIGTERM does, also where the agent handles no signals.
-func (c *control) Stop(by string) {
+func (c *control) Stop(by string, wholeJob bool) {
 	log := c.log
 	if by != "" {
 		log = log.With("by", by)
 	}
 	log.Warn("muster stop: this host is asked to leave the job")
-	c.end(&stopError{process.SignalError{Signal: syscall.SIGTERM}})
+	c.end(&stopError{process.SignalError{Signal: syscall.SIGTERM}, wholeJob})
 }
 
 // A stopError is the cause of a stop by control.Stop: it is to the workers as the signal is.
-type stopError struct{ signal process.SignalError }
+type stopError struct {
+	signal   process.SignalError
+	wholeJob bool
+}
 
 func (e *stopError) Error() string { return "muster stop: this host has left the job" }
 func (e *stopError) Unwrap() error { return &e.signal }

@@ -246,7 +246,8 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	// A host that could not take part closes the job for nobody else.
-	shut, closed := handler.Leave, result != nil && !result.Left
+	stopped, _ := errors.AsType[*stopError](context.Cause(ctx))
+	shut, closed := handler.Leave, result != nil && !result.Left || stopped != nil && stopped.wholeJob
 	if closed {
 		shut = handler.Shutdown
 	}

@@ -148,13 +148,15 @@ func (j *job) askFor(ctx context.Context, method, path string, limit time.Durati
 	if refused, ok := errors.AsType[*http10.StatusError](err); ok && j.addr == "" {
 		err = errors.New(refused.Said)
 	} else if j.addr == "" && ended(err) {
-		err = errors.New("its agent has ended")
+		err = errAgentEnded
 	}
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
 	return body, err
 }
+
+var errAgentEnded = errors.New("its agent has ended")
 
 // ended says whether nobody listens at an agent's socket any more.
 func ended(err error) bool {
@@ -504,6 +506,8 @@ func (c *command) each(ctx context.Context, req request, done func(*job, *health
 		body, err := j.askFor(ctx, "POST", req.path+"?"+query.Encode(), passTimeout)
 		if err == nil {
 			err = json.Unmarshal(body, answer)
+		} else if before >= 0 && req.path == "/v1/stop" && errors.Is(err, errAgentEnded) {
+			err = nil // a spare: it ends with the job
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", j.name(), err))

@@ -369,7 +369,7 @@ type twoFold struct {
 	restarts *atomic.Int64
 }
 
-func (a twoFold) Stop(string) { go a.stop() }
+func (a twoFold) Stop(string, bool) { go a.stop() }
 func (a twoFold) Drill(string, string, time.Duration) (func(), error) {
 	return nil, errors.New("no drills")
 }
