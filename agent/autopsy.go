@@ -16,29 +16,38 @@ type evidence struct {
 	file   string // of the text; empty if it was not written
 }
 
-// isFresh says whether evidence was taken just now: workers that miss their deadlines
-// together share it.
-func (e *evidence) isFresh(within time.Duration) bool {
-	return e != nil && time.Since(e.report.Time) < within
+// isOf says whether evidence was taken after a time.
+func (e *evidence) isOf(since time.Time) bool {
+	return e != nil && !e.report.Time.Before(since)
 }
+
+// justNow is since when evidence of a failure that kills workers counts for another: workers that
+// miss their deadlines together share it.
+func (a *Agent) justNow() time.Time { return time.Now().Add(-a.cfg.AutopsyTimeout) }
 
 // autopsy keeps evidence of the workers of this host before some of them are killed for
 // reason, unless that is turned off. It takes no longer than Config.AutopsyTimeout and ends
 // with ctx.
 func (a *Agent) autopsy(ctx context.Context, at *attempt, reason string, pids map[int]int) {
-	if a.cfg.AutopsyTimeout > 0 && !at.lastEvidence().isFresh(a.cfg.AutopsyTimeout) {
-		a.keep(at, a.lookAt(ctx, at, reason, pids))
+	if a.cfg.AutopsyTimeout > 0 && !at.lastEvidence().isOf(a.justNow()) {
+		a.keep(at, a.lookForFailure(ctx, at, a.justNow(), reason, pids))
 	}
 }
 
-// lookAt takes evidence of the workers of this host, or returns what was just taken. It leaves
-// some of Config.AutopsyTimeout for the way to other hosts.
-func (a *Agent) lookAt(ctx context.Context, at *attempt, reason string, pids map[int]int) *autopsy.Report {
+// lookForFailure takes evidence of the workers of this host, or returns what was taken for a
+// failure since a time.
+func (a *Agent) lookForFailure(ctx context.Context, at *attempt, since time.Time, reason string, pids map[int]int) *autopsy.Report {
 	at.autopsies.Lock()
 	defer at.autopsies.Unlock()
-	if at.taken != nil && time.Since(at.taken.Time) < a.cfg.AutopsyTimeout {
-		return at.taken
+	if at.taken == nil || at.taken.Time.Before(since) {
+		at.taken = a.lookAt(ctx, at, reason, pids)
 	}
+	return at.taken
+}
+
+// lookAt takes evidence of the workers of this host. It leaves some of Config.AutopsyTimeout for
+// the way to other hosts. The caller holds at.autopsies: two cannot look at a worker at a time.
+func (a *Agent) lookAt(ctx context.Context, at *attempt, reason string, pids map[int]int) *autopsy.Report {
 	targets := make([]autopsy.Target, 0, len(pids))
 	for _, i := range slices.Sorted(maps.Keys(pids)) {
 		targets = append(targets, autopsy.Target{
@@ -46,8 +55,7 @@ func (a *Agent) lookAt(ctx context.Context, at *attempt, reason string, pids map
 			Stderr: at.logs.Sink(i).StderrPath, Tail: func() []byte { return at.logs.StderrTail(i) },
 		})
 	}
-	at.taken = autopsy.Take(ctx, reason, targets, autopsy.Config{Timeout: a.cfg.AutopsyTimeout * 4 / 5, Logger: a.log})
-	return at.taken
+	return autopsy.Take(ctx, reason, targets, autopsy.Config{Timeout: a.cfg.AutopsyTimeout * 4 / 5, Logger: a.log})
 }
 
 // keep writes evidence down and says what it shows.

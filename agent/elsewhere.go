@@ -53,10 +53,25 @@ func (a *Agent) Autopsy(ctx context.Context, reason, number string) ([]byte, err
 	case a.cfg.AutopsyTimeout <= 0:
 		return nil, errNoAutopsy
 	}
-	r := a.lookAt(ctx, at, text.Line(reason, 1000), group.PIDs())
+	reason = text.Line(reason, 1000)
+	if number == "" { // somebody wants to see the workers as they are now, and no failure is to be read from that
+		at.onDemand.Lock() // so that a failure waits for one look at most
+		defer at.onDemand.Unlock()
+		at.autopsies.Lock()
+		defer at.autopsies.Unlock()
+		return a.lookAt(ctx, at, reason, group.PIDs()).Brief().Pack(evidenceOfHost(at.round.WorldSize))
+	}
+	since, first := a.justNow(), at.wholeJob.TryLock() // else this agent waits already, for the same failure
+	if first {
+		since = time.Now()
+	}
+	r := a.lookForFailure(ctx, at, since, reason, group.PIDs())
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if number != "" && !p.over && at.wholeJob.TryLock() { // else this agent waits already
+	switch {
+	case first && p.over:
+		at.wholeJob.Unlock()
+	case first:
 		p.looks.Go(func() {
 			defer at.wholeJob.Unlock()
 			ctx, cancel := context.WithTimeout(at.life, a.cfg.AutopsyTimeout)
@@ -70,11 +85,11 @@ func (a *Agent) Autopsy(ctx context.Context, reason, number string) ([]byte, err
 	return r.Brief().Pack(evidenceOfHost(at.round.WorldSize))
 }
 
-// autopsyOfJob keeps evidence of the workers of all hosts, in which pids are this host's. It
-// takes no longer than Config.AutopsyTimeout.
+// autopsyOfJob keeps evidence of the workers of all hosts, in which pids are this host's, unless
+// there is some of a failure since a time. It takes no longer than Config.AutopsyTimeout.
 //
 // With blame, workers will be killed for it: those of other hosts that differ are to be killed there.
-func (a *Agent) autopsyOfJob(ctx context.Context, at *attempt, reason string, pids map[int]int, blame bool) {
+func (a *Agent) autopsyOfJob(ctx context.Context, at *attempt, since time.Time, reason string, pids map[int]int, blame bool) {
 	caller, ok := a.cfg.Rendezvous.(rendezvous.Caller)
 	if a.cfg.AutopsyTimeout <= 0 || at.alone() || !ok {
 		a.autopsy(ctx, at, reason, pids)
@@ -82,13 +97,13 @@ func (a *Agent) autopsyOfJob(ctx context.Context, at *attempt, reason string, pi
 	}
 	at.wholeJob.Lock()
 	defer at.wholeJob.Unlock()
-	if at.lastEvidence().isFresh(a.cfg.AutopsyTimeout) {
+	if at.lastEvidence().isOf(since) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.AutopsyTimeout)
 	defer cancel()
 	looked := make(chan *autopsy.Report, 1)
-	go func() { looked <- a.lookAt(ctx, at, reason, pids) }() // at once: the store may not answer
+	go func() { looked <- a.lookForFailure(ctx, at, since, reason, pids) }() // at once: the store may not answer
 	a.keep(at, a.evidenceOfJob(ctx, at, caller, reason, looked, blame))
 }
 

@@ -133,7 +133,8 @@ func (a *Agent) hung(at *attempt, idle time.Duration, busy []int) {
 	}
 	a.log.Error("the workers hang: "+what, "run_id", a.cfg.Rendezvous.RunID(), "kill", !a.cfg.HangNotify)
 	a.emitElsewhere(Suspected{"the workers hang", what})
-	a.autopsyOfJob(context.WithoutCancel(at.life), at, "hang: "+what, at.group.PIDs(), !a.cfg.HangNotify)
+	since := time.Now().Add(-min(idle, a.cfg.AutopsyTimeout)) // before that, they did something else
+	a.autopsyOfJob(context.WithoutCancel(at.life), at, since, "hang: "+what, at.group.PIDs(), !a.cfg.HangNotify)
 	if a.cfg.HangNotify || a.yield(at.life, at, at.group) || !at.alone() && a.confess(at, at.group) {
 		return
 	}

@@ -76,7 +76,7 @@ type ends struct {
 
 // blame is why the agent has killed workers. A goroutine that is about to kill one adds to it
 // first, so that it is complete when the workers have ended and the goroutine of Run reads
-// it. Of the locks only autopsies is taken under another, wholeJob.
+// it. Of the locks only autopsies is taken under another, wholeJob or onDemand.
 type blame struct {
 	mu       sync.Mutex     // guards missed and evidence
 	missed   map[int]string // by local rank: the deadline for which muster killed the worker
@@ -84,7 +84,8 @@ type blame struct {
 
 	wholeJob  sync.Mutex      // held while evidence of all hosts is gathered
 	autopsies sync.Mutex      // guards taken, and is held while this host's workers are looked at
-	taken     *autopsy.Report // of this host's workers
+	taken     *autopsy.Report // of this host's workers, for a failure
+	onDemand  sync.Mutex      // held while they are looked at for `muster dump` or a status page
 }
 
 // goroutines is how the attempt starts goroutines, hears from them and ends them. close ends

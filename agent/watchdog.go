@@ -142,7 +142,7 @@ func (a *Agent) reap(ctx context.Context, e *timer.Expiry) error {
 			}
 		}
 		a.emitElsewhere(Suspected{fmt.Sprintf("process %d has missed a deadline", e.PID), what})
-		a.autopsyOfJob(ctx, at, fmt.Sprintf("process %d has missed a deadline: %s", e.PID, what), pids, true)
+		a.autopsyOfJob(ctx, at, a.justNow(), fmt.Sprintf("process %d has missed a deadline: %s", e.PID, what), pids, true)
 		a.yield(ctx, at, group)
 	}
 	return e.Kill()

@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/agent"
+	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/store"
 	"github.com/muster-run/muster/timer"
@@ -392,4 +393,49 @@ func TestHangBesideStuckStore(t *testing.T) {
 	if !regexp.MustCompile(`what the workers did: rank 0 .*nothing known of the other hosts \(context deadline exceeded\)`).MatchString(log) {
 		t.Errorf("log:\n%s", log)
 	}
+}
+
+// What `muster dump` sees is no evidence of a failure that follows, nor is what was taken for an
+// earlier one: this host's workers may do something else by then.
+func TestEvidenceIsOfItsOwnFailure(t *testing.T) {
+	var round store.Store
+	l := newLab(t, []string{"a", "b"}, func(h *host) { h.AutopsyTimeout = time.Hour })
+	l.hosts["a"].node = l.node("a")
+	l.hosts["a"].node.wrap = func(s store.Store) store.Store { round = s; return s }
+	l.start("a", "b")
+	w := l.all("a", "b")
+	ask := func(reason, number string) string {
+		body, err := l.hosts["a"].agent.Autopsy(t.Context(), reason, number)
+		if err != nil {
+			return err.Error()
+		}
+		var r autopsy.Report
+		if err := json.Unmarshal(body, &r); err != nil {
+			t.Fatal(err)
+		}
+		return r.Reason
+	}
+	for began := time.Now(); ask("muster dump on b", "") != "muster dump on b"; {
+		if time.Since(began) > patience {
+			t.Fatal("no evidence of workers that run")
+		}
+	}
+	if got := ask("b: missed a deadline", "0"); got != "b: missed a deadline" {
+		t.Errorf("after a dump, the evidence of a failure is that of %q", got)
+	}
+	if got := ask("muster dump on a", ""); got != "muster dump on a" {
+		t.Errorf("a dump shows the evidence of %q", got)
+	}
+	if err := round.Set(t.Context(), "muster/autopsy/0/all", []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	for began := time.Now(); ask("b: hang", "1") != "b: hang"; { // until a has read that
+		if time.Since(began) > patience {
+			t.Fatal("the evidence of a failure is that of the one before")
+		}
+	}
+	for _, name := range []string{"a", "b"} {
+		w[name].tell(t, "succeed")
+	}
+	l.succeeds("a", "b")
 }
