@@ -129,7 +129,13 @@ def record(varying, sets, names):
     def seeded(generator, a=None, *args, **options):
         generators[:] = [g for g in generators if g is not generator] + [generator] * (a is None)
 
-    watch(os, "urandom", lambda *args: breaks("takes random bytes", MAY_DRAW))
+    for name in ("urandom", "getrandom"):
+        if hasattr(os, name):
+            watch(os, name, lambda *args: breaks("takes random bytes", MAY_DRAW))
+    if "uuid" in names:
+        import uuid
+
+        watch(uuid, "uuid1", lambda *args, **options: breaks("makes an identifier of its process"))
     if "random" in names:
         import random
 
@@ -208,8 +214,11 @@ class Survey:
 
     def __init__(self):
         self.threads, self.children, self.cuda, self.open = 1, "", False, descriptors()
+        self.directory, self.random = os.getcwd(), None
+        self.changed()
 
     def check(self):
+        why = self.changed()
         before = (self.threads, self.children, self.cuda, self.open)
         if threads() > self.threads:
             rehearse()
@@ -226,7 +235,24 @@ class Survey:
         for fd, what in self.open.items():
             if before[3].get(fd) != what:
                 return "leaves %s open" % what
-        return None
+        return why
+
+    def changed(self):
+        """What each worker would have to do for itself."""
+        import signal
+
+        why = None
+        if os.getcwd() != self.directory:
+            os.chdir(self.directory)
+            why = "changes the working directory"
+        if signal.getitimer(signal.ITIMER_REAL)[0]:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            why = "sets a timer, which a fork does not have"
+        if "random" in sys.modules:
+            before, self.random = self.random, sys.modules["random"].getstate()
+            if before not in (None, self.random):
+                why = "draws a random number"
+        return why
 
 
 def rehearse():
@@ -685,6 +711,9 @@ class Late:
             return
         if name not in reads and not name.startswith(READ_BY_C) or os.environ.get(name) == value:
             return
+        by = importing()
+        if by and is_installed(sys.modules.get(by[0]), installed()):
+            return  # as numpy does around an import
         self.said.add(name)
         os.write(2, os.fsencode("muster: %s is set after %s it, in the template of warm starts: if the program sets it before that import, it has no effect now; start it again\n" % (
             name, "%s has read" % reads[name] if name in reads else "libraries may have read")))

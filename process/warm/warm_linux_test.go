@@ -371,6 +371,11 @@ func TestRules(t *testing.T) {
 		"uuid4":   "import uuid\nx = uuid.uuid4()",
 		"secret":  "import secrets\nx = secrets.token_hex()",
 		"draws":   "import random\nx = random.SystemRandom().random()",
+		"rolls":   "import random\nx = random.random()",
+		"uuid1":   "import uuid\nx = uuid.uuid1()",
+		"getrand": "import os\nx = os.getrandom(4)",
+		"moves":   "import os\nos.chdir('/')",
+		"alarm":   "import signal\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nsignal.setitimer(signal.ITIMER_REAL, 60)",
 	})
 	h := l.host()
 	l.run(h.Start, 1, "-u", script) // learns
@@ -392,6 +397,8 @@ func TestRules(t *testing.T) {
 		"thread\tstarts a thread", "socket_\tleaves socket:", "file\tleaves ", "rank\trank reads RANK at import", "outer\tinner reads LOCAL_RANK at import",
 		"inner\tinner reads LOCAL_RANK at import", "copies\tcopies copies the environment at import", "copies2\tcopies2 copies the environment at import",
 		"temp\ttemp makes a temporary file", "temp2\tleaves /",
+		"rolls\tdraws a random number", "uuid1\tuuid1 makes an identifier", "getrand\tgetrand takes random bytes",
+		"moves\tchanges the working directory", "alarm\tsets a timer",
 		"uuid4\tuuid4 takes random bytes", "secret\tsecret takes random bytes", "draws\tdraws takes random bytes",
 	} {
 		if !strings.Contains(string(left), want) {
