@@ -132,6 +132,7 @@ func TestStopEndsSpares(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newMixed(t, "1:2", "", "report:$WORLD_SIZE", "gate", "exit:0")
+			m.env = []string{"LOGLEVEL=INFO"} // which has a line about a spare
 			agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"})
 			agents[0].await("2", "2")
 			for _, addr := range []string{"3", "4"} {
