@@ -490,6 +490,7 @@ class Live(unittest.TestCase):
             agent.begin(urgent=True)
             agent.until(lambda: late.member)
             agent.begin(urgent=True, without=[late])
+            agent.until(lambda: agent.changes[-1]["world"] == 1)
             step = worker.steps()[-1]["step"]
             agent.until(reached(worker, step + 1))
             late.kill()

@@ -27,7 +27,7 @@ func failure(t *testing.T, cfg election.Config) error {
 }
 
 func TestConfigErrors(t *testing.T) {
-	t.Parallel()
+	t.Setenv("PATH", "")
 	for _, tt := range []struct {
 		name string
 		cfg  election.Config
