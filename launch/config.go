@@ -178,7 +178,7 @@ type Records struct {
 	// OnEvent is a command for sh that runs for events of the job on this host, with one
 	// JSON document on stdin (docs/formats.md): start, hang, failure, host lost, restart,
 	// end. One runs at a time, for 30 s at most; up to 32 events wait, and the end of the job
-	// waits for 5 s. Its output goes to the Logger where it fails. "" means none.
+	// waits for up to 30 s. Its output goes to the Logger where it fails. "" means none.
 	OnEvent string
 	// Observers get all events of the agent. The events and metrics above are made of those.
 	Observers []func(agent.Event)

@@ -23,7 +23,7 @@ import (
 const (
 	onEventTimeout = 30 * time.Second // of one command
 	onEventWaiting = 32               // events whose commands have not begun
-	onEventAtEnd   = 5 * time.Second  // how long the end of the job waits for all of them
+	onEventAtEnd   = 30 * time.Second // how long the end of the job waits for all of them
 )
 
 // An eventDocument is what a command of Records.OnEvent reads; docs/formats.md has its fields.

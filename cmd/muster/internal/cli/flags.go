@@ -158,7 +158,7 @@ var options = [...]option{
 		help: "append events to this file as JSON lines, whatever the handler is; several agents may share it (default: none, and events.jsonl in the log directory with --event-log-handler file)"},
 	{name: "on-event", env: "MUSTER_ON_EVENT", own: true, group: groupOwn, arg: "CMD",
 		to:   func(c *launch.Config) any { return &c.Records.OnEvent },
-		help: "a command that sh runs for each start, hang, failure, host lost, restart and end of the job on this host, with JSON on stdin; for 30 s at most, and the job does not wait for it until its end, and then for 5 s"},
+		help: "a command that sh runs for each start, hang, failure, host lost, restart and end of the job on this host, with JSON on stdin; for 30 s at most, and the job does not wait for it until its end, and then for 30 s"},
 	{name: "cache-dir", env: "MUSTER_CACHE_DIR", own: true, group: groupOwn, arg: "DIR",
 		to:   func(c *launch.Config) any { return &c.Workers.CacheDir },
 		help: "carry what TorchInductor and Triton compile over this directory, which hosts share: to this host before its workers start, and back while they run and when they end (default: PyTorch's caches are left alone)"},
