@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -58,9 +59,25 @@ func sandboxed(wrap ...string) func(testing.TB) (setup, string) {
 	}
 }
 
+// noFork refuses new processes, but no threads.
+func noFork(errno syscall.Errno) testproc.Call {
+	return testproc.Call{Number: unix.SYS_CLONE, Mask: unix.CLONE_THREAD, Errno: errno}
+}
+
 func noForks(errno syscall.Errno) func(testing.TB) (setup, string) {
-	return sandboxed(testproc.Refuse(testproc.Call{Number: unix.SYS_CLONE, Mask: unix.CLONE_THREAD, Errno: errno},
-		testproc.Call{Number: unix.SYS_CLONE3, Errno: unix.ENOSYS})...)
+	return sandboxed(testproc.Refuse(noFork(errno), testproc.NoClone3)...)
+}
+
+// noForkLater refuses the first process of the restart.
+func noForkLater(name string, errno syscall.Errno, says string) strait {
+	var refuse atomic.Int32
+	return strait{name: name, ends: len(phases) - 1,
+		setup: func(t testing.TB) (setup, string) {
+			return setup{wrap: slices.Concat(testproc.RefuseSome(t, &refuse, noFork(errno)), testproc.Refuse(testproc.NoClone3))}, ""
+		},
+		during: func(testing.TB, *job) { refuse.Store(1) },
+		cells:  [5]string{3: says + "; muster tries again after a second, as often as there are restarts"},
+	}
 }
 
 func smallDisk(t testing.TB, options string) string {
@@ -90,6 +107,14 @@ func fileLimit(t testing.TB, j *job, limit unix.Rlimit) (before unix.Rlimit) {
 		t.Fatal(err)
 	}
 	return before
+}
+
+func stopAgent(t testing.TB, j *job) {
+	t.Helper()
+	j.signal(syscall.SIGSTOP)
+	if err := awaitStop(j.cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func theGuard(t testing.TB, j *job) (pid int) {
@@ -155,6 +180,8 @@ func straits() []strait {
 			cells: [5]string{"`out of memory`; muster tries again every second until the restarts are used up, then status 1"}},
 		{name: "no more processes", ends: 0, status: 1, bare: true, setup: noForks(unix.EAGAIN),
 			cells: [5]string{"`no more processes or threads`; muster tries again every second until the restarts are used up, then status 1"}},
+		noForkLater("no memory for a process, later", unix.ENOMEM, "`out of memory`"),
+		noForkLater("no more processes, later", unix.EAGAIN, "`no more processes or threads`"),
 		{name: "read-only log directory", ends: 0, status: 2, bare: true,
 			setup: func(t testing.TB) (setup, string) { return setup{}, "--log-dir " + smallDisk(t, "ro") },
 			cells: [5]string{"`is not writable` and `name another directory with --log-dir`; status 2"}},
@@ -200,14 +227,18 @@ func straits() []strait {
 			return s, ""
 		}},
 		{name: "ptrace forbidden", ends: last, setup: sandboxed(testproc.Refuse(testproc.NoPtrace)...)},
-		{name: "the agent is stopped and continued", ends: last,
-			during: func(t testing.TB, j *job) {
-				j.signal(syscall.SIGSTOP)
-				if err := awaitStop(j.cmd.Process.Pid); err != nil {
-					t.Fatal(err)
-				}
-			},
+		{name: "the agent is stopped and continued", ends: last, during: stopAgent,
 			after: func(_ testing.TB, j *job) { j.signal(syscall.SIGCONT) },
+			cells: [5]string{1: "the workers continue", 2: "noticed when the agent continues"}},
+		{name: "the same, and for longer than a host may be silent", ends: last,
+			setup: func(testing.TB) (setup, string) {
+				return setup{}, "--rdzv-conf keep_alive_interval=1,keep_alive_max_attempt=1"
+			},
+			during: stopAgent,
+			after: func(_ testing.TB, j *job) {
+				time.Sleep(2 * time.Second) // the limit is 1 s
+				j.signal(syscall.SIGCONT)
+			},
 			cells: [5]string{1: "the workers continue", 2: "noticed when the agent continues"}},
 		{name: "the console is gone", ends: last, quiet: true, setup: func(t testing.TB) (setup, string) {
 			r, w, err := os.Pipe()
