@@ -1,6 +1,7 @@
 package timer_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -182,6 +183,26 @@ func TestClockStep(t *testing.T) {
 			})
 		})
 	}
+}
+
+// The log names the scopes of a process's expired timers, of many the last.
+func TestExpiredScopes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		got := make(chan reaped, 1)
+		s, stop := start(t, timer.Config{Reap: record(time.Now(), got), Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		deadline := now() + 1
+		for i := range 12 { // a signal of 0 ends nothing, so that more expire
+			register(t, s, req(os.Getpid(), fmt.Sprint("s", i), deadline, syscall.Signal(9*(i/11))))
+		}
+		if r := <-got; len(r.Scopes) != 12 {
+			t.Errorf("got %q", r.Scopes)
+		}
+		stop()
+		if want := `count=12 scope_ids="[s4 s5 s6 s7 s8 s9 s10 s11]"`; !strings.Contains(log.String(), want) {
+			t.Errorf("the log has no %s: %s", want, &log)
+		}
+	})
 }
 
 // A server without timers does nothing at all, however long, and is alive.

@@ -40,6 +40,7 @@ func TestSite(t *testing.T) {
 				}
 				var wrong []string
 				p.Eval(fmt.Sprintf(`[...document.images].filter((i) => i.complete && !i.naturalWidth).map((i) => "no picture " + i.src)
+					.concat(/^(.+) . \1$/.test(document.title) ? ["the title is " + document.title] : [])
 					.concat(document.documentElement.scrollWidth > %d ? ["the document is " + document.documentElement.scrollWidth + " wide"] : [])
 					.concat(performance.getEntriesByType("resource").map((r) => r.name).filter((r) => !r.startsWith(location.origin)))`, width), &wrong)
 				if wrong = append(wrong, b.Complaints()...); len(wrong) > 0 {
