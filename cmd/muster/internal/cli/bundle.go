@@ -190,8 +190,10 @@ func writeBundle(ctx context.Context, file, name string, runs []*postmortem.Run,
 		})
 	}
 	workers := 0 // of one host
-	if len(hosts) > 0 {
-		workers = len(hosts[0].Attempts[len(hosts[0].Attempts)-1].Workers)
+	for _, run := range hosts {
+		if last := run.Last(); last != nil && workers == 0 {
+			workers = len(last.Workers)
+		}
 	}
 	a.print("doctor.txt", doctor.Run(limited, doctor.Config{
 		Local: true, MinNodes: 1, MaxNodes: 1, Logger: slog.New(slog.DiscardHandler),

@@ -317,8 +317,8 @@ func TestSeveralJobs(t *testing.T) {
 		}
 	}
 
-	bare := startJob(t, "--rdzv-id", "bare", "--log-dir", "/dev/null")
-	says(t, "logs bare", exitError, "error: job 'bare' (pid "+bare.pid()+") keeps no log files\nhint: start it with another --log-dir than /dev/null\n")
+	bare := startJob(t, "--rdzv-id", "team/bare", "--log-dir", "/dev/null") // no path, if nothing is there
+	says(t, "logs team/bare", exitError, "error: job 'team/bare' (pid "+bare.pid()+") keeps no log files\nhint: start it with another --log-dir than /dev/null\n")
 	bare.gate.Close()
 	bare.Wait()
 

@@ -146,12 +146,14 @@ func (req *logsRequest) findJob(ctx context.Context) (*job, error) {
 // jobOrDir returns the agents of the job that is meant; nil if that is a directory. What is
 // there as a directory is no job's name.
 func jobOrDir(ctx context.Context, meant string) ([]job, error) {
-	_, err := os.Lstat(meant)
-	if meant != "" && (!errors.Is(err, fs.ErrNotExist) || strings.ContainsRune(meant, filepath.Separator)) {
+	if _, err := os.Lstat(meant); meant != "" && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	jobs, err := theJob(ctx, meant, false)
-	if jobs == nil && meant != "" {
+	switch isPath := strings.ContainsRune(meant, filepath.Separator); {
+	case jobs == nil && isPath:
+		return nil, nil
+	case jobs == nil && meant != "":
 		err = fmt.Errorf("there is no directory %s, and %w", quote(meant), err)
 	}
 	return jobs, err
@@ -258,7 +260,10 @@ func (req *logsRequest) run(ctx context.Context, stdout, stderr io.Writer, logge
 	if err != nil {
 		return err
 	}
-	a := &run.Attempts[len(run.Attempts)-1]
+	a := run.Last()
+	if a == nil {
+		return fmt.Errorf("no workers were started in %s; muster report shows what became of it", text.Line(run.Dir, 4096))
+	}
 	if req.ranks != nil && !req.local && !run.KnowsRanks(a) {
 		fmt.Fprintf(stderr, "muster logs: %s does not tell global ranks: --rank is taken for local ranks\n", text.Line(run.Dir, 4096))
 		req.local = true

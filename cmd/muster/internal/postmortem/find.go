@@ -52,7 +52,10 @@ func List(runs []Dir) []Listed {
 	for _, d := range runs {
 		l := Listed{Dir: d, Outcome: Unknown}
 		if run, err := d.Read(); err == nil {
-			l.Started, l.Outcome, l.Cause = run.Started, run.Outcome, cmp.Or(run.Attempts[len(run.Attempts)-1].Cause, run.Cause)
+			l.Started, l.Outcome, l.Cause = run.Started, run.Outcome, run.Cause
+			if last := run.Last(); last != nil {
+				l.Cause = cmp.Or(last.Cause, run.Cause)
+			}
 		}
 		list = append(list, l)
 	}
@@ -69,8 +72,8 @@ func (e *NotFoundError) Error() string {
 // shown is a path in a message, whoever has made it: one line, in which nothing reads as advice.
 func shown(path string) string { return strings.ReplaceAll(text.Line(path, 4096), "; ", `;\ `) }
 
-// Find returns the runs that a directory holds, the newest first: those in a
-// --log-dir, or the one whose directory it is. A directory attempt_N stands for its
+// Find returns the runs that a directory holds, the newest first, and last those that have
+// started no workers: those in a --log-dir, or the one whose directory it is. A directory attempt_N stands for its
 // run; attempt is then its name, else "". The error is a *NotFoundError if there
 // is no run.
 func Find(path string) (runs []Dir, attempt string, err error) {
@@ -108,7 +111,7 @@ func Find(path string) (runs []Dir, attempt string, err error) {
 		return nil, "", &NotFoundError{path}
 	}
 	slices.SortFunc(runs, func(a, b Dir) int {
-		return cmp.Or(b.Time.Compare(a.Time), cmp.Compare(a.Path, b.Path))
+		return cmp.Or(min(b.Attempts, 1)-min(a.Attempts, 1), b.Time.Compare(a.Time), cmp.Compare(a.Path, b.Path))
 	})
 	return runs, attempt, nil
 }
@@ -139,19 +142,24 @@ func runsIn(path string, entries []fs.DirEntry, deeper bool) (runs []Dir) {
 	return append(runs, jobsOf(path, hosts)...)
 }
 
-// runOf says whether the entries are those of a run's directory.
+// runOf says whether the entries are those of a run's directory. That of a spare may have no
+// attempt.
 func runOf(path string, entries []fs.DirEntry) (Dir, bool) {
 	d := Dir{Path: path, RunID: runID(filepath.Base(path))}
+	is := false
 	for _, e := range entries {
-		if _, ok := parseAttempt(e.Name()); !ok || !e.IsDir() {
+		_, attempt := parseAttempt(e.Name())
+		if attempt = attempt && e.IsDir(); attempt {
+			d.Attempts++
+		} else if e.Name() != jobfile.Name || !e.Type().IsRegular() {
 			continue
 		}
-		d.Attempts++
-		if info, err := e.Info(); err == nil && info.ModTime().After(d.Time) {
+		is = true
+		if info, err := e.Info(); err == nil && info.ModTime().After(d.Time) && (attempt || d.Attempts == 0) {
 			d.Time = info.ModTime()
 		}
 	}
-	return d, d.Attempts > 0
+	return d, is
 }
 
 // runID takes the eight random characters from a directory's name.

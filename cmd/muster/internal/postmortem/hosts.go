@@ -70,7 +70,7 @@ func jobsOf(path string, hosts []Dir) (jobs []Dir) {
 }
 
 // OfAgent returns the run in an agent's directory or, where those of a job's hosts are beside each
-// other, the job with all of them; of an agent that has no attempt yet the newest there.
+// other, the job with all of them.
 func OfAgent(path string) (Dir, error) {
 	if own := (Dir{Path: path}); own.isOfHost() {
 		entries, err := list(filepath.Dir(path))

@@ -123,8 +123,8 @@ func TestHosts(t *testing.T) {
 		t.Errorf("%+v", own.Attempts[1].Workers)
 	}
 	// An agent finds the job there of which it is one host, or waits to be.
-	s.host("spare", "spare", now)
-	for name, want := range map[string]string{"b": "a.1 b c", "a": "a", "spare": "a.1 b c"} {
+	spare := s.host("spare", "spare", now)
+	for name, want := range map[string]string{"b": "a.1 b c spare", "a": "a", "spare": "a.1 b c spare"} {
 		job, err := postmortem.OfAgent(filepath.Join(s.dir, name))
 		var got []string
 		for _, h := range job.Hosts {
@@ -135,12 +135,27 @@ func TestHosts(t *testing.T) {
 		}
 	}
 	s.ends(a, jobfile.Failed, now)
+	s.ends(spare, jobfile.Failed, now)
 	if runs, _, err = postmortem.Find(s.dir); err != nil {
 		t.Fatal(err)
 	}
 	run, err := runs[0].Read()
 	if err != nil || run.Outcome != postmortem.Failed || run.Ended.Before(now) {
 		t.Errorf("%+v, %v", run, err)
+	}
+	if got := text(t, run); !strings.Contains(got, "spare: failed, in spare\n") {
+		t.Errorf("no spare in\n%s", got)
+	}
+	// What became of an agent that started no workers, and the list.
+	runs, _, err = postmortem.Find(filepath.Join(s.dir, "spare"))
+	if err != nil || len(runs) != 1 {
+		t.Fatalf("%+v, %v", runs, err)
+	}
+	if got := text(t, read(t, runs[0].Path)); !strings.Contains(got, "train.py: failed, 0 of ") || !strings.Contains(got, "none were started here\n") {
+		t.Error(got)
+	}
+	if list := postmortem.List(runs); list[0].Outcome != postmortem.Failed || list[0].Attempts != 0 {
+		t.Errorf("%+v", list)
 	}
 }
 

@@ -138,7 +138,7 @@ func Read(dir string) (*Run, error) {
 		return nil, err
 	}
 	rd := &reader{budget: maxTotal}
-	run := &Run{Dir: dir, RunID: clean(runID(filepath.Base(dir))), Outcome: Unknown, MaxRestarts: -1}
+	run := &Run{Dir: dir, RunID: clean(runID(filepath.Base(dir))), Outcome: Unknown, MaxRestarts: -1, Attempts: []Attempt{}}
 	for _, e := range entries {
 		n, ok := parseAttempt(e.Name())
 		if !ok || !e.IsDir() {
@@ -147,7 +147,8 @@ func Read(dir string) (*Run, error) {
 		run.Attempts = append(run.Attempts, Attempt{
 			Name: e.Name(), Dir: filepath.Join(dir, e.Name()), Restart: n.restart, Again: n.again, Outcome: Unknown})
 	}
-	if len(run.Attempts) == 0 {
+	run.job()
+	if len(run.Attempts) == 0 && run.agent == nil {
 		return nil, &NotFoundError{dir}
 	}
 	slices.SortFunc(run.Attempts, func(a, b Attempt) int {
@@ -157,7 +158,6 @@ func Read(dir string) (*Run, error) {
 		run.Problems = append(run.Problems, fmt.Sprintf("there are %d attempts; the first %d are not shown", len(run.Attempts), n))
 		run.Attempts = run.Attempts[n:]
 	}
-	run.job()
 	told := rd.events(run, filepath.Join(dir, events.FileName))
 	for i := range run.Attempts {
 		rd.attempt(run, &run.Attempts[i], told[number{run.Attempts[i].Restart, run.Attempts[i].Again}])
@@ -318,9 +318,21 @@ func (a *Attempt) span(from string, started, ended time.Time) {
 	}
 }
 
+// Last is the last attempt; nil if no workers were started.
+func (run *Run) Last() *Attempt {
+	if len(run.Attempts) == 0 {
+		return nil
+	}
+	return &run.Attempts[len(run.Attempts)-1]
+}
+
 // sum says what follows from the attempts together.
 func (run *Run) sum(told map[number]*told) {
-	last := &run.Attempts[len(run.Attempts)-1]
+	last := run.Last()
+	if last == nil {
+		run.Outcome, run.Started, run.Ended = outcome(run.agent), run.agent.Begin.Started, run.agent.End.Ended
+		return
+	}
 	run.Restarts = last.Restart
 	if run.agent != nil && run.agent.State == jobfile.Ended && last.TimesFrom == "files" {
 		last.span("job", time.Time{}, run.agent.End.Ended)

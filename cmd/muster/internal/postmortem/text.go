@@ -75,10 +75,10 @@ func (run *Run) heading(b *strings.Builder) {
 	case run.Restarts > 1:
 		fmt.Fprintf(b, ", %d restarts", run.Restarts)
 	}
-	last := &run.Attempts[len(run.Attempts)-1]
+	last := run.Last()
 	if p := run.Preempted(); p != nil {
 		b.WriteString(": " + who(p))
-	} else if run.Cause != "" && (last.Cause == "" || run.Outcome != Failed) {
+	} else if run.Cause != "" && (last == nil || last.Cause == "" || run.Outcome != Failed) {
 		b.WriteString(": " + run.Cause)
 	}
 	b.WriteByte('\n')
@@ -103,6 +103,9 @@ func (run *Run) heading(b *strings.Builder) {
 	if run.Outcome == Preempted {
 		table.add("exit status", fmt.Sprintf("%d: it may be started again", failure.PreemptedStatus))
 	}
+	if len(run.Attempts) == 0 {
+		table.add("workers", "none were started here")
+	}
 	table.add("directory", text.Line(run.Dir, 4096))
 	if run.Events != "" {
 		table.add("events", text.Line(run.Events, 4096))
@@ -115,10 +118,10 @@ func (run *Run) heading(b *strings.Builder) {
 
 // Preempted says who asked the whole job to stop; nil if nobody did.
 func (run *Run) Preempted() *failure.Preemption {
-	if run.Outcome != Preempted || len(run.Attempts) == 0 {
-		return nil
+	if last := run.Last(); run.Outcome == Preempted && last != nil {
+		return last.Preempted
 	}
-	return run.Attempts[len(run.Attempts)-1].Preempted
+	return nil
 }
 
 func (run *Run) verdict() string {
