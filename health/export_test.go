@@ -14,6 +14,9 @@ var EndOf = endOf
 // SetPatience changes that before the first request.
 func (s *Server) SetPatience(d time.Duration) { s.patience = d }
 
+// SetOld changes how old an answer of another host may be, before the first request.
+func (s *Server) SetOld(d time.Duration) { s.old = d }
+
 // NewSearcher is a Server's.
 func NewSearcher() *searcher { return &searcher{turn: make(chan struct{}, 1)} }
 

@@ -2,6 +2,7 @@ package health
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -258,7 +259,7 @@ func (s *Server) callFor(path string) func(context.Context, int) (net.Conn, erro
 // as idle, and is closed where there is no room for others, unless an agent of the job gathers.
 func (s *Server) followLogs(w http.ResponseWriter, r *http.Request) {
 	q, want, from, err := parseLogQuery(r.URL.Query())
-	if err != nil {
+	if err = cmp.Or(checkQuery(r.URL.Query()), err); err != nil {
 		write(w, textReply(http.StatusBadRequest, "%v", err))
 		return
 	}

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/http"
+	"net/url"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -115,9 +118,28 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (rep reply, done
 	if !pace.wait(r.Context()) {
 		return busy("too many requests"), done
 	}
+	if err := checkQuery(r.URL.Query()); err != nil {
+		return textReply(http.StatusBadRequest, "%v", err), done
+	}
 	done = stream(r.Context())
 	defer keep(r.Context())()
 	return do(w, r), done
+}
+
+// checkQuery refuses values of which it would be hard to see that they mean nothing.
+func checkQuery(v url.Values) error {
+	for _, name := range slices.Sorted(maps.Keys(v)) {
+		if n := len(v[name]); n > 1 {
+			return fmt.Errorf("%.20q is given %d times; give it once", name, n)
+		}
+	}
+	if scope := v.Get("scope"); scope != "" && scope != "host" && scope != "job" {
+		return fmt.Errorf("scope=%.20q is neither host nor job", scope)
+	}
+	if follow := v.Get("follow"); follow != "" && follow != "0" && follow != "1" {
+		return fmt.Errorf("follow=%.20q is neither 0 nor 1", follow)
+	}
+	return nil
 }
 
 // handlers returns what answers at a path, nil if nothing does.

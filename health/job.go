@@ -27,7 +27,8 @@ import (
 const (
 	askTime     = 2 * time.Second // that another agent has to answer
 	othersFresh = time.Second     // how old its answer may be
-	firstWait   = time.Second     // how long the first view of the job waits for all hosts
+	othersOld   = 5 * time.Second // beyond that, it says nothing about how a host is
+	firstWait   = time.Second     // how long a view waits for all hosts if it has only such answers, or none
 	askedAtOnce = 1024            // all of a large job: one that hangs keeps its place until the limit
 	// mostAsked is how many agents are asked in one go: of more, those that were not for the
 	// longest time. So a look at a large job costs no more than one at 100 hosts.
@@ -47,6 +48,7 @@ type heard struct {
 
 // others are what the other hosts of a round have said, by group rank.
 type others struct {
+	began time.Time // when they were asked
 	round int
 	hosts []Host // of the round, where the answering host is not in it
 	heard map[int]heard
@@ -116,7 +118,8 @@ func (s *Server) fetchOthers(ctx context.Context) (*others, error) {
 	if own == nil {
 		return nil, errors.New("the state of this host is not known")
 	}
-	now := others{round: own.source.Job.Round, heard: map[int]heard{}}
+	now := others{began: time.Now(), round: own.source.Job.Round, heard: map[int]heard{}}
+	afresh := now.began.Sub(s.last.began) > s.old
 	hosts := own.source.Hosts
 	if len(hosts) == 0 { // it waits for a round; there may be one without it
 		first := s.stateOf(ctx, 0)
@@ -133,29 +136,55 @@ func (s *Server) fetchOthers(ctx context.Context) (*others, error) {
 		if rank == own.source.Host.GroupRank || !now.heard[rank].at.IsZero() {
 			continue
 		}
+		h := heard{}
 		if now.round == s.last.round {
-			now.heard[rank] = s.last.heard[rank]
-		} else {
-			now.heard[rank] = heard{}
+			h = s.last.heard[rank]
 		}
+		if afresh {
+			h.problem = errNotYet
+		}
+		now.heard[rank] = h
 		ranks = append(ranks, rank)
 	}
 	slices.SortStableFunc(ranks, func(a, b int) int { return now.heard[a].at.Compare(now.heard[b].at) })
 	ranks = first(ranks, mostAsked)
+	if afresh {
+		s.early.Store(now.clone())
+	}
 	s.askEach(ctx, ranks, "GET", "/v1/state?scope=host", askTime, func(rank int, body []byte, err error) {
 		h := heardFrom(rank, body, err)
 		if h.state == nil {
 			h.state = now.heard[rank].state
 		}
 		now.heard[rank] = h
-		if s.last.heard == nil { // whoever looks first does not wait for a host that hangs
-			s.early.Store(&others{now.round, now.hosts, maps.Clone(now.heard)})
+		if afresh { // whoever looks does not wait for a host that hangs
+			s.early.Store(now.clone())
 		}
 	})
 	s.last = now
-	shared := now
-	shared.heard = maps.Clone(now.heard)
-	return &shared, nil
+	return now.clone(), nil
+}
+
+// clone returns a copy that does not change any more.
+func (o *others) clone() *others {
+	c := *o
+	c.heard = maps.Clone(o.heard)
+	return &c
+}
+
+var errNotYet = errors.New("no answer yet")
+
+// whatOthersSay returns what other hosts have said not long ago, and of those that hang what they
+// said before, with that problem; nil if there is nothing.
+func (s *Server) whatOthersSay(ctx context.Context) *others {
+	o, at := s.others.get(ctx, s.patience)
+	if time.Since(at) > s.old {
+		o, at = s.others.get(ctx, firstWait)
+	}
+	if early := s.early.Load(); time.Since(at) > s.old && early != nil && early.began.After(at) {
+		return early
+	}
+	return o
 }
 
 // stateOf asks one host for its State.
@@ -183,15 +212,7 @@ func (s *Server) fetchJob(ctx context.Context) (*snapshot, error) {
 	if own == nil {
 		return nil, errors.New("the state of this host is not known")
 	}
-	wait := s.patience
-	if s.waited.CompareAndSwap(false, true) {
-		wait += firstWait
-	}
-	o, _ := s.others.get(ctx, wait)
-	if o == nil {
-		o = s.early.Load()
-	}
-	return s.newSnapshot(own.source, o), nil
+	return s.newSnapshot(own.source, s.whatOthersSay(ctx)), nil
 }
 
 // view returns what a request is to see: the whole job, or this host.
@@ -200,7 +221,7 @@ func (s *Server) view(r *http.Request) *snapshot {
 		snap, _ := s.state.get(r.Context(), s.patience)
 		return snap
 	}
-	snap, _ := s.job.get(r.Context(), 2*s.patience+firstWait)
+	snap, _ := s.job.get(r.Context(), 3*s.patience+firstWait)
 	return snap
 }
 
@@ -249,13 +270,12 @@ func (s *State) with(o *others) {
 			s.doubt(rank)
 		}
 		for i := range s.Hosts {
-			if at := &s.Hosts[i]; at.GroupRank == rank && h.state == nil {
-				at.Problem = "no answer yet"
-			} else if at.GroupRank == rank {
-				at.Problem = ""
-			}
-			if at := &s.Hosts[i]; at.GroupRank == rank && h.problem != nil {
+			if at := &s.Hosts[i]; at.GroupRank != rank {
+				continue
+			} else if at.Problem = ""; h.problem != nil {
 				at.Problem = h.problem.Error()
+			} else if h.state == nil {
+				at.Problem = errNotYet.Error()
 			}
 		}
 	}

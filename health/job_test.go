@@ -214,6 +214,42 @@ func TestSilentHost(t *testing.T) {
 	}
 }
 
+// Whoever looks after a while does not get what a host that hangs said then.
+func TestSilentSinceTheLastLook(t *testing.T) {
+	members, call := job(t, 2)
+	var silent atomic.Bool
+	goOn := make(chan bool)
+	s, url := serve(t, members[0].fake, func(c *health.Config) {
+		c.Call = func(ctx context.Context, rank int) (net.Conn, error) {
+			if silent.Load() {
+				<-goOn
+			}
+			return call(ctx, rank)
+		}
+	})
+	t.Cleanup(func() { close(goOn) })
+	s.SetPatience(10 * time.Millisecond)
+	s.SetOld(0)
+	for deadline := time.Now().Add(testproc.Patience); ; time.Sleep(time.Second) { // what is made of answers is kept as long
+		_, body := fetch(t, url+"/v1/state")
+		state, err := health.ParseState([]byte(body), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch host := state.Hosts[1]; {
+		case !silent.Load() && host.State == "HEALTHY" && len(state.Workers) == 4:
+			silent.Store(true)
+		case silent.Load():
+			if host.State != "UNKNOWN" || host.Problem != "no answer yet" || state.Workers[3].State != "UNKNOWN" || state.Workers[0].State != "HEALTHY" {
+				t.Errorf("the host that hangs: %+v, its worker: %+v", host, state.Workers[3])
+			}
+			return
+		case time.Now().After(deadline):
+			t.Fatalf("no answer of %+v", host)
+		}
+	}
+}
+
 // A host that hangs hides no other one, not even from the first look.
 func TestFirstLook(t *testing.T) {
 	members, call := job(t, 4)

@@ -138,11 +138,7 @@ func (s *Server) owners(ctx context.Context) map[int]int {
 	if own, _ := s.state.get(ctx, s.patience); own != nil {
 		add(own.source)
 	}
-	o, _ := s.others.get(ctx, s.patience+firstWait)
-	if o == nil {
-		o = s.early.Load()
-	}
-	if o != nil {
+	if o := s.whatOthersSay(ctx); o != nil {
 		for _, rank := range slices.Sorted(maps.Keys(o.heard)) {
 			if state := o.heard[rank].state; state != nil {
 				add(state)

@@ -125,6 +125,7 @@ type Server struct {
 	hosts hosts
 
 	patience time.Duration // defaultPatience but in tests
+	old      time.Duration // othersOld but in tests
 
 	// life is what the Source is asked under; end ends it, in Close.
 	life context.Context
@@ -132,14 +133,12 @@ type Server struct {
 
 	state   *cache[*snapshot]
 	metrics *cache[[]byte]
-	// With Config.Call: what other hosts say, and what is made of it. last and waited are
-	// fetchOthers' and fetchJob's own.
+	// With Config.Call: what other hosts say, and what is made of it. last is fetchOthers' own.
 	others     *cache[*others]
 	job        *cache[*snapshot]
 	jobMetrics *cache[[]byte]
 	last       others
-	waited     atomic.Bool
-	early      atomic.Pointer[others] // what has come of the first answers
+	early      atomic.Pointer[others] // what has come of the answers to a first look, or to one after a while
 
 	gathering  atomic.Int64 // streams that another host gathers
 	gathered   atomic.Int64 // frames of these, and how often one has ended
@@ -185,7 +184,7 @@ func Listen(cfg Config) (*Server, error) {
 		}
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, hosts: hostsOf(l.Addr(), cfg.Addr, cfg.Names), patience: defaultPatience, token: token,
+		cfg: cfg, log: cfg.Logger, hosts: hostsOf(l.Addr(), cfg.Addr, cfg.Names), patience: defaultPatience, old: othersOld, token: token,
 		conns:   &conns{Listener: l, max: cfg.MaxConns},
 		probes:  &pacer{every: time.Second / probeRate, burst: burst, limit: paceLimit},
 		reading: &pacer{every: time.Second / readRate, burst: burst, limit: paceLimit},
