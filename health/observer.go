@@ -36,6 +36,7 @@ type Observer struct {
 	round   *rendezvous.Info
 	ranks   rendezvous.Ranks
 	waiting string
+	spare   bool // it waits, and the others' round goes on without this host
 }
 
 // Watch names the agent.
@@ -62,7 +63,7 @@ func (o *Observer) Waiting(w rendezvous.Waiting) {
 }
 
 func (o *Observer) wait(w rendezvous.Waiting) {
-	o.waiting = ""
+	o.waiting, o.spare = "", w.Running > 0
 	if w.MaxNodes > 0 || w.Note != "" {
 		o.waiting = w.String()
 	}
@@ -86,6 +87,7 @@ func (o *Observer) Observe(e agent.Event) {
 		o.moment(&e, kindPhase, inRendezvous, "waiting for the hosts of the next round", "")
 	case agent.Joined:
 		if w.Err == nil {
+			o.spare = false
 			o.round, o.ranks, job.State = e.Round, e.Ranks, string(agent.Init)
 			o.moment(&e, kindRound, assigning, fmt.Sprintf("round %d: %s", e.Round.Round, text.Count(e.Round.WorldSize, "host")), "")
 		}
@@ -204,6 +206,9 @@ func (o *Observer) GPUs(wait time.Duration) []agent.GPU {
 func (o *Observer) State(context.Context) *State {
 	o.mu.Lock()
 	s, a, round, ranks := o.state, o.agent, o.round, o.ranks
+	if o.spare {
+		round = nil
+	}
 	s.Timeline, s.Job.WaitingFor = slices.Clone(s.Timeline), o.waiting
 	o.mu.Unlock()
 	s.Time, s.Host.State = time.Now(), s.Job.State

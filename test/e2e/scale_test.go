@@ -5,6 +5,7 @@ package e2e
 import (
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -36,6 +37,17 @@ func TestScale(t *testing.T) {
 			for deadline := time.Now().Add(patience); !strings.Contains(s.command(1, 0, "top", "--json", s.runID).out(), `"want_hosts": 1,`); {
 				if time.Now().After(deadline) {
 					t.Fatal("the state does not say how many hosts are wanted")
+				}
+			}
+			for i, h := range s.lab.Hosts()[:3] {
+				for deadline := time.Now().Add(patience); h.Name != up[0].host; {
+					time.Sleep(100 * time.Millisecond)
+					out := s.command(i, 0, "ps").out()
+					if regexp.MustCompile(` root +1 +0 +waiting `).MatchString(out) {
+						break
+					} else if time.Now().After(deadline) {
+						t.Fatalf("%s, which was in the round before, shows\n%s", h.Name, out)
+					}
 				}
 			}
 			s.command(0, 1, "scale", s.runID, "4").says("the job has 1 to 3 hosts (--nnodes), and 4 are asked for")
