@@ -120,7 +120,7 @@ func TestHostsOneJob(t *testing.T) {
 			}
 			bundle := filepath.Join(t.TempDir(), "b.tar.gz") // of a host that waits: what there is
 			s.command(spare, 0, "bundle", "-o", bundle, agent)
-			if list := output(t, "tar", "tzf", bundle); !strings.Contains(list, "/state.json\n") || strings.Contains(list, "/report.txt\n") {
+			if list := output(t, "tar", "tzf", bundle); !strings.Contains(list, "/state.json\n") || !strings.Contains(list, "/job.jsonl\n") {
 				t.Error(list)
 			}
 			if got := s.command(spare, 0, "stop", agent).out(); !strings.Contains(got, "on 4 hosts\n") {
