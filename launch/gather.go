@@ -1,7 +1,9 @@
 package launch
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -31,6 +33,9 @@ type gathering struct {
 
 	life   context.Context // ends when nobody waits for lines any more
 	giveUp context.CancelFunc
+
+	elsewhere context.Context // ends when no other host can be reached any more
+	cut       context.CancelCauseFunc
 
 	last *gatheredRound // owned by the agent's goroutine, which calls Observe
 	old  sync.WaitGroup // the rounds before, which end
@@ -67,12 +72,17 @@ func (g *gathering) Observe(e agent.Event) {
 		return
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &gatheredRound{Gather: g.run.Gather(e.Ranks.WorldSize), of: g, round: e.Round.Round, cancel: cancel, over: make(chan struct{})}
+	elsewhere, cut := context.WithCancelCause(g.elsewhere)
+	r := &gatheredRound{Gather: g.run.Gather(e.Ranks.WorldSize), of: g, round: e.Round.Round, over: make(chan struct{})}
+	r.cancel = func() {
+		cancel()
+		cut(errors.New("none has come for a while, or nobody waits for them"))
+	}
 	g.last = r
 	r.streams.Go(func() { r.own(ctx) })
 	for rank := range e.Round.WorldSize {
 		if rank != e.Round.Rank {
-			r.streams.Go(func() { r.other(ctx, rank) })
+			r.streams.Go(func() { r.other(elsewhere, rank) })
 		}
 	}
 }
@@ -86,11 +96,15 @@ func (g *gathering) leave() {
 }
 
 // finish ends all of it, once all that the workers of all hosts have written is copied. A host
-// or a console that is stuck holds it up for a few seconds.
+// or a console that is stuck holds it up for a few seconds. With the rendezvous, the other hosts
+// are lost.
 //
 // It ends at once with hurry, and with ctx, unless that has ended before: who stops a job wants
 // its last lines, who stops it again does not.
-func (g *gathering) finish(ctx context.Context, hurry <-chan struct{}) {
+func (g *gathering) finish(ctx context.Context, hurry <-chan struct{}, lost bool) {
+	if lost {
+		g.cut(errors.New("the rendezvous is lost"))
+	}
 	stopped := ctx.Done()
 	if ctx.Err() != nil {
 		stopped = nil
@@ -144,7 +158,7 @@ func (r *gatheredRound) other(ctx context.Context, rank int) {
 		return nil
 	})
 	if err != nil {
-		r.failed(fmt.Sprintf("of group rank %d", rank), err)
+		r.failed(fmt.Sprintf("of group rank %d", rank), cmp.Or(context.Cause(ctx), err))
 	}
 }
 

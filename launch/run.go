@@ -170,6 +170,8 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	gather := &gathering{run: run, calls: calls, log: log, host: host}
 	gather.life, gather.giveUp = context.WithCancel(context.WithoutCancel(ctx))
 	defer gather.giveUp()
+	gather.elsewhere, gather.cut = context.WithCancelCause(gather.life)
+	defer gather.cut(nil)
 	if cfg.Logs.Gather {
 		observers = append(observers, gather.Observe)
 	}
@@ -241,8 +243,9 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	watched.announce(stderr, page, run.Dir())
 	begun = true
 	result, err = a.Run(ctx)
-	gather.finish(ctx, hurry)
-	hangUp()
+	_, lost := errors.AsType[*rendezvous.ConnectionError](err)
+	gather.finish(ctx, hurry, lost)
+	hangUp(lost)
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	// A host that could not take part closes the job for nobody else.

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -349,6 +350,22 @@ func TestHostsGatherWithoutOne(t *testing.T) {
 	must(os.WriteFile(end, nil, 0o600))
 	s.want(0, agents[0], agents[2])
 	agents[0].says("gathered lines are missing", "of group rank 1 (host ")
+}
+
+// When the holder of a c10d rendezvous is lost, the others end and say why: they wait neither for
+// lines of hosts that they cannot reach any more nor for hosts.
+func TestGatherWithoutRendezvous(t *testing.T) {
+	t.Parallel()
+	m := newMixed(t, "3", "--tee 3 --gather console", "report:up", "hang")
+	agents := m.startAll(peer{l: muster(t), addr: "1"}, peer{l: muster(t), addr: "2", hosts: true}, peer{l: muster(t), addr: "3"})
+	agents[0].await("up", "up", "up")
+	before := len(agents[2].errs())
+	agents[1].signal(syscall.SIGKILL)
+	wantAll([]*job{agents[0], agents[2]}, 1)
+	agents[0].says("of group rank 1 (the rendezvous is lost)", "of group rank 2 (the rendezvous is lost)", "a c10d job cannot outlive it")
+	if said := agents[2].errs()[before:]; !strings.Contains(said, "a c10d job cannot outlive it") || strings.Contains(said, "on no console") || strings.Contains(said, "waiting for hosts") {
+		t.Errorf("the agent says\n%s", said)
+	}
 }
 
 // Ten million lines of eight workers on four hosts come out on the console of one, each once and

@@ -210,10 +210,19 @@ func (e *open) ownAddr(ctx context.Context, local net.Addr) string {
 
 // dial connects to the agents' store.
 func (n *Node) dial(ctx context.Context, cfg tcpstore.ClientConfig) (*tcpstore.Client, error) {
+	var connected atomic.Bool // then it is not for hosts that anybody waits
+	if tell := cfg.OnRetry; tell != nil {
+		cfg.OnRetry = func(err *tcpstore.ConnectError, left time.Duration) {
+			if !connected.Load() {
+				tell(err, left)
+			}
+		}
+	}
 	client, err := tcpstore.Dial(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
+	connected.Store(true)
 	n.link.agents, n.link.hangUp = client, func() { client.Close() }
 	return client, nil
 }
