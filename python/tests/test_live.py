@@ -534,6 +534,26 @@ class Live(unittest.TestCase):
         self.assertEqual(agent.said(), "muster.live: this process is no worker of muster run --live, "
                                        "so the loss of a rank ends this job, or restarts it\n")
 
+    def test_what_cannot_change(self):
+        from muster.live import _cannot
+
+        def older(backend=None, init_method=None, timeout=None):
+            pass
+
+        import torch
+        import torch.distributed as dist
+
+        os.environ["MUSTER_LIVE_SOCKET"] = "/nowhere"
+        self.addCleanup(os.environ.pop, "MUSTER_LIVE_SOCKET")
+        for *args, why in (
+            (types.SimpleNamespace(init_process_group=older), "gloo", 1, f"PyTorch {torch.__version__} cannot change the members of a process group"),
+            (dist, None, 1, "live changes need the name of one backend"),
+            (dist, "cpu:gloo,cuda:nccl", 1, "live changes need the name of one backend"),
+            (dist, "nccl2", 2, "replica groups can change with gloo only, not with nccl2"),
+            (dist, "gloo", 2, ""),
+        ):
+            self.assertEqual(_cannot(*args), why)
+
 
 class Sampler(unittest.TestCase):
     def test_each_sample_once_an_epoch(self):
