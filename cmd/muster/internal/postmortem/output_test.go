@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/muster-run/muster/cmd/muster/internal/postmortem"
 )
@@ -128,26 +129,15 @@ func TestPrintCollapsed(t *testing.T) {
 	}
 }
 
-// So they are where they are followed, unless the machine rests for longer than
-// they wait for each other.
+// So they are where they are followed: in the bubble no time passes in which they wait for each other.
 func TestFollowCollapsed(t *testing.T) {
-	dir := tree(t, map[string]string{
-		"attempt_0/0/stdout.log": "same\n", "attempt_0/1/stdout.log": "same\n", "attempt_0/2/stdout.log": "same\n", "attempt_0/2/stderr.log": "same\n",
-	})
-	const want = "[0-2]:same\n[2e]:same\n"
-	var got string
-	for range 20 {
+	synctest.Test(t, func(t *testing.T) {
+		dir := tree(t, map[string]string{
+			"attempt_0/0/stdout.log": "same\n", "attempt_0/1/stdout.log": "same\n", "attempt_0/2/stdout.log": "same\n", "attempt_0/2/stderr.log": "same\n",
+		})
 		f := follow(t, dir, postmortem.FollowConfig{Lines: -1, Printing: postmortem.Printing{Collapse: true}})
-		f.stop()
-		all, err := io.ReadAll(f.out)
-		if err := errors.Join(err, <-f.done); err != nil {
-			t.Fatal(err)
-		}
-		if got = string(all); got == want {
-			return
-		}
-	}
-	t.Errorf("%q, want %q", got, want)
+		f.ends("[0-2]:same\n[2e]:same\n")
+	})
 }
 
 type failing struct{ err error }
