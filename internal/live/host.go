@@ -140,6 +140,7 @@ type Rest struct {
 	Change int
 	Until  time.Time // they have to by then, or earlier if they have not done so for the change before
 	Others bool      // those of another host rest, and wait, or could not come to rest by themselves
+	began  time.Time // at the first Next
 	first  time.Time // when one did, or could not by itself
 	urged  bool
 }
@@ -178,21 +179,27 @@ func (r *Rest) Next(h Host, now time.Time) (step RestStep, until time.Time) {
 	if r.first.IsZero() && (resting > 0 || disturbed) {
 		r.first = now
 	}
+	if r.began.IsZero() {
+		r.began = now
+	}
+	urge := r.began.Add(r.Until.Sub(r.began) / 2) // they may be in a collective with a host that was lost without a word
+	if at := r.first.Add(Straggle); !r.first.IsZero() && at.Before(urge) {
+		urge = at
+	}
 	switch {
 	case waiting == 0:
 		return Rested, now
 	case !now.Before(due):
 		return Kill, now
-	case r.urged || r.first.IsZero() && !r.Others:
+	case r.urged:
 		return Wait, due
-	case disturbed || r.Others || !now.Before(r.first.Add(Straggle)):
+	case disturbed || r.Others || !now.Before(urge):
 		r.urged = true
 		return Urge, now
+	case urge.After(due):
+		return Wait, due
 	}
-	if until = r.first.Add(Straggle); until.After(due) {
-		until = due
-	}
-	return Wait, until
+	return Wait, urge
 }
 
 // Place makes the workers of a plan members, and returns their ranks; lost is the local rank of

@@ -46,10 +46,10 @@ func TestRest(t *testing.T) {
 		until time.Duration
 	}{
 		{"all rest", Host{0: member(4, 3), 1: {}}, 0, Rested, 0},
-		{"none does", Host{0: member(3, 3)}, 0, Wait, 30 * time.Second},
+		{"none does", Host{0: member(3, 3)}, 0, Wait, 15 * time.Second},
 		{"none does in time", Host{0: member(3, 3)}, 30 * time.Second, Kill, 30 * time.Second},
 		{"one does", Host{0: member(3, 3), 1: member(4, 3)}, 5 * time.Second, Wait, 6 * time.Second},
-		{"one does, late", Host{0: member(3, 3), 1: member(4, 3)}, 29500 * time.Millisecond, Wait, 30 * time.Second},
+		{"one does, late", Host{0: member(3, 3), 1: member(4, 3)}, 29500 * time.Millisecond, Wait, 29750 * time.Millisecond},
 		{"a collective has failed", Host{0: failed, 1: member(3, 3)}, time.Second, Urge, time.Second},
 		{"one has gone past the step", Host{0: past}, time.Second, Urge, time.Second},
 	} {
@@ -62,6 +62,12 @@ func TestRest(t *testing.T) {
 	for _, want := range []RestStep{Urge, Wait} {
 		if step, _ := others.Next(Host{0: member(3, 3)}, at(time.Second)); step != want {
 			t.Errorf("those of another host rest: %v, want %v", step, want)
+		}
+	}
+	silent := Rest{Change: 4, Until: at(30 * time.Second)} // a host that was lost without a word
+	for i, want := range []RestStep{Wait, Urge, Wait, Kill} {
+		if step, _ := silent.Next(Host{0: member(3, 3)}, at([]time.Duration{0, 15, 16, 30}[i]*time.Second)); step != want {
+			t.Errorf("nobody rests, time %d: %v, want %v", i, step, want)
 		}
 	}
 	host, rest := Host{0: member(3, 3), 1: member(4, 3)}, Rest{Change: 4, Until: at(30 * time.Second)}

@@ -184,7 +184,7 @@ func (g *liveGroup) make() {
 	}
 	if source := g.plan.Source; source >= 0 {
 		from := g.here[source]
-		if some && !from.whole || from.torn {
+		if some && !from.whole && furthest > 0 || from.torn { // before the first step, each may begin
 			s.fail("membership %d: the source %s has no state", g.uuid, from.id)
 		}
 		for rank := range g.plan.Handles {
