@@ -407,6 +407,8 @@ func (r *Rendezvous) decide(now time.Time, me state.Node) state.Action {
 		return state.Sync // those who left the round come back
 	case !st.Complete && participant && (r.allBack() || len(st.Participants) == rules.MaxNodes):
 		a = state.MarkComplete
+	case a == state.MarkComplete && len(st.Participants) < rules.MaxNodes && r.spareJoins():
+		return state.Sync // it was left out for the last call, and would break the round up
 	}
 	if a == state.MarkComplete && r.suspended && !r.most() {
 		return state.Sync
@@ -453,6 +455,16 @@ func (r *Rendezvous) allBack() bool {
 		}
 	}
 	return true
+}
+
+// spareJoins says whether a spare can take a place now.
+func (r *Rendezvous) spareJoins() bool {
+	for n := range r.state.RedundancyList {
+		if s := r.nodes[n]; s != nil && s.joining {
+			return true
+		}
+	}
+	return false
 }
 
 func (r *Rendezvous) hasTorch() bool { return r.torch.Len() > 0 }
@@ -770,7 +782,7 @@ func (r *Rendezvous) Advance(now time.Time) {
 		r.raise(recheckAll)
 	}
 	if !r.state.Complete && !r.state.Deadline.IsZero() && r.torch.Clock(now).After(r.state.Deadline) {
-		r.lastCallOver = r.torch.Clock(now)
+		r.lastCallOver, r.history.spares = r.torch.Clock(now), time.Time{} // else they would break the round up
 		r.raise(recheckAll)
 	}
 	r.settle(now)
