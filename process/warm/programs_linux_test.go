@@ -85,42 +85,71 @@ func TestPrograms(t *testing.T) {
 // The same with the compiler, and with trainers from PyPI. Each is restarted once.
 func TestJudgePrograms(t *testing.T) {
 	judge(t)
-	muster, python := build(t), pypeer.Python(t)
-	t.Run("compiled", func(t *testing.T) {
+	muster, dir := build(t), t.TempDir()
+	for _, script := range []string{"compiled.py", "trainer_lightning.py", "trainer_transformers.py"} {
+		t.Run(script, func(t *testing.T) { same(t, muster, interpreter(t, script, dir), script) })
+	}
+}
+
+// interpreter returns one that has what a program of testdata needs. In dir are those from PyPI.
+func interpreter(t *testing.T, script, dir string) string {
+	t.Helper()
+	switch {
+	case script == "pools.py":
+		return newLab(t).python
+	case script == "compiled.py":
 		if _, err := exec.LookPath("cc"); err != nil {
 			t.Skipf("TorchInductor needs a C++ compiler: %v", err)
 		}
-		same(t, muster, python, "compiled.py")
-	})
-	t.Run("trainers", func(t *testing.T) {
-		dir := t.TempDir()
-		if out, err := exec.Command("../../internal/tools/beside.sh", python, dir, "lightning", "transformers", "accelerate").CombinedOutput(); err != nil {
+	case strings.HasPrefix(script, "trainer_"):
+		dir = filepath.Join(dir, "trainers")
+		python := filepath.Join(dir, "bin", "python3")
+		if _, err := os.Stat(python); err == nil {
+			return python
+		}
+		if out, err := exec.Command("../../internal/tools/beside.sh", pypeer.Python(t), dir, "lightning", "transformers", "accelerate").CombinedOutput(); err != nil {
+			_ = os.RemoveAll(dir)
 			t.Skipf("cannot install Lightning and Transformers: %v\n%s", err, out)
 		}
-		for _, script := range []string{"trainer_lightning.py", "trainer_transformers.py"} {
-			t.Run(script, func(t *testing.T) { same(t, muster, filepath.Join(dir, "bin", "python3"), script) })
-		}
-	})
+		return python
+	}
+	return pypeer.Python(t)
 }
 
-// Ten restarts at random moments. TestJudgeRestarts is the long form.
-func TestRestarts(t *testing.T)      { restarts(t, 10) }
-func TestJudgeRestarts(t *testing.T) { judge(t); restarts(t, 200) }
+// Restarts at random moments, a few, and 200 of each program.
+func TestRestarts(t *testing.T) {
+	t.Run("steps.py", func(t *testing.T) { restarts(t, 10, pypeer.Python(t), "steps.py") })
+	t.Run("pools.py", func(t *testing.T) { restarts(t, 3, newLab(t).python, "pools.py") })
+}
 
-// restarts restarts a training n times at random moments after the first worker of an attempt
-// begins: by muster restart, or by killing it. None hangs or is cold, nothing grows, nothing
-// is left.
-func restarts(t *testing.T, n int) {
-	python, muster := pypeer.Python(t), build(t)
+func TestJudgeRestarts(t *testing.T) {
+	judge(t)
+	dir := t.TempDir()
+	for _, script := range []string{"steps.py", "pools.py", "programs.py", "compiled.py", "trainer_lightning.py", "trainer_transformers.py"} {
+		t.Run(script, func(t *testing.T) { restarts(t, 200, interpreter(t, script, dir), script) })
+	}
+}
+
+// restarts restarts a program n times at random moments between its beginning and its first step or
+// its end: by muster restart, or by killing a worker. None hangs or is cold, nothing grows, nothing
+// is left, and the last attempt has the result of a job that nobody restarts.
+func restarts(t *testing.T, n int, python, script string) {
+	muster := build(t)
 	lab := testproc.New(t)
 	seed := uint64(time.Now().UnixNano())
 	random := rand.New(rand.NewPCG(seed, 0))
 	t.Logf("seed %d", seed)
-	env := append(lab.Env(), "PYTHON_EXEC="+python, "XDG_CACHE_HOME="+t.TempDir(), "TMPDIR="+t.TempDir(), "ENOUGH="+filepath.Join(t.TempDir(), "enough"))
+	out, enough := t.TempDir(), filepath.Join(t.TempDir(), "enough")
+	env := append(lab.Env(), "PYTHON_EXEC="+python, "XDG_CACHE_HOME="+t.TempDir(), "TMPDIR="+t.TempDir(), "TORCHINDUCTOR_CACHE_DIR="+out, "OUT="+out, "ENOUGH="+enough)
+	program := []string{filepath.Join("testdata", script)}
+	if script != "steps.py" {
+		program = []string{"testdata/again.py", program[0]}
+	}
 	var log text
-	start := func(steps string) *exec.Cmd {
+	start := func() *exec.Cmd {
 		t.Helper()
-		cmd := exec.Command(muster, "run", "--warm", "--nproc-per-node", "2", "--max-restarts", strconv.Itoa(n), "testdata/steps.py", steps)
+		// Some programs have a restart of their own.
+		cmd := exec.Command(muster, append([]string{"run", "--warm", "--nproc-per-node", "2", "--max-restarts", strconv.Itoa(n + 1)}, program...)...)
 		cmd.Env, cmd.Stdout, cmd.Stderr = env, &log, &log
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -148,19 +177,56 @@ func restarts(t *testing.T, n int) {
 			}
 		}
 	}
-	if err := start("1").Wait(); err != nil { // learns
-		t.Fatalf("%v\n%s", err, log.String())
+	// works waits until both workers have come to their step.
+	works := func(attempt string) {
+		t.Helper()
+		said("step", attempt, false)
+		said("step", attempt, false)
 	}
-	lab.Lines(4)
-	job := start("1000000")
+	results := func() (all [2]string) {
+		for rank := range all {
+			body, _ := os.ReadFile(filepath.Join(out, fmt.Sprint("out", rank)))
+			all[rank] = string(body)
+			_ = os.Remove(filepath.Join(out, fmt.Sprint("out", rank)))
+		}
+		return all
+	}
+	stop := func(job *exec.Cmd) {
+		t.Helper()
+		if err := os.WriteFile(enough, nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := job.Wait(); err != nil {
+			t.Fatalf("%v\n%s", err, log.String())
+		}
+		if err := os.Remove(enough); err != nil {
+			t.Fatal(err)
+		}
+	}
+	job := start() // learns
+	said("step", "", true)
+	said("step", "", true)
+	stop(job)
+	want := results()
+	job = start()
 	attempt, pid := said("begin", "", true)
-	var first, last use
+	begun := time.Now()
+	if strings.HasPrefix(script, "trainer_") || script == "compiled.py" { // which restart themselves
+		attempt, pid = said("begin", attempt, true)
+		begun = time.Now()
+	}
+	works(attempt)
+	took := max(time.Since(begun), 400*time.Millisecond) // more of those that train on
+	t.Logf("an attempt takes %v", took)
+	var first use
 	for i := range n {
 		if i == n/5 {
-			said("step", attempt, false)
+			if i != 0 {
+				works(attempt)
+			}
 			first = measure(t, lab, job.Process.Pid)
 		}
-		time.Sleep(time.Duration(random.IntN(400)) * time.Millisecond)
+		time.Sleep(time.Duration(random.Int64N(int64(took))))
 		if random.IntN(5) == 0 {
 			time.Sleep(1100 * time.Millisecond) // earlier, the next start would be cold
 			_ = syscall.Kill(pid, syscall.SIGKILL)
@@ -177,8 +243,8 @@ func restarts(t *testing.T, n int) {
 		}
 		attempt, pid = said("begin", attempt, true)
 	}
-	said("step", attempt, false)
-	last = measure(t, lab, job.Process.Pid)
+	works(attempt)
+	last := measure(t, lab, job.Process.Pid)
 	t.Logf("after %d restarts %+v, after %d %+v", n/5, first, n, last)
 	if first.agent != last.agent || first.template != last.template {
 		t.Errorf("open descriptors: %d and %d, then %d and %d", first.agent, first.template, last.agent, last.template)
@@ -186,11 +252,9 @@ func restarts(t *testing.T, n int) {
 	if grown := last.memory - first.memory; grown > 2<<10 {
 		t.Errorf("the template's memory has grown by %d KiB", grown)
 	}
-	if err := os.WriteFile(strings.TrimPrefix(env[len(env)-1], "ENOUGH="), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := job.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, log.String())
+	stop(job)
+	if got := results(); got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 	if strings.Contains(log.String(), "cold") {
 		t.Errorf("a start was cold:\n%s", log.String())
