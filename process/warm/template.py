@@ -27,6 +27,7 @@ MAY_DRAW = ("numpy.random", "multiprocessing.process", "torch.")
 # What these set themselves, and no script by a name that cannot be seen.
 SET_BY_TORCH = ("TORCH", "PYTORCH_", "TRITON_")
 
+FORK = getattr(os, "fork", None)
 socket = _socket.socket(fileno=AGENT)
 os.set_inheritable(AGENT, False)  # a worker that becomes a cold one shall not speak for the template
 agent = os.getppid()
@@ -248,6 +249,12 @@ class Survey:
         if signal.getitimer(signal.ITIMER_REAL)[0]:
             signal.setitimer(signal.ITIMER_REAL, 0)
             why = "sets a timer, which a fork does not have"
+        if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            why = "ignores SIGCHLD, so that nobody can wait for a process"
+        if getattr(os, "fork", None) is not FORK:
+            os.fork = FORK
+            why = "replaces os.fork"
         if "random" in sys.modules:
             before, self.random = self.random, sys.modules["random"].getstate()
             if before not in (None, self.random):
