@@ -99,7 +99,7 @@ func openMemory(dir string, p *program, log *slog.Logger) *memory {
 	}
 	if err != nil {
 		m.dir = ""
-		log.Info("what warm starts learn is not kept", "error", err)
+		log.Warn("what warm starts learn is not kept", "error", err)
 		return m
 	}
 	m.recall()

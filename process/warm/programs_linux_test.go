@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-run/muster/internal/test/pypeer"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
@@ -80,6 +82,57 @@ func TestPrograms(t *testing.T) {
 	muster := build(t)
 	t.Run("processes of its own", func(t *testing.T) { same(t, muster, newLab(t).python, "pools.py") })
 	t.Run("torch", func(t *testing.T) { same(t, muster, pypeer.Python(t), "programs.py") })
+}
+
+// Without --warm there is nothing of it: muster opens no file of what is learnt, and starts no
+// process but its worker. A job with --warm does both, which shows that the test would see it.
+func TestOff(t *testing.T) {
+	muster, python, cache, dir := build(t), newLab(t).python, t.TempDir(), t.TempDir()
+	script := filepath.Join(dir, "script.py")
+	must(t, os.WriteFile(script, []byte("import os\nfor pid in filter(str.isdigit, os.listdir('/proc')):\n    try:\n"+
+		"        if open('/proc/%s/stat' % pid).read().rpartition(')')[2].split()[1] == str(os.getppid()):\n"+
+		"            print('CHILD', open('/proc/%s/cmdline' % pid).read().replace('\\0', ' '))\n    except OSError:\n        pass  # it has ended\n"), 0o600))
+	run := func(flags ...string) string {
+		t.Helper()
+		cmd := exec.Command(muster, append(append([]string{"run"}, flags...), script)...)
+		cmd.Env = append(os.Environ(), "PYTHON_EXEC="+python, "XDG_CACHE_HOME="+cache, "TMPDIR="+dir)
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		return string(out)
+	}
+	run("--warm") // learns
+	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	must(t, err)
+	defer unix.Close(watch)
+	must(t, filepath.WalkDir(cache, func(path string, entry os.DirEntry, err error) error {
+		if err == nil {
+			_, err = unix.InotifyAddWatch(watch, path, unix.IN_ALL_EVENTS)
+		}
+		return err
+	}))
+	touched := func() bool {
+		n, err := unix.Read(watch, make([]byte, 1<<16))
+		return err == nil && n > 0
+	}
+	_ = touched() // the walk
+	for _, flags := range [][]string{nil, {"--warm"}} {
+		out := run(flags...)
+		isWarm := flags != nil
+		if got := touched(); got != isWarm {
+			t.Errorf("%v: files of warm starts are opened: %v", flags, got)
+		}
+		var more []string
+		for line := range strings.Lines(out) {
+			if strings.Contains(line, "CHILD") && !strings.Contains(line, "muster-guard") && !strings.Contains(line, script) {
+				more = append(more, line)
+			}
+		}
+		if (len(more) == 1) != isWarm || len(more) > 1 {
+			t.Errorf("%v: more processes than the guard and the worker: %q", flags, more)
+		}
+	}
 }
 
 // The same with the compiler, and with trainers from PyPI. Each is restarted once.

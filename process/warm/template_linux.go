@@ -202,13 +202,19 @@ func (t *template) next(ctx context.Context, timeout time.Duration) ([]string, e
 func (t *template) load(ctx context.Context, limit time.Duration, fails func(module, why string)) (left map[string]string, err error) {
 	left = map[string]string{}
 	for {
-		frame, err := t.next(ctx, limit)
+		frame, err := t.next(ctx, limit/6)
+		if errors.Is(err, errSilent) {
+			if t.step != "" && !t.idle { // who has the lowest priority may not have had its turn
+				t.host.log.Warn("the template of warm starts takes long to import a module", "module", t.step, "so_far", (limit / 6).Round(time.Millisecond), "limit", limit)
+			}
+			frame, err = t.next(ctx, limit-limit/6)
+		}
 		switch {
 		case err == errGone:
 			return left, nil
 		case err != nil:
 			if ctx.Err() == nil && t.step != "" {
-				if !t.idle { // who has the lowest priority may not have had its turn
+				if !t.idle {
 					fails(t.step, "takes too long to import")
 				}
 				err = fmt.Errorf("%w, at the import of %s", err, t.step)

@@ -375,14 +375,17 @@ func TestRules(t *testing.T) {
 		"uuid1":   "import uuid\nx = uuid.uuid1()",
 		"getrand": "import os\nx = os.getrandom(4)",
 		"moves":   "import os\nos.chdir('/')",
+		"ignores": "import signal\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)",
+		"patches": "import os\nreal = os.fork\nos.fork = lambda: real()",
+		"asks":    "import subprocess\nx = subprocess.check_output(['true'])",
 		"alarm":   "import signal\nsignal.signal(signal.SIGALRM, signal.SIG_IGN)\nsignal.setitimer(signal.ITIMER_REAL, 60)",
 	})
 	h := l.host()
 	l.run(h.Start, 1, "-u", script) // learns
 	got := l.run(l.host().Start, 2, "-u", script)
 	for rank, e := range got {
-		if e.Code != 0 || e.Stdout != "['clean', 'reads', 'scans']\n" {
-			t.Errorf("rank %d: %+v, want clean, reads and scans to be imported before the script", rank, e)
+		if e.Code != 0 || e.Stdout != "['asks', 'clean', 'reads', 'scans']\n" {
+			t.Errorf("rank %d: %+v, want asks, clean, reads and scans to be imported before the script", rank, e)
 		}
 	}
 	found, err := filepath.Glob(filepath.Join(l.cache, "*", "left"))
@@ -398,7 +401,7 @@ func TestRules(t *testing.T) {
 		"inner\tinner reads LOCAL_RANK at import", "copies\tcopies copies the environment at import", "copies2\tcopies2 copies the environment at import",
 		"temp\ttemp makes a temporary file", "temp2\tleaves /",
 		"rolls\tdraws a random number", "uuid1\tuuid1 makes an identifier", "getrand\tgetrand takes random bytes",
-		"moves\tchanges the working directory", "alarm\tsets a timer",
+		"moves\tchanges the working directory", "alarm\tsets a timer", "ignores\tignores SIGCHLD", "patches\treplaces os.fork",
 		"uuid4\tuuid4 takes random bytes", "secret\tsecret takes random bytes", "draws\tdraws takes random bytes",
 	} {
 		if !strings.Contains(string(left), want) {
@@ -596,6 +599,7 @@ func TestBadImports(t *testing.T) {
 		{"raises SystemExit", "import sys\nsys.exit(3)", "", "cannot be imported: SystemExit: 3"},
 		{"has not the memory", "x = bytearray(1 << 60)", "", "cannot be imported: MemoryError:"},
 		{"is over the limit of its memory", "x = bytearray(2 << 30)", "", "cannot be imported: MemoryError:"},
+		{"is over the limit of the control group", "x = bytearray(256 << 20)", "signal: killed, at the import of bad", "ends the template: signal: killed"},
 		{"is gone", "raise ModuleNotFoundError('x')", "", "cannot be imported: ModuleNotFoundError: x"},
 		{"imports what is not installed", "sys.path.append(os.path.dirname(os.path.dirname(__file__)))\nimport outsider", "", "imports outsider, which is no installed module"},
 	}
@@ -609,8 +613,12 @@ func TestBadImports(t *testing.T) {
 				"bad":   "import os, sys\nif os.path.exists('" + now + "') and '-c' in sys.argv:\n    " + strings.ReplaceAll(tt.body, "\n", "\n    ") + "\n",
 			})
 			l.script("outsider.py", "")
-			l.script("site-packages/sitecustomize.py", "import resource\nresource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))") // as by ulimit -v
-			l.run(l.host().Start, 1, "-u", script)                                                                                    // learns
+			first := "import resource\nresource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))\n" // as by ulimit -v
+			if strings.Contains(tt.name, "control group") {
+				first = "import os\nwith open('" + small(t) + "', 'w') as f:\n    f.write(str(os.getpid()))\n"
+			}
+			l.script("site-packages/sitecustomize.py", first)
+			l.run(l.host().Start, 1, "-u", script) // learns
 			if err := os.WriteFile(now, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -626,6 +634,9 @@ func TestBadImports(t *testing.T) {
 				}
 			}
 			said := strings.TrimPrefix(l.log.String(), before)
+			if slow := `takes long to import a module" module=bad so_far=333ms limit=2s`; tt.name == "hangs" && strings.Count(said, slow) != 1 {
+				t.Errorf("not once %q:\n%s", slow, said)
+			}
 			if tt.reason != "" && (strings.Count(said, "started cold") != 1 || !strings.Contains(said, tt.reason)) {
 				t.Errorf("not once %q:\n%s", tt.reason, said)
 			}
@@ -635,6 +646,47 @@ func TestBadImports(t *testing.T) {
 			l.left(t, "bad\t"+tt.left)
 		})
 	}
+}
+
+// A directory in which another user can write is not used, of which the log warns once in a job.
+func TestUnusableDir(t *testing.T) {
+	l := newLab(t)
+	script := l.packages(map[string]string{"clean": ""})
+	l.run(l.host().Start, 1, "-u", script) // learns
+	found, err := filepath.Glob(filepath.Join(l.cache, "*"))
+	if err != nil || len(found) != 1 {
+		t.Fatal(found, err)
+	}
+	must(t, os.Chmod(found[0], 0o777))
+	h := l.host()
+	for range 2 {
+		if got := l.run(h.Start, 1, "-u", script); got[0].Stdout != "[]\n" {
+			t.Errorf("%+v", got[0])
+		}
+	}
+	if s := l.log.String(); strings.Count(s, `level=WARN msg="what warm starts learn is not kept" error="`+found[0]+` is not a directory that only this user can change"`) != 1 {
+		t.Errorf("not one warning:\n%s", s)
+	}
+}
+
+// small makes a control group with a limit of 64 MiB on memory, and returns the file by which a process joins it.
+func small(t *testing.T) string {
+	t.Helper()
+	dir, limits := "/sys/fs/cgroup/memory", map[string]string{"memory.swappiness": "0", "memory.limit_in_bytes": "64M"}
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil { // version 2
+		dir, limits = "/sys/fs/cgroup", map[string]string{"memory.swap.max": "0", "memory.max": "64M"}
+	}
+	dir = filepath.Join(dir, fmt.Sprint("muster-test-", os.Getpid()))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Skip("no control group of its own: ", err)
+	}
+	t.Cleanup(func() { must(t, os.Remove(dir)) })
+	for name, value := range limits {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(value), 0); err != nil {
+			t.Skip("no limit on memory: ", err)
+		}
+	}
+	return filepath.Join(dir, "cgroup.procs")
 }
 
 // A script that changes while the job runs: the next attempt runs what is there then.
