@@ -310,9 +310,8 @@ func (s *Server) followLogs(w http.ResponseWriter, r *http.Request) {
 
 // own streams what the workers of this host write.
 func (l *logStream) own(ctx context.Context) error {
-	snap, _ := l.s.state.get(ctx, l.s.patience)
-	host := ""
-	if snap != nil {
+	host := "" // whose lines they are matters more than that they come at once
+	if snap, _ := l.s.state.get(ctx, l.s.cfg.Timeout); snap != nil {
 		host = snap.source.Host.Name
 	}
 	round := -1

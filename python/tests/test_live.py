@@ -92,7 +92,7 @@ class Agent:
         self.may_begin = lambda: True  # to look for what has failed
         self.before_members = lambda: None
         self.alone = lambda worker: None  # with a worker that joins, when it is told of members and the others are not yet
-        self.timeout = 4
+        self.timeout = 60
         test.addCleanup(self.stop)
 
     def stop(self):
