@@ -14,6 +14,7 @@ import (
 type evidence struct {
 	report *autopsy.Report
 	file   string // of the text; empty if it was not written
+	blame  bool   // it was taken because workers are to be killed
 }
 
 // isOf says whether evidence was taken after a time.
@@ -25,12 +26,25 @@ func (e *evidence) isOf(since time.Time) bool {
 // miss their deadlines together share it.
 func (a *Agent) justNow() time.Time { return time.Now().Add(-a.cfg.AutopsyTimeout) }
 
-// autopsy keeps evidence of the workers of this host before some of them are killed for
-// reason, unless that is turned off. It takes no longer than Config.AutopsyTimeout and ends
+// lacks says whether there is no evidence since a time that would do, and since when it has to be.
+// That of a hang which was only noted does not do where workers are to be killed: they may have
+// gone on.
+func (at *attempt) lacks(since time.Time, blame bool) (time.Time, bool) {
+	switch e := at.lastEvidence(); {
+	case !e.isOf(since):
+		return since, true
+	case blame && !e.blame:
+		return time.Now(), true
+	}
+	return since, false
+}
+
+// autopsy keeps evidence of the workers of this host, before some of them are killed for reason
+// with blame, unless that is turned off. It takes no longer than Config.AutopsyTimeout and ends
 // with ctx.
-func (a *Agent) autopsy(ctx context.Context, at *attempt, reason string, pids map[int]int) {
-	if a.cfg.AutopsyTimeout > 0 && !at.lastEvidence().isOf(a.justNow()) {
-		a.keep(at, a.lookForFailure(ctx, at, a.justNow(), reason, pids))
+func (a *Agent) autopsy(ctx context.Context, at *attempt, reason string, pids map[int]int, blame bool) {
+	if since, lacks := at.lacks(a.justNow(), blame); lacks && a.cfg.AutopsyTimeout > 0 {
+		a.keep(at, a.lookForFailure(ctx, at, since, reason, pids), blame)
 	}
 }
 
@@ -59,8 +73,8 @@ func (a *Agent) lookAt(ctx context.Context, at *attempt, reason string, pids map
 }
 
 // keep writes evidence down and says what it shows.
-func (a *Agent) keep(at *attempt, r *autopsy.Report) {
-	e := &evidence{report: r}
+func (a *Agent) keep(at *attempt, r *autopsy.Report, blame bool) {
+	e := &evidence{report: r, blame: blame}
 	if dir := at.logs.Dir(); dir != "" {
 		var err error
 		if e.file, _, err = r.WriteDir(dir); err != nil {
@@ -76,7 +90,7 @@ func (a *Agent) keep(at *attempt, r *autopsy.Report) {
 
 // unheeded keeps evidence of workers that do not heed their stop signal.
 func (a *Agent) unheeded(ctx context.Context, at *attempt, pids map[int]int) {
-	a.autopsy(ctx, at, "workers do not end after the signal to stop", pids)
+	a.autopsy(ctx, at, "workers do not end after the signal to stop", pids, true)
 }
 
 // odd returns the ranks that are to blame for a hang: those that do something else than most;

@@ -77,7 +77,7 @@ func (a *Agent) Autopsy(ctx context.Context, reason, number string) ([]byte, err
 			ctx, cancel := context.WithTimeout(at.life, a.cfg.AutopsyTimeout)
 			defer cancel()
 			all, blame := a.evidenceFrom(ctx, at, autopsyPrefix+text.Line(number, 20), r)
-			if a.keep(at, all); blame {
+			if a.keep(at, all, blame); blame && all.Certain() {
 				a.confess(at, group)
 			}
 		})
@@ -92,19 +92,20 @@ func (a *Agent) Autopsy(ctx context.Context, reason, number string) ([]byte, err
 func (a *Agent) autopsyOfJob(ctx context.Context, at *attempt, since time.Time, reason string, pids map[int]int, blame bool) {
 	caller, ok := a.cfg.Rendezvous.(rendezvous.Caller)
 	if a.cfg.AutopsyTimeout <= 0 || at.alone() || !ok {
-		a.autopsy(ctx, at, reason, pids)
+		a.autopsy(ctx, at, reason, pids, blame)
 		return
 	}
 	at.wholeJob.Lock()
 	defer at.wholeJob.Unlock()
-	if at.lastEvidence().isOf(since) {
+	since, lacks := at.lacks(since, blame)
+	if !lacks {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, a.cfg.AutopsyTimeout)
 	defer cancel()
 	looked := make(chan *autopsy.Report, 1)
 	go func() { looked <- a.lookForFailure(ctx, at, since, reason, pids) }() // at once: the store may not answer
-	a.keep(at, a.evidenceOfJob(ctx, at, caller, reason, looked, blame))
+	a.keep(at, a.evidenceOfJob(ctx, at, caller, reason, looked, blame), blame)
 }
 
 // blameTime is how long the host whose workers differ has to say that they have failed.
@@ -220,7 +221,7 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 }
 
 // evidenceFrom adds to own what the agent that asks all others finds.
-// blame says that it tells for certain whom to blame.
+// With blame, workers will be killed for it.
 func (a *Agent) evidenceFrom(ctx context.Context, at *attempt, key string, own *autopsy.Report) (_ *autopsy.Report, blame bool) {
 	var all *autopsy.Report
 	found, err := at.round.Store.Get(ctx, key+"/all")
@@ -230,8 +231,7 @@ func (a *Agent) evidenceFrom(ctx context.Context, at *attempt, key string, own *
 	if err != nil {
 		return own.With(nil, []string{fmt.Sprintf("the other hosts (the agent that asks them does not say: %v)", err)}), false
 	}
-	r := own.With([]*autopsy.Report{all}, all.Missing)
-	return r, all.Blame && r.Certain()
+	return own.With([]*autopsy.Report{all}, all.Missing), all.Blame
 }
 
 // askForEvidence calls the agent with a group rank.

@@ -303,6 +303,37 @@ func TestUnheeded(t *testing.T) {
 	}
 }
 
+// Evidence of a hang that was only noted is not that of what workers are killed for later.
+func TestUnheededAfterNote(t *testing.T) {
+	prefix := fifos(t, 1)
+	j := newJob(t, "ignore", prefix, 1)
+	j.HangTimeout, j.HangNotify = 100*time.Millisecond, true
+	j.ShutdownTimeout, j.AutopsyTimeout = 5*time.Second, time.Hour
+	ctx, cancel := context.WithCancelCause(t.Context())
+	noted := make(chan struct{}, 9)
+	j.Logger = slog.New(onLog{slog.DiscardHandler, "what the workers did", func() { noted <- struct{}{} }})
+	go func() {
+		started(t, prefix, 1)
+		<-noted
+		cancel(&process.SignalError{Signal: syscall.SIGTERM})
+	}()
+	if _, err := j.run(t, ctx); err == nil {
+		t.Error("no error")
+	}
+	var all []byte
+	files, _ := filepath.Glob(filepath.Join(j.logDir, "attempt_0", "autopsy*.txt"))
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Error(err)
+		}
+		all = append(all, text...)
+	}
+	if !strings.Contains(string(all), "workers do not end after the signal to stop") {
+		t.Errorf("%q: %s", files, all)
+	}
+}
+
 // Of many timers some are shown, and all are counted.
 func TestManyTimers(t *testing.T) {
 	prefix := fifos(t, 1)
