@@ -2,9 +2,11 @@ package tcpstore_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,15 +24,23 @@ func mute(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// deaf is an address at which nobody listens.
-func deaf(t *testing.T) string {
+// deaf is an address at which nobody listens, or can until it is given up.
+func deaf(t *testing.T) (addr string, giveUp func()) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
-	return l.Addr().String()
+	giveUp = sync.OnceFunc(func() { syscall.Close(fd) })
+	t.Cleanup(giveUp)
+	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	own, err := syscall.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint("127.0.0.1:", own.(*syscall.SockaddrInet4).Port), giveUp
 }
 
 // Of several addresses of a server one is enough. Those that do not answer, or do
@@ -38,7 +48,7 @@ func deaf(t *testing.T) string {
 func TestDialSeveralAddresses(t *testing.T) {
 	t.Parallel()
 	s := listen(t)
-	nobody := deaf(t)
+	nobody, _ := deaf(t)
 	silent, good := mute(t), s.Addr().String()
 	for _, addr := range []string{
 		silent + "," + good,
@@ -66,7 +76,8 @@ func TestDialSeveralAddresses(t *testing.T) {
 // What answers and is no store explains more than what does not answer.
 func TestDialSeveralAddressesInVain(t *testing.T) {
 	t.Parallel()
-	_, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: deaf(t) + "," + mute(t), Timeout: time.Second, Logger: quiet})
+	nobody, _ := deaf(t)
+	_, err := tcpstore.Dial(t.Context(), tcpstore.ClientConfig{Addr: nobody + "," + mute(t), Timeout: time.Second, Logger: quiet})
 	if e, ok := errors.AsType[*tcpstore.ConnectError](err); !ok || !strings.Contains(e.Error(), "stayed silent") {
 		t.Errorf("got %v, want a ConnectError about the silent one", err)
 	}
@@ -75,7 +86,8 @@ func TestDialSeveralAddressesInVain(t *testing.T) {
 // A server that begins to listen is found while another address of it stays silent.
 func TestDialBesideSilence(t *testing.T) {
 	t.Parallel()
-	later, silent := deaf(t), mute(t)
+	silent := mute(t)
+	later, giveUp := deaf(t)
 	retried := make(chan struct{})
 	var once sync.Once
 	type end struct {
@@ -90,7 +102,12 @@ func TestDialBesideSilence(t *testing.T) {
 		})
 		done <- end{c, err}
 	}()
-	<-retried
+	select {
+	case <-retried:
+	case e := <-done:
+		t.Fatalf("it does not try again: %v", e.err)
+	}
+	giveUp()
 	s, err := tcpstore.Listen(tcpstore.ServerConfig{Addr: later, Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
