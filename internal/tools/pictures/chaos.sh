@@ -24,7 +24,7 @@ for host in 1 2 3; do
 	done &
 	loops="$loops $!"
 done
-until muster top train --once 2>/dev/null | grep -q 'form the live group'; do
+until muster top train --once 2>/dev/null | grep -q 'the live group has'; do
 	sleep 1
 done
 sleep 10 # the templates of warm starts are ready
