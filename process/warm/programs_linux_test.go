@@ -68,6 +68,11 @@ func same(t *testing.T, muster, python, script string) {
 	want, _ := run()
 	for _, when := range []string{"without knowledge", "with it"} {
 		got, log := run("--warm")
+		for range 4 { // on a busy machine the job before had no time to find all modules that break a rule
+			if strings.Contains(log, "several templates in turn have imported modules that break a rule") {
+				got, log = run("--warm")
+			}
+		}
 		if got != want {
 			t.Errorf("%s: got %q, want %q as cold", when, got, want)
 		}
