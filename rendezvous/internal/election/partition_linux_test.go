@@ -1,10 +1,13 @@
 package election_test
 
 import (
+	"errors"
 	"net"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/muster-run/muster/rendezvous/internal/election"
 )
 
 // A cut is a network between an agent and the members that can be cut: proxies
@@ -13,8 +16,9 @@ type cut struct {
 	t         *testing.T
 	endpoints []string
 
-	mu   sync.Mutex    // guards heal
-	heal chan struct{} // closed while the network is whole
+	mu    sync.Mutex    // guards what follows
+	heal  chan struct{} // closed while the network is whole
+	conns []net.Conn
 }
 
 // newCut puts a proxy in front of each address.
@@ -22,6 +26,7 @@ func newCut(t *testing.T, addresses []string) *cut {
 	t.Helper()
 	c := &cut{t: t, heal: make(chan struct{})}
 	close(c.heal)
+	t.Cleanup(c.drop)
 	for _, to := range addresses {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -48,7 +53,9 @@ func (c *cut) accept(l net.Listener, to string) {
 				return
 			}
 			defer there.Close()
-			c.t.Cleanup(func() { from.Close(); there.Close() })
+			c.mu.Lock()
+			c.conns = append(c.conns, from, there)
+			c.mu.Unlock()
 			go c.copy(there, from)
 			c.copy(from, there)
 		}()
@@ -86,6 +93,15 @@ func (c *cut) on() {
 	c.mu.Lock()
 	close(c.heal)
 	c.mu.Unlock()
+}
+
+// drop ends the connections there are, with what they have not passed on.
+func (c *cut) drop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.conns {
+		conn.Close()
+	}
 }
 
 // A leader that is cut off knows that it may not be one any more before another can
@@ -190,4 +206,40 @@ func TestPartitionOfFollower(t *testing.T) {
 	network.on()
 	wait(t, follower.Lost(term), "the loss of the leader, learnt late")
 	agree(t, follower, next)
+}
+
+// The run is closed, and most members with it, before an agent has heard of that: the member that
+// is left knows.
+func TestClosedWithTheMajority(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, 3, "")
+	leader := l.agent(0)
+	term := leader.leader().Term
+	network := newCut(t, l.names)
+	cfg := l.config(1)
+	cfg.Endpoints = network.endpoints
+	follower := startAgent(t, cfg)
+	if got := follower.leader(); got.Term != term {
+		t.Fatalf("got leader %+v", got)
+	}
+	network.off()
+	network.drop()
+	next := l.agent(2)
+	leader.closeNow(false)
+	wait(t, next.Lost(term), "the loss of the leader")
+	if after := next.leader(); !after.Mine {
+		t.Fatalf("got leader %+v", after)
+	}
+	next.closeNow(true)
+	last := &lab{t: t, names: l.names[:1]}
+	if keys := last.client().ask("keys"); keys != "keys /muster/job/closed" {
+		t.Errorf("the member that is to stay has %s", keys)
+	}
+	l.members[1].kill()
+	l.members[2].kill()
+	network.on()
+	if leader, err := follower.closedLeader(); !errors.Is(err, election.ErrClosed) {
+		t.Errorf("Leader of a closed run: got %+v, %v; want ErrClosed", leader, err)
+	}
+	wait(t, follower.Lost(term), "the loss of the leader, as the follower sees it")
 }

@@ -48,6 +48,9 @@ func (b *bridge) hold(ctx context.Context, cli *clientv3.Client) {
 		s, sent, err := b.grant(ctx, cli)
 		if err != nil {
 			b.send(ctx, troubled{err})
+			if b.lookBack(ctx, cli, nil) {
+				<-ctx.Done()
+			}
 			_ = sleep.For(ctx, b.retry())
 			continue
 		}
@@ -135,10 +138,40 @@ func (b *bridge) follow(ctx context.Context, cli *clientv3.Client, s *session) (
 		case err != nil && ctx.Err() == nil:
 			b.rough = time.Now()
 			b.send(ctx, troubled{err})
+			if b.lookBack(ctx, cli, s) {
+				return false
+			}
 			_ = sleep.For(ctx, b.retry())
 		}
 	}
 	return false
+}
+
+// lookBack asks any one member, as most may be gone for good, whether it knows that the run was
+// closed, and tells. What a member has was settled, though it may not be the newest.
+func (b *bridge) lookBack(ctx context.Context, cli *clientv3.Client, s *session) (closed bool) {
+	ask, cancel := context.WithTimeout(ctx, b.retry())
+	defer cancel()
+	r, err := cli.Get(ask, b.keys.prefix, clientv3.WithPrefix(), clientv3.WithSerializable())
+	if err != nil || b.born == 0 {
+		return false
+	}
+	gone := r.Header.Revision >= b.last.created
+	for _, kv := range r.Kvs {
+		switch string(kv.Key) {
+		case b.keys.closed:
+			closed = kv.ModRevision > b.born
+		case b.keys.leader:
+			gone = gone && kv.CreateRevision != b.last.created
+		}
+	}
+	if closed && gone {
+		b.send(ctx, removed{})
+	}
+	if closed {
+		b.send(ctx, saw{s, &view{closed: true}})
+	}
+	return closed
 }
 
 // A reign is that of an agent that leads without another in between, by one key or several.
