@@ -72,20 +72,25 @@ func (a *Agent) lookAt(ctx context.Context, at *attempt, reason string, pids map
 	return autopsy.Take(ctx, reason, targets, autopsy.Config{Timeout: a.cfg.AutopsyTimeout * 4 / 5, Logger: a.log})
 }
 
-// keep writes evidence down and says what it shows.
+// keep makes evidence that of the attempt, and writes it.
 func (a *Agent) keep(at *attempt, r *autopsy.Report, blame bool) {
-	e := &evidence{report: r, blame: blame}
-	if dir := at.logs.Dir(); dir != "" {
-		var err error
-		if e.file, _, err = r.WriteDir(dir); err != nil {
-			a.log.Warn("cannot write the evidence of workers that hang", "error", err)
-		}
-	}
-	a.log.Warn("what the workers did: "+r.Summary(), "reason", r.Reason, "evidence", e.file, "seconds", fmt.Sprintf("%.2f", r.Seconds))
-	a.emitElsewhere(EvidenceTaken{r.Summary()})
+	e := &evidence{r, a.write(at, r), blame}
 	at.mu.Lock()
 	defer at.mu.Unlock()
 	at.evidence = e
+}
+
+// write writes evidence down, and says what it shows and where it is.
+func (a *Agent) write(at *attempt, r *autopsy.Report) (file string) {
+	if dir := at.logs.Dir(); dir != "" {
+		var err error
+		if file, _, err = r.WriteDir(dir); err != nil {
+			a.log.Warn("cannot write the evidence of workers that hang", "error", err)
+		}
+	}
+	a.log.Warn("what the workers did: "+r.Summary(), "reason", r.Reason, "evidence", file, "seconds", fmt.Sprintf("%.2f", r.Seconds))
+	a.emitElsewhere(EvidenceTaken{r.Summary()})
+	return file
 }
 
 // unheeded keeps evidence of workers that do not heed their stop signal.

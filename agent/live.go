@@ -565,7 +565,7 @@ func (a *Agent) awaitRest(ctx context.Context, at *attempt, change int) error {
 			return context.Cause(ctx)
 		case live.Kill:
 			now := time.Now()
-			a.killLate(at, w.members(), "does not come to rest", func(x *liveWorker) bool { return !x.Late(change, now) })
+			a.killLate(ctx, at, w.members(), "does not come to rest", func(x *liveWorker) bool { return !x.Late(change, now) })
 			continue
 		case live.Urge:
 			w.send(w.each(func(x *liveWorker) bool { return x.Member && !x.Gone && !resting(x) }), func(int) *liveMessage {
@@ -600,17 +600,36 @@ func (a *Agent) urgeOthers(ctx context.Context, at *attempt) {
 	}
 }
 
-// killLate kills the workers that have not done in time what they had to. They count as lost.
-func (a *Agent) killLate(at *attempt, of map[int]*liveWorker, what string, done func(*liveWorker) bool) {
+// killLate kills the workers that have not done in time what they had to, with evidence of what they
+// did instead. They count as lost.
+func (a *Agent) killLate(ctx context.Context, at *attempt, of map[int]*liveWorker, what string, done func(*liveWorker) bool) {
 	w := a.live
+	late := func(yield func(int, *liveWorker) bool) {
+		for i, x := range of {
+			if !x.Gone && !done(x) && !yield(i, x) {
+				return
+			}
+		}
+	}
+	pids, all := map[int]int{}, at.group.PIDs()
+	w.mu.Lock()
+	for i := range late {
+		pids[i] = all[i]
+	}
+	w.mu.Unlock()
+	why := fmt.Sprintf("%s within %v", what, a.liveTimeout())
+	if a.cfg.AutopsyTimeout > 0 && len(pids) > 0 {
+		at.autopsies.Lock()
+		r := a.lookAt(ctx, at, "live change: a worker "+why, pids)
+		at.autopsies.Unlock()
+		a.write(at, r)
+		why += ": " + r.Summary()
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for i, x := range of {
-		if x.Gone || done(x) {
-			continue
-		}
+	for i, x := range late {
 		a.log.Warn("live: a worker is killed, since the others wait for it", "local_rank", i, "it", what, "timeout", a.liveTimeout())
-		at.accuse(i, fmt.Sprintf("live change: it %s within %v", what, a.liveTimeout()))
+		at.accuse(i, "live change: it "+why)
 		x.Gone = true
 		if one, ok := at.group.(interface {
 			Signal(localRank int, sig syscall.Signal) bool
@@ -739,7 +758,7 @@ func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, c
 		})
 	}
 	late := func(to map[int]*liveWorker) {
-		a.killLate(at, to, "does not take part", func(x *liveWorker) bool { return x.TookPart(change) })
+		a.killLate(ctx, at, to, "does not take part", func(x *liveWorker) bool { return x.TookPart(change) })
 	}
 	err := taken(a.liveTimeout())
 	if n := len(plan.Joined); err != nil && ctx.Err() == nil && n > 0 && n < len(plan.Handles) {

@@ -120,3 +120,17 @@ func TestLiveCannotGoOn(t *testing.T) {
 		}
 	})
 }
+
+// A worker that does not come to rest is killed, and the report says what it did instead.
+func TestLiveLate(t *testing.T) {
+	t.Parallel()
+	j := start(t, muster(t), setup{}, "--standalone --nproc-per-node 3 --live --live-timeout 2 --max-restarts 0 --no-python", worker("r0:live", "r1:live:2", "r2:live", "hang")...)
+	all := j.members(3)
+	must(syscall.Kill(all[2].pid, syscall.SIGKILL))
+	for line := ""; line != "asked"; line = j.line() {
+	}
+	goesOn(t, all[:1], j.members(1))
+	j.says("local_rank=1 it=\"does not come to rest\"", "evidence=/")
+	must(syscall.Kill(all[0].pid, syscall.SIGKILL))
+	j.want(1).noneLeft(0).says("live change: it does not come to rest within 2s: rank 1 ")
+}
