@@ -624,21 +624,21 @@ func TestBadImports(t *testing.T) {
 			}
 			before := l.log.String()
 			got := l.run(l.host().Start, 2, "-u", script)
-			want := "['clean']\n"
-			if tt.reason != "" {
+			said := strings.TrimPrefix(l.log.String(), before)
+			// The template that is to follow may get to the import, too, and the first be made anew by then.
+			want, cold := "['clean']\n", strings.Count(said, "started cold")
+			if cold == 1 && tt.reason != "" {
 				want = "[]\n"
+			} else if cold > 0 {
+				t.Errorf("%d cold starts:\n%s", cold, said)
 			}
 			for rank, e := range got {
 				if e.Code != 0 || e.Stdout != want {
 					t.Errorf("rank %d: %+v, want %q", rank, e, want)
 				}
 			}
-			said := strings.TrimPrefix(l.log.String(), before)
-			if slow := `takes long to import a module" module=bad so_far=333ms limit=2s`; tt.name == "hangs" && strings.Count(said, slow) != 1 {
-				t.Errorf("not once %q:\n%s", slow, said)
-			}
-			if tt.reason != "" && (strings.Count(said, "started cold") != 1 || !strings.Contains(said, tt.reason)) {
-				t.Errorf("not once %q:\n%s", tt.reason, said)
+			if slow := `takes long to import a module" module=bad so_far=`; tt.name == "hangs" && !strings.Contains(said, slow) || !strings.Contains(said, tt.reason) {
+				t.Errorf("no %q and %q:\n%s", slow, tt.reason, said)
 			}
 			if got := l.run(l.host().Start, 1, "-u", script); got[0].Stdout != "['clean']\n" {
 				t.Errorf("the job after it: %+v", got[0])
