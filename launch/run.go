@@ -248,6 +248,13 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	hangUp(lost)
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
+	go func() {
+		select {
+		case <-hurry:
+			time.AfterFunc(hurriedClose, cancel)
+		case <-leaving.Done():
+		}
+	}()
 	// A host that could not take part closes the job for nobody else.
 	stopped, _ := errors.AsType[*stopError](context.Cause(ctx))
 	shut, closed := handler.Leave, result != nil && !result.Left || stopped != nil && stopped.wholeJob
@@ -262,8 +269,12 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	return result, err
 }
 
-// closeTimeout bounds closing the rendezvous at the end of a job.
-const closeTimeout = 5 * time.Second
+// closeTimeout bounds closing the rendezvous at the end of a job, where other hosts may be busy, or
+// stop their workers.
+const closeTimeout = 30 * time.Second
+
+// hurriedClose is the same after a second signal.
+const hurriedClose = 5 * time.Second
 
 // lastWords is how long a console may take nothing of what waits for it at the end.
 const lastWords = time.Second

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -221,4 +222,18 @@ func TestReportOnFullDisk(t *testing.T) {
 	if got := contents(t, found); got != "" {
 		t.Errorf("left behind: %s", got)
 	}
+}
+
+// The agent that holds the rendezvous waits for one that has not heard yet how the job ended.
+func TestLateAgentHearsTheFailure(t *testing.T) {
+	t.Parallel()
+	m := newMixed(t, "2", "", "report:$RANK", "gate", "r0:exit:3", "hang")
+	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"})
+	agents[0].await("0", "1")
+	agents[1].signal(syscall.SIGSTOP)
+	m.gate.Open()
+	agents[0].awaitErrs("[M1222]", 1)
+	agents[1].signal(syscall.SIGCONT)
+	wantAll(agents, 1)
+	agents[1].says(": exit code 3").saysNot("lost the connection")
 }

@@ -227,11 +227,7 @@ func (e *elected) close(ctx context.Context, all bool) error {
 		return nil
 	}
 	if rdzv, held := e.held(); held {
-		if all {
-			rdzv.Drain(ctx.Done(), e.n.cfg.RunID)
-		}
-		rdzv.AwaitCalls(ctx.Done())
-		rdzv.Close() // the others hear that this node leaves, not that it is lost
+		e.n.letGo(ctx, rdzv, all)
 	}
 	err := errors.Join(e.store.Close(), e.election.Close(ctx, all))
 	e.resign()

@@ -124,11 +124,7 @@ func (e *fixed) close(ctx context.Context, all bool) error {
 		return nil
 	}
 	if e.rdzv != nil {
-		if all {
-			e.rdzv.Drain(ctx.Done(), e.n.cfg.RunID)
-		}
-		e.rdzv.AwaitCalls(ctx.Done())
-		e.rdzv.Close() // the others hear that this node leaves, not that it is lost
+		e.n.letGo(ctx, e.rdzv, all)
 	}
 	return e.store.Close()
 }

@@ -354,9 +354,30 @@ func (n *Node) end(ctx context.Context, all bool) error {
 	}
 	var err error
 	if p != nil {
-		err = p.end(ctx, all)
+		soon, cancel := context.WithTimeout(ctx, leaveTimeout)
+		err = p.end(soon, all)
+		cancel()
 		p.close()
 	}
 	n.link.hangUp()
 	return errors.Join(err, n.local.close(), n.workers.close(), n.endpoint.close(ctx, all))
+}
+
+// leaveTimeout bounds what a node waits for at its end, but for the other nodes.
+const leaveTimeout = 5 * time.Second
+
+// letGo ends the rendezvous that this node holds: with all, once the other nodes have left, since
+// they may not have heard yet how the job ended.
+func (n *Node) letGo(ctx context.Context, rdzv *server.Server, all bool) {
+	if all {
+		told := time.AfterFunc(leaveTimeout, func() {
+			n.log.Warn("the job has ended, and this host waits for the others to leave it, since they hear from it how", "run_id", n.cfg.RunID)
+		})
+		rdzv.Drain(ctx.Done(), n.cfg.RunID)
+		told.Stop()
+	}
+	soon, cancel := context.WithTimeout(ctx, leaveTimeout)
+	defer cancel()
+	rdzv.AwaitCalls(soon.Done())
+	rdzv.Close() // the others hear that this node leaves, not that it is lost
 }

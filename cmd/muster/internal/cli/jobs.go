@@ -257,14 +257,15 @@ func theJob(ctx context.Context, meant string, all bool) ([]job, error) {
 
 // isOf says whether two agents are of one job. A job on one host has only one.
 func (j *job) isOf(k *job) bool {
-	if j.UID != k.UID || j.runID() != k.runID() {
-		return false
+	one := j.UID == k.UID && j.runID() == k.runID()
+	for _, s := range []*health.State{j.state, k.state} {
+		one = one && (s == nil || s.Job.MaxHosts != 1)
 	}
-	if j.state == nil || k.state == nil {
-		return true
+	if !one || j.state == nil || k.state == nil {
+		return one
 	}
 	a, b := &j.state.Job, &k.state.Job
-	return a.Backend == b.Backend && a.Endpoint == b.Endpoint && a.MaxHosts != 1
+	return a.Backend == b.Backend && a.Endpoint == b.Endpoint
 }
 
 // chooseOne asks for one of several jobs.

@@ -358,6 +358,10 @@ func TestSeveralJobs(t *testing.T) {
 		t.Fatal(err)
 	}
 	says(t, "ps --json", exitOK, `"problem": "ask job 'other' (pid `+other.pid()+`): no answer within 5s"`, `"run_id": "single"`)
+	namesake := startJob(t, "--rdzv-id", "other")
+	says(t, "stop other", exitError, "error: 2 agents on this host have the run ID 'other'\n")
+	namesake.gate.Close()
+	namesake.Wait()
 	other.Process.Signal(syscall.SIGCONT)
 	says(t, "stop --all --no-wait", exitOK, "stopping job 'single' (pid "+single.pid()+")\n", "stopping job 'other' (pid "+other.pid()+")\n")
 }
