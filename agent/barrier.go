@@ -65,6 +65,21 @@ func passBarrier(ctx context.Context, s store.Store, groupRank, n int) error {
 	}
 }
 
+// excuse counts a node that is gone at the barrier, unless it or somebody else has done so.
+func excuse(ctx context.Context, s store.Store, groupRank, n int) error {
+	if nth, err := s.Add(ctx, fmt.Sprint(excusedPrefix, groupRank), 1); err != nil || nth > 1 {
+		return err
+	}
+	if done, err := s.Check(ctx, fmt.Sprint(donePrefix, groupRank)); err != nil || done {
+		return err
+	}
+	arrived, err := s.Add(ctx, barrierCount, 1)
+	if err == nil && arrived >= int64(n) {
+		err = s.Set(ctx, barrierLast, []byte("1"))
+	}
+	return err
+}
+
 // isDone says whether the workers of a node had succeeded. A torch agent does not say so, and
 // sends no keep-alives at the barrier. It may be there if more agents are counted there than
 // have said that they are done.

@@ -41,6 +41,8 @@ const (
 	// donePrefix + group rank: set once the node's workers have succeeded and it
 	// is counted at the exit barrier.
 	donePrefix = "muster/done/"
+	// excusedPrefix + group rank: counts those that would count a node at the exit barrier which is gone.
+	excusedPrefix = "muster/excused/"
 	// failuresPrefix + group rank: how the node's workers failed.
 	failuresPrefix = "muster/failures/"
 	// reportKey: the failures of all nodes, gathered by the one of the record.
@@ -452,6 +454,11 @@ func (a *Agent) whyGone(ctx context.Context, at *attempt, n news, begun bool) ne
 		}
 		if isDone(ctx, at, n.change.Rank) {
 			n.ev = evDoneNodeGone
+		}
+		if a.live != nil {
+			if over, err := at.round.Store.Check(ctx, liveOverKey); err == nil && over {
+				a.live.end()
+			}
 		}
 	}
 	if a.policy != nil {

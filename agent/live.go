@@ -82,6 +82,9 @@ func (a *Agent) lively(at *attempt) bool {
 
 // aside handles news that concern a live group and do not end the attempt.
 func (a *Agent) aside(at *attempt, n *news) bool {
+	if a.live != nil && (at.phase == running || at.phase == finished) && at.formed.Load() != nil && a.live.isOver() && a.afterEnd(at, n) {
+		return true
+	}
 	switch {
 	case a.live == nil || at.phase != running || at.formed.Load() == nil:
 	case a.live.isOver() && n.ev == evFailing && !a.live.isMember(n.exit.LocalRank):
@@ -91,7 +94,7 @@ func (a *Agent) aside(at *attempt, n *news) bool {
 		a.announceLater(at, *n)
 		return true
 	case a.live.isOver():
-		return n.ev == evLiveChange || n.ev == evNodesWaiting && n.change.Kind == rendezvous.NodesWaiting
+		return false
 	case n.ev == evLiveChange:
 		return !a.lively(at) // their end is news, too
 	case n.ev == evNodesWaiting && (n.change.Kind == rendezvous.NodesWaiting || n.change.Kind == rendezvous.Resized):
@@ -120,6 +123,33 @@ func (a *Agent) aside(at *attempt, n *news) bool {
 		return a.replace(at, n.exit.LocalRank)
 	}
 	return false
+}
+
+// afterEnd handles news of hosts once the training has ended: none is needed any more, and nothing
+// begins again.
+func (a *Agent) afterEnd(at *attempt, n *news) bool {
+	switch {
+	case n.ev == evLiveChange, n.ev == evNodesWaiting && n.change.Kind == rendezvous.NodesWaiting:
+		return true
+	case n.ev == evNodeGone && n.change.Rank >= 0:
+		at.wg.Go(func() {
+			if err := excuse(at.life, at.round.Store, n.change.Rank, at.round.WorldSize); err != nil && at.life.Err() == nil {
+				a.log.Debug("exit barrier: cannot count a node that is gone", "error", err)
+			}
+		})
+	case n.ev == evNodeGone, n.ev == evEvicted, n.ev == evDisconnected:
+		if at.phase == finished {
+			n.ev, n.err = evBarrierBroken, errors.New(n.why())
+			return false
+		}
+	default:
+		return false
+	}
+	a.log.Info("a host is lost after the training has ended; going on", a.changeAttrs(at, n.change)...)
+	if at.phase == running { // ranks may wait for that host's
+		a.comeToRest(&liveMessage{Type: "change", Urgent: true, Reason: n.why()})
+	}
+	return true
 }
 
 // goOn keeps the workers over the end of an attempt, if they can go on without what n says is

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // A training that ends while a worker starts in place of one that was lost has ended: the new one
@@ -133,4 +135,26 @@ func TestLiveLate(t *testing.T) {
 	j.says("local_rank=1 it=\"does not come to rest\"", "evidence=/")
 	must(syscall.Kill(all[0].pid, syscall.SIGKILL))
 	j.want(1).noneLeft(0).says("live change: it does not come to rest within 2s: rank 1 ")
+}
+
+// A host that is lost when the training has ended is not needed any more: those whose workers have
+// ended do not begin again.
+func TestLiveHostLostAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	m := newMixed(t, "2:3", "--live --max-restarts 9", "live", "gate", "r0:end", "r2:hang", "report:ends", "exit:0")
+	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"}, peer{l: muster(t), addr: "3"})
+	all := agents[0].members(3)
+	m.gate.Open()
+	for range 2 {
+		if line := agents[0].line(); line != "ends" {
+			t.Fatalf("%q", line)
+		}
+	}
+	testproc.AwaitEnd(all[0].pid, patience)
+	testproc.AwaitEnd(all[1].pid, patience)
+	agents[2].signal(syscall.SIGKILL)
+	wantAll(agents[:2], 0)
+	for _, j := range agents[:2] {
+		j.saysNot("[M1057]")
+	}
 }

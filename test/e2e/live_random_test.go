@@ -306,7 +306,8 @@ func TestLiveRandomReplicas(t *testing.T) {
 	})
 }
 
-// exactSteps is how many steps an undisturbed training is computed for.
+// exactSteps is how many steps an undisturbed training is computed for. One on a busy machine may take
+// more, of which the ranks are compared with each other.
 const exactSteps = 5000
 
 // exactSums are what the trainings of testdata/live_exact.py come to after each step.
@@ -341,17 +342,23 @@ func TestLiveRandomTraining(t *testing.T) {
 		if random.IntN(2) == 0 {
 			flags = "--warm"
 		}
-		l := newLive(t, c, random, []int{1, 1, 1}, env, flags, path, stop, itoa(exactSteps), "0.02")
+		l := newLive(t, c, random, []int{1, 1, 1}, env, flags, path, stop, itoa(100*exactSteps), "0.02")
 		l.play(4, func() { must(os.WriteFile(stop, nil, 0o666)) })
-		last, seen := 0, map[int]bool{}
+		last, seen, later := 0, map[int]bool{}, map[int]float64{}
 		for _, j := range l.site.agents {
 			for line := range strings.Lines(j.out()) {
 				var s liveStep
 				if json.Unmarshal([]byte(line), &s) != nil {
 					continue // the last of a worker that was killed
 				}
-				if s.Sum != sums[s.Step] {
-					t.Fatalf("%s: after step %d rank %d of %d has the sum %v, want %v", j.l.name, s.Step, s.Rank, s.World, s.Sum, sums[s.Step])
+				want, known := later[s.Step]
+				if s.Step < len(sums) {
+					want = sums[s.Step]
+				} else if !known {
+					want, later[s.Step] = s.Sum, s.Sum
+				}
+				if s.Sum != want {
+					t.Fatalf("%s: after step %d rank %d of %d has the sum %v, want %v", j.l.name, s.Step, s.Rank, s.World, s.Sum, want)
 				}
 				last, seen[s.Step] = max(last, s.Step), true
 			}
