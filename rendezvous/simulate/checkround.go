@@ -14,7 +14,7 @@ func (k *checks) complete(out []server.Envelope, v *holder) {
 	n := first.WorldSize
 	if k.resumed {
 		k.resume(out, v)
-	} else if first.Round <= k.round || k.rounds > 0 && !first.Torch && s.cfg.Torch == 0 && first.Round != k.round+1 {
+	} else if first.Round <= k.round || k.rounds > 0 && !first.Torch && s.cfg.Torch == 0 && first.Round != max(k.round, newest(out, v))+1 {
 		s.fail("round %d after round %d", first.Round, k.round)
 	}
 	if n < s.cfg.Min || n > s.cfg.Max {
@@ -85,12 +85,7 @@ func (k *checks) holderLost() {
 // from the last round that its nodes know, with its ranks.
 func (k *checks) resume(out []server.Envelope, v *holder) {
 	k.resumed = false
-	last := -1
-	for _, e := range out {
-		if p := v.conns[e.To].owner.(*agent).last; p != nil {
-			last = max(last, p.Round)
-		}
-	}
+	last := newest(out, v)
 	for _, e := range out {
 		a, m := v.conns[e.To].owner.(*agent), e.Msg
 		if m.Round <= last {
@@ -102,6 +97,17 @@ func (k *checks) resume(out []server.Envelope, v *holder) {
 			k.s.fail("round %d of a new holder: %s had rank %d and gets %d", m.Round, a.host.name, p.Rank, m.Rank)
 		}
 	}
+}
+
+// newest is the last round that the nodes of a new one were in; -1 if they were in none.
+func newest(out []server.Envelope, v *holder) int {
+	last := -1
+	for _, e := range out {
+		if a, ours := v.conns[e.To].owner.(*agent); ours && a.last != nil {
+			last = max(last, a.last.Round)
+		}
+	}
+	return last
 }
 
 // prompt checks that a round has a reason, that it keeps those who were in the last

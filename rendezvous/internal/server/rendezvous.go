@@ -501,14 +501,19 @@ func (r *Rendezvous) do(now time.Time, me state.Node, a state.Action) {
 func (r *Rendezvous) completed(now time.Time) {
 	st := r.state
 	r.last.expected, r.last.hostNames = state.Set{}, map[state.Node]string{}
+	later := 0
 	for n := range st.Participants {
 		if s := r.nodes[n]; s != nil {
 			r.last.expected.Add(n)
 			r.last.hostNames[n] = s.hello.Host
+			if s.hello.Last != nil { // maybe under a holder that is lost, and said after a round here
+				later = max(later, s.hello.Last.Round+1)
+			}
 		}
 	}
 	r.last.unannounced = len(r.last.expected) == len(st.Participants)
 	if r.last.unannounced {
+		st.Round = max(st.Round, later)
 		st.AssignRanks(r.last.ranks)
 	}
 	since := map[state.Node]int{}
