@@ -641,19 +641,21 @@ func (a *Agent) killLate(ctx context.Context, at *attempt, of map[int]*liveWorke
 			}
 		}
 	}
-	pids, all := map[int]int{}, at.group.PIDs()
-	w.mu.Lock()
-	for i := range late {
-		pids[i] = all[i]
-	}
-	w.mu.Unlock()
 	why := fmt.Sprintf("%s within %v", what, a.liveTimeout())
-	if a.cfg.AutopsyTimeout > 0 && len(pids) > 0 {
-		at.autopsies.Lock()
-		r := a.lookAt(ctx, at, "live change: a worker "+why, pids)
-		at.autopsies.Unlock()
-		a.write(at, r)
-		why += ": " + r.Summary()
+	if a.cfg.AutopsyTimeout > 0 {
+		all, pids := at.group.PIDs(), map[int]int{}
+		w.mu.Lock()
+		for i := range late {
+			pids[i] = all[i]
+		}
+		w.mu.Unlock()
+		if len(pids) > 0 {
+			at.autopsies.Lock()
+			r := a.lookAt(ctx, at, "live change: a worker "+why, pids)
+			at.autopsies.Unlock()
+			a.write(at, r)
+			why += ": " + r.Summary()
+		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()

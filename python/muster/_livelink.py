@@ -8,6 +8,7 @@ import socket
 import stat
 import struct
 import threading
+import time
 from typing import Any, Callable, Container
 
 from ._socket import _connect
@@ -38,6 +39,7 @@ class Link:
                  replica_size: int = 1) -> None:
         self.stop_at = NEVER
         self.urgent = False
+        self.urged = 0.0  # when it became so, by the monotonic clock
         self.change = 0  # the one whose members this worker has
         self.ident = ident
         self._step, self._abort = step, abort
@@ -172,7 +174,7 @@ class Link:
             return
         self._announced = change
         if message["urgent"]:
-            self.stop_at, self.urgent = 0, True
+            self.stop_at, self.urgent, self.urged = 0, True, time.monotonic()
             if not self._resting:
                 self._abort()
         else:

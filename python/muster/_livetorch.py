@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import inspect
 import io
+import os
 import pickle
+import sys
+from datetime import timedelta
 from importlib import import_module
 from typing import Any, Callable
 
@@ -52,6 +56,50 @@ def guard(allowed: Callable[[], bool]) -> None:
             function = getattr(module, name, None)
             if function is not None and not hasattr(function, "_muster_live"):
                 setattr(module, name, guarded(name, function))
+
+
+def give_up(hopeless: Callable[[], bool]) -> None:
+    """Has who waits for a collective of gloo's wait no longer once that is hopeless. gloo forgets
+    a message that it has begun to send when its receiver is lost, and the collective does not end
+    before the time limit of the group. One that is left alone disturbs others no more than this:
+    a barrier waits for it, and so does the end of its group."""
+    c10d = dist.distributed_c10d
+    types = import_module("torch._C._distributed_c10d").OpType
+    single = {int(types.SEND), int(types.RECV), int(types.RECVANYSOURCE)}  # a time limit of theirs ends the group
+    wait, barrier = c10d.Work.wait, c10d.ProcessGroup.barrier
+    if hasattr(wait, "_muster_live"):
+        return
+    forever, a_while = timedelta(), timedelta(seconds=0.1)
+
+    def patient(self: Any, timeout: timedelta = forever) -> Any:
+        if timeout != forever or self._get_op_type() in single:
+            return wait(self, timeout)
+        while True:
+            try:
+                return wait(self, a_while)
+            except RuntimeError:
+                if self.is_completed():
+                    return wait(self, forever)  # or its own error
+                if hopeless():
+                    for group in c10d._world.pg_map:  # which never end now
+                        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+                    raise RuntimeError("/gloo/ waits for a rank that is lost") from None
+
+    def meet(self: Any, *args: Any, **options: Any) -> Any:
+        return self.allreduce([torch.zeros(1)]) if _gloo(self) else barrier(self, *args, **options)
+
+    patient._muster_live = True  # type: ignore[attr-defined]
+    c10d.Work.wait, c10d.ProcessGroup.barrier = patient, meet
+
+
+_WITHIN = tuple(os.path.join(os.path.dirname(torch.__file__), *path) for path in (
+    ("autograd", "graph.py"), ("nn", "parallel", "distributed.py"), ("distributed", "distributed_c10d.py")))
+
+
+def waits_within(thread: int) -> Any:
+    """Where a thread may wait for a collective within C++, as the backward pass of DDP does; None if it is elsewhere."""
+    frame = sys._current_frames().get(thread)
+    return (id(frame), frame.f_lasti) if frame is not None and frame.f_code.co_filename in _WITHIN else None
 
 
 class DDP(_DDP):  # type: ignore[misc]

@@ -42,6 +42,7 @@ ENV_SOCKET = "MUSTER_LIVE_SOCKET"
 
 _AGAIN = 3  # times that a step fails while nobody is lost, before its error is raised
 _GRACE = 0.01  # seconds
+_HOPELESS = 0.5  # after which a collective that has been ended does not end any more
 _log = logging.getLogger("muster")
 
 if TYPE_CHECKING:
@@ -196,6 +197,7 @@ class _Live(Run):
         self._next = False  # has all that it takes to complete the step
         self._halved: tuple[BaseException, int, int, list[int]] | None = None  # of _halfway
         self._then: tuple[int, int] | None = None  # rank and world after this step
+        self._thread = threading.get_ident()  # that trains
         self._again = 0
         self._open = True  # collectives are allowed
         self._making: object = None  # the attempt to make the group that is under way
@@ -259,6 +261,8 @@ class _Live(Run):
             self._groups = self._torch.Groups(store, options.get("timeout"))
         self._link = _livelink.Link(
             os.environ[ENV_SOCKET], os.environ["MUSTER_LIVE_ID"], lambda: self._step, self._abort, self._size)
+        if self._gloo:
+            self._torch.give_up(self._hopeless)
         limit: Any = options.get("timeout") or dist.default_pg_timeout
         self._change(limit=limit.total_seconds())
         self._open = False
@@ -299,6 +303,7 @@ class _Live(Run):
 
     def __enter__(self) -> Run:
         self._updated, self._open, self._halved, self._then = False, True, None, None
+        self._thread = threading.get_ident()
         self._rewind.mark()
         return self
 
@@ -469,6 +474,27 @@ class _Live(Run):
                 # gloo forgets a message that cannot be written, so that its sender waits for good. It
                 # ends the other direction when it has seen the end of this one.
                 _livelink.shut(inode, descriptor, socket.SHUT_RD)
+        threading.Thread(target=self._end_stuck, args=[self._link.urged], name="muster.live", daemon=True).start()
+
+    def _end_stuck(self, urged: float) -> None:
+        """Ends this process if it waits for what gloo has forgotten, and nobody can tell it so:
+        the others would wait until the agent does that."""
+        before, same = None, 0
+        while self._link.urgent and self._link.urged == urged:
+            used = time.process_time()
+            time.sleep(_HOPELESS)
+            where = self._torch.waits_within(self._thread)
+            idle = time.process_time() - used < _HOPELESS / 50
+            same = same + 1 if where is not None and where == before and idle else 0
+            before = where
+            if same == 3:
+                os.write(2, f"muster.live: rank {self.rank} waits for good, since gloo has forgotten a message to a rank "
+                            "that is lost; this process ends, so that the others can go on\n".encode())
+                os._exit(1)
+
+    def _hopeless(self) -> bool:
+        link = self._link
+        return link.urgent and self._making is None and time.monotonic() > link.urged + _HOPELESS
 
     def _break_off(self, making: object) -> None:
         """Ends an attempt to make the group. gloo waits five times as long as it is told to for

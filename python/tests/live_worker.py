@@ -1,6 +1,6 @@
 """A training for test_live.py. What LIVE_FAULT says happens in a step: raise (a
-collective's error between backward and the optimizer's step), torn (after it), or after
-the step: outside (a collective there)."""
+collective's error between backward and the optimizer's step), torn (after it), forget (a
+message whose receiver is stopped in it; within: that C++ waits for), or after the step: outside (a collective there)."""
 
 import datetime
 import json
@@ -53,6 +53,20 @@ def stop_when_it_receives():
     muster._livetorch._broadcast = receiving
 
 
+def forget(rank, broadcast):
+    """Rank 0 has begun to send something large when rank 1, which receives it, is stopped."""
+    large = torch.full((128 << 20,), int(rank == 0), dtype=torch.uint8)
+
+    def stop():
+        while not large[0]:
+            pass
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    if rank == 1:
+        threading.Thread(target=stop, daemon=True).start()
+    broadcast(large)
+
+
 def work(environ, lines, errors, steps, batch, keep):
     """What a process of the fork server does. It sends dicts through lines."""
     os.environ.update(environ)
@@ -98,6 +112,12 @@ def work(environ, lines, errors, steps, batch, keep):
         with run:
             samples = sampler.indices()
             say(enter=run.step, draw=torch.rand(1).item())
+            if fault.get("step") == run.step and fault["do"] == "forget":
+                fault = {}
+                forget(run.rank, lambda large: dist.broadcast(large, 0))
+            if fault.get("step") == run.step and fault["do"] == "forget within":
+                fault = {}
+                forget(run.rank, lambda large: ddp._distributed_broadcast_coalesced([large], 1 << 30, 0))
             loss = (ddp(x[samples]) - y[samples]).square().mean() * sampler.scale
             loss.backward()
             if size > 1:

@@ -469,6 +469,29 @@ class Live(unittest.TestCase):
         self.assertEqual([m["world"] for m in agent.changes], [1, 2, 1])
         self.same_sums(workers)
 
+    def lost_as_it_receives(self, how, n):
+        agent = Agent(self)
+        workers = agent.start(n, LIVE_FAULT=json.dumps({"do": how, "step": 10}), LIVE_TIMEOUT="3600")
+        agent.until(lambda: all(w.lines[-1:] and w.lines[-1].get("enter") == 10 for w in workers))
+        while state(workers[1].process.pid) != "T":
+            time.sleep(0.01)
+        workers[1].process.kill()
+        return agent, workers
+
+    def test_lost_as_it_receives(self):
+        """gloo forgets the message, and its sender does not wait for that."""
+        agent, workers = self.lost_as_it_receives("forget", 3)
+        agent.until_end(workers[::2])
+        self.assertEqual([m["world"] for m in agent.changes], [3, 2])
+        self.same_sums(workers)
+
+    def test_lost_as_it_receives_within(self):
+        """The same where nobody can tell the sender, which ends, too."""
+        agent, workers = self.lost_as_it_receives("forget within", 2)
+        agent.until(lambda: workers[0].gone)
+        self.assertEqual(workers[0].wait(), 1)
+        self.assertIn("muster.live: rank 0 waits for good", agent.said())
+
     def test_lost_as_it_connects(self):
         """It has said where it is, and does nothing more: one that waits to hear from it, or that
         has connected to it, is not held up."""

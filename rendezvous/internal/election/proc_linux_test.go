@@ -49,7 +49,10 @@ func awaitEnd(t *testing.T, pid int) {
 		t.Fatal(err)
 	}
 	defer unix.Close(fd)
-	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(patience/time.Millisecond))
+	n, err := 0, error(unix.EINTR)
+	for err == unix.EINTR {
+		n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(patience/time.Millisecond))
+	}
 	if err != nil || n != 1 {
 		t.Errorf("process %d outlives its agent: %v", pid, err)
 	}
