@@ -85,7 +85,8 @@ func (s *Server) control(r *http.Request) reply {
 		r = r.WithContext(s.life) // also if the client is gone meanwhile: a part of the job would go on
 		done := &Done{}
 		s.onOthers(r, done, url.Values{"by": {s.hostName(r.Context())}}, askTime, func([]byte) error { return nil })
-		s.cfg.Control.Stop(text.Line(r.URL.Query().Get("by"), 100), s.wholeJob(r))
+		by := text.Line(r.URL.Query().Get("by"), 100)
+		s.cfg.Control.Stop(by, s.wholeJob(r) || by != "") // each, as the one that was asked may be the last to get so far
 		return doneReply(done, nil)
 	case "/v1/signal":
 		return s.signal(r)

@@ -44,7 +44,7 @@ func (m *member) did(what string, args ...any) {
 	m.done = append(m.done, fmt.Sprintf(what, args...))
 }
 
-func (m *member) Stop(by string, _ bool) { m.did("stop by %q", by) }
+func (m *member) Stop(by string, whole bool) { m.did("stop by %q, whole job %v", by, whole) }
 func (m *member) Drill(what, by string, length time.Duration) (func(), error) {
 	if what == "" {
 		return nil, errors.New("no drill")
@@ -360,10 +360,10 @@ func TestControlOfAllHosts(t *testing.T) {
 		t.Errorf("an unknown request: %q", body)
 	}
 	for rank, want := range map[int][]string{
-		0: {`signal 10 to -1`, `signal 12 to -1`, `stop by "n1"`},
-		1: {`restart`, `scale 3`, `signal 10 to -1`, `signal 10 to 3`, `signal 12 to -1`, `stop by ""`, `stop by ""`},
+		0: {`signal 10 to -1`, `signal 12 to -1`, `stop by "n1", whole job true`},
+		1: {`restart`, `scale 3`, `signal 10 to -1`, `signal 10 to 3`, `signal 12 to -1`, `stop by "", whole job false`, `stop by "", whole job true`},
 		2: nil,
-		3: {`signal 10 to -1`, `signal 10 to 7`, `signal 12 to -1`, `stop by "n1"`},
+		3: {`signal 10 to -1`, `signal 10 to 7`, `signal 12 to -1`, `stop by "n1", whole job true`},
 	} {
 		slices.Sort(members[rank].done)
 		if diff := cmp.Diff(want, members[rank].done); diff != "" {
@@ -402,7 +402,7 @@ func TestStopIsWhole(t *testing.T) {
 	conn.Close()
 	<-m.done
 	for _, rank := range []int{0, 3} {
-		if diff := cmp.Diff([]string{`stop by "n1"`}, members[rank].done); diff != "" {
+		if diff := cmp.Diff([]string{`stop by "n1", whole job true`}, members[rank].done); diff != "" {
 			t.Errorf("host %d, -want +got:\n%s", rank, diff)
 		}
 	}

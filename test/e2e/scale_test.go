@@ -165,7 +165,8 @@ func TestStopEndsSpares(t *testing.T) {
 				if i >= 2 && i != asked { // one that began the job again would wait at the gate
 					want = 0
 				}
-				if got := j.status(); got != want {
+				// The spare that is asked has its own order, unless it hears of the end first.
+				if got := j.status(); got != want && (i < 2 || got != 0) {
 					t.Errorf("agent %d: status %d, want %d\n%s", i, got, want, j.console())
 				}
 			}
