@@ -229,7 +229,9 @@ func (e *elected) close(ctx context.Context, all bool) error {
 	if rdzv, held := e.held(); held {
 		e.n.letGo(ctx, rdzv, all)
 	}
-	err := errors.Join(e.store.Close(), e.election.Close(ctx, all))
+	soon, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout) // the others may have had all of ctx
+	defer cancel()
+	err := errors.Join(e.store.Close(), e.election.Close(soon, all))
 	e.resign()
 	e.minding.Wait()
 	return err
