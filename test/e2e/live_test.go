@@ -88,12 +88,13 @@ func takePart(slow, size string) {
 				if waitsForOthers && !m.Urgent {
 					continue
 				}
-				member.Store(false)
+				if member.Swap(false) { // else it has been at rest since the change before
+					step++
+				}
 				if slow != "" && m.Change >= number(slow) {
 					testproc.Say("asked")
 					testproc.AwaitGate()
 				}
-				step++
 				say(map[string]any{"type": "ready", "change": m.Change, "handle": handle(m.Change), "step": step})
 			case "members":
 				if len(m.Handles) != m.World || len(m.Steps) != m.World || !strings.HasPrefix(m.Handles[m.Rank], strconv.Itoa(os.Getpid())+".") {
