@@ -56,7 +56,7 @@ func TestHangingFiles(t *testing.T) {
 		t.Skip("mounts a file system, which needs root")
 	}
 	l := newLab(t)
-	l.limit = time.Second
+	l.limit = 5 * time.Second
 	fuse, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Skip("no FUSE here: ", err)
@@ -105,8 +105,13 @@ func TestHangingFiles(t *testing.T) {
 		h.Close()
 		ended <- got
 	}()
-	if err := <-asked; err != nil {
-		t.Skip("no FUSE here: ", err)
+	select {
+	case err := <-asked:
+		if err != nil {
+			t.Skip("no FUSE here: ", err)
+		}
+	case got := <-ended:
+		t.Fatalf("the template did not come to the file system: %+v\n%s", got, l.log.String())
 	}
 	select {
 	case got := <-ended:
