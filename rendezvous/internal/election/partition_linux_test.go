@@ -183,20 +183,28 @@ func TestAnotherLedMeanwhile(t *testing.T) {
 	}
 }
 
-// An agent that follows and is cut off learns afterwards what it missed.
-func TestPartitionOfFollower(t *testing.T) {
-	t.Parallel()
-	l := newLab(t, 3, "")
-	leader := l.agent(0)
+// cutFollower starts two agents, of which the one that follows is cut off then.
+func cutFollower(t *testing.T) (l *lab, leader, follower *agent, network *cut) {
+	t.Helper()
+	l = newLab(t, 3, "")
+	leader = l.agent(0)
 	term := leader.leader().Term
-	network := newCut(t, l.names)
+	network = newCut(t, l.names)
 	cfg := l.config(1)
 	cfg.Endpoints = network.endpoints
-	follower := startAgent(t, cfg)
+	follower = startAgent(t, cfg)
 	if got := follower.leader(); got.Term != term {
 		t.Fatalf("got leader %+v", got)
 	}
 	network.off()
+	return l, leader, follower, network
+}
+
+// An agent that follows and is cut off learns afterwards what it missed.
+func TestPartitionOfFollower(t *testing.T) {
+	t.Parallel()
+	l, leader, follower, network := cutFollower(t)
+	term := leader.leader().Term
 	leader.closeNow(false)
 	next := l.agent(2)
 	after := next.leader()
@@ -212,17 +220,8 @@ func TestPartitionOfFollower(t *testing.T) {
 // is left knows.
 func TestClosedWithTheMajority(t *testing.T) {
 	t.Parallel()
-	l := newLab(t, 3, "")
-	leader := l.agent(0)
+	l, leader, follower, network := cutFollower(t)
 	term := leader.leader().Term
-	network := newCut(t, l.names)
-	cfg := l.config(1)
-	cfg.Endpoints = network.endpoints
-	follower := startAgent(t, cfg)
-	if got := follower.leader(); got.Term != term {
-		t.Fatalf("got leader %+v", got)
-	}
-	network.off()
 	network.drop()
 	next := l.agent(2)
 	leader.closeNow(false)
