@@ -146,7 +146,7 @@ func (a *Agent) afterEnd(at *attempt, n *news) bool {
 		return false
 	}
 	a.log.Info("a host is lost after the training has ended; going on", a.changeAttrs(at, n.change)...)
-	if at.phase == running { // ranks may wait for that host's
+	if at.phase == running && (n.ev != evNodeGone || at.formed.Load().has(n.change.Rank)) { // ranks may wait for that host's
 		a.comeToRest(&liveMessage{Type: "change", Urgent: true, Reason: n.why()})
 	}
 	return true
@@ -769,7 +769,7 @@ func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, c
 	for local := range ranks {
 		to[local] = w.workers[local]
 	}
-	at.formed.Store(&membership{ranks: ranks, leader: plan.Leader() == at.round.Rank, lacks: plan.Lacks})
+	at.formed.Store(&membership{ranks: ranks, leader: plan.Leader() == at.round.Rank, lacks: plan.Lacks, locals: plan.Locals})
 	a.published.part(at, ranks)
 	if again := w.reached(slices.Max(plan.Steps)); again && len(plan.Joined) == len(plan.Handles) {
 		a.log.Warn("live: no worker is left that had the state of the training; it begins anew where the script does", "step", slices.Max(plan.Steps))
@@ -835,10 +835,16 @@ type membership struct {
 	ranks   map[int]int // of this host's members, by local rank
 	leader  bool        // one of them is rank 0
 	lacks   int         // how many more workers make a replica group
+	locals  [][]int     // the local ranks of each node's members
 	pending bool        // it is the last one; that of this round is not known yet
 
 	losses []*failure.ProcessFailure // of a pending one: why it changes
 	paid   bool                      // a restart has been counted for them
+}
+
+// has says whether a node may have members.
+func (m *membership) has(node int) bool {
+	return node < 0 || node >= len(m.locals) || len(m.locals[node]) > 0
 }
 
 // watchLive waits for a reason for the next change, and sends it.

@@ -144,3 +144,34 @@ func TestLiveStoreLost(t *testing.T) {
 		})
 	}
 }
+
+// A job has no more than a run ID.
+type job struct{ rendezvous.Handler }
+
+func (job) RunID() string { return "job1" }
+
+// Once the training has ended, ranks break off what they have in the group only if somebody is lost
+// whom they may wait for.
+func TestLiveAfterTheEnd(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		n     news
+		waits bool
+	}{
+		{"a host with members is lost", news{ev: evNodeGone, change: rendezvous.Change{Rank: 1}}, true},
+		{"a host without is", news{ev: evNodeGone, change: rendezvous.Change{Rank: 2}}, false},
+		{"this one is", news{ev: evEvicted}, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			w := &liveWorkers{workers: map[int]*liveWorker{}, host: live.Host{}, change: 2, over: true, news: make(chan struct{})}
+			a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}}}
+			at := newAttempt(t.Context())
+			defer at.close()
+			at.phase, at.round = running, &rendezvous.Info{WorldSize: 3, Store: store.NewMemory()}
+			at.formed.Store(&membership{locals: [][]int{{}, {0}, {}}})
+			if !a.aside(at, &tt.n) || w.change > 2 != tt.waits {
+				t.Errorf("change %d after 2", w.change)
+			}
+		})
+	}
+}
