@@ -13,6 +13,19 @@ import (
 	"time"
 )
 
+// MASTER_PORT stays the same after a restart on several hosts, as docs/differences.md says.
+func TestMasterPortOfHosts(t *testing.T) {
+	t.Parallel()
+	m := newMixed(t, "2", "--max-restarts 1", "r0:report:$MASTER_PORT", "gate", "r1:a0:exit:3", "a0:hang", "exit:0")
+	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"})
+	before := agents[0].line()
+	m.gate.Open()
+	if after := agents[0].line(); after != before {
+		t.Errorf("MASTER_PORT is %s, and after a restart %s", before, after)
+	}
+	wantAll(agents, 0)
+}
+
 // A worker that fails on one side makes both sides start again, and the second
 // attempt succeeds. Only the agent whose worker failed counts a restart.
 func TestMixedRestarts(t *testing.T) {

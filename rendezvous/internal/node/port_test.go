@@ -2,7 +2,11 @@ package node
 
 import (
 	"net"
+	"os"
+	"os/exec"
 	"strconv"
+	"strings"
+	"sync"
 	"testing"
 )
 
@@ -28,4 +32,43 @@ func TestReservedPortIsGivenToNobody(t *testing.T) {
 		t.Fatalf("listen on the reserved port: %v", err)
 	}
 	l.Close()
+}
+
+// A process that starts while a port is reserved does not get the socket.
+func TestReservedPortIsNotInherited(t *testing.T) {
+	if _, err := os.Stat("/proc/self/fd"); err != nil {
+		t.Skip(err)
+	}
+	inherited := func() int {
+		out, err := exec.Command("sh", "-c", "readlink /proc/self/fd/*").Output()
+		if len(out) == 0 {
+			t.Fatal(err)
+		}
+		return strings.Count(string(out), "socket:")
+	}
+	before := inherited() // from whoever started the test
+	var reserving sync.WaitGroup
+	defer reserving.Wait()
+	stop := make(chan struct{})
+	defer close(stop)
+	reserving.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			p, err := reservePort()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			p.close()
+		}
+	})
+	for range 200 {
+		if n := inherited(); n != before {
+			t.Fatalf("a process has got %d sockets, not %d", n, before)
+		}
+	}
 }
