@@ -424,7 +424,7 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 		begun := at.phase != assigning
 		return a.ask(at, n, func(ctx context.Context, at *attempt, n news) news { return a.whyGone(ctx, at, n, begun) })
 	case rendezvous.Closed:
-		if at.phase == assigning || at.alone() {
+		if at.alone() {
 			n.ev = evClosed
 			break
 		}
@@ -504,14 +504,14 @@ func findRecord(ctx context.Context, at *attempt) *record {
 	return rec
 }
 
-// endedElsewhere stops the workers because another node has ended the job, without a record.
+// endedElsewhere stops the workers, if there are any, because another node has ended the job, without a record.
 func (a *Agent) endedElsewhere(ctx context.Context, at *attempt, n news) (*Result, error) {
 	a.stopWorkers(ctx, at, syscall.SIGTERM)
 	who := "another node"
 	if n.change.Node != "" {
 		who = "node " + n.change.Node
 	}
-	return a.stopped(at, Failed), fmt.Errorf("%s has ended the job while this host's workers ran; its output should say why: %w", who, rendezvous.ErrClosed)
+	return a.stopped(at, Failed), fmt.Errorf("%s has ended the job; its output should say why: %w", who, rendezvous.ErrClosed)
 }
 
 // endedMeanwhile is the end of a job that was closed while this host wanted to go

@@ -611,6 +611,32 @@ func TestClosed(t *testing.T) {
 	})
 }
 
+// An unranked store never tells which ranks a node has.
+type unranked struct{ store.Store }
+
+func (u *unranked) Get(ctx context.Context, key string) ([]byte, error) {
+	if strings.HasPrefix(key, "torchelastic/assigned_ranks/") {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+	return u.Store.Get(ctx, key)
+}
+
+// A host that is slow to learn its ranks hears why the job has ended meanwhile.
+func TestFailureBeforeTheWorkersStart(t *testing.T) {
+	l := newLab(t, []string{"a", "b"}, nil)
+	l.hosts["a"].node, l.hosts["b"].node = l.node("a"), l.node("b")
+	l.hosts["b"].node.wrap = func(s store.Store) store.Store { return &unranked{s} }
+	l.start("a", "b")
+	l.worker("a").tell(t, "boom")
+	for _, name := range []string{"a", "b"} {
+		r, err := l.ended(name)
+		if err != nil || !r.IsFailed() || r.Report.Root() == nil || r.Report.Root().Rank != 0 {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+	}
+}
+
 // A host that waits for a new round learns from the last one why there is none.
 func TestEndedWhileWaiting(t *testing.T) {
 	for _, tt := range []struct {

@@ -109,7 +109,8 @@ func TestPick(t *testing.T) {
 		{drillKind{"kill-agent", ""}, two, "group rank 0 (a) group rank 1 (b)"},
 		{drillKind{"cut-host", "a"}, two, "group rank 0 (a)"},
 		{drillKind{"cut-host", "0"}, one, "no agent that can be reached, but for the one that this command asks, is of host '0'; `muster top` shows the hosts"},
-		{drillKind{"stop-agent", "c"}, two, "no agent that can be reached, but for the one that this command asks, is of host 'c'; `muster top` shows the hosts"},
+		{drillKind{"stop-agent", "c"}, two, "the agent of host 'c' cannot be reached: torchrun's; `muster top` shows the hosts"},
+		{drillKind{"stop-agent", "d"}, two, "no agent that can be reached, but for the one that this command asks, is of host 'd'; `muster top` shows the hosts"},
 	} {
 		seen := map[string]bool{}
 		for seed := range uint64(20) {

@@ -68,6 +68,9 @@ func (v drillVictim) String() string {
 // drillPause is the time between two looks at the job.
 const drillPause = 50 * time.Millisecond
 
+// drillPatience is how long the victim's host may give no answer.
+const drillPatience = 10 * time.Second
+
 // errEnded says that there is no agent left to ask.
 var errEnded = errors.New("the job has ended, or its part on this host")
 
@@ -150,11 +153,17 @@ func (d *drill) begin(ctx context.Context, req *chaosRequest, kind drillKind, ra
 		}
 	}
 	whole := jobs[0]
-	if whole.fetch(ctx, stateOf{}); whole.state == nil {
-		return nil, nil, whole.err
-	}
-	if d.Victim, err = pick(whole.state, local, kind, random); err != nil {
-		return nil, nil, err
+	for deadline := time.Now().Add(min(req.limit, drillPatience)); ; {
+		if whole.fetch(ctx, stateOf{}); whole.state == nil {
+			return nil, nil, whole.err
+		}
+		if d.Victim, err = pick(whole.state, local, kind, random); err == nil {
+			break
+		}
+		silent := slices.ContainsFunc(whole.state.Hosts, func(h health.Host) bool { return h.Problem != "" })
+		if !silent || time.Now().After(deadline) || sleep.For(ctx, drillPause) != nil {
+			return nil, nil, err
+		}
 	}
 	j := &jobs[0]
 	for i := range jobs { // rather one that is not next to the victim
@@ -194,8 +203,13 @@ func pick(s *health.State, local map[int]*job, kind drillKind, random *rand.Rand
 			}
 		}
 	}
+	problem := ""
 	for _, h := range s.Hosts {
-		if !kind.ofRank() && (kind.victim == "" || named == h.GroupRank || kind.victim == h.Name) && h.Problem == "" {
+		switch {
+		case kind.ofRank() || kind.victim != "" && named != h.GroupRank && kind.victim != h.Name:
+		case h.Problem != "":
+			problem = h.Problem
+		default:
 			all = append(all, drillVictim{nil, 0, h.Name, h.GroupRank})
 		}
 	}
@@ -208,6 +222,8 @@ func pick(s *health.State, local map[int]*job, kind drillKind, random *rand.Rand
 		return v, fmt.Errorf("no worker that can be reached has rank %s; `muster top` shows the ranks", kind.victim)
 	case kind.ofRank():
 		return v, errors.New("the job has no workers now")
+	case kind.victim != "" && problem != "":
+		return v, fmt.Errorf("the agent of host %s cannot be reached: %s; `muster top` shows the hosts", quote(kind.victim), text.Line(problem, 300))
 	case kind.victim != "":
 		return v, fmt.Errorf("no agent that can be reached, but for the one that this command asks, is of host %s; `muster top` shows the hosts", quote(kind.victim))
 	}
