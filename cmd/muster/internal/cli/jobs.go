@@ -76,6 +76,10 @@ which workers got it.
 const (
 	// fetchTimeout is how long an agent has to answer.
 	fetchTimeout = 5 * time.Second
+	// fetchAgain is how long one that says that it has no answer yet, or too much to do, is asked
+	// again, each fetchPause.
+	fetchAgain = 3 * time.Second
+	fetchPause = 100 * time.Millisecond
 	// passTimeout is the same where it asks all others first, of whom many may hang.
 	passTimeout = 10 * time.Second
 	// maxState bounds an answer: a State with all that it may have is smaller.
@@ -146,7 +150,7 @@ func (j *job) askFor(ctx context.Context, method, path string, limit time.Durati
 		err = fmt.Errorf("%w; is this the address of --health-addr?", err)
 	}
 	if refused, ok := errors.AsType[*http10.StatusError](err); ok && j.addr == "" {
-		err = errors.New(refused.Said)
+		err = refusedHere{refused}
 	} else if j.addr == "" && ended(err) {
 		err = errAgentEnded
 	}
@@ -155,6 +159,13 @@ func (j *job) askFor(ctx context.Context, method, path string, limit time.Durati
 	}
 	return body, err
 }
+
+// A refusedHere is what an agent of this host says in place of an answer.
+type refusedHere struct{ *http10.StatusError }
+
+func (r refusedHere) Error() string { return r.Said }
+
+func (r refusedHere) Unwrap() error { return r.StatusError }
 
 var errAgentEnded = errors.New("its agent has ended")
 
@@ -183,6 +194,9 @@ func (j *job) fetch(ctx context.Context, of stateOf) {
 		path += "?scope=host"
 	}
 	body, err := j.ask(ctx, "GET", path)
+	for began := time.Now(); isBusy(err) && time.Since(began) < fetchAgain && sleep.For(ctx, fetchPause) == nil; {
+		body, err = j.ask(ctx, "GET", path)
+	}
 	if err == nil {
 		state, err = health.ParseState(body, !of.brief)
 	}
@@ -191,6 +205,12 @@ func (j *job) fetch(ctx context.Context, of stateOf) {
 		return
 	}
 	j.state = state
+}
+
+// isBusy says whether an agent has said that it may answer in a moment.
+func isBusy(err error) bool {
+	refused, ok := errors.AsType[*http10.StatusError](err)
+	return ok && strings.HasPrefix(refused.Status, "503")
 }
 
 // stateOf says what is wanted of a job's state.

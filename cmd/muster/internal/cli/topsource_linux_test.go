@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -69,6 +70,27 @@ func TestTopSource(t *testing.T) {
 	s = topSource{jobs: at(gone, gone+"/either")}
 	if a := s.ask(context.Background()); a.states != nil || a.problems != nil || a.err == nil || !strings.Contains(a.err.Error(), "either") {
 		t.Errorf("%+v", a)
+	}
+}
+
+// A soonJob does not know its state at first.
+type soonJob struct {
+	fixedJob
+	asked *atomic.Int32
+}
+
+func (j soonJob) State(ctx context.Context) *health.State {
+	if j.asked.Add(1) == 1 {
+		return nil
+	}
+	return j.fixedJob.State(ctx)
+}
+
+// An agent that does not know its state yet is asked again.
+func TestStateComesSoon(t *testing.T) {
+	j := job{addr: serve(t, "127.0.0.1:0", soonJob{fixedJob{onHost(0, "n0")}, new(atomic.Int32)})}
+	if j.fetch(t.Context(), stateOf{}); j.state == nil {
+		t.Error(j.err)
 	}
 }
 
