@@ -258,6 +258,7 @@ type Agent struct {
 	published published
 	watchdog  atomic.Pointer[watchdog] // nil before the run
 	gpus      devices.Meter
+	stopping  atomic.Bool // Stopping was called
 
 	live    *liveWorkers // nil without Config.Live
 	kept    *kept        // of the last attempt; of the goroutine of Run, as carried is
@@ -438,6 +439,10 @@ func (a *Agent) awaitPrepared(ctx context.Context, prepared <-chan struct{}) {
 // notAdmitted says what it means that there is no further round.
 func (a *Agent) notAdmitted(ctx context.Context, err error) (*Result, error) {
 	runID := a.cfg.Rendezvous.RunID()
+	if a.stopping.Load() && (errors.Is(err, rendezvous.ErrRedundant) || errors.Is(err, rendezvous.ErrClosed)) {
+		<-ctx.Done() // others have been asked before
+		err = context.Cause(ctx)
+	}
 	switch {
 	case errors.Is(err, rendezvous.ErrRedundant):
 		a.log.Warn("the job has ended without needing this host, which was a spare", "run_id", runID)

@@ -11,6 +11,10 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 )
 
+// Stopping says that the context of Run is about to be canceled: until then a host that hears that the
+// job has ended without it does not end.
+func (a *Agent) Stopping() { a.stopping.Store(true) }
+
 // Restart asks for new workers on all nodes: they stop theirs and meet in a new round, as when a
 // node joins. No restart is counted. by is the host on which somebody wants it, for the log.
 // Restart returns when the agent has taken that in; it is an error if no workers of this host run.

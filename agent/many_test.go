@@ -935,6 +935,26 @@ func TestOneNodeNeedsNoStore(t *testing.T) {
 	}
 }
 
+// A host that is asked to stop the job, which others do before, says that it was stopped.
+func TestStopping(t *testing.T) {
+	l := newLab(t, []string{"a"}, nil)
+	other := l.node("b")
+	l.start("a")
+	for waiting := false; !waiting; {
+		l.mu.Lock()
+		if waiting = l.hosts["a"].node.joined != nil; waiting {
+			l.hosts["a"].agent.Stopping()
+			l.close(other)
+		}
+		l.mu.Unlock()
+	}
+	asked := &process.SignalError{Signal: syscall.SIGTERM}
+	l.hosts["a"].cancel(asked)
+	if _, err := l.ended("a"); !errors.Is(err, asked) {
+		t.Errorf("error %v, want %v", err, asked)
+	}
+}
+
 func TestNotAdmitted(t *testing.T) {
 	tests := []struct {
 		name string

@@ -22,10 +22,11 @@ import (
 // A Control changes the job on this host. Its methods are called from any goroutine. An error
 // says why nothing was done.
 type Control interface {
-	// Stop begins to stop this host's workers for good, as SIGTERM to the agent does, and
-	// returns at once. by names the host that asks for it, "" for this one. With wholeJob this
-	// host closes the rendezvous once its workers have ended: spares hear of it by that.
-	Stop(by string, wholeJob bool)
+	// Stop returns what begins to stop this host's workers for good, as SIGTERM to the agent
+	// does; it returns at once, and is called in any case. by names the host that asks for it, ""
+	// for this one. With wholeJob this host closes the rendezvous once its workers have ended:
+	// spares hear of it by that.
+	Stop(by string, wholeJob bool) (stop func())
 	// Restart begins a new round with new workers on all hosts. No restart is counted.
 	Restart(by string) error
 	// Signal sends a signal to the workers of this host, or to that of one global rank if
@@ -83,10 +84,11 @@ func (s *Server) control(r *http.Request) reply {
 		return doneReply(&Done{}, s.restart(r))
 	case "/v1/stop":
 		r = r.WithContext(s.life) // also if the client is gone meanwhile: a part of the job would go on
+		by := text.Line(r.URL.Query().Get("by"), 100)
+		stop := s.cfg.Control.Stop(by, s.wholeJob(r) || by != "") // each, as the one that was asked may be the last to get so far
 		done := &Done{}
 		s.onOthers(r, done, url.Values{"by": {s.hostName(r.Context())}}, askTime, func([]byte) error { return nil })
-		by := text.Line(r.URL.Query().Get("by"), 100)
-		s.cfg.Control.Stop(by, s.wholeJob(r) || by != "") // each, as the one that was asked may be the last to get so far
+		stop()
 		return doneReply(done, nil)
 	case "/v1/signal":
 		return s.signal(r)

@@ -44,7 +44,9 @@ func (m *member) did(what string, args ...any) {
 	m.done = append(m.done, fmt.Sprintf(what, args...))
 }
 
-func (m *member) Stop(by string, whole bool) { m.did("stop by %q, whole job %v", by, whole) }
+func (m *member) Stop(by string, whole bool) func() {
+	return func() { m.did("stop by %q, whole job %v", by, whole) }
+}
 func (m *member) Drill(what, by string, length time.Duration) (func(), error) {
 	if what == "" {
 		return nil, errors.New("no drill")
@@ -377,7 +379,7 @@ type stopped struct {
 	done chan struct{}
 }
 
-func (s stopped) Stop(string, bool) { close(s.done) }
+func (s stopped) Stop(string, bool) func() { return func() { close(s.done) } }
 
 // All hosts are asked to stop, also where whoever asked for it is gone meanwhile: no part of a job
 // goes on without the other.

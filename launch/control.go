@@ -16,14 +16,15 @@ type control struct {
 	log *slog.Logger
 }
 
-// Stop does what SIGTERM does, also where the agent handles no signals.
-func (c *control) Stop(by string, wholeJob bool) {
+// Stop returns what does as SIGTERM, also where the agent handles no signals.
+func (c *control) Stop(by string, wholeJob bool) func() {
+	c.Agent.Stopping()
 	log := c.log
 	if by != "" {
 		log = log.With("by", by)
 	}
 	log.Warn("muster stop: this host is asked to leave the job")
-	c.end(&stopError{process.SignalError{Signal: syscall.SIGTERM}, wholeJob})
+	return func() { c.end(&stopError{process.SignalError{Signal: syscall.SIGTERM}, wholeJob}) }
 }
 
 // A stopError is the cause of a stop by control.Stop: it is to the workers as the signal is.

@@ -20,7 +20,7 @@ func (c *control) Drill(what, by string, length time.Duration) (fail func(), err
 			os.Exit(128 + int(syscall.SIGKILL)) // PID 1 of a container cannot kill itself
 		}
 	case "stop-agent":
-		fail = func() { c.Stop(by, false) }
+		fail = func() { c.Stop(by, false)() }
 	case "cut-host":
 		switch {
 		case length <= 0 || length > mostSilent:

@@ -373,7 +373,7 @@ type twoFold struct {
 	restarts *atomic.Int64
 }
 
-func (a twoFold) Stop(string, bool) { go a.stop() }
+func (a twoFold) Stop(string, bool) func() { return func() { go a.stop() } }
 func (a twoFold) Drill(string, string, time.Duration) (func(), error) {
 	return nil, errors.New("no drills")
 }
