@@ -653,8 +653,9 @@ class Hosts(Quiet):
             self.assertEqual(merged, {rank: rank + 100 if args else None for rank in range(3)})
 
     def test_all_learn_of_the_failure(self):
-        for e in self.two(jobs.fail_on, 2, "here"):
-            self.assertIsInstance(e, muster.ChildFailedError)
+        got = self.two(jobs.fail_on, 2, "here")
+        for e in got:
+            self.assertIsInstance(e, muster.ChildFailedError, got)
             self.assertEqual(e.get_first_failure()[0], 2)
             self.assertEqual(e.get_first_failure()[1].message["message"], "ValueError: here")
 
