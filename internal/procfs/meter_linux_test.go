@@ -64,6 +64,9 @@ func TestMeterDescendants(t *testing.T) {
 		t.Cleanup(func() {
 			lab.OpenGate()
 			_ = cmd.Wait()
+			for _, pid := range lab.Left() { // the one that has lost its parent
+				testproc.AwaitEnd(pid, time.Minute)
+			}
 		})
 		return cmd.Process.Pid
 	}
