@@ -138,6 +138,10 @@ func (a *Agent) announce(ctx context.Context, at *attempt, n *news, final bool) 
 	if n.record == nil {
 		n.record = at.record // of announceEarly
 	}
+	if n.record != nil && n.record.Final && at.unsaid.Load() {
+		a.put(ctx, at, n.record) // what has been decided stays
+		return nil
+	}
 	if n.record != nil || at.alone() && a.cfg.Rendezvous.Changes() == nil {
 		return nil
 	}
@@ -164,6 +168,7 @@ func (a *Agent) put(ctx context.Context, at *attempt, rec *record) *news {
 		return nil
 	}
 	found, err := at.round.Store.CompareAndSet(ctx, failedKey, nil, text)
+	at.unsaid.Store(err != nil)
 	if err != nil {
 		a.log.Warn("cannot tell the other nodes of the failure", "error", err)
 		return nil
@@ -388,7 +393,7 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 		if at.lost != nil {
 			n.change = *at.lost // which is why
 		}
-		return a.ask(at, n, a.whyWaiting)
+		return a.ask(at, n, a.cfg.PeerTimeout, a.whyWaiting)
 	case rendezvous.Evicted, rendezvous.Suspended:
 		n.ev = evEvicted
 	case rendezvous.Disconnected:
@@ -422,22 +427,26 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 			break
 		}
 		begun := at.phase != assigning
-		return a.ask(at, n, func(ctx context.Context, at *attempt, n news) news { return a.whyGone(ctx, at, n, begun) })
+		return a.ask(at, n, a.cfg.PeerTimeout, func(ctx context.Context, at *attempt, n news) news { return a.whyGone(ctx, at, n, begun) })
 	case rendezvous.Closed:
 		if at.alone() {
 			n.ev = evClosed
 			break
 		}
-		return a.ask(at, n, a.whyClosed)
+		return a.ask(at, n, a.endPatience(), a.whyClosed)
 	}
 	return n
 }
 
+// endPatience is how long the agent looks for the reason why the job has ended: nothing else is
+// to be done any more.
+func (a *Agent) endPatience() time.Duration { return 5 * a.cfg.PeerTimeout }
+
 // ask has a goroutine look in the store for the reason of news, and send them then. It
 // returns none.
-func (a *Agent) ask(at *attempt, n news, why func(context.Context, *attempt, news) news) news {
+func (a *Agent) ask(at *attempt, n news, limit time.Duration, why func(context.Context, *attempt, news) news) news {
 	at.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(at.life, a.cfg.PeerTimeout)
+		ctx, cancel := context.WithTimeout(at.life, limit)
 		defer cancel()
 		at.send(why(ctx, at, n))
 	})
@@ -518,7 +527,7 @@ func (a *Agent) endedElsewhere(ctx context.Context, at *attempt, n news) (*Resul
 // from its last attempt to another round.
 func (a *Agent) endedMeanwhile(ctx context.Context, last *attempt) (*Result, error) {
 	if !last.alone() {
-		look, cancel := context.WithTimeout(ctx, a.cfg.PeerTimeout)
+		look, cancel := context.WithTimeout(ctx, a.endPatience())
 		rec := findRecord(look, last)
 		cancel()
 		switch {

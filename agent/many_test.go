@@ -637,6 +637,68 @@ func TestFailureBeforeTheWorkersStart(t *testing.T) {
 	}
 }
 
+// A slow store does not answer the first request that is about a failure in time.
+type slow struct {
+	store.Store
+	asked atomic.Bool
+}
+
+func (s *slow) wait(ctx context.Context) error {
+	if s.asked.Swap(true) {
+		return nil
+	}
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+func (s *slow) CompareAndSet(ctx context.Context, key string, old, value []byte) ([]byte, error) {
+	if key == "muster/failed" {
+		if err := s.wait(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return s.Store.CompareAndSet(ctx, key, old, value)
+}
+
+// A failure that ends the job is told once more where the store has not taken it in time.
+func TestSlowStore(t *testing.T) {
+	l := newLab(t, []string{"a", "b"}, func(h *host) { h.PeerTimeout = time.Second })
+	l.hosts["a"].node, l.hosts["b"].node = l.node("a"), l.node("b")
+	l.hosts["a"].node.wrap = func(s store.Store) store.Store { return &slow{Store: s} }
+	l.start("a", "b")
+	l.all("a", "b")["a"].tell(t, "boom")
+	for _, name := range []string{"a", "b"} {
+		r, err := l.ended(name)
+		if err != nil || !r.IsFailed() || r.Report.Root() == nil || r.Report.Root().Rank != 0 {
+			t.Errorf("%s: %+v, %v", name, r, err)
+		}
+	}
+}
+
+// A sleepy store tells of a failure only who asks, and waits.
+type sleepy struct{ late }
+
+func (s *sleepy) Check(ctx context.Context, keys ...string) (bool, error) {
+	select {
+	case <-time.After(1500 * time.Millisecond):
+		return s.late.Check(ctx, keys...)
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+}
+
+// Once the job has ended, the reason is worth a wait.
+func TestSleepyStore(t *testing.T) {
+	l := newLab(t, []string{"a", "b"}, func(h *host) { h.PeerTimeout = time.Second })
+	l.hosts["a"].node, l.hosts["b"].node = l.node("a"), l.node("b")
+	l.hosts["b"].node.wrap = func(s store.Store) store.Store { return &sleepy{late{Store: s}} }
+	l.start("a", "b")
+	l.all("a", "b")["a"].tell(t, "boom")
+	if r, err := l.ended("b"); err != nil || !r.IsFailed() || r.Report.Root() == nil || r.Report.Root().Rank != 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 // A host that waits for a new round learns from the last one why there is none.
 func TestEndedWhileWaiting(t *testing.T) {
 	for _, tt := range []struct {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -50,6 +51,7 @@ type course struct {
 	phase     phase
 	since     time.Time           // when assigning began or, in finished, the wait at the exit barrier
 	record    *record             // what this node has announced of its failure; nil before the phase failing
+	unsaid    atomic.Bool         // the store has not taken the last record
 	verdict   *policy.Decision    // the policy's on the failure; nil before it, where no rule applies and without a policy
 	lostHost  string              // the name of a lost host that the verdict is about; "" if it is about a worker
 	emitted   bool                // AttemptFailed for a failure of this host
