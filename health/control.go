@@ -17,6 +17,7 @@ import (
 	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/internal/http10"
 	"github.com/muster-run/muster/internal/text"
+	"github.com/muster-run/muster/rendezvous"
 )
 
 // A Control changes the job on this host. Its methods are called from any goroutine. An error
@@ -175,6 +176,9 @@ func (s *Server) onOthers(r *http.Request, done *Done, q url.Values, limit time.
 		}
 		if refused, ok := errors.AsType[*http10.StatusError](err); ok && refused.Status == strconv.Itoa(http.StatusConflict) {
 			return
+		}
+		if left, ok := errors.AsType[*rendezvous.CallError](err); ok && left.Gone && r.URL.Path == "/v1/stop" {
+			return // it may have heard already that the job ends
 		}
 		if err != nil {
 			done.Missing = append(done.Missing, Missing{rank, err.Error()})

@@ -25,6 +25,7 @@ import (
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/test/testproc"
+	"github.com/muster-run/muster/rendezvous"
 )
 
 // A member is one host of a job: what it shows, and what it was asked to do.
@@ -370,6 +371,35 @@ func TestControlOfAllHosts(t *testing.T) {
 		slices.Sort(members[rank].done)
 		if diff := cmp.Diff(want, members[rank].done); diff != "" {
 			t.Errorf("host %d, -want +got:\n%s", rank, diff)
+		}
+	}
+}
+
+// A host that has left the job need not be stopped, but misses what else the others are asked.
+func TestControlOfOneThatHasLeft(t *testing.T) {
+	members, call := job(t, 4)
+	s, _ := serve(t, members[1].fake, func(c *health.Config) {
+		c.Control = members[1]
+		c.Call = func(ctx context.Context, rank int) (net.Conn, error) {
+			if rank != 0 {
+				return nil, &rendezvous.CallError{Reason: "gone or not", Gone: rank == 3}
+			}
+			return call(ctx, rank)
+		}
+	})
+	for path, want := range map[string][]health.Missing{
+		"/v1/stop":             {{GroupRank: 2, Why: "gone or not"}},
+		"/v1/signal?signal=10": {{GroupRank: 2, Why: "gone or not"}, {GroupRank: 3, Why: "gone or not"}},
+	} {
+		answer, err := http.Post("http://"+s.Addr().String()+path, "", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var done health.Done
+		err = json.NewDecoder(answer.Body).Decode(&done)
+		answer.Body.Close()
+		if diff := cmp.Diff(want, done.Missing); err != nil || diff != "" {
+			t.Errorf("%s: %v, -want +got:\n%s", path, err, diff)
 		}
 	}
 }

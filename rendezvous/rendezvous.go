@@ -193,6 +193,7 @@ type Handler interface {
 type CallError struct {
 	Reason string
 	Final  bool // it stays so for as long as the round lasts
+	Gone   bool // the agent has left the job
 }
 
 func (e *CallError) Error() string { return e.Reason }

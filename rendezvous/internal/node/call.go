@@ -40,7 +40,7 @@ func (n *Node) call(ctx context.Context, rank int, reader bool) (net.Conn, error
 	}
 	err = server.Dial(ctx, conn, n.cfg.RunID, rank, reader)
 	if refused, ok := errors.AsType[*server.RefusedError](err); ok {
-		err = &rendezvous.CallError{Reason: refused.Reason, Final: refused.Final}
+		err = &rendezvous.CallError{Reason: refused.Reason, Final: refused.Final, Gone: refused.Gone}
 	}
 	return conn, err
 }

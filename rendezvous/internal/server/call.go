@@ -80,7 +80,8 @@ func (s *Server) call(conn net.Conn, m *Message) {
 	callee, err := s.ring(m)
 	if err != nil {
 		_, final := errors.AsType[finalError](err)
-		_, _ = conn.Write((&Message{Type: Refused, Error: err.Error(), Final: final}).Append(nil))
+		_, gone := errors.AsType[goneError](err)
+		_, _ = conn.Write((&Message{Type: Refused, Error: err.Error(), Final: final, Gone: gone}).Append(nil))
 		return
 	}
 	defer func() {
@@ -125,6 +126,9 @@ func pass(dst io.Writer, src io.Reader) {
 
 // A finalError is of an agent that takes no calls for as long as the round lasts.
 type finalError struct{ error }
+
+// A goneError is of an agent that has left the job.
+type goneError struct{ error }
 
 // ring waits for the answer of the agent that is called.
 func (s *Server) ring(m *Message) (*answered, error) {
@@ -247,7 +251,7 @@ func (r *Rendezvous) ring(m *Message, id uint64) error {
 		case s == nil && r.last.hostNames[node] == "":
 			return finalError{fmt.Errorf("group rank %d is an agent of torchrun, which takes no calls", rank)}
 		case s == nil:
-			return fmt.Errorf("host %s, group rank %d, is gone", r.last.hostNames[node], rank)
+			return goneError{fmt.Errorf("host %s, group rank %d, is gone", r.last.hostNames[node], rank)}
 		case !s.hello.Calls:
 			return finalError{fmt.Errorf("the agent on host %s takes no calls: it is of an older release", s.hello.Host)}
 		default:
@@ -290,7 +294,7 @@ func connect(ctx context.Context, conn net.Conn, m *Message) error {
 	case err == nil && answer.Type == Refused && answer.Over:
 		err = store.ErrClosed
 	case err == nil && answer.Type == Refused:
-		err = &RefusedError{answer.Error, answer.Final}
+		err = &RefusedError{answer.Error, answer.Final, answer.Gone}
 	case err == nil && answer.Type != Welcome:
 		err = fmt.Errorf("the rendezvous answered %.40q, want %q", answer.Type, Welcome)
 	}

@@ -17,31 +17,39 @@ import (
 	"github.com/muster-run/muster/rendezvous/internal/server"
 )
 
-// A callLab is a server with one node, of rank 0, and what that is called with.
+// A callLab is a server with nodes, and what those are called with.
 type callLab struct {
 	t     *testing.T
 	s     *server.Server
+	nodes []*server.Client // by rank
 	rings chan uint64
 	all   sync.WaitGroup
 }
 
-// newCallLab returns one whose node does not answer, but for what the test does.
-func newCallLab(t *testing.T) *callLab {
+// newCallLab returns one whose nodes do not answer, but for what the test does.
+func newCallLab(t *testing.T, nodes int) *callLab {
 	l := &callLab{t: t, s: server.New(nil, slog.New(slog.DiscardHandler)), rings: make(chan uint64, 10)}
-	ours, theirs := net.Pipe()
-	l.all.Go(func() { l.s.Serve(theirs) })
-	c, err := server.Greet(t.Context(), ours, hello("job1", 1, 1), func(call uint64) { l.rings <- call }, nil)
-	if err != nil {
-		t.Fatal(err)
+	for pid := range nodes {
+		ours, theirs := net.Pipe()
+		l.all.Go(func() { l.s.Serve(theirs) })
+		c, err := server.Greet(t.Context(), ours, hello("job1", pid, nodes), func(call uint64) { l.rings <- call }, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Send(&server.Message{Type: server.Join}); err != nil {
+			t.Fatal(err)
+		}
+		l.nodes = append(l.nodes, c)
 	}
-	if err := c.Send(&server.Message{Type: server.Join}); err != nil {
-		t.Fatal(err)
-	}
-	if m, err := c.Recv(t.Context()); err != nil || m.Type != server.Round {
-		t.Fatal(m, err)
+	for rank, c := range l.nodes {
+		if m, err := c.Recv(t.Context()); err != nil || m.Type != server.Round || m.Rank != rank {
+			t.Fatal(m, err)
+		}
 	}
 	t.Cleanup(func() {
-		c.Close()
+		for _, c := range l.nodes {
+			c.Close()
+		}
 		l.s.Close()
 		l.all.Wait()
 	})
@@ -65,7 +73,7 @@ func (l *callLab) call(runID string, rank int) (net.Conn, error) {
 // What one agent writes the other reads, both ways, until one of them hangs up.
 func TestCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newCallLab(t)
+		l := newCallLab(t, 1)
 		answered := make(chan net.Conn, 1)
 		l.all.Go(func() {
 			conn := l.dial()
@@ -97,7 +105,7 @@ func TestCall(t *testing.T) {
 // Who cannot be reached is said, and nothing of a call is left.
 func TestCallIsRefused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newCallLab(t)
+		l := newCallLab(t, 1)
 		for _, tt := range []struct {
 			runID string
 			rank  int
@@ -134,11 +142,25 @@ func TestCallIsRefused(t *testing.T) {
 	})
 }
 
+// Who calls an agent that has left the job is told so.
+func TestCallOfOneThatHasLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newCallLab(t, 2)
+		l.nodes[1].Close()
+		synctest.Wait()
+		_, err := l.call("job1", 1)
+		var refused *server.RefusedError
+		if want := "host a, group rank 1, is gone"; !errors.As(err, &refused) || !refused.Gone || refused.Reason != want {
+			t.Errorf("%+v, want %s", err, want)
+		}
+	})
+}
+
 // Readers leave room for others, calls leave room for the rendezvous, and those that end make
 // room; who is refused for that may try again, and who calls an agent of torchrun may not.
 func TestCallsAreLimited(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newCallLab(t)
+		l := newCallLab(t, 1)
 		l.s.LimitCalls(32) // 8 calls, 2 of them for readers
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -193,7 +215,7 @@ func TestCallsAreLimited(t *testing.T) {
 
 // Calls cost two descriptors each and no pipes, of which the user's other processes have need.
 func TestCallsTakeNoPipes(t *testing.T) {
-	l := newCallLab(t)
+	l := newCallLab(t, 1)
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -254,7 +276,7 @@ func TestCallsTakeNoPipes(t *testing.T) {
 // A server that ends waits for calls that have just begun, and not for those that last.
 func TestAwaitCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newCallLab(t)
+		l := newCallLab(t, 1)
 		waits := func() time.Duration {
 			began := time.Now()
 			l.s.AwaitCalls(t.Context().Done())

@@ -13,10 +13,11 @@ import (
 )
 
 // A RefusedError is what the rendezvous had against a node, or why it does not connect a call;
-// that is Final if it stays so for as long as the round lasts.
+// that is Final if it stays so for as long as the round lasts, and Gone if the agent has left.
 type RefusedError struct {
 	Reason string
 	Final  bool
+	Gone   bool
 }
 
 func (e *RefusedError) Error() string { return "refused by the rendezvous: " + e.Reason }

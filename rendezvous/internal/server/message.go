@@ -111,6 +111,7 @@ type Message struct {
 	Error     string              `json:"error,omitempty"`     // Refused, Size
 	Over      bool                `json:"over,omitempty"`      // Refused, of a Store: there is none of that round any more
 	Final     bool                `json:"final,omitempty"`     // Refused, of a Call: it stays so in this round
+	Gone      bool                `json:"gone,omitempty"`      // Refused, of a Call: the agent has left the job
 	Waiting   *rendezvous.Waiting `json:"waiting,omitempty"`   // Status
 
 	origin origin // Hello; set by the server
