@@ -303,8 +303,11 @@ func restarts(t *testing.T, n int, python, script string) {
 	}
 	works(attempt)
 	last := measure(t, lab, job.Process.Pid)
+	for deadline := time.Now().Add(10 * time.Second); (last.agent > first.agent || last.template > first.template) && time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
+		last = measure(t, lab, job.Process.Pid) // a busy one may still have the files of the last attempt
+	}
 	t.Logf("after %d restarts %+v, after %d %+v", n/5, first, n, last)
-	if first.agent != last.agent || first.template != last.template {
+	if last.agent > first.agent || last.template > first.template {
 		t.Errorf("open descriptors: %d and %d, then %d and %d", first.agent, first.template, last.agent, last.template)
 	}
 	if grown := last.memory - first.memory; grown > 2<<10 {

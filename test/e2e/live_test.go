@@ -162,6 +162,25 @@ func (j *job) members(world int, lost ...int) []liveMember {
 	}
 }
 
+// startLive starts agents of a live job, the first that many side by side and each other once those
+// before it have a membership, so that they have their ranks in this order. It returns what
+// memberships there were, the last of which has all workers.
+func (m *mixedJob) startLive(first int, peers ...peer) (agents []*job, seen [][]liveMember) {
+	m.t.Helper()
+	agents = m.startAll(peers[:first]...)
+	world := 0
+	for i, p := range peers {
+		if i >= first {
+			agents = append(agents, m.start(p))
+		}
+		world += max(p.nproc, 1)
+		if i >= first-1 {
+			seen = append(seen, agents[0].members(world))
+		}
+	}
+	return agents, seen
+}
+
 // goesOn checks that all of before but the lost are among after, in their order.
 func goesOn(t *testing.T, before, after []liveMember, lost ...int) {
 	t.Helper()
@@ -203,9 +222,8 @@ func TestLive(t *testing.T) {
 	t.Parallel()
 	m := newMixed(t, "2:3", "--live --max-restarts 9", "live", "gate", "exit:0")
 	peers := []peer{{l: muster(t), addr: "1", hosts: true, nproc: 2}, {l: muster(t), addr: "2"}, {l: muster(t), addr: "3"}}
-	agents := m.startAll(peers...)
-	first := agents[0]
-	all := first.members(4)
+	agents, seen := m.startLive(2, peers...)
+	first, all := agents[0], seen[1]
 
 	kill := func(pid int) { // a worker
 		must(syscall.Kill(pid, syscall.SIGKILL))
@@ -284,9 +302,8 @@ func TestLivePolicyLastOfHost(t *testing.T) {
 		"- {name: bad-gpu, match: {exit: 66}, action: drain}\n"+
 		"- {name: late, match: {signal: SIGKILL}, action: retry, backoff: {initial: 1h}}\n")
 	m := newMixed(t, "1:3", "--live --max-restarts 9 --restart-policy "+policy, "live", "gate", "r1:exit:66", "hang")
-	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"}, peer{l: muster(t), addr: "3"})
-	first := agents[0]
-	all := first.members(3)
+	agents, seen := m.startLive(1, peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"}, peer{l: muster(t), addr: "3"})
+	first, all := agents[0], seen[2]
 	must(syscall.Kill(all[1].pid, syscall.SIGKILL))
 	back := first.members(3, all[1].pid)
 	goesOn(t, all, back, all[1].pid)
@@ -304,16 +321,15 @@ func TestLiveGather(t *testing.T) {
 	t.Parallel()
 	m := newMixed(t, "2:3", "--live --max-restarts 9 --tee 3 --gather console", "live", "gate", "print:ends\\n", "exit:0")
 	peers := []peer{{l: muster(t), addr: "1", hosts: true, nproc: 2}, {l: muster(t), addr: "2"}, {l: muster(t), addr: "3"}}
-	agents := m.startAll(peers...)
+	agents, seen := m.startLive(2, peers...)
 	first := agents[0]
-	seen := [][]liveMember{first.members(4)}
 	lose := func(world, pid int, kill func()) {
 		kill()
 		seen = append(seen, first.members(world, pid))
 	}
-	worker := seen[0][0].pid
+	worker := seen[1][0].pid
 	lose(4, worker, func() { must(syscall.Kill(worker, syscall.SIGKILL)) })
-	agent := seen[1][2].pid // its worker
+	agent := seen[2][2].pid // its worker
 	lose(3, agent, func() { agents[1].signal(syscall.SIGKILL) })
 	m.gate.Open()
 	wantAll([]*job{first, agents[2]}, 0)
@@ -332,7 +348,7 @@ func TestLiveGather(t *testing.T) {
 	}
 	for _, all := range seen {
 		for _, m := range all {
-			if n := count[m]; n > 1 || n == 0 && m != seen[1][2] { // that one's agent was killed at once
+			if n := count[m]; n > 1 || n == 0 && m != seen[2][2] { // that one's agent was killed at once
 				t.Errorf("%d times %+v", count[m], m)
 			}
 		}
@@ -532,9 +548,8 @@ func checkLive(t *testing.T, step int, all map[int]map[int]liveStep) {
 func TestLiveSpare(t *testing.T) {
 	t.Parallel()
 	m := newMixed(t, "1:2", "--live --max-restarts 9", "live", "gate", "exit:0")
-	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"})
-	first := agents[0]
-	all := first.members(2)
+	agents, seen := m.startLive(1, peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"})
+	first, all := agents[0], seen[1]
 	spare := m.start(peer{l: muster(t), addr: "3"})
 	spare.awaitErrs("waiting for hosts", 1)
 	agents[1].signal(syscall.SIGKILL)
