@@ -72,6 +72,7 @@ type Signaled struct {
 }
 
 const (
+	stopPath = "/v1/stop"
 	// autopsyTime is how long other hosts may take for their evidence.
 	autopsyTime = 8 * time.Second
 	maxReason   = 1000 // characters of why it is asked for
@@ -83,7 +84,7 @@ func (s *Server) control(r *http.Request) reply {
 	switch r.URL.Path {
 	case "/v1/restart":
 		return doneReply(&Done{}, s.restart(r))
-	case "/v1/stop":
+	case stopPath:
 		r = r.WithContext(s.life) // also if the client is gone meanwhile: a part of the job would go on
 		by := text.Line(r.URL.Query().Get("by"), 100)
 		stop := s.cfg.Control.Stop(by, s.wholeJob(r) || by != "") // each, as the one that was asked may be the last to get so far
@@ -177,7 +178,7 @@ func (s *Server) onOthers(r *http.Request, done *Done, q url.Values, limit time.
 		if refused, ok := errors.AsType[*http10.StatusError](err); ok && refused.Status == strconv.Itoa(http.StatusConflict) {
 			return
 		}
-		if left, ok := errors.AsType[*rendezvous.CallError](err); ok && left.Gone && r.URL.Path == "/v1/stop" {
+		if left, ok := errors.AsType[*rendezvous.CallError](err); ok && left.Gone && r.URL.Path == stopPath {
 			return // it may have heard already that the job ends
 		}
 		if err != nil {

@@ -11,13 +11,16 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/internal/http10"
+	"github.com/muster-run/muster/internal/sleep"
 	"github.com/muster-run/muster/metrics"
+	"github.com/muster-run/muster/rendezvous"
 )
 
 // A server with Config.Call shows the whole job: it asks the agents of the other hosts for
@@ -26,6 +29,7 @@ import (
 
 const (
 	askTime     = 2 * time.Second // that another agent has to answer
+	askPause    = 100 * time.Millisecond
 	othersFresh = time.Second     // how old its answer may be
 	othersOld   = 5 * time.Second // beyond that, it says nothing about how a host is
 	firstWait   = time.Second     // how long a view waits for all hosts if it has only such answers, or none
@@ -63,6 +67,18 @@ func (s *Server) wholeJob(r *http.Request) bool {
 func (s *Server) ask(ctx context.Context, rank int, method, path string, limit time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
 	defer cancel()
+	for {
+		body, err := s.askOnce(ctx, rank, method, path)
+		_, answered := errors.AsType[*http10.StatusError](err)
+		_, refused := errors.AsType[*rendezvous.CallError](err)
+		// One that is about to leave takes a call, and hangs up.
+		if err == nil || answered || refused || !strings.HasPrefix(path, stopPath) || sleep.For(ctx, askPause) != nil {
+			return body, err
+		}
+	}
+}
+
+func (s *Server) askOnce(ctx context.Context, rank int, method, path string) ([]byte, error) {
 	conn, err := s.callFor(path)(ctx, rank)
 	if err != nil {
 		return nil, err

@@ -104,7 +104,7 @@ func job(t *testing.T, n int) ([]*member, func(context.Context, int) (net.Conn, 
 	}
 	return members, func(ctx context.Context, rank int) (net.Conn, error) {
 		if rank == 2 {
-			return nil, errors.New("group rank 2 is an agent of torchrun, which takes no calls")
+			return nil, &rendezvous.CallError{Reason: "group rank 2 is an agent of torchrun, which takes no calls", Final: true}
 		}
 		return new(net.Dialer).DialContext(ctx, "tcp", addrs[rank])
 	}
@@ -378,28 +378,37 @@ func TestControlOfAllHosts(t *testing.T) {
 // A host that has left the job need not be stopped, but misses what else the others are asked.
 func TestControlOfOneThatHasLeft(t *testing.T) {
 	members, call := job(t, 4)
+	var calls atomic.Int32
 	s, _ := serve(t, members[1].fake, func(c *health.Config) {
 		c.Control = members[1]
 		c.Call = func(ctx context.Context, rank int) (net.Conn, error) {
+			if rank == 3 && calls.Add(1) == 1 { // it is about to leave
+				ours, theirs := net.Pipe()
+				theirs.Close()
+				return ours, nil
+			}
 			if rank != 0 {
 				return nil, &rendezvous.CallError{Reason: "gone or not", Gone: rank == 3}
 			}
 			return call(ctx, rank)
 		}
 	})
-	for path, want := range map[string][]health.Missing{
-		"/v1/stop":             {{GroupRank: 2, Why: "gone or not"}},
-		"/v1/signal?signal=10": {{GroupRank: 2, Why: "gone or not"}, {GroupRank: 3, Why: "gone or not"}},
+	for _, tt := range []struct {
+		path string
+		want []health.Missing
+	}{
+		{"/v1/stop", []health.Missing{{GroupRank: 2, Why: "gone or not"}}},
+		{"/v1/signal?signal=10", []health.Missing{{GroupRank: 2, Why: "gone or not"}, {GroupRank: 3, Why: "gone or not"}}},
 	} {
-		answer, err := http.Post("http://"+s.Addr().String()+path, "", nil)
+		answer, err := http.Post("http://"+s.Addr().String()+tt.path, "", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var done health.Done
 		err = json.NewDecoder(answer.Body).Decode(&done)
 		answer.Body.Close()
-		if diff := cmp.Diff(want, done.Missing); err != nil || diff != "" {
-			t.Errorf("%s: %v, -want +got:\n%s", path, err, diff)
+		if diff := cmp.Diff(tt.want, done.Missing); err != nil || diff != "" {
+			t.Errorf("%s: %v, -want +got:\n%s", tt.path, err, diff)
 		}
 	}
 }

@@ -412,7 +412,7 @@ func (s *site) want(status int, agents ...*job) time.Time {
 	at := time.Now()
 	for _, j := range agents {
 		if got := j.status(); got != status {
-			s.fatalf("%s ended with status %d, want %d", j.l.name, got, status)
+			s.fatalf("%s ended with status %d, want %d\n%s", j.l.name, got, status, j.console())
 		}
 		j.noneLeft(soon)
 	}

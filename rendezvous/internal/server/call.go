@@ -127,7 +127,7 @@ func pass(dst io.Writer, src io.Reader) {
 // A finalError is of an agent that takes no calls for as long as the round lasts.
 type finalError struct{ error }
 
-// A goneError is of an agent that has left the job.
+// A goneError is of an agent that has left the job, and is not just lost.
 type goneError struct{ error }
 
 // ring waits for the answer of the agent that is called.
@@ -251,7 +251,11 @@ func (r *Rendezvous) ring(m *Message, id uint64) error {
 		case s == nil && r.last.hostNames[node] == "":
 			return finalError{fmt.Errorf("group rank %d is an agent of torchrun, which takes no calls", rank)}
 		case s == nil:
-			return goneError{fmt.Errorf("host %s, group rank %d, is gone", r.last.hostNames[node], rank)}
+			err := fmt.Errorf("host %s, group rank %d, is gone", r.last.hostNames[node], rank)
+			if r.last.left.Has(node) {
+				return goneError{err}
+			}
+			return err
 		case !s.hello.Calls:
 			return finalError{fmt.Errorf("the agent on host %s takes no calls: it is of an older release", s.hello.Host)}
 		default:

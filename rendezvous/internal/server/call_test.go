@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -142,17 +143,26 @@ func TestCallIsRefused(t *testing.T) {
 	})
 }
 
-// Who calls an agent that has left the job is told so.
+// Who calls an agent that has left the job is told so; one that is lost may come back.
 func TestCallOfOneThatHasLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newCallLab(t, 2)
-		l.nodes[1].Close()
-		synctest.Wait()
-		_, err := l.call("job1", 1)
-		var refused *server.RefusedError
-		if want := "host a, group rank 1, is gone"; !errors.As(err, &refused) || !refused.Gone || refused.Reason != want {
-			t.Errorf("%+v, want %s", err, want)
+		l := newCallLab(t, 3)
+		gone := func(rank int, want bool) {
+			t.Helper()
+			synctest.Wait()
+			_, err := l.call("job1", rank)
+			var refused *server.RefusedError
+			if why := fmt.Sprintf("host a, group rank %d, is gone", rank); !errors.As(err, &refused) || refused.Gone != want || refused.Reason != why {
+				t.Errorf("%+v, want %s, for good: %v", err, why, want)
+			}
 		}
+		l.nodes[1].Close()
+		gone(1, false) // it may be lost
+		if err := l.nodes[0].Send(&server.Message{Type: server.Close}); err != nil {
+			t.Fatal(err)
+		}
+		l.nodes[2].Close()
+		gone(2, true)
 	})
 }
 

@@ -126,6 +126,7 @@ type lastRound struct {
 	ranks        map[state.Node]int    // of all nodes that took part; they keep them
 	since        map[state.Node]int    // the first round of those that each has been in without a break
 	hostNames    map[state.Node]string // of those with a session
+	left         state.Set             // nodes that have ended their part, and are not just lost
 	meetingPoint *Message              // where its workers meet, once known
 	unannounced  bool                  // see Rendezvous
 	toldWaiting  bool                  // its nodes were told that others wait for the next
@@ -223,6 +224,7 @@ func (r *Rendezvous) Receive(now time.Time, id ID, m *Message) {
 		s.hosts, s.dialed = m.Hosts, m.Addr
 		r.join(now, s)
 	case Leave:
+		r.leaves(s)
 		r.remove(now, s.node, rendezvous.NodeLeft)
 		r.setJoining(s, false)
 		r.send(s, &Message{Type: Left})
@@ -500,7 +502,7 @@ func (r *Rendezvous) do(now time.Time, me state.Node, a state.Action) {
 // completed gives out the ranks of a round.
 func (r *Rendezvous) completed(now time.Time) {
 	st := r.state
-	r.last.expected, r.last.hostNames = state.Set{}, map[state.Node]string{}
+	r.last.expected, r.last.left, r.last.hostNames = state.Set{}, state.Set{}, map[state.Node]string{}
 	later := 0
 	for n := range st.Participants {
 		if s := r.nodes[n]; s != nil {
@@ -730,8 +732,18 @@ func (r *Rendezvous) close(by *session) {
 // Gone handles the end of a session's connection.
 func (r *Rendezvous) Gone(now time.Time, id ID) {
 	if s := r.sessions[id]; s != nil {
+		if r.state.Closed {
+			r.leaves(s)
+		}
 		r.gone(now, s)
 		r.settle(now)
+	}
+}
+
+// leaves remembers that a node of the last round ends its part.
+func (r *Rendezvous) leaves(s *session) {
+	if r.last.hostNames[s.node] != "" {
+		r.last.left.Add(s.node)
 	}
 }
 
