@@ -147,7 +147,11 @@ func (a *Agent) announce(ctx context.Context, at *attempt, n *news, final bool) 
 	}
 	a.explain(at, n.err)
 	n.record = a.newRecord(at, at.failures, n.err, final)
-	return a.put(ctx, at, n.record)
+	other := a.put(ctx, at, n.record)
+	if final && at.unsaid.Load() {
+		other = a.put(ctx, at, n.record)
+	}
+	return other
 }
 
 // put writes a record, unless another node's is there, which it returns as news.
@@ -433,7 +437,8 @@ func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 			n.ev = evClosed
 			break
 		}
-		return a.ask(at, n, a.endPatience(), a.whyClosed)
+		begun := at.phase != assigning
+		return a.ask(at, n, a.endPatience(), func(ctx context.Context, at *attempt, n news) news { return a.whyClosed(ctx, at, n, begun) })
 	}
 	return n
 }
@@ -488,12 +493,16 @@ func (a *Agent) whyWaiting(ctx context.Context, at *attempt, n news) news {
 	return n
 }
 
-// whyClosed looks in the store for the reason why a node closed the rendezvous.
-func (a *Agent) whyClosed(ctx context.Context, at *attempt, n news) news {
+// whyClosed looks in the store for the reason why a node closed the rendezvous, and whether that
+// has succeeded, if the round has begun.
+func (a *Agent) whyClosed(ctx context.Context, at *attempt, n news, begun bool) news {
 	if rec := findRecord(ctx, at); rec != nil {
 		return rec.news()
 	}
 	n.ev = evClosed
+	if !begun {
+		return n
+	}
 	if arrived, err := at.round.Store.Add(ctx, barrierCount, 0); err == nil && arrived > 0 {
 		n.ev = evClosedWhenDone
 	}

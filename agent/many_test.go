@@ -662,16 +662,20 @@ func (s *slow) CompareAndSet(ctx context.Context, key string, old, value []byte)
 
 // A failure that ends the job is told once more where the store has not taken it in time.
 func TestSlowStore(t *testing.T) {
-	l := newLab(t, []string{"a", "b"}, func(h *host) { h.PeerTimeout = time.Second })
-	l.hosts["a"].node, l.hosts["b"].node = l.node("a"), l.node("b")
-	l.hosts["a"].node.wrap = func(s store.Store) store.Store { return &slow{Store: s} }
-	l.start("a", "b")
-	l.all("a", "b")["a"].tell(t, "boom")
-	for _, name := range []string{"a", "b"} {
-		r, err := l.ended(name)
-		if err != nil || !r.IsFailed() || r.Report.Root() == nil || r.Report.Root().Rank != 0 {
-			t.Errorf("%s: %+v, %v", name, r, err)
-		}
+	for _, order := range []string{"boom", "exit 1"} { // told before the worker has ended, and after
+		t.Run(order, func(t *testing.T) {
+			l := newLab(t, []string{"a", "b"}, func(h *host) { h.PeerTimeout = time.Second })
+			l.hosts["a"].node, l.hosts["b"].node = l.node("a"), l.node("b")
+			l.hosts["a"].node.wrap = func(s store.Store) store.Store { return &slow{Store: s} }
+			l.start("a", "b")
+			l.all("a", "b")["a"].tell(t, order)
+			for _, name := range []string{"a", "b"} {
+				r, err := l.ended(name)
+				if err != nil || !r.IsFailed() || r.Report.Root() == nil || r.Report.Root().Rank != 0 {
+					t.Errorf("%s: %+v, %v", name, r, err)
+				}
+			}
+		})
 	}
 }
 
