@@ -83,6 +83,12 @@ func (f drillFlag) Set(victim string) error {
 
 func (k drillKind) ofRank() bool { return strings.HasSuffix(k.what, "-rank") }
 
+// means says whether a rank, or a host, is to be the victim, or may be.
+func (k drillKind) means(rank int, host string) bool {
+	n, err := strconv.Atoi(k.victim)
+	return k.victim == "" || k.victim == host || err == nil && n == rank
+}
+
 func (k drillKind) String() string { return strings.TrimSpace(k.what + " " + k.victim) }
 
 func parseChaos(c *command, args []string) (req chaosRequest) {

@@ -146,23 +146,25 @@ func (d *drill) begin(ctx context.Context, req *chaosRequest, kind drillKind, ra
 			return nil, nil, err
 		}
 	}
-	local := map[int]*job{}
-	for i := len(jobs) - 1; i >= 0; i-- {
-		if jobs[i].fetch(ctx, stateOf{host: true}); jobs[i].state != nil {
-			local[jobs[i].state.Host.GroupRank] = &jobs[i]
-		}
-	}
 	whole := jobs[0]
 	for deadline := time.Now().Add(min(req.limit, drillPatience)); ; {
+		local := map[int]*job{}
+		for i := len(jobs) - 1; i >= 0; i-- {
+			if jobs[i].fetch(ctx, stateOf{host: true}); jobs[i].state != nil {
+				local[jobs[i].state.Host.GroupRank] = &jobs[i]
+			}
+		}
 		if whole.fetch(ctx, stateOf{}); whole.state == nil {
 			return nil, nil, whole.err
 		}
-		if d.Victim, err = pick(whole.state, local, kind, random); err == nil {
+		if d.Victim, err = pick(whole.state, local, kind, random); err == nil && ranksOf(whole.state) > 0 {
 			break
 		}
-		silent := slices.ContainsFunc(whole.state.Hosts, func(h health.Host) bool { return h.Problem != "" })
-		if !silent || time.Now().After(deadline) || sleep.For(ctx, drillPause) != nil {
-			return nil, nil, err
+		comes := err == nil || slices.ContainsFunc(whole.state.Hosts, func(h health.Host) bool {
+			return h.Problem != "" && (kind.ofRank() || kind.means(h.GroupRank, h.Name))
+		})
+		if !comes || time.Now().After(deadline) || sleep.For(ctx, drillPause) != nil {
+			return nil, nil, cmp.Or(err, errors.New("the job's workers do not run"))
 		}
 	}
 	j := &jobs[0]
@@ -190,15 +192,11 @@ func (d *drill) begin(ctx context.Context, req *chaosRequest, kind drillKind, ra
 // pick returns the victim: the one that is named, or any. local are the agents on this host: who
 // is left has to be asked what the job does.
 func pick(s *health.State, local map[int]*job, kind drillKind, random *rand.Rand) (v drillVictim, err error) {
-	named := -1
-	if n, err := strconv.Atoi(kind.victim); err == nil {
-		named = n
-	}
 	var all []drillVictim
 	if kind.ofRank() {
 		for i := range s.Workers {
 			w := &s.Workers[i]
-			if w.Exit == nil && (named < 0 || named == w.Rank) {
+			if w.Exit == nil && kind.means(w.Rank, "") {
 				all = append(all, drillVictim{&w.Rank, w.PID, w.Host, w.GroupRank})
 			}
 		}
@@ -206,7 +204,7 @@ func pick(s *health.State, local map[int]*job, kind drillKind, random *rand.Rand
 	problem := ""
 	for _, h := range s.Hosts {
 		switch {
-		case kind.ofRank() || kind.victim != "" && named != h.GroupRank && kind.victim != h.Name:
+		case kind.ofRank() || !kind.means(h.GroupRank, h.Name):
 		case h.Problem != "":
 			problem = h.Problem
 		default:
