@@ -179,7 +179,7 @@ func (s *Server) onOthers(r *http.Request, done *Done, q url.Values, limit time.
 			return
 		}
 		if left, ok := errors.AsType[*rendezvous.CallError](err); ok && left.Gone && r.URL.Path == stopPath {
-			return // it may have heard already that the job ends
+			err = nil // it may have heard already that the job ends
 		}
 		if err != nil {
 			done.Missing = append(done.Missing, Missing{rank, err.Error()})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/internal/procfs"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // A drilled is what `muster chaos --json` prints of a drill, or in the end of all.
@@ -52,6 +53,7 @@ func chaos(t *testing.T, j *job, flags string) (all []drilled) {
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	m := newMixed(t, "1:3", "--max-restarts 3", "ready", "gate", "exit:0")
+	m.conf, m.env = together, []string{testproc.Unpaused} // drills stop processes themselves
 	peers := []peer{{l: muster(t), addr: "1", hosts: true}, {l: muster(t), addr: "2"}, {l: muster(t), addr: "3"}}
 	agents := m.startAll(peers...)
 	agents[0].await("ready 2")
@@ -84,7 +86,9 @@ func TestChaos(t *testing.T) {
 		}
 	}
 	must(drill.Process.Signal(syscall.SIGINT))
-	must(drill.Wait())
+	if err := drill.Wait(); err != nil {
+		t.Fatal(err)
+	}
 	p, err := procfs.Read(pid)
 	for deadline := time.Now().Add(patience); err == nil && p.State == 'T' && time.Now().Before(deadline); {
 		p, err = procfs.Read(pid)

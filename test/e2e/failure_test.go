@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 var (
@@ -228,6 +230,7 @@ func TestReportOnFullDisk(t *testing.T) {
 func TestLateAgentHearsTheFailure(t *testing.T) {
 	t.Parallel()
 	m := newMixed(t, "2", "", "report:$RANK", "gate", "r0:exit:3", "hang")
+	m.conf, m.env = "keep_alive_max_attempt=60", []string{testproc.Unpaused}
 	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"})
 	agents[0].await("0", "1")
 	agents[1].signal(syscall.SIGSTOP)

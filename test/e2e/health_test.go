@@ -122,7 +122,7 @@ func TestProbes(t *testing.T) {
 	flags := "--nnodes 2 --nproc-per-node 1 --max-restarts 1 --rdzv-backend c10d --rdzv-id probes --rdzv-endpoint 127.0.0.1:" + strconv.Itoa(freePort(t))
 	steps := []string{"report:ready $RANK in $TORCHELASTIC_RESTART_COUNT", "a0:gate", "a0:exit:3"}
 	socket := filepath.Join(t.TempDir(), "health")
-	first := workers(t, muster(t), setup{}, flags+" --health-addr unix:"+socket, append(steps, "exit:0")...)
+	first := workers(t, muster(t), setup{env: []string{testproc.Unpaused}}, flags+" --health-addr unix:"+socket, append(steps, "exit:0")...)
 	p := probe(t, socket)
 	if s := p.phase("rendezvous", false); s.Job.MinHosts != 2 || s.Job.RunID != "probes" {
 		t.Errorf("the job is %+v", s.Job)

@@ -140,7 +140,7 @@ func (s *site) etcdMember(host int) *job {
 	defer r.Close()
 	s.t.Cleanup(func() { w.Close() })
 	fmt.Fprintf(w, `{"run_id":"cluster","name":"host%d:29400","members":["host3:29400","host4:29400","host5:29400"]}`+"\n", host)
-	return onHost(s.t, s.lab.Host(host), s.wrote, errand{argv: []string{filepath.Join(bin, "muster-quorum"), "serve"}, stdin: r})
+	return onHost(s.t, s.lab.Host(host), s.wrote, errand{argv: []string{filepath.Join(bin, "muster-quorum"), "serve"}, stdin: r, env: s.env})
 }
 
 // backend returns the one of a name.

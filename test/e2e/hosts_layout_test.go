@@ -40,6 +40,7 @@ func TestHostsLogLayout(t *testing.T) {
 	t.Parallel()
 	c := backend(t, "c10d")
 	s := newSite(t, 3+c.hosts)
+	s.conf += ",last_call_timeout=5" // of the first two hosts, and enough for those to come back
 	c.prepare(s)
 	shared, fail := t.TempDir(), filepath.Join(t.TempDir(), "fail")
 	dir := filepath.Join(shared, s.runID)

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 var tables = flag.String("tables", "", "measure, one after the other, and leave the tables of docs/reliability.md in this directory")
@@ -74,6 +76,9 @@ func TestHosts(t *testing.T) {
 						s.conf = limit3
 					case row.silent:
 						s.conf = limit6
+					}
+					if row.elects {
+						s.env = []string{testproc.Unpaused} // of members that the test stops
 					}
 					c.prepare(s)
 					text := row.run(s, &c)

@@ -142,8 +142,9 @@ func TestLiveLate(t *testing.T) {
 func TestLiveHostLostAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	m := newMixed(t, "2:3", "--live --max-restarts 9", "live", "gate", "r0:end", "r2:hang", "report:ends", "exit:0")
-	agents, seen := m.startLive(2, peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"}, peer{l: muster(t), addr: "3"})
-	all := seen[1]
+	m.conf = together
+	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"}, peer{l: muster(t), addr: "3"})
+	all := agents[0].members(3)
 	m.gate.Open()
 	for range 2 {
 		if line := agents[0].line(); line != "ends" {

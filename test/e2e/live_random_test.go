@@ -355,7 +355,7 @@ func TestLiveRandomTraining(t *testing.T) {
 		if random.IntN(2) == 0 {
 			flags = "--warm"
 		}
-		l := newLive(t, c, random, []int{1, 1, 1}, env, flags, path, stop, itoa(100*exactSteps), "0.02")
+		l := newLive(t, c, random, []int{1, 1, 1}, env, flags, path, stop, itoa(100*exactSteps), "0.05")
 		l.play(4, func() { must(os.WriteFile(stop, nil, 0o666)) })
 		last, seen, later := 0, map[int]bool{}, map[int]float64{}
 		for _, j := range l.site.agents {

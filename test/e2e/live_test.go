@@ -162,25 +162,6 @@ func (j *job) members(world int, lost ...int) []liveMember {
 	}
 }
 
-// startLive starts agents of a live job, the first that many side by side and each other once those
-// before it have a membership, so that they have their ranks in this order. It returns what
-// memberships there were, the last of which has all workers.
-func (m *mixedJob) startLive(first int, peers ...peer) (agents []*job, seen [][]liveMember) {
-	m.t.Helper()
-	agents = m.startAll(peers[:first]...)
-	world := 0
-	for i, p := range peers {
-		if i >= first {
-			agents = append(agents, m.start(p))
-		}
-		world += max(p.nproc, 1)
-		if i >= first-1 {
-			seen = append(seen, agents[0].members(world))
-		}
-	}
-	return agents, seen
-}
-
 // goesOn checks that all of before but the lost are among after, in their order.
 func goesOn(t *testing.T, before, after []liveMember, lost ...int) {
 	t.Helper()
@@ -222,8 +203,10 @@ func TestLive(t *testing.T) {
 	t.Parallel()
 	m := newMixed(t, "2:3", "--live --max-restarts 9", "live", "gate", "exit:0")
 	peers := []peer{{l: muster(t), addr: "1", hosts: true, nproc: 2}, {l: muster(t), addr: "2"}, {l: muster(t), addr: "3"}}
-	agents, seen := m.startLive(2, peers...)
-	first, all := agents[0], seen[1]
+	m.conf = together
+	agents := m.startAll(peers...)
+	first := agents[0]
+	all := first.members(4)
 
 	kill := func(pid int) { // a worker
 		must(syscall.Kill(pid, syscall.SIGKILL))
@@ -302,8 +285,10 @@ func TestLivePolicyLastOfHost(t *testing.T) {
 		"- {name: bad-gpu, match: {exit: 66}, action: drain}\n"+
 		"- {name: late, match: {signal: SIGKILL}, action: retry, backoff: {initial: 1h}}\n")
 	m := newMixed(t, "1:3", "--live --max-restarts 9 --restart-policy "+policy, "live", "gate", "r1:exit:66", "hang")
-	agents, seen := m.startLive(1, peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"}, peer{l: muster(t), addr: "3"})
-	first, all := agents[0], seen[2]
+	m.conf = together
+	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"}, peer{l: muster(t), addr: "3"})
+	first := agents[0]
+	all := first.members(3)
 	must(syscall.Kill(all[1].pid, syscall.SIGKILL))
 	back := first.members(3, all[1].pid)
 	goesOn(t, all, back, all[1].pid)
@@ -321,15 +306,17 @@ func TestLiveGather(t *testing.T) {
 	t.Parallel()
 	m := newMixed(t, "2:3", "--live --max-restarts 9 --tee 3 --gather console", "live", "gate", "print:ends\\n", "exit:0")
 	peers := []peer{{l: muster(t), addr: "1", hosts: true, nproc: 2}, {l: muster(t), addr: "2"}, {l: muster(t), addr: "3"}}
-	agents, seen := m.startLive(2, peers...)
+	m.conf = together
+	agents := m.startAll(peers...)
 	first := agents[0]
+	seen := [][]liveMember{first.members(4)}
 	lose := func(world, pid int, kill func()) {
 		kill()
 		seen = append(seen, first.members(world, pid))
 	}
-	worker := seen[1][0].pid
+	worker := seen[0][0].pid
 	lose(4, worker, func() { must(syscall.Kill(worker, syscall.SIGKILL)) })
-	agent := seen[2][2].pid // its worker
+	agent := seen[1][2].pid // its worker
 	lose(3, agent, func() { agents[1].signal(syscall.SIGKILL) })
 	m.gate.Open()
 	wantAll([]*job{first, agents[2]}, 0)
@@ -348,7 +335,7 @@ func TestLiveGather(t *testing.T) {
 	}
 	for _, all := range seen {
 		for _, m := range all {
-			if n := count[m]; n > 1 || n == 0 && m != seen[2][2] { // that one's agent was killed at once
+			if n := count[m]; n > 1 || n == 0 && m != seen[1][2] { // that one's agent was killed at once
 				t.Errorf("%d times %+v", count[m], m)
 			}
 		}
@@ -417,7 +404,7 @@ func liveSteps(t *testing.T, agents ...*job) map[int]map[int]liveStep {
 // awaitLive waits until a step that is not below from was completed by a world of a size.
 func awaitLive(t *testing.T, world, from int, agents ...*job) (step int) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		for step, ranks := range liveSteps(t, agents...) {
 			if s, ok := ranks[0]; ok && step >= from && s.World == world {
 				return step
@@ -496,7 +483,7 @@ func TestLiveReplicasCompleteStep(t *testing.T) {
 func (m *mixedJob) trains(t *testing.T, example string) {
 	python, err := filepath.Abs("../../python")
 	must(err)
-	m.program = []string{"../../examples/" + example, "--steps", "1000000", "--samples", "960", "--pause", "0.01"}
+	m.program = []string{"../../examples/" + example, "--steps", "1000000", "--samples", "960", "--pause", "0.05"}
 	m.env = withPython(t, testproc.Unpaused, "PYTHONPATH="+python).env
 }
 
@@ -548,8 +535,10 @@ func checkLive(t *testing.T, step int, all map[int]map[int]liveStep) {
 func TestLiveSpare(t *testing.T) {
 	t.Parallel()
 	m := newMixed(t, "1:2", "--live --max-restarts 9", "live", "gate", "exit:0")
-	agents, seen := m.startLive(1, peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"})
-	first, all := agents[0], seen[1]
+	m.conf = together
+	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"})
+	first := agents[0]
+	all := first.members(2)
 	spare := m.start(peer{l: muster(t), addr: "3"})
 	spare.awaitErrs("waiting for hosts", 1)
 	agents[1].signal(syscall.SIGKILL)

@@ -62,6 +62,10 @@ func newMixed(t testing.TB, nnodes, flags string, steps ...string) *mixedJob {
 	return &mixedJob{t: t, port: freePort(t), nnodes: nnodes, flags: flags, steps: steps, board: newBoard(t), gate: testproc.NewGate(t)}
 }
 
+// together makes a round wait for all the hosts that it may have, or had before, however busy the
+// machine is: they have their ranks in the order of their addresses.
+const together = "last_call_timeout=60"
+
 // quick are timeouts that make a test quick and still have room on a busy machine.
 const quick = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=8,join_timeout=600,read_timeout=600"
 
