@@ -27,8 +27,8 @@ const (
 	maxMapping = 8 << 30
 )
 
-// readAhead has the system read files into its page cache, at the lowest priority. A file system
-// that hangs keeps it from returning.
+// readAhead has the system read files into its page cache, when nobody else wants the disk. A file
+// system that hangs keeps it from returning.
 func readAhead(ctx context.Context, files []string, log *slog.Logger) {
 	if len(files) == 0 {
 		return
@@ -41,8 +41,10 @@ func readAhead(ctx context.Context, files []string, log *slog.Logger) {
 	var all sync.WaitGroup
 	for range readers {
 		all.Go(func() {
+			// Not of the lowest priority for the CPU: where that is busy, the threads of this agent
+			// would wait for one that does not get on.
 			runtime.LockOSThread() // and never unlocked: what it has set ends with it
-			_ = setIdle(0, true)
+
 			const whoProcess, classIdle = 1, 3 << 13 // IOPRIO_WHO_PROCESS, IOPRIO_CLASS_IDLE
 			_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, whoProcess, 0, classIdle)
 			for path := range next {

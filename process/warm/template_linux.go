@@ -295,8 +295,16 @@ func (t *template) lost(err error) error {
 		err = errGone
 	}
 	t.killed.Store(true)
-	_ = t.cmd.Process.Kill()
+	t.kill()
 	return err
+}
+
+// kill ends its process, which at the lowest priority might not get as far on a busy machine.
+func (t *template) kill() {
+	if t.isAlive() {
+		_ = setIdle(t.cmd.Process.Pid, false)
+	}
+	_ = t.cmd.Process.Kill()
 }
 
 // isFit says whether it can fork workers.
@@ -347,7 +355,7 @@ func (t *template) close() {
 	}
 	t.once.Do(func() {
 		close(t.unread)
-		_ = t.cmd.Process.Kill()
+		t.kill()
 		t.await()
 		t.conn.Close()
 	})
