@@ -138,7 +138,7 @@ func (a *Agent) announce(ctx context.Context, at *attempt, n *news, final bool) 
 	if n.record == nil {
 		n.record = at.record // of announceEarly
 	}
-	if n.record != nil && n.record.Final && at.unsaid.Load() {
+	if n.record != nil && at.unsaid.Load() {
 		a.put(ctx, at, n.record) // what has been decided stays
 		return nil
 	}
@@ -148,7 +148,7 @@ func (a *Agent) announce(ctx context.Context, at *attempt, n *news, final bool) 
 	a.explain(at, n.err)
 	n.record = a.newRecord(at, at.failures, n.err, final)
 	other := a.put(ctx, at, n.record)
-	if final && at.unsaid.Load() {
+	if at.unsaid.Load() {
 		other = a.put(ctx, at, n.record)
 	}
 	return other

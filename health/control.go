@@ -73,6 +73,7 @@ type Signaled struct {
 
 const (
 	stopPath = "/v1/stop"
+	stopTime = 5 * time.Second // that other hosts have to answer it
 	// autopsyTime is how long other hosts may take for their evidence.
 	autopsyTime = 8 * time.Second
 	maxReason   = 1000 // characters of why it is asked for
@@ -89,7 +90,7 @@ func (s *Server) control(r *http.Request) reply {
 		by := text.Line(r.URL.Query().Get("by"), 100)
 		stop := s.cfg.Control.Stop(by, s.wholeJob(r) || by != "") // each, as the one that was asked may be the last to get so far
 		done := &Done{}
-		s.onOthers(r, done, url.Values{"by": {s.hostName(r.Context())}}, askTime, func([]byte) error { return nil })
+		s.onOthers(r, done, url.Values{"by": {s.hostName(r.Context())}}, stopTime, func([]byte) error { return nil })
 		stop()
 		return doneReply(done, nil)
 	case "/v1/signal":

@@ -94,18 +94,23 @@ func (n *Node) Scale(ctx context.Context, nodes int) error {
 		return errNoScale
 	}
 	for {
+		var m *server.Message
 		select {
-		case m := <-said:
-			switch {
-			case m.Error != "":
-				return errors.New(m.Error)
-			case m.Wish != nil && m.Wish.Nodes == nodes:
-				return nil
-			}
+		case m = <-said:
 		case <-s.conn.Done():
 			return errNoScale
 		case <-ctx.Done():
-			return fmt.Errorf("the rendezvous does not answer: %w", context.Cause(ctx))
+			select {
+			case m = <-said: // after a time in which this process did not run
+			default:
+				return fmt.Errorf("the rendezvous does not answer: %w", context.Cause(ctx))
+			}
+		}
+		switch {
+		case m.Error != "":
+			return errors.New(m.Error)
+		case m.Wish != nil && m.Wish.Nodes == nodes:
+			return nil
 		}
 	}
 }
