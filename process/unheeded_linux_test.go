@@ -41,7 +41,7 @@ func TestUnheeded(t *testing.T) {
 			// Only when the others have heeded the signal does the end of the grace
 			// come in sight.
 			awaitEnd(t, pids[0], pids[2])
-			g.Close(syscall.SIGTERM, 2*time.Second)
+			g.Close(syscall.SIGTERM, 6*time.Second)
 			<-done
 			r := wait(t, g)
 			if d := cmp.Diff(map[int]int{1: pids[1]}, <-seen); d != "" {

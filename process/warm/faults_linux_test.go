@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/test/pypeer"
+	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/process/warm"
 )
 
@@ -25,12 +26,12 @@ import (
 // nothing hangs, so the template goes on.
 func TestSlowImport(t *testing.T) {
 	l := newLab(t)
-	l.limit = 2 * time.Second
 	script := l.packages(map[string]string{
 		"slow": "import sys\nif '-c' in sys.argv:\n" +
-			"    for i in range(4):\n        try:\n            __import__('missing%d' % i)\n        except ImportError:\n            import time\n            time.sleep(0.7)\n",
+			"    for i in range(9):\n        try:\n            __import__('missing%d' % i)\n        except ImportError:\n            import time\n            time.sleep(0.7)\n",
 	})
 	l.run(l.host().Start, 1, "-u", script) // learns
+	l.limit = 5 * time.Second
 	if got := l.run(l.host().Start, 1, "-u", script); got[0].Stdout != "['slow']\n" {
 		t.Errorf("%+v\n%s", got[0], l.log.String())
 	}
@@ -118,7 +119,7 @@ func TestHangingFiles(t *testing.T) {
 		if s := l.log.String(); got[0].Stdout != "[]\n" || !strings.Contains(s, "at the import of hangs") {
 			t.Errorf("%+v\n%s", got, s)
 		}
-	case <-time.After(time.Minute):
+	case <-time.After(testproc.Patience):
 		t.Errorf("a template that cannot be killed holds the workers up:\n%s", l.log.String())
 	}
 }

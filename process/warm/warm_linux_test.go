@@ -28,6 +28,7 @@ import (
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/test/pypeer"
+	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/process/warm"
@@ -606,7 +607,6 @@ func TestBadImports(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			l := newLab(t)
-			l.limit = 2 * time.Second
 			now := filepath.Join(l.dir, "now")
 			script := l.packages(map[string]string{
 				"clean": "",
@@ -621,6 +621,9 @@ func TestBadImports(t *testing.T) {
 			l.run(l.host().Start, 1, "-u", script) // learns
 			if err := os.WriteFile(now, nil, 0o600); err != nil {
 				t.Fatal(err)
+			}
+			if tt.name == "hangs" {
+				l.limit = 5 * time.Second
 			}
 			before := l.log.String()
 			got := l.run(l.host().Start, 2, "-u", script)
@@ -913,6 +916,7 @@ func TestBound(t *testing.T) {
 // one takes its place.
 func TestTemplateKilled(t *testing.T) {
 	l := newLab(t)
+	l.env = append(l.env, testproc.Unpaused)
 	h := l.host()
 	script := l.script("script.py", "import os, time\nprint(os.environ['RANK'], 'ran')\ntime.sleep(0)\n")
 	l.run(h.Start, 1, "-u", script)
@@ -925,11 +929,11 @@ func TestTemplateKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	begun := time.Now()
-	go func() {
-		time.Sleep(100 * time.Millisecond)
-		_ = syscall.Kill(n, syscall.SIGKILL)
-	}()
-	for rank, e := range l.run(h.Start, 2, "-u", script) {
+	start := func(cfg process.Config) (*process.Group, error) {
+		time.AfterFunc(2*time.Second, func() { _ = syscall.Kill(n, syscall.SIGKILL) }) // once it has been asked
+		return h.Start(cfg)
+	}
+	for rank, e := range l.run(start, 2, "-u", script) {
 		if e.Code != 0 || e.Stdout != fmt.Sprintf("%d ran\n", rank) {
 			t.Errorf("rank %d: %+v", rank, e)
 		}
@@ -1010,9 +1014,9 @@ func TestPrepareStuck(t *testing.T) {
 
 func await(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !is(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(testproc.Patience); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("waited a minute for %s", what)
+			t.Fatalf("waited %v for %s", testproc.Patience, what)
 		}
 	}
 }
@@ -1064,6 +1068,7 @@ func resident(t *testing.T, path string) int {
 // A worker that fails in its first second makes the next start cold, and only that.
 func TestEarlyDeath(t *testing.T) {
 	l := newLab(t)
+	l.env = append(l.env, testproc.Unpaused)
 	h := l.host()
 	script := l.script("script.py", "import sys\nsys.exit(5)\n")
 	for i, want := range []bool{false, true, false} {

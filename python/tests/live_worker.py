@@ -53,13 +53,14 @@ def stop_when_it_receives():
     muster._livetorch._broadcast = receiving
 
 
-def forget(rank, broadcast):
+def forget(rank, broadcast, say):
     """Rank 0 has begun to send something large when rank 1, which receives it, is stopped."""
     large = torch.full((128 << 20,), int(rank == 0), dtype=torch.uint8)
 
     def stop():
         while not large[0]:
             pass
+        say(stops=rank)
         os.kill(os.getpid(), signal.SIGSTOP)
 
     if rank == 1:
@@ -114,10 +115,10 @@ def work(environ, lines, errors, steps, batch, keep):
             say(enter=run.step, draw=torch.rand(1).item())
             if fault.get("step") == run.step and fault["do"] == "forget":
                 fault = {}
-                forget(run.rank, lambda large: dist.broadcast(large, 0))
+                forget(run.rank, lambda large: dist.broadcast(large, 0), say)
             if fault.get("step") == run.step and fault["do"] == "forget within":
                 fault = {}
-                forget(run.rank, lambda large: ddp._distributed_broadcast_coalesced([large], 1 << 30, 0))
+                forget(run.rank, lambda large: ddp._distributed_broadcast_coalesced([large], 1 << 30, 0), say)
             loss = (ddp(x[samples]) - y[samples]).square().mean() * sampler.scale
             loss.backward()
             if size > 1:

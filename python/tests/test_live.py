@@ -472,7 +472,8 @@ class Live(unittest.TestCase):
     def lost_as_it_receives(self, how, n):
         agent = Agent(self)
         workers = agent.start(n, LIVE_FAULT=json.dumps({"do": how, "step": 10}), LIVE_TIMEOUT="3600")
-        agent.until(lambda: all(w.lines[-1:] and w.lines[-1].get("enter") == 10 for w in workers))
+        agent.until(lambda: all(any(line.get("enter") == 10 for line in w.lines) for w in workers))
+        agent.until(lambda: {"stops": 1} in workers[1].lines)
         while state(workers[1].process.pid) != "T":
             time.sleep(0.01)
         workers[1].process.kill()

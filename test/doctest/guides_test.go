@@ -29,10 +29,10 @@ func tutorial(p *play) {
 	const run = "muster run --nproc-per-node 4 --tee 3 --log-dir logs "
 	hang := p.start(0, run+"--hang-timeout 3 fragile.py hang", "MUSTER_DUMP_SIGNAL=SIGUSR1", testproc.Unpaused)
 	p.run(run + "fragile.py").exits(0).prints(false)
-	p.run(run + "fragile.py raise").exits(1).prints(false)
+	p.run(run+"fragile.py raise", testproc.Unpaused).exits(1).prints(false)
 	p.run(run + "fragile.py kill").exits(1).prints(false)
 	hang.exits(1).prints(false)
-	p.run(run + "--max-restarts 1 fragile.py raise").exits(0).prints(false)
+	p.run(run+"--max-restarts 1 fragile.py raise", testproc.Unpaused).exits(0).prints(false)
 	p.run("muster report logs").exits(0).prints(false)
 	p.run("muster logs logs --rank 2 --attempt 0").exits(0).prints(false)
 	p.do(0, p.form("muster report --list logs", "", "")).exits(0).says(5, " attempts? ")

@@ -125,7 +125,7 @@ func logs(p *play) {
 	}
 	p.must(unix.Mkfifo(filepath.Join(p.temp, "board"), 0o600))
 	board := p.open(filepath.Join(p.temp, "board"))
-	job := p.start(0, "muster run --standalone --nproc-per-node 8 --tee 3 --collapse train.py", "OMP_NUM_THREADS=1")
+	job := p.start(0, "muster run --standalone --nproc-per-node 8 --tee 3 --collapse train.py", "OMP_NUM_THREADS=1", testproc.Unpaused)
 	arrive := func() { // of all workers at the next gate
 		p.Helper()
 		p.must(board.SetReadDeadline(time.Now().Add(patience)))

@@ -100,7 +100,7 @@ func TestMetricsOfALiveJob(t *testing.T) {
 	j.await("ready 0", "ready 1")
 	s := newScraper(t, socket)
 	first := s.until(func(f map[string]*dto.MetricFamily) bool {
-		return len(f["muster_worker_resident_memory_bytes"].GetMetric()) == 2
+		return len(f["muster_worker_resident_memory_bytes"].GetMetric()) == 2 && sum(f, "muster_worker_start_duration_seconds") == 1
 	})
 	for name, want := range map[string]float64{
 		"muster_group_state": 1, "muster_nodes": 1, "muster_world_size": 2, "muster_restarts_total": 0, "muster_worker_start_duration_seconds": 1,

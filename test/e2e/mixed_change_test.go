@@ -151,7 +151,7 @@ func TestMixedJoins(t *testing.T) {
 			tt := tests[name]
 			dir := t.TempDir()
 			m := newMixed(t, "2:3", "", "report:$RANK of $WORLD_SIZE", "gate", "dump:"+dir, "exit:0")
-			m.conf = "last_call_timeout=8" // time for a torchrun to come back on a busy machine
+			m.conf = "last_call_timeout=20" // time for a torchrun to come back on a busy machine
 			agents := m.startAll(tt.peers...)
 			agents[0].await("0 of 2", "1 of 2")
 			agents = append(agents, m.start(tt.third))

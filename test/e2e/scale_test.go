@@ -73,7 +73,7 @@ func (s *site) scale(host, want int) {
 	s.t.Helper()
 	for said := ""; !strings.Contains(said, "shall have "+itoa(want)+" host"); {
 		j := onHost(s.t, s.lab.Host(host), s.wrote, errand{argv: []string{filepath.Join(bin, "muster"), "scale", s.runID, itoa(want)}})
-		if status := j.status(); status != 0 && !strings.Contains(j.errs(), "cannot be reached at the moment") {
+		if status := j.status(); status != 0 && !strings.Contains(j.errs(), "cannot be reached at the moment") && !strings.Contains(j.errs(), "does not answer") {
 			s.fatalf("muster scale: %s", j.console())
 		}
 		said = j.out()

@@ -105,7 +105,7 @@ func TestSlurm(t *testing.T) {
 	lab := slurmlab.New(t, slurmlab.Config{CPUs: 16, GPUs: 16})
 
 	early := newSlurmJob(t, lab)
-	early.submit("requeue.sbatch", []string{"--time=3", "--signal=USR1@120"}, saving("USR1")...) // a busy Slurm is late with both
+	early.submit("requeue.sbatch", []string{"--time=4", "--signal=USR1@120"}, saving("USR1")...) // a busy Slurm is late with both
 	late := newSlurmJob(t, lab)
 	late.submit("train.sbatch", nil, saving("TERM")...)
 	late.await(ranks("ready %d")...)

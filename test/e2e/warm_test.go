@@ -37,7 +37,7 @@ while not os.path.exists(os.path.join(os.environ["DIR"], "end")):
 	}
 	awaitFile := func(j *job, name string) {
 		t.Helper()
-		for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		for end := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 			if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
 				return
 			} else if time.Now().After(end) {
@@ -73,7 +73,7 @@ while not os.path.exists(os.path.join(os.environ["DIR"], "end")):
 // awaitText waits until the agent has said something.
 func awaitText(j *job, text string) {
 	j.t.Helper()
-	for end := time.Now().Add(time.Minute); !strings.Contains(j.errs(), text); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(patience); !strings.Contains(j.errs(), text); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			j.t.Fatalf("no %q:\n%s", text, j.errs())
 		}

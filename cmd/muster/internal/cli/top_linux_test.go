@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/health"
+	"github.com/muster-run/muster/internal/test/testproc"
 )
 
 // A fixedJob is always in the same state.
@@ -80,7 +81,7 @@ func sit(t *testing.T, width, height uint16, args ...string) *person {
 	}
 	p := &person{t: t, tty: tty, program: program, cmd: exec.Command("muster", args...)}
 	p.resize(width, height)
-	p.cmd.Env = append(os.Environ(), "TERM=xterm", "NO_COLOR=1")
+	p.cmd.Env = append(os.Environ(), "TERM=xterm", "NO_COLOR=1", testproc.Unpaused)
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = program, program, program
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	p.before = p.settings()
@@ -257,7 +258,7 @@ func startJob(t *testing.T, options ...string) *agentJob {
 	defer in.Close()
 	args := append([]string{"run", "--log-dir", t.TempDir()}, options...)
 	cmd := exec.Command("muster", append(args, "--no-python", "sh", "-c", "trap '' TERM; echo begun; read x")...)
-	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1")
+	cmd.Env = append(os.Environ(), "OMP_NUM_THREADS=1", testproc.Unpaused) // some tests stop it
 	cmd.Stdin = in
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
