@@ -86,6 +86,8 @@ func (s *Server) control(r *http.Request) reply {
 	case "/v1/restart":
 		return doneReply(&Done{}, s.restart(r))
 	case stopPath:
+		s.stops.Add(1)
+		defer s.stops.Add(-1)
 		r = r.WithContext(s.life) // also if the client is gone meanwhile: a part of the job would go on
 		by := text.Line(r.URL.Query().Get("by"), 100)
 		stop := s.cfg.Control.Stop(by, s.wholeJob(r) || by != "") // each, as the one that was asked may be the last to get so far

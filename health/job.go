@@ -20,7 +20,6 @@ import (
 	"github.com/muster-run/muster/internal/http10"
 	"github.com/muster-run/muster/internal/sleep"
 	"github.com/muster-run/muster/metrics"
-	"github.com/muster-run/muster/rendezvous"
 )
 
 // A server with Config.Call shows the whole job: it asks the agents of the other hosts for
@@ -68,27 +67,21 @@ func (s *Server) ask(ctx context.Context, rank int, method, path string, limit t
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
 	defer cancel()
 	for {
-		body, err := s.askOnce(ctx, rank, method, path)
+		conn, err := s.callFor(path)(ctx, rank)
+		if err != nil {
+			return nil, err
+		}
+		body, err := http10.Ask(ctx, conn, method, path, maxAnswer)
+		conn.Close()
+		if err != nil && ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
 		_, answered := errors.AsType[*http10.StatusError](err)
-		_, refused := errors.AsType[*rendezvous.CallError](err)
 		// One that is about to leave takes a call, and hangs up.
-		if err == nil || answered || refused || !strings.HasPrefix(path, stopPath) || sleep.For(ctx, askPause) != nil {
+		if err == nil || answered || !strings.HasPrefix(path, stopPath) || sleep.For(ctx, askPause) != nil {
 			return body, err
 		}
 	}
-}
-
-func (s *Server) askOnce(ctx context.Context, rank int, method, path string) ([]byte, error) {
-	conn, err := s.callFor(path)(ctx, rank)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	body, err := http10.Ask(ctx, conn, method, path, maxAnswer)
-	if err != nil && ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	return body, err
 }
 
 // askEach sends a request to agents of other hosts side by side, and returns when all have

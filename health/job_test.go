@@ -104,7 +104,7 @@ func job(t *testing.T, n int) ([]*member, func(context.Context, int) (net.Conn, 
 	}
 	return members, func(ctx context.Context, rank int) (net.Conn, error) {
 		if rank == 2 {
-			return nil, &rendezvous.CallError{Reason: "group rank 2 is an agent of torchrun, which takes no calls", Final: true}
+			return nil, errors.New("group rank 2 is an agent of torchrun, which takes no calls")
 		}
 		return new(net.Dialer).DialContext(ctx, "tcp", addrs[rank])
 	}

@@ -142,6 +142,7 @@ type Server struct {
 
 	gathering  atomic.Int64 // streams that another host gathers
 	gathered   atomic.Int64 // frames of these, and how often one has ended
+	stops      atomic.Int32 // requests to stop the job that are passed on
 	gatheredTo atomic.Int64 // how many rounds had begun when the last that came to its end did
 	following  atomic.Int64 // streams of the whole job
 	probes     *pacer       // of /healthz and /readyz, which a flood of others must not hold up
@@ -270,7 +271,10 @@ func (s *Server) awaitGatherer() {
 // gathers have as long as they move.
 func (s *Server) closing(ctx context.Context) (context.Context, context.CancelFunc) {
 	before := s.gathered.Load()
-	if before == 0 {
+	switch {
+	case before == 0 && s.stops.Load() > 0: // other hosts are being told
+		return context.WithTimeout(ctx, stopTime)
+	case before == 0:
 		return context.WithTimeout(ctx, closeTimeout)
 	}
 	ctx, cancel := context.WithCancel(ctx)

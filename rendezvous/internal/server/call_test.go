@@ -161,6 +161,7 @@ func TestCallOfOneThatHasLeft(t *testing.T) {
 		if err := l.nodes[0].Send(&server.Message{Type: server.Close}); err != nil {
 			t.Fatal(err)
 		}
+		synctest.Wait()
 		l.nodes[2].Close()
 		gone(2, true)
 	})

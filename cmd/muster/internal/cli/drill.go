@@ -157,14 +157,18 @@ func (d *drill) begin(ctx context.Context, req *chaosRequest, kind drillKind, ra
 		if whole.fetch(ctx, stateOf{}); whole.state == nil {
 			return nil, nil, whole.err
 		}
-		if d.Victim, err = pick(whole.state, local, kind, random); err == nil && ranksOf(whole.state) > 0 {
+		comes := true
+		if s := jobs[0].state; s == nil || ranksOf(s) == 0 || ranksOf(whole.state) == 0 {
+			err = errors.New("the job's workers do not run")
+		} else if d.Victim, err = pick(whole.state, local, kind, random); err == nil {
 			break
+		} else {
+			comes = slices.ContainsFunc(whole.state.Hosts, func(h health.Host) bool {
+				return h.Problem != "" && (kind.ofRank() || h.Name == "" || kind.means(h.GroupRank, h.Name))
+			})
 		}
-		comes := err == nil || slices.ContainsFunc(whole.state.Hosts, func(h health.Host) bool {
-			return h.Problem != "" && (kind.ofRank() || kind.means(h.GroupRank, h.Name))
-		})
 		if !comes || time.Now().After(deadline) || sleep.For(ctx, drillPause) != nil {
-			return nil, nil, cmp.Or(err, errors.New("the job's workers do not run"))
+			return nil, nil, err
 		}
 	}
 	j := &jobs[0]
