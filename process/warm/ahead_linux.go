@@ -41,10 +41,9 @@ func readAhead(ctx context.Context, files []string, log *slog.Logger) {
 	var all sync.WaitGroup
 	for range readers {
 		all.Go(func() {
-			// Not of the lowest priority for the CPU: where that is busy, the threads of this agent
-			// would wait for one that does not get on.
 			runtime.LockOSThread() // and never unlocked: what it has set ends with it
-
+			// Of the disk only: where the CPUs are busy, Go's scheduler, and with it this agent, would
+			// wait for a thread that does not get on.
 			const whoProcess, classIdle = 1, 3 << 13 // IOPRIO_WHO_PROCESS, IOPRIO_CLASS_IDLE
 			_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, whoProcess, 0, classIdle)
 			for path := range next {

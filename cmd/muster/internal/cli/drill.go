@@ -77,7 +77,8 @@ var errEnded = errors.New("the job has ended, or its part on this host")
 // run does the drill and waits for what the job does.
 func (d *drill) run(ctx context.Context, req *chaosRequest, kind drillKind, random *rand.Rand) {
 	j, before, err := d.begin(ctx, req, kind, random)
-	if j != nil && kind.what == "stop-rank" { // a new worker with its rank does not mind; it may have stopped although err says that nobody answered
+	if j != nil && kind.what == "stop-rank" {
+		// Also if nobody has answered: the worker may have stopped. A new one with its rank does not mind.
 		defer j.ask(context.WithoutCancel(ctx), "POST", "/v1/signal?signal=CONT&rank="+strconv.Itoa(*d.Victim.Rank))
 	}
 	if err != nil {
