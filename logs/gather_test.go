@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -112,37 +113,39 @@ func TestGatherFiltered(t *testing.T) {
 	}
 }
 
-// Equal lines of all ranks come out once.
+// Equal lines of all ranks come out once. No line waits too long for the others: time stands still.
 func TestGatherCollapsed(t *testing.T) {
-	j := newJob(t, logs.Config{Tee: logs.StdSpec{All: logs.StdAll}, Gather: true, Collapse: true})
-	g := j.Gather(8)
-	for i := range 100 {
-		for rank := range 8 {
-			text := fmt.Sprintf("epoch %d\n", i)
-			if rank == 5 && i == 50 {
-				text = "another\n"
+	synctest.Test(t, func(t *testing.T) {
+		j := newJob(t, logs.Config{Tee: logs.StdSpec{All: logs.StdAll}, Gather: true, Collapse: true})
+		g := j.Gather(8)
+		for i := range 100 {
+			for rank := range 8 {
+				text := fmt.Sprintf("epoch %d\n", i)
+				if rank == 5 && i == 50 {
+					text = "another\n"
+				}
+				_ = g.Put(fmt.Sprint("h", rank/4), chunk(rank, text))
 			}
-			_ = g.Put(fmt.Sprint("h", rank/4), chunk(rank, text))
 		}
-	}
-	if stats, err := g.Close(t.Context()); err != nil || stats.LostBytes != 0 || stats.Lines != 800 {
-		t.Errorf("%+v, %v", stats, err)
-	}
-	var want []string
-	for i := range 100 {
-		ranks := "0-7"
-		if i == 50 {
-			ranks = "0-4,6-7"
-			want = append(want, "[5 h1]:another")
+		if stats, err := g.Close(t.Context()); err != nil || stats.LostBytes != 0 || stats.Lines != 800 {
+			t.Errorf("%+v, %v", stats, err)
 		}
-		want = append(want, fmt.Sprintf("[%s]:epoch %d", ranks, i))
-	}
-	got := strings.Split(strings.TrimSpace(content(t, j.stdout)), "\n")
-	slices.Sort(want)
-	slices.Sort(got)
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+		var want []string
+		for i := range 100 {
+			ranks := "0-7"
+			if i == 50 {
+				ranks = "0-4,6-7"
+				want = append(want, "[5 h1]:another")
+			}
+			want = append(want, fmt.Sprintf("[%s]:epoch %d", ranks, i))
+		}
+		got := strings.Split(strings.TrimSpace(content(t, j.stdout)), "\n")
+		slices.Sort(want)
+		slices.Sort(got)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("-want +got:\n%s", diff)
+		}
+	})
 }
 
 // A console that nobody reads holds Put up, within a bound, until Close gives up and counts.

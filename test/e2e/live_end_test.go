@@ -3,8 +3,13 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -47,9 +52,16 @@ func TestLiveEnds(t *testing.T) {
 // come to rest for it does not leave it alone.
 func TestLiveJoinsNoneButAll(t *testing.T) {
 	t.Parallel()
-	j := start(t, muster(t), setup{env: []string{"LOGLEVEL=INFO"}}, "--standalone --nproc-per-node 3 --live --max-restarts 2 --no-python", worker("live:3", "hang")...)
+	held := exec.Command("cat") // new workers wait for its end
+	in, err := held.StdinPipe()
+	must(errors.Join(err, held.Start()))
+	dir := t.TempDir()
+	must(os.WriteFile(filepath.Join(dir, "cat"), []byte(strconv.Itoa(held.Process.Pid)), 0o666))
+	j := start(t, muster(t), setup{env: []string{"LOGLEVEL=INFO"}}, "--standalone --nproc-per-node 3 --live --max-restarts 2 --no-python", worker("a1:after:"+dir+" cat", "live:3", "hang")...)
 	all := j.members(3)
 	must(syscall.Kill(all[2].pid, syscall.SIGKILL))
+	j.members(2) // change 2; that for the new worker is 3
+	must(errors.Join(in.Close(), held.Wait()))
 	for asked := 0; asked < 2; { // to rest for the new worker
 		if j.line() == "asked" {
 			asked++
