@@ -213,7 +213,19 @@ class _Live(Run):
             if isinstance(one, optimizer):
                 one.register_step_pre_hook(self._mark_updated)
 
+    def _settle(self) -> None:
+        """Waits for the device, where collectives are its own, and raises an error if one was ended: what
+        it has left is not to be used."""
+        if self._gloo:
+            return
+        self._torch.wait_for_device()
+        with self._link.guard():  # which is held while they are ended
+            self._link.check()
+        if self._torch.has_failed():
+            raise self._dist.DistError("a collective was ended")
+
     def _mark_updated(self, *_: Any) -> None:
+        self._settle()
         # The ranks with one shard must not step while those with another cannot: then no
         # whole state would be left.
         if self._size > 1 and not self._updated:
@@ -256,6 +268,13 @@ class _Live(Run):
             dist.destroy_process_group()
             return f"the backend {backend} cannot change its members"
         self._gloo = dist.get_backend() == "gloo"
+        if not self._gloo:
+            why: str = self._torch.unfit(self.state)
+            if why:
+                dist.destroy_process_group()
+                return why
+            # Or the first loss waits until the flight recorder has written what led to it, which takes seconds.
+            os.environ.setdefault("TORCH_FR_DUMP_ON_TIMEOUT", "0")
         self._doors = _livelink.doors(before) if self._gloo else []
         if self._size > 1:
             self._groups = self._torch.Groups(store, options.get("timeout"))
@@ -310,6 +329,13 @@ class _Live(Run):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        if error is None and not self._updated:
+            try:
+                self._settle()
+            except RuntimeError as e:
+                if not self.__exit__(type(e), e, e.__traceback__):
+                    raise
+                return True
         if error is None:
             self._complete()
             self._rewind.passed()
@@ -342,7 +368,9 @@ class _Live(Run):
         urgent change ends may have any text."""
         if self._link.over or not isinstance(error, RuntimeError):
             return False
-        return self._link.urgent or isinstance(error, self._dist.DistError) or "/gloo/" in str(error)
+        if self._link.urgent or isinstance(error, self._dist.DistError):
+            return True
+        return "/gloo/" in str(error) if self._gloo else self._torch.has_failed()
 
     def _pause(self, error: BaseException | None = None) -> None:
         """Lets the members change, and returns when this rank may go on."""
@@ -450,7 +478,7 @@ class _Live(Run):
         if self.rank == ranks[first]:
             self._torch.send_state(self.state, self._step, group, first, self.mesh)
             return
-        dicts, step = self._torch.receive_state(group, first, self.mesh)
+        dicts, step = self._torch.receive_state(group, first, self._settle, self.mesh)
         if self.rank not in joined and step == steps[self.rank]:
             return
         for one, found in zip(self.state, dicts):
@@ -462,11 +490,11 @@ class _Live(Run):
         guard held. gloo knows no way (its abort does nothing, 2.15), but fails at once
         when its connections end. An operation that it begins in that very moment may
         never return, so those that are due get the time to begin before."""
-        if not self._gloo:
-            self._dist.group.WORLD.abort()
-            return
         if self._making is not None:
             threading.Thread(target=self._break_off, args=[self._making], name="muster.live", daemon=True).start()
+            return
+        if not self._gloo:
+            self._dist.group.WORLD.abort()
             return
         time.sleep(_GRACE)
         for inode, descriptor in _livelink.sockets().items():
@@ -498,7 +526,8 @@ class _Live(Run):
 
     def _break_off(self, making: object) -> None:
         """Ends an attempt to make the group. gloo waits five times as long as it is told to for
-        a peer: it has connected to it, tries to anew where that fails, or waits to hear from it."""
+        a peer: it has connected to it, tries to anew where that fails, or waits to hear from it.
+        NCCL waits for good."""
         while True:
             doors = sum(list(self._groups.doors.values()), self._doors) if self._groups is not None else self._doors
             ports = [door.port for door in doors]
@@ -507,7 +536,7 @@ class _Live(Run):
                     return
                 for inode, descriptor in _livelink.sockets().items():
                     if inode not in self._before:
-                        _livelink.shut(inode, descriptor, socket.SHUT_RDWR, ports)
+                        _livelink.shut(inode, descriptor, socket.SHUT_RDWR, ports, listeners=not self._gloo)
             for door in doors:
                 door.knock()
             time.sleep(_GRACE)

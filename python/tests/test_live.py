@@ -73,7 +73,7 @@ class Agent:
     def __init__(self, test, steps=30, batch=24, keep="global", size=1):
         import torch.distributed as dist
 
-        self.arguments, self.size = (steps, batch, keep), size
+        self.arguments, self.size, self.backend = (steps, batch, keep), size, test.backend
         self.dir = tempfile.TemporaryDirectory()
         test.addCleanup(self.dir.cleanup)
         self.errors = os.path.join(self.dir.name, "stderr")
@@ -131,7 +131,9 @@ class Agent:
                 "MUSTER_LIVE_SOCKET": self.path, "MUSTER_LIVE_ID": ident,
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.store.port),
                 "RANK": str(i if rank is None else rank), "WORLD_SIZE": str(world or n),
-                "LIVE_REPLICA_SIZE": str(self.size), **environ})
+                "LIVE_REPLICA_SIZE": str(self.size), "LIVE_BACKEND": self.backend,
+                "NCCL_HOSTID": ident, "NCCL_SOCKET_IFNAME": "lo",  # or NCCL refuses two ranks on one GPU
+                **environ})
             worker.spare = spare
             started.append(worker)
         if not self.change and not spare:
@@ -257,6 +259,8 @@ def reached(worker, step):
 
 @unittest.skipUnless(TORCH, "needs PyTorch")
 class Live(unittest.TestCase):
+    backend = "gloo"
+
     def same_sums(self, workers):
         """Equal steps have equal sums, once the last word on each is spoken."""
         sums = {}
@@ -300,6 +304,17 @@ class Live(unittest.TestCase):
         for step, (total, mean) in self.same_sums(one).items():
             self.assertAlmostEqual(total, sums[step][0], places=9)
             self.assertEqual(mean, step + 1)
+
+    def test_same_members(self):
+        """A change that changes nothing."""
+        agent = Agent(self, steps=40)
+        workers = agent.start(2, LIVE_HOLD="20 2")
+        agent.until(lambda: all(reached(w, 10)() for w in workers))
+        agent.begin(urgent=False)
+        agent.until_end(workers)
+        self.assertEqual([(m["world"], m["joined"], m["source"]) for m in agent.changes], [(2, [0, 1], 0), (2, [], -1)])
+        self.same_sums(workers)
+        self.each_once(workers, 40, 24)
 
     def test_killed(self):
         """One of three is killed; the others go on, and a replacement joins."""
@@ -577,6 +592,15 @@ class Live(unittest.TestCase):
             (dist, "gloo", 2, ""),
         ):
             self.assertEqual(_cannot(*args), why)
+
+
+if os.environ.get("LIVE_TEST_GPU"):
+    class NCCL(Live):
+        """The same on one GPU, without what is gloo's: LIVE_TEST_GPU=1 python3 -m unittest test_live.NCCL"""
+
+        backend = "nccl2"
+        test_a_replica_group = test_lost_as_it_takes_the_state = test_what_cannot_change = None
+        test_lost_as_it_receives = test_lost_as_it_receives_within = test_lost_as_it_connects = None
 
 
 class Sampler(unittest.TestCase):

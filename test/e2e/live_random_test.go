@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,7 +43,7 @@ var liveBackends = []string{"c10d, muster store", "etcd", "quorum"}
 // eachSequence plays sequences on each of some backends, some at once.
 func eachSequence(t *testing.T, n int, backends []string, play func(t *testing.T, c *hostsBackend, random *rand.Rand)) {
 	t.Parallel()
-	room := make(chan struct{}, 4)
+	room := make(chan struct{}, 2*runtime.NumCPU())
 	var all sync.WaitGroup
 	from, to := sequences(n)
 	for seed := from; seed < to; seed++ {
