@@ -9,7 +9,6 @@ steps have equal sums on all ranks; each epoch has every sample once.
 
 import argparse
 import json
-import os
 import time
 
 import torch
@@ -26,23 +25,18 @@ def main():
     parser.add_argument("--batch", type=int, default=48, help="of all ranks together, or of each with --keep local")
     parser.add_argument("--keep", choices=("global", "local"), default="global")
     parser.add_argument("--width", type=int, default=32)
-    parser.add_argument("--backend", default="gloo", help="nccl2 for GPUs")
     parser.add_argument("--pause", type=float, default=0.0, metavar="SECONDS", help="work that each step pretends to do")
     options = parser.parse_args()
 
     torch.manual_seed(17)
     torch.set_num_threads(1)
-    device = torch.device("cpu")
-    if options.backend != "gloo":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
-    x = torch.rand(options.samples, 8).to(device)
+    x = torch.rand(options.samples, 8)
     y = x.sum(1, keepdim=True)
-    model = nn.Sequential(nn.Linear(8, options.width), nn.Tanh(), nn.Linear(options.width, 1)).to(device)
+    model = nn.Sequential(nn.Linear(8, options.width), nn.Tanh(), nn.Linear(options.width, 1))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     sampler = muster.live.Sampler(options.samples, options.batch, seed=17, keep=options.keep)
 
-    run = muster.live.join(options.backend, state=[model, optimizer, sampler])
+    run = muster.live.join("gloo", state=[model, optimizer, sampler])
     ddp = run.ddp(model)
     while run.before(options.steps):
         with run:

@@ -235,9 +235,9 @@ def doors(before: dict[int, int]) -> list[Door]:
     return found
 
 
-def shut(inode: int, descriptor: int, how: int, but: Container[int] = (), listeners: bool = False) -> None:
+def shut(inode: int, descriptor: int, how: int, but: Container[int] = ()) -> None:
     """Ends a network connection, as if its host were gone, unless its local port is one
-    of some; listeners: what listens for one, too. What waits for it, in any thread, fails at once."""
+    of some. What waits for it, in any thread, fails at once."""
     try:
         own = os.dup(descriptor)
     except OSError:
@@ -246,8 +246,8 @@ def shut(inode: int, descriptor: int, how: int, but: Container[int] = (), listen
         if os.fstat(own).st_ino == inode:  # and the number does not belong to something else by now
             with socket.socket(fileno=os.dup(own)) as sock:
                 # gloo ends the process if one on which it listens fails.
-                if (sock.family != socket.AF_UNIX and sock.getsockname()[1] not in but
-                        and (listeners or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))):
+                if (sock.family != socket.AF_UNIX and not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                        and sock.getsockname()[1] not in but):
                     sock.shutdown(how)
     except OSError:
         pass  # its peer was faster

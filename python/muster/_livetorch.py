@@ -86,7 +86,7 @@ def give_up(hopeless: Callable[[], bool]) -> None:
                     raise RuntimeError("/gloo/ waits for a rank that is lost") from None
 
     def meet(self: Any, *args: Any, **options: Any) -> Any:
-        return self.allreduce([torch.zeros(1)]) if _gloo(self) else barrier(self, *args, **options)
+        return self.allreduce([torch.zeros(1)]) if str(dist.get_backend(self)) == "gloo" else barrier(self, *args, **options)
 
     patient._muster_live = True  # type: ignore[attr-defined]
     c10d.Work.wait, c10d.ProcessGroup.barrier = patient, meet
@@ -225,60 +225,42 @@ def send_state(state: list[Any], step: int, group: Any, rank: int, mesh: Any = N
     _broadcast([t.detach().contiguous() for t in pickler.tensors], group, rank)
 
 
-def receive_state(group: Any, source: int, settle: Callable[[], None], mesh: Any = None
-                  ) -> tuple[list[dict[str, Any]], int]:
+def receive_state(group: Any, source: int, mesh: Any = None) -> tuple[list[dict[str, Any]], int]:
     """Returns the state dicts and the step of the source. Nothing has changed here
-    until the caller loads them, so the source may be lost at any time: settle raises
-    an error if what has come may not be used."""
-    data, shapes, step = _broadcast_head(None, group, source, settle)
+    until the caller loads them, so the source may be lost at any time."""
+    data, shapes, step = _broadcast_head(None, group, source)
     tensors = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype, device in shapes]
     _broadcast(tensors, group, source)
-    settle()
     return _Unpickler(data, tensors, mesh).load(), step
 
 
-def _gloo(group: Any) -> bool:
-    return str(dist.get_backend(group)) == "gloo"
-
-
-def _carrier(group: Any) -> Any:
-    """The device of what a group's messages are made of."""
-    return torch.device("cpu") if _gloo(group) else torch.accelerator.current_accelerator()
-
-
-def _broadcast_head(head: Any, group: Any, source: int, settle: Callable[[], None] = lambda: None) -> Any:
+def _broadcast_head(head: Any, group: Any, source: int) -> Any:
     """Returns the source's."""
-    device = _carrier(group)
-    data = torch.frombuffer(bytearray(pickle.dumps(head)), dtype=torch.uint8).to(device)
-    size = torch.tensor([data.numel()], device=device)
+    data = torch.frombuffer(bytearray(pickle.dumps(head)), dtype=torch.uint8)
+    size = torch.tensor([data.numel()])
     _spread(size, group, source)
-    if dist.get_rank(group) == source:
-        _spread(data, group, source)
-        return head
-    settle()
-    data = torch.empty(size.item(), dtype=torch.uint8, device=device)
+    if dist.get_rank(group) != source:
+        data = torch.empty(size.item(), dtype=torch.uint8)
     _spread(data, group, source)
-    settle()
-    return pickle.loads(data.cpu().numpy().tobytes())
+    return pickle.loads(data.numpy().tobytes())
 
 
 def _broadcast(tensors: list[Any], group: Any, source: int) -> None:
     # As bytes, so that those of all types share a few large messages, and types
     # that a backend does not know pass, too.
     flat = [t.reshape(-1).view(torch.uint8) for t in tensors if t.numel()]
-    device = _carrier(group)
     while flat:
         bucket = [flat.pop(0)]
         room = _BUCKET - bucket[0].numel()
         while flat and flat[0].numel() <= room:
             room -= flat[0].numel()
             bucket.append(flat.pop(0))
-        if len(bucket) == 1 and bucket[0].device.type == device.type:
+        if len(bucket) == 1 and not bucket[0].is_cuda:
             _spread(bucket[0], group, source)
             continue
         sizes = [t.numel() for t in bucket]
         own = dist.get_rank(group) == source
-        whole = torch.cat([t.to(device) for t in bucket]) if own else torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+        whole = torch.cat([t.cpu() for t in bucket]) if own else torch.empty(sum(sizes), dtype=torch.uint8)
         _spread(whole, group, source)
         if not own:
             for t, part in zip(bucket, whole.split(sizes)):
@@ -289,13 +271,10 @@ _answer: Any = None  # under way to the rank that the last tensor came from
 
 
 def _spread(tensor: Any, group: Any, source: int) -> None:
-    """Broadcasts, over gloo in a tree of messages. A broadcast of gloo's would not do: whoever
+    """Broadcasts over gloo, in a tree of messages. A broadcast of gloo's would not do: whoever
     sends and waits for nothing but that does not notice when the receiver is lost. So each
     receiver answers."""
     global _answer
-    if not _gloo(group):
-        dist.broadcast(tensor, group=group, group_src=source)
-        return
     size = dist.get_world_size(group)
     place = (dist.get_rank(group) - source) % size
     bit = 1
@@ -314,27 +293,6 @@ def _spread(tensor: Any, group: Any, source: int) -> None:
     for rank in below:
         dist.recv(torch.empty(1, dtype=torch.uint8), group=group, group_src=rank)
     del sending  # which has arrived
-
-
-def wait_for_device() -> None:
-    torch.accelerator.current_stream().synchronize()
-
-
-def has_failed() -> bool:
-    """Whether a collective has, of a backend whose collectives are the device's."""
-    backend = dist.group.WORLD._get_backend(torch.accelerator.current_accelerator())
-    return bool(backend.get_error() != import_module("torch._C._distributed_c10d").ErrorType.SUCCESS)
-
-
-def unfit(state: list[Any]) -> str:
-    """Why the members cannot change with such a backend and this state."""
-    try:
-        has_failed()
-    except (RuntimeError, TypeError):
-        return f"the backend {dist.get_backend()} does not tell whether a collective has failed"
-    if any(isinstance(one, torch.amp.GradScaler) for one in state):
-        return f"with {dist.get_backend()}, a GradScaler would learn from gradients of a collective that was ended"
-    return ""
 
 
 class Rewind:

@@ -79,7 +79,7 @@ def join(
     dist: Any = import_module("torch.distributed")
     if timeout is not None:
         options["timeout"] = timeout
-    why = _cannot(dist, backend, replica_size)
+    why = _cannot(dist, backend)
     if not why:
         run = _Live(dist, state, on_change, step, replica_size)
         why = run._init(backend, options)
@@ -91,15 +91,13 @@ def join(
     return Run(dist, state, step, replica_size)
 
 
-def _cannot(dist: Any, backend: str | None, replica_size: int) -> str:
+def _cannot(dist: Any, backend: str | None) -> str:
     if not os.environ.get(ENV_SOCKET):
         return "this process is no worker of muster run --live"
     if "enable_reconfigure" not in inspect.signature(dist.init_process_group).parameters:
         return f"PyTorch {import_module('torch').__version__} cannot change the members of a process group"
-    if not backend or ":" in backend:
-        return "live changes need the name of one backend"
-    if replica_size > 1 and backend != "gloo":
-        return f"replica groups can change with gloo only, not with {backend}"
+    if backend != "gloo":  # docs/live.md says why
+        return f"live changes work with gloo only, not with {backend or 'the default backend'}"
     return ""
 
 
@@ -213,19 +211,7 @@ class _Live(Run):
             if isinstance(one, optimizer):
                 one.register_step_pre_hook(self._mark_updated)
 
-    def _settle(self) -> None:
-        """Waits for the device, where collectives are its own, and raises an error if one was ended: what
-        it has left is not to be used."""
-        if self._gloo:
-            return
-        self._torch.wait_for_device()
-        with self._link.guard():  # which is held while they are ended
-            self._link.check()
-        if self._torch.has_failed():
-            raise self._dist.DistError("a collective was ended")
-
     def _mark_updated(self, *_: Any) -> None:
-        self._settle()
         # The ranks with one shard must not step while those with another cannot: then no
         # whole state would be left.
         if self._size > 1 and not self._updated:
@@ -267,21 +253,12 @@ class _Live(Run):
         if not dist._supports_reconfigure():
             dist.destroy_process_group()
             return f"the backend {backend} cannot change its members"
-        self._gloo = dist.get_backend() == "gloo"
-        if not self._gloo:
-            why: str = self._torch.unfit(self.state)
-            if why:
-                dist.destroy_process_group()
-                return why
-            # Or the first loss waits until the flight recorder has written what led to it, which takes seconds.
-            os.environ.setdefault("TORCH_FR_DUMP_ON_TIMEOUT", "0")
-        self._doors = _livelink.doors(before) if self._gloo else []
+        self._doors = _livelink.doors(before)
         if self._size > 1:
             self._groups = self._torch.Groups(store, options.get("timeout"))
         self._link = _livelink.Link(
             os.environ[ENV_SOCKET], os.environ["MUSTER_LIVE_ID"], lambda: self._step, self._abort, self._size)
-        if self._gloo:
-            self._torch.give_up(self._hopeless)
+        self._torch.give_up(self._hopeless)
         limit: Any = options.get("timeout") or dist.default_pg_timeout
         self._change(limit=limit.total_seconds())
         self._open = False
@@ -329,13 +306,6 @@ class _Live(Run):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
-        if error is None and not self._updated:
-            try:
-                self._settle()
-            except RuntimeError as e:
-                if not self.__exit__(type(e), e, e.__traceback__):
-                    raise
-                return True
         if error is None:
             self._complete()
             self._rewind.passed()
@@ -368,9 +338,7 @@ class _Live(Run):
         urgent change ends may have any text."""
         if self._link.over or not isinstance(error, RuntimeError):
             return False
-        if self._link.urgent or isinstance(error, self._dist.DistError):
-            return True
-        return "/gloo/" in str(error) if self._gloo else self._torch.has_failed()
+        return self._link.urgent or isinstance(error, self._dist.DistError) or "/gloo/" in str(error)
 
     def _pause(self, error: BaseException | None = None) -> None:
         """Lets the members change, and returns when this rank may go on."""
@@ -402,7 +370,7 @@ class _Live(Run):
             own = self._dist._get_reconfigure_handle()
             # Two new processes may have been told the same rank; gloo takes the rest of
             # a handle for an address, which it does not use.
-            handle = f"{own}#{link.ident}" if self._gloo else own
+            handle = f"{own}#{link.ident}"
             members = link.rest(handle, self._step if self._torn is None else -1, limit, self._next)
             try:
                 self._become(members, own)
@@ -445,8 +413,7 @@ class _Live(Run):
         with self._link.guard():
             self._own = {inode: fd for inode, fd in after.items() if inode not in before}
             self._link.check()
-        if self._gloo:  # content with a peer that it has connected to and that may not get further
-            dist.barrier()
+        dist.barrier()  # gloo is content with a peer that it has connected to and that may not get further
         self.rank, self.world = rank, members["world"]
         if self._next and members["steps"][rank] == self._step:
             self._next = False
@@ -478,7 +445,7 @@ class _Live(Run):
         if self.rank == ranks[first]:
             self._torch.send_state(self.state, self._step, group, first, self.mesh)
             return
-        dicts, step = self._torch.receive_state(group, first, self._settle, self.mesh)
+        dicts, step = self._torch.receive_state(group, first, self.mesh)
         if self.rank not in joined and step == steps[self.rank]:
             return
         for one, found in zip(self.state, dicts):
@@ -492,9 +459,6 @@ class _Live(Run):
         never return, so those that are due get the time to begin before."""
         if self._making is not None:
             threading.Thread(target=self._break_off, args=[self._making], name="muster.live", daemon=True).start()
-            return
-        if not self._gloo:
-            self._dist.group.WORLD.abort()
             return
         time.sleep(_GRACE)
         for inode, descriptor in _livelink.sockets().items():
@@ -526,8 +490,7 @@ class _Live(Run):
 
     def _break_off(self, making: object) -> None:
         """Ends an attempt to make the group. gloo waits five times as long as it is told to for
-        a peer: it has connected to it, tries to anew where that fails, or waits to hear from it.
-        NCCL waits for good."""
+        a peer: it has connected to it, tries to anew where that fails, or waits to hear from it."""
         while True:
             doors = sum(list(self._groups.doors.values()), self._doors) if self._groups is not None else self._doors
             ports = [door.port for door in doors]
@@ -536,7 +499,7 @@ class _Live(Run):
                     return
                 for inode, descriptor in _livelink.sockets().items():
                     if inode not in self._before:
-                        _livelink.shut(inode, descriptor, socket.SHUT_RDWR, ports, listeners=not self._gloo)
+                        _livelink.shut(inode, descriptor, socket.SHUT_RDWR, ports)
             for door in doors:
                 door.knock()
             time.sleep(_GRACE)

@@ -84,9 +84,7 @@ def work(environ, lines, errors, steps, batch, keep):
     x = torch.rand(96, 8, generator=generator)
     y = x.sum(1, keepdim=True)
     model = nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 1)).double()
-    backend = os.environ.get("LIVE_BACKEND", "gloo")
-    device = "cpu" if backend == "gloo" else "cuda"
-    x, y, model = x.double().to(device), y.double().to(device), model.to(device)
+    x, y = x.double(), y.double()
     sampler = muster.live.Sampler(len(x), batch, seed=17, keep=keep)
     limit = float(os.environ.get("LIVE_TIMEOUT", "60"))
     more = [Ballast(int(os.environ["LIVE_BALLAST"]))] if "LIVE_BALLAST" in os.environ else []
@@ -100,7 +98,7 @@ def work(environ, lines, errors, steps, batch, keep):
                 fully_shard(layer, mesh=run.mesh)
         return [model, torch.optim.Adam(model.parameters(), lr=1e-2), sampler, *more]
 
-    run = muster.live.join(backend, state=state, replica_size=size, timeout=datetime.timedelta(seconds=limit),
+    run = muster.live.join("gloo", state=state, replica_size=size, timeout=datetime.timedelta(seconds=limit),
                            on_change=lambda run: say(changed=run.step, world=run.world))
     optimizer = run.state[1]
     model.eval()  # samples do not depend on how they are shared
