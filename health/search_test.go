@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -145,18 +144,7 @@ func TestSearchAfterHole(t *testing.T) {
 // TestSearchDistrustsOthers: what another host has found is cleaned, and lines of ranks that it
 // does not have are left out.
 func TestSearchDistrustsOthers(t *testing.T) {
-	members, _ := job(t, 2)
 	state := health.State{Version: health.StateVersion, Host: health.Host{Name: "n1", GroupRank: 1}, Workers: []health.Worker{{Rank: 2}, {Rank: 3}}}
-	var found atomic.Value
-	_, base := serve(t, members[0].fake, func(c *health.Config) {
-		c.Call = answering(func(r *http.Request) string {
-			if r.URL.Path == "/v1/logs" {
-				return found.Load().(string)
-			}
-			body, _ := json.Marshal(&state)
-			return string(body)
-		})
-	})
 	const left = "[0]: line of rank 0\n"
 	for name, tt := range map[string]struct{ says, want string }{
 		"controls":   {"[3]: \x1b[31mline\x1b]0;title\a of\u009b2J \u202erank 3\u2028\x00\n", "[3]: line of2J rank 3\n"},
@@ -165,7 +153,16 @@ func TestSearchDistrustsOthers(t *testing.T) {
 			"[3]: line\n# [3]: searched 1 B of 2 B\n# the host with group rank 1 sent 5 lines that no rank of it has written; left out\n"},
 		"too many": {strings.Repeat("[3]: line\n", 60_000), "# the host with group rank 1 was not searched: its answer is too large: it has 586 KiB\n"},
 	} {
-		found.Store(tt.says)
+		members, _ := job(t, 2) // others each time: after a search that took long, they would rest
+		_, base := serve(t, members[0].fake, func(c *health.Config) {
+			c.Call = answering(func(r *http.Request) string {
+				if r.URL.Path == "/v1/logs" {
+					return tt.says
+				}
+				body, _ := json.Marshal(&state)
+				return string(body)
+			})
+		})
 		if code, got := fetch(t, base+"/v1/logs?contains=line+of+rank+0&n="+url.QueryEscape(name)); code != 200 || got != left+tt.want {
 			t.Errorf("%s: %d, -want +got\n%s", name, code, cmp.Diff(left+tt.want, got))
 		}
@@ -246,8 +243,6 @@ func TestSearchRests(t *testing.T) {
 
 // TestSearchAllHosts: a search is one of all hosts, and says which were not searched.
 func TestSearchAllHosts(t *testing.T) {
-	members, call := job(t, 4)
-	_, base := serve(t, members[1].fake, func(c *health.Config) { c.Call = call })
 	for _, tt := range []struct{ query, want string }{
 		{"contains=line+of", "[0]: line of rank 0\n[1]: line of rank 1\n[2]: line of rank 2\n[3]: line of rank 3\n" +
 			"# the host with group rank 2 was not searched: group rank 2 is an agent of torchrun, which takes no calls\n[6]: line of rank 6\n[7]: line of rank 7\n"},
@@ -255,6 +250,9 @@ func TestSearchAllHosts(t *testing.T) {
 		{"contains=line+of&scope=host", "[2]: line of rank 2\n[3]: line of rank 3\n"},
 		{"contains=" + url.QueryEscape("rank 7"), "# the host with group rank 2 was not searched: group rank 2 is an agent of torchrun, which takes no calls\n[7]: line of rank 7\n"},
 	} {
+		// Other ones each time: after a search that took long, they would rest.
+		members, call := job(t, 4)
+		_, base := serve(t, members[1].fake, func(c *health.Config) { c.Call = call })
 		if code, got := fetch(t, base+"/v1/logs?"+tt.query); code != 200 || got != tt.want {
 			t.Errorf("%s: %d\n%s", tt.query, code, cmp.Diff(tt.want, got))
 		}
