@@ -221,13 +221,19 @@ func TestSilentHost(t *testing.T) {
 func TestSilentSinceTheLastLook(t *testing.T) {
 	members, call := job(t, 2)
 	var silent atomic.Bool
+	var asking atomic.Int32
 	goOn := make(chan bool)
 	s, url := serve(t, members[0].fake, func(c *health.Config) {
 		c.Call = func(ctx context.Context, rank int) (net.Conn, error) {
 			if silent.Load() {
 				<-goOn
 			}
-			return call(ctx, rank)
+			conn, err := call(ctx, rank)
+			if err == nil {
+				asking.Add(1)
+				conn = &closing{Conn: conn, closed: sync.OnceFunc(func() { asking.Add(-1) })}
+			}
+			return conn, err
 		}
 	})
 	t.Cleanup(func() { close(goOn) })
@@ -240,7 +246,7 @@ func TestSilentSinceTheLastLook(t *testing.T) {
 			t.Fatal(err)
 		}
 		switch host := state.Hosts[1]; {
-		case !silent.Load() && host.State == "HEALTHY" && len(state.Workers) == 4:
+		case !silent.Load() && host.State == "HEALTHY" && len(state.Workers) == 4 && asking.Load() == 0:
 			silent.Store(true)
 		case silent.Load():
 			if host.State != "UNKNOWN" || host.Problem != "no answer yet" || state.Workers[3].State != "UNKNOWN" || state.Workers[0].State != "HEALTHY" {
@@ -251,6 +257,17 @@ func TestSilentSinceTheLastLook(t *testing.T) {
 			t.Fatalf("no answer of %+v", host)
 		}
 	}
+}
+
+// A closing says when it is closed.
+type closing struct {
+	net.Conn
+	closed func()
+}
+
+func (c *closing) Close() error {
+	defer c.closed()
+	return c.Conn.Close()
 }
 
 // A host that hangs hides no other one, not even from the first look.
