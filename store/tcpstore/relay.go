@@ -72,6 +72,10 @@ const (
 	redialFirst = 10 * time.Millisecond
 	redialMost  = time.Second
 	retireTime  = time.Second
+
+	// lostTime is for how long a store cannot be reached before that is said: at the end of a job, one
+	// agent ends before the other.
+	lostTime = time.Second
 )
 
 // Follow makes a server with ServerConfig.Relay serve the data of a Shared from now on. What
@@ -109,6 +113,7 @@ func (s *Server) keep(ctx context.Context, dial func(ctx context.Context) (net.C
 		default:
 		}
 	}
+	lost := time.Now()
 	for pause := redialFirst; ; pause = min(2*pause, redialMost) {
 		nc, err := dial(ctx)
 		if err == nil {
@@ -117,15 +122,19 @@ func (s *Server) keep(ctx context.Context, dial func(ctx context.Context) (net.C
 			l.follow(ctx)
 			tried(nil)
 			err = l.run(ctx)
+			lost = time.Now()
 		}
 		tried(err)
 		if ctx.Err() != nil || errors.Is(err, store.ErrClosed) {
 			return
 		}
-		s.log.Warn("tcpstore: the store of the workers cannot be reached; trying again", "error", err)
 		select {
 		case <-ctx.Done():
+			return
 		case <-time.After(pause):
+		}
+		if time.Since(lost) >= lostTime {
+			s.log.Warn("tcpstore: the store of the workers cannot be reached; trying again", "error", err)
 		}
 	}
 }
