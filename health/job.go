@@ -190,8 +190,19 @@ func (s *Server) whatOthersSay(ctx context.Context) *others {
 	if time.Since(at) > s.old {
 		o, at = s.others.get(ctx, firstWait)
 	}
-	if early := s.early.Load(); time.Since(at) > s.old && early != nil && early.began.After(at) {
+	if time.Since(at) <= s.old {
+		return o
+	}
+	if early := s.early.Load(); early != nil && early.began.After(at) {
 		return early
+	}
+	if o == nil {
+		return nil
+	}
+	o = o.clone() // they are asked late, as on a busy machine
+	for rank, h := range o.heard {
+		h.problem = errNotYet
+		o.heard[rank] = h
 	}
 	return o
 }

@@ -220,35 +220,47 @@ func TestSilentHost(t *testing.T) {
 // Whoever looks after a while does not get what a host that hangs said then.
 func TestSilentSinceTheLastLook(t *testing.T) {
 	members, call := job(t, 2)
-	var silent atomic.Bool
-	var asking atomic.Int32
+	var mu sync.Mutex // guards silent and asking
+	silent, asking := false, 0
 	goOn := make(chan bool)
 	s, url := serve(t, members[0].fake, func(c *health.Config) {
 		c.Call = func(ctx context.Context, rank int) (net.Conn, error) {
-			if silent.Load() {
+			mu.Lock()
+			if silent {
+				mu.Unlock()
 				<-goOn
+				return nil, errors.New("the test has ended")
 			}
+			asking++
+			mu.Unlock()
+			closed := sync.OnceFunc(func() {
+				mu.Lock()
+				defer mu.Unlock()
+				asking--
+			})
 			conn, err := call(ctx, rank)
-			if err == nil {
-				asking.Add(1)
-				conn = &closing{Conn: conn, closed: sync.OnceFunc(func() { asking.Add(-1) })}
+			if err != nil {
+				closed()
+				return nil, err
 			}
-			return conn, err
+			return &closing{Conn: conn, closed: closed}, nil
 		}
 	})
 	t.Cleanup(func() { close(goOn) })
 	s.SetPatience(10 * time.Millisecond)
-	s.SetOld(0)
-	for deadline := time.Now().Add(testproc.Patience); ; time.Sleep(time.Second) { // what is made of answers is kept as long
+	s.SetOld(time.Second)
+	for deadline := time.Now().Add(testproc.Patience); ; time.Sleep(3 * time.Second) { // what is made of answers is kept for one
 		_, body := fetch(t, url+"/v1/state")
 		state, err := health.ParseState([]byte(body), true)
 		if err != nil {
 			t.Fatal(err)
 		}
+		mu.Lock()
+		was := silent
+		silent = silent || state.Hosts[1].State == "HEALTHY" && len(state.Workers) == 4 && asking == 0
+		mu.Unlock()
 		switch host := state.Hosts[1]; {
-		case !silent.Load() && host.State == "HEALTHY" && len(state.Workers) == 4 && asking.Load() == 0:
-			silent.Store(true)
-		case silent.Load():
+		case was:
 			if host.State != "UNKNOWN" || host.Problem != "no answer yet" || state.Workers[3].State != "UNKNOWN" || state.Workers[0].State != "HEALTHY" {
 				t.Errorf("the host that hangs: %+v, its worker: %+v", host, state.Workers[3])
 			}
