@@ -116,7 +116,7 @@ const blameTime = 2 * time.Second
 // are none.
 func (a *Agent) confess(at *attempt, group Group) (blamed bool) {
 	e := at.lastEvidence()
-	for i := range group.PIDs() {
+	for i := range a.working(group) {
 		if slices.Contains(e.odd(), at.rank(i)) && !a.cfg.HangNotify {
 			at.accuse(i, failure.HangPrefix+"it differs from the ranks that wait"+foundOn(e.report.Reason))
 			blamed = true
@@ -144,7 +144,7 @@ func (a *Agent) yield(ctx context.Context, at *attempt, group Group) bool {
 		return false
 	}
 	odd := e.odd()
-	for i := range group.PIDs() {
+	for i := range a.working(group) {
 		odd = slices.DeleteFunc(odd, func(rank int) bool { return rank == at.rank(i) })
 	}
 	if at.alone() || len(odd) == 0 || len(odd) < len(e.odd()) {

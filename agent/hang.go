@@ -111,9 +111,17 @@ func (w *watched) busy(timeout time.Duration) (ranks []int) {
 	return ranks
 }
 
+// working are the processes of the workers that the job waits for, by local rank.
+func (a *Agent) working(group Group) map[int]int {
+	if a.live == nil {
+		return group.PIDs()
+	}
+	return a.live.working(group.PIDs())
+}
+
 // vitals looks at the workers, by local rank; nil if that is not possible.
 func (a *Agent) vitals(at *attempt) map[int]vital {
-	pids := at.group.PIDs()
+	pids := a.working(at.group)
 	uses, err := procfs.Uses(slices.Collect(maps.Values(pids)))
 	if err != nil {
 		return nil
@@ -134,11 +142,11 @@ func (a *Agent) hung(at *attempt, idle time.Duration, busy []int) {
 	a.log.Error("the workers hang: "+what, "run_id", a.cfg.Rendezvous.RunID(), "kill", !a.cfg.HangNotify)
 	a.emitElsewhere(Suspected{"the workers hang", what})
 	since := time.Now().Add(-min(idle, a.cfg.AutopsyTimeout)) // before that, they did something else
-	a.autopsyOfJob(context.WithoutCancel(at.life), at, since, "hang: "+what, at.group.PIDs(), !a.cfg.HangNotify)
+	a.autopsyOfJob(context.WithoutCancel(at.life), at, since, "hang: "+what, a.working(at.group), !a.cfg.HangNotify)
 	if a.cfg.HangNotify || a.yield(at.life, at, at.group) || !at.alone() && a.confess(at, at.group) {
 		return
 	}
-	for i := range at.group.PIDs() {
+	for i := range a.working(at.group) {
 		at.accuse(i, failure.HangPrefix+what)
 	}
 	at.group.Kill()

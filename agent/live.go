@@ -82,14 +82,11 @@ func (a *Agent) lively(at *attempt) bool {
 
 // aside handles news that concern a live group and do not end the attempt.
 func (a *Agent) aside(at *attempt, n *news) bool {
-	if a.live != nil && (at.phase == running || at.phase == finished) && at.formed.Load() != nil && a.live.isOver() && a.afterEnd(at, n) {
+	if a.live != nil && (at.phase == running || at.phase == finished) && a.live.isOver() && a.afterEnd(at, n) {
 		return true
 	}
 	switch {
 	case a.live == nil || at.phase != running || at.formed.Load() == nil:
-	case a.live.isOver() && n.ev == evFailing && !a.live.isMember(n.exit.LocalRank):
-		at.pardon(n.exit)
-		return true
 	case n.ev == evFailing && n.waited == 0 && a.policy != nil && a.cfg.Policy.Unsettled(a.failureOf(at, a.explainExit(at, n.exit, nil, nil))):
 		a.announceLater(at, *n)
 		return true
@@ -125,10 +122,13 @@ func (a *Agent) aside(at *attempt, n *news) bool {
 	return false
 }
 
-// afterEnd handles news of hosts once the training has ended: none is needed any more, and nothing
-// begins again.
+// afterEnd handles news once the training has ended: no host is needed any more, nor a worker that
+// has not taken part, and nothing begins again.
 func (a *Agent) afterEnd(at *attempt, n *news) bool {
 	switch {
+	case n.ev == evFailing && at.phase == running && !a.live.isMember(n.exit.LocalRank):
+		at.pardon(n.exit)
+		return true
 	case n.ev == evLiveChange, n.ev == evNodesWaiting && n.change.Kind == rendezvous.NodesWaiting:
 		return true
 	case n.ev == evNodeGone && n.change.Rank >= 0:
@@ -169,25 +169,38 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 	at.mu.Lock()
 	lost := maps.Clone(at.forgiven)
 	at.mu.Unlock()
+	drain := func() { // those that have failed as well
+		for {
+			select {
+			case x := <-at.group.Failed():
+				lost[x.LocalRank] = x
+				losses = append(losses, a.explainExit(at, x, nil, nil))
+				a.live.ended(x.LocalRank)
+			default:
+				return
+			}
+		}
+	}
+	closeGroup := func() {
+		at.wg.Go(func() { at.group.Close(syscall.SIGTERM, a.cfg.ShutdownTimeout) })
+	}
 	m := &liveMessage{Type: "change", Urgent: true}
 	switch {
 	case n.ev == evFailing || n.ev == evFailed || n.ev == evLostPeers:
+		failures, left := at.failures, 0 // of a group that has ended
 		if n.ev == evFailing {
 			lost[n.exit.LocalRank] = n.exit
 			a.live.ended(n.exit.LocalRank)
-		}
-		left := 0 // of a group that has ended
-		if n.ev == evFailing {
-			left = len(a.live.left())
-		}
-		failures := at.failures
-		if n.ev == evFailing {
 			failures = []*failure.ProcessFailure{a.explainExit(at, n.exit, nil, nil)}
 		}
 		losses = append(losses, failures...)
+		if n.ev == evFailing {
+			drain()
+			left = len(a.live.left())
+		}
 		if !formed || over || left == 0 && (at.alone() || a.restartsLeft() <= 0) || a.startAll(at, failures) {
 			if n.ev == evFailing {
-				at.wg.Go(func() { at.group.Close(syscall.SIGTERM, a.cfg.ShutdownTimeout) })
+				closeGroup()
 			}
 			return false, nil
 		}
@@ -231,15 +244,11 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 	default:
 		return false, nil
 	}
-	for taken := true; taken; {
-		select {
-		case x := <-at.group.Failed():
-			lost[x.LocalRank] = x
-			losses = append(losses, a.explainExit(at, x, nil, nil))
-			a.live.ended(x.LocalRank)
-		default:
-			taken = false
-		}
+	drain()
+	if n.ev == evFailing && at.alone() && len(a.live.left()) == 0 {
+		n.record = nil
+		closeGroup()
+		return false, nil
 	}
 	if formed {
 		paid = paid || n.record != nil && n.record.Rank >= 0 && n.record.Restarts > counted
@@ -360,6 +369,8 @@ func (a *Agent) adopt(at *attempt) {
 			k.restarts++
 			a.restarts = max(a.restarts, k.restarts)
 			a.replace(at, i)
+		} else {
+			a.live.forget(i)
 		}
 	}
 	a.published.ran(at)
@@ -377,14 +388,27 @@ func (a *Agent) replace(at *attempt, localRank int) bool {
 		err = group.Replace(localRank, a.cfg.Spec.Args(localRank, at.ranks.Base+localRank), env)
 	}
 	if err != nil {
-		a.live.ended(localRank)
+		a.live.forget(localRank)
 		a.log.Warn("live: cannot start a worker in place of one that failed", "local_rank", localRank, "error", err)
 		return false
 	}
 	at.mu.Lock()
 	delete(at.forgiven, localRank)
 	at.mu.Unlock()
+	if a.live.isOver() { // awaitEnd may not have seen this worker
+		at.pardon(process.Exit{LocalRank: localRank, StoppedBy: syscall.SIGKILL})
+		at.kill(localRank)
+	}
 	return true
+}
+
+// kill kills one worker.
+func (at *attempt) kill(localRank int) {
+	if group, ok := at.group.(interface {
+		Signal(localRank int, sig syscall.Signal) bool
+	}); ok {
+		group.Signal(localRank, syscall.SIGKILL)
+	}
 }
 
 // fewerHosts is why the members change where hosts leave because a user wants it.
@@ -485,9 +509,6 @@ func (a *Agent) awaitEnd(at *attempt, end context.CancelCauseFunc) {
 		}
 	}
 	w.send(w.members(), func(int) *liveMessage { return &liveMessage{Type: "over"} })
-	group, ok := at.group.(interface {
-		Signal(localRank int, sig syscall.Signal) bool
-	})
 	starting := w.each(func(x *liveWorker) bool { return !x.Gone && x.Ready == nil })
 	for i := range w.each(func(x *liveWorker) bool { return !x.Member && !x.Gone }) {
 		it := "waits for others"
@@ -496,9 +517,7 @@ func (a *Agent) awaitEnd(at *attempt, end context.CancelCauseFunc) {
 		}
 		a.log.Warn("live: the training has ended without a worker; it is stopped", "local_rank", i, "it", it)
 		at.pardon(process.Exit{LocalRank: i, StoppedBy: syscall.SIGKILL})
-		if ok {
-			group.Signal(i, syscall.SIGKILL)
-		}
+		at.kill(i)
 	}
 }
 
@@ -663,11 +682,7 @@ func (a *Agent) killLate(ctx context.Context, at *attempt, of map[int]*liveWorke
 		a.log.Warn("live: a worker is killed, since the others wait for it", "local_rank", i, "it", what, "timeout", a.liveTimeout())
 		at.accuse(i, "live change: it "+why)
 		x.Gone = true
-		if one, ok := at.group.(interface {
-			Signal(localRank int, sig syscall.Signal) bool
-		}); ok {
-			at.wg.Go(func() { one.Signal(i, syscall.SIGKILL) })
-		}
+		at.wg.Go(func() { at.kill(i) })
 	}
 }
 
@@ -761,13 +776,13 @@ func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, c
 		return errNewer
 	}
 	ranks, lost := w.host.Place(plan, at.round.Rank)
-	w.mu.Unlock()
-	if lost >= 0 {
-		return a.changeAgain(ctx, at, fmt.Sprintf("the worker with local rank %d on %s ended as it was to join", lost, a.cfg.Host))
-	}
 	to := map[int]*liveWorker{}
 	for local := range ranks {
 		to[local] = w.workers[local]
+	}
+	w.mu.Unlock()
+	if lost >= 0 {
+		return a.changeAgain(ctx, at, fmt.Sprintf("the worker with local rank %d on %s ended as it was to join", lost, a.cfg.Host))
 	}
 	at.formed.Store(&membership{ranks: ranks, leader: plan.Leader() == at.round.Rank, lacks: plan.Lacks, locals: plan.Locals})
 	a.published.part(at, ranks)
@@ -844,7 +859,7 @@ type membership struct {
 
 // has says whether a node may have members.
 func (m *membership) has(node int) bool {
-	return node < 0 || node >= len(m.locals) || len(m.locals[node]) > 0
+	return m == nil || node < 0 || node >= len(m.locals) || len(m.locals[node]) > 0
 }
 
 // watchLive waits for a reason for the next change, and sends it.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -314,6 +315,27 @@ func (w *liveWorkers) ended(localRank int) {
 		x.Gone = true
 		w.tell()
 	}
+}
+
+// forget says that nobody takes the place of a worker that has ended.
+func (w *liveWorkers) forget(localRank int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.workers, localRank)
+	delete(w.host, localRank)
+	w.tell()
+}
+
+// working leaves out of processes, by local rank, those that have ended, and those that are no
+// members and wait until they are.
+func (w *liveWorkers) working(pids map[int]int) map[int]int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(pids, func(i, _ int) bool {
+		x := w.workers[i]
+		return x == nil || x.Gone || x.Ready != nil && !x.Member
+	})
+	return pids
 }
 
 // lastChange is the last change of this host's members.

@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"syscall"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/muster-run/muster/internal/live"
 	"github.com/muster-run/muster/logs"
+	"github.com/muster-run/muster/process"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/store"
 )
@@ -20,9 +22,21 @@ type liveGroup struct {
 	Group
 	killed    chan struct{}
 	signalled chan int
+	failed    chan process.Exit
+	closed    chan struct{}
 }
 
 func (g *liveGroup) Kill() { close(g.killed) }
+
+func (g *liveGroup) PIDs() map[int]int {
+	return map[int]int{0: 100, 1: 101, 2: 102, 3: 103, 4: 104}
+}
+
+func (g *liveGroup) Failed() <-chan process.Exit { return g.failed }
+
+func (g *liveGroup) Close(syscall.Signal, time.Duration) { close(g.closed) }
+
+func (g *liveGroup) Replace(int, []string, map[string]string) error { return nil }
 
 // An endingStore ends when it is told to.
 type endingStore struct {
@@ -150,6 +164,8 @@ type job struct{ rendezvous.Handler }
 
 func (job) RunID() string { return "job1" }
 
+func (job) UseAgentStore() bool { return false }
+
 // Once the training has ended, ranks break off what they have in the group only if somebody is lost
 // whom they may wait for.
 func TestLiveAfterTheEnd(t *testing.T) {
@@ -174,4 +190,54 @@ func TestLiveAfterTheEnd(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A hang is looked for among the workers that the job waits for: not those that have ended, or rest
+// until there is a place for them.
+func TestLiveWorking(t *testing.T) {
+	w := &liveWorkers{workers: map[int]*liveWorker{
+		0: {Worker: live.Worker{Heard: true, Member: true, Ready: &live.Said{}}},
+		1: {Worker: live.Worker{Heard: true, Member: true, Ready: &live.Said{}, Gone: true}},
+		2: {Worker: live.Worker{Heard: true, Ready: &live.Said{}}},
+		3: {}, // it starts
+	}}
+	a := &Agent{live: w}
+	if got, want := a.working(&liveGroup{}), (map[int]int{0: 100, 3: 103}); !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// A worker that is started in place of another while the training ends is stopped.
+func TestLiveReplacesAtTheEnd(t *testing.T) {
+	w := openLiveTest(t)
+	w.end()
+	a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}}}
+	a.watchdog.Store(&watchdog{})
+	a.cfg.Spec.Args = func(int, int) []string { return nil }
+	at := newAttempt(t.Context())
+	defer at.close()
+	group := &liveGroup{signalled: make(chan int, 1)}
+	at.group, at.round, at.logs = group, &rendezvous.Info{WorldSize: 1}, &logs.Attempt{}
+	if !a.replace(at, 1) || <-group.signalled != 1 {
+		t.Error("it is not stopped")
+	}
+	if _, pardoned := at.forgiven[1]; !pardoned {
+		t.Error("its end is a failure")
+	}
+}
+
+// When no restart is left, two workers that are lost at once are not replaced.
+func TestLiveLosesAllAtOnce(t *testing.T) {
+	w := &liveWorkers{workers: map[int]*liveWorker{0: {}, 1: {}}, host: live.Host{}, news: make(chan struct{})}
+	a := &Agent{live: w, log: slog.New(slog.DiscardHandler), cfg: Config{Rendezvous: job{}}}
+	at := newAttempt(t.Context())
+	group := &liveGroup{failed: make(chan process.Exit, 1), closed: make(chan struct{})}
+	group.failed <- process.Exit{LocalRank: 1, Code: -9}
+	at.phase, at.group, at.round, at.logs = running, group, &rendezvous.Info{WorldSize: 1, JobStore: store.NewMemory()}, &logs.Attempt{}
+	at.formed.Store(&membership{})
+	if goes, _ := a.goOn(t.Context(), at, &news{ev: evFailing, exit: process.Exit{Code: -9}}, 0); goes {
+		t.Fatal("the job goes on, with nobody")
+	}
+	at.close()
+	<-group.closed
 }

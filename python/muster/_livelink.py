@@ -87,7 +87,8 @@ class Link:
             self._send(type="ready", change=announced, handle=handle, step=step, **({"next": True} if following else {}))
 
     def _due(self, said: int) -> bool:
-        news = self._members is not None and self._members["change"] > self.change
+        change = self._members["change"] if self._members is not None else 0
+        news = change > self.change and change >= self._announced
         # A new process has no change to answer; it asks to be brought in.
         ask = said < self._announced and (self._announced > self.change or self._announced == 0)
         return bool(self._over) or news or ask

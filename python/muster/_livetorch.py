@@ -130,6 +130,11 @@ class DDP(_DDP):  # type: ignore[misc]
             self.register_comm_hook(*hook)
 
 
+def group_uuid(members: int, number: int) -> int:
+    """The UUID of one group of a membership. PyTorch takes what fits into 64 bits with a sign."""
+    return ((members << 20) + number) % (1 << 63)
+
+
 class Groups:
     """The process groups of a rank in a job of replica groups: shard has those with which it
     shares one copy of the state, replicate those with the same shards in each copy."""
@@ -166,7 +171,7 @@ class Groups:
         # gloo needs nothing of the others' handles but that they differ.
         chosen = [handles[i] for i in ranks]
         chosen[own] = dist._get_reconfigure_handle(group)
-        dist._reconfigure(uuid=(uuid << 20) + number, handles=chosen, group=group, timeout=limit).wait()
+        dist._reconfigure(uuid=group_uuid(uuid, number), handles=chosen, group=group, timeout=limit).wait()
         c10d._world.pg_group_ranks[group] = {one: i for i, one in enumerate(ranks)}
         return group
 

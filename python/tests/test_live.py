@@ -589,6 +589,17 @@ class Live(unittest.TestCase):
             self.assertEqual(_cannot(*args), why)
 
 
+class GroupUUID(unittest.TestCase):
+    def test_of_late_rounds(self):
+        """A UUID fits, whatever the round is, and no two groups of a job have the same."""
+        from muster._livetorch import group_uuid
+
+        rounds = (1, 2046, 2047, 1 << 30)
+        found = {group_uuid(((n + 1) << 32) + n, number) for n in rounds for number in range(3)}
+        self.assertEqual(len(found), 12)
+        self.assertTrue(all(0 <= one < 1 << 63 for one in found))
+
+
 class Sampler(unittest.TestCase):
     def test_each_sample_once_an_epoch(self):
         from muster.live import Sampler

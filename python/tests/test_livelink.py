@@ -49,6 +49,17 @@ class TestLink(unittest.TestCase):
         with self.assertRaisesRegex(livelink.Gone, "the backend cannot abort"):
             self.link.rest("handle", 7, WAIT)
 
+    def test_two_changes_at_once(self):
+        """Who hears of a membership and of the next change in one go rests for that once, not all the time."""
+        with self.agent.makefile("rb") as lines:
+            lines.readline()  # hello
+            self.link._take({"type": "members", "change": 1})
+            self.link._take({"type": "change", "change": 2, "urgent": False, "at": 9})
+            with self.assertRaises(TimeoutError):
+                self.link.rest("handle", 7, 0.05)
+            self.link._sock.shutdown(socket.SHUT_RDWR)
+            self.assertEqual(1, len(list(lines)))  # ready
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -48,20 +48,61 @@ func TestLiveEnds(t *testing.T) {
 	})
 }
 
+// A host that joins as the training ends comes too late: its workers are stopped, and nobody begins again.
+func TestLiveJoinsAtTheEnd(t *testing.T) {
+	t.Parallel()
+	m := newMixed(t, "2:3", "--live --live-timeout 600 --max-restarts 0", "r2:report:late", "r2:hang", "stuck", "live", "gate", "end", "exit:0")
+	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"})
+	agents[0].members(2)
+	agents = append(agents, m.start(peer{l: muster(t), addr: "3"}))
+	for agents[0].line() != "late" {
+	}
+	m.gate.Open()
+	wantAll(agents, 0)
+	agents[2].noneLeft(0).says("[M1209]")
+}
+
+// A worker that ends before it has taken part, and is not replaced, is not waited for.
+func TestLiveFailsAsItStarts(t *testing.T) {
+	t.Parallel()
+	dir, end := heldBack(t)
+	j := start(t, muster(t), setup{env: []string{"LOGLEVEL=INFO"}}, "--standalone --nproc-per-node 2 --live --max-restarts 2 --no-python",
+		worker("a1:report:one", "a1:after:"+dir+" cat", "a1:exit:1", "a2:report:two", "a2:gate", "live", "hang")...)
+	all := j.members(2)
+	for i, want := range []string{"one", "two"} {
+		must(syscall.Kill(all[i].pid, syscall.SIGKILL))
+		for j.line() != want {
+		}
+	}
+	end()
+	j.awaitErrs("rendezvous complete", 4)
+	j.gate.Open()
+	j.members(1, all[0].pid, all[1].pid)
+	j.signal(syscall.SIGTERM)
+}
+
+// heldBack starts a process, cat, for whose end workers can wait, and returns the directory that
+// names it, and what ends it.
+func heldBack(t *testing.T) (dir string, end func()) {
+	t.Helper()
+	held := exec.Command("cat")
+	in, err := held.StdinPipe()
+	must(errors.Join(err, held.Start()))
+	dir = t.TempDir()
+	must(os.WriteFile(filepath.Join(dir, "cat"), []byte(strconv.Itoa(held.Process.Pid)), 0o666))
+	return dir, func() { must(errors.Join(in.Close(), held.Wait())) }
+}
+
 // A worker that is ready to join does so with all that are there, or not: a loss while the members
 // come to rest for it does not leave it alone.
 func TestLiveJoinsNoneButAll(t *testing.T) {
 	t.Parallel()
-	held := exec.Command("cat") // new workers wait for its end
-	in, err := held.StdinPipe()
-	must(errors.Join(err, held.Start()))
-	dir := t.TempDir()
-	must(os.WriteFile(filepath.Join(dir, "cat"), []byte(strconv.Itoa(held.Process.Pid)), 0o666))
+	dir, end := heldBack(t) // new workers wait for its end
 	j := start(t, muster(t), setup{env: []string{"LOGLEVEL=INFO"}}, "--standalone --nproc-per-node 3 --live --max-restarts 2 --no-python", worker("a1:after:"+dir+" cat", "live:3", "hang")...)
 	all := j.members(3)
 	must(syscall.Kill(all[2].pid, syscall.SIGKILL))
 	j.members(2) // change 2; that for the new worker is 3
-	must(errors.Join(in.Close(), held.Wait()))
+	end()
 	for asked := 0; asked < 2; { // to rest for the new worker
 		if j.line() == "asked" {
 			asked++
