@@ -241,7 +241,8 @@ func (s *Server) view(r *http.Request) *snapshot {
 		snap, _ := s.state.get(r.Context(), s.patience)
 		return snap
 	}
-	snap, _ := s.job.get(r.Context(), 3*s.patience+firstWait)
+	// What it is made of takes 2*patience+firstWait at most, and longer on a busy machine.
+	snap, _ := s.job.get(r.Context(), 2*s.patience+2*firstWait)
 	return snap
 }
 
