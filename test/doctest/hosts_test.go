@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/muster-run/muster/internal/test/pypeer"
 	"github.com/muster-run/muster/internal/test/slurmlab"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
@@ -32,6 +33,28 @@ func manyHosts(p *play) {
 	p.rendezvous("muster store --host 0.0.0.0 --port 29400", run)
 	p.put(run, p.form("--rdzv-backend static --master-addr host0 --master-port 29500 --node-rank N", "N", "%d"))
 	p.each(0, "muster doctor --nnodes 4 --rdzv-backend c10d --rdzv-endpoint host0:29400 --rdzv-id job7", p.torch()).says(1, "4 hosts met at host0:29400")
+}
+
+// kubernetes runs the command of a pod on hosts that have no pods' names.
+func kubernetes(p *play) {
+	c := p.command("muster run --nnodes 2:8 --rdzv-backend c10d --rdzv-endpoint job7-0.job7:29400 --rdzv-id job7 \\\n" +
+		"    --preemption-signals SIGTERM,SIGUSR1 --max-restarts 3 --want-file /run/size/want train.py")
+	want := filepath.Join(p.temp, "want")
+	p.must(os.WriteFile(want, []byte("2\n"), 0o666))
+	line := strings.NewReplacer("job7-0.job7", "host0", "/run/size/want", want).Replace(c.Line)
+	for _, r := range []*run{p.do(0, line), p.do(1, line)} {
+		r.exits(0).says(1, "^rank [01] of 2: training $")
+	}
+}
+
+// live trains on two hosts, which wait for others as long as the last call lasts.
+func live(p *play) {
+	python := "PYTHON_EXEC=" + pypeer.Python(p)
+	line := "muster run --live --warm --max-restarts 10 --nnodes 2:4 --nproc-per-node 1 \\\n" +
+		"    --rdzv-backend c10d --rdzv-endpoint host0:29400 --rdzv-id job7 examples/train_live.py --pause 0.1"
+	for _, r := range []*run{p.start(0, line, python), p.start(1, line, python)} {
+		r.exits(0).says(1, `^\{"step": 199, "world": 2, `)
+	}
 }
 
 // four are runs of the same command on four hosts.
@@ -195,10 +218,10 @@ func restartPolicy(p *play) {
 }
 
 func slurm(p *play) {
-	lab := slurmlab.New(p, slurmlab.Config{CPUs: 16, GPUs: 8})
+	lab := slurmlab.New(p, slurmlab.Config{CPUs: 64, GPUs: 8})
 	p.lab = lab.Net
 
-	srun := "srun --label muster run --max-restarts=3 train.py"
+	srun := "srun --label --cpus-per-task=$SLURM_CPUS_PER_TASK muster run --max-restarts=3 train.py"
 	p.command(srun)
 	i := slices.IndexFunc(p.page.Blocks, func(b Block) bool { return strings.Contains(b.Text, srun) })
 	said := p.sbatch(lab, p.page.Blocks[i].Text)

@@ -21,6 +21,8 @@ var plays = map[string]struct {
 	"docs/frameworks.md":      {1, func(p *play) { p.run("muster run --nproc-per-node 8 train.py").exits(0) }},
 	"docs/handbook.md":        {1, func(*play) {}},
 	"docs/hangs.md":           {1, hangs},
+	"docs/kubernetes.md":      {2, kubernetes},
+	"docs/live.md":            {2, live},
 	"docs/logs.md":            {4, logs},
 	"docs/many-hosts.md":      {5, manyHosts},
 	"docs/migrate.md":         {1, func(*play) {}},
