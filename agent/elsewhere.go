@@ -65,7 +65,7 @@ func (a *Agent) Autopsy(ctx context.Context, reason, number string) ([]byte, err
 	if first {
 		since = time.Now()
 	}
-	r := a.lookForFailure(ctx, at, since, reason, group.PIDs())
+	r := a.lookForFailure(ctx, at, since, reason, a.working(group))
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {

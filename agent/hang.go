@@ -74,7 +74,12 @@ func newWatched(v map[int]vital, now time.Time) *watched {
 
 // look takes the workers as they are now and returns for how long they have made no progress.
 func (w *watched) look(v map[int]vital, now time.Time) time.Duration {
-	if v == nil || len(v) != len(w.last) {
+	same := v != nil && len(v) == len(w.last)
+	for i := range v {
+		_, known := w.last[i]
+		same = same && known
+	}
+	if !same {
 		*w = *newWatched(v, now)
 		return 0
 	}
@@ -128,7 +133,9 @@ func (a *Agent) vitals(at *attempt) map[int]vital {
 	}
 	v, timers := make(map[int]vital, len(pids)), a.timerRequests()
 	for i, pid := range pids {
-		v[i] = vital{cpu: uses[pid].CPU, written: at.logs.Output(i).Bytes, timers: timers}
+		if use, there := uses[pid]; there { // else it has ended
+			v[i] = vital{cpu: use.CPU, written: at.logs.Output(i).Bytes, timers: timers}
+		}
 	}
 	return v
 }

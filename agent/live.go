@@ -127,6 +127,7 @@ func (a *Agent) aside(at *attempt, n *news) bool {
 func (a *Agent) afterEnd(at *attempt, n *news) bool {
 	switch {
 	case n.ev == evFailing && at.phase == running && !a.live.isMember(n.exit.LocalRank):
+		a.live.ended(n.exit.LocalRank)
 		at.pardon(n.exit)
 		return true
 	case n.ev == evLiveChange, n.ev == evNodesWaiting && n.change.Kind == rendezvous.NodesWaiting:

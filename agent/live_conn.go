@@ -107,6 +107,7 @@ type liveWorkers struct {
 type liveWorker struct {
 	live.Worker
 	id    string
+	ended bool // and not only hung up
 	conn  net.Conn
 	lines chan []byte // to it, in order; closed by serve
 }
@@ -312,7 +313,7 @@ func (w *liveWorkers) ended(localRank int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if x := w.workers[localRank]; x != nil {
-		x.Gone = true
+		x.Gone, x.ended = true, true
 		w.tell()
 	}
 }
@@ -333,7 +334,7 @@ func (w *liveWorkers) working(pids map[int]int) map[int]int {
 	defer w.mu.Unlock()
 	maps.DeleteFunc(pids, func(i, _ int) bool {
 		x := w.workers[i]
-		return x == nil || x.Gone || x.Ready != nil && !x.Member
+		return x == nil || x.ended || x.Ready != nil && !x.Member
 	})
 	return pids
 }

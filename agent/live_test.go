@@ -197,12 +197,13 @@ func TestLiveAfterTheEnd(t *testing.T) {
 func TestLiveWorking(t *testing.T) {
 	w := &liveWorkers{workers: map[int]*liveWorker{
 		0: {Worker: live.Worker{Heard: true, Member: true, Ready: &live.Said{}}},
-		1: {Worker: live.Worker{Heard: true, Member: true, Ready: &live.Said{}, Gone: true}},
+		1: {Worker: live.Worker{Heard: true, Member: true, Ready: &live.Said{}, Gone: true}, ended: true},
 		2: {Worker: live.Worker{Heard: true, Ready: &live.Said{}}},
-		3: {}, // it starts
+		3: {},                                                                                // it starts
+		4: {Worker: live.Worker{Heard: true, Member: true, Ready: &live.Said{}, Gone: true}}, // its training has ended
 	}}
 	a := &Agent{live: w}
-	if got, want := a.working(&liveGroup{}), (map[int]int{0: 100, 3: 103}); !maps.Equal(got, want) {
+	if got, want := a.working(&liveGroup{}), (map[int]int{0: 100, 3: 103, 4: 104}); !maps.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
 }

@@ -128,7 +128,7 @@ func (s *Server) fetchOthers(ctx context.Context) (*others, error) {
 		return nil, errors.New("the state of this host is not known")
 	}
 	now := others{began: time.Now(), round: own.source.Job.Round, heard: map[int]heard{}}
-	afresh := now.began.Sub(s.last.began) > s.old
+	afresh := now.began.Sub(s.last.began) > s.old-s.patience-firstWait // when a view ends that begins now
 	hosts := own.source.Hosts
 	if len(hosts) == 0 { // it waits for a round; there may be one without it
 		first := s.stateOf(ctx, 0)

@@ -250,7 +250,7 @@ func (h Host) Taken(change int, ranks map[int]int) (all bool, failed *Said) {
 	all = true
 	for local := range ranks {
 		switch x := h[local]; {
-		case x.Gone:
+		case x == nil || x.Gone:
 		case x.failed(change):
 			return true, x.Failed
 		case x.Done != change:

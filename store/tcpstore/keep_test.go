@@ -22,11 +22,14 @@ func TestKeepWarns(t *testing.T) {
 		s := &Server{log: slog.New(slog.NewTextHandler(&said, nil)), relay: newRelay(), m: kv.New(), done: make(chan struct{})}
 		ctx, end := context.WithCancel(t.Context())
 		ended, first, links := make(chan struct{}), make(chan error, 1), make(chan net.Conn, 1)
-		var down atomic.Bool
+		var down, silent atomic.Bool
 		go func() {
 			defer close(ended)
 			s.keep(ctx, func(context.Context) (net.Conn, error) {
 				if down.Load() {
+					if silent.Load() {
+						time.Sleep(time.Minute)
+					}
 					return nil, errors.New("nobody is there")
 				}
 				near, far := net.Pipe()
@@ -50,6 +53,16 @@ func TestKeepWarns(t *testing.T) {
 		lose(2 * lostTime)
 		if n := strings.Count(said.String(), "cannot be reached; trying again"); n == 0 || n > 2 {
 			t.Errorf("%d warnings, want one or two: %s", n, said.String())
+		}
+		said.Reset()
+		silent.Store(true)
+		link := <-links
+		down.Store(true)
+		link.Close()
+		time.Sleep(2 * lostTime)
+		synctest.Wait()
+		if n := strings.Count(said.String(), "the server closed it"); n != 1 {
+			t.Errorf("while a dial is under way: %d warnings, want one: %s", n, said.String())
 		}
 		end()
 		<-ended

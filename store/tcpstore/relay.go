@@ -113,18 +113,27 @@ func (s *Server) keep(ctx context.Context, dial func(ctx context.Context) (net.C
 		default:
 		}
 	}
-	lost := time.Now()
+	told := func(err error) {
+		s.log.Warn("tcpstore: the store of the workers cannot be reached; trying again", "error", err)
+	}
+	lost, why := time.Now(), errors.New("it does not answer")
 	for pause := redialFirst; ; pause = min(2*pause, redialMost) {
+		soFar := why
+		slow := time.AfterFunc(lostTime, func() { told(soFar) }) // dial may try for longer
 		nc, err := dial(ctx)
+		slow.Stop()
 		if err == nil {
 			pause = redialFirst
 			l := &link{s: s, nc: nc, out: newOutbox(), clients: map[uint32]*conn{}}
 			l.follow(ctx)
 			tried(nil)
-			err = l.run(ctx)
-			lost = time.Now()
+			up := time.Now()
+			if err = l.run(ctx); time.Since(up) >= lostTime {
+				lost = time.Now()
+			}
 		}
 		tried(err)
+		why = err
 		if ctx.Err() != nil || errors.Is(err, store.ErrClosed) {
 			return
 		}
@@ -134,7 +143,7 @@ func (s *Server) keep(ctx context.Context, dial func(ctx context.Context) (net.C
 		case <-time.After(pause):
 		}
 		if time.Since(lost) >= lostTime {
-			s.log.Warn("tcpstore: the store of the workers cannot be reached; trying again", "error", err)
+			told(err)
 		}
 	}
 }
