@@ -1,10 +1,13 @@
 package agent
 
 import (
+	"os"
+	"os/exec"
 	"testing"
 	"time"
 
 	"github.com/muster-run/muster/internal/autopsy"
+	"github.com/muster-run/muster/logs"
 )
 
 // A worker that has ended is not why another one hangs.
@@ -104,5 +107,28 @@ func TestFoundOn(t *testing.T) {
 		if got := foundOn(reason); got != want {
 			t.Errorf("%q: got %q, want %q", reason, got, want)
 		}
+	}
+}
+
+// fixedGroup has processes.
+type fixedGroup struct {
+	Group
+	pids map[int]int
+}
+
+func (g *fixedGroup) PIDs() map[int]int { return g.pids }
+
+// A worker that has ended waits for nobody.
+func TestVitalsOfTheLiving(t *testing.T) {
+	ended := exec.Command("true")
+	if err := ended.Run(); err != nil {
+		t.Fatal(err)
+	}
+	a, at := &Agent{}, newAttempt(t.Context())
+	defer at.close()
+	at.group, at.logs = &fixedGroup{pids: map[int]int{0: os.Getpid(), 1: ended.Process.Pid}}, &logs.Attempt{}
+	v := a.vitals(at)
+	if _, there := v[0]; len(v) != 1 || !there {
+		t.Errorf("%v, want that of 0 alone", v)
 	}
 }
