@@ -194,6 +194,7 @@ func TestGuardLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Close()
+	s.Close() // it has counted then
 	if n := s.Refused(); n != 1 {
 		t.Errorf("%d connections were refused, want the one that asks", n)
 	}
