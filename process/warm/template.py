@@ -856,8 +856,6 @@ def main():
     count = int(fields[5])
     given = dict(os.fsdecode(e).partition("=")[::2] for e in fields[6 : 6 + count])  # a wrapper may have changed it
     names = [os.fsdecode(f) for f in fields[6 + count :]]
-    if sys.path and sys.path[0] == "":
-        del sys.path[0]
     begun = time.monotonic()
     try:
         if int(fields[4]) != agent:

@@ -29,8 +29,9 @@ import (
 //go:embed template.py
 var source []byte
 
-// command is what the template's interpreter runs; its end is what ps shows.
-const command = `exec(compile(open(3,'rb',closefd=False).read(),'<muster warm>','exec'),{'__name__':'muster_warm'})  # muster: template of warm starts`
+// command is what the template's interpreter runs; its end is what ps shows. With -c Python looks
+// for modules in the current directory, in which others may have put some, first.
+const command = `import sys; sys.path[:1] == [""] and sys.path.pop(0); exec(compile(open(3,'rb',closefd=False).read(),'<muster warm>','exec'),{'__name__':'muster_warm'})  # muster: template of warm starts`
 
 // killTime is how long a template may take to end when it is killed. One that the kernel does not
 // end, since a file system hangs, is left behind.

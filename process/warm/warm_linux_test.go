@@ -325,6 +325,21 @@ func TestModule(t *testing.T) {
 	}
 }
 
+// What others have put into the current directory is not imported.
+func TestCurrentDirectory(t *testing.T) {
+	l := newLab(t)
+	l.script("_socket.py", "raise SystemExit('shadowed')")
+	t.Chdir(l.dir)
+	site := filepath.Join(l.dir, "elsewhere")
+	if err := os.Mkdir(site, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	got := l.run(l.host().Start, 1, "-u", l.script("elsewhere/s.py", "print('here')"))
+	if got[0].Stdout != "here\n" || strings.Contains(l.log.String(), "cold") {
+		t.Errorf("%+v\n%s", got, l.log.String())
+	}
+}
+
 // packages makes an installed module of each body, and what an earlier worker has learnt of
 // a script that imports them all.
 func (l *lab) packages(bodies map[string]string) (script string) {

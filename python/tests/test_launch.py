@@ -166,6 +166,20 @@ class Values(Quiet):
     def test_within_a_worker(self):
         self.assertEqual(launch(jobs.launch_within, nproc=1), {0: {0: 40}})
 
+    def test_current_directory(self):
+        """What others have put there is not imported."""
+        with tempfile.TemporaryDirectory() as dir, tempfile.TemporaryDirectory() as cwd:
+            script = os.path.join(dir, "script.py")
+            with open(script, "w") as f:
+                f.write("import jobs, muster\nif __name__ == '__main__':\n"
+                        "    print(muster.elastic_launch(jobs.config(1, start_method='forkserver'), jobs.rank_plus)(7))\n")
+            for name in ("signal", "socket", "threading"):
+                with open(os.path.join(cwd, name + ".py"), "w") as f:
+                    f.write("raise SystemExit('shadowed')")
+            path = os.pathsep.join([os.path.dirname(os.path.abspath(jobs.__file__)), os.path.dirname(os.path.dirname(os.path.abspath(muster.__file__)))])
+            done = subprocess.run([sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd, env=dict(os.environ, PYTHONPATH=path))
+            self.assertEqual((done.stdout, b"shadowed" in done.stderr), (b"{0: 7}\n", False), done.stderr)
+
     def test_lambda(self):
         add = 5
         # A fork has it in memory; otherwise it must be sent.

@@ -45,6 +45,20 @@ func TestRunPath(t *testing.T) {
 	}
 }
 
+// What others have put into the current directory is not imported.
+func TestRunPathIgnoresTheDirectory(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"runpy", "faulthandler", "atexit"} {
+		if err := os.WriteFile(filepath.Join(dir, name+".py"), []byte("raise SystemExit('shadowed')"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(dir)
+	if out, status, _ := runPath(t, "print('here')"); out != "here\n" || status != 0 {
+		t.Errorf("got %q, status %d", out, status)
+	}
+}
+
 // The code is an argument like any other, so nothing in it may look like a macro.
 func TestRunPathHasNoMacro(t *testing.T) {
 	if got := text.Substitute([]string{runPathCode}, 7, map[string]string{"rank": "7", "role_name": "r", "hostname": "h"})[0]; got != runPathCode {

@@ -180,17 +180,18 @@ func isEnvironment(dir string) bool {
 // uncaught exception written to TORCHELASTIC_ERROR_FILE in the form that
 // PyTorch's @record writes. It needs no PyTorch. As in torchrun, where the
 // script runs in a copy of the launcher, the current directory is not on
-// sys.path.
+// sys.path; nor is it when this imports modules.
 //
 // A thread of torch's that wants the interpreter while it ends aborts the process:
 // gloo's, for a little while after the last collective operation. torchrun's workers
 // wait at the end until the agent has polled all of them, up to 0.1 s by default; so
 // does this, after whatever the script does at exit.
-const runPathCode = `import atexit, faulthandler, os, runpy, sys, time
-atexit.register(lambda: "torch" in sys.modules and time.sleep(0.1))
-sys.argv = sys.argv[1:]
+const runPathCode = `import sys
 if sys.path and sys.path[0] == "":
     del sys.path[0]
+import atexit, faulthandler, os, runpy, time
+atexit.register(lambda: "torch" in sys.modules and time.sleep(0.1))
+sys.argv = sys.argv[1:]
 try:
     faulthandler.enable(all_threads=True)
 except Exception:

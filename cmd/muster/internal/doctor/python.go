@@ -21,8 +21,10 @@ const importLimit = 60 * time.Second
 const slowImport = 20 * time.Second
 
 // probe is what the interpreter is asked. It prints one line of JSON, and after it
-// another one with what torch says, if that can be imported.
-const probe = `import json, sys, time
+// another one with what torch says, if that can be imported; not from the current directory.
+const probe = `import sys
+sys.path[:1] == [""] and sys.path.pop(0)
+import json, time
 r = {"version": "%d.%d.%d" % sys.version_info[:3], "executable": sys.executable}
 try:
     import resource
