@@ -19,7 +19,6 @@ func (m *member) dir() (dir string, cleanUp func(), err error) {
 		}
 		return dir, func() {}, nil
 	}
-	sweep(os.TempDir(), m.logger)
 	top, unlock, err := lockedTemp(os.TempDir())
 	if err != nil {
 		return "", nil, fmt.Errorf("temporary data directory: %w", err)

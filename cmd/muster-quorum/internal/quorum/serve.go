@@ -82,6 +82,7 @@ var (
 
 func (m *member) run(ctx context.Context) error {
 	m.unproven.most = mostUnproven()
+	sweep(os.TempDir(), m.logger)
 	cleanTLS, err := m.secure()
 	defer cleanTLS()
 	if err != nil {

@@ -76,6 +76,7 @@ func storeCommand(ctx context.Context, c *command, args []string) error {
 			c.errs = append(c.errs, err)
 		}
 	}
+	c.errs = append(c.errs, unknownVariables(os.Environ())...)
 	guard, err := auth.New(want)
 	if err != nil {
 		c.errs = append(c.errs, err)

@@ -86,6 +86,15 @@ func TestStoreErrors(t *testing.T) {
 	}
 }
 
+// A store that is to ask for a token does not start open.
+func TestStoreMisspeltToken(t *testing.T) {
+	t.Setenv("MUSTER_TOKN", strings.Repeat("x", 32))
+	var stdout, stderr strings.Builder
+	if status := cli.StoreCommand(t.Context(), []string{"--port", "0"}, &stdout, &stderr); status != 2 || !strings.Contains(stderr.String(), "unknown variable MUSTER_TOKN") {
+		t.Errorf("status %d, stderr %s", status, &stderr)
+	}
+}
+
 func TestStoreHelp(t *testing.T) {
 	var stdout, stderr strings.Builder
 	if status := cli.StoreCommand(t.Context(), []string{"--help"}, &stdout, &stderr); status != 0 || stderr.Len() > 0 ||
