@@ -16,6 +16,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/muster-run/muster/internal/safeopen"
 )
 
 // OpenRotated opens a log file of a worker with the segments that Config.MaxSize
@@ -40,7 +42,7 @@ func OpenRotated(path string) (io.ReadCloser, error) {
 }
 
 func openRotated(path string, open func(string) (*os.File, error)) (*rotatedReader, error) {
-	r := &rotatedReader{path: path}
+	r := &rotatedReader{path: path, open: open}
 	var err error
 	if r.live, err = open(path); err == nil {
 		return r, nil
@@ -64,7 +66,9 @@ func openRotated(path string, open func(string) (*os.File, error)) (*rotatedRead
 // A segment has its name before its bytes are punched out of the file. So what
 // was read from the file is good if no new segment is there afterwards.
 type rotatedReader struct {
-	path       string
+	path string
+	open func(path string) (*os.File, error) // opens the file, not its segments
+
 	live       *os.File // nil if there is none
 	plain      bool     // it has no segments, and gets none
 	off        int64    // in the file, of the next byte
@@ -140,7 +144,7 @@ func (r *rotatedReader) Close() error {
 // readLive reads from the file, and returns from where.
 func (r *rotatedReader) readLive(p []byte) (n int, from int64, err error) {
 	if r.live == nil {
-		if r.live, err = os.Open(r.path); err != nil {
+		if r.live, err = r.open(r.path); err != nil {
 			if errors.Is(err, fs.ErrNotExist) {
 				err = nil
 			}
@@ -228,12 +232,12 @@ func (r *rotatedReader) later() ([]int64, error) {
 func (r *rotatedReader) begin(number int64) error {
 	r.number = number
 	path := segmentPath(r.path, number)
-	part, err := os.Open(path)
+	part, _, err := safeopen.Open(path) // others may have named it
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	z, err := gzip.NewReader(part)
 	var s segment

@@ -6,7 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -218,6 +221,29 @@ func TestFollowLastLinesOfSegments(t *testing.T) {
 		t.Errorf("%v; ends before line %d", err, next)
 	}
 	finish(t, a)
+}
+
+// A segment that is a FIFO is not waited for.
+func TestFollowFIFO(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stdout.log")
+	if err := syscall.Mkfifo(path+".000001.gz", 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte("a line\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := logs.OpenStream(path, -1)
+	for err == nil {
+		if moved, _ := s.Read(make([]byte, 100), func(*logs.Chunk) error { return nil }); !moved {
+			break
+		}
+	}
+	if err == nil {
+		err = s.Err()
+	}
+	if err == nil || !strings.Contains(err.Error(), "stdout.log.000001.gz: is no regular file") {
+		t.Error(err)
+	}
 }
 
 // A follower of a part gets the lines of that part, each line is of one part, and the next part
