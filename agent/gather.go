@@ -205,7 +205,7 @@ func (a *Agent) fetch(ctx context.Context, at *attempt) <-chan *jobFailures {
 			return
 		}
 		var job jobFailures
-		if err := json.Unmarshal(text, &job); err != nil || len(text) > 2*reportLimit {
+		if err := bounded(reportKey, text, 2*reportLimit, maxListed, &job); err != nil {
 			a.log.Warn("cannot read the report of the job that another host made", "bytes", len(text), "error", err)
 			return
 		}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/internal/live"
 	"github.com/muster-run/muster/internal/sleep"
 	"github.com/muster-run/muster/internal/text"
@@ -60,10 +61,11 @@ const DefaultLiveTimeout = 30 * time.Second
 
 const (
 	// maxPart bounds what an agent, and maxPlan what the plan says, in bytes; maxMembers the workers
-	// of a host.
+	// of a host, and maxListed the elements of all lists of a plan.
 	maxMembers = 4096
 	maxPart    = 8 << 20
 	maxPlan    = 64 << 20
+	maxListed  = 1 << 22
 	// mostFutile is how many changes without a loss may follow each other, whoever asks for them.
 	mostFutile = 3
 )
@@ -725,13 +727,21 @@ func (a *Agent) agree(ctx context.Context, at *attempt, prefix string, part live
 		found, err = patientGet(ctx, s, planKey)
 	}
 	plan := &live.Plan{}
-	if err == nil && len(found) > maxPlan {
-		err = fmt.Errorf("%s holds %d bytes, more than %d", planKey, len(found), maxPlan)
-	}
 	if err == nil {
-		err = json.Unmarshal(found, plan)
+		err = bounded(planKey, found, maxPlan, maxListed, plan)
 	}
 	return plan, storeError(err)
+}
+
+// bounded decodes JSON of so many bytes and elements of lists at most.
+func bounded(key string, found []byte, bytes, elements int, v any) error {
+	if len(found) > bytes {
+		return fmt.Errorf("%s holds %d bytes, more than %d", key, len(found), bytes)
+	}
+	if outer, inner := autopsy.Elements(found); outer+inner > elements {
+		return fmt.Errorf("%s holds lists of %d elements, more than %d", key, outer+inner, elements)
+	}
+	return json.Unmarshal(found, v)
 }
 
 func storeError(err error) error {
@@ -745,15 +755,10 @@ func storeError(err error) error {
 func (a *Agent) lead(ctx context.Context, at *attempt, prefix, planKey string, n int) error {
 	parts := make([]live.Part, n)
 	for i := range parts {
-		text, err := patientGet(ctx, at.round.Store, prefix+strconv.Itoa(i))
-		if err == nil && len(text) > maxPart {
-			err = fmt.Errorf("%d bytes of %s, more than %d", len(text), prefix, maxPart)
-		}
+		key := prefix + strconv.Itoa(i)
+		text, err := patientGet(ctx, at.round.Store, key)
 		if err == nil {
-			err = json.Unmarshal(text, &parts[i])
-		}
-		if err == nil && len(parts[i].Members) > maxMembers {
-			err = fmt.Errorf("%d workers on one host, more than %d", len(parts[i].Members), maxMembers)
+			err = bounded(key, text, maxPart, maxMembers, &parts[i])
 		}
 		if err != nil {
 			return err

@@ -242,3 +242,22 @@ func TestLiveLosesAllAtOnce(t *testing.T) {
 	at.close()
 	<-group.closed
 }
+
+// What another agent says is as long, and has as many elements, as it may have; else it is not decoded.
+func TestBounded(t *testing.T) {
+	for said, want := range map[string]string{
+		`{"members":[{},{}]}`:                 "",
+		`{"members":[{},{},{}]}`:              "part holds lists of 3 elements, more than 2",
+		`{"members":[],"more":[[],[]]}`:       "part holds lists of 5 elements, more than 2",
+		`{"members":[{}], "kept":         1}`: "part holds 35 bytes, more than 30",
+	} {
+		var p live.Part
+		got := ""
+		if err := bounded("part", []byte(said), 30, 2, &p); err != nil {
+			got = err.Error()
+		}
+		if got != want || got == "" && len(p.Members) != 2 {
+			t.Errorf("%s: %q, want %q; %+v", said, got, want, p)
+		}
+	}
+}

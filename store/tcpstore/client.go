@@ -1,6 +1,7 @@
 package tcpstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,9 @@ type ClientConfig struct {
 	// seconds. On Linux a connection also ends if the server takes
 	// nothing of what was sent for that long.
 	KeepAlive time.Duration
+	// MaxValue is the length of the longest value that is accepted, in bytes: a reply that
+	// announces a longer one ends the client. Default 1 GiB.
+	MaxValue int64
 	// Guard, if not nil, is passed by every connection first, which only a server with one
 	// can. See ServerConfig.
 	Guard Guard
@@ -158,6 +162,7 @@ func (c *Client) dial(ctx context.Context) (*line, error) {
 
 // adopt counts a new line among the client's.
 func (c *Client) adopt(l *line) error {
+	l.most = cmp.Or(c.cfg.MaxValue, maxReply)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.failed != nil {

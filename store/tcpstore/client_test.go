@@ -386,6 +386,15 @@ func TestLimits(t *testing.T) {
 	if err != nil || len(grown) != 3*len(value) {
 		t.Errorf("%d bytes, %v", len(grown), err)
 	}
+	// A client may want less.
+	modest, err := tcpstore.Dial(ctx, tcpstore.ClientConfig{Addr: c.Addr(), MaxValue: int64(len(grown) - 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer modest.Close()
+	if _, err := modest.Get(ctx, "grown"); err == nil || !strings.Contains(err.Error(), "announces 25165824 bytes, at most 25165823 are accepted") {
+		t.Errorf("with a limit: %v", err)
+	}
 }
 
 // TestCancelCrossing has the server's answer to a wait cross the cancellation,

@@ -20,6 +20,7 @@ type line struct {
 	limit   time.Time      // the deadline set on nc
 	cutting sync.WaitGroup // a context that is about to set another one
 	request batch          // to be sent
+	most    int64          // bytes of one value in a reply
 }
 
 const (
@@ -27,14 +28,14 @@ const (
 	cancelGrace  = 5 * time.Second        // for the answer to CANCEL_WAIT
 	cutGrace     = 250 * time.Millisecond // for a reply when the context is done
 	mostReserved = 64 << 10               // for a reply before any of it has arrived
-	maxReply     = 1 << 30                // bytes of one value in a reply
+	maxReply     = 1 << 30                // bytes of one value in a reply, by default
 )
 
 // errLate says that the client's own time limit has passed.
 var errLate = errors.New("no answer in time")
 
 func newLine(nc net.Conn) *line {
-	return &line{nc: nc, in: bufio.NewReaderSize(nc, replyBuffer)}
+	return &line{nc: nc, in: bufio.NewReaderSize(nc, replyBuffer), most: maxReply}
 }
 
 // A request is a query with its arguments, of which layouts says which it has.
@@ -241,8 +242,8 @@ func (l *line) bytes() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if n < 0 || n > maxReply {
-		return nil, fmt.Errorf("reply announces %d bytes, at most %d are accepted", n, maxReply)
+	if n < 0 || n > l.most {
+		return nil, fmt.Errorf("reply announces %d bytes, at most %d are accepted", n, l.most)
 	}
 	return readAll(l.in, n)
 }

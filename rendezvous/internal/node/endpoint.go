@@ -204,6 +204,10 @@ func (e *open) ownAddr(ctx context.Context, local net.Addr) string {
 	return tcp.IP.String()
 }
 
+// maxValue is what an agent takes of a value, in bytes: whoever may join could have stored a great
+// one for all to read. The plan of a live group may be the greatest.
+const maxValue = 64 << 20
+
 // dial connects to the agents' store.
 func (n *Node) dial(ctx context.Context, cfg tcpstore.ClientConfig) (*tcpstore.Client, error) {
 	var connected atomic.Bool // then it is not for hosts that anybody waits
@@ -214,6 +218,7 @@ func (n *Node) dial(ctx context.Context, cfg tcpstore.ClientConfig) (*tcpstore.C
 			}
 		}
 	}
+	cfg.MaxValue = maxValue
 	client, err := tcpstore.Dial(ctx, cfg)
 	if err != nil {
 		return nil, err
