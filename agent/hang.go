@@ -31,7 +31,11 @@ func (a *Agent) watchProgress(at *attempt) {
 	timeout := a.cfg.HangTimeout
 	ticker := time.NewTicker(lookEvery(timeout))
 	defer ticker.Stop()
-	w := newWatched(a.vitals(at), time.Now())
+	v := a.vitals(at)
+	if v == nil {
+		a.log.Warn("cannot tell whether the workers hang: their processes cannot be looked at", "hang_timeout", timeout)
+	}
+	w := newWatched(v, time.Now())
 	told := false
 	for {
 		select {
