@@ -33,6 +33,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -259,6 +260,7 @@ type Agent struct {
 	watchdog  atomic.Pointer[watchdog] // nil before the run
 	gpus      devices.Meter
 	stopping  atomic.Bool // Stopping was called
+	sightless sync.Once   // the workers could not be looked at, which was said
 
 	live    *liveWorkers // nil without Config.Live
 	kept    *kept        // of the last attempt; of the goroutine of Run, as carried is

@@ -13,10 +13,11 @@ import (
 
 // Bounds of what goes through the store, in bytes.
 const (
-	rootLimit   = 16 << 10 // the root cause in a record
-	maxRecord   = 64 << 10 // a record with it
-	hostLimit   = 64 << 10 // one host's failures
-	reportLimit = 1 << 20  // those of all hosts
+	rootLimit      = 16 << 10 // the root cause in a record
+	maxRecord      = 64 << 10 // a record with it
+	hostLimit      = 64 << 10 // one host's failures
+	reportLimit    = 1 << 20  // those of all hosts
+	reportElements = 1 << 18  // of all lists in these
 )
 
 // hostFailures is what a node publishes.
@@ -205,7 +206,7 @@ func (a *Agent) fetch(ctx context.Context, at *attempt) <-chan *jobFailures {
 			return
 		}
 		var job jobFailures
-		if err := bounded(reportKey, text, 2*reportLimit, maxListed, &job); err != nil {
+		if err := bounded(reportKey, text, 2*reportLimit, reportElements, &job); err != nil {
 			a.log.Warn("cannot read the report of the job that another host made", "bytes", len(text), "error", err)
 			return
 		}

@@ -31,11 +31,7 @@ func (a *Agent) watchProgress(at *attempt) {
 	timeout := a.cfg.HangTimeout
 	ticker := time.NewTicker(lookEvery(timeout))
 	defer ticker.Stop()
-	v := a.vitals(at)
-	if v == nil {
-		a.log.Warn("cannot tell whether the workers hang: their processes cannot be looked at", "hang_timeout", timeout)
-	}
-	w := newWatched(v, time.Now())
+	w := newWatched(a.vitals(at), time.Now())
 	told := false
 	for {
 		select {
@@ -133,6 +129,9 @@ func (a *Agent) vitals(at *attempt) map[int]vital {
 	pids := a.working(at.group)
 	uses, err := procfs.Uses(slices.Collect(maps.Values(pids)))
 	if err != nil {
+		a.sightless.Do(func() {
+			a.log.Warn("cannot tell whether the workers hang: their processes cannot be looked at", "error", err)
+		})
 		return nil
 	}
 	v, timers := make(map[int]vital, len(pids)), a.timerRequests()

@@ -118,7 +118,7 @@ func exchangeRanks(ctx context.Context, s store.Store, groupRank, groupSize int,
 	// fits says whether a node can have its workers from base on, in a world of size.
 	fits := func(base, size int) bool { return 0 <= base && base <= size-localSize }
 	var list []int
-	if err := json.Unmarshal(text, &list); err != nil || len(list) != 4 || !fits(list[0], list[1]) || !fits(list[2], list[3]) {
+	if err := bounded(key, text, 200, 4, &list); err != nil || len(list) != 4 || !fits(list[0], list[1]) || !fits(list[2], list[3]) {
 		return ranks, fmt.Errorf("%s holds %.100q, want a list of four numbers, the ranks of this node", key, text)
 	}
 	return rendezvous.Ranks{Base: list[0], WorldSize: list[1], RoleBase: list[2], RoleWorldSize: list[3]}, nil

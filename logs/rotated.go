@@ -24,7 +24,7 @@ import (
 // has made of it: the reader returns their bytes and then those of the file, in
 // the order in which they were written and each once, also while the worker
 // writes and segments are made or removed. Only what is in a removed segment is
-// left out.
+// left out. A segment that is a link, or no regular file, is an error.
 //
 // A Read at the end returns io.EOF; a later one returns what was written since.
 // A file without segments is read as it is. Errors are fs.ErrNotExist where there

@@ -38,7 +38,7 @@ type ClientConfig struct {
 	// nothing of what was sent for that long.
 	KeepAlive time.Duration
 	// MaxValue is the length of the longest value that is accepted, in bytes: a reply that
-	// announces a longer one ends the client. Default 1 GiB.
+	// announces a longer one ends the connection, and without Last the client. Default 1 GiB.
 	MaxValue int64
 	// Guard, if not nil, is passed by every connection first, which only a server with one
 	// can. See ServerConfig.

@@ -206,7 +206,7 @@ func straits() []strait {
 				s, _ := sandboxed(inMounts(`umount -l /proc || exit 77`)...)(t)
 				return s, "--hang-timeout 600"
 			},
-			cells: [5]string{0: "`no guard`", 1: "`cannot tell whether the workers hang`", 4: "processes that workers left in other sessions stay"}},
+			cells: [5]string{0: "`no guard`", 1: "with a hang timeout: `cannot tell whether the workers hang`", 4: "processes that workers left in other sessions stay"}},
 		{name: "/proc of another pid namespace", ends: last,
 			setup: func(t testing.TB) (setup, string) {
 				s := setup{attr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}}

@@ -103,7 +103,8 @@ func sweepOne(dir string) error {
 	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR, 0)
 	switch {
 	case os.IsNotExist(err) && time.Since(info.ModTime()) > time.Minute:
-		return os.RemoveAll(dir)
+		_ = os.Remove(dir) // if it is empty; else it is somebody's data_dir
+		return nil
 	case err != nil:
 		return nil
 	}

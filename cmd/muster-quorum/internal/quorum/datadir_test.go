@@ -31,6 +31,7 @@ func TestSweep(t *testing.T) {
 	make("muster-quorum-killed", 0, lockName, "wal")
 	make("muster-quorum-killed-early", time.Hour)
 	make("muster-quorum-new", 0)
+	make("muster-quorum-data-dir", time.Hour, "wal")
 	make("somebody-else", time.Hour, lockName)
 	mine, unlock, err := lockedTemp(parent)
 	if err != nil {
@@ -40,7 +41,7 @@ func TestSweep(t *testing.T) {
 	sweep(parent, slog.New(slog.DiscardHandler))
 	for name, want := range map[string]bool{
 		"muster-quorum-killed": false, "muster-quorum-killed-early": false,
-		"muster-quorum-new": true, "somebody-else": true, filepath.Base(mine): true,
+		"muster-quorum-new": true, "muster-quorum-data-dir": true, "somebody-else": true, filepath.Base(mine): true,
 	} {
 		if _, err := os.Stat(filepath.Join(parent, name)); (err == nil) != want {
 			t.Errorf("%s: is there: %v, want %v", name, err == nil, want)

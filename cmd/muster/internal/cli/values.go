@@ -86,7 +86,7 @@ func unknownVariables(environ []string) (errs []error) {
 			continue
 		}
 		if d := text.Distance(auth.TokenVariable, name); d <= 2 || strings.HasPrefix(name, auth.TokenVariable+"_") {
-			errs = append(errs, fmt.Errorf("unknown variable %s; put the job's token into %s, or into the file of --rdzv-conf token_file=PATH", name, auth.TokenVariable))
+			errs = append(errs, fmt.Errorf("unknown variable %s; put the job's token into %s, or name its file with token_file=PATH in --rdzv-conf (muster store: --token-file PATH)", name, auth.TokenVariable))
 			continue
 		}
 		typed, nearest, meant := strings.ReplaceAll(strings.ToLower(rest), "_", "-"), 3, ""
