@@ -12,6 +12,9 @@ import (
 	"github.com/muster-run/muster/internal/procfs"
 )
 
+// execTime is how long a process may take from one environment to the next.
+const execTime = 250 * time.Millisecond
+
 // leftovers lists the live descendants of a worker whose leader has ended and is not
 // reaped yet. They are in the worker's cgroup, or descend from an orphan: the leader's
 // orphans are this program's children now. An orphan is this worker's by its session, by
@@ -108,13 +111,10 @@ func hasTag(p procfs.Stat, tags ...string) bool {
 	return err == nil && slices.ContainsFunc(tags, func(tag string) bool { return tag != "" && procfs.HasEnv(env, tag) })
 }
 
-// awaitExec waits, for a millisecond at most, for a process that is about to
-// execute a program: it has no environment in between.
+// awaitExec waits for a process that is about to execute a program: it has no environment in
+// between, which takes microseconds, and longer on a busy machine.
 func awaitExec(pid int) {
-	for range 10 {
-		if env, err := procfs.Environ(pid); err != nil || len(env) > 0 {
-			return
-		}
+	for late := time.Now().Add(execTime); procfs.Executing(pid) && time.Now().Before(late); {
 		time.Sleep(100 * time.Microsecond)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/pidwatch"
+	"github.com/muster-run/muster/internal/procfs"
 )
 
 // A watcher tells a group of the ends of its processes, in their order.
@@ -96,10 +97,20 @@ func (wt *watcher) await(w *worker) {
 			e.end.code = unknownEnd
 			if err != unix.ECHILD { // else it is gone, and its number may be another's
 				_ = syscall.Kill(-w.pid, syscall.SIGKILL)
+				awaitEnd(w.pid, leastKillWait) // until then what it has started is not an orphan
 			}
 		}
 		wt.send(e)
 	}()
+}
+
+// awaitEnd waits for the end of a process that was killed, as far as /proc tells it.
+func awaitEnd(pid int, limit time.Duration) {
+	for late := time.Now().Add(limit); time.Now().Before(late); time.Sleep(time.Millisecond) {
+		if p, err := procfs.Read(pid); err != nil || !p.Alive() {
+			return
+		}
+	}
 }
 
 // leftover watches something that a worker left behind, if that can be.

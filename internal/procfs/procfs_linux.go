@@ -1,6 +1,7 @@
 package procfs
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -87,6 +88,22 @@ func Orphans() ([]int, error) {
 		}
 	}
 	return pids, nil
+}
+
+// Executing says whether a process lies between two programs: it has the memory of the next one,
+// and no environment yet. That of a process without any is empty, but has a place.
+func Executing(pid int) bool {
+	text, err := ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil || !own() {
+		return false
+	}
+	const end = 51 - 3 // env_end, of the fields after the name
+	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
+	if len(fields) <= end || string(fields[end]) != "0" || bytes.ContainsAny(fields[0], "ZX") {
+		return false
+	}
+	env, err := Environ(pid)
+	return err == nil && len(env) == 0 // else it has no memory of its own, or may not be looked at
 }
 
 // Environ returns the environment that a process was started with, entries

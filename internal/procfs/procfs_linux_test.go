@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -65,6 +66,60 @@ func TestEnvironOfAnother(t *testing.T) {
 	in.Close()
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A process without an environment, or without memory, is between no two programs.
+func TestExecuting(t *testing.T) {
+	bare := exec.Command("cat")
+	bare.Env = []string{}
+	in, err := bare.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := bare.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := bare.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = in.Write([]byte("x"))
+	_, _ = out.Read(make([]byte, 1)) // it has begun
+	if env, err := procfs.Environ(bare.Process.Pid); err != nil || len(env) > 0 {
+		t.Errorf("environment %q, %v", env, err)
+	}
+	if procfs.Executing(bare.Process.Pid) || procfs.Executing(os.Getpid()) || procfs.Executing(1<<30) {
+		t.Error("a process that runs counts as one between two programs")
+	}
+	in.Close()
+	_, _ = out.Read(make([]byte, 1)) // it ends
+	for p, err := procfs.Read(bare.Process.Pid); err == nil && p.Alive(); p, err = procfs.Read(bare.Process.Pid) {
+	}
+	if procfs.Executing(bare.Process.Pid) {
+		t.Error("a process that has ended counts as one between two programs")
+	}
+	_ = bare.Wait()
+	// Of children that begin one after the other, one is seen there sooner or later.
+	over, beginner := make(chan struct{}), sync.WaitGroup{}
+	beginner.Go(func() {
+		for {
+			select {
+			case <-over:
+				return
+			default:
+				_ = exec.Command("true").Run()
+			}
+		}
+	})
+	defer beginner.Wait()
+	defer close(over)
+	for self, seen := os.Getpid(), false; !seen; {
+		all, err := procfs.All()
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen = slices.ContainsFunc(all, func(p procfs.Stat) bool { return p.Parent == self && procfs.Executing(p.PID) })
 	}
 }
 
