@@ -18,6 +18,50 @@ import (
 	"github.com/muster-run/muster/process"
 )
 
+// An orphan whose first thread has ended, and whose others go on, is ended with its worker.
+func TestOrphanWithoutFirstThread(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("needs python3")
+	}
+	const orphan = `
+import ctypes, os, platform, sys, threading, time
+def rest():
+    me = str(os.getpid())
+    while open("/proc/self/task/%s/stat" % me).read().rsplit(")", 1)[1].split()[0] != "Z":
+        time.sleep(0.001)
+    with open(sys.argv[1] + ".part", "w") as f:
+        f.write(me)
+    os.rename(f.name, sys.argv[1])
+    time.sleep(600)
+threading.Thread(target=rest).start()
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)
+`
+	for _, none := range []bool{true, false} {
+		lab := testproc.New(t)
+		s := supervisor(t, process.SupervisorConfig{NoCgroup: none})
+		said := filepath.Join(t.TempDir(), "pid")
+		cfg := workers(lab, nil)
+		cfg.Entrypoint, cfg.LeftoverGrace = "/bin/sh", time.Second
+		cfg.Args[0] = []string{"-c", `setsid "$0" -c "$1" "$2" & until [ -s "$2" ]; do sleep 0.01; done`, python, orphan, said}
+		if r := wait(t, start(t, s, cfg)); r.IsFailed() {
+			t.Fatalf("failed: %+v", r.Failures)
+		}
+		text, err := os.ReadFile(said)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pid, err := strconv.Atoi(string(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(pid, 0); err != syscall.ESRCH {
+			t.Errorf("without cgroups: %v: the orphan %d is still there: %v", none, pid, err)
+			_ = syscall.Kill(pid, syscall.SIGKILL)
+		}
+	}
+}
+
 // Orphans that end are reaped: at once if the Supervisor may take every orphan for
 // its own, otherwise with their worker.
 func TestOrphansAreReaped(t *testing.T) {

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // ErrForeign is returned where /proc is not mounted, or shows another pid namespace:
@@ -108,13 +110,27 @@ func Executing(pid int) bool {
 
 // Environ returns the environment that a process was started with, entries
 // separated by NUL bytes. Only its user and root may read it. It is empty for a
-// moment while a process executes a program.
+// moment while a process executes a program. A process whose first thread has ended tells it by another.
 func Environ(pid int) ([]byte, error) {
 	if !own() {
 		return nil, ErrForeign
 	}
-	return ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+	dir := "/proc/" + strconv.Itoa(pid)
+	env, err := ReadFile(dir + "/environ")
+	if len(env) > 0 || err != nil && !errors.Is(err, unix.ESRCH) {
+		return env, err
+	}
+	threads, _ := os.ReadDir(dir + "/task")
+	for _, thread := range threads[:min(len(threads), mostThreads)] {
+		if env, err := ReadFile(dir + "/task/" + thread.Name() + "/environ"); err == nil && len(env) > 0 {
+			return env, nil
+		}
+	}
+	return nil, err
 }
+
+// mostThreads is how many threads are asked for what the first one, which has ended, does not tell.
+const mostThreads = 8
 
 // WaitChannel says where in the kernel a process waits: its state, the function,
 // and the innermost part of the stack where that may be read.

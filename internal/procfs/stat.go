@@ -30,8 +30,9 @@ type Stat struct {
 // runs on.
 const tick = 10 * time.Millisecond
 
-// Alive says whether the process can still do something.
-func (s Stat) Alive() bool { return s.State != 'Z' && s.State != 'X' }
+// Alive says whether the process can still do something. The state is that of its first thread,
+// after whose end others may go on.
+func (s Stat) Alive() bool { return s.State != 'Z' && s.State != 'X' || s.Threads > 1 }
 
 var errStat = errors.New("malformed")
 

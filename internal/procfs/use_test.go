@@ -9,7 +9,11 @@ import (
 
 func TestUses(t *testing.T) {
 	stat := func(pid, parent int, state byte) Stat {
-		return Stat{PID: pid, Parent: parent, State: state, CPU: time.Duration(pid) * time.Second, Resident: int64(pid) << 10, Threads: 2, Start: 7, Group: pid}
+		threads := 2
+		if state == 'Z' {
+			threads = 1
+		}
+		return Stat{PID: pid, Parent: parent, State: state, CPU: time.Duration(pid) * time.Second, Resident: int64(pid) << 10, Threads: threads, Start: 7, Group: pid}
 	}
 	grouped := stat(45, 99, 'S')
 	grouped.Group = 10 // its parent is gone, its group is the worker's
