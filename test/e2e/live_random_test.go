@@ -23,8 +23,9 @@ import (
 )
 
 // sequences is which random sequences a test plays on each backend: the first n, or as many as
-// MUSTER_SEQUENCES says (340 make a thousand), from MUSTER_SEQUENCE on, to replay one.
-func sequences(n int) (from, to uint64) {
+// MUSTER_SEQUENCES says (340 make a thousand), from MUSTER_SEQUENCE on, to replay one. MUSTER_TOGETHER
+// (1) of them follow each other in one job, which costs fewer imports of PyTorch.
+func sequences(n int) (from, to, together uint64) {
 	number := func(name string, n int) uint64 {
 		if text := os.Getenv(name); text != "" {
 			n, err := strconv.ParseUint(text, 10, 32)
@@ -34,25 +35,29 @@ func sequences(n int) (from, to uint64) {
 		return uint64(n)
 	}
 	from = number("MUSTER_SEQUENCE", 0)
-	return from, from + number("MUSTER_SEQUENCES", n)
+	return from, from + number("MUSTER_SEQUENCES", n), max(1, number("MUSTER_TOGETHER", 1))
 }
 
 // liveBackends are those whose job outlives the loss of any host.
 var liveBackends = []string{"c10d, muster store", "etcd", "quorum"}
 
 // eachSequence plays sequences on each of some backends, some at once.
-func eachSequence(t *testing.T, n int, backends []string, play func(t *testing.T, c *hostsBackend, random *rand.Rand)) {
+func eachSequence(t *testing.T, n int, backends []string, play func(t *testing.T, c *hostsBackend, randoms []*rand.Rand)) {
 	t.Parallel()
 	room := make(chan struct{}, 2*runtime.NumCPU())
 	var all sync.WaitGroup
-	from, to := sequences(n)
-	for seed := from; seed < to; seed++ {
+	from, to, together := sequences(n)
+	for seed := from; seed < to; seed += together {
 		for i, name := range backends {
+			var randoms []*rand.Rand
+			for s := seed; s < min(seed+together, to); s++ {
+				randoms = append(randoms, rand.New(rand.NewPCG(s, uint64(i))))
+			}
 			room <- struct{}{}
 			all.Go(func() {
 				defer func() { <-room }()
 				t.Run(fmt.Sprintf("%s/%d", name, seed), func(t *testing.T) {
-					play(t, backend(t, name), rand.New(rand.NewPCG(seed, uint64(i))))
+					play(t, backend(t, name), randoms)
 				})
 			})
 		}
@@ -73,12 +78,13 @@ type liveGroup struct {
 // A liveSite is a live job whose memberships are watched.
 type liveSite struct {
 	*site
-	random   *rand.Rand
-	workers  []int  // by host
-	agents   []*job // by host
-	replicas bool   // of more than one worker
+	randoms  []*rand.Rand // of the sequences
+	random   *rand.Rand   // of the one that is played
+	workers  []int        // by host
+	agents   []*job       // by host
+	replicas bool         // of more than one worker
 	flags    func(host int) string
-	cut      map[int]bool // hosts that were cut off some time
+	cut      map[int]bool // hosts that were cut off in the sequence
 	boots    int
 	groups   map[int]*liveGroup
 }
@@ -237,8 +243,8 @@ func (l *liveSite) trouble(g *liveGroup) (what string, lost []liveID, hit int) {
 }
 
 // newLive starts a live job with so many workers on each host.
-func newLive(t *testing.T, c *hostsBackend, random *rand.Rand, workers []int, env []string, flags string, program ...string) *liveSite {
-	l := &liveSite{site: newSite(t, 3+c.hosts), random: random, workers: workers, cut: map[int]bool{}, groups: map[int]*liveGroup{}}
+func newLive(t *testing.T, c *hostsBackend, randoms []*rand.Rand, workers []int, env []string, flags string, program ...string) *liveSite {
+	l := &liveSite{site: newSite(t, 3+c.hosts), randoms: randoms, workers: workers, cut: map[int]bool{}, groups: map[int]*liveGroup{}}
 	l.conf, l.env, l.program = limit6, env, program
 	if c.name == "quorum" {
 		l.conf += ",data_dir=" + t.TempDir() // outlives a host, so that the next may be lost at once
@@ -253,8 +259,8 @@ func newLive(t *testing.T, c *hostsBackend, random *rand.Rand, workers []int, en
 	return l
 }
 
-// play lets trouble come so many times. After each the group is whole again, with all to which
-// nothing has happened. The job then ends as done says, and leaves nothing.
+// play lets trouble come so many times a sequence. After each the group is whole again, with all to
+// which nothing has happened. The job then ends as done says, and leaves nothing.
 func (l *liveSite) play(times int, done func()) {
 	world := 0
 	for _, n := range l.workers {
@@ -262,23 +268,26 @@ func (l *liveSite) play(times int, done func()) {
 	}
 	g := l.whole(func(now *liveGroup) bool { return now.world == world })
 	forgotten := 0
-	for range times {
-		what, lost, hit := l.trouble(g)
-		l.t.Logf("after membership %d: %s: %v, host %d", g.uuid, what, lost, hit)
-		now := l.whole(func(now *liveGroup) bool {
-			return now.world == world && now.uuid > g.uuid && !slices.ContainsFunc(slices.Collect(maps.Values(now.ranks)), func(id liveID) bool { return slices.Contains(lost, id) })
-		})
-		stay := slices.Collect(maps.Values(now.ranks))
-		for rank, id := range g.ranks {
-			if id.host == hit || l.cut[id.host] || slices.Contains(lost, id) || slices.Contains(stay, id) {
-				continue
+	for _, l.random = range l.randoms {
+		clear(l.cut)
+		for range times {
+			what, lost, hit := l.trouble(g)
+			l.t.Logf("after membership %d: %s: %v, host %d", g.uuid, what, lost, hit)
+			now := l.whole(func(now *liveGroup) bool {
+				return now.world == world && now.uuid > g.uuid && !slices.ContainsFunc(slices.Collect(maps.Values(now.ranks)), func(id liveID) bool { return slices.Contains(lost, id) })
+			})
+			stay := slices.Collect(maps.Values(now.ranks))
+			for rank, id := range g.ranks {
+				if id.host == hit || l.cut[id.host] || slices.Contains(lost, id) || slices.Contains(stay, id) {
+					continue
+				}
+				// gloo may have forgotten a message to the one that is lost, which docs/live.md says.
+				if forgotten++; l.said(" waits for good, since gloo") < forgotten {
+					l.fatalf("rank %d of %+v is not in %+v, and nothing happened to it", rank, g, now)
+				}
 			}
-			// gloo may have forgotten a message to the one that is lost, which docs/live.md says.
-			if forgotten++; l.said(" waits for good, since gloo") < forgotten {
-				l.fatalf("rank %d of %+v is not in %+v, and nothing happened to it", rank, g, now)
-			}
+			g = now
 		}
-		g = now
 	}
 	done()
 	l.want(0, l.agents...)
@@ -300,9 +309,9 @@ func (l *liveSite) said(text string) (n int) {
 // Whatever dies, also at once and during a change, the others go on in one membership after the
 // other, and the group is whole again.
 func TestLiveRandom(t *testing.T) {
-	eachSequence(t, 16, liveBackends, func(t *testing.T, c *hostsBackend, random *rand.Rand) {
+	eachSequence(t, 16, liveBackends, func(t *testing.T, c *hostsBackend, randoms []*rand.Rand) {
 		gate := testproc.NewGate(t)
-		newLive(t, c, random, []int{2, 2, 1}, testproc.Env(nil, gate, ""), "--no-python", worker("live", "gate", "exit:0")...).play(4, gate.Open)
+		newLive(t, c, randoms, []int{2, 2, 1}, testproc.Env(nil, gate, ""), "--no-python", worker("live", "gate", "exit:0")...).play(4, gate.Open)
 	})
 }
 
@@ -312,22 +321,22 @@ func TestLiveRandomReplicas(t *testing.T) {
 	if os.Getenv("MUSTER_SEQUENCES") == "" {
 		backends = []string{"etcd"}
 	}
-	eachSequence(t, 4, backends, func(t *testing.T, c *hostsBackend, random *rand.Rand) {
+	eachSequence(t, 4, backends, func(t *testing.T, c *hostsBackend, randoms []*rand.Rand) {
 		gate := testproc.NewGate(t)
-		l := newLive(t, c, random, []int{2, 2, 2}, testproc.Env(nil, gate, ""), "--no-python", worker("replica:2", "gate", "exit:0")...)
+		l := newLive(t, c, randoms, []int{2, 2, 2}, testproc.Env(nil, gate, ""), "--no-python", worker("replica:2", "gate", "exit:0")...)
 		l.replicas = true
 		l.play(4, gate.Open)
 	})
 }
 
-// exactSteps is how many steps an undisturbed training is computed for. One on a busy machine may take
-// more, of which the ranks are compared with each other.
+// exactSteps is how many steps an undisturbed training is computed for, for each sequence that a job
+// plays. One on a busy machine may take more, of which the ranks are compared with each other.
 const exactSteps = 5000
 
-// exactSums are what the trainings of testdata/live_exact.py come to after each step.
-func exactSums(t *testing.T, env []string) []float64 {
+// exactSums are what the trainings of testdata/live_exact.py come to after each of so many steps.
+func exactSums(t *testing.T, env []string, steps int) []float64 {
 	t.Helper()
-	j := run(t, muster(t), setup{env: env}, "--standalone", "testdata/live_exact.py", "none", itoa(exactSteps), "0").want(0)
+	j := run(t, muster(t), setup{env: env}, "--standalone", "testdata/live_exact.py", "none", itoa(steps), "0").want(0)
 	var sums []float64
 	for line := range strings.Lines(j.out()) {
 		var s liveStep
@@ -345,18 +354,19 @@ func TestLiveRandomTraining(t *testing.T) {
 	python, err := filepath.Abs("../../python")
 	must(err)
 	env := withPython(t, testproc.Unpaused, "PYTHONPATH="+python).env
-	sums := exactSums(t, env)
+	_, _, together := sequences(1)
+	sums := exactSums(t, env, exactSteps*int(together))
 	backends := liveBackends
 	if os.Getenv("MUSTER_SEQUENCES") == "" {
 		backends = []string{"quorum"} // each process imports PyTorch, which takes seconds
 	}
-	eachSequence(t, 1, backends, func(t *testing.T, c *hostsBackend, random *rand.Rand) {
+	eachSequence(t, 1, backends, func(t *testing.T, c *hostsBackend, randoms []*rand.Rand) {
 		stop := filepath.Join(t.TempDir(), "stop")
 		flags := ""
-		if random.IntN(2) == 0 {
+		if randoms[0].IntN(2) == 0 {
 			flags = "--warm"
 		}
-		l := newLive(t, c, random, []int{1, 1, 1}, env, flags, path, stop, itoa(100*exactSteps), "0.05")
+		l := newLive(t, c, randoms, []int{1, 1, 1}, env, flags, path, stop, itoa(100*len(sums)), "0.05")
 		l.play(4, func() { must(os.WriteFile(stop, nil, 0o666)) })
 		last, seen, later := 0, map[int]bool{}, map[int]float64{}
 		for _, j := range l.site.agents {
@@ -380,6 +390,6 @@ func TestLiveRandomTraining(t *testing.T) {
 		if len(seen) != last+1 {
 			t.Errorf("%d of %d steps were completed", len(seen), last+1)
 		}
-		t.Logf("%d steps", last)
+		t.Logf("%d sequences, %d steps", len(randoms), last)
 	})
 }
