@@ -1,5 +1,6 @@
 """muster.live against an agent of this file's, which decides about real processes."""
 
+import functools
 import importlib.util
 import json
 import multiprocessing
@@ -21,6 +22,32 @@ WAIT = 120  # seconds, for a machine that is busy: longer than the limit of a co
 # Its processes have imported torch before they are forked.
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["live_worker"])
+
+
+class Forgotten(Exception):
+    """A worker that was to go on has ended by itself, since gloo had forgotten a message."""
+
+
+def again(tests):
+    """gloo may forget a message where ranks break off a step, which is its fault and not the
+    tests' (docs/live.md), so a test to which that happens is done again."""
+
+    def repeated(test):
+        @functools.wraps(test)
+        def repeat(self):
+            for _ in range(2):
+                try:
+                    return test(self)
+                except Forgotten:
+                    self.doCleanups()
+            return test(self)
+
+        return repeat
+
+    for name, test in list(vars(tests).items()):
+        if name.startswith("test_"):
+            setattr(tests, name, repeated(test))
+    return tests
 
 
 class Worker:
@@ -89,6 +116,7 @@ class Agent:
         self.hold = 1  # how many are awaited before the next members are decided
         self.changes = []  # messages of members, without what differs
         self.failed = False  # a member's collective
+        self.forgets = False  # whether the test makes gloo forget a message
         self.may_begin = lambda: True  # to look for what has failed
         self.before_members = lambda: None
         self.alone = lambda worker: None  # with a worker that joins, when it is told of members and the others are not yet
@@ -152,6 +180,21 @@ class Agent:
         for worker in self.members():
             worker.ready = None
             worker.send(type="change", change=self.change, urgent=urgent, reason="test", **({} if urgent else {"at": at}))
+
+    def invite(self):
+        """Begins a change before a step that no member has reached, as agents do for a host that
+        joins, and returns that step."""
+        heard = {worker: len(worker.messages) for worker in self.members()}
+        for worker in heard:
+            worker.send(type="where", change=self.change + 1)
+
+        def steps():
+            return [[m["step"] for m in worker.messages[n:] if m["type"] == "at"] for worker, n in heard.items()]
+
+        self.until(lambda: all(steps()))
+        at = max(sum(steps(), [])) + 20
+        self.begin(urgent=False, at=at)
+        return at
 
     def decide(self):
         """Sends the members when all have answered."""
@@ -219,6 +262,8 @@ class Agent:
         elif kind == "hangup" and worker:
             worker.gone = True
             if worker.member and worker.wait() != 0:  # otherwise it has completed all steps
+                if not self.forgets and "waits for good, since gloo" in self.said():
+                    raise Forgotten(self.said())
                 self.begin(urgent=True, without=[worker])
             worker.member = False
         if self.failed and not self.open and self.may_begin():
@@ -255,6 +300,7 @@ def reached(worker, step):
     return lambda: any(line["step"] >= step for line in worker.steps())
 
 
+@again
 @unittest.skipUnless(TORCH, "needs PyTorch")
 class Live(unittest.TestCase):
     def same_sums(self, workers):
@@ -303,14 +349,14 @@ class Live(unittest.TestCase):
 
     def test_same_members(self):
         """A change that changes nothing."""
-        agent = Agent(self, steps=40)
+        agent = Agent(self, steps=60)
         workers = agent.start(2, LIVE_HOLD="20 2")
         agent.until(lambda: all(reached(w, 10)() for w in workers))
-        agent.begin(urgent=False)
+        agent.invite()
         agent.until_end(workers)
         self.assertEqual([(m["world"], m["joined"], m["source"]) for m in agent.changes], [(2, [0, 1], 0), (2, [], -1)])
         self.same_sums(workers)
-        self.each_once(workers, 40, 24)
+        self.each_once(workers, 60, 24)
 
     def test_killed(self):
         """One of three is killed; the others go on, and a replacement joins."""
@@ -326,7 +372,7 @@ class Live(unittest.TestCase):
         after = [min(line["t"] for line in w.steps() if line["world"] == 2) - killed for w in left]
         self.assertLess(max(after), 10)  # 50 ms on a quiet machine
         spare.spare = False
-        agent.begin(urgent=False)
+        agent.invite()
         agent.until_end([*left, spare])
         self.assertEqual([m["world"] for m in agent.changes], [3, 2, 3])
         self.assertEqual(agent.changes[2]["joined"], [2])
@@ -351,7 +397,7 @@ class Live(unittest.TestCase):
         agent.until(lambda: all(line["world"] == 2 for w in left for line in w.steps()[-1:]))
         self.assertEqual((workers[2].member, workers[2].steps()[-1]["world"]), (False, 4))
         spare.spare = False
-        agent.begin(urgent=False)
+        agent.invite()
         agent.until_end([*workers[:3], spare])
         self.assertEqual([m["world"] for m in agent.changes], [4, 2, 4])
         self.assertEqual(agent.changes[2]["joined"], [2, 3])
@@ -433,12 +479,8 @@ class Live(unittest.TestCase):
         spare, = agent.start(1, rank=2, world=3, spare=True, LIVE_SEED="5")
         agent.until(lambda: spare.ready)
         agent.until(lambda: all(worker.steps() for worker in workers))
-        for worker in workers:
-            worker.send(type="where", change=2)
-        agent.until(lambda: all(worker.messages[-1]["type"] == "at" for worker in workers))
         spare.spare = False
-        at = max(worker.messages[-1]["step"] for worker in workers) + 20
-        agent.begin(urgent=False, at=at)
+        at = agent.invite()
         agent.until_end([*workers, spare])
         first, second = agent.changes
         self.assertEqual(second["joined"], [2])
@@ -482,6 +524,7 @@ class Live(unittest.TestCase):
 
     def lost_as_it_receives(self, how, n):
         agent = Agent(self)
+        agent.forgets = how == "forget within"
         workers = agent.start(n, LIVE_FAULT=json.dumps({"do": how, "step": 10}), LIVE_TIMEOUT="3600")
         agent.until(lambda: all(any(line.get("enter") == 10 for line in w.lines) for w in workers))
         agent.until(lambda: {"stops": 1} in workers[1].lines)
