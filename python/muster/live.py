@@ -480,8 +480,8 @@ class _Live(Run):
             same = same + 1 if where is not None and where == before and idle else 0
             before = where
             if same == 3:
-                os.write(2, f"muster.live: rank {self.rank} waits for good, since gloo has forgotten a message to a rank "
-                            "that is lost; this process ends, so that the others can go on\n".encode())
+                os.write(2, f"muster.live: rank {self.rank} waits for good, since gloo has forgotten a message of the "
+                            "step that was broken off; this process ends, so that the others can go on\n".encode())
                 os._exit(1)
 
     def _hopeless(self) -> bool:
