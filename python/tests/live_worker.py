@@ -105,10 +105,10 @@ def work(environ, lines, errors, steps, batch, keep):
     ddp = run.ddp(model) if size == 1 else model
     place = run.mesh.get_local_rank("shard") if size > 1 else 0
     say(pid=os.getpid(), joined=run.step, live=run.live, world=run.world)
-    # "step change": no rank goes beyond that step until that change is known.
-    hold, change = map(int, os.environ.get("LIVE_HOLD", "%d 0" % steps).split())
+    # No rank goes beyond this step until the gate is open.
+    hold = int(os.environ.get("LIVE_HOLD", steps))
     while run.before(steps):
-        while run.step >= hold and run._link._announced < change and run._link.stop_at > run.step:
+        while run.step >= hold and not os.path.exists(os.environ["LIVE_GATE"]) and run._link.stop_at > run.step:
             time.sleep(0.001)
         with run:
             samples = sampler.indices()

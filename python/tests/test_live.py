@@ -107,6 +107,7 @@ class Agent:
         self.events = queue.Queue()
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.path = os.path.join(self.dir.name, "live")
+        self.gate = os.path.join(self.dir.name, "gate")
         self.server = socket.socket(socket.AF_UNIX)
         self.server.bind(self.path)
         self.server.listen()
@@ -156,7 +157,7 @@ class Agent:
         for i in range(n):
             ident = "w%d" % len(self.workers)
             worker = Worker(self, ident, {
-                "MUSTER_LIVE_SOCKET": self.path, "MUSTER_LIVE_ID": ident,
+                "MUSTER_LIVE_SOCKET": self.path, "MUSTER_LIVE_ID": ident, "LIVE_GATE": self.gate,
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.store.port),
                 "RANK": str(i if rank is None else rank), "WORLD_SIZE": str(world or n),
                 "LIVE_REPLICA_SIZE": str(self.size), **environ})
@@ -181,6 +182,11 @@ class Agent:
             worker.ready = None
             worker.send(type="change", change=self.change, urgent=urgent, reason="test", **({} if urgent else {"at": at}))
 
+    def go(self):
+        """Lets the workers pass the step that they may not go beyond."""
+        with open(self.gate, "w"):
+            pass
+
     def invite(self):
         """Begins a change before a step that no member has reached, as agents do for a host that
         joins, and returns that step."""
@@ -194,6 +200,7 @@ class Agent:
         self.until(lambda: all(steps()))
         at = max(sum(steps(), [])) + 20
         self.begin(urgent=False, at=at)
+        self.go()
         return at
 
     def decide(self):
@@ -350,7 +357,7 @@ class Live(unittest.TestCase):
     def test_same_members(self):
         """A change that changes nothing."""
         agent = Agent(self, steps=60)
-        workers = agent.start(2, LIVE_HOLD="20 2")
+        workers = agent.start(2, LIVE_HOLD="20")
         agent.until(lambda: all(reached(w, 10)() for w in workers))
         agent.invite()
         agent.until_end(workers)
@@ -361,7 +368,7 @@ class Live(unittest.TestCase):
     def test_killed(self):
         """One of three is killed; the others go on, and a replacement joins."""
         agent = Agent(self, steps=120)
-        workers = agent.start(3, LIVE_HOLD="60 3")
+        workers = agent.start(3, LIVE_HOLD="60")
         spare, = agent.start(1, rank=2, world=3, spare=True, LIVE_SEED="5")
         agent.until(lambda: spare.ready)
         agent.until(reached(workers[2], 20))
@@ -388,7 +395,7 @@ class Live(unittest.TestCase):
         """One of 2 x 2 ranks is killed; the other group goes on. The rank that shared a state with it
         rests until there is a replacement."""
         agent = Agent(self, steps=120, size=2)
-        workers = agent.start(4, LIVE_HOLD="60 3")
+        workers = agent.start(4, LIVE_HOLD="60")
         spare, = agent.start(1, rank=3, world=4, spare=True, LIVE_SEED="5")
         agent.until(lambda: spare.ready)
         agent.until(reached(workers[3], 20))
@@ -458,7 +465,7 @@ class Live(unittest.TestCase):
     def test_stopped(self):
         """A rank is silent; the others wait for it in a collective, and are told."""
         agent = Agent(self, steps=60)
-        workers = agent.start(3, LIVE_HOLD="30 2")
+        workers = agent.start(3, LIVE_HOLD="30")
         silent, left = workers[1], [workers[0], workers[2]]
         agent.until(reached(silent, 10))
         os.kill(silent.process.pid, signal.SIGSTOP)
@@ -466,6 +473,7 @@ class Live(unittest.TestCase):
             os.sched_yield()
         told = time.time()
         agent.begin(urgent=True, without=[silent])
+        agent.go()
         agent.until_end(left)
         after = [min(line["t"] for line in w.steps() if line["world"] == 2) - told for w in left]
         self.assertLess(max(after), 10)  # 15 ms on a quiet machine; gloo's own limit is 30 minutes
@@ -475,7 +483,7 @@ class Live(unittest.TestCase):
     def test_grows(self):
         """Before a step that the agent names."""
         agent = Agent(self, steps=400)
-        workers = agent.start(2, LIVE_HOLD="200 2")
+        workers = agent.start(2, LIVE_HOLD="200")
         spare, = agent.start(1, rank=2, world=3, spare=True, LIVE_SEED="5")
         agent.until(lambda: spare.ready)
         agent.until(lambda: all(worker.steps() for worker in workers))
@@ -493,7 +501,7 @@ class Live(unittest.TestCase):
     def test_lost_in_a_change(self):
         """The second loss comes when the members of the first are decided."""
         agent = Agent(self, steps=40, keep="local", batch=8)
-        workers = agent.start(3, LIVE_HOLD="20 2")
+        workers = agent.start(3, LIVE_HOLD="20")
 
         def kill():
             if len(agent.changes) == 2:
@@ -502,6 +510,7 @@ class Live(unittest.TestCase):
         agent.before_members = kill
         agent.until(reached(workers[2], 10))
         workers[2].process.kill()
+        agent.go()
         agent.until_end(workers[:1])
         self.assertEqual([m["world"] for m in agent.changes], [3, 2, 1])
         self.assertEqual(len(workers[0].steps()[-1]["samples"]), 8)
@@ -509,11 +518,12 @@ class Live(unittest.TestCase):
     def test_lost_as_it_takes_the_state(self):
         """Who sends it is not held up by one that does not take it any more."""
         agent = Agent(self, steps=400)
-        workers = agent.start(1, LIVE_BALLAST="512", LIVE_TIMEOUT="600", LIVE_HOLD="60 2")
+        workers = agent.start(1, LIVE_BALLAST="512", LIVE_TIMEOUT="600", LIVE_HOLD="60")
         late, = agent.start(1, rank=1, world=2, spare=True, LIVE_BALLAST="512", LIVE_STOPS="1")
         agent.until(lambda: late.ready and workers[0].steps())
         late.spare = False
         agent.begin(urgent=True)
+        agent.go()
         agent.until(lambda: len(agent.changes) == 2)
         while state(late.process.pid) != "T":
             time.sleep(0.01)
