@@ -12,13 +12,14 @@ import (
 	"github.com/muster-run/muster/internal/procfs"
 )
 
-// execTime is how long a process may take from one environment to the next.
+// execTime is how long processes may take from one environment to the next, all that a look
+// finds together.
 const execTime = 250 * time.Millisecond
 
 // leftovers lists the live descendants of a worker whose leader has ended and is not
 // reaped yet. They are in the worker's cgroup, or descend from an orphan: the leader's
 // orphans are this program's children now. An orphan is this worker's by its session, by
-// its environment, or because there is no other worker.
+// its environment, because it was found before, or because there is no other worker.
 func (g *Group) leftovers(w *worker) []procfs.Stat {
 	var found []procfs.Stat
 	if dir := w.system.cgroup; dir != nil {
@@ -40,6 +41,7 @@ func (g *Group) leftovers(w *worker) []procfs.Stat {
 	s.forking.Lock() // a child that another group was just forking is in known afterwards
 	last := s.system.wholeProgram && s.lastOne(w)
 	s.forking.Unlock()
+	late := time.Now().Add(execTime)
 	for _, pid := range orphans {
 		if s.isKnown(pid) {
 			continue
@@ -54,10 +56,16 @@ func (g *Group) leftovers(w *worker) []procfs.Stat {
 			}
 			continue
 		}
-		if !last && p.Session != w.pid && p.State != 'D' {
-			awaitExec(pid)
+		// One that dies, or is stuck in the kernel, tells no environment any more.
+		before := w.left.all[processID{pid, p.Start}] != nil
+		if last || before || p.Session == w.pid {
+			mine[pid] = true
+			continue
 		}
-		if last || p.Session == w.pid || hasTag(p, w.tag) {
+		if p.State != 'D' {
+			awaitExec(pid, late)
+		}
+		if hasTag(p, w.tag) {
 			mine[pid] = true
 		}
 	}
@@ -113,8 +121,8 @@ func hasTag(p procfs.Stat, tags ...string) bool {
 
 // awaitExec waits for a process that is about to execute a program: it has no environment in
 // between, which takes microseconds, and longer on a busy machine.
-func awaitExec(pid int) {
-	for late := time.Now().Add(execTime); procfs.Executing(pid) && time.Now().Before(late); {
+func awaitExec(pid int, late time.Time) {
+	for procfs.Executing(pid) && time.Now().Before(late) {
 		time.Sleep(100 * time.Microsecond)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/muster-run/muster/internal/children"
+	"github.com/muster-run/muster/internal/procfs"
 	"github.com/muster-run/muster/internal/test/testproc"
 	"github.com/muster-run/muster/process"
 )
@@ -60,6 +61,33 @@ ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)
 			_ = syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
+}
+
+// A leftover that is stuck in the kernel when its grace is over cannot be asked whose it is, and is
+// killed all the same.
+func TestLeftoverStuckLater(t *testing.T) {
+	lab := testproc.New(t)
+	cfg := workers(lab, do("spawn:setsid,double:tell:15|say:stray|gate|vfork", "trap:USR1:0", "say:up", "hang"))
+	cfg.LeftoverGrace = 2 * time.Second
+	g := start(t, supervisor(t, process.SupervisorConfig{NoCgroup: true}), cfg)
+	stray := 0
+	for range 2 {
+		if pid, ok := pidAfter("stray ", lab.Line()); ok {
+			stray = pid
+		}
+	}
+	if err := syscall.Kill(g.PIDs()[0], syscall.SIGUSR1); err != nil {
+		t.Fatal(err)
+	}
+	lab.Line() // the leftover has got SIGTERM
+	lab.OpenGate()
+	if r := wait(t, g); r.IsFailed() {
+		t.Errorf("failed: %+v", r.Failures)
+	}
+	if p, err := procfs.Read(stray); err == nil && p.Alive() {
+		t.Errorf("what the worker left is still there, in state %c", p.State)
+	}
+	lab.CheckNothingLeft()
 }
 
 // Orphans that end are reaped: at once if the Supervisor may take every orphan for

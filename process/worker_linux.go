@@ -290,8 +290,9 @@ func kernelState(pid int) (state byte, where string) {
 	if err != nil {
 		return 0, "no longer there"
 	}
+	st = st.Living()
 	if st.State != 'D' {
 		return st.State, "state " + string(st.State)
 	}
-	return st.State, procfs.WaitChannel(pid)
+	return st.State, procfs.WaitChannel(st.PID)
 }

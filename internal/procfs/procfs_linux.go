@@ -99,38 +99,64 @@ func Executing(pid int) bool {
 	if err != nil || !own() {
 		return false
 	}
-	const end = 51 - 3 // env_end, of the fields after the name
+	const size, end = 23 - 3, 51 - 3 // vsize, env_end, of the fields after the name
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	if len(fields) <= end || string(fields[end]) != "0" || bytes.ContainsAny(fields[0], "ZX") {
 		return false
 	}
+	if string(fields[size]) == "0" {
+		return false // it has no memory any more: it is about to end
+	}
 	env, err := Environ(pid)
-	return err == nil && len(env) == 0 // else it has no memory of its own, or may not be looked at
+	return err == nil && len(env) == 0 // else it may not be looked at
 }
 
 // Environ returns the environment that a process was started with, entries
 // separated by NUL bytes. Only its user and root may read it. It is empty for a
-// moment while a process executes a program. A process whose first thread has ended tells it by another.
+// moment while a process executes a program. A process whose first thread has ended tells it by
+// another, unless one of its threads is stuck in the kernel: the answer could take as long.
 func Environ(pid int) ([]byte, error) {
 	if !own() {
 		return nil, ErrForeign
 	}
-	dir := "/proc/" + strconv.Itoa(pid)
-	env, err := ReadFile(dir + "/environ")
+	env, err := ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 	if len(env) > 0 || err != nil && !errors.Is(err, unix.ESRCH) {
 		return env, err
 	}
-	threads, _ := os.ReadDir(dir + "/task")
-	for _, thread := range threads[:min(len(threads), mostThreads)] {
-		if env, err := ReadFile(dir + "/task/" + thread.Name() + "/environ"); err == nil && len(env) > 0 {
+	for range 8 { // the other thread may end, too
+		first, err := Read(pid)
+		if err != nil {
+			break
+		}
+		thread := first.Living()
+		if thread.PID == pid || thread.State == 'D' {
+			break
+		}
+		if env, err := ReadFile("/proc/" + strconv.Itoa(thread.PID) + "/environ"); err == nil && len(env) > 0 {
 			return env, nil
 		}
 	}
 	return nil, err
 }
 
-// mostThreads is how many threads are asked for what the first one, which has ended, does not tell.
-const mostThreads = 8
+// Living returns the process itself, or, where its first thread has ended before the others,
+// one of them, by its own number: one that is stuck in the kernel if there is such a thread.
+func (s Stat) Living() Stat {
+	if s.State != 'Z' || !s.Alive() {
+		return s
+	}
+	found := s
+	threads, _ := os.ReadDir("/proc/" + strconv.Itoa(s.PID) + "/task")
+	for _, thread := range threads {
+		id, _ := strconv.Atoi(thread.Name())
+		if t, err := Read(id); err == nil && t.State == 'D' {
+			return t
+		} else if err == nil && t.State != 'Z' && t.State != 'X' {
+			found = t
+		}
+	}
+	return found
+}
 
 // WaitChannel says where in the kernel a process waits: its state, the function,
 // and the innermost part of the stack where that may be read.

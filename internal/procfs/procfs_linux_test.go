@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -120,6 +121,45 @@ func TestExecuting(t *testing.T) {
 			t.Fatal(err)
 		}
 		seen = slices.ContainsFunc(all, func(p procfs.Stat) bool { return p.Parent == self && procfs.Executing(p.PID) })
+	}
+}
+
+// A process whose first thread has ended lives on in another.
+func TestLiving(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("needs python3")
+	}
+	cmd := exec.Command(python, "-c", `
+import ctypes, platform, threading, time
+threading.Thread(target=time.sleep, args=[600]).start()
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)`)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Wait() }()
+	defer func() { _ = cmd.Process.Kill() }()
+	for {
+		p, err := procfs.Read(cmd.Process.Pid)
+		if err != nil || !p.Alive() {
+			t.Fatalf("%+v, %v", p, err)
+		}
+		thread := p.Living()
+		if p.State != 'Z' {
+			if thread != p {
+				t.Fatalf("%+v is alive, not %+v", p, thread)
+			}
+			time.Sleep(time.Millisecond) // its first thread has not ended yet
+			continue
+		}
+		if thread.PID == p.PID || thread.Group != p.Group || thread.State == 'Z' {
+			t.Errorf("%+v lives in %+v", p, thread)
+		}
+		break
+	}
+	self, err := procfs.Read(os.Getpid())
+	if got := self.Living(); err != nil || got != self {
+		t.Errorf("this process lives in %+v, %v", got, err)
 	}
 }
 

@@ -34,6 +34,9 @@ const (
 // errLate says that the client's own time limit has passed.
 var errLate = errors.New("no answer in time")
 
+// errLong says that an answer is longer than this client takes.
+var errLong = errors.New("reply announces")
+
 func newLine(nc net.Conn) *line {
 	return &line{nc: nc, in: bufio.NewReaderSize(nc, replyBuffer), most: maxReply}
 }
@@ -243,7 +246,7 @@ func (l *line) bytes() ([]byte, error) {
 		return nil, err
 	}
 	if n < 0 || n > l.most {
-		return nil, fmt.Errorf("reply announces %d bytes, at most %d are accepted", n, l.most)
+		return nil, fmt.Errorf("%w %d bytes, at most %d are accepted", errLong, n, l.most)
 	}
 	return readAll(l.in, n)
 }

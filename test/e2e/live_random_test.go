@@ -174,7 +174,7 @@ func (l *liveSite) trouble(g *liveGroup) (what string, lost []liveID, hit int) {
 		l.lab.Host(host).Boot()
 		// An agent with the PID of the one that was lost would be refused, until that is missed.
 		l.boots++
-		must(l.lab.Host(host).Command(context.Background(), "sh", "-c", fmt.Sprintf("for i in $(seq %d); do /bin/true; done", 10*l.boots)).Run())
+		must(l.lab.Host(host).Command(context.Background(), "sh", "-c", fmt.Sprintf("for i in $(seq %d); do ( : ); done", 100*l.boots)).Run())
 		l.agents[host] = l.start(host, l.flags(host))
 	}
 	kinds := 9

@@ -136,6 +136,7 @@ func theGuard(t testing.TB, j *job) (pid int) {
 }
 
 func straits() []strait {
+	const blind = "with a hang timeout: `cannot tell whether the workers hang`"
 	const last = len(phases) - 1
 	full := func(t testing.TB) (setup, string) {
 		dir := smallDisk(t, "size=256k")
@@ -206,13 +207,14 @@ func straits() []strait {
 				s, _ := sandboxed(inMounts(`umount -l /proc || exit 77`)...)(t)
 				return s, "--hang-timeout 600"
 			},
-			cells: [5]string{0: "`no guard`", 1: "with a hang timeout: `cannot tell whether the workers hang`", 4: "processes that workers left in other sessions stay"}},
+			cells: [5]string{0: "`no guard`", 1: blind, 4: "processes that workers left in other sessions stay"}},
 		{name: "/proc of another pid namespace", ends: last,
 			setup: func(t testing.TB) (setup, string) {
 				s := setup{attr: &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}}
 				needs(t, s)
-				return s, ""
-			}},
+				return s, "--hang-timeout 600"
+			},
+			cells: [5]string{1: blind}},
 		{name: "/proc with hidepid=2", ends: last, setup: func(t testing.TB) (setup, string) {
 			s := setup{
 				wrap: []string{"/bin/sh", "-c", `mount --make-rprivate / && mount -t proc -o hidepid=2 proc /proc && exec "$@"`, "sh"},
