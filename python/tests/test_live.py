@@ -111,8 +111,15 @@ class Agent:
         self.server = socket.socket(socket.AF_UNIX)
         self.server.bind(self.path)
         self.server.listen()
-        test.addCleanup(self.server.close)
-        threading.Thread(target=self.accept, daemon=True).start()
+        accepting = threading.Thread(target=self.accept, daemon=True)
+        accepting.start()
+
+        def close():  # not before nobody accepts: the next test's server may get this one's number
+            self.server.shutdown(socket.SHUT_RDWR)
+            accepting.join()
+            self.server.close()
+
+        test.addCleanup(close)
         self.workers, self.change, self.open = {}, 0, False
         self.hold = 1  # how many are awaited before the next members are decided
         self.changes = []  # messages of members, without what differs
