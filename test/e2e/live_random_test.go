@@ -281,7 +281,7 @@ func (l *liveSite) play(times int, done func()) {
 				if id.host == hit || l.cut[id.host] || slices.Contains(lost, id) || slices.Contains(stay, id) {
 					continue
 				}
-				// gloo may have forgotten a message to the one that is lost, which docs/live.md says.
+				// gloo may have forgotten a message of the step that was broken off, which docs/live.md says.
 				if forgotten++; l.said(" waits for good, since gloo") < forgotten {
 					l.fatalf("rank %d of %+v is not in %+v, and nothing happened to it", rank, g, now)
 				}
