@@ -165,10 +165,12 @@ type agent struct {
 	t       *testing.T
 	waiting chan string
 	logged  chan string
+	all     strings.Builder // what was logged, for a test that fails; the logger writes one line at a time
 }
 
 // Write takes a line of the log.
 func (a *agent) Write(line []byte) (int, error) {
+	a.all.Write(line)
 	a.logged <- string(line)
 	return len(line), nil
 }
@@ -198,7 +200,7 @@ func (l *lab) agent(i int) *agent {
 func startAgent(t *testing.T, cfg election.Config) *agent {
 	t.Helper()
 	a := &agent{t: t, waiting: make(chan string, 1000), logged: make(chan string, 10000)}
-	cfg.Logger = slog.New(slog.NewTextHandler(a, nil))
+	cfg.Logger = slog.New(slog.NewTextHandler(a, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	cfg.OnWaiting = func(text string) { a.waiting <- text }
 	e, err := election.Start(t.Context(), cfg)
 	if err != nil {
@@ -208,7 +210,10 @@ func startAgent(t *testing.T, cfg election.Config) *agent {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
-		_ = e.Close(ctx, false)
+		_ = e.Close(ctx, false) // nobody logs after it
+		if t.Failed() {
+			t.Logf("the log of %s:\n%s", cfg.Elect.Addr, &a.all)
+		}
 	})
 	return a
 }

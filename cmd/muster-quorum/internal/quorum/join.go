@@ -72,19 +72,23 @@ func (m *member) lostData(ctx context.Context, err error) string {
 }
 
 // begin returns the way into a cluster that this member is among the first of, if
-// there is such a one: none has begun, or one has, in which it never was.
+// there is such a one: none has begun, or one has, in which it never was by all that the
+// others say. One that is busy may not have heard yet what another knows.
 func (m *member) begin(all []news) *way {
 	if lostCluster(all) == "" {
 		return m.bootstrap(m.tokens[0])
 	}
-	for _, n := range all {
-		if n.roster == nil {
-			continue
+	for _, token := range m.tokens {
+		cluster, begun, never := m.clusterID(token), false, true
+		for _, n := range all {
+			if n.roster == nil || n.roster.cluster != cluster {
+				continue
+			}
+			me := n.roster.find(m.me.peerURL())
+			begun, never = true, never && me != nil && me.Name != "" && len(me.ClientURLs) == 0
 		}
-		me := n.roster.find(m.me.peerURL())
-		i := slices.IndexFunc(m.tokens, func(token string) bool { return m.clusterID(token) == n.roster.cluster })
-		if i >= 0 && me != nil && me.Name != "" && len(me.ClientURLs) == 0 {
-			return m.bootstrap(m.tokens[i])
+		if begun && never {
+			return m.bootstrap(token)
 		}
 	}
 	return nil

@@ -160,6 +160,8 @@ func TestBegin(t *testing.T) {
 		{"others have begun again", []news{list(first, true), list(second, false)}, "muster/job/" + first},
 		{"others have begun again, and nobody knows after what", []news{list(second, false), {}}, ""},
 		{"this member was added", []news{added, {}}, ""},
+		{"not all have heard yet that this member has begun", []news{list(first, false), list(first, true)}, ""},
+		{"not all have heard yet that this member was added", []news{list(first, false), added}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -63,7 +64,7 @@ type member struct {
 	logger   *slog.Logger
 	ended    atomic.Bool // the job has; its data is of no use any more
 	restarts int         // how often it started over, with no data
-	vain     int         // how often it was started in vain
+	vain     int         // how often in a row it was started in vain
 	tokens   []string    // of the clusters that this run has had, as far as known
 
 	tls, tlsServer  *tls.Config // for connections to the others, and from them; nil without
@@ -142,6 +143,7 @@ func (m *member) live(ctx context.Context, dir string) error {
 	if err != nil {
 		return m.tryAgain(ctx, fmt.Errorf("start etcd: %w", err))
 	}
+	m.vain = 0
 	err = m.watch(ctx, e)
 	switch {
 	case ctx.Err() != nil:
@@ -152,19 +154,31 @@ func (m *member) live(ctx context.Context, dir string) error {
 	return err
 }
 
-// tryAgain returns errAgain for errors that another start may not meet: a port is in use,
-// as another agent of this host has started its member since freePorts looked; or the
-// member that etcd asks who belongs to the cluster does not know of this one yet.
+// otherwise is what etcd, which has no errors of its own for it, says where the others do not tell
+// it what it expects: they are busy, or have not heard yet what this member has.
+var otherwise = []string{
+	"member count is unequal", "no match found for existing member", "cannot fetch cluster info from peer urls",
+	"incompatible with current running cluster", "has already been bootstrapped",
+}
+
+// tryAgain returns errAgain, for a minute or more, for errors that another start may not meet: a
+// port is in use, as another agent of this host has started its member since freePorts looked; or
+// the others tell something else by then.
 func (m *member) tryAgain(ctx context.Context, err error) error {
-	const most = 10                                                     // else the port is never free, and tryPorts does not see it
-	unknown := strings.Contains(err.Error(), "member count is unequal") // etcd has no error of its own for it
-	if m.vain >= most || !unknown && !errors.Is(err, syscall.EADDRINUSE) {
+	const most, silent = 240, 8
+	why := syscall.EADDRINUSE.Error()
+	if i := slices.IndexFunc(otherwise, func(text string) bool { return strings.Contains(err.Error(), text) }); i >= 0 {
+		why = otherwise[i] // without the list of all members
+	} else if !errors.Is(err, syscall.EADDRINUSE) {
 		return err
 	}
-	m.vain++
-	if unknown {
-		_ = sleep.For(ctx, 250*time.Millisecond)
+	if m.vain++; m.vain > most {
+		return err
 	}
+	if m.vain > silent {
+		m.wait("this host's member of the quorum cannot start yet, and tries again: " + why)
+	}
+	_ = sleep.For(ctx, 250*time.Millisecond)
 	return errAgain
 }
 
