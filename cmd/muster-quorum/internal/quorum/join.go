@@ -80,12 +80,16 @@ func (m *member) begin(all []news) *way {
 	}
 	for _, token := range m.tokens {
 		cluster, begun, never := m.clusterID(token), false, true
+		next := m.clusterID(successor(m.cfg.RunID, cluster))
 		for _, n := range all {
-			if n.roster == nil || n.roster.cluster != cluster {
-				continue
+			switch {
+			case n.roster == nil:
+			case n.roster.cluster == next: // the other is dead
+				never = false
+			case n.roster.cluster == cluster:
+				me := n.roster.find(m.me.peerURL())
+				begun, never = true, never && me != nil && me.Name != "" && len(me.ClientURLs) == 0
 			}
-			me := n.roster.find(m.me.peerURL())
-			begun, never = true, never && me != nil && me.Name != "" && len(me.ClientURLs) == 0
 		}
 		if begun && never {
 			return m.bootstrap(token)
@@ -177,7 +181,7 @@ func (m *member) rejoin(ctx context.Context, r *roster) (*way, error) {
 	ctx, cancel := context.WithTimeout(clientv3.WithRequireLeader(ctx), 700*time.Millisecond)
 	defer cancel()
 	if old != nil {
-		if _, err := cli.MemberRemove(ctx, old.ID); err != nil {
+		if _, err := cli.MemberRemove(ctx, old.ID); err != nil && !is(err, rpctypes.ErrMemberNotFound) {
 			return nil, fmt.Errorf("remove the member that was lost: %w", err)
 		}
 	}

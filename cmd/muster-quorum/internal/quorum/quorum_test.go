@@ -158,6 +158,8 @@ func TestBegin(t *testing.T) {
 		{"others have this member's past", []news{list(first, true), list(first, true)}, ""},
 		{"others wait with no data either", []news{{fresh: first}, {}}, ""},
 		{"others have begun again", []news{list(first, true), list(second, false)}, "muster/job/" + first},
+		{"others have begun again, and one knows nobody of it", []news{list(second, false), list(first, false)}, "muster/job/" + first},
+		{"one knows nobody, and others have begun again", []news{list(first, false), list(second, false)}, "muster/job/" + first},
 		{"others have begun again, and nobody knows after what", []news{list(second, false), {}}, ""},
 		{"this member was added", []news{added, {}}, ""},
 		{"not all have heard yet that this member has begun", []news{list(first, false), list(first, true)}, ""},

@@ -62,10 +62,10 @@ type member struct {
 	others   []*host
 	out      *pipe.Writer
 	logger   *slog.Logger
-	ended    atomic.Bool // the job has; its data is of no use any more
-	restarts int         // how often it started over, with no data
-	vain     int         // how often in a row it was started in vain
-	tokens   []string    // of the clusters that this run has had, as far as known
+	ended    atomic.Bool   // the job has; its data is of no use any more
+	restarts int           // how often it started over, with no data
+	vain     time.Duration // how long it was started in vain, all tries in a row together
+	tokens   []string      // of the clusters that this run has had, as far as known
 
 	tls, tlsServer  *tls.Config // for connections to the others, and from them; nil without
 	unproven        unproven
@@ -107,6 +107,9 @@ func (m *member) run(ctx context.Context) error {
 			if err := os.RemoveAll(dir); err != nil {
 				return err
 			}
+			if m.restarts > 1 { // who told this member its number had not heard that it was replaced
+				_ = sleep.For(ctx, 250*time.Millisecond<<m.restarts)
+			}
 		default:
 			return err
 		}
@@ -132,16 +135,17 @@ func (m *member) live(ctx context.Context, dir string) error {
 		}
 		cfg.ClusterState, cfg.InitialCluster, cfg.InitialClusterToken = way.state, way.cluster, way.token
 	}
+	begun := time.Now()
 	if len(m.cfg.Allow) > 0 || m.tls != nil {
 		unguard, err := m.guard(cfg)
 		if err != nil {
-			return m.tryAgain(ctx, err)
+			return m.tryAgain(ctx, begun, err)
 		}
 		defer unguard()
 	}
 	e, err := embed.StartEtcd(cfg)
 	if err != nil {
-		return m.tryAgain(ctx, fmt.Errorf("start etcd: %w", err))
+		return m.tryAgain(ctx, begun, fmt.Errorf("start etcd: %w", err))
 	}
 	m.vain = 0
 	err = m.watch(ctx, e)
@@ -161,24 +165,25 @@ var otherwise = []string{
 	"incompatible with current running cluster", "has already been bootstrapped",
 }
 
-// tryAgain returns errAgain, for a minute or more, for errors that another start may not meet: a
-// port is in use, as another agent of this host has started its member since freePorts looked; or
-// the others tell something else by then.
-func (m *member) tryAgain(ctx context.Context, err error) error {
-	const most, silent = 240, 8
+// tryAgain returns errAgain for errors that another start may not meet, until starts have taken a
+// minute in all: a port is in use, as another agent of this host has started its member since
+// freePorts looked; or the others tell something else by then.
+func (m *member) tryAgain(ctx context.Context, begun time.Time, err error) error {
+	const most, silent = time.Minute, 2 * time.Second
 	why := syscall.EADDRINUSE.Error()
 	if i := slices.IndexFunc(otherwise, func(text string) bool { return strings.Contains(err.Error(), text) }); i >= 0 {
 		why = otherwise[i] // without the list of all members
 	} else if !errors.Is(err, syscall.EADDRINUSE) {
 		return err
 	}
-	if m.vain++; m.vain > most {
+	if m.vain > most {
 		return err
 	}
 	if m.vain > silent {
 		m.wait("this host's member of the quorum cannot start yet, and tries again: " + why)
 	}
 	_ = sleep.For(ctx, 250*time.Millisecond)
+	m.vain += time.Since(begun)
 	return errAgain
 }
 

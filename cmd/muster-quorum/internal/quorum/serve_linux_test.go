@@ -87,9 +87,9 @@ func TestOthersNotReady(t *testing.T) {
 				done <- Serve(t.Context(), in, out, slog.New(slog.DiscardHandler))
 				out.Close()
 			}()
+			host, data := strings.TrimSuffix(names[0], ":29400"), t.TempDir()
 			go func() {
-				host, _, _ := net.SplitHostPort(names[0])
-				_ = pipe.NewWriter(settings).Write(pipe.Serve{RunID: "job", Name: names[0], Members: names, Bind: host, DataDir: t.TempDir()})
+				_ = pipe.NewWriter(settings).Write(pipe.Serve{RunID: "job", Name: names[0], Members: names, Bind: host, DataDir: data})
 			}()
 			said := make(chan string, 1)
 			go func() {
