@@ -31,7 +31,7 @@ func (a *Agent) watchProgress(at *attempt) {
 	timeout := a.cfg.HangTimeout
 	ticker := time.NewTicker(lookEvery(timeout))
 	defer ticker.Stop()
-	w := newWatched(a.vitals(at), time.Now())
+	w := newWatched(timeout, a.vitals(at), time.Now())
 	told := false
 	for {
 		select {
@@ -43,7 +43,7 @@ func (a *Agent) watchProgress(at *attempt) {
 		}
 		idle := w.look(a.vitals(at), time.Now())
 		if idle >= timeout && !told {
-			a.hung(at, idle, w.busy(timeout))
+			a.hung(at, idle, w.busy())
 		}
 		told = idle >= timeout
 	}
@@ -58,14 +58,23 @@ func lookEvery(timeout time.Duration) time.Duration {
 
 // watched is what is known of the workers of one attempt.
 type watched struct {
-	last map[int]vital
-	seen time.Time         // when they were looked at
-	said time.Time         // when one of them had written, or used a timer
-	used map[int]time.Time // when each had used its CPU
+	timeout time.Duration
+	last    map[int]vital
+	seen    time.Time         // when they were looked at
+	said    time.Time         // when one of them had written, or used a timer
+	used    map[int]time.Time // when each had used its CPU
+	halves  [2]sight          // one look in each of the last two halves of the timeout, the older first
 }
 
-func newWatched(v map[int]vital, now time.Time) *watched {
-	w := &watched{last: v, seen: now, said: now, used: map[int]time.Time{}}
+// A sight is what one look at the workers found.
+type sight struct {
+	at time.Time
+	v  map[int]vital
+}
+
+func newWatched(timeout time.Duration, v map[int]vital, now time.Time) *watched {
+	w := &watched{timeout: timeout, last: v, seen: now, said: now, used: map[int]time.Time{}}
+	w.halves = [2]sight{{now, v}, {now, v}}
 	for i := range v {
 		w.used[i] = now
 	}
@@ -80,7 +89,7 @@ func (w *watched) look(v map[int]vital, now time.Time) time.Duration {
 		same = same && known
 	}
 	if !same {
-		*w = *newWatched(v, now)
+		*w = *newWatched(w.timeout, v, now)
 		return 0
 	}
 	for i, n := range v {
@@ -93,6 +102,9 @@ func (w *watched) look(v map[int]vital, now time.Time) time.Duration {
 		}
 	}
 	w.last, w.seen = v, now
+	if now.Sub(w.halves[1].at) >= w.timeout/2 {
+		w.halves = [2]sight{w.halves[1], {now, v}}
+	}
 	since := now
 	for _, at := range w.used {
 		if at.Before(since) {
@@ -105,11 +117,14 @@ func (w *watched) look(v map[int]vital, now time.Time) time.Duration {
 	return now.Sub(since)
 }
 
-// busy returns the local ranks of the workers that still use their CPU as a timeout ends.
-func (w *watched) busy(timeout time.Duration) (ranks []int) {
-	within := max(timeout/4, lookEvery(timeout))
+// busy returns the local ranks of the workers that use their CPU while the others wait: as the
+// timeout ends, and on average. On a busy machine a worker that waits, too, needs more than
+// idleShare in some second.
+func (w *watched) busy() (ranks []int) {
+	lately, from := max(w.timeout/4, lookEvery(w.timeout)), w.halves[0]
 	for _, i := range slices.Sorted(maps.Keys(w.used)) {
-		if w.seen.Sub(w.used[i]) < within {
+		average := (w.last[i].cpu - from.v[i].cpu).Seconds() / w.seen.Sub(from.at).Seconds()
+		if w.seen.Sub(w.used[i]) < lately && average > idleShare {
 			ranks = append(ranks, i)
 		}
 	}

@@ -66,7 +66,7 @@ func TestIdleWorkersHang(t *testing.T) {
 				}
 				return v
 			}
-			w := newWatched(at(began), began)
+			w := newWatched(timeout, at(began), began)
 			idle, now := time.Duration(0), began
 			for idle < timeout && now.Sub(began) < 2*time.Minute {
 				now = now.Add(lookEvery(timeout))
@@ -75,8 +75,33 @@ func TestIdleWorkersHang(t *testing.T) {
 			if took := now.Sub(began); tt.hang != (took < 2*time.Minute) || tt.hang && took > timeout+2*lookEvery(timeout) {
 				t.Errorf("timeout %v, %s: found out after %v", timeout, tt.name, took)
 			}
-			if busy := w.busy(timeout); tt.hang && len(busy) != tt.busy {
+			if busy := w.busy(); tt.hang && len(busy) != tt.busy {
 				t.Errorf("timeout %v, %s: busy are %v", timeout, tt.name, busy)
+			}
+		}
+	}
+}
+
+// A worker that waits is not called busy for one second in which it used some CPU, whenever in the
+// wait that is, nor for the work that it did before it waited.
+func TestBlipIsNotBusy(t *testing.T) {
+	const timeout = 8 * time.Second
+	for _, worked := range []int{0, 3} {
+		for blip := 1; blip <= 20; blip++ {
+			w := newWatched(timeout, map[int]vital{0: {}, 1: {}}, time.Unix(0, 0))
+			idle, cpu, now := time.Duration(0), time.Duration(0), 0
+			for idle < timeout {
+				now++
+				if now == blip {
+					cpu += 50 * time.Millisecond
+				}
+				if now <= worked {
+					cpu += 800 * time.Millisecond
+				}
+				idle = w.look(map[int]vital{0: {}, 1: {cpu: cpu}}, time.Unix(int64(now), 0))
+			}
+			if busy := w.busy(); len(busy) > 0 {
+				t.Errorf("worked until %d s, a blip at %d s: busy are %v at %d s", worked, blip, busy, now)
 			}
 		}
 	}
