@@ -2,6 +2,7 @@ package failure
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -14,6 +15,7 @@ const enableTraceback = "To enable traceback see: https://pytorch.org/docs/stabl
 // conclude fills in Kind, Cause, Hint, and what evidence sets.
 func (f *ProcessFailure) conclude() {
 	what := f.evidence()
+	what.text = withLastError(what.text, f.Traceback)
 	switch {
 	case f.StartError != "":
 		f.Cause, f.Hint = explainStart(f.Entrypoint, f.Err)
@@ -129,18 +131,41 @@ func gist(message string) string {
 	return oneLine(first, maxCause)
 }
 
+// withLastError adds to an error of NCCL, whose first line says only of which sort it is, what NCCL itself says.
+// Source: ncclGetErrorMsg and getNcclErrorDetailStr in torch/csrc/distributed/c10d/NCCLUtils.cpp.
+func withLastError(what, traceback string) string {
+	_, said, found := strings.Cut(traceback, "\nLast error:\n")
+	said, _, _ = strings.Cut(said, "\n")
+	if !found || strings.TrimSpace(said) == "" || !strings.Contains(what, "NCCL error") {
+		return what
+	}
+	return oneLine(what+": "+said, maxCause)
+}
+
+// lastLine is the last one that the program itself wrote, "" where there is none: PyTorch ends each worker
+// that still has its process group with a warning.
+// Source: ProcessGroupNCCL::~ProcessGroupNCCL in torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp.
+func (f *ProcessFailure) lastLine() string {
+	for _, l := range slices.Backward(f.LastLines) {
+		if !strings.Contains(l, "destroy_process_group() was not called before program exit") {
+			return oneLine(l, 200)
+		}
+	}
+	return ""
+}
+
 // account says how the worker ended in its own words and those of the kernel.
 func (f *ProcessFailure) account(what evidence) string {
 	end := f.ending()
 	switch {
 	case what.text == "":
 		// Of a kill from outside the last line knows nothing.
-		if n := len(f.LastLines); n > 0 && (f.ExitCode > 0 || crashed(f.signal())) {
+		if line := f.lastLine(); line != "" && (f.ExitCode > 0 || crashed(f.signal())) {
 			where := "on stderr"
 			if f.Mixed {
 				where = "of output"
 			}
-			return fmt.Sprintf("%s; last line %s: %s", end, where, oneLine(f.LastLines[n-1], 200))
+			return fmt.Sprintf("%s; last line %s: %s", end, where, line)
 		}
 		return end
 	case what.then:
@@ -234,6 +259,8 @@ func (f *ProcessFailure) hint(what string) string {
 		return "another worker or its host probably failed first; look there"
 	case containsAny(text, "CUDA out of memory", "OutOfMemoryError", "HIP out of memory"):
 		return "the GPU's memory is full: make batch or model smaller, or see with nvidia-smi who else uses it"
+	case containsAny(text, "Duplicate GPU detected"):
+		return "two workers of a host use one GPU: let each take its own with torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), and start one per GPU (--nproc-per-node gpu)"
 	case containsAny(text, "out of shared memory"), sig == syscall.SIGBUS:
 		return "/dev/shm or a mapped file's disk may be full; containers often have only 64 MiB (--shm-size)"
 	case strings.Contains(what, "ModuleNotFoundError"), strings.Contains(text, ": No module named "):

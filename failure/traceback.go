@@ -172,6 +172,10 @@ func scan(lines []line) []account {
 		case isHeading(s):
 			a, end = readChain(lines, i)
 			a.harmless = announcedHarmless(lines, i)
+			// Cython prints what it ignores twice: before the announcement, and after it.
+			if last := len(all) - 1; a.harmless && last >= 0 && all[last].Text == a.Text {
+				all[last].harmless = true
+			}
 		case isFrame(s):
 			a, end = readHeadless(lines, i)
 		case strings.HasPrefix(s, "Fatal Python error: "):

@@ -81,6 +81,9 @@ func TestLift(t *testing.T) {
 			failure.Traceback{Exception: "ValueError: boom", Text: simple, Last: true}},
 		{"ignored in a destructor", simple + "\nException ignored in: <function A.__del__ at 0x7f>\n" + strings.ReplaceAll(simple, "boom", "del"), 1,
 			failure.Traceback{Exception: "ValueError: boom", Text: simple}},
+		{"ignored by Cython, which says so between two copies", simple + "\n\n" + strings.ReplaceAll(simple, "boom", "unload") +
+			"\nException ignored in: 'cupy.cuda.function.Module.__dealloc__'\n" + strings.ReplaceAll(simple, "boom", "unload"), 1,
+			failure.Traceback{Exception: "ValueError: boom", Text: simple}},
 		{"of a data loader's worker", "Traceback (most recent call last):\n  File \"a.py\", line 3, in <module>\n    next(it)\n" +
 			"RuntimeError: Caught ValueError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n" +
 			"  File \"b.py\", line 2, in __getitem__\n    raise ValueError(i)\nValueError: 7\n", 1,

@@ -39,6 +39,7 @@ type Group struct {
 	Children []string `json:"children,omitempty"`
 
 	unread bool // what they do is not known
+	whom   waiting
 }
 
 // Ended says that the ranks' processes have ended.
@@ -137,11 +138,11 @@ func tellApart(groups []Group) {
 }
 
 // markOdd marks the groups that differ: the smaller ones and, among groups of
-// equal size, those for which others wait in a collective. A process that cannot
-// go on is always odd among others that could. One whose stacks could not be read, as those of
-// others could, is not: nobody knows what it does.
+// equal size, those for which others wait in a collective or, where none does, on a GPU, which
+// may be in one. A process that cannot go on is always odd among others that could. One whose
+// stacks could not be read, as those of others could, is not: nobody knows what it does.
 func markOdd(groups []Group) {
-	largest, waiting, able, read := 0, false, false, false
+	largest, most, able, read := 0, onNobody, false, false
 	for _, g := range groups {
 		able, read = able || g.State == "", read || g.Frames != nil
 	}
@@ -152,12 +153,14 @@ func markOdd(groups []Group) {
 		}
 	}
 	for _, g := range groups {
-		waiting = waiting || len(g.Ranks) == largest && g.Collective
+		if len(g.Ranks) == largest {
+			most = max(most, g.whom)
+		}
 	}
 	for i := range groups {
 		g := &groups[i]
 		stuck := g.State != "" && able
-		g.Odd = len(groups) > 1 && !unknown(g) && (stuck || len(g.Ranks) < largest || waiting && !g.Collective)
+		g.Odd = len(groups) > 1 && !unknown(g) && (stuck || len(g.Ranks) < largest || g.whom < most)
 	}
 }
 
@@ -251,7 +254,7 @@ func view(w *Worker) viewed {
 		return viewed{"native " + g.State + place, g}
 	}
 	place := tellingFrame(telling.Frames)
-	g.At, g.Collective, g.Frames = place.frame, place.collective, telling.Frames
+	g.At, g.whom, g.Collective, g.Frames = place.frame, place.whom, place.whom == onOthers, telling.Frames
 	g.From = userFrame(telling.Frames)
 	if g.At.Line > 0 {
 		g.Lines = []int{g.At.Line}
@@ -356,7 +359,7 @@ func tellingThread(threads []Thread) (main, telling *Thread) {
 		return main, main
 	}
 	for i := range threads {
-		if t := &threads[i]; t != main && tellingFrame(t.Frames).collective {
+		if t := &threads[i]; t != main && tellingFrame(t.Frames).whom == onOthers {
 			return main, t
 		}
 	}
@@ -380,10 +383,10 @@ func waitsForThread(frames []Frame) bool {
 
 // A place is what a stack is doing, in a word.
 type place struct {
-	name       string
-	frame      Frame
-	collective bool
-	library    bool // some function of a package's, which says little by itself
+	name    string
+	frame   Frame
+	whom    waiting
+	library bool // some function of a package's, which says little by itself
 }
 
 // tellingFrame finds the frame that says most: the innermost known one, or the
@@ -397,50 +400,59 @@ func tellingFrame(frames []Frame) place {
 		if own < 0 && !isStandard(f.File) {
 			own = i
 		}
-		name, collective := known(f)
+		name, whom := known(f)
 		if name == "" {
 			continue
 		}
 		// Code of the user's that a library calls says more than the library.
 		for _, inner := range frames[:i] {
 			if isUser(inner.File) {
-				return place{name: shown(inner) + " under " + name, frame: inner, collective: collective}
+				return place{name: shown(inner) + " under " + name, frame: inner, whom: whom}
 			}
 		}
-		return place{name: name, frame: f, collective: collective}
+		return place{name: name, frame: f, whom: whom}
 	}
 	own = max(own, 0)
 	return place{name: shown(frames[own]), frame: frames[own], library: !isUser(frames[own].File)}
 }
 
+// waiting is whom a stack waits for.
+type waiting int
+
+const (
+	onNobody waiting = iota
+	onGPU            // which computes, or is in a collective itself
+	onOthers         // in a collective
+)
+
 // waits are the functions in which training is found waiting, by file. No function means
 // any, and "public" those without an underscore; %s in a name is the function.
 var waits = []struct {
 	file, functions, name string
-	collective            bool
+	whom                  waiting
 }{
-	{"torch/distributed/distributed_c10d.py", "public _store_based_barrier", "%s", true},
-	{"torch/distributed/_functional_collectives.py", "public", "%s", true},
-	{"torch/distributed/nn/functional.py", "public", "%s", true},
-	{"torch/distributed/rendezvous.py", "", "rendezvous", true},
-	{"torch/distributed/elastic/utils/store.py", "barrier synchronize", "store %s", true},
-	{"torch/utils/data/dataloader.py", "__next__", "DataLoader.%s", false},
-	{"torch/cuda/__init__.py", "synchronize", "torch.cuda %s", false},
-	{"torch/cuda/streams.py", "synchronize", "torch.cuda %s", false},
-	{"torch/autograd/graph.py", "_engine_run_backward", "backward", false},
-	{"torch/serialization.py", "save load", "torch.%s", false},
+	{"torch/distributed/distributed_c10d.py", "public _store_based_barrier", "%s", onOthers},
+	{"torch/distributed/_functional_collectives.py", "public", "%s", onOthers},
+	{"torch/distributed/nn/functional.py", "public", "%s", onOthers},
+	{"torch/distributed/rendezvous.py", "", "rendezvous", onOthers},
+	{"torch/distributed/elastic/utils/store.py", "barrier synchronize", "store %s", onOthers},
+	{"torch/utils/data/dataloader.py", "__next__", "DataLoader.%s", onNobody},
+	{"torch/cuda/__init__.py", "synchronize", "torch.cuda %s", onGPU},
+	{"torch/cuda/streams.py", "synchronize", "torch.cuda %s", onGPU},
+	{"torch/autograd/graph.py", "_engine_run_backward", "backward", onNobody},
+	{"torch/serialization.py", "save load", "torch.%s", onNobody},
 }
 
 // known names the frames in which training is found waiting.
-func known(f Frame) (name string, collective bool) {
+func known(f Frame) (name string, whom waiting) {
 	file, function := module(f.File), base(f.Function)
 	for _, w := range waits {
 		list := strings.Fields(w.functions)
 		if w.file == file && (list == nil || slices.Contains(list, function) || list[0] == "public" && !strings.HasPrefix(function, "_")) {
-			return strings.Replace(w.name, "%s", function, 1), w.collective
+			return strings.Replace(w.name, "%s", function, 1), w.whom
 		}
 	}
-	return "", false
+	return "", onNobody
 }
 
 // module is a file's path from the directory on that Python imports it:

@@ -64,6 +64,7 @@ func TestGroups(t *testing.T) {
 	reading := python(mainThread("/srv/data.py:7 Images.__getitem__", site+"torch/utils/data/_utils/fetch.py:54 fetch",
 		loader+":725 _BaseDataLoaderIter.__next__", "/srv/train.py:48 step"))
 	sleeping := python(mainThread("/srv/train.py:33 Net.forward", "/srv/train.py:52 step"))
+	onGPU := python(mainThread(site+"torch/cuda/streams.py:254 synchronize", "/srv/train.py:53 step"))
 	stopped := reduce(50)
 	stopped.State = "stopped"
 	wrapped := autopsy.Worker{State: "sleeping", Python: autopsy.Python{Problems: []string{"not Python"}},
@@ -139,6 +140,18 @@ func TestGroups(t *testing.T) {
 			workers: []autopsy.Worker{reduce(50), sleeping},
 			want:    []string{"*1 in Net.forward (train.py:33)", "0 in all_reduce (distributed_c10d.py:4181)"},
 			summary: "rank 0 in all_reduce (distributed_c10d.py:4181), rank 1 in Net.forward (train.py:33)",
+		},
+		{
+			name:    "half of two waits for its GPU, where a collective may be",
+			workers: []autopsy.Worker{onGPU, sleeping},
+			want:    []string{"*1 in Net.forward (train.py:33)", "0 in torch.cuda synchronize (streams.py:254)"},
+			summary: "rank 0 in torch.cuda synchronize (streams.py:254), rank 1 in Net.forward (train.py:33)",
+		},
+		{
+			name:    "half of two waits for its GPU, the other for that one",
+			workers: []autopsy.Worker{onGPU, reduce(50)},
+			want:    []string{"*0 in torch.cuda synchronize (streams.py:254)", "1 in all_reduce (distributed_c10d.py:4181)"},
+			summary: "rank 1 in all_reduce (distributed_c10d.py:4181), rank 0 in torch.cuda synchronize (streams.py:254)",
 		},
 		{
 			name:    "the same collective called elsewhere",

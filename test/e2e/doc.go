@@ -22,6 +22,7 @@
 //	failure       the report has torchrun's lines and more, also of what no decorator recorded
 //	follow        muster logs --follow ends with the job that it follows
 //	golden        events and metrics are torchrun's
+//	gpu           what a host with a GPU does with a job; skipped elsewhere
 //	hang          a hang is explained, ended, and the next attempt succeeds
 //	health        the probes tell the truth in every phase
 //	hosts         what happens to a job on many hosts (docs/reliability.md), by backend
