@@ -27,6 +27,9 @@ type Elect struct {
 	Addr      string   `json:"addr"`      // where this agent serves if it leads
 	Endpoints []string `json:"endpoints"` // host:port or URL of etcd's members
 
+	// OwnMembers says that the agents run etcd's members, each of which ends with its agent.
+	OwnMembers bool `json:"own_members,omitzero"`
+
 	// TTL is how long a vanished host stays the leader. Whole seconds; etcd has a
 	// minimum of its own (about one and a half of its election timeouts).
 	TTL Millis `json:"ttl_ms"`

@@ -19,12 +19,14 @@ import (
 	"github.com/muster-run/muster/internal/safeopen"
 )
 
-// Bounds of what is read ahead: bytes, also half of the memory that is available, readers, and
-// what of a library is mapped at once.
+// Bounds of what is read ahead: bytes, also half of the memory that is available, readers, what of
+// a library is mapped at once, and bytes that the system is asked for at once: of more than a disk's
+// read_ahead_kb, which by default is this much, Linux may read the beginning alone.
 const (
 	maxAhead   = 16 << 30
 	readers    = 4
 	maxMapping = 8 << 30
+	maxAdvice  = 128 << 10
 )
 
 // readAhead has the system read files into its page cache, when nobody else wants the disk. A file
@@ -75,8 +77,15 @@ func readFileAhead(line string) (sum int64) {
 	}
 	for part := range strings.SplitSeq(parts, "\t") {
 		var from, size int64
-		if n, _ := fmt.Sscanf(part, "%d %d", &from, &size); n == 2 && from >= 0 && size > 0 && size <= info.Size()-from && unix.Fadvise(int(f.Fd()), from, size, unix.FADV_WILLNEED) == nil {
-			sum += size
+		if n, _ := fmt.Sscanf(part, "%d %d", &from, &size); n < 2 || from < 0 || size > info.Size()-from {
+			continue
+		}
+		for end := from + size; from < end; from += maxAdvice {
+			some := min(end-from, maxAdvice)
+			if unix.Fadvise(int(f.Fd()), from, some, unix.FADV_WILLNEED) != nil {
+				break
+			}
+			sum += some
 		}
 	}
 	return sum

@@ -993,7 +993,7 @@ func TestPrepare(t *testing.T) {
 		t.Errorf("neither modules nor libraries, %v:\n%s", err, files)
 	}
 	big := filepath.Join(l.dir, "big")
-	if err := os.WriteFile(big, make([]byte, 8<<20), 0o600); err != nil {
+	if err := os.WriteFile(big, make([]byte, 24<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	evict(t, big)
@@ -1006,7 +1006,7 @@ func TestPrepare(t *testing.T) {
 	before := l.log.String()
 	h.Prepare(func() process.Config { return l.workers(2, "-u", script) })
 	await(t, "a template", func() bool { return h.Stats().Ready })
-	await(t, "the file to be in the page cache", func() bool { return resident(t, big) == 8<<20 })
+	await(t, "the file to be in the page cache", func() bool { return resident(t, big) > 20<<20 }) // the system may leave pages out
 	pid := h.Stats().PID
 	for rank, e := range l.run(h.Start, 2, "-u", script) {
 		if e.Stdout != "['clean']\n" {

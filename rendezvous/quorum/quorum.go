@@ -36,7 +36,7 @@ func New(spec rendezvous.Spec) (rendezvous.Handler, error) {
 		}
 	}
 	elect := func(ctx context.Context) election.Config {
-		how := election.Config{Elect: pipe.Elect{Endpoints: members, CACert: s.TLS.CACert, Cert: s.TLS.Cert, Key: s.TLS.Key, Token: s.Token}}
+		how := election.Config{Elect: pipe.Elect{Endpoints: members, OwnMembers: true, CACert: s.TLS.CACert, Cert: s.TLS.Cert, Key: s.TLS.Key, Token: s.Token}}
 		if name, ok := member(ctx, members); ok {
 			how.Member = &pipe.Serve{Name: name, Members: members, Bind: s.Bind, Allow: node.Allowed(s), DataDir: s.DataDir}
 		}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-run/muster/internal/pipe"
 	"github.com/muster-run/muster/rendezvous/internal/election"
 )
@@ -207,9 +209,34 @@ func TestOwnMembers(t *testing.T) {
 	}
 }
 
+// The last of several agents to close the run finds the members of all others gone, and its own
+// knows that it was closed.
+func TestLastToClose(t *testing.T) {
+	l := &lab{t: t, names: newNames(3)}
+	var agents []*agent
+	for i := range l.names {
+		agents = append(agents, startAgent(t, l.quorumConfig(i)))
+	}
+	agree(t, agents...)
+	last := agents[2]
+	freeze(t, last.BridgePID()) // it does not hear that the run is closed
+	for _, a := range agents[:2] {
+		a.closeNow(true)
+	}
+	ends := make(chan error)
+	go func() { ends <- last.Close(t.Context(), true) }()
+	if err := unix.Kill(last.BridgePID(), unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	if err := wait(t, ends, "the end of the last agent"); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+}
+
 func (l *lab) quorumConfig(i int) election.Config {
 	cfg := l.config(i)
 	bind, _, _ := strings.Cut(l.names[i], ":")
+	cfg.OwnMembers = true
 	cfg.Member = &pipe.Serve{Name: l.names[i], Members: l.names, Bind: bind}
 	return cfg
 }

@@ -148,15 +148,28 @@ func (b *bridge) follow(ctx context.Context, cli *clientv3.Client, s *session) (
 }
 
 // lookBack asks any one member, as most may be gone for good, whether it knows that the run was
-// closed, and tells. What a member has was settled, though it may not be the newest.
+// closed, and tells.
 func (b *bridge) lookBack(ctx context.Context, cli *clientv3.Client, s *session) (closed bool) {
+	closed, gone := b.askOne(ctx, cli)
+	if closed && gone {
+		b.send(ctx, removed{})
+	}
+	if closed {
+		b.send(ctx, saw{s, &view{closed: true}})
+	}
+	return closed
+}
+
+// askOne asks any one member whether it knows that the run was closed, and that nobody leads.
+// What a member has was settled, though it may not be the newest.
+func (b *bridge) askOne(ctx context.Context, cli *clientv3.Client) (closed, gone bool) {
 	ask, cancel := context.WithTimeout(ctx, b.retry())
 	defer cancel()
 	r, err := cli.Get(ask, b.keys.prefix, clientv3.WithPrefix(), clientv3.WithSerializable())
 	if err != nil || b.born == 0 {
-		return false
+		return false, false
 	}
-	gone := r.Header.Revision >= b.last.created
+	gone = r.Header.Revision >= b.last.created
 	for _, kv := range r.Kvs {
 		switch string(kv.Key) {
 		case b.keys.closed:
@@ -165,13 +178,7 @@ func (b *bridge) lookBack(ctx context.Context, cli *clientv3.Client, s *session)
 			gone = gone && kv.CreateRevision != b.last.created
 		}
 	}
-	if closed && gone {
-		b.send(ctx, removed{})
-	}
-	if closed {
-		b.send(ctx, saw{s, &view{closed: true}})
-	}
-	return closed
+	return closed, gone
 }
 
 // A reign is that of an agent that leads without another in between, by one key or several.
@@ -360,13 +367,17 @@ func (b *bridge) end(cli *clientv3.Client, op string) error {
 	defer cancel()
 	var err error
 	if op == "close" && !b.closed {
-		if err = b.insist(ctx, func(ctx context.Context) error { return b.close(ctx, cli) }); err == nil {
+		if err = b.closeOrLearn(ctx, cli); err == nil {
 			b.write(b.teller.close())
 		} else {
 			err = fmt.Errorf("tell the others that the run is closed: %s", plain(err))
 		}
 	}
 	if b.session != nil {
+		if op == "close" && err == nil { // nobody waits for the lease any more, and etcd may be gone
+			ctx, cancel = context.WithTimeout(ctx, 250*time.Millisecond)
+			defer cancel()
+		}
 		_ = b.insist(ctx, func(ctx context.Context) error {
 			_, err := cli.Revoke(ctx, b.session.id)
 			if is(err, rpctypes.ErrLeaseNotFound) {
@@ -376,6 +387,28 @@ func (b *bridge) end(cli *clientv3.Client, op string) error {
 		})
 	}
 	return err
+}
+
+// closeOrLearn closes the run, unless it learns that another agent has: the members of those that
+// have closed it go with them, and too few may be left for one more request.
+func (b *bridge) closeOrLearn(ctx context.Context, cli *clientv3.Client) error {
+	closing, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- b.insist(closing, func(ctx context.Context) error { return b.close(ctx, cli) }) }()
+	for {
+		learn := time.NewTimer(b.retry())
+		select {
+		case err := <-done:
+			return err
+		case <-learn.C:
+		}
+		if closed, _ := b.askOne(closing, cli); closed {
+			cancel()
+			<-done
+			return nil
+		}
+	}
 }
 
 // close sets the run's key closed, for a while, and takes the leader's away if it is
@@ -391,9 +424,31 @@ func (b *bridge) close(ctx context.Context, cli *clientv3.Client) error {
 		term = b.leader.Term
 	}
 	ours := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(b.keys.leader), "=", term)}
-	_, err = cli.Txn(ctx).If(b.open()).
+	r, err := cli.Txn(ctx).If(b.open()).
 		Then(clientv3.OpTxn(ours, []clientv3.Op{closed, clientv3.OpDelete(b.keys.leader)}, []clientv3.Op{closed})).Commit()
+	if err == nil && b.cfg.OwnMembers {
+		b.spread(ctx, cli, r.Header.Revision)
+	}
 	return err
+}
+
+// spread waits until each member that is up has a revision, for a second at most: this host's own
+// goes next, and those that are left may be too few to tell each other.
+func (b *bridge) spread(ctx context.Context, cli *clientv3.Client, revision int64) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	var all sync.WaitGroup
+	for _, endpoint := range cli.Endpoints() {
+		all.Go(func() {
+			for ask(ctx, b.client, endpoint) == "" {
+				if r, err := cli.Status(ctx, endpoint); err != nil || r.Header.Revision >= revision {
+					return
+				}
+				_ = sleep.For(ctx, 5*time.Millisecond)
+			}
+		})
+	}
+	all.Wait()
 }
 
 // insist repeats a request until it succeeds or ctx ends.
