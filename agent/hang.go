@@ -102,7 +102,7 @@ func (w *watched) look(v map[int]vital, now time.Time) time.Duration {
 		}
 	}
 	w.last, w.seen = v, now
-	if now.Sub(w.halves[1].at) >= w.timeout/2 {
+	if now.Sub(w.halves[1].at) >= w.timeout/2-lookEvery(w.timeout)/2 { // a look comes a little early or late
 		w.halves = [2]sight{w.halves[1], {now, v}}
 	}
 	since := now

@@ -134,9 +134,13 @@ func gist(message string) string {
 // withLastError adds to an error of NCCL, whose first line says only of which sort it is, what NCCL itself says.
 // Source: ncclGetErrorMsg and getNcclErrorDetailStr in torch/csrc/distributed/c10d/NCCLUtils.cpp.
 func withLastError(what, traceback string) string {
-	_, said, found := strings.Cut(traceback, "\nLast error:\n")
-	said, _, _ = strings.Cut(said, "\n")
-	if !found || strings.TrimSpace(said) == "" || !strings.Contains(what, "NCCL error") {
+	const mark = "\nLast error:\n"
+	i := strings.LastIndex(traceback, mark)
+	if i < 0 || !strings.Contains(what, "NCCL error") {
+		return what
+	}
+	said, _, _ := strings.Cut(traceback[i+len(mark):], "\n")
+	if strings.TrimSpace(said) == "" {
 		return what
 	}
 	return oneLine(what+": "+said, maxCause)
@@ -147,7 +151,7 @@ func withLastError(what, traceback string) string {
 // Source: ProcessGroupNCCL::~ProcessGroupNCCL in torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp.
 func (f *ProcessFailure) lastLine() string {
 	for _, l := range slices.Backward(f.LastLines) {
-		if !strings.Contains(l, "destroy_process_group() was not called before program exit") {
+		if strings.TrimSpace(l) != "" && !strings.Contains(l, "destroy_process_group() was not called before program exit") {
 			return oneLine(l, 200)
 		}
 	}

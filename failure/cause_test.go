@@ -46,7 +46,7 @@ func TestCause(t *testing.T) {
 		{"code and stderr", o{ExitCode: 3, StderrTail: []byte("a\n50%\r100% \x1b[31mfailed\x1b[0m\a\n\n")}, "exit code 3; last line on stderr: 100% failed\ufffd", "", failure.Failed},
 		{"code, both streams", o{ExitCode: 3, Mixed: true, StderrTail: []byte("epoch 3\n")}, "exit code 3; last line of output: epoch 3", "", failure.Failed},
 		{"sys.exit(text)", o{ExitCode: 1, StderrTail: []byte("no data in /x\n")}, "exit code 1; last line on stderr: no data in /x", "", failure.Failed},
-		{"code, after PyTorch's last warning", o{ExitCode: 3, StderrTail: []byte("no data in /x\n[rank0]:[W1127 06:44:02.276507359 ProcessGroupNCCL.cpp:1575] Warning: WARNING: destroy_process_group() was not called before program exit, which can leak resources. (function operator())\n")},
+		{"code, after PyTorch's last warning", o{ExitCode: 3, StderrTail: []byte("no data in /x\n\n[rank0]:[W1127 06:44:02.276507359 ProcessGroupNCCL.cpp:1575] Warning: WARNING: destroy_process_group() was not called before program exit, which can leak resources. (function operator())\n")},
 			"exit code 3; last line on stderr: no data in /x", "", failure.Failed},
 		{"NCCL", o{ExitCode: 1, StderrTail: trace("torch.distributed.DistBackendError: NCCL error in: NCCLUtils.cpp:93, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.28.9\n" +
 			"ncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 0 and rank 1 both on CUDA device 60")},

@@ -147,13 +147,14 @@ func markOdd(groups []Group) {
 		able, read = able || g.State == "", read || g.Frames != nil
 	}
 	unknown := func(g *Group) bool { return g.unread && g.State == "" && read }
+	tells := func(g *Group) bool { return (g.State == "" || !able) && !unknown(g) }
 	for _, g := range groups {
-		if (g.State == "" || !able) && !unknown(&g) {
+		if tells(&g) {
 			largest = max(largest, len(g.Ranks))
 		}
 	}
 	for _, g := range groups {
-		if len(g.Ranks) == largest {
+		if tells(&g) && len(g.Ranks) == largest {
 			most = max(most, g.whom)
 		}
 	}
@@ -421,7 +422,7 @@ type waiting int
 
 const (
 	onNobody waiting = iota
-	onGPU            // which computes, or is in a collective itself
+	onGPU            // which computes, or is in a collective itself; backward may
 	onOthers         // in a collective
 )
 
@@ -439,7 +440,7 @@ var waits = []struct {
 	{"torch/utils/data/dataloader.py", "__next__", "DataLoader.%s", onNobody},
 	{"torch/cuda/__init__.py", "synchronize", "torch.cuda %s", onGPU},
 	{"torch/cuda/streams.py", "synchronize", "torch.cuda %s", onGPU},
-	{"torch/autograd/graph.py", "_engine_run_backward", "backward", onNobody},
+	{"torch/autograd/graph.py", "_engine_run_backward", "backward", onGPU},
 	{"torch/serialization.py", "save load", "torch.%s", onNobody},
 }
 

@@ -65,6 +65,8 @@ func TestGroups(t *testing.T) {
 		loader+":725 _BaseDataLoaderIter.__next__", "/srv/train.py:48 step"))
 	sleeping := python(mainThread("/srv/train.py:33 Net.forward", "/srv/train.py:52 step"))
 	onGPU := python(mainThread(site+"torch/cuda/streams.py:254 synchronize", "/srv/train.py:53 step"))
+	stuck := onGPU
+	stuck.State = "uninterruptible sleep"
 	stopped := reduce(50)
 	stopped.State = "stopped"
 	wrapped := autopsy.Worker{State: "sleeping", Python: autopsy.Python{Problems: []string{"not Python"}},
@@ -146,6 +148,18 @@ func TestGroups(t *testing.T) {
 			workers: []autopsy.Worker{onGPU, sleeping},
 			want:    []string{"*1 in Net.forward (train.py:33)", "0 in torch.cuda synchronize (streams.py:254)"},
 			summary: "rank 0 in torch.cuda synchronize (streams.py:254), rank 1 in Net.forward (train.py:33)",
+		},
+		{
+			name:    "half of two waits for its GPU, the other in backward, which may",
+			workers: []autopsy.Worker{onGPU, python(backward)},
+			want:    []string{"0 in torch.cuda synchronize (streams.py:254)", "1 in backward (graph.py:8)"},
+			summary: "rank 0 in torch.cuda synchronize (streams.py:254), rank 1 in backward (graph.py:8)",
+		},
+		{
+			name:    "half of two is stuck with its GPU",
+			workers: []autopsy.Worker{stuck, sleeping},
+			want:    []string{"*0 uninterruptible sleep in torch.cuda synchronize (streams.py:254)", "1 in Net.forward (train.py:33)"},
+			summary: "rank 1 in Net.forward (train.py:33), rank 0 uninterruptible sleep in torch.cuda synchronize (streams.py:254)",
 		},
 		{
 			name:    "half of two waits for its GPU, the other for that one",

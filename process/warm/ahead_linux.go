@@ -49,7 +49,7 @@ func readAhead(ctx context.Context, files []string, log *slog.Logger) {
 			const whoProcess, classIdle = 1, 3 << 13 // IOPRIO_WHO_PROCESS, IOPRIO_CLASS_IDLE
 			_, _, _ = unix.Syscall(unix.SYS_IOPRIO_SET, whoProcess, 0, classIdle)
 			for path := range next {
-				sum.Add(readFileAhead(path))
+				readFileAhead(path, func(n int64) bool { return sum.Add(n) <= limit && ctx.Err() == nil })
 			}
 		})
 	}
@@ -64,12 +64,13 @@ func readAhead(ctx context.Context, files []string, log *slog.Logger) {
 	log.Info("what the workers will import is read ahead", "files", len(files), "bytes", sum.Load(), "took", time.Since(begun).Round(time.Millisecond))
 }
 
-// readFileAhead reads one file, or the parts of it that mapped names.
-func readFileAhead(line string) (sum int64) {
+// readFileAhead reads one file, or the parts of it that mapped names, while more, which it tells what it
+// reads next, lets it.
+func readFileAhead(line string, more func(n int64) bool) {
 	path, parts, _ := strings.Cut(line, "\t")
 	f, info, err := safeopen.Open(path)
 	if err != nil {
-		return 0
+		return
 	}
 	defer f.Close()
 	if parts == "" {
@@ -82,13 +83,11 @@ func readFileAhead(line string) (sum int64) {
 		}
 		for end := from + size; from < end; from += maxAdvice {
 			some := min(end-from, maxAdvice)
-			if unix.Fadvise(int(f.Fd()), from, some, unix.FADV_WILLNEED) != nil {
-				break
+			if !more(some) || unix.Fadvise(int(f.Fd()), from, some, unix.FADV_WILLNEED) != nil {
+				return
 			}
-			sum += some
 		}
 	}
-	return sum
 }
 
 // mapped returns which parts of its libraries a process has in memory, as lines of mapsFile: of

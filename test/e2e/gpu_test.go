@@ -115,7 +115,7 @@ func TestGPUState(t *testing.T) {
 		if err := json.Unmarshal([]byte(body), &s); err != nil {
 			t.Fatalf("%v\n%s", err, body)
 		}
-		if len(s.Workers) == 1 && s.Workers[0].GPU != nil && *s.Workers[0].GPU.Percent > 0 && s.Workers[0].GPU.UsedBytes > 0 {
+		if len(s.Workers) == 1 && s.Workers[0].GPU != nil && s.Workers[0].GPU.Percent != nil && *s.Workers[0].GPU.Percent > 0 && s.Workers[0].GPU.UsedBytes > 0 {
 			break
 		} else if time.Now().After(end) {
 			t.Fatalf("no use of the GPU: %s", body)

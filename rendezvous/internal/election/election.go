@@ -192,7 +192,7 @@ func (e *Election) Lost(term int64) <-chan struct{} {
 func (e *Election) Lease() <-chan bool { return e.lease }
 
 // Close leaves the election, or, with done, tells all agents that the job has
-// ended; then it ends the children. It takes milliseconds while etcd answers, and a
+// ended; then it ends the children. It takes milliseconds while all members answer, and a
 // few seconds at most; when ctx ends first it kills them. It returns an error if
 // etcd could not be told, which then knows after the TTL. A second call waits for
 // the first and returns its error.

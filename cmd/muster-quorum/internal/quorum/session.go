@@ -367,14 +367,18 @@ func (b *bridge) end(cli *clientv3.Client, op string) error {
 	defer cancel()
 	var err error
 	if op == "close" && !b.closed {
-		if err = b.closeOrLearn(ctx, cli); err == nil {
+		var wrote int64
+		if wrote, err = b.closeOrLearn(ctx, cli); err == nil {
 			b.write(b.teller.close())
+			if wrote > 0 && b.cfg.OwnMembers {
+				b.spread(ctx, cli, wrote)
+			}
 		} else {
 			err = fmt.Errorf("tell the others that the run is closed: %s", plain(err))
 		}
 	}
 	if b.session != nil {
-		if op == "close" && err == nil { // nobody waits for the lease any more, and etcd may be gone
+		if op == "close" && err == nil && b.cfg.OwnMembers { // nobody waits for the lease, and too few members may be left
 			ctx, cancel = context.WithTimeout(ctx, 250*time.Millisecond)
 			defer cancel()
 		}
@@ -390,33 +394,36 @@ func (b *bridge) end(cli *clientv3.Client, op string) error {
 }
 
 // closeOrLearn closes the run, unless it learns that another agent has: the members of those that
-// have closed it go with them, and too few may be left for one more request.
-func (b *bridge) closeOrLearn(ctx context.Context, cli *clientv3.Client) error {
+// have closed it go with them, and too few may be left for one more request. It returns the revision
+// that it wrote, or 0.
+func (b *bridge) closeOrLearn(ctx context.Context, cli *clientv3.Client) (wrote int64, err error) {
 	closing, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- b.insist(closing, func(ctx context.Context) error { return b.close(ctx, cli) }) }()
+	go func() {
+		done <- b.insist(closing, func(ctx context.Context) (err error) { wrote, err = b.close(ctx, cli); return err })
+	}()
 	for {
 		learn := time.NewTimer(b.retry())
 		select {
 		case err := <-done:
-			return err
+			return wrote, err
 		case <-learn.C:
 		}
 		if closed, _ := b.askOne(closing, cli); closed {
 			cancel()
 			<-done
-			return nil
+			return wrote, nil
 		}
 	}
 }
 
 // close sets the run's key closed, for a while, and takes the leader's away if it is
-// ours. It leaves a job alone that has begun under the ID of one that was closed.
-func (b *bridge) close(ctx context.Context, cli *clientv3.Client) error {
+// ours; it returns the revision that says so. It leaves a job alone that has begun under the ID of one that was closed.
+func (b *bridge) close(ctx context.Context, cli *clientv3.Client) (int64, error) {
 	g, err := cli.Grant(ctx, int64(b.cfg.ClosedFor.Or(10*time.Minute)/time.Second))
 	if err != nil {
-		return err
+		return 0, err
 	}
 	closed := clientv3.OpPut(b.keys.closed, b.cfg.ID, clientv3.WithLease(g.ID))
 	var term int64 = -1
@@ -426,10 +433,10 @@ func (b *bridge) close(ctx context.Context, cli *clientv3.Client) error {
 	ours := []clientv3.Cmp{clientv3.Compare(clientv3.CreateRevision(b.keys.leader), "=", term)}
 	r, err := cli.Txn(ctx).If(b.open()).
 		Then(clientv3.OpTxn(ours, []clientv3.Op{closed, clientv3.OpDelete(b.keys.leader)}, []clientv3.Op{closed})).Commit()
-	if err == nil && b.cfg.OwnMembers {
-		b.spread(ctx, cli, r.Header.Revision)
+	if err != nil {
+		return 0, err
 	}
-	return err
+	return r.Header.Revision, nil
 }
 
 // spread waits until each member that is up has a revision, for a second at most: this host's own
@@ -440,11 +447,10 @@ func (b *bridge) spread(ctx context.Context, cli *clientv3.Client, revision int6
 	var all sync.WaitGroup
 	for _, endpoint := range cli.Endpoints() {
 		all.Go(func() {
-			for ask(ctx, b.client, endpoint) == "" {
-				if r, err := cli.Status(ctx, endpoint); err != nil || r.Header.Revision >= revision {
-					return
-				}
-				_ = sleep.For(ctx, 5*time.Millisecond)
+			up := ask(ctx, b.client, endpoint) == ""
+			for up {
+				r, err := cli.Status(ctx, endpoint)
+				up = err == nil && r.Header.Revision < revision && sleep.For(ctx, 5*time.Millisecond) == nil
 			}
 		})
 	}
