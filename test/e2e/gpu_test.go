@@ -17,15 +17,18 @@ import (
 	"github.com/muster-run/muster/internal/test/pypeer"
 )
 
-// needGPU skips the test on a host without a GPU, or whose PyTorch sees none.
-func needGPU(t *testing.T) {
-	t.Helper()
+// What a host with a GPU does with a job; skipped on a host without one, or whose PyTorch sees none.
+func TestGPU(t *testing.T) {
 	if _, err := os.Stat("/dev/nvidia0"); err != nil {
 		t.Skip("needs an NVIDIA GPU: ", err)
 	}
 	if out, err := exec.Command(pypeer.Python(t), "-c", "import torch; torch.zeros(1, device='cuda')").CombinedOutput(); err != nil {
 		t.Skipf("PyTorch sees no GPU: %v\n%s", err, out)
 	}
+	t.Run("hang", testGPUHang)
+	t.Run("killed", testGPUKilled)
+	t.Run("failure", testGPUFailure)
+	t.Run("state", testGPUState)
 }
 
 // gpuJob runs testdata/gpu.py, whose workers share a GPU.
@@ -48,8 +51,7 @@ func usedMiB(t *testing.T) int {
 
 // A hang with work on the GPU is found unless all ranks spin for theirs; the rank that does not
 // come is the cause.
-func TestGPUHang(t *testing.T) {
-	needGPU(t)
+func testGPUHang(t *testing.T) {
 	for _, tt := range []struct{ name, zero, one, cause, summary string }{
 		{"it waits for a collective", "reduce", "wait", "rank 1 ", "rank 0 in all_reduce ("},
 		{"it spins for its GPU", "spin", "wait", "rank 1 ", "rank 0 in torch.cuda synchronize ("},
@@ -69,8 +71,7 @@ func TestGPUHang(t *testing.T) {
 }
 
 // The memory of the GPU is free again when the launcher has been killed, also while a kernel runs.
-func TestGPUKilled(t *testing.T) {
-	needGPU(t)
+func testGPUKilled(t *testing.T) {
 	before := usedMiB(t)
 	j := gpuJob(t, "", "gloo", "fill", "fill")
 	awaitText(j, "filled")
@@ -87,8 +88,7 @@ func TestGPUKilled(t *testing.T) {
 }
 
 // What PyTorch, NCCL and the kernel say of a failure is its cause.
-func TestGPUFailure(t *testing.T) {
-	needGPU(t)
+func testGPUFailure(t *testing.T) {
 	t.Run("assert", func(t *testing.T) {
 		j := gpuJob(t, "--report muster", "gloo", "trip").want(1).says("CUDA error: device-side assert triggered")
 		if log, err := exec.Command("dmesg").Output(); err == nil && strings.Contains(string(log), "NVRM: Xid") {
@@ -104,8 +104,7 @@ func TestGPUFailure(t *testing.T) {
 }
 
 // The state has the use of the GPU.
-func TestGPUState(t *testing.T) {
-	needGPU(t)
+func testGPUState(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "health")
 	j := gpuJob(t, "--health-addr unix:"+socket, "gloo", "spin")
 	p := probe(t, socket)

@@ -194,7 +194,7 @@ func TestLiveLate(t *testing.T) {
 // ended do not begin again.
 func TestLiveHostLostAfterTheEnd(t *testing.T) {
 	t.Parallel()
-	m := newMixed(t, "2:3", "--live --max-restarts 9", "live", "gate", "r0:end", "r2:hang", "report:ends", "exit:0")
+	m := newMixed(t, "2:3", "--live --max-restarts 9", "live", "gate", "r0:end", "r2:hang", "over", "report:ends", "exit:0")
 	m.conf = together
 	agents := m.startAll(peer{l: muster(t), addr: "1", hosts: true}, peer{l: muster(t), addr: "2"}, peer{l: muster(t), addr: "3"})
 	all := agents[0].members(3)

@@ -66,6 +66,8 @@ func takePart(slow, size string) {
 		}
 		endTraining()
 	}
+	over := make(chan struct{})
+	awaitOver = func() { <-over }
 	go func() {
 		var step int64
 		last := -1
@@ -82,6 +84,8 @@ func takePart(slow, size string) {
 			}
 			must(json.Unmarshal(lines.Bytes(), &m))
 			switch m.Type {
+			case "over":
+				close(over)
 			case "where":
 				say(map[string]any{"type": "at", "change": m.Change, "step": step})
 			case "change":
@@ -126,6 +130,9 @@ func takePart(slow, size string) {
 
 // endTraining says that all steps are completed.
 var endTraining func()
+
+// awaitOver waits until the agent of this host says that the training has ended.
+var awaitOver func()
 
 // A liveMember is one line of takePart.
 type liveMember struct{ uuid, rank, world, pid, step int }

@@ -79,6 +79,7 @@ var steps = testproc.Steps{
 	"last":    func(string) { endMember() },
 	"fail":    func(length string) { failMember(length) },
 	"end":     func(string) { endTraining() },
+	"over":    func(string) { awaitOver() },
 	"pid": func(dir string) {
 		must(os.WriteFile(filepath.Join(dir, rank()), []byte(strconv.Itoa(os.Getpid())), 0o666))
 	},
