@@ -211,7 +211,8 @@ type taking struct {
 }
 
 // within runs f, which the kernel may hold up for as long as it likes, and waits
-// for it until ctx is done. f must not touch what its caller has.
+// for it until ctx is done, and a moment longer: f may end with ctx, too, and say why. f must not
+// touch what its caller has.
 func within[T any](ctx context.Context, f func() T) (result T, ok bool) {
 	done := make(chan T, 1)
 	go func() { done <- f() }()
@@ -219,6 +220,11 @@ func within[T any](ctx context.Context, f func() T) (result T, ok bool) {
 	case result = <-done:
 		return result, true
 	case <-ctx.Done():
+	}
+	select {
+	case result = <-done:
+		return result, true
+	case <-time.After(100 * time.Millisecond):
 		return result, false
 	}
 }
