@@ -132,7 +132,7 @@ func gist(message string) string {
 }
 
 // withLastError adds to an error of NCCL, whose first line says only of which sort it is, what NCCL itself says.
-// Source: ncclGetErrorMsg and getNcclErrorDetailStr in torch/csrc/distributed/c10d/NCCLUtils.cpp.
+// Source: getNcclErrorDetailStr in torch/csrc/distributed/c10d/NCCLUtils.cpp.
 func withLastError(what, traceback string) string {
 	const mark = "\nLast error:\n"
 	i := strings.LastIndex(traceback, mark)
@@ -146,8 +146,8 @@ func withLastError(what, traceback string) string {
 	return oneLine(what+": "+said, maxCause)
 }
 
-// lastLine is the last one that the program itself wrote, "" where there is none: PyTorch ends each worker
-// that still has its process group with a warning.
+// lastLine is the last one that the program itself wrote, "" where there is none: as a host's first worker
+// ends and still has its process group, PyTorch prints a warning.
 // Source: ProcessGroupNCCL::~ProcessGroupNCCL in torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp.
 func (f *ProcessFailure) lastLine() string {
 	for _, l := range slices.Backward(f.LastLines) {

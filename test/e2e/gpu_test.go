@@ -18,6 +18,7 @@ import (
 )
 
 // What a host with a GPU does with a job; skipped on a host without one, or whose PyTorch sees none.
+// The stacks of workers that hang want py-spy, which `make venv` installs.
 func TestGPU(t *testing.T) {
 	if _, err := os.Stat("/dev/nvidia0"); err != nil {
 		t.Skip("needs an NVIDIA GPU: ", err)

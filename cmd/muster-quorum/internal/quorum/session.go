@@ -419,7 +419,8 @@ func (b *bridge) closeOrLearn(ctx context.Context, cli *clientv3.Client) (wrote 
 }
 
 // close sets the run's key closed, for a while, and takes the leader's away if it is
-// ours; it returns the revision that says so. It leaves a job alone that has begun under the ID of one that was closed.
+// ours; it returns the revision that says so. It leaves a job alone that has begun under the ID of
+// one that was closed.
 func (b *bridge) close(ctx context.Context, cli *clientv3.Client) (int64, error) {
 	g, err := cli.Grant(ctx, int64(b.cfg.ClosedFor.Or(10*time.Minute)/time.Second))
 	if err != nil {
