@@ -120,7 +120,8 @@ func Environ(pid int) ([]byte, error) {
 		return nil, ErrForeign
 	}
 	env, err := ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
-	if len(env) > 0 || err != nil && !errors.Is(err, unix.ESRCH) {
+	// Without memory the first thread tells nothing (ESRCH), and its files are root's (EACCES).
+	if len(env) > 0 || err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, unix.EACCES) {
 		return env, err
 	}
 	for range 8 { // the other thread may end, too

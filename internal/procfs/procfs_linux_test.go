@@ -4,10 +4,12 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -124,16 +126,26 @@ func TestExecuting(t *testing.T) {
 	}
 }
 
-// A process whose first thread has ended lives on in another.
-func TestLiving(t *testing.T) {
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skip("needs python3")
+// lostFirst asks the test's program to end its first thread, and to go on.
+const lostFirst = "PROCFS_TEST_LOST_FIRST"
+
+func init() {
+	if os.Getenv(lostFirst) != "" {
+		runtime.LockOSThread() // init runs in the first thread
+		go time.Sleep(10 * time.Minute)
+		_, _, _ = unix.Syscall(unix.SYS_EXIT, 0, 0, 0)
 	}
-	cmd := exec.Command(python, "-c", `
-import ctypes, platform, threading, time
-threading.Thread(target=time.sleep, args=[600]).start()
-ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)`)
+}
+
+// A process whose first thread has ended lives on in another, and tells its environment to its
+// user, who need not be root.
+func TestLiving(t *testing.T) {
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = []string{lostFirst + "=1"}
+	const nobody = 65534
+	if os.Getuid() == 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -157,6 +169,19 @@ ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)`
 		}
 		break
 	}
+	told := make(chan bool)
+	go func() {
+		runtime.LockOSThread() // and never again: the thread ends with the goroutine
+		if os.Getuid() == 0 {
+			_ = unix.Setfsuid(nobody) // of this thread alone; root's right to read all goes with it
+		}
+		env, err := procfs.Environ(cmd.Process.Pid)
+		if err != nil || !procfs.HasEnv(env, cmd.Env[0]) {
+			t.Errorf("environment %q, %v", env, err)
+		}
+		close(told)
+	}()
+	<-told
 	self, err := procfs.Read(os.Getpid())
 	if got := self.Living(); err != nil || got != self {
 		t.Errorf("this process lives in %+v, %v", got, err)
