@@ -48,8 +48,8 @@ type Settings struct {
 	IsHost *bool
 	// StoreType is "tcp" or "file". Key store_type, default tcp.
 	StoreType string
-	// Bind is the address at which the store that this node hosts listens; empty
-	// means all, or the endpoint's if that is a loopback address. Key bind.
+	// Bind is the address at which the stores of this node listen; empty means all, or
+	// the endpoint's if that is a loopback address and not an etcd's. Key bind.
 	Bind string
 	// Allow lists the networks whose hosts may connect to a store that this node
 	// hosts; empty means all. Key allow, with commas between them.

@@ -4,6 +4,7 @@
 package quorum
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -30,6 +31,9 @@ func New(spec rendezvous.Spec) (rendezvous.Handler, error) {
 		return nil, err
 	}
 	s := &spec.Settings
+	if spec.LocalAddr == "" {
+		s.Bind = cmp.Or(s.Bind, loopback(members))
+	}
 	if s.Token == "" && s.TokenFile != "" {
 		if s.Token, err = auth.ReadSecret("token_file", s.TokenFile); err != nil {
 			return nil, err
@@ -60,6 +64,20 @@ func Members(endpoint string) ([]string, error) {
 		}
 	}
 	return members, nil
+}
+
+// loopback is the only member's address if no other host can reach it: the stores and the
+// member listen there alone. It is empty for all other members.
+func loopback(members []string) string {
+	switch host, _, _ := net.SplitHostPort(members[0]); {
+	case len(members) > 1:
+		return ""
+	case host == "localhost" || host == "127.0.0.1":
+		return "127.0.0.1"
+	case host == "::1":
+		return host
+	}
+	return ""
 }
 
 // member returns which of the members is this host's.

@@ -43,8 +43,9 @@ training_script_args: [--epochs, 90]
 - Relative paths start from the current directory, as on the command line.
 - All errors are reported at once, each with ` + "`FILE:LINE:COLUMN`" + `.
 
-` + "`muster explain --write FILE`" + ` writes such a file from a command line and the variables. It writes no secrets, nothing that the scheduler
-says, and no file that exists already.
+` + "`muster explain --write FILE`" + ` writes such a file from a command line and the variables. It writes nothing that the scheduler
+says, and no file that exists already. A value that is a secret by its name, such as ` + "`--env API_KEY=…`" + `, is refused; command lines, such
+as the script's and ` + "`--on-event`" + `, are written as they are.
 `)
 	for g := range groups {
 		fmt.Fprintf(&b, "\n## %s\n", g)
