@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/muster-run/muster/internal/cgroup"
+	"github.com/muster-run/muster/internal/procfs"
 )
 
 // An initProcess is the first process of a host that is up, and holds its PID, mount
@@ -187,7 +188,7 @@ func (in *initProcess) await(limit time.Duration) error {
 				return err
 			}
 			if !ended {
-				return fmt.Errorf("process %d still lives %v after it was killed", pid, limit)
+				return fmt.Errorf("process %d still lives %v after it was killed: %s", pid, limit, procfs.WaitChannel(pid))
 			}
 		}
 	}

@@ -21,7 +21,7 @@ const maxHosts = 200
 
 // patience bounds every wait for the kernel or a helper program. Nothing is
 // expected to take this long; it turns a hang into a failure.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // A Lab is a switch with hosts. It ends with the test that made it.
 //
