@@ -31,7 +31,7 @@ func New(spec rendezvous.Spec) (rendezvous.Handler, error) {
 		return nil, err
 	}
 	s := &spec.Settings
-	if spec.LocalAddr == "" {
+	if spec.LocalAddr == "" { // else the stores must be open at that address
 		s.Bind = cmp.Or(s.Bind, loopback(members))
 	}
 	if s.Token == "" && s.TokenFile != "" {
