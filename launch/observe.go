@@ -30,7 +30,6 @@ type observed struct {
 	metrics *metrics.Job // nil where nobody can ask
 	logs    health.Follower
 	warm    func() *warm.Stats // nil without
-	size    rendezvous.Scaler  // nil where the number of hosts cannot change
 }
 
 // waiting shows what the rendezvous waits for.
@@ -182,9 +181,6 @@ func (o *observed) State(ctx context.Context) *health.State {
 		s.Host.Warm = o.warm()
 	}
 	s.Job.MinHosts, s.Job.MaxHosts = o.cfg.MinNodes, o.cfg.MaxNodes
-	if o.size != nil {
-		s.Job.WantHosts = o.size.Wanted()
-	}
 	return s
 }
 

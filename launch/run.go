@@ -98,7 +98,6 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 			return nil, &ConfigError{err}
 		}
 	}
-	watched.size, _ = handler.(rendezvous.Scaler)
 	if cfg.Logs.Gather && !cfg.Logs.Tee.Any() {
 		log.Warn("only lines that --tee copies are gathered, and there are none; add --tee 3")
 	}
@@ -217,11 +216,6 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.WantFile != "" {
-		following, stop := context.WithCancel(ctx)
-		defer stop()
-		closing.Go(func() { cfg.followWant(following, wantEvery, a.Scale) })
-	}
 	watched.watch(a)
 	gather.agent = a
 	page, hangUp, stopServing := watched.serve(host, &control{a, end, log}, calls)
@@ -283,7 +277,6 @@ func newHandler(cfg Config, settings rendezvous.Settings, host string, waiting f
 		Endpoint:         cfg.Rendezvous.Endpoint,
 		MinNodes:         cfg.MinNodes,
 		MaxNodes:         cfg.MaxNodes,
-		Want:             cfg.Want,
 		NodeRank:         cfg.Rendezvous.NodeRank,
 		Role:             cfg.Workers.Role,
 		LocalWorldSize:   cfg.NprocPerNode,
