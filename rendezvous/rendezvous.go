@@ -212,7 +212,7 @@ type Caller interface {
 	// refused sooner, so that there is room for others.
 	CallToRead(ctx context.Context, rank int) (net.Conn, error)
 	// Calls accepts the calls of other agents. It is to be called before Next, or no agent
-	// can call this one. Whoever accepts a connection closes it.
+	// can call this one. The caller that accepts a connection closes it.
 	Calls() net.Listener
 }
 

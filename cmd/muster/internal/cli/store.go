@@ -39,7 +39,7 @@ that no worker host's loss ends them.
   --cacert PATH --cert PATH --key PATH
                 files in PEM, as in --rdzv-conf: TLS 1.3 with certificates on both ends
 
-Without these TCPStore has no passwords and no encryption: whoever can connect can
+Without these TCPStore has no passwords and no encryption: anybody who can connect can
 read and change everything. Use --host and --allow, or a firewall. With them only
 agents of muster can connect, and neither torchrun nor PyTorch's clients.
 `
