@@ -235,7 +235,7 @@ def reply(status, text=""):
 
 
 class Frames(unittest.TestCase):
-    """What is sent, byte for byte: docs/timers.md."""
+    """What is sent, byte for byte: docs/internals/timers.md."""
 
     def test_requests(self):
         with Fake(reply(0), reply(0), "", reply(0)) as fake:
