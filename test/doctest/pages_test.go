@@ -30,12 +30,15 @@ var plays = map[string]struct {
 	"docs/production.md":      {3, production},
 	"docs/quickstart.md":      {1, quickstart},
 	"docs/restart-policy.md":  {2, restartPolicy},
+	"docs/security.md":        {2, security},
 	"docs/slurm.md":           {0, slurm},
 	"docs/troubleshooting.md": {2, troubleshooting},
 	"docs/tutorial.md":        {1, tutorial},
 	"docs/warm.md": {1, func(p *play) {
 		p.run("muster run --warm --nproc-per-node 8 --max-restarts 3 train.py").exits(0)
-		p.run("muster warm explain train.py").exits(0)
+		p.run("muster warm status              # what is learnt").exits(0)
+		p.run("muster warm explain train.py    # which modules are left out, and why").exits(0)
+		p.run("muster warm clear               # forget it").exits(0)
 	}},
 }
 
