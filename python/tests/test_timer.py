@@ -184,7 +184,7 @@ class Deadline(unittest.TestCase):
             """,
             MUSTER_TIMER_SOCKET="",
         )
-        self.assertEqual((status, out), (0, "muster.deadline has no effect: this process is no worker of muster run\n"))
+        self.assertEqual((status, out), (0, "muster.deadline has no effect: this process is not a worker of muster run\n"))
 
 
 class Fake:
