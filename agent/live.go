@@ -23,7 +23,7 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 )
 
-// How a job goes on when workers or hosts are lost, or come (docs/live.md):
+// How a job goes on when workers or hosts are lost, or come (docs/internals/live.md):
 //
 //  1. An agent that loses a worker, or hears that a host is lost, keeps its other workers and
 //     meets the other agents in a new round, as for a restart (goOn). The workers come to rest.

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Said is what a worker says about a change; docs/live.md has the messages.
+// Said is what a worker says about a change; docs/internals/live.md has the messages.
 type Said struct {
 	Change int    `json:"change"`
 	Handle string `json:"handle,omitempty"`
