@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // A subcommand is what may follow the name muster. The table of them is the source
@@ -51,11 +50,6 @@ func subcommands() []subcommand {
 		{name: "watchdog", what: "serve worker timers to a script that muster did not start", ends: [2]string{"SIGINT or SIGTERM stopped it", "it cannot use the FIFO"}, usage: watchdogUsage, stops: interrupt, do: watchdogCommand},
 		{group: "Other", name: "warm", what: "show or forget what warm starts have learnt", ends: [2]string{"it is done, or nothing is known", "the cache directory cannot be read or changed"}, usage: warmUsage, words: []word{{"status", "list the scripts"}, {"explain", "say why modules are left out"}, {"clear", "forget it"}}, do: warmCommand},
 		{name: "completion", what: "print a completion script for a shell", ends: [2]string{"it printed the script"}, usage: completionUsage, words: bare(shells), run: program.completion},
-		{name: "sim", what: "simulate the rendezvous of many hosts", ends: [2]string{"all invariants held", "an invariant was violated; it shows the seed"}, usage: simUsage,
-			do: func(_ context.Context, c *command, args []string) error {
-				began := time.Now()
-				return simCommand(c, args, func() time.Duration { return time.Since(began) })
-			}},
 		{name: "version", what: "print the version", ends: [2]string{"it printed the version"}, usage: versionUsage, do: versionCommand},
 		{name: "help", what: "show a command's usage and options", ends: [2]string{"it printed the help"}, usage: "usage: muster help [COMMAND]\n\nLists the commands, or shows one command's usage and options.\n", run: program.help},
 	}

@@ -70,7 +70,6 @@ func TestBashDescribes(t *testing.T) {
 scale   change how many hosts a job shall have
 signal  send a signal to a job's workers
 store   serve a TCPStore, or the rendezvous of jobs
-sim     simulate the rendezvous of many hosts
 `},
 		{"muster|sto", `stop   stop a job on all its hosts
 store  serve a TCPStore, or the rendezvous of jobs
