@@ -354,7 +354,7 @@ func TestOptionsOfCommands(t *testing.T) {
 			}
 			args := []string{"--help"}
 			if c.name == "policy" {
-				args = []string{"test", "--help"}
+				args = []string{"check", "--help"}
 			}
 			asked := &command{FlagSet: flag.NewFlagSet("", flag.ContinueOnError)}
 			asked.SetOutput(io.Discard)
