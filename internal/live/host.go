@@ -155,6 +155,13 @@ const (
 	Kill            // some are late
 )
 
+// What an agent and its model in rendezvous/internal/simulate wait for, and how often they try, by default.
+const (
+	Timeout     = 30 * time.Second // for a worker to come to rest, or to take part in a new group
+	PeerTimeout = 2 * time.Second  // for the reason of a failure, from other hosts
+	MostFutile  = 3                // changes without a loss that may follow each other
+)
+
 // Straggle is how long after the first of a host the others have until they are urged, and after
 // all of one host those of the others.
 const Straggle = time.Second

@@ -183,7 +183,6 @@ func production(p *play) {
 	p.must(os.WriteFile(filepath.Join(p.dir, "token"), []byte("a token of at least 16 bytes"), 0o600))
 	p.site("mountpoint", `[ "$*" = "-q /data" ]`)
 	p.site("py-spy", "exit 0")
-	p.run("muster sim --nodes 1000").exits(0)
 	p.run("muster policy check policy.yaml").exits(0)
 	p.run("muster run --cache-dir shared/compile --nproc-per-node 8 train.py", "XDG_CACHE_HOME="+p.temp).exits(0)
 	if found, err := filepath.Glob(filepath.Join(p.dir, "shared", "compile", "user*")); len(found) != 1 {

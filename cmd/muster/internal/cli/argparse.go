@@ -21,7 +21,7 @@ type line struct {
 // A told is a text that somebody gives for an option.
 type told struct {
 	text string
-	from string // a variable, FILE:LINE:COLUMN, or "" for the command line
+	from string // a variable, FILE:LINE, or "" for the command line
 }
 
 // sources lists what is said of an option, that which counts first. Where an option may
@@ -41,14 +41,6 @@ func (l *line) sources(o *option, getenv func(string) (string, bool)) (all []tol
 		}
 	}
 	return all
-}
-
-// line is where a text is from, as FILE:LINE if it is from a file.
-func (s told) line() string {
-	if i := strings.LastIndexByte(s.from, ':'); i >= 0 {
-		return s.from[:i]
-	}
-	return s.from
 }
 
 // parseLine takes arguments apart as Python's argparse does for torchrun's

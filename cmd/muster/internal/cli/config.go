@@ -175,8 +175,9 @@ func (r *reader) conf() map[string]string {
 		replaced, _ := parseConf(hidden.text)
 		for _, key := range slices.Sorted(maps.Keys(replaced)) {
 			if _, kept := conf[key]; !kept && auth.IsGuard(key) {
-				by := cmp.Or(all[0].line(), "--rdzv-conf")
-				r.fail("%s replaces all of %s, and so the job would be without its %s; give that with %s, too", by, all[i].line(), key, by)
+				by := cmp.Or(all[0].from, "--rdzv-conf")
+				r.fail("%s replaces all of %s, and so the job would be without its %s; give that with %s, too",
+					by, all[i].from, key, by)
 			}
 		}
 	}

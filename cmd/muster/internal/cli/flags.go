@@ -188,7 +188,7 @@ var options = [...]option{
 		to:   func(c *launch.Config) any { return &c.ExitBarrierTimeout },
 		help: "how long a host that is done waits for the others"},
 	{name: "restart-policy", env: "MUSTER_RESTART_POLICY", own: true, group: groupOwn, arg: "FILE",
-		help: "rules (YAML) for what follows from a failure: start again, stop the job, or go on without the host; try one with muster policy check and muster policy test"},
+		help: "rules (YAML) for what follows from a failure: start again, stop the job, or go on without the host; check one with muster policy check"},
 	{name: "preemption-signals", env: "MUSTER_PREEMPTION_SIGNALS", unset: true, own: true, group: groupOwn, arg: "SIG,...",
 		help: "signals on which the whole job stops: every host's workers get it at the same moment and have --shutdown-timeout, the exit status is 75 (default: none, or SIGTERM,SIGUSR1 where a scheduler says how the hosts meet)"},
 	{name: "hang-timeout", kind: kindFloat, env: "MUSTER_HANG_TIMEOUT", def: "0", own: true, group: groupOwn, arg: "SECONDS",
