@@ -44,11 +44,8 @@ class Options(TypedDict, total=False):
     cache_dir: Union[str, "PathLike[str]"]  # carry what TorchInductor and Triton compile over this directory, which hosts share: to this host before its workers start, and back while they run and when they end (default: PyTorch's caches are left alone)
     store: Literal["shared", "local"]  # where workers meet: shared (at a store that the agent with rank 0 serves) or local (each agent serves one at 127.0.0.1 and passes requests on over its own connection: no port open to other hosts, one connection a host; muster on all hosts)
     collapse: bool  # with --tee, write a line that several ranks of this host write within 0.1 s, equal to the last byte, once: [default0-7]:
-    gather: Literal["none", "console"]  # with --tee, console: write the lines of all hosts to the console of the host with rank 0, as [3 host1]:
     ranks_filter: str  # only these global ranks write to the console, such as 0,5-7; log files are complete
     log_layout: Literal["torchrun", "job"]  # names below --log-dir: torchrun (RUN_ID_RANDOM/attempt_N/LOCAL_RANK), or job, for a disk that the hosts share: RUN_ID/HOST/attempt_N/RANK
-    log_max_size: Union[int, str]  # move what a worker's log file holds beyond this size into compressed segments beside it, as stdout.log.000001.gz; 10M or 1G, 1M at least (default: files grow)
-    log_keep: int  # segments of a log file to keep, the newest ones
     metrics_handler: Literal["null", "console"]  # where TorchElastic's metrics go: null or console (stdout)
     title: str  # what the failure report and the status page call the job (default: the script)
     exit_barrier_timeout: Union[float, str]  # how long a host that is done waits for the others
@@ -65,7 +62,6 @@ class Options(TypedDict, total=False):
     worker_server: bool  # give each worker a path in TORCH_WORKER_SERVER_SOCKET, so that one that runs torch's control_plane.worker_main can be asked for its stacks and its flight recorder
     health_addr: Union[int, str]  # serve /healthz, /readyz, /metrics, /v1/state and a status page; a port alone is at 127.0.0.1 (default: $TORCHELASTIC_HEALTH_CHECK_PORT, else nowhere)
     health_names: Union[str, Sequence[object]]  # further host names that requests there may use, such as a proxy's; addresses, localhost and this host's own name always work
-    health_token_file: Union[str, "PathLike[str]"]  # a file with a token of 16 bytes or more, which only this user can read; whoever has the token can ask at --health-addr, and with a button on the status page, for the stacks of all workers
     health_check: str  # a command that must succeed before this host joins the job, run by sh; a host that fails it does not join and exits with status 69
     devices: int  # how many devices this host has, for gpu, xpu and auto; 0 for none
     config: Union[str, "PathLike[str]"]  # options in a file (YAML), by their names; the command line and variables override it; muster explain --write makes one

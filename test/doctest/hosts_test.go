@@ -207,7 +207,7 @@ func production(p *play) {
 		"    --rdzv-conf token_file=token,keep_alive_max_attempt=6,join_timeout=1800 \\\n"+
 		"    --max-restarts 20 --restart-policy policy.yaml --hang-timeout 30m \\\n"+
 		"    --preemption-signals SIGTERM --shutdown-timeout 120 --health-check 'mountpoint -q /data' \\\n"+
-		"    --log-dir logs --redirects 3 --log-max-size 100M --log-keep 10 --health-addr 0.0.0.0:9000 train.py",
+		"    --log-dir logs --redirects 3 --health-addr 0.0.0.0:9000 train.py",
 		"TRAIN=die:1:0 stay")
 	get := p.health(0)
 	job[0].says(1, "killed by SIGKILL.*restart=1/20")

@@ -446,24 +446,13 @@ func (r *reader) logs(cfg *logs.Config) {
 	if cfg.LinePrefixTemplate == "" {
 		cfg.LinePrefixTemplate, _ = r.lookup("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
 	}
-	cfg.Gather, cfg.Job = r.text("gather") == "console", r.text("log-layout") == jobfile.JobLayout
+	cfg.Job = r.text("log-layout") == jobfile.JobLayout
 	if ranks := r.text("ranks-filter"); ranks != "" {
 		set, err := text.ParseRankSet(ranks)
 		if err != nil {
 			r.bad("ranks-filter", err)
 		}
 		cfg.RanksFilter = set
-	}
-	if text := r.text("log-max-size"); text != "" {
-		var err error
-		if cfg.MaxSize, err = parseSize(text); err != nil {
-			r.bad("log-max-size", err)
-		} else if cfg.MaxSize != 0 && cfg.MaxSize < logs.MinMaxSize {
-			r.failAt("log-max-size", "--log-max-size %s is too small; give 0 for no limit, or at least %dM", text, logs.MinMaxSize>>20)
-		}
-	}
-	if cfg.Keep < 1 {
-		r.failAt("log-keep", "--log-keep must be positive, got %d", cfg.Keep)
 	}
 	ranks, err := parseRanks(r.text("local-ranks-filter"))
 	if err != nil {

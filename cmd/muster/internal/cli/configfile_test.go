@@ -120,9 +120,9 @@ func TestConfigErrors(t *testing.T) {
 		{"log_dir: \"a\\0b\"", []string{"job.yaml:1: --log-dir: a NUL byte, which no argument can have; leave it out"}},
 		{"signals_to_handle: []", []string{"job.yaml:1: --signals-to-handle: the list is empty; leave the option out"}},
 		{"training_script_args: x", []string{"job.yaml:1: training_script_args without a training_script; name the script, too", "job.yaml:1: training_script_args is \"x\" and not a list; give one, such as [a, 90]"}},
-		{"max_restarts: x\nhang_action: kil\nstart_method: thread\nlog_keep: 0\nshutdown_timeout: -1\nrdzv_backend: zoo", []string{
+		{"max_restarts: x\nhang_action: kil\nstart_method: thread\nlive_timeout: -1\nshutdown_timeout: -1\nrdzv_backend: zoo", []string{
 			"job.yaml:1: --max-restarts: 'x' is not a whole number; give a whole number: --max-restarts N", "job.yaml:2: --hang-action: 'kil' is not a choice; give kill or notify",
-			"job.yaml:3: --start-method: 'thread' is not a choice; give spawn, fork or forkserver", "job.yaml:4: --log-keep must be positive, got 0; give a whole number: --log-keep N",
+			"job.yaml:3: --start-method: 'thread' is not a choice; give spawn, fork or forkserver", "job.yaml:4: --live-timeout: must be a number of seconds > 0 and at most 3153600000, got -1; give seconds, or a time such as 90s, 10m or 1h30m",
 			"job.yaml:5: --shutdown-timeout must be non-negative and at most 3153600000, got -1; give seconds, or a time such as 90s, 10m or 1h30m",
 			`job.yaml:6: rendezvous backend "zoo" is not known, and Python plug-ins cannot be loaded; want static, c10d, etcd or quorum`}},
 		{"", nil}, {"# nothing\n", nil}, {"env: []\n", nil},
@@ -165,7 +165,7 @@ func TestConfigRoundTrip(t *testing.T) {
 		{"--no-python", "true"},
 		{"--standalone", "--nproc-per-node=2", "-r", "0:3,1:1", "--tee=3", "--no-python", "true", "--x", "", "null", "- a: #b", "\x01\té\u2028\"\\", "a:", "@", "yes"},
 		{"--rdzv-id", "007", "--rdzv-conf", "join_timeout=60,allow=::1,10.0.0.0/8", "--env", "A=1", "--env=B=x y: z", "--env", "HERE", "--title", "null", "--no-python", "true"},
-		{"--rdzv-id=~", "--duplicate-stdout-filters", "a,,b,c", "--hang-timeout", "10m", "--hang-action=notify", "--log-max-size=10M", "--restart-policy", policy, "--no-python", "--", "true", "--"},
+		{"--rdzv-id=~", "--duplicate-stdout-filters", "a,,b,c", "--hang-timeout", "10m", "--hang-action=notify", "--restart-policy", policy, "--no-python", "--", "true", "--"},
 		{"--rdzv-id=x", "--signals-to-handle", "", "--log-line-prefix-template", "[${rank}]: ", "--no-python", "true"},
 	} {
 		env := []string{"HERE=there", "PET_MAX_RESTARTS=3"}

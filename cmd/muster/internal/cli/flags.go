@@ -168,17 +168,10 @@ var options = [...]option{
 	{name: "collapse", kind: kindFlag, env: "MUSTER_COLLAPSE", own: true, group: groupOwn,
 		to:   func(c *launch.Config) any { return &c.Logs.Collapse },
 		help: "with --tee, write a line that several ranks of this host write within 0.1 s, equal to the last byte, once: [default0-7]:"},
-	{name: "gather", env: "MUSTER_GATHER", def: "none", choices: gatherTo, own: true, group: groupOwn, arg: "WHERE",
-		help: "with --tee, console: write the lines of all hosts to the console of the host with rank 0, as [3 host1]:"},
 	{name: "ranks-filter", env: "MUSTER_RANKS_FILTER", own: true, group: groupOwn, arg: "RANKS",
 		help: "only these global ranks write to the console, such as 0,5-7; log files are complete"},
 	{name: "log-layout", env: "MUSTER_LOG_LAYOUT", def: "torchrun", choices: logLayouts, own: true, group: groupOwn, arg: "WHICH",
 		help: "names below --log-dir: torchrun (RUN_ID_RANDOM/attempt_N/LOCAL_RANK), or job, for a disk that the hosts share: RUN_ID/HOST/attempt_N/RANK"},
-	{name: "log-max-size", env: "MUSTER_LOG_MAX_SIZE", own: true, group: groupOwn, arg: "SIZE",
-		help: "move what a worker's log file holds beyond this size into compressed segments beside it, as stdout.log.000001.gz; 10M or 1G, 1M at least (default: files grow)"},
-	{name: "log-keep", kind: kindInt, env: "MUSTER_LOG_KEEP", def: "5", own: true, group: groupOwn, arg: "N",
-		to:   func(c *launch.Config) any { return &c.Logs.Keep },
-		help: "segments of a log file to keep, the newest ones"},
 	{name: "metrics-handler", env: "MUSTER_METRICS_HANDLER", def: "null", choices: metricsHandlers, own: true, group: groupOwn, arg: "NAME",
 		to:   func(c *launch.Config) any { return &c.Records.MetricsHandler },
 		help: "where TorchElastic's metrics go: null or console (stdout)"},
@@ -221,9 +214,6 @@ var options = [...]option{
 	{name: "health-names", kind: kindList, env: "MUSTER_HEALTH_NAMES", unset: true, own: true, group: groupOwn, arg: "NAME,...",
 		to:   func(c *launch.Config) any { return &c.Health.Names },
 		help: "further host names that requests there may use, such as a proxy's; addresses, localhost and this host's own name always work"},
-	{name: "health-token-file", env: "MUSTER_HEALTH_TOKEN_FILE", own: true, group: groupOwn, arg: "FILE",
-		to:   func(c *launch.Config) any { return &c.Health.TokenFile },
-		help: "a file with a token of 16 bytes or more, which only this user can read; whoever has the token can ask at --health-addr, and with a button on the status page, for the stacks of all workers"},
 	{name: "health-check", env: "MUSTER_HEALTH_CHECK", own: true, group: groupOwn, arg: "CMD",
 		to:   func(c *launch.Config) any { return &c.HealthCheck },
 		help: "a command that must succeed before this host joins the job, run by sh; a host that fails it does not join and exits with status 69"},
@@ -258,7 +248,6 @@ var (
 	reports         = []string{"muster", torchrunName, "none"}
 	metricsHandlers = []string{"null", "console"}
 	stores          = []string{launch.StoreShared, launch.StoreLocal}
-	gatherTo        = []string{"none", "console"}
 	logLayouts      = []string{"torchrun", jobfile.JobLayout}
 	hangActions     = []string{"kill", "notify"}
 	logFormats      = []string{"text", "json"}
