@@ -250,7 +250,7 @@ func (s *Server) logs(_ http.ResponseWriter, r *http.Request) reply {
 	}
 	if snap = s.view(r); snap != nil {
 		if w := snap.whole().worker(rank); w != nil {
-			return s.passOn(r, http.MethodGet, w.GroupRank, url.Values{"follow": nil}) // which is for a GET alone
+			return s.passOn(r, w.GroupRank)
 		}
 	}
 	return textReply(http.StatusNotFound, "rank %d does not run on any host that answers", rank)

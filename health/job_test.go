@@ -31,9 +31,8 @@ import (
 // A member is one host of a job: what it shows, and what it was asked to do.
 type member struct {
 	*fake
-	rank    int
-	goOn    chan bool   // with FollowLogs
-	drilled chan string // with Drill
+	rank int
+	goOn chan bool // with FollowLogs
 
 	mu   sync.Mutex // guards done
 	done []string
@@ -47,12 +46,6 @@ func (m *member) did(what string, args ...any) {
 
 func (m *member) Stop(by string, whole bool) func() {
 	return func() { m.did("stop by %q, whole job %v", by, whole) }
-}
-func (m *member) Drill(what, by string, length time.Duration) (func(), error) {
-	if what == "" {
-		return nil, errors.New("no drill")
-	}
-	return func() { m.drilled <- fmt.Sprintf("%s for %v by %q", what, length, by) }, nil
 }
 func (m *member) Restart(string) error  { m.did("restart"); return nil }
 func (m *member) Scale(hosts int) error { m.did("scale %d", hosts); return nil }
@@ -75,7 +68,7 @@ func (m *member) Autopsy(_ context.Context, reason, number string) ([]byte, erro
 func job(t *testing.T, n int) ([]*member, func(context.Context, int) (net.Conn, error)) {
 	var members []*member
 	for rank := range n {
-		m := &member{fake: running(), rank: rank, goOn: make(chan bool), drilled: make(chan string)}
+		m := &member{fake: running(), rank: rank, goOn: make(chan bool)}
 		now := time.Now().Add(time.Duration(rank-1) * time.Hour)
 		m.set(func(f *fake) {
 			f.metrics = fmt.Sprintf("# HELP muster_up Up.\n# TYPE muster_up gauge\nmuster_up{a=\"b\"} %d\n# HELP muster_nodes N.\n# TYPE muster_nodes gauge\nmuster_nodes 4\n", rank)
@@ -606,38 +599,4 @@ func TestThousandHosts(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 	})
-}
-
-// A drill begins on the host that it is for, after the answer.
-func TestChaos(t *testing.T) {
-	members, call := job(t, 4)
-	_, url := serve(t, members[1].fake, func(c *health.Config) { c.Call, c.Control = call, members[1] })
-	for _, tt := range []struct {
-		query  string
-		status int
-		want   string
-		on     int // the host with the drill; -1: none
-	}{
-		{"do=kill-agent&group_rank=1", http.StatusOK, `kill-agent for 0s by ""`, 1},
-		{"do=cut-host&group_rank=0&for=20s&by=x", http.StatusOK, `cut-host for 20s by "n1"`, 0},
-		{"do=kill-agent&group_rank=2", http.StatusBadGateway, "an agent of torchrun", -1},
-		{"do=kill-agent&group_rank=0&scope=host", http.StatusConflict, "group rank 0 is not this host", -1},
-		{"group_rank=1", http.StatusConflict, "no drill", -1},
-		{"group_rank=3", http.StatusConflict, "no drill", -1},
-		{"do=kill-agent", http.StatusBadRequest, "ask for /v1/chaos?", -1},
-		{"do=cut-host&group_rank=1&for=1", http.StatusBadRequest, "missing unit", -1},
-	} {
-		answer, err := http.Post(url+"/v1/chaos?"+tt.query, "", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		said, _ := io.ReadAll(answer.Body)
-		answer.Body.Close()
-		if tt.on >= 0 {
-			said = []byte(<-members[tt.on].drilled)
-		}
-		if answer.StatusCode != tt.status || !strings.Contains(string(said), tt.want) {
-			t.Errorf("%s: %d, %s; want %d, %s", tt.query, answer.StatusCode, said, tt.status, tt.want)
-		}
-	}
 }

@@ -151,10 +151,6 @@ type Workers struct {
 	Warm bool
 	// OMPNumThreads is the workers' OMP_NUM_THREADS; "" leaves it as it is.
 	OMPNumThreads string
-	// CacheDir is a directory, usually one that hosts share, from which this host gets what
-	// TorchInductor and Triton have compiled before, and into which it puts what they compile.
-	// "" means that nothing is carried. It needs Linux.
-	CacheDir string
 }
 
 // Records says who gets what happens: events, TorchElastic's metrics, or all of it.

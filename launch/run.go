@@ -147,20 +147,6 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		defer c.end(hurry)
 		observers = append(observers, c.Observe)
 	}
-
-	env := workerEnv(cfg)
-	if cfg.Workers.CacheDir != "" {
-		c := newCaches(ctx, &cfg)
-		defer c.end(hurry)
-		observers = append(observers, c.Observe)
-		without := env
-		env = func(localRank int) map[string]string {
-			all := without(localRank)
-			maps.Copy(all, c.Env())
-			return all
-		}
-	}
-
 	enable, _ := cfg.LookupEnv(envFileTimer)
 	timerFile, _ := cfg.LookupEnv(timer.EnvFile)
 	fileTimer := enable == "1"
@@ -194,7 +180,7 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 			Func:           cfg.Workers.Func,
 			Input:          cfg.Workers.Input,
 			Args:           cfg.Workers.arguments(host),
-			Env:            env,
+			Env:            workerEnv(cfg),
 			CPUs:           cfg.Workers.CPUs,
 			Title:          cfg.Workers.Title,
 		},

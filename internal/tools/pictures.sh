@@ -2,7 +2,7 @@
 # pictures.sh (as root): the pictures in docs/ of real jobs of this host, of whose workers one
 # hangs, which muster says before it starts all again: hang.svg is the console of four workers,
 # status-page*.png the status page of eight on four hosts. restart.svg is where the time of a
-# restart goes, cold and warm, live.svg what ranks do in a live change. chaos.svg is muster chaos on a training of three hosts.
+# restart goes, cold and warm, live.svg what ranks do in a live change.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 top=$PWD
@@ -36,5 +36,4 @@ page=$(sed -n "s/.*status page at \(http[^,]*\).*/\1/p" "$dir/messages0")
 go test -count 1 -run '^TestPictures$' ./health -args -pictures-of "$page" -pictures "$top/docs"
 kill $jobs
 wait $jobs || :
-internal/tools/pictures/chaos.sh "$dir" docs/chaos.svg
 jobs=

@@ -41,7 +41,6 @@ class Options(TypedDict, total=False):
     report: Literal["muster", "torchrun", "none"]  # how the report of a failed job is printed: muster, torchrun (PyTorch's block) or none; report.json is written anyway (default: muster, and torchrun where the program is called that)
     event_log_file: Union[str, "PathLike[str]"]  # append events to this file as JSON lines, whatever the handler is; several agents may share it (default: none, and events.jsonl in the log directory with --event-log-handler file)
     on_event: str  # a command that sh runs for each start, hang, failure, host lost, restart and end of the job on this host, with JSON on stdin; for 30 s at most, and the job does not wait for it until its end, and then for 30 s
-    cache_dir: Union[str, "PathLike[str]"]  # carry what TorchInductor and Triton compile over this directory, which hosts share: to this host before its workers start, and back while they run and when they end (default: PyTorch's caches are left alone)
     store: Literal["shared", "local"]  # where workers meet: shared (at a store that the agent with rank 0 serves) or local (each agent serves one at 127.0.0.1 and passes requests on over its own connection: no port open to other hosts, one connection a host; muster on all hosts)
     collapse: bool  # with --tee, write a line that several ranks of this host write within 0.1 s, equal to the last byte, once: [default0-7]:
     ranks_filter: str  # only these global ranks write to the console, such as 0,5-7; log files are complete

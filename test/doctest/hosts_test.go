@@ -184,10 +184,6 @@ func production(p *play) {
 	p.site("mountpoint", `[ "$*" = "-q /data" ]`)
 	p.site("py-spy", "exit 0")
 	p.run("muster policy check policy.yaml").exits(0)
-	p.run("muster run --cache-dir shared/compile --nproc-per-node 8 train.py", "XDG_CACHE_HOME="+p.temp).exits(0)
-	if found, err := filepath.Glob(filepath.Join(p.dir, "shared", "compile", "user*")); len(found) != 1 {
-		p.Errorf("compile caches in %q, %v", found, err)
-	}
 
 	meet := "--nnodes 3 --nproc-per-node gpu --rdzv-backend quorum --rdzv-endpoint host0,host1,host2 --rdzv-id job7"
 	p.command("--rdzv-backend quorum --rdzv-endpoint host0,host1,host2") // as below

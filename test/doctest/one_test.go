@@ -25,16 +25,6 @@ func hangs(p *play) {
 	watchdog.interrupt().exits(0)
 }
 
-// The job's run ID is JOB, as the page has it. Nobody waits for the second drill, a minute later.
-func chaos(p *play) {
-	job := p.do(0, "muster run --nproc-per-node 2 --max-restarts 9 --rdzv-id JOB train.py", "TRAIN=stay").says(2, "training")
-	const recovered = `^  1  kill-rank   rank [01] \(.*  restart .*  2/2 .*  1$`
-	p.run("muster chaos JOB --kill-rank").exits(0).says(1, recovered).says(1, "^1 drill, 1 recovered$")
-	p.start(0, "muster chaos JOB --kill-rank --kill-agent --cut-host --every 60s --for 1h --seed 7").says(1, recovered).interrupt().exits(0).says(1, "^1 drill, 1 recovered$")
-	p.do(0, "muster stop JOB").exits(0)
-	job.exits(1)
-}
-
 func observe(p *play) {
 	job := p.start(0, "muster run --nproc-per-node 8 --tee 3 --health-addr 9000 train.py", "TRAIN=beat stay").says(8, "step 12000 ")
 	get := p.health(0)

@@ -15,7 +15,6 @@ var plays = map[string]struct {
 }{
 	"README.md":               {5, readme},
 	"docs/after-a-failure.md": {2, afterAFailure},
-	"docs/chaos.md":           {1, chaos},
 	"docs/decisions.md":       {1, func(p *play) { p.run("muster run train.py").exits(0) }},
 	"docs/doctor.md":          {3, doctor},
 	"docs/frameworks.md":      {1, func(p *play) { p.run("muster run --nproc-per-node 8 train.py").exits(0) }},

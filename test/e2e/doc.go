@@ -14,8 +14,6 @@
 //
 //	asked         muster restart restarts the workers of all hosts
 //	badinput      a command line that cannot work is refused before anything starts
-//	caches        what one host compiles is there on the next
-//	chaos         drills do what rows of docs/reliability.md do, and see the same follow
 //	console       output comes out line by line; a console that is stuck or gone stops no job
 //	defects       muster has none of torchrun's defects (docs/differences.md)
 //	env           workers find torchrun's environment, descriptors and command line

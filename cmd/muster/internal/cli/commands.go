@@ -41,7 +41,6 @@ func subcommands() []subcommand {
 		{name: "restart", what: "start a job's workers again", ends: [2]string{"it is done", "there is no such job, or it cannot restart"}, usage: restartUsage, do: restartCommand},
 		{name: "scale", what: "change how many hosts a job shall have", ends: [2]string{"it is done", "there is no such job, or it cannot have so many"}, usage: scaleUsage, do: scaleCommand},
 		{name: "signal", what: "send a signal to a job's workers", ends: [2]string{"it is done", "there is no such job or worker"}, usage: signalUsage, words: bare([]string{"USR1", "USR2", "HUP", "INT", "TERM", "CONT", "STOP"}), do: signalCommand},
-		{name: "chaos", what: "break a part of a job, and show how it recovers", ends: [2]string{"the job ran again after each drill", "it did not, or a drill was not done"}, usage: chaosUsage, stops: interrupt, do: chaosCommand},
 		{group: "Find out why it failed", name: "report", what: "show how a job went and why it failed, from its log directory", ends: [2]string{"it showed something, whatever became of the job", "it found nothing"}, usage: reportUsage, do: reportCommand},
 		{name: "logs", what: "print or follow the workers' log files", ends: [2]string{"it showed something, whatever became of the job", "it found nothing"}, usage: logsUsage, stops: interrupt, do: logsCommand},
 		{name: "bundle", what: "pack what explains a job into one file", ends: [2]string{"it wrote the file", "it found no job, or could not write the file"}, usage: bundleUsage, stops: interrupt, do: bundleCommand},
