@@ -27,7 +27,7 @@ func tutorial(p *play) {
 	p.write("fragile.py", p.page.Blocks[i].Text)
 
 	const run = "muster run --nproc-per-node 4 --tee 3 --log-dir logs "
-	hang := p.start(0, run+"--hang-timeout 3 fragile.py hang", "MUSTER_DUMP_SIGNAL=SIGUSR1", testproc.Unpaused)
+	hang := p.start(0, run+"--hang-timeout 3 fragile.py hang", testproc.Unpaused)
 	p.run(run + "fragile.py").exits(0).prints(false)
 	p.run(run+"fragile.py raise", testproc.Unpaused).exits(1).prints(false)
 	p.run(run + "fragile.py kill").exits(1).prints(false)
