@@ -187,7 +187,7 @@ var options = [...]option{
 	{name: "hang-action", env: "MUSTER_HANG_ACTION", def: "kill", choices: hangActions, own: true, group: groupOwn, arg: "WHAT",
 		help: "what to do then, after evidence is kept: kill (a failure, so restarts apply) or notify (only report it)"},
 	{name: "autopsy-timeout", kind: kindFloat, env: "MUSTER_AUTOPSY_TIMEOUT", def: "5", own: true, group: groupOwn, arg: "SECONDS",
-		help: "how long evidence (stacks, sockets, threads) of workers that hang or miss a deadline is collected at most before they are killed; 0 for not at all"},
+		help: "how long evidence (stacks, threads) of workers that hang or miss a deadline is collected at most before they are killed; 0 for not at all"},
 	{name: "warm", kind: kindFlag, env: "MUSTER_WARM", own: true, group: groupOwn,
 		to:   func(c *launch.Config) any { return &c.Workers.Warm },
 		help: "start the workers as forks of a Python process that has imported what they import, which is learnt, so that a restart takes a fraction of a second; where that is not safe they start as usual (Linux only)"},
