@@ -56,8 +56,7 @@ type Config struct {
 	Logs logs.Config
 	// Health says where package health serves: Addr is a port of the loopback interface,
 	// host:port or unix:/path. "" means what TORCHELASTIC_HEALTH_CHECK_PORT says, and
-	// nowhere without it. TokenFile names a file with a token for its button "stacks now".
-	// Source and Logger are Run's own.
+	// nowhere without it. Source and Logger are Run's own.
 	Health health.Config
 	// Socket makes the agent listen at a Unix socket that only its user can connect to, in
 	// XDG_RUNTIME_DIR or the temporary directory: `muster ps`, `muster stop` and the like

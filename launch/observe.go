@@ -2,7 +2,6 @@ package launch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -10,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/events"
@@ -80,16 +78,15 @@ func (o *observed) observers(sink events.Sink, stdout io.Writer) []func(agent.Ev
 
 // serve begins to serve where --health-addr asks for it, at the socket of this job's user,
 // and to the job's other agents, unless calls is nil. It returns the URL of the first, what ends
-// the last, which need not wait for other hosts if the rendezvous is lost, and what ends the first
-// two. A job runs without them, too.
-func (o *observed) serve(host string, c *control, calls rendezvous.Caller) (at string, hangUp func(lost bool), stop func()) {
+// the last, and what ends the first two. A job runs without them, too.
+func (o *observed) serve(host string, c *control, calls rendezvous.Caller) (at string, hangUp, stop func()) {
 	var ends []func()
 	var call, toRead func(context.Context, int) (net.Conn, error)
 	if calls != nil {
 		call, toRead = calls.Call, calls.CallToRead
 	}
 	if addr := o.addr(); addr != "" {
-		s, end := o.begin(health.Config{Addr: addr, Names: o.cfg.Health.Names, TokenFile: o.cfg.Health.TokenFile, Look: c.Autopsy, Call: call, CallToRead: toRead})
+		s, end := o.begin(health.Config{Addr: addr, Names: o.cfg.Health.Names, Call: call, CallToRead: toRead})
 		if s != nil {
 			at = s.URL(host)
 		}
@@ -103,22 +100,9 @@ func (o *observed) serve(host string, c *control, calls rendezvous.Caller) (at s
 			ends = append(ends, end)
 		}
 	}
-	hangUp = func(bool) {}
+	hangUp = func() {}
 	if calls != nil {
-		var cut atomic.Bool
-		_, end := o.begin(health.Config{Listener: calls.Calls(), Control: c, Gathered: o.cfg.Logs.Gather, Reachable: func() bool {
-			ctx, cancel := context.WithCancel(context.Background())
-			cancel() // the answer is not waited for
-			conn, err := calls.Call(ctx, 0)
-			if err == nil {
-				conn.Close()
-			}
-			return !errors.Is(err, rendezvous.ErrNoCalls) && !cut.Load()
-		}})
-		hangUp = func(lost bool) {
-			cut.Store(lost)
-			end()
-		}
+		_, hangUp = o.begin(health.Config{Listener: calls.Calls(), Control: c})
 	}
 	return at, hangUp, func() {
 		for _, end := range ends {

@@ -66,11 +66,6 @@ func Resolve(cfg Config) (Config, error) {
 			errs = append(errs, err)
 		}
 	}
-	if cfg.Health.TokenFile != "" {
-		if _, err := health.ReadToken(cfg.Health.TokenFile); err != nil {
-			errs = append(errs, err)
-		}
-	}
 	if cfg.SignalsToHandle == nil {
 		signals, _, err := text.Signals(cfg.SignalsText)
 		if err != nil {

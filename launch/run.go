@@ -98,15 +98,9 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 			return nil, &ConfigError{err}
 		}
 	}
-	if cfg.Logs.Gather && !cfg.Logs.Tee.Any() {
-		log.Warn("only lines that --tee copies are gathered, and there are none; add --tee 3")
-	}
 	var calls rendezvous.Caller // of the job's other agents
 	if cfg.MaxNodes > 1 {
-		if calls, _ = handler.(rendezvous.Caller); calls == nil && cfg.Logs.Gather {
-			log.Warn("lines of several hosts cannot be gathered over this rendezvous; each host prints its own")
-			cfg.Logs.Gather = false
-		}
+		calls, _ = handler.(rendezvous.Caller)
 	}
 	var closing sync.WaitGroup
 	defer closing.Wait()
@@ -151,14 +145,6 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		c.begin()
 		defer c.end(hurry)
 		observers = append(observers, c.Observe)
-	}
-	gather := &gathering{run: run, calls: calls, log: log, host: host}
-	gather.life, gather.giveUp = context.WithCancel(context.WithoutCancel(ctx))
-	defer gather.giveUp()
-	gather.elsewhere, gather.cut = context.WithCancelCause(gather.life)
-	defer gather.cut(nil)
-	if cfg.Logs.Gather {
-		observers = append(observers, gather.Observe)
 	}
 	enable, _ := cfg.LookupEnv(envFileTimer)
 	timerFile, _ := cfg.LookupEnv(timer.EnvFile)
@@ -217,15 +203,12 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 		return nil, err
 	}
 	watched.watch(a)
-	gather.agent = a
 	page, hangUp, stopServing := watched.serve(host, &control{a, end, log}, calls)
 	defer stopServing()
 	watched.announce(stderr, page, run.Dir())
 	begun = true
 	result, err = a.Run(ctx)
-	_, lost := errors.AsType[*rendezvous.ConnectionError](err)
-	gather.finish(ctx, hurry, lost)
-	hangUp(lost)
+	hangUp()
 	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	go func() {

@@ -5,7 +5,7 @@
 // completes a round: it returns once this node has its group rank, with a store
 // that all nodes of the round share and the address at which the workers will
 // meet. Subpackages hold the backends, static, c10d, etcd and quorum; each makes a
-// Handler from a Spec. Package simulate runs the rendezvous of many hosts in one process.
+// Handler from a Spec.
 //
 // The package does not start workers and does not decide about restarts; that
 // is package agent.
@@ -210,7 +210,7 @@ type Caller interface {
 	// refused sooner, so that there is room for others.
 	CallToRead(ctx context.Context, rank int) (net.Conn, error)
 	// Calls accepts the calls of other agents. It is to be called before Next, or no agent
-	// can call this one. Whoever accepts a connection closes it.
+	// can call this one. The caller that accepts a connection closes it.
 	Calls() net.Listener
 }
 

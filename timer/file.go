@@ -33,7 +33,7 @@ type FileServer struct {
 // removes whatever there is.) Only its user may open
 // it, for who writes to it may have processes killed. (PyTorch's has 0666, less the umask.)
 //
-// Clients can write as soon as it returns. Whoever calls it calls Serve or Close.
+// Clients can write as soon as it returns. The caller calls Serve or Close.
 func ListenFIFO(server *Server, path string) (*FileServer, error) {
 	f, err := makeFIFO(path)
 	if err != nil {

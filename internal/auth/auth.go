@@ -54,7 +54,7 @@ func New(cfg Config) (*Guard, error) {
 	}
 	if cfg.Token != "" {
 		g.token = []byte(cfg.Token)
-		errs = append(errs, CheckToken(cfg.Token))
+		errs = append(errs, checkToken(cfg.Token))
 	}
 	var err error
 	g.tls, err = tlsConfig(&cfg)

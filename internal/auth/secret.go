@@ -26,8 +26,8 @@ func private(option, path string, info os.FileInfo) error {
 	return nil
 }
 
-// CheckToken says what is wrong with a token.
-func CheckToken(token string) error {
+// checkToken says what is wrong with a token.
+func checkToken(token string) error {
 	if len(token) < MinToken {
 		return fmt.Errorf("the token has %d bytes, which can be guessed: want %d or more, for example from `openssl rand -hex 32`", len(token), MinToken)
 	}

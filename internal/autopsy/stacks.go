@@ -28,11 +28,8 @@ func (t *taking) python(ctx context.Context, s *subject) Python {
 		return Python{Problems: []string{fmt.Sprintf("%s is not a Python interpreter", cmp.Or(s.exe, "the program"))}}
 	}
 	p := t.pySpy(ctx, s)
-	for _, ask := range []func(context.Context, *subject) Python{t.workerServer, t.faulthandler} {
-		if p.Source != "" || ctx.Err() != nil {
-			break
-		}
-		next := ask(ctx, s)
+	if p.Source == "" && ctx.Err() == nil {
+		next := t.workerServer(ctx, s)
 		next.Problems = append(p.Problems, next.Problems...)
 		p = next
 	}

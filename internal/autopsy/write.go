@@ -178,7 +178,6 @@ func (w *Worker) text(b *strings.Builder) {
 		fmt.Fprintf(b, "\n  %s: %s: %s\n", childNames(same), same[0].State, same[0].Command)
 		same[0].Python.text(b, "    ")
 	}
-	w.Sockets.text(b)
 	for _, f := range w.Flight {
 		if f.Bytes == 0 {
 			fmt.Fprintf(b, "\n  flight recorder (%s): nothing: %s\n", f.Source, f.Problem)
@@ -310,27 +309,4 @@ func usefulStack(frames []string) string {
 		frames = frames[:i]
 	}
 	return strings.Join(frames[:min(len(frames), 8)], " < ")
-}
-
-func (s *Sockets) text(b *strings.Builder) {
-	for _, p := range s.Problems {
-		fmt.Fprintf(b, "  missing: sockets: %s\n", p)
-	}
-	if s.Total == 0 {
-		return
-	}
-	fmt.Fprintf(b, "\n  sockets, %d among %d open files:\n", s.Total, s.Files)
-	for _, k := range s.Open {
-		fmt.Fprintf(b, "    fd %d %s", k.FD, k.Protocol)
-		if k.Local != "" || k.Peer != "" {
-			fmt.Fprintf(b, " %s -> %s", cmp.Or(k.Local, "-"), cmp.Or(k.Peer, "-"))
-		}
-		if k.State != "" {
-			b.WriteString(" " + k.State)
-		}
-		if k.SendQueue+k.ReceiveQueue > 0 {
-			fmt.Fprintf(b, ", %d bytes to send, %d to read", k.SendQueue, k.ReceiveQueue)
-		}
-		b.WriteByte('\n')
-	}
 }

@@ -20,10 +20,9 @@ cd "$dir"
 PATH=$top/bin:$PATH ./recording -o "$top/docs/hang.svg" \
 	muster run --nproc-per-node 4 --max-restarts 1 --hang-timeout 5s --log-dir logs checkpoint.py --hang-at 3
 # Four hosts, as far as their names go; the first one shows the page.
-(umask 077; head -c 16 /dev/urandom | base64 >token)
 for host in 0 1 2 3; do
 	page=
-	[ $host != 0 ] || page='--health-addr 0 --health-token-file token'
+	[ $host != 0 ] || page='--health-addr 0'
 	unshare --uts sh -c 'hostname "$1"; shift; exec "$@"' sh "host$host" "$top/bin/muster" run --nnodes 4 --nproc-per-node 2 --max-restarts 3 \
 		--rdzv-backend c10d --rdzv-endpoint localhost:29555 --rdzv-id llama-sft --log-dir "logs$host" --redirects 3 $page train.py 2>"messages$host" &
 	jobs="$jobs $!"

@@ -89,7 +89,7 @@ const keepIdle = 4
 
 // Dial connects to a server. It goes on trying while the server cannot be found
 // or does not answer, as torch's does, until the timeout has passed or the
-// context is done. Whoever calls it closes the client.
+// context is done. The caller closes the client.
 //
 // If it gives up the error is a *ConnectError.
 func Dial(ctx context.Context, cfg ClientConfig) (*Client, error) {

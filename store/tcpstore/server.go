@@ -86,7 +86,7 @@ type Server struct {
 }
 
 // Listen starts a server, which is listening and serving when it returns.
-// Whoever calls it closes the server.
+// The caller closes the server.
 func Listen(cfg ServerConfig) (*Server, error) {
 	allow, err := admit.NewList(cfg.Allow)
 	if err != nil {

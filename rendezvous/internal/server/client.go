@@ -27,7 +27,7 @@ func (e *RefusedError) Error() string { return "refused by the rendezvous: " + e
 var ErrSilent = errors.New("no answer within the keep-alive limit")
 
 // A Client is a node's end of a session. Send may be called concurrently, Recv
-// by one goroutine at a time. Whoever made it closes it.
+// by one goroutine at a time. Its maker closes it.
 type Client struct {
 	conn    net.Conn
 	limit   time.Duration

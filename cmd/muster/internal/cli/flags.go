@@ -165,17 +165,10 @@ var options = [...]option{
 	{name: "collapse", kind: kindFlag, env: "MUSTER_COLLAPSE", own: true, group: groupOwn,
 		to:   func(c *launch.Config) any { return &c.Logs.Collapse },
 		help: "with --tee, write a line that several ranks of this host write within 0.1 s, equal to the last byte, once: [default0-7]:"},
-	{name: "gather", env: "MUSTER_GATHER", def: "none", choices: gatherTo, own: true, group: groupOwn, arg: "WHERE",
-		help: "with --tee, console: write the lines of all hosts to the console of the host with rank 0, as [3 host1]:"},
 	{name: "ranks-filter", env: "MUSTER_RANKS_FILTER", own: true, group: groupOwn, arg: "RANKS",
 		help: "only these global ranks write to the console, such as 0,5-7; log files are complete"},
 	{name: "log-layout", env: "MUSTER_LOG_LAYOUT", def: "torchrun", choices: logLayouts, own: true, group: groupOwn, arg: "WHICH",
 		help: "names below --log-dir: torchrun (RUN_ID_RANDOM/attempt_N/LOCAL_RANK), or job, for a disk that the hosts share: RUN_ID/HOST/attempt_N/RANK"},
-	{name: "log-max-size", env: "MUSTER_LOG_MAX_SIZE", own: true, group: groupOwn, arg: "SIZE",
-		help: "move what a worker's log file holds beyond this size into compressed segments beside it, as stdout.log.000001.gz; 10M or 1G, 1M at least (default: files grow)"},
-	{name: "log-keep", kind: kindInt, env: "MUSTER_LOG_KEEP", def: "5", own: true, group: groupOwn, arg: "N",
-		to:   func(c *launch.Config) any { return &c.Logs.Keep },
-		help: "segments of a log file to keep, the newest ones"},
 	{name: "metrics-handler", env: "MUSTER_METRICS_HANDLER", def: "null", choices: metricsHandlers, own: true, group: groupOwn, arg: "NAME",
 		to:   func(c *launch.Config) any { return &c.Records.MetricsHandler },
 		help: "where TorchElastic's metrics go: null or console (stdout)"},
@@ -185,7 +178,7 @@ var options = [...]option{
 		to:   func(c *launch.Config) any { return &c.ExitBarrierTimeout },
 		help: "how long a host that is done waits for the others"},
 	{name: "restart-policy", env: "MUSTER_RESTART_POLICY", own: true, group: groupOwn, arg: "FILE",
-		help: "rules (YAML) for what follows from a failure: start again, stop the job, or go on without the host; try one with muster policy check and muster policy test"},
+		help: "rules (YAML) for what follows from a failure: start again, stop the job, or go on without the host; check one with muster policy check"},
 	{name: "preemption-signals", env: "MUSTER_PREEMPTION_SIGNALS", unset: true, own: true, group: groupOwn, arg: "SIG,...",
 		help: "signals on which the whole job stops: every host's workers get it at the same moment and have --shutdown-timeout, the exit status is 75 (default: none, or SIGTERM,SIGUSR1 where a scheduler says how the hosts meet)"},
 	{name: "hang-timeout", kind: kindFloat, env: "MUSTER_HANG_TIMEOUT", def: "0", own: true, group: groupOwn, arg: "SECONDS",
@@ -194,7 +187,7 @@ var options = [...]option{
 	{name: "hang-action", env: "MUSTER_HANG_ACTION", def: "kill", choices: hangActions, own: true, group: groupOwn, arg: "WHAT",
 		help: "what to do then, after evidence is kept: kill (a failure, so restarts apply) or notify (only report it)"},
 	{name: "autopsy-timeout", kind: kindFloat, env: "MUSTER_AUTOPSY_TIMEOUT", def: "5", own: true, group: groupOwn, arg: "SECONDS",
-		help: "how long evidence (stacks, sockets, threads) of workers that hang or miss a deadline is collected at most before they are killed; 0 for not at all"},
+		help: "how long evidence (stacks, threads) of workers that hang or miss a deadline is collected at most before they are killed; 0 for not at all"},
 	{name: "warm", kind: kindFlag, env: "MUSTER_WARM", own: true, group: groupOwn,
 		to:   func(c *launch.Config) any { return &c.Workers.Warm },
 		help: "start the workers as forks of a Python process that has imported what they import, which is learnt, so that a restart takes a fraction of a second; where that is not safe they start as usual (Linux only)"},
@@ -213,9 +206,6 @@ var options = [...]option{
 	{name: "health-names", kind: kindList, env: "MUSTER_HEALTH_NAMES", unset: true, own: true, group: groupOwn, arg: "NAME,...",
 		to:   func(c *launch.Config) any { return &c.Health.Names },
 		help: "further host names that requests there may use, such as a proxy's; addresses, localhost and this host's own name always work"},
-	{name: "health-token-file", env: "MUSTER_HEALTH_TOKEN_FILE", own: true, group: groupOwn, arg: "FILE",
-		to:   func(c *launch.Config) any { return &c.Health.TokenFile },
-		help: "a file with a token of 16 bytes or more, which only this user can read; whoever has the token can ask at --health-addr, and with a button on the status page, for the stacks of all workers"},
 	{name: "health-check", env: "MUSTER_HEALTH_CHECK", own: true, group: groupOwn, arg: "CMD",
 		to:   func(c *launch.Config) any { return &c.HealthCheck },
 		help: "a command that must succeed before this host joins the job, run by sh; a host that fails it does not join and exits with status 69"},
@@ -250,7 +240,6 @@ var (
 	reports         = []string{"muster", torchrunName, "none"}
 	metricsHandlers = []string{"null", "console"}
 	stores          = []string{launch.StoreShared, launch.StoreLocal}
-	gatherTo        = []string{"none", "console"}
 	logLayouts      = []string{"torchrun", jobfile.JobLayout}
 	hangActions     = []string{"kill", "notify"}
 	logFormats      = []string{"text", "json"}

@@ -28,8 +28,8 @@ import (
 
 const psUsage = `usage: muster ps [--json]
 
-Lists the jobs of this user that run on this host, whoever has started them and however;
-for root those of all users.
+Lists the jobs of this user that run on this host, however they were started;
+for root, those of all users.
 
   --json  print one JSON document instead
 `

@@ -9,14 +9,7 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 )
 
-// Limits of live jobs, as agents have them by default: what a worker has for each change, and how
-// long an agent waits for the reason of a failed collective.
-const (
-	liveTimeout = 30 * time.Second
-	peerTimeout = 5 * time.Second
-	mostFutile  = 3
-	stepTime    = 300 * time.Millisecond
-)
+const stepTime = 300 * time.Millisecond
 
 // A crew is the model of what package agent does about its workers under --live. What it decides
 // is real: internal/live.
@@ -106,7 +99,7 @@ func (c *crew) begin() {
 		})
 	})
 	if had {
-		rest := &live.Rest{Change: c.change, Until: c.s().clock().Add(liveTimeout)}
+		rest := &live.Rest{Change: c.change, Until: c.s().clock().Add(live.Timeout)}
 		c.rest = rest
 		urge := func() {
 			c.s().after(c.s().transit(c.a.host), func() {
@@ -289,7 +282,7 @@ func (c *crew) planned(stage int, plan *live.Plan) {
 		}
 	}
 	goesOn := c.inRound()
-	s.after(liveTimeout, func() {
+	s.after(live.Timeout, func() {
 		if goesOn() {
 			c.killLate(func(x *live.Worker) bool { return x.Member && !x.TookPart(change) })
 		}
@@ -326,7 +319,7 @@ func (c *crew) watch() {
 	switch {
 	case failed != nil:
 		c.stage = 3
-		s.after(peerTimeout, func() {
+		s.after(live.PeerTimeout, func() {
 			if goesOn() {
 				c.again()
 			}
@@ -364,7 +357,7 @@ func (c *crew) ask() {
 	if len(r.made) == c.a.part.Round.WorldSize {
 		r.all()
 	}
-	c.s().after(liveTimeout, func() { all(false) })
+	c.s().after(live.Timeout, func() { all(false) })
 }
 
 // meet has all come to rest at a step.
@@ -441,7 +434,7 @@ func (c *crew) goOn(at int64) {
 
 // again asks for another round, unless too many in a row did not help.
 func (c *crew) again() {
-	if c.futile++; c.futile > mostFutile {
+	if c.futile++; c.futile > live.MostFutile {
 		c.giveUp()
 		return
 	}

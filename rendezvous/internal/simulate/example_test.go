@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/muster-run/muster/rendezvous/simulate"
+	"github.com/muster-run/muster/rendezvous/internal/simulate"
 )
 
 // A job of a thousand hosts, all there within a second of virtual time.

@@ -4,15 +4,14 @@ import (
 	"bytes"
 	"flag"
 	"os"
-	"sync"
 	"testing"
 
-	"github.com/muster-run/muster/rendezvous/simulate"
+	"github.com/muster-run/muster/rendezvous/internal/simulate"
 )
 
 var (
 	seed  = flag.Uint64("seed", 0, "run only this seed and print what happens in it")
-	seeds = flag.Int("seeds", 1000, "how many seeds to run")
+	seeds = flag.Uint64("seeds", 1000, "how many seeds to run")
 	show  = flag.Int("show", 5, "how many failures to report")
 	from  = flag.Uint64("from", 1, "the first of them")
 )
@@ -33,36 +32,12 @@ func TestSeeds(t *testing.T) {
 		t.Logf("%+v", r)
 		return
 	}
-	next := make(chan uint64)
-	var wg sync.WaitGroup
-	var mu sync.Mutex // guards the rest
-	failed, sum := 0, simulate.Result{}
-	for range 2 {
-		wg.Go(func() {
-			for n := range next {
-				r, err := simulate.Run(simulate.Random(n, most))
-				mu.Lock()
-				if err != nil {
-					if failed++; failed <= *show {
-						t.Errorf("seed %d: %v\nto replay it: go test ./rendezvous/simulate -run TestSeeds -seed %d", n, err, n)
-					}
-				}
-				sum.Events += r.Events
-				sum.Rounds += r.Rounds
-				sum.Faults += r.Faults
-				sum.Nodes += r.Nodes
-				sum.Lost += r.Lost
-				sum.TimedOut += r.TimedOut
-				sum.Took += r.Took
-				mu.Unlock()
-			}
-		})
-	}
-	for n := range uint64(*seeds) {
-		next <- *from + n
-	}
-	close(next)
-	wg.Wait()
+	failed := 0
+	sum := simulate.Seeds(*from, *seeds, func(n uint64) simulate.Config { return simulate.Random(n, most) }, func(n uint64, err error) {
+		if failed++; failed <= *show {
+			t.Errorf("seed %d: %v\nto replay it: go test ./rendezvous/internal/simulate -run TestSeeds -seed %d", n, err, n)
+		}
+	})
 	t.Logf("%d of %d seeds failed; in all %+v", failed, *seeds, sum)
 }
 

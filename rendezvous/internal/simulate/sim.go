@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/muster-run/muster/internal/live"
 	"github.com/muster-run/muster/rendezvous/internal/server"
 	"github.com/muster-run/muster/rendezvous/internal/state"
 )
@@ -214,6 +215,9 @@ func (s *sim) total() {
 		r.Up.add(&c.up)
 		r.Down.add(&c.down)
 	}
+	if r.GaveUp > 0 && s.cfg.Torn == 0 {
+		s.fail("%d changes did not work out, and no state was torn", r.GaveUp)
+	}
 }
 
 // calm is how long what TCP has sent again may take to arrive.
@@ -246,7 +250,7 @@ func (s *sim) live() {
 			bound += cfg.Settings.Join + 2*closeTimeout
 		}
 		if s.cfg.Live {
-			bound += 4 * liveTimeout
+			bound += 4 * live.Timeout
 		}
 		if s.cfg.Torch > 0 {
 			bound += readTimeout + cfg.Settings.Join // for a rank 0 that has gone before it said where to meet

@@ -74,3 +74,15 @@ func mix(c *Config, rng *rand.Rand) {
 	c.Skew = time.Duration(rng.Int64N(int64(2 * time.Second)))
 	c.Delay = min(c.Delay, 20*time.Millisecond)
 }
+
+// RandomLive returns what a seed stands for as a live job, in which more goes wrong.
+func RandomLive(seed uint64, most int) Config {
+	rng := rand.New(rand.NewPCG(seed, 2))
+	c := Random(seed, most)
+	c.Live, c.Torch = true, 0
+	c.Faults, c.During = 2+rng.IntN(8), time.Duration(1+rng.IntN(60))*time.Second
+	if c.Restart = max(c.Restart, 0.5); seed%4 == 0 {
+		c.Torn = 0.05
+	}
+	return c
+}

@@ -1,6 +1,7 @@
 // Package simulate runs the rendezvous of many agents in one process, in virtual
 // time and over a simulated network, to find what goes wrong when hosts and links
-// do, and what it costs a job of many hosts to meet. `muster sim` prints what it finds.
+// do, and what it costs a job of many hosts to meet. It is a lab: its tests run it,
+// and `go run ./rendezvous/internal/simulate/sim`.
 //
 // What decides is real: the rendezvous, and what its messages mean to a node
 // (Rendezvous and Participation of rendezvous/internal/server). Around it are models: of

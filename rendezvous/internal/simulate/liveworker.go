@@ -136,7 +136,7 @@ func (w *worker) become(change, node, rank int, plan *live.Plan) {
 		s.fail("two memberships have the UUID %d, or two workers its rank %d", uuid, rank)
 	}
 	g.here[rank], w.group, w.made, w.uuid, w.joined, w.node = w, g, false, uuid, change, node
-	s.after(liveTimeout/2, func() {
+	s.after(live.Timeout/2, func() {
 		if !w.made {
 			w.failed(g)
 		}
