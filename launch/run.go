@@ -266,7 +266,6 @@ func newHandler(cfg Config, settings rendezvous.Settings, host string, waiting f
 		Host:             host,
 		LocalAddr:        cfg.Rendezvous.LocalAddr,
 		PrivateStore:     noShare == "1",
-		LocalStore:       cfg.Rendezvous.Store == StoreLocal,
 		Live:             cfg.Live,
 		IdenticalWorkers: identicalWorkers(&cfg),
 		Conns:            &tcpstore.Limit{Max: limits.Connections(cfg.NprocPerNode)},

@@ -206,7 +206,7 @@ func (n *Node) Next(ctx context.Context) (*rendezvous.Info, error) {
 	if err == nil {
 		err = n.checkSize(r)
 	}
-	if err == nil && n.cfg.LocalStore {
+	if err == nil && n.cfg.Live {
 		err = n.openLocalStore(ctx, p, r)
 	}
 	if err != nil {
@@ -220,7 +220,7 @@ func (n *Node) Next(ctx context.Context) (*rendezvous.Info, error) {
 		Store: r.store, JobStore: r.jobStore,
 		// Where nobody would tell that the others are gone this process does not wait for them.
 		Serves:     !r.constant && (n.endpoint.holds() || n.workers.serves()),
-		MasterAddr: r.addr, MasterPort: r.port, LocalStore: n.cfg.LocalStore,
+		MasterAddr: r.addr, MasterPort: r.port, LocalStore: n.cfg.Live,
 		Ranks: r.ranks, ClockOffset: p.offset(),
 	}, nil
 }
@@ -252,7 +252,7 @@ func (n *Node) open(ctx context.Context) (protocol, error) {
 	case err != nil:
 		return nil, n.connectionError(err)
 	}
-	if _, held := p.(*session); !held && n.cfg.LocalStore && n.cfg.MaxNodes > 1 {
+	if _, held := p.(*session); !held && n.cfg.Live && n.cfg.MaxNodes > 1 {
 		return nil, n.connectionError(errTorchStore)
 	}
 	n.mu.Lock()

@@ -40,7 +40,7 @@ func (n *Node) greet(ctx context.Context, conn net.Conn, dial dialer) (*session,
 		Greeting: server.Greeting{
 			RunID: cfg.RunID, Node: &n.link.me, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes,
 			LastCall: settings.LastCall, KeepAlive: settings.KeepAliveInterval, KeepAliveLimit: settings.KeepAliveLimit(), Role: cfg.Role,
-			LocalWorldSize: cfg.LocalWorldSize, LocalStore: cfg.LocalStore, Live: cfg.Live, Last: n.last, Spare: n.spare,
+			LocalWorldSize: cfg.LocalWorldSize, Live: cfg.Live, Last: n.last, Spare: n.spare,
 		},
 	}, ring)
 	if err != nil {
@@ -151,7 +151,7 @@ func (s *session) round() *round {
 // workersStore makes the round's workers' store, as rank 0, and says where it is; or it finds
 // the one that a rank 0 of PyTorch's has published.
 func (s *session) workersStore(ctx context.Context, r *round, deadline time.Time) error {
-	if s.n.cfg.LocalStore && r.torch {
+	if s.n.cfg.Live && r.torch {
 		return errTorchStore
 	}
 	if r.rank != 0 {

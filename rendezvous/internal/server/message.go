@@ -128,9 +128,8 @@ type Greeting struct {
 	KeepAliveLimit time.Duration `json:"keep_alive_limit,omitempty"` // without a message it is dead
 	Role           string        `json:"role,omitempty"`
 	LocalWorldSize int           `json:"local_world_size,omitempty"`
-	Calls          bool          `json:"calls,omitempty"`       // it answers a Ring
-	LocalStore     bool          `json:"local_store,omitempty"` // its workers use a store of a round here
-	Live           bool          `json:"live,omitempty"`        // its workers go on in the next round
+	Calls          bool          `json:"calls,omitempty"` // it answers a Ring
+	Live           bool          `json:"live,omitempty"`  // its workers go on in the next round, and use a store of the round here
 
 	// Last is where the node stood in the last round, if it was in one of another
 	// rendezvous of the same run, whose holder is lost.

@@ -95,8 +95,7 @@ type Rendezvous struct {
 	expiries expiries
 	recheck  recheck // which of the joining have to decide again
 
-	localStore bool // their workers use a store of their host (--store local)
-	live       bool // their workers go on in the next round, and stand still until it is complete
+	live bool // see rendezvous.Spec
 
 	torch        torchNodes
 	last         lastRound
@@ -260,14 +259,17 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 	if len(r.sessions) == 0 {
 		r.rules = state.Rules{MinNodes: m.MinNodes, MaxNodes: m.MaxNodes, LastCall: m.LastCall, KeepAliveInterval: m.KeepAlive}
 		r.torch.silence = m.KeepAliveLimit
-		r.localStore, r.live, r.torch.stale = m.LocalStore, m.Live, true
+		r.live, r.torch.stale = m.Live, true
 	} else if m.MinNodes != r.rules.MinNodes || m.MaxNodes != r.rules.MaxNodes {
 		r.refuse(id, "--nnodes is %d:%d on %s and %d:%d on the hosts that came before; give all hosts of run %q the same",
 			m.MinNodes, m.MaxNodes, m.Host, r.rules.MinNodes, r.rules.MaxNodes, r.runID)
 		return
-	} else if other := r.otherStore(m.LocalStore); other != nil {
-		r.refuse(id, "--store is %s on %s and %s on %s, which came before; give all hosts of run %q the same",
-			storeName(m.LocalStore), m.Host, storeName(!m.LocalStore), other.hello.Host, r.runID)
+	} else if m.Live != r.live {
+		with, without := m.Host, r.sessions[slices.Min(slices.Collect(maps.Keys(r.sessions)))].hello.Host
+		if r.live {
+			with, without = without, with
+		}
+		r.refuse(id, "--live is given on %s and not on %s; give all hosts of run %q the same", with, without, r.runID)
 		return
 	}
 	s := &session{id: id, hello: m, node: *m.Node, heard: now, expires: now.Add(m.KeepAliveLimit)}

@@ -43,7 +43,7 @@ func (r *Rendezvous) Text(now time.Time) (text []byte, changed bool) {
 
 // refusesTorch says that torch nodes cannot join, since their workers could not use the store of
 // the others' hosts. Those that were there before the others stay.
-func (r *Rendezvous) refusesTorch() bool { return r.localStore && !r.hasTorch() }
+func (r *Rendezvous) refusesTorch() bool { return r.live && !r.hasTorch() }
 
 // Adopt takes over what a torch node has written in place of Text's last result.
 // What no node can have meant is refused: the old state stays.

@@ -159,9 +159,6 @@ var options = [...]option{
 	{name: "on-event", env: "MUSTER_ON_EVENT", own: true, group: groupOwn, arg: "CMD",
 		to:   func(c *launch.Config) any { return &c.Records.OnEvent },
 		help: "a command that sh runs for each start, hang, failure, host lost, restart and end of the job on this host, with JSON on stdin; for 30 s at most, and the job does not wait for it until its end, and then for 30 s"},
-	{name: "store", env: "MUSTER_STORE", def: "shared", choices: stores, own: true, group: groupOwn, arg: "WHERE",
-		to:   func(c *launch.Config) any { return &c.Rendezvous.Store },
-		help: "where workers meet: shared (at a store that the agent with rank 0 serves) or local (each agent serves one at 127.0.0.1 and passes requests on over its own connection: no port open to other hosts, one connection a host; muster on all hosts)"},
 	{name: "collapse", kind: kindFlag, env: "MUSTER_COLLAPSE", own: true, group: groupOwn,
 		to:   func(c *launch.Config) any { return &c.Logs.Collapse },
 		help: "with --tee, write a line that several ranks of this host write within 0.1 s, equal to the last byte, once: [default0-7]:"},
@@ -193,7 +190,7 @@ var options = [...]option{
 		help: "start the workers as forks of a Python process that has imported what they import, which is learnt, so that a restart takes a fraction of a second; where that is not safe they start as usual (Linux only)"},
 	{name: "live", kind: kindFlag, env: "MUSTER_LIVE", own: true, group: groupOwn,
 		to:   func(c *launch.Config) any { return &c.Live },
-		help: "workers that use muster.live go on when others are lost or join, with what they have in memory, instead of starting again; implies --store local (experimental, as what PyTorch has for it)"},
+		help: "workers that use muster.live go on when others are lost or join, with what they have in memory, instead of starting again; muster on all hosts (experimental, as what PyTorch has for it)"},
 	{name: "live-timeout", kind: kindFloat, env: "MUSTER_LIVE_TIMEOUT", def: "30", own: true, group: groupOwn, arg: "SECONDS",
 		to:   func(c *launch.Config) any { return &c.LiveTimeout },
 		help: "how long a worker may take then to come to rest, and to go on; one that takes longer is killed"},
@@ -239,7 +236,6 @@ var (
 
 	reports         = []string{"muster", torchrunName, "none"}
 	metricsHandlers = []string{"null", "console"}
-	stores          = []string{launch.StoreShared, launch.StoreLocal}
 	logLayouts      = []string{"torchrun", jobfile.JobLayout}
 	hangActions     = []string{"kill", "notify"}
 	logFormats      = []string{"text", "json"}
