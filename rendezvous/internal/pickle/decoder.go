@@ -85,8 +85,9 @@ const (
 
 var globals = map[[2]string]any{
 	{module, "_RendezvousState"}: classState, {module, "_NodeDesc"}: classNode,
-	{"datetime", "datetime"}: classDatetime, {"datetime", "timezone"}: classTimezone, {"datetime", "timedelta"}: classTimedelta,
-	{"builtins", "set"}: funcSet, {"__builtin__", "set"}: funcSet, {"_codecs", "encode"}: funcEncode,
+	{"datetime", "datetime"}: classDatetime, {"datetime", "timezone"}: classTimezone,
+	{"datetime", "timedelta"}: classTimedelta,
+	{"builtins", "set"}:       funcSet, {"__builtin__", "set"}: funcSet, {"_codecs", "encode"}: funcEncode,
 }
 
 // words are the strs that every pickle has, made once.
@@ -439,20 +440,16 @@ func (d *decoder) buildNode(n *member, fields map[string]any) {
 // time, a set or bytes.
 func (d *decoder) reduce() {
 	args, class := want[tuple](d, "the arguments of a call", d.pop()), want[global](d, "what is called", d.pop())
-	var first, second any
-	switch len(args) {
-	case 2:
-		second = args[1]
-		fallthrough
-	case 1:
+	var first any
+	if len(args) > 0 {
 		first = args[0]
 	}
 	switch {
-	case class == classTimedelta && slices.EqualFunc(args, []int{0, 0, 0}, func(v any, zero int) bool { return v == zero }):
+	case class == classTimedelta && len(args) == 3 && first == 0 && args[1] == 0 && args[2] == 0:
 		d.push(delta{})
 	case class == classTimezone && len(args) == 1 && first == delta{}:
 		d.push(utc{})
-	case class == classDatetime && (len(args) == 1 || len(args) == 2 && second == utc{}):
+	case class == classDatetime && (len(args) == 1 || len(args) == 2 && args[1] == utc{}):
 		b := want[octets](d, "what a datetime is made of", first)
 		at, ok := datetime(b)
 		if !ok {
@@ -465,7 +462,7 @@ func (d *decoder) reduce() {
 		if d.err == nil {
 			d.add(opEmptySet, b.items)
 		}
-	case class == funcEncode && len(args) == 2 && second == "latin1": // as protocol 2 does
+	case class == funcEncode && len(args) == 2 && args[1] == "latin1": // as protocol 2 does
 		d.encode(want[string](d, "what bytes are made of", first))
 	case class == classTimedelta || class == classTimezone || class == classDatetime:
 		d.fail("a time that is not one in UTC")
