@@ -354,7 +354,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		}
 		a.cfg.Supervisor.RemoveIfKilled(a.live.path(), a.live.dir)
 		defer a.live.close()
-		if s, ok := a.cfg.Rendezvous.(rendezvous.Scaler); ok {
+		if s, ok := a.cfg.Rendezvous.(rendezvous.SpareNotifier); ok {
 			s.OnSpare(func() { a.spare(ctx) })
 		}
 	}

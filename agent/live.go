@@ -94,11 +94,8 @@ func (a *Agent) aside(at *attempt, n *news) bool {
 		return false
 	case n.ev == evLiveChange:
 		return !a.lively(at) // their end is news, too
-	case n.ev == evNodesWaiting && (n.change.Kind == rendezvous.NodesWaiting || n.change.Kind == rendezvous.Resized):
-		cause := "a host joins"
-		if n.change.Kind == rendezvous.Resized {
-			cause = fewerHosts
-		}
+	case n.ev == evNodesWaiting && n.change.Kind == rendezvous.NodesWaiting:
+		const cause = "a host joins"
 		if at.formed.Load().pending { // which hosts do not ask for that have members already
 			n.ev, n.record = evLiveChange, &record{Cause: cause, At: -1}
 			return false
@@ -411,9 +408,6 @@ func (at *attempt) kill(localRank int) {
 		group.Signal(localRank, syscall.SIGKILL)
 	}
 }
-
-// fewerHosts is why the members change where hosts leave because a user wants it.
-const fewerHosts = "the job is wanted to have fewer hosts"
 
 // spare ends the workers of a host for which the round has no place, once they are at rest: those
 // of the others finish their step with them. Later it begins anew.

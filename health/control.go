@@ -32,8 +32,6 @@ type Control interface {
 	// Signal sends a signal to the workers of this host, or to that of one global rank if
 	// rank is not negative. It returns those that have got it.
 	Signal(sig syscall.Signal, rank int) ([]agent.Worker, error)
-	// Scale sets how many hosts the job is wanted to have.
-	Scale(hosts int) error
 	// Autopsy returns what this host's workers do at the moment, as JSON. number is the
 	// request's of which another agent will tell the outcome; "" for none.
 	Autopsy(ctx context.Context, reason, number string) ([]byte, error)
@@ -90,16 +88,10 @@ func (s *Server) control(r *http.Request) reply {
 		return doneReply(done, nil)
 	case "/v1/signal":
 		return s.signal(r)
-	case "/v1/scale":
-		hosts, err := strconv.Atoi(r.URL.Query().Get("hosts"))
-		if err != nil {
-			return textReply(http.StatusBadRequest, "hosts %q is not a number", r.URL.Query().Get("hosts"))
-		}
-		return doneReply(&Done{}, s.cfg.Control.Scale(hosts))
 	case "/v1/autopsy":
 		return s.autopsy(r)
 	}
-	return textReply(http.StatusNotFound, "there is no %.200q to POST to; there are /v1/stop, /v1/restart, /v1/signal, /v1/scale and /v1/autopsy", r.URL.Path)
+	return textReply(http.StatusNotFound, "there is no %.200q to POST to; there are /v1/stop, /v1/restart, /v1/signal and /v1/autopsy", r.URL.Path)
 }
 
 // restart asks for new workers. A host that has none, since it waits for a place, asks one that has.

@@ -47,8 +47,7 @@ func (m *member) did(what string, args ...any) {
 func (m *member) Stop(by string, whole bool) func() {
 	return func() { m.did("stop by %q, whole job %v", by, whole) }
 }
-func (m *member) Restart(string) error  { m.did("restart"); return nil }
-func (m *member) Scale(hosts int) error { m.did("scale %d", hosts); return nil }
+func (m *member) Restart(string) error { m.did("restart"); return nil }
 func (m *member) Signal(sig syscall.Signal, rank int) ([]agent.Worker, error) {
 	if rank >= 0 && rank/2 != m.rank {
 		return nil, errors.New("rank is elsewhere")
@@ -366,7 +365,6 @@ func TestControlOfAllHosts(t *testing.T) {
 		"/v1/stop":                           {Hosts: []int{0, 3}, Missing: noCalls},
 		"/v1/stop?scope=host":                {},
 		"/v1/restart":                        {},
-		"/v1/scale?hosts=3":                  {},
 		"/v1/signal?signal=10":               {Hosts: []int{0, 3}, Missing: noCalls, Workers: []health.Signaled{{Rank: 0, PID: 100, Host: "n0"}, {Rank: 2, PID: 101, Host: "n1"}, {Rank: 6, PID: 103, Host: "n3"}}},
 		"/v1/signal?signal=10&rank=7":        {Hosts: []int{3}, Missing: noCalls, Workers: []health.Signaled{{Rank: 6, PID: 103, Host: "n3"}}},
 		"/v1/signal?signal=10&rank=3":        {Workers: []health.Signaled{{Rank: 2, PID: 101, Host: "n1"}}},
@@ -382,15 +380,12 @@ func TestControlOfAllHosts(t *testing.T) {
 	if body, _ := post("/v1/signal?signal=10&rank=9"); body != "rank 9 runs on no host that answers\n" {
 		t.Errorf("a rank that nobody has: %q", body)
 	}
-	if body, _ := post("/v1/scale?hosts=x"); body != "hosts \"x\" is not a number\n" {
-		t.Errorf("no number of hosts: %q", body)
-	}
 	if body, _ := post("/v1/new"); !strings.HasPrefix(body, `there is no "/v1/new" to POST to`) {
 		t.Errorf("an unknown request: %q", body)
 	}
 	for rank, want := range map[int][]string{
 		0: {`signal 10 to -1`, `signal 12 to -1`, `stop by "n1", whole job true`},
-		1: {`restart`, `scale 3`, `signal 10 to -1`, `signal 10 to 3`, `signal 12 to -1`, `stop by "", whole job false`, `stop by "", whole job true`},
+		1: {`restart`, `signal 10 to -1`, `signal 10 to 3`, `signal 12 to -1`, `stop by "", whole job false`, `stop by "", whole job true`},
 		2: nil,
 		3: {`signal 10 to -1`, `signal 10 to 7`, `signal 12 to -1`, `stop by "n1", whole job true`},
 	} {

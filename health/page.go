@@ -200,9 +200,6 @@ func (p *page) figures() {
 		if job.MinHosts == job.MaxHosts {
 			note = fmt.Sprintf("of %d", job.MaxHosts)
 		}
-		if job.WantHosts > 0 {
-			note = fmt.Sprintf("%d wanted, %s", job.WantHosts, note)
-		}
 	}
 	figure("hosts", strconv.Itoa(len(s.Hosts)), note)
 	figure("world size", strconv.Itoa(job.WorldSize), workersShown(s))

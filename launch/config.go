@@ -25,12 +25,6 @@ type Config struct {
 	// MinNodes and MaxNodes bound the number of hosts. 0 means 1 for MinNodes
 	// and MinNodes for MaxNodes.
 	MinNodes, MaxNodes int
-	// Want is how many of the hosts there shall be at the start, from MinNodes to MaxNodes; the
-	// others wait as spares. 0 means as many as there may be. The job keeps the number, and the
-	// agent's Scale, or `muster scale`, changes it for all hosts. WantFile names a file that has
-	// it, in place of Want, and is read again every 2 s: what it changes to is wanted from then on.
-	Want     int
-	WantFile string
 	// NprocPerNode is the number of workers on this host. 0 means 1.
 	NprocPerNode int
 	// RunID names the job. "" means a new random UUID where the job meets on

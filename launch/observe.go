@@ -28,7 +28,6 @@ type observed struct {
 	metrics *metrics.Job // nil where nobody can ask
 	logs    health.Follower
 	warm    func() *warm.Stats // nil without
-	size    rendezvous.Scaler  // nil where the number of hosts cannot change
 }
 
 // waiting shows what the rendezvous waits for.
@@ -166,9 +165,6 @@ func (o *observed) State(ctx context.Context) *health.State {
 		s.Host.Warm = o.warm()
 	}
 	s.Job.MinHosts, s.Job.MaxHosts = o.cfg.MinNodes, o.cfg.MaxNodes
-	if o.size != nil {
-		s.Job.WantHosts = o.size.Wanted()
-	}
 	return s
 }
 

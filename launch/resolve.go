@@ -43,9 +43,6 @@ func Resolve(cfg Config) (Config, error) {
 	if cfg.MinNodes < 1 || cfg.MinNodes > cfg.MaxNodes {
 		fail("nnodes: the smallest number of hosts must be at least 1 and at most the largest, got %d:%d", cfg.MinNodes, cfg.MaxNodes)
 	}
-	if err := cfg.resolveWant(); err != nil {
-		errs = append(errs, err)
-	}
 	if cfg.NprocPerNode < 1 {
 		fail("nproc per node: at least one worker is needed, got %d", cfg.NprocPerNode)
 	}

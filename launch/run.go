@@ -98,7 +98,6 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 			return nil, &ConfigError{err}
 		}
 	}
-	watched.size, _ = handler.(rendezvous.Scaler)
 	var calls rendezvous.Caller // of the job's other agents
 	if cfg.MaxNodes > 1 {
 		calls, _ = handler.(rendezvous.Caller)
@@ -203,11 +202,6 @@ func Run(ctx context.Context, cfg Config) (result *agent.Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.WantFile != "" {
-		following, stop := context.WithCancel(ctx)
-		defer stop()
-		closing.Go(func() { cfg.followWant(following, wantEvery, a.Scale) })
-	}
 	watched.watch(a)
 	page, hangUp, stopServing := watched.serve(host, &control{a, end, log}, calls)
 	defer stopServing()
@@ -266,7 +260,6 @@ func newHandler(cfg Config, settings rendezvous.Settings, host string, waiting f
 		Endpoint:         cfg.Rendezvous.Endpoint,
 		MinNodes:         cfg.MinNodes,
 		MaxNodes:         cfg.MaxNodes,
-		Want:             cfg.Want,
 		NodeRank:         cfg.Rendezvous.NodeRank,
 		Role:             cfg.Workers.Role,
 		LocalWorldSize:   cfg.NprocPerNode,

@@ -16,9 +16,6 @@ type Spec struct {
 	// MinNodes and MaxNodes are how many nodes the job may have. With c10d the default is 1;
 	// static takes MaxNodes alone, and its default is 1.
 	MinNodes, MaxNodes int
-	// Want is how many nodes the job is wanted to have at its start; 0: as many as there may be.
-	// See Scaler.
-	Want int
 	// NodeRank is this node's rank, 0 … MaxNodes-1. For static.
 	NodeRank int
 	// Role and LocalWorldSize are those of this node's workers, and Host is its

@@ -54,8 +54,6 @@ class Options(TypedDict, total=False):
     hang_action: Literal["kill", "notify"]  # what to do then, after evidence is kept: kill (a failure, so restarts apply) or notify (only report it)
     autopsy_timeout: Union[float, str]  # how long evidence (stacks, threads) of workers that hang or miss a deadline is collected at most before they are killed; 0 for not at all
     warm: bool  # start the workers as forks of a Python process that has imported what they import, which is learnt, so that a restart takes a fraction of a second; where that is not safe they start as usual (Linux only)
-    want: int  # how many hosts of --nnodes MIN:MAX the job shall have; more that join wait as spares. muster scale changes it while the job runs (default: MAX)
-    want_file: Union[str, "PathLike[str]"]  # a file with this number, read again every 2 s: what it changes to counts from then on, such as an annotation of a pod that Kubernetes' downward API shows as a file
     live: bool  # workers that use muster.live go on when others are lost or join, with what they have in memory, instead of starting again; implies --store local (experimental, as what PyTorch has for it)
     live_timeout: Union[float, str]  # how long a worker may take then to come to rest, and to go on; one that takes longer is killed
     worker_server: bool  # give each worker a path in TORCH_WORKER_SERVER_SOCKET, so that one that runs torch's control_plane.worker_main can be asked for its stacks and its flight recorder

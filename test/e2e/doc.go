@@ -48,7 +48,7 @@
 //	policy        rules drain hosts and limit restarts
 //	preempt       preemption ends all hosts with its own status
 //	secret        tokens and certificates, with every backend
-//	scale         hosts become spares and come back, as somebody wants it
+//	spares        muster stop ends spares, too
 //	signal        signals, grace, and many jobs at once
 //	slurm         the examples in a real Slurm
 //	train         the same losses as under torchrun, checkpoints, restarts

@@ -177,12 +177,8 @@ func (l *liveSite) trouble(g *liveGroup) (what string, lost []liveID, hit int) {
 		must(l.lab.Host(host).Command(context.Background(), "sh", "-c", fmt.Sprintf("for i in $(seq %d); do ( : ); done", 100*l.boots)).Run())
 		l.agents[host] = l.start(host, l.flags(host))
 	}
-	kinds := 9
-	if l.replicas {
-		kinds = 8
-	}
 	hit = -1
-	switch l.random.IntN(kinds) {
+	switch l.random.IntN(8) {
 	case 0, 1:
 		kill(at)
 		return "a worker is killed", lost, -1
@@ -210,7 +206,7 @@ func (l *liveSite) trouble(g *liveGroup) (what string, lost []liveID, hit int) {
 		host = l.holds(host)
 		off(host)
 		return "the holder, or a host, is lost", nil, host
-	case 7:
+	default:
 		what = "a host is cut off"
 		l.cut[host] = true
 		l.lab.Host(host).Unplug()
@@ -224,21 +220,6 @@ func (l *liveSite) trouble(g *liveGroup) (what string, lost []liveID, hit int) {
 		}
 		l.lab.Host(host).Plug()
 		return what, lost, host
-	default: // not with replica groups, of which those wait that have lost a peer
-		l.scale(host, 2)
-		small := l.whole(func(now *liveGroup) bool { return now.uuid > g.uuid && now.world < g.world })
-		stay := slices.Collect(maps.Values(small.ranks))
-		for _, id := range g.ranks {
-			switch {
-			case slices.Contains(stay, id):
-			case hit >= 0 && hit != id.host:
-				l.fatalf("of %+v hosts %d and %d are not in %+v", g, hit, id.host, small)
-			default:
-				hit = id.host
-			}
-		}
-		l.scale(host, 3)
-		return "one host less is wanted, and again one more", nil, hit
 	}
 }
 

@@ -91,10 +91,7 @@ func (r *Rendezvous) adopt(now time.Time, st *state.State) {
 	old := r.state
 	r.torch.Fix(now, st, old.Deadline, r.rules.LastCall)
 	r.state = st
-	had := r.hasTorch()
-	if r.torch.See(now, st, r.hasSession); !had && r.hasTorch() && r.wish.Nodes > 0 {
-		r.log.Warn("rendezvous: an agent of PyTorch takes part, which knows no --want: until it is gone the job takes all hosts that it may have", "run_id", r.runID)
-	}
+	r.torch.See(now, st, r.hasSession)
 	r.holdOpen(now, old.Deadline)
 	r.raise(recheckAll)
 	if st.Complete && (!old.Complete || st.Round != old.Round) {

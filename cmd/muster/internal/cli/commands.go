@@ -39,7 +39,6 @@ func subcommands() []subcommand {
 		{name: "ps", what: "list this user's jobs on this host", ends: [2]string{"it listed the jobs, or there is none", "a directory for sockets cannot be trusted"}, usage: psUsage, do: psCommand},
 		{name: "stop", what: "stop a job on all its hosts", ends: [2]string{"it is done", "there is no such job, or the job does not stop"}, usage: stopUsage, stops: interrupt, do: stopCommand},
 		{name: "restart", what: "start a job's workers again", ends: [2]string{"it is done", "there is no such job, or it cannot restart"}, usage: restartUsage, do: restartCommand},
-		{name: "scale", what: "change how many hosts a job shall have", ends: [2]string{"it is done", "there is no such job, or it cannot have so many"}, usage: scaleUsage, do: scaleCommand},
 		{name: "signal", what: "send a signal to a job's workers", ends: [2]string{"it is done", "there is no such job or worker"}, usage: signalUsage, words: bare([]string{"USR1", "USR2", "HUP", "INT", "TERM", "CONT", "STOP"}), do: signalCommand},
 		{group: "Find out why it failed", name: "report", what: "show how a job went and why it failed, from its log directory", ends: [2]string{"it showed something, whatever became of the job", "it found nothing"}, usage: reportUsage, do: reportCommand},
 		{name: "logs", what: "print or follow the workers' log files", ends: [2]string{"it showed something, whatever became of the job", "it found nothing"}, usage: logsUsage, stops: interrupt, do: logsCommand},

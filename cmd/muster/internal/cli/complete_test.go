@@ -67,7 +67,6 @@ func TestBashDescribes(t *testing.T) {
 	const list = "63"
 	for _, tt := range []struct{ line, want string }{
 		{"muster|s", `stop    stop a job on all its hosts
-scale   change how many hosts a job shall have
 signal  send a signal to a job's workers
 store   serve a TCPStore, or the rendezvous of jobs
 `},

@@ -116,14 +116,6 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	}
 	cfg.MinNodes, cfg.MaxNodes = r.nodes()
 	cfg.NprocPerNode = r.nproc()
-	if r.isSet("want") {
-		if cfg.Want = r.int("want"); cfg.Want < 1 {
-			r.failAt("want", "--want must be at least 1, got %d", cfg.Want)
-		}
-		if r.isGiven("want-file") {
-			r.failAt("want", "--want and --want-file exclude each other; leave one of them out")
-		}
-	}
 
 	cfg.Rendezvous.Endpoint = strings.TrimSpace(r.text("rdzv-endpoint"))
 	if r.isGiven("rdzv-id") {

@@ -374,8 +374,7 @@ type twoFold struct {
 }
 
 func (a twoFold) Stop(string, bool) func() { return func() { go a.stop() } }
-func (a twoFold) Restart(string) error { a.restarts.Add(1); return nil }
-func (a twoFold) Scale(int) error      { return nil }
+func (a twoFold) Restart(string) error     { a.restarts.Add(1); return nil }
 func (a twoFold) Autopsy(context.Context, string, string) ([]byte, error) {
 	return nil, errors.New("nothing")
 }
