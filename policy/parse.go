@@ -205,7 +205,8 @@ func (v *validator) rule(said *rule, at int, name string, before []Rule) Rule {
 	if said.Name != nil {
 		r.Name = *said.Name
 		if _, err := line(r.Name); err != nil || len(r.Name) > maxName || r.Name == defaultName {
-			v.fail(at, "a rule cannot have the name %s: want a text of at most %d bytes, and not %s", yamlfile.Quote(r.Name), maxName, defaultName)
+			v.fail(at, "a rule cannot have the name %s: want a text of at most %d bytes, and not %s",
+				yamlfile.Quote(r.Name), maxName, defaultName)
 		}
 	}
 	if i := slices.IndexFunc(before, func(other Rule) bool { return other.Name == r.Name }); i >= 0 {

@@ -107,7 +107,8 @@ func cutLine(s string) (line int, message string) {
 // plain says what the library has found without its tags and the names of Go's types: "`soon` is
 // not a time with its unit, …", "exits is not a key of match".
 var plain = strings.NewReplacer(
-	"field ", "", " not found in type policy.reaction", " is not a key of the default", " not found in type policy.", " is not a key of ",
+	"field ", "", " not found in type policy.reaction", " is not a key of the default",
+	" not found in type policy.", " is not a key of ",
 	"cannot unmarshal ", "", "!!seq into ", "a list is not ", "!!map into ", "a mapping is not ", "` into ", "` is not ",
 	"!!str ", "", "!!int ", "", "!!float ", "", "!!bool ", "",
 	"time.Duration", "a time with its unit, such as 30s, 5m or 1h30m", "float64", "a number", "string", "a text",
