@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"syscall"
 	"unicode/utf8"
@@ -160,19 +161,10 @@ func scopeText(v pyjson.Value) (string, error) {
 // line leaves a beginning, to which the next writer's line is joined. No string can
 // hold `{"`, because its quote is escaped, so that is where an object begins.
 func salvage(line []byte, found func(Request)) {
-	for tries := 0; tries < 64; tries++ {
-		begin := bytes.Index(line, []byte(`{"`))
-		if begin < 0 {
-			return
-		}
-		line = line[begin:]
-		piece := line
-		if next := bytes.Index(line[1:], []byte(`{"`)); next >= 0 {
-			piece = line[:1+next]
-		}
-		if r, err := parseRequest(piece); err == nil {
+	begin := []byte(`{"`)
+	for _, piece := range bytes.SplitN(line, begin, 65)[1:] {
+		if r, err := parseRequest(slices.Concat(begin, piece)); err == nil {
 			found(r)
 		}
-		line = line[len(piece):]
 	}
 }

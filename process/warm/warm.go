@@ -389,11 +389,23 @@ func newProgram(cfg *process.Config, varies func(string) bool) (*program, error)
 			p.function, p.script = boot[1], boot[2]
 		}
 	}
+	values := p.share(cfg, varies)
+	var err error
+	if p.cpus, err = sameCPUs(cfg, values); err != nil {
+		return nil, err
+	}
+	p.python, err = execpath.Find(cfg.Entrypoint, func(name string) (string, bool) { v, ok := values[name]; return v, ok })
+	return p, err
+}
+
+// share sorts the variables into those that all workers have and those that vary, and returns all.
+func (p *program) share(cfg *process.Config, varies func(string) bool) map[string]string {
 	values := map[string]string{}
 	vary := map[string]bool{"TORCHELASTIC_ERROR_FILE": true, "MUSTER_WORKER": true} // of package process
 	for rank := range cfg.Args {
 		for name, value := range cfg.Envs[rank] {
-			if before, ok := values[name]; varies(name) || ok && before != value || len(cfg.Envs) > 1 && !inAll(cfg.Envs, name) {
+			before, ok := values[name]
+			if varies(name) || ok && before != value || len(cfg.Envs) > 1 && !inAll(cfg.Envs, name) {
 				vary[name] = true
 			}
 			values[name] = value
@@ -412,12 +424,7 @@ func newProgram(cfg *process.Config, varies func(string) bool) (*program, error)
 	}
 	p.varying = slices.Sorted(maps.Keys(vary))
 	slices.Sort(p.env)
-	var err error
-	if p.cpus, err = sameCPUs(cfg, values); err != nil {
-		return nil, err
-	}
-	p.python, err = execpath.Find(cfg.Entrypoint, func(name string) (string, bool) { v, ok := values[name]; return v, ok })
-	return p, err
+	return values
 }
 
 // bootLine begins the script by which muster.run runs a function.

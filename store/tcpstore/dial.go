@@ -14,6 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/muster-run/muster/internal/sleep"
 )
 
 // Delays between two attempts to connect: each ±50 %. PyTorch's client begins with
@@ -129,14 +131,8 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 		}
 		// A second time, since a server that is being reset closes once.
 		if stranger, ok := errors.AsType[*NotStoreError](err); ok && stranger.closed {
-			switch closed++; {
-			case closed != 2:
-			case d.guard != nil:
-				if saw := d.servesAll(giveUp, stranger.Remote); saw != "" {
-					err = &NotStoreError{Remote: stranger.Remote, Saw: saw, final: true}
-				}
-			case d.speaksTLS(giveUp, stranger.Remote):
-				err = &NotStoreError{Remote: stranger.Remote, Saw: sawTLS, final: true}
+			if closed++; closed == 2 {
+				err = cmp.Or(d.recognize(giveUp, stranger), err)
 			}
 		}
 		// The system may see the deadline a moment before the context does.
@@ -151,16 +147,13 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 		}
 		if !told && giveUp.Err() == nil {
 			told = true
-			d.log.Info("tcpstore: no answer yet, trying on", "addr", d.addr, "ips", failure.IPs, "err", err, "timeout", d.timeout)
+			d.log.Info("tcpstore: no answer yet, trying on",
+				"addr", d.addr, "ips", failure.IPs, "err", err, "timeout", d.timeout)
 		}
 		if d.onRetry != nil && giveUp.Err() == nil {
 			d.onRetry(failure, d.timeout-failure.After)
 		}
-		pause := time.NewTimer(time.Duration((0.5 + rand.Float64()) * float64(delay)))
-		select {
-		case <-pause.C:
-		case <-giveUp.Done():
-			pause.Stop()
+		if sleep.For(giveUp, time.Duration((0.5+rand.Float64())*float64(delay))) != nil {
 			failure.After = time.Since(start)
 			if ctx.Err() != nil {
 				return nil, fmt.Errorf("%w: %w", context.Cause(ctx), failure)
@@ -169,6 +162,20 @@ func (d *dialer) dial(ctx context.Context, open opener) (net.Conn, error) {
 		}
 		delay = min(time.Duration(float64(delay)*delayFactor), mostDelay)
 	}
+}
+
+// recognize finds out what a server is that has closed the connection, nil if it does not show.
+func (d *dialer) recognize(ctx context.Context, stranger *NotStoreError) error {
+	saw := ""
+	if d.guard != nil {
+		saw = d.servesAll(ctx, stranger.Remote)
+	} else if d.speaksTLS(ctx, stranger.Remote) {
+		saw = sawTLS
+	}
+	if saw == "" {
+		return nil
+	}
+	return &NotStoreError{Remote: stranger.Remote, Saw: saw, final: true}
 }
 
 // errSilent is what is known of an attempt that goes on.

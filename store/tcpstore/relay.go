@@ -351,19 +351,9 @@ func (c *conn) relay() error {
 		v.waited = bytes.Clone(request)
 	}
 	m.Lock()
-	c.settle()
-	canceled := c.wait.ended
-	c.wait.ended = false
-	switch {
-	case waits && c.waits():
+	if done, err := c.begin(f.query, waits); done || err != nil {
 		m.Unlock()
-		return &requestError{err: errSecondWait}
-	case f.query == qCancelWait && canceled:
-		// It has crossed the end of the wait, which the client takes for the answer.
-		m.Unlock()
-		return nil
-	case f.query == qCancelWait:
-		c.wait.giving = true
+		return err
 	}
 	for {
 		l := c.s.relay.link
@@ -386,14 +376,7 @@ func (c *conn) relay() error {
 			m.Lock()
 			continue
 		}
-		if v.link != l {
-			if v.link != nil {
-				delete(v.link.clients, v.number) // its end is nothing to this client any more
-			}
-			l.last++
-			v.link, v.number, v.silent, v.read = l, l.last, 0, nil
-			l.clients[v.number] = c
-		}
+		c.join(l)
 		l.send(v.number, c.verbatim)
 		switch {
 		case waits:
@@ -420,6 +403,37 @@ func (c *conn) relay() error {
 		m.Lock()
 		l.leave()
 	}
+}
+
+// begin says whether a request is done before it is sent. The map is locked.
+func (c *conn) begin(q query, waits bool) (done bool, err error) {
+	c.settle()
+	canceled := c.wait.ended
+	c.wait.ended = false
+	switch {
+	case waits && c.waits():
+		return false, &requestError{err: errSecondWait}
+	case q == qCancelWait && canceled:
+		// It has crossed the end of the wait, which the client takes for the answer.
+		return true, nil
+	case q == qCancelWait:
+		c.wait.giving = true
+	}
+	return false, nil
+}
+
+// join makes a client one of the link's. The map is locked.
+func (c *conn) join(l *link) {
+	v := &c.via
+	if v.link == l {
+		return
+	}
+	if v.link != nil {
+		delete(v.link.clients, v.number) // its end is nothing to this client any more
+	}
+	l.last++
+	v.link, v.number, v.silent, v.read = l, l.last, 0, nil
+	l.clients[v.number] = c
 }
 
 // take puts a reply among those to be written, or says what becomes of the request without one.
