@@ -46,7 +46,6 @@ class Options(TypedDict, total=False):
     collapse: bool  # with --tee, write a line that several ranks of this host write within 0.1 s, equal to the last byte, once: [default0-7]:
     gather: Literal["none", "console"]  # with --tee, console: write the lines of all hosts to the console of the host with rank 0, as [3 host1]:
     ranks_filter: str  # only these global ranks write to the console, such as 0,5-7; log files are complete
-    log_layout: Literal["torchrun", "job"]  # names below --log-dir: torchrun (RUN_ID_RANDOM/attempt_N/LOCAL_RANK), or job, for a disk that the hosts share: RUN_ID/HOST/attempt_N/RANK
     log_max_size: Union[int, str]  # move what a worker's log file holds beyond this size into compressed segments beside it, as stdout.log.000001.gz; 10M or 1G, 1M at least (default: files grow)
     log_keep: int  # segments of a log file to keep, the newest ones
     metrics_handler: Literal["null", "console"]  # where TorchElastic's metrics go: null or console (stdout)

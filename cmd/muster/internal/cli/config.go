@@ -14,7 +14,6 @@ import (
 
 	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/devices"
-	"github.com/muster-run/muster/internal/jobfile"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/logs"
@@ -434,7 +433,7 @@ func (r *reader) logs(cfg *logs.Config) {
 	if cfg.LinePrefixTemplate == "" {
 		cfg.LinePrefixTemplate, _ = r.lookup("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
 	}
-	cfg.Gather, cfg.Job = r.text("gather") == "console", r.text("log-layout") == jobfile.JobLayout
+	cfg.Gather = r.text("gather") == "console"
 	if ranks := r.text("ranks-filter"); ranks != "" {
 		set, err := text.ParseRankSet(ranks)
 		if err != nil {

@@ -3,7 +3,6 @@ package cli
 import (
 	"strings"
 
-	"github.com/muster-run/muster/internal/jobfile"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
 )
@@ -172,8 +171,6 @@ var options = [...]option{
 		help: "with --tee, console: write the lines of all hosts to the console of the host with rank 0, as [3 host1]:"},
 	{name: "ranks-filter", env: "MUSTER_RANKS_FILTER", own: true, group: groupOwn, arg: "RANKS",
 		help: "only these global ranks write to the console, such as 0,5-7; log files are complete"},
-	{name: "log-layout", env: "MUSTER_LOG_LAYOUT", def: "torchrun", choices: logLayouts, own: true, group: groupOwn, arg: "WHICH",
-		help: "names below --log-dir: torchrun (RUN_ID_RANDOM/attempt_N/LOCAL_RANK), or job, for a disk that the hosts share: RUN_ID/HOST/attempt_N/RANK"},
 	{name: "log-max-size", env: "MUSTER_LOG_MAX_SIZE", own: true, group: groupOwn, arg: "SIZE",
 		help: "move what a worker's log file holds beyond this size into compressed segments beside it, as stdout.log.000001.gz; 10M or 1G, 1M at least (default: files grow)"},
 	{name: "log-keep", kind: kindInt, env: "MUSTER_LOG_KEEP", def: "5", own: true, group: groupOwn, arg: "N",
@@ -259,7 +256,6 @@ var (
 	metricsHandlers = []string{"null", "console"}
 	stores          = []string{launch.StoreShared, launch.StoreLocal}
 	gatherTo        = []string{"none", "console"}
-	logLayouts      = []string{"torchrun", jobfile.JobLayout}
 	hangActions     = []string{"kill", "notify"}
 	logFormats      = []string{"text", "json"}
 )
