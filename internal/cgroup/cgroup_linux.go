@@ -176,7 +176,8 @@ func RemoveStale(parent, prefix string, left func(*Dir)) {
 	for _, sub := range subdirs(parent) {
 		name, ours := strings.CutPrefix(path.Base(sub), prefix)
 		pid, random, _ := strings.Cut(name, "-")
-		if !ours || strings.Trim(pid, "0123456789") != "" || len(random) != 6 || strings.Trim(random, "0123456789abcdef") != "" {
+		if !ours || strings.Trim(pid, "0123456789") != "" || len(random) != 6 ||
+			strings.Trim(random, "0123456789abcdef") != "" {
 			continue // somebody else's
 		}
 		d, err := Open(sub)

@@ -162,7 +162,8 @@ func parseMCPUHosts(text string) ([]string, error) {
 			continue
 		}
 		if _, err := parseDigits(field); err != nil {
-			return nil, fmt.Errorf("LSB_MCPU_HOSTS=%s: want a number of slots after %s, got %s", show(text), show(host), show(field))
+			return nil, fmt.Errorf("LSB_MCPU_HOSTS=%s: want a number of slots after %s, got %s", show(text), show(host),
+				show(field))
 		}
 		hosts, host = append(hosts, host), ""
 	}

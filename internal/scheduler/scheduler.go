@@ -47,7 +47,8 @@ type TasksError struct {
 }
 
 func (e *TasksError) Error() string {
-	return fmt.Sprintf("%s started %d tasks on a host (%s), where muster needs one that starts all workers of the host; use: %s",
+	return fmt.Sprintf("%s started %d tasks on a host (%s), where muster needs one that starts all workers of the "+
+		"host; use: %s",
 		e.Scheduler, e.Tasks, e.From, e.Use)
 }
 
@@ -132,7 +133,8 @@ func broken(scheduler string, errs ...error) error {
 	if problems == nil {
 		return nil
 	}
-	return fmt.Errorf("%s's variables cannot be used: %s; with --nnodes and --rdzv-endpoint, or --standalone, muster ignores them",
+	return fmt.Errorf("%s's variables cannot be used: %s; with --nnodes and --rdzv-endpoint, or --standalone, muster "+
+		"ignores them",
 		scheduler, strings.Join(problems, ", and "))
 }
 
@@ -148,7 +150,8 @@ func show(text string) string {
 // within checks that a rank is one of n.
 func within(rank, n Fact[int]) error {
 	if rank.From != "" && n.From != "" && rank.Value >= n.Value {
-		return fmt.Errorf("%s=%d with %s=%d: a rank is smaller than the number of ranks", rank.From, rank.Value, n.From, n.Value)
+		return fmt.Errorf("%s=%d with %s=%d: a rank is smaller than the number of ranks", rank.From, rank.Value, n.From,
+			n.Value)
 	}
 	return nil
 }

@@ -61,7 +61,8 @@ func (s *Writer) drain() {
 	for {
 		s.mu.Lock()
 		if len(s.queue) == 0 && s.lost > 0 {
-			s.queue = append(s.queue, fmt.Appendf(nil, "muster: messages missing here: %d; nothing could be written for a while\n", s.lost))
+			s.queue = append(s.queue, fmt.Appendf(nil, "muster: messages missing here: %d; nothing could be written for a "+
+				"while\n", s.lost))
 			s.lost = 0
 		}
 		if len(s.queue) == 0 {

@@ -366,14 +366,9 @@ func (c *conn) relay() error {
 			}
 		}
 		if l == nil {
-			changed := c.s.relay.changed
-			m.Unlock()
-			select {
-			case <-changed:
-			case <-c.s.done:
-				return net.ErrClosed
+			if err := c.awaitLink(); err != nil {
+				return err
 			}
-			m.Lock()
 			continue
 		}
 		c.join(l)
@@ -390,9 +385,6 @@ func (c *conn) relay() error {
 			m.Unlock()
 			l.out.awaitRoom()
 			return nil
-		}
-		if v.reply == nil {
-			v.reply = make(chan relayed, 1)
 		}
 		v.due = true
 		l.due++
@@ -422,11 +414,27 @@ func (c *conn) begin(q query, waits bool) (done bool, err error) {
 	return false, nil
 }
 
+// awaitLink waits for a link. The map is locked, but while it waits and after an error.
+func (c *conn) awaitLink() error {
+	changed := c.s.relay.changed
+	c.s.m.Unlock()
+	select {
+	case <-changed:
+	case <-c.s.done:
+		return net.ErrClosed
+	}
+	c.s.m.Lock()
+	return nil
+}
+
 // join makes a client one of the link's. The map is locked.
 func (c *conn) join(l *link) {
 	v := &c.via
 	if v.link == l {
 		return
+	}
+	if v.reply == nil {
+		v.reply = make(chan relayed, 1)
 	}
 	if v.link != nil {
 		delete(v.link.clients, v.number) // its end is nothing to this client any more
