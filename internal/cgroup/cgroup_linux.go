@@ -103,13 +103,7 @@ func (d *Dir) PIDs() ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	var pids []int
-	for field := range bytes.FieldsSeq(text) {
-		// 0 is a process that this one's pid namespace does not show.
-		if pid, err := strconv.Atoi(string(field)); err == nil && pid > 0 {
-			pids = append(pids, pid)
-		}
-	}
+	pids := procfs.ParseChildren(text) // without 0, a process that this one's pid namespace does not show
 	for _, sub := range subdirs(d.path) {
 		if below, err := Open(sub); err == nil {
 			more, _ := below.PIDs()

@@ -8,6 +8,7 @@ package pipe
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -125,12 +126,7 @@ func (m *Millis) UnmarshalJSON(b []byte) error {
 }
 
 // Or returns m, or otherwise if m is zero.
-func (m Millis) Or(otherwise time.Duration) time.Duration {
-	if m == 0 {
-		return otherwise
-	}
-	return time.Duration(m)
-}
+func (m Millis) Or(otherwise time.Duration) time.Duration { return cmp.Or(time.Duration(m), otherwise) }
 
 // A Reader reads lines. It is for one goroutine.
 type Reader struct{ s *bufio.Scanner }
@@ -161,21 +157,16 @@ func (r *Reader) Read(v any) error {
 
 // A Writer writes lines. It may be used concurrently.
 type Writer struct {
-	mu sync.Mutex // one line at a time on w
-	w  io.Writer
+	mu sync.Mutex // one line at a time on to
+	to *json.Encoder
 }
 
 // NewWriter writes lines to w.
-func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
+func NewWriter(w io.Writer) *Writer { return &Writer{to: json.NewEncoder(w)} }
 
 // Write encodes v as one line, in one write.
 func (w *Writer) Write(v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	_, err = w.w.Write(append(b, '\n'))
-	return err
+	return w.to.Encode(v)
 }

@@ -90,16 +90,14 @@ func (s *Writer) Flush(limit time.Duration) bool {
 	if idle == nil {
 		return true
 	}
-	if limit == 0 {
-		<-idle
-		return true
+	var late <-chan time.Time
+	if limit > 0 {
+		late = time.After(limit)
 	}
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
 	select {
 	case <-idle:
 		return true
-	case <-timer.C:
+	case <-late:
 		return false
 	}
 }
