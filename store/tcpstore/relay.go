@@ -345,11 +345,7 @@ func (c *conn) relay() error {
 	}
 	// PyTorch's wait and then get are a WAIT, the same one again, and a GET.
 	request := c.buf[c.r : c.r+f.pos]
-	again := f.query == qWait && bytes.Equal(request, v.waited)
-	v.waited = nil
-	if f.query == qWait && !again {
-		v.waited = bytes.Clone(request)
-	}
+	again := v.same(f.query, request)
 	m.Lock()
 	if done, err := c.begin(f.query, waits); done || err != nil {
 		m.Unlock()
@@ -395,6 +391,15 @@ func (c *conn) relay() error {
 		m.Lock()
 		l.leave()
 	}
+}
+
+// same says whether a request is a WAIT, and the last one was the same.
+func (v *via) same(q query, request []byte) bool {
+	again := q == qWait && bytes.Equal(request, v.waited)
+	if v.waited = nil; q == qWait && !again {
+		v.waited = bytes.Clone(request)
+	}
+	return again
 }
 
 // begin says whether a request is done before it is sent. The map is locked.
