@@ -62,7 +62,7 @@ var excuses = []struct{ page, line, why string }{
 
 const installed = "needs a framework that the tests do not install; the page says when it was run, and with which version"
 
-// elsewhere says whether a command of a page is excused, or in a script.
+// elsewhere reports whether a command of a page is excused, or in a script.
 func elsewhere(p *Page, line string) bool {
 	for _, e := range excuses {
 		if e.page == p.Name && e.line == line {
