@@ -26,7 +26,7 @@ func hangs(p *play) {
 }
 
 func observe(p *play) {
-	job := p.start(0, "muster run --nproc-per-node 8 --tee 3 --health-addr 9000 train.py", "TRAIN=beat stay").says(8, "step 12000 ")
+	job := p.do(0, "muster run --nproc-per-node 8 --tee 3 --health-addr 9000 train.py", "TRAIN=beat stay").says(8, "step 12000 ")
 	get := p.health(0)
 	metrics := ""
 	for _, span := range p.page.Spans {
@@ -62,7 +62,7 @@ func top(p *play) {
 	}
 	// The agent begins to ask what the other host is called when it is asked itself.
 	for limit := time.Now().Add(patience); ; {
-		seen := p.run("muster top 9000").exits(0).says(1, "^muster train.py  running HEALTHY  llama-7b")
+		seen := p.do(0, "muster top 9000").exits(0).says(1, "^muster train.py  running HEALTHY  llama-7b")
 		if strings.Contains(seen.out.String(), "host0* (8) host1") || time.Now().After(limit) {
 			break
 		}
@@ -70,7 +70,7 @@ func top(p *play) {
 	p.run("muster top").exits(0).prints(false)
 	p.do(0, p.form("muster top HOST:PORT", "HOST:PORT", "localhost:9000")).exits(0).says(1, "^muster train.py  .*llama-7b ")
 	p.do(0, p.form("muster top JOB", "JOB", "llama-7b")).exits(0).says(1, "^muster train.py  .*llama-7b ")
-	p.do(0, p.form("muster top PID", "PID", hosts[0].pid())).exits(0).says(1, "^muster train.py  .*llama-7b ")
+	p.do(0, "muster top "+hosts[0].pid()).exits(0).says(1, "^muster train.py  .*llama-7b ")
 	for _, h := range hosts {
 		h.interrupt().exits(1)
 	}
