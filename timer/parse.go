@@ -44,7 +44,8 @@ func parseFast(line []byte) (Request, bool) {
 	n, ok1 := plainInteger(pid)
 	sig, ok2 := plainInteger(signal)
 	when, ok3 := plainNumber(at)
-	return Request{PID: n, ScopeID: string(scope), ExpirationTime: when, Signal: syscall.Signal(sig)}, ok1 && n > 0 && ok2 && ok3
+	r := Request{PID: n, ScopeID: string(scope), ExpirationTime: when, Signal: syscall.Signal(sig)}
+	return r, ok1 && n > 0 && ok2 && ok3
 }
 
 // plainText says whether text, between quotes, is a JSON string that stands for itself.

@@ -36,7 +36,8 @@ const bigTimeout = 2 * time.Minute
 var places = [...]struct{ size, most int }{{fullBuffer, 0}, {1 << 20, 128}, {2 * maxValue, 8}, {maxRequest, 4}}
 
 var (
-	errSlow = fmt.Errorf("a request of more than %d KiB was not complete, or its reply not read, in %v", fullBuffer>>10, bigTimeout)
+	errSlow = fmt.Errorf("a request of more than %d KiB was not complete, or its reply not read, in %v", fullBuffer>>10,
+		bigTimeout)
 	errFull = fmt.Errorf("no memory for its request in %v: too many big ones are incomplete", bigTimeout)
 )
 

@@ -72,7 +72,8 @@ func (e *ConnectError) advice() string {
 	case errors.Is(e.Err, syscall.ECONNREFUSED):
 		return "check that the process that hosts the store is running there and that the port is the same"
 	case errors.Is(e.Err, errSilent):
-		return "check that the host is up, that no firewall drops the port, and that a TCPStore of PyTorch 2 or muster listens there"
+		return "check that the host is up, that no firewall drops the port, and that a TCPStore of PyTorch 2 or muster " +
+			"listens there"
 	case errors.As(e.Err, &timeout) && timeout.Timeout():
 		return "check that the host is up and that no firewall drops the port"
 	case unreachable(e.Err):
@@ -94,7 +95,8 @@ type dialer struct {
 }
 
 func newDialer(cfg ClientConfig) *dialer {
-	d := &dialer{addr: cfg.Addr, timeout: cfg.Timeout, guard: cfg.Guard, slow: slowAttempt, onRetry: cfg.OnRetry, log: cfg.Logger, sockets: keepAlive(cfg.KeepAlive).dialer()}
+	d := &dialer{addr: cfg.Addr, timeout: cfg.Timeout, guard: cfg.Guard, slow: slowAttempt, onRetry: cfg.OnRetry,
+		log: cfg.Logger, sockets: keepAlive(cfg.KeepAlive).dialer()}
 	if d.timeout == 0 {
 		d.timeout = defaultTimeout
 	}
@@ -184,7 +186,9 @@ var errSilent = errors.New("no answer yet")
 // patiently is attempt, which says now and then that it has had no answer: in the log
 // unless that is told of. The attempt stays on the caller's thread, which may be in a
 // network of its own.
-func (d *dialer) patiently(ctx context.Context, targets []target, open opener, start time.Time, told *bool) (net.Conn, []string, error) {
+func (d *dialer) patiently(ctx context.Context, targets []target, open opener, start time.Time, told *bool) (
+	net.Conn, []string, error,
+) {
 	done := make(chan struct{})
 	var teller sync.WaitGroup
 	teller.Go(func() {
@@ -266,7 +270,9 @@ const leastPatience = time.Second
 //
 // When one has failed the others have some patience left before all are tried anew: what
 // listens on one in a moment is not waited for on another.
-func (d *dialer) attempt(ctx context.Context, targets []target, open opener, patience time.Duration) (nc net.Conn, ips []string, err error) {
+func (d *dialer) attempt(ctx context.Context, targets []target, open opener, patience time.Duration) (
+	nc net.Conn, ips []string, err error,
+) {
 	addrs, ips, err := resolve(ctx, targets)
 	if err != nil {
 		return nil, nil, err
@@ -345,7 +351,9 @@ func (d *dialer) prove(ctx context.Context, raw net.Conn) (nc net.Conn, err erro
 
 // race tries addresses one after the other, without waiting long for any of them. If
 // none is open, it returns the error that explains most.
-func (d *dialer) race(ctx context.Context, addrs []string, open opener, patience time.Duration) (nc net.Conn, err error) {
+func (d *dialer) race(ctx context.Context, addrs []string, open opener, patience time.Duration) (
+	nc net.Conn, err error,
+) {
 	ctx, cancel := context.WithCancel(ctx)
 	ends := make(chan tried)
 	started, ended, errs := 0, 0, make([]error, len(addrs))
