@@ -14,7 +14,7 @@ var plays = map[string]struct {
 	follow func(*play)
 }{
 	"README.md":               {5, readme},
-	"docs/after-a-failure.md": {2, afterAFailure},
+	"docs/after-a-failure.md": {1, afterAFailure},
 	"docs/decisions.md":       {1, func(p *play) { p.run("muster run train.py").exits(0) }},
 	"docs/doctor.md":          {3, doctor},
 	"docs/frameworks.md":      {1, func(p *play) { p.run("muster run --nproc-per-node 8 train.py").exits(0) }},
@@ -22,10 +22,10 @@ var plays = map[string]struct {
 	"docs/hangs.md":           {1, hangs},
 	"docs/kubernetes.md":      {2, kubernetes},
 	"docs/live.md":            {2, live},
-	"docs/logs.md":            {4, logs},
+	"docs/logs.md":            {1, logs},
 	"docs/many-hosts.md":      {5, manyHosts},
 	"docs/migrate.md":         {1, func(*play) {}},
-	"docs/observe.md":         {1, observe},
+	"docs/observe.md":         {2, observe},
 	"docs/production.md":      {3, production},
 	"docs/quickstart.md":      {1, quickstart},
 	"docs/restart-policy.md":  {2, restartPolicy},
