@@ -15,12 +15,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/http10"
+	"github.com/muster-run/muster/internal/parallel"
 	"github.com/muster-run/muster/internal/sleep"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/internal/unixsock"
@@ -221,16 +221,10 @@ const mostAtOnce = 32
 
 // askAll asks agents side by side for their states.
 func askAll(ctx context.Context, jobs []job, of stateOf) {
-	slots := make(chan struct{}, mostAtOnce)
-	var asking sync.WaitGroup
-	for i := range jobs {
-		slots <- struct{}{}
-		asking.Go(func() {
-			jobs[i].fetch(ctx, of)
-			<-slots
-		})
-	}
-	asking.Wait()
+	parallel.Map(len(jobs), mostAtOnce, func(i int) error {
+		jobs[i].fetch(ctx, of)
+		return jobs[i].err
+	})
 }
 
 // findJobs returns the jobs of this user on this host, for root those of all users, with their

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/muster-run/muster/internal/parallel"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/rendezvous"
 	"github.com/muster-run/muster/rendezvous/c10d"
@@ -178,7 +179,7 @@ func (s *session) examine(ctx context.Context) ([]Line, error) {
 		}
 	}
 	to := targets(s.rank, s.size)
-	mine := result{Findings: slices.Concat(parallel(len(to), width, func(i int) []finding { return s.try(ctx, to[i]) })...)}
+	mine := result{Findings: slices.Concat(parallel.Map(len(to), width, func(i int) []finding { return s.try(ctx, to[i]) })...)}
 
 	// Nothing else shall disturb what is measured next, on any host. The others do not
 	// wait for ever.
@@ -352,7 +353,7 @@ func (s *session) try(ctx context.Context, rank int) []finding {
 		return nil
 	}
 	n := min(len(s.hosts[rank].Addrs), maxPlaces)
-	return parallel(n, n, func(place int) finding {
+	return parallel.Map(n, n, func(place int) finding {
 		f := s.caller(rank, place).probe(ctx)
 		f.To, f.Place = rank, place
 		return f

@@ -11,12 +11,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/hostport"
+	"github.com/muster-run/muster/internal/parallel"
 	"github.com/muster-run/muster/store/tcpstore"
 )
 
@@ -198,7 +198,7 @@ func (d *doctor) checkFamilies(ctx context.Context) []Line {
 	if err != nil || len(addrs) < 2 {
 		return nil
 	}
-	errs := parallel(len(addrs), width, func(i int) error {
+	errs := parallel.Map(len(addrs), width, func(i int) error {
 		_, err := d.System.reach(ctx, netip.AddrPortFrom(addrs[i], uint16(d.Port)).String())
 		return err
 	})
@@ -218,7 +218,7 @@ func (d *doctor) checkFamilies(ctx context.Context) []Line {
 // checkMembers tries the members of an etcd cluster or a quorum, and meets the other hosts
 // by them. The members of a quorum are then the doctors'.
 func (d *doctor) checkMembers(ctx context.Context) []Line {
-	errs := parallel(len(d.Members), width, func(i int) error {
+	errs := parallel.Map(len(d.Members), width, func(i int) error {
 		_, err := d.System.reach(ctx, address(d.Members[i]))
 		return err
 	})
@@ -244,20 +244,4 @@ func (d *doctor) checkMembers(ctx context.Context) []Line {
 		return lines
 	}
 	return append(lines, d.meet(ctx)...)
-}
-
-// parallel calls f(0) to f(n-1), at most width at a time, and returns what they did.
-func parallel[T any](n, width int, f func(i int) T) []T {
-	out := make([]T, n)
-	slots := make(chan struct{}, width)
-	var all sync.WaitGroup
-	for i := range n {
-		slots <- struct{}{}
-		all.Go(func() {
-			out[i] = f(i)
-			<-slots
-		})
-	}
-	all.Wait()
-	return out
 }
