@@ -64,10 +64,12 @@ func parseLine(args []string) (line, []error) {
 	l := line{given: map[*option]string{}}
 	var errs []error
 	valueless := func(o *option) {
-		errs = append(errs, &refusal{fmt.Errorf("argument %s: expected one argument", o), "--" + o.name + " needs a value; write --" + o.name + " " + o.arg})
+		errs = append(errs, &refusal{fmt.Errorf("argument %s: expected one argument", o),
+			"--" + o.name + " needs a value; write --" + o.name + " " + o.arg})
 	}
 	ignored := func(o *option, value string) {
-		errs = append(errs, &refusal{fmt.Errorf("argument %s: ignored explicit argument %s", o, quote(value)), "--" + o.name + " takes no value, got " + quote(value) + "; leave that out"})
+		errs = append(errs, &refusal{fmt.Errorf("argument %s: ignored explicit argument %s", o, quote(value)),
+			"--" + o.name + " takes no value, got " + quote(value) + "; leave that out"})
 	}
 
 	for i := 0; i < len(args); {
@@ -202,7 +204,8 @@ func unrecognised(arg string) error {
 	if o := nearest(strings.TrimLeft(arg, "-")); o != nil {
 		argparse, meant = " (did you mean --"+o.name+"?)", "; did you mean --"+o.name+"?"
 	}
-	return &refusal{fmt.Errorf("unrecognized arguments: %s%s", printable(arg), argparse), "unknown option " + printable(arg) + meant}
+	return &refusal{fmt.Errorf("unrecognized arguments: %s%s", printable(arg), argparse),
+		"unknown option " + printable(arg) + meant}
 }
 
 // isValue says whether argparse would take arg for a value or the script rather

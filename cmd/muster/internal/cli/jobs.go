@@ -257,7 +257,8 @@ func mayBe(agents []unixsock.Agent, meant string) (found []unixsock.Agent) {
 // several if several agents of one job run on this host. With all it returns those of all jobs
 // of this user. If there are several jobs, the error asks for one of them.
 func theJob(ctx context.Context, meant string, all bool) ([]job, error) {
-	jobs, err := findJobs(ctx, stateOf{host: true, brief: true}, func(agents []unixsock.Agent) []unixsock.Agent { return mayBe(agents, meant) })
+	jobs, err := findJobs(ctx, stateOf{host: true, brief: true},
+		func(agents []unixsock.Agent) []unixsock.Agent { return mayBe(agents, meant) })
 	jobs = slices.DeleteFunc(jobs, func(j job) bool {
 		return meant != "" && strconv.Itoa(j.PID) != meant && j.runID() != meant && j.state != nil
 	})
@@ -303,12 +304,15 @@ func chooseOne(jobs []job, meant string) error {
 // noJob says that there is not the job that is meant, or none.
 func noJob(meant string) error {
 	if meant == "" {
-		return errors.New("no job of this user runs on this host; run this on a host of the job, as the user who started it (`muster ps` lists the jobs of a host)")
+		return errors.New("no job of this user runs on this host; run this on a host of the job, as the user who started " +
+			"it (`muster ps` lists the jobs of a host)")
 	}
 	if uid, ok := unixsock.OwnerOf(meant); ok {
-		return &refusal{error: fmt.Errorf("job %s belongs to user %s; run this command as that user, or as root", quote(meant), userName(uid))}
+		return &refusal{error: fmt.Errorf("job %s belongs to user %s; run this command as that user, or as root",
+			quote(meant), userName(uid))}
 	}
-	return &refusal{error: fmt.Errorf("no job of %s on this host has the run ID or pid %s; `muster ps` lists the jobs", whose(), quote(meant))}
+	return &refusal{error: fmt.Errorf("no job of %s on this host has the run ID or pid %s; `muster ps` lists the jobs",
+		whose(), quote(meant))}
 }
 
 // whose jobs this user may see.
@@ -357,7 +361,8 @@ func psCommand(ctx context.Context, c *command, args []string) error {
 	for i := range jobs {
 		j := &jobs[i]
 		p := psJob{PID: j.PID, User: j.user()}
-		row := []string{text.Line(j.runID(), 80), strconv.Itoa(j.PID), text.Line(p.User, 40), "-", "-", "no answer", "-", "-", "-"}
+		row := []string{text.Line(j.runID(), 80), strconv.Itoa(j.PID), text.Line(p.User, 40), "-", "-", "no answer", "-",
+			"-", "-"}
 		if s := j.state; s != nil {
 			p.Job, p.Host, p.Hosts = &s.Job, &s.Host, len(s.Hosts)
 			for _, w := range s.Workers {
@@ -367,7 +372,8 @@ func psCommand(ctx context.Context, c *command, args []string) error {
 			if !s.Job.Started.IsZero() {
 				up = max(0, time.Since(s.Job.Started)).Round(time.Second).String()
 			}
-			row = append(row[:3], strconv.Itoa(max(1, p.Hosts)), cmp.Or(text.Line(text.Ranges(p.Ranks, ","), 80), "-"), psState(s), fmt.Sprintf("%d/%d", s.Job.Restarts, s.Job.MaxRestarts),
+			row = append(row[:3], strconv.Itoa(max(1, p.Hosts)), cmp.Or(text.Line(text.Ranges(p.Ranks, ","), 80), "-"),
+				psState(s), fmt.Sprintf("%d/%d", s.Job.Restarts, s.Job.MaxRestarts),
 				up, text.Line(s.Job.Entrypoint, 80))
 		} else {
 			p.Problem = j.err.Error()
@@ -468,7 +474,8 @@ func signalCommand(ctx context.Context, c *command, args []string) error {
 		query.Set("rank", strconv.Itoa(rank))
 	}
 	reached := false
-	err := c.each(ctx, request{meant: given[1], path: "/v1/signal", query: query, host: *host}, func(_ *job, done *health.Done) {
+	req := request{meant: given[1], path: "/v1/signal", query: query, host: *host}
+	err := c.each(ctx, req, func(_ *job, done *health.Done) {
 		reached = true
 		var to []string
 		for _, w := range done.Workers {

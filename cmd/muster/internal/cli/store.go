@@ -50,7 +50,8 @@ func storeCommand(ctx context.Context, c *command, args []string) error {
 	port := 29500 // torch's, as the help says
 	c.number("port", &port, 0, 65535)
 	var want auth.Config
-	for name, path := range map[string]*string{"host": &host, "token-file": &want.TokenFile, "cacert": &want.CACert, "cert": &want.Cert, "key": &want.Key} {
+	for name, path := range map[string]*string{"host": &host, "token-file": &want.TokenFile, "cacert": &want.CACert,
+		"cert": &want.Cert, "key": &want.Key} {
 		c.Func(name, "", func(text string) error {
 			if *path = text; text == "" {
 				c.wrong("--%s is empty: give it a value, or leave it out", name)
@@ -98,7 +99,8 @@ func storeCommand(ctx context.Context, c *command, args []string) error {
 	}
 	server, err := tcpstore.Listen(cfg)
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
-		return fmt.Errorf("--host %s: %s; give an address of this host, or leave it out to listen on all", quote(host), dns.Err)
+		return fmt.Errorf("--host %s: %s; give an address of this host, or leave it out to listen on all",
+			quote(host), dns.Err)
 	}
 	if err != nil {
 		return fmt.Errorf("%w; %s", err, listenAdvice(err, "--port, or 0 for a free one"))
@@ -120,7 +122,8 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	}
 	addr, err := netip.ParseAddr(text)
 	if err != nil || addr.Zone() != "" {
-		return netip.Prefix{}, fmt.Errorf("--allow cannot be %s; want a network such as 10.0.0.0/8 or an address such as 10.0.0.5", quote(text))
+		return netip.Prefix{}, fmt.Errorf("--allow cannot be %s; want a network such as 10.0.0.0/8 or an address such as "+
+			"10.0.0.5", quote(text))
 	}
 	return netip.PrefixFrom(addr, addr.BitLen()), nil
 }

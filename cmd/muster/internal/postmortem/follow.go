@@ -67,7 +67,8 @@ func Follow(ctx context.Context, cfg FollowConfig) error {
 		cfg.Logger = slog.Default()
 	}
 	out := newOutput(cfg.Printing, true)
-	f := &follower{cfg: cfg, watch: newDirWatcher(cfg.Dir, cfg.Logger), print: printer{output: out}, failed: map[string]bool{}}
+	f := &follower{cfg: cfg, watch: newDirWatcher(cfg.Dir, cfg.Logger), print: printer{output: out},
+		failed: map[string]bool{}}
 	defer f.watch.close()
 	err := f.run(ctx)
 	if closed := out.Close(); err == nil {

@@ -29,7 +29,8 @@ func PrintFrames(in *bufio.Reader, cfg Printing, live bool, note func(string)) e
 			for _, size := range left {
 				n += size
 			}
-			note(fmt.Sprintf("the connection to the agent broke off; %s of lines that were written before are missing, and all that was written since", text.Size(n)))
+			note(fmt.Sprintf("the connection to the agent broke off; %s of lines that were written before are missing, and "+
+				"all that was written since", text.Size(n)))
 			return p.Close()
 		case err != nil:
 			return errors.Join(err, p.Close())
