@@ -18,7 +18,7 @@ const maxFeeds = 1 << 18
 // they are written. note gets what else there is to say: another attempt, lines that are lost, a host
 // that is gone.
 func PrintFrames(in *bufio.Reader, cfg Printing, live bool, note func(string)) error {
-	p := newOutput(cfg, live)
+	p := newPrinter(cfg, live)
 	left := map[string]int64{} // of streams, what was written and has not come
 	names := map[int]string{}  // of attempts, by round
 	var f health.LogFrame
