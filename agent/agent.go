@@ -41,6 +41,7 @@ import (
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/devices"
 	"github.com/muster-run/muster/internal/kmsg"
+	"github.com/muster-run/muster/internal/live"
 	"github.com/muster-run/muster/internal/tempdir"
 	"github.com/muster-run/muster/logs"
 	"github.com/muster-run/muster/policy"
@@ -303,7 +304,7 @@ func New(cfg Config) (*Agent, error) {
 	}
 	cfg.ShutdownTimeout = cmp.Or(cfg.ShutdownTimeout, process.DefaultGrace)
 	cfg.ExitBarrierTimeout = cmp.Or(cfg.ExitBarrierTimeout, DefaultExitBarrierTimeout)
-	cfg.PeerTimeout = cmp.Or(cfg.PeerTimeout, 2*time.Second)
+	cfg.PeerTimeout = cmp.Or(cfg.PeerTimeout, live.PeerTimeout)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
@@ -353,7 +354,7 @@ func (a *Agent) Run(ctx context.Context) (*Result, error) {
 		}
 		a.cfg.Supervisor.RemoveIfKilled(a.live.path(), a.live.dir)
 		defer a.live.close()
-		if s, ok := a.cfg.Rendezvous.(rendezvous.Scaler); ok {
+		if s, ok := a.cfg.Rendezvous.(rendezvous.SpareNotifier); ok {
 			s.OnSpare(func() { a.spare(ctx) })
 		}
 	}

@@ -6,9 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
-	"time"
-
-	"github.com/muster-run/muster/rendezvous"
 )
 
 // Stopping says that the context of Run is about to be canceled: until then a host that hears that the
@@ -28,22 +25,6 @@ func (a *Agent) Restart(by string) error {
 	}
 	at.send(news{ev: evAsked, host: by})
 	return nil
-}
-
-// scaleTime is how long the rendezvous may take to hear of a new size.
-const scaleTime = 2 * time.Second
-
-// Scale sets how many hosts the job is wanted to have. Those that came last wait as spares, and
-// come back when more are wanted; no restart is counted. It may be called concurrently, also
-// before and after Run.
-func (a *Agent) Scale(nodes int) error {
-	s, ok := a.cfg.Rendezvous.(rendezvous.Scaler)
-	if !ok {
-		return errors.New("the number of hosts of this job cannot change")
-	}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), scaleTime, fmt.Errorf("no answer within %v", scaleTime))
-	defer cancel()
-	return s.Scale(ctx, nodes)
 }
 
 // errNoWorkers is the answer to a request that is about the workers.

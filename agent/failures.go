@@ -389,7 +389,7 @@ func (a *Agent) goOnWithout(ctx context.Context, at *attempt, rec *record) {
 func (a *Agent) changed(at *attempt, c rendezvous.Change) news {
 	n := news{change: c}
 	switch c.Kind {
-	case rendezvous.NodesWaiting, rendezvous.Resized:
+	case rendezvous.NodesWaiting:
 		n.ev = evNodesWaiting
 		if at.phase == assigning || at.alone() {
 			break

@@ -23,7 +23,7 @@ import (
 	"github.com/muster-run/muster/rendezvous"
 )
 
-// How a job goes on when workers or hosts are lost, or come (docs/live.md):
+// How a job goes on when workers or hosts are lost, or come (docs/internals/live.md):
 //
 //  1. An agent that loses a worker, or hears that a host is lost, keeps its other workers and
 //     meets the other agents in a new round, as for a restart (goOn). The workers come to rest.
@@ -57,7 +57,7 @@ const (
 
 // DefaultLiveTimeout is how long a worker may take to come to rest, or to take part in a new
 // membership.
-const DefaultLiveTimeout = 30 * time.Second
+const DefaultLiveTimeout = live.Timeout
 
 const (
 	// maxPart bounds what an agent, and maxPlan what the plan says, in bytes; maxMembers the workers
@@ -66,8 +66,6 @@ const (
 	maxPart    = 8 << 20
 	maxPlan    = 64 << 20
 	maxListed  = 1 << 22
-	// mostFutile is how many changes without a loss may follow each other, whoever asks for them.
-	mostFutile = 3
 )
 
 // kept is the workers of an attempt that has ended without them.
@@ -96,11 +94,8 @@ func (a *Agent) aside(at *attempt, n *news) bool {
 		return false
 	case n.ev == evLiveChange:
 		return !a.lively(at) // their end is news, too
-	case n.ev == evNodesWaiting && (n.change.Kind == rendezvous.NodesWaiting || n.change.Kind == rendezvous.Resized):
-		cause := "a host joins"
-		if n.change.Kind == rendezvous.Resized {
-			cause = fewerHosts
-		}
+	case n.ev == evNodesWaiting && n.change.Kind == rendezvous.NodesWaiting:
+		const cause = "a host joins"
 		if at.formed.Load().pending { // which hosts do not ask for that have members already
 			n.ev, n.record = evLiveChange, &record{Cause: cause, At: -1}
 			return false
@@ -268,7 +263,7 @@ func (a *Agent) goOn(ctx context.Context, at *attempt, n *news, act action) (goe
 	a.emit(at, Resting{m.Reason})
 	switch {
 	case n.record != nil && n.record.Futile > 0:
-		a.futile.Store(max(a.futile.Load(), int32(min(n.record.Futile, mostFutile+1))))
+		a.futile.Store(max(a.futile.Load(), int32(min(n.record.Futile, live.MostFutile+1))))
 	case n.ev != evLiveChange || n.record.At >= 0:
 		a.futile.Store(0)
 	}
@@ -413,9 +408,6 @@ func (at *attempt) kill(localRank int) {
 		group.Signal(localRank, syscall.SIGKILL)
 	}
 }
-
-// fewerHosts is why the members change where hosts leave because a user wants it.
-const fewerHosts = "the job is wanted to have fewer hosts"
 
 // spare ends the workers of a host for which the round has no place, once they are at rest: those
 // of the others finish their step with them. Later it begins anew.
@@ -929,7 +921,7 @@ func (a *Agent) enough(ctx context.Context, at *attempt, f *membership, ready, m
 // changeAgain asks for another round at once, unless too many in a row did not help.
 func (a *Agent) changeAgain(ctx context.Context, at *attempt, cause string) error {
 	n := a.futile.Load() + 1
-	if at.formed.Load() == nil || n > mostFutile {
+	if at.formed.Load() == nil || n > live.MostFutile {
 		return fmt.Errorf("another change would not help: %s", cause)
 	}
 	at.send(news{ev: evLiveChange, record: &record{At: -1, Cause: cause, Futile: int(n)}})

@@ -21,7 +21,7 @@ import (
 	"github.com/muster-run/muster/internal/tempdir"
 )
 
-// Variables by which a worker finds its agent for live changes (docs/live.md).
+// Variables by which a worker finds its agent for live changes (docs/internals/live.md).
 const (
 	liveSocketVar = "MUSTER_LIVE_SOCKET"
 	liveIDVar     = "MUSTER_LIVE_ID"
@@ -48,7 +48,7 @@ const (
 	liveQueue = 64
 )
 
-// A liveMessage is one line between a worker and its agent; docs/live.md says what each type
+// A liveMessage is one line between a worker and its agent; docs/internals/live.md says what each type
 // means.
 type liveMessage struct {
 	Type    string `json:"type"`

@@ -51,7 +51,7 @@ const (
 	evAsked                         // somebody, here or at another node, wants new workers
 	evLiveChange                    // the members of a live group are to change (live.go)
 
-	evNodesWaiting    // other nodes wait to be admitted, or there are more than wanted
+	evNodesWaiting    // other nodes wait to be admitted
 	evNodeGone        // a node of the round is lost or has left
 	evDoneNodeGone    // the same, after its workers had succeeded
 	evEvicted         // the others count this node as lost, or may go on without it

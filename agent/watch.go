@@ -481,8 +481,6 @@ func (n *news) why() string {
 	switch n.change.Kind {
 	case rendezvous.NodesWaiting:
 		return "other hosts join the job"
-	case rendezvous.Resized:
-		return fewerHosts
 	case rendezvous.NodeLost:
 		if n.change.Rank < 0 {
 			return "the agent that held the rendezvous is gone"

@@ -11,21 +11,20 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 )
 
-// measureView measures how one host shows a job of several: its lines, its stacks, and what
-// that costs those who do not look.
+// measureView measures how one host shows a job of several, and what that costs those who do not
+// look.
 func measureView(l *lab) ([]*row, error) {
 	if l.musterBin == "" {
 		return nil, nil
 	}
 	var rows []*row
-	for _, measure := range []func(*lab) ([]*row, error){measureGatheredLine, measureGathered, measureStacks, measureUnseen, measureWatched} {
+	for _, measure := range []func(*lab) ([]*row, error){measureStacks, measureUnseen, measureWatched} {
 		some, err := measure(l)
 		if err != nil {
 			return nil, err
@@ -68,141 +67,6 @@ func expectAll(jobs []*job) error {
 		j.discard()
 	}
 	return err
-}
-
-// measureGatheredLine lets two workers on each of four hosts write a line now and then. Only
-// those of other hosts than the console's count.
-func measureGatheredLine(l *lab) ([]*row, error) {
-	const hosts, workers, gap = 4, 2, 20_000 // µs between a worker's lines
-	lines := l.n(400, 100)
-	p50 := &row{What: "a line of another host to the console, `--gather console`, p50",
-		Note: fmt.Sprintf("4 agents, 2 workers each, a line about every %d ms; through the worker's log file, its agent and a connection of TCP. The floor's workers write to the console themselves", gap/1000/hosts/workers)}
-	p99 := &row{What: "the same, p99", Quantile: 0.99, Goal: 0.005}
-	for range l.n(3, 1) {
-		reader, writer, err := openConsole("pipe")
-		if err != nil {
-			return nil, err
-		}
-		ticks := make(chan []float64, 1)
-		go func() {
-			ticks <- readTicksOf(reader, func(line string) bool { return !strings.HasPrefix(line, "[0 ") && !strings.HasPrefix(line, "[1 ") })
-		}()
-		jobs, err := l.hosts(muster, hosts, workers, console{stdout: writer}, []string{"--tee=3", "--gather=console"},
-			l.worker, "ticker", strconv.Itoa(lines), strconv.Itoa(gap))
-		writer.Close()
-		if err == nil {
-			err = expectAll(jobs)
-		}
-		took := <-ticks
-		reader.Close()
-		if want := (hosts - 1) * workers * lines; err == nil && len(took) != want {
-			err = fmt.Errorf("%d lines of %d", len(took), want)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("gathered lines: %w", err)
-		}
-		bare, err := l.latencyOnce(floor, "pipe", hosts*workers, lines, gap)
-		if err != nil {
-			return nil, err
-		}
-		for _, r := range []*row{p50, p99} {
-			r.add(muster, took...)
-			r.add(floor, bare...)
-		}
-	}
-	return []*row{p50, p99}, nil
-}
-
-// measureGathered lets two workers on each of four hosts write as fast as they can, and looks
-// for each line in the file that is the console.
-func measureGathered(l *lab) ([]*row, error) {
-	const hosts, workers = 4, 2
-	lines := teeLines(l)
-	amount := float64(hosts * workers * lines * lineSize)
-	var rows []*row
-	for i, flags := range [][]string{nil, {"--collapse"}} {
-		what := []string{"`--gather console` of 4 hosts with 2 busy workers each, into one file", "the same with `--collapse`, all lines different"}[i]
-		rate := &row{What: what, Unit: bytesPerSecond, Goal: []float64{400e6, 0}[i]}
-		cpu := &row{What: "CPU of all agents for it", Unit: secondsPerGB, Goal: []float64{2, 0}[i]}
-		lost := &row{What: fmt.Sprintf("lines lost, torn or glued of %d", hosts*workers*lines), Unit: count, GoalText: "0"}
-		if i == 0 {
-			rate.Note = fmt.Sprintf("lines of %d bytes; each byte is written by a worker, read from its file, sent, and written to the console. The floor is 8 workers that write to files of their own", lineSize)
-		}
-		for range l.n(4, 2) {
-			got, err := l.gatherOnce(hosts, workers, lines, flags)
-			if err != nil {
-				return nil, fmt.Errorf("--gather console: %w", err)
-			}
-			rate.add(muster, amount/got.seconds)
-			cpu.add(muster, got.cpu/(amount/1e9))
-			lost.add(muster, float64(got.lost+got.torn))
-			if i > 0 {
-				continue
-			}
-			bare, err := l.teeOnce(floor, hosts*workers, lines, 1)
-			if err != nil {
-				return nil, err
-			}
-			rate.add(floor, amount/bare.seconds)
-		}
-		rows = append(rows, rate, cpu, lost)
-	}
-	return rows, nil
-}
-
-func (l *lab) gatherOnce(hosts, workers, lines int, flags []string) (teeResult, error) {
-	var got teeResult
-	dir, err := os.MkdirTemp(l.dir, "gather")
-	if err != nil {
-		return got, err
-	}
-	defer os.RemoveAll(dir)
-	path, goFile := filepath.Join(dir, "console"), filepath.Join(dir, "go")
-	out, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	if err != nil {
-		return got, err
-	}
-	defer out.Close()
-	flags = append([]string{"--tee=3", "--gather=console", "--log-line-prefix-template=[default${rank}]:"}, flags...)
-	jobs, err := l.hosts(muster, hosts, workers, console{stdout: out}, flags, l.worker, "flood", strconv.Itoa(lines), strconv.Itoa(lineSize), "1", goFile)
-	if err != nil {
-		return got, err
-	}
-	time.Sleep(50 * time.Millisecond)
-	for _, j := range jobs {
-		threads, err := activityOf(j.pid)
-		if err != nil {
-			return got, err
-		}
-		own, children := cpuTicks(j.pid)
-		got.cpu -= max(threads.CPU, own) + children
-	}
-	begin := time.Now()
-	if err := os.WriteFile(goFile, nil, 0o644); err != nil {
-		return got, err
-	}
-	for _, j := range jobs {
-		if err := j.expect(0); err != nil {
-			return got, err
-		}
-		events, err := j.events()
-		if err != nil {
-			return got, err
-		}
-		got.cpu += j.cpu()
-		for _, e := range events {
-			if e.What == "cpu" {
-				got.cpu -= float64(e.Additional) / 1e9
-			}
-		}
-		j.discard()
-	}
-	v := newVerifier(hosts*workers, lines)
-	if err := v.read(path, true); err != nil {
-		return got, err
-	}
-	got.lost, got.torn, got.seconds = v.lost(), v.torn, later(begin, path).Sub(begin).Seconds()
-	return got, nil
 }
 
 // measureStacks asks one of eight agents for the stacks of eight interpreters on each. The floor
@@ -341,8 +205,8 @@ func measureUnseen(l *lab) ([]*row, error) {
 	return []*row{r}, err
 }
 
-// measureWatched trains on two hosts with one worker each: under a muster that gathers the
-// lines, with a reader of them and of the state; without (the floor); and under torchrun.
+// measureWatched trains on two hosts with one worker each: under muster with a reader of the lines
+// and of the state; without (the floor); and under torchrun.
 func measureWatched(l *lab) ([]*row, error) {
 	if l.python == "" {
 		return nil, nil
@@ -352,7 +216,7 @@ func measureWatched(l *lab) ([]*row, error) {
 		return nil, err
 	}
 	steps := l.n(1000, 200)
-	r := &row{What: "a training step of 2 hosts with 1 worker each, gathered and watched", Note: "DDP over gloo, a line of output each step; median of each worker's steps after the first fifth. Watched: `--tee 3 --gather console`, a reader in `muster logs -f`, `muster top` once a second; the floor is muster with `--tee 3` and without these"}
+	r := &row{What: "a training step of 2 hosts with 1 worker each, watched", Note: "DDP over gloo, a line of output each step; median of each worker's steps after the first fifth. Watched: `--tee 3`, a reader in `muster logs -f`, `muster top` once a second; the floor is muster with `--tee 3` and without these"}
 	for range l.n(5, 2) {
 		for _, c := range l.contenders() {
 			took, err := l.watchedOnce(c, script, steps)
@@ -367,10 +231,7 @@ func measureWatched(l *lab) ([]*row, error) {
 
 func (l *lab) watchedOnce(c, script string, steps int) (took []float64, err error) {
 	as, flags := c, []string{"--tee=3"}
-	switch c {
-	case muster:
-		flags = append(flags, "--gather=console")
-	case floor:
+	if c == floor {
 		as = muster
 	}
 	jobs, err := l.hosts(as, 2, 1, console{}, flags, l.python, script, strconv.Itoa(steps))

@@ -76,7 +76,7 @@ func checkMode(path string, mode fs.FileMode) error {
 	case mode.IsDir():
 		return pathError(path, errors.New("it is a directory"))
 	case mode.Type() == fs.ModeNamedPipe:
-		return pathError(path, errors.New("it is a FIFO, and the job would wait for whoever reads it"))
+		return pathError(path, errors.New("it is a FIFO, and the job would wait for a reader"))
 	}
 	return pathError(path, fmt.Errorf("it is no regular file (%v)", mode.Type()))
 }

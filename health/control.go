@@ -1,7 +1,6 @@
 package health
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,18 +32,10 @@ type Control interface {
 	// Signal sends a signal to the workers of this host, or to that of one global rank if
 	// rank is not negative. It returns those that have got it.
 	Signal(sig syscall.Signal, rank int) ([]agent.Worker, error)
-	// Scale sets how many hosts the job is wanted to have.
-	Scale(hosts int) error
 	// Autopsy returns what this host's workers do at the moment, as JSON. number is the
 	// request's of which another agent will tell the outcome; "" for none.
 	Autopsy(ctx context.Context, reason, number string) ([]byte, error)
-	// Drill returns what makes this host's part of the job fail, for muster chaos: kill-agent,
-	// stop-agent or, for a length of time, cut-host. by is as that of Stop.
-	Drill(what, by string, length time.Duration) (fail func(), err error)
 }
-
-// DrillDelay is the time from the answer to a request for a drill until that begins.
-const DrillDelay = 100 * time.Millisecond
 
 // Done says what a request to change the job has done.
 type Done struct {
@@ -97,41 +88,10 @@ func (s *Server) control(r *http.Request) reply {
 		return doneReply(done, nil)
 	case "/v1/signal":
 		return s.signal(r)
-	case "/v1/scale":
-		hosts, err := strconv.Atoi(r.URL.Query().Get("hosts"))
-		if err != nil {
-			return textReply(http.StatusBadRequest, "hosts %q is not a number", r.URL.Query().Get("hosts"))
-		}
-		return doneReply(&Done{}, s.cfg.Control.Scale(hosts))
 	case "/v1/autopsy":
 		return s.autopsy(r)
-	case "/v1/chaos":
-		return s.chaos(r)
 	}
-	return textReply(http.StatusNotFound, "there is no %.200q to POST to; there are /v1/stop, /v1/restart, /v1/signal, /v1/scale, /v1/autopsy and /v1/chaos", r.URL.Path)
-}
-
-// chaos begins a drill on one host, named by its group rank.
-func (s *Server) chaos(r *http.Request) reply {
-	q := r.URL.Query()
-	rank, err := strconv.Atoi(q.Get("group_rank"))
-	length, err2 := time.ParseDuration(cmp.Or(q.Get("for"), "0s"))
-	if err := errors.Join(err, err2); err != nil {
-		return textReply(http.StatusBadRequest, "%v; ask for /v1/chaos?do=cut-host&for=20s&group_rank=1", err)
-	}
-	snap, _ := s.state.get(r.Context(), s.patience)
-	switch {
-	case snap != nil && snap.source.Host.GroupRank == rank:
-	case !s.wholeJob(r):
-		return textReply(http.StatusConflict, "group rank %d is not this host", rank)
-	default:
-		return s.passOn(r, http.MethodPost, rank, url.Values{"by": {s.hostName(r.Context())}})
-	}
-	fail, err := s.cfg.Control.Drill(q.Get("do"), text.Line(q.Get("by"), 100), length)
-	if err == nil {
-		time.AfterFunc(DrillDelay, fail)
-	}
-	return doneReply(&Done{}, err)
+	return textReply(http.StatusNotFound, "there is no %.200q to POST to; there are /v1/stop, /v1/restart, /v1/signal and /v1/autopsy", r.URL.Path)
 }
 
 // restart asks for new workers. A host that has none, since it waits for a place, asks one that has.

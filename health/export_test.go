@@ -1,9 +1,6 @@
 package health
 
-import (
-	"context"
-	"time"
-)
+import "time"
 
 // DefaultPatience is how long a request waits for the Source.
 const DefaultPatience = defaultPatience
@@ -16,9 +13,3 @@ func (s *Server) SetPatience(d time.Duration) { s.patience = d }
 
 // SetOld changes how old an answer of another host may be, before the first request.
 func (s *Server) SetOld(d time.Duration) { s.old = d }
-
-// NewSearcher is a Server's.
-func NewSearcher() *searcher { return &searcher{turn: make(chan struct{}, 1)} }
-
-// Begin is begin.
-func (s *searcher) Begin(ctx context.Context) (end func()) { return s.begin(ctx) }

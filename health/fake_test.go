@@ -153,3 +153,18 @@ func write(t testing.TB, name, text string) string {
 	}
 	return path
 }
+
+// fetch gets a page; an answer that does not come is one of status 0.
+func fetch(t *testing.T, url string) (status int, body string) {
+	r, err := http.Get(url)
+	if err != nil {
+		t.Error(err)
+		return 0, ""
+	}
+	defer r.Body.Close()
+	all, err := io.ReadAll(r.Body)
+	if err != nil {
+		t.Error(err)
+	}
+	return r.StatusCode, string(all)
+}

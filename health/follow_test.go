@@ -46,7 +46,7 @@ func (m *member) FollowLogs(ctx context.Context, cfg logs.FollowConfig, round in
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	return emit(&logs.Chunk{Worker: w, Offset: at, Lost: 3, Data: text[at:]})
+	return emit(&logs.Chunk{Worker: w, Offset: at, Data: text[at:]})
 }
 
 // frames reads a stream until its end or, if n is not 0, that many frames.
@@ -61,7 +61,7 @@ func frames(t *testing.T, r *bufio.Reader, n int) (list []string) {
 		if err != nil {
 			t.Fatal(err, list)
 		}
-		list = append(list, strings.TrimSpace(fmt.Sprintf("%s %d %d %s%s%s %d %s", f.Kind, f.Round, f.Rank, f.Host, f.Attempt, f.Why, f.Lost, f.Data)))
+		list = append(list, strings.TrimSpace(fmt.Sprintf("%s %d %d %s%s%s %d %s", f.Kind, f.Round, f.Rank, f.Host, f.Attempt, f.Why, f.Offset, f.Data)))
 	}
 	slices.Sort(list)
 	return list
@@ -128,11 +128,14 @@ func TestFollowLogs(t *testing.T) {
 	for _, rank := range []int{0, 3, 1} {
 		members[rank].goOn <- true
 	}
-	want = []string{"end 0 0  0", "out 0 0  3 second of 0", "out 0 2  3 second of 2", "out 0 6  3 second of 6"}
+	want = []string{"end 0 0  0", "out 0 0  11 second of 0", "out 0 2  11 second of 2", "out 0 6  11 second of 6"}
 	if diff := cmp.Diff(want, frames(t, live, 0)); diff != "" {
 		t.Errorf("then, -want +got:\n%s", diff)
 	}
-	for _, path := range []string{"/v1/logs?follow=1&rank=x", "/v1/logs?follow=1&stream=both", "/v1/logs?follow=1&lines=x", "/v1/logs?follow=1&from=out:3:x"} {
+	for _, path := range []string{
+		"/v1/logs?follow=1&rank=1", "/v1/logs?follow=2", `/v1/logs?follow=1&query={"ranks":"x"}`, `/v1/logs?follow=1&query={"lines":"x"}`,
+		`/v1/logs?follow=1&query={"line":1}`, `/v1/logs?follow=1&query={"from":{"out:3":-1}}`, "/v1/logs?follow=1&query=1",
+	} {
 		answer, err := http.Get(url + path)
 		if err != nil {
 			t.Fatal(err)
@@ -146,8 +149,12 @@ func TestFollowLogs(t *testing.T) {
 
 // Bytes that are no stream are an error, and take no memory.
 func FuzzReadLogFrame(f *testing.F) {
-	for _, s := range []string{"attempt 0 1 n1 attempt_0\n", "out 0 3 100 0 5\nline\n", "err 1 2 3 4 99999999\n", "gone 3 why not\n", "out 0 3 100 0 5 200\nline\n", "out 0\n", "new 1\n", "\n", "out 0 3 100 0 50\nline\n"} {
-		f.Add(s)
+	for _, s := range []string{
+		`{"kind":"attempt","rank":1,"host":"n1","attempt":"attempt_0"}`, `{"kind":"out","rank":3,"offset":100,"size":200,"bytes":5}` + "\nline",
+		`{"kind":"err","round":1,"bytes":99999999}`, `{"kind":"gone","rank":3,"why":"why\u001bnot"}`, `{"kind":"out","rank":"3"}`, `{"kind":"new"}`,
+		"", "{}", "null", `{"kind":"out","offset":-1}`, `{"kind":"out","rank":3,"bytes":50}` + "\nline",
+	} {
+		f.Add(s + "\n")
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		r := bufio.NewReader(strings.NewReader(s))
@@ -190,7 +197,7 @@ func TestFollowedHostLeaves(t *testing.T) {
 	}
 	q := health.LogQuery{Stdout: true, Lines: -1, HostOnly: true}
 	lines := 0
-	err := health.FollowHost(t.Context(), next, 3, q, nil, func(f *health.LogFrame) error {
+	err := health.FollowHost(t.Context(), next, 3, q, func(f *health.LogFrame) error {
 		if f.Kind == "out" {
 			lines++
 			conn.Close()
@@ -213,13 +220,19 @@ func TestFollowedHostIsCutOff(t *testing.T) {
 		go func() {
 			defer far.Close()
 			_, _ = http.ReadRequest(bufio.NewReader(far))
-			_, _ = io.WriteString(far, "HTTP/1.0 200 OK\r\n\r\nattempt 0 3 n3 attempt_0\nout 0 6 0 0 2 10\na\nout 0 6 2 0 2 20\nb\nerr 0 7 0 0 30\nbegun")
+			_, _ = io.WriteString(far, "HTTP/1.0 200 OK\r\n\r\n"+`{"kind":"attempt","rank":3,"host":"n3","attempt":"attempt_0"}
+{"kind":"out","rank":6,"size":10,"bytes":2}
+a
+{"kind":"out","rank":6,"offset":2,"size":20,"bytes":2}
+b
+{"kind":"err","rank":7,"bytes":30}
+begun`)
 		}()
 		return conn, nil
 	}
 	synctest.Test(t, func(t *testing.T) {
 		var got []string
-		err := health.FollowHost(t.Context(), call, 3, health.LogQuery{Stdout: true, Lines: -1, HostOnly: true}, nil, func(f *health.LogFrame) error {
+		err := health.FollowHost(t.Context(), call, 3, health.LogQuery{Stdout: true, Lines: -1, HostOnly: true}, func(f *health.LogFrame) error {
 			got = append(got, f.Kind+" "+string(f.Data))
 			return nil
 		})
@@ -227,75 +240,6 @@ func TestFollowedHostIsCutOff(t *testing.T) {
 			t.Errorf("%v after %q", err, got)
 		}
 	})
-}
-
-// While the round lasts, a host that cannot be reached for a while is asked again, and said once
-// to be missing; but not one that is sure to take no calls.
-func TestFollowedHostIsAway(t *testing.T) {
-	later, never := &rendezvous.CallError{Reason: "try again later"}, &rendezvous.CallError{Reason: "torchrun", Final: true}
-	const head = "HTTP/1.0 200 OK\r\n\r\n"
-	lines, none, others := head+"attempt 4 3 n3 attempt_0\nout 4 6 0 0 5\nline\nend\n", head+"end\n", head+"attempt 4 2 n3 attempt_0\nout 4 4 0 0 5\nline\nend\n"
-	for _, tt := range []struct {
-		name    string
-		away    int   // calls that fail
-		err     error // of these
-		answers []string
-		over    time.Duration // when the round is over
-		took    time.Duration
-		frames  string
-		want    string // the error
-	}{
-		{"not at all", 0, nil, []string{lines, none}, time.Hour, 0, "attempt 3, out 6", ""},
-		{"for a moment", 2, later, []string{lines, none}, time.Hour, 2 * time.Second, "attempt 3, out 6", ""},
-		{"for long", 30, later, []string{lines, none}, time.Hour, 132 * time.Second, "gone 3, attempt 3, out 6", ""},
-		{"as the round ends", 30, later, []string{lines, none}, 4 * time.Minute, 132 * time.Second, "gone 3, attempt 3, out 6", ""},
-		{"until the round is over", 30, later, []string{lines, none}, 126*time.Second + time.Second/2, 127*time.Second + time.Second/2, "gone 3, attempt 3, out 6", ""},
-		{"for good", 1000, later, nil, time.Minute, time.Minute + 2*time.Second, "gone 3", "try again later"},
-		{"for good, of torchrun", 1000, never, nil, time.Hour, 0, "", "torchrun"},
-		{"and another has its rank", 0, nil, []string{others, others, others, others, others, others, others}, 3500 * time.Millisecond, 5500 * time.Millisecond, "gone 3", "another host has its rank"},
-		{"and another has its rank, without lines", 1, later, []string{none, none, none, none, none}, 1500 * time.Millisecond, 3500 * time.Millisecond, "", "another host has its rank"},
-		{"when it is told that all has come", 0, nil, []string{lines, "", "", none}, time.Hour, 2 * time.Second, "attempt 3, out 6", ""},
-		{"and never told", 0, nil, []string{lines, "", "", "", ""}, time.Hour, 2 * time.Second, "attempt 3, out 6", ""},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				var answering sync.WaitGroup
-				defer answering.Wait()
-				away, answers := tt.away, tt.answers
-				call := func(context.Context, int) (net.Conn, error) {
-					if away > 0 {
-						away--
-						return nil, tt.err
-					}
-					ours, theirs := net.Pipe()
-					answer := answers[0]
-					answers = answers[1:]
-					answering.Go(func() {
-						defer theirs.Close()
-						if _, err := http.ReadRequest(bufio.NewReader(theirs)); err == nil {
-							_, _ = io.WriteString(theirs, answer)
-						}
-					})
-					return ours, nil
-				}
-				over := make(chan struct{})
-				defer time.AfterFunc(tt.over, func() { close(over) }).Stop()
-				var got []string
-				began := time.Now()
-				q := health.LogQuery{Stdout: true, Gather: true, Lines: -1, Round: 4, HostOnly: true}
-				err := health.FollowHost(t.Context(), call, 3, q, over, func(f *health.LogFrame) error {
-					got = append(got, fmt.Sprintf("%s %d", f.Kind, f.Rank))
-					return nil
-				})
-				if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
-					t.Errorf("error %v, want %q", err, tt.want)
-				}
-				if frames := strings.Join(got, ", "); frames != tt.frames || time.Since(began) != tt.took {
-					t.Errorf("%q after %v, want %q after %v", frames, time.Since(began), tt.frames, tt.took)
-				}
-			})
-		})
-	}
 }
 
 // A reader that goes away, as on Ctrl-C, does no harm, and one at an address that all can read
@@ -308,7 +252,7 @@ func TestFollowerGoes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fmt.Fprintf(conn, "GET /v1/logs?follow=1&gather=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+		fmt.Fprintf(conn, "GET /v1/logs?follow=1 HTTP/1.1\r\nHost: localhost\r\n\r\n")
 		if _, err := io.ReadFull(conn, make([]byte, 1000)); err != nil {
 			t.Fatal(err)
 		}
@@ -318,54 +262,6 @@ func TestFollowerGoes(t *testing.T) {
 		t.Error(err)
 	} else {
 		answer.Body.Close()
-	}
-}
-
-// The end of a host whose lines are gathered waits until they are, also where its workers end at
-// once and where the connection breaks.
-func TestEndAwaitsGatherer(t *testing.T) {
-	members, _ := job(t, 2)
-	m := members[1]
-	s := listen(t, m.fake, func(c *health.Config) { c.Control, c.Logs, c.Gathered = m, m, true })
-	ctx, end := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Serve(ctx) }()
-	goesOn := func() {
-		t.Helper()
-		select {
-		case err := <-ended:
-			t.Fatal(err)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-	gather := func(taken bool) io.ReadCloser {
-		t.Helper()
-		q := health.LogQuery{Stdout: true, Gather: true, Taken: taken, Lines: -1, Round: 0, HostOnly: true}
-		answer, err := http.Get("http://" + s.Addr().String() + q.Path())
-		if err != nil {
-			t.Fatal(err)
-		}
-		return answer.Body
-	}
-	end()
-	goesOn()
-	broken := gather(false)
-	if _, err := io.ReadFull(broken, make([]byte, 10)); err != nil {
-		t.Fatal(err)
-	}
-	broken.Close()
-	goesOn()
-	close(m.goOn)
-	whole := gather(false)
-	want := []string{"attempt 0 1 n1attempt_0 0", "end 0 0  0", "out 0 2  0 first of 2", "out 0 2  3 second of 2"}
-	if diff := cmp.Diff(want, frames(t, bufio.NewReader(whole), len(want))); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-	whole.Close()
-	goesOn()
-	gather(true).Close()
-	if err := <-ended; err != nil {
-		t.Error(err)
 	}
 }
 
@@ -429,11 +325,11 @@ func TestFollowersAreLimited(t *testing.T) {
 func TestFollowManyStreams(t *testing.T) {
 	members, _ := job(t, 2)
 	m := members[1]
-	var from []string
+	from := map[string]int64{}
 	for rank := range 3000 {
-		from = append(from, fmt.Sprintf("out:%d:123456789012", rank))
+		from[fmt.Sprintf("out:%d", rank)] = 123456789012
 	}
-	q := health.LogQuery{Stdout: true, Lines: -1, Once: true, HostOnly: true, From: strings.Join(from, ",")}
+	q := health.LogQuery{Stdout: true, Lines: -1, Once: true, HostOnly: true, From: from}
 	for _, tt := range []struct {
 		control health.Control
 		want    int
@@ -450,18 +346,72 @@ func TestFollowManyStreams(t *testing.T) {
 	}
 }
 
-// A host without --gather prints its lines itself, and nobody else does.
-func TestGatherRefused(t *testing.T) {
-	members, _ := job(t, 2)
-	m := members[1]
-	_, url := serve(t, m.fake, func(c *health.Config) { c.Control, c.Logs = m, m })
-	q := health.LogQuery{Stdout: true, Gather: true, Lines: -1, HostOnly: true}
-	answer, err := http.Get(url + q.Path())
-	if err != nil {
-		t.Fatal(err)
+// A host that cannot be reached for a moment is asked again, but not one that is sure to take no calls. A
+// stream that breaks off is said to be missing, and goes on once the host answers.
+func TestFollowedHostIsAway(t *testing.T) {
+	later := &rendezvous.CallError{Reason: "try again later"}
+	never := &rendezvous.CallError{Reason: "torchrun", Final: true}
+	const head, none = "HTTP/1.0 200 OK\r\n\r\n", "HTTP/1.0 200 OK\r\n\r\n" + `{"kind":"end"}` + "\n"
+	begun := func(rank int) string {
+		return fmt.Sprintf(`%s{"kind":"attempt","round":4,"rank":%d,"host":"n3","attempt":"attempt_0"}
+{"kind":"out","round":4,"rank":%d,"bytes":5}
+line
+`, head, rank, 2*rank)
 	}
-	defer answer.Body.Close()
-	if text, err := io.ReadAll(answer.Body); err != nil || answer.StatusCode != http.StatusConflict || !strings.Contains(string(text), "runs without --gather") {
-		t.Errorf("%d %q, %v", answer.StatusCode, text, err)
+	lines, others := begun(3)+`{"kind":"end"}`+"\n", begun(2)
+	for _, tt := range []struct {
+		name    string
+		away    int   // calls that fail
+		err     error // of these
+		answers []string
+		took    time.Duration
+		frames  string
+		want    string // the error
+	}{
+		{"not at all", 0, nil, []string{lines}, 0, "attempt 3, out 6", ""},
+		{"for a moment", 2, later, []string{lines}, 2 * time.Second, "attempt 3, out 6", ""},
+		{"for long", 1000, later, nil, 2 * time.Second, "", "try again later"},
+		{"for good, of torchrun", 1000, never, nil, 0, "", "torchrun"},
+		{"and another has its rank", 0, nil, []string{others, others, others}, 2 * time.Second, "", "another host has its rank"},
+		{"and another has its rank, without lines", 1, later, []string{none, none}, 2 * time.Second, "", "another host has its rank"},
+		{"in the midst of it", 0, nil, []string{begun(3), "", "", lines}, 3 * time.Second,
+			"attempt 3, out 6, gone 3, attempt 3, out 6", ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var answering sync.WaitGroup
+				defer answering.Wait()
+				away, answers := tt.away, tt.answers
+				call := func(context.Context, int) (net.Conn, error) {
+					if away > 0 {
+						away--
+						return nil, tt.err
+					}
+					ours, theirs := net.Pipe()
+					answer := answers[0]
+					answers = answers[1:]
+					answering.Go(func() {
+						defer theirs.Close()
+						if _, err := http.ReadRequest(bufio.NewReader(theirs)); err == nil {
+							_, _ = io.WriteString(theirs, answer)
+						}
+					})
+					return ours, nil
+				}
+				var got []string
+				began := time.Now()
+				q := health.LogQuery{Stdout: true, Lines: -1, Round: 4, HostOnly: true}
+				err := health.FollowHost(t.Context(), call, 3, q, func(f *health.LogFrame) error {
+					got = append(got, fmt.Sprintf("%s %d", f.Kind, f.Rank))
+					return nil
+				})
+				if tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+					t.Errorf("error %v, want %q", err, tt.want)
+				}
+				if frames := strings.Join(got, ", "); frames != tt.frames || time.Since(began) != tt.took {
+					t.Errorf("%q after %v, want %q after %v", frames, time.Since(began), tt.frames, tt.took)
+				}
+			})
+		})
 	}
 }

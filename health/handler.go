@@ -96,8 +96,7 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (rep reply, done
 		defer keep(r.Context())()
 		return s.control(r), done
 	}
-	stacks := s.token != "" && r.Method == http.MethodPost && r.URL.Path == "/v1/autopsy"
-	if r.Method != http.MethodGet && r.Method != http.MethodHead && !stacks {
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
 		w.Header().Set("Allow", "GET, HEAD")
 		return textReply(http.StatusMethodNotAllowed, "%s is not allowed: what is here can be read, not changed", r.Method), done
 	}
@@ -106,11 +105,8 @@ func (s *Server) answer(w http.ResponseWriter, r *http.Request) (rep reply, done
 			"or by one that --health-names has; at the loopback interface as localhost", r.Host), done
 	}
 	pace, do := s.reading, s.handlers(r.URL.Path)
-	if stacks {
-		do = s.stacks
-	}
 	if do == nil {
-		return textReply(http.StatusNotFound, "there is no %.200q here; there are /, /healthz, /readyz, /metrics, /v1/state and /v1/logs with ?rank=N, ?contains=TEXT or ?follow=1", r.URL.Path), done
+		return textReply(http.StatusNotFound, "there is no %.200q here; there are /, /healthz, /readyz, /metrics, /v1/state and /v1/logs with ?rank=N or ?follow=1", r.URL.Path), done
 	}
 	if r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {
 		pace = s.probes
@@ -228,9 +224,6 @@ func (s *Server) stateJSON(_ http.ResponseWriter, r *http.Request) reply {
 // logs returns the end of a worker's log. Which file that is, the Source says.
 func (s *Server) logs(_ http.ResponseWriter, r *http.Request) reply {
 	q := r.URL.Query()
-	if q.Has("contains") {
-		return s.search(r)
-	}
 	rank, err := strconv.Atoi(q.Get("rank"))
 	if err != nil {
 		return textReply(http.StatusBadRequest, "rank %q is not a number; ask for /v1/logs?rank=0&stream=stdout", q.Get("rank"))
@@ -257,7 +250,7 @@ func (s *Server) logs(_ http.ResponseWriter, r *http.Request) reply {
 	}
 	if snap = s.view(r); snap != nil {
 		if w := snap.whole().worker(rank); w != nil {
-			return s.passOn(r, http.MethodGet, w.GroupRank, url.Values{"follow": nil}) // which is for a GET alone
+			return s.passOn(r, w.GroupRank)
 		}
 	}
 	return textReply(http.StatusNotFound, "rank %d does not run on any host that answers", rank)
@@ -327,6 +320,6 @@ func (s *Server) newSnapshot(source *State, o *others) *snapshot {
 			}
 			return append(body, '\n')
 		}),
-		html: sync.OnceValue(func() []byte { return renderPage(tidied(), s.token != "") }),
+		html: sync.OnceValue(func() []byte { return renderPage(tidied()) }),
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -439,12 +438,12 @@ func ParseState(body []byte, whole bool) (*State, error) {
 	return state, nil
 }
 
-// passOn asks the agent of another host what this one was asked, with more parameters.
-func (s *Server) passOn(r *http.Request, method string, rank int, more url.Values) reply {
+// passOn asks the agent of another host for the end of a log, as this one was asked.
+func (s *Server) passOn(r *http.Request, rank int) reply {
 	q := r.URL.Query()
-	maps.Copy(q, more)
+	q.Del("follow")
 	q.Set("scope", "host")
-	body, err := s.ask(r.Context(), rank, method, r.URL.Path+"?"+q.Encode(), askTime)
+	body, err := s.ask(r.Context(), rank, http.MethodGet, r.URL.Path+"?"+q.Encode(), askTime)
 	refused, ok := errors.AsType[*http10.StatusError](err)
 	switch {
 	case ok:

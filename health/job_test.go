@@ -31,9 +31,8 @@ import (
 // A member is one host of a job: what it shows, and what it was asked to do.
 type member struct {
 	*fake
-	rank    int
-	goOn    chan bool   // with FollowLogs
-	drilled chan string // with Drill
+	rank int
+	goOn chan bool // with FollowLogs
 
 	mu   sync.Mutex // guards done
 	done []string
@@ -48,14 +47,7 @@ func (m *member) did(what string, args ...any) {
 func (m *member) Stop(by string, whole bool) func() {
 	return func() { m.did("stop by %q, whole job %v", by, whole) }
 }
-func (m *member) Drill(what, by string, length time.Duration) (func(), error) {
-	if what == "" {
-		return nil, errors.New("no drill")
-	}
-	return func() { m.drilled <- fmt.Sprintf("%s for %v by %q", what, length, by) }, nil
-}
-func (m *member) Restart(string) error  { m.did("restart"); return nil }
-func (m *member) Scale(hosts int) error { m.did("scale %d", hosts); return nil }
+func (m *member) Restart(string) error { m.did("restart"); return nil }
 func (m *member) Signal(sig syscall.Signal, rank int) ([]agent.Worker, error) {
 	if rank >= 0 && rank/2 != m.rank {
 		return nil, errors.New("rank is elsewhere")
@@ -75,7 +67,7 @@ func (m *member) Autopsy(_ context.Context, reason, number string) ([]byte, erro
 func job(t *testing.T, n int) ([]*member, func(context.Context, int) (net.Conn, error)) {
 	var members []*member
 	for rank := range n {
-		m := &member{fake: running(), rank: rank, goOn: make(chan bool), drilled: make(chan string)}
+		m := &member{fake: running(), rank: rank, goOn: make(chan bool)}
 		now := time.Now().Add(time.Duration(rank-1) * time.Hour)
 		m.set(func(f *fake) {
 			f.metrics = fmt.Sprintf("# HELP muster_up Up.\n# TYPE muster_up gauge\nmuster_up{a=\"b\"} %d\n# HELP muster_nodes N.\n# TYPE muster_nodes gauge\nmuster_nodes 4\n", rank)
@@ -175,8 +167,8 @@ func TestWholeJob(t *testing.T) {
 			t.Errorf("%s: %q, want %q", path, body, want)
 		}
 	}
-	// Who asks for the head of a stream does not make another host one that is gathered from.
-	if answer, err := http.Head("http://" + s.Addr().String() + "/v1/logs?rank=7&follow=1&gather=1&taken=1&round=9"); err != nil || answer.ContentLength != int64(len("line of rank 7\n")) {
+	// The head of a stream is that of the last lines.
+	if answer, err := http.Head("http://" + s.Addr().String() + "/v1/logs?rank=7&follow=1"); err != nil || answer.ContentLength != int64(len("line of rank 7\n")) {
 		t.Errorf("%+v, %v", answer, err)
 	}
 	if _, page := get("/"); !strings.Contains(page, "<td data-l=\"host\" class=\"\">n3</td>") || !strings.Contains(page, "is an agent of torchrun") {
@@ -373,7 +365,6 @@ func TestControlOfAllHosts(t *testing.T) {
 		"/v1/stop":                           {Hosts: []int{0, 3}, Missing: noCalls},
 		"/v1/stop?scope=host":                {},
 		"/v1/restart":                        {},
-		"/v1/scale?hosts=3":                  {},
 		"/v1/signal?signal=10":               {Hosts: []int{0, 3}, Missing: noCalls, Workers: []health.Signaled{{Rank: 0, PID: 100, Host: "n0"}, {Rank: 2, PID: 101, Host: "n1"}, {Rank: 6, PID: 103, Host: "n3"}}},
 		"/v1/signal?signal=10&rank=7":        {Hosts: []int{3}, Missing: noCalls, Workers: []health.Signaled{{Rank: 6, PID: 103, Host: "n3"}}},
 		"/v1/signal?signal=10&rank=3":        {Workers: []health.Signaled{{Rank: 2, PID: 101, Host: "n1"}}},
@@ -389,15 +380,12 @@ func TestControlOfAllHosts(t *testing.T) {
 	if body, _ := post("/v1/signal?signal=10&rank=9"); body != "rank 9 runs on no host that answers\n" {
 		t.Errorf("a rank that nobody has: %q", body)
 	}
-	if body, _ := post("/v1/scale?hosts=x"); body != "hosts \"x\" is not a number\n" {
-		t.Errorf("no number of hosts: %q", body)
-	}
 	if body, _ := post("/v1/new"); !strings.HasPrefix(body, `there is no "/v1/new" to POST to`) {
 		t.Errorf("an unknown request: %q", body)
 	}
 	for rank, want := range map[int][]string{
 		0: {`signal 10 to -1`, `signal 12 to -1`, `stop by "n1", whole job true`},
-		1: {`restart`, `scale 3`, `signal 10 to -1`, `signal 10 to 3`, `signal 12 to -1`, `stop by "", whole job false`, `stop by "", whole job true`},
+		1: {`restart`, `signal 10 to -1`, `signal 10 to 3`, `signal 12 to -1`, `stop by "", whole job false`, `stop by "", whole job true`},
 		2: nil,
 		3: {`signal 10 to -1`, `signal 10 to 7`, `signal 12 to -1`, `stop by "n1", whole job true`},
 	} {
@@ -606,38 +594,4 @@ func TestThousandHosts(t *testing.T) {
 			t.Errorf("it took %v", took)
 		}
 	})
-}
-
-// A drill begins on the host that it is for, after the answer.
-func TestChaos(t *testing.T) {
-	members, call := job(t, 4)
-	_, url := serve(t, members[1].fake, func(c *health.Config) { c.Call, c.Control = call, members[1] })
-	for _, tt := range []struct {
-		query  string
-		status int
-		want   string
-		on     int // the host with the drill; -1: none
-	}{
-		{"do=kill-agent&group_rank=1", http.StatusOK, `kill-agent for 0s by ""`, 1},
-		{"do=cut-host&group_rank=0&for=20s&by=x", http.StatusOK, `cut-host for 20s by "n1"`, 0},
-		{"do=kill-agent&group_rank=2", http.StatusBadGateway, "an agent of torchrun", -1},
-		{"do=kill-agent&group_rank=0&scope=host", http.StatusConflict, "group rank 0 is not this host", -1},
-		{"group_rank=1", http.StatusConflict, "no drill", -1},
-		{"group_rank=3", http.StatusConflict, "no drill", -1},
-		{"do=kill-agent", http.StatusBadRequest, "ask for /v1/chaos?", -1},
-		{"do=cut-host&group_rank=1&for=1", http.StatusBadRequest, "missing unit", -1},
-	} {
-		answer, err := http.Post(url+"/v1/chaos?"+tt.query, "", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		said, _ := io.ReadAll(answer.Body)
-		answer.Body.Close()
-		if tt.on >= 0 {
-			said = []byte(<-members[tt.on].drilled)
-		}
-		if answer.StatusCode != tt.status || !strings.Contains(string(said), tt.want) {
-			t.Errorf("%s: %d, %s; want %d, %s", tt.query, answer.StatusCode, said, tt.status, tt.want)
-		}
-	}
 }

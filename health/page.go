@@ -44,7 +44,7 @@ var iconColour = map[tone]string{calm: "7a8594", good: "2f9e63", wait: "3f7fbf",
 
 // renderPage makes the status page. It is whole without its script, which only
 // fetches it again and puts what has changed in its place.
-func renderPage(s *State, stacks bool) []byte {
+func renderPage(s *State) []byte {
 	p := &page{s: s}
 	job := &s.Job
 	t := job.Phase.tone(job.State)
@@ -66,7 +66,6 @@ func renderPage(s *State, stacks bool) []byte {
 	p.failures()
 	p.figures()
 	p.timeline()
-	p.ask(stacks)
 	p.put("<div class=\"cols\">\n<div class=\"wide\">\n")
 	p.workers()
 	p.logs()
@@ -81,16 +80,6 @@ func renderPage(s *State, stacks bool) []byte {
 </body></html>
 `, zone, s.Host.Name)
 	return p.Bytes()
-}
-
-// ask has what the page's script asks for: a search in logs and, with a token, stacks. The script
-// shows it, and an update leaves it as it is.
-func (p *page) ask(stacks bool) {
-	p.put(`<section id="ask" data-keep hidden><form id="search"><input name="contains" required maxlength="%d" placeholder="text in logs of all ranks" aria-label="text in logs of all ranks"><button>Search logs</button></form>`, maxContains)
-	if stacks {
-		p.put(`<form id="stacks"><input name="token" type="password" required autocomplete="off" placeholder="token" aria-label="token of --health-token-file"><button>Stacks now</button></form>`)
-	}
-	p.put("<pre id=\"answer\" hidden></pre></section>\n")
 }
 
 // headline says in a word or two how the job is.
@@ -210,9 +199,6 @@ func (p *page) figures() {
 		note = fmt.Sprintf("%d to %d", job.MinHosts, job.MaxHosts)
 		if job.MinHosts == job.MaxHosts {
 			note = fmt.Sprintf("of %d", job.MaxHosts)
-		}
-		if job.WantHosts > 0 {
-			note = fmt.Sprintf("%d wanted, %s", job.WantHosts, note)
 		}
 	}
 	figure("hosts", strconv.Itoa(len(s.Hosts)), note)

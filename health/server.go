@@ -35,8 +35,6 @@ const (
 	maxHeader     = 8 << 10
 	maxFromHeader = maxHeader + 48*maxStreams // of an agent, which says where each stream goes on
 	closeTimeout  = time.Second               // for what is being answered when the server ends
-	gatherTimeout = 30 * time.Second          // the same without progress, for lines that another host gathers
-	gatherBegins  = 10 * time.Second          // until another host begins to gather, or comes back
 	maxMetrics    = 16 << 20
 )
 
@@ -66,11 +64,6 @@ type Config struct {
 	// Addr is where to listen: a port, "host:port" or "unix:/path". A bare port
 	// means 127.0.0.1; 0 means any free one.
 	Addr string
-	// Gathered says that the host with rank 0 gathers the lines of this one's workers. The
-	// Server's end waits for that.
-	Gathered bool
-	// Reachable says whether other hosts can ask this one at all. May be nil.
-	Reachable func() bool
 	// Listener is used instead of Addr where it is set. The Server closes it.
 	Listener net.Listener
 	// Control lets clients of the Server change the job. It is for a Listener that only
@@ -85,12 +78,6 @@ type Config struct {
 	CallToRead func(ctx context.Context, groupRank int) (net.Conn, error)
 	// Logs follows what this host's workers write, for /v1/logs?follow; nil: nobody can.
 	Logs Follower
-	// TokenFile names a file with a token that no other user can read. Clients that send the token
-	// (Authorization: Bearer TOKEN) get from POST /v1/autopsy what the workers do, by Look and,
-	// with Call, on all hosts. "" means that nobody does. Look has the arguments and the results
-	// of Control.Autopsy.
-	TokenFile string
-	Look      func(ctx context.Context, reason, number string) ([]byte, error)
 	// Names are further names by which clients ask for this server, as that of a
 	// proxy. Otherwise it answers to addresses, localhost and, beyond the loopback
 	// interface, this host's own name; to others not, for a page on the internet may
@@ -140,17 +127,11 @@ type Server struct {
 	last       others
 	early      atomic.Pointer[others] // what has come of the answers to a first look, or to one after a while
 
-	gathering  atomic.Int64 // streams that another host gathers
-	gathered   atomic.Int64 // frames of these, and how often one has ended
-	stops      atomic.Int32 // requests to stop the job that are passed on
-	gatheredTo atomic.Int64 // how many rounds had begun when the last that came to its end did
-	following  atomic.Int64 // streams of the whole job
-	probes     *pacer       // of /healthz and /readyz, which a flood of others must not hold up
-	reading    *pacer       // of all others
-	dialing    *pacer       // of calls to follow other hosts' logs
-	searches   searcher     // in logs
-	token      string       // of Config.TokenFile; "" if there is none
-	looking    sync.Mutex   // while somebody asks for stacks
+	stops     atomic.Int32 // requests to stop the job that are passed on
+	following atomic.Int64 // streams of the whole job
+	probes    *pacer       // of /healthz and /readyz, which a flood of others must not hold up
+	reading   *pacer       // of all others
+	dialing   *pacer       // of calls to follow other hosts' logs
 
 	mu       sync.Mutex     // guards ended, and that requests begin only before it
 	ended    bool           // no more are to begin
@@ -162,13 +143,6 @@ type Server struct {
 func Listen(cfg Config) (*Server, error) {
 	if cfg.Source == nil {
 		return nil, errors.New("health: Config.Source is nil")
-	}
-	token := ""
-	if cfg.TokenFile != "" {
-		var err error
-		if token, err = ReadToken(cfg.TokenFile); err != nil {
-			return nil, err
-		}
 	}
 	cfg.Timeout = cmp.Or(cfg.Timeout, defaultTimeout)
 	cfg.Refresh = cmp.Or(cfg.Refresh, defaultRefresh)
@@ -185,11 +159,11 @@ func Listen(cfg Config) (*Server, error) {
 		}
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, hosts: hostsOf(l.Addr(), cfg.Addr, cfg.Names), patience: defaultPatience, old: othersOld, token: token,
+		cfg: cfg, log: cfg.Logger, hosts: hostsOf(l.Addr(), cfg.Addr, cfg.Names), patience: defaultPatience, old: othersOld,
 		conns:   &conns{Listener: l, max: cfg.MaxConns},
 		probes:  &pacer{every: time.Second / probeRate, burst: burst, limit: paceLimit},
 		reading: &pacer{every: time.Second / readRate, burst: burst, limit: paceLimit},
-		dialing: &pacer{every: time.Second / dialRate, burst: dialRate, limit: dialLimit}, searches: searcher{turn: make(chan struct{}, 1)},
+		dialing: &pacer{every: time.Second / dialRate, burst: dialRate, limit: dialLimit},
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.state = &cache[*snapshot]{what: "the state of the job", fetch: s.fetchState, fresh: cfg.Refresh, log: s.log, life: s.life}
@@ -226,8 +200,11 @@ func (s *Server) Serve(ctx context.Context) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(stopped)
-		s.awaitGatherer()
-		closing, cancel := s.closing(context.WithoutCancel(ctx))
+		limit := closeTimeout
+		if s.stops.Load() > 0 { // other hosts are being told
+			limit = stopTime
+		}
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 		defer cancel()
 		s.conns.Listener.Close()
 		s.conns.closeIdle() // Shutdown would wait for browsers that connect in advance
@@ -241,60 +218,6 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	<-stopped
 	return s.Close()
-}
-
-// awaitGatherer lets the host with rank 0 gather what this host's workers of the last round have
-// written: they may have ended before it could begin, and a connection that breaks comes back.
-func (s *Server) awaitGatherer() {
-	if !s.cfg.Gathered || s.cfg.Reachable != nil && !s.cfg.Reachable() {
-		return
-	}
-	own := s.cfg.Source.State(s.life)
-	if own == nil || own.Host.GroupRank <= 0 || len(own.Workers) == 0 {
-		return
-	}
-	for moved, last := s.gathered.Load(), time.Now(); s.gatheredTo.Load() <= int64(own.Job.Round); time.Sleep(5 * time.Millisecond) {
-		limit := gatherBegins
-		if s.gathering.Load() > 0 {
-			limit = gatherTimeout
-		}
-		if now := s.gathered.Load(); now != moved {
-			moved, last = now, time.Now()
-		} else if time.Since(last) > limit {
-			s.log.Warn("lines of this host are on no console: the host with rank 0 is lost or stuck, or runs without --gather; the log files have them")
-			return
-		}
-	}
-}
-
-// closing is the time for what is being answered when the server ends. Lines that another host
-// gathers have as long as they move.
-func (s *Server) closing(ctx context.Context) (context.Context, context.CancelFunc) {
-	before := s.gathered.Load()
-	switch {
-	case before == 0 && s.stops.Load() > 0: // other hosts are being told
-		return context.WithTimeout(ctx, stopTime)
-	case before == 0:
-		return context.WithTimeout(ctx, closeTimeout)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		ticker := time.NewTicker(gatherTimeout)
-		defer ticker.Stop()
-		for {
-			select {
-			case <-ticker.C:
-			case <-ctx.Done():
-				return
-			}
-			now := s.gathered.Load()
-			if now == before {
-				cancel()
-			}
-			before = now
-		}
-	}()
-	return ctx, cancel
 }
 
 // Close ends a server that Serve was not called for. It returns when no request is

@@ -107,10 +107,8 @@ type Job struct {
 	MaxRestarts int    `json:"max_restarts"`
 	MinHosts    int    `json:"min_hosts,omitempty"`
 	MaxHosts    int    `json:"max_hosts,omitempty"`
-	// WantHosts is how many the job is wanted to have; absent where nobody has said.
-	WantHosts int    `json:"want_hosts,omitempty"`
-	WorldSize int    `json:"world_size,omitempty"` // workers of the round, on all hosts
-	LogDir    string `json:"log_dir,omitempty"`
+	WorldSize   int    `json:"world_size,omitempty"` // workers of the round, on all hosts
+	LogDir      string `json:"log_dir,omitempty"`
 	// Preempted says who asked the whole job to stop; nil if nobody did. The State of
 	// such a job ends as FAILED, as under TorchElastic, but it has not failed.
 	Preempted *failure.Preemption `json:"preempted,omitempty"`

@@ -13,7 +13,6 @@ function morph(live, fresh) {
     if (live.data !== fresh.data) live.data = fresh.data;
     return;
   }
-  if (live.nodeType === Node.ELEMENT_NODE && live.hasAttribute("data-keep")) return;
   for (const { name, value } of fresh.attributes)
     if (live.getAttribute(name) !== value && !(name === "open")) live.setAttribute(name, value);
   for (const { name } of [...live.attributes])
@@ -78,28 +77,6 @@ function count() {
     if (left < 10) timer.querySelector(".left").textContent = left > 0 ? left.toFixed(1) + " s left" : "over";
   }
 }
-
-// ask shows the answer to a request. The token is nowhere but in its field.
-async function ask(path, options) {
-  const answer = document.getElementById("answer");
-  answer.hidden = false;
-  answer.textContent = "asking …";
-  try {
-    const reply = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(20000), ...options });
-    const text = await reply.text();
-    answer.textContent = text || "no line has this text";
-  } catch (why) {
-    answer.textContent = "no answer: " + why.message;
-  }
-}
-
-document.addEventListener("submit", (event) => {
-  event.preventDefault();
-  const field = event.target.elements;
-  if (event.target.id === "search") ask("v1/logs?contains=" + encodeURIComponent(field.contains.value));
-  else ask("v1/autopsy", { method: "POST", headers: { Authorization: "Bearer " + field.token.value } });
-});
-document.getElementById("ask").hidden = false;
 
 // loop updates while somebody looks, and more rarely while nobody answers.
 let wake = () => {};

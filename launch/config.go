@@ -25,12 +25,6 @@ type Config struct {
 	// MinNodes and MaxNodes bound the number of hosts. 0 means 1 for MinNodes
 	// and MinNodes for MaxNodes.
 	MinNodes, MaxNodes int
-	// Want is how many of the hosts there shall be at the start, from MinNodes to MaxNodes; the
-	// others wait as spares. 0 means as many as there may be. The job keeps the number, and the
-	// agent's Scale, or `muster scale`, changes it for all hosts. WantFile names a file that has
-	// it, in place of Want, and is read again every 2 s: what it changes to is wanted from then on.
-	Want     int
-	WantFile string
 	// NprocPerNode is the number of workers on this host. 0 means 1.
 	NprocPerNode int
 	// RunID names the job. "" means a new random UUID where the job meets on
@@ -62,8 +56,7 @@ type Config struct {
 	Logs logs.Config
 	// Health says where package health serves: Addr is a port of the loopback interface,
 	// host:port or unix:/path. "" means what TORCHELASTIC_HEALTH_CHECK_PORT says, and
-	// nowhere without it. TokenFile names a file with a token for its button "stacks now".
-	// Source and Logger are Run's own.
+	// nowhere without it. Source and Logger are Run's own.
 	Health health.Config
 	// Socket makes the agent listen at a Unix socket that only its user can connect to, in
 	// XDG_RUNTIME_DIR or the temporary directory: `muster ps`, `muster stop` and the like
@@ -106,10 +99,6 @@ type Rendezvous struct {
 	// LocalAddr is this host's address as given to its peers. "" means the IP address
 	// by which it reaches the rendezvous.
 	LocalAddr string
-	// Store says where the workers of a job meet: "shared", which is the default, means at a
-	// store that the agent with rank 0 serves, and "local", which Live implies, that each agent serves them one at the
-	// loopback address of its host and passes requests on over its own connection.
-	Store string
 	// Standalone makes this host a job of its own: c10d at a free port.
 	Standalone bool
 	// Handler is used instead of one made from the other fields. Run ends it, with
@@ -152,10 +141,6 @@ type Workers struct {
 	Warm bool
 	// OMPNumThreads is the workers' OMP_NUM_THREADS; "" leaves it as it is.
 	OMPNumThreads string
-	// CacheDir is a directory, usually one that hosts share, from which this host gets what
-	// TorchInductor and Triton have compiled before, and into which it puts what they compile.
-	// "" means that nothing is carried. It needs Linux.
-	CacheDir string
 }
 
 // Records says who gets what happens: events, TorchElastic's metrics, or all of it.
@@ -184,12 +169,6 @@ type Records struct {
 	Observers []func(agent.Event)
 }
 
-// The values of Rendezvous.Store.
-const (
-	StoreShared = "shared"
-	StoreLocal  = "local"
-)
-
 // NoAutopsy as an AutopsyTimeout means that no evidence is collected, since 0 is the default.
 const NoAutopsy = time.Duration(-1)
 
@@ -201,7 +180,7 @@ func Default() Config {
 		MinNodes:     1,
 		MaxNodes:     1,
 		NprocPerNode: 1,
-		Rendezvous:   Rendezvous{Backend: "static", MasterAddr: "127.0.0.1", Store: StoreShared},
+		Rendezvous:   Rendezvous{Backend: "static", MasterAddr: "127.0.0.1"},
 		Workers:      Workers{Role: "default"},
 		Options: agent.Options{
 			ShutdownTimeout:    process.DefaultGrace,

@@ -2,18 +2,13 @@ package launch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"slices"
 	"strconv"
 	"strings"
-	"sync/atomic"
 
 	"github.com/muster-run/muster/agent"
-	"github.com/muster-run/muster/events"
 	"github.com/muster-run/muster/health"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/internal/unixsock"
@@ -30,7 +25,6 @@ type observed struct {
 	metrics *metrics.Job // nil where nobody can ask
 	logs    health.Follower
 	warm    func() *warm.Stats // nil without
-	size    rendezvous.Scaler  // nil where the number of hosts cannot change
 }
 
 // waiting shows what the rendezvous waits for.
@@ -65,9 +59,9 @@ func (o *observed) addr() string {
 	return port
 }
 
-// observers get the agent's events: for event logs, for metrics, and for what is served.
-func (o *observed) observers(sink events.Sink, stdout io.Writer) []func(agent.Event) {
-	all := append(slices.Clip(o.cfg.Records.Observers), events.Observer(sink), o.Observe)
+// observers get the agent's events: for what is served, and for metrics.
+func (o *observed) observers(stdout io.Writer) []func(agent.Event) {
+	all := []func(agent.Event){o.Observe}
 	if o.addr() != "" || o.cfg.Socket || o.cfg.MaxNodes > 1 {
 		o.metrics = &metrics.Job{}
 		all = append(all, o.metrics.Observe)
@@ -79,20 +73,21 @@ func (o *observed) observers(sink events.Sink, stdout io.Writer) []func(agent.Ev
 	return append(all, metrics.Observer(handlers...))
 }
 
-// serve begins to serve where --health-addr asks for it, at the socket of this job's user,
-// and to the job's other agents, unless calls is nil. It returns the URL of the first, what ends
-// the last, which need not wait for other hosts if the rendezvous is lost, and what ends the first
-// two. A job runs without them, too.
-func (o *observed) serve(host string, c *control, calls rendezvous.Caller) (at string, hangUp func(lost bool), stop func()) {
-	var ends []func()
-	var call, toRead func(context.Context, int) (net.Conn, error)
-	if calls != nil {
-		call, toRead = calls.Call, calls.CallToRead
+// serve begins to serve where --health-addr asks for it, and at the socket of this job's user. It
+// returns the URL of the first. A job runs without them, too.
+func (j *job) serve() (at string) {
+	o := j.watched
+	var all health.Config // what both have
+	if j.calls != nil {
+		all.Call, all.CallToRead = j.calls.Call, j.calls.CallToRead
 	}
+	var ends []func()
 	if addr := o.addr(); addr != "" {
-		s, end := o.begin(health.Config{Addr: addr, Names: o.cfg.Health.Names, TokenFile: o.cfg.Health.TokenFile, Look: c.Autopsy, Call: call, CallToRead: toRead})
+		page := all
+		page.Addr, page.Names = addr, o.cfg.Health.Names
+		s, end := o.begin(page)
 		if s != nil {
-			at = s.URL(host)
+			at = s.URL(j.conf.Host)
 		}
 		ends = append(ends, end)
 	}
@@ -100,33 +95,29 @@ func (o *observed) serve(host string, c *control, calls rendezvous.Caller) (at s
 		if l, err := unixsock.ListenAgent(o.cfg.RunID); err != nil {
 			o.cfg.Logger.Warn("the job has no socket, so muster ps, stop and the like do not find it", "error", err)
 		} else {
-			_, end := o.begin(health.Config{Listener: l, Control: c, Call: call, CallToRead: toRead})
+			socket := all
+			socket.Listener, socket.Control = l, j.control()
+			_, end := o.begin(socket)
 			ends = append(ends, end)
 		}
 	}
-	hangUp = func(bool) {}
-	if calls != nil {
-		var cut atomic.Bool
-		_, end := o.begin(health.Config{Listener: calls.Calls(), Control: c, Gathered: o.cfg.Logs.Gather, Reachable: func() bool {
-			ctx, cancel := context.WithCancel(context.Background())
-			cancel() // the answer is not waited for
-			conn, err := calls.Call(ctx, 0)
-			if err == nil {
-				conn.Close()
-			}
-			return !errors.Is(err, rendezvous.ErrNoCalls) && !cut.Load()
-		}})
-		hangUp = func(lost bool) {
-			cut.Store(lost)
-			end()
-		}
-	}
-	return at, hangUp, func() {
+	j.add(part{End: func() {
 		for _, end := range ends {
 			end()
 		}
+	}})
+	return at
+}
+
+// hearCalls begins to answer the job's other agents.
+func (j *job) hearCalls() {
+	if j.calls != nil {
+		_, hangUp := j.watched.begin(health.Config{Listener: j.calls.Calls(), Control: j.control()})
+		j.add(part{End: hangUp})
 	}
 }
+
+func (j *job) control() *control { return &control{j.agent, j.stop, j.cfg.Logger} }
 
 // begin begins to serve at one address, and returns what ends that.
 func (o *observed) begin(cfg health.Config) (s *health.Server, stop func()) {
@@ -182,9 +173,6 @@ func (o *observed) State(ctx context.Context) *health.State {
 		s.Host.Warm = o.warm()
 	}
 	s.Job.MinHosts, s.Job.MaxHosts = o.cfg.MinNodes, o.cfg.MaxNodes
-	if o.size != nil {
-		s.Job.WantHosts = o.size.Wanted()
-	}
 	return s
 }
 

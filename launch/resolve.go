@@ -43,9 +43,6 @@ func Resolve(cfg Config) (Config, error) {
 	if cfg.MinNodes < 1 || cfg.MinNodes > cfg.MaxNodes {
 		fail("nnodes: the smallest number of hosts must be at least 1 and at most the largest, got %d:%d", cfg.MinNodes, cfg.MaxNodes)
 	}
-	if err := cfg.resolveWant(); err != nil {
-		errs = append(errs, err)
-	}
 	if cfg.NprocPerNode < 1 {
 		fail("nproc per node: at least one worker is needed, got %d", cfg.NprocPerNode)
 	}
@@ -66,11 +63,6 @@ func Resolve(cfg Config) (Config, error) {
 	}
 	if cfg.Health.Addr != "" {
 		if _, _, err := health.ParseAddr(cfg.Health.Addr); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	if cfg.Health.TokenFile != "" {
-		if _, err := health.ReadToken(cfg.Health.TokenFile); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -146,17 +138,8 @@ func (cfg *Config) resolveRendezvous() error {
 		cfg.Rendezvous.settings = new(rendezvous.Settings)
 		return errors.Join(errs...)
 	}
-	if cfg.Live {
-		cfg.Rendezvous.Store = StoreLocal // one that stays where it is as hosts come and go
-	}
-	switch cfg.Rendezvous.Store = cmp.Or(cfg.Rendezvous.Store, StoreShared); cfg.Rendezvous.Store {
-	case StoreShared:
-	case StoreLocal:
-		if own, _ := cfg.LookupEnv(envNoSharedStore); own == "1" {
-			errs = append(errs, fmt.Errorf("--store local and %s=1 contradict each other: rank 0's worker cannot serve the store as well; leave one of them out", envNoSharedStore))
-		}
-	default:
-		errs = append(errs, fmt.Errorf("store: want %s or %s, got %q", StoreShared, StoreLocal, cfg.Rendezvous.Store))
+	if own, _ := cfg.LookupEnv(envNoSharedStore); cfg.Live && own == "1" {
+		errs = append(errs, fmt.Errorf("--live and %s=1 contradict each other: each agent serves the workers' store, so rank 0's worker cannot; leave one of them out", envNoSharedStore))
 	}
 	alone := cfg.Rendezvous.Backend == "static" && cfg.Rendezvous.Endpoint == "" && cfg.Rendezvous.MasterPort == 0 && cfg.MaxNodes == 1
 	if cfg.Rendezvous.Standalone || alone {

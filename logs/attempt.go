@@ -73,16 +73,14 @@ type Output struct {
 // An Attempt is one start of the worker group. Output and StderrTail may be called
 // at any time, the rest from one goroutine.
 //
-// It is open until Started and runs until Finish. While it runs, each relay, tail and
-// rotated file has a goroutine of its own, which Finish waits for but for those of
-// rotated files: these are the rotator's. Nothing here changes after Started, so that
+// It is open until Started and runs until Finish. While it runs, each relay and tail has a
+// goroutine of its own, which Finish waits for. Nothing here changes after Started, so that
 // Output and StderrTail need no lock.
 type Attempt struct {
 	run     *Run
 	dir     string
 	workers map[int]*worker // by local rank
 	tails   []*tail         // of what tee copies, and of filtered lines
-	rotated []*rotated
 	placed  map[string]bool // paths that Config.Layout has named
 	owned   []*os.File      // the workers' ends, closed by Started
 	noRoom  bool            // the disk was full: no files
@@ -151,11 +149,7 @@ func (a *Attempt) open(restart int, workers []Worker) error {
 			return err
 		}
 	}
-	if err := a.openTails(); err != nil {
-		return err
-	}
-	a.openRotated()
-	return nil
+	return a.openTails()
 }
 
 func (a *Attempt) makeDir(restart int) error {
@@ -325,7 +319,7 @@ func (a *Attempt) openTails() error {
 				continue
 			}
 			all.prefixes[rank], all.files[rank] = a.prefix(w.Worker), path
-			if cfg.Tee.For(rank)&s.std != 0 && !cfg.Gather {
+			if cfg.Tee.For(rank)&s.std != 0 {
 				tee.files[rank] = path
 			}
 		}
@@ -345,32 +339,6 @@ func (a *Attempt) openTails() error {
 		}
 	}
 	return nil
-}
-
-// openRotated prepares the rotation of the workers' files.
-func (a *Attempt) openRotated() {
-	if a.run.rotator == nil || a.dir == "" {
-		return
-	}
-	for _, w := range a.workers {
-		for path, file := range map[string]*os.File{w.sink.StdoutPath: w.sink.Stdout, w.sink.StderrPath: w.sink.Stderr} {
-			if path == "" {
-				continue
-			}
-			f := a.run.rotator.open(path, file)
-			if f == nil {
-				continue
-			}
-			for _, t := range a.tails {
-				for _, x := range t.followers {
-					if x.path == path {
-						f.tails = append(f.tails, x)
-					}
-				}
-			}
-			a.rotated = append(a.rotated, f)
-		}
-	}
 }
 
 func (a *Attempt) prefix(w Worker) string {
@@ -411,9 +379,6 @@ func (a *Attempt) discard() {
 	}
 	for _, t := range a.tails {
 		a.closeFiltered(t)
-	}
-	for _, f := range a.rotated {
-		f.file.Close()
 	}
 }
 
@@ -472,9 +437,6 @@ func (a *Attempt) Started() error {
 				copyWindowSize(a.run.errFile, a.terminals)
 			}
 		}()
-	}
-	for _, f := range a.rotated {
-		a.run.rotator.all.Go(f.run)
 	}
 	if len(a.tails) > 0 {
 		a.watcher = newWatcher(a.run.log)
@@ -563,9 +525,6 @@ func (a *Attempt) Finish(ctx context.Context) (Stats, error) {
 			errs = append(errs, fmt.Errorf("filtered lines: %w", err))
 		}
 		a.closeFiltered(t)
-	}
-	for _, f := range a.rotated {
-		close(f.ended)
 	}
 	if stats.LostBytes > 0 {
 		errs = append(errs, a.run.stdout.failure(), a.run.stderr.failure())

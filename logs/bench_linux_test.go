@@ -23,7 +23,7 @@ import (
 // same lines.
 func BenchmarkTee(b *testing.B) {
 	const workers, lines, size = 4, 500_000, 128
-	for _, mode := range []string{"tee", "tee-one-console", "tee-collapse", "tee-rotate", "write", "plain"} {
+	for _, mode := range []string{"tee", "tee-one-console", "tee-collapse", "write", "plain"} {
 		b.Run(mode, func(b *testing.B) {
 			var wall, cpu float64
 			for range b.N {
@@ -47,9 +47,6 @@ func BenchmarkTee(b *testing.B) {
 				}
 				cfg := logs.Config{
 					Dir: dir, Redirects: logs.StdSpec{All: logs.StdAll}, Tee: tee, Stdout: console[0], Stderr: console[1], Collapse: mode == "tee-collapse",
-				}
-				if mode == "tee-rotate" {
-					cfg.MaxSize = 16 << 20
 				}
 				run, err := logs.New(cfg)
 				if err != nil {

@@ -27,20 +27,18 @@
 // after a last line that has none, and a newline where a worker's unfinished
 // line (a progress bar) would otherwise share a line with another's output.
 //
-// With Config.MaxSize what a file holds too much is moved into compressed
-// segments, and a hole is left in the file; [OpenRotated] reads all of it. With
-// Config.Collapse lines that several workers write at a time are copied once.
+// A file may be emptied while it is read, as logrotate does with copytruncate: readers go on at its
+// beginning once they have read the rest of the copy. With Config.Collapse lines that several workers
+// write at a time are copied once.
 //
 // Inside, bytes take one of three ways to a console, which keeps lines whole:
 //
-//	a file      follower -> tail [-> collapser] -> console    tail.go, follower.go, collapse.go
-//	a pipe, pty relay -> console                              relay.go
-//	the agent   consoleWriter -> console                      console.go
+//	a file      source -> follower -> tail [-> collapser] -> console    source.go, tail.go, follower.go, collapse.go
+//	a pipe, pty relay -> console                                        relay.go
+//	the agent   consoleWriter -> console                                console.go
 //
-// Whoever reads on another host, or later, reads files in whole lines ([Stream]) and has a [Gather] or
-// a [Printer] put them together, which use a tail's collapser and a console.
+// A reader on another host, or a later one, reads files in whole lines ([Stream]). A [Printer] puts them
+// together; it uses a tail's collapser and a console.
 //
-// A rotator works on the files beside that (rotate.go); what it shares with a tail is
-// how far each follower has come. The tail and the collapser cut output into units
-// (lines.go). The package starts no processes.
+// The tail and the collapser cut output into units (lines.go). The package starts no processes.
 package logs

@@ -4,12 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"io/fs"
-	"math"
-	"os"
 	"path/filepath"
 	"strconv"
 	"sync/atomic"
-	"syscall"
 	"time"
 )
 
@@ -22,11 +19,10 @@ type follower struct {
 	t         *tail
 	localRank int
 	index     int // in the tail's followers
-	path      string
+	src       source
 	prefix    []byte
 	watch     watch
 
-	file    *os.File     // nil until it exists
 	start   atomic.Int64 // what is before was copied or passed over
 	scanned int64
 	limit   int64     // once the tail is stopped: how far to read; else -1
@@ -39,61 +35,53 @@ type follower struct {
 
 // open opens the file if it exists.
 func (f *follower) open() bool {
-	if f.file != nil || f.failed {
-		return f.file != nil
+	if f.failed {
+		return f.src.live != nil
 	}
-	file, _, err := f.t.open(f.path)
-	if err == nil {
-		f.file = file
-		return true
-	}
-	if !errors.Is(err, fs.ErrNotExist) {
+	err := f.src.begin()
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		f.fail("cannot follow a log file", err)
-		f.start.Store(math.MaxInt64) // its segments wait for nobody
 	}
-	return false
+	return err == nil
 }
 
 // fail says once why the file is not followed.
 func (f *follower) fail(what string, err error) {
 	if !f.failed {
 		f.failed = true
-		f.t.log.Warn(what, "local_rank", f.localRank, "file", f.path, "error", err)
+		f.t.log.Warn(what, "local_rank", f.localRank, "file", f.src.path, "error", err)
 	}
 }
 
 // arm asks to be told of the file's next change, or of the next file in the
 // directory where it will be. It returns false where that cannot be had.
 func (f *follower) arm() bool {
-	if f.file == nil {
-		return f.t.watcher.arm(&f.watch, filepath.Dir(f.path), true)
+	if f.src.live == nil {
+		return f.t.watcher.arm(&f.watch, filepath.Dir(f.src.path), true)
 	}
 	// Through the descriptor, since the path may name another file by now.
-	link := "/proc/self/fd/" + strconv.Itoa(int(f.file.Fd()))
-	return f.t.watcher.arm(&f.watch, link, false) || f.t.watcher.arm(&f.watch, f.path, false)
+	link := "/proc/self/fd/" + strconv.Itoa(int(f.src.live.Fd()))
+	return f.t.watcher.arm(&f.watch, link, false) || f.t.watcher.arm(&f.watch, f.src.path, false)
 }
 
 // changed reports whether there is something to do.
 func (f *follower) changed() bool {
-	if f.file == nil {
+	if f.src.live == nil {
 		return f.open()
 	}
-	fi, err := f.file.Stat()
-	if err != nil {
-		return false
-	}
-	return f.restartIf(fi.Size()) || fi.Size() > f.scanned
+	return f.src.changed()
 }
 
-// restartIf begins again if the file has become shorter.
-func (f *follower) restartIf(size int64) bool {
-	if size >= f.scanned {
-		return false
+// restart begins again, since the file was emptied. What its copy has of a begun unit is copied.
+func (f *follower) restart() {
+	if f.src.copy != nil {
+		f.t.flushBefore(f)
+		f.last()
 	}
+	f.src.rewind()
 	f.advance(0)
 	f.scanned = 0
 	f.t.to.disown(f)
-	return size > 0
 }
 
 // advance moves start. What a terminal showed of the unit there is history.
@@ -115,14 +103,19 @@ func (f *follower) step() (grown, more bool) {
 	if long {
 		from = f.scanned
 	}
-	b := t.in
-	if f.limit >= 0 {
-		b = b[:max(min(int64(len(b)), f.limit-from), 0)]
+	n, emptied, err := f.src.next(t.in, from)
+	switch {
+	case err != nil:
+		f.fail("cannot read a log file", err)
+		return false, false
+	case emptied:
+		f.restart()
+		return true, true
+	case f.limit >= 0 && f.src.copy == nil:
+		n = int(max(min(int64(n), f.limit-from), 0))
 	}
-	full := len(b)
-	b = b[:f.read(b, from)]
-	fresh := from + int64(len(b)) - f.scanned
-	if fresh <= 0 {
+	b := t.in[:n]
+	if from+int64(n) <= f.scanned {
 		return false, false
 	}
 	f.grown = time.Now()
@@ -139,7 +132,7 @@ func (f *follower) step() (grown, more bool) {
 		// From here on carriage returns are searched only once.
 		f.scanned = from + int64(max(len(bytes.TrimRight(b, "\r")), longUnit+1))
 	}
-	return true, len(b) == full && full > 0
+	return true, len(b) == len(t.in) || f.src.copy != nil
 }
 
 // stepLong goes on in a long unit with b, which is what follows scanned.
@@ -158,20 +151,13 @@ func (f *follower) stepLong(b []byte) {
 	f.scanned = to
 }
 
-// read reads at an offset and returns how much there was. It is not file.ReadAt, which
-// reads again to see the end.
-func (f *follower) read(b []byte, from int64) int {
-	for {
-		n, err := syscall.Pread(int(f.file.Fd()), b, from)
-		if err == syscall.EINTR {
-			continue
-		}
-		if err != nil {
-			f.fail("cannot read a log file", err)
-			return 0
-		}
-		return n
+// reread reads at an offset what step has seen before, and returns how much there was.
+func (f *follower) reread(b []byte, from int64) int {
+	n, err := pread(f.src.reading(), b, from)
+	if err != nil {
+		f.fail("cannot read a log file", err)
 	}
+	return n
 }
 
 // preview shows what there is of a begun unit.
@@ -181,7 +167,7 @@ func (f *follower) preview() {
 	if rest > longUnit {
 		return
 	}
-	b := bytes.TrimRight(t.in[:f.read(t.in[:rest], f.start.Load())], "\r")
+	b := bytes.TrimRight(t.in[:f.reread(t.in[:rest], f.start.Load())], "\r")
 	if len(b) == 0 {
 		return
 	}
@@ -201,7 +187,7 @@ func (f *follower) last() {
 		t.copyLong(f, start, f.scanned, true)
 		f.advance(f.scanned)
 	case rest > 0:
-		b := t.in[:f.read(t.in[:rest], start)]
+		b := t.in[:f.reread(t.in[:rest], start)]
 		if len(b) > 0 && t.matches(b) {
 			t.put(f, append(appendUnit(t.out[:0], f.prefix, b), '\n'), len(b), 1)
 		}

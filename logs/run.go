@@ -57,18 +57,6 @@ type Config struct {
 	// are ranges then, "0-2,5". A line that not all of them have written waits for
 	// as long at most. Only lines that tee copies are meant.
 	Collapse bool
-	// Gather means that no Attempt copies what tee is for to the console: a Gather of the
-	// host with rank 0 does, for all hosts.
-	Gather bool
-	// MaxSize is how much of a worker's output, in bytes, its log file holds; what
-	// is older is moved into compressed segments beside it, whole lines each:
-	// stdout.log.000001.gz and so on. The file is not replaced, it gets a hole at
-	// its beginning (see OpenRotated). 0 means no limit, else at least MinMaxSize.
-	// While a slow console lacks output, that stays, as does what is not yet
-	// compressed. Lines of filtered files are not moved.
-	MaxSize int64
-	// Keep is how many segments of a file are kept, the newest ones. Default 5.
-	Keep int
 	// Stdout and Stderr are the agent's console. Nil means os.Stdout and
 	// os.Stderr. They stay the caller's, who keeps them open until Close. Workers write
 	// to an *os.File themselves. Any other writer is at the end of a pipe: it gets
@@ -101,8 +89,8 @@ func filesIn(dir string) Files {
 // A Run is the log directory of one agent and its way to the console. Its
 // methods may be called concurrently.
 //
-// Nothing in it changes between New and Close: what does, in the consoles and the
-// rotator, has locks of its own. Attempts use all of it but close nothing.
+// Nothing in it changes between New and Close: what does, in the consoles, has locks of its
+// own. Attempts use all of it but close nothing.
 type Run struct {
 	cfg      Config
 	log      *slog.Logger
@@ -113,7 +101,6 @@ type Run struct {
 	filter   map[int]bool // nil: every local rank
 	stdout   *console
 	stderr   *console
-	rotator  *rotator // nil without Config.MaxSize
 
 	outFile, errFile *os.File // of the console, or the pipes to it
 	pipes            []*piped
@@ -155,21 +142,12 @@ func New(cfg Config) (*Run, error) {
 	if r.dir != "" {
 		r.log.Info("log directory", "dir", r.dir)
 	}
-	if cfg.MaxSize > 0 && r.dir != "" {
-		r.rotator = newRotator(cfg.MaxSize, cmp.Or(cfg.Keep, defaultKeep), r.log)
-	}
 	return r, nil
 }
 
 func (cfg *Config) check() error {
 	var errs []error
 	errs = append(errs, cfg.Redirects.check("redirects"), cfg.Tee.check("tee"))
-	if cfg.MaxSize != 0 && cfg.MaxSize < MinMaxSize {
-		errs = append(errs, fmt.Errorf("the limit of a log file is %d bytes, and must be %d at least", cfg.MaxSize, MinMaxSize))
-	}
-	if cfg.Keep < 0 {
-		errs = append(errs, fmt.Errorf("%d segments of a log file to keep", cfg.Keep))
-	}
 	if cfg.Dir == os.DevNull {
 		options := []string{"--duplicate-stdout-filters", "--duplicate-stderr-filters"}
 		for i, filters := range [][]string{cfg.DuplicateStdoutFilters, cfg.DuplicateStderrFilters} {
@@ -295,9 +273,6 @@ func (r *Run) Console() (stdout, stderr io.Writer) {
 // nothing.
 func (r *Run) Close(keep bool) error {
 	r.closeOnce.Do(func() {
-		if r.rotator != nil {
-			r.rotator.close()
-		}
 		if r.tempRoot != "" && !keep {
 			if err := removeEmpty(r.tempRoot); err != nil {
 				r.closeErr = fmt.Errorf("remove empty log directory: %w", err)

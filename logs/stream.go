@@ -5,10 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"maps"
-	"os"
 	"slices"
 	"time"
 
@@ -21,17 +19,14 @@ import (
 type Chunk struct {
 	Worker Worker
 	Stderr bool
-	// Offset is how many bytes of the stream come before Data, and Lost how many of those just
-	// before it are gone: Config.Keep segments are kept, and others removed.
-	Offset, Lost int64
-	Size         int64  // of the stream when it was looked at: what is behind Data was written, too
-	Data         []byte // valid until emit returns
+	Offset int64  // of Data in the stream's file; it begins anew where that was emptied
+	Size   int64  // of the file when it was looked at: what is behind Data was written, too
+	Data   []byte // valid until emit returns
 }
 
 // FollowConfig says what Follow follows. The zero value is nothing.
 type FollowConfig struct {
 	Stdout, Stderr bool
-	Teed           bool              // only streams that tee copies to the console
 	Want           func(Worker) bool // nil means every worker
 	Lines          int               // of each stream's past, which a Chunk without Data begins; negative means all
 	// From is where a stream is to begin instead, in bytes; false means what Lines says. It
@@ -41,58 +36,69 @@ type FollowConfig struct {
 	Part *Part // only what is of this part of the Attempt; nil means all
 }
 
-// A Stream reads one log file of a worker with its segments, in whole lines, also while the worker
-// writes. Its methods are not for concurrent use.
+// A Stream reads one log file of a worker, in whole lines, also while the worker writes and when the
+// file is emptied. Its methods are not for concurrent use.
 type Stream struct {
 	Chunk   // Offset is that of pending
-	r       *rotatedReader
-	lost    int64  // of r, as far as it was told
+	src     source
 	pending []byte // the beginning of a line
 	limit   func(off int64, n int) int
 	err     error
 }
 
 // OpenStream opens a file at its last lines, or at its beginning if lines is negative. A file that
-// is no regular one is an error, and one that there is not, nor a segment of it, fs.ErrNotExist.
+// is not a regular one is an error, and one that does not exist is fs.ErrNotExist.
 func OpenStream(path string, lines int) (*Stream, error) {
-	r, err := openRotated(path, func(path string) (*os.File, error) {
-		f, _, err := safeopen.Open(path)
-		return f, err
-	})
-	if err != nil {
+	s := &Stream{src: source{path: path, open: safeopen.Open}}
+	if err := s.begin(lines); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	if err := r.seekLines(lines); err != nil {
-		r.Close()
-		return nil, err
+	return s, nil
+}
+
+// begin opens the file at its last lines, or at its beginning if lines is negative.
+func (s *Stream) begin(lines int) error {
+	if err := s.src.begin(); err != nil || lines < 0 {
+		return err
 	}
-	return &Stream{Chunk: Chunk{Offset: r.off}, r: r}, nil
+	from, err := lastLines(s.src.live, lines)
+	if err != nil {
+		s.Close()
+		return err
+	}
+	s.seek(from)
+	return nil
+}
+
+func (s *Stream) seek(to int64) {
+	s.src.seek(to)
+	s.Offset = s.src.end
 }
 
 // Read reads some of the stream into buf, which has the same size each time, and calls emit with
 // the whole lines of that. A line that does not fit into buf comes in pieces. It returns false at
 // the end, where a later Read returns what was written since, and emit's error.
 func (s *Stream) Read(buf []byte, emit func(*Chunk) error) (moved bool, err error) {
-	n, err := s.r.Read(buf[copy(buf, s.pending):])
+	at := s.src.end
+	n, emptied, err := s.src.next(buf[copy(buf, s.pending):], at)
+	if s.err = err; emptied { // a line that the worker has begun goes on at the file's beginning
+		err = s.piece(s.pending, emit)
+		s.pending = s.pending[:0]
+		s.src.rewind()
+		s.Offset = 0
+		return true, err
+	}
 	if s.limit != nil {
-		n = s.limit(s.r.off-int64(n), n)
-	}
-	if s.err = nil; err != nil && !errors.Is(err, io.EOF) {
-		s.err = err
-	}
-	if lost := s.r.lost - s.lost; lost > 0 {
-		if err := s.piece(s.pending, emit); err != nil {
-			return false, err
-		}
-		copy(buf, buf[len(s.pending):][:n])
-		s.pending, s.lost = s.pending[:0], s.r.lost
-		s.Offset, s.Lost = s.Offset+lost, lost
+		n = s.limit(at, n)
 	}
 	if n == 0 {
 		return false, nil
 	}
 	have := buf[:len(s.pending)+n]
-	left := len(have) + int(max(0, s.r.size-s.r.off))
+	left := len(have)
+	if info, err := s.src.reading().Stat(); err == nil {
+		left += int(max(0, info.Size()-s.src.end))
+	}
 	if s.limit != nil {
 		left = s.limit(s.Offset, left)
 	}
@@ -108,7 +114,7 @@ func (s *Stream) Read(buf []byte, emit func(*Chunk) error) (moved bool, err erro
 	return true, nil
 }
 
-// Err is why the last Read could not read, if that was no end.
+// Err is why the last Read could not read; nil at the end.
 func (s *Stream) Err() error { return s.err }
 
 // Finish emits the line without an end.
@@ -121,7 +127,7 @@ func (s *Stream) Finish(emit func(*Chunk) error) error {
 }
 
 // Close closes the file.
-func (s *Stream) Close() error { return s.r.Close() }
+func (s *Stream) Close() { s.src.close() }
 
 // piece emits some of the stream.
 func (s *Stream) piece(data []byte, emit func(*Chunk) error) error {
@@ -130,14 +136,13 @@ func (s *Stream) piece(data []byte, emit func(*Chunk) error) error {
 	}
 	s.Data = data
 	err := emit(&s.Chunk)
-	s.Offset, s.Lost = s.Offset+int64(len(data)), 0
+	s.Offset += int64(len(data))
 	return err
 }
 
 // A stream is what Follow reads of one file.
 type stream struct {
-	Stream // r is nil until it is open
-	path   string
+	Stream
 	watch  watch
 	armed  bool
 	failed bool
@@ -155,7 +160,7 @@ func (a *Attempt) Follow(ctx context.Context, cfg FollowConfig, emit func(*Chunk
 	wake := make(chan struct{}, 1)
 	for _, rank := range slices.Sorted(maps.Keys(a.workers)) {
 		w := *a.workers[rank]
-		if w.Worker = cfg.Part.worker(w.Worker); cfg.Want != nil && !cfg.Want(w.Worker) || cfg.Teed && !a.run.shows(w.Worker) {
+		if w.Worker = cfg.Part.worker(w.Worker); cfg.Want != nil && !cfg.Want(w.Worker) {
 			continue
 		}
 		for _, s := range []struct {
@@ -163,9 +168,13 @@ func (a *Attempt) Follow(ctx context.Context, cfg FollowConfig, emit func(*Chunk
 			path string
 			want bool
 		}{{StdOut, w.sink.StdoutPath, cfg.Stdout}, {StdErr, w.sink.StderrPath, cfg.Stderr}} {
-			if s.want && s.path != "" && (!cfg.Teed || a.run.cfg.Tee.For(rank)&s.std != 0) {
-				one := Stream{Chunk: Chunk{Worker: w.Worker, Stderr: s.std == StdErr}, limit: func(off int64, n int) int { return cfg.Part.limit(s.path, off, n) }}
-				streams = append(streams, &stream{Stream: one, path: s.path, watch: watch{wake: wake}})
+			if s.want && s.path != "" {
+				one := Stream{
+					Chunk: Chunk{Worker: w.Worker, Stderr: s.std == StdErr},
+					src:   source{path: s.path, open: a.run.open},
+					limit: func(off int64, n int) int { return cfg.Part.limit(s.path, off, n) },
+				}
+				streams = append(streams, &stream{Stream: one, watch: watch{wake: wake}})
 			}
 		}
 	}
@@ -189,9 +198,7 @@ type streamer struct {
 
 func (f *streamer) close() {
 	for _, s := range f.streams {
-		if s.r != nil {
-			s.r.Close()
-		}
+		s.Close()
 	}
 	f.watcher.close()
 }
@@ -279,34 +286,31 @@ func (f *streamer) arm() (polling, again bool) {
 			continue
 		}
 		s.watch.fired.Store(false)
-		if s.r == nil || !f.watcher.arm(&s.watch, s.path, false) {
+		if s.src.live == nil || !f.watcher.arm(&s.watch, s.src.path, false) {
 			polling = true
 			continue
 		}
-		s.armed = true
-		if info, err := s.r.live.Stat(); err == nil && info.Size() != s.r.off {
-			s.armed, again = false, true
-		}
+		s.armed = !s.src.changed()
+		again = again || !s.armed
 	}
 	return polling, again
 }
 
 // open opens a stream where it is to begin.
 func (f *streamer) open(s *stream) error {
-	live, _, err := f.a.run.open(s.path)
-	if err != nil {
+	lines, part := f.cfg.Lines, f.cfg.Part.from[s.src.path]
+	from, ok := f.from(s)
+	if ok {
+		lines = -1
+	}
+	if err := s.begin(lines); err != nil {
 		return err
 	}
-	r := &rotatedReader{path: s.path, live: live, plain: f.a.run.rotator == nil}
-	if from, ok := f.from(s); ok {
-		r.off = from
-	} else if r.off = f.cfg.Part.from[s.path]; f.cfg.Lines >= 0 {
-		if err := r.seekLines(f.cfg.Lines); err != nil {
-			r.Close()
-			return err
-		}
+	if ok {
+		s.seek(from)
+	} else if s.Offset < part {
+		s.seek(part)
 	}
-	s.r, s.Offset = r, r.off
 	return nil
 }
 
@@ -325,7 +329,7 @@ func (f *streamer) step(s *stream) (moved bool, err error) {
 	if f.buf == nil {
 		f.buf = make([]byte, blockSize)
 	}
-	if s.r == nil {
+	if s.src.live == nil {
 		if err := f.open(s); err != nil {
 			f.giveUp(s, err)
 			return false, nil
@@ -358,6 +362,6 @@ func (f *streamer) finish() error {
 func (f *streamer) giveUp(s *stream, err error) {
 	if !errors.Is(err, fs.ErrNotExist) || f.over() {
 		s.failed = true
-		f.a.run.log.Warn("cannot follow a log file", "local_rank", s.Worker.LocalRank, "file", s.path, "error", err)
+		f.a.run.log.Warn("cannot follow a log file", "local_rank", s.Worker.LocalRank, "file", s.src.path, "error", err)
 	}
 }

@@ -6,12 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -33,9 +29,6 @@ func (c *collected) emit(k *logs.Chunk) error {
 	key := fmt.Sprintf("%d %v", k.Worker.Rank, k.Stderr)
 	if int64(len(c.text[key])) != k.Offset && c.text[key] != "" {
 		return fmt.Errorf("%s: offset %d after %d bytes", key, k.Offset, len(c.text[key]))
-	}
-	if k.Lost > 0 {
-		c.text[key] += fmt.Sprintf("<%d lost>", k.Lost)
 	}
 	c.text[key] += string(k.Data)
 	c.pieces[key]++
@@ -83,11 +76,10 @@ func TestFollow(t *testing.T) {
 		cfg  logs.FollowConfig
 		want map[string]string
 	}{
-		"nothing":        {logs.FollowConfig{Lines: -1}, map[string]string{}},
-		"last lines":     {logs.FollowConfig{Stdout: true, Lines: 2}, map[string]string{"10 false": "begun line 98\nbegun ", "11 false": "begun line 99\nbegun "}},
-		"one worker":     {logs.FollowConfig{Stdout: true, Lines: 1, Want: func(w logs.Worker) bool { return w.Rank == 11 }}, map[string]string{"11 false": "begun "}},
-		"from a place":   {logs.FollowConfig{Stdout: true, Lines: 0, From: func(w logs.Worker, _ bool) (int64, bool) { return int64(len(c.text["10 false"]) - 3), w.Rank == 10 }}, map[string]string{"10 false": "un ", "11 false": ""}},
-		"what tee shows": {logs.FollowConfig{Stdout: true, Stderr: true, Lines: -1, Teed: true}, map[string]string{}},
+		"nothing":      {logs.FollowConfig{Lines: -1}, map[string]string{}},
+		"last lines":   {logs.FollowConfig{Stdout: true, Lines: 2}, map[string]string{"10 false": "begun line 98\nbegun ", "11 false": "begun line 99\nbegun "}},
+		"one worker":   {logs.FollowConfig{Stdout: true, Lines: 1, Want: func(w logs.Worker) bool { return w.Rank == 11 }}, map[string]string{"11 false": "begun "}},
+		"from a place": {logs.FollowConfig{Stdout: true, Lines: 0, From: func(w logs.Worker, _ bool) (int64, bool) { return int64(len(c.text["10 false"]) - 3), w.Rank == 10 }}, map[string]string{"10 false": "un ", "11 false": ""}},
 	} {
 		again := &collected{map[string]string{}, map[string]int{}, make(chan string, 100)}
 		if err := a.Follow(t.Context(), tt.cfg, func(k *logs.Chunk) error {
@@ -151,98 +143,6 @@ func TestFollowEnds(t *testing.T) {
 	finish(t, a)
 	if err := new(logs.Attempt).Follow(t.Context(), logs.FollowConfig{Stdout: true}, c.emit); err != nil {
 		t.Errorf("an attempt without workers: %v", err)
-	}
-}
-
-// A reader that is slower than the worker loses only what is in segments that are gone by
-// then, and hears how much that is. It holds the rotation up in no way.
-func TestFollowRotated(t *testing.T) {
-	const lines, size = 60_000, 128
-	j := newJob(t, logs.Config{Redirects: logs.StdSpec{All: logs.StdAll}, MaxSize: logs.MinMaxSize, Keep: 2})
-	a, workers := j.begin(1)
-	read, total := make(chan bool), int64(0)
-	var next, lost int64
-	over := make(chan error)
-	go func() {
-		over <- a.Follow(t.Context(), logs.FollowConfig{Stdout: true, Lines: -1}, func(c *logs.Chunk) error {
-			<-read
-			if c.Offset != next+c.Lost {
-				return fmt.Errorf("offset %d after %d bytes, %d lost", c.Offset, next, c.Lost)
-			}
-			next, lost, total = c.Offset+int64(len(c.Data)), lost+c.Lost, total+int64(len(c.Data))
-			for line := range strings.Lines(string(c.Data)) {
-				if len(line) != size && c.Lost == 0 && lost == 0 {
-					return fmt.Errorf("a line of %d bytes", len(line))
-				}
-			}
-			return nil
-		})
-	}()
-	line := strings.Repeat("y", size-1) + "\n"
-	for range lines {
-		if _, err := workers[0].out.WriteString(line); err != nil {
-			t.Fatal(err)
-		}
-	}
-	workers[0].close()
-	finish(t, a)
-	close(read)
-	if err := <-over; err != nil || total+lost != lines*size {
-		t.Errorf("%v: %d bytes read and %d lost of %d", err, total, lost, lines*size)
-	}
-	t.Logf("%d of %d bytes lost", lost, lines*size)
-}
-
-// The last lines are as many as are asked for, also where the file has fewer by now.
-func TestFollowLastLinesOfSegments(t *testing.T) {
-	const lines, size, last = 30_000, 128, 20_000
-	j := newJob(t, logs.Config{Redirects: logs.StdSpec{All: logs.StdAll}, MaxSize: logs.MinMaxSize})
-	a, workers := j.begin(1)
-	for i := range lines {
-		fmt.Fprintf(workers[0].out, "%0*d\n", size-1, i)
-	}
-	workers[0].close()
-	look := time.NewTicker(10 * time.Millisecond)
-	defer look.Stop()
-	for heldBack(t, workers[0].out.Name()) > logs.MinMaxSize {
-		<-look.C
-	}
-	next := lines - last
-	err := a.Follow(t.Context(), logs.FollowConfig{Stdout: true, Lines: last, Once: true}, func(c *logs.Chunk) error {
-		for line := range strings.Lines(string(c.Data)) {
-			if line != fmt.Sprintf("%0*d\n", size-1, next) {
-				return fmt.Errorf("%q where line %d is to be", line, next)
-			}
-			next++
-		}
-		return nil
-	})
-	if err != nil || next != lines {
-		t.Errorf("%v; ends before line %d", err, next)
-	}
-	finish(t, a)
-}
-
-// A segment that is a FIFO is not waited for.
-func TestFollowFIFO(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "stdout.log")
-	if err := syscall.Mkfifo(path+".000001.gz", 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte("a line\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s, err := logs.OpenStream(path, -1)
-	for err == nil {
-		if moved, _ := s.Read(make([]byte, 100), func(*logs.Chunk) error { return nil }); !moved {
-			break
-		}
-	}
-	if err == nil {
-		err = s.Err()
-	}
-	if err == nil || !strings.Contains(err.Error(), "stdout.log.000001.gz: is no regular file") {
-		t.Error(err)
 	}
 }
 

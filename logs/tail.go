@@ -60,8 +60,8 @@ type tailConfig struct {
 // it lacks its newline then it gets one. In a line with carriage returns (a
 // progress bar) each update counts as a line of its own, with its own prefix,
 // and the carriage return stays; it is ended by a newline before another
-// file's line follows. Bytes are otherwise copied as they are. A file that has
-// become shorter is followed from its beginning.
+// file's line follows. Bytes are otherwise copied as they are. A file may be emptied
+// meanwhile: see source.
 //
 // Memory use does not depend on how long lines are.
 //
@@ -100,7 +100,8 @@ func newTail(cfg tailConfig) *tail {
 		t.needles = append(t.needles, []byte(s))
 	}
 	for i, r := range slices.Sorted(maps.Keys(cfg.files)) {
-		t.followers = append(t.followers, &follower{t: t, localRank: r, index: i, path: cfg.files[r], prefix: []byte(cfg.prefixes[r]), limit: -1, watch: watch{wake: t.wake}})
+		t.followers = append(t.followers, &follower{t: t, localRank: r, index: i, limit: -1, watch: watch{wake: t.wake},
+			src: source{path: cfg.files[r], open: cfg.open}, prefix: []byte(cfg.prefixes[r])})
 	}
 	if cfg.collapse > 0 && len(t.followers) > 1 && len(t.needles) == 0 {
 		t.collapser = newCollapser(t, cfg.collapse, cfg.collapsedPrefix)
@@ -124,7 +125,7 @@ func (t *tail) wait(ctx context.Context) error {
 	t.abandoned.Store(true)
 	left := t.counts.held.Load()
 	for _, f := range t.followers {
-		if fi, err := os.Stat(f.path); err == nil {
+		if fi, err := os.Stat(f.src.path); err == nil {
 			left += max(fi.Size()-f.start.Load(), 0)
 		}
 	}
@@ -277,9 +278,8 @@ func (t *tail) finish() {
 	for _, f := range t.followers {
 		f.limit = 0
 		if f.open() {
-			if fi, err := f.file.Stat(); err == nil {
+			if fi, err := f.src.live.Stat(); err == nil {
 				f.limit = fi.Size()
-				f.restartIf(f.limit)
 			}
 		}
 		f.armed = false
@@ -305,9 +305,7 @@ func (t *tail) over() bool { return t.abandoned.Load() || t.to.closed.Load() }
 
 func (t *tail) closeFiles() {
 	for _, f := range t.followers {
-		if f.file != nil {
-			f.file.Close()
-		}
+		f.src.close()
 	}
 }
 
@@ -439,7 +437,7 @@ func (t *tail) copyLong(f *follower, from, to int64, last bool) {
 	ended := false
 	bytes, lost := int64(0), 0
 	for at := from; at < to && !t.abandoned.Load(); {
-		n := f.read(t.in[:min(int64(len(t.in)), to-at)], at)
+		n := f.reread(t.in[:min(int64(len(t.in)), to-at)], at)
 		if n == 0 {
 			break // truncated meanwhile
 		}
@@ -477,7 +475,7 @@ func (t *tail) matchesLong(f *follower, from, to int64) bool {
 	}
 	overlap = min(overlap, blockSize/2)
 	for at := from; len(t.needles) > 0 && at < to; {
-		n := f.read(t.in[:min(int64(len(t.in)), to-at)], at)
+		n := f.reread(t.in[:min(int64(len(t.in)), to-at)], at)
 		if t.matches(t.in[:n]) {
 			return true
 		}

@@ -5,7 +5,7 @@
 // A Policy is what a file says (Parse); it does not change. An Engine applies it to
 // one job: Decide says what follows from a failure, and Record that this is what
 // has followed, here or because another host has decided so. Neither reads a clock
-// or a file, so that the failures of yesterday's job can be decided once more.
+// or a file.
 //
 // The package stops and starts nothing; that is package agent. docs/restart-policy.md
 // has the format of the file.

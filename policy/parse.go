@@ -1,12 +1,21 @@
 package policy
 
 import (
+	"errors"
 	"fmt"
+	"path"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+	"unicode"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/muster-run/muster/failure"
+	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/internal/yamlfile"
 )
 
@@ -20,11 +29,70 @@ const (
 	maxPattern = 1000 // bytes of one
 	maxName    = 64   // bytes of a rule's name
 	maxCount   = 1_000_000
+	maxTime    = 366 * 24 * time.Hour
 )
 
-// An Error is one thing that is wrong with a file: File, Line, Column and Message. Line and
-// Column are from 1, or 0 where it is about the whole file. Parse and Load join all of
-// them, so that an editor can show each in its place.
+// What a file has. The library refuses other keys, and names these types where it does.
+type (
+	policy struct {
+		MaxRestarts *count `yaml:"max_restarts"`
+		Rules       []rule
+		Default     *reaction
+		NoProgress  *progress `yaml:"no_progress"`
+	}
+	rule struct {
+		Name     *string
+		Match    match
+		reaction `yaml:",inline"`
+	}
+	match    struct{ Exit, Signal, Cause, Stderr, Host, Role texts }
+	reaction struct {
+		Action  Action
+		Budget  *budget
+		Backoff *Backoff
+		All     bool
+	}
+	budget struct {
+		Restarts *count
+		Window   time.Duration
+	}
+	progress struct {
+		Restarts  count
+		Heartbeat bool
+		File      texts
+	}
+)
+
+// A count is a whole number; for an int the library would make 1 of 1.5.
+type count int
+
+func (c *count) UnmarshalYAML(n *yaml.Node) error {
+	i, err := strconv.Atoi(n.Value)
+	if err != nil || n.ShortTag() != "!!int" || i < 0 || i > maxCount {
+		return yamlfile.Wrong(n, "want a whole number from 0 to %d, got %s", maxCount, yamlfile.Shown(n))
+	}
+	*c = count(i)
+	return nil
+}
+
+// texts is a list of texts, or one that stands for such a list. It is in a line if it is there.
+type texts struct {
+	line int
+	list []string
+}
+
+func (t *texts) UnmarshalYAML(n *yaml.Node) error {
+	t.line = n.Line
+	if n.Kind != yaml.SequenceNode {
+		t.list = make([]string, 1)
+		return n.Decode(&t.list[0])
+	}
+	return n.Decode(&t.list)
+}
+
+// An Error is one thing that is wrong with a file: File, Line and Message. Line is from 1, or 0
+// where it is about the whole file. Parse and Load join several, so that an editor can show each
+// in its place.
 type Error = yamlfile.Error
 
 // Load reads the policy in a file of at most 64 KiB. What is wrong with it comes as
@@ -37,186 +105,266 @@ func Load(file string) (*Policy, error) {
 	return Parse(text, file)
 }
 
-// Parse reads a policy. The error joins everything that is wrong, each an *Error, in
-// the order of the text; file is its name in them.
+// Parse reads a policy. The error joins what is wrong with the form of the text or, if that is
+// right, with its values, each an *Error; file is its name in them.
 func Parse(text []byte, file string) (*Policy, error) {
-	r := &reader{yamlfile.Reader{File: file}}
-	p := &Policy{File: file, MaxRestarts: -1, Default: Rule{Name: defaultName, Action: Retry}}
-	if root := r.Root(text); root != nil {
-		r.policy(root, p)
-	} else if r.Err() == nil {
-		r.Fail(&yaml.Node{}, "it is empty; write {} for an empty policy")
-	}
-	if err := r.Err(); err != nil {
+	v := &validator{file: file}
+	var root yaml.Node
+	if err := yamlfile.Decode(text, file, &root); err != nil {
 		return nil, err
+	}
+	if root.Kind == 0 || root.Content[0].ShortTag() == "!!null" {
+		v.fail(0, "it is empty; write {} for an empty policy")
+	}
+	v.plain(&root)
+	var said policy
+	if err := errors.Join(append(v.errs, yamlfile.Decode(text, file, &said))...); err != nil {
+		return nil, err
+	}
+	p := v.policy(&said, root.Content[0])
+	if v.errs != nil {
+		return nil, errors.Join(v.errs...)
 	}
 	return p, nil
 }
 
-type reader struct{ yamlfile.Reader }
-
-// policy reads the whole.
-func (r *reader) policy(n *yaml.Node, p *Policy) {
-	r.Mapping(n, "a policy", yamlfile.Keys{
-		"max_restarts": one(r, &p.MaxRestarts, number(0)),
-		"rules": func(n *yaml.Node) {
-			if n.Kind != yaml.SequenceNode {
-				r.Fail(n, "rules: want a list, got %s", yamlfile.Shown(n))
-			}
-			for i, item := range n.Content {
-				if i == maxRules {
-					r.Fail(item, "more than %d rules", maxRules)
-					return
-				}
-				rule := Rule{Name: fmt.Sprint("#", i+1), Line: item.Line}
-				r.rule(item, "a rule", &rule, yamlfile.Keys{
-					"name":  one(r, &rule.Name, name),
-					"match": func(n *yaml.Node) { r.match(n, &rule.Match) },
-				})
-				r.unique(item, p, &rule)
-				p.Rules = append(p.Rules, rule)
-			}
-		},
-		"default": func(n *yaml.Node) {
-			p.Default.Line = n.Line
-			r.rule(n, "the default", &p.Default, yamlfile.Keys{})
-		},
-		"no_progress": func(n *yaml.Node) { p.NoProgress = r.noProgress(n) },
-	})
+// A validator makes a Policy of what a file says, and gathers what is wrong with it.
+type validator struct {
+	file string
+	errs []error
 }
 
-// unique reports a name that two rules have.
-func (r *reader) unique(n *yaml.Node, p *Policy, rule *Rule) {
-	if rule.Name == defaultName {
-		r.Fail(n, "a rule cannot have the name %s", defaultName)
-	}
-	if i := slices.IndexFunc(p.Rules, func(other Rule) bool { return other.Name == rule.Name }); i >= 0 {
-		r.Fail(n, "a second rule with the name %s; the first is in line %d", rule.Name, p.Rules[i].Line)
-	}
+func (v *validator) fail(line int, format string, a ...any) {
+	v.errs = append(v.errs, &Error{File: v.file, Line: line, Message: fmt.Sprintf(format, a...)})
 }
 
-// rule reads a rule, or the default, which lacks some of the keys.
-func (r *reader) rule(n *yaml.Node, what string, rule *Rule, all yamlfile.Keys) {
-	all["action"] = one(r, &rule.Action, action)
-	all["budget"] = func(n *yaml.Node) { rule.Budget = r.budget(n) }
-	all["backoff"] = func(n *yaml.Node) { rule.Backoff = r.backoff(n) }
-	all["all"] = one(r, &rule.All, boolean)
-	values := r.Mapping(n, what, all)
-	switch {
-	case values == nil:
-	case rule.Action == "":
-		if values["action"] == nil {
-			r.Fail(n, "%s without an action: want %s", what, list(actions))
-		}
-	case rule.Action != Retry:
-		for _, key := range []string{"budget", "backoff", "all"} {
-			if at := values[key]; at != nil {
-				r.Fail(at, "%s is for action retry; this one is %s", key, rule.Action)
-			}
-		}
-	}
-	for _, c := range rule.Causes {
+// plain refuses what the library would pass over, or follow to something larger.
+func (v *validator) plain(n *yaml.Node) {
+	for i, child := range n.Content {
 		switch {
-		case c == failure.CauseHostLost && rule.Action == Drain:
-			r.Fail(n, "a rule for cause %s cannot drain: the host has gone already", c)
-		case c == failure.CauseUninterruptible && rule.Action == Retry:
-			r.Fail(n, "a rule for cause %s cannot retry: the worker may still hold its devices; stop, or drain the host", c)
+		case child.Kind == yaml.AliasNode:
+			v.fail(child.Line, "an alias (*%s); write out what it stands for", child.Value)
+		case child.ShortTag() == "!!merge":
+			v.fail(child.Line, "a merge (<<); write out what it stands for")
+		case child.ShortTag() != "!!null":
+		case n.Kind == yaml.MappingNode && i%2 == 1:
+			v.fail(child.Line, "%s has no value", yamlfile.Quote(n.Content[i-1].Value))
+		case n.Kind == yaml.SequenceNode:
+			v.fail(child.Line, "a list has nothing as a member")
+		}
+		v.plain(child)
+	}
+}
+
+// under returns the value of a key, nil if there is none.
+func under(n *yaml.Node, key string) *yaml.Node {
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		if n.Content[i].Value == key {
+			return n.Content[i+1]
 		}
 	}
+	return nil
 }
 
-// match reads the conditions of a rule.
-func (r *reader) match(n *yaml.Node, m *Match) {
-	r.Mapping(n, "match", yamlfile.Keys{
-		"exit":   many(r, &m.Exits, exits),
-		"signal": many(r, &m.Signals, signal),
-		"cause":  many(r, &m.Causes, cause),
-		"stderr": many(r, &m.Stderr, pattern),
-		"host":   many(r, &m.Hosts, glob),
-		"role":   many(r, &m.Roles, glob),
-	})
-}
-
-func (r *reader) budget(n *yaml.Node) *Budget {
-	b := &Budget{}
-	values := r.Mapping(n, "budget", yamlfile.Keys{
-		"restarts": one(r, &b.Restarts, number(0)),
-		"window":   one(r, &b.Window, duration),
-	})
-	if values != nil && values["restarts"] == nil {
-		r.Fail(n, "budget without restarts")
+func (v *validator) policy(said *policy, root *yaml.Node) *Policy {
+	p := &Policy{File: v.file, MaxRestarts: -1, Default: Rule{Name: defaultName, Action: Retry}}
+	if said.MaxRestarts != nil {
+		p.MaxRestarts = int(*said.MaxRestarts)
 	}
-	return b
-}
-
-func (r *reader) backoff(n *yaml.Node) *Backoff {
-	b := &Backoff{Factor: defaultFactor, Reset: defaultReset}
-	values := r.Mapping(n, "backoff", yamlfile.Keys{
-		"initial": one(r, &b.Initial, duration),
-		"max":     one(r, &b.Max, duration),
-		"reset":   one(r, &b.Reset, duration),
-		"factor":  one(r, &b.Factor, float(1, 1000)),
-		"jitter":  one(r, &b.Jitter, float(0, 1)),
-	})
-	switch limit := values["max"]; {
-	case values != nil && values["initial"] == nil:
-		r.Fail(n, "backoff without initial, the time to wait at first")
-	case limit == nil:
-		b.Max = max(defaultMax, b.Initial)
-	case b.Max > 0 && b.Max < b.Initial:
-		r.Fail(limit, "max %s is less than initial %s", short(b.Max), short(b.Initial))
+	for i := range said.Rules {
+		line := under(root, "rules").Content[i].Line
+		if i == maxRules {
+			v.fail(line, "more than %d rules", maxRules)
+			break
+		}
+		p.Rules = append(p.Rules, v.rule(&said.Rules[i], line, fmt.Sprint("#", i+1), p.Rules))
 	}
-	if max(b.Initial, b.Max) > maxDelay {
-		r.Fail(n, "backoff of more than %s", short(maxDelay))
+	if said.Default != nil {
+		p.Default.Line = under(root, "default").Line
+		v.reaction(said.Default, &p.Default)
 	}
-	return b
-}
-
-func (r *reader) noProgress(n *yaml.Node) *NoProgress {
-	p := &NoProgress{}
-	values := r.Mapping(n, "no_progress", yamlfile.Keys{
-		"restarts":  one(r, &p.Restarts, number(1)),
-		"heartbeat": one(r, &p.Heartbeat, boolean),
-		"file":      many(r, &p.Files, line),
-	})
-	switch {
-	case values == nil:
-	case values["restarts"] == nil:
-		r.Fail(n, "no_progress without restarts")
-	case !p.Heartbeat && values["file"] == nil:
-		r.Fail(n, "no_progress looks at nothing: say heartbeat: true, or a file")
+	if n := said.NoProgress; n != nil {
+		p.NoProgress = &NoProgress{int(n.Restarts), n.Heartbeat, many(v, &n.File, line)}
+		at := under(root, "no_progress").Line
+		if n.Restarts == 0 {
+			v.fail(at, "no_progress wants restarts, 1 or more")
+		}
+		if !n.Heartbeat && n.File.line == 0 {
+			v.fail(at, "no_progress looks at nothing: say heartbeat: true, or a file")
+		}
 	}
 	return p
 }
 
-// one reads a value into to, which stays as it is where the value is wrong.
-func one[T any](r *reader, to *T, parse func(*yaml.Node) (T, error)) func(*yaml.Node) {
-	return func(n *yaml.Node) {
-		if v, err := parse(n); err != nil {
-			r.Fail(n, "%v", err)
-		} else {
-			*to = v
+func (v *validator) rule(said *rule, at int, name string, before []Rule) Rule {
+	m := &said.Match
+	r := Rule{Name: name, Line: at, Match: Match{
+		Exits: many(v, &m.Exit, exits), Signals: many(v, &m.Signal, signal), Causes: many(v, &m.Cause, cause),
+		Stderr: many(v, &m.Stderr, pattern), Hosts: many(v, &m.Host, glob), Roles: many(v, &m.Role, glob),
+	}}
+	if said.Name != nil {
+		r.Name = *said.Name
+		if _, err := line(r.Name); err != nil || len(r.Name) > maxName || r.Name == defaultName {
+			v.fail(at, "a rule cannot have the name %s: want a text of at most %d bytes, and not %s",
+				yamlfile.Quote(r.Name), maxName, defaultName)
 		}
+	}
+	if i := slices.IndexFunc(before, func(other Rule) bool { return other.Name == r.Name }); i >= 0 {
+		v.fail(at, "a second rule with the name %s; the first is in line %d", r.Name, before[i].Line)
+	}
+	v.reaction(&said.reaction, &r)
+	for _, c := range r.Causes {
+		switch {
+		case c == failure.CauseHostLost && r.Action == Drain:
+			v.fail(at, "a rule for cause %s cannot drain: the host has gone already", c)
+		case c == failure.CauseUninterruptible && r.Action == Retry:
+			v.fail(at, "a rule for cause %s cannot retry: the worker may still hold its devices; stop, or drain the host", c)
+		}
+	}
+	return r
+}
+
+// reaction fills in what a rule, or the default, does.
+func (v *validator) reaction(said *reaction, r *Rule) {
+	r.Action, r.All, r.Backoff = said.Action, said.All, said.Backoff
+	if !slices.Contains(actions, r.Action) {
+		v.fail(r.Line, "rule %s has the action %s: want %s", r.Name, yamlfile.Quote(string(r.Action)), list(actions))
+	} else if r.Action != Retry && (said.Budget != nil || r.Backoff != nil || r.All) {
+		v.fail(r.Line, "budget, backoff and all are for action retry; this one is %s", r.Action)
+	}
+	if b := said.Budget; b != nil {
+		r.Budget = &Budget{Window: b.Window}
+		if b.Restarts == nil {
+			v.fail(r.Line, "budget without restarts")
+		} else {
+			r.Budget.Restarts = int(*b.Restarts)
+		}
+		v.within(r.Line, "window", b.Window, maxTime)
+	}
+	if b := r.Backoff; b != nil {
+		v.backoff(r.Line, b)
 	}
 }
 
-// many reads the members of a list, or the one value that stands for such a list.
-func many[T any](r *reader, to *[]T, parse func(*yaml.Node) (T, error)) func(*yaml.Node) {
-	return func(n *yaml.Node) {
-		items := []*yaml.Node{n}
-		if n.Kind == yaml.SequenceNode {
-			items = n.Content
+// backoff checks a back-off, and fills in what it does not say.
+func (v *validator) backoff(line int, b *Backoff) {
+	v.within(line, "initial", b.Initial, maxDelay)
+	v.within(line, "max", b.Max, maxDelay)
+	v.within(line, "reset", b.Reset, maxTime)
+	if b.Initial == 0 {
+		v.fail(line, "backoff without initial, the time to wait at first")
+	}
+	if b.Max == 0 {
+		b.Max = max(defaultMax, b.Initial)
+	} else if b.Max < b.Initial {
+		v.fail(line, "max %s is less than initial %s", short(b.Max), short(b.Initial))
+	}
+	if b.Reset == 0 {
+		b.Reset = defaultReset
+	}
+	if b.Factor == 0 {
+		b.Factor = defaultFactor
+	}
+	if !(b.Factor >= 1 && b.Factor <= 1000) { // nor NaN
+		v.fail(line, "factor is %v; want a number from 1 to 1000", b.Factor)
+	}
+	if !(b.Jitter >= 0 && b.Jitter <= 1) {
+		v.fail(line, "jitter is %v; want a number from 0 to 1", b.Jitter)
+	}
+}
+
+func (v *validator) within(line int, what string, d, most time.Duration) {
+	if d < 0 || d > most {
+		v.fail(line, "%s is %s; want more than 0, at most %s", what, short(d), short(most))
+	}
+}
+
+// many parses each of some texts.
+func many[T any](v *validator, t *texts, parse func(string) (T, error)) (all []T) {
+	if n := len(t.list); t.line > 0 && (n == 0 || n > maxList) {
+		v.fail(t.line, "a list of %d; want 1 to %d members", n, maxList)
+		return nil
+	}
+	for _, s := range t.list {
+		_, err := line(s)
+		if err == nil {
+			var one T
+			one, err = parse(s)
+			all = append(all, one)
 		}
-		switch {
-		case len(items) == 0:
-			r.Fail(n, "an empty list, which nothing is in")
-		case len(items) > maxList:
-			r.Fail(n, "a list of more than %d", maxList)
-		default:
-			*to = make([]T, len(items))
-			for i, item := range items {
-				one(r, &(*to)[i], parse)(item)
-			}
+		if err != nil {
+			v.fail(t.line, "%v", err)
 		}
 	}
+	return all
+}
+
+// line refuses what is not a text of one line.
+func line(s string) (string, error) {
+	switch {
+	case s == "":
+		return "", errors.New("an empty text")
+	case len(s) > maxPattern:
+		return "", fmt.Errorf("a text of more than %d bytes", maxPattern)
+	case strings.ContainsFunc(s, unicode.IsControl):
+		return "", fmt.Errorf("%s has a control character", yamlfile.Quote(s))
+	}
+	return s, nil
+}
+
+// cause reads a cause; blanks, dashes and underscores are the same.
+func cause(s string) (failure.Cause, error) {
+	c := failure.Cause(strings.NewReplacer("_", " ", "-", " ").Replace(s))
+	if !slices.Contains(causes, c) {
+		return "", fmt.Errorf("there is no cause %s; give %s", yamlfile.Quote(s), list(causes))
+	}
+	return c, nil
+}
+
+// exits reads an exit status, or a range of them: 70-79.
+func exits(s string) (Range, error) {
+	first, last, ranged := strings.Cut(s, "-")
+	if !ranged {
+		last = first
+	}
+	from, err1 := strconv.Atoi(strings.TrimSpace(first))
+	to, err2 := strconv.Atoi(strings.TrimSpace(last))
+	if err1 != nil || err2 != nil || from < 1 || from > to || to > 255 {
+		return Range{}, fmt.Errorf("want an exit status from 1 to 255, or a range such as 70-79, got %s", yamlfile.Quote(s))
+	}
+	return Range{from, to}, nil
+}
+
+// signal reads a signal's name, with or without SIG, or its number.
+func signal(s string) (syscall.Signal, error) {
+	if sig := text.ParseSignal(s); sig != 0 {
+		return sig, nil
+	}
+	return 0, fmt.Errorf("there is no signal %s: want a name such as SIGBUS, or a number from 1 to 64", yamlfile.Quote(s))
+}
+
+// pattern reads a regular expression, whose ^ and $ match at lines.
+func pattern(s string) (*regexp.Regexp, error) {
+	re, err := regexp.Compile("(?m)" + s)
+	if err != nil {
+		return nil, fmt.Errorf("%s is not a regular expression (RE2): %w", yamlfile.Quote(s), err)
+	}
+	return re, nil
+}
+
+// glob reads a name or a pattern of names.
+func glob(s string) (string, error) {
+	if _, err := path.Match(s, ""); err != nil {
+		return "", fmt.Errorf("%s is not a pattern: * and ? stand for characters, [a-c] for one of some", yamlfile.Quote(s))
+	}
+	return s, nil
+}
+
+// list is "retry, stop or drain".
+func list[T ~string](all []T) string {
+	var s []string
+	for _, w := range all {
+		s = append(s, string(w))
+	}
+	return strings.Join(s[:len(s)-1], ", ") + " or " + s[len(s)-1]
 }

@@ -114,7 +114,7 @@ func TestParseErrors(t *testing.T) {
 func TestErrorPosition(t *testing.T) {
 	_, err := policy.Parse([]byte("max_restarts: 1\nrulez: []\n"), "p.yaml")
 	e, ok := errors.AsType[*policy.Error](err)
-	if !ok || e.File != "p.yaml" || e.Line != 2 || e.Column != 1 {
+	if !ok || e.File != "p.yaml" || e.Line != 2 {
 		t.Errorf("%#v", err)
 	}
 }
@@ -123,11 +123,10 @@ func TestParseBounds(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"too large", strings.Repeat("# x\n", (64<<10)/4+1), "larger than 65536 bytes"},
 		{"many rules", "rules:\n" + strings.Repeat("- action: stop\n", 201), "more than 200 rules"},
-		{"long list", "rules: [{match: {exit: [" + strings.Repeat("1,", 101) + "]}, action: stop}]", "a list of more than 100"},
+		{"long list", "rules: [{match: {exit: [" + strings.Repeat("1,", 101) + "]}, action: stop}]", "a list of 101; want 1 to 100 members"},
 		{"long pattern", "rules: [{match: {stderr: '" + strings.Repeat("x", 1001) + "'}, action: stop}]", "more than 1000 bytes"},
-		{"hungry pattern", "rules: [{match: {stderr: '((x{1000}){1000}){1000}'}, action: stop}]", "is no regular expression"},
+		{"hungry pattern", "rules: [{match: {stderr: '((x{1000}){1000}){1000}'}, action: stop}]", "is not a regular expression"},
 		{"deep", strings.Repeat("[", 20000), "this is not YAML"},
-		{"many errors", "rules:\n" + strings.Repeat("- {}\n", 100), "and 50 more"},
 		{"aliases", "a: &a [x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b]\n", "an alias (*b)"},
 		{"no UTF-8", "rules: \xff\xfe", "this is not YAML"},
 	} {
@@ -150,7 +149,7 @@ func TestLoad(t *testing.T) {
 		t.Errorf("%+v, %v", p, err)
 	}
 	for _, tt := range []struct{ file, want string }{
-		{filepath.Join(dir, "none"), "no such file"}, {dir, "no regular file"}, {fifo, "no regular file"}, {large, "larger than"},
+		{filepath.Join(dir, "none"), "no such file"}, {dir, "not a regular file"}, {fifo, "not a regular file"}, {large, "larger than"},
 	} {
 		if _, err := policy.Load(tt.file); err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), tt.file) {
 			t.Errorf("%s: %v, want %q", tt.file, err, tt.want)
@@ -195,10 +194,17 @@ func FuzzParse(f *testing.F) {
 				t.Error("an error and a policy")
 			}
 			lines := strings.Count(string(text), "\n") + strings.Count(string(text), "\r") + 2
-			for _, line := range err.(interface{ Unwrap() []error }).Unwrap() {
-				e, ok := line.(*policy.Error)
-				if !ok || e.Line > lines*3 || e.Line < 0 || e.Column < 0 || e.Message == "" {
-					t.Errorf("%#v", line)
+			list := []error{err}
+			if several, ok := err.(interface{ Unwrap() []error }); ok {
+				list = several.Unwrap()
+			}
+			for _, one := range list {
+				if several, ok := one.(interface{ Unwrap() []error }); ok { // what the library has found
+					one = several.Unwrap()[0]
+				}
+				e, ok := one.(*policy.Error)
+				if !ok || e.Line > lines*3 || e.Line < 0 || e.Message == "" {
+					t.Errorf("%#v", one)
 				}
 			}
 			return

@@ -5,7 +5,7 @@
 // completes a round: it returns once this node has its group rank, with a store
 // that all nodes of the round share and the address at which the workers will
 // meet. Subpackages hold the backends, static, c10d, etcd and quorum; each makes a
-// Handler from a Spec. Package simulate runs the rendezvous of many hosts in one process.
+// Handler from a Spec.
 //
 // The package does not start workers and does not decide about restarts; that
 // is package agent.
@@ -137,11 +137,9 @@ const (
 	// found out, and the round has no more than half of the nodes that the job may have, so
 	// that another may begin elsewhere.
 	Suspended
-	// Resized: the round has more nodes than the job is wanted to have.
-	Resized
 )
 
-var changeKinds = [...]string{"", "nodes waiting", "node lost", "node left", "evicted", "closed", "disconnected", "suspended", "resized"}
+var changeKinds = [...]string{"", "nodes waiting", "node lost", "node left", "evicted", "closed", "disconnected", "suspended"}
 
 func (k ChangeKind) String() string {
 	if k > 0 && int(k) < len(changeKinds) {
@@ -212,19 +210,12 @@ type Caller interface {
 	// refused sooner, so that there is room for others.
 	CallToRead(ctx context.Context, rank int) (net.Conn, error)
 	// Calls accepts the calls of other agents. It is to be called before Next, or no agent
-	// can call this one. Whoever accepts a connection closes it.
+	// can call this one. The caller that accepts a connection closes it.
 	Calls() net.Listener
 }
 
-// A Scaler is a Handler whose job can be wanted to have fewer nodes than there are: those that
-// came last wait as spares, and come back when more are wanted. The wish is the job's. Its
-// methods may be called at any time.
-type Scaler interface {
-	// Scale sets how many nodes the job is wanted to have, from MinNodes to MaxNodes, and returns
-	// when the rendezvous has taken that in.
-	Scale(ctx context.Context, nodes int) error
-	// Wanted returns how many that are, as far as this node knows; 0: as many as there may be.
-	Wanted() int
+// A SpareNotifier is a Handler that says when its node is to wait as a spare.
+type SpareNotifier interface {
 	// OnSpare has Next call f when this node is to wait as a spare. It is to be called before
 	// Next.
 	OnSpare(f func())

@@ -61,7 +61,7 @@ type process struct {
 	gone       bool    // no longer in Server.procs
 }
 
-// NewServer checks cfg and returns a server for Run to run. Whoever calls it calls
+// NewServer checks cfg and returns a server for Run to run. The caller calls
 // Run or Close. All that is wrong with cfg is reported together.
 func NewServer(cfg Config) (*Server, error) {
 	cfg, err := cfg.complete()

@@ -9,7 +9,7 @@ import (
 )
 
 // A request is one packet of 18 bytes and the scope, numbers in network order;
-// docs/timers.md has the table.
+// docs/internals/timers.md has the table.
 const (
 	frameVersion = 1
 	frameHead    = 18

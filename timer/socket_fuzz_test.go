@@ -28,7 +28,7 @@ func FuzzSocketFrame(f *testing.F) {
 	seed(f,
 		"",
 		"01",
-		"01010f00 00000000 41d954fc40200000 0006 7363c3b67065", // docs/timers.md
+		"01010f00 00000000 41d954fc40200000 0006 7363c3b67065", // docs/internals/timers.md
 		"01020000 00000000 0000000000000000 0006 7363c3b67065",
 		"01030000 00000000 0000000000000102 0000",
 		"01030000 00000000 ffffffffffffffff 0000",
@@ -99,7 +99,7 @@ func TestSocketAnswers(t *testing.T) {
 
 // The page's examples are what it says.
 func TestSocketDocs(t *testing.T) {
-	page, err := os.ReadFile("../docs/timers.md")
+	page, err := os.ReadFile("../docs/internals/timers.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,6 +127,6 @@ func TestSocketDocs(t *testing.T) {
 		{Kind: 3, Step: 258},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("docs/timers.md (-want +got):\n%s", diff)
+		t.Errorf("docs/internals/timers.md (-want +got):\n%s", diff)
 	}
 }

@@ -18,9 +18,6 @@ const defaultTimeout = 5 * time.Second
 // Environment variables of a worker that say how to ask it. They must have been
 // set when the worker was started.
 const (
-	// envDumpSignal names a signal for which the worker has registered
-	// faulthandler, for example SIGUSR1. It is sent only if the worker catches it.
-	envDumpSignal = "MUSTER_DUMP_SIGNAL"
 	// envWorkerServer is the Unix socket of torch's worker server.
 	// Source: torch/distributed/elastic/control_plane.py.
 	envWorkerServer = "TORCH_WORKER_SERVER_SOCKET"
@@ -40,10 +37,9 @@ type Target struct {
 	Rank, LocalRank, PID int
 	// Stderr is the file that holds the worker's stderr, "" if there is none.
 	Stderr string
-	// Tail returns the last bytes of stderr. Where both are given it is used for
-	// the last lines, and Stderr to see what a signal makes the worker write. It is
-	// called from goroutines of Take's. May be nil. Without both, what the worker
-	// has open as stderr is read if it is a file.
+	// Tail returns the last bytes of stderr, and is used instead of Stderr. Take calls
+	// it from its goroutines. May be nil. Without both, Take reads what the worker has
+	// open as stderr if it is a file.
 	Tail func() []byte
 	// Env is the environment that the worker was started with, NAME=value each.
 	// Nil means to read it from /proc.
@@ -104,8 +100,8 @@ type Thread struct {
 
 // Python is what was learnt about a process' Python stacks.
 type Python struct {
-	// Source is where Threads come from: "py-spy", "py-spy --nonblocking",
-	// "worker server" or "faulthandler"; "" if no source had them.
+	// Source is where Threads come from: "py-spy", "py-spy --nonblocking" or
+	// "worker server"; "" if no source had them.
 	Source  string   `json:"source,omitempty"`
 	Threads []Thread `json:"threads,omitempty"`
 	// Unread says that it is a Python interpreter, and that no source had them.
@@ -141,7 +137,6 @@ type Worker struct {
 	// Children are its descendants, those that run Python with their stacks.
 	Children []Process `json:"children,omitempty"`
 	Native   Native    `json:"native"`
-	Sockets  Sockets   `json:"sockets"`
 	// Stderr is the end of what it wrote to stderr.
 	Stderr string   `json:"stderr,omitempty"`
 	Flight []Flight `json:"flight_recorder,omitempty"`
@@ -180,7 +175,7 @@ func Take(ctx context.Context, reason string, targets []Target, cfg Config) *Rep
 	defer cancel()
 	r := &Report{Reason: reason, Time: began, Workers: make([]Worker, len(targets))}
 	r.Host, _ = os.Hostname()
-	t := &taking{cfg: cfg, slots: make(chan struct{}, helpers), networks: newNetworks(), first: make(chan struct{})}
+	t := &taking{cfg: cfg, slots: make(chan struct{}, helpers), first: make(chan struct{})}
 	var all, first sync.WaitGroup
 	first.Add(len(targets))
 	for i, target := range targets {
@@ -204,10 +199,9 @@ const helpers = 16
 
 // A taking is one call of Take.
 type taking struct {
-	cfg      Config
-	slots    chan struct{} // holds a value for each helper program that runs
-	first    chan struct{} // closed when all workers' own stacks are there, or never will be
-	networks *networks
+	cfg   Config
+	slots chan struct{} // holds a value for each helper program that runs
+	first chan struct{} // closed when all workers' own stacks are there, or never will be
 }
 
 // within runs f, which the kernel may hold up for as long as it likes, and waits
@@ -238,8 +232,7 @@ func (t *taking) worker(ctx context.Context, target Target, w *Worker, own func(
 	w.State, w.Command, w.Problems = s.state, s.command, s.problems
 	var parts sync.WaitGroup
 	defer parts.Wait()
-	stderr := s.lastWords(ctx)
-	parts.Go(func() { w.Stderr = stderr() })
+	parts.Go(func() { w.Stderr = s.lastWords(ctx) })
 	if s.state == stateGone || s.state == stateZombie {
 		return
 	}
@@ -257,7 +250,6 @@ func (t *taking) worker(ctx context.Context, target Target, w *Worker, own func(
 		close(stacks)
 	})
 	parts.Go(func() { w.Native = native(ctx, target.PID, stacks) })
-	parts.Go(func() { w.Sockets = t.sockets(ctx, target.PID) })
 	parts.Go(func() { w.Flight = t.flight(ctx, s) })
 }
 
@@ -320,7 +312,8 @@ func (t *taking) subject(ctx context.Context, target Target) *subject {
 		return m
 	})
 	if !ok {
-		s.problems = append(s.problems, "command line and environment did not come in time: the process' memory is locked in the kernel")
+		s.problems = append(s.problems, "command line and environment did not come in time: the process' memory is "+
+			"locked in the kernel")
 		s.python = isInterpreter(s.exe)
 		return s
 	}

@@ -1,6 +1,6 @@
 // Package autopsy takes the evidence of workers that hang, before they are killed:
-// what each thread does in Python and in the kernel, with whom the worker is
-// connected, what it last said, and what torch's flight recorder knows. Workers
+// what each thread does in Python and in the kernel, what the worker last said, and
+// what torch's flight recorder knows. Workers
 // whose Python stacks are equal are grouped, so that the one that differs is seen.
 //
 // Take looks at all workers at the same time and is bounded by one deadline. It
@@ -17,9 +17,7 @@
 //
 //   - py-spy, which needs the right to trace the worker;
 //   - the worker itself, if it runs torch's worker server
-//     (torch.distributed.elastic.control_plane.worker_main);
-//   - faulthandler, if the worker has registered it for a signal and says so in
-//     its environment: MUSTER_DUMP_SIGNAL=SIGUSR1.
+//     (torch.distributed.elastic.control_plane.worker_main).
 //
 // The package does not stop, kill or restart workers.
 package autopsy

@@ -19,6 +19,13 @@ import (
 // maxFlight bounds what is kept of one flight recorder's file.
 const maxFlight = 16 << 20
 
+const (
+	// lookEvery is how often a file that is awaited is looked at, settled how long
+	// it must then stay as it is.
+	lookEvery = 10 * time.Millisecond
+	settled   = 50 * time.Millisecond
+)
+
 // A Flight is what torch's flight recorder said about its collectives.
 type Flight struct {
 	// Source is "worker server" or "pipe".

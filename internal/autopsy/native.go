@@ -44,29 +44,6 @@ func (n *Native) Uninterruptible() (tids []int) {
 	return tids
 }
 
-// Sockets are a process' open sockets and files.
-type Sockets struct {
-	// Files is how many file descriptors are open, sockets among them.
-	Files int `json:"open_files,omitempty"`
-	// Total is how many sockets there are; Open has at most 256.
-	Total    int      `json:"total,omitempty"`
-	Open     []Socket `json:"open,omitempty"`
-	Problems []string `json:"problems,omitempty"`
-}
-
-// A Socket is an open socket.
-type Socket struct {
-	FD       int    `json:"fd"`
-	Protocol string `json:"protocol"` // tcp, tcp6, udp, udp6, unix, or "other"
-	Local    string `json:"local,omitempty"`
-	Peer     string `json:"peer,omitempty"`
-	State    string `json:"state,omitempty"`
-	// SendQueue and ReceiveQueue are the bytes that the peer has not confirmed
-	// and that the worker has not read.
-	SendQueue    int64 `json:"send_queue"`
-	ReceiveQueue int64 `json:"receive_queue"`
-}
-
 // states spell the state letters of /proc out.
 var states = map[byte]string{'R': "running", 'S': "sleeping", 'D': stateDisk, 'T': stateStopped, 't': stateTraced,
 	'Z': stateZombie, 'X': stateGone, 'x': stateGone, 'I': "idle"}

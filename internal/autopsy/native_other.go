@@ -10,10 +10,6 @@ import (
 	"syscall"
 )
 
-type networks struct{}
-
-func newNetworks() *networks { return nil }
-
 func identify(pid int) identity {
 	if err := syscall.Kill(pid, 0); err == syscall.ESRCH {
 		return identity{state: stateGone, uid: -1}
@@ -37,10 +33,6 @@ func dial(ctx context.Context, socket string, _ func(os.FileInfo) error) (net.Co
 
 func native(context.Context, int, <-chan struct{}) Native {
 	return Native{Problems: []string{"native state is known on Linux only"}}
-}
-
-func (t *taking) sockets(context.Context, int) Sockets {
-	return Sockets{Problems: []string{"sockets are known on Linux only"}}
 }
 
 func sendSignal(pid int, _ uint64, sig syscall.Signal) error { return syscall.Kill(pid, sig) }

@@ -20,7 +20,8 @@ const (
 )
 
 // installHint is the advice where no source has Python stacks.
-const installHint = "for Python stacks, install py-spy where the worker finds it (pip install py-spy in its environment), or run the worker's main function under torch.distributed.elastic.control_plane.worker_main"
+const installHint = "for Python stacks, install py-spy where the worker finds it (pip install py-spy in its " +
+	"environment), or run the worker's main function under torch.distributed.elastic.control_plane.worker_main"
 
 // python asks the sources of Python stacks one after the other.
 func (t *taking) python(ctx context.Context, s *subject) Python {
@@ -28,11 +29,8 @@ func (t *taking) python(ctx context.Context, s *subject) Python {
 		return Python{Problems: []string{fmt.Sprintf("%s is not a Python interpreter", cmp.Or(s.exe, "the program"))}}
 	}
 	p := t.pySpy(ctx, s)
-	for _, ask := range []func(context.Context, *subject) Python{t.workerServer, t.faulthandler} {
-		if p.Source != "" || ctx.Err() != nil {
-			break
-		}
-		next := ask(ctx, s)
+	if p.Source == "" && ctx.Err() == nil {
+		next := t.workerServer(ctx, s)
 		next.Problems = append(p.Problems, next.Problems...)
 		p = next
 	}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/muster-run/muster/internal/safeopen"
 )
@@ -19,39 +18,24 @@ const (
 	maxStderrLines = 50
 )
 
-// lastWords reads the end of stderr as it is now, before a signal makes the worker
-// write more. The function that it returns waits for that.
-func (s *subject) lastWords(ctx context.Context) func() string {
-	// Whatever else is done waits for it, but not for long.
-	short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
-	defer cancel()
-	done := make(chan string, 1)
-	go func() {
+// lastWords reads the end of what the process wrote to stderr.
+func (s *subject) lastWords(ctx context.Context) string {
+	text, ok := within(ctx, func() string {
 		fallback := "/proc/" + strconv.Itoa(s.PID) + "/fd/2"
 		switch {
 		case s.Tail != nil:
-			done <- lastLines(s.Tail())
+			return lastLines(s.Tail())
 		case s.Stderr != "":
-			done <- lastLines(readEnd(s.Stderr, s.uid))
+			return lastLines(readEnd(s.Stderr, s.uid))
 		case isRegular(fallback):
-			done <- lastLines(readEnd(fallback, s.uid))
-		default:
-			done <- ""
+			return lastLines(readEnd(fallback, s.uid))
 		}
-	}()
-	select {
-	case text := <-done:
-		return func() string { return text }
-	case <-short.Done():
+		return ""
+	})
+	if !ok {
+		return "(it could not be read in time)"
 	}
-	return func() string {
-		select {
-		case text := <-done:
-			return text
-		case <-ctx.Done():
-			return "(it could not be read in time)"
-		}
-	}
+	return text
 }
 
 // readEnd reads the end of the stderr of a process of the user uid.

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -413,7 +412,7 @@ func TestNoPermission(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := r.Workers[0]
-	text := strings.Join(slices.Concat(w.Problems, w.Python.Problems, w.Sockets.Problems), "\n")
+	text := strings.Join(slices.Concat(w.Problems, w.Python.Problems), "\n")
 	for _, want := range []string{"environment: open /proc/", "permission denied"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("problems %q, want %q in them", text, want)
@@ -459,126 +458,6 @@ func TestContextDone(t *testing.T) {
 	}
 	if len(r.Workers) != 1 || r.Workers[0].PID != pid {
 		t.Errorf("workers %+v", r.Workers)
-	}
-}
-
-const faulthandlerWorker = `
-import faulthandler, signal, sys, threading, time
-faulthandler.register(signal.SIGUSR1)
-print("step 1", file=sys.stderr, flush=True)
-def loader():
-    time.sleep(1000)
-started = threading.Thread(target=loader, daemon=True)
-started.start()
-def inner():
-    print("ready", flush=True)
-    while True: time.sleep(1000)
-inner()
-`
-
-// startPiped runs a script whose stderr is a pipe, and returns what reads it.
-func startPiped(t *testing.T, script string, env ...string) (pid int, stderr func() []byte) {
-	t.Helper()
-	var mu sync.Mutex
-	var text []byte
-	path := filepath.Join(t.TempDir(), "fifo")
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	r, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	read := make(chan struct{})
-	go func() {
-		defer close(read)
-		buf := make([]byte, 4096)
-		for {
-			n, err := r.Read(buf)
-			if err != nil {
-				return
-			}
-			mu.Lock()
-			text = append(text, buf[:n]...)
-			mu.Unlock()
-		}
-	}()
-	t.Cleanup(func() { r.Close(); <-read })
-	pid, _ = startPython(t, "import os\nos.dup2(os.open("+strconv.Quote(path)+", os.O_WRONLY), 2)\n"+script, env...)
-	return pid, func() []byte {
-		mu.Lock()
-		defer mu.Unlock()
-		return slices.Clone(text)
-	}
-}
-
-func TestFaulthandler(t *testing.T) {
-	fails := fakePySpy(t, "exit 1")
-	pid, stderr := startPython(t, faulthandlerWorker, "MUSTER_DUMP_SIGNAL=SIGUSR1")
-	piped, tail := startPiped(t, faulthandlerWorker, "MUSTER_DUMP_SIGNAL=USR1")
-	for _, tt := range []struct {
-		name   string
-		target autopsy.Target
-	}{
-		{"file", autopsy.Target{PID: pid, Stderr: stderr}},
-		{"where its stderr goes", autopsy.Target{PID: pid}},
-		{"tail", autopsy.Target{PID: piped, Tail: tail}},
-		{"tail that is full", autopsy.Target{PID: piped, Tail: func() []byte {
-			text := tail()
-			return text[max(0, len(text)-1500):]
-		}}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			w := take(t, autopsy.Config{PySpy: fails}, tt.target).Workers[0]
-			p := w.Python
-			if p.Source != "faulthandler" || len(p.Threads) != 2 {
-				t.Fatalf("source %q, problems %q, threads %v", p.Source, p.Problems, brief(p.Threads))
-			}
-			if got := functions(p.Threads[0].Frames); got != "inner <module>" || !p.Threads[0].Main {
-				t.Errorf("main thread: %s", got)
-			}
-			if got := functions(p.Threads[1].Frames); !strings.HasPrefix(got, "loader run ") {
-				t.Errorf("other thread: %s", got)
-			}
-			// Its last words are from before the signal.
-			if tt.name == "file" && w.Stderr != "step 1" {
-				t.Errorf("stderr %q", w.Stderr)
-			}
-		})
-	}
-}
-
-// The signal is sent only to who waits for it: SIGUSR1 kills who does not.
-func TestFaulthandlerNotReady(t *testing.T) {
-	fails := fakePySpy(t, "exit 1")
-	for _, tt := range []struct{ name, signal, want string }{
-		{"not registered", "SIGUSR2", "does not catch it"},
-		{"not a signal", "SIGNAL", "not a signal"},
-		{"not said", "", "MUSTER_DUMP_SIGNAL=SIGUSR1"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			pid, _ := startPython(t, sleeper, "MUSTER_DUMP_SIGNAL="+tt.signal)
-			w := take(t, autopsy.Config{PySpy: fails}, autopsy.Target{PID: pid}).Workers[0]
-			if text := strings.Join(w.Python.Problems, "\n"); !strings.Contains(text, tt.want) {
-				t.Errorf("problems %q, want %q in them", text, tt.want)
-			}
-			checkRunning(t, pid)
-		})
-	}
-}
-
-// A worker that catches the signal but writes nothing costs part of the time only.
-func TestFaulthandlerSilent(t *testing.T) {
-	pid, stderr := startPython(t, `
-import signal, time
-signal.signal(signal.SIGUSR1, lambda *a: None)
-print("ready", flush=True)
-while True: time.sleep(1000)
-`, "MUSTER_DUMP_SIGNAL=10")
-	cfg := autopsy.Config{PySpy: fakePySpy(t, "exit 1"), Timeout: 4 * time.Second}
-	w := take(t, cfg, autopsy.Target{PID: pid, Stderr: stderr}).Workers[0]
-	if text := strings.Join(w.Python.Problems, "\n"); !strings.Contains(text, "no traceback appeared in "+stderr) {
-		t.Errorf("problems %q", text)
 	}
 }
 
@@ -642,34 +521,32 @@ func TestUninterruptible(t *testing.T) {
 	}
 }
 
-// BenchmarkTake says how long the evidence of some workers takes, by source of
-// their Python stacks; 0.1 s of it is the least for which CPU time is measured.
+// BenchmarkTake says how long the evidence of some workers takes with py-spy; 0.1 s of
+// it is the least for which CPU time is measured.
 func BenchmarkTake(b *testing.B) {
 	python := pypeer.Python(b)
 	path := filepath.Join(b.TempDir(), "w.py")
-	if err := os.WriteFile(path, []byte(faulthandlerWorker), 0o644); err != nil {
+	if err := os.WriteFile(path, []byte(sleeper), 0o644); err != nil {
 		b.Fatal(err)
 	}
 	var targets []autopsy.Target
 	for rank := range 8 {
-		pid, stderr := start(b, []string{"MUSTER_DUMP_SIGNAL=SIGUSR1"}, python, path)
+		pid, stderr := start(b, nil, python, path)
 		targets = append(targets, autopsy.Target{Rank: rank, PID: pid, Stderr: stderr})
 	}
-	for source, program := range map[string]string{"py-spy": "", "faulthandler": "/bin/false"} {
-		for _, n := range []int{1, 4, 8} {
-			b.Run(fmt.Sprintf("%s/%d", source, n), func(b *testing.B) {
-				var slowest float64
-				for b.Loop() {
-					r := autopsy.Take(b.Context(), "", targets[:n], autopsy.Config{PySpy: program})
-					for _, w := range r.Workers {
-						if w.Python.Source != source {
-							b.Fatalf("source %q, problems %q", w.Python.Source, w.Python.Problems)
-						}
-						slowest = max(slowest, w.Python.Seconds)
+	for _, n := range []int{1, 4, 8} {
+		b.Run(strconv.Itoa(n), func(b *testing.B) {
+			var slowest float64
+			for b.Loop() {
+				r := autopsy.Take(b.Context(), "", targets[:n], autopsy.Config{})
+				for _, w := range r.Workers {
+					if w.Python.Source != "py-spy" {
+						b.Fatalf("source %q, problems %q", w.Python.Source, w.Python.Problems)
 					}
+					slowest = max(slowest, w.Python.Seconds)
 				}
-				b.ReportMetric(slowest*1e3, "ms-for-stacks-at-most")
-			})
-		}
+			}
+			b.ReportMetric(slowest*1e3, "ms-for-stacks-at-most")
+		})
 	}
 }

@@ -112,7 +112,8 @@ func (r *Report) Text() string {
 	if len(hosts) > 1 {
 		where = fmt.Sprintf("%d hosts, seen from %s", len(hosts), r.Host)
 	}
-	fmt.Fprintf(&b, "%s on %s at %s, taken in %.2f s\n\n", text.Count(len(r.Workers), "worker"), where, r.Time.Format(time.RFC3339), r.Seconds)
+	fmt.Fprintf(&b, "%s on %s at %s, taken in %.2f s\n\n", text.Count(len(r.Workers), "worker"), where,
+		r.Time.Format(time.RFC3339), r.Seconds)
 	b.WriteString(r.Summary() + "\n")
 	b.WriteString(r.Stacks())
 	for i := range r.Workers {
@@ -178,7 +179,6 @@ func (w *Worker) text(b *strings.Builder) {
 		fmt.Fprintf(b, "\n  %s: %s: %s\n", childNames(same), same[0].State, same[0].Command)
 		same[0].Python.text(b, "    ")
 	}
-	w.Sockets.text(b)
 	for _, f := range w.Flight {
 		if f.Bytes == 0 {
 			fmt.Fprintf(b, "\n  flight recorder (%s): nothing: %s\n", f.Source, f.Problem)
@@ -262,13 +262,15 @@ func (n *Native) text(b *strings.Builder) {
 		fmt.Fprintf(b, "  missing: %s\n", p)
 	}
 	if n.Resident > 0 {
-		fmt.Fprintf(b, "  memory: %d MiB in RAM, at most %d MiB, %d MiB of it shared\n", n.Resident>>20, n.Peak>>20, n.Shared>>20)
+		fmt.Fprintf(b, "  memory: %d MiB in RAM, at most %d MiB, %d MiB of it shared\n", n.Resident>>20, n.Peak>>20,
+			n.Shared>>20)
 	}
 	if n.Window > 0 {
 		fmt.Fprintf(b, "  CPU: %.3f s used within %.2f s\n", n.CPU, n.Window)
 	}
 	if tids := n.Uninterruptible(); len(tids) > 0 {
-		fmt.Fprintf(b, "  in uninterruptible sleep (state D), a kill may not end them: threads %s\n", strings.Trim(fmt.Sprint(tids), "[]"))
+		fmt.Fprintf(b, "  in uninterruptible sleep (state D), a kill may not end them: threads %s\n",
+			strings.Trim(fmt.Sprint(tids), "[]"))
 	}
 	if len(n.Threads) == 0 {
 		return
@@ -310,27 +312,4 @@ func usefulStack(frames []string) string {
 		frames = frames[:i]
 	}
 	return strings.Join(frames[:min(len(frames), 8)], " < ")
-}
-
-func (s *Sockets) text(b *strings.Builder) {
-	for _, p := range s.Problems {
-		fmt.Fprintf(b, "  missing: sockets: %s\n", p)
-	}
-	if s.Total == 0 {
-		return
-	}
-	fmt.Fprintf(b, "\n  sockets, %d among %d open files:\n", s.Total, s.Files)
-	for _, k := range s.Open {
-		fmt.Fprintf(b, "    fd %d %s", k.FD, k.Protocol)
-		if k.Local != "" || k.Peer != "" {
-			fmt.Fprintf(b, " %s -> %s", cmp.Or(k.Local, "-"), cmp.Or(k.Peer, "-"))
-		}
-		if k.State != "" {
-			b.WriteString(" " + k.State)
-		}
-		if k.SendQueue+k.ReceiveQueue > 0 {
-			fmt.Fprintf(b, ", %d bytes to send, %d to read", k.SendQueue, k.ReceiveQueue)
-		}
-		b.WriteByte('\n')
-	}
 }

@@ -1,6 +1,6 @@
 // Package live decides how the workers of a job go on when others are lost, or come
-// (docs/live.md): who the members are (Agree), and what one host has to wait for and to do
-// (Host). Package agent acts on it, and rendezvous/simulate tries it out.
+// (docs/internals/live.md): who the members are (Agree), and what one host has to wait for and
+// to do (Host). Package agent acts on it, and rendezvous/internal/simulate tries it out.
 //
 // Nothing here waits, reads a clock or locks.
 package live

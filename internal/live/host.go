@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Said is what a worker says about a change; docs/live.md has the messages.
+// Said is what a worker says about a change; docs/internals/live.md has the messages.
 type Said struct {
 	Change int    `json:"change"`
 	Handle string `json:"handle,omitempty"`
@@ -153,6 +153,13 @@ const (
 	Urge            // those that do not rest are to come to rest at once
 	Rested          // all do
 	Kill            // some are late
+)
+
+// What an agent and its model in rendezvous/internal/simulate wait for, and how often they try, by default.
+const (
+	Timeout     = 30 * time.Second // for a worker to come to rest, or to take part in a new group
+	PeerTimeout = 2 * time.Second  // for the reason of a failure, from other hosts
+	MostFutile  = 3                // changes without a loss that may follow each other
 )
 
 // Straggle is how long after the first of a host the others have until they are urged, and after

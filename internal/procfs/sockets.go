@@ -10,14 +10,11 @@ import (
 	"strings"
 )
 
-// A Socket is a line of /proc/<pid>/net/tcp, tcp6, udp or udp6.
+// A Socket is a line of /proc/<pid>/net/tcp or tcp6.
 type Socket struct {
-	Local, Peer netip.AddrPort
-	State       uint8 // of TCP
-	// Send and Receive are the bytes that the peer has not confirmed and that the
-	// program has not read.
-	Send, Receive int64
-	Inode         uint64 // as in the link socket:[INODE] of a file descriptor
+	Local netip.AddrPort
+	State uint8
+	Inode uint64 // as in the link socket:[INODE] of a file descriptor
 }
 
 // Listen is the State of a socket that listens. Source: net/tcp_states.h.
@@ -33,15 +30,11 @@ func ParseSockets(text []byte) (list []Socket) {
 		if len(f) < 10 {
 			continue
 		}
-		tx, rx, _ := strings.Cut(f[4], ":")
 		local, err1 := parseAddress(f[1])
-		peer, err2 := parseAddress(f[2])
-		state, err3 := strconv.ParseUint(f[3], 16, 8)
-		send, err4 := strconv.ParseInt(tx, 16, 64)
-		receive, err5 := strconv.ParseInt(rx, 16, 64)
-		inode, err6 := strconv.ParseUint(f[9], 10, 64)
-		if errors.Join(err1, err2, err3, err4, err5, err6) == nil && inode != 0 {
-			list = append(list, Socket{local, peer, uint8(state), send, receive, inode})
+		state, err2 := strconv.ParseUint(f[3], 16, 8)
+		inode, err3 := strconv.ParseUint(f[9], 10, 64)
+		if err1 == nil && err2 == nil && err3 == nil && inode != 0 {
+			list = append(list, Socket{local, uint8(state), inode})
 		}
 	}
 	return list

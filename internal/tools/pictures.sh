@@ -2,7 +2,7 @@
 # pictures.sh (as root): the pictures in docs/ of real jobs of this host, of whose workers one
 # hangs, which muster says before it starts all again: hang.svg is the console of four workers,
 # status-page*.png the status page of eight on four hosts. restart.svg is where the time of a
-# restart goes, cold and warm, live.svg what ranks do in a live change. chaos.svg is muster chaos on a training of three hosts.
+# restart goes, cold and warm, live.svg what ranks do in a live change.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 top=$PWD
@@ -20,10 +20,9 @@ cd "$dir"
 PATH=$top/bin:$PATH ./recording -o "$top/docs/hang.svg" \
 	muster run --nproc-per-node 4 --max-restarts 1 --hang-timeout 5s --log-dir logs checkpoint.py --hang-at 3
 # Four hosts, as far as their names go; the first one shows the page.
-(umask 077; head -c 16 /dev/urandom | base64 >token)
 for host in 0 1 2 3; do
 	page=
-	[ $host != 0 ] || page='--health-addr 0 --health-token-file token'
+	[ $host != 0 ] || page='--health-addr 0'
 	unshare --uts sh -c 'hostname "$1"; shift; exec "$@"' sh "host$host" "$top/bin/muster" run --nnodes 4 --nproc-per-node 2 --max-restarts 3 \
 		--rdzv-backend c10d --rdzv-endpoint localhost:29555 --rdzv-id llama-sft --log-dir "logs$host" --redirects 3 $page train.py 2>"messages$host" &
 	jobs="$jobs $!"
@@ -37,5 +36,4 @@ page=$(sed -n "s/.*status page at \(http[^,]*\).*/\1/p" "$dir/messages0")
 go test -count 1 -run '^TestPictures$' ./health -args -pictures-of "$page" -pictures "$top/docs"
 kill $jobs
 wait $jobs || :
-internal/tools/pictures/chaos.sh "$dir" docs/chaos.svg
 jobs=

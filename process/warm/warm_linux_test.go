@@ -216,7 +216,7 @@ func TestPythons(t *testing.T) {
 }
 
 // A script sees the same of itself as in a worker that was started cold, except for what
-// docs/warm.md lists.
+// docs/internals/warm.md lists.
 func TestEquality(t *testing.T) {
 	self, err := filepath.Abs("testdata/self.py")
 	if err != nil {
@@ -248,7 +248,7 @@ func equal(t *testing.T, l *lab, h *warm.Host, args ...string) {
 		for rank := range want {
 			seen := l.seen(rank)
 			if own, all := want[rank]["frames"].(float64), seen["frames"].(float64); all-own != 3 {
-				t.Errorf("%v frames are below the script, %v in a cold start, want 3 more as docs/warm.md says", all, own)
+				t.Errorf("%v frames are below the script, %v in a cold start, want 3 more as docs/internals/warm.md says", all, own)
 			}
 			delete(seen, "frames")
 			for _, key := range []string{"gc", "random", "hash"} {

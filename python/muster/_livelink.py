@@ -1,4 +1,4 @@
-"""A worker's connection to its agent under ``muster run --live``. docs/live.md has the messages."""
+"""A worker's connection to its agent under ``muster run --live``. docs/internals/live.md has the messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One connection to the agent's timer socket. docs/timers.md has the frames."""
+"""One connection to the agent's timer socket. docs/internals/timers.md has the frames."""
 
 from __future__ import annotations
 

@@ -93,10 +93,10 @@ def join(
 
 def _cannot(dist: Any, backend: str | None) -> str:
     if not os.environ.get(ENV_SOCKET):
-        return "this process is no worker of muster run --live"
+        return "this process is not a worker of muster run --live"
     if "enable_reconfigure" not in inspect.signature(dist.init_process_group).parameters:
         return f"PyTorch {import_module('torch').__version__} cannot change the members of a process group"
-    if backend != "gloo":  # docs/live.md says why
+    if backend != "gloo":  # docs/internals/live.md says why
         return f"live changes work with gloo only, not with {backend or 'the default backend'}"
     return ""
 

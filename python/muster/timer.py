@@ -292,7 +292,7 @@ class deadline(expires):
             import logging
 
             logging.getLogger("muster").warning(
-                "muster.deadline has no effect: this process is no worker of muster run")
+                "muster.deadline has no effect: this process is not a worker of muster run")
         super().__enter__()
 
     def __call__(self, function: Callable[P, T]) -> Callable[P, T]:

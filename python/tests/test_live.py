@@ -626,7 +626,7 @@ class Live(unittest.TestCase):
         agent.until(lambda: worker.lines[-1:] == [{"end": 3}])
         self.assertIs(worker.lines[0]["live"], False)
         self.assertEqual(worker.wait(), 0)
-        self.assertEqual(agent.said(), "muster.live: this process is no worker of muster run --live, "
+        self.assertEqual(agent.said(), "muster.live: this process is not a worker of muster run --live, "
                                        "so the loss of a rank ends this job, or restarts it\n")
 
     def test_what_cannot_change(self):

@@ -184,7 +184,7 @@ class Deadline(unittest.TestCase):
             """,
             MUSTER_TIMER_SOCKET="",
         )
-        self.assertEqual((status, out), (0, "muster.deadline has no effect: this process is no worker of muster run\n"))
+        self.assertEqual((status, out), (0, "muster.deadline has no effect: this process is not a worker of muster run\n"))
 
 
 class Fake:
@@ -235,7 +235,7 @@ def reply(status, text=""):
 
 
 class Frames(unittest.TestCase):
-    """What is sent, byte for byte: docs/timers.md."""
+    """What is sent, byte for byte: docs/internals/timers.md."""
 
     def test_requests(self):
         with Fake(reply(0), reply(0), "", reply(0)) as fake:

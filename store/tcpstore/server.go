@@ -86,7 +86,7 @@ type Server struct {
 }
 
 // Listen starts a server, which is listening and serving when it returns.
-// Whoever calls it closes the server.
+// The caller closes the server.
 func Listen(cfg ServerConfig) (*Server, error) {
 	allow, err := admit.NewList(cfg.Allow)
 	if err != nil {
@@ -299,7 +299,8 @@ func (s *Server) admits(nc net.Conn) bool {
 	if oldest != nil {
 		remote = oldest.RemoteAddr()
 	}
-	s.gate.turnAway(tooMany, remote, fmt.Sprintf("tcpstore: connection closed: %d are open, and the process needs the other descriptors; raise the limit of open files (ulimit -n)", limit.Max))
+	s.gate.turnAway(tooMany, remote, fmt.Sprintf("tcpstore: connection closed: %d are open, and the process needs "+
+		"the other descriptors; raise the limit of open files (ulimit -n)", limit.Max))
 	return oldest != nil
 }
 

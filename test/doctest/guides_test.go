@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/muster-run/muster/internal/test/pypeer"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
 
@@ -17,17 +18,23 @@ func (p *play) write(name, text string) {
 	p.must(os.WriteFile(filepath.Join(p.dir, name), []byte(text), 0o666))
 }
 
-// tutorial saves the script that the page has, and goes through its lessons. The one that
-// takes longest, the hang, runs beside the first three.
-func tutorial(p *play) {
+// script saves the script that the page has.
+func (p *play) script(name string) {
+	p.Helper()
 	i := slices.IndexFunc(p.page.Blocks, func(b Block) bool { return b.Kind == "python" })
 	if i < 0 {
-		p.Fatal("the tutorial has no script")
+		p.Fatalf("%s has no script", p.page.Name)
 	}
-	p.write("fragile.py", p.page.Blocks[i].Text)
+	p.write(name, p.page.Blocks[i].Text)
+}
+
+// tutorial goes through the lessons of the page. The one that takes longest, the hang, runs
+// beside the first three.
+func tutorial(p *play) {
+	p.script("fragile.py")
 
 	const run = "muster run --nproc-per-node 4 --tee 3 --log-dir logs "
-	hang := p.start(0, run+"--hang-timeout 3 fragile.py hang", "MUSTER_DUMP_SIGNAL=SIGUSR1", testproc.Unpaused)
+	hang := p.start(0, run+"--hang-timeout 3 fragile.py hang", "PYTHON_EXEC="+pypeer.Python(p), testproc.Unpaused) // py-spy is beside it
 	p.run(run + "fragile.py").exits(0).prints(false)
 	p.run(run+"fragile.py raise", testproc.Unpaused).exits(1).prints(false)
 	p.run(run + "fragile.py kill").exits(1).prints(false)

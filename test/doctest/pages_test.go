@@ -15,7 +15,6 @@ var plays = map[string]struct {
 }{
 	"README.md":               {5, readme},
 	"docs/after-a-failure.md": {2, afterAFailure},
-	"docs/chaos.md":           {1, chaos},
 	"docs/decisions.md":       {1, func(p *play) { p.run("muster run train.py").exits(0) }},
 	"docs/doctor.md":          {3, doctor},
 	"docs/frameworks.md":      {1, func(p *play) { p.run("muster run --nproc-per-node 8 train.py").exits(0) }},
@@ -30,12 +29,15 @@ var plays = map[string]struct {
 	"docs/production.md":      {3, production},
 	"docs/quickstart.md":      {1, quickstart},
 	"docs/restart-policy.md":  {2, restartPolicy},
+	"docs/security.md":        {2, security},
 	"docs/slurm.md":           {0, slurm},
 	"docs/troubleshooting.md": {2, troubleshooting},
 	"docs/tutorial.md":        {1, tutorial},
 	"docs/warm.md": {1, func(p *play) {
 		p.run("muster run --warm --nproc-per-node 8 --max-restarts 3 train.py").exits(0)
-		p.run("muster warm explain train.py").exits(0)
+		p.run("muster warm status              # what is learnt").exits(0)
+		p.run("muster warm explain train.py    # which modules are left out, and why").exits(0)
+		p.run("muster warm clear               # forget it").exits(0)
 	}},
 }
 
@@ -48,7 +50,7 @@ var scripts = map[string]string{
 
 // excuses are the commands that are not run here, with the reason.
 var excuses = []struct{ page, line, why string }{
-	{"README.md", "make demo    # two workers train, one is killed, the training goes on", "makes a virtual environment; the command that it runs is below it on the page, and is run"},
+	{"README.md", "make demo    # two workers train, one is killed, training continues", "makes a virtual environment; the command that it runs is below it on the page, and is run"},
 	{"README.md", "make test    # all tests, with real PyTorch as the judge", "runs this test"},
 	{"README.md", demo, "TestDemo runs it, where PyTorch is"},
 	{"docs/frameworks.md", "muster run --nproc-per-node 2 examples/frameworks/with_accelerate.py", installed},

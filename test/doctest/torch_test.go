@@ -42,7 +42,7 @@ train_step = step
 func TestTimerExamples(t *testing.T) {
 	t.Parallel()
 	python := pypeer.Python(t)
-	for name, steps := range map[string]int{"docs/hangs.md": 2, "docs/timers.md": 2} {
+	for name, steps := range map[string]int{"docs/hangs.md": 2, "docs/internals/timers.md": 2} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p := newPlay(t, name, 0)

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -235,20 +234,4 @@ func TestTerminal(t *testing.T) {
 	if got := seen(); strings.Count(got, "hello from the worker") != 2 {
 		t.Errorf("the terminal shows %q", got)
 	}
-}
-
-// Who stops an agent that still has gathered lines for a stuck console does not wait for them.
-func TestGatherGivesUp(t *testing.T) {
-	t.Parallel()
-	_, w := pipe(t)
-	j := start(t, muster(t), setup{stdout: w}, "--standalone -v --no-python --tee 3 --gather console", "sh", "-c", "yes | head -c 3000000")
-	w.Close()
-	for !strings.Contains(j.errs(), "worker ended") {
-		time.Sleep(5 * time.Millisecond)
-	}
-	for range 2 {
-		j.signal(syscall.SIGINT)
-	}
-	j.status()
-	j.says("gathered lines are missing from this console")
 }

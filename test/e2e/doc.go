@@ -14,8 +14,6 @@
 //
 //	asked         muster restart restarts the workers of all hosts
 //	badinput      a command line that cannot work is refused before anything starts
-//	caches        what one host compiles is there on the next
-//	chaos         drills do what rows of docs/reliability.md do, and see the same follow
 //	console       output comes out line by line; a console that is stuck or gone stops no job
 //	defects       muster has none of torchrun's defects (docs/differences.md)
 //	env           workers find torchrun's environment, descriptors and command line
@@ -41,6 +39,7 @@
 //	live_random   whatever dies, also at once and during a change, by backend
 //	logs          the log directory is torchrun's; no line is lost or torn
 //	metrics       a live job's metrics hold while it restarts
+//	logrotate     logrotate empties log files, and no reader loses a line
 //	mixed         agents of muster and of torchrun share a job
 //	mixed_bad     state that others broke harms no job
 //	mixed_change  restarts, joins and leaves in such a job
@@ -50,7 +49,7 @@
 //	policy        rules drain hosts and limit restarts
 //	preempt       preemption ends all hosts with its own status
 //	secret        tokens and certificates, with every backend
-//	scale         hosts become spares and come back, as somebody wants it
+//	spares        muster stop ends spares, too
 //	signal        signals, grace, and many jobs at once
 //	slurm         the examples in a real Slurm
 //	train         the same losses as under torchrun, checkpoints, restarts

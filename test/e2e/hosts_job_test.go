@@ -3,23 +3,17 @@
 package e2e
 
 import (
-	"bufio"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/muster-run/muster/internal/numa"
 	"github.com/muster-run/muster/internal/test/testproc"
 )
 
@@ -290,151 +284,5 @@ time.sleep(1000)
 		if len(report.Failures) == 0 || report.Failures[0].Rank != 0 || !strings.Contains(report.Failures[0].Traceback, `raise ValueError("the last straw")`) {
 			t.Errorf("%+v", report)
 		}
-	}
-}
-
-// The lines of all hosts come out on the console of the host with rank 0, each once and in its
-// worker's order, and on no other; also those of a worker that fails, and of the attempt after it.
-func TestHostsGather(t *testing.T) {
-	t.Parallel()
-	for _, name := range []string{"c10d", "etcd", "quorum"} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			const lines = 3000
-			c := backend(t, name)
-			s := newSite(t, 3+c.hosts)
-			c.prepare(s)
-			s.program = []string{"sh", "-c", fmt.Sprintf(`i=0; while [ $i -lt %d ]; do echo "$TORCHELASTIC_RESTART_COUNT $i"; i=$((i+1)); done; exit $((1 - TORCHELASTIC_RESTART_COUNT))`, lines)}
-			agents := s.startAll(3, "--nnodes 3 --nproc-per-node 2 --no-python --max-restarts 1 --tee 3 --gather console")
-			s.want(0, agents...)
-			consoles := 0
-			for _, j := range agents {
-				if j.out() == "" {
-					continue
-				}
-				consoles++
-				next := map[string]int{}
-				for line := range strings.Lines(j.out()) {
-					var rank, attempt, n int
-					var host string
-					if _, err := fmt.Sscanf(strings.Replace(line, " attempt_0]:", "]:", 1), "[%d %s %d", &rank, &host, &n); err != nil {
-						t.Fatalf("%q: %v", line, err)
-					}
-					_, _ = fmt.Sscanf(host[strings.Index(host, "]:")+2:], "%d", &attempt)
-					worker := fmt.Sprint(rank, " in attempt ", attempt)
-					if next[worker] != n {
-						t.Fatalf("rank %s: line %d, want %d", worker, n, next[worker])
-					}
-					next[worker]++
-				}
-				for rank := range 6 {
-					if n := next[fmt.Sprint(rank, " in attempt 1")]; n != lines {
-						t.Errorf("rank %d wrote %d lines in the attempt that succeeded, want %d", rank, n, lines)
-					}
-				}
-				j.saysNot("gathered lines are missing")
-			}
-			if consoles != 1 {
-				t.Errorf("%d hosts have printed lines", consoles)
-			}
-		})
-	}
-}
-
-// Lines of a host that is lost are said to be missing, also where another one has its rank then.
-func TestHostsGatherWithoutOne(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, 3)
-	s.conf = limit6 + "," + together
-	backend(t, "c10d").prepare(s)
-	end := filepath.Join(t.TempDir(), "end")
-	s.program = []string{"sh", "-c", `while [ ! -e "$0" ]; do echo line; sleep 0.02; done`, end}
-	agents := s.startAll(3, "--nnodes 2:3 --no-python --tee 3 --gather console")
-	s.untilSays(agents[0], "[1 host1]:line\n")
-	s.lab.Host(1).PowerOff()
-	s.untilSays(agents[0], " nodes=2 ")
-	s.untilSays(agents[0], "[1 host2]:line\n")
-	s.untilSays(agents[0], "host host1 has left the job")
-	must(os.WriteFile(end, nil, 0o600))
-	s.want(0, agents[0], agents[2])
-	agents[0].says("gathered lines are missing", "of group rank 1 (host ")
-}
-
-// When the holder of a c10d rendezvous is lost, the others end and say why: they wait neither for
-// lines of hosts that they cannot reach any more nor for hosts.
-func TestGatherWithoutRendezvous(t *testing.T) {
-	t.Parallel()
-	m := newMixed(t, "3", "--tee 3 --gather console", "report:up", "hang")
-	agents := m.startAll(peer{l: muster(t), addr: "1"}, peer{l: muster(t), addr: "2", hosts: true}, peer{l: muster(t), addr: "3"})
-	agents[0].await("up", "up", "up")
-	before := len(agents[2].errs())
-	agents[1].signal(syscall.SIGKILL)
-	wantAll([]*job{agents[0], agents[2]}, 1)
-	agents[0].says("of group rank 1 (the rendezvous is lost)", "of group rank 2 (the rendezvous is lost)", "a c10d job cannot outlive it")
-	if said := agents[2].errs()[before:]; !strings.Contains(said, "a c10d job cannot outlive it") || strings.Contains(said, "on no console") || strings.Contains(said, "waiting for hosts") {
-		t.Errorf("the agent says\n%s", said)
-	}
-}
-
-// Ten million lines of eight workers on four hosts come out on the console of one, each once and
-// in order, whose reader rests three times for two seconds.
-func TestJudgeGatherMany(t *testing.T) {
-	judge(t)
-	const each = 1_250_000
-	for _, tt := range []struct{ backend, flags string }{{"c10d", ""}, {"c10d", "--collapse"}, {"etcd", ""}, {"quorum", "--collapse"}} {
-		t.Run(tt.backend+tt.flags, func(t *testing.T) {
-			c := backend(t, tt.backend)
-			s := newSite(t, 4+c.hosts)
-			c.prepare(s)
-			s.program = []string{"seq", "0", fmt.Sprint(each - 1)}
-			flags := fmt.Sprintf("--nnodes 4 --nproc-per-node 2 --no-python --tee 1 --gather console %s --log-dir %s", tt.flags, t.TempDir())
-			r, w, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer r.Close()
-			s.stdout = w
-			s.start(0, flags)
-			w.Close()
-			s.stdout = nil
-			for i := 1; i < 4; i++ {
-				s.start(i, flags)
-			}
-			var next [8]int
-			lines, total, rests := 0, 0, 0
-			for in := bufio.NewScanner(r); in.Scan(); lines++ {
-				head, number, _ := strings.Cut(in.Text(), "]:")
-				list, _, _ := strings.Cut(strings.TrimPrefix(head, "["), " ")
-				ranks, err := numa.ParseRanges(list)
-				n, err2 := strconv.Atoi(number)
-				if err := errors.Join(err, err2); err != nil {
-					t.Fatalf("%q: %v", in.Text(), err)
-				}
-				for _, rank := range ranks {
-					if next[rank] != n {
-						t.Fatalf("rank %d: line %d, want %d", rank, n, next[rank])
-					}
-					next[rank]++
-					total++
-				}
-				if total > (rests+1)*2_500_000 && rests < 3 {
-					rests++
-					time.Sleep(2 * time.Second)
-				}
-			}
-			s.want(0, s.agents...)
-			if total != 8*each {
-				for _, j := range s.agents {
-					t.Errorf("%s:\n%s", j.l.name, j.errs())
-				}
-				t.Errorf("%d lines of each rank, want %d", next, each)
-			}
-			for _, j := range s.agents {
-				if j.out() != "" {
-					t.Errorf("%s prints lines, too", j.l.name)
-				}
-			}
-			t.Logf("%d lines came out for %d", lines, total)
-		})
 	}
 }

@@ -308,53 +308,6 @@ func TestLivePolicyLastOfHost(t *testing.T) {
 	}
 }
 
-// Lines that are gathered over live changes come out once, with the ranks that their workers have.
-func TestLiveGather(t *testing.T) {
-	t.Parallel()
-	m := newMixed(t, "2:3", "--live --max-restarts 9 --tee 3 --gather console", "live", "gate", "print:ends\\n", "exit:0")
-	peers := []peer{{l: muster(t), addr: "1", hosts: true, nproc: 2}, {l: muster(t), addr: "2"}, {l: muster(t), addr: "3"}}
-	m.conf = together
-	agents := m.startAll(peers...)
-	first := agents[0]
-	seen := [][]liveMember{first.members(4)}
-	lose := func(world, pid int, kill func()) {
-		kill()
-		seen = append(seen, first.members(world, pid))
-	}
-	worker := seen[0][0].pid
-	lose(4, worker, func() { must(syscall.Kill(worker, syscall.SIGKILL)) })
-	agent := seen[1][2].pid // its worker
-	lose(3, agent, func() { agents[1].signal(syscall.SIGKILL) })
-	m.gate.Open()
-	wantAll([]*job{first, agents[2]}, 0)
-	count, ends := map[liveMember]int{}, 0
-	for line := range strings.Lines(first.out()) {
-		prefix, text, _ := strings.Cut(line, "]:")
-		if text == "ends\n" {
-			ends++
-			continue
-		}
-		var m liveMember
-		if _, err := fmt.Sscanf(text, "%d %d/%d %d %d", &m.uuid, &m.rank, &m.world, &m.pid, &m.step); err != nil || !strings.HasPrefix(prefix, fmt.Sprintf("[%d ", m.rank)) || strings.Contains(prefix, "attempt") {
-			t.Errorf("%q: %v", line, err)
-		}
-		count[m]++
-	}
-	for _, all := range seen {
-		for _, m := range all {
-			if n := count[m]; n > 1 || n == 0 && m != seen[1][2] { // that one's agent was killed at once
-				t.Errorf("%d times %+v", count[m], m)
-			}
-		}
-	}
-	if ends != 3 {
-		t.Errorf("%d workers have ended here", ends)
-	}
-	if t.Failed() {
-		t.Log(first.console())
-	}
-}
-
 // Of a replica group of which one is lost nobody goes on, on whatever hosts they are, until it is
 // whole again; the other groups do.
 func TestLiveReplicas(t *testing.T) {

@@ -121,7 +121,6 @@ func TestFormats(t *testing.T) {
 		"Worker of an autopsy": fieldsOf(reflect.TypeFor[autopsy.Worker]()),
 		"Python":               fieldsOf(reflect.TypeFor[autopsy.Python]()),
 		"Native":               fieldsOf(reflect.TypeFor[autopsy.Native]()),
-		"Sockets":              fieldsOf(reflect.TypeFor[autopsy.Sockets]()),
 		"Flight recorder":      fieldsOf(reflect.TypeFor[autopsy.Flight]()),
 		"Group":                fieldsOf(reflect.TypeFor[autopsy.Group]()),
 
@@ -227,7 +226,6 @@ func TestFormatsWithin(t *testing.T) {
 		{"Worker of an autopsy", "children", []reflect.Type{reflect.TypeFor[autopsy.Process]()}},
 		{"Python", "threads", []reflect.Type{reflect.TypeFor[autopsy.Thread](), reflect.TypeFor[autopsy.Frame]()}},
 		{"Native", "threads", []reflect.Type{reflect.TypeFor[autopsy.NativeThread]()}},
-		{"Sockets", "open", []reflect.Type{reflect.TypeFor[autopsy.Socket]()}},
 		{"Message", "ranks", []reflect.Type{reflect.TypeFor[rendezvous.Ranks]()}},
 		{"Message", "waiting", []reflect.Type{reflect.TypeFor[rendezvous.Waiting]()}},
 	} {

@@ -21,7 +21,6 @@ import (
 var exemptPackages = map[string]string{
 	"policy":                         "its errors say file, line, what is wrong and what is wanted; docs/restart-policy.md has the keys",
 	"cmd/muster/internal/doctor":     "each line of muster doctor says what to do, and docs/doctor.md has them",
-	"rendezvous/simulate":            "muster sim is a tool for who works on muster",
 	"rendezvous/internal/pickle":     "its errors are wrapped in one that the handbook has; they say what is odd about a state",
 	"internal/pyjson":                "what reads JSON; whoever uses it says what to do",
 	"internal/procfs":                "what reads /proc; whoever uses it says what to do",

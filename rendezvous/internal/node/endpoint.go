@@ -289,7 +289,7 @@ func (e *alone) dial(ctx context.Context) error {
 func (e *alone) next(ctx context.Context, number int) (*round, error) {
 	n := e.n
 	r := &round{number: number, size: 1, store: n.roundStore(number), jobStore: n.jobStore(0), addr: n.link.addr}
-	if n.cfg.LocalStore {
+	if n.cfg.Live {
 		return r, nil
 	}
 	err := n.workers.close()

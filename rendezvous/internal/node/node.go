@@ -84,7 +84,6 @@ type protocol interface {
 // A round is a complete one, as this node knows it.
 type round struct {
 	number, rank, size int
-	since              int               // see server.Assignment
 	ranks              *rendezvous.Ranks // of the workers, if the rendezvous has assigned them
 	store, jobStore    store.Store       // of its agents, and of those of all rounds
 	addr               string            // where its workers meet
@@ -127,7 +126,8 @@ type Node struct {
 	local    localStore   // or in every round, if its workers' store is local
 	last     *server.Place
 	calls    *callListener // nil: this agent takes no calls
-	sizing   sizing
+	onSpare  func()        // see OnSpare
+	spare    bool          // this node has waited as one since its last round; Next's
 
 	changes chan rendezvous.Change // of the last round
 	stop    func()                 // stops the watcher of the last round
@@ -147,8 +147,10 @@ func newNode(backend string, cfg rendezvous.Spec) (*Node, error) {
 	if cfg.OnWaiting == nil {
 		cfg.OnWaiting = func(rendezvous.Waiting) {}
 	}
-	n := &Node{backend: backend, cfg: cfg, log: cfg.Logger, link: link{hangUp: func() {}}, stop: func() {}}
-	n.sizing.wish.Nodes = cfg.Want
+	n := &Node{
+		backend: backend, cfg: cfg, log: cfg.Logger,
+		link: link{hangUp: func() {}}, onSpare: func() {}, stop: func() {},
+	}
 	s := &cfg.Settings
 	guard, err := auth.New(auth.Config{Token: s.Token, TokenFile: s.TokenFile, CACert: s.TLS.CACert, Cert: s.TLS.Cert, Key: s.TLS.Key})
 	if err != nil {
@@ -186,6 +188,9 @@ func (n *Node) UseAgentStore() bool { return !n.cfg.PrivateStore }
 // Changes implements rendezvous.Handler.
 func (n *Node) Changes() <-chan rendezvous.Change { return n.changes }
 
+// OnSpare implements rendezvous.SpareNotifier.
+func (n *Node) OnSpare(f func()) { n.onSpare = f }
+
 // Next implements rendezvous.Handler.
 func (n *Node) Next(ctx context.Context) (*rendezvous.Info, error) {
 	n.stopWatching()
@@ -195,27 +200,27 @@ func (n *Node) Next(ctx context.Context) (*rendezvous.Info, error) {
 		p, r, err = n.join(ctx, deadline)
 	}
 	n.cfg.OnWaiting(rendezvous.Waiting{})
-	if n.sizing.spare && errors.Is(err, rendezvous.ErrClosed) {
+	if n.spare && errors.Is(err, rendezvous.ErrClosed) {
 		err = rendezvous.ErrRedundant // which no holder was there to say
 	}
 	if err == nil {
 		err = n.checkSize(r)
 	}
-	if err == nil && n.cfg.LocalStore {
+	if err == nil && n.cfg.Live {
 		err = n.openLocalStore(ctx, p, r)
 	}
 	if err != nil {
 		return nil, err
 	}
-	n.last = &server.Place{Round: r.number, Rank: r.rank, WorldSize: r.size, Since: r.since}
-	n.sizing.spare = false
+	n.last = &server.Place{Round: r.number, Rank: r.rank, WorldSize: r.size}
+	n.spare = false
 	n.startWatching(p, r)
 	return &rendezvous.Info{
 		Round: r.number, Rank: r.rank, WorldSize: r.size,
 		Store: r.store, JobStore: r.jobStore,
 		// Where nobody would tell that the others are gone this process does not wait for them.
 		Serves:     !r.constant && (n.endpoint.holds() || n.workers.serves()),
-		MasterAddr: r.addr, MasterPort: r.port, LocalStore: n.cfg.LocalStore,
+		MasterAddr: r.addr, MasterPort: r.port, LocalStore: n.cfg.Live,
 		Ranks: r.ranks, ClockOffset: p.offset(),
 	}, nil
 }
@@ -247,11 +252,8 @@ func (n *Node) open(ctx context.Context) (protocol, error) {
 	case err != nil:
 		return nil, n.connectionError(err)
 	}
-	if _, held := p.(*session); !held && n.cfg.LocalStore && n.cfg.MaxNodes > 1 {
+	if _, held := p.(*session); !held && n.cfg.Live && n.cfg.MaxNodes > 1 {
 		return nil, n.connectionError(errTorchStore)
-	}
-	if _, held := p.(*session); !held && n.cfg.Want > 0 && n.cfg.Want < n.cfg.MaxNodes {
-		n.log.Warn("--want has no effect: PyTorch holds the rendezvous, and the job takes all hosts that it may have", "run_id", n.cfg.RunID)
 	}
 	n.mu.Lock()
 	n.protocol = p

@@ -40,7 +40,7 @@ func Ranked(backend string, cfg rendezvous.Spec, host string, port int) (rendezv
 		return nil, err
 	}
 	n.link.me = state.Node{Addr: fmt.Sprintf("%08d", cfg.NodeRank)}
-	n.link.addr, n.link.exact, n.link.shared, n.link.port = host, true, n.guard == nil && !cfg.LocalStore, port
+	n.link.addr, n.link.exact, n.link.shared, n.link.port = host, true, n.guard == nil && !cfg.Live, port
 	n.endpoint = &ranked{fixed{n: n, host: host, port: port}, cfg.NodeRank}
 	return n, nil
 }
@@ -215,7 +215,7 @@ type aloneShared struct {
 
 // AloneShared returns the node of a static job on one host.
 func AloneShared(backend string, cfg rendezvous.Spec, host string, port int) (rendezvous.Handler, error) {
-	if cfg.LocalStore {
+	if cfg.Live {
 		return Alone(backend, cfg, host, 0)
 	}
 	n, err := ofOne(backend, cfg)

@@ -40,10 +40,9 @@ func (n *Node) greet(ctx context.Context, conn net.Conn, dial dialer) (*session,
 		Greeting: server.Greeting{
 			RunID: cfg.RunID, Node: &n.link.me, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes,
 			LastCall: settings.LastCall, KeepAlive: settings.KeepAliveInterval, KeepAliveLimit: settings.KeepAliveLimit(), Role: cfg.Role,
-			LocalWorldSize: cfg.LocalWorldSize, LocalStore: cfg.LocalStore, Live: cfg.Live, Last: n.last, Spare: n.sizing.spare,
+			LocalWorldSize: cfg.LocalWorldSize, Live: cfg.Live, Last: n.last, Spare: n.spare,
 		},
-		Wish: n.sizing.greeting(),
-	}, ring, n.heard)
+	}, ring)
 	if err != nil {
 		return nil, err
 	}
@@ -102,10 +101,8 @@ func (s *session) meet(ctx context.Context, deadline time.Time) (*round, error) 
 		case server.BeSpare:
 			deadline = time.Time{}
 			n.log.Info("the job has all the hosts that it may have; this one waits as a spare", "run_id", n.cfg.RunID)
-			n.sizing.spare = true
-			if n.sizing.onSpare != nil {
-				n.sizing.onSpare()
-			}
+			n.spare = true
+			n.onSpare()
 		case server.BeNoSpare:
 			deadline = time.Now().Add(n.cfg.Settings.Join)
 		case server.EndUnneeded:
@@ -146,7 +143,7 @@ func (s *session) tell(w *rendezvous.Waiting, deadline time.Time) {
 func (s *session) round() *round {
 	m := s.part.Round
 	return &round{
-		number: m.Round, rank: m.Rank, size: m.WorldSize, since: m.Since, ranks: m.Ranks, torch: m.Torch, reached: m.Addr, hosts: s.part.Hosts,
+		number: m.Round, rank: m.Rank, size: m.WorldSize, ranks: m.Ranks, torch: m.Torch, reached: m.Addr, hosts: s.part.Hosts,
 		store: s.n.roundStore(m.Round), jobStore: s.n.jobStore(m.Job),
 	}
 }
@@ -154,7 +151,7 @@ func (s *session) round() *round {
 // workersStore makes the round's workers' store, as rank 0, and says where it is; or it finds
 // the one that a rank 0 of PyTorch's has published.
 func (s *session) workersStore(ctx context.Context, r *round, deadline time.Time) error {
-	if s.n.cfg.LocalStore && r.torch {
+	if s.n.cfg.Live && r.torch {
 		return errTorchStore
 	}
 	if r.rank != 0 {

@@ -102,7 +102,7 @@ func (n *Node) openWorkersStore(ctx context.Context, r *round) (err error) {
 	if r.addr = n.link.addr; r.reached != "" && !n.link.exact {
 		r.addr = r.reached
 	}
-	if n.cfg.LocalStore {
+	if n.cfg.Live {
 		r.port, err = n.local.listen(n)
 		return err
 	}

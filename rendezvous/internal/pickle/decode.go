@@ -9,25 +9,23 @@ import (
 	"github.com/muster-run/muster/rendezvous/internal/state"
 )
 
-// Limits of what Decode reads.
+// Bounds of what Decode reads. A store decodes what a stranger has written while it holds its
+// lock, so that maxWork is not far above what a state of MaxNodes nodes can need.
 const (
-	MaxSize  = 8 << 20 // bytes of a pickle
-	MaxNodes = 100000  // nodes in each of a state's collections
-	MaxAddr  = 1024    // bytes of a node's address
+	MaxSize  = 8 << 20        // bytes of a pickle
+	MaxNodes = 100000         // nodes in each of a state's collections
+	MaxAddr  = 1024           // bytes of a node's address
+	maxWork  = 100 * MaxNodes // opcodes, and what they make, copy and look at
 )
 
 // An Error says where a pickle is not that of a rendezvous state.
 type Error struct {
 	Offset int    // of the opcode, in bytes from the pickle's start
-	Op     byte   // the opcode; 0 if the pickle ends there or is too large
 	Reason string // what is wrong with it
 }
 
 func (e *Error) Error() string {
-	if e.Op == 0 {
-		return fmt.Sprintf("not a rendezvous state: at byte %d: %s", e.Offset, e.Reason)
-	}
-	return fmt.Sprintf("not a rendezvous state: %s at byte %d: %s", opName(e.Op), e.Offset, e.Reason)
+	return fmt.Sprintf("not a rendezvous state: at byte %d: %s", e.Offset, e.Reason)
 }
 
 // An OldStateError says that a state can be read but was written by an agent of
@@ -68,115 +66,111 @@ func Decode(data []byte) (*state.State, error) {
 	if len(data) > MaxSize {
 		return nil, &Error{Reason: fmt.Sprintf("%d bytes, more than %d", len(data), MaxSize)}
 	}
-	d := &decoder{data: data, known: map[text]any{}}
+	d := &decoder{data: data}
 	at := d.run()
-	r := reader{decoder: d}
-	var s *state.State
-	if d.err == nil {
-		s = r.state()
-	}
+	s := d.state()
 	if d.err != nil {
-		e := &Error{Offset: at, Reason: d.err.Error()}
-		if at < len(data) {
-			e.Op = data[at]
-		}
-		return nil, e
+		return nil, &Error{Offset: at, Reason: d.err.Error()}
 	}
-	if old := r.signs(); old != nil {
+	if old := d.signs(); old != nil {
 		return nil, &OldStateError{State: s, Signs: old}
 	}
 	return s, nil
 }
 
-// A reader turns the values of a state into Go's, and notes how it differs from one
-// of today.
-type reader struct {
-	*decoder
-	fqdn, naive, unlisted bool
-}
-
-func (r *reader) signs() (texts []string) {
-	if r.fqdn {
+func (d *decoder) signs() (texts []string) {
+	if d.fqdn {
 		texts = append(texts, "nodes have an fqdn")
 	}
-	if r.naive {
+	if d.naive {
 		texts = append(texts, "times have no zone")
 	}
-	if r.unlisted {
+	if d.unlisted {
 		texts = append(texts, "there is no redundancy_list")
 	}
 	return texts
 }
 
-func (r *reader) state() *state.State {
-	fields := r.decoder.state.fields
+// state makes a state of what the pickle has made.
+func (d *decoder) state() *state.State {
+	if d.err != nil {
+		return nil
+	}
+	fields := d.root.fields
 	s := &state.State{
-		Round:    r.int("round", fields["round"]),
-		Complete: want[bool](r.decoder, "complete", fields["complete"], "True"),
-		Closed:   want[bool](r.decoder, "closed", fields["closed"], "True"),
+		Round:    want[int](d, "round", fields["round"]),
+		Complete: want[bool](d, "complete", fields["complete"]),
+		Closed:   want[bool](d, "closed", fields["closed"]),
 	}
 	if v := fields["deadline"]; v != (none{}) {
-		s.Deadline = r.time("deadline", v)
+		s.Deadline = d.time("deadline", v)
 		if s.Deadline.IsZero() {
 			s.Deadline = s.Deadline.Add(time.Microsecond) // datetime.min is past, not absent
 		}
 	}
-	s.Participants = readDict(r, "participants", fields["participants"], func(v any) int { return r.int("a rank", v) })
-	s.WaitList = r.set("wait_list", fields["wait_list"])
-	if v := fields["redundancy_list"]; v != nil {
-		s.RedundancyList = r.set("redundancy_list", v)
-	} else {
-		s.RedundancyList, r.unlisted = state.Set{}, true
+	s.Participants = readDict(d, "participants", fields, func(v any) int { return want[int](d, "a rank", v) })
+	s.WaitList = d.set("wait_list", fields)
+	if fields["redundancy_list"] == nil {
+		fields["redundancy_list"], d.unlisted = &bag{kind: opEmptySet}, true
 	}
-	s.LastHeartbeats = readDict(r, "last_heartbeats", fields["last_heartbeats"], func(v any) time.Time { return r.time("a heartbeat", v) })
+	s.RedundancyList = d.set("redundancy_list", fields)
+	s.LastHeartbeats = readDict(d, "last_heartbeats", fields, func(v any) time.Time { return d.time("a heartbeat", v) })
 	return s
 }
 
-func (r *reader) int(what string, v any) int { return want[int](r.decoder, what, v, "an int") }
+// want refuses a value that is missing or of another type.
+func want[T any](d *decoder, what string, v any) T {
+	t, ok := v.(T)
+	if !ok {
+		d.fail("%s: missing, or of another type", what)
+	}
+	return t
+}
 
-func (r *reader) time(what string, v any) time.Time {
-	at := want[instant](r.decoder, what, v, "a datetime")
-	r.naive = r.naive || at.naive
+func (d *decoder) time(what string, v any) time.Time {
+	at := want[instant](d, what, v)
+	d.naive = d.naive || at.naive
 	return at.Time
 }
 
-// items returns what is in a dict or a set of nodes, each with a value in a dict.
-func (r *reader) items(what string, v any, k kind, each int) []any {
-	b, ok := v.(*bag)
-	if !ok || b.kind != k {
-		want[kind](r.decoder, what, v, string(k))
-		return nil
+func (d *decoder) node(v any) state.Node {
+	m := want[*member](d, "a key or member", v)
+	if m == nil || !m.built {
+		d.fail("a node has no attributes")
+		return state.Node{}
 	}
-	if n := len(b.items) / each; n > MaxNodes {
-		r.fail("%s has %d nodes, more than %d", what, n, MaxNodes)
-		return nil
-	}
-	return b.items
-}
-
-func (r *reader) node(v any) (n state.Node) {
-	m := want[*member](r.decoder, "a key or member", v, "a node")
-	if m == nil {
-		return n
-	}
-	r.fqdn = r.fqdn || m.fqdn
+	d.fqdn = d.fqdn || m.fqdn
 	return m.Node
 }
 
-func (r *reader) set(what string, v any) state.Set {
-	items := r.items(what, v, set, 1)
+// items returns what is in a dict or a set of nodes, each with a value in a dict.
+func (d *decoder) items(what string, fields map[string]any, kind byte, each int) []any {
+	b, ok := fields[what].(*bag)
+	switch {
+	case !ok || b.kind != kind:
+		d.fail("%s: missing, or of another type", what)
+	case len(b.items)/each > MaxNodes:
+		d.fail("%s has %d nodes, more than %d", what, len(b.items)/each, MaxNodes)
+	default:
+		return b.items
+	}
+	return nil
+}
+
+func (d *decoder) set(what string, fields map[string]any) state.Set {
+	items := d.items(what, fields, opEmptySet, 1)
 	s := make(state.Set, len(items))
 	for _, v := range items {
-		s.Add(r.node(v))
+		s.Add(d.node(v))
 	}
 	return s
 }
 
-func readDict[V any](r *reader, what string, v any, value func(any) V) map[state.Node]V {
-	items := r.items(what, v, dict, 2)
+func readDict[V any](d *decoder, what string, fields map[string]any, value func(any) V) map[state.Node]V {
+	items := d.items(what, fields, opEmptyDict, 2)
 	m := make(map[state.Node]V, len(items)/2)
 	for i := 0; i < len(items); i += 2 {
-		m[r.node(items[i])] = value(items[i+1])
+		m[d.node(items[i])] = value(items[i+1])
 	}
 	return m
 }

@@ -33,7 +33,7 @@ func newCallLab(t *testing.T, nodes int) *callLab {
 	for pid := range nodes {
 		ours, theirs := net.Pipe()
 		l.all.Go(func() { l.s.Serve(theirs) })
-		c, err := server.Greet(t.Context(), ours, hello("job1", pid, nodes), func(call uint64) { l.rings <- call }, nil)
+		c, err := server.Greet(t.Context(), ours, hello("job1", pid, nodes), func(call uint64) { l.rings <- call })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -27,7 +27,7 @@ func (e *RefusedError) Error() string { return "refused by the rendezvous: " + e
 var ErrSilent = errors.New("no answer within the keep-alive limit")
 
 // A Client is a node's end of a session. Send may be called concurrently, Recv
-// by one goroutine at a time. Whoever made it closes it.
+// by one goroutine at a time. Its maker closes it.
 type Client struct {
 	conn    net.Conn
 	limit   time.Duration
@@ -38,7 +38,6 @@ type Client struct {
 	once    sync.Once
 	pinging sync.WaitGroup
 	ring    func(call uint64) // nil: this node takes no calls
-	size    func(*Message)    // nil: it does not care
 
 	mu  sync.Mutex // guards writes
 	err error      // why the session ended; set before done is closed
@@ -52,12 +51,12 @@ var instance = sync.OnceValue(rand.Uint64)
 // returns a *RefusedError if the rendezvous does not want the node.
 //
 // ring is called when another agent calls this one, with the call's number, and must not
-// wait; nil if this one takes no calls. Nor must size, which gets each Size.
-func Greet(ctx context.Context, conn net.Conn, hello *Message, ring func(call uint64), size func(*Message)) (*Client, error) {
+// wait; nil if this one takes no calls.
+func Greet(ctx context.Context, conn net.Conn, hello *Message, ring func(call uint64)) (*Client, error) {
 	hello.Calls = ring != nil
 	hello.Type, hello.Version, hello.Instance = Hello, Version, instance()
 	hello.Sent = time.Now().UnixNano()
-	c := &Client{conn: conn, limit: hello.KeepAliveLimit, ring: ring, size: size, inbox: make(chan *Message, 64), closing: make(chan struct{}), done: make(chan struct{})}
+	c := &Client{conn: conn, limit: hello.KeepAliveLimit, ring: ring, inbox: make(chan *Message, 64), closing: make(chan struct{}), done: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	welcome, err := c.greet(hello)
 	if !stop() && err != nil {
@@ -153,18 +152,13 @@ func (c *Client) read() {
 			c.conn.Close()
 			return
 		}
-		switch {
-		case m.Type == Pong:
+		switch m.Type {
+		case Pong:
 			c.setOffset(m)
 			continue
-		case m.Type == Ring:
+		case Ring:
 			if c.ring != nil {
 				c.ring(m.Call)
-			}
-			continue
-		case m.Type == Size:
-			if c.size != nil {
-				c.size(m)
 			}
 			continue
 		}

@@ -43,7 +43,6 @@ const (
 	Ping   Type = "ping"   // it is alive; answered by Pong
 	Status Type = "status" // whom does it wait for? answered by Status
 	Master Type = "master" // from rank 0: where the round's workers meet
-	Size   Type = "size"   // the job is wanted to have so many nodes; answered by Size
 )
 
 // Messages from the rendezvous to a node.
@@ -105,10 +104,9 @@ type Message struct {
 
 	Call   uint64 `json:"call,omitempty"`   // Ring, Answer: the call's number
 	Reader bool   `json:"reader,omitempty"` // Call: for somebody who reads logs
-	Wish   *Wish  `json:"wish,omitempty"`   // Hello, Size
 
 	Redundant bool                `json:"redundant,omitempty"` // Closed, Spare: the node was, or is, a spare
-	Error     string              `json:"error,omitempty"`     // Refused, Size
+	Error     string              `json:"error,omitempty"`     // Refused
 	Over      bool                `json:"over,omitempty"`      // Refused, of a Store: there is none of that round any more
 	Final     bool                `json:"final,omitempty"`     // Refused, of a Call: it stays so in this round
 	Gone      bool                `json:"gone,omitempty"`      // Refused, of a Call: the agent has left the job
@@ -130,9 +128,8 @@ type Greeting struct {
 	KeepAliveLimit time.Duration `json:"keep_alive_limit,omitempty"` // without a message it is dead
 	Role           string        `json:"role,omitempty"`
 	LocalWorldSize int           `json:"local_world_size,omitempty"`
-	Calls          bool          `json:"calls,omitempty"`       // it answers a Ring
-	LocalStore     bool          `json:"local_store,omitempty"` // its workers use a store of a round here
-	Live           bool          `json:"live,omitempty"`        // its workers go on in the next round
+	Calls          bool          `json:"calls,omitempty"` // it answers a Ring
+	Live           bool          `json:"live,omitempty"`  // its workers go on in the next round, and use a store of the round here
 
 	// Last is where the node stood in the last round, if it was in one of another
 	// rendezvous of the same run, whose holder is lost.
@@ -147,8 +144,6 @@ type Assignment struct {
 	Ranks     *rendezvous.Ranks `json:"ranks,omitempty"` // nil: exchange them
 	// Job is the first round of the job, if others had this run ID before it.
 	Job int `json:"job,omitempty"`
-	// Since is the first of the rounds that the node has been in without a break.
-	Since int `json:"since,omitempty"`
 	// NumHosts is for rank 0: how many addresses were in the Hosts before; 0 if they are
 	// not known of every host.
 	NumHosts int `json:"num_hosts,omitempty"`
@@ -180,7 +175,6 @@ type Place struct {
 	Round     int `json:"round"`
 	Rank      int `json:"rank"`
 	WorldSize int `json:"world_size"`
-	Since     int `json:"since,omitempty"` // see Assignment
 }
 
 // Append appends the message as it goes over a connection: its length in four

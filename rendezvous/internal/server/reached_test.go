@@ -61,7 +61,7 @@ func TestRank0HearsItsAddress(t *testing.T) {
 							RunID: "job", Node: &state.Node{Addr: n.name, PID: 1}, MinNodes: len(tt.nodes), MaxNodes: len(tt.nodes),
 							KeepAlive: time.Second, KeepAliveLimit: 3 * time.Second, Role: "default", LocalWorldSize: 1,
 						},
-					}, nil, nil)
+					}, nil)
 					if err != nil {
 						t.Fatal(err)
 					}

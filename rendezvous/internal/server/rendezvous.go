@@ -85,8 +85,7 @@ type Rendezvous struct {
 	log       *slog.Logger
 	state     *state.State
 	rules     state.Rules // those of the first node
-	wish      Wish
-	suspended bool // see Suspend
+	suspended bool        // see Suspend
 	out       []Envelope
 
 	// The nodes with a session.
@@ -96,8 +95,7 @@ type Rendezvous struct {
 	expiries expiries
 	recheck  recheck // which of the joining have to decide again
 
-	localStore bool // their workers use a store of their host (--store local)
-	live       bool // their workers go on in the next round, and stand still until it is complete
+	live bool // see rendezvous.Spec
 
 	torch        torchNodes
 	last         lastRound
@@ -124,7 +122,6 @@ type torchNodes struct {
 type lastRound struct {
 	expected     state.Set             // nodes with a session that took part and have not gone
 	ranks        map[state.Node]int    // of all nodes that took part; they keep them
-	since        map[state.Node]int    // the first round of those that each has been in without a break
 	hostNames    map[state.Node]string // of those with a session
 	left         state.Set             // nodes that have ended their part, and are not just lost
 	meetingPoint *Message              // where its workers meet, once known
@@ -236,10 +233,6 @@ func (r *Rendezvous) Receive(now time.Time, id ID, m *Message) {
 		r.send(s, r.status(now))
 	case Master:
 		r.setMaster(s, m)
-	case Size:
-		if m.Wish != nil {
-			r.scale(now, s, m.Wish.Nodes)
-		}
 	default:
 		r.gone(now, s)
 		r.refuse(id, "message of type %.40q: no such type", m.Type)
@@ -266,14 +259,17 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 	if len(r.sessions) == 0 {
 		r.rules = state.Rules{MinNodes: m.MinNodes, MaxNodes: m.MaxNodes, LastCall: m.LastCall, KeepAliveInterval: m.KeepAlive}
 		r.torch.silence = m.KeepAliveLimit
-		r.localStore, r.live, r.torch.stale = m.LocalStore, m.Live, true
+		r.live, r.torch.stale = m.Live, true
 	} else if m.MinNodes != r.rules.MinNodes || m.MaxNodes != r.rules.MaxNodes {
 		r.refuse(id, "--nnodes is %d:%d on %s and %d:%d on the hosts that came before; give all hosts of run %q the same",
 			m.MinNodes, m.MaxNodes, m.Host, r.rules.MinNodes, r.rules.MaxNodes, r.runID)
 		return
-	} else if other := r.otherStore(m.LocalStore); other != nil {
-		r.refuse(id, "--store is %s on %s and %s on %s, which came before; give all hosts of run %q the same",
-			storeName(m.LocalStore), m.Host, storeName(!m.LocalStore), other.hello.Host, r.runID)
+	} else if m.Live != r.live {
+		with, without := m.Host, r.sessions[slices.Min(slices.Collect(maps.Keys(r.sessions)))].hello.Host
+		if r.live {
+			with, without = without, with
+		}
+		r.refuse(id, "--live is given on %s and not on %s; give all hosts of run %q the same", with, without, r.runID)
 		return
 	}
 	s := &session{id: id, hello: m, node: *m.Node, heard: now, expires: now.Add(m.KeepAliveLimit)}
@@ -281,7 +277,6 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 	heap.Push(&r.expiries, s)
 	r.resume(now, s)
 	r.send(s, &Message{Type: Welcome, Sent: m.Sent, Time: now.UnixNano()})
-	r.hear(now, s)
 }
 
 // replace ends the session of a node that has come back with another connection
@@ -307,11 +302,7 @@ func (r *Rendezvous) evict(now time.Time, s *session) {
 func (r *Rendezvous) status(now time.Time) *Message {
 	const big = 256
 	if r.progress.said == nil || len(r.sessions) <= big || now.Sub(r.progress.at) >= time.Second {
-		rules := r.bounds()
-		if r.suspended {
-			rules = r.rules // more than half of those that there may be
-		}
-		w := r.state.Waiting(r.torch.Clock(now), rules, r.last.ranks, r.name)
+		w := r.state.Waiting(r.torch.Clock(now), r.rules, r.last.ranks, r.name)
 		w.Suspended = r.suspended
 		r.progress.said, r.progress.at = &Message{Type: Status, Waiting: &w}, now
 	}
@@ -332,7 +323,7 @@ func (r *Rendezvous) resume(now time.Time, s *session) {
 	case r.history.lost == nil || last.Round > r.history.lost.Round:
 		r.history.lost = last
 		st.Round = last.Round + 1
-		r.last.ranks, r.last.since, r.last.expected = map[state.Node]int{}, map[state.Node]int{}, state.Set{}
+		r.last.ranks, r.last.expected = map[state.Node]int{}, state.Set{}
 		r.torch.stale = true
 	case last.Round < r.history.lost.Round:
 		return
@@ -340,7 +331,7 @@ func (r *Rendezvous) resume(now time.Time, s *session) {
 	if s.hello.Spare {
 		return // it was in a round before that
 	}
-	r.last.ranks[s.node], r.last.since[s.node] = last.Rank, last.Since
+	r.last.ranks[s.node] = last.Rank
 	r.last.expected.Add(s.node)
 }
 
@@ -387,7 +378,7 @@ func (r *Rendezvous) step(now time.Time, s *session) {
 // decide is State.Join, and what a rendezvous can do better because it knows who will
 // come back. With torch nodes it keeps to their rules.
 func (r *Rendezvous) decide(now time.Time, me state.Node) state.Action {
-	st, rules := r.state, r.bounds()
+	st, rules := r.state, r.rules
 	a := st.Join(me, rules, r.torch.Clock(now), never)
 	_, participant := st.Participants[me]
 	switch {
@@ -397,17 +388,12 @@ func (r *Rendezvous) decide(now time.Time, me state.Node) state.Action {
 			return state.Sync
 		}
 		return state.AddToRedundancyList
-	case st.Complete && !participant && r.last.expected.Has(me) && len(st.Participants) >= rules.MaxNodes:
-		if st.WaitList.Has(me) {
-			return state.Sync
-		}
-		return state.AddToWaitList // of a round that has too many: who leaves says the next one
 	case st.Complete && !participant && st.WaitList.Has(me) && len(st.Participants) >= rules.MaxNodes:
 		return state.AddToRedundancyList // it was full before its turn
 	case r.hasTorch():
 	case a == state.RemoveFromRedundancyList && st.Complete && len(r.last.expected) >= rules.MaxNodes:
 		return state.Sync // those who left the round come back
-	case !st.Complete && participant && (r.allBack() || len(st.Participants) == rules.MaxNodes):
+	case !st.Complete && participant && r.allBack():
 		a = state.MarkComplete
 	case a == state.MarkComplete && len(st.Participants) < rules.MaxNodes && r.spareJoins():
 		return state.Sync // it was left out for the last call, and would break the round up
@@ -439,7 +425,7 @@ func (r *Rendezvous) most() bool { return 2*len(r.state.Participants) > r.rules.
 // worker would get on.
 func (r *Rendezvous) allBack() bool {
 	st := r.state
-	if len(st.RedundancyList) > 0 && len(st.Participants) < r.bounds().MaxNodes {
+	if len(st.RedundancyList) > 0 && len(st.Participants) < r.rules.MaxNodes {
 		return false // spares come first, or they would break the round up
 	}
 	if r.history.lost != nil && len(r.last.expected) < r.history.lost.WorldSize-1 {
@@ -478,7 +464,7 @@ func (r *Rendezvous) do(now time.Time, me state.Node, a state.Action) {
 	if a == state.AddToRedundancyList {
 		delete(st.WaitList, me)
 	}
-	st.Do(a, me, r.bounds(), r.torch.Clock(now))
+	st.Do(a, me, r.rules, r.torch.Clock(now))
 	r.holdOpen(now, lastCall)
 	r.torch.stale = true
 	if s := r.nodes[me]; s != nil && (a == state.AddToRedundancyList || a == state.RemoveFromRedundancyList) {
@@ -518,14 +504,7 @@ func (r *Rendezvous) completed(now time.Time) {
 		st.Round = max(st.Round, later)
 		st.AssignRanks(r.last.ranks)
 	}
-	since := map[state.Node]int{}
-	for n := range st.Participants {
-		since[n] = st.Round
-		if before, ok := r.last.since[n]; ok {
-			since[n] = before
-		}
-	}
-	r.last.ranks, r.last.since = maps.Clone(st.Participants), since
+	r.last.ranks = maps.Clone(st.Participants)
 	r.makeSpares()
 	r.last.meetingPoint, r.last.toldWaiting, r.history.lost, r.history.spares = nil, false, nil, time.Time{}
 	r.raise(recheckAll)
@@ -572,7 +551,7 @@ func (r *Rendezvous) tellAll() {
 	for i, s := range byRank {
 		all[i].WorldSize, all[i].RoleWorldSize = world, roles[s.hello.Role]
 		r.setJoining(s, false)
-		m := &Message{Type: Round, Round: st.Round, Rank: i, Assignment: Assignment{WorldSize: len(byRank), Ranks: &all[i], Job: r.history.first, Since: r.last.since[s.node]}}
+		m := &Message{Type: Round, Round: st.Round, Rank: i, Assignment: Assignment{WorldSize: len(byRank), Ranks: &all[i], Job: r.history.first}}
 		if i == 0 {
 			m.Addr = r.reached(s)
 			m.NumHosts = r.sendHosts(s, byRank)
@@ -601,7 +580,7 @@ func (r *Rendezvous) reached(s *session) (addr string) {
 // tellRound tells a node its rank in a round that torch nodes take part in.
 func (r *Rendezvous) tellRound(s *session) {
 	st := r.state
-	m := &Message{Type: Round, Round: st.Round, Rank: st.Participants[s.node], Torch: true, Assignment: Assignment{WorldSize: len(st.Participants), Job: r.history.first, Since: r.last.since[s.node]}}
+	m := &Message{Type: Round, Round: st.Round, Rank: st.Participants[s.node], Torch: true, Assignment: Assignment{WorldSize: len(st.Participants), Job: r.history.first}}
 	for n, rank := range st.Participants {
 		if rank == 0 && r.nodes[n] == nil {
 			m.Published = true
@@ -823,7 +802,6 @@ func (r *Rendezvous) patience(now time.Time, s *session) (until time.Time, again
 // settle has joining nodes decide again after a change that concerns them.
 func (r *Rendezvous) settle(now time.Time) {
 	for r.recheck != recheckNone {
-		r.resize(now)
 		list := r.concerned()
 		r.recheck = recheckNone
 		if r.last.unannounced {
@@ -836,13 +814,13 @@ func (r *Rendezvous) settle(now time.Time) {
 }
 
 // concerned returns the joining nodes that have to decide again: first those who were
-// in the last round, who has been longest in the job first, then the others. If only somebody is
+// in the last round, in order of rank, then the others. If only somebody is
 // gone, these are spares, should there be room, and one participant that can complete
 // the round; in a big rendezvous it would take too long if all did.
 func (r *Rendezvous) concerned() []*session {
 	st := r.state
 	var list []*session
-	most := r.bounds().MaxNodes
+	most := r.rules.MaxNodes
 	switch room := len(st.Participants) < most; {
 	case r.recheck == recheckAll:
 		list = make([]*session, 0, len(r.joining))
@@ -856,7 +834,9 @@ func (r *Rendezvous) concerned() []*session {
 			}
 		}
 	}
-	slices.SortFunc(list, r.before)
+	slices.SortFunc(list, func(a, b *session) int {
+		return cmp.Or(cmp.Compare(r.turn(a), r.turn(b)), cmp.Compare(a.id, b.id))
+	})
 	if r.recheck == recheckAll || st.Complete {
 		return list
 	}

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -27,9 +26,8 @@ type lab struct {
 
 	min, max int // of the last hello
 	lastCall time.Duration
-	wish     *server.Wish // of those that say hello next
-	spare    bool         // they were spares
-	live     bool         // their workers go on
+	spare    bool // they were spares
+	live     bool // their workers go on
 }
 
 func newLab(t *testing.T) *lab {
@@ -53,7 +51,7 @@ func (l *lab) greet(name, addr, process string, min, max int, last *server.Place
 	id := server.ID(len(l.ids) + 1)
 	l.ids[name] = id
 	l.r.Receive(l.now, id, &server.Message{
-		Type: server.Hello, Host: name, Wish: l.wish,
+		Type: server.Hello, Host: name,
 		Greeting: server.Greeting{
 			Version: server.Version, RunID: "job", Node: &state.Node{Addr: "addr-" + addr, PID: 1}, Instance: uint64(process[0]),
 			MinNodes: min, MaxNodes: max, LastCall: l.lastCall, KeepAlive: 5 * time.Second,
@@ -106,19 +104,10 @@ func (l *lab) run(script string) string {
 			for _, n := range f[1:] {
 				l.r.Gone(l.now, l.ids[n])
 			}
-		case "want": // number, who asks
-			n, err := strconv.Atoi(f[1])
-			if err != nil {
-				l.t.Fatal(err)
-			}
-			l.send(f[2], server.Message{Type: server.Size, Wish: &server.Wish{Nodes: n}})
 		case "was":
 			l.spare = f[1] == "spare"
 		case "live":
 			l.live = true
-		case "wish": // number and serial of those who say hello next
-			l.wish = &server.Wish{}
-			fmt.Sscan(strings.Join(f[1:], " "), &l.wish.Nodes, &l.wish.Serial)
 		case "wait":
 			d, err := time.ParseDuration(f[1])
 			if err != nil {
@@ -244,11 +233,6 @@ func (l *lab) said(out *strings.Builder) {
 			fmt.Fprintf(out, "%s: %s %s %d", name, m.Kind, m.Host, m.Rank)
 		case server.Refused:
 			fmt.Fprintf(out, "%s: refused: %s", name, m.Error)
-		case server.Size:
-			fmt.Fprintf(out, "%s: size %s", name, m.Error)
-			if m.Wish != nil {
-				fmt.Fprintf(out, "%d.%d", m.Wish.Nodes, m.Wish.Serial)
-			}
 		case server.Closed, server.Spare:
 			fmt.Fprintf(out, "%s: %s", name, m.Type)
 			if m.Redundant {

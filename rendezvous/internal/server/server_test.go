@@ -57,7 +57,7 @@ func visits(t *testing.T, s *server.Server) (visit func(runID string, end bool, 
 				KeepAlive: time.Second, KeepAliveLimit: 3 * time.Second, Role: "default", LocalWorldSize: 1,
 				Last: last,
 			},
-		}, nil, nil)
+		}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -145,7 +145,7 @@ func TestClosedServer(t *testing.T) {
 	defer ours.Close()
 	go s.Serve(theirs)
 	ours.SetDeadline(time.Now().Add(10 * time.Second))
-	c, err := server.Greet(t.Context(), ours, hello("job1", 1, 1), nil, nil)
+	c, err := server.Greet(t.Context(), ours, hello("job1", 1, 1), nil)
 	if err == nil {
 		c.Close()
 		t.Error("a closed server has a new session")
@@ -182,7 +182,7 @@ func TestRefusedSessionEndsLate(t *testing.T) {
 		}
 	}
 	join := func(pid int) *server.Client {
-		c, err := server.Greet(t.Context(), connect(), hello("job1", pid, 2), nil, nil)
+		c, err := server.Greet(t.Context(), connect(), hello("job1", pid, 2), nil)
 		if err == nil {
 			err = c.Send(&server.Message{Type: server.Join})
 		}
@@ -271,7 +271,7 @@ func TestShownAgain(t *testing.T) {
 		ours, theirs := net.Pipe()
 		served = make(chan struct{})
 		go func() { defer close(served); s.Serve(theirs) }()
-		c, err := server.Greet(t.Context(), ours, hello("job1", pid, 2), nil, nil)
+		c, err := server.Greet(t.Context(), ours, hello("job1", pid, 2), nil)
 		if err != nil {
 			t.Fatal(err)
 		}

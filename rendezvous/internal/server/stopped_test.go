@@ -52,7 +52,7 @@ func TestStoppedNodeReadsOn(t *testing.T) {
 				RunID: "job", Node: &state.Node{Addr: "a", PID: 1}, MinNodes: 1, MaxNodes: 1,
 				KeepAlive: time.Hour, KeepAliveLimit: 3 * time.Hour, Role: "default", LocalWorldSize: 1,
 			},
-		}, nil, nil)
+		}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

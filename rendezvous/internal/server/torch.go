@@ -43,7 +43,7 @@ func (r *Rendezvous) Text(now time.Time) (text []byte, changed bool) {
 
 // refusesTorch says that torch nodes cannot join, since their workers could not use the store of
 // the others' hosts. Those that were there before the others stay.
-func (r *Rendezvous) refusesTorch() bool { return r.localStore && !r.hasTorch() }
+func (r *Rendezvous) refusesTorch() bool { return r.live && !r.hasTorch() }
 
 // Adopt takes over what a torch node has written in place of Text's last result.
 // What no node can have meant is refused: the old state stays.
@@ -91,10 +91,7 @@ func (r *Rendezvous) adopt(now time.Time, st *state.State) {
 	old := r.state
 	r.torch.Fix(now, st, old.Deadline, r.rules.LastCall)
 	r.state = st
-	had := r.hasTorch()
-	if r.torch.See(now, st, r.hasSession); !had && r.hasTorch() && r.wish.Nodes > 0 {
-		r.log.Warn("rendezvous: an agent of PyTorch takes part, which knows no --want: until it is gone the job takes all hosts that it may have", "run_id", r.runID)
-	}
+	r.torch.See(now, st, r.hasSession)
 	r.holdOpen(now, old.Deadline)
 	r.raise(recheckAll)
 	if st.Complete && (!old.Complete || st.Round != old.Round) {

@@ -98,14 +98,6 @@ func (a *archive) file(root *os.Root, name string, limit int64) {
 	if size > limit {
 		note = fmt.Sprintf("the last of %d bytes", size)
 	}
-	if holes := len(content); strings.HasSuffix(name, ".log") { // where segments were taken from
-		for len(content) > 0 && content[0] == 0 {
-			content = content[1:]
-		}
-		if len(content) < holes {
-			note = "what comes before is in segments (--log-max-size)"
-		}
-	}
 	a.add(name, content, info.ModTime(), note)
 }
 

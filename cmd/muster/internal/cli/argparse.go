@@ -21,7 +21,7 @@ type line struct {
 // A told is a text that somebody gives for an option.
 type told struct {
 	text string
-	from string // a variable, FILE:LINE:COLUMN, or "" for the command line
+	from string // a variable, FILE:LINE, or "" for the command line
 }
 
 // sources lists what is said of an option, that which counts first. Where an option may
@@ -43,14 +43,6 @@ func (l *line) sources(o *option, getenv func(string) (string, bool)) (all []tol
 	return all
 }
 
-// line is where a text is from, as FILE:LINE if it is from a file.
-func (s told) line() string {
-	if i := strings.LastIndexByte(s.from, ':'); i >= 0 {
-		return s.from[:i]
-	}
-	return s.from
-}
-
 // parseLine takes arguments apart as Python's argparse does for torchrun's
 // parser, and returns all that is wrong with them instead of the first problem.
 //
@@ -61,88 +53,107 @@ func (s told) line() string {
 // Source: ArgumentParser._parse_known_args, _parse_optional and
 // _get_option_tuples of CPython 3.11.
 func parseLine(args []string) (line, []error) {
-	l := line{given: map[*option]string{}}
-	var errs []error
-	valueless := func(o *option) {
-		errs = append(errs, &refusal{fmt.Errorf("argument %s: expected one argument", o),
-			"--" + o.name + " needs a value; write --" + o.name + " " + o.arg})
+	p := lineParser{line: line{given: map[*option]string{}}, rest: args}
+	for len(p.rest) > 0 {
+		arg := p.rest[0]
+		p.rest = p.rest[1:]
+		switch {
+		case arg == "--":
+			if len(p.rest) > 0 {
+				p.script, p.hasScript, p.args = p.rest[0], true, p.rest[1:]
+			}
+			return p.line, p.errs
+		case !strings.HasPrefix(arg, "-") || isValue(arg):
+			p.script, p.hasScript, p.args = arg, true, p.rest
+			p.stray = strayed(p.args)
+			if len(p.args) > 0 && p.args[0] == "--" {
+				p.args = p.args[1:] // argparse drops one that follows at once
+			}
+			return p.line, p.errs
+		case strings.HasPrefix(arg, "--"):
+			p.long(arg[2:])
+		default:
+			p.cluster(arg)
+		}
 	}
-	ignored := func(o *option, value string) {
-		errs = append(errs, &refusal{fmt.Errorf("argument %s: ignored explicit argument %s", o, quote(value)),
-			"--" + o.name + " takes no value, got " + quote(value) + "; leave that out"})
-	}
+	return p.line, p.errs
+}
 
-	for i := 0; i < len(args); {
-		arg := args[i]
-		i++
-		if arg == "--" {
-			if i < len(args) {
-				l.script, l.hasScript, l.args = args[i], true, args[i+1:]
-			}
-			return l, errs
+// A lineParser is in the midst of a command line.
+type lineParser struct {
+	line
+	rest []string // not looked at yet
+	errs []error
+}
+
+// long takes an option that began with two dashes.
+func (p *lineParser) long(arg string) {
+	name, value, hasValue := strings.Cut(arg, "=")
+	o, err := lookup(name)
+	switch {
+	case err != nil:
+		p.unknown = true
+		p.errs = append(p.errs, err)
+		// Go on as if the likeliest option had been written, for the sake of the errors
+		// that follow.
+		if o != nil && o.takesArg() && !hasValue && p.hasValue() {
+			p.rest = p.rest[1:]
 		}
-		if !strings.HasPrefix(arg, "-") || isValue(arg) {
-			l.script, l.hasScript, l.args = arg, true, args[i:]
-			l.stray = strayed(l.args)
-			if len(l.args) > 0 && l.args[0] == "--" {
-				l.args = l.args[1:] // argparse drops one that follows at once
-			}
-			return l, errs
+	case !o.takesArg() && hasValue:
+		p.ignored(o, value)
+	case !o.takesArg():
+		p.given[o] = "1"
+	case hasValue:
+		p.give(o, value)
+	default:
+		p.takeValue(o)
+	}
+}
+
+// cluster takes what began with one dash: short options, the last of which may have an
+// argument, joined or not, with or without '='.
+func (p *lineParser) cluster(arg string) {
+	for rest := arg[1:]; rest != ""; {
+		o := byShort(rest[0])
+		if o == nil {
+			p.unknown = true
+			p.errs = append(p.errs, unrecognised(arg))
+			return
 		}
-		if strings.HasPrefix(arg, "--") {
-			name, value, hasValue := strings.Cut(arg[2:], "=")
-			o, err := lookup(name)
-			switch {
-			case err != nil:
-				l.unknown = true
-				errs = append(errs, err)
-				// Go on as if the likeliest option had been written, for the
-				// sake of the errors that follow.
-				if o != nil && o.takesArg() && !hasValue && i < len(args) && isValue(args[i]) {
-					i++
-				}
-			case !o.takesArg() && hasValue:
-				ignored(o, value)
-			case !o.takesArg():
-				l.given[o] = "1"
-			case hasValue:
-				l.give(o, value)
-			case i < len(args) && isValue(args[i]):
-				l.give(o, args[i])
-				i++
-			default:
-				valueless(o)
-			}
-			continue
-		}
-		// One dash: a cluster of short options, the last of which may have an
-		// argument, joined or not, with or without '='.
-		for rest := arg[1:]; rest != ""; {
-			o := byShort(rest[0])
-			if o == nil {
-				l.unknown = true
-				errs = append(errs, unrecognised(arg))
-				break
-			}
-			rest = rest[1:]
-			switch {
-			case !o.takesArg() && rest != "" && byShort(rest[0]) == nil:
-				ignored(o, strings.TrimPrefix(rest, "="))
-				rest = ""
-			case !o.takesArg():
-				l.given[o] = "1"
-			case rest != "":
-				l.give(o, strings.TrimPrefix(rest, "="))
-				rest = ""
-			case i < len(args) && isValue(args[i]):
-				l.give(o, args[i])
-				i++
-			default:
-				valueless(o)
-			}
+		rest = rest[1:]
+		switch {
+		case !o.takesArg() && rest != "" && byShort(rest[0]) == nil:
+			p.ignored(o, strings.TrimPrefix(rest, "="))
+			return
+		case !o.takesArg():
+			p.given[o] = "1"
+		case rest != "":
+			p.give(o, strings.TrimPrefix(rest, "="))
+			return
+		default:
+			p.takeValue(o)
 		}
 	}
-	return l, errs
+}
+
+// hasValue reports whether the next argument can be an option's value.
+func (p *lineParser) hasValue() bool { return len(p.rest) > 0 && isValue(p.rest[0]) }
+
+// takeValue gives the option the next argument.
+func (p *lineParser) takeValue(o *option) {
+	if p.hasValue() {
+		p.give(o, p.rest[0])
+		p.rest = p.rest[1:]
+		return
+	}
+	p.errs = append(p.errs, &refusal{fmt.Errorf("argument %s: expected one argument", o),
+		"--" + o.name + " needs a value; write --" + o.name + " " + o.arg})
+}
+
+// ignored reports a value that the option does not take.
+func (p *lineParser) ignored(o *option, value string) {
+	p.errs = append(p.errs, &refusal{fmt.Errorf("argument %s: ignored explicit argument %s", o, quote(value)),
+		"--" + o.name + " takes no value, got " + quote(value) + "; leave that out"})
 }
 
 // strayed finds the first of a script's arguments that is an option of muster's and of

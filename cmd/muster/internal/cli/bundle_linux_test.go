@@ -87,8 +87,8 @@ func TestBundle(t *testing.T) {
 		"attempt_3/report.json":  failedReport, "attempt_3/.report.json": "half", "attempt_3/autopsy.txt": "stacks",
 		"attempt_3/nvidia-smi.txt":       "NVSMI LOG",
 		"attempt_0/stderr_of_rank_4.log": "too old", "attempt_3/stderr_of_rank_4.log": "the last words\n", "attempt_3/autopsy-rank0-nccl.pickle": "records",
-		"attempt_3/0/stdout.log": "first line\nlast line\n", "attempt_3/0/stderr.log": "\x00\x00\x00tail",
-		"attempt_3/1/stderr.log": "x", "attempt_3/0/stdout.log.000001.gz": "segment",
+		"attempt_3/0/stdout.log": "first line\nlast line\n", "attempt_3/0/stderr.log": "tail",
+		"attempt_3/1/stderr.log": "x", "attempt_3/0/stdout.log.1": "rotated",
 	})
 	for link, to := range map[string]string{"attempt_3/autopsy.json": secret, "attempt_3/1/stdout.log": secret, "attempt_3/2": filepath.Dir(secret) + "/0", "attempt_4": filepath.Dir(secret)} {
 		if err := os.Symlink(to, filepath.Join(run, link)); err != nil {
@@ -132,7 +132,6 @@ func TestBundle(t *testing.T) {
 		"environment.txt": {"MUSTER_TOKEN=***\n", "PET_RDZV_CONF=token=***,is_host=1\n", "NCCL_DEBUG=INFO\n", "MUSTER_ON_EVENT=***\n", "TORCH_HOME=https://***@example/x\n", "TORCH_HUB=https://example/x?***\n", "SLURM_JWT=***\n"},
 		"index.txt": {
 			"rotated.jsonl  8388608  the last of 9437184 bytes\n", "attempt_3/0/stdout.log  10  the last of 21 bytes\n",
-			"attempt_3/0/stderr.log  4  what comes before is in segments (--log-max-size)\n",
 			"attempt_3/autopsy.json  -  left out: is a symbolic link; left alone\n", "attempt_3/1/stdout.log  -  left out: is a symbolic link; left alone\n",
 		},
 	} {

@@ -159,17 +159,6 @@ func (c *command) number(name string, v *int, least, most int) {
 	})
 }
 
-func (c *command) duration(name string, v *time.Duration, most time.Duration) {
-	c.value(name, fmt.Sprintf("a time such as 200us or 3s, at most %v", most), func(text string) error {
-		d, err := time.ParseDuration(text)
-		if err != nil || d < 0 || d > most {
-			return strconv.ErrRange
-		}
-		*v = d
-		return nil
-	})
-}
-
 // parseSeconds reads a number of seconds, or a time with units, more than 0 and at most
 // most seconds.
 func parseSeconds(given string, v *time.Duration, most float64) error {

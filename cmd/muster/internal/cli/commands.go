@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 )
 
 // A subcommand is what may follow the name muster. The table of them is the source
@@ -40,22 +39,15 @@ func subcommands() []subcommand {
 		{name: "ps", what: "list this user's jobs on this host", ends: [2]string{"it listed the jobs, or there is none", "a directory for sockets cannot be trusted"}, usage: psUsage, do: psCommand},
 		{name: "stop", what: "stop a job on all its hosts", ends: [2]string{"it is done", "there is no such job, or the job does not stop"}, usage: stopUsage, stops: interrupt, do: stopCommand},
 		{name: "restart", what: "start a job's workers again", ends: [2]string{"it is done", "there is no such job, or it cannot restart"}, usage: restartUsage, do: restartCommand},
-		{name: "scale", what: "change how many hosts a job shall have", ends: [2]string{"it is done", "there is no such job, or it cannot have so many"}, usage: scaleUsage, do: scaleCommand},
 		{name: "signal", what: "send a signal to a job's workers", ends: [2]string{"it is done", "there is no such job or worker"}, usage: signalUsage, words: bare([]string{"USR1", "USR2", "HUP", "INT", "TERM", "CONT", "STOP"}), do: signalCommand},
-		{name: "chaos", what: "break a part of a job, and show how it recovers", ends: [2]string{"the job ran again after each drill", "it did not, or a drill was not done"}, usage: chaosUsage, stops: interrupt, do: chaosCommand},
 		{group: "Find out why it failed", name: "report", what: "show how a job went and why it failed, from its log directory", ends: [2]string{"it showed something, whatever became of the job", "it found nothing"}, usage: reportUsage, do: reportCommand},
 		{name: "logs", what: "print or follow the workers' log files", ends: [2]string{"it showed something, whatever became of the job", "it found nothing"}, usage: logsUsage, stops: interrupt, do: logsCommand},
 		{name: "bundle", what: "pack what explains a job into one file", ends: [2]string{"it wrote the file", "it found no job, or could not write the file"}, usage: bundleUsage, stops: interrupt, do: bundleCommand},
-		{name: "policy", what: "check a restart policy, or try it on past failures", ends: [2]string{"the policy is valid, or was replayed", "the policy is wrong, or a file cannot be read"}, usage: policyUsage, words: []word{{"check", "say what is wrong with a policy"}, {"test", "say what it would have decided"}}, do: policyCommand},
+		{name: "policy", what: "check a restart policy", ends: [2]string{"the policy is valid", "the policy is wrong, or its file cannot be read"}, usage: policyUsage, words: []word{{"check", "say what is wrong with a policy"}}, do: policyCommand},
 		{group: "Serve what a job needs", name: "store", what: "serve a TCPStore, or the rendezvous of jobs", ends: [2]string{"SIGINT or SIGTERM stopped it", "it cannot listen or go on"}, usage: storeUsage, stops: interrupt, do: storeCommand},
 		{name: "watchdog", what: "serve worker timers to a script that muster did not start", ends: [2]string{"SIGINT or SIGTERM stopped it", "it cannot use the FIFO"}, usage: watchdogUsage, stops: interrupt, do: watchdogCommand},
 		{group: "Other", name: "warm", what: "show or forget what warm starts have learnt", ends: [2]string{"it is done, or nothing is known", "the cache directory cannot be read or changed"}, usage: warmUsage, words: []word{{"status", "list the scripts"}, {"explain", "say why modules are left out"}, {"clear", "forget it"}}, do: warmCommand},
 		{name: "completion", what: "print a completion script for a shell", ends: [2]string{"it printed the script"}, usage: completionUsage, words: bare(shells), run: program.completion},
-		{name: "sim", what: "simulate the rendezvous of many hosts", ends: [2]string{"all invariants held", "an invariant was violated; it shows the seed"}, usage: simUsage,
-			do: func(_ context.Context, c *command, args []string) error {
-				began := time.Now()
-				return simCommand(c, args, func() time.Duration { return time.Since(began) })
-			}},
 		{name: "version", what: "print the version", ends: [2]string{"it printed the version"}, usage: versionUsage, do: versionCommand},
 		{name: "help", what: "show a command's usage and options", ends: [2]string{"it printed the help"}, usage: "usage: muster help [COMMAND]\n\nLists the commands, or shows one command's usage and options.\n", run: program.help},
 	}

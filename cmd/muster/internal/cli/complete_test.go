@@ -67,10 +67,8 @@ func TestBashDescribes(t *testing.T) {
 	const list = "63"
 	for _, tt := range []struct{ line, want string }{
 		{"muster|s", `stop    stop a job on all its hosts
-scale   change how many hosts a job shall have
 signal  send a signal to a job's workers
 store   serve a TCPStore, or the rendezvous of jobs
-sim     simulate the rendezvous of many hosts
 `},
 		{"muster|sto", `stop   stop a job on all its hosts
 store  serve a TCPStore, or the rendezvous of jobs
@@ -79,9 +77,7 @@ store  serve a TCPStore, or the rendezvous of jobs
 		{"muster|help|re", `restart  start a job's workers again
 report   show how a job went and why it failed, from its log directory
 `},
-		{"muster|policy|", `check  say what is wrong with a policy
-test   say what it would have decided
-`},
+		{"muster|policy|", "check\n"},
 		{"muster|run|--tee|", `0  none
 1  stdout
 2  stderr
@@ -159,8 +155,7 @@ func TestBashCompletes(t *testing.T) {
 		{"muster|logs|-", "--rank --local-rank --attempt --stream --follow -f --lines -n --prefix --collapse --help -h"},
 		{"muster|logs|dir|--fo", "--follow"},
 		{"muster|logs|-n|", ""},
-		{"muster|policy|", "check test"},
-		{"muster|policy|test|--j", "--json"},
+		{"muster|policy|", "check"},
 		{"muster|help|pol", "policy"},
 		{"muster|signal|U", "USR1 USR2"},
 		{"muster|help|help|", ""},
@@ -245,7 +240,7 @@ func TestFishCompletes(t *testing.T) {
 		{"muster store --tok", "--token-file"},
 		{"muster top --", "--all --help --json --once"},
 		{"muster logs -f --pre", "--prefix"},
-		{"muster policy ", "check test"},
+		{"muster policy ", "check"},
 		{"muster help po", "policy"},
 		{"muster doctor --pe", "--peer"},
 		{"muster completion f", "fish"},
@@ -292,12 +287,11 @@ func TestZshCompletes(t *testing.T) {
 		{"muster ", []string{"run", "serve a TCPStore"}},
 		{"muster store --tok", []string{"muster store --token-file="}},
 		{"muster top --", []string{"--once", "--all"}},
-		{"muster policy t", []string{"muster policy test"}},
+		{"muster policy c", []string{"muster policy check"}},
 		{"muster help po", []string{"muster help policy"}},
 		{"muster doctor --pe", []string{"muster doctor --peer="}},
 		{"torchrun --rdzv-backend c1", []string{"torchrun --rdzv-backend c10d"}},
 		{"muster run --rdzv-backend ", []string{"etcd", "an etcd cluster; survives the loss of any host"}},
-		{"muster policy ", []string{"check", "say what is wrong with a policy"}},
 		{"muster help sto", []string{"stop", "serve a TCPStore, or the rendezvous of jobs"}},
 		{"torchrun --numa_binding=ex", []string{"torchrun --numa_binding=exclusive"}},
 		{"torchrun --nproc-per-node ", []string{"auto", "cpu", "gpu", "xpu"}},
@@ -359,7 +353,7 @@ func TestOptionsOfCommands(t *testing.T) {
 			}
 			args := []string{"--help"}
 			if c.name == "policy" {
-				args = []string{"test", "--help"}
+				args = []string{"check", "--help"}
 			}
 			asked := &command{FlagSet: flag.NewFlagSet("", flag.ContinueOnError)}
 			asked.SetOutput(io.Discard)

@@ -118,35 +118,12 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	}
 	cfg.MinNodes, cfg.MaxNodes = r.nodes()
 	cfg.NprocPerNode = r.nproc()
-	if r.isSet("want") {
-		if cfg.Want = r.int("want"); cfg.Want < 1 {
-			r.failAt("want", "--want must be at least 1, got %d", cfg.Want)
-		}
-		if r.isGiven("want-file") {
-			r.failAt("want", "--want and --want-file exclude each other; leave one of them out")
-		}
-	}
 
 	cfg.Rendezvous.Endpoint = strings.TrimSpace(r.text("rdzv-endpoint"))
 	if r.isGiven("rdzv-id") {
 		cfg.RunID = r.text("rdzv-id")
 	}
-	conf, err := parseConf(r.text("rdzv-conf"))
-	if err != nil {
-		r.bad("rdzv-conf", err)
-	}
-	all := r.sources(byName("rdzv-conf"), r.lookup)
-	for i, hidden := range all {
-		replaced, _ := parseConf(hidden.text)
-		for _, key := range slices.Sorted(maps.Keys(replaced)) {
-			if _, kept := conf[key]; !kept && auth.IsGuard(key) {
-				by := cmp.Or(all[0].line(), "--rdzv-conf")
-				r.fail("%s replaces all of %s, and so the job would be without its %s; give that with %s, too",
-					by, all[i].line(), key, by)
-			}
-		}
-	}
-	cfg.Rendezvous.Conf = conf
+	cfg.Rendezvous.Conf = r.conf()
 	if r.ask {
 		r.fromScheduler(&cfg)
 	}
@@ -168,6 +145,42 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 	cfg.ShutdownTimeout = r.shutdownTimeout()
 	cfg.HangNotify = r.text("hang-action") == "notify"
 	cfg.AutopsyTimeout = orNone(r.secondsOrNone("autopsy-timeout"), launch.NoAutopsy)
+	r.signals(&cfg)
+	r.logs(&cfg.Logs)
+	r.command(&cfg)
+	if title := r.text("title"); title != "" {
+		cfg.Workers.Title = title
+	}
+	r.threads(&cfg)
+	if ranks := cfg.Logs.LocalRanksFilter; len(ranks) > 0 && cfg.NprocPerNode > 0 && slices.Min(ranks) >= cfg.NprocPerNode {
+		r.warn("--local-ranks-filter: this host has local ranks 0 to %d only, so nothing that they write is shown here", cfg.NprocPerNode-1)
+	}
+	return cfg
+}
+
+// conf reads --rdzv-conf. A text that hides another one, such as the option that hides the
+// variable, must not hide what closes the job to others.
+func (r *reader) conf() map[string]string {
+	conf, err := parseConf(r.text("rdzv-conf"))
+	if err != nil {
+		r.bad("rdzv-conf", err)
+	}
+	all := r.sources(byName("rdzv-conf"), r.lookup)
+	for i, hidden := range all {
+		replaced, _ := parseConf(hidden.text)
+		for _, key := range slices.Sorted(maps.Keys(replaced)) {
+			if _, kept := conf[key]; !kept && auth.IsGuard(key) {
+				by := cmp.Or(all[0].from, "--rdzv-conf")
+				r.fail("%s replaces all of %s, and so the job would be without its %s; give that with %s, too",
+					by, all[i].from, key, by)
+			}
+		}
+	}
+	return conf
+}
+
+// signals reads --signals-to-handle and --preemption-signals.
+func (r *reader) signals(cfg *launch.Config) {
 	cfg.SignalsText = r.text("signals-to-handle")
 	signals, unknown, err := text.Signals(cfg.SignalsText)
 	if err != nil {
@@ -191,18 +204,6 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 		}
 		cfg.PreemptionSignals = append([]syscall.Signal{}, signals...)
 	}
-	r.logs(&cfg.Logs)
-	r.command(&cfg)
-	if title := r.text("title"); title != "" {
-		cfg.Workers.Title = title
-	}
-	r.threads(&cfg)
-	if ranks := cfg.Logs.LocalRanksFilter; len(ranks) > 0 && cfg.NprocPerNode > 0 &&
-		slices.Min(ranks) >= cfg.NprocPerNode {
-		r.warn("--local-ranks-filter: this host has local ranks 0 to %d only, so nothing that they write is shown here",
-			cfg.NprocPerNode-1)
-	}
-	return cfg
 }
 
 // into puts the value of an option into a field.
@@ -447,24 +448,12 @@ func (r *reader) logs(cfg *logs.Config) {
 	if cfg.LinePrefixTemplate == "" {
 		cfg.LinePrefixTemplate, _ = r.lookup("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
 	}
-	cfg.Gather = r.text("gather") == "console"
 	if ranks := r.text("ranks-filter"); ranks != "" {
 		set, err := text.ParseRankSet(ranks)
 		if err != nil {
 			r.bad("ranks-filter", err)
 		}
 		cfg.RanksFilter = set
-	}
-	if text := r.text("log-max-size"); text != "" {
-		var err error
-		if cfg.MaxSize, err = parseSize(text); err != nil {
-			r.bad("log-max-size", err)
-		} else if cfg.MaxSize != 0 && cfg.MaxSize < logs.MinMaxSize {
-			r.failAt("log-max-size", "--log-max-size %s is too small; give 0 for no limit, or at least %dM", text, logs.MinMaxSize>>20)
-		}
-	}
-	if cfg.Keep < 1 {
-		r.failAt("log-keep", "--log-keep must be positive, got %d", cfg.Keep)
 	}
 	ranks, err := parseRanks(r.text("local-ranks-filter"))
 	if err != nil {

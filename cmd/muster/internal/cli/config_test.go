@@ -144,8 +144,6 @@ func TestConfig(t *testing.T) {
 		{"prefix by variable", []string{"TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=y"}, "s.py", func(c c) any { return c.Logs.LinePrefixTemplate }, "y"},
 		{"collapse", nil, "--collapse s.py", func(c c) any { return c.Logs.Collapse }, true},
 		{"collapse by variable", []string{"MUSTER_COLLAPSE=1"}, "s.py", func(c c) any { return c.Logs.Collapse }, true},
-		{"no rotation", nil, "s.py", func(c c) any { return []int64{c.Logs.MaxSize, int64(c.Logs.Keep)} }, []int64{0, 5}},
-		{"rotation", []string{"MUSTER_LOG_KEEP=3"}, "--log-max-size 10M s.py", func(c c) any { return []int64{c.Logs.MaxSize, int64(c.Logs.Keep)} }, []int64{10 << 20, 3}},
 		{"default logs specs", nil, "--logs-specs default s.py", func(c c) any { return true }, true},
 
 		{"python", nil, "s.py a -b", func(c c) any { return c.Workers.Args }, []string{"-u", "s.py", "a", "-b"}},
@@ -309,8 +307,6 @@ func TestBadInput(t *testing.T) {
 		{args: "s.py", env: "PYTHON_EXEC=/no/python", want: "PYTHON_EXEC: cannot run /no/python: stat /no/python: no such file"},
 		{args: "s.py", env: "PATH=/nowhere", want: "no Python interpreter: looked for python3 and python in PATH=/nowhere; set PYTHON_EXEC"},
 		{args: "--redirects 4 s.py", want: "--redirects: "},
-		{args: "--log-max-size 1000K s.py", want: "--log-max-size 1000K is too small; give 0 for no limit, or at least 1M"},
-		{args: "--log-max-size much --log-keep 0 s.py", want: "--log-max-size: invalid size 'much'|--log-keep must be positive, got 0"},
 		{args: "-t x s.py", want: "--tee: "},
 		{args: "--rdzv-conf a s.py", want: "--rdzv-conf: the key 'a' has no value; write KEY=VALUE"},
 		{args: "--rdzv-conf user=u,password=a,S3cret,b s.py", want: "'user=u,password=***,***,***' is not in <key1>=<value1>,...,<keyN>=<valueN> format: a part with a secret (***) has no key or no value; if the secret has a comma, use password_file or token_file"},

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,40 +44,64 @@ func (l *line) readConfig(lookup func(string) (string, bool)) []error {
 	if err != nil {
 		return []error{o.refuse(unreadable(file, "a config file", err), all[0].from)}
 	}
-	f := configFile{yamlfile.Reader{File: file}}
+	values := map[string]yaml.Node{}
+	if err := yamlfile.Decode(content, file, &values); err != nil {
+		return split(err)
+	}
+	f := configFile{name: file}
 	l.file = map[*option]told{}
-	known := yamlfile.Keys{}
-	for i := range options {
-		if o := &options[i]; o.key() != "" {
-			known[o.key()] = func(n *yaml.Node) {
-				if text, ok := f.text(o, n); ok {
-					l.file[o] = told{text, fmt.Sprintf("%s:%d:%d", file, n.Line, n.Column)}
-				}
-			}
-		}
-	}
-	var script string
-	args := []string{}
-	known[keyScript] = func(n *yaml.Node) { script, _ = f.scalar(keyScript, n) }
-	known[keyArgs] = func(n *yaml.Node) {
-		if n.Kind != yaml.SequenceNode {
-			f.Fail(n, "%s: %s is no list; give one, such as [a, 90]", keyArgs, yamlfile.Shown(n))
-		}
-		for _, item := range n.Content {
-			arg, _ := f.scalar(keyArgs, item)
-			args = append(args, arg)
-		}
-	}
-	if root := f.Root(content); root != nil {
-		values := f.Mapping(root, "a config file", known)
-		if at := values[keyArgs]; at != nil && values[keyScript] == nil {
-			f.Fail(at, "%s without a %s; name the script, too", keyArgs, keyScript)
-		}
-	}
+	script, args := f.read(values, l.file)
 	if !l.hasScript && script != "" {
 		l.script, l.hasScript, l.args = script, true, args
 	}
-	return split(f.Err())
+	return f.errs
+}
+
+// A configFile gathers what is wrong with a file.
+type configFile struct {
+	name string
+	errs []error
+}
+
+func (f *configFile) fail(n *yaml.Node, format string, a ...any) {
+	f.errs = append(f.errs, &yamlfile.Error{File: f.name, Line: n.Line, Message: fmt.Sprintf(format, a...)})
+}
+
+// read reads what the keys of a file say, in the order of its lines.
+func (f *configFile) read(values map[string]yaml.Node, to map[*option]told) (script string, args []string) {
+	args = []string{}
+	lines := map[string]int{} // of the keys, with underscores
+	keys := slices.SortedFunc(maps.Keys(values), func(a, b string) int {
+		return cmp.Or(cmp.Compare(values[a].Line, values[b].Line), cmp.Compare(values[a].Column, values[b].Column))
+	})
+	for _, key := range keys {
+		n, name := values[key], strings.ReplaceAll(key, "-", "_")
+		o := slices.IndexFunc(options[:], func(o option) bool { return o.key() == name })
+		switch {
+		case lines[name] > 0:
+			f.fail(&n, "a config file has %s twice; the first is in line %d", key, lines[name])
+		case name == keyScript:
+			script, _ = f.scalar(keyScript, &n)
+		case name == keyArgs && n.Kind != yaml.SequenceNode:
+			f.fail(&n, "%s is %s and not a list; give one, such as [a, 90]", keyArgs, yamlfile.Shown(&n))
+		case name == keyArgs:
+			for _, item := range n.Content {
+				arg, _ := f.scalar(keyArgs, item)
+				args = append(args, arg)
+			}
+		case o < 0 || name == "":
+			f.fail(&n, "a config file has no key %s; see muster help run", yamlfile.Quote(key))
+		default:
+			if text, ok := f.text(&options[o], &n); ok {
+				to[&options[o]] = told{text, fmt.Sprintf("%s:%d", f.name, n.Line)}
+			}
+		}
+		lines[name] = n.Line
+	}
+	if lines[keyArgs] > 0 && lines[keyScript] == 0 {
+		f.fail(&yaml.Node{Line: lines[keyArgs]}, "%s without a %s; name the script, too", keyArgs, keyScript)
+	}
+	return script, args
 }
 
 // unreadable says why a file of YAML cannot be read, with its name.
@@ -86,8 +112,6 @@ func unreadable(file, what string, err error) error {
 	return err
 }
 
-type configFile struct{ yamlfile.Reader }
-
 // text is an option's value as the command line would have it, false if it has none.
 func (f *configFile) text(o *option, n *yaml.Node) (string, bool) {
 	var items []string
@@ -96,7 +120,7 @@ func (f *configFile) text(o *option, n *yaml.Node) (string, bool) {
 		item := before + text
 		if o.name == "env" && ok {
 			if err := checkVariable(item); err != nil {
-				f.Fail(n, "--env: %v", err)
+				f.fail(n, "--env: %v", err)
 				ok = false
 			}
 		}
@@ -111,7 +135,7 @@ func (f *configFile) text(o *option, n *yaml.Node) (string, bool) {
 	switch {
 	case o.kind == kindFlag:
 		if n.ShortTag() != "!!bool" {
-			f.Fail(n, "--%s: %s is not a choice; give true or false", o.name, yamlfile.Shown(n))
+			f.fail(n, "--%s: %s is not a choice; give true or false", o.name, yamlfile.Shown(n))
 			return "", false
 		}
 		return map[bool]string{true: "1", false: "0"}[strings.EqualFold(n.Value, "true")], true
@@ -122,14 +146,14 @@ func (f *configFile) text(o *option, n *yaml.Node) (string, bool) {
 			case o.kind == kindEach && value.ShortTag() == "!!null":
 				add(key, "") // its present value
 			case o.kind != kindEach && key.Value != "allow" && strings.Contains(value.Value, ","):
-				f.Fail(value, "--%s: the value of %s has a comma, which it cannot have; leave it out", o.name, quote(key.Value))
+				f.fail(value, "--%s: the value of %s has a comma, which it cannot have; leave it out", o.name, quote(key.Value))
 			default:
 				add(value, key.Value+"=")
 			}
 		}
 	case n.Kind == yaml.SequenceNode && (o.kind == kindEach || strings.HasSuffix(o.arg, ",...")):
 		if o.kind != kindEach && len(n.Content) == 0 {
-			f.Fail(n, "--%s: the list is empty; leave the option out", o.name)
+			f.fail(n, "--%s: the list is empty; leave the option out", o.name)
 		}
 		for _, item := range n.Content {
 			if o.kind == kindList {
@@ -147,9 +171,9 @@ func (f *configFile) text(o *option, n *yaml.Node) (string, bool) {
 func (f *configFile) scalar(name string, n *yaml.Node) (string, bool) {
 	switch {
 	case n.Kind != yaml.ScalarNode || n.ShortTag() == "!!null":
-		f.Fail(n, "%s: %s is no value of it; give a text or a number", name, yamlfile.Shown(n))
+		f.fail(n, "%s has %s as its value; give a text or a number", name, yamlfile.Shown(n))
 	case strings.Contains(n.Value, "\x00"):
-		f.Fail(n, "%s: a NUL byte, which no argument can have; leave it out", name)
+		f.fail(n, "%s: a NUL byte, which no argument can have; leave it out", name)
 	default:
 		return n.Value, true
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"go.yaml.in/yaml/v3"
 
 	"github.com/muster-run/muster/internal/yamlfile"
 	"github.com/muster-run/muster/launch"
@@ -105,24 +106,25 @@ func TestConfigErrors(t *testing.T) {
 		want   []string
 	}{
 		{"nprocs: 2\ndry_run: true\nconfig: a\n", []string{
-			`job.yaml:1:1: a config file has no key "nprocs"; did you mean nproc_per_node?`, `job.yaml:2:1: a config file has no key "dry_run"`,
-			`job.yaml:3:1: a config file has no key "config"`}},
-		{"tee: 1\nt-ee: 2", []string{`job.yaml:2:1: a config file has no key "t-ee"; did you mean tee?`}},
-		{"log_dir: a\nlog-dir: b", []string{"job.yaml:2:1: a config file has log-dir twice; the first is in line 1"}},
-		{"- nnodes", []string{"job.yaml:1:1: a config file: want a mapping of keys to values, got a list"}},
+			`job.yaml:1: a config file has no key "nprocs"; see muster help run`,
+			`job.yaml:2: a config file has no key "dry_run"; see muster help run`,
+			`job.yaml:3: a config file has no key "config"; see muster help run`}},
+		{"tee: 1\nt-ee: 2", []string{`job.yaml:2: a config file has no key "t-ee"; see muster help run`}},
+		{"log_dir: a\nlog-dir: b", []string{"job.yaml:2: a config file has log-dir twice; the first is in line 1"}},
+		{"- nnodes", []string{"job.yaml:1: a list is not a mapping"}},
 		{"nnodes: {a: 1}\nmax_restarts:\nmodule: yes", []string{
-			"job.yaml:1:9: --nnodes: a mapping is no value of it; give a text or a number", "job.yaml:2:1: max_restarts has no value", `job.yaml:3:9: --module: "yes" is not a choice; give true or false`}},
+			"job.yaml:1: --nnodes has a mapping as its value; give a text or a number", "job.yaml:2: --max-restarts has nothing as its value; give a text or a number", `job.yaml:3: --module: "yes" is not a choice; give true or false`}},
 		{"env: [A=1, B C=2, 'export X=1']\nrdzv_conf: {password: 'a,b=c', allow: '::1,10.0.0.0/8'}", []string{
-			"job.yaml:1:12: --env: 'B C' is no name of a variable; want KEY=VALUE", "job.yaml:1:19: --env: 'export X' is no name of a variable; leave export out",
-			"job.yaml:2:23: --rdzv-conf: the value of 'password' has a comma, which it cannot have; leave it out"}},
-		{"log_dir: \"a\\0b\"", []string{"job.yaml:1:10: --log-dir: a NUL byte, which no argument can have; leave it out"}},
-		{"signals_to_handle: []", []string{"job.yaml:1:20: --signals-to-handle: the list is empty; leave the option out"}},
-		{"training_script_args: x", []string{"job.yaml:1:23: training_script_args without a training_script; name the script, too", "job.yaml:1:23: training_script_args: \"x\" is no list; give one, such as [a, 90]"}},
-		{"max_restarts: x\nhang_action: kil\nstart_method: thread\nlog_keep: 0\nshutdown_timeout: -1\nrdzv_backend: zoo", []string{
-			"job.yaml:1:15: --max-restarts: 'x' is not a whole number; give a whole number: --max-restarts N", "job.yaml:2:14: --hang-action: 'kil' is not a choice; give kill or notify",
-			"job.yaml:3:15: --start-method: 'thread' is not a choice; give spawn, fork or forkserver", "job.yaml:4:11: --log-keep must be positive, got 0; give a whole number: --log-keep N",
-			"job.yaml:5:19: --shutdown-timeout must be non-negative and at most 3153600000, got -1; give seconds, or a time such as 90s, 10m or 1h30m",
-			`job.yaml:6:15: rendezvous backend "zoo" is not known, and Python plug-ins cannot be loaded; want static, c10d, etcd or quorum`}},
+			"job.yaml:1: --env: 'B C' is no name of a variable; want KEY=VALUE", "job.yaml:1: --env: 'export X' is no name of a variable; leave export out",
+			"job.yaml:2: --rdzv-conf: the value of 'password' has a comma, which it cannot have; leave it out"}},
+		{"log_dir: \"a\\0b\"", []string{"job.yaml:1: --log-dir: a NUL byte, which no argument can have; leave it out"}},
+		{"signals_to_handle: []", []string{"job.yaml:1: --signals-to-handle: the list is empty; leave the option out"}},
+		{"training_script_args: x", []string{"job.yaml:1: training_script_args without a training_script; name the script, too", "job.yaml:1: training_script_args is \"x\" and not a list; give one, such as [a, 90]"}},
+		{"max_restarts: x\nhang_action: kil\nstart_method: thread\nlive_timeout: -1\nshutdown_timeout: -1\nrdzv_backend: zoo", []string{
+			"job.yaml:1: --max-restarts: 'x' is not a whole number; give a whole number: --max-restarts N", "job.yaml:2: --hang-action: 'kil' is not a choice; give kill or notify",
+			"job.yaml:3: --start-method: 'thread' is not a choice; give spawn, fork or forkserver", "job.yaml:4: --live-timeout: must be a number of seconds > 0 and at most 3153600000, got -1; give seconds, or a time such as 90s, 10m or 1h30m",
+			"job.yaml:5: --shutdown-timeout must be non-negative and at most 3153600000, got -1; give seconds, or a time such as 90s, 10m or 1h30m",
+			`job.yaml:6: rendezvous backend "zoo" is not known, and Python plug-ins cannot be loaded; want static, c10d, etcd or quorum`}},
 		{"", nil}, {"# nothing\n", nil}, {"env: []\n", nil},
 	} {
 		_, _, errs := configured(t, tt.config, nil, "--no-python", "true")
@@ -163,7 +165,7 @@ func TestConfigRoundTrip(t *testing.T) {
 		{"--no-python", "true"},
 		{"--standalone", "--nproc-per-node=2", "-r", "0:3,1:1", "--tee=3", "--no-python", "true", "--x", "", "null", "- a: #b", "\x01\té\u2028\"\\", "a:", "@", "yes"},
 		{"--rdzv-id", "007", "--rdzv-conf", "join_timeout=60,allow=::1,10.0.0.0/8", "--env", "A=1", "--env=B=x y: z", "--env", "HERE", "--title", "null", "--no-python", "true"},
-		{"--rdzv-id=~", "--duplicate-stdout-filters", "a,,b,c", "--hang-timeout", "10m", "--hang-action=notify", "--log-max-size=10M", "--restart-policy", policy, "--no-python", "--", "true", "--"},
+		{"--rdzv-id=~", "--duplicate-stdout-filters", "a,,b,c", "--hang-timeout", "10m", "--hang-action=notify", "--restart-policy", policy, "--no-python", "--", "true", "--"},
 		{"--rdzv-id=x", "--signals-to-handle", "", "--log-line-prefix-template", "[${rank}]: ", "--no-python", "true"},
 	} {
 		env := []string{"HERE=there", "PET_MAX_RESTARTS=3"}
@@ -197,12 +199,11 @@ func FuzzYAMLText(f *testing.F) {
 		if strings.ToValidUTF8(s, "") != s || strings.Contains(s, "\x00") {
 			return
 		}
-		reader := configFile{yamlfile.Reader{File: "f"}}
-		root := reader.Root([]byte("a:\n  - " + yamlText(s) + "\n"))
-		if err := reader.Err(); err != nil {
+		reader, root := configFile{name: "f"}, map[string]yaml.Node{}
+		if err := yamlfile.Decode([]byte("a:\n  - "+yamlText(s)+"\n"), "f", &root); err != nil {
 			t.Fatalf("%q: %v", s, err)
 		}
-		if got, ok := reader.scalar("a", root.Content[1].Content[0]); got != s || !ok {
+		if got, ok := reader.scalar("a", root["a"].Content[0]); got != s || !ok {
 			t.Errorf("%q, want %q", got, s)
 		}
 	})

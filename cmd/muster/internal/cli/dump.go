@@ -30,17 +30,15 @@ muster or torchrun has started them, job by job.
                      muster ps shows them: its workers on all hosts
   --pid PID          a process to look at; may be repeated
   --out DIR          write the whole evidence there, as autopsy.txt and autopsy.json: also
-                     threads, system calls, sockets, memory and CPU time, the end of
-                     stderr, the records of torch's flight recorder
+                     threads, system calls, memory and CPU time, the end of stderr, the
+                     records of torch's flight recorder
   --json             print the whole evidence as JSON instead, one object for each job
   --timeout SECONDS  give up on what has not answered by then (default 5)
 
 Stacks come from py-spy if it is installed in the workers' environment (pip install
 py-spy), or for workers of another user in this command's PATH; otherwise from torch's
 worker server, if TORCH_WORKER_SERVER_SOCKET names one and the worker runs under
-torch.distributed.elastic.control_plane.worker_main; otherwise from faulthandler, if the
-worker was started with MUSTER_DUMP_SIGNAL=SIGUSR1 and has called
-faulthandler.register(signal.SIGUSR1).
+torch.distributed.elastic.control_plane.worker_main.
 `
 
 // othersTime is how long an agent may take to ask all others: 8 s for their stacks, if one does not

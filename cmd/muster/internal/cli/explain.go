@@ -152,7 +152,7 @@ func (r *reader) shown(o *option) string {
 func (r *reader) from(o *option) string {
 	var from []string
 	for _, s := range r.sources(o, r.lookup) {
-		from = append(from, cmp.Or(s.line(), "command line"))
+		from = append(from, cmp.Or(s.from, "command line"))
 	}
 	switch {
 	case o.kind == kindEach && len(from) > 0:

@@ -384,7 +384,7 @@ func preemptedJob(t *testing.T, dir string) []example {
 func printed(t *testing.T, dir string) (list []example) {
 	for name, args := range map[string]string{
 		"report run": "report --json " + dir + "/logs", "report list": "report --list --json " + dir + "/logs",
-		"policy": "policy test --json policy.yaml failures.jsonl", "doctor": "doctor --json --no-python true",
+		"doctor": "doctor --json --no-python true",
 	} {
 		cmd := exec.Command("muster", strings.Fields(args)...)
 		cmd.Dir = "../../../../examples"

@@ -28,8 +28,8 @@ import (
 
 const psUsage = `usage: muster ps [--json]
 
-Lists the jobs of this user that run on this host, whoever has started them and however;
-for root those of all users.
+Lists the jobs of this user that run on this host, however they were started;
+for root, those of all users.
 
   --json  print one JSON document instead
 `
@@ -54,15 +54,6 @@ const restartUsage = `usage: muster restart [JOB]
 Stops the workers of a job on all its hosts and starts new ones, in a new round, as when a
 host joins. It counts no restart of --max-restarts.
 ` + jobUsage
-
-const scaleUsage = `usage: muster scale [JOB] N
-
-Sets how many hosts a job of --nnodes MIN:MAX shall have, as --want does at its start. Of more
-hosts those that came last stop their workers and wait as spares; of fewer, spares come in,
-or hosts that join later. It counts no restart of --max-restarts. With --live the workers of
-hosts that stay go on; otherwise all start again.
-
-  N          a number from MIN to MAX` + jobUsage
 
 const signalUsage = `usage: muster signal SIGNAL [JOB] [--rank N] [--host]
 
@@ -439,25 +430,6 @@ func restartCommand(ctx context.Context, c *command, args []string) error {
 	}, nil)
 }
 
-func scaleCommand(ctx context.Context, c *command, args []string) error {
-	given := c.atMost(2, args)
-	meant, number := "", given[0]
-	if given[1] != "" {
-		meant, number = given[0], given[1]
-	}
-	hosts, err := strconv.Atoi(number)
-	switch {
-	case number == "":
-		c.wrong("no number of hosts; give it last, such as 6")
-	case err != nil || hosts < 1:
-		c.wrong("%s is no number of hosts; want 1 or more", quote(number))
-	}
-	query := url.Values{"hosts": {number}}
-	return c.each(ctx, request{meant: meant, path: "/v1/scale", query: query}, func(j *job, _ *health.Done) {
-		fmt.Fprintf(c.stdout, "%s shall have %s\n", j.name(), text.Count(hosts, "host"))
-	}, nil)
-}
-
 func signalCommand(ctx context.Context, c *command, args []string) error {
 	rank, host := -1, c.Bool("host", false, "")
 	c.number("rank", &rank, 0, 1<<30)
@@ -512,7 +484,7 @@ func (c *command) each(ctx context.Context, req request, done func(*job, *health
 	if err != nil {
 		return err
 	}
-	if req.path == "/v1/restart" || req.path == "/v1/scale" {
+	if req.path == "/v1/restart" {
 		jobs = jobs[:1] // its other hosts hear of it, and its other agents here
 	}
 	var errs []error

@@ -374,11 +374,7 @@ type twoFold struct {
 }
 
 func (a twoFold) Stop(string, bool) func() { return func() { go a.stop() } }
-func (a twoFold) Drill(string, string, time.Duration) (func(), error) {
-	return nil, errors.New("no drills")
-}
-func (a twoFold) Restart(string) error { a.restarts.Add(1); return nil }
-func (a twoFold) Scale(int) error      { return nil }
+func (a twoFold) Restart(string) error     { a.restarts.Add(1); return nil }
 func (a twoFold) Autopsy(context.Context, string, string) ([]byte, error) {
 	return nil, errors.New("nothing")
 }
@@ -495,7 +491,6 @@ func TestOthersAgent(t *testing.T) {
 		t.Errorf("ps asked it %d times", n)
 	}
 	says(t, "logs "+job.pid(), exitError, "wrote to no files")
-	says(t, fmt.Sprint("chaos --kill-rank 1 ", os.Getpid()), exitError, "belongs to user "+userName(uid)+"; drills are for jobs of your own")
 }
 
 // Without a directory for its socket a job runs, with one warning.

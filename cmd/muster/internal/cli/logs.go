@@ -182,8 +182,10 @@ func (req *logsRequest) stream(ctx context.Context, j *job, stdout, stderr io.Wr
 		return fmt.Errorf("ask %s: %w", j.name(), err)
 	}
 	defer conn.Close()
-	q := health.LogQuery{Stdout: req.stdout, Stderr: req.stderr, Ranks: req.rankText, Lines: req.lines, Round: -1,
-		Once: !req.follow, Together: req.collapse, Sizes: true}
+	q := health.LogQuery{
+		Stdout: req.stdout, Stderr: req.stderr, Ranks: req.rankText, Lines: req.lines, Round: -1,
+		Once: !req.follow, Together: req.collapse,
+	}
 	in, stop, err := http10.Stream(ctx, conn, q.Path())
 	defer stop()
 	one := len(req.ranks) == 1 && req.ranks[0][0] == req.ranks[0][1] && req.stdout != req.stderr

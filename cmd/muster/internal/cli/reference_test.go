@@ -41,7 +41,7 @@ training_script_args: [--epochs, 90]
 - ` + "`env` and `env_file`" + ` of the command line are added to those of the file; every other option replaces the file's.
 - ` + "`training_script` and `training_script_args`" + ` count if the command line names no script.
 - Relative paths start from the current directory, as on the command line.
-- All errors are reported at once, each with ` + "`FILE:LINE:COLUMN`" + `.
+- Errors are reported together, each with ` + "`FILE:LINE`" + `.
 
 ` + "`muster explain --write FILE`" + ` writes such a file from a command line and the variables. It writes nothing that the scheduler
 says, and no file that exists already. A value that is a secret by its name, such as ` + "`--env API_KEY=…`" + `, is refused; command lines, such

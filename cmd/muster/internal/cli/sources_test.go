@@ -17,7 +17,7 @@ func TestSourceIsNamed(t *testing.T) {
 		"PET_TEE=9": "--tee=0", "PET_SHUTDOWN_TIMEOUT=-1": "--shutdown-timeout=1", "PET_RDZV_BACKEND=zoo": "--rdzv-backend=c10d",
 		"PET_RDZV_ENDPOINT=a:99999": "--rdzv-endpoint=localhost:0", "PET_MASTER_PORT=99999": "--master-port=0", "PET_LOG_DIR=/etc/passwd": "--log-dir=/dev/null",
 		"MUSTER_DEVICES=x": "--devices=0", "MUSTER_HANG_ACTION=x": "--hang-action=kill", "MUSTER_HANG_TIMEOUT=x": "--hang-timeout=0",
-		"MUSTER_LOG_MAX_SIZE=10": "--log-max-size=1M", "MUSTER_LOG_KEEP=0": "--log-keep=1", "MUSTER_PREEMPTION_SIGNALS=SIGFOO": "--preemption-signals=TERM",
+		"MUSTER_PREEMPTION_SIGNALS=SIGFOO":   "--preemption-signals=TERM",
 		"MUSTER_RESTART_POLICY=/nosuch.yaml": "--restart-policy=",
 	} {
 		name, _, _ := strings.Cut(entry, "=")

@@ -39,50 +39,15 @@ that no worker host's loss ends them.
   --cacert PATH --cert PATH --key PATH
                 files in PEM, as in --rdzv-conf: TLS 1.3 with certificates on both ends
 
-Without these TCPStore has no passwords and no encryption: whoever can connect can
+Without these TCPStore has no passwords and no encryption: anybody who can connect can
 read and change everything. Use --host and --allow, or a firewall. With them only
 agents of muster can connect, and neither torchrun nor PyTorch's clients.
 `
 
 // storeCommand is `muster store`. It serves until ctx is done.
 func storeCommand(ctx context.Context, c *command, args []string) error {
-	host := ""
-	port := 29500 // torch's, as the help says
-	c.number("port", &port, 0, 65535)
-	var want auth.Config
-	for name, path := range map[string]*string{"host": &host, "token-file": &want.TokenFile, "cacert": &want.CACert,
-		"cert": &want.Cert, "key": &want.Key} {
-		c.Func(name, "", func(text string) error {
-			if *path = text; text == "" {
-				c.wrong("--%s is empty: give it a value, or leave it out", name)
-			}
-			return nil
-		})
-	}
-	var allow []netip.Prefix
-	c.Func("allow", "", func(text string) error {
-		for one := range strings.SplitSeq(text, ",") {
-			network, err := parseNetwork(one)
-			if err != nil {
-				c.errs = append(c.errs, err)
-			}
-			allow = append(allow, network)
-		}
-		return nil
-	})
-	c.options(args)
-	var err error
-	if want.TokenFile == "" {
-		if want.Token, err = auth.TokenOf(os.LookupEnv); err != nil {
-			c.errs = append(c.errs, err)
-		}
-	}
-	c.errs = append(c.errs, unknownVariables(os.Environ())...)
-	guard, err := auth.New(want)
+	o, err := storeLine(c, args)
 	if err != nil {
-		c.errs = append(c.errs, err)
-	}
-	if err := c.refused(); err != nil {
 		return err
 	}
 	logger, err := c.logger(c.stderr)
@@ -91,27 +56,74 @@ func storeCommand(ctx context.Context, c *command, args []string) error {
 	}
 
 	cfg := tcpstore.ServerConfig{
-		Addr: net.JoinHostPort(host, strconv.Itoa(port)), Allow: allow, Logger: logger,
+		Addr: net.JoinHostPort(o.host, strconv.Itoa(o.port)), Allow: o.allow, Logger: logger,
 		Prepare: func(s *tcpstore.Server) { c10d.Serve(s, logger) },
 	}
-	if guard != nil {
-		cfg.Guard = guard
+	if o.guard != nil {
+		cfg.Guard = o.guard
 	}
 	server, err := tcpstore.Listen(cfg)
 	if dns, ok := errors.AsType[*net.DNSError](err); ok {
-		return fmt.Errorf("--host %s: %s; give an address of this host, or leave it out to listen on all",
-			quote(host), dns.Err)
+		return fmt.Errorf("--host %s: %s; give an address of this host, or leave it out to listen on all", quote(o.host), dns.Err)
 	}
 	if err != nil {
 		return fmt.Errorf("%w; %s", err, listenAdvice(err, "--port, or 0 for a free one"))
 	}
 	shown := server.Addr().String()
-	if host != "" {
-		shown = net.JoinHostPort(host, strconv.Itoa(server.Port()))
+	if o.host != "" {
+		shown = net.JoinHostPort(o.host, strconv.Itoa(server.Port()))
 	}
 	fmt.Fprintf(c.stdout, "listening on %s\n", shown)
 	<-ctx.Done()
 	return server.Close()
+}
+
+// storeOptions are what `muster store` has been told.
+type storeOptions struct {
+	host  string
+	port  int
+	allow []netip.Prefix // nil: everybody
+	guard *auth.Guard    // nil: none
+}
+
+// storeLine reads the options and the environment.
+func storeLine(c *command, args []string) (o storeOptions, err error) {
+	o.port = 29500 // torch's, as the help says
+	c.number("port", &o.port, 0, 65535)
+	var want auth.Config
+	texts := map[string]*string{
+		"host": &o.host, "token-file": &want.TokenFile, "cacert": &want.CACert, "cert": &want.Cert, "key": &want.Key,
+	}
+	for name, path := range texts {
+		c.Func(name, "", func(text string) error {
+			if *path = text; text == "" {
+				c.wrong("--%s is empty: give it a value, or leave it out", name)
+			}
+			return nil
+		})
+	}
+	c.Func("allow", "", func(text string) error {
+		for one := range strings.SplitSeq(text, ",") {
+			network, err := parseNetwork(one)
+			if err != nil {
+				c.errs = append(c.errs, err)
+			}
+			o.allow = append(o.allow, network)
+		}
+		return nil
+	})
+	c.options(args)
+	if want.TokenFile == "" {
+		if want.Token, err = auth.TokenOf(os.LookupEnv); err != nil {
+			c.errs = append(c.errs, err)
+		}
+	}
+	c.errs = append(c.errs, unknownVariables(os.Environ())...)
+	o.guard, err = auth.New(want)
+	if err != nil {
+		c.errs = append(c.errs, err)
+	}
+	return o, c.refused()
 }
 
 // parseNetwork reads a value of --allow: a network, or a single address.

@@ -129,9 +129,6 @@ func (v *topView) facts() []string {
 	if job.WorldSize > 0 {
 		facts = append(facts, fmt.Sprintf("world %d", job.WorldSize))
 	}
-	if job.WantHosts > 0 {
-		facts = append(facts, fmt.Sprintf("want %s of %d to %d", text.Count(job.WantHosts, "host"), job.MinHosts, job.MaxHosts))
-	}
 	if !job.Started.IsZero() {
 		facts = append(facts, "up "+age(v.state.Time.Sub(job.Started)))
 	}

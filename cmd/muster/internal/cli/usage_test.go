@@ -35,7 +35,7 @@ func TestWrongUsage(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
 	for name, text := range map[string]string{"ok.py": "", "file": "", "p.yaml": "rules:\n  - {name: a, match: {cause: ooms}, action: retry}\n",
-		"job.yaml": "max_restarts: x\nnproc-per-nod: 2\nhang_action: kil\nstandalone: 1\nlog_keep: [1]\ntee: 9\nenv: {RANK: 1}\ntraining_script_args: [a]\n", "arg.yaml": "nnodes: 2"} {
+		"job.yaml": "max_restarts: x\nnproc-per-nod: 2\nhang_action: kil\nstandalone: 1\nlive_timeout: [1]\ntee: 9\nenv: {RANK: 1}\ntraining_script_args: [a]\n", "arg.yaml": "nnodes: 2"} {
 		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}

@@ -96,15 +96,7 @@ func watchdogCommand(ctx context.Context, c *command, args []string) error {
 		return err
 	}
 	fmt.Fprintf(c.stdout, "listening on %s\n", *path)
-	// The server ends after the FIFO, which has something to log till then.
-	running, end := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	w.event("watchdog started", nil)
-	go func() { served <- server.Run(running) }()
-	err = fifo.Serve(ctx)
-	end()
-	err = errors.Join(err, <-served)
-	w.event("watchdog stopped", nil)
+	err = w.serve(ctx, server, fifo)
 	if err != nil {
 		return err
 	}
@@ -120,6 +112,20 @@ type watchdog struct {
 	out    io.Writer          // nil: nobody wants them
 	stop   context.CancelFunc // called once a process was killed; may be nil
 	signal syscall.Signal     // what it was killed with, when stop was called
+}
+
+// serve serves until ctx is done. The server ends after the FIFO, which has something to log
+// until then.
+func (w *watchdog) serve(ctx context.Context, server *timer.Server, fifo *timer.FileServer) error {
+	running, end := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	w.event("watchdog started", nil)
+	go func() { served <- server.Run(running) }()
+	err := fifo.Serve(ctx)
+	end()
+	err = errors.Join(err, <-served)
+	w.event("watchdog stopped", nil)
+	return err
 }
 
 // expired tells of a timer, and notes the first kill.

@@ -176,7 +176,7 @@ func (d *doctor) checkTracing(context.Context) []Line {
 		return []Line{ok("stacks of workers that hang can be read (kernel.yama.ptrace_scope=%s)", scope)}
 	}
 	return []Line{warning("kernel.yama.ptrace_scope="+scope+": py-spy may not read the stacks of workers that hang",
-		"sysctl kernel.yama.ptrace_scope=0, or give muster the capability SYS_PTRACE (--cap-add=SYS_PTRACE); without, faulthandler with MUSTER_DUMP_SIGNAL works")}
+		"sysctl kernel.yama.ptrace_scope=0, or give muster the capability SYS_PTRACE (--cap-add=SYS_PTRACE)")}
 }
 
 func (d *doctor) hasCapability(bit uint) bool {

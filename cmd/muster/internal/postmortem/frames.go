@@ -54,9 +54,6 @@ func PrintFrames(in *bufio.Reader, cfg Printing, live bool, note func(string)) e
 			if len(left) > maxFeeds {
 				return errors.Join(fmt.Errorf("the agent sends more than %d streams", maxFeeds), p.Close())
 			}
-			if f.Lost > 0 {
-				note(fmt.Sprintf("%s of std%s of rank %d are missing: their segments are gone", text.Size(f.Lost), f.Kind, f.Rank))
-			}
 			c := logs.Chunk{Stderr: f.Kind == "err", Data: f.Data}
 			if p.put(f.Rank, number{restart: f.Round}, names[f.Round], &c) != nil {
 				return p.Close() // which has the error, too

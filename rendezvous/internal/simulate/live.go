@@ -1,0 +1,492 @@
+package simulate
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/muster-run/muster/internal/live"
+	"github.com/muster-run/muster/rendezvous"
+)
+
+const stepTime = 300 * time.Millisecond
+
+// A crew is the model of what package agent does about its workers under --live. What it decides
+// is real: internal/live.
+type crew struct {
+	a       *agent
+	host    live.Host
+	procs   map[int]*worker // by local rank
+	in      *holder         // the round is of
+	change  int
+	formed  bool // the workers are a group that can change
+	pending bool // that of this round is not known yet
+	leader  bool
+	asked   bool // it has said, or is about to say, that workers join
+	wanted  bool // a host waits
+	futile  int
+
+	rest   *live.Rest // while members come to rest
+	alarm  *timer
+	stage  int         // 0: the members are not known; 1: those that start are waited for; 2: members have been told
+	ranks  map[int]int // of the members here
+	starts int
+}
+
+// A liveRound is what the agents of a round tell each other.
+type liveRound struct {
+	parts  [2][]*live.Part
+	plans  [2]*live.Plan
+	wait   [2][]func()
+	record *liveRecord
+	told   []func(*liveRecord)
+	join   bool
+	joins  func()
+	made   map[*crew]bool // whose members are together
+	all    func()         // called when those of all are
+	urged  bool
+	urge   []func()
+}
+
+// A liveRecord is why a round ends, and at which step; -1: at once.
+type liveRecord struct{ at int64 }
+
+// A roundID is that of a round. Two holders may have one with the same number, if few have heard
+// of the first.
+type roundID struct {
+	holder *holder
+	number int
+}
+
+// round is what the agents of the agent's round tell each other.
+func (c *crew) round() *liveRound {
+	id := roundID{c.in, c.a.part.Round.Round}
+	if c.s().rounds[id] == nil {
+		c.s().rounds[id] = &liveRound{made: map[*crew]bool{}}
+	}
+	return c.s().rounds[id]
+}
+
+func (c *crew) s() *sim { return c.a.s }
+
+// inRound returns whether a round goes on here.
+func (c *crew) inRound() func() bool {
+	id := roundID{c.in, c.a.part.Round.Round}
+	return func() bool { return c.a.phase == running && (roundID{c.in, c.a.part.Round.Round}) == id }
+}
+
+// begin brings the workers of a round together.
+func (c *crew) begin() {
+	had := false
+	for _, w := range c.procs {
+		had = had || w.alive && w.info.Member
+	}
+	for i := range c.a.local {
+		if w := c.procs[i]; w == nil || !w.alive {
+			c.start(i)
+		}
+	}
+	c.stage, c.leader, c.asked, c.wanted, c.rest, c.ranks = 0, false, false, false, nil, nil
+	c.alarm.stop()
+	c.in = c.a.conn.holder
+	goesOn := c.inRound()
+	r := c.round()
+	r.told = append(r.told, func(rec *liveRecord) {
+		c.s().after(c.s().transit(c.a.host), func() {
+			if goesOn() {
+				c.goOn(rec.at)
+			}
+		})
+	})
+	if had {
+		rest := &live.Rest{Change: c.change, Until: c.s().clock().Add(live.Timeout)}
+		c.rest = rest
+		urge := func() {
+			c.s().after(c.s().transit(c.a.host), func() {
+				if rest.Others = true; goesOn() && c.rest == rest {
+					c.news()
+				}
+			})
+		}
+		if r.urge = append(r.urge, urge); r.urged {
+			urge()
+		}
+	} else {
+		c.post(0)
+	}
+	c.news()
+}
+
+// start starts a worker, in place of one that has ended if there is one.
+func (c *crew) start(local int) {
+	c.starts++
+	w := &worker{c: c, local: local, id: fmt.Sprintf("%s/%d/%d/%d", c.a.host.name, c.a.node.PID, local, c.starts), info: &live.Worker{}, alive: true, stopAt: -1}
+	c.procs[local], c.host[local] = w, w.info
+	c.s().after(c.s().pause(2*time.Second), func() {
+		w.say("hello", live.Said{})
+		w.say("ready", live.Said{Handle: w.id})
+	})
+}
+
+// news looks what is to be done now.
+func (c *crew) news() {
+	s := c.s()
+	switch {
+	case c.a.phase != running:
+	case c.rest != nil:
+		step, until := c.rest.Next(c.host, s.clock())
+		switch step {
+		case live.Wait:
+			c.wake(until.Sub(s.clock()))
+			return
+		case live.Urge:
+			c.send(func(w *worker) bool { return !w.info.Resting(c.change) }, -1)
+			c.urgeOthers()
+			c.news()
+			return
+		case live.Kill:
+			now := s.clock()
+			c.killLate(func(x *live.Worker) bool { return x.Member && x.Late(c.change, now) })
+			c.news()
+			return
+		}
+		c.rest = nil
+		goesOn, r := c.inRound(), c.round()
+		s.after(live.Straggle, func() {
+			if goesOn() && r.plans[0] == nil {
+				c.urgeOthers()
+			}
+		})
+		c.post(0)
+	case c.stage == 1 && c.host.Settled():
+		c.stage = 0
+		c.post(1)
+	case c.stage == 2:
+		c.watch()
+	}
+}
+
+// urgeOthers has the members of the other hosts come to rest at once.
+func (c *crew) urgeOthers() {
+	r := c.round()
+	c.s().after(c.s().transit(c.a.host), func() {
+		if !r.urged {
+			r.urged = true
+			for _, urge := range r.urge {
+				urge()
+			}
+		}
+	})
+}
+
+// wake looks again after a time.
+func (c *crew) wake(d time.Duration) {
+	c.alarm.stop()
+	goesOn := c.inRound()
+	c.alarm = c.s().after(d, func() {
+		if goesOn() {
+			c.news()
+		}
+	})
+}
+
+// send tells the members to come to rest.
+func (c *crew) send(to func(*worker) bool, at int64) {
+	change := c.change
+	for i := range c.a.local {
+		if w := c.procs[i]; w != nil && w.alive && w.info.Member && to(w) {
+			w.deliver(1, func() { w.stop(change, at) })
+		}
+	}
+}
+
+func (c *crew) killLate(late func(*live.Worker) bool) {
+	for i := range c.a.local {
+		if w := c.procs[i]; w != nil && w.alive && late(w.info) {
+			c.s().late++
+			c.kill(i)
+		}
+	}
+}
+
+// post tells the others of the workers here, and waits for the plan; stage is 1 when those that
+// started are ready.
+func (c *crew) post(stage int) {
+	s, goesOn, me := c.s(), c.inRound(), c.a.part.Round
+	part, r, in := c.host.Part(c.change), c.round(), c.in
+	s.after(s.transit(c.a.host), func() {
+		if r.parts[stage] == nil {
+			r.parts[stage] = make([]*live.Part, me.WorldSize)
+		}
+		r.parts[stage][me.Rank] = &part
+		r.wait[stage] = append(r.wait[stage], func() {
+			s.after(s.transit(c.a.host), func() {
+				if goesOn() {
+					c.planned(stage, r.plans[stage])
+				}
+			})
+		})
+		switch {
+		case r.plans[stage] != nil:
+			r.wait[stage][len(r.wait[stage])-1]()
+		case !slices.Contains(r.parts[stage], nil) && s.leads(roundID{in, me.Round}):
+			var parts []live.Part
+			for _, p := range r.parts[stage] {
+				parts = append(parts, *p)
+			}
+			r.plans[stage] = live.Agree(parts)
+			r.plans[stage].UUID = live.UUID(me.Round, s.rng.Uint32())
+			for _, told := range r.wait[stage] {
+				told()
+			}
+		}
+	})
+}
+
+// leads says whether the agent with group rank 0 is there to make a plan.
+func (s *sim) leads(id roundID) bool {
+	for _, h := range s.hosts {
+		if a, ok := h.agent.(*agent); ok && a.phase == running && (roundID{a.crew.in, a.part.Round.Round}) == id && a.part.Round.Rank == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// planned hands a plan to the members here.
+func (c *crew) planned(stage int, plan *live.Plan) {
+	s, me := c.s(), c.a.part.Round
+	if plan.Form && stage == 0 {
+		c.stage = 1
+		c.news()
+		return
+	}
+	if err := plan.Check(me.WorldSize); err != nil {
+		if !plan.Torn {
+			s.fail("%s, round %d: %v", c.a.host.name, me.Round, err)
+		}
+		c.giveUp()
+		return
+	}
+	ranks, lost := c.host.Place(plan, me.Rank)
+	if lost >= 0 {
+		c.again()
+		return
+	}
+	c.ranks, c.stage, c.formed, c.pending, c.leader = ranks, 2, true, false, plan.Leader() == me.Rank
+	change := c.change
+	for i := range c.a.local {
+		if rank, ok := c.ranks[i]; ok {
+			w := c.procs[i]
+			w.deliver(1, func() { w.become(change, me.Rank, rank, plan) })
+		}
+	}
+	goesOn := c.inRound()
+	s.after(live.Timeout, func() {
+		if goesOn() {
+			c.killLate(func(x *live.Worker) bool { return x.Member && !x.TookPart(change) })
+		}
+	})
+	if c.leader {
+		r := c.round()
+		r.joins = func() {
+			if goesOn() {
+				c.ask()
+			}
+		}
+		if r.join {
+			r.joins()
+		}
+	}
+	c.news()
+}
+
+// watch looks for a reason for the next change.
+func (c *crew) watch() {
+	s := c.s()
+	if all, _ := c.host.Taken(c.change, c.ranks); !all {
+		return
+	}
+	failed, joins := c.host.Unrest(c.change), c.host.Joining() > 0
+	goesOn, r := c.inRound(), c.round()
+	if n := c.a.part.Round.WorldSize; failed == nil {
+		s.after(s.transit(c.a.host), func() {
+			if r.made[c] = true; r.all != nil && len(r.made) == n {
+				r.all()
+			}
+		})
+	}
+	switch {
+	case failed != nil:
+		c.stage = 3
+		s.after(live.PeerTimeout, func() {
+			if goesOn() {
+				c.again()
+			}
+		})
+	case (joins || c.wanted) && c.leader:
+		c.ask()
+	case joins && !c.asked:
+		c.asked = true
+		s.after(s.transit(c.a.host), func() {
+			if r.join = true; r.joins != nil {
+				s.after(s.transit(c.a.host), r.joins)
+			}
+		})
+	}
+}
+
+// ask has all come to rest at a step once they are together, since others join.
+func (c *crew) ask() {
+	if c.asked {
+		return
+	}
+	c.asked = true
+	r, goesOn, said := c.round(), c.inRound(), false
+	all := func(meet bool) {
+		if !goesOn() || said {
+			return
+		}
+		if said = true; meet {
+			c.meet()
+		} else {
+			c.announce(-1)
+		}
+	}
+	r.all = func() { c.s().after(c.s().transit(c.a.host), func() { all(true) }) }
+	if len(r.made) == c.a.part.Round.WorldSize {
+		r.all()
+	}
+	c.s().after(live.Timeout, func() { all(false) })
+}
+
+// meet has all come to rest at a step.
+func (c *crew) meet() {
+	change, goesOn := c.change, c.inRound()
+	for i := range c.ranks {
+		c.procs[i].info.At = nil
+	}
+	for i := range c.a.local {
+		if w := c.procs[i]; w.alive && w.info.Member {
+			w.deliver(1, func() { w.say("at", live.Said{Change: change, Step: w.step}) })
+		}
+	}
+	c.s().after(10*time.Millisecond, func() {
+		step, all := c.host.Meeting(change)
+		if !all {
+			step = -1
+		}
+		if goesOn() {
+			c.announce(step)
+		}
+	})
+}
+
+// announce tells the others why the round ends, and ends it here.
+func (c *crew) announce(at int64) {
+	s, r := c.s(), c.round()
+	s.after(s.transit(c.a.host), func() {
+		if r.record == nil {
+			r.record = &liveRecord{at}
+			for _, tell := range r.told {
+				tell(r.record)
+			}
+		}
+	})
+	c.goOn(at)
+}
+
+// heard is what happens to the workers when the set of nodes changes.
+func (c *crew) heard(change rendezvous.Change) {
+	switch {
+	case change.Kind != rendezvous.NodesWaiting:
+		c.goOn(-1)
+	case !c.formed || c.pending:
+		c.announce(-1)
+	default:
+		c.wanted = true
+		c.news()
+	}
+}
+
+// goOn ends a round, and keeps its workers if they can go on.
+func (c *crew) goOn(at int64) {
+	left := 0
+	for _, w := range c.procs {
+		if w.alive {
+			left++
+		}
+	}
+	c.pending = true
+	pause := c.s().pause(5 * time.Millisecond)
+	if c.formed && left > 0 {
+		c.change++
+		if at < 0 {
+			c.futile = 0
+		}
+		c.send(func(*worker) bool { return true }, at)
+	} else {
+		c.end(false)
+		pause = c.s().pause(c.a.s.cfg.Stop)
+	}
+	c.a.rejoin(pause)
+}
+
+// again asks for another round, unless too many in a row did not help.
+func (c *crew) again() {
+	if c.futile++; c.futile > live.MostFutile {
+		c.giveUp()
+		return
+	}
+	futile := c.futile
+	c.announce(-1)
+	c.futile = futile
+}
+
+// giveUp ends the workers, which is a failure: all begin anew.
+func (c *crew) giveUp() {
+	c.s().gaveUp++
+	c.formed = false
+	c.announce(-1)
+}
+
+// end ends the workers. Of those of a host that is lost nobody hears.
+func (c *crew) end(silent bool) {
+	for i := range c.a.local {
+		if w := c.procs[i]; w != nil && w.alive {
+			w.die(silent)
+		}
+	}
+	c.formed = false
+}
+
+// kill ends one worker, upon which the agent acts.
+func (c *crew) kill(local int) {
+	w := c.procs[local]
+	if w == nil || !w.alive || c.a.phase != running {
+		return
+	}
+	c.s().trace("fault: worker %s is killed", w.id)
+	w.die(false)
+	goesOn := c.inRound()
+	c.s().after(c.s().pause(5*time.Millisecond), func() {
+		switch {
+		case !goesOn():
+		case c.formed && !w.info.Member:
+			c.start(local)
+		default:
+			c.futile = 0
+			c.announce(-1)
+		}
+	})
+}
+
+// together says whether all workers are members of the round's group.
+func (c *crew) together() bool {
+	for i := range c.a.local {
+		if w := c.procs[i]; w == nil || !w.alive || w.group == nil || !w.made || w.group.round != (roundID{c.in, c.a.part.Round.Round}) {
+			return false
+		}
+	}
+	return c.formed && !c.pending
+}

@@ -1,0 +1,242 @@
+package simulate
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/muster-run/muster/internal/live"
+)
+
+// A worker is a process of a live group.
+type worker struct {
+	c      *crew
+	id     string
+	local  int // rank
+	node   int // group rank, in its last membership
+	info   *live.Worker
+	alive  bool
+	whole  bool // it has had the members' state
+	torn   bool
+	step   int64
+	stopAt int64 // -1: none
+	change int   // the last that it has heard of
+	rested int   // the last for which it came to rest
+	uuid   int64 // of its last membership
+	joined int   // the change of that
+	group  *liveGroup
+	made   bool             // it has all its connections to that
+	last   [2]time.Duration // when what was said last arrives, from and to it
+}
+
+// A liveGroup is a membership as its members see it.
+type liveGroup struct {
+	uuid    int64
+	round   roundID
+	plan    *live.Plan
+	here    map[int]*worker
+	arrived int // members that wait in the present collective
+}
+
+// say has the agent hear something.
+func (w *worker) say(kind string, m live.Said) {
+	if w.alive {
+		w.deliver(0, func() {
+			w.info.Heard = true
+			w.info.Hear(kind, &m)
+			w.c.news()
+		})
+	}
+}
+
+// deliver makes a message arrive, in order; way is 0 for those to the agent.
+func (w *worker) deliver(way int, do func()) {
+	s := w.c.s()
+	w.last[way] = max(s.now+s.pause(time.Millisecond), w.last[way]+1)
+	s.at(w.last[way], func() {
+		if w.alive {
+			do()
+		}
+	})
+}
+
+func (w *worker) die(silent bool) {
+	w.alive, w.info.Gone = false, true
+	w.part(silent)
+}
+
+// part takes the worker out of its group: collectives do not complete any more, and some of
+// the others notice.
+func (w *worker) part(silent bool) {
+	g, s := w.group, w.c.s()
+	if w.group = nil; g == nil || silent {
+		return
+	}
+	for rank := range g.plan.Handles {
+		if other := g.here[rank]; other != nil && other.group == g && s.rng.IntN(3) > 0 {
+			s.after(s.pause(50*time.Millisecond), func() { other.failed(g) })
+		}
+	}
+}
+
+// failed is a collective's error.
+func (w *worker) failed(g *liveGroup) {
+	if w.alive && w.group == g {
+		w.say("failed", live.Said{Change: w.joined, Error: "connection closed"})
+		w.part(false)
+	}
+}
+
+// stop hears that the members change: before a step, or at once.
+func (w *worker) stop(change int, at int64) {
+	s := w.c.s()
+	w.change = change
+	if at >= 0 && w.group != nil && w.made {
+		if w.step < at {
+			w.stopAt = at
+		} else {
+			w.say("at", live.Said{Change: change, Step: w.step})
+		}
+		return
+	}
+	s.after(s.pause(100*time.Millisecond), func() {
+		if w.alive && w.change == change && w.rested < change {
+			w.torn = w.torn || w.whole && s.cfg.Torn > 0 && s.rng.Float64() < s.cfg.Torn
+			w.part(!w.made) // others have connected to it, and do not notice
+			w.ready()
+		}
+	})
+}
+
+func (w *worker) ready() {
+	m := live.Said{Change: w.change, Handle: fmt.Sprintf("%s.%d", w.id, w.change), Step: w.step}
+	if w.stopAt, w.rested = -1, w.change; w.torn {
+		m.Step = -1
+	}
+	w.say("ready", m)
+}
+
+// become takes part in a membership.
+func (w *worker) become(change, node, rank int, plan *live.Plan) {
+	s, uuid := w.c.s(), plan.UUID
+	if change < w.change {
+		return // another change has begun
+	}
+	w.change = change
+	if uuid <= w.uuid || plan.Handles[rank] != w.info.Ready.Handle {
+		s.fail("worker %s becomes rank %d of the membership %d after %d", w.id, rank, uuid, w.uuid)
+	}
+	w.part(false)
+	g := s.groups[uuid]
+	if g == nil {
+		g = &liveGroup{uuid: uuid, round: roundID{w.c.in, w.c.a.part.Round.Round}, plan: plan, here: map[int]*worker{}}
+		s.groups[uuid] = g
+	}
+	if !slices.Equal(g.plan.Handles, plan.Handles) || g.here[rank] != nil {
+		s.fail("two memberships have the UUID %d, or two workers its rank %d", uuid, rank)
+	}
+	g.here[rank], w.group, w.made, w.uuid, w.joined, w.node = w, g, false, uuid, change, node
+	s.after(live.Timeout/2, func() {
+		if !w.made {
+			w.failed(g)
+		}
+	})
+	if len(g.here) == len(plan.Handles) {
+		s.after(w.c.cut()+s.pause(20*time.Millisecond), g.make)
+	}
+}
+
+// whole says whether all are still members.
+func (g *liveGroup) whole() bool {
+	for rank := range g.plan.Handles {
+		if w := g.here[rank]; w == nil || !w.alive || w.group != g {
+			return false
+		}
+	}
+	return true
+}
+
+// make brings the states of the members in line and connects them. Each is done by itself: a change
+// may find one that computes already, and another one that still waits for its connections.
+func (g *liveGroup) make() {
+	if !g.whole() {
+		return
+	}
+	s := g.here[0].c.s()
+	furthest, some := int64(-1), false
+	for rank := range g.plan.Handles {
+		w := g.here[rank]
+		if some = some || w.whole; w.whole && !w.torn {
+			furthest = max(furthest, w.step)
+		}
+		if last := g.here[max(rank-1, 0)]; rank > 0 && (last.node > w.node || last.node == w.node && last.local >= w.local) {
+			s.fail("membership %d: workers %s and %s are in the wrong order", g.uuid, g.here[rank-1].id, w.id)
+		}
+	}
+	for _, h := range s.hosts {
+		if a, ok := h.agent.(*agent); ok && !some && a.phase == running && (roundID{a.crew.in, a.part.Round.Round}) == g.round {
+			for _, w := range a.crew.procs {
+				if w.alive && w.whole && !w.torn {
+					s.fail("membership %d begins anew, without the state of worker %s", g.uuid, w.id)
+				}
+			}
+		}
+	}
+	if source := g.plan.Source; source >= 0 {
+		from := g.here[source]
+		if some && !from.whole && furthest > 0 || from.torn { // before the first step, each may begin
+			s.fail("membership %d: the source %s has no state", g.uuid, from.id)
+		}
+		for rank := range g.plan.Handles {
+			g.here[rank].step, g.here[rank].torn, g.here[rank].whole = from.step, false, true
+		}
+	}
+	for rank := range g.plan.Handles {
+		if w := g.here[rank]; !w.whole || w.torn || w.step != g.here[0].step || w.step < furthest {
+			s.fail("membership %d: worker %s is at step %d, others at %d or %d", g.uuid, w.id, w.step, g.here[0].step, furthest)
+		}
+	}
+	s.trace("membership %d: %d members", g.uuid, len(g.here))
+	s.memberships++
+	for rank := range g.plan.Handles {
+		w := g.here[rank]
+		s.after(s.pause(time.Second), func() {
+			if w.alive && w.group == g && w.change == w.joined {
+				w.made = true
+				w.say("done", live.Said{Change: w.change})
+				w.compute(g)
+			}
+		})
+	}
+}
+
+// cut is how long the host cannot be reached by others yet.
+func (c *crew) cut() time.Duration { return max(0, c.a.host.cutUntil-c.s().now) }
+
+// compute is a step up to its collective, which needs all members; each completes it for itself.
+func (w *worker) compute(g *liveGroup) {
+	s := w.c.s()
+	if w.stopAt >= 0 && w.step >= w.stopAt {
+		w.group = nil // which the others notice in their next collective, if they do not rest, too
+		w.ready()
+		return
+	}
+	s.after(stepTime+s.pause(stepTime/4)+w.c.cut(), func() {
+		if w.group != g {
+			return
+		}
+		if g.arrived++; g.arrived < len(g.plan.Handles) || !g.whole() {
+			return
+		}
+		g.arrived = 0
+		for rank := range g.plan.Handles {
+			w := g.here[rank]
+			s.after(s.pause(50*time.Millisecond), func() { // or the collective has failed for this one
+				if w.alive && w.group == g {
+					w.step++
+					w.compute(g)
+				}
+			})
+		}
+	})
+}
