@@ -8,12 +8,12 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/internal/http10"
+	"github.com/muster-run/muster/internal/parallel"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/rendezvous"
 )
@@ -175,34 +175,24 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 	}
 	asked, cancel := context.WithTimeout(ctx, a.cfg.AutopsyTimeout*9/10) // so that the others hear of it in time
 	defer cancel()
-	var mu sync.Mutex
 	var peers autopsy.Peers
 	var others []*autopsy.Report
-	var missing []string
-	var asking sync.WaitGroup
-	slots := make(chan struct{}, callsAtOnce)
 	_, most := evidenceOfHost(at.round.WorldSize)
-	asking.Go(func() {
-		for rank := range at.round.WorldSize {
-			if rank == at.round.Rank {
-				continue
-			}
-			slots <- struct{}{}
-			asking.Go(func() {
-				defer func() { <-slots }()
-				r, err := askForEvidence(asked, caller, &peers, rank, a.cfg.Host+": "+reason, number, most)
-				mu.Lock()
-				defer mu.Unlock()
-				if err != nil {
-					missing = append(missing, fmt.Sprintf("group rank %d (%v)", rank, err))
-				} else {
-					others = append(others, r)
-				}
-			})
+	reports := make([]*autopsy.Report, at.round.WorldSize)
+	errs := parallel.Map(at.round.WorldSize, callsAtOnce, func(rank int) (err error) {
+		if rank != at.round.Rank {
+			reports[rank], err = askForEvidence(asked, caller, &peers, rank, a.cfg.Host+": "+reason, number, most)
 		}
+		return err
 	})
-	asking.Wait()
-	slices.Sort(missing)
+	var missing []string
+	for rank, err := range errs {
+		if err != nil {
+			missing = append(missing, fmt.Sprintf("group rank %d (%v)", rank, err))
+		} else if rank != at.round.Rank {
+			others = append(others, reports[rank])
+		}
+	}
 	all := (<-own).With(others, missing)
 	brief := all.Brief()
 	brief.Blame = blame

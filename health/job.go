@@ -17,6 +17,7 @@ import (
 	"github.com/muster-run/muster/agent"
 	"github.com/muster-run/muster/internal/autopsy"
 	"github.com/muster-run/muster/internal/http10"
+	"github.com/muster-run/muster/internal/parallel"
 	"github.com/muster-run/muster/internal/sleep"
 	"github.com/muster-run/muster/metrics"
 )
@@ -87,19 +88,13 @@ func (s *Server) ask(ctx context.Context, rank int, method, path string, limit t
 // answered, or failed to.
 func (s *Server) askEach(ctx context.Context, ranks []int, method, path string, limit time.Duration, said func(rank int, body []byte, err error)) {
 	var mu sync.Mutex
-	var asking sync.WaitGroup
-	slots := make(chan struct{}, askedAtOnce)
-	for _, rank := range ranks {
-		slots <- struct{}{}
-		asking.Go(func() {
-			body, err := s.ask(ctx, rank, method, path, limit)
-			<-slots
-			mu.Lock()
-			defer mu.Unlock()
-			said(rank, body, err)
-		})
-	}
-	asking.Wait()
+	parallel.Map(len(ranks), askedAtOnce, func(i int) error {
+		body, err := s.ask(ctx, ranks[i], method, path, limit)
+		mu.Lock()
+		defer mu.Unlock()
+		said(ranks[i], body, err)
+		return err
+	})
 }
 
 // otherRanks returns the group ranks of the other hosts of the round.

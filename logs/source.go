@@ -71,7 +71,7 @@ func (s *source) reading() *os.File {
 	return s.live
 }
 
-// next reads at an offset that is no higher than end, and returns how much there is. It returns emptied if
+// next reads at an offset that is not a higher than end, and returns how much there is. It returns emptied if
 // there is no more and the reader has to rewind.
 func (s *source) next(b []byte, at int64) (n int, emptied bool, err error) {
 	for {

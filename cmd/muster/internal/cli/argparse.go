@@ -215,7 +215,8 @@ func unrecognised(arg string) error {
 	if o := nearest(strings.TrimLeft(arg, "-")); o != nil {
 		argparse, meant = " (did you mean --"+o.name+"?)", "; did you mean --"+o.name+"?"
 	}
-	return &refusal{fmt.Errorf("unrecognized arguments: %s%s", printable(arg), argparse), "unknown option " + printable(arg) + meant}
+	return &refusal{fmt.Errorf("unrecognized arguments: %s%s", printable(arg), argparse),
+		"unknown option " + printable(arg) + meant}
 }
 
 // isValue reports whether argparse would take arg for a value or the script rather

@@ -97,7 +97,8 @@ func bundleCommand(ctx context.Context, c *command, args []string) error {
 	if err := writeBundle(ctx, out, name, runs, missing, live, tail); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(c.stdout, "Wrote %s. Look at it before you hand it on: the workers' output is in it as it is.\n", printable(out))
+	_, err = fmt.Fprintf(c.stdout,
+		"Wrote %s. Look at it before you hand it on: the workers' output is in it as it is.\n", printable(out))
 	return err
 }
 
@@ -108,14 +109,16 @@ func newestRun(c *command, dir string) (*postmortem.Run, error) {
 		return nil, err
 	}
 	if len(found) > 1 {
-		fmt.Fprintf(c.stderr, "muster bundle: this is %s, the newest of %d runs\n", text.Line(found[0].Path, 4096), len(found))
+		fmt.Fprintf(c.stderr, "muster bundle: this is %s, the newest of %d runs\n",
+			text.Line(found[0].Path, 4096), len(found))
 	}
 	return postmortem.Read(found[0].Path)
 }
 
 // writeBundle makes the file, which only this user may read. live has the job's agents, or
 // nobody if that was not asked for.
-func writeBundle(ctx context.Context, file, name string, runs []*postmortem.Run, missing []string, live []job, tail int64) (err error) {
+func writeBundle(ctx context.Context, file, name string, runs []*postmortem.Run, missing []string, live []job,
+	tail int64) (err error) {
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%s exists already; remove it, or name another file with --out", printable(file))

@@ -108,7 +108,8 @@ func (p program) command(ctx context.Context, args []string) int {
 
 // otherNames are what other programs call muster's commands.
 var otherNames = map[string]string{
-	"list": "ps", "ls": "ps", "status": "ps", "kill": "stop", "cancel": "stop", "launch": "run", "start": "run", "stack": "dump", "check": "doctor",
+	"list": "ps", "ls": "ps", "status": "ps", "kill": "stop", "cancel": "stop", "launch": "run", "start": "run",
+	"stack": "dump", "check": "doctor",
 }
 
 // How long the end of a job waits for a console that takes nothing of what muster says:
@@ -212,7 +213,8 @@ func (p program) options(l line, cfg launch.Config) (reader, launch.Config, []er
 	cfg = r.config(cfg)
 	for _, entry := range strings.Split(l.given[byName("env")], "\x00") {
 		if name, _, inline := strings.Cut(entry, "="); inline && text.IsSecret(name) {
-			r.warn("--env %s=...: everybody on this host can read command lines; set the variable and use --env %s, or use --env-file", name, name)
+			r.warn("--env %s=...: everybody on this host can read command lines; set the variable and use --env %s, or use "+
+				"--env-file", name, name)
 		}
 	}
 	return r, cfg, append(errs, r.errs...)

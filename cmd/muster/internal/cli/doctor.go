@@ -91,7 +91,8 @@ func (p program) listen(ctx context.Context, port int, host string) error {
 		port = c10d.DefaultPort
 	}
 	err := doctor.Listen(ctx, ":"+strconv.Itoa(port), func(port int) {
-		fmt.Fprintf(p.stderr, "muster doctor: listening; on another host: muster doctor --peer %s\n", net.JoinHostPort(host, strconv.Itoa(port)))
+		fmt.Fprintf(p.stderr, "muster doctor: listening; on another host: muster doctor --peer %s\n",
+			net.JoinHostPort(host, strconv.Itoa(port)))
 	})
 	if err != nil {
 		return fmt.Errorf("%w; %s", err, listenAdvice(err, "--rdzv-endpoint :PORT"))
@@ -126,14 +127,16 @@ func parseDoctor(args []string) (req doctorRequest, rest []string, errs []error)
 		case "--peer":
 			if text, ok := next(); ok {
 				if _, port, err := net.SplitHostPort(text); err != nil || port == "" {
-					errs = append(errs, fmt.Errorf("--peer cannot be %s; want HOST:PORT, as `muster doctor --listen` prints it there", quote(text)))
+					errs = append(errs, fmt.Errorf(
+						"--peer cannot be %s; want HOST:PORT, as `muster doctor --listen` prints it there", quote(text)))
 				}
 				req.peer = text
 			}
 		case "--wait":
 			if text, ok := next(); ok {
 				if parseSeconds(text, &req.wait, 3600) != nil {
-					errs = append(errs, fmt.Errorf("--wait cannot be %s; want seconds, or a time such as 10m, more than 0 and at most 3600s", quote(text)))
+					errs = append(errs, fmt.Errorf("--wait cannot be %s; want seconds, or a time such as 10m, more than 0 and at "+
+						"most 3600s", quote(text)))
 				}
 			}
 		default:
@@ -190,7 +193,8 @@ func (p program) readDoctor(l line, req doctorRequest) (doctor.Config, []error) 
 	settings, _ := cfg.Settings() // Resolve has reported it
 	d := doctor.Config{
 		Backend: cfg.Rendezvous.Backend, MinNodes: cfg.MinNodes, MaxNodes: cfg.MaxNodes, RunID: cfg.RunID,
-		LocalAddr: cfg.Rendezvous.LocalAddr, Settings: settings, Workers: doctor.Workers{Count: cfg.NprocPerNode}, LogDir: logDir,
+		LocalAddr: cfg.Rendezvous.LocalAddr, Settings: settings, Workers: doctor.Workers{Count: cfg.NprocPerNode},
+		LogDir:      logDir,
 		HealthCheck: r.text("health-check"), Peer: req.peer, Wait: req.wait, Progress: p.stderr, Logger: cfg.Logger,
 	}
 	if !r.flag("no-python") || r.flag("run-path") {

@@ -123,7 +123,8 @@ func (r *reader) settings(cfg *launch.Config) []setting {
 		all = append(all, s)
 	}
 	if cfg.Workers.Entrypoint != "" {
-		all = append(all, setting{"command", shellWords(append([]string{cfg.Workers.Entrypoint}, cfg.Workers.Args...)), r.pythonFrom()})
+		all = append(all, setting{"command",
+			shellWords(append([]string{cfg.Workers.Entrypoint}, cfg.Workers.Args...)), r.pythonFrom()})
 	}
 	if cfg.Workers.OMPNumThreads != "" {
 		all = append(all, setting{"OMP_NUM_THREADS", cfg.Workers.OMPNumThreads, "a worker's share of the CPUs"})

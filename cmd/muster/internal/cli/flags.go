@@ -294,7 +294,7 @@ func byPrefix(prefix string) []*option {
 }
 
 // sameName compares an option's name with what was typed. argparse knows each
-// option with dashes only and with underscores only; a mixture is no worse.
+// option with dashes only and with underscores only; a mixture is not a worse.
 func sameName(name, typed string) bool {
 	if len(name) != len(typed) {
 		return false

@@ -197,7 +197,8 @@ func logPrefix(record slog.Record) string {
 	if at.IsZero() {
 		at = time.Now()
 	}
-	return levelName(record.Level)[:1] + at.Format("0102 15:04:05.000000") + " " + strconv.Itoa(os.Getpid()) + " " + source(record.PC) + "] "
+	return levelName(record.Level)[:1] + at.Format("0102 15:04:05.000000") + " " + strconv.Itoa(os.Getpid()) + " " +
+		source(record.PC) + "] "
 }
 
 // source names the package that logged, as people know it: muster/agent, muster/cli.

@@ -60,7 +60,8 @@ func parseReport(c *command, args []string) (req reportRequest) {
 
 // attempt is the option --attempt.
 func (c *command) attempt(v *string) {
-	c.value("attempt", "a number such as 1, or 1.2 for a later start with the same restart count", func(text string) error {
+	const wanted = "a number such as 1, or 1.2 for a later start with the same restart count"
+	c.value("attempt", wanted, func(text string) error {
 		if *v = text; text != "" && !postmortem.IsAttempt("attempt_"+text) {
 			return strconv.ErrSyntax
 		}
@@ -98,9 +99,11 @@ func (req *reportRequest) show(stdout, stderr io.Writer, runs []postmortem.Dir, 
 		}
 	}
 	if len(runs) > 1 {
-		fmt.Fprintf(stderr, "muster report: this is the newest of %d runs; `muster report --list DIR` shows them all\n", len(runs))
+		fmt.Fprintf(stderr, "muster report: this is the newest of %d runs; `muster report --list DIR` shows them all\n",
+			len(runs))
 		if n := sameRun(runs); n > 0 {
-			fmt.Fprintf(stderr, "muster report: %s the same run id: of the job's other hosts, or earlier\n", map[bool]string{true: "another has", false: fmt.Sprintf("%d others have", n)}[n == 1])
+			fmt.Fprintf(stderr, "muster report: %s the same run id: of the job's other hosts, or earlier\n",
+				map[bool]string{true: "another has", false: fmt.Sprintf("%d others have", n)}[n == 1])
 		}
 	}
 	if req.json {

@@ -57,10 +57,12 @@ func (r *reader) fromScheduler(cfg *launch.Config) {
 		return
 	}
 	if r.isGiven("nnodes") && cfg.MinNodes > job.Nodes.Value {
-		r.warn("--nnodes wants %d hosts, %s has started %d; waiting for the others", cfg.MinNodes, job.Scheduler, job.Nodes.Value)
+		r.warn("--nnodes wants %d hosts, %s has started %d; waiting for the others",
+			cfg.MinNodes, job.Scheduler, job.Nodes.Value)
 	}
 	if r.isGiven("nproc-per-node") && job.GPUs.Value > 0 && cfg.NprocPerNode > job.GPUs.Value {
-		r.warn("--nproc-per-node wants %d workers, %s has given this host %d GPUs", cfg.NprocPerNode, job.Scheduler, job.GPUs.Value)
+		r.warn("--nproc-per-node wants %d workers, %s has given this host %d GPUs",
+			cfg.NprocPerNode, job.Scheduler, job.GPUs.Value)
 	}
 	if !said {
 		r.schedule = &schedule{scheduler: job.Scheduler}

@@ -134,7 +134,8 @@ func parseNetwork(text string) (netip.Prefix, error) {
 	}
 	addr, err := netip.ParseAddr(text)
 	if err != nil || addr.Zone() != "" {
-		return netip.Prefix{}, fmt.Errorf("--allow cannot be %s; want a network such as 10.0.0.0/8 or an address such as 10.0.0.5", quote(text))
+		return netip.Prefix{}, fmt.Errorf("--allow cannot be %s; want a network such as 10.0.0.0/8 or an address such as "+
+			"10.0.0.5", quote(text))
 	}
 	return netip.PrefixFrom(addr, addr.BitLen()), nil
 }

@@ -114,7 +114,8 @@ func isTerminal(f *os.File) bool {
 
 // imperatives begin what muster's messages advise, after a semicolon.
 var imperatives = []string{
-	"check", "chmod", "choose", "copy", "did", "give", "leave", "let", "make", "name", "put", "raise", "remove", "run", "say", "see", "set",
+	"check", "chmod", "choose", "copy", "did", "give", "leave", "let", "make", "name", "put", "raise", "remove", "run",
+	"say", "see", "set",
 	"start", "to", "try", "use", "want", "write",
 }
 
@@ -133,7 +134,8 @@ func advised(message string) (what, advice string) {
 		if verb == "want" {
 			rest = "give " + object
 		}
-		if slices.Contains(imperatives, strings.TrimSuffix(verb, ":")) || strings.HasPrefix(rest, "`") || strings.HasPrefix(rest, "--") {
+		if slices.Contains(imperatives, strings.TrimSuffix(verb, ":")) || strings.HasPrefix(rest, "`") ||
+			strings.HasPrefix(rest, "--") {
 			return message[:i] + from, rest
 		}
 	}

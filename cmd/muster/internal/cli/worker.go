@@ -24,7 +24,8 @@ func (r *reader) command(cfg *launch.Config) {
 	cfg.Workers.TorchrunMacros = !r.ask
 	module, noPython, runPath := r.flag("module"), r.flag("no-python"), r.flag("run-path")
 	if o := r.stray; o != nil && r.ask && !r.isGiven(o.name) && !noPython {
-		r.warn("--%s after the script goes to the script; if it is for muster, write it before %s; if not, write -- after %s", o.name, r.script, r.script)
+		r.warn("--%s after the script goes to the script; if it is for muster, write it before %s; "+
+			"if not, write -- after %s", o.name, r.script, r.script)
 	}
 	if noPython && !runPath {
 		if module {

@@ -62,7 +62,8 @@ func List(runs []Dir) []Listed {
 type NotFoundError struct{ Path string }
 
 func (e *NotFoundError) Error() string {
-	return fmt.Sprintf("%s holds no run: there is neither an attempt_0 in it nor a directory that has one; give the --log-dir of a job, or the run's directory in it", shown(e.Path))
+	return fmt.Sprintf("%s holds no run: there is neither an attempt_0 in it nor a directory that has one; give the "+
+		"--log-dir of a job, or the run's directory in it", shown(e.Path))
 }
 
 // shown is a path in a message, whoever has made it: one line, in which nothing reads as advice.
@@ -84,7 +85,8 @@ func Find(path string) (runs []Dir, attempt string, err error) {
 	}
 	info, err := os.Stat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, "", fmt.Errorf("%s: %w; give the --log-dir of a job, or the run's directory in it", shown(path), syscall.ENOENT)
+		return nil, "", fmt.Errorf("%s: %w; give the --log-dir of a job, or the run's directory in it",
+			shown(path), syscall.ENOENT)
 	}
 	if err != nil {
 		return nil, "", err

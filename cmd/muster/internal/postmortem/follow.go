@@ -44,7 +44,7 @@ type FollowConfig struct {
 type follower struct {
 	cfg   FollowConfig
 	watch *dirWatcher
-	print printer
+	print *printer
 
 	number  number
 	attempt *Attempt // nil before the first
@@ -66,11 +66,11 @@ func Follow(ctx context.Context, cfg FollowConfig) error {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.Default()
 	}
-	out := newOutput(cfg.Printing, true)
-	f := &follower{cfg: cfg, watch: newDirWatcher(cfg.Dir, cfg.Logger), print: printer{output: out}, failed: map[string]bool{}}
+	f := &follower{cfg: cfg, watch: newDirWatcher(cfg.Dir, cfg.Logger), print: newPrinter(cfg.Printing, true),
+		failed: map[string]bool{}}
 	defer f.watch.close()
 	err := f.run(ctx)
-	if closed := out.Close(); err == nil {
+	if closed := f.print.Close(); err == nil {
 		err = closed
 	}
 	return err

@@ -74,7 +74,8 @@ func ending(f *jobfile.File) string {
 	text := map[Outcome]string{
 		Succeeded: "the job has succeeded", Failed: "the job has failed", Preempted: "the job was preempted",
 		Stopped: "the agent was told to stop", Left: "this host has left the job",
-		Killed: fmt.Sprintf("the agent (pid %d on host %s) is gone and did not say how the job ended; it was killed, or its host was", f.Begin.PID, f.Begin.Host),
+		Killed: fmt.Sprintf("the agent (pid %d on host %s) is gone and did not say how the job ended; it was killed, or "+
+			"its host was", f.Begin.PID, f.Begin.Host),
 	}[outcome(f)]
 	if text != "" && f.End.Cause != "" {
 		text += ": " + f.End.Cause

@@ -136,7 +136,8 @@ func Read(dir string) (*Run, error) {
 		return nil, err
 	}
 	rd := &reader{budget: maxTotal}
-	run := &Run{Dir: dir, RunID: clean(runID(filepath.Base(dir))), Outcome: Unknown, MaxRestarts: -1, Attempts: []Attempt{}}
+	run := &Run{Dir: dir, RunID: clean(runID(filepath.Base(dir))), Outcome: Unknown, MaxRestarts: -1,
+		Attempts: []Attempt{}}
 	for _, e := range entries {
 		n, ok := parseAttempt(e.Name())
 		if !ok || !e.IsDir() {
@@ -153,7 +154,8 @@ func Read(dir string) (*Run, error) {
 		return number{a.Restart, a.Again}.compare(number{b.Restart, b.Again})
 	})
 	if n := len(run.Attempts) - maxAttempts; n > 0 {
-		run.Problems = append(run.Problems, fmt.Sprintf("there are %d attempts; the first %d are not shown", len(run.Attempts), n))
+		run.Problems = append(run.Problems,
+			fmt.Sprintf("there are %d attempts; the first %d are not shown", len(run.Attempts), n))
 		run.Attempts = run.Attempts[n:]
 	}
 	told := rd.events(run, filepath.Join(dir, events.FileName))
@@ -371,7 +373,8 @@ func regular(dir, name string) string {
 }
 
 // errBudget says that a run is too large to be read as a whole.
-var errBudget = errors.New("not read: the files of the run are larger than " + strconv.Itoa(maxTotal>>20) + " MiB together")
+var errBudget = errors.New("not read: the files of the run are larger than " + strconv.Itoa(maxTotal>>20) +
+	" MiB together")
 
 // file reads a file whole. One that is larger than limit is an error. Errors do not
 // name the file.

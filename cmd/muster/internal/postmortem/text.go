@@ -273,7 +273,8 @@ func (a *Attempt) writeFiles(b *strings.Builder) {
 	}
 	for _, path := range a.LastWords {
 		rank, _ := lastWordsOf(filepath.Base(path))
-		table.add(text.Line(strings.TrimPrefix(path, a.Dir+"/"), 400), fmt.Sprintf("the last that rank %d wrote to stderr, on another host", rank))
+		table.add(text.Line(strings.TrimPrefix(path, a.Dir+"/"), 400),
+			fmt.Sprintf("the last that rank %d wrote to stderr, on another host", rank))
 	}
 	for i, w := range a.Workers {
 		if i == shownOthers {
@@ -281,7 +282,8 @@ func (a *Attempt) writeFiles(b *strings.Builder) {
 			break
 		}
 		var names []string
-		for _, f := range [...]struct{ path, name string }{{w.Stdout, "stdout.log"}, {w.Stderr, "stderr.log"}, {w.ErrorFile, "error.json"}} {
+		for _, f := range [...]struct{ path, name string }{{w.Stdout, "stdout.log"}, {w.Stderr, "stderr.log"},
+			{w.ErrorFile, "error.json"}} {
 			if f.path != "" {
 				names = append(names, f.name)
 			}
