@@ -23,7 +23,8 @@ func beginJobFile(cfg *Config, dir, host string) *jobfile.Writer {
 		MaxRestarts: cfg.MaxRestarts, MaxNodes: cfg.MaxNodes, Layout: layout,
 	})
 	if err != nil {
-		cfg.Logger.Warn("muster report and muster logs will not know from the log directory whether this job runs", "error", err)
+		cfg.Logger.Warn("muster report and muster logs will not know from the log directory whether this job runs",
+			"error", err)
 	}
 	return w
 }
