@@ -481,7 +481,7 @@ func (a *Agent) startWorkers(at *attempt) error {
 		workers[i] = logs.Worker{LocalRank: i, Rank: at.ranks.Base + i, Role: spec.Role}
 	}
 	var err error
-	if at.logs, err = a.cfg.Logs.AttemptInRound(a.restarts, at.round.Round, workers); err != nil {
+	if at.logs, err = a.cfg.Logs.Attempt(a.restarts, workers); err != nil {
 		at.logs = &logs.Attempt{}
 		return err
 	}

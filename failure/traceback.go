@@ -76,7 +76,8 @@ func lift(stderr []byte, exitCode int) (account, bool) {
 		best.end = all[next].end
 	}
 	// A thread of C++ that is there when Python ends after an exception aborts it.
-	if i := slices.IndexFunc(all, func(a account) bool { return a.start == best.start }); i > 0 && best.Exception == noException {
+	if i := slices.IndexFunc(all, func(a account) bool { return a.start == best.start }); i > 0 &&
+		best.Exception == noException {
 		if a := all[i-1]; a.Kind == python && !a.harmless && best.start-a.end <= maxBetween {
 			a.Text, a.end, a.Aborted = a.Text+"\n\n"+best.Text, best.end, true
 			best = &a
@@ -221,7 +222,8 @@ func isLink(s string) bool {
 func announcedHarmless(lines []line, i int) bool {
 	for back := 1; back <= 2 && i-back >= 0; back++ {
 		s := lines[i-back].text
-		for _, start := range [...]string{"Exception ignored ", "Exception in thread ", "Error in atexit", "Error in sitecustomize", "--- Logging error"} {
+		for _, start := range [...]string{"Exception ignored ", "Exception in thread ", "Error in atexit",
+			"Error in sitecustomize", "--- Logging error"} {
 			if strings.HasPrefix(s, start) {
 				return true
 			}

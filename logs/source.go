@@ -135,7 +135,7 @@ func (s *source) findCopy() *os.File {
 		if err != nil {
 			continue
 		}
-		if info.Size() < s.end || info.ModTime().Before(since) || !s.marked(f) {
+		if info.Size() < s.end || !info.ModTime().After(since) || !s.marked(f) {
 			f.Close()
 			continue
 		}
@@ -150,7 +150,7 @@ func (s *source) findCopy() *os.File {
 // changed says whether there may be something to read.
 func (s *source) changed() bool {
 	info, err := s.live.Stat()
-	return s.copy != nil || err == nil && info.Size() != s.end
+	return s.copy != nil || err == nil && info.Size() != s.end || !s.marked(s.live)
 }
 
 // lastLines returns where the last lines of a file begin, in bytes.

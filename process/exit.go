@@ -50,8 +50,9 @@ type Exit struct {
 // what the caller knows: Rank, Started, Host, Entrypoint, and the end of its stderr.
 func (e Exit) Observation() failure.Observation {
 	o := failure.Observation{
-		LocalRank: e.LocalRank, PID: e.PID, ExitCode: e.Code, CoreDumped: e.CoreDumped, Ended: e.Time, StoppedBy: failure.Signal(e.StoppedBy),
-		OOM: e.OOMKilled, Abandoned: e.Abandoned, ErrorFile: e.ErrorFile, Err: e.Err,
+		LocalRank: e.LocalRank, PID: e.PID, ExitCode: e.Code, CoreDumped: e.CoreDumped, Ended: e.Time,
+		StoppedBy: failure.Signal(e.StoppedBy),
+		OOM:       e.OOMKilled, Abandoned: e.Abandoned, ErrorFile: e.ErrorFile, Err: e.Err,
 	}
 	if f, ok := errors.AsType[*FuncError](e.Err); ok {
 		o.Stack = f.Stack

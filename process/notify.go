@@ -19,7 +19,9 @@ import (
 // signals none is handled; torchrun handles SIGTERM, SIGINT, SIGHUP and SIGQUIT. A nil
 // log means slog.Default().
 // Source: PContext.start and _terminate_process_handler in multiprocessing/api.py.
-func NotifyContext(ctx context.Context, log *slog.Logger, sigs ...syscall.Signal) (_ context.Context, hurry <-chan struct{}, stop func()) {
+func NotifyContext(ctx context.Context, log *slog.Logger, sigs ...syscall.Signal) (
+	_ context.Context, hurry <-chan struct{}, stop func(),
+) {
 	if log == nil {
 		log = slog.Default()
 	}

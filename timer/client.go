@@ -51,7 +51,8 @@ var _ Client = (*FileClient)(nil)
 func (c *FileClient) Acquire(scopeID string, expiration time.Time) error {
 	at, err := acquisition(expiration)
 	if err == nil {
-		err = c.Send(Request{PID: os.Getpid(), ScopeID: scopeID, ExpirationTime: at, Signal: cmp.Or(c.Signal, syscall.SIGKILL)})
+		err = c.Send(Request{PID: os.Getpid(), ScopeID: scopeID, ExpirationTime: at,
+			Signal: cmp.Or(c.Signal, syscall.SIGKILL)})
 	}
 	if err != nil {
 		return fmt.Errorf("acquire timer %.64q: %w", scopeID, err)
@@ -80,7 +81,8 @@ func (c *FileClient) Send(r Request) error {
 			time.Sleep(openPause)
 		}
 		err = c.try(line)
-		if !(errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPIPE)) || errors.Is(err, errUnavailable) {
+		if !(errors.Is(err, unix.ENXIO) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EPIPE)) ||
+			errors.Is(err, errUnavailable) {
 			return err
 		}
 	}

@@ -312,7 +312,8 @@ func (t *taking) subject(ctx context.Context, target Target) *subject {
 		return m
 	})
 	if !ok {
-		s.problems = append(s.problems, "command line and environment did not come in time: the process' memory is locked in the kernel")
+		s.problems = append(s.problems, "command line and environment did not come in time: the process' memory is "+
+			"locked in the kernel")
 		s.python = isInterpreter(s.exe)
 		return s
 	}

@@ -27,10 +27,12 @@ type Peers struct {
 func (p *Peers) Admit(body []byte) error {
 	workers, others := Elements(body)
 	weight := int64(len(body)) + int64(workers)*int64(reflect.TypeFor[Worker]().Size()) +
-		int64(others)*int64(max(reflect.TypeFor[Process]().Size(), reflect.TypeFor[NativeThread]().Size(), reflect.TypeFor[Flight]().Size()))
+		int64(others)*int64(max(reflect.TypeFor[Process]().Size(), reflect.TypeFor[NativeThread]().Size(),
+			reflect.TypeFor[Flight]().Size()))
 	switch {
 	case weight > maxPeer:
-		return fmt.Errorf("its evidence is too large: it takes %s of memory, and the limit is %s", text.Size(weight), text.Size(maxPeer))
+		return fmt.Errorf("its evidence is too large: it takes %s of memory, and the limit is %s", text.Size(weight),
+			text.Size(maxPeer))
 	case !json.Valid(body):
 		return errors.New("the answer is no JSON")
 	case p.weight.Add(weight) > maxPeers:

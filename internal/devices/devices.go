@@ -229,7 +229,8 @@ func (s System) amd() ([]Device, error) {
 	}
 	if hip, ok := s.Lookup("HIP_VISIBLE_DEVICES"); ok {
 		if rocrSet && strings.Count(hip, ",") > strings.Count(rocr, ",") {
-			return nil, fmt.Errorf("HIP_VISIBLE_DEVICES=%.80s contains more devices than ROCR_VISIBLE_DEVICES=%.80s, which it chooses from", hip, rocr)
+			return nil, fmt.Errorf("HIP_VISIBLE_DEVICES=%.80s contains more devices than ROCR_VISIBLE_DEVICES=%.80s, which "+
+				"it chooses from", hip, rocr)
 		}
 		return Visible(list, hip), nil
 	}

@@ -39,9 +39,6 @@ const (
 	Left      = "left"      // the job goes on without this host
 )
 
-// JobLayout is a Begin.Layout.
-const JobLayout = "job"
-
 // A Begin is the first line.
 type Begin struct {
 	RunID       string    `json:"run_id"`
@@ -51,9 +48,6 @@ type Begin struct {
 	Started     time.Time `json:"started"`
 	MaxRestarts int       `json:"max_restarts"`
 	MaxNodes    int       `json:"max_nodes"` // 1: global ranks are local ranks
-	// Layout is JobLayout where directories of workers have the names of global ranks, and
-	// those beside this one are of other hosts (logs.Config.Job); else "torchrun".
-	Layout string `json:"layout"`
 }
 
 // An End is the second line.

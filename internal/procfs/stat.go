@@ -98,7 +98,7 @@ func ParseStat(text []byte) (Stat, error) {
 	return Stat{}, fmt.Errorf("%w: %d fields", errStat, n)
 }
 
-// ParseChildren reads the text of /proc/<pid>/task/<tid>/children.
+// ParseChildren reads a list of pids, as the text of /proc/<pid>/task/<tid>/children is.
 func ParseChildren(text []byte) []int {
 	var pids []int
 	for field := range bytes.FieldsSeq(text) {
@@ -112,12 +112,10 @@ func ParseChildren(text []byte) []int {
 // HasEnv says whether an environment, as /proc/<pid>/environ shows it, holds the
 // entry NAME=value.
 func HasEnv(environ []byte, entry string) bool {
-	for len(environ) > 0 {
-		e, rest, _ := bytes.Cut(environ, []byte{0})
-		if string(e) == entry {
+	for e := range bytes.SplitSeq(environ, []byte{0}) {
+		if entry != "" && string(e) == entry {
 			return true
 		}
-		environ = rest
 	}
 	return false
 }

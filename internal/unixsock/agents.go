@@ -50,9 +50,11 @@ func check(dir string, uid int) error {
 	case !info.IsDir():
 		return fmt.Errorf("%s is no directory (%v); remove it", dir, info.Mode())
 	case safeopen.Owner(info) != uid:
-		return fmt.Errorf("%s belongs to user %d, not to user %d; remove it (root may), or set XDG_RUNTIME_DIR", dir, safeopen.Owner(info), uid)
+		return fmt.Errorf("%s belongs to user %d, not to user %d; remove it (root may), or set XDG_RUNTIME_DIR", dir,
+			safeopen.Owner(info), uid)
 	case info.Mode().Perm()&0o077 != 0:
-		return fmt.Errorf("%s is open to other users (mode %#o); remove it, or make it private: chmod 700 %s", dir, info.Mode().Perm(), dir)
+		return fmt.Errorf("%s is open to other users (mode %#o); remove it, or make it private: chmod 700 %s", dir,
+			info.Mode().Perm(), dir)
 	}
 	return nil
 }
@@ -197,7 +199,8 @@ func agentsIn(ctx context.Context, dir string, uid int) (found []Agent, failure 
 			found = append(found, a)
 		case errors.Is(err, syscall.EAGAIN): // it accepts nobody: stopped, say
 			found = append(found, a)
-		case errors.Is(err, syscall.ECONNREFUSED) && uid == os.Geteuid(): // in another's directory, the name may lead elsewhere by now
+		// in another's directory, the name may lead elsewhere by now
+		case errors.Is(err, syscall.ECONNREFUSED) && uid == os.Geteuid():
 			if info, gone := e.Info(); gone == nil && time.Since(info.ModTime()) > startTime {
 				_ = os.Remove(a.Path)
 			}

@@ -88,7 +88,8 @@ func openMemory(dir string, p *program, log *slog.Logger) *memory {
 		}
 		m.dir = dir
 		if lines := m.read(jobFile); err == nil && (!slices.Equal(lines, job) || m.isOld()) {
-			for _, name := range []string{modulesFile, ownFile, setsFile, filesFile, mapsFile, leftFile, stampsFile, killedFile, tookFile} {
+			for _, name := range []string{modulesFile, ownFile, setsFile, filesFile, mapsFile, leftFile, stampsFile,
+				killedFile, tookFile} {
 				_ = os.Remove(filepath.Join(dir, name))
 			}
 			err = m.write(jobFile, job)

@@ -43,7 +43,6 @@ class Options(TypedDict, total=False):
     on_event: str  # a command that sh runs for each start, hang, failure, host lost, restart and end of the job on this host, with JSON on stdin; for 30 s at most, and the job does not wait for it until its end, and then for 30 s
     collapse: bool  # with --tee, write a line that several ranks of this host write within 0.1 s, equal to the last byte, once: [default0-7]:
     ranks_filter: str  # only these global ranks write to the console, such as 0,5-7; log files are complete
-    log_layout: Literal["torchrun", "job"]  # names below --log-dir: torchrun (RUN_ID_RANDOM/attempt_N/LOCAL_RANK), or job, for a disk that the hosts share: RUN_ID/HOST/attempt_N/RANK
     metrics_handler: Literal["null", "console"]  # where TorchElastic's metrics go: null or console (stdout)
     title: str  # what the failure report and the status page call the job (default: the script)
     exit_barrier_timeout: Union[float, str]  # how long a host that is done waits for the others

@@ -85,7 +85,8 @@ func (g *gate) refused() int64 { return g.tallies[notAllowed].Count() + g.tallie
 func (g *gate) admits(nc net.Conn) bool {
 	remote := nc.RemoteAddr()
 	if !g.allow.Admits(remote) {
-		g.turnAway(notAllowed, remote, "tcpstore: connection refused: the address is not in an allowed network", "allow", fmt.Sprint(g.allow))
+		g.turnAway(notAllowed, remote, "tcpstore: connection refused: the address is not in an allowed network",
+			"allow", fmt.Sprint(g.allow))
 		return false
 	}
 	if g.admitted == nil {

@@ -31,7 +31,8 @@ func repeatable(op string) bool {
 
 // again says whether a call whose connection has been lost is worth another one.
 func (c *Client) again(ctx context.Context, err error, tries int) bool {
-	return c.lasting.Load() && tries < mostTries && ctx.Err() == nil && !errors.Is(err, errLate) && !errors.Is(err, errLong) && c.failure() == nil
+	return c.lasting.Load() && tries < mostTries && ctx.Err() == nil && !errors.Is(err, errLate) &&
+		!errors.Is(err, errLong) && c.failure() == nil
 }
 
 // renewed returns l, or a new line if there is none (an earlier call was cut off) or

@@ -141,14 +141,6 @@ func logs(p *play) {
 	p.must(os.Rename(filepath.Join(p.dir, "train.py"), filepath.Join(p.dir, "lines.py")))
 	p.must(os.Rename(filepath.Join(p.dir, "plain.py"), filepath.Join(p.dir, "train.py")))
 
-	p.each(0, "muster run --nnodes 4 --nproc-per-node 8 --redirects 3 --log-dir shared --log-layout job --rdzv-id job7 --rdzv-backend c10d --rdzv-endpoint host0:29400 train.py")
-	for rank := range 32 {
-		if found, err := filepath.Glob(fmt.Sprintf("%s/shared/job7/host?/attempt_0/%d/stdout.log", p.dir, rank)); len(found) != 1 {
-			p.Errorf("rank %d: its stdout is in %v, %v", rank, found, err)
-		}
-	}
-	p.run("muster logs shared --rank 3,5-7").exits(0).says(4, `^\[[3567]\]: rank [3567] of 32: training $`)
-
 	p.run("muster run --log-dir logs --redirects 3 --nproc-per-node 8 train.py").exits(0)
 	for rank := range 8 {
 		for _, stream := range []string{"stdout", "stderr"} {

@@ -23,7 +23,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/muster-run/muster/cmd/muster/internal/tui"
 	"github.com/muster-run/muster/failure"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
@@ -156,7 +155,7 @@ func (p program) run(ctx context.Context, args []string) int {
 	limit := unread
 	if _, stopped := errors.AsType[*process.SignalError](err); stopped || status == failure.PreemptedStatus {
 		limit = lastWords
-	} else if tui.IsTerminal(p.stderr) {
+	} else if isTerminal(p.stderr) {
 		limit = 0 // until whoever has pressed Ctrl-S goes on, or presses Ctrl-C
 	}
 	defer out.Flush(limit)

@@ -14,7 +14,6 @@ import (
 
 	"github.com/muster-run/muster/internal/auth"
 	"github.com/muster-run/muster/internal/devices"
-	"github.com/muster-run/muster/internal/jobfile"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
 	"github.com/muster-run/muster/logs"
@@ -438,7 +437,6 @@ func (r *reader) logs(cfg *logs.Config) {
 	if cfg.LinePrefixTemplate == "" {
 		cfg.LinePrefixTemplate, _ = r.lookup("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
 	}
-	cfg.Job = r.text("log-layout") == jobfile.JobLayout
 	if ranks := r.text("ranks-filter"); ranks != "" {
 		set, err := text.ParseRankSet(ranks)
 		if err != nil {

@@ -3,7 +3,6 @@ package cli
 import (
 	"strings"
 
-	"github.com/muster-run/muster/internal/jobfile"
 	"github.com/muster-run/muster/internal/text"
 	"github.com/muster-run/muster/launch"
 )
@@ -164,8 +163,6 @@ var options = [...]option{
 		help: "with --tee, write a line that several ranks of this host write within 0.1 s, equal to the last byte, once: [default0-7]:"},
 	{name: "ranks-filter", env: "MUSTER_RANKS_FILTER", own: true, group: groupOwn, arg: "RANKS",
 		help: "only these global ranks write to the console, such as 0,5-7; log files are complete"},
-	{name: "log-layout", env: "MUSTER_LOG_LAYOUT", def: "torchrun", choices: logLayouts, own: true, group: groupOwn, arg: "WHICH",
-		help: "names below --log-dir: torchrun (RUN_ID_RANDOM/attempt_N/LOCAL_RANK), or job, for a disk that the hosts share: RUN_ID/HOST/attempt_N/RANK"},
 	{name: "metrics-handler", env: "MUSTER_METRICS_HANDLER", def: "null", choices: metricsHandlers, own: true, group: groupOwn, arg: "NAME",
 		to:   func(c *launch.Config) any { return &c.Records.MetricsHandler },
 		help: "where TorchElastic's metrics go: null or console (stdout)"},
@@ -236,7 +233,6 @@ var (
 
 	reports         = []string{"muster", torchrunName, "none"}
 	metricsHandlers = []string{"null", "console"}
-	logLayouts      = []string{"torchrun", jobfile.JobLayout}
 	hangActions     = []string{"kill", "notify"}
 	logFormats      = []string{"text", "json"}
 )

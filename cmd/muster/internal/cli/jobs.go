@@ -207,6 +207,9 @@ func isBusy(err error) bool {
 // stateOf says what is wanted of a job's state.
 type stateOf struct{ host, brief bool }
 
+// mostAtOnce is how many agents are asked at the same time.
+const mostAtOnce = 32
+
 // askAll asks agents side by side for their states.
 func askAll(ctx context.Context, jobs []job, of stateOf) {
 	slots := make(chan struct{}, mostAtOnce)

@@ -27,7 +27,7 @@ several workers or streams each line gets a prefix: [3]: for stdout and [3 err]:
 stderr of rank 3. It reads the directories of muster and of torchrun.
 
   DIR            the job's --log-dir, or a run's directory in it; of several runs the
-                 newest is taken. With --log-layout job it is that of all hosts
+                 newest is taken
   JOB            a job that runs on this host: its run ID, or the pid of its agent (muster
                  run), as muster ps shows them; without JOB and DIR the one job of this user.
                  The lines of all its hosts are printed. HOST:PORT is the --health-addr of
@@ -256,7 +256,7 @@ func (req *logsRequest) run(ctx context.Context, stdout, stderr io.Writer, logge
 	if req.attempt != "" {
 		attempt = "attempt_" + req.attempt
 	}
-	run, err := runs[0].Read()
+	run, err := postmortem.Read(runs[0].Path)
 	if err == nil && attempt != "" {
 		err = run.Only(attempt)
 	}
@@ -280,7 +280,7 @@ func (req *logsRequest) run(ctx context.Context, stdout, stderr io.Writer, logge
 	}
 	one := len(streams) < 2 && req.ranks != nil // else there are workers to come
 	return postmortem.Follow(ctx, postmortem.FollowConfig{
-		Dir: run.Dir, Hosts: runs[0].Hosts, Attempt: a.Name, Only: attempt != "", Stdout: req.stdout, Stderr: req.stderr,
+		Dir: run.Dir, Attempt: a.Name, Only: attempt != "", Stdout: req.stdout, Stderr: req.stderr,
 		Want: req.want, GlobalRanks: req.ranks != nil && !req.local, Lines: req.lines, Printing: req.printing(stdout, one),
 		Begin:  func(name string) { fmt.Fprintf(stderr, "muster logs: %s\n", name) },
 		End:    func(how string) { fmt.Fprintf(stderr, "muster logs: %s\n", how) },

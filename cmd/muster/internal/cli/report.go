@@ -17,7 +17,7 @@ attempt ran, the root cause with its traceback or last lines, what the workers d
 they hung, and where the files are. It reads the directories of muster and of torchrun.
 
   DIR          the job's --log-dir, or a run's directory in it; of several runs the
-               newest is shown. With --log-layout job it is that of all hosts
+               newest is shown
   --attempt N  only this attempt: 2, or 2.1 for the second start with that restart count
   --list       list the runs in DIR instead, the newest first, with how each ended
   --json       print everything as one JSON object
@@ -88,7 +88,7 @@ func writeJSON(w io.Writer, v any) error {
 
 // show prints the newest run. The others are named on stderr.
 func (req *reportRequest) show(stdout, stderr io.Writer, runs []postmortem.Dir, attempt string) error {
-	run, err := runs[0].Read()
+	run, err := postmortem.Read(runs[0].Path)
 	if err != nil {
 		return err
 	}

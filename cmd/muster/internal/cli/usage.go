@@ -8,7 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/muster-run/muster/cmd/muster/internal/tui"
+	"golang.org/x/sys/unix"
+
 	"github.com/muster-run/muster/internal/text"
 )
 
@@ -102,7 +103,13 @@ func tagOf(err error, message string, usage bool) string {
 // hasColour says whether w is a terminal on which colours are wanted.
 func hasColour(w io.Writer) bool {
 	f, ok := w.(*os.File)
-	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && tui.IsTerminal(f)
+	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(f)
+}
+
+// isTerminal says whether a file is a terminal.
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+	return err == nil
 }
 
 // imperatives begin what muster's messages advise, after a semicolon.

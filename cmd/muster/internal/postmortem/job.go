@@ -104,11 +104,6 @@ func (run *Run) job() {
 	run.Cause = f.End.Cause
 }
 
-// inJobLayout says that the workers' directories have the names of global ranks.
-func (run *Run) inJobLayout() bool {
-	return run.agent != nil && run.agent.Begin.Layout == jobfile.JobLayout
-}
-
 // who says which agent runs, or did.
 func (run *Run) who() string {
 	b := &run.agent.Begin

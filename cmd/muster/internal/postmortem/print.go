@@ -3,7 +3,6 @@ package postmortem
 import (
 	"errors"
 	"io"
-	"sync"
 
 	"github.com/muster-run/muster/logs"
 )
@@ -30,20 +29,17 @@ type printer struct {
 type output struct {
 	Printing
 	*logs.Printer
-
-	mu     sync.Mutex // guards newest
-	newest *number    // of the attempts that have begun
+	newest *number // of the attempts that have begun
 }
 
 func newOutput(cfg Printing, live bool) *output {
-	return &output{Printing: cfg, Printer: logs.NewPrinter(cfg.Writer, logs.PrinterConfig{Prefix: cfg.Prefix, Collapse: cfg.Collapse, Live: live})}
+	p := logs.PrinterConfig{Prefix: cfg.Prefix, Collapse: cfg.Collapse, Live: live}
+	return &output{Printing: cfg, Printer: logs.NewPrinter(cfg.Writer, p)}
 }
 
-// begin notes that an attempt has begun, and calls tell if nobody has noted that before. What
-// comes of earlier ones says from now on of which it is.
+// begin notes that an attempt has begun, and calls tell if that is new. Lines that come from
+// earlier attempts say from now on from which.
 func (o *output) begin(n number, tell func()) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
 	if o.newest == nil || n.compare(*o.newest) > 0 {
 		o.newest = &n
 		_ = o.Flush() // Put has the error, too
@@ -53,9 +49,7 @@ func (o *output) begin(n number, tell func()) {
 
 // put writes some of what a rank has written in an attempt.
 func (o *output) put(rank int, n number, attempt string, c *logs.Chunk) error {
-	o.mu.Lock()
 	late := o.newest != nil && n.compare(*o.newest) < 0
-	o.mu.Unlock()
 	return o.Put(rank, c.Stderr, attempt, late, c.Data)
 }
 

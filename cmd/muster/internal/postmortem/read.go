@@ -64,8 +64,6 @@ type Run struct {
 	// Events is the path of events.jsonl, "" where there is none.
 	Events   string   `json:"events,omitempty"`
 	Problems []string `json:"problems,omitempty"`
-	// Hosts are what the agents of a job have left, where this is all of it.
-	Hosts []*Run `json:"hosts,omitempty"`
 
 	agent *jobfile.File // nil where it has written nothing that can be believed
 }
@@ -173,7 +171,7 @@ func (rd *reader) attempt(run *Run, a *Attempt, told *told) {
 		a.problem("%v", err)
 		return
 	}
-	rd.workers(run, a, entries)
+	rd.workers(a, entries)
 	if told != nil {
 		for i := range a.Workers {
 			if w, ok := told.workers[a.Workers[i].LocalRank]; ok {
@@ -207,8 +205,8 @@ func lastWordsOf(name string) (rank int, ok bool) {
 	return rank, ok && isLog && isRank
 }
 
-// workers finds the directories of the local ranks, or of the ranks.
-func (rd *reader) workers(run *Run, a *Attempt, entries []fs.DirEntry) {
+// workers finds the directories of the local ranks.
+func (rd *reader) workers(a *Attempt, entries []fs.DirEntry) {
 	for _, e := range entries {
 		local, ok := decimal(e.Name())
 		if !ok || !e.IsDir() {
@@ -225,13 +223,6 @@ func (rd *reader) workers(run *Run, a *Attempt, entries []fs.DirEntry) {
 		a.Workers = append(a.Workers, w)
 	}
 	slices.SortFunc(a.Workers, func(x, y Worker) int { return x.LocalRank - y.LocalRank })
-	for i, first := 0, 0; i < len(a.Workers) && run.inJobLayout(); i++ {
-		w := &a.Workers[i]
-		if i == 0 {
-			first = w.LocalRank
-		}
-		w.Rank, w.LocalRank = w.LocalRank, w.LocalRank-first
-	}
 }
 
 // ranks finds the global ranks of workers from one of them: those of a host follow

@@ -84,13 +84,10 @@ func (run *Run) heading(b *strings.Builder) {
 	b.WriteByte('\n')
 	table := rows{}
 	table.add("run id", run.RunID)
-	for _, of := range run.Hosts {
-		table.add("host", fmt.Sprintf("%s: %s, in %s", of.Host, of.verdict(), text.Line(filepath.Base(of.Dir), 300)))
-	}
-	if run.Host != "" && run.Hosts == nil {
+	if run.Host != "" {
 		table.add("host", run.Host)
 	}
-	if run.Hosts == nil && (run.Outcome == Running || run.Outcome == Killed) {
+	if run.Outcome == Running || run.Outcome == Killed {
 		table.add("agent", run.who())
 	}
 	if !run.Started.IsZero() {
