@@ -175,12 +175,32 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 		all, _ := a.evidenceFrom(ctx, at, key, <-own)
 		return all
 	}
+	others, missing := a.askOthers(ctx, at, caller, reason, number)
+	all := (<-own).With(others, missing)
+	brief := all.Brief()
+	brief.Blame = blame
+	found, err := brief.Pack(maxEvidence, maxEvidence)
+	if err != nil { // which they are to hear, too, and not to wait for more
+		found, _ = (&autopsy.Report{Reason: all.Reason,
+			Missing: []string{fmt.Sprintf("the other hosts (%v)", err)}}).Pack(maxEvidence, maxEvidence)
+	}
+	err = s.Set(ctx, key+"/all", found)
+	if err == nil {
+		_, err = s.Add(ctx, autopsiesKey, 1)
+	}
+	if err != nil {
+		a.log.Warn("cannot tell the other hosts what all workers do", "error", err)
+	}
+	return all
+}
+
+// askOthers asks all other agents for their evidence, and returns what they have not said, too.
+func (a *Agent) askOthers(ctx context.Context, at *attempt, caller rendezvous.Caller, reason string,
+	number int64) (others []*autopsy.Report, missing []string) {
 	asked, cancel := context.WithTimeout(ctx, a.cfg.AutopsyTimeout*9/10) // so that the others hear of it in time
 	defer cancel()
 	var mu sync.Mutex
 	var peers autopsy.Peers
-	var others []*autopsy.Report
-	var missing []string
 	var asking sync.WaitGroup
 	slots := make(chan struct{}, callsAtOnce)
 	_, most := evidenceOfHost(at.round.WorldSize)
@@ -205,22 +225,7 @@ func (a *Agent) evidenceOfJob(ctx context.Context, at *attempt, caller rendezvou
 	})
 	asking.Wait()
 	slices.Sort(missing)
-	all := (<-own).With(others, missing)
-	brief := all.Brief()
-	brief.Blame = blame
-	found, err := brief.Pack(maxEvidence, maxEvidence)
-	if err != nil { // which they are to hear, too, and not to wait for more
-		found, _ = (&autopsy.Report{Reason: all.Reason,
-			Missing: []string{fmt.Sprintf("the other hosts (%v)", err)}}).Pack(maxEvidence, maxEvidence)
-	}
-	err = s.Set(ctx, key+"/all", found)
-	if err == nil {
-		_, err = s.Add(ctx, autopsiesKey, 1)
-	}
-	if err != nil {
-		a.log.Warn("cannot tell the other hosts what all workers do", "error", err)
-	}
-	return all
+	return others, missing
 }
 
 // evidenceFrom adds to own what the agent that asks all others finds.
