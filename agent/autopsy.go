@@ -50,7 +50,8 @@ func (a *Agent) autopsy(ctx context.Context, at *attempt, reason string, pids ma
 
 // lookForFailure takes evidence of the workers of this host, or returns what was taken for a
 // failure since a time.
-func (a *Agent) lookForFailure(ctx context.Context, at *attempt, since time.Time, reason string, pids map[int]int) *autopsy.Report {
+func (a *Agent) lookForFailure(ctx context.Context, at *attempt, since time.Time, reason string,
+	pids map[int]int) *autopsy.Report {
 	at.autopsies.Lock()
 	defer at.autopsies.Unlock()
 	if at.taken == nil || at.taken.Time.Before(since) {
@@ -88,7 +89,8 @@ func (a *Agent) write(at *attempt, r *autopsy.Report) (file string) {
 			a.log.Warn("cannot write the evidence of workers that hang", "error", err)
 		}
 	}
-	a.log.Warn("what the workers did: "+r.Summary(), "reason", r.Reason, "evidence", file, "seconds", fmt.Sprintf("%.2f", r.Seconds))
+	a.log.Warn("what the workers did: "+r.Summary(), "reason", r.Reason, "evidence", file,
+		"seconds", fmt.Sprintf("%.2f", r.Seconds))
 	a.emitElsewhere(EvidenceTaken{r.Summary()})
 	return file
 }

@@ -112,9 +112,11 @@ func (a *Agent) finish(ctx context.Context, at *attempt, n news) *Result {
 		a.log.Error("exit barrier: some nodes did not finish in time; this host leaves the job to them",
 			"missing", strings.Join(a.missing(ctx, at), ", "), "elapsed", elapsed)
 	case evBarrierBroken:
-		a.log.Error("exit barrier: the other nodes cannot be waited for; this host leaves the job to them", "error", n.err, "elapsed", elapsed)
+		a.log.Error("exit barrier: the other nodes cannot be waited for; this host leaves the job to them",
+			"error", n.err, "elapsed", elapsed)
 	case evDisconnected:
-		a.log.Error("exit barrier: lost the connection to the rendezvous; this host leaves the job to the others", "error", n.change.Err, "elapsed", elapsed)
+		a.log.Error("exit barrier: lost the connection to the rendezvous; this host leaves the job to the others",
+			"error", n.change.Err, "elapsed", elapsed)
 	case evClosed, evClosedWhenDone:
 		a.log.Info("the job has ended; the workers of this host had succeeded", "elapsed", elapsed)
 	}

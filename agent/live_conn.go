@@ -127,7 +127,8 @@ func openLive(log *slog.Logger) (*liveWorkers, error) {
 		os.RemoveAll(dir)
 		return nil, fmt.Errorf("the socket of live changes: %w", err)
 	}
-	w := &liveWorkers{log: log, dir: dir, random: rand.Text(), listener: l, conns: map[net.Conn]bool{}, workers: map[int]*liveWorker{}, host: live.Host{}, change: 1, news: make(chan struct{})}
+	w := &liveWorkers{log: log, dir: dir, random: rand.Text(), listener: l, conns: map[net.Conn]bool{},
+		workers: map[int]*liveWorker{}, host: live.Host{}, change: 1, news: make(chan struct{})}
 	w.wg.Go(w.accept)
 	return w, nil
 }
@@ -208,7 +209,8 @@ func (w *liveWorkers) serve(conn net.Conn) {
 		}
 		m := &liveMessage{}
 		if err := json.Unmarshal(line, m); err != nil || len(m.Handle) > maxHandle || !w.plausible(x, m.Step) {
-			w.senseless.Warn(w.log, "live: a worker says what has no meaning; it takes no part", "lines", "line", fmt.Sprintf("%.100q", line))
+			w.senseless.Warn(w.log, "live: a worker says what has no meaning; it takes no part",
+				"lines", "line", fmt.Sprintf("%.100q", line))
 			return
 		}
 		if x == nil {
@@ -238,7 +240,9 @@ func (w *liveWorkers) hello(conn net.Conn, m *liveMessage) *liveWorker {
 			return x
 		}
 	}
-	w.strangers.Warn(w.log, "live: a process wants to take part that is not a worker of this agent, or speaks another version", "processes", "type", m.Type, "version", m.Version)
+	w.strangers.Warn(w.log,
+		"live: a process wants to take part that is not a worker of this agent, or speaks another version",
+		"processes", "type", m.Type, "version", m.Version)
 	return nil
 }
 

@@ -97,7 +97,8 @@ const (
 // changes it. The loss of the rendezvous and a preemption do.
 func (ev event) isElsewhere() bool {
 	switch ev {
-	case evNodesWaiting, evNodeGone, evDoneNodeGone, evEvicted, evClosed, evClosedWhenDone, evPeerRestarts, evPeerLive, evPeerGaveUp, evPeerLostHost, evAsked, evLiveChange:
+	case evNodesWaiting, evNodeGone, evDoneNodeGone, evEvicted, evClosed, evClosedWhenDone,
+		evPeerRestarts, evPeerLive, evPeerGaveUp, evPeerLostHost, evAsked, evLiveChange:
 		return true
 	}
 	return false
@@ -155,9 +156,7 @@ func next(ev event, ph phase, restartsLeft int, verdict policy.Action) (State, a
 			return Failed, actGiveUp
 		}
 		return Stopped, actRejoin
-	case evAsked:
-		return Stopped, actRejoin
-	case evLiveChange, evPeerLive: // where they cannot go on as they are
+	case evAsked, evLiveChange, evPeerLive: // the last two where the workers cannot go on as they are
 		return Stopped, actRejoin
 	case evPeerRestarts:
 		return Stopped, actFollow

@@ -116,10 +116,11 @@ type news struct {
 func newAttempt(ctx context.Context) *attempt {
 	life, end := context.WithCancel(ctx)
 	return &attempt{
-		course:     course{gone: map[int]bool{}},
-		blame:      blame{missed: map[int]string{}},
-		goroutines: goroutines{life: life, end: end, news: make(chan news, 1), started: make(chan struct{}), ended: make(chan struct{})},
-		liveState:  liveState{forgiven: map[int]process.Exit{}, released: make(chan struct{})},
+		course: course{gone: map[int]bool{}},
+		blame:  blame{missed: map[int]string{}},
+		goroutines: goroutines{life: life, end: end, news: make(chan news, 1), started: make(chan struct{}),
+			ended: make(chan struct{})},
+		liveState: liveState{forgiven: map[int]process.Exit{}, released: make(chan struct{})},
 	}
 }
 
@@ -380,7 +381,8 @@ const startPause = time.Second
 
 // isShortage reports whether the system is short of something that other programs may give back.
 func isShortage(err error) bool {
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM)
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.EAGAIN) ||
+		errors.Is(err, syscall.ENOMEM)
 }
 
 // notStarted reports whether another attempt may succeed.
@@ -500,12 +502,14 @@ func (n *news) why() string {
 func (a *Agent) logStays(ctx context.Context, at *attempt, n news) {
 	switch n.ev {
 	case evBarrierOverdue:
-		a.log.Warn("exit barrier: some nodes did not finish in time; the others need this host for their rendezvous or their workers' store, so it stays",
+		a.log.Warn(
+			"exit barrier: some nodes did not finish in time; the others need this host for their rendezvous or their workers' store, so it stays",
 			"missing", strings.Join(a.missing(ctx, at), ", "), "elapsed", time.Since(at.since))
 	case evDoneNodeGone:
 		a.log.Info("a node of the round is gone, after its workers had succeeded; going on", a.changeAttrs(at, n.change)...)
 	case evClosedWhenDone:
-		a.log.Warn("a node whose workers had succeeded has closed the rendezvous; the workers here go on, but no round can follow",
+		a.log.Warn(
+			"a node whose workers had succeeded has closed the rendezvous; the workers here go on, but no round can follow",
 			a.changeAttrs(at, n.change)...)
 	}
 }

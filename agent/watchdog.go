@@ -29,7 +29,8 @@ type watchdog struct {
 // startWatchdog begins to serve timers.
 // Source: LocalElasticAgent._setup_local_watchdog.
 func (a *Agent) startWatchdog() error {
-	cfg := timer.Config{RunID: a.cfg.Rendezvous.RunID(), Owns: isDescendant, Reap: a.reap, OnExpiry: a.timerExpired, Logger: a.log}
+	cfg := timer.Config{RunID: a.cfg.Rendezvous.RunID(), Owns: isDescendant, Reap: a.reap,
+		OnExpiry: a.timerExpired, Logger: a.log}
 	w := &watchdog{}
 	var life context.Context
 	life, w.end = context.WithCancel(context.Background())

@@ -17,10 +17,13 @@ func newHandler(cfg *Config, host string, waiting func(rendezvous.Waiting)) (ren
 		if meant := settings.Unknown[key]; meant != "" {
 			hint = "did you mean " + meant + "?"
 		}
-		log.Warn("the backend does not read this key of --rdzv-conf, so it has no effect", "key", key, "backend", cfg.Rendezvous.Backend, "hint", hint)
+		log.Warn("the backend does not read this key of --rdzv-conf, so it has no effect", "key", key,
+			"backend", cfg.Rendezvous.Backend, "hint", hint)
 	}
 	if cfg.MaxNodes > 1 && cfg.meetsAtLoopback() {
-		log.Warn("the endpoint is a loopback address, so no other host can join, only agents of this host; name a host of the job with --rdzv-endpoint or --master-addr", "endpoint", cfg.Rendezvous.Endpoint)
+		log.Warn(
+			"the endpoint is a loopback address, so no other host can join, only agents of this host; name a host of the job with --rdzv-endpoint or --master-addr",
+			"endpoint", cfg.Rendezvous.Endpoint)
 	}
 	noShare, _ := cfg.LookupEnv(envNoSharedStore)
 	spec := rendezvous.Spec{

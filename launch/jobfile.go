@@ -19,7 +19,8 @@ func beginJobFile(cfg *Config, dir, host string) *jobfile.Writer {
 		MaxRestarts: cfg.MaxRestarts, MaxNodes: cfg.MaxNodes,
 	})
 	if err != nil {
-		cfg.Logger.Warn("muster report and muster logs will not know from the log directory whether this job runs", "error", err)
+		cfg.Logger.Warn("muster report and muster logs will not know from the log directory whether this job runs",
+			"error", err)
 	}
 	return w
 }

@@ -41,7 +41,8 @@ func Resolve(cfg Config) (Config, error) {
 
 	cfg.fillDefaults()
 	if cfg.MinNodes < 1 || cfg.MinNodes > cfg.MaxNodes {
-		fail("nnodes: the smallest number of hosts must be at least 1 and at most the largest, got %d:%d", cfg.MinNodes, cfg.MaxNodes)
+		fail("nnodes: the smallest number of hosts must be at least 1 and at most the largest, got %d:%d",
+			cfg.MinNodes, cfg.MaxNodes)
 	}
 	if cfg.NprocPerNode < 1 {
 		fail("nproc per node: at least one worker is needed, got %d", cfg.NprocPerNode)
@@ -139,9 +140,11 @@ func (cfg *Config) resolveRendezvous() error {
 		return errors.Join(errs...)
 	}
 	if own, _ := cfg.LookupEnv(envNoSharedStore); cfg.Live && own == "1" {
-		errs = append(errs, fmt.Errorf("--live and %s=1 contradict each other: each agent serves the workers' store, so rank 0's worker cannot; leave one of them out", envNoSharedStore))
+		errs = append(errs, fmt.Errorf(
+			"--live and %s=1 contradict each other: each agent serves the workers' store; leave one of them out", envNoSharedStore))
 	}
-	alone := cfg.Rendezvous.Backend == "static" && cfg.Rendezvous.Endpoint == "" && cfg.Rendezvous.MasterPort == 0 && cfg.MaxNodes == 1
+	alone := cfg.Rendezvous.Backend == "static" && cfg.Rendezvous.Endpoint == "" &&
+		cfg.Rendezvous.MasterPort == 0 && cfg.MaxNodes == 1
 	if cfg.Rendezvous.Standalone || alone {
 		cfg.Rendezvous.Backend, cfg.Rendezvous.Endpoint = "c10d", "localhost:0"
 		if cfg.RunID == "" {
@@ -211,7 +214,8 @@ const portZero = "%s, and the endpoint %s has port 0, which no other host can kn
 func (cfg *Config) meetsAtLoopback() bool {
 	host, _, err := hostport.Split(cfg.Rendezvous.Endpoint, 0)
 	ip := net.ParseIP(host)
-	return err == nil && !strings.HasPrefix(cfg.Rendezvous.Backend, "etcd") && (host == "localhost" || ip != nil && ip.IsLoopback())
+	return err == nil && !strings.HasPrefix(cfg.Rendezvous.Backend, "etcd") &&
+		(host == "localhost" || ip != nil && ip.IsLoopback())
 }
 
 // LookupEnv reads a variable of the job's environment, Env. As everywhere the

@@ -172,7 +172,8 @@ func (j *job) leaveIfNotBegun(ctx context.Context) {
 
 // handleSignals returns a context that ends with the job's signals, and with stop.
 func (j *job) handleSignals(ctx context.Context) context.Context {
-	ctx, hurry, restore := process.NotifyContext(ctx, j.cfg.Logger, slices.Concat(j.cfg.SignalsToHandle, j.cfg.PreemptionSignals)...)
+	ctx, hurry, restore := process.NotifyContext(ctx, j.cfg.Logger,
+		slices.Concat(j.cfg.SignalsToHandle, j.cfg.PreemptionSignals)...)
 	ctx, j.stop = context.WithCancelCause(ctx)
 	j.conf.Hurry = hurry
 	// A console that went away is a write error for whoever writes there, no reason to
@@ -257,7 +258,8 @@ func (j *job) openEvents() (err error) {
 // events.
 func (j *job) supervise() error {
 	log := j.cfg.Logger
-	supervisor, err := process.NewSupervisor(process.SupervisorConfig{Logger: log, Guard: true, WholeProgram: j.cfg.WholeProgram})
+	supervisor, err := process.NewSupervisor(process.SupervisorConfig{Logger: log, Guard: true,
+		WholeProgram: j.cfg.WholeProgram})
 	if err != nil {
 		return err
 	}
@@ -273,7 +275,8 @@ func (j *job) supervise() error {
 		j.add(part{Observe: observe})
 	}
 	if command := j.cfg.Records.OnEvent; command != "" {
-		c := &eventCommand{command: command, env: j.cfg.Env, supervisor: supervisor, log: log, timeout: onEventTimeout, atEnd: onEventAtEnd}
+		c := &eventCommand{command: command, env: j.cfg.Env, supervisor: supervisor, log: log,
+			timeout: onEventTimeout, atEnd: onEventAtEnd}
 		c.begin()
 		j.add(part{Observe: c.Observe, End: func() { c.end(j.conf.Hurry) }})
 	}

@@ -85,7 +85,8 @@ func (w *Workers) arguments(host string) func(localRank, rank int) []string {
 		if w.TorchrunMacros {
 			return text.Substitute(w.Args, localRank, nil)
 		}
-		return text.Substitute(w.Args, localRank, map[string]string{"rank": strconv.Itoa(rank), "role_name": w.Role, "hostname": host})
+		return text.Substitute(w.Args, localRank,
+			map[string]string{"rank": strconv.Itoa(rank), "role_name": w.Role, "hostname": host})
 	}
 }
 

@@ -139,7 +139,8 @@ const (
 	Suspended
 )
 
-var changeKinds = [...]string{"", "nodes waiting", "node lost", "node left", "evicted", "closed", "disconnected", "suspended"}
+var changeKinds = [...]string{"", "nodes waiting", "node lost", "node left",
+	"evicted", "closed", "disconnected", "suspended"}
 
 func (k ChangeKind) String() string {
 	if k > 0 && int(k) < len(changeKinds) {
@@ -197,7 +198,8 @@ type CallError struct {
 func (e *CallError) Error() string { return e.Reason }
 
 // ErrNoCalls is the error of Call while no muster server holds the rendezvous.
-var ErrNoCalls = errors.New("no agent of this job can be called: its rendezvous is held by PyTorch, or there is none at the moment")
+var ErrNoCalls = errors.New(
+	"no agent of this job can be called: its rendezvous is held by PyTorch, or there is none at the moment")
 
 // A Caller is a Handler whose agents can call each other: a connection between two of them,
 // through who holds the rendezvous, with its token and TLS. There is none while no call is

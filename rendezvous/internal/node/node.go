@@ -152,7 +152,8 @@ func newNode(backend string, cfg rendezvous.Spec) (*Node, error) {
 		link: link{hangUp: func() {}}, onSpare: func() {}, stop: func() {},
 	}
 	s := &cfg.Settings
-	guard, err := auth.New(auth.Config{Token: s.Token, TokenFile: s.TokenFile, CACert: s.TLS.CACert, Cert: s.TLS.Cert, Key: s.TLS.Key})
+	guard, err := auth.New(auth.Config{Token: s.Token, TokenFile: s.TokenFile, CACert: s.TLS.CACert,
+		Cert: s.TLS.Cert, Key: s.TLS.Key})
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +172,8 @@ func ofOne(backend string, cfg rendezvous.Spec) (*Node, error) {
 // ofMany is newNode for a job that may have several hosts.
 func ofMany(backend string, cfg rendezvous.Spec) (*Node, error) {
 	if cfg.MinNodes < 1 || cfg.MaxNodes < cfg.MinNodes || cfg.LocalWorldSize < 1 {
-		return nil, fmt.Errorf("rendezvous: %d to %d nodes with %d workers here", cfg.MinNodes, cfg.MaxNodes, cfg.LocalWorldSize)
+		return nil, fmt.Errorf("rendezvous: %d to %d nodes with %d workers here", cfg.MinNodes,
+			cfg.MaxNodes, cfg.LocalWorldSize)
 	}
 	return newNode(backend, cfg)
 }
@@ -287,7 +289,8 @@ func (n *Node) checkSize(r *round) error {
 	if cfg.MaxNodes > cfg.MinNodes {
 		nnodes += ":" + strconv.Itoa(cfg.MaxNodes)
 	}
-	return fmt.Errorf("rendezvous of run %q: round %d has %d nodes, but --nnodes is %s here: an agent with another --nnodes takes part; give all hosts the same",
+	return fmt.Errorf(
+		"rendezvous of run %q: round %d has %d nodes, but --nnodes is %s here: an agent with another --nnodes takes part; give all hosts the same",
 		cfg.RunID, r.number, r.size, nnodes)
 }
 
@@ -373,7 +376,8 @@ const leaveTimeout = 5 * time.Second
 func (n *Node) letGo(ctx context.Context, rdzv *server.Server, all bool) {
 	if all {
 		told := time.AfterFunc(leaveTimeout, func() {
-			n.log.Warn("the job has ended, and this host waits for the others to leave it, since they hear from it how", "run_id", n.cfg.RunID)
+			n.log.Warn("the job has ended, and this host waits for the others to leave it, since they hear from it how",
+				"run_id", n.cfg.RunID)
 		})
 		rdzv.Drain(ctx.Done(), n.cfg.RunID)
 		told.Stop()

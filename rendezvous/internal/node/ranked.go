@@ -49,7 +49,8 @@ func (e *ranked) connect(ctx context.Context) (protocol, error) {
 	n := e.n
 	timeout := n.cfg.Settings.Timeout
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
-		&rendezvous.TimeoutError{RunID: n.cfg.RunID, Phase: fmt.Sprintf("wait for all %d nodes", n.cfg.MaxNodes), After: timeout})
+		&rendezvous.TimeoutError{RunID: n.cfg.RunID,
+			Phase: fmt.Sprintf("wait for all %d nodes", n.cfg.MaxNodes), After: timeout})
 	defer cancel()
 	if e.rank == 0 {
 		if err := e.hold(); err != nil {
@@ -137,7 +138,8 @@ func (e *ranked) present(ctx context.Context, cfg tcpstore.ClientConfig) error {
 func (e *ranked) countAgents(ctx context.Context) (mode string, err error) {
 	defer e.n.cfg.OnWaiting(rendezvous.Waiting{})
 	all := e.n.cfg.MaxNodes
-	if err := e.telling(ctx, func(ctx context.Context) error { return e.store.WaitForWorkers(ctx, all-1) }, e.nodesHere); err != nil {
+	if err := e.telling(ctx, func(ctx context.Context) error { return e.store.WaitForWorkers(ctx, all-1) },
+		e.nodesHere); err != nil {
 		return "", err
 	}
 	// One that was started again has been counted twice, here as well as there. The
@@ -176,7 +178,8 @@ const mostNamed = 8
 
 // telling waits for something, and tells the user every few seconds how many nodes are
 // there, some of their names, and some of those that are not.
-func (e *ranked) telling(ctx context.Context, wait func(context.Context) error, who func(context.Context) (joined int, known, missing []string)) error {
+func (e *ranked) telling(ctx context.Context, wait func(context.Context) error,
+	who func(context.Context) (joined int, known, missing []string)) error {
 	came := make(chan error, 1)
 	go func() { came <- wait(ctx) }()
 	ticker := time.NewTicker(waitingInterval)

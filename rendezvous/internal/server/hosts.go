@@ -72,7 +72,9 @@ func (r *Rendezvous) sendHosts(to *session, nodes []*session) int {
 	var hosts []netip.Prefix
 	for _, s := range nodes {
 		if !s.known() {
-			r.log.Info("rendezvous: the workers' store is open to all: it is not known from which addresses a host's workers come", "run_id", r.runID, "node", r.name(s.node))
+			r.log.Info(
+				"rendezvous: the workers' store is open to all: it is not known from which addresses a host's workers come",
+				"run_id", r.runID, "node", r.name(s.node))
 			return 0
 		}
 		for _, p := range s.hosts {
@@ -102,5 +104,6 @@ func (s *session) known() bool {
 			return false
 		}
 	}
-	return s.hello.origin.near || s.dialed == s.hello.origin.reached && slices.ContainsFunc(s.hosts, func(p netip.Prefix) bool { return p.Contains(s.hello.origin.from) })
+	return s.hello.origin.near || s.dialed == s.hello.origin.reached &&
+		slices.ContainsFunc(s.hosts, func(p netip.Prefix) bool { return p.Contains(s.hello.origin.from) })
 }

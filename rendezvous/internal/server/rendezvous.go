@@ -246,7 +246,8 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 		r.refuse(id, "the first message is %.40q, want %q", m.Type, Hello)
 		return
 	case m.Version != Version:
-		r.refuse(id, "protocol version %d; this server speaks version %d: use the same release of muster on every host", m.Version, Version)
+		r.refuse(id, "protocol version %d; this server speaks version %d: use the same release of muster on every host",
+			m.Version, Version)
 		return
 	case !m.sensible():
 		r.refuse(id, "incomplete or senseless %s", Hello)
@@ -257,7 +258,8 @@ func (r *Rendezvous) hello(now time.Time, id ID, m *Message) {
 	}
 	m.LastCall, m.KeepAliveLimit = min(m.LastCall, longest), min(m.KeepAliveLimit, longest)
 	if len(r.sessions) == 0 {
-		r.rules = state.Rules{MinNodes: m.MinNodes, MaxNodes: m.MaxNodes, LastCall: m.LastCall, KeepAliveInterval: m.KeepAlive}
+		r.rules = state.Rules{MinNodes: m.MinNodes, MaxNodes: m.MaxNodes, LastCall: m.LastCall,
+			KeepAliveInterval: m.KeepAlive}
 		r.torch.silence = m.KeepAliveLimit
 		r.live, r.torch.stale = m.Live, true
 	} else if m.MinNodes != r.rules.MinNodes || m.MaxNodes != r.rules.MaxNodes {
@@ -292,7 +294,8 @@ func (r *Rendezvous) replace(now time.Time, s *session, m *Message) bool {
 
 // evict drops a node that is not heard of.
 func (r *Rendezvous) evict(now time.Time, s *session) {
-	r.log.Warn("rendezvous: node has not been heard of", "run_id", r.runID, "node", r.name(s.node), "for", now.Sub(s.heard))
+	r.log.Warn("rendezvous: node has not been heard of", "run_id", r.runID, "node", r.name(s.node),
+		"for", now.Sub(s.heard))
 	r.gone(now, s)
 	r.out = append(r.out, Envelope{To: s.id, Msg: &Message{Type: Change, Kind: rendezvous.Evicted, Rank: -1}, End: true})
 }
@@ -318,7 +321,8 @@ func (r *Rendezvous) resume(now time.Time, s *session) {
 	}
 	last := s.hello.Last
 	switch st := r.state; {
-	case last == nil || last.Round < 0 || last.Rank < 0 || last.Rank >= last.WorldSize || st.Complete || r.history.lost == nil && st.Round > 0:
+	case last == nil || last.Round < 0 || last.Rank < 0 || last.Rank >= last.WorldSize || st.Complete ||
+		r.history.lost == nil && st.Round > 0:
 		return
 	case r.history.lost == nil || last.Round > r.history.lost.Round:
 		r.history.lost = last
@@ -551,7 +555,8 @@ func (r *Rendezvous) tellAll() {
 	for i, s := range byRank {
 		all[i].WorldSize, all[i].RoleWorldSize = world, roles[s.hello.Role]
 		r.setJoining(s, false)
-		m := &Message{Type: Round, Round: st.Round, Rank: i, Assignment: Assignment{WorldSize: len(byRank), Ranks: &all[i], Job: r.history.first}}
+		m := &Message{Type: Round, Round: st.Round, Rank: i,
+			Assignment: Assignment{WorldSize: len(byRank), Ranks: &all[i], Job: r.history.first}}
 		if i == 0 {
 			m.Addr = r.reached(s)
 			m.NumHosts = r.sendHosts(s, byRank)
@@ -580,7 +585,8 @@ func (r *Rendezvous) reached(s *session) (addr string) {
 // tellRound tells a node its rank in a round that torch nodes take part in.
 func (r *Rendezvous) tellRound(s *session) {
 	st := r.state
-	m := &Message{Type: Round, Round: st.Round, Rank: st.Participants[s.node], Torch: true, Assignment: Assignment{WorldSize: len(st.Participants), Job: r.history.first}}
+	m := &Message{Type: Round, Round: st.Round, Rank: st.Participants[s.node], Torch: true,
+		Assignment: Assignment{WorldSize: len(st.Participants), Job: r.history.first}}
 	for n, rank := range st.Participants {
 		if rank == 0 && r.nodes[n] == nil {
 			m.Published = true
@@ -623,7 +629,8 @@ func (r *Rendezvous) participants() []*session {
 
 // tell tells the nodes that are in the complete round of a change.
 func (r *Rendezvous) tell(kind rendezvous.ChangeKind, node state.Node, rank int) {
-	m := &Message{Type: Change, Kind: kind, Round: r.state.Round, Host: r.name(node), Rank: rank, Torch: r.nodes[node] == nil}
+	m := &Message{Type: Change, Kind: kind, Round: r.state.Round, Host: r.name(node), Rank: rank,
+		Torch: r.nodes[node] == nil}
 	for _, s := range r.participants() {
 		if s.node != node {
 			r.send(s, m)

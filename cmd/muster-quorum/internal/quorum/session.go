@@ -301,7 +301,8 @@ func (b *bridge) readView(r *clientv3.TxnResponse) (*view, error) {
 			}
 			var c candidate
 			if err := json.Unmarshal(kv.Value, &c); err != nil || c.Addr == "" {
-				return nil, fmt.Errorf("etcd's key %s has the value %.100q, which no agent of muster wrote: delete it", b.keys.leader, kv.Value)
+				return nil, fmt.Errorf("etcd's key %s has the value %.100q, which no agent of muster wrote: delete it",
+					b.keys.leader, kv.Value)
 			}
 			v.leader, v.bridge = &pipe.Leader{Addr: c.Addr, ID: c.ID, Term: kv.CreateRevision}, c.Bridge
 			v.lease = clientv3.LeaseID(kv.Lease)
