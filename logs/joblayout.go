@@ -58,7 +58,8 @@ func (r *Run) makeJobDir(root string) error {
 	}
 	// Users are compared as the file system has them, which may not be as this host does.
 	if safeopen.Owner(of) != safeopen.Owner(own) {
-		return errors.Join(fmt.Errorf("%s belongs to another user (uid %d), who could read and forge the logs; name another run ID with --rdzv-id, or another directory", job, safeopen.Owner(of)),
+		return errors.Join(fmt.Errorf("%s belongs to another user (uid %d), who could read and forge the logs; name "+
+			"another run ID with --rdzv-id, or another directory", job, safeopen.Owner(of)),
 			r.root.Close(), in.Remove(host))
 	}
 	return nil
