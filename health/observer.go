@@ -78,10 +78,7 @@ func (o *Observer) Observe(e agent.Event) {
 	job.Restarts = max(job.Restarts, e.Restarts) // an event of another goroutine may be late
 	switch w := e.What.(type) {
 	case agent.BackingOff:
-		o.moment(&e, kindPhase, restarting, "waiting "+w.Decision.Delay.String()+" before the next round",
-			"back-off of rule "+w.Decision.Rule+" of "+w.Decision.Source)
-		o.wait(rendezvous.Waiting{Note: fmt.Sprintf("the back-off of rule %s, until %s", w.Decision.Rule,
-			w.Until.Format("15:04:05"))})
+		o.backsOff(&e, &w)
 	case agent.Joining:
 		if !w.Again {
 			o.know(e.Job)
@@ -97,12 +94,7 @@ func (o *Observer) Observe(e agent.Event) {
 		}
 	case agent.WorkersStarted:
 		if w.Err == nil {
-			o.ranks, job.State = e.Ranks, string(agent.Healthy)
-			m := o.moment(&e, kindPhase, running, fmt.Sprintf("%s of %d run here", text.Count(e.Job.LocalWorldSize, "worker"),
-				e.Ranks.WorldSize), "")
-			if !w.Live {
-				m.Ranks = e.Ranks.WorldSize
-			}
+			o.started(&e, w.Live)
 		}
 	case agent.Resting:
 		o.moment(&e, kindLive, "", "the workers come to rest", w.Why)
@@ -133,6 +125,24 @@ func (o *Observer) Observe(e agent.Event) {
 		job.Preempted = &w.By
 	case agent.Finished:
 		o.finished(&e, &w)
+	}
+}
+
+// backsOff notes that the next round waits.
+func (o *Observer) backsOff(e *agent.Event, w *agent.BackingOff) {
+	d := w.Decision
+	o.moment(e, kindPhase, restarting, fmt.Sprintf("waiting %v before the next round", d.Delay),
+		fmt.Sprintf("back-off of rule %s of %s", d.Rule, d.Source))
+	o.wait(rendezvous.Waiting{Note: fmt.Sprintf("the back-off of rule %s, until %s", d.Rule, w.Until.Format("15:04:05"))})
+}
+
+// started notes that the workers run.
+func (o *Observer) started(e *agent.Event, live bool) {
+	o.ranks, o.state.Job.State = e.Ranks, string(agent.Healthy)
+	here := text.Count(e.Job.LocalWorldSize, "worker")
+	m := o.moment(e, kindPhase, running, fmt.Sprintf("%s of %d run here", here, e.Ranks.WorldSize), "")
+	if !live {
+		m.Ranks = e.Ranks.WorldSize
 	}
 }
 
