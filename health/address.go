@@ -17,7 +17,8 @@ import (
 
 // addrError says what is wrong with an address, before anything was opened.
 func addrError(addr, reason string) error {
-	return fmt.Errorf("health address %q: %s; give a port such as 9000, host:port such as 0.0.0.0:9000, or unix:/path", addr, reason)
+	return fmt.Errorf("health address %q: %s; give a port such as 9000, host:port such as 0.0.0.0:9000, or unix:/path",
+		addr, reason)
 }
 
 // listenError says why an address could not be listened at, and what to do, if that is
@@ -40,7 +41,8 @@ func ParseAddr(addr string) (network, address string, err error) {
 			return "", "", addrError(addr, "no path after unix:")
 		}
 		if len(path) > maxSocketPath {
-			return "", "", addrError(addr, fmt.Sprintf("a path of %d bytes is longer than sockets may have (%d)", len(path), maxSocketPath))
+			return "", "", addrError(addr, fmt.Sprintf("a path of %d bytes is longer than sockets may have (%d)", len(path),
+				maxSocketPath))
 		}
 		return "unix", path, nil
 	}

@@ -86,7 +86,8 @@ func (s *Server) ask(ctx context.Context, rank int, method, path string, limit t
 
 // askEach sends a request to agents of other hosts side by side, and returns when all have
 // answered, or failed to.
-func (s *Server) askEach(ctx context.Context, ranks []int, method, path string, limit time.Duration, said func(rank int, body []byte, err error)) {
+func (s *Server) askEach(ctx context.Context, ranks []int, method, path string, limit time.Duration,
+	said func(rank int, body []byte, err error)) {
 	var mu sync.Mutex
 	parallel.Map(len(ranks), askedAtOnce, func(i int) error {
 		body, err := s.ask(ctx, ranks[i], method, path, limit)
@@ -420,7 +421,8 @@ func ParseState(body []byte, whole bool) (*State, error) {
 	case brief.Version < 1:
 		return nil, errors.New("the answer is not a state of a job: it has no version")
 	case brief.Version != StateVersion:
-		return nil, fmt.Errorf("the agent is another release of muster (state version %d, this one knows %d); use that release's muster", brief.Version, StateVersion)
+		return nil, fmt.Errorf("the agent is another release of muster (state version %d, this one knows %d); use that "+
+			"release's muster", brief.Version, StateVersion)
 	case n > maxHosts:
 		return nil, fmt.Errorf("the answer is not a state of a job: it has a list of more than %d entries", maxHosts)
 	}

@@ -111,7 +111,8 @@ func (r *Run) Attempt(restart int, workers []Worker) (*Attempt, error) {
 	a := newAttempt(r)
 	err := a.open(restart, workers)
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-		r.log.Error("no room for log files: output of this attempt is not kept, what would be redirected is lost", "error", err)
+		r.log.Error("no room for log files: output of this attempt is not kept, what would be redirected is lost", "error",
+			err)
 		a.discard()
 		a = newAttempt(r)
 		a.noRoom = true
@@ -307,8 +308,10 @@ func (a *Attempt) openTails() error {
 		filters  []string
 		path     func(*Sink) string
 	}{
-		{StdOut, "filtered_stdout.log", a.run.stdout, cfg.DuplicateStdoutFilters, func(s *Sink) string { return s.StdoutPath }},
-		{StdErr, "filtered_stderr.log", a.run.stderr, cfg.DuplicateStderrFilters, func(s *Sink) string { return s.StderrPath }},
+		{StdOut, "filtered_stdout.log", a.run.stdout, cfg.DuplicateStdoutFilters,
+			func(s *Sink) string { return s.StdoutPath }},
+		{StdErr, "filtered_stderr.log", a.run.stderr, cfg.DuplicateStderrFilters,
+			func(s *Sink) string { return s.StderrPath }},
 	} {
 		all := tailConfig{files: make(map[int]string), prefixes: make(map[int]string), open: a.run.open, log: a.run.log}
 		tee := all

@@ -152,7 +152,8 @@ func (cfg *Config) check() error {
 		options := []string{"--duplicate-stdout-filters", "--duplicate-stderr-filters"}
 		for i, filters := range [][]string{cfg.DuplicateStdoutFilters, cfg.DuplicateStderrFilters} {
 			if len(filters) > 0 {
-				errs = append(errs, fmt.Errorf("%s writes a file, and --log-dir %s means no files; give a log directory", options[i], os.DevNull))
+				errs = append(errs, fmt.Errorf("%s writes a file, and --log-dir %s means no files; give a log directory",
+					options[i], os.DevNull))
 			}
 		}
 	}
@@ -161,7 +162,8 @@ func (cfg *Config) check() error {
 	}
 	if cfg.Dir != "" && cfg.Dir != os.DevNull {
 		if fi, err := os.Stat(cfg.Dir); err == nil && !fi.IsDir() {
-			errs = append(errs, fmt.Errorf("log directory: %s is a file; give a directory, or %s for no files: %w", cfg.Dir, os.DevNull, syscall.ENOTDIR))
+			errs = append(errs, fmt.Errorf("log directory: %s is a file; give a directory, or %s for no files: %w", cfg.Dir,
+				os.DevNull, syscall.ENOTDIR))
 		}
 	}
 	return errors.Join(errs...)

@@ -85,7 +85,8 @@ const (
 func ParseStd(text string) (StdSpec, error) {
 	spec, err := parseSpec(strings.TrimSuffix(text, "\n"))
 	if err != nil {
-		return StdSpec{}, fmt.Errorf("%.100q: %w; want one of 0 (none), 1 (stdout), 2 (stderr), 3 (both), or such a value for each local rank, like 0:3,1:2", text, err)
+		return StdSpec{}, fmt.Errorf("%.100q: %w; want one of 0 (none), 1 (stdout), 2 (stderr), 3 (both), or such a "+
+			"value for each local rank, like 0:3,1:2", text, err)
 	}
 	return spec, nil
 }
