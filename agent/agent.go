@@ -223,7 +223,7 @@ type Result struct {
 	ReportFile string
 }
 
-// IsFailed says whether the run ended in failure.
+// IsFailed reports whether the run ended in failure.
 func (r *Result) IsFailed() bool { return r.State != Succeeded }
 
 // Err says why the run failed; nil if it has not. It is the job's first failure, a
@@ -555,7 +555,7 @@ func (a *Agent) workerSocket(localRank int) string {
 	return filepath.Join(a.serverDir, strconv.Itoa(localRank))
 }
 
-// SetsVariable says whether every worker gets the variable from its agent, whatever the
+// SetsVariable reports whether every worker gets the variable from its agent, whatever the
 // environment has.
 func SetsVariable(name string) bool {
 	switch name {

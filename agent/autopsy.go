@@ -17,7 +17,7 @@ type evidence struct {
 	blame  bool   // it was taken because workers are to be killed
 }
 
-// isOf says whether evidence was taken after a time.
+// isOf reports whether evidence was taken after a time.
 func (e *evidence) isOf(since time.Time) bool {
 	return e != nil && !e.report.Time.Before(since)
 }
@@ -26,7 +26,7 @@ func (e *evidence) isOf(since time.Time) bool {
 // miss their deadlines together share it.
 func (a *Agent) justNow() time.Time { return time.Now().Add(-a.cfg.AutopsyTimeout) }
 
-// lacks says whether there is no evidence since a time that would do, and since when it has to be.
+// lacks reports whether there is no evidence since a time that would do, and since when it has to be.
 // That of a hang which was only noted does not do where workers are to be killed: they may have
 // gone on.
 func (at *attempt) lacks(since time.Time, blame bool) (time.Time, bool) {
@@ -113,7 +113,7 @@ func (e *evidence) odd() (ranks []int) {
 	return ranks
 }
 
-// suspects says whether a rank may be to blame.
+// suspects reports whether a rank may be to blame.
 func (e *evidence) suspects(rank int) bool {
 	odd := e.odd()
 	return len(odd) == 0 || slices.Contains(odd, rank)

@@ -27,7 +27,7 @@ const (
 	detailsFile = "nvidia-smi.txt"
 )
 
-// mayBeHardware says whether a GPU may be to blame for a worker's end: a crash, a missed deadline,
+// mayBeHardware reports whether a GPU may be to blame for a worker's end: a crash, a missed deadline,
 // or an error of CUDA. SIGKILL and the like come from somebody.
 func mayBeHardware(exit process.Exit, missed string, stderr []byte) bool {
 	switch {

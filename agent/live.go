@@ -75,7 +75,7 @@ type kept struct {
 	restarts int                  // that were counted before; the record of the loss counts one, too
 }
 
-// lively says whether the workers of this host can go on as others are lost or come.
+// lively reports whether the workers of this host can go on as others are lost or come.
 func (a *Agent) lively(at *attempt) bool {
 	return a.live != nil && at.phase == running && at.formed.Load() != nil && len(a.live.left()) > 0
 }
@@ -769,7 +769,7 @@ func (a *Agent) lead(ctx context.Context, at *attempt, prefix, planKey string, n
 func (a *Agent) reconfigure(ctx context.Context, at *attempt, plan *live.Plan, change int, began time.Time) error {
 	w := a.live
 	w.mu.Lock()
-	if w.change != change || w.over { // whoever is no member yet would not hear of it
+	if w.change != change || w.over { // whoever is not a member yet would not hear of it
 		w.mu.Unlock()
 		return errNewer
 	}
@@ -855,7 +855,7 @@ type membership struct {
 	paid   bool                      // a restart has been counted for them
 }
 
-// has says whether a node may have members.
+// has reports whether a node may have members.
 func (m *membership) has(node int) bool {
 	return m == nil || node < 0 || node >= len(m.locals) || len(m.locals[node]) > 0
 }
@@ -908,7 +908,7 @@ func (a *Agent) watchLive(ctx context.Context, at *attempt, change int) error {
 	}
 }
 
-// enough says whether the workers that are ready make a replica group: all of this host, of which some
+// enough reports whether the workers that are ready make a replica group: all of this host, of which some
 // are not counted yet.
 func (a *Agent) enough(ctx context.Context, at *attempt, f *membership, ready, more int) (bool, error) {
 	if f.lacks <= 1 || at.alone() {

@@ -238,11 +238,11 @@ func (w *liveWorkers) hello(conn net.Conn, m *liveMessage) *liveWorker {
 			return x
 		}
 	}
-	w.strangers.Warn(w.log, "live: a process wants to take part that is no worker of this agent, or speaks another version", "processes", "type", m.Type, "version", m.Version)
+	w.strangers.Warn(w.log, "live: a process wants to take part that is not a worker of this agent, or speaks another version", "processes", "type", m.Type, "version", m.Version)
 	return nil
 }
 
-// plausible says whether a worker can be at a step.
+// plausible reports whether a worker can be at a step.
 func (w *liveWorkers) plausible(x *liveWorker, step int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -285,7 +285,7 @@ func (w *liveWorkers) end() {
 	w.tell()
 }
 
-// isOver says whether the training has ended.
+// isOver reports whether the training has ended.
 func (w *liveWorkers) isOver() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -359,7 +359,7 @@ func (w *liveWorkers) each(is func(*liveWorker) bool) map[int]*liveWorker {
 	return found
 }
 
-// isMember says whether a worker was one of the last membership.
+// isMember reports whether a worker was one of the last membership.
 func (w *liveWorkers) isMember(localRank int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

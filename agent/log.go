@@ -5,7 +5,7 @@ import (
 	"log/slog"
 )
 
-// logTo is the observer that logs events for an operator. What is no event, such as a refusal
+// logTo is the observer that logs events for an operator. What is not an event, such as a refusal
 // of the store, is logged where it happens.
 func logTo(log *slog.Logger) func(Event) {
 	return func(e Event) {

@@ -67,7 +67,7 @@ func (a *Agent) reach(at *attempt, f *failure.ProcessFailure) {
 	at.verdict = a.decide(at, a.failureOf(at, f))
 }
 
-// startAll says whether the policy has a failure end more than the worker of a live group.
+// startAll reports whether the policy has a failure end more than the worker of a live group.
 func (a *Agent) startAll(at *attempt, failures []*failure.ProcessFailure) bool {
 	if root := failure.NewReport(failure.ReportConfig{}, failures).Root(); root != nil {
 		a.reach(at, root)

@@ -115,7 +115,7 @@ func exchangeRanks(ctx context.Context, s store.Store, groupRank, groupSize int,
 	if err != nil {
 		return ranks, silentNodes(ctx, s, groupSize, err)
 	}
-	// fits says whether a node can have its workers from base on, in a world of size.
+	// fits reports whether a node can have its workers from base on, in a world of size.
 	fits := func(base, size int) bool { return 0 <= base && base <= size-localSize }
 	var list []int
 	if err := bounded(key, text, 200, 4, &list); err != nil || len(list) != 4 || !fits(list[0], list[1]) || !fits(list[2], list[3]) {

@@ -92,12 +92,12 @@ func (a *Agent) addLosses(at *attempt) {
 	}
 }
 
-// isOwn says whether a failure is that of the worker that had a local rank here.
+// isOwn reports whether a failure is that of the worker that had a local rank here.
 func (at *attempt) isOwn(f *failure.ProcessFailure, localRank int) bool {
 	return f.LocalRank == localRank && f.Rank == at.rank(localRank)
 }
 
-// onlyLostPeers says whether the failures are all the consequence of another
+// onlyLostPeers reports whether the failures are all the consequence of another
 // worker's.
 func onlyLostPeers(failures []*failure.ProcessFailure) bool {
 	lost := false
@@ -131,7 +131,7 @@ func (a *Agent) succeeded(at *attempt) *Result {
 	return r
 }
 
-// stopped is the result of an attempt whose workers the agent has stopped, which is no failure
+// stopped is the result of an attempt whose workers the agent has stopped, which is not a failure
 // of theirs. There is a report if one failed by itself.
 func (a *Agent) stopped(at *attempt, state State) *Result {
 	if at.res != nil {

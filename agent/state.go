@@ -92,7 +92,7 @@ const (
 	actGiveUp                 // stop the workers: a host was lost once too often
 )
 
-// isElsewhere says whether an event is about what the other nodes do with the round. A host
+// isElsewhere reports whether an event is about what the other nodes do with the round. A host
 // that has announced its own failure has said what follows, and none of these events
 // changes it. The loss of the rendezvous and a preemption do.
 func (ev event) isElsewhere() bool {
@@ -103,11 +103,11 @@ func (ev event) isElsewhere() bool {
 	return false
 }
 
-// isChange says whether the workers of this host, which have not failed, start again
+// isChange reports whether the workers of this host, which have not failed, start again
 // with other nodes.
 func (ev event) isChange() bool { return ev == evNodesWaiting || ev == evNodeGone || ev == evEvicted }
 
-// isFailure says whether this host's workers have failed and have all ended.
+// isFailure reports whether this host's workers have failed and have all ended.
 func (ev event) isFailure() bool {
 	return ev == evFailed || ev == evNoNews || ev == evStartFailed || ev == evUnhealthy
 }

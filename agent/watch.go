@@ -130,7 +130,7 @@ func (at *attempt) close() {
 	at.setAlarm(0)
 }
 
-// alone says whether there is no other node in the round.
+// alone reports whether there is no other node in the round.
 func (at *attempt) alone() bool { return at.round.WorldSize == 1 }
 
 // send hands news to the goroutine of Run.
@@ -378,12 +378,12 @@ func (a *Agent) startGroup(ctx context.Context, at *attempt) news {
 // startPause is how long the agent waits for what it was short of.
 const startPause = time.Second
 
-// isShortage says whether the system is short of something that other programs may give back.
+// isShortage reports whether the system is short of something that other programs may give back.
 func isShortage(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) || errors.Is(err, syscall.EAGAIN) || errors.Is(err, syscall.ENOMEM)
 }
 
-// notStarted says whether another attempt may succeed.
+// notStarted reports whether another attempt may succeed.
 func (a *Agent) notStarted(at *attempt, err error) news {
 	if !isShortage(err) {
 		return news{ev: evStartFailed, err: err}

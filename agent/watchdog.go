@@ -108,7 +108,7 @@ func (w *watchdog) env(env map[string]string) {
 	}
 }
 
-// isDescendant says whether a process is below this one: a worker, or a process of one. Where
+// isDescendant reports whether a process is below this one: a worker, or a process of one. Where
 // /proc does not tell, whoever can write the FIFO is believed.
 func isDescendant(pid int) bool {
 	own, err := procfs.Descends(pid, os.Getpid())

@@ -108,7 +108,7 @@ func (f *ProcessFailure) evidence() evidence {
 	return evidence{}
 }
 
-// explains says whether an account in stderr has to do with the end. If somebody killed or
+// explains reports whether an account in stderr has to do with the end. If somebody killed or
 // stopped the process, the account is about something that it had survived.
 func (f *ProcessFailure) explains(t account) bool {
 	switch sig := f.signal(); {
@@ -222,7 +222,7 @@ func (f *ProcessFailure) stopping() string {
 	return s
 }
 
-// tellsOfPeer says whether an error tells of a connection to another worker that
+// tellsOfPeer reports whether an error tells of a connection to another worker that
 // broke, or of waiting for one in vain.
 func tellsOfPeer(what, traceback string) bool {
 	if what == "" {

@@ -46,7 +46,7 @@ type errorFile struct {
 	ok   bool // data is the whole document and has a message; a Note may still complain
 }
 
-// sound says whether there is a file that has a whole document with a message.
+// sound reports whether there is a file that has a whole document with a message.
 func (f *errorFile) sound() bool { return f != nil && f.ok }
 
 // readErrorFile reads an error file; nil where there is none (no path, nothing
@@ -193,7 +193,7 @@ func (f *errorFile) take() error {
 	return nil
 }
 
-// textOf is a member's text; of a member that is no string, its JSON.
+// textOf is a member's text; of a member that is not a string, its JSON.
 func textOf(v *pyjson.Value, key string) string {
 	m, ok := v.Get(key)
 	switch {
@@ -206,7 +206,7 @@ func textOf(v *pyjson.Value, key string) string {
 }
 
 // unixTime reads seconds as int() does from a number or a string; zero where
-// that is no sensible time.
+// that is not a sensible time.
 func unixTime(v *pyjson.Value) time.Time {
 	text := strings.ReplaceAll(strings.TrimSpace(v.Text), "_", "")
 	if v.Kind != pyjson.String && v.Kind != pyjson.Number || len(text) > 40 {

@@ -79,7 +79,7 @@ func NewReport(cfg ReportConfig, failures []*ProcessFailure) *Report {
 			own.Host = cfg.Host
 		}
 		if own.Stopped() && own.Recorded && first != nil && own.FailedAt.Before(first.FailedAt) {
-			own.Kind, own.Cause = failed, gist(own.Message) // that it was stopped is no cause
+			own.Kind, own.Cause = failed, gist(own.Message) // that it was stopped is not a cause
 			if tellsOfPeer(own.Cause, own.Traceback) {
 				own.Kind = lostPeer
 			}

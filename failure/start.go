@@ -103,7 +103,7 @@ func notExecutable(path string) (reason, hint string) {
 		return "exec format error: it has no #! line", "begin the file with a line such as #!/bin/sh, or name the " +
 			"interpreter as the program to run"
 	}
-	return "exec format error: it is no program for this system", ""
+	return "exec format error: it is not a program for this system", ""
 }
 
 // headOf returns the first bytes of a regular file, "" where it cannot.

@@ -101,7 +101,7 @@ func (a *account) weight(exitCode int) int {
 	return 2
 }
 
-// crashed says whether a signal is one that a program brings upon itself.
+// crashed reports whether a signal is one that a program brings upon itself.
 func crashed(sig syscall.Signal) bool {
 	switch sig {
 	case syscall.SIGABRT, syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL:
@@ -321,7 +321,7 @@ func readBlock(lines []line, i, depth int) (text []string, gist string, end int)
 	return text, "", end
 }
 
-// framesFollow says whether a traceback goes on after a line that is not part
+// framesFollow reports whether a traceback goes on after a line that is not part
 // of it.
 func framesFollow(lines []line, i int, margin string) bool {
 	for j := i; j < len(lines) && j < i+5; j++ {
@@ -378,7 +378,7 @@ func readMessage(lines []line, i int, margin string, depth int) (text []string, 
 	return text, inner, end
 }
 
-// isElse says whether a line after an exception belongs to something else for
+// isElse reports whether a line after an exception belongs to something else for
 // certain: another crash or a line of a log.
 func isElse(s string) bool {
 	for _, start := range [...]string{

@@ -119,7 +119,7 @@ func listenUnix(path string) (net.Listener, error) {
 	case err != nil:
 		return nil, listenError(name, err, "")
 	case info.Mode().Type() != fs.ModeSocket:
-		return nil, listenError(name, errors.New("there is a file that is no socket"), "give another path, or remove it")
+		return nil, listenError(name, errors.New("there is a file that is not a socket"), "give another path, or remove it")
 	default:
 		if c, err := net.DialTimeout("unix", path, time.Second); err == nil {
 			c.Close()
@@ -186,7 +186,7 @@ func hostsOf(l net.Addr, addr string, names []string) hosts {
 	return h
 }
 
-// allow says whether a Host header is one of this server's: an address, of the loopback
+// allow reports whether a Host header is one of this server's: an address, of the loopback
 // interface where nothing else leads here, or a name that it is known by.
 func (h hosts) allow(host string) bool {
 	if host == "" || !h.checked { // HTTP/1.0, which no browser speaks

@@ -62,7 +62,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	_ = http.NewResponseController(w).Flush() // before the connection counts as idle
 }
 
-// streams says whether a request is one for a stream of logs that may be answered.
+// streams reports whether a request is one for a stream of logs that may be answered.
 func (s *Server) streams(r *http.Request) bool {
 	return r.Method == http.MethodGet && r.URL.Path == "/v1/logs" && r.URL.Query().Has("follow") &&
 		s.hosts.allow(r.Host) && s.reading.wait(r.Context())
@@ -159,7 +159,7 @@ func (s *Server) handlers(path string) func(http.ResponseWriter, *http.Request) 
 	return nil
 }
 
-// healthz says whether the agent makes progress, by Source.Alive alone: the phase is only
+// healthz reports whether the agent makes progress, by Source.Alive alone: the phase is only
 // shown.
 func (s *Server) healthz(_ http.ResponseWriter, r *http.Request) reply {
 	last := s.cfg.Source.Alive()
@@ -182,7 +182,7 @@ func (s *Server) healthz(_ http.ResponseWriter, r *http.Request) reply {
 // staleAfter is how old a State may be that says that workers run.
 const staleAfter = 5 * time.Second
 
-// readyz says whether the workers run.
+// readyz reports whether the workers run.
 func (s *Server) readyz(_ http.ResponseWriter, r *http.Request) reply {
 	snap, at := s.state.get(r.Context(), s.patience)
 	if snap == nil {

@@ -57,7 +57,7 @@ type others struct {
 	heard map[int]heard
 }
 
-// wholeJob says whether a request is about all hosts.
+// wholeJob reports whether a request is about all hosts.
 func (s *Server) wholeJob(r *http.Request) bool {
 	return s.cfg.Call != nil && r.URL.Query().Get("scope") != "host"
 }
@@ -411,23 +411,23 @@ func ParseState(body []byte, whole bool) (*State, error) {
 		Hosts, Timers, Timeline, Failures []struct{}
 	}
 	if outer, inner := autopsy.Elements(body); outer+inner > maxElements {
-		return nil, fmt.Errorf("the answer is no state of a job: it has lists of more than %d entries in all", maxElements)
+		return nil, fmt.Errorf("the answer is not a state of a job: it has lists of more than %d entries in all", maxElements)
 	}
 	if err := json.Unmarshal(body, &brief); err != nil {
-		return nil, fmt.Errorf("the answer is no state of a job: %w", err)
+		return nil, fmt.Errorf("the answer is not a state of a job: %w", err)
 	}
 	switch n := max(len(brief.Workers), len(brief.Hosts), len(brief.Timers), len(brief.Timeline), len(brief.Failures)); {
 	case brief.Version < 1:
-		return nil, errors.New("the answer is no state of a job: it has no version")
+		return nil, errors.New("the answer is not a state of a job: it has no version")
 	case brief.Version != StateVersion:
 		return nil, fmt.Errorf("the agent is another release of muster (state version %d, this one knows %d); use that release's muster", brief.Version, StateVersion)
 	case n > maxHosts:
-		return nil, fmt.Errorf("the answer is no state of a job: it has a list of more than %d entries", maxHosts)
+		return nil, fmt.Errorf("the answer is not a state of a job: it has a list of more than %d entries", maxHosts)
 	}
 	if whole {
 		state := &State{}
 		if err := json.Unmarshal(body, state); err != nil {
-			return nil, fmt.Errorf("the answer is no state of a job: %w", err)
+			return nil, fmt.Errorf("the answer is not a state of a job: %w", err)
 		}
 		return state, nil
 	}

@@ -53,7 +53,7 @@ func (o *observed) addr() string {
 		return ""
 	}
 	if n, err := strconv.Atoi(port); err != nil || n < 0 || n > 65535 {
-		o.cfg.Logger.Warn("TORCHELASTIC_HEALTH_CHECK_PORT is no port; the job's health is not served", "value", port)
+		o.cfg.Logger.Warn("TORCHELASTIC_HEALTH_CHECK_PORT is not a port; the job's health is not served", "value", port)
 		return ""
 	}
 	return port

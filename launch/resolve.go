@@ -206,7 +206,7 @@ const envNoSharedStore = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 const portZero = "%s, and the endpoint %s has port 0, which no other host can know; name a port"
 
-// meetsAtLoopback says whether the hosts are to meet at an address that each of them
+// meetsAtLoopback reports whether the hosts are to meet at an address that each of them
 // has for itself. An etcd may well have a member, or a proxy, on every host.
 func (cfg *Config) meetsAtLoopback() bool {
 	host, _, err := hostport.Split(cfg.Rendezvous.Endpoint, 0)

@@ -73,7 +73,7 @@ func (j *job) newAgent() (err error) {
 	return err
 }
 
-// identicalWorkers says whether agents assign ranks without asking each other.
+// identicalWorkers reports whether agents assign ranks without asking each other.
 func identicalWorkers(cfg *Config) bool {
 	value, _ := cfg.LookupEnv("TORCH_ELASTIC_WORKER_IDENTICAL")
 	return value == "1"

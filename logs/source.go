@@ -113,7 +113,7 @@ func (s *source) saw(b []byte, at int64) {
 	s.end, s.read = at+int64(len(b)), time.Now()
 }
 
-// marked says whether a file has what was read last.
+// marked reports whether a file has what was read last.
 func (s *source) marked(f *os.File) bool {
 	var there [markSize]byte
 	n, err := pread(f, there[:len(s.mark)], s.end-int64(len(s.mark)))
@@ -147,7 +147,7 @@ func (s *source) findCopy() *os.File {
 	return newest
 }
 
-// changed says whether there may be something to read.
+// changed reports whether there may be something to read.
 func (s *source) changed() bool {
 	info, err := s.live.Stat()
 	return s.copy != nil || err == nil && info.Size() != s.end || !s.marked(s.live)

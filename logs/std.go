@@ -61,11 +61,11 @@ func (s StdSpec) String() string {
 func (s StdSpec) check(name string) error {
 	var errs []error
 	if s.All > StdAll {
-		errs = append(errs, fmt.Errorf("%s: %d is no set of streams; want 0 to 3", name, s.All))
+		errs = append(errs, fmt.Errorf("%s: %d is not a set of streams; want 0 to 3", name, s.All))
 	}
 	for _, r := range slices.Sorted(maps.Keys(s.ByRank)) {
 		if s.ByRank[r] > StdAll {
-			errs = append(errs, fmt.Errorf("%s: local rank %d: %d is no set of streams; want 0 to 3", name, r, s.ByRank[r]))
+			errs = append(errs, fmt.Errorf("%s: local rank %d: %d is not a set of streams; want 0 to 3", name, r, s.ByRank[r]))
 		}
 	}
 	return errors.Join(errs...)

@@ -178,7 +178,7 @@ func (cfg *Config) validate() error {
 		}
 		for _, cpu := range cfg.CPUs[i] {
 			if cpu < 0 {
-				bad("CPUs, local rank %d: %d is no CPU", i, cpu)
+				bad("CPUs, local rank %d: %d is not a CPU", i, cpu)
 			}
 		}
 	}

@@ -75,7 +75,7 @@ func (e Exit) Decode(to any) error {
 	return nil
 }
 
-// failed says whether the worker counts among the failures.
+// failed reports whether the worker counts among the failures.
 func (e *Exit) failed() bool {
 	return e.Code != 0 || e.Abandoned != "" || e.Uninterruptible != ""
 }
@@ -93,7 +93,7 @@ type Result struct {
 	Uninterruptible bool
 }
 
-// IsFailed says whether any worker failed.
+// IsFailed reports whether any worker failed.
 func (r *Result) IsFailed() bool { return len(r.Failures) > 0 }
 
 // ReturnValues returns what function workers returned, by local rank.

@@ -301,7 +301,7 @@ func readResult(r io.Reader) ([]byte, error) {
 	}
 	size := binary.LittleEndian.Uint64(head[1:])
 	if size > maxValue || head[0] > kindError {
-		return nil, &FuncError{Message: "the worker returned something that is no value"}
+		return nil, &FuncError{Message: "the worker returned something that is not a value"}
 	}
 	var value bytes.Buffer
 	value.Grow(int(min(size, 1<<20)))

@@ -514,7 +514,7 @@ func (g *Group) onEnd(e event) {
 	}
 }
 
-// killedBySomebody says whether a worker died of a SIGKILL that the group did not
+// killedBySomebody reports whether a worker died of a SIGKILL that the group did not
 // send; a shell reports such an end of its child as 137.
 func killedBySomebody(x *Exit) bool {
 	return x.StoppedBy == 0 && (x.Code == -int(syscall.SIGKILL) || x.Code == 128+int(syscall.SIGKILL))
@@ -644,7 +644,7 @@ func (g *Group) onTime(now time.Time) (next time.Time) {
 	return next
 }
 
-// isDue says whether a deadline is set and has passed.
+// isDue reports whether a deadline is set and has passed.
 func isDue(deadline, now time.Time) bool { return !deadline.IsZero() && !now.Before(deadline) }
 
 // abandon gives up workers that SIGKILL does not end because they are stuck in

@@ -99,21 +99,21 @@ func lookAt(pid int) (procfs.Stat, error) {
 	return p, err
 }
 
-// isIdle says whether nothing is left of any worker.
+// isIdle reports whether nothing is left of any worker.
 func (s *Supervisor) isIdle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.known) == 0
 }
 
-// lastOne says whether no other worker is left.
+// lastOne reports whether no other worker is left.
 func (s *Supervisor) lastOne(w *worker) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.known) == 1 && s.known[w.pid]
 }
 
-// hasTag says whether a process has one of some entries in the environment that it
+// hasTag reports whether a process has one of some entries in the environment that it
 // was started with. One that is stuck in the kernel is not asked: the answer could
 // take as long.
 func hasTag(p procfs.Stat, tags ...string) bool {

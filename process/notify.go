@@ -75,10 +75,10 @@ func heed(got <-chan os.Signal, quit <-chan struct{}, stop, cut func(syscall.Sig
 	}
 }
 
-// echoTime is how long after a signal the same one again is no order of its own.
+// echoTime is how long after a signal the same one again is not an order of its own.
 const echoTime = time.Second
 
-// isEcho says whether a second signal is the first one once more, rather than
+// isEcho reports whether a second signal is the first one once more, rather than
 // somebody's impatience: Slurm sends SIGTERM two or three times within milliseconds
 // to the tasks of a job that is cancelled or out of time. Ctrl-C is a person's, and
 // counts each time.

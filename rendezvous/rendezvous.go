@@ -166,7 +166,7 @@ type Handler interface {
 	Backend() string
 	// RunID returns the job's run ID.
 	RunID() string
-	// UseAgentStore says whether an agent hosts the store at Info.MasterAddr;
+	// UseAgentStore reports whether an agent hosts the store at Info.MasterAddr;
 	// otherwise worker rank 0 does (TORCHELASTIC_USE_AGENT_STORE).
 	UseAgentStore() bool
 	// Next leaves the round that this node is in, joins the next one and returns

@@ -43,7 +43,7 @@ type Settings struct {
 	// Timeout is how long the static backend waits for its nodes. Key timeout,
 	// default 900 s as torchrun sets it.
 	Timeout time.Duration
-	// IsHost says whether this node hosts the store; nil means: find out from
+	// IsHost reports whether this node hosts the store; nil means: find out from
 	// the endpoint. Key is_host.
 	IsHost *bool
 	// StoreType is "tcp" or "file". Key store_type, default tcp.
@@ -208,7 +208,7 @@ func find(name string) (k key, known bool) {
 	return keys[i], true
 }
 
-// readBy says whether a backend reads the key; without a name it says yes.
+// readBy reports whether a backend reads the key; without a name it says yes.
 func (k *key) readBy(backend string) bool {
 	return backend == "" || k.backends == "" || slices.Contains(strings.Fields(k.backends), strings.TrimSuffix(backend, "-v2"))
 }

@@ -97,7 +97,7 @@ func (c *FileClient) try(line []byte) error {
 	}
 	defer file.Close()
 	if info, err := file.Stat(); err != nil || info.Mode().Type() != fs.ModeNamedPipe {
-		return fmt.Errorf("%w: %s is no FIFO", errUnavailable, c.Path)
+		return fmt.Errorf("%w: %s is not a FIFO", errUnavailable, c.Path)
 	}
 	_ = file.SetWriteDeadline(time.Now().Add(fullTime)) // on macOS there are none: it does not wait
 	if _, err = file.Write(line); errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, unix.EAGAIN) {

@@ -15,7 +15,7 @@ import (
 // A FileServer feeds a Server from a FIFO, one JSON object a line. It is
 // wire-compatible with PyTorch's.
 //
-// A line that is no request is logged with its text (some of it, and not more than
+// A line that is not a request is logged with its text (some of it, and not more than
 // a few a second), counted and skipped. Where a writer died within a line, the
 // line that follows is found again.
 // Source: FileTimerServer in file_based_local_timer.py.

@@ -48,7 +48,7 @@ func parseFast(line []byte) (Request, bool) {
 	return r, ok1 && n > 0 && ok2 && ok3
 }
 
-// plainText says whether text, between quotes, is a JSON string that stands for itself.
+// plainText reports whether text, between quotes, is a JSON string that stands for itself.
 func plainText(text []byte) bool {
 	for _, b := range text {
 		if b < ' ' || b > '~' || b == '"' || b == '\\' {
@@ -78,7 +78,7 @@ func plainNumber(text []byte) (float64, bool) {
 	return f, err == nil
 }
 
-// isWhole says whether text is digits as JSON has them: without leading zeros.
+// isWhole reports whether text is digits as JSON has them: without leading zeros.
 func isWhole(text []byte) bool { return isDigits(text) && (len(text) == 1 || text[0] != '0') }
 
 func isDigits(text []byte) bool {

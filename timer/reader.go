@@ -134,7 +134,7 @@ func (r *reader) flush() {
 	r.batch = r.batch[:0]
 }
 
-// bad tells of a line that is no request.
+// bad tells of a line that is not a request.
 func (r *reader) bad(text []byte, err error) {
 	r.f.server.counts.badLines.Add(1)
 	r.quiet.warn("malformed timer request skipped", "path", r.f.path,

@@ -75,7 +75,7 @@ func splitNUL(text []byte) []string {
 	return strings.Split(strings.TrimRight(string(text), "\x00"), "\x00")
 }
 
-// hasLibpython says whether a program that is not named python runs Python.
+// hasLibpython reports whether a program that is not named python runs Python.
 func hasLibpython(pid int) bool {
 	text, err := procfs.ReadFile(procPath(pid, "maps"))
 	return err == nil && bytes.Contains(text, []byte("/libpython"))

@@ -71,7 +71,7 @@ func (t *taking) children(ctx context.Context, s *subject) []Process {
 	return list
 }
 
-// isInterpreter says whether a program is a Python interpreter, by its name.
+// isInterpreter reports whether a program is a Python interpreter, by its name.
 func isInterpreter(exe string) bool {
 	return strings.HasPrefix(filepath.Base(exe), "python")
 }

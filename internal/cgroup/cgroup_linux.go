@@ -88,7 +88,7 @@ func (d *Dir) lock() error {
 	return nil
 }
 
-// Populated says whether any process lives in the cgroup or below it.
+// Populated reports whether any process lives in the cgroup or below it.
 func (d *Dir) Populated() (bool, error) {
 	text, err := d.read("cgroup.events")
 	if err != nil {

@@ -20,7 +20,7 @@ func (g GPU) Number(field string) int {
 	return n
 }
 
-// Is says whether a field says yes.
+// Is reports whether a field says yes.
 func (g GPU) Is(field string) bool { return g[field] == "Yes" || g[field] == "1" }
 
 // ParseSMI reads the answer of nvidia-smi --format=csv,noheader,nounits.

@@ -102,7 +102,7 @@ func SplitList(list string, defaultPort int) ([]string, error) {
 	return endpoints, errors.Join(errs...)
 }
 
-// IsThisHost says whether host names this machine: localhost, a loopback
+// IsThisHost reports whether host names this machine: localhost, a loopback
 // address, its host name, one of its addresses, or a name that resolves to one
 // of them. Looking a name up takes at most ten seconds.
 // Source: _matches_machine_hostname in rendezvous/utils.py.
@@ -125,7 +125,7 @@ func IsThisHost(ctx context.Context, host string) bool {
 	return slices.ContainsFunc(ips, isLocal)
 }
 
-// IsLocal says whether text is one of this machine's addresses.
+// IsLocal reports whether text is one of this machine's addresses.
 func IsLocal(text string) bool {
 	addr, err := netip.ParseAddr(text)
 	return err == nil && isLocal(addr)

@@ -60,7 +60,7 @@ func Stream(ctx context.Context, conn net.Conn, path string) (body *bufio.Reader
 	return nil, stop, err
 }
 
-// maxRefusal bounds an answer that is no stream.
+// maxRefusal bounds an answer that is not a stream.
 const maxRefusal = 64 << 10
 
 // Read reads an answer, and returns its body.

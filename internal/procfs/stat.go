@@ -30,7 +30,7 @@ type Stat struct {
 // runs on.
 const tick = 10 * time.Millisecond
 
-// Alive says whether the process can still do something. The state is that of its first thread,
+// Alive reports whether the process can still do something. The state is that of its first thread,
 // after whose end others may go on.
 func (s Stat) Alive() bool { return s.State != 'Z' && s.State != 'X' || s.Threads > 1 }
 
@@ -109,7 +109,7 @@ func ParseChildren(text []byte) []int {
 	return pids
 }
 
-// HasEnv says whether an environment, as /proc/<pid>/environ shows it, holds the
+// HasEnv reports whether an environment, as /proc/<pid>/environ shows it, holds the
 // entry NAME=value.
 func HasEnv(environ []byte, entry string) bool {
 	for e := range bytes.SplitSeq(environ, []byte{0}) {

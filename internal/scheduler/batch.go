@@ -49,7 +49,7 @@ func hostsOf(from string, list iter.Seq[string]) (hosts []string, err error) {
 
 func checkHost(host string) error {
 	if len(host) > maxHostName || strings.ContainsFunc(host, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
-		return fmt.Errorf("%s is no host name", show(host))
+		return fmt.Errorf("%s is not a host name", show(host))
 	}
 	return nil
 }

@@ -77,7 +77,7 @@ const maxHosts = 65536
 // vars reads the environment.
 type vars struct{ Input }
 
-// has says whether all the variables are set and not empty.
+// has reports whether all the variables are set and not empty.
 func (v vars) has(names ...string) bool {
 	for _, name := range names {
 		if v.text(name) == "" {

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// IsSecret says whether a variable's or an option's name sounds like a secret.
+// IsSecret reports whether a variable's or an option's name sounds like a secret.
 // TOKENIZERS_PARALLELISM, MAX_TOKENS and PWD do not.
 func IsSecret(name string) bool {
 	if name == "PWD" || name == "OLDPWD" {

@@ -34,7 +34,7 @@ func dirs() []string {
 	return all
 }
 
-// isOurs says whether a directory is this user's alone, as the one of XDG_RUNTIME_DIR has to be.
+// isOurs reports whether a directory is this user's alone, as the one of XDG_RUNTIME_DIR has to be.
 // Root that was started with a user's environment leaves that user's alone.
 func isOurs(dir string) bool {
 	info, err := os.Stat(dir)
@@ -48,7 +48,7 @@ func check(dir string, uid int) error {
 	case err != nil:
 		return err
 	case !info.IsDir():
-		return fmt.Errorf("%s is no directory (%v); remove it", dir, info.Mode())
+		return fmt.Errorf("%s is not a directory (%v); remove it", dir, info.Mode())
 	case safeopen.Owner(info) != uid:
 		return fmt.Errorf("%s belongs to user %d, not to user %d; remove it (root may), or set XDG_RUNTIME_DIR", dir,
 			safeopen.Owner(info), uid)
@@ -129,7 +129,7 @@ type Agent struct {
 	Name string // its run ID, as far as the socket's name has it
 }
 
-// MayHave says whether the agent's run ID can be this one. Only the agent knows it whole.
+// MayHave reports whether the agent's run ID can be this one. Only the agent knows it whole.
 func (a *Agent) MayHave(runID string) bool { return a.Name == safeName(runID) }
 
 // Agents returns the agents of this user on this host, for root those of all users, by path. It

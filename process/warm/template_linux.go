@@ -313,7 +313,7 @@ func (t *template) kill() {
 	_ = t.cmd.Process.Kill()
 }
 
-// isFit says whether it can fork workers.
+// isFit reports whether it can fork workers.
 func (t *template) isFit() bool {
 	return t != nil && t.isAlive() && !t.killed.Load()
 }
@@ -367,7 +367,7 @@ func (t *template) close() {
 	})
 }
 
-// canBeIdle says whether a thread at the lowest priority may leave it again. A thread that
+// canBeIdle reports whether a thread at the lowest priority may leave it again. A thread that
 // has to end then tries.
 var canBeIdle = sync.OnceValue(func() bool {
 	can := make(chan bool)

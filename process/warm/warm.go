@@ -28,7 +28,7 @@ import (
 // Config is what a Host needs.
 type Config struct {
 	Supervisor *process.Supervisor
-	// Varies says whether a variable differs between workers or attempts.
+	// Varies reports whether a variable differs between workers or attempts.
 	Varies func(name string) bool
 	// Dir holds what is learnt. "" means warm in muster's part of the user's cache.
 	Dir string
@@ -186,7 +186,7 @@ func (h *Host) cold(why error, forGood bool) {
 	h.log.Warn("no warm start: workers are started cold", "reason", why)
 }
 
-// diedSoon says whether the last group was warm and a worker of it failed at once.
+// diedSoon reports whether the last group was warm and a worker of it failed at once.
 func (h *Host) diedSoon() bool {
 	if h.last == nil || h.begun.IsZero() {
 		return false
@@ -359,7 +359,7 @@ func newProgram(cfg *process.Config, varies func(string) bool) (*program, error)
 	p := &program{name: cfg.Entrypoint}
 	base := filepath.Base(cfg.Entrypoint)
 	if !strings.HasPrefix(base, "python") {
-		return nil, fmt.Errorf("%s is no Python interpreter by its name", base)
+		return nil, fmt.Errorf("%s is not a Python interpreter by its name", base)
 	}
 	rest := 0
 	for rank, args := range cfg.Args {
@@ -388,7 +388,7 @@ func newProgram(cfg *process.Config, varies func(string) bool) (*program, error)
 		case err != nil:
 			return nil, err
 		case !info.Mode().IsRegular():
-			return nil, fmt.Errorf("%s is no regular file", p.target)
+			return nil, fmt.Errorf("%s is not a regular file", p.target)
 		}
 		if boot := bootLine.FindStringSubmatch(beginning(p.target, 8192)); boot != nil {
 			p.function, p.script = boot[1], boot[2]

@@ -57,7 +57,7 @@ func (e *NotStoreError) Error() string {
 	return text
 }
 
-// Guarded says whether the server takes only clients that pass its Guard.
+// Guarded reports whether the server takes only clients that pass its Guard.
 func (e *NotStoreError) Guarded() bool { return e.Saw == sawGuard }
 
 func (e *NotStoreError) advice() string {

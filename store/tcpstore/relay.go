@@ -393,7 +393,7 @@ func (c *conn) relay() error {
 	}
 }
 
-// same says whether a request is a WAIT, and the last one was the same.
+// same reports whether a request is a WAIT, and the last one was the same.
 func (v *via) same(q query, request []byte) bool {
 	again := q == qWait && bytes.Equal(request, v.waited)
 	if v.waited = nil; q == qWait && !again {
@@ -402,7 +402,7 @@ func (v *via) same(q query, request []byte) bool {
 	return again
 }
 
-// begin says whether a request is done before it is sent. The map is locked.
+// begin reports whether a request is done before it is sent. The map is locked.
 func (c *conn) begin(q query, waits bool) (done bool, err error) {
 	c.settle()
 	canceled := c.wait.ended

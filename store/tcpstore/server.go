@@ -286,7 +286,7 @@ func (s *Server) accept() {
 	}
 }
 
-// admits says whether a new connection may stay, and counts it if not.
+// admits reports whether a new connection may stay, and counts it if not.
 func (s *Server) admits(nc net.Conn) bool {
 	if !s.gate.admits(nc) {
 		return false

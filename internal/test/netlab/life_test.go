@@ -314,7 +314,7 @@ func TestMusterRuns(t *testing.T) {
 	}
 }
 
-// alive says whether a process can still do something.
+// alive reports whether a process can still do something.
 func alive(pid int) bool {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {

@@ -204,7 +204,7 @@ func tree(root int, tests bool) ([]procfs.Stat, error) {
 	return found, nil
 }
 
-// isTest says whether a process is a test binary that go test has started.
+// isTest reports whether a process is a test binary that go test has started.
 func isTest(pid int) bool {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
 	return err == nil && strings.HasSuffix(exe, ".test")
@@ -256,7 +256,7 @@ func unpaused(pid int) bool {
 	return err == nil && slices.Contains(strings.Split(string(env), "\x00"), testproc.Unpaused)
 }
 
-// sleep says whether the time has passed without ctx being done.
+// sleep reports whether the time has passed without ctx being done.
 func sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-time.After(d):

@@ -211,7 +211,7 @@ func (c *cas) join(ctx context.Context, deadline *time.Time) (*round, error) {
 	}, nil
 }
 
-// contiguous says whether the round has the ranks from 0 to its size.
+// contiguous reports whether the round has the ranks from 0 to its size.
 func (c *cas) contiguous() bool {
 	for _, rank := range c.state.Participants {
 		if rank >= len(c.state.Participants) {

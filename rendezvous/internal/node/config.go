@@ -65,7 +65,7 @@ func (n *Node) oneHost(host string, port int) tcpstore.ServerConfig {
 	return c
 }
 
-// isHere says whether an address is one of this machine's.
+// isHere reports whether an address is one of this machine's.
 func isHere(addr net.Addr) bool {
 	tcp, ok := addr.(*net.TCPAddr)
 	return !ok || tcp.IP.IsLoopback() || admit.List(hostport.Local()).Admits(addr)

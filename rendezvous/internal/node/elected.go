@@ -300,7 +300,7 @@ func (e *elected) find(ctx context.Context) (s *session, trouble, err error) {
 	}
 }
 
-// denied says whether one end of a connection to the agent that was elected refuses the other.
+// denied reports whether one end of a connection to the agent that was elected refuses the other.
 func denied(err error) bool {
 	_, refused := errors.AsType[*auth.RefusedError](err)
 	stranger, _ := errors.AsType[*tcpstore.NotStoreError](err)

@@ -180,7 +180,7 @@ func (e *open) connect(ctx context.Context) (protocol, error) {
 	return n.greet(ctx, conn, dialerTo(conn, cfg))
 }
 
-// again: a node that the rendezvous has dropped is no part of it any more, but the
+// again: a node that the rendezvous has dropped is not a part of it any more, but the
 // rendezvous is there.
 func (e *open) again(p protocol) bool {
 	s, ok := p.(*session)

@@ -44,7 +44,7 @@ type endpoint interface {
 	fmt.Stringer
 	// connect finds the rendezvous, or makes it, and sets the node's link.
 	connect(ctx context.Context) (protocol, error)
-	// again says whether connect may find the rendezvous once more, or another, after p has
+	// again reports whether connect may find the rendezvous once more, or another, after p has
 	// lost it.
 	again(p protocol) bool
 	// lost is the error, a lostError, of a rendezvous that was there and is not any more. loss
@@ -53,7 +53,7 @@ type endpoint interface {
 	loss(err error) rendezvous.Change
 	// lacking says what an election waits for at the moment; "": for nothing.
 	lacking() string
-	// holds says whether this process holds the rendezvous.
+	// holds reports whether this process holds the rendezvous.
 	holds() bool
 	// close ends what this process serves, with all after the other nodes have been told
 	// that the job is over.
@@ -261,7 +261,7 @@ func (n *Node) open(ctx context.Context) (protocol, error) {
 	return p, nil
 }
 
-// replaceable says whether p has lost the rendezvous and another can be found, and if
+// replaceable reports whether p has lost the rendezvous and another can be found, and if
 // so lets go of it.
 func (n *Node) replaceable(ctx context.Context, p protocol, err error) bool {
 	_, lost := errors.AsType[lostError](err)

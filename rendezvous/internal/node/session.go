@@ -167,7 +167,7 @@ func (s *session) workersStore(ctx context.Context, r *round, deadline time.Time
 }
 
 // listen returns when a round that is to begin cannot: its rank 0 is gone, or this
-// node is no part of it any more. What else happens to the round is kept for watch.
+// node is not a part of it any more. What else happens to the round is kept for watch.
 func (s *session) listen(ctx context.Context) error {
 	for {
 		m, err := s.conn.Recv(ctx)

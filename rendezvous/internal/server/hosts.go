@@ -51,7 +51,7 @@ func ownHosts() (hosts []netip.Prefix) {
 	return hosts
 }
 
-// temporary says whether this host has IPv6 addresses for some hours or days.
+// temporary reports whether this host has IPv6 addresses for some hours or days.
 func temporary() bool {
 	const temporary = 1 // IFA_F_TEMPORARY of linux/if_addr.h
 	text, _ := os.ReadFile("/proc/net/if_inet6")
@@ -91,7 +91,7 @@ func (r *Rendezvous) sendHosts(to *session, nodes []*session) int {
 	return len(hosts)
 }
 
-// known says whether a node has said what its host's addresses are, and no address is
+// known reports whether a node has said what its host's addresses are, and no address is
 // translated between it and the server: others would see its workers come from elsewhere.
 func (s *session) known() bool {
 	if len(s.hosts) == 0 || len(s.hosts) > mostOfHost {

@@ -158,7 +158,7 @@ type origin struct {
 	near    bool       // the node is on that host too; then the others are not set
 }
 
-// sensible says whether a Hello is complete, with numbers that a node can have and
+// sensible reports whether a Hello is complete, with numbers that a node can have and
 // that the state can hold for PyTorch's agents.
 func (m *Message) sensible() bool {
 	const most = math.MaxInt32

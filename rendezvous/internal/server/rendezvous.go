@@ -187,11 +187,11 @@ func (r *Rendezvous) Out() []Envelope {
 	return out
 }
 
-// Empty says whether the rendezvous can be forgotten: nobody is in it, and it need not
+// Empty reports whether the rendezvous can be forgotten: nobody is in it, and it need not
 // remember that it was closed, or which rounds there were.
 func (r *Rendezvous) Empty() bool { return r.state.Round == 0 && !r.state.Closed && r.deserted() }
 
-// deserted says whether nobody is in the rendezvous, nor was in its last round.
+// deserted reports whether nobody is in the rendezvous, nor was in its last round.
 func (r *Rendezvous) deserted() bool {
 	return len(r.sessions) == 0 && len(r.state.LastHeartbeats) == 0 && len(r.state.Participants) == 0
 }
@@ -419,7 +419,7 @@ func (r *Rendezvous) Suspend(now time.Time, suspended bool) {
 
 func (r *Rendezvous) most() bool { return 2*len(r.state.Participants) > r.rules.MaxNodes }
 
-// allBack says whether everybody who took part in the last round takes part in
+// allBack reports whether everybody who took part in the last round takes part in
 // this one, and nobody else is there, so that there is nobody to wait for. In a live job others may
 // be there: more of them can come in the next round, at little cost, but while a last call lasts no
 // worker would get on.
@@ -445,7 +445,7 @@ func (r *Rendezvous) allBack() bool {
 	return true
 }
 
-// spareJoins says whether a spare can take a place now.
+// spareJoins reports whether a spare can take a place now.
 func (r *Rendezvous) spareJoins() bool {
 	for n := range r.state.RedundancyList {
 		if s := r.nodes[n]; s != nil && s.joining {

@@ -109,5 +109,5 @@ func (m *member) secure() (cleanUp func(), err error) {
 	return cleanUp, err
 }
 
-// secured says whether a quorum's members prove themselves.
+// secured reports whether a quorum's members prove themselves.
 func secured(c *pipe.Serve) bool { return c.CACert != "" || c.Token != "" }

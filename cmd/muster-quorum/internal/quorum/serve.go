@@ -301,7 +301,7 @@ func (m *member) portHolder(ctx context.Context) string {
 	return "another program has the port"
 }
 
-// sameRun says whether a cluster is this run's: the first, or one that follows from it.
+// sameRun reports whether a cluster is this run's: the first, or one that follows from it.
 func (m *member) sameRun(cluster string) bool {
 	const most = 8 // majorities that have lost their data
 	token := "muster/" + m.cfg.RunID

@@ -208,7 +208,7 @@ func (b *bridge) compare(ctx context.Context, cli *clientv3.Client, v *view) (er
 	return nil
 }
 
-// alone says whether etcd knows that since a reign, up to a revision, nobody else has led.
+// alone reports whether etcd knows that since a reign, up to a revision, nobody else has led.
 func (b *bridge) alone(ctx context.Context, cli *clientv3.Client, last reign, to int64) (bool, error) {
 	if to <= last.created {
 		return false, nil // a cluster that began again

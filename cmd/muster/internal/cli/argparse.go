@@ -219,9 +219,9 @@ func unrecognised(arg string) error {
 		"unknown option " + printable(arg) + meant}
 }
 
-// isValue says whether argparse would take arg for a value or the script rather
+// isValue reports whether argparse would take arg for a value or the script rather
 // than for an option: no leading dash, a dash alone, a negative number, or a
-// text with a blank that is no known option.
+// text with a blank that is not a known option.
 func isValue(arg string) bool {
 	if len(arg) < 2 || arg[0] != '-' {
 		return true

@@ -229,7 +229,7 @@ func (p program) recordError(cfg launch.Config, err error) {
 	}
 }
 
-// asked says whether an option without argument was given.
+// asked reports whether an option without argument was given.
 func (l line) asked(name string) bool { return l.given[byName(name)] != "" }
 
 // split takes errors that were joined apart again, so that each gets its line.

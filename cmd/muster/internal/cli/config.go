@@ -189,7 +189,7 @@ func (r *reader) signals(cfg *launch.Config) {
 	// Not nil, which would mean the default: with "" no signal is handled.
 	cfg.SignalsToHandle = append([]syscall.Signal{}, signals...)
 	for _, name := range unknown {
-		r.warn("--signals-to-handle: %s is no signal; not handled", quote(name))
+		r.warn("--signals-to-handle: %s is not a signal; not handled", quote(name))
 	}
 
 	if r.isSet("preemption-signals") {
@@ -199,7 +199,7 @@ func (r *reader) signals(cfg *launch.Config) {
 		}
 		for _, name := range unknown {
 			if name != "" {
-				r.argument("preemption-signals", "%s is no signal; give names such as SIGTERM,SIGUSR1", quote(name))
+				r.argument("preemption-signals", "%s is not a signal; give names such as SIGTERM,SIGUSR1", quote(name))
 			}
 		}
 		cfg.PreemptionSignals = append([]syscall.Signal{}, signals...)
@@ -226,7 +226,7 @@ func (r *reader) into(field any, o *option) {
 	}
 }
 
-// isGiven says whether the option is on the command line, in the environment or in the
+// isGiven reports whether the option is on the command line, in the environment or in the
 // config file.
 func (r *reader) isGiven(name string) bool {
 	return len(r.sources(byName(name), r.lookup)) > 0
@@ -253,9 +253,8 @@ func parseNodes(text string) (least, most int, err error) {
 		return 0, 0, fmt.Errorf("%s is not in N or MIN:MAX format", quote(text))
 	}
 	if least < 1 || least > most {
-		return 0, 0, &refusal{fmt.Errorf("min_nodes must be > 0 and <= max_nodes, got min_nodes=%d, max_nodes=%d",
-			least, most),
-			quote(text) + " is no number of hosts; give at least 1, as N or as MIN:MAX with the smaller first"}
+		return 0, 0, &refusal{fmt.Errorf("min_nodes must be > 0 and <= max_nodes, got min_nodes=%d, max_nodes=%d", least, most),
+			quote(text) + " is not a number of hosts; give at least 1, as N or as MIN:MAX with the smaller first"}
 	}
 	return least, most, nil
 }
@@ -380,7 +379,7 @@ func parseConf(text string) (map[string]string, error) {
 // seconds turns a positive number of seconds into a duration.
 func (r *reader) seconds(name string, s float64) time.Duration {
 	if _, ok := r.values[name]; !ok {
-		return 0 // its text was no number, which has been reported
+		return 0 // its text was not a number, which has been reported
 	}
 	if !(s > 0 && s <= maxSeconds) {
 		r.argument(name, "must be a number of seconds > 0 and at most %d, got %v", int64(maxSeconds), s)
@@ -475,8 +474,7 @@ func parseRanks(text string) ([]int, error) {
 	for part := range strings.SplitSeq(text, ",") {
 		n, err := parseInt(part)
 		if err != nil {
-			err := fmt.Errorf("must be a comma-separated list of integers e.g. --local_ranks_filter=0,1,2, got %s", quote(text))
-			return nil, &refusal{err, quote(text) + " is no list of local ranks; give one such as 0,1,2"}
+			return nil, &refusal{fmt.Errorf("must be a comma-separated list of integers e.g. --local_ranks_filter=0,1,2, got %s", quote(text)), quote(text) + " is not a list of local ranks; give one such as 0,1,2"}
 		}
 		ranks = append(ranks, n)
 	}

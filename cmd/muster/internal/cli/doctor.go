@@ -153,7 +153,7 @@ func parseDoctor(args []string) (req doctorRequest, rest []string, errs []error)
 	return req, rest, errs
 }
 
-// takesNext says whether an option of run has its argument in the next word.
+// takesNext reports whether an option of run has its argument in the next word.
 func takesNext(arg string) bool {
 	if name, long := strings.CutPrefix(arg, "--"); long {
 		o, _ := lookup(name)
@@ -183,7 +183,7 @@ func (p program) readDoctor(l line, req doctorRequest) (doctor.Config, []error) 
 		fmt.Fprintf(p.stderr, "%s: %s\n", p.name, r.schedule)
 	}
 	logDir := cfg.Logs.Dir
-	// What doctor says in lines of its own is no error of the command line.
+	// What doctor says in lines of its own is not an error of the command line.
 	cfg.Logs.Dir, cfg.Records.EventLogFile, cfg.Records.EventLogHandler = os.DevNull, "", ""
 	if cfg.Workers.Entrypoint == "" {
 		cfg.Workers.Entrypoint = "/bin/sh"

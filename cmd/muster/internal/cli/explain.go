@@ -305,7 +305,7 @@ func shellWords(words []string) string {
 	return strings.Join(quoted, " ")
 }
 
-// isPlain says whether neither a shell nor YAML sees more than itself in a character
+// isPlain reports whether neither a shell nor YAML sees more than itself in a character
 // within a word.
 func isPlain(r rune) bool {
 	return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./=:,+@%", r)

@@ -240,7 +240,7 @@ var (
 // codeOfWorker as --exit-code means that a failed job exits as the worker that failed first.
 const codeOfWorker = "worker"
 
-// takesArg says whether the option is followed by an argument.
+// takesArg reports whether the option is followed by an argument.
 func (o *option) takesArg() bool {
 	switch o.kind {
 	case kindFlag, kindHelp, kindVersion:

@@ -160,7 +160,7 @@ func (r refusedHere) Unwrap() error { return r.StatusError }
 
 var errAgentEnded = errors.New("its agent has ended")
 
-// ended says whether nobody listens at an agent's socket any more.
+// ended reports whether nobody listens at an agent's socket any more.
 func ended(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist)
 }
@@ -198,7 +198,7 @@ func (j *job) fetch(ctx context.Context, of stateOf) {
 	j.state = state
 }
 
-// isBusy says whether an agent has said that it may answer in a moment.
+// isBusy reports whether an agent has said that it may answer in a moment.
 func isBusy(err error) bool {
 	refused, ok := errors.AsType[*http10.StatusError](err)
 	return ok && strings.HasPrefix(refused.Status, "503")
@@ -264,7 +264,7 @@ func theJob(ctx context.Context, meant string, all bool) ([]job, error) {
 	return jobs, nil
 }
 
-// isOf says whether two agents are of one job. A job on one host has only one.
+// isOf reports whether two agents are of one job. A job on one host has only one.
 func (j *job) isOf(k *job) bool {
 	one := j.UID == k.UID && j.runID() == k.runID()
 	for _, s := range []*health.State{j.state, k.state} {
@@ -439,7 +439,7 @@ func signalCommand(ctx context.Context, c *command, args []string) error {
 	case given[0] == "":
 		c.wrong("no signal; name one first, such as USR1")
 	case sig <= 0:
-		c.wrong("%s is no signal; want a name or number, such as USR1", quote(given[0]))
+		c.wrong("%s is not a signal; want a name or number, such as USR1", quote(given[0]))
 	}
 	query := url.Values{"signal": {strconv.Itoa(int(sig))}}
 	if rank >= 0 {

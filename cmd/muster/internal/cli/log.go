@@ -24,7 +24,7 @@ func newLogger(w io.Writer, lookup func(string) (string, bool)) (*slog.Logger, e
 	var err error
 	if text, ok := lookup("LOGLEVEL"); ok && text != "" {
 		if level, ok = parseLevel(text); !ok {
-			err = fmt.Errorf("LOGLEVEL=%s is no level; want DEBUG, INFO, WARNING, ERROR or CRITICAL", quote(text))
+			err = fmt.Errorf("LOGLEVEL=%s is not a level; want DEBUG, INFO, WARNING, ERROR or CRITICAL", quote(text))
 		}
 	}
 	return slog.New(&logHandler{out: &steady.Writer{W: w}, level: level}), err

@@ -144,7 +144,7 @@ func (req *logsRequest) findJob(ctx context.Context) (*job, error) {
 }
 
 // jobOrDir returns the agents of the job that is meant; nil if that is a directory. What is
-// there as a directory is no job's name.
+// there as a directory is not a job's name.
 func jobOrDir(ctx context.Context, meant string) ([]job, error) {
 	if _, err := os.Lstat(meant); meant != "" && !errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

@@ -84,7 +84,7 @@ func (r *reader) take(cfg *launch.Config, job *scheduler.Job) {
 	}
 	if nodes > 1 {
 		if meet.Conf["is_host"] == "" {
-			// Rather than to find out by resolving names. It is no rank: those are
+			// Rather than to find out by resolving names. It is not a rank: those are
 			// assigned when the hosts meet.
 			meet.Conf["is_host"] = strconv.FormatBool(job.NodeRank.Value == 0)
 			note("is_host", meet.Conf["is_host"], job.NodeRank.From)
@@ -118,7 +118,7 @@ func readHostFile(path string) ([]byte, error) {
 	}
 	switch {
 	case !info.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is no regular file", path)
+		return nil, fmt.Errorf("%s is not a regular file", path)
 	case info.Size() > maxHostFile:
 		return nil, fmt.Errorf("%s has %d bytes; a list of hosts has at most %d", path, info.Size(), maxHostFile)
 	}

@@ -27,7 +27,7 @@ it shows their workers together.
           run), as muster ps shows them; without JOB and ADDR the one job of this user
   ADDR    an agent's --health-addr: host:port, unix:/path, or a port of this host; several
           are separated by blanks or commas
-  --once  print the state once; the default where stdout is no terminal
+  --once  print the state once; the default where stdout is not a terminal
   --json  print the state once as JSON, those of several agents as a list
 `
 
@@ -75,7 +75,7 @@ func parseTop(c *command, args []string) (req topRequest) {
 		}
 		for _, target := range targets {
 			if target == "" {
-				c.wrong("%s is no address; want a job or an address, or several with commas between them", quote(arg))
+				c.wrong("%s is not an address; want a job or an address, or several with commas between them", quote(arg))
 			}
 			if !slices.Contains(req.targets, target) {
 				req.targets = append(req.targets, target)

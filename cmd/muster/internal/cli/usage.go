@@ -100,13 +100,13 @@ func tagOf(err error, message string, usage bool) string {
 	return tag(message)
 }
 
-// hasColour says whether w is a terminal on which colours are wanted.
+// hasColour reports whether w is a terminal on which colours are wanted.
 func hasColour(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" && isTerminal(f)
 }
 
-// isTerminal says whether a file is a terminal.
+// isTerminal reports whether a file is a terminal.
 func isTerminal(f *os.File) bool {
 	_, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
 	return err == nil

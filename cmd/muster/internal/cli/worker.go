@@ -105,7 +105,7 @@ func (r *reader) scriptHint() string {
 		return ""
 	}
 	if _, err := execpath.Find(r.script, r.lookup); err == nil {
-		return "; use --no-python to run a program that is no Python script"
+		return "; use --no-python to run a program that is not a Python script"
 	}
 	return "; use -m to run a module"
 }
@@ -170,7 +170,7 @@ func (r *reader) linkDir() string {
 	return dir
 }
 
-// isEnvironment says whether dir is a virtual environment or one of conda's.
+// isEnvironment reports whether dir is a virtual environment or one of conda's.
 func isEnvironment(dir string) bool {
 	_, venv := os.Stat(filepath.Join(dir, "pyvenv.cfg"))
 	_, conda := os.Stat(filepath.Join(dir, "conda-meta"))

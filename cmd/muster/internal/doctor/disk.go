@@ -104,7 +104,7 @@ func (d *doctor) checkDir(dir, instead string) Line {
 		return failure(fmt.Sprintf("%s: this user may not write there: %v", shown, cause(err)),
 			"chown or chmod it, or "+instead)
 	case errors.Is(err, syscall.ENOTDIR):
-		return failure(shown+" is no directory", instead)
+		return failure(shown+" is not a directory", instead)
 	case err != nil:
 		return failure(fmt.Sprintf("%s cannot be written to: %v", shown, err), instead)
 	case statErr != nil:

@@ -100,7 +100,7 @@ type Python struct {
 	Err  error
 }
 
-// many says whether other hosts take part.
+// many reports whether other hosts take part.
 func (cfg *Config) many() bool { return cfg.MaxNodes > 1 }
 
 // A doctor is one Run.

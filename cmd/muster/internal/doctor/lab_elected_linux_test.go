@@ -38,7 +38,7 @@ func TestQuorumMeets(t *testing.T) {
 	expect(t, r, doctor.Failure, "meeting", `^the hosts did not meet at host0:29400,host1:29400,host2:29400 within 3s: 1 of 3 members of the quorum are up`, "on every host")
 	expectOnly(t, r, "meeting")
 
-	// Nobody can connect to host3, which is no member. It comes when another is elected.
+	// Nobody can connect to host3, which is not a member. It comes when another is elected.
 	s.drop(3, newConnections)
 	first := s.lab.Host(0).Command(context.Background(), self(t), append([]string{"muster", "doctor", "--json"}, args...)...)
 	visits := []*visit{{s: s, cmd: first}}

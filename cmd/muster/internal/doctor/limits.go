@@ -165,7 +165,7 @@ func (d *doctor) checkCgroup(context.Context) []Line {
 // capSysPtrace is a bit of the effective capabilities. Source: linux/capability.h.
 const capSysPtrace = 19
 
-// checkTracing says whether py-spy may look into workers that hang.
+// checkTracing reports whether py-spy may look into workers that hang.
 func (d *doctor) checkTracing(context.Context) []Line {
 	text, err := fs.ReadFile(d.System.Root, "proc/sys/kernel/yama/ptrace_scope")
 	if errors.Is(err, fs.ErrNotExist) {

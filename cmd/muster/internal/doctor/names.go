@@ -180,7 +180,7 @@ func (d *doctor) firstInterface() string {
 	return "INTERFACE"
 }
 
-// sharesFamily says whether this host has an address of the kind of one of addrs.
+// sharesFamily reports whether this host has an address of the kind of one of addrs.
 func (d *doctor) sharesFamily(addrs []netip.Addr) bool {
 	own := d.ownRoutable()
 	return slices.ContainsFunc(addrs, func(a netip.Addr) bool {

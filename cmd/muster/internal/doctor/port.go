@@ -68,7 +68,7 @@ func (d *doctor) holder(port int) string {
 	return cmp.Or(strings.Join(found, ", "), "a process of another user or container")
 }
 
-// holds says whether a process has one of some sockets open.
+// holds reports whether a process has one of some sockets open.
 func (d *doctor) holds(pid string, sockets []string) bool {
 	fds, _ := fs.ReadDir(d.System.Root, "proc/"+pid+"/fd")
 	return slices.ContainsFunc(fds, func(fd fs.DirEntry) bool {

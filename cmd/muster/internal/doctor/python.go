@@ -192,7 +192,7 @@ func (d *doctor) judgeDevices(a pythonAnswer) []Line {
 	return []Line{l.as("devices")}
 }
 
-// findPySpy says whether stacks of workers that hang can be had.
+// findPySpy reports whether stacks of workers that hang can be had.
 func (d *doctor) findPySpy() Line {
 	beside := filepath.Join(filepath.Dir(d.Python.Path), "py-spy")
 	for _, name := range []string{beside, "py-spy"} {

@@ -57,7 +57,7 @@ func (d *doctor) identify(ctx context.Context, addr string) (what string, store 
 		if strings.HasPrefix(string(stranger.Answer), "HTTP/") {
 			what = "a web server answers (HTTP)"
 		}
-		return what + ", which is no TCPStore", false
+		return what + ", which is not a TCPStore", false
 	}
 	return err.Error(), false
 }
@@ -95,7 +95,7 @@ func address(member string) string {
 	return member
 }
 
-// hosting says whether the endpoint is on this host.
+// hosting reports whether the endpoint is on this host.
 func (d *doctor) hosting(ctx context.Context) bool {
 	if d.Settings.IsHost != nil {
 		return *d.Settings.IsHost
@@ -187,7 +187,7 @@ func (s *System) connect(ctx context.Context, addr string, mss int) (net.Conn, e
 	return s.Dial(ctx, addr, mss)
 }
 
-// reach says whether an address accepts connections, and which one its name stands for.
+// reach reports whether an address accepts connections, and which one its name stands for.
 func (s *System) reach(ctx context.Context, addr string) (remote string, err error) {
 	conn, err := s.connect(ctx, addr, 0)
 	if err != nil {

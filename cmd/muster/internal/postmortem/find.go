@@ -121,7 +121,7 @@ func Find(path string) (runs []Dir, attempt string, err error) {
 	return runs, attempt, nil
 }
 
-// runOf says whether the entries are those of a run's directory. That of a spare may have no
+// runOf reports whether the entries are those of a run's directory. That of a spare may have no
 // attempt.
 func runOf(path string, entries []fs.DirEntry) (Dir, bool) {
 	d := Dir{Path: path, RunID: runID(filepath.Base(path))}
@@ -191,7 +191,7 @@ func decimal(digits string) (int, bool) {
 	return n, err == nil && n >= 0 && strconv.Itoa(n) == digits
 }
 
-// IsAttempt says whether a directory's name is that of an attempt: attempt_1,
+// IsAttempt reports whether a directory's name is that of an attempt: attempt_1,
 // attempt_1.2.
 func IsAttempt(name string) bool {
 	_, ok := parseAttempt(name)

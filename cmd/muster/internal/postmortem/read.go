@@ -412,7 +412,7 @@ func (rd *reader) end(path string) ([]byte, time.Time, error) {
 	return text, info.ModTime(), nil
 }
 
-// KnowsRanks says whether the global ranks of an attempt's workers are known, or
+// KnowsRanks reports whether the global ranks of an attempt's workers are known, or
 // events.jsonl will tell them.
 func (run *Run) KnowsRanks(a *Attempt) bool {
 	return run.Events != "" || len(a.Workers) > 0 && a.Workers[0].Rank >= 0

@@ -79,7 +79,7 @@ func (w *dirWatcher) removeBelow(dir string) {
 	}
 }
 
-// take says whether something may be new since it was asked last.
+// take reports whether something may be new since it was asked last.
 func (w *dirWatcher) take() bool {
 	fresh := w.names.Swap(false) || w.added || w.inotify == nil || w.remote
 	w.added = false
