@@ -152,8 +152,10 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 		cfg.Workers.Title = title
 	}
 	r.threads(&cfg)
-	if ranks := cfg.Logs.LocalRanksFilter; len(ranks) > 0 && cfg.NprocPerNode > 0 && slices.Min(ranks) >= cfg.NprocPerNode {
-		r.warn("--local-ranks-filter: this host has local ranks 0 to %d only, so nothing that they write is shown here", cfg.NprocPerNode-1)
+	if ranks := cfg.Logs.LocalRanksFilter; len(ranks) > 0 && cfg.NprocPerNode > 0 &&
+		slices.Min(ranks) >= cfg.NprocPerNode {
+		r.warn("--local-ranks-filter: this host has local ranks 0 to %d only, so nothing that they write is shown here",
+			cfg.NprocPerNode-1)
 	}
 	return cfg
 }
@@ -253,7 +255,8 @@ func parseNodes(text string) (least, most int, err error) {
 		return 0, 0, fmt.Errorf("%s is not in N or MIN:MAX format", quote(text))
 	}
 	if least < 1 || least > most {
-		return 0, 0, &refusal{fmt.Errorf("min_nodes must be > 0 and <= max_nodes, got min_nodes=%d, max_nodes=%d", least, most),
+		return 0, 0, &refusal{fmt.Errorf("min_nodes must be > 0 and <= max_nodes, got min_nodes=%d, max_nodes=%d",
+			least, most),
 			quote(text) + " is not a number of hosts; give at least 1, as N or as MIN:MAX with the smaller first"}
 	}
 	return least, most, nil
@@ -474,7 +477,8 @@ func parseRanks(text string) ([]int, error) {
 	for part := range strings.SplitSeq(text, ",") {
 		n, err := parseInt(part)
 		if err != nil {
-			return nil, &refusal{fmt.Errorf("must be a comma-separated list of integers e.g. --local_ranks_filter=0,1,2, got %s", quote(text)), quote(text) + " is not a list of local ranks; give one such as 0,1,2"}
+			err := fmt.Errorf("must be a comma-separated list of integers e.g. --local_ranks_filter=0,1,2, got %s", quote(text))
+			return nil, &refusal{err, quote(text) + " is not a list of local ranks; give one such as 0,1,2"}
 		}
 		ranks = append(ranks, n)
 	}
