@@ -152,8 +152,10 @@ func (r *reader) config(cfg launch.Config) launch.Config {
 		cfg.Workers.Title = title
 	}
 	r.threads(&cfg)
-	if ranks := cfg.Logs.LocalRanksFilter; len(ranks) > 0 && cfg.NprocPerNode > 0 && slices.Min(ranks) >= cfg.NprocPerNode {
-		r.warn("--local-ranks-filter: this host has local ranks 0 to %d only, so nothing that they write is shown here", cfg.NprocPerNode-1)
+	if ranks := cfg.Logs.LocalRanksFilter; len(ranks) > 0 && cfg.NprocPerNode > 0 &&
+		slices.Min(ranks) >= cfg.NprocPerNode {
+		r.warn("--local-ranks-filter: this host has local ranks 0 to %d only, so nothing that they write is shown here",
+			cfg.NprocPerNode-1)
 	}
 	return cfg
 }
